@@ -15,14 +15,17 @@ usage: ./build.sh [command] [NAME=VALUE ...] [--no-deps]
   (none)          build the library, examples/, tests/ and bench/
   bench           build the library and bench/ alone; the programs are build/bench/NAME
   test            build and run every test; the last line is "N passed, N failed, N skipped"
-  test quick      the tests that take seconds
+  test TIER       the tests whose first comment has the word after "Tier:"
+                  quick: seconds each; slow: the others; kernels: see below; address, thread: those that CI runs with SAN
   test programs   the test programs in C, without the scripts
   test NAME ...   only these, for example: test wire_test serve_test
-  kernels         every kernel of the GPU executor without a GPU: compiled by NVRTC 13 and 12 where they are found or can be
+  kernels         test kernels: every kernel of the GPU executor without a GPU: compiled by NVRTC 13 and 12 where they are found or can be
                   had, executed as fibres on this CPU, a few compared with golden texts, waits for products checked in machine code
   fuzz NAME [SECONDS]
                   the target tests/fuzz/NAME_fuzz.c under clang's libFuzzer, with the address and undefined sanitizers (60 s); what it finds
                   is left in build/fuzz/NAME and becomes a file of tests/fuzz/corpus/NAME, which fuzz_test replays
+  split           writes each section of genie.h, genie_cuda.c and genie_net.c to a file of its own under build/split/, for
+                  reading and for tools; nothing reads them back
   install         header, sources, static and shared library, genie.pc and genie_serve under DESTDIR/PREFIX
   clean           remove all that was built
 
@@ -48,8 +51,8 @@ parse_arguments() {
             -h | --help) usage; exit 0 ;;
             --no-deps) no_deps=1 ;;
             CC=* | SAN=* | CFLAGS=* | JOBS=* | PREFIX=* | DESTDIR=*) export "${argument?}" ;;
-            kernels) [ "$command" = build ] || die "two commands: $command and $argument"; command=test names=(kernels_test conformance_test gpu_test rows_test gpu_several_test gpu_calls_test gpu_fault_test choice_test exact_test gpu_limits_test shim_test nvrtc12_test sass_test) ;;
-            build | test | bench | fuzz | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
+            kernels) [ "$command" = build ] || [ "$command" = test ] || die "two commands: $command and $argument"; command=test names+=(kernels) ;;
+            build | test | bench | fuzz | split | install | clean) [ "$command" = build ] || die "two commands: $command and $argument"; command=$argument ;;
             -*) die "unknown option $argument; see --help" ;;
             *) [ "$command" = test ] || [ "$command" = fuzz ] || die "unknown command $argument; see --help"; names+=("$argument") ;;
         esac
@@ -191,19 +194,24 @@ make_unit() {
     printf '%s' "$command_line" >"$out.command"
 }
 
-# compile SOURCE: to an object of the same name in the build folder.
+# compile SOURCE[:test]: to an object of the same name in the build folder; with :test to NAME_test.o, which has the switches
+# that only tests use.
 compile() {
-    local source=$1 out=$OUT/${1%.*}.o language=
+    local source=${1%:test} language=
+    local out=$OUT/${source%.*}.o
     [ "$source" != genie.h ] || language='-DGENIE_IMPLEMENTATION -x c'
+    case $1 in *:test) out=$OUT/${source%.*}_test.o language=-DGENIE_TEST ;; esac
     case " $OBJECTS " in *" $out "*) language="$PIC $language" ;; esac
     make_unit "$out" "$CC $FLAGS -MMD -MP -MF $out.d $language -c $source -o $out"
     # A header removed since has an empty rule in the .d file; a rule line without files is dropped.
     sed -i '/^[^ ]*:$/d' "$out.d"
 }
 
-# link PROGRAM: a program with an implementation of its own gets the optional units only.
+# link PROGRAM: a program with an implementation of its own gets the optional units only. Tests get the GPU executor that has
+# the switches for tests.
 link() {
     local source=$1 out=$OUT/${1%.c} objects=$OBJECTS
+    case $source in tests/*) objects=${objects/genie_cuda.o/genie_cuda_test.o} ;; esac
     if [ ! -f "$out.o" ]; then rm -f "$out"; return 1; fi
     if grep -q '^ *# *define GENIE_IMPLEMENTATION' "$source"; then objects=${objects#* }; fi
     printf '%s: %s %s\n' "$out" "$out.o" "$objects" >"$out.d"
@@ -245,13 +253,16 @@ list_sources() {
     done
 }
 
+# has_tier SOURCE WORD: the test's first comment says "Tier: … WORD …".
+has_tier() { head -n 30 "$1" | grep -qE "^(#| \*) Tier:( [a-z]+)* $2( |\$)"; }
+
 is_wanted() {
     if [ "$command" != test ] || [ ${#names[@]} = 0 ]; then return 0; fi
     local name
     for name in "${names[@]}"; do
         case $name:$1 in
-            *:examples/* | programs_test:bench/* | programs:*.c | "$(basename "${1%.*}")":*) return 0 ;;
-            quick:*) ! grep -q 'not in the quick run' "$1" || continue; return 0 ;;
+            *:examples/* | *:bench/* | programs:*.c | "$(basename "${1%.*}")":*) return 0 ;;
+            quick:* | slow:* | kernels:* | address:* | thread:*) ! has_tier "$1" "$name" || return 0 ;;
         esac
     done
     return 1
@@ -264,6 +275,7 @@ build_all() {
     ! command -v flock >/dev/null || flock 9
     units=$(ls genie.h genie_net.c genie_cuda.c 2>/dev/null || true)
     sources=$(list_sources)
+    case $sources in *tests/*) [ ! -f genie_cuda.c ] || units="$units genie_cuda.c:test" ;; esac
     export OUT FLAGS PIC CC OBJECTS LIBS
     export -f say is_stale make_unit compile link
     printf '%s\n' $units $sources | xargs -n 1 -P "$jobs" bash -eu -c 'compile "$1"' unit || broken=1
@@ -339,7 +351,6 @@ run_tests() {
     choose_personality
     unset GENIE_DEVICES GENIE_THREADS GENIE_LOG
     export GENIE_BUILD=$ROOT/$OUT GENIE_LIBS=$LIBS CC SAN=${SAN:-}
-    case " ${names[*]:-} " in *' quick '*) export GENIE_QUICK=1 ;; esac
     sources=$(list_tests)
     [ -n "$sources" ] || die "no test of that name"
     for source in $sources; do rm -f "$OUT/tests/$(basename "${source%.*}").output"{,.result}; done
@@ -370,11 +381,36 @@ fuzz() {
     FLAGS='-std=gnu11 -O1 -g -ffp-contract=off -pthread -Wall -Wextra -I. -fsanitize=address,undefined -fno-sanitize-recover=all'
     make_unit "$folder.o" "clang $FLAGS -DFUZZ_LIBFUZZER -fsanitize=fuzzer-no-link -MMD -MF $folder.o.d -c $source -o $folder.o"
     make_unit "${folder}_other.o" "clang $FLAGS -fsanitize=fuzzer-no-link -MMD -MF ${folder}_other.o.d -c $other -o ${folder}_other.o"
-    printf '%s: %s %s\n' "$folder.run" "$folder.o" "${folder}_other.o" >"$folder.run.d"
-    make_unit "$folder.run" "clang $FLAGS -fsanitize=fuzzer $folder.o ${folder}_other.o -o $folder.run $LIBS"
+    make_unit build/fuzz/gpu.o "clang $FLAGS -fsanitize=fuzzer-no-link -MMD -MF build/fuzz/gpu.o.d -c genie_cuda.c -o build/fuzz/gpu.o"
+    make_unit build/fuzz/shim.so "clang -std=gnu11 -O1 -g -fPIC -shared -MMD -MF build/fuzz/shim.so.d tests/cuda_shim.c -o build/fuzz/shim.so -ldl -lpthread"
+    printf '%s: %s %s build/fuzz/gpu.o\n' "$folder.run" "$folder.o" "${folder}_other.o" >"$folder.run.d"
+    make_unit "$folder.run" "clang $FLAGS -fsanitize=fuzzer $folder.o ${folder}_other.o build/fuzz/gpu.o -o $folder.run $LIBS"
+    # GPUs of three architectures, whose kernels compute nothing; no kernel is kept from one input to the next.
+    export GENIE_LIBCUDA=build/fuzz/shim.so GENIE_NVRTC=build/fuzz/shim.so GENIE_SHIM_EMPTY=1 GENIE_SHIM_DEVICES=3 GENIE_SHIM_ARCH=60,80,90
+    export GENIE_CUDA_KERNELS=0 GENIE_CACHE=build/fuzz/none/none GENIE_CUBLASLT=0 GENIE_CUDA_TUNE=0 GENIE_MEASURE=0
     FUZZ_SEEDS=$folder "$folder.run" 2>/dev/null
     ASAN_OPTIONS=allocator_may_return_null=1 "$folder.run" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -max_len=16384 \
         -artifact_prefix="$folder-" -print_final_stats=1 "$folder" "tests/fuzz/corpus/$name"
+}
+
+# ---- reading --------------------------------------------------------------------------------------------
+
+# split FILE: build/split/NAME/NN-TAG.EXTENSION, a file for what stands before the first banner and one a section; together,
+# in the order of their names, they are the file.
+split() {
+    local folder=build/split/${1%.*}
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    awk -v folder="$folder" -v extension="${1##*.}" '
+        BEGIN { out = sprintf("%s/00-head.%s", folder, extension) }
+        /^\/\* >>[a-z_]+( |$)/ { close(out); out = sprintf("%s/%02d-%s.%s", folder, ++n, substr($2, 3), extension) }
+        { print >out }' "$1"
+}
+
+split_all() {
+    local file
+    for file in genie.h genie_cuda.c genie_net.c; do [ ! -f "$file" ] || split "$file"; done
+    wc -l build/split/*/*
 }
 
 # ---- install, clean -------------------------------------------------------------------------------------
@@ -431,6 +467,7 @@ clean_all() {
 main() {
     parse_arguments "$@"
     if [ "$command" = clean ]; then clean_all; exit 0; fi
+    if [ "$command" = split ]; then split_all; exit 0; fi
     if [ "$command" = fuzz ]; then fuzz "${names[@]+"${names[@]}"}"; exit 0; fi
     [ "$command" != install ] || check_install
     choose_folder

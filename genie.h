@@ -5,9 +5,9 @@
                                                 #include "genie.h"
        Everywhere else:                         #include "genie.h"
        With this file alone a program runs its graphs on its own CPU:      cc -O2 prog.c -lm -lpthread
-       With genie_net.c it reaches servers, or is one:                     cc -O2 prog.c genie_net.c -lmbedtls -lmbedx509
-                                                                              -lmbedcrypto -lzstd -lm -lpthread
-       Declarations are C99 and C++11; the implementation is C11 with GCC, clang or MSVC.
+       With genie_net.c it reaches servers, or is one:                     cc -O2 prog.c genie_net.c -lmbedtls
+                                                                           -lmbedx509 -lmbedcrypto -lzstd -lm -lpthread
+       Declarations are C99 and C++11; the implementation is C11 with GCC or clang.
 
        May be defined before the implementation:
            GN_MALLOC, GN_REALLOC, GN_FREE    allocation (all three or none; NULL is handled everywhere)
@@ -88,6 +88,12 @@
                      does not: then a step must be shorter than the deadline). A server lets one step compute for 600 s
                      (--max-step-seconds), then it fails with GN_LIMIT; what a client no longer waits for, because it was cancelled or
                      has gone, ends. gn_status, and the first gn_step after a loss, tell that a server has gone.
+       Accuracy      elementwise functions on a CPU are vector polynomials, within 3 units in the last place, below the
+                     normal range too (erfc 4, gelu 5, in f64 5 and 6; in f64 acosh and selu 3.5, mish 4), with equal
+                     bits on every instruction path. Sums, means and running sums of any length, along any axis, are
+                     within 2 eps of the sum of absolute terms, products within 4; in f32 those of equal numbers, whose
+                     roundings all go one way, within 5: at most 16 terms are added one after the other.
+                     `./build.sh test math_test` prints the errors.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads. gn_cancel alone may
                      be called from any thread while a call runs: that call ends soon with GN_CANCELLED and the context goes on.
@@ -127,6 +133,28 @@
        >>context  handles, opening, plans, cutting and submitting what a read needs
        >>public   bodies of the public functions
        >>compose  composite ops, losses, einsum, optimisers: written on the public functions
+
+   ADDING AN OP
+       An elementwise op is a declaration and a row; its builder, CPU kernels, GPU kernels and gradients are made from
+       them.
+           1. >>api: the declaration and the macro that adds file and line. Ops of two operands take GN__DECL2; the
+              header shows those of three and those with parameters.
+                  GN__DECL1(cube)
+                  #define gn_cube(...) gn_cube_at(GN_HERE, __VA_ARGS__)
+           2. >>ext: a row of GN_SCALAR_OPS. Its wire id is one that no op has or had. The body is C that every executor
+              compiles; the last columns are the gradients by each operand.
+                  U( CUBE, cube, 0xd0, A, GN__NUMBERS, 2, 2, GN_M_MUL(GN_M_MUL(a, a), a),
+                     gn__mul(k, gy, gn__mul(k, gn__num(k, 3), gn__mul(k, x0, x0))))
+       A structured op has a shape rule and kernels of its own. Without step 3 or 4 the row of step 2 does not compile.
+           1. >>api: gn_NAME_at and its macro. >>public: its body, which hands operands and attributes to gn__op.
+           2. >>ext: a row of GN_STRUCTURED_OPS.
+           3. >>ops: its block: gn__infer_NAME (dtype and shape of the result), gn__cpu_NAME, gn__grad_NAME if the row
+              says that there is a gradient, gn__cost_NAME unless the row names the cost of another.
+           4. genie_cuda.c: emit_NAME and its device text. When a kernel that exists changes, GN__CU_GENERATOR is
+              raised.
+       The tests say what they miss: a row in BUILDERS (builders_test.c), cases and a reference (conformance_test.c,
+       reference.h), for a structured op with a gradient a problem (gradient_test.c). Peers tell each other which ids
+       they know; a server that lacks the op answers GN_UNSUPPORTED.
 
    The licence stands at the end of the file. */
 
@@ -415,8 +443,9 @@ GN_API gn_result gn_sync(gn_ctx *g);
 /* The one call that is allowed from another thread while a call of the context runs (not beside gn_open and gn_close): the call that
    runs ends soon with GN_CANCELLED, unless it has as good as ended, and the context goes on. When none runs nothing happens. What the
    call computes, and what was submitted before and has not ended, ends too where that is possible: on this CPU and on that of a server
-   within milliseconds, on a GPU before its next kernel is launched; an earlier server computes on, and its answer is thrown away. State
-   updates of a step that ended so happened all or not at all, as after any failed step; gn_wait tells GN_CANCELLED of each such ticket. */
+   within milliseconds, on a GPU before its next kernel is launched, where a plan is made at its next look or compiled program; an earlier
+   server computes on, and its answer is thrown away. State updates of a step that ended so happened all or not at all, as after any failed
+   step; gn_wait tells GN_CANCELLED of each such ticket. */
 GN_API void gn_cancel(gn_ctx *g);
 
 /* ---- leaves ----------------------------------------------------------------------------------------
@@ -1116,8 +1145,9 @@ typedef struct gn_server_desc {
                                  minutes; NULL: none */
     const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of `listen` */
     uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
-    int32_t max_step_seconds; /* that one step may compute, 0: 600; negative: no end. It ends with GN_LIMIT then; a device on which it does
-                                 not end within ten seconds more is lost (gn_server_run). A plan that would take ten times as long is refused */
+    int32_t max_step_seconds; /* that one step may compute, or its plan be made, 0: 600; negative: no end. It ends with GN_LIMIT
+                                 then; a device on which it does not end within ten seconds more is lost (gn_server_run). A plan
+                                 that would take ten times as long is refused */
     const char *refused;      /* of gn_server_refused: plans that are not taken again, NULL: none */
 } gn_server_desc;
 
@@ -1160,6 +1190,7 @@ typedef struct gn_op_info {
     bool has_gradient;
     double tolerance;          /* allowed error in units of the dtype's epsilon, times the magnitude of the sum of absolute terms */
     const char *text;          /* a scalar op's expression over a, b, c; NULL for others */
+    bool divides;              /* an integer divisor (input 1) of 0 is a fault */
 } gn_op_info;
 
 GN_API int gn_op_count(void);
@@ -1232,6 +1263,9 @@ typedef struct gn_part {
     const gn_part_update *updates;     /* states that become the value of a node when the run ends well */
     const gn_part_hint *hints;         /* per node; NULL: nothing was said. They do not travel and are no part of the hash */
 } gn_part;
+
+/* Set by any thread, looked at by the one that plans or computes: 0, or a gn_result that what it is at is to end with. */
+typedef struct gn_flag { volatile uint64_t why; } gn_flag;
 
 /* ---- meaning: what the nodes of a part are for, what they cost, and which run as a unit. A pure function of the part. ---- */
 enum { GN_SAID_PHASE = 1, GN_SAID_ROLE = 2, GN_SAID_RESIDENCY = 4, GN_SAID_MODALITY = 8 };
@@ -1324,6 +1358,7 @@ typedef enum gn_update_how { GN_UPDATE_SWAP, GN_UPDATE_COPY, GN_UPDATE_INPLACE }
 
 typedef struct gn_layout {
     const gn_part *part;
+    const gn_flag *cancel;
     gn_lay *lay;
     uint8_t *update_how;
     uint32_t *scratch;     /* per node, several uses in turn */
@@ -1336,15 +1371,28 @@ typedef struct gn_layout {
     uint64_t state_copy_bytes;
 } gn_layout;
 
-/* Fills *out_layout, which keeps a pointer to the part. fuse: scalar ops join the loop of their reader; false: each is a loop of its
-   own. GN_OUT_OF_MEMORY; GN_LIMIT when its block is more than this host can address. */
-GN_API gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f);
+/* Fills *out_layout, which keeps pointers to the part and to `cancel`. fuse: scalar ops join the loop of their reader; false: each is a
+   loop of its own. GN_OUT_OF_MEMORY; GN_LIMIT when its block is more than this host can address; what `cancel` (NULL: nothing) is set to. */
+GN_API gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *cancel, gn_layout *out_layout, gn_fault *f);
+/* Bytes of host memory that the layout of the part will hold, at least: to be charged before it is made. */
+GN_API uint64_t gn_layout_least(const gn_part *part);
 /* Lays the block out again for an executor that computes several steps in one kernel: it has raised `last` of what a kernel reads
-   later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY, GN_LIMIT. */
+   later than its own step does, and cleared `kernel` of what is never stored. Everything else stays. GN_OUT_OF_MEMORY, GN_LIMIT, and what
+   the layout's `cancel` is set to. */
 GN_API gn_result gn_layout_pack(gn_layout *l, gn_fault *f);
 GN_API void gn_layout_deinit(gn_layout *l);
 /* Adjacent dims that one stride covers become one, dims of size 1 go: fewer, longer runs over the same elements in the same order. */
 GN_API gn_view gn_view_collapse(const gn_view *v);
+/* Elements in row-major order without gaps, from offset 0 of no memory yet. */
+GN_API gn_view gn_view_dense(gn_dtype d, int rank, const int64_t *dims);
+GN_API bool gn_view_is_dense(const gn_view *v);
+GN_API int64_t gn_view_count(const gn_view *v);         /* elements */
+/* v over the elements of larger dims, as NumPy broadcasts; dims that v does not broadcast to are a caller's error. */
+GN_API gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims);
+/* v[begin:end:step] of one axis, as the op SLICE has it; attrs: axis, begin, end, step. */
+GN_API gn_view gn_view_slice(const gn_view *v, const int64_t *attrs);
+/* All dims but the last as one index: how many there are, and elements from one to the next. False: no one stride says it. */
+GN_API bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride);
 
 /* ---- schedule: which device runs which nodes, and what crosses links. A pure function of part, meaning, cluster and policy:
  * equal inputs give equal schedules on every machine of equal arithmetic. ---- */
@@ -1444,11 +1492,8 @@ GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning
                                   gn_schedule *out_schedule, gn_fault *f);
 GN_API void gn_schedule_deinit(gn_schedule *s);
 
-/* Set by any thread, looked at by the one that computes: 0, or a gn_result that what runs is to end with. */
-typedef struct gn_flag { volatile uint64_t why; } gn_flag;
-
-/* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set, what submit and
- * wait are at ends as soon as it can with that result: none of the run's state updates happen, or all. ---- */
+/* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set, what plan_make,
+ * submit and wait are at ends as soon as it can with that result: none of the run's state updates happen, or all. ---- */
 typedef struct gn_slot_desc {
     uint32_t slot, gen;
     gn_leaf_kind kind;                 /* GN_LEAF_WEIGHT or GN_LEAF_STATE */
@@ -1466,7 +1511,7 @@ typedef struct gn_exec_i {
     /* May upload; may block until the deadline. */
     gn_result (*slot_put)(void *self, const gn_slot_desc *d, gn_fault *f);
     gn_result (*slot_drop)(void *self, uint32_t slot, uint32_t gen);
-    /* The part is copied or kept as needed: it lives until plan_destroy. */
+    /* The part is borrowed: its owner keeps it, unchanged, until plan_destroy has returned. */
     gn_result (*plan_make)(void *self, const gn_part *part, void **out_plan, gn_fault *f);
     void (*plan_destroy)(void *self, void *plan);
     /* Starts a run. Argument bytes are consumed before it returns; out hosts are written by the time wait returns. All
@@ -1778,6 +1823,14 @@ typedef struct gn_driver_i {
 GN_API void gn_register_net(const gn_net_i *net);
 GN_API void gn_register_driver(const gn_driver_i *driver);
 
+/* Defined in genie_cuda.c, for measuring. Launches the kernels of the plan that the calling thread last submitted to a GPU of its own
+   machine `times` times more, each time with a wait for their end and nothing else of Genie around them. *out_seconds: the time of one
+   such launch and wait; *out_kernels: the kernels in it. They compute from what lies in the device's memory now and write where they
+   wrote: a plan that updates states updates them again. GN_BAD_ARGUMENT: times below 1, or no place for an answer. GN_NO_VALUE: this
+   thread has submitted no plan, its plan is gone, or its device only compiles. Another result: the driver's, as of any step; nothing is
+   written then. Called by the thread that uses the context, between its steps and before it closes it. */
+GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
+
 /* The generic builder that every public op uses and the server re-infers with: op by wire id. */
 GN_API gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in, const int64_t *attrs, int n_attrs);
 #define gn_apply(...) gn_apply_at(GN_HERE, __VA_ARGS__)
@@ -1816,6 +1869,10 @@ typedef struct gn_account gn_account;
 GN_API gn_account *gn_session_account(bool device);
 GN_API gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f);
 GN_API void gn_account_give(gn_account *a, uint64_t bytes);
+/* Charges host memory that the calling thread is about to take: what it allocates is then taken from that, until gn_give_ahead gives back what
+   is left. So whoever cannot have all of it is refused before any is touched. At most one at a time in a thread. GN_LIMIT: nothing was charged. */
+GN_API gn_result gn_charge_ahead(uint64_t bytes, gn_fault *f);
+GN_API void gn_give_ahead(void);
 GN_API void gn_wipe(void *p, size_t n);          /* overwrites a secret; no compiler leaves it out. p may be NULL when n is 0 */
 GN_API uint64_t gn_now_us(void);                 /* monotonic */
 GN_API gn_result gn_flag_get(const gn_flag *x);  /* GN_OK: not set, or NULL */
@@ -1893,32 +1950,26 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off")
-/* Passes that take time and gain little; matrix kernels, below, ask for them. */
-#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,no-shrink-wrap,no-split-paths,no-tree-pta,no-cprop-registers,no-web,no-dse,no-tree-dse,no-crossjumping,no-rerun-cse-after-loop")
-#pragma GCC optimize("no-gcse,no-code-hoisting,no-tree-tail-merge,no-store-merging,no-isolate-erroneous-paths-dereference,no-hoist-adjacent-loads,no-thread-jumps")
 #endif
 
-/* Around code that is not on the path of a tile or of a step: compiled fast and small rather than to be fast, since this file
- * has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text (PLAIN): compiled
+ * small and soon, since this file has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop")
+#define GN__PLAIN_BEGIN _Pragma("clang optimize off")
+#define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
-#define GN__COLD_BEGIN _Pragma("GCC push_options") \
-    _Pragma("GCC optimize(\"O1,no-guess-branch-probability,no-reorder-blocks,no-if-conversion,no-if-conversion2,no-ivopts,no-tree-dominator-opts,no-tree-sink\")") \
-    _Pragma("GCC optimize(\"ira-region=one,no-tree-ccp,no-tree-bit-ccp,no-forward-propagate,no-tree-pta,no-dse,no-tree-dse,no-combine-stack-adjustments,no-cprop-registers,no-shrink-wrap\")")
+#define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
+#define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#define GN__PLAIN_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
+#define GN__PLAIN_BEGIN
+#define GN__PLAIN_END
 #endif
-/* Around builders that only call builders: there is nothing to optimise in them. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
-#define GN__CALLS_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#else
-#define GN__CALLS_BEGIN GN__COLD_BEGIN
-#endif
-#define GN__CALLS_END GN__COLD_END
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define GN__MAX(a, b) ((a) > (b) ? (a) : (b))
@@ -2000,7 +2051,7 @@ static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) {
     return swapped;
 }
 #else
-#error "genie.h needs 64-bit atomics: GCC, clang or MSVC"
+#error "genie.h needs 64-bit atomics: compile it with GCC or clang"
 #endif
 
 /* ---- accounts: who pays for memory. What a thread allocates while it works for an account is charged to that account and to those
@@ -2022,6 +2073,7 @@ struct gn_account {
 
 typedef struct gn__payer { gn_account *host, *device; bool spare; } gn__payer;   /* spare: for a message */
 static GN__THREAD_LOCAL gn__payer gn__paying;
+static GN__THREAD_LOCAL uint64_t gn__paid_ahead;   /* bytes that gn__paying.host was charged for what this thread has not taken yet */
 
 typedef struct gn__block { gn_account *account; size_t bytes; } gn__block;       /* before each block */
 
@@ -2095,10 +2147,18 @@ static gn_result gn__account_refusal(const gn_account *a, const char *why, uint6
                    why, why[0] ? ": " : "", (unsigned long long)bytes, a->what, (unsigned long long)gn__account_held(a), (unsigned long long)gn__atomic_load(&a->limit), a->flag);
 }
 
+/* Charges what was not charged ahead. */
+static bool gn__account_pay(gn_account *a, uint64_t bytes, bool spare) {
+    uint64_t paid = a == gn__paying.host ? GN__MIN(gn__paid_ahead, bytes) : 0;
+    if (bytes > paid && !gn__account_charge(a, bytes - paid, spare)) return false;
+    gn__paid_ahead -= paid;
+    return true;
+}
+
 /* A block of the account's; NULL account: nobody's. */
 static void *gn__block_make(gn_account *a, size_t bytes, bool spare) {
     bytes = bytes ? bytes : 1;
-    if (bytes > SIZE_MAX - GN__BLOCK_COST || (a && !gn__account_charge(a, (uint64_t)bytes + GN__BLOCK_COST, spare))) return NULL;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (a && !gn__account_pay(a, (uint64_t)bytes + GN__BLOCK_COST, spare))) return NULL;
     char *p = (char *)GN_MALLOC(bytes + GN__BLOCK_HEAD);
     gn__block head = { a, bytes };
     if (!p) { gn__account_give(a, (uint64_t)bytes + GN__BLOCK_COST, NULL); return NULL; }
@@ -2119,7 +2179,7 @@ void *gn_resize(void *p, size_t bytes) {
     gn__block head = gn__block_head(p);
     bytes = bytes ? bytes : 1;
     uint64_t more = bytes > head.bytes ? bytes - head.bytes : 0, less = bytes < head.bytes ? head.bytes - bytes : 0;
-    if (bytes > SIZE_MAX - GN__BLOCK_COST || (more && head.account && !gn__account_charge(head.account, more, gn__paying.spare))) return NULL;
+    if (bytes > SIZE_MAX - GN__BLOCK_COST || (more && head.account && !gn__account_pay(head.account, more, gn__paying.spare))) return NULL;
     char *q = (char *)GN_REALLOC((char *)p - GN__BLOCK_HEAD, bytes + GN__BLOCK_HEAD);
     gn__account_give(head.account, q ? less : more, NULL);
     if (!q) return NULL;
@@ -2153,6 +2213,33 @@ gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f) {
 }
 
 void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_give(a, bytes, NULL); }
+
+static gn_result gn__charge_ahead(uint64_t bytes, gn_fault *f) {
+    gn_account *a = gn__paying.host;
+    uint64_t asked;
+    if (!a) return GN_OK;
+    if (!gn__account_charge(a, bytes, gn__paying.spare)) {
+        const gn_account *by = gn__account_refused(a, &asked);
+        return gn__account_refusal(by ? by : a, "the tables of a plan", bytes, f);
+    }
+    gn__paid_ahead += bytes;
+    return GN_OK;
+}
+
+static void gn__give_ahead(void) {
+    gn__account_give(gn__paying.host, gn__paid_ahead, NULL);
+    gn__paid_ahead = 0;
+}
+
+/* The smallest limit of the account and those above it: what can never be had. UINT64_MAX: there is none. */
+static uint64_t gn__account_most(gn_account *a) {
+    uint64_t most = UINT64_MAX;
+    for (; a; a = a->above) {
+        uint64_t limit = gn__atomic_load(&a->limit);
+        most = limit ? GN__MIN(most, limit) : most;
+    }
+    return most;
+}
 
 /* From the account that pays to the one right above it, which pays already. NULL, a block that is not there, costs nobody. */
 static void gn__block_raise(void *p) {
@@ -2422,7 +2509,7 @@ GN__UNUSED static gn__atomic *gn__flag_word(const gn_flag *x) { return (gn__atom
 static const char *gn__stop_text(gn_result why) {
     switch (why) {
     case GN_CANCELLED: return "cancelled before it had ended";
-    case GN_LIMIT: return "the step computed for longer than the server lets one step compute (--max-step-seconds): make it smaller";
+    case GN_LIMIT: return "the step computed, or its plan was made, for longer than the server lets one step compute (--max-step-seconds): make it smaller";
     case GN_DISCONNECTED: return "the client has gone";
     default: return gn__result_text(why);
     }
@@ -2451,11 +2538,12 @@ static const gn_driver_i *gn__driver;
 
 /* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to compile in
  * seconds. */
-#if GN__X86 && !defined(__clang__)
-#define GN__SMALL_BEGIN _Pragma("GCC push_options") \
-    _Pragma("GCC optimize(\"O1,no-dse,no-tree-dse,no-tree-pta,no-tree-sink,no-shrink-wrap,no-forward-propagate,no-cprop-registers\")") \
-    _Pragma("GCC optimize(\"no-reorder-blocks,no-guess-branch-probability,ira-region=one\")")
+#if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
+#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
+#elif GN__X86 && defined(__clang__)
+#define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
+#define GN__SMALL_END _Pragma("clang attribute pop")
 #else
 #define GN__SMALL_BEGIN
 #define GN__SMALL_END
@@ -3632,16 +3720,22 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
 
 typedef struct gn__part_size { uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints; } gn__part_size;
 
-/* One block: gn_free releases it. Arrays are zeroed. */
-static gn_part *gn__part_alloc(const gn__part_size *s) {
-    size_t at[8], n = sizeof(gn_part);
+/* Where the arrays of a part lie in its block; the block's bytes. */
+static size_t gn__part_places(const gn__part_size *s, size_t at[8]) {
+    size_t n = sizeof(gn_part);
     const size_t sizes[8] = { s->n_nodes * sizeof(gn_part_node), s->n_attrs * sizeof(int64_t), s->n_dims * sizeof(int64_t), s->n_ins * sizeof(uint32_t),
                               s->n_args * sizeof(uint32_t), s->n_outs * sizeof(uint32_t), s->n_updates * sizeof(gn_part_update), s->n_hints * sizeof(gn_part_hint) };
     for (int i = 0; i < 8; i++) {
         at[i] = n = (n + 7) & ~(size_t)7;
         n += sizes[i];
     }
-    char *p = (char *)gn__alloc_zero(n);
+    return n;
+}
+
+/* One block: gn_free releases it. Arrays are zeroed. */
+static gn_part *gn__part_alloc(const gn__part_size *s) {
+    size_t at[8];
+    char *p = (char *)gn__alloc_zero(gn__part_places(s, at));
     if (!p) return NULL;
     gn_part *part = (gn_part *)(void *)p;
     part->n_nodes = s->n_nodes;
@@ -3687,8 +3781,19 @@ static bool gn__part_equal(const gn_part *a, const gn_part *b) {
 #undef GN__SAME
 }
 
+static gn__part_size gn__part_size_of(const gn_part *p) {
+    return (gn__part_size){ p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
+}
+
+/* Charged bytes of a copy. */
+static uint64_t gn__part_cost(const gn_part *p) {
+    size_t at[8];
+    gn__part_size s = gn__part_size_of(p);
+    return gn__part_places(&s, at) + GN__BLOCK_COST;
+}
+
 static gn_part *gn__part_copy(const gn_part *p) {
-    gn__part_size s = { p->n_nodes, p->n_ins, p->n_attrs, p->n_dims, p->n_args, p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
+    gn__part_size s = gn__part_size_of(p);
     gn_part *c = gn__part_alloc(&s);
     if (!c) return NULL;
 #define GN__TAKE(n, array) do { if (p->n) memcpy((void *)(uintptr_t)c->array, p->array, p->n * sizeof *p->array); } while (0)
@@ -4110,8 +4215,9 @@ GN__INLINE float gn__v_scale(float r, int32_t n) {
 }
 
 /* (exp(r) - 1 - r) / r^2 on |r| <= ln 2 / 2, error 2^-28 of exp. */
-GN__INLINE float gn__v_exp_tail(float r) {
-    return 0.5000000101f + r * (0.1666651289f + r * (0.04166618764f + r * (0.008369598335f + r * 0.001395169736f)));
+GN__INLINE float gn__v_exp_tail(float r) {      /* powers of r r: a shorter chain than a term after the other */
+    float z = r * r;
+    return (0.5000000101f + r * 0.1666651289f) + z * ((0.04166618764f + r * 0.008369598335f) + z * 0.001395169736f);
 }
 
 #define GN__V_LN2_HI 0.693145751953125f        /* 15 bits: its product with a small integer is exact */
@@ -4194,9 +4300,9 @@ GN__INLINE float gn__v_log1p(float x) {
 /* erfcx(c) (1 + c) for c >= 0: a polynomial in (c - 3) / (c + 3). */
 GN__INLINE float gn__v_erfc_head(float c) {
     float u = (c - 3.0f) / (c + 3.0f);
-    float h = -0.0003720098398f + u * -0.0001050804546f;
-    h = 0.02195093979f + u * (-0.009765114925f + u * (0.001640394093f + u * (0.0007045800821f + u * h)));
-    return 0.7160046053f + u * (-0.2309273514f + u * (0.09902068922f + u * (-0.01023469215f + u * (-0.0238023969f + u * h))));
+    float z = u * u, h = (-0.009765114925f + u * 0.001640394093f) + z * ((0.0007045800821f + u * -0.0003720098398f) + z * -0.0001050804546f);
+    h = (0.09902068922f + u * -0.01023469215f) + z * ((-0.0238023969f + u * 0.02195093979f) + z * h);
+    return 0.7160046053f + u * (-0.2309273514f + u * h);
 }
 
 /* exp(-x^2) erfcx(x), with x^2 in two parts. */
@@ -4217,25 +4323,26 @@ GN__INLINE float gn__v_normal(float m, float x) {
 
 /* m / (1 + 2^n e), n an integer in [-126, 186], e near 1; 186 stands for infinity. Where the power is large, 1 is nothing and the quotient is
  * formed 2^58 times too large. */
-GN__INLINE float gn__v_quotient(float m, float e, float n) {
-    bool low = n > 115.0f;
-    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f, k = (low ? n - 58.0f : n) + GN__V_ROUND;
-    return m / (one + e * gn__bits_f32((gn__f32_bits(k) - gn__f32_bits(GN__V_ROUND) + 127u) << 23)) * by;
+GN__INLINE float gn__v_quotient(float m, float e, int32_t n) {
+    bool low = n > 115;
+    float one = low ? 0.0f : 1.0f, by = low ? 0x1p-58f : 1.0f;
+    return m / (one + e * gn__bits_f32((uint32_t)(n + (low ? 127 - 58 : 127)) << 23)) * by;
 }
 
 GN__INLINE float gn__v_logistic(float m, float a) {
     float x = a > 87.0f ? -87.0f : -a, c = x > 129.0f ? 129.0f : x;
-    float n = (c * 1.44269504f + GN__V_ROUND) - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
-    return gn__v_quotient(m, 1.0f + (r + r * r * gn__v_exp_tail(r)), n);
+    float t = c * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND, r = (c - n * GN__V_LN2_HI) - n * GN__V_LN2_LO;
+    return gn__v_quotient(m, 1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(gn__f32_bits(t) - gn__f32_bits(GN__V_ROUND)));
 }
 
 /* The exponent in f64, in powers of 2: an error of it is a relative one of the result. */
 GN__INLINE float gn__v_gelu_tanh(float a) {
     float c = a > 9.9f ? 9.9f : a;
-    double x = (double)(c < -11.565f ? -11.565f : c), t = x * (-GN_GELU_1 * 1.44269504088896340736 + (-GN_GELU_3 * 1.44269504088896340736) * (x * x));
-    double n = (t + GN__W_ROUND) - GN__W_ROUND;
-    float r = (float)((t - n) * 0.69314718055994530942);
-    return gn__v_quotient(a, 1.0f + (r + r * r * gn__v_exp_tail(r)), (float)n);
+    double x = (double)((c < -11.565f ? -11.565f : c) + 0.0f);      /* the sum keeps GCC from choosing in f64 */
+    double t = x * (-GN_GELU_1 * 1.44269504088896340736) + (x * (-GN_GELU_3 * 1.44269504088896340736)) * (x * x);
+    double n = t + GN__W_ROUND;
+    float r = (float)(t - (n - GN__W_ROUND)) * 0.693147181f;
+    return gn__v_quotient(a, 1.0f + (r + r * r * gn__v_exp_tail(r)), (int32_t)(uint32_t)gn__f64_bits(n));
 }
 
 /* tanh(log(1 + 1 / v)) = 1 / (1 + 2 v / (1 / v + 2)), v = e^-a; both divisions as in gn__v_quotient. */
@@ -4394,8 +4501,10 @@ GN__INLINE double gn__w_scale(double r, uint64_t n) {
 
 /* (exp(r) - 1 - r) / r^2 on |r| <= ln 2 / 2, error 2^-57 of exp. */
 GN__INLINE double gn__w_exp_tail(double r) {
-    double p = 1.9841269505760475e-4 + r * (2.480149295080446e-5 + r * (2.755758681881435e-6 + r * (2.7630305859655486e-7 + r * 2.50000138317822e-8)));
-    return 0.5000000000000011 + r * (0.1666666666666641 + r * (0.04166666666652973 + r * (0.00833333333349498 + r * (0.001388888894375879 + r * p))));
+    double z = r * r, w = z * z;
+    double p = (0.5000000000000011 + r * 0.1666666666666641) + z * (0.04166666666652973 + r * 0.00833333333349498);
+    double q = (0.001388888894375879 + r * 1.9841269505760475e-4) + z * (2.480149295080446e-5 + r * 2.755758681881435e-6);
+    return p + w * (q + w * (2.7630305859655486e-7 + r * 2.50000138317822e-8));
 }
 
 /* m exp(hi + lo), hi in [-746, 711], |lo| small. */
@@ -4603,11 +4712,11 @@ GN__INLINE double gn__w_hypot(double a, double b) {
 /* As in f32; the polynomial is in (c - 4) / (c + 4). */
 GN__INLINE double gn__w_erfc_head(double c) {
     double u = (c - 4.0) / (c + 4.0);
-    double h = 4.458203241552779e-8 + u * (4.940418988502122e-8 + u * (-5.607768386876324e-9 + u * (-5.790551365747248e-9 + u * -5.813800315170287e-10)));
-    h = -4.1401736538582805e-6 + u * (2.6538181852235067e-6 + u * (8.440191216448979e-9 + u * (-3.685051141686623e-7 + u * h)));
-    h = -3.8976755898301397e-4 + u * (-6.013626583522273e-5 + u * (6.403317497199975e-5 + u * (-1.3152838122831966e-5 + u * h)));
-    h = -0.017515654647021574 + u * (0.012161784763372712 + u * (-0.00606873521203106 + u * (0.0021164214902772475 + u * h)));
-    h = 0.11704966551044219 + u * (-0.04808038122129025 + u * (0.003962055681308038 + u * (0.015312509678670877 + u * h)));
+    double z = u * u, w = z * z, h = ((4.458203241552779e-8 + u * 4.940418988502122e-8) + z * (-5.607768386876324e-9 + u * -5.790551365747248e-9)) + w * -5.813800315170287e-10;
+    h = ((-4.1401736538582805e-6 + u * 2.6538181852235067e-6) + z * (8.440191216448979e-9 + u * -3.685051141686623e-7)) + w * h;
+    h = ((-3.8976755898301397e-4 + u * -6.013626583522273e-5) + z * (6.403317497199975e-5 + u * -1.3152838122831966e-5)) + w * h;
+    h = ((-0.017515654647021574 + u * 0.012161784763372712) + z * (-0.00606873521203106 + u * 0.0021164214902772475)) + w * h;
+    h = ((0.11704966551044219 + u * -0.04808038122129025) + z * (0.003962055681308038 + u * 0.015312509678670877)) + w * h;
     return 0.6849972881253069 + u * (-0.19934458280036724 + u * h);
 }
 
@@ -4669,13 +4778,16 @@ GN__INLINE gn__w_pair gn__w_product(double a, double b) {
     return (gn__w_pair){ p, ((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2 };
 }
 
-/* The exponent in two doubles. */
+/* The first 26 bits of a double: the product of two such is exact. */
+GN__INLINE double gn__w_top(double a) { return gn__bits_f64(gn__f64_bits(a) & 0xfffffffff8000000u); }
+
+/* The exponent x w, w = c1 + c3 x^2, in two doubles: of x, x^2 and w the first 26 bits and what these leave. */
 GN__INLINE double gn__w_gelu_tanh(double a) {
-    double x = fabs(a) <= 40.0 ? a : copysign(40.0, a);
-    gn__w_pair s = gn__w_product(x, x), u = gn__w_product(s.hi, GN_GELU_3);
-    double w = GN_GELU_1 + u.hi, back = w - GN_GELU_1, lo = (GN_GELU_1 - (w - back)) + (u.hi - back) + (u.lo + s.lo * GN_GELU_3 + s.hi * GN_GELU_3_REST + GN_GELU_1_REST);
-    gn__w_pair p = gn__w_product(x, w);
-    gn__w_power e = gn__w_power_of(-p.hi, -(p.lo + x * lo));
+    const double c1 = 1.5957691073417664, c1_rest = 1.426396435433791e-8, c3 = 0.071354815736413, c3_rest = 5.361872467621785e-10;
+    double x = fabs(a) <= 40.0 ? a : copysign(40.0, a), xh = gn__w_top(x), xl = x - xh;
+    double s = gn__w_top(x * x), s_rest = (xh * xh - s) + xl * (x + xh), p = c3 * s;
+    double w = gn__w_top(c1 + p), w_rest = (p - (w - c1)) + (GN_GELU_3 * s_rest + (c3_rest * s + c1_rest));
+    gn__w_power e = gn__w_power_of(-(xh * w), -(xh * w_rest + xl * (w + w_rest)));
     return a / (e.one + e.v) * e.by;
 }
 
@@ -4924,9 +5036,6 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) { return (i & 0xfff
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
-/* Passes that cost time and change nothing in loops without branches; of partial redundancies it would make branches, and the loops scalar. */
-#pragma GCC optimize("no-schedule-insns2,no-tree-vrp,ira-region=one,no-dse,no-shrink-wrap,no-tree-pta,no-split-paths,no-tree-dse")
-#pragma GCC optimize("no-forward-propagate,no-web,no-cprop-registers,no-reorder-blocks,no-rerun-cse-after-loop,no-tree-pre,gcse")   /* gcse: a tenth fewer instructions of a long polynomial */
 #endif
 #if defined(__clang__)
 #define GN__ONE_BY_ONE _Pragma("clang loop interleave(disable) unroll(disable)")     /* copies of long bodies gain nothing */
@@ -5418,12 +5527,12 @@ enum { GN__CHUNK = 512 };      /* elements of a stack buffer */
 
 /* How floats are added, whatever they lie in and whoever adds them: element i of a piece goes to running sum i mod GN__LANES, the upper half of
  * these is added to the lower until one is left, and pieces are joined by a gn__tree. So the number of elements alone gives the order. */
-enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 128, GN__PIECE64 = 64, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
+enum { GN__LANES = 8, GN__SLOT = GN__CHUNK + 16, GN__PIECE = 128, GN__PIECE64 = 64, GN__RUN = GN__PIECE / GN__LANES, GN__ABREAST = 32 };      /* abreast: running extremes, of which any order gives the same */
 
 /* The innermost loops of f32 rows and products, for one instruction path. */
 typedef struct gn__kernels {
-    int mr, nr;
-    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr) */
+    int mr, nr;                /* mr at most GN__GEMM_MR */
+    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr), GN__RUN terms one after the other, then these sums */
     void (*micro)(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add);
     /* y[n] += x[0] b[0][n] + … + x[rows - 1] b[rows - 1][n], in that order; rows are ldb apart */
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
@@ -5444,7 +5553,6 @@ typedef struct gn__kernels {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast")      /* vectors are written out */
-#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #define GN__UNROLL _Pragma("GCC unroll 16")
 #define GN__CONTRACT
 #elif defined(__clang__)
@@ -5463,12 +5571,16 @@ typedef struct gn__kernels {
     attribute static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) { \
         GN__CONTRACT                                                                                         \
         typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                        \
-        vec acc[MR][NV];                                                                                     \
-        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; } \
-        for (int64_t l = 0; l < k; l++, a += MR, b += W * NV) {                                              \
-            vec w[NV];                                                                                       \
-            GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                        \
-            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += a[i] * w[v]; } \
+        vec acc[MR][NV], run[MR][NV];                                                                        \
+        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; }\
+        for (int64_t l; k > 0; k -= l) {                                                                     \
+            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] = (vec){ 0 }; }\
+            for (l = 0; l < GN__RUN && l < k; l++, a += MR, b += W * NV) {                                   \
+                vec w[NV];                                                                                   \
+                GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                    \
+                GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] += a[i] * w[v]; }\
+            }                                                                                                \
+            GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += run[i][v]; }\
         }                                                                                                    \
         GN__UNROLL for (int i = 0; i < MR; i++) {                                                            \
             GN__UNROLL for (int v = 0; v < NV; v++) {                                                        \
@@ -5687,7 +5799,7 @@ typedef struct gn__kernels {
 GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
-GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 14, 2)
+GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -5696,7 +5808,7 @@ GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 14, 2)
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, GN__BASE_SHAPE),
 #if GN__X86
-    GN__KERNELS(avx2, 8, 6, 2), GN__KERNELS(avx512, 16, 14, 2),
+    GN__KERNELS(avx2, 8, 6, 2), GN__KERNELS(avx512, 16, 7, 2),
 #endif
 };
 
@@ -5714,7 +5826,6 @@ typedef struct gn__runners {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize")
-#pragma GCC optimize("schedule-insns2,tree-vrp,shrink-wrap,split-paths,tree-pta,cprop-registers,web,dse,tree-dse,crossjumping,rerun-cse-after-loop")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__BEST_WIDE(W, T, I, BETTER)                                                                       \
@@ -5924,26 +6035,63 @@ static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
 #endif
-static void gn__prod_f64(gn__w_pair *a, const double *x, int64_t n) {
-    double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];
-    for (int l = 0; l < GN__LANES; l++) hi[l] = 1;
-    for (int64_t i = 0; i < n; i += GN__LANES) {
-        const double *from = x + i;
-        if (i + GN__LANES > n) {
-            for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;
-            from = last;
-        }
-        for (int l = 0; l < GN__LANES; l++) {
-            gn__w_pair p = gn__w_product(hi[l], from[l]);
-            hi[l] = p.hi;
-            lo[l] = p.lo + lo[l] * from[l];
-        }
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__DEFINE_PROD(S, attribute, W)                                                                     \
+    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                      \
+        typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));                       \
+        typedef uint64_t bits __attribute__((vector_size(W * 8)));                                           \
+        vec hi[GN__LANES / W], lo[GN__LANES / W];                                                            \
+        double all[2][GN__LANES], last[GN__LANES];                                                           \
+        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) { lo[v] = (vec){ 0 }; hi[v] = lo[v] + 1; }        \
+        for (; n > 0; n -= GN__LANES, x += GN__LANES) {                                                      \
+            for (int l = 0; l < GN__LANES && n < GN__LANES; l++) last[l] = l < n ? x[l] : 1;                 \
+            const double *from = n < GN__LANES ? last : x;                                                   \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                vec y = *(const vec *)(from + v * W), a1 = (vec)((bits)hi[v] & 0xfffffffff8000000u), a2 = hi[v] - a1;\
+                vec b1 = (vec)((bits)y & 0xfffffffff8000000u), b2 = y - b1, p = hi[v] * y;                   \
+                lo[v] = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + lo[v] * y;                       \
+                hi[v] = p;                                                                                   \
+            }                                                                                                \
+        }                                                                                                    \
+        memcpy(all[0], hi, sizeof all[0]);                                                                   \
+        memcpy(all[1], lo, sizeof all[1]);                                                                   \
+        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ all[0][l], all[1][l] });         \
     }
-    for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });
-}
+#else
+#define GN__DEFINE_PROD(S, attribute, W)                                                                        \
+    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                      \
+        double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];                                        \
+        for (int l = 0; l < GN__LANES; l++) hi[l] = 1;                                                       \
+        for (int64_t i = 0; i < n; i += GN__LANES) {                                                         \
+            const double *from = x + i;                                                                      \
+            if (i + GN__LANES > n) {                                                                         \
+                for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;                      \
+                from = last;                                                                                 \
+            }                                                                                                \
+            for (int l = 0; l < GN__LANES; l++) {                                                            \
+                gn__w_pair p = gn__w_product(hi[l], from[l]);                                                \
+                hi[l] = p.hi;                                                                                \
+                lo[l] = p.lo + lo[l] * from[l];                                                              \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] });                 \
+    }
+#endif
+GN__DEFINE_PROD(base, , 2)
+#if GN__X86
+GN__DEFINE_PROD(avx2, GN__TARGET_AVX2, 4)
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+static void gn__prod_f64(const gn__pool *p, gn__w_pair *a, const double *x, int64_t n) {
+#if GN__X86
+    if (p && p->isa >= GN__ISA_AVX2) { gn__prod_f64_avx2(a, x, n); return; }
+#endif
+    (void)p;
+    gn__prod_f64_base(a, x, n);
+}
 
 /* Where an error cannot be told (infinities, and products so small that their parts are below the smallest number) it is not. */
 static double gn__prod_value(const gn__w_pair *a) { return fabs(a->lo) < fabs(a->hi) * 0x1p-10 && fabs(a->hi) < (double)INFINITY ? a->hi + a->lo : a->hi; }
@@ -6042,9 +6190,9 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
         n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
         const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
         if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
-        else if (!f32) gn__load_f64(x.f, d, p, stride, n);
+        else if (!f32 && !(d == GN_F64 && stride == 1)) gn__load_f64(x.f, d, p, stride, n);
         if (f32) gn__best_f32(j, &a->best, s, n, at + i);
-        else if (d == GN_F64) gn__prod_f64(&a->prod, x.f, n);
+        else if (d == GN_F64) gn__prod_f64(j->c->pool, &a->prod, stride == 1 ? (const double *)(const void *)p : x.f, n);
         else for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l];      /* exact enough for what it is rounded to */
     }
 }
@@ -6587,7 +6735,7 @@ static double gn__cost_matmul(const gn__infer_call *c) {
 }
 
 enum { GN__GEMM_N64 = 256, GN__GEMM_LEVELS = 48 };      /* columns of a task in f64; 2^48 pieces are more than memory can show */
-enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048 };
+enum { GN__GEMM_KC = 256, GN__GEMM_MC = 168, GN__GEMM_NC = 256, GN__GEMM_SMALL = 4, GN__GEMM_PANEL = 1 << 22, GN__GEMV_N = 2048, GN__GEMM_DEEP = 4 * GN__GEMM_KC, GN__GEMM_MR = 8 };
 
 typedef struct gn__gemm_job {
     const gn__gemm *g;
@@ -6601,15 +6749,17 @@ typedef struct gn__gemm_job {
 
 /* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
 static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k, int mr) {
-    float line[GN__GEMM_KC];
+    float line[GN__GEMM_MR][GN__GEMM_KC];
+    const float *from[GN__GEMM_MR];
+    bool direct = g->dtype == GN_F32 && g->ak == 1;
     for (int i = 0; i < mr; i++) {
         const char *p = i < rows ? gn__gemm_a(g, row + i, at) : NULL;
-        const float *from = (const float *)(const void *)p;
-        if (i >= rows) memset(line, 0, (size_t)k * sizeof *line);
-        else if (g->dtype != GN_F32 || g->ak != 1) gn__load_f32(line, g->dtype, p, g->ak, k);
-        if (i >= rows || g->dtype != GN_F32 || g->ak != 1) from = line;
-        for (int64_t l = 0; l < k; l++) out[l * mr + i] = from[l];
+        from[i] = i < rows && direct ? (const float *)(const void *)p : line[i];
+        if (i >= rows) memset(line[i], 0, (size_t)k * sizeof **line);
+        else if (!direct) gn__load_f32(line[i], g->dtype, p, g->ak, k);
     }
+    for (int64_t l = 0; l < k; l++, out += mr)
+        for (int i = 0; i < mr; i++) out[i] = from[i][l];
 }
 
 /* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. Rows of B are read along, columns in pieces. */
@@ -6677,6 +6827,20 @@ static void gn__gemm_block(const gn__gemm_job *j, const float *a, const float *b
         }
 }
 
+/* Sums over at most GN__GEMM_DEEP terms are added to those before them in f64, and at the end replaced by what all come to. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#endif
+static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
+    if (first) for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
+    else for (int64_t i = 0; i < n; i++) totals[i] += (double)sums[i];
+    if (last) for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
 /* Columns [col, col + cols) of the packed rows from p on: B is packed KC deep, then used by all of them. */
 static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int64_t rows, int64_t col) {
     const gn__gemm *g = j->g;
@@ -6684,13 +6848,17 @@ static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int6
     int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr, chunk = GN__GEMM_MC / mr * mr;
     bool direct = g->dtype == GN_F32;
     float *edge = scratch, *b = edge + 32 * 64, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC;
+    double *totals = (double *)(void *)(sums + (direct ? 0 : j->tile_m * GN__GEMM_NC));
     float *c = direct ? (float *)(void *)g->c + (j->row + p) * g->n + col : sums;
     int64_t ldc = direct ? g->n : GN__GEMM_NC;
     for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
         int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
         gn__pack_b(b, g, col, cols, at, k, nr);
         for (int64_t q = 0; q < rows; q += chunk)
-            gn__gemm_block(j, j->a + padded * at + (p + q) * k, b, c + q * ldc, ldc, GN__MIN(rows - q, chunk), cols, k, at > 0, edge);
+            gn__gemm_block(j, j->a + padded * at + (p + q) * k, b, c + q * ldc, ldc, GN__MIN(rows - q, chunk), cols, k, at % GN__GEMM_DEEP > 0, edge);
+        bool last = at + k == g->k;
+        for (int64_t i = 0; i < rows && g->k > GN__GEMM_DEEP && (last || (at + k) % GN__GEMM_DEEP == 0); i++)
+            gn__gemm_join(totals + i * GN__GEMM_NC, c + i * ldc, cols, at < GN__GEMM_DEEP, last);
     }
     for (int64_t i = 0; i < rows && (!direct || g->bias || g->k == 0); i++) {
         if (g->k == 0) memset(c + i * ldc, 0, (size_t)cols * sizeof *c);
@@ -6700,7 +6868,7 @@ static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int6
 
 static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
-    size_t sums = j->g->dtype == GN_F32 ? 0 : (size_t)j->tile_m * GN__GEMM_NC;
+    size_t tile = (size_t)j->tile_m * GN__GEMM_NC, sums = (j->g->dtype == GN_F32 ? 0 : tile) + (j->g->k > GN__GEMM_DEEP ? 2 * tile : 0);
     float *raw = (float *)gn_alloc(sizeof(float) * (32 * 64 + (GN__GEMM_NC + 64) * GN__GEMM_KC + sums) + 64);
     float *scratch = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     if (!raw) { gn__atomic_store(&j->failed, 1); return; }
@@ -6717,7 +6885,7 @@ static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t a
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     bool along = n < 8 || (g->bk == 1 && g->bn != 1), plain = g->dtype == GN_F32 && g->bk == 1;
     const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
-    float x[GN__GEMM_KC], w[GN__GEMM_KC];
+    float x[GN__PIECE], w[GN__PIECE];
     gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
     if (along && plain) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
     for (int64_t i = 0; i < n && along && !plain; i++) {
@@ -6730,16 +6898,20 @@ static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t a
     }
 }
 
-/* Few rows: no packing. A block of B, KC deep, is read for all of them. */
+/* Few rows: no packing. A piece of B is read for all of them. */
 static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
     const gn__gemm *g = j->g;
     float y[GN__GEMM_SMALL * GN__GEMV_N];
+    double totals[GN__GEMM_SMALL * GN__GEMV_N];
     for (int64_t t = begin; t < end; t++) {
         int64_t col = t * j->width, n = GN__MIN(g->n - col, j->width);
         memset(y, 0, (size_t)(g->m * n) * sizeof *y);
-        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC)
-            for (int64_t row = 0; row < g->m; row++) gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__GEMM_KC), col, n);
+        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__PIECE) {
+            if (at > 0) memset(y, 0, (size_t)(g->m * n) * sizeof *y);
+            for (int64_t row = 0; row < g->m; row++) gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__PIECE), col, n);
+            if (g->k > GN__PIECE) gn__gemm_join(totals, y, g->m * n, at == 0, at + GN__PIECE >= g->k);
+        }
         for (int64_t row = 0; row < g->m; row++) gn__gemm_store(g, y + row * n, row, col, n);
     }
 }
@@ -9359,6 +9531,19 @@ static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part
     return a->rank == b->rank && (a->rank == 0 || memcmp(p->dims + a->dims, p->dims + b->dims, a->rank * sizeof(int64_t)) == 0);
 }
 
+/* Planning looks at its flag once in so many nodes: some hundred microseconds. */
+enum { GN__LOOK = 1024 };
+static bool gn__stops_at(const gn_flag *cancel, uint32_t i) { return cancel && i % GN__LOOK == 0 && gn_flag_get(cancel) != GN_OK; }
+
+/* GN_OK, or why what is planned is to end. */
+static gn_result gn__stopped(const gn_flag *cancel, gn_fault *f) {
+    gn_result why = gn_flag_get(cancel);
+    return why == GN_OK ? GN_OK : gn_fail(f, why, "%s", gn__stop_text(why));
+}
+
+/* The stages of a layout end early once its flag is set; gn__layout_make then looks at none of what they leave. */
+static bool gn__layout_stops(const gn_layout *l, uint32_t i) { return gn__stops_at(l->cancel, i); }
+
 /* A scalar node joins its consumer's loop when all its consumers are in that one loop and have its shape: so no path leaves
    the loop and comes back. candidate[i]: 0 none yet, UINT32_MAX several or not fusible, else 1 + the loop's leader. */
 static void gn__layout_groups(gn_layout *l, bool fuse) {
@@ -9367,7 +9552,7 @@ static void gn__layout_groups(gn_layout *l, bool fuse) {
     memset(candidate, 0, p->n_nodes * sizeof *candidate);
     for (uint32_t i = 0; i < p->n_outs; i++) candidate[p->outs[i]] = UINT32_MAX;
     for (uint32_t i = 0; i < p->n_updates; i++) candidate[p->updates[i].node] = UINT32_MAX;
-    for (uint32_t i = p->n_nodes; i-- > 0;) {
+    for (uint32_t i = p->n_nodes; i-- > 0 && !gn__layout_stops(l, i);) {
         const gn_part_node *n = &p->nodes[i];
         bool scalar = gn__is_scalar_op(n);
         l->lay[i].group = GN__NO_GROUP;
@@ -9419,7 +9604,7 @@ static bool gn__layout_view(gn_layout *l, uint32_t i) {
 
 static void gn__layout_places(gn_layout *l) {
     const gn_part *p = l->part;
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
+    for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
         const gn_part_node *n = &p->nodes[i];
         gn_lay *a = &l->lay[i];
         a->base = i;
@@ -9435,7 +9620,7 @@ static void gn__layout_places(gn_layout *l) {
 
 static void gn__layout_last(gn_layout *l) {
     const gn_part *p = l->part;
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
+    for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
         const gn_part_node *n = &p->nodes[i];
         const gn_lay *a = &l->lay[i];
         uint32_t at = a->group != GN__NO_GROUP ? a->group : a->tail != GN__NO_GROUP ? a->tail : i;
@@ -9477,21 +9662,28 @@ static uint32_t gn__states_leaf(const gn__states *s, uint32_t slot) {
     return one ? (uint32_t)s->leaves[lo] : GN_NO_NODE;
 }
 
-/* In place when a chain of appends leads from the state's leaf to its new version, nothing reads an older version after the append that
- * ends it, and no second leaf of the state could be read later. root: per node 1 + the state leaf that its chain begins at, 0: none. */
+/* For each node 1 + the state's leaf that appends lead to it from, each of which could be made in place: nothing reads an older version
+   after the append that ends it, nor are the rows the state's own; 0: none. Of any node it costs as much as of one. */
+static void gn__layout_chains(gn_layout *l, uint32_t *root) {
+    const gn_part *p = l->part;
+    for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
+        const gn_part_node *n = &p->nodes[i];
+        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : 0;
+        if (n->leaf != GN_LEAF_NONE || n->op != GN_OP_KV_APPEND) continue;
+        uint32_t old = p->ins[n->ins], rows = l->lay[p->ins[n->ins + 1]].base;
+        if (root[old] && l->lay[old].last <= i && rows != old && rows != root[old] - 1) root[i] = root[old];
+    }
+}
+
+/* In place when such a chain leads from the state's leaf to its new version, and no second leaf of the state could be read later. What is
+ * in place already leads there: several updates of one chain walk it once. */
 static bool gn__layout_inplace(gn_layout *l, const gn__states *states, const uint32_t *root, const gn_part_update *u) {
     const gn_part *p = l->part;
-    uint32_t *chain = l->scratch, n = 0, leaf = root[u->node] - 1;
+    uint32_t leaf = root[u->node] - 1;
     if (!root[u->node] || leaf == u->node || gn__states_leaf(states, u->slot) != leaf) return false;
-    for (uint32_t at = u->node; at != leaf; at = p->ins[p->nodes[at].ins]) chain[n++] = at;
-    for (uint32_t i = n; i-- > 0;) {
-        const gn_part_node *node = &p->nodes[chain[i]];
-        uint32_t old = p->ins[node->ins], rows = l->lay[p->ins[node->ins + 1]].base;
-        if (l->lay[old].last > chain[i] || rows == old || rows == leaf) return false;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        l->lay[chain[i]].place = GN_PLACE_INPLACE;
-        l->lay[chain[i]].own = leaf;
+    for (uint32_t at = u->node; at != leaf && l->lay[at].place != GN_PLACE_INPLACE; at = p->ins[p->nodes[at].ins]) {
+        l->lay[at].place = GN_PLACE_INPLACE;
+        l->lay[at].own = leaf;
     }
     return true;
 }
@@ -9517,11 +9709,8 @@ static bool gn__layout_updates(gn_layout *l) {
     gn__states states;
     uint32_t *root = p->n_updates ? (uint32_t *)gn__alloc_zero(p->n_nodes * sizeof *root) : NULL;
     bool ok = gn__states_init(&states, p) && (root || !p->n_updates);
-    for (uint32_t i = 0; i < p->n_nodes && root; i++) {
-        const gn_part_node *n = &p->nodes[i];
-        root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : n->leaf == GN_LEAF_NONE && n->op == GN_OP_KV_APPEND ? root[p->ins[n->ins]] : 0;
-    }
-    for (uint32_t u = 0; u < p->n_updates && ok; u++) gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
+    if (root) gn__layout_chains(l, root);
+    for (uint32_t u = 0; u < p->n_updates && ok && !gn__layout_stops(l, u); u++) gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
     gn_free(states.leaves);
     gn_free(root);
     return ok;
@@ -9645,7 +9834,7 @@ static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     gn__holes h = { .seed = (uint64_t)(uintptr_t)l->lay ^ gn_now_us() };
     bool ok = true;
     memset(dying, 0, p->n_nodes * sizeof *dying);
-    for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end); i++) {
+    for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end) && !gn__layout_stops(l, i); i++) {
         gn_lay *a = &l->lay[i];
         if (a->kernel && a->place == GN_PLACE_BLOCK) {
             a->offset = (size_t)gn__holes_take(&h, gn__lay_bytes(a));
@@ -9656,6 +9845,7 @@ static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     }
     gn_free(h.list);
     if (!ok) return gn__layout_no_memory(l, f);
+    if (gn_flag_get(l->cancel)) return gn__stopped(l->cancel, f);
     if (!gn_size_fits(h.end)) return gn_fail(f, GN_LIMIT, "the results of %u nodes that live at the same time are more bytes than can be addressed: read or keep fewer at once", p->n_nodes);
     l->block_bytes = (size_t)h.end;
     return GN_OK;
@@ -9789,7 +9979,7 @@ static bool gn__layout_steps(gn_layout *l) {
         tail[leader] = i + 1;
     }
     gn_free(tail);
-    for (uint32_t i = 0; i < p->n_nodes && ok; i++) {
+    for (uint32_t i = 0; i < p->n_nodes && ok && !gn__layout_stops(l, i); i++) {
         bool leads = l->lay[i].group == i, paired = l->lay[i].tail != GN__NO_GROUP;
         if (!l->lay[i].kernel || (paired && !leads)) continue;
         gn_kernel_step s = { .node = i };
@@ -9802,20 +9992,33 @@ static bool gn__layout_steps(gn_layout *l) {
     return ok;
 }
 
-static gn_result gn__layout_make(const gn_part *p, bool fuse, gn_layout *l, gn_fault *f) {
+/* Each scalar op is an instruction of a loop, each op that is neither scalar nor a view nor a constant a step; more of both are found as
+   they are laid out. */
+static uint64_t gn__layout_least(const gn_part *p) {
+    uint64_t steps = 0, instrs = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        bool scalar = gn__is_scalar_op(n);
+        instrs += scalar;
+        steps += !scalar && n->leaf == GN_LEAF_NONE && n->op != GN_OP_FULL && !gn__op_has(n->op, GN_VIEWS);
+    }
+    return (p->n_nodes + UINT64_C(1)) * (sizeof(gn_lay) + sizeof(uint32_t)) + p->n_updates + 1 + steps * sizeof(gn_kernel_step) + instrs * sizeof(gn_instr) + 3 * GN__BLOCK_COST;
+}
+
+static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *cancel, gn_layout *l, gn_fault *f) {
     memset(l, 0, sizeof *l);
     l->part = p;
+    l->cancel = cancel;
     l->lay = (gn_lay *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->lay);
     l->update_how = (uint8_t *)gn__alloc_zero((size_t)p->n_updates + 1);
     l->scratch = (uint32_t *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->scratch);
     gn_result r = l->lay && l->update_how && l->scratch ? GN_OK : gn__layout_no_memory(l, f);
-    if (r == GN_OK) {
-        gn__layout_groups(l, fuse);
-        gn__layout_places(l);
-        gn__layout_last(l);
-        r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
-    }
+    if (r == GN_OK) gn__layout_groups(l, fuse);
+    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_places(l);
+    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_last(l);
+    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
     if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
+    if (r == GN_OK) r = gn__stopped(cancel, f);
     if (r != GN_OK) gn__layout_deinit(l);
     return r;
 }
@@ -11182,7 +11385,7 @@ GN__COLD_END
 /* >>explain ========================================================================================
  * A schedule in words and as a picture (SVG). */
 
-GN__COLD_BEGIN
+GN__PLAIN_BEGIN
 
 /* ---- explanation: a schedule in words and as a picture ---- */
 
@@ -11696,7 +11899,7 @@ static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault
     else if (ok) ok = gn__draw(k);
     return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
 }
-GN__COLD_END
+GN__PLAIN_END
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -12673,10 +12876,11 @@ static gn_result gn__null_slot_put(void *self, const gn_slot_desc *d, gn_fault *
 static gn_result gn__null_slot_drop(void *self, uint32_t slot, uint32_t gen) { (void)self; (void)slot; (void)gen; return GN_OK; }
 static gn_result gn__null_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     (void)self;
-    *out_plan = gn__part_copy(part);
-    return *out_plan ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    (void)f;
+    *out_plan = (void *)(uintptr_t)part;
+    return GN_OK;
 }
-static void gn__null_plan_destroy(void *self, void *plan) { (void)self; gn_free(plan); }
+static void gn__null_plan_destroy(void *self, void *plan) { (void)self; (void)plan; }
 static gn_result gn__null_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
     const gn_part *p = (const gn_part *)plan;
     (void)args;
@@ -12695,8 +12899,17 @@ static void gn__null_describe(void *self, gn_device_info *out) {
     gn__copy_text(out->identity, sizeof out->identity, "null");
 }
 
-static const gn_exec_i gn__null_i = { gn__null_close, gn__null_slot_put, gn__null_slot_drop, gn__null_plan_make, gn__null_plan_destroy,
-                                      gn__null_submit, gn__null_wait, gn__null_values_release, gn__null_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+static const gn_exec_i gn__null_i = {
+    .close = gn__null_close,
+    .slot_put = gn__null_slot_put,
+    .slot_drop = gn__null_slot_drop,
+    .plan_make = gn__null_plan_make,
+    .plan_destroy = gn__null_plan_destroy,
+    .submit = gn__null_submit,
+    .wait = gn__null_wait,
+    .values_release = gn__null_values_release,
+    .describe = gn__null_describe,
+};
 
 /* ---- cpu ---- */
 
@@ -12713,7 +12926,7 @@ typedef struct gn__cpu {
 } gn__cpu;
 
 typedef struct gn__cpu_plan {
-    gn_part *part;
+    const gn_part *part;
     gn_layout layout;
     char **base;                   /* per node, of this run */
     char **fresh;                  /* per update: memory of the new version; kept from run to run */
@@ -12802,27 +13015,49 @@ static gn_result gn__cpu_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn__cpu *c = (gn__cpu *)self;
     gn__cpu_plan *p = (gn__cpu_plan *)plan;
-    for (uint32_t i = 0; p->fresh && i < p->part->n_updates; i++) {
+    if (!p) return;
+    for (uint32_t i = 0; p->part && p->fresh && i < p->part->n_updates; i++) {
         gn__type t = gn__part_type(p->part, p->part->updates[i].node);
         gn__cpu_give(c, p->fresh[i], gn__type_bytes(&t));
     }
     gn__layout_deinit(&p->layout);
     gn_free(p->base);
     gn_free(p->fresh);
-    gn_free(p->part);
     gn_free(p);
+}
+
+/* What a run takes for results and new versions of states, where that is more than whoever pays may ever hold. */
+static gn_result gn__cpu_plan_fits(const gn__cpu_plan *p, gn_fault *f) {
+    uint64_t bytes = p->layout.block_bytes;
+    for (uint32_t u = 0; u < p->part->n_updates; u++) {
+        gn__type t = gn__part_type(p->part, p->part->updates[u].node);
+        if (p->layout.update_how[u] != GN_UPDATE_INPLACE) bytes = gn_size_add(bytes, gn__type_bytes(&t));
+    }
+    return bytes <= gn__account_most(gn__paying.host) ? GN_OK : gn__account_refusal(gn__paying.host, "the results of a plan", bytes, f);
+}
+
+static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *p, const gn_part *part, gn_fault *f) {
+    p->part = part;
+    p->base = (char **)gn__alloc_zero((part->n_nodes + (size_t)1) * sizeof *p->base);
+    p->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *p->fresh);
+    if (!p->base || !p->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn__layout_make(p->part, true, c->pool.cancel, &p->layout, f);
+    return r == GN_OK ? gn__cpu_plan_fits(p, f) : r;
+}
+
+/* Bytes of host memory that a plan holds, at least. */
+static uint64_t gn__cpu_plan_least(const gn_part *part) {
+    return gn__layout_least(part) + (part->n_nodes + (uint64_t)part->n_updates + 2) * sizeof(char *) + sizeof(gn__cpu_plan) + 3 * GN__BLOCK_COST;
 }
 
 static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     gn__cpu *c = (gn__cpu *)self;
-    gn__cpu_plan *p = (gn__cpu_plan *)gn__alloc_zero(sizeof *p);
     *out_plan = NULL;
-    if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    p->part = gn__part_copy(part);
-    if (!p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
-    p->base = (char **)gn__alloc_zero((part->n_nodes + 1) * sizeof *p->base);
-    p->fresh = (char **)gn__alloc_zero((part->n_updates + 1) * sizeof *p->fresh);
-    gn_result r = p->base && p->fresh ? gn__layout_make(p->part, true, &p->layout, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn__charge_ahead(gn__cpu_plan_least(part), f);
+    if (r != GN_OK) return r;
+    gn__cpu_plan *p = (gn__cpu_plan *)gn__alloc_zero(sizeof *p);
+    r = p ? gn__cpu_plan_fill(c, p, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn__give_ahead();
     if (r != GN_OK) { gn__cpu_plan_destroy(c, p); return r; }
     c->stats->view_copies += p->layout.view_copies;
     *out_plan = p;
@@ -12916,7 +13151,7 @@ static gn_result gn__run_bind(gn__run *r) {
         gn_result e = GN_OK;
         if (a->place == GN_PLACE_ARG) e = gn__run_arg(r, i);
         else if (a->place == GN_PLACE_SLOT) e = gn__run_slot(r, i, n->slot, n->gen, (gn_leaf_kind)n->leaf, &r->plan->base[i]);
-        else if (a->place == GN_PLACE_BLOCK) r->plan->base[i] = c->block + a->offset;
+        else if (a->place == GN_PLACE_BLOCK) r->plan->base[i] = c->block ? c->block + a->offset : NULL;      /* none: all results have no bytes */
         else if (a->place == GN_PLACE_OWN) r->plan->base[i] = r->plan->fresh[a->own];
         else if (a->place == GN_PLACE_INPLACE) r->plan->base[i] = r->plan->base[a->own];
         if (e != GN_OK) return e;
@@ -13399,8 +13634,17 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 #endif
 }
 
-static const gn_exec_i gn__cpu_i = { gn__cpu_close, gn__cpu_slot_put, gn__cpu_slot_drop, gn__cpu_plan_make, gn__cpu_plan_destroy,
-                                     gn__cpu_submit, gn__cpu_wait, gn__cpu_values_release, gn__cpu_describe, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL };
+static const gn_exec_i gn__cpu_i = {
+    .close = gn__cpu_close,
+    .slot_put = gn__cpu_slot_put,
+    .slot_drop = gn__cpu_slot_drop,
+    .plan_make = gn__cpu_plan_make,
+    .plan_destroy = gn__cpu_plan_destroy,
+    .submit = gn__cpu_submit,
+    .wait = gn__cpu_wait,
+    .values_release = gn__cpu_values_release,
+    .describe = gn__cpu_describe,
+};
 
 static uint32_t gn__thread_count(uint32_t wanted) {
     const char *env = getenv("GENIE_THREADS");
@@ -13573,7 +13817,12 @@ typedef double (*gn__probe_fn)(void *self);
 
 /* A fixed piece of work: data of n elements comes back, or its product with itself does. */
 enum { GN__PROBE_SMALL = 64, GN__PROBE_SIDE = 128 };
-typedef struct gn__probe { void *plan; float *x, *y; size_t bytes; } gn__probe;
+typedef struct gn__probe {
+    void *plan;
+    gn_part *part;
+    float *x, *y;
+    size_t bytes;
+} gn__probe;
 
 /* A quantity measured again and again: the median of the last three, averaged. One odd value changes nothing. */
 typedef struct gn__steady { double last[3]; uint32_t n; } gn__steady;
@@ -13695,7 +13944,7 @@ typedef struct gn__split {         /* one way to run a part */
 } gn__split;
 
 typedef struct gn__multi_plan {
-    gn_part *part;
+    const gn_part *part;
     gn__split *splits[GN__SPLITS_MAX];
     uint32_t n_splits;
 } gn__multi_plan;
@@ -14355,8 +14604,6 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
 
 /* ---- whether another placement wins now ---- */
 
-GN__COLD_BEGIN
-
 static gn__forecast gn__forecast_of(const gn_schedule *s) { return (gn__forecast){ s->seconds, s->step_seconds, s->bytes }; }
 
 /* Seconds that a step gains, by the policy, when that is enough to change for; else 0. */
@@ -14605,7 +14852,6 @@ static void gn__multi_plan_destroy(void *self, void *plan) {
     for (uint32_t i = 0; i < p->n_splits && m->n_runs; i++)
         if (p->splits[i]->n_live) gn__multi_drain(m);
     for (uint32_t i = 0; i < p->n_splits; i++) gn__split_free(m, p->splits[i]);
-    gn_free(p->part);
     gn_free(p);
 }
 
@@ -14679,8 +14925,6 @@ static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *a
 }
 
 /* ---- costs that change ---- */
-
-GN__COLD_BEGIN
 
 static bool gn__rate_drifted(double a, double b) { return a > 0 && b > 0 && (a > GN__DRIFT * b || b > GN__DRIFT * a); }
 static bool gn__delay_drifted(double a, double b, double step) { return (a > GN__DRIFT * b || b > GN__DRIFT * a) && fabs(a - b) > GN__DRIFT_SHARE * step; }
@@ -14772,14 +15016,17 @@ static void gn__multi_measure(gn__multi *m) {
 
 static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
-    gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
     gn__split *s;
     bool values = false;
     *out_plan = NULL;
-    if (p) p->part = gn__part_copy(part);
-    if (!p || !p->part) { gn_free(p); return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
+    gn_result r = gn__charge_ahead(gn__part_cost(part) + gn__layout_least(part), f);   /* of one device: a piece's executor charges it again */
+    if (r != GN_OK) return r;
+    gn__give_ahead();
+    gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
+    if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    p->part = part;
     for (uint32_t i = 0; i < part->n_nodes; i++) values |= part->nodes[i].leaf == GN_LEAF_VALUE;
-    gn_result r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f);   /* where values are is known when it runs */
+    r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f);   /* where values are is known when it runs */
     if (r) gn__multi_plan_destroy(m, p);
     else *out_plan = p;
     return r;
@@ -14887,8 +15134,6 @@ static void gn__multi_retire(gn__multi *m) {
 }
 
 /* ---- errors of runs ---- */
-
-GN__COLD_BEGIN
 
 typedef struct gn__failure { gn__multi_run *run; gn_fault fault; } gn__failure;   /* the earliest run that fails, and why */
 
@@ -15503,7 +15748,8 @@ static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f)
     b->bytes = n * sizeof(float);
     b->x = (float *)gn__alloc_zero(b->bytes);
     b->y = (float *)gn__alloc_zero(b->bytes);
-    gn_result r = b->x && b->y ? x.i->plan_make(x.self, &part, &b->plan, f) : GN_OUT_OF_MEMORY;
+    b->part = gn__part_copy(&part);
+    gn_result r = b->x && b->y && b->part ? x.i->plan_make(x.self, b->part, &b->plan, f) : GN_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < n && !r; i++) {
         if (i % 4 == 0) { random[0] = i; gn__philox(random, 1, 2); }
         b->x[i] = (float)(random[i % 4] >> 8) * 0x1p-23f - 1;
@@ -15513,6 +15759,7 @@ static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f)
 
 static void gn__probe_free(gn__probe *b, gn_exec x) {
     if (b->plan) x.i->plan_destroy(x.self, b->plan);
+    gn_free(b->part);
     gn_free(b->x);
     gn_free(b->y);
     memset(b, 0, sizeof *b);
@@ -15616,10 +15863,42 @@ static uint32_t gn__multi_lost(void *self, gn_fault *f) {
     return lost;
 }
 
-static const gn_exec_i gn__multi_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                       gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, NULL, NULL, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
-static const gn_exec_i gn__multi_host_i = { gn__multi_close, gn__multi_slot_put, gn__multi_slot_drop, gn__multi_plan_make, gn__multi_plan_destroy,
-                                            gn__multi_submit, gn__multi_wait, gn__multi_values_release, gn__multi_describe, gn__multi_host_alloc, gn__multi_host_free, gn__multi_costs, gn__multi_rates, gn__multi_ended, gn__multi_takes, gn__multi_value_take, NULL, gn__multi_lost };
+static const gn_exec_i gn__multi_i = {
+    .close = gn__multi_close,
+    .slot_put = gn__multi_slot_put,
+    .slot_drop = gn__multi_slot_drop,
+    .plan_make = gn__multi_plan_make,
+    .plan_destroy = gn__multi_plan_destroy,
+    .submit = gn__multi_submit,
+    .wait = gn__multi_wait,
+    .values_release = gn__multi_values_release,
+    .describe = gn__multi_describe,
+    .costs = gn__multi_costs,
+    .rates = gn__multi_rates,
+    .ended = gn__multi_ended,
+    .reaches = gn__multi_takes,
+    .value_take = gn__multi_value_take,
+    .lost = gn__multi_lost,
+};
+static const gn_exec_i gn__multi_host_i = {
+    .close = gn__multi_close,
+    .slot_put = gn__multi_slot_put,
+    .slot_drop = gn__multi_slot_drop,
+    .plan_make = gn__multi_plan_make,
+    .plan_destroy = gn__multi_plan_destroy,
+    .submit = gn__multi_submit,
+    .wait = gn__multi_wait,
+    .values_release = gn__multi_values_release,
+    .describe = gn__multi_describe,
+    .host_alloc = gn__multi_host_alloc,
+    .host_free = gn__multi_host_free,
+    .costs = gn__multi_costs,
+    .rates = gn__multi_rates,
+    .ended = gn__multi_ended,
+    .reaches = gn__multi_takes,
+    .value_take = gn__multi_value_take,
+    .lost = gn__multi_lost,
+};
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
@@ -15668,8 +15947,16 @@ static void gn__multi_absent(const gn__multi *m, char *out, size_t cap) {
     }
 }
 
-static const gn_exec_i gn__absent_i = { .close = gn__absent_close, .slot_put = gn__absent_slot_put, .slot_drop = gn__absent_slot_drop, .plan_make = gn__absent_plan_make,
-                                        .plan_destroy = gn__absent_plan_destroy, .submit = gn__absent_submit, .wait = gn__absent_wait, .describe = gn__absent_describe };
+static const gn_exec_i gn__absent_i = {
+    .close = gn__absent_close,
+    .slot_put = gn__absent_slot_put,
+    .slot_drop = gn__absent_slot_drop,
+    .plan_make = gn__absent_plan_make,
+    .plan_destroy = gn__absent_plan_destroy,
+    .submit = gn__absent_submit,
+    .wait = gn__absent_wait,
+    .describe = gn__absent_describe,
+};
 
 /* Room for n devices, which are opened one by one. */
 static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
@@ -17083,8 +17370,19 @@ static void gn__remote_close(void *self) {
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up, gn_cluster_link *out_down);
 
 static const gn_exec_i gn__remote_i = {
-    gn__remote_close, gn__remote_slot_put, gn__remote_slot_drop, gn__remote_plan_make, gn__remote_plan_destroy,
-    gn__remote_submit, gn__remote_wait, gn__remote_values_release, gn__remote_describe, NULL, NULL, gn__remote_costs, NULL, gn__remote_ended, NULL, NULL, gn__remote_listen, gn__remote_lost,
+    .close = gn__remote_close,
+    .slot_put = gn__remote_slot_put,
+    .slot_drop = gn__remote_slot_drop,
+    .plan_make = gn__remote_plan_make,
+    .plan_destroy = gn__remote_plan_destroy,
+    .submit = gn__remote_submit,
+    .wait = gn__remote_wait,
+    .values_release = gn__remote_values_release,
+    .describe = gn__remote_describe,
+    .costs = gn__remote_costs,
+    .ended = gn__remote_ended,
+    .listen = gn__remote_listen,
+    .lost = gn__remote_lost,
 };
 
 static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fault *f) {
@@ -17584,7 +17882,8 @@ typedef struct gn__session {
     bool works, parting;        /* its thread is in a call of the executor; all that runs has ended or is to end, for good */
     uint64_t work_us, sign_us;  /* when the call began; when the client last heard from it */
     uint64_t cancel_to;         /* steps up to this sequence are not wanted any more */
-    uint64_t work_sequence, work_hash;   /* of the newest step that the call is about, 0: none; of its plan, or the one that is made */
+    uint64_t work_sequence, work_hash;   /* of the newest step that the call is about; of its plan, or the one that is made */
+    bool making;                /* the call makes a plan, for that step */
     bool given_up;              /* its device is, because of it */
     uint32_t n_ended;           /* of the running steps, those seen to have ended */
     char note[400];             /* of the latest fallback */
@@ -17668,6 +17967,10 @@ static gn_result gn__session_blame(gn__session *s, gn_result e, gn_fault *f) {
     uint64_t bytes;
     const gn_account *by = gn__account_refused(s->host, &bytes);
     gn_fault why = *f;
+    if (e == GN_LIMIT && gn_flag_get(&s->cancel) == GN_LIMIT) {      /* the same of every executor */
+        gn_fail(f, e, "%s", gn__stop_text(e));
+        f->node = why.node;
+    }
     if (e != GN_OUT_OF_MEMORY || !by) return e;
     e = gn__account_refusal(by, why.text, bytes, f);
     f->node = why.node;
@@ -17699,13 +18002,14 @@ static void gn__session_show(gn__session *s) {
 
 /* ---- a session's thread in a call of the executor. What takes long is attended by the server's attendant, see below ---- */
 
-/* sequence: of the newest step that it is about; 0: none is. */
-static void gn__work_begin(gn__session *s, uint64_t sequence, uint64_t hash) {
+/* sequence: of the newest step that it is about; plans: it makes the plan of that step, which may have to be answered yet. */
+static void gn__work_begin(gn__session *s, uint64_t sequence, bool plans, uint64_t hash) {
     uint64_t now = gn_now_us();
-    if (sequence && !gn__atomic_load(&s->step_us)) gn__atomic_store(&s->step_us, now);
+    if (!plans && !gn__atomic_load(&s->step_us)) gn__atomic_store(&s->step_us, now);
     gn__mutex_lock(&s->attend);
-    if (!s->parting) gn__flag_set(&s->cancel, sequence && sequence <= s->cancel_to ? GN_CANCELLED : GN_OK);
+    if (!s->parting) gn__flag_set(&s->cancel, sequence <= s->cancel_to ? GN_CANCELLED : GN_OK);
     s->works = true;
+    s->making = plans;
     s->work_us = s->sign_us = now;
     s->work_sequence = sequence;
     s->work_hash = hash;
@@ -18296,10 +18600,10 @@ static void gn__served_plan_leave(gn__session *s, gn__served_plan *p) {
     *(p->older ? &p->older->newer : &s->oldest) = p->newer;
 }
 
-/* The executor's plan, as the one that was used last. */
-static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, gn_fault *f) {
+/* The executor's plan, as the one that was used last. sequence: of the step that needs it. */
+static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, uint64_t sequence, gn_fault *f) {
     uint64_t before = gn__account_held(s->host);
-    gn__work_begin(s, 0, p->part->hash);
+    gn__work_begin(s, sequence, true, p->part->hash);
     gn_result e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
     gn__work_end(s);
     if (e) { p->plan = NULL; return e; }
@@ -18332,7 +18636,7 @@ static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p
 }
 
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
-    gn__work_begin(s, 0, d->hash);
+    gn__work_begin(s, s->sequence + 1, true, d->hash);
     gn_result e = gn__served_plan_part(s, p, d, f);
     gn__work_end(s);
     if (e) return e;
@@ -18344,7 +18648,7 @@ static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const
     if (!gn__ports_init(&p->ports, p->part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     e = gn__served_plan_room(s, p, f);
     if (!e) e = gn__session_trim_plans(s, NULL, s->limit / 4);
-    if (!e) e = gn__served_plan_make(s, p, f);
+    if (!e) e = gn__served_plan_make(s, p, s->sequence + 1, f);
     p->slots_seen = s->slot_changes;
     return e;
 }
@@ -18379,7 +18683,7 @@ static gn_result gn__serve_plan_put(gn__session *s, const gn__msg *m, gn_fault *
         gn__paying.spare = true;
         return gn__outbox_message(&s->link.out, GN__MSG_FALLBACK, m->request, &note);
     }
-    if (!e) return GN_OK;
+    if (!e || (e == GN_CANCELLED && p->part)) return GN_OK;      /* cancelled with its step: the next step of the plan makes it */
     own.result = gn__session_blame(s, e, &own);
     gn__served_plan_clear(s, p);
     p->fault = own;   /* a step of this plan fails for this reason */
@@ -18527,7 +18831,7 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     if (!e) e = gn__step_wants(s, p, d, x, f);
     if (!e) e = gn__step_keeps(s, p, d, x, f);
     const gn_stats before = s->stats;
-    gn__work_begin(s, d->sequence, p->part->hash);
+    gn__work_begin(s, d->sequence, false, p->part->hash);
     if (!e) e = s->exec.i->submit(s->exec.self, p->plan, s->args, s->outs, &x->ticket, f);
     gn__work_end(s);
     x->counts = (gn__msg_counts){ s->stats.kernels_run - before.kernels_run, s->stats.nodes_fused - before.nodes_fused,
@@ -18549,7 +18853,7 @@ static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_
         x->request = request;
         x->plan = p;
         gn__session_busy(s, true);
-        gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, f);
+        gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, d->sequence, f);
         e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, x, f), f);
         s->n_running += !e;
         if (e != GN_LIMIT || gn_flag_get(&s->cancel) || (spared && s->n_running == 0)) return e;   /* the flag: it ran for too long */
@@ -18643,7 +18947,7 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 
 static gn_result gn__running_answer(gn__session *s, gn__running *x) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
-    gn__work_begin(s, x->sequence, x->hash);
+    gn__work_begin(s, x->sequence, false, x->hash);
     gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
     gn__work_end(s);
     if (e == GN_NO_VALUE) x->end_keep = x->first_keep;   /* what it kept counts as kept */
@@ -19259,7 +19563,7 @@ static void gn__attend_link(gn__session *s, uint64_t now) {
     if (e) gn__attend_part(s, GN_DISCONNECTED);
     else if (gn__atomic_load(&s->server->stop)) gn__attend_part(s, GN_CANCELLED);
     if (s->features & GN__FEATURE_CANCEL) s->cancel_to = GN__MAX(s->cancel_to, gn__link_cancels(l));
-    if (s->work_sequence && s->work_sequence <= s->cancel_to && !gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, GN_CANCELLED);
+    if (s->work_sequence <= s->cancel_to && !gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, GN_CANCELLED);
 }
 
 /* Whether a step takes longer than `more` us after its time. */
@@ -19269,9 +19573,16 @@ static bool gn__session_late(const gn__session *s, uint64_t now, uint64_t more) 
     return begun && most > 0 && now > begun && now - begun >= (uint64_t)most * 1000000 + more;
 }
 
-/* A step that is late is told to end. True: it was, and does not. */
+/* Whether the plan that is made takes longer than a step may. */
+static bool gn__session_plans_long(const gn__session *s, uint64_t now) {
+    int32_t most = s->server->desc.max_step_seconds;
+    return s->works && s->making && most > 0 && now > s->work_us && now - s->work_us >= (uint64_t)most * 1000000;
+}
+
+/* A step that is late is told to end, and so is the making of a plan. True: a step was, and does not. */
 static bool gn__attend_time(gn__session *s, uint64_t now) {
     gn_server *server = s->server;
+    if (gn__session_plans_long(s, now) && !gn_flag_get(&s->cancel)) gn__flag_set(&s->cancel, GN_LIMIT);
     if (!gn__session_late(s, now, 0) || s->given_up) return false;
     if (!gn_flag_get(&s->cancel)) {
         gn__flag_set(&s->cancel, GN_LIMIT);
@@ -19991,7 +20302,8 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
     if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
     uint64_t told = g->multi ? g->multi->told : 0;
     gn__plan *plan = gn__plan_of(g, &r);
-    if (!plan && g->multi && g->multi->told != told) gn__pending_drop(g);      /* an earlier step has failed: this one is not tried again */
+    bool failed = g->multi && g->multi->told != told;   /* an earlier step */
+    if (!plan && (failed || r == GN_CANCELLED)) gn__pending_drop(g);           /* this one is not tried again */
     if (!plan) return r;
     gn__plan_follows(g, plan);
     gn__plan_note(g, plan);
@@ -20579,10 +20891,25 @@ int gn_describe_network(char *out_text, size_t cap) {
     return snprintf(out_text, cap, "network: absent: genie_net.c is not linked into this program");
 }
 
-gn_result gn_layout_make(const gn_part *part, bool fuse, gn_layout *out_layout, gn_fault *f) { return gn__layout_make(part, fuse, out_layout, f); }
+gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *cancel, gn_layout *out_layout, gn_fault *f) {
+    return gn__layout_make(part, fuse, cancel, out_layout, f);
+}
+uint64_t gn_layout_least(const gn_part *part) { return gn__layout_least(part); }
 gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
+gn_result gn_charge_ahead(uint64_t bytes, gn_fault *f) { return gn__charge_ahead(bytes, f); }
+void gn_give_ahead(void) { gn__give_ahead(); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
+gn_view gn_view_dense(gn_dtype d, int rank, const int64_t *dims) {
+    gn__type t = { d, { rank, { 0 } } };
+    memcpy(t.shape.dims, dims, (size_t)rank * sizeof *dims);
+    return gn__view_dense(&t, NULL);
+}
+bool gn_view_is_dense(const gn_view *v) { return gn__view_is_dense(v); }
+int64_t gn_view_count(const gn_view *v) { return gn__view_count(v); }
+gn_view gn_view_broadcast(const gn_view *v, int rank, const int64_t *dims) { return gn__view_broadcast(v, rank, dims); }
+gn_view gn_view_slice(const gn_view *v, const int64_t *attrs) { return gn__view_slice(v, attrs); }
+bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride) { return gn__rows_of(v, out_rows, out_stride); }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
 }
@@ -21370,7 +21697,8 @@ int gn_op_count(void) { return GN_OP__COUNT - 1; }
 gn_result gn_get_op(int index, gn_op_info *out) {
     if (index < 0 || index >= gn_op_count() || !out) return GN_BAD_ARGUMENT;
     const gn__op_row *o = &gn__ops[index + 1];
-    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text };
+    *out = (gn_op_info){ o->name, o->wire, (gn_op_class)o->kind, o->least == o->most ? o->least : -1, o->dtypes, (o->traits & GN_COMPARES) != 0, o->grad != NULL, o->tolerance, o->text,
+                         (o->traits & GN_DIVIDES) != 0 };
     return GN_OK;
 }
 
@@ -21415,7 +21743,7 @@ GN__COLD_END
 /* >>compose ========================================================================================
  * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
 
-GN__COLD_BEGIN
+GN__PLAIN_BEGIN
 
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser { gn__grads k; gn_result r; } gn__optimiser;
@@ -21472,9 +21800,9 @@ gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const 
     }
     return GN_OK;
 }
-GN__COLD_END
+GN__PLAIN_END
 
-GN__CALLS_BEGIN
+GN__PLAIN_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose bits ---- */
 
@@ -22394,7 +22722,7 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
-GN__CALLS_END
+GN__PLAIN_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options

@@ -4,25 +4,21 @@
  * Devices: "cuda:0", "cuda:1", … Environment:
  *   GENIE_LIBCUDA, GENIE_NVRTC        other places of libcuda.so.1 and libnvrtc.so
  *   GENIE_CUBLASLT                    another place of libcublasLt.so, which computes products where it measured faster; 0: not used
- *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie)
+ *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie); not used if it is a
+ *                                     link, another user's, or others may write to it
  *   GENIE_CUDA_TUNE=0                 no measuring: kernels of products are chosen by a model, and cuBLASLt computes none of them;
  *                                     N,M: products of N operations and more are measured, those of M and more (else N) with cuBLASLt
  *                                     (as it is 4e9,50e9; in plain f32 0.4e9,10e9);
  *                                     blas: cuBLASLt computes all products that it can, by its own first proposal
- *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n, for tests; none of them is measured
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
  *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
- *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks of each kernel
- *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck, which does not see that
- *                                     the others have met with it
- *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more: for tests
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
  *   GENIE_CUDA_KERNELS=N              so many kernels that no plan holds any more are kept for the next (as it is 8192)
  *   GENIE_CUDA_COMPILE_SECONDS=N      of the compiler that the programs of one client of a server have in an hour (600; 0: no bound)
- *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
- *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only where several clients share a device
+ *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only from when two clients use one device
+ *                                     (some microseconds for each value that a step keeps)
  *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
@@ -32,6 +28,26 @@
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
  *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
+ *
+ * Compiled with -DGENIE_TEST, as tests/ link it, the file has switches more. They are for tests alone: one of them
+ * makes plans fail.
+ *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n; none is measured
+ *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks
+ *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck, which does
+ *                                     not see that the others have met with it
+ *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more
+ *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
+ *
+ * Fusion. A graph becomes few kernels: chains of elementwise ops; reductions, softmaxes and norms with what is computed
+ * before, between and behind them, called or written out (tests/rows_test.c counts them); attention, called or written
+ * out with any loop on its scores, in 16-bit floats, for one query, or where it is small (tests/gpu_test.c); products
+ * with bias, activation and residual; a decode step's norms, appends and arg max.
+ *
+ * Products. Those that take ten microseconds and more are timed once, when a plan first holds one: the best of these
+ * kernels and, for large products, cuBLASLt where it is installed (`genie_serve --devices list` says so). The choice is
+ * stored beside the compiled kernels and is part of the executor's identity, so that the next process computes the same
+ * bits. These kernels take plain f32 products of any shape, alignment and transposition; `bench_gpu --only products_f32
+ * --verbose` sets them beside cuBLASLt.
  *
  * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
  * >>memory >>run >>devices */
@@ -158,6 +174,13 @@ static bool env_is(const char *name, const char *value) {
     const char *s = getenv(name);
     return s && strcmp(s, value) == 0;
 }
+
+/* A switch that only tests use: the object that is shipped does not even hold its name. */
+#ifdef GENIE_TEST
+#define TEST_SWITCH(name, value) env_is(name, value)
+#else
+#define TEST_SWITCH(name, value) false
+#endif
 
 /* POSIX lets a symbol's address be read as a function pointer this way. */
 static bool symbol(void *library, const char *name, void *slot) {
@@ -2966,6 +2989,7 @@ typedef struct row_group row_group;
 /* One plan's kernels while they are generated. */
 typedef struct emit {
     struct device *device;
+    const gn_flag *cancel;           /* of who waits for the plan; NULL: nobody ends it early */
     const gn_part *part;
     gn_layout *layout;
     fusion *fusions;                 /* per step */
@@ -3084,35 +3108,6 @@ static void emit_nothing(emit *e) {
 
 /* ---- views ---- */
 
-static int64_t count_of(const gn_view *v) {
-    int64_t n = 1;
-    for (int i = 0; i < v->rank; i++) n *= v->dims[i];
-    return n;
-}
-
-static gn_view dense_view(gn_dtype d, int rank, const int64_t *dims) {
-    gn_view v = { NULL, d, rank, { 0 }, { 0 }, 0 };
-    int64_t stride = 1;
-    for (int i = rank - 1; i >= 0; i--) { v.dims[i] = dims[i]; v.strides[i] = stride; stride *= dims[i]; }
-    return v;
-}
-
-static bool is_dense(const gn_view *v) {
-    gn_view c = gn_view_collapse(v);
-    return c.rank == 0 || (c.rank == 1 && c.strides[0] == 1);
-}
-
-static gn_view broadcast(const gn_view *v, int rank, const int64_t *dims) {
-    gn_view r = *v;
-    r.rank = rank;
-    for (int i = 1; i <= rank; i++) {
-        bool has = i <= v->rank && v->dims[v->rank - i] == dims[rank - i];
-        r.dims[rank - i] = dims[rank - i];
-        r.strides[rank - i] = has ? v->strides[v->rank - i] : 0;
-    }
-    return r;
-}
-
 /* The dims whose bit is (not) set. */
 static gn_view dims_of(const gn_view *v, int64_t bits, bool set) {
     gn_view r = *v;
@@ -3125,7 +3120,7 @@ static gn_view dims_of(const gn_view *v, int64_t bits, bool set) {
     return r;
 }
 
-static bool always_wide(void) { return env_is("GENIE_CUDA_WIDE", "1"); }
+static bool always_wide(void) { return TEST_SWITCH("GENIE_CUDA_WIDE", "1"); }
 
 /* Positions fit in 31 bits, and sums of two of them. */
 static bool is_few(int64_t n) { return n < 0x3fffffff && !always_wide(); }
@@ -3146,7 +3141,7 @@ static bool is_small(const gn_view *v) {
 /* The element offset of row-major position x of a collapsed view. */
 static void put_offset(text *t, const gn_view *v, const char *x, bool small) {
     const char *u = small ? "u32" : "u64", *s = small ? "int" : "i64", *suffix = small ? "" : "ll";
-    int64_t below = count_of(v);
+    int64_t below = gn_view_count(v);
     bool any = false;
     put(t, "(");
     for (int i = 0; i < v->rank; i++) {
@@ -3190,7 +3185,7 @@ static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_a
     int bytes = types[src.dtype].bytes;
     const char *type = raw_types[bytes];
     gn_view d = gn_view_collapse(&dst), s = gn_view_collapse(&src);
-    int64_t n = count_of(&dst), vector = 16 / bytes;
+    int64_t n = gn_view_count(&dst), vector = 16 / bytes;
     bool small = is_small(&d) && is_small(&s);
     if (n == 0) return;
     while (vector > 1 && (n % vector || !vectorises(&d, dst_at.offset, vector, bytes))) vector /= 2;
@@ -3216,7 +3211,7 @@ static param at_node(const emit *e, uint32_t node, int64_t more) {
 
 static void emit_copy(emit *e, uint32_t node, uint32_t from) {
     const gn_view *src = &e->layout->lay[from].view;
-    gn_view dst = dense_view(src->dtype, src->rank, src->dims);
+    gn_view dst = gn_view_dense(src->dtype, src->rank, src->dims);
     emit_copy_views(e, "copy", dst, at_node(e, node, 0), *src, at_node(e, from, 0));
 }
 
@@ -3226,10 +3221,7 @@ static const int64_t *attrs_of(const emit *e, uint32_t node) { return e->part->a
 static double word_f64(int64_t w) { double d; memcpy(&d, &w, 8); return d; }
 static long long f64_word(double d) { long long w; memcpy(&w, &d, 8); return w; }
 
-static bool node_is(const emit *e, uint32_t node, const char *op) {
-    gn_op_info row;
-    return e->part->nodes[node].leaf == GN_LEAF_NONE && gn_get_op(e->part->nodes[node].op - 1, &row) == GN_OK && strcmp(row.name, op) == 0;
-}
+static bool node_is(const emit *e, uint32_t node, gn_op_id op) { return e->part->nodes[node].leaf == GN_LEAF_NONE && e->part->nodes[node].op == op; }
 
 static bool fuses_steps(void) { return !env_is("GENIE_CUDA_FUSE", "0"); }
 
@@ -3245,32 +3237,15 @@ static void emit_view(emit *e, uint32_t node) {
     e->failed = true;
 }
 
-/* Python's slice of one axis of a dense result. */
-static gn_view sliced(const gn_view *v, const int64_t *attrs) {
-    gn_view r = *v;
-    int axis = axis_of(attrs[0], v->rank);
-    int64_t n = v->dims[axis], begin = attrs[1], end = attrs[2], step = attrs[3];
-    int64_t least = step > 0 ? 0 : -1, most = step > 0 ? n : n - 1;
-    if (begin < 0) begin = begin < -n ? least : begin + n;
-    if (end < 0) end = end < -n ? least : end + n;
-    begin = begin < least ? least : begin > most ? most : begin;
-    end = attrs[2] == INT64_MAX && step < 0 ? -1 : end < least ? least : end > most ? most : end;
-    int64_t span = step > 0 ? end - begin : begin - end, stride = step > 0 ? step : step == INT64_MIN ? INT64_MAX : -step;
-    r.dims[axis] = span > 0 ? (span - 1) / stride + 1 : 0;
-    r.offset = r.dims[axis] ? begin * v->strides[axis] * types[v->dtype].bytes : 0;
-    r.strides[axis] = r.dims[axis] > 1 ? v->strides[axis] * step : 0;
-    return r;
-}
-
 static void emit_slice_put(emit *e, uint32_t node) {
-    gn_view whole = dense_view(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
-    gn_view part = sliced(&whole, attrs_of(e, node));
+    gn_view whole = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
+    gn_view part = gn_view_slice(&whole, attrs_of(e, node));
     emit_copy(e, node, input(e, node, 0));
     emit_copy_views(e, "slice_put", part, at_node(e, node, part.offset), *view_of(e, input(e, node, 1)), at_node(e, input(e, node, 1), 0));
 }
 
 static void emit_concat(emit *e, uint32_t node) {
-    gn_view whole = dense_view(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
+    gn_view whole = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
     int axis = axis_of(attrs_of(e, node)[0], whole.rank);
     int64_t offset = 0;
     for (uint32_t i = 0; i < e->part->nodes[node].n_ins; i++) {
@@ -3292,7 +3267,7 @@ static const gn_load *load_of(const emit *e, const loop *l, uint32_t i) { return
 static void loop_sizes(const emit *e, loop *l) {
     const gn_view *out = view_of(e, l->step->node);
     int64_t largest = types[out->dtype].bytes;
-    l->n = count_of(out);
+    l->n = gn_view_count(out);
     l->small = is_few(l->n);
     for (uint32_t i = 0; i < l->step->n_loads; i++) {
         const gn_load *d = load_of(e, l, i);
@@ -3327,7 +3302,7 @@ static void loop_lookup(emit *e, loop *l, uint32_t i) {
     snprintf(l->names[load_of(e, l, i)->reg], sizeof l->names[0], "get(x%u[v])", i);
 }
 
-static bool is_by_value(const emit *e, const gn_load *d) { return e->alone && e->part->nodes[d->base].leaf == GN_LEAF_DATA && count_of(&e->layout->lay[d->base].view) == 1; }
+static bool is_by_value(const emit *e, const gn_load *d) { return e->alone && e->part->nodes[d->base].leaf == GN_LEAF_DATA && gn_view_count(&e->layout->lay[d->base].view) == 1; }
 
 /* Before the loop over v: what is loaded, in registers or as one element for all. */
 static void loop_load(emit *e, loop *l, uint32_t i) {
@@ -3366,9 +3341,6 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
     snprintf(l->names[d->reg], sizeof l->names[0], "get(x%u[v])", i);
 }
 
-/* Integers divided by 0 are a fault. */
-static bool divides(const char *op) { return strcmp(op, "div") == 0 || strcmp(op, "fmod") == 0 || strcmp(op, "remainder") == 0 || strcmp(op, "floor_divide") == 0; }
-
 /* What it is computed in holds more bits than it does: they are dropped before anything looks at them. */
 static bool wraps(gn_dtype d) { return !types[d].real && d != GN_I32 && d != GN_I64; }
 
@@ -3380,12 +3352,12 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
     gn_op_info row;
     gn_get_op(in->op - 1, &row);
     const char *const x[3] = { l->names[in->src[0]], l->names[in->src[1]], l->names[in->src[2]] };
-    if (strcmp(row.name, "cast") == 0) put(b, "      const %s t%u = cast_to<%s>::of(%s);\n", to, t, types[in->out_dtype].name, x[0]);
-    else if (strcmp(row.name, "where") == 0) put(b, "      const %s t%u = %s ? %s : %s;\n", to, t, x[0], x[1], x[2]);
+    if (in->op == GN_OP_CAST) put(b, "      const %s t%u = cast_to<%s>::of(%s);\n", to, t, types[in->out_dtype].name, x[0]);
+    else if (in->op == GN_OP_WHERE) put(b, "      const %s t%u = %s ? %s : %s;\n", to, t, x[0], x[1], x[2]);
     else {
         put(b, "      %s t%u;\n      { typedef %s GN_T; const GN_T a = %s, b = %s, c = %s, p0 = cast_to<GN_T>::of(gn_f64(0x%llxull)), p1 = cast_to<GN_T>::of(gn_f64(0x%llxull));\n",
             to, t, from, x[0], x[1], x[2], (unsigned long long)f64_word(in->p[0]), (unsigned long long)f64_word(in->p[1]));
-        if (divides(row.name) && !types[in->in_dtype].real) {
+        if (row.divides && !types[in->in_dtype].real) {
             char name[32];
             snprintf(name, sizeof name, "node%u", t);
             put(b, "        if (b == 0) fault(err, DIVIDED_BY_ZERO, %s, 0, 0);\n", name);
@@ -3442,7 +3414,7 @@ static void emit_loop(emit *e, const gn_kernel_step *s) {
 /* One statement that puts element i of the result into `y`. */
 static void emit_each(emit *e, uint32_t node, const char *label, const char *statement) {
     const gn_view *out = view_of(e, node);
-    int64_t n = count_of(out);
+    int64_t n = gn_view_count(out);
     if (!n) { emit_nothing(e); return; }
     emit_node(e, node, types[out->dtype].name, false, "o");
     put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    %s y;\n%s    o[i] = y;\n  }\n",
@@ -3507,8 +3479,8 @@ typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, s
 
 /* How many threads share an output, and how they lie in memory. */
 static void reduce_plan(reduction *r, row_order w, int64_t offset, int bytes) {
-    r->n = count_of(&r->kept);
-    r->r = count_of(&r->reduced);
+    r->n = gn_view_count(&r->kept);
+    r->r = gn_view_count(&r->reduced);
     r->small = is_small(&r->kept) && is_small(&r->reduced);
     bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1, beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
     r->columns = !along && beside && r->r > 1;
@@ -3581,9 +3553,10 @@ static const char *wide_type(gn_dtype d) { return types[d].real ? types[d].compu
 typedef enum reduce_kind { REDUCE_NONE, REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_ARGMAX, REDUCE_ARGMIN, REDUCE_PROD } reduce_kind;
 
 static reduce_kind reduce_kind_of(const emit *e, uint32_t node) {
-    static const char *const names[] = { "", "sum", "mean", "max", "min", "argmax", "argmin", "prod" };
+    static const gn_op_id all[] = { [REDUCE_SUM] = GN_OP_SUM, [REDUCE_MEAN] = GN_OP_MEAN, [REDUCE_MAX] = GN_OP_MAX, [REDUCE_MIN] = GN_OP_MIN,
+                                    [REDUCE_ARGMAX] = GN_OP_ARGMAX, [REDUCE_ARGMIN] = GN_OP_ARGMIN, [REDUCE_PROD] = GN_OP_PROD };
     for (int i = REDUCE_SUM; i <= REDUCE_PROD; i++)
-        if (node_is(e, node, names[i])) return (reduce_kind)i;
+        if (node_is(e, node, all[i])) return (reduce_kind)i;
     return REDUCE_NONE;
 }
 
@@ -3633,8 +3606,8 @@ typedef struct row_kernel {
     bool small, keeps;                 /* keeps: what is read stays in registers */
 } row_kernel;
 
-static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, "layernorm"); }
-static bool row_softmax(const emit *e, uint32_t node) { return node_is(e, node, "softmax") || node_is(e, node, "log_softmax"); }
+static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
+static bool row_softmax(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_SOFTMAX) || node_is(e, node, GN_OP_LOG_SOFTMAX); }
 
 /* For results of 8 or 11 bits a shorter one. */
 static const char *row_exp(const emit *e, uint32_t node) { return types[view_of(e, node)->dtype].bytes == 2 ? "exp_short" : "gn_exp"; }
@@ -3679,7 +3652,7 @@ static uint32_t row_inputs(const emit *e, const gn_kernel_step *s) { return s->n
 static gn_load row_input(const emit *e, const row_group *g, const gn_kernel_step *s, uint32_t i) {
     if (s->n_instrs) return e->layout->loads[s->load + i];
     uint32_t x = input(e, s->node, i);
-    gn_view wide = broadcast(view_of(e, x), g->shape.rank, g->shape.dims);
+    gn_view wide = gn_view_broadcast(view_of(e, x), g->shape.rank, g->shape.dims);
     gn_load d = { .base = e->layout->lay[x].base, .dtype = (uint8_t)view_of(e, x)->dtype };
     d.view = gn_view_collapse(&wide);
     return d;
@@ -3777,7 +3750,7 @@ static void put_row_op(row_kernel *k, uint32_t m) {
         if (bits & 1) { row_name(k, s, 1, name, sizeof name); snprintf(gain, sizeof gain, " * %s", name); }
         if (bits & 2) { row_name(k, s, k->e->part->nodes[node].n_ins - 1, name, sizeof name); snprintf(bias, sizeof bias, " + %s", name); }
         put(&k->e->body, "      const %s v%u = (%s - mean%u) * scale%u%s%s;\n", c, m, x, m, m, gain, bias);
-    } else if (node_is(k->e, node, "softmax")) put(&k->e->body, "      const %s v%u = %s(%s - top%u) * other%u;\n", c, m, row_exp(k->e, node), x, m, m);
+    } else if (node_is(k->e, node, GN_OP_SOFTMAX)) put(&k->e->body, "      const %s v%u = %s(%s - top%u) * other%u;\n", c, m, row_exp(k->e, node), x, m, m);
     else put(&k->e->body, "      const %s v%u = (%s - top%u) - other%u;\n", c, m, x, m, m);
     snprintf(k->values[m], sizeof k->values[m], "v%u", m);
 }
@@ -4080,7 +4053,7 @@ static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
     else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
-    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, "softmax") ? "    const %s other%u = (%s)1 / zs%u.total();\n" : "    const %s other%u = gn_log((%s)zs%u.total());\n", c, m, c, m);
+    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, GN_OP_SOFTMAX) ? "    const %s other%u = (%s)1 / zs%u.total();\n" : "    const %s other%u = gn_log((%s)zs%u.total());\n", c, m, c, m);
     else if (phase == 0) put(b, "    const %s mean%u = qs%u.total() / (%s)%lldll;\n", c, m, m, c, (long long)k->g->n);
     else put(b, "    const %s scale%u = (%s)1 / gn_sqrt(zs%u.total() / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c, m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
 }
@@ -4240,7 +4213,7 @@ static void emit_rows(emit *e, const row_group *g) {
 static void emit_row_alone(emit *e, uint32_t node, int64_t axes, bool full) {
     const gn_view *in = view_of(e, input(e, node, 0));
     gn_kernel_step s = { .node = node };
-    row_group g = { .shape = dense_view(in->dtype, in->rank, in->dims), .axes = axes, .n = 1, .rows = 1, .n_steps = 1, .steps = { { .step = &s, .full = full, .stored = true, .level = full ? 2 : 1 } } };
+    row_group g = { .shape = gn_view_dense(in->dtype, in->rank, in->dims), .axes = axes, .n = 1, .rows = 1, .n_steps = 1, .steps = { { .step = &s, .full = full, .stored = true, .level = full ? 2 : 1 } } };
     for (int i = 0; i < in->rank; i++) *((g.axes >> i) & 1 ? &g.n : &g.rows) *= in->dims[i];
     emit_rows(e, &g);
 }
@@ -4263,10 +4236,10 @@ static void emit_mse_loss(emit *e, uint32_t node) {
         int64_t x = i <= a->rank ? a->dims[a->rank - i] : 1, y = i <= b->rank ? b->dims[b->rank - i] : 1;
         dims[rank - i] = x == 1 ? y : x;
     }
-    gn_view wide_a = broadcast(a, rank, dims), wide_b = broadcast(b, rank, dims);
+    gn_view wide_a = gn_view_broadcast(a, rank, dims), wide_b = gn_view_broadcast(b, rank, dims);
     gn_view ca = gn_view_collapse(&wide_a), cb = gn_view_collapse(&wide_b);
     reduction r = { .kept = { .dtype = a->dtype }, .reduced = ca };
-    reduce_plan(&r, order_of(1, count_of(&ca), 1, true), 0, types[a->dtype].bytes);
+    reduce_plan(&r, order_of(1, gn_view_count(&ca), 1, true), 0, types[a->dtype].bytes);
     r.small = r.small && is_small(&cb);
     text value = { 0 };
     char acc[40], end[80], members[120];
@@ -4299,7 +4272,7 @@ static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, 
     r->n = in->dims[axis];
     r->in_stride = in->strides[axis];
     r->out_stride = out->strides[axis];
-    r->count = count_of(&kept_in);
+    r->count = gn_view_count(&kept_in);
     if (!r->count || !r->n) return false;
     r->along = true;
     for (int i = axis + 1; i < in->rank; i++) r->along = r->along && in->dims[i] == 1;
@@ -4391,7 +4364,7 @@ static void emit_layernorm(emit *e, uint32_t node) {
              gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
     put_rows_type(e, &r, in->dtype, more);
     bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.wide && r.n <= ROW_WIDEST;
-    for (uint32_t i = 1; i <= last; i++) packed = packed && is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
+    for (uint32_t i = 1; i <= last; i++) packed = packed && gn_view_is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
     if (r.n <= ROW_WIDEST && !packed) { emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true); return; }
     if (packed) emit_early(e);
     emit_node(e, x, type, true, "a");
@@ -4407,7 +4380,7 @@ static void emit_layernorm(emit *e, uint32_t node) {
 /* Indices into nothing, which are looked at all the same. */
 static void emit_index_check(emit *e, uint32_t node, uint32_t ids_node, int64_t limit) {
     gn_view ids = gn_view_collapse(view_of(e, ids_node));
-    int64_t n = count_of(&ids), blocks = blocks_for(n, 256);
+    int64_t n = gn_view_count(&ids), blocks = blocks_for(n, 256);
     if (!n) return;
     emit_node(e, ids_node, types[ids.dtype].name, true, "ids");
     emit_faults(e, node);
@@ -4425,7 +4398,7 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     gn_view target = gn_view_collapse(targets);
     char more[200], acc[40], end[80], members[60];
     rows r;
-    int64_t one[1] = { count_of(targets) }, softs_at = (one[0] * 8 + 255) & ~(int64_t)255;
+    int64_t one[1] = { gn_view_count(targets) }, softs_at = (one[0] * 8 + 255) & ~(int64_t)255;
     size_t bytes = (size_t)one[0] * 8;
     if (bytes > e->rows) e->rows = bytes;
     if (rows_plan(&r, in, in, in->rank - 1, base_offset(e, x))) {
@@ -4445,7 +4418,7 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
             is_shared ? "((const soft<@_p::C> *)softs)[row < @_p::N ? row : 0]" : "soft_row<@_p>(a)");
         emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(r.count, r.tx), 1, 256);
     } else emit_index_check(e, node, y, in->dims[in->rank - 1]);
-    gn_view losses = dense_view(in->dtype, 1, one);
+    gn_view losses = gn_view_dense(in->dtype, 1, one);
     reduction d = { .kept = { .dtype = in->dtype }, .reduced = gn_view_collapse(&losses) };
     reduce_plan(&d, order_of(1, one[0], 1, true), 0, 8);
     snprintf(members, sizeof members, "const %s *a;", c);
@@ -4459,30 +4432,17 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
 
 typedef struct product { gn_view a, b; int64_t m, n, k, am, ak, bk, bn, batches; } product;
 
-/* Leading dims that can be walked as one row index. */
-static bool rows_of(const gn_view *v, int64_t *out_rows, int64_t *out_stride) {
-    *out_rows = 1;
-    *out_stride = 0;
-    for (int i = v->rank - 2; i >= 0; i--) {
-        if (v->dims[i] == 1) continue;
-        if (*out_rows == 1) *out_stride = v->strides[i];
-        else if (v->strides[i] != *out_stride * *out_rows) return false;
-        *out_rows *= v->dims[i];
-    }
-    return true;
-}
-
 static product product_of(gn_view a, gn_view b, const gn_view *out) {
     int ra = a.rank, rb = b.rank, batch = ra > rb ? ra - 2 : rb - 2;
     product p = { .m = ra > 1 ? a.dims[ra - 2] : 1, .n = rb > 1 ? b.dims[rb - 1] : 1, .k = a.dims[ra - 1], .am = ra > 1 ? a.strides[ra - 2] : 0, .ak = a.strides[ra - 1],
                   .bk = rb > 1 ? b.strides[rb - 2] : b.strides[0], .bn = rb > 1 ? b.strides[rb - 1] : 0, .batches = 1 };
     int64_t count, stride;
     if (batch < 0) batch = 0;
-    if (rb <= 2 && ra > 2 && rows_of(&a, &count, &stride)) { p.m = count; p.am = stride; batch = 0; }
+    if (rb <= 2 && ra > 2 && gn_view_rows(&a, &count, &stride)) { p.m = count; p.am = stride; batch = 0; }
     a.rank = batch && ra > 2 ? ra - 2 : 0;
     b.rank = batch && rb > 2 ? rb - 2 : 0;
-    gn_view wide_a = broadcast(&a, batch, out->dims), wide_b = broadcast(&b, batch, out->dims);
-    p.batches = count_of(&wide_a);
+    gn_view wide_a = gn_view_broadcast(&a, batch, out->dims), wide_b = gn_view_broadcast(&b, batch, out->dims);
+    p.batches = gn_view_count(&wide_a);
     p.a = gn_view_collapse(&wide_a);
     p.b = gn_view_collapse(&wide_b);
     return p;
@@ -4880,7 +4840,7 @@ static bool is_epilogue(const emit *e, const gn_kernel_step *s) {
         const gn_instr *in = &e->layout->instrs[s->instr + i];
         gn_op_info row;
         gn_get_op(in->op - 1, &row);
-        if (divides(row.name) && !types[in->in_dtype].real) return false;
+        if (row.divides && !types[in->in_dtype].real) return false;
     }
     return s->n_loads <= 60;
 }
@@ -4926,7 +4886,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     if (!l) { e->failed = true; return; }
     l->step = t->loop;
     l->label[0] = 0;
-    l->small = is_few(count_of(out));
+    l->small = is_few(gn_view_count(out));
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
     put(&e->types, "struct @_e { typedef %s O; O *o;", to);
     if (t->has_bias) put(&e->types, " const %s *bias;", type);
@@ -5153,7 +5113,7 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
         (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
     put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d };\n", (long long)x->t.vector, w->height, w->width,
-        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, env_is("GENIE_CUDA_EVERY_LANE", "1"));
+        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, TEST_SWITCH("GENIE_CUDA_EVERY_LANE", "1"));
     put_batch(y, "a", &a->batch);
     put_batch(y, "b", &b->batch);
     put(y, "  static M i64 a(u32 z) { return ");
@@ -5354,9 +5314,9 @@ static bool emit_blas(emit *e, const matmul *x, const choice *c) {
 static matmul matmul_of(const emit *e, uint32_t node) {
     matmul x = { .xa = input(e, node, 0), .xb = input(e, node, 1) };
     x.d = view_of(e, x.xa)->dtype;
-    const gn_view *a = view_of(e, x.xa), *b = view_of(e, x.xb), whole = dense_view(a->dtype, a->rank, a->dims);
+    const gn_view *a = view_of(e, x.xa), *b = view_of(e, x.xb), whole = gn_view_dense(a->dtype, a->rank, a->dims);
     x.p = product_of(*a, *b, view_of(e, node));
-    x.shape = product_of(whole, dense_view(b->dtype, b->rank, b->dims), view_of(e, node));
+    x.shape = product_of(whole, gn_view_dense(b->dtype, b->rank, b->dims), view_of(e, node));
     x.moves = x.p.m != x.shape.m;
     if (x.moves) x.p = product_of(whole, *b, view_of(e, node));
     x.t = (epilogue){ .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
@@ -5409,8 +5369,8 @@ static choice choice_of(const emit *e, const matmul *x) {
 /* A dense copy that stands for the node until `moved` is 0 again. */
 static void emit_moved(emit *e, uint32_t node) {
     const gn_view *from = view_of(e, node);
-    size_t bytes = gn_size_mul((size_t)count_of(from), types[from->dtype].bytes);
-    emit_copy_views(e, "moved", dense_view(from->dtype, from->rank, from->dims), (param){ PARAM_PLAN, REGION_ROWS, 0 }, *from, at_node(e, node, 0));
+    size_t bytes = gn_size_mul((size_t)gn_view_count(from), types[from->dtype].bytes);
+    emit_copy_views(e, "moved", gn_view_dense(from->dtype, from->rank, from->dims), (param){ PARAM_PLAN, REGION_ROWS, 0 }, *from, at_node(e, node, 0));
     if (bytes > e->rows) e->rows = bytes;
     e->layout->view_copies++;
     e->moved = node + 1;
@@ -5470,7 +5430,7 @@ static void emit_embedding(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0), y = input(e, node, 1);
     const gn_view *a = view_of(e, x), *ids = view_of(e, y);
     int bytes = types[a->dtype].bytes;
-    int64_t d = a->dims[1], n = count_of(ids) * d, vector = a->strides[1] == 1 || d == 1 ? 16 / bytes : 1;
+    int64_t d = a->dims[1], n = gn_view_count(ids) * d, vector = a->strides[1] == 1 || d == 1 ? 16 / bytes : 1;
     gn_view c = gn_view_collapse(ids);
     const char *type = raw_types[bytes];
     if (!d) emit_index_check(e, node, y, a->dims[0]);
@@ -5500,7 +5460,7 @@ static void emit_one_hot(emit *e, uint32_t node) {
     put(&line, "    const i64 id = ids[");
     gn_view small = c;
     put(&line, "0 + ");
-    put_offset(&line, &small, "i / DEPTH", is_small(&c) && is_few(count_of(out)));
+    put_offset(&line, &small, "i / DEPTH", is_small(&c) && is_few(gn_view_count(out)));
     put(&line, "];\n    const i64 at = (i64)(i %% DEPTH);\n    if (at == 0 && (id < 0 || id >= DEPTH)) fault(err, OUT_OF_RANGE, node, id, DEPTH);\n    put(y, cast_to<%s>::of(id == at ? 1 : 0));\n", types[out->dtype].name);
     put(&e->body, "  const i64 DEPTH = %lldll;\n", (long long)depth);
     emit_node(e, y, types[ids->dtype].name, true, "ids");
@@ -5515,7 +5475,7 @@ static void emit_one_hot(emit *e, uint32_t node) {
 static void emit_scatter_as(emit *e, uint32_t node, const char *label, const char *statement) {
     uint32_t y = input(e, node, 1), z = input(e, node, 2);
     const gn_view *index = view_of(e, y), *src = view_of(e, z);
-    gn_view out = dense_view(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
+    gn_view out = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
     int axis = axis_of(attrs_of(e, node)[0], out.rank);
     int64_t bit = (int64_t)1 << axis;
     const char *type = types[out.dtype].name;
@@ -5523,7 +5483,7 @@ static void emit_scatter_as(emit *e, uint32_t node, const char *label, const cha
     emit_copy(e, node, input(e, node, 0));
     for (int i = 0; i < out.rank; i++) columns.strides[i] = out.strides[i];
     gn_view ki = dims_of(index, bit, false), ks = dims_of(src, bit, false), ko = dims_of(&columns, bit, false);
-    int64_t n = count_of(&ki), length = index->dims[axis];
+    int64_t n = gn_view_count(&ki), length = index->dims[axis];
     ki = gn_view_collapse(&ki); ks = gn_view_collapse(&ks); ko = gn_view_collapse(&ko);
     if (!n || !length) return;
     emit_node(e, y, types[index->dtype].name, true, "index");
@@ -5634,7 +5594,7 @@ static void emit_nonzero(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x);
     gn_view c = gn_view_collapse(in);
-    int64_t n = count_of(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
+    int64_t n = gn_view_count(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
     int64_t span = (blocks_for(n, blocks) + 255) / 256 * 256;
     text *b = &e->body;
     if ((size_t)blocks * 8 > e->scratch) e->scratch = (size_t)blocks * 8;
@@ -5754,7 +5714,7 @@ static attention_form attention_choose(const emit *e, uint32_t node) {
     attention_form f = { .q = *view_of(e, input(e, node, 0)), .k = *view_of(e, input(e, node, 1)), .v = *view_of(e, input(e, node, 2)), .in = { input(e, node, 0), input(e, node, 1), input(e, node, 2) },
                          .causal = (attrs[0] & 1) != 0, .masked = (attrs[0] & 2) != 0, .length = (attrs[0] & 4) != 0, .length_type = GN_I32, .scale = word_f64(attrs[1]) };
     f.mask_type = f.q.dtype;
-    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = broadcast(view_of(e, f.mask_node), 4, (const int64_t[4]){ f.q.dims[0], f.q.dims[1], f.q.dims[2], f.k.dims[2] }); f.mask_type = f.mask.dtype; }
+    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = gn_view_broadcast(view_of(e, f.mask_node), 4, (const int64_t[4]){ f.q.dims[0], f.q.dims[1], f.q.dims[2], f.k.dims[2] }); f.mask_type = f.mask.dtype; }
     if (f.length) { f.length_node = input(e, node, n_ins - 1); f.length_type = view_of(e, f.length_node)->dtype; }
     if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[3] > 1 ? f.q.dims[3] : 1));
     attention_decide(e, &f);
@@ -5865,11 +5825,11 @@ static void attention_move(emit *e, attention_form *f) {
     size_t at = 0;
     for (int i = 0; i < 3; i++) {
         if (!f->moved[i]) continue;
-        gn_view to = dense_view(f->q.dtype, 4, views[i]->dims);
+        gn_view to = gn_view_dense(f->q.dtype, 4, views[i]->dims);
         emit_copy_views(e, "moved", to, (param){ PARAM_PLAN, REGION_ROWS, (int64_t)at }, *views[i], (param){ PARAM_NODE, e->layout->lay[f->in[i]].base, views[i]->offset });
         to.offset = (int64_t)at;
         *views[i] = to;
-        at = gn_size_align(gn_size_add(at, gn_size_mul((size_t)count_of(&to), types[to.dtype].bytes)), 256);
+        at = gn_size_align(gn_size_add(at, gn_size_mul((size_t)gn_view_count(&to), types[to.dtype].bytes)), 256);
         e->layout->view_copies++;
     }
     if (at > e->rows) e->rows = at;
@@ -5948,7 +5908,7 @@ static void emit_saved(emit *e, uint32_t node, const char *type, const char *nam
     emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
     e->append_flags[e->n_appends] = e->n_flags++;
     e->appends[e->n_appends++] = node;
-    e->save = gn_size_add(e->save, gn_size_align(gn_size_mul((size_t)count_of(v), types[v->dtype].bytes), 256));
+    e->save = gn_size_add(e->save, gn_size_align(gn_size_mul((size_t)gn_view_count(v), types[v->dtype].bytes), 256));
 }
 
 /* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
@@ -5956,13 +5916,13 @@ static void emit_kv_append(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
     const gn_view *cache = view_of(e, x), *rows_view = view_of(e, y);
     bool in_place = e->layout->lay[node].place == GN_PLACE_INPLACE;
-    gn_view out = dense_view(cache->dtype, 4, view_of(e, node)->dims), part = out;
+    gn_view out = gn_view_dense(cache->dtype, 4, view_of(e, node)->dims), part = out;
     int bytes = types[cache->dtype].bytes;
     const char *type = raw_types[bytes], *pos = types[view_of(e, z)->dtype].name;
     int64_t T = rows_view->dims[2], S = out.dims[2], n;
     part.dims[2] = T;
     gn_view cr = gn_view_collapse(rows_view), co = gn_view_collapse(&part);
-    n = count_of(&part);
+    n = gn_view_count(&part);
     if (!in_place) emit_copy(e, node, x);
     emit_node(e, y, type, true, "rows");
     emit_node(e, z, pos, true, "pos");
@@ -5983,7 +5943,7 @@ static void emit_kv_append(emit *e, uint32_t node) {
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
 static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
-    gn_view out = dense_view(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
+    gn_view out = gn_view_dense(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
     part.dims[2] = view_of(e, y)->dims[2];
     gn_view co = gn_view_collapse(&part);
     const char *type = raw_types[types[out.dtype].bytes];
@@ -5994,7 +5954,7 @@ static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     emit_node(e, z, types[view_of(e, z)->dtype].name, true, name[0]);
     emit_node(e, node, type, false, name[1]);
     emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
-    put(&e->body, "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", ERROR_WORDS + e->append_flags[at], (long long)count_of(&part), i, i, (long long)out.strides[2]);
+    put(&e->body, "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", ERROR_WORDS + e->append_flags[at], (long long)gn_view_count(&part), i, i, (long long)out.strides[2]);
     put_offset(&e->body, &co, "i", false);
     put(&e->body, "] = saved%u[i];\n", i);
 }
@@ -6013,13 +5973,13 @@ enum { UNDOS_A_KERNEL = 26 };
 
 static void emit_undo(emit *e) {
     size_t save = e->save;
-    for (uint32_t left = e->n_appends; left;) {
+    for (uint32_t left = e->n_appends; left && !gn_flag_get(e->cancel);) {
         e->rereads = e->early = true;
         emit_errors(e);
         put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
         for (uint32_t i = 0; left && i < UNDOS_A_KERNEL && !undoes_twice(e, left - 1, i); i++) {
             const gn_view *v = view_of(e, input(e, e->appends[--left], 1));
-            save -= ((size_t)count_of(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+            save -= ((size_t)gn_view_count(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
             put_undo(e, left, i, save);
         }
         emit_launch(e, "kv_append_undo", 32, 1, 256);
@@ -6068,7 +6028,7 @@ static bool readers_init(readers *r, const emit *e) {
 }
 
 /* A view of all of its base, in its order. */
-static bool is_whole(const emit *e, const gn_view *v, uint32_t base) { return is_dense(v) && !v->offset && count_of(v) == count_of(&e->layout->lay[base].view); }
+static bool is_whole(const emit *e, const gn_view *v, uint32_t base) { return gn_view_is_dense(v) && !v->offset && gn_view_count(v) == gn_view_count(&e->layout->lay[base].view); }
 
 /* A kernel that runs where the step of node `at` stands reads it. */
 static void keep_until(emit *e, uint32_t node, uint32_t at) {
@@ -6100,7 +6060,7 @@ static bool are_steady(const emit *e, uint32_t node, uint32_t from) {
 
 static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align) {
     const gn_view *v = view_of(e, node);
-    return count_of(v) == n && is_dense(v) && v->offset % align == 0;
+    return gn_view_count(v) == n && gn_view_is_dense(v) && v->offset % align == 0;
 }
 
 /* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
@@ -6138,7 +6098,7 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
 /* A layernorm of the one row, read by this product alone. */
 static bool takes_norm(const emit *e, const readers *r, uint32_t xa, const vector_form *f) {
     uint32_t base = e->layout->lay[xa].base;
-    if (!node_is(e, base, "layernorm") || r->reads[base] != 1 || r->held[base] || !r->step[base] || !is_whole(e, view_of(e, xa), base) || f->p.k > (f->dot ? 4 : 8) * 32 * f->vector) return false;
+    if (!node_is(e, base, GN_OP_LAYERNORM) || r->reads[base] != 1 || r->held[base] || !r->step[base] || !is_whole(e, view_of(e, xa), base) || f->p.k > (f->dot ? 4 : 8) * 32 * f->vector) return false;
     const gn_view *x = view_of(e, input(e, base, 0));
     if (x->dtype != view_of(e, xa)->dtype || x->dims[x->rank - 1] != f->p.k || !is_dense_row(e, input(e, base, 0), f->p.k, 16)) return false;
     for (uint32_t i = 1; i < e->part->nodes[base].n_ins; i++)
@@ -6156,7 +6116,7 @@ static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
             const gn_load *d = &l->loads[s->load + k];
             if (d->constant || d->base != node) continue;
             for (uint32_t q = 0; q < s->n_instrs; q++) if (!types[l->instrs[s->instr + q].in_dtype].real) return 0;
-            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && count_of(view_of(e, s->node)) == count_of(view_of(e, node)) && !e->fusions[i].inside && !e->fusions[i].product;
+            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && gn_view_count(view_of(e, s->node)) == gn_view_count(view_of(e, node)) && !e->fusions[i].inside && !e->fusions[i].product;
             return fits ? i + 1 : 0;
         }
     }
@@ -6168,8 +6128,8 @@ static uint32_t takes_best(const emit *e, const readers *r, uint32_t node) {
     if (r->reads[node] != 1 || r->held[node]) return 0;
     for (uint32_t i = r->step[node]; i < l->n_steps; i++) {
         uint32_t at = l->steps[i].node;
-        if (l->steps[i].n_instrs || !node_is(e, at, "argmax") || l->lay[input(e, at, 0)].base != node) continue;
-        return is_whole(e, view_of(e, input(e, at, 0)), node) && count_of(view_of(e, at)) == 1 ? i + 1 : 0;
+        if (l->steps[i].n_instrs || !node_is(e, at, GN_OP_ARGMAX) || l->lay[input(e, at, 0)].base != node) continue;
+        return is_whole(e, view_of(e, input(e, at, 0)), node) && gn_view_count(view_of(e, at)) == 1 ? i + 1 : 0;
     }
     return 0;
 }
@@ -6260,7 +6220,7 @@ static bool is_between(const emit *e, const readers *r, uint32_t node) {
 
 /* A product of two matrices or batches of them that is read whole, rows of n, by one step alone. */
 static bool is_scores(const emit *e, const readers *r, uint32_t node, const gn_view *read, int64_t n) {
-    if (!is_between(e, r, node) || !node_is(e, node, "matmul") || e->part->nodes[node].n_ins != 2 || !is_whole(e, read, node)) return false;
+    if (!is_between(e, r, node) || !node_is(e, node, GN_OP_MATMUL) || e->part->nodes[node].n_ins != 2 || !is_whole(e, read, node)) return false;
     const gn_view *q = view_of(e, input(e, node, 0)), *k = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     return q->rank >= 2 && k->rank >= 2 && out->dims[out->rank - 1] == n;
 }
@@ -6280,7 +6240,7 @@ static bool find_scores(const emit *e, const readers *r, uint32_t soft, attentio
     for (uint32_t i = 0; i < s->n_loads; i++) {
         const gn_load *d = &e->layout->loads[s->load + i];
         f->scores = d->base;
-        if (!d->constant && is_scores(e, r, d->base, &d->view, n) && count_of(view_of(e, d->base)) == count_of(out)) return true;
+        if (!d->constant && is_scores(e, r, d->base, &d->view, n) && gn_view_count(view_of(e, d->base)) == gn_view_count(out)) return true;
     }
     return false;
 }
@@ -6293,14 +6253,12 @@ static uint32_t find_values(const emit *e, const readers *r, uint32_t soft, uint
         const gn_kernel_step *s = &e->layout->steps[i];
         const gn_load *d = s->n_loads ? &e->layout->loads[s->load] : NULL;
         if (s->n_instrs == 1 && x == soft && s->n_loads == 1 && !d->constant && d->base == x) {
-            gn_op_info row;
-            gn_get_op(e->layout->instrs[s->instr].op - 1, &row);
-            if (strcmp(row.name, "cast") != 0 || !is_whole(e, &d->view, x) || !is_between(e, r, s->node)) return 0;
+            if (e->layout->instrs[s->instr].op != GN_OP_CAST || !is_whole(e, &d->view, x) || !is_between(e, r, s->node)) return 0;
             x = s->node;
             *cast = i + 1;
             continue;
         }
-        if (s->n_instrs || !node_is(e, s->node, "matmul") || e->part->nodes[s->node].n_ins != 2 || e->layout->lay[input(e, s->node, 0)].base != x) continue;
+        if (s->n_instrs || !node_is(e, s->node, GN_OP_MATMUL) || e->part->nodes[s->node].n_ins != 2 || e->layout->lay[input(e, s->node, 0)].base != x) continue;
         const gn_view *p = view_of(e, input(e, s->node, 0));
         return is_whole(e, p, x) && p->rank >= 2 && view_of(e, input(e, s->node, 1))->rank >= 2 && e->layout->lay[input(e, s->node, 1)].base != x ? i + 1 : 0;
     }
@@ -6368,14 +6326,14 @@ static bool written_views(const emit *e, uint32_t node, attention_form *f) {
     for (int i = 0; i < 3; i++) f->in[i] = i == 2 ? input(e, node, 1) : input(e, f->scores, (uint32_t)i);
     const gn_view *q0 = view_of(e, f->in[0]), *k0 = view_of(e, f->in[1]), *v0 = view_of(e, f->in[2]);
     int64_t dims[3][GN_MAX_RANK], T = scores->dims[rs - 2], S = scores->dims[rs - 1], D = q0->dims[q0->rank - 1], E = out->dims[ro - 1], groups;
-    if (p->dims[p->rank - 1] != S || p->dims[p->rank - 2] != T || out->dims[ro - 2] != T || q0->dims[q0->rank - 2] != T || !T || !S || !D || !E || !count_of(out)) return false;
+    if (p->dims[p->rank - 1] != S || p->dims[p->rank - 2] != T || out->dims[ro - 2] != T || q0->dims[q0->rank - 2] != T || !T || !S || !D || !E || !gn_view_count(out)) return false;
     for (int i = 0; i < 3; i++) {
         memcpy(dims[i], i == 2 ? out->dims : scores->dims, sizeof dims[i]);
         int rank = i == 2 ? ro : rs;
         dims[i][rank - 2] = i == 0 ? T : i == 1 ? D : S;
         dims[i][rank - 1] = i == 0 ? D : i == 1 ? S : E;
     }
-    gn_view q = broadcast(q0, rs, dims[0]), k = broadcast(k0, rs, dims[1]), v = broadcast(v0, ro, dims[2]);
+    gn_view q = gn_view_broadcast(q0, rs, dims[0]), k = gn_view_broadcast(k0, rs, dims[1]), v = gn_view_broadcast(v0, ro, dims[2]);
     const gn_view *const views[3] = { &q, &k, &v };
     heads_of h;
     if (q.dtype != k.dtype || q.dtype != v.dtype || q.dtype != out->dtype || !heads_find(scores, out, views, &h) || !heads_as_two(&h, &groups)) return false;
@@ -6409,9 +6367,7 @@ static void take_scale(const emit *e, attention_form *f) {
     }
     for (uint32_t i = 0; i < s->n_instrs; i++) {
         const gn_instr *in = &e->layout->instrs[s->instr + i];
-        gn_op_info row;
-        gn_get_op(in->op - 1, &row);
-        bool cast = strcmp(row.name, "cast") == 0, times = strcmp(row.name, "mul") == 0, over = strcmp(row.name, "div") == 0, first = in->src[0] == at;
+        bool cast = in->op == GN_OP_CAST, times = in->op == GN_OP_MUL, over = in->op == GN_OP_DIV, first = in->src[0] == at;
         if (!bits[in->in_dtype] || !bits[in->out_dtype] || !(cast || times || over) || !(first || (times && in->src[1] == at))) return;
         double c = cast ? 1 : rounded(constants[in->src[first]], bits[in->in_dtype]);
         if ((seen && !cast) || !(c >= 1e-4 && c <= 1e4)) return;
@@ -6479,7 +6435,7 @@ static bool fuse_written(emit *e, const readers *r) {
         attention_form f, *kept;
         written_steps w;
         uint32_t values;
-        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, "softmax") || !find_written(e, r, i, &f, &w, &values)) continue;
+        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, GN_OP_SOFTMAX) || !find_written(e, r, i, &f, &w, &values)) continue;
         const gn_kernel_step *s = attention_loop(e, &f);
         kept = (attention_form *)gn_alloc(sizeof *kept);
         if (!kept) return false;
@@ -6505,11 +6461,11 @@ static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
     for (uint32_t k = 0; k < s->n_loads; k++) {
         const gn_load *d = &e->layout->loads[s->load + k];
         uint32_t node = d->base;
-        if (d->constant || !node_is(e, node, "embedding") || r->reads[node] != 1 || r->held[node] || !r->step[node] || !is_whole(e, &d->view, node)) continue;
+        if (d->constant || !node_is(e, node, GN_OP_EMBEDDING) || r->reads[node] != 1 || r->held[node] || !r->step[node] || !is_whole(e, &d->view, node)) continue;
         const gn_view *a = view_of(e, input(e, node, 0));
         int64_t vector = 16 / types[a->dtype].bytes;
         if (!is_constant(e, input(e, node, 0)) || !is_steady(e, input(e, node, 1)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
-        if (count_of(&d->view) != count_of(view_of(e, s->node))) continue;
+        if (gn_view_count(&d->view) != gn_view_count(view_of(e, s->node))) continue;
         e->inlined[node] = true;
         e->fusions[r->step[node] - 1].inside = true;
         e->fused++;
@@ -6557,7 +6513,7 @@ static bool row_reads_value(const row_group *g, const gn_load *d, bool value_ful
     gn_view every = view_of_rows(g);
     if (d->view.offset) return false;
     if (full && !value_full) return same_view(&d->view, &every);
-    return full == value_full && is_dense(&d->view) && count_of(&d->view) == (full ? g->rows * g->n : g->rows);
+    return full == value_full && gn_view_is_dense(&d->view) && gn_view_count(&d->view) == (full ? g->rows * g->n : g->rows);
 }
 
 /* Adds step i behind those that are there, when it computes over the same rows. */
@@ -6566,7 +6522,7 @@ static bool row_add(const emit *e, row_group *g, uint32_t i) {
     const gn_view *v = view_of(e, s->n_instrs ? s->node : input(e, s->node, 0));
     row_step step = { .step = s, .full = same_dims(v, &g->shape) };
     bool one = s->n_instrs && !step.full;
-    if (g->n_steps == ROW_STEPS || (one && count_of(v) != g->rows) || (!s->n_instrs && (!step.full || row_axes(e, s->node) != g->axes))) return false;
+    if (g->n_steps == ROW_STEPS || (one && gn_view_count(v) != g->rows) || (!s->n_instrs && (!step.full || row_axes(e, s->node) != g->axes))) return false;
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
         gn_load d = row_input(e, g, s, k);
         int m = d.constant ? -1 : row_member(g, d.base);
@@ -6675,10 +6631,10 @@ static bool row_begin(row_finder *w, uint32_t i) {
     if (!grow(&e->groups, e->n_groups, &e->cap_groups, sizeof *e->groups)) return false;
     const gn_view *in = view_of(e, input(e, node, 0));
     row_group *g = &e->groups[e->n_groups];
-    *g = (row_group){ .shape = dense_view(in->dtype, in->rank, in->dims), .axes = row_axes(e, node), .n = 1 };
+    *g = (row_group){ .shape = gn_view_dense(in->dtype, in->rank, in->dims), .axes = row_axes(e, node), .n = 1 };
     for (int k = 0; k < in->rank; k++) if ((g->axes >> k) & 1) g->n *= in->dims[k];
-    if (g->n < 2 || !count_of(in)) return true;
-    g->rows = count_of(in) / g->n;
+    if (g->n < 2 || !gn_view_count(in)) return true;
+    g->rows = gn_view_count(in) / g->n;
     e->n_groups++;
     if (!row_take(w, (uint32_t)e->n_groups, i)) e->n_groups--;
     return true;
@@ -6728,13 +6684,13 @@ static bool fuse_reductions(emit *e, const readers *r) {
 static bool fuse_steps(emit *e) {
     readers r = { 0 };
     bool ok = readers_init(&r, e) && fuse_written(e, &r);
-    for (uint32_t i = 0; ok && i < e->layout->n_steps; i++) {
+    for (uint32_t i = 0; ok && i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
         uint32_t node = e->layout->steps[i].node;
         if (e->fusions[i].written) fuse_attention(e, &r, i);
         if (e->fusions[i].inside || e->fusions[i].product) continue;
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
-        else if (node_is(e, node, "matmul") || node_is(e, node, "linear")) fuse_vector(e, &r, i);
-        else if (node_is(e, node, "attention")) fuse_attention(e, &r, i);
+        else if (node_is(e, node, GN_OP_MATMUL) || node_is(e, node, GN_OP_LINEAR)) fuse_vector(e, &r, i);
+        else if (node_is(e, node, GN_OP_ATTENTION)) fuse_attention(e, &r, i);
         if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);   /* a failed run puts back what lies there */
     }
     ok = ok && fuse_reductions(e, &r);
@@ -6903,7 +6859,7 @@ static bool emit_fused(emit *e, size_t i) {
     if (!u->inside && !u->product && !u->rows) return false;
     if (u->inside) return true;
     if (u->rows) { emit_rows(e, &e->groups[u->rows - 1]); return true; }
-    if (u->written || node_is(e, e->layout->steps[u->product - 1].node, "attention")) emit_attended(e, u);
+    if (u->written || node_is(e, e->layout->steps[u->product - 1].node, GN_OP_ATTENTION)) emit_attended(e, u);
     else emit_vector(e, u);
     return true;
 }
@@ -6919,35 +6875,28 @@ static void emit_permute(emit *e, uint32_t node) { emit_view(e, node); }
 static void emit_slice(emit *e, uint32_t node) { emit_view(e, node); }
 static void emit_broadcast(emit *e, uint32_t node) { emit_view(e, node); }
 
-typedef struct op_row { const char *name; void (*emit)(emit *, uint32_t); } op_row;
-
 #define GN__CU_EMIT_SCALAR(name) NULL
 #define GN__CU_EMIT_REDUCE(name) emit_##name
 #define GN__CU_EMIT_MOVE(name) emit_##name
 #define GN__CU_EMIT_STRUCTURED(name) emit_##name
 #define GN__CU_EMIT_GENERATOR(name) emit_##name
 
-static const op_row ops[] = {
-#define GN__X(NAME, name, wire, cls, ...) { #name, GN__CU_EMIT_##cls(name) },
+static void (*const ops[GN_OP__COUNT])(emit *e, uint32_t node) = {
+#define GN__X(NAME, name, wire, cls, ...) [GN_OP_##NAME] = GN__CU_EMIT_##cls(name),
     GN_STRUCTURED_OPS(GN__X)
 #undef GN__X
 };
 
-static const op_row *op_of(const char *name) {
-    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
-        if (strcmp(ops[i].name, name) == 0) return &ops[i];
-    return NULL;
-}
-
 static void emit_step(emit *e, size_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
-    gn_op_info row;
+    const uint16_t op = e->part->nodes[s->node].op;
+    gn_op_info row = { .name = "of no row" };
     if (emit_fused(e, i)) return;
     if (s->n_instrs) { emit_loop(e, s); return; }
-    gn_get_op(e->part->nodes[s->node].op - 1, &row);
-    const op_row *op = op_of(row.name);
-    if (!op || !op->emit) { gn_fail(e->fault, GN_UNSUPPORTED, "the GPU executor does not know the op %s", row.name); e->failed = true; return; }
-    op->emit(e, s->node);
+    if (op < GN_OP__COUNT && ops[op]) { ops[op](e, s->node); return; }
+    gn_get_op(op - 1, &row);
+    gn_fail(e->fault, GN_UNSUPPORTED, "the GPU executor does not know the op %s", row.name);
+    e->failed = true;
 }
 
 
@@ -6987,7 +6936,9 @@ struct kernel {
     module *from;                  /* it is one of this program's */
     bool compiled;                 /* without a device: the compiler took it */
     bool busy;                     /* a thread compiles it */
+#ifdef GENIE_TEST
     bool chosen;                   /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
+#endif
     char *why;                     /* it did not compile */
     uint32_t holders;              /* launches of plans */
     kernel *next;                  /* in its bucket */
@@ -7017,7 +6968,9 @@ struct device {
     kernel *newest, *oldest;
     size_t n_kernels, n_unheld;
     module *modules;
+#ifdef GENIE_TEST
     uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
+#endif
     gn__cu_handle blas;            /* of cuBLASLt, made when it is first wanted */
     bool blas_tried, blas_told;
     atomic_bool blas_failed;       /* one of its products did: own kernels compute all from then on */
@@ -7036,11 +6989,15 @@ static bool emit_has_warpgroups(const emit *e) {
 static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
 
-/* What $GENIE_CUDA_RANK says, 0 to 99. */
+/* What $GENIE_CUDA_RANK says, 0 to 99; of the object that is shipped always 0. */
 static int asked_rank(void) {
+#ifdef GENIE_TEST
     const char *s = getenv("GENIE_CUDA_RANK");
     int n = s ? atoi(s) : 0;
     return n < 0 || n > 99 ? 0 : n;
+#else
+    return 0;
+#endif
 }
 static bool all_by_blas(void) { return env_is("GENIE_CUDA_TUNE", "blas"); }
 
@@ -7166,7 +7123,7 @@ static kernel *kernel_of(struct device *d, const char *label, const char *bounds
         h = hash_bytes(h, signature->s ? signature->s : "", signature->n);
         key[i] = hash_bytes(h, body->s ? body->s : "", body->n);
     }
-    if (env_is("GENIE_CUDA_HASH", "0")) key[0] = key[1] = 0;      /* all alike */
+    if (TEST_SWITCH("GENIE_CUDA_HASH", "0")) key[0] = key[1] = 0;      /* all alike */
     snprintf(name, sizeof name, "%.60s_%012llx", label, (unsigned long long)(key[0] & 0xffffffffffffu));
     if (types_text->n) put_named(&t, types_text->s, types_text->n, name);
     put(&t, "extern \"C\" __global__ void %s %s(%s) {\n", bounds, name, signature->s ? signature->s : "");
@@ -7562,21 +7519,22 @@ static void program_compile(program *p) {
     p->us += gn_now_us() - from;
 }
 
-typedef struct compile_queue { program *programs; size_t n, next; pthread_mutex_t lock; } compile_queue;
+typedef struct compile_queue { program *programs; size_t n, next; const gn_flag *cancel; pthread_mutex_t lock; } compile_queue;
 
 static void *compile_worker(void *arg) {
     compile_queue *q = (compile_queue *)arg;
     for (;;) {
         pthread_mutex_lock(&q->lock);
-        size_t i = q->next < q->n ? q->next++ : q->n;
+        size_t i = q->next < q->n && !gn_flag_get(q->cancel) ? q->next++ : q->n;
         pthread_mutex_unlock(&q->lock);
         if (i == q->n) return NULL;
         program_compile(&q->programs[i]);
     }
 }
 
-static void compile_programs(program *programs, size_t n) {
-    compile_queue q = { programs, n, 0, PTHREAD_MUTEX_INITIALIZER };
+/* Those not begun when `cancel` is set are left without code. */
+static void compile_programs(program *programs, size_t n, const gn_flag *cancel) {
+    compile_queue q = { programs, n, 0, cancel, PTHREAD_MUTEX_INITIALIZER };
     pthread_t threads[16];
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     size_t more = 0, want = (size_t)(cores > 16 ? 16 : cores > 2 ? cores : 2);
@@ -7763,8 +7721,9 @@ static bool compile_charge(const char *tenant, uint64_t us) {
 
 /* ---- compiling ---- */
 
-/* Compiles n kernels that this thread has marked busy. The device's lock is free meanwhile; it is held before and after. */
-static gn_result compile_busy(struct device *d, kernel **all, size_t n, const char *tenant, gn_fault *f) {
+/* Compiles n kernels that this thread has marked busy. The device's lock is free meanwhile; it is held before and after. Once `cancel` is
+   set no further program is begun: what is compiled by then stays. */
+static gn_result compile_busy(struct device *d, kernel **all, size_t n, const char *tenant, const gn_flag *cancel, gn_fault *f) {
     if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
     if (!compile_charge(tenant, 0))
         return gn_fail(f, GN_LIMIT, "the programs of this client have used the %llu seconds of the GPU's compiler that it has in an hour: fewer shapes, or wait", (unsigned long long)(compile_budget() / 1000000));
@@ -7781,14 +7740,14 @@ static gn_result compile_busy(struct device *d, kernel **all, size_t n, const ch
     }
     uint64_t us = 0;
     pthread_mutex_unlock(&d->lock);
-    compile_programs(programs, n_programs);
+    compile_programs(programs, n_programs, cancel);
     for (size_t i = 0; i < n_programs; i++) {
         program *p = &programs[i];
         pthread_mutex_lock(&d->lock);
-        bool ok = !p->failed && program_take(p);
+        bool ok = !p->failed && p->code && program_take(p);
         pthread_mutex_unlock(&d->lock);
         us += p->us;
-        for (int l = 0; l < p->n && !ok; l++) compile_alone(p->kernels[l], d, &us);
+        for (int l = 0; l < p->n && !ok && !gn_flag_get(cancel); l++) compile_alone(p->kernels[l], d, &us);
         gn_free(p->code);
         gn_free(p->log);
     }
@@ -7796,7 +7755,8 @@ static gn_result compile_busy(struct device *d, kernel **all, size_t n, const ch
     compile_charge(tenant, us);
     cache_bound();
     pthread_mutex_lock(&d->lock);
-    return GN_OK;
+    const gn_result why = gn_flag_get(cancel);
+    return why == GN_OK ? GN_OK : gn_fail(f, why, "the compiling of kernels ended: %s", gn_result_text(why));
 }
 
 /* Of those that are neither ready nor another thread's, what the cache does not have; marked busy. Under the device's lock. */
@@ -7817,8 +7777,21 @@ static bool any_busy(kernel **all, size_t n) {
     return false;
 }
 
-/* Makes all n kernels runnable, which the caller holds; `why` of those that do not compile. tenant: who pays, NULL: no one. */
-static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const char *tenant, gn_fault *f) {
+/* Waits, under the device's lock, until another thread has compiled something, or for a moment after which `cancel` is looked at. */
+static void compile_await(struct device *d, const gn_flag *cancel) {
+    enum { LOOK_NS = 20000000 };
+    struct timespec at;
+    if (!cancel) { pthread_cond_wait(&d->compiled, &d->lock); return; }
+    clock_gettime(CLOCK_REALTIME, &at);
+    at.tv_nsec += LOOK_NS;
+    at.tv_sec += at.tv_nsec / 1000000000;
+    at.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&d->compiled, &d->lock, &at);
+}
+
+/* Makes all n kernels runnable, which the caller holds; `why` of those that do not compile. tenant: who pays, NULL: no one. What `cancel`
+   (NULL: nothing) is set to ends it early. */
+static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const char *tenant, const gn_flag *cancel, gn_fault *f) {
     kernel **mine = (kernel **)gn_alloc((n + 1) * sizeof *mine);
     gn_result r = GN_OK;
     bool again = true;
@@ -7826,17 +7799,19 @@ static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const
     pthread_mutex_lock(&d->lock);
     while (again && r == GN_OK) {
         size_t claimed = compile_claim(d, all, n, mine);
-        if (claimed) r = compile_busy(d, mine, claimed, tenant, f);
+        if (claimed) r = compile_busy(d, mine, claimed, tenant, cancel, f);
         for (size_t i = 0; i < claimed; i++) mine[i]->busy = false;
         if (claimed) pthread_cond_broadcast(&d->compiled);
         again = any_busy(all, n);                             /* another thread may fail for reasons of its own: what it leaves is compiled here */
-        while (r == GN_OK && any_busy(all, n)) pthread_cond_wait(&d->compiled, &d->lock);
+        while (r == GN_OK && any_busy(all, n) && !gn_flag_get(cancel)) compile_await(d, cancel);
+        if (r == GN_OK && again && gn_flag_get(cancel)) r = gn_fail(f, gn_flag_get(cancel), "the wait for kernels that another client has compiled ended: %s", gn_result_text(gn_flag_get(cancel)));
     }
     pthread_mutex_unlock(&d->lock);
     gn_free(mine);
     return r;
 }
 
+#ifdef GENIE_TEST
 /* A kernel's kind: its label, without the hash of its text. */
 static size_t kind_length(const kernel *k) { return strlen(k->name) - 13; }
 
@@ -7889,7 +7864,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
         if (!same) k->key[1] = hash_bytes(k->key[1], arch, strlen(arch));     /* another program in the cache */
         all[n++] = k;
     }
-    gn_result r = compile_kernels(d, all, n, NULL, &f);
+    gn_result r = compile_kernels(d, all, n, NULL, NULL, &f);
     if (r != GN_OK) { *out_failed = n; snprintf(out_text, cap, "%s", f.text); }
     for (size_t i = 0; i < n && r == GN_OK; i++) {
         if (all[i]->compiled) continue;
@@ -7898,6 +7873,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     gn_free(all);
     return n;
 }
+#endif
 
 
 /* >>memory ======================================================================================== */
@@ -8019,7 +7995,7 @@ typedef struct executor {
 enum { CAPTURES = 4 };   /* exchanged memory comes back every other run, areas too, and not always in step */
 
 typedef struct plan {
-    gn_part *part;
+    const gn_part *part;
     gn_layout layout;
     emit emit;                     /* its launches and parameters */
     size_t region[REGION__COUNT], total, args_bytes, errors_bytes, near_bytes;
@@ -8651,58 +8627,54 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->own_at);
     gn_free(p->leave_at);
     gn_free(p->base);
-    gn_free(p->part);
     gn_free(p);
 }
 
-static const void *copy_array(char **at, const void *from, size_t bytes) {
-    void *to = *at;
-    if (bytes) memcpy(to, from, bytes);
-    *at += (bytes + 15) & ~(size_t)15;
-    return to;
+/* Slots of the states whose memory a new version is copied into before results leave, rising. */
+typedef struct slots_written { uint32_t *all; size_t n; } slots_written;
+
+static int compare_slots(const void *a, const void *b) {
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
 }
 
-/* A part in one piece of memory. */
-static gn_part *part_copy(const gn_part *p) {
-    size_t bytes[7] = { p->n_nodes * sizeof *p->nodes, p->n_ins * sizeof *p->ins, p->n_attrs * sizeof *p->attrs, p->n_dims * sizeof *p->dims,
-                        p->n_args * sizeof *p->args, p->n_outs * sizeof *p->outs, p->n_updates * sizeof *p->updates };
-    size_t total = sizeof *p + 16;
-    for (int i = 0; i < 7; i++) total += (bytes[i] + 15) & ~(size_t)15;
-    gn_part *r = (gn_part *)gn_alloc(total);
-    if (!r) return NULL;
-    *r = *p;
-    char *at = (char *)r + ((sizeof *r + 15) & ~(size_t)15);
-    r->nodes = (const gn_part_node *)copy_array(&at, p->nodes, bytes[0]);
-    r->ins = (const uint32_t *)copy_array(&at, p->ins, bytes[1]);
-    r->attrs = (const int64_t *)copy_array(&at, p->attrs, bytes[2]);
-    r->dims = (const int64_t *)copy_array(&at, p->dims, bytes[3]);
-    r->args = (const uint32_t *)copy_array(&at, p->args, bytes[4]);
-    r->outs = (const uint32_t *)copy_array(&at, p->outs, bytes[5]);
-    r->updates = (const gn_part_update *)copy_array(&at, p->updates, bytes[6]);
-    return r;
+/* False: no memory. */
+static bool slots_written_init(slots_written *s, const plan *p) {
+    *s = (slots_written){ p->exchanges ? NULL : (uint32_t *)gn_alloc((p->part->n_updates + 1) * sizeof *s->all), 0 };
+    for (uint32_t u = 0; s->all && u < p->part->n_updates; u++)
+        if (p->layout.update_how[u] != GN_UPDATE_INPLACE) s->all[s->n++] = p->part->updates[u].slot;
+    if (s->n > 1) qsort(s->all, s->n, sizeof *s->all, compare_slots);
+    return s->all || p->exchanges;
 }
 
-/* A state's memory into which its new version is copied before results leave. */
-static bool is_overwritten(const plan *p, uint32_t base) {
-    const gn_part_node *n = &p->part->nodes[base];
-    for (uint32_t u = 0; n->leaf == GN_LEAF_STATE && !p->exchanges && u < p->part->n_updates; u++)
-        if (p->part->updates[u].slot == n->slot && p->layout.update_how[u] != GN_UPDATE_INPLACE) return true;
-    return false;
+static bool is_overwritten(const slots_written *s, const gn_part_node *base) {
+    return base->leaf == GN_LEAF_STATE && s->n && bsearch(&base->slot, s->all, s->n, sizeof *s->all, compare_slots);
 }
 
-/* After the ops: results that are not dense or would be overwritten are gathered, failed appends are put back, new versions are committed. */
-static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes) {
+/* Results that are not dense or would be overwritten are gathered. Their bytes. */
+static size_t plan_gathers(plan *p, emit *e, const slots_written *written) {
     const gn_part *part = p->part;
-    p->exchanges = !e->faults;
-    for (uint32_t i = 0; i < part->n_outs; i++) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < part->n_outs && !gn_flag_get(e->cancel); i++) {
         const gn_view *v = view_of(e, part->outs[i]);
         p->out_at[i] = SIZE_MAX;
-        if ((is_dense(v) && !is_overwritten(p, p->layout.lay[part->outs[i]].base)) || !count_of(v)) continue;
-        p->out_at[i] = *out_bytes;
-        *out_bytes = gn_size_add(*out_bytes, room(node_bytes(part, part->outs[i])));
-        emit_copy_views(e, "gather_view", dense_view(v->dtype, v->rank, v->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *v, at_node(e, part->outs[i], 0));
+        if ((gn_view_is_dense(v) && !is_overwritten(written, &part->nodes[p->layout.lay[part->outs[i]].base])) || !gn_view_count(v)) continue;
+        p->out_at[i] = bytes;
+        bytes = gn_size_add(bytes, room(node_bytes(part, part->outs[i])));
+        emit_copy_views(e, "gather_view", gn_view_dense(v->dtype, v->rank, v->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *v, at_node(e, part->outs[i], 0));
     }
-    for (uint32_t u = 0; u < part->n_updates; u++) {
+    return bytes;
+}
+
+/* After the ops: results are gathered, failed appends are put back, new versions are committed. */
+static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes) {
+    const gn_part *part = p->part;
+    slots_written written;
+    p->exchanges = !e->faults;
+    if (!slots_written_init(&written, p)) { e->failed = true; return; }
+    *out_bytes = plan_gathers(p, e, &written);
+    gn_free(written.all);
+    for (uint32_t u = 0; u < part->n_updates && !gn_flag_get(e->cancel); u++) {
         p->own_at[u] = *own_bytes;
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
         param to = { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] };
@@ -8710,10 +8682,10 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         else *own_bytes = gn_size_add(*own_bytes, room(node_bytes(part, part->updates[u].node)));
         if (p->layout.update_how[u] != GN_UPDATE_COPY) continue;
         const gn_view *v = view_of(e, part->updates[u].node);
-        emit_copy_views(e, "new_version", dense_view(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
+        emit_copy_views(e, "new_version", gn_view_dense(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
     }
     emit_undo(e);
-    for (uint32_t u = 0; u < part->n_updates && !p->exchanges; u++)
+    for (uint32_t u = 0; u < part->n_updates && !p->exchanges && !gn_flag_get(e->cancel); u++)
         if (p->layout.update_how[u] != GN_UPDATE_INPLACE)
             emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 }, (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, node_bytes(part, part->updates[u].node));
 }
@@ -8738,7 +8710,7 @@ static size_t plan_near(plan *p) {
     for (uint32_t i = 0, n = 0; i < p->part->n_outs; i++) {
         uint32_t base = p->layout.lay[p->part->outs[i]].base;
         const gn_lay *a = &p->layout.lay[base];
-        size_t bytes = room((size_t)count_of(&a->view) * types[a->view.dtype].bytes);
+        size_t bytes = room((size_t)gn_view_count(&a->view) * types[a->view.dtype].bytes);
         p->near_at[i] = SIZE_MAX;
         if (p->out_at[i] != SIZE_MAX || a->place != GN_PLACE_BLOCK || !bytes || bytes > NEAR_LARGEST) continue;
         for (uint32_t k = 0; k < n; k++)
@@ -8769,11 +8741,18 @@ static gn_result plan_fits(const executor *x, const plan *p, gn_fault *f) {
     return r;
 }
 
+/* Nobody waits for the plan any more. */
+static gn_result plan_ended(const gn_flag *cancel, gn_fault *f) {
+    const gn_result why = gn_flag_get(cancel);
+    return gn_fail(f, why, "the making of a plan ended: %s", gn_result_text(why));
+}
+
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0, data = 0;
     memset(e, 0, sizeof *e);
     e->device = x->device;
+    e->cancel = x->cancel;
     e->part = p->part;
     e->layout = &p->layout;
     e->fault = f;
@@ -8783,9 +8762,10 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
     e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
-    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || (fuses_steps() && !fuse_steps(e))) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
-    plan_measure(x, p);
-    for (size_t i = 0; i < p->layout.n_steps && !e->failed; i++) {
+    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || (fuses_steps() && !fuse_steps(e)))
+        return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    if (!gn_flag_get(x->cancel)) plan_measure(x, p);
+    for (size_t i = 0; i < p->layout.n_steps && !e->failed && !gn_flag_get(x->cancel); i++) {
         e->tail = tail_of(e, i);
         e->n_tails += e->tail != NULL;
         emit_step(e, i);
@@ -8795,6 +8775,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     x->stats->products_by_other += e->n_other;
     if (e->n_lost && other_way(x, f, &x->stats->choices_lost, e->n_lost, "what was chosen for a product by measuring cannot be had; the model's kernel computes it") != GN_OK) return GN_STRICT;
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
+    if (gn_flag_get(x->cancel)) return plan_ended(x->cancel, f);
     if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     bool none = all_by_value(p);
     for (uint32_t i = 0; i < p->part->n_args && !none; i++) {
@@ -8818,12 +8799,12 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
 }
 
 /* Compiles what is missing; `why` of kernels that do not compile. */
-static gn_result launches_compile(executor *x, const launch *launches, size_t n, gn_fault *f) {
+static gn_result launches_compile(executor *x, const launch *launches, size_t n, const gn_flag *cancel, gn_fault *f) {
     kernel **all = (kernel **)gn_alloc((n + 1) * sizeof *all);
     size_t kernels = 0;
     if (!all) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile");
     for (size_t i = 0; i < n; i++) if (launches[i].kernel) all[kernels++] = launches[i].kernel;
-    gn_result r = compile_kernels(x->device, all, kernels, x->tenant, f);
+    gn_result r = compile_kernels(x->device, all, kernels, x->tenant, cancel, f);
     for (size_t i = 0; i < n && r == GN_OK; i++)
         if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > 49152) cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);   /* 8: more dynamic shared memory than 48 KiB */
     gn_free(all);
@@ -8833,7 +8814,7 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
 /* In the compile-only device the kernels wait to be compiled together. */
 static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
     if (x->device->compile_only || !p->emit.n_launches) return GN_OK;
-    gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, f);
+    gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, x->cancel, f);
     for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
         const kernel *k = p->emit.launches[i].kernel;
         if (k && !k->function) r = gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", k->name, k->why ? k->why : "the driver does not load it");
@@ -8841,16 +8822,18 @@ static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
     return r;
 }
 
-static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
-    executor *x = (executor *)self;
-    plan *p = (plan *)alloc_zero(sizeof *p);
-    gn_fault local = { 0 };
-    *out_plan = NULL;
-    if (!f) f = &local;
-    gn_result r = enter(x, f);
-    if (!p || r != GN_OK) { gn_free(p); return r != GN_OK ? r : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan"); }
+/* Bytes of host memory that the plan of a part holds, at least, before kernels are generated. */
+static uint64_t plan_least(const gn_part *part) {
+    const uint64_t nodes = (uint64_t)part->n_nodes + part->n_updates + 1;
+    const uint64_t words = 2 * ((uint64_t)part->n_args + 1) + 3 * ((uint64_t)part->n_outs + 1) + (uint64_t)part->n_updates + 1 + (2 + CAPTURES) * nodes;
+    return gn_layout_least(part) + words * 8 + sizeof(plan);
+}
+
+/* The arrays of a plan. False: no memory. */
+static bool plan_arrays(plan *p, const gn_part *part) {
     size_t nodes = (size_t)part->n_nodes + part->n_updates + 1;
-    p->part = part_copy(part);
+    bool bound = true;
+    p->part = part;
     p->words = (uint64_t *)alloc_zero((part->n_args + 1) * sizeof *p->words);
     p->arg_at = (size_t *)alloc_zero((part->n_args + 1) * sizeof *p->arg_at);
     p->out_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->out_at);
@@ -8859,15 +8842,33 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
     p->leave_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->leave_at);
-    bool bound = true;
     for (int i = 0; i < CAPTURES; i++) bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
-    if (!p->part || !p->words || !p->arg_at || !p->out_at || !p->near_at || !p->own_at || !p->base || !p->fresh || !p->leave_at || !bound) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    if (r == GN_OK) r = gn_layout_make(p->part, fuses_steps(), &p->layout, f);
+    return p->words && p->arg_at && p->out_at && p->near_at && p->own_at && p->base && p->fresh && p->leave_at && bound;
+}
+
+static gn_result plan_fill(executor *x, plan *p, const gn_part *part, gn_fault *f) {
+    if (!plan_arrays(p, part)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn_layout_make(p->part, fuses_steps(), x->cancel, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
+#ifdef GENIE_TEST
     if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
         r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
-    if (r == GN_OK) r = plan_compile(x, p, f);
-    if (r != GN_OK) { exec_plan_destroy(x, p); return r; }
+#endif
+    return r == GN_OK ? plan_compile(x, p, f) : r;
+}
+
+static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    executor *x = (executor *)self;
+    gn_fault local = { 0 };
+    *out_plan = NULL;
+    if (!f) f = &local;
+    gn_result r = enter(x, f);
+    if (r == GN_OK) r = gn_charge_ahead(plan_least(part), f);
+    if (r != GN_OK) return r;
+    plan *p = (plan *)alloc_zero(sizeof *p);
+    r = p ? plan_fill(x, p, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_give_ahead();
+    if (r != GN_OK) { if (p) exec_plan_destroy(x, p); return r; }
     for (uint32_t u = 0; u < part->n_updates; u++)
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE && part->updates[u].slot < x->n_slots) x->slots[part->updates[u].slot].cache = true;
     x->stats->view_copies += p->layout.view_copies;
@@ -9330,7 +9331,7 @@ enum { KEPT_IN_PLACE = 1 << 20 };
 static bool fills_its_memory(const plan *p, uint32_t i) {
     const gn_lay *a = &p->layout.lay[p->part->outs[i]];
     const gn_lay *base = &p->layout.lay[a->base];
-    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && count_of(&a->view) == count_of(&base->view) && p->near_at[i] == SIZE_MAX;
+    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && gn_view_count(&a->view) == gn_view_count(&base->view) && p->near_at[i] == SIZE_MAX;
 }
 
 /* Smaller ones too in a plan of one kernel, which is not replayed as a graph. */
@@ -9544,14 +9545,14 @@ static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const
     return GN_OK;
 }
 
-/* For bench_gpu: the kernels of the plan that this thread submitted last, launched again as they were, without anything of Genie
-   around them; seconds of one such launch with its wait. */
-GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);
 gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels) {
     executor *x = latest.x;
     plan *p = latest.p;
     gn_fault f = { 0 };
-    if (!p || x->device->compile_only || times < 1 || enter(x, &f) != GN_OK) return GN_NO_VALUE;
+    if (times < 1 || !out_seconds || !out_kernels) return GN_BAD_ARGUMENT;
+    if (!p || x->device->compile_only) return GN_NO_VALUE;
+    gn_result entered = enter(x, &f);
+    if (entered != GN_OK) return entered;
     DRIVER(x, &f, cuStreamSynchronize(x->stream));
     uint64_t from = gn_now_us();
     for (int i = 0; i < times; i++) {
@@ -9599,7 +9600,7 @@ static int candidates_find(const plan *p, candidate *all) {
     int n = 0;
     for (size_t i = 0; i < p->layout.n_steps && n < SHAPES_A_PLAN; i++) {
         const gn_kernel_step *s = &p->layout.steps[i];
-        if (s->n_instrs || e->fusions[i].inside || e->fusions[i].product || !(node_is(e, s->node, "matmul") || node_is(e, s->node, "linear"))) continue;
+        if (s->n_instrs || e->fusions[i].inside || e->fusions[i].product || !(node_is(e, s->node, GN_OP_MATMUL) || node_is(e, s->node, GN_OP_LINEAR))) continue;
         emit at = *e;
         at.tail = tail_of(e, i);
         matmul x = matmul_of(&at, s->node);
@@ -9619,7 +9620,7 @@ static int candidates_find(const plan *p, candidate *all) {
 
 static size_t base_bytes(const plan *p, uint32_t node) {
     const gn_view *v = &p->layout.lay[node].view;
-    return room((size_t)count_of(v) * types[v->dtype].bytes);
+    return room((size_t)gn_view_count(v) * types[v->dtype].bytes);
 }
 
 /* A place for all that the trials read and write: base[node] = 1 + offset. Bytes in all; scratch memory lies last. */
@@ -9678,7 +9679,7 @@ enum { COMPARED_BYTES = 4 << 20 };   /* of a result's begin and of its end: tile
 static bool trial_result(executor *x, const plan *q, const candidate *s, char *out, size_t *out_bytes) {
     uint32_t node = s->tail ? s->tail->node : s->node;
     const gn_view *v = &q->layout.lay[node].view;
-    size_t bytes = (size_t)count_of(v) * types[v->dtype].bytes, half = bytes < 2 * COMPARED_BYTES ? bytes : COMPARED_BYTES;
+    size_t bytes = (size_t)gn_view_count(v) * types[v->dtype].bytes, half = bytes < 2 * COMPARED_BYTES ? bytes : COMPARED_BYTES;
     gn__cu_ptr at = q->base[q->layout.lay[node].base];
     *out_bytes = half == bytes ? bytes : 2 * half;
     if (!at || cu.cuMemcpyDtoHAsync(out, at + (gn__cu_ptr)v->offset, half, x->stream) != 0) return false;
@@ -9787,7 +9788,7 @@ static void candidates_compile(executor *x, const plan *p, candidate *all, int n
         for (size_t l = 0; (!s || i % TRIALS < s->n) && l < e->n_launches; l++)
             if (grow(&launches, n_launches, &cap, sizeof *launches)) launches[n_launches++] = e->launches[l];
     }
-    launches_compile(x, launches, n_launches, NULL);      /* what does not compile is no candidate */
+    launches_compile(x, launches, n_launches, NULL, NULL);     /* what does not compile is no candidate */
     gn_free(launches);
 }
 
@@ -10116,7 +10117,7 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
         if (!(kernels[n++] = rate_kernel(d, i, &work[i]))) r = GN_OUT_OF_MEMORY;
     }
     if (r != GN_OK) return r;
-    r = compile_kernels(d, kernels, n, NULL, NULL);
+    r = compile_kernels(d, kernels, n, NULL, NULL, NULL);
     while (r == GN_OK && cu.cuMemAlloc(&memory, bytes) != 0 && (bytes /= 2) >= (size_t)1 << 20) memory = 0;
     if (r != GN_OK || !memory) return r != GN_OK ? r : GN_OUT_OF_MEMORY;
     cu.cuMemsetD8Async(memory, 0, bytes, x->stream);
@@ -10132,8 +10133,24 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
     return GN_OK;
 }
 
-static const gn_exec_i exec_table = { exec_close, exec_slot_put, exec_slot_drop, exec_plan_make, exec_plan_destroy, exec_submit, exec_wait,
-                                      exec_values_release, exec_describe, exec_host_alloc, exec_host_free, NULL, exec_rates, exec_ended, exec_reaches, exec_value_take, NULL, exec_lost };
+static const gn_exec_i exec_table = {
+    .close = exec_close,
+    .slot_put = exec_slot_put,
+    .slot_drop = exec_slot_drop,
+    .plan_make = exec_plan_make,
+    .plan_destroy = exec_plan_destroy,
+    .submit = exec_submit,
+    .wait = exec_wait,
+    .values_release = exec_values_release,
+    .describe = exec_describe,
+    .host_alloc = exec_host_alloc,
+    .host_free = exec_host_free,
+    .rates = exec_rates,
+    .ended = exec_ended,
+    .reaches = exec_reaches,
+    .value_take = exec_value_take,
+    .lost = exec_lost,
+};
 
 /* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
 static void choose_arch(struct device *d) {
@@ -10236,7 +10253,7 @@ static gn_result canary(executor *x, gn_fault *f) {
     kernel *k = bare_kernel(x->device, "canary", CANARY, &body);
     text_free(&body);
     if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
-    gn_result r = compile_kernels(x->device, &k, 1, NULL, f);
+    gn_result r = compile_kernels(x->device, &k, 1, NULL, NULL, f);
     if (r != GN_OK) return r;
     if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
@@ -10336,7 +10353,11 @@ static int driver_list(int index, char *out, size_t cap) {
                     cu.driver_version / 1000, cu.driver_version % 1000 / 10, compiler, products, ok ? "" : "; absent: ", ok ? "" : f.text);
 }
 
-static const gn_driver_i driver_table = { "cuda", driver_open, driver_list };
+static const gn_driver_i driver_table = {
+    .prefix = "cuda",
+    .open = driver_open,
+    .list = driver_list,
+};
 
 #if defined(__GNUC__)
 __attribute__((constructor))

@@ -1890,7 +1890,15 @@ static gn_result gn__link_wait_any(void *const *selves, size_t n, uint32_t timeo
     }
 }
 
-static const gn_transport_i gn__plain_i = { gn__plain_send, gn__plain_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, NULL, gn__link_wait_any, gn__link_state };
+static const gn_transport_i gn__plain_i = {
+    .send = gn__plain_send,
+    .recv = gn__plain_recv,
+    .interrupt = gn__link_interrupt,
+    .close = gn__link_close,
+    .info = gn__link_info,
+    .wait_any = gn__link_wait_any,
+    .state = gn__link_state,
+};
 
 static bool gn__is_loopback(const struct sockaddr_storage *sa) {
     if (sa->ss_family == AF_UNIX) return true;
@@ -2276,7 +2284,16 @@ static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) 
 }
 
 static const gn_transport_i gn__client_i = {
-    gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, gn__client_auth, gn__client_granted, gn__tls_renew, gn__link_wait_any, gn__link_state
+    .send = gn__tls_send,
+    .recv = gn__tls_recv,
+    .interrupt = gn__link_interrupt,
+    .close = gn__link_close,
+    .info = gn__link_info,
+    .auth = gn__client_auth,
+    .granted = gn__client_granted,
+    .renew = gn__tls_renew,
+    .wait_any = gn__link_wait_any,
+    .state = gn__link_state,
 };
 
 /* A line of the file `servers` behind its address: pin, id and secret. */
@@ -2876,7 +2893,15 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
     return revoked ? gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server") : gn__not_accepted(f);
 }
 
-static const gn_transport_i gn__server_i = { gn__tls_send, gn__tls_recv, gn__link_interrupt, gn__link_close, gn__link_info, NULL, NULL, gn__tls_renew, NULL, gn__link_state };
+static const gn_transport_i gn__server_i = {
+    .send = gn__tls_send,
+    .recv = gn__tls_recv,
+    .interrupt = gn__link_interrupt,
+    .close = gn__link_close,
+    .info = gn__link_info,
+    .renew = gn__tls_renew,
+    .state = gn__link_state,
+};
 
 /* The credential, else the code. A spent code says more than an unknown credential. */
 static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {

@@ -255,7 +255,15 @@ static size_t held_auth(void *self, uint8_t out[256]) { (void)self; out[0] = 0; 
 static gn_result held_granted(void *self, const uint8_t *grant, size_t n) { (void)self; (void)grant; (void)n; return GN_OK; }
 
 static gn_transport held_transport(int fd, held_link **out) {
-    static const gn_transport_i table = { held_send, held_recv, held_interrupt, held_close, held_info, held_auth, held_granted, NULL, NULL, NULL };
+    static const gn_transport_i table = {
+        .send = held_send,
+        .recv = held_recv,
+        .interrupt = held_interrupt,
+        .close = held_close,
+        .info = held_info,
+        .auth = held_auth,
+        .granted = held_granted,
+    };
     held_link *l = calloc(1, sizeof *l);
     if (!l) exit(EX_FAILED);
     l->fd = fd;
@@ -742,6 +750,67 @@ static void bench_transcendental(void) {
             if (!(fabs((double)(y[i] - z[i])) <= 8e-7 * (fabs((double)z[i]) + 1e-30)) || !(fabs(b[i] - d[i]) <= 2e-15 * (fabs(d[i]) + 1e-300))) { failed(c->name); break; }
     }
     note("transcendental_gb_s", 1e-9 * bytes / seconds, "GB/s read and written in f32, over all of these");
+    gn_close(g);
+}
+
+/* ---- single ops that no other row measures: activations, products over all elements, a row times a matrix ---- */
+
+enum { SINGLE_SIDE = 512, SINGLE_N = SINGLE_SIDE * SINGLE_SIDE };
+
+static double gelu_of(double a) { return 0.5 * a * erfc(-a * 0.70710678118654752440); }
+static double sigmoid_of(double a) { return 1 / (1 + exp(-a)); }
+static double silu_of(double a) { return a / (1 + exp(-a)); }
+static double gelu_tanh_of(double a) { return a / (1 + exp(-1.5957691216057307118 * (a + 0.044715 * a * a * a))); }
+static double mish_of(double a) { return a * tanh(log1p(exp(a))); }
+static gn_tensor prod_all(const char *file, int line, gn_tensor x) { return gn_prod_at(file, line, x, GN_ALL_AXES, false); }
+static gn_tensor row_times(const char *file, int line, gn_tensor x) { return gn_matmul_at(file, line, gn_slice(x, 0, 0, 1, 1), x); }
+
+typedef struct single {
+    const char *name;
+    gn_tensor (*op)(const char *file, int line, gn_tensor a);
+    double (*value)(double);       /* of an element; NULL: `results` of all of them, not checked here */
+    int64_t results;
+} single;
+
+static const single singles[] = {
+    { "gelu", gn_gelu_at, gelu_of, SINGLE_N },       { "gelu_tanh", gn_gelu_tanh_at, gelu_tanh_of, SINGLE_N }, { "silu", gn_silu_at, silu_of, SINGLE_N },
+    { "sigmoid", gn_sigmoid_at, sigmoid_of, SINGLE_N }, { "mish", gn_mish_at, mish_of, SINGLE_N },
+    { "prod", prod_all, NULL, 1 },                   { "row_times_matrix", row_times, NULL, SINGLE_SIDE },
+};
+
+static void single_run(gn_ctx *g, const single *s, gn_dtype d) {
+    static float x32[SINGLE_N], y32[SINGLE_N];
+    static double x64[SINGLE_N], y64[SINGLE_N];
+    char name[48];
+    bool wide = d == GN_F64;
+    int runs = repeats(60);
+    for (size_t i = 0; i < SINGLE_N; i++) x32[i] = (float)(x64[i] = s->results == 1 ? 1 + 1e-4 * (double)draw() : 5 * (double)draw());
+    gn_tensor x = gn_weight(g, d, GN_SHAPE(SINGLE_SIDE, SINGLE_SIDE), wide ? (void *)x64 : x32, "x"), y = gn_state(g, d, GN_SHAPE(s->results), NULL, "y");
+    for (int r = -2; r < runs; r++) {
+        double start = ex_now();
+        gn_assign(y, gn_reshape(s->op(GN_HERE, x), GN_SHAPE(s->results)));
+        gn_result e = gn_step(g);
+        samples_a[r < 0 ? 0 : r] = ex_now() - start;
+        if (!ex_check(g, e, s->name)) exit(EX_FAILED);
+    }
+    read_or_die(y, wide ? (void *)y64 : y32, (size_t)s->results * (wide ? 8 : 4));
+    for (size_t i = 0; i < SINGLE_N && s->value; i += 97) {
+        double want = s->value(wide ? x64[i] : (double)x32[i]), got = wide ? y64[i] : (double)y32[i];
+        if (!(fabs(got - want) <= (wide ? 1e-13 : 1e-6) * (fabs(want) + 1e-3))) { failed(s->name); break; }
+    }
+    snprintf(name, sizeof name, "%s_%s_us", s->name, gn_dtype_name(d));
+    note(name, 1e6 * quantile(samples_a, runs, 0.5), "us, 512 x 512 elements");
+    gn_release(x);
+    gn_release(y);
+}
+
+static void bench_single(void) {
+    if (!wanted("single")) return;
+    gn_ctx *g = open_or_die("cpu", 1);
+    for (size_t k = 0; k < sizeof singles / sizeof *singles; k++) {
+        single_run(g, &singles[k], GN_F32);
+        single_run(g, &singles[k], GN_F64);
+    }
     gn_close(g);
 }
 
@@ -1357,6 +1426,7 @@ int main(int argc, char **argv) {
     bench_download();
     bench_fused();
     bench_transcendental();
+    bench_single();
     bench_reduce();
     bench_matmul();
     bench_mlp();

@@ -22,8 +22,6 @@
 #include <dlfcn.h>
 #include <sys/wait.h>
 
-GN_API gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels);   /* genie_cuda.c */
-
 enum { MAX_SAMPLES = 4000, EX_SKIPPED = 77 };
 
 static struct settings {

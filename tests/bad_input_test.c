@@ -1,5 +1,7 @@
 /* Bad input gets a typed error and nothing is lost: each case names the exact result, then the same context must compute, and states
- * must hold what they held before the step that failed. On the CPU of this process and on a server reached over a socketpair. */
+ * must hold what they held before the step that failed. On the CPU of this process and on a server reached over a socketpair.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

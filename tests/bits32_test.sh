@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# genie.h alone on a host of 32 bits: compiled for 32-bit x86, tests of the core with it. Not in the quick run.
+# genie.h alone on a host of 32 bits: compiled for 32-bit x86, tests of the core with it.
+# Tier: slow
 . "$(dirname "$0")/script.sh"
 # The kernel's headers, which another cross compiler's package moves away, stand in the host's folder.
 flags="-idirafter /usr/include/$($CC -print-multiarch 2>/dev/null) -m32 -msse2 -mfpmath=sse -std=gnu11 -O1 -ffp-contract=off -pthread -Wall -Wextra -Wconversion -Wshadow -Werror -I."

@@ -4,7 +4,9 @@
  *
  * $GENIE_TEST_DEVICES names another device than this CPU; $BITS_ROUNDS asks for so many programs a dtype, BITS_LARGE=1 for larger operands,
  * of which a GPU's kernels differ. There floats of 16 bits are rounded between two steps only when each is a kernel of its own, and
- * attention written out is one kernel or three by what else reads its scores: steps of 16-bit programs are not fused, and no product follows a softmax. */
+ * attention written out is one kernel or three by what else reads its scores: steps of 16-bit programs are not fused, and no product follows a softmax.
+ *
+ * Tier: quick address thread */
 #include <stdbool.h>
 #include <stdlib.h>
 #define GENIE_EXT

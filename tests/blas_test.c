@@ -1,5 +1,7 @@
 /* OpenBLAS on request: right products, an identity that names it, a typed error where it is not. Chosen by measurement: a library
- * that is made up, quick or slow, in place of the one that dlopen finds. */
+ * that is made up, quick or slow, in place of the one that dlopen finds.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 

@@ -1,6 +1,8 @@
 /* What a client can make a server hold: the server runs in a process of its own, reached over socketpairs, so that its resident memory
  * is its own. Each attack costs its client a few bytes; under a limit of 64 MiB the server's memory must stay near that limit, the
- * client must be told which limit it was, and a client of another tenant must not notice. `budget_test figures` prints the memory. */
+ * client must be told which limit it was, and a client of another tenant must not notice. `budget_test figures` prints the memory.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stddef.h>
@@ -509,7 +511,117 @@ TEST(a_session_keeps_the_plans_used_last) {
     gn_server_close(s);
 }
 
+/* ---- plans are charged before their tables are there ---- */
+
+/* A chain of so many ops of each kind: loops, views, kernels, several outputs. */
+static const gn_part *long_part(gn_ctx *g, int n) {
+    gn_tensor t = gn_data(g, GN_F32, GN_SHAPE(4, 4), (float[16]){ 0 });
+    uint32_t roots[64], n_roots = 0, bad;
+    gn_result why;
+    for (int i = 0; i < n; i++) {
+        t = i % 4 == 0 ? gn_cumsum(t, 0) : i % 4 == 1 ? gn_transpose(t, 0, 1) : gn_add(t, t);
+        if (i % (n / 60) == 0) roots[n_roots++] = gn__resolve(g, t, &why);
+    }
+    if (gn__cut_make(g, roots, (int)n_roots, &bad) != GN_OK) exit(2);
+    g->cut.part.hash = gn__part_hash(&g->cut.part);
+    return &g->cut.part;
+}
+
+/* What this process holds more, at most, while it is refused; in a process of its own, whose peak is its own. */
+static uint64_t refused_peak(const gn_exec *x, const gn_part *part) {
+    uint64_t grown = UINT64_MAX;
+    int pair[2];
+    make_pair(pair);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        gn_fault f = { GN_OK, GN_NO_NODE, "" };
+        void *plan = NULL;
+        uint64_t before = status_bytes("VmRSS");
+        gn_result r = x->i->plan_make(x->self, part, &plan, &f);
+        grown = status_bytes("VmHWM") - before;
+        if (r != GN_LIMIT || plan || !strstr(f.text, "--memory")) { printf("%s: %s\n", gn_result_name(r), f.text); fflush(stdout); grown = UINT64_MAX; }
+        if (write(pair[1], &grown, sizeof grown) != (ssize_t)sizeof grown) _exit(2);
+        _exit(0);
+    }
+    close(pair[1]);
+    if (read(pair[0], &grown, sizeof grown) != (ssize_t)sizeof grown) grown = UINT64_MAX;
+    close(pair[0]);
+    waitpid(pid, NULL, 0);
+    return grown;
+}
+
+/* Under a limit that its tables alone pass. On a GPU the kernels come on top, which are not known before. The null executor holds
+   nothing of a plan: its part is the caller's. */
+TEST(plans_are_refused_before_their_tables_are_touched) {
+    static const char *const devices[] = { "cpu", "cuda:0" };
+    gn_ctx *g = builder();
+    const gn_part *part = long_part(g, 200000);
+    setenv("GENIE_CUDA_COMPILE_ONLY", "sm_90", 1);
+    for (int i = 0; i < TEST_COUNT(devices); i++) {
+        gn_stats stats;
+        memset(&stats, 0, sizeof stats);
+        gn_exec_desc d = { .device = devices[i], .threads = 1, .stats = &stats };
+        gn_exec x = { NULL, NULL };
+        gn_fault f = { GN_OK, GN_NO_NODE, "" };
+        void *plan = NULL;
+        gn_account *budget = gn__account_open(NULL, "the session", "--memory", 0);
+        gn__paying.host = budget;
+        REQUIRE(gn__exec_open(&d, &x, &f) == GN_OK);
+        uint64_t before = gn__account_held(budget);
+        CHECK_RESULT(x.i->plan_make(x.self, part, &plan, &f), GN_OK);
+        uint64_t whole = gn__account_held(budget) - before, least = gn__cpu_plan_least(part);
+        CHECK(gn__paid_ahead == 0 && whole >= least);
+        x.i->plan_destroy(x.self, plan);
+        uint64_t rest = gn__account_held(budget);            /* kernels stay for the next plan */
+        gn__atomic_store(&budget->limit, rest + least - 1);
+        uint64_t grown = refused_peak(&x, part);
+        printf("  %s: a plan of %.1f MiB, at least %.1f, is refused with %.2f MiB touched\n", devices[i], (double)whole / MIB, (double)least / MIB, (double)grown / MIB);
+        CHECK(grown < 2 * MIB + 14 * MIB * TEST_SANITIZED);
+        CHECK_INT(gn__account_held(budget), rest);
+        gn__atomic_store(&budget->limit, rest + whole + whole / 4);   /* what comes and goes meanwhile */
+        CHECK_RESULT(x.i->plan_make(x.self, part, &plan, &f), GN_OK);
+        if (plan) x.i->plan_destroy(x.self, plan);
+        x.i->close(x.self);
+        gn__paying.host = NULL;
+        gn__account_close(budget);
+    }
+    unsetenv("GENIE_CUDA_COMPILE_ONLY");
+    gn_close(g);
+}
+
+/* A block of results that can never be had is refused when the plan is made, by a host as by a GPU. */
+TEST(plans_whose_results_pass_every_limit_are_refused_when_they_are_made) {
+    gn_ctx *g = builder();
+    gn_stats stats;
+    memset(&stats, 0, sizeof stats);
+    for (int large = 0; large < 2; large++) {
+        gn_exec_desc d = { .device = "cpu", .threads = 1, .stats = &stats };
+        gn_exec x = { NULL, NULL };
+        gn_fault f = { GN_OK, GN_NO_NODE, "" };
+        void *plan = NULL;
+        uint32_t root, bad;
+        gn_result why;
+        gn_account *above = gn__account_open(NULL, "the tenant", "--tenant-memory", 4 * MIB), *budget = gn__account_open(above, "the session", "--memory", 64 * MIB);
+        gn__paying.host = budget;
+        REQUIRE(gn__exec_open(&d, &x, &f) == GN_OK);
+        gn__paying.host = NULL;
+        root = gn__resolve(g, gn_cumsum(gn_full(g, GN_F32, GN_SHAPE((large ? 5 : 1) * MIB / 4), 1), 0), &why);
+        REQUIRE(gn__cut_make(g, &root, 1, &bad) == GN_OK);
+        gn__paying.host = budget;
+        CHECK_RESULT(x.i->plan_make(x.self, &g->cut.part, &plan, &f), large ? GN_LIMIT : GN_OK);
+        CHECK(!large || strstr(f.text, "results"));
+        if (plan) x.i->plan_destroy(x.self, plan);
+        x.i->close(x.self);
+        gn__paying.host = NULL;
+        gn__account_close(budget);
+        gn__account_close(above);
+    }
+    gn_close(g);
+}
+
 static const test_entry tests[] = {
+    TEST_ENTRY(plans_are_refused_before_their_tables_are_touched), TEST_ENTRY(plans_whose_results_pass_every_limit_are_refused_when_they_are_made),
     TEST_ENTRY(plans_are_kept_within_their_bytes), TEST_ENTRY(a_session_keeps_the_plans_used_last),
     TEST_ENTRY(sessions_of_a_tenant_share_its_budget), TEST_ENTRY(tenants_share_the_total_budget), TEST_ENTRY(idle_weights_make_room),
     TEST_ENTRY(memory_that_a_client_causes_stays_within_its_limit),

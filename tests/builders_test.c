@@ -2,7 +2,9 @@
  * slice of everything…): each gives a node of its own, never its operand's. And every error that operands of all dtypes and shapes,
  * missing and stale ones, and a full step can provoke: each has the op, the source line and the shapes.
  *
- * The rows stand in BUILDERS; a declaration of genie.h without a row fails. */
+ * The rows stand in BUILDERS; a declaration of genie.h without a row fails.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 
@@ -524,26 +526,27 @@ TEST(calls_on_nothing_tell_their_own_error)
     uint64_t ticket;
     gn_info info;
     gn_tensor none = GN_NONE;
-    struct { const char *name; gn_result r; } calls[9] = { { NULL, GN_OK } };
-    for (int i = 0; i < 9; i++) {
+    static const char *const names[] = { "gn_read", "gn_read_many", "gn_read_later", "gn_realize", "gn_describe", "gn_explain", "gn_release", "sgd", "grad" };
+    for (int i = 0; i < TEST_COUNT(names); i++) {
+        gn_result r;
         spoil(g);
         CHECK_STR(gn_last_error(g)->op, "gn_release");
         switch (i) {
-        case 0: calls[i].name = "gn_read"; calls[i].r = gn_read(none, &y, sizeof y); break;
-        case 1: calls[i].name = "gn_read_many"; calls[i].r = gn_read_many(&none, 1, &out, &bytes); break;
-        case 2: calls[i].name = "gn_read_later"; calls[i].r = gn_read_later(&none, 1, &out, &bytes, &ticket); break;
-        case 3: calls[i].name = "gn_realize"; calls[i].r = gn_realize(&none, 1); break;
-        case 4: calls[i].name = "gn_describe"; calls[i].r = gn_describe(none, &info); break;
-        case 5: calls[i].name = "gn_explain"; calls[i].r = gn_explain(&none, 1, NULL, NULL, 0, &bytes); bytes = sizeof y; break;
-        case 6: calls[i].name = "gn_release"; calls[i].r = gn_release(none); break;
-        case 7: calls[i].name = "sgd"; calls[i].r = gn_sgd(&(gn_sgd_desc){ .lr = GN_NONE }, &none, &none, NULL, 1); break;
-        default: calls[i].name = "grad"; calls[i].r = gn_grad(none, &none, 1, &none); break;
+        case 0: r = gn_read(none, &y, sizeof y); break;
+        case 1: r = gn_read_many(&none, 1, &out, &bytes); break;
+        case 2: r = gn_read_later(&none, 1, &out, &bytes, &ticket); break;
+        case 3: r = gn_realize(&none, 1); break;
+        case 4: r = gn_describe(none, &info); break;
+        case 5: r = gn_explain(&none, 1, NULL, NULL, 0, &bytes); bytes = sizeof y; break;
+        case 6: r = gn_release(none); break;
+        case 7: r = gn_sgd(&(gn_sgd_desc){ .lr = GN_NONE }, &none, &none, NULL, 1); break;
+        default: r = gn_grad(none, &none, 1, &none); break;
         }
-        CHECK_RESULT(calls[i].r, GN_BAD_ARGUMENT);
+        CHECK_RESULT(r, GN_BAD_ARGUMENT);
         CHECK_RESULT(gn_last_error(g)->result, GN_BAD_ARGUMENT);
-        CHECK_STR(gn_last_error(g)->op, calls[i].name);
+        CHECK_STR(gn_last_error(g)->op, names[i]);
         CHECK(gn_last_error(g)->text[0] != 0);
-        CHECK_STR(gn_last_error(NULL)->op, calls[i].name);
+        CHECK_STR(gn_last_error(NULL)->op, names[i]);
         none = GN_NONE;
     }
     gn_close(g);

@@ -1,5 +1,7 @@
 /* Work that would never end, ended: by gn_cancel, by a server's limit, by a client that goes and by a server that stops; and work that takes
- * longer than a deadline, which is no loss. The programs are endless by broadcast sources: a few bytes read 2^40 times and more. */
+ * longer than a deadline, which is no loss. The programs are endless by broadcast sources: a few bytes read 2^40 times and more.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #define GENIE_IMPLEMENTATION
 #include "../genie.h"
@@ -489,6 +491,133 @@ static void a_step_whose_client_has_gone_ends(void)
     }
 }
 
+/* ---- plans that take long to make: of many kernels, for a GPU that is not here, which generates and does not compile them ---- */
+
+static gn_server *open_planner(gn_server_desc desc)
+{
+    setenv("GENIE_CUDA_COMPILE_ONLY", "sm_90", 1);
+    desc.devices = "cuda:0";
+    return open_server(desc);
+}
+
+static void close_planner(gn_server *s)
+{
+    gn_server_close(s);
+    unsetenv("GENIE_CUDA_COMPILE_ONLY");
+}
+
+/* A chain of so many kernels, all alike. */
+static gn_tensor many_kernels(gn_ctx *g, int n)
+{
+    gn_tensor x = gn_full(g, GN_F32, GN_SHAPE(4), 1);
+    for (int i = 0; i < n; i++) {
+        x = gn_cumsum(x, 0);
+    }
+    return x;
+}
+
+static gn_result run_many(gn_ctx *g, int n)
+{
+    gn_tensor t = many_kernels(g, n);
+    gn_result r = gn_realize(&t, 1);
+    r = r == GN_OK ? gn_sync(g) : r;
+    gn_step(g);
+    return r;
+}
+
+/* Of how many kernels a plan takes so many seconds to make, about, and at least. */
+static int kernels_of(double seconds)
+{
+    enum { SOME = 30000, MOST = 1900000 };
+    static double each;
+    if (each == 0) {
+        gn_server *s = open_planner((gn_server_desc){ 0 });
+        gn_ctx *g = open_client(s, (gn_desc){ 0 });
+        double begin = now_s();
+        CHECK_RESULT(run_many(g, SOME), GN_OK);
+        each = (now_s() - begin) / SOME;
+        gn_close(g);
+        close_planner(s);
+    }
+    double n = seconds / each * 1.3;
+    return n < SOME ? SOME : n > MOST ? MOST : (int)n;
+}
+
+/* Wherever it is; the next step of the same graph has the plan made. */
+static void plans_under_way_end_when_cancelled(void)
+{
+    int n = kernels_of(0.8);
+    gn_server *s = open_planner((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, (gn_desc){ 0 });
+    for (int i = 0; i < 3; i++) {
+        canceller c = { .until_done = true };
+        double begin = now_s();
+        cancel_after(&c, g, 100 + 250 * i);
+        gn_result r = run_many(g, n);
+        atomic_store(&c.done, true);
+        pthread_join(c.thread, NULL);
+        printf("  %s after %.2f s\n", gn_result_name(r), now_s() - begin);
+        CHECK(r == GN_CANCELLED || (i == 2 && r == GN_OK));
+    }
+    double begin = now_s();
+    CHECK_RESULT(run_many(g, n), GN_OK);
+    printf("  a plan of %d kernels is made in %.2f s\n", n, now_s() - begin);
+    CHECK_RESULT(run_many(g, 10), GN_OK);
+    gn_close(g);
+    close_planner(s);
+}
+
+static void a_plan_that_takes_longer_than_a_step_may_is_not_made(void)
+{
+    int n = kernels_of(3);
+    gn_server *s = open_planner((gn_server_desc){ .max_step_seconds = 1 });
+    gn_ctx *g = open_client(s, (gn_desc){ 0 });
+    for (int i = 0; i < 2; i++) {                  /* the second time it is known */
+        double begin = now_s();
+        CHECK_RESULT(run_many(g, n), GN_LIMIT);
+        CHECK(strstr(gn_last_error(g)->text, "max-step-seconds") != NULL);
+        CHECK(now_s() - begin < 1.5 + SOON_MS * 1e-3);
+    }
+    CHECK_RESULT(run_many(g, 10), GN_OK);
+    gn_close(g);
+    close_planner(s);
+}
+
+static void a_plan_whose_client_has_gone_is_not_made(void)
+{
+    int n = kernels_of(4), ends[2];
+    gn_server *s = open_planner((gn_server_desc){ 0 });
+    make_pair(ends);
+    int fd = dup(ends[1]);
+    CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), "tenant"), GN_OK);
+    gn_ctx *g = gn_open_transport(&(gn_desc){ .deadline_ms = 30000 }, loopback_transport(ends[1]), "");
+    gn_tensor t = many_kernels(g, n);
+    CHECK_RESULT(gn_realize(&t, 1), GN_OK);
+    wait_ms(200);
+    CHECK(busy_share() > 0.1);
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+    wait_ms(600 + 600 * TEST_SANITIZED);
+    CHECK(busy_share() < 0.08);
+    gn_close(g);
+    close_planner(s);
+}
+
+static void a_server_that_closes_ends_the_plans_it_makes(void)
+{
+    int n = kernels_of(2 + SOON_MS * 1e-3);
+    gn_server *s = open_planner((gn_server_desc){ 0 });
+    gn_ctx *g = open_client(s, (gn_desc){ 0 });
+    gn_tensor t = many_kernels(g, n);
+    CHECK_RESULT(gn_realize(&t, 1), GN_OK);
+    wait_ms(300);
+    double begin = now_s();
+    close_planner(s);
+    printf("  closed after %.2f s\n", now_s() - begin);
+    CHECK(now_s() - begin < SOON_MS * 1e-3);
+    gn_close(g);
+}
+
 static void a_server_that_closes_ends_what_it_computes(void)
 {
     gn_server *s = open_server((gn_server_desc){ 0 });
@@ -740,6 +869,8 @@ int main(int argc, char **argv)
         TEST_ENTRY(a_step_longer_than_the_deadline_is_no_loss), TEST_ENTRY(peers_that_know_neither_work_as_before),
         TEST_ENTRY(a_step_longer_than_the_server_allows_ends_with_the_limit), TEST_ENTRY(queued_steps_have_each_their_own_time),
         TEST_ENTRY(a_plan_of_ten_times_the_limit_is_refused_beforehand), TEST_ENTRY(a_step_whose_client_has_gone_ends),
+        TEST_ENTRY(plans_under_way_end_when_cancelled), TEST_ENTRY(a_plan_that_takes_longer_than_a_step_may_is_not_made),
+        TEST_ENTRY(a_plan_whose_client_has_gone_is_not_made), TEST_ENTRY(a_server_that_closes_ends_the_plans_it_makes),
         TEST_ENTRY(a_server_that_closes_ends_what_it_computes), TEST_ENTRY(a_loss_is_told_by_status_and_by_the_first_step),
         TEST_ENTRY(the_loss_of_one_of_several_is_told_once), TEST_ENTRY(cancelled_at_random_moments_a_context_stays_right),
         TEST_ENTRY(cancelled_at_random_moments_a_session_stays_right), TEST_ENTRY(a_cancel_without_a_call_does_nothing),

@@ -1,6 +1,8 @@
 /* Measured choices of products: what is measured, stored and read again, what cuBLASLt computes, and what happens when it fails. Runs on
  * tests/cuda_shim.c with tests/blas_shim.c; shim_test.sh gives each test a process of its own and the files of the one before it. Alone it
- * skips. */
+ * skips.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

@@ -9,7 +9,9 @@
  * reference.h) and `smallest` the smallest subnormal of the dtype; past the largest number an infinity passes when the bound reaches there.
  * Ints, bools, movement, and what only selects or rounds must be exact. On the null executor shapes and dtypes are checked and
  * a read answers GN_NO_VALUE; on the loopback server, which has another number of threads, the bytes must be those of the
- * local CPU. Built with CONFORMANCE_WITHOUT_NET, for a program that lacks the network unit, there is no loopback server. */
+ * local CPU. Built with CONFORMANCE_WITHOUT_NET, for a program that lacks the network unit, there is no loopback server.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

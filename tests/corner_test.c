@@ -1,6 +1,8 @@
 /* Corners of ops, as the comments of genie.h and the libraries they follow (NumPy, PyTorch) say: signs and zeros of divisions,
  * reductions over nothing, ties, infinities, gradients at kinks. Values are written out by hand; on the CPU of
- * this process, or on the device of $GENIE_TEST_DEVICES. */
+ * this process, or on the device of $GENIE_TEST_DEVICES.
+ *
+ * Tier: quick address thread */
 #include "../genie.h"
 
 #include "test.h"
@@ -420,28 +422,29 @@ TEST(ops_with_a_number_evaluate_their_tensor_once)
 }
 
 /* What a dtype cannot hold is an error wherever a C number goes into a tensor; what it can is exact. */
+static const struct { gn_dtype d; double held[3], refused[6]; } numbers_of[] = {
+    { GN_I8, { -128, 0, 127 }, { 0.5, -128.5, 128, -129, INFINITY, NAN } },
+    { GN_I16, { -32768, 0, 32767 }, { 0.5, 32768, -32769, 1e9, INFINITY, NAN } },
+    { GN_I32, { -2147483648.0, 0, 2147483647.0 }, { 0.5, 2147483648.0, -2147483649.0, 1e-9, -INFINITY, NAN } },
+    { GN_I64, { -0x1p63, 0, 0x1p62 }, { 0.5, 0x1p63, -0x1.8p63, 1e300, INFINITY, NAN } },
+    { GN_U8, { 0, 1, 255 }, { 0.5, 256, -1, 1e9, INFINITY, NAN } },
+    { GN_U16, { 0, 1, 65535 }, { 0.5, 65536, -1, 1e9, INFINITY, NAN } },
+    { GN_U32, { 0, 1, 4294967295.0 }, { 0.5, 4294967296.0, -1, 1e19, INFINITY, NAN } },
+    { GN_BOOL, { 0, 1, 1 }, { 0.5, 2, -1, 1e9, INFINITY, NAN } },
+    { GN_F16, { 65504, -65519, 1e-9 }, { 65520, -65520, 1e300, 1e5, -1e5, 7e4 } },
+    { GN_BF16, { 3.38e38, -3.38e38, 1e-60 }, { 3.4e38, -3.4e38, 1e300, 1e39, -1e39, 1e40 } },
+    { GN_F32, { 3.4028235e38, -3.4028235e38, 0.1 }, { 3.4028236e38, -3.4028236e38, 1e300, 1e39, -1e39, 1e40 } },
+};
+
 TEST(numbers_that_a_dtype_cannot_hold_are_refused)
 {
-    static const struct { gn_dtype d; double held[3], refused[6]; } rows[] = {
-        { GN_I8, { -128, 0, 127 }, { 0.5, -128.5, 128, -129, INFINITY, NAN } },
-        { GN_I16, { -32768, 0, 32767 }, { 0.5, 32768, -32769, 1e9, INFINITY, NAN } },
-        { GN_I32, { -2147483648.0, 0, 2147483647.0 }, { 0.5, 2147483648.0, -2147483649.0, 1e-9, -INFINITY, NAN } },
-        { GN_I64, { -0x1p63, 0, 0x1p62 }, { 0.5, 0x1p63, -0x1.8p63, 1e300, INFINITY, NAN } },
-        { GN_U8, { 0, 1, 255 }, { 0.5, 256, -1, 1e9, INFINITY, NAN } },
-        { GN_U16, { 0, 1, 65535 }, { 0.5, 65536, -1, 1e9, INFINITY, NAN } },
-        { GN_U32, { 0, 1, 4294967295.0 }, { 0.5, 4294967296.0, -1, 1e19, INFINITY, NAN } },
-        { GN_BOOL, { 0, 1, 1 }, { 0.5, 2, -1, 1e9, INFINITY, NAN } },
-        { GN_F16, { 65504, -65519, 1e-9 }, { 65520, -65520, 1e300, 1e5, -1e5, 7e4 } },
-        { GN_BF16, { 3.38e38, -3.38e38, 1e-60 }, { 3.4e38, -3.4e38, 1e300, 1e39, -1e39, 1e40 } },
-        { GN_F32, { 3.4028235e38, -3.4028235e38, 0.1 }, { 3.4028236e38, -3.4028236e38, 1e300, 1e39, -1e39, 1e40 } },
-    };
-    for (int k = 0; k < TEST_COUNT(rows); k++) {
-        gn_dtype d = rows[k].d;
+    for (int k = 0; k < TEST_COUNT(numbers_of); k++) {
+        gn_dtype d = numbers_of[k].d;
         bool is_float = d <= GN_BF16, is_bool = d == GN_BOOL;
         gn_tensor a = gn_full(g, d, GN_SHAPE(2, 3), 1), mask = gn_full(g, GN_BOOL, GN_SCALAR, 0);
         gn_shape none = GN_SHAPE(0, 0), one = GN_SHAPE(1, 0);
         for (int i = 0; i < 9; i++) {
-            double v = i < 3 ? rows[k].held[i] : rows[k].refused[i - 3];
+            double v = i < 3 ? numbers_of[k].held[i] : numbers_of[k].refused[i - 3];
             gn_result want = i < 3 ? GN_OK : GN_BAD_ARGUMENT;
             REFUSED(gn_full(g, d, GN_SHAPE(2), v), want);
             REFUSED(gn_scalar(g, d, v), want);

@@ -1,4 +1,6 @@
-/* What devices cost: measured on a host that is busy with other programs, and told by an explanation of a context over one device. */
+/* What devices cost: measured on a host that is busy with other programs, and told by an explanation of a context over one device.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #define GENIE_IMPLEMENTATION
 #include "../genie.h"

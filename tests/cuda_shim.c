@@ -17,7 +17,10 @@
  *
  * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability 6.0. With
  * $GENIE_SHIM_ARCH=80 it says 8.0: products by tensor_matmul run then, whose instructions cuda_shim.h has; what else 8.0 has does not.
- * "60,80": the second device differs. */
+ * "60,80": the second device differs.
+ *
+ * With $GENIE_SHIM_EMPTY=1 nothing is compiled and kernels compute nothing, on any architecture: for what plans, sizes and launches them.
+ * Each pointer that a kernel's signature names, and all that a map of TMA covers, has to be memory of the device. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <malloc.h>
@@ -221,6 +224,19 @@ static int memory_is_whole(ptr p, size_t bytes)
     pthread_mutex_unlock(&memories_lock);
     return is;
 }
+/* All of these bytes lie in one piece of the device's memory; none of them may lie behind it. */
+static int memory_holds(ptr p, size_t bytes)
+{
+    int is = 0;
+    pthread_mutex_lock(&memories_lock);
+    for (int i = 0; i < n_memories && !is; i++) {
+        ptr at = (ptr)(uintptr_t)memories[i].p;
+        is = memories[i].of == here && p >= at && p - at <= memories[i].bytes && bytes <= memories[i].bytes - (p - at);
+    }
+    pthread_mutex_unlock(&memories_lock);
+    return is;
+}
+
 static void memory_is_here(const char *call, ptr p)
 {
     context *of = memory_of(p);
@@ -255,14 +271,16 @@ typedef struct op {
 } op;
 struct stream { op *first, *last; uint64_t asked, done; op *captured, *captured_last; int captures, open; context *of; };
 typedef struct graph { op *first; context *of; } graph;
-typedef struct module { void *library; context *of; } module;
-typedef struct function { void *call; int params; context *of; char name[96]; } function;
+typedef struct module { void *library; context *of; char *names; struct function *functions; } module;   /* names: without a library, the kernels and what their parameters are */
+typedef struct function { void *call; int params; context *of; struct function *next; char name[96]; unsigned char pointers[LAUNCH_PARAMS]; } function;
 
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static stream streams[STREAMS];
 static struct { char *p; size_t bytes; } pinned[4096];
 static int n_pinned;
 static uint64_t drawn;
+
+static int empty(void) { return getenv("GENIE_SHIM_EMPTY") != NULL; }
 
 static int order(void)
 {
@@ -667,7 +685,29 @@ API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st)
     return 0;
 }
 API int cuFuncSetAttribute(void *f, int a, int v) { (void)a; (void)v; BELONGS("a function", ((function *)f)->of); MAY_FAIL(); return 0; }
-API int cuLaunchKernelEx(const void *config, void *f, void **params, void **extra) { (void)config; (void)f; (void)params; (void)extra; return 801; }
+typedef struct launch_config { unsigned grid[3], block[3], shared; void *stream, *attributes; unsigned n_attributes; } launch_config;
+API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream_handle, void **params, void **extra);
+API int cuLaunchKernelEx(const launch_config *c, void *f, void **params, void **extra)
+{
+    return empty() ? cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, params, extra) : 801;
+}
+/* Elements of 1 to 8 bytes; strides in bytes of all dims but the first. */
+API int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *p, const uint64_t *dims, const uint64_t *strides, const unsigned *box, const unsigned *steps, int a, int b, int c, int d)
+{
+    static const unsigned char bytes[] = { 1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4 };
+    (void)box; (void)steps; (void)a; (void)b; (void)c; (void)d;
+    MAY_FAIL();
+    size_t end = type >= 0 && type < (int)sizeof bytes ? dims[0] * bytes[type] : SIZE_MAX;
+    for (unsigned i = 1; i < rank; i++) {
+        end += (dims[i] - 1) * strides[i - 1];
+    }
+    if (!memory_holds((ptr)(uintptr_t)p, end)) {
+        fprintf(stderr, "cuda_shim: a map of %zu bytes at %p is not memory of the device\n", end, p);
+        abort();
+    }
+    memset(map, 0, 128);
+    return 0;
+}
 API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f)
 {
     (void)f;
@@ -709,6 +749,13 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     (void)n; (void)options; (void)values;
     *m = NULL;
     MAY_FAIL();
+    if (empty()) {
+        module *names = calloc(1, sizeof *names);
+        *names = (module){ NULL, here, strdup(image), NULL };
+        *m = names;
+        modules++;
+        return 0;
+    }
     void *library = dlopen((const char *)image, RTLD_NOW | RTLD_LOCAL);
     if (!library || !here) {
         fprintf(stderr, "cuda_shim: %s\n", library ? "no context is current" : dlerror());
@@ -718,7 +765,7 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     *(void **)&init = dlsym(library, "shim_init");
     init(&shim);
     module *made = calloc(1, sizeof *made);
-    *made = (module){ library, here };
+    *made = (module){ library, here, NULL, NULL };
     *m = made;
     modules++;
     return 0;
@@ -728,19 +775,69 @@ API int cuModuleUnload(void *m)
 {
     BELONGS("a module", ((module *)m)->of);
     LOCKED(run_all());
-    dlclose(((module *)m)->library);
+    if (((module *)m)->library) {
+        dlclose(((module *)m)->library);
+    }
+    for (function *f = ((module *)m)->functions, *next; f; f = next) {
+        next = f->next;
+        free(f);
+    }
+    free(((module *)m)->names);
     free(m);
     modules--;
     return fails(__func__);
 }
+/* A line of the names: the kernel's, a space, for each parameter * or a point. */
+static int empty_function(void **out, module *m, const char *name)
+{
+    const char *names = m->names;
+    size_t n = strlen(name);
+    while (names && (strncmp(names, name, n) != 0 || names[n] != ' ')) {
+        names = strchr(names, '\n');
+        names = names ? names + 1 : NULL;
+    }
+    if (!names) {
+        return 500;
+    }
+    function *f = calloc(1, sizeof *f);
+    *f = (function){ .of = here, .next = m->functions };
+    m->functions = f;
+    snprintf(f->name, sizeof f->name, "%s", name);
+    for (const char *s = names + n + 1; *s != '\n' && f->params < LAUNCH_PARAMS; s++) {
+        f->pointers[f->params++] = *s == '*';
+    }
+    *out = f;
+    return 0;
+}
+
+/* A pointer may be behind the last byte, where nothing is read. The first kernel on a device shows that it computes. */
+static int empty_launch(const function *f, unsigned block, void **params)
+{
+    for (int i = 0; i < f->params; i++) {
+        ptr p;
+        memcpy(&p, params[i], sizeof p);
+        if (f->pointers[i] && p && !memory_holds(p, 0)) {
+            fprintf(stderr, "cuda_shim: parameter %d of %s, %llx, is no memory of the device\n", i, f->name, p);
+            abort();
+        }
+        for (unsigned k = 0; k < block && strncmp(f->name, "canary", 6) == 0; k++) {
+            ((unsigned *)(uintptr_t)p)[k] = k * 3 + 7;
+        }
+    }
+    return 0;
+}
+
 API int cuModuleGetFunction(void **out, void *handle, const char *name)
 {
     module *m = handle;
     char call[200];
     BELONGS("a module", m->of);
     MAY_FAIL();
+    if (m->names) {
+        return empty_function(out, m, name);
+    }
     snprintf(call, sizeof call, "%s__call", name);
-    function found = { dlsym(m->library, call), 0, here, "" };
+    function found = { dlsym(m->library, call), 0, here, m->functions, "", { 0 } };
     snprintf(call, sizeof call, "%s__params", name);
     int *params = dlsym(m->library, call);
     if (!found.call || !params) {
@@ -750,6 +847,7 @@ API int cuModuleGetFunction(void **out, void *handle, const char *name)
     snprintf(found.name, sizeof found.name, "%s", name);
     *out = calloc(1, sizeof found);
     *(function *)*out = found;
+    m->functions = *out;
     return 0;
 }
 static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **params)
@@ -788,6 +886,9 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
         unlink(getenv("GENIE_SHIM_FAULTS"));
     }
     MAY_FAIL();
+    if (empty()) {
+        return empty_launch(f, bx, params);
+    }
     char *own = calloc(LAUNCH_PARAMS, 8);
     for (int i = 0; i < ((function *)f)->params && i < LAUNCH_PARAMS; i++) {
         memcpy(own + 8 * i, params[i], 8);
@@ -804,7 +905,7 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 
 /* ---- NVRTC ---- */
 
-typedef struct program { char *source; char path[600], log[4000]; } program;
+typedef struct program { char *source, *names; char path[600], log[4000]; } program;
 
 API int nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 99; return 0; }
 API int nvrtcGetNumSupportedArchs(int *n) { *n = 2; return 0; }
@@ -821,6 +922,7 @@ API int nvrtcDestroyProgram(void **handle)
 {
     program *p = *handle;
     free(p->source);
+    free(p->names);
     free(p);
     *handle = NULL;
     return 0;
@@ -838,9 +940,41 @@ static void write_calls(FILE *f, const char *source)
     }
 }
 
+/* In place of a compiler: the kernels of the source, and which of their parameters are pointers. */
+static void name_kernels(program *p)
+{
+    char *to = p->names = malloc(2 * strlen(p->source) + 1);
+    *to = 0;
+    for (const char *s = strstr(p->source, "__launch_bounds__("); s; s = strstr(s, "__launch_bounds__(")) {
+        s = strchr(s, ')') + 1;
+        s += strspn(s, " ");
+        size_t n = strcspn(s, "(");
+        to += sprintf(to, "%.*s ", (int)n, s);
+        s += n + 1;
+        for (int deep = 0, last = '.'; ; s++) {
+            deep += (*s == '<') - (*s == '>');
+            last = *s == '*' ? '*' : last;
+            if (*s == ')' || (*s == ',' && deep == 0)) {
+                *to++ = (char)last;
+                last = '.';
+            }
+            if (*s == ')') {
+                break;
+            }
+        }
+        *to++ = '\n';
+        *to = 0;
+    }
+}
+
 API int nvrtcCompileProgram(void *handle, int n, const char *const *options)
 {
     program *p = handle;
+    if (empty()) {
+        free(p->names);
+        name_kernels(p);
+        return 0;
+    }
     char source[620], command[4096], folder[400];
     const char *dir = getenv("GENIE_SHIM_DIR"), *compiler = getenv("CXX");
     uint64_t h = 14695981039346656037u;
@@ -879,8 +1013,9 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options)
     }
     return r == 0 ? 0 : 6;
 }
-API int nvrtcGetCUBINSize(void *handle, size_t *n) { *n = strlen(((program *)handle)->path) + 1; return 0; }
-API int nvrtcGetCUBIN(void *handle, char *out) { strcpy(out, ((program *)handle)->path); return 0; }
+static const char *cubin(const program *p) { return p->names ? p->names : p->path; }
+API int nvrtcGetCUBINSize(void *handle, size_t *n) { *n = strlen(cubin(handle)) + 1; return 0; }
+API int nvrtcGetCUBIN(void *handle, char *out) { strcpy(out, cubin(handle)); return 0; }
 API int nvrtcGetPTXSize(void *handle, size_t *n) { return nvrtcGetCUBINSize(handle, n); }
 API int nvrtcGetPTX(void *handle, char *out) { return nvrtcGetCUBIN(handle, out); }
 API int nvrtcGetProgramLogSize(void *handle, size_t *n) { *n = strlen(((program *)handle)->log) + 1; return 0; }

@@ -1,5 +1,7 @@
 /* Contexts over several devices: this CPU and one or two servers in this process. Whatever is placed where, results are those of
- * one device, bit for bit; what fails is told with its cause, and the rest lives. */
+ * one device, bit for bit; what fails is told with its cause, and the rest lives.
+ *
+ * Tier: quick address thread */
 #include <stdbool.h>
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A stranger takes the shipped files: in an empty folder, as a user without rights, README's program is compiled with README's
 # own line and run against a genie_serve that is already there; what crosses the socket is recorded outside of both processes.
-# Takes longer than seconds: not in the quick run.
+# Tier: slow
 . "$(dirname "$0")/script.sh"
 folder=$WORK/stranger
 secrets=()
@@ -42,12 +42,51 @@ extract_program() {
     wc -l <"$folder/$source"
 }
 
+# The same program in C++ with the implementation elsewhere.
+write_program_in_cxx() { grep -v '^#define GENIE_IMPLEMENTATION' "$folder/prog.c" >"$folder/prog.cpp"; }
+
+# readme_line PATTERN: the first line of README that matches, without optimisation, which takes the stranger's time alone.
+readme_line() { grep -m 1 -E "$1" README.md | sed -E 's/ +#.*$//; s/ -O2 / -O0 /g'; }
+
+# shown_output: what README shows below its line that compiles the program.
+shown_output() { awk '/^\$ \.\/prog$/ { inside = 1; next } /^```/ { inside = 0 } inside' README.md; }
+
+program_gives_what_the_readme_shows() {
+    shown_output >"$WORK/shown"
+    [ "$(wc -l <"$WORK/shown")" -ge 3 ] && diff "$WORK/shown" "$WORK/local.output"
+}
+
+program_with_the_gpu_executor_runs() {
+    local line; line=$(readme_line '^cc .*genie_cuda\.c')
+    echo "$line"
+    [ -n "$line" ] && as_stranger "$line && GENIE_DEVICES=cpu ./$program" | diff "$WORK/shown" -
+}
+
+program_in_cxx_runs() {
+    local line; line=$(readme_line '^cc .*&& c\+\+ ')
+    echo "$line"
+    [ -n "$line" ] && as_stranger "rm -f $program; $line && ./$program" | diff "$WORK/shown" -
+}
+
+# Each other block of C in README is the body of a function that is given what the text speaks of.
+blocks_of_the_readme_compile() {
+    awk 'BEGIN { print "#define GENIE_IMPLEMENTATION\n#include \"genie.h\"\ngn_tensor my_attention(gn_tensor q, gn_tensor k, gn_tensor v);" }
+         /^```c$/ { inside = 1; text = ""; next }
+         /^```/ { if (inside && text !~ /main *\(/) printf "void block_%d(gn_ctx *g, gn_tensor x, gn_tensor weight, gn_tensor bias, gn_tensor targets, gn_tensor q, gn_tensor k, gn_tensor v);\n" \
+             "void block_%d(gn_ctx *g, gn_tensor x, gn_tensor weight, gn_tensor bias, gn_tensor targets, gn_tensor q, gn_tensor k, gn_tensor v) {\n%s}\n", ++n, n, text
+             inside = 0 }
+         inside { text = text $0 "\n" }
+         END { exit n < 2 }' README.md | sed '1d' >"$WORK/blocks.c" || return 1
+    $CC -std=gnu11 -fsyntax-only -Wall -Wextra -Wno-unused -Werror -I. "$WORK/blocks.c"
+}
+
 prepare_folder() {
     local file
     chmod 711 "$WORK"
     mkdir -p "$folder" "$WORK/records"
     for file in genie.h genie_net.c genie_cuda.c; do [ ! -f $file ] || cp $file "$folder/"; done
     extract_program || return 1
+    write_program_in_cxx
     [ ${#person[@]} = 0 ] || chown -R nobody "$folder"
 }
 
@@ -135,6 +174,10 @@ check server_started_separately_prints_its_url start_server "$WORK/server"
 check recorder_between_them_starts start_recorder
 check program_of_the_readme_against_the_server_runs program_runs_on_the_server
 check program_of_the_readme_without_server_runs_here program_runs_alone
+check program_of_the_readme_gives_what_the_readme_shows program_gives_what_the_readme_shows
+check program_of_the_readme_with_the_gpu_executor_runs program_with_the_gpu_executor_runs
+if has c++; then check program_of_the_readme_in_cxx_runs program_in_cxx_runs; else skip program_of_the_readme_in_cxx_runs "no c++ here"; fi
+check other_blocks_of_the_readme_compile blocks_of_the_readme_compile
 check bytes_on_the_socket_are_tls_records socket_carries_tls_alone
 check bytes_on_the_socket_hold_no_plain_text no_plain_text_crosses
 check recorder_given_plain_bytes_finds_them recorder_finds_plain_text

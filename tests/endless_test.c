@@ -1,7 +1,9 @@
 /* Clients for watchdog_test.sh, which runs this with $GENIE_TEST_ENDLESS; alone it skips. Of $GENIE_DEVICES:
  *     endless   runs a step without end on a CPU, tells how it ended; 0 if with an error
  *     atanh     the same of a step with a kernel that tests/cuda_shim.c lets hang on demand
- *     honest N  short steps for N seconds: tells the longest; 0 if none failed */
+ *     honest N  short steps for N seconds: tells the longest; 0 if none failed
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

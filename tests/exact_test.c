@@ -2,7 +2,9 @@
  * Each is computed by tests/reference.h and must come out equal, number for number, on every executor: the CPU on each of its instruction
  * paths, a server in this process, the GPU of $GENIE_TEST_DEVICES (cuda:0). Each program is read in several ways, since what is fused into
  * one kernel depends on what is asked for. GENIE_TEST_PROGRAMS=N: so many programs instead of a few. Then products of integers with what
- * stands before and behind them, for each dtype and each kind of product's kernel. */
+ * stands before and behind them, for each dtype and each kind of product's kernel.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 
@@ -209,29 +211,14 @@ static int64_t draw_length(void)
     return lengths[test_random_int(0, TEST_COUNT(lengths) - 1)];
 }
 
-/* What the kind needs beside its first input: leaves where no result of the program would do. False: there is no such step. */
-static bool draw_details(program *p, step *s)
+/* What the kind needs beside its first input: leaves where no result of the program would do. False: there is no such
+   step. These are the kinds from TRANSPOSE on; `axis`: one of the first input, n: a length. */
+static bool draw_movement(program *p, step *s, int axis, int64_t n)
 {
     ref *a = p->steps[s->in[0]].want;
-    int rank = a->shape.rank, axis = rank ? (int)test_random_int(0, rank - 1) : 0;
-    int64_t length = rank ? a->shape.dims[axis] : 1, last = rank ? a->shape.dims[rank - 1] : 1, n = draw_length();
-    if (rank == 0 && s->kind >= REDUCE) return false;
-    if (p->n + 4 > MOST_STEPS) return false;
-    s->p[0] = axis;
-    s->dtype = dtypes[test_random_int(0, TEST_COUNT(dtypes) - 1)];
+    int rank = a->shape.rank;
+    int64_t length = rank ? a->shape.dims[axis] : 1;
     switch (s->kind) {
-    case UNARY: s->which = (int)test_random_int(0, TEST_COUNT(unaries) - 1); return true;
-    case BINARY: s->which = (int)test_random_int(0, TEST_COUNT(binaries) - 1); s->in[1] = pick_alike(p, s->in[0]); return true;
-    case NUMBER: s->which = (int)test_random_int(0, TEST_COUNT(numbered) - 1); s->number = (double)test_random_int(a->f || !ref_is_unsigned(a->dtype) ? -3 : 0, a->dtype == GN_BOOL ? 1 : 3); return true;
-    case WHERE:
-        s->in[1] = s->in[0];
-        s->in[0] = add_leaf(p, GN_BOOL, a->shape, 0, 1);
-        s->in[2] = pick_alike(p, s->in[1]);
-        return true;
-    case CAST: return true;
-    case REDUCE: s->which = (int)test_random_int(0, TEST_COUNT(reductions) - 1); s->p[0] = test_random_int(1, (1 << rank) - 1); s->p[1] = test_random_int(0, 1); return a->n > 0;
-    case PRODUCT: s->in[1] = add_numbers(p, a->dtype, test_random_int(0, 3) ? GN_SHAPE(last, n) : GN_SHAPE(last)); return true;
-    case LINEAR: s->in[1] = add_numbers(p, a->dtype, GN_SHAPE(last, n)); s->in[2] = add_numbers(p, a->dtype, GN_SHAPE(n)); return true;
     case TRANSPOSE: s->p[1] = test_random_int(0, rank - 1); return true;
     case SLICE: s->p[1] = test_random_int(0, length - 1); s->p[2] = length; s->p[3] = test_random_int(1, 3); if (test_random_int(0, 2) == 0) { s->p[2] = INT64_MIN; s->p[3] = -1; } return true;
     case CONCAT: s->in[1] = s->in[0]; return true;
@@ -251,6 +238,33 @@ static bool draw_details(program *p, step *s)
     case RUNNING: s->which = (int)test_random_int(0, 2); return true;
     case ONE_HOT: s->in[0] = add_leaf(p, GN_I32, GN_SHAPE(n), 0, 5); s->p[0] = 6; return true;
     default: s->p[0] = a->n + 2; return rank > 0;
+    }
+}
+
+/* The same for every kind. */
+static bool draw_details(program *p, step *s)
+{
+    ref *a = p->steps[s->in[0]].want;
+    int rank = a->shape.rank, axis = rank ? (int)test_random_int(0, rank - 1) : 0;
+    int64_t last = rank ? a->shape.dims[rank - 1] : 1, n = draw_length();
+    if (rank == 0 && s->kind >= REDUCE) return false;
+    if (p->n + 4 > MOST_STEPS) return false;
+    s->p[0] = axis;
+    s->dtype = dtypes[test_random_int(0, TEST_COUNT(dtypes) - 1)];
+    switch (s->kind) {
+    case UNARY: s->which = (int)test_random_int(0, TEST_COUNT(unaries) - 1); return true;
+    case BINARY: s->which = (int)test_random_int(0, TEST_COUNT(binaries) - 1); s->in[1] = pick_alike(p, s->in[0]); return true;
+    case NUMBER: s->which = (int)test_random_int(0, TEST_COUNT(numbered) - 1); s->number = (double)test_random_int(a->f || !ref_is_unsigned(a->dtype) ? -3 : 0, a->dtype == GN_BOOL ? 1 : 3); return true;
+    case WHERE:
+        s->in[1] = s->in[0];
+        s->in[0] = add_leaf(p, GN_BOOL, a->shape, 0, 1);
+        s->in[2] = pick_alike(p, s->in[1]);
+        return true;
+    case CAST: return true;
+    case REDUCE: s->which = (int)test_random_int(0, TEST_COUNT(reductions) - 1); s->p[0] = test_random_int(1, (1 << rank) - 1); s->p[1] = test_random_int(0, 1); return a->n > 0;
+    case PRODUCT: s->in[1] = add_numbers(p, a->dtype, test_random_int(0, 3) ? GN_SHAPE(last, n) : GN_SHAPE(last)); return true;
+    case LINEAR: s->in[1] = add_numbers(p, a->dtype, GN_SHAPE(last, n)); s->in[2] = add_numbers(p, a->dtype, GN_SHAPE(n)); return true;
+    default: return draw_movement(p, s, axis, n);
     }
 }
 

@@ -2,6 +2,7 @@
 # Files that the formats' own packages write (safetensors, gguf, from PyPI), as the readers under examples/formats see
 # them: names, shapes, every value. The other way round for what they write. Skipped where a package is missing;
 # tests/oracles.txt names them.
+# Tier: quick
 . "$(dirname "$0")/script.sh"
 export PYTHONPATH=$ROOT/build/oracles${PYTHONPATH:+:$PYTHONPATH}
 

@@ -1,5 +1,7 @@
 /* The readers of files under examples/formats: what they read, what they refuse, files that are cut or altered at every
- * byte, and the memory that they take. */
+ * byte, and the memory that they take.
+ *
+ * Tier: quick address thread */
 #include "test.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -692,6 +694,11 @@ TEST(gguf_that_is_wrong_is_refused_by_name)
             test_fail(__FILE__, __LINE__, "case %d: %s, not: %s", i, g ? "opened" : gg_error, cases[i].says);
         gguf_close(g);
     }
+    CHECK_INT(held, 0);
+}
+
+TEST(gguf_whose_entries_contradict_each_other_is_refused_by_name)
+{
     gg_head(2, 0); gg_tensor("a", 0, 1, 8, 1, 0); gg_tensor("a", 0, 1, 8, 1, 32); gg_pad(64);
     CHECK(!gg_open() && strstr(gg_error, "twice"));
     gg_head(2, 0); gg_tensor("a", 0, 1, 16, 1, 0); gg_tensor("b", 0, 1, 8, 1, 32); gg_pad(64);
@@ -801,6 +808,7 @@ int main(int argc, char **argv)
         TEST_ENTRY(gguf_cut_at_any_byte_is_refused),
         TEST_ENTRY(gguf_altered_at_any_field_is_refused_or_whole),
         TEST_ENTRY(gguf_that_is_wrong_is_refused_by_name),
+        TEST_ENTRY(gguf_whose_entries_contradict_each_other_is_refused_by_name),
         TEST_ENTRY(gguf_in_splits_is_one_set_of_tensors),
         TEST_ENTRY(gguf_blocks_of_known_bits_have_their_values),
         TEST_ENTRY(files_that_are_none_are_refused),

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every parser of bytes that nobody vouches for: the fuzz targets of tests/fuzz/, over their corpora, the seeds they make and alterations
 # of both that are the same on every run. `./build.sh fuzz NAME SECONDS` looks for more. GENIE_FUZZ_ALTERATIONS=1000000: a longer run.
+# Tier: quick address
 . "$(dirname "$0")/script.sh"
 targets=$(for source in tests/fuzz/*_fuzz.c; do basename "$source" _fuzz.c; done)
 alterations=${GENIE_FUZZ_ALTERATIONS:-$([ -n "${SAN:-}" ] && echo 500 || echo 2000)}
@@ -34,8 +35,13 @@ build_targets() {
     local optimise=-O1
     [ -z "${SAN:-}" ] || optimise="-O0 -g -fno-omit-frame-pointer -fsanitize=$SAN -fno-sanitize-recover=all"
     # shellcheck disable=SC2086 # the flags are words
-    $CC -std=gnu11 $optimise -ffp-contract=off -pthread -Wall -Wextra -Werror -I. "$WORK/core.c" "$WORK/net.c" "$WORK/main.c" -o "$WORK/replay" $LIBS
+    $CC -std=gnu11 $optimise -ffp-contract=off -pthread -Wall -Wextra -Werror -I. "$WORK/core.c" "$WORK/net.c" genie_cuda.c "$WORK/main.c" -o "$WORK/replay" $LIBS &&
+        $CC -std=gnu11 -O1 -g -fPIC -shared -o "$WORK/shim.so" tests/cuda_shim.c -ldl -lpthread
 }
+
+# GPUs of three architectures, whose kernels compute nothing; no kernel is kept from one input to the next.
+export GENIE_LIBCUDA=$WORK/shim.so GENIE_NVRTC=$WORK/shim.so GENIE_SHIM_EMPTY=1 GENIE_SHIM_DEVICES=3 GENIE_SHIM_ARCH=60,80,90
+export GENIE_CUDA_KERNELS=0 GENIE_CACHE=$WORK/none/none GENIE_CUBLASLT=0 GENIE_CUDA_TUNE=0 GENIE_MEASURE=0
 
 # The last line says how many inputs there were.
 replays() { ASAN_OPTIONS=${ASAN_OPTIONS:-allocator_may_return_null=1} "$WORK/replay" "$alterations" "$found" "$1" | tee "$WORK/replay.log" && tail -n 1 "$WORK/replay.log" >&3; }

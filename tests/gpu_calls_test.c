@@ -2,7 +2,9 @@
  * error; a step that fails has changed no state; what was made is destroyed; nothing hangs. Once with an error that passes (out of
  * memory), once with one that breaks the context. tests/cuda_shim.c fails on demand; tests/shim_test.sh runs this with it.
  *
- * Each run is a process of its own, so that the calls before the first step are among them. $GENIE_TEST_EVERY=K: one call of K. */
+ * Each run is a process of its own, so that the calls before the first step are among them. $GENIE_TEST_EVERY=K: one call of K.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

@@ -18,7 +18,8 @@
 # them. racecheck sees shared memory, not global memory. None looks into captured graphs: graphs are off. initcheck does not look at
 # the driver's own copies: results come down together, with the padding between them. memcheck does not report answers of the
 # driver: a module is asked for kernels that it may not hold. racecheck does not see that a warp has met before one of its threads
-# arrives for all: in fed products each thread arrives then (GENIE_CUDA_EVERY_LANE=1). Products are not measured under them, nor computed
+# arrives for all: in fed products each thread arrives then (GENIE_CUDA_EVERY_LANE=1, a switch of the executor that test programs
+# link, which is compiled with -DGENIE_TEST; the library does not have it). Products are not measured under them, nor computed
 # by cuBLASLt. Of gpu_test only what makes each plan anew runs. None of them runs on a device inside some virtual machines; then they
 # are skipped with their own words.
 set -u -o pipefail

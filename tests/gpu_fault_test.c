@@ -1,6 +1,8 @@
 /* Faults of a GPU, asked of tests/cuda_shim.c by the file $GENIE_SHIM_FAULTS: out of memory, a kernel that does not compile, an error
  * that breaks the context. The device is that of $GENIE_TEST_DEVICES ("cuda:0", or a server of it whose environment names the same
- * file). tests/shim_test.sh runs this; alone it skips. */
+ * file). tests/shim_test.sh runs this; alone it skips.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

@@ -1,6 +1,8 @@
 /* What a program may ask of the GPU executor, and what its clients share there: sizes whose sums do not fit in 64 bits, ids at the edge,
  * memory, kernels and the compiler's time. Parts are given to the executor as a server gives it those of its clients.
- * What only makes plans runs everywhere; the rest needs a GPU, or tests/cuda_shim.c, with which shim_test.sh runs this. */
+ * What only makes plans runs everywhere; the rest needs a GPU, or tests/cuda_shim.c, with which shim_test.sh runs this.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_IMPLEMENTATION
 #define GENIE_EXT
 #include "../genie.h"
@@ -10,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "test.h"
 
@@ -219,6 +222,38 @@ static void plans_with_too_many_error_words_are_refused(void)
     if (x.i) x.i->close(x.self);
 }
 
+/* Results that show states which are written anew: each is looked up, not searched for. Seconds. */
+static double make_states(gn_exec x, uint32_t n)
+{
+    maker *m = maker_new();
+    gn_fault f = { 0 };
+    gn_shape shape = GN_SHAPE(4);
+    uint32_t one = add_full(m, GN_I32, GN_SHAPE(1), 1), by = add_node(m, "floor_divide", GN_I32, GN_SHAPE(1));
+    add_input(m, by, one);
+    add_input(m, by, one);                           /* may fail: new versions are copied at the end of the run */
+    add_out(m, by);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t leaf = add_leaf(m, GN_LEAF_STATE, GN_I32, shape, i);
+        add_out(m, leaf);
+        m->updates[m->part.n_updates++] = (gn_part_update){ i, 1, add_broadcast(m, one, shape) };
+    }
+    clock_t from = clock();
+    CHECK_RESULT(make_plan(x, made(m), &f), GN_OK);
+    double s = (double)(clock() - from) / CLOCKS_PER_SEC;
+    maker_free(m);
+    printf("  %u states: %.3f s\n", n, s);
+    return s;
+}
+
+static void plans_of_many_updates_are_made_in_time_that_grows_with_their_number(void)
+{
+    gn_exec x = open_exec("", 0);
+    REQUIRE(x.i != NULL);
+    double few = make_states(x, 10000), many = make_states(x, 100000);
+    CHECK(many < 20 * few + 0.2);
+    x.i->close(x.self);
+}
+
 static void plans_with_too_many_kernels_are_refused(void)
 {
     gn_exec x = open_exec("", 0);
@@ -398,6 +433,126 @@ static void others_make_plans_while_one_compiles(void)
     y.i->close(y.self);
 }
 
+/* ---- runs that are ended, and what they and slots hold ---- */
+
+typedef struct ending { gn_flag *flag; int after_ms; } ending;
+
+static void *end_later(void *arg)
+{
+    const ending *e = arg;
+    usleep((useconds_t)e->after_ms * 1000);
+    e->flag->why = GN_CANCELLED;
+    return NULL;
+}
+
+/* A state that becomes the end of a chain of kernels, all alike; out: its value before. */
+static const gn_part *many_kernels(maker *m, int n, gn_shape shape)
+{
+    uint32_t state = add_leaf(m, GN_LEAF_STATE, GN_F32, shape, 0), x = state;
+    for (int i = 0; i < n; i++) {
+        uint32_t y = add_node(m, "cumsum", GN_F32, shape);
+        add_input(m, y, x);
+        add_word(m, y, 0);
+        x = y;
+    }
+    if (n) m->updates[m->part.n_updates++] = (gn_part_update){ 0, 1, x };
+    else add_out(m, state);
+    return made(m);
+}
+
+/* From another thread, before the next kernel is launched. The state is as it was, and the executor goes on. On a GPU kernels are launched
+   ahead of those that run: what is launched then ends first. */
+static void a_run_of_many_kernels_ends_when_it_is_told_to(void)
+{
+    const gn_shape shape = shim.live ? GN_SHAPE(16) : GN_SHAPE(1 << 22);
+    const int n = shim.live ? 60000 : 20000;
+    gn_flag flag = { 0 };
+    gn_exec_desc d = { .device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0", .threads = 1, .stats = &stats, .cancel = &flag, .tenant = "" };
+    gn_exec x = { NULL, NULL };
+    gn_fault f = { 0 };
+    void *many = NULL, *look = NULL;
+    uint64_t ticket = 0;
+    float *value = calloc((size_t)shape.dims[0], sizeof *value);
+    pthread_t thread;
+    REQUIRE(value && gn__driver->open(&d, &x, &f) == GN_OK);
+    value[0] = 3;
+    gn_slot_desc slot = { .slot = 0, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_F32, .shape = shape, .host = value, .bytes = (size_t)shape.dims[0] * sizeof *value };
+    CHECK_RESULT(x.i->slot_put(x.self, &slot, &f), GN_OK);
+    maker *m = maker_new(), *l = maker_new();
+    CHECK_RESULT(x.i->plan_make(x.self, many_kernels(m, n, shape), &many, &f), GN_OK);
+    CHECK_RESULT(x.i->plan_make(x.self, many_kernels(l, 0, shape), &look, &f), GN_OK);
+    REQUIRE(many && look);
+    ending e = { &flag, 200 };
+    uint64_t from = gn_now_us();
+    REQUIRE(pthread_create(&thread, NULL, end_later, &e) == 0);
+    gn_result r = x.i->submit(x.self, many, NULL, NULL, &ticket, &f);
+    pthread_join(thread, NULL);
+    printf("  %s after %.2f s: %s\n", gn_result_name(r), (double)(gn_now_us() - from) * 1e-6, f.text);
+    CHECK_RESULT(r, GN_CANCELLED);
+    CHECK(strstr(f.text, "kernel") != NULL);
+    CHECK(gn_now_us() - from < 10000000);
+    flag.why = GN_OK;
+    for (int64_t i = 0; i < shape.dims[0]; i++) value[i] = -1;
+    gn_out out = { value, slot.bytes, 0 };
+    CHECK_RESULT(x.i->submit(x.self, look, NULL, &out, &ticket, &f), GN_OK);
+    CHECK_RESULT(x.i->wait(x.self, ticket, &f), GN_OK);
+    CHECK(value[0] == 3 && value[1] == 0);
+    CHECK_RESULT(run_one(x, 1, 64), GN_OK);
+    x.i->plan_destroy(x.self, many);
+    x.i->plan_destroy(x.self, look);
+    x.i->close(x.self);
+    maker_free(m);
+    maker_free(l);
+    free(value);
+}
+
+/* Slots, blocks of plans and kept values, each to the session, its tenant and all: whichever has the least room refuses, by name. */
+static void device_memory_is_charged_to_session_tenant_and_all(void)
+{
+    enum { MIB = 1 << 20 };
+    static const char *const flags[3] = { "--total-memory", "--tenant-memory", "--memory" };
+    for (int least = 0; least < 3; least++) {
+        gn_account *all[3];
+        gn_exec x = { NULL, NULL };
+        gn_fault f = { 0 };
+        gn_exec_desc d = { .device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0", .threads = 1, .stats = &stats, .tenant = "" };
+        for (int i = 0; i < 3; i++) all[i] = gn__account_open(i ? all[i - 1] : NULL, "it", flags[i], i == least ? 24 * MIB : 256 * MIB);
+        gn__paying = (gn__payer){ NULL, all[2], false };
+        REQUIRE(gn__driver->open(&d, &x, &f) == GN_OK);
+        uint64_t held = gn__account_held(all[2]), after;
+        gn_slot_desc slot = { .slot = 1, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_U8, .shape = GN_SHAPE(4 * MIB), .bytes = 4 * MIB };
+        CHECK_RESULT(x.i->slot_put(x.self, &slot, &f), GN_OK);
+        for (int i = 0; i < 3; i++) CHECK(gn__account_held(all[i]) >= held + 4 * MIB);
+        maker *m = maker_new(), *large = maker_new();
+        void *plan = NULL;
+        uint64_t ticket = 0;
+        add_out(m, add_full(m, GN_U8, GN_SHAPE(2 * MIB), 1));
+        gn_out out = { NULL, 0, 1 };
+        CHECK_RESULT(x.i->plan_make(x.self, made(m), &plan, &f), GN_OK);
+        if (plan) CHECK_RESULT(x.i->submit(x.self, plan, NULL, &out, &ticket, &f), GN_OK);
+        CHECK_RESULT(x.i->wait(x.self, ticket, &f), GN_OK);
+        after = gn__account_held(all[0]);
+        CHECK(after >= held + 8 * MIB);                    /* the state, the block, the value */
+        x.i->values_release(x.self, 2);
+        CHECK(gn__account_held(all[0]) <= after - 2 * MIB);
+        add_out(large, add_full(large, GN_U8, GN_SHAPE(30 * MIB), 1));
+        CHECK_RESULT(make_plan(x, made(large), &f), GN_LIMIT);
+        CHECK(strstr(f.text, flags[least]) != NULL);
+        slot = (gn_slot_desc){ .slot = 2, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_U8, .shape = GN_SHAPE(30 * MIB), .bytes = 30 * MIB };
+        CHECK_RESULT(x.i->slot_put(x.self, &slot, &f), GN_LIMIT);
+        CHECK(strstr(f.text, flags[least]) != NULL);
+        after = gn__account_held(all[0]);
+        CHECK_RESULT(x.i->slot_drop(x.self, 1, 1), GN_OK);
+        CHECK(gn__account_held(all[0]) <= after);
+        if (plan) x.i->plan_destroy(x.self, plan);
+        x.i->close(x.self);
+        gn__paying = (gn__payer){ NULL, NULL, false };
+        for (int i = 2; i >= 0; i--) { CHECK_INT(gn__account_held(all[i]), 0); gn__account_close(all[i]); }
+        maker_free(m);
+        maker_free(large);
+    }
+}
+
 /* 2^31 elements to each of 1024 blocks: counted in 32 bits the places of what is found would begin 16 GiB before the result. */
 static void nonzero_counts_past_32_bits(void)
 {
@@ -469,12 +624,13 @@ int main(int argc, char **argv)
 {
     static const test_entry plans[] = {
         TEST_ENTRY(plans_whose_bytes_wrap_are_refused), TEST_ENTRY(plans_that_need_more_than_the_session_may_hold_are_refused), TEST_ENTRY(plans_with_too_many_error_words_are_refused),
-        TEST_ENTRY(plans_with_too_many_kernels_are_refused),
+        TEST_ENTRY(plans_with_too_many_kernels_are_refused), TEST_ENTRY(plans_of_many_updates_are_made_in_time_that_grows_with_their_number),
     };
     static const test_entry runs[] = {
         TEST_ENTRY(memory_is_cleared_where_several_tenants_take_it), TEST_ENTRY(kept_ids_at_the_edge_leave_nothing), TEST_ENTRY(kernels_of_equal_hashes_are_told_apart_by_their_text),
         TEST_ENTRY(kernels_and_programs_go_by_least_recent_use), TEST_ENTRY(others_make_plans_while_one_compiles), TEST_ENTRY(a_tenant_has_so_many_seconds_of_the_compiler),
-        TEST_ENTRY(only_a_folder_of_ones_own_keeps_kernels), TEST_ENTRY(nonzero_counts_past_32_bits),
+        TEST_ENTRY(only_a_folder_of_ones_own_keeps_kernels), TEST_ENTRY(a_run_of_many_kernels_ends_when_it_is_told_to), TEST_ENTRY(device_memory_is_charged_to_session_tenant_and_all),
+        TEST_ENTRY(nonzero_counts_past_32_bits),
     };
     const char *place = getenv("GENIE_LIBCUDA");
     void *library = place ? dlopen(place, RTLD_NOW | RTLD_LOCAL) : NULL;

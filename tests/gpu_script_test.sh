@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # What bench_gpu and gpu_conformance.sh say about their arguments, and on a machine without a GPU.
+# Tier: quick
 . "$(dirname "$0")/script.sh"
 bench=$WORK/bench_gpu
 # No GPU, whatever this machine has.

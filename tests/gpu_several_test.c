@@ -1,6 +1,8 @@
 /* A context over two GPUs beside one over the first of them: equal bits, whatever runs where; states that move, faults, large values in
  * plain and pinned memory, contexts of several threads, a server with both. Numbers are whole and small, so that every sum is exact.
- * Skips with fewer than two GPUs; tests/shim_test.sh runs it on two devices of tests/cuda_shim.c. */
+ * Skips with fewer than two GPUs; tests/shim_test.sh runs it on two devices of tests/cuda_shim.c.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

@@ -1,5 +1,7 @@
 /* Larger shapes than the conformance suite's on the device of $GENIE_TEST_DEVICES (cuda:0), beside the CPU executor: tiled and
- * tensor-core products, flash attention, long reductions and rows, replayed plans with states, faults. Skips where it is absent. */
+ * tensor-core products, flash attention, long reductions and rows, replayed plans with states, faults. Skips where it is absent.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 
@@ -535,32 +537,21 @@ static gn_tensor attend(gn_tensor q, gn_tensor keys, gn_tensor v) { return gn_ma
 
 static gn_tensor last_two_swapped(gn_tensor t, int rank) { return gn_transpose(t, rank - 2, rank - 1); }
 
-static gn_tensor build_written(gn_ctx *g, const job *j, void **data)
+/* Forms whose heads lie otherwise, or that are as simple as can be. */
+static gn_tensor build_reshaped(gn_ctx *g, const job *j, void **data, gn_tensor q, gn_tensor k, gn_tensor v)
 {
     int64_t T = j->a, S = j->b, D = j->c, E = j->e;
-    gn_tensor q = written_input(g, j->d, GN_SHAPE(W_B, W_H, T, D), data[0]), k = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, D), data[1]), v = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, E), data[2]), s, p;
-    gn_tensor kt = last_two_swapped(k, 4), seen = gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]);
+    gn_tensor kt = last_two_swapped(k, 4);
     switch (j->form) {
     case W_DIVIDED: {
         gn_tensor q3 = gn_reshape(q, GN_SHAPE(W_B * W_H, T, D)), k3 = gn_reshape(k, GN_SHAPE(W_B * W_H, S, D)), v3 = gn_reshape(v, GN_SHAPE(W_B * W_H, S, E));
-        s = gn_matmul(q3, gn_permute(k3, GN_AXES(0, 2, 1)));
+        gn_tensor s = gn_matmul(q3, gn_permute(k3, GN_AXES(0, 2, 1)));
         return gn_matmul(gn_softmax(gn_div(s, gn_like(s, 5.5)), 2), v3);
     }
-    case W_SCALED_QUERY: return gn_matmul(gn_softmax(gn_matmul(gn_mul_c(q, 0.125), kt), 3), v);
-    case W_MASK: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(T, S), data[3])); break;
-    case W_MASK_OF_BATCH: s = gn_add(written_input(g, j->d, GN_SHAPE(W_B, 1, 1, S), data[3]), gn_mul_c(gn_matmul(q, kt), 0.17)); break;
-    case W_MASK_OF_HEAD: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_H, T, 1), data[3])); break;
-    case W_MASK_AND_MORE: s = gn_add(gn_mul(gn_matmul(q, kt), written_input(g, j->d, GN_SHAPE(W_H, 1, 1), data[0])), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
-    case W_WHERE: s = gn_mul_c(gn_matmul(q, kt), 0.17); s = gn_where(seen, s, gn_like(s, j->d == GN_F16 ? -60000 : -1e9)); break;
-    case W_FILLED: s = gn_masked_fill(gn_mul_c(gn_matmul(q, kt), 0.17), gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]), -INFINITY); break;
     case W_GROUPED: {                                        /* the first W_G heads of keys, each for W_H / W_G of queries */
         gn_tensor q5 = gn_reshape(q, GN_SHAPE(W_B, W_G, W_H / W_G, T, D)), k5 = gn_reshape(gn_slice(k, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, D)), v5 = gn_reshape(gn_slice(v, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, E));
         return gn_reshape(attend(q5, last_two_swapped(k5, 5), v5), GN_SHAPE(W_B, W_H, T, E));
     }
-    case W_SHARED: return attend(q, last_two_swapped(gn_slice(k, 1, 1, 2, 1), 4), gn_slice(v, 1, 1, 2, 1));
-    case W_STORED: return attend(q, written_input(g, j->d, GN_SHAPE(W_B, W_H, D, S), data[1]), v);
-    case W_CAPPED: s = gn_mul_c(gn_tanh(gn_mul_c(gn_matmul(q, kt), 0.05)), 3); break;
-    case W_WIDE: p = gn_softmax(gn_mul_c(gn_cast(gn_matmul(q, kt), g == cpu ? GN_F64 : j->d == GN_F64 ? GN_F64 : GN_F32), 0.17), -1); return gn_matmul(gn_cast(p, g == cpu ? GN_F64 : j->d), v);
     case W_PERMUTED: {
         gn_tensor q2 = gn_permute(gn_reshape(q, GN_SHAPE(W_B, T, W_H, D)), GN_AXES(0, 2, 1, 3)), k2 = gn_permute(gn_reshape(k, GN_SHAPE(W_B, S, W_H, D)), GN_AXES(0, 2, 3, 1));
         return gn_permute(attend(q2, k2, gn_permute(gn_reshape(v, GN_SHAPE(W_B, S, W_H, E)), GN_AXES(0, 2, 1, 3))), GN_AXES(0, 2, 1, 3));
@@ -568,12 +559,33 @@ static gn_tensor build_written(gn_ctx *g, const job *j, void **data)
     case W_ONE_HEAD: return attend(q, gn_reshape(gn_slice(kt, 0, 0, 1, 1), GN_SHAPE(W_H, D, S)), gn_slice(v, 0, 1, 2, 1));
     case W_MATRICES: return attend(written_input(g, j->d, GN_SHAPE(T, D), data[0]), last_two_swapped(written_input(g, j->d, GN_SHAPE(S, D), data[1]), 2), written_input(g, j->d, GN_SHAPE(S, E), data[2]));
     case W_MANY_AXES: return attend(gn_reshape(q, GN_SHAPE(W_B, 2, 1, W_H / 2, T, D)), gn_reshape(kt, GN_SHAPE(W_B, 2, 1, W_H / 2, D, S)), gn_reshape(v, GN_SHAPE(W_B, 2, 1, W_H / 2, S, E)));
+    default: return attend(q, kt, v);
+    }
+}
+
+static gn_tensor build_written(gn_ctx *g, const job *j, void **data)
+{
+    int64_t T = j->a, S = j->b, D = j->c, E = j->e;
+    gn_tensor q = written_input(g, j->d, GN_SHAPE(W_B, W_H, T, D), data[0]), k = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, D), data[1]), v = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, E), data[2]), s, p;
+    gn_tensor kt = last_two_swapped(k, 4), seen = gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]);
+    switch (j->form) {
+    case W_SCALED_QUERY: return gn_matmul(gn_softmax(gn_matmul(gn_mul_c(q, 0.125), kt), 3), v);
+    case W_MASK: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(T, S), data[3])); break;
+    case W_MASK_OF_BATCH: s = gn_add(written_input(g, j->d, GN_SHAPE(W_B, 1, 1, S), data[3]), gn_mul_c(gn_matmul(q, kt), 0.17)); break;
+    case W_MASK_OF_HEAD: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_H, T, 1), data[3])); break;
+    case W_MASK_AND_MORE: s = gn_add(gn_mul(gn_matmul(q, kt), written_input(g, j->d, GN_SHAPE(W_H, 1, 1), data[0])), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
+    case W_WHERE: s = gn_mul_c(gn_matmul(q, kt), 0.17); s = gn_where(seen, s, gn_like(s, j->d == GN_F16 ? -60000 : -1e9)); break;
+    case W_FILLED: s = gn_masked_fill(gn_mul_c(gn_matmul(q, kt), 0.17), gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]), -INFINITY); break;
+    case W_SHARED: return attend(q, last_two_swapped(gn_slice(k, 1, 1, 2, 1), 4), gn_slice(v, 1, 1, 2, 1));
+    case W_STORED: return attend(q, written_input(g, j->d, GN_SHAPE(W_B, W_H, D, S), data[1]), v);
+    case W_CAPPED: s = gn_mul_c(gn_tanh(gn_mul_c(gn_matmul(q, kt), 0.05)), 3); break;
+    case W_WIDE: p = gn_softmax(gn_mul_c(gn_cast(gn_matmul(q, kt), g == cpu ? GN_F64 : j->d == GN_F64 ? GN_F64 : GN_F32), 0.17), -1); return gn_matmul(gn_cast(p, g == cpu ? GN_F64 : j->d), v);
     case W_INFINITE: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
     case W_SCORES_READ: s = gn_mul_c(gn_matmul(q, kt), 0.17); return gn_add(gn_matmul(gn_softmax(s, -1), v), gn_mean(s, GN_AXES(3), true));
     case W_WEIGHTS_READ: p = gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -1); return gn_add(gn_matmul(p, v), gn_max(p, GN_AXES(3), true));
     case W_OTHER_AXIS: return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -2), v);
     case W_SPREAD: s = gn_matmul(gn_slice(q, 2, 0, 1, 1), kt); return gn_matmul(gn_softmax(gn_add(s, written_input(g, j->d, GN_SHAPE(T, S), data[3])), -1), v);   /* one row of scores becomes T */
-    default: return attend(q, kt, v);
+    default: return build_reshaped(g, j, data, q, k, v);
     }
     return gn_matmul(gn_softmax(s, -1), v);
 }
@@ -819,6 +831,29 @@ static void a_replayed_plan_carries_its_state(void)
     CHECK(memcmp(out, want, sizeof out) == 0);
     gn_step(gpu);
     gn_release(s);
+}
+
+/* What gn_cuda_launch_again answers, and that the device computes on after it. */
+static void a_plan_launched_again_gives_what_it_gave(void)
+{
+    if (compiles_only) { test_skip("kernels are compiled, not run"); return; }
+    const char *device = getenv("GENIE_TEST_DEVICES");
+    bool local = !device || strncmp(device, "cuda", 4) == 0;
+    float x[300], first[300], second[300];
+    double seconds = -1;
+    int kernels = -1;
+    for (int i = 0; i < 300; i++) x[i] = 0.01f * (float)(i % 97);
+    CHECK_RESULT(gn_read(gn_softmax(gn_data(gpu, GN_F32, GN_SHAPE(300), x), 0), first, sizeof first), GN_OK);
+    CHECK_RESULT(gn_cuda_launch_again(0, &seconds, &kernels), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_cuda_launch_again(1, NULL, &kernels), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_cuda_launch_again(1, &seconds, NULL), GN_BAD_ARGUMENT);
+    CHECK(seconds < 0 && kernels < 0);
+    CHECK_RESULT(gn_cuda_launch_again(3, &seconds, &kernels), local ? GN_OK : GN_NO_VALUE);
+    CHECK(!local || (seconds > 0 && kernels >= 1));
+    gn_step(gpu);
+    CHECK_RESULT(gn_read(gn_softmax(gn_data(gpu, GN_F32, GN_SHAPE(300), x), 0), second, sizeof second), GN_OK);
+    CHECK(memcmp(first, second, sizeof first) == 0);
+    gn_step(gpu);
 }
 
 /* Arguments of one element that kernels take by value: in plans of one kernel, with and without arguments in memory, beside one whose
@@ -1809,7 +1844,8 @@ int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
         TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
-        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(arguments_of_one_element_are_those_of_the_run), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(appends_at_a_computed_place_are_put_back_when_a_run_fails), TEST_ENTRY(indices_into_nothing_are_out_of_range), TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
+        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_plan_launched_again_gives_what_it_gave),
+        TEST_ENTRY(arguments_of_one_element_are_those_of_the_run), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(appends_at_a_computed_place_are_put_back_when_a_run_fails), TEST_ENTRY(indices_into_nothing_are_out_of_range), TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
         TEST_ENTRY(an_old_version_is_read_beside_the_new_one), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
         TEST_ENTRY(products_of_more_than_2_to_the_31_elements_are_exact), TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
         TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(runs_along_long_rows_agree_with_the_cpu), TEST_ENTRY(long_rows_agree_with_the_cpu), TEST_ENTRY(a_loop_takes_more_inputs_than_ever), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows), TEST_ENTRY(a_cache_is_read_by_attention_written_out),

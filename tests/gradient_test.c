@@ -2,7 +2,9 @@
  *
  * A problem is an op on f64 inputs; the loss is the sum of its result times fixed random weights. Each problem runs twice: on
  * plain inputs, and on inputs that are stepped slices of permuted tensors, so that the derivative passes through views. Inputs are
- * points of a shuffled grid that keeps off zero and off each other: no difference quotient crosses a kink. */
+ * points of a shuffled grid that keeps off zero and off each other: no difference quotient crosses a kink.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

@@ -1,5 +1,7 @@
 /* Lazy graphs: what is deferred, how steps and plans are found again, what states, labels and errors mean. The tests run on the
- * CPU of this process and again on a server reached over a socketpair; what only one of them can show says so in its name. */
+ * CPU of this process and again on a server reached over a socketpair; what only one of them can show says so in its name.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

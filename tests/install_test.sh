@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What ./build.sh install puts under DESTDIR is complete, and a program made with pkg-config and nothing else runs.
-# Takes longer than seconds: not in the quick run.
+# Tier: slow
 . "$(dirname "$0")/script.sh"
 destination=$WORK/destination
 prefix=/opt/genie
@@ -107,6 +107,20 @@ program_with_the_archive_runs() {
     [ "$(env -u GENIE_DEVICES "$WORK/static_user")" = "10 $(pc --modversion genie)" ]
 }
 
+# README's lines for CMake, in a project around them.
+program_made_with_cmake_runs() {
+    local folder=$WORK/cmake
+    mkdir -p "$folder/build"
+    cp "$WORK/user.c" "$folder/prog.c"
+    {
+        printf 'cmake_minimum_required(VERSION 3.7)\nproject(prog C)\nadd_executable(prog prog.c)\nfind_package(PkgConfig REQUIRED)\n'
+        awk '/^```cmake$/ { inside = 1; next } /^```/ { inside = 0 } inside { print; n++ } END { exit n < 2 }' README.md
+    } >"$folder/CMakeLists.txt" || return 1
+    export PKG_CONFIG_PATH=$destination$prefix/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$destination
+    (cd "$folder/build" && cmake .. -DCMAKE_C_COMPILER="${CC%% *}" && cmake --build .) || return 1
+    [ "$(env -u GENIE_DEVICES LD_LIBRARY_PATH="$destination$prefix/lib" "$folder/build/prog")" = "10 $(pc --modversion genie)" ]
+}
+
 # libgenie.a brings the network unit along although the program names nothing of it.
 installed_library_reaches_a_server() {
     start_server "$WORK/server" || return 1
@@ -132,6 +146,7 @@ write_programs
 if has pkg-config; then
     check program_made_with_pkg_config_runs program_with_pkg_config_runs
     check program_made_with_pkg_config_reaches_a_server installed_library_reaches_a_server
+    if has cmake; then check program_made_with_cmake_runs program_made_with_cmake_runs; else skip program_made_with_cmake_runs "no cmake here"; fi
     check program_made_with_the_archive_runs program_with_the_archive_runs
     if [ -f "$BUILD/libgenie.so" ]; then
         check program_made_with_pkg_config_uses_the_shared_library program_uses_the_shared_library

@@ -1,4 +1,4 @@
-/* Every kernel that the conformance suite needs on a GPU, generated and compiled without one. not in the quick run
+/* Every kernel that the conformance suite needs on a GPU, generated and compiled without one.
  *
  * The suite runs on a "cuda:0" that generates and executes nothing (GENIE_CUDA_COMPILE_ONLY); then what was generated is compiled
  * by NVRTC, deduplicated and twenty kernels to a program: every shape for one arch, one kernel of each kind for the others. Skips
@@ -8,7 +8,9 @@
  * KERNELS_ARCH names the one arch (sm_90a); KERNELS_ARCHS="sm_60 sm_70" names those of which one kernel of each kind is compiled,
  * and nothing else then. With GENIE_CUDA_ONE_OF_EACH one of each is all that is generated for KERNELS_ARCH. What compiles is left in
  * $GENIE_CACHE, if that is set. Under a sanitizer one kernel of each kind is compiled for KERNELS_ARCH: NVRTC has no instrumented
- * code, the generator has. */
+ * code, the generator has.
+ *
+ * Tier: slow kernels address thread */
 #define main conformance_main
 #include "conformance_test.c"
 #undef main

@@ -1,7 +1,14 @@
 /* Where the results of a plan lie: offsets in one block from lifetimes, each in the first hole that is large enough. Parts are made by
- * hand, larger and odder than programs build them. */
+ * hand, larger and odder than programs build them.
+ *
+ * Tier: quick address thread */
+#define _GNU_SOURCE
 #define GENIE_EXT
 #include "../genie.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 #include "test.h"
 
@@ -123,7 +130,7 @@ TEST(every_result_lies_in_the_first_hole_that_holds_it)
                 add_input(&m, (uint32_t)test_random_int(i > 80 ? i - 80 : 0, i - 1));
             }
         }
-        REQUIRE(gn_layout_make(&m.part, true, &l, NULL) == GN_OK);
+        REQUIRE(gn_layout_make(&m.part, true, NULL, &l, NULL) == GN_OK);
         for (uint32_t i = 0; i < n; i++) {
             CHECK_INT(l.lay[i].offset, plain_take(list, &holes, &end, sizes[i]));
             for (uint32_t k = 0; k <= i; k++) {
@@ -143,7 +150,7 @@ static double seconds_to_lay_out(const made *m, const char *what)
     struct timespec a, b;
     gn_layout l;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
-    CHECK_RESULT(gn_layout_make(&m->part, true, &l, NULL), GN_OK);
+    CHECK_RESULT(gn_layout_make(&m->part, true, NULL, &l, NULL), GN_OK);
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     gn_layout_deinit(&l);
     double s = (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
@@ -199,6 +206,33 @@ static double many_appends(uint32_t n)
     return s;
 }
 
+/* One state to which rows are appended n times; each version is said to become the state's, or the last alone. */
+static double one_chain(uint32_t n, bool all)
+{
+    made m = make(n + 2, 3);
+    uint16_t append = op_named("kv_append"), state = op_named("state");
+    gn_part_update *updates = calloc(n, sizeof *updates);
+    uint32_t rows = add_node(&m, op_named("data"), GN_LEAF_DATA, 64), last = add_node(&m, state, GN_LEAF_STATE, 64);
+    if (!updates) {
+        exit(2);
+    }
+    m.part.updates = updates;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t y = add_node(&m, append, GN_LEAF_NONE, 64);
+        add_input(&m, last);
+        add_input(&m, rows);
+        add_input(&m, rows);
+        last = y;
+        if (all || i + 1 == n) {
+            updates[m.part.n_updates++] = (gn_part_update){ 0, 1, y };
+        }
+    }
+    double s = seconds_to_lay_out(&m, all ? "versions of one state" : "appends to one state");
+    free(updates);
+    unmake(&m);
+    return s;
+}
+
 /* Ten times the nodes take ten times as long, and the logarithm: a square would be a hundred times. */
 TEST(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number)
 {
@@ -207,6 +241,121 @@ TEST(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number)
     few = many_appends(20000);
     many = many_appends(200000);
     CHECK(many < 30 * few + 0.2);
+    for (int all = 0; all < 2; all++) {
+        few = one_chain(30000, all);
+        many = one_chain(300000, all);
+        CHECK(many < 30 * few + 0.2);
+    }
+}
+
+/* Appends to one state: in place up to the first that an older version outlives, each update by itself. */
+TEST(a_chain_of_appends_is_in_place_while_no_older_version_is_read)
+{
+    static const struct { uint32_t updated[3], n_updates, read_at; gn_update_how how[3]; } cases[] = {
+        { { 9 }, 1, 0, { GN_UPDATE_INPLACE } },
+        { { 9 }, 1, 5, { GN_UPDATE_SWAP } },                            /* version 5 is read after version 6 */
+        { { 4, 9 }, 2, 0, { GN_UPDATE_INPLACE, GN_UPDATE_SWAP } },      /* version 4 lives on */
+        { { 9, 4 }, 2, 0, { GN_UPDATE_SWAP, GN_UPDATE_INPLACE } },
+        { { 4, 4, 9 }, 3, 0, { GN_UPDATE_INPLACE, GN_UPDATE_INPLACE, GN_UPDATE_SWAP } },
+    };
+    for (int c = 0; c < TEST_COUNT(cases); c++) {
+        made m = make(20, 3);
+        gn_part_update updates[3];
+        gn_layout l;
+        uint32_t rows = add_node(&m, op_named("data"), GN_LEAF_DATA, 64), versions[10];
+        versions[0] = add_node(&m, op_named("state"), GN_LEAF_STATE, 64);
+        for (uint32_t i = 1; i < 10; i++) {
+            versions[i] = add_node(&m, op_named("kv_append"), GN_LEAF_NONE, 64);
+            add_input(&m, versions[i - 1]);
+            add_input(&m, rows);
+            add_input(&m, rows);
+        }
+        if (cases[c].read_at) {
+            add_node(&m, op_named("cumsum"), GN_LEAF_NONE, 64);
+            add_input(&m, versions[cases[c].read_at]);
+        }
+        for (uint32_t i = 0; i < cases[c].n_updates; i++) {
+            updates[i] = (gn_part_update){ 0, 1, versions[cases[c].updated[i]] };
+        }
+        m.part.updates = updates;
+        m.part.n_updates = cases[c].n_updates;
+        REQUIRE(gn_layout_make(&m.part, true, NULL, &l, NULL) == GN_OK);
+        for (uint32_t i = 0; i < cases[c].n_updates; i++) {
+            CHECK_INT(l.update_how[i], cases[c].how[i]);
+            for (uint32_t k = 1; cases[c].how[i] == GN_UPDATE_INPLACE && k <= cases[c].updated[i]; k++) {
+                CHECK_INT(l.lay[versions[k]].place, GN_PLACE_INPLACE);
+                CHECK_INT(l.lay[versions[k]].own, versions[0]);
+            }
+        }
+        gn_layout_deinit(&l);
+        unmake(&m);
+    }
+}
+
+/* ---- a flag that ends it ---- */
+
+typedef struct setter { gn_flag *flag; int after_us; atomic_bool *begun; } setter;
+
+static void *set_later(void *arg)
+{
+    setter *s = arg;
+    while (!atomic_load(s->begun)) {
+    }
+    usleep((useconds_t)s->after_us);
+    s->flag->why = GN_CANCELLED;
+    return NULL;
+}
+
+static double seconds_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Wherever it is: a fifth of the time further each time. What was taken is given back. */
+TEST(a_layout_ends_soon_after_its_flag_is_set)
+{
+    const uint32_t n = 1000000;
+    made m = make(n, 2);
+    uint16_t sum = op_named("cumsum"), add = op_named("add");
+    for (uint32_t i = 0; i < n; i++) {
+        bool adds = i % 7 && i > 1;
+        add_node(&m, adds ? add : sum, GN_LEAF_NONE, 64);
+        for (uint32_t k = 0; k < 2 && adds; k++) {
+            add_input(&m, i - 1 - k);
+        }
+    }
+    double whole = seconds_now();
+    gn_layout l;
+    REQUIRE(gn_layout_make(&m.part, true, NULL, &l, NULL) == GN_OK);
+    gn_layout_deinit(&l);
+    whole = seconds_now() - whole;
+    for (int part = 0; part < 5; part++) {
+        gn_flag flag = { part ? 0 : GN_LIMIT };
+        gn_fault f = { GN_OK, GN_NO_NODE, "" };
+        atomic_bool begun = false;
+        setter s = { &flag, (int)(whole * 1e6 * part / 6), &begun };
+        pthread_t thread;
+        REQUIRE(pthread_create(&thread, NULL, set_later, &s) == 0);
+        double begin = seconds_now();
+        if (part) {
+            atomic_store(&begun, true);
+        }
+        gn_result r = gn_layout_make(&m.part, true, &flag, &l, &f);
+        double took = seconds_now() - begin;
+        atomic_store(&begun, true);
+        pthread_join(thread, NULL);
+        printf("  of %.3f s ended after %.3f, set after %.3f: %s\n", whole, took, part ? whole * part / 6 : 0, gn_result_name(r));
+        CHECK(r == (part ? GN_CANCELLED : GN_LIMIT) || (part == 4 && r == GN_OK));       /* another process may have made `whole` long */
+        CHECK(!part || took < whole * (part + 2) / 6 + 0.1);
+        CHECK(part || took < whole / 2 + 0.1);
+        CHECK(r == GN_OK || (l.lay == NULL && f.result == r && f.text[0]));
+        if (r == GN_OK) {
+            gn_layout_deinit(&l);
+        }
+    }
+    unmake(&m);
 }
 
 /* 2^17 results of 2^47 bytes each are 2^64: the sum must not come round to 0. */
@@ -221,7 +370,7 @@ TEST(results_that_are_more_than_can_be_addressed_are_a_limit)
         for (uint32_t i = 0; i < counts[c]; i++) {
             add_out(&m, add_node(&m, sum, GN_LEAF_NONE, (int64_t)1 << 47));
         }
-        CHECK_RESULT(gn_layout_make(&m.part, true, &l, &f), GN_LIMIT);
+        CHECK_RESULT(gn_layout_make(&m.part, true, NULL, &l, &f), GN_LIMIT);
         CHECK(strstr(f.text, "addressed") != NULL);
         unmake(&m);
     }
@@ -259,6 +408,8 @@ int main(int argc, char **argv)
     static const test_entry tests[] = {
         TEST_ENTRY(every_result_lies_in_the_first_hole_that_holds_it),
         TEST_ENTRY(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number),
+        TEST_ENTRY(a_chain_of_appends_is_in_place_while_no_older_version_is_read),
+        TEST_ENTRY(a_layout_ends_soon_after_its_flag_is_set),
         TEST_ENTRY(results_that_are_more_than_can_be_addressed_are_a_limit),
         TEST_ENTRY(tensors_of_more_bytes_than_a_host_has_addresses_are_refused),
         TEST_ENTRY(sizes_saturate),

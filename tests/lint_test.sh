@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The house rules that a script can check: layout of the repository, sections and names of genie.h, size of examples and functions.
+# Tier: quick
 . "$(dirname "$0")/script.sh"
 sections='api ext config base platform types graph ops meaning layout schedule explain wire cpu multi client server context public compose'
 library_files=$(ls genie.h genie_net.c genie_cuda.c 2>/dev/null)
@@ -44,9 +45,10 @@ section_banners_stand_in_order() {
     [ "$found" = "$sections" ]
 }
 
-# section NAME ...: the text of these sections of genie.h, without comments and the contents of strings, with line numbers.
-section() {
-    awk -v wanted=" $* " '
+# code FILE [SECTION ...]: the text of these sections, or of all, without comments and the contents of strings, with line numbers.
+code() {
+    local file=$1; shift
+    awk -v wanted=" $* " -v all=$(($# == 0)) -v file="$file" '
         /^\/\* >>[a-z]+/ { name = $2; sub(/^>>/, "", name); inside = index(wanted, " " name " ") }
         {
             line = $0
@@ -64,9 +66,10 @@ section() {
                     out = out substr(line, 1, begin - 1); line = substr(line, begin + 2); comment = 1
                 }
             }
-            if (inside) print "genie.h:" NR ": " out
-        }' genie.h
+            if (inside || all) print file ":" NR ": " out
+        }' "$file"
 }
+section() { code genie.h "$@"; }
 
 # What a user may call: the functions declared in api and ext.
 declared_functions() {
@@ -103,6 +106,55 @@ private_code_calls_nothing_public() {
               text = substr(text, RSTART + RLENGTH) } }' "$WORK/public" -)
     echo "$bad"
     [ "$names" -gt 100 ] && [ -z "$bad" ]
+}
+
+# upward_uses FILE: calls and addresses of functions that a later section defines; macros, declarations and vtables aside.
+upward_uses() {
+    awk '
+        /^\/\* >>[a-z]+/ { name = $0; sub(/^\/\* >>/, "", name); sub(/[^a-z].*/, "", name); n++; section[n] = name; first[n] = FNR }
+        END { for (i = 1; i <= n; i++) print first[i], section[i] }' "$1" >"$WORK/banners"
+    code "$1" | awk -v banners="$WORK/banners" '
+        BEGIN { while ((getline line < banners) > 0) { split(line, part, " "); n++; first[n] = part[1]; title[n] = part[2] } }
+        {
+            split($1, place, ":"); row = place[2] + 0
+            while (now < n && first[now + 1] <= row) now++
+            text = $0; sub(/^[^ ]* /, "", text)
+            if (text ~ /^#/ || macro) { macro = text ~ /\\$/; next }
+            rows[++count] = row; texts[count] = text; of[count] = now
+            if (text !~ /^[A-Za-z].*\(/ || text ~ /;[ ]*$/ || text ~ /^typedef/ || text ~ /=/ && text !~ /[)] *[{]/) next
+            name = text; sub(/\(.*/, "", name); sub(/ *$/, "", name); sub(/.*[^A-Za-z_0-9]/, "", name)
+            if (name ~ /^[a-z]/ && !(name in home)) home[name] = now
+        }
+        END {
+            for (i = 1; i <= count; i++) {
+                text = texts[i]
+                if (text ~ /^(static|extern|GN_API|GN__[A-Z]+) .*\);[ ]*$/) continue      # a declaration
+                while (match(text, /[A-Za-z_][A-Za-z_0-9]*/)) {
+                    name = substr(text, RSTART, RLENGTH)
+                    before = RSTART > 1 ? substr(text, RSTART - 1, 1) : ""
+                    text = substr(text, RSTART + RLENGTH)
+                    if (before == "." || before == ">" || !(name in home) || home[name] <= of[i] || text !~ /^ *[(,);]/) continue
+                    print title[of[i]] " uses " name " of " title[home[name]] ", line " rows[i]
+                }
+            }
+            print count " lines read" > "/dev/stderr"
+        }'
+}
+
+# Uses that are allowed, each with its reason: FILE SECTION NAME.
+upward_allowed=''
+
+sections_use_only_those_above_them() {
+    local file ok=0
+    for file in genie.h genie_net.c; do
+        upward_uses "$file" 2>"$WORK/read" >"$WORK/upward"
+        [ "$(cut -d' ' -f1 <"$WORK/read")" -gt 1000 ] || { echo "$file was not read"; ok=1; }
+        while read -r section _ name rest; do
+            grep -qx "$(basename "$file") $section $name" <<<"$upward_allowed" && continue
+            echo "$file: $section uses $name $rest"; ok=1
+        done <"$WORK/upward"
+    done
+    return $ok
 }
 
 declared_functions_are_defined() {
@@ -176,6 +228,97 @@ TEXT
     $CC ${SAN:+-fsanitize=$SAN} -I. "$WORK/rows.c" "$BUILD/libgenie.a" -o "$WORK/rows" $LIBS && "$WORK/rows"
 }
 
+# ---- README and the heads of tests ----
+
+test_files() { ls tests/*_test.c tests/*_test.sh tests/gpu_conformance.sh; }
+
+# readme_section TITLE: its lines, without the heading.
+readme_section() { awk -v title="## $1" '/^## / { inside = $0 == title; next } inside' README.md; }
+
+tests_are_in_the_table() {
+    test_files | sed -E 's#.*/##; s#\.[a-z]+$##' | sort >"$WORK/tests.there"
+    readme_section 'Which test shows what' | grep '^|' | grep -oE '`[a-z0-9_]+`' | tr -d '`' | sort >"$WORK/tests.named"
+    echo "< a test without a row in README's table 'Which test shows what', > a row without a test, or named twice:"
+    diff "$WORK/tests.there" "$WORK/tests.named" && [ "$(wc -l <"$WORK/tests.there")" -gt 40 ]
+}
+
+# A test says once, in its first comment, in which runs it is: quick or slow, then any of the others.
+tests_declare_their_tier() {
+    local source ok=0 line
+    for source in tests/*_test.c tests/*_test.sh; do
+        line=$(head -n 30 "$source" | grep -E '^(#| \*) Tier:' | sed -E 's/ \*\/$//')
+        [[ $line =~ ^(#|\ \*)\ Tier:\ (quick|slow)(\ kernels)?(\ address)?(\ thread)?$ ]] && [ "$(grep -c 'Tier:' <<<"$line")" = 1 ] && continue
+        echo "$source: its first comment needs one line 'Tier: quick|slow [kernels] [address] [thread]', see ./build.sh --help; found: '$line'"
+        ok=1
+    done
+    return $ok
+}
+
+# The table of switches holds each that the library reads, and no other than these and those of the examples.
+switches_are_in_the_table() {
+    # shellcheck disable=SC2086 # the list is words
+    grep -hv 'TEST_SWITCH("' $library_files | awk '/^#ifdef GENIE_TEST/ { hidden = 1 } !hidden { print } /^#(else|endif)/ { hidden = 0 }' |
+        grep -oE '"GENIE_[A-Z0-9_]+"' | tr -d '"' | grep -v '_$' | sort -u >"$WORK/switches.read"
+    readme_section Switches | grep '^|' | cut -d'|' -f2 | grep -oE 'GENIE_[A-Z0-9_]+' | sort >"$WORK/switches.named"
+    echo "< a switch without a row in README's table 'Switches', > a row without a switch, or named twice:"
+    diff "$WORK/switches.read" <(grep -vx GENIE_TRACE "$WORK/switches.named") && [ "$(wc -l <"$WORK/switches.read")" -gt 30 ]
+}
+
+# No paragraph is longer than five lines, no line of one than 120 characters; tables, code and headings aside.
+readme_paragraphs_are_short() {
+    LC_ALL=C.UTF-8 awk '
+        /^```/ { code = !code; n = 0; next }
+        code || /^(\||#|$)/ { n = 0; next }
+        /^- / { n = 0 }
+        { n++; if (n == 6) { print "README.md:" NR ": a paragraph of more than five lines"; bad = 1 } }
+        length($0) > 120 { print "README.md:" NR ": " length($0) " characters"; bad = 1 }
+        END { exit bad }' README.md
+}
+
+# Sections of tasks: at most ten lines, blank ones aside.
+readme_tasks_are_short() {
+    local title lines ok=0
+    for title in 'Run it on a server' 'Run it on a GPU' 'Use it in a C, C++ or CMake project' Train Decode 'See what it does'; do
+        lines=$(readme_section "$title" | grep -c .)
+        [ "$lines" -ge 3 ] && [ "$lines" -le 10 ] || { echo "README.md, '$title': $lines lines, 3 to 10 are right"; ok=1; }
+    done
+    return $ok
+}
+
+changes_begin_with_this_version() {
+    local version first
+    version=$(sed -n 's/^#define GN_VERSION "\(.*\)"/\1/p' genie.h)
+    first=$(readme_section Changes | sed -n 's/^### //p' | head -n 1)
+    echo "genie.h $version, README's newest change $first"
+    [ -n "$version" ] && [ "$first" = "$version" ] && grep -q "version $version\$" <(head -n 1 genie.h) &&
+        grep -qx "$(tr '.' ' ' <<<"$version")" <(sed -n -E 's/^#define GN_VERSION_(MAJOR|MINOR|PATCH) //p' genie.h | xargs)
+}
+
+# ---- what build.sh makes ----
+
+sections_joined_are_the_files() {
+    local file
+    ./build.sh split >"$WORK/split" || return 1
+    for file in $library_files; do
+        cat "build/split/${file%.*}"/* | cmp - "$file" || return 1
+        [ "$(find "build/split/${file%.*}" -type f | wc -l)" -ge 6 ] || { echo "few sections of $file"; return 1; }
+    done
+}
+
+# Switches that only tests use are in the GPU executor that tests link, and not in the library.
+test_switches_are_not_shipped() {
+    local name names
+    names=$({ grep -oE 'TEST_SWITCH\("GENIE_[A-Z0-9_]+"' genie_cuda.c
+        awk '/^#ifdef GENIE_TEST/ { shown = 1 } shown { print } /^#(else|endif)/ { shown = 0 }' genie_cuda.c | grep -oE '"GENIE_[A-Z0-9_]+"'; } |
+        grep -oE 'GENIE_[A-Z0-9_]+' | sort -u)
+    xargs <<<"$names"
+    [ "$(wc -l <<<"$names")" -ge 5 ] || return 1
+    for name in $names gn_cuda_compile_collected; do
+        ! grep -qaF "$name" "$BUILD/libgenie.a" || { echo "in libgenie.a: $name"; return 1; }
+        [ ! -f "$BUILD/genie_cuda_test.o" ] || grep -qaF "$name" "$BUILD/genie_cuda_test.o" || { echo "not in genie_cuda_test.o: $name"; return 1; }
+    done
+}
+
 scripts_are_clean() {
     # shellcheck disable=SC2046 # the list is words
     shellcheck -S warning -x -P tests build.sh .ci/run $(files | grep '\.sh$')
@@ -187,6 +330,7 @@ scripts_are_clean() {
     check sections_of_the_header_stand_in_order section_banners_stand_in_order
     check private_code_calls_no_public_function private_code_calls_nothing_public
     check declared_functions_are_all_defined declared_functions_are_defined
+    check sections_use_only_those_above_them sections_use_only_those_above_them
     check exported_symbols_of_the_library_begin_with_gn library_exports_only_gn_names
     check rows_of_the_op_table_are_complete op_rows_are_complete
     check library_has_no_assert none '(^|[^_A-Za-z0-9])assert[(]|<assert\.h>' $library_files
@@ -197,6 +341,14 @@ scripts_are_clean() {
     check functions_of_all_sources_fit_a_screen functions_fit_a_screen
     check files_have_no_mark_of_unfinished_work none '\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b|[Nn]ot (yet )?[i]mplemented|\b[Pp]lace[h]older\b' $(texts)
     check files_have_no_path_of_a_machine_nor_package_host none '(/[w]ork/|/[h]ome/[a-z]|/[r]oot/|deb\.[d]ebian|[a]rchive\.ubuntu|[p]ypi\.org|[r]egistry\.)' $(texts)
+    check tests_are_in_the_table_of_the_readme tests_are_in_the_table
+    check tests_declare_their_tier tests_declare_their_tier
+    check switches_are_in_the_table_of_the_readme switches_are_in_the_table
+    check paragraphs_of_the_readme_are_short readme_paragraphs_are_short
+    check tasks_of_the_readme_take_ten_lines readme_tasks_are_short
+    check changes_in_the_readme_begin_with_this_version changes_begin_with_this_version
+    check sections_written_apart_are_the_file sections_joined_are_the_files
+    check switches_for_tests_are_not_shipped test_switches_are_not_shipped
     check files_have_no_tab_nor_trailing_space none "$(printf '\t')|[ ]\$" $(texts)
 }
 if has shellcheck; then

@@ -125,8 +125,14 @@ static inline gn_result loopback__wait_any(void *const *selves, size_t n, uint32
 static inline gn_transport loopback_transport_to(int fd, const char *peer)
 {
     static const gn_transport_i table = {
-        .send = loopback__send, .recv = loopback__recv, .interrupt = loopback__interrupt, .close = loopback__close,
-        .info = loopback__info, .auth = loopback__auth, .granted = loopback__granted, .wait_any = loopback__wait_any,
+        .send = loopback__send,
+        .recv = loopback__recv,
+        .interrupt = loopback__interrupt,
+        .close = loopback__close,
+        .info = loopback__info,
+        .auth = loopback__auth,
+        .granted = loopback__granted,
+        .wait_any = loopback__wait_any,
         .state = loopback__state,
     };
     loopback_link *l = calloc(1, sizeof *l);

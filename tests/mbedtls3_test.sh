@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # genie_net.c with mbedTLS 3.6: Debian 13's packages are unpacked under build/mbedtls3, the network tests run on them, and
 # programs of both versions talk to each other. Skips where the packages cannot be had.
-# Takes longer than seconds: not in the quick run.
+# Tier: slow
 . "$(dirname "$0")/script.sh"
 unpacked=$ROOT/build/mbedtls3
 out=$WORK/out

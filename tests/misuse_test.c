@@ -1,6 +1,8 @@
 /* Misuse of the public API: NULL everywhere, handles of nothing, of ended steps, of other contexts and of closed ones, shapes that
  * are none, too large, empty or of rank 8, and a long random walk over all builders with such arguments. Nothing may crash, hang or
- * answer GN_INTERNAL; each failure has a text. On the null device and on the CPU; meant to run under sanitizers too. */
+ * answer GN_INTERNAL; each failure has a text. On the null device and on the CPU; meant to run under sanitizers too.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 
@@ -167,6 +169,18 @@ TEST(reads_without_waiting_answer_misuse) {
     CHECK_RESULT(gn_wait(own, ticket), GN_CLOSED_CONTEXT);
 }
 
+TEST(null_servers_are_answered_not_followed)
+{
+    gn_error error;
+    CHECK_RESULT(gn_server_open(NULL, NULL, &error), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_server_run(NULL), GN_BAD_ARGUMENT);
+    gn_server_stop(NULL);
+    gn_server_close(NULL);
+    gn_server_stats(NULL, NULL);
+    CHECK_STR(gn_server_url(NULL), "");
+    CHECK_INT(gn_server_port(NULL), 0);
+}
+
 TEST(null_pointers_are_answered_not_followed)
 {
     gn_tensor t = small(GN_F32, GN_SHAPE(2)), out[2] = { t, t };
@@ -174,7 +188,6 @@ TEST(null_pointers_are_answered_not_followed)
     void *host[1] = { x };
     size_t bytes[1] = { sizeof x };
     gn_op_info row;
-    gn_error error;
     gn_get_stats(g, NULL);
     gn_get_stats(NULL, &(gn_stats){ 0 });
     CHECK_RESULT(gn_get_device(g, NULL), GN_BAD_ARGUMENT);
@@ -213,13 +226,6 @@ TEST(null_pointers_are_answered_not_followed)
     gn_host_free(NULL, NULL);
     gn_free(NULL);
     CHECK(gn_host_alloc(g, SIZE_MAX) == NULL);
-    CHECK_RESULT(gn_server_open(NULL, NULL, &error), GN_BAD_ARGUMENT);
-    CHECK_RESULT(gn_server_run(NULL), GN_BAD_ARGUMENT);
-    gn_server_stop(NULL);
-    gn_server_close(NULL);
-    gn_server_stats(NULL, NULL);
-    CHECK_STR(gn_server_url(NULL), "");
-    CHECK_INT(gn_server_port(NULL), 0);
     CHECK(gn_result_name((gn_result)-5)[0] && gn_result_text((gn_result)12345)[0]);
     CHECK_STR(gn_dtype_name((gn_dtype)-1), "none");
     CHECK_INT(gn_dtype_bytes((gn_dtype)1000), 0);
@@ -676,7 +682,7 @@ TEST(closed_contexts_answer_every_op)
 }
 
 static const test_entry tests[] = {
-    TEST_ENTRY(reads_without_waiting_answer_misuse), TEST_ENTRY(null_pointers_are_answered_not_followed),
+    TEST_ENTRY(reads_without_waiting_answer_misuse), TEST_ENTRY(null_pointers_are_answered_not_followed), TEST_ENTRY(null_servers_are_answered_not_followed),
     TEST_ENTRY(handles_of_nothing_in_every_place_are_bad_argument),
     TEST_ENTRY(handles_of_ended_steps_in_every_place_are_stale),
     TEST_ENTRY(handles_of_released_slots_in_every_place_are_stale),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The CPU executor on ARM: genie.h cross-compiled for aarch64, a part of the tests under qemu's user emulation.
-# Takes longer than seconds: not in the quick run.
+# Tier: slow
 . "$(dirname "$0")/script.sh"
 cross=aarch64-linux-gnu-gcc
 emulator=

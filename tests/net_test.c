@@ -1,6 +1,8 @@
 /* The network unit alone: URLs, pairing, stored credentials, TLS and its refusals, deadlines, hostile peers, codecs. Everything
  * goes over real sockets on the loopback address. The unit is included, so that its allocations can be made to fail and its
- * reads and writes to be short. It waits for many deadlines: not in the quick run. */
+ * reads and writes to be short. It waits for many deadlines.
+ *
+ * Tier: slow address thread */
 #define _GNU_SOURCE
 #define GENIE_EXT
 #include "genie.h"
@@ -425,18 +427,19 @@ TEST(url_with_ipv6_host_is_parsed)
     CHECK(!u.has_pin && !u.has_code);
 }
 
+static const char *const malformed_urls[] = {
+    "", " ", ":", ":1", "/", "?", "genie://", "genie://:5", "http://h:1", "genie:/h", "h:", "h:0", "h:65536", "h:99999999999999999999", "h:-1", "h: 1",
+    "h:1x", "h::1", "::1", "[::1", "[::1]x", "[]", "[g::1]:1", "[1.2.3.4]:1", "[::1%lo]:1", "user@h:1", "h:1#f", "h\t:1", "h:1\n", "h%41:1", "h\x80:1", "@x", "h,i",
+    "h:1/d?", "h:1/d/e", "h:1/d e", "h:1?", "h:1?pin", "h:1?pin=", "h:1?pin=12", "h:1?code=" , "h:1?code=" CODE22 "x", "h:1?code=" CODE22 "/cuda:0",
+    "h:1?pin=" PIN64 "0", "h:1?pin=" PIN43 "=", "h:1?pin=" PIN64 "&pin=" PIN64, "h:1?code=" CODE22 "&code=" CODE22, "h:1?pin=" PIN64 "&", "h:1?&pin=" PIN64,
+    "h:1?token=x", "h:1?PIN=" PIN64, "h:1?code=ABEiM0RVZneImaq7zN3u_x", "h:1?pin=ABEiM0RVZneImaq7zN3u_wARIjNEVWZ3iJmqu8zd7v9", "h:1?code=ABEiM0RVZneImaq7zN3u+w",
+};
+
 TEST(url_that_is_malformed_is_refused)
 {
-    static const char *const bad[] = {
-        "", " ", ":", ":1", "/", "?", "genie://", "genie://:5", "http://h:1", "genie:/h", "h:", "h:0", "h:65536", "h:99999999999999999999", "h:-1", "h: 1",
-        "h:1x", "h::1", "::1", "[::1", "[::1]x", "[]", "[g::1]:1", "[1.2.3.4]:1", "[::1%lo]:1", "user@h:1", "h:1#f", "h\t:1", "h:1\n", "h%41:1", "h\x80:1", "@x", "h,i",
-        "h:1/d?", "h:1/d/e", "h:1/d e", "h:1?", "h:1?pin", "h:1?pin=", "h:1?pin=12", "h:1?code=" , "h:1?code=" CODE22 "x", "h:1?code=" CODE22 "/cuda:0",
-        "h:1?pin=" PIN64 "0", "h:1?pin=" PIN43 "=", "h:1?pin=" PIN64 "&pin=" PIN64, "h:1?code=" CODE22 "&code=" CODE22, "h:1?pin=" PIN64 "&", "h:1?&pin=" PIN64,
-        "h:1?token=x", "h:1?PIN=" PIN64, "h:1?code=ABEiM0RVZneImaq7zN3u_x", "h:1?pin=ABEiM0RVZneImaq7zN3u_wARIjNEVWZ3iJmqu8zd7v9", "h:1?code=ABEiM0RVZneImaq7zN3u+w",
-    };
     gn__url u;
-    for (int i = 0; i < TEST_COUNT(bad); i++) {
-        if (gn__parse_url(bad[i], &u) == NULL) test_fail(__FILE__, __LINE__, "accepted: %s", bad[i]);
+    for (int i = 0; i < TEST_COUNT(malformed_urls); i++) {
+        if (gn__parse_url(malformed_urls[i], &u) == NULL) test_fail(__FILE__, __LINE__, "accepted: %s", malformed_urls[i]);
     }
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One kernel of each kind, compiled by NVRTC 12 for the architectures that NVRTC 13 no longer knows. The library comes from its
-# Python wheel, of a pinned digest, into build/nvrtc12; without pip or network this skips. Not in the quick run.
+# Python wheel, of a pinned digest, into build/nvrtc12; without pip or network this skips.
+# Tier: slow kernels
 . "$(dirname "$0")/script.sh"
 wheel='nvidia-cuda-nvrtc-cu12==12.6.85 --hash=sha256:800927308ccc5dd6246d3f61f7fcef2ed7ec4e59e199090d360d3293f78bd5a2'
 folder=$ROOT/build/nvrtc12

@@ -1,5 +1,7 @@
 /* What the CPU executor computes does not depend on how many threads it has, to the last bit; between instruction paths
- * elementwise loops agree to the last bit, and sums within rounding. */
+ * elementwise loops agree to the last bit, and sums within rounding.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

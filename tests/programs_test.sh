@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every example and every benchmark runs at its quickest settings, as on a machine that has never seen Genie: no home, no cache,
-# no settings. A new program needs a line here. Takes longer than seconds: not in the quick run.
+# no settings. A new program needs a line here.
+# Tier: slow address
 . "$(dirname "$0")/script.sh"
 unset GENIE_DEVICES GENIE_CACHE GENIE_HOME GENIE_THREADS GENIE_LOG XDG_CACHE_HOME
 

@@ -1,6 +1,8 @@
 /* Reductions, softmaxes and norms with what stands before, between and behind them: on the device of $GENIE_TEST_DEVICES (cuda:0) one
  * kernel each, beside the CPU executor. Known patterns with the number of kernels that they take, then random programs over rows
- * (GENIE_TEST_PROGRAMS=N of them). Where the device is absent they are skipped, and their kernels compiled for each arch. */
+ * (GENIE_TEST_PROGRAMS=N of them). Where the device is absent they are skipped, and their kernels compiled for each arch.
+ *
+ * Tier: quick kernels address thread */
 #define GENIE_EXT
 #include "../genie.h"
 
@@ -142,7 +144,7 @@ static outs build_program(gn_ctx *g, const program *p, void **data)
     uint64_t s = p->seed;
     gn_shape along = p->shape;
     gn_tensor full[24], row[24];
-    int n_full = 0, n_row = 0;
+    int n_full = 0, n_row = 0, n_axes = p->axes.n;
     for (int i = 0; i < along.rank; i++) {
         bool reduced = false;
         for (int k = 0; k < p->axes.n; k++) reduced = reduced || p->axes.axis[k] == i;
@@ -153,24 +155,30 @@ static outs build_program(gn_ctx *g, const program *p, void **data)
     if (p->shape.rank == 2) full[n_full++] = gn_transpose(gn_data(g, p->d, GN_SHAPE(p->shape.dims[1], p->shape.dims[0]), data[1]), 0, 1);
     gn_tensor bias = gn_data(g, p->d, along, data[0]);
     for (int step = 4 + (int)drawn(&s, 9); step > 0; step--) {
-        gn_tensor x = full[drawn(&s, (uint64_t)n_full)], y = full[drawn(&s, (uint64_t)n_full)], t;
+        gn_tensor x = full[drawn(&s, (uint64_t)n_full)], y = full[drawn(&s, (uint64_t)n_full)], t = GN_NONE;
         if (drawn(&s, 2)) x = full[n_full - 1];
-        switch (drawn(&s, 14)) {
-        case 0: full[n_full++] = gn_tanh(gn_add(x, y)); break;
-        case 1: full[n_full++] = gn_mul(gn_tanh(x), y); break;
-        case 2: full[n_full++] = gn_maximum(x, bias); break;
-        case 3: full[n_full++] = gn_sigmoid(gn_mul(x, bias)); break;
-        case 4: row[n_row++] = gn_mean(x, p->axes, true); break;
-        case 5: row[n_row++] = gn_max(gn_mul(x, bias), p->axes, true); break;
-        case 6: row[n_row++] = gn_sqrt(gn_add_c(gn_mean(gn_square(x), p->axes, true), 0.1)); break;
-        case 7: row[n_row++] = gn_min(x, p->axes, true); break;
-        case 8: if (p->axes.n == 1) { full[n_full++] = gn_softmax(gn_mul_c(x, 0.5), p->axis); } break;
-        case 9: if (p->axes.n == 1 && p->axis == p->shape.rank - 1) { t = gn_layernorm(x, GN_NONE, GN_NONE, 0.1); full[n_full++] = gn_tanh(t); } break;
-        case 10: if (n_row > 0) { full[n_full++] = gn_tanh(gn_sub(x, row[drawn(&s, (uint64_t)n_row)])); } break;
-        case 11: if (n_row > 1) { t = gn_mul(gn_tanh(row[n_row - 1]), row[drawn(&s, (uint64_t)n_row)]); row[n_row++] = t; } break;
-        case 12: if (n_row > 0) { full[n_full++] = gn_div(x, gn_add_c(gn_abs(row[n_row - 1]), 1)); } break;
-        default: if (p->axes.n == 1) { full[n_full++] = gn_log_softmax(gn_tanh(x), p->axis); } break;
+        uint64_t kind = drawn(&s, 14);
+        bool is_row = (kind >= 4 && kind <= 7) || kind == 11;
+        switch (kind) {
+        case 0: t = gn_tanh(gn_add(x, y)); break;
+        case 1: t = gn_mul(gn_tanh(x), y); break;
+        case 2: t = gn_maximum(x, bias); break;
+        case 3: t = gn_sigmoid(gn_mul(x, bias)); break;
+        case 4: t = gn_mean(x, p->axes, true); break;
+        case 5: t = gn_max(gn_mul(x, bias), p->axes, true); break;
+        case 6: t = gn_sqrt(gn_add_c(gn_mean(gn_square(x), p->axes, true), 0.1)); break;
+        case 7: t = gn_min(x, p->axes, true); break;
+        case 8: t = n_axes == 1 ? gn_softmax(gn_mul_c(x, 0.5), p->axis) : GN_NONE; break;
+        case 9:
+            if (n_axes == 1 && p->axis == p->shape.rank - 1) t = gn_tanh(gn_layernorm(x, GN_NONE, GN_NONE, 0.1));
+            break;
+        case 10: t = n_row > 0 ? gn_tanh(gn_sub(x, row[drawn(&s, (uint64_t)n_row)])) : GN_NONE; break;
+        case 11: t = n_row > 1 ? gn_mul(gn_tanh(row[n_row - 1]), row[drawn(&s, (uint64_t)n_row)]) : GN_NONE; break;
+        case 12: t = n_row > 0 ? gn_div(x, gn_add_c(gn_abs(row[n_row - 1]), 1)) : GN_NONE; break;
+        default: t = n_axes == 1 ? gn_log_softmax(gn_tanh(x), p->axis) : GN_NONE; break;
         }
+        if (t.ctx && is_row) row[n_row++] = t;
+        else if (t.ctx) full[n_full++] = t;
     }
     outs o = { .n = 0 };
     o.t[o.n++] = full[n_full - 1];

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Warpgroup kernels in machine code: no sum is read before the wait for its products (sass_scan.c says why). Kernels of every form are
 # generated and compiled by NVRTC without a GPU and disassembled by nvdisasm: $GENIE_NVDISASM, the toolkit's, or its Python wheel of
-# a pinned digest in build/nvdisasm. Skips with the reason without NVRTC or nvdisasm. Not in the quick run.
+# a pinned digest in build/nvdisasm. Skips with the reason without NVRTC or nvdisasm.
+# Tier: slow kernels
 . "$(dirname "$0")/script.sh"
 wheel='nvidia-cuda-nvdisasm==13.5.37 --hash=sha256:d3fdbdd49fa53e2e4aacd3db8259d052bd2b049ececdcb69e92e083c6728e7ca'
 folder=$ROOT/build/nvdisasm

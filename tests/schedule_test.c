@@ -1,5 +1,7 @@
 /* Where the parts of a graph run: properties of the scheduler over thousands of random graphs and clusters, and clusters whose
- * right answer is known by hand. Most graphs here are made of nodes with invented sizes and costs; the scheduler asks no more. */
+ * right answer is known by hand. Most graphs here are made of nodes with invented sizes and costs; the scheduler asks no more.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #include <stdlib.h>
 

@@ -1,5 +1,7 @@
 /* What is left of a secret: after clients have paired and come back over real TLS, and after both ends are gone, all memory of this process
- * that may be written (heap, stacks of threads that ended, static data) is searched for credentials and for codes that were not used. */
+ * that may be written (heap, stacks of threads that ended, static data) is searched for credentials and for codes that were not used.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #define GENIE_EXT
 #include "genie.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # genie_serve and the two large examples as programs: flags, files, signals, several clients, a server that dies or stops.
-# Takes longer than seconds: not in the quick run.
+# Tier: slow address thread
 . "$(dirname "$0")/script.sh"
 serve=$EXAMPLES/genie_serve
 version=$(sed -n 's/^#define GN_VERSION "\(.*\)"/\1/p' genie.h)

@@ -1,5 +1,7 @@
 /* Client and server of protocol 1 over a socketpair: honest work is bit for bit what the local executor gives, and whatever a
- * peer sends or fails to send ends in a typed error of that session alone. */
+ * peer sends or fails to send ends in a typed error of that session alone.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,7 +5,9 @@
  *     SOAK_SECONDS=600 SOAK_THREADS=8 ./build/tests/soak_test --seed 7
  *
  * SOAK_SECONDS (5) and SOAK_THREADS (4) say how long and in how many contexts; GENIE_TEST_DEVICES (cuda:0) names the device. Several
- * processes of other seeds at once compile more kinds and disturb each other more. Skips where the device is absent. */
+ * processes of other seeds at once compile more kinds and disturb each other more. Skips where the device is absent.
+ *
+ * Tier: quick address thread */
 #define GENIE_EXT
 #include "../genie.h"
 

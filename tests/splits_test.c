@@ -1,6 +1,8 @@
 /* Steps over several devices that are under way at the same time: devices that take a set time (they sleep, so that the measure is the
  * same on a busy machine) overlap; values, states, errors and lost devices are those of one device, in whatever order steps end and
- * tickets are waited for. */
+ * tickets are waited for.
+ *
+ * Tier: quick address thread */
 #include <stdbool.h>
 #include <stdlib.h>
 

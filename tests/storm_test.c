@@ -1,6 +1,8 @@
 /* Many connections at once, against a server that is a process of its own: how many threads, how much memory and how much of an honest
  * client's time do strangers cost? Loopback alone; every storm ends by itself. Quick by default; GENIE_STORM=1 runs the large form, whose
- * figures are printed: 8,000 connections in 3 s, 4,000 against 1,024 descriptors, 1,000 clients at once three times, 500 that stall. */
+ * figures are printed: 8,000 connections in 3 s, 4,000 against 1,024 descriptors, 1,000 clients at once three times, 500 that stall.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #include "genie.h"
 #include "test.h"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # examples/formats/tokenizer.h beside the package `tokenizers` from PyPI: no id differs, over twelve tokenizers of the kinds that models
 # come with and text of all scripts. Skipped where the package is missing; tests/oracles.txt names it. GENIE_ORACLE_MB=N: more text.
+# Tier: quick
 . "$(dirname "$0")/script.sh"
 export PYTHONPATH=$ROOT/build/oracles${PYTHONPATH:+:$PYTHONPATH} TOKENIZERS_PARALLELISM=false
 megabytes=${GENIE_ORACLE_MB:-0.5}

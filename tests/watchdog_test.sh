@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # genie_serve and steps that do not end: its limit, a client that is killed, SIGTERM once and twice, a kernel that hangs in the GPU
-# (tests/cuda_shim.c). Waits more than it computes; not in the quick run.
+# (tests/cuda_shim.c). Waits more than it computes.
+# Tier: slow
 . "$(dirname "$0")/script.sh"
 client=$BUILD/tests/endless_test
 unset GENIE_DEVICES

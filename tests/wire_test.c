@@ -1,5 +1,7 @@
 /* The wire codec against bytes that nobody vouches for: golden bytes, round trips, every integer field at its edges, every
- * message cut at every byte, and the hostile graphs that broke other systems. GENIE_WRITE_GOLDEN=1 writes tests/golden/ anew. */
+ * message cut at every byte, and the hostile graphs that broke other systems. GENIE_WRITE_GOLDEN=1 writes tests/golden/ anew.
+ *
+ * Tier: quick address thread */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stddef.h>

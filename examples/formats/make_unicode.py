@@ -66,18 +66,19 @@ def table(kind, name, rows, comment):
     print(f'/* {comment} */\nstatic const {kind} {name}[] = {{')
     line = '   '
     for row in rows:
-        if len(line) + len(row) > 116:
-            print(line)
-            line = '   '
-        line += ' ' + row + ','
+        for part in [row] if len(row) < 112 else row.split(', '):
+            if len(line) + len(part) > 116:
+                print(line)
+                line = '   '
+            line += ' ' + part + ','
     print(line + '\n};')
 
 
 def main():
     print(f'/* unicode.h - tables of Unicode {unicodedata.unidata_version} for tokenizer.h; made by make_unicode.py. */')
-    print('#ifndef UNICODE_H\n#define UNICODE_H\n#include <stdint.h>\n')
-    print('enum {\n    ' + ',\n    '.join(', '.join('UNICODE_' + n.upper() for n in CATEGORIES[i:i + 10])
-                                          for i in range(0, len(CATEGORIES), 10)) + '\n};\n')
+    print('#ifndef UNICODE_H\n#define UNICODE_H\n#include <stdint.h>\n\n/* clang-format off */')
+    print('enum {\n    ' + ',\n    '.join(', '.join('UNICODE_' + n.upper() for n in CATEGORIES[i:i + 9])
+                                          for i in range(0, len(CATEGORIES), 9)) + '\n};\n')
     table('uint32_t', 'unicode_categories', [f'{c << 8 | v:#x}' for c, v in ranges(category)],
           'General category from a code point on: code point << 8 | category.')
     table('uint32_t', 'unicode_classes', [f'{c << 8 | v:#x}' for c, v in ranges(combining_class)],
@@ -91,7 +92,7 @@ def main():
     pairs = [(mapping(c)[1][0], mapping(c)[1][1], c) for c in range(LAST + 1) if composes(c)]
     table('uint32_t', 'unicode_pairs', [f'{a:#x}, {b:#x}, {c:#x}' for a, b, c in sorted(pairs)],
           'Primary composites: first, second, both; sorted.')
-    print('#endif')
+    print('/* clang-format on */\n#endif')
 
 
 main()

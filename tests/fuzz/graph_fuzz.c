@@ -1,5 +1,6 @@
-/* Parts as they come from a peer: rebuilt with every type inferred, laid out in memory, made into plans of the null and the CPU executor,
- * and run where that is little work. The first byte says whether the rest is a part as on the wire (even) or a program that makes one
+/* Parts as they come from a peer: rebuilt with every type inferred, laid out in memory, made into plans of every executor, and run where
+ * that is little work. The GPU's has tests/cuda_shim.c as its driver ($GENIE_LIBCUDA), with kernels that compute nothing: it plans, sizes,
+ * allocates, copies and launches, for one of several architectures. The first byte says whether the rest is a part as on the wire (even) or a program that makes one
  * (odd), the second which outputs are wanted and kept. */
 #include "fuzz.h"
 #include "graph_program.h"
@@ -29,7 +30,7 @@ static void graph_check_layout(const gn_part *p)
 {
     gn_layout l;
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    gn_result r = gn__layout_make(p, true, &l, &f);
+    gn_result r = gn__layout_make(p, true, NULL, &l, &f);
     FUZZ_CHECK(r == GN_OK || (f.result == r && f.text[0]));
     for (uint32_t i = 0; r == GN_OK && i < p->n_nodes; i++) {
         const gn_lay *a = &l.lay[i];
@@ -101,6 +102,27 @@ static void graph_submit(const gn_exec *x, const gn_part *p, void *plan, uint8_t
     gn_free(outs);
 }
 
+static bool graph_is_gpu(const char *device) { return strncmp(device, "cuda", 4) == 0; }
+
+/* A GPU as a server has it, with the CPU beside it for what it refuses, or by itself. */
+static gn_result graph_open(const gn_exec_desc *d, uint8_t how, gn_exec *x, gn_fault *f)
+{
+    return graph_is_gpu(d->device) && how & 4 ? gn__driver->open(d, x, f) : gn__exec_open(d, x, f);
+}
+
+/* What a plan holds at least is charged before it is made, and no more than what it then holds. */
+static gn_result graph_plan(const gn_exec *x, const char *device, const gn_part *p, uint8_t how, void **out_plan)
+{
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    uint64_t before = gn__account_held(gn__paying.host);
+    bool together = graph_is_gpu(device) && !(how & 4);          /* what of it is the GPU's is not known before */
+    uint64_t least = together ? 0 : gn__part_cost(p) + (strcmp(device, "null") == 0 ? 0 : gn__layout_least(p));
+    gn_result r = x->i->plan_make(x->self, p, out_plan, &f);
+    FUZZ_CHECK(r == GN_OK || (f.result == r && f.text[0]));
+    FUZZ_CHECK(gn__paid_ahead == 0 && (r != GN_OK || gn__account_held(gn__paying.host) - before >= least));
+    return r;
+}
+
 static void graph_run(const char *device, const gn_part *p, uint8_t how)
 {
     gn_stats stats;
@@ -109,26 +131,49 @@ static void graph_run(const char *device, const gn_part *p, uint8_t how)
     void *plan = NULL;
     memset(&stats, 0, sizeof stats);
     gn_exec_desc d = { .device = device, .threads = 1, .deadline_ms = 1000, .stats = &stats };
-    gn_account *budget = gn__account_open(NULL, "the input", "its limit", 16 << 20);
-    FUZZ_CHECK(budget);
+    gn_account *budget = gn__account_open(NULL, "the input", "its limit", 16 << 20), *memory = gn__account_open(NULL, "the device", "its limit", 16 << 20);
+    FUZZ_CHECK(budget && memory);
     gn__paying.host = budget;
-    if (gn__exec_open(&d, &x, &f) != GN_OK) {
-        gn__paying.host = NULL;
-        gn__account_close(budget);
-        return;
+    gn__paying.device = memory;
+    if (graph_open(&d, how, &x, &f) == GN_OK) {
+        gn_result r = graph_plan(&x, device, p, how, &plan);
+        if (r == GN_OK && graph_work(p) <= GRAPH_WORK && graph_put_slots(&x, p)) {
+            graph_submit(&x, p, plan, how);
+        }
+        if (r == GN_OK) {
+            x.i->plan_destroy(x.self, plan);
+        }
+        x.i->close(x.self);
     }
-    gn_result r = x.i->plan_make(x.self, p, &plan, &f);
-    FUZZ_CHECK(r == GN_OK || (f.result == r && f.text[0]));
-    if (r == GN_OK && graph_work(p) <= GRAPH_WORK && graph_put_slots(&x, p)) {
-        graph_submit(&x, p, plan, how);
-    }
-    if (r == GN_OK) {
-        x.i->plan_destroy(x.self, plan);
-    }
-    x.i->close(x.self);
-    gn__paying.host = NULL;
-    FUZZ_CHECK(gn__account_held(budget) == 0);
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    FUZZ_CHECK(gn__account_held(budget) == 0 && gn__account_held(memory) == 0);
     gn__account_close(budget);
+    gn__account_close(memory);
+}
+
+/* A GPU of the shim's, an architecture by the input; NULL: no shim is named. The device is opened for nobody's account, and stays. */
+static const char *graph_gpu(uint8_t which)
+{
+    static const char *const devices[3] = { "cuda:0", "cuda:1", "cuda:2" };
+    static bool open[3];
+    gn_stats stats;
+    gn_exec x = { NULL, NULL };
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn_exec_desc d = { .device = devices[which % 3], .threads = 1, .stats = &stats };
+    if (!getenv("GENIE_LIBCUDA")) {
+        return NULL;
+    }
+    memset(&stats, 0, sizeof stats);
+    if (!open[which % 3]) {
+        gn_result r = gn__driver->open(&d, &x, &f);
+        if (r != GN_OK) {
+            printf("%s: %s\n", devices[which % 3], f.text);
+        }
+        FUZZ_CHECK(r == GN_OK);
+        x.i->close(x.self);
+        open[which % 3] = true;
+    }
+    return devices[which % 3];
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -160,6 +205,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     graph_check_layout(p);
     graph_run("null", p, how);
     graph_run("cpu", p, how);
+    const char *gpu = graph_gpu(how);
+    if (gpu) {
+        graph_run(gpu, p, how);
+    }
     gn__buf_deinit(&again);
     gn_free(p);
     gn_free(q);
@@ -167,19 +216,45 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 
-/* Programs of bytes that count up, and one that asks for as many results of the largest size as make 2^64 bytes. */
+/* How a GPU is used: an architecture each, in a session and by itself, results wanted and kept. */
+static const uint8_t graph_hows[] = { 0x00, 0x31, 0x1d, 0x7e, 0x44, 0x5b };
+
+/* Extremes: as many results of the largest size as make 2^64 bytes; thousands that are kept; thousands of the largest broadcasts of one
+ * number, and what reads them; updates of states, one many times. */
+static size_t graph_extreme(size_t which, uint8_t *out)
+{
+    static const uint8_t programs[][24] = {
+        { GRAPH_FULL, GN_F32 - 1, 1, GRAPH_DIM_MOST, GRAPH_REPEAT, 17, GRAPH_OUT_ALL },
+        { GRAPH_FULL, GN_F32 - 1, 1, 3, GRAPH_REPEAT, 8, GRAPH_OUT_ALL },
+        { GRAPH_DATA, GN_U8 - 1, 1, 1, GRAPH_BROADCAST, 0, 1, GRAPH_DIM_MOST - 1, 8, GRAPH_REPEAT, 10, GRAPH_OUT_ALL, GRAPH_OP(CUMSUM), 0, 0, 8, GRAPH_OUT, 0 },
+        { GRAPH_DATA, GN_F32 - 1, 1, 1, GRAPH_BROADCAST, 0, 0, 11, GRAPH_OP(ARGSORT), 0, 0, 8, 8, GRAPH_REPEAT, 11, GRAPH_OUT_ALL },
+        { GRAPH_STATE, GN_F32 - 1, 1, 6, 1, GRAPH_OP(NEG), 0, 0, GRAPH_REPEAT, 11, GRAPH_OUT_ALL, GRAPH_UPDATE, 1, 0, GRAPH_OUT, 3 },
+    };
+    enum { UPDATES = 300 };
+    size_t n = sizeof programs[0];
+    memcpy(out, programs[which], n);
+    for (int i = 0; which == 4 && i < UPDATES; i++) {
+        out[n++] = GRAPH_UPDATE;
+        out[n++] = (uint8_t)(i % 8);
+        out[n++] = (uint8_t)(i % 8);
+    }
+    return n;
+}
+
+/* The extremes in all ways, the largest in one; then programs of bytes that count up. */
 size_t fuzz_seed(size_t index, uint8_t *out, size_t cap)
 {
-    static const uint8_t many_full[] = { 1, 0, GRAPH_FULL, GN_F32 - 1, 1, GRAPH_DIM_MOST, GRAPH_REPEAT, 17, GRAPH_OUT_ALL };
-    static const uint8_t many_kept[] = { 1, 0x31, GRAPH_FULL, GN_F32 - 1, 1, 3, GRAPH_REPEAT, 8, GRAPH_OUT_ALL };
-    if (index == 0 || index == 1) {
-        memcpy(out, index ? many_kept : many_full, sizeof many_full);
-        return sizeof many_full;
+    enum { EXTREMES = 5, HOWS = (int)sizeof graph_hows, FIRST = 1 + (EXTREMES - 1) * HOWS };
+    if (index < FIRST && cap >= 2000) {
+        out[0] = 1;
+        out[1] = graph_hows[index ? (index - 1) % HOWS : 0];
+        return 2 + graph_extreme(index ? 1 + (index - 1) / HOWS : 0, out + 2);
     }
-    if (index > 12 || cap < 400) {
+    index -= FIRST;
+    if (index > 10 || cap < 400) {
         return 0;
     }
-    uint32_t at = (uint32_t)index * 2654435761u;
+    uint32_t at = ((uint32_t)index + 2) * 2654435761u;
     for (size_t i = 0; i < 400; i++) {
         at = at * 1664525u + 1013904223u;
         out[i] = (uint8_t)(at >> 24);

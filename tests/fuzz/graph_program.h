@@ -15,7 +15,7 @@ enum {
     GRAPH_UPDATE,                                         /* state, node */
     GRAPH_OPS                                             /* + op: its inputs and attributes */
 };
-#define GRAPH_OP(NAME) (GRAPH_OPS + GN__OP_##NAME - GN__OP_FAILED - 1)
+#define GRAPH_OP(NAME) (GRAPH_OPS + GN_OP_##NAME - GN_OP_FAILED - 1)
 enum { GRAPH_DIM_MOST = 15, GRAPH_NODES = 1 << 18 };
 
 typedef struct graph_maker {
@@ -133,7 +133,7 @@ static inline uint32_t graph_input(graph_maker *m)
 
 static inline void graph_any_op(graph_maker *m, uint8_t which)
 {
-    int op = GN__OP_FAILED + 1 + which % (GN__OP__COUNT - GN__OP_FAILED - 1);
+    int op = GN_OP_FAILED + 1 + which % (GN_OP__COUNT - GN_OP_FAILED - 1);
     const gn__op_row *row = &gn__ops[op];
     uint32_t ins[8], most = GN__MIN(row->most, 7u);
     int64_t attrs[12];
@@ -159,7 +159,7 @@ static inline void graph_full(graph_maker *m)
     for (int i = 0; i < t.shape.rank; i++) {
         attrs[2 + i] = t.shape.dims[i];
     }
-    graph_op(m, GN__OP_FULL, NULL, 0, attrs, (uint16_t)(2 + t.shape.rank));
+    graph_op(m, GN_OP_FULL, NULL, 0, attrs, (uint16_t)(2 + t.shape.rank));
 }
 
 static inline void graph_broadcast(graph_maker *m)
@@ -174,7 +174,7 @@ static inline void graph_broadcast(graph_maker *m)
     for (int i = 0; i < s->rank; i++) {
         dims[n++] = s->dims[i] == 1 ? graph_dim(fuzz_byte(m->in)) : s->dims[i];
     }
-    graph_op(m, GN__OP_BROADCAST, &from, 1, dims, (uint16_t)n);
+    graph_op(m, GN_OP_BROADCAST, &from, 1, dims, (uint16_t)n);
 }
 
 static inline void graph_repeat(graph_maker *m)
