@@ -80,9 +80,9 @@
                      is given the one with the fewest sessions, of those the one that holds the fewest bytes.
        Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is built.
        Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
-                     (gn_get_device) compute equal bits. A CPU adds in an order that the shapes give, however operands lie
-                     in memory (tests/bits_test.c). A GPU's kernels depend on strides and alignment too: there a view and its
-                     realised copy may differ in the last bits, and so may a slice read on its own device and on another.
+                     (gn_get_device) compute equal bits: sums are added in an order that the shapes give, however operands lie
+                     in memory. On a GPU floats of 16 bits are not rounded between steps that run as one kernel, and
+                     attention that is written out is one when nothing else reads its scores.
                      Every wait has a deadline, which means silence: a server that computes,
                      compiles or measures gives signs of life, four a second, however long that takes (one of an earlier version
                      does not: then a step must be shorter than the deadline). A server lets one step compute for 600 s

@@ -73,7 +73,7 @@
 /* >>driver ======================================================================================== */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 21
+#define GN__CU_GENERATOR 22
 
 typedef unsigned long long gn__cu_ptr;   /* device memory */
 typedef void *gn__cu_handle;
@@ -916,7 +916,25 @@ static const char prelude[] =
     "template <class C> struct sum_of { C v;\n"
     "  M void init() { v = 0; }\n"
     "  M void take(C x, i64) { v = gn_add(v, x); }\n"
-    "  M void merge(const sum_of &o) { v = gn_add(v, o.v); } };\n"
+    "  M void square(C x) { v = gn_fma(x, x, v); }\n"
+    "  M void merge(const sum_of &o) { v = gn_add(v, o.v); }\n"
+    "  M C total() const { return v; } };\n"
+    "// With what additions lose beside it: off by a rounding or two of any length.\n"
+    "template <class C> struct near_sum { C v, rest;\n"
+    "  M void init() { v = rest = 0; }\n"
+    "  M void add(C x, C more) { const C t = v + x, z = t - v; rest = more + ((v - (t - z)) + (x - z)); v = t; }\n"
+    "  M void take(C x, i64) { add(x, rest); }\n"
+    "  M void square(C x) { add(x * x, rest); }\n"
+    "  M void merge(const near_sum &o) { add(o.v, rest + o.rest); }\n"
+    "  M C total() const { const C y = v + rest; return y == y ? y : v; } };\n"
+    "// V neighbours: joined by halves first where sums are exact, else one after another.\n"
+    "template <int V, class A, class C> M void take_all(A &a, const C *x, i64 at) { UNROLL for (int v = 0; v < V; v++) a.take(x[v], at + v); }\n"
+    "template <int V, class C> M void take_all(near_sum<C> &a, const C *x, i64) {\n"
+    "  C t[V];\n"
+    "  UNROLL for (int v = 0; v < V; v++) t[v] = x[v];\n"
+    "  UNROLL for (int h = V / 2; h > 0; h /= 2) UNROLL for (int v = 0; v < h; v++) t[v] += t[v + h];\n"
+    "  a.take(t[0], 0);\n"
+    "}\n"
     "template <class C> struct max_of { C v;\n"
     "  M void init() { v = gn_f32(0xff800000u); }\n"
     "  M void take(C x, i64) { v = max_nan(v, x); }\n"
@@ -933,15 +951,16 @@ static const char prelude[] =
     "    else better = LEAST ? o.v < v : o.v > v;\n"
     "    if (better) { v = o.v; at = o.at; }\n"
     "  } };\n"
-    "// A running maximum and the sum of exp(x - maximum).\n"
-    "template <class C> struct soft { C top, sum;\n"
-    "  M void init() { top = gn_f32(0xff800000u); sum = 0; }\n"
+    "// A running maximum and the sum of exp(x - maximum), with what its additions lose.\n"
+    "template <class C> struct soft { C top, sum, rest;\n"
+    "  M void init() { top = gn_f32(0xff800000u); sum = rest = 0; }\n"
     "  M void merge(const soft &o) {\n"
-    "    C t = max_nan(top, o.top);\n"
-    "    sum = gn_add(top == t ? sum : sum * gn_exp(top - t), o.top == t ? o.sum : o.sum * gn_exp(o.top - t));\n"
-    "    if (t != t) sum = t;\n"
+    "    const C t = max_nan(top, o.top), less = gn_exp((top == t ? o.top : top) - t), f = top == t ? (C)1 : less, g = o.top == t ? (C)1 : less, x = sum * f, y = o.sum * g, all = x + y, z = all - x;\n"
+    "    rest = (rest * f + o.rest * g) + ((x - (all - z)) + (y - z));\n"
+    "    sum = t != t ? t : all;\n"
     "    top = t;\n"
-    "  } };\n"
+    "  }\n"
+    "  M C total() const { const C y = sum + rest; return y == y ? y : sum; } };\n"
     "template <class C, int V, class T> M soft<C> soft_of(const T *x) {\n"
     "  soft<C> o;\n"
     "  o.init();\n"
@@ -955,49 +974,55 @@ static const char prelude[] =
     "  UNROLL for (int i = 0; i < (int)(sizeof(A) / 4); i++) x.w[i] = __shfl_xor_sync(0xffffffffu, x.w[i], lanes);\n"
     "  return x.a;\n"
     "}\n"
-    "// The merge of TY neighbouring threads' values, in every one of them. All 256 threads of the block come here.\n"
+    "// The merge of TY neighbouring threads' values, in every one of them: halves of them first. All 256 threads of the block come here.\n"
     "template <int TY, class A> M A together(A a) {\n"
-    "  UNROLL for (int k = (TY < 32 ? TY : 32) / 2; k > 0; k /= 2) a.merge(exchange(a, k));\n"
     "  if (TY > 32) {\n"
-    "    __shared__ A part[8];\n"
-    "    const int warp = threadIdx.x >> 5, first = warp / (TY / 32) * (TY / 32);\n"
+    "    __shared__ A part[256];\n"
+    "    A some[TY > 32 ? TY / 32 : 1];\n"
     "    __syncthreads();\n"
-    "    if ((threadIdx.x & 31) == 0) part[warp] = a;\n"
+    "    part[threadIdx.x] = a;\n"
     "    __syncthreads();\n"
-    "    a = part[first];\n"
-    "    UNROLL for (int k = 1; k < TY / 32; k++) a.merge(part[first + k]);\n"
+    "    UNROLL for (int k = 0; k < TY / 32; k++) some[k] = part[threadIdx.x / TY * TY + k * 32 + (threadIdx.x & 31)];\n"
+    "    UNROLL for (int k = TY / 64; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) some[j].merge(some[j + k]);\n"
+    "    a = some[0];\n"
     "  }\n"
+    "  UNROLL for (int k = (TY < 32 ? TY : 32) / 2; k > 0; k /= 2) a.merge(exchange(a, k));\n"
     "  return a;\n"
     "}\n"
-    "// The merge of threads t, t + TX, t + 2 TX …, in the first TX threads.\n"
+    "// The merge of threads t, t + TX, t + 2 TX …, in every one of them, in the same order.\n"
     "template <int TX, class A> M A across(A a) {\n"
     "  __shared__ A part[256];\n"
+    "  __syncthreads();\n"
     "  part[threadIdx.x] = a;\n"
     "  for (int k = 128; k >= TX; k /= 2) {\n"
     "    __syncthreads();\n"
     "    if (threadIdx.x < k) { a.merge(part[threadIdx.x + k]); part[threadIdx.x] = a; }\n"
     "  }\n"
-    "  return a;\n"
+    "  __syncthreads();\n"
+    "  return part[threadIdx.x % TX];\n"
     "}\n"
-    "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, COLUMNS, I: index; f.take(o, r, A&) takes V elements, g.end(o, A) stores\n"
+    "// A row is summed by LANES x TY lanes, of which thread ty has ty, ty + TY, ty + 2 TY …: halves of all lanes first, however many threads have them.\n"
+    "template <int TY, int LANES, bool COLUMNS, class A> M A joined(A *q) {\n"
+    "  UNROLL for (int k = LANES / 2; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) q[j].merge(q[j + k]);\n"
+    "  if (COLUMNS) return across<256 / TY>(q[0]);\n"
+    "  return together<TY>(q[0]);\n"
+    "}\n"
+    "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, LANES of a thread, COLUMNS, I: index; f.take(o, r, A&) takes V elements, g.end(o, A) stores\n"
     "template <class P, class F, class G> M void reduce(const F &f, const G &g, typename P::A *parts) {\n"
     "  typedef typename P::I I;\n"
+    "  enum { L = P::LANES };\n"
     "  const int tx = P::COLUMNS ? threadIdx.x % P::TX : threadIdx.x / P::TY, ty = P::COLUMNS ? threadIdx.x / P::TX : threadIdx.x % P::TY;\n"
     "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
-    "  typename P::A a;\n"
-    "  a.init();\n"
+    "  typename P::A a[L];\n"
+    "  UNROLL for (int j = 0; j < L; j++) a[j].init();\n"
     "  const I step = P::TY * P::V;\n"
-    "  if (o < P::N && P::SPAN <= 256 * step) _Pragma(\"unroll 8\") for (I r = begin + ty * P::V; r < end; r += step) f.take(o, r, a);\n"
-    "  if (o < P::N && P::SPAN > 256 * step) for (I from = begin + ty * P::V; from < end; from += 64 * step) {       // by way of shorter sums, which lose fewer bits\n"
-    "    const I to = end - from < 64 * step ? end : from + 64 * step;\n"
-    "    typename P::A some;\n"
-    "    some.init();\n"
-    "    _Pragma(\"unroll 8\") for (I r = from; r < to; r += step) f.take(o, r, some);\n"
-    "    a.merge(some);\n"
-    "  }\n"
-    "  if (P::COLUMNS) a = across<P::TX>(a); else a = together<P::TY>(a);\n"
+    "  I r = begin + ty * P::V;\n"
+    "  if (o < P::N && L == 1) _Pragma(\"unroll 8\") for (; r < end; r += step) f.take(o, r, a[0]);\n"
+    "  const bool full = P::R % (L * P::TY * P::V) == 0 && P::PARTS == 1;\n"
+    "  if (o < P::N && L > 1) _Pragma(\"unroll 1\") for (; r < end; r += L * step) UNROLL for (int j = 0; j < L; j++) if (full || r + j * step < end) f.take(o, r + j * step, a[j]);\n"
+    "  const typename P::A all = joined<P::TY, L, P::COLUMNS>(a);\n"
     "  if (ty || o >= P::N) return;\n"
-    "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = a; else g.end(o, a);\n"
+    "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = all; else g.end(o, all);\n"
     "}\n"
     "template <class P, class G> M void combine(const G &g, const typename P::A *parts) {\n"
     "  typename P::A a;\n"
@@ -1007,12 +1032,12 @@ static const char prelude[] =
     "  if (threadIdx.x == 0) g.end((typename P::I)blockIdx.x, a);\n"
     "}\n"
     "// Rows of n elements by TY threads each, in registers (K groups of V per thread) when they fit. P: T, C, N rows, n, K, V, TX, TY,\n"
-    "// J: position in a row, IN and OUT strides within a row, in(row), out(row), LOG\n"
+    "// J: position in a row, IN and OUT strides within a row, in(row), out(row), WIDE: V at once, LANES of a thread, LOG\n"
     "template <class P> M void row_load(const typename P::T *p, typename P::J j, typename P::T *d) {\n"
-    "  if (P::V > 1) vload<P::V>(d, p + j); else d[0] = p[(i64)j * P::IN];\n"
+    "  if (P::WIDE) vload<P::V>(d, p + j); else UNROLL for (int v = 0; v < P::V; v++) d[v] = p[(i64)(j + v) * P::IN];\n"
     "}\n"
     "template <class P> M void row_store(typename P::T *p, typename P::J j, const typename P::T *d) {\n"
-    "  if (P::V > 1) vstore<P::V>(p + j, d); else p[(i64)j * P::OUT] = d[0];\n"
+    "  if (P::WIDE) vstore<P::V>(p + j, d); else UNROLL for (int v = 0; v < P::V; v++) p[(i64)(j + v) * P::OUT] = d[v];\n"
     "}\n"
     "template <class P> M void softmax_put(typename P::T *p, typename P::J j, const typename P::C *x, soft<typename P::C> s, typename P::C other) {\n"
     "  typename P::T o[P::V];\n"
@@ -1058,25 +1083,25 @@ static const char prelude[] =
     "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
     "  uint4 x[P::K];\n"
     "  max_of<float> top;\n"
-    "  sum_of<float> sum;\n"
+    "  sum_of<float> some[P::LANES];\n"
     "  top.init();\n"
-    "  sum.init();\n"
+    "  UNROLL for (int i = 0; i < P::LANES; i++) some[i].init();\n"
     "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * 8; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
     "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) top.v = max_nan(top.v, part_of(x[k], v, tag));\n"
     "  top = together<P::TY>(top);\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) sum.v += exp_short(part_of(x[k], v, tag) - top.v);\n"
-    "  sum = together<P::TY>(sum);\n"
-    "  const float other = P::LOG ? top.v + logf(sum.v) : 1.f / sum.v;\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) some[k % P::LANES].v += exp_short(part_of(x[k], v, tag) - top.v);\n"
+    "  const float sum = joined<P::TY, P::LANES, false>(some).v, other = P::LOG ? gn_log(sum) : 1.f / sum;\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * 8;\n"
     "    T o[8];\n"
     "    if (!live || j >= P::n) continue;\n"
-    "    UNROLL for (int v = 0; v < 8; v++) put(o[v], P::LOG ? part_of(x[k], v, tag) - other : exp_short(part_of(x[k], v, tag) - top.v) * other);\n"
+    "    UNROLL for (int v = 0; v < 8; v++) put(o[v], P::LOG ? (part_of(x[k], v, tag) - top.v) - other : exp_short(part_of(x[k], v, tag) - top.v) * other);\n"
     "    vstore<8>(out + P::out(row) + j, o);\n"
     "  }\n"
     "}\n"
+    "// Rows too long for registers: their maxima and sums first, then their values.\n"
     "template <class P> M void softmax(const typename P::T *a, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
@@ -1084,34 +1109,8 @@ static const char prelude[] =
     "  const bool live = row < P::N;\n"
     "  const typename P::T *p = a + (live ? P::in(row) : 0);\n"
     "  typename P::T raw_[P::V];\n"
-    "  soft<C> s;\n"
-    "  s.init();\n"
-    "  if (P::K > 0) {\n"
-    "    C x[P::K > 0 ? P::K : 1][P::V];\n"
-    "    max_of<C> top;\n"
-    "    top.init();\n"
-    "    UNROLL for (int k = 0; k < P::K; k++) {\n"
-    "      const int j = (k * P::TY + ty) * P::V;\n"
-    "      if (live && j < P::n) { row_load<P>(p, j, raw_); UNROLL for (int v = 0; v < P::V; v++) { x[k][v] = get(raw_[v]); top.take(x[k][v], 0); } }\n"
-    "    }\n"
-    "    top = together<P::TY>(top);\n"
-    "    sum_of<C> sum;\n"
-    "    sum.init();\n"
-    "    UNROLL for (int k = 0; k < P::K; k++)\n"
-    "      if (live && (k * P::TY + ty) * P::V < P::n) { UNROLL for (int v = 0; v < P::V; v++) { C e = gn_exp(x[k][v] - top.v); if (!P::LOG) x[k][v] = e; sum.take(e, 0); } }\n"
-    "    sum = together<P::TY>(sum);\n"
-    "    s.top = top.v; s.sum = sum.v;\n"
-    "    const C other = P::LOG ? gn_log(s.sum) : (C)1 / s.sum;\n"
-    "    UNROLL for (int k = 0; k < P::K; k++) {\n"
-    "      const int j = (k * P::TY + ty) * P::V;\n"
-    "      if (!live || j >= P::n) continue;\n"
-    "      UNROLL for (int v = 0; v < P::V; v++) put(raw_[v], P::LOG ? (x[k][v] - s.top) - other : x[k][v] * other);\n"
-    "      row_store<P>(out + P::out(row), j, raw_);\n"
-    "    }\n"
-    "    return;\n"
-    "  }\n"
-    "  s = soft_row<P>(a);\n"
-    "  const C other = P::LOG ? gn_log(s.sum) : (C)1 / s.sum;\n"
+    "  const soft<C> s = soft_row<P>(a);\n"
+    "  const C other = P::LOG ? gn_log(s.total()) : (C)1 / s.total();\n"
     "  for (typename P::J j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
     "    C x[P::V];\n"
     "    row_load<P>(p, j, raw_);\n"
@@ -1130,7 +1129,7 @@ static const char prelude[] =
     "    typename P::C x[P::V];\n"
     "    row_load<P>(a + P::in(row), j, raw_);\n"
     "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
-    "    softmax_put<P>(out + P::out(row), j, x, s, P::LOG ? gn_log(s.sum) : (typename P::C)1 / s.sum);\n"
+    "    softmax_put<P>(out + P::out(row), j, x, s, P::LOG ? gn_log(s.total()) : (typename P::C)1 / s.total());\n"
     "  }\n"
     "}\n"
     "// GAIN, BIAS: their strides, 0 with HAS_GAIN, HAS_BIAS 0\n"
@@ -1153,9 +1152,8 @@ static const char prelude[] =
     "  const bool live = row < P::N;\n"
     "  const T tag = T(), *p = a + (live ? P::in(row) : 0);\n"
     "  uint4 x[P::K], g[P::K], h[P::K];\n"
-    "  sum_of<float> sum, square;\n"
-    "  sum.init();\n"
-    "  square.init();\n"
+    "  sum_of<float> some[P::LANES], squares[P::LANES];\n"
+    "  UNROLL for (int i = 0; i < P::LANES; i++) { some[i].init(); squares[i].init(); }\n"
     "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * V; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
     "  UNROLL for (int k = 0; k < AHEAD; k++) {\n"
     "    const int j = (k * P::TY + ty) * V;\n"
@@ -1163,13 +1161,11 @@ static const char prelude[] =
     "    if (P::HAS_BIAS && j < P::n) h[k] = CONSTANT((const uint4 *)(bias + j));\n"
     "  }\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    UNROLL for (int v = 0; v < V; v++) sum.v += part_of(x[k], v, tag);\n"
-    "  sum = together<P::TY>(sum);\n"
-    "  const float mean = sum.v / (float)P::n;\n"
+    "    UNROLL for (int v = 0; v < V; v++) some[k % P::LANES].v += part_of(x[k], v, tag);\n"
+    "  const float mean = joined<P::TY, P::LANES, false>(some).v / (float)P::n;\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    if ((k * P::TY + ty) * V < P::n) UNROLL for (int v = 0; v < V; v++) { const float d = part_of(x[k], v, tag) - mean; square.v = gn_fma(d, d, square.v); }\n"
-    "  square = together<P::TY>(square);\n"
-    "  const float scale = 1.f / sqrtf(square.v / (float)P::n + (float)P::eps());\n"
+    "    if ((k * P::TY + ty) * V < P::n) UNROLL for (int v = 0; v < V; v++) squares[k % P::LANES].square(part_of(x[k], v, tag) - mean);\n"
+    "  const float scale = 1.f / sqrtf(joined<P::TY, P::LANES, false>(squares).v / (float)P::n + (float)P::eps());\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * V;\n"
     "    T o[V];\n"
@@ -1185,21 +1181,16 @@ static const char prelude[] =
     "    vstore<V>(out + P::out(row) + j, o);\n"
     "  }\n"
     "}\n"
-    "// This thread's elements of a row, or the squares of their distances from `mean`, into `sum`: by way of sums of 64 groups, so that long rows lose no bits.\n"
-    "template <class P> M void row_each(const typename P::T *p, int ty, sum_of<typename P::C> &sum, typename P::C mean, bool squares) {\n"
+    "// This thread's elements of a row, or the squares of their distances from `mean`, into `sum`.\n"
+    "template <class P> M void row_each(const typename P::T *p, int ty, near_sum<typename P::C> &sum, typename P::C mean, bool squares) {\n"
     "  typedef typename P::C C;\n"
-    "  const typename P::J step = P::TY * P::V;\n"
-    "  for (typename P::J from = ty * P::V; from < P::n; from += 64 * step) {\n"
-    "    sum_of<C> some;\n"
-    "    some.init();\n"
-    "    for (typename P::J j = from; j < P::n && j < from + 64 * step; j += step) {\n"
-    "      typename P::T raw_[P::V];\n"
-    "      row_load<P>(p, j, raw_);\n"
-    "      UNROLL for (int v = 0; v < P::V; v++) { const C e = get(raw_[v]) - mean; some.take(squares ? e * e : e, 0); }\n"
-    "    }\n"
-    "    sum.merge(some);\n"
+    "  for (typename P::J j = ty * P::V; j < P::n; j += P::TY * P::V) {\n"
+    "    typename P::T raw_[P::V];\n"
+    "    row_load<P>(p, j, raw_);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) { const C e = get(raw_[v]) - mean; sum.take(squares ? e * e : e, 0); }\n"
     "  }\n"
     "}\n"
+    "// Rows too long for registers.\n"
     "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
@@ -1207,92 +1198,119 @@ static const char prelude[] =
     "  const bool live = row < P::N;\n"
     "  const typename P::T *p = a + (live ? P::in(row) : 0);\n"
     "  typename P::T raw_[P::V];\n"
-    "  C x[P::K > 0 ? P::K : 1][P::V];\n"
-    "  sum_of<C> sum, square;\n"
+    "  C x[P::V];\n"
+    "  near_sum<C> sum, square;\n"
     "  sum.init();\n"
     "  square.init();\n"
-    "  if (P::K == 0 && live) row_each<P>(p, ty, sum, (C)0, false);\n"
-    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
-    "    const int j = (k * P::TY + ty) * P::V;\n"
-    "    if (live && j < P::n) { row_load<P>(p, j, raw_); UNROLL for (int v = 0; v < P::V; v++) { x[k][v] = get(raw_[v]); sum.take(x[k][v], 0); } }\n"
-    "  }\n"
-    "  sum = together<P::TY>(sum);\n"
-    "  const C mean = sum.v / (C)P::n;\n"
-    "  if (P::K == 0 && live) row_each<P>(p, ty, square, mean, true);\n"
-    "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    if (live && (k * P::TY + ty) * P::V < P::n) { UNROLL for (int v = 0; v < P::V; v++) { C e = x[k][v] - mean; square.take(e * e, 0); } }\n"
-    "  square = together<P::TY>(square);\n"
-    "  const C scale = (C)1 / gn_sqrt(square.v / (C)P::n + (C)P::eps());\n"
-    "  for (typename P::J j = ty * P::V; P::K == 0 && live && j < P::n; j += P::TY * P::V) {\n"
+    "  if (live) row_each<P>(p, ty, sum, (C)0, false);\n"
+    "  const C mean = together<P::TY>(sum).total() / (C)P::n;\n"
+    "  if (live) row_each<P>(p, ty, square, mean, true);\n"
+    "  const C scale = (C)1 / gn_sqrt(together<P::TY>(square).total() / (C)P::n + (C)P::eps());\n"
+    "  for (typename P::J j = ty * P::V; live && j < P::n; j += P::TY * P::V) {\n"
     "    row_load<P>(p, j, raw_);\n"
-    "    UNROLL for (int v = 0; v < P::V; v++) x[0][v] = get(raw_[v]);\n"
-    "    layernorm_put<P>(out + P::out(row), j, x[0], mean, scale, gain, bias);\n"
-    "  }\n"
-    "  UNROLL for (int k = 0; k < P::K; k++) {\n"
-    "    const int j = (k * P::TY + ty) * P::V;\n"
-    "    if (live && j < P::n) layernorm_put<P>(out + P::out(row), j, x[k], mean, scale, gain, bias);\n"
+    "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
+    "    layernorm_put<P>(out + P::out(row), j, x, mean, scale, gain, bias);\n"
     "  }\n"
     "}\n"
-    "// Matrix times few rows. B's rows are contiguous (BN 1): TX threads side by side hold V columns each, 256 / TX walk down k.\n"
+    "// A sum of products in C; in f64 with what additions lose.\n"
+    "template <class C> struct dot_of { typedef C t; };\n"
+    "template <> struct dot_of<double> { typedef near_sum<double> t; };\n"
+    "template <class A> M void dot_clear(A &a) { a = 0; }\n"
+    "template <class A> M void dot_take(A &a, A x, A y) { a = gn_fma(x, y, a); }\n"
+    "template <class A> M void dot_join(A &a, const A &b) { a = gn_add(a, b); }\n"
+    "template <class A> M A dot_total(const A &a) { return a; }\n"
+    "M void dot_clear(near_sum<double> &a) { a.init(); }\n"
+    "M void dot_take(near_sum<double> &a, double x, double y) { a.take(x * y, 0); }\n"
+    "M void dot_join(near_sum<double> &a, const near_sum<double> &b) { a.merge(b); }\n"
+    "M double dot_total(const near_sum<double> &a) { return a.total(); }\n"
+    "template <class A> M A from_part(const A &, A x) { return x; }\n"
+    "M near_sum<double> from_part(const near_sum<double> &, double x) { near_sum<double> y; y.v = x; y.rest = 0; return y; }\n"
+    "// k of lane `at` of LANES, of which halves are joined first: V neighbours of k are V parts of the lanes, so that a thread that reads 16 bytes joins its own before others'.\n"
+    "template <int LANES, int V> M int lane_k(int at) {\n"
+    "  enum { TX = LANES / V < 32 ? LANES / V : 32, H = LANES / (V * TX) };\n"
+    "  return at / TX % H * (TX * V) + at % TX * V + at / (TX * H);\n"
+    "}\n"
+    "// Of a thread's sums of H times V neighbours of k: of all k of TX threads side by side, in every one of them.\n"
+    "template <int TX, int H, int V, class A> M A joined_k(A (*acc)[V]) {\n"
+    "  UNROLL for (int half = V / 2; half > 0; half /= 2) UNROLL for (int v = 0; v < half; v++) UNROLL for (int h = 0; h < H; h++) dot_join(acc[h][v], acc[h][v + half]);\n"
+    "  UNROLL for (int half = H / 2; half > 0; half /= 2) UNROLL for (int h = 0; h < half; h++) dot_join(acc[h][0], acc[h + half][0]);\n"
+    "  UNROLL for (int bit = TX / 2; bit > 0; bit /= 2) dot_join(acc[0][0], exchange(acc[0][0], bit));\n"
+    "  return acc[0][0];\n"
+    "}\n"
+    "// Few rows times a matrix. k is summed by LANES lanes, k modulo LANES to each (lane_k). Here TX threads side by side have V columns each.\n"
     "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
-    "  const int tx = threadIdx.x % P::TX, ty = threadIdx.x / P::TX, steps = 256 / P::TX;\n"
+    "  enum { ROWS = 256 / P::TX, G = P::LANES / ROWS };\n"
+    "  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, tx = threadIdx.x % P::TX, ty = lane / P::TX * 8 + warp;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
     "  const i64 first = (i64)(blockIdx.x % P::TILES) * P::TX * P::V, col = first + tx * P::V;\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  C acc[P::m][P::V];\n"
-    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = 0;\n"
+    "  typedef typename dot_of<C>::t A;\n"
+    "  A acc[P::m][G][P::V];\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < P::V; v++) dot_clear(acc[i][g][v]);\n"
     "  if (col < P::n) {\n"
-    "    _Pragma(\"unroll 4\") for (i64 l = ty; l < P::k; l += steps) {\n"
+    "    _Pragma(\"unroll 4\") for (i64 from = 0; from < P::k; from += P::LANES) UNROLL for (int g = 0; g < G; g++) {\n"
+    "      const i64 l = from + lane_k<P::LANES, 16 / (int)sizeof(typename P::T)>(g * ROWS + ty);\n"
     "      typename P::T w[P::V];\n"
-    "      vload<P::V>(w, b + l * P::BK + col);\n"
+    "      if (l >= P::k) continue;\n"
+    "      if (P::WIDE) vload<P::V>(w, b + l * P::BK + col);\n"
+    "      else UNROLL for (int v = 0; v < P::V; v++) w[v] = b[l * P::BK + (col + v < P::n ? col + v : P::n - 1) * P::BN];\n"
     "      UNROLL for (int i = 0; i < P::m; i++) {\n"
     "        const C x = get(a[i * P::AM + l * P::AK]);\n"
-    "        UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = gn_fma(x, (C)get(w[v]), acc[i][v]);\n"
+    "        UNROLL for (int v = 0; v < P::V; v++) dot_take(acc[i][g][v], x, (C)get(w[v]));\n"
     "      }\n"
     "    }\n"
     "  }\n"
-    "  __shared__ C part[8][P::TX * P::V];\n"
-    "  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;\n"
+    "  __shared__ A part[8][P::TX * P::V];\n"
     "  UNROLL for (int i = 0; i < P::m; i++) {\n"
-    "    UNROLL for (int k = 16; k >= P::TX; k /= 2) UNROLL for (int v = 0; v < P::V; v++) acc[i][v] = gn_add(acc[i][v], exchange(acc[i][v], k));\n"
-    "    if (lane < P::TX) UNROLL for (int v = 0; v < P::V; v++) part[warp][lane * P::V + v] = acc[i][v];\n"
+    "    A (*sums)[P::V] = acc[i];\n"
+    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < P::V; v++) dot_join(sums[g][v], sums[g + h][v]);\n"
+    "    UNROLL for (int k = 16; k >= P::TX; k /= 2) UNROLL for (int v = 0; v < P::V; v++) dot_join(sums[0][v], exchange(sums[0][v], k));\n"
+    "    if (lane < P::TX) UNROLL for (int v = 0; v < P::V; v++) part[warp][lane * P::V + v] = sums[0][v];\n"
     "    __syncthreads();\n"
     "    for (int x = threadIdx.x; x < P::TX * P::V; x += 256) {\n"
     "      const i64 c = first + x;\n"
     "      if (c >= P::n) continue;\n"
-    "      C v = part[0][x];\n"
-    "      UNROLL for (int w = 1; w < 8; w++) v = gn_add(v, part[w][x]);\n"
-    "      e.template store<1>(((i64)z * P::m + i) * P::n + c, c, &v);\n"
+    "      A v[8];\n"
+    "      UNROLL for (int w = 0; w < 8; w++) v[w] = part[w][x];\n"
+    "      UNROLL for (int h = 4; h > 0; h /= 2) UNROLL for (int w = 0; w < h; w++) dot_join(v[w], v[w + h]);\n"
+    "      const C all = dot_total(v[0]);\n"
+    "      e.template store<1>(((i64)z * P::m + i) * P::n + c, c, &all);\n"
     "    }\n"
     "    __syncthreads();\n"
     "  }\n"
     "}\n"
-    "// The same with B's columns contiguous (BK 1) and A's rows (AK 1): a warp for each column.\n"
+    "// The same for B whose columns are contiguous (BK 1): TX threads for each column, V neighbours of k to each.\n"
     "template <class P> M void rows_dot(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
-    "  const int lane = threadIdx.x & 31;\n"
+    "  enum { TX = P::TX, G = P::LANES / (TX * P::V) };\n"
+    "  const int sub = threadIdx.x % TX;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
-    "  const i64 col = (i64)(blockIdx.x % P::TILES) * 8 + (threadIdx.x >> 5);\n"
+    "  const i64 col = (i64)(blockIdx.x % P::TILES) * (256 / TX) + threadIdx.x / TX;\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
-    "  sum_of<C> acc[P::m];\n"
-    "  UNROLL for (int i = 0; i < P::m; i++) acc[i].init();\n"
+    "  typedef typename dot_of<C>::t A;\n"
+    "  A acc[P::m][G][P::V];\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < P::V; v++) dot_clear(acc[i][g][v]);\n"
     "  if (col < P::n) {\n"
-    "    _Pragma(\"unroll 4\") for (i64 l = lane * P::V; l < P::k; l += 32 * P::V) {\n"
+    "    _Pragma(\"unroll 4\") for (i64 from = sub * P::V; from < P::k; from += P::LANES) UNROLL for (int g = 0; g < G; g++) {\n"
+    "      const i64 l = from + g * TX * P::V;\n"
     "      typename P::T w[P::V], x[P::V];\n"
-    "      vload<P::V>(w, b + col * P::BN + l);\n"
+    "      if (l >= P::k) continue;\n"
+    "      if (P::WIDE) vload<P::V>(w, b + col * P::BN + l);\n"
+    "      else UNROLL for (int v = 0; v < P::V; v++) w[v] = b[col * P::BN + (l + v < P::k ? l + v : P::k - 1) * P::BK];\n"
     "      UNROLL for (int i = 0; i < P::m; i++) {\n"
-    "        vload<P::V>(x, a + i * P::AM + l);\n"
-    "        UNROLL for (int v = 0; v < P::V; v++) acc[i].v = gn_fma((C)get(x[v]), (C)get(w[v]), acc[i].v);\n"
+    "        if (P::WIDE) vload<P::V>(x, a + i * P::AM + l);\n"
+    "        else UNROLL for (int v = 0; v < P::V; v++) x[v] = a[i * P::AM + (l + v < P::k ? l + v : P::k - 1) * P::AK];\n"
+    "        UNROLL for (int v = 0; v < P::V; v++) if (P::WIDE || l + v < P::k) dot_take(acc[i][g][v], (C)get(x[v]), (C)get(w[v]));\n"
     "      }\n"
     "    }\n"
     "  }\n"
     "  UNROLL for (int i = 0; i < P::m; i++) {\n"
-    "    acc[i] = together<32>(acc[i]);\n"
-    "    if (lane || col >= P::n) continue;\n"
-    "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &acc[i].v);\n"
+    "    const C all = dot_total(joined_k<TX, G, P::V>(acc[i]));\n"
+    "    if (sub || col >= P::n) continue;\n"
+    "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &all);\n"
     "  }\n"
     "}\n"
     "// What a loop makes of the score of query t and key j before the softmax; begin(z): of the z-th (b, h). Here there is no loop.\n"
@@ -1333,7 +1351,7 @@ static const char prelude[] =
     "        _Pragma(\"unroll 4\") for (int d = 0; d < P::DK; d += P::VK) {\n"
     "          typename P::T key[P::VK];\n"
     "          vload<P::VK>(key, k + j * P::KS + d);\n"
-    "          UNROLL for (int y = 0; y < P::VK; y++) d4[y & 3] = gn_fma(KEPT ? qs[d + y] : (C)get(q[(d + y) * P::QD]), (C)get(key[y]), d4[y & 3]);\n"
+    "          UNROLL for (int y = 0; y < P::VK; y++) d4[(d + y) & 3] = gn_fma(KEPT ? qs[d + y] : (C)get(q[(d + y) * P::QD]), (C)get(key[y]), d4[(d + y) & 3]);\n"
     "        }\n"
     "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(KEPT ? qs[d] : (C)get(q[d * P::QD]), (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
     "      s = ((d4[0] + d4[1]) + (d4[2] + d4[3])) * P::scale();\n"
@@ -1480,10 +1498,27 @@ static const char prelude[] =
     "template <class C> struct prod_of { C v;\n"
     "  M void init() { v = 1; }\n"
     "  M void take(C x, i64) { v = gn_mul(v, x); }\n"
-    "  M void merge(const prod_of &o) { v = gn_mul(v, o.v); } };\n"
+    "  M void merge(const prod_of &o) { v = gn_mul(v, o.v); }\n"
+    "  M C total() const { return v; } };\n"
+    "// With what multiplications lose beside it.\n"
+    "struct near_prod { double v, rest;\n"
+    "  M void init() { v = 1; rest = 0; }\n"
+    "  M void take(double x, i64) { const double t = v * x; rest = gn_fma(v, x, -t) + rest * x; v = t; }\n"
+    "  M void merge(const near_prod &o) { const double t = v * o.v; rest = gn_fma(v, o.v, -t) + (rest * o.v + v * o.rest); v = t; }\n"
+    "  M double total() const { const double y = v + rest; return y == y ? y : v; } };\n"
+    "// What runs along an axis: a number, or of f64 one with what additions or multiplications lose\n"
+    "struct twice { double v, rest; };\n"
+    "template <class C> struct running { static M C of(C x) { return x; } static M C value(C x) { return x; } };\n"
+    "template <> struct running<twice> {\n"
+    "  static M twice of(double x) { twice y; y.v = x; y.rest = 0; return y; }\n"
+    "  static M double value(const twice &x) { const double y = x.v + x.rest; return y == y ? y : x.v; } };\n"
     "// join(a, b): a stands before b\n"
     "template <class C> struct run_sum { static M C none() { return 0; } static M C join(C a, C b) { return gn_add(a, b); } };\n"
     "template <class C> struct run_prod { static M C none() { return 1; } static M C join(C a, C b) { return gn_mul(a, b); } };\n"
+    "template <> struct run_sum<twice> { static M twice none() { return running<twice>::of(0); }\n"
+    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v + b.v; const double z = y.v - a.v; y.rest = (a.rest + b.rest) + ((a.v - (y.v - z)) + (b.v - z)); return y; } };\n"
+    "template <> struct run_prod<twice> { static M twice none() { return running<twice>::of(1); }\n"
+    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v * b.v; y.rest = gn_fma(a.v, b.v, -y.v) + (a.rest * b.v + a.v * b.rest); return y; } };\n"
     "template <class C> struct run_max { static M C none() { return (C)(-9223372036854775807ll - 1); } static M C join(C a, C b) { return b > a || b != b ? b : a; } };\n"
     "template <> M double run_max<double>::none() { return gn_f32(0xff800000u); }\n"
     "// What stands before and in each thread's element among the block's 256.\n"
@@ -1508,7 +1543,7 @@ static const char prelude[] =
     "  run_of<P> all;\n"
     "  all.init();\n"
     "  a += P::in(row);\n"
-    "  for (i64 i = begin + threadIdx.x; i < end; i += 256) all.take((typename P::C)get(a[i * P::IN]));\n"
+    "  for (i64 i = begin + threadIdx.x; i < end; i += 256) all.take(running<typename P::C>::of(get(a[i * P::IN])));\n"
     "  all = together<256>(all);\n"
     "  if (threadIdx.x == 0) totals[row * P::PARTS + blockIdx.y] = all.v;\n"
     "}\n"
@@ -1526,8 +1561,8 @@ static const char prelude[] =
     "  out += P::out(row);\n"
     "  for (i64 base = begin; base < end; base += 256) {\n"
     "    const i64 i = base + threadIdx.x;\n"
-    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? (C)get(a[i * P::IN]) : P::R::none()));\n"
-    "    if (i < end) put(out[i * P::OUT], v);\n"
+    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? running<C>::of(get(a[i * P::IN])) : P::R::none()));\n"
+    "    if (i < end) put(out[i * P::OUT], running<C>::value(v));\n"
     "    if (threadIdx.x == 255) last = v;\n"
     "    __syncthreads();\n"
     "    before.v = last;\n"
@@ -1539,7 +1574,7 @@ static const char prelude[] =
     "  a += P::in(row);\n"
     "  out += P::out(row);\n"
     "  typename P::C v = P::R::none();\n"
-    "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, (typename P::C)get(a[i * P::IN])); put(out[i * P::OUT], v); }\n"
+    "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, running<typename P::C>::of(get(a[i * P::IN]))); put(out[i * P::OUT], running<typename P::C>::value(v)); }\n"
     "}\n"
     "// Keys in their order, NaN last both ways. P as above, DOWN, F: position in a row\n"
     "template <class P, class C> M bool key_before(C a, C b) { if (b != b) return a == a; return P::DOWN ? a > b : a < b; }\n"
@@ -1577,8 +1612,10 @@ static const char prelude[] =
     "  enum { W = P::W < 4 ? P::W : 4 };\n"
     "  for (i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * W; i < (i64)P::m * P::n; i += (i64)gridDim.x * 256 * W) {\n"
     "    typename P::C v[W], more[W];\n"
-    "    vload<W>(v, parts + i);\n"
-    "    UNROLL for (int s = 1; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); UNROLL for (int j = 0; j < W; j++) v[j] = gn_add(v[j], more[j]); }\n"
+    "    typename dot_of<typename P::C>::t sum[W];\n"
+    "    UNROLL for (int j = 0; j < W; j++) dot_clear(sum[j]);\n"
+    "    UNROLL for (int s = 0; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); UNROLL for (int j = 0; j < W; j++) dot_join(sum[j], from_part(sum[j], more[j])); }\n"
+    "    UNROLL for (int j = 0; j < W; j++) v[j] = dot_total(sum[j]);\n"
     "    e.template store<W>(i, i % P::n, v);\n"
     "  }\n"
     "}\n"
@@ -1601,8 +1638,9 @@ static const char prelude[] =
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
-    "  C acc[4][4], av[4], bv[4];\n"
-    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = 0;\n"
+    "  typename dot_of<C>::t acc[4][4];\n"
+    "  C av[4], bv[4];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) dot_clear(acc[i][j]);\n"
     "  for (i64 k = begin; k < end + 16; k += 16) {                       // the next 16 k are on their way while these are multiplied\n"
     "    if (k > begin) {\n"
     "      UNROLL for (int q = 0; q < 4; q++) {\n"
@@ -1621,11 +1659,11 @@ static const char prelude[] =
     "    UNROLL for (int l = 0; l < 16; l++) {\n"
     "      C x[4], y[4];\n"
     "      UNROLL for (int i = 0; i < 4; i++) { x[i] = as[l][tr + i]; y[i] = bs[l][tc + i]; }\n"
-    "      UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) acc[i][j] = gn_fma(x[i], y[j], acc[i][j]);\n"
+    "      UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) dot_take(acc[i][j], x[i], y[j]);\n"
     "    }\n"
     "    __syncthreads();\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) product_put<P, 1>(e, parts, z, row + tr + i, col + tc + j, &acc[i][j]);\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) { const C all = dot_total(acc[i][j]); product_put<P, 1>(e, parts, z, row + tr + i, col + tc + j, &all); }\n"
     "}\n"
     "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
     "template <class P> M void transposed(const float *a, float *out) {\n"
@@ -2008,11 +2046,13 @@ static const char prelude[] =
     "template <class P> M void vector_norm(const typename P::T *a, float (*x)[P::V], float *mean, float *scale) {\n"
     "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V) };\n"
     "  const int lane = threadIdx.x & 31;\n"
-    "  float sum = 0.f, square = 0.f;\n"
+    "  enum { G = P::k / V > 32 ? 8 : 1 };                               // the lanes of such a row, as wherever else it is normed\n"
+    "  sum_of<float> some[G], squares[G];\n"
+    "  UNROLL for (int g = 0; g < G; g++) { some[g].init(); squares[g].init(); }\n"
     "  UNROLL for (int c = 0; c < CH; c++) {\n"
     "    typename P::T raw_[V];\n"
     "    UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
-    "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; v++) { x[c][v] = get(raw_[v]); sum += x[c][v]; } }\n"
+    "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; v++) { x[c][v] = get(raw_[v]); some[c % G].take(x[c][v], 0); } }\n"
     "  }\n"
     "  if (!P::NORM) return;\n"
     "  if (sizeof(typename P::T) == 2) {                                 // sums of differences from one element, both at once\n"
@@ -2028,12 +2068,11 @@ static const char prelude[] =
     "    *scale = rsqrtf((s2 > 0.f ? s2 : 0.f) + (float)P::eps());\n"
     "    return;\n"
     "  }\n"
-    "  UNROLL for (int l = 16; l > 0; l /= 2) sum += exchange(sum, l);\n"
-    "  *mean = sum / (float)P::k;\n"
+
+    "  *mean = joined<32, G, false>(some).v / (float)P::k;\n"
     "  UNROLL for (int c = 0; c < CH; c++)\n"
-    "    if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - *mean; square = gn_fma(d, d, square); }\n"
-    "  UNROLL for (int l = 16; l > 0; l /= 2) square += exchange(square, l);\n"
-    "  *scale = 1.f / sqrtf(square / (float)P::k + (float)P::eps());\n"
+    "    if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) squares[c % G].square(x[c][v] - *mean);\n"
+    "  *scale = 1.f / sqrtf(joined<32, G, false>(squares).v / (float)P::k + (float)P::eps());\n"
     "}\n"
     "template <class P> M float vector_normed(float x, float mean, float scale, float gain, float shift) {\n"
     "  float y = (x - mean) * scale;\n"
@@ -2066,27 +2105,27 @@ static const char prelude[] =
     "  if (threadIdx.x == 0) *out = b.at;\n"
     "}\n"
     "// A row (k) by B (k,n) whose rows are contiguous: TX times V columns to a block, or to the S blocks of a cluster that share k between them.\n"
-    "// P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
+    "// LANES sum k as for few rows. P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
     "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX, SPAN = (P::k + P::S - 1) / P::S, STEPS = (SPAN + ROWS - 1) / ROWS, U = STEPS < 12 ? STEPS : 12 };\n"
+    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX * P::S, G = P::LANES / ROWS, STEPS = (P::k + P::LANES - 1) / P::LANES * G, U = STEPS < 12 ? STEPS : 12 };\n"
     "  __shared__ float part[P::S * 8][32];\n"
-    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, ty = threadIdx.x / TX, rank = blockIdx.x % P::S;\n"
-    "  const int first = (int)(blockIdx.x / P::S) * COLUMNS, col = first + tx * V, begin = rank * SPAN, end = begin + SPAN < P::k ? begin + SPAN : P::k;\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = blockIdx.x % P::S, place = (lane / TX * 8 + warp) * P::S + rank, end = P::k;\n"
+    "  const int first = (int)(blockIdx.x / P::S) * COLUMNS, col = first + tx * V;\n"
     "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < P::n;\n"
     "  uint4 w[U];\n"
     "  T xr[U], g[U], h[U];\n"
     "  const T tag = T();\n"
-    "  float acc[V], mean = 0.f, scale = 1.f;\n"
+    "  float acc_[G][V], *acc = acc_[0], mean = 0.f, scale = 1.f;\n"
     "  if (P::NEXT == 0) let_next_start();\n"
     "  if (P::S > 1) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
-    "  UNROLL for (int v = 0; v < V; v++) acc[v] = 0.f;\n"
+    "  UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) acc_[g][v] = 0.f;\n"
     "  if (mine) e.early(first + lane);\n"
     "  for (int s = 0; s < STEPS; s += U) {\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
-    "      const int l = begin + ty + (s + i) * ROWS;\n"
-    "      const bool full = P::k % P::S == 0 && SPAN % ROWS == 0 && STEPS % U == 0 && P::n % COLUMNS == 0;\n"
+    "      const int l = (s + i) / G * P::LANES + lane_k<P::LANES, V>(i % G * ROWS + place);\n"
+    "      const bool full = P::k % P::LANES == 0 && STEPS % U == 0 && P::n % COLUMNS == 0;\n"
     "      w[i] = zeros();\n"
     "      if (full || (l < end && col < P::n)) w[i] = stream(b + (i64)l * P::BK + col);\n"
     "      if (P::HAS_GAIN) g[i] = l < end ? gain[l] : T();\n"
@@ -2098,15 +2137,16 @@ static const char prelude[] =
     "      await_previous();\n"
     "      if (P::NEXT == 2) let_next_start();\n"
     "    }\n"
-    "    UNROLL for (int i = 0; i < U; i++) { const int l = begin + ty + (s + i) * ROWS; xr[i] = l < end ? a[l] : T(); }\n"
+    "    UNROLL for (int i = 0; i < U; i++) { const int l = (s + i) / G * P::LANES + lane_k<P::LANES, V>(i % G * ROWS + place); xr[i] = l < end ? a[l] : T(); }\n"
     "    if (s == 0 && mine) e.load(first + lane);\n"
     "    if (s == 0 && P::NORM) { float all[(P::k + 32 * V - 1) / (32 * V)][V]; vector_norm<P>(a, all, &mean, &scale); }\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
     "      const float x = P::NORM ? vector_normed<P>(get(xr[i]), mean, scale, get(g[i]), get(h[i])) : get(xr[i]);\n"
-    "      UNROLL for (int v = 0; v < V; v++) acc[v] = gn_fma(x, part_of(w[i], v, tag), acc[v]);\n"
+    "      UNROLL for (int v = 0; v < V; v++) acc_[i % G][v] = gn_fma(x, part_of(w[i], v, tag), acc_[i % G][v]);\n"
     "    }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
+    "  UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < V; v++) acc_[g][v] += acc_[g + h][v];\n"
     "  UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a column group keeps one column\n"
     "    UNROLL for (int v = 0; v < half; v++) {\n"
     "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
@@ -2124,9 +2164,10 @@ static const char prelude[] =
     "  if (rank) return;\n"
     "  float y = 0.f;\n"
     "  if (mine) {\n"
-    "    float sum[4] = { 0.f, 0.f, 0.f, 0.f };\n"
-    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p & 3] += part[p][lane];\n"
-    "    y = (sum[0] + sum[1]) + (sum[2] + sum[3]);\n"
+    "    float sum[P::S * 8];\n"
+    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p] = part[p % P::S * 8 + p / P::S][lane];\n"
+    "    UNROLL for (int h = P::S * 4; h > 0; h /= 2) UNROLL for (int p = 0; p < h; p++) sum[p] += sum[p + h];\n"
+    "    y = sum[0];\n"
     "  }\n"
     "  if (P::BEST) {\n"
     "    best_of<float, false> best;\n"
@@ -2144,19 +2185,27 @@ static const char prelude[] =
     "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(b + (i64)(col + r < P::n ? col + r : P::n - 1) * P::BN + l);\n"
     "  }\n"
     "}\n"
-    "template <class P, int G> M void vector_columns_take(float *acc, const uint4 (*w)[G], const float (*x)[P::V]) {\n"
+    "template <class P> struct vector_sums { enum { H = P::LANES / (32 * P::V) }; float v[P::R][H][P::V]; };\n"
+    "template <class P> M void vector_columns_begin(vector_sums<P> &acc) {\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int h = 0; h < vector_sums<P>::H; h++) UNROLL for (int v = 0; v < P::V; v++) acc.v[r][h][v] = 0.f;\n"
+    "}\n"
+    "template <class P, int G> M void vector_columns_take(vector_sums<P> &acc, const uint4 (*w)[G], const float (*x)[P::V]) {\n"
     "  const typename P::T tag = typename P::T();\n"
-    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; v++) acc[r] = gn_fma(x[c][v], part_of(w[r][c], v, tag), acc[r]);\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; v++) {\n"
+    "    float &to = acc.v[r][c % vector_sums<P>::H][v];\n"
+    "    to = gn_fma(x[c][v], part_of(w[r][c], v, tag), to);\n"
+    "  }\n"
     "}\n"
     "// The sums of R columns, each to its lane.\n"
-    "template <class P, class E> M void vector_columns_end(float *acc, int col, E &e, best_of<float, false> &best) {\n"
+    "template <class P, class E> M void vector_columns_end(vector_sums<P> &acc, int col, E &e, best_of<float, false> &best) {\n"
+    "  enum { H = vector_sums<P>::H };\n"
     "  const int lane = threadIdx.x & 31;\n"
     "  float y = 0.f;\n"
     "  UNROLL for (int r = 0; r < P::R; r++) {\n"
-    "    UNROLL for (int l = 16; l > 0; l /= 2) acc[r] += exchange(acc[r], l);\n"
-    "    if (lane == r) y = acc[r];\n"
-    "    acc[r] = 0.f;\n"
+    "    const float all = joined_k<32, H, P::V>(acc.v[r]);\n"
+    "    if (lane == r) y = all;\n"
     "  }\n"
+    "  vector_columns_begin<P>(acc);\n"
     "  if (lane >= P::R || col + lane >= P::n) return;\n"
     "  if (P::BEST) best.take(e.value(y), col + lane); else e.end(col + lane, y);\n"
     "}\n"
@@ -2164,14 +2213,15 @@ static const char prelude[] =
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, R = P::R, CH = (P::k + 32 * V - 1) / (32 * V), G = CH < 4 ? CH : 4 };\n"
     "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
-    "  float x[G][V], acc[R], mean = 0.f, scale = 1.f;\n"
+    "  float x[G][V], mean = 0.f, scale = 1.f;\n"
+    "  vector_sums<P> acc;\n"
     "  uint4 w[R][G];\n"
     "  int col = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R;\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
     "  if (P::NEXT == 0) let_next_start();\n"
     "  if (!P::EARLY) await_previous();\n"
-    "  UNROLL for (int r = 0; r < R; r++) acc[r] = 0.f;\n"
+    "  vector_columns_begin<P>(acc);\n"
     "  vector_columns<P, G>(w, b, col, 0);\n"
     "  if (lane < R && col + lane < P::n) e.early(col + lane);\n"
     "  if (P::NEXT == 1) let_next_start();\n"
@@ -2894,9 +2944,9 @@ typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_
    map (`node`: its index), or the value of an argument of one element in this run (`node`: the argument). */
 typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
 
-/* What TMA is told of a matrix in a node's memory, or in scratch memory: sizes and strides (bytes) from the innermost, and the box that one copy takes;
+/* What TMA is told of a matrix in a node's memory, in scratch memory, or in its dense copy (moved): sizes and strides (bytes) from the innermost, and the box that one copy takes;
    plain: as it lies, otherwise swizzled by 128 bytes and f32 rounded to TF32. */
-typedef struct tensor_map { bool scratch, plain; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
+typedef struct tensor_map { bool scratch, moved, plain; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
 
 typedef struct blas_product blas_product;
 
@@ -2968,6 +3018,7 @@ typedef struct emit {
     bool by_value;                   /* some are: a graph would keep the values of the run in which it was captured */
     const choice *given;             /* of the product that is generated to be measured; NULL: the stored one, or the model's */
     uint64_t mark;                   /* of the latest choice that was followed */
+    uint32_t moved;                  /* 1 + the node that a dense copy in REGION_ROWS stands for now */
     uint8_t when;                    /* of the launches that are added now */
     uint32_t n_made;                 /* kernels that nothing had needed before */
     uint32_t n_instead, n_lost;      /* launches that run only when others fail; choices that cannot be followed */
@@ -3000,10 +3051,11 @@ static void emit_pointer(emit *e, const char *type, bool constant, const char *n
     emit_param(e, p);
 }
 
+static param at_node(const emit *e, uint32_t node, int64_t more);
+
 /* A node's memory, from its view's first element. */
 static void emit_node(emit *e, uint32_t node, const char *type, bool constant, const char *name) {
-    const gn_lay *a = &e->layout->lay[node];
-    emit_pointer(e, type, constant, name, (param){ PARAM_NODE, a->base, a->view.offset });
+    emit_pointer(e, type, constant, name, at_node(e, node, 0));
 }
 
 static void emit_number(emit *e, const char *type, const char *name, param_kind kind, int64_t value) {
@@ -3122,7 +3174,7 @@ static bool strides_fit(const gn_view *v, int64_t vector) {
     return true;
 }
 
-static int64_t base_offset(const emit *e, uint32_t node) { return e->layout->lay[node].view.offset; }
+static int64_t base_offset(const emit *e, uint32_t node) { return e->moved == node + 1 ? 0 : e->layout->lay[node].view.offset; }
 
 static int64_t blocks_for(int64_t n, int64_t each) { return (n + each - 1) / each; }
 
@@ -3154,7 +3206,7 @@ static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_a
 
 static param at_node(const emit *e, uint32_t node, int64_t more) {
     const gn_lay *a = &e->layout->lay[node];
-    return (param){ PARAM_NODE, a->base, a->view.offset + more };
+    return e->moved == node + 1 ? (param){ PARAM_PLAN, REGION_ROWS, more } : (param){ PARAM_NODE, a->base, a->view.offset + more };
 }
 
 static void emit_copy(emit *e, uint32_t node, uint32_t from) {
@@ -3401,32 +3453,50 @@ static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "r
 
 /* ---- reductions ---- */
 
-typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, span; int tx, ty; bool columns, small; } reduction;
+enum { ROW_WIDEST = 8192 };       /* elements of a row that one block takes well; of a longer one, parts */
 
-/* How many threads share an output, and into how many parts long reductions with few outputs are cut. */
-static void reduce_plan(reduction *r, int64_t offset, int bytes, bool one_input) {
+/* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a part by `lanes` of them, `vector` neighbours to each in turn,
+   of which halves are joined first. How many threads have the lanes, and how elements come from memory, changes nothing. */
+typedef struct row_order { int64_t vector, parts, span; int lanes; bool narrow; } row_order;      /* narrow: of floats of 16 bits */
+
+/* along: the reduced elements are neighbours in a dense tensor of that shape. */
+static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
+    row_order w = { .vector = along ? vector : 1, .parts = 1, .lanes = along ? 1 : n >= 64 ? 8 : 1 };
+    while (w.vector > 1 && n % w.vector) w.vector /= 2;
+    int64_t steps = n / w.vector;
+    if (along && steps > 32) w.lanes = 256;
+    for (; along && w.lanes < 32 && w.lanes < steps; ) w.lanes *= 2;
+    int64_t blocks = along ? rows : blocks_for(rows, 256 / w.lanes), longest = w.lanes * w.vector * 8;
+    if (blocks < 264 && n > 2 * longest && (!along || n > ROW_WIDEST)) w.parts = blocks_for(n, longest);
+    if (w.parts > 1 && w.parts * blocks > 1056) w.parts = blocks < 1056 ? 1056 / blocks : 1;
+    w.span = (blocks_for(n, w.parts) + w.vector - 1) / w.vector * w.vector;
+    if (w.span < 1) w.span = 1;
+    w.parts = n ? blocks_for(n, w.span) : 1;
+    return w;
+}
+
+typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, span; int tx, ty, lanes; bool columns, small, wide; } reduction;
+
+/* How many threads share an output, and how they lie in memory. */
+static void reduce_plan(reduction *r, row_order w, int64_t offset, int bytes) {
     r->n = gn_view_count(&r->kept);
     r->r = gn_view_count(&r->reduced);
     r->small = is_small(&r->kept) && is_small(&r->reduced);
     bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1, beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
     r->columns = !along && beside && r->r > 1;
-    r->vector = along && one_input ? 16 / bytes : 1;
-    while (r->vector > 1 && (!vectorises(&r->reduced, offset, r->vector, bytes) || !strides_fit(&r->kept, r->vector))) r->vector /= 2;
-    int64_t steps = r->r / r->vector;
-    r->ty = r->columns ? (steps >= 64 ? 8 : 1) : steps >= 512 && r->n < 4096 ? 256 : steps >= 32 ? 32 : steps >= 8 ? 8 : 1;   /* many rows: one to a warp, no barriers */
+    r->vector = w.vector;
+    r->wide = w.vector > 1 && vectorises(&r->reduced, offset, w.vector, bytes) && strides_fit(&r->kept, w.vector);
+    r->parts = w.parts;
+    r->span = w.span;
+    r->ty = w.lanes < 256 ? w.lanes : !r->columns && r->r / w.vector >= 512 && r->n < 4096 ? 256 : 32;   /* many rows: one to a warp, no barriers */
+    r->lanes = w.lanes / r->ty;
     r->tx = 256 / r->ty;
-    int64_t blocks = blocks_for(r->n, r->tx), longest = r->ty * r->vector * 8;
-    r->parts = 1;
-    if (blocks < 264 && r->r > 2 * longest) r->parts = blocks_for(r->r, longest);
-    if (r->parts > 1 && r->parts * blocks > 1056) r->parts = blocks < 1056 ? 1056 / blocks : 1;
-    r->span = (blocks_for(r->r, r->parts) + r->vector - 1) / r->vector * r->vector;
-    if (r->span < 1) r->span = 1;
-    r->parts = r->r ? blocks_for(r->r, r->span) : 1;
 }
 
 /* The device code's side of a reduction. acc: its accumulator; members, given: what `take` needs, as members of a struct and as
    their values; take: takes position r of output o, V elements of it, into `acc`; end: stores what `a` of output i gives.
    What `end` needs is `o`, the result of `node` or the accumulators' place `to`, or what `rows` says. */
+enum { ACCUMULATOR = 24 };        /* bytes of the largest: soft<double> */
 struct row_kernel;
 typedef struct reducing { const char *acc, *members, *given, *take, *end; uint32_t node; struct row_kernel *rows; const param *to; } reducing;
 
@@ -3450,13 +3520,13 @@ static void put_ending_of_reduction(emit *e, const reducing *d) {
 }
 
 static void put_reduction_type(emit *e, const reduction *r, const char *acc) {
-    put(&e->types, "struct @_p { typedef %s A; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll; enum { TX = %d, TY = %d, V = %lld, COLUMNS = %d }; };\n",
-        acc, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->columns);
+    put(&e->types, "struct @_p { typedef %s A; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll; enum { TX = %d, TY = %d, V = %lld, LANES = %d, COLUMNS = %d }; };\n",
+        acc, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->lanes, r->columns);
 }
 
 /* The parameters that `take` needs are there already. */
 static void emit_reduction(emit *e, const reduction *r, const char *label, const reducing *d) {
-    size_t bytes = gn_size_mul(gn_size_mul((size_t)r->n, (size_t)r->parts), 16);
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)r->n, (size_t)r->parts), ACCUMULATOR);
     if (!r->n) { emit_nothing(e); return; }
     if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
     put_reduction_type(e, r, d->acc);
@@ -3490,22 +3560,28 @@ static reduce_kind reduce_kind_of(const emit *e, uint32_t node) {
     return REDUCE_NONE;
 }
 
+/* Sums of 16-bit floats are plain where few follow one another: their roundings are far below those of what is summed. */
+static bool is_near(gn_dtype d, const row_order *w) { return types[d].real && (!w->narrow || w->span / w->lanes > 512); }
+
 /* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where the whole does not. */
-static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype d) {
-    if (kind == REDUCE_SUM || kind == REDUCE_MEAN) snprintf(out, size, "sum_of<%s>", wide_type(d));
-    else if (kind == REDUCE_PROD) snprintf(out, size, "prod_of<%s>", types[d].real ? "double" : "i64");
+static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype d, const row_order *w) {
+    if (kind == REDUCE_SUM || kind == REDUCE_MEAN) snprintf(out, size, is_near(d, w) ? "near_sum<%s>" : "sum_of<%s>", wide_type(d));
+    else if (kind == REDUCE_PROD) snprintf(out, size, d == GN_F64 ? "near_prod" : "prod_of<%s>", types[d].real ? "double" : "i64");
     else snprintf(out, size, "best_of<%s, %s>", wide_type(d), kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
 }
 
+/* What an accumulator takes. */
+static const char *taken_type(reduce_kind kind, gn_dtype d) { return kind == REDUCE_PROD && types[d].real ? "double" : wide_type(d); }
+
 /* What accumulator `a` of n elements gives. */
 static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype d, const char *a, int64_t n) {
-    if (kind == REDUCE_MEAN) snprintf(out, size, "%s.v / (%s)%lldll", a, wide_type(d), (long long)n);
-    else snprintf(out, size, kind == REDUCE_ARGMAX || kind == REDUCE_ARGMIN ? "%s.at" : "%s.v", a);
+    if (kind == REDUCE_MEAN) snprintf(out, size, "%s.total() / (%s)%lldll", a, wide_type(d), (long long)n);
+    else snprintf(out, size, kind == REDUCE_ARGMAX || kind == REDUCE_ARGMIN ? "%s.at" : kind == REDUCE_SUM || kind == REDUCE_PROD ? "%s.total()" : "%s.v", a);
 }
 
 /* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
 
-enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_WIDEST = 8192, ROW_LONGEST = 1 << 20 };   /* LONGEST: sums of longer ones would lose bits */
+enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
 
 /* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that value waits for;
    stored: what is outside the group reads it. */
@@ -3525,7 +3601,8 @@ typedef struct row_kernel {
     uint32_t n_loads;
     char values[ROW_STEPS][64];
     int64_t vector, groups;            /* elements at once; how many times a thread takes so many */
-    int tx, ty;
+    row_order order;
+    int tx, ty, lanes;
     bool small, keeps;                 /* keeps: what is read stays in registers */
 } row_kernel;
 
@@ -3797,6 +3874,43 @@ static int row_largest(const row_kernel *k) {
     return bytes;
 }
 
+static bool rows_run_along(const row_group *g) {
+    for (int i = g->shape.rank - 1; i >= 0; i--)
+        if (g->shape.dims[i] != 1) return (g->axes >> i) & 1;
+    return true;
+}
+
+/* Bytes of what the step sums, 0 when the order of its elements changes nothing. */
+static int row_summed(const emit *e, const row_group *g, uint32_t m) {
+    const row_step *s = &g->steps[m];
+    reduce_kind kind = s->step->n_instrs ? REDUCE_NONE : reduce_kind_of(e, s->step->node);
+    gn_dtype d = s->step->n_instrs ? GN_F32 : row_input_dtype(e, m, g);
+    bool sums = kind == REDUCE_NONE ? !s->step->n_instrs : kind == REDUCE_SUM || kind == REDUCE_MEAN || kind == REDUCE_PROD;
+    return sums && types[d].real ? types[d].bytes : 0;
+}
+
+/* All that a group reads and stores of elements has 16 bits, whatever it is cast to between. */
+static bool row_is_narrow(const row_kernel *k) {
+    bool any = false;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (!k->loads[i].by_row && types[k->loads[i].dtype].bytes != 2) return false;
+        any = any || !k->loads[i].by_row;
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++)
+        if (k->g->steps[m].full && k->g->steps[m].stored && types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes != 2) return false;
+    return any;
+}
+
+/* By the first step that sums; those of a group agree. */
+static row_order row_order_of(const row_kernel *k) {
+    int bytes = 0;
+    for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
+    bool narrow = bytes == 4 && row_is_narrow(k);
+    row_order w = order_of(k->g->rows, k->g->n, 16 / (narrow ? 2 : bytes ? bytes : row_largest(k)), rows_run_along(k->g));
+    w.narrow = narrow || bytes == 2;
+    return w;
+}
+
 /* The one reduction of a group that is nothing else over elements, by as many threads and blocks as it is worth. */
 static void emit_row_reduction(row_kernel *k, const char *label) {
     emit *e = k->e;
@@ -3810,12 +3924,14 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
     text members = { 0 }, given = { 0 };
     while (g->steps[m].full || g->steps[m].step->n_instrs) m++;
     gn_dtype d = row_input_dtype(e, m, g);
-    reduce_plan(&r, main ? main->offset : 1, row_largest(k), main != NULL);
+    k->order = row_order_of(k);
+    reduce_plan(&r, k->order, 0, row_largest(k));
+    if (!row_summed(e, g, m)) r.lanes = 1;
     k->vector = r.vector;
     for (uint32_t i = 0; i < k->n_loads; i++) r.small = r.small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
     k->small = r.small;
     row_need_input(k, m, steps, loads);
-    put_accumulator(acc, sizeof acc, reduce_kind_of(e, g->steps[m].step->node), d);
+    put_accumulator(acc, sizeof acc, reduce_kind_of(e, g->steps[m].step->node), d, &k->order);
     put_loads_of_row(k, false, "o");
     for (uint32_t i = 0; i < k->n_loads; i++) {
         if (!loads[i] || !k->loads[i].along) continue;
@@ -3825,10 +3941,10 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
         put(&e->body, ";\n");
     }
     put_row_loads(k, loads, "");
-    put(&e->body, "    UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
+    put(&e->body, "    %s taken[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", taken_type(reduce_kind_of(e, g->steps[m].step->node), d), (long long)k->vector, (long long)k->vector);
     for (uint32_t i = 0; i < g->n_steps; i++) if (steps[i]) put_row_step(k, i);
     row_name(k, &g->steps[m], 0, name, sizeof name);
-    put(&e->body, "      acc.take(%s, r + v);\n    }\n", name);
+    put(&e->body, "      taken[v] = %s;\n    }\n    take_all<%lld>(acc, taken, r);\n", name, (long long)k->vector);
     text take = row_taken(k);
     put_loads_of_row(k, true, "i");
     put_row_reduced(k, m, "a");
@@ -3855,12 +3971,6 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
 
 /* ---- rows of several reductions, or with values of elements behind them: a row to some threads of one block ---- */
 
-static bool rows_run_along(const row_group *g) {
-    for (int i = g->shape.rank - 1; i >= 0; i--)
-        if (g->shape.dims[i] != 1) return (g->axes >> i) & 1;
-    return true;
-}
-
 static uint32_t row_levels(const row_group *g) {
     uint32_t levels = 0;
     for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].level > levels) levels = g->steps[m].level;
@@ -3871,13 +3981,12 @@ static uint32_t row_levels(const row_group *g) {
 static void row_threads(row_kernel *k) {
     const row_group *g = k->g;
     int64_t n = g->n, along = 0, words = 0, instrs = 1, most;
-    k->vector = rows_run_along(g) ? 16 / row_largest(k) : 1;
-    while (k->vector > 1 && n % k->vector) k->vector /= 2;
+    k->order = row_order_of(k);
+    k->vector = k->order.vector;
     int64_t steps = n / k->vector;
-    k->ty = steps > 256 ? 256 : 1;
-    for (; k->ty < 32 && k->ty < steps; k->ty *= 2) { }
-    while (k->ty < 256 && k->ty < steps && g->rows * k->ty < 256 * emit_processors(k->e)) k->ty *= 2;   /* few rows: more threads for each */
-    if (!rows_run_along(g)) k->ty = 1;
+    k->ty = !rows_run_along(g) ? 1 : steps > 256 ? 256 : k->order.lanes < 32 ? k->order.lanes : 32;
+    while (rows_run_along(g) && k->ty < k->order.lanes && k->ty < steps && g->rows * k->ty < 256 * emit_processors(k->e)) k->ty *= 2;   /* few rows: more threads for each */
+    k->lanes = k->order.lanes / k->ty;
     k->tx = 256 / k->ty;
     k->groups = blocks_for(steps, k->ty);
     for (uint32_t i = 0; i < k->n_loads; i++) {
@@ -3897,7 +4006,9 @@ static void row_loop_begins(row_kernel *k, const bool *loads) {
     bool exact = k->groups * k->ty * k->vector == k->g->n;
     if (k->keeps) put(b, exact ? "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n" : "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n",
                        (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
-    else put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n, (long long)k->vector * k->ty);
+    else if (k->lanes == 1) put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n, (long long)k->vector * k->ty);
+    else put(b, "  for (I from = 0; from < %lld; from += %lld) UNROLL for (int k = 0; k < %d; k++) {\n      const I r = from + (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n", (long long)k->g->n,
+             (long long)k->vector * k->order.lanes, k->lanes, k->ty, (long long)k->vector, (long long)k->g->n);
     for (uint32_t i = 0; i < k->n_loads && !k->keeps; i++)
         if (loads[i] && k->loads[i].along) put(b, "      %s w%u[%lld];\n", types[k->loads[i].dtype].name, i, (long long)k->vector);
     if (!k->keeps) put_row_loads(k, loads, "");
@@ -3915,18 +4026,22 @@ static void put_row_accumulator(row_kernel *k, uint32_t m, int phase, char *out,
     uint32_t node = k->g->steps[m].step->node;
     gn_dtype d = row_input_dtype(k->e, m, k->g);
     if (reduce_kind_of(k->e, node) == REDUCE_MAX && types[d].real) snprintf(out, size, "max_of<%s>", types[d].compute);
-    else if (reduce_kind_of(k->e, node)) put_accumulator(out, size, reduce_kind_of(k->e, node), d);
-    else snprintf(out, size, phase == 0 && row_softmax(k->e, node) ? "max_of<%s>" : "sum_of<%s>", types[d].compute);
+    else if (reduce_kind_of(k->e, node)) put_accumulator(out, size, reduce_kind_of(k->e, node), d, &k->order);
+    else snprintf(out, size, phase == 0 && row_softmax(k->e, node) ? "max_of<%s>" : d == GN_F64 || k->order.span / k->order.lanes > 512 ? "near_sum<%s>" : "sum_of<%s>", types[d].compute);
 }
 
 static void put_row_take(row_kernel *k, uint32_t m, int phase) {
     uint32_t node = k->g->steps[m].step->node;
-    char x[64];
+    char x[64], lane[16] = "0";
     row_name(k, &k->g->steps[m], 0, x, sizeof x);
-    if (phase == 0) put(&k->e->body, "      q%u.take(%s, r + v);\n", m, x);
-    else if (row_norm(k->e, node)) put(&k->e->body, "      { const %s d = %s - mean%u; z%u.take(d * d, 0); }\n", types[view_of(k->e, node)->dtype].compute, x, m, m);
-    else put(&k->e->body, "      z%u.take(%s(%s - top%u), 0);\n", m, row_exp(k->e, node), x, m);
+    if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
+    if (phase == 0) put(&k->e->body, "      taken%u[v] = %s;\n", m, x);
+    else if (row_norm(k->e, node)) put(&k->e->body, "      z%u[%s].square(%s - mean%u);\n", m, lane, x, m);
+    else put(&k->e->body, "      taken%u[v] = %s(%s - top%u);\n", m, row_exp(k->e, node), x, m);
 }
+
+/* V elements at once: all but a norm's squares. */
+static bool row_takes_all(const row_kernel *k, uint32_t m, int phase) { return phase == 0 || (phase == 1 && !row_norm(k->e, k->g->steps[m].step->node)); }
 
 /* What all threads of the row have taken, together. */
 static void put_row_together(row_kernel *k, uint32_t m, int phase) {
@@ -3934,13 +4049,13 @@ static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     const char *c = types[view_of(k->e, node)->dtype].compute;
     text *b = &k->e->body;
     char name[16];
-    snprintf(name, sizeof name, phase ? "z%u" : "q%u", m);
-    put(b, "    %s = together<%d>(%s);\n", name, k->ty, name);
+    snprintf(name, sizeof name, phase ? "zs%u" : "qs%u", m);
+    put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
-    else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = q%u.v;\n", c, m, m);
-    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, GN_OP_SOFTMAX) ? "    const %s other%u = (%s)1 / z%u.v;\n" : "    const %s other%u = gn_log((%s)z%u.v);\n", c, m, c, m);
-    else if (phase == 0) put(b, "    const %s mean%u = q%u.v / (%s)%lldll;\n", c, m, m, c, (long long)k->g->n);
-    else put(b, "    const %s scale%u = (%s)1 / gn_sqrt(z%u.v / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c, m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
+    else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
+    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, GN_OP_SOFTMAX) ? "    const %s other%u = (%s)1 / zs%u.total();\n" : "    const %s other%u = gn_log((%s)zs%u.total());\n", c, m, c, m);
+    else if (phase == 0) put(b, "    const %s mean%u = qs%u.total() / (%s)%lldll;\n", c, m, m, c, (long long)k->g->n);
+    else put(b, "    const %s scale%u = (%s)1 / gn_sqrt(zs%u.total() / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c, m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
 }
 
 static bool row_stores_at(const row_step *s, uint32_t level) { return s->full && s->stored && s->level == level; }
@@ -3968,7 +4083,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
         int phase = row_phase(k, m, level);
         if (phase >= 0) {
             put_row_accumulator(k, m, phase, acc, sizeof acc);
-            put(b, phase ? "    %s z%u; z%u.init();\n" : "    %s q%u; q%u.init();\n", acc, m, m);
+            put(b, "    %s %c%u[%d];\n    UNROLL for (int i = 0; i < %d; i++) %c%u[i].init();\n", acc, phase ? 'z' : 'q', m, k->lanes, k->lanes, phase ? 'z' : 'q', m);
             row_need_input(k, m, steps, loads);
         }
         if (row_stores_at(&g->steps[m], level)) row_need(k, m, steps, loads);
@@ -3976,6 +4091,8 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
     row_loop_begins(k, loads);
     for (uint32_t m = 0; m < g->n_steps; m++)
         if (row_stores_at(&g->steps[m], level)) put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m, (long long)k->vector);
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (row_takes_all(k, m, row_phase(k, m, level))) put(b, "      %s taken%u[%lld];\n", taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m, (long long)k->vector);
     put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++) if (steps[m]) put_row_step(k, m);
     for (uint32_t m = 0; m < g->n_steps; m++) {
@@ -3983,6 +4100,12 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
         if (row_stores_at(&g->steps[m], level)) put(b, "      put(y%u[v], %s);\n", m, k->values[m]);
     }
     put(b, "      }\n");
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        int phase = row_phase(k, m, level);
+        char lane[16] = "0";
+        if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
+        if (row_takes_all(k, m, phase)) put(b, "      take_all<%lld>(%c%u[%s], taken%u, r);\n", (long long)k->vector, phase ? 'z' : 'q', m, lane, m);
+    }
     put_row_stores(k, level);
     put(b, "  }\n");
     for (uint32_t m = 0; m < g->n_steps; m++) if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
@@ -4086,15 +4209,15 @@ static void emit_rows(emit *e, const row_group *g) {
     gn_free(k);
 }
 
-/* A reduction alone. */
-static void emit_reduce(emit *e, uint32_t node) {
+/* A reduction alone; full: a softmax or a norm. */
+static void emit_row_alone(emit *e, uint32_t node, int64_t axes, bool full) {
     const gn_view *in = view_of(e, input(e, node, 0));
     gn_kernel_step s = { .node = node };
-    row_group g = { .shape = gn_view_dense(in->dtype, in->rank, in->dims), .axes = attrs_of(e, node)[0], .n = 1, .n_steps = 1, .steps = { { .step = &s, .stored = true, .level = 1 } } };
-    for (int i = 0; i < in->rank; i++) if ((g.axes >> i) & 1) g.n *= in->dims[i];
-    g.rows = gn_view_count(view_of(e, node));
+    row_group g = { .shape = gn_view_dense(in->dtype, in->rank, in->dims), .axes = axes, .n = 1, .rows = 1, .n_steps = 1, .steps = { { .step = &s, .full = full, .stored = true, .level = full ? 2 : 1 } } };
+    for (int i = 0; i < in->rank; i++) *((g.axes >> i) & 1 ? &g.n : &g.rows) *= in->dims[i];
     emit_rows(e, &g);
 }
+static void emit_reduce(emit *e, uint32_t node) { emit_row_alone(e, node, attrs_of(e, node)[0], false); }
 static void emit_sum(emit *e, uint32_t node) { emit_reduce(e, node); }
 static void emit_mean(emit *e, uint32_t node) { emit_reduce(e, node); }
 static void emit_max(emit *e, uint32_t node) { emit_reduce(e, node); }
@@ -4116,7 +4239,7 @@ static void emit_mse_loss(emit *e, uint32_t node) {
     gn_view wide_a = gn_view_broadcast(a, rank, dims), wide_b = gn_view_broadcast(b, rank, dims);
     gn_view ca = gn_view_collapse(&wide_a), cb = gn_view_collapse(&wide_b);
     reduction r = { .kept = { .dtype = a->dtype }, .reduced = ca };
-    reduce_plan(&r, 1, types[a->dtype].bytes, false);
+    reduce_plan(&r, order_of(1, gn_view_count(&ca), 1, true), 0, types[a->dtype].bytes);
     r.small = r.small && is_small(&cb);
     text value = { 0 };
     char acc[40], end[80], members[120];
@@ -4126,8 +4249,8 @@ static void emit_mse_loss(emit *e, uint32_t node) {
     put_offset(&value, &cb, "r", r.small);
     put(&value, "]);\n    acc.take(d * d, r);\n");
     snprintf(members, sizeof members, "const %s *a, *b;", type);
-    snprintf(acc, sizeof acc, "sum_of<%s>", c);
-    snprintf(end, sizeof end, "    put(o[i], a.v / (%s)@_p::R);\n", c);
+    snprintf(acc, sizeof acc, "near_sum<%s>", c);
+    snprintf(end, sizeof end, "    put(o[i], a.total() / (%s)@_p::R);\n", c);
     emit_node(e, xa, type, true, "a");
     emit_node(e, xb, type, true, "b");
     if (value.failed) e->failed = true;
@@ -4137,7 +4260,8 @@ static void emit_mse_loss(emit *e, uint32_t node) {
 
 /* ---- softmax and norms of rows ---- */
 
-typedef struct rows { gn_view in, out; int64_t n, count, in_stride, out_stride, vector, groups; int tx, ty; } rows;
+/* along: neighbours of a row are neighbours in a dense tensor; wide: here, too, so that `vector` of them move at once. */
+typedef struct rows { gn_view in, out; int64_t n, count, in_stride, out_stride, vector, groups; int tx, ty, lanes; bool along, wide; } rows;
 
 static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
     int64_t bit = (int64_t)1 << axis;
@@ -4150,23 +4274,24 @@ static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, 
     r->out_stride = out->strides[axis];
     r->count = gn_view_count(&kept_in);
     if (!r->count || !r->n) return false;
-    r->vector = (r->n == 1 || r->in_stride == 1) && r->out_stride == 1 ? 16 / bytes : 1;
-    while (r->vector > 1 && (r->n % r->vector || in_offset % (r->vector * bytes) || !strides_fit(&r->in, r->vector) || !strides_fit(&r->out, r->vector))) r->vector /= 2;
+    r->along = true;
+    for (int i = axis + 1; i < in->rank; i++) r->along = r->along && in->dims[i] == 1;
+    row_order w = order_of(r->count, r->n, 16 / bytes, r->along);
+    r->vector = w.vector;
+    r->wide = r->vector > 1 && r->in_stride == 1 && r->out_stride == 1 && in_offset % (r->vector * bytes) == 0 && strides_fit(&r->in, r->vector) && strides_fit(&r->out, r->vector);
     int64_t steps = r->n / r->vector;
-    r->ty = steps > 256 ? 256 : 1;
-    for (; r->ty < 32 && r->ty < steps; r->ty *= 2) { }
-    if (r->in_stride != 1 && r->in.rank && r->in.strides[r->in.rank - 1] == 1) r->ty = 1;
+    r->ty = !r->along ? 1 : steps > 256 ? 256 : w.lanes < 32 ? w.lanes : 32;
+    r->lanes = w.lanes / r->ty;
     r->tx = 256 / r->ty;
     r->groups = blocks_for(steps, r->ty);
-    if (r->groups * r->vector > (bytes == 8 ? 16 : 32)) r->groups = 0;
     return true;
 }
 
 static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) {
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d };\n"
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d, LANES = %d, WIDE = %d };\n"
            "  static M i64 in(i64 row) { return ", types[d].name, types[d].compute, is_few(r->n) ? "int" : "i64", (long long)r->count, (long long)r->in_stride, (long long)r->out_stride, (long long)r->n,
-        (long long)r->groups, (long long)r->vector, r->tx, r->ty);
+        (long long)r->groups, (long long)r->vector, r->tx, r->ty, r->lanes, r->wide);
     put_offset(t, &r->in, "row", is_small(&r->in));
     put(t, "; }\n  static M i64 out(i64 row) { return ");
     put_offset(t, &r->out, "row", is_small(&r->out));
@@ -4184,19 +4309,19 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     reduction r = { .kept = rows_of_x->in, .reduced = row };
     text value = { 0 };
     char members[60], acc[40];
-    reduce_plan(&r, base_offset(e, x), types[in->dtype].bytes, true);
-    put(&value, r.vector > 1 ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[1];\n    x[0] = a[(", type, (long long)r.vector, (long long)r.vector);
+    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along), base_offset(e, x), types[in->dtype].bytes);
+    put(&value, r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[(", type, (long long)r.vector, (long long)r.vector);
     put_offset(&value, &r.kept, "o", r.small);
     put(&value, " + ");
-    put_offset(&value, &r.reduced, "r", r.small);
-    put(&value, "%s;\n    acc.merge(soft_of<%s, %lld>(x));\n", r.vector > 1 ? "))" : ")]", c, (long long)r.vector);
+    put_offset(&value, &r.reduced, r.wide ? "r" : "r + v", r.small);
+    put(&value, "%s;\n    acc.merge(soft_of<%s, %lld>(x));\n", r.wide ? "))" : ")]", c, (long long)r.vector);
     snprintf(members, sizeof members, "const %s *a;", type);
     snprintf(acc, sizeof acc, "soft<%s>", c);
     emit_node(e, x, type, true, "a");
     if (value.failed) e->failed = true;
     else emit_reduction(e, &r, "softmax_sums", &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n", .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
     text_free(&value);
-    size_t bytes = gn_size_add((size_t)at, gn_size_mul((size_t)rows_of_x->count, 16));
+    size_t bytes = gn_size_add((size_t)at, gn_size_mul((size_t)rows_of_x->count, ACCUMULATOR));
     if (bytes > e->rows) e->rows = bytes;
 }
 
@@ -4206,18 +4331,20 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     const char *type = types[in->dtype].name;
     char name[64];
     rows r;
-    if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    bool is_shared = is_long(&r);
+    int axis = axis_of(attrs_of(e, node)[0], in->rank);
+    if (!rows_plan(&r, in, out, axis, base_offset(e, x))) return;
+    bool is_shared = is_long(&r), is_packed = r.n <= ROW_WIDEST && types[in->dtype].bytes == 2 && r.vector == 8 && r.wide;
+    if (r.n <= ROW_WIDEST && !is_packed) { emit_row_alone(e, node, (int64_t)1 << axis, true); return; }
     int64_t blocks = is_shared ? blocks_for(r.count * (r.n / r.vector), 256) : blocks_for(r.count, r.tx);
     if (is_shared) emit_softs(e, x, &r, 0);
     put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
-    if (r.groups) emit_early(e);
+    if (is_packed) emit_early(e);
     emit_node(e, x, type, true, "a");
     emit_node(e, node, type, false, "o");
     if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, 0 });
     emit_await(e);
     if (is_shared) put(&e->body, "  softmax_long<@_p>(a, o, (const soft<@_p::C> *)softs);\n");
-    else put(&e->body, "  softmax%s<@_p>(a, o);\n", types[in->dtype].bytes == 2 && r.vector == 8 && r.groups ? "_packed" : "");
+    else put(&e->body, "  softmax%s<@_p>(a, o);\n", is_packed ? "_packed" : "");
     snprintf(name, sizeof name, "%s_%s%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype), is_shared ? "_long" : "");
     emit_launch(e, name, (uint64_t)(is_shared && blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
@@ -4236,8 +4363,9 @@ static void emit_layernorm(emit *e, uint32_t node) {
     snprintf(more, sizeof more, "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
              gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
     put_rows_type(e, &r, in->dtype, more);
-    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.groups;
+    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.wide && r.n <= ROW_WIDEST;
     for (uint32_t i = 1; i <= last; i++) packed = packed && gn_view_is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
+    if (r.n <= ROW_WIDEST && !packed) { emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true); return; }
     if (packed) emit_early(e);
     emit_node(e, x, type, true, "a");
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
@@ -4275,7 +4403,6 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     if (bytes > e->rows) e->rows = bytes;
     if (rows_plan(&r, in, in, in->rank - 1, base_offset(e, x))) {
         bool is_shared = is_long(&r);
-        r.groups = 0;
         if (is_shared) { emit_softs(e, x, &r, softs_at); r.ty = 1; r.tx = 256; }
         snprintf(more, sizeof more, "  enum { LOG = 1 };\n");
         put_rows_type(e, &r, in->dtype, more);
@@ -4287,16 +4414,16 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
         put(&e->body, "  const i64 row = (i64)blockIdx.x * @_p::TX + threadIdx.x / @_p::TY;\n  const i64 want = row < @_p::N ? target[");
         put_offset(&e->body, &target, "row", is_small(&target));
         put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = %s;\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
-            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.sum) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
+            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.total()) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
             is_shared ? "((const soft<@_p::C> *)softs)[row < @_p::N ? row : 0]" : "soft_row<@_p>(a)");
         emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(r.count, r.tx), 1, 256);
     } else emit_index_check(e, node, y, in->dims[in->rank - 1]);
     gn_view losses = gn_view_dense(in->dtype, 1, one);
     reduction d = { .kept = { .dtype = in->dtype }, .reduced = gn_view_collapse(&losses) };
-    reduce_plan(&d, 1, 8, false);
+    reduce_plan(&d, order_of(1, one[0], 1, true), 0, 8);
     snprintf(members, sizeof members, "const %s *a;", c);
-    snprintf(acc, sizeof acc, "sum_of<%s>", c);
-    snprintf(end, sizeof end, "    put(o[i], a.v / (%s)@_p::R);\n", c);
+    snprintf(acc, sizeof acc, "near_sum<%s>", c);
+    snprintf(end, sizeof end, "    put(o[i], a.total() / (%s)@_p::R);\n", c);
     emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_ROWS, 0 });
     emit_reduction(e, &d, "cross_entropy", &(reducing){ acc, members, "a", "    acc.take(a[r], r);\n", end, node, NULL, NULL });
 }
@@ -4322,7 +4449,7 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
 }
 
 /* How a product is cut: tiles of rows and columns, vector accesses (wide: of each side), sides that are copied first, parts of k, warps that share a tile's rows and its columns, k of a stage. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, lanes, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *t = &e->types;
@@ -4334,6 +4461,7 @@ static void put_product_type(emit *e, const product *p, const product_form *form
     put(t, "; }\n  static M i64 b(u32 z) { return ");
     put_offset(t, &p->b, "z", is_small(&p->b));
     put(t, "; }\n");
+    if (form->lanes) put(t, "  enum { LANES = %d, WIDE = %d };\n", form->lanes, form->wide[0]);
     if (form->step) {
         bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % form->step == 0 && form->span % form->step == 0;
         put(t, "  enum { FULL = %d, STEP = %d, WM = %d, WN = %d, VA = %d, VB = %d, KA = %d, KB = %d };\n", is_full, form->step, form->warps[0], form->warps[1], form->wide[0], form->wide[1], !form->at, !form->bt);
@@ -4347,27 +4475,50 @@ static bool is_panel(int64_t stride, int64_t along, int64_t length, int64_t vect
     return contiguous && length > 0 && offset % (vector * bytes) == 0 && strides_fit(batch, vector);
 }
 
-static bool is_tiled(const emit *e, const product *p, int64_t vector, int bytes, uint32_t xa, uint32_t xb) {
-    bool a = is_panel(p->am, p->ak, p->k, vector, &p->a, base_offset(e, xa), bytes) || is_panel(p->ak, p->am, p->m, vector, &p->a, base_offset(e, xa), bytes);
-    bool b = is_panel(p->bn, p->bk, p->k, vector, &p->b, base_offset(e, xb), bytes) || is_panel(p->bk, p->bn, p->n, vector, &p->b, base_offset(e, xb), bytes);
+static bool is_tiled(const product *p, int64_t vector, int bytes, int64_t oa, int64_t ob) {
+    bool a = is_panel(p->am, p->ak, p->k, vector, &p->a, oa, bytes) || is_panel(p->ak, p->am, p->m, vector, &p->a, oa, bytes);
+    bool b = is_panel(p->bn, p->bk, p->k, vector, &p->b, ob, bytes) || is_panel(p->bk, p->bn, p->n, vector, &p->b, ob, bytes);
     return a && b;
 }
 
-/* Few rows: matrix-vector kernels. */
-static bool form_rows(const emit *e, const product *p, int bytes, uint32_t xa, uint32_t xb, product_form *f) {
-    if (p->m > 8) return false;
-    if (p->bk == 1 && (p->ak == 1 || p->k == 1) && (p->bn != 1 || p->n == 1)) {
-        for (f->vector = 16 / bytes; f->vector > 1 && (p->k % f->vector || p->bn % f->vector || p->am % f->vector || base_offset(e, xb) % (f->vector * bytes) ||
-                                                       base_offset(e, xa) % (f->vector * bytes) || !strides_fit(&p->b, f->vector) || !strides_fit(&p->a, f->vector)); ) f->vector /= 2;
-        f->tiles = blocks_for(p->n, 8);
+/* Of few rows: the lanes that sum k, k modulo `lanes` to each (lane_k in the device's code); by the shape alone. side: threads side by side that read 16 bytes of a row of B each;
+   splits: blocks of a cluster that share one row's k. */
+typedef struct row_lanes { int side, splits, lanes; } row_lanes;
+enum { FEW_ROWS = 8, NARROW_K = 1024 };
+
+static row_lanes row_lanes_of(const emit *e, const product *p, int bytes) {
+    int vector = 16 / bytes;
+    int64_t blocks = emit_processors(e), tiles = blocks_for(p->n, 32);
+    row_lanes w = { 32 / vector, 1, 8 * vector };
+    if (p->m > 1 || p->batches > 1) {
+        if (tiles * p->batches < blocks) w.lanes = 32 * vector;
+        return w;
+    }
+    bool narrow = blocks_for(p->n, vector) <= blocks && p->k <= NARROW_K;   /* few columns: 16 bytes of each row to a block */
+    if (narrow) w.side = 1;
+    for (; !narrow && emit_has_clusters(e) && w.splits < 8 && tiles * w.splits * 2 <= blocks && p->k / (w.splits * 2) >= 256 / (int64_t)w.side;) w.splits *= 2;
+    w.lanes = 256 / w.side * w.splits;
+    if (w.lanes < 32 * vector) w.lanes = 32 * vector;
+    return w;
+}
+
+/* Few rows: matrix-vector kernels, which read 16 bytes at a time where they can. */
+static bool form_rows(const emit *e, const product *p, int bytes, int64_t oa, int64_t ob, product_form *f) {
+    if (p->m > FEW_ROWS) return false;
+    int vector = 16 / bytes;
+    f->lanes = row_lanes_of(e, p, bytes).lanes;
+    f->vector = vector;
+    if (p->bk == 1 && p->bn != 1) {
         f->body = "rows_dot";
+        f->tx = f->lanes / vector > 32 ? 32 : f->lanes / vector;
+        f->tiles = blocks_for(p->n, 256 / f->tx);
+        f->wide[0] = (p->ak == 1 || p->k == 1) && p->k % vector == 0 && p->bn % vector == 0 && (p->am % vector == 0 || p->m == 1) && oa % 16 == 0 && ob % 16 == 0 && strides_fit(&p->a, vector) && strides_fit(&p->b, vector);
         return true;
     }
-    if (p->bn != 1) return false;
-    for (f->vector = 16 / bytes; f->vector > 1 && (p->n % f->vector || p->bk % f->vector || base_offset(e, xb) % (f->vector * bytes) || !strides_fit(&p->b, f->vector)); ) f->vector /= 2;
-    for (f->tx = 2; f->tx < 32 && p->batches * blocks_for(p->n, f->tx * f->vector) > 264; ) f->tx *= 2;
-    f->tiles = blocks_for(p->n, f->tx * f->vector);
     f->body = "rows_times";
+    f->tx = f->lanes >= 256 ? 1 : 256 / f->lanes;
+    f->tiles = blocks_for(p->n, f->tx * vector);
+    f->wide[0] = p->bn == 1 && p->n % vector == 0 && p->bk % vector == 0 && ob % 16 == 0 && strides_fit(&p->b, vector);
     return true;
 }
 
@@ -4501,10 +4652,10 @@ static void form_tensor(const product *p, product_form *f, int bytes, const stru
 }
 
 /* The way that ends first, or with `rank` 1, 2, ... those after it. */
-static void form_on_tensor_cores(const emit *e, const product *p, product_form *f, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
+static void form_on_tensor_cores(const emit *e, const product *p, product_form *f, gn_dtype d, int rank) {
     int bytes = types[d].bytes, best = 0;
     double us[TENSOR_WAYS];
-    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, base_offset(e, xa), bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, base_offset(e, xb), bytes) };
+    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, 0, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, 0, bytes) };
     side aligned[2] = { sides[0], sides[1] };
     double copies = align_sides(p, bytes, aligned);
     bool groups = fits_maps(e, p), turn = d == GN_F32 && aligned[1].across && (!aligned[0].across || p->m <= p->n);
@@ -4519,8 +4670,21 @@ static void form_on_tensor_cores(const emit *e, const product *p, product_form *
         for (int i = 0; i < TENSOR_WAYS; i++) if (us[i] < 1e299 && (us[i] > us[best] || (us[i] == us[best] && i > best)) && (next < 0 || us[i] < us[next])) next = i;
         if (next >= 0) best = next;
     }
+    f->form = best;
     if (best < WARPGROUP_FORMS) form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[best], aligned, turn);
     else form_tensor(p, f, bytes, &tensor_forms[(best - WARPGROUP_FORMS) / TENSOR_PARTS], 1 << (best - WARPGROUP_FORMS) % TENSOR_PARTS, sides);
+}
+
+/* The way that was chosen, for sides as they lie. TMA knows two dims of batches: a side with more is copied. */
+static void tensor_bind(const product *p, product_form *f, gn_dtype d, int64_t oa, int64_t ob) {
+    int bytes = types[d].bytes, t = f->form - WARPGROUP_FORMS;
+    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, oa, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, ob, bytes) };
+    product turned = product_turned(p);
+    if (t >= 0) { form_tensor(p, f, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides); return; }
+    align_sides(p, bytes, sides);
+    for (int i = 0; i < 2; i++) if ((i ? &p->b : &p->a)->rank > 2) sides[i] = (side){ 16 / bytes, sides[i].across && bytes == 2, true };
+    bool turn = d == GN_F32 && sides[1].across && (!sides[0].across || p->m <= p->n);
+    form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[f->form], sides, turn);
 }
 
 /* Fed kernels of plain f32 by tile: rows, columns; of a thread, beside its 8 rows, columns, and threads side by side; k of a stage, stages. Eight warps; those that a tile does not need share k. */
@@ -4580,22 +4744,26 @@ static void sgemm_best(const emit *e, const product *p, product_form *f, int ran
 }
 
 /* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
-static int sgemm_feeds(const emit *e, int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, uint32_t x) {
-    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, base_offset(e, x), 4)) return 0;
+static int sgemm_feeds(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, int64_t offset) {
+    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, offset, 4)) return 0;
     return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
 }
 
-/* Every product but the smallest, which end in the time that a launch takes. */
-static bool form_sgemm(const emit *e, const product *p, product_form *f, uint32_t xa, uint32_t xb, int rank) {
-    if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
-    if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
-    f->body = "sgemm_fed";
-    f->feed_a = sgemm_feeds(e, p->am, p->ak, p->m, p->k, &p->a, xa);
-    f->feed_b = sgemm_feeds(e, p->bn, p->bk, p->n, p->k, &p->b, xb);
+static void sgemm_bind(const product *p, product_form *f, int64_t oa, int64_t ob) {
+    f->feed_a = sgemm_feeds(p->am, p->ak, p->m, p->k, &p->a, oa);
+    f->feed_b = sgemm_feeds(p->bn, p->bk, p->n, p->k, &p->b, ob);
     f->at = f->feed_a == 2 && p->ak == 1 && p->n >= SGEMM_TURNS && p->m >= SGEMM_TURNS / 2;
     f->bt = f->feed_b == 2 && p->bk == 1 && p->m >= SGEMM_TURNS && p->n >= SGEMM_TURNS / 2;
     if (f->at) f->feed_a = 0;
     if (f->bt) f->feed_b = 0;
+}
+
+/* Every product but the smallest, which end in the time that a launch takes. */
+static bool form_sgemm(const emit *e, const product *p, product_form *f, int rank) {
+    if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
+    if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
+    f->body = "sgemm_fed";
+    sgemm_bind(p, f, 0, 0);
     sgemm_best(e, p, f, rank);
     const struct sgemm_form *w = &sgemm_forms[f->form];
     f->height = w->height;
@@ -4606,34 +4774,56 @@ static bool form_sgemm(const emit *e, const product *p, product_form *f, uint32_
     return f->tiles * p->batches * f->parts < 0x7fffffff;
 }
 
-/* rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same again where there are no more. */
-static product_form product_choose(const emit *e, const product *p, gn_dtype d, uint32_t xa, uint32_t xb, int rank) {
+/* The kernels that run along k in a thread, for sides as they lie: the parts of k are chosen. */
+static void tiles_bind(const emit *e, const product *p, product_form *f, int64_t oa, int64_t ob) {
+    bool tiled = is_tiled(p, 4, 4, oa, ob);
+    f->at = !is_panel(p->ak, p->am, p->m, 4, &p->a, oa, 4);
+    f->bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, ob, 4);
+    bool async = tiled && emit_has_async_copies(e) && (!f->at || p->n >= 1024) && (!f->bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
+    f->body = !tiled ? "matmul" : async ? "sgemm_async" : "sgemm";
+    f->at = f->at && async;
+    f->bt = f->bt && async;
+    f->height = tiled ? 128 : 64;
+    f->width = !tiled ? 64 : async ? f->width : 128;
+    f->rows = blocks_for(p->m, f->height);
+    f->columns = blocks_for(p->n, f->width);
+    f->tiles = f->rows * f->columns;
+    f->shared = async ? (uint32_t)(128 + f->width) * 256 : 0;
+}
+
+/* By the shape of a product of dense matrices: the family of kernels, and the order in which k is summed. rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same
+   again where there are no more. */
+static product_form product_choose(const emit *e, const product *p, gn_dtype d, int rank) {
     product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, plain;
     int bytes = types[d].bytes;
     form_tiles(e, p, &f, 64, 64, 128, true);
     plain = f;
     f.splits = 1;
     f.span = p->k;
-    if (p->k == 0 || form_rows(e, p, bytes, xa, xb, &f)) return f;
+    if (p->k == 0 || form_rows(e, p, bytes, 0, 0, &f)) return f;
     if ((d == GN_F16 || d == GN_BF16 || (d == GN_F32 && env_is("GENIE_TF32", "1"))) && emit_has_tensor_cores(e)) {
-        form_on_tensor_cores(e, p, &f, d, xa, xb, rank);
+        form_on_tensor_cores(e, p, &f, d, rank);
         return f;
     }
-    if (d == GN_F32 && form_sgemm(e, p, &f, xa, xb, rank)) return f;
+    if (d == GN_F32 && form_sgemm(e, p, &f, rank)) return f;
     f = plain;
-    if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0 && is_tiled(e, p, 4, bytes, xa, xb)) {
-        f.at = !is_panel(p->ak, p->am, p->m, 4, &p->a, base_offset(e, xa), bytes);
-        f.bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, base_offset(e, xb), bytes);
-        bool async = emit_has_async_copies(e) && (!f.at || p->n >= 1024) && (!f.bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
+    if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0) {
+        bool async = emit_has_async_copies(e) && p->n >= 1024;                /* A is to be transposed */
         bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
         if (rank == 1 && async && p->n > 128) wide = !wide;
-        f.body = async ? "sgemm_async" : "sgemm";
-        f.at = f.at && async;
-        f.bt = f.bt && async;
+        f.body = "sgemm";
         form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
-        f.shared = async ? (uint32_t)(128 + f.width) * 256 : 0;
     }
     return f;
+}
+
+/* The same for sides as they lie; neither may change the order of a sum. */
+static void product_bind(const emit *e, const product *p, product_form *f, gn_dtype d, int64_t oa, int64_t ob) {
+    if (p->k == 0) return;
+    if (f->lanes) form_rows(e, p, types[d].bytes, oa, ob, f);
+    else if (f->stages || f->step) tensor_bind(p, f, d, oa, ob);
+    else if (strcmp(f->body, "sgemm_fed") == 0) sgemm_bind(p, f, oa, ob);
+    else if (f->body[0] == 's') tiles_bind(e, p, f, oa, ob);
 }
 
 /* ---- what is done to a product's sums before they are stored ---- */
@@ -4641,8 +4831,8 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
 /* The bias and the loop that alone reads the product, if there are. */
 typedef struct epilogue { uint32_t node, result; const gn_kernel_step *loop; int64_t vector; bool has_bias; } epilogue;
 
-/* A product with what is done to it. */
-typedef struct matmul { product p; epilogue t; gn_dtype d; uint32_t xa, xb; } matmul;
+/* A product with what is done to it. shape: of dense matrices; moves: A's leading dims make one only in a dense copy. */
+typedef struct matmul { product p, shape; epilogue t; gn_dtype d; uint32_t xa, xb; bool moves; } matmul;
 
 /* A loop that may run in a matmul's kernel: nothing in it can fail, and its inputs fit beside the kernel's own. */
 static bool is_epilogue(const emit *e, const gn_kernel_step *s) {
@@ -4738,7 +4928,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 /* ---- warpgroup kernels ---- */
 
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
-typedef struct panels { bool scratch, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
+typedef struct panels { bool scratch, moved, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
 
 /* Sizes to 2^32, strides that are multiples of 16 bytes below 2^40: what the driver would refuse when the plan runs. */
 static bool map_is_possible(const tensor_map *m) {
@@ -4750,7 +4940,7 @@ static bool map_is_possible(const tensor_map *m) {
 
 static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
     uint64_t bytes = types[d].bytes;
-    tensor_map m = { .scratch = p->scratch, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
+    tensor_map m = { .scratch = p->scratch, .moved = p->moved, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
                      .strides = { p->outer > 1 ? (uint64_t)p->stride * bytes : 16, 16, 16 }, .box = { (uint32_t)p->box_inner, (uint32_t)p->box_outer, 1, 1 } };
     for (int i = 0; i < p->batch.rank; i++) {
         int at = p->batch.rank - 1 - i;
@@ -4768,7 +4958,7 @@ static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
 /* One side of a product: `tile` rows of it at a time, k along memory or (across) the rows. */
 static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile) {
     int step = 128 / types[view_of(e, node)->dtype].bytes;
-    panels p = { .node = e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
+    panels p = { .moved = e->moved == node + 1, .node = e->moved == node + 1 ? UINT32_MAX : e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
                  .box_inner = step, .box_outer = across ? step : tile };
     return p;
 }
@@ -4808,13 +4998,15 @@ static void emit_aligned(emit *e, uint32_t node, panels *p, int64_t inner_stride
     to.strides[r] = pitch;
     to.strides[r + 1] = 1;
     for (int i = r - 1; i >= 0; i--) {
-        if (!from.strides[i]) { from.dims[i] = to.dims[i] = 1; continue; }      /* the same for all of this dim */
+        if (!from.strides[i] && r <= 2) { from.dims[i] = to.dims[i] = 1; continue; }      /* the same for all of this dim */
         to.strides[i] = p->batch.strides[i] = step;
         step *= from.dims[i];
     }
+    if (r > 2) p->batch = gn_view_collapse(&p->batch);                          /* as many dims as a map has */
     emit_early(e);
     emit_copy_views(e, "aligned", to, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at }, from, at_node(e, node, 0));
     p->scratch = true;
+    p->moved = false;
     p->node = UINT32_MAX;
     p->offset = (int64_t)*at;
     p->stride = pitch;
@@ -5122,7 +5314,11 @@ static bool emit_blas(emit *e, const matmul *x, const choice *c) {
 static matmul matmul_of(const emit *e, uint32_t node) {
     matmul x = { .xa = input(e, node, 0), .xb = input(e, node, 1) };
     x.d = view_of(e, x.xa)->dtype;
-    x.p = product_of(*view_of(e, x.xa), *view_of(e, x.xb), view_of(e, node));
+    const gn_view *a = view_of(e, x.xa), *b = view_of(e, x.xb), whole = gn_view_dense(a->dtype, a->rank, a->dims);
+    x.p = product_of(*a, *b, view_of(e, node));
+    x.shape = product_of(whole, gn_view_dense(b->dtype, b->rank, b->dims), view_of(e, node));
+    x.moves = x.p.m != x.shape.m;
+    if (x.moves) x.p = product_of(whole, *b, view_of(e, node));
     x.t = (epilogue){ .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
     x.t.vector = epilogue_vector(e, &x.t, x.p.n);
     return x;
@@ -5132,7 +5328,7 @@ static matmul matmul_of(const emit *e, uint32_t node) {
 static bool matmul_is_measured(const emit *e, const matmul *x) {
     const product *p = &x->p;
     if (x->d != GN_F32 && x->d != GN_F16 && x->d != GN_BF16) return false;
-    if (p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1)) return false;
+    if (x->moves || p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1)) return false;
     return emit_measures(e, x->d, 2. * (double)p->m * (double)p->n * (double)p->k * (double)p->batches);
 }
 
@@ -5170,6 +5366,16 @@ static choice choice_of(const emit *e, const matmul *x) {
     return c;
 }
 
+/* A dense copy that stands for the node until `moved` is 0 again. */
+static void emit_moved(emit *e, uint32_t node) {
+    const gn_view *from = view_of(e, node);
+    size_t bytes = gn_size_mul((size_t)gn_view_count(from), types[from->dtype].bytes);
+    emit_copy_views(e, "moved", gn_view_dense(from->dtype, from->rank, from->dims), (param){ PARAM_PLAN, REGION_ROWS, 0 }, *from, at_node(e, node, 0));
+    if (bytes > e->rows) e->rows = bytes;
+    e->layout->view_copies++;
+    e->moved = node + 1;
+}
+
 static void emit_product(emit *e, uint32_t node) {
     matmul x = matmul_of(e, node);
     if (!x.p.m || !x.p.n || !x.p.batches) return;
@@ -5182,15 +5388,18 @@ static void emit_product(emit *e, uint32_t node) {
         if (!lost) e->when = LAUNCH_INSTEAD;
         e->n_blas += !lost;
     }
-    product_form f = product_choose(e, &x.p, x.d, x.xa, x.xb, c.kind == CHOICE_OWN ? (int)c.index : asked_rank());
+    product_form f = product_choose(e, &x.shape, x.d, c.kind == CHOICE_OWN ? (int)c.index : asked_rank());
     if (c.kind == CHOICE_OWN) {
         e->mark = form_mark(&f);
         lost = !e->given && e->mark != c.mark;
-        if (lost) f = product_choose(e, &x.p, x.d, x.xa, x.xb, 0);
+        if (lost) f = product_choose(e, &x.shape, x.d, 0);
         e->n_other += !lost;
     }
     e->n_lost += lost;
+    if (x.moves) emit_moved(e, x.xa);
+    product_bind(e, &x.p, &f, x.d, base_offset(e, x.xa), base_offset(e, x.xb));
     emit_own_product(e, &x, f);
+    e->moved = 0;
     e->when = LAUNCH_ALWAYS;
 }
 
@@ -5301,8 +5510,8 @@ static void emit_scatter_max(emit *e, uint32_t node) { emit_scatter_as(e, node, 
 
 static void put_along_type(emit *e, const rows *r, gn_dtype in, gn_dtype out, const char *more) {
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s O; typedef %s C; static const i64 N = %lldll, n = %lldll, IN = %lldll, OUT = %lldll;\n  static M i64 in(i64 row) { return ", types[in].name, types[out].name,
-        types[in].real ? "double" : "i64", (long long)r->count, (long long)r->n, (long long)r->in_stride, (long long)r->out_stride);
+    put(t, "struct @_p { typedef %s T; typedef %s O; static const i64 N = %lldll, n = %lldll, IN = %lldll, OUT = %lldll;\n  static M i64 in(i64 row) { return ", types[in].name, types[out].name,
+        (long long)r->count, (long long)r->n, (long long)r->in_stride, (long long)r->out_stride);
     put_offset(t, &r->in, "row", is_small(&r->in));
     put(t, "; }\n  static M i64 out(i64 row) { return ");
     put_offset(t, &r->out, "row", is_small(&r->out));
@@ -5318,15 +5527,15 @@ static int64_t along_parts(const rows *r) {
 static void emit_along(emit *e, uint32_t node, const char *label, const char *join) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x), *out = view_of(e, node);
-    const char *c = types[in->dtype].real ? "double" : "i64", *type = types[in->dtype].name;
+    const char *c = in->dtype == GN_F64 && strcmp(join, "run_max") != 0 ? "twice" : types[in->dtype].real ? "double" : "i64", *type = types[in->dtype].name;
     char more[200], name[40];
     rows r;
     if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    bool threads = r.n <= 32 || (r.ty == 1 && r.count >= 1024);
+    bool threads = r.n <= 32 || (!r.along && r.count >= 1024);
     int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
-    snprintf(more, sizeof more, "  typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", join, c, (long long)span, (long long)parts);
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", c, join, c, (long long)span, (long long)parts);
     if (parts > 1) {
-        size_t bytes = gn_size_mul((size_t)(r.count * parts), 8);
+        size_t bytes = gn_size_mul((size_t)(r.count * parts), 16);
         if (bytes > e->scratch) e->scratch = bytes;
         put_along_type(e, &r, in->dtype, out->dtype, more);
         emit_node(e, x, type, true, "a");
@@ -5352,7 +5561,7 @@ static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *la
     gn_dtype d = view_of(e, x)->dtype;
     const char *position = is_few(r->n) ? "int" : "i64";
     char more[80];
-    snprintf(more, sizeof more, "  typedef %s F; enum { DOWN = %d };\n", position, attrs_of(e, node)[1] != 0);
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n", types[d].real ? "double" : "i64", position, attrs_of(e, node)[1] != 0);
     put_along_type(e, r, d, GN_I64, more);
     emit_node(e, x, types[d].name, true, "a");
     if (!first) emit_pointer(e, position, true, "from", from);
@@ -5430,6 +5639,7 @@ typedef struct attention_form {
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
     bool causal, masked, length, empty, flash, groups, tiled;   /* flash: on tensor cores; groups: by warpgroups; tiled: in plain f32, 64 queries to a block */
+    bool moved[3];                 /* q, k, v: read from a dense copy, for the kernel cannot read them as they lie */
     bool written;                  /* out: as a softmax and a product compute it, where the op differs */
     uint32_t loop, scores;         /* 1 + the step of the loop between the product and the softmax, 0: none; the product's node */
     double scale;
@@ -5438,15 +5648,24 @@ typedef struct attention_form {
 
 /* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
 static bool emit_is_flash(const emit *e, const attention_form *f) {
-    const gn_view *views[3] = { &f->q, &f->k, &f->v };
     int64_t d = f->q.dims[3];
     if ((f->q.dtype != GN_F16 && f->q.dtype != GN_BF16) || !emit_has_tensor_cores(e) || f->masked || f->dims[2] < 16 || f->dims[0] * f->dims[1] > 65535) return false;
     if (d != 16 && d != 32 && d != 64 && d != 128) return false;
+    return f->k.dims[2] < 0x7fffff00 && f->dims[2] < 0x7fffff00 && f->k.dims[3] == d && f->v.dims[3] == d;
+}
+
+/* Heads whose rows are contiguous and begin at multiples of 16 bytes. */
+static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
+    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
+}
+
+/* Dense copies of those that do not fit (TMA: or lie backwards). Of an attention that is written out they are left alone: it is three kernels then. */
+static void attention_moves(attention_form *f, bool forward) {
+    const gn_view *views[3] = { &f->q, &f->k, &f->v };
     for (int i = 0; i < 3; i++) {
-        const gn_view *v = views[i];
-        if (v->dims[2] >= 0x7fffff00 || v->dims[3] != d || v->strides[3] != 1 || v->strides[0] % 8 || v->strides[1] % 8 || v->strides[2] % 8 || v->offset % 16) return false;
+        const int64_t *strides = views[i]->strides;
+        f->moved[i] = !fits_one(views[i], views[i]->dims[3], 16 / types[f->q.dtype].bytes, (size_t)views[i]->offset) || (forward && (strides[0] < 0 || strides[1] < 0 || strides[2] < 1));
     }
-    return true;
 }
 
 /* Bytes of shared memory of tiled_attention: 64 rows of queries, keys, values and weights. */
@@ -5473,7 +5692,13 @@ static void attention_decide(const emit *e, attention_form *f) {
     f->empty = f->queries * f->v.dims[3] == 0;
     f->flash = !f->empty && emit_is_flash(e, f);
     f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && emit_has_warpgroups(e);
-    for (int i = 0; i < 3; i++) f->groups = f->groups && f->q.strides[i] >= (i == 2) && f->k.strides[i] >= (i == 2) && f->v.strides[i] >= (i == 2);
+    if (f->flash) attention_moves(f, f->groups);
+    if (f->written && (f->moved[0] || f->moved[1] || f->moved[2])) {
+        f->groups = false;
+        attention_moves(f, false);
+        f->flash = !f->moved[0] && !f->moved[1] && !f->moved[2];
+        memset(f->moved, 0, sizeof f->moved);
+    }
     f->tiled = !f->flash && !f->empty && emit_is_tiled(e, f);
     f->vector = 16 / types[f->q.dtype].bytes;
     if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } }, f->vector) || f->k.offset % 16) f->vector = 1;
@@ -5589,9 +5814,25 @@ static void emit_attention_join(emit *e, uint32_t node, const attention_form *f)
     emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
 }
 
-/* A view of a node's memory, which need not be the node's own view. */
-static void emit_view_of(emit *e, uint32_t node, const gn_view *v, bool constant, const char *name) {
-    emit_pointer(e, types[v->dtype].name, constant, name, (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
+/* A view of a node's memory, which need not be the node's own view, or of its dense copy. */
+static void emit_view_of(emit *e, uint32_t node, const gn_view *v, bool moved, bool constant, const char *name) {
+    emit_pointer(e, types[v->dtype].name, constant, name, moved ? (param){ PARAM_PLAN, REGION_ROWS, v->offset } : (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
+}
+
+/* Makes the copies that the form says, and shows them instead. */
+static void attention_move(emit *e, attention_form *f) {
+    gn_view *const views[3] = { &f->q, &f->k, &f->v };
+    size_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!f->moved[i]) continue;
+        gn_view to = gn_view_dense(f->q.dtype, 4, views[i]->dims);
+        emit_copy_views(e, "moved", to, (param){ PARAM_PLAN, REGION_ROWS, (int64_t)at }, *views[i], (param){ PARAM_NODE, e->layout->lay[f->in[i]].base, views[i]->offset });
+        to.offset = (int64_t)at;
+        *views[i] = to;
+        at = gn_size_align(gn_size_add(at, gn_size_mul((size_t)gn_view_count(&to), types[to.dtype].bytes)), 256);
+        e->layout->view_copies++;
+    }
+    if (at > e->rows) e->rows = at;
 }
 
 static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
@@ -5606,7 +5847,7 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_attention_type(&e->types, f, "@_x");
     put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
     for (int i = 0; i < 3; i++) {
-        emit_map(e, names[i], f->q.dtype, &(panels){ .node = e->layout->lay[f->in[i]].base, .offset = views[i]->offset, .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
+        emit_map(e, names[i], f->q.dtype, &(panels){ .moved = f->moved[i], .node = f->moved[i] ? UINT32_MAX : e->layout->lay[f->in[i]].base, .offset = views[i]->offset, .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
                  .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
     }
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
@@ -5623,17 +5864,18 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
 }
 
 /* `node`: whose memory takes the result. */
-static void emit_attention_form(emit *e, uint32_t node, const attention_form *f) {
+static void emit_attention_form(emit *e, uint32_t node, attention_form *f) {
     const char *type = types[f->q.dtype].name, *length = f->length ? "length" : "(const @_p::L *)0";
     char name[96];
     text label = { 0 };
     if (f->empty && !f->length) return;
+    attention_move(e, f);
     if (f->groups) { emit_attention_groups(e, node, f); return; }
     if (!f->empty) put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, f->empty ? "no_loop" : "@_x");
-    emit_view_of(e, f->in[0], &f->q, true, "q");
-    emit_view_of(e, f->in[1], &f->k, true, "k");
-    emit_view_of(e, f->in[2], &f->v, true, "v");
+    emit_view_of(e, f->in[0], &f->q, f->moved[0], true, "q");
+    emit_view_of(e, f->in[1], &f->k, f->moved[1], true, "k");
+    emit_view_of(e, f->in[2], &f->v, f->moved[2], true, "v");
     if (f->masked) emit_node(e, f->mask_node, types[f->mask_type].name, true, "mask");
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
     if (f->parts > 1) emit_pointer(e, types[f->q.dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
@@ -5822,10 +6064,10 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
 }
 
 /* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
-enum { NEXT_STARTS = 2, NARROW_K = 1024 };
+enum { NEXT_STARTS = 2 };
 
 /* How one row is multiplied. dot: the columns of B are contiguous. */
-typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, side, grid; bool dot; } vector_form;   /* side: threads side by side, of 16 bytes each */
+typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, side, grid, lanes; bool dot; } vector_form;   /* side: threads side by side, of 16 bytes each */
 
 static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
@@ -5839,13 +6081,14 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
     if (f->p.m != 1 || f->p.batches != 1 || f->p.n < 1 || f->p.n > 1 << 28 || f->p.k < f->vector || f->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
     if (f->p.k % f->vector || f->stride % f->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, f->p.k, 16) || (!f->dot && (f->p.bn != 1 || f->p.n % f->vector))) return false;
     if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && f->p.n > 1) return false;
-    int64_t blocks = emit_processors(e), tiles;
-    bool narrow = !f->dot && blocks_for(f->p.n, f->vector) <= blocks && f->p.k <= NARROW_K;   /* few columns: 16 bytes of each row to a block */
-    f->side = narrow ? 1 : 32 / (uint32_t)f->vector;
-    tiles = blocks_for(f->p.n, f->side * f->vector);
+    int64_t blocks = emit_processors(e);
+    row_lanes w = row_lanes_of(e, &f->p, bytes);
+    f->side = (uint32_t)w.side;
+    f->splits = f->dot ? 1 : (uint32_t)w.splits;
+    f->lanes = (uint32_t)w.lanes;
+    int64_t tiles = blocks_for(f->p.n, f->side * f->vector);
     f->columns = f->dot ? (uint32_t)(f->p.n / (blocks * 8)) : 32;
     if (f->dot) f->columns = f->columns > 3 ? 3 : f->columns < 1 ? 1 : f->columns;
-    for (f->splits = 1; !f->dot && !narrow && emit_has_clusters(e) && f->splits < 8 && tiles * f->splits * 2 <= blocks && f->p.k / (f->splits * 2) >= 256 / (int64_t)f->side;) f->splits *= 2;
     int64_t grid = f->dot ? blocks_for(f->p.n, 8 * f->columns) : tiles * f->splits;
     if (f->dot && grid > 2 * blocks) grid = 2 * blocks;
     f->grid = (uint32_t)grid;
@@ -5911,19 +6154,15 @@ static void fuse_vector(emit *e, const readers *r, uint32_t i) {
 /* How one query of each head is answered. */
 typedef struct one_form { attention_form a; int64_t parts; bool cluster; } one_form;
 
-static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
-    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
-}
-
 static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
-    const gn_view *views[3] = { &a->q, &a->k, &a->v };
     gn_dtype d = a->q.dtype;
-    int64_t dim = a->q.dims[3], vector = 16 / types[d].bytes, heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
+    int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
     f->a = *a;
     if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
     if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
-    for (int i = 0; i < 3; i++)
-        if (!fits_one(views[i], dim, vector, (size_t)views[i]->offset)) return false;
+    if (a->k.dims[3] != dim || a->v.dims[3] != dim) return false;
+    attention_moves(&f->a, false);
+    if (a->written && (f->a.moved[0] || f->a.moved[1] || f->a.moved[2])) return false;
     f->cluster = emit_has_clusters(e);
     for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
     if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
@@ -5955,7 +6194,7 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     uint32_t k = e->layout->lay[a.in[1]].base, v = e->layout->lay[a.in[2]].base;
     u.append[0] = takes_append(e, r, k, &a.k);
     u.append[1] = takes_append(e, r, v, &a.v);
-    if (u.append[0] && u.append[1] && input(e, k, 2) == input(e, v, 2)) {
+    if (u.append[0] && u.append[1] && !f.a.moved[1] && !f.a.moved[2] && input(e, k, 2) == input(e, v, 2)) {
         for (int q = 0; q < 2; q++) {
             e->fusions[u.append[q] - 1].inside = true;
             e->fused++;
@@ -6325,13 +6564,27 @@ static void row_mark_stored(const row_finder *w, row_group *g) {
     }
 }
 
-/* Rows in one block each pay when a row fits it, or there are enough of them for the device; a single reduction is cut as it needs. */
+/* Sums that alone would run in one order do so together. */
+static bool row_sums_agree(const emit *e, const row_group *g) {
+    int bytes = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        int own = row_summed(e, g, m);
+        if (bytes && own && own != bytes) return false;
+        if (own) bytes = own;
+    }
+    return true;
+}
+
+/* A softmax or a norm of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there are enough of them for the device; a single reduction is cut as it needs. */
 static bool row_pays(const row_finder *w, const row_group *g) {
     w->room->e = w->e;
     w->room->g = g;
     w->room->n_loads = 0;
-    if (!row_loads(w->room)) return false;
+    if (!row_loads(w->room) || !row_sums_agree(w->e, g)) return false;
     if (is_row_reduction(w->e, g)) return true;
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs && reduce_kind_of(w->e, g->steps[m].step->node) == REDUCE_NONE) return false;
+    if (row_order_of(w->room).parts > 1) return false;
     if (!rows_run_along(g)) return g->rows >= 256 * emit_processors(w->e);
     return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * 2 >= emit_processors(w->e));
 }
@@ -6498,10 +6751,10 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
 static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint32_t node, bool early) {
     int64_t attrs[2] = { 0, 0 };
     if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
-    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d };\n"
+    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u };\n"
                    "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
         types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->side, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
-        u->best != 0, NEXT_STARTS, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
+        u->best != 0, NEXT_STARTS, f->lanes, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
 }
 
 static void emit_vector(emit *e, const fusion *u) {
@@ -6554,22 +6807,23 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
 /* What it appends to is as the run found it. */
 static bool is_first_append(const emit *e, uint32_t node) { return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE; }
 
-static void emit_one(emit *e, const fusion *u, const one_form *f) {
-    const attention_form *a = &f->a;
+static void emit_one(emit *e, const fusion *u, one_form *f) {
+    attention_form *a = &f->a;
     uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base, xv = e->layout->lay[a->in[2]].base;
     bool append = u->append[0] != 0;
     const char *type = types[a->q.dtype].name;
     char name[96];
     text label = { 0 };
     uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv));
+    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
+    attention_move(e, a);
     e->rereads = e->early = true;
     put_loop_of_scores(e, a, &label);
     put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k, append ? view_of(e, input(e, xv, 1)) : &a->v, early);
     e->cluster = f->cluster ? (uint8_t)f->parts : 1;
-    emit_view_of(e, a->in[0], &a->q, true, "q");
-    emit_view_of(e, xk, &a->k, false, "k");
-    emit_view_of(e, xv, &a->v, false, "v");
+    emit_view_of(e, a->in[0], &a->q, a->moved[0], true, "q");
+    emit_view_of(e, xk, &a->k, a->moved[1], false, "k");
+    emit_view_of(e, xv, &a->v, a->moved[2], false, "v");
     if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
     if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
     if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
@@ -8889,7 +9143,7 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         list[i] = &values[i];
         if (a->kind != PARAM_MAP) continue;
         const tensor_map *m = &p->emit.maps[a->node];
-        gn_result r = encode_map(x, m, (m->scratch ? x->block + p->region[REGION_SCRATCH] : p->base[m->node]) + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
+        gn_result r = encode_map(x, m, (m->scratch || m->moved ? x->block + p->region[m->moved ? REGION_ROWS : REGION_SCRATCH] : p->base[m->node]) + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
         if (r != GN_OK) return r;
         list[i] = maps[n_maps++].bytes;
     }
@@ -9319,7 +9573,7 @@ enum { TRIALS = 5, OWN_TRIALS = 3, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPES_ALIKE =
 static const double clearly_less = 0.985;     /* of the time of the model's kernel: what is to replace it must be faster by this */
 static const size_t measured_bytes = (size_t)4 << 30;   /* what a product reads and writes: larger ones are left to the model too */
 
-typedef struct trial { emit e; choice choice; double us[ROUNDS]; int n, repeats; bool out; } trial;
+typedef struct trial { emit e; choice choice; double us[ROUNDS]; int n, repeats; bool out, other_bits; } trial;
 /* One product of a plan. */
 typedef struct candidate { product_key key; uint32_t node; const gn_kernel_step *tail; trial trials[TRIALS]; int n; bool by_blas, by_model; choice best; } candidate;
 
@@ -9419,8 +9673,32 @@ static double trial_time(executor *x, plan *q, trial *t, const gn__cu_handle eve
     return -1;
 }
 
+enum { COMPARED_BYTES = 4 << 20 };   /* of a result's begin and of its end: tiles alike lie between */
+
+/* The bytes of the result that a trial has left, begin and end. False: they cannot be had. */
+static bool trial_result(executor *x, const plan *q, const candidate *s, char *out, size_t *out_bytes) {
+    uint32_t node = s->tail ? s->tail->node : s->node;
+    const gn_view *v = &q->layout.lay[node].view;
+    size_t bytes = (size_t)gn_view_count(v) * types[v->dtype].bytes, half = bytes < 2 * COMPARED_BYTES ? bytes : COMPARED_BYTES;
+    gn__cu_ptr at = q->base[q->layout.lay[node].base];
+    *out_bytes = half == bytes ? bytes : 2 * half;
+    if (!at || cu.cuMemcpyDtoHAsync(out, at + (gn__cu_ptr)v->offset, half, x->stream) != 0) return false;
+    if (half < bytes && cu.cuMemcpyDtoHAsync(out + half, at + (gn__cu_ptr)v->offset + bytes - half, half, x->stream) != 0) return false;
+    return cu.cuStreamSynchronize(x->stream) == 0;
+}
+
+/* A choice may make a product faster, and no other bits: trials that give others than the model's kernel are out. Large numbers of sums of drawn numbers tell any two orders apart. */
+static void trial_compare(executor *x, const plan *q, candidate *s, trial *t, char *model, char *own) {
+    size_t bytes = 0;
+    if (t->out || x->lost) return;
+    if (t == s->trials) { t->out = !trial_result(x, q, s, model, &bytes); return; }
+    if (all_by_blas()) return;
+    t->other_bits = !trial_result(x, q, s, own, &bytes) || memcmp(model, own, bytes) != 0;
+    t->out = t->other_bits;
+}
+
 /* Times all trials in turn, round by round, so that what else the GPU does meets all alike. The first round warms up, the second is always run. */
-static void candidate_time(executor *x, plan *q, candidate *s, const gn__cu_handle events[2]) {
+static void candidate_time(executor *x, plan *q, candidate *s, const gn__cu_handle events[2], char *results) {
     double spent = 0;
     for (int r = 0; r <= ROUNDS && (r < 2 || spent < SHAPE_US) && !x->lost; r++) {
         for (int i = 0; i < s->n && !x->lost && !s->trials[0].out; i++) {
@@ -9430,6 +9708,7 @@ static void candidate_time(executor *x, plan *q, candidate *s, const gn__cu_hand
             if (!r) t->repeats = 1;
             double us = trial_time(x, q, t, events);
             t->out = us < 0;
+            if (!r) trial_compare(x, q, s, t, results, results + 2 * COMPARED_BYTES);
             spent += us * t->repeats;
             if (r) t->us[t->n++] = us;
             else t->repeats = us > ROUND_US ? 1 : 1 + ROUND_US / (16 + (int)us);
@@ -9456,7 +9735,7 @@ static void candidate_choose(executor *x, candidate *s) {
     for (int i = 0; i < s->n; i++) {
         double us = trial_median(&s->trials[i]);
         if (us < clearly_less * trial_median(&s->trials[0]) && us < trial_median(best)) best = &s->trials[i];
-        n += snprintf(line + n, sizeof line - (size_t)n, us < 1e299 ? " %s %u: %.1f us" : " %s %u: fails", names[s->trials[i].choice.kind], s->trials[i].choice.index, us);
+        n += snprintf(line + n, sizeof line - (size_t)n, us < 1e299 ? " %s %u: %.1f us" : s->trials[i].other_bits ? " %s %u: other bits" : " %s %u: fails", names[s->trials[i].choice.kind], s->trials[i].choice.index, us);
     }
     s->best = best == &s->trials[0] ? (choice){ CHOICE_MODEL, 0, 0 } : best->choice;
     gn_logf(x->log, x->log_user, GN_LOG_INFO, "cuda:%d: %s; %s %u", x->device->ordinal, line, names[s->best.kind], s->best.index);
@@ -9466,7 +9745,8 @@ static void candidate_choose(executor *x, candidate *s) {
 static void candidate_measure(executor *x, const plan *p, candidate *s, const kernel *fill, const gn__cu_handle events[2]) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates + 1, scratch = 0;
     gn__cu_ptr memory = 0, block = x->block, *base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *base);
-    size_t bytes = base ? candidate_place(p, s, base, &scratch) : 0;
+    char *results = (char *)gn_alloc((size_t)4 * COMPARED_BYTES);
+    size_t bytes = base && results ? candidate_place(p, s, base, &scratch) : 0;
     bool ok = bytes && bytes < measured_bytes && fill->function && (x->pools ? cu.cuMemAllocAsync(&memory, bytes, x->stream) : cu.cuMemAlloc(&memory, bytes)) == 0;
     if (ok) {
         plan q = *p;
@@ -9475,13 +9755,14 @@ static void candidate_measure(executor *x, const plan *p, candidate *s, const ke
         q.base = base;
         q.moved = q.streams = false;
         x->block = memory;
-        if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events);
+        if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events, results);
         x->block = block;
         if (!is_dead(x)) cu.cuStreamSynchronize(x->stream);
         if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
         else cu.cuMemFree(memory);
     }
     gn_free(base);
+    gn_free(results);
     candidate_choose(x, s);
 }
 

@@ -2,7 +2,9 @@
  * step, reversed, in the rows of something wider, broadcast) and wherever its parts run. Random programs of sums, products, norms,
  * softmaxes and what is between them are computed plainly, then again and again with everything disguised.
  *
- * $GENIE_TEST_DEVICES names another device than this CPU; $BITS_ROUNDS asks for so many programs a dtype.
+ * $GENIE_TEST_DEVICES names another device than this CPU; $BITS_ROUNDS asks for so many programs a dtype, BITS_LARGE=1 for larger operands,
+ * of which a GPU's kernels differ. There floats of 16 bits are rounded between two steps only when each is a kernel of its own, and
+ * attention written out is one kernel or three by what else reads its scores: steps of 16-bit programs are not fused, and no product follows a softmax.
  *
  * Tier: quick address thread */
 #include <stdbool.h>
@@ -31,6 +33,7 @@ typedef struct builder {
     gn_dtype dtype;
     draws structure, *disguise;
     int devices;                     /* more than 1: nodes are placed on one of them */
+    bool weights;                    /* the latest value is a softmax */
 } builder;
 
 static double pool64[POOL];
@@ -166,6 +169,8 @@ static gn_tensor another(builder *b, gn_tensor x)
     int64_t op = draw(&b->structure, 0, narrow ? 8 : 16);
     if (s.rank == 0) return narrow ? gn_softmax(gn_broadcast(x, GN_SHAPE(7)), 0) : gn_add(leaf(b, some_shape(b)), x);
     int axis = (int)draw(&b->structure, 0, s.rank - 1);
+    if (b->weights && op >= 5 && op <= 7) op = 0;
+    b->weights = op == 2 && getenv("GENIE_TEST_DEVICES");
     switch (op) {
     case 0: return gn_sum(x, some_axes(b, s.rank), draw(&b->structure, 0, 1) == 1);
     case 1: return gn_mean(x, some_axes(b, s.rank), draw(&b->structure, 0, 1) == 1);
@@ -189,7 +194,7 @@ static gn_tensor another(builder *b, gn_tensor x)
 /* Runs the program of `seed`. Its result's bytes, 0 after a failed check. */
 static size_t run(gn_ctx *g, int devices, gn_dtype dtype, uint64_t seed, draws *disguise, void *out, char *text, size_t size)
 {
-    builder b = { g, dtype, { seed }, disguise, devices };
+    builder b = { g, dtype, { seed }, disguise, devices, false };
     place(&b);
     gn_tensor x = leaf(&b, some_shape(&b));
     int n = (int)draw(&b.structure, 1, 6);
@@ -247,6 +252,15 @@ static void fill_pools(gn_ctx *g)
     }
 }
 
+static void separate_narrow_steps(gn_dtype d)
+{
+    if ((d == GN_F16 || d == GN_BF16) && getenv("GENIE_TEST_DEVICES")) {
+        setenv("GENIE_CUDA_FUSE", "0", 1);
+    } else {
+        unsetenv("GENIE_CUDA_FUSE");
+    }
+}
+
 /* Programs on `g`, beside themselves in disguise on `other`. */
 static void compare_programs(gn_ctx *g, gn_ctx *other, int devices, int rounds, const char *where)
 {
@@ -255,6 +269,7 @@ static void compare_programs(gn_ctx *g, gn_ctx *other, int devices, int rounds, 
     rounds = asked ? atoi(asked) : test_rounds(rounds);
     fill_pools(g);
     for (int d = 0; d < TEST_COUNT(dtypes); d++) {
+        separate_narrow_steps(dtypes[d]);
         for (int k = 0; k < rounds; k++) {
             uint64_t seed = (uint64_t)test_random_int(1, INT64_C(1) << 60);
             size_t n = run(g, 1, dtypes[d], seed, NULL, want, text, sizeof text);
@@ -317,10 +332,125 @@ TEST(places_change_no_bit)
     for (int i = 0; i < SERVERS; i++) gn_server_close(servers[i]);
 }
 
+/* ---- larger operands ---- */
+
+enum { LARGE = 1 << 22, LARGE_OUT = 1 << 21, LARGE_PARTS = 4 };
+static float large[LARGE];
+static char plain_result[LARGE_OUT * 8], other_result[LARGE_OUT * 8];
+
+static gn_tensor large_leaf(builder *b, gn_shape s, int64_t at)
+{
+    return disguised(b, realized(gn_cast(gn_data(b->g, GN_F32, s, large + at), b->dtype)));
+}
+
+enum { PRODUCT, TAILED, SUM, MEAN, PROD, SOFTMAX, LOG_SOFTMAX, NORM, VARIANCE, CUMSUM, ARGMAX, MSE, ENTROPY, ATTENTION };
+static const char *const large_names[] = { "product", "product with a loop", "sum", "mean", "prod", "softmax", "log_softmax", "layernorm", "variance", "cumsum", "argmax", "mse_loss", "cross_entropy", "attention" };
+
+/* sizes: of a product batches (0: none; below 0: leading dims of A alone), m, n, k; of rows a shape, over `axis`; of attention heads, queries, keys, width */
+static const struct { int op, axis; int64_t size[4]; } large_cases[] = {
+    { PRODUCT, 0, { 0, 1, 768, 768 } }, { PRODUCT, 0, { 0, 1, 2304, 768 } }, { PRODUCT, 0, { 0, 1, 5003, 256 } }, { PRODUCT, 0, { 0, 1, 64, 2048 } }, { PRODUCT, 0, { 0, 1, 128, 8192 } }, { PRODUCT, 0, { 0, 1, 1, 9000 } },
+    { PRODUCT, 0, { 0, 1, 768, 3072 } }, { PRODUCT, 0, { 0, 1, 100, 77 } }, { PRODUCT, 0, { 0, 2, 96, 520 } }, { PRODUCT, 0, { 0, 5, 3001, 300 } }, { PRODUCT, 0, { 0, 8, 8192, 256 } }, { PRODUCT, 0, { 3, 4, 50, 70 } },
+    { PRODUCT, 0, { 40, 8, 256, 64 } }, { PRODUCT, 0, { 0, 16, 64, 64 } }, { PRODUCT, 0, { 0, 33, 65, 67 } }, { PRODUCT, 0, { 0, 64, 64, 4096 } }, { PRODUCT, 0, { 0, 64, 96, 16384 } }, { PRODUCT, 0, { 0, 128, 128, 128 } },
+    { PRODUCT, 0, { 0, 200, 300, 400 } }, { PRODUCT, 0, { 0, 256, 512, 1024 } }, { PRODUCT, 0, { 0, 1024, 1024, 1024 } }, { PRODUCT, 0, { 0, 1536, 1280, 320 } }, { PRODUCT, 0, { 0, 130, 1000, 1001 } },
+    { PRODUCT, 0, { 5, 64, 80, 96 } }, { PRODUCT, 0, { 3, 257, 130, 72 } }, { PRODUCT, 0, { -3, 40, 64, 128 } }, { PRODUCT, 0, { -2, 2, 64, 128 } }, { PRODUCT, 0, { -4, 256, 256, 256 } },
+    { TAILED, 0, { 0, 1, 768, 768 } }, { TAILED, 0, { 0, 3, 200, 100 } }, { TAILED, 0, { 0, 64, 128, 4096 } }, { TAILED, 0, { 0, 512, 512, 512 } }, { TAILED, 0, { 0, 100, 100, 100 } },
+    { SUM, 0, { 1, 1 << 21 } }, { SUM, 1, { 3, 100003 } }, { SUM, 1, { 3000, 1024 } }, { SUM, 1, { 5000, 400 } }, { SUM, 0, { 1024, 3000 } }, { SUM, 0, { 100003, 3 } }, { SUM, 1, { 60, 500, 70 } }, { SUM, 1, { 70, 20000 } },
+    { SUM, 1, { 300, 9000 } }, { SUM, 2, { 40, 25, 60, 17 } }, { MEAN, 1, { 700, 2048 } }, { MEAN, 0, { 513, 999 } }, { PROD, 1, { 100, 3000 } }, { PROD, 0, { 3000, 100 } },
+    { SOFTMAX, 1, { 2000, 1024 } }, { SOFTMAX, 1, { 50, 8192 } }, { SOFTMAX, 1, { 7, 40000 } }, { SOFTMAX, 1, { 100, 999 } }, { SOFTMAX, 0, { 300, 1000 } }, { SOFTMAX, 0, { 20000, 50 } }, { LOG_SOFTMAX, 1, { 600, 3000 } },
+    { LOG_SOFTMAX, 1, { 30, 50257 } }, { LOG_SOFTMAX, 1, { 64, 96, 32 } }, { NORM, 1, { 1000, 1024 } }, { NORM, 1, { 30, 4096 } }, { NORM, 1, { 900, 77 } }, { NORM, 1, { 20, 20000 } }, { VARIANCE, 1, { 900, 1500 } },
+    { VARIANCE, 0, { 1500, 900 } }, { VARIANCE, 1, { 40, 9000 } }, { CUMSUM, 1, { 5, 100000 } }, { CUMSUM, 0, { 300, 2000 } }, { CUMSUM, 1, { 2000, 300 } }, { ARGMAX, 1, { 50, 9999 } }, { MSE, 0, { 700, 1100 } },
+    { ENTROPY, 0, { 300, 2000 } }, { ENTROPY, 0, { 20, 40000 } }, { ATTENTION, 0, { 4, 1, 300, 64 } }, { ATTENTION, 0, { 4, 70, 200, 64 } }, { ATTENTION, 0, { 2, 200, 200, 128 } }, { ATTENTION, 0, { 3, 20, 90, 32 } },
+    { ATTENTION, 0, { 2, 33, 65, 40 } }, { ATTENTION, 0, { 2, 300, 300, 24 } },
+};
+
+static gn_tensor large_product(builder *b, const int64_t *size)
+{
+    int64_t batches = size[0], m = size[1], n = size[2], k = size[3];
+    gn_tensor x = batches ? large_leaf(b, GN_SHAPE(batches < 0 ? -batches : batches, m, k), 5) : large_leaf(b, GN_SHAPE(m, k), 5);
+    gn_tensor w = batches > 0 ? large_leaf(b, GN_SHAPE(batches, k, n), 1001) : large_leaf(b, GN_SHAPE(k, n), 1001);
+    return gn_matmul(x, w);
+}
+
+static gn_tensor large_value(builder *b, int i)
+{
+    const int64_t *size = large_cases[i].size;
+    int axis = large_cases[i].axis, op = large_cases[i].op;
+    gn_shape s = { .rank = size[2] == 0 ? 2 : size[3] == 0 ? 3 : 4 };
+    static int64_t target[4096];
+    memcpy(s.dims, size, sizeof large_cases[i].size);
+    if (op == PRODUCT) return large_product(b, size);
+    if (op == TAILED) return gn_mul_c(gn_tanh(disguised(b, large_product(b, size))), 3);
+    if (op == ATTENTION) {
+        gn_attention_desc desc = { .causal = size[1] > 1 && size[1] <= size[2] };
+        return gn_attention(large_leaf(b, GN_SHAPE(1, size[0], size[1], size[3]), 3), large_leaf(b, GN_SHAPE(1, size[0], size[2], size[3]), 70), large_leaf(b, GN_SHAPE(1, size[0], size[2], size[3]), 900), &desc);
+    }
+    gn_tensor x = large_leaf(b, s, 77);
+    switch (op) {
+    case SUM: return gn_sum(x, GN_AXES(axis), false);
+    case MEAN: return gn_mean(x, GN_AXES(axis), false);
+    case PROD: return gn_prod(gn_add_c(gn_mul_c(x, 0.01), 1), GN_AXES(axis), false);
+    case SOFTMAX: return gn_softmax(x, axis);
+    case LOG_SOFTMAX: return gn_log_softmax(x, axis);
+    case NORM: return gn_layernorm(x, GN_NONE, GN_NONE, 1e-5);
+    case VARIANCE: return gn_variance(x, GN_AXES(axis), 0, false);
+    case CUMSUM: return gn_cumsum(x, axis);
+    case ARGMAX: return gn_argmax(x, GN_AXES(axis), false);
+    case MSE: return gn_mse_loss(x, large_leaf(b, s, 99));
+    default:
+        for (int r = 0; r < size[0]; r++) target[r] = (r * 37) % size[1];
+        return gn_cross_entropy(x, gn_data(b->g, GN_I64, GN_SHAPE(size[0]), target));
+    }
+}
+
+static size_t run_large(gn_ctx *g, gn_dtype d, int i, draws *disguise, char *out)
+{
+    builder b = { g, d, { 1 }, disguise, 1, false };
+    gn_tensor y = large_value(&b, i);
+    gn_info info = { .result = GN_OK };
+    if (disguise && draw(disguise, 0, 1)) y = realized(y);
+    bool ok = CHECK_RESULT(gn_describe(y, &info), GN_OK) && CHECK(info.bytes <= sizeof plain_result) && CHECK_RESULT(gn_read(y, out, info.bytes), GN_OK);
+    gn_step(g);
+    return ok ? info.bytes : 0;
+}
+
+/* Every fourth case from the part-th on. */
+static void check_large(gn_dtype d, int part)
+{
+    if (!getenv("BITS_LARGE")) {
+        test_skip("BITS_LARGE=1 asks for it");
+        return;
+    }
+    const char *named = getenv("GENIE_TEST_DEVICES");
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = named ? named : "cpu" });
+    for (int i = 0; i < LARGE; i++) large[i] = (float)test_random_real(-1, 1);
+    separate_narrow_steps(d);
+    for (int i = part; i < TEST_COUNT(large_cases); i += LARGE_PARTS) {
+        size_t width = d == GN_F64 ? 8 : d == GN_F32 ? 4 : 2, n, differ = 0;
+        if (width == 2 && (large_cases[i].op == TAILED || large_cases[i].op == VARIANCE || large_cases[i].op == PROD)) continue;
+        n = run_large(g, d, i, NULL, plain_result);
+        for (int v = 0; v < VARIANTS && n; v++) {
+            draws disguise = { (uint64_t)test_random_int(1, INT64_C(1) << 60) };
+            if (run_large(g, d, i, &disguise, other_result) != n) continue;
+            for (size_t k = 0; k < n; k++) differ += plain_result[k] != other_result[k];
+        }
+        if (differ) {
+            const int64_t *s = large_cases[i].size;
+            test_fail(__FILE__, __LINE__, "%s, %s of %lld %lld %lld %lld, axis %d: %zu bytes differ", gn_dtype_name(d), large_names[large_cases[i].op], (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3],
+                      large_cases[i].axis, differ);
+        }
+    }
+    gn_close(g);
+}
+#define LARGE_TEST(dtype, part) TEST(views_of_larger_operands_change_no_bit_##dtype##_##part) { check_large(GN_##dtype, part); }
+#define LARGE_TESTS(dtype) LARGE_TEST(dtype, 0) LARGE_TEST(dtype, 1) LARGE_TEST(dtype, 2) LARGE_TEST(dtype, 3)
+LARGE_TESTS(F64) LARGE_TESTS(F32) LARGE_TESTS(F16) LARGE_TESTS(BF16)
+#define LARGE_ENTRY(dtype, part) TEST_ENTRY(views_of_larger_operands_change_no_bit_##dtype##_##part)
+#define LARGE_ENTRIES(dtype) LARGE_ENTRY(dtype, 0), LARGE_ENTRY(dtype, 1), LARGE_ENTRY(dtype, 2), LARGE_ENTRY(dtype, 3)
+
 int main(int argc, char **argv)
 {
     static const test_entry tests[] = {
-        TEST_ENTRY(views_and_cuts_on_one_device_change_no_bit), TEST_ENTRY(views_and_cuts_on_every_instruction_path_change_no_bit), TEST_ENTRY(places_change_no_bit),
+        TEST_ENTRY(views_and_cuts_on_one_device_change_no_bit), TEST_ENTRY(views_and_cuts_on_every_instruction_path_change_no_bit), TEST_ENTRY(places_change_no_bit), LARGE_ENTRIES(F64), LARGE_ENTRIES(F32), LARGE_ENTRIES(F16), LARGE_ENTRIES(BF16),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

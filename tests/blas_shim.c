@@ -166,7 +166,7 @@ API int cublasLtMatmul(void *lt, const product *p, const float *alpha, ptr a, co
         for (int64_t i = 0; i < k * n; i++) y[i] = get(lb->type, b, z * lb->batch_stride + (p->turned[1] ? i % k * lb->stride + i / k : i / k * lb->stride + i % k));
         for (int64_t i = 0; i < m * n && r == 0; i++) {
             float sum = 0;
-            for (int64_t l = 0; l < k; l++) sum += x[i % m * k + l] * y[i / m * k + l];
+            for (int64_t l = 0; l < k; l++) sum = __builtin_fmaf(x[i % m * k + l], y[i / m * k + l], sum);      /* as the model's kernel: one that gives other bits is not chosen */
             r = put(ld->type, d, z * ld->batch_stride + i / m * ld->stride + i % m, p->epilogue == 4 ? sum + get(ld->type, p->bias, i % m) : sum);
         }
     }

@@ -17,19 +17,22 @@ extern "C" __global__ void __launch_bounds__(256) rows_f32_square_mean_add_rsqrt
       vload<4>(w0[k], p0 + ((int)((u32)(r))));
       vload<4>(w1[k], p1 + ((int)((u32)(r))));
   }
-    sum_of<float> q1; q1.init();
+    near_sum<float> q1[1];
+    UNROLL for (int i = 0; i < 1; i++) q1[i].init();
   UNROLL for (int k = 0; k < 1; k++) {
       const I r = (k * 256 + ty) * 4;
       if (r >= 768) continue;
+      float taken1[4];
       UNROLL for (int v = 0; v < 4; v++) {
       float t0;
       { typedef float GN_T; const GN_T a = get(w0[k][v]), b = get(w0[k][v]), c = get(w0[k][v]), p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
         t0 = (float)(GN_M_MUL(a, a)); (void)b; (void)c; (void)p0; (void)p1; }
-      q1.take(t0, r + v);
+      taken1[v] = t0;
       }
+      take_all<4>(q1[0], taken1, r);
   }
-    q1 = together<256>(q1);
-    const float s1 = q1.v / (float)768ll;
+    const auto qs1 = joined<256, 1, false>(q1);
+    const float s1 = qs1.total() / (float)768ll;
       float t200;
       { typedef float GN_T; const GN_T a = s1, b = cast_to<float>::of(gn_f64(0x3ee4f8b588e368f1ull)), c = s1, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
         t200 = (float)(GN_M_ADD(a, b)); (void)b; (void)c; (void)p0; (void)p1; }
