@@ -49,8 +49,10 @@
  * bits. These kernels take plain f32 products of any shape, alignment and transposition; `bench_gpu --only products_f32
  * --verbose` sets them beside cuBLASLt.
  *
- * Sections: >>driver (functions found by dlopen) >>text >>kernels (device code) >>emit (graph to kernels) >>compile
- * >>memory >>run >>devices */
+ * Sections, each using those above it: >>driver (functions found by dlopen) >>text >>gpu (what a device keeps for all
+ * sessions) >>kernels (device code that several rooms use) >>emit (what kernels are written with); a room for each kind
+ * of kernel, its device code beside its emitters: >>loops >>rows >>products >>indexing >>attention >>one (steps of one
+ * row) >>fuse (what runs in another step's kernel) >>ops (the table); >>compile >>memory >>run >>devices */
 #define _GNU_SOURCE
 #define GENIE_EXT
 #include "genie.h"
@@ -70,7 +72,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* >>driver ======================================================================================== */
+/* >>driver ===========================================================================================
+ * Functions of the driver, of NVRTC and of cuBLASLt, found by dlopen; the file needs no header and no library of
+ * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
 #define GN__CU_GENERATOR 22
@@ -249,21 +253,21 @@ static bool open_nvrtc(const char *folder, int major) {
 typedef bool (*try_folder)(const char *folder, int major);
 
 /* Folders under `root` whose name begins with `prefix`, with `rest` appended. */
-static bool try_under(const char *root, const char *prefix, const char *rest, int major, try_folder take) {
+static bool try_under(const char *root, const char *prefix, const char *rest, int major, try_folder accepts) {
     DIR *d = opendir(root);
     bool found = false;
     for (struct dirent *f; d && !found && (f = readdir(d)) != NULL;) {
         char path[900];
         if (strncmp(f->d_name, prefix, strlen(prefix)) != 0) continue;
         snprintf(path, sizeof path, "%s/%s%s", root, f->d_name, rest);
-        found = access(path, R_OK) == 0 && take(path, major);
+        found = access(path, R_OK) == 0 && accepts(path, major);
     }
     if (d) closedir(d);
     return found;
 }
 
 /* Wheels install libraries under nvidia/PACKAGE/lib or nvidia/cu13/lib of a Python's site-packages. */
-static bool try_wheels(const char *package, int major, try_folder take) {
+static bool try_wheels(const char *package, int major, try_folder accepts) {
     static const char *const roots[] = { "/usr/local/lib", "/usr/lib", "/opt/conda/lib", "%s/.local/lib", "%s/lib" };
     const char *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV");
     for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
@@ -274,7 +278,7 @@ static bool try_wheels(const char *package, int major, try_folder take) {
         else snprintf(root, sizeof root, i == 3 ? "%s/.local/lib" : "%s/lib", base);
         for (int k = 0; k < 4; k++) {
             snprintf(rest, sizeof rest, "/%s-packages/nvidia/%s/lib", k & 1 ? "dist" : "site", k & 2 ? (major == 13 ? "cu13" : "cu12") : package);
-            if (try_under(root, "python3", rest, major, take)) return true;
+            if (try_under(root, "python3", rest, major, accepts)) return true;
         }
     }
     return false;
@@ -443,14 +447,15 @@ static bool load_blas(void) {
     return !*blas.why;
 }
 
-/* >>text ========================================================================================== */
+/* >>text =============================================================================================
+ * Growing text, growing arrays, hashes, sizes. */
 
 #define TEXT_OF_(x) #x
 #define TEXT_OF(x) TEXT_OF_(x)
 
 typedef struct text { char *s; size_t n, cap; bool failed; } text;
 
-static bool text_room(text *t, size_t more) {
+static bool text_reserve(text *t, size_t more) {
     if (t->failed) return false;
     if (t->n + more + 1 <= t->cap) return true;
     size_t cap = t->cap ? t->cap * 2 : 1024;
@@ -463,7 +468,7 @@ static bool text_room(text *t, size_t more) {
 }
 
 static void text_add(text *t, const char *s, size_t n) {
-    if (!text_room(t, n)) return;
+    if (!text_reserve(t, n)) return;
     memcpy(t->s + t->n, s, n);
     t->n += n;
     t->s[t->n] = 0;
@@ -480,7 +485,7 @@ static void put(text *t, const char *format, ...) {
     va_end(args);
     if (n < 0) { t->failed = true; return; }
     if ((size_t)n < sizeof small) { text_add(t, small, (size_t)n); return; }
-    if (!text_room(t, (size_t)n)) return;
+    if (!text_reserve(t, (size_t)n)) return;
     va_start(args, format);
     vsnprintf(t->s + t->n, (size_t)n + 1, format, args);
     va_end(args);
@@ -519,9 +524,236 @@ static bool grow(void *array_slot, size_t n, size_t *cap, size_t size) {
     return true;
 }
 
-/* >>kernels ======================================================================================= */
+static size_t align_up(size_t bytes) { return gn_size_align(bytes, 256); }
 
-static const char prelude[] =
+/* >>gpu ==============================================================================================
+ * A GPU and what it keeps for all sessions. Kernels by their text: hashes find them, their whole text decides, so no
+ * one can have a text that gives another's kernel. Plans hold what they launch; of kernels that no plan holds the
+ * device keeps the latest used, and unloads a program with the last of its kernels. Choices of products that were
+ * measured. */
+
+enum { DEVICES_MAX = 16, KERNELS_KEPT = 8192 };
+
+typedef struct kernel kernel;
+
+/* How a product is computed: as the model says, by the own kernel that the model holds for the index-th best, or by the index-th
+   algorithm that cuBLASLt proposes. mark: of that form or algorithm, so that another one is not taken for it. */
+typedef enum choice_kind { CHOICE_MODEL, CHOICE_OWN, CHOICE_BLAS, CHOICE__COUNT } choice_kind;
+typedef struct choice { uint32_t kind, index; uint64_t mark; } choice;
+
+/* What a choice belongs to; rest: a hash of dtypes, strides, alignments, epilogue and switches. */
+typedef struct product_key { int64_t m, n, k, batches; uint64_t rest; } product_key;
+
+/* The measured choices of products of one GPU. Equal identities compute equal bits, and sessions outlive the moment at which a choice is made, so:
+ * - a table has an id, drawn when its file is made, which is the part of the executor's identity;
+ * - a shape's choice is made once under an id, is in the file before it is first followed, and then stays: a process reads the file again,
+ *   under a lock, before it decides, and takes what another one has decided meanwhile;
+ * - what cannot be stored is not chosen: the model's kernel computes it. Only who removes the file while programs run breaks this. */
+enum { CHOICES_MAX = 4096 };
+typedef struct stored_choice { product_key key; choice choice; } stored_choice;
+typedef struct choices {
+    pthread_mutex_t measuring;     /* held while a plan's products are measured */
+    bool opened, closed;           /* closed: the file is no longer ours, or full; nothing more is chosen */
+    char name[48];                 /* of the file: what it depends on, hashed */
+    uint64_t id;                   /* 0: none, nothing is measured */
+    double least[2], least_blas[2];   /* operations of a product that is measured, and of one that cuBLASLt may compute; [1]: f32 without tensor cores */
+    stored_choice *all;
+    size_t n, cap;
+} choices;
+
+/* A program that the driver has loaded. texts: what its kernels are made of, see texts_hold. */
+typedef struct module { struct module *next; char key[40], *texts; size_t n_texts; gn__cu_handle handle; uint32_t users; } module;   /* users: kernels */
+
+struct kernel {
+    char name[96];
+    char *source;                  /* with its name in place */
+    uint64_t key[2];               /* hashes of source, prelude, arch, versions */
+    gn__cu_handle function;        /* NULL: not loaded */
+    module *from;                  /* it is one of this program's */
+    bool compiled;                 /* without a device: the compiler took it */
+    bool busy;                     /* a thread compiles it */
+#ifdef GENIE_TEST
+    bool chosen;                   /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
+#endif
+    char *why;                     /* it did not compile */
+    uint32_t holders;              /* launches of plans */
+    kernel *next;                  /* in its bucket */
+    kernel *older, *newer;         /* of those that nothing holds, by when that ended; of the compile-only device all, in order of making */
+};
+
+struct device {
+    pthread_mutex_t lock;
+    bool open;
+    int ordinal, arch;             /* 90 */
+    char arch_name[24];            /* "sm_90a", or "compute_90" when NVRTC does not know the device */
+    uint64_t code_hash;            /* of the device code before its kernels */
+    char name[96];
+    size_t memory;
+    int processors;
+    bool compile_only, has_pools;
+    char tenant[64];               /* whose sessions have taken memory, while they are all of one */
+    bool has_tenant;
+    atomic_bool shared;            /* of several */
+    atomic_bool proved;            /* a first kernel gave what it should */
+    atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
+    char lost_why[200];
+    gn__cu_handle context, pool;   /* pool: of memory in order of streams; NULL: none */
+    int handle;                    /* the driver's name of it */
+    gn_cluster_link from[DEVICES_MAX];   /* what values cost that come from that device, by its ordinal; bytes_per_s 0: not yet known */
+    pthread_cond_t compiled;       /* a thread has ended compiling */
+    kernel *buckets[4096];
+    kernel *newest, *oldest;
+    size_t n_kernels, n_unheld;
+    module *modules;
+#ifdef GENIE_TEST
+    uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
+#endif
+    gn__cu_handle blas;            /* of cuBLASLt, made when it is first wanted */
+    bool blas_tried, blas_told;
+    atomic_bool blas_failed;       /* one of its products did: own kernels compute all from then on */
+    choices choices;
+};
+
+static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only */
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void dump_kernel(const kernel *k) {
+    const char *dir = getenv("GENIE_DUMP_KERNELS");
+    char path[600];
+    if (!dir || !*dir) return;
+    mkdir(dir, 0755);
+    snprintf(path, sizeof path, "%s/%s.cu", dir, k->name);
+    FILE *f = fopen(path, "w");
+    if (!f) return;
+    fprintf(f, "// %s: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.\n%s", k->name, k->source);
+    fclose(f);
+}
+
+/* '@' becomes the kernel's name. */
+static void put_named(text *t, const char *s, size_t n, const char *name) {
+    for (size_t i = 0, from = 0; i <= n; i++) {
+        if (i < n && s[i] != '@') continue;
+        text_add(t, s + from, i - from);
+        if (i < n) put(t, "%s", name);
+        from = i + 1;
+    }
+}
+
+/* In the order of kernels that nothing holds, or out of it. */
+static void kernel_link(struct device *d, kernel *k) {
+    k->newer = NULL;
+    k->older = d->newest;
+    if (d->newest) d->newest->newer = k;
+    else d->oldest = k;
+    d->newest = k;
+    d->n_unheld++;
+}
+
+static void kernel_unlink(struct device *d, kernel *k) {
+    if (k->older) k->older->newer = k->newer;
+    else d->oldest = k->newer;
+    if (k->newer) k->newer->older = k->older;
+    else d->newest = k->older;
+    k->older = k->newer = NULL;
+    d->n_unheld--;
+}
+
+/* With the last of its kernels a program goes. Nothing runs it: plans wait for their runs before they give their kernels. */
+static void module_release(struct device *d, module *m) {
+    module **at = &d->modules;
+    if (!m || --m->users) return;
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    if (!atomic_load(&d->lost)) cu.cuModuleUnload(m->handle);
+    gn_free(m->texts);
+    gn_free(m);
+}
+
+static void kernel_forget(struct device *d, kernel *k) {
+    kernel **at = &d->buckets[k->key[0] & 4095];
+    while (*at != k) at = &(*at)->next;
+    *at = k->next;
+    kernel_unlink(d, k);
+    module_release(d, k->from);
+    d->n_kernels--;
+    gn_free(k->source);
+    gn_free(k->why);
+    gn_free(k);
+}
+
+/* How many kernels that nothing holds are kept; fewer for tests. */
+static size_t kernels_kept(void) {
+    const char *s = getenv("GENIE_CUDA_KERNELS");
+    return s && *s ? (size_t)strtoull(s, NULL, 10) : KERNELS_KEPT;
+}
+
+static void kernel_release(struct device *d, kernel *k) {
+    if (!k || d->compile_only) return;                       /* there they wait to be compiled together */
+    pthread_mutex_lock(&d->lock);
+    if (!--k->holders) kernel_link(d, k);
+    for (size_t kept = kernels_kept(); d->n_unheld > kept;) kernel_forget(d, d->oldest);
+    pthread_mutex_unlock(&d->lock);
+}
+
+static kernel *kernel_make(struct device *d, const char *name, const uint64_t key[2], text *source) {
+    kernel *k = (kernel *)alloc_zero(sizeof *k);
+    if (!k) return NULL;
+    snprintf(k->name, sizeof k->name, "%s", name);
+    k->key[0] = key[0];
+    k->key[1] = key[1];
+    k->source = source->s;
+    *source = (text){ 0 };
+    k->next = d->buckets[key[0] & 4095];
+    d->buckets[key[0] & 4095] = k;
+    if (d->compile_only) kernel_link(d, k);
+    d->n_kernels++;
+    dump_kernel(k);
+    return k;
+}
+
+/* The kernel of this text, which the caller holds from here on; *made counts those that are new. NULL: there is no memory. */
+static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body, uint32_t *made) {
+    uint64_t key[2];
+    char name[96];
+    text t = { 0 };
+    for (int i = 0; i < 2; i++) {
+        uint64_t h = hash_bytes(d->code_hash + (uint64_t)i * 77 + (uint64_t)cu.nvrtc_version, d->arch_name, strlen(d->arch_name));
+        h = hash_bytes(h, label, strlen(label));
+        h = hash_bytes(h, bounds, strlen(bounds));
+        h = hash_bytes(h, types_text->s ? types_text->s : "", types_text->n);
+        h = hash_bytes(h, signature->s ? signature->s : "", signature->n);
+        key[i] = hash_bytes(h, body->s ? body->s : "", body->n);
+    }
+    if (TEST_SWITCH("GENIE_CUDA_HASH", "0")) key[0] = key[1] = 0;      /* all alike */
+    snprintf(name, sizeof name, "%.60s_%012llx", label, (unsigned long long)(key[0] & 0xffffffffffffu));
+    if (types_text->n) put_named(&t, types_text->s, types_text->n, name);
+    put(&t, "extern \"C\" __global__ void %s %s(%s) {\n", bounds, name, signature->s ? signature->s : "");
+    if (body->n) put_named(&t, body->s, body->n, name);
+    put(&t, "}\n");
+    if (t.failed) { text_free(&t); return NULL; }
+    pthread_mutex_lock(&d->lock);
+    kernel *k = d->buckets[key[0] & 4095];
+    while (k && (k->key[0] != key[0] || k->key[1] != key[1] || strcmp(k->source, t.s) != 0)) k = k->next;
+    if (!k && (k = kernel_make(d, name, key, &t)) != NULL) ++*made;
+    else if (k && !k->holders && !d->compile_only) kernel_unlink(d, k);
+    if (k) k->holders++;
+    pthread_mutex_unlock(&d->lock);
+    text_free(&t);
+    return k;
+}
+
+static stored_choice *choices_find(const choices *table, const product_key *key) {
+    for (size_t i = 0; i < table->n; i++)
+        if (memcmp(&table->all[i].key, key, sizeof *key) == 0) return &table->all[i];
+    return NULL;
+}
+
+/* >>kernels ==========================================================================================
+ * Device code that kernels of several kinds use: types, conversions, scalar mathematics, sums; what sm_90a adds.
+ * Each room below holds the code of its own kind beside the functions that emit it; >>compile puts all of it before
+ * the kernels of a program. */
+
+static const char shared_text[] =
     "// Genie: types, conversions, scalar mathematics and the bodies that generated kernels are made of.\n"
     "typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64; typedef unsigned short u16; typedef unsigned char u8; typedef signed char i8; typedef short i16;\n"
     "struct f16 { u16 b; }; struct bf16 { u16 b; }; struct b8 { u8 b; };\n"
@@ -1007,6 +1239,982 @@ static const char prelude[] =
     "  if (COLUMNS) return across<256 / TY>(q[0]);\n"
     "  return together<TY>(q[0]);\n"
     "}\n"
+    "// exp(x) for results of 8 or 11 bits\n"
+    "D float exp_short(float x) { return exp2_near(x * 1.4426950408889634f); }\n"
+    "D u32 word_of(const uint4 &w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; }\n"
+    "// element i of 16 bytes\n"
+    "D float part_of(const uint4 &w, int i, float) { return gn_f32(word_of(w, i)); }\n"
+    "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
+    "D float part_of(const uint4 &w, int i, f16) { return half_float(word_of(w, i >> 1) >> (i & 1) * 16 & 0xffffu); }\n"
+    "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
+    "// A kernel may start before the one before it has ended, once that lets it or ends, and waits before it reads.\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "D void let_next_start() { asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\"); }\n"
+    "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
+    "template <class T> M T *now(T *p) { asm volatile(\"\" : \"+l\"(p) :: \"memory\"); return p; }   // no read by it is moved above this\n"
+    "#else\n"
+    "D void let_next_start() {}\n"
+    "D void await_previous() {}\n"
+    "template <class T> M T *now(T *p) { return p; }\n"
+    "#endif\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "#ifndef GN_HOST\n"
+    "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
+    "// 16, 8 or 4 bytes to shared memory, all but the first n of them zeros\n"
+    "template <int B> M void copy_shared(u32 to, const void *from, int n) {\n"
+    "  if (B == 16) asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n) : \"memory\");\n"
+    "  else asm volatile(\"cp.async.ca.shared.global [%0], [%1], %3, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n), \"n\"(B) : \"memory\");\n"
+    "}\n"
+    "D void copy16(u32 to, const void *from, int n) { copy_shared<16>(to, from, n); }\n"
+    "D void copy_commit() { asm volatile(\"cp.async.commit_group;\" ::: \"memory\"); }\n"
+    "template <int N> M void copy_wait() { asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(N) : \"memory\"); }\n"
+    "D void matrix4(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
+    "D void matrix4_transposed(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
+    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, bf16) {\n"
+    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
+    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
+    "}\n"
+    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, f16) {\n"
+    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
+    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
+    "}\n"
+    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, float) {                                                           // TF32: the upper 19 bits\n"
+    "  asm volatile(\"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
+    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
+    "}\n"
+    "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "#endif\n"
+    "#endif\n"
+;
+
+/* For sm_90a only. */
+static const char warpgroup_text[] =
+    "// ---- sm_90a: warpgroups of tensor cores, fed by the tensor memory accelerator (TMA) through stages in shared memory ----\n"
+    "struct __align__(64) tmap { u64 v[16]; };\n"
+    "D void bar_init(u32 b, u32 n) { asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(n) : \"memory\"); }\n"
+    "D void bar_expect(u32 b, u32 bytes) { asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
+    "D void bar_arrive(u32 b) { asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(b) : \"memory\"); }\n"
+    "D void bar_wait(u32 b, u32 parity) { asm volatile(\"{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra E; bra W; E: }\" :: \"r\"(b), \"r\"(parity) : \"memory\"); }\n"
+    "D void cluster_sync() { asm volatile(\"barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\n"
+    "D u32 cluster_rank() { u32 r; asm(\"mov.u32 %0, %%cluster_ctarank;\" : \"=r\"(r)); return r; }\n"
+    "D float4 cluster_load4(u32 a, u32 cta) {\n"
+    "  float4 v;\n"
+    "  asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [r];}\" : \"=f\"(v.x), \"=f\"(v.y), \"=f\"(v.z), \"=f\"(v.w) : \"r\"(a), \"r\"(cta) : \"memory\");\n"
+    "  return v;\n"
+    "}\n"
+    "// A box of the map at (x, y, z, w) to shared memory\n"
+    "D void box_load(u32 to, const tmap *m, int x, int y, int z, int w, u32 bar) {\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
+    "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar) : \"memory\");\n"
+    "}\n"
+    "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 columns (when they run along memory) `next` bytes on.\n"
+    "D u64 panel(u32 a, u32 next) { return (u64)((a & 0x3ffffu) >> 4) | ((u64)(next >> 4) << 16) | (64ull << 32) | (1ull << 62); }\n"
+    "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
+    "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
+    "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
+    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_sums\n"
+    "D void group_turn(int id) { asm volatile(\"bar.sync %0, 256;\" :: \"r\"(id) : \"memory\"); }     // until the other of two groups passes the turn\n"
+    "D void group_pass(int id) { asm volatile(\"bar.arrive %0, 256;\" :: \"r\"(id) : \"memory\"); }\n"
+    "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
+    "D void matrix4_put(u32 a, const u32 *r) { asm volatile(\"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\" :: \"r\"(a), \"r\"(r[0]), \"r\"(r[1]), \"r\"(r[2]), \"r\"(r[3]) : \"memory\"); }\n"
+    "D void box_store(const tmap *m, int x, int y, int z, u32 from) {\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5]; cp.async.bulk.commit_group;\" :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(0), \"r\"(from) : \"memory\");\n"
+    "}\n"
+;
+
+/* >>emit =============================================================================================
+ * What all rooms write kernels with: element types, a kernel's parameters and launch, one plan's kernels while they
+ * are generated, what the device can do, views and offsets, a node's inputs and attributes. */
+
+/* Element types as the device code names them, in memory and in arithmetic; a dtype of the table without a row does not compile. */
+#define GN__CU_TYPE_F32 "float", "float", true
+#define GN__CU_TYPE_F64 "double", "double", true
+#define GN__CU_TYPE_F16 "f16", "float", true
+#define GN__CU_TYPE_BF16 "bf16", "float", true
+#define GN__CU_TYPE_I32 "int", "int", false
+#define GN__CU_TYPE_I64 "i64", "i64", false
+#define GN__CU_TYPE_U8 "u8", "int", false
+#define GN__CU_TYPE_BOOL "b8", "int", false
+#define GN__CU_TYPE_I8 "i8", "int", false
+#define GN__CU_TYPE_I16 "i16", "int", false
+#define GN__CU_TYPE_U16 "u16", "int", false
+#define GN__CU_TYPE_U32 "u32", "i64", false
+
+static const struct { uint8_t bytes; const char *name, *compute; bool real; } types[GN_DTYPE__COUNT] = {
+    [0] = { 0, "", "", false },
+#define GN__X(name, number, bytes, text) [GN_##name] = { bytes, GN__CU_TYPE_##name },
+    GN_DTYPES(GN__X)
+#undef GN__X
+};
+static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", "u8", "u8", "u64" };   /* by bytes: for copies */
+
+typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_MAP, PARAM_ARG } param_kind;
+/* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), a number, or a tensor
+   map (`node`: its index), or the value of an argument of one element in this run (`node`: the argument). */
+typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
+
+/* What TMA is told of a matrix in a node's memory, in scratch memory, or in its dense copy (moved): sizes and strides (bytes) from the innermost, and the box that one copy takes;
+   plain: as it lies, otherwise swizzled by 128 bytes and f32 rounded to TF32. */
+typedef struct tensor_map { bool scratch, moved, plain; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
+
+typedef struct blas_product blas_product;
+
+/* Of a product by cuBLASLt: what follows it, and own kernels that run in place of both when it fails. */
+typedef enum launch_when { LAUNCH_ALWAYS, LAUNCH_AFTER_BLAS, LAUNCH_INSTEAD } launch_when;
+
+/* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
+   before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
+   blas: a product by cuBLASLt and no kernel. */
+typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster, when; bool early, waits; blas_product *blas; } launch;
+
+/* Memory of a plan beside the layout's block, by what it is for. */
+/* Arguments and error words go up in one copy, error words and small results come down in one. */
+typedef enum region { REGION_SCRATCH, REGION_ROWS, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
+
+enum { BLAS_WORKSPACE = 32 << 20 };   /* bytes of scratch memory that an algorithm of cuBLASLt may use */
+
+enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
+
+enum { KERNELS_A_PLAN = 4096 };    /* new ones: each takes some 30 ms of the compiler */
+
+enum { PARAMS_MAX = 400 };         /* of one kernel: a loop of 64 ops has 129 inputs at most, one that is looked up takes three parameters */
+
+/* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
+/* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group that this step ends. */
+typedef struct fusion { uint32_t norm, product, loop, best, append[2], rows; struct attention_form *written; bool inside; } fusion;
+
+typedef struct row_group row_group;
+
+/* One plan's kernels while they are generated. */
+typedef struct emit {
+    struct device *device;
+    const gn_flag *cancel;           /* of who waits for the plan; NULL: nobody ends it early */
+    const gn_part *part;
+    gn_layout *layout;
+    fusion *fusions;                 /* per step */
+    row_group *groups;               /* steps that run as one kernel over rows */
+    size_t n_groups, cap_groups;
+    bool *inlined;                   /* per node: an embedding that the loop which reads it looks up by itself */
+    uint32_t fused;                  /* steps without a kernel of their own */
+    launch *launches;
+    param *params;
+    tensor_map *maps;
+    const char *bounds;              /* of the kernel that is written, when not 256 threads */
+    size_t n_launches, cap_launches, n_params, cap_params, n_maps, cap_maps;
+    size_t first_param;              /* of the kernel that is being written */
+    text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
+    size_t scratch, rows;            /* bytes that the kernels of one op use at most; rows: what is known of rows, for the kernels after them */
+    uint32_t *appends, n_appends;    /* in-place appends so far, in their order */
+    uint32_t *append_flags;
+    uint32_t n_flags;                /* words behind the error words, 0 before the run: that an append has been done, blocks that have ended */
+    bool rereads;                    /* what this kernel's pointers show may change while it waits: no restrict */
+    bool early, waits;               /* this kernel waits for those before it by itself; at its begin */
+    uint8_t cluster;
+    size_t save;                     /* bytes that in-place appends save */
+    const gn_kernel_step *tail;      /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
+    uint32_t n_tails;
+    bool alone;                      /* the plan has this kernel only: it takes arguments of one element by value */
+    bool by_value;                   /* some are: a graph would keep the values of the run in which it was captured */
+    const choice *given;             /* of the product that is generated to be measured; NULL: the stored one, or the model's */
+    uint64_t mark;                   /* of the latest choice that was followed */
+    uint32_t moved;                  /* 1 + the node that a dense copy in REGION_ROWS stands for now */
+    uint8_t when;                    /* of the launches that are added now */
+    uint32_t n_made;                 /* kernels that nothing had needed before */
+    uint32_t n_instead, n_lost;      /* launches that run only when others fail; choices that cannot be followed */
+    uint32_t n_blas, n_other;        /* products by cuBLASLt, and by another own kernel than the model's */
+    bool faults;                     /* some kernel may report a fault */
+    bool failed;
+    gn_fault *fault;
+} emit;
+
+/* ---- what the device can do ---- */
+
+static int64_t emit_processors(const emit *e) { return e->device->processors; }
+static bool emit_overlaps(const emit *e) { return e->device->arch >= 90; }
+static bool emit_has_clusters(const emit *e) { return e->device->arch >= 90 && (cu.cuLaunchKernelEx || e->device->compile_only) && !env_is("GENIE_CUDA_CLUSTER", "0"); }
+static bool emit_has_warpgroups(const emit *e) {
+    return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) && !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
+}
+static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
+static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
+
+/* ---- a kernel: its parameters, its launch ---- */
+
+static void emit_param(emit *e, param p) {
+    if (!grow(&e->params, e->n_params, &e->cap_params, sizeof p)) { e->failed = true; return; }
+    e->params[e->n_params++] = p;
+}
+
+static void emit_pointer(emit *e, const char *type, bool constant, const char *name, param p) {
+    put(&e->signature, "%s%s%s *%s%s", e->signature.n ? ", " : "", constant ? "const " : "", type, e->rereads ? "" : "__restrict__ ", name);
+    emit_param(e, p);
+}
+
+static param at_node(const emit *e, uint32_t node, int64_t more);
+
+/* A node's memory, from its view's first element. */
+static void emit_node(emit *e, uint32_t node, const char *type, bool constant, const char *name) {
+    emit_pointer(e, type, constant, name, at_node(e, node, 0));
+}
+
+static void emit_number(emit *e, const char *type, const char *name, param_kind kind, int64_t value) {
+    put(&e->signature, "%s%s %s", e->signature.n ? ", " : "", type, name);
+    emit_param(e, (param){ (uint8_t)kind, 0, value });
+}
+
+/* Before the kernel's parameters, and before its statements: it is launched while the kernel before it ends, and waits for that. */
+static void emit_early(emit *e) { e->rereads = e->early = e->waits = emit_overlaps(e); }
+static void emit_await(emit *e) { if (e->waits) put(&e->body, "  await_previous();\n"); }
+
+/* The run's error words. Later kernels that must not run after a fault look at them too. */
+static void emit_errors(emit *e) { emit_pointer(e, "u32", false, "err", (param){ PARAM_PLAN, REGION_ERRORS, 0 }); }
+static void emit_faults(emit *e, uint32_t node) {
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = true;
+}
+
+/* Ends the kernel: finds an equal one or adds it, and launches it. */
+static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block, uint32_t shared) {
+    kernel *k = NULL;
+    size_t n_params = e->n_params - e->first_param;
+    bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536, params_ok = n_params <= PARAMS_MAX;
+    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok && params_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body, &e->n_made);
+    bool few = e->n_made <= KERNELS_A_PLAN;
+    if (!k || !few || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) {
+        e->failed = true;
+        kernel_release(e->device, k);
+    } else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)n_params, e->cluster, e->when, e->early, e->waits, NULL };
+    e->n_instead += e->when == LAUNCH_INSTEAD;
+    if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
+    if (!few) gn_fail(e->fault, GN_LIMIT, "this plan needs more than the %d new kernels that one plan may have: realize parts of it one after another", KERNELS_A_PLAN);
+    if (!params_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs %llu parameters, %d are possible", label, (unsigned long long)n_params, PARAMS_MAX);
+    e->types.n = e->signature.n = e->body.n = 0;
+    e->bounds = NULL;
+    e->first_param = e->n_params;
+    e->rereads = e->early = e->waits = false;
+    e->cluster = 0;
+}
+
+static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) { emit_launch_shared(e, label, grid_x, grid_y, block, 0); }
+
+/* There is nothing to compute. */
+static void emit_nothing(emit *e) {
+    e->types.n = e->signature.n = e->body.n = 0;
+    e->n_params = e->first_param;
+    e->rereads = e->early = e->waits = false;
+}
+
+/* ---- views ---- */
+
+/* The dims whose bit is (not) set. */
+static gn_view dims_of(const gn_view *v, int64_t bits, bool set) {
+    gn_view r = *v;
+    r.rank = 0;
+    for (int i = 0; i < v->rank; i++) {
+        if ((((bits >> i) & 1) != 0) != set) continue;
+        r.dims[r.rank] = v->dims[i];
+        r.strides[r.rank++] = v->strides[i];
+    }
+    return r;
+}
+
+static bool always_wide(void) { return TEST_SWITCH("GENIE_CUDA_WIDE", "1"); }
+
+/* Positions fit in 31 bits, and sums of two of them. */
+static bool is_few(int64_t n) { return n < 0x3fffffff && !always_wide(); }
+
+/* Offsets and positions fit in 31 bits. */
+static bool is_small(const gn_view *v) {
+    uint64_t span = 1, n = 1;
+    if (always_wide()) return false;
+    for (int i = 0; i < v->rank; i++) {
+        uint64_t stride = (uint64_t)(v->strides[i] < 0 ? -v->strides[i] : v->strides[i]);
+        n *= (uint64_t)(v->dims[i] > 0 ? v->dims[i] : 1);
+        span += (uint64_t)(v->dims[i] > 0 ? v->dims[i] - 1 : 0) * stride;
+        if (n > 0x3fffffffu || span > 0x3fffffffu) return false;
+    }
+    return true;
+}
+
+/* The element offset of row-major position x of a collapsed view. */
+static void put_offset(text *t, const gn_view *v, const char *x, bool small) {
+    const char *u = small ? "u32" : "u64", *s = small ? "int" : "i64", *suffix = small ? "" : "ll";
+    int64_t below = gn_view_count(v);
+    bool any = false;
+    put(t, "(");
+    for (int i = 0; i < v->rank; i++) {
+        below = v->dims[i] ? below / v->dims[i] : 0;
+        if (!v->strides[i] || !below) continue;
+        put(t, "%s(%s)((%s)(%s)", any ? " + " : "", s, u, x);
+        if (below > 1) put(t, " / %lld%su", (long long)below, suffix);
+        if (i > 0) put(t, " %% %lld%su", (long long)v->dims[i], suffix);
+        put(t, ")");
+        if (v->strides[i] != 1) put(t, " * %lld%s", (long long)v->strides[i], suffix);
+        any = true;
+    }
+    put(t, any ? ")" : "0)");
+}
+
+/* V elements from each multiple of V on are contiguous and aligned. */
+static bool vectorises(const gn_view *v, int64_t offset, int64_t vector, int bytes) {
+    if (vector == 1) return v->rank > 0 && v->strides[v->rank - 1] == 1;
+    int64_t access = vector * bytes > 16 ? 16 : vector * bytes;
+    if (!v->rank || v->strides[v->rank - 1] != 1 || v->dims[v->rank - 1] % vector || offset % access) return false;
+    for (int i = 0; i + 1 < v->rank; i++)
+        if (v->strides[i] % vector) return false;
+    return true;
+}
+
+/* Offsets of collapsed kept dims are multiples of V. */
+static bool strides_fit(const gn_view *v, int64_t vector) {
+    for (int i = 0; i < v->rank; i++)
+        if (v->strides[i] % vector) return false;
+    return true;
+}
+
+static int64_t base_offset(const emit *e, uint32_t node) { return e->moved == node + 1 ? 0 : e->layout->lay[node].view.offset; }
+
+static int64_t blocks_for(int64_t n, int64_t each) { return (n + each - 1) / each; }
+
+/* ---- nodes ---- */
+
+static param at_node(const emit *e, uint32_t node, int64_t more) {
+    const gn_lay *a = &e->layout->lay[node];
+    return e->moved == node + 1 ? (param){ PARAM_PLAN, REGION_ROWS, more } : (param){ PARAM_NODE, a->base, a->view.offset + more };
+}
+
+static uint32_t input(const emit *e, uint32_t node, uint32_t i) { return e->part->ins[e->part->nodes[node].ins + i]; }
+static const gn_view *view_of(const emit *e, uint32_t node) { return &e->layout->lay[node].view; }
+static const int64_t *attrs_of(const emit *e, uint32_t node) { return e->part->attrs + e->part->nodes[node].attrs; }
+static double word_f64(int64_t w) { double d; memcpy(&d, &w, 8); return d; }
+static long long f64_word(double d) { long long w; memcpy(&w, &d, 8); return w; }
+
+static bool node_is(const emit *e, uint32_t node, gn_op_id op) { return e->part->nodes[node].leaf == GN_LEAF_NONE && e->part->nodes[node].op == op; }
+
+static int axis_of(int64_t axis, int rank) { return (int)(axis < 0 ? axis + rank : axis); }
+
+/* >>loops ============================================================================================
+ * Element by element: copies, fused loops, what is made where it is used. */
+
+/* ---- copies ---- */
+
+/* dst and src have equal dims; pointers at their first elements are given as parameters. */
+static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_at, gn_view src, param src_at) {
+    int bytes = types[src.dtype].bytes;
+    const char *type = raw_types[bytes];
+    gn_view to = gn_view_collapse(&dst), s = gn_view_collapse(&src);
+    int64_t n = gn_view_count(&dst), vector = 16 / bytes;
+    bool small = is_small(&to) && is_small(&s);
+    if (n == 0) return;
+    while (vector > 1 && (n % vector || !vectorises(&to, dst_at.offset, vector, bytes))) vector /= 2;
+    bool wide = vectorises(&s, src_at.offset, vector, bytes), one = s.rank == 0 || (s.strides[s.rank - 1] == 0 && s.dims[s.rank - 1] % vector == 0);
+    emit_pointer(e, type, true, "a", src_at);
+    emit_pointer(e, type, false, "o", dst_at);
+    emit_await(e);
+    put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n    %s x[%lld];\n",
+        small ? "u32" : "u64", (long long)(n / vector), (long long)vector, type, (long long)vector);
+    put(&e->body, wide ? "    vload<%lld>(x, a + " : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[", (long long)vector);
+    put_offset(&e->body, &s, wide || one ? "i" : "i + v", small);
+    put(&e->body, wide ? ");\n    vstore<%lld>(o + " : "];\n    vstore<%lld>(o + ", (long long)vector);
+    put_offset(&e->body, &to, "i", small);
+    put(&e->body, ", x);\n  }\n");
+    int64_t blocks = blocks_for(n / vector, 256);
+    emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+static void emit_copy(emit *e, uint32_t node, uint32_t from) {
+    const gn_view *src = &e->layout->lay[from].view;
+    gn_view dst = gn_view_dense(src->dtype, src->rank, src->dims);
+    emit_copy_views(e, "copy", dst, at_node(e, node, 0), *src, at_node(e, from, 0));
+}
+
+/* A copy of the first input: reshapes that strides cannot express; views of the others. */
+static void emit_move(emit *e, uint32_t node) { emit_copy(e, node, input(e, node, 0)); }
+static void emit_assign(emit *e, uint32_t node) { emit_copy(e, node, input(e, node, 1)); }
+
+/* What an op that is always a view would need if it were not. */
+static void emit_view(emit *e, uint32_t node) {
+    gn_fail(e->fault, GN_INTERNAL, "node %u should have been a view", node);
+    e->failed = true;
+}
+
+static void emit_slice_put(emit *e, uint32_t node) {
+    gn_view whole = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
+    gn_view part = gn_view_slice(&whole, attrs_of(e, node));
+    emit_copy(e, node, input(e, node, 0));
+    emit_copy_views(e, "slice_put", part, at_node(e, node, part.offset), *view_of(e, input(e, node, 1)), at_node(e, input(e, node, 1), 0));
+}
+
+static void emit_concat(emit *e, uint32_t node) {
+    gn_view whole = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
+    int axis = axis_of(attrs_of(e, node)[0], whole.rank);
+    int64_t offset = 0;
+    for (uint32_t i = 0; i < e->part->nodes[node].n_ins; i++) {
+        uint32_t x = input(e, node, i);
+        gn_view part = whole;
+        part.dims[axis] = view_of(e, x)->dims[axis];
+        emit_copy_views(e, "concat", part, at_node(e, node, offset), *view_of(e, x), at_node(e, x, 0));
+        offset += part.dims[axis] * whole.strides[axis] * types[whole.dtype].bytes;
+    }
+}
+
+/* ---- fused loops ---- */
+
+/* number: of its first instruction, where several loops stand in one kernel. */
+typedef struct loop { const gn_kernel_step *step; int64_t n, vector; uint32_t number; bool small; char names[512][64]; char label[64]; } loop;
+
+static const gn_load *load_of(const emit *e, const loop *l, uint32_t i) { return &e->layout->loads[l->step->load + i]; }
+
+static void loop_sizes(const emit *e, loop *l) {
+    const gn_view *out = view_of(e, l->step->node);
+    int64_t largest = types[out->dtype].bytes;
+    l->n = gn_view_count(out);
+    l->small = is_few(l->n);
+    for (uint32_t i = 0; i < l->step->n_loads; i++) {
+        const gn_load *d = load_of(e, l, i);
+        if (d->constant) continue;
+        l->small = l->small && is_small(e->inlined[d->base] ? view_of(e, input(e, d->base, 1)) : &d->view);
+        if (types[d->dtype].bytes > largest) largest = types[d->dtype].bytes;
+    }
+    l->vector = 16 / largest;
+    while (l->vector > 1 && l->n % l->vector) l->vector /= 2;
+}
+
+/* A row of an embedding's table instead of its result. */
+static void loop_lookup(emit *e, loop *l, uint32_t i) {
+    uint32_t node = load_of(e, l, i)->base, table = input(e, node, 0), ids_node = input(e, node, 1);
+    const gn_view *a = view_of(e, table);
+    gn_view ids = gn_view_collapse(view_of(e, ids_node));
+    char name[32], at[48];
+    snprintf(name, sizeof name, "a%u", i);
+    emit_node(e, table, types[a->dtype].name, true, name);
+    snprintf(name, sizeof name, "ids%u", i);
+    emit_node(e, ids_node, types[ids.dtype].name, true, name);
+    snprintf(name, sizeof name, "lookup%u", i);
+    emit_number(e, "u32", name, PARAM_WORD, node);
+    e->faults = true;
+    snprintf(at, sizeof at, "i / %lldu", (long long)a->dims[1]);
+    put(&e->body, "    const i64 id%u = ids%u[", i, i);
+    put_offset(&e->body, &ids, at, l->small);
+    put(&e->body, "];\n    if (id%u < 0 || id%u >= %lldll) { if (i %% %lldu == 0) fault(err, OUT_OF_RANGE, lookup%u, id%u, %lldll); continue; }\n", i, i, (long long)a->dims[0], (long long)a->dims[1], i, i,
+        (long long)a->dims[0]);
+    put(&e->body, "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + id%u * %lldll + (i64)(i %% %lldu));\n", types[a->dtype].name, i, (long long)l->vector, (long long)l->vector, i, i, i, (long long)a->strides[0],
+        (long long)a->dims[1]);
+    snprintf(l->names[load_of(e, l, i)->reg], sizeof l->names[0], "get(x%u[v])", i);
+}
+
+static bool is_by_value(const emit *e, const gn_load *d) { return e->alone && e->part->nodes[d->base].leaf == GN_LEAF_DATA && gn_view_count(&e->layout->lay[d->base].view) == 1; }
+
+/* Before the loop over v: what is loaded, in registers or as one element for all. */
+static void loop_load(emit *e, loop *l, uint32_t i) {
+    const gn_load *d = load_of(e, l, i);
+    const char *type = types[d->dtype].name;
+    char name[32];
+    if (d->constant) {
+        put(&e->body, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[d->dtype].compute, i, type, (unsigned long long)f64_word(d->value));
+        snprintf(l->names[d->reg], sizeof l->names[0], "c%u", i);
+        return;
+    }
+    snprintf(name, sizeof name, "a%u", i);
+    if (e->inlined[d->base]) { loop_lookup(e, l, i); return; }
+    bool wide = l->vector > 1 && vectorises(&d->view, d->view.offset, l->vector, types[d->dtype].bytes);
+    bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % l->vector == 0);
+    if (one && is_by_value(e, d)) {
+        put(&e->signature, ", const %s s%u", type, i);
+        emit_param(e, (param){ PARAM_ARG, e->part->nodes[d->base].arg, 0 });
+        e->by_value = true;
+        put(&e->body, "    const %s x%u = get(s%u);\n", types[d->dtype].compute, i, i);
+        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+        return;
+    }
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
+    if (one) {
+        put(&e->body, "    const %s x%u = get(a%u[", types[d->dtype].compute, i, i);
+        put_offset(&e->body, &d->view, "i", l->small);
+        put(&e->body, "]);\n");
+        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
+        return;
+    }
+    put(&e->body, wide ? "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + " : "    %s x%u[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x%u[v] = a%u[", type, i,
+        (long long)l->vector, (long long)l->vector, i, i);
+    put_offset(&e->body, &d->view, wide ? "i" : "i + v", l->small);
+    put(&e->body, wide ? ");\n" : "];\n");
+    snprintf(l->names[d->reg], sizeof l->names[0], "get(x%u[v])", i);
+}
+
+/* What it is computed in holds more bits than it does: they are dropped before anything looks at them. */
+static bool wraps(gn_dtype dtype) { return !types[dtype].real && dtype != GN_I32 && dtype != GN_I64; }
+
+static void loop_instr(emit *e, loop *l, uint32_t i) {
+    const gn_instr *in = &e->layout->instrs[l->step->instr + i];
+    const char *from = types[in->in_dtype].compute, *to = types[in->out_dtype].compute;
+    const uint32_t t = l->number + i;
+    text *b = &e->body;
+    gn_op_info row;
+    gn_get_op(in->op - 1, &row);
+    const char *const x[3] = { l->names[in->src[0]], l->names[in->src[1]], l->names[in->src[2]] };
+    if (in->op == GN_OP_CAST) put(b, "      const %s t%u = cast_to<%s>::of(%s);\n", to, t, types[in->out_dtype].name, x[0]);
+    else if (in->op == GN_OP_WHERE) put(b, "      const %s t%u = %s ? %s : %s;\n", to, t, x[0], x[1], x[2]);
+    else {
+        put(b, "      %s t%u;\n      { typedef %s GN_T; const GN_T a = %s, b = %s, c = %s, p0 = cast_to<GN_T>::of(gn_f64(0x%llxull)), p1 = cast_to<GN_T>::of(gn_f64(0x%llxull));\n",
+            to, t, from, x[0], x[1], x[2], (unsigned long long)f64_word(in->p[0]), (unsigned long long)f64_word(in->p[1]));
+        if (row.divides && !types[in->in_dtype].real) {
+            char name[32];
+            snprintf(name, sizeof name, "node%u", t);
+            put(b, "        if (b == 0) fault(err, DIVIDED_BY_ZERO, %s, 0, 0);\n", name);
+            emit_number(e, "u32", name, PARAM_WORD, in->node);
+            e->faults = true;
+        }
+        put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", t, to, row.text);
+        if (wraps(in->out_dtype)) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
+    }
+    snprintf(l->names[in->dst], sizeof l->names[0], "t%u", t);
+    size_t n = strlen(l->label);
+    if (n + strlen(row.name) + 2 < 48) snprintf(l->label + n, sizeof l->label - n, "_%s", row.name);
+}
+
+/* No kernel writes it, so it is read while those that run have not ended. */
+static bool is_weight(const emit *e, uint32_t node) { return e->part->nodes[e->layout->lay[node].base].leaf == GN_LEAF_WEIGHT; }
+static bool loads_weight(const emit *e, const gn_load *d) { return !d->constant && !e->inlined[d->base] && is_weight(e, d->base); }
+
+static void loop_loads(emit *e, loop *l, bool weights) {
+    for (uint32_t i = 0; i < l->step->n_loads; i++) if (loads_weight(e, load_of(e, l, i)) == weights) loop_load(e, l, i);
+}
+
+/* The wait for the kernel before stands behind the loads of weights; where a thread comes to a second group it has nothing left to wait for. */
+static void emit_loop(emit *e, const gn_kernel_step *s) {
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    const gn_view *out = view_of(e, s->node);
+    if (!l) { e->failed = true; return; }
+    l->step = s;
+    snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(out->dtype));
+    loop_sizes(e, l);
+    if (l->n) {
+        int64_t groups = l->n / l->vector;
+        uint32_t block = groups >> 20 ? 384 : 256;                 /* blocks of 384 read and write most bytes a second; few groups need many blocks */
+        emit_early(e);
+        emit_node(e, s->node, types[out->dtype].name, false, "o");
+        emit_errors(e);
+        put(&e->body, "%s  typedef %s I;\n  for (I g = (I)blockIdx.x * %u + threadIdx.x; g < %lld; g += (I)gridDim.x * %u) {\n    const I i = g * %lld;\n",
+            e->waits ? "  let_next_start();\n" : "", l->small ? "u32" : "u64", block, (long long)groups, block, (long long)l->vector);
+        loop_loads(e, l, true);
+        if (e->waits) put(&e->body, "    await_previous();\n");
+        loop_loads(e, l, false);
+        put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", types[out->dtype].name, (long long)l->vector, (long long)l->vector);
+        for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
+        put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out], (long long)l->vector);
+        int64_t blocks = blocks_for(groups, block);
+        if (block == 384) e->bounds = "__launch_bounds__(384)";
+        emit_launch(e, l->label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, block);
+    }
+    gn_free(l);
+}
+
+/* ---- generators ---- */
+
+/* One statement that puts element i of the result into `y`. */
+static void emit_each(emit *e, uint32_t node, const char *label, const char *statement) {
+    const gn_view *out = view_of(e, node);
+    int64_t n = gn_view_count(out);
+    if (!n) { emit_nothing(e); return; }
+    emit_node(e, node, types[out->dtype].name, false, "o");
+    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    %s y;\n%s    o[i] = y;\n  }\n",
+        (long long)n, types[out->dtype].name, statement);
+    int64_t blocks = blocks_for(n, 256);
+    emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+static void emit_full(emit *e, uint32_t node) {
+    char line[200];
+    snprintf(line, sizeof line, "    put(y, cast_to<%s>::of(gn_f64(0x%llxull)));\n", types[view_of(e, node)->dtype].name, (unsigned long long)attrs_of(e, node)[1]);
+    emit_each(e, node, "full", line);
+}
+
+static void emit_arange(emit *e, uint32_t node) {
+    const int64_t *a = attrs_of(e, node);
+    gn_dtype dtype = view_of(e, node)->dtype;
+    char line[300];
+    char cast[40] = "";
+    if (!types[dtype].real) snprintf(cast, sizeof cast, "cast_to<%s>::of", types[dtype].name);
+    snprintf(line, sizeof line, "    put(y, %s(gn_f64(0x%llxull) + (double)i * gn_f64(0x%llxull)));\n", cast, (unsigned long long)a[2], (unsigned long long)a[3]);
+    emit_each(e, node, "arange", line);
+}
+
+static const char random_text[] =
+    "// Philox4x32-10 (Salmon et al. 2011): counter words {i low, i high, run low, run high}\n"
+    "D void philox(u32 *c, u64 key, u64 i, u64 run) {\n"
+    "  u32 k0 = (u32)key, k1 = (u32)(key >> 32);\n"
+    "  c[0] = (u32)i; c[1] = (u32)(i >> 32); c[2] = (u32)run; c[3] = (u32)(run >> 32);\n"
+    "  for (int round = 0; round < 10; round++) {\n"
+    "    u64 a = (u64)0xD2511F53u * c[0], b = (u64)0xCD9E8D57u * c[2];\n"
+    "    u32 n0 = (u32)(b >> 32) ^ c[1] ^ k0, n2 = (u32)(a >> 32) ^ c[3] ^ k1;\n"
+    "    c[1] = (u32)b; c[3] = (u32)a; c[0] = n0; c[2] = n2;\n"
+    "    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n"
+    "  }\n"
+    "}\n"
+    "D double fraction(u32 low, u32 high) { return (double)((((u64)high << 32) | low) >> 11) * gn_f64(0x3ca0000000000000ull); }\n"
+    "template <int BITS, bool WIDE> M double uniform(const u32 *w) { return WIDE ? fraction(w[0], w[1]) : (double)(w[0] >> (32 - BITS)) / (double)(1u << BITS); }\n"
+    "D double normal(const u32 *w) { return sqrt(-2.0 * log(1.0 - fraction(w[0], w[1]))) * cos(6.283185307179586477 * fraction(w[2], w[3])); }\n"
+;
+
+static void emit_random(emit *e, uint32_t node, const char *label, bool is_normal) {
+    gn_dtype dtype = view_of(e, node)->dtype;
+    char line[300], value[60];
+    if (is_normal) snprintf(value, sizeof value, "normal(w)");
+    else snprintf(value, sizeof value, "uniform<%d, %s>(w)", dtype == GN_BF16 ? 8 : dtype == GN_F16 ? 11 : 24, dtype == GN_F64 ? "true" : "false");
+    snprintf(line, sizeof line, "    u32 w[4];\n    philox(w, 0x%llxull, i, (u64)*run);\n    put(y, %s);\n", (unsigned long long)attrs_of(e, node)[1], value);
+    emit_node(e, input(e, node, 0), "i64", true, "run");
+    emit_each(e, node, label, line);
+}
+static void emit_random_uniform(emit *e, uint32_t node) { emit_random(e, node, "random_uniform", false); }
+static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "random_normal", true); }
+
+/* >>rows =============================================================================================
+ * Reductions, alone or with the loops around them in one kernel; softmax, norms and losses of rows. */
+
+/* ---- reductions ---- */
+
+enum { ROW_WIDEST = 8192 };       /* elements of a row that one block takes well; of a longer one, parts */
+
+/* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a part by `lanes` of them, `vector` neighbours to each in turn,
+   of which halves are joined first. How many threads have the lanes, and how elements come from memory, changes nothing. */
+typedef struct row_order { int64_t vector, parts, span; int lanes; bool narrow; } row_order;      /* narrow: of floats of 16 bits */
+
+/* along: the reduced elements are neighbours in a dense tensor of that shape. */
+static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
+    row_order w = { .vector = along ? vector : 1, .parts = 1, .lanes = along ? 1 : n >= 64 ? 8 : 1 };
+    while (w.vector > 1 && n % w.vector) w.vector /= 2;
+    int64_t steps = n / w.vector;
+    if (along && steps > 32) w.lanes = 256;
+    for (; along && w.lanes < 32 && w.lanes < steps; ) w.lanes *= 2;
+    int64_t blocks = along ? rows : blocks_for(rows, 256 / w.lanes), longest = w.lanes * w.vector * 8;
+    if (blocks < 264 && n > 2 * longest && (!along || n > ROW_WIDEST)) w.parts = blocks_for(n, longest);
+    if (w.parts > 1 && w.parts * blocks > 1056) w.parts = blocks < 1056 ? 1056 / blocks : 1;
+    w.span = (blocks_for(n, w.parts) + w.vector - 1) / w.vector * w.vector;
+    if (w.span < 1) w.span = 1;
+    w.parts = n ? blocks_for(n, w.span) : 1;
+    return w;
+}
+
+typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, span; int tx, ty, lanes; bool columns, small, wide; } reduction;
+
+/* How many threads share an output, and how they lie in memory. */
+static void reduce_plan(reduction *r, row_order w, int64_t offset, int bytes) {
+    r->n = gn_view_count(&r->kept);
+    r->r = gn_view_count(&r->reduced);
+    r->small = is_small(&r->kept) && is_small(&r->reduced);
+    bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1, beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
+    r->columns = !along && beside && r->r > 1;
+    r->vector = w.vector;
+    r->wide = w.vector > 1 && vectorises(&r->reduced, offset, w.vector, bytes) && strides_fit(&r->kept, w.vector);
+    r->parts = w.parts;
+    r->span = w.span;
+    r->ty = w.lanes < 256 ? w.lanes : !r->columns && r->r / w.vector >= 512 && r->n < 4096 ? 256 : 32;   /* many rows: one to a warp, no barriers */
+    r->lanes = w.lanes / r->ty;
+    r->tx = 256 / r->ty;
+}
+
+/* The device code's side of a reduction. acc: its accumulator; members, given: what `take` needs, as members of a struct and as
+   their values; take: takes position r of output o, V elements of it, into `acc`; end: stores what `a` of output i gives.
+   What `end` needs is `o`, the result of `node` or the accumulators' place `to`, or what `rows` says. */
+enum { ACCUMULATOR = 24 };        /* bytes of the largest: soft<double> */
+struct row_kernel;
+typedef struct reducing { const char *acc, *members, *given, *take, *end; uint32_t node; struct row_kernel *rows; const param *to; } reducing;
+
+static const char *wide_type(gn_dtype dtype) { return types[dtype].real ? types[dtype].compute : "i64"; }
+
+typedef enum reduce_kind { REDUCE_NONE, REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_ARGMAX, REDUCE_ARGMIN, REDUCE_PROD } reduce_kind;
+
+static reduce_kind reduce_kind_of(const emit *e, uint32_t node) {
+    static const gn_op_id all[] = { [REDUCE_SUM] = GN_OP_SUM, [REDUCE_MEAN] = GN_OP_MEAN, [REDUCE_MAX] = GN_OP_MAX, [REDUCE_MIN] = GN_OP_MIN,
+                                    [REDUCE_ARGMAX] = GN_OP_ARGMAX, [REDUCE_ARGMIN] = GN_OP_ARGMIN, [REDUCE_PROD] = GN_OP_PROD };
+    for (int i = REDUCE_SUM; i <= REDUCE_PROD; i++)
+        if (node_is(e, node, all[i])) return (reduce_kind)i;
+    return REDUCE_NONE;
+}
+
+/* Sums of 16-bit floats are plain where few follow one another: their roundings are far below those of what is summed. */
+static bool is_near(gn_dtype dtype, const row_order *w) { return types[dtype].real && (!w->narrow || w->span / w->lanes > 512); }
+
+/* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where the whole does not. */
+static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype dtype, const row_order *w) {
+    if (kind == REDUCE_SUM || kind == REDUCE_MEAN) snprintf(out, size, is_near(dtype, w) ? "near_sum<%s>" : "sum_of<%s>", wide_type(dtype));
+    else if (kind == REDUCE_PROD) snprintf(out, size, dtype == GN_F64 ? "near_prod" : "prod_of<%s>", types[dtype].real ? "double" : "i64");
+    else snprintf(out, size, "best_of<%s, %s>", wide_type(dtype), kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
+}
+
+/* What an accumulator takes. */
+static const char *taken_type(reduce_kind kind, gn_dtype dtype) { return kind == REDUCE_PROD && types[dtype].real ? "double" : wide_type(dtype); }
+
+/* What accumulator `a` of n elements gives. */
+static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype dtype, const char *a, int64_t n) {
+    if (kind == REDUCE_MEAN) snprintf(out, size, "%s.total() / (%s)%lldll", a, wide_type(dtype), (long long)n);
+    else snprintf(out, size, kind == REDUCE_ARGMAX || kind == REDUCE_ARGMIN ? "%s.at" : kind == REDUCE_SUM || kind == REDUCE_PROD ? "%s.total()" : "%s.v", a);
+}
+
+/* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
+
+enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
+
+/* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that value waits for;
+   stored: what is outside the group reads it. */
+typedef struct row_step { const gn_kernel_step *step; bool full, stored; uint8_t level; } row_step;
+
+/* Steps over the elements of `shape`, a dense view, whose rows run along `axes`, in the order they run. */
+struct row_group { gn_view shape; int64_t axes, rows, n; uint32_t n_steps; row_step steps[ROW_STEPS]; };
+
+/* What the kernel reads. by_row: for a loop over rows, else for one over elements; along: it differs within a row. */
+typedef struct row_load { uint32_t base; int64_t offset; gn_dtype dtype; gn_view kept, reduced; bool by_row, along; } row_load;
+
+typedef struct row_kernel {
+    emit *e;
+    const row_group *g;
+    loop *l;                           /* names of registers while a loop is written */
+    row_load loads[ROW_LOADS];
+    uint32_t n_loads;
+    char values[ROW_STEPS][64];
+    int64_t vector, groups;            /* elements at once; how many times a thread takes so many */
+    row_order order;
+    int tx, ty, lanes;
+    bool small, keeps;                 /* keeps: what is read stays in registers */
+} row_kernel;
+
+static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
+static bool row_softmax(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_SOFTMAX) || node_is(e, node, GN_OP_LOG_SOFTMAX); }
+
+/* For results of 8 or 11 bits a shorter one. */
+static const char *row_exp(const emit *e, uint32_t node) { return types[view_of(e, node)->dtype].bytes == 2 ? "exp_short" : "gn_exp"; }
+
+/* A value of each row, seen by all elements. */
+static gn_view view_of_rows(const row_group *g) {
+    gn_view v = g->shape;
+    int64_t stride = 1;
+    for (int i = v.rank - 1; i >= 0; i--) {
+        bool reduced = (g->axes >> i) & 1;
+        v.strides[i] = reduced ? 0 : stride;
+        if (!reduced) stride *= v.dims[i];
+    }
+    return gn_view_collapse(&v);
+}
+
+static bool same_view(const gn_view *one, const gn_view *other) {
+    bool same = one->rank == other->rank;
+    for (int i = 0; i < one->rank && same; i++) same = one->dims[i] == other->dims[i] && one->strides[i] == other->strides[i];
+    return same;
+}
+
+/* A collapsed view over `shape`'s elements with shape's dims again. */
+static gn_view expanded(const gn_view *v, const gn_view *shape) {
+    gn_view out = *shape;
+    int64_t left = 1, stride = 0;
+    int at = v->rank;
+    for (int i = shape->rank - 1; i >= 0; i--) {
+        out.strides[i] = 0;
+        if (shape->dims[i] <= 1) continue;                      /* of no elements nothing is loaded */
+        if (left == 1 && at > 0) { left = v->dims[--at]; stride = v->strides[at]; }
+        out.strides[i] = stride;
+        stride *= shape->dims[i];
+        left /= shape->dims[i];
+    }
+    return out;
+}
+
+static uint32_t row_inputs(const emit *e, const gn_kernel_step *step) { return step->n_instrs ? step->n_loads : e->part->nodes[step->node].n_ins; }
+
+/* Input i of a step, of an op over all elements too, as a loop would load it. */
+static gn_load row_input(const emit *e, const row_group *g, const gn_kernel_step *step, uint32_t i) {
+    if (step->n_instrs) return e->layout->loads[step->load + i];
+    uint32_t x = input(e, step->node, i);
+    gn_view wide = gn_view_broadcast(view_of(e, x), g->shape.rank, g->shape.dims);
+    gn_load d = { .base = e->layout->lay[x].base, .dtype = (uint8_t)view_of(e, x)->dtype };
+    d.view = gn_view_collapse(&wide);
+    return d;
+}
+
+/* The step of the group that gives node's value, or -1. */
+static int row_member(const row_group *g, uint32_t node) {
+    for (uint32_t i = 0; i < g->n_steps; i++)
+        if (g->steps[i].step->node == node) return (int)i;
+    return -1;
+}
+
+static bool row_load_equal(const row_load *one, const row_load *other) {
+    return one->base == other->base && one->offset == other->offset && one->by_row == other->by_row && same_view(&one->kept, &other->kept) && same_view(&one->reduced, &other->reduced);
+}
+
+/* The load of an input from outside the group, made when it is not there; ROW_LOADS: there is no room. */
+static uint32_t row_load_of(row_kernel *k, const gn_load *d, bool full) {
+    row_load load = { .base = d->base, .offset = d->view.offset, .dtype = (gn_dtype)d->dtype, .by_row = !full, .kept = d->view };
+    if (full) {
+        gn_view wide = expanded(&d->view, &k->g->shape), kept = dims_of(&wide, k->g->axes, false), reduced = dims_of(&wide, k->g->axes, true);
+        load.kept = gn_view_collapse(&kept);
+        load.reduced = gn_view_collapse(&reduced);
+        for (int i = 0; i < load.reduced.rank; i++) load.along = load.along || load.reduced.strides[i];
+    }
+    for (uint32_t i = 0; i < k->n_loads; i++)
+        if (row_load_equal(&k->loads[i], &load)) return i;
+    if (k->n_loads == ROW_LOADS) return ROW_LOADS;
+    k->loads[k->n_loads] = load;
+    return k->n_loads++;
+}
+
+/* False when the group reads more than there is room for. */
+static bool row_loads(row_kernel *k) {
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        const row_step *s = &k->g->steps[m];
+        for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
+            gn_load d = row_input(k->e, k->g, s->step, i);
+            bool full = s->full || !s->step->n_instrs;
+            if (!d.constant && row_member(k->g, d.base) < 0 && row_load_of(k, &d, full) == ROW_LOADS) return false;
+        }
+    }
+    return true;
+}
+
+/* Whether V elements of it from a multiple of V on lie side by side. */
+static bool is_wide(const row_kernel *k, const row_load *load) {
+    return k->vector > 1 && vectorises(&load->reduced, load->offset, k->vector, types[load->dtype].bytes) && strides_fit(&load->kept, k->vector);
+}
+
+/* Loads of a loop over elements at position r of row o, those that `needed` marks, into registers `w` with `suffix` behind their names. */
+static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix) {
+    text *b = &k->e->body;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        if (!needed[i] || !load->along) continue;
+        bool wide = is_wide(k, load);
+        put(b, wide ? "      vload<%lld>(w%u%s, p%u + " : "      UNROLL for (int v = 0; v < %lld; v++) w%u%s[v] = p%u[", (long long)k->vector, i, suffix, i);
+        put_offset(b, &load->reduced, wide || k->vector == 1 ? "r" : "r + v", k->small);
+        put(b, wide ? ");\n" : "];\n");
+    }
+}
+
+/* The name of a step's input: a register, a constant or another step's value. */
+static void row_name(row_kernel *k, const row_step *s, uint32_t i, char *out, size_t size) {
+    gn_load d = row_input(k->e, k->g, s->step, i);
+    int m = row_member(k->g, d.base);
+    if (d.constant) { snprintf(out, size, "cast_to<%s>::of(gn_f64(0x%llxull))", types[d.dtype].name, (unsigned long long)f64_word(d.value)); return; }
+    if (m >= 0) { snprintf(out, size, "%.63s", k->values[m]); return; }
+    uint32_t at = row_load_of(k, &d, s->full || !s->step->n_instrs);
+    snprintf(out, size, !k->loads[at].along ? "x%u" : k->keeps ? "get(w%u[k][v])" : "get(w%u[v])", at);
+}
+
+/* The statements of a loop, and the name of its value. */
+static void put_row_loop(row_kernel *k, uint32_t m) {
+    const row_step *s = &k->g->steps[m];
+    loop *l = k->l;
+    l->step = s->step;
+    l->number = m * 100;
+    for (uint32_t i = 0; i < s->step->n_loads; i++) row_name(k, s, i, l->names[load_of(k->e, l, i)->reg], sizeof l->names[0]);
+    for (uint32_t i = 0; i < s->step->n_instrs; i++) loop_instr(k->e, l, i);
+    snprintf(k->values[m], sizeof k->values[m], "%.63s", l->names[s->step->out]);
+}
+
+/* The value of an element that a softmax or a norm gives, from what its row's reductions gave. */
+static void put_row_op(row_kernel *k, uint32_t m) {
+    const row_step *s = &k->g->steps[m];
+    uint32_t node = s->step->node;
+    const char *c = types[view_of(k->e, node)->dtype].compute;
+    char x[64], gain[80] = "", bias[80] = "";
+    row_name(k, s, 0, x, sizeof x);
+    if (row_norm(k->e, node)) {
+        int64_t bits = attrs_of(k->e, node)[1];
+        char name[64];
+        if (bits & 1) { row_name(k, s, 1, name, sizeof name); snprintf(gain, sizeof gain, " * %s", name); }
+        if (bits & 2) { row_name(k, s, k->e->part->nodes[node].n_ins - 1, name, sizeof name); snprintf(bias, sizeof bias, " + %s", name); }
+        put(&k->e->body, "      const %s v%u = (%s - mean%u) * scale%u%s%s;\n", c, m, x, m, m, gain, bias);
+    } else if (node_is(k->e, node, GN_OP_SOFTMAX)) put(&k->e->body, "      const %s v%u = %s(%s - top%u) * other%u;\n", c, m, row_exp(k->e, node), x, m, m);
+    else put(&k->e->body, "      const %s v%u = (%s - top%u) - other%u;\n", c, m, x, m, m);
+    snprintf(k->values[m], sizeof k->values[m], "v%u", m);
+}
+
+static void put_row_step(row_kernel *k, uint32_t m) {
+    if (k->g->steps[m].step->n_instrs) put_row_loop(k, m);
+    else put_row_op(k, m);
+}
+
+/* Marks a value over elements, and those it is computed from; loads: what they read. */
+static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
+    const row_step *s = &k->g->steps[m];
+    if (steps[m]) return;
+    steps[m] = s->full;
+    for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
+        gn_load d = row_input(k->e, k->g, s->step, i);
+        int x = row_member(k->g, d.base);
+        if (d.constant || (x >= 0 && !k->g->steps[x].full)) continue;
+        if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
+        else if (s->full || !s->step->n_instrs) loads[row_load_of(k, &d, true)] = true;
+    }
+}
+
+static void row_need_input(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
+    gn_load d = row_input(k->e, k->g, k->g->steps[m].step, 0);
+    int x = row_member(k->g, d.base);
+    if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
+    else loads[row_load_of(k, &d, true)] = true;
+}
+
+/* What a reduction takes, in the dtype of its input. */
+static gn_dtype row_input_dtype(const emit *e, uint32_t m, const row_group *g) { return view_of(e, input(e, g->steps[m].step->node, 0))->dtype; }
+
+/* Loads by row, and the loops over rows of one level, 0: all. */
+static void put_row_values(row_kernel *k, uint32_t level) {
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        const row_step *s = &k->g->steps[m];
+        if (!s->full && s->step->n_instrs && (!level || s->level == level)) put_row_step(k, m);
+    }
+}
+
+/* The value of a row that a reduction gave, in `a`: in the arithmetic of its dtype. */
+static void put_row_reduced(row_kernel *k, uint32_t m, const char *a) {
+    const emit *e = k->e;
+    uint32_t node = k->g->steps[m].step->node;
+    gn_dtype dtype = view_of(e, node)->dtype;
+    reduce_kind kind = reduce_kind_of(e, node);
+    char value[96];
+    put_reduced(value, sizeof value, kind, row_input_dtype(e, m, k->g), a, k->g->n);
+    if (types[dtype].real) put(&k->e->body, "    const %s s%u = %s;\n", kind == REDUCE_PROD ? "double" : types[dtype].compute, m, value);
+    else put(&k->e->body, "    const %s s%u = cast_to<%s>::of((i64)(%s));\n", types[dtype].compute, m, types[dtype].name, value);
+    snprintf(k->values[m], sizeof k->values[m], "s%u", m);
+}
+
+static void put_row_store(row_kernel *k, uint32_t m, const char *at) {
+    put(&k->e->body, "    put(o%u[%s], %s);\n", m, at, k->values[m]);
+}
+
+/* `k->e->body` as a text of its own. */
+static text row_body(row_kernel *k) {
+    text t = k->e->body;
+    k->e->body = (text){ 0 };
+    if (t.failed || !t.s) k->e->failed = true;
+    return t;
+}
+
+static void put_row_endings(row_kernel *k, text *members, text *given) {
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        char name[16];
+        if (!load->by_row) continue;
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(k->e, types[load->dtype].name, true, name, (param){ PARAM_NODE, load->base, load->offset });
+        put(members, "const %s *%s; ", types[load->dtype].name, name);
+        put(given, given->n ? ", %s" : "%s", name);
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (!k->g->steps[m].stored) continue;
+        uint32_t node = k->g->steps[m].step->node;
+        const char *type = types[view_of(k->e, node)->dtype].name;
+        char name[16];
+        snprintf(name, sizeof name, "o%u", m);
+        emit_node(k->e, node, type, false, name);
+        put(members, "%s *%s; ", type, name);
+        put(given, given->n ? ", %s" : "%s", name);
+    }
+}
+
+static const char reduction_text[] =
     "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, LANES of a thread, COLUMNS, I: index; f.take(o, r, A&) takes V elements, g.end(o, A) stores\n"
     "template <class P, class F, class G> M void reduce(const F &f, const G &g, typename P::A *parts) {\n"
     "  typedef typename P::I I;\n"
@@ -1031,6 +2239,488 @@ static const char prelude[] =
     "  a = together<256>(a);\n"
     "  if (threadIdx.x == 0) g.end((typename P::I)blockIdx.x, a);\n"
     "}\n"
+    "// ---- running along an axis, sorting, compaction ----\n"
+    "template <class C> struct prod_of { C v;\n"
+    "  M void init() { v = 1; }\n"
+    "  M void take(C x, i64) { v = gn_mul(v, x); }\n"
+    "  M void merge(const prod_of &o) { v = gn_mul(v, o.v); }\n"
+    "  M C total() const { return v; } };\n"
+    "// With what multiplications lose beside it.\n"
+    "struct near_prod { double v, rest;\n"
+    "  M void init() { v = 1; rest = 0; }\n"
+    "  M void take(double x, i64) { const double t = v * x; rest = gn_fma(v, x, -t) + rest * x; v = t; }\n"
+    "  M void merge(const near_prod &o) { const double t = v * o.v; rest = gn_fma(v, o.v, -t) + (rest * o.v + v * o.rest); v = t; }\n"
+    "  M double total() const { const double y = v + rest; return y == y ? y : v; } };\n"
+;
+
+/* The kernel's parameters that `end` needs, the struct of them, and one in the body. */
+static void put_ending_of_reduction(emit *e, const reducing *how) {
+    text members = { 0 }, given = { 0 };
+    if (how->rows) put_row_endings(how->rows, &members, &given);
+    else {
+        const char *type = how->to ? how->acc : types[view_of(e, how->node)->dtype].name;
+        emit_pointer(e, type, false, "o", how->to ? *how->to : at_node(e, how->node, 0));
+        put(&members, "%s *o;", type);
+        put(&given, "o");
+    }
+    put(&e->types, "struct @_g { %s\n  M void end(@_p::I i, const @_p::A &a) const {\n%s  }\n};\n", members.s ? members.s : "", how->end);
+    put(&e->body, "  const @_g g = { %s };\n", given.s ? given.s : "");
+    e->failed = e->failed || members.failed || given.failed;
+    text_free(&members);
+    text_free(&given);
+}
+
+static void put_reduction_type(emit *e, const reduction *r, const char *acc) {
+    put(&e->types, "struct @_p { typedef %s A; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll; enum { TX = %d, TY = %d, V = %lld, LANES = %d, COLUMNS = %d }; };\n",
+        acc, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->lanes, r->columns);
+}
+
+/* The parameters that `take` needs are there already. */
+static void emit_reduction(emit *e, const reduction *r, const char *label, const reducing *how) {
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)r->n, (size_t)r->parts), ACCUMULATOR);
+    if (!r->n) { emit_nothing(e); return; }
+    if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
+    put_reduction_type(e, r, how->acc);
+    put(&e->types, "struct @_f { %s\n  M void take(@_p::I o, @_p::I r, @_p::A &acc) const {\n%s  }\n};\n", how->members, how->take);
+    put(&e->body, "  const @_f f = { %s };\n", how->given);
+    put_ending_of_reduction(e, how);
+    if (r->parts > 1) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_await(e);
+    put(&e->body, "  reduce<@_p>(f, g, %s);\n", r->parts > 1 ? "(@_p::A *)parts" : "0");
+    emit_launch(e, label, (uint64_t)blocks_for(r->n, r->tx), (uint64_t)r->parts, 256);
+    if (r->parts > 1) {
+        char combined[80];
+        put_reduction_type(e, r, how->acc);
+        put_ending_of_reduction(e, how);
+        emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body, "  combine<@_p>(g, (const @_p::A *)parts);\n");
+        snprintf(combined, sizeof combined, "%s_combine", label);
+        emit_launch(e, combined, (uint64_t)r->n, 1, 256);
+    }
+}
+
+/* What is the same for all elements of a row. */
+static void put_loads_of_row(row_kernel *k, bool by_row, const char *at) {
+    text *b = &k->e->body;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        if (load->along || load->by_row != by_row) continue;
+        put(b, "    const %s x%u = get(a%u[", types[load->dtype].compute, i, i);
+        put_offset(b, &load->kept, at, k->small);
+        put(b, "]);\n");
+    }
+}
+
+/* The load that runs along memory, for those that a plan looks at. */
+static const row_load *row_widest(const row_kernel *k) {
+    const row_load *best = NULL;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        if (!load->along) continue;
+        bool runs = load->reduced.strides[load->reduced.rank - 1] == 1, ran = best && best->reduced.strides[best->reduced.rank - 1] == 1;
+        if (!best || (runs && !ran) || (runs == ran && types[load->dtype].bytes > types[best->dtype].bytes)) best = load;
+    }
+    return best;
+}
+
+static int row_largest(const row_kernel *k) {
+    int bytes = 1;
+    for (uint32_t i = 0; i < k->n_loads; i++)
+        if (k->loads[i].along && types[k->loads[i].dtype].bytes > bytes) bytes = types[k->loads[i].dtype].bytes;
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        int own = types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes;
+        if (k->g->steps[m].full && k->g->steps[m].stored && own > bytes) bytes = own;
+    }
+    return bytes;
+}
+
+static bool rows_run_along(const row_group *g) {
+    for (int i = g->shape.rank - 1; i >= 0; i--)
+        if (g->shape.dims[i] != 1) return (g->axes >> i) & 1;
+    return true;
+}
+
+/* Bytes of what the step sums, 0 when the order of its elements changes nothing. */
+static int row_summed(const emit *e, const row_group *g, uint32_t m) {
+    const row_step *s = &g->steps[m];
+    reduce_kind kind = s->step->n_instrs ? REDUCE_NONE : reduce_kind_of(e, s->step->node);
+    gn_dtype dtype = s->step->n_instrs ? GN_F32 : row_input_dtype(e, m, g);
+    bool sums = kind == REDUCE_NONE ? !s->step->n_instrs : kind == REDUCE_SUM || kind == REDUCE_MEAN || kind == REDUCE_PROD;
+    return sums && types[dtype].real ? types[dtype].bytes : 0;
+}
+
+/* All that a group reads and stores of elements has 16 bits, whatever it is cast to between. */
+static bool row_is_narrow(const row_kernel *k) {
+    bool any = false;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (!k->loads[i].by_row && types[k->loads[i].dtype].bytes != 2) return false;
+        any = any || !k->loads[i].by_row;
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++)
+        if (k->g->steps[m].full && k->g->steps[m].stored && types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes != 2) return false;
+    return any;
+}
+
+/* By the first step that sums; those of a group agree. */
+static row_order row_order_of(const row_kernel *k) {
+    int bytes = 0;
+    for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
+    bool narrow = bytes == 4 && row_is_narrow(k);
+    row_order w = order_of(k->g->rows, k->g->n, 16 / (narrow ? 2 : bytes ? bytes : row_largest(k)), rows_run_along(k->g));
+    w.narrow = narrow || bytes == 2;
+    return w;
+}
+
+/* The one reduction of a group that is nothing else over elements, by as many threads and blocks as it is worth. */
+static void emit_row_reduction(row_kernel *k, const char *label) {
+    emit *e = k->e;
+    const row_group *g = k->g;
+    const row_load *main = row_widest(k);
+    gn_view kept = dims_of(&g->shape, g->axes, false), reduced = dims_of(&g->shape, g->axes, true);
+    reduction r = { .kept = main ? main->kept : gn_view_collapse(&kept), .reduced = main ? main->reduced : gn_view_collapse(&reduced) };
+    bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
+    uint32_t m = 0;
+    char acc[40], name[64];
+    text members = { 0 }, given = { 0 };
+    while (g->steps[m].full || g->steps[m].step->n_instrs) m++;
+    gn_dtype dtype = row_input_dtype(e, m, g);
+    k->order = row_order_of(k);
+    reduce_plan(&r, k->order, 0, row_largest(k));
+    if (!row_summed(e, g, m)) r.lanes = 1;
+    k->vector = r.vector;
+    for (uint32_t i = 0; i < k->n_loads; i++) r.small = r.small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
+    k->small = r.small;
+    row_need_input(k, m, steps, loads);
+    put_accumulator(acc, sizeof acc, reduce_kind_of(e, g->steps[m].step->node), dtype, &k->order);
+    put_loads_of_row(k, false, "o");
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (!loads[i] || !k->loads[i].along) continue;
+        const char *type = types[k->loads[i].dtype].name;
+        put(&e->body, "    %s w%u[%lld]; const %s *p%u = a%u + ", type, i, (long long)k->vector, type, i, i);
+        put_offset(&e->body, &k->loads[i].kept, "o", k->small);
+        put(&e->body, ";\n");
+    }
+    put_row_loads(k, loads, "");
+    put(&e->body, "    %s taken[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", taken_type(reduce_kind_of(e, g->steps[m].step->node), dtype), (long long)k->vector, (long long)k->vector);
+    for (uint32_t i = 0; i < g->n_steps; i++) if (steps[i]) put_row_step(k, i);
+    row_name(k, &g->steps[m], 0, name, sizeof name);
+    put(&e->body, "      taken[v] = %s;\n    }\n    take_all<%lld>(acc, taken, r);\n", name, (long long)k->vector);
+    text taking = row_body(k);
+    put_loads_of_row(k, true, "i");
+    put_row_reduced(k, m, "a");
+    put_row_values(k, 0);
+    for (uint32_t i = 0; i < g->n_steps; i++) if (g->steps[i].stored) put_row_store(k, i, "i");
+    text end = row_body(k);
+    emit_early(e);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (k->loads[i].by_row) continue;
+        const char *type = types[k->loads[i].dtype].name;
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(e, type, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
+        put(&members, "const %s *%s; ", type, name);
+        put(&given, given.n ? ", %s" : "%s", name);
+    }
+    if (!given.n) { put(&members, "int none;"); put(&given, "0"); }
+    e->failed = e->failed || members.failed || given.failed;
+    if (!e->failed) emit_reduction(e, &r, label, &(reducing){ acc, members.s, given.s, taking.s, end.s, 0, k, NULL });
+    text_free(&taking);
+    text_free(&end);
+    text_free(&members);
+    text_free(&given);
+}
+
+/* ---- rows of several reductions, or with values of elements behind them: a row to some threads of one block ---- */
+
+static uint32_t row_levels(const row_group *g) {
+    uint32_t levels = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].level > levels) levels = g->steps[m].level;
+    return levels;
+}
+
+/* How many threads share a row, and whether what they read stays in their registers. */
+static void row_threads(row_kernel *k) {
+    const row_group *g = k->g;
+    int64_t n = g->n, along = 0, words = 0, instrs = 1, most;
+    k->order = row_order_of(k);
+    k->vector = k->order.vector;
+    int64_t steps = n / k->vector;
+    k->ty = !rows_run_along(g) ? 1 : steps > 256 ? 256 : k->order.lanes < 32 ? k->order.lanes : 32;
+    while (rows_run_along(g) && k->ty < k->order.lanes && k->ty < steps && g->rows * k->ty < 256 * emit_processors(k->e)) k->ty *= 2;   /* few rows: more threads for each */
+    k->lanes = k->order.lanes / k->ty;
+    k->tx = 256 / k->ty;
+    k->groups = blocks_for(steps, k->ty);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        along += k->loads[i].along;
+        if (k->loads[i].along) words += types[k->loads[i].dtype].bytes > 4 ? 2 : 1;
+    }
+    for (uint32_t m = 0; m < g->n_steps; m++) instrs += g->steps[m].step->n_instrs ? g->steps[m].step->n_instrs : 4;
+    most = k->groups * k->vector;
+    k->keeps = along && most <= 64 && most * words <= ROW_REGISTERS && most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
+    k->small = is_small(&g->shape);
+    for (uint32_t i = 0; i < k->n_loads; i++) k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
+}
+
+/* From here to the `}` that row_loop_ends puts, r is the first of V elements of this thread. */
+static void row_loop_begins(row_kernel *k, const bool *loads) {
+    text *b = &k->e->body;
+    bool exact = k->groups * k->ty * k->vector == k->g->n;
+    if (k->keeps) put(b, exact ? "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n" : "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n",
+                       (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
+    else if (k->lanes == 1) put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n, (long long)k->vector * k->ty);
+    else put(b, "  for (I from = 0; from < %lld; from += %lld) UNROLL for (int k = 0; k < %d; k++) {\n      const I r = from + (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n", (long long)k->g->n,
+             (long long)k->vector * k->order.lanes, k->lanes, k->ty, (long long)k->vector, (long long)k->g->n);
+    for (uint32_t i = 0; i < k->n_loads && !k->keeps; i++)
+        if (loads[i] && k->loads[i].along) put(b, "      %s w%u[%lld];\n", types[k->loads[i].dtype].name, i, (long long)k->vector);
+    if (!k->keeps) put_row_loads(k, loads, "");
+}
+
+/* The reductions that pass `level` computes: of a softmax and of a norm two, one after the other. phase: 0 or 1; -1: none here. */
+static int row_phase(const row_kernel *k, uint32_t m, uint32_t level) {
+    const row_step *s = &k->g->steps[m];
+    if (s->step->n_instrs) return -1;
+    uint32_t first = s->level - (s->full ? 2u : 1u);
+    return level == first ? 0 : s->full && level == first + 1 ? 1 : -1;
+}
+
+static void put_row_accumulator(row_kernel *k, uint32_t m, int phase, char *out, size_t size) {
+    uint32_t node = k->g->steps[m].step->node;
+    gn_dtype dtype = row_input_dtype(k->e, m, k->g);
+    if (reduce_kind_of(k->e, node) == REDUCE_MAX && types[dtype].real) snprintf(out, size, "max_of<%s>", types[dtype].compute);
+    else if (reduce_kind_of(k->e, node)) put_accumulator(out, size, reduce_kind_of(k->e, node), dtype, &k->order);
+    else snprintf(out, size, phase == 0 && row_softmax(k->e, node) ? "max_of<%s>" : dtype == GN_F64 || k->order.span / k->order.lanes > 512 ? "near_sum<%s>" : "sum_of<%s>", types[dtype].compute);
+}
+
+static void put_row_accumulate(row_kernel *k, uint32_t m, int phase) {
+    uint32_t node = k->g->steps[m].step->node;
+    char x[64], lane[16] = "0";
+    row_name(k, &k->g->steps[m], 0, x, sizeof x);
+    if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
+    if (phase == 0) put(&k->e->body, "      taken%u[v] = %s;\n", m, x);
+    else if (row_norm(k->e, node)) put(&k->e->body, "      z%u[%s].square(%s - mean%u);\n", m, lane, x, m);
+    else put(&k->e->body, "      taken%u[v] = %s(%s - top%u);\n", m, row_exp(k->e, node), x, m);
+}
+
+/* V elements at once: all but a norm's squares. */
+static bool row_takes_all(const row_kernel *k, uint32_t m, int phase) { return phase == 0 || (phase == 1 && !row_norm(k->e, k->g->steps[m].step->node)); }
+
+/* What all threads of the row have taken, together. */
+static void put_row_together(row_kernel *k, uint32_t m, int phase) {
+    uint32_t node = k->g->steps[m].step->node;
+    const char *c = types[view_of(k->e, node)->dtype].compute;
+    text *b = &k->e->body;
+    char name[16];
+    snprintf(name, sizeof name, phase ? "zs%u" : "qs%u", m);
+    put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
+    if (!k->g->steps[m].full) put_row_reduced(k, m, name);
+    else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
+    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, GN_OP_SOFTMAX) ? "    const %s other%u = (%s)1 / zs%u.total();\n" : "    const %s other%u = gn_log((%s)zs%u.total());\n", c, m, c, m);
+    else if (phase == 0) put(b, "    const %s mean%u = qs%u.total() / (%s)%lldll;\n", c, m, m, c, (long long)k->g->n);
+    else put(b, "    const %s scale%u = (%s)1 / gn_sqrt(zs%u.total() / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c, m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
+}
+
+static bool row_stores_at(const row_step *s, uint32_t level) { return s->full && s->stored && s->level == level; }
+
+static void put_row_stores(row_kernel *k, uint32_t level) {
+    text *b = &k->e->body;
+    gn_view reduced = dims_of(&k->g->shape, k->g->axes, true);
+    gn_view along = gn_view_collapse(&reduced);
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (!row_stores_at(&k->g->steps[m], level)) continue;
+        bool wide = k->vector > 1 && along.rank == 1 && along.strides[0] == 1;
+        put(b, wide ? "      if (live) vstore<%lld>(u%u + " : "      if (live) UNROLL for (int v = 0; v < %lld; v++) u%u[", (long long)k->vector, m);
+        put_offset(b, &along, wide || k->vector == 1 ? "r" : "r + v", k->small);
+        put(b, wide ? ", y%u);\n" : "] = y%u[v];\n", m);
+    }
+}
+
+/* One walk over the row: what waits for `level` reductions. */
+static void put_row_pass(row_kernel *k, uint32_t level) {
+    const row_group *g = k->g;
+    bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
+    text *b = &k->e->body;
+    char acc[48];
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        int phase = row_phase(k, m, level);
+        if (phase >= 0) {
+            put_row_accumulator(k, m, phase, acc, sizeof acc);
+            put(b, "    %s %c%u[%d];\n    UNROLL for (int i = 0; i < %d; i++) %c%u[i].init();\n", acc, phase ? 'z' : 'q', m, k->lanes, k->lanes, phase ? 'z' : 'q', m);
+            row_need_input(k, m, steps, loads);
+        }
+        if (row_stores_at(&g->steps[m], level)) row_need(k, m, steps, loads);
+    }
+    row_loop_begins(k, loads);
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (row_stores_at(&g->steps[m], level)) put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m, (long long)k->vector);
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (row_takes_all(k, m, row_phase(k, m, level))) put(b, "      %s taken%u[%lld];\n", taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m, (long long)k->vector);
+    put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
+    for (uint32_t m = 0; m < g->n_steps; m++) if (steps[m]) put_row_step(k, m);
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        if (row_phase(k, m, level) >= 0) put_row_accumulate(k, m, row_phase(k, m, level));
+        if (row_stores_at(&g->steps[m], level)) put(b, "      put(y%u[v], %s);\n", m, k->values[m]);
+    }
+    put(b, "      }\n");
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        int phase = row_phase(k, m, level);
+        char lane[16] = "0";
+        if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
+        if (row_takes_all(k, m, phase)) put(b, "      take_all<%lld>(%c%u[%s], taken%u, r);\n", (long long)k->vector, phase ? 'z' : 'q', m, lane, m);
+    }
+    put_row_stores(k, level);
+    put(b, "  }\n");
+    for (uint32_t m = 0; m < g->n_steps; m++) if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
+    put_row_values(k, level + 1);
+}
+
+static void put_row_pointers(row_kernel *k) {
+    text *b = &k->e->body;
+    gn_view kept = dims_of(&k->g->shape, k->g->axes, false);
+    gn_view across = gn_view_collapse(&kept);
+    bool all[ROW_LOADS];
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const row_load *load = &k->loads[i];
+        const char *type = types[load->dtype].name;
+        all[i] = true;
+        if (!load->along) continue;
+        put(b, "  const %s *p%u = a%u + ", type, i, i);
+        put_offset(b, &load->kept, "o", k->small);
+        put(b, ";\n");
+        if (k->keeps) put(b, "  %s w%u[%lld][%lld];\n", type, i, (long long)k->groups, (long long)k->vector);
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (!k->g->steps[m].full || !k->g->steps[m].stored) continue;
+        put(b, "  %s *u%u = o%u + ", types[view_of(k->e, k->g->steps[m].step->node)->dtype].name, m, m);
+        put_offset(b, &across, "o", k->small);
+        put(b, ";\n");
+    }
+    put_loads_of_row(k, false, "o");
+    put_loads_of_row(k, true, "o");
+    if (!k->keeps) return;
+    row_loop_begins(k, all);
+    put_row_loads(k, all, "[k]");
+    put(b, "  }\n");
+}
+
+static void emit_row_passes(row_kernel *k, const char *label) {
+    emit *e = k->e;
+    const row_group *g = k->g;
+    char name[16];
+    row_threads(k);
+    emit_early(e);
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(e, types[k->loads[i].dtype].name, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
+    }
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        if (!g->steps[m].stored) continue;
+        snprintf(name, sizeof name, "o%u", m);
+        emit_node(e, g->steps[m].step->node, types[view_of(e, g->steps[m].step->node)->dtype].name, false, name);
+    }
+    emit_await(e);
+    put(&e->body, "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / %d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
+        k->small ? "int" : "i64", k->ty, k->tx, k->ty, (long long)g->rows);
+    put_row_pointers(k);
+    for (uint32_t level = 0; level <= row_levels(g); level++) put_row_pass(k, level);
+    bool any = false;
+    for (uint32_t m = 0; m < g->n_steps; m++) any = any || (g->steps[m].stored && !g->steps[m].full);
+    if (any) put(&e->body, "  if (live && ty == 0) {\n");
+    for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
+    if (any) put(&e->body, "  }\n");
+    if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";      /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
+    emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
+}
+
+/* Nothing but one reduction, with loops over elements before it alone. */
+static bool is_row_reduction(const emit *e, const row_group *g) {
+    uint32_t reductions = 0;
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        const row_step *s = &g->steps[m];
+        if (s->full && (s->stored || s->level || !s->step->n_instrs)) return false;
+        reductions += !s->full && reduce_kind_of(e, s->step->node) != REDUCE_NONE;
+    }
+    return reductions == 1;
+}
+
+static void row_label(const emit *e, const row_group *g, char *out, size_t size) {
+    bool several = !is_row_reduction(e, g);
+    size_t n = (size_t)snprintf(out, size, several ? "rows_%s" : "%s", several ? gn_dtype_name(g->shape.dtype) : "");
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        const gn_kernel_step *step = g->steps[m].step;
+        for (uint32_t i = 0; i < (step->n_instrs ? step->n_instrs : 1); i++) {
+            gn_op_info row;
+            gn_get_op((step->n_instrs ? e->layout->instrs[step->instr + i].op : e->part->nodes[step->node].op) - 1, &row);
+            if (n + strlen(row.name) + 2 < 52 && n + strlen(row.name) + 2 < size) n += (size_t)snprintf(out + n, size - n, n ? "_%s" : "%s", row.name);
+        }
+    }
+    if (!several) snprintf(out + n, size - n, "_%s", gn_dtype_name(g->shape.dtype));
+}
+
+static void emit_rows(emit *e, const row_group *g) {
+    row_kernel *k = (row_kernel *)alloc_zero(sizeof *k);
+    char label[64];
+    if (k) { k->e = e; k->g = g; k->l = (loop *)alloc_zero(sizeof *k->l); }
+    if (!k || !k->l || !row_loads(k)) e->failed = true;
+    else {
+        row_label(e, g, label, sizeof label);
+        if (is_row_reduction(e, g)) emit_row_reduction(k, label);
+        else emit_row_passes(k, label);
+    }
+    if (k) gn_free(k->l);
+    gn_free(k);
+}
+
+/* A reduction alone; full: a softmax or a norm. */
+static void emit_row_alone(emit *e, uint32_t node, int64_t axes, bool full) {
+    const gn_view *in = view_of(e, input(e, node, 0));
+    gn_kernel_step step = { .node = node };
+    row_group g = { .shape = gn_view_dense(in->dtype, in->rank, in->dims), .axes = axes, .n = 1, .rows = 1, .n_steps = 1, .steps = { { .step = &step, .full = full, .stored = true, .level = full ? 2 : 1 } } };
+    for (int i = 0; i < in->rank; i++) *((g.axes >> i) & 1 ? &g.n : &g.rows) *= in->dims[i];
+    emit_rows(e, &g);
+}
+static void emit_reduce(emit *e, uint32_t node) { emit_row_alone(e, node, attrs_of(e, node)[0], false); }
+static void emit_sum(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_mean(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_max(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_min(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_argmax(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_argmin(emit *e, uint32_t node) { emit_reduce(e, node); }
+static void emit_prod(emit *e, uint32_t node) { emit_reduce(e, node); }
+
+static void emit_mse_loss(emit *e, uint32_t node) {
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    const gn_view *one = view_of(e, xa), *b = view_of(e, xb);
+    const char *type = types[one->dtype].name, *c = types[one->dtype].compute;
+    int rank = one->rank > b->rank ? one->rank : b->rank;
+    int64_t dims[GN_MAX_RANK];
+    for (int i = 1; i <= rank; i++) {
+        int64_t x = i <= one->rank ? one->dims[one->rank - i] : 1, y = i <= b->rank ? b->dims[b->rank - i] : 1;
+        dims[rank - i] = x == 1 ? y : x;
+    }
+    gn_view wide_a = gn_view_broadcast(one, rank, dims), wide_b = gn_view_broadcast(b, rank, dims);
+    gn_view ca = gn_view_collapse(&wide_a), cb = gn_view_collapse(&wide_b);
+    reduction r = { .kept = { .dtype = one->dtype }, .reduced = ca };
+    reduce_plan(&r, order_of(1, gn_view_count(&ca), 1, true), 0, types[one->dtype].bytes);
+    r.small = r.small && is_small(&cb);
+    text value = { 0 };
+    char acc[40], end[80], members[120];
+    put(&value, "    const %s d = get(a[", c);
+    put_offset(&value, &ca, "r", r.small);
+    put(&value, "]) - get(b[");
+    put_offset(&value, &cb, "r", r.small);
+    put(&value, "]);\n    acc.take(d * d, r);\n");
+    snprintf(members, sizeof members, "const %s *a, *b;", type);
+    snprintf(acc, sizeof acc, "near_sum<%s>", c);
+    snprintf(end, sizeof end, "    put(o[i], a.total() / (%s)@_p::R);\n", c);
+    emit_node(e, xa, type, true, "a");
+    emit_node(e, xb, type, true, "b");
+    if (value.failed) e->failed = true;
+    else emit_reduction(e, &r, "mse_loss", &(reducing){ acc, members, "a, b", value.s, end, node, NULL, NULL });
+    text_free(&value);
+}
+
+/* ---- softmax and norms of rows ---- */
+
+static const char rows_text[] =
     "// Rows of n elements by TY threads each, in registers (K groups of V per thread) when they fit. P: T, C, N rows, n, K, V, TX, TY,\n"
     "// J: position in a row, IN and OUT strides within a row, in(row), out(row), WIDE: V at once, LANES of a thread, LOG\n"
     "template <class P> M void row_load(const typename P::T *p, typename P::J j, typename P::T *d) {\n"
@@ -1066,14 +2756,6 @@ static const char prelude[] =
     "  }\n"
     "  return together<P::TY>(s);\n"
     "}\n"
-    "// exp(x) for results of 8 or 11 bits\n"
-    "D float exp_short(float x) { return exp2_near(x * 1.4426950408889634f); }\n"
-    "D u32 word_of(const uint4 &w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; }\n"
-    "// element i of 16 bytes\n"
-    "D float part_of(const uint4 &w, int i, float) { return gn_f32(word_of(w, i)); }\n"
-    "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
-    "D float part_of(const uint4 &w, int i, f16) { return half_float(word_of(w, i >> 1) >> (i & 1) * 16 & 0xffffu); }\n"
-    "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
     "// Rows of 16-bit elements stay packed in registers (K times 16 bytes): more of them are on their way at once.\n"
     "template <class P> M void softmax_packed(const typename P::T *a, typename P::T *out) {\n"
     "  typedef typename P::T T;\n"
@@ -1212,6 +2894,183 @@ static const char prelude[] =
     "    layernorm_put<P>(out + P::out(row), j, x, mean, scale, gain, bias);\n"
     "  }\n"
     "}\n"
+;
+
+/* along: neighbours of a row are neighbours in a dense tensor; wide: here, too, so that `vector` of them move at once. */
+typedef struct rows { gn_view in, out; int64_t n, count, in_stride, out_stride, vector, groups; int tx, ty, lanes; bool along, wide; } rows;
+
+static bool rows_plan(rows *laid, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
+    int64_t bit = (int64_t)1 << axis;
+    int bytes = types[in->dtype].bytes;
+    gn_view kept_in = dims_of(in, bit, false), kept_out = dims_of(out, bit, false);
+    laid->in = gn_view_collapse(&kept_in);
+    laid->out = gn_view_collapse(&kept_out);
+    laid->n = in->dims[axis];
+    laid->in_stride = in->strides[axis];
+    laid->out_stride = out->strides[axis];
+    laid->count = gn_view_count(&kept_in);
+    if (!laid->count || !laid->n) return false;
+    laid->along = true;
+    for (int i = axis + 1; i < in->rank; i++) laid->along = laid->along && in->dims[i] == 1;
+    row_order w = order_of(laid->count, laid->n, 16 / bytes, laid->along);
+    laid->vector = w.vector;
+    laid->wide = laid->vector > 1 && laid->in_stride == 1 && laid->out_stride == 1 && in_offset % (laid->vector * bytes) == 0 && strides_fit(&laid->in, laid->vector) && strides_fit(&laid->out, laid->vector);
+    int64_t steps = laid->n / laid->vector;
+    laid->ty = !laid->along ? 1 : steps > 256 ? 256 : w.lanes < 32 ? w.lanes : 32;
+    laid->lanes = w.lanes / laid->ty;
+    laid->tx = 256 / laid->ty;
+    laid->groups = blocks_for(steps, laid->ty);
+    return true;
+}
+
+static void put_rows_type(emit *e, const rows *w, gn_dtype dtype, const char *more) {
+    text *t = &e->types;
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d, LANES = %d, WIDE = %d };\n"
+           "  static M i64 in(i64 row) { return ", types[dtype].name, types[dtype].compute, is_few(w->n) ? "int" : "i64", (long long)w->count, (long long)w->in_stride, (long long)w->out_stride, (long long)w->n,
+        (long long)w->groups, (long long)w->vector, w->tx, w->ty, w->lanes, w->wide);
+    put_offset(t, &w->in, "row", is_small(&w->in));
+    put(t, "; }\n  static M i64 out(i64 row) { return ");
+    put_offset(t, &w->out, "row", is_small(&w->out));
+    put(t, "; }\n%s};\n", more);
+}
+
+/* Few rows so long that one block each would take its time: all blocks share them. */
+static bool is_long(const rows *w) { return w->n >= 1 << 15 && (w->count < 512 || !is_few(w->n)); }
+
+/* The maximum of each row of x and the sum of exp(x - maximum), `at` bytes into what rows leave for the kernels after them. */
+static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
+    const gn_view *in = view_of(e, x);
+    const char *type = types[in->dtype].name, *c = types[in->dtype].compute;
+    gn_view row = { .dtype = in->dtype, .rank = 1, .dims = { rows_of_x->n }, .strides = { rows_of_x->in_stride } };
+    reduction r = { .kept = rows_of_x->in, .reduced = row };
+    text value = { 0 };
+    char members[60], acc[40];
+    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along), base_offset(e, x), types[in->dtype].bytes);
+    put(&value, r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[(", type, (long long)r.vector, (long long)r.vector);
+    put_offset(&value, &r.kept, "o", r.small);
+    put(&value, " + ");
+    put_offset(&value, &r.reduced, r.wide ? "r" : "r + v", r.small);
+    put(&value, "%s;\n    acc.merge(soft_of<%s, %lld>(x));\n", r.wide ? "))" : ")]", c, (long long)r.vector);
+    snprintf(members, sizeof members, "const %s *a;", type);
+    snprintf(acc, sizeof acc, "soft<%s>", c);
+    emit_node(e, x, type, true, "a");
+    if (value.failed) e->failed = true;
+    else emit_reduction(e, &r, "softmax_sums", &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n", .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
+    text_free(&value);
+    size_t bytes = gn_size_add((size_t)at, gn_size_mul((size_t)rows_of_x->count, ACCUMULATOR));
+    if (bytes > e->rows) e->rows = bytes;
+}
+
+static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x), *out = view_of(e, node);
+    const char *type = types[in->dtype].name;
+    char name[64];
+    rows w;
+    int axis = axis_of(attrs_of(e, node)[0], in->rank);
+    if (!rows_plan(&w, in, out, axis, base_offset(e, x))) return;
+    bool is_shared = is_long(&w), is_packed = w.n <= ROW_WIDEST && types[in->dtype].bytes == 2 && w.vector == 8 && w.wide;
+    if (w.n <= ROW_WIDEST && !is_packed) { emit_row_alone(e, node, (int64_t)1 << axis, true); return; }
+    int64_t blocks = is_shared ? blocks_for(w.count * (w.n / w.vector), 256) : blocks_for(w.count, w.tx);
+    if (is_shared) emit_softs(e, x, &w, 0);
+    put_rows_type(e, &w, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
+    if (is_packed) emit_early(e);
+    emit_node(e, x, type, true, "a");
+    emit_node(e, node, type, false, "o");
+    if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, 0 });
+    emit_await(e);
+    if (is_shared) put(&e->body, "  softmax_long<@_p>(a, o, (const soft<@_p::C> *)softs);\n");
+    else put(&e->body, "  softmax%s<@_p>(a, o);\n", is_packed ? "_packed" : "");
+    snprintf(name, sizeof name, "%s_%s%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype), is_shared ? "_long" : "");
+    emit_launch(e, name, (uint64_t)(is_shared && blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+static void emit_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, false); }
+static void emit_log_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, true); }
+
+static void emit_layernorm(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), last = e->part->nodes[node].n_ins - 1;
+    const gn_view *in = view_of(e, x), *out = view_of(e, node);
+    const int64_t *attrs = attrs_of(e, node);
+    bool gain = (attrs[1] & 1) != 0, bias = (attrs[1] & 2) != 0;
+    const char *type = types[in->dtype].name;
+    char more[300], name[64];
+    rows w;
+    if (!rows_plan(&w, in, out, in->rank - 1, base_offset(e, x))) return;
+    snprintf(more, sizeof more, "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
+             gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
+    put_rows_type(e, &w, in->dtype, more);
+    bool packed = in->dtype != GN_F64 && w.vector * types[in->dtype].bytes == 16 && w.wide && w.n <= ROW_WIDEST;
+    for (uint32_t i = 1; i <= last; i++) packed = packed && gn_view_is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
+    if (w.n <= ROW_WIDEST && !packed) { emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true); return; }
+    if (packed) emit_early(e);
+    emit_node(e, x, type, true, "a");
+    if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
+    if (bias) emit_node(e, input(e, node, last), type, true, "bias");
+    emit_node(e, node, type, false, "o");
+    emit_await(e);
+    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "", gain ? e->waits ? "now(gain)" : "gain" : "0", bias ? e->waits ? "now(bias)" : "bias" : "0");
+    snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
+    emit_launch(e, name, (uint64_t)blocks_for(w.count, w.tx), 1, 256);
+}
+
+/* Indices into nothing, which are looked at all the same. */
+static void emit_index_check(emit *e, uint32_t node, uint32_t ids_node, int64_t limit) {
+    gn_view ids = gn_view_collapse(view_of(e, ids_node));
+    int64_t n = gn_view_count(&ids), blocks = blocks_for(n, 256);
+    if (!n) return;
+    emit_node(e, ids_node, types[ids.dtype].name, true, "ids");
+    emit_faults(e, node);
+    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 id = ids[", (long long)n);
+    put_offset(&e->body, &ids, "i", is_small(&ids));
+    put(&e->body, "];\n    if (id < 0 || id >= %lldll) fault(err, OUT_OF_RANGE, node, id, %lldll);\n  }\n", (long long)limit, (long long)limit);
+    emit_launch(e, "index_check", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+/* Each row's loss into scratch, then their mean. */
+static void emit_cross_entropy(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), y = input(e, node, 1);
+    const gn_view *in = view_of(e, x), *targets = view_of(e, y);
+    const char *type = types[in->dtype].name, *c = types[in->dtype].compute;
+    gn_view target = gn_view_collapse(targets);
+    char more[200], acc[40], end[80], members[60];
+    rows w;
+    int64_t one[1] = { gn_view_count(targets) }, softs_at = (one[0] * 8 + 255) & ~(int64_t)255;
+    size_t bytes = (size_t)one[0] * 8;
+    if (bytes > e->rows) e->rows = bytes;
+    if (rows_plan(&w, in, in, in->rank - 1, base_offset(e, x))) {
+        bool is_shared = is_long(&w);
+        if (is_shared) { emit_softs(e, x, &w, softs_at); w.ty = 1; w.tx = 256; }
+        snprintf(more, sizeof more, "  enum { LOG = 1 };\n");
+        put_rows_type(e, &w, in->dtype, more);
+        emit_node(e, x, type, true, "a");
+        emit_node(e, y, types[targets->dtype].name, true, "target");
+        emit_pointer(e, c, false, "loss", (param){ PARAM_PLAN, REGION_ROWS, 0 });
+        if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, softs_at });
+        emit_faults(e, node);
+        put(&e->body, "  const i64 row = (i64)blockIdx.x * @_p::TX + threadIdx.x / @_p::TY;\n  const i64 want = row < @_p::N ? target[");
+        put_offset(&e->body, &target, "row", is_small(&target));
+        put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = %s;\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
+            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.total()) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
+            is_shared ? "((const soft<@_p::C> *)softs)[row < @_p::N ? row : 0]" : "soft_row<@_p>(a)");
+        emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(w.count, w.tx), 1, 256);
+    } else emit_index_check(e, node, y, in->dims[in->rank - 1]);
+    gn_view losses = gn_view_dense(in->dtype, 1, one);
+    reduction total = { .kept = { .dtype = in->dtype }, .reduced = gn_view_collapse(&losses) };
+    reduce_plan(&total, order_of(1, one[0], 1, true), 0, 8);
+    snprintf(members, sizeof members, "const %s *a;", c);
+    snprintf(acc, sizeof acc, "near_sum<%s>", c);
+    snprintf(end, sizeof end, "    put(o[i], a.total() / (%s)@_p::R);\n", c);
+    emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_ROWS, 0 });
+    emit_reduction(e, &total, "cross_entropy", &(reducing){ acc, members, "a", "    acc.take(a[r], r);\n", end, node, NULL, NULL });
+}
+
+/* >>products =========================================================================================
+ * Matrix products: what could compute one and which of it is taken, by a model or by measuring; own kernels,
+ * cuBLASLt. */
+
+/* ---- without tensor cores ---- */
+
+static const char product_text[] =
     "// A sum of products in C; in f64 with what additions lose.\n"
     "template <class C> struct dot_of { typedef C t; };\n"
     "template <> struct dot_of<double> { typedef near_sum<double> t; };\n"
@@ -1313,6 +3172,1962 @@ static const char prelude[] =
     "    e.template store<1>(((i64)z * P::m + i) * P::n + col, col, &all);\n"
     "  }\n"
     "}\n"
+    "// Where V neighbouring sums go: to the epilogue, or to their part's own sums when k is cut into SPLIT parts.\n"
+    "template <class P, int V> M void product_put(const typename P::E &e, typename P::C *parts, u32 z, i64 r, i64 c, const typename P::C *v) {\n"
+    "  enum { W = P::W < V ? P::W : V };\n"
+    "  UNROLL for (int j = 0; j < V; j += W) {\n"
+    "    if (r >= P::m || c + j >= P::n) continue;\n"
+    "    const i64 i = ((i64)z * P::m + r) * P::n + c + j;\n"
+    "    if (P::SPLIT > 1) vstore<W>(parts + (i64)blockIdx.y * P::m * P::n + i, v + j); else e.template store<W>(i, c + j, v + j);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void product_sum(const typename P::C *parts, const typename P::E &e) {\n"
+    "  enum { W = P::W < 4 ? P::W : 4 };\n"
+    "  for (i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * W; i < (i64)P::m * P::n; i += (i64)gridDim.x * 256 * W) {\n"
+    "    typename P::C v[W], more[W];\n"
+    "    typename dot_of<typename P::C>::t sum[W];\n"
+    "    UNROLL for (int j = 0; j < W; j++) dot_clear(sum[j]);\n"
+    "    UNROLL for (int s = 0; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); UNROLL for (int j = 0; j < W; j++) dot_join(sum[j], from_part(sum[j], more[j])); }\n"
+    "    UNROLL for (int j = 0; j < W; j++) v[j] = dot_total(sum[j]);\n"
+    "    e.template store<W>(i, i % P::n, v);\n"
+    "  }\n"
+    "}\n"
+    "// Where a tile lies: groups of 16 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
+    "template <class P, class I> M void product_tile(u32 tile, u32 *z, I *row, I *col) {\n"
+    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (16 * P::COLS), top = group * 16, rows = P::ROWS - top < 16 ? P::ROWS - top : 16, at = in - group * 16 * P::COLS;\n"
+    "  *z = tile / (P::ROWS * P::COLS);\n"
+    "  *row = (I)(top + at % rows) * P::BM;\n"
+    "  *col = (I)(at / rows) * P::BW;\n"
+    "}\n"
+    "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch), BM, BW, ROWS, COLS, SPLIT parts of SPAN k.\n"
+    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
+    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, typename P::C *parts) {\n"
+    "  typedef typename P::C C;\n"
+    "  __shared__ C as[16][68], bs[16][68];\n"
+    "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  typename dot_of<C>::t acc[4][4];\n"
+    "  C av[4], bv[4];\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) dot_clear(acc[i][j]);\n"
+    "  for (i64 k = begin; k < end + 16; k += 16) {                       // the next 16 k are on their way while these are multiplied\n"
+    "    if (k > begin) {\n"
+    "      UNROLL for (int q = 0; q < 4; q++) {\n"
+    "        const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
+    "        as[l][r] = av[q];\n"
+    "        bs[h][c] = bv[q];\n"
+    "      }\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "    UNROLL for (int q = 0; q < 4; q++) {\n"
+    "      const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
+    "      av[q] = row + r < P::m && k + l < end ? get(a[(row + r) * P::AM + (k + l) * P::AK]) : (C)0;\n"
+    "      bv[q] = col + c < P::n && k + h < end ? get(b[(k + h) * P::BK + (col + c) * P::BN]) : (C)0;\n"
+    "    }\n"
+    "    if (k == begin) continue;\n"
+    "    UNROLL for (int l = 0; l < 16; l++) {\n"
+    "      C x[4], y[4];\n"
+    "      UNROLL for (int i = 0; i < 4; i++) { x[i] = as[l][tr + i]; y[i] = bs[l][tc + i]; }\n"
+    "      UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) dot_take(acc[i][j], x[i], y[j]);\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) { const C all = dot_total(acc[i][j]); product_put<P, 1>(e, parts, z, row + tr + i, col + tc + j, &all); }\n"
+    "}\n"
+    "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
+    "template <class P> M void transposed(const float *a, float *out) {\n"
+    "  __shared__ float tile[32][33];\n"
+    "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
+    "  const u32 z = blockIdx.x / P::TILES;\n"
+    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32;\n"
+    "  a += P::at(z);\n"
+    "  out += (i64)z * P::OUTER * P::PITCH;\n"
+    "  for (i64 k = (i64)blockIdx.y * 32; k < P::K; k += (i64)gridDim.y * 32) {\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "}\n"
+    "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
+    "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
+    "  __shared__ float as[2][8][132], bs[2][8][132];\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  const int ar = P::AK == 1 ? t >> 1 : (t & 31) * 4, ac = P::AK == 1 ? (t & 1) * 4 : t >> 5, bc = P::BK == 1 ? t >> 1 : (t & 31) * 4, br = P::BK == 1 ? (t & 1) * 4 : t >> 5;\n"
+    "  float acc[8][8], av[4], bv[4];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = 0.f;\n"
+    "  int s = 0;\n"
+    "  for (i64 k0 = begin; k0 < end + 8; k0 += 8) {\n"
+    "    const bool more = k0 < end;\n"
+    "    if (more) {\n"
+    "      UNROLL for (int i = 0; i < 4; i++) av[i] = bv[i] = 0.f;\n"
+    "      if (row + ar < P::m && k0 + ac < end) vload<4>(av, a + (row + ar) * P::AM + (k0 + ac) * P::AK);\n"
+    "      if (col + bc < P::n && k0 + br < end) vload<4>(bv, b + (k0 + br) * P::BK + (col + bc) * P::BN);\n"
+    "    }\n"
+    "    if (k0 > begin) {\n"
+    "      UNROLL for (int k = 0; k < 8; k++) {\n"
+    "        float x[8], y[8];\n"
+    "        vload<4>(x, &as[s][k][tr]); vload<4>(x + 4, &as[s][k][tr + 16]);\n"
+    "        vload<4>(y, &bs[s][k][tc]); vload<4>(y + 4, &bs[s][k][tc + 32]);\n"
+    "        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "      }\n"
+    "      s ^= 1;\n"
+    "    }\n"
+    "    if (more) {\n"
+    "      if (P::AK == 1) { UNROLL for (int i = 0; i < 4; i++) as[s][ac + i][ar] = av[i]; } else vstore<4>(&as[s][ac][ar], av);\n"
+    "      if (P::BK == 1) { UNROLL for (int i = 0; i < 4; i++) bs[s][br + i][bc] = bv[i]; } else vstore<4>(&bs[s][br][bc], bv);\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j += 4)\n"
+    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j >> 2) * 32, &acc[i][j]);\n"
+    "}\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "// f32 from sm_80 on: 128 x BW tiles (128 or 256), 8 x BW / 16 a thread, four stages of 16 k. m and n run along memory on both sides, their strides are multiples of 4.\n"
+    "template <int N> M void single_stage(u32 to, const float *p, i64 first, i64 end, i64 k, i64 k_end, i64 stride) {\n"
+    "  UNROLL for (int q = 0; q < N / 64; q++) {\n"
+    "    const int c = threadIdx.x + q * 256, r = c / (N / 4), h = c % (N / 4) * 4;\n"
+    "    const bool in = k + r < k_end && first + h < end;\n"
+    "    copy16(to + c * 16, in ? p + (k + r) * stride + (first + h) : p, in ? 16 : 0);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void sgemm_async(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
+    "  enum { NJ = P::BW / 16, A = 8192, STAGE = A + P::BW * 64 };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  const u32 base = shared_address(memory);\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
+    "  a += P::a(z);\n"
+    "  b += P::b(z);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  const int steps = (int)((end - begin + 15) / 16);\n"
+    "  float acc[8][NJ];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = 0.f;\n"
+    "  UNROLL for (int s = 0; s < 3; s++) {\n"
+    "    if (s < steps) { single_stage<128>(base + s * STAGE, a, row, P::m, begin + s * 16, end, P::AK); single_stage<P::BW>(base + s * STAGE + A, b, col, P::n, begin + s * 16, end, P::BK); }\n"
+    "    copy_commit();\n"
+    "  }\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    copy_wait<2>();\n"
+    "    __syncthreads();\n"
+    "    const float *sa = (const float *)(memory + (step & 3) * STAGE) + tr, *sb = (const float *)(memory + (step & 3) * STAGE + A) + tc;\n"
+    "    if (step + 3 < steps) {\n"
+    "      const u32 to = base + (step + 3 & 3) * STAGE;\n"
+    "      single_stage<128>(to, a, row, P::m, begin + (i64)(step + 3) * 16, end, P::AK);\n"
+    "      single_stage<P::BW>(to + A, b, col, P::n, begin + (i64)(step + 3) * 16, end, P::BK);\n"
+    "    }\n"
+    "    copy_commit();\n"
+    "    UNROLL for (int k = 0; k < 16; k++) {\n"
+    "      float x[8], y[NJ];\n"
+    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * 128 + i * 4);\n"
+    "      UNROLL for (int j = 0; j < NJ; j += 4) vload<4>(y + j, sb + k * P::BW + j * 8);\n"
+    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j += 4)\n"
+    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
+    "}\n"
+    "#endif\n"
+;
+
+typedef struct product { gn_view a, b; int64_t m, n, k, am, ak, bk, bn, batches; } product;
+
+static product product_of(gn_view a, gn_view b, const gn_view *out) {
+    int ra = a.rank, rb = b.rank, batch = ra > rb ? ra - 2 : rb - 2;
+    product p = { .m = ra > 1 ? a.dims[ra - 2] : 1, .n = rb > 1 ? b.dims[rb - 1] : 1, .k = a.dims[ra - 1], .am = ra > 1 ? a.strides[ra - 2] : 0, .ak = a.strides[ra - 1],
+                  .bk = rb > 1 ? b.strides[rb - 2] : b.strides[0], .bn = rb > 1 ? b.strides[rb - 1] : 0, .batches = 1 };
+    int64_t count, stride;
+    if (batch < 0) batch = 0;
+    if (rb <= 2 && ra > 2 && gn_view_rows(&a, &count, &stride)) { p.m = count; p.am = stride; batch = 0; }
+    a.rank = batch && ra > 2 ? ra - 2 : 0;
+    b.rank = batch && rb > 2 ? rb - 2 : 0;
+    gn_view wide_a = gn_view_broadcast(&a, batch, out->dims), wide_b = gn_view_broadcast(&b, batch, out->dims);
+    p.batches = gn_view_count(&wide_a);
+    p.a = gn_view_collapse(&wide_a);
+    p.b = gn_view_collapse(&wide_b);
+    return p;
+}
+
+/* How a product is cut: tiles of rows and columns, vector accesses (wide: of each side), sides that are copied first, parts of k, warps that share a tile's rows and its columns, k of a stage. */
+typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, lanes, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
+
+static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
+    text *types_text = &e->types;
+    put(types_text, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll;\n", types[d].name, types[d].compute,
+        (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn);
+    put(types_text, "  typedef @_e E; enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, W = %lld, BM = %d, BW = %d, SPLIT = %lld };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
+        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, (long long)vector, form->height, form->width, (long long)form->splits, (long long)form->span);
+    put_offset(types_text, &p->a, "z", is_small(&p->a));
+    put(types_text, "; }\n  static M i64 b(u32 z) { return ");
+    put_offset(types_text, &p->b, "z", is_small(&p->b));
+    put(types_text, "; }\n");
+    if (form->lanes) put(types_text, "  enum { LANES = %d, WIDE = %d };\n", form->lanes, form->wide[0]);
+    if (form->step) {
+        bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % form->step == 0 && form->span % form->step == 0;
+        put(types_text, "  enum { FULL = %d, STEP = %d, WM = %d, WN = %d, VA = %d, VB = %d, KA = %d, KB = %d };\n", is_full, form->step, form->warps[0], form->warps[1], form->wide[0], form->wide[1], !form->at, !form->bt);
+    }
+    put(types_text, "};\n");
+}
+
+/* A matrix whose rows or columns are contiguous and begin at multiples of V. */
+static bool is_panel(int64_t stride, int64_t along, int64_t length, int64_t vector, const gn_view *batch, int64_t offset, int bytes) {
+    bool contiguous = along == 1 && (stride % vector == 0);
+    return contiguous && length > 0 && offset % (vector * bytes) == 0 && strides_fit(batch, vector);
+}
+
+static bool is_tiled(const product *p, int64_t vector, int bytes, int64_t oa, int64_t ob) {
+    bool a = is_panel(p->am, p->ak, p->k, vector, &p->a, oa, bytes) || is_panel(p->ak, p->am, p->m, vector, &p->a, oa, bytes);
+    bool b = is_panel(p->bn, p->bk, p->k, vector, &p->b, ob, bytes) || is_panel(p->bk, p->bn, p->n, vector, &p->b, ob, bytes);
+    return a && b;
+}
+
+/* Of few rows: the lanes that sum k, k modulo `lanes` to each (lane_k in the device's code); by the shape alone. side: threads side by side that read 16 bytes of a row of B each;
+   splits: blocks of a cluster that share one row's k. */
+typedef struct row_lanes { int side, splits, lanes; } row_lanes;
+enum { FEW_ROWS = 8, NARROW_K = 1024 };
+
+static row_lanes row_lanes_of(const emit *e, const product *p, int bytes) {
+    int vector = 16 / bytes;
+    int64_t blocks = emit_processors(e), tiles = blocks_for(p->n, 32);
+    row_lanes w = { 32 / vector, 1, 8 * vector };
+    if (p->m > 1 || p->batches > 1) {
+        if (tiles * p->batches < blocks) w.lanes = 32 * vector;
+        return w;
+    }
+    bool narrow = blocks_for(p->n, vector) <= blocks && p->k <= NARROW_K;   /* few columns: 16 bytes of each row to a block */
+    if (narrow) w.side = 1;
+    for (; !narrow && emit_has_clusters(e) && w.splits < 8 && tiles * w.splits * 2 <= blocks && p->k / (w.splits * 2) >= 256 / (int64_t)w.side;) w.splits *= 2;
+    w.lanes = 256 / w.side * w.splits;
+    if (w.lanes < 32 * vector) w.lanes = 32 * vector;
+    return w;
+}
+
+/* Few rows: matrix-vector kernels, which read 16 bytes at a time where they can. */
+static bool form_rows(const emit *e, const product *p, int bytes, int64_t oa, int64_t ob, product_form *f) {
+    if (p->m > FEW_ROWS) return false;
+    int vector = 16 / bytes;
+    f->lanes = row_lanes_of(e, p, bytes).lanes;
+    f->vector = vector;
+    if (p->bk == 1 && p->bn != 1) {
+        f->body = "rows_dot";
+        f->tx = f->lanes / vector > 32 ? 32 : f->lanes / vector;
+        f->tiles = blocks_for(p->n, 256 / f->tx);
+        f->wide[0] = (p->ak == 1 || p->k == 1) && p->k % vector == 0 && p->bn % vector == 0 && (p->am % vector == 0 || p->m == 1) && oa % 16 == 0 && ob % 16 == 0 && strides_fit(&p->a, vector) && strides_fit(&p->b, vector);
+        return true;
+    }
+    f->body = "rows_times";
+    f->tx = f->lanes >= 256 ? 1 : 256 / f->lanes;
+    f->tiles = blocks_for(p->n, f->tx * vector);
+    f->wide[0] = p->bn == 1 && p->n % vector == 0 && p->bk % vector == 0 && ob % 16 == 0 && strides_fit(&p->b, vector);
+    return true;
+}
+
+/* Large tiles, and k cut into parts when there are too few of them for the GPU. */
+static void form_tiles(const emit *e, const product *p, product_form *f, int height, int width, int64_t least_span, bool cuts) {
+    int64_t want = emit_processors(e);
+    f->height = height;
+    f->width = width;
+    f->rows = blocks_for(p->m, height);
+    f->columns = blocks_for(p->n, width);
+    f->tiles = f->rows * f->columns;
+    f->splits = cuts && p->batches == 1 && f->tiles < want ? (2 * want) / f->tiles : 1;
+    if (f->splits > p->k / least_span) f->splits = p->k / least_span;
+    if (f->splits > 16) f->splits = 16;
+    if (f->splits < 1) f->splits = 1;
+    f->span = (blocks_for(p->k, f->splits) + 31) / 32 * 32;
+    f->splits = p->k ? blocks_for(p->k, f->span) : 1;
+}
+
+static bool fits_maps(const emit *e, const product *p) {
+    return emit_has_warpgroups(e) && p->a.rank <= 2 && p->b.rank <= 2 && p->m <= 0x7fffff00 && p->n <= 0x7fffff00 && p->k <= 0x7fffff00;
+}
+
+/* The transpose of the result: B's and A's transposes multiplied. */
+static product product_turned(const product *p) {
+    return (product){ .a = p->b, .b = p->a, .m = p->n, .n = p->m, .k = p->k, .am = p->bn, .ak = p->bk, .bk = p->ak, .bn = p->am, .batches = p->batches };
+}
+
+/* ---- on tensor cores: what could compute a product, and how long that takes by a model of the H200 ---- */
+
+static const char tensor_text[] =
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "// One side of a tile: ROWS rows (or columns) of STEP k in lines that run along k (KS) or along the rows, in 16-byte pieces that are swizzled so that neither copies nor\n"
+    "// reads meet in a bank. V elements are read at once: 16, 8 or 4 bytes by asynchronous copies, 2 through registers. With V 1 any strides do.\n"
+    "template <class T, int ROWS, int STEP, int V, bool KS> struct tensor_side {\n"
+    "  enum { ALONG = KS, B = sizeof(T), LINE = (KS ? STEP : ROWS) * B, EACH = LINE / (V * B), ALL = (KS ? ROWS : STEP) * EACH, N = (ALL + 255) / 256, HELD = V * B < 4, BYTES = ROWS * STEP * B };\n"
+    "  T held[HELD ? N : 1];\n"
+    "  static M u32 at(int line, int byte) {\n"
+    "    const int turn = B == 4 && !KS ? (LINE >= 128 ? (line & 3) * 2 : line & 2) : LINE >= 128 ? line & 7 : LINE == 64 ? line >> 1 & 3 : line >> 2 & 1;\n"
+    "    return line * LINE + (((byte >> 4) ^ turn) << 4) + (byte & 15);\n"
+    "  }\n"
+    "  // p: the tile's first element, from which `rows` and `ks` are left; FULL: no less than the tile\n"
+    "  template <bool FULL, i64 ROW, i64 K> M void fetch(u32 to, const T *p, int rows, int ks) {\n"
+    "    enum { NEAR = ROW > -(1 << 22) && ROW < 1 << 22 && K > -(1 << 22) && K < 1 << 22 };           // offsets in a tile have 32 bits\n"
+    "    UNROLL for (int q = 0; q < N; q++) {\n"
+    "      const int c = threadIdx.x + q * 256, line = c / EACH, x = c % EACH * V, r = KS ? line : x, k = KS ? x : line;\n"
+    "      if (ALL % 256 && c >= ALL) continue;\n"
+    "      const int left = r < rows && k < ks ? (KS ? ks - k : rows - r) : 0, n = FULL || left >= V ? V : left;\n"
+    "      const T *from = n ? p + (NEAR ? (i64)(r * (int)ROW + k * (int)K) : r * ROW + k * K) : p;\n"
+    "      if (HELD) { T none = {}; held[q] = n ? *from : none; } else copy_shared<V * B>(to + at(line, x * B), from, n * B);\n"
+    "    }\n"
+    "  }\n"
+    "  M void keep(unsigned char *to) const {\n"
+    "    UNROLL for (int q = 0; q < N; q++) {\n"
+    "      const int c = threadIdx.x + q * 256;\n"
+    "      if (HELD && c < ALL) *(T *)(to + at(c / EACH, c % EACH * B)) = held[q];\n"
+    "    }\n"
+    "  }\n"
+    "};\n"
+    "// A warp's products of one stage: 32 bytes of k at a time, every GROUPS-th of them.\n"
+    "template <class S, class T> M void tensor_rows(u32 *x, const unsigned char *stage, int first, int unit, T) {          // 16 rows of A\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  if (S::ALONG) matrix4(x, shared_address(stage) + S::at(first + (l & 15), unit * 32 + (l >> 4) * 16));\n"
+    "  else if (sizeof(T) == 2) matrix4_transposed(x, shared_address(stage) + S::at(unit * 16 + (l & 7) + (l >> 4) * 8, (first + (l >> 3 & 1) * 8) * 2));\n"
+    "  else UNROLL for (int q = 0; q < 4; q++) x[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q >> 1) * 4, (first + (l >> 2) + (q & 1) * 8) * 4));\n"
+    "}\n"
+    "template <class S, class T> M void tensor_columns(u32 *y, const unsigned char *stage, int first, int unit, T) {       // 16 columns of B\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  if (S::ALONG) matrix4(y, shared_address(stage) + S::at(first + (l & 7) + (l >> 4) * 8, unit * 32 + (l >> 3 & 1) * 16));\n"
+    "  else if (sizeof(T) == 2) matrix4_transposed(y, shared_address(stage) + S::at(unit * 16 + (l & 15), (first + (l >> 4) * 8) * 2));\n"
+    "  else UNROLL for (int q = 0; q < 4; q++) y[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q & 1) * 4, (first + (l >> 2) + (q >> 1) * 8) * 4));\n"
+    "}\n"
+    "template <class P, class SA, class SB> M void tensor_step(float *acc, const unsigned char *stage, int group, int wm, int wn) {\n"
+    "  enum { UNITS = P::STEP * sizeof(typename P::T) / 32, GROUPS = 8 / (P::WM * P::WN), MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 16 };\n"
+    "  const typename P::T tag = {};\n"
+    "  UNROLL for (int k = 0; k < UNITS / GROUPS; k++) {\n"
+    "    const int unit = k * GROUPS + group;\n"
+    "    u32 x[MI][4], y[NJ][4];\n"
+    "    UNROLL for (int i = 0; i < MI; i++) tensor_rows<SA>(x[i], stage, wm + i * 16, unit, tag);\n"
+    "    UNROLL for (int j = 0; j < NJ; j++) tensor_columns<SB>(y[j], stage + SA::BYTES, wn + j * 16, unit, tag);\n"
+    "    UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) mma(acc + (i * NJ * 2 + j) * 4, x[i], y[j >> 1][(j & 1) * 2], y[j >> 1][(j & 1) * 2 + 1], tag);\n"
+    "  }\n"
+    "}\n"
+    "// f16, bf16 and TF32 on tensor cores, any shape: BM x BW tiles; of 8 warps WM share the rows, WN the columns, and groups of WM x WN the k of a stage, of which there are four.\n"
+    "// P as above; STEP k of a stage, VA, VB, KA, KB: V and KS of the sides\n"
+    "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, float *parts) {\n"
+    "  typedef tensor_side<typename P::T, P::BM, P::STEP, P::VA, P::KA> side_a;\n"
+    "  typedef tensor_side<typename P::T, P::BW, P::STEP, P::VB, P::KB> side_b;\n"
+    "  enum { SHARE = P::WM * P::WN * 32, GROUPS = 256 / SHARE, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 16, CELLS = MI * NJ * 8 };\n"
+    "  enum { A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4 };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  const u32 base = shared_address(memory);\n"
+    "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, group = warp / (P::WM * P::WN), wm = warp / P::WN % P::WM * (P::BM / P::WM), wn = warp % P::WN * (P::BW / P::WN);\n"
+    "  u32 z;\n"
+    "  i64 row, col;\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
+    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
+    "  const int steps = (int)((end - begin + P::STEP - 1) / P::STEP), rows = P::m - row < P::BM ? (int)(P::m - row) : P::BM, columns = P::n - col < P::BW ? (int)(P::n - col) : P::BW;\n"
+    "  a += P::a(z) + row * P::AM + begin * P::AK;\n"
+    "  b += P::b(z) + col * P::BN + begin * P::BK;\n"
+    "  side_a sa;\n"
+    "  side_b sb;\n"
+    "  float acc[CELLS];\n"
+    "  UNROLL for (int i = 0; i < CELLS; i++) acc[i] = 0.f;\n"
+    "  for (int step = 1 - STAGES; step < steps; step++) {\n"
+    "    const int next = step + STAGES - 1, to = next % STAGES * STAGE;\n"
+    "    const i64 k = (i64)next * P::STEP;\n"
+    "    const int ks = end - begin - k < P::STEP ? (int)(end - begin - k) : P::STEP;\n"
+    "    if (step >= 0) { copy_wait<STAGES - 2>(); __syncthreads(); }\n"
+    "    if (next < steps) {\n"
+    "      sa.template fetch<P::FULL, P::AM, P::AK>(base + to, a + k * P::AK, rows, ks);\n"
+    "      sb.template fetch<P::FULL, P::BN, P::BK>(base + to + A, b + k * P::BK, columns, ks);\n"
+    "    }\n"
+    "    copy_commit();\n"
+    "    if (step >= 0) tensor_step<P, side_a, side_b>(acc, memory + step % STAGES * STAGE, group, wm, wn);\n"
+    "    if (next < steps) { sa.keep(memory + to); sb.keep(memory + to + A); }\n"
+    "  }\n"
+    "  let_next_start();\n"
+    "  if (GROUPS > 1) {                                                 // the groups' sums one after another\n"
+    "    float *sums = (float *)memory + threadIdx.x % SHARE;\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int i = 0; i < CELLS; i++) if (group) sums[((group - 1) * CELLS + i) * SHARE] = acc[i];\n"
+    "    __syncthreads();\n"
+    "    if (group) return;\n"
+    "    UNROLL for (int g = 0; g < GROUPS - 1; g++) UNROLL for (int i = 0; i < CELLS; i++) acc[i] += sums[(g * CELLS + i) * SHARE];\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; q += 2) {\n"
+    "    product_put<P, 2>(e, parts, z, row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, col + wn + j * 8 + (l & 3) * 2, &acc[(i * NJ * 2 + j) * 4 + q]);\n"
+    "  }\n"
+    "}\n"
+    "#endif\n"
+;
+
+/* A side as it lies: the elements that can be read at once, and whether k or (across) the rows run along memory. At 1 any strides do.
+   copied: to scratch memory first, where rows begin at multiples of 16 bytes. */
+typedef struct side { int wide; bool across, copied; } side;
+
+static int panel_vector(int64_t stride, int64_t along, int64_t length, const gn_view *batch, int64_t offset, int bytes) {
+    int wide = 16 / bytes;
+    while (wide > 1 && !is_panel(stride, along, length, wide, batch, offset, bytes)) wide /= 2;
+    return wide;
+}
+
+static side side_of(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, int64_t offset, int bytes) {
+    int down = panel_vector(outer_stride, k_stride, k, batch, offset, bytes), across = panel_vector(k_stride, outer_stride, outer, batch, offset, bytes);
+    return (side){ down > across ? down : across, across > down || (across == down && k_stride != 1 && outer_stride == 1), false };
+}
+
+/* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
+static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
+    { 128, 256, 4, 1, 0.8 }, { 128, 192, 5, 1, 0.7 }, { 192, 192, 4, 1, 1.4 }, { 128, 128, 6, 1, 0.2 }, { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 },
+    { 64, 128, 4, 1, 0.2 }, { 64, 128, 4, 2, 1.5 }, { 64, 128, 4, 4, 2.8 }, { 64, 64, 6, 1, 0.4 }, { 64, 64, 6, 2, 1.4 }, { 64, 64, 6, 4, 1.9 },
+};
+/* Kernels of single warps: tile, warps that share its rows and its columns, bytes of k in a stage, and what a tile costs beside its steps. */
+static const struct tensor_form { int height, width, warps[2], line; double edge; } tensor_forms[] = {
+    { 128, 128, { 2, 4 }, 64, 0 }, { 64, 64, { 2, 4 }, 64, 0.2 }, { 64, 64, { 2, 2 }, 128, 1 }, { 32, 32, { 2, 2 }, 128, 0.35 }, { 64, 16, { 4, 1 }, 128, 0.32 }, { 16, 64, { 1, 4 }, 128, 0.45 },
+    { 32, 64, { 1, 4 }, 128, 0.7 },
+};
+enum { WARPGROUP_FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms, TENSOR_FORMS = sizeof tensor_forms / sizeof *tensor_forms, TENSOR_PARTS = 5, TENSOR_WAYS = WARPGROUP_FORMS + TENSOR_FORMS * TENSOR_PARTS };
+
+/* TMA takes lines and matrices that lie forward in memory; a batch's dim that repeats (stride 0) is left out of its map. */
+static bool lies_forward(int64_t line_stride, int64_t lines, const gn_view *batch) {
+    for (int i = 0; i < batch->rank; i++) if (batch->strides[i] < 0) return false;
+    return line_stride > 0 || lines == 1;
+}
+
+/* Rows that TMA reads begin at multiples of 16 bytes and lie one after another; a side whose do not is copied (TF32: so that k runs along memory). What copies take; those of more
+   than a gigabyte are not made. */
+static double align_sides(const product *p, int bytes, side sides[2]) {
+    double us = 0, copied = 0;
+    for (int i = 0; i < 2; i++) {
+        const gn_view *batch = i ? &p->b : &p->a;
+        bool across = sides[i].across;
+        int64_t stride = across ? (i ? p->bk : p->ak) : i ? p->bn : p->am, lines = across ? p->k : i ? p->n : p->m;
+        if (sides[i].wide * bytes == 16 && lies_forward(stride, lines, batch)) continue;
+        double size = (double)(i ? p->n : p->m) * (double)p->k * (double)((batch->rank ? p->batches : 1) * bytes);
+        us += 1.3 + size * 1.1e-6;
+        copied += size;
+        sides[i] = (side){ 16 / bytes, across && bytes == 2, true };
+    }
+    return copied > 0x1p30 ? 1e300 : us;
+}
+
+/* A step of 128 bytes of k takes as long as its panels at 67 GB/s a processor, or its products at 6.7 TFLOP/s a processor (half of that for TF32). */
+static double warpgroup_us(const emit *e, const product *p, int bytes, const struct warpgroup_form *w) {
+    if (w->parts > 1 && !emit_has_clusters(e)) return 1e300;
+    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
+    if (blocks >= 0x7fffffff) return 1e300;                  /* tiles are counted in 32 bits */
+    double moves = 0.0019 * (w->height + w->width), multiplies = w->height * w->width * 1.9e-5, step = moves > multiplies ? moves : multiplies;
+    return 1.5 + (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
+}
+
+/* A step takes as long as its copies, of which narrower ones move fewer bytes, its products, or the wait for either: two blocks to a processor
+   wait at once. Sums of parts are joined by another kernel. */
+static double tensor_us(const emit *e, const product *p, int bytes, const struct tensor_form *w, int64_t parts, const side sides[2]) {
+    if (parts > 1 && (p->batches > 1 || p->k < parts * (256 / bytes))) return 1e300;
+    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * parts, steps = blocks_for(blocks_for(p->k, parts), w->line / bytes);
+    double waves = (double)blocks_for(blocks, emit_processors(e)), waits = (w->line == 64 ? 0.39 : 0.25) * (double)blocks_for(blocks, 2 * emit_processors(e));
+    double moves = w->line * 1.2e-5 * (w->height * (16. / (sides[0].wide * bytes)) + w->width * (16. / (sides[1].wide * bytes))), multiplies = w->height * w->width * w->line * 0.57e-6;
+    double step = waves * (moves > multiplies ? moves : multiplies);
+    return 1.5 + (double)steps * (step > waits ? step : waits) + waves * w->edge + (parts > 1 ? 1.9 + (double)p->m * (double)(p->n * parts) * 1.2e-6 : 0.);
+}
+
+static void form_warpgroups(const product *p, product_form *f, const struct warpgroup_form *w, const side sides[2], bool turn) {
+    f->body = "wgmma_matmul";
+    for (int i = 0; i < 2; i++) f->copied[i] = sides[i].copied;
+    f->at = sides[0].across;
+    f->bt = sides[1].across;
+    f->turn = turn;
+    f->height = w->height;
+    f->width = w->width;
+    f->stages = w->stages;
+    f->parts = w->parts;
+    f->rows = blocks_for(p->m, f->height);
+    f->columns = blocks_for(p->n, f->width);
+    f->tiles = f->rows * f->columns;
+    f->shared = (uint32_t)((f->height + f->width) * 128 * f->stages + 1024);
+}
+
+static void form_tensor(const product *p, product_form *f, int bytes, const struct tensor_form *w, int64_t parts, const side sides[2]) {
+    f->body = "tensor_matmul";
+    f->height = w->height;
+    f->width = w->width;
+    f->rows = blocks_for(p->m, w->height);
+    f->columns = blocks_for(p->n, w->width);
+    f->tiles = f->rows * f->columns;
+    f->step = w->line / bytes;
+    f->span = blocks_for(blocks_for(p->k, parts), f->step) * f->step;
+    f->splits = blocks_for(p->k, f->span);
+    for (int i = 0; i < 2; i++) { f->warps[i] = w->warps[i]; f->wide[i] = sides[i].wide; }
+    f->at = sides[0].across;
+    f->bt = sides[1].across;
+    f->shared = (uint32_t)((w->height + w->width) * w->line * 4);
+}
+
+/* The way that ends first, or with `rank` 1, 2, ... those after it. */
+static void form_on_tensor_cores(const emit *e, const product *p, product_form *f, gn_dtype d, int rank) {
+    int bytes = types[d].bytes, best = 0;
+    double us[TENSOR_WAYS];
+    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, 0, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, 0, bytes) };
+    side aligned[2] = { sides[0], sides[1] };
+    double copies = align_sides(p, bytes, aligned);
+    bool groups = fits_maps(e, p), turn = d == GN_F32 && aligned[1].across && (!aligned[0].across || p->m <= p->n);
+    product turned = product_turned(p);
+    for (int i = 0; i < TENSOR_WAYS; i++) {
+        int t = i - WARPGROUP_FORMS;
+        us[i] = t >= 0 ? tensor_us(e, p, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides) : groups ? copies + warpgroup_us(e, turn ? &turned : p, bytes, &warpgroup_forms[i]) : 1e300;
+        if (i && us[i] < us[best]) best = i;
+    }
+    for (int r = 0; r < rank; r++) {
+        int next = -1;
+        for (int i = 0; i < TENSOR_WAYS; i++) if (us[i] < 1e299 && (us[i] > us[best] || (us[i] == us[best] && i > best)) && (next < 0 || us[i] < us[next])) next = i;
+        if (next >= 0) best = next;
+    }
+    f->form = best;
+    if (best < WARPGROUP_FORMS) form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[best], aligned, turn);
+    else form_tensor(p, f, bytes, &tensor_forms[(best - WARPGROUP_FORMS) / TENSOR_PARTS], 1 << (best - WARPGROUP_FORMS) % TENSOR_PARTS, sides);
+}
+
+/* The way that was chosen, for sides as they lie. TMA knows two dims of batches: a side with more is copied. */
+static void tensor_bind(const product *p, product_form *f, gn_dtype d, int64_t oa, int64_t ob) {
+    int bytes = types[d].bytes, t = f->form - WARPGROUP_FORMS;
+    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, oa, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, ob, bytes) };
+    product turned = product_turned(p);
+    if (t >= 0) { form_tensor(p, f, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides); return; }
+    align_sides(p, bytes, sides);
+    for (int i = 0; i < 2; i++) if ((i ? &p->b : &p->a)->rank > 2) sides[i] = (side){ 16 / bytes, sides[i].across && bytes == 2, true };
+    bool turn = d == GN_F32 && sides[1].across && (!sides[0].across || p->m <= p->n);
+    form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[f->form], sides, turn);
+}
+
+/* Fed kernels of plain f32 by tile: rows, columns; of a thread, beside its 8 rows, columns, and threads side by side; k of a stage, stages. Eight warps; those that a tile does not need share k. */
+static const struct sgemm_form { int height, width, each, lanes, step, stages; } sgemm_forms[] = {
+    { 64, 256, 16, 8, 32, 4 }, { 128, 128, 16, 8, 32, 5 }, { 64, 128, 16, 8, 32, 6 }, { 32, 128, 16, 8, 64, 4 },
+    { 16, 128, 8, 16, 64, 5 }, { 32, 64, 8, 8, 64, 6 }, { 64, 64, 8, 8, 32, 6 }, { 32, 128, 8, 8, 32, 6 }, { 64, 128, 8, 8, 32, 6 }, { 128, 128, 8, 8, 16, 6 },
+};
+enum { SGEMM_FORMS = sizeof sgemm_forms / sizeof *sgemm_forms, SGEMM_PARTS = 8, SGEMM_TURNS = 3072 };   /* of a product so large, a side is transposed first if that lets TMA feed it */
+
+static int sgemm_groups(const struct sgemm_form *f) { return 8 * 256 * f->each / (f->height * f->width); }
+
+/* Blocks that run at once when `parts` of them make a cluster, which lies within a group of processors: of an H200's 132 in groups of 18, 16 and fewer. */
+static int64_t sgemm_slots(const emit *e, int parts) {
+    static const int clusters[SGEMM_PARTS] = { 132, 66, 39, 30, 22, 17, 14, 14 };
+    return emit_processors(e) * clusters[parts - 1] / 132 * parts;
+}
+
+/* Microseconds of one block, by a model of the H200: products at 54 TFLOP/s in all, panels that come element by element beside them, or no faster than the L2 gives them; then sums are joined. */
+static double sgemm_time(const struct sgemm_form *w, const product_form *f, int64_t k, int parts) {
+    double multiplies = w->height * w->width * (w->each == 16 ? 4.88e-6 : 5.45e-6) * (w->lanes == 8 ? 1 : 1.14), copies = 4.6e-5 * ((f->feed_a ? w->height : 0) + (f->feed_b ? w->width : 0));
+    double moves = (w->height + w->width) * 9e-5, each = multiplies + copies > moves ? multiplies + copies : moves;
+    return (double)(blocks_for(blocks_for(k, w->step), parts) * w->step) * each + 1.9 + (w->each == 16 ? 1.6 : 0) + (parts > 1 ? 1 + w->height * w->width * 1.2e-4 : 0);
+}
+
+/* Of `tiles`, those that fill all processors several times, and the rest in more parts of k: the best number for these. */
+static double sgemm_rest(const emit *e, const struct sgemm_form *w, const product_form *f, int64_t k, int64_t tiles, int *out_parts) {
+    int64_t slots = emit_processors(e), rest = tiles % slots;
+    double best = (double)blocks_for(tiles, slots) * sgemm_time(w, f, k, 1), whole = (double)(tiles / slots) * sgemm_time(w, f, k, 1);
+    *out_parts = 0;
+    for (int q = 2; q <= SGEMM_PARTS && tiles > slots && rest * q <= sgemm_slots(e, q); q++) {
+        double time = whole + sgemm_time(w, f, k, q) + 1;
+        if (time < best) { best = time; *out_parts = q; }
+    }
+    return best;
+}
+
+/* The form that ends first, or with `rank` 1, 2, ... those after it. */
+static void sgemm_best(const emit *e, const product *p, product_form *f, int rank) {
+    double times[SGEMM_FORMS][SGEMM_PARTS];
+    int rest[SGEMM_FORMS], best = 0;
+    for (int i = 0; i < SGEMM_FORMS * SGEMM_PARTS; i++) {
+        const struct sgemm_form *w = &sgemm_forms[i / SGEMM_PARTS];
+        int parts = i % SGEMM_PARTS + 1;
+        int64_t tiles = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches;
+        double *time = &times[i / SGEMM_PARTS][parts - 1];
+        if (parts == 1) *time = sgemm_rest(e, w, f, p->k, tiles, &rest[i / SGEMM_PARTS]);
+        else if (!emit_has_clusters(e) || blocks_for(p->k, w->step) < parts || !sgemm_slots(e, parts)) *time = 1e300;
+        else *time = (double)blocks_for(tiles * parts, sgemm_slots(e, parts)) * sgemm_time(w, f, p->k, parts);
+    }
+    for (int r = 0; r <= rank; r++) {
+        if (r) times[best / SGEMM_PARTS][best % SGEMM_PARTS] = 1e301;
+        for (int i = 0; i < SGEMM_FORMS * SGEMM_PARTS; i++) if (times[i / SGEMM_PARTS][i % SGEMM_PARTS] < times[best / SGEMM_PARTS][best % SGEMM_PARTS]) best = i;
+    }
+    f->form = best / SGEMM_PARTS;
+    f->parts = best % SGEMM_PARTS + 1;
+    f->rest = f->parts == 1 && emit_has_clusters(e) ? rest[f->form] : 0;
+}
+
+/* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
+static int sgemm_feeds(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, int64_t offset) {
+    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, offset, 4)) return 0;
+    return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
+}
+
+static void sgemm_bind(const product *p, product_form *f, int64_t oa, int64_t ob) {
+    f->feed_a = sgemm_feeds(p->am, p->ak, p->m, p->k, &p->a, oa);
+    f->feed_b = sgemm_feeds(p->bn, p->bk, p->n, p->k, &p->b, ob);
+    f->at = f->feed_a == 2 && p->ak == 1 && p->n >= SGEMM_TURNS && p->m >= SGEMM_TURNS / 2;
+    f->bt = f->feed_b == 2 && p->bk == 1 && p->m >= SGEMM_TURNS && p->n >= SGEMM_TURNS / 2;
+    if (f->at) f->feed_a = 0;
+    if (f->bt) f->feed_b = 0;
+}
+
+/* Every product but the smallest, which end in the time that a launch takes. */
+static bool form_sgemm(const emit *e, const product *p, product_form *f, int rank) {
+    if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
+    if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
+    f->body = "sgemm_fed";
+    sgemm_bind(p, f, 0, 0);
+    sgemm_best(e, p, f, rank);
+    const struct sgemm_form *w = &sgemm_forms[f->form];
+    f->height = w->height;
+    f->width = w->width;
+    f->rows = blocks_for(p->m, f->height);
+    f->columns = blocks_for(p->n, f->width);
+    f->tiles = f->rows * f->columns;
+    return f->tiles * p->batches * f->parts < 0x7fffffff;
+}
+
+/* The kernels that run along k in a thread, for sides as they lie: the parts of k are chosen. */
+static void tiles_bind(const emit *e, const product *p, product_form *f, int64_t oa, int64_t ob) {
+    bool tiled = is_tiled(p, 4, 4, oa, ob);
+    f->at = !is_panel(p->ak, p->am, p->m, 4, &p->a, oa, 4);
+    f->bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, ob, 4);
+    bool async = tiled && emit_has_async_copies(e) && (!f->at || p->n >= 1024) && (!f->bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
+    f->body = !tiled ? "matmul" : async ? "sgemm_async" : "sgemm";
+    f->at = f->at && async;
+    f->bt = f->bt && async;
+    f->height = tiled ? 128 : 64;
+    f->width = !tiled ? 64 : async ? f->width : 128;
+    f->rows = blocks_for(p->m, f->height);
+    f->columns = blocks_for(p->n, f->width);
+    f->tiles = f->rows * f->columns;
+    f->shared = async ? (uint32_t)(128 + f->width) * 256 : 0;
+}
+
+/* By the shape of a product of dense matrices: the family of kernels, and the order in which k is summed. rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same
+   again where there are no more. */
+static product_form product_choose(const emit *e, const product *p, gn_dtype d, int rank) {
+    product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, plain;
+    int bytes = types[d].bytes;
+    form_tiles(e, p, &f, 64, 64, 128, true);
+    plain = f;
+    f.splits = 1;
+    f.span = p->k;
+    if (p->k == 0 || form_rows(e, p, bytes, 0, 0, &f)) return f;
+    if ((d == GN_F16 || d == GN_BF16 || (d == GN_F32 && env_is("GENIE_TF32", "1"))) && emit_has_tensor_cores(e)) {
+        form_on_tensor_cores(e, p, &f, d, rank);
+        return f;
+    }
+    if (d == GN_F32 && form_sgemm(e, p, &f, rank)) return f;
+    f = plain;
+    if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0) {
+        bool async = emit_has_async_copies(e) && p->n >= 1024;                /* A is to be transposed */
+        bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
+        if (rank == 1 && async && p->n > 128) wide = !wide;
+        f.body = "sgemm";
+        form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
+    }
+    return f;
+}
+
+/* The same for sides as they lie; neither may change the order of a sum. */
+static void product_bind(const emit *e, const product *p, product_form *f, gn_dtype d, int64_t oa, int64_t ob) {
+    if (p->k == 0) return;
+    if (f->lanes) form_rows(e, p, types[d].bytes, oa, ob, f);
+    else if (f->stages || f->step) tensor_bind(p, f, d, oa, ob);
+    else if (strcmp(f->body, "sgemm_fed") == 0) sgemm_bind(p, f, oa, ob);
+    else if (f->body[0] == 's') tiles_bind(e, p, f, oa, ob);
+}
+
+/* ---- what is done to a product's sums before they are stored ---- */
+
+/* The bias and the loop that alone reads the product, if there are. */
+typedef struct epilogue { uint32_t node, result; const gn_kernel_step *loop; int64_t vector; bool has_bias; } epilogue;
+
+/* A product with what is done to it. shape: of dense matrices; moves: A's leading dims make one only in a dense copy. */
+typedef struct matmul { product p, shape; epilogue t; gn_dtype d; uint32_t xa, xb; bool moves; } matmul;
+
+/* A loop that may run in a matmul's kernel: nothing in it can fail, and its inputs fit beside the kernel's own. */
+static bool is_epilogue(const emit *e, const gn_kernel_step *s) {
+    for (uint32_t i = 0; i < s->n_instrs; i++) {
+        const gn_instr *in = &e->layout->instrs[s->instr + i];
+        gn_op_info row;
+        gn_get_op(in->op - 1, &row);
+        if (row.divides && !types[in->in_dtype].real) return false;
+    }
+    return s->n_loads <= 60;
+}
+
+/* V neighbours can be read, computed and stored at once for V up to this. */
+static int64_t epilogue_vector(const emit *e, const epilogue *t, int64_t n) {
+    const gn_view *out = view_of(e, t->result);
+    int64_t largest = types[out->dtype].bytes, vector;
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) {
+        const gn_load *operand = &e->layout->loads[t->loop->load + i];
+        if (!operand->constant && types[operand->dtype].bytes > largest) largest = types[operand->dtype].bytes;
+    }
+    for (vector = 16 / largest; vector > 1 && n % vector; ) vector /= 2;
+    return vector;
+}
+
+static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text *members, text *constants) {
+    const gn_load *operand = load_of(e, l, i);
+    const char *type = types[operand->dtype].name, *compute = types[operand->dtype].compute;
+    text *body = &e->types;
+    if (!operand->constant && operand->base == t->node) { snprintf(l->names[operand->reg], sizeof l->names[0], "sum"); return; }
+    snprintf(l->names[operand->reg], sizeof l->names[0], "x%u", i);
+    if (operand->constant) { put(constants, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(operand->value)); return; }
+    char name[32];
+    snprintf(name, sizeof name, "a%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, operand->base, operand->view.offset });
+    put(members, e->waits ? ", now(a%u)" : ", a%u", i);
+    bool one = operand->view.rank == 0 || (operand->view.strides[operand->view.rank - 1] == 0 && operand->view.dims[operand->view.rank - 1] % t->vector == 0);
+    bool wide = vectorises(&operand->view, operand->view.offset, t->vector, types[operand->dtype].bytes);
+    const char *load = e->waits ? "vload" : "vconst";       /* what is read as constant may be read before the wait */
+    put(body, one ? "    %s<1>(r.w%u, a%u + " : wide ? "    %s<V>(r.w%u, a%u + " : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.w%u + v, a%u + ", load, i, i);
+    put_offset(body, &operand->view, one || wide ? "i" : "i + v", l->small);
+    put(body, ");\n");
+    snprintf(l->names[operand->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
+}
+
+/* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
+static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    const gn_view *out = view_of(e, t->result);
+    const char *type = types[d].name, *to = types[out->dtype].name;
+    text members = { 0 }, constants = { 0 };
+    if (!l) { e->failed = true; return; }
+    l->step = t->loop;
+    l->label[0] = 0;
+    l->small = is_few(gn_view_count(out));
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
+    put(&e->types, "struct @_e { typedef %s O; O *o;", to);
+    if (t->has_bias) put(&e->types, " const %s *bias;", type);
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
+        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
+    put(&e->types, "\n  template <int V> struct in { int none;");
+    if (t->has_bias) put(&e->types, " %s bias[V];", type);
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
+        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " %s w%u[V];", types[load_of(e, l, i)->dtype].name, i);
+    put(&e->types, " };\n  template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {\n");
+    emit_node(e, t->result, to, false, "o");
+    if (t->has_bias) {
+        uint32_t bias = input(e, t->node, 2);
+        int64_t stride = view_of(e, bias)->strides[0];
+        bool wide = stride == 1 && base_offset(e, bias) % (t->vector * types[d].bytes) == 0;
+        put(&e->types, wide ? "    %s<V>(r.bias, bias + c);\n" : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.bias + v, bias + (c + v) * %lldll);\n", e->waits ? "vload" : "vconst", (long long)stride);
+        emit_node(e, bias, type, true, "bias");
+        put(&members, e->waits ? ", now(bias)" : ", bias");
+    }
+    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
+    const char *sum = t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]";
+    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n", types[d].compute, constants.s ? constants.s : "");
+    if (wraps(d) && t->loop) put(&e->types, "      const %s sum = cast_to<%s>::of(%s);\n", types[d].compute, type, sum);
+    else put(&e->types, "      const %s sum = %s;\n", types[d].compute, sum);
+    text body = e->body;                                     /* instructions are written into the body */
+    e->body = (text){ 0 };
+    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
+    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *from) const { in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };\n",
+        e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
+    text_free(&e->body);
+    e->body = body;
+    put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
+    e->failed = e->failed || members.failed || constants.failed;
+    text_free(&members);
+    text_free(&constants);
+    gn_free(l);
+}
+
+/* ---- by warpgroups ---- */
+
+/* For sm_90a only. */
+static const char wgmma_text[] =
+    "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
+    "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch;\n"
+    "// REGS (TF32 with AT, which wgmma does not take from shared memory): A passes through registers; TURN: what is computed is the transpose of the result\n"
+    "// A stage has been read: by a group's products, which end together, or (REGS) by each of its warps\n"
+    "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & (P::REGS ? 31 : 127)) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
+    "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
+    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, int steps) {\n"
+    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "  u32 it = 0, z;\n"
+    "  int row, col;\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "    product_tile<P>(tile, &z, &row, &col);\n"
+    "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
+    "    for (int k = 0; k < steps; k++, it++) {\n"
+    "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
+    "      const int k0 = (first + k) * P::STEP;\n"
+    "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
+    "      bar_expect(bar, STAGE);\n"
+    "      if (!P::AT) box_load(sa, ta, k0, row, az, aw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BM / P::STEP; i++) box_load(sa + i * (P::STEP * 128), ta, row + i * P::STEP, k0, az, aw, bar);\n"
+    "      if (!P::BT) box_load(sb, tb, k0, col, bz, bw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, bz, bw, bar);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in BUFFERS of 8192 bytes.\n"
+    "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
+    "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
+    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {       // one copy of the epilogue's text: the sums move down instead\n"
+    "    const u32 to = buffers + x % P::BUFFERS * 8192;\n"
+    "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
+    "    typename P::E::template in<2> in[16];\n"
+    "    UNROLL for (int i = 0; i < 16; i++) {\n"
+    "      const i64 gr = row + r + (i & 1) * 8, c = col + x * 64 + (i >> 1) * 8 + (l & 3) * 2;\n"
+    "      const bool is = gr < P::m && c < P::n;\n"
+    "      e.template fetch<2>(is ? ((i64)z * P::m + gr) * P::n + c : 0, is ? c : 0, in[i]);\n"
+    "    }\n"
+    "    UNROLL for (int i = 0; i < 16; i++) e.template value<2>(in[i], d + i * 2, y[i].e);\n"
+    "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read %0;\" :: \"n\"(P::BUFFERS - 1) : \"memory\");\n"
+    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
+    "    UNROLL for (int n = 0; n < 8; n += 2) {\n"
+    "      const u32 w[4] = { y[n * 2].w, y[n * 2 + 1].w, y[n * 2 + 2].w, y[n * 2 + 3].w };\n"
+    "      matrix4_put(to + sr * 128 + (((n + (l >> 4)) ^ (sr & 7)) << 4), w);\n"
+    "    }\n"
+    "    asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
+    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
+    "    if (t == 0) box_store(tc, col + x * 64, row, z, to);\n"
+    "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
+    "  }\n"
+    "}\n"
+    "// The sums of one tile, in two ways. The last step has a wait of its own: the assembler takes the first wait after products for theirs,\n"
+    "// so that reads of the sums were moved before a second one (tests/sass_test.sh looks for that in machine code).\n"
+    "template <class P, bool REGS> struct wgmma_sums {\n"
+    "  static M void step(float *d, u32 base, u32 full, u32 it) {           // the products of one stage, on their way\n"
+    "    enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "    const u32 s = it % P::STAGES;\n"
+    "    bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
+    "    wgmma_fence();\n"
+    "    const u64 da = panel(base + s * STAGE + (threadIdx.x >> 7) * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
+    "    UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
+    "    wgmma_commit();\n"
+    "  }\n"
+    "  static M void add(float *d, u32 base, u32 full, u32 empty, u32 it, int steps) {\n"
+    "    for (int k = 1; k < steps; k++, it++) {\n"
+    "      step(d, base, full, it);\n"
+    "      wgmma_wait<1>();\n"
+    "      if (k > 1) wgmma_release<P>(empty, it - 1);\n"
+    "    }\n"
+    "    if (steps > 0) step(d, base, full, it);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::BW / 2>(d);\n"
+    "    if (steps > 1) wgmma_release<P>(empty, it - 1);\n"
+    "    if (steps > 0) wgmma_release<P>(empty, it);\n"
+    "  }\n"
+    "};\n"
+    "D u32 shared_word(u32 a) { u32 r; asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(r) : \"r\"(a)); return r; }\n"
+    "template <class P> struct wgmma_sums<P, true> {\n"
+    "  // A warp's 16 rows of A, 32 k, from panels of 32 rows whose k lie 128 bytes apart. Odd lanes of four read k and k + 4 the other way\n"
+    "  // round, so that no two lanes meet in a bank.\n"
+    "  static M void load(u32 *x, u32 base, u32 full, u32 it) {\n"
+    "    enum { STAGE = (P::BM + P::BW) * 128 };\n"
+    "    const u32 t = threadIdx.x, r = t >> 2 & 7, odd = t & 1, k = (t & 3) + odd * 4;\n"
+    "    const u32 a = base + it % P::STAGES * STAGE + (t >> 6) * 4096 + k * 128 + ((((t >> 5 & 1) * 4 + (r >> 2)) ^ k) << 4) + (r & 3) * 4;\n"
+    "    bar_wait(full + 8 * (it % P::STAGES), it / P::STAGES & 1);\n"
+    "    UNROLL for (int q = 0; q < 4; q++) UNROLL for (int h = 0; h < 2; h++) {\n"
+    "      const u32 v = shared_word((a ^ (h * 32)) + q * 1024), w = shared_word((a ^ (h * 32 + 576)) + q * 1024);   // rows 8 h on; k + 4\n"
+    "      x[q * 4 + h] = odd ? w : v;\n"
+    "      x[q * 4 + h + 2] = odd ? v : w;\n"
+    "    }\n"
+    "  }\n"
+    "  static M void step(float *d, const u32 *x, u32 base, u32 it) {\n"
+    "    enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "    const u64 db = panel(base + it % P::STAGES * STAGE + A, 8192);\n"
+    "    wgmma_fence();\n"
+    "    UNROLL for (int q = 0; q < 4; q++) P::mma(d, x + q * 4, db + q * 2);\n"
+    "    wgmma_commit();\n"
+    "  }\n"
+    "  // While the products of one stage run, the rows of the next are read: two stages at a time, since registers have no index.\n"
+    "  static M void add(float *d, u32 base, u32 full, u32 empty, u32 it, int steps) {\n"
+    "    u32 x[2][16];\n"
+    "    int k = 0;\n"
+    "    if (steps < 1) return;\n"
+    "    load(x[0], base, full, it);\n"
+    "    for (; k + 2 < steps; k += 2, it += 2) {\n"
+    "      step(d, x[0], base, it);\n"
+    "      wgmma_wait<1>();\n"
+    "      if (k) wgmma_release<P>(empty, it - 1);\n"
+    "      load(x[1], base, full, it + 1);\n"
+    "      step(d, x[1], base, it + 1);\n"
+    "      wgmma_wait<1>();\n"
+    "      wgmma_release<P>(empty, it);\n"
+    "      load(x[0], base, full, it + 2);\n"
+    "    }\n"
+    "    const bool two = k + 1 < steps;\n"
+    "    if (two) {\n"
+    "      step(d, x[0], base, it);\n"
+    "      wgmma_wait<1>();\n"
+    "      if (k) wgmma_release<P>(empty, it - 1);\n"
+    "      load(x[1], base, full, it + 1);\n"
+    "      step(d, x[1], base, it + 1);\n"
+    "      wgmma_wait<0>();\n"
+    "      wgmma_keep<P::BW / 2>(d);\n"
+    "    } else {\n"
+    "      step(d, x[0], base, it);\n"
+    "      wgmma_wait<0>();\n"
+    "      wgmma_keep<P::BW / 2>(d);\n"
+    "      if (k) wgmma_release<P>(empty, it - 1);\n"
+    "    }\n"
+    "    wgmma_release<P>(empty, it);\n"
+    "    if (two) wgmma_release<P>(empty, it + 1);\n"
+    "  }\n"
+    "};\n"
+    "// A group's sums to the epilogue, 64 columns at a time: one copy of its text. Columns of a transpose: neighbouring rows change places first.\n"
+    "template <class P> M void wgmma_put(const typename P::E &e, u32 z, int row, int col, float *d) {\n"
+    "  const int t = threadIdx.x, l = t & 31, r = row + (t >> 7) * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = col + (l & 3) * 2;\n"
+    "  const bool odd = l & 4;\n"
+    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW; x += 64) {\n"
+    "    UNROLL for (int i = 0; i < 16; i++) {\n"
+    "      if (P::TURN) {\n"
+    "        const float in = __shfl_xor_sync(0xffffffffu, odd ? d[i * 2] : d[i * 2 + 1], 4), v[2] = { odd ? in : d[i * 2], odd ? d[i * 2 + 1] : in };\n"
+    "        product_put<P, 2>(e, (float *)0, z, c + x + (i >> 1) * 8 + (odd ? 1 : 0), r - (odd ? 1 : 0) + (i & 1) * 8, v);\n"
+    "      } else product_put<P, 2>(e, (float *)0, z, r + (i & 1) * 8, c + x + (i >> 1) * 8, d + i * 2);\n"
+    "    }\n"
+    "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
+    "  }\n"
+    "}\n"
+    "// A group's sums to `mine`, for wgmma_join: rows of the result, 8 longer than they have to be.\n"
+    "template <class P> M void wgmma_leave(float *mine, const float *d) {\n"
+    "  const int t = threadIdx.x, l = t & 31, r = (t >> 7) * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
+    "  UNROLL for (int i = 0; i < P::BW / 4; i++) {\n"
+    "    const int y = r + (i & 1) * 8, x = c + (i >> 1) * 8;\n"
+    "    if (P::TURN) { mine[x * (P::BM + 8) + y] = d[i * 2]; mine[(x + 1) * (P::BM + 8) + y] = d[i * 2 + 1]; }\n"
+    "    else *(float2 *)(mine + y * (P::BW + 8) + x) = make_float2(d[i * 2], d[i * 2 + 1]);\n"
+    "  }\n"
+    "}\n"
+    "// A group's sums of all tiles of this block: stored, or left in `mine` for the cluster's other blocks.\n"
+    "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, int steps, float *mine) {\n"
+    "  enum { STAGE = (P::BM + P::BW) * 128, CELLS = P::BW / 2 };\n"
+    "  const int t = threadIdx.x, wg = t >> 7;\n"
+    "  u32 it = 0, z;\n"
+    "  int row, col;\n"
+    "  float d[CELLS];\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
+    "    product_tile<P>(tile, &z, &row, &col);\n"
+    "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
+    "    wgmma_sums<P, P::REGS>::add(d, base, full, empty, it, steps);\n"
+    "    it += steps > 0 ? steps : 0;\n"
+    "    if (P::KC > 1) { group_sync<P::BM * 2>(1); wgmma_leave<P>(mine, d); }   // no group still reads the stages\n"
+    "    else if (P::BULK) wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * (P::BUFFERS * 8192), (int)z, row + wg * 64, col, d);\n"
+    "    else wgmma_put<P>(e, z, row, col, d);\n"
+    "  }\n"
+    "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
+    "}\n"
+    "// The sums of the cluster's blocks added, each block some rows.\n"
+    "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 rank) {\n"
+    "  u32 z;\n"
+    "  int row, col;\n"
+    "  enum { HEIGHT = P::TURN ? P::BW : P::BM, WIDTH = P::TURN ? P::BM : P::BW };\n"
+    "  if (P::TURN) product_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  for (int i = threadIdx.x; i < HEIGHT / P::KC * (WIDTH / 4); i += blockDim.x) {\n"
+    "    const int r = (int)rank * (HEIGHT / P::KC) + i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;\n"
+    "    const bool is = row + r < P::m && col + c < P::n;\n"
+    "    const i64 at = is ? ((i64)z * P::m + row + r) * P::n + col + c : 0;\n"
+    "    typename P::E::template in<4> in;\n"
+    "    if (P::W >= 4) e.template fetch<4>(at, is ? col + c : 0, in);\n"
+    "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
+    "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (WIDTH + 8) + c) * 4, p); v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
+    "    if (P::W < 4) product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
+    "    else if (is) { typename P::E::O y[4]; e.template value<4>(in, v, y); vstore<4>(e.o + at, y); }\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
+    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
+    "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
+    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / (P::REGS ? 16 : 64)); }\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
+    "  if (threadIdx.x >= P::BM * 2) {\n"
+    "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
+    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, steps);   // the next kernel starts as blocks end: told earlier, it costs this one 1%\n"
+    "    __syncwarp();\n"
+    "  } else {\n"
+    "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
+    "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
+    "  }\n"
+    "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
+    "}\n"
+;
+
+/* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
+typedef struct panels { bool scratch, moved, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
+
+/* Sizes to 2^32, strides that are multiples of 16 bytes below 2^40: what the driver would refuse when the plan runs. */
+static bool map_is_possible(const tensor_map *m) {
+    bool is = m->offset % 16 == 0;
+    for (int i = 0; i < 4; i++) is = is && m->dims[i] && m->dims[i] <= 1ull << 32 && m->box[i] && m->box[i] <= 256;
+    for (int i = 0; i < 3; i++) is = is && m->strides[i] && m->strides[i] % 16 == 0 && m->strides[i] < 1ull << 40;
+    return is;
+}
+
+static void emit_map(emit *e, const char *name, gn_dtype d, const panels *panel) {
+    uint64_t bytes = types[d].bytes;
+    tensor_map m = { .scratch = panel->scratch, .moved = panel->moved, .plain = panel->plain, .node = panel->node, .offset = panel->offset, .dtype = d, .dims = { (uint64_t)panel->inner, (uint64_t)panel->outer, 1, 1 },
+                     .strides = { panel->outer > 1 ? (uint64_t)panel->stride * bytes : 16, 16, 16 }, .box = { (uint32_t)panel->box_inner, (uint32_t)panel->box_outer, 1, 1 } };
+    for (int i = 0; i < panel->batch.rank; i++) {
+        int at = panel->batch.rank - 1 - i;
+        if (!panel->batch.strides[at]) continue;
+        m.dims[2 + i] = (uint64_t)panel->batch.dims[at];
+        m.strides[1 + i] = (uint64_t)panel->batch.strides[at] * bytes;
+    }
+    if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read a side as it lies");
+    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
+    e->maps[e->n_maps] = m;
+    put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
+    emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
+}
+
+/* One side of a product: `tile` rows of it at a time, k along memory or (across) the rows. */
+static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile) {
+    int step = 128 / types[view_of(e, node)->dtype].bytes;
+    panels panel = { .moved = e->moved == node + 1, .node = e->moved == node + 1 ? UINT32_MAX : e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
+                 .box_inner = step, .box_outer = across ? step : tile };
+    return panel;
+}
+
+/* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
+static void emit_transposed(emit *e, uint32_t node, panels *panel, int64_t batches, int tile, size_t *at) {
+    enum { GRID_Y = 65535 };                                 /* the most blocks in y; they take further k in turn */
+    int64_t outer = panel->inner, k = panel->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = panel->batch.rank ? batches : 1, down = blocks_for(k, 32);
+    put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)panel->stride,
+        (long long)pitch, (long long)tiles);
+    put_offset(&e->types, &panel->batch, "z", is_small(&panel->batch));
+    put(&e->types, "; }\n};\n");
+    emit_early(e);
+    emit_node(e, node, "float", true, "a");
+    emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
+    emit_await(e);
+    put(&e->body, "  transposed<@_p>(a, o);\n");
+    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)(down < GRID_Y ? down : GRID_Y), 256);
+    *panel = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = panel->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
+    *at = gn_size_add(*at, gn_size_align(gn_size_mul(gn_size_mul((size_t)n, (size_t)outer), gn_size_mul((size_t)pitch, 4)), 256));
+    if (*at > e->scratch) e->scratch = *at;
+}
+
+/* A copy in scratch memory, from *at on, whose rows begin at multiples of 16 bytes. */
+static void emit_aligned(emit *e, uint32_t node, panels *panel, int64_t inner_stride, size_t *at) {
+    gn_dtype d = view_of(e, node)->dtype;
+    int64_t bytes = types[d].bytes, pitch = blocks_for(panel->inner * bytes, 16) * 16 / bytes, step = panel->outer * pitch;
+    gn_view from = panel->batch, to;
+    int r = from.rank;
+    from.dtype = d;
+    from.rank = r + 2;
+    from.dims[r] = panel->outer;
+    from.dims[r + 1] = panel->inner;
+    from.strides[r] = panel->stride;
+    from.strides[r + 1] = inner_stride;
+    to = from;
+    to.strides[r] = pitch;
+    to.strides[r + 1] = 1;
+    for (int i = r - 1; i >= 0; i--) {
+        if (!from.strides[i] && r <= 2) { from.dims[i] = to.dims[i] = 1; continue; }      /* the same for all of this dim */
+        to.strides[i] = panel->batch.strides[i] = step;
+        step *= from.dims[i];
+    }
+    if (r > 2) panel->batch = gn_view_collapse(&panel->batch);                          /* as many dims as a map has */
+    emit_early(e);
+    emit_copy_views(e, "aligned", to, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at }, from, at_node(e, node, 0));
+    panel->scratch = true;
+    panel->moved = false;
+    panel->node = UINT32_MAX;
+    panel->offset = (int64_t)*at;
+    panel->stride = pitch;
+    *at = gn_size_add(*at, gn_size_align(gn_size_mul((size_t)step, (size_t)bytes), 256));
+    if (*at > e->scratch) e->scratch = *at;
+}
+
+/* The map's coordinates of batch z. */
+static void put_batch(text *types_text, const char *name, const gn_view *batch) {
+    for (int i = 0; i < 2; i++) {
+        int at = batch->rank - 1 - i;
+        put(types_text, "  static M int %s%c(u32 z) { return ", name, i ? 'w' : 'z');
+        if (at < 0 || !batch->strides[at]) put(types_text, "0; }\n");
+        else if (at == 0 && i == 0) put(types_text, "(int)z; }\n");
+        else put(types_text, i ? "(int)(z / %lldu); }\n" : "(int)(z %% %lldu); }\n", (long long)batch->dims[batch->rank - 1]);
+    }
+}
+
+/* d += A B for 64 rows and `width` columns; A lies in shared memory, or in 4 registers. */
+static void put_wgmma(text *types_text, const char *name, int width, gn_dtype d, bool registers, bool at, bool bt) {
+    const char *type = gn_dtype_name(d);
+    int n = width / 2;
+    if (d == GN_F32) type = "tf32";
+    put(types_text, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, d == GN_F32 ? 8 : 16, type, type);
+    for (int i = 0; i < n; i++) put(types_text, "%s%%%d", i ? "," : "", i);
+    if (registers) put(types_text, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1%s;\"\n    :", n, n + 1, n + 2, n + 3, n + 4, d == GN_F32 ? "" : bt ? ", 1" : ", 0");
+    else if (d == GN_F32) put(types_text, "}, %%%d, %%%d, 1, 1, 1;\"\n    :", n, n + 1);
+    else put(types_text, "}, %%%d, %%%d, 1, 1, 1, %d, %d;\"\n    :", n, n + 1, at, bt);
+    for (int i = 0; i < n; i++) put(types_text, "%s\"+f\"(d[%d])", i ? "," : " ", i);
+    put(types_text, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n" : " : \"l\"(a), \"l\"(b));\n}\n");
+}
+
+/* The same in memory that TMA can read: a copied side is written there first. */
+static panels emit_panels(emit *e, uint32_t node, bool across, bool copied, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile, size_t *scratch) {
+    bool turns = copied && view_of(e, node)->dtype == GN_F32 && outer_stride == 1 && k_stride != 1;
+    panels panel = panels_of(e, node, across || turns, outer, p->k, outer_stride, k_stride, batch, tile);
+    if (turns) emit_transposed(e, node, &panel, p->batches, tile, scratch);
+    else if (copied) emit_aligned(e, node, &panel, across ? outer_stride : k_stride, scratch);
+    return panel;
+}
+
+static void emit_warpgroups(emit *e, uint32_t node, const product *given, const product_form *f, const epilogue *t) {
+    static const char *const bounds[3][3] = { { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
+                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" },
+                                              { "__launch_bounds__(512, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(512, 1)" } };
+    product turned = product_turned(given);
+    const product *p = f->turn ? &turned : given;
+    uint32_t xa = input(e, node, f->turn), xb = input(e, node, !f->turn);
+    gn_dtype d = view_of(e, xa)->dtype;
+    text *y = &e->types;
+    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && given->n % 8 == 0 && f->parts == 1 && !f->turn;
+    int h = f->height, w = f->width, buffers = w == 192 ? 1 : 2;
+    bool at = f->turn ? f->bt : f->at, bt = f->turn ? f->at : f->bt, registers = d == GN_F32 && at;
+    size_t scratch = 0;
+    panels side_a = emit_panels(e, xa, at, f->copied[f->turn], p, p->m, p->am, p->ak, &p->a, h, &scratch), b = emit_panels(e, xb, bt, f->copied[!f->turn], p, p->n, p->bn, p->bk, &p->b, w, &scratch);
+    int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
+    char name[64];
+    if (d == GN_F32 && bt) { emit_transposed(e, xb, &b, p->batches, w, &scratch); bt = false; }
+    emit_early(e);
+    emit_await(e);
+    put_epilogue(e, t, d);
+    put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
+    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)given->m, (long long)given->n, (long long)p->k,
+        (long long)total, (long long)f->rows, (long long)f->columns);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, BULK = %d, BUFFERS = %d, STEP = %d };\n  static M void mma(float *d, %s a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height,
+        f->width, f->stages, f->parts, at, bt, registers, f->turn, bulk, buffers, 128 / types[d].bytes, registers ? "const u32 *" : "u64");
+    put_batch(y, "a", &side_a.batch);
+    put_batch(y, "b", &b.batch);
+    put(y, "};\n");
+    emit_map(e, "a", d, &side_a);
+    emit_map(e, "b", d, &b);
+    if (bulk) emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype, &(panels){ .node = e->layout->lay[t->result].base, .inner = p->n, .outer = p->m, .stride = p->n, .batch = { .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, .box_inner = 64, .box_outer = 64 });
+    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
+    e->bounds = bounds[(h - 1) / 64][f->parts >> 1];
+    snprintf(name, sizeof name, "wgmma_%s_%dx%d", d == GN_F32 ? "tf32" : gn_dtype_name(d), f->height, f->width);
+    if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
+    snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
+    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? (uint32_t)h * 2 + 128 : 160, f->shared + (bulk ? (uint32_t)(h * 128 * buffers) : 0));
+}
+
+/* For sm_90a only. */
+static const char sgemm_text[] =
+    "// f32 without tensor cores: tiles of BM x BW by 8 warps that do nothing but multiply, 8 x EACH a thread, LANES threads side by side. They are fed by four warps through STAGES of STEP k\n"
+    "// in shared memory, where m and n run along memory: by TMA (FEED_A, FEED_B 0), or element by element from where m or n (1) or k (2) runs along memory, or none. The 8 warps are GROUPS\n"
+    "// that share the k of a stage, KC blocks of a cluster share all k; sums are joined in this order. FIRST: the launch's first tile; a(batch), b(batch): offsets; az, aw, bz, bw: the maps' coordinates.\n"
+    "D void copy4(u32 to, const float *from) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4;\" :: \"r\"(to), \"l\"(from) : \"memory\"); }\n"
+    "D void copy4(u32 to, const float *from, bool in) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(in ? 4 : 0) : \"memory\"); }\n"
+    "// N rows and STEP k of one side, `rows` and `ks` of them there, the rest zeros: from p to rows of PITCH elements for each k. 128 threads.\n"
+    "template <int N, int PITCH, int STEP, int FEED, i64 ROW, i64 K> M void sgemm_copy(u32 to, const float *p, i64 rows, i64 ks) {\n"
+    "  enum { R = FEED == 2 ? 16 : N < 128 ? N : 128, Q = 128 / R };\n"
+    "  const int t = threadIdx.x & 127, r = FEED == 2 ? t / Q : t % R, k = FEED == 2 ? t % Q : t / R, rows_left = (rows < N ? (int)rows : N) - r, left = (ks < STEP ? (int)ks : STEP) - k;\n"
+    "  p += r * ROW + k * K;\n"
+    "  to += (k * PITCH + r) * 4;\n"
+    "  if (rows >= N && ks >= STEP) {                                     // few instructions: the warps that multiply leave few to issue\n"
+    "    UNROLL for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K));\n"
+    "  } else if (ks >= STEP) {\n"
+    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left);\n"
+    "  } else {\n"
+    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left && q < left);\n"
+    "  }\n"
+    "}\n"
+    "D void bar_more(u32 b, u32 bytes) { asm volatile(\"mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
+    "// One side of a stage; its bytes are added to what the stage waits for.\n"
+    "template <class P> M void sgemm_feed_a(const tmap *ta, const float *a, u32 to, u32 bar, u32 z, int row, int k) {\n"
+    "  if (P::FEED_A) sgemm_copy<P::BM, P::PA, P::STEP, P::FEED_A, P::AM, P::AK>(to, a + (P::a(z) + row * P::AM + k * P::AK), P::m - row, P::k - k);\n"
+    "  else if (threadIdx.x == 256) { bar_more(bar, P::BM * P::STEP * 4); box_load(to, ta, row, k, P::az(z), P::aw(z), bar); }\n"
+    "}\n"
+    "template <class P> M void sgemm_feed_b(const tmap *tb, const float *b, u32 to, u32 bar, u32 z, int col, int k) {\n"
+    "  if (P::FEED_B) sgemm_copy<P::BW, P::PB, P::STEP, P::FEED_B, P::BN, P::BK>(to, b + (P::b(z) + col * P::BN + k * P::BK), P::n - col, P::k - k);\n"
+    "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
+    "}\n"
+    "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the first stage waiting for the issue of more of them.\n"
+    "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
+    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? 2 : 0 };\n"
+    "  if (P::EARLY) await_previous();\n"
+    "  for (int it = 0; it < steps + LAG; it++) {\n"
+    "    const u32 s = (u32)it % P::STAGES, bar = full + 8 * s, to = base + s * STAGE;\n"
+    "    const int k = (first + it) * P::STEP;\n"
+    "    if (it < steps) {\n"
+    "      bar_wait(empty + 8 * s, ((u32)it / P::STAGES & 1) ^ 1);\n"
+    "      sgemm_feed_a<P>(ta, a, to, bar, z, row, k);\n"
+    "      sgemm_feed_b<P>(tb, b, to + A, bar, z, col, k);\n"
+    "    }\n"
+    "    if (LAG) copy_commit();\n"
+    "    if (it < LAG) continue;\n"
+    "    copy_wait<LAG>();\n"
+    "    bar_arrive(full + 8 * ((u32)(it - LAG) % P::STAGES));\n"
+    "  }\n"
+    "}\n"
+    "// Four neighbours of the tile, summed over the groups of warps.\n"
+    "template <class P> M void sgemm_groups(const float *sums, float *v) {\n"
+    "  vload<4>(v, sums);\n"
+    "  UNROLL for (int g = 1; g < P::GROUPS; g++) { float more[4]; vload<4>(more, sums + g * (P::BM * P::BW)); UNROLL for (int j = 0; j < 4; j++) v[j] += more[j]; }\n"
+    "}\n"
+    "// The sums of the block's groups, then of the cluster's blocks, each of which stores some. What the epilogue reads is under way before any of it is stored.\n"
+    "template <class P> M void sgemm_join(const typename P::E &e, float *sums, u32 base, u32 rank, u32 z, int row, int col) {\n"
+    "  enum { ITEMS = P::BM * P::BW / 4, STEP = 256 * P::KC, AT_ONCE = ITEMS / STEP, U = AT_ONCE > 4 ? 4 : AT_ONCE ? AT_ONCE : 1, W = P::W < 4 ? P::W : 4 };\n"
+    "  if (P::KC > 1 && P::GROUPS > 1) _Pragma(\"unroll 4\") for (int i = threadIdx.x; i < ITEMS; i += 256) { float v[4]; sgemm_groups<P>(sums + i * 4, v); vstore<4>(sums + i * 4, v); }\n"
+    "  if (P::KC > 1) cluster_sync();\n"
+    "  for (int first = (int)(rank * 256 + threadIdx.x); first < ITEMS; first += STEP * U) {\n"
+    "    typename P::E::template in<W> in[U][4 / W];\n"
+    "    float v[U][4];\n"
+    "    i64 at[U][4 / W];\n"
+    "    UNROLL for (int u = 0; u < U; u++) UNROLL for (int j = 0; j < 4 / W; j++) {\n"
+    "      const int i = first + u * STEP, r = row + i / (P::BW / 4), c = col + i % (P::BW / 4) * 4 + j * W;\n"
+    "      const bool is = i < ITEMS && r < P::m && c < P::n;\n"
+    "      at[u][j] = is ? ((i64)z * P::m + r) * P::n + c : -1;\n"
+    "      e.template fetch<W>(is ? at[u][j] : 0, is ? c : 0, in[u][j]);\n"
+    "    }\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const int i = first + u * STEP < ITEMS ? first + u * STEP : 0;\n"
+    "      if (P::KC == 1) { sgemm_groups<P>(sums + i * 4, v[u]); continue; }\n"
+    "      UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + i * 16, p); v[u][0] = p ? v[u][0] + o.x : o.x; v[u][1] = p ? v[u][1] + o.y : o.y; v[u][2] = p ? v[u][2] + o.z : o.z; v[u][3] = p ? v[u][3] + o.w : o.w; }\n"
+    "    }\n"
+    "    UNROLL for (int u = 0; u < U; u++) UNROLL for (int j = 0; j < 4 / W; j++) {\n"
+    "      typename P::E::O y[W];\n"
+    "      e.template value<W>(in[u][j], v[u] + j * W, y);\n"
+    "      if (at[u][j] >= 0) vstore<W>(e.o + at[u][j], y);\n"
+    "    }\n"
+    "  }\n"
+    "  if (P::KC > 1) cluster_sync();                                    // no block leaves while another reads its memory\n"
+    "}\n"
+    "template <class P> M void sgemm_fed(const tmap *ta, const tmap *tb, const float *a, const float *b, const typename P::E &e) {\n"
+    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, DOWN = 256 / P::LANES, ACROSS = P::LANES * P::EACH, WIDE = P::BW / ACROSS, WARPS = P::BM / DOWN * WIDE, SPAN = P::STEP / P::GROUPS };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
+    "  const u32 base = shared_address(memory), full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = warp % WARPS / WIDE * DOWN + lane / P::LANES * 4, tc = warp % WIDE * ACROSS + lane % P::LANES * 4;\n"
+    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = (int)rank * span, steps = all - first < span ? all - first : span;\n"
+    "  u32 z;\n"
+    "  int row, col;\n"
+    "  product_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  if (P::EARLY) let_next_start();\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, P::EVERY ? 256 : 8); }\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (t >= 256) {\n"
+    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 56;\");\n"
+    "    if (threadIdx.x == 256 || P::FEED_A || P::FEED_B) sgemm_feed<P>(ta, tb, a, b, base, full, empty, z, row, col, first, steps);\n"
+    "    return;\n"
+    "  }\n"
+    "  asm volatile(\"setmaxnreg.inc.sync.aligned.u32 224;\");\n"
+    "  if (P::EARLY) await_previous();\n"
+    "  float acc[8][P::EACH];\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j++) acc[i][j] = 0.f;\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    const u32 s = (u32)step % P::STAGES;\n"
+    "    const float *sa = (const float *)(memory + s * STAGE) + (warp / WARPS * (SPAN * P::PA) + tr), *sb = (const float *)(memory + s * STAGE + A) + (warp / WARPS * (SPAN * P::PB) + tc);\n"
+    "    bar_wait(full + 8 * s, (u32)step / P::STAGES & 1);\n"
+    "    UNROLL for (int k = 0; k < SPAN; k++) {\n"
+    "      float x[8], y[P::EACH];\n"
+    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * P::PA + i * (DOWN / 8));\n"
+    "      UNROLL for (int j = 0; j < P::EACH; j += 4) vload<4>(y + j, sb + k * P::PB + j * P::LANES);\n"
+    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "    }\n"
+    "    __syncwarp();\n"
+    "    if (P::EVERY || lane == 0) bar_arrive(empty + 8 * s);\n"
+    "  }\n"
+    "  float *sums = (float *)memory, *mine = sums + (warp / WARPS * (P::BM * P::BW) + tr * P::BW + tc);\n"
+    "  group_sync<256>(1);                                               // all have read the last stage\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j += 4) vstore<4>(mine + ((i & 3) + (i >> 2) * (DOWN / 2)) * P::BW + j * P::LANES, &acc[i][j]);\n"
+    "  group_sync<256>(1);\n"
+    "  sgemm_join<P>(e, sums, base, rank, z, row, col);\n"
+    "}\n"
+;
+
+/* One side of a product as a fed kernel reads it: for TMA, or for copies of elements. */
+static panels sgemm_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, const struct sgemm_form *w, int tile, size_t *scratch) {
+    panels panel = panels_of(e, node, true, outer, p->k, outer_stride, k_stride, batch, tile);
+    if (turned) {
+        panel = (panels){ .inner = p->k, .outer = outer, .stride = outer_stride, .batch = *batch };
+        emit_transposed(e, node, &panel, p->batches, tile, scratch);
+    }
+    panel.plain = true;
+    panel.box_inner = tile;
+    panel.box_outer = w->step;
+    return panel;
+}
+
+/* `tiles` tiles from the first-th on, in parts of k. */
+static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, const panels *side_a, const panels *side_b, int64_t first, int64_t tiles, int parts) {
+    const product *p = &x->p;
+    const struct sgemm_form *w = &sgemm_forms[f->form];
+    text *y = &e->types;
+    int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
+    uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
+    char name[64], bounds[64];
+    emit_early(e);                                           /* sgemm_fed waits by itself, behind its preparations */
+    put_epilogue(e, &x->t, GN_F32);
+    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
+        (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
+    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d };\n", (long long)x->t.vector, w->height, w->width,
+        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, TEST_SWITCH("GENIE_CUDA_EVERY_LANE", "1"));
+    put_batch(y, "a", &side_a->batch);
+    put_batch(y, "b", &side_b->batch);
+    put(y, "  static M i64 a(u32 z) { return ");
+    put_offset(y, &p->a, "z", is_small(&p->a));
+    put(y, "; }\n  static M i64 b(u32 z) { return ");
+    put_offset(y, &p->b, "z", is_small(&p->b));
+    put(y, "; }\n};\n");
+    if (f->feed_a) emit_node(e, x->xa, "float", true, "a"); else emit_map(e, "a", GN_F32, side_a);
+    if (f->feed_b) emit_node(e, x->xb, "float", true, "b"); else emit_map(e, "b", GN_F32, side_b);
+    put(&e->body, "  sgemm_fed<@_p>(%s, %s, %s, %s, e);\n", f->feed_a ? "0" : "&a", f->feed_b ? "0" : "&b", f->feed_a ? "a" : "0", f->feed_b ? "b" : "0");
+    snprintf(bounds, sizeof bounds, "__cluster_dims__(%d, 1, 1) __launch_bounds__(384, 1)", parts);
+    e->bounds = parts > 1 ? bounds : "__launch_bounds__(384, 1)";
+    snprintf(name, sizeof name, "sgemm_fed_%dx%d_k%dx%d_%d%d%s", w->height, w->width, groups, parts, f->feed_a, f->feed_b, x->t.loop ? "_epilogue" : "");
+    emit_launch_shared(e, name, (uint64_t)(tiles * parts), 1, 384, fed > joined ? fed : joined);
+}
+
+static void emit_sgemm(emit *e, const matmul *x, const product_form *f) {
+    const product *p = &x->p;
+    const struct sgemm_form *w = &sgemm_forms[f->form];
+    int64_t tiles = f->tiles * p->batches, whole = f->rest ? tiles - tiles % emit_processors(e) : tiles;
+    size_t scratch = 0;
+    panels side_a = sgemm_side(e, x->xa, f->at, p, p->m, p->am, p->ak, &p->a, w, w->height, &scratch), b = sgemm_side(e, x->xb, f->bt, p, p->n, p->bn, p->bk, &p->b, w, w->width, &scratch);
+    emit_sgemm_part(e, x, f, &side_a, &b, 0, whole, f->parts);
+    if (f->rest) emit_sgemm_part(e, x, f, &side_a, &b, whole, tiles - whole, f->rest);
+}
+
+/* Where one side of a product lies; turned: a copy that runs along its rows, in scratch memory. */
+static param product_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t *outer_stride, int64_t *k_stride, gn_view *batch, size_t *scratch) {
+    panels panel = { .inner = p->k, .outer = outer, .stride = *outer_stride, .batch = *batch };
+    if (!turned) return at_node(e, node, 0);
+    emit_transposed(e, node, &panel, p->batches, 0, scratch);
+    *outer_stride = 1;
+    *k_stride = panel.stride;
+    *batch = panel.batch;
+    return (param){ PARAM_PLAN, REGION_SCRATCH, panel.offset };
+}
+
+/* The sums of the parts of k, in scratch memory from `at` on. */
+static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
+    size_t bytes = gn_size_add(at, gn_size_mul(gn_size_mul((size_t)f->splits, (size_t)(p->m * p->n)), types[d].bytes == 8 || d == GN_U32 ? 8 : 4));      /* of what is computed in */
+    if (bytes > e->scratch) e->scratch = bytes;
+    emit_early(e);
+    emit_await(e);
+    put_epilogue(e, t, d);
+    put_product_type(e, p, f, d, t->vector);
+    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
+    put(&e->body, "  product_sum<@_p>(parts, e);\n");
+    emit_launch(e, t->loop ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p->m * p->n, 256 * (t->vector < 4 ? t->vector : 4)), 1, 256);
+}
+
+static void emit_own_product(emit *e, const matmul *x, product_form f) {
+    uint32_t node = x->t.node, xa = x->xa, xb = x->xb;
+    gn_dtype d = x->d;
+    product p = x->p;
+    epilogue t = x->t;
+    const char *type = types[d].name;
+    bool few = f.body[0] == 'r', cut = f.splits > 1;
+    char name[64];
+    size_t scratch = 0;
+    if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
+    if (strcmp(f.body, "sgemm_fed") == 0) { emit_sgemm(e, x, &f); return; }
+    bool copied = f.body[0] == 's';                          /* sides that lie the other way are transposed first */
+    param at = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
+    if (f.step) emit_early(e);
+    emit_await(e);
+    if (!cut) put_epilogue(e, &t, d);
+    else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n", types[d].compute);   /* sums of parts are stored as they are */
+    if (cut) put(&e->body, "  const @_e e = {};\n");
+    put_product_type(e, &p, &f, d, t.vector);
+    emit_pointer(e, type, true, "a", at);
+    emit_pointer(e, type, true, "b", b);
+    if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)scratch });
+    put(&e->body, few ? "  %s<@_p>(a, b, e);\n" : "  %s<@_p>(a, b, e, %s);\n", f.body, cut ? "parts" : "0");
+    int n = snprintf(name, sizeof name, "%s_%s", f.body, d == GN_F32 && f.step ? "tf32" : gn_dtype_name(d));
+    if (f.step) n += snprintf(name + n, sizeof name - (size_t)n, "_%dx%d", f.height, f.width);
+    snprintf(name + n, sizeof name - (size_t)n, "%s", e->tail && !cut ? "_epilogue" : "");
+    if (f.step || (f.body[0] == 's' && f.shared && f.width == 128)) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
+    emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)f.splits, 256, f.shared);
+    if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
+}
+
+/* ---- products by cuBLASLt ---- */
+
+/* Descriptions of a product for cuBLASLt and what it proposes; of one plan. */
+struct blas_product { gn__cu_handle product, a, b, out; uint64_t algorithm[8], mark; size_t workspace; bool has_bias; };
+
+/* The device's handle of cuBLASLt; NULL: there is none. Its context is current. */
+static gn__cu_handle emit_blas_handle(const emit *e) {
+    struct device *gpu = e->device;
+    if (atomic_load(&gpu->blas_failed)) return NULL;
+    pthread_mutex_lock(&gpu->lock);
+    if (!gpu->blas_tried) {
+        gpu->blas_tried = true;
+        if (!load_blas() || blas.cublasLtCreate(&gpu->blas) != 0) gpu->blas = NULL;
+    }
+    pthread_mutex_unlock(&gpu->lock);
+    return gpu->blas;
+}
+
+static void blas_free(blas_product *q) {
+    if (!q) return;
+    if (q->product) blas.cublasLtMatmulDescDestroy(q->product);
+    gn__cu_handle layouts[3] = { q->a, q->b, q->out };
+    for (int i = 0; i < 3; i++) if (layouts[i]) blas.cublasLtMatrixLayoutDestroy(layouts[i]);
+    gn_free(q);
+}
+
+/* Of height by width, columns one after another, the next of them `stride` elements on. */
+static bool blas_layout(gn__cu_handle *out, gn_dtype d, int64_t height, int64_t width, int64_t stride, int64_t batches, int64_t batch_stride) {
+    int32_t count = (int32_t)batches;
+    if (stride < (height > 1 ? height : 1) || batches > INT32_MAX) return false;
+    return blas.cublasLtMatrixLayoutCreate(out, d == GN_F32 ? 0 : d == GN_F16 ? 2 : 14, (uint64_t)height, (uint64_t)width, stride) == 0 &&
+           (batches == 1 || (blas.cublasLtMatrixLayoutSetAttribute(*out, 5, &count, sizeof count) == 0 && blas.cublasLtMatrixLayoutSetAttribute(*out, 6, &batch_stride, sizeof batch_stride) == 0));
+}
+
+/* One side of a product: `outer` rows (of A) or columns (of B), k apart by k_stride. *out_turned: k runs along memory. */
+static bool blas_side(gn__cu_handle *out, gn_dtype d, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const product *p, const gn_view *batch, int32_t *out_turned) {
+    int64_t step = batch->rank ? batch->strides[0] : 0;
+    *out_turned = k_stride == 1 && outer_stride != 1;
+    if (batch->rank > 1 || step < 0 || (!*out_turned && outer_stride != 1)) return false;
+    return *out_turned ? blas_layout(out, d, k, outer, outer_stride, p->batches, step) : blas_layout(out, d, outer, k, k_stride, p->batches, step);
+}
+
+/* The largest power of two, to 64, that an offset is a multiple of; values begin at multiples of 64. */
+static uint32_t alignment_of(int64_t offset) { return offset & 63 ? (uint32_t)(offset & -offset & 63) : 64; }
+
+/* What an algorithm is: its id, tile, parts of k, how they are joined, order of tiles, an option, stages, inner shape, cluster. Its bytes are
+   no mark: equal ones differ in some. */
+static uint64_t algorithm_mark(const uint64_t *algorithm) {
+    uint32_t words[9] = { 0 };
+    size_t written;
+    for (int i = 0; i < 9; i++)
+        if (blas.cublasLtMatmulAlgoConfigGetAttribute(algorithm, i, &words[i], i < 7 ? 4 : 2, &written) != 0) words[i] = 0xffffffffu;    /* older releases do not know the last ones */
+    return hash_bytes(5, words, sizeof words);
+}
+
+/* The algorithm with the mark among those that cuBLASLt proposes, with mark 0 the index-th. Sums of parts of k are joined in the workspace alone, in a fixed order:
+   equal runs give equal bits. */
+static bool blas_propose(const emit *e, blas_product *q, int64_t offset_a, int64_t offset_b, const choice *c) {
+    enum { MOST = 4, FIXED_ORDER = 2 };
+    gn__cu_handle preference = NULL;
+    blas_found found[MOST];
+    uint64_t most = BLAS_WORKSPACE;
+    uint32_t order = FIXED_ORDER, aligned[4] = { alignment_of(offset_b), alignment_of(offset_a), 64, 64 };
+    int n = 0;
+    memset(found, 0, sizeof found);
+    if (blas.cublasLtMatmulPreferenceCreate(&preference) != 0) return false;
+    bool ok = blas.cublasLtMatmulPreferenceSetAttribute(preference, 1, &most, sizeof most) == 0 && blas.cublasLtMatmulPreferenceSetAttribute(preference, 3, &order, sizeof order) == 0;
+    for (int i = 0; i < 4 && ok; i++) ok = blas.cublasLtMatmulPreferenceSetAttribute(preference, 5 + i, &aligned[i], sizeof aligned[i]) == 0;
+    ok = ok && blas.cublasLtMatmulAlgoGetHeuristic(emit_blas_handle(e), q->product, q->b, q->a, q->out, q->out, preference, MOST, found, &n) == 0;
+    blas.cublasLtMatmulPreferenceDestroy(preference);
+    for (int i = 0; i < n && i < MOST && ok; i++) {
+        q->mark = algorithm_mark(found[i].algorithm);
+        if (found[i].state != 0 || found[i].workspace > BLAS_WORKSPACE || (c->mark ? q->mark != c->mark : (uint32_t)i != c->index)) continue;
+        memcpy(q->algorithm, found[i].algorithm, sizeof q->algorithm);
+        q->workspace = found[i].workspace;
+        return true;
+    }
+    return false;
+}
+
+/* C = A B row by row is, column by column, the transpose: B's transpose times A's. NULL when it cannot be said, or cuBLASLt knows no way. */
+static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, gn_dtype to, uint32_t xa, uint32_t xb, bool has_bias, const choice *c) {
+    int32_t turned_a = 0, turned_b = 0, bias = 4;
+    blas_product *q = emit_blas_handle(e) ? (blas_product *)alloc_zero(sizeof *q) : NULL;
+    if (!q) return NULL;
+    q->has_bias = has_bias;
+    bool ok = blas_side(&q->a, d, p->m, p->k, p->am, p->ak, p, &p->a, &turned_a) && blas_side(&q->b, d, p->n, p->k, p->bn, p->bk, p, &p->b, &turned_b) &&
+              blas_layout(&q->out, to, p->n, p->m, p->n, p->batches, p->m * p->n);
+    turned_a = !turned_a;                                    /* rows of A are columns there: turned when k does not run along memory */
+    ok = ok && blas.cublasLtMatmulDescCreate(&q->product, d == GN_F32 && env_is("GENIE_TF32", "1") ? 77 : 68, 0) == 0;
+    ok = ok && blas.cublasLtMatmulDescSetAttribute(q->product, 3, &turned_b, sizeof turned_b) == 0 && blas.cublasLtMatmulDescSetAttribute(q->product, 4, &turned_a, sizeof turned_a) == 0;
+    ok = ok && (!has_bias || blas.cublasLtMatmulDescSetAttribute(q->product, 7, &bias, sizeof bias) == 0);
+    if (ok && blas_propose(e, q, base_offset(e, xa), base_offset(e, xb), c)) return q;
+    blas_free(q);
+    return NULL;
+}
+
+/* A product by cuBLASLt. Its bias is as ours; activations are not (what becomes of NaN, how near tanh is), so that loops read its f32 sums
+   from scratch memory in a kernel of ours. False: it cannot compute this, or not by the algorithm that was chosen. */
+static bool emit_blas(emit *e, const matmul *x, const choice *c) {
+    const product *p = &x->p;
+    uint32_t bias = x->t.has_bias ? input(e, x->t.node, 2) : UINT32_MAX;
+    bool takes_bias = x->t.has_bias && !x->t.loop && view_of(e, bias)->strides[0] == 1 && alignment_of(base_offset(e, bias)) >= 16, whole = !x->t.loop && (takes_bias || !x->t.has_bias);
+    blas_product *q = blas_describe(e, p, x->d, whole ? x->d : GN_F32, x->xa, x->xb, takes_bias, c);
+    if (!q) return false;
+    size_t sums = (q->workspace + 255) & ~(size_t)255;
+    e->mark = q->mark;
+    if (sums > e->scratch) e->scratch = sums;
+    emit_param(e, at_node(e, x->xa, 0));
+    emit_param(e, at_node(e, x->xb, 0));
+    emit_param(e, whole ? at_node(e, x->t.node, 0) : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)sums });
+    emit_param(e, (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (takes_bias) emit_param(e, at_node(e, bias, 0));
+    if (!grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) { blas_free(q); e->failed = true; return true; }
+    e->launches[e->n_launches++] = (launch){ .param = (uint32_t)e->first_param, .n_params = (uint32_t)(e->n_params - e->first_param), .blas = q };
+    e->first_param = e->n_params;
+    if (whole) return true;
+    product all = *p;
+    all.m *= all.batches;
+    e->when = LAUNCH_AFTER_BLAS;
+    emit_product_sum(e, &all, &(product_form){ .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, &x->t, x->d, sums);
+    e->when = LAUNCH_ALWAYS;
+    return true;
+}
+
+/* ---- the choice among own kernels and cuBLASLt ---- */
+
+static matmul matmul_of(const emit *e, uint32_t node) {
+    matmul x = { .xa = input(e, node, 0), .xb = input(e, node, 1) };
+    x.d = view_of(e, x.xa)->dtype;
+    const gn_view *a = view_of(e, x.xa), *b = view_of(e, x.xb), whole = gn_view_dense(a->dtype, a->rank, a->dims);
+    x.p = product_of(*a, *b, view_of(e, node));
+    x.shape = product_of(whole, gn_view_dense(b->dtype, b->rank, b->dims), view_of(e, node));
+    x.moves = x.p.m != x.shape.m;
+    if (x.moves) x.p = product_of(whole, *b, view_of(e, node));
+    x.t = (epilogue){ .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
+    x.t.vector = epilogue_vector(e, &x.t, x.p.n);
+    return x;
+}
+
+/* What $GENIE_CUDA_RANK says, 0 to 99; of the object that is shipped always 0. */
+static int asked_rank(void) {
+#ifdef GENIE_TEST
+    const char *s = getenv("GENIE_CUDA_RANK");
+    int n = s ? atoi(s) : 0;
+    return n < 0 || n > 99 ? 0 : n;
+#else
+    return 0;
+#endif
+}
+static bool all_by_blas(void) { return env_is("GENIE_CUDA_TUNE", "blas"); }
+
+static bool is_plain(gn_dtype d) { return d == GN_F32 && !env_is("GENIE_TF32", "1"); }
+
+static bool emit_measures(const emit *e, gn_dtype d, double operations) {
+    const choices *table = &e->device->choices;
+    if (all_by_blas()) return !e->device->compile_only;
+    if (asked_rank()) return false;
+    return table->id && !env_is("GENIE_CUDA_TUNE", "0") && operations >= table->least[is_plain(d)];
+}
+
+static bool emit_choice(const emit *e, const product_key *key, choice *out) {
+    struct device *gpu = e->device;
+    pthread_mutex_lock(&gpu->lock);
+    const stored_choice *stored = choices_find(&gpu->choices, key);
+    if (stored) *out = stored->choice;
+    pthread_mutex_unlock(&gpu->lock);
+    if (stored && out->kind == CHOICE_BLAS && atomic_load(&gpu->blas_failed)) *out = (choice){ CHOICE_MODEL, 0, 0 };
+    return stored != NULL;
+}
+
+/* Worth measuring, and expressible: both sides have rows or columns along memory. */
+static bool matmul_is_measured(const emit *e, const matmul *x) {
+    const product *p = &x->p;
+    if (x->d != GN_F32 && x->d != GN_F16 && x->d != GN_BF16) return false;
+    if (x->moves || p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1)) return false;
+    return emit_measures(e, x->d, 2. * (double)p->m * (double)p->n * (double)p->k * (double)p->batches);
+}
+
+static uint64_t hash_view(uint64_t h, const gn_view *v) {
+    h = hash_bytes(h, v->dims, (size_t)v->rank * sizeof *v->dims);
+    return hash_bytes(h, v->strides, (size_t)v->rank * sizeof *v->strides);
+}
+
+static product_key key_of(const emit *e, const matmul *x) {
+    const product *p = &x->p;
+    bool tf32 = env_is("GENIE_TF32", "1");
+    uint32_t words[12] = { x->d, view_of(e, x->t.result)->dtype, alignment_of(base_offset(e, x->xa)), alignment_of(base_offset(e, x->xb)), x->t.has_bias, x->t.loop ? x->t.loop->n_instrs : 0, x->t.loop ? x->t.loop->n_loads : 0,
+                           emit_has_tensor_cores(e), emit_has_warpgroups(e), emit_has_clusters(e), tf32, (uint32_t)x->t.vector };
+    int64_t strides[4] = { p->am, p->ak, p->bk, p->bn };
+    uint64_t h = hash_bytes(hash_bytes(7, words, sizeof words), strides, sizeof strides);
+    h = hash_view(hash_view(h, &p->a), &p->b);
+    for (uint32_t i = 0; x->t.loop && i < x->t.loop->n_instrs; i++) h = hash_bytes(h, &e->layout->instrs[x->t.loop->instr + i].op, sizeof(uint16_t));
+    return (product_key){ p->m, p->n, p->k, p->batches, h };
+}
+
+static uint64_t form_mark(const product_form *f) {
+    int64_t words[11] = { f->vector, f->splits, f->span, f->tx, f->height, f->width, f->parts, f->stages, f->shared, f->form, f->rest };
+    return hash_bytes(hash_bytes(9, f->body, strlen(f->body)), words, sizeof words);
+}
+
+/* What is to compute this product: what is measured now, else what is stored for it. */
+static choice choice_of(const emit *e, const matmul *x) {
+    choice c = { CHOICE_MODEL, 0, 0 };
+    product_key key;
+    if (e->given) return *e->given;
+    if (!matmul_is_measured(e, x)) return c;
+    if (all_by_blas()) return (choice){ CHOICE_BLAS, 0, 0 };
+    key = key_of(e, x);
+    emit_choice(e, &key, &c);
+    return c;
+}
+
+/* A dense copy that stands for the node until `moved` is 0 again. */
+static void emit_moved(emit *e, uint32_t node) {
+    const gn_view *from = view_of(e, node);
+    size_t bytes = gn_size_mul((size_t)gn_view_count(from), types[from->dtype].bytes);
+    emit_copy_views(e, "moved", gn_view_dense(from->dtype, from->rank, from->dims), (param){ PARAM_PLAN, REGION_ROWS, 0 }, *from, at_node(e, node, 0));
+    if (bytes > e->rows) e->rows = bytes;
+    e->layout->view_copies++;
+    e->moved = node + 1;
+}
+
+static void emit_product(emit *e, uint32_t node) {
+    matmul x = matmul_of(e, node);
+    if (!x.p.m || !x.p.n || !x.p.batches) return;
+    choice c = choice_of(e, &x);
+    bool lost = false;
+    if (c.kind == CHOICE_BLAS) {
+        lost = !emit_blas(e, &x, &c);
+        e->failed = e->failed || (e->given && lost);
+        if (e->given) return;
+        if (!lost) e->when = LAUNCH_INSTEAD;
+        e->n_blas += !lost;
+    }
+    product_form f = product_choose(e, &x.shape, x.d, c.kind == CHOICE_OWN ? (int)c.index : asked_rank());
+    if (c.kind == CHOICE_OWN) {
+        e->mark = form_mark(&f);
+        lost = !e->given && e->mark != c.mark;
+        if (lost) f = product_choose(e, &x.shape, x.d, 0);
+        e->n_other += !lost;
+    }
+    e->n_lost += lost;
+    if (x.moves) emit_moved(e, x.xa);
+    product_bind(e, &x.p, &f, x.d, base_offset(e, x.xa), base_offset(e, x.xb));
+    emit_own_product(e, &x, f);
+    e->moved = 0;
+    e->when = LAUNCH_ALWAYS;
+}
+
+/* >>indexing =========================================================================================
+ * Reads and writes by index; running along an axis, sorting, the positions of what is not 0. */
+
+/* ---- by index ---- */
+
+static void emit_gather(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), y = input(e, node, 1);
+    const gn_view *a = view_of(e, x), *index = view_of(e, y);
+    int axis = axis_of(attrs_of(e, node)[0], a->rank);
+    gn_view at = *index, from = *index;                 /* over the result's positions */
+    for (int i = 0; i < a->rank; i++) from.strides[i] = i == axis ? 0 : a->strides[i];
+    gn_view ci = gn_view_collapse(&at), cf = gn_view_collapse(&from);
+    text line = { 0 };
+    put(&line, "    const i64 pick = index[");
+    put_offset(&line, &ci, "i", is_small(&ci));
+    put(&line, "];\n    if (pick < 0 || pick >= %lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); continue; }\n    y = a[", (long long)a->dims[axis], (long long)a->dims[axis]);
+    put_offset(&line, &cf, "i", is_small(&cf));
+    put(&line, " + pick * %lldll];\n", (long long)a->strides[axis]);
+    emit_node(e, x, types[a->dtype].name, true, "a");
+    emit_node(e, y, types[index->dtype].name, true, "index");
+    emit_faults(e, node);
+    if (line.failed) e->failed = true;
+    else emit_each(e, node, "gather", line.s);
+    text_free(&line);
+}
+
+static void emit_embedding(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), y = input(e, node, 1);
+    const gn_view *a = view_of(e, x), *ids = view_of(e, y);
+    int bytes = types[a->dtype].bytes;
+    int64_t d = a->dims[1], n = gn_view_count(ids) * d, vector = a->strides[1] == 1 || d == 1 ? 16 / bytes : 1;
+    gn_view c = gn_view_collapse(ids);
+    const char *type = raw_types[bytes];
+    if (!d) emit_index_check(e, node, y, a->dims[0]);
+    if (!n) return;
+    while (vector > 1 && (d % vector || a->strides[0] % vector || base_offset(e, x) % (vector * bytes))) vector /= 2;
+    emit_node(e, x, type, true, "a");
+    emit_node(e, y, types[ids->dtype].name, true, "ids");
+    emit_node(e, node, type, false, "o");
+    emit_faults(e, node);
+    put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I row = g / %lldu, col = g %% %lldu * %lldu;\n    const i64 id = ids[",
+        is_few(n) ? "u32" : "u64", (long long)(n / vector), (long long)(d / vector), (long long)(d / vector), (long long)vector);
+    put_offset(&e->body, &c, "row", is_small(&c));
+    put(&e->body, "];\n    if (id < 0 || id >= %lldll) { if (col == 0) fault(err, OUT_OF_RANGE, node, id, %lldll); continue; }\n    %s v[%lld];\n", (long long)a->dims[0], (long long)a->dims[0], type, (long long)vector);
+    put(&e->body, "    vload<%lld>(v, a + (id * %lldll + (i64)col * %lldll));\n    vstore<%lld>(o + (row * %lldu + col), v);\n  }\n", (long long)vector, (long long)a->strides[0], (long long)a->strides[1],
+        (long long)vector, (long long)d);
+    int64_t blocks = blocks_for(n / vector, 256);
+    emit_launch(e, "embedding", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+static void emit_one_hot(emit *e, uint32_t node) {
+    uint32_t y = input(e, node, 0);
+    const gn_view *ids = view_of(e, y), *out = view_of(e, node);
+    int64_t depth = out->dims[out->rank - 1];
+    gn_view c = gn_view_collapse(ids);
+    text line = { 0 };
+    if (depth == 0) { emit_index_check(e, node, y, 0); return; }
+    put(&line, "    const i64 id = ids[");
+    gn_view small = c;
+    put(&line, "0 + ");
+    put_offset(&line, &small, "i / DEPTH", is_small(&c) && is_few(gn_view_count(out)));
+    put(&line, "];\n    const i64 at = (i64)(i %% DEPTH);\n    if (at == 0 && (id < 0 || id >= DEPTH)) fault(err, OUT_OF_RANGE, node, id, DEPTH);\n    put(y, cast_to<%s>::of(id == at ? 1 : 0));\n", types[out->dtype].name);
+    put(&e->body, "  const i64 DEPTH = %lldll;\n", (long long)depth);
+    emit_node(e, y, types[ids->dtype].name, true, "ids");
+    emit_faults(e, node);
+    if (line.failed) e->failed = true;
+    else emit_each(e, node, "one_hot", line.s);
+    text_free(&line);
+}
+
+/* A copy, then one thread for each column along the axis: equal indices meet in order. `statement`
+   joins `s` into `t`. */
+static void emit_scatter_as(emit *e, uint32_t node, const char *label, const char *statement) {
+    uint32_t y = input(e, node, 1), z = input(e, node, 2);
+    const gn_view *index = view_of(e, y), *src = view_of(e, z);
+    gn_view out = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
+    int axis = axis_of(attrs_of(e, node)[0], out.rank);
+    int64_t bit = (int64_t)1 << axis;
+    const char *type = types[out.dtype].name;
+    gn_view columns = *index;
+    emit_copy(e, node, input(e, node, 0));
+    for (int i = 0; i < out.rank; i++) columns.strides[i] = out.strides[i];
+    gn_view ki = dims_of(index, bit, false), ks = dims_of(src, bit, false), ko = dims_of(&columns, bit, false);
+    int64_t n = gn_view_count(&ki), length = index->dims[axis];
+    ki = gn_view_collapse(&ki); ks = gn_view_collapse(&ks); ko = gn_view_collapse(&ko);
+    if (!n || !length) return;
+    emit_node(e, y, types[index->dtype].name, true, "index");
+    emit_node(e, z, type, true, "src");
+    emit_node(e, node, type, false, "o");
+    emit_faults(e, node);
+    put(&e->body, "  const u64 c = (u64)blockIdx.x * 256 + threadIdx.x;\n  if (c >= %lldull) return;\n  index += ", (long long)n);
+    put_offset(&e->body, &ki, "c", false);
+    put(&e->body, ";\n  src += ");
+    put_offset(&e->body, &ks, "c", false);
+    put(&e->body, ";\n  o += ");
+    put_offset(&e->body, &ko, "c", false);
+    put(&e->body, ";\n  for (i64 l = 0; l < %lldll; l++) {\n    const i64 pick = index[l * %lldll];\n    if (pick < 0 || pick >= %lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); return; }\n"
+        "    %s &t = o[pick * %lldll];\n    const %s s = src[l * %lldll];\n    %s\n  }\n", (long long)length, (long long)index->strides[axis], (long long)out.dims[axis],
+        (long long)out.dims[axis], type, (long long)out.strides[axis], type, (long long)src->strides[axis], statement);
+    emit_launch(e, label, (uint64_t)blocks_for(n, 256), 1, 256);
+}
+
+static void emit_scatter_add(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter_add", "put(t, gn_add(get(t), get(s)));"); }
+static void emit_scatter(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter", "t = s;"); }
+static void emit_scatter_max(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter_max", "if (get(s) > get(t) || (get(s) != get(s) && get(t) == get(t))) t = s;"); }
+
+/* ---- along an axis ---- */
+
+static const char along_text[] =
+    "// What runs along an axis: a number, or of f64 one with what additions or multiplications lose\n"
+    "struct twice { double v, rest; };\n"
+    "template <class C> struct running { static M C of(C x) { return x; } static M C value(C x) { return x; } };\n"
+    "template <> struct running<twice> {\n"
+    "  static M twice of(double x) { twice y; y.v = x; y.rest = 0; return y; }\n"
+    "  static M double value(const twice &x) { const double y = x.v + x.rest; return y == y ? y : x.v; } };\n"
+    "// join(a, b): a stands before b\n"
+    "template <class C> struct run_sum { static M C none() { return 0; } static M C join(C a, C b) { return gn_add(a, b); } };\n"
+    "template <class C> struct run_prod { static M C none() { return 1; } static M C join(C a, C b) { return gn_mul(a, b); } };\n"
+    "template <> struct run_sum<twice> { static M twice none() { return running<twice>::of(0); }\n"
+    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v + b.v; const double z = y.v - a.v; y.rest = (a.rest + b.rest) + ((a.v - (y.v - z)) + (b.v - z)); return y; } };\n"
+    "template <> struct run_prod<twice> { static M twice none() { return running<twice>::of(1); }\n"
+    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v * b.v; y.rest = gn_fma(a.v, b.v, -y.v) + (a.rest * b.v + a.v * b.rest); return y; } };\n"
+    "template <class C> struct run_max { static M C none() { return (C)(-9223372036854775807ll - 1); } static M C join(C a, C b) { return b > a || b != b ? b : a; } };\n"
+    "template <> M double run_max<double>::none() { return gn_f32(0xff800000u); }\n"
+    "// What stands before and in each thread's element among the block's 256.\n"
+    "template <class R, class C> M C scan(C v) {\n"
+    "  __shared__ C part[256];\n"
+    "  const int t = threadIdx.x;\n"
+    "  for (int k = 1; k < 256; k *= 2) {\n"
+    "    __syncthreads();\n"
+    "    part[t] = v;\n"
+    "    __syncthreads();\n"
+    "    if (t >= k) v = R::join(part[t - k], v);\n"
+    "  }\n"
+    "  return v;\n"
+    "}\n"
+    "template <class P> struct run_of { typename P::C v;\n"
+    "  M void init() { v = P::R::none(); }\n"
+    "  M void take(typename P::C x) { v = P::R::join(v, x); }\n"
+    "  M void merge(const run_of &o) { take(o.v); } };\n"
+    "// P: T, O, C, R (run_…), N rows, n, IN, OUT, in(row), out(row); a thread for a row, or PARTS blocks for SPAN elements each, whose totals come first\n"
+    "template <class P> M void along_totals(const typename P::T *a, typename P::C *totals) {\n"
+    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
+    "  run_of<P> all;\n"
+    "  all.init();\n"
+    "  a += P::in(row);\n"
+    "  for (i64 i = begin + threadIdx.x; i < end; i += 256) all.take(running<typename P::C>::of(get(a[i * P::IN])));\n"
+    "  all = together<256>(all);\n"
+    "  if (threadIdx.x == 0) totals[row * P::PARTS + blockIdx.y] = all.v;\n"
+    "}\n"
+    "template <class P> M void along_block(const typename P::T *a, typename P::O *out, const typename P::C *totals) {\n"
+    "  typedef typename P::C C;\n"
+    "  __shared__ C last;\n"
+    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
+    "  run_of<P> before;\n"
+    "  before.init();\n"
+    "  if (P::PARTS > 1) {\n"
+    "    for (int p = threadIdx.x; p < (int)blockIdx.y; p += 256) before.take(totals[row * P::PARTS + p]);\n"
+    "    before = together<256>(before);\n"
+    "  }\n"
+    "  a += P::in(row);\n"
+    "  out += P::out(row);\n"
+    "  for (i64 base = begin; base < end; base += 256) {\n"
+    "    const i64 i = base + threadIdx.x;\n"
+    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? running<C>::of(get(a[i * P::IN])) : P::R::none()));\n"
+    "    if (i < end) put(out[i * P::OUT], running<C>::value(v));\n"
+    "    if (threadIdx.x == 255) last = v;\n"
+    "    __syncthreads();\n"
+    "    before.v = last;\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void along_thread(const typename P::T *a, typename P::O *out) {\n"
+    "  const i64 row = (i64)blockIdx.x * 256 + threadIdx.x;\n"
+    "  if (row >= P::N) return;\n"
+    "  a += P::in(row);\n"
+    "  out += P::out(row);\n"
+    "  typename P::C v = P::R::none();\n"
+    "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, running<typename P::C>::of(get(a[i * P::IN]))); put(out[i * P::OUT], running<typename P::C>::value(v)); }\n"
+    "}\n"
+    "// Keys in their order, NaN last both ways. P as above, DOWN, F: position in a row\n"
+    "template <class P, class C> M bool key_before(C a, C b) { if (b != b) return a == a; return P::DOWN ? a > b : a < b; }\n"
+    "template <class P> M typename P::C key_at(const typename P::T *a, i64 i) { return (typename P::C)get(a[i * P::IN]); }\n"
+    "// Positions of groups of 256 in order: each element counts those before it.\n"
+    "template <class P> M i64 sort_group(const typename P::T *a, i64 i) {\n"
+    "  const i64 first = i / 256 * 256, end = first + 256 < P::n ? first + 256 : P::n;\n"
+    "  const typename P::C key = key_at<P>(a, i);\n"
+    "  i64 rank = first;\n"
+    "  for (i64 j = first; j < end; j++) { const typename P::C other = key_at<P>(a, j); rank += key_before<P>(other, key) || (j < i && !key_before<P>(key, other)); }\n"
+    "  return rank;\n"
+    "}\n"
+    "// The place of from[i] after neighbouring ordered groups of `width` are merged.\n"
+    "template <class P> M i64 sort_merge(const typename P::T *a, const typename P::F *from, i64 i, i64 width) {\n"
+    "  const i64 first = i / (2 * width) * (2 * width), mid = first + width < P::n ? first + width : P::n, end = mid + width < P::n ? mid + width : P::n;\n"
+    "  const typename P::C key = key_at<P>(a, from[i]);\n"
+    "  i64 lo = i < mid ? mid : first, hi = i < mid ? end : mid;\n"
+    "  while (lo < hi) {\n"
+    "    const i64 at = (lo + hi) / 2;\n"
+    "    const typename P::C other = key_at<P>(a, from[at]);\n"
+    "    if (i < mid ? key_before<P>(other, key) : !key_before<P>(key, other)) lo = at + 1; else hi = at;\n"
+    "  }\n"
+    "  return i + lo - mid;\n"
+    "}\n"
+;
+
+static void put_along_type(emit *e, const rows *r, gn_dtype in, gn_dtype out, const char *more) {
+    text *t = &e->types;
+    put(t, "struct @_p { typedef %s T; typedef %s O; static const i64 N = %lldll, n = %lldll, IN = %lldll, OUT = %lldll;\n  static M i64 in(i64 row) { return ", types[in].name, types[out].name,
+        (long long)r->count, (long long)r->n, (long long)r->in_stride, (long long)r->out_stride);
+    put_offset(t, &r->in, "row", is_small(&r->in));
+    put(t, "; }\n  static M i64 out(i64 row) { return ");
+    put_offset(t, &r->out, "row", is_small(&r->out));
+    put(t, "; }\n%s};\n", more);
+}
+
+/* Few long rows: the parts that blocks run along at the same time. */
+static int64_t along_parts(const rows *r) {
+    int64_t most = 1056 / r->count, parts = blocks_for(r->n, 4096);
+    return r->count >= 264 || r->n < 16384 ? 1 : parts < most ? parts : most;
+}
+
+static void emit_along(emit *e, uint32_t node, const char *label, const char *join) {
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x), *out = view_of(e, node);
+    const char *c = in->dtype == GN_F64 && strcmp(join, "run_max") != 0 ? "twice" : types[in->dtype].real ? "double" : "i64", *type = types[in->dtype].name;
+    char more[200], name[40];
+    rows r;
+    if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    bool threads = r.n <= 32 || (!r.along && r.count >= 1024);
+    int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", c, join, c, (long long)span, (long long)parts);
+    if (parts > 1) {
+        size_t bytes = gn_size_mul((size_t)(r.count * parts), 16);
+        if (bytes > e->scratch) e->scratch = bytes;
+        put_along_type(e, &r, in->dtype, out->dtype, more);
+        emit_node(e, x, type, true, "a");
+        emit_pointer(e, c, false, "totals", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body, "  along_totals<@_p>(a, totals);\n");
+        snprintf(name, sizeof name, "%s_totals", label);
+        emit_launch(e, name, (uint64_t)r.count, (uint64_t)parts, 256);
+    }
+    put_along_type(e, &r, in->dtype, out->dtype, more);
+    emit_node(e, x, type, true, "a");
+    if (parts > 1) emit_pointer(e, c, true, "totals", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, types[out->dtype].name, false, "o");
+    put(&e->body, threads ? "  along_thread<@_p>(a, o);\n" : parts > 1 ? "  along_block<@_p>(a, o, totals);\n" : "  along_block<@_p>(a, o, 0);\n");
+    emit_launch(e, label, (uint64_t)(threads ? blocks_for(r.count, 256) : r.count), (uint64_t)(threads ? 1 : parts), 256);
+}
+static void emit_cumsum(emit *e, uint32_t node) { emit_along(e, node, "cumsum", "run_sum"); }
+static void emit_cumprod(emit *e, uint32_t node) { emit_along(e, node, "cumprod", "run_prod"); }
+static void emit_cummax(emit *e, uint32_t node) { emit_along(e, node, "cummax", "run_max"); }
+
+/* One pass of the sort; `place` is the new place of position i. Passes but the last write positions to scratch. */
+static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *label, const char *place, param from, param to, bool first, bool last, int64_t width) {
+    uint32_t x = input(e, node, 0);
+    gn_dtype d = view_of(e, x)->dtype;
+    const char *position = is_few(r->n) ? "int" : "i64";
+    char more[80];
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n", types[d].real ? "double" : "i64", position, attrs_of(e, node)[1] != 0);
+    put_along_type(e, r, d, GN_I64, more);
+    emit_node(e, x, types[d].name, true, "a");
+    if (!first) emit_pointer(e, position, true, "from", from);
+    if (last) emit_node(e, node, "i64", false, "o");
+    else emit_pointer(e, position, false, "to", to);
+    if (!first) emit_number(e, "u64", "width", PARAM_LONG, width);
+    put(&e->body, "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < (u64)(@_p::N * @_p::n); g += (u64)gridDim.x * 256) {\n    const i64 row = (i64)(g / @_p::n), i = (i64)(g %% @_p::n);\n"
+        "    const i64 place = %s, at = %s;\n    %s = at;\n  }\n", place, first ? "i" : "from[row * @_p::n + i]", last ? "o[@_p::out(row) + place * @_p::OUT]" : "to[row * @_p::n + place]");
+    int64_t blocks = blocks_for(r->count * r->n, 256);
+    emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+/* Groups of 256 by counting, then merged in pairs, twice as long each time: stable. */
+static void emit_argsort(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x);
+    rows r;
+    if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    size_t bytes = gn_size_align(gn_size_mul((size_t)(r.count * r.n), is_few(r.n) ? 4 : 8), 256), both = gn_size_mul(bytes, 2);
+    if (r.n > 256 && both > e->scratch) e->scratch = both;
+    param half[2] = { { PARAM_PLAN, REGION_SCRATCH, 0 }, { PARAM_PLAN, REGION_SCRATCH, (int64_t)bytes } };
+    emit_sort_pass(e, node, &r, "argsort_groups", "sort_group<@_p>(a + @_p::in(row), i)", half[0], half[0], true, r.n <= 256, 0);
+    int at = 0;
+    for (int64_t width = 256; width < r.n; width *= 2, at ^= 1)
+        emit_sort_pass(e, node, &r, "argsort_merge", "sort_merge<@_p>(a + @_p::in(row), from + row * @_p::n, i, (i64)width)", half[at], half[at ^ 1], false, width * 2 >= r.n, width);
+}
+
+/* Blocks count what is not 0 in their spans, in 64 bits: a span of a number that is broadcast can be 2^34 long. Then each writes its own behind those of the blocks before it, the last one fills up. */
+static void emit_nonzero(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x);
+    gn_view c = gn_view_collapse(in);
+    int64_t n = gn_view_count(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
+    int64_t span = (blocks_for(n, blocks) + 255) / 256 * 256;
+    text *b = &e->body;
+    if ((size_t)blocks * 8 > e->scratch) e->scratch = (size_t)blocks * 8;
+    if (blocks > 1) {
+        emit_node(e, x, types[in->dtype].name, true, "a");
+        emit_pointer(e, "i64", false, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(b, "  sum_of<i64> s;\n  s.init();\n  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 i = first + threadIdx.x; i < end; i += 256) s.v += get(a[",
+            (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
+        put_offset(b, &c, "i", is_small(&c));
+        put(b, "]) != 0;\n  s = together<256>(s);\n  if (threadIdx.x == 0) counts[blockIdx.x] = s.v;\n");
+        emit_launch(e, "nonzero_count", (uint64_t)blocks, 1, 256);
+    }
+    emit_node(e, x, types[in->dtype].name, true, "a");
+    emit_node(e, node, "i64", false, "o");
+    if (blocks > 1) emit_pointer(e, "i64", true, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_faults(e, node);
+    put(b, "  __shared__ int last;\n  sum_of<i64> before;\n  before.init();\n%s  before = together<256>(before);\n  i64 found = before.v;\n", blocks > 1 ? "  for (int i = threadIdx.x; i < (int)blockIdx.x; i += 256) before.v += counts[i];\n" : "");
+    put(b, "  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 base = first; base < end; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < end && get(a[",
+        (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
+    put_offset(b, &c, "i", is_small(&c));
+    put(b, "]) != 0, upto = scan<run_sum<int>, int>(is);\n    const i64 at = found + upto - 1;\n    if (is && at == %lldll) fault(err, OUT_OF_RANGE, node, %lldll, -1);\n    if (is && at < %lldll) {\n", (long long)bound, (long long)bound, (long long)bound);
+    for (int k = 0; k < in->rank; k++) {
+        below = in->dims[k] ? below / in->dims[k] : 0;
+        put(b, "      o[at * %d + %d] = i / %lldll %% %lldll;\n", in->rank, k, (long long)(below ? below : 1), (long long)(in->dims[k] ? in->dims[k] : 1));
+    }
+    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  if (blockIdx.x == %lldu) for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", (long long)(blocks - 1), in->rank,
+        (long long)(bound * in->rank));
+    emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
+}
+
+/* >>attention ========================================================================================
+ * Attention over many queries, and its cache: appends, what undoes and what commits them. */
+
+static const char attention_text[] =
     "// What a loop makes of the score of query t and key j before the softmax; begin(z): of the z-th (b, h). Here there is no loop.\n"
     "struct no_loop { enum { LOOP = 0 }; M void begin(i64) {} template <class C> M C value(C s, i64, i64) const { return s; } };\n"
     "// One block of 128 threads for a query (b, h, t): scores in groups of 128 keys, a running softmax, each thread holding some of E.\n"
@@ -1480,428 +5295,6 @@ static const char prelude[] =
     "    put(out[at * P::E + c], P::WRITTEN || sum != 0 ? o / sum : (C)0);\n"
     "  }\n"
     "}\n"
-    "// Philox4x32-10 (Salmon et al. 2011): counter words {i low, i high, run low, run high}\n"
-    "D void philox(u32 *c, u64 key, u64 i, u64 run) {\n"
-    "  u32 k0 = (u32)key, k1 = (u32)(key >> 32);\n"
-    "  c[0] = (u32)i; c[1] = (u32)(i >> 32); c[2] = (u32)run; c[3] = (u32)(run >> 32);\n"
-    "  for (int round = 0; round < 10; round++) {\n"
-    "    u64 a = (u64)0xD2511F53u * c[0], b = (u64)0xCD9E8D57u * c[2];\n"
-    "    u32 n0 = (u32)(b >> 32) ^ c[1] ^ k0, n2 = (u32)(a >> 32) ^ c[3] ^ k1;\n"
-    "    c[1] = (u32)b; c[3] = (u32)a; c[0] = n0; c[2] = n2;\n"
-    "    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n"
-    "  }\n"
-    "}\n"
-    "D double fraction(u32 low, u32 high) { return (double)((((u64)high << 32) | low) >> 11) * gn_f64(0x3ca0000000000000ull); }\n"
-    "template <int BITS, bool WIDE> M double uniform(const u32 *w) { return WIDE ? fraction(w[0], w[1]) : (double)(w[0] >> (32 - BITS)) / (double)(1u << BITS); }\n"
-    "D double normal(const u32 *w) { return sqrt(-2.0 * log(1.0 - fraction(w[0], w[1]))) * cos(6.283185307179586477 * fraction(w[2], w[3])); }\n"
-    "// ---- running along an axis, sorting, compaction ----\n"
-    "template <class C> struct prod_of { C v;\n"
-    "  M void init() { v = 1; }\n"
-    "  M void take(C x, i64) { v = gn_mul(v, x); }\n"
-    "  M void merge(const prod_of &o) { v = gn_mul(v, o.v); }\n"
-    "  M C total() const { return v; } };\n"
-    "// With what multiplications lose beside it.\n"
-    "struct near_prod { double v, rest;\n"
-    "  M void init() { v = 1; rest = 0; }\n"
-    "  M void take(double x, i64) { const double t = v * x; rest = gn_fma(v, x, -t) + rest * x; v = t; }\n"
-    "  M void merge(const near_prod &o) { const double t = v * o.v; rest = gn_fma(v, o.v, -t) + (rest * o.v + v * o.rest); v = t; }\n"
-    "  M double total() const { const double y = v + rest; return y == y ? y : v; } };\n"
-    "// What runs along an axis: a number, or of f64 one with what additions or multiplications lose\n"
-    "struct twice { double v, rest; };\n"
-    "template <class C> struct running { static M C of(C x) { return x; } static M C value(C x) { return x; } };\n"
-    "template <> struct running<twice> {\n"
-    "  static M twice of(double x) { twice y; y.v = x; y.rest = 0; return y; }\n"
-    "  static M double value(const twice &x) { const double y = x.v + x.rest; return y == y ? y : x.v; } };\n"
-    "// join(a, b): a stands before b\n"
-    "template <class C> struct run_sum { static M C none() { return 0; } static M C join(C a, C b) { return gn_add(a, b); } };\n"
-    "template <class C> struct run_prod { static M C none() { return 1; } static M C join(C a, C b) { return gn_mul(a, b); } };\n"
-    "template <> struct run_sum<twice> { static M twice none() { return running<twice>::of(0); }\n"
-    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v + b.v; const double z = y.v - a.v; y.rest = (a.rest + b.rest) + ((a.v - (y.v - z)) + (b.v - z)); return y; } };\n"
-    "template <> struct run_prod<twice> { static M twice none() { return running<twice>::of(1); }\n"
-    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v * b.v; y.rest = gn_fma(a.v, b.v, -y.v) + (a.rest * b.v + a.v * b.rest); return y; } };\n"
-    "template <class C> struct run_max { static M C none() { return (C)(-9223372036854775807ll - 1); } static M C join(C a, C b) { return b > a || b != b ? b : a; } };\n"
-    "template <> M double run_max<double>::none() { return gn_f32(0xff800000u); }\n"
-    "// What stands before and in each thread's element among the block's 256.\n"
-    "template <class R, class C> M C scan(C v) {\n"
-    "  __shared__ C part[256];\n"
-    "  const int t = threadIdx.x;\n"
-    "  for (int k = 1; k < 256; k *= 2) {\n"
-    "    __syncthreads();\n"
-    "    part[t] = v;\n"
-    "    __syncthreads();\n"
-    "    if (t >= k) v = R::join(part[t - k], v);\n"
-    "  }\n"
-    "  return v;\n"
-    "}\n"
-    "template <class P> struct run_of { typename P::C v;\n"
-    "  M void init() { v = P::R::none(); }\n"
-    "  M void take(typename P::C x) { v = P::R::join(v, x); }\n"
-    "  M void merge(const run_of &o) { take(o.v); } };\n"
-    "// P: T, O, C, R (run_…), N rows, n, IN, OUT, in(row), out(row); a thread for a row, or PARTS blocks for SPAN elements each, whose totals come first\n"
-    "template <class P> M void along_totals(const typename P::T *a, typename P::C *totals) {\n"
-    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
-    "  run_of<P> all;\n"
-    "  all.init();\n"
-    "  a += P::in(row);\n"
-    "  for (i64 i = begin + threadIdx.x; i < end; i += 256) all.take(running<typename P::C>::of(get(a[i * P::IN])));\n"
-    "  all = together<256>(all);\n"
-    "  if (threadIdx.x == 0) totals[row * P::PARTS + blockIdx.y] = all.v;\n"
-    "}\n"
-    "template <class P> M void along_block(const typename P::T *a, typename P::O *out, const typename P::C *totals) {\n"
-    "  typedef typename P::C C;\n"
-    "  __shared__ C last;\n"
-    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
-    "  run_of<P> before;\n"
-    "  before.init();\n"
-    "  if (P::PARTS > 1) {\n"
-    "    for (int p = threadIdx.x; p < (int)blockIdx.y; p += 256) before.take(totals[row * P::PARTS + p]);\n"
-    "    before = together<256>(before);\n"
-    "  }\n"
-    "  a += P::in(row);\n"
-    "  out += P::out(row);\n"
-    "  for (i64 base = begin; base < end; base += 256) {\n"
-    "    const i64 i = base + threadIdx.x;\n"
-    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? running<C>::of(get(a[i * P::IN])) : P::R::none()));\n"
-    "    if (i < end) put(out[i * P::OUT], running<C>::value(v));\n"
-    "    if (threadIdx.x == 255) last = v;\n"
-    "    __syncthreads();\n"
-    "    before.v = last;\n"
-    "  }\n"
-    "}\n"
-    "template <class P> M void along_thread(const typename P::T *a, typename P::O *out) {\n"
-    "  const i64 row = (i64)blockIdx.x * 256 + threadIdx.x;\n"
-    "  if (row >= P::N) return;\n"
-    "  a += P::in(row);\n"
-    "  out += P::out(row);\n"
-    "  typename P::C v = P::R::none();\n"
-    "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, running<typename P::C>::of(get(a[i * P::IN]))); put(out[i * P::OUT], running<typename P::C>::value(v)); }\n"
-    "}\n"
-    "// Keys in their order, NaN last both ways. P as above, DOWN, F: position in a row\n"
-    "template <class P, class C> M bool key_before(C a, C b) { if (b != b) return a == a; return P::DOWN ? a > b : a < b; }\n"
-    "template <class P> M typename P::C key_at(const typename P::T *a, i64 i) { return (typename P::C)get(a[i * P::IN]); }\n"
-    "// Positions of groups of 256 in order: each element counts those before it.\n"
-    "template <class P> M i64 sort_group(const typename P::T *a, i64 i) {\n"
-    "  const i64 first = i / 256 * 256, end = first + 256 < P::n ? first + 256 : P::n;\n"
-    "  const typename P::C key = key_at<P>(a, i);\n"
-    "  i64 rank = first;\n"
-    "  for (i64 j = first; j < end; j++) { const typename P::C other = key_at<P>(a, j); rank += key_before<P>(other, key) || (j < i && !key_before<P>(key, other)); }\n"
-    "  return rank;\n"
-    "}\n"
-    "// The place of from[i] after neighbouring ordered groups of `width` are merged.\n"
-    "template <class P> M i64 sort_merge(const typename P::T *a, const typename P::F *from, i64 i, i64 width) {\n"
-    "  const i64 first = i / (2 * width) * (2 * width), mid = first + width < P::n ? first + width : P::n, end = mid + width < P::n ? mid + width : P::n;\n"
-    "  const typename P::C key = key_at<P>(a, from[i]);\n"
-    "  i64 lo = i < mid ? mid : first, hi = i < mid ? end : mid;\n"
-    "  while (lo < hi) {\n"
-    "    const i64 at = (lo + hi) / 2;\n"
-    "    const typename P::C other = key_at<P>(a, from[at]);\n"
-    "    if (i < mid ? key_before<P>(other, key) : !key_before<P>(key, other)) lo = at + 1; else hi = at;\n"
-    "  }\n"
-    "  return i + lo - mid;\n"
-    "}\n"
-    "// Where V neighbouring sums go: to the epilogue, or to their part's own sums when k is cut into SPLIT parts.\n"
-    "template <class P, int V> M void product_put(const typename P::E &e, typename P::C *parts, u32 z, i64 r, i64 c, const typename P::C *v) {\n"
-    "  enum { W = P::W < V ? P::W : V };\n"
-    "  UNROLL for (int j = 0; j < V; j += W) {\n"
-    "    if (r >= P::m || c + j >= P::n) continue;\n"
-    "    const i64 i = ((i64)z * P::m + r) * P::n + c + j;\n"
-    "    if (P::SPLIT > 1) vstore<W>(parts + (i64)blockIdx.y * P::m * P::n + i, v + j); else e.template store<W>(i, c + j, v + j);\n"
-    "  }\n"
-    "}\n"
-    "template <class P> M void product_sum(const typename P::C *parts, const typename P::E &e) {\n"
-    "  enum { W = P::W < 4 ? P::W : 4 };\n"
-    "  for (i64 i = ((i64)blockIdx.x * 256 + threadIdx.x) * W; i < (i64)P::m * P::n; i += (i64)gridDim.x * 256 * W) {\n"
-    "    typename P::C v[W], more[W];\n"
-    "    typename dot_of<typename P::C>::t sum[W];\n"
-    "    UNROLL for (int j = 0; j < W; j++) dot_clear(sum[j]);\n"
-    "    UNROLL for (int s = 0; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); UNROLL for (int j = 0; j < W; j++) dot_join(sum[j], from_part(sum[j], more[j])); }\n"
-    "    UNROLL for (int j = 0; j < W; j++) v[j] = dot_total(sum[j]);\n"
-    "    e.template store<W>(i, i % P::n, v);\n"
-    "  }\n"
-    "}\n"
-    "// Where a tile lies: groups of 16 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
-    "template <class P, class I> M void product_tile(u32 tile, u32 *z, I *row, I *col) {\n"
-    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (16 * P::COLS), top = group * 16, rows = P::ROWS - top < 16 ? P::ROWS - top : 16, at = in - group * 16 * P::COLS;\n"
-    "  *z = tile / (P::ROWS * P::COLS);\n"
-    "  *row = (I)(top + at % rows) * P::BM;\n"
-    "  *col = (I)(at / rows) * P::BW;\n"
-    "}\n"
-    "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch), BM, BW, ROWS, COLS, SPLIT parts of SPAN k.\n"
-    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
-    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, typename P::C *parts) {\n"
-    "  typedef typename P::C C;\n"
-    "  __shared__ C as[16][68], bs[16][68];\n"
-    "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
-    "  u32 z;\n"
-    "  i64 row, col;\n"
-    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
-    "  a += P::a(z);\n"
-    "  b += P::b(z);\n"
-    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
-    "  typename dot_of<C>::t acc[4][4];\n"
-    "  C av[4], bv[4];\n"
-    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) dot_clear(acc[i][j]);\n"
-    "  for (i64 k = begin; k < end + 16; k += 16) {                       // the next 16 k are on their way while these are multiplied\n"
-    "    if (k > begin) {\n"
-    "      UNROLL for (int q = 0; q < 4; q++) {\n"
-    "        const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
-    "        as[l][r] = av[q];\n"
-    "        bs[h][c] = bv[q];\n"
-    "      }\n"
-    "      __syncthreads();\n"
-    "    }\n"
-    "    UNROLL for (int q = 0; q < 4; q++) {\n"
-    "      const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
-    "      av[q] = row + r < P::m && k + l < end ? get(a[(row + r) * P::AM + (k + l) * P::AK]) : (C)0;\n"
-    "      bv[q] = col + c < P::n && k + h < end ? get(b[(k + h) * P::BK + (col + c) * P::BN]) : (C)0;\n"
-    "    }\n"
-    "    if (k == begin) continue;\n"
-    "    UNROLL for (int l = 0; l < 16; l++) {\n"
-    "      C x[4], y[4];\n"
-    "      UNROLL for (int i = 0; i < 4; i++) { x[i] = as[l][tr + i]; y[i] = bs[l][tc + i]; }\n"
-    "      UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) dot_take(acc[i][j], x[i], y[j]);\n"
-    "    }\n"
-    "    __syncthreads();\n"
-    "  }\n"
-    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) { const C all = dot_total(acc[i][j]); product_put<P, 1>(e, parts, z, row + tr + i, col + tc + j, &all); }\n"
-    "}\n"
-    "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
-    "template <class P> M void transposed(const float *a, float *out) {\n"
-    "  __shared__ float tile[32][33];\n"
-    "  const int x = threadIdx.x & 31, y = threadIdx.x >> 5;\n"
-    "  const u32 z = blockIdx.x / P::TILES;\n"
-    "  const i64 o = (i64)(blockIdx.x % P::TILES) * 32;\n"
-    "  a += P::at(z);\n"
-    "  out += (i64)z * P::OUTER * P::PITCH;\n"
-    "  for (i64 k = (i64)blockIdx.y * 32; k < P::K; k += (i64)gridDim.y * 32) {\n"
-    "    UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
-    "    __syncthreads();\n"
-    "    UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
-    "    __syncthreads();\n"
-    "  }\n"
-    "}\n"
-    "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
-    "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
-    "  __shared__ float as[2][8][132], bs[2][8][132];\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
-    "  u32 z;\n"
-    "  i64 row, col;\n"
-    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
-    "  a += P::a(z);\n"
-    "  b += P::b(z);\n"
-    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
-    "  const int ar = P::AK == 1 ? t >> 1 : (t & 31) * 4, ac = P::AK == 1 ? (t & 1) * 4 : t >> 5, bc = P::BK == 1 ? t >> 1 : (t & 31) * 4, br = P::BK == 1 ? (t & 1) * 4 : t >> 5;\n"
-    "  float acc[8][8], av[4], bv[4];\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = 0.f;\n"
-    "  int s = 0;\n"
-    "  for (i64 k0 = begin; k0 < end + 8; k0 += 8) {\n"
-    "    const bool more = k0 < end;\n"
-    "    if (more) {\n"
-    "      UNROLL for (int i = 0; i < 4; i++) av[i] = bv[i] = 0.f;\n"
-    "      if (row + ar < P::m && k0 + ac < end) vload<4>(av, a + (row + ar) * P::AM + (k0 + ac) * P::AK);\n"
-    "      if (col + bc < P::n && k0 + br < end) vload<4>(bv, b + (k0 + br) * P::BK + (col + bc) * P::BN);\n"
-    "    }\n"
-    "    if (k0 > begin) {\n"
-    "      UNROLL for (int k = 0; k < 8; k++) {\n"
-    "        float x[8], y[8];\n"
-    "        vload<4>(x, &as[s][k][tr]); vload<4>(x + 4, &as[s][k][tr + 16]);\n"
-    "        vload<4>(y, &bs[s][k][tc]); vload<4>(y + 4, &bs[s][k][tc + 32]);\n"
-    "        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
-    "      }\n"
-    "      s ^= 1;\n"
-    "    }\n"
-    "    if (more) {\n"
-    "      if (P::AK == 1) { UNROLL for (int i = 0; i < 4; i++) as[s][ac + i][ar] = av[i]; } else vstore<4>(&as[s][ac][ar], av);\n"
-    "      if (P::BK == 1) { UNROLL for (int i = 0; i < 4; i++) bs[s][br + i][bc] = bv[i]; } else vstore<4>(&bs[s][br][bc], bv);\n"
-    "      __syncthreads();\n"
-    "    }\n"
-    "  }\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j += 4)\n"
-    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j >> 2) * 32, &acc[i][j]);\n"
-    "}\n"
-    "// A kernel may start before the one before it has ended, once that lets it or ends, and waits before it reads.\n"
-    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
-    "D void let_next_start() { asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\"); }\n"
-    "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
-    "template <class T> M T *now(T *p) { asm volatile(\"\" : \"+l\"(p) :: \"memory\"); return p; }   // no read by it is moved above this\n"
-    "#else\n"
-    "D void let_next_start() {}\n"
-    "D void await_previous() {}\n"
-    "template <class T> M T *now(T *p) { return p; }\n"
-    "#endif\n"
-    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
-    "#ifndef GN_HOST\n"
-    "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
-    "// 16, 8 or 4 bytes to shared memory, all but the first n of them zeros\n"
-    "template <int B> M void copy_shared(u32 to, const void *from, int n) {\n"
-    "  if (B == 16) asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n) : \"memory\");\n"
-    "  else asm volatile(\"cp.async.ca.shared.global [%0], [%1], %3, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n), \"n\"(B) : \"memory\");\n"
-    "}\n"
-    "D void copy16(u32 to, const void *from, int n) { copy_shared<16>(to, from, n); }\n"
-    "D void copy_commit() { asm volatile(\"cp.async.commit_group;\" ::: \"memory\"); }\n"
-    "template <int N> M void copy_wait() { asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(N) : \"memory\"); }\n"
-    "D void matrix4(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
-    "D void matrix4_transposed(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
-    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, bf16) {\n"
-    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
-    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
-    "}\n"
-    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, f16) {\n"
-    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
-    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
-    "}\n"
-    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, float) {                                                           // TF32: the upper 19 bits\n"
-    "  asm volatile(\"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
-    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
-    "}\n"
-    "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
-    "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
-    "#endif\n"
-    "// f32 from sm_80 on: 128 x BW tiles (128 or 256), 8 x BW / 16 a thread, four stages of 16 k. m and n run along memory on both sides, their strides are multiples of 4.\n"
-    "template <int N> M void single_stage(u32 to, const float *p, i64 first, i64 end, i64 k, i64 k_end, i64 stride) {\n"
-    "  UNROLL for (int q = 0; q < N / 64; q++) {\n"
-    "    const int c = threadIdx.x + q * 256, r = c / (N / 4), h = c % (N / 4) * 4;\n"
-    "    const bool in = k + r < k_end && first + h < end;\n"
-    "    copy16(to + c * 16, in ? p + (k + r) * stride + (first + h) : p, in ? 16 : 0);\n"
-    "  }\n"
-    "}\n"
-    "template <class P> M void sgemm_async(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
-    "  enum { NJ = P::BW / 16, A = 8192, STAGE = A + P::BW * 64 };\n"
-    "  DYNAMIC_SHARED(memory);\n"
-    "  const u32 base = shared_address(memory);\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
-    "  u32 z;\n"
-    "  i64 row, col;\n"
-    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
-    "  a += P::a(z);\n"
-    "  b += P::b(z);\n"
-    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
-    "  const int steps = (int)((end - begin + 15) / 16);\n"
-    "  float acc[8][NJ];\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = 0.f;\n"
-    "  UNROLL for (int s = 0; s < 3; s++) {\n"
-    "    if (s < steps) { single_stage<128>(base + s * STAGE, a, row, P::m, begin + s * 16, end, P::AK); single_stage<P::BW>(base + s * STAGE + A, b, col, P::n, begin + s * 16, end, P::BK); }\n"
-    "    copy_commit();\n"
-    "  }\n"
-    "  for (int step = 0; step < steps; step++) {\n"
-    "    copy_wait<2>();\n"
-    "    __syncthreads();\n"
-    "    const float *sa = (const float *)(memory + (step & 3) * STAGE) + tr, *sb = (const float *)(memory + (step & 3) * STAGE + A) + tc;\n"
-    "    if (step + 3 < steps) {\n"
-    "      const u32 to = base + (step + 3 & 3) * STAGE;\n"
-    "      single_stage<128>(to, a, row, P::m, begin + (i64)(step + 3) * 16, end, P::AK);\n"
-    "      single_stage<P::BW>(to + A, b, col, P::n, begin + (i64)(step + 3) * 16, end, P::BK);\n"
-    "    }\n"
-    "    copy_commit();\n"
-    "    UNROLL for (int k = 0; k < 16; k++) {\n"
-    "      float x[8], y[NJ];\n"
-    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * 128 + i * 4);\n"
-    "      UNROLL for (int j = 0; j < NJ; j += 4) vload<4>(y + j, sb + k * P::BW + j * 8);\n"
-    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
-    "    }\n"
-    "  }\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j += 4)\n"
-    "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
-    "}\n"
-    "// One side of a tile: ROWS rows (or columns) of STEP k in lines that run along k (KS) or along the rows, in 16-byte pieces that are swizzled so that neither copies nor\n"
-    "// reads meet in a bank. V elements are read at once: 16, 8 or 4 bytes by asynchronous copies, 2 through registers. With V 1 any strides do.\n"
-    "template <class T, int ROWS, int STEP, int V, bool KS> struct tensor_side {\n"
-    "  enum { ALONG = KS, B = sizeof(T), LINE = (KS ? STEP : ROWS) * B, EACH = LINE / (V * B), ALL = (KS ? ROWS : STEP) * EACH, N = (ALL + 255) / 256, HELD = V * B < 4, BYTES = ROWS * STEP * B };\n"
-    "  T held[HELD ? N : 1];\n"
-    "  static M u32 at(int line, int byte) {\n"
-    "    const int turn = B == 4 && !KS ? (LINE >= 128 ? (line & 3) * 2 : line & 2) : LINE >= 128 ? line & 7 : LINE == 64 ? line >> 1 & 3 : line >> 2 & 1;\n"
-    "    return line * LINE + (((byte >> 4) ^ turn) << 4) + (byte & 15);\n"
-    "  }\n"
-    "  // p: the tile's first element, from which `rows` and `ks` are left; FULL: no less than the tile\n"
-    "  template <bool FULL, i64 ROW, i64 K> M void fetch(u32 to, const T *p, int rows, int ks) {\n"
-    "    enum { NEAR = ROW > -(1 << 22) && ROW < 1 << 22 && K > -(1 << 22) && K < 1 << 22 };           // offsets in a tile have 32 bits\n"
-    "    UNROLL for (int q = 0; q < N; q++) {\n"
-    "      const int c = threadIdx.x + q * 256, line = c / EACH, x = c % EACH * V, r = KS ? line : x, k = KS ? x : line;\n"
-    "      if (ALL % 256 && c >= ALL) continue;\n"
-    "      const int left = r < rows && k < ks ? (KS ? ks - k : rows - r) : 0, n = FULL || left >= V ? V : left;\n"
-    "      const T *from = n ? p + (NEAR ? (i64)(r * (int)ROW + k * (int)K) : r * ROW + k * K) : p;\n"
-    "      if (HELD) { T none = {}; held[q] = n ? *from : none; } else copy_shared<V * B>(to + at(line, x * B), from, n * B);\n"
-    "    }\n"
-    "  }\n"
-    "  M void keep(unsigned char *to) const {\n"
-    "    UNROLL for (int q = 0; q < N; q++) {\n"
-    "      const int c = threadIdx.x + q * 256;\n"
-    "      if (HELD && c < ALL) *(T *)(to + at(c / EACH, c % EACH * B)) = held[q];\n"
-    "    }\n"
-    "  }\n"
-    "};\n"
-    "// A warp's products of one stage: 32 bytes of k at a time, every GROUPS-th of them.\n"
-    "template <class S, class T> M void tensor_rows(u32 *x, const unsigned char *stage, int first, int unit, T) {          // 16 rows of A\n"
-    "  const int l = threadIdx.x & 31;\n"
-    "  if (S::ALONG) matrix4(x, shared_address(stage) + S::at(first + (l & 15), unit * 32 + (l >> 4) * 16));\n"
-    "  else if (sizeof(T) == 2) matrix4_transposed(x, shared_address(stage) + S::at(unit * 16 + (l & 7) + (l >> 4) * 8, (first + (l >> 3 & 1) * 8) * 2));\n"
-    "  else UNROLL for (int q = 0; q < 4; q++) x[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q >> 1) * 4, (first + (l >> 2) + (q & 1) * 8) * 4));\n"
-    "}\n"
-    "template <class S, class T> M void tensor_columns(u32 *y, const unsigned char *stage, int first, int unit, T) {       // 16 columns of B\n"
-    "  const int l = threadIdx.x & 31;\n"
-    "  if (S::ALONG) matrix4(y, shared_address(stage) + S::at(first + (l & 7) + (l >> 4) * 8, unit * 32 + (l >> 3 & 1) * 16));\n"
-    "  else if (sizeof(T) == 2) matrix4_transposed(y, shared_address(stage) + S::at(unit * 16 + (l & 15), (first + (l >> 4) * 8) * 2));\n"
-    "  else UNROLL for (int q = 0; q < 4; q++) y[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q & 1) * 4, (first + (l >> 2) + (q >> 1) * 8) * 4));\n"
-    "}\n"
-    "template <class P, class SA, class SB> M void tensor_step(float *acc, const unsigned char *stage, int group, int wm, int wn) {\n"
-    "  enum { UNITS = P::STEP * sizeof(typename P::T) / 32, GROUPS = 8 / (P::WM * P::WN), MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 16 };\n"
-    "  const typename P::T tag = {};\n"
-    "  UNROLL for (int k = 0; k < UNITS / GROUPS; k++) {\n"
-    "    const int unit = k * GROUPS + group;\n"
-    "    u32 x[MI][4], y[NJ][4];\n"
-    "    UNROLL for (int i = 0; i < MI; i++) tensor_rows<SA>(x[i], stage, wm + i * 16, unit, tag);\n"
-    "    UNROLL for (int j = 0; j < NJ; j++) tensor_columns<SB>(y[j], stage + SA::BYTES, wn + j * 16, unit, tag);\n"
-    "    UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) mma(acc + (i * NJ * 2 + j) * 4, x[i], y[j >> 1][(j & 1) * 2], y[j >> 1][(j & 1) * 2 + 1], tag);\n"
-    "  }\n"
-    "}\n"
-    "// f16, bf16 and TF32 on tensor cores, any shape: BM x BW tiles; of 8 warps WM share the rows, WN the columns, and groups of WM x WN the k of a stage, of which there are four.\n"
-    "// P as above; STEP k of a stage, VA, VB, KA, KB: V and KS of the sides\n"
-    "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, float *parts) {\n"
-    "  typedef tensor_side<typename P::T, P::BM, P::STEP, P::VA, P::KA> side_a;\n"
-    "  typedef tensor_side<typename P::T, P::BW, P::STEP, P::VB, P::KB> side_b;\n"
-    "  enum { SHARE = P::WM * P::WN * 32, GROUPS = 256 / SHARE, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 16, CELLS = MI * NJ * 8 };\n"
-    "  enum { A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4 };\n"
-    "  DYNAMIC_SHARED(memory);\n"
-    "  const u32 base = shared_address(memory);\n"
-    "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, group = warp / (P::WM * P::WN), wm = warp / P::WN % P::WM * (P::BM / P::WM), wn = warp % P::WN * (P::BW / P::WN);\n"
-    "  u32 z;\n"
-    "  i64 row, col;\n"
-    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
-    "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
-    "  const int steps = (int)((end - begin + P::STEP - 1) / P::STEP), rows = P::m - row < P::BM ? (int)(P::m - row) : P::BM, columns = P::n - col < P::BW ? (int)(P::n - col) : P::BW;\n"
-    "  a += P::a(z) + row * P::AM + begin * P::AK;\n"
-    "  b += P::b(z) + col * P::BN + begin * P::BK;\n"
-    "  side_a sa;\n"
-    "  side_b sb;\n"
-    "  float acc[CELLS];\n"
-    "  UNROLL for (int i = 0; i < CELLS; i++) acc[i] = 0.f;\n"
-    "  for (int step = 1 - STAGES; step < steps; step++) {\n"
-    "    const int next = step + STAGES - 1, to = next % STAGES * STAGE;\n"
-    "    const i64 k = (i64)next * P::STEP;\n"
-    "    const int ks = end - begin - k < P::STEP ? (int)(end - begin - k) : P::STEP;\n"
-    "    if (step >= 0) { copy_wait<STAGES - 2>(); __syncthreads(); }\n"
-    "    if (next < steps) {\n"
-    "      sa.template fetch<P::FULL, P::AM, P::AK>(base + to, a + k * P::AK, rows, ks);\n"
-    "      sb.template fetch<P::FULL, P::BN, P::BK>(base + to + A, b + k * P::BK, columns, ks);\n"
-    "    }\n"
-    "    copy_commit();\n"
-    "    if (step >= 0) tensor_step<P, side_a, side_b>(acc, memory + step % STAGES * STAGE, group, wm, wn);\n"
-    "    if (next < steps) { sa.keep(memory + to); sb.keep(memory + to + A); }\n"
-    "  }\n"
-    "  let_next_start();\n"
-    "  if (GROUPS > 1) {                                                 // the groups' sums one after another\n"
-    "    float *sums = (float *)memory + threadIdx.x % SHARE;\n"
-    "    __syncthreads();\n"
-    "    UNROLL for (int i = 0; i < CELLS; i++) if (group) sums[((group - 1) * CELLS + i) * SHARE] = acc[i];\n"
-    "    __syncthreads();\n"
-    "    if (group) return;\n"
-    "    UNROLL for (int g = 0; g < GROUPS - 1; g++) UNROLL for (int i = 0; i < CELLS; i++) acc[i] += sums[(g * CELLS + i) * SHARE];\n"
-    "  }\n"
-    "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; q += 2) {\n"
-    "    product_put<P, 2>(e, parts, z, row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, col + wn + j * 8 + (l & 3) * 2, &acc[(i * NJ * 2 + j) * 4 + q]);\n"
-    "  }\n"
-    "}\n"
-    "#endif\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
     "// Causal or plain attention on tensor cores: 64 queries of one (b, h) to a block of 4 warps, 64 keys at a time, head 16 to 128 (a multiple of 16).\n"
     "template <class P> M void flash_rows(u32 to, const typename P::T *p, i64 first, i64 rows, i64 stride) {\n"
@@ -2021,6 +5414,549 @@ static const char prelude[] =
     "  }\n"
     "}\n"
     "#endif\n"
+;
+
+/* Scores in plain f32 from which tiles are faster than a block for each query; up to which they are faster than products, which run at 1.1 to 1.7 times their
+   speed (H200) but store all scores; and from which that takes too much memory: 4 GiB twice. */
+enum { TILED_LEAST = 1 << 13, TILED_MOST = 1 << 17, TILED_ALWAYS = 1 << 30 };
+
+/* What the generator decides about one attention: of the op, or written out (fuse_written). */
+typedef struct attention_form {
+    gn_view q, k, v;               /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
+    uint32_t in[3];                /* whose memory they show */
+    gn_view mask;                  /* broadcast to (B,H,T,S) */
+    uint32_t mask_node, length_node;
+    gn_dtype mask_type, length_type;
+    bool causal, masked, length, empty, flash, groups, tiled;   /* flash: on tensor cores; groups: by warpgroups; tiled: in plain f32, 64 queries to a block */
+    bool moved[3];                 /* q, k, v: read from a dense copy, for the kernel cannot read them as they lie */
+    bool written;                  /* out: as a softmax and a product compute it, where the op differs */
+    uint32_t loop, scores;         /* 1 + the step of the loop between the product and the softmax, 0: none; the product's node */
+    double scale;
+    int64_t dims[4], queries, parts, span, vector;   /* dims: B, H, T, S */
+} attention_form;
+
+/* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
+static bool emit_is_flash(const emit *e, const attention_form *f) {
+    int64_t d = f->q.dims[3];
+    if ((f->q.dtype != GN_F16 && f->q.dtype != GN_BF16) || !emit_has_tensor_cores(e) || f->masked || f->dims[2] < 16 || f->dims[0] * f->dims[1] > 65535) return false;
+    if (d != 16 && d != 32 && d != 64 && d != 128) return false;
+    return f->k.dims[2] < 0x7fffff00 && f->dims[2] < 0x7fffff00 && f->k.dims[3] == d && f->v.dims[3] == d;
+}
+
+/* Heads whose rows are contiguous and begin at multiples of 16 bytes. */
+static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
+    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
+}
+
+/* Dense copies of those that do not fit (TMA: or lie backwards). Of an attention that is written out they are left alone: it is three kernels then. */
+static void attention_moves(attention_form *f, bool forward) {
+    const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    for (int i = 0; i < 3; i++) {
+        const int64_t *strides = views[i]->strides;
+        f->moved[i] = !fits_one(views[i], views[i]->dims[3], 16 / types[f->q.dtype].bytes, (size_t)views[i]->offset) || (forward && (strides[0] < 0 || strides[1] < 0 || strides[2] < 1));
+    }
+}
+
+/* Bytes of shared memory of tiled_attention: 64 rows of queries, keys, values and weights. */
+static uint32_t tiled_bytes(const attention_form *f) {
+    int64_t d = (f->q.dims[3] + 3) / 4 * 4, width = (f->v.dims[3] + 63) / 64 * 64;
+    return (uint32_t)(64 * 4 * (2 * (d + 4) + width + 68));
+}
+
+/* Where blocks have enough to do and products are not faster; those of TF32 are. */
+static bool emit_is_tiled(const emit *e, const attention_form *f) {
+    int64_t blocks = blocks_for(f->dims[2], 64) * f->dims[0] * f->dims[1], bytes = emit_overlaps(e) ? 227 << 10 : emit_has_async_copies(e) ? 96 << 10 : 48 << 10;
+    if (!f->written || f->q.dtype != GN_F32 || env_is("GENIE_TF32", "1") || f->dims[2] < 16 || f->q.dims[3] > 128 || f->v.dims[3] > 128 || f->dims[0] * f->dims[1] > 65535) return false;
+    int64_t scores = f->queries * f->dims[3];
+    return (blocks * 2 >= emit_processors(e) || f->dims[3] <= 128) && scores > TILED_LEAST && (scores <= TILED_MOST || scores >= TILED_ALWAYS) && tiled_bytes(f) <= bytes;
+}
+
+/* From what is computed to how. */
+static void attention_decide(const emit *e, attention_form *f) {
+    const int64_t dims[4] = { f->q.dims[0], f->q.dims[1], f->q.dims[2], f->k.dims[2] };
+    memcpy(f->dims, dims, sizeof dims);
+    f->queries = dims[0] * dims[1] * dims[2];
+    f->span = dims[3];
+    f->parts = 1;
+    f->empty = f->queries * f->v.dims[3] == 0;
+    f->flash = !f->empty && emit_is_flash(e, f);
+    f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && emit_has_warpgroups(e);
+    if (f->flash) attention_moves(f, f->groups);
+    if (f->written && (f->moved[0] || f->moved[1] || f->moved[2])) {
+        f->groups = false;
+        attention_moves(f, false);
+        f->flash = !f->moved[0] && !f->moved[1] && !f->moved[2];
+        memset(f->moved, 0, sizeof f->moved);
+    }
+    f->tiled = !f->flash && !f->empty && emit_is_tiled(e, f);
+    f->vector = 16 / types[f->q.dtype].bytes;
+    if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } }, f->vector) || f->k.offset % 16) f->vector = 1;
+    if (f->flash || f->tiled || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
+    f->parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
+    f->span = (blocks_for(dims[3], f->parts) + 127) / 128 * 128;
+    f->parts = blocks_for(dims[3], f->span);
+}
+
+static attention_form attention_choose(const emit *e, uint32_t node) {
+    const int64_t *attrs = attrs_of(e, node);
+    uint32_t n_ins = e->part->nodes[node].n_ins;
+    attention_form f = { .q = *view_of(e, input(e, node, 0)), .k = *view_of(e, input(e, node, 1)), .v = *view_of(e, input(e, node, 2)), .in = { input(e, node, 0), input(e, node, 1), input(e, node, 2) },
+                         .causal = (attrs[0] & 1) != 0, .masked = (attrs[0] & 2) != 0, .length = (attrs[0] & 4) != 0, .length_type = GN_I32, .scale = word_f64(attrs[1]) };
+    f.mask_type = f.q.dtype;
+    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = gn_view_broadcast(view_of(e, f.mask_node), 4, (const int64_t[4]){ f.q.dims[0], f.q.dims[1], f.q.dims[2], f.k.dims[2] }); f.mask_type = f.mask.dtype; }
+    if (f.length) { f.length_node = input(e, node, n_ins - 1); f.length_type = view_of(e, f.length_node)->dtype; }
+    if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[3] > 1 ? f.q.dims[3] : 1));
+    attention_decide(e, &f);
+    return f;
+}
+
+static const gn_kernel_step *attention_loop(const emit *e, const attention_form *f) { return f->loop ? &e->layout->steps[f->loop - 1] : NULL; }
+
+/* The strides of a collapsed view of (…,T,S) along its last two axes; what is left of it is the view of (…). */
+static void split_scores(gn_view *v, const int64_t *sizes, int64_t *strides) {
+    for (int k = 1; k >= 0; k--) {
+        int last = v->rank - 1;
+        strides[k] = 0;
+        if (sizes[k] == 1 || last < 0) continue;
+        strides[k] = v->strides[last];
+        v->dims[last] /= sizes[k];
+        v->strides[last] *= sizes[k];
+        if (v->dims[last] == 1) v->rank--;
+    }
+}
+
+/* One input of the loop on scores: a member, where it begins for one (b, h), and its element of query t and key j. */
+static void scores_load(emit *e, loop *l, const attention_form *f, uint32_t i, text *begin, text *value, text *members) {
+    const gn_load *load = load_of(e, l, i);
+    const char *type = types[load->dtype].name, *compute = types[load->dtype].compute;
+    char name[16];
+    int64_t strides[2];
+    snprintf(l->names[load->reg], sizeof l->names[0], "x%u", i);
+    if (load->constant) { put(value, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(load->value)); return; }
+    if (load->base == f->scores) { snprintf(l->names[load->reg], sizeof l->names[0], "s"); return; }
+    snprintf(name, sizeof name, "a%u", i);
+    emit_pointer(e, type, true, name, (param){ PARAM_NODE, load->base, load->view.offset });
+    put(&e->types, " const %s *a%u;", type, i);
+    put(members, "%sa%u", members->n ? ", " : "", i);
+    gn_view batch = load->view;
+    split_scores(&batch, &f->dims[2], strides);
+    put(begin, " a%u += ", i);
+    put_offset(begin, &batch, "z", false);
+    put(begin, ";");
+    put(value, "    const %s x%u = get(a%u[t * %lldll + j * %lldll]);\n", compute, i, i, (long long)strides[0], (long long)strides[1]);
+}
+
+/* The type @_x of what is done to scores, and `x` of it in the body. An f16 that is too large to be stored is infinite here too. */
+static void put_scores(emit *e, const attention_form *f, text *label) {
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    text begin = { 0 }, value = { 0 }, members = { 0 }, body = e->body;
+    if (!l) { e->failed = true; return; }
+    l->step = attention_loop(e, f);
+    l->label[0] = 0;
+    put(&e->types, "struct @_x { enum { LOOP = 1 };");
+    for (uint32_t i = 0; i < l->step->n_loads; i++) scores_load(e, l, f, i, &begin, &value, &members);
+    e->body = (text){ 0 };                                   /* instructions are written into the body */
+    for (uint32_t i = 0; i < l->step->n_instrs; i++) loop_instr(e, l, i);
+    const char *c = types[f->q.dtype].compute, *out = l->names[l->step->out];
+    put(&e->types, "\n  M void begin(i64 z) {%s }\n  M %s value(%s s, i64 t, i64 j) const {\n%s%s", begin.s ? begin.s : "", c, c, value.s ? value.s : "", e->body.s ? e->body.s : "");
+    if (view_of(e, l->step->node)->dtype == GN_F16) put(&e->types, "    return %s >= 65520.f ? gn_f32(0x7f800000u) : %s <= -65520.f ? gn_f32(0xff800000u) : %s; } };\n", out, out, out);
+    else put(&e->types, "    return %s; } };\n", out);
+    text_free(&e->body);
+    e->body = body;
+    put(&e->body, "  const @_x x = { %s };\n", members.s ? members.s : "");
+    put(label, "%s", l->label);
+    e->failed = e->failed || begin.failed || value.failed || members.failed;
+    text_free(&begin);
+    text_free(&value);
+    text_free(&members);
+    gn_free(l);
+}
+
+/* Of a kernel that computes scores: what is done to them, @_x, `x` and the words for its name. */
+static void put_loop_of_scores(emit *e, const attention_form *f, text *label) {
+    if (f->written) put(label, "_written");
+    if (f->loop) put_scores(e, f, label);
+    else { put(&e->types, "typedef no_loop @_x;\n"); put(&e->body, "  const @_x x = no_loop();\n"); }
+}
+
+static void put_attention_type(text *t, const attention_form *f, const char *loop_type) {
+    gn_dtype d = f->q.dtype;
+    static const char *const names[4][4] = { { "QB", "QH", "QT", "QD" }, { "KB", "KH", "KS", "KD" }, { "VB", "VH", "VS", "VE" }, { "MB", "MH", "MQ", "MS" } };
+    const gn_view *views[4] = { &f->q, &f->k, &f->v, &f->mask };
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; typedef %s X; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll, SPAN = %lldll;\n", types[d].name, types[d].compute,
+        types[f->mask_type].name, types[f->length_type].name, loop_type, (long long)f->dims[1], (long long)f->k.dims[1], (long long)f->dims[2], (long long)f->dims[3], (long long)f->span);
+    put(t, "  enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, PARTS = %lld, VK = %lld };\n", (long long)f->q.dims[3], (long long)f->v.dims[3],
+        !f->masked ? 0 : f->mask_type == GN_BOOL ? 1 : 2, f->length, f->causal, f->written, (long long)f->parts, (long long)f->vector);
+    for (int i = 0; i < 4; i++)
+        for (int l = 0; l < 4; l++) put(t, "%s%s = %lldll%s", l ? ", " : "  static const i64 ", names[i][l], (long long)views[i]->strides[l], l == 3 ? ";\n" : "");
+    put(t, "  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(f->scale));
+}
+
+static void emit_attention_join(emit *e, uint32_t node, const attention_form *f) {
+    gn_dtype d = f->q.dtype;
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)(f->queries * f->parts), (size_t)(f->v.dims[3] + 2)), 8);
+    if (bytes > e->scratch) e->scratch = bytes;
+    put_attention_type(&e->types, f, "no_loop");
+    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, types[d].name, false, "o");
+    put(&e->body, "  attention_join<@_p>(parts, o);\n");
+    emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
+}
+
+/* A view of a node's memory, which need not be the node's own view, or of its dense copy. */
+static void emit_view_of(emit *e, uint32_t node, const gn_view *v, bool moved, bool constant, const char *name) {
+    emit_pointer(e, types[v->dtype].name, constant, name, moved ? (param){ PARAM_PLAN, REGION_ROWS, v->offset } : (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
+}
+
+/* Makes the copies that the form says, and shows them instead. */
+static void attention_move(emit *e, attention_form *f) {
+    gn_view *const views[3] = { &f->q, &f->k, &f->v };
+    size_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        if (!f->moved[i]) continue;
+        gn_view to = gn_view_dense(f->q.dtype, 4, views[i]->dims);
+        emit_copy_views(e, "moved", to, (param){ PARAM_PLAN, REGION_ROWS, (int64_t)at }, *views[i], (param){ PARAM_NODE, e->layout->lay[f->in[i]].base, views[i]->offset });
+        to.offset = (int64_t)at;
+        *views[i] = to;
+        at = gn_size_align(gn_size_add(at, gn_size_mul((size_t)gn_view_count(&to), types[to.dtype].bytes)), 256);
+        e->layout->view_copies++;
+    }
+    if (at > e->rows) e->rows = at;
+}
+
+/* For sm_90a only. */
+static const char warpgroup_attention_text[] =
+    "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
+    "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
+    "// As flash_finite, for 128 keys and both groups, which come here together.\n"
+    "template <class P> M void flash_clean(unsigned char *v, int key, const int *bound, float *o) {\n"
+    "  const typename P::T tag = {};\n"
+    "  u32 *words = (u32 *)v;\n"
+    "  u32 bad = 0;\n"
+    "  UNROLL for (int i = 0; i < P::DK / 4; i += 4) {\n"
+    "    u32 w[4];\n"
+    "    vload<4>(w, words + (threadIdx.x * 4 + i * 256));\n"
+    "    UNROLL for (int j = 0; j < 4; j++) bad |= not_finite(w[j], tag);\n"
+    "  }\n"
+    "  if (!any_of_both(bad)) return;\n"
+    "  for (int k = 0; k < 128; k++) UNROLL for (int n = 0; n < P::DK / 8; n++)\n"
+    "    add_not_finite(words[((n >> 3) * 16384 + k * 128 + (((n & 7) ^ (k & 7)) << 4)) / 4 + (threadIdx.x & 3)], key + k, bound, o + n * 4, tag);\n"
+    "  group_sync<256>(1);\n"
+    "  for (int i = threadIdx.x; i < P::DK * 64; i += 256) clear_not_finite(words + i, tag);\n"
+    "  asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
+    "  group_sync<256>(1);\n"
+    "}\n"
+    "template <class P> M void flash_scores(float *s, u32 q, u32 k) {\n"
+    "  UNROLL for (int i = 0; i < 64; i++) s[i] = 0.f;\n"
+    "  wgmma_fence();\n"
+    "  UNROLL for (int d = 0; d < P::DK / 16; d++) P::score(s, panel(q + (d >> 2) * 16384, 16384) + (d & 3) * 2, panel(k + (d >> 2) * 16384, 16384) + (d & 3) * 2);\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "template <class P> M void flash_values(float *o, const u32 *p, u32 v) {\n"
+    "  wgmma_fence();\n"
+    "  UNROLL for (int j = 0; j < 8; j++) P::value(o, p + j * 4, panel(v, 16384) + j * 128);\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "// Scores to weights; keep: what earlier sums are worth now; at: the first of the two queries\n"
+    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound, const typename P::X &x, int at) {\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  float now[2] = { least, least };\n"
+    "  if (P::X::LOOP) {\n"
+    "    const int row[2] = { at < P::TQ ? at : (int)P::TQ - 1, at + 8 < P::TQ ? at + 8 : (int)P::TQ - 1 }, j = key + (int)(threadIdx.x & 3) * 2;\n"
+    "    if (edge) { UNROLL for (int i = 0; i < 64; i++) { const int k = j + (i >> 2) * 8 + (i & 1); s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], k < P::S ? k : (int)P::S - 1); } }\n"
+    "    else UNROLL for (int i = 0; i < 64; i++) s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], j + (i >> 2) * 8 + (i & 1));\n"
+    "  }\n"
+    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
+    "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
+    "  UNROLL for (int h = 0; h < 2; h++) {\n"
+    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
+    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 2)) * scale;\n"
+    "    now[h] = fmaxf(now[h], top[h]);\n"
+    "    keep[h] = now[h] == least ? 1.f : exp2_near(top[h] - now[h]);\n"
+    "    top[h] = now[h];\n"
+    "    if (now[h] == least) now[h] = 0.f;\n"
+    "    sum[h] *= keep[h];\n"
+    "  }\n"
+    "  UNROLL for (int i = 0; i < 64; i++) { s[i] = exp2_near(fmaf(s[i], scale, -now[i >> 1 & 1])); sum[i >> 1 & 1] += s[i]; }\n"
+    "}\n"
+    "template <class P> M void flash_pack(u32 *p, const float *s) {\n"
+    "  const typename P::T tag = {};\n"
+    "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
+    "}\n"
+    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, int h, int b, int steps) {\n"
+    "  enum { TILE = P::DK * 256 };\n"
+    "  const int g = h / (int)(P::H / P::G);\n"
+    "  bar_expect(bars, TILE);\n"
+    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
+    "  for (int step = 0; step < steps; step++) {\n"
+    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
+    "    bar_wait(ke, parity);\n"
+    "    bar_expect(kf, TILE);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
+    "    bar_wait(ve, parity);\n"
+    "    bar_expect(vf, TILE);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
+    "  enum { TILE = P::DK * 256 };\n"
+    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
+    "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
+    "  const typename P::T tag = {};\n"
+    "  const u32 q = base + wg * 8192;\n"
+    "  // the last key that rows at and at + 8 see; tiles from `whole` on have keys that some query does not see\n"
+    "  const int last = (int)(n - P::TQ), bound[2] = { P::CAUSAL && last + at < n - 1 ? last + at : (int)n - 1, P::CAUSAL && last + at + 8 < n - 1 ? last + at + 8 : (int)n - 1 };\n"
+    "  const int whole = P::CAUSAL && last + first + 1 < seen ? (last + first + 1) / 128 : (int)(seen / 128);\n"
+    "  float s[64], o[P::DK / 2], top[2] = { least, least }, sum[2] = { 0.f, 0.f }, keep[2];\n"
+    "  u32 p[32];\n"
+    "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
+    "  bar_wait(bars, 0);\n"
+    "  if (steps > 0) {\n"
+    "    bar_wait(bars + 8, 0);\n"
+    "    flash_scores<P>(s, q, base + TILE);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<64>(s);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound, x, at);\n"
+    "    flash_pack<P>(p, s);\n"
+    "  }\n"
+    "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
+    "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are computed while weights are made of the scores\n"
+    "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
+    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
+    "    group_turn(2 + wg);                                                  // one group's products run while the other makes weights\n"
+    "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
+    "    flash_values<P>(o, p, sv);\n"
+    "    group_pass(3 - wg);\n"
+    "    wgmma_wait<1>();\n"
+    "    wgmma_keep<64>(s);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound, x, at);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::DK / 2>(o);\n"
+    "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
+    "    if (P::DK < 128 || __any_sync(0xffffffffu, keep[0] != 1.f || keep[1] != 1.f)) UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
+    "    flash_pack<P>(p, s);\n"
+    "  }\n"
+    "  if (steps > 0) {\n"
+    "    const int step = steps - 1;\n"
+    "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
+    "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
+    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    flash_values<P>(o, p, sv);\n"
+    "    wgmma_wait<0>();\n"
+    "    wgmma_keep<P::DK / 2>(o);\n"
+    "  }\n"
+    "  UNROLL for (int e = 0; e < 2; e++) {\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
+    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
+    "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
+    "    if (at + e * 8 >= P::TQ) continue;\n"
+    "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
+    "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, o[d * 4 + e * 2 + 1] * other, tag);\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
+    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
+    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; K, V empty\n"
+    "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
+    "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
+    "  i64 n = P::S;\n"
+    "  if (P::LENGTH) {\n"
+    "    n = get(*length);\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); return; }\n"
+    "  }\n"
+    "  i64 seen = n;\n"
+    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
+    "  const int steps = (int)((seen + 127) / 128);\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (threadIdx.x >= 256) {\n"
+    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
+    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y / P::H), steps);\n"
+    "  } else {\n"
+    "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
+    "    x.begin(blockIdx.y);\n"
+    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, steps);\n"
+    "  }\n"
+    "}\n"
+;
+
+static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
+    static const char *const names[3] = { "q", "k", "v" };
+    const gn_view *views[3] = { &f->q, &f->k, &f->v };
+    int d = (int)f->q.dims[3];
+    char name[96];
+    text label = { 0 };
+    put_wgmma(&e->types, "@_score", 128, f->q.dtype, false, false, false);
+    put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
+    put_loop_of_scores(e, f, &label);
+    put_attention_type(&e->types, f, "@_x");
+    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
+    for (int i = 0; i < 3; i++) {
+        emit_map(e, names[i], f->q.dtype, &(panels){ .moved = f->moved[i], .node = f->moved[i] ? UINT32_MAX : e->layout->lay[f->in[i]].base, .offset = views[i]->offset, .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
+                 .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
+    }
+    if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
+    emit_node(e, node, types[f->q.dtype].name, false, "o");
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f->length;
+    e->bounds = "__launch_bounds__(384, 1)";
+    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, x, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
+    snprintf(name, sizeof name, "wgmma_attention_%s_%d%s", gn_dtype_name(f->q.dtype), d, label.s ? label.s : "");
+    e->failed = e->failed || label.failed;
+    text_free(&label);
+    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384, (uint32_t)(5 * 256 * d + 1024));
+}
+
+/* `node`: whose memory takes the result. */
+static void emit_attention_form(emit *e, uint32_t node, attention_form *f) {
+    const char *type = types[f->q.dtype].name, *length = f->length ? "length" : "(const @_p::L *)0";
+    char name[96];
+    text label = { 0 };
+    if (f->empty && !f->length) return;
+    attention_move(e, f);
+    if (f->groups) { emit_attention_groups(e, node, f); return; }
+    if (!f->empty) put_loop_of_scores(e, f, &label);
+    put_attention_type(&e->types, f, f->empty ? "no_loop" : "@_x");
+    emit_view_of(e, f->in[0], &f->q, f->moved[0], true, "q");
+    emit_view_of(e, f->in[1], &f->k, f->moved[1], true, "k");
+    emit_view_of(e, f->in[2], &f->v, f->moved[2], true, "v");
+    if (f->masked) emit_node(e, f->mask_node, types[f->mask_type].name, true, "mask");
+    if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
+    if (f->parts > 1) emit_pointer(e, types[f->q.dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, type, false, "o");
+    emit_errors(e);
+    emit_number(e, "u32", "node", PARAM_WORD, node);
+    e->faults = e->faults || f->length;
+    if (f->empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
+    else if (f->tiled) put(&e->body, "  tiled_attention<@_p>(q, k, v, x, o);\n");
+    else if (f->flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, x, o, err, node);\n", length);
+    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, x, o, %s, err, node);\n", f->masked ? "mask" : "(const @_p::MT *)0", length, f->parts > 1 ? "parts" : "0");
+    snprintf(name, sizeof name, "%sattention_%s%s%s", f->flash ? "flash_" : f->tiled ? "tiled_" : "", gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
+    e->failed = e->failed || label.failed;
+    text_free(&label);
+    if (f->flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 128, (uint32_t)(5 * 64 * f->q.dims[3] * 2));
+    else if (f->tiled) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 256, tiled_bytes(f));
+    else emit_launch(e, name, (uint64_t)(f->empty ? 1 : f->queries), (uint64_t)f->parts, 128);
+    if (f->parts > 1) emit_attention_join(e, node, f);
+}
+
+static void emit_attention(emit *e, uint32_t node) {
+    attention_form f = attention_choose(e, node);
+    emit_attention_form(e, node, &f);
+}
+
+/* ---- the cache ---- */
+
+/* Where an append in place saves what it overwrites, and its flag. */
+static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
+    const gn_view *v = view_of(e, input(e, node, 1));
+    emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
+    emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
+    e->append_flags[e->n_appends] = e->n_flags++;
+    e->appends[e->n_appends++] = node;
+    e->save = gn_size_add(e->save, gn_size_align(gn_size_mul((size_t)gn_view_count(v), types[v->dtype].bytes), 256));
+}
+
+/* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
+static void emit_kv_append(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
+    const gn_view *cache = view_of(e, x), *rows_view = view_of(e, y);
+    bool in_place = e->layout->lay[node].place == GN_PLACE_INPLACE;
+    gn_view out = gn_view_dense(cache->dtype, 4, view_of(e, node)->dims), part = out;
+    int bytes = types[cache->dtype].bytes;
+    const char *type = raw_types[bytes], *pos = types[view_of(e, z)->dtype].name;
+    int64_t T = rows_view->dims[2], S = out.dims[2], n;
+    part.dims[2] = T;
+    gn_view cr = gn_view_collapse(rows_view), co = gn_view_collapse(&part);
+    n = gn_view_count(&part);
+    if (!in_place) emit_copy(e, node, x);
+    emit_node(e, y, type, true, "rows");
+    emit_node(e, z, pos, true, "pos");
+    emit_node(e, node, type, false, "o");
+    if (in_place) emit_saved(e, node, type, "saved", "flag");
+    emit_faults(e, node);
+    put(&e->body, "  const i64 at = *pos;\n  if (at < 0 || at > %lldll) { if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); return; }\n", (long long)(S - T), (long long)(S - T + 1));
+    if (in_place) put(&e->body, "  if (*err) return;\n  if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n");
+    put(&e->body, "  o += at * %lldll;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 to = ", (long long)out.strides[2], (long long)n);
+    put_offset(&e->body, &co, "i", false);
+    put(&e->body, ";\n    %so[to] = rows[", in_place ? "saved[i] = o[to];\n    " : "");
+    put_offset(&e->body, &cr, "i", false);
+    put(&e->body, "];\n  }\n");
+    int64_t blocks = blocks_for(n, 256);
+    emit_launch(e, in_place ? "kv_append_in_place" : "kv_append", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks < 1 ? 1 : blocks), 1, 256);
+}
+
+/* One of the appends in place that a failed run puts back; the ith of this kernel. */
+static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
+    uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
+    gn_view out = gn_view_dense(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
+    part.dims[2] = view_of(e, y)->dims[2];
+    gn_view co = gn_view_collapse(&part);
+    const char *type = raw_types[types[out.dtype].bytes];
+    char name[3][24];
+    snprintf(name[0], sizeof name[0], "pos%u", i);
+    snprintf(name[1], sizeof name[1], "o%u", i);
+    snprintf(name[2], sizeof name[2], "saved%u", i);
+    emit_node(e, z, types[view_of(e, z)->dtype].name, true, name[0]);
+    emit_node(e, node, type, false, name[1]);
+    emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
+    put(&e->body, "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", ERROR_WORDS + e->append_flags[at], (long long)gn_view_count(&part), i, i, (long long)out.strides[2]);
+    put_offset(&e->body, &co, "i", false);
+    put(&e->body, "] = saved%u[i];\n", i);
+}
+
+/* Whether one of the next n appends back from `at` is to the same memory. */
+static bool undoes_twice(const emit *e, uint32_t at, uint32_t n) {
+    uint32_t own = e->layout->lay[e->appends[at]].own;
+    for (uint32_t i = 1; i <= n; i++)
+        if (e->layout->lay[e->appends[at + i]].own == own) return true;
+    return false;
+}
+
+/* Puts back what appends in place have overwritten, when the run has failed after them: the latest first, one after another where they
+   may meet. */
+enum { UNDOS_A_KERNEL = 26 };
+
+static void emit_undo(emit *e) {
+    size_t save = e->save;
+    for (uint32_t left = e->n_appends; left && !gn_flag_get(e->cancel);) {
+        e->rereads = e->early = true;
+        emit_errors(e);
+        put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
+        for (uint32_t i = 0; left && i < UNDOS_A_KERNEL && !undoes_twice(e, left - 1, i); i++) {
+            const gn_view *v = view_of(e, input(e, e->appends[--left], 1));
+            save -= ((size_t)gn_view_count(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
+            put_undo(e, left, i, save);
+        }
+        emit_launch(e, "kv_append_undo", 32, 1, 256);
+    }
+}
+
+/* A state's new version becomes its value, unless the run has failed. */
+static void emit_commit(emit *e, param to, param from, size_t bytes) {
+    if (!bytes) return;
+    emit_pointer(e, "uint4", false, "to", to);
+    emit_pointer(e, "uint4", true, "from", from);
+    emit_number(e, "u64", "n", PARAM_LONG, (int64_t)((bytes + 15) / 16));
+    emit_errors(e);
+    put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x * 256) to[i] = from[i];\n");
+    int64_t blocks = blocks_for((int64_t)(bytes + 15) / 16, 256);
+    emit_launch(e, "commit", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
+}
+
+/* >>one ==============================================================================================
+ * Steps of one row (batch 1): a product with the norm before it and the loop or the choice after it; one query with
+ * its appends. */
+
+static const char one_text[] =
     "// ---- one row (batch 1): the weights of a kernel are on their way before the kernels before it have ended ----\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
     "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
@@ -2384,3621 +6320,230 @@ static const char prelude[] =
     "}\n"
 ;
 
-/* For sm_90a only, after the prelude in programs that need it. */
-static const char hopper[] =
-    "// ---- sm_90a: warpgroups of tensor cores, fed by the tensor memory accelerator (TMA) through stages in shared memory ----\n"
-    "struct __align__(64) tmap { u64 v[16]; };\n"
-    "D void bar_init(u32 b, u32 n) { asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(n) : \"memory\"); }\n"
-    "D void bar_expect(u32 b, u32 bytes) { asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
-    "D void bar_arrive(u32 b) { asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(b) : \"memory\"); }\n"
-    "D void bar_wait(u32 b, u32 parity) { asm volatile(\"{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra E; bra W; E: }\" :: \"r\"(b), \"r\"(parity) : \"memory\"); }\n"
-    "D void cluster_sync() { asm volatile(\"barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\n"
-    "D u32 cluster_rank() { u32 r; asm(\"mov.u32 %0, %%cluster_ctarank;\" : \"=r\"(r)); return r; }\n"
-    "D float4 cluster_load4(u32 a, u32 cta) {\n"
-    "  float4 v;\n"
-    "  asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [r];}\" : \"=f\"(v.x), \"=f\"(v.y), \"=f\"(v.z), \"=f\"(v.w) : \"r\"(a), \"r\"(cta) : \"memory\");\n"
-    "  return v;\n"
-    "}\n"
-    "// A box of the map at (x, y, z, w) to shared memory\n"
-    "D void box_load(u32 to, const tmap *m, int x, int y, int z, int w, u32 bar) {\n"
-    "  asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
-    "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar) : \"memory\");\n"
-    "}\n"
-    "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 columns (when they run along memory) `next` bytes on.\n"
-    "D u64 panel(u32 a, u32 next) { return (u64)((a & 0x3ffffu) >> 4) | ((u64)(next >> 4) << 16) | (64ull << 32) | (1ull << 62); }\n"
-    "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
-    "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
-    "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
-    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_sums\n"
-    "D void group_turn(int id) { asm volatile(\"bar.sync %0, 256;\" :: \"r\"(id) : \"memory\"); }     // until the other of two groups passes the turn\n"
-    "D void group_pass(int id) { asm volatile(\"bar.arrive %0, 256;\" :: \"r\"(id) : \"memory\"); }\n"
-    "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
-    "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
-    "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch;\n"
-    "// REGS (TF32 with AT, which wgmma does not take from shared memory): A passes through registers; TURN: what is computed is the transpose of the result\n"
-    "// A stage has been read: by a group's products, which end together, or (REGS) by each of its warps\n"
-    "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & (P::REGS ? 31 : 127)) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
-    "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
-    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, int steps) {\n"
-    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
-    "  u32 it = 0, z;\n"
-    "  int row, col;\n"
-    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
-    "    product_tile<P>(tile, &z, &row, &col);\n"
-    "    const int az = P::az(z), aw = P::aw(z), bz = P::bz(z), bw = P::bw(z);\n"
-    "    for (int k = 0; k < steps; k++, it++) {\n"
-    "      const u32 s = it % P::STAGES, sa = base + s * STAGE, sb = sa + A, bar = full + 8 * s;\n"
-    "      const int k0 = (first + k) * P::STEP;\n"
-    "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
-    "      bar_expect(bar, STAGE);\n"
-    "      if (!P::AT) box_load(sa, ta, k0, row, az, aw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BM / P::STEP; i++) box_load(sa + i * (P::STEP * 128), ta, row + i * P::STEP, k0, az, aw, bar);\n"
-    "      if (!P::BT) box_load(sb, tb, k0, col, bz, bw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, bz, bw, bar);\n"
-    "    }\n"
-    "  }\n"
-    "}\n"
-    "D void matrix4_put(u32 a, const u32 *r) { asm volatile(\"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\" :: \"r\"(a), \"r\"(r[0]), \"r\"(r[1]), \"r\"(r[2]), \"r\"(r[3]) : \"memory\"); }\n"
-    "D void box_store(const tmap *m, int x, int y, int z, u32 from) {\n"
-    "  asm volatile(\"cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5]; cp.async.bulk.commit_group;\" :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(0), \"r\"(from) : \"memory\");\n"
-    "}\n"
-    "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in BUFFERS of 8192 bytes.\n"
-    "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
-    "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
-    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {       // one copy of the epilogue's text: the sums move down instead\n"
-    "    const u32 to = buffers + x % P::BUFFERS * 8192;\n"
-    "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
-    "    typename P::E::template in<2> in[16];\n"
-    "    UNROLL for (int i = 0; i < 16; i++) {\n"
-    "      const i64 gr = row + r + (i & 1) * 8, c = col + x * 64 + (i >> 1) * 8 + (l & 3) * 2;\n"
-    "      const bool is = gr < P::m && c < P::n;\n"
-    "      e.template fetch<2>(is ? ((i64)z * P::m + gr) * P::n + c : 0, is ? c : 0, in[i]);\n"
-    "    }\n"
-    "    UNROLL for (int i = 0; i < 16; i++) e.template value<2>(in[i], d + i * 2, y[i].e);\n"
-    "    if (t == 0) asm volatile(\"cp.async.bulk.wait_group.read %0;\" :: \"n\"(P::BUFFERS - 1) : \"memory\");\n"
-    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
-    "    UNROLL for (int n = 0; n < 8; n += 2) {\n"
-    "      const u32 w[4] = { y[n * 2].w, y[n * 2 + 1].w, y[n * 2 + 2].w, y[n * 2 + 3].w };\n"
-    "      matrix4_put(to + sr * 128 + (((n + (l >> 4)) ^ (sr & 7)) << 4), w);\n"
-    "    }\n"
-    "    asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
-    "    group_sync<128>(1 + (threadIdx.x >> 7));\n"
-    "    if (t == 0) box_store(tc, col + x * 64, row, z, to);\n"
-    "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
-    "  }\n"
-    "}\n"
-    "// The sums of one tile, in two ways. The last step has a wait of its own: the assembler takes the first wait after products for theirs,\n"
-    "// so that reads of the sums were moved before a second one (tests/sass_test.sh looks for that in machine code).\n"
-    "template <class P, bool REGS> struct wgmma_sums {\n"
-    "  static M void step(float *d, u32 base, u32 full, u32 it) {           // the products of one stage, on their way\n"
-    "    enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
-    "    const u32 s = it % P::STAGES;\n"
-    "    bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
-    "    wgmma_fence();\n"
-    "    const u64 da = panel(base + s * STAGE + (threadIdx.x >> 7) * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
-    "    UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
-    "    wgmma_commit();\n"
-    "  }\n"
-    "  static M void add(float *d, u32 base, u32 full, u32 empty, u32 it, int steps) {\n"
-    "    for (int k = 1; k < steps; k++, it++) {\n"
-    "      step(d, base, full, it);\n"
-    "      wgmma_wait<1>();\n"
-    "      if (k > 1) wgmma_release<P>(empty, it - 1);\n"
-    "    }\n"
-    "    if (steps > 0) step(d, base, full, it);\n"
-    "    wgmma_wait<0>();\n"
-    "    wgmma_keep<P::BW / 2>(d);\n"
-    "    if (steps > 1) wgmma_release<P>(empty, it - 1);\n"
-    "    if (steps > 0) wgmma_release<P>(empty, it);\n"
-    "  }\n"
-    "};\n"
-    "D u32 shared_word(u32 a) { u32 r; asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(r) : \"r\"(a)); return r; }\n"
-    "template <class P> struct wgmma_sums<P, true> {\n"
-    "  // A warp's 16 rows of A, 32 k, from panels of 32 rows whose k lie 128 bytes apart. Odd lanes of four read k and k + 4 the other way\n"
-    "  // round, so that no two lanes meet in a bank.\n"
-    "  static M void load(u32 *x, u32 base, u32 full, u32 it) {\n"
-    "    enum { STAGE = (P::BM + P::BW) * 128 };\n"
-    "    const u32 t = threadIdx.x, r = t >> 2 & 7, odd = t & 1, k = (t & 3) + odd * 4;\n"
-    "    const u32 a = base + it % P::STAGES * STAGE + (t >> 6) * 4096 + k * 128 + ((((t >> 5 & 1) * 4 + (r >> 2)) ^ k) << 4) + (r & 3) * 4;\n"
-    "    bar_wait(full + 8 * (it % P::STAGES), it / P::STAGES & 1);\n"
-    "    UNROLL for (int q = 0; q < 4; q++) UNROLL for (int h = 0; h < 2; h++) {\n"
-    "      const u32 v = shared_word((a ^ (h * 32)) + q * 1024), w = shared_word((a ^ (h * 32 + 576)) + q * 1024);   // rows 8 h on; k + 4\n"
-    "      x[q * 4 + h] = odd ? w : v;\n"
-    "      x[q * 4 + h + 2] = odd ? v : w;\n"
-    "    }\n"
-    "  }\n"
-    "  static M void step(float *d, const u32 *x, u32 base, u32 it) {\n"
-    "    enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
-    "    const u64 db = panel(base + it % P::STAGES * STAGE + A, 8192);\n"
-    "    wgmma_fence();\n"
-    "    UNROLL for (int q = 0; q < 4; q++) P::mma(d, x + q * 4, db + q * 2);\n"
-    "    wgmma_commit();\n"
-    "  }\n"
-    "  // While the products of one stage run, the rows of the next are read: two stages at a time, since registers have no index.\n"
-    "  static M void add(float *d, u32 base, u32 full, u32 empty, u32 it, int steps) {\n"
-    "    u32 x[2][16];\n"
-    "    int k = 0;\n"
-    "    if (steps < 1) return;\n"
-    "    load(x[0], base, full, it);\n"
-    "    for (; k + 2 < steps; k += 2, it += 2) {\n"
-    "      step(d, x[0], base, it);\n"
-    "      wgmma_wait<1>();\n"
-    "      if (k) wgmma_release<P>(empty, it - 1);\n"
-    "      load(x[1], base, full, it + 1);\n"
-    "      step(d, x[1], base, it + 1);\n"
-    "      wgmma_wait<1>();\n"
-    "      wgmma_release<P>(empty, it);\n"
-    "      load(x[0], base, full, it + 2);\n"
-    "    }\n"
-    "    const bool two = k + 1 < steps;\n"
-    "    if (two) {\n"
-    "      step(d, x[0], base, it);\n"
-    "      wgmma_wait<1>();\n"
-    "      if (k) wgmma_release<P>(empty, it - 1);\n"
-    "      load(x[1], base, full, it + 1);\n"
-    "      step(d, x[1], base, it + 1);\n"
-    "      wgmma_wait<0>();\n"
-    "      wgmma_keep<P::BW / 2>(d);\n"
-    "    } else {\n"
-    "      step(d, x[0], base, it);\n"
-    "      wgmma_wait<0>();\n"
-    "      wgmma_keep<P::BW / 2>(d);\n"
-    "      if (k) wgmma_release<P>(empty, it - 1);\n"
-    "    }\n"
-    "    wgmma_release<P>(empty, it);\n"
-    "    if (two) wgmma_release<P>(empty, it + 1);\n"
-    "  }\n"
-    "};\n"
-    "// A group's sums to the epilogue, 64 columns at a time: one copy of its text. Columns of a transpose: neighbouring rows change places first.\n"
-    "template <class P> M void wgmma_put(const typename P::E &e, u32 z, int row, int col, float *d) {\n"
-    "  const int t = threadIdx.x, l = t & 31, r = row + (t >> 7) * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = col + (l & 3) * 2;\n"
-    "  const bool odd = l & 4;\n"
-    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW; x += 64) {\n"
-    "    UNROLL for (int i = 0; i < 16; i++) {\n"
-    "      if (P::TURN) {\n"
-    "        const float in = __shfl_xor_sync(0xffffffffu, odd ? d[i * 2] : d[i * 2 + 1], 4), v[2] = { odd ? in : d[i * 2], odd ? d[i * 2 + 1] : in };\n"
-    "        product_put<P, 2>(e, (float *)0, z, c + x + (i >> 1) * 8 + (odd ? 1 : 0), r - (odd ? 1 : 0) + (i & 1) * 8, v);\n"
-    "      } else product_put<P, 2>(e, (float *)0, z, r + (i & 1) * 8, c + x + (i >> 1) * 8, d + i * 2);\n"
-    "    }\n"
-    "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
-    "  }\n"
-    "}\n"
-    "// A group's sums to `mine`, for wgmma_join: rows of the result, 8 longer than they have to be.\n"
-    "template <class P> M void wgmma_leave(float *mine, const float *d) {\n"
-    "  const int t = threadIdx.x, l = t & 31, r = (t >> 7) * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = (l & 3) * 2;\n"
-    "  UNROLL for (int i = 0; i < P::BW / 4; i++) {\n"
-    "    const int y = r + (i & 1) * 8, x = c + (i >> 1) * 8;\n"
-    "    if (P::TURN) { mine[x * (P::BM + 8) + y] = d[i * 2]; mine[(x + 1) * (P::BM + 8) + y] = d[i * 2 + 1]; }\n"
-    "    else *(float2 *)(mine + y * (P::BW + 8) + x) = make_float2(d[i * 2], d[i * 2 + 1]);\n"
-    "  }\n"
-    "}\n"
-    "// A group's sums of all tiles of this block: stored, or left in `mine` for the cluster's other blocks.\n"
-    "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, int steps, float *mine) {\n"
-    "  enum { STAGE = (P::BM + P::BW) * 128, CELLS = P::BW / 2 };\n"
-    "  const int t = threadIdx.x, wg = t >> 7;\n"
-    "  u32 it = 0, z;\n"
-    "  int row, col;\n"
-    "  float d[CELLS];\n"
-    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
-    "    product_tile<P>(tile, &z, &row, &col);\n"
-    "    UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
-    "    wgmma_sums<P, P::REGS>::add(d, base, full, empty, it, steps);\n"
-    "    it += steps > 0 ? steps : 0;\n"
-    "    if (P::KC > 1) { group_sync<P::BM * 2>(1); wgmma_leave<P>(mine, d); }   // no group still reads the stages\n"
-    "    else if (P::BULK) wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * (P::BUFFERS * 8192), (int)z, row + wg * 64, col, d);\n"
-    "    else wgmma_put<P>(e, z, row, col, d);\n"
-    "  }\n"
-    "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
-    "}\n"
-    "// The sums of the cluster's blocks added, each block some rows.\n"
-    "template <class P> M void wgmma_join(const typename P::E &e, u32 base, u32 rank) {\n"
-    "  u32 z;\n"
-    "  int row, col;\n"
-    "  enum { HEIGHT = P::TURN ? P::BW : P::BM, WIDTH = P::TURN ? P::BM : P::BW };\n"
-    "  if (P::TURN) product_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
-    "  for (int i = threadIdx.x; i < HEIGHT / P::KC * (WIDTH / 4); i += blockDim.x) {\n"
-    "    const int r = (int)rank * (HEIGHT / P::KC) + i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;\n"
-    "    const bool is = row + r < P::m && col + c < P::n;\n"
-    "    const i64 at = is ? ((i64)z * P::m + row + r) * P::n + col + c : 0;\n"
-    "    typename P::E::template in<4> in;\n"
-    "    if (P::W >= 4) e.template fetch<4>(at, is ? col + c : 0, in);\n"
-    "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
-    "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (WIDTH + 8) + c) * 4, p); v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
-    "    if (P::W < 4) product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
-    "    else if (is) { typename P::E::O y[4]; e.template value<4>(in, v, y); vstore<4>(e.o + at, y); }\n"
-    "  }\n"
-    "}\n"
-    "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
-    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
-    "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
-    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
-    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
-    "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / (P::REGS ? 16 : 64)); }\n"
-    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
-    "  }\n"
-    "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
-    "  if (threadIdx.x >= P::BM * 2) {\n"
-    "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
-    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, steps);   // the next kernel starts as blocks end: told earlier, it costs this one 1%\n"
-    "    __syncwarp();\n"
-    "  } else {\n"
-    "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
-    "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
-    "  }\n"
-    "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
-    "}\n"
-    "// f32 without tensor cores: tiles of BM x BW by 8 warps that do nothing but multiply, 8 x EACH a thread, LANES threads side by side. They are fed by four warps through STAGES of STEP k\n"
-    "// in shared memory, where m and n run along memory: by TMA (FEED_A, FEED_B 0), or element by element from where m or n (1) or k (2) runs along memory, or none. The 8 warps are GROUPS\n"
-    "// that share the k of a stage, KC blocks of a cluster share all k; sums are joined in this order. FIRST: the launch's first tile; a(batch), b(batch): offsets; az, aw, bz, bw: the maps' coordinates.\n"
-    "D void copy4(u32 to, const float *from) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4;\" :: \"r\"(to), \"l\"(from) : \"memory\"); }\n"
-    "D void copy4(u32 to, const float *from, bool in) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(in ? 4 : 0) : \"memory\"); }\n"
-    "// N rows and STEP k of one side, `rows` and `ks` of them there, the rest zeros: from p to rows of PITCH elements for each k. 128 threads.\n"
-    "template <int N, int PITCH, int STEP, int FEED, i64 ROW, i64 K> M void sgemm_copy(u32 to, const float *p, i64 rows, i64 ks) {\n"
-    "  enum { R = FEED == 2 ? 16 : N < 128 ? N : 128, Q = 128 / R };\n"
-    "  const int t = threadIdx.x & 127, r = FEED == 2 ? t / Q : t % R, k = FEED == 2 ? t % Q : t / R, rows_left = (rows < N ? (int)rows : N) - r, left = (ks < STEP ? (int)ks : STEP) - k;\n"
-    "  p += r * ROW + k * K;\n"
-    "  to += (k * PITCH + r) * 4;\n"
-    "  if (rows >= N && ks >= STEP) {                                     // few instructions: the warps that multiply leave few to issue\n"
-    "    UNROLL for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K));\n"
-    "  } else if (ks >= STEP) {\n"
-    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left);\n"
-    "  } else {\n"
-    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left && q < left);\n"
-    "  }\n"
-    "}\n"
-    "D void bar_more(u32 b, u32 bytes) { asm volatile(\"mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
-    "// One side of a stage; its bytes are added to what the stage waits for.\n"
-    "template <class P> M void sgemm_feed_a(const tmap *ta, const float *a, u32 to, u32 bar, u32 z, int row, int k) {\n"
-    "  if (P::FEED_A) sgemm_copy<P::BM, P::PA, P::STEP, P::FEED_A, P::AM, P::AK>(to, a + (P::a(z) + row * P::AM + k * P::AK), P::m - row, P::k - k);\n"
-    "  else if (threadIdx.x == 256) { bar_more(bar, P::BM * P::STEP * 4); box_load(to, ta, row, k, P::az(z), P::aw(z), bar); }\n"
-    "}\n"
-    "template <class P> M void sgemm_feed_b(const tmap *tb, const float *b, u32 to, u32 bar, u32 z, int col, int k) {\n"
-    "  if (P::FEED_B) sgemm_copy<P::BW, P::PB, P::STEP, P::FEED_B, P::BN, P::BK>(to, b + (P::b(z) + col * P::BN + k * P::BK), P::n - col, P::k - k);\n"
-    "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
-    "}\n"
-    "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the first stage waiting for the issue of more of them.\n"
-    "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
-    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? 2 : 0 };\n"
-    "  if (P::EARLY) await_previous();\n"
-    "  for (int it = 0; it < steps + LAG; it++) {\n"
-    "    const u32 s = (u32)it % P::STAGES, bar = full + 8 * s, to = base + s * STAGE;\n"
-    "    const int k = (first + it) * P::STEP;\n"
-    "    if (it < steps) {\n"
-    "      bar_wait(empty + 8 * s, ((u32)it / P::STAGES & 1) ^ 1);\n"
-    "      sgemm_feed_a<P>(ta, a, to, bar, z, row, k);\n"
-    "      sgemm_feed_b<P>(tb, b, to + A, bar, z, col, k);\n"
-    "    }\n"
-    "    if (LAG) copy_commit();\n"
-    "    if (it < LAG) continue;\n"
-    "    copy_wait<LAG>();\n"
-    "    bar_arrive(full + 8 * ((u32)(it - LAG) % P::STAGES));\n"
-    "  }\n"
-    "}\n"
-    "// Four neighbours of the tile, summed over the groups of warps.\n"
-    "template <class P> M void sgemm_groups(const float *sums, float *v) {\n"
-    "  vload<4>(v, sums);\n"
-    "  UNROLL for (int g = 1; g < P::GROUPS; g++) { float more[4]; vload<4>(more, sums + g * (P::BM * P::BW)); UNROLL for (int j = 0; j < 4; j++) v[j] += more[j]; }\n"
-    "}\n"
-    "// The sums of the block's groups, then of the cluster's blocks, each of which stores some. What the epilogue reads is under way before any of it is stored.\n"
-    "template <class P> M void sgemm_join(const typename P::E &e, float *sums, u32 base, u32 rank, u32 z, int row, int col) {\n"
-    "  enum { ITEMS = P::BM * P::BW / 4, STEP = 256 * P::KC, AT_ONCE = ITEMS / STEP, U = AT_ONCE > 4 ? 4 : AT_ONCE ? AT_ONCE : 1, W = P::W < 4 ? P::W : 4 };\n"
-    "  if (P::KC > 1 && P::GROUPS > 1) _Pragma(\"unroll 4\") for (int i = threadIdx.x; i < ITEMS; i += 256) { float v[4]; sgemm_groups<P>(sums + i * 4, v); vstore<4>(sums + i * 4, v); }\n"
-    "  if (P::KC > 1) cluster_sync();\n"
-    "  for (int first = (int)(rank * 256 + threadIdx.x); first < ITEMS; first += STEP * U) {\n"
-    "    typename P::E::template in<W> in[U][4 / W];\n"
-    "    float v[U][4];\n"
-    "    i64 at[U][4 / W];\n"
-    "    UNROLL for (int u = 0; u < U; u++) UNROLL for (int j = 0; j < 4 / W; j++) {\n"
-    "      const int i = first + u * STEP, r = row + i / (P::BW / 4), c = col + i % (P::BW / 4) * 4 + j * W;\n"
-    "      const bool is = i < ITEMS && r < P::m && c < P::n;\n"
-    "      at[u][j] = is ? ((i64)z * P::m + r) * P::n + c : -1;\n"
-    "      e.template fetch<W>(is ? at[u][j] : 0, is ? c : 0, in[u][j]);\n"
-    "    }\n"
-    "    UNROLL for (int u = 0; u < U; u++) {\n"
-    "      const int i = first + u * STEP < ITEMS ? first + u * STEP : 0;\n"
-    "      if (P::KC == 1) { sgemm_groups<P>(sums + i * 4, v[u]); continue; }\n"
-    "      UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + i * 16, p); v[u][0] = p ? v[u][0] + o.x : o.x; v[u][1] = p ? v[u][1] + o.y : o.y; v[u][2] = p ? v[u][2] + o.z : o.z; v[u][3] = p ? v[u][3] + o.w : o.w; }\n"
-    "    }\n"
-    "    UNROLL for (int u = 0; u < U; u++) UNROLL for (int j = 0; j < 4 / W; j++) {\n"
-    "      typename P::E::O y[W];\n"
-    "      e.template value<W>(in[u][j], v[u] + j * W, y);\n"
-    "      if (at[u][j] >= 0) vstore<W>(e.o + at[u][j], y);\n"
-    "    }\n"
-    "  }\n"
-    "  if (P::KC > 1) cluster_sync();                                    // no block leaves while another reads its memory\n"
-    "}\n"
-    "template <class P> M void sgemm_fed(const tmap *ta, const tmap *tb, const float *a, const float *b, const typename P::E &e) {\n"
-    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, DOWN = 256 / P::LANES, ACROSS = P::LANES * P::EACH, WIDE = P::BW / ACROSS, WARPS = P::BM / DOWN * WIDE, SPAN = P::STEP / P::GROUPS };\n"
-    "  DYNAMIC_SHARED(memory);\n"
-    "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
-    "  const u32 base = shared_address(memory), full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = warp % WARPS / WIDE * DOWN + lane / P::LANES * 4, tc = warp % WIDE * ACROSS + lane % P::LANES * 4;\n"
-    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = (int)rank * span, steps = all - first < span ? all - first : span;\n"
-    "  u32 z;\n"
-    "  int row, col;\n"
-    "  product_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
-    "  if (P::EARLY) let_next_start();\n"
-    "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, P::EVERY ? 256 : 8); }\n"
-    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
-    "  }\n"
-    "  __syncthreads();\n"
-    "  if (t >= 256) {\n"
-    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 56;\");\n"
-    "    if (threadIdx.x == 256 || P::FEED_A || P::FEED_B) sgemm_feed<P>(ta, tb, a, b, base, full, empty, z, row, col, first, steps);\n"
-    "    return;\n"
-    "  }\n"
-    "  asm volatile(\"setmaxnreg.inc.sync.aligned.u32 224;\");\n"
-    "  if (P::EARLY) await_previous();\n"
-    "  float acc[8][P::EACH];\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j++) acc[i][j] = 0.f;\n"
-    "  for (int step = 0; step < steps; step++) {\n"
-    "    const u32 s = (u32)step % P::STAGES;\n"
-    "    const float *sa = (const float *)(memory + s * STAGE) + (warp / WARPS * (SPAN * P::PA) + tr), *sb = (const float *)(memory + s * STAGE + A) + (warp / WARPS * (SPAN * P::PB) + tc);\n"
-    "    bar_wait(full + 8 * s, (u32)step / P::STAGES & 1);\n"
-    "    UNROLL for (int k = 0; k < SPAN; k++) {\n"
-    "      float x[8], y[P::EACH];\n"
-    "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * P::PA + i * (DOWN / 8));\n"
-    "      UNROLL for (int j = 0; j < P::EACH; j += 4) vload<4>(y + j, sb + k * P::PB + j * P::LANES);\n"
-    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
-    "    }\n"
-    "    __syncwarp();\n"
-    "    if (P::EVERY || lane == 0) bar_arrive(empty + 8 * s);\n"
-    "  }\n"
-    "  float *sums = (float *)memory, *mine = sums + (warp / WARPS * (P::BM * P::BW) + tr * P::BW + tc);\n"
-    "  group_sync<256>(1);                                               // all have read the last stage\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j += 4) vstore<4>(mine + ((i & 3) + (i >> 2) * (DOWN / 2)) * P::BW + j * P::LANES, &acc[i][j]);\n"
-    "  group_sync<256>(1);\n"
-    "  sgemm_join<P>(e, sums, base, rank, z, row, col);\n"
-    "}\n"
-    "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
-    "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
-    "// As flash_finite, for 128 keys and both groups, which come here together.\n"
-    "template <class P> M void flash_clean(unsigned char *v, int key, const int *bound, float *o) {\n"
-    "  const typename P::T tag = {};\n"
-    "  u32 *words = (u32 *)v;\n"
-    "  u32 bad = 0;\n"
-    "  UNROLL for (int i = 0; i < P::DK / 4; i += 4) {\n"
-    "    u32 w[4];\n"
-    "    vload<4>(w, words + (threadIdx.x * 4 + i * 256));\n"
-    "    UNROLL for (int j = 0; j < 4; j++) bad |= not_finite(w[j], tag);\n"
-    "  }\n"
-    "  if (!any_of_both(bad)) return;\n"
-    "  for (int k = 0; k < 128; k++) UNROLL for (int n = 0; n < P::DK / 8; n++)\n"
-    "    add_not_finite(words[((n >> 3) * 16384 + k * 128 + (((n & 7) ^ (k & 7)) << 4)) / 4 + (threadIdx.x & 3)], key + k, bound, o + n * 4, tag);\n"
-    "  group_sync<256>(1);\n"
-    "  for (int i = threadIdx.x; i < P::DK * 64; i += 256) clear_not_finite(words + i, tag);\n"
-    "  asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
-    "  group_sync<256>(1);\n"
-    "}\n"
-    "template <class P> M void flash_scores(float *s, u32 q, u32 k) {\n"
-    "  UNROLL for (int i = 0; i < 64; i++) s[i] = 0.f;\n"
-    "  wgmma_fence();\n"
-    "  UNROLL for (int d = 0; d < P::DK / 16; d++) P::score(s, panel(q + (d >> 2) * 16384, 16384) + (d & 3) * 2, panel(k + (d >> 2) * 16384, 16384) + (d & 3) * 2);\n"
-    "  wgmma_commit();\n"
-    "}\n"
-    "template <class P> M void flash_values(float *o, const u32 *p, u32 v) {\n"
-    "  wgmma_fence();\n"
-    "  UNROLL for (int j = 0; j < 8; j++) P::value(o, p + j * 4, panel(v, 16384) + j * 128);\n"
-    "  wgmma_commit();\n"
-    "}\n"
-    "// Scores to weights; keep: what earlier sums are worth now; at: the first of the two queries\n"
-    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound, const typename P::X &x, int at) {\n"
-    "  const float least = gn_f32(0xff800000u);\n"
-    "  float now[2] = { least, least };\n"
-    "  if (P::X::LOOP) {\n"
-    "    const int row[2] = { at < P::TQ ? at : (int)P::TQ - 1, at + 8 < P::TQ ? at + 8 : (int)P::TQ - 1 }, j = key + (int)(threadIdx.x & 3) * 2;\n"
-    "    if (edge) { UNROLL for (int i = 0; i < 64; i++) { const int k = j + (i >> 2) * 8 + (i & 1); s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], k < P::S ? k : (int)P::S - 1); } }\n"
-    "    else UNROLL for (int i = 0; i < 64; i++) s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], j + (i >> 2) * 8 + (i & 1));\n"
-    "  }\n"
-    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
-    "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
-    "  UNROLL for (int h = 0; h < 2; h++) {\n"
-    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
-    "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 2)) * scale;\n"
-    "    now[h] = fmaxf(now[h], top[h]);\n"
-    "    keep[h] = now[h] == least ? 1.f : exp2_near(top[h] - now[h]);\n"
-    "    top[h] = now[h];\n"
-    "    if (now[h] == least) now[h] = 0.f;\n"
-    "    sum[h] *= keep[h];\n"
-    "  }\n"
-    "  UNROLL for (int i = 0; i < 64; i++) { s[i] = exp2_near(fmaf(s[i], scale, -now[i >> 1 & 1])); sum[i >> 1 & 1] += s[i]; }\n"
-    "}\n"
-    "template <class P> M void flash_pack(u32 *p, const float *s) {\n"
-    "  const typename P::T tag = {};\n"
-    "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
-    "}\n"
-    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, int h, int b, int steps) {\n"
-    "  enum { TILE = P::DK * 256 };\n"
-    "  const int g = h / (int)(P::H / P::G);\n"
-    "  bar_expect(bars, TILE);\n"
-    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
-    "  for (int step = 0; step < steps; step++) {\n"
-    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
-    "    bar_wait(ke, parity);\n"
-    "    bar_expect(kf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
-    "    bar_wait(ve, parity);\n"
-    "    bar_expect(vf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
-    "  }\n"
-    "}\n"
-    "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
-    "  enum { TILE = P::DK * 256 };\n"
-    "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
-    "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
-    "  const typename P::T tag = {};\n"
-    "  const u32 q = base + wg * 8192;\n"
-    "  // the last key that rows at and at + 8 see; tiles from `whole` on have keys that some query does not see\n"
-    "  const int last = (int)(n - P::TQ), bound[2] = { P::CAUSAL && last + at < n - 1 ? last + at : (int)n - 1, P::CAUSAL && last + at + 8 < n - 1 ? last + at + 8 : (int)n - 1 };\n"
-    "  const int whole = P::CAUSAL && last + first + 1 < seen ? (last + first + 1) / 128 : (int)(seen / 128);\n"
-    "  float s[64], o[P::DK / 2], top[2] = { least, least }, sum[2] = { 0.f, 0.f }, keep[2];\n"
-    "  u32 p[32];\n"
-    "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
-    "  bar_wait(bars, 0);\n"
-    "  if (steps > 0) {\n"
-    "    bar_wait(bars + 8, 0);\n"
-    "    flash_scores<P>(s, q, base + TILE);\n"
-    "    wgmma_wait<0>();\n"
-    "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
-    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound, x, at);\n"
-    "    flash_pack<P>(p, s);\n"
-    "  }\n"
-    "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
-    "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are computed while weights are made of the scores\n"
-    "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
-    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
-    "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
-    "    group_turn(2 + wg);                                                  // one group's products run while the other makes weights\n"
-    "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
-    "    flash_values<P>(o, p, sv);\n"
-    "    group_pass(3 - wg);\n"
-    "    wgmma_wait<1>();\n"
-    "    wgmma_keep<64>(s);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
-    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound, x, at);\n"
-    "    wgmma_wait<0>();\n"
-    "    wgmma_keep<P::DK / 2>(o);\n"
-    "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
-    "    if (P::DK < 128 || __any_sync(0xffffffffu, keep[0] != 1.f || keep[1] != 1.f)) UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
-    "    flash_pack<P>(p, s);\n"
-    "  }\n"
-    "  if (steps > 0) {\n"
-    "    const int step = steps - 1;\n"
-    "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
-    "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
-    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
-    "    flash_values<P>(o, p, sv);\n"
-    "    wgmma_wait<0>();\n"
-    "    wgmma_keep<P::DK / 2>(o);\n"
-    "  }\n"
-    "  UNROLL for (int e = 0; e < 2; e++) {\n"
-    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);\n"
-    "    sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);\n"
-    "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
-    "    if (at + e * 8 >= P::TQ) continue;\n"
-    "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
-    "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, o[d * 4 + e * 2 + 1] * other, tag);\n"
-    "  }\n"
-    "}\n"
-    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
-    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
-    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; K, V empty\n"
-    "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
-    "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
-    "  i64 n = P::S;\n"
-    "  if (P::LENGTH) {\n"
-    "    n = get(*length);\n"
-    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); return; }\n"
-    "  }\n"
-    "  i64 seen = n;\n"
-    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
-    "  const int steps = (int)((seen + 127) / 128);\n"
-    "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
-    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
-    "  }\n"
-    "  __syncthreads();\n"
-    "  if (threadIdx.x >= 256) {\n"
-    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
-    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y / P::H), steps);\n"
-    "  } else {\n"
-    "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
-    "    x.begin(blockIdx.y);\n"
-    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, steps);\n"
-    "  }\n"
-    "}\n"
-;
-
-/* >>emit ========================================================================================== */
-
-/* Element types as the device code names them, in memory and in arithmetic; a dtype of the table without a row does not compile. */
-#define GN__CU_TYPE_F32 "float", "float", true
-#define GN__CU_TYPE_F64 "double", "double", true
-#define GN__CU_TYPE_F16 "f16", "float", true
-#define GN__CU_TYPE_BF16 "bf16", "float", true
-#define GN__CU_TYPE_I32 "int", "int", false
-#define GN__CU_TYPE_I64 "i64", "i64", false
-#define GN__CU_TYPE_U8 "u8", "int", false
-#define GN__CU_TYPE_BOOL "b8", "int", false
-#define GN__CU_TYPE_I8 "i8", "int", false
-#define GN__CU_TYPE_I16 "i16", "int", false
-#define GN__CU_TYPE_U16 "u16", "int", false
-#define GN__CU_TYPE_U32 "u32", "i64", false
-
-static const struct { uint8_t bytes; const char *name, *compute; bool real; } types[GN_DTYPE__COUNT] = {
-    [0] = { 0, "", "", false },
-#define GN__X(name, number, bytes, text) [GN_##name] = { bytes, GN__CU_TYPE_##name },
-    GN_DTYPES(GN__X)
-#undef GN__X
-};
-static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", "u8", "u8", "u64" };   /* by bytes: for copies */
-
-typedef struct kernel kernel;
-
-typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_MAP, PARAM_ARG } param_kind;
-/* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), a number, or a tensor
-   map (`node`: its index), or the value of an argument of one element in this run (`node`: the argument). */
-typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
-
-/* What TMA is told of a matrix in a node's memory, in scratch memory, or in its dense copy (moved): sizes and strides (bytes) from the innermost, and the box that one copy takes;
-   plain: as it lies, otherwise swizzled by 128 bytes and f32 rounded to TF32. */
-typedef struct tensor_map { bool scratch, moved, plain; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
-
-typedef struct blas_product blas_product;
-
-/* Of a product by cuBLASLt: what follows it, and own kernels that run in place of both when it fails. */
-typedef enum launch_when { LAUNCH_ALWAYS, LAUNCH_AFTER_BLAS, LAUNCH_INSTEAD } launch_when;
-
-/* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
-   before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
-   blas: a product by cuBLASLt and no kernel. */
-typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster, when; bool early, waits; blas_product *blas; } launch;
-
-/* How a product is computed: as the model says, by the own kernel that the model holds for the index-th best, or by the index-th
-   algorithm that cuBLASLt proposes. mark: of that form or algorithm, so that another one is not taken for it. */
-typedef enum choice_kind { CHOICE_MODEL, CHOICE_OWN, CHOICE_BLAS, CHOICE__COUNT } choice_kind;
-typedef struct choice { uint32_t kind, index; uint64_t mark; } choice;
-
-/* What a choice belongs to; rest: a hash of dtypes, strides, alignments, epilogue and switches. */
-typedef struct product_key { int64_t m, n, k, batches; uint64_t rest; } product_key;
-
-/* Memory of a plan beside the layout's block, by what it is for. */
-/* Arguments and error words go up in one copy, error words and small results come down in one. */
-typedef enum region { REGION_SCRATCH, REGION_ROWS, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
-
-enum { BLAS_WORKSPACE = 32 << 20 };   /* bytes of scratch memory that an algorithm of cuBLASLt may use */
-
-enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
-
-enum { KERNELS_A_PLAN = 4096 };    /* new ones: each takes some 30 ms of the compiler */
-
-enum { PARAMS_MAX = 400 };         /* of one kernel: a loop of 64 ops has 129 inputs at most, one that is looked up takes three parameters */
-
-struct device;
-
-/* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
-/* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group that this step ends. */
-typedef struct fusion { uint32_t norm, product, loop, best, append[2], rows; struct attention_form *written; bool inside; } fusion;
-
-typedef struct row_group row_group;
-
-/* One plan's kernels while they are generated. */
-typedef struct emit {
-    struct device *device;
-    const gn_flag *cancel;           /* of who waits for the plan; NULL: nobody ends it early */
-    const gn_part *part;
-    gn_layout *layout;
-    fusion *fusions;                 /* per step */
-    row_group *groups;               /* steps that run as one kernel over rows */
-    size_t n_groups, cap_groups;
-    bool *inlined;                   /* per node: an embedding that the loop which reads it looks up by itself */
-    uint32_t fused;                  /* steps without a kernel of their own */
-    launch *launches;
-    param *params;
-    tensor_map *maps;
-    const char *bounds;              /* of the kernel that is written, when not 256 threads */
-    size_t n_launches, cap_launches, n_params, cap_params, n_maps, cap_maps;
-    size_t first_param;              /* of the kernel that is being written */
-    text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
-    size_t scratch, rows;            /* bytes that the kernels of one op use at most; rows: what is known of rows, for the kernels after them */
-    uint32_t *appends, n_appends;    /* in-place appends so far, in their order */
-    uint32_t *append_flags;
-    uint32_t n_flags;                /* words behind the error words, 0 before the run: that an append has been done, blocks that have ended */
-    bool rereads;                    /* what this kernel's pointers show may change while it waits: no restrict */
-    bool early, waits;               /* this kernel waits for those before it by itself; at its begin */
-    uint8_t cluster;
-    size_t save;                     /* bytes that in-place appends save */
-    const gn_kernel_step *tail;      /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
-    uint32_t n_tails;
-    bool alone;                      /* the plan has this kernel only: it takes arguments of one element by value */
-    bool by_value;                   /* some are: a graph would keep the values of the run in which it was captured */
-    const choice *given;             /* of the product that is generated to be measured; NULL: the stored one, or the model's */
-    uint64_t mark;                   /* of the latest choice that was followed */
-    uint32_t moved;                  /* 1 + the node that a dense copy in REGION_ROWS stands for now */
-    uint8_t when;                    /* of the launches that are added now */
-    uint32_t n_made;                 /* kernels that nothing had needed before */
-    uint32_t n_instead, n_lost;      /* launches that run only when others fail; choices that cannot be followed */
-    uint32_t n_blas, n_other;        /* products by cuBLASLt, and by another own kernel than the model's */
-    bool faults;                     /* some kernel may report a fault */
-    bool failed;
-    gn_fault *fault;
-} emit;
-
-static int64_t emit_processors(const emit *e);        /* of the device; >>compile knows it */
-static bool emit_has_tensor_cores(const emit *e);
-static bool emit_overlaps(const emit *e);              /* a kernel can start before the one before it has ended */
-static bool emit_has_clusters(const emit *e);          /* blocks that exchange shared memory */
-static bool emit_has_warpgroups(const emit *e);
-static bool emit_has_async_copies(const emit *e);
-static bool emit_measures(const emit *e, gn_dtype d, double operations);   /* products of so many are worth it */
-static bool emit_choice(const emit *e, const product_key *key, choice *out);
-static bool all_by_blas(void);
-static int asked_rank(void);
-static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body, uint32_t *made);
-static void kernel_give(struct device *d, kernel *k);
-
-static void emit_param(emit *e, param p) {
-    if (!grow(&e->params, e->n_params, &e->cap_params, sizeof p)) { e->failed = true; return; }
-    e->params[e->n_params++] = p;
+/* Nothing in the plan writes it. */
+static bool is_constant(const emit *e, uint32_t node) {
+    const gn_part_node *n = &e->part->nodes[e->layout->lay[node].base];
+    return n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_DATA;
 }
 
-static void emit_pointer(emit *e, const char *type, bool constant, const char *name, param p) {
-    put(&e->signature, "%s%s%s *%s%s", e->signature.n ? ", " : "", constant ? "const " : "", type, e->rereads ? "" : "__restrict__ ", name);
-    emit_param(e, p);
+static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align) {
+    const gn_view *v = view_of(e, node);
+    return gn_view_count(v) == n && gn_view_is_dense(v) && v->offset % align == 0;
 }
 
-static param at_node(const emit *e, uint32_t node, int64_t more);
+/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
+enum { NEXT_STARTS = 2 };
 
-/* A node's memory, from its view's first element. */
-static void emit_node(emit *e, uint32_t node, const char *type, bool constant, const char *name) {
-    emit_pointer(e, type, constant, name, at_node(e, node, 0));
+/* How one row is multiplied. dot: the columns of B are contiguous. */
+typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, side, grid, lanes; bool dot; } vector_form;   /* side: threads side by side, of 16 bytes each */
+
+static bool vector_choose(const emit *e, uint32_t node, vector_form *form) {
+    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
+    gn_dtype d = view_of(e, xa)->dtype;
+    int bytes = types[d].bytes;
+    memset(form, 0, sizeof *form);
+    form->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
+    form->vector = 16 / bytes;
+    form->dot = form->p.bk == 1 && form->p.bn != 1;
+    form->stride = form->dot ? form->p.bn : form->p.bk;
+    if (form->p.m != 1 || form->p.batches != 1 || form->p.n < 1 || form->p.n > 1 << 28 || form->p.k < form->vector || form->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
+    if (form->p.k % form->vector || form->stride % form->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, form->p.k, 16) || (!form->dot && (form->p.bn != 1 || form->p.n % form->vector))) return false;
+    if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && form->p.n > 1) return false;
+    int64_t blocks = emit_processors(e);
+    row_lanes w = row_lanes_of(e, &form->p, bytes);
+    form->side = (uint32_t)w.side;
+    form->splits = form->dot ? 1 : (uint32_t)w.splits;
+    form->lanes = (uint32_t)w.lanes;
+    int64_t tiles = blocks_for(form->p.n, form->side * form->vector);
+    form->columns = form->dot ? (uint32_t)(form->p.n / (blocks * 8)) : 32;
+    if (form->dot) form->columns = form->columns > 3 ? 3 : form->columns < 1 ? 1 : form->columns;
+    int64_t grid = form->dot ? blocks_for(form->p.n, 8 * form->columns) : tiles * form->splits;
+    if (form->dot && grid > 2 * blocks) grid = 2 * blocks;
+    form->grid = (uint32_t)grid;
+    return grid < 0x7fffffff;
 }
 
-static void emit_number(emit *e, const char *type, const char *name, param_kind kind, int64_t value) {
-    put(&e->signature, "%s%s %s", e->signature.n ? ", " : "", type, name);
-    emit_param(e, (param){ (uint8_t)kind, 0, value });
+/* How one query of each head is answered. */
+typedef struct one_form { attention_form a; int64_t parts; bool cluster; } one_form;
+
+static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
+    gn_dtype d = a->q.dtype;
+    int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
+    f->a = *a;
+    if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
+    if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
+    if (a->k.dims[3] != dim || a->v.dims[3] != dim) return false;
+    attention_moves(&f->a, false);
+    if (a->written && (f->a.moved[0] || f->a.moved[1] || f->a.moved[2])) return false;
+    f->cluster = emit_has_clusters(e);
+    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
+    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
+    f->cluster = f->cluster && f->parts > 1;
+    return true;
 }
 
-/* Before the kernel's parameters, and before its statements: it is launched while the kernel before it ends, and waits for that. */
-static void emit_early(emit *e) { e->rereads = e->early = e->waits = emit_overlaps(e); }
-static void emit_await(emit *e) { if (e->waits) put(&e->body, "  await_previous();\n"); }
+/* What becomes of one element: the struct @_e, from the product's bias and the loop that takes it in. */
+static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *members) {
+    bool has_bias = e->part->nodes[node].n_ins > 2;
+    const gn_kernel_step *s = u->loop ? &e->layout->steps[u->loop - 1] : NULL;
+    const gn_view *product_view = view_of(e, node), *out = view_of(e, s ? s->node : node);
+    loop *l = (loop *)alloc_zero(sizeof *l);
+    text loads = { 0 };
+    if (!l) { e->failed = true; return; }
+    put(t, "struct @_e {\n");
+    if (has_bias) { emit_node(e, input(e, node, 2), types[product_view->dtype].name, true, "bias"); put(t, "  const %s *bias;\n", types[product_view->dtype].name); put(members, "bias, "); }
+    if (!u->best) { emit_node(e, s ? s->node : node, types[out->dtype].name, false, "o"); put(t, "  %s *o;\n", types[out->dtype].name); put(members, "o, "); }
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *load = &e->layout->loads[s->load + i];
+        l->step = s;
+        if (load->constant) { snprintf(l->names[load->reg], sizeof l->names[0], "c%u", i); continue; }
+        if (load->base == node) { snprintf(l->names[load->reg], sizeof l->names[0], "y"); continue; }
+        snprintf(l->names[load->reg], sizeof l->names[0], "x%u", i);
+        char name[16];
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(e, types[load->dtype].name, true, name, (param){ PARAM_NODE, load->base, load->view.offset });
+        put(t, "  const %s *a%u;\n", types[load->dtype].name, i);
+        put(members, "a%u, ", i);
+        put(&loads, " x%u = get(a%u[", i, i);
+        put_offset(&loads, &load->view, "i", is_small(&load->view));
+        put(&loads, "]);");
+    }
+    for (uint32_t i = 0; s && i < s->n_loads; i++) {
+        const gn_load *load = &e->layout->loads[s->load + i];
+        if (!load->constant && load->base != node) put(t, "  %s x%u;\n", types[load->dtype].compute, i);
+    }
+    put(t, "  float b;\n  M void early(int i) { b = %s; }\n  M void load(int i) {%s }\n", has_bias ? "get(bias[i])" : "0.f", loads.s ? loads.s : "");
+    put(t, "  M float value(float y) const { return cast_to<%s>::of(y + b); }\n", types[product_view->dtype].name);
+    if (!u->best) {
+        put(t, "  M void end(int i, float y) const {\n    y = y + b;\n");
+        for (uint32_t i = 0; s && i < s->n_loads; i++) {
+            const gn_load *load = &e->layout->loads[s->load + i];
+            if (load->constant) put(t, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[load->dtype].compute, i, types[load->dtype].name, (unsigned long long)f64_word(load->value));
+        }
+        l->label[0] = 0;
+        for (uint32_t i = 0; s && i < s->n_instrs; i++) loop_instr(e, l, i);
+        if (e->body.n) text_add(t, e->body.s, e->body.n);
+        e->body.n = 0;
+        put(t, "    put(o[i], %s);\n  }\n", s ? l->names[s->out] : "y");
+    }
+    put(t, u->best ? "  M void end(int, float) const {}\n};\n" : "};\n");
+    if (loads.failed) e->failed = true;
+    text_free(&loads);
+    gn_free(l);
+}
 
-/* The run's error words. Later kernels that must not run after a fault look at them too. */
-static void emit_errors(emit *e) { emit_pointer(e, "u32", false, "err", (param){ PARAM_PLAN, REGION_ERRORS, 0 }); }
-static void emit_faults(emit *e, uint32_t node) {
+static void put_vector_type(emit *e, const fusion *u, const vector_form *form, uint32_t node, bool early) {
+    int64_t attrs[2] = { 0, 0 };
+    if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
+    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u };\n"
+                   "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
+        types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->p.n, (long long)form->vector, form->splits, form->side, form->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
+        u->best != 0, NEXT_STARTS, form->lanes, (long long)form->stride, (long long)form->stride, (unsigned long long)attrs[0]);
+}
+
+static void emit_vector(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node, norm = u->norm ? e->layout->steps[u->norm - 1].node : node;
+    uint32_t xb = input(e, node, 1), n_ins = u->norm ? e->part->nodes[norm].n_ins : 1;
+    const int64_t flags = u->norm ? attrs_of(e, norm)[1] : 0;
+    const char *type = types[view_of(e, input(e, node, 0))->dtype].name;
+    bool early = is_constant(e, xb) && (e->part->nodes[node].n_ins < 3 || is_constant(e, input(e, node, 2)));
+    text members = { 0 };
+    vector_form form;
+    char name[64];
+    vector_choose(e, node, &form);
+    for (uint32_t i = 1; i < n_ins; i++) early = early && is_constant(e, input(e, norm, i));
+    put_vector_type(e, u, &form, node, early);
+    e->rereads = e->early = true;
+    e->cluster = (uint8_t)form.splits;
+    put_ending(e, u, node, &e->types, &members);
+    emit_node(e, input(e, norm, 0), type, true, "a");
+    emit_node(e, xb, type, true, "b");
+    if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
+    if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
+    if (u->best) {
+        emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
+        emit_node(e, e->layout->steps[u->best - 1].node, "i64", false, "best");
+    }
+    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, b, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0, members.s ? members.s : "", form.dot ? "dot" : "times", flags & 1 ? "gain" : "0",
+        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+    snprintf(name, sizeof name, "%svector_%s_%s%s", u->norm ? "norm_" : "", form.dot ? "dot" : "times", type, u->loop ? "_loop" : u->best ? "_argmax" : "");
+    e->failed = e->failed || members.failed;
+    text_free(&members);
+    size_t bytes = (size_t)form.grid * 16;
+    if (u->best && bytes > e->scratch) e->scratch = bytes;
+    emit_launch(e, name, form.grid, 1, 256);
+}
+
+static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k, const gn_view *rows_v, bool early) {
+    const attention_form *a = &f->a;
+    text *t = &e->types;
+    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; typedef @_x X; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q.dtype].name, types[pos].name, types[a->length_type].name,
+        (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
+    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q.dims[3], (long long)a->q.dims[3], 16 / types[a->q.dtype].bytes,
+        (long long)f->parts, a->length, a->causal, a->written, u->append[0] != 0, early, f->cluster, is_small(&a->k) && is_small(&a->v), NEXT_STARTS);
+    put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
+        (long long)a->q.strides[0], (long long)a->q.strides[1], (long long)a->k.strides[0], (long long)a->k.strides[1], (long long)a->k.strides[2], (long long)a->v.strides[0], (long long)a->v.strides[1],
+        (long long)a->v.strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
+    put(t, "  static M double scale() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(a->scale));
+}
+
+/* What it appends to is as the run found it. */
+static bool is_first_append(const emit *e, uint32_t node) { return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE; }
+
+static void emit_one(emit *e, const fusion *u, one_form *f) {
+    attention_form *a = &f->a;
+    uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base, xv = e->layout->lay[a->in[2]].base;
+    bool append = u->append[0] != 0;
+    const char *type = types[a->q.dtype].name;
+    char name[96];
+    text label = { 0 };
+    uint32_t pos = append ? input(e, xk, 2) : node;
+    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
+    attention_move(e, a);
+    e->rereads = e->early = true;
+    put_loop_of_scores(e, a, &label);
+    put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k, append ? view_of(e, input(e, xv, 1)) : &a->v, early);
+    e->cluster = f->cluster ? (uint8_t)f->parts : 1;
+    emit_view_of(e, a->in[0], &a->q, a->moved[0], true, "q");
+    emit_view_of(e, xk, &a->k, a->moved[1], false, "k");
+    emit_view_of(e, xv, &a->v, a->moved[2], false, "v");
+    if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
+    if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
+    if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
+    emit_node(e, node, type, false, "o");
+    bool joined = f->parts > 1 && !f->cluster;
+    if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = true;
+    e->faults = e->faults || a->length || append;
+    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, x, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
+        append ? "append, flag_k, flag_v" : "0, 0, 0");
+    snprintf(name, sizeof name, "%sattention_one_%s%s", append ? "append_" : "", type, label.s ? label.s : "");
+    e->failed = e->failed || label.failed;
+    text_free(&label);
+    emit_launch(e, name, (uint64_t)(a->dims[0] * a->dims[1] * f->parts), 1, 256);
+    attention_form parts = *a;
+    parts.parts = f->parts;
+    if (joined) emit_attention_join(e, node, &parts);
 }
 
-/* Ends the kernel: finds an equal one or adds it, and launches it. */
-static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block, uint32_t shared) {
-    kernel *k = NULL;
-    size_t n_params = e->n_params - e->first_param;
-    bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536, params_ok = n_params <= PARAMS_MAX;
-    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok && params_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body, &e->n_made);
-    bool few = e->n_made <= KERNELS_A_PLAN;
-    if (!k || !few || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) {
-        e->failed = true;
-        kernel_give(e->device, k);
-    } else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)n_params, e->cluster, e->when, e->early, e->waits, NULL };
-    e->n_instead += e->when == LAUNCH_INSTEAD;
-    if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
-    if (!few) gn_fail(e->fault, GN_LIMIT, "this plan needs more than the %d new kernels that one plan may have: realize parts of it one after another", KERNELS_A_PLAN);
-    if (!params_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs %llu parameters, %d are possible", label, (unsigned long long)n_params, PARAMS_MAX);
-    e->types.n = e->signature.n = e->body.n = 0;
-    e->bounds = NULL;
-    e->first_param = e->n_params;
-    e->rereads = e->early = e->waits = false;
-    e->cluster = 0;
+/* An attention in a form of its own: written out, or one query of each head. */
+static void emit_attended(emit *e, const fusion *u) {
+    uint32_t node = e->layout->steps[u->product - 1].node;
+    attention_form a = u->written ? *u->written : attention_choose(e, node);
+    one_form f;
+    if (one_choose(e, &a, &f)) emit_one(e, u, &f);
+    else emit_attention_form(e, node, &a);
 }
 
-static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) { emit_launch_shared(e, label, grid_x, grid_y, block, 0); }
-
-/* There is nothing to compute. */
-static void emit_nothing(emit *e) {
-    e->types.n = e->signature.n = e->body.n = 0;
-    e->n_params = e->first_param;
-    e->rereads = e->early = e->waits = false;
-}
-
-/* ---- views ---- */
-
-/* The dims whose bit is (not) set. */
-static gn_view dims_of(const gn_view *v, int64_t bits, bool set) {
-    gn_view r = *v;
-    r.rank = 0;
-    for (int i = 0; i < v->rank; i++) {
-        if ((((bits >> i) & 1) != 0) != set) continue;
-        r.dims[r.rank] = v->dims[i];
-        r.strides[r.rank++] = v->strides[i];
-    }
-    return r;
-}
-
-static bool always_wide(void) { return TEST_SWITCH("GENIE_CUDA_WIDE", "1"); }
-
-/* Positions fit in 31 bits, and sums of two of them. */
-static bool is_few(int64_t n) { return n < 0x3fffffff && !always_wide(); }
-
-/* Offsets and positions fit in 31 bits. */
-static bool is_small(const gn_view *v) {
-    uint64_t span = 1, n = 1;
-    if (always_wide()) return false;
-    for (int i = 0; i < v->rank; i++) {
-        uint64_t stride = (uint64_t)(v->strides[i] < 0 ? -v->strides[i] : v->strides[i]);
-        n *= (uint64_t)(v->dims[i] > 0 ? v->dims[i] : 1);
-        span += (uint64_t)(v->dims[i] > 0 ? v->dims[i] - 1 : 0) * stride;
-        if (n > 0x3fffffffu || span > 0x3fffffffu) return false;
-    }
-    return true;
-}
-
-/* The element offset of row-major position x of a collapsed view. */
-static void put_offset(text *t, const gn_view *v, const char *x, bool small) {
-    const char *u = small ? "u32" : "u64", *s = small ? "int" : "i64", *suffix = small ? "" : "ll";
-    int64_t below = gn_view_count(v);
-    bool any = false;
-    put(t, "(");
-    for (int i = 0; i < v->rank; i++) {
-        below = v->dims[i] ? below / v->dims[i] : 0;
-        if (!v->strides[i] || !below) continue;
-        put(t, "%s(%s)((%s)(%s)", any ? " + " : "", s, u, x);
-        if (below > 1) put(t, " / %lld%su", (long long)below, suffix);
-        if (i > 0) put(t, " %% %lld%su", (long long)v->dims[i], suffix);
-        put(t, ")");
-        if (v->strides[i] != 1) put(t, " * %lld%s", (long long)v->strides[i], suffix);
-        any = true;
-    }
-    put(t, any ? ")" : "0)");
-}
-
-/* V elements from each multiple of V on are contiguous and aligned. */
-static bool vectorises(const gn_view *v, int64_t offset, int64_t vector, int bytes) {
-    if (vector == 1) return v->rank > 0 && v->strides[v->rank - 1] == 1;
-    int64_t access = vector * bytes > 16 ? 16 : vector * bytes;
-    if (!v->rank || v->strides[v->rank - 1] != 1 || v->dims[v->rank - 1] % vector || offset % access) return false;
-    for (int i = 0; i + 1 < v->rank; i++)
-        if (v->strides[i] % vector) return false;
-    return true;
-}
-
-/* Offsets of collapsed kept dims are multiples of V. */
-static bool strides_fit(const gn_view *v, int64_t vector) {
-    for (int i = 0; i < v->rank; i++)
-        if (v->strides[i] % vector) return false;
-    return true;
-}
-
-static int64_t base_offset(const emit *e, uint32_t node) { return e->moved == node + 1 ? 0 : e->layout->lay[node].view.offset; }
-
-static int64_t blocks_for(int64_t n, int64_t each) { return (n + each - 1) / each; }
-
-/* ---- copies ---- */
-
-/* dst and src have equal dims; pointers at their first elements are given as parameters. */
-static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_at, gn_view src, param src_at) {
-    int bytes = types[src.dtype].bytes;
-    const char *type = raw_types[bytes];
-    gn_view d = gn_view_collapse(&dst), s = gn_view_collapse(&src);
-    int64_t n = gn_view_count(&dst), vector = 16 / bytes;
-    bool small = is_small(&d) && is_small(&s);
-    if (n == 0) return;
-    while (vector > 1 && (n % vector || !vectorises(&d, dst_at.offset, vector, bytes))) vector /= 2;
-    bool wide = vectorises(&s, src_at.offset, vector, bytes), one = s.rank == 0 || (s.strides[s.rank - 1] == 0 && s.dims[s.rank - 1] % vector == 0);
-    emit_pointer(e, type, true, "a", src_at);
-    emit_pointer(e, type, false, "o", dst_at);
-    emit_await(e);
-    put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n    %s x[%lld];\n",
-        small ? "u32" : "u64", (long long)(n / vector), (long long)vector, type, (long long)vector);
-    put(&e->body, wide ? "    vload<%lld>(x, a + " : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[", (long long)vector);
-    put_offset(&e->body, &s, wide || one ? "i" : "i + v", small);
-    put(&e->body, wide ? ");\n    vstore<%lld>(o + " : "];\n    vstore<%lld>(o + ", (long long)vector);
-    put_offset(&e->body, &d, "i", small);
-    put(&e->body, ", x);\n  }\n");
-    int64_t blocks = blocks_for(n / vector, 256);
-    emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
-}
-
-static param at_node(const emit *e, uint32_t node, int64_t more) {
-    const gn_lay *a = &e->layout->lay[node];
-    return e->moved == node + 1 ? (param){ PARAM_PLAN, REGION_ROWS, more } : (param){ PARAM_NODE, a->base, a->view.offset + more };
-}
-
-static void emit_copy(emit *e, uint32_t node, uint32_t from) {
-    const gn_view *src = &e->layout->lay[from].view;
-    gn_view dst = gn_view_dense(src->dtype, src->rank, src->dims);
-    emit_copy_views(e, "copy", dst, at_node(e, node, 0), *src, at_node(e, from, 0));
-}
-
-static uint32_t input(const emit *e, uint32_t node, uint32_t i) { return e->part->ins[e->part->nodes[node].ins + i]; }
-static const gn_view *view_of(const emit *e, uint32_t node) { return &e->layout->lay[node].view; }
-static const int64_t *attrs_of(const emit *e, uint32_t node) { return e->part->attrs + e->part->nodes[node].attrs; }
-static double word_f64(int64_t w) { double d; memcpy(&d, &w, 8); return d; }
-static long long f64_word(double d) { long long w; memcpy(&w, &d, 8); return w; }
-
-static bool node_is(const emit *e, uint32_t node, gn_op_id op) { return e->part->nodes[node].leaf == GN_LEAF_NONE && e->part->nodes[node].op == op; }
+/* >>fuse =============================================================================================
+ * Which steps run in the kernel of another one: those of one row, attention that is written out, lookups, reductions
+ * with loops. */
 
 static bool fuses_steps(void) { return !env_is("GENIE_CUDA_FUSE", "0"); }
 
-static int axis_of(int64_t axis, int rank) { return (int)(axis < 0 ? axis + rank : axis); }
-
-/* A copy of the first input: reshapes that strides cannot express; views of the others. */
-static void emit_move(emit *e, uint32_t node) { emit_copy(e, node, input(e, node, 0)); }
-static void emit_assign(emit *e, uint32_t node) { emit_copy(e, node, input(e, node, 1)); }
-
-/* What an op that is always a view would need if it were not. */
-static void emit_view(emit *e, uint32_t node) {
-    gn_fail(e->fault, GN_INTERNAL, "node %u should have been a view", node);
-    e->failed = true;
-}
-
-static void emit_slice_put(emit *e, uint32_t node) {
-    gn_view whole = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
-    gn_view part = gn_view_slice(&whole, attrs_of(e, node));
-    emit_copy(e, node, input(e, node, 0));
-    emit_copy_views(e, "slice_put", part, at_node(e, node, part.offset), *view_of(e, input(e, node, 1)), at_node(e, input(e, node, 1), 0));
-}
-
-static void emit_concat(emit *e, uint32_t node) {
-    gn_view whole = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
-    int axis = axis_of(attrs_of(e, node)[0], whole.rank);
-    int64_t offset = 0;
-    for (uint32_t i = 0; i < e->part->nodes[node].n_ins; i++) {
-        uint32_t x = input(e, node, i);
-        gn_view part = whole;
-        part.dims[axis] = view_of(e, x)->dims[axis];
-        emit_copy_views(e, "concat", part, at_node(e, node, offset), *view_of(e, x), at_node(e, x, 0));
-        offset += part.dims[axis] * whole.strides[axis] * types[whole.dtype].bytes;
-    }
-}
-
-/* ---- fused loops ---- */
-
-/* number: of its first instruction, where several loops stand in one kernel. */
-typedef struct loop { const gn_kernel_step *step; int64_t n, vector; uint32_t number; bool small; char names[512][64]; char label[64]; } loop;
-
-static const gn_load *load_of(const emit *e, const loop *l, uint32_t i) { return &e->layout->loads[l->step->load + i]; }
-
-static void loop_sizes(const emit *e, loop *l) {
-    const gn_view *out = view_of(e, l->step->node);
-    int64_t largest = types[out->dtype].bytes;
-    l->n = gn_view_count(out);
-    l->small = is_few(l->n);
-    for (uint32_t i = 0; i < l->step->n_loads; i++) {
-        const gn_load *d = load_of(e, l, i);
-        if (d->constant) continue;
-        l->small = l->small && is_small(e->inlined[d->base] ? view_of(e, input(e, d->base, 1)) : &d->view);
-        if (types[d->dtype].bytes > largest) largest = types[d->dtype].bytes;
-    }
-    l->vector = 16 / largest;
-    while (l->vector > 1 && l->n % l->vector) l->vector /= 2;
-}
-
-/* A row of an embedding's table instead of its result. */
-static void loop_lookup(emit *e, loop *l, uint32_t i) {
-    uint32_t node = load_of(e, l, i)->base, table = input(e, node, 0), ids_node = input(e, node, 1);
-    const gn_view *a = view_of(e, table);
-    gn_view ids = gn_view_collapse(view_of(e, ids_node));
-    char name[32], at[48];
-    snprintf(name, sizeof name, "a%u", i);
-    emit_node(e, table, types[a->dtype].name, true, name);
-    snprintf(name, sizeof name, "ids%u", i);
-    emit_node(e, ids_node, types[ids.dtype].name, true, name);
-    snprintf(name, sizeof name, "lookup%u", i);
-    emit_number(e, "u32", name, PARAM_WORD, node);
-    e->faults = true;
-    snprintf(at, sizeof at, "i / %lldu", (long long)a->dims[1]);
-    put(&e->body, "    const i64 id%u = ids%u[", i, i);
-    put_offset(&e->body, &ids, at, l->small);
-    put(&e->body, "];\n    if (id%u < 0 || id%u >= %lldll) { if (i %% %lldu == 0) fault(err, OUT_OF_RANGE, lookup%u, id%u, %lldll); continue; }\n", i, i, (long long)a->dims[0], (long long)a->dims[1], i, i,
-        (long long)a->dims[0]);
-    put(&e->body, "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + id%u * %lldll + (i64)(i %% %lldu));\n", types[a->dtype].name, i, (long long)l->vector, (long long)l->vector, i, i, i, (long long)a->strides[0],
-        (long long)a->dims[1]);
-    snprintf(l->names[load_of(e, l, i)->reg], sizeof l->names[0], "get(x%u[v])", i);
-}
-
-static bool is_by_value(const emit *e, const gn_load *d) { return e->alone && e->part->nodes[d->base].leaf == GN_LEAF_DATA && gn_view_count(&e->layout->lay[d->base].view) == 1; }
-
-/* Before the loop over v: what is loaded, in registers or as one element for all. */
-static void loop_load(emit *e, loop *l, uint32_t i) {
-    const gn_load *d = load_of(e, l, i);
-    const char *type = types[d->dtype].name;
-    char name[32];
-    if (d->constant) {
-        put(&e->body, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[d->dtype].compute, i, type, (unsigned long long)f64_word(d->value));
-        snprintf(l->names[d->reg], sizeof l->names[0], "c%u", i);
-        return;
-    }
-    snprintf(name, sizeof name, "a%u", i);
-    if (e->inlined[d->base]) { loop_lookup(e, l, i); return; }
-    bool wide = l->vector > 1 && vectorises(&d->view, d->view.offset, l->vector, types[d->dtype].bytes);
-    bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % l->vector == 0);
-    if (one && is_by_value(e, d)) {
-        put(&e->signature, ", const %s s%u", type, i);
-        emit_param(e, (param){ PARAM_ARG, e->part->nodes[d->base].arg, 0 });
-        e->by_value = true;
-        put(&e->body, "    const %s x%u = get(s%u);\n", types[d->dtype].compute, i, i);
-        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
-        return;
-    }
-    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
-    if (one) {
-        put(&e->body, "    const %s x%u = get(a%u[", types[d->dtype].compute, i, i);
-        put_offset(&e->body, &d->view, "i", l->small);
-        put(&e->body, "]);\n");
-        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
-        return;
-    }
-    put(&e->body, wide ? "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + " : "    %s x%u[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x%u[v] = a%u[", type, i,
-        (long long)l->vector, (long long)l->vector, i, i);
-    put_offset(&e->body, &d->view, wide ? "i" : "i + v", l->small);
-    put(&e->body, wide ? ");\n" : "];\n");
-    snprintf(l->names[d->reg], sizeof l->names[0], "get(x%u[v])", i);
-}
-
-/* What it is computed in holds more bits than it does: they are dropped before anything looks at them. */
-static bool wraps(gn_dtype d) { return !types[d].real && d != GN_I32 && d != GN_I64; }
-
-static void loop_instr(emit *e, loop *l, uint32_t i) {
-    const gn_instr *in = &e->layout->instrs[l->step->instr + i];
-    const char *from = types[in->in_dtype].compute, *to = types[in->out_dtype].compute;
-    const uint32_t t = l->number + i;
-    text *b = &e->body;
-    gn_op_info row;
-    gn_get_op(in->op - 1, &row);
-    const char *const x[3] = { l->names[in->src[0]], l->names[in->src[1]], l->names[in->src[2]] };
-    if (in->op == GN_OP_CAST) put(b, "      const %s t%u = cast_to<%s>::of(%s);\n", to, t, types[in->out_dtype].name, x[0]);
-    else if (in->op == GN_OP_WHERE) put(b, "      const %s t%u = %s ? %s : %s;\n", to, t, x[0], x[1], x[2]);
-    else {
-        put(b, "      %s t%u;\n      { typedef %s GN_T; const GN_T a = %s, b = %s, c = %s, p0 = cast_to<GN_T>::of(gn_f64(0x%llxull)), p1 = cast_to<GN_T>::of(gn_f64(0x%llxull));\n",
-            to, t, from, x[0], x[1], x[2], (unsigned long long)f64_word(in->p[0]), (unsigned long long)f64_word(in->p[1]));
-        if (row.divides && !types[in->in_dtype].real) {
-            char name[32];
-            snprintf(name, sizeof name, "node%u", t);
-            put(b, "        if (b == 0) fault(err, DIVIDED_BY_ZERO, %s, 0, 0);\n", name);
-            emit_number(e, "u32", name, PARAM_WORD, in->node);
-            e->faults = true;
-        }
-        put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", t, to, row.text);
-        if (wraps(in->out_dtype)) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
-    }
-    snprintf(l->names[in->dst], sizeof l->names[0], "t%u", t);
-    size_t n = strlen(l->label);
-    if (n + strlen(row.name) + 2 < 48) snprintf(l->label + n, sizeof l->label - n, "_%s", row.name);
-}
-
-/* No kernel writes it, so it is read while those that run have not ended. */
-static bool is_weight(const emit *e, uint32_t node) { return e->part->nodes[e->layout->lay[node].base].leaf == GN_LEAF_WEIGHT; }
-static bool loads_weight(const emit *e, const gn_load *d) { return !d->constant && !e->inlined[d->base] && is_weight(e, d->base); }
-
-static void loop_loads(emit *e, loop *l, bool weights) {
-    for (uint32_t i = 0; i < l->step->n_loads; i++) if (loads_weight(e, load_of(e, l, i)) == weights) loop_load(e, l, i);
-}
-
-/* The wait for the kernel before stands behind the loads of weights; where a thread comes to a second group it has nothing left to wait for. */
-static void emit_loop(emit *e, const gn_kernel_step *s) {
-    loop *l = (loop *)alloc_zero(sizeof *l);
-    const gn_view *out = view_of(e, s->node);
-    if (!l) { e->failed = true; return; }
-    l->step = s;
-    snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(out->dtype));
-    loop_sizes(e, l);
-    if (l->n) {
-        int64_t groups = l->n / l->vector;
-        uint32_t block = groups >> 20 ? 384 : 256;                 /* blocks of 384 read and write most bytes a second; few groups need many blocks */
-        emit_early(e);
-        emit_node(e, s->node, types[out->dtype].name, false, "o");
-        emit_errors(e);
-        put(&e->body, "%s  typedef %s I;\n  for (I g = (I)blockIdx.x * %u + threadIdx.x; g < %lld; g += (I)gridDim.x * %u) {\n    const I i = g * %lld;\n",
-            e->waits ? "  let_next_start();\n" : "", l->small ? "u32" : "u64", block, (long long)groups, block, (long long)l->vector);
-        loop_loads(e, l, true);
-        if (e->waits) put(&e->body, "    await_previous();\n");
-        loop_loads(e, l, false);
-        put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", types[out->dtype].name, (long long)l->vector, (long long)l->vector);
-        for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
-        put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out], (long long)l->vector);
-        int64_t blocks = blocks_for(groups, block);
-        if (block == 384) e->bounds = "__launch_bounds__(384)";
-        emit_launch(e, l->label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, block);
-    }
-    gn_free(l);
-}
-
-/* ---- generators ---- */
-
-/* One statement that puts element i of the result into `y`. */
-static void emit_each(emit *e, uint32_t node, const char *label, const char *statement) {
-    const gn_view *out = view_of(e, node);
-    int64_t n = gn_view_count(out);
-    if (!n) { emit_nothing(e); return; }
-    emit_node(e, node, types[out->dtype].name, false, "o");
-    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    %s y;\n%s    o[i] = y;\n  }\n",
-        (long long)n, types[out->dtype].name, statement);
-    int64_t blocks = blocks_for(n, 256);
-    emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
-}
-
-static void emit_full(emit *e, uint32_t node) {
-    char line[200];
-    snprintf(line, sizeof line, "    put(y, cast_to<%s>::of(gn_f64(0x%llxull)));\n", types[view_of(e, node)->dtype].name, (unsigned long long)attrs_of(e, node)[1]);
-    emit_each(e, node, "full", line);
-}
-
-static void emit_arange(emit *e, uint32_t node) {
-    const int64_t *a = attrs_of(e, node);
-    gn_dtype d = view_of(e, node)->dtype;
-    char line[300];
-    char cast[40] = "";
-    if (!types[d].real) snprintf(cast, sizeof cast, "cast_to<%s>::of", types[d].name);
-    snprintf(line, sizeof line, "    put(y, %s(gn_f64(0x%llxull) + (double)i * gn_f64(0x%llxull)));\n", cast, (unsigned long long)a[2], (unsigned long long)a[3]);
-    emit_each(e, node, "arange", line);
-}
-
-static void emit_random(emit *e, uint32_t node, const char *label, bool is_normal) {
-    gn_dtype d = view_of(e, node)->dtype;
-    char line[300], value[60];
-    if (is_normal) snprintf(value, sizeof value, "normal(w)");
-    else snprintf(value, sizeof value, "uniform<%d, %s>(w)", d == GN_BF16 ? 8 : d == GN_F16 ? 11 : 24, d == GN_F64 ? "true" : "false");
-    snprintf(line, sizeof line, "    u32 w[4];\n    philox(w, 0x%llxull, i, (u64)*run);\n    put(y, %s);\n", (unsigned long long)attrs_of(e, node)[1], value);
-    emit_node(e, input(e, node, 0), "i64", true, "run");
-    emit_each(e, node, label, line);
-}
-static void emit_random_uniform(emit *e, uint32_t node) { emit_random(e, node, "random_uniform", false); }
-static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "random_normal", true); }
-
-/* ---- reductions ---- */
-
-enum { ROW_WIDEST = 8192 };       /* elements of a row that one block takes well; of a longer one, parts */
-
-/* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a part by `lanes` of them, `vector` neighbours to each in turn,
-   of which halves are joined first. How many threads have the lanes, and how elements come from memory, changes nothing. */
-typedef struct row_order { int64_t vector, parts, span; int lanes; bool narrow; } row_order;      /* narrow: of floats of 16 bits */
-
-/* along: the reduced elements are neighbours in a dense tensor of that shape. */
-static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
-    row_order w = { .vector = along ? vector : 1, .parts = 1, .lanes = along ? 1 : n >= 64 ? 8 : 1 };
-    while (w.vector > 1 && n % w.vector) w.vector /= 2;
-    int64_t steps = n / w.vector;
-    if (along && steps > 32) w.lanes = 256;
-    for (; along && w.lanes < 32 && w.lanes < steps; ) w.lanes *= 2;
-    int64_t blocks = along ? rows : blocks_for(rows, 256 / w.lanes), longest = w.lanes * w.vector * 8;
-    if (blocks < 264 && n > 2 * longest && (!along || n > ROW_WIDEST)) w.parts = blocks_for(n, longest);
-    if (w.parts > 1 && w.parts * blocks > 1056) w.parts = blocks < 1056 ? 1056 / blocks : 1;
-    w.span = (blocks_for(n, w.parts) + w.vector - 1) / w.vector * w.vector;
-    if (w.span < 1) w.span = 1;
-    w.parts = n ? blocks_for(n, w.span) : 1;
-    return w;
-}
-
-typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, span; int tx, ty, lanes; bool columns, small, wide; } reduction;
-
-/* How many threads share an output, and how they lie in memory. */
-static void reduce_plan(reduction *r, row_order w, int64_t offset, int bytes) {
-    r->n = gn_view_count(&r->kept);
-    r->r = gn_view_count(&r->reduced);
-    r->small = is_small(&r->kept) && is_small(&r->reduced);
-    bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1, beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
-    r->columns = !along && beside && r->r > 1;
-    r->vector = w.vector;
-    r->wide = w.vector > 1 && vectorises(&r->reduced, offset, w.vector, bytes) && strides_fit(&r->kept, w.vector);
-    r->parts = w.parts;
-    r->span = w.span;
-    r->ty = w.lanes < 256 ? w.lanes : !r->columns && r->r / w.vector >= 512 && r->n < 4096 ? 256 : 32;   /* many rows: one to a warp, no barriers */
-    r->lanes = w.lanes / r->ty;
-    r->tx = 256 / r->ty;
-}
-
-/* The device code's side of a reduction. acc: its accumulator; members, given: what `take` needs, as members of a struct and as
-   their values; take: takes position r of output o, V elements of it, into `acc`; end: stores what `a` of output i gives.
-   What `end` needs is `o`, the result of `node` or the accumulators' place `to`, or what `rows` says. */
-enum { ACCUMULATOR = 24 };        /* bytes of the largest: soft<double> */
-struct row_kernel;
-typedef struct reducing { const char *acc, *members, *given, *take, *end; uint32_t node; struct row_kernel *rows; const param *to; } reducing;
-
-static void put_row_endings(struct row_kernel *k, text *members, text *given);
-
-/* The kernel's parameters that `end` needs, the struct of them, and one in the body. */
-static void put_ending_of_reduction(emit *e, const reducing *d) {
-    text members = { 0 }, given = { 0 };
-    if (d->rows) put_row_endings(d->rows, &members, &given);
-    else {
-        const char *type = d->to ? d->acc : types[view_of(e, d->node)->dtype].name;
-        emit_pointer(e, type, false, "o", d->to ? *d->to : at_node(e, d->node, 0));
-        put(&members, "%s *o;", type);
-        put(&given, "o");
-    }
-    put(&e->types, "struct @_g { %s\n  M void end(@_p::I i, const @_p::A &a) const {\n%s  }\n};\n", members.s ? members.s : "", d->end);
-    put(&e->body, "  const @_g g = { %s };\n", given.s ? given.s : "");
-    e->failed = e->failed || members.failed || given.failed;
-    text_free(&members);
-    text_free(&given);
-}
-
-static void put_reduction_type(emit *e, const reduction *r, const char *acc) {
-    put(&e->types, "struct @_p { typedef %s A; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll; enum { TX = %d, TY = %d, V = %lld, LANES = %d, COLUMNS = %d }; };\n",
-        acc, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->lanes, r->columns);
-}
-
-/* The parameters that `take` needs are there already. */
-static void emit_reduction(emit *e, const reduction *r, const char *label, const reducing *d) {
-    size_t bytes = gn_size_mul(gn_size_mul((size_t)r->n, (size_t)r->parts), ACCUMULATOR);
-    if (!r->n) { emit_nothing(e); return; }
-    if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
-    put_reduction_type(e, r, d->acc);
-    put(&e->types, "struct @_f { %s\n  M void take(@_p::I o, @_p::I r, @_p::A &acc) const {\n%s  }\n};\n", d->members, d->take);
-    put(&e->body, "  const @_f f = { %s };\n", d->given);
-    put_ending_of_reduction(e, d);
-    if (r->parts > 1) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_await(e);
-    put(&e->body, "  reduce<@_p>(f, g, %s);\n", r->parts > 1 ? "(@_p::A *)parts" : "0");
-    emit_launch(e, label, (uint64_t)blocks_for(r->n, r->tx), (uint64_t)r->parts, 256);
-    if (r->parts > 1) {
-        char combined[80];
-        put_reduction_type(e, r, d->acc);
-        put_ending_of_reduction(e, d);
-        emit_pointer(e, "void", true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-        put(&e->body, "  combine<@_p>(g, (const @_p::A *)parts);\n");
-        snprintf(combined, sizeof combined, "%s_combine", label);
-        emit_launch(e, combined, (uint64_t)r->n, 1, 256);
-    }
-}
-
-static const char *wide_type(gn_dtype d) { return types[d].real ? types[d].compute : "i64"; }
-
-typedef enum reduce_kind { REDUCE_NONE, REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_ARGMAX, REDUCE_ARGMIN, REDUCE_PROD } reduce_kind;
-
-static reduce_kind reduce_kind_of(const emit *e, uint32_t node) {
-    static const gn_op_id all[] = { [REDUCE_SUM] = GN_OP_SUM, [REDUCE_MEAN] = GN_OP_MEAN, [REDUCE_MAX] = GN_OP_MAX, [REDUCE_MIN] = GN_OP_MIN,
-                                    [REDUCE_ARGMAX] = GN_OP_ARGMAX, [REDUCE_ARGMIN] = GN_OP_ARGMIN, [REDUCE_PROD] = GN_OP_PROD };
-    for (int i = REDUCE_SUM; i <= REDUCE_PROD; i++)
-        if (node_is(e, node, all[i])) return (reduce_kind)i;
-    return REDUCE_NONE;
-}
-
-/* Sums of 16-bit floats are plain where few follow one another: their roundings are far below those of what is summed. */
-static bool is_near(gn_dtype d, const row_order *w) { return types[d].real && (!w->narrow || w->span / w->lanes > 512); }
-
-/* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where the whole does not. */
-static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype d, const row_order *w) {
-    if (kind == REDUCE_SUM || kind == REDUCE_MEAN) snprintf(out, size, is_near(d, w) ? "near_sum<%s>" : "sum_of<%s>", wide_type(d));
-    else if (kind == REDUCE_PROD) snprintf(out, size, d == GN_F64 ? "near_prod" : "prod_of<%s>", types[d].real ? "double" : "i64");
-    else snprintf(out, size, "best_of<%s, %s>", wide_type(d), kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
-}
-
-/* What an accumulator takes. */
-static const char *taken_type(reduce_kind kind, gn_dtype d) { return kind == REDUCE_PROD && types[d].real ? "double" : wide_type(d); }
-
-/* What accumulator `a` of n elements gives. */
-static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype d, const char *a, int64_t n) {
-    if (kind == REDUCE_MEAN) snprintf(out, size, "%s.total() / (%s)%lldll", a, wide_type(d), (long long)n);
-    else snprintf(out, size, kind == REDUCE_ARGMAX || kind == REDUCE_ARGMIN ? "%s.at" : kind == REDUCE_SUM || kind == REDUCE_PROD ? "%s.total()" : "%s.v", a);
-}
-
-/* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
-
-enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
-
-/* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that value waits for;
-   stored: what is outside the group reads it. */
-typedef struct row_step { const gn_kernel_step *step; bool full, stored; uint8_t level; } row_step;
-
-/* Steps over the elements of `shape`, a dense view, whose rows run along `axes`, in the order they run. */
-struct row_group { gn_view shape; int64_t axes, rows, n; uint32_t n_steps; row_step steps[ROW_STEPS]; };
-
-/* What the kernel reads. by_row: for a loop over rows, else for one over elements; along: it differs within a row. */
-typedef struct row_load { uint32_t base; int64_t offset; gn_dtype dtype; gn_view kept, reduced; bool by_row, along; } row_load;
-
-typedef struct row_kernel {
-    emit *e;
-    const row_group *g;
-    loop *l;                           /* names of registers while a loop is written */
-    row_load loads[ROW_LOADS];
-    uint32_t n_loads;
-    char values[ROW_STEPS][64];
-    int64_t vector, groups;            /* elements at once; how many times a thread takes so many */
-    row_order order;
-    int tx, ty, lanes;
-    bool small, keeps;                 /* keeps: what is read stays in registers */
-} row_kernel;
-
-static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
-static bool row_softmax(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_SOFTMAX) || node_is(e, node, GN_OP_LOG_SOFTMAX); }
-
-/* For results of 8 or 11 bits a shorter one. */
-static const char *row_exp(const emit *e, uint32_t node) { return types[view_of(e, node)->dtype].bytes == 2 ? "exp_short" : "gn_exp"; }
-
-/* A value of each row, seen by all elements. */
-static gn_view view_of_rows(const row_group *g) {
-    gn_view v = g->shape;
-    int64_t stride = 1;
-    for (int i = v.rank - 1; i >= 0; i--) {
-        bool reduced = (g->axes >> i) & 1;
-        v.strides[i] = reduced ? 0 : stride;
-        if (!reduced) stride *= v.dims[i];
-    }
-    return gn_view_collapse(&v);
-}
-
-static bool same_view(const gn_view *a, const gn_view *b) {
-    bool same = a->rank == b->rank;
-    for (int i = 0; i < a->rank && same; i++) same = a->dims[i] == b->dims[i] && a->strides[i] == b->strides[i];
-    return same;
-}
-
-/* A collapsed view over `shape`'s elements with shape's dims again. */
-static gn_view expanded(const gn_view *v, const gn_view *shape) {
-    gn_view r = *shape;
-    int64_t left = 1, stride = 0;
-    int at = v->rank;
-    for (int i = shape->rank - 1; i >= 0; i--) {
-        r.strides[i] = 0;
-        if (shape->dims[i] <= 1) continue;                      /* of no elements nothing is loaded */
-        if (left == 1 && at > 0) { left = v->dims[--at]; stride = v->strides[at]; }
-        r.strides[i] = stride;
-        stride *= shape->dims[i];
-        left /= shape->dims[i];
-    }
-    return r;
-}
-
-static uint32_t row_inputs(const emit *e, const gn_kernel_step *s) { return s->n_instrs ? s->n_loads : e->part->nodes[s->node].n_ins; }
-
-/* Input i of a step, of an op over all elements too, as a loop would load it. */
-static gn_load row_input(const emit *e, const row_group *g, const gn_kernel_step *s, uint32_t i) {
-    if (s->n_instrs) return e->layout->loads[s->load + i];
-    uint32_t x = input(e, s->node, i);
-    gn_view wide = gn_view_broadcast(view_of(e, x), g->shape.rank, g->shape.dims);
-    gn_load d = { .base = e->layout->lay[x].base, .dtype = (uint8_t)view_of(e, x)->dtype };
-    d.view = gn_view_collapse(&wide);
-    return d;
-}
-
-/* The step of the group that gives node's value, or -1. */
-static int row_member(const row_group *g, uint32_t node) {
-    for (uint32_t i = 0; i < g->n_steps; i++)
-        if (g->steps[i].step->node == node) return (int)i;
-    return -1;
-}
-
-static bool row_load_equal(const row_load *a, const row_load *b) {
-    return a->base == b->base && a->offset == b->offset && a->by_row == b->by_row && same_view(&a->kept, &b->kept) && same_view(&a->reduced, &b->reduced);
-}
-
-/* The load of an input from outside the group, made when it is not there; ROW_LOADS: there is no room. */
-static uint32_t row_load_of(row_kernel *k, const gn_load *d, bool full) {
-    row_load r = { .base = d->base, .offset = d->view.offset, .dtype = (gn_dtype)d->dtype, .by_row = !full, .kept = d->view };
-    if (full) {
-        gn_view wide = expanded(&d->view, &k->g->shape), kept = dims_of(&wide, k->g->axes, false), reduced = dims_of(&wide, k->g->axes, true);
-        r.kept = gn_view_collapse(&kept);
-        r.reduced = gn_view_collapse(&reduced);
-        for (int i = 0; i < r.reduced.rank; i++) r.along = r.along || r.reduced.strides[i];
-    }
-    for (uint32_t i = 0; i < k->n_loads; i++)
-        if (row_load_equal(&k->loads[i], &r)) return i;
-    if (k->n_loads == ROW_LOADS) return ROW_LOADS;
-    k->loads[k->n_loads] = r;
-    return k->n_loads++;
-}
-
-/* False when the group reads more than there is room for. */
-static bool row_loads(row_kernel *k) {
-    for (uint32_t m = 0; m < k->g->n_steps; m++) {
-        const row_step *s = &k->g->steps[m];
-        for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
-            gn_load d = row_input(k->e, k->g, s->step, i);
-            bool full = s->full || !s->step->n_instrs;
-            if (!d.constant && row_member(k->g, d.base) < 0 && row_load_of(k, &d, full) == ROW_LOADS) return false;
-        }
-    }
-    return true;
-}
-
-/* Whether V elements of it from a multiple of V on lie side by side. */
-static bool is_wide(const row_kernel *k, const row_load *d) {
-    return k->vector > 1 && vectorises(&d->reduced, d->offset, k->vector, types[d->dtype].bytes) && strides_fit(&d->kept, k->vector);
-}
-
-/* Loads of a loop over elements at position r of row o, those that `needed` marks, into registers `w` with `suffix` behind their names. */
-static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix) {
-    text *b = &k->e->body;
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        const row_load *d = &k->loads[i];
-        if (!needed[i] || !d->along) continue;
-        bool wide = is_wide(k, d);
-        put(b, wide ? "      vload<%lld>(w%u%s, p%u + " : "      UNROLL for (int v = 0; v < %lld; v++) w%u%s[v] = p%u[", (long long)k->vector, i, suffix, i);
-        put_offset(b, &d->reduced, wide || k->vector == 1 ? "r" : "r + v", k->small);
-        put(b, wide ? ");\n" : "];\n");
-    }
-}
-
-/* The name of a step's input: a register, a constant or another step's value. */
-static void row_name(row_kernel *k, const row_step *s, uint32_t i, char *out, size_t size) {
-    gn_load d = row_input(k->e, k->g, s->step, i);
-    int m = row_member(k->g, d.base);
-    if (d.constant) { snprintf(out, size, "cast_to<%s>::of(gn_f64(0x%llxull))", types[d.dtype].name, (unsigned long long)f64_word(d.value)); return; }
-    if (m >= 0) { snprintf(out, size, "%.63s", k->values[m]); return; }
-    uint32_t at = row_load_of(k, &d, s->full || !s->step->n_instrs);
-    snprintf(out, size, !k->loads[at].along ? "x%u" : k->keeps ? "get(w%u[k][v])" : "get(w%u[v])", at);
-}
-
-/* The statements of a loop, and the name of its value. */
-static void put_row_loop(row_kernel *k, uint32_t m) {
-    const row_step *s = &k->g->steps[m];
-    loop *l = k->l;
-    l->step = s->step;
-    l->number = m * 100;
-    for (uint32_t i = 0; i < s->step->n_loads; i++) row_name(k, s, i, l->names[load_of(k->e, l, i)->reg], sizeof l->names[0]);
-    for (uint32_t i = 0; i < s->step->n_instrs; i++) loop_instr(k->e, l, i);
-    snprintf(k->values[m], sizeof k->values[m], "%.63s", l->names[s->step->out]);
-}
-
-/* The value of an element that a softmax or a norm gives, from what its row's reductions gave. */
-static void put_row_op(row_kernel *k, uint32_t m) {
-    const row_step *s = &k->g->steps[m];
-    uint32_t node = s->step->node;
-    const char *c = types[view_of(k->e, node)->dtype].compute;
-    char x[64], gain[80] = "", bias[80] = "";
-    row_name(k, s, 0, x, sizeof x);
-    if (row_norm(k->e, node)) {
-        int64_t bits = attrs_of(k->e, node)[1];
-        char name[64];
-        if (bits & 1) { row_name(k, s, 1, name, sizeof name); snprintf(gain, sizeof gain, " * %s", name); }
-        if (bits & 2) { row_name(k, s, k->e->part->nodes[node].n_ins - 1, name, sizeof name); snprintf(bias, sizeof bias, " + %s", name); }
-        put(&k->e->body, "      const %s v%u = (%s - mean%u) * scale%u%s%s;\n", c, m, x, m, m, gain, bias);
-    } else if (node_is(k->e, node, GN_OP_SOFTMAX)) put(&k->e->body, "      const %s v%u = %s(%s - top%u) * other%u;\n", c, m, row_exp(k->e, node), x, m, m);
-    else put(&k->e->body, "      const %s v%u = (%s - top%u) - other%u;\n", c, m, x, m, m);
-    snprintf(k->values[m], sizeof k->values[m], "v%u", m);
-}
-
-static void put_row_step(row_kernel *k, uint32_t m) {
-    if (k->g->steps[m].step->n_instrs) put_row_loop(k, m);
-    else put_row_op(k, m);
-}
-
-/* Marks a value over elements, and those it is computed from; loads: what they read. */
-static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
-    const row_step *s = &k->g->steps[m];
-    if (steps[m]) return;
-    steps[m] = s->full;
-    for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
-        gn_load d = row_input(k->e, k->g, s->step, i);
-        int x = row_member(k->g, d.base);
-        if (d.constant || (x >= 0 && !k->g->steps[x].full)) continue;
-        if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
-        else if (s->full || !s->step->n_instrs) loads[row_load_of(k, &d, true)] = true;
-    }
-}
-
-static void row_need_input(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
-    gn_load d = row_input(k->e, k->g, k->g->steps[m].step, 0);
-    int x = row_member(k->g, d.base);
-    if (x >= 0) row_need(k, (uint32_t)x, steps, loads);
-    else loads[row_load_of(k, &d, true)] = true;
-}
-
-/* What a reduction takes, in the dtype of its input. */
-static gn_dtype row_input_dtype(const emit *e, uint32_t m, const row_group *g) { return view_of(e, input(e, g->steps[m].step->node, 0))->dtype; }
-
-/* Loads by row, and the loops over rows of one level, 0: all. */
-static void put_row_values(row_kernel *k, uint32_t level) {
-    for (uint32_t m = 0; m < k->g->n_steps; m++) {
-        const row_step *s = &k->g->steps[m];
-        if (!s->full && s->step->n_instrs && (!level || s->level == level)) put_row_step(k, m);
-    }
-}
-
-/* The value of a row that a reduction gave, in `a`: in the arithmetic of its dtype. */
-static void put_row_reduced(row_kernel *k, uint32_t m, const char *a) {
-    const emit *e = k->e;
-    uint32_t node = k->g->steps[m].step->node;
-    gn_dtype d = view_of(e, node)->dtype;
-    reduce_kind kind = reduce_kind_of(e, node);
-    char value[96];
-    put_reduced(value, sizeof value, kind, row_input_dtype(e, m, k->g), a, k->g->n);
-    if (types[d].real) put(&k->e->body, "    const %s s%u = %s;\n", kind == REDUCE_PROD ? "double" : types[d].compute, m, value);
-    else put(&k->e->body, "    const %s s%u = cast_to<%s>::of((i64)(%s));\n", types[d].compute, m, types[d].name, value);
-    snprintf(k->values[m], sizeof k->values[m], "s%u", m);
-}
-
-static void put_row_store(row_kernel *k, uint32_t m, const char *at) {
-    put(&k->e->body, "    put(o%u[%s], %s);\n", m, at, k->values[m]);
-}
-
-/* `k->e->body` as a text of its own. */
-static text row_taken(row_kernel *k) {
-    text t = k->e->body;
-    k->e->body = (text){ 0 };
-    if (t.failed || !t.s) k->e->failed = true;
-    return t;
-}
-
-static void put_row_endings(row_kernel *k, text *members, text *given) {
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        const row_load *d = &k->loads[i];
-        char name[16];
-        if (!d->by_row) continue;
-        snprintf(name, sizeof name, "a%u", i);
-        emit_pointer(k->e, types[d->dtype].name, true, name, (param){ PARAM_NODE, d->base, d->offset });
-        put(members, "const %s *%s; ", types[d->dtype].name, name);
-        put(given, given->n ? ", %s" : "%s", name);
-    }
-    for (uint32_t m = 0; m < k->g->n_steps; m++) {
-        if (!k->g->steps[m].stored) continue;
-        uint32_t node = k->g->steps[m].step->node;
-        const char *type = types[view_of(k->e, node)->dtype].name;
-        char name[16];
-        snprintf(name, sizeof name, "o%u", m);
-        emit_node(k->e, node, type, false, name);
-        put(members, "%s *%s; ", type, name);
-        put(given, given->n ? ", %s" : "%s", name);
-    }
-}
-
-/* What is the same for all elements of a row. */
-static void put_loads_of_row(row_kernel *k, bool by_row, const char *at) {
-    text *b = &k->e->body;
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        const row_load *d = &k->loads[i];
-        if (d->along || d->by_row != by_row) continue;
-        put(b, "    const %s x%u = get(a%u[", types[d->dtype].compute, i, i);
-        put_offset(b, &d->kept, at, k->small);
-        put(b, "]);\n");
-    }
-}
-
-/* The load that runs along memory, for those that a plan looks at. */
-static const row_load *row_widest(const row_kernel *k) {
-    const row_load *best = NULL;
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        const row_load *d = &k->loads[i];
-        if (!d->along) continue;
-        bool runs = d->reduced.strides[d->reduced.rank - 1] == 1, ran = best && best->reduced.strides[best->reduced.rank - 1] == 1;
-        if (!best || (runs && !ran) || (runs == ran && types[d->dtype].bytes > types[best->dtype].bytes)) best = d;
-    }
-    return best;
-}
-
-static int row_largest(const row_kernel *k) {
-    int bytes = 1;
-    for (uint32_t i = 0; i < k->n_loads; i++)
-        if (k->loads[i].along && types[k->loads[i].dtype].bytes > bytes) bytes = types[k->loads[i].dtype].bytes;
-    for (uint32_t m = 0; m < k->g->n_steps; m++) {
-        int own = types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes;
-        if (k->g->steps[m].full && k->g->steps[m].stored && own > bytes) bytes = own;
-    }
-    return bytes;
-}
-
-static bool rows_run_along(const row_group *g) {
-    for (int i = g->shape.rank - 1; i >= 0; i--)
-        if (g->shape.dims[i] != 1) return (g->axes >> i) & 1;
-    return true;
-}
-
-/* Bytes of what the step sums, 0 when the order of its elements changes nothing. */
-static int row_summed(const emit *e, const row_group *g, uint32_t m) {
-    const row_step *s = &g->steps[m];
-    reduce_kind kind = s->step->n_instrs ? REDUCE_NONE : reduce_kind_of(e, s->step->node);
-    gn_dtype d = s->step->n_instrs ? GN_F32 : row_input_dtype(e, m, g);
-    bool sums = kind == REDUCE_NONE ? !s->step->n_instrs : kind == REDUCE_SUM || kind == REDUCE_MEAN || kind == REDUCE_PROD;
-    return sums && types[d].real ? types[d].bytes : 0;
-}
-
-/* All that a group reads and stores of elements has 16 bits, whatever it is cast to between. */
-static bool row_is_narrow(const row_kernel *k) {
-    bool any = false;
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        if (!k->loads[i].by_row && types[k->loads[i].dtype].bytes != 2) return false;
-        any = any || !k->loads[i].by_row;
-    }
-    for (uint32_t m = 0; m < k->g->n_steps; m++)
-        if (k->g->steps[m].full && k->g->steps[m].stored && types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes != 2) return false;
-    return any;
-}
-
-/* By the first step that sums; those of a group agree. */
-static row_order row_order_of(const row_kernel *k) {
-    int bytes = 0;
-    for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
-    bool narrow = bytes == 4 && row_is_narrow(k);
-    row_order w = order_of(k->g->rows, k->g->n, 16 / (narrow ? 2 : bytes ? bytes : row_largest(k)), rows_run_along(k->g));
-    w.narrow = narrow || bytes == 2;
-    return w;
-}
-
-/* The one reduction of a group that is nothing else over elements, by as many threads and blocks as it is worth. */
-static void emit_row_reduction(row_kernel *k, const char *label) {
-    emit *e = k->e;
-    const row_group *g = k->g;
-    const row_load *main = row_widest(k);
-    gn_view kept = dims_of(&g->shape, g->axes, false), reduced = dims_of(&g->shape, g->axes, true);
-    reduction r = { .kept = main ? main->kept : gn_view_collapse(&kept), .reduced = main ? main->reduced : gn_view_collapse(&reduced) };
-    bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
-    uint32_t m = 0;
-    char acc[40], name[64];
-    text members = { 0 }, given = { 0 };
-    while (g->steps[m].full || g->steps[m].step->n_instrs) m++;
-    gn_dtype d = row_input_dtype(e, m, g);
-    k->order = row_order_of(k);
-    reduce_plan(&r, k->order, 0, row_largest(k));
-    if (!row_summed(e, g, m)) r.lanes = 1;
-    k->vector = r.vector;
-    for (uint32_t i = 0; i < k->n_loads; i++) r.small = r.small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
-    k->small = r.small;
-    row_need_input(k, m, steps, loads);
-    put_accumulator(acc, sizeof acc, reduce_kind_of(e, g->steps[m].step->node), d, &k->order);
-    put_loads_of_row(k, false, "o");
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        if (!loads[i] || !k->loads[i].along) continue;
-        const char *type = types[k->loads[i].dtype].name;
-        put(&e->body, "    %s w%u[%lld]; const %s *p%u = a%u + ", type, i, (long long)k->vector, type, i, i);
-        put_offset(&e->body, &k->loads[i].kept, "o", k->small);
-        put(&e->body, ";\n");
-    }
-    put_row_loads(k, loads, "");
-    put(&e->body, "    %s taken[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", taken_type(reduce_kind_of(e, g->steps[m].step->node), d), (long long)k->vector, (long long)k->vector);
-    for (uint32_t i = 0; i < g->n_steps; i++) if (steps[i]) put_row_step(k, i);
-    row_name(k, &g->steps[m], 0, name, sizeof name);
-    put(&e->body, "      taken[v] = %s;\n    }\n    take_all<%lld>(acc, taken, r);\n", name, (long long)k->vector);
-    text take = row_taken(k);
-    put_loads_of_row(k, true, "i");
-    put_row_reduced(k, m, "a");
-    put_row_values(k, 0);
-    for (uint32_t i = 0; i < g->n_steps; i++) if (g->steps[i].stored) put_row_store(k, i, "i");
-    text end = row_taken(k);
-    emit_early(e);
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        if (k->loads[i].by_row) continue;
-        const char *type = types[k->loads[i].dtype].name;
-        snprintf(name, sizeof name, "a%u", i);
-        emit_pointer(e, type, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
-        put(&members, "const %s *%s; ", type, name);
-        put(&given, given.n ? ", %s" : "%s", name);
-    }
-    if (!given.n) { put(&members, "int none;"); put(&given, "0"); }
-    e->failed = e->failed || members.failed || given.failed;
-    if (!e->failed) emit_reduction(e, &r, label, &(reducing){ acc, members.s, given.s, take.s, end.s, 0, k, NULL });
-    text_free(&take);
-    text_free(&end);
-    text_free(&members);
-    text_free(&given);
-}
-
-/* ---- rows of several reductions, or with values of elements behind them: a row to some threads of one block ---- */
-
-static uint32_t row_levels(const row_group *g) {
-    uint32_t levels = 0;
-    for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].level > levels) levels = g->steps[m].level;
-    return levels;
-}
-
-/* How many threads share a row, and whether what they read stays in their registers. */
-static void row_threads(row_kernel *k) {
-    const row_group *g = k->g;
-    int64_t n = g->n, along = 0, words = 0, instrs = 1, most;
-    k->order = row_order_of(k);
-    k->vector = k->order.vector;
-    int64_t steps = n / k->vector;
-    k->ty = !rows_run_along(g) ? 1 : steps > 256 ? 256 : k->order.lanes < 32 ? k->order.lanes : 32;
-    while (rows_run_along(g) && k->ty < k->order.lanes && k->ty < steps && g->rows * k->ty < 256 * emit_processors(k->e)) k->ty *= 2;   /* few rows: more threads for each */
-    k->lanes = k->order.lanes / k->ty;
-    k->tx = 256 / k->ty;
-    k->groups = blocks_for(steps, k->ty);
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        along += k->loads[i].along;
-        if (k->loads[i].along) words += types[k->loads[i].dtype].bytes > 4 ? 2 : 1;
-    }
-    for (uint32_t m = 0; m < g->n_steps; m++) instrs += g->steps[m].step->n_instrs ? g->steps[m].step->n_instrs : 4;
-    most = k->groups * k->vector;
-    k->keeps = along && most <= 64 && most * words <= ROW_REGISTERS && most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
-    k->small = is_small(&g->shape);
-    for (uint32_t i = 0; i < k->n_loads; i++) k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
-}
-
-/* From here to the `}` that row_loop_ends puts, r is the first of V elements of this thread. */
-static void row_loop_begins(row_kernel *k, const bool *loads) {
-    text *b = &k->e->body;
-    bool exact = k->groups * k->ty * k->vector == k->g->n;
-    if (k->keeps) put(b, exact ? "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n" : "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n",
-                       (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
-    else if (k->lanes == 1) put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n, (long long)k->vector * k->ty);
-    else put(b, "  for (I from = 0; from < %lld; from += %lld) UNROLL for (int k = 0; k < %d; k++) {\n      const I r = from + (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n", (long long)k->g->n,
-             (long long)k->vector * k->order.lanes, k->lanes, k->ty, (long long)k->vector, (long long)k->g->n);
-    for (uint32_t i = 0; i < k->n_loads && !k->keeps; i++)
-        if (loads[i] && k->loads[i].along) put(b, "      %s w%u[%lld];\n", types[k->loads[i].dtype].name, i, (long long)k->vector);
-    if (!k->keeps) put_row_loads(k, loads, "");
-}
-
-/* The reductions that pass `level` computes: of a softmax and of a norm two, one after the other. phase: 0 or 1; -1: none here. */
-static int row_phase(const row_kernel *k, uint32_t m, uint32_t level) {
-    const row_step *s = &k->g->steps[m];
-    if (s->step->n_instrs) return -1;
-    uint32_t first = s->level - (s->full ? 2u : 1u);
-    return level == first ? 0 : s->full && level == first + 1 ? 1 : -1;
-}
-
-static void put_row_accumulator(row_kernel *k, uint32_t m, int phase, char *out, size_t size) {
-    uint32_t node = k->g->steps[m].step->node;
-    gn_dtype d = row_input_dtype(k->e, m, k->g);
-    if (reduce_kind_of(k->e, node) == REDUCE_MAX && types[d].real) snprintf(out, size, "max_of<%s>", types[d].compute);
-    else if (reduce_kind_of(k->e, node)) put_accumulator(out, size, reduce_kind_of(k->e, node), d, &k->order);
-    else snprintf(out, size, phase == 0 && row_softmax(k->e, node) ? "max_of<%s>" : d == GN_F64 || k->order.span / k->order.lanes > 512 ? "near_sum<%s>" : "sum_of<%s>", types[d].compute);
-}
-
-static void put_row_take(row_kernel *k, uint32_t m, int phase) {
-    uint32_t node = k->g->steps[m].step->node;
-    char x[64], lane[16] = "0";
-    row_name(k, &k->g->steps[m], 0, x, sizeof x);
-    if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
-    if (phase == 0) put(&k->e->body, "      taken%u[v] = %s;\n", m, x);
-    else if (row_norm(k->e, node)) put(&k->e->body, "      z%u[%s].square(%s - mean%u);\n", m, lane, x, m);
-    else put(&k->e->body, "      taken%u[v] = %s(%s - top%u);\n", m, row_exp(k->e, node), x, m);
-}
-
-/* V elements at once: all but a norm's squares. */
-static bool row_takes_all(const row_kernel *k, uint32_t m, int phase) { return phase == 0 || (phase == 1 && !row_norm(k->e, k->g->steps[m].step->node)); }
-
-/* What all threads of the row have taken, together. */
-static void put_row_together(row_kernel *k, uint32_t m, int phase) {
-    uint32_t node = k->g->steps[m].step->node;
-    const char *c = types[view_of(k->e, node)->dtype].compute;
-    text *b = &k->e->body;
-    char name[16];
-    snprintf(name, sizeof name, phase ? "zs%u" : "qs%u", m);
-    put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
-    if (!k->g->steps[m].full) put_row_reduced(k, m, name);
-    else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
-    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, GN_OP_SOFTMAX) ? "    const %s other%u = (%s)1 / zs%u.total();\n" : "    const %s other%u = gn_log((%s)zs%u.total());\n", c, m, c, m);
-    else if (phase == 0) put(b, "    const %s mean%u = qs%u.total() / (%s)%lldll;\n", c, m, m, c, (long long)k->g->n);
-    else put(b, "    const %s scale%u = (%s)1 / gn_sqrt(zs%u.total() / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c, m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
-}
-
-static bool row_stores_at(const row_step *s, uint32_t level) { return s->full && s->stored && s->level == level; }
-
-static void put_row_stores(row_kernel *k, uint32_t level) {
-    text *b = &k->e->body;
-    gn_view reduced = dims_of(&k->g->shape, k->g->axes, true);
-    gn_view along = gn_view_collapse(&reduced);
-    for (uint32_t m = 0; m < k->g->n_steps; m++) {
-        if (!row_stores_at(&k->g->steps[m], level)) continue;
-        bool wide = k->vector > 1 && along.rank == 1 && along.strides[0] == 1;
-        put(b, wide ? "      if (live) vstore<%lld>(u%u + " : "      if (live) UNROLL for (int v = 0; v < %lld; v++) u%u[", (long long)k->vector, m);
-        put_offset(b, &along, wide || k->vector == 1 ? "r" : "r + v", k->small);
-        put(b, wide ? ", y%u);\n" : "] = y%u[v];\n", m);
-    }
-}
-
-/* One walk over the row: what waits for `level` reductions. */
-static void put_row_pass(row_kernel *k, uint32_t level) {
-    const row_group *g = k->g;
-    bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
-    text *b = &k->e->body;
-    char acc[48];
-    for (uint32_t m = 0; m < g->n_steps; m++) {
-        int phase = row_phase(k, m, level);
-        if (phase >= 0) {
-            put_row_accumulator(k, m, phase, acc, sizeof acc);
-            put(b, "    %s %c%u[%d];\n    UNROLL for (int i = 0; i < %d; i++) %c%u[i].init();\n", acc, phase ? 'z' : 'q', m, k->lanes, k->lanes, phase ? 'z' : 'q', m);
-            row_need_input(k, m, steps, loads);
-        }
-        if (row_stores_at(&g->steps[m], level)) row_need(k, m, steps, loads);
-    }
-    row_loop_begins(k, loads);
-    for (uint32_t m = 0; m < g->n_steps; m++)
-        if (row_stores_at(&g->steps[m], level)) put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m, (long long)k->vector);
-    for (uint32_t m = 0; m < g->n_steps; m++)
-        if (row_takes_all(k, m, row_phase(k, m, level))) put(b, "      %s taken%u[%lld];\n", taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m, (long long)k->vector);
-    put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
-    for (uint32_t m = 0; m < g->n_steps; m++) if (steps[m]) put_row_step(k, m);
-    for (uint32_t m = 0; m < g->n_steps; m++) {
-        if (row_phase(k, m, level) >= 0) put_row_take(k, m, row_phase(k, m, level));
-        if (row_stores_at(&g->steps[m], level)) put(b, "      put(y%u[v], %s);\n", m, k->values[m]);
-    }
-    put(b, "      }\n");
-    for (uint32_t m = 0; m < g->n_steps; m++) {
-        int phase = row_phase(k, m, level);
-        char lane[16] = "0";
-        if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
-        if (row_takes_all(k, m, phase)) put(b, "      take_all<%lld>(%c%u[%s], taken%u, r);\n", (long long)k->vector, phase ? 'z' : 'q', m, lane, m);
-    }
-    put_row_stores(k, level);
-    put(b, "  }\n");
-    for (uint32_t m = 0; m < g->n_steps; m++) if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
-    put_row_values(k, level + 1);
-}
-
-static void put_row_pointers(row_kernel *k) {
-    text *b = &k->e->body;
-    gn_view kept = dims_of(&k->g->shape, k->g->axes, false);
-    gn_view across = gn_view_collapse(&kept);
-    bool all[ROW_LOADS];
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        const row_load *d = &k->loads[i];
-        const char *type = types[d->dtype].name;
-        all[i] = true;
-        if (!d->along) continue;
-        put(b, "  const %s *p%u = a%u + ", type, i, i);
-        put_offset(b, &d->kept, "o", k->small);
-        put(b, ";\n");
-        if (k->keeps) put(b, "  %s w%u[%lld][%lld];\n", type, i, (long long)k->groups, (long long)k->vector);
-    }
-    for (uint32_t m = 0; m < k->g->n_steps; m++) {
-        if (!k->g->steps[m].full || !k->g->steps[m].stored) continue;
-        put(b, "  %s *u%u = o%u + ", types[view_of(k->e, k->g->steps[m].step->node)->dtype].name, m, m);
-        put_offset(b, &across, "o", k->small);
-        put(b, ";\n");
-    }
-    put_loads_of_row(k, false, "o");
-    put_loads_of_row(k, true, "o");
-    if (!k->keeps) return;
-    row_loop_begins(k, all);
-    put_row_loads(k, all, "[k]");
-    put(b, "  }\n");
-}
-
-static void emit_row_passes(row_kernel *k, const char *label) {
-    emit *e = k->e;
-    const row_group *g = k->g;
-    char name[16];
-    row_threads(k);
-    emit_early(e);
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        snprintf(name, sizeof name, "a%u", i);
-        emit_pointer(e, types[k->loads[i].dtype].name, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
-    }
-    for (uint32_t m = 0; m < g->n_steps; m++) {
-        if (!g->steps[m].stored) continue;
-        snprintf(name, sizeof name, "o%u", m);
-        emit_node(e, g->steps[m].step->node, types[view_of(e, g->steps[m].step->node)->dtype].name, false, name);
-    }
-    emit_await(e);
-    put(&e->body, "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / %d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
-        k->small ? "int" : "i64", k->ty, k->tx, k->ty, (long long)g->rows);
-    put_row_pointers(k);
-    for (uint32_t level = 0; level <= row_levels(g); level++) put_row_pass(k, level);
-    bool any = false;
-    for (uint32_t m = 0; m < g->n_steps; m++) any = any || (g->steps[m].stored && !g->steps[m].full);
-    if (any) put(&e->body, "  if (live && ty == 0) {\n");
-    for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
-    if (any) put(&e->body, "  }\n");
-    if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";      /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
-    emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
-}
-
-/* Nothing but one reduction, with loops over elements before it alone. */
-static bool is_row_reduction(const emit *e, const row_group *g) {
-    uint32_t reductions = 0;
-    for (uint32_t m = 0; m < g->n_steps; m++) {
-        const row_step *s = &g->steps[m];
-        if (s->full && (s->stored || s->level || !s->step->n_instrs)) return false;
-        reductions += !s->full && reduce_kind_of(e, s->step->node) != REDUCE_NONE;
-    }
-    return reductions == 1;
-}
-
-static void row_label(const emit *e, const row_group *g, char *out, size_t size) {
-    bool several = !is_row_reduction(e, g);
-    size_t n = (size_t)snprintf(out, size, several ? "rows_%s" : "%s", several ? gn_dtype_name(g->shape.dtype) : "");
-    for (uint32_t m = 0; m < g->n_steps; m++) {
-        const gn_kernel_step *s = g->steps[m].step;
-        for (uint32_t i = 0; i < (s->n_instrs ? s->n_instrs : 1); i++) {
-            gn_op_info row;
-            gn_get_op((s->n_instrs ? e->layout->instrs[s->instr + i].op : e->part->nodes[s->node].op) - 1, &row);
-            if (n + strlen(row.name) + 2 < 52 && n + strlen(row.name) + 2 < size) n += (size_t)snprintf(out + n, size - n, n ? "_%s" : "%s", row.name);
-        }
-    }
-    if (!several) snprintf(out + n, size - n, "_%s", gn_dtype_name(g->shape.dtype));
-}
-
-static void emit_rows(emit *e, const row_group *g) {
-    row_kernel *k = (row_kernel *)alloc_zero(sizeof *k);
-    char label[64];
-    if (k) { k->e = e; k->g = g; k->l = (loop *)alloc_zero(sizeof *k->l); }
-    if (!k || !k->l || !row_loads(k)) e->failed = true;
-    else {
-        row_label(e, g, label, sizeof label);
-        if (is_row_reduction(e, g)) emit_row_reduction(k, label);
-        else emit_row_passes(k, label);
-    }
-    if (k) gn_free(k->l);
-    gn_free(k);
-}
-
-/* A reduction alone; full: a softmax or a norm. */
-static void emit_row_alone(emit *e, uint32_t node, int64_t axes, bool full) {
-    const gn_view *in = view_of(e, input(e, node, 0));
-    gn_kernel_step s = { .node = node };
-    row_group g = { .shape = gn_view_dense(in->dtype, in->rank, in->dims), .axes = axes, .n = 1, .rows = 1, .n_steps = 1, .steps = { { .step = &s, .full = full, .stored = true, .level = full ? 2 : 1 } } };
-    for (int i = 0; i < in->rank; i++) *((g.axes >> i) & 1 ? &g.n : &g.rows) *= in->dims[i];
-    emit_rows(e, &g);
-}
-static void emit_reduce(emit *e, uint32_t node) { emit_row_alone(e, node, attrs_of(e, node)[0], false); }
-static void emit_sum(emit *e, uint32_t node) { emit_reduce(e, node); }
-static void emit_mean(emit *e, uint32_t node) { emit_reduce(e, node); }
-static void emit_max(emit *e, uint32_t node) { emit_reduce(e, node); }
-static void emit_min(emit *e, uint32_t node) { emit_reduce(e, node); }
-static void emit_argmax(emit *e, uint32_t node) { emit_reduce(e, node); }
-static void emit_argmin(emit *e, uint32_t node) { emit_reduce(e, node); }
-static void emit_prod(emit *e, uint32_t node) { emit_reduce(e, node); }
-
-static void emit_mse_loss(emit *e, uint32_t node) {
-    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
-    const gn_view *a = view_of(e, xa), *b = view_of(e, xb);
-    const char *type = types[a->dtype].name, *c = types[a->dtype].compute;
-    int rank = a->rank > b->rank ? a->rank : b->rank;
-    int64_t dims[GN_MAX_RANK];
-    for (int i = 1; i <= rank; i++) {
-        int64_t x = i <= a->rank ? a->dims[a->rank - i] : 1, y = i <= b->rank ? b->dims[b->rank - i] : 1;
-        dims[rank - i] = x == 1 ? y : x;
-    }
-    gn_view wide_a = gn_view_broadcast(a, rank, dims), wide_b = gn_view_broadcast(b, rank, dims);
-    gn_view ca = gn_view_collapse(&wide_a), cb = gn_view_collapse(&wide_b);
-    reduction r = { .kept = { .dtype = a->dtype }, .reduced = ca };
-    reduce_plan(&r, order_of(1, gn_view_count(&ca), 1, true), 0, types[a->dtype].bytes);
-    r.small = r.small && is_small(&cb);
-    text value = { 0 };
-    char acc[40], end[80], members[120];
-    put(&value, "    const %s d = get(a[", c);
-    put_offset(&value, &ca, "r", r.small);
-    put(&value, "]) - get(b[");
-    put_offset(&value, &cb, "r", r.small);
-    put(&value, "]);\n    acc.take(d * d, r);\n");
-    snprintf(members, sizeof members, "const %s *a, *b;", type);
-    snprintf(acc, sizeof acc, "near_sum<%s>", c);
-    snprintf(end, sizeof end, "    put(o[i], a.total() / (%s)@_p::R);\n", c);
-    emit_node(e, xa, type, true, "a");
-    emit_node(e, xb, type, true, "b");
-    if (value.failed) e->failed = true;
-    else emit_reduction(e, &r, "mse_loss", &(reducing){ acc, members, "a, b", value.s, end, node, NULL, NULL });
-    text_free(&value);
-}
-
-/* ---- softmax and norms of rows ---- */
-
-/* along: neighbours of a row are neighbours in a dense tensor; wide: here, too, so that `vector` of them move at once. */
-typedef struct rows { gn_view in, out; int64_t n, count, in_stride, out_stride, vector, groups; int tx, ty, lanes; bool along, wide; } rows;
-
-static bool rows_plan(rows *r, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
-    int64_t bit = (int64_t)1 << axis;
-    int bytes = types[in->dtype].bytes;
-    gn_view kept_in = dims_of(in, bit, false), kept_out = dims_of(out, bit, false);
-    r->in = gn_view_collapse(&kept_in);
-    r->out = gn_view_collapse(&kept_out);
-    r->n = in->dims[axis];
-    r->in_stride = in->strides[axis];
-    r->out_stride = out->strides[axis];
-    r->count = gn_view_count(&kept_in);
-    if (!r->count || !r->n) return false;
-    r->along = true;
-    for (int i = axis + 1; i < in->rank; i++) r->along = r->along && in->dims[i] == 1;
-    row_order w = order_of(r->count, r->n, 16 / bytes, r->along);
-    r->vector = w.vector;
-    r->wide = r->vector > 1 && r->in_stride == 1 && r->out_stride == 1 && in_offset % (r->vector * bytes) == 0 && strides_fit(&r->in, r->vector) && strides_fit(&r->out, r->vector);
-    int64_t steps = r->n / r->vector;
-    r->ty = !r->along ? 1 : steps > 256 ? 256 : w.lanes < 32 ? w.lanes : 32;
-    r->lanes = w.lanes / r->ty;
-    r->tx = 256 / r->ty;
-    r->groups = blocks_for(steps, r->ty);
-    return true;
-}
-
-static void put_rows_type(emit *e, const rows *r, gn_dtype d, const char *more) {
-    text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d, LANES = %d, WIDE = %d };\n"
-           "  static M i64 in(i64 row) { return ", types[d].name, types[d].compute, is_few(r->n) ? "int" : "i64", (long long)r->count, (long long)r->in_stride, (long long)r->out_stride, (long long)r->n,
-        (long long)r->groups, (long long)r->vector, r->tx, r->ty, r->lanes, r->wide);
-    put_offset(t, &r->in, "row", is_small(&r->in));
-    put(t, "; }\n  static M i64 out(i64 row) { return ");
-    put_offset(t, &r->out, "row", is_small(&r->out));
-    put(t, "; }\n%s};\n", more);
-}
-
-/* Few rows so long that one block each would take its time: all blocks share them. */
-static bool is_long(const rows *r) { return r->n >= 1 << 15 && (r->count < 512 || !is_few(r->n)); }
-
-/* The maximum of each row of x and the sum of exp(x - maximum), `at` bytes into what rows leave for the kernels after them. */
-static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
-    const gn_view *in = view_of(e, x);
-    const char *type = types[in->dtype].name, *c = types[in->dtype].compute;
-    gn_view row = { .dtype = in->dtype, .rank = 1, .dims = { rows_of_x->n }, .strides = { rows_of_x->in_stride } };
-    reduction r = { .kept = rows_of_x->in, .reduced = row };
-    text value = { 0 };
-    char members[60], acc[40];
-    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along), base_offset(e, x), types[in->dtype].bytes);
-    put(&value, r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[(", type, (long long)r.vector, (long long)r.vector);
-    put_offset(&value, &r.kept, "o", r.small);
-    put(&value, " + ");
-    put_offset(&value, &r.reduced, r.wide ? "r" : "r + v", r.small);
-    put(&value, "%s;\n    acc.merge(soft_of<%s, %lld>(x));\n", r.wide ? "))" : ")]", c, (long long)r.vector);
-    snprintf(members, sizeof members, "const %s *a;", type);
-    snprintf(acc, sizeof acc, "soft<%s>", c);
-    emit_node(e, x, type, true, "a");
-    if (value.failed) e->failed = true;
-    else emit_reduction(e, &r, "softmax_sums", &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n", .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
-    text_free(&value);
-    size_t bytes = gn_size_add((size_t)at, gn_size_mul((size_t)rows_of_x->count, ACCUMULATOR));
-    if (bytes > e->rows) e->rows = bytes;
-}
-
-static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
-    uint32_t x = input(e, node, 0);
-    const gn_view *in = view_of(e, x), *out = view_of(e, node);
-    const char *type = types[in->dtype].name;
-    char name[64];
-    rows r;
-    int axis = axis_of(attrs_of(e, node)[0], in->rank);
-    if (!rows_plan(&r, in, out, axis, base_offset(e, x))) return;
-    bool is_shared = is_long(&r), is_packed = r.n <= ROW_WIDEST && types[in->dtype].bytes == 2 && r.vector == 8 && r.wide;
-    if (r.n <= ROW_WIDEST && !is_packed) { emit_row_alone(e, node, (int64_t)1 << axis, true); return; }
-    int64_t blocks = is_shared ? blocks_for(r.count * (r.n / r.vector), 256) : blocks_for(r.count, r.tx);
-    if (is_shared) emit_softs(e, x, &r, 0);
-    put_rows_type(e, &r, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
-    if (is_packed) emit_early(e);
-    emit_node(e, x, type, true, "a");
-    emit_node(e, node, type, false, "o");
-    if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, 0 });
-    emit_await(e);
-    if (is_shared) put(&e->body, "  softmax_long<@_p>(a, o, (const soft<@_p::C> *)softs);\n");
-    else put(&e->body, "  softmax%s<@_p>(a, o);\n", is_packed ? "_packed" : "");
-    snprintf(name, sizeof name, "%s_%s%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype), is_shared ? "_long" : "");
-    emit_launch(e, name, (uint64_t)(is_shared && blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
-}
-static void emit_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, false); }
-static void emit_log_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, true); }
-
-static void emit_layernorm(emit *e, uint32_t node) {
-    uint32_t x = input(e, node, 0), last = e->part->nodes[node].n_ins - 1;
-    const gn_view *in = view_of(e, x), *out = view_of(e, node);
-    const int64_t *attrs = attrs_of(e, node);
-    bool gain = (attrs[1] & 1) != 0, bias = (attrs[1] & 2) != 0;
-    const char *type = types[in->dtype].name;
-    char more[300], name[64];
-    rows r;
-    if (!rows_plan(&r, in, out, in->rank - 1, base_offset(e, x))) return;
-    snprintf(more, sizeof more, "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
-             gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
-    put_rows_type(e, &r, in->dtype, more);
-    bool packed = in->dtype != GN_F64 && r.vector * types[in->dtype].bytes == 16 && r.wide && r.n <= ROW_WIDEST;
-    for (uint32_t i = 1; i <= last; i++) packed = packed && gn_view_is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
-    if (r.n <= ROW_WIDEST && !packed) { emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true); return; }
-    if (packed) emit_early(e);
-    emit_node(e, x, type, true, "a");
-    if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
-    if (bias) emit_node(e, input(e, node, last), type, true, "bias");
-    emit_node(e, node, type, false, "o");
-    emit_await(e);
-    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "", gain ? e->waits ? "now(gain)" : "gain" : "0", bias ? e->waits ? "now(bias)" : "bias" : "0");
-    snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
-    emit_launch(e, name, (uint64_t)blocks_for(r.count, r.tx), 1, 256);
-}
-
-/* Indices into nothing, which are looked at all the same. */
-static void emit_index_check(emit *e, uint32_t node, uint32_t ids_node, int64_t limit) {
-    gn_view ids = gn_view_collapse(view_of(e, ids_node));
-    int64_t n = gn_view_count(&ids), blocks = blocks_for(n, 256);
-    if (!n) return;
-    emit_node(e, ids_node, types[ids.dtype].name, true, "ids");
-    emit_faults(e, node);
-    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 id = ids[", (long long)n);
-    put_offset(&e->body, &ids, "i", is_small(&ids));
-    put(&e->body, "];\n    if (id < 0 || id >= %lldll) fault(err, OUT_OF_RANGE, node, id, %lldll);\n  }\n", (long long)limit, (long long)limit);
-    emit_launch(e, "index_check", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
-}
-
-/* Each row's loss into scratch, then their mean. */
-static void emit_cross_entropy(emit *e, uint32_t node) {
-    uint32_t x = input(e, node, 0), y = input(e, node, 1);
-    const gn_view *in = view_of(e, x), *targets = view_of(e, y);
-    const char *type = types[in->dtype].name, *c = types[in->dtype].compute;
-    gn_view target = gn_view_collapse(targets);
-    char more[200], acc[40], end[80], members[60];
-    rows r;
-    int64_t one[1] = { gn_view_count(targets) }, softs_at = (one[0] * 8 + 255) & ~(int64_t)255;
-    size_t bytes = (size_t)one[0] * 8;
-    if (bytes > e->rows) e->rows = bytes;
-    if (rows_plan(&r, in, in, in->rank - 1, base_offset(e, x))) {
-        bool is_shared = is_long(&r);
-        if (is_shared) { emit_softs(e, x, &r, softs_at); r.ty = 1; r.tx = 256; }
-        snprintf(more, sizeof more, "  enum { LOG = 1 };\n");
-        put_rows_type(e, &r, in->dtype, more);
-        emit_node(e, x, type, true, "a");
-        emit_node(e, y, types[targets->dtype].name, true, "target");
-        emit_pointer(e, c, false, "loss", (param){ PARAM_PLAN, REGION_ROWS, 0 });
-        if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, softs_at });
-        emit_faults(e, node);
-        put(&e->body, "  const i64 row = (i64)blockIdx.x * @_p::TX + threadIdx.x / @_p::TY;\n  const i64 want = row < @_p::N ? target[");
-        put_offset(&e->body, &target, "row", is_small(&target));
-        put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = %s;\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
-            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.total()) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
-            is_shared ? "((const soft<@_p::C> *)softs)[row < @_p::N ? row : 0]" : "soft_row<@_p>(a)");
-        emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(r.count, r.tx), 1, 256);
-    } else emit_index_check(e, node, y, in->dims[in->rank - 1]);
-    gn_view losses = gn_view_dense(in->dtype, 1, one);
-    reduction d = { .kept = { .dtype = in->dtype }, .reduced = gn_view_collapse(&losses) };
-    reduce_plan(&d, order_of(1, one[0], 1, true), 0, 8);
-    snprintf(members, sizeof members, "const %s *a;", c);
-    snprintf(acc, sizeof acc, "near_sum<%s>", c);
-    snprintf(end, sizeof end, "    put(o[i], a.total() / (%s)@_p::R);\n", c);
-    emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_ROWS, 0 });
-    emit_reduction(e, &d, "cross_entropy", &(reducing){ acc, members, "a", "    acc.take(a[r], r);\n", end, node, NULL, NULL });
-}
-
-/* ---- matmul ---- */
-
-typedef struct product { gn_view a, b; int64_t m, n, k, am, ak, bk, bn, batches; } product;
-
-static product product_of(gn_view a, gn_view b, const gn_view *out) {
-    int ra = a.rank, rb = b.rank, batch = ra > rb ? ra - 2 : rb - 2;
-    product p = { .m = ra > 1 ? a.dims[ra - 2] : 1, .n = rb > 1 ? b.dims[rb - 1] : 1, .k = a.dims[ra - 1], .am = ra > 1 ? a.strides[ra - 2] : 0, .ak = a.strides[ra - 1],
-                  .bk = rb > 1 ? b.strides[rb - 2] : b.strides[0], .bn = rb > 1 ? b.strides[rb - 1] : 0, .batches = 1 };
-    int64_t count, stride;
-    if (batch < 0) batch = 0;
-    if (rb <= 2 && ra > 2 && gn_view_rows(&a, &count, &stride)) { p.m = count; p.am = stride; batch = 0; }
-    a.rank = batch && ra > 2 ? ra - 2 : 0;
-    b.rank = batch && rb > 2 ? rb - 2 : 0;
-    gn_view wide_a = gn_view_broadcast(&a, batch, out->dims), wide_b = gn_view_broadcast(&b, batch, out->dims);
-    p.batches = gn_view_count(&wide_a);
-    p.a = gn_view_collapse(&wide_a);
-    p.b = gn_view_collapse(&wide_b);
-    return p;
-}
-
-/* How a product is cut: tiles of rows and columns, vector accesses (wide: of each side), sides that are copied first, parts of k, warps that share a tile's rows and its columns, k of a stage. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, lanes, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
-
-static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
-    text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll;\n", types[d].name, types[d].compute,
-        (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn);
-    put(t, "  typedef @_e E; enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, W = %lld, BM = %d, BW = %d, SPLIT = %lld };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
-        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, (long long)vector, form->height, form->width, (long long)form->splits, (long long)form->span);
-    put_offset(t, &p->a, "z", is_small(&p->a));
-    put(t, "; }\n  static M i64 b(u32 z) { return ");
-    put_offset(t, &p->b, "z", is_small(&p->b));
-    put(t, "; }\n");
-    if (form->lanes) put(t, "  enum { LANES = %d, WIDE = %d };\n", form->lanes, form->wide[0]);
-    if (form->step) {
-        bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % form->step == 0 && form->span % form->step == 0;
-        put(t, "  enum { FULL = %d, STEP = %d, WM = %d, WN = %d, VA = %d, VB = %d, KA = %d, KB = %d };\n", is_full, form->step, form->warps[0], form->warps[1], form->wide[0], form->wide[1], !form->at, !form->bt);
-    }
-    put(t, "};\n");
-}
-
-/* A matrix whose rows or columns are contiguous and begin at multiples of V. */
-static bool is_panel(int64_t stride, int64_t along, int64_t length, int64_t vector, const gn_view *batch, int64_t offset, int bytes) {
-    bool contiguous = along == 1 && (stride % vector == 0);
-    return contiguous && length > 0 && offset % (vector * bytes) == 0 && strides_fit(batch, vector);
-}
-
-static bool is_tiled(const product *p, int64_t vector, int bytes, int64_t oa, int64_t ob) {
-    bool a = is_panel(p->am, p->ak, p->k, vector, &p->a, oa, bytes) || is_panel(p->ak, p->am, p->m, vector, &p->a, oa, bytes);
-    bool b = is_panel(p->bn, p->bk, p->k, vector, &p->b, ob, bytes) || is_panel(p->bk, p->bn, p->n, vector, &p->b, ob, bytes);
-    return a && b;
-}
-
-/* Of few rows: the lanes that sum k, k modulo `lanes` to each (lane_k in the device's code); by the shape alone. side: threads side by side that read 16 bytes of a row of B each;
-   splits: blocks of a cluster that share one row's k. */
-typedef struct row_lanes { int side, splits, lanes; } row_lanes;
-enum { FEW_ROWS = 8, NARROW_K = 1024 };
-
-static row_lanes row_lanes_of(const emit *e, const product *p, int bytes) {
-    int vector = 16 / bytes;
-    int64_t blocks = emit_processors(e), tiles = blocks_for(p->n, 32);
-    row_lanes w = { 32 / vector, 1, 8 * vector };
-    if (p->m > 1 || p->batches > 1) {
-        if (tiles * p->batches < blocks) w.lanes = 32 * vector;
-        return w;
-    }
-    bool narrow = blocks_for(p->n, vector) <= blocks && p->k <= NARROW_K;   /* few columns: 16 bytes of each row to a block */
-    if (narrow) w.side = 1;
-    for (; !narrow && emit_has_clusters(e) && w.splits < 8 && tiles * w.splits * 2 <= blocks && p->k / (w.splits * 2) >= 256 / (int64_t)w.side;) w.splits *= 2;
-    w.lanes = 256 / w.side * w.splits;
-    if (w.lanes < 32 * vector) w.lanes = 32 * vector;
-    return w;
-}
-
-/* Few rows: matrix-vector kernels, which read 16 bytes at a time where they can. */
-static bool form_rows(const emit *e, const product *p, int bytes, int64_t oa, int64_t ob, product_form *f) {
-    if (p->m > FEW_ROWS) return false;
-    int vector = 16 / bytes;
-    f->lanes = row_lanes_of(e, p, bytes).lanes;
-    f->vector = vector;
-    if (p->bk == 1 && p->bn != 1) {
-        f->body = "rows_dot";
-        f->tx = f->lanes / vector > 32 ? 32 : f->lanes / vector;
-        f->tiles = blocks_for(p->n, 256 / f->tx);
-        f->wide[0] = (p->ak == 1 || p->k == 1) && p->k % vector == 0 && p->bn % vector == 0 && (p->am % vector == 0 || p->m == 1) && oa % 16 == 0 && ob % 16 == 0 && strides_fit(&p->a, vector) && strides_fit(&p->b, vector);
-        return true;
-    }
-    f->body = "rows_times";
-    f->tx = f->lanes >= 256 ? 1 : 256 / f->lanes;
-    f->tiles = blocks_for(p->n, f->tx * vector);
-    f->wide[0] = p->bn == 1 && p->n % vector == 0 && p->bk % vector == 0 && ob % 16 == 0 && strides_fit(&p->b, vector);
-    return true;
-}
-
-/* Large tiles, and k cut into parts when there are too few of them for the GPU. */
-static void form_tiles(const emit *e, const product *p, product_form *f, int height, int width, int64_t least_span, bool cuts) {
-    int64_t want = emit_processors(e);
-    f->height = height;
-    f->width = width;
-    f->rows = blocks_for(p->m, height);
-    f->columns = blocks_for(p->n, width);
-    f->tiles = f->rows * f->columns;
-    f->splits = cuts && p->batches == 1 && f->tiles < want ? (2 * want) / f->tiles : 1;
-    if (f->splits > p->k / least_span) f->splits = p->k / least_span;
-    if (f->splits > 16) f->splits = 16;
-    if (f->splits < 1) f->splits = 1;
-    f->span = (blocks_for(p->k, f->splits) + 31) / 32 * 32;
-    f->splits = p->k ? blocks_for(p->k, f->span) : 1;
-}
-
-static bool fits_maps(const emit *e, const product *p) {
-    return emit_has_warpgroups(e) && p->a.rank <= 2 && p->b.rank <= 2 && p->m <= 0x7fffff00 && p->n <= 0x7fffff00 && p->k <= 0x7fffff00;
-}
-
-/* The transpose of the result: B's and A's transposes multiplied. */
-static product product_turned(const product *p) {
-    return (product){ .a = p->b, .b = p->a, .m = p->n, .n = p->m, .k = p->k, .am = p->bn, .ak = p->bk, .bk = p->ak, .bn = p->am, .batches = p->batches };
-}
-
-/* ---- products on tensor cores: what could compute one, and how long that takes by a model of the H200 ---- */
-
-/* A side as it lies: the elements that can be read at once, and whether k or (across) the rows run along memory. At 1 any strides do.
-   copied: to scratch memory first, where rows begin at multiples of 16 bytes. */
-typedef struct side { int wide; bool across, copied; } side;
-
-static int panel_vector(int64_t stride, int64_t along, int64_t length, const gn_view *batch, int64_t offset, int bytes) {
-    int wide = 16 / bytes;
-    while (wide > 1 && !is_panel(stride, along, length, wide, batch, offset, bytes)) wide /= 2;
-    return wide;
-}
-
-static side side_of(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, int64_t offset, int bytes) {
-    int down = panel_vector(outer_stride, k_stride, k, batch, offset, bytes), across = panel_vector(k_stride, outer_stride, outer, batch, offset, bytes);
-    return (side){ down > across ? down : across, across > down || (across == down && k_stride != 1 && outer_stride == 1), false };
-}
-
-/* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
-static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
-    { 128, 256, 4, 1, 0.8 }, { 128, 192, 5, 1, 0.7 }, { 192, 192, 4, 1, 1.4 }, { 128, 128, 6, 1, 0.2 }, { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 },
-    { 64, 128, 4, 1, 0.2 }, { 64, 128, 4, 2, 1.5 }, { 64, 128, 4, 4, 2.8 }, { 64, 64, 6, 1, 0.4 }, { 64, 64, 6, 2, 1.4 }, { 64, 64, 6, 4, 1.9 },
-};
-/* Kernels of single warps: tile, warps that share its rows and its columns, bytes of k in a stage, and what a tile costs beside its steps. */
-static const struct tensor_form { int height, width, warps[2], line; double edge; } tensor_forms[] = {
-    { 128, 128, { 2, 4 }, 64, 0 }, { 64, 64, { 2, 4 }, 64, 0.2 }, { 64, 64, { 2, 2 }, 128, 1 }, { 32, 32, { 2, 2 }, 128, 0.35 }, { 64, 16, { 4, 1 }, 128, 0.32 }, { 16, 64, { 1, 4 }, 128, 0.45 },
-    { 32, 64, { 1, 4 }, 128, 0.7 },
-};
-enum { WARPGROUP_FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms, TENSOR_FORMS = sizeof tensor_forms / sizeof *tensor_forms, TENSOR_PARTS = 5, TENSOR_WAYS = WARPGROUP_FORMS + TENSOR_FORMS * TENSOR_PARTS };
-
-/* TMA takes lines and matrices that lie forward in memory; a batch's dim that repeats (stride 0) is left out of its map. */
-static bool lies_forward(int64_t line_stride, int64_t lines, const gn_view *batch) {
-    for (int i = 0; i < batch->rank; i++) if (batch->strides[i] < 0) return false;
-    return line_stride > 0 || lines == 1;
-}
-
-/* Rows that TMA reads begin at multiples of 16 bytes and lie one after another; a side whose do not is copied (TF32: so that k runs along memory). What copies take; those of more
-   than a gigabyte are not made. */
-static double align_sides(const product *p, int bytes, side sides[2]) {
-    double us = 0, copied = 0;
-    for (int i = 0; i < 2; i++) {
-        const gn_view *batch = i ? &p->b : &p->a;
-        bool across = sides[i].across;
-        int64_t stride = across ? (i ? p->bk : p->ak) : i ? p->bn : p->am, lines = across ? p->k : i ? p->n : p->m;
-        if (sides[i].wide * bytes == 16 && lies_forward(stride, lines, batch)) continue;
-        double size = (double)(i ? p->n : p->m) * (double)p->k * (double)((batch->rank ? p->batches : 1) * bytes);
-        us += 1.3 + size * 1.1e-6;
-        copied += size;
-        sides[i] = (side){ 16 / bytes, across && bytes == 2, true };
-    }
-    return copied > 0x1p30 ? 1e300 : us;
-}
-
-/* A step of 128 bytes of k takes as long as its panels at 67 GB/s a processor, or its products at 6.7 TFLOP/s a processor (half of that for TF32). */
-static double warpgroup_us(const emit *e, const product *p, int bytes, const struct warpgroup_form *w) {
-    if (w->parts > 1 && !emit_has_clusters(e)) return 1e300;
-    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
-    if (blocks >= 0x7fffffff) return 1e300;                  /* tiles are counted in 32 bits */
-    double moves = 0.0019 * (w->height + w->width), multiplies = w->height * w->width * 1.9e-5, step = moves > multiplies ? moves : multiplies;
-    return 1.5 + (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
-}
-
-/* A step takes as long as its copies, of which narrower ones move fewer bytes, its products, or the wait for either: two blocks to a processor
-   wait at once. Sums of parts are joined by another kernel. */
-static double tensor_us(const emit *e, const product *p, int bytes, const struct tensor_form *w, int64_t parts, const side sides[2]) {
-    if (parts > 1 && (p->batches > 1 || p->k < parts * (256 / bytes))) return 1e300;
-    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * parts, steps = blocks_for(blocks_for(p->k, parts), w->line / bytes);
-    double waves = (double)blocks_for(blocks, emit_processors(e)), waits = (w->line == 64 ? 0.39 : 0.25) * (double)blocks_for(blocks, 2 * emit_processors(e));
-    double moves = w->line * 1.2e-5 * (w->height * (16. / (sides[0].wide * bytes)) + w->width * (16. / (sides[1].wide * bytes))), multiplies = w->height * w->width * w->line * 0.57e-6;
-    double step = waves * (moves > multiplies ? moves : multiplies);
-    return 1.5 + (double)steps * (step > waits ? step : waits) + waves * w->edge + (parts > 1 ? 1.9 + (double)p->m * (double)(p->n * parts) * 1.2e-6 : 0.);
-}
-
-static void form_warpgroups(const product *p, product_form *f, const struct warpgroup_form *w, const side sides[2], bool turn) {
-    f->body = "wgmma_matmul";
-    for (int i = 0; i < 2; i++) f->copied[i] = sides[i].copied;
-    f->at = sides[0].across;
-    f->bt = sides[1].across;
-    f->turn = turn;
-    f->height = w->height;
-    f->width = w->width;
-    f->stages = w->stages;
-    f->parts = w->parts;
-    f->rows = blocks_for(p->m, f->height);
-    f->columns = blocks_for(p->n, f->width);
-    f->tiles = f->rows * f->columns;
-    f->shared = (uint32_t)((f->height + f->width) * 128 * f->stages + 1024);
-}
-
-static void form_tensor(const product *p, product_form *f, int bytes, const struct tensor_form *w, int64_t parts, const side sides[2]) {
-    f->body = "tensor_matmul";
-    f->height = w->height;
-    f->width = w->width;
-    f->rows = blocks_for(p->m, w->height);
-    f->columns = blocks_for(p->n, w->width);
-    f->tiles = f->rows * f->columns;
-    f->step = w->line / bytes;
-    f->span = blocks_for(blocks_for(p->k, parts), f->step) * f->step;
-    f->splits = blocks_for(p->k, f->span);
-    for (int i = 0; i < 2; i++) { f->warps[i] = w->warps[i]; f->wide[i] = sides[i].wide; }
-    f->at = sides[0].across;
-    f->bt = sides[1].across;
-    f->shared = (uint32_t)((w->height + w->width) * w->line * 4);
-}
-
-/* The way that ends first, or with `rank` 1, 2, ... those after it. */
-static void form_on_tensor_cores(const emit *e, const product *p, product_form *f, gn_dtype d, int rank) {
-    int bytes = types[d].bytes, best = 0;
-    double us[TENSOR_WAYS];
-    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, 0, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, 0, bytes) };
-    side aligned[2] = { sides[0], sides[1] };
-    double copies = align_sides(p, bytes, aligned);
-    bool groups = fits_maps(e, p), turn = d == GN_F32 && aligned[1].across && (!aligned[0].across || p->m <= p->n);
-    product turned = product_turned(p);
-    for (int i = 0; i < TENSOR_WAYS; i++) {
-        int t = i - WARPGROUP_FORMS;
-        us[i] = t >= 0 ? tensor_us(e, p, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides) : groups ? copies + warpgroup_us(e, turn ? &turned : p, bytes, &warpgroup_forms[i]) : 1e300;
-        if (i && us[i] < us[best]) best = i;
-    }
-    for (int r = 0; r < rank; r++) {
-        int next = -1;
-        for (int i = 0; i < TENSOR_WAYS; i++) if (us[i] < 1e299 && (us[i] > us[best] || (us[i] == us[best] && i > best)) && (next < 0 || us[i] < us[next])) next = i;
-        if (next >= 0) best = next;
-    }
-    f->form = best;
-    if (best < WARPGROUP_FORMS) form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[best], aligned, turn);
-    else form_tensor(p, f, bytes, &tensor_forms[(best - WARPGROUP_FORMS) / TENSOR_PARTS], 1 << (best - WARPGROUP_FORMS) % TENSOR_PARTS, sides);
-}
-
-/* The way that was chosen, for sides as they lie. TMA knows two dims of batches: a side with more is copied. */
-static void tensor_bind(const product *p, product_form *f, gn_dtype d, int64_t oa, int64_t ob) {
-    int bytes = types[d].bytes, t = f->form - WARPGROUP_FORMS;
-    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, oa, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, ob, bytes) };
-    product turned = product_turned(p);
-    if (t >= 0) { form_tensor(p, f, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides); return; }
-    align_sides(p, bytes, sides);
-    for (int i = 0; i < 2; i++) if ((i ? &p->b : &p->a)->rank > 2) sides[i] = (side){ 16 / bytes, sides[i].across && bytes == 2, true };
-    bool turn = d == GN_F32 && sides[1].across && (!sides[0].across || p->m <= p->n);
-    form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[f->form], sides, turn);
-}
-
-/* Fed kernels of plain f32 by tile: rows, columns; of a thread, beside its 8 rows, columns, and threads side by side; k of a stage, stages. Eight warps; those that a tile does not need share k. */
-static const struct sgemm_form { int height, width, each, lanes, step, stages; } sgemm_forms[] = {
-    { 64, 256, 16, 8, 32, 4 }, { 128, 128, 16, 8, 32, 5 }, { 64, 128, 16, 8, 32, 6 }, { 32, 128, 16, 8, 64, 4 },
-    { 16, 128, 8, 16, 64, 5 }, { 32, 64, 8, 8, 64, 6 }, { 64, 64, 8, 8, 32, 6 }, { 32, 128, 8, 8, 32, 6 }, { 64, 128, 8, 8, 32, 6 }, { 128, 128, 8, 8, 16, 6 },
-};
-enum { SGEMM_FORMS = sizeof sgemm_forms / sizeof *sgemm_forms, SGEMM_PARTS = 8, SGEMM_TURNS = 3072 };   /* of a product so large, a side is transposed first if that lets TMA feed it */
-
-static int sgemm_groups(const struct sgemm_form *f) { return 8 * 256 * f->each / (f->height * f->width); }
-
-/* Blocks that run at once when `parts` of them make a cluster, which lies within a group of processors: of an H200's 132 in groups of 18, 16 and fewer. */
-static int64_t sgemm_slots(const emit *e, int parts) {
-    static const int clusters[SGEMM_PARTS] = { 132, 66, 39, 30, 22, 17, 14, 14 };
-    return emit_processors(e) * clusters[parts - 1] / 132 * parts;
-}
-
-/* Microseconds of one block, by a model of the H200: products at 54 TFLOP/s in all, panels that come element by element beside them, or no faster than the L2 gives them; then sums are joined. */
-static double sgemm_time(const struct sgemm_form *w, const product_form *f, int64_t k, int parts) {
-    double multiplies = w->height * w->width * (w->each == 16 ? 4.88e-6 : 5.45e-6) * (w->lanes == 8 ? 1 : 1.14), copies = 4.6e-5 * ((f->feed_a ? w->height : 0) + (f->feed_b ? w->width : 0));
-    double moves = (w->height + w->width) * 9e-5, each = multiplies + copies > moves ? multiplies + copies : moves;
-    return (double)(blocks_for(blocks_for(k, w->step), parts) * w->step) * each + 1.9 + (w->each == 16 ? 1.6 : 0) + (parts > 1 ? 1 + w->height * w->width * 1.2e-4 : 0);
-}
-
-/* Of `tiles`, those that fill all processors several times, and the rest in more parts of k: the best number for these. */
-static double sgemm_rest(const emit *e, const struct sgemm_form *w, const product_form *f, int64_t k, int64_t tiles, int *out_parts) {
-    int64_t slots = emit_processors(e), rest = tiles % slots;
-    double best = (double)blocks_for(tiles, slots) * sgemm_time(w, f, k, 1), whole = (double)(tiles / slots) * sgemm_time(w, f, k, 1);
-    *out_parts = 0;
-    for (int q = 2; q <= SGEMM_PARTS && tiles > slots && rest * q <= sgemm_slots(e, q); q++) {
-        double time = whole + sgemm_time(w, f, k, q) + 1;
-        if (time < best) { best = time; *out_parts = q; }
-    }
-    return best;
-}
-
-/* The form that ends first, or with `rank` 1, 2, ... those after it. */
-static void sgemm_best(const emit *e, const product *p, product_form *f, int rank) {
-    double times[SGEMM_FORMS][SGEMM_PARTS];
-    int rest[SGEMM_FORMS], best = 0;
-    for (int i = 0; i < SGEMM_FORMS * SGEMM_PARTS; i++) {
-        const struct sgemm_form *w = &sgemm_forms[i / SGEMM_PARTS];
-        int parts = i % SGEMM_PARTS + 1;
-        int64_t tiles = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches;
-        double *time = &times[i / SGEMM_PARTS][parts - 1];
-        if (parts == 1) *time = sgemm_rest(e, w, f, p->k, tiles, &rest[i / SGEMM_PARTS]);
-        else if (!emit_has_clusters(e) || blocks_for(p->k, w->step) < parts || !sgemm_slots(e, parts)) *time = 1e300;
-        else *time = (double)blocks_for(tiles * parts, sgemm_slots(e, parts)) * sgemm_time(w, f, p->k, parts);
-    }
-    for (int r = 0; r <= rank; r++) {
-        if (r) times[best / SGEMM_PARTS][best % SGEMM_PARTS] = 1e301;
-        for (int i = 0; i < SGEMM_FORMS * SGEMM_PARTS; i++) if (times[i / SGEMM_PARTS][i % SGEMM_PARTS] < times[best / SGEMM_PARTS][best % SGEMM_PARTS]) best = i;
-    }
-    f->form = best / SGEMM_PARTS;
-    f->parts = best % SGEMM_PARTS + 1;
-    f->rest = f->parts == 1 && emit_has_clusters(e) ? rest[f->form] : 0;
-}
-
-/* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
-static int sgemm_feeds(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, int64_t offset) {
-    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, offset, 4)) return 0;
-    return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
-}
-
-static void sgemm_bind(const product *p, product_form *f, int64_t oa, int64_t ob) {
-    f->feed_a = sgemm_feeds(p->am, p->ak, p->m, p->k, &p->a, oa);
-    f->feed_b = sgemm_feeds(p->bn, p->bk, p->n, p->k, &p->b, ob);
-    f->at = f->feed_a == 2 && p->ak == 1 && p->n >= SGEMM_TURNS && p->m >= SGEMM_TURNS / 2;
-    f->bt = f->feed_b == 2 && p->bk == 1 && p->m >= SGEMM_TURNS && p->n >= SGEMM_TURNS / 2;
-    if (f->at) f->feed_a = 0;
-    if (f->bt) f->feed_b = 0;
-}
-
-/* Every product but the smallest, which end in the time that a launch takes. */
-static bool form_sgemm(const emit *e, const product *p, product_form *f, int rank) {
-    if (!emit_has_warpgroups(e) || p->m > 0x7fffff00 || p->n > 0x7fffff00 || p->k > 0x7fffff00) return false;
-    if (p->k <= 16 || (double)p->m * (double)p->n * (double)p->k * (double)p->batches <= 1 << 15) return false;
-    f->body = "sgemm_fed";
-    sgemm_bind(p, f, 0, 0);
-    sgemm_best(e, p, f, rank);
-    const struct sgemm_form *w = &sgemm_forms[f->form];
-    f->height = w->height;
-    f->width = w->width;
-    f->rows = blocks_for(p->m, f->height);
-    f->columns = blocks_for(p->n, f->width);
-    f->tiles = f->rows * f->columns;
-    return f->tiles * p->batches * f->parts < 0x7fffffff;
-}
-
-/* The kernels that run along k in a thread, for sides as they lie: the parts of k are chosen. */
-static void tiles_bind(const emit *e, const product *p, product_form *f, int64_t oa, int64_t ob) {
-    bool tiled = is_tiled(p, 4, 4, oa, ob);
-    f->at = !is_panel(p->ak, p->am, p->m, 4, &p->a, oa, 4);
-    f->bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, ob, 4);
-    bool async = tiled && emit_has_async_copies(e) && (!f->at || p->n >= 1024) && (!f->bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
-    f->body = !tiled ? "matmul" : async ? "sgemm_async" : "sgemm";
-    f->at = f->at && async;
-    f->bt = f->bt && async;
-    f->height = tiled ? 128 : 64;
-    f->width = !tiled ? 64 : async ? f->width : 128;
-    f->rows = blocks_for(p->m, f->height);
-    f->columns = blocks_for(p->n, f->width);
-    f->tiles = f->rows * f->columns;
-    f->shared = async ? (uint32_t)(128 + f->width) * 256 : 0;
-}
-
-/* By the shape of a product of dense matrices: the family of kernels, and the order in which k is summed. rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same
-   again where there are no more. */
-static product_form product_choose(const emit *e, const product *p, gn_dtype d, int rank) {
-    product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, plain;
-    int bytes = types[d].bytes;
-    form_tiles(e, p, &f, 64, 64, 128, true);
-    plain = f;
-    f.splits = 1;
-    f.span = p->k;
-    if (p->k == 0 || form_rows(e, p, bytes, 0, 0, &f)) return f;
-    if ((d == GN_F16 || d == GN_BF16 || (d == GN_F32 && env_is("GENIE_TF32", "1"))) && emit_has_tensor_cores(e)) {
-        form_on_tensor_cores(e, p, &f, d, rank);
-        return f;
-    }
-    if (d == GN_F32 && form_sgemm(e, p, &f, rank)) return f;
-    f = plain;
-    if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0) {
-        bool async = emit_has_async_copies(e) && p->n >= 1024;                /* A is to be transposed */
-        bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
-        if (rank == 1 && async && p->n > 128) wide = !wide;
-        f.body = "sgemm";
-        form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
-    }
-    return f;
-}
-
-/* The same for sides as they lie; neither may change the order of a sum. */
-static void product_bind(const emit *e, const product *p, product_form *f, gn_dtype d, int64_t oa, int64_t ob) {
-    if (p->k == 0) return;
-    if (f->lanes) form_rows(e, p, types[d].bytes, oa, ob, f);
-    else if (f->stages || f->step) tensor_bind(p, f, d, oa, ob);
-    else if (strcmp(f->body, "sgemm_fed") == 0) sgemm_bind(p, f, oa, ob);
-    else if (f->body[0] == 's') tiles_bind(e, p, f, oa, ob);
-}
-
-/* ---- what is done to a product's sums before they are stored ---- */
-
-/* The bias and the loop that alone reads the product, if there are. */
-typedef struct epilogue { uint32_t node, result; const gn_kernel_step *loop; int64_t vector; bool has_bias; } epilogue;
-
-/* A product with what is done to it. shape: of dense matrices; moves: A's leading dims make one only in a dense copy. */
-typedef struct matmul { product p, shape; epilogue t; gn_dtype d; uint32_t xa, xb; bool moves; } matmul;
-
-/* A loop that may run in a matmul's kernel: nothing in it can fail, and its inputs fit beside the kernel's own. */
-static bool is_epilogue(const emit *e, const gn_kernel_step *s) {
-    for (uint32_t i = 0; i < s->n_instrs; i++) {
-        const gn_instr *in = &e->layout->instrs[s->instr + i];
-        gn_op_info row;
-        gn_get_op(in->op - 1, &row);
-        if (row.divides && !types[in->in_dtype].real) return false;
-    }
-    return s->n_loads <= 60;
-}
-
-/* V neighbours can be read, computed and stored at once for V up to this. */
-static int64_t epilogue_vector(const emit *e, const epilogue *t, int64_t n) {
-    const gn_view *out = view_of(e, t->result);
-    int64_t largest = types[out->dtype].bytes, vector;
-    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) {
-        const gn_load *d = &e->layout->loads[t->loop->load + i];
-        if (!d->constant && types[d->dtype].bytes > largest) largest = types[d->dtype].bytes;
-    }
-    for (vector = 16 / largest; vector > 1 && n % vector; ) vector /= 2;
-    return vector;
-}
-
-static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text *members, text *constants) {
-    const gn_load *d = load_of(e, l, i);
-    const char *type = types[d->dtype].name, *compute = types[d->dtype].compute;
-    text *b = &e->types;
-    if (!d->constant && d->base == t->node) { snprintf(l->names[d->reg], sizeof l->names[0], "sum"); return; }
-    snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
-    if (d->constant) { put(constants, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
-    char name[32];
-    snprintf(name, sizeof name, "a%u", i);
-    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
-    put(members, e->waits ? ", now(a%u)" : ", a%u", i);
-    bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % t->vector == 0);
-    bool wide = vectorises(&d->view, d->view.offset, t->vector, types[d->dtype].bytes);
-    const char *load = e->waits ? "vload" : "vconst";       /* what is read as constant may be read before the wait */
-    put(b, one ? "    %s<1>(r.w%u, a%u + " : wide ? "    %s<V>(r.w%u, a%u + " : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.w%u + v, a%u + ", load, i, i);
-    put_offset(b, &d->view, one || wide ? "i" : "i + v", l->small);
-    put(b, ");\n");
-    snprintf(l->names[d->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
-}
-
-/* The type @_e with its parameters, and `e` of it in the body. The kernel's own parameters are named a, b and parts. */
-static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
-    loop *l = (loop *)alloc_zero(sizeof *l);
-    const gn_view *out = view_of(e, t->result);
-    const char *type = types[d].name, *to = types[out->dtype].name;
-    text members = { 0 }, constants = { 0 };
-    if (!l) { e->failed = true; return; }
-    l->step = t->loop;
-    l->label[0] = 0;
-    l->small = is_few(gn_view_count(out));
-    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
-    put(&e->types, "struct @_e { typedef %s O; O *o;", to);
-    if (t->has_bias) put(&e->types, " const %s *bias;", type);
-    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
-        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
-    put(&e->types, "\n  template <int V> struct in { int none;");
-    if (t->has_bias) put(&e->types, " %s bias[V];", type);
-    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
-        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " %s w%u[V];", types[load_of(e, l, i)->dtype].name, i);
-    put(&e->types, " };\n  template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {\n");
-    emit_node(e, t->result, to, false, "o");
-    if (t->has_bias) {
-        uint32_t bias = input(e, t->node, 2);
-        int64_t stride = view_of(e, bias)->strides[0];
-        bool wide = stride == 1 && base_offset(e, bias) % (t->vector * types[d].bytes) == 0;
-        put(&e->types, wide ? "    %s<V>(r.bias, bias + c);\n" : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.bias + v, bias + (c + v) * %lldll);\n", e->waits ? "vload" : "vconst", (long long)stride);
-        emit_node(e, bias, type, true, "bias");
-        put(&members, e->waits ? ", now(bias)" : ", bias");
-    }
-    for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
-    const char *sum = t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]";
-    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n", types[d].compute, constants.s ? constants.s : "");
-    if (wraps(d) && t->loop) put(&e->types, "      const %s sum = cast_to<%s>::of(%s);\n", types[d].compute, type, sum);
-    else put(&e->types, "      const %s sum = %s;\n", types[d].compute, sum);
-    text body = e->body;                                     /* instructions are written into the body */
-    e->body = (text){ 0 };
-    for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
-    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *from) const { in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };\n",
-        e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
-    text_free(&e->body);
-    e->body = body;
-    put(&e->body, "  const @_e e = { o%s };\n", members.s ? members.s : "");
-    e->failed = e->failed || members.failed || constants.failed;
-    text_free(&members);
-    text_free(&constants);
-    gn_free(l);
-}
-
-/* ---- warpgroup kernels ---- */
-
-/* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
-typedef struct panels { bool scratch, moved, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
-
-/* Sizes to 2^32, strides that are multiples of 16 bytes below 2^40: what the driver would refuse when the plan runs. */
-static bool map_is_possible(const tensor_map *m) {
-    bool is = m->offset % 16 == 0;
-    for (int i = 0; i < 4; i++) is = is && m->dims[i] && m->dims[i] <= 1ull << 32 && m->box[i] && m->box[i] <= 256;
-    for (int i = 0; i < 3; i++) is = is && m->strides[i] && m->strides[i] % 16 == 0 && m->strides[i] < 1ull << 40;
-    return is;
-}
-
-static void emit_map(emit *e, const char *name, gn_dtype d, const panels *p) {
-    uint64_t bytes = types[d].bytes;
-    tensor_map m = { .scratch = p->scratch, .moved = p->moved, .plain = p->plain, .node = p->node, .offset = p->offset, .dtype = d, .dims = { (uint64_t)p->inner, (uint64_t)p->outer, 1, 1 },
-                     .strides = { p->outer > 1 ? (uint64_t)p->stride * bytes : 16, 16, 16 }, .box = { (uint32_t)p->box_inner, (uint32_t)p->box_outer, 1, 1 } };
-    for (int i = 0; i < p->batch.rank; i++) {
-        int at = p->batch.rank - 1 - i;
-        if (!p->batch.strides[at]) continue;
-        m.dims[2 + i] = (uint64_t)p->batch.dims[at];
-        m.strides[1 + i] = (uint64_t)p->batch.strides[at] * bytes;
-    }
-    if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read a side as it lies");
-    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
-    e->maps[e->n_maps] = m;
-    put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
-    emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
-}
-
-/* One side of a product: `tile` rows of it at a time, k along memory or (across) the rows. */
-static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile) {
-    int step = 128 / types[view_of(e, node)->dtype].bytes;
-    panels p = { .moved = e->moved == node + 1, .node = e->moved == node + 1 ? UINT32_MAX : e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
-                 .box_inner = step, .box_outer = across ? step : tile };
-    return p;
-}
-
-/* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
-static void emit_transposed(emit *e, uint32_t node, panels *p, int64_t batches, int tile, size_t *at) {
-    enum { GRID_Y = 65535 };                                 /* the most blocks in y; they take further k in turn */
-    int64_t outer = p->inner, k = p->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = p->batch.rank ? batches : 1, down = blocks_for(k, 32);
-    put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)p->stride,
-        (long long)pitch, (long long)tiles);
-    put_offset(&e->types, &p->batch, "z", is_small(&p->batch));
-    put(&e->types, "; }\n};\n");
-    emit_early(e);
-    emit_node(e, node, "float", true, "a");
-    emit_pointer(e, "float", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at });
-    emit_await(e);
-    put(&e->body, "  transposed<@_p>(a, o);\n");
-    emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)(down < GRID_Y ? down : GRID_Y), 256);
-    *p = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = p->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
-    *at = gn_size_add(*at, gn_size_align(gn_size_mul(gn_size_mul((size_t)n, (size_t)outer), gn_size_mul((size_t)pitch, 4)), 256));
-    if (*at > e->scratch) e->scratch = *at;
-}
-
-/* A copy in scratch memory, from *at on, whose rows begin at multiples of 16 bytes. */
-static void emit_aligned(emit *e, uint32_t node, panels *p, int64_t inner_stride, size_t *at) {
-    gn_dtype d = view_of(e, node)->dtype;
-    int64_t bytes = types[d].bytes, pitch = blocks_for(p->inner * bytes, 16) * 16 / bytes, step = p->outer * pitch;
-    gn_view from = p->batch, to;
-    int r = from.rank;
-    from.dtype = d;
-    from.rank = r + 2;
-    from.dims[r] = p->outer;
-    from.dims[r + 1] = p->inner;
-    from.strides[r] = p->stride;
-    from.strides[r + 1] = inner_stride;
-    to = from;
-    to.strides[r] = pitch;
-    to.strides[r + 1] = 1;
-    for (int i = r - 1; i >= 0; i--) {
-        if (!from.strides[i] && r <= 2) { from.dims[i] = to.dims[i] = 1; continue; }      /* the same for all of this dim */
-        to.strides[i] = p->batch.strides[i] = step;
-        step *= from.dims[i];
-    }
-    if (r > 2) p->batch = gn_view_collapse(&p->batch);                          /* as many dims as a map has */
-    emit_early(e);
-    emit_copy_views(e, "aligned", to, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at }, from, at_node(e, node, 0));
-    p->scratch = true;
-    p->moved = false;
-    p->node = UINT32_MAX;
-    p->offset = (int64_t)*at;
-    p->stride = pitch;
-    *at = gn_size_add(*at, gn_size_align(gn_size_mul((size_t)step, (size_t)bytes), 256));
-    if (*at > e->scratch) e->scratch = *at;
-}
-
-/* The map's coordinates of batch z. */
-static void put_batch(text *t, const char *name, const gn_view *batch) {
-    for (int i = 0; i < 2; i++) {
-        int at = batch->rank - 1 - i;
-        put(t, "  static M int %s%c(u32 z) { return ", name, i ? 'w' : 'z');
-        if (at < 0 || !batch->strides[at]) put(t, "0; }\n");
-        else if (at == 0 && i == 0) put(t, "(int)z; }\n");
-        else put(t, i ? "(int)(z / %lldu); }\n" : "(int)(z %% %lldu); }\n", (long long)batch->dims[batch->rank - 1]);
-    }
-}
-
-/* d += A B for 64 rows and `width` columns; A lies in shared memory, or in 4 registers. */
-static void put_wgmma(text *t, const char *name, int width, gn_dtype d, bool registers, bool at, bool bt) {
-    const char *type = gn_dtype_name(d);
-    int n = width / 2;
-    if (d == GN_F32) type = "tf32";
-    put(t, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, d == GN_F32 ? 8 : 16, type, type);
-    for (int i = 0; i < n; i++) put(t, "%s%%%d", i ? "," : "", i);
-    if (registers) put(t, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1%s;\"\n    :", n, n + 1, n + 2, n + 3, n + 4, d == GN_F32 ? "" : bt ? ", 1" : ", 0");
-    else if (d == GN_F32) put(t, "}, %%%d, %%%d, 1, 1, 1;\"\n    :", n, n + 1);
-    else put(t, "}, %%%d, %%%d, 1, 1, 1, %d, %d;\"\n    :", n, n + 1, at, bt);
-    for (int i = 0; i < n; i++) put(t, "%s\"+f\"(d[%d])", i ? "," : " ", i);
-    put(t, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n" : " : \"l\"(a), \"l\"(b));\n}\n");
-}
-
-/* The same in memory that TMA can read: a copied side is written there first. */
-static panels emit_panels(emit *e, uint32_t node, bool across, bool copied, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile, size_t *scratch) {
-    bool turns = copied && view_of(e, node)->dtype == GN_F32 && outer_stride == 1 && k_stride != 1;
-    panels q = panels_of(e, node, across || turns, outer, p->k, outer_stride, k_stride, batch, tile);
-    if (turns) emit_transposed(e, node, &q, p->batches, tile, scratch);
-    else if (copied) emit_aligned(e, node, &q, across ? outer_stride : k_stride, scratch);
-    return q;
-}
-
-static void emit_warpgroups(emit *e, uint32_t node, const product *given, const product_form *f, const epilogue *t) {
-    static const char *const bounds[3][3] = { { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
-                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" },
-                                              { "__launch_bounds__(512, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(512, 1)" } };
-    product turned = product_turned(given);
-    const product *p = f->turn ? &turned : given;
-    uint32_t xa = input(e, node, f->turn), xb = input(e, node, !f->turn);
-    gn_dtype d = view_of(e, xa)->dtype;
-    text *y = &e->types;
-    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && given->n % 8 == 0 && f->parts == 1 && !f->turn;
-    int h = f->height, w = f->width, buffers = w == 192 ? 1 : 2;
-    bool at = f->turn ? f->bt : f->at, bt = f->turn ? f->at : f->bt, registers = d == GN_F32 && at;
-    size_t scratch = 0;
-    panels a = emit_panels(e, xa, at, f->copied[f->turn], p, p->m, p->am, p->ak, &p->a, h, &scratch), b = emit_panels(e, xb, bt, f->copied[!f->turn], p, p->n, p->bn, p->bk, &p->b, w, &scratch);
-    int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
-    char name[64];
-    if (d == GN_F32 && bt) { emit_transposed(e, xb, &b, p->batches, w, &scratch); bt = false; }
-    emit_early(e);
-    emit_await(e);
-    put_epilogue(e, t, d);
-    put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
-    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)given->m, (long long)given->n, (long long)p->k,
-        (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, BULK = %d, BUFFERS = %d, STEP = %d };\n  static M void mma(float *d, %s a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height,
-        f->width, f->stages, f->parts, at, bt, registers, f->turn, bulk, buffers, 128 / types[d].bytes, registers ? "const u32 *" : "u64");
-    put_batch(y, "a", &a.batch);
-    put_batch(y, "b", &b.batch);
-    put(y, "};\n");
-    emit_map(e, "a", d, &a);
-    emit_map(e, "b", d, &b);
-    if (bulk) emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype, &(panels){ .node = e->layout->lay[t->result].base, .inner = p->n, .outer = p->m, .stride = p->n, .batch = { .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, .box_inner = 64, .box_outer = 64 });
-    put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
-    e->bounds = bounds[(h - 1) / 64][f->parts >> 1];
-    snprintf(name, sizeof name, "wgmma_%s_%dx%d", d == GN_F32 ? "tf32" : gn_dtype_name(d), f->height, f->width);
-    if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
-    snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
-    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? (uint32_t)h * 2 + 128 : 160, f->shared + (bulk ? (uint32_t)(h * 128 * buffers) : 0));
-}
-
-/* One side of a product as a fed kernel reads it: for TMA, or for copies of elements. */
-static panels sgemm_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, const struct sgemm_form *w, int tile, size_t *scratch) {
-    panels q = panels_of(e, node, true, outer, p->k, outer_stride, k_stride, batch, tile);
-    if (turned) {
-        q = (panels){ .inner = p->k, .outer = outer, .stride = outer_stride, .batch = *batch };
-        emit_transposed(e, node, &q, p->batches, tile, scratch);
-    }
-    q.plain = true;
-    q.box_inner = tile;
-    q.box_outer = w->step;
-    return q;
-}
-
-/* `tiles` tiles from the first-th on, in parts of k. */
-static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, const panels *a, const panels *b, int64_t first, int64_t tiles, int parts) {
-    const product *p = &x->p;
-    const struct sgemm_form *w = &sgemm_forms[f->form];
-    text *y = &e->types;
-    int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
-    uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
-    char name[64], bounds[64];
-    emit_early(e);                                           /* sgemm_fed waits by itself, behind its preparations */
-    put_epilogue(e, &x->t, GN_F32);
-    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
-        (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d };\n", (long long)x->t.vector, w->height, w->width,
-        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, TEST_SWITCH("GENIE_CUDA_EVERY_LANE", "1"));
-    put_batch(y, "a", &a->batch);
-    put_batch(y, "b", &b->batch);
-    put(y, "  static M i64 a(u32 z) { return ");
-    put_offset(y, &p->a, "z", is_small(&p->a));
-    put(y, "; }\n  static M i64 b(u32 z) { return ");
-    put_offset(y, &p->b, "z", is_small(&p->b));
-    put(y, "; }\n};\n");
-    if (f->feed_a) emit_node(e, x->xa, "float", true, "a"); else emit_map(e, "a", GN_F32, a);
-    if (f->feed_b) emit_node(e, x->xb, "float", true, "b"); else emit_map(e, "b", GN_F32, b);
-    put(&e->body, "  sgemm_fed<@_p>(%s, %s, %s, %s, e);\n", f->feed_a ? "0" : "&a", f->feed_b ? "0" : "&b", f->feed_a ? "a" : "0", f->feed_b ? "b" : "0");
-    snprintf(bounds, sizeof bounds, "__cluster_dims__(%d, 1, 1) __launch_bounds__(384, 1)", parts);
-    e->bounds = parts > 1 ? bounds : "__launch_bounds__(384, 1)";
-    snprintf(name, sizeof name, "sgemm_fed_%dx%d_k%dx%d_%d%d%s", w->height, w->width, groups, parts, f->feed_a, f->feed_b, x->t.loop ? "_epilogue" : "");
-    emit_launch_shared(e, name, (uint64_t)(tiles * parts), 1, 384, fed > joined ? fed : joined);
-}
-
-static void emit_sgemm(emit *e, const matmul *x, const product_form *f) {
-    const product *p = &x->p;
-    const struct sgemm_form *w = &sgemm_forms[f->form];
-    int64_t tiles = f->tiles * p->batches, whole = f->rest ? tiles - tiles % emit_processors(e) : tiles;
-    size_t scratch = 0;
-    panels a = sgemm_side(e, x->xa, f->at, p, p->m, p->am, p->ak, &p->a, w, w->height, &scratch), b = sgemm_side(e, x->xb, f->bt, p, p->n, p->bn, p->bk, &p->b, w, w->width, &scratch);
-    emit_sgemm_part(e, x, f, &a, &b, 0, whole, f->parts);
-    if (f->rest) emit_sgemm_part(e, x, f, &a, &b, whole, tiles - whole, f->rest);
-}
-
-/* Where one side of a product lies; turned: a copy that runs along its rows, in scratch memory. */
-static param product_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t *outer_stride, int64_t *k_stride, gn_view *batch, size_t *scratch) {
-    panels q = { .inner = p->k, .outer = outer, .stride = *outer_stride, .batch = *batch };
-    if (!turned) return at_node(e, node, 0);
-    emit_transposed(e, node, &q, p->batches, 0, scratch);
-    *outer_stride = 1;
-    *k_stride = q.stride;
-    *batch = q.batch;
-    return (param){ PARAM_PLAN, REGION_SCRATCH, q.offset };
-}
-
-/* The sums of the parts of k, in scratch memory from `at` on. */
-static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
-    size_t bytes = gn_size_add(at, gn_size_mul(gn_size_mul((size_t)f->splits, (size_t)(p->m * p->n)), types[d].bytes == 8 || d == GN_U32 ? 8 : 4));      /* of what is computed in */
-    if (bytes > e->scratch) e->scratch = bytes;
-    emit_early(e);
-    emit_await(e);
-    put_epilogue(e, t, d);
-    put_product_type(e, p, f, d, t->vector);
-    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
-    put(&e->body, "  product_sum<@_p>(parts, e);\n");
-    emit_launch(e, t->loop ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p->m * p->n, 256 * (t->vector < 4 ? t->vector : 4)), 1, 256);
-}
-
-static void emit_own_product(emit *e, const matmul *x, product_form f) {
-    uint32_t node = x->t.node, xa = x->xa, xb = x->xb;
-    gn_dtype d = x->d;
-    product p = x->p;
-    epilogue t = x->t;
-    const char *type = types[d].name;
-    bool few = f.body[0] == 'r', cut = f.splits > 1;
-    char name[64];
-    size_t scratch = 0;
-    if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
-    if (strcmp(f.body, "sgemm_fed") == 0) { emit_sgemm(e, x, &f); return; }
-    bool copied = f.body[0] == 's';                          /* sides that lie the other way are transposed first */
-    param a = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
-    if (f.step) emit_early(e);
-    emit_await(e);
-    if (!cut) put_epilogue(e, &t, d);
-    else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n", types[d].compute);   /* sums of parts are stored as they are */
-    if (cut) put(&e->body, "  const @_e e = {};\n");
-    put_product_type(e, &p, &f, d, t.vector);
-    emit_pointer(e, type, true, "a", a);
-    emit_pointer(e, type, true, "b", b);
-    if (cut) emit_pointer(e, types[d].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)scratch });
-    put(&e->body, few ? "  %s<@_p>(a, b, e);\n" : "  %s<@_p>(a, b, e, %s);\n", f.body, cut ? "parts" : "0");
-    int n = snprintf(name, sizeof name, "%s_%s", f.body, d == GN_F32 && f.step ? "tf32" : gn_dtype_name(d));
-    if (f.step) n += snprintf(name + n, sizeof name - (size_t)n, "_%dx%d", f.height, f.width);
-    snprintf(name + n, sizeof name - (size_t)n, "%s", e->tail && !cut ? "_epilogue" : "");
-    if (f.step || (f.body[0] == 's' && f.shared && f.width == 128)) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
-    emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)f.splits, 256, f.shared);
-    if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
-}
-
-/* ---- products by cuBLASLt ---- */
-
-/* Descriptions of a product for cuBLASLt and what it proposes; of one plan. */
-struct blas_product { gn__cu_handle product, a, b, out; uint64_t algorithm[8], mark; size_t workspace; bool has_bias; };
-
-static gn__cu_handle emit_blas_handle(const emit *e);
-
-static void blas_free(blas_product *q) {
-    if (!q) return;
-    if (q->product) blas.cublasLtMatmulDescDestroy(q->product);
-    gn__cu_handle layouts[3] = { q->a, q->b, q->out };
-    for (int i = 0; i < 3; i++) if (layouts[i]) blas.cublasLtMatrixLayoutDestroy(layouts[i]);
-    gn_free(q);
-}
-
-/* Of height by width, columns one after another, the next of them `stride` elements on. */
-static bool blas_layout(gn__cu_handle *out, gn_dtype d, int64_t height, int64_t width, int64_t stride, int64_t batches, int64_t batch_stride) {
-    int32_t count = (int32_t)batches;
-    if (stride < (height > 1 ? height : 1) || batches > INT32_MAX) return false;
-    return blas.cublasLtMatrixLayoutCreate(out, d == GN_F32 ? 0 : d == GN_F16 ? 2 : 14, (uint64_t)height, (uint64_t)width, stride) == 0 &&
-           (batches == 1 || (blas.cublasLtMatrixLayoutSetAttribute(*out, 5, &count, sizeof count) == 0 && blas.cublasLtMatrixLayoutSetAttribute(*out, 6, &batch_stride, sizeof batch_stride) == 0));
-}
-
-/* One side of a product: `outer` rows (of A) or columns (of B), k apart by k_stride. *out_turned: k runs along memory. */
-static bool blas_side(gn__cu_handle *out, gn_dtype d, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const product *p, const gn_view *batch, int32_t *out_turned) {
-    int64_t step = batch->rank ? batch->strides[0] : 0;
-    *out_turned = k_stride == 1 && outer_stride != 1;
-    if (batch->rank > 1 || step < 0 || (!*out_turned && outer_stride != 1)) return false;
-    return *out_turned ? blas_layout(out, d, k, outer, outer_stride, p->batches, step) : blas_layout(out, d, outer, k, k_stride, p->batches, step);
-}
-
-/* The largest power of two, to 64, that an offset is a multiple of; values begin at multiples of 64. */
-static uint32_t alignment_of(int64_t offset) { return offset & 63 ? (uint32_t)(offset & -offset & 63) : 64; }
-
-/* What an algorithm is: its id, tile, parts of k, how they are joined, order of tiles, an option, stages, inner shape, cluster. Its bytes are
-   no mark: equal ones differ in some. */
-static uint64_t algorithm_mark(const uint64_t *algorithm) {
-    uint32_t words[9] = { 0 };
-    size_t written;
-    for (int i = 0; i < 9; i++)
-        if (blas.cublasLtMatmulAlgoConfigGetAttribute(algorithm, i, &words[i], i < 7 ? 4 : 2, &written) != 0) words[i] = 0xffffffffu;    /* older releases do not know the last ones */
-    return hash_bytes(5, words, sizeof words);
-}
-
-/* The algorithm with the mark among those that cuBLASLt proposes, with mark 0 the index-th. Sums of parts of k are joined in the workspace alone, in a fixed order:
-   equal runs give equal bits. */
-static bool blas_propose(const emit *e, blas_product *q, int64_t offset_a, int64_t offset_b, const choice *c) {
-    enum { MOST = 4, FIXED_ORDER = 2 };
-    gn__cu_handle wish = NULL;
-    blas_found found[MOST];
-    uint64_t most = BLAS_WORKSPACE;
-    uint32_t order = FIXED_ORDER, aligned[4] = { alignment_of(offset_b), alignment_of(offset_a), 64, 64 };
-    int n = 0;
-    memset(found, 0, sizeof found);
-    if (blas.cublasLtMatmulPreferenceCreate(&wish) != 0) return false;
-    bool ok = blas.cublasLtMatmulPreferenceSetAttribute(wish, 1, &most, sizeof most) == 0 && blas.cublasLtMatmulPreferenceSetAttribute(wish, 3, &order, sizeof order) == 0;
-    for (int i = 0; i < 4 && ok; i++) ok = blas.cublasLtMatmulPreferenceSetAttribute(wish, 5 + i, &aligned[i], sizeof aligned[i]) == 0;
-    ok = ok && blas.cublasLtMatmulAlgoGetHeuristic(emit_blas_handle(e), q->product, q->b, q->a, q->out, q->out, wish, MOST, found, &n) == 0;
-    blas.cublasLtMatmulPreferenceDestroy(wish);
-    for (int i = 0; i < n && i < MOST && ok; i++) {
-        q->mark = algorithm_mark(found[i].algorithm);
-        if (found[i].state != 0 || found[i].workspace > BLAS_WORKSPACE || (c->mark ? q->mark != c->mark : (uint32_t)i != c->index)) continue;
-        memcpy(q->algorithm, found[i].algorithm, sizeof q->algorithm);
-        q->workspace = found[i].workspace;
-        return true;
-    }
-    return false;
-}
-
-/* C = A B row by row is, column by column, the transpose: B's transpose times A's. NULL when it cannot be said, or cuBLASLt knows no way. */
-static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, gn_dtype to, uint32_t xa, uint32_t xb, bool has_bias, const choice *c) {
-    int32_t turned_a = 0, turned_b = 0, bias = 4;
-    blas_product *q = emit_blas_handle(e) ? (blas_product *)alloc_zero(sizeof *q) : NULL;
-    if (!q) return NULL;
-    q->has_bias = has_bias;
-    bool ok = blas_side(&q->a, d, p->m, p->k, p->am, p->ak, p, &p->a, &turned_a) && blas_side(&q->b, d, p->n, p->k, p->bn, p->bk, p, &p->b, &turned_b) &&
-              blas_layout(&q->out, to, p->n, p->m, p->n, p->batches, p->m * p->n);
-    turned_a = !turned_a;                                    /* rows of A are columns there: turned when k does not run along memory */
-    ok = ok && blas.cublasLtMatmulDescCreate(&q->product, d == GN_F32 && env_is("GENIE_TF32", "1") ? 77 : 68, 0) == 0;
-    ok = ok && blas.cublasLtMatmulDescSetAttribute(q->product, 3, &turned_b, sizeof turned_b) == 0 && blas.cublasLtMatmulDescSetAttribute(q->product, 4, &turned_a, sizeof turned_a) == 0;
-    ok = ok && (!has_bias || blas.cublasLtMatmulDescSetAttribute(q->product, 7, &bias, sizeof bias) == 0);
-    if (ok && blas_propose(e, q, base_offset(e, xa), base_offset(e, xb), c)) return q;
-    blas_free(q);
-    return NULL;
-}
-
-/* A product by cuBLASLt. Its bias is as ours; activations are not (what becomes of NaN, how near tanh is), so that loops read its f32 sums
-   from scratch memory in a kernel of ours. False: it cannot compute this, or not by the algorithm that was chosen. */
-static bool emit_blas(emit *e, const matmul *x, const choice *c) {
-    const product *p = &x->p;
-    uint32_t bias = x->t.has_bias ? input(e, x->t.node, 2) : UINT32_MAX;
-    bool takes_bias = x->t.has_bias && !x->t.loop && view_of(e, bias)->strides[0] == 1 && alignment_of(base_offset(e, bias)) >= 16, whole = !x->t.loop && (takes_bias || !x->t.has_bias);
-    blas_product *q = blas_describe(e, p, x->d, whole ? x->d : GN_F32, x->xa, x->xb, takes_bias, c);
-    if (!q) return false;
-    size_t sums = (q->workspace + 255) & ~(size_t)255;
-    e->mark = q->mark;
-    if (sums > e->scratch) e->scratch = sums;
-    emit_param(e, at_node(e, x->xa, 0));
-    emit_param(e, at_node(e, x->xb, 0));
-    emit_param(e, whole ? at_node(e, x->t.node, 0) : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)sums });
-    emit_param(e, (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    if (takes_bias) emit_param(e, at_node(e, bias, 0));
-    if (!grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) { blas_free(q); e->failed = true; return true; }
-    e->launches[e->n_launches++] = (launch){ .param = (uint32_t)e->first_param, .n_params = (uint32_t)(e->n_params - e->first_param), .blas = q };
-    e->first_param = e->n_params;
-    if (whole) return true;
-    product all = *p;
-    all.m *= all.batches;
-    e->when = LAUNCH_AFTER_BLAS;
-    emit_product_sum(e, &all, &(product_form){ .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, &x->t, x->d, sums);
-    e->when = LAUNCH_ALWAYS;
-    return true;
-}
-
-/* ---- the choice among own kernels and cuBLASLt ---- */
-
-static matmul matmul_of(const emit *e, uint32_t node) {
-    matmul x = { .xa = input(e, node, 0), .xb = input(e, node, 1) };
-    x.d = view_of(e, x.xa)->dtype;
-    const gn_view *a = view_of(e, x.xa), *b = view_of(e, x.xb), whole = gn_view_dense(a->dtype, a->rank, a->dims);
-    x.p = product_of(*a, *b, view_of(e, node));
-    x.shape = product_of(whole, gn_view_dense(b->dtype, b->rank, b->dims), view_of(e, node));
-    x.moves = x.p.m != x.shape.m;
-    if (x.moves) x.p = product_of(whole, *b, view_of(e, node));
-    x.t = (epilogue){ .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
-    x.t.vector = epilogue_vector(e, &x.t, x.p.n);
-    return x;
-}
-
-/* Worth measuring, and expressible: both sides have rows or columns along memory. */
-static bool matmul_is_measured(const emit *e, const matmul *x) {
-    const product *p = &x->p;
-    if (x->d != GN_F32 && x->d != GN_F16 && x->d != GN_BF16) return false;
-    if (x->moves || p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1)) return false;
-    return emit_measures(e, x->d, 2. * (double)p->m * (double)p->n * (double)p->k * (double)p->batches);
-}
-
-static uint64_t hash_view(uint64_t h, const gn_view *v) {
-    h = hash_bytes(h, v->dims, (size_t)v->rank * sizeof *v->dims);
-    return hash_bytes(h, v->strides, (size_t)v->rank * sizeof *v->strides);
-}
-
-static product_key key_of(const emit *e, const matmul *x) {
-    const product *p = &x->p;
-    bool tf32 = env_is("GENIE_TF32", "1");
-    uint32_t words[12] = { x->d, view_of(e, x->t.result)->dtype, alignment_of(base_offset(e, x->xa)), alignment_of(base_offset(e, x->xb)), x->t.has_bias, x->t.loop ? x->t.loop->n_instrs : 0, x->t.loop ? x->t.loop->n_loads : 0,
-                           emit_has_tensor_cores(e), emit_has_warpgroups(e), emit_has_clusters(e), tf32, (uint32_t)x->t.vector };
-    int64_t strides[4] = { p->am, p->ak, p->bk, p->bn };
-    uint64_t h = hash_bytes(hash_bytes(7, words, sizeof words), strides, sizeof strides);
-    h = hash_view(hash_view(h, &p->a), &p->b);
-    for (uint32_t i = 0; x->t.loop && i < x->t.loop->n_instrs; i++) h = hash_bytes(h, &e->layout->instrs[x->t.loop->instr + i].op, sizeof(uint16_t));
-    return (product_key){ p->m, p->n, p->k, p->batches, h };
-}
-
-static uint64_t form_mark(const product_form *f) {
-    int64_t words[11] = { f->vector, f->splits, f->span, f->tx, f->height, f->width, f->parts, f->stages, f->shared, f->form, f->rest };
-    return hash_bytes(hash_bytes(9, f->body, strlen(f->body)), words, sizeof words);
-}
-
-/* What is to compute this product: what is measured now, else what is stored for it. */
-static choice choice_of(const emit *e, const matmul *x) {
-    choice c = { CHOICE_MODEL, 0, 0 };
-    product_key key;
-    if (e->given) return *e->given;
-    if (!matmul_is_measured(e, x)) return c;
-    if (all_by_blas()) return (choice){ CHOICE_BLAS, 0, 0 };
-    key = key_of(e, x);
-    emit_choice(e, &key, &c);
-    return c;
-}
-
-/* A dense copy that stands for the node until `moved` is 0 again. */
-static void emit_moved(emit *e, uint32_t node) {
-    const gn_view *from = view_of(e, node);
-    size_t bytes = gn_size_mul((size_t)gn_view_count(from), types[from->dtype].bytes);
-    emit_copy_views(e, "moved", gn_view_dense(from->dtype, from->rank, from->dims), (param){ PARAM_PLAN, REGION_ROWS, 0 }, *from, at_node(e, node, 0));
-    if (bytes > e->rows) e->rows = bytes;
-    e->layout->view_copies++;
-    e->moved = node + 1;
-}
-
-static void emit_product(emit *e, uint32_t node) {
-    matmul x = matmul_of(e, node);
-    if (!x.p.m || !x.p.n || !x.p.batches) return;
-    choice c = choice_of(e, &x);
-    bool lost = false;
-    if (c.kind == CHOICE_BLAS) {
-        lost = !emit_blas(e, &x, &c);
-        e->failed = e->failed || (e->given && lost);
-        if (e->given) return;
-        if (!lost) e->when = LAUNCH_INSTEAD;
-        e->n_blas += !lost;
-    }
-    product_form f = product_choose(e, &x.shape, x.d, c.kind == CHOICE_OWN ? (int)c.index : asked_rank());
-    if (c.kind == CHOICE_OWN) {
-        e->mark = form_mark(&f);
-        lost = !e->given && e->mark != c.mark;
-        if (lost) f = product_choose(e, &x.shape, x.d, 0);
-        e->n_other += !lost;
-    }
-    e->n_lost += lost;
-    if (x.moves) emit_moved(e, x.xa);
-    product_bind(e, &x.p, &f, x.d, base_offset(e, x.xa), base_offset(e, x.xb));
-    emit_own_product(e, &x, f);
-    e->moved = 0;
-    e->when = LAUNCH_ALWAYS;
-}
-
-/* ---- indexing ---- */
-
-static void emit_gather(emit *e, uint32_t node) {
-    uint32_t x = input(e, node, 0), y = input(e, node, 1);
-    const gn_view *a = view_of(e, x), *index = view_of(e, y);
-    int axis = axis_of(attrs_of(e, node)[0], a->rank);
-    gn_view at = *index, from = *index;                 /* over the result's positions */
-    for (int i = 0; i < a->rank; i++) from.strides[i] = i == axis ? 0 : a->strides[i];
-    gn_view ci = gn_view_collapse(&at), cf = gn_view_collapse(&from);
-    text line = { 0 };
-    put(&line, "    const i64 pick = index[");
-    put_offset(&line, &ci, "i", is_small(&ci));
-    put(&line, "];\n    if (pick < 0 || pick >= %lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); continue; }\n    y = a[", (long long)a->dims[axis], (long long)a->dims[axis]);
-    put_offset(&line, &cf, "i", is_small(&cf));
-    put(&line, " + pick * %lldll];\n", (long long)a->strides[axis]);
-    emit_node(e, x, types[a->dtype].name, true, "a");
-    emit_node(e, y, types[index->dtype].name, true, "index");
-    emit_faults(e, node);
-    if (line.failed) e->failed = true;
-    else emit_each(e, node, "gather", line.s);
-    text_free(&line);
-}
-
-static void emit_embedding(emit *e, uint32_t node) {
-    uint32_t x = input(e, node, 0), y = input(e, node, 1);
-    const gn_view *a = view_of(e, x), *ids = view_of(e, y);
-    int bytes = types[a->dtype].bytes;
-    int64_t d = a->dims[1], n = gn_view_count(ids) * d, vector = a->strides[1] == 1 || d == 1 ? 16 / bytes : 1;
-    gn_view c = gn_view_collapse(ids);
-    const char *type = raw_types[bytes];
-    if (!d) emit_index_check(e, node, y, a->dims[0]);
-    if (!n) return;
-    while (vector > 1 && (d % vector || a->strides[0] % vector || base_offset(e, x) % (vector * bytes))) vector /= 2;
-    emit_node(e, x, type, true, "a");
-    emit_node(e, y, types[ids->dtype].name, true, "ids");
-    emit_node(e, node, type, false, "o");
-    emit_faults(e, node);
-    put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I row = g / %lldu, col = g %% %lldu * %lldu;\n    const i64 id = ids[",
-        is_few(n) ? "u32" : "u64", (long long)(n / vector), (long long)(d / vector), (long long)(d / vector), (long long)vector);
-    put_offset(&e->body, &c, "row", is_small(&c));
-    put(&e->body, "];\n    if (id < 0 || id >= %lldll) { if (col == 0) fault(err, OUT_OF_RANGE, node, id, %lldll); continue; }\n    %s v[%lld];\n", (long long)a->dims[0], (long long)a->dims[0], type, (long long)vector);
-    put(&e->body, "    vload<%lld>(v, a + (id * %lldll + (i64)col * %lldll));\n    vstore<%lld>(o + (row * %lldu + col), v);\n  }\n", (long long)vector, (long long)a->strides[0], (long long)a->strides[1],
-        (long long)vector, (long long)d);
-    int64_t blocks = blocks_for(n / vector, 256);
-    emit_launch(e, "embedding", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
-}
-
-static void emit_one_hot(emit *e, uint32_t node) {
-    uint32_t y = input(e, node, 0);
-    const gn_view *ids = view_of(e, y), *out = view_of(e, node);
-    int64_t depth = out->dims[out->rank - 1];
-    gn_view c = gn_view_collapse(ids);
-    text line = { 0 };
-    if (depth == 0) { emit_index_check(e, node, y, 0); return; }
-    put(&line, "    const i64 id = ids[");
-    gn_view small = c;
-    put(&line, "0 + ");
-    put_offset(&line, &small, "i / DEPTH", is_small(&c) && is_few(gn_view_count(out)));
-    put(&line, "];\n    const i64 at = (i64)(i %% DEPTH);\n    if (at == 0 && (id < 0 || id >= DEPTH)) fault(err, OUT_OF_RANGE, node, id, DEPTH);\n    put(y, cast_to<%s>::of(id == at ? 1 : 0));\n", types[out->dtype].name);
-    put(&e->body, "  const i64 DEPTH = %lldll;\n", (long long)depth);
-    emit_node(e, y, types[ids->dtype].name, true, "ids");
-    emit_faults(e, node);
-    if (line.failed) e->failed = true;
-    else emit_each(e, node, "one_hot", line.s);
-    text_free(&line);
-}
-
-/* A copy, then one thread for each column along the axis: equal indices meet in order. `statement`
-   joins `s` into `t`. */
-static void emit_scatter_as(emit *e, uint32_t node, const char *label, const char *statement) {
-    uint32_t y = input(e, node, 1), z = input(e, node, 2);
-    const gn_view *index = view_of(e, y), *src = view_of(e, z);
-    gn_view out = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
-    int axis = axis_of(attrs_of(e, node)[0], out.rank);
-    int64_t bit = (int64_t)1 << axis;
-    const char *type = types[out.dtype].name;
-    gn_view columns = *index;
-    emit_copy(e, node, input(e, node, 0));
-    for (int i = 0; i < out.rank; i++) columns.strides[i] = out.strides[i];
-    gn_view ki = dims_of(index, bit, false), ks = dims_of(src, bit, false), ko = dims_of(&columns, bit, false);
-    int64_t n = gn_view_count(&ki), length = index->dims[axis];
-    ki = gn_view_collapse(&ki); ks = gn_view_collapse(&ks); ko = gn_view_collapse(&ko);
-    if (!n || !length) return;
-    emit_node(e, y, types[index->dtype].name, true, "index");
-    emit_node(e, z, type, true, "src");
-    emit_node(e, node, type, false, "o");
-    emit_faults(e, node);
-    put(&e->body, "  const u64 c = (u64)blockIdx.x * 256 + threadIdx.x;\n  if (c >= %lldull) return;\n  index += ", (long long)n);
-    put_offset(&e->body, &ki, "c", false);
-    put(&e->body, ";\n  src += ");
-    put_offset(&e->body, &ks, "c", false);
-    put(&e->body, ";\n  o += ");
-    put_offset(&e->body, &ko, "c", false);
-    put(&e->body, ";\n  for (i64 l = 0; l < %lldll; l++) {\n    const i64 pick = index[l * %lldll];\n    if (pick < 0 || pick >= %lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); return; }\n"
-        "    %s &t = o[pick * %lldll];\n    const %s s = src[l * %lldll];\n    %s\n  }\n", (long long)length, (long long)index->strides[axis], (long long)out.dims[axis],
-        (long long)out.dims[axis], type, (long long)out.strides[axis], type, (long long)src->strides[axis], statement);
-    emit_launch(e, label, (uint64_t)blocks_for(n, 256), 1, 256);
-}
-
-static void emit_scatter_add(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter_add", "put(t, gn_add(get(t), get(s)));"); }
-static void emit_scatter(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter", "t = s;"); }
-static void emit_scatter_max(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter_max", "if (get(s) > get(t) || (get(s) != get(s) && get(t) == get(t))) t = s;"); }
-
-/* ---- along an axis ---- */
-
-static void put_along_type(emit *e, const rows *r, gn_dtype in, gn_dtype out, const char *more) {
-    text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s O; static const i64 N = %lldll, n = %lldll, IN = %lldll, OUT = %lldll;\n  static M i64 in(i64 row) { return ", types[in].name, types[out].name,
-        (long long)r->count, (long long)r->n, (long long)r->in_stride, (long long)r->out_stride);
-    put_offset(t, &r->in, "row", is_small(&r->in));
-    put(t, "; }\n  static M i64 out(i64 row) { return ");
-    put_offset(t, &r->out, "row", is_small(&r->out));
-    put(t, "; }\n%s};\n", more);
-}
-
-/* Few long rows: the parts that blocks run along at the same time. */
-static int64_t along_parts(const rows *r) {
-    int64_t most = 1056 / r->count, parts = blocks_for(r->n, 4096);
-    return r->count >= 264 || r->n < 16384 ? 1 : parts < most ? parts : most;
-}
-
-static void emit_along(emit *e, uint32_t node, const char *label, const char *join) {
-    uint32_t x = input(e, node, 0);
-    const gn_view *in = view_of(e, x), *out = view_of(e, node);
-    const char *c = in->dtype == GN_F64 && strcmp(join, "run_max") != 0 ? "twice" : types[in->dtype].real ? "double" : "i64", *type = types[in->dtype].name;
-    char more[200], name[40];
-    rows r;
-    if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    bool threads = r.n <= 32 || (!r.along && r.count >= 1024);
-    int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
-    snprintf(more, sizeof more, "  typedef %s C; typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", c, join, c, (long long)span, (long long)parts);
-    if (parts > 1) {
-        size_t bytes = gn_size_mul((size_t)(r.count * parts), 16);
-        if (bytes > e->scratch) e->scratch = bytes;
-        put_along_type(e, &r, in->dtype, out->dtype, more);
-        emit_node(e, x, type, true, "a");
-        emit_pointer(e, c, false, "totals", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-        put(&e->body, "  along_totals<@_p>(a, totals);\n");
-        snprintf(name, sizeof name, "%s_totals", label);
-        emit_launch(e, name, (uint64_t)r.count, (uint64_t)parts, 256);
-    }
-    put_along_type(e, &r, in->dtype, out->dtype, more);
-    emit_node(e, x, type, true, "a");
-    if (parts > 1) emit_pointer(e, c, true, "totals", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_node(e, node, types[out->dtype].name, false, "o");
-    put(&e->body, threads ? "  along_thread<@_p>(a, o);\n" : parts > 1 ? "  along_block<@_p>(a, o, totals);\n" : "  along_block<@_p>(a, o, 0);\n");
-    emit_launch(e, label, (uint64_t)(threads ? blocks_for(r.count, 256) : r.count), (uint64_t)(threads ? 1 : parts), 256);
-}
-static void emit_cumsum(emit *e, uint32_t node) { emit_along(e, node, "cumsum", "run_sum"); }
-static void emit_cumprod(emit *e, uint32_t node) { emit_along(e, node, "cumprod", "run_prod"); }
-static void emit_cummax(emit *e, uint32_t node) { emit_along(e, node, "cummax", "run_max"); }
-
-/* One pass of the sort; `place` is the new place of position i. Passes but the last write positions to scratch. */
-static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *label, const char *place, param from, param to, bool first, bool last, int64_t width) {
-    uint32_t x = input(e, node, 0);
-    gn_dtype d = view_of(e, x)->dtype;
-    const char *position = is_few(r->n) ? "int" : "i64";
-    char more[80];
-    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n", types[d].real ? "double" : "i64", position, attrs_of(e, node)[1] != 0);
-    put_along_type(e, r, d, GN_I64, more);
-    emit_node(e, x, types[d].name, true, "a");
-    if (!first) emit_pointer(e, position, true, "from", from);
-    if (last) emit_node(e, node, "i64", false, "o");
-    else emit_pointer(e, position, false, "to", to);
-    if (!first) emit_number(e, "u64", "width", PARAM_LONG, width);
-    put(&e->body, "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < (u64)(@_p::N * @_p::n); g += (u64)gridDim.x * 256) {\n    const i64 row = (i64)(g / @_p::n), i = (i64)(g %% @_p::n);\n"
-        "    const i64 place = %s, at = %s;\n    %s = at;\n  }\n", place, first ? "i" : "from[row * @_p::n + i]", last ? "o[@_p::out(row) + place * @_p::OUT]" : "to[row * @_p::n + place]");
-    int64_t blocks = blocks_for(r->count * r->n, 256);
-    emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
-}
-
-/* Groups of 256 by counting, then merged in pairs, twice as long each time: stable. */
-static void emit_argsort(emit *e, uint32_t node) {
-    uint32_t x = input(e, node, 0);
-    const gn_view *in = view_of(e, x);
-    rows r;
-    if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    size_t bytes = gn_size_align(gn_size_mul((size_t)(r.count * r.n), is_few(r.n) ? 4 : 8), 256), both = gn_size_mul(bytes, 2);
-    if (r.n > 256 && both > e->scratch) e->scratch = both;
-    param half[2] = { { PARAM_PLAN, REGION_SCRATCH, 0 }, { PARAM_PLAN, REGION_SCRATCH, (int64_t)bytes } };
-    emit_sort_pass(e, node, &r, "argsort_groups", "sort_group<@_p>(a + @_p::in(row), i)", half[0], half[0], true, r.n <= 256, 0);
-    int at = 0;
-    for (int64_t width = 256; width < r.n; width *= 2, at ^= 1)
-        emit_sort_pass(e, node, &r, "argsort_merge", "sort_merge<@_p>(a + @_p::in(row), from + row * @_p::n, i, (i64)width)", half[at], half[at ^ 1], false, width * 2 >= r.n, width);
-}
-
-/* Blocks count what is not 0 in their spans, in 64 bits: a span of a number that is broadcast can be 2^34 long. Then each writes its own behind those of the blocks before it, the last one fills up. */
-static void emit_nonzero(emit *e, uint32_t node) {
-    uint32_t x = input(e, node, 0);
-    const gn_view *in = view_of(e, x);
-    gn_view c = gn_view_collapse(in);
-    int64_t n = gn_view_count(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
-    int64_t span = (blocks_for(n, blocks) + 255) / 256 * 256;
-    text *b = &e->body;
-    if ((size_t)blocks * 8 > e->scratch) e->scratch = (size_t)blocks * 8;
-    if (blocks > 1) {
-        emit_node(e, x, types[in->dtype].name, true, "a");
-        emit_pointer(e, "i64", false, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-        put(b, "  sum_of<i64> s;\n  s.init();\n  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 i = first + threadIdx.x; i < end; i += 256) s.v += get(a[",
-            (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
-        put_offset(b, &c, "i", is_small(&c));
-        put(b, "]) != 0;\n  s = together<256>(s);\n  if (threadIdx.x == 0) counts[blockIdx.x] = s.v;\n");
-        emit_launch(e, "nonzero_count", (uint64_t)blocks, 1, 256);
-    }
-    emit_node(e, x, types[in->dtype].name, true, "a");
-    emit_node(e, node, "i64", false, "o");
-    if (blocks > 1) emit_pointer(e, "i64", true, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_faults(e, node);
-    put(b, "  __shared__ int last;\n  sum_of<i64> before;\n  before.init();\n%s  before = together<256>(before);\n  i64 found = before.v;\n", blocks > 1 ? "  for (int i = threadIdx.x; i < (int)blockIdx.x; i += 256) before.v += counts[i];\n" : "");
-    put(b, "  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 base = first; base < end; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < end && get(a[",
-        (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
-    put_offset(b, &c, "i", is_small(&c));
-    put(b, "]) != 0, upto = scan<run_sum<int>, int>(is);\n    const i64 at = found + upto - 1;\n    if (is && at == %lldll) fault(err, OUT_OF_RANGE, node, %lldll, -1);\n    if (is && at < %lldll) {\n", (long long)bound, (long long)bound, (long long)bound);
-    for (int k = 0; k < in->rank; k++) {
-        below = in->dims[k] ? below / in->dims[k] : 0;
-        put(b, "      o[at * %d + %d] = i / %lldll %% %lldll;\n", in->rank, k, (long long)(below ? below : 1), (long long)(in->dims[k] ? in->dims[k] : 1));
-    }
-    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  if (blockIdx.x == %lldu) for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", (long long)(blocks - 1), in->rank,
-        (long long)(bound * in->rank));
-    emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
-}
-
-/* ---- attention and its cache ---- */
-
-/* Scores in plain f32 from which tiles are faster than a block for each query; up to which they are faster than products, which run at 1.1 to 1.7 times their
-   speed (H200) but store all scores; and from which that takes too much memory: 4 GiB twice. */
-enum { TILED_LEAST = 1 << 13, TILED_MOST = 1 << 17, TILED_ALWAYS = 1 << 30 };
-
-/* What the generator decides about one attention: of the op, or written out (fuse_written). */
-typedef struct attention_form {
-    gn_view q, k, v;               /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
-    uint32_t in[3];                /* whose memory they show */
-    gn_view mask;                  /* broadcast to (B,H,T,S) */
-    uint32_t mask_node, length_node;
-    gn_dtype mask_type, length_type;
-    bool causal, masked, length, empty, flash, groups, tiled;   /* flash: on tensor cores; groups: by warpgroups; tiled: in plain f32, 64 queries to a block */
-    bool moved[3];                 /* q, k, v: read from a dense copy, for the kernel cannot read them as they lie */
-    bool written;                  /* out: as a softmax and a product compute it, where the op differs */
-    uint32_t loop, scores;         /* 1 + the step of the loop between the product and the softmax, 0: none; the product's node */
-    double scale;
-    int64_t dims[4], queries, parts, span, vector;   /* dims: B, H, T, S */
-} attention_form;
-
-/* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
-static bool emit_is_flash(const emit *e, const attention_form *f) {
-    int64_t d = f->q.dims[3];
-    if ((f->q.dtype != GN_F16 && f->q.dtype != GN_BF16) || !emit_has_tensor_cores(e) || f->masked || f->dims[2] < 16 || f->dims[0] * f->dims[1] > 65535) return false;
-    if (d != 16 && d != 32 && d != 64 && d != 128) return false;
-    return f->k.dims[2] < 0x7fffff00 && f->dims[2] < 0x7fffff00 && f->k.dims[3] == d && f->v.dims[3] == d;
-}
-
-/* Heads whose rows are contiguous and begin at multiples of 16 bytes. */
-static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
-    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
-}
-
-/* Dense copies of those that do not fit (TMA: or lie backwards). Of an attention that is written out they are left alone: it is three kernels then. */
-static void attention_moves(attention_form *f, bool forward) {
-    const gn_view *views[3] = { &f->q, &f->k, &f->v };
-    for (int i = 0; i < 3; i++) {
-        const int64_t *strides = views[i]->strides;
-        f->moved[i] = !fits_one(views[i], views[i]->dims[3], 16 / types[f->q.dtype].bytes, (size_t)views[i]->offset) || (forward && (strides[0] < 0 || strides[1] < 0 || strides[2] < 1));
-    }
-}
-
-/* Bytes of shared memory of tiled_attention: 64 rows of queries, keys, values and weights. */
-static uint32_t tiled_bytes(const attention_form *f) {
-    int64_t d = (f->q.dims[3] + 3) / 4 * 4, width = (f->v.dims[3] + 63) / 64 * 64;
-    return (uint32_t)(64 * 4 * (2 * (d + 4) + width + 68));
-}
-
-/* Where blocks have enough to do and products are not faster; those of TF32 are. */
-static bool emit_is_tiled(const emit *e, const attention_form *f) {
-    int64_t blocks = blocks_for(f->dims[2], 64) * f->dims[0] * f->dims[1], bytes = emit_overlaps(e) ? 227 << 10 : emit_has_async_copies(e) ? 96 << 10 : 48 << 10;
-    if (!f->written || f->q.dtype != GN_F32 || env_is("GENIE_TF32", "1") || f->dims[2] < 16 || f->q.dims[3] > 128 || f->v.dims[3] > 128 || f->dims[0] * f->dims[1] > 65535) return false;
-    int64_t scores = f->queries * f->dims[3];
-    return (blocks * 2 >= emit_processors(e) || f->dims[3] <= 128) && scores > TILED_LEAST && (scores <= TILED_MOST || scores >= TILED_ALWAYS) && tiled_bytes(f) <= bytes;
-}
-
-/* From what is computed to how. */
-static void attention_decide(const emit *e, attention_form *f) {
-    const int64_t dims[4] = { f->q.dims[0], f->q.dims[1], f->q.dims[2], f->k.dims[2] };
-    memcpy(f->dims, dims, sizeof dims);
-    f->queries = dims[0] * dims[1] * dims[2];
-    f->span = dims[3];
-    f->parts = 1;
-    f->empty = f->queries * f->v.dims[3] == 0;
-    f->flash = !f->empty && emit_is_flash(e, f);
-    f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && emit_has_warpgroups(e);
-    if (f->flash) attention_moves(f, f->groups);
-    if (f->written && (f->moved[0] || f->moved[1] || f->moved[2])) {
-        f->groups = false;
-        attention_moves(f, false);
-        f->flash = !f->moved[0] && !f->moved[1] && !f->moved[2];
-        memset(f->moved, 0, sizeof f->moved);
-    }
-    f->tiled = !f->flash && !f->empty && emit_is_tiled(e, f);
-    f->vector = 16 / types[f->q.dtype].bytes;
-    if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } }, f->vector) || f->k.offset % 16) f->vector = 1;
-    if (f->flash || f->tiled || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
-    f->parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
-    f->span = (blocks_for(dims[3], f->parts) + 127) / 128 * 128;
-    f->parts = blocks_for(dims[3], f->span);
-}
-
-static attention_form attention_choose(const emit *e, uint32_t node) {
-    const int64_t *attrs = attrs_of(e, node);
-    uint32_t n_ins = e->part->nodes[node].n_ins;
-    attention_form f = { .q = *view_of(e, input(e, node, 0)), .k = *view_of(e, input(e, node, 1)), .v = *view_of(e, input(e, node, 2)), .in = { input(e, node, 0), input(e, node, 1), input(e, node, 2) },
-                         .causal = (attrs[0] & 1) != 0, .masked = (attrs[0] & 2) != 0, .length = (attrs[0] & 4) != 0, .length_type = GN_I32, .scale = word_f64(attrs[1]) };
-    f.mask_type = f.q.dtype;
-    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = gn_view_broadcast(view_of(e, f.mask_node), 4, (const int64_t[4]){ f.q.dims[0], f.q.dims[1], f.q.dims[2], f.k.dims[2] }); f.mask_type = f.mask.dtype; }
-    if (f.length) { f.length_node = input(e, node, n_ins - 1); f.length_type = view_of(e, f.length_node)->dtype; }
-    if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[3] > 1 ? f.q.dims[3] : 1));
-    attention_decide(e, &f);
-    return f;
-}
-
-static const gn_kernel_step *attention_loop(const emit *e, const attention_form *f) { return f->loop ? &e->layout->steps[f->loop - 1] : NULL; }
-
-/* The strides of a collapsed view of (…,T,S) along its last two axes; what is left of it is the view of (…). */
-static void split_scores(gn_view *v, const int64_t *sizes, int64_t *strides) {
-    for (int k = 1; k >= 0; k--) {
-        int last = v->rank - 1;
-        strides[k] = 0;
-        if (sizes[k] == 1 || last < 0) continue;
-        strides[k] = v->strides[last];
-        v->dims[last] /= sizes[k];
-        v->strides[last] *= sizes[k];
-        if (v->dims[last] == 1) v->rank--;
-    }
-}
-
-/* One input of the loop on scores: a member, where it begins for one (b, h), and its element of query t and key j. */
-static void scores_load(emit *e, loop *l, const attention_form *f, uint32_t i, text *begin, text *value, text *members) {
-    const gn_load *d = load_of(e, l, i);
-    const char *type = types[d->dtype].name, *compute = types[d->dtype].compute;
-    char name[16];
-    int64_t strides[2];
-    snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
-    if (d->constant) { put(value, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(d->value)); return; }
-    if (d->base == f->scores) { snprintf(l->names[d->reg], sizeof l->names[0], "s"); return; }
-    snprintf(name, sizeof name, "a%u", i);
-    emit_pointer(e, type, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
-    put(&e->types, " const %s *a%u;", type, i);
-    put(members, "%sa%u", members->n ? ", " : "", i);
-    gn_view batch = d->view;
-    split_scores(&batch, &f->dims[2], strides);
-    put(begin, " a%u += ", i);
-    put_offset(begin, &batch, "z", false);
-    put(begin, ";");
-    put(value, "    const %s x%u = get(a%u[t * %lldll + j * %lldll]);\n", compute, i, i, (long long)strides[0], (long long)strides[1]);
-}
-
-/* The type @_x of what is done to scores, and `x` of it in the body. An f16 that is too large to be stored is infinite here too. */
-static void put_scores(emit *e, const attention_form *f, text *label) {
-    loop *l = (loop *)alloc_zero(sizeof *l);
-    text begin = { 0 }, value = { 0 }, members = { 0 }, body = e->body;
-    if (!l) { e->failed = true; return; }
-    l->step = attention_loop(e, f);
-    l->label[0] = 0;
-    put(&e->types, "struct @_x { enum { LOOP = 1 };");
-    for (uint32_t i = 0; i < l->step->n_loads; i++) scores_load(e, l, f, i, &begin, &value, &members);
-    e->body = (text){ 0 };                                   /* instructions are written into the body */
-    for (uint32_t i = 0; i < l->step->n_instrs; i++) loop_instr(e, l, i);
-    const char *c = types[f->q.dtype].compute, *out = l->names[l->step->out];
-    put(&e->types, "\n  M void begin(i64 z) {%s }\n  M %s value(%s s, i64 t, i64 j) const {\n%s%s", begin.s ? begin.s : "", c, c, value.s ? value.s : "", e->body.s ? e->body.s : "");
-    if (view_of(e, l->step->node)->dtype == GN_F16) put(&e->types, "    return %s >= 65520.f ? gn_f32(0x7f800000u) : %s <= -65520.f ? gn_f32(0xff800000u) : %s; } };\n", out, out, out);
-    else put(&e->types, "    return %s; } };\n", out);
-    text_free(&e->body);
-    e->body = body;
-    put(&e->body, "  const @_x x = { %s };\n", members.s ? members.s : "");
-    put(label, "%s", l->label);
-    e->failed = e->failed || begin.failed || value.failed || members.failed;
-    text_free(&begin);
-    text_free(&value);
-    text_free(&members);
-    gn_free(l);
-}
-
-/* Of a kernel that computes scores: what is done to them, @_x, `x` and the words for its name. */
-static void put_loop_of_scores(emit *e, const attention_form *f, text *label) {
-    if (f->written) put(label, "_written");
-    if (f->loop) put_scores(e, f, label);
-    else { put(&e->types, "typedef no_loop @_x;\n"); put(&e->body, "  const @_x x = no_loop();\n"); }
-}
-
-static void put_attention_type(text *t, const attention_form *f, const char *loop_type) {
-    gn_dtype d = f->q.dtype;
-    static const char *const names[4][4] = { { "QB", "QH", "QT", "QD" }, { "KB", "KH", "KS", "KD" }, { "VB", "VH", "VS", "VE" }, { "MB", "MH", "MQ", "MS" } };
-    const gn_view *views[4] = { &f->q, &f->k, &f->v, &f->mask };
-    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; typedef %s X; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll, SPAN = %lldll;\n", types[d].name, types[d].compute,
-        types[f->mask_type].name, types[f->length_type].name, loop_type, (long long)f->dims[1], (long long)f->k.dims[1], (long long)f->dims[2], (long long)f->dims[3], (long long)f->span);
-    put(t, "  enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, PARTS = %lld, VK = %lld };\n", (long long)f->q.dims[3], (long long)f->v.dims[3],
-        !f->masked ? 0 : f->mask_type == GN_BOOL ? 1 : 2, f->length, f->causal, f->written, (long long)f->parts, (long long)f->vector);
-    for (int i = 0; i < 4; i++)
-        for (int l = 0; l < 4; l++) put(t, "%s%s = %lldll%s", l ? ", " : "  static const i64 ", names[i][l], (long long)views[i]->strides[l], l == 3 ? ";\n" : "");
-    put(t, "  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(f->scale));
-}
-
-static void emit_attention_join(emit *e, uint32_t node, const attention_form *f) {
-    gn_dtype d = f->q.dtype;
-    size_t bytes = gn_size_mul(gn_size_mul((size_t)(f->queries * f->parts), (size_t)(f->v.dims[3] + 2)), 8);
-    if (bytes > e->scratch) e->scratch = bytes;
-    put_attention_type(&e->types, f, "no_loop");
-    emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_node(e, node, types[d].name, false, "o");
-    put(&e->body, "  attention_join<@_p>(parts, o);\n");
-    emit_launch(e, "attention_join", (uint64_t)f->queries, 1, 128);
-}
-
-/* A view of a node's memory, which need not be the node's own view, or of its dense copy. */
-static void emit_view_of(emit *e, uint32_t node, const gn_view *v, bool moved, bool constant, const char *name) {
-    emit_pointer(e, types[v->dtype].name, constant, name, moved ? (param){ PARAM_PLAN, REGION_ROWS, v->offset } : (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
-}
-
-/* Makes the copies that the form says, and shows them instead. */
-static void attention_move(emit *e, attention_form *f) {
-    gn_view *const views[3] = { &f->q, &f->k, &f->v };
-    size_t at = 0;
-    for (int i = 0; i < 3; i++) {
-        if (!f->moved[i]) continue;
-        gn_view to = gn_view_dense(f->q.dtype, 4, views[i]->dims);
-        emit_copy_views(e, "moved", to, (param){ PARAM_PLAN, REGION_ROWS, (int64_t)at }, *views[i], (param){ PARAM_NODE, e->layout->lay[f->in[i]].base, views[i]->offset });
-        to.offset = (int64_t)at;
-        *views[i] = to;
-        at = gn_size_align(gn_size_add(at, gn_size_mul((size_t)gn_view_count(&to), types[to.dtype].bytes)), 256);
-        e->layout->view_copies++;
-    }
-    if (at > e->rows) e->rows = at;
-}
-
-static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
-    static const char *const names[3] = { "q", "k", "v" };
-    const gn_view *views[3] = { &f->q, &f->k, &f->v };
-    int d = (int)f->q.dims[3];
-    char name[96];
-    text label = { 0 };
-    put_wgmma(&e->types, "@_score", 128, f->q.dtype, false, false, false);
-    put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
-    put_loop_of_scores(e, f, &label);
-    put_attention_type(&e->types, f, "@_x");
-    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
-    for (int i = 0; i < 3; i++) {
-        emit_map(e, names[i], f->q.dtype, &(panels){ .moved = f->moved[i], .node = f->moved[i] ? UINT32_MAX : e->layout->lay[f->in[i]].base, .offset = views[i]->offset, .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
-                 .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
-    }
-    if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
-    emit_node(e, node, types[f->q.dtype].name, false, "o");
-    emit_errors(e);
-    emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || f->length;
-    e->bounds = "__launch_bounds__(384, 1)";
-    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, x, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
-    snprintf(name, sizeof name, "wgmma_attention_%s_%d%s", gn_dtype_name(f->q.dtype), d, label.s ? label.s : "");
-    e->failed = e->failed || label.failed;
-    text_free(&label);
-    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384, (uint32_t)(5 * 256 * d + 1024));
-}
-
-/* `node`: whose memory takes the result. */
-static void emit_attention_form(emit *e, uint32_t node, attention_form *f) {
-    const char *type = types[f->q.dtype].name, *length = f->length ? "length" : "(const @_p::L *)0";
-    char name[96];
-    text label = { 0 };
-    if (f->empty && !f->length) return;
-    attention_move(e, f);
-    if (f->groups) { emit_attention_groups(e, node, f); return; }
-    if (!f->empty) put_loop_of_scores(e, f, &label);
-    put_attention_type(&e->types, f, f->empty ? "no_loop" : "@_x");
-    emit_view_of(e, f->in[0], &f->q, f->moved[0], true, "q");
-    emit_view_of(e, f->in[1], &f->k, f->moved[1], true, "k");
-    emit_view_of(e, f->in[2], &f->v, f->moved[2], true, "v");
-    if (f->masked) emit_node(e, f->mask_node, types[f->mask_type].name, true, "mask");
-    if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
-    if (f->parts > 1) emit_pointer(e, types[f->q.dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_node(e, node, type, false, "o");
-    emit_errors(e);
-    emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || f->length;
-    if (f->empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
-    else if (f->tiled) put(&e->body, "  tiled_attention<@_p>(q, k, v, x, o);\n");
-    else if (f->flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, x, o, err, node);\n", length);
-    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, x, o, %s, err, node);\n", f->masked ? "mask" : "(const @_p::MT *)0", length, f->parts > 1 ? "parts" : "0");
-    snprintf(name, sizeof name, "%sattention_%s%s%s", f->flash ? "flash_" : f->tiled ? "tiled_" : "", gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
-    e->failed = e->failed || label.failed;
-    text_free(&label);
-    if (f->flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 128, (uint32_t)(5 * 64 * f->q.dims[3] * 2));
-    else if (f->tiled) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 256, tiled_bytes(f));
-    else emit_launch(e, name, (uint64_t)(f->empty ? 1 : f->queries), (uint64_t)f->parts, 128);
-    if (f->parts > 1) emit_attention_join(e, node, f);
-}
-
-static void emit_attention(emit *e, uint32_t node) {
-    attention_form f = attention_choose(e, node);
-    emit_attention_form(e, node, &f);
-}
-
-/* Where an append in place saves what it overwrites, and its flag. */
-static void emit_saved(emit *e, uint32_t node, const char *type, const char *name, const char *flag) {
-    const gn_view *v = view_of(e, input(e, node, 1));
-    emit_pointer(e, type, false, name, (param){ PARAM_PLAN, REGION_SAVED, (int64_t)e->save });
-    emit_number(e, "u32", flag, PARAM_WORD, ERROR_WORDS + e->n_flags);
-    e->append_flags[e->n_appends] = e->n_flags++;
-    e->appends[e->n_appends++] = node;
-    e->save = gn_size_add(e->save, gn_size_align(gn_size_mul((size_t)gn_view_count(v), types[v->dtype].bytes), 256));
-}
-
-/* In the cache's own memory, unless an older version is still read: then rows that are overwritten are saved first. */
-static void emit_kv_append(emit *e, uint32_t node) {
-    uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
-    const gn_view *cache = view_of(e, x), *rows_view = view_of(e, y);
-    bool in_place = e->layout->lay[node].place == GN_PLACE_INPLACE;
-    gn_view out = gn_view_dense(cache->dtype, 4, view_of(e, node)->dims), part = out;
-    int bytes = types[cache->dtype].bytes;
-    const char *type = raw_types[bytes], *pos = types[view_of(e, z)->dtype].name;
-    int64_t T = rows_view->dims[2], S = out.dims[2], n;
-    part.dims[2] = T;
-    gn_view cr = gn_view_collapse(rows_view), co = gn_view_collapse(&part);
-    n = gn_view_count(&part);
-    if (!in_place) emit_copy(e, node, x);
-    emit_node(e, y, type, true, "rows");
-    emit_node(e, z, pos, true, "pos");
-    emit_node(e, node, type, false, "o");
-    if (in_place) emit_saved(e, node, type, "saved", "flag");
-    emit_faults(e, node);
-    put(&e->body, "  const i64 at = *pos;\n  if (at < 0 || at > %lldll) { if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); return; }\n", (long long)(S - T), (long long)(S - T + 1));
-    if (in_place) put(&e->body, "  if (*err) return;\n  if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n");
-    put(&e->body, "  o += at * %lldll;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 to = ", (long long)out.strides[2], (long long)n);
-    put_offset(&e->body, &co, "i", false);
-    put(&e->body, ";\n    %so[to] = rows[", in_place ? "saved[i] = o[to];\n    " : "");
-    put_offset(&e->body, &cr, "i", false);
-    put(&e->body, "];\n  }\n");
-    int64_t blocks = blocks_for(n, 256);
-    emit_launch(e, in_place ? "kv_append_in_place" : "kv_append", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks < 1 ? 1 : blocks), 1, 256);
-}
-
-/* One of the appends in place that a failed run puts back; the ith of this kernel. */
-static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
-    uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
-    gn_view out = gn_view_dense(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
-    part.dims[2] = view_of(e, y)->dims[2];
-    gn_view co = gn_view_collapse(&part);
-    const char *type = raw_types[types[out.dtype].bytes];
-    char name[3][24];
-    snprintf(name[0], sizeof name[0], "pos%u", i);
-    snprintf(name[1], sizeof name[1], "o%u", i);
-    snprintf(name[2], sizeof name[2], "saved%u", i);
-    emit_node(e, z, types[view_of(e, z)->dtype].name, true, name[0]);
-    emit_node(e, node, type, false, name[1]);
-    emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
-    put(&e->body, "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", ERROR_WORDS + e->append_flags[at], (long long)gn_view_count(&part), i, i, (long long)out.strides[2]);
-    put_offset(&e->body, &co, "i", false);
-    put(&e->body, "] = saved%u[i];\n", i);
-}
-
-/* Whether one of the next n appends back from `at` is to the same memory. */
-static bool undoes_twice(const emit *e, uint32_t at, uint32_t n) {
-    uint32_t own = e->layout->lay[e->appends[at]].own;
-    for (uint32_t i = 1; i <= n; i++)
-        if (e->layout->lay[e->appends[at + i]].own == own) return true;
-    return false;
-}
-
-/* Puts back what appends in place have overwritten, when the run has failed after them: the latest first, one after another where they
-   may meet. */
-enum { UNDOS_A_KERNEL = 26 };
-
-static void emit_undo(emit *e) {
-    size_t save = e->save;
-    for (uint32_t left = e->n_appends; left && !gn_flag_get(e->cancel);) {
-        e->rereads = e->early = true;
-        emit_errors(e);
-        put(&e->body, "  let_next_start();\n  await_previous();\n  if (!*err) return;\n");
-        for (uint32_t i = 0; left && i < UNDOS_A_KERNEL && !undoes_twice(e, left - 1, i); i++) {
-            const gn_view *v = view_of(e, input(e, e->appends[--left], 1));
-            save -= ((size_t)gn_view_count(v) * types[v->dtype].bytes + 255) & ~(size_t)255;
-            put_undo(e, left, i, save);
-        }
-        emit_launch(e, "kv_append_undo", 32, 1, 256);
-    }
-}
-
-/* A state's new version becomes its value, unless the run has failed. */
-static void emit_commit(emit *e, param to, param from, size_t bytes) {
-    if (!bytes) return;
-    emit_pointer(e, "uint4", false, "to", to);
-    emit_pointer(e, "uint4", true, "from", from);
-    emit_number(e, "u64", "n", PARAM_LONG, (int64_t)((bytes + 15) / 16));
-    emit_errors(e);
-    put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x * 256) to[i] = from[i];\n");
-    int64_t blocks = blocks_for((int64_t)(bytes + 15) / 16, 256);
-    emit_launch(e, "commit", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
-}
-
-/* ---- one row (batch 1): a product with the norm before it and the loop or the choice after it; attention with its appends ---- */
+/* ---- who reads what ---- */
 
 /* How often steps read a base's memory, and whether something outlives the run in it. */
 typedef struct readers { uint32_t *reads; bool *held; uint32_t *step; } readers;   /* step: 1 + that of a node */
@@ -6032,18 +6577,12 @@ static bool is_whole(const emit *e, const gn_view *v, uint32_t base) { return gn
 
 /* A kernel that runs where the step of node `at` stands reads it. */
 static void keep_until(emit *e, uint32_t node, uint32_t at) {
-    gn_lay *a = &e->layout->lay[e->layout->lay[node].base];
-    if (a->last < at) a->last = at;
-}
-
-/* Nothing in the plan writes it. */
-static bool is_constant(const emit *e, uint32_t node) {
-    const gn_part_node *n = &e->part->nodes[e->layout->lay[node].base];
-    return n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_DATA;
+    gn_lay *lay = &e->layout->lay[e->layout->lay[node].base];
+    if (lay->last < at) lay->last = at;
 }
 
 /* No append in place writes it: a kernel may read it later than its step. */
-static bool is_steady(const emit *e, uint32_t node) {
+static bool is_never_appended(const emit *e, uint32_t node) {
     uint32_t base = e->layout->lay[node].base;
     const gn_part_node *n = &e->part->nodes[base];
     if (e->layout->lay[base].place == GN_PLACE_INPLACE) return false;
@@ -6052,57 +6591,22 @@ static bool is_steady(const emit *e, uint32_t node) {
     return true;
 }
 
-static bool are_steady(const emit *e, uint32_t node, uint32_t from) {
+static bool are_never_appended(const emit *e, uint32_t node, uint32_t from) {
     bool all = true;
-    for (uint32_t i = from; i < e->part->nodes[node].n_ins; i++) all = all && is_steady(e, input(e, node, i));
+    for (uint32_t i = from; i < e->part->nodes[node].n_ins; i++) all = all && is_never_appended(e, input(e, node, i));
     return all;
 }
 
-static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align) {
-    const gn_view *v = view_of(e, node);
-    return gn_view_count(v) == n && gn_view_is_dense(v) && v->offset % align == 0;
-}
-
-/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
-enum { NEXT_STARTS = 2 };
-
-/* How one row is multiplied. dot: the columns of B are contiguous. */
-typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, side, grid, lanes; bool dot; } vector_form;   /* side: threads side by side, of 16 bytes each */
-
-static bool vector_choose(const emit *e, uint32_t node, vector_form *f) {
-    uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
-    gn_dtype d = view_of(e, xa)->dtype;
-    int bytes = types[d].bytes;
-    memset(f, 0, sizeof *f);
-    f->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
-    f->vector = 16 / bytes;
-    f->dot = f->p.bk == 1 && f->p.bn != 1;
-    f->stride = f->dot ? f->p.bn : f->p.bk;
-    if (f->p.m != 1 || f->p.batches != 1 || f->p.n < 1 || f->p.n > 1 << 28 || f->p.k < f->vector || f->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
-    if (f->p.k % f->vector || f->stride % f->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, f->p.k, 16) || (!f->dot && (f->p.bn != 1 || f->p.n % f->vector))) return false;
-    if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && f->p.n > 1) return false;
-    int64_t blocks = emit_processors(e);
-    row_lanes w = row_lanes_of(e, &f->p, bytes);
-    f->side = (uint32_t)w.side;
-    f->splits = f->dot ? 1 : (uint32_t)w.splits;
-    f->lanes = (uint32_t)w.lanes;
-    int64_t tiles = blocks_for(f->p.n, f->side * f->vector);
-    f->columns = f->dot ? (uint32_t)(f->p.n / (blocks * 8)) : 32;
-    if (f->dot) f->columns = f->columns > 3 ? 3 : f->columns < 1 ? 1 : f->columns;
-    int64_t grid = f->dot ? blocks_for(f->p.n, 8 * f->columns) : tiles * f->splits;
-    if (f->dot && grid > 2 * blocks) grid = 2 * blocks;
-    f->grid = (uint32_t)grid;
-    return grid < 0x7fffffff;
-}
+/* ---- steps of one row ---- */
 
 /* A layernorm of the one row, read by this product alone. */
-static bool takes_norm(const emit *e, const readers *r, uint32_t xa, const vector_form *f) {
+static bool takes_norm(const emit *e, const readers *r, uint32_t xa, const vector_form *form) {
     uint32_t base = e->layout->lay[xa].base;
-    if (!node_is(e, base, GN_OP_LAYERNORM) || r->reads[base] != 1 || r->held[base] || !r->step[base] || !is_whole(e, view_of(e, xa), base) || f->p.k > (f->dot ? 4 : 8) * 32 * f->vector) return false;
+    if (!node_is(e, base, GN_OP_LAYERNORM) || r->reads[base] != 1 || r->held[base] || !r->step[base] || !is_whole(e, view_of(e, xa), base) || form->p.k > (form->dot ? 4 : 8) * 32 * form->vector) return false;
     const gn_view *x = view_of(e, input(e, base, 0));
-    if (x->dtype != view_of(e, xa)->dtype || x->dims[x->rank - 1] != f->p.k || !is_dense_row(e, input(e, base, 0), f->p.k, 16)) return false;
+    if (x->dtype != view_of(e, xa)->dtype || x->dims[x->rank - 1] != form->p.k || !is_dense_row(e, input(e, base, 0), form->p.k, 16)) return false;
     for (uint32_t i = 1; i < e->part->nodes[base].n_ins; i++)
-        if (!is_dense_row(e, input(e, base, i), f->p.k, 16)) return false;
+        if (!is_dense_row(e, input(e, base, i), form->p.k, 16)) return false;
     return true;
 }
 
@@ -6136,38 +6640,19 @@ static uint32_t takes_best(const emit *e, const readers *r, uint32_t node) {
 
 static void fuse_vector(emit *e, const readers *r, uint32_t i) {
     uint32_t node = e->layout->steps[i].node, at = i;
-    vector_form f;
-    if (!vector_choose(e, node, &f)) return;
+    vector_form form;
+    if (!vector_choose(e, node, &form)) return;
     fusion u = { .product = i + 1, .loop = takes_loop(e, r, node) };
     if (!u.loop) u.best = takes_best(e, r, node);
     uint32_t base = e->layout->lay[input(e, node, 0)].base;
-    if (!are_steady(e, node, 0)) u.loop = u.best = 0;
-    if (takes_norm(e, r, input(e, node, 0), &f) && are_steady(e, base, 0)) u.norm = r->step[base];
+    if (!are_never_appended(e, node, 0)) u.loop = u.best = 0;
+    if (takes_norm(e, r, input(e, node, 0), &form) && are_never_appended(e, base, 0)) u.norm = r->step[base];
     if (u.loop) at = u.loop - 1;
     if (u.best) at = u.best - 1;
     if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;   /* B is no leaf: it would have to be kept for longer */
     if (at != i) { e->fusions[i].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[node].n_ins; k++) keep_until(e, input(e, node, k), e->layout->steps[at].node); }
     if (u.norm) { e->fusions[u.norm - 1].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[base].n_ins; k++) keep_until(e, input(e, base, k), e->layout->steps[at].node); }
     e->fusions[at] = u;
-}
-
-/* How one query of each head is answered. */
-typedef struct one_form { attention_form a; int64_t parts; bool cluster; } one_form;
-
-static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
-    gn_dtype d = a->q.dtype;
-    int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
-    f->a = *a;
-    if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
-    if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
-    if (a->k.dims[3] != dim || a->v.dims[3] != dim) return false;
-    attention_moves(&f->a, false);
-    if (a->written && (f->a.moved[0] || f->a.moved[1] || f->a.moved[2])) return false;
-    f->cluster = emit_has_clusters(e);
-    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
-    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
-    f->cluster = f->cluster && f->parts > 1;
-    return true;
 }
 
 /* The node at whose place in the order a step runs: of a product that a loop follows at once, the loop's. */
@@ -6182,19 +6667,19 @@ static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const 
     if (e->layout->lay[x].base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x] || shown->offset != whole->offset) return 0;
     for (int i = 0; i < 4; i++) if (shown->dims[i] != whole->dims[i] || (whole->dims[i] > 1 && shown->strides[i] != whole->strides[i])) return 0;
     const gn_view *row = view_of(e, input(e, x, 1));
-    return row->dims[2] == 1 && are_steady(e, x, 1) && fits_one(row, shown->dims[3], 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == whole->dtype ? r->step[x] : 0;
+    return row->dims[2] == 1 && are_never_appended(e, x, 1) && fits_one(row, shown->dims[3], 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == whole->dtype ? r->step[x] : 0;
 }
 
 static void fuse_attention(emit *e, const readers *r, uint32_t i) {
-    attention_form a = e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
+    attention_form shown = e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
     fusion u = e->fusions[i];
-    one_form f;
-    if (!one_choose(e, &a, &f)) return;
+    one_form form;
+    if (!one_choose(e, &shown, &form)) return;
     u.product = i + 1;
-    uint32_t k = e->layout->lay[a.in[1]].base, v = e->layout->lay[a.in[2]].base;
-    u.append[0] = takes_append(e, r, k, &a.k);
-    u.append[1] = takes_append(e, r, v, &a.v);
-    if (u.append[0] && u.append[1] && !f.a.moved[1] && !f.a.moved[2] && input(e, k, 2) == input(e, v, 2)) {
+    uint32_t k = e->layout->lay[shown.in[1]].base, v = e->layout->lay[shown.in[2]].base;
+    u.append[0] = takes_append(e, r, k, &shown.k);
+    u.append[1] = takes_append(e, r, v, &shown.v);
+    if (u.append[0] && u.append[1] && !form.a.moved[1] && !form.a.moved[2] && input(e, k, 2) == input(e, v, 2)) {
         for (int q = 0; q < 2; q++) {
             e->fusions[u.append[q] - 1].inside = true;
             e->fused++;
@@ -6259,8 +6744,8 @@ static uint32_t find_values(const emit *e, const readers *r, uint32_t soft, uint
             continue;
         }
         if (s->n_instrs || !node_is(e, s->node, GN_OP_MATMUL) || e->part->nodes[s->node].n_ins != 2 || e->layout->lay[input(e, s->node, 0)].base != x) continue;
-        const gn_view *p = view_of(e, input(e, s->node, 0));
-        return is_whole(e, p, x) && p->rank >= 2 && view_of(e, input(e, s->node, 1))->rank >= 2 && e->layout->lay[input(e, s->node, 1)].base != x ? i + 1 : 0;
+        const gn_view *shown = view_of(e, input(e, s->node, 0));
+        return is_whole(e, shown, x) && shown->rank >= 2 && view_of(e, input(e, s->node, 1))->rank >= 2 && e->layout->lay[input(e, s->node, 1)].base != x ? i + 1 : 0;
     }
     return 0;
 }
@@ -6313,10 +6798,10 @@ static bool heads_as_two(heads_of *h, int64_t *groups) {
 }
 
 static gn_view heads_view(const heads_of *h, int which, int64_t heads, const gn_view *v, int down, int along) {
-    gn_view r = { NULL, v->dtype, 4, { 1, heads, v->dims[down], v->dims[along] }, { 0, 0, v->strides[down], v->strides[along] }, v->offset };
-    if (h->n == 2) { r.dims[0] = h->dims[0]; r.strides[0] = h->strides[which][0]; }
-    if (h->n && heads > 1) r.strides[1] = h->strides[which][h->n - 1];
-    return r;
+    gn_view out = { NULL, v->dtype, 4, { 1, heads, v->dims[down], v->dims[along] }, { 0, 0, v->strides[down], v->strides[along] }, v->offset };
+    if (h->n == 2) { out.dims[0] = h->dims[0]; out.strides[0] = h->strides[which][0]; }
+    if (h->n && heads > 1) out.strides[1] = h->strides[which][h->n - 1];
+    return out;
 }
 
 /* q (B,H,T,D), k (B,G,S,D) and v (B,G,S,E) of the two products. */
@@ -6382,8 +6867,8 @@ static void take_scale(const emit *e, attention_form *f) {
 static bool stays(const emit *e, uint32_t node, uint32_t from, uint32_t to) {
     uint32_t base = e->layout->lay[node].base, leaf = e->layout->lay[base].place == GN_PLACE_INPLACE ? e->layout->lay[base].own : base;
     for (uint32_t i = from; i < to; i++) {
-        const gn_lay *a = &e->layout->lay[e->layout->steps[i].node];
-        if (a->place == GN_PLACE_INPLACE && a->own == leaf) return false;
+        const gn_lay *lay = &e->layout->lay[e->layout->steps[i].node];
+        if (lay->place == GN_PLACE_INPLACE && lay->own == leaf) return false;
     }
     return true;
 }
@@ -6391,12 +6876,12 @@ static bool stays(const emit *e, uint32_t node, uint32_t from, uint32_t to) {
 /* Steps that the attention takes in: the product, the loop, the softmax, the cast. */
 typedef struct written_steps { uint32_t n, at[4]; } written_steps;
 
-static bool written_stays(const emit *e, const attention_form *f, const written_steps *w, uint32_t values) {
+static bool written_stays(const emit *e, const attention_form *f, const written_steps *steps, uint32_t values) {
     const gn_kernel_step *s = attention_loop(e, f);
-    bool all = stays(e, f->in[0], w->at[0], values) && stays(e, f->in[1], w->at[0], values);
+    bool all = stays(e, f->in[0], steps->at[0], values) && stays(e, f->in[1], steps->at[0], values);
     for (uint32_t i = 0; s && i < s->n_loads; i++) {
         const gn_load *d = &e->layout->loads[s->load + i];
-        all = all && (d->constant || stays(e, d->base, w->at[0], values));
+        all = all && (d->constant || stays(e, d->base, steps->at[0], values));
     }
     return all;
 }
@@ -6409,19 +6894,19 @@ static bool written_pays(const emit *e, const attention_form *f) {
 }
 
 /* The softmax of step i with what is around it as one attention, where that is one and faster. */
-static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *w, uint32_t *values) {
+static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *steps, uint32_t *values) {
     uint32_t soft = e->layout->steps[i].node, cast = 0;
     const gn_view *out = view_of(e, soft);
     *f = (attention_form){ .written = true, .length_type = GN_I32, .scale = 1 };
     if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) || !find_scores(e, r, soft, f)) return false;
     *values = find_values(e, r, soft, &cast);
     if (!*values || !written_views(e, e->layout->steps[*values - 1].node, f) || strcmp(types[out->dtype].compute, types[f->q.dtype].compute) != 0) return false;
-    *w = (written_steps){ 1, { r->step[f->scores] - 1 } };
-    if (f->loop) w->at[w->n++] = f->loop - 1;
-    w->at[w->n++] = i;
-    if (cast) w->at[w->n++] = cast - 1;
-    for (uint32_t k = 0; k < w->n; k++) if (e->fusions[w->at[k]].inside || e->fusions[w->at[k]].product) return false;
-    if (!written_stays(e, f, w, *values - 1)) return false;
+    *steps = (written_steps){ 1, { r->step[f->scores] - 1 } };
+    if (f->loop) steps->at[steps->n++] = f->loop - 1;
+    steps->at[steps->n++] = i;
+    if (cast) steps->at[steps->n++] = cast - 1;
+    for (uint32_t k = 0; k < steps->n; k++) if (e->fusions[steps->at[k]].inside || e->fusions[steps->at[k]].product) return false;
+    if (!written_stays(e, f, steps, *values - 1)) return false;
     f->mask_type = f->q.dtype;
     if (f->loop) take_scale(e, f);
     attention_decide(e, f);
@@ -6433,19 +6918,19 @@ static bool fuse_written(emit *e, const readers *r) {
     const gn_layout *l = e->layout;
     for (uint32_t i = 0; i < l->n_steps; i++) {
         attention_form f, *kept;
-        written_steps w;
+        written_steps steps;
         uint32_t values;
-        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, GN_OP_SOFTMAX) || !find_written(e, r, i, &f, &w, &values)) continue;
+        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, GN_OP_SOFTMAX) || !find_written(e, r, i, &f, &steps, &values)) continue;
         const gn_kernel_step *s = attention_loop(e, &f);
         kept = (attention_form *)gn_alloc(sizeof *kept);
         if (!kept) return false;
         *kept = f;
         e->fusions[values - 1] = (fusion){ .product = values, .written = kept };
-        for (uint32_t k = 0; k < w.n; k++) {
-            gn_lay *a = &l->lay[l->steps[w.at[k]].node];
-            e->fusions[w.at[k]].inside = true;
-            a->place = GN_PLACE_NONE;
-            a->kernel = false;
+        for (uint32_t k = 0; k < steps.n; k++) {
+            gn_lay *lay = &l->lay[l->steps[steps.at[k]].node];
+            e->fusions[steps.at[k]].inside = true;
+            lay->place = GN_PLACE_NONE;
+            lay->kernel = false;
             e->fused++;
         }
         for (uint32_t k = 0; k < 2; k++) keep_until(e, f.in[k], runs_at(e, values - 1));
@@ -6464,7 +6949,7 @@ static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
         if (d->constant || !node_is(e, node, GN_OP_EMBEDDING) || r->reads[node] != 1 || r->held[node] || !r->step[node] || !is_whole(e, &d->view, node)) continue;
         const gn_view *a = view_of(e, input(e, node, 0));
         int64_t vector = 16 / types[a->dtype].bytes;
-        if (!is_constant(e, input(e, node, 0)) || !is_steady(e, input(e, node, 1)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
+        if (!is_constant(e, input(e, node, 0)) || !is_never_appended(e, input(e, node, 1)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
         if (gn_view_count(&d->view) != gn_view_count(view_of(e, s->node))) continue;
         e->inlined[node] = true;
         e->fusions[r->step[node] - 1].inside = true;
@@ -6526,7 +7011,7 @@ static bool row_add(const emit *e, row_group *g, uint32_t i) {
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
         gn_load d = row_input(e, g, s, k);
         int m = d.constant ? -1 : row_member(g, d.base);
-        if (m < 0 && !d.constant && !is_steady(e, d.base)) return false;
+        if (m < 0 && !d.constant && !is_never_appended(e, d.base)) return false;
         if (m < 0) continue;
         if ((!s->n_instrs && k) || !row_reads_value(g, &d, g->steps[m].full, !one)) return false;
         if (!s->n_instrs && !g->steps[m].full) return false;
@@ -6609,7 +7094,7 @@ static bool row_with(const row_finder *w, const row_group *g, uint32_t group, ui
 }
 
 /* Takes step i into a group, then the loops over elements before it that no group has. */
-static bool row_take(row_finder *w, uint32_t group, uint32_t i) {
+static bool row_group_add_step(row_finder *w, uint32_t group, uint32_t i) {
     emit *e = w->e;
     const gn_kernel_step *s = &e->layout->steps[i];
     row_group with;
@@ -6619,7 +7104,7 @@ static bool row_take(row_finder *w, uint32_t group, uint32_t i) {
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
         gn_load d = row_input(e, &with, s, k);
         uint32_t before = d.constant ? 0 : w->r->step[d.base];
-        if (before && e->layout->steps[before - 1].n_instrs) row_take(w, group, before - 1);
+        if (before && e->layout->steps[before - 1].n_instrs) row_group_add_step(w, group, before - 1);
     }
     return true;
 }
@@ -6636,7 +7121,7 @@ static bool row_begin(row_finder *w, uint32_t i) {
     if (g->n < 2 || !gn_view_count(in)) return true;
     g->rows = gn_view_count(in) / g->n;
     e->n_groups++;
-    if (!row_take(w, (uint32_t)e->n_groups, i)) e->n_groups--;
+    if (!row_group_add_step(w, (uint32_t)e->n_groups, i)) e->n_groups--;
     return true;
 }
 
@@ -6646,13 +7131,13 @@ static bool row_join(row_finder *w, uint32_t i) {
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
         if (s->n_instrs && e->layout->loads[s->load + k].constant) continue;
         uint32_t before = w->r->step[s->n_instrs ? e->layout->loads[s->load + k].base : e->layout->lay[input(e, s->node, k)].base];
-        if (before && w->of[before - 1] && row_take(w, w->of[before - 1], i)) return true;
+        if (before && w->of[before - 1] && row_group_add_step(w, w->of[before - 1], i)) return true;
     }
     return false;
 }
 
 /* The steps of a group run where its last stands: what they read lives until then, and what nobody else reads needs no memory. */
-static void row_settle(emit *e, uint32_t group) {
+static void row_group_resolve(emit *e, uint32_t group) {
     const row_group *g = &e->groups[group];
     if (g->n_steps < 2) return;
     uint32_t last = row_at(e, g, g->n_steps - 1), at = e->layout->steps[last].node;
@@ -6674,7 +7159,7 @@ static bool fuse_reductions(emit *e, const readers *r) {
     bool ok = w.of && w.room;
     for (uint32_t i = 0; ok && i < l->n_steps; i++)
         if (!w.of[i] && row_may(e, i) && !row_join(&w, i) && !l->steps[i].n_instrs) ok = row_begin(&w, i);
-    for (uint32_t i = 0; ok && i < e->n_groups; i++) row_settle(e, i);
+    for (uint32_t i = 0; ok && i < e->n_groups; i++) row_group_resolve(e, i);
     gn_free(w.of);
     gn_free(w.room);
     return ok;
@@ -6698,160 +7183,8 @@ static bool fuse_steps(emit *e) {
     return ok && gn_layout_pack(e->layout, e->fault) == GN_OK;
 }
 
-/* What becomes of one element: the struct @_e, from the product's bias and the loop that takes it in. */
-static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *members) {
-    bool has_bias = e->part->nodes[node].n_ins > 2;
-    const gn_kernel_step *s = u->loop ? &e->layout->steps[u->loop - 1] : NULL;
-    const gn_view *product_view = view_of(e, node), *out = view_of(e, s ? s->node : node);
-    loop *l = (loop *)alloc_zero(sizeof *l);
-    text loads = { 0 };
-    if (!l) { e->failed = true; return; }
-    put(t, "struct @_e {\n");
-    if (has_bias) { emit_node(e, input(e, node, 2), types[product_view->dtype].name, true, "bias"); put(t, "  const %s *bias;\n", types[product_view->dtype].name); put(members, "bias, "); }
-    if (!u->best) { emit_node(e, s ? s->node : node, types[out->dtype].name, false, "o"); put(t, "  %s *o;\n", types[out->dtype].name); put(members, "o, "); }
-    for (uint32_t i = 0; s && i < s->n_loads; i++) {
-        const gn_load *d = &e->layout->loads[s->load + i];
-        l->step = s;
-        if (d->constant) { snprintf(l->names[d->reg], sizeof l->names[0], "c%u", i); continue; }
-        if (d->base == node) { snprintf(l->names[d->reg], sizeof l->names[0], "y"); continue; }
-        snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
-        char name[16];
-        snprintf(name, sizeof name, "a%u", i);
-        emit_pointer(e, types[d->dtype].name, true, name, (param){ PARAM_NODE, d->base, d->view.offset });
-        put(t, "  const %s *a%u;\n", types[d->dtype].name, i);
-        put(members, "a%u, ", i);
-        put(&loads, " x%u = get(a%u[", i, i);
-        put_offset(&loads, &d->view, "i", is_small(&d->view));
-        put(&loads, "]);");
-    }
-    for (uint32_t i = 0; s && i < s->n_loads; i++) {
-        const gn_load *d = &e->layout->loads[s->load + i];
-        if (!d->constant && d->base != node) put(t, "  %s x%u;\n", types[d->dtype].compute, i);
-    }
-    put(t, "  float b;\n  M void early(int i) { b = %s; }\n  M void load(int i) {%s }\n", has_bias ? "get(bias[i])" : "0.f", loads.s ? loads.s : "");
-    put(t, "  M float value(float y) const { return cast_to<%s>::of(y + b); }\n", types[product_view->dtype].name);
-    if (!u->best) {
-        put(t, "  M void end(int i, float y) const {\n    y = y + b;\n");
-        for (uint32_t i = 0; s && i < s->n_loads; i++) {
-            const gn_load *d = &e->layout->loads[s->load + i];
-            if (d->constant) put(t, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[d->dtype].compute, i, types[d->dtype].name, (unsigned long long)f64_word(d->value));
-        }
-        l->label[0] = 0;
-        for (uint32_t i = 0; s && i < s->n_instrs; i++) loop_instr(e, l, i);
-        if (e->body.n) text_add(t, e->body.s, e->body.n);
-        e->body.n = 0;
-        put(t, "    put(o[i], %s);\n  }\n", s ? l->names[s->out] : "y");
-    }
-    put(t, u->best ? "  M void end(int, float) const {}\n};\n" : "};\n");
-    if (loads.failed) e->failed = true;
-    text_free(&loads);
-    gn_free(l);
-}
-
-static void put_vector_type(emit *e, const fusion *u, const vector_form *f, uint32_t node, bool early) {
-    int64_t attrs[2] = { 0, 0 };
-    if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
-    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u };\n"
-                   "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
-        types[view_of(e, input(e, node, 0))->dtype].name, (long long)f->p.k, (long long)f->p.n, (long long)f->vector, f->splits, f->side, f->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
-        u->best != 0, NEXT_STARTS, f->lanes, (long long)f->stride, (long long)f->stride, (unsigned long long)attrs[0]);
-}
-
-static void emit_vector(emit *e, const fusion *u) {
-    uint32_t node = e->layout->steps[u->product - 1].node, norm = u->norm ? e->layout->steps[u->norm - 1].node : node;
-    uint32_t xb = input(e, node, 1), n_ins = u->norm ? e->part->nodes[norm].n_ins : 1;
-    const int64_t flags = u->norm ? attrs_of(e, norm)[1] : 0;
-    const char *type = types[view_of(e, input(e, node, 0))->dtype].name;
-    bool early = is_constant(e, xb) && (e->part->nodes[node].n_ins < 3 || is_constant(e, input(e, node, 2)));
-    text members = { 0 };
-    vector_form f;
-    char name[64];
-    vector_choose(e, node, &f);
-    for (uint32_t i = 1; i < n_ins; i++) early = early && is_constant(e, input(e, norm, i));
-    put_vector_type(e, u, &f, node, early);
-    e->rereads = e->early = true;
-    e->cluster = (uint8_t)f.splits;
-    put_ending(e, u, node, &e->types, &members);
-    emit_node(e, input(e, norm, 0), type, true, "a");
-    emit_node(e, xb, type, true, "b");
-    if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
-    if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
-    if (u->best) {
-        emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-        emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
-        emit_node(e, e->layout->steps[u->best - 1].node, "i64", false, "best");
-    }
-    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, b, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0, members.s ? members.s : "", f.dot ? "dot" : "times", flags & 1 ? "gain" : "0",
-        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
-    snprintf(name, sizeof name, "%svector_%s_%s%s", u->norm ? "norm_" : "", f.dot ? "dot" : "times", type, u->loop ? "_loop" : u->best ? "_argmax" : "");
-    e->failed = e->failed || members.failed;
-    text_free(&members);
-    size_t bytes = (size_t)f.grid * 16;
-    if (u->best && bytes > e->scratch) e->scratch = bytes;
-    emit_launch(e, name, f.grid, 1, 256);
-}
-
-static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k, const gn_view *rows_v, bool early) {
-    const attention_form *a = &f->a;
-    text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; typedef @_x X; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q.dtype].name, types[pos].name, types[a->length_type].name,
-        (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
-    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q.dims[3], (long long)a->q.dims[3], 16 / types[a->q.dtype].bytes,
-        (long long)f->parts, a->length, a->causal, a->written, u->append[0] != 0, early, f->cluster, is_small(&a->k) && is_small(&a->v), NEXT_STARTS);
-    put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
-        (long long)a->q.strides[0], (long long)a->q.strides[1], (long long)a->k.strides[0], (long long)a->k.strides[1], (long long)a->k.strides[2], (long long)a->v.strides[0], (long long)a->v.strides[1],
-        (long long)a->v.strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
-    put(t, "  static M double scale() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(a->scale));
-}
-
-/* What it appends to is as the run found it. */
-static bool is_first_append(const emit *e, uint32_t node) { return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE; }
-
-static void emit_one(emit *e, const fusion *u, one_form *f) {
-    attention_form *a = &f->a;
-    uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base, xv = e->layout->lay[a->in[2]].base;
-    bool append = u->append[0] != 0;
-    const char *type = types[a->q.dtype].name;
-    char name[96];
-    text label = { 0 };
-    uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
-    attention_move(e, a);
-    e->rereads = e->early = true;
-    put_loop_of_scores(e, a, &label);
-    put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k, append ? view_of(e, input(e, xv, 1)) : &a->v, early);
-    e->cluster = f->cluster ? (uint8_t)f->parts : 1;
-    emit_view_of(e, a->in[0], &a->q, a->moved[0], true, "q");
-    emit_view_of(e, xk, &a->k, a->moved[1], false, "k");
-    emit_view_of(e, xv, &a->v, a->moved[2], false, "v");
-    if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
-    if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
-    if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
-    emit_node(e, node, type, false, "o");
-    bool joined = f->parts > 1 && !f->cluster;
-    if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_errors(e);
-    emit_number(e, "u32", "node", PARAM_WORD, node);
-    e->faults = e->faults || a->length || append;
-    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, x, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
-        append ? "append, flag_k, flag_v" : "0, 0, 0");
-    snprintf(name, sizeof name, "%sattention_one_%s%s", append ? "append_" : "", type, label.s ? label.s : "");
-    e->failed = e->failed || label.failed;
-    text_free(&label);
-    emit_launch(e, name, (uint64_t)(a->dims[0] * a->dims[1] * f->parts), 1, 256);
-    attention_form parts = *a;
-    parts.parts = f->parts;
-    if (joined) emit_attention_join(e, node, &parts);
-}
-
-/* An attention in a form of its own: written out, or one query of each head. */
-static void emit_attended(emit *e, const fusion *u) {
-    uint32_t node = e->layout->steps[u->product - 1].node;
-    attention_form a = u->written ? *u->written : attention_choose(e, node);
-    one_form f;
-    if (one_choose(e, &a, &f)) emit_one(e, u, &f);
-    else emit_attention_form(e, node, &a);
-}
+/* >>ops ==============================================================================================
+ * The table of ops, and a step's way to its kernel. */
 
 /* True when step i is done by a fused kernel: here, or elsewhere. */
 static bool emit_fused(emit *e, size_t i) {
@@ -6863,8 +7196,6 @@ static bool emit_fused(emit *e, size_t i) {
     else emit_vector(e, u);
     return true;
 }
-
-/* ---- the table ---- */
 
 /* Each op of the table that is no scalar row has its emit_NAME: a row without one does not compile. Scalar rows are fused loops
    made of the table's own text. */
@@ -6899,246 +7230,27 @@ static void emit_step(emit *e, size_t i) {
     e->failed = true;
 }
 
+/* >>compile ==========================================================================================
+ * Kernels that are not yet in memory: from the cache's folder, then from NVRTC, up to twenty to a program and the
+ * programs side by side. NVRTC runs without the device's lock; who needs a kernel that another thread compiles waits
+ * for that kernel alone. */
 
-/* >>compile =======================================================================================
- * Kernels of a device, for all sessions, by their text: in memory, then in the cache's folder, then from NVRTC, up to twenty to a
- * program and the programs side by side. Hashes find them, their whole text decides: no one can have a text that gives another's kernel.
- * Plans hold what they launch. Of kernels that no plan holds the device keeps the latest used, and unloads a program with the last of
- * its kernels. NVRTC runs without the device's lock; who needs a kernel that another thread compiles waits for that kernel alone. */
+enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
-enum { KERNELS_A_PROGRAM = 20, DEVICES_MAX = 16, CACHE_BYTES = 512 << 20, KERNELS_KEPT = 8192, CHOICES_WAIT_MS = 2000 };
+/* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
+static const char *const prelude[] = { shared_text, random_text, reduction_text, rows_text, product_text,
+    tensor_text, along_text, attention_text, one_text, NULL };
+static const char *const hopper[] = { warpgroup_text, wgmma_text, sgemm_text, warpgroup_attention_text, NULL };
 
-/* The measured choices of products of one GPU. Equal identities compute equal bits, and sessions outlive the moment at which a choice is made, so:
- * - a table has an id, drawn when its file is made, which is the part of the executor's identity;
- * - a shape's choice is made once under an id, is in the file before it is first followed, and then stays: a process reads the file again,
- *   under a lock, before it decides, and takes what another one has decided meanwhile;
- * - what cannot be stored is not chosen: the model's kernel computes it. Only who removes the file while programs run breaks this. */
-enum { CHOICES_MAX = 4096 };
-typedef struct stored_choice { product_key key; choice choice; } stored_choice;
-typedef struct choices {
-    pthread_mutex_t measuring;     /* held while a plan's products are measured */
-    bool opened, closed;           /* closed: the file is no longer ours, or full; nothing more is chosen */
-    char name[48];                 /* of the file: what it depends on, hashed */
-    uint64_t id;                   /* 0: none, nothing is measured */
-    double least[2], least_blas[2];   /* operations of a product that is measured, and of one that cuBLASLt may compute; [1]: f32 without tensor cores */
-    stored_choice *all;
-    size_t n, cap;
-} choices;
-
-/* A program that the driver has loaded. texts: what its kernels are made of, see texts_hold. */
-typedef struct module { struct module *next; char key[40], *texts; size_t n_texts; gn__cu_handle handle; uint32_t users; } module;   /* users: kernels */
-
-struct kernel {
-    char name[96];
-    char *source;                  /* with its name in place */
-    uint64_t key[2];               /* hashes of source, prelude, arch, versions */
-    gn__cu_handle function;        /* NULL: not loaded */
-    module *from;                  /* it is one of this program's */
-    bool compiled;                 /* without a device: the compiler took it */
-    bool busy;                     /* a thread compiles it */
-#ifdef GENIE_TEST
-    bool chosen;                   /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
-#endif
-    char *why;                     /* it did not compile */
-    uint32_t holders;              /* launches of plans */
-    kernel *next;                  /* in its bucket */
-    kernel *older, *newer;         /* of those that nothing holds, by when that ended; of the compile-only device all, in order of making */
-};
-
-struct device {
-    pthread_mutex_t lock;
-    bool open;
-    int ordinal, arch;             /* 90 */
-    char arch_name[24];            /* "sm_90a", or "compute_90" when NVRTC does not know the device */
-    char name[96];
-    size_t memory;
-    int processors;
-    bool compile_only, has_pools;
-    char tenant[64];               /* whose sessions have taken memory, while they are all of one */
-    bool has_tenant;
-    atomic_bool shared;            /* of several */
-    atomic_bool proved;            /* a first kernel gave what it should */
-    atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
-    char lost_why[200];
-    gn__cu_handle context, pool;   /* pool: of memory in order of streams; NULL: none */
-    int handle;                    /* the driver's name of it */
-    gn_cluster_link from[DEVICES_MAX];   /* what values cost that come from that device, by its ordinal; bytes_per_s 0: not yet known */
-    pthread_cond_t compiled;       /* a thread has ended compiling */
-    kernel *buckets[4096];
-    kernel *newest, *oldest;
-    size_t n_kernels, n_unheld;
-    module *modules;
-#ifdef GENIE_TEST
-    uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
-#endif
-    gn__cu_handle blas;            /* of cuBLASLt, made when it is first wanted */
-    bool blas_tried, blas_told;
-    atomic_bool blas_failed;       /* one of its products did: own kernels compute all from then on */
-    choices choices;
-};
-
-static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only */
-static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static int64_t emit_processors(const emit *e) { return e->device->processors; }
-static bool emit_overlaps(const emit *e) { return e->device->arch >= 90; }
-static bool emit_has_clusters(const emit *e) { return e->device->arch >= 90 && (cu.cuLaunchKernelEx || e->device->compile_only) && !env_is("GENIE_CUDA_CLUSTER", "0"); }
-static bool emit_has_warpgroups(const emit *e) {
-    return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) && !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
-}
-static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
-static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
-
-/* What $GENIE_CUDA_RANK says, 0 to 99; of the object that is shipped always 0. */
-static int asked_rank(void) {
-#ifdef GENIE_TEST
-    const char *s = getenv("GENIE_CUDA_RANK");
-    int n = s ? atoi(s) : 0;
-    return n < 0 || n > 99 ? 0 : n;
-#else
-    return 0;
-#endif
-}
-static bool all_by_blas(void) { return env_is("GENIE_CUDA_TUNE", "blas"); }
-
-static bool is_plain(gn_dtype d) { return d == GN_F32 && !env_is("GENIE_TF32", "1"); }
-
-static bool emit_measures(const emit *e, gn_dtype d, double operations) {
-    const choices *c = &e->device->choices;
-    if (all_by_blas()) return !e->device->compile_only;
-    if (asked_rank()) return false;
-    return c->id && !env_is("GENIE_CUDA_TUNE", "0") && operations >= c->least[is_plain(d)];
-}
-
-static uint64_t prelude_hash(void) {
-    static uint64_t h;
-    if (!h) h = hash_bytes(hash_bytes(GN__CU_GENERATOR, prelude, sizeof prelude), hopper, sizeof hopper);
+static uint64_t hash_of_code(void) {
+    uint64_t h = GN__CU_GENERATOR;
+    for (const char *const *s = prelude; *s; s++) h = hash_bytes(h, *s, strlen(*s));
+    for (const char *const *s = hopper; *s; s++) h = hash_bytes(h, *s, strlen(*s));
     return h;
 }
 
-static void dump_kernel(const kernel *k) {
-    const char *dir = getenv("GENIE_DUMP_KERNELS");
-    char path[600];
-    if (!dir || !*dir) return;
-    mkdir(dir, 0755);
-    snprintf(path, sizeof path, "%s/%s.cu", dir, k->name);
-    FILE *f = fopen(path, "w");
-    if (!f) return;
-    fprintf(f, "// %s: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.\n%s", k->name, k->source);
-    fclose(f);
-}
-
-/* '@' becomes the kernel's name. */
-static void put_named(text *t, const char *s, size_t n, const char *name) {
-    for (size_t i = 0, from = 0; i <= n; i++) {
-        if (i < n && s[i] != '@') continue;
-        text_add(t, s + from, i - from);
-        if (i < n) put(t, "%s", name);
-        from = i + 1;
-    }
-}
-
-/* In the order of kernels that nothing holds, or out of it. */
-static void kernel_link(struct device *d, kernel *k) {
-    k->newer = NULL;
-    k->older = d->newest;
-    if (d->newest) d->newest->newer = k;
-    else d->oldest = k;
-    d->newest = k;
-    d->n_unheld++;
-}
-
-static void kernel_unlink(struct device *d, kernel *k) {
-    if (k->older) k->older->newer = k->newer;
-    else d->oldest = k->newer;
-    if (k->newer) k->newer->older = k->older;
-    else d->newest = k->older;
-    k->older = k->newer = NULL;
-    d->n_unheld--;
-}
-
-/* With the last of its kernels a program goes. Nothing runs it: plans wait for their runs before they give their kernels. */
-static void module_leave(struct device *d, module *m) {
-    module **at = &d->modules;
-    if (!m || --m->users) return;
-    while (*at != m) at = &(*at)->next;
-    *at = m->next;
-    if (!atomic_load(&d->lost)) cu.cuModuleUnload(m->handle);
-    gn_free(m->texts);
-    gn_free(m);
-}
-
-static void kernel_forget(struct device *d, kernel *k) {
-    kernel **at = &d->buckets[k->key[0] & 4095];
-    while (*at != k) at = &(*at)->next;
-    *at = k->next;
-    kernel_unlink(d, k);
-    module_leave(d, k->from);
-    d->n_kernels--;
-    gn_free(k->source);
-    gn_free(k->why);
-    gn_free(k);
-}
-
-/* How many kernels that nothing holds are kept; fewer for tests. */
-static size_t kernels_kept(void) {
-    const char *s = getenv("GENIE_CUDA_KERNELS");
-    return s && *s ? (size_t)strtoull(s, NULL, 10) : KERNELS_KEPT;
-}
-
-static void kernel_give(struct device *d, kernel *k) {
-    if (!k || d->compile_only) return;                       /* there they wait to be compiled together */
-    pthread_mutex_lock(&d->lock);
-    if (!--k->holders) kernel_link(d, k);
-    for (size_t kept = kernels_kept(); d->n_unheld > kept;) kernel_forget(d, d->oldest);
-    pthread_mutex_unlock(&d->lock);
-}
-
-static kernel *kernel_make(struct device *d, const char *name, const uint64_t key[2], text *source) {
-    kernel *k = (kernel *)alloc_zero(sizeof *k);
-    if (!k) return NULL;
-    snprintf(k->name, sizeof k->name, "%s", name);
-    k->key[0] = key[0];
-    k->key[1] = key[1];
-    k->source = source->s;
-    *source = (text){ 0 };
-    k->next = d->buckets[key[0] & 4095];
-    d->buckets[key[0] & 4095] = k;
-    if (d->compile_only) kernel_link(d, k);
-    d->n_kernels++;
-    dump_kernel(k);
-    return k;
-}
-
-/* The kernel of this text, which the caller holds from here on; *made counts those that are new. NULL: there is no memory. */
-static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body, uint32_t *made) {
-    uint64_t key[2];
-    char name[96];
-    text t = { 0 };
-    for (int i = 0; i < 2; i++) {
-        uint64_t h = hash_bytes(prelude_hash() + (uint64_t)i * 77 + (uint64_t)cu.nvrtc_version, d->arch_name, strlen(d->arch_name));
-        h = hash_bytes(h, label, strlen(label));
-        h = hash_bytes(h, bounds, strlen(bounds));
-        h = hash_bytes(h, types_text->s ? types_text->s : "", types_text->n);
-        h = hash_bytes(h, signature->s ? signature->s : "", signature->n);
-        key[i] = hash_bytes(h, body->s ? body->s : "", body->n);
-    }
-    if (TEST_SWITCH("GENIE_CUDA_HASH", "0")) key[0] = key[1] = 0;      /* all alike */
-    snprintf(name, sizeof name, "%.60s_%012llx", label, (unsigned long long)(key[0] & 0xffffffffffffu));
-    if (types_text->n) put_named(&t, types_text->s, types_text->n, name);
-    put(&t, "extern \"C\" __global__ void %s %s(%s) {\n", bounds, name, signature->s ? signature->s : "");
-    if (body->n) put_named(&t, body->s, body->n, name);
-    put(&t, "}\n");
-    if (t.failed) { text_free(&t); return NULL; }
-    pthread_mutex_lock(&d->lock);
-    kernel *k = d->buckets[key[0] & 4095];
-    while (k && (k->key[0] != key[0] || k->key[1] != key[1] || strcmp(k->source, t.s) != 0)) k = k->next;
-    if (!k && (k = kernel_make(d, name, key, &t)) != NULL) ++*made;
-    else if (k && !k->holders && !d->compile_only) kernel_unlink(d, k);
-    if (k) k->holders++;
-    pthread_mutex_unlock(&d->lock);
-    text_free(&t);
-    return k;
+static void put_code(text *t, const char *const *code) {
+    for (; *code; code++) text_add(t, *code, strlen(*code));
 }
 
 /* ---- the cache on disk: KEY.cubin holds a program, KEY.in names the program of a kernel ---- */
@@ -7233,7 +7345,7 @@ static bool texts_hold(const char *texts, size_t n, const char *s) {
 
 /* What decides, beside the kernels' texts, what code they become; names of texts begin otherwise. */
 static void program_versions(const struct device *d, char *out, size_t cap) {
-    snprintf(out, cap, "%s nvrtc %d generator %d prelude %016llx", d->arch_name, cu.nvrtc_version, GN__CU_GENERATOR, (unsigned long long)prelude_hash());
+    snprintf(out, cap, "%s nvrtc %d generator %d prelude %016llx", d->arch_name, cu.nvrtc_version, GN__CU_GENERATOR, (unsigned long long)d->code_hash);
 }
 
 static void cache_put_program(const char *key, const text *texts, const void *code, size_t n) {
@@ -7308,10 +7420,10 @@ typedef struct choices_head { char magic[8]; uint64_t id, n, hash; } choices_hea
 static uint64_t choices_hash(uint64_t id, const stored_choice *all, size_t n) { return hash_bytes(hash_bytes(4, &id, sizeof id), all, n * sizeof *all); }
 
 /* Reads the file: *out_n choices, which the caller frees, and its id. False: it is absent, or (*out_bad) not what was written. */
-static bool choices_read(const choices *t, stored_choice **out, size_t *out_n, uint64_t *out_id, bool *out_bad) {
+static bool choices_read(const choices *table, stored_choice **out, size_t *out_n, uint64_t *out_id, bool *out_bad) {
     choices_head h = { "", 0, 0, 0 };
     size_t bytes = 0;
-    char *data = cache_read(t->name, &bytes);
+    char *data = cache_read(table->name, &bytes);
     *out_bad = false;
     if (!data) return false;
     if (bytes >= sizeof h) memcpy(&h, data, sizeof h);
@@ -7327,16 +7439,16 @@ static bool choices_read(const choices *t, stored_choice **out, size_t *out_n, u
     return ok;
 }
 
-static bool choices_write(const choices *t) {
-    choices_head h = { "GNCHOIC", t->id, t->n, choices_hash(t->id, t->all, t->n) };
-    return cache_write(t->name, &h, sizeof h, t->all, t->n * sizeof *t->all);
+static bool choices_write(const choices *table) {
+    choices_head h = { "GNCHOIC", table->id, table->n, choices_hash(table->id, table->all, table->n) };
+    return cache_write(table->name, &h, sizeof h, table->all, table->n * sizeof *table->all);
 }
 
 /* One process at a time reads and writes the file; -1: not possible here, or another one keeps it for itself. */
-static int choices_lock(const choices *t) {
+static int choices_lock(const choices *table) {
     char name[64];
     int folder = cache_folder(NULL, 0);
-    snprintf(name, sizeof name, "%s.lock", t->name);
+    snprintf(name, sizeof name, "%s.lock", table->name);
     int fd = folder >= 0 ? openat(folder, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
     if (folder >= 0) close(folder);
     const uint64_t until = gn_now_us() + CHOICES_WAIT_MS * 1000;
@@ -7353,52 +7465,46 @@ static int choices_lock(const choices *t) {
     return fd;
 }
 
-static stored_choice *choices_find(const choices *t, const product_key *key) {
-    for (size_t i = 0; i < t->n; i++)
-        if (memcmp(&t->all[i].key, key, sizeof *key) == 0) return &t->all[i];
-    return NULL;
-}
-
 /* How many of them differ from this one in the rows alone. */
-static int choices_alike(const choices *t, product_key key) {
+static int choices_alike(const choices *table, product_key key) {
     int n = 0;
-    for (size_t i = 0; i < t->n; i++) {
-        key.m = t->all[i].key.m;
-        n += memcmp(&t->all[i].key, &key, sizeof key) == 0;
+    for (size_t i = 0; i < table->n; i++) {
+        key.m = table->all[i].key.m;
+        n += memcmp(&table->all[i].key, &key, sizeof key) == 0;
     }
     return n;
 }
 
-static bool choices_add(choices *t, const stored_choice *c) {
-    if (choices_find(t, &c->key)) return true;
-    if (t->n >= CHOICES_MAX || !grow(&t->all, t->n, &t->cap, sizeof *t->all)) return false;
-    t->all[t->n++] = *c;
+static bool choices_add(choices *table, const stored_choice *c) {
+    if (choices_find(table, &c->key)) return true;
+    if (table->n >= CHOICES_MAX || !grow(&table->all, table->n, &table->cap, sizeof *table->all)) return false;
+    table->all[table->n++] = *c;
     return true;
 }
 
 /* Takes what other processes have decided. False: the file is another one now. */
-static bool choices_join(choices *t) {
+static bool choices_join(choices *table) {
     stored_choice *all;
     size_t n;
     uint64_t id;
     bool bad;
-    if (!choices_read(t, &all, &n, &id, &bad)) return !bad;       /* removed: it is written again */
-    bool ok = id == t->id;
-    for (size_t i = 0; i < n && ok; i++) choices_add(t, &all[i]);
+    if (!choices_read(table, &all, &n, &id, &bad)) return !bad;       /* removed: it is written again */
+    bool ok = id == table->id;
+    for (size_t i = 0; i < n && ok; i++) choices_add(table, &all[i]);
     gn_free(all);
     return ok;
 }
 
 /* Decides for the shapes of `fresh`, but for those that have been decided meanwhile, and stores. Under the device's lock. */
-static bool choices_decide(choices *t, const stored_choice *fresh, size_t n) {
-    int fd = choices_lock(t);
+static bool choices_decide(choices *table, const stored_choice *fresh, size_t n) {
+    int fd = choices_lock(table);
     size_t before = 0;
-    bool ok = fd >= 0 && choices_join(t);
-    before = t->n;
-    for (size_t i = 0; i < n && ok; i++) ok = choices_add(t, &fresh[i]);
-    ok = ok && (t->n == before || choices_write(t));
-    if (!ok && t->n > before) t->n = before;
-    t->closed = !ok;
+    bool ok = fd >= 0 && choices_join(table);
+    before = table->n;
+    for (size_t i = 0; i < n && ok; i++) ok = choices_add(table, &fresh[i]);
+    ok = ok && (table->n == before || choices_write(table));
+    if (!ok && table->n > before) table->n = before;
+    table->closed = !ok;
     if (fd >= 0) close(fd);
     return ok;
 }
@@ -7413,54 +7519,31 @@ static uint64_t choices_draw_id(void) {
 
 /* The table of this device, from its file or made anew. *out_rejected: a damaged file was; *out_locked: another process has kept it. */
 static void choices_open(struct device *d, bool *out_rejected, bool *out_locked) {
-    choices *t = &d->choices;
+    choices *table = &d->choices;
     const char *least = getenv("GENIE_CUDA_TUNE");
     char what[400], *end = NULL;
     *out_rejected = *out_locked = false;
-    if (t->opened || d->compile_only || (least && *least && !(strtod(least, NULL) > 0))) return;
-    t->opened = true;
+    if (table->opened || d->compile_only || (least && *least && !(strtod(least, NULL) > 0))) return;
+    table->opened = true;
     for (int plain = 0; plain < 2; plain++) {
-        t->least[plain] = least && *least ? strtod(least, &end) : plain ? 0.4e9 : 4e9;
-        t->least_blas[plain] = end && *end == ',' ? strtod(end + 1, NULL) : end ? t->least[plain] : plain ? 10e9 : 50e9;
+        table->least[plain] = least && *least ? strtod(least, &end) : plain ? 0.4e9 : 4e9;
+        table->least_blas[plain] = end && *end == ',' ? strtod(end + 1, NULL) : end ? table->least[plain] : plain ? 10e9 : 50e9;
     }
     bool has_blas = blas_is_there();
-    snprintf(what, sizeof what, "%s %s %d %d %d %016llx %g %g %g %g %d %llu", d->name, d->arch_name, d->processors, cu.driver_version, cu.nvrtc_version, (unsigned long long)prelude_hash(), t->least[0], t->least[1], t->least_blas[0],
-             t->least_blas[1], has_blas ? blas.major : 0, (unsigned long long)(has_blas ? blas.bytes : 0));
-    snprintf(t->name, sizeof t->name, "choices-%016llx", (unsigned long long)hash_bytes(8, what, strlen(what)));
-    int fd = choices_lock(t);
+    snprintf(what, sizeof what, "%s %s %d %d %d %016llx %g %g %g %g %d %llu", d->name, d->arch_name, d->processors, cu.driver_version, cu.nvrtc_version, (unsigned long long)d->code_hash, table->least[0], table->least[1], table->least_blas[0],
+             table->least_blas[1], has_blas ? blas.major : 0, (unsigned long long)(has_blas ? blas.bytes : 0));
+    snprintf(table->name, sizeof table->name, "choices-%016llx", (unsigned long long)hash_bytes(8, what, strlen(what)));
+    int fd = choices_lock(table);
     *out_locked = fd < 0 && errno == EWOULDBLOCK;
     if (fd < 0) return;
-    if (choices_read(t, &t->all, &t->n, &t->id, out_rejected)) t->cap = t->n;
+    if (choices_read(table, &table->all, &table->n, &table->id, out_rejected)) table->cap = table->n;
     else {
-        t->all = NULL;
-        t->n = t->cap = 0;
-        t->id = choices_draw_id();
-        if (!choices_write(t)) t->id = 0;
+        table->all = NULL;
+        table->n = table->cap = 0;
+        table->id = choices_draw_id();
+        if (!choices_write(table)) table->id = 0;
     }
     close(fd);
-}
-
-static bool emit_choice(const emit *e, const product_key *key, choice *out) {
-    struct device *d = e->device;
-    pthread_mutex_lock(&d->lock);
-    const stored_choice *c = choices_find(&d->choices, key);
-    if (c) *out = c->choice;
-    pthread_mutex_unlock(&d->lock);
-    if (c && out->kind == CHOICE_BLAS && atomic_load(&d->blas_failed)) *out = (choice){ CHOICE_MODEL, 0, 0 };
-    return c != NULL;
-}
-
-/* The device's handle of cuBLASLt; NULL: there is none. Its context is current. */
-static gn__cu_handle emit_blas_handle(const emit *e) {
-    struct device *d = e->device;
-    if (atomic_load(&d->blas_failed)) return NULL;
-    pthread_mutex_lock(&d->lock);
-    if (!d->blas_tried) {
-        d->blas_tried = true;
-        if (!load_blas() || blas.cublasLtCreate(&d->blas) != 0) d->blas = NULL;
-    }
-    pthread_mutex_unlock(&d->lock);
-    return d->blas;
 }
 
 /* ---- programs ---- */
@@ -7503,9 +7586,9 @@ static void program_compile(program *p) {
     gn__cu_handle h = NULL;
     const uint64_t from = gn_now_us();
     snprintf(arch, sizeof arch, "--gpu-architecture=%s", p->device->arch_name);
-    put(&t, "%s", prelude);
+    put_code(&t, prelude);
     for (int i = 0; i < p->n; i++)
-        if (needs_hopper(p->kernels[i])) { put(&t, "%s", hopper); break; }
+        if (needs_hopper(p->kernels[i])) { put_code(&t, hopper); break; }
     for (int i = 0; i < p->n; i++) put(&t, "%s", p->kernels[i]->source);
     p->failed = t.failed;
     for (int n = 7, r = 5; n >= 3 && r == 5 && !t.failed; n -= 4) {   /* 5: an invalid option */
@@ -7577,9 +7660,9 @@ static bool kernel_enter(kernel *k, module *m) {
 }
 
 /* One that no kernel entered goes again. */
-static void module_settle(struct device *d, module *m) {
+static void module_drop_unused(struct device *d, module *m) {
     m->users++;
-    module_leave(d, m);
+    module_release(d, m);
 }
 
 static void program_key(program *p) {
@@ -7607,7 +7690,7 @@ static bool program_load(program *p, const text *texts) {
     module *m = module_load(p->device, p->key, texts->s, texts->n, p->code);
     bool ok = m != NULL;
     for (int i = 0; i < p->n && ok; i++) ok = kernel_enter(p->kernels[i], m);
-    if (m) module_settle(p->device, m);
+    if (m) module_drop_unused(p->device, m);
     return ok;
 }
 
@@ -7625,7 +7708,7 @@ static void program_store(program *p, const text *texts) {
 }
 
 /* Loads what was compiled, and stores it. Under the device's lock. */
-static bool program_take(program *p) {
+static bool program_install(program *p) {
     program_key(p);
     text texts = program_texts(p);
     bool ok = !texts.failed && program_load(p, &texts);
@@ -7640,7 +7723,7 @@ static void compile_alone(kernel *k, struct device *d, uint64_t *us) {
     program_compile(&p);
     pthread_mutex_lock(&d->lock);
     if (p.failed) { k->why = p.log; p.log = NULL; }
-    else program_take(&p);                                    /* what compiles but does not load is tried again by the next plan */
+    else program_install(&p);                                    /* what compiles but does not load is tried again by the next plan */
     pthread_mutex_unlock(&d->lock);
     *us += p.us;
     gn_free(p.code);
@@ -7669,7 +7752,7 @@ static bool kernel_cached(struct device *d, kernel *k, kernel **all, size_t n) {
     bool ok = m && kernel_enter(k, m);
     for (size_t i = 0; i < n && ok; i++)
         if (!all[i]->function && !all[i]->busy && texts_hold(m->texts, m->n_texts, all[i]->source)) kernel_enter(all[i], m);
-    if (m) module_settle(d, m);
+    if (m) module_drop_unused(d, m);
     return ok;
 }
 
@@ -7744,7 +7827,7 @@ static gn_result compile_busy(struct device *d, kernel **all, size_t n, const ch
     for (size_t i = 0; i < n_programs; i++) {
         program *p = &programs[i];
         pthread_mutex_lock(&d->lock);
-        bool ok = !p->failed && p->code && program_take(p);
+        bool ok = !p->failed && p->code && program_install(p);
         pthread_mutex_unlock(&d->lock);
         us += p->us;
         for (int l = 0; l < p->n && !ok && !gn_flag_get(cancel); l++) compile_alone(p->kernels[l], d, &us);
@@ -7875,8 +7958,8 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 }
 #endif
 
-
-/* >>memory ======================================================================================== */
+/* >>memory ===========================================================================================
+ * An executor and its memory: areas, weights and states in slots, values, copies, pinned blocks. */
 
 /* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller (`host`);
    saving: the copy to `away` is still in the stream; cache: appended to in place; failed: a state that a run had begun to write when it
@@ -7932,8 +8015,8 @@ enum { AREAS = 2, ASIDE_LEAST = 640 << 10 };   /* bytes that are worth the event
    each by way of two of its own, so that no step waits for a result that large, and several cores copy. */
 enum { COPIERS = 4, PIECE_BYTES = 2 << 20, PIECES = 2 * COPIERS, PLAIN_LEAST = 64 << 10 };
 
-/* after: event before which a result is not there. taken, done: bytes that a thread has begun with, and ended with. */
-typedef struct copy_job { struct copy_job *next; gn__cu_ptr device; char *host; size_t bytes, taken, done; gn__cu_handle after; bool awaited, ready; } copy_job;
+/* after: event before which a result is not there. handed_out, done: bytes that a thread has begun and ended with. */
+typedef struct copy_job { struct copy_job *next; gn__cu_ptr device; char *host; size_t bytes, handed_out, done; gn__cu_handle after; bool awaited, ready; } copy_job;
 
 /* The threads of one direction. They take the jobs' pieces in order. */
 typedef struct copiers {
@@ -7965,10 +8048,10 @@ typedef struct executor {
     bool evicts;
     gn__cu_handle copies, main_at; /* stream of weights on their way back; event in the main stream */
     gn__cu_handle uploads, downloads;   /* streams of what lands and leaves; with GENIE_CUDA_OVERLAP=0 the main one */
-    area landing[AREAS], leaving[AREAS];
-    uint32_t next_landing, next_leaving;
+    area upload_areas[AREAS], download_areas[AREAS];
+    uint32_t next_upload_area, next_download_area;
     gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
-    gn__cu_handle visits, made, roomy, departed;   /* stream of values on their way to other GPUs, made when first needed; events: the main stream has
+    gn__cu_handle visits, made, allocated, departed;   /* stream of values on their way to other GPUs, made when first needed; events: the main stream has
                                       made them; there is room for those that come; those that left have left */
     bool departs;                  /* the main stream has not yet waited for that */
     copiers up, down;              /* of data and results in plain memory */
@@ -8005,9 +8088,9 @@ typedef struct plan {
     size_t *own_at;                /* per update: offset in REGION_OWN */
     gn__cu_ptr *fresh;             /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
     bool exchanges;
-    bool lands;                    /* its arguments are large: they lie in one of the areas, not in the block */
-    area *landed, *leaves;         /* in this run; leaves: NULL when no result is large */
-    size_t *leave_at;              /* per output of this run: offset in `leaves`, SIZE_MAX: elsewhere */
+    bool uploads_aside;                    /* its arguments are large: they lie in one of the areas, not in the block */
+    area *upload_area, *download_area;         /* in this run; download_area: NULL when no result is large */
+    size_t *download_at;              /* per output of this run: offset in `download_area`, SIZE_MAX: elsewhere */
     gn__cu_ptr *base;              /* per node and update, of this run */
     struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[CAPTURES];
     uint32_t runs, next_capture;
@@ -8030,22 +8113,22 @@ static bool breaks_context(int r) { return r != 1 && r != 2 && r != 701 && r != 
 
 /* This executor is of no use any more, because it is not known what has run; with an error that breaks the context its device neither. */
 static gn_result executor_lose(executor *x, gn_fault *f, int r, const char *what) {
-    const char *name = NULL, *said = NULL;
+    const char *name = NULL, *detail = NULL;
     cu.cuGetErrorName(r, &name);
-    cu.cuGetErrorString(r, &said);
-    if (!x->lost) snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", said ? said : "unknown", what);
+    cu.cuGetErrorString(r, &detail);
+    if (!x->lost) snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", detail ? detail : "unknown", what);
     x->lost = true;
     if (breaks_context(r)) device_lose(x->device, x->lost_why);
     return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
 }
 
 static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) {
-    const char *name = NULL, *said = NULL;
+    const char *name = NULL, *detail = NULL;
     if (r == 2) return gn_fail(f, GN_OUT_OF_MEMORY, "the GPU has no memory left (%s)", what);
     if (breaks_context(r)) return executor_lose(x, f, r, what);
     cu.cuGetErrorName(r, &name);
-    cu.cuGetErrorString(r, &said);
-    return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", said ? said : "unknown", what);
+    cu.cuGetErrorString(r, &detail);
+    return gn_fail(f, GN_INTERNAL, "%s: %s (%s)", name ? name : "CUDA error", detail ? detail : "unknown", what);
 }
 
 /* Returns from the function with the fault when a driver call fails. */
@@ -8069,14 +8152,12 @@ static gn_result enter(executor *x, gn_fault *f) {
 /* Its device is gone, and all that lay there. An executor can be lost alone: then what is there is waited for and given back. */
 static bool is_dead(const executor *x) { return atomic_load(&x->device->lost); }
 
-static size_t room(size_t bytes) { return gn_size_align(bytes, 256); }
-
 static bool evict_one(executor *x);
 static bool area_drop_one(executor *x);
 
 /* Memory that sessions give back stays in this process, so that the next one finds in it what lay there. From when a second tenant takes
    memory of a device, all that anyone takes there is cleared first; while there is one alone, nothing is ($GENIE_CUDA_SCRUB=1: it is). */
-static bool takes_cleared(executor *x) {
+static bool device_is_cleared(executor *x) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct device *d = x->device;
     if (x->scrubs || atomic_load_explicit(&d->shared, memory_order_relaxed)) return true;
@@ -8090,14 +8171,14 @@ static bool takes_cleared(executor *x) {
 }
 
 /* One try; GN_OUT_OF_MEMORY or GN_LIMIT when something would have to go first. */
-static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
+static gn_result device_alloc_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
     const uint64_t held = gn_size_add(x->held, bytes);
     if (x->device_limit && held > x->device_limit)
         return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(held - x->device_limit), (unsigned long long)x->device_limit);
     gn_result r = gn_account_charge(x->account, bytes, f);
     if (r != GN_OK || x->device->compile_only) return r;
     int e = x->pools ? cu.cuMemAllocAsync(out, bytes, stream) : cu.cuMemAlloc(out, bytes);
-    if (e == 0 && takes_cleared(x) && (e = cu.cuMemsetD8Async(*out, 0, bytes, stream)) != 0) {
+    if (e == 0 && device_is_cleared(x) && (e = cu.cuMemsetD8Async(*out, 0, bytes, stream)) != 0) {
         if (x->pools) cu.cuMemFreeAsync(*out, stream);
         else cu.cuMemFree(*out);
         *out = 0;
@@ -8108,23 +8189,23 @@ static gn_result take_now(executor *x, size_t bytes, gn__cu_handle stream, gn__c
 }
 
 /* Device memory that counts against the limit; *out is 0 for no bytes. Slots that are not in use make room for it. */
-static gn_result take_on(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
+static gn_result device_alloc_on(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
     *out = 0;
-    bytes = room(bytes ? bytes : 1);
-    gn_result r = take_now(x, bytes, stream, out, f);
-    while ((r == GN_OUT_OF_MEMORY || r == GN_LIMIT) && (area_drop_one(x) || evict_one(x))) r = take_now(x, bytes, stream, out, f);
+    bytes = align_up(bytes ? bytes : 1);
+    gn_result r = device_alloc_now(x, bytes, stream, out, f);
+    while ((r == GN_OUT_OF_MEMORY || r == GN_LIMIT) && (area_drop_one(x) || evict_one(x))) r = device_alloc_now(x, bytes, stream, out, f);
     if (r != GN_OK) return r;
     x->held += bytes;
     x->stats->device_bytes += bytes;
     return GN_OK;
 }
 
-static gn_result take(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) { return take_on(x, bytes, x->stream, out, f); }
+static gn_result device_alloc(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) { return device_alloc_on(x, bytes, x->stream, out, f); }
 
-static void give(executor *x, gn__cu_ptr p, size_t bytes) {
-    x->held -= room(bytes ? bytes : 1);
-    gn_account_give(x->account, room(bytes ? bytes : 1));
-    x->stats->device_bytes -= room(bytes ? bytes : 1);
+static void device_free(executor *x, gn__cu_ptr p, size_t bytes) {
+    x->held -= align_up(bytes ? bytes : 1);
+    gn_account_give(x->account, align_up(bytes ? bytes : 1));
+    x->stats->device_bytes -= align_up(bytes ? bytes : 1);
     if (!p || is_dead(x)) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
     else cu.cuMemFree(p);
@@ -8151,7 +8232,7 @@ static int copy_piece(struct copier *t, gn__cu_ptr device, char *host, size_t n)
 /* The oldest job with pieces left; NULL: none that this thread could do something for. Under the lock. */
 static copy_job *copiers_next(const copiers *c) {
     copy_job *j = c->first;
-    while (j && j->taken == j->bytes) j = j->next;
+    while (j && j->handed_out == j->bytes) j = j->next;
     return j && !j->ready && j->awaited ? NULL : j;
 }
 
@@ -8172,10 +8253,10 @@ static void *copier_main(void *self) {
     for (copy_job *j; (j = copiers_next(c)) != NULL || !c->stops;) {
         if (!j) { pthread_cond_wait(&c->changed, &c->lock); continue; }
         bool waits = !j->ready;
-        size_t at = j->taken, n = waits ? 0 : j->bytes - at < PIECE_BYTES ? j->bytes - at : PIECE_BYTES;
+        size_t at = j->handed_out, n = waits ? 0 : j->bytes - at < PIECE_BYTES ? j->bytes - at : PIECE_BYTES;
         if (waits) j->awaited = true;
         if (!e) e = c->error;
-        j->taken += n;
+        j->handed_out += n;
         pthread_mutex_unlock(&c->lock);
         if (!e) e = waits ? cu.cuEventSynchronize(j->after) : copy_piece(t, j->device + at, j->host + at, n);
         pthread_mutex_lock(&c->lock);
@@ -8277,7 +8358,7 @@ static void area_drop(executor *x, area *a) {
     if (!a->bytes) return;
     copiers_wait(&x->down, a->copied);
     if (!is_dead(x)) cu.cuStreamWaitEvent(x->stream, a->empty, 0);
-    give(x, a->mem, a->bytes);
+    device_free(x, a->mem, a->bytes);
     a->mem = 0;
     a->bytes = 0;
 }
@@ -8285,7 +8366,7 @@ static void area_drop(executor *x, area *a) {
 /* False when all areas are in use by the run that is being started, or empty. */
 static bool area_drop_one(executor *x) {
     for (int i = 0; i < 2 * AREAS; i++) {
-        area *a = i < AREAS ? &x->leaving[i] : &x->landing[i - AREAS];
+        area *a = i < AREAS ? &x->download_areas[i] : &x->upload_areas[i - AREAS];
         if (!a->bytes || a->in_use) continue;
         area_drop(x, a);
         return true;
@@ -8297,16 +8378,16 @@ static bool area_drop_one(executor *x) {
 static bool area_grow(executor *x, area *a, size_t bytes, gn__cu_handle first) {
     if (a->bytes >= bytes) return true;
     area_drop(x, a);
-    if (take_now(x, room(bytes), first, &a->mem, NULL) != GN_OK) return false;
+    if (device_alloc_now(x, align_up(bytes), first, &a->mem, NULL) != GN_OK) return false;
     a->bytes = bytes;
-    x->held += room(bytes);
-    x->stats->device_bytes += room(bytes);
+    x->held += align_up(bytes);
+    x->stats->device_bytes += align_up(bytes);
     return true;
 }
 
 /* The next area with so many bytes; where there is memory for one only it is the same again, and copies wait. first: the stream that
    writes it. NULL: there is no memory even for one. */
-static area *area_take(executor *x, area *areas, uint32_t *next, size_t bytes, gn__cu_handle first) {
+static area *area_acquire(executor *x, area *areas, uint32_t *next, size_t bytes, gn__cu_handle first) {
     for (uint32_t i = 0; i < AREAS; i++) {
         area *a = &areas[(*next + i) % AREAS];
         if (!area_grow(x, a, bytes, first)) continue;
@@ -8318,30 +8399,30 @@ static area *area_take(executor *x, area *areas, uint32_t *next, size_t bytes, g
 }
 
 static void areas_release(executor *x) {
-    for (int i = 0; i < AREAS; i++) x->landing[i].in_use = x->leaving[i].in_use = false;
+    for (int i = 0; i < AREAS; i++) x->upload_areas[i].in_use = x->download_areas[i].in_use = false;
 }
 
-static size_t shape_bytes(gn_dtype d, const gn_shape *s) {
-    size_t n = types[d].bytes;
-    for (int i = 0; i < s->rank; i++) n = gn_size_mul(n, (size_t)s->dims[i]);
+static size_t shape_bytes(gn_dtype dtype, const gn_shape *shape) {
+    size_t n = types[dtype].bytes;
+    for (int i = 0; i < shape->rank; i++) n = gn_size_mul(n, (size_t)shape->dims[i]);
     return n;
 }
 
 static gn_shape node_shape(const gn_part *p, uint32_t node) {
-    gn_shape s = { p->nodes[node].rank, { 0 } };
-    for (int i = 0; i < s.rank; i++) s.dims[i] = p->dims[p->nodes[node].dims + (uint32_t)i];
-    return s;
+    gn_shape shape = { p->nodes[node].rank, { 0 } };
+    for (int i = 0; i < shape.rank; i++) shape.dims[i] = p->dims[p->nodes[node].dims + (uint32_t)i];
+    return shape;
 }
 
 static size_t node_bytes(const gn_part *p, uint32_t node) {
-    gn_shape s = node_shape(p, node);
-    return shape_bytes((gn_dtype)p->nodes[node].dtype, &s);
+    gn_shape shape = node_shape(p, node);
+    return shape_bytes((gn_dtype)p->nodes[node].dtype, &shape);
 }
 
-static bool same_type(gn_dtype a, const gn_shape *sa, const gn_part *p, uint32_t node) {
-    gn_shape s = node_shape(p, node);
-    if (a != (gn_dtype)p->nodes[node].dtype || sa->rank != s.rank) return false;
-    for (int i = 0; i < s.rank; i++) if (s.dims[i] != sa->dims[i]) return false;
+static bool same_type(gn_dtype one, const gn_shape *sa, const gn_part *p, uint32_t node) {
+    gn_shape shape = node_shape(p, node);
+    if (one != (gn_dtype)p->nodes[node].dtype || sa->rank != shape.rank) return false;
+    for (int i = 0; i < shape.rank; i++) if (shape.dims[i] != sa->dims[i]) return false;
     return true;
 }
 
@@ -8360,7 +8441,7 @@ static gn_result slot_await(executor *x, slot *s, gn_fault *f) {
 }
 
 /* Pinned memory for a slot; NULL: none, or none allowed. */
-static void *away_take(executor *x, size_t bytes) {
+static void *host_copy_alloc(executor *x, size_t bytes) {
     void *p = NULL;
     if (gn_account_charge(x->host, bytes, NULL) != GN_OK) return NULL;
     if (cu.cuMemHostAlloc(&p, bytes, 1) == 0) return p;
@@ -8368,37 +8449,37 @@ static void *away_take(executor *x, size_t bytes) {
     return NULL;
 }
 
-static void away_give(executor *x, void *p, size_t bytes) {
+static void host_copy_free(executor *x, void *p, size_t bytes) {
     cu.cuMemFreeHost(p);
     gn_account_give(x->host, bytes);
 }
 
 /* Moves one slot to pinned memory. False when none may go. */
 static bool evict_one(executor *x) {
-    slot *v = NULL;
+    slot *victim = NULL;
     for (size_t i = 0; i < x->n_slots && x->evicts; i++) {
         slot *s = &x->slots[i];
         if (!s->kind || s->out || s->used == x->clock || !s->bytes) continue;
-        if (!v || slot_class(s) < slot_class(v) || (slot_class(s) == slot_class(v) && s->used < v->used)) v = s;
+        if (!victim || slot_class(s) < slot_class(victim) || (slot_class(s) == slot_class(victim) && s->used < victim->used)) victim = s;
     }
-    if (!v) return false;
-    bool copied = v->away && v->kind == GN_LEAF_WEIGHT;
-    void *p = v->away;
-    if (!x->device->compile_only && !p) p = away_take(x, v->bytes);
-    if (!p && !v->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
-    bool saves = p && !copied, ok = slot_await(x, v, NULL) == GN_OK;
-    if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, v->mem, v->bytes, x->stream) == 0;
+    if (!victim) return false;
+    bool copied = victim->away && victim->kind == GN_LEAF_WEIGHT;
+    void *p = victim->away;
+    if (!x->device->compile_only && !p) p = host_copy_alloc(x, victim->bytes);
+    if (!p && !victim->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
+    bool saves = p && !copied, ok = slot_await(x, victim, NULL) == GN_OK;
+    if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, victim->mem, victim->bytes, x->stream) == 0;
     if (!ok) {
-        if (p && !v->away) away_give(x, p, v->bytes);
+        if (p && !victim->away) host_copy_free(x, p, victim->bytes);
         return false;
     }
-    v->away = (char *)p;
-    v->saving = saves;
-    give(x, v->mem, v->bytes);
-    v->mem = 0;
-    v->out = true;
+    victim->away = (char *)p;
+    victim->saving = saves;
+    device_free(x, victim->mem, victim->bytes);
+    victim->mem = 0;
+    victim->out = true;
     x->stats->evictions++;
-    x->stats->evicted_bytes += v->bytes;
+    x->stats->evicted_bytes += victim->bytes;
     return true;
 }
 
@@ -8416,14 +8497,14 @@ static gn_result slot_copy_back(executor *x, slot *s, gn_fault *f) {
 /* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. A slot that cannot come
    back stays where it is. */
 static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
-    gn_result r = take_on(x, s->bytes, x->copies, &s->mem, f);
+    gn_result r = device_alloc_on(x, s->bytes, x->copies, &s->mem, f);
     if (r == GN_OK && !x->device->compile_only) {
         r = slot_copy_back(x, s, f);
         if (r != GN_OK) {
             if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
             if (s->here) cu.cuEventDestroy(s->here);
             s->here = NULL;
-            give(x, s->mem, s->bytes);
+            device_free(x, s->mem, s->bytes);
             s->mem = 0;
         }
     }
@@ -8440,12 +8521,12 @@ static void slot_free(executor *x, slot *s) {
         if (!is_dead(x)) cu.cuStreamSynchronize(x->copies);
         cu.cuEventDestroy(s->here);
     }
-    if (!s->out) give(x, s->mem, s->bytes);
+    if (!s->out) device_free(x, s->mem, s->bytes);
     if (s->away && is_dead(x)) gn_account_give(x->host, s->bytes);
     if (s->away && !is_dead(x)) {
         cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
-        away_give(x, s->away, s->bytes);
+        host_copy_free(x, s->away, s->bytes);
     }
     memset(s, 0, sizeof *s);
 }
@@ -8475,7 +8556,7 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__cu_ptr mem;
     x->clock++;
     gn__cu_handle stream = d->host ? x->uploads : x->stream;
-    if ((r = take_on(x, bytes, stream, &mem, f)) != GN_OK) return r;
+    if ((r = device_alloc_on(x, bytes, stream, &mem, f)) != GN_OK) return r;
     *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
     r = slot_fill(x, mem, d->host, bytes, stream, f);
@@ -8493,7 +8574,7 @@ static gn_result exec_slot_drop(void *self, uint32_t at, uint32_t gen) {
     return GN_OK;
 }
 
-static size_t value_room(const value *v) { return room(v->bytes) + (v->checked ? 256 : 0); }
+static size_t value_size(const value *v) { return align_up(v->bytes) + (v->checked ? 256 : 0); }
 
 static value *value_find(executor *x, uint64_t id) {
     size_t lo = 0, hi = x->n_values;
@@ -8516,7 +8597,7 @@ static void exec_values_release(void *self, uint64_t below) {
     size_t n = 0;
     enter(x, NULL);
     if (x->n_values && x->values[0].id < below) values_stay(x);
-    for (; n < x->n_values && x->values[n].id < below; n++) give(x, x->values[n].mem, value_room(&x->values[n]));
+    for (; n < x->n_values && x->values[n].id < below; n++) device_free(x, x->values[n].mem, value_size(&x->values[n]));
     if (n) memmove(x->values, x->values + n, (x->n_values - n) * sizeof *x->values);
     x->n_values -= n;
 }
@@ -8526,7 +8607,7 @@ static void values_drop(executor *x, uint64_t ticket) {
     size_t kept = 0;
     values_stay(x);
     for (size_t i = 0; i < x->n_values; i++) {
-        if (x->values[i].run == ticket) give(x, x->values[i].mem, value_room(&x->values[i]));
+        if (x->values[i].run == ticket) device_free(x, x->values[i].mem, value_size(&x->values[i]));
         else x->values[kept++] = x->values[i];
     }
     x->n_values = kept;
@@ -8581,7 +8662,8 @@ static void exec_host_free(void *self, void *p) {
     cu.cuMemFreeHost(p);
 }
 
-/* >>run =========================================================================================== */
+/* >>run ==============================================================================================
+ * Plans and their runs; measuring; values of other GPUs. */
 
 static _Thread_local struct { executor *x; plan *p; } latest;   /* the plan that this thread submitted last, for gn_cuda_launch_again */
 
@@ -8589,7 +8671,7 @@ static _Thread_local struct { executor *x; plan *p; } latest;   /* the plan that
 static void emit_free(emit *e) {
     for (size_t i = 0; i < e->n_launches; i++) {
         blas_free(e->launches[i].blas);
-        kernel_give(e->device, e->launches[i].kernel);
+        kernel_release(e->device, e->launches[i].kernel);
     }
     gn_free(e->launches);
     gn_free(e->params);
@@ -8610,7 +8692,7 @@ static void exec_plan_destroy(void *self, void *handle) {
         gn_free(p->captured[i].bound);
     }
     for (uint32_t u = 0; p->fresh && p->part && u < p->part->n_updates; u++)
-        if (p->fresh[u]) give(x, p->fresh[u], node_bytes(p->part, p->part->updates[u].node));
+        if (p->fresh[u]) device_free(x, p->fresh[u], node_bytes(p->part, p->part->updates[u].node));
     gn_free(p->fresh);
     for (size_t i = 0; p->emit.fusions && i < p->layout.n_steps; i++) gn_free(p->emit.fusions[i].written);
     gn_layout_deinit(&p->layout);
@@ -8625,7 +8707,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->out_at);
     gn_free(p->near_at);
     gn_free(p->own_at);
-    gn_free(p->leave_at);
+    gn_free(p->download_at);
     gn_free(p->base);
     gn_free(p);
 }
@@ -8656,12 +8738,12 @@ static size_t plan_gathers(plan *p, emit *e, const slots_written *written) {
     const gn_part *part = p->part;
     size_t bytes = 0;
     for (uint32_t i = 0; i < part->n_outs && !gn_flag_get(e->cancel); i++) {
-        const gn_view *v = view_of(e, part->outs[i]);
+        const gn_view *view = view_of(e, part->outs[i]);
         p->out_at[i] = SIZE_MAX;
-        if ((gn_view_is_dense(v) && !is_overwritten(written, &part->nodes[p->layout.lay[part->outs[i]].base])) || !gn_view_count(v)) continue;
+        if ((gn_view_is_dense(view) && !is_overwritten(written, &part->nodes[p->layout.lay[part->outs[i]].base])) || !gn_view_count(view)) continue;
         p->out_at[i] = bytes;
-        bytes = gn_size_add(bytes, room(node_bytes(part, part->outs[i])));
-        emit_copy_views(e, "gather_view", gn_view_dense(v->dtype, v->rank, v->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *v, at_node(e, part->outs[i], 0));
+        bytes = gn_size_add(bytes, align_up(node_bytes(part, part->outs[i])));
+        emit_copy_views(e, "gather_view", gn_view_dense(view->dtype, view->rank, view->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *view, at_node(e, part->outs[i], 0));
     }
     return bytes;
 }
@@ -8679,10 +8761,10 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         if (p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
         param to = { PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] };
         if (p->exchanges) to = (param){ PARAM_NODE, part->n_nodes + u, 0 };
-        else *own_bytes = gn_size_add(*own_bytes, room(node_bytes(part, part->updates[u].node)));
+        else *own_bytes = gn_size_add(*own_bytes, align_up(node_bytes(part, part->updates[u].node)));
         if (p->layout.update_how[u] != GN_UPDATE_COPY) continue;
-        const gn_view *v = view_of(e, part->updates[u].node);
-        emit_copy_views(e, "new_version", gn_view_dense(v->dtype, v->rank, v->dims), to, *v, at_node(e, part->updates[u].node, 0));
+        const gn_view *view = view_of(e, part->updates[u].node);
+        emit_copy_views(e, "new_version", gn_view_dense(view->dtype, view->rank, view->dims), to, *view, at_node(e, part->updates[u].node, 0));
     }
     emit_undo(e);
     for (uint32_t u = 0; u < part->n_updates && !p->exchanges && !gn_flag_get(e->cancel); u++)
@@ -8705,19 +8787,19 @@ enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384, NEAR_MOST = NEAR_BYTES / 256 };
 
 /* Small results lie behind the error words. */
 static size_t plan_near(plan *p) {
-    struct { uint32_t base; size_t at; } taken[NEAR_MOST];
+    struct { uint32_t base; size_t at; } placed[NEAR_MOST];
     size_t near = 0;
     for (uint32_t i = 0, n = 0; i < p->part->n_outs; i++) {
         uint32_t base = p->layout.lay[p->part->outs[i]].base;
-        const gn_lay *a = &p->layout.lay[base];
-        size_t bytes = room((size_t)gn_view_count(&a->view) * types[a->view.dtype].bytes);
+        const gn_lay *lay = &p->layout.lay[base];
+        size_t bytes = align_up((size_t)gn_view_count(&lay->view) * types[lay->view.dtype].bytes);
         p->near_at[i] = SIZE_MAX;
-        if (p->out_at[i] != SIZE_MAX || a->place != GN_PLACE_BLOCK || !bytes || bytes > NEAR_LARGEST) continue;
+        if (p->out_at[i] != SIZE_MAX || lay->place != GN_PLACE_BLOCK || !bytes || bytes > NEAR_LARGEST) continue;
         for (uint32_t k = 0; k < n; k++)
-            if (taken[k].base == base) p->near_at[i] = taken[k].at;
+            if (placed[k].base == base) p->near_at[i] = placed[k].at;
         if (p->near_at[i] != SIZE_MAX || near + bytes > NEAR_BYTES) continue;
-        taken[n].base = base;
-        p->near_at[i] = taken[n++].at = near;
+        placed[n].base = base;
+        p->near_at[i] = placed[n++].at = near;
         near += bytes;
     }
     return near;
@@ -8734,7 +8816,7 @@ static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t
 
 /* What the plan will hold is refused before anything is compiled for it. */
 static gn_result plan_fits(const executor *x, const plan *p, gn_fault *f) {
-    const uint64_t bytes = gn_size_add(p->total, p->lands ? p->args_bytes : 0);
+    const uint64_t bytes = gn_size_add(p->total, p->uploads_aside ? p->args_bytes : 0);
     if (!gn_size_fits(gn_size_add(bytes, bytes / 4))) return gn_fail(f, GN_LIMIT, "this plan needs more memory than can be addressed: realize parts of it one after another");
     gn_result r = bytes > x->block_bytes ? gn_account_charge(x->account, bytes - x->block_bytes, f) : GN_OK;
     if (r == GN_OK && bytes > x->block_bytes) gn_account_give(x->account, bytes - x->block_bytes);       /* taken when it runs */
@@ -8780,16 +8862,16 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     bool none = all_by_value(p);
     for (uint32_t i = 0; i < p->part->n_args && !none; i++) {
         p->arg_at[i] = args;
-        args = gn_size_add(args, room(node_bytes(p->part, p->part->args[i])));
+        args = gn_size_add(args, align_up(node_bytes(p->part, p->part->args[i])));
         if (p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE) data = gn_size_add(data, node_bytes(p->part, p->part->args[i]));
     }
     p->args_bytes = args;
-    p->lands = x->aside && data >= ASIDE_LEAST;
-    p->errors_bytes = room((ERROR_WORDS + (size_t)e->n_flags) * 4);
+    p->uploads_aside = x->aside && data >= ASIDE_LEAST;
+    p->errors_bytes = align_up((ERROR_WORDS + (size_t)e->n_flags) * 4);
     if (p->errors_bytes > ERRORS_LARGEST) return gn_fail(f, GN_LIMIT, "%u appends and sums of this plan are more than the %d that one may have: realize parts of it one after another", e->n_flags, ERRORS_LARGEST / 4);
     p->near_bytes = plan_near(p);
-    const size_t bytes[REGION__COUNT] = { room(e->scratch), room(e->rows), room(e->save), outs, own, p->lands ? 0 : args, p->errors_bytes, p->near_bytes };
-    p->total = room(p->layout.block_bytes);
+    const size_t bytes[REGION__COUNT] = { align_up(e->scratch), align_up(e->rows), align_up(e->save), outs, own, p->uploads_aside ? 0 : args, p->errors_bytes, p->near_bytes };
+    p->total = align_up(p->layout.block_bytes);
     for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total = gn_size_add(p->total, bytes[i]); }
     gn_result r = plan_fits(x, p, f);
     if (r != GN_OK) return r;
@@ -8841,9 +8923,9 @@ static bool plan_arrays(plan *p, const gn_part *part) {
     p->own_at = (size_t *)alloc_zero((part->n_updates + 1) * sizeof *p->own_at);
     p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
-    p->leave_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->leave_at);
+    p->download_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->download_at);
     for (int i = 0; i < CAPTURES; i++) bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
-    return p->words && p->arg_at && p->out_at && p->near_at && p->own_at && p->base && p->fresh && p->leave_at && bound;
+    return p->words && p->arg_at && p->out_at && p->near_at && p->own_at && p->base && p->fresh && p->download_at && bound;
 }
 
 static gn_result plan_fill(executor *x, plan *p, const gn_part *part, gn_fault *f) {
@@ -8936,7 +9018,7 @@ static bool exec_ended(void *self, uint64_t ticket) {
 /* ---- starting a run ---- */
 
 /* A piece of the pinned ring that no run still uses. NULL when there is no memory. */
-static char *stage_take(executor *x, size_t bytes) {
+static char *stage_alloc(executor *x, size_t bytes) {
     bytes = (bytes + 255) & ~(size_t)255;
     if (x->stage_head + bytes > STAGE_BYTES) x->stage_head = 0;
     for (;;) {
@@ -9052,54 +9134,54 @@ static gn_result run_slots(executor *x, plan *p, gn_fault *f) {
 }
 
 /* Where large arguments land: what is not in use makes room for the first area, not for the second. */
-static gn_result run_land(executor *x, plan *p, gn_fault *f) {
-    p->landed = p->lands ? area_take(x, x->landing, &x->next_landing, p->args_bytes, x->uploads) : NULL;
-    if (p->landed || !p->lands) return GN_OK;
-    area *a = p->landed = &x->landing[0];
-    gn_result r = take_on(x, p->args_bytes, x->uploads, &a->mem, f);
-    if (r == GN_OK) a->bytes = p->args_bytes;
-    a->in_use = r == GN_OK;
+static gn_result run_upload_area(executor *x, plan *p, gn_fault *f) {
+    p->upload_area = p->uploads_aside ? area_acquire(x, x->upload_areas, &x->next_upload_area, p->args_bytes, x->uploads) : NULL;
+    if (p->upload_area || !p->uploads_aside) return GN_OK;
+    area *to = p->upload_area = &x->upload_areas[0];
+    gn_result r = device_alloc_on(x, p->args_bytes, x->uploads, &to->mem, f);
+    if (r == GN_OK) to->bytes = p->args_bytes;
+    to->in_use = r == GN_OK;
     return r;
 }
 
 /* Where arguments lie in this run. */
-static gn__cu_ptr args_place(const executor *x, const plan *p) { return p->lands ? p->landed->mem : x->block + p->region[REGION_ARGS]; }
+static gn__cu_ptr args_place(const executor *x, const plan *p) { return p->uploads_aside ? p->upload_area->mem : x->block + p->region[REGION_ARGS]; }
 
 /* Every base's place in device memory. */
 static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
     const gn_part *part = p->part;
-    gn_result landed = run_land(x, p, f);
-    if (landed != GN_OK) return landed;
+    gn_result found = run_upload_area(x, p, f);
+    if (found != GN_OK) return found;
     if (p->total > x->block_bytes) {
         gn__cu_ptr block;
         size_t bytes = p->total + p->total / 4;
-        gn_result r = take(x, bytes, &block, f);
-        if (r != GN_OK) r = take(x, bytes = p->total, &block, f);
+        gn_result r = device_alloc(x, bytes, &block, f);
+        if (r != GN_OK) r = device_alloc(x, bytes = p->total, &block, f);
         if (r != GN_OK && !p->streams && x->evicts) {
             p->streams = true;
             x->clock++;
             run_pin(x, p, GN_LEAF_STATE);
-            r = take(x, bytes, &block, f);
+            r = device_alloc(x, bytes, &block, f);
         }
         if (r != GN_OK) return r;
-        if (x->block_bytes) give(x, x->block, x->block_bytes);
+        if (x->block_bytes) device_free(x, x->block, x->block_bytes);
         x->block = block;
         x->block_bytes = bytes;
         x->block_age++;
     }
     for (uint32_t u = 0; u < part->n_updates && p->exchanges; u++) {
         if (p->fresh[u] || p->layout.update_how[u] == GN_UPDATE_INPLACE) continue;
-        gn_result r = take(x, node_bytes(part, part->updates[u].node), &p->fresh[u], f);
+        gn_result r = device_alloc(x, node_bytes(part, part->updates[u].node), &p->fresh[u], f);
         if (r != GN_OK) return r;
     }
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *n = &part->nodes[i];
-        const gn_lay *a = &p->layout.lay[i];
-        if (a->place == GN_PLACE_ARG) p->base[i] = args_place(x, p) + p->arg_at[n->arg];
-        else if (a->place == GN_PLACE_SLOT) p->base[i] = x->slots[n->slot].mem;
-        else if (a->place == GN_PLACE_BLOCK) p->base[i] = x->block + a->offset;
-        else if (a->place == GN_PLACE_OWN) p->base[i] = p->exchanges ? p->fresh[a->own] : x->block + p->region[REGION_OWN] + p->own_at[a->own];
-        else if (a->place == GN_PLACE_INPLACE) p->base[i] = p->base[a->own];
+        const gn_lay *lay = &p->layout.lay[i];
+        if (lay->place == GN_PLACE_ARG) p->base[i] = args_place(x, p) + p->arg_at[n->arg];
+        else if (lay->place == GN_PLACE_SLOT) p->base[i] = x->slots[n->slot].mem;
+        else if (lay->place == GN_PLACE_BLOCK) p->base[i] = x->block + lay->offset;
+        else if (lay->place == GN_PLACE_OWN) p->base[i] = p->exchanges ? p->fresh[lay->own] : x->block + p->region[REGION_OWN] + p->own_at[lay->own];
+        else if (lay->place == GN_PLACE_INPLACE) p->base[i] = p->base[lay->own];
     }
     for (uint32_t i = 0; i < part->n_nodes && p->moved; i++) {                     /* states are read from the first kernel on */
         gn_result r = part->nodes[i].leaf == GN_LEAF_STATE ? slot_await(x, &x->slots[part->nodes[i].slot], f) : GN_OK;
@@ -9134,15 +9216,15 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
     void *list[PARAMS_MAX];
     int n_maps = 0;
     for (uint32_t i = 0; i < l->n_params; i++) {
-        const param *a = &p->emit.params[l->param + i];
-        if (a->kind == PARAM_ARG) values[i].l = p->words[a->node];
-        else if (a->kind == PARAM_NODE) values[i].p = p->base[a->node] + (gn__cu_ptr)a->offset;
-        else if (a->kind == PARAM_PLAN) values[i].p = x->block + p->region[a->node] + (gn__cu_ptr)a->offset;
-        else if (a->kind == PARAM_WORD) values[i].w = (uint32_t)a->offset;
-        else values[i].l = (uint64_t)a->offset;
+        const param *arg = &p->emit.params[l->param + i];
+        if (arg->kind == PARAM_ARG) values[i].l = p->words[arg->node];
+        else if (arg->kind == PARAM_NODE) values[i].p = p->base[arg->node] + (gn__cu_ptr)arg->offset;
+        else if (arg->kind == PARAM_PLAN) values[i].p = x->block + p->region[arg->node] + (gn__cu_ptr)arg->offset;
+        else if (arg->kind == PARAM_WORD) values[i].w = (uint32_t)arg->offset;
+        else values[i].l = (uint64_t)arg->offset;
         list[i] = &values[i];
-        if (a->kind != PARAM_MAP) continue;
-        const tensor_map *m = &p->emit.maps[a->node];
+        if (arg->kind != PARAM_MAP) continue;
+        const tensor_map *m = &p->emit.maps[arg->node];
         gn_result r = encode_map(x, m, (m->scratch || m->moved ? x->block + p->region[m->moved ? REGION_ROWS : REGION_SCRATCH] : p->base[m->node]) + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
         if (r != GN_OK) return r;
         list[i] = maps[n_maps++].bytes;
@@ -9159,9 +9241,9 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
 }
 
 /* The weight that a parameter shows, or NULL. */
-static slot *param_weight(executor *x, const plan *p, const param *a, uint32_t *out_node) {
-    if (a->kind != PARAM_NODE && a->kind != PARAM_MAP) return NULL;
-    *out_node = a->kind == PARAM_MAP ? p->emit.maps[a->node].node : a->node;
+static slot *param_weight(executor *x, const plan *p, const param *arg, uint32_t *out_node) {
+    if (arg->kind != PARAM_NODE && arg->kind != PARAM_MAP) return NULL;
+    *out_node = arg->kind == PARAM_MAP ? p->emit.maps[arg->node].node : arg->node;
     return *out_node < p->part->n_nodes && p->part->nodes[*out_node].leaf == GN_LEAF_WEIGHT ? &x->slots[p->part->nodes[*out_node].slot] : NULL;
 }
 
@@ -9272,9 +9354,9 @@ static bool has_direct(const plan *p, const gn_arg *args) {
    runs, from when the last run that read this area has ended. */
 static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage, bool direct, bool quiet, gn_fault *f) {
     gn__cu_ptr to = args_place(x, p);
-    gn__cu_handle stream = p->lands ? x->uploads : x->stream;
-    bool staged = p->args_bytes <= STAGE_LARGEST, together = staged && !direct && !p->lands;
-    if (p->lands) DRIVER(x, f, cuStreamWaitEvent(stream, p->landed->empty, 0));
+    gn__cu_handle stream = p->uploads_aside ? x->uploads : x->stream;
+    bool staged = p->args_bytes <= STAGE_LARGEST, together = staged && !direct && !p->uploads_aside;
+    if (p->uploads_aside) DRIVER(x, f, cuStreamWaitEvent(stream, p->upload_area->empty, 0));
     for (uint32_t i = 0; i < p->part->n_args; i++) {
         size_t bytes = node_bytes(p->part, p->part->args[i]);
         if (!bytes || p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE) continue;
@@ -9283,17 +9365,17 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
         x->stats->bytes_to_device += bytes;
         if (!p->args_bytes) continue;
         bool pinned = is_direct(p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
-        uint64_t job = large && p->lands && copiers_ready(x, &x->up) ? copiers_ask(&x->up, to + p->arg_at[i], args[i].host, bytes, NULL) : 0;
+        uint64_t job = large && p->uploads_aside && copiers_ready(x, &x->up) ? copiers_ask(&x->up, to + p->arg_at[i], args[i].host, bytes, NULL) : 0;
         if (staged && !pinned) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
         if (!together && !job) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
-        x->stats->copies_aside += p->lands;
+        x->stats->copies_aside += p->uploads_aside;
         x->stats->copies_waited += large && !job;
     }
     int copied = copiers_wait(&x->up, x->up.asked);
     if (copied != 0) return driver_fail(x, f, copied, "a copy to the GPU");
-    if (p->lands) {
-        DRIVER(x, f, cuEventRecord(p->landed->full, stream));
-        DRIVER(x, f, cuStreamWaitEvent(x->stream, p->landed->full, 0));
+    if (p->uploads_aside) {
+        DRIVER(x, f, cuEventRecord(p->upload_area->full, stream));
+        DRIVER(x, f, cuStreamWaitEvent(x->stream, p->upload_area->full, 0));
     }
     if (together) {
         memset(stage + p->args_bytes, 0, p->errors_bytes);
@@ -9314,24 +9396,24 @@ static gn_result run_arguments(executor *x, plan *p, const gn_arg *args, char *s
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
         if (part->nodes[node].leaf == GN_LEAF_VALUE && !v) return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
         if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
-        if (v && inherits && v->run == inherits) DRIVER(x, f, cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + room(v->bytes), ERROR_WORDS * 4, x->stream));
+        if (v && inherits && v->run == inherits) DRIVER(x, f, cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + align_up(v->bytes), ERROR_WORDS * 4, x->stream));
     }
     return r;
 }
 
 static gn__cu_ptr out_place(const executor *x, const plan *p, uint32_t i) {
-    const gn_lay *a = &p->layout.lay[p->part->outs[i]];
+    const gn_lay *lay = &p->layout.lay[p->part->outs[i]];
     if (p->out_at[i] != SIZE_MAX) return x->block + p->region[REGION_OUTS] + p->out_at[i];
-    return p->base[a->base] + (gn__cu_ptr)a->view.offset;
+    return p->base[lay->base] + (gn__cu_ptr)lay->view.offset;
 }
 
 /* Large results that fill their memory are computed where they are kept. */
 enum { KEPT_IN_PLACE = 1 << 20 };
 
 static bool fills_its_memory(const plan *p, uint32_t i) {
-    const gn_lay *a = &p->layout.lay[p->part->outs[i]];
-    const gn_lay *base = &p->layout.lay[a->base];
-    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !a->view.offset && gn_view_count(&a->view) == gn_view_count(&base->view) && p->near_at[i] == SIZE_MAX;
+    const gn_lay *lay = &p->layout.lay[p->part->outs[i]];
+    const gn_lay *base = &p->layout.lay[lay->base];
+    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !lay->view.offset && gn_view_count(&lay->view) == gn_view_count(&base->view) && p->near_at[i] == SIZE_MAX;
 }
 
 /* Smaller ones too in a plan of one kernel, which is not replayed as a graph. */
@@ -9339,20 +9421,20 @@ static bool keeps_in_place(const plan *p, uint32_t i) { return fills_its_memory(
 
 /* Large results leave from an area, where they are computed when they fill their memory. Without memory for one they leave from where
    they are, and the next run waits. */
-static gn_result run_leave(executor *x, plan *p, const gn_out *outs, gn_fault *f) {
+static gn_result run_download_area(executor *x, plan *p, const gn_out *outs, gn_fault *f) {
     size_t bytes = 0;
-    p->leaves = NULL;
+    p->download_area = NULL;
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
-        p->leave_at[i] = SIZE_MAX;
+        p->download_at[i] = SIZE_MAX;
         if (!x->aside || !outs[i].host || outs[i].bytes < ASIDE_LEAST) continue;
-        p->leave_at[i] = bytes;
-        bytes = gn_size_add(bytes, room(outs[i].bytes));
+        p->download_at[i] = bytes;
+        bytes = gn_size_add(bytes, align_up(outs[i].bytes));
     }
-    if (!bytes || !(p->leaves = area_take(x, x->leaving, &x->next_leaving, bytes, x->stream))) return GN_OK;
-    DRIVER(x, f, cuStreamWaitEvent(x->stream, p->leaves->empty, 0));
+    if (!bytes || !(p->download_area = area_acquire(x, x->download_areas, &x->next_download_area, bytes, x->stream))) return GN_OK;
+    DRIVER(x, f, cuStreamWaitEvent(x->stream, p->download_area->empty, 0));
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         uint32_t base = p->layout.lay[p->part->outs[i]].base;
-        if (p->leave_at[i] != SIZE_MAX && fills_its_memory(p, i) && p->base[base] == x->block + p->layout.lay[base].offset) p->base[base] = p->leaves->mem + p->leave_at[i];
+        if (p->download_at[i] != SIZE_MAX && fills_its_memory(p, i) && p->base[base] == x->block + p->layout.lay[base].offset) p->base[base] = p->download_area->mem + p->download_at[i];
     }
     return GN_OK;
 }
@@ -9364,7 +9446,7 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *n
         if (!outs[i].keep) continue;
         value v = { outs[i].keep, now->ticket, (gn_dtype)p->part->nodes[node].dtype, node_shape(p->part, node), 0, node_bytes(p->part, node), false, p->emit.faults || now->inherits };
         if (!grow(&x->values, x->n_values, &x->cap_values, sizeof v)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
-        gn_result r = take(x, value_room(&v), &v.mem, f);
+        gn_result r = device_alloc(x, value_size(&v), &v.mem, f);
         if (r != GN_OK) return r;
         v.in_place = keeps_in_place(p, i) && p->base[base] == x->block + p->layout.lay[base].offset;
         if (v.in_place) { p->base[base] = v.mem; *out_moves = true; }
@@ -9375,19 +9457,19 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *n
 
 /* True: copiers bring a result from its area to plain memory. */
 static bool run_copies(executor *x, const plan *p, const gn_out *o, gn__cu_ptr from, run *r) {
-    uint64_t job = copiers_ready(x, &x->down) ? copiers_ask(&x->down, from, o->host, o->bytes, p->leaves->full) : 0;
-    if (job) r->copied = p->leaves->copied = job;
+    uint64_t job = copiers_ready(x, &x->down) ? copiers_ask(&x->down, from, o->host, o->bytes, p->download_area->full) : 0;
+    if (job) r->copied = p->download_area->copied = job;
     return job != 0;
 }
 
 /* One result's way to the host: small ones through the run's pinned memory, pinned ones directly, large others by copiers or, without an
    area or copiers, by the driver's own staging, for which this waits. *at: what is taken of the run's staging memory. */
 static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint32_t i, run *r, size_t *at, gn_fault *f) {
-    bool leaves = p->leaves && p->leave_at[i] != SIZE_MAX;
-    gn__cu_ptr from = leaves ? p->leaves->mem + p->leave_at[i] : out_place(x, p, i);
-    gn__cu_handle stream = leaves ? x->downloads : x->stream;
+    bool aside = p->download_area && p->download_at[i] != SIZE_MAX;
+    gn__cu_ptr from = aside ? p->download_area->mem + p->download_at[i] : out_place(x, p, i);
+    gn__cu_handle stream = aside ? x->downloads : x->stream;
     x->stats->bytes_to_host += o->bytes;
-    x->stats->copies_aside += leaves;
+    x->stats->copies_aside += aside;
     if (p->near_at[i] != SIZE_MAX) {
         r->outs[r->n_outs++] = (pending_out){ o->host, p->errors_bytes + p->near_at[i] + (size_t)p->layout.lay[p->part->outs[i]].view.offset, o->bytes };
         return GN_OK;
@@ -9395,7 +9477,7 @@ static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint3
     *at = (*at + 63) & ~(size_t)63;
     bool direct = o->bytes > 65536 && is_pinned(o->host);
     if (direct || *at + o->bytes > r->stage_bytes) {
-        if (!direct && leaves && run_copies(x, p, o, from, r)) return GN_OK;
+        if (!direct && aside && run_copies(x, p, o, from, r)) return GN_OK;
         DRIVER(x, f, cuMemcpyDtoHAsync(o->host, from, o->bytes, stream));
         x->stats->copies_waited += !direct;
         return GN_OK;
@@ -9414,15 +9496,15 @@ static gn_result run_downloads(executor *x, const plan *p, const gn_out *outs, r
     size_t from = quiet ? p->errors_bytes : 0, to = near ? at : quiet ? from : ERROR_WORDS * 4;
     memset(r->stage, 0, ERROR_WORDS * 4);
     if (from < to) DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + from, x->block + p->region[REGION_ERRORS] + from, to - from, x->stream));
-    if (p->leaves) {
-        DRIVER(x, f, cuEventRecord(p->leaves->full, x->stream));
-        DRIVER(x, f, cuStreamWaitEvent(x->downloads, p->leaves->full, 0));
+    if (p->download_area) {
+        DRIVER(x, f, cuEventRecord(p->download_area->full, x->stream));
+        DRIVER(x, f, cuStreamWaitEvent(x->downloads, p->download_area->full, 0));
     }
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         gn_result e = outs[i].host && outs[i].bytes ? run_download(x, p, &outs[i], i, r, &at, f) : GN_OK;
         if (e != GN_OK) return e;
     }
-    if (p->leaves) DRIVER(x, f, cuEventRecord(p->leaves->empty, x->downloads));
+    if (p->download_area) DRIVER(x, f, cuEventRecord(p->download_area->empty, x->downloads));
     return GN_OK;
 }
 
@@ -9431,12 +9513,12 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         const value *v = outs[i].keep ? value_find(x, outs[i].keep) : NULL;
         r->keeps = r->keeps || v;
-        if (v && v->checked) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem + room(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
+        if (v && v->checked) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem + align_up(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
         if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
-        gn__cu_ptr place = p->leaves && p->leave_at[i] != SIZE_MAX ? p->leaves->mem + p->leave_at[i] : 0;
+        gn__cu_ptr place = p->download_area && p->download_at[i] != SIZE_MAX ? p->download_area->mem + p->download_at[i] : 0;
         if (place && place != out_place(x, p, i)) DRIVER(x, f, cuMemcpyDtoDAsync(place, out_place(x, p, i), outs[i].bytes, x->stream));
     }
-    if (p->lands) DRIVER(x, f, cuEventRecord(p->landed->empty, x->stream));
+    if (p->uploads_aside) DRIVER(x, f, cuEventRecord(p->upload_area->empty, x->stream));
     return run_downloads(x, p, outs, r, f);
 }
 
@@ -9463,9 +9545,9 @@ static size_t staged_bytes(const plan *p, const gn_out *outs) {
 }
 
 static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_out *outs, run *r, gn_fault *f) {
-    size_t up = p->args_bytes <= STAGE_LARGEST ? room(p->args_bytes + p->errors_bytes) : 0;
+    size_t up = p->args_bytes <= STAGE_LARGEST ? align_up(p->args_bytes + p->errors_bytes) : 0;
     r->stage_bytes = staged_bytes(p, outs);
-    char *stage = stage_take(x, r->stage_bytes + up);
+    char *stage = stage_alloc(x, r->stage_bytes + up);
     r->stage = stage;
     r->outs = (pending_out *)gn_alloc((p->part->n_outs + 1) * sizeof *r->outs);
     if (!r->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
@@ -9473,15 +9555,15 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     bool moves = false, direct = has_direct(p, args);
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
-    if (e == GN_OK) e = run_leave(x, p, outs, f);
-    if (e == GN_OK) e = run_arguments(x, p, args, stage + (room(r->stage_bytes + up) - up), direct, r->inherits, f);
-    int copied = p->leaves ? copiers_wait(&x->down, p->leaves->copied) : 0;       /* what lay in this area before */
+    if (e == GN_OK) e = run_download_area(x, p, outs, f);
+    if (e == GN_OK) e = run_arguments(x, p, args, stage + (align_up(r->stage_bytes + up) - up), direct, r->inherits, f);
+    int copied = p->download_area ? copiers_wait(&x->down, p->download_area->copied) : 0;       /* what lay in this area before */
     if (e == GN_OK && copied != 0) e = driver_fail(x, f, copied, "a copy from the GPU");
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
     if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
-    r->stage_bytes = room(r->stage_bytes + up);
-    if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, p->leaves ? x->downloads : x->stream));
+    r->stage_bytes = align_up(r->stage_bytes + up);
+    if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, p->download_area ? x->downloads : x->stream));
     if (e == GN_OK && direct) DRIVER(x, f, cuEventSynchronize(x->uploaded));
     return e;
 }
@@ -9578,19 +9660,19 @@ typedef struct trial { emit e; choice choice; double us[ROUNDS]; int n, repeats;
 typedef struct candidate { product_key key; uint32_t node; const gn_kernel_step *tail; trial trials[TRIALS]; int n; bool by_blas, by_model; choice best; } candidate;
 
 /* Generates the product of a candidate as `choice` says; dropped when it is not possible, or as another trial is. */
-static void trial_add(const plan *p, candidate *s, choice c) {
-    if (s->n == TRIALS) return;
-    trial *t = &s->trials[s->n];
+static void trial_add(const plan *p, candidate *tried, choice c) {
+    if (tried->n == TRIALS) return;
+    trial *t = &tried->trials[tried->n];
     memset(t, 0, sizeof *t);
     t->choice = c;
-    t->e = (emit){ .device = p->emit.device, .part = p->emit.part, .layout = p->emit.layout, .fusions = p->emit.fusions, .inlined = p->emit.inlined, .tail = s->tail, .given = &t->choice };
-    emit_product(&t->e, s->node);
+    t->e = (emit){ .device = p->emit.device, .part = p->emit.part, .layout = p->emit.layout, .fusions = p->emit.fusions, .inlined = p->emit.inlined, .tail = tried->tail, .given = &t->choice };
+    emit_product(&t->e, tried->node);
     t->choice.mark = t->e.mark;
     t->e.given = NULL;
     bool again = t->e.failed || t->e.faults;
-    for (int i = 0; i < s->n; i++) again = again || (s->trials[i].choice.kind == c.kind && s->trials[i].choice.mark == t->choice.mark);
+    for (int i = 0; i < tried->n; i++) again = again || (tried->trials[i].choice.kind == c.kind && tried->trials[i].choice.mark == t->choice.mark);
     if (again) emit_free(&t->e);
-    else s->n++;
+    else tried->n++;
 }
 
 /* Products of the plan that are worth it and not decided: their number. */
@@ -9599,19 +9681,19 @@ static int candidates_find(const plan *p, candidate *all) {
     choice c;
     int n = 0;
     for (size_t i = 0; i < p->layout.n_steps && n < SHAPES_A_PLAN; i++) {
-        const gn_kernel_step *s = &p->layout.steps[i];
-        if (s->n_instrs || e->fusions[i].inside || e->fusions[i].product || !(node_is(e, s->node, GN_OP_MATMUL) || node_is(e, s->node, GN_OP_LINEAR))) continue;
+        const gn_kernel_step *step = &p->layout.steps[i];
+        if (step->n_instrs || e->fusions[i].inside || e->fusions[i].product || !(node_is(e, step->node, GN_OP_MATMUL) || node_is(e, step->node, GN_OP_LINEAR))) continue;
         emit at = *e;
         at.tail = tail_of(e, i);
-        matmul x = matmul_of(&at, s->node);
-        if (!matmul_is_measured(&at, &x)) continue;
-        product_key key = key_of(&at, &x);
+        matmul mm = matmul_of(&at, step->node);
+        if (!matmul_is_measured(&at, &mm)) continue;
+        product_key key = key_of(&at, &mm);
         bool known = emit_choice(&at, &key, &c);
         for (int k = 0; k < n; k++) known = known || memcmp(&all[k].key, &key, sizeof key) == 0;
         if (known) continue;
         all[n].key = key;
-        all[n].node = s->node;
-        all[n].by_blas = 2. * (double)key.m * (double)key.n * (double)key.k * (double)key.batches >= e->device->choices.least_blas[is_plain(x.d)];
+        all[n].node = step->node;
+        all[n].by_blas = 2. * (double)key.m * (double)key.n * (double)key.k * (double)key.batches >= e->device->choices.least_blas[is_plain(mm.d)];
         all[n].by_model = !all[n].by_blas && choices_alike(&e->device->choices, key) >= SHAPES_ALIKE;
         all[n++].tail = at.tail;
     }
@@ -9619,15 +9701,15 @@ static int candidates_find(const plan *p, candidate *all) {
 }
 
 static size_t base_bytes(const plan *p, uint32_t node) {
-    const gn_view *v = &p->layout.lay[node].view;
-    return room((size_t)gn_view_count(v) * types[v->dtype].bytes);
+    const gn_view *view = &p->layout.lay[node].view;
+    return align_up((size_t)gn_view_count(view) * types[view->dtype].bytes);
 }
 
 /* A place for all that the trials read and write: base[node] = 1 + offset. Bytes in all; scratch memory lies last. */
-static size_t candidate_place(const plan *p, candidate *s, gn__cu_ptr *base, size_t *out_scratch) {
+static size_t candidate_place(const plan *p, candidate *tried, gn__cu_ptr *base, size_t *out_scratch) {
     size_t total = 0, scratch = 0;
-    for (int i = 0; i < s->n; i++) {
-        const emit *e = &s->trials[i].e;
+    for (int i = 0; i < tried->n; i++) {
+        const emit *e = &tried->trials[i].e;
         if (e->scratch > scratch) scratch = e->scratch;
         for (size_t k = 0; k < e->n_params + e->n_maps; k++) {
             uint32_t node = k >= e->n_params ? e->maps[k - e->n_params].node : e->params[k].kind == PARAM_NODE ? e->params[k].node : UINT32_MAX;
@@ -9637,34 +9719,34 @@ static size_t candidate_place(const plan *p, candidate *s, gn__cu_ptr *base, siz
         }
     }
     *out_scratch = total;
-    return total + room(scratch);
+    return total + align_up(scratch);
 }
 
 /* Numbers of ±0.5 to ±1, drawn anew for each word; of other dtypes zeros. */
 static gn_result candidate_fill(executor *x, const plan *p, const gn__cu_ptr *base, const kernel *fill) {
     for (uint32_t i = 0; i < p->part->n_nodes; i++) {
-        gn_dtype d = p->layout.lay[i].view.dtype;
-        uint32_t kept = d == GN_F32 ? 0x807fffffu : d == GN_BF16 ? 0x807f807fu : 0x83ff83ffu, set = d == GN_F32 ? 0x3f000000u : d == GN_BF16 ? 0x3f003f00u : 0x38003800u;
+        gn_dtype dtype = p->layout.lay[i].view.dtype;
+        uint32_t kept = dtype == GN_F32 ? 0x807fffffu : dtype == GN_BF16 ? 0x807f807fu : 0x83ff83ffu, set = dtype == GN_F32 ? 0x3f000000u : dtype == GN_BF16 ? 0x3f003f00u : 0x38003800u;
         gn__cu_ptr at = base[i];
         uint64_t words = base_bytes(p, i) / 4;
         void *params[4] = { &at, &words, &kept, &set };
         if (!base[i]) continue;
         unsigned blocks = words / 1024 < FILL_BLOCKS ? (unsigned)(words / 1024) + 1 : FILL_BLOCKS;
-        if (d == GN_F32 || d == GN_BF16 || d == GN_F16) DRIVER(x, NULL, cuLaunchKernel(fill->function, blocks, 1, 1, 256, 1, 1, 0, x->stream, params, NULL));
+        if (dtype == GN_F32 || dtype == GN_BF16 || dtype == GN_F16) DRIVER(x, NULL, cuLaunchKernel(fill->function, blocks, 1, 1, 256, 1, 1, 0, x->stream, params, NULL));
         else DRIVER(x, NULL, cuMemsetD8Async(at, 0, words * 4, x->stream));
     }
     return GN_OK;
 }
 
 /* Microseconds of one run of a trial, the mean of its repeats; below 0: it does not run. */
-static double trial_time(executor *x, plan *q, trial *t, const gn__cu_handle events[2]) {
+static double trial_time(executor *x, plan *probe, trial *t, const gn__cu_handle events[2]) {
     float ms = 0;
     gn_fault f = { 0 };
     gn_result r = GN_OK;
-    q->emit = t->e;
+    probe->emit = t->e;
     for (int i = t->repeats > 1 ? -1 : 0; i < t->repeats; i++) {        /* a run before the first event, so that the GPU does not wait for the host */
         if (!i && cu.cuEventRecord(events[0], x->stream) != 0) r = GN_INTERNAL;
-        for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, q, &t->e.launches[l], &f);
+        for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, probe, &t->e.launches[l], &f);
     }
     int waited = cu.cuEventRecord(events[1], x->stream) ? 1 : cu.cuEventSynchronize(events[1]);
     if (waited != 0) driver_fail(x, NULL, waited, "cuEventSynchronize");
@@ -9676,39 +9758,39 @@ static double trial_time(executor *x, plan *q, trial *t, const gn__cu_handle eve
 enum { COMPARED_BYTES = 4 << 20 };   /* of a result's begin and of its end: tiles alike lie between */
 
 /* The bytes of the result that a trial has left, begin and end. False: they cannot be had. */
-static bool trial_result(executor *x, const plan *q, const candidate *s, char *out, size_t *out_bytes) {
-    uint32_t node = s->tail ? s->tail->node : s->node;
-    const gn_view *v = &q->layout.lay[node].view;
-    size_t bytes = (size_t)gn_view_count(v) * types[v->dtype].bytes, half = bytes < 2 * COMPARED_BYTES ? bytes : COMPARED_BYTES;
-    gn__cu_ptr at = q->base[q->layout.lay[node].base];
+static bool trial_result(executor *x, const plan *probe, const candidate *tried, char *out, size_t *out_bytes) {
+    uint32_t node = tried->tail ? tried->tail->node : tried->node;
+    const gn_view *view = &probe->layout.lay[node].view;
+    size_t bytes = (size_t)gn_view_count(view) * types[view->dtype].bytes, half = bytes < 2 * COMPARED_BYTES ? bytes : COMPARED_BYTES;
+    gn__cu_ptr at = probe->base[probe->layout.lay[node].base];
     *out_bytes = half == bytes ? bytes : 2 * half;
-    if (!at || cu.cuMemcpyDtoHAsync(out, at + (gn__cu_ptr)v->offset, half, x->stream) != 0) return false;
-    if (half < bytes && cu.cuMemcpyDtoHAsync(out + half, at + (gn__cu_ptr)v->offset + bytes - half, half, x->stream) != 0) return false;
+    if (!at || cu.cuMemcpyDtoHAsync(out, at + (gn__cu_ptr)view->offset, half, x->stream) != 0) return false;
+    if (half < bytes && cu.cuMemcpyDtoHAsync(out + half, at + (gn__cu_ptr)view->offset + bytes - half, half, x->stream) != 0) return false;
     return cu.cuStreamSynchronize(x->stream) == 0;
 }
 
 /* A choice may make a product faster, and no other bits: trials that give others than the model's kernel are out. Large numbers of sums of drawn numbers tell any two orders apart. */
-static void trial_compare(executor *x, const plan *q, candidate *s, trial *t, char *model, char *own) {
+static void trial_compare(executor *x, const plan *probe, candidate *tried, trial *t, char *model, char *own) {
     size_t bytes = 0;
     if (t->out || x->lost) return;
-    if (t == s->trials) { t->out = !trial_result(x, q, s, model, &bytes); return; }
+    if (t == tried->trials) { t->out = !trial_result(x, probe, tried, model, &bytes); return; }
     if (all_by_blas()) return;
-    t->other_bits = !trial_result(x, q, s, own, &bytes) || memcmp(model, own, bytes) != 0;
+    t->other_bits = !trial_result(x, probe, tried, own, &bytes) || memcmp(model, own, bytes) != 0;
     t->out = t->other_bits;
 }
 
 /* Times all trials in turn, round by round, so that what else the GPU does meets all alike. The first round warms up, the second is always run. */
-static void candidate_time(executor *x, plan *q, candidate *s, const gn__cu_handle events[2], char *results) {
+static void candidate_time(executor *x, plan *probe, candidate *tried, const gn__cu_handle events[2], char *results) {
     double spent = 0;
     for (int r = 0; r <= ROUNDS && (r < 2 || spent < SHAPE_US) && !x->lost; r++) {
-        for (int i = 0; i < s->n && !x->lost && !s->trials[0].out; i++) {
-            trial *t = &s->trials[i];
+        for (int i = 0; i < tried->n && !x->lost && !tried->trials[0].out; i++) {
+            trial *t = &tried->trials[i];
             for (size_t l = 0; l < t->e.n_launches; l++) t->out = t->out || (!t->e.launches[l].blas && !t->e.launches[l].kernel->function);
             if (t->out) continue;
             if (!r) t->repeats = 1;
-            double us = trial_time(x, q, t, events);
+            double us = trial_time(x, probe, t, events);
             t->out = us < 0;
-            if (!r) trial_compare(x, q, s, t, results, results + 2 * COMPARED_BYTES);
+            if (!r) trial_compare(x, probe, tried, t, results, results + 2 * COMPARED_BYTES);
             spent += us * t->repeats;
             if (r) t->us[t->n++] = us;
             else t->repeats = us > ROUND_US ? 1 : 1 + ROUND_US / (16 + (int)us);
@@ -9727,35 +9809,35 @@ static double trial_median(const trial *t) {
     return t->out || !t->n ? 1e300 : us[t->n / 2];
 }
 
-static void candidate_choose(executor *x, candidate *s) {
+static void candidate_choose(executor *x, candidate *tried) {
     static const char *const names[] = { "model", "own", "cuBLASLt" };
-    const trial *best = &s->trials[0];
+    const trial *best = &tried->trials[0];
     char line[400];
-    int n = snprintf(line, sizeof line, "product %lldx%lldx%lld", (long long)s->key.m, (long long)s->key.n, (long long)s->key.k);
-    for (int i = 0; i < s->n; i++) {
-        double us = trial_median(&s->trials[i]);
-        if (us < clearly_less * trial_median(&s->trials[0]) && us < trial_median(best)) best = &s->trials[i];
-        n += snprintf(line + n, sizeof line - (size_t)n, us < 1e299 ? " %s %u: %.1f us" : s->trials[i].other_bits ? " %s %u: other bits" : " %s %u: fails", names[s->trials[i].choice.kind], s->trials[i].choice.index, us);
+    int n = snprintf(line, sizeof line, "product %lldx%lldx%lld", (long long)tried->key.m, (long long)tried->key.n, (long long)tried->key.k);
+    for (int i = 0; i < tried->n; i++) {
+        double us = trial_median(&tried->trials[i]);
+        if (us < clearly_less * trial_median(&tried->trials[0]) && us < trial_median(best)) best = &tried->trials[i];
+        n += snprintf(line + n, sizeof line - (size_t)n, us < 1e299 ? " %s %u: %.1f us" : tried->trials[i].other_bits ? " %s %u: other bits" : " %s %u: fails", names[tried->trials[i].choice.kind], tried->trials[i].choice.index, us);
     }
-    s->best = best == &s->trials[0] ? (choice){ CHOICE_MODEL, 0, 0 } : best->choice;
-    gn_logf(x->log, x->log_user, GN_LOG_INFO, "cuda:%d: %s; %s %u", x->device->ordinal, line, names[s->best.kind], s->best.index);
+    tried->best = best == &tried->trials[0] ? (choice){ CHOICE_MODEL, 0, 0 } : best->choice;
+    gn_logf(x->log, x->log_user, GN_LOG_INFO, "cuda:%d: %s; %s %u", x->device->ordinal, line, names[tried->best.kind], tried->best.index);
 }
 
 /* Runs the trials of one candidate in memory of their own. What does not run, or has no room, is computed as the model says. */
-static void candidate_measure(executor *x, const plan *p, candidate *s, const kernel *fill, const gn__cu_handle events[2]) {
+static void candidate_measure(executor *x, const plan *p, candidate *tried, const kernel *fill, const gn__cu_handle events[2]) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates + 1, scratch = 0;
     gn__cu_ptr memory = 0, block = x->block, *base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *base);
     char *results = (char *)gn_alloc((size_t)4 * COMPARED_BYTES);
-    size_t bytes = base && results ? candidate_place(p, s, base, &scratch) : 0;
+    size_t bytes = base && results ? candidate_place(p, tried, base, &scratch) : 0;
     bool ok = bytes && bytes < measured_bytes && fill->function && (x->pools ? cu.cuMemAllocAsync(&memory, bytes, x->stream) : cu.cuMemAlloc(&memory, bytes)) == 0;
     if (ok) {
-        plan q = *p;
+        plan probe = *p;
         for (size_t i = 0; i < nodes; i++) base[i] = base[i] ? memory + base[i] - 1 : 0;
-        for (int i = 0; i < REGION__COUNT; i++) q.region[i] = scratch;
-        q.base = base;
-        q.moved = q.streams = false;
+        for (int i = 0; i < REGION__COUNT; i++) probe.region[i] = scratch;
+        probe.base = base;
+        probe.moved = probe.streams = false;
         x->block = memory;
-        if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &q, s, events, results);
+        if (candidate_fill(x, p, base, fill) == GN_OK) candidate_time(x, &probe, tried, events, results);
         x->block = block;
         if (!is_dead(x)) cu.cuStreamSynchronize(x->stream);
         if (x->pools) cu.cuMemFreeAsync(memory, x->stream);
@@ -9763,7 +9845,7 @@ static void candidate_measure(executor *x, const plan *p, candidate *s, const ke
     }
     gn_free(base);
     gn_free(results);
-    candidate_choose(x, s);
+    candidate_choose(x, tried);
 }
 
 static kernel *fill_kernel(struct device *d, emit *e) {
@@ -9783,9 +9865,9 @@ static void candidates_compile(executor *x, const plan *p, candidate *all, int n
     for (int i = 0; i < n; i++)
         for (uint32_t k = 0; !all[i].by_model && (kind == CHOICE_OWN || all[i].by_blas) && k < (kind == CHOICE_OWN ? OWN_TRIALS : TRIALS - OWN_TRIALS); k++) trial_add(p, &all[i], (choice){ kind, k, 0 });
     for (int i = 0; i <= n * TRIALS; i++) {
-        const candidate *s = i < n * TRIALS ? &all[i / TRIALS] : NULL;
-        const emit *e = s ? &s->trials[i % TRIALS].e : more;
-        for (size_t l = 0; (!s || i % TRIALS < s->n) && l < e->n_launches; l++)
+        const candidate *tried = i < n * TRIALS ? &all[i / TRIALS] : NULL;
+        const emit *e = tried ? &tried->trials[i % TRIALS].e : more;
+        for (size_t l = 0; (!tried || i % TRIALS < tried->n) && l < e->n_launches; l++)
             if (grow(&launches, n_launches, &cap, sizeof *launches)) launches[n_launches++] = e->launches[l];
     }
     launches_compile(x, launches, n_launches, NULL, NULL);     /* what does not compile is no candidate */
@@ -9841,12 +9923,12 @@ static bool candidates_store(executor *x, const candidate *all, int n) {
 /* Decides, before a plan's kernels are generated, what computes those of its products that are worth it: the first few by measuring,
    any others as the model says. */
 static void plan_measure(executor *x, plan *p) {
-    choices *t = &x->device->choices;
+    choices *table = &x->device->choices;
     candidate *all;
     uint64_t from = gn_now_us();
-    if (!t->id || all_by_blas() || !(all = (candidate *)alloc_zero(SHAPES_A_PLAN * sizeof *all))) return;
+    if (!table->id || all_by_blas() || !(all = (candidate *)alloc_zero(SHAPES_A_PLAN * sizeof *all))) return;
     if (candidates_find(p, all)) {
-        pthread_mutex_lock(&t->measuring);
+        pthread_mutex_lock(&table->measuring);
         bool open = candidates_store(x, all, 0);                  /* what others have decided until now */
         for (int n, before = 0; open && (n = candidates_find(p, all)) > 0; before += n) {
             int measured = before ? 0 : candidates_measure(x, p, all, n);
@@ -9854,7 +9936,7 @@ static void plan_measure(executor *x, plan *p) {
             if (open) x->stats->products_measured += (uint64_t)measured;
             memset(all, 0, SHAPES_A_PLAN * sizeof *all);
         }
-        pthread_mutex_unlock(&t->measuring);
+        pthread_mutex_unlock(&table->measuring);
         x->stats->measuring_us += gn_now_us() - from;
     }
     gn_free(all);
@@ -9865,7 +9947,7 @@ static void plan_measure(executor *x, plan *p) {
 static bool visits_begin(executor *x, gn_fault *f) {
     if (x->visits) return true;
     if (enter(x, f) != GN_OK) return false;
-    gn__cu_handle *const events[] = { &x->made, &x->roomy, &x->departed };
+    gn__cu_handle *const events[] = { &x->made, &x->allocated, &x->departed };
     for (int i = 0; i < 3; i++)
         if (!*events[i] && cu.cuEventCreate(events[i], 2) != 0) { *events[i] = NULL; return false; }
     if (cu.cuStreamCreate(&x->visits, 1) != 0) x->visits = NULL;
@@ -9878,7 +9960,7 @@ static gn_result value_visit(executor *x, executor *y, const value *v, gn__cu_pt
     if (r != GN_OK) return r;
     DRIVER(y, f, cuEventRecord(y->made, y->stream));
     DRIVER(y, f, cuStreamWaitEvent(y->visits, y->made, 0));
-    DRIVER(y, f, cuStreamWaitEvent(y->visits, x->roomy, 0));
+    DRIVER(y, f, cuStreamWaitEvent(y->visits, x->allocated, 0));
     if (v->bytes) DRIVER(y, f, cuMemcpyPeerAsync(to, x->device->context, v->mem, y->device->context, v->bytes, y->visits));
     y->departs = true;
     DRIVER(y, f, cuEventRecord(y->departed, y->visits));
@@ -9888,18 +9970,18 @@ static gn_result value_visit(executor *x, executor *y, const value *v, gn__cu_pt
 }
 
 /* Memory for it, taken in x's own stream of visits, so that it is there before what runs in x has ended. */
-static gn_result value_room_for(executor *x, const value *v, gn__cu_ptr *out, gn_fault *f) {
+static gn_result value_alloc(executor *x, const value *v, gn__cu_ptr *out, gn_fault *f) {
     if (!grow(&x->values, x->n_values, &x->cap_values, sizeof *x->values)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
-    gn_result r = take_on(x, value_room(v), x->visits, out, f);
+    gn_result r = device_alloc_on(x, value_size(v), x->visits, out, f);
     if (r != GN_OK) return r;
-    int e = cu.cuEventRecord(x->roomy, x->visits);
+    int e = cu.cuEventRecord(x->allocated, x->visits);
     if (e == 0) return GN_OK;
     if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
-    give(x, *out, value_room(v));
+    device_free(x, *out, value_size(v));
     return driver_fail(x, f, e, "cuEventRecord");
 }
 
-static gn_result exec_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+static gn_result exec_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
     executor *x = (executor *)self, *y = (executor *)from;
     value *v = value_find(y, theirs);
     gn_result r = enter(y, f);
@@ -9913,14 +9995,14 @@ static gn_result exec_value_take(void *self, uint64_t id, void *from, uint64_t t
     if (r != GN_OK) return r;
     value mine = { id, 0, v->dtype, v->shape, 0, v->bytes, false, false };
     x->clock++;
-    if ((r = value_room_for(x, &mine, &mine.mem, f)) != GN_OK) return r;
+    if ((r = value_alloc(x, &mine, &mine.mem, f)) != GN_OK) return r;
     r = value_visit(x, y, v, mine.mem, f);
     if (r == GN_OK) { x->values[x->n_values++] = mine; return GN_OK; }
     enter(y, NULL);
     if (!is_dead(y)) cu.cuStreamSynchronize(y->visits);                       /* nothing writes to it any more */
     enter(x, NULL);
     if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
-    give(x, mine.mem, value_room(&mine));
+    device_free(x, mine.mem, value_size(&mine));
     return r;
 }
 
@@ -9983,7 +10065,8 @@ static bool exec_reaches(void *self, void *from, gn_cluster_link *out_link) {
     return true;
 }
 
-/* >>devices ======================================================================================= */
+/* >>devices ==========================================================================================
+ * Finding and opening devices; what a device does in a second; the executor's table. */
 
 static uint32_t exec_lost(void *self, gn_fault *f) {
     const executor *x = (const executor *)self;
@@ -10013,14 +10096,14 @@ static void exec_close(void *self) {
     while (x->n_runs) run_finish(x);
     exec_values_release(x, UINT64_MAX);                    /* above all ids */
     for (size_t i = 0; i < x->n_slots; i++) slot_free(x, &x->slots[i]);
-    if (x->block_bytes) give(x, x->block, x->block_bytes);
-    for (int i = 0; i < 2 * AREAS; i++) area_drop(x, i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS]);
+    if (x->block_bytes) device_free(x, x->block, x->block_bytes);
+    for (int i = 0; i < 2 * AREAS; i++) area_drop(x, i < AREAS ? &x->upload_areas[i] : &x->download_areas[i - AREAS]);
     if (!x->device->compile_only) {
         streams_end(x);
         copiers_end(&x->up);
         copiers_end(&x->down);
         for (int i = 0; i < 2 * AREAS; i++) {
-            const area *a = i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS];
+            const area *a = i < AREAS ? &x->upload_areas[i] : &x->download_areas[i - AREAS];
             if (a->full) cu.cuEventDestroy(a->full);
             if (a->empty) cu.cuEventDestroy(a->empty);
         }
@@ -10029,7 +10112,7 @@ static void exec_close(void *self) {
         for (void *p; (p = pinned_remove(NULL, x)) != NULL;) cu.cuMemFreeHost(p);
         for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
-        gn__cu_handle events[] = { x->main_at, x->uploaded, x->made, x->roomy, x->departed };
+        gn__cu_handle events[] = { x->main_at, x->uploaded, x->made, x->allocated, x->departed };
         for (size_t i = 0; i < sizeof events / sizeof *events; i++) if (events[i]) cu.cuEventDestroy(events[i]);
         if (x->visits) { cu.cuStreamSynchronize(x->visits); cu.cuStreamDestroy(x->visits); }
         if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
@@ -10148,7 +10231,7 @@ static const gn_exec_i exec_table = {
     .rates = exec_rates,
     .ended = exec_ended,
     .reaches = exec_reaches,
-    .value_take = exec_value_take,
+    .value_take = exec_value_import,
     .lost = exec_lost,
 };
 
@@ -10159,6 +10242,7 @@ static void choose_arch(struct device *d) {
     for (int i = 0; i < n; i++)
         if (archs[i] <= d->arch && archs[i] > best) best = archs[i];
     bool own = best == d->arch || n == 0;
+    d->code_hash = hash_of_code();
     snprintf(d->arch_name, sizeof d->arch_name, "%s_%d%s", own ? "sm" : "compute", own ? d->arch : best, own && d->arch == 90 ? "a" : "");
 }
 
@@ -10191,6 +10275,7 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
 
 /* The compile-only device of $GENIE_CUDA_COMPILE_ONLY; without NVRTC it generates. */
 static gn_result device_open_compile_only(struct device *d, const char *arch, gn_fault *f) {
+    d->code_hash = hash_of_code();
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     snprintf(d->name, sizeof d->name, "compile only");
     d->arch = strncmp(arch, "sm_", 3) == 0 ? atoi(arch + 3) : 0;
@@ -10228,7 +10313,7 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     if (x->aside) DRIVER(x, f, cuStreamCreate(&x->uploads, 1));
     if (x->aside) DRIVER(x, f, cuStreamCreate(&x->downloads, 1));
     for (int i = 0; i < 2 * AREAS; i++) {
-        area *a = i < AREAS ? &x->landing[i] : &x->leaving[i - AREAS];
+        area *a = i < AREAS ? &x->upload_areas[i] : &x->download_areas[i - AREAS];
         DRIVER(x, f, cuEventCreate(&a->full, 3));                                  /* copiers sleep until it comes */
         DRIVER(x, f, cuEventCreate(&a->empty, 2));
     }
