@@ -1,40 +1,46 @@
-/* genie_cuda.c: the GPU executor. Kernels are generated from the graph as CUDA C++, compiled by NVRTC and run through the
- * driver; both are found at run time. No NVIDIA header or library is needed to build this file.
+/* genie_cuda.c: the GPU executor. Kernels are generated from the graph as CUDA C++, compiled by NVRTC and run through
+ * the driver; both are found at run time. No NVIDIA header or library is needed to build this file.
  *
  * Devices: "cuda:0", "cuda:1", … Environment:
  *   GENIE_LIBCUDA, GENIE_NVRTC        other places of libcuda.so.1 and libnvrtc.so
- *   GENIE_CUBLASLT                    another place of libcublasLt.so, which computes products where it measured faster; 0: not used
- *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie); not used if it is a
- *                                     link, another user's, or others may write to it
- *   GENIE_CUDA_TUNE=0                 no measuring: kernels of products are chosen by a model, and cuBLASLt computes none of them;
- *                                     N,M: products of N operations and more are measured, those of M and more (else N) with cuBLASLt
- *                                     (as it is 4e9,50e9; in plain f32 0.4e9,10e9);
+ *   GENIE_CUBLASLT                    another place of libcublasLt.so, which computes products where it measured
+ *                                     faster; 0: not used
+ *   GENIE_CACHE                       folder of compiled kernels and of measured choices (else ~/.cache/genie); not
+ *                                     used if it is a link, another user's, or others may write to it
+ *   GENIE_CUDA_TUNE=0                 no measuring: kernels of products are chosen by a model, and cuBLASLt computes
+ *                                     none of them; N,M: products of N operations and more are measured, those of M and
+ *                                     more (else N) with cuBLASLt (as it is 4e9,50e9; in plain f32 0.4e9,10e9);
  *                                     blas: cuBLASLt computes all products that it can, by its own first proposal
  *   GENIE_DUMP_KERNELS=dir            writes the source of every generated kernel
- *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer GN_NO_VALUE
+ *   GENIE_CUDA_COMPILE_ONLY=sm_90     "cuda:0" generates and compiles for that arch and runs nothing: reads answer
+ *                                     GN_NO_VALUE
  *   GENIE_CUDA_GRAPH=0                no replay of captured graphs
  *   GENIE_CUDA_POOL=0                 no stream-ordered memory pool
  *   GENIE_CUDA_TENSOR=0               no tensor cores
  *   GENIE_CUDA_KERNELS=N              so many kernels that no plan holds any more are kept for the next (as it is 8192)
- *   GENIE_CUDA_COMPILE_SECONDS=N      of the compiler that the programs of one client of a server have in an hour (600; 0: no bound)
- *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only from when two clients use one device
- *                                     (some microseconds for each value that a step keeps)
+ *   GENIE_CUDA_COMPILE_SECONDS=N      of the compiler that the programs of one client of a server have in an hour (600;
+ *                                     0: no bound)
+ *   GENIE_CUDA_SCRUB=1                memory is cleared whenever it is taken, not only from when two clients use one
+ *                                     device (some microseconds for each value that a step keeps)
  *   GENIE_CUDA_MEMORY=bytes           at most so much device memory for one executor
  *   GENIE_CUDA_EVICT=0                weights do not move to the host when memory is short
  *   GENIE_CUDA_FUSE=0                 no fusion: each op of the graph is a kernel of its own
  *   GENIE_CUDA_CLUSTER=0              no clusters of blocks
  *   GENIE_CUDA_PEER=0                 values go from one GPU to another by way of the program's memory
- *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside kernels
+ *   GENIE_CUDA_OVERLAP=0              no kernel starts before the one before it has ended, and no copy runs beside
+ *                                     kernels
  *   GENIE_CUDA_WGMMA=0                no kernels for sm_90a alone (tensor cores and memory accelerator)
- *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of mantissa), several times as fast
+ *   GENIE_TF32=1                      f32 matmuls may round their inputs to TF32 (sm_80 and later; 10 bits of
+ *                                     mantissa), several times as fast
  *   GENIE_CUDA_EPILOGUE=0             no loops in the kernels of matmuls
  *
  * Compiled with -DGENIE_TEST, as tests/ link it, the file has switches more. They are for tests alone: one of them
  * makes plans fail.
- *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n; none is measured
+ *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n; none is
+ *                                     measured
  *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks
- *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck, which does
- *                                     not see that the others have met with it
+ *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck,
+ *                                     which does not see that the others have met with it
  *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more
  *   GENIE_CUDA_HASH=0                 all kernels have the same hash: for tests of what finds them
  *
@@ -79,97 +85,114 @@
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
 #define GN__CU_GENERATOR 22
 
-typedef unsigned long long gn__cu_ptr;   /* device memory */
+typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
 
 /* CUlaunchAttribute and CUlaunchConfig. */
 enum { LAUNCH_CLUSTER = 4, LAUNCH_PROGRAMMATIC = 6 };
-typedef struct launch_attribute { int id, pad; unsigned value[16]; } launch_attribute;
-typedef struct launch_config { unsigned grid[3], block[3], shared; gn__cu_handle stream; launch_attribute *attributes; unsigned n_attributes; } launch_config;
+typedef struct launch_attribute {
+    int id, pad;
+    unsigned value[16];
+} launch_attribute;
+typedef struct launch_config {
+    unsigned grid[3], block[3], shared;
+    gn__cu_handle stream;
+    launch_attribute *attributes;
+    unsigned n_attributes;
+} launch_config;
 
 /* CUmemAccessDesc: a device, which may read and write. */
 enum { LOCATION_DEVICE = 1, ACCESS_READ_WRITE = 3 };
-typedef struct pool_access { int location, device, flags; } pool_access;
+typedef struct pool_access {
+    int location, device, flags;
+} pool_access;
 
 /* The driver's functions at their 12.0 signatures. X(name, name in the library, arguments) */
-#define GN__CU_DRIVER(X)                                                                                                     \
-    X(cuInit, "cuInit", (unsigned))                                                                                          \
-    X(cuDriverGetVersion, "cuDriverGetVersion", (int *))                                                                     \
-    X(cuGetErrorName, "cuGetErrorName", (int, const char **))                                                                \
-    X(cuGetErrorString, "cuGetErrorString", (int, const char **))                                                            \
-    X(cuDeviceGetCount, "cuDeviceGetCount", (int *))                                                                         \
-    X(cuDeviceGet, "cuDeviceGet", (int *, int))                                                                              \
-    X(cuDeviceGetName, "cuDeviceGetName", (char *, int, int))                                                                \
-    X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *, int, int))                                                       \
-    X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t *, int))                                                              \
-    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (gn__cu_handle *, int))                                          \
-    X(cuCtxSetCurrent, "cuCtxSetCurrent", (gn__cu_handle))                                                                   \
-    X(cuStreamCreate, "cuStreamCreate", (gn__cu_handle *, unsigned))                                                         \
-    X(cuStreamDestroy, "cuStreamDestroy_v2", (gn__cu_handle))                                                                \
-    X(cuStreamSynchronize, "cuStreamSynchronize", (gn__cu_handle))                                                           \
-    X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (gn__cu_handle, int))                                                 \
-    X(cuStreamEndCapture, "cuStreamEndCapture", (gn__cu_handle, gn__cu_handle *))                                            \
-    X(cuEventCreate, "cuEventCreate", (gn__cu_handle *, unsigned))                                                           \
-    X(cuEventDestroy, "cuEventDestroy_v2", (gn__cu_handle))                                                                  \
-    X(cuEventRecord, "cuEventRecord", (gn__cu_handle, gn__cu_handle))                                                        \
-    X(cuStreamWaitEvent, "cuStreamWaitEvent", (gn__cu_handle, gn__cu_handle, unsigned))                                      \
-    X(cuEventQuery, "cuEventQuery", (gn__cu_handle))                                                                         \
-    X(cuEventSynchronize, "cuEventSynchronize", (gn__cu_handle))                                                             \
-    X(cuEventElapsedTime, "cuEventElapsedTime", (float *, gn__cu_handle, gn__cu_handle))                                     \
-    X(cuMemAlloc, "cuMemAlloc_v2", (gn__cu_ptr *, size_t))                                                                   \
-    X(cuMemFree, "cuMemFree_v2", (gn__cu_ptr))                                                                               \
-    X(cuMemAllocAsync, "cuMemAllocAsync", (gn__cu_ptr *, size_t, gn__cu_handle))                                             \
-    X(cuMemFreeAsync, "cuMemFreeAsync", (gn__cu_ptr, gn__cu_handle))                                                         \
-    X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (gn__cu_handle *, int))                                        \
-    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (gn__cu_handle, int, void *))                                          \
-    X(cuMemHostAlloc, "cuMemHostAlloc", (void **, size_t, unsigned))                                                         \
-    X(cuMemFreeHost, "cuMemFreeHost", (void *))                                                                              \
-    X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (gn__cu_ptr, const void *, size_t, gn__cu_handle))                          \
-    X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, gn__cu_ptr, size_t, gn__cu_handle))                                \
-    X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (gn__cu_ptr, gn__cu_ptr, size_t, gn__cu_handle))                            \
-    X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, size_t, gn__cu_handle)) \
-    X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, int, int))                                                     \
-    X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (gn__cu_handle, unsigned))                                             \
-    X(cuMemPoolSetAccess, "cuMemPoolSetAccess", (gn__cu_handle, const pool_access *, size_t))                                \
-    X(cuMemsetD8Async, "cuMemsetD8Async", (gn__cu_ptr, unsigned char, size_t, gn__cu_handle))                                \
-    X(cuModuleLoadDataEx, "cuModuleLoadDataEx", (gn__cu_handle *, const void *, unsigned, int *, void **))                   \
-    X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                            \
-    X(cuModuleUnload, "cuModuleUnload", (gn__cu_handle))                                                                     \
-    X(cuFuncSetAttribute, "cuFuncSetAttribute", (gn__cu_handle, int, int))                                                   \
-    X(cuLaunchKernel, "cuLaunchKernel", (gn__cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, gn__cu_handle, void **, void **)) \
-    X(cuLaunchKernelEx, "cuLaunchKernelEx", (const launch_config *, gn__cu_handle, void **, void **))                          \
-    X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", (gn__cu_handle *, gn__cu_handle, unsigned long long))      \
-    X(cuGraphLaunch, "cuGraphLaunch", (gn__cu_handle, gn__cu_handle))                                                        \
-    X(cuGraphDestroy, "cuGraphDestroy", (gn__cu_handle))                                                                     \
+#define GN__CU_DRIVER(X)                                                                                            \
+    X(cuInit, "cuInit", (unsigned))                                                                                 \
+    X(cuDriverGetVersion, "cuDriverGetVersion", (int *))                                                            \
+    X(cuGetErrorName, "cuGetErrorName", (int, const char **))                                                       \
+    X(cuGetErrorString, "cuGetErrorString", (int, const char **))                                                   \
+    X(cuDeviceGetCount, "cuDeviceGetCount", (int *))                                                                \
+    X(cuDeviceGet, "cuDeviceGet", (int *, int))                                                                     \
+    X(cuDeviceGetName, "cuDeviceGetName", (char *, int, int))                                                       \
+    X(cuDeviceGetAttribute, "cuDeviceGetAttribute", (int *, int, int))                                              \
+    X(cuDeviceTotalMem, "cuDeviceTotalMem_v2", (size_t *, int))                                                     \
+    X(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (gn__cu_handle *, int))                                 \
+    X(cuCtxSetCurrent, "cuCtxSetCurrent", (gn__cu_handle))                                                          \
+    X(cuStreamCreate, "cuStreamCreate", (gn__cu_handle *, unsigned))                                                \
+    X(cuStreamDestroy, "cuStreamDestroy_v2", (gn__cu_handle))                                                       \
+    X(cuStreamSynchronize, "cuStreamSynchronize", (gn__cu_handle))                                                  \
+    X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (gn__cu_handle, int))                                        \
+    X(cuStreamEndCapture, "cuStreamEndCapture", (gn__cu_handle, gn__cu_handle *))                                   \
+    X(cuEventCreate, "cuEventCreate", (gn__cu_handle *, unsigned))                                                  \
+    X(cuEventDestroy, "cuEventDestroy_v2", (gn__cu_handle))                                                         \
+    X(cuEventRecord, "cuEventRecord", (gn__cu_handle, gn__cu_handle))                                               \
+    X(cuStreamWaitEvent, "cuStreamWaitEvent", (gn__cu_handle, gn__cu_handle, unsigned))                             \
+    X(cuEventQuery, "cuEventQuery", (gn__cu_handle))                                                                \
+    X(cuEventSynchronize, "cuEventSynchronize", (gn__cu_handle))                                                    \
+    X(cuEventElapsedTime, "cuEventElapsedTime", (float *, gn__cu_handle, gn__cu_handle))                            \
+    X(cuMemAlloc, "cuMemAlloc_v2", (gn__cu_ptr *, size_t))                                                          \
+    X(cuMemFree, "cuMemFree_v2", (gn__cu_ptr))                                                                      \
+    X(cuMemAllocAsync, "cuMemAllocAsync", (gn__cu_ptr *, size_t, gn__cu_handle))                                    \
+    X(cuMemFreeAsync, "cuMemFreeAsync", (gn__cu_ptr, gn__cu_handle))                                                \
+    X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (gn__cu_handle *, int))                               \
+    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (gn__cu_handle, int, void *))                                 \
+    X(cuMemHostAlloc, "cuMemHostAlloc", (void **, size_t, unsigned))                                                \
+    X(cuMemFreeHost, "cuMemFreeHost", (void *))                                                                     \
+    X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (gn__cu_ptr, const void *, size_t, gn__cu_handle))                 \
+    X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, gn__cu_ptr, size_t, gn__cu_handle))                       \
+    X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (gn__cu_ptr, gn__cu_ptr, size_t, gn__cu_handle))                   \
+    X(cuMemcpyPeerAsync, "cuMemcpyPeerAsync",                                                                       \
+      (gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, size_t, gn__cu_handle))                                \
+    X(cuDeviceCanAccessPeer, "cuDeviceCanAccessPeer", (int *, int, int))                                            \
+    X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (gn__cu_handle, unsigned))                                    \
+    X(cuMemPoolSetAccess, "cuMemPoolSetAccess", (gn__cu_handle, const pool_access *, size_t))                       \
+    X(cuMemsetD8Async, "cuMemsetD8Async", (gn__cu_ptr, unsigned char, size_t, gn__cu_handle))                       \
+    X(cuModuleLoadDataEx, "cuModuleLoadDataEx", (gn__cu_handle *, const void *, unsigned, int *, void **))          \
+    X(cuModuleGetFunction, "cuModuleGetFunction", (gn__cu_handle *, gn__cu_handle, const char *))                   \
+    X(cuModuleUnload, "cuModuleUnload", (gn__cu_handle))                                                            \
+    X(cuFuncSetAttribute, "cuFuncSetAttribute", (gn__cu_handle, int, int))                                          \
+    X(cuLaunchKernel, "cuLaunchKernel",                                                                             \
+      (gn__cu_handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, gn__cu_handle, void **, \
+       void **))                                                                                                    \
+    X(cuLaunchKernelEx, "cuLaunchKernelEx", (const launch_config *, gn__cu_handle, void **, void **))               \
+    X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags",                                                   \
+      (gn__cu_handle *, gn__cu_handle, unsigned long long))                                                         \
+    X(cuGraphLaunch, "cuGraphLaunch", (gn__cu_handle, gn__cu_handle))                                               \
+    X(cuGraphDestroy, "cuGraphDestroy", (gn__cu_handle))                                                            \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", (gn__cu_handle))
 
 /* X(name, arguments) */
-#define GN__CU_NVRTC(X)                                                                                                      \
-    X(nvrtcVersion, (int *, int *))                                                                                          \
-    X(nvrtcCreateProgram, (gn__cu_handle *, const char *, const char *, int, const char *const *, const char *const *))      \
-    X(nvrtcDestroyProgram, (gn__cu_handle *))                                                                                \
-    X(nvrtcCompileProgram, (gn__cu_handle, int, const char *const *))                                                        \
-    X(nvrtcGetCUBINSize, (gn__cu_handle, size_t *))                                                                          \
-    X(nvrtcGetCUBIN, (gn__cu_handle, char *))                                                                                \
-    X(nvrtcGetPTXSize, (gn__cu_handle, size_t *))                                                                            \
-    X(nvrtcGetPTX, (gn__cu_handle, char *))                                                                                  \
-    X(nvrtcGetProgramLogSize, (gn__cu_handle, size_t *))                                                                     \
-    X(nvrtcGetProgramLog, (gn__cu_handle, char *))                                                                           \
-    X(nvrtcGetNumSupportedArchs, (int *))                                                                                    \
+#define GN__CU_NVRTC(X)                                                                             \
+    X(nvrtcVersion, (int *, int *))                                                                 \
+    X(nvrtcCreateProgram,                                                                           \
+      (gn__cu_handle *, const char *, const char *, int, const char *const *, const char *const *)) \
+    X(nvrtcDestroyProgram, (gn__cu_handle *))                                                       \
+    X(nvrtcCompileProgram, (gn__cu_handle, int, const char *const *))                               \
+    X(nvrtcGetCUBINSize, (gn__cu_handle, size_t *))                                                 \
+    X(nvrtcGetCUBIN, (gn__cu_handle, char *))                                                       \
+    X(nvrtcGetPTXSize, (gn__cu_handle, size_t *))                                                   \
+    X(nvrtcGetPTX, (gn__cu_handle, char *))                                                         \
+    X(nvrtcGetProgramLogSize, (gn__cu_handle, size_t *))                                            \
+    X(nvrtcGetProgramLog, (gn__cu_handle, char *))                                                  \
+    X(nvrtcGetNumSupportedArchs, (int *))                                                           \
     X(nvrtcGetSupportedArchs, (int *))
 
 static struct {
     pthread_mutex_t lock;
     bool tried;
-    char why[300];                 /* "" when both libraries are there */
+    char why[300]; /* "" when both libraries are there */
     char nvrtc_why[300];
     void *driver, *nvrtc;
-    int driver_version, nvrtc_version;   /* 12040 */
-    int (*tensor_map)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *, const unsigned *, int, int, int, int);   /* from 12.0 on, else NULL */
-#define GN__X(name, symbol, args) int (*name) args;
+    int driver_version, nvrtc_version; /* 12040 */
+    /* from 12.0 on, else NULL */
+    int (*tensor_map)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *,
+                      const unsigned *, int, int, int, int);
+#define GN__X(name, symbol, args) int(*name) args;
     GN__CU_DRIVER(GN__X)
 #undef GN__X
-#define GN__X(name, args) int (*name) args;
+#define GN__X(name, args) int(*name) args;
     GN__CU_NVRTC(GN__X)
 #undef GN__X
 } cu = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -193,7 +216,8 @@ static bool symbol(void *library, const char *name, void *slot) {
     return p != NULL;
 }
 
-/* Signatures of 12.0: some names mean other functions from 13.0 on, which plain dlsym would still give as the old ones. */
+/* Signatures of 12.0: some names mean other functions from 13.0 on, which plain dlsym would still give as the old
+   ones. */
 static bool driver_symbol(const char *name, const char *in_library, void *slot) {
     int (*find)(const char *, void **, int, unsigned long long, int *) = NULL;
     void *p = NULL;
@@ -209,13 +233,15 @@ static bool load_driver(void) {
     const char *place = getenv("GENIE_LIBCUDA");
     cu.driver = dlopen(place ? place : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!cu.driver) {
-        snprintf(cu.why, sizeof cu.why, "there is no NVIDIA driver here (libcuda.so.1 is not found): install one, 470 or newer");
+        snprintf(cu.why, sizeof cu.why,
+                 "there is no NVIDIA driver here (libcuda.so.1 is not found): install one, 470 or newer");
         return false;
     }
-#define GN__X(name, in_library, args)                                                                                        \
-    if (!driver_symbol(#name, in_library, &cu.name) && strcmp(#name, "cuLaunchKernelEx") != 0) {   /* 11.8 and newer have it */  \
-        snprintf(cu.why, sizeof cu.why, "the NVIDIA driver is too old (no %s): install 470 or newer", #name);                \
-        return false;                                                                                                        \
+#define GN__X(name, in_library, args)                                                                         \
+    if (!driver_symbol(#name, in_library, &cu.name) &&                                                        \
+        strcmp(#name, "cuLaunchKernelEx") != 0) { /* 11.8 and newer have it */                                \
+        snprintf(cu.why, sizeof cu.why, "the NVIDIA driver is too old (no %s): install 470 or newer", #name); \
+        return false;                                                                                         \
     }
     GN__CU_DRIVER(GN__X)
 #undef GN__X
@@ -231,7 +257,8 @@ static bool load_driver(void) {
     return true;
 }
 
-/* Opens libnvrtc from a folder ("": the loader's path). Its builtins first and by full path: it looks them up by bare name. */
+/* Opens libnvrtc from a folder ("": the loader's path). Its builtins first and by full path: it looks them up by bare
+   name. */
 static bool open_nvrtc(const char *folder, int major) {
     char path[1200];
     const char *slash = *folder ? "/" : "";
@@ -277,7 +304,8 @@ static bool try_wheels(const char *package, int major, try_folder accepts) {
         if (i < 3) snprintf(root, sizeof root, "%s", roots[i]);
         else snprintf(root, sizeof root, i == 3 ? "%s/.local/lib" : "%s/lib", base);
         for (int k = 0; k < 4; k++) {
-            snprintf(rest, sizeof rest, "/%s-packages/nvidia/%s/lib", k & 1 ? "dist" : "site", k & 2 ? (major == 13 ? "cu13" : "cu12") : package);
+            snprintf(rest, sizeof rest, "/%s-packages/nvidia/%s/lib", k & 1 ? "dist" : "site",
+                     k & 2 ? (major == 13 ? "cu13" : "cu12") : package);
             if (try_under(root, "python3", rest, major, accepts)) return true;
         }
     }
@@ -288,15 +316,18 @@ static bool find_nvrtc(void) {
     const char *place = getenv("GENIE_NVRTC");
     if (place && *place) {
         cu.nvrtc = dlopen(place, RTLD_NOW | RTLD_LOCAL);
-        for (int major = 13; major >= 11 && !cu.nvrtc; major--) if (open_nvrtc(place, major)) break;
+        for (int major = 13; major >= 11 && !cu.nvrtc; major--)
+            if (open_nvrtc(place, major)) break;
         return cu.nvrtc != NULL;
     }
-    int newest = cu.driver_version ? cu.driver_version / 1000 : 13;     /* none newer than the driver's major */
+    int newest = cu.driver_version ? cu.driver_version / 1000 : 13; /* none newer than the driver's major */
     if (newest > 13) newest = 13;
     for (int major = newest; major >= 11; major--) {
         char cuda[64];
         snprintf(cuda, sizeof cuda, "cuda-%d", major);
-        if (try_under("/usr/local", cuda, "/lib64", major, open_nvrtc) || open_nvrtc("/usr/local/cuda/lib64", major) || open_nvrtc("", major) || try_wheels("cuda_nvrtc", major, open_nvrtc)) return true;
+        if (try_under("/usr/local", cuda, "/lib64", major, open_nvrtc) || open_nvrtc("/usr/local/cuda/lib64", major) ||
+            open_nvrtc("", major) || try_wheels("cuda_nvrtc", major, open_nvrtc))
+            return true;
     }
     return false;
 }
@@ -304,14 +335,17 @@ static bool find_nvrtc(void) {
 static bool load_nvrtc(void) {
     int major = 0, minor = 0;
     if (!find_nvrtc()) {
-        snprintf(cu.nvrtc_why, sizeof cu.nvrtc_why, "NVRTC, the compiler of kernels, is not found: install libnvrtc 11.2 to 13 of the driver's CUDA version "
-                 "(the CUDA toolkit, or pip install nvidia-cuda-nvrtc), or set GENIE_NVRTC to its folder");
+        snprintf(
+            cu.nvrtc_why, sizeof cu.nvrtc_why,
+            "NVRTC, the compiler of kernels, is not found: install libnvrtc 11.2 to 13 of the driver's CUDA version "
+            "(the CUDA toolkit, or pip install nvidia-cuda-nvrtc), or set GENIE_NVRTC to its folder");
         return false;
     }
-#define GN__X(name, args)                                                                                                    \
-    if (!symbol(cu.nvrtc, #name, &cu.name)) {                                                                                \
-        snprintf(cu.nvrtc_why, sizeof cu.nvrtc_why, "the NVRTC found is too old (no %s): 11.2 or newer is needed", #name);   \
-        return false;                                                                                                        \
+#define GN__X(name, args)                                                                                          \
+    if (!symbol(cu.nvrtc, #name, &cu.name)) {                                                                      \
+        snprintf(cu.nvrtc_why, sizeof cu.nvrtc_why, "the NVRTC found is too old (no %s): 11.2 or newer is needed", \
+                 #name);                                                                                           \
+        return false;                                                                                              \
     }
     GN__CU_NVRTC(GN__X)
 #undef GN__X
@@ -331,34 +365,44 @@ static void load_libraries(void) {
     pthread_mutex_unlock(&cu.lock);
 }
 
-/* ---- cuBLASLt: found by name, opened when a product first asks for it, since that takes 0.4 s and half a gigabyte ---- */
+/* ---- cuBLASLt: found by name, opened when a product first asks for it, since that takes 0.4 s and half a gigabyte */
 
 /* cublasLtMatmulHeuristicResult_t */
-typedef struct blas_found { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; } blas_found;
+typedef struct blas_found {
+    uint64_t algorithm[8];
+    size_t workspace;
+    int state;
+    float waves;
+    int reserved[4];
+} blas_found;
 
 /* X(name, arguments) */
-#define GN__CU_BLAS(X)                                                                                                       \
-    X(cublasLtCreate, (gn__cu_handle *))                                                                                     \
-    X(cublasLtMatrixLayoutCreate, (gn__cu_handle *, int, uint64_t, uint64_t, int64_t))                                       \
-    X(cublasLtMatrixLayoutSetAttribute, (gn__cu_handle, int, const void *, size_t))                                          \
-    X(cublasLtMatrixLayoutDestroy, (gn__cu_handle))                                                                          \
-    X(cublasLtMatmulDescCreate, (gn__cu_handle *, int, int))                                                                 \
-    X(cublasLtMatmulDescSetAttribute, (gn__cu_handle, int, const void *, size_t))                                            \
-    X(cublasLtMatmulDescDestroy, (gn__cu_handle))                                                                            \
-    X(cublasLtMatmulPreferenceCreate, (gn__cu_handle *))                                                                     \
-    X(cublasLtMatmulPreferenceSetAttribute, (gn__cu_handle, int, const void *, size_t))                                      \
-    X(cublasLtMatmulPreferenceDestroy, (gn__cu_handle))                                                                      \
-    X(cublasLtMatmulAlgoGetHeuristic, (gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, int, blas_found *, int *)) \
-    X(cublasLtMatmulAlgoConfigGetAttribute, (const uint64_t *, int, void *, size_t, size_t *))                               \
-    X(cublasLtMatmul, (gn__cu_handle, gn__cu_handle, const void *, gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, const void *, gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, const uint64_t *, gn__cu_ptr, size_t, gn__cu_handle))
+#define GN__CU_BLAS(X)                                                                                                 \
+    X(cublasLtCreate, (gn__cu_handle *))                                                                               \
+    X(cublasLtMatrixLayoutCreate, (gn__cu_handle *, int, uint64_t, uint64_t, int64_t))                                 \
+    X(cublasLtMatrixLayoutSetAttribute, (gn__cu_handle, int, const void *, size_t))                                    \
+    X(cublasLtMatrixLayoutDestroy, (gn__cu_handle))                                                                    \
+    X(cublasLtMatmulDescCreate, (gn__cu_handle *, int, int))                                                           \
+    X(cublasLtMatmulDescSetAttribute, (gn__cu_handle, int, const void *, size_t))                                      \
+    X(cublasLtMatmulDescDestroy, (gn__cu_handle))                                                                      \
+    X(cublasLtMatmulPreferenceCreate, (gn__cu_handle *))                                                               \
+    X(cublasLtMatmulPreferenceSetAttribute, (gn__cu_handle, int, const void *, size_t))                                \
+    X(cublasLtMatmulPreferenceDestroy, (gn__cu_handle))                                                                \
+    X(cublasLtMatmulAlgoGetHeuristic, (gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle, gn__cu_handle,      \
+                                       gn__cu_handle, gn__cu_handle, int, blas_found *, int *))                        \
+    X(cublasLtMatmulAlgoConfigGetAttribute, (const uint64_t *, int, void *, size_t, size_t *))                         \
+    X(cublasLtMatmul,                                                                                                  \
+      (gn__cu_handle, gn__cu_handle, const void *, gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, const void *, \
+       gn__cu_ptr, gn__cu_handle, gn__cu_ptr, gn__cu_handle, const uint64_t *, gn__cu_ptr, size_t, gn__cu_handle))
 
 static struct {
     pthread_mutex_t lock;
     bool searched, tried;
-    char path[1024], why[1200];    /* path "": absent, and why says how to get it; opened: why says what went wrong, or "" */
+    char path[1024], why[1200]; /* path "": absent, and why says how to get it; opened: why says what went wrong, or
+                                   "" */
     int major;
-    uint64_t bytes;                /* of the file: with its name what tells one release from another */
-#define GN__X(name, args) int (*name) args;
+    uint64_t bytes; /* of the file: with its name what tells one release from another */
+#define GN__X(name, args) int(*name) args;
     GN__CU_BLAS(GN__X)
 #undef GN__X
 } blas = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -378,7 +422,8 @@ static bool blas_in(const char *folder, int major) {
     return blas_is(path, major);
 }
 
-/* The loader's path without opening anything: LD_LIBRARY_PATH, then the loader's own list, which holds full paths as strings. */
+/* The loader's path without opening anything: LD_LIBRARY_PATH, then the loader's own list, which holds full paths as
+   strings. */
 static bool blas_of_loader(int major) {
     enum { LIST_BYTES = 8 << 20 };
     const char *folders = getenv("LD_LIBRARY_PATH");
@@ -391,7 +436,8 @@ static bool blas_of_loader(int major) {
     }
     FILE *f = fopen("/etc/ld.so.cache", "rb");
     char *list = f ? (char *)gn_alloc(LIST_BYTES) : NULL, *at = list;
-    size_t n = list ? fread(list, 1, LIST_BYTES - 1, f) : 0, length = (size_t)snprintf(name, sizeof name, "/libcublasLt.so.%d", major) + 1;
+    size_t n = list ? fread(list, 1, LIST_BYTES - 1, f) : 0,
+           length = (size_t)snprintf(name, sizeof name, "/libcublasLt.so.%d", major) + 1;
     bool found = false;
     if (f) fclose(f);
     while (at && !found && (at = (char *)memmem(at, n - (size_t)(at - list), name, length)) != NULL) {
@@ -409,16 +455,29 @@ static bool find_blas(void) {
     const char *place = getenv("GENIE_CUBLASLT");
     int newest = cu.driver_version ? cu.driver_version / 1000 : 13;
     if (newest > 13) newest = 13;
-    if (place && strcmp(place, "0") == 0) { snprintf(blas.why, sizeof blas.why, "switched off (GENIE_CUBLASLT=0)"); return false; }
+    if (place && strcmp(place, "0") == 0) {
+        snprintf(blas.why, sizeof blas.why, "switched off (GENIE_CUBLASLT=0)");
+        return false;
+    }
     if (place && *place && blas_is(place, newest)) return true;
     for (int major = newest; major >= 11; major--) {
         char cuda[64];
         snprintf(cuda, sizeof cuda, "cuda-%d", major);
-        if (place && *place) { if (blas_in(place, major)) return true; continue; }
-        if (try_under("/usr/local", cuda, "/lib64", major, blas_in) || try_under("/usr/local", cuda, "/targets/x86_64-linux/lib", major, blas_in) || blas_in("/usr/local/cuda/lib64", major) || blas_of_loader(major) || try_wheels("cublas", major, blas_in)) return true;
+        if (place && *place) {
+            if (blas_in(place, major)) return true;
+            continue;
+        }
+        if (try_under("/usr/local", cuda, "/lib64", major, blas_in) ||
+            try_under("/usr/local", cuda, "/targets/x86_64-linux/lib", major, blas_in) ||
+            blas_in("/usr/local/cuda/lib64", major) || blas_of_loader(major) || try_wheels("cublas", major, blas_in))
+            return true;
     }
-    if (place && *place) snprintf(blas.why, sizeof blas.why, "GENIE_CUBLASLT=%.900s is neither the library nor its folder", place);
-    else snprintf(blas.why, sizeof blas.why, "not found, own kernels compute all products: install libcublasLt of the driver's CUDA version (the CUDA toolkit, or pip install nvidia-cublas), or set GENIE_CUBLASLT to its folder");
+    if (place && *place)
+        snprintf(blas.why, sizeof blas.why, "GENIE_CUBLASLT=%.900s is neither the library nor its folder", place);
+    else
+        snprintf(blas.why, sizeof blas.why,
+                 "not found, own kernels compute all products: install libcublasLt of the driver's CUDA version (the "
+                 "CUDA toolkit, or pip install nvidia-cublas), or set GENIE_CUBLASLT to its folder");
     return false;
 }
 
@@ -439,7 +498,9 @@ static bool load_blas(void) {
         blas.tried = true;
         void *library = dlopen(blas.path, RTLD_NOW | RTLD_LOCAL);
         if (!library) snprintf(blas.why, sizeof blas.why, "cuBLASLt does not open: %.1100s", dlerror());
-#define GN__X(name, args) if (!*blas.why && !symbol(library, #name, &blas.name)) snprintf(blas.why, sizeof blas.why, "%.1000s has no %s", blas.path, #name);
+#define GN__X(name, args)                                  \
+    if (!*blas.why && !symbol(library, #name, &blas.name)) \
+        snprintf(blas.why, sizeof blas.why, "%.1000s has no %s", blas.path, #name);
         GN__CU_BLAS(GN__X)
 #undef GN__X
     }
@@ -453,7 +514,11 @@ static bool load_blas(void) {
 #define TEXT_OF_(x) #x
 #define TEXT_OF(x) TEXT_OF_(x)
 
-typedef struct text { char *s; size_t n, cap; bool failed; } text;
+typedef struct text {
+    char *s;
+    size_t n, cap;
+    bool failed;
+} text;
 
 static bool text_reserve(text *t, size_t more) {
     if (t->failed) return false;
@@ -461,7 +526,10 @@ static bool text_reserve(text *t, size_t more) {
     size_t cap = t->cap ? t->cap * 2 : 1024;
     while (cap < t->n + more + 1) cap *= 2;
     char *s = (char *)gn_resize(t->s, cap);
-    if (!s) { t->failed = true; return false; }
+    if (!s) {
+        t->failed = true;
+        return false;
+    }
     t->s = s;
     t->cap = cap;
     return true;
@@ -477,14 +545,21 @@ static void text_add(text *t, const char *s, size_t n) {
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static void put(text *t, const char *format, ...) {
+static void
+put(text *t, const char *format, ...) {
     char small[512];
     va_list args;
     va_start(args, format);
     int n = vsnprintf(small, sizeof small, format, args);
     va_end(args);
-    if (n < 0) { t->failed = true; return; }
-    if ((size_t)n < sizeof small) { text_add(t, small, (size_t)n); return; }
+    if (n < 0) {
+        t->failed = true;
+        return;
+    }
+    if ((size_t)n < sizeof small) {
+        text_add(t, small, (size_t)n);
+        return;
+    }
     if (!text_reserve(t, (size_t)n)) return;
     va_start(args, format);
     vsnprintf(t->s + t->n, (size_t)n + 1, format, args);
@@ -536,85 +611,107 @@ enum { DEVICES_MAX = 16, KERNELS_KEPT = 8192 };
 
 typedef struct kernel kernel;
 
-/* How a product is computed: as the model says, by the own kernel that the model holds for the index-th best, or by the index-th
-   algorithm that cuBLASLt proposes. mark: of that form or algorithm, so that another one is not taken for it. */
+/* How a product is computed: as the model says, by the own kernel that the model holds for the index-th best, or by the
+   index-th algorithm that cuBLASLt proposes. mark: of that form or algorithm, so that another one is not taken for
+   it. */
 typedef enum choice_kind { CHOICE_MODEL, CHOICE_OWN, CHOICE_BLAS, CHOICE__COUNT } choice_kind;
-typedef struct choice { uint32_t kind, index; uint64_t mark; } choice;
+typedef struct choice {
+    uint32_t kind, index;
+    uint64_t mark;
+} choice;
 
 /* What a choice belongs to; rest: a hash of dtypes, strides, alignments, epilogue and switches. */
-typedef struct product_key { int64_t m, n, k, batches; uint64_t rest; } product_key;
+typedef struct product_key {
+    int64_t m, n, k, batches;
+    uint64_t rest;
+} product_key;
 
-/* The measured choices of products of one GPU. Equal identities compute equal bits, and sessions outlive the moment at which a choice is made, so:
+/* The measured choices of products of one GPU. Equal identities compute equal bits, and sessions outlive the moment at
+ * which a choice is made, so:
  * - a table has an id, drawn when its file is made, which is the part of the executor's identity;
- * - a shape's choice is made once under an id, is in the file before it is first followed, and then stays: a process reads the file again,
- *   under a lock, before it decides, and takes what another one has decided meanwhile;
- * - what cannot be stored is not chosen: the model's kernel computes it. Only who removes the file while programs run breaks this. */
+ * - a shape's choice is made once under an id, is in the file before it is first followed, and then stays: a process
+ *   reads the file again, under a lock, before it decides, and takes what another one has decided meanwhile;
+ * - what cannot be stored is not chosen: the model's kernel computes it. Only who removes the file while programs run
+ *   breaks this. */
 enum { CHOICES_MAX = 4096 };
-typedef struct stored_choice { product_key key; choice choice; } stored_choice;
+typedef struct stored_choice {
+    product_key key;
+    choice choice;
+} stored_choice;
 typedef struct choices {
-    pthread_mutex_t measuring;     /* held while a plan's products are measured */
-    bool opened, closed;           /* closed: the file is no longer ours, or full; nothing more is chosen */
-    char name[48];                 /* of the file: what it depends on, hashed */
-    uint64_t id;                   /* 0: none, nothing is measured */
-    double least[2], least_blas[2];   /* operations of a product that is measured, and of one that cuBLASLt may compute; [1]: f32 without tensor cores */
+    pthread_mutex_t measuring;      /* held while a plan's products are measured */
+    bool opened, closed;            /* closed: the file is no longer ours, or full; nothing more is chosen */
+    char name[48];                  /* of the file: what it depends on, hashed */
+    uint64_t id;                    /* 0: none, nothing is measured */
+    double least[2], least_blas[2]; /* operations of a product that is measured, and of one that cuBLASLt may compute;
+                                       [1]: f32 without tensor cores */
     stored_choice *all;
     size_t n, cap;
 } choices;
 
 /* A program that the driver has loaded. texts: what its kernels are made of, see texts_hold. */
-typedef struct module { struct module *next; char key[40], *texts; size_t n_texts; gn__cu_handle handle; uint32_t users; } module;   /* users: kernels */
+/* users: kernels */
+typedef struct module {
+    struct module *next;
+    char key[40], *texts;
+    size_t n_texts;
+    gn__cu_handle handle;
+    uint32_t users;
+} module;
 
 struct kernel {
     char name[96];
-    char *source;                  /* with its name in place */
-    uint64_t key[2];               /* hashes of source, prelude, arch, versions */
-    gn__cu_handle function;        /* NULL: not loaded */
-    module *from;                  /* it is one of this program's */
-    bool compiled;                 /* without a device: the compiler took it */
-    bool busy;                     /* a thread compiles it */
+    char *source;           /* with its name in place */
+    uint64_t key[2];        /* hashes of source, prelude, arch, versions */
+    gn__cu_handle function; /* NULL: not loaded */
+    module *from;           /* it is one of this program's */
+    bool compiled;          /* without a device: the compiler took it */
+    bool busy;              /* a thread compiles it */
 #ifdef GENIE_TEST
-    bool chosen;                   /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
+    bool chosen; /* of a plan that $GENIE_CUDA_ONE_OF_EACH lets run */
 #endif
-    char *why;                     /* it did not compile */
-    uint32_t holders;              /* launches of plans */
-    kernel *next;                  /* in its bucket */
-    kernel *older, *newer;         /* of those that nothing holds, by when that ended; of the compile-only device all, in order of making */
+    char *why;             /* it did not compile */
+    uint32_t holders;      /* launches of plans */
+    kernel *next;          /* in its bucket */
+    kernel *older, *newer; /* of those that nothing holds, by when that ended; of the compile-only device all, in order
+                              of making */
 };
 
 struct device {
     pthread_mutex_t lock;
     bool open;
-    int ordinal, arch;             /* 90 */
-    char arch_name[24];            /* "sm_90a", or "compute_90" when NVRTC does not know the device */
-    uint64_t code_hash;            /* of the device code before its kernels */
+    int ordinal, arch;  /* 90 */
+    char arch_name[24]; /* "sm_90a", or "compute_90" when NVRTC does not know the device */
+    uint64_t code_hash; /* of the device code before its kernels */
     char name[96];
     size_t memory;
     int processors;
     bool compile_only, has_pools;
-    char tenant[64];               /* whose sessions have taken memory, while they are all of one */
+    char tenant[64]; /* whose sessions have taken memory, while they are all of one */
     bool has_tenant;
-    atomic_bool shared;            /* of several */
-    atomic_bool proved;            /* a first kernel gave what it should */
-    atomic_bool lost;              /* an error that the context does not survive; then why stands in lost_why */
+    atomic_bool shared; /* of several */
+    atomic_bool proved; /* a first kernel gave what it should */
+    atomic_bool lost;   /* an error that the context does not survive; then why stands in lost_why */
     char lost_why[200];
-    gn__cu_handle context, pool;   /* pool: of memory in order of streams; NULL: none */
-    int handle;                    /* the driver's name of it */
-    gn_cluster_link from[DEVICES_MAX];   /* what values cost that come from that device, by its ordinal; bytes_per_s 0: not yet known */
-    pthread_cond_t compiled;       /* a thread has ended compiling */
+    gn__cu_handle context, pool;       /* pool: of memory in order of streams; NULL: none */
+    int handle;                        /* the driver's name of it */
+    gn_cluster_link from[DEVICES_MAX]; /* what values cost that come from that device, by its ordinal; bytes_per_s 0:
+                                          not yet known */
+    pthread_cond_t compiled;           /* a thread has ended compiling */
     kernel *buckets[4096];
     kernel *newest, *oldest;
     size_t n_kernels, n_unheld;
     module *modules;
 #ifdef GENIE_TEST
-    uint64_t kinds[4096];          /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
+    uint64_t kinds[4096]; /* hashes of the kinds of kernels that have run, for $GENIE_CUDA_ONE_OF_EACH */
 #endif
-    gn__cu_handle blas;            /* of cuBLASLt, made when it is first wanted */
+    gn__cu_handle blas; /* of cuBLASLt, made when it is first wanted */
     bool blas_tried, blas_told;
-    atomic_bool blas_failed;       /* one of its products did: own kernels compute all from then on */
+    atomic_bool blas_failed; /* one of its products did: own kernels compute all from then on */
     choices choices;
 };
 
-static struct device devices[DEVICES_MAX + 1];   /* the last one: compile only */
+static struct device devices[DEVICES_MAX + 1]; /* the last one: compile only */
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void dump_kernel(const kernel *k) {
@@ -625,7 +722,9 @@ static void dump_kernel(const kernel *k) {
     snprintf(path, sizeof path, "%s/%s.cu", dir, k->name);
     FILE *f = fopen(path, "w");
     if (!f) return;
-    fprintf(f, "// %s: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.\n%s", k->name, k->source);
+    fprintf(
+        f, "// %s: one kernel of a plan. The types and functions it uses stand in genie_cuda.c, section >>kernels.\n%s",
+        k->name, k->source);
     fclose(f);
 }
 
@@ -658,7 +757,8 @@ static void kernel_unlink(struct device *d, kernel *k) {
     d->n_unheld--;
 }
 
-/* With the last of its kernels a program goes. Nothing runs it: plans wait for their runs before they give their kernels. */
+/* With the last of its kernels a program goes. Nothing runs it: plans wait for their runs before they give their
+   kernels. */
 static void module_release(struct device *d, module *m) {
     module **at = &d->modules;
     if (!m || --m->users) return;
@@ -688,7 +788,7 @@ static size_t kernels_kept(void) {
 }
 
 static void kernel_release(struct device *d, kernel *k) {
-    if (!k || d->compile_only) return;                       /* there they wait to be compiled together */
+    if (!k || d->compile_only) return; /* there they wait to be compiled together */
     pthread_mutex_lock(&d->lock);
     if (!--k->holders) kernel_link(d, k);
     for (size_t kept = kernels_kept(); d->n_unheld > kept;) kernel_forget(d, d->oldest);
@@ -711,26 +811,32 @@ static kernel *kernel_make(struct device *d, const char *name, const uint64_t ke
     return k;
 }
 
-/* The kernel of this text, which the caller holds from here on; *made counts those that are new. NULL: there is no memory. */
-static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text, const text *signature, const text *body, uint32_t *made) {
+/* The kernel of this text, which the caller holds from here on; *made counts those that are new. NULL: there is no
+   memory. */
+static kernel *kernel_of(struct device *d, const char *label, const char *bounds, const text *types_text,
+                         const text *signature, const text *body, uint32_t *made) {
     uint64_t key[2];
     char name[96];
     text t = { 0 };
     for (int i = 0; i < 2; i++) {
-        uint64_t h = hash_bytes(d->code_hash + (uint64_t)i * 77 + (uint64_t)cu.nvrtc_version, d->arch_name, strlen(d->arch_name));
+        uint64_t h = hash_bytes(d->code_hash + (uint64_t)i * 77 + (uint64_t)cu.nvrtc_version, d->arch_name,
+                                strlen(d->arch_name));
         h = hash_bytes(h, label, strlen(label));
         h = hash_bytes(h, bounds, strlen(bounds));
         h = hash_bytes(h, types_text->s ? types_text->s : "", types_text->n);
         h = hash_bytes(h, signature->s ? signature->s : "", signature->n);
         key[i] = hash_bytes(h, body->s ? body->s : "", body->n);
     }
-    if (TEST_SWITCH("GENIE_CUDA_HASH", "0")) key[0] = key[1] = 0;      /* all alike */
+    if (TEST_SWITCH("GENIE_CUDA_HASH", "0")) key[0] = key[1] = 0; /* all alike */
     snprintf(name, sizeof name, "%.60s_%012llx", label, (unsigned long long)(key[0] & 0xffffffffffffu));
     if (types_text->n) put_named(&t, types_text->s, types_text->n, name);
     put(&t, "extern \"C\" __global__ void %s %s(%s) {\n", bounds, name, signature->s ? signature->s : "");
     if (body->n) put_named(&t, body->s, body->n, name);
     put(&t, "}\n");
-    if (t.failed) { text_free(&t); return NULL; }
+    if (t.failed) {
+        text_free(&t);
+        return NULL;
+    }
     pthread_mutex_lock(&d->lock);
     kernel *k = d->buckets[key[0] & 4095];
     while (k && (k->key[0] != key[0] || k->key[1] != key[1] || strcmp(k->source, t.s) != 0)) k = k->next;
@@ -753,9 +859,18 @@ static stored_choice *choices_find(const choices *table, const product_key *key)
  * Each room below holds the code of its own kind beside the functions that emit it; >>compile puts all of it before
  * the kernels of a program. */
 
+/* clang-format off */
+#define GELU_NUMBERS                                    \
+    "#define GELU_1 " TEXT_OF(GN_GELU_1) "\n"           \
+    "#define GELU_1_REST " TEXT_OF(GN_GELU_1_REST) "\n" \
+    "#define GELU_3 " TEXT_OF(GN_GELU_3) "\n"           \
+    "#define GELU_3_REST " TEXT_OF(GN_GELU_3_REST) "\n"
+/* clang-format on */
+
 static const char shared_text[] =
     "// Genie: types, conversions, scalar mathematics and the bodies that generated kernels are made of.\n"
-    "typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64; typedef unsigned short u16; typedef unsigned char u8; typedef signed char i8; typedef short i16;\n"
+    "typedef unsigned int u32; typedef unsigned long long u64; typedef long long i64; typedef unsigned short u16; "
+    "typedef unsigned char u8; typedef signed char i8; typedef short i16;\n"
     "struct f16 { u16 b; }; struct bf16 { u16 b; }; struct b8 { u8 b; };\n"
     "#ifndef GN_HOST\n"
     "#define D static __device__ __forceinline__\n"
@@ -796,7 +911,8 @@ static const char shared_text[] =
     "  if ((u & 0x7fffffffu) > 0x7f800000u) return (u16)((u >> 16) | 0x40u);\n"
     "  return (u16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);\n"
     "}\n"
-    "D float odd(double d) {                             // f64 to f32 by rounding to odd: a second rounding to fewer bits is correct\n"
+    "D float odd(double d) {                             // f64 to f32 by rounding to odd: a second rounding to fewer "
+    "bits is correct\n"
     "  float f = (float)d;\n"
     "  if ((double)f == d || d != d || f - f != 0) return f;\n"
     "  u32 u = gn_u32(f);\n"
@@ -921,32 +1037,44 @@ static const char shared_text[] =
     "D float rcp_near(float x) { float r; asm(\"rcp.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
     "D float exp2_near(float x) { float r; asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x)); return r; }\n"
     "#endif\n"
-    "// exp(-c c) t p(t) for c = |x|, t = 1 / (1 + 3/8 c), p of degree 8 with a relative error of 1.3e-8 (least squares reweighted to\n"
-    "// the least maximum); the square is taken in two parts. The power is 2^24 times too large and p as much too small, so that a\n"
+    "// exp(-c c) t p(t) for c = |x|, t = 1 / (1 + 3/8 c), p of degree 8 with a relative error of 1.3e-8 (least "
+    "squares reweighted to\n"
+    "// the least maximum); the square is taken in two parts. The power is 2^24 times too large and p as much too "
+    "small, so that a\n"
     "// result that is not normal is rounded once. NaN stays.\n"
     "D float erfc_head(float t) {\n"
     "  float p = 3.66134567e-09f;\n"
-    "  p = fmaf(p, t, -1.70948997e-08f); p = fmaf(p, t, 2.57101824e-08f); p = fmaf(p, t, -1.36043186e-08f); p = fmaf(p, t, 1.62683449e-08f);\n"
-    "  p = fmaf(p, t, 7.26175742e-09f); p = fmaf(p, t, 1.22327553e-08f); p = fmaf(p, t, 1.25563702e-08f); return fmaf(p, t, 1.2613107e-08f);\n"
+    "  p = fmaf(p, t, -1.70948997e-08f); p = fmaf(p, t, 2.57101824e-08f); p = fmaf(p, t, -1.36043186e-08f); "
+    "p = fmaf(p, t, 1.62683449e-08f);\n"
+    "  p = fmaf(p, t, 7.26175742e-09f); p = fmaf(p, t, 1.22327553e-08f); p = fmaf(p, t, 1.25563702e-08f); "
+    "return fmaf(p, t, 1.2613107e-08f);\n"
     "}\n"
     "D float gn_erfc(float x) {\n"
     "  const float c = fabsf(x) > 10.2f ? 10.2f : fabsf(x), t = rcp_near(fmaf(c, 0.375f, 1.f));\n"
-    "  const float high = -c * c, low = fmaf(-c, c, -high), j = fmaf(high, 1.44269504f, 12583063.f), n = j - 12583063.f;\n"
-    "  const float e = exp2_near(fmaf(low, 1.44269504f, fmaf(high, 1.92596299e-8f, fmaf(high, 1.44269502f, -n)))) * gn_f32(gn_u32(j) << 23);\n"
+    "  const float high = -c * c, low = fmaf(-c, c, -high), j = fmaf(high, 1.44269504f, 12583063.f), n = j - "
+    "12583063.f;\n"
+    "  const float e = exp2_near(fmaf(low, 1.44269504f, fmaf(high, 1.92596299e-8f, fmaf(high, 1.44269502f, -n)))) * "
+    "gn_f32(gn_u32(j) << 23);\n"
     "  const float y = e * (t * erfc_head(t));\n"
     "  return x < 0.f ? 2.f - y : y;\n"
     "}\n"
     "D double gn_erfc(double a) { return erfc(a); }\n"
-    "// m erfc(-x / sqrt 2) / 2: half the square of x in two parts. The double's argument is corrected for its rounding.\n"
+    "// m erfc(-x / sqrt 2) / 2: half the square of x in two parts. The double's argument is corrected for its "
+    "rounding.\n"
     "D float gn_normal(float m, float x) {\n"
-    "  const float a = fabsf(x), b = a > 14.4f ? 14.4f : a, t = rcp_near(fmaf(b, 0.26516504f, 1.f)), below = x > 14.4f ? 0.f : m;\n"
-    "  const float half = -0.5f * b, high = half * b, low = fmaf(half, b, -high), j = fmaf(high, 1.44269504f, 12583063.f), n = j - 12583063.f;\n"
-    "  const float e = exp2_near(fmaf(low, 1.44269504f, fmaf(high, 1.92596299e-8f, fmaf(high, 1.44269502f, -n)))) * gn_f32(gn_u32(j) << 23);\n"
-    "  const float h = t * erfc_head(t), y = a > 14.4f ? below * 0.f : a < 1.f ? e * h * (0.5f * below) : e * (h * (0.5f * below));\n"
+    "  const float a = fabsf(x), b = a > 14.4f ? 14.4f : a, t = rcp_near(fmaf(b, 0.26516504f, 1.f)), below = x > 14.4f "
+    "? 0.f : m;\n"
+    "  const float half = -0.5f * b, high = half * b, low = fmaf(half, b, -high), j = fmaf(high, 1.44269504f, "
+    "12583063.f), n = j - 12583063.f;\n"
+    "  const float e = exp2_near(fmaf(low, 1.44269504f, fmaf(high, 1.92596299e-8f, fmaf(high, 1.44269502f, -n)))) * "
+    "gn_f32(gn_u32(j) << 23);\n"
+    "  const float h = t * erfc_head(t), y = a > 14.4f ? below * 0.f : a < 1.f ? e * h * (0.5f * below) : e * (h * "
+    "(0.5f * below));\n"
     "  return x <= 0.f ? y : m - y;\n"
     "}\n"
     "D double gn_normal(double m, double x) {\n"
-    "  const double z = x * -0.70710678118654752440, lost = fma(x, -0.70710678118654752440, -z) + x * 4.8336466567264567e-17;\n"
+    "  const double z = x * -0.70710678118654752440, lost = fma(x, -0.70710678118654752440, -z) + x * "
+    "4.8336466567264567e-17;\n"
     "  const double y = 0.5 * m * erfc(z);\n"
     "  return z > 1. && z < 28. ? fma(y, -2. * z * lost, y) : y;\n"
     "}\n"
@@ -1002,7 +1130,8 @@ static const char shared_text[] =
     "D double gn_fmod(double a, double b) { return fmod(a, b); }\n"
     "D int gn_fmod(int a, int b) { return b == 0 || b == -1 ? 0 : a % b; }\n"
     "D i64 gn_fmod(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % b; }\n"
-    "template <class T> M T gn_remainder(T a, T b) { T m = gn_fmod(a, b); return m != 0 && (m < 0) != (b < 0) ? m + b : m; }\n"
+    "template <class T> M T gn_remainder(T a, T b) { T m = gn_fmod(a, b); "
+    "return m != 0 && (m < 0) != (b < 0) ? m + b : m; }\n"
     "D float gn_floordiv(float a, float b) {\n"
     "  float m = fmodf(a, b), q = rintf((a - m) / b) - (float)(m != 0 && (m < 0) != (b < 0));\n"
     "  return b == 0 ? a / b : q == 0 ? copysignf(0.f, a / b) : q;\n"
@@ -1024,26 +1153,26 @@ static const char shared_text[] =
     "template <> M double gn_fma<double>(double a, double b, double c) { return fma(a, b, c); }\n"
     "template <> M int gn_fma<int>(int a, int b, int c) { return (int)((u32)a * (u32)b + (u32)c); }\n"
     "template <> M i64 gn_fma<i64>(i64 a, i64 b, i64 c) { return (i64)((u64)a * (u64)b + (u64)c); }\n"
-    "#define GELU_1 " TEXT_OF(GN_GELU_1) "\n"
-    "#define GELU_1_REST " TEXT_OF(GN_GELU_1_REST) "\n"
-    "#define GELU_3 " TEXT_OF(GN_GELU_3) "\n"
-    "#define GELU_3_REST " TEXT_OF(GN_GELU_3_REST) "\n"
-    "// m / (one + v) by: quarters keep the reciprocal normal as long as v is finite.\n"
+    /* the numbers of GELU as genie.h has them */
+    GELU_NUMBERS "// m / (one + v) by: quarters keep the reciprocal normal as long as v is finite.\n"
     "template <class C> struct power { C one, v, by; };\n"
     "D float over(float m, power<float> p) { return 0.25f * rcp_near(fmaf(p.v, 0.25f, 0.25f * p.one)) * m * p.by; }\n"
     "D double over(double m, power<double> p) { return m / (p.one + p.v) * p.by; }\n"
-    "// v = e^-(a + lo); where 1 is nothing beside it, as much too small as what is divided by it is made smaller afterwards, so that a result that is\n"
+    "// v = e^-(a + lo); where 1 is nothing beside it, as much too small as what is divided by it is made smaller "
+    "afterwards, so that a result that is\n"
     "// not normal is rounded once\n"
     "D power<float> power_of(float a, float lo) {\n"
     "  const bool low = a < -80.f;\n"
     "  const float v = expf(low ? -a - 40.f : -a);\n"
-    "  power<float> p; p.one = low ? 0.f : 1.f; p.v = lo == 0.f || v > 3e38f ? v : fmaf(-v, lo, v); p.by = low ? 4.24835426e-18f : 1.f;\n"
+    "  power<float> p; p.one = low ? 0.f : 1.f; p.v = lo == 0.f || v > 3e38f ? v : fmaf(-v, lo, v); "
+    "p.by = low ? 4.24835426e-18f : 1.f;\n"
     "  return p;\n"
     "}\n"
     "D power<double> power_of(double a, double lo) {\n"
     "  const bool low = a < -700.;\n"
     "  const double v = exp(low ? -a - 60. : -a);\n"
-    "  power<double> p; p.one = low ? 0. : 1.; p.v = lo == 0. || v > 1e308 ? v : fma(-v, lo, v); p.by = low ? 8.75651076269652e-27 : 1.;\n"
+    "  power<double> p; p.one = low ? 0. : 1.; p.v = lo == 0. || v > 1e308 ? v : fma(-v, lo, v); "
+    "p.by = low ? 8.75651076269652e-27 : 1.;\n"
     "  return p;\n"
     "}\n"
     "template <class C> M C gn_logistic(C m, C a) { return over(m, power_of(a, (C)0)); }\n"
@@ -1055,7 +1184,8 @@ static const char shared_text[] =
     "// c1 a + c3 a^3 in two parts\n"
     "template <class C> M C gn_gelu_tanh(C a) {\n"
     "  const C most = (C)40, x = a > most ? most : a < -most ? -most : a, s = x * x, u = s * (C)GELU_3;\n"
-    "  const C c1 = (C)GELU_1, c1_rest = (C)(GELU_1 - (double)c1 + GELU_1_REST), c3_rest = (C)(GELU_3 - (double)(C)GELU_3 + GELU_3_REST);\n"
+    "  const C c1 = (C)GELU_1, c1_rest = (C)(GELU_1 - (double)c1 + GELU_1_REST), c3_rest = (C)(GELU_3 - "
+    "(double)(C)GELU_3 + GELU_3_REST);\n"
     "  const C w = c1 + u, back = w - c1;\n"
     "  C lo = (c1 - (w - back)) + (u - back);\n"
     "  lo += gn_fma(s, (C)GELU_3, -u) + (gn_fma(x, x, -s) * (C)GELU_3 + s * c3_rest) + c1_rest;\n"
@@ -1111,23 +1241,35 @@ static const char shared_text[] =
     "#define GN_M_SHL(a, b) gn_shl(a, b)\n"
     "#define GN_M_SHR(a, b) gn_shr(a, b)\n"
     "#define GN_M_FMA(a, b, c) gn_fma(a, b, c)\n"
-    "// casts between compute types as a dtype holds them: floats to integers truncate and saturate, NaN gives 0; integers wrap\n"
-    "template <class T> struct cast_to { template <class S> static M typename compute<T>::t of(S v) { T h; put(h, v); return get(h); } };\n"
+    "// casts between compute types as a dtype holds them: floats to integers truncate and saturate, NaN gives 0; "
+    "integers wrap\n"
+    "template <class T> struct cast_to { template <class S> static M typename compute<T>::t of(S v) { T h; put(h, v); "
+    "return get(h); } };\n"
     "template <> struct cast_to<float> { template <class S> static M float of(S v) { return (float)v; } };\n"
     "template <> struct cast_to<double> { template <class S> static M double of(S v) { return (double)v; } };\n"
-    "template <class T> struct cast_half { static M float of(float v) { T h; put(h, v); return get(h); } static M float of(double v) { T h; put(h, v); return get(h); }\n"
+    "template <class T> struct cast_half { static M float of(float v) { T h; put(h, v); return get(h); } "
+    "static M float of(double v) { T h; put(h, v); return get(h); }\n"
     "  static M float of(int v) { return of((float)v); } static M float of(i64 v) { return of((float)v); } };\n"
     "template <> struct cast_to<f16> : cast_half<f16> {};\n"
     "template <> struct cast_to<bf16> : cast_half<bf16> {};\n"
-    "template <> struct cast_to<int> { static M int of(int v) { return v; } static M int of(i64 v) { return (int)(u32)(u64)v; }\n"
-    "  static M int of(float v) { return v != v ? 0 : v <= -2147483648.f ? (-2147483647 - 1) : v >= 2147483648.f ? 2147483647 : (int)v; }\n"
-    "  static M int of(double v) { return v != v ? 0 : v <= -2147483648. ? (-2147483647 - 1) : v >= 2147483647. ? 2147483647 : (int)v; } };\n"
-    "template <> struct cast_to<i64> { static M i64 of(int v) { return v; } static M i64 of(i64 v) { return v; } static M i64 of(float v) { return of((double)v); }\n"
-    "  static M i64 of(double v) { return v != v ? 0 : v <= -9223372036854775808. ? (-9223372036854775807ll - 1) : v >= 9223372036854775808. ? 9223372036854775807ll : (i64)v; } };\n"
-    "template <> struct cast_to<u8> { static M int of(int v) { return v & 255; } static M int of(i64 v) { return (int)(v & 255); }\n"
-    "  static M int of(float v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } static M int of(double v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } };\n"
-    "template <class T, class C, i64 LEAST, i64 MOST> struct cast_narrow { static M C of(int v) { return (T)v; } static M C of(i64 v) { return (T)v; } static M C of(float v) { return of((double)v); }\n"
-    "  static M C of(double v) { return v != v ? 0 : v <= (double)LEAST ? (C)LEAST : v >= (double)MOST ? (C)MOST : (C)v; } };\n"
+    "template <> struct cast_to<int> { static M int of(int v) { return v; } static M int of(i64 v) { "
+    "return (int)(u32)(u64)v; }\n"
+    "  static M int of(float v) { return v != v ? 0 : v <= -2147483648.f ? (-2147483647 - 1) : v >= 2147483648.f ? "
+    "2147483647 : (int)v; }\n"
+    "  static M int of(double v) { return v != v ? 0 : v <= -2147483648. ? (-2147483647 - 1) : v >= 2147483647. ? "
+    "2147483647 : (int)v; } };\n"
+    "template <> struct cast_to<i64> { static M i64 of(int v) { return v; } static M i64 of(i64 v) { return v; } "
+    "static M i64 of(float v) { return of((double)v); }\n"
+    "  static M i64 of(double v) { return v != v ? 0 : v <= -9223372036854775808. ? (-9223372036854775807ll - 1) : "
+    "v >= 9223372036854775808. ? 9223372036854775807ll : (i64)v; } };\n"
+    "template <> struct cast_to<u8> { static M int of(int v) { return v & 255; } static M int of(i64 v) { "
+    "return (int)(v & 255); }\n"
+    "  static M int of(float v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } "
+    "static M int of(double v) { return v != v ? 0 : v <= 0 ? 0 : v >= 255 ? 255 : (int)v; } };\n"
+    "template <class T, class C, i64 LEAST, i64 MOST> struct cast_narrow { static M C of(int v) { return (T)v; } "
+    "static M C of(i64 v) { return (T)v; } static M C of(float v) { return of((double)v); }\n"
+    "  static M C of(double v) { return v != v ? 0 : v <= (double)LEAST ? (C)LEAST : v >= (double)MOST ? (C)MOST : "
+    "(C)v; } };\n"
     "template <> struct cast_to<i8> : cast_narrow<i8, int, -128, 127> {};\n"
     "template <> struct cast_to<i16> : cast_narrow<i16, int, -32768, 32767> {};\n"
     "template <> struct cast_to<u16> : cast_narrow<u16, int, 0, 65535> {};\n"
@@ -1136,14 +1278,16 @@ static const char shared_text[] =
     "// The first fault of a run stays: err = {result, node, value low, value high, limit low, limit high}.\n"
     "D void fault(u32 *err, u32 result, u32 node, i64 value, i64 limit) {\n"
     "  if (atomicCAS(err, 0u, result) != 0u) return;\n"
-    "  err[1] = node; err[2] = (u32)(u64)value; err[3] = (u32)((u64)value >> 32); err[4] = (u32)(u64)limit; err[5] = (u32)((u64)limit >> 32);\n"
+    "  err[1] = node; err[2] = (u32)(u64)value; err[3] = (u32)((u64)value >> 32); err[4] = (u32)(u64)limit; "
+    "err[5] = (u32)((u64)limit >> 32);\n"
     "}\n"
     "#define OUT_OF_RANGE 30u\n"
     "#define DIVIDED_BY_ZERO 31u\n"
     "// sums and choices; at: position, the earlier of equals is chosen and NaN before all\n"
     "template <class C> M C max_nan(C a, C b) { return a > b || a != a ? a : b; }\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
-    "template <> M float max_nan(float a, float b) { float r; asm(\"max.NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(a), \"f\"(b)); return r; }\n"
+    "template <> M float max_nan(float a, float b) { float r; asm(\"max.NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(a), "
+    "\"f\"(b)); return r; }\n"
     "#endif\n"
     "template <class C> struct sum_of { C v;\n"
     "  M void init() { v = 0; }\n"
@@ -1160,7 +1304,8 @@ static const char shared_text[] =
     "  M void merge(const near_sum &o) { add(o.v, rest + o.rest); }\n"
     "  M C total() const { const C y = v + rest; return y == y ? y : v; } };\n"
     "// V neighbours: joined by halves first where sums are exact, else one after another.\n"
-    "template <int V, class A, class C> M void take_all(A &a, const C *x, i64 at) { UNROLL for (int v = 0; v < V; v++) a.take(x[v], at + v); }\n"
+    "template <int V, class A, class C> M void take_all(A &a, const C *x, i64 at) { UNROLL for (int v = 0; v < V; "
+    "v++) a.take(x[v], at + v); }\n"
     "template <int V, class C> M void take_all(near_sum<C> &a, const C *x, i64) {\n"
     "  C t[V];\n"
     "  UNROLL for (int v = 0; v < V; v++) t[v] = x[v];\n"
@@ -1187,7 +1332,8 @@ static const char shared_text[] =
     "template <class C> struct soft { C top, sum, rest;\n"
     "  M void init() { top = gn_f32(0xff800000u); sum = rest = 0; }\n"
     "  M void merge(const soft &o) {\n"
-    "    const C t = max_nan(top, o.top), less = gn_exp((top == t ? o.top : top) - t), f = top == t ? (C)1 : less, g = o.top == t ? (C)1 : less, x = sum * f, y = o.sum * g, all = x + y, z = all - x;\n"
+    "    const C t = max_nan(top, o.top), less = gn_exp((top == t ? o.top : top) - t), f = top == t ? (C)1 : less, g = "
+    "o.top == t ? (C)1 : less, x = sum * f, y = o.sum * g, all = x + y, z = all - x;\n"
     "    rest = (rest * f + o.rest * g) + ((x - (all - z)) + (y - z));\n"
     "    sum = t != t ? t : all;\n"
     "    top = t;\n"
@@ -1197,7 +1343,8 @@ static const char shared_text[] =
     "  soft<C> o;\n"
     "  o.init();\n"
     "  UNROLL for (int v = 0; v < V; v++) o.top = max_nan(o.top, (C)get(x[v]));\n"
-    "  UNROLL for (int v = 0; v < V; v++) o.sum += o.top == (C)gn_f32(0xff800000u) ? (C)0 : gn_exp(get(x[v]) - o.top);\n"
+    "  UNROLL for (int v = 0; v < V; v++) o.sum += o.top == (C)gn_f32(0xff800000u) ? (C)0 : "
+    "gn_exp(get(x[v]) - o.top);\n"
     "  return o;\n"
     "}\n"
     "template <class A> M A exchange(A a, int lanes) {\n"
@@ -1206,7 +1353,8 @@ static const char shared_text[] =
     "  UNROLL for (int i = 0; i < (int)(sizeof(A) / 4); i++) x.w[i] = __shfl_xor_sync(0xffffffffu, x.w[i], lanes);\n"
     "  return x.a;\n"
     "}\n"
-    "// The merge of TY neighbouring threads' values, in every one of them: halves of them first. All 256 threads of the block come here.\n"
+    "// The merge of TY neighbouring threads' values, in every one of them: halves of them first. All 256 threads of "
+    "the block come here.\n"
     "template <int TY, class A> M A together(A a) {\n"
     "  if (TY > 32) {\n"
     "    __shared__ A part[256];\n"
@@ -1214,7 +1362,8 @@ static const char shared_text[] =
     "    __syncthreads();\n"
     "    part[threadIdx.x] = a;\n"
     "    __syncthreads();\n"
-    "    UNROLL for (int k = 0; k < TY / 32; k++) some[k] = part[threadIdx.x / TY * TY + k * 32 + (threadIdx.x & 31)];\n"
+    "    UNROLL for (int k = 0; k < TY / 32; k++) some[k] = part[threadIdx.x / TY * TY + k * 32 + (threadIdx.x & "
+    "31)];\n"
     "    UNROLL for (int k = TY / 64; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) some[j].merge(some[j + k]);\n"
     "    a = some[0];\n"
     "  }\n"
@@ -1233,7 +1382,8 @@ static const char shared_text[] =
     "  __syncthreads();\n"
     "  return part[threadIdx.x % TX];\n"
     "}\n"
-    "// A row is summed by LANES x TY lanes, of which thread ty has ty, ty + TY, ty + 2 TY …: halves of all lanes first, however many threads have them.\n"
+    "// A row is summed by LANES x TY lanes, of which thread ty has ty, ty + TY, ty + 2 TY …: halves of all lanes "
+    "first, however many threads have them.\n"
     "template <int TY, int LANES, bool COLUMNS, class A> M A joined(A *q) {\n"
     "  UNROLL for (int k = LANES / 2; k > 0; k /= 2) UNROLL for (int j = 0; j < k; j++) q[j].merge(q[j + k]);\n"
     "  if (COLUMNS) return across<256 / TY>(q[0]);\n"
@@ -1244,14 +1394,16 @@ static const char shared_text[] =
     "D u32 word_of(const uint4 &w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; }\n"
     "// element i of 16 bytes\n"
     "D float part_of(const uint4 &w, int i, float) { return gn_f32(word_of(w, i)); }\n"
-    "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
+    "D float part_of(const uint4 &w, int i, bf16) { return gn_f32(i & 1 ? word_of(w, "
+    "i >> 1) & 0xffff0000u : word_of(w, i >> 1) << 16); }\n"
     "D float part_of(const uint4 &w, int i, f16) { return half_float(word_of(w, i >> 1) >> (i & 1) * 16 & 0xffffu); }\n"
     "D uint4 zeros() { uint4 w; w.x = w.y = w.z = w.w = 0; return w; }\n"
     "// A kernel may start before the one before it has ended, once that lets it or ends, and waits before it reads.\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
     "D void let_next_start() { asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\"); }\n"
     "D void await_previous() { asm volatile(\"griddepcontrol.wait;\" ::: \"memory\"); }\n"
-    "template <class T> M T *now(T *p) { asm volatile(\"\" : \"+l\"(p) :: \"memory\"); return p; }   // no read by it is moved above this\n"
+    "template <class T> M T *now(T *p) { asm volatile(\"\" : \"+l\"(p) :: \"memory\"); return p; "
+    "}   // no read by it is moved above this\n"
     "#else\n"
     "D void let_next_start() {}\n"
     "D void await_previous() {}\n"
@@ -1259,75 +1411,107 @@ static const char shared_text[] =
     "#endif\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "#ifndef GN_HOST\n"
-    "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
+    "D u32 shared_address(const void *p) { u32 r; asm(\"{.reg .u64 t; cvta.to.shared.u64 t, %1; "
+    "cvt.u32.u64 %0, t;}\" : \"=r\"(r) : \"l\"(p)); return r; }\n"
     "// 16, 8 or 4 bytes to shared memory, all but the first n of them zeros\n"
     "template <int B> M void copy_shared(u32 to, const void *from, int n) {\n"
-    "  if (B == 16) asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n) : \"memory\");\n"
-    "  else asm volatile(\"cp.async.ca.shared.global [%0], [%1], %3, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n), \"n\"(B) : \"memory\");\n"
+    "  if (B == 16) asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n) "
+    ": \"memory\");\n"
+    "  else asm volatile(\"cp.async.ca.shared.global [%0], [%1], %3, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(n), "
+    "\"n\"(B) : \"memory\");\n"
     "}\n"
     "D void copy16(u32 to, const void *from, int n) { copy_shared<16>(to, from, n); }\n"
     "D void copy_commit() { asm volatile(\"cp.async.commit_group;\" ::: \"memory\"); }\n"
     "template <int N> M void copy_wait() { asm volatile(\"cp.async.wait_group %0;\" :: \"n\"(N) : \"memory\"); }\n"
-    "D void matrix4(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
-    "D void matrix4_transposed(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
+    "D void matrix4(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, "
+    "[%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
+    "D void matrix4_transposed(u32 *r, u32 a) { asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
+    "{%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) : \"r\"(a) : \"memory\"); }\n"
     "D void mma(float *c, const u32 *a, u32 b0, u32 b1, bf16) {\n"
-    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
-    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
+    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    "{%0,%1,%2,%3};\"\n"
+    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), "
+    "\"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
     "}\n"
     "D void mma(float *c, const u32 *a, u32 b0, u32 b1, f16) {\n"
-    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
-    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
+    "  asm volatile(\"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    "{%0,%1,%2,%3};\"\n"
+    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), "
+    "\"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
     "}\n"
-    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, float) {                                                           // TF32: the upper 19 bits\n"
-    "  asm volatile(\"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\"\n"
-    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
+    "D void mma(float *c, const u32 *a, u32 b0, u32 b1, float) "
+    "{                                                           // TF32: the upper 19 bits\n"
+    "  asm volatile(\"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+    "{%0,%1,%2,%3};\"\n"
+    "    : \"+f\"(c[0]), \"+f\"(c[1]), \"+f\"(c[2]), \"+f\"(c[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), "
+    "\"r\"(a[3]), \"r\"(b0), \"r\"(b1));\n"
     "}\n"
-    "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
-    "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), \"f\"(lo)); return r; }\n"
+    "D u32 pair(float lo, float hi, bf16) { u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), "
+    "\"f\"(lo)); return r; }\n"
+    "D u32 pair(float lo, float hi, f16) { u32 r; asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(hi), "
+    "\"f\"(lo)); return r; }\n"
     "#endif\n"
-    "#endif\n"
-;
+    "#endif\n";
 
 /* For sm_90a only. */
 static const char warpgroup_text[] =
-    "// ---- sm_90a: warpgroups of tensor cores, fed by the tensor memory accelerator (TMA) through stages in shared memory ----\n"
+    "// ---- sm_90a: warpgroups of tensor cores, fed by the tensor memory accelerator (TMA) through stages in shared "
+    "memory ----\n"
     "struct __align__(64) tmap { u64 v[16]; };\n"
-    "D void bar_init(u32 b, u32 n) { asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(n) : \"memory\"); }\n"
-    "D void bar_expect(u32 b, u32 bytes) { asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
-    "D void bar_arrive(u32 b) { asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(b) : \"memory\"); }\n"
-    "D void bar_wait(u32 b, u32 parity) { asm volatile(\"{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra E; bra W; E: }\" :: \"r\"(b), \"r\"(parity) : \"memory\"); }\n"
-    "D void cluster_sync() { asm volatile(\"barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\n"
+    "D void bar_init(u32 b, u32 n) { asm volatile(\"mbarrier.init.shared::cta.b64 [%0], %1;\" :: \"r\"(b), "
+    "\"r\"(n) : \"memory\"); }\n"
+    "D void bar_expect(u32 b, u32 bytes) { asm volatile(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], "
+    "%1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
+    "D void bar_arrive(u32 b) { asm volatile(\"mbarrier.arrive.shared::cta.b64 _, [%0];\" :: \"r\"(b) : \"memory\"); "
+    "}\n"
+    "D void bar_wait(u32 b, u32 parity) { asm volatile(\"{.reg .pred p; "
+    "W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra E; bra W; "
+    "E: }\" :: \"r\"(b), \"r\"(parity) : \"memory\"); }\n"
+    "D void cluster_sync() { asm volatile(\"barrier.cluster.arrive.release.aligned; "
+    "barrier.cluster.wait.acquire.aligned;\" ::: \"memory\"); }\n"
     "D u32 cluster_rank() { u32 r; asm(\"mov.u32 %0, %%cluster_ctarank;\" : \"=r\"(r)); return r; }\n"
     "D float4 cluster_load4(u32 a, u32 cta) {\n"
     "  float4 v;\n"
-    "  asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %4, %5; ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [r];}\" : \"=f\"(v.x), \"=f\"(v.y), \"=f\"(v.z), \"=f\"(v.w) : \"r\"(a), \"r\"(cta) : \"memory\");\n"
+    "  asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %4, %5; "
+    "ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [r];}\" : \"=f\"(v.x), \"=f\"(v.y), \"=f\"(v.z), \"=f\"(v.w) : \"r\"(a), "
+    "\"r\"(cta) : \"memory\");\n"
     "  return v;\n"
     "}\n"
     "// A box of the map at (x, y, z, w) to shared memory\n"
     "D void box_load(u32 to, const tmap *m, int x, int y, int z, int w, u32 bar) {\n"
-    "  asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\"\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+    "%3, %4, %5}], [%6];\"\n"
     "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar) : \"memory\");\n"
     "}\n"
-    "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 columns (when they run along memory) `next` bytes on.\n"
-    "D u64 panel(u32 a, u32 next) { return (u64)((a & 0x3ffffu) >> 4) | ((u64)(next >> 4) << 16) | (64ull << 32) | (1ull << 62); }\n"
+    "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 "
+    "columns (when they run along memory) `next` bytes on.\n"
+    "D u64 panel(u32 a, u32 next) { return (u64)((a & 0x3ffffu) >> 4) | ((u64)(next >> 4) << 16) | (64ull << 32) | "
+    "(1ull << 62); }\n"
     "D void wgmma_fence() { asm volatile(\"wgmma.fence.sync.aligned;\" ::: \"memory\"); }\n"
     "D void wgmma_commit() { asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\"); }\n"
-    "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : \"memory\"); }\n"
-    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; the assembler does so still, see wgmma_sums\n"
-    "D void group_turn(int id) { asm volatile(\"bar.sync %0, 256;\" :: \"r\"(id) : \"memory\"); }     // until the other of two groups passes the turn\n"
+    "template <int N> M void wgmma_wait() { asm volatile(\"wgmma.wait_group.sync.aligned %0;\" :: \"n\"(N) : "
+    "\"memory\"); }\n"
+    "template <int N> M void wgmma_keep(float *d) { UNROLL for (int i = 0; i < N; "
+    "i++) asm volatile(\"\" : \"+f\"(d[i]) :: \"memory\"); }   // no read of the sums is moved above by the compiler; "
+    "the assembler does so still, see wgmma_sums\n"
+    "D void group_turn(int id) { asm volatile(\"bar.sync %0, 256;\" :: \"r\"(id) : \"memory\"); "
+    "}     // until the other of two groups passes the turn\n"
     "D void group_pass(int id) { asm volatile(\"bar.arrive %0, 256;\" :: \"r\"(id) : \"memory\"); }\n"
-    "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), \"n\"(N) : \"memory\"); }\n"
-    "D void matrix4_put(u32 a, const u32 *r) { asm volatile(\"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\" :: \"r\"(a), \"r\"(r[0]), \"r\"(r[1]), \"r\"(r[2]), \"r\"(r[3]) : \"memory\"); }\n"
+    "template <int N> M void group_sync(int id) { asm volatile(\"bar.sync %0, %1;\" :: \"r\"(id), "
+    "\"n\"(N) : \"memory\"); }\n"
+    "D void matrix4_put(u32 a, const u32 *r) { asm volatile(\"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], "
+    "{%1,%2,%3,%4};\" :: \"r\"(a), \"r\"(r[0]), \"r\"(r[1]), \"r\"(r[2]), \"r\"(r[3]) : \"memory\"); }\n"
     "D void box_store(const tmap *m, int x, int y, int z, u32 from) {\n"
-    "  asm volatile(\"cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5]; cp.async.bulk.commit_group;\" :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(0), \"r\"(from) : \"memory\");\n"
-    "}\n"
-;
+    "  asm volatile(\"cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5]; "
+    "cp.async.bulk.commit_group;\" :: \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(0), \"r\"(from) : \"memory\");\n"
+    "}\n";
 
 /* >>emit =============================================================================================
  * What all rooms write kernels with: element types, a kernel's parameters and launch, one plan's kernels while they
  * are generated, what the device can do, views and offsets, a node's inputs and attributes. */
 
-/* Element types as the device code names them, in memory and in arithmetic; a dtype of the table without a row does not compile. */
+/* Element types as the device code names them, in memory and in arithmetic; a dtype of the table without a row does not
+   compile. */
 #define GN__CU_TYPE_F32 "float", "float", true
 #define GN__CU_TYPE_F64 "double", "double", true
 #define GN__CU_TYPE_F16 "f16", "float", true
@@ -1341,89 +1525,131 @@ static const char warpgroup_text[] =
 #define GN__CU_TYPE_U16 "u16", "int", false
 #define GN__CU_TYPE_U32 "u32", "i64", false
 
-static const struct { uint8_t bytes; const char *name, *compute; bool real; } types[GN_DTYPE__COUNT] = {
-    [0] = { 0, "", "", false },
+static const struct {
+    uint8_t bytes;
+    const char *name, *compute;
+    bool real;
+} types[GN_DTYPE__COUNT] = {
 #define GN__X(name, number, bytes, text) [GN_##name] = { bytes, GN__CU_TYPE_##name },
     GN_DTYPES(GN__X)
 #undef GN__X
+        [0] = { 0, "", "", false },
 };
-static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", "u8", "u8", "u64" };   /* by bytes: for copies */
+/* by bytes: for copies */
+static const char *const raw_types[9] = { "u8", "u8", "u16", "u8", "u32", "u8", "u8", "u8", "u64" };
 
 typedef enum param_kind { PARAM_NODE, PARAM_PLAN, PARAM_WORD, PARAM_LONG, PARAM_MAP, PARAM_ARG } param_kind;
-/* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), a number, or a tensor
-   map (`node`: its index), or the value of an argument of one element in this run (`node`: the argument). */
-typedef struct param { uint8_t kind; uint32_t node; int64_t offset; } param;
+/* A pointer into a node's memory (its base's, plus `offset` bytes), one into a region of the plan (`node`), a number,
+   or a tensor map (`node`: its index), or the value of an argument of one element in this run (`node`: the
+   argument). */
+typedef struct param {
+    uint8_t kind;
+    uint32_t node;
+    int64_t offset;
+} param;
 
-/* What TMA is told of a matrix in a node's memory, in scratch memory, or in its dense copy (moved): sizes and strides (bytes) from the innermost, and the box that one copy takes;
-   plain: as it lies, otherwise swizzled by 128 bytes and f32 rounded to TF32. */
-typedef struct tensor_map { bool scratch, moved, plain; uint32_t node; int64_t offset; gn_dtype dtype; uint64_t dims[4], strides[3]; uint32_t box[4]; } tensor_map;
+/* What TMA is told of a matrix in a node's memory, in scratch memory, or in its dense copy (moved): sizes and strides
+   (bytes) from the innermost, and the box that one copy takes; plain: as it lies, otherwise swizzled by 128 bytes and
+   f32 rounded to TF32. */
+typedef struct tensor_map {
+    bool scratch, moved, plain;
+    uint32_t node;
+    int64_t offset;
+    gn_dtype dtype;
+    uint64_t dims[4], strides[3];
+    uint32_t box[4];
+} tensor_map;
 
 typedef struct blas_product blas_product;
 
 /* Of a product by cuBLASLt: what follows it, and own kernels that run in place of both when it fails. */
 typedef enum launch_when { LAUNCH_ALWAYS, LAUNCH_AFTER_BLAS, LAUNCH_INSTEAD } launch_when;
 
-/* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before the kernel
-   before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
+/* shared: bytes beyond the kernel's own; cluster: blocks side by side that exchange shared memory; early: starts before
+   the kernel before it has ended, and waits for it itself; waits: it does so before it reads what kernels write;
    blas: a product by cuBLASLt and no kernel. */
-typedef struct launch { kernel *kernel; uint32_t grid_x, grid_y, block, shared, param, n_params; uint8_t cluster, when; bool early, waits; blas_product *blas; } launch;
+typedef struct launch {
+    kernel *kernel;
+    uint32_t grid_x, grid_y, block, shared, param, n_params;
+    uint8_t cluster, when;
+    bool early, waits;
+    blas_product *blas;
+} launch;
 
 /* Memory of a plan beside the layout's block, by what it is for. */
 /* Arguments and error words go up in one copy, error words and small results come down in one. */
-typedef enum region { REGION_SCRATCH, REGION_ROWS, REGION_SAVED, REGION_OUTS, REGION_OWN, REGION_ARGS, REGION_ERRORS, REGION_NEAR, REGION__COUNT } region;
+typedef enum region {
+    REGION_SCRATCH,
+    REGION_ROWS,
+    REGION_SAVED,
+    REGION_OUTS,
+    REGION_OWN,
+    REGION_ARGS,
+    REGION_ERRORS,
+    REGION_NEAR,
+    REGION__COUNT
+} region;
 
-enum { BLAS_WORKSPACE = 32 << 20 };   /* bytes of scratch memory that an algorithm of cuBLASLt may use */
+enum { BLAS_WORKSPACE = 32 << 20 }; /* bytes of scratch memory that an algorithm of cuBLASLt may use */
 
-enum { ERROR_WORDS = 8 };          /* result, node, value, limit; then a flag for each append in place */
+enum { ERROR_WORDS = 8 }; /* result, node, value, limit; then a flag for each append in place */
 
-enum { KERNELS_A_PLAN = 4096 };    /* new ones: each takes some 30 ms of the compiler */
+enum { KERNELS_A_PLAN = 4096 }; /* new ones: each takes some 30 ms of the compiler */
 
-enum { PARAMS_MAX = 400 };         /* of one kernel: a loop of 64 ops has 129 inputs at most, one that is looked up takes three parameters */
+/* of one kernel: a loop of 64 ops has 129 inputs at most, one that is looked up takes three parameters */
+enum { PARAMS_MAX = 400 };
 
 /* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
-/* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group that this step ends. */
-typedef struct fusion { uint32_t norm, product, loop, best, append[2], rows; struct attention_form *written; bool inside; } fusion;
+/* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group
+   that this step ends. */
+typedef struct fusion {
+    uint32_t norm, product, loop, best, append[2], rows;
+    struct attention_form *written;
+    bool inside;
+} fusion;
 
 typedef struct row_group row_group;
 
 /* One plan's kernels while they are generated. */
 typedef struct emit {
     struct device *device;
-    const gn_flag *cancel;           /* of who waits for the plan; NULL: nobody ends it early */
+    const gn_flag *cancel; /* of who waits for the plan; NULL: nobody ends it early */
     const gn_part *part;
     gn_layout *layout;
-    fusion *fusions;                 /* per step */
-    row_group *groups;               /* steps that run as one kernel over rows */
+    fusion *fusions;   /* per step */
+    row_group *groups; /* steps that run as one kernel over rows */
     size_t n_groups, cap_groups;
-    bool *inlined;                   /* per node: an embedding that the loop which reads it looks up by itself */
-    uint32_t fused;                  /* steps without a kernel of their own */
+    bool *inlined;  /* per node: an embedding that the loop which reads it looks up by itself */
+    uint32_t fused; /* steps without a kernel of their own */
     launch *launches;
     param *params;
     tensor_map *maps;
-    const char *bounds;              /* of the kernel that is written, when not 256 threads */
+    const char *bounds; /* of the kernel that is written, when not 256 threads */
     size_t n_launches, cap_launches, n_params, cap_params, n_maps, cap_maps;
-    size_t first_param;              /* of the kernel that is being written */
-    text types, signature, body;     /* before the kernel, its parameters, its statements; '@' stands for its name */
-    size_t scratch, rows;            /* bytes that the kernels of one op use at most; rows: what is known of rows, for the kernels after them */
-    uint32_t *appends, n_appends;    /* in-place appends so far, in their order */
+    size_t first_param;           /* of the kernel that is being written */
+    text types, signature, body;  /* before the kernel, its parameters, its statements; '@' stands for its name */
+    size_t scratch, rows;         /* bytes that the kernels of one op use at most; rows: what is known of rows, for the
+                                     kernels after them */
+    uint32_t *appends, n_appends; /* in-place appends so far, in their order */
     uint32_t *append_flags;
-    uint32_t n_flags;                /* words behind the error words, 0 before the run: that an append has been done, blocks that have ended */
-    bool rereads;                    /* what this kernel's pointers show may change while it waits: no restrict */
-    bool early, waits;               /* this kernel waits for those before it by itself; at its begin */
+    uint32_t n_flags;  /* words behind the error words, 0 before the run: that an append has been done, blocks that have
+                          ended */
+    bool rereads;      /* what this kernel's pointers show may change while it waits: no restrict */
+    bool early, waits; /* this kernel waits for those before it by itself; at its begin */
     uint8_t cluster;
-    size_t save;                     /* bytes that in-place appends save */
-    const gn_kernel_step *tail;      /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
+    size_t save;                /* bytes that in-place appends save */
+    const gn_kernel_step *tail; /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
     uint32_t n_tails;
-    bool alone;                      /* the plan has this kernel only: it takes arguments of one element by value */
-    bool by_value;                   /* some are: a graph would keep the values of the run in which it was captured */
-    const choice *given;             /* of the product that is generated to be measured; NULL: the stored one, or the model's */
-    uint64_t mark;                   /* of the latest choice that was followed */
-    uint32_t moved;                  /* 1 + the node that a dense copy in REGION_ROWS stands for now */
-    uint8_t when;                    /* of the launches that are added now */
-    uint32_t n_made;                 /* kernels that nothing had needed before */
-    uint32_t n_instead, n_lost;      /* launches that run only when others fail; choices that cannot be followed */
-    uint32_t n_blas, n_other;        /* products by cuBLASLt, and by another own kernel than the model's */
-    bool faults;                     /* some kernel may report a fault */
+    bool alone;          /* the plan has this kernel only: it takes arguments of one element by value */
+    bool by_value;       /* some are: a graph would keep the values of the run in which it was captured */
+    const choice *given; /* of the product that is generated to be measured; NULL: the stored one, or the model's */
+    uint64_t mark;       /* of the latest choice that was followed */
+    uint32_t moved;      /* 1 + the node that a dense copy in REGION_ROWS stands for now */
+    uint8_t when;        /* of the launches that are added now */
+    uint32_t n_made;     /* kernels that nothing had needed before */
+    uint32_t n_instead, n_lost; /* launches that run only when others fail; choices that cannot be followed */
+    uint32_t n_blas, n_other;   /* products by cuBLASLt, and by another own kernel than the model's */
+    bool faults;                /* some kernel may report a fault */
     bool failed;
     gn_fault *fault;
 } emit;
@@ -1432,9 +1658,13 @@ typedef struct emit {
 
 static int64_t emit_processors(const emit *e) { return e->device->processors; }
 static bool emit_overlaps(const emit *e) { return e->device->arch >= 90; }
-static bool emit_has_clusters(const emit *e) { return e->device->arch >= 90 && (cu.cuLaunchKernelEx || e->device->compile_only) && !env_is("GENIE_CUDA_CLUSTER", "0"); }
+static bool emit_has_clusters(const emit *e) {
+    return e->device->arch >= 90 && (cu.cuLaunchKernelEx || e->device->compile_only) &&
+           !env_is("GENIE_CUDA_CLUSTER", "0");
+}
 static bool emit_has_warpgroups(const emit *e) {
-    return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) && !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
+    return strcmp(e->device->arch_name, "sm_90a") == 0 && (cu.tensor_map || e->device->compile_only) &&
+           !env_is("GENIE_CUDA_TENSOR", "0") && !env_is("GENIE_CUDA_WGMMA", "0");
 }
 static bool emit_has_async_copies(const emit *e) { return e->device->arch >= 80; }
 static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 && !env_is("GENIE_CUDA_TENSOR", "0"); }
@@ -1442,12 +1672,16 @@ static bool emit_has_tensor_cores(const emit *e) { return e->device->arch >= 80 
 /* ---- a kernel: its parameters, its launch ---- */
 
 static void emit_param(emit *e, param p) {
-    if (!grow(&e->params, e->n_params, &e->cap_params, sizeof p)) { e->failed = true; return; }
+    if (!grow(&e->params, e->n_params, &e->cap_params, sizeof p)) {
+        e->failed = true;
+        return;
+    }
     e->params[e->n_params++] = p;
 }
 
 static void emit_pointer(emit *e, const char *type, bool constant, const char *name, param p) {
-    put(&e->signature, "%s%s%s *%s%s", e->signature.n ? ", " : "", constant ? "const " : "", type, e->rereads ? "" : "__restrict__ ", name);
+    put(&e->signature, "%s%s%s *%s%s", e->signature.n ? ", " : "", constant ? "const " : "", type,
+        e->rereads ? "" : "__restrict__ ", name);
     emit_param(e, p);
 }
 
@@ -1463,9 +1697,12 @@ static void emit_number(emit *e, const char *type, const char *name, param_kind 
     emit_param(e, (param){ (uint8_t)kind, 0, value });
 }
 
-/* Before the kernel's parameters, and before its statements: it is launched while the kernel before it ends, and waits for that. */
+/* Before the kernel's parameters, and before its statements: it is launched while the kernel before it ends, and waits
+   for that. */
 static void emit_early(emit *e) { e->rereads = e->early = e->waits = emit_overlaps(e); }
-static void emit_await(emit *e) { if (e->waits) put(&e->body, "  await_previous();\n"); }
+static void emit_await(emit *e) {
+    if (e->waits) put(&e->body, "  await_previous();\n");
+}
 
 /* The run's error words. Later kernels that must not run after a fault look at them too. */
 static void emit_errors(emit *e) { emit_pointer(e, "u32", false, "err", (param){ PARAM_PLAN, REGION_ERRORS, 0 }); }
@@ -1476,20 +1713,43 @@ static void emit_faults(emit *e, uint32_t node) {
 }
 
 /* Ends the kernel: finds an equal one or adds it, and launches it. */
-static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block, uint32_t shared) {
+static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block,
+                               uint32_t shared) {
     kernel *k = NULL;
     size_t n_params = e->n_params - e->first_param;
     bool grid_ok = grid_x < 0x7fffffffu && grid_y < 65536, params_ok = n_params <= PARAMS_MAX;
-    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok && params_ok) k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature, &e->body, &e->n_made);
+    if (!e->failed && !e->types.failed && !e->signature.failed && !e->body.failed && grid_ok && params_ok)
+        k = kernel_of(e->device, label, e->bounds ? e->bounds : "__launch_bounds__(256)", &e->types, &e->signature,
+                      &e->body, &e->n_made);
     bool few = e->n_made <= KERNELS_A_PLAN;
     if (!k || !few || !grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) {
         e->failed = true;
         kernel_release(e->device, k);
-    } else e->launches[e->n_launches++] = (launch){ k, (uint32_t)grid_x, (uint32_t)grid_y, block, shared, (uint32_t)e->first_param, (uint32_t)n_params, e->cluster, e->when, e->early, e->waits, NULL };
+    } else
+        e->launches[e->n_launches++] = (launch){ k,
+                                                 (uint32_t)grid_x,
+                                                 (uint32_t)grid_y,
+                                                 block,
+                                                 shared,
+                                                 (uint32_t)e->first_param,
+                                                 (uint32_t)n_params,
+                                                 e->cluster,
+                                                 e->when,
+                                                 e->early,
+                                                 e->waits,
+                                                 NULL };
     e->n_instead += e->when == LAUNCH_INSTEAD;
-    if (!grid_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label, (unsigned long long)grid_x, (unsigned long long)grid_y);
-    if (!few) gn_fail(e->fault, GN_LIMIT, "this plan needs more than the %d new kernels that one plan may have: realize parts of it one after another", KERNELS_A_PLAN);
-    if (!params_ok) gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs %llu parameters, %d are possible", label, (unsigned long long)n_params, PARAMS_MAX);
+    if (!grid_ok)
+        gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label,
+                (unsigned long long)grid_x, (unsigned long long)grid_y);
+    if (!few)
+        gn_fail(e->fault, GN_LIMIT,
+                "this plan needs more than the %d new kernels that one plan may have: realize parts of it one after "
+                "another",
+                KERNELS_A_PLAN);
+    if (!params_ok)
+        gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs %llu parameters, %d are possible", label,
+                (unsigned long long)n_params, PARAMS_MAX);
     e->types.n = e->signature.n = e->body.n = 0;
     e->bounds = NULL;
     e->first_param = e->n_params;
@@ -1497,7 +1757,9 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
     e->cluster = 0;
 }
 
-static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) { emit_launch_shared(e, label, grid_x, grid_y, block, 0); }
+static void emit_launch(emit *e, const char *label, uint64_t grid_x, uint64_t grid_y, uint32_t block) {
+    emit_launch_shared(e, label, grid_x, grid_y, block, 0);
+}
 
 /* There is nothing to compute. */
 static void emit_nothing(emit *e) {
@@ -1574,7 +1836,9 @@ static bool strides_fit(const gn_view *v, int64_t vector) {
     return true;
 }
 
-static int64_t base_offset(const emit *e, uint32_t node) { return e->moved == node + 1 ? 0 : e->layout->lay[node].view.offset; }
+static int64_t base_offset(const emit *e, uint32_t node) {
+    return e->moved == node + 1 ? 0 : e->layout->lay[node].view.offset;
+}
 
 static int64_t blocks_for(int64_t n, int64_t each) { return (n + each - 1) / each; }
 
@@ -1582,16 +1846,27 @@ static int64_t blocks_for(int64_t n, int64_t each) { return (n + each - 1) / eac
 
 static param at_node(const emit *e, uint32_t node, int64_t more) {
     const gn_lay *a = &e->layout->lay[node];
-    return e->moved == node + 1 ? (param){ PARAM_PLAN, REGION_ROWS, more } : (param){ PARAM_NODE, a->base, a->view.offset + more };
+    return e->moved == node + 1 ? (param){ PARAM_PLAN, REGION_ROWS, more }
+                                : (param){ PARAM_NODE, a->base, a->view.offset + more };
 }
 
 static uint32_t input(const emit *e, uint32_t node, uint32_t i) { return e->part->ins[e->part->nodes[node].ins + i]; }
 static const gn_view *view_of(const emit *e, uint32_t node) { return &e->layout->lay[node].view; }
 static const int64_t *attrs_of(const emit *e, uint32_t node) { return e->part->attrs + e->part->nodes[node].attrs; }
-static double word_f64(int64_t w) { double d; memcpy(&d, &w, 8); return d; }
-static long long f64_word(double d) { long long w; memcpy(&w, &d, 8); return w; }
+static double word_f64(int64_t w) {
+    double d;
+    memcpy(&d, &w, 8);
+    return d;
+}
+static long long f64_word(double d) {
+    long long w;
+    memcpy(&w, &d, 8);
+    return w;
+}
 
-static bool node_is(const emit *e, uint32_t node, gn_op_id op) { return e->part->nodes[node].leaf == GN_LEAF_NONE && e->part->nodes[node].op == op; }
+static bool node_is(const emit *e, uint32_t node, gn_op_id op) {
+    return e->part->nodes[node].leaf == GN_LEAF_NONE && e->part->nodes[node].op == op;
+}
 
 static int axis_of(int64_t axis, int rank) { return (int)(axis < 0 ? axis + rank : axis); }
 
@@ -1609,13 +1884,17 @@ static void emit_copy_views(emit *e, const char *label, gn_view dst, param dst_a
     bool small = is_small(&to) && is_small(&s);
     if (n == 0) return;
     while (vector > 1 && (n % vector || !vectorises(&to, dst_at.offset, vector, bytes))) vector /= 2;
-    bool wide = vectorises(&s, src_at.offset, vector, bytes), one = s.rank == 0 || (s.strides[s.rank - 1] == 0 && s.dims[s.rank - 1] % vector == 0);
+    bool wide = vectorises(&s, src_at.offset, vector, bytes),
+         one = s.rank == 0 || (s.strides[s.rank - 1] == 0 && s.dims[s.rank - 1] % vector == 0);
     emit_pointer(e, type, true, "a", src_at);
     emit_pointer(e, type, false, "o", dst_at);
     emit_await(e);
-    put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I i = g * %lld;\n    %s x[%lld];\n",
+    put(&e->body,
+        "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    "
+        "const I i = g * %lld;\n    %s x[%lld];\n",
         small ? "u32" : "u64", (long long)(n / vector), (long long)vector, type, (long long)vector);
-    put(&e->body, wide ? "    vload<%lld>(x, a + " : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[", (long long)vector);
+    put(&e->body, wide ? "    vload<%lld>(x, a + " : "    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[",
+        (long long)vector);
     put_offset(&e->body, &s, wide || one ? "i" : "i + v", small);
     put(&e->body, wide ? ");\n    vstore<%lld>(o + " : "];\n    vstore<%lld>(o + ", (long long)vector);
     put_offset(&e->body, &to, "i", small);
@@ -1644,7 +1923,8 @@ static void emit_slice_put(emit *e, uint32_t node) {
     gn_view whole = gn_view_dense(view_of(e, node)->dtype, view_of(e, node)->rank, view_of(e, node)->dims);
     gn_view part = gn_view_slice(&whole, attrs_of(e, node));
     emit_copy(e, node, input(e, node, 0));
-    emit_copy_views(e, "slice_put", part, at_node(e, node, part.offset), *view_of(e, input(e, node, 1)), at_node(e, input(e, node, 1), 0));
+    emit_copy_views(e, "slice_put", part, at_node(e, node, part.offset), *view_of(e, input(e, node, 1)),
+                    at_node(e, input(e, node, 1), 0));
 }
 
 static void emit_concat(emit *e, uint32_t node) {
@@ -1663,7 +1943,14 @@ static void emit_concat(emit *e, uint32_t node) {
 /* ---- fused loops ---- */
 
 /* number: of its first instruction, where several loops stand in one kernel. */
-typedef struct loop { const gn_kernel_step *step; int64_t n, vector; uint32_t number; bool small; char names[512][64]; char label[64]; } loop;
+typedef struct loop {
+    const gn_kernel_step *step;
+    int64_t n, vector;
+    uint32_t number;
+    bool small;
+    char names[512][64];
+    char label[64];
+} loop;
 
 static const gn_load *load_of(const emit *e, const loop *l, uint32_t i) { return &e->layout->loads[l->step->load + i]; }
 
@@ -1698,14 +1985,20 @@ static void loop_lookup(emit *e, loop *l, uint32_t i) {
     snprintf(at, sizeof at, "i / %lldu", (long long)a->dims[1]);
     put(&e->body, "    const i64 id%u = ids%u[", i, i);
     put_offset(&e->body, &ids, at, l->small);
-    put(&e->body, "];\n    if (id%u < 0 || id%u >= %lldll) { if (i %% %lldu == 0) fault(err, OUT_OF_RANGE, lookup%u, id%u, %lldll); continue; }\n", i, i, (long long)a->dims[0], (long long)a->dims[1], i, i,
-        (long long)a->dims[0]);
-    put(&e->body, "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + id%u * %lldll + (i64)(i %% %lldu));\n", types[a->dtype].name, i, (long long)l->vector, (long long)l->vector, i, i, i, (long long)a->strides[0],
+    put(&e->body,
+        "];\n    if (id%u < 0 || id%u >= %lldll) { if (i %% %lldu == 0) fault(err, OUT_OF_RANGE, lookup%u, id%u, "
+        "%lldll); continue; }\n",
+        i, i, (long long)a->dims[0], (long long)a->dims[1], i, i, (long long)a->dims[0]);
+    put(&e->body, "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + id%u * %lldll + (i64)(i %% %lldu));\n",
+        types[a->dtype].name, i, (long long)l->vector, (long long)l->vector, i, i, i, (long long)a->strides[0],
         (long long)a->dims[1]);
     snprintf(l->names[load_of(e, l, i)->reg], sizeof l->names[0], "get(x%u[v])", i);
 }
 
-static bool is_by_value(const emit *e, const gn_load *d) { return e->alone && e->part->nodes[d->base].leaf == GN_LEAF_DATA && gn_view_count(&e->layout->lay[d->base].view) == 1; }
+static bool is_by_value(const emit *e, const gn_load *d) {
+    return e->alone && e->part->nodes[d->base].leaf == GN_LEAF_DATA &&
+           gn_view_count(&e->layout->lay[d->base].view) == 1;
+}
 
 /* Before the loop over v: what is loaded, in registers or as one element for all. */
 static void loop_load(emit *e, loop *l, uint32_t i) {
@@ -1713,14 +2006,19 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
     const char *type = types[d->dtype].name;
     char name[32];
     if (d->constant) {
-        put(&e->body, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[d->dtype].compute, i, type, (unsigned long long)f64_word(d->value));
+        put(&e->body, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[d->dtype].compute, i, type,
+            (unsigned long long)f64_word(d->value));
         snprintf(l->names[d->reg], sizeof l->names[0], "c%u", i);
         return;
     }
     snprintf(name, sizeof name, "a%u", i);
-    if (e->inlined[d->base]) { loop_lookup(e, l, i); return; }
+    if (e->inlined[d->base]) {
+        loop_lookup(e, l, i);
+        return;
+    }
     bool wide = l->vector > 1 && vectorises(&d->view, d->view.offset, l->vector, types[d->dtype].bytes);
-    bool one = d->view.rank == 0 || (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % l->vector == 0);
+    bool one = d->view.rank == 0 ||
+               (d->view.strides[d->view.rank - 1] == 0 && d->view.dims[d->view.rank - 1] % l->vector == 0);
     if (one && is_by_value(e, d)) {
         put(&e->signature, ", const %s s%u", type, i);
         emit_param(e, (param){ PARAM_ARG, e->part->nodes[d->base].arg, 0 });
@@ -1737,8 +2035,10 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
         snprintf(l->names[d->reg], sizeof l->names[0], "x%u", i);
         return;
     }
-    put(&e->body, wide ? "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + " : "    %s x%u[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x%u[v] = a%u[", type, i,
-        (long long)l->vector, (long long)l->vector, i, i);
+    put(&e->body,
+        wide ? "    %s x%u[%lld];\n    vload<%lld>(x%u, a%u + "
+             : "    %s x%u[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x%u[v] = a%u[",
+        type, i, (long long)l->vector, (long long)l->vector, i, i);
     put_offset(&e->body, &d->view, wide ? "i" : "i + v", l->small);
     put(&e->body, wide ? ");\n" : "];\n");
     snprintf(l->names[d->reg], sizeof l->names[0], "get(x%u[v])", i);
@@ -1755,11 +2055,15 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
     gn_op_info row;
     gn_get_op(in->op - 1, &row);
     const char *const x[3] = { l->names[in->src[0]], l->names[in->src[1]], l->names[in->src[2]] };
-    if (in->op == GN_OP_CAST) put(b, "      const %s t%u = cast_to<%s>::of(%s);\n", to, t, types[in->out_dtype].name, x[0]);
+    if (in->op == GN_OP_CAST)
+        put(b, "      const %s t%u = cast_to<%s>::of(%s);\n", to, t, types[in->out_dtype].name, x[0]);
     else if (in->op == GN_OP_WHERE) put(b, "      const %s t%u = %s ? %s : %s;\n", to, t, x[0], x[1], x[2]);
     else {
-        put(b, "      %s t%u;\n      { typedef %s GN_T; const GN_T a = %s, b = %s, c = %s, p0 = cast_to<GN_T>::of(gn_f64(0x%llxull)), p1 = cast_to<GN_T>::of(gn_f64(0x%llxull));\n",
-            to, t, from, x[0], x[1], x[2], (unsigned long long)f64_word(in->p[0]), (unsigned long long)f64_word(in->p[1]));
+        put(b,
+            "      %s t%u;\n      { typedef %s GN_T; const GN_T a = %s, b = %s, c = %s, p0 = "
+            "cast_to<GN_T>::of(gn_f64(0x%llxull)), p1 = cast_to<GN_T>::of(gn_f64(0x%llxull));\n",
+            to, t, from, x[0], x[1], x[2], (unsigned long long)f64_word(in->p[0]),
+            (unsigned long long)f64_word(in->p[1]));
         if (row.divides && !types[in->in_dtype].real) {
             char name[32];
             snprintf(name, sizeof name, "node%u", t);
@@ -1776,35 +2080,50 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
 }
 
 /* No kernel writes it, so it is read while those that run have not ended. */
-static bool is_weight(const emit *e, uint32_t node) { return e->part->nodes[e->layout->lay[node].base].leaf == GN_LEAF_WEIGHT; }
-static bool loads_weight(const emit *e, const gn_load *d) { return !d->constant && !e->inlined[d->base] && is_weight(e, d->base); }
-
-static void loop_loads(emit *e, loop *l, bool weights) {
-    for (uint32_t i = 0; i < l->step->n_loads; i++) if (loads_weight(e, load_of(e, l, i)) == weights) loop_load(e, l, i);
+static bool is_weight(const emit *e, uint32_t node) {
+    return e->part->nodes[e->layout->lay[node].base].leaf == GN_LEAF_WEIGHT;
+}
+static bool loads_weight(const emit *e, const gn_load *d) {
+    return !d->constant && !e->inlined[d->base] && is_weight(e, d->base);
 }
 
-/* The wait for the kernel before stands behind the loads of weights; where a thread comes to a second group it has nothing left to wait for. */
+static void loop_loads(emit *e, loop *l, bool weights) {
+    for (uint32_t i = 0; i < l->step->n_loads; i++)
+        if (loads_weight(e, load_of(e, l, i)) == weights) loop_load(e, l, i);
+}
+
+/* The wait for the kernel before stands behind the loads of weights; where a thread comes to a second group it has
+   nothing left to wait for. */
 static void emit_loop(emit *e, const gn_kernel_step *s) {
     loop *l = (loop *)alloc_zero(sizeof *l);
     const gn_view *out = view_of(e, s->node);
-    if (!l) { e->failed = true; return; }
+    if (!l) {
+        e->failed = true;
+        return;
+    }
     l->step = s;
     snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(out->dtype));
     loop_sizes(e, l);
     if (l->n) {
         int64_t groups = l->n / l->vector;
-        uint32_t block = groups >> 20 ? 384 : 256;                 /* blocks of 384 read and write most bytes a second; few groups need many blocks */
+        /* blocks of 384 read and write most bytes a second; few groups need many blocks */
+        uint32_t block = groups >> 20 ? 384 : 256;
         emit_early(e);
         emit_node(e, s->node, types[out->dtype].name, false, "o");
         emit_errors(e);
-        put(&e->body, "%s  typedef %s I;\n  for (I g = (I)blockIdx.x * %u + threadIdx.x; g < %lld; g += (I)gridDim.x * %u) {\n    const I i = g * %lld;\n",
-            e->waits ? "  let_next_start();\n" : "", l->small ? "u32" : "u64", block, (long long)groups, block, (long long)l->vector);
+        put(&e->body,
+            "%s  typedef %s I;\n  for (I g = (I)blockIdx.x * %u + threadIdx.x; g < %lld; g += (I)gridDim.x * %u) {\n   "
+            " const I i = g * %lld;\n",
+            e->waits ? "  let_next_start();\n" : "", l->small ? "u32" : "u64", block, (long long)groups, block,
+            (long long)l->vector);
         loop_loads(e, l, true);
         if (e->waits) put(&e->body, "    await_previous();\n");
         loop_loads(e, l, false);
-        put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", types[out->dtype].name, (long long)l->vector, (long long)l->vector);
+        put(&e->body, "    %s y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", types[out->dtype].name,
+            (long long)l->vector, (long long)l->vector);
         for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
-        put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out], (long long)l->vector);
+        put(&e->body, "      put(y[v], %s);\n    }\n    vstore<%lld>(o + i, y);\n  }\n", l->names[s->out],
+            (long long)l->vector);
         int64_t blocks = blocks_for(groups, block);
         if (block == 384) e->bounds = "__launch_bounds__(384)";
         emit_launch(e, l->label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, block);
@@ -1818,9 +2137,14 @@ static void emit_loop(emit *e, const gn_kernel_step *s) {
 static void emit_each(emit *e, uint32_t node, const char *label, const char *statement) {
     const gn_view *out = view_of(e, node);
     int64_t n = gn_view_count(out);
-    if (!n) { emit_nothing(e); return; }
+    if (!n) {
+        emit_nothing(e);
+        return;
+    }
     emit_node(e, node, types[out->dtype].name, false, "o");
-    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    %s y;\n%s    o[i] = y;\n  }\n",
+    put(&e->body,
+        "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    %s y;\n%s  "
+        "  o[i] = y;\n  }\n",
         (long long)n, types[out->dtype].name, statement);
     int64_t blocks = blocks_for(n, 256);
     emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
@@ -1828,7 +2152,8 @@ static void emit_each(emit *e, uint32_t node, const char *label, const char *sta
 
 static void emit_full(emit *e, uint32_t node) {
     char line[200];
-    snprintf(line, sizeof line, "    put(y, cast_to<%s>::of(gn_f64(0x%llxull)));\n", types[view_of(e, node)->dtype].name, (unsigned long long)attrs_of(e, node)[1]);
+    snprintf(line, sizeof line, "    put(y, cast_to<%s>::of(gn_f64(0x%llxull)));\n",
+             types[view_of(e, node)->dtype].name, (unsigned long long)attrs_of(e, node)[1]);
     emit_each(e, node, "full", line);
 }
 
@@ -1838,7 +2163,8 @@ static void emit_arange(emit *e, uint32_t node) {
     char line[300];
     char cast[40] = "";
     if (!types[dtype].real) snprintf(cast, sizeof cast, "cast_to<%s>::of", types[dtype].name);
-    snprintf(line, sizeof line, "    put(y, %s(gn_f64(0x%llxull) + (double)i * gn_f64(0x%llxull)));\n", cast, (unsigned long long)a[2], (unsigned long long)a[3]);
+    snprintf(line, sizeof line, "    put(y, %s(gn_f64(0x%llxull) + (double)i * gn_f64(0x%llxull)));\n", cast,
+             (unsigned long long)a[2], (unsigned long long)a[3]);
     emit_each(e, node, "arange", line);
 }
 
@@ -1854,17 +2180,25 @@ static const char random_text[] =
     "    k0 += 0x9E3779B9u; k1 += 0xBB67AE85u;\n"
     "  }\n"
     "}\n"
-    "D double fraction(u32 low, u32 high) { return (double)((((u64)high << 32) | low) >> 11) * gn_f64(0x3ca0000000000000ull); }\n"
-    "template <int BITS, bool WIDE> M double uniform(const u32 *w) { return WIDE ? fraction(w[0], w[1]) : (double)(w[0] >> (32 - BITS)) / (double)(1u << BITS); }\n"
-    "D double normal(const u32 *w) { return sqrt(-2.0 * log(1.0 - fraction(w[0], w[1]))) * cos(6.283185307179586477 * fraction(w[2], w[3])); }\n"
-;
+    "D double fraction(u32 low, u32 high) { return (double)((((u64)high << 32) | low) >> 11) * "
+    "gn_f64(0x3ca0000000000000ull); }\n"
+    "template <int BITS, bool WIDE> M double uniform(const u32 *w) { "
+    "return WIDE ? fraction(w[0], w[1]) : (double)(w[0] >> (32 - BITS)) / (double)(1u << BITS); }\n"
+    "D double normal(const u32 *w) { return sqrt(-2.0 * log(1.0 - fraction(w[0], "
+    "w[1]))) * cos(6.283185307179586477 * fraction(w[2], w[3])); }\n";
 
 static void emit_random(emit *e, uint32_t node, const char *label, bool is_normal) {
     gn_dtype dtype = view_of(e, node)->dtype;
     char line[300], value[60];
     if (is_normal) snprintf(value, sizeof value, "normal(w)");
-    else snprintf(value, sizeof value, "uniform<%d, %s>(w)", dtype == GN_BF16 ? 8 : dtype == GN_F16 ? 11 : 24, dtype == GN_F64 ? "true" : "false");
-    snprintf(line, sizeof line, "    u32 w[4];\n    philox(w, 0x%llxull, i, (u64)*run);\n    put(y, %s);\n", (unsigned long long)attrs_of(e, node)[1], value);
+    else
+        snprintf(value, sizeof value, "uniform<%d, %s>(w)",
+                 dtype == GN_BF16  ? 8
+                 : dtype == GN_F16 ? 11
+                                   : 24,
+                 dtype == GN_F64 ? "true" : "false");
+    snprintf(line, sizeof line, "    u32 w[4];\n    philox(w, 0x%llxull, i, (u64)*run);\n    put(y, %s);\n",
+             (unsigned long long)attrs_of(e, node)[1], value);
     emit_node(e, input(e, node, 0), "i64", true, "run");
     emit_each(e, node, label, line);
 }
@@ -1876,11 +2210,17 @@ static void emit_random_normal(emit *e, uint32_t node) { emit_random(e, node, "r
 
 /* ---- reductions ---- */
 
-enum { ROW_WIDEST = 8192 };       /* elements of a row that one block takes well; of a longer one, parts */
+enum { ROW_WIDEST = 8192 }; /* elements of a row that one block takes well; of a longer one, parts */
 
-/* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a part by `lanes` of them, `vector` neighbours to each in turn,
-   of which halves are joined first. How many threads have the lanes, and how elements come from memory, changes nothing. */
-typedef struct row_order { int64_t vector, parts, span; int lanes; bool narrow; } row_order;      /* narrow: of floats of 16 bits */
+/* The order in which rows of n elements are summed, by their shape alone: parts of `span` elements one after another; a
+   part by `lanes` of them, `vector` neighbours to each in turn, of which halves are joined first. How many threads have
+   the lanes, and how elements come from memory, changes nothing. */
+/* narrow: of floats of 16 bits */
+typedef struct row_order {
+    int64_t vector, parts, span;
+    int lanes;
+    bool narrow;
+} row_order;
 
 /* along: the reduced elements are neighbours in a dense tensor of that shape. */
 static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
@@ -1888,7 +2228,7 @@ static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
     while (w.vector > 1 && n % w.vector) w.vector /= 2;
     int64_t steps = n / w.vector;
     if (along && steps > 32) w.lanes = 256;
-    for (; along && w.lanes < 32 && w.lanes < steps; ) w.lanes *= 2;
+    for (; along && w.lanes < 32 && w.lanes < steps;) w.lanes *= 2;
     int64_t blocks = along ? rows : blocks_for(rows, 256 / w.lanes), longest = w.lanes * w.vector * 8;
     if (blocks < 264 && n > 2 * longest && (!along || n > ROW_WIDEST)) w.parts = blocks_for(n, longest);
     if (w.parts > 1 && w.parts * blocks > 1056) w.parts = blocks < 1056 ? 1056 / blocks : 1;
@@ -1898,94 +2238,153 @@ static row_order order_of(int64_t rows, int64_t n, int64_t vector, bool along) {
     return w;
 }
 
-typedef struct reduction { gn_view kept, reduced; int64_t n, r, vector, parts, span; int tx, ty, lanes; bool columns, small, wide; } reduction;
+typedef struct reduction {
+    gn_view kept, reduced;
+    int64_t n, r, vector, parts, span;
+    int tx, ty, lanes;
+    bool columns, small, wide;
+} reduction;
 
 /* How many threads share an output, and how they lie in memory. */
 static void reduce_plan(reduction *r, row_order w, int64_t offset, int bytes) {
     r->n = gn_view_count(&r->kept);
     r->r = gn_view_count(&r->reduced);
     r->small = is_small(&r->kept) && is_small(&r->reduced);
-    bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1, beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
+    bool along = r->reduced.rank && r->reduced.strides[r->reduced.rank - 1] == 1,
+         beside = r->kept.rank && r->kept.strides[r->kept.rank - 1] == 1;
     r->columns = !along && beside && r->r > 1;
     r->vector = w.vector;
     r->wide = w.vector > 1 && vectorises(&r->reduced, offset, w.vector, bytes) && strides_fit(&r->kept, w.vector);
     r->parts = w.parts;
     r->span = w.span;
-    r->ty = w.lanes < 256 ? w.lanes : !r->columns && r->r / w.vector >= 512 && r->n < 4096 ? 256 : 32;   /* many rows: one to a warp, no barriers */
+    /* many rows: one to a warp, no barriers */
+    r->ty = w.lanes < 256 ? w.lanes : !r->columns && r->r / w.vector >= 512 && r->n < 4096 ? 256 : 32;
     r->lanes = w.lanes / r->ty;
     r->tx = 256 / r->ty;
 }
 
-/* The device code's side of a reduction. acc: its accumulator; members, given: what `take` needs, as members of a struct and as
-   their values; take: takes position r of output o, V elements of it, into `acc`; end: stores what `a` of output i gives.
+/* The device code's side of a reduction. acc: its accumulator; members, given: what `take` needs, as members of a
+   struct and as their values; take: takes position r of output o, V elements of it, into `acc`; end: stores what `a` of
+   output i gives.
    What `end` needs is `o`, the result of `node` or the accumulators' place `to`, or what `rows` says. */
-enum { ACCUMULATOR = 24 };        /* bytes of the largest: soft<double> */
+enum { ACCUMULATOR = 24 }; /* bytes of the largest: soft<double> */
 struct row_kernel;
-typedef struct reducing { const char *acc, *members, *given, *take, *end; uint32_t node; struct row_kernel *rows; const param *to; } reducing;
+typedef struct reducing {
+    const char *acc, *members, *given, *take, *end;
+    uint32_t node;
+    struct row_kernel *rows;
+    const param *to;
+} reducing;
 
 static const char *wide_type(gn_dtype dtype) { return types[dtype].real ? types[dtype].compute : "i64"; }
 
-typedef enum reduce_kind { REDUCE_NONE, REDUCE_SUM, REDUCE_MEAN, REDUCE_MAX, REDUCE_MIN, REDUCE_ARGMAX, REDUCE_ARGMIN, REDUCE_PROD } reduce_kind;
+typedef enum reduce_kind {
+    REDUCE_NONE,
+    REDUCE_SUM,
+    REDUCE_MEAN,
+    REDUCE_MAX,
+    REDUCE_MIN,
+    REDUCE_ARGMAX,
+    REDUCE_ARGMIN,
+    REDUCE_PROD
+} reduce_kind;
 
 static reduce_kind reduce_kind_of(const emit *e, uint32_t node) {
-    static const gn_op_id all[] = { [REDUCE_SUM] = GN_OP_SUM, [REDUCE_MEAN] = GN_OP_MEAN, [REDUCE_MAX] = GN_OP_MAX, [REDUCE_MIN] = GN_OP_MIN,
-                                    [REDUCE_ARGMAX] = GN_OP_ARGMAX, [REDUCE_ARGMIN] = GN_OP_ARGMIN, [REDUCE_PROD] = GN_OP_PROD };
+    static const gn_op_id all[] = {
+        [REDUCE_SUM] = GN_OP_SUM,  [REDUCE_MEAN] = GN_OP_MEAN,     [REDUCE_MAX] = GN_OP_MAX,
+        [REDUCE_MIN] = GN_OP_MIN,  [REDUCE_ARGMAX] = GN_OP_ARGMAX, [REDUCE_ARGMIN] = GN_OP_ARGMIN,
+        [REDUCE_PROD] = GN_OP_PROD
+    };
     for (int i = REDUCE_SUM; i <= REDUCE_PROD; i++)
         if (node_is(e, node, all[i])) return (reduce_kind)i;
     return REDUCE_NONE;
 }
 
-/* Sums of 16-bit floats are plain where few follow one another: their roundings are far below those of what is summed. */
-static bool is_near(gn_dtype dtype, const row_order *w) { return types[dtype].real && (!w->narrow || w->span / w->lanes > 512); }
+/* Sums of 16-bit floats are plain where few follow one another: their roundings are far below those of what is
+   summed. */
+static bool is_near(gn_dtype dtype, const row_order *w) {
+    return types[dtype].real && (!w->narrow || w->span / w->lanes > 512);
+}
 
-/* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where the whole does not. */
+/* The accumulator of elements of this dtype. Products in f64: those of narrower floats may overflow on the way where
+   the whole does not. */
 static void put_accumulator(char *out, size_t size, reduce_kind kind, gn_dtype dtype, const row_order *w) {
-    if (kind == REDUCE_SUM || kind == REDUCE_MEAN) snprintf(out, size, is_near(dtype, w) ? "near_sum<%s>" : "sum_of<%s>", wide_type(dtype));
-    else if (kind == REDUCE_PROD) snprintf(out, size, dtype == GN_F64 ? "near_prod" : "prod_of<%s>", types[dtype].real ? "double" : "i64");
-    else snprintf(out, size, "best_of<%s, %s>", wide_type(dtype), kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
+    if (kind == REDUCE_SUM || kind == REDUCE_MEAN)
+        snprintf(out, size, is_near(dtype, w) ? "near_sum<%s>" : "sum_of<%s>", wide_type(dtype));
+    else if (kind == REDUCE_PROD)
+        snprintf(out, size, dtype == GN_F64 ? "near_prod" : "prod_of<%s>", types[dtype].real ? "double" : "i64");
+    else
+        snprintf(out, size, "best_of<%s, %s>", wide_type(dtype),
+                 kind == REDUCE_MIN || kind == REDUCE_ARGMIN ? "true" : "false");
 }
 
 /* What an accumulator takes. */
-static const char *taken_type(reduce_kind kind, gn_dtype dtype) { return kind == REDUCE_PROD && types[dtype].real ? "double" : wide_type(dtype); }
+static const char *taken_type(reduce_kind kind, gn_dtype dtype) {
+    return kind == REDUCE_PROD && types[dtype].real ? "double" : wide_type(dtype);
+}
 
 /* What accumulator `a` of n elements gives. */
 static void put_reduced(char *out, size_t size, reduce_kind kind, gn_dtype dtype, const char *a, int64_t n) {
     if (kind == REDUCE_MEAN) snprintf(out, size, "%s.total() / (%s)%lldll", a, wide_type(dtype), (long long)n);
-    else snprintf(out, size, kind == REDUCE_ARGMAX || kind == REDUCE_ARGMIN ? "%s.at" : kind == REDUCE_SUM || kind == REDUCE_PROD ? "%s.total()" : "%s.v", a);
+    else
+        snprintf(out, size,
+                 kind == REDUCE_ARGMAX || kind == REDUCE_ARGMIN ? "%s.at"
+                 : kind == REDUCE_SUM || kind == REDUCE_PROD    ? "%s.total()"
+                                                                : "%s.v",
+                 a);
 }
 
 /* ---- rows: reductions with the loops before, between and behind them in one kernel ---- */
 
 enum { ROW_STEPS = 24, ROW_LOADS = 24, ROW_REGISTERS = 64, ROW_UNROLLED = 4096, ROW_LONGEST = 1 << 20 };
 
-/* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that value waits for;
-   stored: what is outside the group reads it. */
-typedef struct row_step { const gn_kernel_step *step; bool full, stored; uint8_t level; } row_step;
+/* A step of a group. full: it gives a value for each element, else one for each row; level: how many reductions that
+   value waits for; stored: what is outside the group reads it. */
+typedef struct row_step {
+    const gn_kernel_step *step;
+    bool full, stored;
+    uint8_t level;
+} row_step;
 
 /* Steps over the elements of `shape`, a dense view, whose rows run along `axes`, in the order they run. */
-struct row_group { gn_view shape; int64_t axes, rows, n; uint32_t n_steps; row_step steps[ROW_STEPS]; };
+struct row_group {
+    gn_view shape;
+    int64_t axes, rows, n;
+    uint32_t n_steps;
+    row_step steps[ROW_STEPS];
+};
 
 /* What the kernel reads. by_row: for a loop over rows, else for one over elements; along: it differs within a row. */
-typedef struct row_load { uint32_t base; int64_t offset; gn_dtype dtype; gn_view kept, reduced; bool by_row, along; } row_load;
+typedef struct row_load {
+    uint32_t base;
+    int64_t offset;
+    gn_dtype dtype;
+    gn_view kept, reduced;
+    bool by_row, along;
+} row_load;
 
 typedef struct row_kernel {
     emit *e;
     const row_group *g;
-    loop *l;                           /* names of registers while a loop is written */
+    loop *l; /* names of registers while a loop is written */
     row_load loads[ROW_LOADS];
     uint32_t n_loads;
     char values[ROW_STEPS][64];
-    int64_t vector, groups;            /* elements at once; how many times a thread takes so many */
+    int64_t vector, groups; /* elements at once; how many times a thread takes so many */
     row_order order;
     int tx, ty, lanes;
-    bool small, keeps;                 /* keeps: what is read stays in registers */
+    bool small, keeps; /* keeps: what is read stays in registers */
 } row_kernel;
 
 static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
-static bool row_softmax(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_SOFTMAX) || node_is(e, node, GN_OP_LOG_SOFTMAX); }
+static bool row_softmax(const emit *e, uint32_t node) {
+    return node_is(e, node, GN_OP_SOFTMAX) || node_is(e, node, GN_OP_LOG_SOFTMAX);
+}
 
 /* For results of 8 or 11 bits a shorter one. */
-static const char *row_exp(const emit *e, uint32_t node) { return types[view_of(e, node)->dtype].bytes == 2 ? "exp_short" : "gn_exp"; }
+static const char *row_exp(const emit *e, uint32_t node) {
+    return types[view_of(e, node)->dtype].bytes == 2 ? "exp_short" : "gn_exp";
+}
 
 /* A value of each row, seen by all elements. */
 static gn_view view_of_rows(const row_group *g) {
@@ -2001,7 +2400,8 @@ static gn_view view_of_rows(const row_group *g) {
 
 static bool same_view(const gn_view *one, const gn_view *other) {
     bool same = one->rank == other->rank;
-    for (int i = 0; i < one->rank && same; i++) same = one->dims[i] == other->dims[i] && one->strides[i] == other->strides[i];
+    for (int i = 0; i < one->rank && same; i++)
+        same = one->dims[i] == other->dims[i] && one->strides[i] == other->strides[i];
     return same;
 }
 
@@ -2012,8 +2412,11 @@ static gn_view expanded(const gn_view *v, const gn_view *shape) {
     int at = v->rank;
     for (int i = shape->rank - 1; i >= 0; i--) {
         out.strides[i] = 0;
-        if (shape->dims[i] <= 1) continue;                      /* of no elements nothing is loaded */
-        if (left == 1 && at > 0) { left = v->dims[--at]; stride = v->strides[at]; }
+        if (shape->dims[i] <= 1) continue; /* of no elements nothing is loaded */
+        if (left == 1 && at > 0) {
+            left = v->dims[--at];
+            stride = v->strides[at];
+        }
         out.strides[i] = stride;
         stride *= shape->dims[i];
         left /= shape->dims[i];
@@ -2021,7 +2424,9 @@ static gn_view expanded(const gn_view *v, const gn_view *shape) {
     return out;
 }
 
-static uint32_t row_inputs(const emit *e, const gn_kernel_step *step) { return step->n_instrs ? step->n_loads : e->part->nodes[step->node].n_ins; }
+static uint32_t row_inputs(const emit *e, const gn_kernel_step *step) {
+    return step->n_instrs ? step->n_loads : e->part->nodes[step->node].n_ins;
+}
 
 /* Input i of a step, of an op over all elements too, as a loop would load it. */
 static gn_load row_input(const emit *e, const row_group *g, const gn_kernel_step *step, uint32_t i) {
@@ -2041,14 +2446,18 @@ static int row_member(const row_group *g, uint32_t node) {
 }
 
 static bool row_load_equal(const row_load *one, const row_load *other) {
-    return one->base == other->base && one->offset == other->offset && one->by_row == other->by_row && same_view(&one->kept, &other->kept) && same_view(&one->reduced, &other->reduced);
+    return one->base == other->base && one->offset == other->offset && one->by_row == other->by_row &&
+           same_view(&one->kept, &other->kept) && same_view(&one->reduced, &other->reduced);
 }
 
 /* The load of an input from outside the group, made when it is not there; ROW_LOADS: there is no room. */
 static uint32_t row_load_of(row_kernel *k, const gn_load *d, bool full) {
-    row_load load = { .base = d->base, .offset = d->view.offset, .dtype = (gn_dtype)d->dtype, .by_row = !full, .kept = d->view };
+    row_load load = {
+        .base = d->base, .offset = d->view.offset, .dtype = (gn_dtype)d->dtype, .by_row = !full, .kept = d->view
+    };
     if (full) {
-        gn_view wide = expanded(&d->view, &k->g->shape), kept = dims_of(&wide, k->g->axes, false), reduced = dims_of(&wide, k->g->axes, true);
+        gn_view wide = expanded(&d->view, &k->g->shape), kept = dims_of(&wide, k->g->axes, false),
+                reduced = dims_of(&wide, k->g->axes, true);
         load.kept = gn_view_collapse(&kept);
         load.reduced = gn_view_collapse(&reduced);
         for (int i = 0; i < load.reduced.rank; i++) load.along = load.along || load.reduced.strides[i];
@@ -2075,17 +2484,20 @@ static bool row_loads(row_kernel *k) {
 
 /* Whether V elements of it from a multiple of V on lie side by side. */
 static bool is_wide(const row_kernel *k, const row_load *load) {
-    return k->vector > 1 && vectorises(&load->reduced, load->offset, k->vector, types[load->dtype].bytes) && strides_fit(&load->kept, k->vector);
+    return k->vector > 1 && vectorises(&load->reduced, load->offset, k->vector, types[load->dtype].bytes) &&
+           strides_fit(&load->kept, k->vector);
 }
 
-/* Loads of a loop over elements at position r of row o, those that `needed` marks, into registers `w` with `suffix` behind their names. */
+/* Loads of a loop over elements at position r of row o, those that `needed` marks, into registers `w` with `suffix`
+   behind their names. */
 static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix) {
     text *b = &k->e->body;
     for (uint32_t i = 0; i < k->n_loads; i++) {
         const row_load *load = &k->loads[i];
         if (!needed[i] || !load->along) continue;
         bool wide = is_wide(k, load);
-        put(b, wide ? "      vload<%lld>(w%u%s, p%u + " : "      UNROLL for (int v = 0; v < %lld; v++) w%u%s[v] = p%u[", (long long)k->vector, i, suffix, i);
+        put(b, wide ? "      vload<%lld>(w%u%s, p%u + " : "      UNROLL for (int v = 0; v < %lld; v++) w%u%s[v] = p%u[",
+            (long long)k->vector, i, suffix, i);
         put_offset(b, &load->reduced, wide || k->vector == 1 ? "r" : "r + v", k->small);
         put(b, wide ? ");\n" : "];\n");
     }
@@ -2095,8 +2507,15 @@ static void put_row_loads(row_kernel *k, const bool *needed, const char *suffix)
 static void row_name(row_kernel *k, const row_step *s, uint32_t i, char *out, size_t size) {
     gn_load d = row_input(k->e, k->g, s->step, i);
     int m = row_member(k->g, d.base);
-    if (d.constant) { snprintf(out, size, "cast_to<%s>::of(gn_f64(0x%llxull))", types[d.dtype].name, (unsigned long long)f64_word(d.value)); return; }
-    if (m >= 0) { snprintf(out, size, "%.63s", k->values[m]); return; }
+    if (d.constant) {
+        snprintf(out, size, "cast_to<%s>::of(gn_f64(0x%llxull))", types[d.dtype].name,
+                 (unsigned long long)f64_word(d.value));
+        return;
+    }
+    if (m >= 0) {
+        snprintf(out, size, "%.63s", k->values[m]);
+        return;
+    }
     uint32_t at = row_load_of(k, &d, s->full || !s->step->n_instrs);
     snprintf(out, size, !k->loads[at].along ? "x%u" : k->keeps ? "get(w%u[k][v])" : "get(w%u[v])", at);
 }
@@ -2107,7 +2526,8 @@ static void put_row_loop(row_kernel *k, uint32_t m) {
     loop *l = k->l;
     l->step = s->step;
     l->number = m * 100;
-    for (uint32_t i = 0; i < s->step->n_loads; i++) row_name(k, s, i, l->names[load_of(k->e, l, i)->reg], sizeof l->names[0]);
+    for (uint32_t i = 0; i < s->step->n_loads; i++)
+        row_name(k, s, i, l->names[load_of(k->e, l, i)->reg], sizeof l->names[0]);
     for (uint32_t i = 0; i < s->step->n_instrs; i++) loop_instr(k->e, l, i);
     snprintf(k->values[m], sizeof k->values[m], "%.63s", l->names[s->step->out]);
 }
@@ -2122,10 +2542,17 @@ static void put_row_op(row_kernel *k, uint32_t m) {
     if (row_norm(k->e, node)) {
         int64_t bits = attrs_of(k->e, node)[1];
         char name[64];
-        if (bits & 1) { row_name(k, s, 1, name, sizeof name); snprintf(gain, sizeof gain, " * %s", name); }
-        if (bits & 2) { row_name(k, s, k->e->part->nodes[node].n_ins - 1, name, sizeof name); snprintf(bias, sizeof bias, " + %s", name); }
+        if (bits & 1) {
+            row_name(k, s, 1, name, sizeof name);
+            snprintf(gain, sizeof gain, " * %s", name);
+        }
+        if (bits & 2) {
+            row_name(k, s, k->e->part->nodes[node].n_ins - 1, name, sizeof name);
+            snprintf(bias, sizeof bias, " + %s", name);
+        }
         put(&k->e->body, "      const %s v%u = (%s - mean%u) * scale%u%s%s;\n", c, m, x, m, m, gain, bias);
-    } else if (node_is(k->e, node, GN_OP_SOFTMAX)) put(&k->e->body, "      const %s v%u = %s(%s - top%u) * other%u;\n", c, m, row_exp(k->e, node), x, m, m);
+    } else if (node_is(k->e, node, GN_OP_SOFTMAX))
+        put(&k->e->body, "      const %s v%u = %s(%s - top%u) * other%u;\n", c, m, row_exp(k->e, node), x, m, m);
     else put(&k->e->body, "      const %s v%u = (%s - top%u) - other%u;\n", c, m, x, m, m);
     snprintf(k->values[m], sizeof k->values[m], "v%u", m);
 }
@@ -2157,7 +2584,9 @@ static void row_need_input(row_kernel *k, uint32_t m, bool *steps, bool *loads) 
 }
 
 /* What a reduction takes, in the dtype of its input. */
-static gn_dtype row_input_dtype(const emit *e, uint32_t m, const row_group *g) { return view_of(e, input(e, g->steps[m].step->node, 0))->dtype; }
+static gn_dtype row_input_dtype(const emit *e, uint32_t m, const row_group *g) {
+    return view_of(e, input(e, g->steps[m].step->node, 0))->dtype;
+}
 
 /* Loads by row, and the loops over rows of one level, 0: all. */
 static void put_row_values(row_kernel *k, uint32_t level) {
@@ -2175,8 +2604,11 @@ static void put_row_reduced(row_kernel *k, uint32_t m, const char *a) {
     reduce_kind kind = reduce_kind_of(e, node);
     char value[96];
     put_reduced(value, sizeof value, kind, row_input_dtype(e, m, k->g), a, k->g->n);
-    if (types[dtype].real) put(&k->e->body, "    const %s s%u = %s;\n", kind == REDUCE_PROD ? "double" : types[dtype].compute, m, value);
-    else put(&k->e->body, "    const %s s%u = cast_to<%s>::of((i64)(%s));\n", types[dtype].compute, m, types[dtype].name, value);
+    if (types[dtype].real)
+        put(&k->e->body, "    const %s s%u = %s;\n", kind == REDUCE_PROD ? "double" : types[dtype].compute, m, value);
+    else
+        put(&k->e->body, "    const %s s%u = cast_to<%s>::of((i64)(%s));\n", types[dtype].compute, m, types[dtype].name,
+            value);
     snprintf(k->values[m], sizeof k->values[m], "s%u", m);
 }
 
@@ -2215,19 +2647,23 @@ static void put_row_endings(row_kernel *k, text *members, text *given) {
 }
 
 static const char reduction_text[] =
-    "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, LANES of a thread, COLUMNS, I: index; f.take(o, r, A&) takes V elements, g.end(o, A) stores\n"
+    "// P: A, N outputs, R reduced, PARTS and SPAN (of R), TX x TY = 256, V, LANES of a thread, COLUMNS, I: index; "
+    "f.take(o, r, A&) takes V elements, g.end(o, A) stores\n"
     "template <class P, class F, class G> M void reduce(const F &f, const G &g, typename P::A *parts) {\n"
     "  typedef typename P::I I;\n"
     "  enum { L = P::LANES };\n"
-    "  const int tx = P::COLUMNS ? threadIdx.x % P::TX : threadIdx.x / P::TY, ty = P::COLUMNS ? threadIdx.x / P::TX : threadIdx.x % P::TY;\n"
-    "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + P::SPAN : P::R;\n"
+    "  const int tx = P::COLUMNS ? threadIdx.x % P::TX : threadIdx.x / P::TY, ty = P::COLUMNS ? threadIdx.x / P::TX : "
+    "threadIdx.x % P::TY;\n"
+    "  const I o = (I)blockIdx.x * P::TX + tx, begin = (I)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::R ? begin + "
+    "P::SPAN : P::R;\n"
     "  typename P::A a[L];\n"
     "  UNROLL for (int j = 0; j < L; j++) a[j].init();\n"
     "  const I step = P::TY * P::V;\n"
     "  I r = begin + ty * P::V;\n"
     "  if (o < P::N && L == 1) _Pragma(\"unroll 8\") for (; r < end; r += step) f.take(o, r, a[0]);\n"
     "  const bool full = P::R % (L * P::TY * P::V) == 0 && P::PARTS == 1;\n"
-    "  if (o < P::N && L > 1) _Pragma(\"unroll 1\") for (; r < end; r += L * step) UNROLL for (int j = 0; j < L; j++) if (full || r + j * step < end) f.take(o, r + j * step, a[j]);\n"
+    "  if (o < P::N && L > 1) _Pragma(\"unroll 1\") for (; r < end; r += L * step) UNROLL for (int j = 0; j < L; "
+    "j++) if (full || r + j * step < end) f.take(o, r + j * step, a[j]);\n"
     "  const typename P::A all = joined<P::TY, L, P::COLUMNS>(a);\n"
     "  if (ty || o >= P::N) return;\n"
     "  if (P::PARTS > 1) parts[(u64)o * P::PARTS + blockIdx.y] = all; else g.end(o, all);\n"
@@ -2249,9 +2685,9 @@ static const char reduction_text[] =
     "struct near_prod { double v, rest;\n"
     "  M void init() { v = 1; rest = 0; }\n"
     "  M void take(double x, i64) { const double t = v * x; rest = gn_fma(v, x, -t) + rest * x; v = t; }\n"
-    "  M void merge(const near_prod &o) { const double t = v * o.v; rest = gn_fma(v, o.v, -t) + (rest * o.v + v * o.rest); v = t; }\n"
-    "  M double total() const { const double y = v + rest; return y == y ? y : v; } };\n"
-;
+    "  M void merge(const near_prod &o) { const double t = v * o.v; rest = gn_fma(v, o.v, "
+    "-t) + (rest * o.v + v * o.rest); v = t; }\n"
+    "  M double total() const { const double y = v + rest; return y == y ? y : v; } };\n";
 
 /* The kernel's parameters that `end` needs, the struct of them, and one in the body. */
 static void put_ending_of_reduction(emit *e, const reducing *how) {
@@ -2263,7 +2699,8 @@ static void put_ending_of_reduction(emit *e, const reducing *how) {
         put(&members, "%s *o;", type);
         put(&given, "o");
     }
-    put(&e->types, "struct @_g { %s\n  M void end(@_p::I i, const @_p::A &a) const {\n%s  }\n};\n", members.s ? members.s : "", how->end);
+    put(&e->types, "struct @_g { %s\n  M void end(@_p::I i, const @_p::A &a) const {\n%s  }\n};\n",
+        members.s ? members.s : "", how->end);
     put(&e->body, "  const @_g g = { %s };\n", given.s ? given.s : "");
     e->failed = e->failed || members.failed || given.failed;
     text_free(&members);
@@ -2271,17 +2708,24 @@ static void put_ending_of_reduction(emit *e, const reducing *how) {
 }
 
 static void put_reduction_type(emit *e, const reduction *r, const char *acc) {
-    put(&e->types, "struct @_p { typedef %s A; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = %lldll; enum { TX = %d, TY = %d, V = %lld, LANES = %d, COLUMNS = %d }; };\n",
-        acc, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx, r->ty, (long long)r->vector, r->lanes, r->columns);
+    put(&e->types,
+        "struct @_p { typedef %s A; typedef %s I; static const i64 N = %lldll, R = %lldll, PARTS = %lldll, SPAN = "
+        "%lldll; enum { TX = %d, TY = %d, V = %lld, LANES = %d, COLUMNS = %d }; };\n",
+        acc, r->small ? "int" : "i64", (long long)r->n, (long long)r->r, (long long)r->parts, (long long)r->span, r->tx,
+        r->ty, (long long)r->vector, r->lanes, r->columns);
 }
 
 /* The parameters that `take` needs are there already. */
 static void emit_reduction(emit *e, const reduction *r, const char *label, const reducing *how) {
     size_t bytes = gn_size_mul(gn_size_mul((size_t)r->n, (size_t)r->parts), ACCUMULATOR);
-    if (!r->n) { emit_nothing(e); return; }
+    if (!r->n) {
+        emit_nothing(e);
+        return;
+    }
     if (r->parts > 1 && bytes > e->scratch) e->scratch = bytes;
     put_reduction_type(e, r, how->acc);
-    put(&e->types, "struct @_f { %s\n  M void take(@_p::I o, @_p::I r, @_p::A &acc) const {\n%s  }\n};\n", how->members, how->take);
+    put(&e->types, "struct @_f { %s\n  M void take(@_p::I o, @_p::I r, @_p::A &acc) const {\n%s  }\n};\n", how->members,
+        how->take);
     put(&e->body, "  const @_f f = { %s };\n", how->given);
     put_ending_of_reduction(e, how);
     if (r->parts > 1) emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
@@ -2317,8 +2761,10 @@ static const row_load *row_widest(const row_kernel *k) {
     for (uint32_t i = 0; i < k->n_loads; i++) {
         const row_load *load = &k->loads[i];
         if (!load->along) continue;
-        bool runs = load->reduced.strides[load->reduced.rank - 1] == 1, ran = best && best->reduced.strides[best->reduced.rank - 1] == 1;
-        if (!best || (runs && !ran) || (runs == ran && types[load->dtype].bytes > types[best->dtype].bytes)) best = load;
+        bool runs = load->reduced.strides[load->reduced.rank - 1] == 1,
+             ran = best && best->reduced.strides[best->reduced.rank - 1] == 1;
+        if (!best || (runs && !ran) || (runs == ran && types[load->dtype].bytes > types[best->dtype].bytes))
+            best = load;
     }
     return best;
 }
@@ -2345,7 +2791,8 @@ static int row_summed(const emit *e, const row_group *g, uint32_t m) {
     const row_step *s = &g->steps[m];
     reduce_kind kind = s->step->n_instrs ? REDUCE_NONE : reduce_kind_of(e, s->step->node);
     gn_dtype dtype = s->step->n_instrs ? GN_F32 : row_input_dtype(e, m, g);
-    bool sums = kind == REDUCE_NONE ? !s->step->n_instrs : kind == REDUCE_SUM || kind == REDUCE_MEAN || kind == REDUCE_PROD;
+    bool sums =
+        kind == REDUCE_NONE ? !s->step->n_instrs : kind == REDUCE_SUM || kind == REDUCE_MEAN || kind == REDUCE_PROD;
     return sums && types[dtype].real ? types[dtype].bytes : 0;
 }
 
@@ -2357,7 +2804,9 @@ static bool row_is_narrow(const row_kernel *k) {
         any = any || !k->loads[i].by_row;
     }
     for (uint32_t m = 0; m < k->g->n_steps; m++)
-        if (k->g->steps[m].full && k->g->steps[m].stored && types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes != 2) return false;
+        if (k->g->steps[m].full && k->g->steps[m].stored &&
+            types[view_of(k->e, k->g->steps[m].step->node)->dtype].bytes != 2)
+            return false;
     return any;
 }
 
@@ -2366,9 +2815,29 @@ static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     bool narrow = bytes == 4 && row_is_narrow(k);
-    row_order w = order_of(k->g->rows, k->g->n, 16 / (narrow ? 2 : bytes ? bytes : row_largest(k)), rows_run_along(k->g));
+    row_order w = order_of(k->g->rows, k->g->n,
+                           16 / (narrow  ? 2
+                                 : bytes ? bytes
+                                         : row_largest(k)),
+                           rows_run_along(k->g));
     w.narrow = narrow || bytes == 2;
     return w;
+}
+
+/* What a reduction's accumulator reads: members of its struct, and what they are given. */
+static void put_row_members(row_kernel *k, text *members, text *given) {
+    char name[24];
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (k->loads[i].by_row) continue;
+        const char *type = types[k->loads[i].dtype].name;
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(k->e, type, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
+        put(members, "const %s *%s; ", type, name);
+        put(given, given->n ? ", %s" : "%s", name);
+    }
+    if (given->n) return;
+    put(members, "int none;");
+    put(given, "0");
 }
 
 /* The one reduction of a group that is nothing else over elements, by as many threads and blocks as it is worth. */
@@ -2377,7 +2846,8 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
     const row_group *g = k->g;
     const row_load *main = row_widest(k);
     gn_view kept = dims_of(&g->shape, g->axes, false), reduced = dims_of(&g->shape, g->axes, true);
-    reduction r = { .kept = main ? main->kept : gn_view_collapse(&kept), .reduced = main ? main->reduced : gn_view_collapse(&reduced) };
+    reduction r = { .kept = main ? main->kept : gn_view_collapse(&kept),
+                    .reduced = main ? main->reduced : gn_view_collapse(&reduced) };
     bool steps[ROW_STEPS] = { false }, loads[ROW_LOADS] = { false };
     uint32_t m = 0;
     char acc[40], name[64];
@@ -2388,7 +2858,8 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
     reduce_plan(&r, k->order, 0, row_largest(k));
     if (!row_summed(e, g, m)) r.lanes = 1;
     k->vector = r.vector;
-    for (uint32_t i = 0; i < k->n_loads; i++) r.small = r.small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
+    for (uint32_t i = 0; i < k->n_loads; i++)
+        r.small = r.small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
     k->small = r.small;
     row_need_input(k, m, steps, loads);
     put_accumulator(acc, sizeof acc, reduce_kind_of(e, g->steps[m].step->node), dtype, &k->order);
@@ -2401,26 +2872,21 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
         put(&e->body, ";\n");
     }
     put_row_loads(k, loads, "");
-    put(&e->body, "    %s taken[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n", taken_type(reduce_kind_of(e, g->steps[m].step->node), dtype), (long long)k->vector, (long long)k->vector);
-    for (uint32_t i = 0; i < g->n_steps; i++) if (steps[i]) put_row_step(k, i);
+    put(&e->body, "    %s taken[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) {\n",
+        taken_type(reduce_kind_of(e, g->steps[m].step->node), dtype), (long long)k->vector, (long long)k->vector);
+    for (uint32_t i = 0; i < g->n_steps; i++)
+        if (steps[i]) put_row_step(k, i);
     row_name(k, &g->steps[m], 0, name, sizeof name);
     put(&e->body, "      taken[v] = %s;\n    }\n    take_all<%lld>(acc, taken, r);\n", name, (long long)k->vector);
     text taking = row_body(k);
     put_loads_of_row(k, true, "i");
     put_row_reduced(k, m, "a");
     put_row_values(k, 0);
-    for (uint32_t i = 0; i < g->n_steps; i++) if (g->steps[i].stored) put_row_store(k, i, "i");
+    for (uint32_t i = 0; i < g->n_steps; i++)
+        if (g->steps[i].stored) put_row_store(k, i, "i");
     text end = row_body(k);
     emit_early(e);
-    for (uint32_t i = 0; i < k->n_loads; i++) {
-        if (k->loads[i].by_row) continue;
-        const char *type = types[k->loads[i].dtype].name;
-        snprintf(name, sizeof name, "a%u", i);
-        emit_pointer(e, type, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
-        put(&members, "const %s *%s; ", type, name);
-        put(&given, given.n ? ", %s" : "%s", name);
-    }
-    if (!given.n) { put(&members, "int none;"); put(&given, "0"); }
+    put_row_members(k, &members, &given);
     e->failed = e->failed || members.failed || given.failed;
     if (!e->failed) emit_reduction(e, &r, label, &(reducing){ acc, members.s, given.s, taking.s, end.s, 0, k, NULL });
     text_free(&taking);
@@ -2433,7 +2899,8 @@ static void emit_row_reduction(row_kernel *k, const char *label) {
 
 static uint32_t row_levels(const row_group *g) {
     uint32_t levels = 0;
-    for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].level > levels) levels = g->steps[m].level;
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (g->steps[m].level > levels) levels = g->steps[m].level;
     return levels;
 }
 
@@ -2445,7 +2912,10 @@ static void row_threads(row_kernel *k) {
     k->vector = k->order.vector;
     int64_t steps = n / k->vector;
     k->ty = !rows_run_along(g) ? 1 : steps > 256 ? 256 : k->order.lanes < 32 ? k->order.lanes : 32;
-    while (rows_run_along(g) && k->ty < k->order.lanes && k->ty < steps && g->rows * k->ty < 256 * emit_processors(k->e)) k->ty *= 2;   /* few rows: more threads for each */
+    /* few rows: more threads for each */
+    while (rows_run_along(g) && k->ty < k->order.lanes && k->ty < steps &&
+           g->rows * k->ty < 256 * emit_processors(k->e))
+        k->ty *= 2;
     k->lanes = k->order.lanes / k->ty;
     k->tx = 256 / k->ty;
     k->groups = blocks_for(steps, k->ty);
@@ -2455,26 +2925,40 @@ static void row_threads(row_kernel *k) {
     }
     for (uint32_t m = 0; m < g->n_steps; m++) instrs += g->steps[m].step->n_instrs ? g->steps[m].step->n_instrs : 4;
     most = k->groups * k->vector;
-    k->keeps = along && most <= 64 && most * words <= ROW_REGISTERS && most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
+    k->keeps =
+        along && most <= 64 && most * words <= ROW_REGISTERS && most * instrs * (row_levels(g) + 1) <= ROW_UNROLLED;
     k->small = is_small(&g->shape);
-    for (uint32_t i = 0; i < k->n_loads; i++) k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
+    for (uint32_t i = 0; i < k->n_loads; i++)
+        k->small = k->small && is_small(&k->loads[i].kept) && is_small(&k->loads[i].reduced);
 }
 
 /* From here to the `}` that row_loop_ends puts, r is the first of V elements of this thread. */
 static void row_loop_begins(row_kernel *k, const bool *loads) {
     text *b = &k->e->body;
     bool exact = k->groups * k->ty * k->vector == k->g->n;
-    if (k->keeps) put(b, exact ? "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n" : "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n",
-                       (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
-    else if (k->lanes == 1) put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n, (long long)k->vector * k->ty);
-    else put(b, "  for (I from = 0; from < %lld; from += %lld) UNROLL for (int k = 0; k < %d; k++) {\n      const I r = from + (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n", (long long)k->g->n,
-             (long long)k->vector * k->order.lanes, k->lanes, k->ty, (long long)k->vector, (long long)k->g->n);
+    if (k->keeps)
+        put(b,
+            exact ? "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n"
+                  : "  UNROLL for (int k = 0; k < %lld; k++) {\n      const I r = (k * %d + ty) * %lld;\n      if (r "
+                    ">= %lld) continue;\n",
+            (long long)k->groups, k->ty, (long long)k->vector, (long long)k->g->n);
+    else if (k->lanes == 1)
+        put(b, "  for (I r = ty * %lld; r < %lld; r += %lld) {\n", (long long)k->vector, (long long)k->g->n,
+            (long long)k->vector * k->ty);
+    else
+        put(b,
+            "  for (I from = 0; from < %lld; from += %lld) UNROLL for (int k = 0; k < %d; k++) {\n      const I r = "
+            "from + (k * %d + ty) * %lld;\n      if (r >= %lld) continue;\n",
+            (long long)k->g->n, (long long)k->vector * k->order.lanes, k->lanes, k->ty, (long long)k->vector,
+            (long long)k->g->n);
     for (uint32_t i = 0; i < k->n_loads && !k->keeps; i++)
-        if (loads[i] && k->loads[i].along) put(b, "      %s w%u[%lld];\n", types[k->loads[i].dtype].name, i, (long long)k->vector);
+        if (loads[i] && k->loads[i].along)
+            put(b, "      %s w%u[%lld];\n", types[k->loads[i].dtype].name, i, (long long)k->vector);
     if (!k->keeps) put_row_loads(k, loads, "");
 }
 
-/* The reductions that pass `level` computes: of a softmax and of a norm two, one after the other. phase: 0 or 1; -1: none here. */
+/* The reductions that pass `level` computes: of a softmax and of a norm two, one after the other. phase: 0 or 1; -1:
+   none here. */
 static int row_phase(const row_kernel *k, uint32_t m, uint32_t level) {
     const row_step *s = &k->g->steps[m];
     if (s->step->n_instrs) return -1;
@@ -2485,9 +2969,15 @@ static int row_phase(const row_kernel *k, uint32_t m, uint32_t level) {
 static void put_row_accumulator(row_kernel *k, uint32_t m, int phase, char *out, size_t size) {
     uint32_t node = k->g->steps[m].step->node;
     gn_dtype dtype = row_input_dtype(k->e, m, k->g);
-    if (reduce_kind_of(k->e, node) == REDUCE_MAX && types[dtype].real) snprintf(out, size, "max_of<%s>", types[dtype].compute);
+    if (reduce_kind_of(k->e, node) == REDUCE_MAX && types[dtype].real)
+        snprintf(out, size, "max_of<%s>", types[dtype].compute);
     else if (reduce_kind_of(k->e, node)) put_accumulator(out, size, reduce_kind_of(k->e, node), dtype, &k->order);
-    else snprintf(out, size, phase == 0 && row_softmax(k->e, node) ? "max_of<%s>" : dtype == GN_F64 || k->order.span / k->order.lanes > 512 ? "near_sum<%s>" : "sum_of<%s>", types[dtype].compute);
+    else
+        snprintf(out, size,
+                 phase == 0 && row_softmax(k->e, node)                     ? "max_of<%s>"
+                 : dtype == GN_F64 || k->order.span / k->order.lanes > 512 ? "near_sum<%s>"
+                                                                           : "sum_of<%s>",
+                 types[dtype].compute);
 }
 
 static void put_row_accumulate(row_kernel *k, uint32_t m, int phase) {
@@ -2501,7 +2991,9 @@ static void put_row_accumulate(row_kernel *k, uint32_t m, int phase) {
 }
 
 /* V elements at once: all but a norm's squares. */
-static bool row_takes_all(const row_kernel *k, uint32_t m, int phase) { return phase == 0 || (phase == 1 && !row_norm(k->e, k->g->steps[m].step->node)); }
+static bool row_takes_all(const row_kernel *k, uint32_t m, int phase) {
+    return phase == 0 || (phase == 1 && !row_norm(k->e, k->g->steps[m].step->node));
+}
 
 /* What all threads of the row have taken, together. */
 static void put_row_together(row_kernel *k, uint32_t m, int phase) {
@@ -2513,9 +3005,15 @@ static void put_row_together(row_kernel *k, uint32_t m, int phase) {
     put(b, "    const auto %s = joined<%d, %d, false>(%c%u);\n", name, k->ty, k->lanes, phase ? 'z' : 'q', m);
     if (!k->g->steps[m].full) put_row_reduced(k, m, name);
     else if (row_softmax(k->e, node) && phase == 0) put(b, "    const %s top%u = qs%u.v;\n", c, m, m);
-    else if (row_softmax(k->e, node)) put(b, node_is(k->e, node, GN_OP_SOFTMAX) ? "    const %s other%u = (%s)1 / zs%u.total();\n" : "    const %s other%u = gn_log((%s)zs%u.total());\n", c, m, c, m);
+    else if (row_softmax(k->e, node))
+        put(b,
+            node_is(k->e, node, GN_OP_SOFTMAX) ? "    const %s other%u = (%s)1 / zs%u.total();\n"
+                                               : "    const %s other%u = gn_log((%s)zs%u.total());\n",
+            c, m, c, m);
     else if (phase == 0) put(b, "    const %s mean%u = qs%u.total() / (%s)%lldll;\n", c, m, m, c, (long long)k->g->n);
-    else put(b, "    const %s scale%u = (%s)1 / gn_sqrt(zs%u.total() / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c, m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
+    else
+        put(b, "    const %s scale%u = (%s)1 / gn_sqrt(zs%u.total() / (%s)%lldll + (%s)gn_f64(0x%llxull));\n", c, m, c,
+            m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
 }
 
 static bool row_stores_at(const row_step *s, uint32_t level) { return s->full && s->stored && s->level == level; }
@@ -2527,7 +3025,9 @@ static void put_row_stores(row_kernel *k, uint32_t level) {
     for (uint32_t m = 0; m < k->g->n_steps; m++) {
         if (!row_stores_at(&k->g->steps[m], level)) continue;
         bool wide = k->vector > 1 && along.rank == 1 && along.strides[0] == 1;
-        put(b, wide ? "      if (live) vstore<%lld>(u%u + " : "      if (live) UNROLL for (int v = 0; v < %lld; v++) u%u[", (long long)k->vector, m);
+        put(b,
+            wide ? "      if (live) vstore<%lld>(u%u + " : "      if (live) UNROLL for (int v = 0; v < %lld; v++) u%u[",
+            (long long)k->vector, m);
         put_offset(b, &along, wide || k->vector == 1 ? "r" : "r + v", k->small);
         put(b, wide ? ", y%u);\n" : "] = y%u[v];\n", m);
     }
@@ -2543,18 +3043,25 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
         int phase = row_phase(k, m, level);
         if (phase >= 0) {
             put_row_accumulator(k, m, phase, acc, sizeof acc);
-            put(b, "    %s %c%u[%d];\n    UNROLL for (int i = 0; i < %d; i++) %c%u[i].init();\n", acc, phase ? 'z' : 'q', m, k->lanes, k->lanes, phase ? 'z' : 'q', m);
+            put(b, "    %s %c%u[%d];\n    UNROLL for (int i = 0; i < %d; i++) %c%u[i].init();\n", acc,
+                phase ? 'z' : 'q', m, k->lanes, k->lanes, phase ? 'z' : 'q', m);
             row_need_input(k, m, steps, loads);
         }
         if (row_stores_at(&g->steps[m], level)) row_need(k, m, steps, loads);
     }
     row_loop_begins(k, loads);
     for (uint32_t m = 0; m < g->n_steps; m++)
-        if (row_stores_at(&g->steps[m], level)) put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m, (long long)k->vector);
+        if (row_stores_at(&g->steps[m], level))
+            put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m,
+                (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++)
-        if (row_takes_all(k, m, row_phase(k, m, level))) put(b, "      %s taken%u[%lld];\n", taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m, (long long)k->vector);
+        if (row_takes_all(k, m, row_phase(k, m, level)))
+            put(b, "      %s taken%u[%lld];\n",
+                taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m,
+                (long long)k->vector);
     put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
-    for (uint32_t m = 0; m < g->n_steps; m++) if (steps[m]) put_row_step(k, m);
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (steps[m]) put_row_step(k, m);
     for (uint32_t m = 0; m < g->n_steps; m++) {
         if (row_phase(k, m, level) >= 0) put_row_accumulate(k, m, row_phase(k, m, level));
         if (row_stores_at(&g->steps[m], level)) put(b, "      put(y%u[v], %s);\n", m, k->values[m]);
@@ -2564,11 +3071,14 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
         int phase = row_phase(k, m, level);
         char lane[16] = "0";
         if (k->lanes > 1) snprintf(lane, sizeof lane, "k %% %d", k->lanes);
-        if (row_takes_all(k, m, phase)) put(b, "      take_all<%lld>(%c%u[%s], taken%u, r);\n", (long long)k->vector, phase ? 'z' : 'q', m, lane, m);
+        if (row_takes_all(k, m, phase))
+            put(b, "      take_all<%lld>(%c%u[%s], taken%u, r);\n", (long long)k->vector, phase ? 'z' : 'q', m, lane,
+                m);
     }
     put_row_stores(k, level);
     put(b, "  }\n");
-    for (uint32_t m = 0; m < g->n_steps; m++) if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (row_phase(k, m, level) >= 0) put_row_together(k, m, row_phase(k, m, level));
     put_row_values(k, level + 1);
 }
 
@@ -2609,7 +3119,8 @@ static void emit_row_passes(row_kernel *k, const char *label) {
     emit_early(e);
     for (uint32_t i = 0; i < k->n_loads; i++) {
         snprintf(name, sizeof name, "a%u", i);
-        emit_pointer(e, types[k->loads[i].dtype].name, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
+        emit_pointer(e, types[k->loads[i].dtype].name, true, name,
+                     (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
     }
     for (uint32_t m = 0; m < g->n_steps; m++) {
         if (!g->steps[m].stored) continue;
@@ -2617,16 +3128,20 @@ static void emit_row_passes(row_kernel *k, const char *label) {
         emit_node(e, g->steps[m].step->node, types[view_of(e, g->steps[m].step->node)->dtype].name, false, name);
     }
     emit_await(e);
-    put(&e->body, "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / %d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
+    put(&e->body,
+        "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / "
+        "%d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
         k->small ? "int" : "i64", k->ty, k->tx, k->ty, (long long)g->rows);
     put_row_pointers(k);
     for (uint32_t level = 0; level <= row_levels(g); level++) put_row_pass(k, level);
     bool any = false;
     for (uint32_t m = 0; m < g->n_steps; m++) any = any || (g->steps[m].stored && !g->steps[m].full);
     if (any) put(&e->body, "  if (live && ty == 0) {\n");
-    for (uint32_t m = 0; m < g->n_steps; m++) if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
     if (any) put(&e->body, "  }\n");
-    if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";      /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
+    /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
+    if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";
     emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
 }
 
@@ -2648,8 +3163,10 @@ static void row_label(const emit *e, const row_group *g, char *out, size_t size)
         const gn_kernel_step *step = g->steps[m].step;
         for (uint32_t i = 0; i < (step->n_instrs ? step->n_instrs : 1); i++) {
             gn_op_info row;
-            gn_get_op((step->n_instrs ? e->layout->instrs[step->instr + i].op : e->part->nodes[step->node].op) - 1, &row);
-            if (n + strlen(row.name) + 2 < 52 && n + strlen(row.name) + 2 < size) n += (size_t)snprintf(out + n, size - n, n ? "_%s" : "%s", row.name);
+            gn_get_op((step->n_instrs ? e->layout->instrs[step->instr + i].op : e->part->nodes[step->node].op) - 1,
+                      &row);
+            if (n + strlen(row.name) + 2 < 52 && n + strlen(row.name) + 2 < size)
+                n += (size_t)snprintf(out + n, size - n, n ? "_%s" : "%s", row.name);
         }
     }
     if (!several) snprintf(out + n, size - n, "_%s", gn_dtype_name(g->shape.dtype));
@@ -2658,7 +3175,11 @@ static void row_label(const emit *e, const row_group *g, char *out, size_t size)
 static void emit_rows(emit *e, const row_group *g) {
     row_kernel *k = (row_kernel *)alloc_zero(sizeof *k);
     char label[64];
-    if (k) { k->e = e; k->g = g; k->l = (loop *)alloc_zero(sizeof *k->l); }
+    if (k) {
+        k->e = e;
+        k->g = g;
+        k->l = (loop *)alloc_zero(sizeof *k->l);
+    }
     if (!k || !k->l || !row_loads(k)) e->failed = true;
     else {
         row_label(e, g, label, sizeof label);
@@ -2673,7 +3194,12 @@ static void emit_rows(emit *e, const row_group *g) {
 static void emit_row_alone(emit *e, uint32_t node, int64_t axes, bool full) {
     const gn_view *in = view_of(e, input(e, node, 0));
     gn_kernel_step step = { .node = node };
-    row_group g = { .shape = gn_view_dense(in->dtype, in->rank, in->dims), .axes = axes, .n = 1, .rows = 1, .n_steps = 1, .steps = { { .step = &step, .full = full, .stored = true, .level = full ? 2 : 1 } } };
+    row_group g = { .shape = gn_view_dense(in->dtype, in->rank, in->dims),
+                    .axes = axes,
+                    .n = 1,
+                    .rows = 1,
+                    .n_steps = 1,
+                    .steps = { { .step = &step, .full = full, .stored = true, .level = full ? 2 : 1 } } };
     for (int i = 0; i < in->rank; i++) *((g.axes >> i) & 1 ? &g.n : &g.rows) *= in->dims[i];
     emit_rows(e, &g);
 }
@@ -2721,17 +3247,22 @@ static void emit_mse_loss(emit *e, uint32_t node) {
 /* ---- softmax and norms of rows ---- */
 
 static const char rows_text[] =
-    "// Rows of n elements by TY threads each, in registers (K groups of V per thread) when they fit. P: T, C, N rows, n, K, V, TX, TY,\n"
-    "// J: position in a row, IN and OUT strides within a row, in(row), out(row), WIDE: V at once, LANES of a thread, LOG\n"
+    "// Rows of n elements by TY threads each, in registers (K groups of V per thread) when they fit. P: T, C, N rows, "
+    "n, K, V, TX, TY,\n"
+    "// J: position in a row, IN and OUT strides within a row, in(row), out(row), WIDE: V at once, LANES of a thread, "
+    "LOG\n"
     "template <class P> M void row_load(const typename P::T *p, typename P::J j, typename P::T *d) {\n"
     "  if (P::WIDE) vload<P::V>(d, p + j); else UNROLL for (int v = 0; v < P::V; v++) d[v] = p[(i64)(j + v) * P::IN];\n"
     "}\n"
     "template <class P> M void row_store(typename P::T *p, typename P::J j, const typename P::T *d) {\n"
-    "  if (P::WIDE) vstore<P::V>(p + j, d); else UNROLL for (int v = 0; v < P::V; v++) p[(i64)(j + v) * P::OUT] = d[v];\n"
+    "  if (P::WIDE) vstore<P::V>(p + j, d); else UNROLL for (int v = 0; v < P::V; "
+    "v++) p[(i64)(j + v) * P::OUT] = d[v];\n"
     "}\n"
-    "template <class P> M void softmax_put(typename P::T *p, typename P::J j, const typename P::C *x, soft<typename P::C> s, typename P::C other) {\n"
+    "template <class P> M void softmax_put(typename P::T *p, typename P::J j, const typename P::C *x, soft<typename "
+    "P::C> s, typename P::C other) {\n"
     "  typename P::T o[P::V];\n"
-    "  UNROLL for (int v = 0; v < P::V; v++) put(o[v], P::LOG ? (x[v] - s.top) - other : gn_exp(x[v] - s.top) * other);\n"
+    "  UNROLL for (int v = 0; v < P::V; v++) put(o[v], P::LOG ? (x[v] - s.top) - other : "
+    "gn_exp(x[v] - s.top) * other);\n"
     "  row_store<P>(p, j, o);\n"
     "}\n"
     "// The maximum and the sum of exp(x - maximum) of this thread's row, in one pass.\n"
@@ -2768,18 +3299,22 @@ static const char rows_text[] =
     "  sum_of<float> some[P::LANES];\n"
     "  top.init();\n"
     "  UNROLL for (int i = 0; i < P::LANES; i++) some[i].init();\n"
-    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * 8; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * 8; x[k] = zeros(); "
+    "if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) top.v = max_nan(top.v, part_of(x[k], v, tag));\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; "
+    "v++) top.v = max_nan(top.v, part_of(x[k], v, tag));\n"
     "  top = together<P::TY>(top);\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; v++) some[k % P::LANES].v += exp_short(part_of(x[k], v, tag) - top.v);\n"
+    "    if (live && (k * P::TY + ty) * 8 < P::n) UNROLL for (int v = 0; v < 8; "
+    "v++) some[k % P::LANES].v += exp_short(part_of(x[k], v, tag) - top.v);\n"
     "  const float sum = joined<P::TY, P::LANES, false>(some).v, other = P::LOG ? gn_log(sum) : 1.f / sum;\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * 8;\n"
     "    T o[8];\n"
     "    if (!live || j >= P::n) continue;\n"
-    "    UNROLL for (int v = 0; v < 8; v++) put(o[v], P::LOG ? (part_of(x[k], v, tag) - top.v) - other : exp_short(part_of(x[k], v, tag) - top.v) * other);\n"
+    "    UNROLL for (int v = 0; v < 8; v++) put(o[v], P::LOG ? (part_of(x[k], v, "
+    "tag) - top.v) - other : exp_short(part_of(x[k], v, tag) - top.v) * other);\n"
     "    vstore<8>(out + P::out(row) + j, o);\n"
     "  }\n"
     "}\n"
@@ -2801,7 +3336,8 @@ static const char rows_text[] =
     "  }\n"
     "}\n"
     "// Few long rows by all blocks; soft: each row's maximum and sum.\n"
-    "template <class P> M void softmax_long(const typename P::T *a, typename P::T *out, const soft<typename P::C> *softs) {\n"
+    "template <class P> M void softmax_long(const typename P::T *a, typename P::T *out, const soft<typename P::C> "
+    "*softs) {\n"
     "  const i64 groups = P::n / P::V;\n"
     "  for (i64 g = (i64)blockIdx.x * 256 + threadIdx.x; g < P::N * groups; g += (i64)gridDim.x * 256) {\n"
     "    const i64 row = g / groups;\n"
@@ -2815,7 +3351,8 @@ static const char rows_text[] =
     "  }\n"
     "}\n"
     "// GAIN, BIAS: their strides, 0 with HAS_GAIN, HAS_BIAS 0\n"
-    "template <class P> M void layernorm_put(typename P::T *p, typename P::J j, const typename P::C *x, typename P::C mean, typename P::C scale, const typename P::T *gain, const typename P::T *bias) {\n"
+    "template <class P> M void layernorm_put(typename P::T *p, typename P::J j, const typename P::C *x, typename P::C "
+    "mean, typename P::C scale, const typename P::T *gain, const typename P::T *bias) {\n"
     "  typename P::T o[P::V];\n"
     "  UNROLL for (int v = 0; v < P::V; v++) {\n"
     "    typename P::C y = (x[v] - mean) * scale;\n"
@@ -2825,8 +3362,10 @@ static const char rows_text[] =
     "  }\n"
     "  row_store<P>(p, j, o);\n"
     "}\n"
-    "// Of f32, gain and bias are fetched with the row when registers suffice: they come last otherwise, with nothing to do meanwhile.\n"
-    "template <class P> M void layernorm_packed(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
+    "// Of f32, gain and bias are fetched with the row when registers suffice: they come last otherwise, with nothing "
+    "to do meanwhile.\n"
+    "template <class P> M void layernorm_packed(const typename P::T *a, const typename P::T *gain, const typename P::T "
+    "*bias, typename P::T *out) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, AHEAD = sizeof(T) == 4 && P::K * (1 + P::HAS_GAIN + P::HAS_BIAS) <= 24 ? P::K : 0 };\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
@@ -2836,7 +3375,8 @@ static const char rows_text[] =
     "  uint4 x[P::K], g[P::K], h[P::K];\n"
     "  sum_of<float> some[P::LANES], squares[P::LANES];\n"
     "  UNROLL for (int i = 0; i < P::LANES; i++) { some[i].init(); squares[i].init(); }\n"
-    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * V; x[k] = zeros(); if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
+    "  UNROLL for (int k = 0; k < P::K; k++) { const int j = (k * P::TY + ty) * V; x[k] = zeros(); "
+    "if (live && j < P::n) x[k] = *(const uint4 *)(p + j); }\n"
     "  UNROLL for (int k = 0; k < AHEAD; k++) {\n"
     "    const int j = (k * P::TY + ty) * V;\n"
     "    if (P::HAS_GAIN && j < P::n) g[k] = CONSTANT((const uint4 *)(gain + j));\n"
@@ -2846,7 +3386,8 @@ static const char rows_text[] =
     "    UNROLL for (int v = 0; v < V; v++) some[k % P::LANES].v += part_of(x[k], v, tag);\n"
     "  const float mean = joined<P::TY, P::LANES, false>(some).v / (float)P::n;\n"
     "  UNROLL for (int k = 0; k < P::K; k++)\n"
-    "    if ((k * P::TY + ty) * V < P::n) UNROLL for (int v = 0; v < V; v++) squares[k % P::LANES].square(part_of(x[k], v, tag) - mean);\n"
+    "    if ((k * P::TY + ty) * V < P::n) UNROLL for (int v = 0; v < V; "
+    "v++) squares[k % P::LANES].square(part_of(x[k], v, tag) - mean);\n"
     "  const float scale = 1.f / sqrtf(joined<P::TY, P::LANES, false>(squares).v / (float)P::n + (float)P::eps());\n"
     "  UNROLL for (int k = 0; k < P::K; k++) {\n"
     "    const int j = (k * P::TY + ty) * V;\n"
@@ -2864,7 +3405,8 @@ static const char rows_text[] =
     "  }\n"
     "}\n"
     "// This thread's elements of a row, or the squares of their distances from `mean`, into `sum`.\n"
-    "template <class P> M void row_each(const typename P::T *p, int ty, near_sum<typename P::C> &sum, typename P::C mean, bool squares) {\n"
+    "template <class P> M void row_each(const typename P::T *p, int ty, near_sum<typename P::C> &sum, typename P::C "
+    "mean, bool squares) {\n"
     "  typedef typename P::C C;\n"
     "  for (typename P::J j = ty * P::V; j < P::n; j += P::TY * P::V) {\n"
     "    typename P::T raw_[P::V];\n"
@@ -2873,7 +3415,8 @@ static const char rows_text[] =
     "  }\n"
     "}\n"
     "// Rows too long for registers.\n"
-    "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, typename P::T *out) {\n"
+    "template <class P> M void layernorm(const typename P::T *a, const typename P::T *gain, const typename P::T *bias, "
+    "typename P::T *out) {\n"
     "  typedef typename P::C C;\n"
     "  const int tx = threadIdx.x / P::TY, ty = threadIdx.x % P::TY;\n"
     "  const i64 row = (i64)blockIdx.x * P::TX + tx;\n"
@@ -2893,11 +3436,16 @@ static const char rows_text[] =
     "    UNROLL for (int v = 0; v < P::V; v++) x[v] = get(raw_[v]);\n"
     "    layernorm_put<P>(out + P::out(row), j, x, mean, scale, gain, bias);\n"
     "  }\n"
-    "}\n"
-;
+    "}\n";
 
-/* along: neighbours of a row are neighbours in a dense tensor; wide: here, too, so that `vector` of them move at once. */
-typedef struct rows { gn_view in, out; int64_t n, count, in_stride, out_stride, vector, groups; int tx, ty, lanes; bool along, wide; } rows;
+/* along: neighbours of a row are neighbours in a dense tensor; wide: here, too, so that `vector` of them move at
+   once. */
+typedef struct rows {
+    gn_view in, out;
+    int64_t n, count, in_stride, out_stride, vector, groups;
+    int tx, ty, lanes;
+    bool along, wide;
+} rows;
 
 static bool rows_plan(rows *laid, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
     int64_t bit = (int64_t)1 << axis;
@@ -2914,7 +3462,9 @@ static bool rows_plan(rows *laid, const gn_view *in, const gn_view *out, int axi
     for (int i = axis + 1; i < in->rank; i++) laid->along = laid->along && in->dims[i] == 1;
     row_order w = order_of(laid->count, laid->n, 16 / bytes, laid->along);
     laid->vector = w.vector;
-    laid->wide = laid->vector > 1 && laid->in_stride == 1 && laid->out_stride == 1 && in_offset % (laid->vector * bytes) == 0 && strides_fit(&laid->in, laid->vector) && strides_fit(&laid->out, laid->vector);
+    laid->wide = laid->vector > 1 && laid->in_stride == 1 && laid->out_stride == 1 &&
+                 in_offset % (laid->vector * bytes) == 0 && strides_fit(&laid->in, laid->vector) &&
+                 strides_fit(&laid->out, laid->vector);
     int64_t steps = laid->n / laid->vector;
     laid->ty = !laid->along ? 1 : steps > 256 ? 256 : w.lanes < 32 ? w.lanes : 32;
     laid->lanes = w.lanes / laid->ty;
@@ -2925,9 +3475,13 @@ static bool rows_plan(rows *laid, const gn_view *in, const gn_view *out, int axi
 
 static void put_rows_type(emit *e, const rows *w, gn_dtype dtype, const char *more) {
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = %lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d, LANES = %d, WIDE = %d };\n"
-           "  static M i64 in(i64 row) { return ", types[dtype].name, types[dtype].compute, is_few(w->n) ? "int" : "i64", (long long)w->count, (long long)w->in_stride, (long long)w->out_stride, (long long)w->n,
-        (long long)w->groups, (long long)w->vector, w->tx, w->ty, w->lanes, w->wide);
+    put(t,
+        "struct @_p { typedef %s T; typedef %s C; typedef %s J; static const i64 N = %lldll, IN = %lldll, OUT = "
+        "%lldll; enum { n = %lld, K = %lld, V = %lld, TX = %d, TY = %d, LANES = %d, WIDE = %d };\n"
+        "  static M i64 in(i64 row) { return ",
+        types[dtype].name, types[dtype].compute, is_few(w->n) ? "int" : "i64", (long long)w->count,
+        (long long)w->in_stride, (long long)w->out_stride, (long long)w->n, (long long)w->groups, (long long)w->vector,
+        w->tx, w->ty, w->lanes, w->wide);
     put_offset(t, &w->in, "row", is_small(&w->in));
     put(t, "; }\n  static M i64 out(i64 row) { return ");
     put_offset(t, &w->out, "row", is_small(&w->out));
@@ -2937,7 +3491,8 @@ static void put_rows_type(emit *e, const rows *w, gn_dtype dtype, const char *mo
 /* Few rows so long that one block each would take its time: all blocks share them. */
 static bool is_long(const rows *w) { return w->n >= 1 << 15 && (w->count < 512 || !is_few(w->n)); }
 
-/* The maximum of each row of x and the sum of exp(x - maximum), `at` bytes into what rows leave for the kernels after them. */
+/* The maximum of each row of x and the sum of exp(x - maximum), `at` bytes into what rows leave for the kernels after
+   them. */
 static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     const gn_view *in = view_of(e, x);
     const char *type = types[in->dtype].name, *c = types[in->dtype].compute;
@@ -2945,8 +3500,12 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     reduction r = { .kept = rows_of_x->in, .reduced = row };
     text value = { 0 };
     char members[60], acc[40];
-    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along), base_offset(e, x), types[in->dtype].bytes);
-    put(&value, r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + (" : "    %s x[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[(", type, (long long)r.vector, (long long)r.vector);
+    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along),
+                base_offset(e, x), types[in->dtype].bytes);
+    put(&value,
+        r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + ("
+               : "    %s x[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) x[v] = a[(",
+        type, (long long)r.vector, (long long)r.vector);
     put_offset(&value, &r.kept, "o", r.small);
     put(&value, " + ");
     put_offset(&value, &r.reduced, r.wide ? "r" : "r + v", r.small);
@@ -2955,7 +3514,10 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     snprintf(acc, sizeof acc, "soft<%s>", c);
     emit_node(e, x, type, true, "a");
     if (value.failed) e->failed = true;
-    else emit_reduction(e, &r, "softmax_sums", &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n", .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
+    else
+        emit_reduction(e, &r, "softmax_sums",
+                       &(reducing){ acc, members, "a", value.s, "    o[i] = a;\n",
+                                    .to = &(param){ PARAM_PLAN, REGION_ROWS, at } });
     text_free(&value);
     size_t bytes = gn_size_add((size_t)at, gn_size_mul((size_t)rows_of_x->count, ACCUMULATOR));
     if (bytes > e->rows) e->rows = bytes;
@@ -2969,8 +3531,12 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     rows w;
     int axis = axis_of(attrs_of(e, node)[0], in->rank);
     if (!rows_plan(&w, in, out, axis, base_offset(e, x))) return;
-    bool is_shared = is_long(&w), is_packed = w.n <= ROW_WIDEST && types[in->dtype].bytes == 2 && w.vector == 8 && w.wide;
-    if (w.n <= ROW_WIDEST && !is_packed) { emit_row_alone(e, node, (int64_t)1 << axis, true); return; }
+    bool is_shared = is_long(&w),
+         is_packed = w.n <= ROW_WIDEST && types[in->dtype].bytes == 2 && w.vector == 8 && w.wide;
+    if (w.n <= ROW_WIDEST && !is_packed) {
+        emit_row_alone(e, node, (int64_t)1 << axis, true);
+        return;
+    }
     int64_t blocks = is_shared ? blocks_for(w.count * (w.n / w.vector), 256) : blocks_for(w.count, w.tx);
     if (is_shared) emit_softs(e, x, &w, 0);
     put_rows_type(e, &w, in->dtype, is_log ? "  enum { LOG = 1 };\n" : "  enum { LOG = 0 };\n");
@@ -2981,7 +3547,8 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     emit_await(e);
     if (is_shared) put(&e->body, "  softmax_long<@_p>(a, o, (const soft<@_p::C> *)softs);\n");
     else put(&e->body, "  softmax%s<@_p>(a, o);\n", is_packed ? "_packed" : "");
-    snprintf(name, sizeof name, "%s_%s%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype), is_shared ? "_long" : "");
+    snprintf(name, sizeof name, "%s_%s%s", is_log ? "log_softmax" : "softmax", gn_dtype_name(in->dtype),
+             is_shared ? "_long" : "");
     emit_launch(e, name, (uint64_t)(is_shared && blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
 static void emit_softmax(emit *e, uint32_t node) { emit_softmax_as(e, node, false); }
@@ -2996,19 +3563,29 @@ static void emit_layernorm(emit *e, uint32_t node) {
     char more[300], name[64];
     rows w;
     if (!rows_plan(&w, in, out, in->rank - 1, base_offset(e, x))) return;
-    snprintf(more, sizeof more, "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
-             gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0, bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias, (unsigned long long)attrs[0]);
+    snprintf(more, sizeof more,
+             "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M "
+             "double eps() { return gn_f64(0x%llxull); }\n",
+             gain ? (long long)view_of(e, input(e, node, 1))->strides[0] : 0,
+             bias ? (long long)view_of(e, input(e, node, last))->strides[0] : 0, gain, bias,
+             (unsigned long long)attrs[0]);
     put_rows_type(e, &w, in->dtype, more);
     bool packed = in->dtype != GN_F64 && w.vector * types[in->dtype].bytes == 16 && w.wide && w.n <= ROW_WIDEST;
-    for (uint32_t i = 1; i <= last; i++) packed = packed && gn_view_is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
-    if (w.n <= ROW_WIDEST && !packed) { emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true); return; }
+    for (uint32_t i = 1; i <= last; i++)
+        packed =
+            packed && gn_view_is_dense(view_of(e, input(e, node, i))) && base_offset(e, input(e, node, i)) % 16 == 0;
+    if (w.n <= ROW_WIDEST && !packed) {
+        emit_row_alone(e, node, (int64_t)1 << (in->rank - 1), true);
+        return;
+    }
     if (packed) emit_early(e);
     emit_node(e, x, type, true, "a");
     if (gain) emit_node(e, input(e, node, 1), type, true, "gain");
     if (bias) emit_node(e, input(e, node, last), type, true, "bias");
     emit_node(e, node, type, false, "o");
     emit_await(e);
-    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "", gain ? e->waits ? "now(gain)" : "gain" : "0", bias ? e->waits ? "now(bias)" : "bias" : "0");
+    put(&e->body, "  layernorm%s<@_p>(a, %s, %s, o);\n", packed ? "_packed" : "",
+        gain ? e->waits ? "now(gain)" : "gain" : "0", bias ? e->waits ? "now(bias)" : "bias" : "0");
     snprintf(name, sizeof name, "layernorm_%s", gn_dtype_name(in->dtype));
     emit_launch(e, name, (uint64_t)blocks_for(w.count, w.tx), 1, 256);
 }
@@ -3020,9 +3597,13 @@ static void emit_index_check(emit *e, uint32_t node, uint32_t ids_node, int64_t 
     if (!n) return;
     emit_node(e, ids_node, types[ids.dtype].name, true, "ids");
     emit_faults(e, node);
-    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 id = ids[", (long long)n);
+    put(&e->body,
+        "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 "
+        "id = ids[",
+        (long long)n);
     put_offset(&e->body, &ids, "i", is_small(&ids));
-    put(&e->body, "];\n    if (id < 0 || id >= %lldll) fault(err, OUT_OF_RANGE, node, id, %lldll);\n  }\n", (long long)limit, (long long)limit);
+    put(&e->body, "];\n    if (id < 0 || id >= %lldll) fault(err, OUT_OF_RANGE, node, id, %lldll);\n  }\n",
+        (long long)limit, (long long)limit);
     emit_launch(e, "index_check", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
 
@@ -3039,7 +3620,11 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     if (bytes > e->rows) e->rows = bytes;
     if (rows_plan(&w, in, in, in->rank - 1, base_offset(e, x))) {
         bool is_shared = is_long(&w);
-        if (is_shared) { emit_softs(e, x, &w, softs_at); w.ty = 1; w.tx = 256; }
+        if (is_shared) {
+            emit_softs(e, x, &w, softs_at);
+            w.ty = 1;
+            w.tx = 256;
+        }
         snprintf(more, sizeof more, "  enum { LOG = 1 };\n");
         put_rows_type(e, &w, in->dtype, more);
         emit_node(e, x, type, true, "a");
@@ -3047,10 +3632,14 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
         emit_pointer(e, c, false, "loss", (param){ PARAM_PLAN, REGION_ROWS, 0 });
         if (is_shared) emit_pointer(e, "void", true, "softs", (param){ PARAM_PLAN, REGION_ROWS, softs_at });
         emit_faults(e, node);
-        put(&e->body, "  const i64 row = (i64)blockIdx.x * @_p::TX + threadIdx.x / @_p::TY;\n  const i64 want = row < @_p::N ? target[");
+        put(&e->body, "  const i64 row = (i64)blockIdx.x * @_p::TX + threadIdx.x / @_p::TY;\n  const i64 want = row < "
+                      "@_p::N ? target[");
         put_offset(&e->body, &target, "row", is_small(&target));
-        put(&e->body, "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = %s;\n  if (row >= @_p::N || threadIdx.x %% @_p::TY) return;\n"
-            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : gn_log(s.total()) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
+        put(&e->body,
+            "] : 0;\n  const bool bad = want < 0 || want >= @_p::n;\n  const soft<@_p::C> s = %s;\n  if (row >= @_p::N "
+            "|| threadIdx.x %% @_p::TY) return;\n"
+            "  if (bad) fault(err, OUT_OF_RANGE, node, want, @_p::n);\n  loss[row] = bad ? (@_p::C)0 : "
+            "gn_log(s.total()) - (get(a[@_p::in(row) + want * @_p::IN]) - s.top);\n",
             is_shared ? "((const soft<@_p::C> *)softs)[row < @_p::N ? row : 0]" : "soft_row<@_p>(a)");
         emit_launch(e, "cross_entropy_rows", (uint64_t)blocks_for(w.count, w.tx), 1, 256);
     } else emit_index_check(e, node, y, in->dims[in->rank - 1]);
@@ -3061,7 +3650,8 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     snprintf(acc, sizeof acc, "near_sum<%s>", c);
     snprintf(end, sizeof end, "    put(o[i], a.total() / (%s)@_p::R);\n", c);
     emit_pointer(e, c, true, "a", (param){ PARAM_PLAN, REGION_ROWS, 0 });
-    emit_reduction(e, &total, "cross_entropy", &(reducing){ acc, members, "a", "    acc.take(a[r], r);\n", end, node, NULL, NULL });
+    emit_reduction(e, &total, "cross_entropy",
+                   &(reducing){ acc, members, "a", "    acc.take(a[r], r);\n", end, node, NULL, NULL });
 }
 
 /* >>products =========================================================================================
@@ -3083,38 +3673,46 @@ static const char product_text[] =
     "M void dot_join(near_sum<double> &a, const near_sum<double> &b) { a.merge(b); }\n"
     "M double dot_total(const near_sum<double> &a) { return a.total(); }\n"
     "template <class A> M A from_part(const A &, A x) { return x; }\n"
-    "M near_sum<double> from_part(const near_sum<double> &, double x) { near_sum<double> y; y.v = x; y.rest = 0; return y; }\n"
-    "// k of lane `at` of LANES, of which halves are joined first: V neighbours of k are V parts of the lanes, so that a thread that reads 16 bytes joins its own before others'.\n"
+    "M near_sum<double> from_part(const near_sum<double> &, double x) { near_sum<double> y; y.v = x; y.rest = 0; "
+    "return y; }\n"
+    "// k of lane `at` of LANES, of which halves are joined first: V neighbours of k are V parts of the lanes, so that "
+    "a thread that reads 16 bytes joins its own before others'.\n"
     "template <int LANES, int V> M int lane_k(int at) {\n"
     "  enum { TX = LANES / V < 32 ? LANES / V : 32, H = LANES / (V * TX) };\n"
     "  return at / TX % H * (TX * V) + at % TX * V + at / (TX * H);\n"
     "}\n"
     "// Of a thread's sums of H times V neighbours of k: of all k of TX threads side by side, in every one of them.\n"
     "template <int TX, int H, int V, class A> M A joined_k(A (*acc)[V]) {\n"
-    "  UNROLL for (int half = V / 2; half > 0; half /= 2) UNROLL for (int v = 0; v < half; v++) UNROLL for (int h = 0; h < H; h++) dot_join(acc[h][v], acc[h][v + half]);\n"
-    "  UNROLL for (int half = H / 2; half > 0; half /= 2) UNROLL for (int h = 0; h < half; h++) dot_join(acc[h][0], acc[h + half][0]);\n"
+    "  UNROLL for (int half = V / 2; half > 0; half /= 2) UNROLL for (int v = 0; v < half; v++) UNROLL for (int h = 0; "
+    "h < H; h++) dot_join(acc[h][v], acc[h][v + half]);\n"
+    "  UNROLL for (int half = H / 2; half > 0; half /= 2) UNROLL for (int h = 0; h < half; "
+    "h++) dot_join(acc[h][0], acc[h + half][0]);\n"
     "  UNROLL for (int bit = TX / 2; bit > 0; bit /= 2) dot_join(acc[0][0], exchange(acc[0][0], bit));\n"
     "  return acc[0][0];\n"
     "}\n"
-    "// Few rows times a matrix. k is summed by LANES lanes, k modulo LANES to each (lane_k). Here TX threads side by side have V columns each.\n"
+    "// Few rows times a matrix. k is summed by LANES lanes, k modulo LANES to each (lane_k). Here TX threads side by "
+    "side have V columns each.\n"
     "template <class P> M void rows_times(const typename P::T *a, const typename P::T *b, const typename P::E &e) {\n"
     "  typedef typename P::C C;\n"
     "  enum { ROWS = 256 / P::TX, G = P::LANES / ROWS };\n"
-    "  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, tx = threadIdx.x % P::TX, ty = lane / P::TX * 8 + warp;\n"
+    "  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, tx = threadIdx.x % P::TX, ty = lane / P::TX * 8 + "
+    "warp;\n"
     "  const u32 z = blockIdx.x / P::TILES;\n"
     "  const i64 first = (i64)(blockIdx.x % P::TILES) * P::TX * P::V, col = first + tx * P::V;\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  typedef typename dot_of<C>::t A;\n"
     "  A acc[P::m][G][P::V];\n"
-    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < P::V; v++) dot_clear(acc[i][g][v]);\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < P::V; "
+    "v++) dot_clear(acc[i][g][v]);\n"
     "  if (col < P::n) {\n"
     "    _Pragma(\"unroll 4\") for (i64 from = 0; from < P::k; from += P::LANES) UNROLL for (int g = 0; g < G; g++) {\n"
     "      const i64 l = from + lane_k<P::LANES, 16 / (int)sizeof(typename P::T)>(g * ROWS + ty);\n"
     "      typename P::T w[P::V];\n"
     "      if (l >= P::k) continue;\n"
     "      if (P::WIDE) vload<P::V>(w, b + l * P::BK + col);\n"
-    "      else UNROLL for (int v = 0; v < P::V; v++) w[v] = b[l * P::BK + (col + v < P::n ? col + v : P::n - 1) * P::BN];\n"
+    "      else UNROLL for (int v = 0; v < P::V; v++) w[v] = b[l * P::BK + (col + v < P::n ? col + v : "
+    "P::n - 1) * P::BN];\n"
     "      UNROLL for (int i = 0; i < P::m; i++) {\n"
     "        const C x = get(a[i * P::AM + l * P::AK]);\n"
     "        UNROLL for (int v = 0; v < P::V; v++) dot_take(acc[i][g][v], x, (C)get(w[v]));\n"
@@ -3124,8 +3722,10 @@ static const char product_text[] =
     "  __shared__ A part[8][P::TX * P::V];\n"
     "  UNROLL for (int i = 0; i < P::m; i++) {\n"
     "    A (*sums)[P::V] = acc[i];\n"
-    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < P::V; v++) dot_join(sums[g][v], sums[g + h][v]);\n"
-    "    UNROLL for (int k = 16; k >= P::TX; k /= 2) UNROLL for (int v = 0; v < P::V; v++) dot_join(sums[0][v], exchange(sums[0][v], k));\n"
+    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < P::V; "
+    "v++) dot_join(sums[g][v], sums[g + h][v]);\n"
+    "    UNROLL for (int k = 16; k >= P::TX; k /= 2) UNROLL for (int v = 0; v < P::V; "
+    "v++) dot_join(sums[0][v], exchange(sums[0][v], k));\n"
     "    if (lane < P::TX) UNROLL for (int v = 0; v < P::V; v++) part[warp][lane * P::V + v] = sums[0][v];\n"
     "    __syncthreads();\n"
     "    for (int x = threadIdx.x; x < P::TX * P::V; x += 256) {\n"
@@ -3151,18 +3751,23 @@ static const char product_text[] =
     "  b += P::b(z);\n"
     "  typedef typename dot_of<C>::t A;\n"
     "  A acc[P::m][G][P::V];\n"
-    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < P::V; v++) dot_clear(acc[i][g][v]);\n"
+    "  UNROLL for (int i = 0; i < P::m; i++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < P::V; "
+    "v++) dot_clear(acc[i][g][v]);\n"
     "  if (col < P::n) {\n"
-    "    _Pragma(\"unroll 4\") for (i64 from = sub * P::V; from < P::k; from += P::LANES) UNROLL for (int g = 0; g < G; g++) {\n"
+    "    _Pragma(\"unroll 4\") for (i64 from = sub * P::V; from < P::k; from += P::LANES) UNROLL for (int g = 0; "
+    "g < G; g++) {\n"
     "      const i64 l = from + g * TX * P::V;\n"
     "      typename P::T w[P::V], x[P::V];\n"
     "      if (l >= P::k) continue;\n"
     "      if (P::WIDE) vload<P::V>(w, b + col * P::BN + l);\n"
-    "      else UNROLL for (int v = 0; v < P::V; v++) w[v] = b[col * P::BN + (l + v < P::k ? l + v : P::k - 1) * P::BK];\n"
+    "      else UNROLL for (int v = 0; v < P::V; v++) w[v] = b[col * P::BN + (l + v < P::k ? l + v : "
+    "P::k - 1) * P::BK];\n"
     "      UNROLL for (int i = 0; i < P::m; i++) {\n"
     "        if (P::WIDE) vload<P::V>(x, a + i * P::AM + l);\n"
-    "        else UNROLL for (int v = 0; v < P::V; v++) x[v] = a[i * P::AM + (l + v < P::k ? l + v : P::k - 1) * P::AK];\n"
-    "        UNROLL for (int v = 0; v < P::V; v++) if (P::WIDE || l + v < P::k) dot_take(acc[i][g][v], (C)get(x[v]), (C)get(w[v]));\n"
+    "        else UNROLL for (int v = 0; v < P::V; v++) x[v] = a[i * P::AM + (l + v < P::k ? l + v : "
+    "P::k - 1) * P::AK];\n"
+    "        UNROLL for (int v = 0; v < P::V; v++) if (P::WIDE || l + v < P::k) dot_take(acc[i][g][v], (C)get(x[v]), "
+    "(C)get(w[v]));\n"
     "      }\n"
     "    }\n"
     "  }\n"
@@ -3173,12 +3778,14 @@ static const char product_text[] =
     "  }\n"
     "}\n"
     "// Where V neighbouring sums go: to the epilogue, or to their part's own sums when k is cut into SPLIT parts.\n"
-    "template <class P, int V> M void product_put(const typename P::E &e, typename P::C *parts, u32 z, i64 r, i64 c, const typename P::C *v) {\n"
+    "template <class P, int V> M void product_put(const typename P::E &e, typename P::C *parts, u32 z, i64 r, i64 c, "
+    "const typename P::C *v) {\n"
     "  enum { W = P::W < V ? P::W : V };\n"
     "  UNROLL for (int j = 0; j < V; j += W) {\n"
     "    if (r >= P::m || c + j >= P::n) continue;\n"
     "    const i64 i = ((i64)z * P::m + r) * P::n + c + j;\n"
-    "    if (P::SPLIT > 1) vstore<W>(parts + (i64)blockIdx.y * P::m * P::n + i, v + j); else e.template store<W>(i, c + j, v + j);\n"
+    "    if (P::SPLIT > 1) vstore<W>(parts + (i64)blockIdx.y * P::m * P::n + i, v + j); "
+    "else e.template store<W>(i, c + j, v + j);\n"
     "  }\n"
     "}\n"
     "template <class P> M void product_sum(const typename P::C *parts, const typename P::E &e) {\n"
@@ -3187,21 +3794,27 @@ static const char product_text[] =
     "    typename P::C v[W], more[W];\n"
     "    typename dot_of<typename P::C>::t sum[W];\n"
     "    UNROLL for (int j = 0; j < W; j++) dot_clear(sum[j]);\n"
-    "    UNROLL for (int s = 0; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); UNROLL for (int j = 0; j < W; j++) dot_join(sum[j], from_part(sum[j], more[j])); }\n"
+    "    UNROLL for (int s = 0; s < P::SPLIT; s++) { vload<W>(more, parts + s * ((i64)P::m * P::n) + i); "
+    "UNROLL for (int j = 0; j < W; j++) dot_join(sum[j], from_part(sum[j], more[j])); }\n"
     "    UNROLL for (int j = 0; j < W; j++) v[j] = dot_total(sum[j]);\n"
     "    e.template store<W>(i, i % P::n, v);\n"
     "  }\n"
     "}\n"
-    "// Where a tile lies: groups of 16 rows of tiles go down the columns, so that tiles that run together share panels in the cache.\n"
+    "// Where a tile lies: groups of 16 rows of tiles go down the columns, so that tiles that run together share "
+    "panels in the cache.\n"
     "template <class P, class I> M void product_tile(u32 tile, u32 *z, I *row, I *col) {\n"
-    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (16 * P::COLS), top = group * 16, rows = P::ROWS - top < 16 ? P::ROWS - top : 16, at = in - group * 16 * P::COLS;\n"
+    "  const u32 in = tile % (P::ROWS * P::COLS), group = in / (16 * P::COLS), top = group * 16, rows = P::ROWS - top "
+    "< 16 ? P::ROWS - top : 16, at = in - group * 16 * P::COLS;\n"
     "  *z = tile / (P::ROWS * P::COLS);\n"
     "  *row = (I)(top + at % rows) * P::BM;\n"
     "  *col = (I)(at / rows) * P::BW;\n"
     "}\n"
-    "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, BN, a(batch), b(batch), BM, BW, ROWS, COLS, SPLIT parts of SPAN k.\n"
-    "// E is what is done to sums before they are stored: e.store<V>(i, c, v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
-    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, typename P::C *parts) {\n"
+    "// C (m,n) = A (m,k) B (k,n) for any strides; 64 x 64 tiles, 4 x 4 a thread. P: T, C, E, W, m, n, k, AM, AK, BK, "
+    "BN, a(batch), b(batch), BM, BW, ROWS, COLS, SPLIT parts of SPAN k.\n"
+    "// E is what is done to sums before they are stored: e.store<V>(i, c, "
+    "v) takes V <= W neighbours of row-major position i, column c; it is e.fetch, then e.value.\n"
+    "template <class P> M void matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, typename "
+    "P::C *parts) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ C as[16][68], bs[16][68];\n"
     "  const int t = threadIdx.x, tr = t / 16 * 4, tc = t % 16 * 4;\n"
@@ -3214,17 +3827,20 @@ static const char product_text[] =
     "  typename dot_of<C>::t acc[4][4];\n"
     "  C av[4], bv[4];\n"
     "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) dot_clear(acc[i][j]);\n"
-    "  for (i64 k = begin; k < end + 16; k += 16) {                       // the next 16 k are on their way while these are multiplied\n"
+    "  for (i64 k = begin; k < end + 16; k += 16) {                       // the next 16 k are on their way while "
+    "these are multiplied\n"
     "    if (k > begin) {\n"
     "      UNROLL for (int q = 0; q < 4; q++) {\n"
-    "        const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
+    "        const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK "
+    "== 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
     "        as[l][r] = av[q];\n"
     "        bs[h][c] = bv[q];\n"
     "      }\n"
     "      __syncthreads();\n"
     "    }\n"
     "    UNROLL for (int q = 0; q < 4; q++) {\n"
-    "      const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK == 1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
+    "      const int x = t + q * 256, r = P::AK == 1 ? x / 16 : x % 64, l = P::AK == 1 ? x % 16 : x / 64, c = P::BK == "
+    "1 ? x / 16 : x % 64, h = P::BK == 1 ? x % 16 : x / 64;\n"
     "      av[q] = row + r < P::m && k + l < end ? get(a[(row + r) * P::AM + (k + l) * P::AK]) : (C)0;\n"
     "      bv[q] = col + c < P::n && k + h < end ? get(b[(k + h) * P::BK + (col + c) * P::BN]) : (C)0;\n"
     "    }\n"
@@ -3236,7 +3852,8 @@ static const char product_text[] =
     "    }\n"
     "    __syncthreads();\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) { const C all = dot_total(acc[i][j]); product_put<P, 1>(e, parts, z, row + tr + i, col + tc + j, &all); }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) UNROLL for (int j = 0; j < 4; j++) { const C all = dot_total(acc[i][j]); "
+    "product_put<P, 1>(e, parts, z, row + tr + i, col + tc + j, &all); }\n"
     "}\n"
     "// Rows of K elements that lie STRIDE apart, to rows of PITCH. P: OUTER rows, K, STRIDE, PITCH, TILES, at(batch)\n"
     "template <class P> M void transposed(const float *a, float *out) {\n"
@@ -3247,23 +3864,28 @@ static const char product_text[] =
     "  a += P::at(z);\n"
     "  out += (i64)z * P::OUTER * P::PITCH;\n"
     "  for (i64 k = (i64)blockIdx.y * 32; k < P::K; k += (i64)gridDim.y * 32) {\n"
-    "    UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = a[(k + i) * P::STRIDE + o + x];\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + x < P::OUTER && k + i < P::K) tile[i][x] = "
+    "a[(k + i) * P::STRIDE + o + x];\n"
     "    __syncthreads();\n"
-    "    UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
+    "    UNROLL for (int i = y; i < 32; i += 8) if (o + i < P::OUTER && "
+    "k + x < P::K) out[(o + i) * P::PITCH + k + x] = tile[x][i];\n"
     "    __syncthreads();\n"
     "  }\n"
     "}\n"
-    "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of 4.\n"
+    "// f32: 128 x 128 tiles, 8 x 8 a thread, two stages. One stride of each side is 1 and the others are multiples of "
+    "4.\n"
     "template <class P> M void sgemm(const float *a, const float *b, const typename P::E &e, float *parts) {\n"
     "  __shared__ float as[2][8][132], bs[2][8][132];\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * 64 + (lane & 7) * 4;\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & "
+    "1) * 64 + (lane & 7) * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
     "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  a += P::a(z);\n"
     "  b += P::b(z);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
-    "  const int ar = P::AK == 1 ? t >> 1 : (t & 31) * 4, ac = P::AK == 1 ? (t & 1) * 4 : t >> 5, bc = P::BK == 1 ? t >> 1 : (t & 31) * 4, br = P::BK == 1 ? (t & 1) * 4 : t >> 5;\n"
+    "  const int ar = P::AK == 1 ? t >> 1 : (t & 31) * 4, ac = P::AK == 1 ? (t & 1) * 4 : t >> 5, bc = P::BK == 1 ? t "
+    ">> 1 : (t & 31) * 4, br = P::BK == 1 ? (t & 1) * 4 : t >> 5;\n"
     "  float acc[8][8], av[4], bv[4];\n"
     "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = 0.f;\n"
     "  int s = 0;\n"
@@ -3279,13 +3901,16 @@ static const char product_text[] =
     "        float x[8], y[8];\n"
     "        vload<4>(x, &as[s][k][tr]); vload<4>(x + 4, &as[s][k][tr + 16]);\n"
     "        vload<4>(y, &bs[s][k][tc]); vload<4>(y + 4, &bs[s][k][tc + 32]);\n"
-    "        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "        UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < 8; "
+    "j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
     "      }\n"
     "      s ^= 1;\n"
     "    }\n"
     "    if (more) {\n"
-    "      if (P::AK == 1) { UNROLL for (int i = 0; i < 4; i++) as[s][ac + i][ar] = av[i]; } else vstore<4>(&as[s][ac][ar], av);\n"
-    "      if (P::BK == 1) { UNROLL for (int i = 0; i < 4; i++) bs[s][br + i][bc] = bv[i]; } else vstore<4>(&bs[s][br][bc], bv);\n"
+    "      if (P::AK == 1) { UNROLL for (int i = 0; i < 4; i++) as[s][ac + i][ar] = av[i]; } "
+    "else vstore<4>(&as[s][ac][ar], av);\n"
+    "      if (P::BK == 1) { UNROLL for (int i = 0; i < 4; i++) bs[s][br + i][bc] = bv[i]; } "
+    "else vstore<4>(&bs[s][br][bc], bv);\n"
     "      __syncthreads();\n"
     "    }\n"
     "  }\n"
@@ -3293,7 +3918,8 @@ static const char product_text[] =
     "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + (j >> 2) * 32, &acc[i][j]);\n"
     "}\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
-    "// f32 from sm_80 on: 128 x BW tiles (128 or 256), 8 x BW / 16 a thread, four stages of 16 k. m and n run along memory on both sides, their strides are multiples of 4.\n"
+    "// f32 from sm_80 on: 128 x BW tiles (128 or 256), 8 x BW / 16 a thread, four stages of 16 k. m and n run along "
+    "memory on both sides, their strides are multiples of 4.\n"
     "template <int N> M void single_stage(u32 to, const float *p, i64 first, i64 end, i64 k, i64 k_end, i64 stride) {\n"
     "  UNROLL for (int q = 0; q < N / 64; q++) {\n"
     "    const int c = threadIdx.x + q * 256, r = c / (N / 4), h = c % (N / 4) * 4;\n"
@@ -3305,7 +3931,8 @@ static const char product_text[] =
     "  enum { NJ = P::BW / 16, A = 8192, STAGE = A + P::BW * 64 };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & 1) * (P::BW / 2) + (lane & 7) * 4;\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = (warp >> 1) * 32 + (lane >> 3) * 4, tc = (warp & "
+    "1) * (P::BW / 2) + (lane & 7) * 4;\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
     "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
@@ -3316,13 +3943,15 @@ static const char product_text[] =
     "  float acc[8][NJ];\n"
     "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = 0.f;\n"
     "  UNROLL for (int s = 0; s < 3; s++) {\n"
-    "    if (s < steps) { single_stage<128>(base + s * STAGE, a, row, P::m, begin + s * 16, end, P::AK); single_stage<P::BW>(base + s * STAGE + A, b, col, P::n, begin + s * 16, end, P::BK); }\n"
+    "    if (s < steps) { single_stage<128>(base + s * STAGE, a, row, P::m, begin + s * 16, end, P::AK); "
+    "single_stage<P::BW>(base + s * STAGE + A, b, col, P::n, begin + s * 16, end, P::BK); }\n"
     "    copy_commit();\n"
     "  }\n"
     "  for (int step = 0; step < steps; step++) {\n"
     "    copy_wait<2>();\n"
     "    __syncthreads();\n"
-    "    const float *sa = (const float *)(memory + (step & 3) * STAGE) + tr, *sb = (const float *)(memory + (step & 3) * STAGE + A) + tc;\n"
+    "    const float *sa = (const float *)(memory + (step & 3) * STAGE) + tr, *sb = (const float *)(memory + (step & "
+    "3) * STAGE + A) + tc;\n"
     "    if (step + 3 < steps) {\n"
     "      const u32 to = base + (step + 3 & 3) * STAGE;\n"
     "      single_stage<128>(to, a, row, P::m, begin + (i64)(step + 3) * 16, end, P::AK);\n"
@@ -3333,24 +3962,37 @@ static const char product_text[] =
     "      float x[8], y[NJ];\n"
     "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * 128 + i * 4);\n"
     "      UNROLL for (int j = 0; j < NJ; j += 4) vload<4>(y + j, sb + k * P::BW + j * 8);\n"
-    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; "
+    "j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
     "    }\n"
     "  }\n"
     "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < NJ; j += 4)\n"
     "    product_put<P, 4>(e, parts, z, row + tr + (i & 3) + (i >> 2) * 16, col + tc + j * 8, &acc[i][j]);\n"
     "}\n"
-    "#endif\n"
-;
+    "#endif\n";
 
-typedef struct product { gn_view a, b; int64_t m, n, k, am, ak, bk, bn, batches; } product;
+typedef struct product {
+    gn_view a, b;
+    int64_t m, n, k, am, ak, bk, bn, batches;
+} product;
 
 static product product_of(gn_view a, gn_view b, const gn_view *out) {
     int ra = a.rank, rb = b.rank, batch = ra > rb ? ra - 2 : rb - 2;
-    product p = { .m = ra > 1 ? a.dims[ra - 2] : 1, .n = rb > 1 ? b.dims[rb - 1] : 1, .k = a.dims[ra - 1], .am = ra > 1 ? a.strides[ra - 2] : 0, .ak = a.strides[ra - 1],
-                  .bk = rb > 1 ? b.strides[rb - 2] : b.strides[0], .bn = rb > 1 ? b.strides[rb - 1] : 0, .batches = 1 };
+    product p = { .m = ra > 1 ? a.dims[ra - 2] : 1,
+                  .n = rb > 1 ? b.dims[rb - 1] : 1,
+                  .k = a.dims[ra - 1],
+                  .am = ra > 1 ? a.strides[ra - 2] : 0,
+                  .ak = a.strides[ra - 1],
+                  .bk = rb > 1 ? b.strides[rb - 2] : b.strides[0],
+                  .bn = rb > 1 ? b.strides[rb - 1] : 0,
+                  .batches = 1 };
     int64_t count, stride;
     if (batch < 0) batch = 0;
-    if (rb <= 2 && ra > 2 && gn_view_rows(&a, &count, &stride)) { p.m = count; p.am = stride; batch = 0; }
+    if (rb <= 2 && ra > 2 && gn_view_rows(&a, &count, &stride)) {
+        p.m = count;
+        p.am = stride;
+        batch = 0;
+    }
     a.rank = batch && ra > 2 ? ra - 2 : 0;
     b.rank = batch && rb > 2 ? rb - 2 : 0;
     gn_view wide_a = gn_view_broadcast(&a, batch, out->dims), wide_b = gn_view_broadcast(&b, batch, out->dims);
@@ -3360,42 +4002,62 @@ static product product_of(gn_view a, gn_view b, const gn_view *out) {
     return p;
 }
 
-/* How a product is cut: tiles of rows and columns, vector accesses (wide: of each side), sides that are copied first, parts of k, warps that share a tile's rows and its columns, k of a stage. */
-typedef struct product_form { const char *body; int64_t vector, tiles, rows, columns, splits, span; int tx, lanes, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b; bool at, bt, turn, copied[2]; uint32_t shared; } product_form;
+/* How a product is cut: tiles of rows and columns, vector accesses (wide: of each side), sides that are copied first,
+   parts of k, warps that share a tile's rows and its columns, k of a stage. */
+typedef struct product_form {
+    const char *body;
+    int64_t vector, tiles, rows, columns, splits, span;
+    int tx, lanes, height, width, parts, stages, wide[2], warps[2], step, form, rest, feed_a, feed_b;
+    bool at, bt, turn, copied[2];
+    uint32_t shared;
+} product_form;
 
 static void put_product_type(emit *e, const product *p, const product_form *form, gn_dtype d, int64_t vector) {
     text *types_text = &e->types;
-    put(types_text, "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll;\n", types[d].name, types[d].compute,
-        (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn);
-    put(types_text, "  typedef @_e E; enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, W = %lld, BM = %d, BW = %d, SPLIT = %lld };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ", (long long)form->tiles,
-        (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx, (long long)vector, form->height, form->width, (long long)form->splits, (long long)form->span);
+    put(types_text,
+        "struct @_p { typedef %s T; typedef %s C; static const i64 m = %lldll, k = %lldll, n = %lldll, AM = %lldll, AK "
+        "= %lldll, BK = %lldll, BN = %lldll;\n",
+        types[d].name, types[d].compute, (long long)p->m, (long long)p->k, (long long)p->n, (long long)p->am,
+        (long long)p->ak, (long long)p->bk, (long long)p->bn);
+    put(types_text,
+        "  typedef @_e E; enum { TILES = %lld, ROWS = %lld, COLS = %lld, V = %lld, TX = %d, W = %lld, BM = %d, BW = "
+        "%d, SPLIT = %lld };\n  static const i64 SPAN = %lldll;\n  static M i64 a(u32 z) { return ",
+        (long long)form->tiles, (long long)form->rows, (long long)form->columns, (long long)form->vector, form->tx,
+        (long long)vector, form->height, form->width, (long long)form->splits, (long long)form->span);
     put_offset(types_text, &p->a, "z", is_small(&p->a));
     put(types_text, "; }\n  static M i64 b(u32 z) { return ");
     put_offset(types_text, &p->b, "z", is_small(&p->b));
     put(types_text, "; }\n");
     if (form->lanes) put(types_text, "  enum { LANES = %d, WIDE = %d };\n", form->lanes, form->wide[0]);
     if (form->step) {
-        bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % form->step == 0 && form->span % form->step == 0;
-        put(types_text, "  enum { FULL = %d, STEP = %d, WM = %d, WN = %d, VA = %d, VB = %d, KA = %d, KB = %d };\n", is_full, form->step, form->warps[0], form->warps[1], form->wide[0], form->wide[1], !form->at, !form->bt);
+        bool is_full = p->m % form->height == 0 && p->n % form->width == 0 && p->k % form->step == 0 &&
+                       form->span % form->step == 0;
+        put(types_text, "  enum { FULL = %d, STEP = %d, WM = %d, WN = %d, VA = %d, VB = %d, KA = %d, KB = %d };\n",
+            is_full, form->step, form->warps[0], form->warps[1], form->wide[0], form->wide[1], !form->at, !form->bt);
     }
     put(types_text, "};\n");
 }
 
 /* A matrix whose rows or columns are contiguous and begin at multiples of V. */
-static bool is_panel(int64_t stride, int64_t along, int64_t length, int64_t vector, const gn_view *batch, int64_t offset, int bytes) {
+static bool is_panel(int64_t stride, int64_t along, int64_t length, int64_t vector, const gn_view *batch,
+                     int64_t offset, int bytes) {
     bool contiguous = along == 1 && (stride % vector == 0);
     return contiguous && length > 0 && offset % (vector * bytes) == 0 && strides_fit(batch, vector);
 }
 
 static bool is_tiled(const product *p, int64_t vector, int bytes, int64_t oa, int64_t ob) {
-    bool a = is_panel(p->am, p->ak, p->k, vector, &p->a, oa, bytes) || is_panel(p->ak, p->am, p->m, vector, &p->a, oa, bytes);
-    bool b = is_panel(p->bn, p->bk, p->k, vector, &p->b, ob, bytes) || is_panel(p->bk, p->bn, p->n, vector, &p->b, ob, bytes);
+    bool a = is_panel(p->am, p->ak, p->k, vector, &p->a, oa, bytes) ||
+             is_panel(p->ak, p->am, p->m, vector, &p->a, oa, bytes);
+    bool b = is_panel(p->bn, p->bk, p->k, vector, &p->b, ob, bytes) ||
+             is_panel(p->bk, p->bn, p->n, vector, &p->b, ob, bytes);
     return a && b;
 }
 
-/* Of few rows: the lanes that sum k, k modulo `lanes` to each (lane_k in the device's code); by the shape alone. side: threads side by side that read 16 bytes of a row of B each;
-   splits: blocks of a cluster that share one row's k. */
-typedef struct row_lanes { int side, splits, lanes; } row_lanes;
+/* Of few rows: the lanes that sum k, k modulo `lanes` to each (lane_k in the device's code); by the shape alone. side:
+   threads side by side that read 16 bytes of a row of B each; splits: blocks of a cluster that share one row's k. */
+typedef struct row_lanes {
+    int side, splits, lanes;
+} row_lanes;
 enum { FEW_ROWS = 8, NARROW_K = 1024 };
 
 static row_lanes row_lanes_of(const emit *e, const product *p, int bytes) {
@@ -3406,9 +4068,12 @@ static row_lanes row_lanes_of(const emit *e, const product *p, int bytes) {
         if (tiles * p->batches < blocks) w.lanes = 32 * vector;
         return w;
     }
-    bool narrow = blocks_for(p->n, vector) <= blocks && p->k <= NARROW_K;   /* few columns: 16 bytes of each row to a block */
+    /* few columns: 16 bytes of each row to a block */
+    bool narrow = blocks_for(p->n, vector) <= blocks && p->k <= NARROW_K;
     if (narrow) w.side = 1;
-    for (; !narrow && emit_has_clusters(e) && w.splits < 8 && tiles * w.splits * 2 <= blocks && p->k / (w.splits * 2) >= 256 / (int64_t)w.side;) w.splits *= 2;
+    for (; !narrow && emit_has_clusters(e) && w.splits < 8 && tiles * w.splits * 2 <= blocks &&
+           p->k / (w.splits * 2) >= 256 / (int64_t)w.side;)
+        w.splits *= 2;
     w.lanes = 256 / w.side * w.splits;
     if (w.lanes < 32 * vector) w.lanes = 32 * vector;
     return w;
@@ -3424,7 +4089,9 @@ static bool form_rows(const emit *e, const product *p, int bytes, int64_t oa, in
         f->body = "rows_dot";
         f->tx = f->lanes / vector > 32 ? 32 : f->lanes / vector;
         f->tiles = blocks_for(p->n, 256 / f->tx);
-        f->wide[0] = (p->ak == 1 || p->k == 1) && p->k % vector == 0 && p->bn % vector == 0 && (p->am % vector == 0 || p->m == 1) && oa % 16 == 0 && ob % 16 == 0 && strides_fit(&p->a, vector) && strides_fit(&p->b, vector);
+        f->wide[0] = (p->ak == 1 || p->k == 1) && p->k % vector == 0 && p->bn % vector == 0 &&
+                     (p->am % vector == 0 || p->m == 1) && oa % 16 == 0 && ob % 16 == 0 && strides_fit(&p->a, vector) &&
+                     strides_fit(&p->b, vector);
         return true;
     }
     f->body = "rows_times";
@@ -3435,7 +4102,8 @@ static bool form_rows(const emit *e, const product *p, int bytes, int64_t oa, in
 }
 
 /* Large tiles, and k cut into parts when there are too few of them for the GPU. */
-static void form_tiles(const emit *e, const product *p, product_form *f, int height, int width, int64_t least_span, bool cuts) {
+static void form_tiles(const emit *e, const product *p, product_form *f, int height, int width, int64_t least_span,
+                       bool cuts) {
     int64_t want = emit_processors(e);
     f->height = height;
     f->width = width;
@@ -3451,36 +4119,53 @@ static void form_tiles(const emit *e, const product *p, product_form *f, int hei
 }
 
 static bool fits_maps(const emit *e, const product *p) {
-    return emit_has_warpgroups(e) && p->a.rank <= 2 && p->b.rank <= 2 && p->m <= 0x7fffff00 && p->n <= 0x7fffff00 && p->k <= 0x7fffff00;
+    return emit_has_warpgroups(e) && p->a.rank <= 2 && p->b.rank <= 2 && p->m <= 0x7fffff00 && p->n <= 0x7fffff00 &&
+           p->k <= 0x7fffff00;
 }
 
 /* The transpose of the result: B's and A's transposes multiplied. */
 static product product_turned(const product *p) {
-    return (product){ .a = p->b, .b = p->a, .m = p->n, .n = p->m, .k = p->k, .am = p->bn, .ak = p->bk, .bk = p->ak, .bn = p->am, .batches = p->batches };
+    return (product){ .a = p->b,
+                      .b = p->a,
+                      .m = p->n,
+                      .n = p->m,
+                      .k = p->k,
+                      .am = p->bn,
+                      .ak = p->bk,
+                      .bk = p->ak,
+                      .bn = p->am,
+                      .batches = p->batches };
 }
 
 /* ---- on tensor cores: what could compute a product, and how long that takes by a model of the H200 ---- */
 
 static const char tensor_text[] =
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
-    "// One side of a tile: ROWS rows (or columns) of STEP k in lines that run along k (KS) or along the rows, in 16-byte pieces that are swizzled so that neither copies nor\n"
-    "// reads meet in a bank. V elements are read at once: 16, 8 or 4 bytes by asynchronous copies, 2 through registers. With V 1 any strides do.\n"
+    "// One side of a tile: ROWS rows (or columns) of STEP k in lines that run along k (KS) or along the rows, in "
+    "16-byte pieces that are swizzled so that neither copies nor\n"
+    "// reads meet in a bank. V elements are read at once: 16, 8 or 4 bytes by asynchronous copies, 2 through "
+    "registers. With V 1 any strides do.\n"
     "template <class T, int ROWS, int STEP, int V, bool KS> struct tensor_side {\n"
-    "  enum { ALONG = KS, B = sizeof(T), LINE = (KS ? STEP : ROWS) * B, EACH = LINE / (V * B), ALL = (KS ? ROWS : STEP) * EACH, N = (ALL + 255) / 256, HELD = V * B < 4, BYTES = ROWS * STEP * B };\n"
+    "  enum { ALONG = KS, B = sizeof(T), LINE = (KS ? STEP : ROWS) * B, EACH = LINE / (V * B), ALL = "
+    "(KS ? ROWS : STEP) * EACH, N = (ALL + 255) / 256, HELD = V * B < 4, BYTES = ROWS * STEP * B };\n"
     "  T held[HELD ? N : 1];\n"
     "  static M u32 at(int line, int byte) {\n"
-    "    const int turn = B == 4 && !KS ? (LINE >= 128 ? (line & 3) * 2 : line & 2) : LINE >= 128 ? line & 7 : LINE == 64 ? line >> 1 & 3 : line >> 2 & 1;\n"
+    "    const int turn = B == 4 && !KS ? (LINE >= 128 ? (line & 3) * 2 : line & 2) : LINE >= 128 ? line & 7 : LINE == "
+    "64 ? line >> 1 & 3 : line >> 2 & 1;\n"
     "    return line * LINE + (((byte >> 4) ^ turn) << 4) + (byte & 15);\n"
     "  }\n"
     "  // p: the tile's first element, from which `rows` and `ks` are left; FULL: no less than the tile\n"
     "  template <bool FULL, i64 ROW, i64 K> M void fetch(u32 to, const T *p, int rows, int ks) {\n"
-    "    enum { NEAR = ROW > -(1 << 22) && ROW < 1 << 22 && K > -(1 << 22) && K < 1 << 22 };           // offsets in a tile have 32 bits\n"
+    "    enum { NEAR = ROW > -(1 << 22) && ROW < 1 << 22 && K > -(1 << 22) && "
+    "K < 1 << 22 };           // offsets in a tile have 32 bits\n"
     "    UNROLL for (int q = 0; q < N; q++) {\n"
-    "      const int c = threadIdx.x + q * 256, line = c / EACH, x = c % EACH * V, r = KS ? line : x, k = KS ? x : line;\n"
+    "      const int c = threadIdx.x + q * 256, line = c / EACH, x = c % EACH * V, r = KS ? line : x, k = KS ? x : "
+    "line;\n"
     "      if (ALL % 256 && c >= ALL) continue;\n"
     "      const int left = r < rows && k < ks ? (KS ? ks - k : rows - r) : 0, n = FULL || left >= V ? V : left;\n"
     "      const T *from = n ? p + (NEAR ? (i64)(r * (int)ROW + k * (int)K) : r * ROW + k * K) : p;\n"
-    "      if (HELD) { T none = {}; held[q] = n ? *from : none; } else copy_shared<V * B>(to + at(line, x * B), from, n * B);\n"
+    "      if (HELD) { T none = {}; held[q] = n ? *from : none; } else copy_shared<V * B>(to + at(line, x * B), from, "
+    "n * B);\n"
     "    }\n"
     "  }\n"
     "  M void keep(unsigned char *to) const {\n"
@@ -3491,44 +4176,59 @@ static const char tensor_text[] =
     "  }\n"
     "};\n"
     "// A warp's products of one stage: 32 bytes of k at a time, every GROUPS-th of them.\n"
-    "template <class S, class T> M void tensor_rows(u32 *x, const unsigned char *stage, int first, int unit, T) {          // 16 rows of A\n"
+    "template <class S, class T> M void tensor_rows(u32 *x, const unsigned char *stage, int first, int unit, "
+    "T) {          // 16 rows of A\n"
     "  const int l = threadIdx.x & 31;\n"
     "  if (S::ALONG) matrix4(x, shared_address(stage) + S::at(first + (l & 15), unit * 32 + (l >> 4) * 16));\n"
-    "  else if (sizeof(T) == 2) matrix4_transposed(x, shared_address(stage) + S::at(unit * 16 + (l & 7) + (l >> 4) * 8, (first + (l >> 3 & 1) * 8) * 2));\n"
-    "  else UNROLL for (int q = 0; q < 4; q++) x[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q >> 1) * 4, (first + (l >> 2) + (q & 1) * 8) * 4));\n"
+    "  else if (sizeof(T) == 2) matrix4_transposed(x, shared_address(stage) + S::at(unit * 16 + (l & 7) + (l >> 4) * "
+    "8, (first + (l >> 3 & 1) * 8) * 2));\n"
+    "  else UNROLL for (int q = 0; q < 4; q++) x[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q >> 1) * 4, "
+    "(first + (l >> 2) + (q & 1) * 8) * 4));\n"
     "}\n"
-    "template <class S, class T> M void tensor_columns(u32 *y, const unsigned char *stage, int first, int unit, T) {       // 16 columns of B\n"
+    "template <class S, class T> M void tensor_columns(u32 *y, const unsigned char *stage, int first, int unit, "
+    "T) {       // 16 columns of B\n"
     "  const int l = threadIdx.x & 31;\n"
-    "  if (S::ALONG) matrix4(y, shared_address(stage) + S::at(first + (l & 7) + (l >> 4) * 8, unit * 32 + (l >> 3 & 1) * 16));\n"
-    "  else if (sizeof(T) == 2) matrix4_transposed(y, shared_address(stage) + S::at(unit * 16 + (l & 15), (first + (l >> 4) * 8) * 2));\n"
-    "  else UNROLL for (int q = 0; q < 4; q++) y[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q & 1) * 4, (first + (l >> 2) + (q >> 1) * 8) * 4));\n"
+    "  if (S::ALONG) matrix4(y, shared_address(stage) + S::at(first + (l & 7) + (l >> 4) * 8, unit * 32 + (l >> 3 & 1) "
+    "* 16));\n"
+    "  else if (sizeof(T) == 2) matrix4_transposed(y, shared_address(stage) + S::at(unit * 16 + (l & 15), (first + (l "
+    ">> 4) * 8) * 2));\n"
+    "  else UNROLL for (int q = 0; q < 4; q++) y[q] = *(const u32 *)(stage + S::at(unit * 8 + (l & 3) + (q & 1) * 4, "
+    "(first + (l >> 2) + (q >> 1) * 8) * 4));\n"
     "}\n"
-    "template <class P, class SA, class SB> M void tensor_step(float *acc, const unsigned char *stage, int group, int wm, int wn) {\n"
-    "  enum { UNITS = P::STEP * sizeof(typename P::T) / 32, GROUPS = 8 / (P::WM * P::WN), MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 16 };\n"
+    "template <class P, class SA, class SB> M void tensor_step(float *acc, const unsigned char *stage, int group, int "
+    "wm, int wn) {\n"
+    "  enum { UNITS = P::STEP * sizeof(typename P::T) / 32, GROUPS = 8 / (P::WM * P::WN), MI = P::BM / P::WM / 16, "
+    "NJ = P::BW / P::WN / 16 };\n"
     "  const typename P::T tag = {};\n"
     "  UNROLL for (int k = 0; k < UNITS / GROUPS; k++) {\n"
     "    const int unit = k * GROUPS + group;\n"
     "    u32 x[MI][4], y[NJ][4];\n"
     "    UNROLL for (int i = 0; i < MI; i++) tensor_rows<SA>(x[i], stage, wm + i * 16, unit, tag);\n"
     "    UNROLL for (int j = 0; j < NJ; j++) tensor_columns<SB>(y[j], stage + SA::BYTES, wn + j * 16, unit, tag);\n"
-    "    UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) mma(acc + (i * NJ * 2 + j) * 4, x[i], y[j >> 1][(j & 1) * 2], y[j >> 1][(j & 1) * 2 + 1], tag);\n"
+    "    UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; "
+    "j++) mma(acc + (i * NJ * 2 + j) * 4, x[i], y[j >> 1][(j & 1) * 2], y[j >> 1][(j & 1) * 2 + 1], tag);\n"
     "  }\n"
     "}\n"
-    "// f16, bf16 and TF32 on tensor cores, any shape: BM x BW tiles; of 8 warps WM share the rows, WN the columns, and groups of WM x WN the k of a stage, of which there are four.\n"
+    "// f16, bf16 and TF32 on tensor cores, any shape: BM x BW tiles; "
+    "of 8 warps WM share the rows, WN the columns, and groups of WM x WN the k of a stage, of which there are four.\n"
     "// P as above; STEP k of a stage, VA, VB, KA, KB: V and KS of the sides\n"
-    "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, float *parts) {\n"
+    "template <class P> M void tensor_matmul(const typename P::T *a, const typename P::T *b, const typename P::E &e, "
+    "float *parts) {\n"
     "  typedef tensor_side<typename P::T, P::BM, P::STEP, P::VA, P::KA> side_a;\n"
     "  typedef tensor_side<typename P::T, P::BW, P::STEP, P::VB, P::KB> side_b;\n"
-    "  enum { SHARE = P::WM * P::WN * 32, GROUPS = 256 / SHARE, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 16, CELLS = MI * NJ * 8 };\n"
+    "  enum { SHARE = P::WM * P::WN * 32, GROUPS = 256 / SHARE, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 16, "
+    "CELLS = MI * NJ * 8 };\n"
     "  enum { A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4 };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
-    "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, group = warp / (P::WM * P::WN), wm = warp / P::WN % P::WM * (P::BM / P::WM), wn = warp % P::WN * (P::BW / P::WN);\n"
+    "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31, group = warp / (P::WM * P::WN), wm = warp / P::WN % "
+    "P::WM * (P::BM / P::WM), wn = warp % P::WN * (P::BW / P::WN);\n"
     "  u32 z;\n"
     "  i64 row, col;\n"
     "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
     "  const i64 begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::k ? begin + P::SPAN : P::k;\n"
-    "  const int steps = (int)((end - begin + P::STEP - 1) / P::STEP), rows = P::m - row < P::BM ? (int)(P::m - row) : P::BM, columns = P::n - col < P::BW ? (int)(P::n - col) : P::BW;\n"
+    "  const int steps = (int)((end - begin + P::STEP - 1) / P::STEP), rows = P::m - row < P::BM ? (int)(P::m - row) : "
+    "P::BM, columns = P::n - col < P::BW ? (int)(P::n - col) : P::BW;\n"
     "  a += P::a(z) + row * P::AM + begin * P::AK;\n"
     "  b += P::b(z) + col * P::BN + begin * P::BK;\n"
     "  side_a sa;\n"
@@ -3555,50 +4255,76 @@ static const char tensor_text[] =
     "    UNROLL for (int i = 0; i < CELLS; i++) if (group) sums[((group - 1) * CELLS + i) * SHARE] = acc[i];\n"
     "    __syncthreads();\n"
     "    if (group) return;\n"
-    "    UNROLL for (int g = 0; g < GROUPS - 1; g++) UNROLL for (int i = 0; i < CELLS; i++) acc[i] += sums[(g * CELLS + i) * SHARE];\n"
+    "    UNROLL for (int g = 0; g < GROUPS - 1; g++) UNROLL for (int i = 0; i < CELLS; "
+    "i++) acc[i] += sums[(g * CELLS + i) * SHARE];\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; q += 2) {\n"
-    "    product_put<P, 2>(e, parts, z, row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, col + wn + j * 8 + (l & 3) * 2, &acc[(i * NJ * 2 + j) * 4 + q]);\n"
+    "  UNROLL for (int i = 0; i < MI; i++) UNROLL for (int j = 0; j < NJ * 2; j++) UNROLL for (int q = 0; q < 4; "
+    "q += 2) {\n"
+    "    product_put<P, 2>(e, parts, z, row + wm + i * 16 + (l >> 2) + (q >> 1) * 8, col + wn + j * 8 + (l & 3) * 2, "
+    "&acc[(i * NJ * 2 + j) * 4 + q]);\n"
     "  }\n"
     "}\n"
-    "#endif\n"
-;
+    "#endif\n";
 
-/* A side as it lies: the elements that can be read at once, and whether k or (across) the rows run along memory. At 1 any strides do.
-   copied: to scratch memory first, where rows begin at multiples of 16 bytes. */
-typedef struct side { int wide; bool across, copied; } side;
+/* A side as it lies: the elements that can be read at once, and whether k or (across) the rows run along memory. At 1
+   any strides do. copied: to scratch memory first, where rows begin at multiples of 16 bytes. */
+typedef struct side {
+    int wide;
+    bool across, copied;
+} side;
 
-static int panel_vector(int64_t stride, int64_t along, int64_t length, const gn_view *batch, int64_t offset, int bytes) {
+static int panel_vector(int64_t stride, int64_t along, int64_t length, const gn_view *batch, int64_t offset,
+                        int bytes) {
     int wide = 16 / bytes;
     while (wide > 1 && !is_panel(stride, along, length, wide, batch, offset, bytes)) wide /= 2;
     return wide;
 }
 
-static side side_of(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, int64_t offset, int bytes) {
-    int down = panel_vector(outer_stride, k_stride, k, batch, offset, bytes), across = panel_vector(k_stride, outer_stride, outer, batch, offset, bytes);
-    return (side){ down > across ? down : across, across > down || (across == down && k_stride != 1 && outer_stride == 1), false };
+static side side_of(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch,
+                    int64_t offset, int bytes) {
+    int down = panel_vector(outer_stride, k_stride, k, batch, offset, bytes),
+        across = panel_vector(k_stride, outer_stride, outer, batch, offset, bytes);
+    return (side){ down > across ? down : across,
+                   across > down || (across == down && k_stride != 1 && outer_stride == 1), false };
 }
 
-/* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its steps (µs, measured on an H200). */
-static const struct warpgroup_form { int height, width, stages, parts; double edge; } warpgroup_forms[] = {
-    { 128, 256, 4, 1, 0.8 }, { 128, 192, 5, 1, 0.7 }, { 192, 192, 4, 1, 1.4 }, { 128, 128, 6, 1, 0.2 }, { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 },
-    { 64, 128, 4, 1, 0.2 }, { 64, 128, 4, 2, 1.5 }, { 64, 128, 4, 4, 2.8 }, { 64, 64, 6, 1, 0.4 }, { 64, 64, 6, 2, 1.4 }, { 64, 64, 6, 4, 1.9 },
+/* Warpgroup kernels by tile: rows, columns, stages, parts of k (blocks of a cluster), and what a tile costs beside its
+   steps (µs, measured on an H200). */
+static const struct warpgroup_form {
+    int height, width, stages, parts;
+    double edge;
+} warpgroup_forms[] = {
+    { 128, 256, 4, 1, 0.8 }, { 128, 192, 5, 1, 0.7 }, { 192, 192, 4, 1, 1.4 }, { 128, 128, 6, 1, 0.2 },
+    { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 }, { 64, 128, 4, 1, 0.2 },  { 64, 128, 4, 2, 1.5 },
+    { 64, 128, 4, 4, 2.8 },  { 64, 64, 6, 1, 0.4 },   { 64, 64, 6, 2, 1.4 },   { 64, 64, 6, 4, 1.9 },
 };
-/* Kernels of single warps: tile, warps that share its rows and its columns, bytes of k in a stage, and what a tile costs beside its steps. */
-static const struct tensor_form { int height, width, warps[2], line; double edge; } tensor_forms[] = {
-    { 128, 128, { 2, 4 }, 64, 0 }, { 64, 64, { 2, 4 }, 64, 0.2 }, { 64, 64, { 2, 2 }, 128, 1 }, { 32, 32, { 2, 2 }, 128, 0.35 }, { 64, 16, { 4, 1 }, 128, 0.32 }, { 16, 64, { 1, 4 }, 128, 0.45 },
+/* Kernels of single warps: tile, warps that share its rows and its columns, bytes of k in a stage, and what a tile
+   costs beside its steps. */
+static const struct tensor_form {
+    int height, width, warps[2], line;
+    double edge;
+} tensor_forms[] = {
+    { 128, 128, { 2, 4 }, 64, 0 },   { 64, 64, { 2, 4 }, 64, 0.2 },   { 64, 64, { 2, 2 }, 128, 1 },
+    { 32, 32, { 2, 2 }, 128, 0.35 }, { 64, 16, { 4, 1 }, 128, 0.32 }, { 16, 64, { 1, 4 }, 128, 0.45 },
     { 32, 64, { 1, 4 }, 128, 0.7 },
 };
-enum { WARPGROUP_FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms, TENSOR_FORMS = sizeof tensor_forms / sizeof *tensor_forms, TENSOR_PARTS = 5, TENSOR_WAYS = WARPGROUP_FORMS + TENSOR_FORMS * TENSOR_PARTS };
+enum {
+    WARPGROUP_FORMS = sizeof warpgroup_forms / sizeof *warpgroup_forms,
+    TENSOR_FORMS = sizeof tensor_forms / sizeof *tensor_forms,
+    TENSOR_PARTS = 5,
+    TENSOR_WAYS = WARPGROUP_FORMS + TENSOR_FORMS * TENSOR_PARTS
+};
 
-/* TMA takes lines and matrices that lie forward in memory; a batch's dim that repeats (stride 0) is left out of its map. */
+/* TMA takes lines and matrices that lie forward in memory; a batch's dim that repeats (stride 0) is left out of its
+   map. */
 static bool lies_forward(int64_t line_stride, int64_t lines, const gn_view *batch) {
-    for (int i = 0; i < batch->rank; i++) if (batch->strides[i] < 0) return false;
+    for (int i = 0; i < batch->rank; i++)
+        if (batch->strides[i] < 0) return false;
     return line_stride > 0 || lines == 1;
 }
 
-/* Rows that TMA reads begin at multiples of 16 bytes and lie one after another; a side whose do not is copied (TF32: so that k runs along memory). What copies take; those of more
-   than a gigabyte are not made. */
+/* Rows that TMA reads begin at multiples of 16 bytes and lie one after another; a side whose do not is copied (TF32: so
+   that k runs along memory). What copies take; those of more than a gigabyte are not made. */
 static double align_sides(const product *p, int bytes, side sides[2]) {
     double us = 0, copied = 0;
     for (int i = 0; i < 2; i++) {
@@ -3614,27 +4340,37 @@ static double align_sides(const product *p, int bytes, side sides[2]) {
     return copied > 0x1p30 ? 1e300 : us;
 }
 
-/* A step of 128 bytes of k takes as long as its panels at 67 GB/s a processor, or its products at 6.7 TFLOP/s a processor (half of that for TF32). */
+/* A step of 128 bytes of k takes as long as its panels at 67 GB/s a processor, or its products at 6.7 TFLOP/s a
+   processor (half of that for TF32). */
 static double warpgroup_us(const emit *e, const product *p, int bytes, const struct warpgroup_form *w) {
     if (w->parts > 1 && !emit_has_clusters(e)) return 1e300;
-    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts, steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
-    if (blocks >= 0x7fffffff) return 1e300;                  /* tiles are counted in 32 bits */
-    double moves = 0.0019 * (w->height + w->width), multiplies = w->height * w->width * 1.9e-5, step = moves > multiplies ? moves : multiplies;
+    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * w->parts,
+            steps = blocks_for(blocks_for(p->k, 128 / bytes), w->parts);
+    if (blocks >= 0x7fffffff) return 1e300; /* tiles are counted in 32 bits */
+    double moves = 0.0019 * (w->height + w->width), multiplies = w->height * w->width * 1.9e-5,
+           step = moves > multiplies ? moves : multiplies;
     return 1.5 + (double)blocks_for(blocks, emit_processors(e)) * ((double)steps * step + w->edge);
 }
 
-/* A step takes as long as its copies, of which narrower ones move fewer bytes, its products, or the wait for either: two blocks to a processor
-   wait at once. Sums of parts are joined by another kernel. */
-static double tensor_us(const emit *e, const product *p, int bytes, const struct tensor_form *w, int64_t parts, const side sides[2]) {
+/* A step takes as long as its copies, of which narrower ones move fewer bytes, its products, or the wait for either:
+   two blocks to a processor wait at once. Sums of parts are joined by another kernel. */
+static double tensor_us(const emit *e, const product *p, int bytes, const struct tensor_form *w, int64_t parts,
+                        const side sides[2]) {
     if (parts > 1 && (p->batches > 1 || p->k < parts * (256 / bytes))) return 1e300;
-    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * parts, steps = blocks_for(blocks_for(p->k, parts), w->line / bytes);
-    double waves = (double)blocks_for(blocks, emit_processors(e)), waits = (w->line == 64 ? 0.39 : 0.25) * (double)blocks_for(blocks, 2 * emit_processors(e));
-    double moves = w->line * 1.2e-5 * (w->height * (16. / (sides[0].wide * bytes)) + w->width * (16. / (sides[1].wide * bytes))), multiplies = w->height * w->width * w->line * 0.57e-6;
+    int64_t blocks = blocks_for(p->m, w->height) * blocks_for(p->n, w->width) * p->batches * parts,
+            steps = blocks_for(blocks_for(p->k, parts), w->line / bytes);
+    double waves = (double)blocks_for(blocks, emit_processors(e)),
+           waits = (w->line == 64 ? 0.39 : 0.25) * (double)blocks_for(blocks, 2 * emit_processors(e));
+    double moves = w->line * 1.2e-5 *
+                   (w->height * (16. / (sides[0].wide * bytes)) + w->width * (16. / (sides[1].wide * bytes))),
+           multiplies = w->height * w->width * w->line * 0.57e-6;
     double step = waves * (moves > multiplies ? moves : multiplies);
-    return 1.5 + (double)steps * (step > waits ? step : waits) + waves * w->edge + (parts > 1 ? 1.9 + (double)p->m * (double)(p->n * parts) * 1.2e-6 : 0.);
+    return 1.5 + (double)steps * (step > waits ? step : waits) + waves * w->edge +
+           (parts > 1 ? 1.9 + (double)p->m * (double)(p->n * parts) * 1.2e-6 : 0.);
 }
 
-static void form_warpgroups(const product *p, product_form *f, const struct warpgroup_form *w, const side sides[2], bool turn) {
+static void form_warpgroups(const product *p, product_form *f, const struct warpgroup_form *w, const side sides[2],
+                            bool turn) {
     f->body = "wgmma_matmul";
     for (int i = 0; i < 2; i++) f->copied[i] = sides[i].copied;
     f->at = sides[0].across;
@@ -3650,7 +4386,8 @@ static void form_warpgroups(const product *p, product_form *f, const struct warp
     f->shared = (uint32_t)((f->height + f->width) * 128 * f->stages + 1024);
 }
 
-static void form_tensor(const product *p, product_form *f, int bytes, const struct tensor_form *w, int64_t parts, const side sides[2]) {
+static void form_tensor(const product *p, product_form *f, int bytes, const struct tensor_form *w, int64_t parts,
+                        const side sides[2]) {
     f->body = "tensor_matmul";
     f->height = w->height;
     f->width = w->width;
@@ -3660,7 +4397,10 @@ static void form_tensor(const product *p, product_form *f, int bytes, const stru
     f->step = w->line / bytes;
     f->span = blocks_for(blocks_for(p->k, parts), f->step) * f->step;
     f->splits = blocks_for(p->k, f->span);
-    for (int i = 0; i < 2; i++) { f->warps[i] = w->warps[i]; f->wide[i] = sides[i].wide; }
+    for (int i = 0; i < 2; i++) {
+        f->warps[i] = w->warps[i];
+        f->wide[i] = sides[i].wide;
+    }
     f->at = sides[0].across;
     f->bt = sides[1].across;
     f->shared = (uint32_t)((w->height + w->width) * w->line * 4);
@@ -3670,68 +4410,96 @@ static void form_tensor(const product *p, product_form *f, int bytes, const stru
 static void form_on_tensor_cores(const emit *e, const product *p, product_form *f, gn_dtype d, int rank) {
     int bytes = types[d].bytes, best = 0;
     double us[TENSOR_WAYS];
-    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, 0, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, 0, bytes) };
+    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, 0, bytes),
+                      side_of(p->bn, p->bk, p->n, p->k, &p->b, 0, bytes) };
     side aligned[2] = { sides[0], sides[1] };
     double copies = align_sides(p, bytes, aligned);
     bool groups = fits_maps(e, p), turn = d == GN_F32 && aligned[1].across && (!aligned[0].across || p->m <= p->n);
     product turned = product_turned(p);
     for (int i = 0; i < TENSOR_WAYS; i++) {
         int t = i - WARPGROUP_FORMS;
-        us[i] = t >= 0 ? tensor_us(e, p, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides) : groups ? copies + warpgroup_us(e, turn ? &turned : p, bytes, &warpgroup_forms[i]) : 1e300;
+        us[i] = t >= 0   ? tensor_us(e, p, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides)
+                : groups ? copies + warpgroup_us(e, turn ? &turned : p, bytes, &warpgroup_forms[i])
+                         : 1e300;
         if (i && us[i] < us[best]) best = i;
     }
     for (int r = 0; r < rank; r++) {
         int next = -1;
-        for (int i = 0; i < TENSOR_WAYS; i++) if (us[i] < 1e299 && (us[i] > us[best] || (us[i] == us[best] && i > best)) && (next < 0 || us[i] < us[next])) next = i;
+        for (int i = 0; i < TENSOR_WAYS; i++)
+            if (us[i] < 1e299 && (us[i] > us[best] || (us[i] == us[best] && i > best)) &&
+                (next < 0 || us[i] < us[next]))
+                next = i;
         if (next >= 0) best = next;
     }
     f->form = best;
     if (best < WARPGROUP_FORMS) form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[best], aligned, turn);
-    else form_tensor(p, f, bytes, &tensor_forms[(best - WARPGROUP_FORMS) / TENSOR_PARTS], 1 << (best - WARPGROUP_FORMS) % TENSOR_PARTS, sides);
+    else
+        form_tensor(p, f, bytes, &tensor_forms[(best - WARPGROUP_FORMS) / TENSOR_PARTS],
+                    1 << (best - WARPGROUP_FORMS) % TENSOR_PARTS, sides);
 }
 
 /* The way that was chosen, for sides as they lie. TMA knows two dims of batches: a side with more is copied. */
 static void tensor_bind(const product *p, product_form *f, gn_dtype d, int64_t oa, int64_t ob) {
     int bytes = types[d].bytes, t = f->form - WARPGROUP_FORMS;
-    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, oa, bytes), side_of(p->bn, p->bk, p->n, p->k, &p->b, ob, bytes) };
+    side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, oa, bytes),
+                      side_of(p->bn, p->bk, p->n, p->k, &p->b, ob, bytes) };
     product turned = product_turned(p);
-    if (t >= 0) { form_tensor(p, f, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides); return; }
+    if (t >= 0) {
+        form_tensor(p, f, bytes, &tensor_forms[t / TENSOR_PARTS], 1 << t % TENSOR_PARTS, sides);
+        return;
+    }
     align_sides(p, bytes, sides);
-    for (int i = 0; i < 2; i++) if ((i ? &p->b : &p->a)->rank > 2) sides[i] = (side){ 16 / bytes, sides[i].across && bytes == 2, true };
+    for (int i = 0; i < 2; i++)
+        if ((i ? &p->b : &p->a)->rank > 2) sides[i] = (side){ 16 / bytes, sides[i].across && bytes == 2, true };
     bool turn = d == GN_F32 && sides[1].across && (!sides[0].across || p->m <= p->n);
     form_warpgroups(turn ? &turned : p, f, &warpgroup_forms[f->form], sides, turn);
 }
 
-/* Fed kernels of plain f32 by tile: rows, columns; of a thread, beside its 8 rows, columns, and threads side by side; k of a stage, stages. Eight warps; those that a tile does not need share k. */
-static const struct sgemm_form { int height, width, each, lanes, step, stages; } sgemm_forms[] = {
+/* Fed kernels of plain f32 by tile: rows, columns; of a thread, beside its 8 rows, columns, and threads side by side; k
+   of a stage, stages. Eight warps; those that a tile does not need share k. */
+static const struct sgemm_form {
+    int height, width, each, lanes, step, stages;
+} sgemm_forms[] = {
     { 64, 256, 16, 8, 32, 4 }, { 128, 128, 16, 8, 32, 5 }, { 64, 128, 16, 8, 32, 6 }, { 32, 128, 16, 8, 64, 4 },
-    { 16, 128, 8, 16, 64, 5 }, { 32, 64, 8, 8, 64, 6 }, { 64, 64, 8, 8, 32, 6 }, { 32, 128, 8, 8, 32, 6 }, { 64, 128, 8, 8, 32, 6 }, { 128, 128, 8, 8, 16, 6 },
+    { 16, 128, 8, 16, 64, 5 }, { 32, 64, 8, 8, 64, 6 },    { 64, 64, 8, 8, 32, 6 },   { 32, 128, 8, 8, 32, 6 },
+    { 64, 128, 8, 8, 32, 6 },  { 128, 128, 8, 8, 16, 6 },
 };
-enum { SGEMM_FORMS = sizeof sgemm_forms / sizeof *sgemm_forms, SGEMM_PARTS = 8, SGEMM_TURNS = 3072 };   /* of a product so large, a side is transposed first if that lets TMA feed it */
+/* of a product so large, a side is transposed first if that lets TMA feed it */
+enum { SGEMM_FORMS = sizeof sgemm_forms / sizeof *sgemm_forms, SGEMM_PARTS = 8, SGEMM_TURNS = 3072 };
 
 static int sgemm_groups(const struct sgemm_form *f) { return 8 * 256 * f->each / (f->height * f->width); }
 
-/* Blocks that run at once when `parts` of them make a cluster, which lies within a group of processors: of an H200's 132 in groups of 18, 16 and fewer. */
+/* Blocks that run at once when `parts` of them make a cluster, which lies within a group of processors: of an H200's
+   132 in groups of 18, 16 and fewer. */
 static int64_t sgemm_slots(const emit *e, int parts) {
     static const int clusters[SGEMM_PARTS] = { 132, 66, 39, 30, 22, 17, 14, 14 };
     return emit_processors(e) * clusters[parts - 1] / 132 * parts;
 }
 
-/* Microseconds of one block, by a model of the H200: products at 54 TFLOP/s in all, panels that come element by element beside them, or no faster than the L2 gives them; then sums are joined. */
+/* Microseconds of one block, by a model of the H200: products at 54 TFLOP/s in all, panels that come element by element
+   beside them, or no faster than the L2 gives them; then sums are joined. */
 static double sgemm_time(const struct sgemm_form *w, const product_form *f, int64_t k, int parts) {
-    double multiplies = w->height * w->width * (w->each == 16 ? 4.88e-6 : 5.45e-6) * (w->lanes == 8 ? 1 : 1.14), copies = 4.6e-5 * ((f->feed_a ? w->height : 0) + (f->feed_b ? w->width : 0));
+    double multiplies = w->height * w->width * (w->each == 16 ? 4.88e-6 : 5.45e-6) * (w->lanes == 8 ? 1 : 1.14),
+           copies = 4.6e-5 * ((f->feed_a ? w->height : 0) + (f->feed_b ? w->width : 0));
     double moves = (w->height + w->width) * 9e-5, each = multiplies + copies > moves ? multiplies + copies : moves;
-    return (double)(blocks_for(blocks_for(k, w->step), parts) * w->step) * each + 1.9 + (w->each == 16 ? 1.6 : 0) + (parts > 1 ? 1 + w->height * w->width * 1.2e-4 : 0);
+    return (double)(blocks_for(blocks_for(k, w->step), parts) * w->step) * each + 1.9 + (w->each == 16 ? 1.6 : 0) +
+           (parts > 1 ? 1 + w->height * w->width * 1.2e-4 : 0);
 }
 
-/* Of `tiles`, those that fill all processors several times, and the rest in more parts of k: the best number for these. */
-static double sgemm_rest(const emit *e, const struct sgemm_form *w, const product_form *f, int64_t k, int64_t tiles, int *out_parts) {
+/* Of `tiles`, those that fill all processors several times, and the rest in more parts of k: the best number for
+   these. */
+static double sgemm_rest(const emit *e, const struct sgemm_form *w, const product_form *f, int64_t k, int64_t tiles,
+                         int *out_parts) {
     int64_t slots = emit_processors(e), rest = tiles % slots;
-    double best = (double)blocks_for(tiles, slots) * sgemm_time(w, f, k, 1), whole = (double)(tiles / slots) * sgemm_time(w, f, k, 1);
+    double best = (double)blocks_for(tiles, slots) * sgemm_time(w, f, k, 1),
+           whole = (double)(tiles / slots) * sgemm_time(w, f, k, 1);
     *out_parts = 0;
     for (int q = 2; q <= SGEMM_PARTS && tiles > slots && rest * q <= sgemm_slots(e, q); q++) {
         double time = whole + sgemm_time(w, f, k, q) + 1;
-        if (time < best) { best = time; *out_parts = q; }
+        if (time < best) {
+            best = time;
+            *out_parts = q;
+        }
     }
     return best;
 }
@@ -3751,7 +4519,8 @@ static void sgemm_best(const emit *e, const product *p, product_form *f, int ran
     }
     for (int r = 0; r <= rank; r++) {
         if (r) times[best / SGEMM_PARTS][best % SGEMM_PARTS] = 1e301;
-        for (int i = 0; i < SGEMM_FORMS * SGEMM_PARTS; i++) if (times[i / SGEMM_PARTS][i % SGEMM_PARTS] < times[best / SGEMM_PARTS][best % SGEMM_PARTS]) best = i;
+        for (int i = 0; i < SGEMM_FORMS * SGEMM_PARTS; i++)
+            if (times[i / SGEMM_PARTS][i % SGEMM_PARTS] < times[best / SGEMM_PARTS][best % SGEMM_PARTS]) best = i;
     }
     f->form = best / SGEMM_PARTS;
     f->parts = best % SGEMM_PARTS + 1;
@@ -3759,8 +4528,11 @@ static void sgemm_best(const emit *e, const product *p, product_form *f, int ran
 }
 
 /* How a side comes to shared memory: by TMA (0), or element by element, m or n (1) or k (2) along memory. */
-static int sgemm_feeds(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch, int64_t offset) {
-    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) && is_panel(k_stride, outer_stride, outer, 4, batch, offset, 4)) return 0;
+static int sgemm_feeds(int64_t outer_stride, int64_t k_stride, int64_t outer, int64_t k, const gn_view *batch,
+                       int64_t offset) {
+    if (batch->rank <= 2 && lies_forward(k_stride, k, batch) &&
+        is_panel(k_stride, outer_stride, outer, 4, batch, offset, 4))
+        return 0;
     return llabs(k_stride) < llabs(outer_stride) ? 2 : 1;
 }
 
@@ -3794,7 +4566,8 @@ static void tiles_bind(const emit *e, const product *p, product_form *f, int64_t
     bool tiled = is_tiled(p, 4, 4, oa, ob);
     f->at = !is_panel(p->ak, p->am, p->m, 4, &p->a, oa, 4);
     f->bt = !is_panel(p->bk, p->bn, p->n, 4, &p->b, ob, 4);
-    bool async = tiled && emit_has_async_copies(e) && (!f->at || p->n >= 1024) && (!f->bt || p->m >= 1024);   /* a side that lies the other way is transposed first, where that is little beside the product */
+    /* a side that lies the other way is transposed first, where that is little beside the product */
+    bool async = tiled && emit_has_async_copies(e) && (!f->at || p->n >= 1024) && (!f->bt || p->m >= 1024);
     f->body = !tiled ? "matmul" : async ? "sgemm_async" : "sgemm";
     f->at = f->at && async;
     f->bt = f->bt && async;
@@ -3806,10 +4579,11 @@ static void tiles_bind(const emit *e, const product *p, product_form *f, int64_t
     f->shared = async ? (uint32_t)(128 + f->width) * 256 : 0;
 }
 
-/* By the shape of a product of dense matrices: the family of kernels, and the order in which k is summed. rank 0: the form that the model holds for the best; 1, 2, ...: others, or the same
-   again where there are no more. */
+/* By the shape of a product of dense matrices: the family of kernels, and the order in which k is summed. rank 0: the
+   form that the model holds for the best; 1, 2, ...: others, or the same again where there are no more. */
 static product_form product_choose(const emit *e, const product *p, gn_dtype d, int rank) {
-    product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, plain;
+    product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k },
+                 plain;
     int bytes = types[d].bytes;
     form_tiles(e, p, &f, 64, 64, 128, true);
     plain = f;
@@ -3823,8 +4597,9 @@ static product_form product_choose(const emit *e, const product *p, gn_dtype d, 
     if (d == GN_F32 && form_sgemm(e, p, &f, rank)) return f;
     f = plain;
     if (d == GN_F32 && p->m >= 32 && p->n >= 32 && p->m % 4 == 0 && p->n % 4 == 0 && p->k % 4 == 0) {
-        bool async = emit_has_async_copies(e) && p->n >= 1024;                /* A is to be transposed */
-        bool wide = async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
+        bool async = emit_has_async_copies(e) && p->n >= 1024; /* A is to be transposed */
+        bool wide =
+            async && p->n > 128 && blocks_for(p->m, 128) * blocks_for(p->n, 256) * p->batches >= 2 * emit_processors(e);
         if (rank == 1 && async && p->n > 128) wide = !wide;
         f.body = "sgemm";
         form_tiles(e, p, &f, 128, wide ? 256 : 128, 64, true);
@@ -3844,10 +4619,22 @@ static void product_bind(const emit *e, const product *p, product_form *f, gn_dt
 /* ---- what is done to a product's sums before they are stored ---- */
 
 /* The bias and the loop that alone reads the product, if there are. */
-typedef struct epilogue { uint32_t node, result; const gn_kernel_step *loop; int64_t vector; bool has_bias; } epilogue;
+typedef struct epilogue {
+    uint32_t node, result;
+    const gn_kernel_step *loop;
+    int64_t vector;
+    bool has_bias;
+} epilogue;
 
-/* A product with what is done to it. shape: of dense matrices; moves: A's leading dims make one only in a dense copy. */
-typedef struct matmul { product p, shape; epilogue t; gn_dtype d; uint32_t xa, xb; bool moves; } matmul;
+/* A product with what is done to it. shape: of dense matrices; moves: A's leading dims make one only in a dense
+   copy. */
+typedef struct matmul {
+    product p, shape;
+    epilogue t;
+    gn_dtype d;
+    uint32_t xa, xb;
+    bool moves;
+} matmul;
 
 /* A loop that may run in a matmul's kernel: nothing in it can fail, and its inputs fit beside the kernel's own. */
 static bool is_epilogue(const emit *e, const gn_kernel_step *s) {
@@ -3868,7 +4655,7 @@ static int64_t epilogue_vector(const emit *e, const epilogue *t, int64_t n) {
         const gn_load *operand = &e->layout->loads[t->loop->load + i];
         if (!operand->constant && types[operand->dtype].bytes > largest) largest = types[operand->dtype].bytes;
     }
-    for (vector = 16 / largest; vector > 1 && n % vector; ) vector /= 2;
+    for (vector = 16 / largest; vector > 1 && n % vector;) vector /= 2;
     return vector;
 }
 
@@ -3876,17 +4663,29 @@ static void epilogue_load(emit *e, loop *l, const epilogue *t, uint32_t i, text 
     const gn_load *operand = load_of(e, l, i);
     const char *type = types[operand->dtype].name, *compute = types[operand->dtype].compute;
     text *body = &e->types;
-    if (!operand->constant && operand->base == t->node) { snprintf(l->names[operand->reg], sizeof l->names[0], "sum"); return; }
+    if (!operand->constant && operand->base == t->node) {
+        snprintf(l->names[operand->reg], sizeof l->names[0], "sum");
+        return;
+    }
     snprintf(l->names[operand->reg], sizeof l->names[0], "x%u", i);
-    if (operand->constant) { put(constants, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(operand->value)); return; }
+    if (operand->constant) {
+        put(constants, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type,
+            (unsigned long long)f64_word(operand->value));
+        return;
+    }
     char name[32];
     snprintf(name, sizeof name, "a%u", i);
     emit_pointer(e, type, true, name, (param){ PARAM_NODE, operand->base, operand->view.offset });
     put(members, e->waits ? ", now(a%u)" : ", a%u", i);
-    bool one = operand->view.rank == 0 || (operand->view.strides[operand->view.rank - 1] == 0 && operand->view.dims[operand->view.rank - 1] % t->vector == 0);
+    bool one = operand->view.rank == 0 || (operand->view.strides[operand->view.rank - 1] == 0 &&
+                                           operand->view.dims[operand->view.rank - 1] % t->vector == 0);
     bool wide = vectorises(&operand->view, operand->view.offset, t->vector, types[operand->dtype].bytes);
-    const char *load = e->waits ? "vload" : "vconst";       /* what is read as constant may be read before the wait */
-    put(body, one ? "    %s<1>(r.w%u, a%u + " : wide ? "    %s<V>(r.w%u, a%u + " : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.w%u + v, a%u + ", load, i, i);
+    const char *load = e->waits ? "vload" : "vconst"; /* what is read as constant may be read before the wait */
+    put(body,
+        one    ? "    %s<1>(r.w%u, a%u + "
+        : wide ? "    %s<V>(r.w%u, a%u + "
+               : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.w%u + v, a%u + ",
+        load, i, i);
     put_offset(body, &operand->view, one || wide ? "i" : "i + v", l->small);
     put(body, ");\n");
     snprintf(l->names[operand->reg], sizeof l->names[0], one ? "get(r.w%u[0])" : "get(r.w%u[v])", i);
@@ -3898,7 +4697,10 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     const gn_view *out = view_of(e, t->result);
     const char *type = types[d].name, *to = types[out->dtype].name;
     text members = { 0 }, constants = { 0 };
-    if (!l) { e->failed = true; return; }
+    if (!l) {
+        e->failed = true;
+        return;
+    }
     l->step = t->loop;
     l->label[0] = 0;
     l->small = is_few(gn_view_count(out));
@@ -3906,30 +4708,40 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     put(&e->types, "struct @_e { typedef %s O; O *o;", to);
     if (t->has_bias) put(&e->types, " const %s *bias;", type);
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
-        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
+        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node)
+            put(&e->types, " const %s *a%u;", types[load_of(e, l, i)->dtype].name, i);
     put(&e->types, "\n  template <int V> struct in { int none;");
     if (t->has_bias) put(&e->types, " %s bias[V];", type);
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++)
-        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node) put(&e->types, " %s w%u[V];", types[load_of(e, l, i)->dtype].name, i);
+        if (!load_of(e, l, i)->constant && load_of(e, l, i)->base != t->node)
+            put(&e->types, " %s w%u[V];", types[load_of(e, l, i)->dtype].name, i);
     put(&e->types, " };\n  template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {\n");
     emit_node(e, t->result, to, false, "o");
     if (t->has_bias) {
         uint32_t bias = input(e, t->node, 2);
         int64_t stride = view_of(e, bias)->strides[0];
         bool wide = stride == 1 && base_offset(e, bias) % (t->vector * types[d].bytes) == 0;
-        put(&e->types, wide ? "    %s<V>(r.bias, bias + c);\n" : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.bias + v, bias + (c + v) * %lldll);\n", e->waits ? "vload" : "vconst", (long long)stride);
+        put(&e->types,
+            wide ? "    %s<V>(r.bias, bias + c);\n"
+                 : "    UNROLL for (int v = 0; v < V; v++) %s<1>(r.bias + v, bias + (c + v) * %lldll);\n",
+            e->waits ? "vload" : "vconst", (long long)stride);
         emit_node(e, bias, type, true, "bias");
         put(&members, e->waits ? ", now(bias)" : ", bias");
     }
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) epilogue_load(e, l, t, i, &members, &constants);
     const char *sum = t->has_bias ? "gn_add(from[v], get(r.bias[v]))" : "from[v]";
-    put(&e->types, "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = 0; v < V; v++) {\n", types[d].compute, constants.s ? constants.s : "");
+    put(&e->types,
+        "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = "
+        "0; v < V; v++) {\n",
+        types[d].compute, constants.s ? constants.s : "");
     if (wraps(d) && t->loop) put(&e->types, "      const %s sum = cast_to<%s>::of(%s);\n", types[d].compute, type, sum);
     else put(&e->types, "      const %s sum = %s;\n", types[d].compute, sum);
-    text body = e->body;                                     /* instructions are written into the body */
+    text body = e->body; /* instructions are written into the body */
     e->body = (text){ 0 };
     for (uint32_t i = 0; t->loop && i < t->loop->n_instrs; i++) loop_instr(e, l, i);
-    put(&e->types, "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *from) const { in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };\n",
+    put(&e->types,
+        "%s      put(y[v], %s);\n    }\n  }\n  template <int V> M void store(i64 i, i64 c, const %s *from) const { "
+        "in<V> r; O y[V]; fetch<V>(i, c, r); value<V>(r, from, y); vstore<V>(o + i, y); } };\n",
         e->body.s ? e->body.s : "", t->loop ? l->names[t->loop->out] : "sum", types[d].compute);
     text_free(&e->body);
     e->body = body;
@@ -3944,13 +4756,18 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
 
 /* For sm_90a only. */
 static const char wgmma_text[] =
-    "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
-    "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, aw, bz, bw: the maps' outer coordinates of a batch;\n"
-    "// REGS (TF32 with AT, which wgmma does not take from shared memory): A passes through registers; TURN: what is computed is the transpose of the result\n"
+    "// f16, bf16 and TF32: BM / 64 groups of warps, each 64 rows and BW columns of a tile, "
+    "and a warp that feeds them. P as above; STAGES of STEP k (128 bytes), AT, BT: rows (columns) contiguous\n"
+    "// instead of k, TOTAL tiles, KC blocks of a cluster that share k, BULK: results leave by TMA, mma(d, a, b), az, "
+    "aw, bz, bw: the maps' outer coordinates of a batch;\n"
+    "// REGS (TF32 with AT, which wgmma does not take from shared memory): A passes through registers; "
+    "TURN: what is computed is the transpose of the result\n"
     "// A stage has been read: by a group's products, which end together, or (REGS) by each of its warps\n"
-    "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & (P::REGS ? 31 : 127)) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
+    "template <class P> M void wgmma_release(u32 empty, u32 it) { if ((threadIdx.x & (P::REGS ? 31 : "
+    "127)) == 0) bar_arrive(empty + 8 * (it % P::STAGES)); }\n"
     "// One thread: A's and B's panels of every step of every tile of this block, as stages become empty.\n"
-    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, int steps) {\n"
+    "template <class P> M void wgmma_feed(const tmap *ta, const tmap *tb, u32 base, u32 full, u32 empty, int first, "
+    "int steps) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
@@ -3963,16 +4780,20 @@ static const char wgmma_text[] =
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
     "      bar_expect(bar, STAGE);\n"
     "      if (!P::AT) box_load(sa, ta, k0, row, az, aw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BM / P::STEP; i++) box_load(sa + i * (P::STEP * 128), ta, row + i * P::STEP, k0, az, aw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BM / P::STEP; i++) box_load(sa + i * (P::STEP * 128), ta, "
+    "row + i * P::STEP, k0, az, aw, bar);\n"
     "      if (!P::BT) box_load(sb, tb, k0, col, bz, bw, bar);\n"
-    "      else UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, bz, bw, bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BW / 64; i++) box_load(sb + i * 8192, tb, col + i * 64, k0, bz, bw, "
+    "bar);\n"
     "    }\n"
     "  }\n"
     "}\n"
     "// A group's 64 x BW results of 16 bits by way of shared memory, 64 columns at a time, in BUFFERS of 8192 bytes.\n"
-    "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int col, float *d) {\n"
+    "template <class P> M void wgmma_store(const tmap *tc, const typename P::E &e, u32 buffers, int z, int row, int "
+    "col, float *d) {\n"
     "  const int t = threadIdx.x & 127, l = t & 31, r = (t >> 5) * 16 + (l >> 2), sr = (t >> 5) * 16 + (l & 15);\n"
-    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {       // one copy of the epilogue's text: the sums move down instead\n"
+    "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW / 64; x++) {       // one copy of the epilogue's text: the sums "
+    "move down instead\n"
     "    const u32 to = buffers + x % P::BUFFERS * 8192;\n"
     "    union { typename P::E::O e[2]; u32 w; } y[16];\n"
     "    typename P::E::template in<2> in[16];\n"
@@ -3994,15 +4815,18 @@ static const char wgmma_text[] =
     "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
     "  }\n"
     "}\n"
-    "// The sums of one tile, in two ways. The last step has a wait of its own: the assembler takes the first wait after products for theirs,\n"
+    "// The sums of one tile, in two ways. The last step has a wait of its own: the assembler takes the first wait "
+    "after products for theirs,\n"
     "// so that reads of the sums were moved before a second one (tests/sass_test.sh looks for that in machine code).\n"
     "template <class P, bool REGS> struct wgmma_sums {\n"
-    "  static M void step(float *d, u32 base, u32 full, u32 it) {           // the products of one stage, on their way\n"
+    "  static M void step(float *d, u32 base, u32 full, u32 it) {           // the products of one stage, "
+    "on their way\n"
     "    enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
     "    const u32 s = it % P::STAGES;\n"
     "    bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
     "    wgmma_fence();\n"
-    "    const u64 da = panel(base + s * STAGE + (threadIdx.x >> 7) * 8192, 8192), db = panel(base + s * STAGE + A, 8192);\n"
+    "    const u64 da = panel(base + s * STAGE + (threadIdx.x >> 7) * 8192, 8192), db = panel(base + s * STAGE + A, "
+    "8192);\n"
     "    UNROLL for (int q = 0; q < 4; q++) P::mma(d, da + q * (P::AT ? 128 : 2), db + q * (P::BT ? 128 : 2));\n"
     "    wgmma_commit();\n"
     "  }\n"
@@ -4021,15 +4845,18 @@ static const char wgmma_text[] =
     "};\n"
     "D u32 shared_word(u32 a) { u32 r; asm volatile(\"ld.shared.u32 %0, [%1];\" : \"=r\"(r) : \"r\"(a)); return r; }\n"
     "template <class P> struct wgmma_sums<P, true> {\n"
-    "  // A warp's 16 rows of A, 32 k, from panels of 32 rows whose k lie 128 bytes apart. Odd lanes of four read k and k + 4 the other way\n"
+    "  // A warp's 16 rows of A, 32 k, from panels of 32 rows whose k lie 128 bytes apart. Odd lanes of four read k "
+    "and k + 4 the other way\n"
     "  // round, so that no two lanes meet in a bank.\n"
     "  static M void load(u32 *x, u32 base, u32 full, u32 it) {\n"
     "    enum { STAGE = (P::BM + P::BW) * 128 };\n"
     "    const u32 t = threadIdx.x, r = t >> 2 & 7, odd = t & 1, k = (t & 3) + odd * 4;\n"
-    "    const u32 a = base + it % P::STAGES * STAGE + (t >> 6) * 4096 + k * 128 + ((((t >> 5 & 1) * 4 + (r >> 2)) ^ k) << 4) + (r & 3) * 4;\n"
+    "    const u32 a = base + it % P::STAGES * STAGE + (t >> 6) * 4096 + k * 128 + ((((t >> 5 & 1) * 4 + (r >> 2)) ^ "
+    "k) << 4) + (r & 3) * 4;\n"
     "    bar_wait(full + 8 * (it % P::STAGES), it / P::STAGES & 1);\n"
     "    UNROLL for (int q = 0; q < 4; q++) UNROLL for (int h = 0; h < 2; h++) {\n"
-    "      const u32 v = shared_word((a ^ (h * 32)) + q * 1024), w = shared_word((a ^ (h * 32 + 576)) + q * 1024);   // rows 8 h on; k + 4\n"
+    "      const u32 v = shared_word((a ^ (h * 32)) + q * 1024), w = "
+    "shared_word((a ^ (h * 32 + 576)) + q * 1024);   // rows 8 h on; k + 4\n"
     "      x[q * 4 + h] = odd ? w : v;\n"
     "      x[q * 4 + h + 2] = odd ? v : w;\n"
     "    }\n"
@@ -4041,7 +4868,8 @@ static const char wgmma_text[] =
     "    UNROLL for (int q = 0; q < 4; q++) P::mma(d, x + q * 4, db + q * 2);\n"
     "    wgmma_commit();\n"
     "  }\n"
-    "  // While the products of one stage run, the rows of the next are read: two stages at a time, since registers have no index.\n"
+    "  // While the products of one stage run, the rows of the next are read: two stages at a time, since registers "
+    "have no index.\n"
     "  static M void add(float *d, u32 base, u32 full, u32 empty, u32 it, int steps) {\n"
     "    u32 x[2][16];\n"
     "    int k = 0;\n"
@@ -4076,15 +4904,19 @@ static const char wgmma_text[] =
     "    if (two) wgmma_release<P>(empty, it + 1);\n"
     "  }\n"
     "};\n"
-    "// A group's sums to the epilogue, 64 columns at a time: one copy of its text. Columns of a transpose: neighbouring rows change places first.\n"
+    "// A group's sums to the epilogue, 64 columns at a time: one copy of its text. Columns of a transpose: "
+    "neighbouring rows change places first.\n"
     "template <class P> M void wgmma_put(const typename P::E &e, u32 z, int row, int col, float *d) {\n"
-    "  const int t = threadIdx.x, l = t & 31, r = row + (t >> 7) * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = col + (l & 3) * 2;\n"
+    "  const int t = threadIdx.x, l = t & 31, r = row + (t >> 7) * 64 + (t >> 5 & 3) * 16 + (l >> 2), c = col + (l & "
+    "3) * 2;\n"
     "  const bool odd = l & 4;\n"
     "  _Pragma(\"unroll 1\") for (int x = 0; x < P::BW; x += 64) {\n"
     "    UNROLL for (int i = 0; i < 16; i++) {\n"
     "      if (P::TURN) {\n"
-    "        const float in = __shfl_xor_sync(0xffffffffu, odd ? d[i * 2] : d[i * 2 + 1], 4), v[2] = { odd ? in : d[i * 2], odd ? d[i * 2 + 1] : in };\n"
-    "        product_put<P, 2>(e, (float *)0, z, c + x + (i >> 1) * 8 + (odd ? 1 : 0), r - (odd ? 1 : 0) + (i & 1) * 8, v);\n"
+    "        const float in = __shfl_xor_sync(0xffffffffu, odd ? d[i * 2] : d[i * 2 + 1], 4), v[2] = { "
+    "odd ? in : d[i * 2], odd ? d[i * 2 + 1] : in };\n"
+    "        product_put<P, 2>(e, (float *)0, z, c + x + (i >> 1) * 8 + (odd ? 1 : 0), r - (odd ? 1 : 0) + (i & 1) * "
+    "8, v);\n"
     "      } else product_put<P, 2>(e, (float *)0, z, r + (i & 1) * 8, c + x + (i >> 1) * 8, d + i * 2);\n"
     "    }\n"
     "    UNROLL for (int i = 0; i < P::BW / 2 - 32; i++) d[i] = d[i + 32];\n"
@@ -4100,7 +4932,8 @@ static const char wgmma_text[] =
     "  }\n"
     "}\n"
     "// A group's sums of all tiles of this block: stored, or left in `mine` for the cluster's other blocks.\n"
-    "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, int steps, float *mine) {\n"
+    "template <class P> M void wgmma_compute(const tmap *tc, const typename P::E &e, u32 base, u32 full, u32 empty, "
+    "int steps, float *mine) {\n"
     "  enum { STAGE = (P::BM + P::BW) * 128, CELLS = P::BW / 2 };\n"
     "  const int t = threadIdx.x, wg = t >> 7;\n"
     "  u32 it = 0, z;\n"
@@ -4112,7 +4945,8 @@ static const char wgmma_text[] =
     "    wgmma_sums<P, P::REGS>::add(d, base, full, empty, it, steps);\n"
     "    it += steps > 0 ? steps : 0;\n"
     "    if (P::KC > 1) { group_sync<P::BM * 2>(1); wgmma_leave<P>(mine, d); }   // no group still reads the stages\n"
-    "    else if (P::BULK) wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * (P::BUFFERS * 8192), (int)z, row + wg * 64, col, d);\n"
+    "    else if (P::BULK) wgmma_store<P>(tc, e, base + P::STAGES * STAGE + wg * (P::BUFFERS * 8192), (int)z, row + wg "
+    "* 64, col, d);\n"
     "    else wgmma_put<P>(e, z, row, col, d);\n"
     "  }\n"
     "  if (P::BULK && (t & 127) == 0) asm volatile(\"cp.async.bulk.wait_group 0;\" ::: \"memory\");\n"
@@ -4122,7 +4956,8 @@ static const char wgmma_text[] =
     "  u32 z;\n"
     "  int row, col;\n"
     "  enum { HEIGHT = P::TURN ? P::BW : P::BM, WIDTH = P::TURN ? P::BM : P::BW };\n"
-    "  if (P::TURN) product_tile<P>(blockIdx.x / P::KC, &z, &col, &row); else product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  if (P::TURN) product_tile<P>(blockIdx.x / P::KC, &z, &col, &row); "
+    "else product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
     "  for (int i = threadIdx.x; i < HEIGHT / P::KC * (WIDTH / 4); i += blockDim.x) {\n"
     "    const int r = (int)rank * (HEIGHT / P::KC) + i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;\n"
     "    const bool is = row + r < P::m && col + c < P::n;\n"
@@ -4130,7 +4965,8 @@ static const char wgmma_text[] =
     "    typename P::E::template in<4> in;\n"
     "    if (P::W >= 4) e.template fetch<4>(at, is ? col + c : 0, in);\n"
     "    float v[4] = { 0.f, 0.f, 0.f, 0.f };\n"
-    "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (WIDTH + 8) + c) * 4, p); v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
+    "    UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + (r * (WIDTH + 8) + c) * 4, p); "
+    "v[0] += o.x; v[1] += o.y; v[2] += o.z; v[3] += o.w; }\n"
     "    if (P::W < 4) product_put<P, 4>(e, (float *)0, z, row + r, col + c, v);\n"
     "    else if (is) { typename P::E::O y[4]; e.template value<4>(in, v, y); vstore<4>(e.o + at, y); }\n"
     "  }\n"
@@ -4138,27 +4974,37 @@ static const char wgmma_text[] =
     "template <class P> M void wgmma_matmul(const tmap *ta, const tmap *tb, const tmap *tc, const typename P::E &e) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
-    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
-    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? (int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
+    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full "
+    "+ 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = P::KC > 1 ? "
+    "(int)rank * span : 0, steps = all - first < span ? all - first : span;\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, P::BM / (P::REGS ? 16 : 64)); }\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); "
+    "bar_init(empty + 8 * i, P::BM / (P::REGS ? 16 : 64)); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= P::BM * 2) {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.dec.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 32 : 40));\n"
-    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, steps);   // the next kernel starts as blocks end: told earlier, it costs this one 1%\n"
+    "    if (threadIdx.x == P::BM * 2) wgmma_feed<P>(ta, tb, base, full, empty, first, "
+    "steps);   // the next kernel starts as blocks end: told earlier, it costs this one 1%\n"
     "    __syncwarp();\n"
     "  } else {\n"
     "    if (P::BM > 64) asm volatile(\"setmaxnreg.inc.sync.aligned.u32 %0;\" :: \"n\"(P::BM > 128 ? 160 : 232));\n"
     "    wgmma_compute<P>(tc, e, base, full, empty, steps, (float *)(panels + (base - at)));\n"
     "  }\n"
-    "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); }   // no block leaves while another reads its memory\n"
-    "}\n"
-;
+    "  if (P::KC > 1) { cluster_sync(); wgmma_join<P>(e, base, rank); cluster_sync(); "
+    "}   // no block leaves while another reads its memory\n"
+    "}\n";
 
 /* A matrix as TMA sees it: `inner` runs along memory, the batch's dims follow. */
-typedef struct panels { bool scratch, moved, plain; uint32_t node; int64_t offset, inner, outer, stride; gn_view batch; int box_inner, box_outer; } panels;
+typedef struct panels {
+    bool scratch, moved, plain;
+    uint32_t node;
+    int64_t offset, inner, outer, stride;
+    gn_view batch;
+    int box_inner, box_outer;
+} panels;
 
 /* Sizes to 2^32, strides that are multiples of 16 bytes below 2^40: what the driver would refuse when the plan runs. */
 static bool map_is_possible(const tensor_map *m) {
@@ -4170,8 +5016,15 @@ static bool map_is_possible(const tensor_map *m) {
 
 static void emit_map(emit *e, const char *name, gn_dtype d, const panels *panel) {
     uint64_t bytes = types[d].bytes;
-    tensor_map m = { .scratch = panel->scratch, .moved = panel->moved, .plain = panel->plain, .node = panel->node, .offset = panel->offset, .dtype = d, .dims = { (uint64_t)panel->inner, (uint64_t)panel->outer, 1, 1 },
-                     .strides = { panel->outer > 1 ? (uint64_t)panel->stride * bytes : 16, 16, 16 }, .box = { (uint32_t)panel->box_inner, (uint32_t)panel->box_outer, 1, 1 } };
+    tensor_map m = { .scratch = panel->scratch,
+                     .moved = panel->moved,
+                     .plain = panel->plain,
+                     .node = panel->node,
+                     .offset = panel->offset,
+                     .dtype = d,
+                     .dims = { (uint64_t)panel->inner, (uint64_t)panel->outer, 1, 1 },
+                     .strides = { panel->outer > 1 ? (uint64_t)panel->stride * bytes : 16, 16, 16 },
+                     .box = { (uint32_t)panel->box_inner, (uint32_t)panel->box_outer, 1, 1 } };
     for (int i = 0; i < panel->batch.rank; i++) {
         int at = panel->batch.rank - 1 - i;
         if (!panel->batch.strides[at]) continue;
@@ -4179,26 +5032,40 @@ static void emit_map(emit *e, const char *name, gn_dtype d, const panels *panel)
         m.strides[1 + i] = (uint64_t)panel->batch.strides[at] * bytes;
     }
     if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read a side as it lies");
-    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) { e->failed = true; return; }
+    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) {
+        e->failed = true;
+        return;
+    }
     e->maps[e->n_maps] = m;
     put(&e->signature, "%sconst __grid_constant__ tmap %s", e->signature.n ? ", " : "", name);
     emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
 }
 
 /* One side of a product: `tile` rows of it at a time, k along memory or (across) the rows. */
-static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile) {
+static panels panels_of(const emit *e, uint32_t node, bool across, int64_t outer, int64_t k, int64_t outer_stride,
+                        int64_t k_stride, const gn_view *batch, int tile) {
     int step = 128 / types[view_of(e, node)->dtype].bytes;
-    panels panel = { .moved = e->moved == node + 1, .node = e->moved == node + 1 ? UINT32_MAX : e->layout->lay[node].base, .offset = base_offset(e, node), .inner = across ? outer : k, .outer = across ? k : outer, .stride = across ? k_stride : outer_stride, .batch = *batch,
-                 .box_inner = step, .box_outer = across ? step : tile };
+    panels panel = { .moved = e->moved == node + 1,
+                     .node = e->moved == node + 1 ? UINT32_MAX : e->layout->lay[node].base,
+                     .offset = base_offset(e, node),
+                     .inner = across ? outer : k,
+                     .outer = across ? k : outer,
+                     .stride = across ? k_stride : outer_stride,
+                     .batch = *batch,
+                     .box_inner = step,
+                     .box_outer = across ? step : tile };
     return panel;
 }
 
 /* Where the other direction has to run along memory: a transposed copy in scratch memory, from *at on. */
 static void emit_transposed(emit *e, uint32_t node, panels *panel, int64_t batches, int tile, size_t *at) {
-    enum { GRID_Y = 65535 };                                 /* the most blocks in y; they take further k in turn */
-    int64_t outer = panel->inner, k = panel->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32), n = panel->batch.rank ? batches : 1, down = blocks_for(k, 32);
-    put(&e->types, "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 TILES = %lldu;\n  static M i64 at(u32 z) { return ", (long long)outer, (long long)k, (long long)panel->stride,
-        (long long)pitch, (long long)tiles);
+    enum { GRID_Y = 65535 }; /* the most blocks in y; they take further k in turn */
+    int64_t outer = panel->inner, k = panel->outer, pitch = (k + 3) / 4 * 4, tiles = blocks_for(outer, 32),
+            n = panel->batch.rank ? batches : 1, down = blocks_for(k, 32);
+    put(&e->types,
+        "struct @_p { static const i64 OUTER = %lldll, K = %lldll, STRIDE = %lldll, PITCH = %lldll; static const u32 "
+        "TILES = %lldu;\n  static M i64 at(u32 z) { return ",
+        (long long)outer, (long long)k, (long long)panel->stride, (long long)pitch, (long long)tiles);
     put_offset(&e->types, &panel->batch, "z", is_small(&panel->batch));
     put(&e->types, "; }\n};\n");
     emit_early(e);
@@ -4207,15 +5074,26 @@ static void emit_transposed(emit *e, uint32_t node, panels *panel, int64_t batch
     emit_await(e);
     put(&e->body, "  transposed<@_p>(a, o);\n");
     emit_launch(e, "transposed_f32", (uint64_t)(tiles * n), (uint64_t)(down < GRID_Y ? down : GRID_Y), 256);
-    *panel = (panels){ .scratch = true, .node = UINT32_MAX, .offset = (int64_t)*at, .inner = k, .outer = outer, .stride = pitch, .batch = { .rank = panel->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } }, .box_inner = 32, .box_outer = tile };
-    *at = gn_size_add(*at, gn_size_align(gn_size_mul(gn_size_mul((size_t)n, (size_t)outer), gn_size_mul((size_t)pitch, 4)), 256));
+    *panel = (panels){ .scratch = true,
+                       .node = UINT32_MAX,
+                       .offset = (int64_t)*at,
+                       .inner = k,
+                       .outer = outer,
+                       .stride = pitch,
+                       .batch = { .rank = panel->batch.rank > 0, .dims = { n }, .strides = { outer * pitch } },
+                       .box_inner = 32,
+                       .box_outer = tile };
+    *at = gn_size_add(*at,
+                      gn_size_align(gn_size_mul(gn_size_mul((size_t)n, (size_t)outer), gn_size_mul((size_t)pitch, 4)),
+                                    256));
     if (*at > e->scratch) e->scratch = *at;
 }
 
 /* A copy in scratch memory, from *at on, whose rows begin at multiples of 16 bytes. */
 static void emit_aligned(emit *e, uint32_t node, panels *panel, int64_t inner_stride, size_t *at) {
     gn_dtype d = view_of(e, node)->dtype;
-    int64_t bytes = types[d].bytes, pitch = blocks_for(panel->inner * bytes, 16) * 16 / bytes, step = panel->outer * pitch;
+    int64_t bytes = types[d].bytes, pitch = blocks_for(panel->inner * bytes, 16) * 16 / bytes,
+            step = panel->outer * pitch;
     gn_view from = panel->batch, to;
     int r = from.rank;
     from.dtype = d;
@@ -4228,11 +5106,14 @@ static void emit_aligned(emit *e, uint32_t node, panels *panel, int64_t inner_st
     to.strides[r] = pitch;
     to.strides[r + 1] = 1;
     for (int i = r - 1; i >= 0; i--) {
-        if (!from.strides[i] && r <= 2) { from.dims[i] = to.dims[i] = 1; continue; }      /* the same for all of this dim */
+        if (!from.strides[i] && r <= 2) {
+            from.dims[i] = to.dims[i] = 1;
+            continue;
+        } /* the same for all of this dim */
         to.strides[i] = panel->batch.strides[i] = step;
         step *= from.dims[i];
     }
-    if (r > 2) panel->batch = gn_view_collapse(&panel->batch);                          /* as many dims as a map has */
+    if (r > 2) panel->batch = gn_view_collapse(&panel->batch); /* as many dims as a map has */
     emit_early(e);
     emit_copy_views(e, "aligned", to, (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)*at }, from, at_node(e, node, 0));
     panel->scratch = true;
@@ -4251,7 +5132,9 @@ static void put_batch(text *types_text, const char *name, const gn_view *batch) 
         put(types_text, "  static M int %s%c(u32 z) { return ", name, i ? 'w' : 'z');
         if (at < 0 || !batch->strides[at]) put(types_text, "0; }\n");
         else if (at == 0 && i == 0) put(types_text, "(int)z; }\n");
-        else put(types_text, i ? "(int)(z / %lldu); }\n" : "(int)(z %% %lldu); }\n", (long long)batch->dims[batch->rank - 1]);
+        else
+            put(types_text, i ? "(int)(z / %lldu); }\n" : "(int)(z %% %lldu); }\n",
+                (long long)batch->dims[batch->rank - 1]);
     }
 }
 
@@ -4260,17 +5143,25 @@ static void put_wgmma(text *types_text, const char *name, int width, gn_dtype d,
     const char *type = gn_dtype_name(d);
     int n = width / 2;
     if (d == GN_F32) type = "tf32";
-    put(types_text, "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%s.%s {", name, registers ? "const u32 *a" : "u64 a", width, d == GN_F32 ? 8 : 16, type, type);
+    put(types_text,
+        "D void %s(float *d, %s, u64 b) {\n  asm volatile(\"wgmma.mma_async.sync.aligned.m64n%dk%d.f32.%s.%s {", name,
+        registers ? "const u32 *a" : "u64 a", width, d == GN_F32 ? 8 : 16, type, type);
     for (int i = 0; i < n; i++) put(types_text, "%s%%%d", i ? "," : "", i);
-    if (registers) put(types_text, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1%s;\"\n    :", n, n + 1, n + 2, n + 3, n + 4, d == GN_F32 ? "" : bt ? ", 1" : ", 0");
+    if (registers)
+        put(types_text, "}, {%%%d,%%%d,%%%d,%%%d}, %%%d, 1, 1, 1%s;\"\n    :", n, n + 1, n + 2, n + 3, n + 4,
+            d == GN_F32 ? ""
+            : bt        ? ", 1"
+                        : ", 0");
     else if (d == GN_F32) put(types_text, "}, %%%d, %%%d, 1, 1, 1;\"\n    :", n, n + 1);
     else put(types_text, "}, %%%d, %%%d, 1, 1, 1, %d, %d;\"\n    :", n, n + 1, at, bt);
     for (int i = 0; i < n; i++) put(types_text, "%s\"+f\"(d[%d])", i ? "," : " ", i);
-    put(types_text, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n" : " : \"l\"(a), \"l\"(b));\n}\n");
+    put(types_text, registers ? " : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b));\n}\n"
+                              : " : \"l\"(a), \"l\"(b));\n}\n");
 }
 
 /* The same in memory that TMA can read: a copied side is written there first. */
-static panels emit_panels(emit *e, uint32_t node, bool across, bool copied, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile, size_t *scratch) {
+static panels emit_panels(emit *e, uint32_t node, bool across, bool copied, const product *p, int64_t outer,
+                          int64_t outer_stride, int64_t k_stride, const gn_view *batch, int tile, size_t *scratch) {
     bool turns = copied && view_of(e, node)->dtype == GN_F32 && outer_stride == 1 && k_stride != 1;
     panels panel = panels_of(e, node, across || turns, outer, p->k, outer_stride, k_stride, batch, tile);
     if (turns) emit_transposed(e, node, &panel, p->batches, tile, scratch);
@@ -4278,78 +5169,127 @@ static panels emit_panels(emit *e, uint32_t node, bool across, bool copied, cons
     return panel;
 }
 
+/* The map of a result that is stored in boxes. */
+static void emit_result_map(emit *e, const epilogue *t, const product *p) {
+    emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype,
+             &(panels){ .node = e->layout->lay[t->result].base,
+                        .inner = p->n,
+                        .outer = p->m,
+                        .stride = p->n,
+                        .batch = { .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } },
+                        .box_inner = 64,
+                        .box_outer = 64 });
+}
+
 static void emit_warpgroups(emit *e, uint32_t node, const product *given, const product_form *f, const epilogue *t) {
-    static const char *const bounds[3][3] = { { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)", "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
-                                              { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" },
-                                              { "__launch_bounds__(512, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)", "__cluster_dims__(4, 1, 1) __launch_bounds__(512, 1)" } };
+    static const char *const bounds[3][3] = {
+        { "__launch_bounds__(160, 2)", "__cluster_dims__(2, 1, 1) __launch_bounds__(160, 2)",
+          "__cluster_dims__(4, 1, 1) __launch_bounds__(160, 2)" },
+        { "__launch_bounds__(384, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)",
+          "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" },
+        { "__launch_bounds__(512, 1)", "__cluster_dims__(2, 1, 1) __launch_bounds__(512, 1)",
+          "__cluster_dims__(4, 1, 1) __launch_bounds__(512, 1)" }
+    };
     product turned = product_turned(given);
     const product *p = f->turn ? &turned : given;
     uint32_t xa = input(e, node, f->turn), xb = input(e, node, !f->turn);
     gn_dtype d = view_of(e, xa)->dtype;
     text *y = &e->types;
-    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real && given->n % 8 == 0 && f->parts == 1 && !f->turn;
+    bool bulk = types[view_of(e, t->result)->dtype].bytes == 2 && types[view_of(e, t->result)->dtype].real &&
+                given->n % 8 == 0 && f->parts == 1 && !f->turn;
     int h = f->height, w = f->width, buffers = w == 192 ? 1 : 2;
     bool at = f->turn ? f->bt : f->at, bt = f->turn ? f->at : f->bt, registers = d == GN_F32 && at;
     size_t scratch = 0;
-    panels side_a = emit_panels(e, xa, at, f->copied[f->turn], p, p->m, p->am, p->ak, &p->a, h, &scratch), b = emit_panels(e, xb, bt, f->copied[!f->turn], p, p->n, p->bn, p->bk, &p->b, w, &scratch);
+    panels side_a = emit_panels(e, xa, at, f->copied[f->turn], p, p->m, p->am, p->ak, &p->a, h, &scratch),
+           b = emit_panels(e, xb, bt, f->copied[!f->turn], p, p->n, p->bn, p->bk, &p->b, w, &scratch);
     int64_t total = f->tiles * p->batches, most = emit_processors(e) * (h > 64 ? 1 : 2);
     char name[64];
-    if (d == GN_F32 && bt) { emit_transposed(e, xb, &b, p->batches, w, &scratch); bt = false; }
+    if (d == GN_F32 && bt) {
+        emit_transposed(e, xb, &b, p->batches, w, &scratch);
+        bt = false;
+    }
     emit_early(e);
     emit_await(e);
     put_epilogue(e, t, d);
     put_wgmma(y, "@_mma", f->width, d, registers, at, bt);
-    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n", (long long)given->m, (long long)given->n, (long long)p->k,
-        (long long)total, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, BULK = %d, BUFFERS = %d, STEP = %d };\n  static M void mma(float *d, %s a, u64 b) { @_mma(d, a, b); }\n", (long long)t->vector, f->height,
-        f->width, f->stages, f->parts, at, bt, registers, f->turn, bulk, buffers, 128 / types[d].bytes, registers ? "const u32 *" : "u64");
+    put(y,
+        "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll; static "
+        "const u32 TOTAL = %lldu, ROWS = %lldu, COLS = %lldu;\n",
+        (long long)given->m, (long long)given->n, (long long)p->k, (long long)total, (long long)f->rows,
+        (long long)f->columns);
+    put(y,
+        "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, STAGES = %d, KC = %d, AT = %d, BT = %d, REGS = %d, TURN = %d, "
+        "BULK = %d, BUFFERS = %d, STEP = %d };\n  static M void mma(float *d, %s a, u64 b) { @_mma(d, a, b); }\n",
+        (long long)t->vector, f->height, f->width, f->stages, f->parts, at, bt, registers, f->turn, bulk, buffers,
+        128 / types[d].bytes, registers ? "const u32 *" : "u64");
     put_batch(y, "a", &side_a.batch);
     put_batch(y, "b", &b.batch);
     put(y, "};\n");
     emit_map(e, "a", d, &side_a);
     emit_map(e, "b", d, &b);
-    if (bulk) emit_map(e, "c", (gn_dtype)view_of(e, t->result)->dtype, &(panels){ .node = e->layout->lay[t->result].base, .inner = p->n, .outer = p->m, .stride = p->n, .batch = { .rank = 1, .dims = { p->batches }, .strides = { p->m * p->n } }, .box_inner = 64, .box_outer = 64 });
+    if (bulk) emit_result_map(e, t, p);
     put(&e->body, "  wgmma_matmul<@_p>(&a, &b, %s, e);\n", bulk ? "&c" : "0");
     e->bounds = bounds[(h - 1) / 64][f->parts >> 1];
     snprintf(name, sizeof name, "wgmma_%s_%dx%d", d == GN_F32 ? "tf32" : gn_dtype_name(d), f->height, f->width);
     if (f->parts > 1) snprintf(name + strlen(name), 16, "_k%d", f->parts);
     snprintf(name + strlen(name), 16, "_%s%s%s", f->at ? "t" : "n", f->bt ? "n" : "t", e->tail ? "_epilogue" : "");
-    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1, h > 64 ? (uint32_t)h * 2 + 128 : 160, f->shared + (bulk ? (uint32_t)(h * 128 * buffers) : 0));
+    emit_launch_shared(e, name, (uint64_t)((f->parts > 1 || total < most ? total : most) * f->parts), 1,
+                       h > 64 ? (uint32_t)h * 2 + 128 : 160, f->shared + (bulk ? (uint32_t)(h * 128 * buffers) : 0));
 }
 
 /* For sm_90a only. */
 static const char sgemm_text[] =
-    "// f32 without tensor cores: tiles of BM x BW by 8 warps that do nothing but multiply, 8 x EACH a thread, LANES threads side by side. They are fed by four warps through STAGES of STEP k\n"
-    "// in shared memory, where m and n run along memory: by TMA (FEED_A, FEED_B 0), or element by element from where m or n (1) or k (2) runs along memory, or none. The 8 warps are GROUPS\n"
-    "// that share the k of a stage, KC blocks of a cluster share all k; sums are joined in this order. FIRST: the launch's first tile; a(batch), b(batch): offsets; az, aw, bz, bw: the maps' coordinates.\n"
-    "D void copy4(u32 to, const float *from) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4;\" :: \"r\"(to), \"l\"(from) : \"memory\"); }\n"
-    "D void copy4(u32 to, const float *from, bool in) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4, %2;\" :: \"r\"(to), \"l\"(from), \"r\"(in ? 4 : 0) : \"memory\"); }\n"
-    "// N rows and STEP k of one side, `rows` and `ks` of them there, the rest zeros: from p to rows of PITCH elements for each k. 128 threads.\n"
-    "template <int N, int PITCH, int STEP, int FEED, i64 ROW, i64 K> M void sgemm_copy(u32 to, const float *p, i64 rows, i64 ks) {\n"
+    "// f32 without tensor cores: tiles of BM x BW by 8 warps that do nothing but multiply, 8 x EACH a thread, LANES "
+    "threads side by side. They are fed by four warps through STAGES of STEP k\n"
+    "// in shared memory, where m and n run along memory: by TMA (FEED_A, FEED_B 0), or element by element from where "
+    "m or n (1) or k (2) runs along memory, or none. The 8 warps are GROUPS\n"
+    "// that share the k of a stage, KC blocks of a cluster share all k; "
+    "sums are joined in this order. FIRST: the launch's first tile; a(batch), b(batch): offsets; "
+    "az, aw, bz, bw: the maps' coordinates.\n"
+    "D void copy4(u32 to, const float *from) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4;\" :: \"r\"(to), "
+    "\"l\"(from) : \"memory\"); }\n"
+    "D void copy4(u32 to, const float *from, bool in) { asm volatile(\"cp.async.ca.shared.global [%0], [%1], 4, "
+    "%2;\" :: \"r\"(to), \"l\"(from), \"r\"(in ? 4 : 0) : \"memory\"); }\n"
+    "// N rows and STEP k of one side, `rows` and `ks` of them there, the rest zeros: from p to rows of PITCH elements "
+    "for each k. 128 threads.\n"
+    "template <int N, int PITCH, int STEP, int FEED, i64 ROW, i64 K> M void sgemm_copy(u32 to, const float *p, i64 "
+    "rows, i64 ks) {\n"
     "  enum { R = FEED == 2 ? 16 : N < 128 ? N : 128, Q = 128 / R };\n"
-    "  const int t = threadIdx.x & 127, r = FEED == 2 ? t / Q : t % R, k = FEED == 2 ? t % Q : t / R, rows_left = (rows < N ? (int)rows : N) - r, left = (ks < STEP ? (int)ks : STEP) - k;\n"
+    "  const int t = threadIdx.x & 127, r = FEED == 2 ? t / Q : t % R, k = FEED == 2 ? t % Q : t / R, rows_left = "
+    "(rows < N ? (int)rows : N) - r, left = (ks < STEP ? (int)ks : STEP) - k;\n"
     "  p += r * ROW + k * K;\n"
     "  to += (k * PITCH + r) * 4;\n"
-    "  if (rows >= N && ks >= STEP) {                                     // few instructions: the warps that multiply leave few to issue\n"
-    "    UNROLL for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K));\n"
+    "  if (rows >= N && ks >= STEP) {                                     // few instructions: the warps that multiply "
+    "leave few to issue\n"
+    "    UNROLL for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; "
+    "q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K));\n"
     "  } else if (ks >= STEP) {\n"
-    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left);\n"
+    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; "
+    "q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left);\n"
     "  } else {\n"
-    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left && q < left);\n"
+    "    _Pragma(\"unroll 1\") for (int j = 0; j < N; j += R) UNROLL for (int q = 0; q < STEP; "
+    "q += Q) copy4(to + (q * PITCH + j) * 4, p + (j * ROW + q * K), j < rows_left && q < left);\n"
     "  }\n"
     "}\n"
-    "D void bar_more(u32 b, u32 bytes) { asm volatile(\"mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
+    "D void bar_more(u32 b, u32 bytes) { asm volatile(\"mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], "
+    "%1;\" :: \"r\"(b), \"r\"(bytes) : \"memory\"); }\n"
     "// One side of a stage; its bytes are added to what the stage waits for.\n"
     "template <class P> M void sgemm_feed_a(const tmap *ta, const float *a, u32 to, u32 bar, u32 z, int row, int k) {\n"
-    "  if (P::FEED_A) sgemm_copy<P::BM, P::PA, P::STEP, P::FEED_A, P::AM, P::AK>(to, a + (P::a(z) + row * P::AM + k * P::AK), P::m - row, P::k - k);\n"
-    "  else if (threadIdx.x == 256) { bar_more(bar, P::BM * P::STEP * 4); box_load(to, ta, row, k, P::az(z), P::aw(z), bar); }\n"
+    "  if (P::FEED_A) sgemm_copy<P::BM, P::PA, P::STEP, P::FEED_A, P::AM, P::AK>(to, a + (P::a(z) + row * P::AM + k * "
+    "P::AK), P::m - row, P::k - k);\n"
+    "  else if (threadIdx.x == 256) { bar_more(bar, P::BM * P::STEP * 4); "
+    "box_load(to, ta, row, k, P::az(z), P::aw(z), bar); }\n"
     "}\n"
     "template <class P> M void sgemm_feed_b(const tmap *tb, const float *b, u32 to, u32 bar, u32 z, int col, int k) {\n"
-    "  if (P::FEED_B) sgemm_copy<P::BW, P::PB, P::STEP, P::FEED_B, P::BN, P::BK>(to, b + (P::b(z) + col * P::BN + k * P::BK), P::n - col, P::k - k);\n"
-    "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
+    "  if (P::FEED_B) sgemm_copy<P::BW, P::PB, P::STEP, P::FEED_B, P::BN, P::BK>(to, b + (P::b(z) + col * P::BN + k * "
+    "P::BK), P::n - col, P::k - k);\n"
+    "  else if (threadIdx.x == 256) { bar_more(bar, P::BW * P::STEP * 4); "
+    "box_load(to, tb, col, k, P::bz(z), P::bw(z), bar); }\n"
     "}\n"
-    "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the first stage waiting for the issue of more of them.\n"
-    "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
+    "// A stage is said to be full when its copies have come, LAG steps after they were begun: a greater LAG keeps the "
+    "first stage waiting for the issue of more of them.\n"
+    "template <class P> M void sgemm_feed(const tmap *ta, const tmap *tb, const float *a, const float *b, u32 base, "
+    "u32 full, u32 empty, u32 z, int row, int col, int first, int steps) {\n"
     "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, LAG = P::FEED_A || P::FEED_B ? 2 : 0 };\n"
     "  if (P::EARLY) await_previous();\n"
     "  for (int it = 0; it < steps + LAG; it++) {\n"
@@ -4369,12 +5309,17 @@ static const char sgemm_text[] =
     "// Four neighbours of the tile, summed over the groups of warps.\n"
     "template <class P> M void sgemm_groups(const float *sums, float *v) {\n"
     "  vload<4>(v, sums);\n"
-    "  UNROLL for (int g = 1; g < P::GROUPS; g++) { float more[4]; vload<4>(more, sums + g * (P::BM * P::BW)); UNROLL for (int j = 0; j < 4; j++) v[j] += more[j]; }\n"
+    "  UNROLL for (int g = 1; g < P::GROUPS; g++) { float more[4]; vload<4>(more, sums + g * (P::BM * P::BW)); "
+    "UNROLL for (int j = 0; j < 4; j++) v[j] += more[j]; }\n"
     "}\n"
-    "// The sums of the block's groups, then of the cluster's blocks, each of which stores some. What the epilogue reads is under way before any of it is stored.\n"
-    "template <class P> M void sgemm_join(const typename P::E &e, float *sums, u32 base, u32 rank, u32 z, int row, int col) {\n"
-    "  enum { ITEMS = P::BM * P::BW / 4, STEP = 256 * P::KC, AT_ONCE = ITEMS / STEP, U = AT_ONCE > 4 ? 4 : AT_ONCE ? AT_ONCE : 1, W = P::W < 4 ? P::W : 4 };\n"
-    "  if (P::KC > 1 && P::GROUPS > 1) _Pragma(\"unroll 4\") for (int i = threadIdx.x; i < ITEMS; i += 256) { float v[4]; sgemm_groups<P>(sums + i * 4, v); vstore<4>(sums + i * 4, v); }\n"
+    "// The sums of the block's groups, then of the cluster's blocks, each of which stores some. What the epilogue "
+    "reads is under way before any of it is stored.\n"
+    "template <class P> M void sgemm_join(const typename P::E &e, float *sums, u32 base, u32 rank, u32 z, int row, int "
+    "col) {\n"
+    "  enum { ITEMS = P::BM * P::BW / 4, STEP = 256 * P::KC, AT_ONCE = ITEMS / STEP, U = "
+    "AT_ONCE > 4 ? 4 : AT_ONCE ? AT_ONCE : 1, W = P::W < 4 ? P::W : 4 };\n"
+    "  if (P::KC > 1 && P::GROUPS > 1) _Pragma(\"unroll 4\") for (int i = threadIdx.x; i < ITEMS; i += 256) { "
+    "float v[4]; sgemm_groups<P>(sums + i * 4, v); vstore<4>(sums + i * 4, v); }\n"
     "  if (P::KC > 1) cluster_sync();\n"
     "  for (int first = (int)(rank * 256 + threadIdx.x); first < ITEMS; first += STEP * U) {\n"
     "    typename P::E::template in<W> in[U][4 / W];\n"
@@ -4389,7 +5334,9 @@ static const char sgemm_text[] =
     "    UNROLL for (int u = 0; u < U; u++) {\n"
     "      const int i = first + u * STEP < ITEMS ? first + u * STEP : 0;\n"
     "      if (P::KC == 1) { sgemm_groups<P>(sums + i * 4, v[u]); continue; }\n"
-    "      UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + i * 16, p); v[u][0] = p ? v[u][0] + o.x : o.x; v[u][1] = p ? v[u][1] + o.y : o.y; v[u][2] = p ? v[u][2] + o.z : o.z; v[u][3] = p ? v[u][3] + o.w : o.w; }\n"
+    "      UNROLL for (int p = 0; p < P::KC; p++) { const float4 o = cluster_load4(base + i * 16, p); "
+    "v[u][0] = p ? v[u][0] + o.x : o.x; v[u][1] = p ? v[u][1] + o.y : o.y; v[u][2] = p ? v[u][2] + o.z : o.z; "
+    "v[u][3] = p ? v[u][3] + o.w : o.w; }\n"
     "    }\n"
     "    UNROLL for (int u = 0; u < U; u++) UNROLL for (int j = 0; j < 4 / W; j++) {\n"
     "      typename P::E::O y[W];\n"
@@ -4397,27 +5344,35 @@ static const char sgemm_text[] =
     "      if (at[u][j] >= 0) vstore<W>(e.o + at[u][j], y);\n"
     "    }\n"
     "  }\n"
-    "  if (P::KC > 1) cluster_sync();                                    // no block leaves while another reads its memory\n"
+    "  if (P::KC > 1) cluster_sync();                                    // no block leaves while another reads its "
+    "memory\n"
     "}\n"
-    "template <class P> M void sgemm_fed(const tmap *ta, const tmap *tb, const float *a, const float *b, const typename P::E &e) {\n"
-    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, DOWN = 256 / P::LANES, ACROSS = P::LANES * P::EACH, WIDE = P::BW / ACROSS, WARPS = P::BM / DOWN * WIDE, SPAN = P::STEP / P::GROUPS };\n"
+    "template <class P> M void sgemm_fed(const tmap *ta, const tmap *tb, const float *a, const float *b, const "
+    "typename P::E &e) {\n"
+    "  enum { A = P::PA * P::STEP * 4, STAGE = A + P::PB * P::STEP * 4, DOWN = 256 / P::LANES, ACROSS = "
+    "P::LANES * P::EACH, WIDE = P::BW / ACROSS, WARPS = P::BM / DOWN * WIDE, SPAN = P::STEP / P::GROUPS };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
-    "  const u32 base = shared_address(memory), full = shared_address(bars), empty = full + 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = warp % WARPS / WIDE * DOWN + lane / P::LANES * 4, tc = warp % WIDE * ACROSS + lane % P::LANES * 4;\n"
-    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = (int)rank * span, steps = all - first < span ? all - first : span;\n"
+    "  const u32 base = shared_address(memory), full = shared_address(bars), empty = full + 8 * P::STAGES, rank = "
+    "P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, tr = warp % WARPS / WIDE * DOWN + lane / P::LANES * 4, "
+    "tc = warp % WIDE * ACROSS + lane % P::LANES * 4;\n"
+    "  const int all = (int)((P::k + P::STEP - 1) / P::STEP), span = (all + P::KC - 1) / P::KC, first = (int)rank * "
+    "span, steps = all - first < span ? all - first : span;\n"
     "  u32 z;\n"
     "  int row, col;\n"
     "  product_tile<P>(P::FIRST + blockIdx.x / P::KC, &z, &row, &col);\n"
     "  if (P::EARLY) let_next_start();\n"
     "  if (threadIdx.x == 0) {\n"
-    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); bar_init(empty + 8 * i, P::EVERY ? 256 : 8); }\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, P::FEED_A || P::FEED_B ? 128 : 1); "
+    "bar_init(empty + 8 * i, P::EVERY ? 256 : 8); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
     "  __syncthreads();\n"
     "  if (t >= 256) {\n"
     "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 56;\");\n"
-    "    if (threadIdx.x == 256 || P::FEED_A || P::FEED_B) sgemm_feed<P>(ta, tb, a, b, base, full, empty, z, row, col, first, steps);\n"
+    "    if (threadIdx.x == 256 || P::FEED_A || P::FEED_B) sgemm_feed<P>(ta, tb, a, b, base, full, empty, z, row, col, "
+    "first, steps);\n"
     "    return;\n"
     "  }\n"
     "  asm volatile(\"setmaxnreg.inc.sync.aligned.u32 224;\");\n"
@@ -4426,27 +5381,31 @@ static const char sgemm_text[] =
     "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j++) acc[i][j] = 0.f;\n"
     "  for (int step = 0; step < steps; step++) {\n"
     "    const u32 s = (u32)step % P::STAGES;\n"
-    "    const float *sa = (const float *)(memory + s * STAGE) + (warp / WARPS * (SPAN * P::PA) + tr), *sb = (const float *)(memory + s * STAGE + A) + (warp / WARPS * (SPAN * P::PB) + tc);\n"
+    "    const float *sa = (const float *)(memory + s * STAGE) + (warp / WARPS * (SPAN * P::PA) + tr), *sb = (const "
+    "float *)(memory + s * STAGE + A) + (warp / WARPS * (SPAN * P::PB) + tc);\n"
     "    bar_wait(full + 8 * s, (u32)step / P::STAGES & 1);\n"
     "    UNROLL for (int k = 0; k < SPAN; k++) {\n"
     "      float x[8], y[P::EACH];\n"
     "      UNROLL for (int i = 0; i < 8; i += 4) vload<4>(x + i, sa + k * P::PA + i * (DOWN / 8));\n"
     "      UNROLL for (int j = 0; j < P::EACH; j += 4) vload<4>(y + j, sb + k * P::PB + j * P::LANES);\n"
-    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
+    "      UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; "
+    "j++) acc[i][j] = fmaf(x[i], y[j], acc[i][j]);\n"
     "    }\n"
     "    __syncwarp();\n"
     "    if (P::EVERY || lane == 0) bar_arrive(empty + 8 * s);\n"
     "  }\n"
     "  float *sums = (float *)memory, *mine = sums + (warp / WARPS * (P::BM * P::BW) + tr * P::BW + tc);\n"
     "  group_sync<256>(1);                                               // all have read the last stage\n"
-    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; j += 4) vstore<4>(mine + ((i & 3) + (i >> 2) * (DOWN / 2)) * P::BW + j * P::LANES, &acc[i][j]);\n"
+    "  UNROLL for (int i = 0; i < 8; i++) UNROLL for (int j = 0; j < P::EACH; "
+    "j += 4) vstore<4>(mine + ((i & 3) + (i >> 2) * (DOWN / 2)) * P::BW + j * P::LANES, &acc[i][j]);\n"
     "  group_sync<256>(1);\n"
     "  sgemm_join<P>(e, sums, base, rank, z, row, col);\n"
-    "}\n"
-;
+    "}\n";
 
 /* One side of a product as a fed kernel reads it: for TMA, or for copies of elements. */
-static panels sgemm_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t outer_stride, int64_t k_stride, const gn_view *batch, const struct sgemm_form *w, int tile, size_t *scratch) {
+static panels sgemm_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t outer_stride,
+                         int64_t k_stride, const gn_view *batch, const struct sgemm_form *w, int tile,
+                         size_t *scratch) {
     panels panel = panels_of(e, node, true, outer, p->k, outer_stride, k_stride, batch, tile);
     if (turned) {
         panel = (panels){ .inner = p->k, .outer = outer, .stride = outer_stride, .batch = *batch };
@@ -4459,19 +5418,27 @@ static panels sgemm_side(emit *e, uint32_t node, bool turned, const product *p, 
 }
 
 /* `tiles` tiles from the first-th on, in parts of k. */
-static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, const panels *side_a, const panels *side_b, int64_t first, int64_t tiles, int parts) {
+static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, const panels *side_a, const panels *side_b,
+                            int64_t first, int64_t tiles, int parts) {
     const product *p = &x->p;
     const struct sgemm_form *w = &sgemm_forms[f->form];
     text *y = &e->types;
     int groups = sgemm_groups(w), pa = w->height + (f->feed_a ? 4 : 0), pb = w->width + (f->feed_b ? 4 : 0);
-    uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4), joined = (uint32_t)(groups * w->height * w->width * 4);
+    uint32_t fed = (uint32_t)(w->stages * w->step * (pa + pb) * 4),
+             joined = (uint32_t)(groups * w->height * w->width * 4);
     char name[64], bounds[64];
-    emit_early(e);                                           /* sgemm_fed waits by itself, behind its preparations */
+    emit_early(e); /* sgemm_fed waits by itself, behind its preparations */
     put_epilogue(e, &x->t, GN_F32);
-    put(y, "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = %lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
-        (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk, (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
-    put(y, "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d };\n", (long long)x->t.vector, w->height, w->width,
-        w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a, f->feed_b, pa, pb, e->waits, TEST_SWITCH("GENIE_CUDA_EVERY_LANE", "1"));
+    put(y,
+        "struct @_p { typedef @_e E; typedef float C; static const i64 m = %lldll, n = %lldll, k = %lldll, AM = "
+        "%lldll, AK = %lldll, BK = %lldll, BN = %lldll; static const u32 FIRST = %lldu, ROWS = %lldu, COLS = %lldu;\n",
+        (long long)p->m, (long long)p->n, (long long)p->k, (long long)p->am, (long long)p->ak, (long long)p->bk,
+        (long long)p->bn, (long long)first, (long long)f->rows, (long long)f->columns);
+    put(y,
+        "  enum { W = %lld, SPLIT = 1, BM = %d, BW = %d, EACH = %d, LANES = %d, GROUPS = %d, KC = %d, STEP = %d, "
+        "STAGES = %d, FEED_A = %d, FEED_B = %d, PA = %d, PB = %d, EARLY = %d, EVERY = %d };\n",
+        (long long)x->t.vector, w->height, w->width, w->each, w->lanes, groups, parts, w->step, w->stages, f->feed_a,
+        f->feed_b, pa, pb, e->waits, TEST_SWITCH("GENIE_CUDA_EVERY_LANE", "1"));
     put_batch(y, "a", &side_a->batch);
     put_batch(y, "b", &side_b->batch);
     put(y, "  static M i64 a(u32 z) { return ");
@@ -4479,12 +5446,16 @@ static void emit_sgemm_part(emit *e, const matmul *x, const product_form *f, con
     put(y, "; }\n  static M i64 b(u32 z) { return ");
     put_offset(y, &p->b, "z", is_small(&p->b));
     put(y, "; }\n};\n");
-    if (f->feed_a) emit_node(e, x->xa, "float", true, "a"); else emit_map(e, "a", GN_F32, side_a);
-    if (f->feed_b) emit_node(e, x->xb, "float", true, "b"); else emit_map(e, "b", GN_F32, side_b);
-    put(&e->body, "  sgemm_fed<@_p>(%s, %s, %s, %s, e);\n", f->feed_a ? "0" : "&a", f->feed_b ? "0" : "&b", f->feed_a ? "a" : "0", f->feed_b ? "b" : "0");
+    if (f->feed_a) emit_node(e, x->xa, "float", true, "a");
+    else emit_map(e, "a", GN_F32, side_a);
+    if (f->feed_b) emit_node(e, x->xb, "float", true, "b");
+    else emit_map(e, "b", GN_F32, side_b);
+    put(&e->body, "  sgemm_fed<@_p>(%s, %s, %s, %s, e);\n", f->feed_a ? "0" : "&a", f->feed_b ? "0" : "&b",
+        f->feed_a ? "a" : "0", f->feed_b ? "b" : "0");
     snprintf(bounds, sizeof bounds, "__cluster_dims__(%d, 1, 1) __launch_bounds__(384, 1)", parts);
     e->bounds = parts > 1 ? bounds : "__launch_bounds__(384, 1)";
-    snprintf(name, sizeof name, "sgemm_fed_%dx%d_k%dx%d_%d%d%s", w->height, w->width, groups, parts, f->feed_a, f->feed_b, x->t.loop ? "_epilogue" : "");
+    snprintf(name, sizeof name, "sgemm_fed_%dx%d_k%dx%d_%d%d%s", w->height, w->width, groups, parts, f->feed_a,
+             f->feed_b, x->t.loop ? "_epilogue" : "");
     emit_launch_shared(e, name, (uint64_t)(tiles * parts), 1, 384, fed > joined ? fed : joined);
 }
 
@@ -4493,13 +5464,15 @@ static void emit_sgemm(emit *e, const matmul *x, const product_form *f) {
     const struct sgemm_form *w = &sgemm_forms[f->form];
     int64_t tiles = f->tiles * p->batches, whole = f->rest ? tiles - tiles % emit_processors(e) : tiles;
     size_t scratch = 0;
-    panels side_a = sgemm_side(e, x->xa, f->at, p, p->m, p->am, p->ak, &p->a, w, w->height, &scratch), b = sgemm_side(e, x->xb, f->bt, p, p->n, p->bn, p->bk, &p->b, w, w->width, &scratch);
+    panels side_a = sgemm_side(e, x->xa, f->at, p, p->m, p->am, p->ak, &p->a, w, w->height, &scratch),
+           b = sgemm_side(e, x->xb, f->bt, p, p->n, p->bn, p->bk, &p->b, w, w->width, &scratch);
     emit_sgemm_part(e, x, f, &side_a, &b, 0, whole, f->parts);
     if (f->rest) emit_sgemm_part(e, x, f, &side_a, &b, whole, tiles - whole, f->rest);
 }
 
 /* Where one side of a product lies; turned: a copy that runs along its rows, in scratch memory. */
-static param product_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t *outer_stride, int64_t *k_stride, gn_view *batch, size_t *scratch) {
+static param product_side(emit *e, uint32_t node, bool turned, const product *p, int64_t outer, int64_t *outer_stride,
+                          int64_t *k_stride, gn_view *batch, size_t *scratch) {
     panels panel = { .inner = p->k, .outer = outer, .stride = *outer_stride, .batch = *batch };
     if (!turned) return at_node(e, node, 0);
     emit_transposed(e, node, &panel, p->batches, 0, scratch);
@@ -4510,8 +5483,11 @@ static param product_side(emit *e, uint32_t node, bool turned, const product *p,
 }
 
 /* The sums of the parts of k, in scratch memory from `at` on. */
-static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d, size_t at) {
-    size_t bytes = gn_size_add(at, gn_size_mul(gn_size_mul((size_t)f->splits, (size_t)(p->m * p->n)), types[d].bytes == 8 || d == GN_U32 ? 8 : 4));      /* of what is computed in */
+static void emit_product_sum(emit *e, const product *p, const product_form *f, const epilogue *t, gn_dtype d,
+                             size_t at) {
+    /* of what is computed in */
+    size_t bytes = gn_size_add(at, gn_size_mul(gn_size_mul((size_t)f->splits, (size_t)(p->m * p->n)),
+                                               types[d].bytes == 8 || d == GN_U32 ? 8 : 4));
     if (bytes > e->scratch) e->scratch = bytes;
     emit_early(e);
     emit_await(e);
@@ -4519,7 +5495,8 @@ static void emit_product_sum(emit *e, const product *p, const product_form *f, c
     put_product_type(e, p, f, d, t->vector);
     emit_pointer(e, types[d].compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)at });
     put(&e->body, "  product_sum<@_p>(parts, e);\n");
-    emit_launch(e, t->loop ? "product_sum_epilogue" : "product_sum", (uint64_t)blocks_for(p->m * p->n, 256 * (t->vector < 4 ? t->vector : 4)), 1, 256);
+    emit_launch(e, t->loop ? "product_sum_epilogue" : "product_sum",
+                (uint64_t)blocks_for(p->m * p->n, 256 * (t->vector < 4 ? t->vector : 4)), 1, 256);
 }
 
 static void emit_own_product(emit *e, const matmul *x, product_form f) {
@@ -4531,14 +5508,24 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     bool few = f.body[0] == 'r', cut = f.splits > 1;
     char name[64];
     size_t scratch = 0;
-    if (f.stages) { emit_warpgroups(e, node, &p, &f, &t); return; }
-    if (strcmp(f.body, "sgemm_fed") == 0) { emit_sgemm(e, x, &f); return; }
-    bool copied = f.body[0] == 's';                          /* sides that lie the other way are transposed first */
-    param at = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch), b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
+    if (f.stages) {
+        emit_warpgroups(e, node, &p, &f, &t);
+        return;
+    }
+    if (strcmp(f.body, "sgemm_fed") == 0) {
+        emit_sgemm(e, x, &f);
+        return;
+    }
+    bool copied = f.body[0] == 's'; /* sides that lie the other way are transposed first */
+    param at = product_side(e, xa, copied && f.at, &p, p.m, &p.am, &p.ak, &p.a, &scratch),
+          b = product_side(e, xb, copied && f.bt, &p, p.n, &p.bn, &p.bk, &p.b, &scratch);
     if (f.step) emit_early(e);
     emit_await(e);
     if (!cut) put_epilogue(e, &t, d);
-    else put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n", types[d].compute);   /* sums of parts are stored as they are */
+    /* sums of parts are stored as they are */
+    else
+        put(&e->types, "struct @_e { template <int V> M void store(i64, i64, const %s *) const {} };\n",
+            types[d].compute);
     if (cut) put(&e->body, "  const @_e e = {};\n");
     put_product_type(e, &p, &f, d, t.vector);
     emit_pointer(e, type, true, "a", at);
@@ -4548,7 +5535,8 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
     int n = snprintf(name, sizeof name, "%s_%s", f.body, d == GN_F32 && f.step ? "tf32" : gn_dtype_name(d));
     if (f.step) n += snprintf(name + n, sizeof name - (size_t)n, "_%dx%d", f.height, f.width);
     snprintf(name + n, sizeof name - (size_t)n, "%s", e->tail && !cut ? "_epilogue" : "");
-    if (f.step || (f.body[0] == 's' && f.shared && f.width == 128)) e->bounds = "__launch_bounds__(256, 2)";      /* two blocks a processor hide each other's waits */
+    /* two blocks a processor hide each other's waits */
+    if (f.step || (f.body[0] == 's' && f.shared && f.width == 128)) e->bounds = "__launch_bounds__(256, 2)";
     emit_launch_shared(e, name, (uint64_t)(f.tiles * p.batches), (uint64_t)f.splits, 256, f.shared);
     if (cut) emit_product_sum(e, &p, &f, &t, d, scratch);
 }
@@ -4556,7 +5544,12 @@ static void emit_own_product(emit *e, const matmul *x, product_form f) {
 /* ---- products by cuBLASLt ---- */
 
 /* Descriptions of a product for cuBLASLt and what it proposes; of one plan. */
-struct blas_product { gn__cu_handle product, a, b, out; uint64_t algorithm[8], mark; size_t workspace; bool has_bias; };
+struct blas_product {
+    gn__cu_handle product, a, b, out;
+    uint64_t algorithm[8], mark;
+    size_t workspace;
+    bool has_bias;
+};
 
 /* The device's handle of cuBLASLt; NULL: there is none. Its context is current. */
 static gn__cu_handle emit_blas_handle(const emit *e) {
@@ -4575,41 +5568,52 @@ static void blas_free(blas_product *q) {
     if (!q) return;
     if (q->product) blas.cublasLtMatmulDescDestroy(q->product);
     gn__cu_handle layouts[3] = { q->a, q->b, q->out };
-    for (int i = 0; i < 3; i++) if (layouts[i]) blas.cublasLtMatrixLayoutDestroy(layouts[i]);
+    for (int i = 0; i < 3; i++)
+        if (layouts[i]) blas.cublasLtMatrixLayoutDestroy(layouts[i]);
     gn_free(q);
 }
 
 /* Of height by width, columns one after another, the next of them `stride` elements on. */
-static bool blas_layout(gn__cu_handle *out, gn_dtype d, int64_t height, int64_t width, int64_t stride, int64_t batches, int64_t batch_stride) {
+static bool blas_layout(gn__cu_handle *out, gn_dtype d, int64_t height, int64_t width, int64_t stride, int64_t batches,
+                        int64_t batch_stride) {
     int32_t count = (int32_t)batches;
     if (stride < (height > 1 ? height : 1) || batches > INT32_MAX) return false;
-    return blas.cublasLtMatrixLayoutCreate(out, d == GN_F32 ? 0 : d == GN_F16 ? 2 : 14, (uint64_t)height, (uint64_t)width, stride) == 0 &&
-           (batches == 1 || (blas.cublasLtMatrixLayoutSetAttribute(*out, 5, &count, sizeof count) == 0 && blas.cublasLtMatrixLayoutSetAttribute(*out, 6, &batch_stride, sizeof batch_stride) == 0));
+    return blas.cublasLtMatrixLayoutCreate(out,
+                                           d == GN_F32   ? 0
+                                           : d == GN_F16 ? 2
+                                                         : 14,
+                                           (uint64_t)height, (uint64_t)width, stride) == 0 &&
+           (batches == 1 || (blas.cublasLtMatrixLayoutSetAttribute(*out, 5, &count, sizeof count) == 0 &&
+                             blas.cublasLtMatrixLayoutSetAttribute(*out, 6, &batch_stride, sizeof batch_stride) == 0));
 }
 
-/* One side of a product: `outer` rows (of A) or columns (of B), k apart by k_stride. *out_turned: k runs along memory. */
-static bool blas_side(gn__cu_handle *out, gn_dtype d, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride, const product *p, const gn_view *batch, int32_t *out_turned) {
+/* One side of a product: `outer` rows (of A) or columns (of B), k apart by k_stride. *out_turned: k runs along
+   memory. */
+static bool blas_side(gn__cu_handle *out, gn_dtype d, int64_t outer, int64_t k, int64_t outer_stride, int64_t k_stride,
+                      const product *p, const gn_view *batch, int32_t *out_turned) {
     int64_t step = batch->rank ? batch->strides[0] : 0;
     *out_turned = k_stride == 1 && outer_stride != 1;
     if (batch->rank > 1 || step < 0 || (!*out_turned && outer_stride != 1)) return false;
-    return *out_turned ? blas_layout(out, d, k, outer, outer_stride, p->batches, step) : blas_layout(out, d, outer, k, k_stride, p->batches, step);
+    return *out_turned ? blas_layout(out, d, k, outer, outer_stride, p->batches, step)
+                       : blas_layout(out, d, outer, k, k_stride, p->batches, step);
 }
 
 /* The largest power of two, to 64, that an offset is a multiple of; values begin at multiples of 64. */
 static uint32_t alignment_of(int64_t offset) { return offset & 63 ? (uint32_t)(offset & -offset & 63) : 64; }
 
-/* What an algorithm is: its id, tile, parts of k, how they are joined, order of tiles, an option, stages, inner shape, cluster. Its bytes are
-   no mark: equal ones differ in some. */
+/* What an algorithm is: its id, tile, parts of k, how they are joined, order of tiles, an option, stages, inner shape,
+   cluster. Its bytes are no mark: equal ones differ in some. */
 static uint64_t algorithm_mark(const uint64_t *algorithm) {
     uint32_t words[9] = { 0 };
     size_t written;
-    for (int i = 0; i < 9; i++)
-        if (blas.cublasLtMatmulAlgoConfigGetAttribute(algorithm, i, &words[i], i < 7 ? 4 : 2, &written) != 0) words[i] = 0xffffffffu;    /* older releases do not know the last ones */
+    for (int i = 0; i < 9; i++) /* older releases do not know the last ones */
+        if (blas.cublasLtMatmulAlgoConfigGetAttribute(algorithm, i, &words[i], i < 7 ? 4 : 2, &written) != 0)
+            words[i] = 0xffffffffu;
     return hash_bytes(5, words, sizeof words);
 }
 
-/* The algorithm with the mark among those that cuBLASLt proposes, with mark 0 the index-th. Sums of parts of k are joined in the workspace alone, in a fixed order:
-   equal runs give equal bits. */
+/* The algorithm with the mark among those that cuBLASLt proposes, with mark 0 the index-th. Sums of parts of k are
+   joined in the workspace alone, in a fixed order: equal runs give equal bits. */
 static bool blas_propose(const emit *e, blas_product *q, int64_t offset_a, int64_t offset_b, const choice *c) {
     enum { MOST = 4, FIXED_ORDER = 2 };
     gn__cu_handle preference = NULL;
@@ -4619,13 +5623,18 @@ static bool blas_propose(const emit *e, blas_product *q, int64_t offset_a, int64
     int n = 0;
     memset(found, 0, sizeof found);
     if (blas.cublasLtMatmulPreferenceCreate(&preference) != 0) return false;
-    bool ok = blas.cublasLtMatmulPreferenceSetAttribute(preference, 1, &most, sizeof most) == 0 && blas.cublasLtMatmulPreferenceSetAttribute(preference, 3, &order, sizeof order) == 0;
-    for (int i = 0; i < 4 && ok; i++) ok = blas.cublasLtMatmulPreferenceSetAttribute(preference, 5 + i, &aligned[i], sizeof aligned[i]) == 0;
-    ok = ok && blas.cublasLtMatmulAlgoGetHeuristic(emit_blas_handle(e), q->product, q->b, q->a, q->out, q->out, preference, MOST, found, &n) == 0;
+    bool ok = blas.cublasLtMatmulPreferenceSetAttribute(preference, 1, &most, sizeof most) == 0 &&
+              blas.cublasLtMatmulPreferenceSetAttribute(preference, 3, &order, sizeof order) == 0;
+    for (int i = 0; i < 4 && ok; i++)
+        ok = blas.cublasLtMatmulPreferenceSetAttribute(preference, 5 + i, &aligned[i], sizeof aligned[i]) == 0;
+    ok = ok && blas.cublasLtMatmulAlgoGetHeuristic(emit_blas_handle(e), q->product, q->b, q->a, q->out, q->out,
+                                                   preference, MOST, found, &n) == 0;
     blas.cublasLtMatmulPreferenceDestroy(preference);
     for (int i = 0; i < n && i < MOST && ok; i++) {
         q->mark = algorithm_mark(found[i].algorithm);
-        if (found[i].state != 0 || found[i].workspace > BLAS_WORKSPACE || (c->mark ? q->mark != c->mark : (uint32_t)i != c->index)) continue;
+        if (found[i].state != 0 || found[i].workspace > BLAS_WORKSPACE ||
+            (c->mark ? q->mark != c->mark : (uint32_t)i != c->index))
+            continue;
         memcpy(q->algorithm, found[i].algorithm, sizeof q->algorithm);
         q->workspace = found[i].workspace;
         return true;
@@ -4633,29 +5642,36 @@ static bool blas_propose(const emit *e, blas_product *q, int64_t offset_a, int64
     return false;
 }
 
-/* C = A B row by row is, column by column, the transpose: B's transpose times A's. NULL when it cannot be said, or cuBLASLt knows no way. */
-static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, gn_dtype to, uint32_t xa, uint32_t xb, bool has_bias, const choice *c) {
+/* C = A B row by row is, column by column, the transpose: B's transpose times A's. NULL when it cannot be said, or
+   cuBLASLt knows no way. */
+static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, gn_dtype to, uint32_t xa, uint32_t xb,
+                                   bool has_bias, const choice *c) {
     int32_t turned_a = 0, turned_b = 0, bias = 4;
     blas_product *q = emit_blas_handle(e) ? (blas_product *)alloc_zero(sizeof *q) : NULL;
     if (!q) return NULL;
     q->has_bias = has_bias;
-    bool ok = blas_side(&q->a, d, p->m, p->k, p->am, p->ak, p, &p->a, &turned_a) && blas_side(&q->b, d, p->n, p->k, p->bn, p->bk, p, &p->b, &turned_b) &&
+    bool ok = blas_side(&q->a, d, p->m, p->k, p->am, p->ak, p, &p->a, &turned_a) &&
+              blas_side(&q->b, d, p->n, p->k, p->bn, p->bk, p, &p->b, &turned_b) &&
               blas_layout(&q->out, to, p->n, p->m, p->n, p->batches, p->m * p->n);
-    turned_a = !turned_a;                                    /* rows of A are columns there: turned when k does not run along memory */
+    turned_a = !turned_a; /* rows of A are columns there: turned when k does not run along memory */
     ok = ok && blas.cublasLtMatmulDescCreate(&q->product, d == GN_F32 && env_is("GENIE_TF32", "1") ? 77 : 68, 0) == 0;
-    ok = ok && blas.cublasLtMatmulDescSetAttribute(q->product, 3, &turned_b, sizeof turned_b) == 0 && blas.cublasLtMatmulDescSetAttribute(q->product, 4, &turned_a, sizeof turned_a) == 0;
+    ok = ok && blas.cublasLtMatmulDescSetAttribute(q->product, 3, &turned_b, sizeof turned_b) == 0 &&
+         blas.cublasLtMatmulDescSetAttribute(q->product, 4, &turned_a, sizeof turned_a) == 0;
     ok = ok && (!has_bias || blas.cublasLtMatmulDescSetAttribute(q->product, 7, &bias, sizeof bias) == 0);
     if (ok && blas_propose(e, q, base_offset(e, xa), base_offset(e, xb), c)) return q;
     blas_free(q);
     return NULL;
 }
 
-/* A product by cuBLASLt. Its bias is as ours; activations are not (what becomes of NaN, how near tanh is), so that loops read its f32 sums
-   from scratch memory in a kernel of ours. False: it cannot compute this, or not by the algorithm that was chosen. */
+/* A product by cuBLASLt. Its bias is as ours; activations are not (what becomes of NaN, how near tanh is), so that
+   loops read its f32 sums from scratch memory in a kernel of ours. False: it cannot compute this, or not by the
+   algorithm that was chosen. */
 static bool emit_blas(emit *e, const matmul *x, const choice *c) {
     const product *p = &x->p;
     uint32_t bias = x->t.has_bias ? input(e, x->t.node, 2) : UINT32_MAX;
-    bool takes_bias = x->t.has_bias && !x->t.loop && view_of(e, bias)->strides[0] == 1 && alignment_of(base_offset(e, bias)) >= 16, whole = !x->t.loop && (takes_bias || !x->t.has_bias);
+    bool takes_bias = x->t.has_bias && !x->t.loop && view_of(e, bias)->strides[0] == 1 &&
+                      alignment_of(base_offset(e, bias)) >= 16,
+         whole = !x->t.loop && (takes_bias || !x->t.has_bias);
     blas_product *q = blas_describe(e, p, x->d, whole ? x->d : GN_F32, x->xa, x->xb, takes_bias, c);
     if (!q) return false;
     size_t sums = (q->workspace + 255) & ~(size_t)255;
@@ -4666,14 +5682,21 @@ static bool emit_blas(emit *e, const matmul *x, const choice *c) {
     emit_param(e, whole ? at_node(e, x->t.node, 0) : (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)sums });
     emit_param(e, (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     if (takes_bias) emit_param(e, at_node(e, bias, 0));
-    if (!grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) { blas_free(q); e->failed = true; return true; }
-    e->launches[e->n_launches++] = (launch){ .param = (uint32_t)e->first_param, .n_params = (uint32_t)(e->n_params - e->first_param), .blas = q };
+    if (!grow(&e->launches, e->n_launches, &e->cap_launches, sizeof *e->launches)) {
+        blas_free(q);
+        e->failed = true;
+        return true;
+    }
+    e->launches[e->n_launches++] =
+        (launch){ .param = (uint32_t)e->first_param, .n_params = (uint32_t)(e->n_params - e->first_param), .blas = q };
     e->first_param = e->n_params;
     if (whole) return true;
     product all = *p;
     all.m *= all.batches;
     e->when = LAUNCH_AFTER_BLAS;
-    emit_product_sum(e, &all, &(product_form){ .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k }, &x->t, x->d, sums);
+    emit_product_sum(e, &all,
+                     &(product_form){ .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k },
+                     &x->t, x->d, sums);
     e->when = LAUNCH_ALWAYS;
     return true;
 }
@@ -4688,7 +5711,10 @@ static matmul matmul_of(const emit *e, uint32_t node) {
     x.shape = product_of(whole, gn_view_dense(b->dtype, b->rank, b->dims), view_of(e, node));
     x.moves = x.p.m != x.shape.m;
     if (x.moves) x.p = product_of(whole, *b, view_of(e, node));
-    x.t = (epilogue){ .node = node, .result = e->tail ? e->tail->node : node, .loop = e->tail, .has_bias = e->part->nodes[node].n_ins > 2 };
+    x.t = (epilogue){ .node = node,
+                      .result = e->tail ? e->tail->node : node,
+                      .loop = e->tail,
+                      .has_bias = e->part->nodes[node].n_ins > 2 };
     x.t.vector = epilogue_vector(e, &x.t, x.p.n);
     return x;
 }
@@ -4728,7 +5754,9 @@ static bool emit_choice(const emit *e, const product_key *key, choice *out) {
 static bool matmul_is_measured(const emit *e, const matmul *x) {
     const product *p = &x->p;
     if (x->d != GN_F32 && x->d != GN_F16 && x->d != GN_BF16) return false;
-    if (x->moves || p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) || (p->bn != 1 && p->bk != 1)) return false;
+    if (x->moves || p->m <= 8 || p->n <= 8 || p->k <= 8 || p->batches < 1 || (p->am != 1 && p->ak != 1) ||
+        (p->bn != 1 && p->bk != 1))
+        return false;
     return emit_measures(e, x->d, 2. * (double)p->m * (double)p->n * (double)p->k * (double)p->batches);
 }
 
@@ -4740,17 +5768,29 @@ static uint64_t hash_view(uint64_t h, const gn_view *v) {
 static product_key key_of(const emit *e, const matmul *x) {
     const product *p = &x->p;
     bool tf32 = env_is("GENIE_TF32", "1");
-    uint32_t words[12] = { x->d, view_of(e, x->t.result)->dtype, alignment_of(base_offset(e, x->xa)), alignment_of(base_offset(e, x->xb)), x->t.has_bias, x->t.loop ? x->t.loop->n_instrs : 0, x->t.loop ? x->t.loop->n_loads : 0,
-                           emit_has_tensor_cores(e), emit_has_warpgroups(e), emit_has_clusters(e), tf32, (uint32_t)x->t.vector };
+    uint32_t words[12] = { x->d,
+                           view_of(e, x->t.result)->dtype,
+                           alignment_of(base_offset(e, x->xa)),
+                           alignment_of(base_offset(e, x->xb)),
+                           x->t.has_bias,
+                           x->t.loop ? x->t.loop->n_instrs : 0,
+                           x->t.loop ? x->t.loop->n_loads : 0,
+                           emit_has_tensor_cores(e),
+                           emit_has_warpgroups(e),
+                           emit_has_clusters(e),
+                           tf32,
+                           (uint32_t)x->t.vector };
     int64_t strides[4] = { p->am, p->ak, p->bk, p->bn };
     uint64_t h = hash_bytes(hash_bytes(7, words, sizeof words), strides, sizeof strides);
     h = hash_view(hash_view(h, &p->a), &p->b);
-    for (uint32_t i = 0; x->t.loop && i < x->t.loop->n_instrs; i++) h = hash_bytes(h, &e->layout->instrs[x->t.loop->instr + i].op, sizeof(uint16_t));
+    for (uint32_t i = 0; x->t.loop && i < x->t.loop->n_instrs; i++)
+        h = hash_bytes(h, &e->layout->instrs[x->t.loop->instr + i].op, sizeof(uint16_t));
     return (product_key){ p->m, p->n, p->k, p->batches, h };
 }
 
 static uint64_t form_mark(const product_form *f) {
-    int64_t words[11] = { f->vector, f->splits, f->span, f->tx, f->height, f->width, f->parts, f->stages, f->shared, f->form, f->rest };
+    int64_t words[11] = { f->vector, f->splits, f->span,   f->tx,   f->height, f->width,
+                          f->parts,  f->stages, f->shared, f->form, f->rest };
     return hash_bytes(hash_bytes(9, f->body, strlen(f->body)), words, sizeof words);
 }
 
@@ -4770,7 +5810,8 @@ static choice choice_of(const emit *e, const matmul *x) {
 static void emit_moved(emit *e, uint32_t node) {
     const gn_view *from = view_of(e, node);
     size_t bytes = gn_size_mul((size_t)gn_view_count(from), types[from->dtype].bytes);
-    emit_copy_views(e, "moved", gn_view_dense(from->dtype, from->rank, from->dims), (param){ PARAM_PLAN, REGION_ROWS, 0 }, *from, at_node(e, node, 0));
+    emit_copy_views(e, "moved", gn_view_dense(from->dtype, from->rank, from->dims),
+                    (param){ PARAM_PLAN, REGION_ROWS, 0 }, *from, at_node(e, node, 0));
     if (bytes > e->rows) e->rows = bytes;
     e->layout->view_copies++;
     e->moved = node + 1;
@@ -4812,13 +5853,16 @@ static void emit_gather(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0), y = input(e, node, 1);
     const gn_view *a = view_of(e, x), *index = view_of(e, y);
     int axis = axis_of(attrs_of(e, node)[0], a->rank);
-    gn_view at = *index, from = *index;                 /* over the result's positions */
+    gn_view at = *index, from = *index; /* over the result's positions */
     for (int i = 0; i < a->rank; i++) from.strides[i] = i == axis ? 0 : a->strides[i];
     gn_view ci = gn_view_collapse(&at), cf = gn_view_collapse(&from);
     text line = { 0 };
     put(&line, "    const i64 pick = index[");
     put_offset(&line, &ci, "i", is_small(&ci));
-    put(&line, "];\n    if (pick < 0 || pick >= %lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); continue; }\n    y = a[", (long long)a->dims[axis], (long long)a->dims[axis]);
+    put(&line,
+        "];\n    if (pick < 0 || pick >= %lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); continue; }\n    y = "
+        "a[",
+        (long long)a->dims[axis], (long long)a->dims[axis]);
     put_offset(&line, &cf, "i", is_small(&cf));
     put(&line, " + pick * %lldll];\n", (long long)a->strides[axis]);
     emit_node(e, x, types[a->dtype].name, true, "a");
@@ -4843,12 +5887,20 @@ static void emit_embedding(emit *e, uint32_t node) {
     emit_node(e, y, types[ids->dtype].name, true, "ids");
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
-    put(&e->body, "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    const I row = g / %lldu, col = g %% %lldu * %lldu;\n    const i64 id = ids[",
-        is_few(n) ? "u32" : "u64", (long long)(n / vector), (long long)(d / vector), (long long)(d / vector), (long long)vector);
+    put(&e->body,
+        "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    "
+        "const I row = g / %lldu, col = g %% %lldu * %lldu;\n    const i64 id = ids[",
+        is_few(n) ? "u32" : "u64", (long long)(n / vector), (long long)(d / vector), (long long)(d / vector),
+        (long long)vector);
     put_offset(&e->body, &c, "row", is_small(&c));
-    put(&e->body, "];\n    if (id < 0 || id >= %lldll) { if (col == 0) fault(err, OUT_OF_RANGE, node, id, %lldll); continue; }\n    %s v[%lld];\n", (long long)a->dims[0], (long long)a->dims[0], type, (long long)vector);
-    put(&e->body, "    vload<%lld>(v, a + (id * %lldll + (i64)col * %lldll));\n    vstore<%lld>(o + (row * %lldu + col), v);\n  }\n", (long long)vector, (long long)a->strides[0], (long long)a->strides[1],
-        (long long)vector, (long long)d);
+    put(&e->body,
+        "];\n    if (id < 0 || id >= %lldll) { if (col == 0) fault(err, OUT_OF_RANGE, node, id, %lldll); continue; }\n "
+        "   %s v[%lld];\n",
+        (long long)a->dims[0], (long long)a->dims[0], type, (long long)vector);
+    put(&e->body,
+        "    vload<%lld>(v, a + (id * %lldll + (i64)col * %lldll));\n    vstore<%lld>(o + (row * %lldu + col), v);\n  "
+        "}\n",
+        (long long)vector, (long long)a->strides[0], (long long)a->strides[1], (long long)vector, (long long)d);
     int64_t blocks = blocks_for(n / vector, 256);
     emit_launch(e, "embedding", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
@@ -4859,12 +5911,18 @@ static void emit_one_hot(emit *e, uint32_t node) {
     int64_t depth = out->dims[out->rank - 1];
     gn_view c = gn_view_collapse(ids);
     text line = { 0 };
-    if (depth == 0) { emit_index_check(e, node, y, 0); return; }
+    if (depth == 0) {
+        emit_index_check(e, node, y, 0);
+        return;
+    }
     put(&line, "    const i64 id = ids[");
     gn_view small = c;
     put(&line, "0 + ");
     put_offset(&line, &small, "i / DEPTH", is_small(&c) && is_few(gn_view_count(out)));
-    put(&line, "];\n    const i64 at = (i64)(i %% DEPTH);\n    if (at == 0 && (id < 0 || id >= DEPTH)) fault(err, OUT_OF_RANGE, node, id, DEPTH);\n    put(y, cast_to<%s>::of(id == at ? 1 : 0));\n", types[out->dtype].name);
+    put(&line,
+        "];\n    const i64 at = (i64)(i %% DEPTH);\n    if (at == 0 && (id < 0 || id >= DEPTH)) fault(err, "
+        "OUT_OF_RANGE, node, id, DEPTH);\n    put(y, cast_to<%s>::of(id == at ? 1 : 0));\n",
+        types[out->dtype].name);
     put(&e->body, "  const i64 DEPTH = %lldll;\n", (long long)depth);
     emit_node(e, y, types[ids->dtype].name, true, "ids");
     emit_faults(e, node);
@@ -4887,27 +5945,37 @@ static void emit_scatter_as(emit *e, uint32_t node, const char *label, const cha
     for (int i = 0; i < out.rank; i++) columns.strides[i] = out.strides[i];
     gn_view ki = dims_of(index, bit, false), ks = dims_of(src, bit, false), ko = dims_of(&columns, bit, false);
     int64_t n = gn_view_count(&ki), length = index->dims[axis];
-    ki = gn_view_collapse(&ki); ks = gn_view_collapse(&ks); ko = gn_view_collapse(&ko);
+    ki = gn_view_collapse(&ki);
+    ks = gn_view_collapse(&ks);
+    ko = gn_view_collapse(&ko);
     if (!n || !length) return;
     emit_node(e, y, types[index->dtype].name, true, "index");
     emit_node(e, z, type, true, "src");
     emit_node(e, node, type, false, "o");
     emit_faults(e, node);
-    put(&e->body, "  const u64 c = (u64)blockIdx.x * 256 + threadIdx.x;\n  if (c >= %lldull) return;\n  index += ", (long long)n);
+    put(&e->body,
+        "  const u64 c = (u64)blockIdx.x * 256 + threadIdx.x;\n  if (c >= %lldull) return;\n  index += ", (long long)n);
     put_offset(&e->body, &ki, "c", false);
     put(&e->body, ";\n  src += ");
     put_offset(&e->body, &ks, "c", false);
     put(&e->body, ";\n  o += ");
     put_offset(&e->body, &ko, "c", false);
-    put(&e->body, ";\n  for (i64 l = 0; l < %lldll; l++) {\n    const i64 pick = index[l * %lldll];\n    if (pick < 0 || pick >= %lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); return; }\n"
-        "    %s &t = o[pick * %lldll];\n    const %s s = src[l * %lldll];\n    %s\n  }\n", (long long)length, (long long)index->strides[axis], (long long)out.dims[axis],
-        (long long)out.dims[axis], type, (long long)out.strides[axis], type, (long long)src->strides[axis], statement);
+    put(&e->body,
+        ";\n  for (i64 l = 0; l < %lldll; l++) {\n    const i64 pick = index[l * %lldll];\n    if (pick < 0 || pick >= "
+        "%lldll) { fault(err, OUT_OF_RANGE, node, pick, %lldll); return; }\n"
+        "    %s &t = o[pick * %lldll];\n    const %s s = src[l * %lldll];\n    %s\n  }\n",
+        (long long)length, (long long)index->strides[axis], (long long)out.dims[axis], (long long)out.dims[axis], type,
+        (long long)out.strides[axis], type, (long long)src->strides[axis], statement);
     emit_launch(e, label, (uint64_t)blocks_for(n, 256), 1, 256);
 }
 
-static void emit_scatter_add(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter_add", "put(t, gn_add(get(t), get(s)));"); }
+static void emit_scatter_add(emit *e, uint32_t node) {
+    emit_scatter_as(e, node, "scatter_add", "put(t, gn_add(get(t), get(s)));");
+}
 static void emit_scatter(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter", "t = s;"); }
-static void emit_scatter_max(emit *e, uint32_t node) { emit_scatter_as(e, node, "scatter_max", "if (get(s) > get(t) || (get(s) != get(s) && get(t) == get(t))) t = s;"); }
+static void emit_scatter_max(emit *e, uint32_t node) {
+    emit_scatter_as(e, node, "scatter_max", "if (get(s) > get(t) || (get(s) != get(s) && get(t) == get(t))) t = s;");
+}
 
 /* ---- along an axis ---- */
 
@@ -4919,13 +5987,18 @@ static const char along_text[] =
     "  static M twice of(double x) { twice y; y.v = x; y.rest = 0; return y; }\n"
     "  static M double value(const twice &x) { const double y = x.v + x.rest; return y == y ? y : x.v; } };\n"
     "// join(a, b): a stands before b\n"
-    "template <class C> struct run_sum { static M C none() { return 0; } static M C join(C a, C b) { return gn_add(a, b); } };\n"
-    "template <class C> struct run_prod { static M C none() { return 1; } static M C join(C a, C b) { return gn_mul(a, b); } };\n"
+    "template <class C> struct run_sum { static M C none() { return 0; } static M C join(C a, C b) { "
+    "return gn_add(a, b); } };\n"
+    "template <class C> struct run_prod { static M C none() { return 1; } static M C join(C a, C b) { "
+    "return gn_mul(a, b); } };\n"
     "template <> struct run_sum<twice> { static M twice none() { return running<twice>::of(0); }\n"
-    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v + b.v; const double z = y.v - a.v; y.rest = (a.rest + b.rest) + ((a.v - (y.v - z)) + (b.v - z)); return y; } };\n"
+    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v + b.v; const double z = y.v - a.v; "
+    "y.rest = (a.rest + b.rest) + ((a.v - (y.v - z)) + (b.v - z)); return y; } };\n"
     "template <> struct run_prod<twice> { static M twice none() { return running<twice>::of(1); }\n"
-    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v * b.v; y.rest = gn_fma(a.v, b.v, -y.v) + (a.rest * b.v + a.v * b.rest); return y; } };\n"
-    "template <class C> struct run_max { static M C none() { return (C)(-9223372036854775807ll - 1); } static M C join(C a, C b) { return b > a || b != b ? b : a; } };\n"
+    "  static M twice join(const twice &a, const twice &b) { twice y; y.v = a.v * b.v; "
+    "y.rest = gn_fma(a.v, b.v, -y.v) + (a.rest * b.v + a.v * b.rest); return y; } };\n"
+    "template <class C> struct run_max { static M C none() { return (C)(-9223372036854775807ll - 1); } "
+    "static M C join(C a, C b) { return b > a || b != b ? b : a; } };\n"
     "template <> M double run_max<double>::none() { return gn_f32(0xff800000u); }\n"
     "// What stands before and in each thread's element among the block's 256.\n"
     "template <class R, class C> M C scan(C v) {\n"
@@ -4943,9 +6016,11 @@ static const char along_text[] =
     "  M void init() { v = P::R::none(); }\n"
     "  M void take(typename P::C x) { v = P::R::join(v, x); }\n"
     "  M void merge(const run_of &o) { take(o.v); } };\n"
-    "// P: T, O, C, R (run_…), N rows, n, IN, OUT, in(row), out(row); a thread for a row, or PARTS blocks for SPAN elements each, whose totals come first\n"
+    "// P: T, O, C, R (run_…), N rows, n, IN, OUT, in(row), out(row); "
+    "a thread for a row, or PARTS blocks for SPAN elements each, whose totals come first\n"
     "template <class P> M void along_totals(const typename P::T *a, typename P::C *totals) {\n"
-    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
+    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : "
+    "P::n;\n"
     "  run_of<P> all;\n"
     "  all.init();\n"
     "  a += P::in(row);\n"
@@ -4956,7 +6031,8 @@ static const char along_text[] =
     "template <class P> M void along_block(const typename P::T *a, typename P::O *out, const typename P::C *totals) {\n"
     "  typedef typename P::C C;\n"
     "  __shared__ C last;\n"
-    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : P::n;\n"
+    "  const i64 row = blockIdx.x, begin = (i64)blockIdx.y * P::SPAN, end = begin + P::SPAN < P::n ? begin + P::SPAN : "
+    "P::n;\n"
     "  run_of<P> before;\n"
     "  before.init();\n"
     "  if (P::PARTS > 1) {\n"
@@ -4967,7 +6043,8 @@ static const char along_text[] =
     "  out += P::out(row);\n"
     "  for (i64 base = begin; base < end; base += 256) {\n"
     "    const i64 i = base + threadIdx.x;\n"
-    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? running<C>::of(get(a[i * P::IN])) : P::R::none()));\n"
+    "    C v = P::R::join(before.v, scan<typename P::R, C>(i < end ? running<C>::of(get(a[i * P::IN])) : "
+    "P::R::none()));\n"
     "    if (i < end) put(out[i * P::OUT], running<C>::value(v));\n"
     "    if (threadIdx.x == 255) last = v;\n"
     "    __syncthreads();\n"
@@ -4980,22 +6057,27 @@ static const char along_text[] =
     "  a += P::in(row);\n"
     "  out += P::out(row);\n"
     "  typename P::C v = P::R::none();\n"
-    "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, running<typename P::C>::of(get(a[i * P::IN]))); put(out[i * P::OUT], running<typename P::C>::value(v)); }\n"
+    "  for (i64 i = 0; i < P::n; i++) { v = P::R::join(v, running<typename P::C>::of(get(a[i * P::IN]))); "
+    "put(out[i * P::OUT], running<typename P::C>::value(v)); }\n"
     "}\n"
     "// Keys in their order, NaN last both ways. P as above, DOWN, F: position in a row\n"
-    "template <class P, class C> M bool key_before(C a, C b) { if (b != b) return a == a; return P::DOWN ? a > b : a < b; }\n"
-    "template <class P> M typename P::C key_at(const typename P::T *a, i64 i) { return (typename P::C)get(a[i * P::IN]); }\n"
+    "template <class P, class C> M bool key_before(C a, C b) { if (b != b) return a == a; "
+    "return P::DOWN ? a > b : a < b; }\n"
+    "template <class P> M typename P::C key_at(const typename P::T *a, i64 i) { "
+    "return (typename P::C)get(a[i * P::IN]); }\n"
     "// Positions of groups of 256 in order: each element counts those before it.\n"
     "template <class P> M i64 sort_group(const typename P::T *a, i64 i) {\n"
     "  const i64 first = i / 256 * 256, end = first + 256 < P::n ? first + 256 : P::n;\n"
     "  const typename P::C key = key_at<P>(a, i);\n"
     "  i64 rank = first;\n"
-    "  for (i64 j = first; j < end; j++) { const typename P::C other = key_at<P>(a, j); rank += key_before<P>(other, key) || (j < i && !key_before<P>(key, other)); }\n"
+    "  for (i64 j = first; j < end; j++) { const typename P::C other = key_at<P>(a, j); "
+    "rank += key_before<P>(other, key) || (j < i && !key_before<P>(key, other)); }\n"
     "  return rank;\n"
     "}\n"
     "// The place of from[i] after neighbouring ordered groups of `width` are merged.\n"
     "template <class P> M i64 sort_merge(const typename P::T *a, const typename P::F *from, i64 i, i64 width) {\n"
-    "  const i64 first = i / (2 * width) * (2 * width), mid = first + width < P::n ? first + width : P::n, end = mid + width < P::n ? mid + width : P::n;\n"
+    "  const i64 first = i / (2 * width) * (2 * width), mid = first + width < P::n ? first + width : P::n, end = mid + "
+    "width < P::n ? mid + width : P::n;\n"
     "  const typename P::C key = key_at<P>(a, from[i]);\n"
     "  i64 lo = i < mid ? mid : first, hi = i < mid ? end : mid;\n"
     "  while (lo < hi) {\n"
@@ -5004,13 +6086,15 @@ static const char along_text[] =
     "    if (i < mid ? key_before<P>(other, key) : !key_before<P>(key, other)) lo = at + 1; else hi = at;\n"
     "  }\n"
     "  return i + lo - mid;\n"
-    "}\n"
-;
+    "}\n";
 
 static void put_along_type(emit *e, const rows *r, gn_dtype in, gn_dtype out, const char *more) {
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef %s O; static const i64 N = %lldll, n = %lldll, IN = %lldll, OUT = %lldll;\n  static M i64 in(i64 row) { return ", types[in].name, types[out].name,
-        (long long)r->count, (long long)r->n, (long long)r->in_stride, (long long)r->out_stride);
+    put(t,
+        "struct @_p { typedef %s T; typedef %s O; static const i64 N = %lldll, n = %lldll, IN = %lldll, OUT = "
+        "%lldll;\n  static M i64 in(i64 row) { return ",
+        types[in].name, types[out].name, (long long)r->count, (long long)r->n, (long long)r->in_stride,
+        (long long)r->out_stride);
     put_offset(t, &r->in, "row", is_small(&r->in));
     put(t, "; }\n  static M i64 out(i64 row) { return ");
     put_offset(t, &r->out, "row", is_small(&r->out));
@@ -5026,13 +6110,17 @@ static int64_t along_parts(const rows *r) {
 static void emit_along(emit *e, uint32_t node, const char *label, const char *join) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x), *out = view_of(e, node);
-    const char *c = in->dtype == GN_F64 && strcmp(join, "run_max") != 0 ? "twice" : types[in->dtype].real ? "double" : "i64", *type = types[in->dtype].name;
+    const char *c = in->dtype == GN_F64 && strcmp(join, "run_max") != 0 ? "twice"
+                    : types[in->dtype].real                             ? "double"
+                                                                        : "i64",
+               *type = types[in->dtype].name;
     char more[200], name[40];
     rows r;
     if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
     bool threads = r.n <= 32 || (!r.along && r.count >= 1024);
     int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
-    snprintf(more, sizeof more, "  typedef %s C; typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n", c, join, c, (long long)span, (long long)parts);
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n",
+             c, join, c, (long long)span, (long long)parts);
     if (parts > 1) {
         size_t bytes = gn_size_mul((size_t)(r.count * parts), 16);
         if (bytes > e->scratch) e->scratch = bytes;
@@ -5047,28 +6135,37 @@ static void emit_along(emit *e, uint32_t node, const char *label, const char *jo
     emit_node(e, x, type, true, "a");
     if (parts > 1) emit_pointer(e, c, true, "totals", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, types[out->dtype].name, false, "o");
-    put(&e->body, threads ? "  along_thread<@_p>(a, o);\n" : parts > 1 ? "  along_block<@_p>(a, o, totals);\n" : "  along_block<@_p>(a, o, 0);\n");
-    emit_launch(e, label, (uint64_t)(threads ? blocks_for(r.count, 256) : r.count), (uint64_t)(threads ? 1 : parts), 256);
+    put(&e->body, threads     ? "  along_thread<@_p>(a, o);\n"
+                  : parts > 1 ? "  along_block<@_p>(a, o, totals);\n"
+                              : "  along_block<@_p>(a, o, 0);\n");
+    emit_launch(e, label, (uint64_t)(threads ? blocks_for(r.count, 256) : r.count), (uint64_t)(threads ? 1 : parts),
+                256);
 }
 static void emit_cumsum(emit *e, uint32_t node) { emit_along(e, node, "cumsum", "run_sum"); }
 static void emit_cumprod(emit *e, uint32_t node) { emit_along(e, node, "cumprod", "run_prod"); }
 static void emit_cummax(emit *e, uint32_t node) { emit_along(e, node, "cummax", "run_max"); }
 
 /* One pass of the sort; `place` is the new place of position i. Passes but the last write positions to scratch. */
-static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *label, const char *place, param from, param to, bool first, bool last, int64_t width) {
+static void emit_sort_pass(emit *e, uint32_t node, const rows *r, const char *label, const char *place, param from,
+                           param to, bool first, bool last, int64_t width) {
     uint32_t x = input(e, node, 0);
     gn_dtype d = view_of(e, x)->dtype;
     const char *position = is_few(r->n) ? "int" : "i64";
     char more[80];
-    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n", types[d].real ? "double" : "i64", position, attrs_of(e, node)[1] != 0);
+    snprintf(more, sizeof more, "  typedef %s C; typedef %s F; enum { DOWN = %d };\n", types[d].real ? "double" : "i64",
+             position, attrs_of(e, node)[1] != 0);
     put_along_type(e, r, d, GN_I64, more);
     emit_node(e, x, types[d].name, true, "a");
     if (!first) emit_pointer(e, position, true, "from", from);
     if (last) emit_node(e, node, "i64", false, "o");
     else emit_pointer(e, position, false, "to", to);
     if (!first) emit_number(e, "u64", "width", PARAM_LONG, width);
-    put(&e->body, "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < (u64)(@_p::N * @_p::n); g += (u64)gridDim.x * 256) {\n    const i64 row = (i64)(g / @_p::n), i = (i64)(g %% @_p::n);\n"
-        "    const i64 place = %s, at = %s;\n    %s = at;\n  }\n", place, first ? "i" : "from[row * @_p::n + i]", last ? "o[@_p::out(row) + place * @_p::OUT]" : "to[row * @_p::n + place]");
+    put(&e->body,
+        "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < (u64)(@_p::N * @_p::n); g += (u64)gridDim.x * 256) "
+        "{\n    const i64 row = (i64)(g / @_p::n), i = (i64)(g %% @_p::n);\n"
+        "    const i64 place = %s, at = %s;\n    %s = at;\n  }\n",
+        place, first ? "i" : "from[row * @_p::n + i]",
+        last ? "o[@_p::out(row) + place * @_p::OUT]" : "to[row * @_p::n + place]");
     int64_t blocks = blocks_for(r->count * r->n, 256);
     emit_launch(e, label, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
@@ -5079,28 +6176,38 @@ static void emit_argsort(emit *e, uint32_t node) {
     const gn_view *in = view_of(e, x);
     rows r;
     if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
-    size_t bytes = gn_size_align(gn_size_mul((size_t)(r.count * r.n), is_few(r.n) ? 4 : 8), 256), both = gn_size_mul(bytes, 2);
+    size_t bytes = gn_size_align(gn_size_mul((size_t)(r.count * r.n), is_few(r.n) ? 4 : 8), 256),
+           both = gn_size_mul(bytes, 2);
     if (r.n > 256 && both > e->scratch) e->scratch = both;
     param half[2] = { { PARAM_PLAN, REGION_SCRATCH, 0 }, { PARAM_PLAN, REGION_SCRATCH, (int64_t)bytes } };
-    emit_sort_pass(e, node, &r, "argsort_groups", "sort_group<@_p>(a + @_p::in(row), i)", half[0], half[0], true, r.n <= 256, 0);
+    emit_sort_pass(e, node, &r, "argsort_groups", "sort_group<@_p>(a + @_p::in(row), i)", half[0], half[0], true,
+                   r.n <= 256, 0);
     int at = 0;
     for (int64_t width = 256; width < r.n; width *= 2, at ^= 1)
-        emit_sort_pass(e, node, &r, "argsort_merge", "sort_merge<@_p>(a + @_p::in(row), from + row * @_p::n, i, (i64)width)", half[at], half[at ^ 1], false, width * 2 >= r.n, width);
+        emit_sort_pass(e, node, &r, "argsort_merge",
+                       "sort_merge<@_p>(a + @_p::in(row), from + row * @_p::n, i, (i64)width)", half[at], half[at ^ 1],
+                       false, width * 2 >= r.n, width);
 }
 
-/* Blocks count what is not 0 in their spans, in 64 bits: a span of a number that is broadcast can be 2^34 long. Then each writes its own behind those of the blocks before it, the last one fills up. */
+/* Blocks count what is not 0 in their spans, in 64 bits: a span of a number that is broadcast can be 2^34 long. Then
+   each writes its own behind those of the blocks before it, the last one fills up. */
 static void emit_nonzero(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x);
     gn_view c = gn_view_collapse(in);
-    int64_t n = gn_view_count(in), bound = view_of(e, node)->dims[0], below = n, blocks = blocks_for(n, 4096) > 1024 ? 1024 : blocks_for(n, 4096) < 1 ? 1 : blocks_for(n, 4096);
+    int64_t n = gn_view_count(in), bound = view_of(e, node)->dims[0], below = n,
+            blocks = blocks_for(n, 4096) > 1024 ? 1024
+                     : blocks_for(n, 4096) < 1  ? 1
+                                                : blocks_for(n, 4096);
     int64_t span = (blocks_for(n, blocks) + 255) / 256 * 256;
     text *b = &e->body;
     if ((size_t)blocks * 8 > e->scratch) e->scratch = (size_t)blocks * 8;
     if (blocks > 1) {
         emit_node(e, x, types[in->dtype].name, true, "a");
         emit_pointer(e, "i64", false, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-        put(b, "  sum_of<i64> s;\n  s.init();\n  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 i = first + threadIdx.x; i < end; i += 256) s.v += get(a[",
+        put(b,
+            "  sum_of<i64> s;\n  s.init();\n  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < "
+            "%lldll ? first + %lldll : %lldll;\n  for (i64 i = first + threadIdx.x; i < end; i += 256) s.v += get(a[",
             (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
         put_offset(b, &c, "i", is_small(&c));
         put(b, "]) != 0;\n  s = together<256>(s);\n  if (threadIdx.x == 0) counts[blockIdx.x] = s.v;\n");
@@ -5110,17 +6217,29 @@ static void emit_nonzero(emit *e, uint32_t node) {
     emit_node(e, node, "i64", false, "o");
     if (blocks > 1) emit_pointer(e, "i64", true, "counts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_faults(e, node);
-    put(b, "  __shared__ int last;\n  sum_of<i64> before;\n  before.init();\n%s  before = together<256>(before);\n  i64 found = before.v;\n", blocks > 1 ? "  for (int i = threadIdx.x; i < (int)blockIdx.x; i += 256) before.v += counts[i];\n" : "");
-    put(b, "  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for (i64 base = first; base < end; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < end && get(a[",
+    put(b,
+        "  __shared__ int last;\n  sum_of<i64> before;\n  before.init();\n%s  before = together<256>(before);\n  i64 "
+        "found = before.v;\n",
+        blocks > 1 ? "  for (int i = threadIdx.x; i < (int)blockIdx.x; i += 256) before.v += counts[i];\n" : "");
+    put(b,
+        "  const i64 first = (i64)blockIdx.x * %lldll, end = first + %lldll < %lldll ? first + %lldll : %lldll;\n  for "
+        "(i64 base = first; base < end; base += 256) {\n    const i64 i = base + threadIdx.x;\n    const int is = i < "
+        "end && get(a[",
         (long long)span, (long long)span, (long long)n, (long long)span, (long long)n);
     put_offset(b, &c, "i", is_small(&c));
-    put(b, "]) != 0, upto = scan<run_sum<int>, int>(is);\n    const i64 at = found + upto - 1;\n    if (is && at == %lldll) fault(err, OUT_OF_RANGE, node, %lldll, -1);\n    if (is && at < %lldll) {\n", (long long)bound, (long long)bound, (long long)bound);
+    put(b,
+        "]) != 0, upto = scan<run_sum<int>, int>(is);\n    const i64 at = found + upto - 1;\n    if (is && at == "
+        "%lldll) fault(err, OUT_OF_RANGE, node, %lldll, -1);\n    if (is && at < %lldll) {\n",
+        (long long)bound, (long long)bound, (long long)bound);
     for (int k = 0; k < in->rank; k++) {
         below = in->dims[k] ? below / in->dims[k] : 0;
-        put(b, "      o[at * %d + %d] = i / %lldll %% %lldll;\n", in->rank, k, (long long)(below ? below : 1), (long long)(in->dims[k] ? in->dims[k] : 1));
+        put(b, "      o[at * %d + %d] = i / %lldll %% %lldll;\n", in->rank, k, (long long)(below ? below : 1),
+            (long long)(in->dims[k] ? in->dims[k] : 1));
     }
-    put(b, "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  if (blockIdx.x == %lldu) for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n", (long long)(blocks - 1), in->rank,
-        (long long)(bound * in->rank));
+    put(b,
+        "    }\n    if (threadIdx.x == 255) last = upto;\n    __syncthreads();\n    found += last;\n  }\n  if "
+        "(blockIdx.x == %lldu) for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n",
+        (long long)(blocks - 1), in->rank, (long long)(bound * in->rank));
     emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
 }
 
@@ -5128,22 +6247,32 @@ static void emit_nonzero(emit *e, uint32_t node) {
  * Attention over many queries, and its cache: appends, what undoes and what commits them. */
 
 static const char attention_text[] =
-    "// What a loop makes of the score of query t and key j before the softmax; begin(z): of the z-th (b, h). Here there is no loop.\n"
-    "struct no_loop { enum { LOOP = 0 }; M void begin(i64) {} template <class C> M C value(C s, i64, i64) const { return s; } };\n"
-    "// One block of 128 threads for a query (b, h, t): scores in groups of 128 keys, a running softmax, each thread holding some of E.\n"
-    "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, CAUSAL, scale(), L (type of length), X (loop),\n"
-    "// WRITTEN: as a softmax and a product compute it, also where a weight of 0 meets infinity and where a query has no score above -infinity\n"
-    "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::MT *mask, const typename P::L *length, typename P::X x, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
+    "// What a loop makes of the score of query t and key j before the softmax; "
+    "begin(z): of the z-th (b, h). Here there is no loop.\n"
+    "struct no_loop { enum { LOOP = 0 }; M void begin(i64) {} template <class C> M C value(C s, i64, i64) const { "
+    "return s; } };\n"
+    "// One block of 128 threads for a query (b, h, t): scores in groups of 128 keys, a running softmax, each thread "
+    "holding some of E.\n"
+    "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, "
+    "CAUSAL, scale(), L (type of length), X (loop),\n"
+    "// WRITTEN: as a softmax and a product compute it, also where a weight of 0 meets infinity and where a query has "
+    "no score above -infinity\n"
+    "template <class P> M void attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const "
+    "typename P::MT *mask, const typename P::L *length, typename P::X x, typename P::T *out, typename P::C *parts, u32 "
+    "*err, u32 node) {\n"
     "  typedef typename P::C C;\n"
-    "  __shared__ __align__(16) C shared[4], sums[4];                    // read as one word each, with no neighbour in it\n"
+    "  __shared__ __align__(16) C shared[4], sums[4];                    // read as one word each, "
+    "with no neighbour in it\n"
     "  enum { KEPT = P::DK <= 2048 };                                    // longer queries stay where they are\n"
     "  __shared__ C qs[P::DK > 0 && KEPT ? P::DK : 1], ps[128];\n"
     "  const int th = threadIdx.x;\n"
-    "  const i64 at = blockIdx.x, t = at % P::TQ, h = at / P::TQ % P::H, b = at / P::TQ / P::H, g = h / (P::H / P::G);\n"
+    "  const i64 at = blockIdx.x, t = at % P::TQ, h = at / P::TQ % P::H, b = at / P::TQ / P::H, g = h / (P::H / "
+    "P::G);\n"
     "  i64 n = P::S;\n"
     "  if (P::LENGTH) {\n"
     "    n = get(*length);\n"
-    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (th == 0) fault(err, OUT_OF_RANGE, node, n, P::S); n = 0; }\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (th == 0) fault(err, OUT_OF_RANGE, node, n, P::S); n = 0; "
+    "}\n"
     "  }\n"
     "  i64 seen = n;\n"
     "  if (P::CAUSAL) { seen = n - P::TQ + t + 1; if (seen < 0) seen = 0; }\n"
@@ -5166,9 +6295,11 @@ static const char attention_text[] =
     "        _Pragma(\"unroll 4\") for (int d = 0; d < P::DK; d += P::VK) {\n"
     "          typename P::T key[P::VK];\n"
     "          vload<P::VK>(key, k + j * P::KS + d);\n"
-    "          UNROLL for (int y = 0; y < P::VK; y++) d4[(d + y) & 3] = gn_fma(KEPT ? qs[d + y] : (C)get(q[(d + y) * P::QD]), (C)get(key[y]), d4[(d + y) & 3]);\n"
+    "          UNROLL for (int y = 0; y < P::VK; y++) d4[(d + y) & 3] = "
+    "gn_fma(KEPT ? qs[d + y] : (C)get(q[(d + y) * P::QD]), (C)get(key[y]), d4[(d + y) & 3]);\n"
     "        }\n"
-    "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(KEPT ? qs[d] : (C)get(q[d * P::QD]), (C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
+    "      } else for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma(KEPT ? qs[d] : (C)get(q[d * P::QD]), "
+    "(C)get(k[j * P::KS + d * P::KD]), d4[d & 3]);\n"
     "      s = ((d4[0] + d4[1]) + (d4[2] + d4[3])) * P::scale();\n"
     "      s = x.value(s, t, j);\n"
     "      if (P::MASK) {\n"
@@ -5184,7 +6315,8 @@ static const char attention_text[] =
     "    C now = max_nan(max_nan(shared[0], shared[1]), max_nan(shared[2], shared[3]));\n"
     "    now = max_nan(top, now);\n"
     "    const bool none = now == (C)gn_f32(0xff800000u);\n"
-    "    const C p = j < seen && !none ? gn_exp(s - now) : (C)0, keep = none || top == now ? (C)1 : gn_exp(top - now);\n"
+    "    const C p = j < seen && !none ? gn_exp(s - now) : (C)0, keep = none || top == now ? (C)1 : gn_exp(top - "
+    "now);\n"
     "    ps[th] = p;\n"
     "    sum_of<C> group;\n"
     "    group.v = p;\n"
@@ -5197,7 +6329,8 @@ static const char attention_text[] =
     "    UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) {\n"
     "      const int c = e * 128 + th;\n"
     "      C o = acc[e] * keep;\n"
-    "      if (c < P::E) _Pragma(\"unroll 8\") for (int l = 0; l < count; l++) if (P::WRITTEN || ps[l] != 0) o = gn_fma(ps[l], (C)get(v[(base + l) * P::VS + (i64)c * P::VE]), o);\n"
+    "      if (c < P::E) _Pragma(\"unroll 8\") for (int l = 0; l < count; "
+    "l++) if (P::WRITTEN || ps[l] != 0) o = gn_fma(ps[l], (C)get(v[(base + l) * P::VS + (i64)c * P::VE]), o);\n"
     "      acc[e] = o;\n"
     "    }\n"
     "  }\n"
@@ -5207,18 +6340,23 @@ static const char attention_text[] =
     "    if (P::PARTS > 1) parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 2 + c] = acc[e];\n"
     "    else put(out[at * P::E + c], P::WRITTEN || sum != 0 ? acc[e] / sum : (C)0);\n"
     "  }\n"
-    "  if (P::PARTS > 1 && th == 0) { parts[(at * P::PARTS + blockIdx.y) * (P::E + 2)] = top; parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 1] = sum; }\n"
+    "  if (P::PARTS > 1 && th == 0) { parts[(at * P::PARTS + blockIdx.y) * (P::E + 2)] = top; "
+    "parts[(at * P::PARTS + blockIdx.y) * (P::E + 2) + 1] = sum; }\n"
     "}\n"
-    "// 64 rows of N elements in shared memory, S apart, with zeros where there is nothing; the threads' order follows memory.\n"
-    "template <int N, int S, class T, class C> M void attention_rows(C *to, const T *p, i64 first, i64 rows, int columns, i64 down, i64 along) {\n"
+    "// 64 rows of N elements in shared memory, S apart, with zeros where there is nothing; "
+    "the threads' order follows memory.\n"
+    "template <int N, int S, class T, class C> M void attention_rows(C *to, const T *p, i64 first, i64 rows, int "
+    "columns, i64 down, i64 along) {\n"
     "  _Pragma(\"unroll 8\") for (int i = threadIdx.x; i < 64 * N; i += 256) {\n"
     "    const int r = down == 1 ? i % 64 : i / N, c = down == 1 ? i / 64 : i % N;\n"
     "    to[r * S + c] = first + r < rows && c < columns ? get(p[(first + r) * down + c * along]) : (C)0;\n"
     "  }\n"
     "}\n"
-    "// As attention (WRITTEN, no mask or length, in f32) for 64 queries of one (b, h) to a block of 256 threads, 64 keys at a time. A thread has scores of 4 queries and\n"
+    "// As attention (WRITTEN, no mask or length, in f32) for 64 queries of one (b, h) to a block of 256 threads, 64 "
+    "keys at a time. A thread has scores of 4 queries and\n"
     "// every 16th key, and the results of these queries in 4 of each 64 columns; 16 neighbours share queries.\n"
-    "template <class P> M void tiled_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, typename P::X x, typename P::T *out) {\n"
+    "template <class P> M void tiled_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, "
+    "typename P::X x, typename P::T *out) {\n"
     "  enum { DP = (P::DK + 3) / 4 * 4, DS = DP + 4, EG = (P::E + 63) / 64, ES = EG * 64, PS = 68 };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  float *sq = (float *)memory, *sk = sq + 64 * DS, *sv = sk + 64 * DS, *sp = sv + 64 * ES;\n"
@@ -5226,7 +6364,8 @@ static const char attention_text[] =
     "  const i64 first = (i64)blockIdx.x * 64, h = blockIdx.y % P::H, b = blockIdx.y / P::H, g = h / (P::H / P::G);\n"
     "  const float least = gn_f32(0xff800000u);\n"
     "  float o[4][EG * 4], top[4], sum[4];\n"
-    "  UNROLL for (int i = 0; i < 4; i++) { top[i] = least; sum[i] = 0.f; UNROLL for (int e = 0; e < EG * 4; e++) o[i][e] = 0.f; }\n"
+    "  UNROLL for (int i = 0; i < 4; i++) { top[i] = least; sum[i] = 0.f; UNROLL for (int e = 0; e < EG * 4; "
+    "e++) o[i][e] = 0.f; }\n"
     "  x.begin(blockIdx.y);\n"
     "  attention_rows<DP, DS>(sq, q + b * P::QB + h * P::QH, first, P::TQ, P::DK, P::QT, P::QD);\n"
     "  for (i64 base = 0; base < P::S; base += 64) {\n"
@@ -5238,8 +6377,10 @@ static const char attention_text[] =
     "    UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 4; c++) s[i][c] = 0.f;\n"
     "    _Pragma(\"unroll 4\") for (int d = 0; d < DP; d += 4) {\n"
     "      float a[4][4], y[4][4];\n"
-    "      UNROLL for (int i = 0; i < 4; i++) { vload<4>(a[i], sq + (ty * 4 + i) * DS + d); vload<4>(y[i], sk + (tx + i * 16) * DS + d); }\n"
-    "      UNROLL for (int l = 0; l < 4; l++) UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 4; c++) s[i][c] = gn_fma(a[i][l], y[c][l], s[i][c]);\n"
+    "      UNROLL for (int i = 0; i < 4; i++) { vload<4>(a[i], sq + (ty * 4 + i) * DS + d); "
+    "vload<4>(y[i], sk + (tx + i * 16) * DS + d); }\n"
+    "      UNROLL for (int l = 0; l < 4; l++) UNROLL for (int i = 0; i < 4; i++) UNROLL for (int c = 0; c < 4; "
+    "c++) s[i][c] = gn_fma(a[i][l], y[c][l], s[i][c]);\n"
     "    }\n"
     "    UNROLL for (int i = 0; i < 4; i++) {\n"
     "      const i64 row = first + ty * 4 + i < P::TQ ? first + ty * 4 + i : P::TQ - 1;\n"
@@ -5268,7 +6409,8 @@ static const char attention_text[] =
     "      UNROLL for (int l = 0; l < 4; l++) UNROLL for (int n = 0; n < EG; n++) {\n"
     "        float y[4];\n"
     "        vload<4>(y, sv + (j + l) * ES + n * 64 + tx * 4);\n"
-    "        UNROLL for (int i = 0; i < 4; i++) UNROLL for (int e = 0; e < 4; e++) o[i][n * 4 + e] = gn_fma(p[i][l], y[e], o[i][n * 4 + e]);\n"
+    "        UNROLL for (int i = 0; i < 4; i++) UNROLL for (int e = 0; e < 4; "
+    "e++) o[i][n * 4 + e] = gn_fma(p[i][l], y[e], o[i][n * 4 + e]);\n"
     "      }\n"
     "    }\n"
     "  }\n"
@@ -5288,31 +6430,39 @@ static const char attention_text[] =
     "  C top = gn_f32(0xff800000u), sum = 0;\n"
     "  parts += at * P::PARTS * (P::E + 2);\n"
     "  for (int p = 0; p < P::PARTS; p++) top = max_nan(top, parts[p * (P::E + 2)]);\n"
-    "  for (int p = 0; p < P::PARTS; p++) { const C s = parts[p * (P::E + 2) + 1]; if (P::WRITTEN || s != 0) sum += s * gn_exp(parts[p * (P::E + 2)] - top); }\n"
+    "  for (int p = 0; p < P::PARTS; p++) { const C s = parts[p * (P::E + 2) + 1]; "
+    "if (P::WRITTEN || s != 0) sum += s * gn_exp(parts[p * (P::E + 2)] - top); }\n"
     "  for (int c = threadIdx.x; c < P::E; c += 128) {\n"
     "    C o = 0;\n"
-    "    for (int p = 0; p < P::PARTS; p++) if (P::WRITTEN || parts[p * (P::E + 2) + 1] != 0) o = gn_fma(parts[p * (P::E + 2) + 2 + c], gn_exp(parts[p * (P::E + 2)] - top), o);\n"
+    "    for (int p = 0; p < P::PARTS; p++) if (P::WRITTEN || parts[p * (P::E + 2) + 1] != 0) o = "
+    "gn_fma(parts[p * (P::E + 2) + 2 + c], gn_exp(parts[p * (P::E + 2)] - top), o);\n"
     "    put(out[at * P::E + c], P::WRITTEN || sum != 0 ? o / sum : (C)0);\n"
     "  }\n"
     "}\n"
     "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
-    "// Causal or plain attention on tensor cores: 64 queries of one (b, h) to a block of 4 warps, 64 keys at a time, head 16 to 128 (a multiple of 16).\n"
+    "// Causal or plain attention on tensor cores: 64 queries of one (b, h) to a block of 4 warps, 64 keys at a time, "
+    "head 16 to 128 (a multiple of 16).\n"
     "template <class P> M void flash_rows(u32 to, const typename P::T *p, i64 first, i64 rows, i64 stride) {\n"
     "  UNROLL for (int q = 0; q < 64 * (P::DK / 8) / 128; q++) {\n"
     "    const int c = threadIdx.x + q * 128, r = c / (P::DK / 8), h = c % (P::DK / 8);\n"
     "    const bool in = first + r < rows;\n"
-    "    copy16(to + r * (P::DK * 2) + ((h ^ (P::DK >= 64 ? r & 7 : P::DK == 32 ? (r >> 1) & 3 : (r >> 2) & 1)) << 4), in ? p + (first + r) * stride + h * 8 : p, in ? 16 : 0);\n"
+    "    copy16(to + r * (P::DK * 2) + ((h ^ (P::DK >= 64 ? r & 7 : P::DK == 32 ? (r >> 1) & 3 : (r >> 2) & 1)) << 4), "
+    "in ? p + (first + r) * stride + h * 8 : p, in ? 16 : 0);\n"
     "  }\n"
     "}\n"
-    "template <class P> M u32 flash_at(u32 base, int r, int h) { return base + r * (P::DK * 2) + ((h ^ (P::DK >= 64 ? r & 7 : P::DK == 32 ? (r >> 1) & 3 : (r >> 2) & 1)) << 4); }\n"
+    "template <class P> M u32 flash_at(u32 base, int r, int h) { return base + r * (P::DK * 2) + ((h ^ (P::DK >= 64 ? "
+    "r & 7 : P::DK == 32 ? (r >> 1) & 3 : (r >> 2) & 1)) << 4); }\n"
     "// Bits 15 and 31: the halves that are infinite or NaN\n"
     "D u32 not_finite(u32 w, bf16) { return ((w & 0x7f807f80u) + 0x00800080u) & 0x80008000u; }\n"
     "D u32 not_finite(u32 w, f16) { return ((w & 0x7c007c00u) + 0x04000400u) & 0x80008000u; }\n"
-    "// 0 times infinity is NaN, but the keys that are hidden from a query must add nothing: values that are not finite are added by themselves to the sums of the queries that\n"
-    "// see them (bound: the last key that rows r and r + 8 see), and are 0 in shared memory when the tile is multiplied.\n"
+    "// 0 times infinity is NaN, but the keys that are hidden from a query must add nothing: values that are not "
+    "finite are added by themselves to the sums of the queries that\n"
+    "// see them (bound: the last key that rows r and r + 8 see), and are 0 in shared memory when the tile is "
+    "multiplied.\n"
     "template <class T> M void add_not_finite(u32 w, int key, const int *bound, float *o, T x) {\n"
     "  const u32 is = not_finite(w, x);\n"
-    "  if (is) UNROLL for (int h = 0; h < 4; h++) { x.b = (u16)(w >> (h & 1) * 16); if (is >> ((h & 1) * 16 + 15) & 1 && key <= bound[h >> 1]) o[h] += get(x); }\n"
+    "  if (is) UNROLL for (int h = 0; h < 4; h++) { x.b = (u16)(w >> (h & 1) * 16); "
+    "if (is >> ((h & 1) * 16 + 15) & 1 && key <= bound[h >> 1]) o[h] += get(x); }\n"
     "}\n"
     "template <class T> M void clear_not_finite(u32 *w, T tag) {\n"
     "  const u32 is = not_finite(*w, tag);\n"
@@ -5323,33 +6473,39 @@ static const char attention_text[] =
     "  u32 *words = (u32 *)v, bad = 0;\n"
     "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) bad |= not_finite(words[i], tag);\n"
     "  if (!__syncthreads_or(bad)) return;\n"
-    "  for (int k = 0; k < 64; k++) UNROLL for (int n = 0; n < P::DK / 8; n++) add_not_finite(words[flash_at<P>(0, k, n) / 4 + (threadIdx.x & 3)], key + k, bound, o[n], tag);\n"
+    "  for (int k = 0; k < 64; k++) UNROLL for (int n = 0; n < P::DK / 8; "
+    "n++) add_not_finite(words[flash_at<P>(0, k, n) / 4 + (threadIdx.x & 3)], key + k, bound, o[n], tag);\n"
     "  __syncthreads();\n"
     "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) clear_not_finite(words + i, tag);\n"
     "  __syncthreads();\n"
     "}\n"
-    "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, const typename P::L *length, typename P::X x_, typename P::T *out, u32 *err, u32 node) {\n"
+    "template <class P> M void flash_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, "
+    "const typename P::L *length, typename P::X x_, typename P::T *out, u32 *err, u32 node) {\n"
     "  enum { BYTES = 64 * P::DK * 2, KD = P::DK / 16 };\n"
     "  DYNAMIC_SHARED(memory);\n"
     "  const u32 base = shared_address(memory);\n"
     "  const int warp = threadIdx.x >> 5, l = threadIdx.x & 31;\n"
-    "  const i64 blocks = (P::TQ + 63) / 64, first = (blocks - 1 - blockIdx.x) * 64, h = blockIdx.y % P::H, b = blockIdx.y / P::H, g = h / (P::H / P::G);\n"
+    "  const i64 blocks = (P::TQ + 63) / 64, first = (blocks - 1 - blockIdx.x) * 64, h = blockIdx.y % P::H, b = "
+    "blockIdx.y / P::H, g = h / (P::H / P::G);\n"
     "  const typename P::T tag = {};\n"
     "  const float least = gn_f32(0xff800000u), scale = (float)P::scale() * 1.4426950408889634f;\n"
     "  i64 n = P::S;\n"
     "  if (P::LENGTH) {\n"
     "    n = get(*length);\n"
-    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); return; }\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); "
+    "return; }\n"
     "  }\n"
     "  i64 seen = n;\n"
-    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 63 < P::TQ - 1 ? first + 63 : P::TQ - 1) + 1; if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
+    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 63 < P::TQ - 1 ? first + 63 : P::TQ - 1) + 1; "
+    "if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
     "  q += b * P::QB + h * P::QH;\n"
     "  k += b * P::KB + g * P::KH;\n"
     "  v += b * P::VB + g * P::VH;\n"
     "  x_.begin(blockIdx.y);\n"
     "  const int steps = (int)((seen + 63) / 64);\n"
     "  flash_rows<P>(base, q, first, P::TQ, P::QT);\n"
-    "  if (steps) { flash_rows<P>(base + BYTES, k, 0, seen, P::KS); flash_rows<P>(base + 2 * BYTES, v, 0, seen, P::VS); }\n"
+    "  if (steps) { flash_rows<P>(base + BYTES, k, 0, seen, P::KS); flash_rows<P>(base + 2 * BYTES, v, 0, seen, "
+    "P::VS); }\n"
     "  copy_commit();\n"
     "  u32 x[KD][4];\n"
     "  float o[KD * 2][4], top[2] = { least, least }, sum[2] = { 0.f, 0.f };\n"
@@ -5358,9 +6514,12 @@ static const char attention_text[] =
     "  for (int step = 0; step < steps; step++) {\n"
     "    copy_wait<0>();\n"
     "    __syncthreads();\n"
-    "    if (step == 0) UNROLL for (int d = 0; d < KD; d++) matrix4(x[d], flash_at<P>(base, warp * 16 + (l & 15), d * 2 + (l >> 4)));\n"
-    "    const u32 sk = base + BYTES + (step & 1) * (2 * BYTES), sv = sk + BYTES, next = base + BYTES + ((step + 1) & 1) * (2 * BYTES);\n"
-    "    if (step + 1 < steps) { flash_rows<P>(next, k, (i64)(step + 1) * 64, seen, P::KS); flash_rows<P>(next + BYTES, v, (i64)(step + 1) * 64, seen, P::VS); }\n"
+    "    if (step == 0) UNROLL for (int d = 0; d < KD; d++) matrix4(x[d], flash_at<P>(base, warp * 16 + (l & 15), "
+    "d * 2 + (l >> 4)));\n"
+    "    const u32 sk = base + BYTES + (step & 1) * (2 * BYTES), sv = sk + BYTES, next = base + BYTES + ((step + 1) & "
+    "1) * (2 * BYTES);\n"
+    "    if (step + 1 < steps) { flash_rows<P>(next, k, (i64)(step + 1) * 64, seen, P::KS); "
+    "flash_rows<P>(next + BYTES, v, (i64)(step + 1) * 64, seen, P::VS); }\n"
     "    copy_commit();\n"
     "    float s[8][4];\n"
     "    UNROLL for (int i = 0; i < 8; i++) UNROLL for (int e = 0; e < 4; e++) s[i][e] = 0.f;\n"
@@ -5373,8 +6532,10 @@ static const char attention_text[] =
     "    const bool edge = (i64)step * 64 + 64 > seen || (P::CAUSAL && (i64)step * 64 + 63 > n - P::TQ + first);\n"
     "    float now[2] = { top[0], top[1] };\n"
     "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) {\n"
-    "      const i64 key = (i64)step * 64 + j * 8 + (l & 3) * 2 + (e & 1), row = at + (e >> 1) * 8 < P::TQ ? at + (e >> 1) * 8 : P::TQ - 1;\n"
-    "      if (P::X::LOOP) s[j][e] = x_.value(s[j][e] * (float)P::scale(), row, edge && key >= seen ? seen - 1 : key) * 1.4426950408889634f; else s[j][e] *= scale;\n"
+    "      const i64 key = (i64)step * 64 + j * 8 + (l & 3) * 2 + (e & 1), row = at + (e >> 1) * 8 < P::TQ ? at + (e "
+    ">> 1) * 8 : P::TQ - 1;\n"
+    "      if (P::X::LOOP) s[j][e] = x_.value(s[j][e] * (float)P::scale(), row, edge && "
+    "key >= seen ? seen - 1 : key) * 1.4426950408889634f; else s[j][e] *= scale;\n"
     "      if (edge) {\n"
     "        if (key >= seen || (P::CAUSAL && key > n - P::TQ + at + (e >> 1) * 8)) s[j][e] = least;\n"
     "      }\n"
@@ -5389,13 +6550,16 @@ static const char attention_text[] =
     "      UNROLL for (int i = 0; i < KD * 2; i++) { o[i][e * 2] *= keep; o[i][e * 2 + 1] *= keep; }\n"
     "      if (now[e] == least) now[e] = 0.f;\n"
     "    }\n"
-    "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) { s[j][e] = exp2f(s[j][e] - now[e >> 1]); sum[e >> 1] += s[j][e]; }\n"
+    "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) { "
+    "s[j][e] = exp2f(s[j][e] - now[e >> 1]); sum[e >> 1] += s[j][e]; }\n"
     "    if (edge && !P::WRITTEN) {\n"
-    "      const int bound[2] = { (int)(P::CAUSAL && n - P::TQ + at < n - 1 ? n - P::TQ + at : n - 1), (int)(P::CAUSAL && n - P::TQ + at + 8 < n - 1 ? n - P::TQ + at + 8 : n - 1) };\n"
+    "      const int bound[2] = { (int)(P::CAUSAL && n - P::TQ + at < n - 1 ? n - P::TQ + at : n - 1), "
+    "(int)(P::CAUSAL && n - P::TQ + at + 8 < n - 1 ? n - P::TQ + at + 8 : n - 1) };\n"
     "      flash_finite<P>(memory + (sv - base), step * 64, bound, o);\n"
     "    }\n"
     "    UNROLL for (int j = 0; j < 4; j++) {\n"
-    "      u32 p[4] = { pair(s[2 * j][0], s[2 * j][1], tag), pair(s[2 * j][2], s[2 * j][3], tag), pair(s[2 * j + 1][0], s[2 * j + 1][1], tag), pair(s[2 * j + 1][2], s[2 * j + 1][3], tag) };\n"
+    "      u32 p[4] = { pair(s[2 * j][0], s[2 * j][1], tag), pair(s[2 * j][2], s[2 * j][3], tag), "
+    "pair(s[2 * j + 1][0], s[2 * j + 1][1], tag), pair(s[2 * j + 1][2], s[2 * j + 1][3], tag) };\n"
     "      UNROLL for (int d = 0; d < KD; d++) {\n"
     "        u32 y[4];\n"
     "        matrix4_transposed(y, flash_at<P>(sv, j * 16 + (l & 15), d * 2 + (l >> 4)));\n"
@@ -5410,50 +6574,58 @@ static const char attention_text[] =
     "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
     "    typename P::T *row = out + (((i64)blockIdx.y * P::TQ) + at + e * 8) * P::DK;\n"
-    "    UNROLL for (int d = 0; d < KD * 2; d++) *(u32 *)(row + d * 8 + (l & 3) * 2) = pair(o[d][e * 2] * other, o[d][e * 2 + 1] * other, tag);\n"
+    "    UNROLL for (int d = 0; d < KD * 2; d++) *(u32 *)(row + d * 8 + (l & 3) * 2) = pair(o[d][e * 2] * other, "
+    "o[d][e * 2 + 1] * other, tag);\n"
     "  }\n"
     "}\n"
-    "#endif\n"
-;
+    "#endif\n";
 
-/* Scores in plain f32 from which tiles are faster than a block for each query; up to which they are faster than products, which run at 1.1 to 1.7 times their
-   speed (H200) but store all scores; and from which that takes too much memory: 4 GiB twice. */
+/* Scores in plain f32 from which tiles are faster than a block for each query; up to which they are faster than
+   products, which run at 1.1 to 1.7 times their speed (H200) but store all scores; and from which that takes too much
+   memory: 4 GiB twice. */
 enum { TILED_LEAST = 1 << 13, TILED_MOST = 1 << 17, TILED_ALWAYS = 1 << 30 };
 
 /* What the generator decides about one attention: of the op, or written out (fuse_written). */
 typedef struct attention_form {
-    gn_view q, k, v;               /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
-    uint32_t in[3];                /* whose memory they show */
-    gn_view mask;                  /* broadcast to (B,H,T,S) */
+    gn_view q, k, v; /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
+    uint32_t in[3];  /* whose memory they show */
+    gn_view mask;    /* broadcast to (B,H,T,S) */
     uint32_t mask_node, length_node;
     gn_dtype mask_type, length_type;
-    bool causal, masked, length, empty, flash, groups, tiled;   /* flash: on tensor cores; groups: by warpgroups; tiled: in plain f32, 64 queries to a block */
-    bool moved[3];                 /* q, k, v: read from a dense copy, for the kernel cannot read them as they lie */
-    bool written;                  /* out: as a softmax and a product compute it, where the op differs */
-    uint32_t loop, scores;         /* 1 + the step of the loop between the product and the softmax, 0: none; the product's node */
+    bool causal, masked, length, empty, flash, groups, tiled; /* flash: on tensor cores; groups: by warpgroups; tiled:
+                                                                 in plain f32, 64 queries to a block */
+    bool moved[3];         /* q, k, v: read from a dense copy, for the kernel cannot read them as they lie */
+    bool written;          /* out: as a softmax and a product compute it, where the op differs */
+    uint32_t loop, scores; /* 1 + the step of the loop between the product and the softmax, 0: none; the product's
+                              node */
     double scale;
-    int64_t dims[4], queries, parts, span, vector;   /* dims: B, H, T, S */
+    int64_t dims[4], queries, parts, span, vector; /* dims: B, H, T, S */
 } attention_form;
 
 /* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
 static bool emit_is_flash(const emit *e, const attention_form *f) {
     int64_t d = f->q.dims[3];
-    if ((f->q.dtype != GN_F16 && f->q.dtype != GN_BF16) || !emit_has_tensor_cores(e) || f->masked || f->dims[2] < 16 || f->dims[0] * f->dims[1] > 65535) return false;
+    if ((f->q.dtype != GN_F16 && f->q.dtype != GN_BF16) || !emit_has_tensor_cores(e) || f->masked || f->dims[2] < 16 ||
+        f->dims[0] * f->dims[1] > 65535)
+        return false;
     if (d != 16 && d != 32 && d != 64 && d != 128) return false;
     return f->k.dims[2] < 0x7fffff00 && f->dims[2] < 0x7fffff00 && f->k.dims[3] == d && f->v.dims[3] == d;
 }
 
 /* Heads whose rows are contiguous and begin at multiples of 16 bytes. */
 static bool fits_one(const gn_view *v, int64_t d, int64_t vector, size_t offset) {
-    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 && v->strides[2] % vector == 0 && offset % 16 == 0;
+    return v->dims[3] == d && v->strides[3] == 1 && v->strides[0] % vector == 0 && v->strides[1] % vector == 0 &&
+           v->strides[2] % vector == 0 && offset % 16 == 0;
 }
 
-/* Dense copies of those that do not fit (TMA: or lie backwards). Of an attention that is written out they are left alone: it is three kernels then. */
+/* Dense copies of those that do not fit (TMA: or lie backwards). Of an attention that is written out they are left
+   alone: it is three kernels then. */
 static void attention_moves(attention_form *f, bool forward) {
     const gn_view *views[3] = { &f->q, &f->k, &f->v };
     for (int i = 0; i < 3; i++) {
         const int64_t *strides = views[i]->strides;
-        f->moved[i] = !fits_one(views[i], views[i]->dims[3], 16 / types[f->q.dtype].bytes, (size_t)views[i]->offset) || (forward && (strides[0] < 0 || strides[1] < 0 || strides[2] < 1));
+        f->moved[i] = !fits_one(views[i], views[i]->dims[3], 16 / types[f->q.dtype].bytes, (size_t)views[i]->offset) ||
+                      (forward && (strides[0] < 0 || strides[1] < 0 || strides[2] < 1));
     }
 }
 
@@ -5465,10 +6637,16 @@ static uint32_t tiled_bytes(const attention_form *f) {
 
 /* Where blocks have enough to do and products are not faster; those of TF32 are. */
 static bool emit_is_tiled(const emit *e, const attention_form *f) {
-    int64_t blocks = blocks_for(f->dims[2], 64) * f->dims[0] * f->dims[1], bytes = emit_overlaps(e) ? 227 << 10 : emit_has_async_copies(e) ? 96 << 10 : 48 << 10;
-    if (!f->written || f->q.dtype != GN_F32 || env_is("GENIE_TF32", "1") || f->dims[2] < 16 || f->q.dims[3] > 128 || f->v.dims[3] > 128 || f->dims[0] * f->dims[1] > 65535) return false;
+    int64_t blocks = blocks_for(f->dims[2], 64) * f->dims[0] * f->dims[1], bytes = emit_overlaps(e) ? 227 << 10
+                                                                                   : emit_has_async_copies(e)
+                                                                                       ? 96 << 10
+                                                                                       : 48 << 10;
+    if (!f->written || f->q.dtype != GN_F32 || env_is("GENIE_TF32", "1") || f->dims[2] < 16 || f->q.dims[3] > 128 ||
+        f->v.dims[3] > 128 || f->dims[0] * f->dims[1] > 65535)
+        return false;
     int64_t scores = f->queries * f->dims[3];
-    return (blocks * 2 >= emit_processors(e) || f->dims[3] <= 128) && scores > TILED_LEAST && (scores <= TILED_MOST || scores >= TILED_ALWAYS) && tiled_bytes(f) <= bytes;
+    return (blocks * 2 >= emit_processors(e) || f->dims[3] <= 128) && scores > TILED_LEAST &&
+           (scores <= TILED_MOST || scores >= TILED_ALWAYS) && tiled_bytes(f) <= bytes;
 }
 
 /* From what is computed to how. */
@@ -5490,9 +6668,14 @@ static void attention_decide(const emit *e, attention_form *f) {
     }
     f->tiled = !f->flash && !f->empty && emit_is_tiled(e, f);
     f->vector = 16 / types[f->q.dtype].bytes;
-    if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector || !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } }, f->vector) || f->k.offset % 16) f->vector = 1;
+    if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector ||
+        !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } },
+                     f->vector) ||
+        f->k.offset % 16)
+        f->vector = 1;
     if (f->flash || f->tiled || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
-    f->parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);      /* too few blocks: the keys are cut into parts, joined by a second kernel */
+    /* too few blocks: the keys are cut into parts, joined by a second kernel */
+    f->parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);
     f->span = (blocks_for(dims[3], f->parts) + 127) / 128 * 128;
     f->parts = blocks_for(dims[3], f->span);
 }
@@ -5500,17 +6683,34 @@ static void attention_decide(const emit *e, attention_form *f) {
 static attention_form attention_choose(const emit *e, uint32_t node) {
     const int64_t *attrs = attrs_of(e, node);
     uint32_t n_ins = e->part->nodes[node].n_ins;
-    attention_form f = { .q = *view_of(e, input(e, node, 0)), .k = *view_of(e, input(e, node, 1)), .v = *view_of(e, input(e, node, 2)), .in = { input(e, node, 0), input(e, node, 1), input(e, node, 2) },
-                         .causal = (attrs[0] & 1) != 0, .masked = (attrs[0] & 2) != 0, .length = (attrs[0] & 4) != 0, .length_type = GN_I32, .scale = word_f64(attrs[1]) };
+    attention_form f = { .q = *view_of(e, input(e, node, 0)),
+                         .k = *view_of(e, input(e, node, 1)),
+                         .v = *view_of(e, input(e, node, 2)),
+                         .in = { input(e, node, 0), input(e, node, 1), input(e, node, 2) },
+                         .causal = (attrs[0] & 1) != 0,
+                         .masked = (attrs[0] & 2) != 0,
+                         .length = (attrs[0] & 4) != 0,
+                         .length_type = GN_I32,
+                         .scale = word_f64(attrs[1]) };
     f.mask_type = f.q.dtype;
-    if (f.masked) { f.mask_node = input(e, node, 3); f.mask = gn_view_broadcast(view_of(e, f.mask_node), 4, (const int64_t[4]){ f.q.dims[0], f.q.dims[1], f.q.dims[2], f.k.dims[2] }); f.mask_type = f.mask.dtype; }
-    if (f.length) { f.length_node = input(e, node, n_ins - 1); f.length_type = view_of(e, f.length_node)->dtype; }
+    if (f.masked) {
+        f.mask_node = input(e, node, 3);
+        f.mask = gn_view_broadcast(view_of(e, f.mask_node), 4,
+                                   (const int64_t[4]){ f.q.dims[0], f.q.dims[1], f.q.dims[2], f.k.dims[2] });
+        f.mask_type = f.mask.dtype;
+    }
+    if (f.length) {
+        f.length_node = input(e, node, n_ins - 1);
+        f.length_type = view_of(e, f.length_node)->dtype;
+    }
     if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[3] > 1 ? f.q.dims[3] : 1));
     attention_decide(e, &f);
     return f;
 }
 
-static const gn_kernel_step *attention_loop(const emit *e, const attention_form *f) { return f->loop ? &e->layout->steps[f->loop - 1] : NULL; }
+static const gn_kernel_step *attention_loop(const emit *e, const attention_form *f) {
+    return f->loop ? &e->layout->steps[f->loop - 1] : NULL;
+}
 
 /* The strides of a collapsed view of (…,T,S) along its last two axes; what is left of it is the view of (…). */
 static void split_scores(gn_view *v, const int64_t *sizes, int64_t *strides) {
@@ -5526,14 +6726,22 @@ static void split_scores(gn_view *v, const int64_t *sizes, int64_t *strides) {
 }
 
 /* One input of the loop on scores: a member, where it begins for one (b, h), and its element of query t and key j. */
-static void scores_load(emit *e, loop *l, const attention_form *f, uint32_t i, text *begin, text *value, text *members) {
+static void scores_load(emit *e, loop *l, const attention_form *f, uint32_t i, text *begin, text *value,
+                        text *members) {
     const gn_load *load = load_of(e, l, i);
     const char *type = types[load->dtype].name, *compute = types[load->dtype].compute;
     char name[16];
     int64_t strides[2];
     snprintf(l->names[load->reg], sizeof l->names[0], "x%u", i);
-    if (load->constant) { put(value, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type, (unsigned long long)f64_word(load->value)); return; }
-    if (load->base == f->scores) { snprintf(l->names[load->reg], sizeof l->names[0], "s"); return; }
+    if (load->constant) {
+        put(value, "    const %s x%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", compute, i, type,
+            (unsigned long long)f64_word(load->value));
+        return;
+    }
+    if (load->base == f->scores) {
+        snprintf(l->names[load->reg], sizeof l->names[0], "s");
+        return;
+    }
     snprintf(name, sizeof name, "a%u", i);
     emit_pointer(e, type, true, name, (param){ PARAM_NODE, load->base, load->view.offset });
     put(&e->types, " const %s *a%u;", type, i);
@@ -5543,23 +6751,32 @@ static void scores_load(emit *e, loop *l, const attention_form *f, uint32_t i, t
     put(begin, " a%u += ", i);
     put_offset(begin, &batch, "z", false);
     put(begin, ";");
-    put(value, "    const %s x%u = get(a%u[t * %lldll + j * %lldll]);\n", compute, i, i, (long long)strides[0], (long long)strides[1]);
+    put(value, "    const %s x%u = get(a%u[t * %lldll + j * %lldll]);\n", compute, i, i, (long long)strides[0],
+        (long long)strides[1]);
 }
 
-/* The type @_x of what is done to scores, and `x` of it in the body. An f16 that is too large to be stored is infinite here too. */
+/* The type @_x of what is done to scores, and `x` of it in the body. An f16 that is too large to be stored is infinite
+   here too. */
 static void put_scores(emit *e, const attention_form *f, text *label) {
     loop *l = (loop *)alloc_zero(sizeof *l);
     text begin = { 0 }, value = { 0 }, members = { 0 }, body = e->body;
-    if (!l) { e->failed = true; return; }
+    if (!l) {
+        e->failed = true;
+        return;
+    }
     l->step = attention_loop(e, f);
     l->label[0] = 0;
     put(&e->types, "struct @_x { enum { LOOP = 1 };");
     for (uint32_t i = 0; i < l->step->n_loads; i++) scores_load(e, l, f, i, &begin, &value, &members);
-    e->body = (text){ 0 };                                   /* instructions are written into the body */
+    e->body = (text){ 0 }; /* instructions are written into the body */
     for (uint32_t i = 0; i < l->step->n_instrs; i++) loop_instr(e, l, i);
     const char *c = types[f->q.dtype].compute, *out = l->names[l->step->out];
-    put(&e->types, "\n  M void begin(i64 z) {%s }\n  M %s value(%s s, i64 t, i64 j) const {\n%s%s", begin.s ? begin.s : "", c, c, value.s ? value.s : "", e->body.s ? e->body.s : "");
-    if (view_of(e, l->step->node)->dtype == GN_F16) put(&e->types, "    return %s >= 65520.f ? gn_f32(0x7f800000u) : %s <= -65520.f ? gn_f32(0xff800000u) : %s; } };\n", out, out, out);
+    put(&e->types, "\n  M void begin(i64 z) {%s }\n  M %s value(%s s, i64 t, i64 j) const {\n%s%s",
+        begin.s ? begin.s : "", c, c, value.s ? value.s : "", e->body.s ? e->body.s : "");
+    if (view_of(e, l->step->node)->dtype == GN_F16)
+        put(&e->types,
+            "    return %s >= 65520.f ? gn_f32(0x7f800000u) : %s <= -65520.f ? gn_f32(0xff800000u) : %s; } };\n", out,
+            out, out);
     else put(&e->types, "    return %s; } };\n", out);
     text_free(&e->body);
     e->body = body;
@@ -5576,19 +6793,35 @@ static void put_scores(emit *e, const attention_form *f, text *label) {
 static void put_loop_of_scores(emit *e, const attention_form *f, text *label) {
     if (f->written) put(label, "_written");
     if (f->loop) put_scores(e, f, label);
-    else { put(&e->types, "typedef no_loop @_x;\n"); put(&e->body, "  const @_x x = no_loop();\n"); }
+    else {
+        put(&e->types, "typedef no_loop @_x;\n");
+        put(&e->body, "  const @_x x = no_loop();\n");
+    }
 }
 
 static void put_attention_type(text *t, const attention_form *f, const char *loop_type) {
     gn_dtype d = f->q.dtype;
-    static const char *const names[4][4] = { { "QB", "QH", "QT", "QD" }, { "KB", "KH", "KS", "KD" }, { "VB", "VH", "VS", "VE" }, { "MB", "MH", "MQ", "MS" } };
+    static const char *const names[4][4] = {
+        { "QB", "QH", "QT", "QD" }, { "KB", "KH", "KS", "KD" }, { "VB", "VH", "VS", "VE" }, { "MB", "MH", "MQ", "MS" }
+    };
     const gn_view *views[4] = { &f->q, &f->k, &f->v, &f->mask };
-    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; typedef %s X; static const i64 H = %lldll, G = %lldll, TQ = %lldll, S = %lldll, SPAN = %lldll;\n", types[d].name, types[d].compute,
-        types[f->mask_type].name, types[f->length_type].name, loop_type, (long long)f->dims[1], (long long)f->k.dims[1], (long long)f->dims[2], (long long)f->dims[3], (long long)f->span);
-    put(t, "  enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, PARTS = %lld, VK = %lld };\n", (long long)f->q.dims[3], (long long)f->v.dims[3],
-        !f->masked ? 0 : f->mask_type == GN_BOOL ? 1 : 2, f->length, f->causal, f->written, (long long)f->parts, (long long)f->vector);
+    put(t,
+        "struct @_p { typedef %s T; typedef %s C; typedef %s MT; typedef %s L; typedef %s X; static const i64 H = "
+        "%lldll, G = %lldll, TQ = %lldll, S = %lldll, SPAN = %lldll;\n",
+        types[d].name, types[d].compute, types[f->mask_type].name, types[f->length_type].name, loop_type,
+        (long long)f->dims[1], (long long)f->k.dims[1], (long long)f->dims[2], (long long)f->dims[3],
+        (long long)f->span);
+    put(t,
+        "  enum { DK = %lld, E = %lld, MASK = %d, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, PARTS = %lld, VK = %lld };\n",
+        (long long)f->q.dims[3], (long long)f->v.dims[3],
+        !f->masked                ? 0
+        : f->mask_type == GN_BOOL ? 1
+                                  : 2,
+        f->length, f->causal, f->written, (long long)f->parts, (long long)f->vector);
     for (int i = 0; i < 4; i++)
-        for (int l = 0; l < 4; l++) put(t, "%s%s = %lldll%s", l ? ", " : "  static const i64 ", names[i][l], (long long)views[i]->strides[l], l == 3 ? ";\n" : "");
+        for (int l = 0; l < 4; l++)
+            put(t, "%s%s = %lldll%s", l ? ", " : "  static const i64 ", names[i][l], (long long)views[i]->strides[l],
+                l == 3 ? ";\n" : "");
     put(t, "  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(f->scale));
 }
 
@@ -5605,7 +6838,9 @@ static void emit_attention_join(emit *e, uint32_t node, const attention_form *f)
 
 /* A view of a node's memory, which need not be the node's own view, or of its dense copy. */
 static void emit_view_of(emit *e, uint32_t node, const gn_view *v, bool moved, bool constant, const char *name) {
-    emit_pointer(e, types[v->dtype].name, constant, name, moved ? (param){ PARAM_PLAN, REGION_ROWS, v->offset } : (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
+    emit_pointer(e, types[v->dtype].name, constant, name,
+                 moved ? (param){ PARAM_PLAN, REGION_ROWS, v->offset }
+                       : (param){ PARAM_NODE, e->layout->lay[node].base, v->offset });
 }
 
 /* Makes the copies that the form says, and shows them instead. */
@@ -5615,7 +6850,8 @@ static void attention_move(emit *e, attention_form *f) {
     for (int i = 0; i < 3; i++) {
         if (!f->moved[i]) continue;
         gn_view to = gn_view_dense(f->q.dtype, 4, views[i]->dims);
-        emit_copy_views(e, "moved", to, (param){ PARAM_PLAN, REGION_ROWS, (int64_t)at }, *views[i], (param){ PARAM_NODE, e->layout->lay[f->in[i]].base, views[i]->offset });
+        emit_copy_views(e, "moved", to, (param){ PARAM_PLAN, REGION_ROWS, (int64_t)at }, *views[i],
+                        (param){ PARAM_NODE, e->layout->lay[f->in[i]].base, views[i]->offset });
         to.offset = (int64_t)at;
         *views[i] = to;
         at = gn_size_align(gn_size_add(at, gn_size_mul((size_t)gn_view_count(&to), types[to.dtype].bytes)), 256);
@@ -5626,8 +6862,10 @@ static void attention_move(emit *e, attention_form *f) {
 
 /* For sm_90a only. */
 static const char warpgroup_attention_text[] =
-    "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for flash_attention, score(s, q, k), value(o, p, v)\n"
-    "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
+    "// Attention: 128 queries of one (b, h) to a block, 128 keys at a time, head 64 or 128, scale above 0. P as for "
+    "flash_attention, score(s, q, k), value(o, p, v)\n"
+    "D u32 any_of_both(u32 x) { u32 r; asm volatile(\"{.reg .pred p, q; setp.ne.u32 p, %1, 0; "
+    "bar.red.or.pred q, 1, 256, p; selp.u32 %0, 1, 0, q;}\" : \"=r\"(r) : \"r\"(x) : \"memory\"); return r; }\n"
     "// As flash_finite, for 128 keys and both groups, which come here together.\n"
     "template <class P> M void flash_clean(unsigned char *v, int key, const int *bound, float *o) {\n"
     "  const typename P::T tag = {};\n"
@@ -5640,7 +6878,8 @@ static const char warpgroup_attention_text[] =
     "  }\n"
     "  if (!any_of_both(bad)) return;\n"
     "  for (int k = 0; k < 128; k++) UNROLL for (int n = 0; n < P::DK / 8; n++)\n"
-    "    add_not_finite(words[((n >> 3) * 16384 + k * 128 + (((n & 7) ^ (k & 7)) << 4)) / 4 + (threadIdx.x & 3)], key + k, bound, o + n * 4, tag);\n"
+    "    add_not_finite(words[((n >> 3) * 16384 + k * 128 + (((n & 7) ^ (k & 7)) << 4)) / 4 + (threadIdx.x & 3)], key "
+    "+ k, bound, o + n * 4, tag);\n"
     "  group_sync<256>(1);\n"
     "  for (int i = threadIdx.x; i < P::DK * 64; i += 256) clear_not_finite(words + i, tag);\n"
     "  asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");\n"
@@ -5649,7 +6888,8 @@ static const char warpgroup_attention_text[] =
     "template <class P> M void flash_scores(float *s, u32 q, u32 k) {\n"
     "  UNROLL for (int i = 0; i < 64; i++) s[i] = 0.f;\n"
     "  wgmma_fence();\n"
-    "  UNROLL for (int d = 0; d < P::DK / 16; d++) P::score(s, panel(q + (d >> 2) * 16384, 16384) + (d & 3) * 2, panel(k + (d >> 2) * 16384, 16384) + (d & 3) * 2);\n"
+    "  UNROLL for (int d = 0; d < P::DK / 16; d++) P::score(s, panel(q + (d >> 2) * 16384, 16384) + (d & 3) * 2, "
+    "panel(k + (d >> 2) * 16384, 16384) + (d & 3) * 2);\n"
     "  wgmma_commit();\n"
     "}\n"
     "template <class P> M void flash_values(float *o, const u32 *p, u32 v) {\n"
@@ -5658,15 +6898,20 @@ static const char warpgroup_attention_text[] =
     "  wgmma_commit();\n"
     "}\n"
     "// Scores to weights; keep: what earlier sums are worth now; at: the first of the two queries\n"
-    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, int key, const int *bound, const typename P::X &x, int at) {\n"
+    "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, "
+    "int key, const int *bound, const typename P::X &x, int at) {\n"
     "  const float least = gn_f32(0xff800000u);\n"
     "  float now[2] = { least, least };\n"
     "  if (P::X::LOOP) {\n"
-    "    const int row[2] = { at < P::TQ ? at : (int)P::TQ - 1, at + 8 < P::TQ ? at + 8 : (int)P::TQ - 1 }, j = key + (int)(threadIdx.x & 3) * 2;\n"
-    "    if (edge) { UNROLL for (int i = 0; i < 64; i++) { const int k = j + (i >> 2) * 8 + (i & 1); s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], k < P::S ? k : (int)P::S - 1); } }\n"
-    "    else UNROLL for (int i = 0; i < 64; i++) s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], j + (i >> 2) * 8 + (i & 1));\n"
+    "    const int row[2] = { at < P::TQ ? at : (int)P::TQ - 1, at + 8 < P::TQ ? at + 8 : (int)P::TQ - 1 }, j = "
+    "key + (int)(threadIdx.x & 3) * 2;\n"
+    "    if (edge) { UNROLL for (int i = 0; i < 64; i++) { const int k = j + (i >> 2) * 8 + (i & 1); "
+    "s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], k < P::S ? k : (int)P::S - 1); } }\n"
+    "    else UNROLL for (int i = 0; i < 64; i++) s[i] = x.value(s[i] * (float)P::scale(), row[i >> 1 & 1], "
+    "j + (i >> 2) * 8 + (i & 1));\n"
     "  }\n"
-    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > bound[i >> 1 & 1]) s[i] = least;\n"
+    "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > "
+    "bound[i >> 1 & 1]) s[i] = least;\n"
     "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
     "  UNROLL for (int h = 0; h < 2; h++) {\n"
     "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
@@ -5677,35 +6922,44 @@ static const char warpgroup_attention_text[] =
     "    if (now[h] == least) now[h] = 0.f;\n"
     "    sum[h] *= keep[h];\n"
     "  }\n"
-    "  UNROLL for (int i = 0; i < 64; i++) { s[i] = exp2_near(fmaf(s[i], scale, -now[i >> 1 & 1])); sum[i >> 1 & 1] += s[i]; }\n"
+    "  UNROLL for (int i = 0; i < 64; i++) { s[i] = exp2_near(fmaf(s[i], scale, -now[i >> 1 & 1])); "
+    "sum[i >> 1 & 1] += s[i]; }\n"
     "}\n"
     "template <class P> M void flash_pack(u32 *p, const float *s) {\n"
     "  const typename P::T tag = {};\n"
     "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
     "}\n"
-    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, int h, int b, int steps) {\n"
+    "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, "
+    "int h, int b, int steps) {\n"
     "  enum { TILE = P::DK * 256 };\n"
     "  const int g = h / (int)(P::H / P::G);\n"
     "  bar_expect(bars, TILE);\n"
-    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, P::QB ? b : 0, bars);\n"
+    "  UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(base + d * 16384, q, d * 64, first, P::QH ? h : 0, "
+    "P::QB ? b : 0, bars);\n"
     "  for (int step = 0; step < steps; step++) {\n"
-    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
+    "    const u32 s = step & 1, to = base + TILE + s * (2 * TILE), kf = bars + 8 + s * 8, vf = kf + 16, ke = kf + 32, "
+    "ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, P::KB ? b : 0, kf);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, "
+    "P::KB ? b : 0, kf);\n"
     "    bar_wait(ve, parity);\n"
     "    bar_expect(vf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, P::VH ? g : 0, P::VB ? b : 0, vf);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, "
+    "P::VH ? g : 0, P::VB ? b : 0, vf);\n"
     "  }\n"
     "}\n"
-    "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
+    "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 "
+    "base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
     "  enum { TILE = P::DK * 256 };\n"
     "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
-    "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = gn_f32(0xff800000u);\n"
+    "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = "
+    "gn_f32(0xff800000u);\n"
     "  const typename P::T tag = {};\n"
     "  const u32 q = base + wg * 8192;\n"
     "  // the last key that rows at and at + 8 see; tiles from `whole` on have keys that some query does not see\n"
-    "  const int last = (int)(n - P::TQ), bound[2] = { P::CAUSAL && last + at < n - 1 ? last + at : (int)n - 1, P::CAUSAL && last + at + 8 < n - 1 ? last + at + 8 : (int)n - 1 };\n"
+    "  const int last = (int)(n - P::TQ), bound[2] = { P::CAUSAL && last + at < n - 1 ? last + at : (int)n - 1, "
+    "P::CAUSAL && last + at + 8 < n - 1 ? last + at + 8 : (int)n - 1 };\n"
     "  const int whole = P::CAUSAL && last + first + 1 < seen ? (last + first + 1) / 128 : (int)(seen / 128);\n"
     "  float s[64], o[P::DK / 2], top[2] = { least, least }, sum[2] = { 0.f, 0.f }, keep[2];\n"
     "  u32 p[32];\n"
@@ -5721,12 +6975,14 @@ static const char warpgroup_attention_text[] =
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
-    "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are computed while weights are made of the scores\n"
+    "  for (int step = 0; step + 1 < steps; step++) {                         // the next scores and these values are "
+    "computed while weights are made of the scores\n"
     "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
     "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
     "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
     "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
-    "    group_turn(2 + wg);                                                  // one group's products run while the other makes weights\n"
+    "    group_turn(2 + wg);                                                  // one group's products run while the "
+    "other makes weights\n"
     "    flash_scores<P>(s, q, base + TILE + next * (2 * TILE));\n"
     "    flash_values<P>(o, p, sv);\n"
     "    group_pass(3 - wg);\n"
@@ -5737,7 +6993,8 @@ static const char warpgroup_attention_text[] =
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
-    "    if (P::DK < 128 || __any_sync(0xffffffffu, keep[0] != 1.f || keep[1] != 1.f)) UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
+    "    if (P::DK < 128 || __any_sync(0xffffffffu, keep[0] != 1.f || keep[1] != 1.f)) UNROLL for (int i = 0; "
+    "i < P::DK / 2; i++) o[i] *= keep[i >> 1 & 1];\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (steps > 0) {\n"
@@ -5755,21 +7012,26 @@ static const char warpgroup_attention_text[] =
     "    const float other = sum[e] == 0.f ? gn_f32(P::WRITTEN ? 0x7fc00000u : 0u) : 1.f / sum[e];\n"
     "    if (at + e * 8 >= P::TQ) continue;\n"
     "    typename P::T *row = out + ((i64)blockIdx.y * P::TQ + at + e * 8) * P::DK + (l & 3) * 2;\n"
-    "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, o[d * 4 + e * 2 + 1] * other, tag);\n"
+    "    UNROLL for (int d = 0; d < P::DK / 8; d++) *(u32 *)(row + d * 8) = pair(o[d * 4 + e * 2] * other, "
+    "o[d * 4 + e * 2 + 1] * other, tag);\n"
     "  }\n"
     "}\n"
-    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L *length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
+    "template <class P> M void wgmma_attention(const tmap *q, const tmap *k, const tmap *v, const typename P::L "
+    "*length, typename P::X x, typename P::T *out, u32 *err, u32 node) {\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
-    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; K, V empty\n"
+    "  __shared__ __align__(8) u64 barriers[9];                               // Q; K, V filled, each of two stages; "
+    "K, V empty\n"
     "  const u32 start = shared_address(panels), base = (start + 1023u) & ~1023u, bars = shared_address(barriers);\n"
     "  const int first = (int)((P::TQ + 127) / 128 - 1 - blockIdx.x) * 128;\n"
     "  i64 n = P::S;\n"
     "  if (P::LENGTH) {\n"
     "    n = get(*length);\n"
-    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); return; }\n"
+    "    if (n < (P::CAUSAL ? P::TQ : 0) || n > P::S) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, n, P::S); "
+    "return; }\n"
     "  }\n"
     "  i64 seen = n;\n"
-    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
+    "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; "
+    "if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
     "  const int steps = (int)((seen + 127) / 128);\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
@@ -5778,14 +7040,14 @@ static const char warpgroup_attention_text[] =
     "  __syncthreads();\n"
     "  if (threadIdx.x >= 256) {\n"
     "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
-    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y / P::H), steps);\n"
+    "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y "
+    "/ P::H), steps);\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
     "    x.begin(blockIdx.y);\n"
     "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, steps);\n"
     "  }\n"
-    "}\n"
-;
+    "}\n";
 
 static void emit_attention_groups(emit *e, uint32_t node, const attention_form *f) {
     static const char *const names[3] = { "q", "k", "v" };
@@ -5797,10 +7059,21 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     put_wgmma(&e->types, "@_value", d, f->q.dtype, true, false, true);
     put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, "@_x");
-    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
+    put(&e->types, "struct @_q : @_p { static M void score(float *s, u64 a, u64 b) { @_score(s, a, b); } static M void "
+                   "value(float *o, const u32 *a, u64 b) { @_value(o, a, b); } };\n");
     for (int i = 0; i < 3; i++) {
-        emit_map(e, names[i], f->q.dtype, &(panels){ .moved = f->moved[i], .node = f->moved[i] ? UINT32_MAX : e->layout->lay[f->in[i]].base, .offset = views[i]->offset, .inner = d, .outer = views[i]->dims[2], .stride = views[i]->strides[2], .box_inner = 64, .box_outer = 128,
-                 .batch = { .rank = 2, .dims = { views[i]->dims[0], views[i]->dims[1] }, .strides = { views[i]->strides[0], views[i]->strides[1] } } });
+        emit_map(e, names[i], f->q.dtype,
+                 &(panels){ .moved = f->moved[i],
+                            .node = f->moved[i] ? UINT32_MAX : e->layout->lay[f->in[i]].base,
+                            .offset = views[i]->offset,
+                            .inner = d,
+                            .outer = views[i]->dims[2],
+                            .stride = views[i]->strides[2],
+                            .box_inner = 64,
+                            .box_outer = 128,
+                            .batch = { .rank = 2,
+                                       .dims = { views[i]->dims[0], views[i]->dims[1] },
+                                       .strides = { views[i]->strides[0], views[i]->strides[1] } } });
     }
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
     emit_node(e, node, types[f->q.dtype].name, false, "o");
@@ -5808,11 +7081,13 @@ static void emit_attention_groups(emit *e, uint32_t node, const attention_form *
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || f->length;
     e->bounds = "__launch_bounds__(384, 1)";
-    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, x, o, err, node);\n", f->length ? "length" : "(const @_p::L *)0");
+    put(&e->body, "  wgmma_attention<@_q>(&q, &k, &v, %s, x, o, err, node);\n",
+        f->length ? "length" : "(const @_p::L *)0");
     snprintf(name, sizeof name, "wgmma_attention_%s_%d%s", gn_dtype_name(f->q.dtype), d, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384, (uint32_t)(5 * 256 * d + 1024));
+    emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 128), (uint64_t)(f->dims[0] * f->dims[1]), 384,
+                       (uint32_t)(5 * 256 * d + 1024));
 }
 
 /* `node`: whose memory takes the result. */
@@ -5822,7 +7097,10 @@ static void emit_attention_form(emit *e, uint32_t node, attention_form *f) {
     text label = { 0 };
     if (f->empty && !f->length) return;
     attention_move(e, f);
-    if (f->groups) { emit_attention_groups(e, node, f); return; }
+    if (f->groups) {
+        emit_attention_groups(e, node, f);
+        return;
+    }
     if (!f->empty) put_loop_of_scores(e, f, &label);
     put_attention_type(&e->types, f, f->empty ? "no_loop" : "@_x");
     emit_view_of(e, f->in[0], &f->q, f->moved[0], true, "q");
@@ -5830,20 +7108,33 @@ static void emit_attention_form(emit *e, uint32_t node, attention_form *f) {
     emit_view_of(e, f->in[2], &f->v, f->moved[2], true, "v");
     if (f->masked) emit_node(e, f->mask_node, types[f->mask_type].name, true, "mask");
     if (f->length) emit_node(e, f->length_node, types[f->length_type].name, true, "length");
-    if (f->parts > 1) emit_pointer(e, types[f->q.dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (f->parts > 1)
+        emit_pointer(e, types[f->q.dtype].compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, type, false, "o");
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || f->length;
-    if (f->empty) put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > @_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
+    if (f->empty)
+        put(&e->body, "  const i64 n = *length;\n  if (threadIdx.x == 0 && (n < (@_p::CAUSAL ? @_p::TQ : 0) || n > "
+                      "@_p::S)) fault(err, OUT_OF_RANGE, node, n, @_p::S);\n");
     else if (f->tiled) put(&e->body, "  tiled_attention<@_p>(q, k, v, x, o);\n");
     else if (f->flash) put(&e->body, "  flash_attention<@_p>(q, k, v, %s, x, o, err, node);\n", length);
-    else put(&e->body, "  attention<@_p>(q, k, v, %s, %s, x, o, %s, err, node);\n", f->masked ? "mask" : "(const @_p::MT *)0", length, f->parts > 1 ? "parts" : "0");
-    snprintf(name, sizeof name, "%sattention_%s%s%s", f->flash ? "flash_" : f->tiled ? "tiled_" : "", gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
+    else
+        put(&e->body, "  attention<@_p>(q, k, v, %s, %s, x, o, %s, err, node);\n",
+            f->masked ? "mask" : "(const @_p::MT *)0", length, f->parts > 1 ? "parts" : "0");
+    snprintf(name, sizeof name, "%sattention_%s%s%s",
+             f->flash   ? "flash_"
+             : f->tiled ? "tiled_"
+                        : "",
+             gn_dtype_name(f->q.dtype), f->empty ? "_of_none" : "", label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
-    if (f->flash) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 128, (uint32_t)(5 * 64 * f->q.dims[3] * 2));
-    else if (f->tiled) emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 256, tiled_bytes(f));
+    if (f->flash)
+        emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 128,
+                           (uint32_t)(5 * 64 * f->q.dims[3] * 2));
+    else if (f->tiled)
+        emit_launch_shared(e, name, (uint64_t)blocks_for(f->dims[2], 64), (uint64_t)(f->dims[0] * f->dims[1]), 256,
+                           tiled_bytes(f));
     else emit_launch(e, name, (uint64_t)(f->empty ? 1 : f->queries), (uint64_t)f->parts, 128);
     if (f->parts > 1) emit_attention_join(e, node, f);
 }
@@ -5883,15 +7174,25 @@ static void emit_kv_append(emit *e, uint32_t node) {
     emit_node(e, node, type, false, "o");
     if (in_place) emit_saved(e, node, type, "saved", "flag");
     emit_faults(e, node);
-    put(&e->body, "  const i64 at = *pos;\n  if (at < 0 || at > %lldll) { if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); return; }\n", (long long)(S - T), (long long)(S - T + 1));
+    put(&e->body,
+        "  const i64 at = *pos;\n  if (at < 0 || at > %lldll) { if (blockIdx.x == 0 && threadIdx.x == 0) fault(err, "
+        "OUT_OF_RANGE, node, at, %lldll); return; }\n",
+        (long long)(S - T), (long long)(S - T + 1));
     if (in_place) put(&e->body, "  if (*err) return;\n  if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n");
-    put(&e->body, "  o += at * %lldll;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n    const i64 to = ", (long long)out.strides[2], (long long)n);
+    put(&e->body,
+        "  o += at * %lldll;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * "
+        "256) {\n    const i64 to = ",
+        (long long)out.strides[2], (long long)n);
     put_offset(&e->body, &co, "i", false);
     put(&e->body, ";\n    %so[to] = rows[", in_place ? "saved[i] = o[to];\n    " : "");
     put_offset(&e->body, &cr, "i", false);
     put(&e->body, "];\n  }\n");
     int64_t blocks = blocks_for(n, 256);
-    emit_launch(e, in_place ? "kv_append_in_place" : "kv_append", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks < 1 ? 1 : blocks), 1, 256);
+    emit_launch(e, in_place ? "kv_append_in_place" : "kv_append",
+                (uint64_t)(blocks > 1 << 16 ? 1 << 16
+                           : blocks < 1     ? 1
+                                            : blocks),
+                1, 256);
 }
 
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
@@ -5908,7 +7209,10 @@ static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     emit_node(e, z, types[view_of(e, z)->dtype].name, true, name[0]);
     emit_node(e, node, type, false, name[1]);
     emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
-    put(&e->body, "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) o%u[(i64)*pos%u * %lldll + ", ERROR_WORDS + e->append_flags[at], (long long)gn_view_count(&part), i, i, (long long)out.strides[2]);
+    put(&e->body,
+        "  if (err[%u]) for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) "
+        "o%u[(i64)*pos%u * %lldll + ",
+        ERROR_WORDS + e->append_flags[at], (long long)gn_view_count(&part), i, i, (long long)out.strides[2]);
     put_offset(&e->body, &co, "i", false);
     put(&e->body, "] = saved%u[i];\n", i);
 }
@@ -5921,8 +7225,8 @@ static bool undoes_twice(const emit *e, uint32_t at, uint32_t n) {
     return false;
 }
 
-/* Puts back what appends in place have overwritten, when the run has failed after them: the latest first, one after another where they
-   may meet. */
+/* Puts back what appends in place have overwritten, when the run has failed after them: the latest first, one after
+   another where they may meet. */
 enum { UNDOS_A_KERNEL = 26 };
 
 static void emit_undo(emit *e) {
@@ -5947,7 +7251,8 @@ static void emit_commit(emit *e, param to, param from, size_t bytes) {
     emit_pointer(e, "uint4", true, "from", from);
     emit_number(e, "u64", "n", PARAM_LONG, (int64_t)((bytes + 15) / 16));
     emit_errors(e);
-    put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x * 256) to[i] = from[i];\n");
+    put(&e->body, "  if (*err) return;\n  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < n; i += (u64)gridDim.x "
+                  "* 256) to[i] = from[i];\n");
     int64_t blocks = blocks_for((int64_t)(bytes + 15) / 16, 256);
     emit_launch(e, "commit", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
 }
@@ -5962,7 +7267,8 @@ static const char one_text[] =
     "D void cluster_arrive() { asm volatile(\"barrier.cluster.arrive.release;\" ::: \"memory\"); }\n"
     "D void cluster_wait() { asm volatile(\"barrier.cluster.wait.acquire;\" ::: \"memory\"); }\n"
     "// into the same place of the shared memory of the cluster's first block\n"
-    "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
+    "D void put_first(float *p, float v) { asm volatile(\"{.reg .u32 r; mapa.shared::cluster.u32 r, %0, 0; "
+    "st.shared::cluster.f32 [r], %1;}\" :: \"r\"(shared_address(p)), \"f\"(v) : \"memory\"); }\n"
     "#else\n"
     "D void cluster_arrive() {}\n"
     "D void cluster_wait() {}\n"
@@ -5974,7 +7280,8 @@ static const char one_text[] =
     "#if defined(GN_HOST) || __CUDA_ARCH__ < 800\n"
     "  w = *(const uint4 *)p;\n"
     "#else\n"
-    "  asm volatile(\"ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\" : \"=r\"(w.x), \"=r\"(w.y), \"=r\"(w.z), \"=r\"(w.w) : \"l\"(p));\n"
+    "  asm volatile(\"ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\" : \"=r\"(w.x), \"=r\"(w.y), "
+    "\"=r\"(w.z), \"=r\"(w.w) : \"l\"(p));\n"
     "#endif\n"
     "  return w;\n"
     "}\n"
@@ -5982,22 +7289,27 @@ static const char one_text[] =
     "template <class P> M void vector_norm(const typename P::T *a, float (*x)[P::V], float *mean, float *scale) {\n"
     "  enum { V = P::V, CH = (P::k + 32 * V - 1) / (32 * V) };\n"
     "  const int lane = threadIdx.x & 31;\n"
-    "  enum { G = P::k / V > 32 ? 8 : 1 };                               // the lanes of such a row, as wherever else it is normed\n"
+    "  enum { G = P::k / V > 32 ? 8 : 1 };                               // the lanes of such a row, "
+    "as wherever else it is normed\n"
     "  sum_of<float> some[G], squares[G];\n"
     "  UNROLL for (int g = 0; g < G; g++) { some[g].init(); squares[g].init(); }\n"
     "  UNROLL for (int c = 0; c < CH; c++) {\n"
     "    typename P::T raw_[V];\n"
     "    UNROLL for (int v = 0; v < V; v++) x[c][v] = 0.f;\n"
-    "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; v++) { x[c][v] = get(raw_[v]); some[c % G].take(x[c][v], 0); } }\n"
+    "    if ((c * 32 + lane) * V < P::k) { vload<V>(raw_, a + (c * 32 + lane) * V); UNROLL for (int v = 0; v < V; "
+    "v++) { x[c][v] = get(raw_[v]); some[c % G].take(x[c][v], 0); } }\n"
     "  }\n"
     "  if (!P::NORM) return;\n"
-    "  if (sizeof(typename P::T) == 2) {                                 // sums of differences from one element, both at once\n"
+    "  if (sizeof(typename P::T) == 2) {                                 // sums of differences from one element, "
+    "both at once\n"
     "    const float one = get(a[0]);\n"
     "    float d1[4] = { 0.f, 0.f, 0.f, 0.f }, d2[4] = { 0.f, 0.f, 0.f, 0.f };\n"
     "    UNROLL for (int c = 0; c < CH; c++)\n"
-    "      if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - one; d1[v & 3] += d; d2[v & 3] = gn_fma(d, d, d2[v & 3]); }\n"
+    "      if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - one; "
+    "d1[v & 3] += d; d2[v & 3] = gn_fma(d, d, d2[v & 3]); }\n"
     "    float s1 = (d1[0] + d1[1]) + (d1[2] + d1[3]), s2 = (d2[0] + d2[1]) + (d2[2] + d2[3]);\n"
-    "    UNROLL for (int l = 16; l > 0; l /= 2) { const float t = exchange(s1, l), u = exchange(s2, l); s1 += t; s2 += u; }\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) { const float t = exchange(s1, l), u = exchange(s2, l); s1 += t; "
+    "s2 += u; }\n"
     "    s1 *= 1.f / (float)P::k;\n"
     "    s2 = s2 * (1.f / (float)P::k) - s1 * s1;\n"
     "    *mean = one + s1;\n"
@@ -6016,14 +7328,16 @@ static const char one_text[] =
     "  if (P::HAS_SHIFT) y = y + shift;\n"
     "  return y;\n"
     "}\n"
-    "D best_of<float, false> fresh(const best_of<float, false> *p) {     // past the L1, which may hold what stood there before\n"
+    "D best_of<float, false> fresh(const best_of<float, false> *p) {     // past the L1, "
+    "which may hold what stood there before\n"
     "  best_of<float, false> b;\n"
     "  b.v = *(const volatile float *)&p->v;\n"
     "  b.at = *(const volatile i64 *)&p->at;\n"
     "  return b;\n"
     "}\n"
     "// The best of the block's values, then of all blocks'. All threads come here; done: 0 before the kernel.\n"
-    "template <class P> M void vector_best(best_of<float, false> b, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "template <class P> M void vector_best(best_of<float, false> b, best_of<float, false> *parts, u32 *done, i64 *out) "
+    "{\n"
     "  __shared__ u32 before;\n"
     "  const u32 n = gridDim.x / P::S;\n"
     "  b = together<256>(b);\n"
@@ -6033,20 +7347,26 @@ static const char one_text[] =
     "    before = atomicAdd(done, 1u);\n"
     "  }\n"
     "  __syncthreads();\n"
-    "  if (before + 1 < n) return;                                       // the last block of all joins the blocks' bests\n"
+    "  if (before + 1 < n) return;                                       // the last block of all joins the blocks' "
+    "bests\n"
     "  __threadfence();\n"
     "  b.init();\n"
     "  for (u32 i = threadIdx.x; i < n; i += 256) b.merge(fresh(parts + i));\n"
     "  b = together<256>(b);\n"
     "  if (threadIdx.x == 0) *out = b.at;\n"
     "}\n"
-    "// A row (k) by B (k,n) whose rows are contiguous: TX times V columns to a block, or to the S blocks of a cluster that share k between them.\n"
-    "// LANES sum k as for few rows. P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
-    "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "// A row (k) by B (k,n) whose rows are contiguous: TX times V columns to a block, or to the S blocks of a cluster "
+    "that share k between them.\n"
+    "// LANES sum k as for few rows. P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, "
+    "eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
+    "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename "
+    "P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX * P::S, G = P::LANES / ROWS, STEPS = (P::k + P::LANES - 1) / P::LANES * G, U = STEPS < 12 ? STEPS : 12 };\n"
+    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX * P::S, G = P::LANES / ROWS, STEPS = "
+    "(P::k + P::LANES - 1) / P::LANES * G, U = STEPS < 12 ? STEPS : 12 };\n"
     "  __shared__ float part[P::S * 8][32];\n"
-    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = blockIdx.x % P::S, place = (lane / TX * 8 + warp) * P::S + rank, end = P::k;\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = blockIdx.x % P::S, "
+    "place = (lane / TX * 8 + warp) * P::S + rank, end = P::k;\n"
     "  const int first = (int)(blockIdx.x / P::S) * COLUMNS, col = first + tx * V;\n"
     "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < P::n;\n"
     "  uint4 w[U];\n"
@@ -6073,17 +7393,21 @@ static const char one_text[] =
     "      await_previous();\n"
     "      if (P::NEXT == 2) let_next_start();\n"
     "    }\n"
-    "    UNROLL for (int i = 0; i < U; i++) { const int l = (s + i) / G * P::LANES + lane_k<P::LANES, V>(i % G * ROWS + place); xr[i] = l < end ? a[l] : T(); }\n"
+    "    UNROLL for (int i = 0; i < U; i++) { const int l = (s + i) / G * P::LANES + lane_k<P::LANES, "
+    "V>(i % G * ROWS + place); xr[i] = l < end ? a[l] : T(); }\n"
     "    if (s == 0 && mine) e.load(first + lane);\n"
-    "    if (s == 0 && P::NORM) { float all[(P::k + 32 * V - 1) / (32 * V)][V]; vector_norm<P>(a, all, &mean, &scale); }\n"
+    "    if (s == 0 && P::NORM) { float all[(P::k + 32 * V - 1) / (32 * V)][V]; vector_norm<P>(a, all, &mean, &scale); "
+    "}\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
     "      const float x = P::NORM ? vector_normed<P>(get(xr[i]), mean, scale, get(g[i]), get(h[i])) : get(xr[i]);\n"
     "      UNROLL for (int v = 0; v < V; v++) acc_[i % G][v] = gn_fma(x, part_of(w[i], v, tag), acc_[i % G][v]);\n"
     "    }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
-    "  UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < V; v++) acc_[g][v] += acc_[g + h][v];\n"
-    "  UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a column group keeps one column\n"
+    "  UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < V; "
+    "v++) acc_[g][v] += acc_[g + h][v];\n"
+    "  UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a "
+    "column group keeps one column\n"
     "    UNROLL for (int v = 0; v < half; v++) {\n"
     "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
     "      acc[v] = in + exchange(out, bit);\n"
@@ -6118,22 +7442,27 @@ static const char one_text[] =
     "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) {\n"
     "    const int l = ((c0 + c) * 32 + lane) * P::V;\n"
     "    w[r][c] = zeros();\n"
-    "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(b + (i64)(col + r < P::n ? col + r : P::n - 1) * P::BN + l);\n"
+    "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(b + (i64)(col + r < P::n ? col + r : P::n - 1) "
+    "* P::BN + l);\n"
     "  }\n"
     "}\n"
     "template <class P> struct vector_sums { enum { H = P::LANES / (32 * P::V) }; float v[P::R][H][P::V]; };\n"
     "template <class P> M void vector_columns_begin(vector_sums<P> &acc) {\n"
-    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int h = 0; h < vector_sums<P>::H; h++) UNROLL for (int v = 0; v < P::V; v++) acc.v[r][h][v] = 0.f;\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int h = 0; h < vector_sums<P>::H; h++) UNROLL for (int v = 0; "
+    "v < P::V; v++) acc.v[r][h][v] = 0.f;\n"
     "}\n"
-    "template <class P, int G> M void vector_columns_take(vector_sums<P> &acc, const uint4 (*w)[G], const float (*x)[P::V]) {\n"
+    "template <class P, int G> M void vector_columns_take(vector_sums<P> &acc, const uint4 (*w)[G], const float "
+    "(*x)[P::V]) {\n"
     "  const typename P::T tag = typename P::T();\n"
-    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; v++) {\n"
+    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; "
+    "v++) {\n"
     "    float &to = acc.v[r][c % vector_sums<P>::H][v];\n"
     "    to = gn_fma(x[c][v], part_of(w[r][c], v, tag), to);\n"
     "  }\n"
     "}\n"
     "// The sums of R columns, each to its lane.\n"
-    "template <class P, class E> M void vector_columns_end(vector_sums<P> &acc, int col, E &e, best_of<float, false> &best) {\n"
+    "template <class P, class E> M void vector_columns_end(vector_sums<P> &acc, int col, E &e, best_of<float, false> "
+    "&best) {\n"
     "  enum { H = vector_sums<P>::H };\n"
     "  const int lane = threadIdx.x & 31;\n"
     "  float y = 0.f;\n"
@@ -6145,7 +7474,8 @@ static const char one_text[] =
     "  if (lane >= P::R || col + lane >= P::n) return;\n"
     "  if (P::BEST) best.take(e.value(y), col + lane); else e.end(col + lane, y);\n"
     "}\n"
-    "template <class P, class E> M void vector_dot(const typename P::T *a, const typename P::T *b, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "template <class P, class E> M void vector_dot(const typename P::T *a, const typename P::T *b, const typename P::T "
+    "*gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, R = P::R, CH = (P::k + 32 * V - 1) / (32 * V), G = CH < 4 ? CH : 4 };\n"
     "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
@@ -6175,7 +7505,8 @@ static const char one_text[] =
     "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
     "    vector_norm<P>(a, x, &mean, &scale);\n"
     "    UNROLL for (int c = 0; c < G; c++)\n"
-    "      if (P::NORM && (c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) x[c][v] = vector_normed<P>(x[c][v], mean, scale, part_of(g[c], v, tag), part_of(h[c], v, tag));\n"
+    "      if (P::NORM && (c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; "
+    "v++) x[c][v] = vector_normed<P>(x[c][v], mean, scale, part_of(g[c], v, tag), part_of(h[c], v, tag));\n"
     "    while (col < P::n) {\n"
     "      const int at = col;\n"
     "      vector_columns_take<P, G>(acc, w, x);\n"
@@ -6209,17 +7540,25 @@ static const char one_text[] =
     "}\n"
     "template <class T> M float exp_for(float x) { return sizeof(T) == 2 ? exp_short(x) : expf(x); }\n"
     "// What a part's sums are worth beside the maximum of all parts\n"
-    "template <class P> M float share_of(float top, float sum, float all) { return P::WRITTEN ? top == all ? 1.f : exp_for<typename P::T>(top - all) : sum == 0.f ? 0.f : exp_for<typename P::T>(top - all); }\n"
-    "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by attention_join. The row that this\n"
-    "// step appends comes from rows_k and rows_v, whoever reads it; one block writes it into the cache, what stood there into saved_k and saved_v.\n"
-    "// P: T, L (position), N (length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB QH, KB KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
-    "template <class P> M void attention_one(const typename P::T *q, typename P::T *k, typename P::T *v, const typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
-    "                                        typename P::X x_, typename P::T *saved_k, typename P::T *saved_v, typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
+    "template <class P> M float share_of(float top, float sum, float all) { "
+    "return P::WRITTEN ? top == all ? 1.f : exp_for<typename P::T>(top - all) : sum == 0.f ? 0.f : "
+    "exp_for<typename P::T>(top - all); }\n"
+    "// One query of each head against a cache. PARTS blocks share a head's keys, as a cluster or joined by "
+    "attention_join. The row that this\n"
+    "// step appends comes from rows_k and rows_v, whoever reads it; "
+    "one block writes it into the cache, what stood there into saved_k and saved_v.\n"
+    "// P: T, L (position), N (length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB QH, KB "
+    "KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
+    "template <class P> M void attention_one(const typename P::T *q, typename P::T *k, typename P::T *v, const "
+    "typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
+    "                                        typename P::X x_, typename P::T *saved_k, typename P::T *saved_v, "
+    "typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
     "  typedef typename P::T T;\n"
     "  enum { V = P::V, D_ = P::DK, LANES = D_ / V, KEYS = 32 / LANES, STEP = 8 * KEYS, U = 4 };\n"
     "  __shared__ float part[8][D_ + 2], joined[P::PARTS][D_ + 2];\n"
     "  const float least = gn_f32(0xff800000u);\n"
-    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, sub = lane % LANES, key = warp * KEYS + lane / LANES, mine = (int)(blockIdx.x % P::PARTS);\n"
+    "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, sub = lane % LANES, key = warp * KEYS + lane / LANES, "
+    "mine = (int)(blockIdx.x % P::PARTS);\n"
     "  const i64 at = blockIdx.x / P::PARTS, h = at % P::H, b = at / P::H, g = h / (P::H / P::G);\n"
     "  if (P::NEXT == 0) let_next_start();\n"
     "  if (P::CLUSTER) cluster_arrive();\n"
@@ -6230,12 +7569,14 @@ static const char one_text[] =
     "  if (P::APPEND) at_said = get(*pos);\n"
     "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
     "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
-    "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : n;\n"
+    "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : "
+    "n;\n"
     "  x_.begin(at);\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
     "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), old_k = zeros(), old_v = zeros(), raw_;\n"
     "  const bool writes = P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES;\n"
-    "  if (writes) { old_k = *(const uint4 *)(kp + (i64)place * P::KS); old_v = *(const uint4 *)(vp + (i64)place * P::VS); }\n"
+    "  if (writes) { old_k = *(const uint4 *)(kp + (i64)place * P::KS); "
+    "old_v = *(const uint4 *)(vp + (i64)place * P::VS); }\n"
     "  const T tag = T();\n"
     "  float x[V], o[V], top = least, sum = 0.f;\n"
     "  UNROLL for (int i = 0; i < V; i++) o[i] = 0.f;\n"
@@ -6243,7 +7584,9 @@ static const char one_text[] =
     "    UNROLL for (int u = 0; u < U; u++) {\n"
     "      const int j = base + key + u * STEP;\n"
     "      kr[u] = vr[u] = zeros();\n"
-    "      if (j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + (P::SMALL ? (i64)(j * (int)P::KS) : j * P::KS)); vr[u] = *(const uint4 *)(vp + (P::SMALL ? (i64)(j * (int)P::VS) : j * P::VS)); }\n"
+    "      if (j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + (P::SMALL ? "
+    "(i64)(j * (int)P::KS) : j * P::KS)); vr[u] = *(const uint4 *)(vp + (P::SMALL ? (i64)(j * (int)P::VS) : "
+    "j * P::VS)); }\n"
     "    }\n"
     "    if (first) {\n"
     "      if (P::CLUSTER) cluster_wait();\n"
@@ -6251,7 +7594,8 @@ static const char one_text[] =
     "      await_previous();\n"
     "      if (P::NEXT == 2) let_next_start();\n"
     "      raw_ = *(const uint4 *)(q + b * P::QB + h * P::QH + sub * V);\n"
-    "      if (P::APPEND) { nk = *(const uint4 *)(rows_k + b * P::RKB + g * P::RKH + sub * V); nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V); }\n"
+    "      if (P::APPEND) { nk = *(const uint4 *)(rows_k + b * P::RKB + g * P::RKH + sub * V); "
+    "nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V); }\n"
     "      UNROLL for (int i = 0; i < V; i++) x[i] = part_of(raw_, i, tag) * (float)P::scale();\n"
     "    }\n"
     "    float s[U], now = top;\n"
@@ -6298,7 +7642,8 @@ static const char one_text[] =
     "  float all = least, num = 0.f, den = 0.f;\n"
     "  if (t < D_) {\n"
     "    UNROLL for (int w = 0; w < 8; w++) all = max_nan(all, part[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < 8; w++) { const float f = share_of<P>(part[w][D_], part[w][D_ + 1], all); num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < 8; w++) { const float f = share_of<P>(part[w][D_], part[w][D_ + 1], all); "
+    "num = gn_fma(f, part[w][t], num); den = gn_fma(f, part[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
     "  if (P::CLUSTER) {\n"
@@ -6309,7 +7654,8 @@ static const char one_text[] =
     "    if (mine || t >= D_) return;\n"
     "    all = least; num = den = 0.f;\n"
     "    UNROLL for (int w = 0; w < P::PARTS; w++) all = max_nan(all, joined[w][D_]);\n"
-    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = share_of<P>(joined[w][D_], joined[w][D_ + 1], all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
+    "    UNROLL for (int w = 0; w < P::PARTS; w++) { const float f = share_of<P>(joined[w][D_], joined[w][D_ + 1], "
+    "all); num = gn_fma(f, joined[w][t], num); den = gn_fma(f, joined[w][D_ + 1], den); }\n"
     "  }\n"
     "  if (t >= D_) return;\n"
     "  if (P::PARTS > 1 && !P::CLUSTER) {\n"
@@ -6317,8 +7663,7 @@ static const char one_text[] =
     "    to[2 + t] = num;\n"
     "    if (t == 0) { to[0] = all; to[1] = den; }\n"
     "  } else put(out[at * D_ + t], P::WRITTEN || den != 0.f ? num / den : 0.f);\n"
-    "}\n"
-;
+    "}\n";
 
 /* Nothing in the plan writes it. */
 static bool is_constant(const emit *e, uint32_t node) {
@@ -6331,11 +7676,18 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
     return gn_view_count(v) == n && gn_view_is_dense(v) && v->offset % align == 0;
 }
 
-/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has ended, 3 when it has read all. */
+/* When the next kernel may start: 0 at once, 1 when this one's weights are on their way, 2 when what it waits for has
+   ended, 3 when it has read all. */
 enum { NEXT_STARTS = 2 };
 
 /* How one row is multiplied. dot: the columns of B are contiguous. */
-typedef struct vector_form { product p; int64_t vector, stride; uint32_t splits, columns, side, grid, lanes; bool dot; } vector_form;   /* side: threads side by side, of 16 bytes each */
+/* side: threads side by side, of 16 bytes each */
+typedef struct vector_form {
+    product p;
+    int64_t vector, stride;
+    uint32_t splits, columns, side, grid, lanes;
+    bool dot;
+} vector_form;
 
 static bool vector_choose(const emit *e, uint32_t node, vector_form *form) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
@@ -6346,8 +7698,12 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *form) {
     form->vector = 16 / bytes;
     form->dot = form->p.bk == 1 && form->p.bn != 1;
     form->stride = form->dot ? form->p.bn : form->p.bk;
-    if (form->p.m != 1 || form->p.batches != 1 || form->p.n < 1 || form->p.n > 1 << 28 || form->p.k < form->vector || form->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16)) return false;
-    if (form->p.k % form->vector || form->stride % form->vector || base_offset(e, xb) % 16 || !is_dense_row(e, xa, form->p.k, 16) || (!form->dot && (form->p.bn != 1 || form->p.n % form->vector))) return false;
+    if (form->p.m != 1 || form->p.batches != 1 || form->p.n < 1 || form->p.n > 1 << 28 || form->p.k < form->vector ||
+        form->p.k > 65536 || (d != GN_F32 && d != GN_F16 && d != GN_BF16))
+        return false;
+    if (form->p.k % form->vector || form->stride % form->vector || base_offset(e, xb) % 16 ||
+        !is_dense_row(e, xa, form->p.k, 16) || (!form->dot && (form->p.bn != 1 || form->p.n % form->vector)))
+        return false;
     if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && form->p.n > 1) return false;
     int64_t blocks = emit_processors(e);
     row_lanes w = row_lanes_of(e, &form->p, bytes);
@@ -6364,22 +7720,59 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *form) {
 }
 
 /* How one query of each head is answered. */
-typedef struct one_form { attention_form a; int64_t parts; bool cluster; } one_form;
+typedef struct one_form {
+    attention_form a;
+    int64_t parts;
+    bool cluster;
+} one_form;
 
 static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     gn_dtype d = a->q.dtype;
     int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
     f->a = *a;
-    if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) || (dim != 32 && dim != 64 && dim != 128)) return false;
+    if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) ||
+        (dim != 32 && dim != 64 && dim != 128))
+        return false;
     if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
     if (a->k.dims[3] != dim || a->v.dims[3] != dim) return false;
     attention_moves(&f->a, false);
     if (a->written && (f->a.moved[0] || f->a.moved[1] || f->a.moved[2])) return false;
     f->cluster = emit_has_clusters(e);
     for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
-    if (!f->cluster && f->parts > 1) for (; f->parts < 32 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
+    if (!f->cluster && f->parts > 1)
+        for (; f->parts < 32 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
     f->cluster = f->cluster && f->parts > 1;
     return true;
+}
+
+/* What the loop behind a product reads beside it: members of @_e, and the text that loads them. */
+static void put_ending_loads(emit *e, loop *l, const gn_kernel_step *s, uint32_t node, text *t, text *members,
+                             text *loads) {
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *load = &e->layout->loads[s->load + i];
+        l->step = s;
+        if (load->constant) {
+            snprintf(l->names[load->reg], sizeof l->names[0], "c%u", i);
+            continue;
+        }
+        if (load->base == node) {
+            snprintf(l->names[load->reg], sizeof l->names[0], "y");
+            continue;
+        }
+        snprintf(l->names[load->reg], sizeof l->names[0], "x%u", i);
+        char name[16];
+        snprintf(name, sizeof name, "a%u", i);
+        emit_pointer(e, types[load->dtype].name, true, name, (param){ PARAM_NODE, load->base, load->view.offset });
+        put(t, "  const %s *a%u;\n", types[load->dtype].name, i);
+        put(members, "a%u, ", i);
+        put(loads, " x%u = get(a%u[", i, i);
+        put_offset(loads, &load->view, "i", is_small(&load->view));
+        put(loads, "]);");
+    }
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *load = &e->layout->loads[s->load + i];
+        if (!load->constant && load->base != node) put(t, "  %s x%u;\n", types[load->dtype].compute, i);
+    }
 }
 
 /* What becomes of one element: the struct @_e, from the product's bias and the loop that takes it in. */
@@ -6389,36 +7782,32 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
     const gn_view *product_view = view_of(e, node), *out = view_of(e, s ? s->node : node);
     loop *l = (loop *)alloc_zero(sizeof *l);
     text loads = { 0 };
-    if (!l) { e->failed = true; return; }
+    if (!l) {
+        e->failed = true;
+        return;
+    }
     put(t, "struct @_e {\n");
-    if (has_bias) { emit_node(e, input(e, node, 2), types[product_view->dtype].name, true, "bias"); put(t, "  const %s *bias;\n", types[product_view->dtype].name); put(members, "bias, "); }
-    if (!u->best) { emit_node(e, s ? s->node : node, types[out->dtype].name, false, "o"); put(t, "  %s *o;\n", types[out->dtype].name); put(members, "o, "); }
-    for (uint32_t i = 0; s && i < s->n_loads; i++) {
-        const gn_load *load = &e->layout->loads[s->load + i];
-        l->step = s;
-        if (load->constant) { snprintf(l->names[load->reg], sizeof l->names[0], "c%u", i); continue; }
-        if (load->base == node) { snprintf(l->names[load->reg], sizeof l->names[0], "y"); continue; }
-        snprintf(l->names[load->reg], sizeof l->names[0], "x%u", i);
-        char name[16];
-        snprintf(name, sizeof name, "a%u", i);
-        emit_pointer(e, types[load->dtype].name, true, name, (param){ PARAM_NODE, load->base, load->view.offset });
-        put(t, "  const %s *a%u;\n", types[load->dtype].name, i);
-        put(members, "a%u, ", i);
-        put(&loads, " x%u = get(a%u[", i, i);
-        put_offset(&loads, &load->view, "i", is_small(&load->view));
-        put(&loads, "]);");
+    if (has_bias) {
+        emit_node(e, input(e, node, 2), types[product_view->dtype].name, true, "bias");
+        put(t, "  const %s *bias;\n", types[product_view->dtype].name);
+        put(members, "bias, ");
     }
-    for (uint32_t i = 0; s && i < s->n_loads; i++) {
-        const gn_load *load = &e->layout->loads[s->load + i];
-        if (!load->constant && load->base != node) put(t, "  %s x%u;\n", types[load->dtype].compute, i);
+    if (!u->best) {
+        emit_node(e, s ? s->node : node, types[out->dtype].name, false, "o");
+        put(t, "  %s *o;\n", types[out->dtype].name);
+        put(members, "o, ");
     }
-    put(t, "  float b;\n  M void early(int i) { b = %s; }\n  M void load(int i) {%s }\n", has_bias ? "get(bias[i])" : "0.f", loads.s ? loads.s : "");
+    if (s) put_ending_loads(e, l, s, node, t, members, &loads);
+    put(t, "  float b;\n  M void early(int i) { b = %s; }\n  M void load(int i) {%s }\n",
+        has_bias ? "get(bias[i])" : "0.f", loads.s ? loads.s : "");
     put(t, "  M float value(float y) const { return cast_to<%s>::of(y + b); }\n", types[product_view->dtype].name);
     if (!u->best) {
         put(t, "  M void end(int i, float y) const {\n    y = y + b;\n");
         for (uint32_t i = 0; s && i < s->n_loads; i++) {
             const gn_load *load = &e->layout->loads[s->load + i];
-            if (load->constant) put(t, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[load->dtype].compute, i, types[load->dtype].name, (unsigned long long)f64_word(load->value));
+            if (load->constant)
+                put(t, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[load->dtype].compute, i,
+                    types[load->dtype].name, (unsigned long long)f64_word(load->value));
         }
         l->label[0] = 0;
         for (uint32_t i = 0; s && i < s->n_instrs; i++) loop_instr(e, l, i);
@@ -6435,10 +7824,15 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
 static void put_vector_type(emit *e, const fusion *u, const vector_form *form, uint32_t node, bool early) {
     int64_t attrs[2] = { 0, 0 };
     if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
-    put(&e->types, "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u };\n"
-                   "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
-        types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->p.n, (long long)form->vector, form->splits, form->side, form->columns, early, u->norm != 0, (attrs[1] & 1) != 0, (attrs[1] & 2) != 0,
-        u->best != 0, NEXT_STARTS, form->lanes, (long long)form->stride, (long long)form->stride, (unsigned long long)attrs[0]);
+    put(&e->types,
+        "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = "
+        "%d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u };\n"
+        "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); "
+        "}\n};\n",
+        types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->p.n,
+        (long long)form->vector, form->splits, form->side, form->columns, early, u->norm != 0, (attrs[1] & 1) != 0,
+        (attrs[1] & 2) != 0, u->best != 0, NEXT_STARTS, form->lanes, (long long)form->stride, (long long)form->stride,
+        (unsigned long long)attrs[0]);
 }
 
 static void emit_vector(emit *e, const fusion *u) {
@@ -6465,9 +7859,13 @@ static void emit_vector(emit *e, const fusion *u) {
         emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
         emit_node(e, e->layout->steps[u->best - 1].node, "i64", false, "best");
     }
-    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, b, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0, members.s ? members.s : "", form.dot ? "dot" : "times", flags & 1 ? "gain" : "0",
-        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
-    snprintf(name, sizeof name, "%svector_%s_%s%s", u->norm ? "norm_" : "", form.dot ? "dot" : "times", type, u->loop ? "_loop" : u->best ? "_argmax" : "");
+    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, b, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0,
+        members.s ? members.s : "", form.dot ? "dot" : "times", flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
+        u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+    snprintf(name, sizeof name, "%svector_%s_%s%s", u->norm ? "norm_" : "", form.dot ? "dot" : "times", type,
+             u->loop   ? "_loop"
+             : u->best ? "_argmax"
+                       : "");
     e->failed = e->failed || members.failed;
     text_free(&members);
     size_t bytes = (size_t)form.grid * 16;
@@ -6475,50 +7873,76 @@ static void emit_vector(emit *e, const fusion *u) {
     emit_launch(e, name, form.grid, 1, 256);
 }
 
-static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k, const gn_view *rows_v, bool early) {
+static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k,
+                         const gn_view *rows_v, bool early) {
     const attention_form *a = &f->a;
     text *t = &e->types;
-    put(t, "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; typedef @_x X; static const i64 H = %lldll, G = %lldll, S = %lldll;\n", types[a->q.dtype].name, types[pos].name, types[a->length_type].name,
-        (long long)a->dims[1], (long long)a->k.dims[1], (long long)a->dims[3]);
-    put(t, "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n", (long long)a->q.dims[3], (long long)a->q.dims[3], 16 / types[a->q.dtype].bytes,
-        (long long)f->parts, a->length, a->causal, a->written, u->append[0] != 0, early, f->cluster, is_small(&a->k) && is_small(&a->v), NEXT_STARTS);
-    put(t, "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
-        (long long)a->q.strides[0], (long long)a->q.strides[1], (long long)a->k.strides[0], (long long)a->k.strides[1], (long long)a->k.strides[2], (long long)a->v.strides[0], (long long)a->v.strides[1],
-        (long long)a->v.strides[2], (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0], (long long)rows_v->strides[1]);
+    put(t,
+        "struct @_p { typedef %s T; typedef float C; typedef %s L; typedef %s N; typedef @_x X; static const i64 H = "
+        "%lldll, G = %lldll, S = %lldll;\n",
+        types[a->q.dtype].name, types[pos].name, types[a->length_type].name, (long long)a->dims[1],
+        (long long)a->k.dims[1], (long long)a->dims[3]);
+    put(t,
+        "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, "
+        "EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n",
+        (long long)a->q.dims[3], (long long)a->q.dims[3], 16 / types[a->q.dtype].bytes, (long long)f->parts, a->length,
+        a->causal, a->written, u->append[0] != 0, early, f->cluster, is_small(&a->k) && is_small(&a->v), NEXT_STARTS);
+    put(t,
+        "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, "
+        "VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
+        (long long)a->q.strides[0], (long long)a->q.strides[1], (long long)a->k.strides[0], (long long)a->k.strides[1],
+        (long long)a->k.strides[2], (long long)a->v.strides[0], (long long)a->v.strides[1], (long long)a->v.strides[2],
+        (long long)rows_k->strides[0], (long long)rows_k->strides[1], (long long)rows_v->strides[0],
+        (long long)rows_v->strides[1]);
     put(t, "  static M double scale() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)f64_word(a->scale));
 }
 
 /* What it appends to is as the run found it. */
-static bool is_first_append(const emit *e, uint32_t node) { return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE; }
+static bool is_first_append(const emit *e, uint32_t node) {
+    return e->part->nodes[input(e, node, 0)].leaf == GN_LEAF_STATE;
+}
 
 static void emit_one(emit *e, const fusion *u, one_form *f) {
     attention_form *a = &f->a;
-    uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base, xv = e->layout->lay[a->in[2]].base;
+    uint32_t node = e->layout->steps[u->product - 1].node, xk = e->layout->lay[a->in[1]].base,
+             xv = e->layout->lay[a->in[2]].base;
     bool append = u->append[0] != 0;
     const char *type = types[a->q.dtype].name;
     char name[96];
     text label = { 0 };
     uint32_t pos = append ? input(e, xk, 2) : node;
-    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) && (append ? is_first_append(e, xk) && is_first_append(e, xv) : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
+    bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) &&
+                 (append ? is_first_append(e, xk) && is_first_append(e, xv)
+                         : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
     attention_move(e, a);
     e->rereads = e->early = true;
     put_loop_of_scores(e, a, &label);
-    put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k, append ? view_of(e, input(e, xv, 1)) : &a->v, early);
+    put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k,
+                 append ? view_of(e, input(e, xv, 1)) : &a->v, early);
     e->cluster = f->cluster ? (uint8_t)f->parts : 1;
     emit_view_of(e, a->in[0], &a->q, a->moved[0], true, "q");
     emit_view_of(e, xk, &a->k, a->moved[1], false, "k");
     emit_view_of(e, xv, &a->v, a->moved[2], false, "v");
-    if (append) { emit_node(e, input(e, xk, 1), type, true, "rows_k"); emit_node(e, input(e, xv, 1), type, true, "rows_v"); emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos"); }
+    if (append) {
+        emit_node(e, input(e, xk, 1), type, true, "rows_k");
+        emit_node(e, input(e, xv, 1), type, true, "rows_v");
+        emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos");
+    }
     if (a->length) emit_node(e, a->length_node, types[a->length_type].name, true, "length");
-    if (append) { emit_saved(e, xk, type, "saved_k", "flag_k"); emit_saved(e, xv, type, "saved_v", "flag_v"); emit_number(e, "u32", "append", PARAM_WORD, xk); }
+    if (append) {
+        emit_saved(e, xk, type, "saved_k", "flag_k");
+        emit_saved(e, xv, type, "saved_v", "flag_v");
+        emit_number(e, "u32", "append", PARAM_WORD, xk);
+    }
     emit_node(e, node, type, false, "o");
     bool joined = f->parts > 1 && !f->cluster;
     if (joined) emit_pointer(e, "float", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || a->length || append;
-    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, x, %s, o, %s, err, node, %s);\n", append ? "rows_k, rows_v, pos" : "0, 0, 0", a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
-        append ? "append, flag_k, flag_v" : "0, 0, 0");
+    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, x, %s, o, %s, err, node, %s);\n",
+        append ? "rows_k, rows_v, pos" : "0, 0, 0", a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0",
+        joined ? "parts" : "0", append ? "append, flag_k, flag_v" : "0, 0, 0");
     snprintf(name, sizeof name, "%sattention_one_%s%s", append ? "append_" : "", type, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
@@ -6546,7 +7970,12 @@ static bool fuses_steps(void) { return !env_is("GENIE_CUDA_FUSE", "0"); }
 /* ---- who reads what ---- */
 
 /* How often steps read a base's memory, and whether something outlives the run in it. */
-typedef struct readers { uint32_t *reads; bool *held; uint32_t *step; } readers;   /* step: 1 + that of a node */
+/* step: 1 + that of a node */
+typedef struct readers {
+    uint32_t *reads;
+    bool *held;
+    uint32_t *step;
+} readers;
 
 static void readers_deinit(readers *r) {
     gn_free(r->reads);
@@ -6564,8 +7993,10 @@ static bool readers_init(readers *r, const emit *e) {
     for (size_t i = 0; i < l->n_steps; i++) {
         const gn_kernel_step *s = &l->steps[i];
         r->step[s->node] = (uint32_t)i + 1;
-        for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++) if (!l->loads[s->load + k].constant) r->reads[l->loads[s->load + k].base]++;
-        for (uint32_t k = 0; !s->n_instrs && k < p->nodes[s->node].n_ins; k++) r->reads[l->lay[input(e, s->node, k)].base]++;
+        for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++)
+            if (!l->loads[s->load + k].constant) r->reads[l->loads[s->load + k].base]++;
+        for (uint32_t k = 0; !s->n_instrs && k < p->nodes[s->node].n_ins; k++)
+            r->reads[l->lay[input(e, s->node, k)].base]++;
     }
     for (uint32_t i = 0; i < p->n_outs; i++) r->held[l->lay[p->outs[i]].base] = true;
     for (uint32_t i = 0; i < p->n_updates; i++) r->held[l->lay[p->updates[i].node].base] = true;
@@ -6573,7 +8004,9 @@ static bool readers_init(readers *r, const emit *e) {
 }
 
 /* A view of all of its base, in its order. */
-static bool is_whole(const emit *e, const gn_view *v, uint32_t base) { return gn_view_is_dense(v) && !v->offset && gn_view_count(v) == gn_view_count(&e->layout->lay[base].view); }
+static bool is_whole(const emit *e, const gn_view *v, uint32_t base) {
+    return gn_view_is_dense(v) && !v->offset && gn_view_count(v) == gn_view_count(&e->layout->lay[base].view);
+}
 
 /* A kernel that runs where the step of node `at` stands reads it. */
 static void keep_until(emit *e, uint32_t node, uint32_t at) {
@@ -6602,9 +8035,13 @@ static bool are_never_appended(const emit *e, uint32_t node, uint32_t from) {
 /* A layernorm of the one row, read by this product alone. */
 static bool takes_norm(const emit *e, const readers *r, uint32_t xa, const vector_form *form) {
     uint32_t base = e->layout->lay[xa].base;
-    if (!node_is(e, base, GN_OP_LAYERNORM) || r->reads[base] != 1 || r->held[base] || !r->step[base] || !is_whole(e, view_of(e, xa), base) || form->p.k > (form->dot ? 4 : 8) * 32 * form->vector) return false;
+    if (!node_is(e, base, GN_OP_LAYERNORM) || r->reads[base] != 1 || r->held[base] || !r->step[base] ||
+        !is_whole(e, view_of(e, xa), base) || form->p.k > (form->dot ? 4 : 8) * 32 * form->vector)
+        return false;
     const gn_view *x = view_of(e, input(e, base, 0));
-    if (x->dtype != view_of(e, xa)->dtype || x->dims[x->rank - 1] != form->p.k || !is_dense_row(e, input(e, base, 0), form->p.k, 16)) return false;
+    if (x->dtype != view_of(e, xa)->dtype || x->dims[x->rank - 1] != form->p.k ||
+        !is_dense_row(e, input(e, base, 0), form->p.k, 16))
+        return false;
     for (uint32_t i = 1; i < e->part->nodes[base].n_ins; i++)
         if (!is_dense_row(e, input(e, base, i), form->p.k, 16)) return false;
     return true;
@@ -6619,8 +8056,11 @@ static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
         for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++) {
             const gn_load *d = &l->loads[s->load + k];
             if (d->constant || d->base != node) continue;
-            for (uint32_t q = 0; q < s->n_instrs; q++) if (!types[l->instrs[s->instr + q].in_dtype].real) return 0;
-            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 && gn_view_count(view_of(e, s->node)) == gn_view_count(view_of(e, node)) && !e->fusions[i].inside && !e->fusions[i].product;
+            for (uint32_t q = 0; q < s->n_instrs; q++)
+                if (!types[l->instrs[s->instr + q].in_dtype].real) return 0;
+            bool fits = is_whole(e, &d->view, node) && s->n_loads < 24 &&
+                        gn_view_count(view_of(e, s->node)) == gn_view_count(view_of(e, node)) &&
+                        !e->fusions[i].inside && !e->fusions[i].product;
             return fits ? i + 1 : 0;
         }
     }
@@ -6649,9 +8089,20 @@ static void fuse_vector(emit *e, const readers *r, uint32_t i) {
     if (takes_norm(e, r, input(e, node, 0), &form) && are_never_appended(e, base, 0)) u.norm = r->step[base];
     if (u.loop) at = u.loop - 1;
     if (u.best) at = u.best - 1;
-    if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;   /* B is no leaf: it would have to be kept for longer */
-    if (at != i) { e->fusions[i].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[node].n_ins; k++) keep_until(e, input(e, node, k), e->layout->steps[at].node); }
-    if (u.norm) { e->fusions[u.norm - 1].inside = true; e->fused++; for (uint32_t k = 0; k < e->part->nodes[base].n_ins; k++) keep_until(e, input(e, base, k), e->layout->steps[at].node); }
+    /* B is no leaf: it would have to be kept for longer */
+    if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;
+    if (at != i) {
+        e->fusions[i].inside = true;
+        e->fused++;
+        for (uint32_t k = 0; k < e->part->nodes[node].n_ins; k++)
+            keep_until(e, input(e, node, k), e->layout->steps[at].node);
+    }
+    if (u.norm) {
+        e->fusions[u.norm - 1].inside = true;
+        e->fused++;
+        for (uint32_t k = 0; k < e->part->nodes[base].n_ins; k++)
+            keep_until(e, input(e, base, k), e->layout->steps[at].node);
+    }
     e->fusions[at] = u;
 }
 
@@ -6664,14 +8115,23 @@ static uint32_t runs_at(const emit *e, uint32_t i) {
 /* An append of one row in place that this attention alone reads, all of it as (B,G,S,D); its step, or 0. */
 static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const gn_view *shown) {
     const gn_view *whole = view_of(e, x);
-    if (e->layout->lay[x].base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x] || shown->offset != whole->offset) return 0;
-    for (int i = 0; i < 4; i++) if (shown->dims[i] != whole->dims[i] || (whole->dims[i] > 1 && shown->strides[i] != whole->strides[i])) return 0;
+    if (e->layout->lay[x].base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x] ||
+        shown->offset != whole->offset)
+        return 0;
+    for (int i = 0; i < 4; i++)
+        if (shown->dims[i] != whole->dims[i] || (whole->dims[i] > 1 && shown->strides[i] != whole->strides[i]))
+            return 0;
     const gn_view *row = view_of(e, input(e, x, 1));
-    return row->dims[2] == 1 && are_never_appended(e, x, 1) && fits_one(row, shown->dims[3], 16 / types[row->dtype].bytes, (size_t)row->offset) && row->dtype == whole->dtype ? r->step[x] : 0;
+    return row->dims[2] == 1 && are_never_appended(e, x, 1) &&
+                   fits_one(row, shown->dims[3], 16 / types[row->dtype].bytes, (size_t)row->offset) &&
+                   row->dtype == whole->dtype
+               ? r->step[x]
+               : 0;
 }
 
 static void fuse_attention(emit *e, const readers *r, uint32_t i) {
-    attention_form shown = e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
+    attention_form shown =
+        e->fusions[i].written ? *e->fusions[i].written : attention_choose(e, e->layout->steps[i].node);
     fusion u = e->fusions[i];
     one_form form;
     if (!one_choose(e, &shown, &form)) return;
@@ -6690,22 +8150,27 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
 }
 
 /* ---- attention that is written out: a product, a loop on its scores, a softmax, a product ----
- * It runs in the kernels of the op, which compute the loop on each score: whatever it does (scale, masks that add or replace, a cap, a bias
- * of positions), it does the same. Scores and weights stay in registers, so nothing else may read them, and an f16 score has no limit before
- * the loop's end. Where the op and the formula differ the formula is computed: a query whose scores are all -infinity gives NaN, and so
- * does a weight of 0 on a value that is infinite; hence a mask that happens to be causal hides keys, and saves no work. */
+ * It runs in the kernels of the op, which compute the loop on each score: whatever it does (scale, masks that add or
+ * replace, a cap, a bias of positions), it does the same. Scores and weights stay in registers, so nothing else may
+ * read them, and an f16 score has no limit before the loop's end. Where the op and the formula differ the formula is
+ * computed: a query whose scores are all -infinity gives NaN, and so does a weight of 0 on a value that is infinite;
+ * hence a mask that happens to be causal hides keys, and saves no work. */
 
-/* Attentions in plain arithmetic up to which one kernel takes less time than three: scores, and elements of keys and values that one block reads; the most inputs of a loop on scores. */
+/* Attentions in plain arithmetic up to which one kernel takes less time than three: scores, and elements of keys and
+   values that one block reads; the most inputs of a loop on scores. */
 enum { PLAIN_SCORES = 1 << 17, PLAIN_BLOCK = 1 << 16, PLAIN_WIDTH = 1024, SCORES_LOADS = 8 };
 
 /* The only use of a node's result is one step's read of it. */
 static bool is_between(const emit *e, const readers *r, uint32_t node) {
-    return e->layout->lay[node].base == node && e->layout->lay[node].place == GN_PLACE_BLOCK && r->reads[node] == 1 && !r->held[node] && r->step[node];
+    return e->layout->lay[node].base == node && e->layout->lay[node].place == GN_PLACE_BLOCK && r->reads[node] == 1 &&
+           !r->held[node] && r->step[node];
 }
 
 /* A product of two matrices or batches of them that is read whole, rows of n, by one step alone. */
 static bool is_scores(const emit *e, const readers *r, uint32_t node, const gn_view *read, int64_t n) {
-    if (!is_between(e, r, node) || !node_is(e, node, GN_OP_MATMUL) || e->part->nodes[node].n_ins != 2 || !is_whole(e, read, node)) return false;
+    if (!is_between(e, r, node) || !node_is(e, node, GN_OP_MATMUL) || e->part->nodes[node].n_ins != 2 ||
+        !is_whole(e, read, node))
+        return false;
     const gn_view *q = view_of(e, input(e, node, 0)), *k = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     return q->rank >= 2 && k->rank >= 2 && out->dims[out->rank - 1] == n;
 }
@@ -6725,7 +8190,9 @@ static bool find_scores(const emit *e, const readers *r, uint32_t soft, attentio
     for (uint32_t i = 0; i < s->n_loads; i++) {
         const gn_load *d = &e->layout->loads[s->load + i];
         f->scores = d->base;
-        if (!d->constant && is_scores(e, r, d->base, &d->view, n) && gn_view_count(view_of(e, d->base)) == gn_view_count(out)) return true;
+        if (!d->constant && is_scores(e, r, d->base, &d->view, n) &&
+            gn_view_count(view_of(e, d->base)) == gn_view_count(out))
+            return true;
     }
     return false;
 }
@@ -6738,20 +8205,31 @@ static uint32_t find_values(const emit *e, const readers *r, uint32_t soft, uint
         const gn_kernel_step *s = &e->layout->steps[i];
         const gn_load *d = s->n_loads ? &e->layout->loads[s->load] : NULL;
         if (s->n_instrs == 1 && x == soft && s->n_loads == 1 && !d->constant && d->base == x) {
-            if (e->layout->instrs[s->instr].op != GN_OP_CAST || !is_whole(e, &d->view, x) || !is_between(e, r, s->node)) return 0;
+            if (e->layout->instrs[s->instr].op != GN_OP_CAST || !is_whole(e, &d->view, x) || !is_between(e, r, s->node))
+                return 0;
             x = s->node;
             *cast = i + 1;
             continue;
         }
-        if (s->n_instrs || !node_is(e, s->node, GN_OP_MATMUL) || e->part->nodes[s->node].n_ins != 2 || e->layout->lay[input(e, s->node, 0)].base != x) continue;
+        if (s->n_instrs || !node_is(e, s->node, GN_OP_MATMUL) || e->part->nodes[s->node].n_ins != 2 ||
+            e->layout->lay[input(e, s->node, 0)].base != x)
+            continue;
         const gn_view *shown = view_of(e, input(e, s->node, 0));
-        return is_whole(e, shown, x) && shown->rank >= 2 && view_of(e, input(e, s->node, 1))->rank >= 2 && e->layout->lay[input(e, s->node, 1)].base != x ? i + 1 : 0;
+        return is_whole(e, shown, x) && shown->rank >= 2 && view_of(e, input(e, s->node, 1))->rank >= 2 &&
+                       e->layout->lay[input(e, s->node, 1)].base != x
+                   ? i + 1
+                   : 0;
     }
     return 0;
 }
 
-/* Leading dims of two products that are equal but for those of size 1, with the strides of the operands of both along them. */
-typedef struct heads_of { int n; int64_t dims[GN_MAX_RANK], strides[3][GN_MAX_RANK]; } heads_of;   /* q, k, v */
+/* Leading dims of two products that are equal but for those of size 1, with the strides of the operands of both along
+   them. */
+/* q, k, v */
+typedef struct heads_of {
+    int n;
+    int64_t dims[GN_MAX_RANK], strides[3][GN_MAX_RANK];
+} heads_of;
 
 static bool heads_find(const gn_view *scores, const gn_view *out, const gn_view *const *views, heads_of *h) {
     int k = 0;
@@ -6765,7 +8243,8 @@ static bool heads_find(const gn_view *scores, const gn_view *out, const gn_view 
         h->n++;
         k++;
     }
-    for (; k + 2 < out->rank; k++) if (out->dims[k] != 1) return false;
+    for (; k + 2 < out->rank; k++)
+        if (out->dims[k] != 1) return false;
     return true;
 }
 
@@ -6774,7 +8253,8 @@ static bool heads_join(heads_of *h, int at, unsigned others) {
     for (int q = 0; q < 3; q++)
         if (!(others >> q & 1) && h->strides[q][at] != h->strides[q][at + 1] * h->dims[at + 1]) return false;
     h->dims[at] *= h->dims[at + 1];
-    for (int q = 0; q < 3; q++) if (!(others >> q & 1)) h->strides[q][at] = h->strides[q][at + 1];
+    for (int q = 0; q < 3; q++)
+        if (!(others >> q & 1)) h->strides[q][at] = h->strides[q][at + 1];
     h->n--;
     for (int i = at + 1; i < h->n; i++) {
         h->dims[i] = h->dims[i + 1];
@@ -6787,9 +8267,10 @@ static bool heads_join(heads_of *h, int at, unsigned others) {
 static bool heads_as_two(heads_of *h, int64_t *groups) {
     int last = h->n - 1;
     *groups = 0;
-    if (last >= 1 && !h->strides[1][last] && !h->strides[2][last]) {             /* the last dim is of queries that share keys and values */
+    /* the last dim is of queries that share keys and values */
+    if (last >= 1 && !h->strides[1][last] && !h->strides[2][last]) {
         *groups = h->n == 2 ? 1 : h->dims[last - 1];
-        if (h->n > 2 && !heads_join(h, last - 1, 6)) return false;               /* (…,G,R) */
+        if (h->n > 2 && !heads_join(h, last - 1, 6)) return false; /* (…,G,R) */
     }
     while (h->n > 2 && heads_join(h, 0, 0)) { }
     if (h->n > 2) return false;
@@ -6798,8 +8279,16 @@ static bool heads_as_two(heads_of *h, int64_t *groups) {
 }
 
 static gn_view heads_view(const heads_of *h, int which, int64_t heads, const gn_view *v, int down, int along) {
-    gn_view out = { NULL, v->dtype, 4, { 1, heads, v->dims[down], v->dims[along] }, { 0, 0, v->strides[down], v->strides[along] }, v->offset };
-    if (h->n == 2) { out.dims[0] = h->dims[0]; out.strides[0] = h->strides[which][0]; }
+    gn_view out = { NULL,
+                    v->dtype,
+                    4,
+                    { 1, heads, v->dims[down], v->dims[along] },
+                    { 0, 0, v->strides[down], v->strides[along] },
+                    v->offset };
+    if (h->n == 2) {
+        out.dims[0] = h->dims[0];
+        out.strides[0] = h->strides[which][0];
+    }
     if (h->n && heads > 1) out.strides[1] = h->strides[which][h->n - 1];
     return out;
 }
@@ -6810,18 +8299,24 @@ static bool written_views(const emit *e, uint32_t node, attention_form *f) {
     int rs = scores->rank, ro = out->rank;
     for (int i = 0; i < 3; i++) f->in[i] = i == 2 ? input(e, node, 1) : input(e, f->scores, (uint32_t)i);
     const gn_view *q0 = view_of(e, f->in[0]), *k0 = view_of(e, f->in[1]), *v0 = view_of(e, f->in[2]);
-    int64_t dims[3][GN_MAX_RANK], T = scores->dims[rs - 2], S = scores->dims[rs - 1], D = q0->dims[q0->rank - 1], E = out->dims[ro - 1], groups;
-    if (p->dims[p->rank - 1] != S || p->dims[p->rank - 2] != T || out->dims[ro - 2] != T || q0->dims[q0->rank - 2] != T || !T || !S || !D || !E || !gn_view_count(out)) return false;
+    int64_t dims[3][GN_MAX_RANK], T = scores->dims[rs - 2], S = scores->dims[rs - 1], D = q0->dims[q0->rank - 1],
+                                  E = out->dims[ro - 1], groups;
+    if (p->dims[p->rank - 1] != S || p->dims[p->rank - 2] != T || out->dims[ro - 2] != T ||
+        q0->dims[q0->rank - 2] != T || !T || !S || !D || !E || !gn_view_count(out))
+        return false;
     for (int i = 0; i < 3; i++) {
         memcpy(dims[i], i == 2 ? out->dims : scores->dims, sizeof dims[i]);
         int rank = i == 2 ? ro : rs;
         dims[i][rank - 2] = i == 0 ? T : i == 1 ? D : S;
         dims[i][rank - 1] = i == 0 ? D : i == 1 ? S : E;
     }
-    gn_view q = gn_view_broadcast(q0, rs, dims[0]), k = gn_view_broadcast(k0, rs, dims[1]), v = gn_view_broadcast(v0, ro, dims[2]);
+    gn_view q = gn_view_broadcast(q0, rs, dims[0]), k = gn_view_broadcast(k0, rs, dims[1]),
+            v = gn_view_broadcast(v0, ro, dims[2]);
     const gn_view *const views[3] = { &q, &k, &v };
     heads_of h;
-    if (q.dtype != k.dtype || q.dtype != v.dtype || q.dtype != out->dtype || !heads_find(scores, out, views, &h) || !heads_as_two(&h, &groups)) return false;
+    if (q.dtype != k.dtype || q.dtype != v.dtype || q.dtype != out->dtype || !heads_find(scores, out, views, &h) ||
+        !heads_as_two(&h, &groups))
+        return false;
     f->q = heads_view(&h, 0, h.n ? h.dims[h.n - 1] : 1, &q, rs - 2, rs - 1);
     f->k = heads_view(&h, 1, groups, &k, rs - 1, rs - 2);
     f->v = heads_view(&h, 2, groups, &v, ro - 2, ro - 1);
@@ -6852,11 +8347,17 @@ static void take_scale(const emit *e, attention_form *f) {
     }
     for (uint32_t i = 0; i < s->n_instrs; i++) {
         const gn_instr *in = &e->layout->instrs[s->instr + i];
-        bool cast = in->op == GN_OP_CAST, times = in->op == GN_OP_MUL, over = in->op == GN_OP_DIV, first = in->src[0] == at;
-        if (!bits[in->in_dtype] || !bits[in->out_dtype] || !(cast || times || over) || !(first || (times && in->src[1] == at))) return;
+        bool cast = in->op == GN_OP_CAST, times = in->op == GN_OP_MUL, over = in->op == GN_OP_DIV,
+             first = in->src[0] == at;
+        if (!bits[in->in_dtype] || !bits[in->out_dtype] || !(cast || times || over) ||
+            !(first || (times && in->src[1] == at)))
+            return;
         double c = cast ? 1 : rounded(constants[in->src[first]], bits[in->in_dtype]);
         if ((seen && !cast) || !(c >= 1e-4 && c <= 1e4)) return;
-        if (!cast) { scale = times ? c : 1 / c; seen = true; }
+        if (!cast) {
+            scale = times ? c : 1 / c;
+            seen = true;
+        }
         at = in->dst;
     }
     f->scale = scale;
@@ -6865,7 +8366,8 @@ static void take_scale(const emit *e, attention_form *f) {
 
 /* Nothing writes over what a node shows between two steps. */
 static bool stays(const emit *e, uint32_t node, uint32_t from, uint32_t to) {
-    uint32_t base = e->layout->lay[node].base, leaf = e->layout->lay[base].place == GN_PLACE_INPLACE ? e->layout->lay[base].own : base;
+    uint32_t base = e->layout->lay[node].base,
+             leaf = e->layout->lay[base].place == GN_PLACE_INPLACE ? e->layout->lay[base].own : base;
     for (uint32_t i = from; i < to; i++) {
         const gn_lay *lay = &e->layout->lay[e->layout->steps[i].node];
         if (lay->place == GN_PLACE_INPLACE && lay->own == leaf) return false;
@@ -6874,7 +8376,9 @@ static bool stays(const emit *e, uint32_t node, uint32_t from, uint32_t to) {
 }
 
 /* Steps that the attention takes in: the product, the loop, the softmax, the cast. */
-typedef struct written_steps { uint32_t n, at[4]; } written_steps;
+typedef struct written_steps {
+    uint32_t n, at[4];
+} written_steps;
 
 static bool written_stays(const emit *e, const attention_form *f, const written_steps *steps, uint32_t values) {
     const gn_kernel_step *s = attention_loop(e, f);
@@ -6890,22 +8394,29 @@ static bool written_stays(const emit *e, const attention_form *f, const written_
 static bool written_pays(const emit *e, const attention_form *f) {
     one_form one;
     int64_t width = f->q.dims[3] + f->v.dims[3];
-    return f->flash || f->tiled || one_choose(e, f, &one) || (f->queries * f->dims[3] <= PLAIN_SCORES && width <= PLAIN_WIDTH && f->span * width <= PLAIN_BLOCK);
+    return f->flash || f->tiled || one_choose(e, f, &one) ||
+           (f->queries * f->dims[3] <= PLAIN_SCORES && width <= PLAIN_WIDTH && f->span * width <= PLAIN_BLOCK);
 }
 
 /* The softmax of step i with what is around it as one attention, where that is one and faster. */
-static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *steps, uint32_t *values) {
+static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *steps,
+                         uint32_t *values) {
     uint32_t soft = e->layout->steps[i].node, cast = 0;
     const gn_view *out = view_of(e, soft);
     *f = (attention_form){ .written = true, .length_type = GN_I32, .scale = 1 };
-    if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) || !find_scores(e, r, soft, f)) return false;
+    if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) ||
+        !find_scores(e, r, soft, f))
+        return false;
     *values = find_values(e, r, soft, &cast);
-    if (!*values || !written_views(e, e->layout->steps[*values - 1].node, f) || strcmp(types[out->dtype].compute, types[f->q.dtype].compute) != 0) return false;
+    if (!*values || !written_views(e, e->layout->steps[*values - 1].node, f) ||
+        strcmp(types[out->dtype].compute, types[f->q.dtype].compute) != 0)
+        return false;
     *steps = (written_steps){ 1, { r->step[f->scores] - 1 } };
     if (f->loop) steps->at[steps->n++] = f->loop - 1;
     steps->at[steps->n++] = i;
     if (cast) steps->at[steps->n++] = cast - 1;
-    for (uint32_t k = 0; k < steps->n; k++) if (e->fusions[steps->at[k]].inside || e->fusions[steps->at[k]].product) return false;
+    for (uint32_t k = 0; k < steps->n; k++)
+        if (e->fusions[steps->at[k]].inside || e->fusions[steps->at[k]].product) return false;
     if (!written_stays(e, f, steps, *values - 1)) return false;
     f->mask_type = f->q.dtype;
     if (f->loop) take_scale(e, f);
@@ -6913,14 +8424,17 @@ static bool find_written(const emit *e, const readers *r, uint32_t i, attention_
     return written_pays(e, f);
 }
 
-/* Decides which products and softmaxes run as one attention; scores and weights then have no memory. False when there is no memory. */
+/* Decides which products and softmaxes run as one attention; scores and weights then have no memory. False when there
+   is no memory. */
 static bool fuse_written(emit *e, const readers *r) {
     const gn_layout *l = e->layout;
     for (uint32_t i = 0; i < l->n_steps; i++) {
         attention_form f, *kept;
         written_steps steps;
         uint32_t values;
-        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, GN_OP_SOFTMAX) || !find_written(e, r, i, &f, &steps, &values)) continue;
+        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, GN_OP_SOFTMAX) ||
+            !find_written(e, r, i, &f, &steps, &values))
+            continue;
         const gn_kernel_step *s = attention_loop(e, &f);
         kept = (attention_form *)gn_alloc(sizeof *kept);
         if (!kept) return false;
@@ -6934,7 +8448,8 @@ static bool fuse_written(emit *e, const readers *r) {
             e->fused++;
         }
         for (uint32_t k = 0; k < 2; k++) keep_until(e, f.in[k], runs_at(e, values - 1));
-        for (uint32_t k = 0; s && k < s->n_loads; k++) if (!l->loads[s->load + k].constant) keep_until(e, l->loads[s->load + k].base, runs_at(e, values - 1));
+        for (uint32_t k = 0; s && k < s->n_loads; k++)
+            if (!l->loads[s->load + k].constant) keep_until(e, l->loads[s->load + k].base, runs_at(e, values - 1));
     }
     return true;
 }
@@ -6946,10 +8461,14 @@ static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
     for (uint32_t k = 0; k < s->n_loads; k++) {
         const gn_load *d = &e->layout->loads[s->load + k];
         uint32_t node = d->base;
-        if (d->constant || !node_is(e, node, GN_OP_EMBEDDING) || r->reads[node] != 1 || r->held[node] || !r->step[node] || !is_whole(e, &d->view, node)) continue;
+        if (d->constant || !node_is(e, node, GN_OP_EMBEDDING) || r->reads[node] != 1 || r->held[node] ||
+            !r->step[node] || !is_whole(e, &d->view, node))
+            continue;
         const gn_view *a = view_of(e, input(e, node, 0));
         int64_t vector = 16 / types[a->dtype].bytes;
-        if (!is_constant(e, input(e, node, 0)) || !is_never_appended(e, input(e, node, 1)) || a->strides[1] != 1 || a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16) continue;
+        if (!is_constant(e, input(e, node, 0)) || !is_never_appended(e, input(e, node, 1)) || a->strides[1] != 1 ||
+            a->dims[1] % vector || a->strides[0] % vector || base_offset(e, input(e, node, 0)) % 16)
+            continue;
         if (gn_view_count(&d->view) != gn_view_count(view_of(e, s->node))) continue;
         e->inlined[node] = true;
         e->fusions[r->step[node] - 1].inside = true;
@@ -6960,16 +8479,25 @@ static void fuse_lookups(emit *e, const readers *r, uint32_t i) {
 
 /* ---- which reductions run with the loops around them ---- */
 
-typedef struct row_finder { emit *e; const readers *r; uint32_t *of; row_kernel *room; } row_finder;   /* of: per step, 1 + its group */
+/* of: per step, 1 + its group */
+typedef struct row_finder {
+    emit *e;
+    const readers *r;
+    uint32_t *of;
+    row_kernel *room;
+} row_finder;
 
-enum { ROW_REACH = 512 };          /* steps between a group's first and its last at most */
+enum { ROW_REACH = 512 }; /* steps between a group's first and its last at most */
 
-static uint32_t row_at(const emit *e, const row_group *g, uint32_t m) { return (uint32_t)(g->steps[m].step - e->layout->steps); }
+static uint32_t row_at(const emit *e, const row_group *g, uint32_t m) {
+    return (uint32_t)(g->steps[m].step - e->layout->steps);
+}
 
 /* The loop that runs in the kernel of step i, a matmul; NULL: none. */
 static const gn_kernel_step *tail_of(const emit *e, size_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
-    bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].inside && !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
+    bool fuses = s->tail && !e->fusions[i].inside && !e->fusions[i].product && !e->fusions[i + 1].inside &&
+                 !e->fusions[i + 1].product && is_epilogue(e, s + 1) && !env_is("GENIE_CUDA_EPILOGUE", "0");
     return fuses ? s + 1 : NULL;
 }
 
@@ -6977,13 +8505,16 @@ static const gn_kernel_step *tail_of(const emit *e, size_t i) {
 static bool row_may(const emit *e, uint32_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
     if (e->fusions[i].inside || e->fusions[i].product || (i && tail_of(e, i - 1))) return false;
-    if (!s->n_instrs) return reduce_kind_of(e, s->node) != REDUCE_NONE || row_softmax(e, s->node) || row_norm(e, s->node);
+    if (!s->n_instrs)
+        return reduce_kind_of(e, s->node) != REDUCE_NONE || row_softmax(e, s->node) || row_norm(e, s->node);
     for (uint32_t k = 0; k < s->n_loads; k++)
         if (e->inlined[e->layout->loads[s->load + k].base]) return false;
     return is_epilogue(e, s);
 }
 
-static bool same_dims(const gn_view *a, const gn_view *b) { return a->rank == b->rank && memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) == 0; }
+static bool same_dims(const gn_view *a, const gn_view *b) {
+    return a->rank == b->rank && memcmp(a->dims, b->dims, (size_t)a->rank * sizeof *a->dims) == 0;
+}
 
 /* The axes that an op reduces or goes along; 0: it is none of rows. */
 static int64_t row_axes(const emit *e, uint32_t node) {
@@ -6998,7 +8529,8 @@ static bool row_reads_value(const row_group *g, const gn_load *d, bool value_ful
     gn_view every = view_of_rows(g);
     if (d->view.offset) return false;
     if (full && !value_full) return same_view(&d->view, &every);
-    return full == value_full && gn_view_is_dense(&d->view) && gn_view_count(&d->view) == (full ? g->rows * g->n : g->rows);
+    return full == value_full && gn_view_is_dense(&d->view) &&
+           gn_view_count(&d->view) == (full ? g->rows * g->n : g->rows);
 }
 
 /* Adds step i behind those that are there, when it computes over the same rows. */
@@ -7007,7 +8539,9 @@ static bool row_add(const emit *e, row_group *g, uint32_t i) {
     const gn_view *v = view_of(e, s->n_instrs ? s->node : input(e, s->node, 0));
     row_step step = { .step = s, .full = same_dims(v, &g->shape) };
     bool one = s->n_instrs && !step.full;
-    if (g->n_steps == ROW_STEPS || (one && gn_view_count(v) != g->rows) || (!s->n_instrs && (!step.full || row_axes(e, s->node) != g->axes))) return false;
+    if (g->n_steps == ROW_STEPS || (one && gn_view_count(v) != g->rows) ||
+        (!s->n_instrs && (!step.full || row_axes(e, s->node) != g->axes)))
+        return false;
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
         gn_load d = row_input(e, g, s, k);
         int m = d.constant ? -1 : row_member(g, d.base);
@@ -7017,7 +8551,7 @@ static bool row_add(const emit *e, row_group *g, uint32_t i) {
         if (!s->n_instrs && !g->steps[m].full) return false;
         if (g->steps[m].level > step.level) step.level = g->steps[m].level;
     }
-    if (one && !step.level) return false;                          /* a loop over rows that waits for no reduction of the group */
+    if (one && !step.level) return false; /* a loop over rows that waits for no reduction of the group */
     if (!s->n_instrs) {
         step.full = reduce_kind_of(e, s->node) == REDUCE_NONE;
         step.level = (uint8_t)(step.level + (step.full ? 2 : 1));
@@ -7029,7 +8563,9 @@ static bool row_add(const emit *e, row_group *g, uint32_t i) {
 static bool row_reads(const emit *e, const row_group *g, const gn_kernel_step *s) {
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
         if (s->n_instrs ? e->layout->loads[s->load + k].constant : false) continue;
-        if (row_member(g, s->n_instrs ? e->layout->loads[s->load + k].base : e->layout->lay[input(e, s->node, k)].base) >= 0) return true;
+        if (row_member(g, s->n_instrs ? e->layout->loads[s->load + k].base
+                                      : e->layout->lay[input(e, s->node, k)].base) >= 0)
+            return true;
     }
     return false;
 }
@@ -7060,7 +8596,8 @@ static bool row_sums_agree(const emit *e, const row_group *g) {
     return true;
 }
 
-/* A softmax or a norm of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there are enough of them for the device; a single reduction is cut as it needs. */
+/* A softmax or a norm of longer rows has kernels of its own. Rows in one block each pay when a row fits it, or there
+   are enough of them for the device; a single reduction is cut as it needs. */
 static bool row_pays(const row_finder *w, const row_group *g) {
     w->room->e = w->e;
     w->room->g = g;
@@ -7068,13 +8605,16 @@ static bool row_pays(const row_finder *w, const row_group *g) {
     if (!row_loads(w->room) || !row_sums_agree(w->e, g)) return false;
     if (is_row_reduction(w->e, g)) return true;
     for (uint32_t m = 0; m < g->n_steps; m++)
-        if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs && reduce_kind_of(w->e, g->steps[m].step->node) == REDUCE_NONE) return false;
+        if (g->n > ROW_WIDEST && !g->steps[m].step->n_instrs &&
+            reduce_kind_of(w->e, g->steps[m].step->node) == REDUCE_NONE)
+            return false;
     if (row_order_of(w->room).parts > 1) return false;
     if (!rows_run_along(g)) return g->rows >= 256 * emit_processors(w->e);
     return g->n <= ROW_WIDEST || (g->n <= ROW_LONGEST && g->rows * 2 >= emit_processors(w->e));
 }
 
-/* The group with step i in it. False when it cannot run where its last step stands, for others between read what it gives, or when it does not pay. */
+/* The group with step i in it. False when it cannot run where its last step stands, for others between read what it
+   gives, or when it does not pay. */
 static bool row_with(const row_finder *w, const row_group *g, uint32_t group, uint32_t i, row_group *out) {
     const emit *e = w->e;
     *out = *g;
@@ -7117,7 +8657,8 @@ static bool row_begin(row_finder *w, uint32_t i) {
     const gn_view *in = view_of(e, input(e, node, 0));
     row_group *g = &e->groups[e->n_groups];
     *g = (row_group){ .shape = gn_view_dense(in->dtype, in->rank, in->dims), .axes = row_axes(e, node), .n = 1 };
-    for (int k = 0; k < in->rank; k++) if ((g->axes >> k) & 1) g->n *= in->dims[k];
+    for (int k = 0; k < in->rank; k++)
+        if ((g->axes >> k) & 1) g->n *= in->dims[k];
     if (g->n < 2 || !gn_view_count(in)) return true;
     g->rows = gn_view_count(in) / g->n;
     e->n_groups++;
@@ -7130,13 +8671,15 @@ static bool row_join(row_finder *w, uint32_t i) {
     const gn_kernel_step *s = &e->layout->steps[i];
     for (uint32_t k = 0; k < row_inputs(e, s); k++) {
         if (s->n_instrs && e->layout->loads[s->load + k].constant) continue;
-        uint32_t before = w->r->step[s->n_instrs ? e->layout->loads[s->load + k].base : e->layout->lay[input(e, s->node, k)].base];
+        uint32_t before =
+            w->r->step[s->n_instrs ? e->layout->loads[s->load + k].base : e->layout->lay[input(e, s->node, k)].base];
         if (before && w->of[before - 1] && row_group_add_step(w, w->of[before - 1], i)) return true;
     }
     return false;
 }
 
-/* The steps of a group run where its last stands: what they read lives until then, and what nobody else reads needs no memory. */
+/* The steps of a group run where its last stands: what they read lives until then, and what nobody else reads needs no
+   memory. */
 static void row_group_resolve(emit *e, uint32_t group) {
     const row_group *g = &e->groups[group];
     if (g->n_steps < 2) return;
@@ -7147,15 +8690,24 @@ static void row_group_resolve(emit *e, uint32_t group) {
             gn_load d = row_input(e, g, s, k);
             if (!d.constant) keep_until(e, d.base, at);
         }
-        if (!g->steps[m].stored) { e->layout->lay[s->node].kernel = false; e->layout->lay[s->node].place = GN_PLACE_NONE; }
-        if (m + 1 < g->n_steps) { e->fusions[row_at(e, g, m)].inside = true; e->fused++; }
+        if (!g->steps[m].stored) {
+            e->layout->lay[s->node].kernel = false;
+            e->layout->lay[s->node].place = GN_PLACE_NONE;
+        }
+        if (m + 1 < g->n_steps) {
+            e->fusions[row_at(e, g, m)].inside = true;
+            e->fused++;
+        }
     }
     e->fusions[last].rows = group + 1;
 }
 
 static bool fuse_reductions(emit *e, const readers *r) {
     const gn_layout *l = e->layout;
-    row_finder w = { .e = e, .r = r, .of = (uint32_t *)alloc_zero((l->n_steps + 1) * sizeof *w.of), .room = (row_kernel *)alloc_zero(sizeof *w.room) };
+    row_finder w = { .e = e,
+                     .r = r,
+                     .of = (uint32_t *)alloc_zero((l->n_steps + 1) * sizeof *w.of),
+                     .room = (row_kernel *)alloc_zero(sizeof *w.room) };
     bool ok = w.of && w.room;
     for (uint32_t i = 0; ok && i < l->n_steps; i++)
         if (!w.of[i] && row_may(e, i) && !row_join(&w, i) && !l->steps[i].n_instrs) ok = row_begin(&w, i);
@@ -7176,7 +8728,8 @@ static bool fuse_steps(emit *e) {
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
         else if (node_is(e, node, GN_OP_MATMUL) || node_is(e, node, GN_OP_LINEAR)) fuse_vector(e, &r, i);
         else if (node_is(e, node, GN_OP_ATTENTION)) fuse_attention(e, &r, i);
-        if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);   /* a failed run puts back what lies there */
+        /* a failed run puts back what lies there */
+        if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);
     }
     ok = ok && fuse_reductions(e, &r);
     readers_deinit(&r);
@@ -7191,14 +8744,17 @@ static bool emit_fused(emit *e, size_t i) {
     const fusion *u = &e->fusions[i];
     if (!u->inside && !u->product && !u->rows) return false;
     if (u->inside) return true;
-    if (u->rows) { emit_rows(e, &e->groups[u->rows - 1]); return true; }
+    if (u->rows) {
+        emit_rows(e, &e->groups[u->rows - 1]);
+        return true;
+    }
     if (u->written || node_is(e, e->layout->steps[u->product - 1].node, GN_OP_ATTENTION)) emit_attended(e, u);
     else emit_vector(e, u);
     return true;
 }
 
-/* Each op of the table that is no scalar row has its emit_NAME: a row without one does not compile. Scalar rows are fused loops
-   made of the table's own text. */
+/* Each op of the table that is no scalar row has its emit_NAME: a row without one does not compile. Scalar rows are
+   fused loops made of the table's own text. */
 static void emit_matmul(emit *e, uint32_t node) { emit_product(e, node); }
 static void emit_linear(emit *e, uint32_t node) { emit_product(e, node); }
 static void emit_reshape(emit *e, uint32_t node) { emit_move(e, node); }
@@ -7223,8 +8779,14 @@ static void emit_step(emit *e, size_t i) {
     const uint16_t op = e->part->nodes[s->node].op;
     gn_op_info row = { .name = "of no row" };
     if (emit_fused(e, i)) return;
-    if (s->n_instrs) { emit_loop(e, s); return; }
-    if (op < GN_OP__COUNT && ops[op]) { ops[op](e, s->node); return; }
+    if (s->n_instrs) {
+        emit_loop(e, s);
+        return;
+    }
+    if (op < GN_OP__COUNT && ops[op]) {
+        ops[op](e, s->node);
+        return;
+    }
     gn_get_op(op - 1, &row);
     gn_fail(e->fault, GN_UNSUPPORTED, "the GPU executor does not know the op %s", row.name);
     e->failed = true;
@@ -7239,7 +8801,7 @@ enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 }
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
 static const char *const prelude[] = { shared_text, random_text, reduction_text, rows_text, product_text,
-    tensor_text, along_text, attention_text, one_text, NULL };
+                                       tensor_text, along_text,  attention_text, one_text,  NULL };
 static const char *const hopper[] = { warpgroup_text, wgmma_text, sgemm_text, warpgroup_attention_text, NULL };
 
 static uint64_t hash_of_code(void) {
@@ -7255,8 +8817,9 @@ static void put_code(text *t, const char *const *code) {
 
 /* ---- the cache on disk: KEY.cubin holds a program, KEY.in names the program of a kernel ---- */
 
-/* The folder's descriptor, below which all is opened; -1: there is none. Who may write there decides what runs in every session, so it is
-   this user's, no one else may write to it, and it is no link; *out_why says when it is not so, else it is "". */
+/* The folder's descriptor, below which all is opened; -1: there is none. Who may write there decides what runs in every
+   session, so it is this user's, no one else may write to it, and it is no link; *out_why says when it is not so, else
+   it is "". */
 static int cache_folder(char *out_why, size_t cap) {
     const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME");
     char path[400];
@@ -7274,10 +8837,18 @@ static int cache_folder(char *out_why, size_t cap) {
     }
     mkdir(path, 0700);
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    const char *why = fd < 0 ? errno == ELOOP || (errno == ENOTDIR && lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) ? "is a link: give the folder itself" : NULL
-                    : fstat(fd, &st) != 0 ? "cannot be looked at" : st.st_uid != geteuid() ? "belongs to another user" : st.st_mode & 022 ? "can be written by others: chmod go-w" : NULL;
+    const char *why = fd < 0 ? errno == ELOOP || (errno == ENOTDIR && lstat(path, &st) == 0 && S_ISLNK(st.st_mode))
+                                   ? "is a link: give the folder itself"
+                                   : NULL
+                      : fstat(fd, &st) != 0    ? "cannot be looked at"
+                      : st.st_uid != geteuid() ? "belongs to another user"
+                      : st.st_mode & 022       ? "can be written by others: chmod go-w"
+                                               : NULL;
     if (why) snprintf(out_why, cap, "%.300s %s", path, why);
-    if (fd >= 0 && (why || faccessat(fd, ".", W_OK, AT_EACCESS) != 0)) { close(fd); fd = -1; }
+    if (fd >= 0 && (why || faccessat(fd, ".", W_OK, AT_EACCESS) != 0)) {
+        close(fd);
+        fd = -1;
+    }
     return fd;
 }
 
@@ -7294,7 +8865,10 @@ static bool cache_draw_name(char out[40]) {
 /* Written beside and renamed: a reader sees the whole file or none. */
 static bool cache_write(const char *name, const void *head, size_t head_n, const void *data, size_t n) {
     char aside[40];
-    int folder = cache_folder(NULL, 0), fd = folder >= 0 && cache_draw_name(aside) ? openat(folder, aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+    int folder = cache_folder(NULL, 0),
+        fd = folder >= 0 && cache_draw_name(aside)
+                 ? openat(folder, aside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)
+                 : -1;
     bool ok = fd >= 0 && write(fd, head, head_n) == (ssize_t)head_n && write(fd, data, n) == (ssize_t)n;
     if (fd >= 0) {
         ok = close(fd) == 0 && ok;
@@ -7308,20 +8882,28 @@ static bool cache_write(const char *name, const void *head, size_t head_n, const
 /* A file of the folder that is this user's alone to write; NULL: there is no such file. */
 static char *cache_read(const char *name, size_t *out_n) {
     struct stat st;
-    int folder = cache_folder(NULL, 0), fd = folder >= 0 ? openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+    int folder = cache_folder(NULL, 0),
+        fd = folder >= 0 ? openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
     if (folder >= 0) close(folder);
     if (fd < 0) return NULL;
-    bool ours = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) && st.st_size > 0 && st.st_size < CACHE_BYTES;
+    bool ours = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 022) &&
+                st.st_size > 0 && st.st_size < CACHE_BYTES;
     char *data = ours ? (char *)gn_alloc((size_t)st.st_size) : NULL;
     bool ok = data && read(fd, data, (size_t)st.st_size) == (ssize_t)st.st_size;
     close(fd);
-    if (!ok) { gn_free(data); return NULL; }
+    if (!ok) {
+        gn_free(data);
+        return NULL;
+    }
     *out_n = (size_t)st.st_size;
     return data;
 }
 
 /* A program's file: head, texts, code. */
-typedef struct cache_head { char magic[8]; uint64_t texts, code, hash; } cache_head;
+typedef struct cache_head {
+    char magic[8];
+    uint64_t texts, code, hash;
+} cache_head;
 
 /* What a program is made for and of: each text with its length before it, in 8 bytes. */
 static void texts_add(text *t, const char *s) {
@@ -7345,13 +8927,14 @@ static bool texts_hold(const char *texts, size_t n, const char *s) {
 
 /* What decides, beside the kernels' texts, what code they become; names of texts begin otherwise. */
 static void program_versions(const struct device *d, char *out, size_t cap) {
-    snprintf(out, cap, "%s nvrtc %d generator %d prelude %016llx", d->arch_name, cu.nvrtc_version, GN__CU_GENERATOR, (unsigned long long)d->code_hash);
+    snprintf(out, cap, "%s nvrtc %d generator %d prelude %016llx", d->arch_name, cu.nvrtc_version, GN__CU_GENERATOR,
+             (unsigned long long)d->code_hash);
 }
 
 static void cache_put_program(const char *key, const text *texts, const void *code, size_t n) {
     cache_head h = { "GNCUBI2", texts->n, n, hash_bytes(hash_bytes(1, texts->s, texts->n), code, n) };
     char name[64], *all = (char *)gn_alloc(texts->n + n);
-    if (!all) return;                                        /* compiled again the next time */
+    if (!all) return; /* compiled again the next time */
     memcpy(all, texts->s, texts->n);
     memcpy(all + texts->n, code, n);
     snprintf(name, sizeof name, "%s.cubin", key);
@@ -7359,7 +8942,8 @@ static void cache_put_program(const char *key, const text *texts, const void *co
     gn_free(all);
 }
 
-/* A program that holds the kernel: its texts, and behind them its code. NULL when it is absent or damaged, or is another one. */
+/* A program that holds the kernel: its texts, and behind them its code. NULL when it is absent or damaged, or is
+   another one. */
 static char *cache_get_program(const struct device *d, const char *key, const kernel *k, size_t *out_texts) {
     cache_head h;
     char name[64], versions[120];
@@ -7371,7 +8955,8 @@ static char *cache_get_program(const struct device *d, const char *key, const ke
         memcpy(&h, data, sizeof h);
         n -= sizeof h;
         memmove(data, data + sizeof h, n);
-        bool whole = memcmp(h.magic, "GNCUBI2", 8) == 0 && h.texts < n && h.code == n - h.texts && h.hash == hash_bytes(hash_bytes(1, data, h.texts), data + h.texts, h.code);
+        bool whole = memcmp(h.magic, "GNCUBI2", 8) == 0 && h.texts < n && h.code == n - h.texts &&
+                     h.hash == hash_bytes(hash_bytes(1, data, h.texts), data + h.texts, h.code);
         *out_texts = (size_t)h.texts;
         if (whole && texts_hold(data, *out_texts, versions) && texts_hold(data, *out_texts, k->source)) return data;
     }
@@ -7381,12 +8966,17 @@ static char *cache_get_program(const struct device *d, const char *key, const ke
 
 static bool cache_made(const char *name) {
     const char *dot = strrchr(name, '.');
-    return dot && strlen(name) < 80 && (strcmp(dot, ".cubin") == 0 || strcmp(dot, ".in") == 0 || strcmp(dot, ".tmp") == 0);
+    return dot && strlen(name) < 80 &&
+           (strcmp(dot, ".cubin") == 0 || strcmp(dot, ".in") == 0 || strcmp(dot, ".tmp") == 0);
 }
 
 /* Removes the oldest of the compiler's files until they are at most half of their bound. */
 static void cache_bound(void) {
-    struct { char name[80]; time_t at; off_t bytes; } *files = NULL;
+    struct {
+        char name[80];
+        time_t at;
+        off_t bytes;
+    } *files = NULL;
     size_t n = 0, cap = 0;
     off_t total = 0;
     struct stat st;
@@ -7394,7 +8984,8 @@ static void cache_bound(void) {
     DIR *d = copy >= 0 ? fdopendir(copy) : NULL;
     if (copy >= 0 && !d) close(copy);
     for (struct dirent *f; d && (f = readdir(d)) != NULL;) {
-        if (!cache_made(f->d_name) || fstatat(folder, f->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode)) continue;
+        if (!cache_made(f->d_name) || fstatat(folder, f->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(st.st_mode))
+            continue;
         if (!grow(&files, n, &cap, sizeof *files)) break;
         memcpy(files[n].name, f->d_name, strlen(f->d_name) + 1);
         files[n].at = st.st_mtime;
@@ -7404,7 +8995,8 @@ static void cache_bound(void) {
     if (d) closedir(d);
     for (bool full = total > CACHE_BYTES; full && n && total > CACHE_BYTES / 2;) {
         size_t oldest = 0;
-        for (size_t i = 1; i < n; i++) if (files[i].at < files[oldest].at) oldest = i;
+        for (size_t i = 1; i < n; i++)
+            if (files[i].at < files[oldest].at) oldest = i;
         unlinkat(folder, files[oldest].name, 0);
         total -= files[oldest].bytes;
         files[oldest] = files[--n];
@@ -7415,11 +9007,17 @@ static void cache_bound(void) {
 
 /* ---- choices-KEY on disk: the table of choices of one GPU under one set of versions ---- */
 
-typedef struct choices_head { char magic[8]; uint64_t id, n, hash; } choices_head;
+typedef struct choices_head {
+    char magic[8];
+    uint64_t id, n, hash;
+} choices_head;
 
-static uint64_t choices_hash(uint64_t id, const stored_choice *all, size_t n) { return hash_bytes(hash_bytes(4, &id, sizeof id), all, n * sizeof *all); }
+static uint64_t choices_hash(uint64_t id, const stored_choice *all, size_t n) {
+    return hash_bytes(hash_bytes(4, &id, sizeof id), all, n * sizeof *all);
+}
 
-/* Reads the file: *out_n choices, which the caller frees, and its id. False: it is absent, or (*out_bad) not what was written. */
+/* Reads the file: *out_n choices, which the caller frees, and its id. False: it is absent, or (*out_bad) not what was
+   written. */
 static bool choices_read(const choices *table, stored_choice **out, size_t *out_n, uint64_t *out_id, bool *out_bad) {
     choices_head h = { "", 0, 0, 0 };
     size_t bytes = 0;
@@ -7427,7 +9025,8 @@ static bool choices_read(const choices *table, stored_choice **out, size_t *out_
     *out_bad = false;
     if (!data) return false;
     if (bytes >= sizeof h) memcpy(&h, data, sizeof h);
-    bool ok = memcmp(h.magic, "GNCHOIC", 8) == 0 && h.id && h.n <= CHOICES_MAX && bytes == sizeof h + h.n * sizeof **out;
+    bool ok =
+        memcmp(h.magic, "GNCHOIC", 8) == 0 && h.id && h.n <= CHOICES_MAX && bytes == sizeof h + h.n * sizeof **out;
     if (ok) memmove(data, data + sizeof h, bytes - sizeof h);
     *out = (stored_choice *)(void *)data;
     ok = ok && h.hash == choices_hash(h.id, *out, h.n);
@@ -7488,14 +9087,15 @@ static bool choices_join(choices *table) {
     size_t n;
     uint64_t id;
     bool bad;
-    if (!choices_read(table, &all, &n, &id, &bad)) return !bad;       /* removed: it is written again */
+    if (!choices_read(table, &all, &n, &id, &bad)) return !bad; /* removed: it is written again */
     bool ok = id == table->id;
     for (size_t i = 0; i < n && ok; i++) choices_add(table, &all[i]);
     gn_free(all);
     return ok;
 }
 
-/* Decides for the shapes of `fresh`, but for those that have been decided meanwhile, and stores. Under the device's lock. */
+/* Decides for the shapes of `fresh`, but for those that have been decided meanwhile, and stores. Under the device's
+   lock. */
 static bool choices_decide(choices *table, const stored_choice *fresh, size_t n) {
     int fd = choices_lock(table);
     size_t before = 0;
@@ -7512,12 +9112,13 @@ static bool choices_decide(choices *table, const stored_choice *fresh, size_t n)
 static uint64_t choices_draw_id(void) {
     uint64_t words[4] = { gn_now_us(), (uint64_t)time(NULL), (uint64_t)getpid(), 0 };
     int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-    if (random >= 0 && read(random, &words[3], sizeof words[3]) < 0) words[3] = 1;    /* time and process are left */
+    if (random >= 0 && read(random, &words[3], sizeof words[3]) < 0) words[3] = 1; /* time and process are left */
     if (random >= 0) close(random);
     return hash_bytes(6, words, sizeof words) | 1;
 }
 
-/* The table of this device, from its file or made anew. *out_rejected: a damaged file was; *out_locked: another process has kept it. */
+/* The table of this device, from its file or made anew. *out_rejected: a damaged file was; *out_locked: another process
+   has kept it. */
 static void choices_open(struct device *d, bool *out_rejected, bool *out_locked) {
     choices *table = &d->choices;
     const char *least = getenv("GENIE_CUDA_TUNE");
@@ -7527,11 +9128,16 @@ static void choices_open(struct device *d, bool *out_rejected, bool *out_locked)
     table->opened = true;
     for (int plain = 0; plain < 2; plain++) {
         table->least[plain] = least && *least ? strtod(least, &end) : plain ? 0.4e9 : 4e9;
-        table->least_blas[plain] = end && *end == ',' ? strtod(end + 1, NULL) : end ? table->least[plain] : plain ? 10e9 : 50e9;
+        table->least_blas[plain] = end && *end == ',' ? strtod(end + 1, NULL)
+                                   : end              ? table->least[plain]
+                                   : plain            ? 10e9
+                                                      : 50e9;
     }
     bool has_blas = blas_is_there();
-    snprintf(what, sizeof what, "%s %s %d %d %d %016llx %g %g %g %g %d %llu", d->name, d->arch_name, d->processors, cu.driver_version, cu.nvrtc_version, (unsigned long long)d->code_hash, table->least[0], table->least[1], table->least_blas[0],
-             table->least_blas[1], has_blas ? blas.major : 0, (unsigned long long)(has_blas ? blas.bytes : 0));
+    snprintf(what, sizeof what, "%s %s %d %d %d %016llx %g %g %g %g %d %llu", d->name, d->arch_name, d->processors,
+             cu.driver_version, cu.nvrtc_version, (unsigned long long)d->code_hash, table->least[0], table->least[1],
+             table->least_blas[0], table->least_blas[1], has_blas ? blas.major : 0,
+             (unsigned long long)(has_blas ? blas.bytes : 0));
     snprintf(table->name, sizeof table->name, "choices-%016llx", (unsigned long long)hash_bytes(8, what, strlen(what)));
     int fd = choices_lock(table);
     *out_locked = fd < 0 && errno == EWOULDBLOCK;
@@ -7553,10 +9159,10 @@ typedef struct program {
     kernel *kernels[KERNELS_A_PROGRAM];
     int n;
     char key[40];
-    char *code;                    /* cubin, or PTX for a device that NVRTC does not know */
+    char *code; /* cubin, or PTX for a device that NVRTC does not know */
     size_t bytes;
     char *log;
-    uint64_t us;                   /* that the compiler took */
+    uint64_t us; /* that the compiler took */
     bool failed;
 } program;
 
@@ -7573,26 +9179,39 @@ static void program_log(program *p, gn__cu_handle h) {
     p->log = NULL;
     if (cu.nvrtcGetProgramLogSize(h, &n) != 0 || !n) return;
     p->log = (char *)gn_alloc(n + 1);
-    if (p->log) { cu.nvrtcGetProgramLog(h, p->log); p->log[n] = 0; }
+    if (p->log) {
+        cu.nvrtcGetProgramLog(h, p->log);
+        p->log[n] = 0;
+    }
 }
 
-static bool needs_hopper(const kernel *k) { return strncmp(k->name, "wgmma_", 6) == 0 || strncmp(k->name, "sgemm_fed", 9) == 0; }
+static bool needs_hopper(const kernel *k) {
+    return strncmp(k->name, "wgmma_", 6) == 0 || strncmp(k->name, "sgemm_fed", 9) == 0;
+}
 
 /* Options that older versions do not know come last and are left out at a second try. */
 static void program_compile(program *p) {
     char arch[48];
-    const char *options[] = { arch, "-fmad=false", "--std=c++14", "-w", "--minimal", "--no-cache", "--modify-stack-limit=false" };
+    const char *options[] = {
+        arch, "-fmad=false", "--std=c++14", "-w", "--minimal", "--no-cache", "--modify-stack-limit=false"
+    };
     text t = { 0 };
     gn__cu_handle h = NULL;
     const uint64_t from = gn_now_us();
     snprintf(arch, sizeof arch, "--gpu-architecture=%s", p->device->arch_name);
     put_code(&t, prelude);
     for (int i = 0; i < p->n; i++)
-        if (needs_hopper(p->kernels[i])) { put_code(&t, hopper); break; }
+        if (needs_hopper(p->kernels[i])) {
+            put_code(&t, hopper);
+            break;
+        }
     for (int i = 0; i < p->n; i++) put(&t, "%s", p->kernels[i]->source);
     p->failed = t.failed;
-    for (int n = 7, r = 5; n >= 3 && r == 5 && !t.failed; n -= 4) {   /* 5: an invalid option */
-        if (cu.nvrtcCreateProgram(&h, t.s, "genie.cu", 0, NULL, NULL) != 0) { p->failed = true; break; }
+    for (int n = 7, r = 5; n >= 3 && r == 5 && !t.failed; n -= 4) { /* 5: an invalid option */
+        if (cu.nvrtcCreateProgram(&h, t.s, "genie.cu", 0, NULL, NULL) != 0) {
+            p->failed = true;
+            break;
+        }
         r = cu.nvrtcCompileProgram(h, n, options);
         program_log(p, h);
         p->failed = r != 0 || !program_code(p, h);
@@ -7602,7 +9221,12 @@ static void program_compile(program *p) {
     p->us += gn_now_us() - from;
 }
 
-typedef struct compile_queue { program *programs; size_t n, next; const gn_flag *cancel; pthread_mutex_t lock; } compile_queue;
+typedef struct compile_queue {
+    program *programs;
+    size_t n, next;
+    const gn_flag *cancel;
+    pthread_mutex_t lock;
+} compile_queue;
 
 static void *compile_worker(void *arg) {
     compile_queue *q = (compile_queue *)arg;
@@ -7628,7 +9252,8 @@ static void compile_programs(program *programs, size_t n, const gn_flag *cancel)
     for (size_t i = 0; i < more; i++) pthread_join(threads[i], NULL);
 }
 
-/* Loads code, with the texts that it is made of; its kernels leave it one by one. NULL when the driver does not take it. */
+/* Loads code, with the texts that it is made of; its kernels leave it one by one. NULL when the driver does not take
+   it. */
 static module *module_load(struct device *d, const char *key, const char *texts, size_t n_texts, const char *code) {
     module *m = (module *)alloc_zero(sizeof *m);
     if (m) m->texts = (char *)gn_alloc(n_texts);
@@ -7694,11 +9319,14 @@ static bool program_load(program *p, const text *texts) {
     return ok;
 }
 
-static void kernel_key(const kernel *k, char out[40]) { snprintf(out, 40, "%016llx%016llx", (unsigned long long)k->key[0], (unsigned long long)k->key[1]); }
+static void kernel_key(const kernel *k, char out[40]) {
+    snprintf(out, 40, "%016llx%016llx", (unsigned long long)k->key[0], (unsigned long long)k->key[1]);
+}
 
 static void program_store(program *p, const text *texts) {
     char key[40], name[64];
-    if (p->device->compile_only && !getenv("GENIE_CACHE")) return;      /* a check of all kernels would fill the user's cache */
+    /* a check of all kernels would fill the user's cache */
+    if (p->device->compile_only && !getenv("GENIE_CACHE")) return;
     cache_put_program(p->key, texts, p->code, p->bytes);
     for (int i = 0; i < p->n; i++) {
         kernel_key(p->kernels[i], key);
@@ -7722,8 +9350,10 @@ static void compile_alone(kernel *k, struct device *d, uint64_t *us) {
     program p = { .device = d, .kernels = { k }, .n = 1 };
     program_compile(&p);
     pthread_mutex_lock(&d->lock);
-    if (p.failed) { k->why = p.log; p.log = NULL; }
-    else program_install(&p);                                    /* what compiles but does not load is tried again by the next plan */
+    if (p.failed) {
+        k->why = p.log;
+        p.log = NULL;
+    } else program_install(&p); /* what compiles but does not load is tried again by the next plan */
     pthread_mutex_unlock(&d->lock);
     *us += p.us;
     gn_free(p.code);
@@ -7751,7 +9381,8 @@ static bool kernel_cached(struct device *d, kernel *k, kernel **all, size_t n) {
     }
     bool ok = m && kernel_enter(k, m);
     for (size_t i = 0; i < n && ok; i++)
-        if (!all[i]->function && !all[i]->busy && texts_hold(m->texts, m->n_texts, all[i]->source)) kernel_enter(all[i], m);
+        if (!all[i]->function && !all[i]->busy && texts_hold(m->texts, m->n_texts, all[i]->source))
+            kernel_enter(all[i], m);
     if (m) module_drop_unused(d, m);
     return ok;
 }
@@ -7763,8 +9394,14 @@ static bool kernel_ready(const kernel *k) { return k->function || k->compiled ||
 enum { COMPILE_SECONDS = 600, COMPILE_TENANTS = 64 };
 
 /* spent: microseconds that are not yet forgotten; all of a full budget is within an hour. */
-typedef struct compile_account { char tenant[64]; uint64_t spent, at; } compile_account;
-static struct { pthread_mutex_t lock; compile_account all[COMPILE_TENANTS]; } compile_accounts = { .lock = PTHREAD_MUTEX_INITIALIZER };
+typedef struct compile_account {
+    char tenant[64];
+    uint64_t spent, at;
+} compile_account;
+static struct {
+    pthread_mutex_t lock;
+    compile_account all[COMPILE_TENANTS];
+} compile_accounts = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* Of one tenant, in microseconds of the compiler in an hour; 0: no bound. */
 static uint64_t compile_budget(void) {
@@ -7804,20 +9441,25 @@ static bool compile_charge(const char *tenant, uint64_t us) {
 
 /* ---- compiling ---- */
 
-/* Compiles n kernels that this thread has marked busy. The device's lock is free meanwhile; it is held before and after. Once `cancel` is
-   set no further program is begun: what is compiled by then stays. */
-static gn_result compile_busy(struct device *d, kernel **all, size_t n, const char *tenant, const gn_flag *cancel, gn_fault *f) {
+/* Compiles n kernels that this thread has marked busy. The device's lock is free meanwhile; it is held before and
+   after. Once `cancel` is set no further program is begun: what is compiled by then stays. */
+static gn_result compile_busy(struct device *d, kernel **all, size_t n, const char *tenant, const gn_flag *cancel,
+                              gn_fault *f) {
     if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
     if (!compile_charge(tenant, 0))
-        return gn_fail(f, GN_LIMIT, "the programs of this client have used the %llu seconds of the GPU's compiler that it has in an hour: fewer shapes, or wait", (unsigned long long)(compile_budget() / 1000000));
+        return gn_fail(f, GN_LIMIT,
+                       "the programs of this client have used the %llu seconds of the GPU's compiler that it has in an "
+                       "hour: fewer shapes, or wait",
+                       (unsigned long long)(compile_budget() / 1000000));
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    size_t each = n / (size_t)(cores > 0 ? cores : 1);                              /* few kernels: one or two to a program, so that all cores compile */
+    /* few kernels: one or two to a program, so that all cores compile */
+    size_t each = n / (size_t)(cores > 0 ? cores : 1);
     each = each < 2 ? 2 : each > KERNELS_A_PROGRAM ? KERNELS_A_PROGRAM : each;
     size_t n_programs = (n + each - 1) / each;
     program *programs = (program *)alloc_zero(n_programs * sizeof *programs);
     if (!programs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile %llu kernels", (unsigned long long)n);
     for (size_t i = 0; i < n; i++) {
-        program *p = &programs[i % n_programs];                    /* dealt out, so that programs are of equal size */
+        program *p = &programs[i % n_programs]; /* dealt out, so that programs are of equal size */
         p->device = d;
         p->kernels[p->n++] = all[i];
     }
@@ -7842,7 +9484,8 @@ static gn_result compile_busy(struct device *d, kernel **all, size_t n, const ch
     return why == GN_OK ? GN_OK : gn_fail(f, why, "the compiling of kernels ended: %s", gn_result_text(why));
 }
 
-/* Of those that are neither ready nor another thread's, what the cache does not have; marked busy. Under the device's lock. */
+/* Of those that are neither ready nor another thread's, what the cache does not have; marked busy. Under the device's
+   lock. */
 static size_t compile_claim(struct device *d, kernel **all, size_t n, kernel **out) {
     size_t claimed = 0;
     for (size_t i = 0; i < n; i++) {
@@ -7860,11 +9503,15 @@ static bool any_busy(kernel **all, size_t n) {
     return false;
 }
 
-/* Waits, under the device's lock, until another thread has compiled something, or for a moment after which `cancel` is looked at. */
+/* Waits, under the device's lock, until another thread has compiled something, or for a moment after which `cancel` is
+   looked at. */
 static void compile_await(struct device *d, const gn_flag *cancel) {
     enum { LOOK_NS = 20000000 };
     struct timespec at;
-    if (!cancel) { pthread_cond_wait(&d->compiled, &d->lock); return; }
+    if (!cancel) {
+        pthread_cond_wait(&d->compiled, &d->lock);
+        return;
+    }
     clock_gettime(CLOCK_REALTIME, &at);
     at.tv_nsec += LOOK_NS;
     at.tv_sec += at.tv_nsec / 1000000000;
@@ -7872,9 +9519,10 @@ static void compile_await(struct device *d, const gn_flag *cancel) {
     pthread_cond_timedwait(&d->compiled, &d->lock, &at);
 }
 
-/* Makes all n kernels runnable, which the caller holds; `why` of those that do not compile. tenant: who pays, NULL: no one. What `cancel`
-   (NULL: nothing) is set to ends it early. */
-static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const char *tenant, const gn_flag *cancel, gn_fault *f) {
+/* Makes all n kernels runnable, which the caller holds; `why` of those that do not compile. tenant: who pays, NULL: no
+   one. What `cancel` (NULL: nothing) is set to ends it early. */
+static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const char *tenant, const gn_flag *cancel,
+                                 gn_fault *f) {
     kernel **mine = (kernel **)gn_alloc((n + 1) * sizeof *mine);
     gn_result r = GN_OK;
     bool again = true;
@@ -7885,9 +9533,11 @@ static gn_result compile_kernels(struct device *d, kernel **all, size_t n, const
         if (claimed) r = compile_busy(d, mine, claimed, tenant, cancel, f);
         for (size_t i = 0; i < claimed; i++) mine[i]->busy = false;
         if (claimed) pthread_cond_broadcast(&d->compiled);
-        again = any_busy(all, n);                             /* another thread may fail for reasons of its own: what it leaves is compiled here */
+        again = any_busy(all, n); /* another thread may fail for reasons of its own: what it leaves is compiled here */
         while (r == GN_OK && any_busy(all, n) && !gn_flag_get(cancel)) compile_await(d, cancel);
-        if (r == GN_OK && again && gn_flag_get(cancel)) r = gn_fail(f, gn_flag_get(cancel), "the wait for kernels that another client has compiled ended: %s", gn_result_text(gn_flag_get(cancel)));
+        if (r == GN_OK && again && gn_flag_get(cancel))
+            r = gn_fail(f, gn_flag_get(cancel), "the wait for kernels that another client has compiled ended: %s",
+                        gn_result_text(gn_flag_get(cancel)));
     }
     pthread_mutex_unlock(&d->lock);
     gn_free(mine);
@@ -7904,7 +9554,8 @@ static bool kind_is_in(const kernel *k, kernel **all, size_t n) {
     return false;
 }
 
-/* For tests that cannot run every shape ($GENIE_CUDA_ONE_OF_EACH): a plan is wanted when a kind of kernel is new in it. */
+/* For tests that cannot run every shape ($GENIE_CUDA_ONE_OF_EACH): a plan is wanted when a kind of kernel is new in
+   it. */
 static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t n) {
     bool is_new = false;
     pthread_mutex_lock(&d->lock);
@@ -7917,16 +9568,21 @@ static bool plan_has_a_new_kind(struct device *d, const launch *launches, size_t
         is_new = is_new || !d->kinds[at];
         d->kinds[at] = h;
     }
-    for (size_t i = 0; i < n && is_new; i++) if (launches[i].kernel) launches[i].kernel->chosen = true;
+    for (size_t i = 0; i < n && is_new; i++)
+        if (launches[i].kernel) launches[i].kernel->chosen = true;
     pthread_mutex_unlock(&d->lock);
     return is_new;
 }
 
-static bool needs_tensor_cores(const kernel *k) { return needs_hopper(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 || strncmp(k->name, "sgemm_async", 11) == 0; }
+static bool needs_tensor_cores(const kernel *k) {
+    return needs_hopper(k) || strncmp(k->name, "tensor_", 7) == 0 || strncmp(k->name, "flash_", 6) == 0 ||
+           strncmp(k->name, "sgemm_async", 11) == 0;
+}
 
-/* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of kernels.
-   Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
-GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
+/* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of
+   kernels. Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
+GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text,
+                                        size_t cap);
 size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap) {
     struct device *d = &devices[DEVICES_MAX];
     kernel **all = (kernel **)gn_alloc((d->n_kernels + 1) * sizeof *all);
@@ -7939,16 +9595,20 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     for (kernel *k = d->newest; k; k = k->older) {
         if (one_of_each && (env_is("GENIE_CUDA_ONE_OF_EACH", "1") ? !k->chosen : kind_is_in(k, all, n))) continue;
-        if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;   /* such a GPU is never given this kernel */
+        /* such a GPU is never given this kernel */
+        if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;
         if (needs_hopper(k) && strcmp(arch, "sm_90a") != 0) continue;
         k->compiled = false;
         gn_free(k->why);
         k->why = NULL;
-        if (!same) k->key[1] = hash_bytes(k->key[1], arch, strlen(arch));     /* another program in the cache */
+        if (!same) k->key[1] = hash_bytes(k->key[1], arch, strlen(arch)); /* another program in the cache */
         all[n++] = k;
     }
     gn_result r = compile_kernels(d, all, n, NULL, NULL, &f);
-    if (r != GN_OK) { *out_failed = n; snprintf(out_text, cap, "%s", f.text); }
+    if (r != GN_OK) {
+        *out_failed = n;
+        snprintf(out_text, cap, "%s", f.text);
+    }
     for (size_t i = 0; i < n && r == GN_OK; i++) {
         if (all[i]->compiled) continue;
         if (!(*out_failed)++) snprintf(out_text, cap, "%s: %s", all[i]->name, all[i]->why ? all[i]->why : "");
@@ -7961,9 +9621,9 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
 /* >>memory ===========================================================================================
  * An executor and its memory: areas, weights and states in slots, values, copies, pinned blocks. */
 
-/* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller (`host`);
-   saving: the copy to `away` is still in the stream; cache: appended to in place; failed: a state that a run had begun to write when it
-   failed; used: clock of the launch or run that used it last. */
+/* away: its bytes in pinned memory (of a weight that moved once, they stay there); out: only there, or with the caller
+   (`host`); saving: the copy to `away` is still in the stream; cache: appended to in place; failed: a state that a run
+   had begun to write when it failed; used: clock of the launch or run that used it last. */
 typedef struct slot {
     uint8_t kind;
     bool out, saving, cache, failed;
@@ -7975,61 +9635,106 @@ typedef struct slot {
     char *away;
     const void *host;
     uint64_t used;
-    gn__cu_handle here;            /* event: it is back; NULL: the main stream knows */
+    gn__cu_handle here; /* event: it is back; NULL: the main stream knows */
 } slot;
 /* checked: its run can fail, and leaves its error words behind the value. */
-typedef struct value { uint64_t id, run; gn_dtype dtype; gn_shape shape; gn__cu_ptr mem; size_t bytes; bool in_place, checked; } value;
-typedef struct host_block { char *p; size_t bytes; const void *owner; } host_block;   /* pinned memory handed out */
+typedef struct value {
+    uint64_t id, run;
+    gn_dtype dtype;
+    gn_shape shape;
+    gn__cu_ptr mem;
+    size_t bytes;
+    bool in_place, checked;
+} value;
+/* pinned memory handed out */
+typedef struct host_block {
+    char *p;
+    size_t bytes;
+    const void *owner;
+} host_block;
 
 /* That of all executors: every device copies from it and to it directly. */
-static struct { pthread_mutex_t lock; host_block *all; size_t cap; _Atomic size_t n; } pinned_blocks = { .lock = PTHREAD_MUTEX_INITIALIZER };
+static struct {
+    pthread_mutex_t lock;
+    host_block *all;
+    size_t cap;
+    _Atomic size_t n;
+} pinned_blocks = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-typedef struct pending_out { void *host; size_t at, bytes; } pending_out;   /* at: in the run's staging memory */
+/* at: in the run's staging memory */
+typedef struct pending_out {
+    void *host;
+    size_t at, bytes;
+} pending_out;
 
 /* A run that was submitted and not yet looked at. */
 typedef struct run {
     uint64_t ticket;
-    gn__cu_handle done;            /* event */
-    char *stage;                   /* pinned: error words, then outputs */
+    gn__cu_handle done; /* event */
+    char *stage;        /* pinned: error words, then outputs */
     size_t stage_bytes;
     pending_out *outs;
     uint32_t n_outs;
     bool keeps;
-    uint64_t copied;               /* number of the copiers' last job for it, 0: none */
-    uint64_t inherits;             /* ticket of a run in flight whose kept value it uses: its failure is this one's too; 0: none */
-    bool poisoned;                 /* that run has failed */
+    uint64_t copied;   /* number of the copiers' last job for it, 0: none */
+    uint64_t inherits; /* ticket of a run in flight whose kept value it uses: its failure is this one's too; 0: none */
+    bool poisoned;     /* that run has failed */
 } run;
 
-/* A run takes at most half of the ring: what goes up (arguments of STAGE_LARGEST bytes, error words), and what comes down. ERRORS_LARGEST:
-   of error words and the flags behind them. */
-enum { RUNS_MAX = 64, STAGE_BYTES = 16 << 20, STAGE_LARGEST = 2 << 20, STAGE_DOWN = STAGE_BYTES / 4, ERRORS_LARGEST = 1 << 20 };
+/* A run takes at most half of the ring: what goes up (arguments of STAGE_LARGEST bytes, error words), and what comes
+   down. ERRORS_LARGEST: of error words and the flags behind them. */
+enum {
+    RUNS_MAX = 64,
+    STAGE_BYTES = 16 << 20,
+    STAGE_LARGEST = 2 << 20,
+    STAGE_DOWN = STAGE_BYTES / 4,
+    ERRORS_LARGEST = 1 << 20
+};
 
-/* Large arguments land in, and large results leave from, memory apart from the block, so that streams of their own copy them while
-   kernels of other runs work. Of each kind there are two in turn. full: event, all is written; empty: event, all is read, but for
-   what copiers read, of which the last job has the number `copied`. */
-typedef struct area { gn__cu_ptr mem; size_t bytes; gn__cu_handle full, empty; uint64_t copied; bool in_use; } area;
+/* Large arguments land in, and large results leave from, memory apart from the block, so that streams of their own copy
+   them while kernels of other runs work. Of each kind there are two in turn. full: event, all is written; empty: event,
+   all is read, but for what copiers read, of which the last job has the number `copied`. */
+typedef struct area {
+    gn__cu_ptr mem;
+    size_t bytes;
+    gn__cu_handle full, empty;
+    uint64_t copied;
+    bool in_use;
+} area;
 
-enum { AREAS = 2, ASIDE_LEAST = 640 << 10 };   /* bytes that are worth the events between streams */
+enum { AREAS = 2, ASIDE_LEAST = 640 << 10 }; /* bytes that are worth the events between streams */
 
-/* Large copies between plain memory and the GPU go in pieces by way of pinned memory: threads copy the pieces there or from there,
-   each by way of two of its own, so that no step waits for a result that large, and several cores copy. */
+/* Large copies between plain memory and the GPU go in pieces by way of pinned memory: threads copy the pieces there or
+   from there, each by way of two of its own, so that no step waits for a result that large, and several cores copy. */
 enum { COPIERS = 4, PIECE_BYTES = 2 << 20, PIECES = 2 * COPIERS, PLAIN_LEAST = 64 << 10 };
 
 /* after: event before which a result is not there. handed_out, done: bytes that a thread has begun and ended with. */
-typedef struct copy_job { struct copy_job *next; gn__cu_ptr device; char *host; size_t bytes, handed_out, done; gn__cu_handle after; bool awaited, ready; } copy_job;
+typedef struct copy_job {
+    struct copy_job *next;
+    gn__cu_ptr device;
+    char *host;
+    size_t bytes, handed_out, done;
+    gn__cu_handle after;
+    bool awaited, ready;
+} copy_job;
 
 /* The threads of one direction. They take the jobs' pieces in order. */
 typedef struct copiers {
-    struct copier { pthread_t thread; struct copiers *all; int at, turn; } threads[COPIERS];   /* turn: of its two pieces */
+    /* turn: of its two pieces */
+    struct copier {
+        pthread_t thread;
+        struct copiers *all;
+        int at, turn;
+    } threads[COPIERS];
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    copy_job *first, *last;        /* until they are done */
-    uint64_t asked, done;          /* jobs; of those done all that were asked for before are done too */
-    int error;                     /* of the driver; 0: none. Nothing is copied after it */
-    int n;                         /* threads; 0: not started */
-    bool up, failed, stops;        /* failed: they cannot be had */
-    gn__cu_handle context, stream, used[PIECES];   /* used: events, the device has read or written the piece */
-    char *pieces;                  /* pinned */
+    copy_job *first, *last;                      /* until they are done */
+    uint64_t asked, done;                        /* jobs; of those done all that were asked for before are done too */
+    int error;                                   /* of the driver; 0: none. Nothing is copied after it */
+    int n;                                       /* threads; 0: not started */
+    bool up, failed, stops;                      /* failed: they cannot be had */
+    gn__cu_handle context, stream, used[PIECES]; /* used: events, the device has read or written the piece */
+    char *pieces;                                /* pinned */
 } copiers;
 
 typedef struct executor {
@@ -8038,64 +9743,72 @@ typedef struct executor {
     gn_log_fn log;
     void *log_user;
     bool strict;
-    char tenant[64];               /* whose session this is; "": the program's own */
-    bool known, scrubs;            /* known: its device knows that this tenant takes memory; scrubs: $GENIE_CUDA_SCRUB */
-    const gn_flag *cancel;         /* NULL: nobody ends a run early */
+    char tenant[64];       /* whose session this is; "": the program's own */
+    bool known, scrubs;    /* known: its device knows that this tenant takes memory; scrubs: $GENIE_CUDA_SCRUB */
+    const gn_flag *cancel; /* NULL: nobody ends a run early */
     uint64_t held;
-    gn_account *account, *host;    /* the session's, of device memory and of pinned memory */
-    uint64_t device_limit;         /* $GENIE_CUDA_MEMORY, 0: none */
-    uint64_t clock;                /* what slots are used at; those used at this very time do not move */
+    gn_account *account, *host; /* the session's, of device memory and of pinned memory */
+    uint64_t device_limit;      /* $GENIE_CUDA_MEMORY, 0: none */
+    uint64_t clock;             /* what slots are used at; those used at this very time do not move */
     bool evicts;
-    gn__cu_handle copies, main_at; /* stream of weights on their way back; event in the main stream */
-    gn__cu_handle uploads, downloads;   /* streams of what lands and leaves; with GENIE_CUDA_OVERLAP=0 the main one */
+    gn__cu_handle copies, main_at;    /* stream of weights on their way back; event in the main stream */
+    gn__cu_handle uploads, downloads; /* streams of what lands and leaves; with GENIE_CUDA_OVERLAP=0 the main one */
     area upload_areas[AREAS], download_areas[AREAS];
     uint32_t next_upload_area, next_download_area;
-    gn__cu_handle uploaded;        /* event: arguments have left the caller's pinned memory */
-    gn__cu_handle visits, made, allocated, departed;   /* stream of values on their way to other GPUs, made when first needed; events: the main stream has
-                                      made them; there is room for those that come; those that left have left */
-    bool departs;                  /* the main stream has not yet waited for that */
-    copiers up, down;              /* of data and results in plain memory */
-    bool lost, graphs, pools, overlaps;   /* overlaps: kernels that wait by themselves start before those before them have ended */
-    bool aside;                    /* large copies have streams of their own */
+    gn__cu_handle uploaded;                          /* event: arguments have left the caller's pinned memory */
+    gn__cu_handle visits, made, allocated, departed; /* stream of values on their way to other GPUs, made when first
+                                                                            needed; events: the main stream has
+                                                        made them; there is room for those that come; those that left
+                                                        have left */
+    bool departs;                                    /* the main stream has not yet waited for that */
+    copiers up, down;                                /* of data and results in plain memory */
+    bool lost, graphs, pools, overlaps; /* overlaps: kernels that wait by themselves start before those before them have
+                                           ended */
+    bool aside;                         /* large copies have streams of their own */
     char lost_why[200];
     gn__cu_handle stream;
-    gn__cu_ptr block;              /* one for all plans: runs follow each other in the stream */
+    gn__cu_ptr block; /* one for all plans: runs follow each other in the stream */
     size_t block_bytes;
-    uint64_t block_age;            /* raised when the block moves */
+    uint64_t block_age; /* raised when the block moves */
     slot *slots;
-    value *values;                 /* ids rising */
+    value *values; /* ids rising */
     size_t n_slots, cap_slots, n_values, cap_values;
-    run runs[RUNS_MAX];            /* a ring, oldest first */
+    run runs[RUNS_MAX]; /* a ring, oldest first */
     uint32_t first_run, n_runs;
     uint64_t next_ticket;
-    char *stage;                   /* pinned ring for arguments and results */
+    char *stage; /* pinned ring for arguments and results */
     size_t stage_head;
-    gn_fault failed;               /* of the first run that failed and was not yet asked for */
-    uint64_t failed_ticket;        /* 0: none */
+    gn_fault failed;        /* of the first run that failed and was not yet asked for */
+    uint64_t failed_ticket; /* 0: none */
     gn__cu_handle events[RUNS_MAX];
 } executor;
 
-enum { CAPTURES = 4 };   /* exchanged memory comes back every other run, areas too, and not always in step */
+enum { CAPTURES = 4 }; /* exchanged memory comes back every other run, areas too, and not always in step */
 
 typedef struct plan {
     const gn_part *part;
     gn_layout layout;
-    emit emit;                     /* its launches and parameters */
+    emit emit; /* its launches and parameters */
     size_t region[REGION__COUNT], total, args_bytes, errors_bytes, near_bytes;
-    uint64_t *words;               /* per argument: its first 8 bytes in this run, where kernels take some by value */
-    size_t *arg_at, *out_at;       /* per argument: offset in REGION_ARGS; per output: in REGION_OUTS, SIZE_MAX: dense already */
-    size_t *near_at;               /* per output: offset in REGION_NEAR, SIZE_MAX: elsewhere */
-    size_t *own_at;                /* per update: offset in REGION_OWN */
-    gn__cu_ptr *fresh;             /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
+    uint64_t *words;         /* per argument: its first 8 bytes in this run, where kernels take some by value */
+    size_t *arg_at, *out_at; /* per argument: offset in REGION_ARGS; per output: in REGION_OUTS, SIZE_MAX: dense
+                                already */
+    size_t *near_at;         /* per output: offset in REGION_NEAR, SIZE_MAX: elsewhere */
+    size_t *own_at;          /* per update: offset in REGION_OWN */
+    gn__cu_ptr *fresh; /* per update: memory of the new version when the run cannot fail, exchanged with the state's */
     bool exchanges;
-    bool uploads_aside;                    /* its arguments are large: they lie in one of the areas, not in the block */
-    area *upload_area, *download_area;         /* in this run; download_area: NULL when no result is large */
-    size_t *download_at;              /* per output of this run: offset in `download_area`, SIZE_MAX: elsewhere */
-    gn__cu_ptr *base;              /* per node and update, of this run */
-    struct { gn__cu_handle graph; gn__cu_ptr *bound; uint64_t age; } captured[CAPTURES];
+    bool uploads_aside;                /* its arguments are large: they lie in one of the areas, not in the block */
+    area *upload_area, *download_area; /* in this run; download_area: NULL when no result is large */
+    size_t *download_at;               /* per output of this run: offset in `download_area`, SIZE_MAX: elsewhere */
+    gn__cu_ptr *base;                  /* per node and update, of this run */
+    struct {
+        gn__cu_handle graph;
+        gn__cu_ptr *bound;
+        uint64_t age;
+    } captured[CAPTURES];
     uint32_t runs, next_capture;
-    bool moved, streams;           /* in this run: slots came back; weights come and go with the kernels */
-    bool began;                    /* and one of its kernels has been launched */
+    bool moved, streams; /* in this run: slots came back; weights come and go with the kernels */
+    bool began;          /* and one of its kernels has been launched */
 } plan;
 
 /* For every session of the device: the first cause counts. */
@@ -8107,16 +9820,19 @@ static void device_lose(struct device *d, const char *why) {
     pthread_mutex_unlock(&lock);
 }
 
-/* 1: an invalid value; 2: no memory; 701: too much for a launch; 801: not supported; 900 to 910: of a capture. All others that reach
-   this file's checks leave the context unusable. */
+/* 1: an invalid value; 2: no memory; 701: too much for a launch; 801: not supported; 900 to 910: of a capture. All
+   others that reach this file's checks leave the context unusable. */
 static bool breaks_context(int r) { return r != 1 && r != 2 && r != 701 && r != 801 && (r < 900 || r > 910); }
 
-/* This executor is of no use any more, because it is not known what has run; with an error that breaks the context its device neither. */
+/* This executor is of no use any more, because it is not known what has run; with an error that breaks the context its
+   device neither. */
 static gn_result executor_lose(executor *x, gn_fault *f, int r, const char *what) {
     const char *name = NULL, *detail = NULL;
     cu.cuGetErrorName(r, &name);
     cu.cuGetErrorString(r, &detail);
-    if (!x->lost) snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error", detail ? detail : "unknown", what);
+    if (!x->lost)
+        snprintf(x->lost_why, sizeof x->lost_why, "%.60s: %.100s (%.30s)", name ? name : "CUDA error",
+                 detail ? detail : "unknown", what);
     x->lost = true;
     if (breaks_context(r)) device_lose(x->device, x->lost_why);
     return gn_fail(f, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
@@ -8132,13 +9848,14 @@ static gn_result driver_fail(executor *x, gn_fault *f, int r, const char *what) 
 }
 
 /* Returns from the function with the fault when a driver call fails. */
-#define DRIVER(x, f, call)                                                                                                   \
-    do {                                                                                                                     \
-        int driver_result = cu.call;                                                                                         \
-        if (driver_result != 0) return driver_fail(x, f, driver_result, #call);                                              \
+#define DRIVER(x, f, call)                                                      \
+    do {                                                                        \
+        int driver_result = cu.call;                                            \
+        if (driver_result != 0) return driver_fail(x, f, driver_result, #call); \
     } while (0)
 
-/* The device's context is current in this thread from here on, also of a lost one: what is left of it is destroyed there. */
+/* The device's context is current in this thread from here on, also of a lost one: what is left of it is destroyed
+   there. */
 static gn_result enter(executor *x, gn_fault *f) {
     int e = x->device->compile_only ? 0 : cu.cuCtxSetCurrent(x->device->context);
     if (!x->lost && atomic_load(&x->device->lost)) {
@@ -8149,14 +9866,16 @@ static gn_result enter(executor *x, gn_fault *f) {
     return e == 0 ? GN_OK : executor_lose(x, f, e, "cuCtxSetCurrent");
 }
 
-/* Its device is gone, and all that lay there. An executor can be lost alone: then what is there is waited for and given back. */
+/* Its device is gone, and all that lay there. An executor can be lost alone: then what is there is waited for and given
+   back. */
 static bool is_dead(const executor *x) { return atomic_load(&x->device->lost); }
 
 static bool evict_one(executor *x);
 static bool area_drop_one(executor *x);
 
-/* Memory that sessions give back stays in this process, so that the next one finds in it what lay there. From when a second tenant takes
-   memory of a device, all that anyone takes there is cleared first; while there is one alone, nothing is ($GENIE_CUDA_SCRUB=1: it is). */
+/* Memory that sessions give back stays in this process, so that the next one finds in it what lay there. From when a
+   second tenant takes memory of a device, all that anyone takes there is cleared first; while there is one alone,
+   nothing is ($GENIE_CUDA_SCRUB=1: it is). */
 static bool device_is_cleared(executor *x) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct device *d = x->device;
@@ -8174,7 +9893,8 @@ static bool device_is_cleared(executor *x) {
 static gn_result device_alloc_now(executor *x, size_t bytes, gn__cu_handle stream, gn__cu_ptr *out, gn_fault *f) {
     const uint64_t held = gn_size_add(x->held, bytes);
     if (x->device_limit && held > x->device_limit)
-        return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY", (unsigned long long)(held - x->device_limit), (unsigned long long)x->device_limit);
+        return gn_fail(f, GN_OUT_OF_MEMORY, "%llu bytes more than the %llu of GENIE_CUDA_MEMORY",
+                       (unsigned long long)(held - x->device_limit), (unsigned long long)x->device_limit);
     gn_result r = gn_account_charge(x->account, bytes, f);
     if (r != GN_OK || x->device->compile_only) return r;
     int e = x->pools ? cu.cuMemAllocAsync(out, bytes, stream) : cu.cuMemAlloc(out, bytes);
@@ -8193,14 +9913,17 @@ static gn_result device_alloc_on(executor *x, size_t bytes, gn__cu_handle stream
     *out = 0;
     bytes = align_up(bytes ? bytes : 1);
     gn_result r = device_alloc_now(x, bytes, stream, out, f);
-    while ((r == GN_OUT_OF_MEMORY || r == GN_LIMIT) && (area_drop_one(x) || evict_one(x))) r = device_alloc_now(x, bytes, stream, out, f);
+    while ((r == GN_OUT_OF_MEMORY || r == GN_LIMIT) && (area_drop_one(x) || evict_one(x)))
+        r = device_alloc_now(x, bytes, stream, out, f);
     if (r != GN_OK) return r;
     x->held += bytes;
     x->stats->device_bytes += bytes;
     return GN_OK;
 }
 
-static gn_result device_alloc(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) { return device_alloc_on(x, bytes, x->stream, out, f); }
+static gn_result device_alloc(executor *x, size_t bytes, gn__cu_ptr *out, gn_fault *f) {
+    return device_alloc_on(x, bytes, x->stream, out, f);
+}
 
 static void device_free(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= align_up(bytes ? bytes : 1);
@@ -8251,7 +9974,10 @@ static void *copier_main(void *self) {
     int e = cu.cuCtxSetCurrent(c->context);
     pthread_mutex_lock(&c->lock);
     for (copy_job *j; (j = copiers_next(c)) != NULL || !c->stops;) {
-        if (!j) { pthread_cond_wait(&c->changed, &c->lock); continue; }
+        if (!j) {
+            pthread_cond_wait(&c->changed, &c->lock);
+            continue;
+        }
         bool waits = !j->ready;
         size_t at = j->handed_out, n = waits ? 0 : j->bytes - at < PIECE_BYTES ? j->bytes - at : PIECE_BYTES;
         if (waits) j->awaited = true;
@@ -8278,7 +10004,9 @@ static bool copiers_begin(executor *x, copiers *c) {
     void *p = NULL;
     if (cu.cuMemHostAlloc(&p, (size_t)n * 2 * PIECE_BYTES, 1) != 0) return false;
     c->pieces = (char *)p;
-    for (int i = 0; i < 2 * n; i++) if (cu.cuEventCreate(&c->used[i], c->up ? 3 : 2) != 0) return false;      /* 2: no times, 1: who waits sleeps */
+    /* 2: no times, 1: who waits sleeps */
+    for (int i = 0; i < 2 * n; i++)
+        if (cu.cuEventCreate(&c->used[i], c->up ? 3 : 2) != 0) return false;
     if (c->up) c->stream = x->uploads;
     else if (cu.cuStreamCreate(&c->stream, 1) != 0) return false;
     c->context = x->device->context;
@@ -8298,7 +10026,11 @@ static bool copiers_ready(executor *x, copiers *c) {
     if (c->n || c->failed) return c->n > 0;
     c->up = c == &x->up;
     c->failed = !copiers_begin(x, c);
-    if (c->failed) gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: no pinned memory or no threads for large copies: steps wait for those from and to plain memory", x->device->ordinal);
+    if (c->failed)
+        gn_logf(
+            x->log, x->log_user, GN_LOG_WARN,
+            "cuda:%d: no pinned memory or no threads for large copies: steps wait for those from and to plain memory",
+            x->device->ordinal);
     return !c->failed;
 }
 
@@ -8323,7 +10055,8 @@ static int copiers_wait(copiers *c, uint64_t number) {
     pthread_mutex_lock(&c->lock);
     while (c->done < number) pthread_cond_wait(&c->changed, &c->lock);
     int e = c->error;
-    if (c->up && !breaks_context(e)) c->error = 0;        /* of the one run that waits for all jobs; those that come down are of several */
+    /* of the one run that waits for all jobs; those that come down are of several */
+    if (c->up && !breaks_context(e)) c->error = 0;
     pthread_mutex_unlock(&c->lock);
     return e;
 }
@@ -8346,7 +10079,8 @@ static void copiers_end(copiers *c) {
         pthread_cond_destroy(&c->changed);
         pthread_mutex_destroy(&c->lock);
     }
-    for (int i = 0; i < PIECES; i++) if (c->used[i]) cu.cuEventDestroy(c->used[i]);
+    for (int i = 0; i < PIECES; i++)
+        if (c->used[i]) cu.cuEventDestroy(c->used[i]);
     if (c->stream && !c->up) cu.cuStreamDestroy(c->stream);
     if (c->pieces) cu.cuMemFreeHost(c->pieces);
 }
@@ -8385,8 +10119,8 @@ static bool area_grow(executor *x, area *a, size_t bytes, gn__cu_handle first) {
     return true;
 }
 
-/* The next area with so many bytes; where there is memory for one only it is the same again, and copies wait. first: the stream that
-   writes it. NULL: there is no memory even for one. */
+/* The next area with so many bytes; where there is memory for one only it is the same again, and copies wait. first:
+   the stream that writes it. NULL: there is no memory even for one. */
 static area *area_acquire(executor *x, area *areas, uint32_t *next, size_t bytes, gn__cu_handle first) {
     for (uint32_t i = 0; i < AREAS; i++) {
         area *a = &areas[(*next + i) % AREAS];
@@ -8422,13 +10156,15 @@ static size_t node_bytes(const gn_part *p, uint32_t node) {
 static bool same_type(gn_dtype one, const gn_shape *sa, const gn_part *p, uint32_t node) {
     gn_shape shape = node_shape(p, node);
     if (one != (gn_dtype)p->nodes[node].dtype || sa->rank != shape.rank) return false;
-    for (int i = 0; i < shape.rank; i++) if (shape.dims[i] != sa->dims[i]) return false;
+    for (int i = 0; i < shape.rank; i++)
+        if (shape.dims[i] != sa->dims[i]) return false;
     return true;
 }
 
 /* ---- slots ---- */
 
-/* Weights go first, then states, then the caches that a decode appends to; of each the one that was used longest ago. */
+/* Weights go first, then states, then the caches that a decode appends to; of each the one that was used longest
+   ago. */
 static int slot_class(const slot *s) { return s->kind == GN_LEAF_WEIGHT ? 0 : s->cache ? 2 : 1; }
 
 /* The main stream waits until the slot is back. */
@@ -8460,13 +10196,16 @@ static bool evict_one(executor *x) {
     for (size_t i = 0; i < x->n_slots && x->evicts; i++) {
         slot *s = &x->slots[i];
         if (!s->kind || s->out || s->used == x->clock || !s->bytes) continue;
-        if (!victim || slot_class(s) < slot_class(victim) || (slot_class(s) == slot_class(victim) && s->used < victim->used)) victim = s;
+        if (!victim || slot_class(s) < slot_class(victim) ||
+            (slot_class(s) == slot_class(victim) && s->used < victim->used))
+            victim = s;
     }
     if (!victim) return false;
     bool copied = victim->away && victim->kind == GN_LEAF_WEIGHT;
     void *p = victim->away;
     if (!x->device->compile_only && !p) p = host_copy_alloc(x, victim->bytes);
-    if (!p && !victim->host && !x->device->compile_only) return false;                /* no pinned memory, and the caller does not keep it */
+    /* no pinned memory, and the caller does not keep it */
+    if (!p && !victim->host && !x->device->compile_only) return false;
     bool saves = p && !copied, ok = slot_await(x, victim, NULL) == GN_OK;
     if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, victim->mem, victim->bytes, x->stream) == 0;
     if (!ok) {
@@ -8494,8 +10233,8 @@ static gn_result slot_copy_back(executor *x, slot *s, gn_fault *f) {
     return GN_OK;
 }
 
-/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. A slot that cannot come
-   back stays where it is. */
+/* Brings a slot back on the second stream; the main one waits for `here` before the kernel that needs it. A slot that
+   cannot come back stays where it is. */
 static gn_result slot_return(executor *x, slot *s, gn_fault *f) {
     gn_result r = device_alloc_on(x, s->bytes, x->copies, &s->mem, f);
     if (r == GN_OK && !x->device->compile_only) {
@@ -8524,7 +10263,7 @@ static void slot_free(executor *x, slot *s) {
     if (!s->out) device_free(x, s->mem, s->bytes);
     if (s->away && is_dead(x)) gn_account_give(x->host, s->bytes);
     if (s->away && !is_dead(x)) {
-        cu.cuStreamSynchronize(x->stream);                                        /* nothing reads or writes it any more */
+        cu.cuStreamSynchronize(x->stream); /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
         host_copy_free(x, s->away, s->bytes);
     }
@@ -8533,10 +10272,15 @@ static void slot_free(executor *x, slot *s) {
 
 enum { SLOTS_MAX = 1 << 20 };
 
-static gn_result slot_fill(executor *x, gn__cu_ptr mem, const void *host, size_t bytes, gn__cu_handle stream, gn_fault *f) {
-    if (!host) { DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream)); return GN_OK; }
+static gn_result slot_fill(executor *x, gn__cu_ptr mem, const void *host, size_t bytes, gn__cu_handle stream,
+                           gn_fault *f) {
+    if (!host) {
+        DRIVER(x, f, cuMemsetD8Async(mem, 0, bytes, x->stream));
+        return GN_OK;
+    }
     x->stats->bytes_to_device += bytes;
-    DRIVER(x, f, cuMemcpyHtoDAsync(mem, host, bytes, stream));                    /* beside runs in flight: none of them knows this memory */
+    /* beside runs in flight: none of them knows this memory */
+    DRIVER(x, f, cuMemcpyHtoDAsync(mem, host, bytes, stream));
     DRIVER(x, f, cuStreamSynchronize(stream));
     return GN_OK;
 }
@@ -8545,9 +10289,11 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     executor *x = (executor *)self;
     gn_result r = enter(x, f);
     if (r != GN_OK) return r;
-    if (d->slot >= SLOTS_MAX) return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, SLOTS_MAX);
+    if (d->slot >= SLOTS_MAX)
+        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, SLOTS_MAX);
     while (x->n_slots <= d->slot) {
-        if (!grow(&x->slots, x->n_slots, &x->cap_slots, sizeof *x->slots)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
+        if (!grow(&x->slots, x->n_slots, &x->cap_slots, sizeof *x->slots))
+            return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
         memset(&x->slots[x->n_slots++], 0, sizeof *x->slots);
     }
     slot *s = &x->slots[d->slot];
@@ -8557,7 +10303,14 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     x->clock++;
     gn__cu_handle stream = d->host ? x->uploads : x->stream;
     if ((r = device_alloc_on(x, bytes, stream, &mem, f)) != GN_OK) return r;
-    *s = (slot){ .kind = (uint8_t)d->kind, .dtype = d->dtype, .shape = d->shape, .gen = d->gen, .mem = mem, .bytes = bytes, .used = x->clock, .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
+    *s = (slot){ .kind = (uint8_t)d->kind,
+                 .dtype = d->dtype,
+                 .shape = d->shape,
+                 .gen = d->gen,
+                 .mem = mem,
+                 .bytes = bytes,
+                 .used = x->clock,
+                 .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
     if (x->device->compile_only || !bytes) return GN_OK;
     r = slot_fill(x, mem, d->host, bytes, stream, f);
     if (r == GN_OK) return GN_OK;
@@ -8588,7 +10341,8 @@ static value *value_find(executor *x, uint64_t id) {
 
 /* Before memory of values is given back: what of them is on its way to another GPU has left. */
 static void values_stay(executor *x) {
-    if (x->departs && !is_dead(x) && (!x->pools || cu.cuStreamWaitEvent(x->stream, x->departed, 0) != 0)) cu.cuStreamSynchronize(x->visits);
+    if (x->departs && !is_dead(x) && (!x->pools || cu.cuStreamWaitEvent(x->stream, x->departed, 0) != 0))
+        cu.cuStreamSynchronize(x->visits);
     x->departs = false;
 }
 
@@ -8640,7 +10394,9 @@ static bool is_pinned(const void *p) {
     bool is = false;
     if (!pinned_blocks.n) return false;
     pthread_mutex_lock(&pinned_blocks.lock);
-    for (size_t i = 0; i < pinned_blocks.n && !is; i++) is = (const char *)p >= pinned_blocks.all[i].p && (const char *)p < pinned_blocks.all[i].p + pinned_blocks.all[i].bytes;
+    for (size_t i = 0; i < pinned_blocks.n && !is; i++)
+        is = (const char *)p >= pinned_blocks.all[i].p &&
+             (const char *)p < pinned_blocks.all[i].p + pinned_blocks.all[i].bytes;
     pthread_mutex_unlock(&pinned_blocks.lock);
     return is;
 }
@@ -8649,7 +10405,7 @@ static void *exec_host_alloc(void *self, size_t bytes) {
     executor *x = (executor *)self;
     void *p = NULL;
     if (x->device->compile_only || enter(x, NULL) != GN_OK) return NULL;
-    if (cu.cuMemHostAlloc(&p, bytes ? bytes : 1, 1) != 0) return NULL;           /* 1: for all contexts */
+    if (cu.cuMemHostAlloc(&p, bytes ? bytes : 1, 1) != 0) return NULL; /* 1: for all contexts */
     if (pinned_add(p, bytes, x)) return p;
     cu.cuMemFreeHost(p);
     return NULL;
@@ -8665,7 +10421,11 @@ static void exec_host_free(void *self, void *p) {
 /* >>run ==============================================================================================
  * Plans and their runs; measuring; values of other GPUs. */
 
-static _Thread_local struct { executor *x; plan *p; } latest;   /* the plan that this thread submitted last, for gn_cuda_launch_again */
+/* the plan that this thread submitted last, for gn_cuda_launch_again */
+static _Thread_local struct {
+    executor *x;
+    plan *p;
+} latest;
 
 /* What was generated, but not what is known of the plan's steps. */
 static void emit_free(emit *e) {
@@ -8686,7 +10446,8 @@ static void exec_plan_destroy(void *self, void *handle) {
     plan *p = (plan *)handle;
     enter(x, NULL);
     if (latest.p == p) latest.p = NULL;
-    if (x->n_runs && !is_dead(x)) cu.cuStreamSynchronize(x->stream);            /* its kernels are given back: none may be on its way */
+    /* its kernels are given back: none may be on its way */
+    if (x->n_runs && !is_dead(x)) cu.cuStreamSynchronize(x->stream);
     for (int i = 0; i < CAPTURES; i++) {
         if (p->captured[i].graph && !is_dead(x)) cu.cuGraphExecDestroy(p->captured[i].graph);
         gn_free(p->captured[i].bound);
@@ -8713,7 +10474,10 @@ static void exec_plan_destroy(void *self, void *handle) {
 }
 
 /* Slots of the states whose memory a new version is copied into before results leave, rising. */
-typedef struct slots_written { uint32_t *all; size_t n; } slots_written;
+typedef struct slots_written {
+    uint32_t *all;
+    size_t n;
+} slots_written;
 
 static int compare_slots(const void *a, const void *b) {
     const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -8740,10 +10504,13 @@ static size_t plan_gathers(plan *p, emit *e, const slots_written *written) {
     for (uint32_t i = 0; i < part->n_outs && !gn_flag_get(e->cancel); i++) {
         const gn_view *view = view_of(e, part->outs[i]);
         p->out_at[i] = SIZE_MAX;
-        if ((gn_view_is_dense(view) && !is_overwritten(written, &part->nodes[p->layout.lay[part->outs[i]].base])) || !gn_view_count(view)) continue;
+        if ((gn_view_is_dense(view) && !is_overwritten(written, &part->nodes[p->layout.lay[part->outs[i]].base])) ||
+            !gn_view_count(view))
+            continue;
         p->out_at[i] = bytes;
         bytes = gn_size_add(bytes, align_up(node_bytes(part, part->outs[i])));
-        emit_copy_views(e, "gather_view", gn_view_dense(view->dtype, view->rank, view->dims), (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *view, at_node(e, part->outs[i], 0));
+        emit_copy_views(e, "gather_view", gn_view_dense(view->dtype, view->rank, view->dims),
+                        (param){ PARAM_PLAN, REGION_OUTS, (int64_t)p->out_at[i] }, *view, at_node(e, part->outs[i], 0));
     }
     return bytes;
 }
@@ -8753,7 +10520,10 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
     const gn_part *part = p->part;
     slots_written written;
     p->exchanges = !e->faults;
-    if (!slots_written_init(&written, p)) { e->failed = true; return; }
+    if (!slots_written_init(&written, p)) {
+        e->failed = true;
+        return;
+    }
     *out_bytes = plan_gathers(p, e, &written);
     gn_free(written.all);
     for (uint32_t u = 0; u < part->n_updates && !gn_flag_get(e->cancel); u++) {
@@ -8764,20 +10534,26 @@ static void plan_epilogue(plan *p, emit *e, size_t *out_bytes, size_t *own_bytes
         else *own_bytes = gn_size_add(*own_bytes, align_up(node_bytes(part, part->updates[u].node)));
         if (p->layout.update_how[u] != GN_UPDATE_COPY) continue;
         const gn_view *view = view_of(e, part->updates[u].node);
-        emit_copy_views(e, "new_version", gn_view_dense(view->dtype, view->rank, view->dims), to, *view, at_node(e, part->updates[u].node, 0));
+        emit_copy_views(e, "new_version", gn_view_dense(view->dtype, view->rank, view->dims), to, *view,
+                        at_node(e, part->updates[u].node, 0));
     }
     emit_undo(e);
     for (uint32_t u = 0; u < part->n_updates && !p->exchanges && !gn_flag_get(e->cancel); u++)
         if (p->layout.update_how[u] != GN_UPDATE_INPLACE)
-            emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 }, (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] }, node_bytes(part, part->updates[u].node));
+            emit_commit(e, (param){ PARAM_NODE, part->n_nodes + u, 0 },
+                        (param){ PARAM_PLAN, REGION_OWN, (int64_t)p->own_at[u] },
+                        node_bytes(part, part->updates[u].node));
 }
 
-static bool is_argument(const plan *p, uint32_t node) { return node < p->part->n_nodes && p->layout.lay[p->layout.lay[node].base].place == GN_PLACE_ARG; }
+static bool is_argument(const plan *p, uint32_t node) {
+    return node < p->part->n_nodes && p->layout.lay[p->layout.lay[node].base].place == GN_PLACE_ARG;
+}
 
 /* Nothing looks for arguments in device memory. */
 static bool all_by_value(const plan *p) {
     bool is = p->emit.by_value;
-    for (size_t i = 0; i < p->emit.n_params && is; i++) is = p->emit.params[i].kind != PARAM_NODE || !is_argument(p, p->emit.params[i].node);
+    for (size_t i = 0; i < p->emit.n_params && is; i++)
+        is = p->emit.params[i].kind != PARAM_NODE || !is_argument(p, p->emit.params[i].node);
     for (uint32_t i = 0; i < p->part->n_outs && is; i++) is = !is_argument(p, p->part->outs[i]);
     for (uint32_t i = 0; i < p->part->n_updates && is; i++) is = !is_argument(p, p->part->updates[i].node);
     return is;
@@ -8787,7 +10563,10 @@ enum { NEAR_LARGEST = 4096, NEAR_BYTES = 16384, NEAR_MOST = NEAR_BYTES / 256 };
 
 /* Small results lie behind the error words. */
 static size_t plan_near(plan *p) {
-    struct { uint32_t base; size_t at; } placed[NEAR_MOST];
+    struct {
+        uint32_t base;
+        size_t at;
+    } placed[NEAR_MOST];
     size_t near = 0;
     for (uint32_t i = 0, n = 0; i < p->part->n_outs; i++) {
         uint32_t base = p->layout.lay[p->part->outs[i]].base;
@@ -8805,7 +10584,7 @@ static size_t plan_near(plan *p) {
     return near;
 }
 
-static void plan_measure(executor *x, plan *p);      /* below: it runs kernels */
+static void plan_measure(executor *x, plan *p); /* below: it runs kernels */
 
 /* Of what was stored or planned to be computed in one way, and is not: counted, said, and in strict mode an error. */
 static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t times, const char *what) {
@@ -8817,9 +10596,12 @@ static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t
 /* What the plan will hold is refused before anything is compiled for it. */
 static gn_result plan_fits(const executor *x, const plan *p, gn_fault *f) {
     const uint64_t bytes = gn_size_add(p->total, p->uploads_aside ? p->args_bytes : 0);
-    if (!gn_size_fits(gn_size_add(bytes, bytes / 4))) return gn_fail(f, GN_LIMIT, "this plan needs more memory than can be addressed: realize parts of it one after another");
+    if (!gn_size_fits(gn_size_add(bytes, bytes / 4)))
+        return gn_fail(f, GN_LIMIT,
+                       "this plan needs more memory than can be addressed: realize parts of it one after another");
     gn_result r = bytes > x->block_bytes ? gn_account_charge(x->account, bytes - x->block_bytes, f) : GN_OK;
-    if (r == GN_OK && bytes > x->block_bytes) gn_account_give(x->account, bytes - x->block_bytes);       /* taken when it runs */
+    /* taken when it runs */
+    if (r == GN_OK && bytes > x->block_bytes) gn_account_give(x->account, bytes - x->block_bytes);
     return r;
 }
 
@@ -8829,9 +10611,8 @@ static gn_result plan_ended(const gn_flag *cancel, gn_fault *f) {
     return gn_fail(f, why, "the making of a plan ended: %s", gn_result_text(why));
 }
 
-static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
-    emit *e = &p->emit;
-    size_t outs = 0, own = 0, args = 0, data = 0;
+/* What has no memory is NULL. */
+static void emit_begin(emit *e, executor *x, plan *p, gn_fault *f) {
     memset(e, 0, sizeof *e);
     e->device = x->device;
     e->cancel = x->cancel;
@@ -8844,8 +10625,15 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
     e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
+}
+
+static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
+    emit *e = &p->emit;
+    size_t outs = 0, own = 0, args = 0, data = 0;
+    emit_begin(e, x, p, f);
     if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || (fuses_steps() && !fuse_steps(e)))
-        return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+        return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f)
+                                      : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     if (!gn_flag_get(x->cancel)) plan_measure(x, p);
     for (size_t i = 0; i < p->layout.n_steps && !e->failed && !gn_flag_get(x->cancel); i++) {
         e->tail = tail_of(e, i);
@@ -8855,28 +10643,42 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     }
     x->stats->products_by_blas += e->n_blas;
     x->stats->products_by_other += e->n_other;
-    if (e->n_lost && other_way(x, f, &x->stats->choices_lost, e->n_lost, "what was chosen for a product by measuring cannot be had; the model's kernel computes it") != GN_OK) return GN_STRICT;
+    if (e->n_lost &&
+        other_way(x, f, &x->stats->choices_lost, e->n_lost,
+                  "what was chosen for a product by measuring cannot be had; the model's kernel computes it") != GN_OK)
+        return GN_STRICT;
     if (!e->failed) plan_epilogue(p, e, &outs, &own);
     if (gn_flag_get(x->cancel)) return plan_ended(x->cancel, f);
-    if (e->failed) return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
+    if (e->failed)
+        return f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     bool none = all_by_value(p);
     for (uint32_t i = 0; i < p->part->n_args && !none; i++) {
         p->arg_at[i] = args;
         args = gn_size_add(args, align_up(node_bytes(p->part, p->part->args[i])));
-        if (p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE) data = gn_size_add(data, node_bytes(p->part, p->part->args[i]));
+        if (p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE)
+            data = gn_size_add(data, node_bytes(p->part, p->part->args[i]));
     }
     p->args_bytes = args;
     p->uploads_aside = x->aside && data >= ASIDE_LEAST;
     p->errors_bytes = align_up((ERROR_WORDS + (size_t)e->n_flags) * 4);
-    if (p->errors_bytes > ERRORS_LARGEST) return gn_fail(f, GN_LIMIT, "%u appends and sums of this plan are more than the %d that one may have: realize parts of it one after another", e->n_flags, ERRORS_LARGEST / 4);
+    if (p->errors_bytes > ERRORS_LARGEST)
+        return gn_fail(f, GN_LIMIT,
+                       "%u appends and sums of this plan are more than the %d that one may have: realize parts of it "
+                       "one after another",
+                       e->n_flags, ERRORS_LARGEST / 4);
     p->near_bytes = plan_near(p);
-    const size_t bytes[REGION__COUNT] = { align_up(e->scratch), align_up(e->rows), align_up(e->save), outs, own, p->uploads_aside ? 0 : args, p->errors_bytes, p->near_bytes };
+    const size_t bytes[REGION__COUNT] = { align_up(e->scratch),        align_up(e->rows), align_up(e->save), outs, own,
+                                          p->uploads_aside ? 0 : args, p->errors_bytes,   p->near_bytes };
     p->total = align_up(p->layout.block_bytes);
-    for (int i = 0; i < REGION__COUNT; i++) { p->region[i] = p->total; p->total = gn_size_add(p->total, bytes[i]); }
+    for (int i = 0; i < REGION__COUNT; i++) {
+        p->region[i] = p->total;
+        p->total = gn_size_add(p->total, bytes[i]);
+    }
     gn_result r = plan_fits(x, p, f);
     if (r != GN_OK) return r;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
-        if (p->near_at[i] != SIZE_MAX) p->layout.lay[p->layout.lay[p->part->outs[i]].base].offset = p->region[REGION_NEAR] + p->near_at[i];
+        if (p->near_at[i] != SIZE_MAX)
+            p->layout.lay[p->layout.lay[p->part->outs[i]].base].offset = p->region[REGION_NEAR] + p->near_at[i];
     return GN_OK;
 }
 
@@ -8885,10 +10687,12 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
     kernel **all = (kernel **)gn_alloc((n + 1) * sizeof *all);
     size_t kernels = 0;
     if (!all) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile");
-    for (size_t i = 0; i < n; i++) if (launches[i].kernel) all[kernels++] = launches[i].kernel;
+    for (size_t i = 0; i < n; i++)
+        if (launches[i].kernel) all[kernels++] = launches[i].kernel;
     gn_result r = compile_kernels(x->device, all, kernels, x->tenant, cancel, f);
-    for (size_t i = 0; i < n && r == GN_OK; i++)
-        if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > 49152) cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);   /* 8: more dynamic shared memory than 48 KiB */
+    for (size_t i = 0; i < n && r == GN_OK; i++) /* 8: more dynamic shared memory than 48 KiB */
+        if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > 49152)
+            cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);
     gn_free(all);
     return r;
 }
@@ -8899,7 +10703,9 @@ static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
     gn_result r = launches_compile(x, p->emit.launches, p->emit.n_launches, x->cancel, f);
     for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
         const kernel *k = p->emit.launches[i].kernel;
-        if (k && !k->function) r = gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", k->name, k->why ? k->why : "the driver does not load it");
+        if (k && !k->function)
+            r = gn_fail(f, GN_COMPILE_FAILED, "kernel %s: %.300s", k->name,
+                        k->why ? k->why : "the driver does not load it");
     }
     return r;
 }
@@ -8907,7 +10713,8 @@ static gn_result plan_compile(executor *x, plan *p, gn_fault *f) {
 /* Bytes of host memory that the plan of a part holds, at least, before kernels are generated. */
 static uint64_t plan_least(const gn_part *part) {
     const uint64_t nodes = (uint64_t)part->n_nodes + part->n_updates + 1;
-    const uint64_t words = 2 * ((uint64_t)part->n_args + 1) + 3 * ((uint64_t)part->n_outs + 1) + (uint64_t)part->n_updates + 1 + (2 + CAPTURES) * nodes;
+    const uint64_t words = 2 * ((uint64_t)part->n_args + 1) + 3 * ((uint64_t)part->n_outs + 1) +
+                           (uint64_t)part->n_updates + 1 + (2 + CAPTURES) * nodes;
     return gn_layout_least(part) + words * 8 + sizeof(plan);
 }
 
@@ -8924,8 +10731,10 @@ static bool plan_arrays(plan *p, const gn_part *part) {
     p->base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base);
     p->fresh = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->fresh);
     p->download_at = (size_t *)alloc_zero((part->n_outs + 1) * sizeof *p->download_at);
-    for (int i = 0; i < CAPTURES; i++) bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
-    return p->words && p->arg_at && p->out_at && p->near_at && p->own_at && p->base && p->fresh && p->download_at && bound;
+    for (int i = 0; i < CAPTURES; i++)
+        bound = (p->captured[i].bound = (gn__cu_ptr *)alloc_zero(nodes * sizeof *p->base)) != NULL && bound;
+    return p->words && p->arg_at && p->out_at && p->near_at && p->own_at && p->base && p->fresh && p->download_at &&
+           bound;
 }
 
 static gn_result plan_fill(executor *x, plan *p, const gn_part *part, gn_fault *f) {
@@ -8933,7 +10742,8 @@ static gn_result plan_fill(executor *x, plan *p, const gn_part *part, gn_fault *
     gn_result r = gn_layout_make(p->part, fuses_steps(), x->cancel, &p->layout, f);
     if (r == GN_OK) r = plan_generate(x, p, f);
 #ifdef GENIE_TEST
-    if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") && !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
+    if (r == GN_OK && env_is("GENIE_CUDA_ONE_OF_EACH", "1") &&
+        !plan_has_a_new_kind(x->device, p->emit.launches, p->emit.n_launches))
         r = gn_fail(f, GN_NO_VALUE, "each kind of kernel of this plan has run (GENIE_CUDA_ONE_OF_EACH)");
 #endif
     return r == GN_OK ? plan_compile(x, p, f) : r;
@@ -8950,9 +10760,13 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     plan *p = (plan *)alloc_zero(sizeof *p);
     r = p ? plan_fill(x, p, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_give_ahead();
-    if (r != GN_OK) { if (p) exec_plan_destroy(x, p); return r; }
+    if (r != GN_OK) {
+        if (p) exec_plan_destroy(x, p);
+        return r;
+    }
     for (uint32_t u = 0; u < part->n_updates; u++)
-        if (p->layout.update_how[u] == GN_UPDATE_INPLACE && part->updates[u].slot < x->n_slots) x->slots[part->updates[u].slot].cache = true;
+        if (p->layout.update_how[u] == GN_UPDATE_INPLACE && part->updates[u].slot < x->n_slots)
+            x->slots[part->updates[u].slot].cache = true;
     x->stats->view_copies += p->layout.view_copies;
     *out_plan = p;
     return GN_OK;
@@ -8966,10 +10780,16 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
     memcpy(&limit, &words[4], 8);
     if (x->failed_ticket) return;
     x->failed_ticket = r->ticket;
-    if (r->poisoned) { gn_fail(&x->failed, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed"); x->failed.node = GN_NO_NODE; return; }
+    if (r->poisoned) {
+        gn_fail(&x->failed, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
+        x->failed.node = GN_NO_NODE;
+        return;
+    }
     if (words[0] == GN_DIVISION_BY_ZERO) gn_fail(&x->failed, GN_DIVISION_BY_ZERO, "an integer divisor is 0");
     else if (limit < 0) gn_fail(&x->failed, (gn_result)words[0], "more than %lld elements are not 0", (long long)at);
-    else gn_fail(&x->failed, (gn_result)words[0], "index %lld is outside 0 to %lld", (long long)at, (long long)(limit - 1));
+    else
+        gn_fail(&x->failed, (gn_result)words[0], "index %lld is outside 0 to %lld", (long long)at,
+                (long long)(limit - 1));
     x->failed.node = words[1];
 }
 
@@ -8981,7 +10801,11 @@ static void run_finish(executor *x) {
     if (e == 0) e = copied != 0 ? copied : x->lost;
     if (e != 0) {
         executor_lose(x, NULL, e, "the end of a run");
-        if (!x->failed_ticket) { x->failed_ticket = r->ticket; gn_fail(&x->failed, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why); x->failed.node = GN_NO_NODE; }
+        if (!x->failed_ticket) {
+            x->failed_ticket = r->ticket;
+            gn_fail(&x->failed, GN_DEVICE_LOST, "the GPU is lost: %s", x->lost_why);
+            x->failed.node = GN_NO_NODE;
+        }
     } else if (words[0]) {
         run_error(x, r, words);
         if (r->keeps) values_drop(x, r->ticket);
@@ -8989,7 +10813,8 @@ static void run_finish(executor *x) {
             run *later = &x->runs[(x->first_run + i) % RUNS_MAX];
             later->poisoned = later->poisoned || later->inherits == r->ticket;
         }
-    } else for (uint32_t i = 0; i < r->n_outs; i++) memcpy(r->outs[i].host, r->stage + r->outs[i].at, r->outs[i].bytes);
+    } else
+        for (uint32_t i = 0; i < r->n_outs; i++) memcpy(r->outs[i].host, r->stage + r->outs[i].at, r->outs[i].bytes);
     gn_free(r->outs);
     r->outs = NULL;
     x->first_run = (x->first_run + 1) % RUNS_MAX;
@@ -9011,8 +10836,10 @@ static bool exec_ended(void *self, uint64_t ticket) {
     enum { NOT_READY = 600 };
     executor *x = (executor *)self;
     const run *r = NULL;
-    for (uint32_t i = 0; i < x->n_runs && x->runs[(x->first_run + i) % RUNS_MAX].ticket <= ticket; i++) r = &x->runs[(x->first_run + i) % RUNS_MAX];
-    return !r || enter(x, NULL) != GN_OK || (cu.cuEventQuery(r->done) != NOT_READY && copiers_have(&x->down, r->copied));
+    for (uint32_t i = 0; i < x->n_runs && x->runs[(x->first_run + i) % RUNS_MAX].ticket <= ticket; i++)
+        r = &x->runs[(x->first_run + i) % RUNS_MAX];
+    return !r || enter(x, NULL) != GN_OK ||
+           (cu.cuEventQuery(r->done) != NOT_READY && copiers_have(&x->down, r->copied));
 }
 
 /* ---- starting a run ---- */
@@ -9042,13 +10869,14 @@ static gn_result fail_at(gn_fault *f, uint32_t node, gn_result r, const char *wh
     return r;
 }
 
-/* The run in flight that may still fail and whose kept values this one uses; 0: none. With several, the host waits for all but the
-   newest; with a plan that exchanges memory of states before it is known whether they are good, for all. */
+/* The run in flight that may still fail and whose kept values this one uses; 0: none. With several, the host waits for
+   all but the newest; with a plan that exchanges memory of states before it is known whether they are good, for all. */
 static uint64_t value_run(executor *x, const plan *p, const gn_arg *args) {
     for (;;) {
         uint64_t oldest = UINT64_MAX, newest = 0;
         for (uint32_t i = 0; x->n_runs && i < p->part->n_args; i++) {
-            const value *v = p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
+            const value *v =
+                p->part->nodes[p->part->args[i]].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
             if (!v || !v->checked || v->run < x->runs[x->first_run].ticket) continue;
             oldest = v->run < oldest ? v->run : oldest;
             newest = v->run > newest ? v->run : newest;
@@ -9061,32 +10889,39 @@ static uint64_t value_run(executor *x, const plan *p, const gn_arg *args) {
 static const char state_failed[] = "a step that failed had begun to write this state: release it and make it again";
 
 /* Checks arguments and slots, before anything is changed. */
-static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, uint64_t *out_inherits, gn_fault *f) {
+static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const gn_out *outs, uint64_t *out_inherits,
+                           gn_fault *f) {
     const gn_part *part = p->part;
     *out_inherits = value_run(x, p, args);
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *n = &part->nodes[i];
-        if (n->leaf == GN_LEAF_DATA && args[n->arg].bytes != node_bytes(part, i)) return fail_at(f, i, GN_BAD_SIZE, "an argument has the wrong number of bytes");
+        if (n->leaf == GN_LEAF_DATA && args[n->arg].bytes != node_bytes(part, i))
+            return fail_at(f, i, GN_BAD_SIZE, "an argument has the wrong number of bytes");
         if (n->leaf == GN_LEAF_VALUE) {
             value *v = value_find(x, args[n->arg].value);
-            if (!v || !same_type(v->dtype, &v->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a kept value is gone or of another type");
+            if (!v || !same_type(v->dtype, &v->shape, part, i))
+                return fail_at(f, i, GN_STALE_HANDLE, "a kept value is gone or of another type");
         }
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
         const slot *s = n->slot < x->n_slots ? &x->slots[n->slot] : NULL;
-        if (!s || s->kind != n->leaf || s->gen != n->gen || !same_type(s->dtype, &s->shape, part, i)) return fail_at(f, i, GN_STALE_HANDLE, "a weight or state is gone or of another type");
+        if (!s || s->kind != n->leaf || s->gen != n->gen || !same_type(s->dtype, &s->shape, part, i))
+            return fail_at(f, i, GN_STALE_HANDLE, "a weight or state is gone or of another type");
         if (s->failed) return fail_at(f, i, GN_STATE_FAILED, state_failed);
     }
     for (uint32_t i = 0; i < part->n_updates; i++) {
         const gn_part_update *u = &part->updates[i];
         const slot *s = u->slot < x->n_slots ? &x->slots[u->slot] : NULL;
-        if (!s || s->kind != GN_LEAF_STATE || s->gen != u->gen || !same_type(s->dtype, &s->shape, part, u->node)) return fail_at(f, u->node, GN_STALE_HANDLE, "a state is gone or of another type");
+        if (!s || s->kind != GN_LEAF_STATE || s->gen != u->gen || !same_type(s->dtype, &s->shape, part, u->node))
+            return fail_at(f, u->node, GN_STALE_HANDLE, "a state is gone or of another type");
         if (s->failed) return fail_at(f, u->node, GN_STATE_FAILED, state_failed);
     }
     uint64_t last = x->n_values ? x->values[x->n_values - 1].id : 0;
     for (uint32_t i = 0; i < part->n_outs; i++) {
-        if (outs[i].host && outs[i].bytes != node_bytes(part, part->outs[i])) return fail_at(f, part->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
+        if (outs[i].host && outs[i].bytes != node_bytes(part, part->outs[i]))
+            return fail_at(f, part->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
         if (!outs[i].keep) continue;
-        if (outs[i].keep <= last || outs[i].keep == UINT64_MAX) return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise, and end at 2^64 - 2");
+        if (outs[i].keep <= last || outs[i].keep == UINT64_MAX)
+            return fail_at(f, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise, and end at 2^64 - 2");
         last = outs[i].keep;
     }
     return GN_OK;
@@ -9096,14 +10931,19 @@ static gn_result run_check(executor *x, const plan *p, const gn_arg *args, const
 static void run_pin(executor *x, const plan *p, gn_leaf_kind kind) {
     for (uint32_t i = 0; i < p->part->n_nodes; i++)
         if (p->part->nodes[i].leaf == kind) x->slots[p->part->nodes[i].slot].used = x->clock;
-    for (uint32_t u = 0; kind == GN_LEAF_STATE && u < p->part->n_updates; u++) x->slots[p->part->updates[u].slot].used = x->clock;
+    for (uint32_t u = 0; kind == GN_LEAF_STATE && u < p->part->n_updates; u++)
+        x->slots[p->part->updates[u].slot].used = x->clock;
 }
 
 static gn_result run_return(executor *x, plan *p, gn_leaf_kind kind, gn_fault *f) {
     for (uint32_t i = 0; i < p->part->n_nodes; i++) {
         slot *s = p->part->nodes[i].leaf == kind ? &x->slots[p->part->nodes[i].slot] : NULL;
         if (!s) continue;
-        if (!s->out) { x->stats->weight_hits += kind == GN_LEAF_WEIGHT; p->moved = p->moved || s->here; continue; }
+        if (!s->out) {
+            x->stats->weight_hits += kind == GN_LEAF_WEIGHT;
+            p->moved = p->moved || s->here;
+            continue;
+        }
         p->moved = true;
         gn_result r = slot_return(x, s, f);
         if (r != GN_OK) return r;
@@ -9117,7 +10957,8 @@ static gn_result run_return(executor *x, plan *p, gn_leaf_kind kind, gn_fault *f
     return GN_OK;
 }
 
-/* All slots of the plan on the device; when its weights do not fit together, they come and go with the kernels that use them. */
+/* All slots of the plan on the device; when its weights do not fit together, they come and go with the kernels that use
+   them. */
 static gn_result run_slots(executor *x, plan *p, gn_fault *f) {
     p->moved = p->streams = false;
     x->clock++;
@@ -9135,7 +10976,8 @@ static gn_result run_slots(executor *x, plan *p, gn_fault *f) {
 
 /* Where large arguments land: what is not in use makes room for the first area, not for the second. */
 static gn_result run_upload_area(executor *x, plan *p, gn_fault *f) {
-    p->upload_area = p->uploads_aside ? area_acquire(x, x->upload_areas, &x->next_upload_area, p->args_bytes, x->uploads) : NULL;
+    p->upload_area =
+        p->uploads_aside ? area_acquire(x, x->upload_areas, &x->next_upload_area, p->args_bytes, x->uploads) : NULL;
     if (p->upload_area || !p->uploads_aside) return GN_OK;
     area *to = p->upload_area = &x->upload_areas[0];
     gn_result r = device_alloc_on(x, p->args_bytes, x->uploads, &to->mem, f);
@@ -9145,7 +10987,9 @@ static gn_result run_upload_area(executor *x, plan *p, gn_fault *f) {
 }
 
 /* Where arguments lie in this run. */
-static gn__cu_ptr args_place(const executor *x, const plan *p) { return p->uploads_aside ? p->upload_area->mem : x->block + p->region[REGION_ARGS]; }
+static gn__cu_ptr args_place(const executor *x, const plan *p) {
+    return p->uploads_aside ? p->upload_area->mem : x->block + p->region[REGION_ARGS];
+}
 
 /* Every base's place in device memory. */
 static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
@@ -9180,14 +11024,16 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
         if (lay->place == GN_PLACE_ARG) p->base[i] = args_place(x, p) + p->arg_at[n->arg];
         else if (lay->place == GN_PLACE_SLOT) p->base[i] = x->slots[n->slot].mem;
         else if (lay->place == GN_PLACE_BLOCK) p->base[i] = x->block + lay->offset;
-        else if (lay->place == GN_PLACE_OWN) p->base[i] = p->exchanges ? p->fresh[lay->own] : x->block + p->region[REGION_OWN] + p->own_at[lay->own];
+        else if (lay->place == GN_PLACE_OWN)
+            p->base[i] = p->exchanges ? p->fresh[lay->own] : x->block + p->region[REGION_OWN] + p->own_at[lay->own];
         else if (lay->place == GN_PLACE_INPLACE) p->base[i] = p->base[lay->own];
     }
-    for (uint32_t i = 0; i < part->n_nodes && p->moved; i++) {                     /* states are read from the first kernel on */
+    for (uint32_t i = 0; i < part->n_nodes && p->moved; i++) { /* states are read from the first kernel on */
         gn_result r = part->nodes[i].leaf == GN_LEAF_STATE ? slot_await(x, &x->slots[part->nodes[i].slot], f) : GN_OK;
         if (r != GN_OK) return r;
     }
-    for (uint32_t u = 0; u < part->n_updates; u++) p->base[part->n_nodes + u] = p->exchanges ? p->fresh[u] : x->slots[part->updates[u].slot].mem;
+    for (uint32_t u = 0; u < part->n_updates; u++)
+        p->base[part->n_nodes + u] = p->exchanges ? p->fresh[u] : x->slots[part->updates[u].slot].mem;
     return GN_OK;
 }
 
@@ -9195,24 +11041,35 @@ static gn_result encode_map(executor *x, const tensor_map *m, gn__cu_ptr at, voi
     static const unsigned steps[4] = { 1, 1, 1, 1 };
     void *p;
     memcpy(&p, &at, sizeof p);
-    int type = m->dtype == GN_F16 ? 6 : m->dtype == GN_BF16 ? 9 : m->plain ? 7 : 11;                        /* 7: f32, 11: f32 rounded to TF32 */
-    DRIVER(x, f, tensor_map(out, type, 4, p, m->dims, m->strides, m->box, steps, 0, m->plain ? 0 : 3, 2, 0));   /* 128 bytes at a time from the L2, zeros outside */
+    /* 7: f32, 11: f32 rounded to TF32 */
+    int type = m->dtype == GN_F16 ? 6 : m->dtype == GN_BF16 ? 9 : m->plain ? 7 : 11;
+    /* 128 bytes at a time from the L2, zeros outside */
+    DRIVER(x, f, tensor_map(out, type, 4, p, m->dims, m->strides, m->box, steps, 0, m->plain ? 0 : 3, 2, 0));
     return GN_OK;
 }
 
-typedef union param_value { gn__cu_ptr p; uint32_t w; uint64_t l; } param_value;
+typedef union param_value {
+    gn__cu_ptr p;
+    uint32_t w;
+    uint64_t l;
+} param_value;
 
 /* values: A, B, where to, workspace, bias. */
 static gn_result run_blas(executor *x, const blas_product *q, const param_value *values, gn_fault *f) {
     static const float one = 1, zero = 0;
     int r = q->has_bias ? blas.cublasLtMatmulDescSetAttribute(q->product, 8, &values[4].p, sizeof values[4].p) : 0;
-    if (r == 0) r = blas.cublasLtMatmul(x->device->blas, q->product, &one, values[1].p, q->b, values[0].p, q->a, &zero, values[2].p, q->out, values[2].p, q->out, q->algorithm, values[3].p, q->workspace, x->stream);
+    if (r == 0)
+        r = blas.cublasLtMatmul(x->device->blas, q->product, &one, values[1].p, q->b, values[0].p, q->a, &zero,
+                                values[2].p, q->out, values[2].p, q->out, q->algorithm, values[3].p, q->workspace,
+                                x->stream);
     return r == 0 ? GN_OK : gn_fail(f, GN_INTERNAL, "cublasLtMatmul gives error %d", r);
 }
 
 static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_fault *f) {
     param_value values[PARAMS_MAX];
-    struct { _Alignas(64) unsigned char bytes[128]; } maps[4];
+    struct {
+        _Alignas(64) unsigned char bytes[128];
+    } maps[4];
     void *list[PARAMS_MAX];
     int n_maps = 0;
     for (uint32_t i = 0; i < l->n_params; i++) {
@@ -9225,7 +11082,11 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
         list[i] = &values[i];
         if (arg->kind != PARAM_MAP) continue;
         const tensor_map *m = &p->emit.maps[arg->node];
-        gn_result r = encode_map(x, m, (m->scratch || m->moved ? x->block + p->region[m->moved ? REGION_ROWS : REGION_SCRATCH] : p->base[m->node]) + (gn__cu_ptr)m->offset, maps[n_maps].bytes, f);
+        gn_result r = encode_map(x, m,
+                                 (m->scratch || m->moved ? x->block + p->region[m->moved ? REGION_ROWS : REGION_SCRATCH]
+                                                         : p->base[m->node]) +
+                                     (gn__cu_ptr)m->offset,
+                                 maps[n_maps].bytes, f);
         if (r != GN_OK) return r;
         list[i] = maps[n_maps++].bytes;
     }
@@ -9233,10 +11094,15 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
     launch_attribute attributes[2] = { { 0 } };
     launch_config c = { { l->grid_x, l->grid_y, 1 }, { l->block, 1, 1 }, l->shared, x->stream, attributes, 0 };
     if (l->cluster > 1) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_CLUSTER, 0, { l->cluster, 1, 1 } };
-    bool follows = l == p->emit.launches ? l->waits && p->emit.n_launches == 1 : !l[-1].blas && l[-1].when != LAUNCH_INSTEAD;
-    if (l->early && x->overlaps && !p->moved && !p->streams && follows) attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
+    bool follows =
+        l == p->emit.launches ? l->waits && p->emit.n_launches == 1 : !l[-1].blas && l[-1].when != LAUNCH_INSTEAD;
+    if (l->early && x->overlaps && !p->moved && !p->streams && follows)
+        attributes[c.n_attributes++] = (launch_attribute){ LAUNCH_PROGRAMMATIC, 0, { 1 } };
     if (c.n_attributes) DRIVER(x, f, cuLaunchKernelEx(&c, l->kernel->function, list, NULL));
-    else DRIVER(x, f, cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list, NULL));
+    else
+        DRIVER(x, f,
+               cuLaunchKernel(l->kernel->function, l->grid_x, l->grid_y, 1, l->block, 1, 1, l->shared, x->stream, list,
+                              NULL));
     return GN_OK;
 }
 
@@ -9244,7 +11110,9 @@ static gn_result run_launch(executor *x, const plan *p, const launch *l, gn_faul
 static slot *param_weight(executor *x, const plan *p, const param *arg, uint32_t *out_node) {
     if (arg->kind != PARAM_NODE && arg->kind != PARAM_MAP) return NULL;
     *out_node = arg->kind == PARAM_MAP ? p->emit.maps[arg->node].node : arg->node;
-    return *out_node < p->part->n_nodes && p->part->nodes[*out_node].leaf == GN_LEAF_WEIGHT ? &x->slots[p->part->nodes[*out_node].slot] : NULL;
+    return *out_node < p->part->n_nodes && p->part->nodes[*out_node].leaf == GN_LEAF_WEIGHT
+               ? &x->slots[p->part->nodes[*out_node].slot]
+               : NULL;
 }
 
 /* Before launch i of a plan whose weights moved: its own are there, those of the next two are on their way. */
@@ -9252,9 +11120,14 @@ static gn_result run_weights(executor *x, plan *p, size_t i, gn_fault *f) {
     enum { AHEAD = 2 };
     gn_result r = GN_OK;
     uint32_t node = 0;
-    size_t end = p->streams && i + 1 + AHEAD < p->emit.n_launches ? i + 1 + AHEAD : p->streams ? p->emit.n_launches : i + 1;
-    if (p->streams) { x->clock++; run_pin(x, p, GN_LEAF_STATE); }
-    for (int bring = 0; bring < 2; bring++) {                                      /* first all of them are marked as in use */
+    size_t end = p->streams && i + 1 + AHEAD < p->emit.n_launches ? i + 1 + AHEAD
+                 : p->streams                                     ? p->emit.n_launches
+                                                                  : i + 1;
+    if (p->streams) {
+        x->clock++;
+        run_pin(x, p, GN_LEAF_STATE);
+    }
+    for (int bring = 0; bring < 2; bring++) { /* first all of them are marked as in use */
         for (size_t l = i; l < end; l++) {
             for (uint32_t k = 0; k < p->emit.launches[l].n_params; k++) {
                 slot *s = param_weight(x, p, &p->emit.params[p->emit.launches[l].param + k], &node);
@@ -9262,21 +11135,27 @@ static gn_result run_weights(executor *x, plan *p, size_t i, gn_fault *f) {
                 s->used = x->clock;
                 if (bring && s->out) r = slot_return(x, s, f);
                 if (bring && l == i && r != GN_OK) return r;
-                if (bring && l == i) { p->base[node] = s->mem; r = slot_await(x, s, f); if (r != GN_OK) return r; }
-                if (r != GN_OK) return GN_OK;                                      /* ahead: later then */
+                if (bring && l == i) {
+                    p->base[node] = s->mem;
+                    r = slot_await(x, s, f);
+                    if (r != GN_OK) return r;
+                }
+                if (r != GN_OK) return GN_OK; /* ahead: later then */
             }
         }
     }
     return GN_OK;
 }
 
-/* A product by cuBLASLt; *out_ok: it is on its way, otherwise own kernels follow, here and, so that bits stay as they are then, for all of this device. */
+/* A product by cuBLASLt; *out_ok: it is on its way, otherwise own kernels follow, here and, so that bits stay as they
+   are then, for all of this device. */
 static gn_result run_blas_launch(executor *x, plan *p, const launch *l, bool *out_ok, gn_fault *f) {
     gn_fault why = { 0 };
     *out_ok = !atomic_load(&x->device->blas_failed) && run_launch(x, p, l, &why) == GN_OK;
     if (*out_ok) return GN_OK;
     atomic_store(&x->device->blas_failed, true);
-    return other_way(x, f, &x->stats->blas_faults, 1, why.result != GN_OK ? why.text : "cuBLASLt failed before: own kernels compute its products");
+    return other_way(x, f, &x->stats->blas_faults, 1,
+                     why.result != GN_OK ? why.text : "cuBLASLt failed before: own kernels compute its products");
 }
 
 /* Whether a run may end between two of its kernels: before the first, and when none writes a state where it lies. */
@@ -9292,7 +11171,9 @@ static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
     for (size_t i = 0; i < p->emit.n_launches && r == GN_OK; i++) {
         const launch *l = &p->emit.launches[i];
         gn_result why = gn_flag_get(x->cancel);
-        if (why && run_may_end(p)) return gn_fail(f, why, "the run ended before its kernel %zu of %zu: %s", i + 1, p->emit.n_launches, gn_result_text(why));
+        if (why && run_may_end(p))
+            return gn_fail(f, why, "the run ended before its kernel %zu of %zu: %s", i + 1, p->emit.n_launches,
+                           gn_result_text(why));
         if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
         if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
@@ -9306,7 +11187,7 @@ static bool run_capture(executor *x, plan *p, int at, size_t nodes) {
     gn__cu_handle graph = NULL, *exec = &p->captured[at].graph;
     if (*exec) cu.cuGraphExecDestroy(*exec);
     *exec = NULL;
-    if (cu.cuStreamBeginCapture(x->stream, 2) != 0) return false;                 /* 2: relaxed */
+    if (cu.cuStreamBeginCapture(x->stream, 2) != 0) return false; /* 2: relaxed */
     gn_result r = run_launches(x, p, NULL);
     p->began = false;
     if (cu.cuStreamEndCapture(x->stream, &graph) != 0 || !graph) return false;
@@ -9317,15 +11198,19 @@ static bool run_capture(executor *x, plan *p, int at, size_t nodes) {
     return *exec != NULL;
 }
 
-/* From the second run on as one graph, captured again when memory has moved. `moves`: results lie elsewhere in each run. */
+/* From the second run on as one graph, captured again when memory has moved. `moves`: results lie elsewhere in each
+   run. */
 static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates;
     int at = -1;
     p->runs++;
     p->began = false;
-    if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2) return run_launches(x, p, f);
+    if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2)
+        return run_launches(x, p, f);
     for (int i = 0; i < CAPTURES; i++)
-        if (p->captured[i].graph && p->captured[i].age == x->block_age && memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0) at = i;
+        if (p->captured[i].graph && p->captured[i].age == x->block_age &&
+            memcmp(p->captured[i].bound, p->base, nodes * sizeof *p->base) == 0)
+            at = i;
     if (at < 0) {
         at = (int)(p->next_capture++ % CAPTURES);
         if (!run_capture(x, p, at, nodes)) return run_launches(x, p, f);
@@ -9341,17 +11226,20 @@ static bool run_is_quiet(const plan *p, uint64_t inherits) { return !p->emit.fau
 /* Pinned memory of the caller's is read by the copy engine itself, without a copy in between. */
 enum { DIRECT_LEAST = 32768 };
 
-static bool is_direct(const plan *p, const gn_arg *a, size_t bytes) { return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(a->host); }
+static bool is_direct(const plan *p, const gn_arg *a, size_t bytes) {
+    return (bytes >= DIRECT_LEAST || p->args_bytes > STAGE_LARGEST) && is_pinned(a->host);
+}
 
 static bool has_direct(const plan *p, const gn_arg *args) {
     bool any = false;
     for (uint32_t i = 0; i < p->part->n_args && pinned_blocks.n && !any; i++)
-        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE && is_direct(p, &args[i], node_bytes(p->part, p->part->args[i]));
+        any = p->part->nodes[p->part->args[i]].leaf != GN_LEAF_VALUE &&
+              is_direct(p, &args[i], node_bytes(p->part, p->part->args[i]));
     return any;
 }
 
-/* Bytes given with this run. Staged in one piece when they are few and none is read directly; many go beside the kernels of earlier
-   runs, from when the last run that read this area has ended. */
+/* Bytes given with this run. Staged in one piece when they are few and none is read directly; many go beside the
+   kernels of earlier runs, from when the last run that read this area has ended. */
 static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage, bool direct, bool quiet, gn_fault *f) {
     gn__cu_ptr to = args_place(x, p);
     gn__cu_handle stream = p->uploads_aside ? x->uploads : x->stream;
@@ -9365,8 +11253,13 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
         x->stats->bytes_to_device += bytes;
         if (!p->args_bytes) continue;
         bool pinned = is_direct(p, &args[i], bytes), large = !staged && !pinned && bytes >= PLAIN_LEAST;
-        uint64_t job = large && p->uploads_aside && copiers_ready(x, &x->up) ? copiers_ask(&x->up, to + p->arg_at[i], args[i].host, bytes, NULL) : 0;
-        if (staged && !pinned) { memcpy(stage + p->arg_at[i], from, bytes); from = stage + p->arg_at[i]; }
+        uint64_t job = large && p->uploads_aside && copiers_ready(x, &x->up)
+                           ? copiers_ask(&x->up, to + p->arg_at[i], args[i].host, bytes, NULL)
+                           : 0;
+        if (staged && !pinned) {
+            memcpy(stage + p->arg_at[i], from, bytes);
+            from = stage + p->arg_at[i];
+        }
         if (!together && !job) DRIVER(x, f, cuMemcpyHtoDAsync(to + p->arg_at[i], from, bytes, stream));
         x->stats->copies_aside += p->uploads_aside;
         x->stats->copies_waited += large && !job;
@@ -9381,22 +11274,28 @@ static gn_result run_data(executor *x, plan *p, const gn_arg *args, char *stage,
         memset(stage + p->args_bytes, 0, p->errors_bytes);
         size_t bytes = p->args_bytes + (quiet ? 0 : p->errors_bytes);
         if (bytes) DRIVER(x, f, cuMemcpyHtoDAsync(to, stage, bytes, x->stream));
-    } else if (!quiet) DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
+    } else if (!quiet)
+        DRIVER(x, f, cuMemsetD8Async(x->block + p->region[REGION_ERRORS], 0, p->errors_bytes, x->stream));
     if (direct) DRIVER(x, f, cuEventRecord(x->uploaded, stream));
     return GN_OK;
 }
 
 /* Argument bytes have left the caller's memory when this returns, or, `direct`, when `uploaded` has come. */
-static gn_result run_arguments(executor *x, plan *p, const gn_arg *args, char *stage, bool direct, uint64_t inherits, gn_fault *f) {
+static gn_result run_arguments(executor *x, plan *p, const gn_arg *args, char *stage, bool direct, uint64_t inherits,
+                               gn_fault *f) {
     const gn_part *part = p->part;
     gn__cu_ptr to = args_place(x, p);
     gn_result r = run_data(x, p, args, stage, direct, run_is_quiet(p, inherits), f);
     for (uint32_t i = 0; i < part->n_args && r == GN_OK; i++) {
         uint32_t node = part->args[i];
         const value *v = part->nodes[node].leaf == GN_LEAF_VALUE ? value_find(x, args[i].value) : NULL;
-        if (part->nodes[node].leaf == GN_LEAF_VALUE && !v) return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
+        if (part->nodes[node].leaf == GN_LEAF_VALUE && !v)
+            return fail_at(f, node, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
         if (v && v->bytes) DRIVER(x, f, cuMemcpyDtoDAsync(to + p->arg_at[i], v->mem, v->bytes, x->stream));
-        if (v && inherits && v->run == inherits) DRIVER(x, f, cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + align_up(v->bytes), ERROR_WORDS * 4, x->stream));
+        if (v && inherits && v->run == inherits)
+            DRIVER(x, f,
+                   cuMemcpyDtoDAsync(x->block + p->region[REGION_ERRORS], v->mem + align_up(v->bytes), ERROR_WORDS * 4,
+                                     x->stream));
     }
     return r;
 }
@@ -9413,14 +11312,18 @@ enum { KEPT_IN_PLACE = 1 << 20 };
 static bool fills_its_memory(const plan *p, uint32_t i) {
     const gn_lay *lay = &p->layout.lay[p->part->outs[i]];
     const gn_lay *base = &p->layout.lay[lay->base];
-    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !lay->view.offset && gn_view_count(&lay->view) == gn_view_count(&base->view) && p->near_at[i] == SIZE_MAX;
+    return p->out_at[i] == SIZE_MAX && base->place == GN_PLACE_BLOCK && !lay->view.offset &&
+           gn_view_count(&lay->view) == gn_view_count(&base->view) && p->near_at[i] == SIZE_MAX;
 }
 
 /* Smaller ones too in a plan of one kernel, which is not replayed as a graph. */
-static bool keeps_in_place(const plan *p, uint32_t i) { return fills_its_memory(p, i) && (p->emit.n_launches == 1 || node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE); }
+static bool keeps_in_place(const plan *p, uint32_t i) {
+    return fills_its_memory(p, i) &&
+           (p->emit.n_launches == 1 || node_bytes(p->part, p->part->outs[i]) >= KEPT_IN_PLACE);
+}
 
-/* Large results leave from an area, where they are computed when they fill their memory. Without memory for one they leave from where
-   they are, and the next run waits. */
+/* Large results leave from an area, where they are computed when they fill their memory. Without memory for one they
+   leave from where they are, and the next run waits. */
 static gn_result run_download_area(executor *x, plan *p, const gn_out *outs, gn_fault *f) {
     size_t bytes = 0;
     p->download_area = NULL;
@@ -9430,11 +11333,14 @@ static gn_result run_download_area(executor *x, plan *p, const gn_out *outs, gn_
         p->download_at[i] = bytes;
         bytes = gn_size_add(bytes, align_up(outs[i].bytes));
     }
-    if (!bytes || !(p->download_area = area_acquire(x, x->download_areas, &x->next_download_area, bytes, x->stream))) return GN_OK;
+    if (!bytes || !(p->download_area = area_acquire(x, x->download_areas, &x->next_download_area, bytes, x->stream)))
+        return GN_OK;
     DRIVER(x, f, cuStreamWaitEvent(x->stream, p->download_area->empty, 0));
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         uint32_t base = p->layout.lay[p->part->outs[i]].base;
-        if (p->download_at[i] != SIZE_MAX && fills_its_memory(p, i) && p->base[base] == x->block + p->layout.lay[base].offset) p->base[base] = p->download_area->mem + p->download_at[i];
+        if (p->download_at[i] != SIZE_MAX && fills_its_memory(p, i) &&
+            p->base[base] == x->block + p->layout.lay[base].offset)
+            p->base[base] = p->download_area->mem + p->download_at[i];
     }
     return GN_OK;
 }
@@ -9444,12 +11350,23 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *n
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         uint32_t node = p->part->outs[i], base = p->layout.lay[node].base;
         if (!outs[i].keep) continue;
-        value v = { outs[i].keep, now->ticket, (gn_dtype)p->part->nodes[node].dtype, node_shape(p->part, node), 0, node_bytes(p->part, node), false, p->emit.faults || now->inherits };
-        if (!grow(&x->values, x->n_values, &x->cap_values, sizeof v)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
+        value v = { outs[i].keep,
+                    now->ticket,
+                    (gn_dtype)p->part->nodes[node].dtype,
+                    node_shape(p->part, node),
+                    0,
+                    node_bytes(p->part, node),
+                    false,
+                    p->emit.faults || now->inherits };
+        if (!grow(&x->values, x->n_values, &x->cap_values, sizeof v))
+            return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
         gn_result r = device_alloc(x, value_size(&v), &v.mem, f);
         if (r != GN_OK) return r;
         v.in_place = keeps_in_place(p, i) && p->base[base] == x->block + p->layout.lay[base].offset;
-        if (v.in_place) { p->base[base] = v.mem; *out_moves = true; }
+        if (v.in_place) {
+            p->base[base] = v.mem;
+            *out_moves = true;
+        }
         x->values[x->n_values++] = v;
     }
     return GN_OK;
@@ -9457,21 +11374,26 @@ static gn_result run_keep(executor *x, plan *p, const gn_out *outs, const run *n
 
 /* True: copiers bring a result from its area to plain memory. */
 static bool run_copies(executor *x, const plan *p, const gn_out *o, gn__cu_ptr from, run *r) {
-    uint64_t job = copiers_ready(x, &x->down) ? copiers_ask(&x->down, from, o->host, o->bytes, p->download_area->full) : 0;
+    uint64_t job =
+        copiers_ready(x, &x->down) ? copiers_ask(&x->down, from, o->host, o->bytes, p->download_area->full) : 0;
     if (job) r->copied = p->download_area->copied = job;
     return job != 0;
 }
 
-/* One result's way to the host: small ones through the run's pinned memory, pinned ones directly, large others by copiers or, without an
-   area or copiers, by the driver's own staging, for which this waits. *at: what is taken of the run's staging memory. */
-static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint32_t i, run *r, size_t *at, gn_fault *f) {
+/* One result's way to the host: small ones through the run's pinned memory, pinned ones directly, large others by
+   copiers or, without an area or copiers, by the driver's own staging, for which this waits. *at: what is taken of the
+   run's staging memory. */
+static gn_result run_download(executor *x, const plan *p, const gn_out *o, uint32_t i, run *r, size_t *at,
+                              gn_fault *f) {
     bool aside = p->download_area && p->download_at[i] != SIZE_MAX;
     gn__cu_ptr from = aside ? p->download_area->mem + p->download_at[i] : out_place(x, p, i);
     gn__cu_handle stream = aside ? x->downloads : x->stream;
     x->stats->bytes_to_host += o->bytes;
     x->stats->copies_aside += aside;
     if (p->near_at[i] != SIZE_MAX) {
-        r->outs[r->n_outs++] = (pending_out){ o->host, p->errors_bytes + p->near_at[i] + (size_t)p->layout.lay[p->part->outs[i]].view.offset, o->bytes };
+        r->outs[r->n_outs++] = (pending_out){
+            o->host, p->errors_bytes + p->near_at[i] + (size_t)p->layout.lay[p->part->outs[i]].view.offset, o->bytes
+        };
         return GN_OK;
     }
     *at = (*at + 63) & ~(size_t)63;
@@ -9495,7 +11417,9 @@ static gn_result run_downloads(executor *x, const plan *p, const gn_out *outs, r
     for (uint32_t i = 0; i < p->part->n_outs; i++) near = near || (outs[i].host && p->near_at[i] != SIZE_MAX);
     size_t from = quiet ? p->errors_bytes : 0, to = near ? at : quiet ? from : ERROR_WORDS * 4;
     memset(r->stage, 0, ERROR_WORDS * 4);
-    if (from < to) DRIVER(x, f, cuMemcpyDtoHAsync(r->stage + from, x->block + p->region[REGION_ERRORS] + from, to - from, x->stream));
+    if (from < to)
+        DRIVER(x, f,
+               cuMemcpyDtoHAsync(r->stage + from, x->block + p->region[REGION_ERRORS] + from, to - from, x->stream));
     if (p->download_area) {
         DRIVER(x, f, cuEventRecord(p->download_area->full, x->stream));
         DRIVER(x, f, cuStreamWaitEvent(x->downloads, p->download_area->full, 0));
@@ -9513,10 +11437,16 @@ static gn_result run_results(executor *x, const plan *p, const gn_out *outs, run
     for (uint32_t i = 0; i < p->part->n_outs; i++) {
         const value *v = outs[i].keep ? value_find(x, outs[i].keep) : NULL;
         r->keeps = r->keeps || v;
-        if (v && v->checked) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem + align_up(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4, x->stream));
-        if (v && v->bytes && !v->in_place) DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
-        gn__cu_ptr place = p->download_area && p->download_at[i] != SIZE_MAX ? p->download_area->mem + p->download_at[i] : 0;
-        if (place && place != out_place(x, p, i)) DRIVER(x, f, cuMemcpyDtoDAsync(place, out_place(x, p, i), outs[i].bytes, x->stream));
+        if (v && v->checked)
+            DRIVER(x, f,
+                   cuMemcpyDtoDAsync(v->mem + align_up(v->bytes), x->block + p->region[REGION_ERRORS], ERROR_WORDS * 4,
+                                     x->stream));
+        if (v && v->bytes && !v->in_place)
+            DRIVER(x, f, cuMemcpyDtoDAsync(v->mem, out_place(x, p, i), v->bytes, x->stream));
+        gn__cu_ptr place =
+            p->download_area && p->download_at[i] != SIZE_MAX ? p->download_area->mem + p->download_at[i] : 0;
+        if (place && place != out_place(x, p, i))
+            DRIVER(x, f, cuMemcpyDtoDAsync(place, out_place(x, p, i), outs[i].bytes, x->stream));
     }
     if (p->uploads_aside) DRIVER(x, f, cuEventRecord(p->upload_area->empty, x->stream));
     return run_downloads(x, p, outs, r, f);
@@ -9541,7 +11471,8 @@ static size_t staged_bytes(const plan *p, const gn_out *outs) {
     size_t n = p->errors_bytes + p->near_bytes;
     for (uint32_t i = 0; i < p->part->n_outs; i++)
         if (outs[i].host && outs[i].bytes <= STAGE_LARGEST && p->near_at[i] == SIZE_MAX) n += outs[i].bytes + 64;
-    return n > STAGE_DOWN ? STAGE_DOWN : n;                 /* error words and what lies near them are fewer; other results go by themselves then */
+    /* error words and what lies near them are fewer; other results go by themselves then */
+    return n > STAGE_DOWN ? STAGE_DOWN : n;
 }
 
 static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_out *outs, run *r, gn_fault *f) {
@@ -9557,7 +11488,8 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
     if (e == GN_OK) e = run_download_area(x, p, outs, f);
     if (e == GN_OK) e = run_arguments(x, p, args, stage + (align_up(r->stage_bytes + up) - up), direct, r->inherits, f);
-    int copied = p->download_area ? copiers_wait(&x->down, p->download_area->copied) : 0;       /* what lay in this area before */
+    /* what lay in this area before */
+    int copied = p->download_area ? copiers_wait(&x->down, p->download_area->copied) : 0;
     if (e == GN_OK && copied != 0) e = driver_fail(x, f, copied, "a copy from the GPU");
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
     if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
@@ -9577,7 +11509,8 @@ static void streams_end(executor *x) {
         if (all[i] && !is_dead(x)) cu.cuStreamSynchronize(all[i]);
 }
 
-/* A run failed on the host's side. States that its kernels write where they lie may have been written; those that are exchanged were not. */
+/* A run failed on the host's side. States that its kernels write where they lie may have been written; those that are
+   exchanged were not. */
 static void states_fail(executor *x, const plan *p) {
     for (uint32_t u = 0; u < p->part->n_updates && p->began; u++) {
         slot *s = &x->slots[p->part->updates[u].slot];
@@ -9585,7 +11518,8 @@ static void states_fail(executor *x, const plan *p) {
     }
 }
 
-static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+static gn_result exec_submit(void *self, void *handle, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket,
+                             gn_fault *f) {
     executor *x = (executor *)self;
     plan *p = (plan *)handle;
     gn_result e = enter(x, f);
@@ -9647,17 +11581,45 @@ gn_result gn_cuda_launch_again(int times, double *out_seconds, int *out_kernels)
     return GN_OK;
 }
 
-/* ---- measuring: what computes a product is chosen by running what could, on random numbers of the product's own size ---- */
+/* ---- measuring: what computes a product is chosen by running what could, on random numbers of the product's own
+   size */
 
-enum { TRIALS = 5, OWN_TRIALS = 3, ROUNDS = 7, SHAPES_A_PLAN = 8, SHAPES_ALIKE = 8, SHAPE_US = 60000, ROUND_US = 1200, LONGEST_US = 40000, FILL_BLOCKS = 1056 };
-/* SHAPES_ALIKE: so many that differ in rows alone (prompts of any length) are measured, of others only those that cuBLASLt may compute.
-   ROUND_US: about as long a trial runs in a round; SHAPE_US: rounds end then; LONGEST_US: of one run, longer products are left to the model. */
-static const double clearly_less = 0.985;     /* of the time of the model's kernel: what is to replace it must be faster by this */
-static const size_t measured_bytes = (size_t)4 << 30;   /* what a product reads and writes: larger ones are left to the model too */
+enum {
+    TRIALS = 5,
+    OWN_TRIALS = 3,
+    ROUNDS = 7,
+    SHAPES_A_PLAN = 8,
+    SHAPES_ALIKE = 8,
+    SHAPE_US = 60000,
+    ROUND_US = 1200,
+    LONGEST_US = 40000,
+    FILL_BLOCKS = 1056
+};
+/* SHAPES_ALIKE: so many that differ in rows alone (prompts of any length) are measured, of others only those that
+   cuBLASLt may compute. ROUND_US: about as long a trial runs in a round; SHAPE_US: rounds end then; LONGEST_US: of one
+   run, longer products are left to the model. */
+/* of the time of the model's kernel: what is to replace it must be faster by this */
+static const double clearly_less = 0.985;
+/* what a product reads and writes: larger ones are left to the model too */
+static const size_t measured_bytes = (size_t)4 << 30;
 
-typedef struct trial { emit e; choice choice; double us[ROUNDS]; int n, repeats; bool out, other_bits; } trial;
+typedef struct trial {
+    emit e;
+    choice choice;
+    double us[ROUNDS];
+    int n, repeats;
+    bool out, other_bits;
+} trial;
 /* One product of a plan. */
-typedef struct candidate { product_key key; uint32_t node; const gn_kernel_step *tail; trial trials[TRIALS]; int n; bool by_blas, by_model; choice best; } candidate;
+typedef struct candidate {
+    product_key key;
+    uint32_t node;
+    const gn_kernel_step *tail;
+    trial trials[TRIALS];
+    int n;
+    bool by_blas, by_model;
+    choice best;
+} candidate;
 
 /* Generates the product of a candidate as `choice` says; dropped when it is not possible, or as another trial is. */
 static void trial_add(const plan *p, candidate *tried, choice c) {
@@ -9665,12 +11627,19 @@ static void trial_add(const plan *p, candidate *tried, choice c) {
     trial *t = &tried->trials[tried->n];
     memset(t, 0, sizeof *t);
     t->choice = c;
-    t->e = (emit){ .device = p->emit.device, .part = p->emit.part, .layout = p->emit.layout, .fusions = p->emit.fusions, .inlined = p->emit.inlined, .tail = tried->tail, .given = &t->choice };
+    t->e = (emit){ .device = p->emit.device,
+                   .part = p->emit.part,
+                   .layout = p->emit.layout,
+                   .fusions = p->emit.fusions,
+                   .inlined = p->emit.inlined,
+                   .tail = tried->tail,
+                   .given = &t->choice };
     emit_product(&t->e, tried->node);
     t->choice.mark = t->e.mark;
     t->e.given = NULL;
     bool again = t->e.failed || t->e.faults;
-    for (int i = 0; i < tried->n; i++) again = again || (tried->trials[i].choice.kind == c.kind && tried->trials[i].choice.mark == t->choice.mark);
+    for (int i = 0; i < tried->n; i++)
+        again = again || (tried->trials[i].choice.kind == c.kind && tried->trials[i].choice.mark == t->choice.mark);
     if (again) emit_free(&t->e);
     else tried->n++;
 }
@@ -9682,7 +11651,9 @@ static int candidates_find(const plan *p, candidate *all) {
     int n = 0;
     for (size_t i = 0; i < p->layout.n_steps && n < SHAPES_A_PLAN; i++) {
         const gn_kernel_step *step = &p->layout.steps[i];
-        if (step->n_instrs || e->fusions[i].inside || e->fusions[i].product || !(node_is(e, step->node, GN_OP_MATMUL) || node_is(e, step->node, GN_OP_LINEAR))) continue;
+        if (step->n_instrs || e->fusions[i].inside || e->fusions[i].product ||
+            !(node_is(e, step->node, GN_OP_MATMUL) || node_is(e, step->node, GN_OP_LINEAR)))
+            continue;
         emit at = *e;
         at.tail = tail_of(e, i);
         matmul mm = matmul_of(&at, step->node);
@@ -9693,7 +11664,8 @@ static int candidates_find(const plan *p, candidate *all) {
         if (known) continue;
         all[n].key = key;
         all[n].node = step->node;
-        all[n].by_blas = 2. * (double)key.m * (double)key.n * (double)key.k * (double)key.batches >= e->device->choices.least_blas[is_plain(mm.d)];
+        all[n].by_blas = 2. * (double)key.m * (double)key.n * (double)key.k * (double)key.batches >=
+                         e->device->choices.least_blas[is_plain(mm.d)];
         all[n].by_model = !all[n].by_blas && choices_alike(&e->device->choices, key) >= SHAPES_ALIKE;
         all[n++].tail = at.tail;
     }
@@ -9712,7 +11684,9 @@ static size_t candidate_place(const plan *p, candidate *tried, gn__cu_ptr *base,
         const emit *e = &tried->trials[i].e;
         if (e->scratch > scratch) scratch = e->scratch;
         for (size_t k = 0; k < e->n_params + e->n_maps; k++) {
-            uint32_t node = k >= e->n_params ? e->maps[k - e->n_params].node : e->params[k].kind == PARAM_NODE ? e->params[k].node : UINT32_MAX;
+            uint32_t node = k >= e->n_params                  ? e->maps[k - e->n_params].node
+                            : e->params[k].kind == PARAM_NODE ? e->params[k].node
+                                                              : UINT32_MAX;
             if (node >= p->part->n_nodes || base[node]) continue;
             base[node] = 1 + total;
             total += base_bytes(p, node);
@@ -9726,13 +11700,19 @@ static size_t candidate_place(const plan *p, candidate *tried, gn__cu_ptr *base,
 static gn_result candidate_fill(executor *x, const plan *p, const gn__cu_ptr *base, const kernel *fill) {
     for (uint32_t i = 0; i < p->part->n_nodes; i++) {
         gn_dtype dtype = p->layout.lay[i].view.dtype;
-        uint32_t kept = dtype == GN_F32 ? 0x807fffffu : dtype == GN_BF16 ? 0x807f807fu : 0x83ff83ffu, set = dtype == GN_F32 ? 0x3f000000u : dtype == GN_BF16 ? 0x3f003f00u : 0x38003800u;
+        uint32_t kept = dtype == GN_F32    ? 0x807fffffu
+                        : dtype == GN_BF16 ? 0x807f807fu
+                                           : 0x83ff83ffu,
+                 set = dtype == GN_F32    ? 0x3f000000u
+                       : dtype == GN_BF16 ? 0x3f003f00u
+                                          : 0x38003800u;
         gn__cu_ptr at = base[i];
         uint64_t words = base_bytes(p, i) / 4;
         void *params[4] = { &at, &words, &kept, &set };
         if (!base[i]) continue;
         unsigned blocks = words / 1024 < FILL_BLOCKS ? (unsigned)(words / 1024) + 1 : FILL_BLOCKS;
-        if (dtype == GN_F32 || dtype == GN_BF16 || dtype == GN_F16) DRIVER(x, NULL, cuLaunchKernel(fill->function, blocks, 1, 1, 256, 1, 1, 0, x->stream, params, NULL));
+        if (dtype == GN_F32 || dtype == GN_BF16 || dtype == GN_F16)
+            DRIVER(x, NULL, cuLaunchKernel(fill->function, blocks, 1, 1, 256, 1, 1, 0, x->stream, params, NULL));
         else DRIVER(x, NULL, cuMemsetD8Async(at, 0, words * 4, x->stream));
     }
     return GN_OK;
@@ -9744,48 +11724,61 @@ static double trial_time(executor *x, plan *probe, trial *t, const gn__cu_handle
     gn_fault f = { 0 };
     gn_result r = GN_OK;
     probe->emit = t->e;
-    for (int i = t->repeats > 1 ? -1 : 0; i < t->repeats; i++) {        /* a run before the first event, so that the GPU does not wait for the host */
+    /* a run before the first event, so that the GPU does not wait for the host */
+    for (int i = t->repeats > 1 ? -1 : 0; i < t->repeats; i++) {
         if (!i && cu.cuEventRecord(events[0], x->stream) != 0) r = GN_INTERNAL;
         for (size_t l = 0; l < t->e.n_launches && r == GN_OK; l++) r = run_launch(x, probe, &t->e.launches[l], &f);
     }
     int waited = cu.cuEventRecord(events[1], x->stream) ? 1 : cu.cuEventSynchronize(events[1]);
     if (waited != 0) driver_fail(x, NULL, waited, "cuEventSynchronize");
-    if (r == GN_OK && waited == 0 && cu.cuEventElapsedTime(&ms, events[0], events[1]) == 0) return (double)ms * 1e3 / t->repeats;
-    if (t->choice.kind == CHOICE_BLAS && !x->lost) other_way(x, NULL, &x->stats->blas_faults, 1, f.result != GN_OK ? f.text : "a product by cuBLASLt does not run");
+    if (r == GN_OK && waited == 0 && cu.cuEventElapsedTime(&ms, events[0], events[1]) == 0)
+        return (double)ms * 1e3 / t->repeats;
+    if (t->choice.kind == CHOICE_BLAS && !x->lost)
+        other_way(x, NULL, &x->stats->blas_faults, 1,
+                  f.result != GN_OK ? f.text : "a product by cuBLASLt does not run");
     return -1;
 }
 
-enum { COMPARED_BYTES = 4 << 20 };   /* of a result's begin and of its end: tiles alike lie between */
+enum { COMPARED_BYTES = 4 << 20 }; /* of a result's begin and of its end: tiles alike lie between */
 
 /* The bytes of the result that a trial has left, begin and end. False: they cannot be had. */
 static bool trial_result(executor *x, const plan *probe, const candidate *tried, char *out, size_t *out_bytes) {
     uint32_t node = tried->tail ? tried->tail->node : tried->node;
     const gn_view *view = &probe->layout.lay[node].view;
-    size_t bytes = (size_t)gn_view_count(view) * types[view->dtype].bytes, half = bytes < 2 * COMPARED_BYTES ? bytes : COMPARED_BYTES;
+    size_t bytes = (size_t)gn_view_count(view) * types[view->dtype].bytes,
+           half = bytes < 2 * COMPARED_BYTES ? bytes : COMPARED_BYTES;
     gn__cu_ptr at = probe->base[probe->layout.lay[node].base];
     *out_bytes = half == bytes ? bytes : 2 * half;
     if (!at || cu.cuMemcpyDtoHAsync(out, at + (gn__cu_ptr)view->offset, half, x->stream) != 0) return false;
-    if (half < bytes && cu.cuMemcpyDtoHAsync(out + half, at + (gn__cu_ptr)view->offset + bytes - half, half, x->stream) != 0) return false;
+    if (half < bytes &&
+        cu.cuMemcpyDtoHAsync(out + half, at + (gn__cu_ptr)view->offset + bytes - half, half, x->stream) != 0)
+        return false;
     return cu.cuStreamSynchronize(x->stream) == 0;
 }
 
-/* A choice may make a product faster, and no other bits: trials that give others than the model's kernel are out. Large numbers of sums of drawn numbers tell any two orders apart. */
+/* A choice may make a product faster, and no other bits: trials that give others than the model's kernel are out. Large
+   numbers of sums of drawn numbers tell any two orders apart. */
 static void trial_compare(executor *x, const plan *probe, candidate *tried, trial *t, char *model, char *own) {
     size_t bytes = 0;
     if (t->out || x->lost) return;
-    if (t == tried->trials) { t->out = !trial_result(x, probe, tried, model, &bytes); return; }
+    if (t == tried->trials) {
+        t->out = !trial_result(x, probe, tried, model, &bytes);
+        return;
+    }
     if (all_by_blas()) return;
     t->other_bits = !trial_result(x, probe, tried, own, &bytes) || memcmp(model, own, bytes) != 0;
     t->out = t->other_bits;
 }
 
-/* Times all trials in turn, round by round, so that what else the GPU does meets all alike. The first round warms up, the second is always run. */
+/* Times all trials in turn, round by round, so that what else the GPU does meets all alike. The first round warms up,
+   the second is always run. */
 static void candidate_time(executor *x, plan *probe, candidate *tried, const gn__cu_handle events[2], char *results) {
     double spent = 0;
     for (int r = 0; r <= ROUNDS && (r < 2 || spent < SHAPE_US) && !x->lost; r++) {
         for (int i = 0; i < tried->n && !x->lost && !tried->trials[0].out; i++) {
             trial *t = &tried->trials[i];
-            for (size_t l = 0; l < t->e.n_launches; l++) t->out = t->out || (!t->e.launches[l].blas && !t->e.launches[l].kernel->function);
+            for (size_t l = 0; l < t->e.n_launches; l++)
+                t->out = t->out || (!t->e.launches[l].blas && !t->e.launches[l].kernel->function);
             if (t->out) continue;
             if (!r) t->repeats = 1;
             double us = trial_time(x, probe, t, events);
@@ -9813,23 +11806,32 @@ static void candidate_choose(executor *x, candidate *tried) {
     static const char *const names[] = { "model", "own", "cuBLASLt" };
     const trial *best = &tried->trials[0];
     char line[400];
-    int n = snprintf(line, sizeof line, "product %lldx%lldx%lld", (long long)tried->key.m, (long long)tried->key.n, (long long)tried->key.k);
+    int n = snprintf(line, sizeof line, "product %lldx%lldx%lld", (long long)tried->key.m, (long long)tried->key.n,
+                     (long long)tried->key.k);
     for (int i = 0; i < tried->n; i++) {
         double us = trial_median(&tried->trials[i]);
         if (us < clearly_less * trial_median(&tried->trials[0]) && us < trial_median(best)) best = &tried->trials[i];
-        n += snprintf(line + n, sizeof line - (size_t)n, us < 1e299 ? " %s %u: %.1f us" : tried->trials[i].other_bits ? " %s %u: other bits" : " %s %u: fails", names[tried->trials[i].choice.kind], tried->trials[i].choice.index, us);
+        n += snprintf(line + n, sizeof line - (size_t)n,
+                      us < 1e299                    ? " %s %u: %.1f us"
+                      : tried->trials[i].other_bits ? " %s %u: other bits"
+                                                    : " %s %u: fails",
+                      names[tried->trials[i].choice.kind], tried->trials[i].choice.index, us);
     }
     tried->best = best == &tried->trials[0] ? (choice){ CHOICE_MODEL, 0, 0 } : best->choice;
-    gn_logf(x->log, x->log_user, GN_LOG_INFO, "cuda:%d: %s; %s %u", x->device->ordinal, line, names[tried->best.kind], tried->best.index);
+    gn_logf(x->log, x->log_user, GN_LOG_INFO, "cuda:%d: %s; %s %u", x->device->ordinal, line, names[tried->best.kind],
+            tried->best.index);
 }
 
-/* Runs the trials of one candidate in memory of their own. What does not run, or has no room, is computed as the model says. */
-static void candidate_measure(executor *x, const plan *p, candidate *tried, const kernel *fill, const gn__cu_handle events[2]) {
+/* Runs the trials of one candidate in memory of their own. What does not run, or has no room, is computed as the model
+   says. */
+static void candidate_measure(executor *x, const plan *p, candidate *tried, const kernel *fill,
+                              const gn__cu_handle events[2]) {
     size_t nodes = (size_t)p->part->n_nodes + p->part->n_updates + 1, scratch = 0;
     gn__cu_ptr memory = 0, block = x->block, *base = (gn__cu_ptr *)alloc_zero(nodes * sizeof *base);
     char *results = (char *)gn_alloc((size_t)4 * COMPARED_BYTES);
     size_t bytes = base && results ? candidate_place(p, tried, base, &scratch) : 0;
-    bool ok = bytes && bytes < measured_bytes && fill->function && (x->pools ? cu.cuMemAllocAsync(&memory, bytes, x->stream) : cu.cuMemAlloc(&memory, bytes)) == 0;
+    bool ok = bytes && bytes < measured_bytes && fill->function &&
+              (x->pools ? cu.cuMemAllocAsync(&memory, bytes, x->stream) : cu.cuMemAlloc(&memory, bytes)) == 0;
     if (ok) {
         plan probe = *p;
         for (size_t i = 0; i < nodes; i++) base[i] = base[i] ? memory + base[i] - 1 : 0;
@@ -9852,25 +11854,31 @@ static kernel *fill_kernel(struct device *d, emit *e) {
     *e = (emit){ .device = d };
     emit_pointer(e, "u32", false, "o", (param){ PARAM_PLAN, REGION_OUTS, 0 });
     put(&e->signature, ", u64 words, u32 kept, u32 set");
-    put(&e->body, "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < words; i += (u64)gridDim.x * 256) {\n    u32 x = (u32)i * 2654435761u;\n    x = (x ^ x >> 15) * 2246822519u;\n    x = (x ^ x >> 13) * 3266489917u;\n"
-                  "    o[i] = ((x ^ x >> 16) & kept) | set;\n  }\n");
+    put(&e->body,
+        "  for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < words; i += (u64)gridDim.x * 256) {\n    u32 x = "
+        "(u32)i * 2654435761u;\n    x = (x ^ x >> 15) * 2246822519u;\n    x = (x ^ x >> 13) * 3266489917u;\n"
+        "    o[i] = ((x ^ x >> 16) & kept) | set;\n  }\n");
     emit_launch(e, "random_words", FILL_BLOCKS, 1, 256);
     return e->n_launches ? e->launches[0].kernel : NULL;
 }
 
-/* Generates what of a kind could compute each candidate, and compiles it together with `more`, so that all cores compile. */
+/* Generates what of a kind could compute each candidate, and compiles it together with `more`, so that all cores
+   compile. */
 static void candidates_compile(executor *x, const plan *p, candidate *all, int n, choice_kind kind, const emit *more) {
     launch *launches = NULL;
     size_t n_launches = 0, cap = 0;
     for (int i = 0; i < n; i++)
-        for (uint32_t k = 0; !all[i].by_model && (kind == CHOICE_OWN || all[i].by_blas) && k < (kind == CHOICE_OWN ? OWN_TRIALS : TRIALS - OWN_TRIALS); k++) trial_add(p, &all[i], (choice){ kind, k, 0 });
+        for (uint32_t k = 0; !all[i].by_model && (kind == CHOICE_OWN || all[i].by_blas) &&
+                             k < (kind == CHOICE_OWN ? OWN_TRIALS : TRIALS - OWN_TRIALS);
+             k++)
+            trial_add(p, &all[i], (choice){ kind, k, 0 });
     for (int i = 0; i <= n * TRIALS; i++) {
         const candidate *tried = i < n * TRIALS ? &all[i / TRIALS] : NULL;
         const emit *e = tried ? &tried->trials[i % TRIALS].e : more;
         for (size_t l = 0; (!tried || i % TRIALS < tried->n) && l < e->n_launches; l++)
             if (grow(&launches, n_launches, &cap, sizeof *launches)) launches[n_launches++] = e->launches[l];
     }
-    launches_compile(x, launches, n_launches, NULL, NULL);     /* what does not compile is no candidate */
+    launches_compile(x, launches, n_launches, NULL, NULL); /* what does not compile is no candidate */
     gn_free(launches);
 }
 
@@ -9889,7 +11897,7 @@ static int candidates_measure(executor *x, const plan *p, candidate *all, int n)
     bool wanted = false;
     for (int i = 0; i < n; i++) wanted = wanted || all[i].by_blas;
     wanted = wanted && blas_is_there();
-    bool loads = wanted && pthread_create(&loader, NULL, blas_loader, NULL) == 0;      /* while the compiler works */
+    bool loads = wanted && pthread_create(&loader, NULL, blas_loader, NULL) == 0; /* while the compiler works */
     candidates_compile(x, p, all, n, CHOICE_OWN, &e);
     if (loads) pthread_join(loader, NULL);
     candidates_compile(x, p, all, n, CHOICE_BLAS, &e);
@@ -9904,7 +11912,8 @@ static int candidates_measure(executor *x, const plan *p, candidate *all, int n)
         measured += !all[i].by_model;
         for (int k = 0; k < all[i].n; k++) emit_free(&all[i].trials[k].e);
     }
-    for (int i = 0; i < 2; i++) if (events[i]) cu.cuEventDestroy(events[i]);
+    for (int i = 0; i < 2; i++)
+        if (events[i]) cu.cuEventDestroy(events[i]);
     emit_free(&e);
     return measured;
 }
@@ -9920,8 +11929,8 @@ static bool candidates_store(executor *x, const candidate *all, int n) {
     return ok;
 }
 
-/* Decides, before a plan's kernels are generated, what computes those of its products that are worth it: the first few by measuring,
-   any others as the model says. */
+/* Decides, before a plan's kernels are generated, what computes those of its products that are worth it: the first few
+   by measuring, any others as the model says. */
 static void plan_measure(executor *x, plan *p) {
     choices *table = &x->device->choices;
     candidate *all;
@@ -9929,7 +11938,7 @@ static void plan_measure(executor *x, plan *p) {
     if (!table->id || all_by_blas() || !(all = (candidate *)alloc_zero(SHAPES_A_PLAN * sizeof *all))) return;
     if (candidates_find(p, all)) {
         pthread_mutex_lock(&table->measuring);
-        bool open = candidates_store(x, all, 0);                  /* what others have decided until now */
+        bool open = candidates_store(x, all, 0); /* what others have decided until now */
         for (int n, before = 0; open && (n = candidates_find(p, all)) > 0; before += n) {
             int measured = before ? 0 : candidates_measure(x, p, all, n);
             open = candidates_store(x, all, n);
@@ -9949,19 +11958,24 @@ static bool visits_begin(executor *x, gn_fault *f) {
     if (enter(x, f) != GN_OK) return false;
     gn__cu_handle *const events[] = { &x->made, &x->allocated, &x->departed };
     for (int i = 0; i < 3; i++)
-        if (!*events[i] && cu.cuEventCreate(events[i], 2) != 0) { *events[i] = NULL; return false; }
+        if (!*events[i] && cu.cuEventCreate(events[i], 2) != 0) {
+            *events[i] = NULL;
+            return false;
+        }
     if (cu.cuStreamCreate(&x->visits, 1) != 0) x->visits = NULL;
     return x->visits != NULL;
 }
 
-/* The value's bytes to memory of x, from y's stream of its own: after what makes them, before what is run in x from now on. */
+/* The value's bytes to memory of x, from y's stream of its own: after what makes them, before what is run in x from now
+   on. */
 static gn_result value_visit(executor *x, executor *y, const value *v, gn__cu_ptr to, gn_fault *f) {
     gn_result r = enter(y, f);
     if (r != GN_OK) return r;
     DRIVER(y, f, cuEventRecord(y->made, y->stream));
     DRIVER(y, f, cuStreamWaitEvent(y->visits, y->made, 0));
     DRIVER(y, f, cuStreamWaitEvent(y->visits, x->allocated, 0));
-    if (v->bytes) DRIVER(y, f, cuMemcpyPeerAsync(to, x->device->context, v->mem, y->device->context, v->bytes, y->visits));
+    if (v->bytes)
+        DRIVER(y, f, cuMemcpyPeerAsync(to, x->device->context, v->mem, y->device->context, v->bytes, y->visits));
     y->departs = true;
     DRIVER(y, f, cuEventRecord(y->departed, y->visits));
     if ((r = enter(x, f)) != GN_OK) return r;
@@ -9971,7 +11985,8 @@ static gn_result value_visit(executor *x, executor *y, const value *v, gn__cu_pt
 
 /* Memory for it, taken in x's own stream of visits, so that it is there before what runs in x has ended. */
 static gn_result value_alloc(executor *x, const value *v, gn__cu_ptr *out, gn_fault *f) {
-    if (!grow(&x->values, x->n_values, &x->cap_values, sizeof *x->values)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
+    if (!grow(&x->values, x->n_values, &x->cap_values, sizeof *x->values))
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to keep a value");
     gn_result r = device_alloc_on(x, value_size(v), x->visits, out, f);
     if (r != GN_OK) return r;
     int e = cu.cuEventRecord(x->allocated, x->visits);
@@ -9985,43 +12000,53 @@ static gn_result exec_value_import(void *self, uint64_t id, void *from, uint64_t
     executor *x = (executor *)self, *y = (executor *)from;
     value *v = value_find(y, theirs);
     gn_result r = enter(y, f);
-    while (r == GN_OK && v && v->checked && y->n_runs && y->runs[y->first_run].ticket <= v->run) {      /* it can still turn out to be none */
+    /* it can still turn out to be none */
+    while (r == GN_OK && v && v->checked && y->n_runs && y->runs[y->first_run].ticket <= v->run) {
         run_finish(y);
         v = value_find(y, theirs);
     }
     if (r == GN_OK && !v) r = gn_fail(f, GN_STALE_HANDLE, "a kept value is gone: the run that makes it has failed");
-    if (r == GN_OK && !(visits_begin(y, f) && visits_begin(x, f))) r = f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no stream for values from another GPU");
+    if (r == GN_OK && !(visits_begin(y, f) && visits_begin(x, f)))
+        r = f && f->result != GN_OK ? f->result : gn_fail(f, GN_OUT_OF_MEMORY, "no stream for values from another GPU");
     if (r == GN_OK) r = enter(x, f);
     if (r != GN_OK) return r;
     value mine = { id, 0, v->dtype, v->shape, 0, v->bytes, false, false };
     x->clock++;
     if ((r = value_alloc(x, &mine, &mine.mem, f)) != GN_OK) return r;
     r = value_visit(x, y, v, mine.mem, f);
-    if (r == GN_OK) { x->values[x->n_values++] = mine; return GN_OK; }
+    if (r == GN_OK) {
+        x->values[x->n_values++] = mine;
+        return GN_OK;
+    }
     enter(y, NULL);
-    if (!is_dead(y)) cu.cuStreamSynchronize(y->visits);                       /* nothing writes to it any more */
+    if (!is_dead(y)) cu.cuStreamSynchronize(y->visits); /* nothing writes to it any more */
     enter(x, NULL);
     if (!is_dead(x)) cu.cuStreamSynchronize(x->visits);
     device_free(x, mine.mem, value_size(&mine));
     return r;
 }
 
-/* Lets the two read each other's memory where their bus has a way; without one the driver goes through the host by itself. */
+/* Lets the two read each other's memory where their bus has a way; without one the driver goes through the host by
+   itself. */
 static void devices_meet(struct device *a, struct device *b) {
     struct device *const both[2] = { a, b };
     for (int i = 0; i < 2; i++) {
         struct device *d = both[i], *other = both[!i];
         int can = 0;
-        if (cu.cuDeviceCanAccessPeer(&can, d->handle, other->handle) != 0 || !can || cu.cuCtxSetCurrent(d->context) != 0) continue;
-        cu.cuCtxEnablePeerAccess(other->context, 0);                          /* it may be so already */
-        if (other->pool) cu.cuMemPoolSetAccess(other->pool, &(pool_access){ LOCATION_DEVICE, d->handle, ACCESS_READ_WRITE }, 1);
+        if (cu.cuDeviceCanAccessPeer(&can, d->handle, other->handle) != 0 || !can ||
+            cu.cuCtxSetCurrent(d->context) != 0)
+            continue;
+        cu.cuCtxEnablePeerAccess(other->context, 0); /* it may be so already */
+        if (other->pool)
+            cu.cuMemPoolSetAccess(other->pool, &(pool_access){ LOCATION_DEVICE, d->handle, ACCESS_READ_WRITE }, 1);
     }
 }
 
 enum { VISIT_SMALL = 4096, VISIT_LARGE = 16 << 20 };
 
 /* Seconds of one copy, the least of four; 0: it fails. a's context is current, and the stream is there. */
-static double visit_time(const struct device *a, gn__cu_ptr from, const struct device *b, gn__cu_ptr to, size_t bytes, gn__cu_handle stream) {
+static double visit_time(const struct device *a, gn__cu_ptr from, const struct device *b, gn__cu_ptr to, size_t bytes,
+                         gn__cu_handle stream) {
     double least = 0;
     for (int i = 0; i < 4; i++) {
         uint64_t begin = gn_now_us();
@@ -10039,9 +12064,12 @@ static gn_cluster_link visit_cost(struct device *a, struct device *b) {
     gn_cluster_link cost = { 1e-5, 2e10 };
     gn__cu_ptr from = 0, to = 0;
     gn__cu_handle stream = NULL;
-    if (env_is("GENIE_MEASURE", "0") || cu.cuCtxSetCurrent(b->context) != 0 || cu.cuMemAlloc(&to, VISIT_LARGE) != 0) return cost;
-    if (cu.cuCtxSetCurrent(a->context) == 0 && cu.cuMemAlloc(&from, VISIT_LARGE) == 0 && cu.cuStreamCreate(&stream, 1) == 0) {
-        double small = visit_time(a, from, b, to, VISIT_SMALL, stream), large = visit_time(a, from, b, to, VISIT_LARGE, stream);
+    if (env_is("GENIE_MEASURE", "0") || cu.cuCtxSetCurrent(b->context) != 0 || cu.cuMemAlloc(&to, VISIT_LARGE) != 0)
+        return cost;
+    if (cu.cuCtxSetCurrent(a->context) == 0 && cu.cuMemAlloc(&from, VISIT_LARGE) == 0 &&
+        cu.cuStreamCreate(&stream, 1) == 0) {
+        double small = visit_time(a, from, b, to, VISIT_SMALL, stream),
+               large = visit_time(a, from, b, to, VISIT_LARGE, stream);
         if (small > 0 && large > small) cost = (gn_cluster_link){ small, VISIT_LARGE / (large - small) };
         cu.cuStreamDestroy(stream);
     }
@@ -10053,7 +12081,9 @@ static gn_cluster_link visit_cost(struct device *a, struct device *b) {
 
 static bool exec_reaches(void *self, void *from, gn_cluster_link *out_link) {
     struct device *b = ((executor *)self)->device, *a = ((executor *)from)->device;
-    if (a == b || a->compile_only || b->compile_only || atomic_load(&a->lost) || atomic_load(&b->lost) || env_is("GENIE_CUDA_PEER", "0")) return false;
+    if (a == b || a->compile_only || b->compile_only || atomic_load(&a->lost) || atomic_load(&b->lost) ||
+        env_is("GENIE_CUDA_PEER", "0"))
+        return false;
     pthread_mutex_lock(&devices_lock);
     gn_cluster_link *known = &b->from[a->ordinal];
     if (!(known->bytes_per_s > 0)) {
@@ -10080,21 +12110,32 @@ static void exec_describe(void *self, gn_device_info *out) {
     const struct device *d = x->device;
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "cuda:%d", d->ordinal);
-    static const struct { const char *name, *value, *word; } switches[] = { { "GENIE_CUDA_TENSOR", "0", "tensor" }, { "GENIE_CUDA_WGMMA", "0", "wgmma" }, { "GENIE_CUDA_EPILOGUE", "0", "epilogue" },
-                                                                            { "GENIE_CUDA_FUSE", "0", "fuse" }, { "GENIE_CUDA_CLUSTER", "0", "cluster" }, { "GENIE_TF32", "1", "tf32" }, { "GENIE_CUDA_TUNE", "blas", "tune" } };
-    int n = snprintf(out->identity, sizeof out->identity, "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name, d->arch_name, cu.driver_version, cu.nvrtc_version,
-                     d->compile_only ? " compile only" : "");
-    if (d->choices.id && !env_is("GENIE_CUDA_TUNE", "0") && !all_by_blas() && n > 0 && (size_t)n < sizeof out->identity) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " choices %016llx", (unsigned long long)d->choices.id);
-    if (asked_rank() && n > 0 && (size_t)n < sizeof out->identity) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " rank %d", asked_rank());
-    for (size_t i = 0; i < sizeof switches / sizeof *switches && n > 0 && (size_t)n < sizeof out->identity; i++)      /* those that change the order or the width of sums */
-        if (env_is(switches[i].name, switches[i].value)) n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " %s %s", switches[i].word, switches[i].value);
+    static const struct {
+        const char *name, *value, *word;
+    } switches[] = { { "GENIE_CUDA_TENSOR", "0", "tensor" },     { "GENIE_CUDA_WGMMA", "0", "wgmma" },
+                     { "GENIE_CUDA_EPILOGUE", "0", "epilogue" }, { "GENIE_CUDA_FUSE", "0", "fuse" },
+                     { "GENIE_CUDA_CLUSTER", "0", "cluster" },   { "GENIE_TF32", "1", "tf32" },
+                     { "GENIE_CUDA_TUNE", "blas", "tune" } };
+    int n = snprintf(out->identity, sizeof out->identity,
+                     "cuda genie " GN_VERSION " generator %d %.60s %s driver %d nvrtc %d%s", GN__CU_GENERATOR, d->name,
+                     d->arch_name, cu.driver_version, cu.nvrtc_version, d->compile_only ? " compile only" : "");
+    if (d->choices.id && !env_is("GENIE_CUDA_TUNE", "0") && !all_by_blas() && n > 0 && (size_t)n < sizeof out->identity)
+        n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " choices %016llx",
+                      (unsigned long long)d->choices.id);
+    if (asked_rank() && n > 0 && (size_t)n < sizeof out->identity)
+        n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " rank %d", asked_rank());
+    /* those that change the order or the width of sums */
+    for (size_t i = 0; i < sizeof switches / sizeof *switches && n > 0 && (size_t)n < sizeof out->identity; i++)
+        if (env_is(switches[i].name, switches[i].value))
+            n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " %s %s", switches[i].word,
+                          switches[i].value);
 }
 
 static void exec_close(void *self) {
     executor *x = (executor *)self;
     enter(x, NULL);
     while (x->n_runs) run_finish(x);
-    exec_values_release(x, UINT64_MAX);                    /* above all ids */
+    exec_values_release(x, UINT64_MAX); /* above all ids */
     for (size_t i = 0; i < x->n_slots; i++) slot_free(x, &x->slots[i]);
     if (x->block_bytes) device_free(x, x->block, x->block_bytes);
     for (int i = 0; i < 2 * AREAS; i++) area_drop(x, i < AREAS ? &x->upload_areas[i] : &x->download_areas[i - AREAS]);
@@ -10110,15 +12151,26 @@ static void exec_close(void *self) {
         if (x->uploads && x->uploads != x->stream) cu.cuStreamDestroy(x->uploads);
         if (x->downloads && x->downloads != x->stream) cu.cuStreamDestroy(x->downloads);
         for (void *p; (p = pinned_remove(NULL, x)) != NULL;) cu.cuMemFreeHost(p);
-        for (int i = 0; i < RUNS_MAX; i++) if (x->events[i]) cu.cuEventDestroy(x->events[i]);
+        for (int i = 0; i < RUNS_MAX; i++)
+            if (x->events[i]) cu.cuEventDestroy(x->events[i]);
         if (x->stage) cu.cuMemFreeHost(x->stage);
         gn__cu_handle events[] = { x->main_at, x->uploaded, x->made, x->allocated, x->departed };
-        for (size_t i = 0; i < sizeof events / sizeof *events; i++) if (events[i]) cu.cuEventDestroy(events[i]);
-        if (x->visits) { cu.cuStreamSynchronize(x->visits); cu.cuStreamDestroy(x->visits); }
-        if (x->copies) { cu.cuStreamSynchronize(x->copies); cu.cuStreamDestroy(x->copies); }
-        if (x->stream) { cu.cuStreamSynchronize(x->stream); cu.cuStreamDestroy(x->stream); }
+        for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+            if (events[i]) cu.cuEventDestroy(events[i]);
+        if (x->visits) {
+            cu.cuStreamSynchronize(x->visits);
+            cu.cuStreamDestroy(x->visits);
+        }
+        if (x->copies) {
+            cu.cuStreamSynchronize(x->copies);
+            cu.cuStreamDestroy(x->copies);
+        }
+        if (x->stream) {
+            cu.cuStreamSynchronize(x->stream);
+            cu.cuStreamDestroy(x->stream);
+        }
     }
-    gn_account_give(x->account, x->held);                   /* of plans that the caller has left, 0 by rule */
+    gn_account_give(x->account, x->held); /* of plans that the caller has left, 0 by rule */
     gn_free(x->slots);
     gn_free(x->values);
     gn_free(x);
@@ -10144,9 +12196,14 @@ static kernel *bare_kernel(struct device *d, const char *label, uint32_t block, 
 
 enum { RATE_STEPS = 1024, RATE_SUMS = 16, RATE_TILES = 8, RATE_LAUNCHES = 4 };
 
-/* Per gn_rate: a type, and how much of what is measured the products of this file reach (2048 cubed on an H200, where those of
-   warpgroups do more than instructions of single warps can). */
-static const struct { gn_dtype dtype; double reached, by_warpgroups; } rates[GN_RATE__COUNT] = { { GN_F32, 0.72, 0.72 }, { GN_F16, 0.58, 1.18 }, { GN_F64, 0.31, 0.31 }, { GN_I32, 0.77, 0.77 } };
+/* Per gn_rate: a type, and how much of what is measured the products of this file reach (2048 cubed on an H200, where
+   those of warpgroups do more than instructions of single warps can). */
+static const struct {
+    gn_dtype dtype;
+    double reached, by_warpgroups;
+} rates[GN_RATE__COUNT] = {
+    { GN_F32, 0.72, 0.72 }, { GN_F16, 0.58, 1.18 }, { GN_F64, 0.31, 0.31 }, { GN_I32, 0.77, 0.77 }
+};
 
 /* Sums that only registers take part in; *out_work: operations of a thread. The condition at the end keeps them. */
 static kernel *rate_kernel(struct device *d, int which, double *out_work) {
@@ -10155,12 +12212,18 @@ static kernel *rate_kernel(struct device *d, int which, double *out_work) {
     text t = { 0 };
     if (rates[which].dtype == GN_F16) {
         *out_work = 2.0 * RATE_STEPS * RATE_TILES * 16 * 8 * 16 / 32;
-        put(&t, "  const u32 x[4] = { o[0], o[1], o[2], o[3] };\n  float v[%d][4] = {}, t = 0;\n  for (int k = 0; k < %d; k++) UNROLL for (int i = 0; i < %d; i++) mma(v[i], x, x[0], x[1], f16());\n"
-                "  UNROLL for (int i = 0; i < %d; i++) t += v[i][0];\n", RATE_TILES, RATE_STEPS, RATE_TILES, RATE_TILES);
+        put(&t,
+            "  const u32 x[4] = { o[0], o[1], o[2], o[3] };\n  float v[%d][4] = {}, t = 0;\n  for (int k = 0; k < %d; "
+            "k++) UNROLL for (int i = 0; i < %d; i++) mma(v[i], x, x[0], x[1], f16());\n"
+            "  UNROLL for (int i = 0; i < %d; i++) t += v[i][0];\n",
+            RATE_TILES, RATE_STEPS, RATE_TILES, RATE_TILES);
     } else {
         *out_work = 2.0 * RATE_STEPS * RATE_SUMS;
-        put(&t, "  const %s s = (%s)o[0];\n  %s v[%d], t = 0;\n  UNROLL for (int i = 0; i < %d; i++) v[i] = s + (%s)i;\n  for (int k = 0; k < %d; k++) UNROLL for (int i = 0; i < %d; i++) v[i] = gn_fma(v[i], s, s);\n"
-                "  UNROLL for (int i = 0; i < %d; i++) t += v[i];\n", type, type, type, RATE_SUMS, RATE_SUMS, type, RATE_STEPS, RATE_SUMS, RATE_SUMS);
+        put(&t,
+            "  const %s s = (%s)o[0];\n  %s v[%d], t = 0;\n  UNROLL for (int i = 0; i < %d; i++) v[i] = s + (%s)i;\n  "
+            "for (int k = 0; k < %d; k++) UNROLL for (int i = 0; i < %d; i++) v[i] = gn_fma(v[i], s, s);\n"
+            "  UNROLL for (int i = 0; i < %d; i++) t += v[i];\n",
+            type, type, type, RATE_SUMS, RATE_SUMS, type, RATE_STEPS, RATE_SUMS, RATE_SUMS);
     }
     put(&t, "  if (t == 3) o[threadIdx.x] = 1u;\n");
     snprintf(label, sizeof label, "rate_%s", gn_dtype_name(rates[which].dtype));
@@ -10169,7 +12232,8 @@ static kernel *rate_kernel(struct device *d, int which, double *out_work) {
     return k;
 }
 
-/* Seconds of one launch of many, or, without a kernel, of a copy of half of the memory to the other half: the least of three times after a warm-up. 0: it fails. */
+/* Seconds of one launch of many, or, without a kernel, of a copy of half of the memory to the other half: the least of
+   three times after a warm-up. 0: it fails. */
 static double rate_time(executor *x, const kernel *k, uint32_t blocks, gn__cu_ptr memory, size_t bytes) {
     void *params[1] = { &memory };
     double least = 0;
@@ -10177,7 +12241,8 @@ static double rate_time(executor *x, const kernel *k, uint32_t blocks, gn__cu_pt
         uint64_t from = gn_now_us();
         int e = 0;
         for (int l = 0; l < RATE_LAUNCHES && !e; l++)
-            e = k ? cu.cuLaunchKernel(k->function, blocks, 1, 1, 256, 1, 1, 0, x->stream, params, NULL) : cu.cuMemcpyDtoDAsync(memory + bytes / 2, memory, bytes / 2, x->stream);
+            e = k ? cu.cuLaunchKernel(k->function, blocks, 1, 1, 256, 1, 1, 0, x->stream, params, NULL)
+                  : cu.cuMemcpyDtoDAsync(memory + bytes / 2, memory, bytes / 2, x->stream);
         if (e != 0 || cu.cuStreamSynchronize(x->stream) != 0) return 0;
         double spent = (double)(gn_now_us() - from) * 1e-6 / RATE_LAUNCHES;
         if (i == 1 || (i > 1 && spent < least)) least = spent;
@@ -10192,11 +12257,11 @@ static gn_result exec_rates(void *self, double out_flops[GN_RATE__COUNT], double
     uint32_t blocks = (uint32_t)d->processors * 4, n = 0;
     double work[GN_RATE__COUNT] = { 0 };
     gn__cu_ptr memory = 0;
-    size_t bytes = (size_t)512 << 20;                                                  /* several times the largest cache */
+    size_t bytes = (size_t)512 << 20; /* several times the largest cache */
     if (d->compile_only) return GN_UNSUPPORTED;
     gn_result r = enter(x, NULL);
     for (int i = 0; i < GN_RATE__COUNT && r == GN_OK; i++) {
-        if (rates[i].dtype == GN_F16 && d->arch < 80) continue;                        /* multiplied as f32 */
+        if (rates[i].dtype == GN_F16 && d->arch < 80) continue; /* multiplied as f32 */
         if (!(kernels[n++] = rate_kernel(d, i, &work[i]))) r = GN_OUT_OF_MEMORY;
     }
     if (r != GN_OK) return r;
@@ -10235,7 +12300,8 @@ static const gn_exec_i exec_table = {
     .lost = exec_lost,
 };
 
-/* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older one. */
+/* The newest arch that NVRTC can compile for and that runs on the device: its own, else PTX of the nearest older
+   one. */
 static void choose_arch(struct device *d) {
     int archs[64], n = 0, best = 0;
     if (cu.nvrtcGetNumSupportedArchs(&n) != 0 || n <= 0 || n > 64 || cu.nvrtcGetSupportedArchs(archs) != 0) n = 0;
@@ -10243,7 +12309,8 @@ static void choose_arch(struct device *d) {
         if (archs[i] <= d->arch && archs[i] > best) best = archs[i];
     bool own = best == d->arch || n == 0;
     d->code_hash = hash_of_code();
-    snprintf(d->arch_name, sizeof d->arch_name, "%s_%d%s", own ? "sm" : "compute", own ? d->arch : best, own && d->arch == 90 ? "a" : "");
+    snprintf(d->arch_name, sizeof d->arch_name, "%s_%d%s", own ? "sm" : "compute", own ? d->arch : best,
+             own && d->arch == 90 ? "a" : "");
 }
 
 static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
@@ -10251,7 +12318,8 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     if (*cu.why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.why);
     if (*cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
     cu.cuDeviceGetCount(&count);
-    if (ordinal >= count || cu.cuDeviceGet(&handle, ordinal) != 0) return gn_fail(f, GN_NO_DEVICE, "there is no GPU %d, the driver sees %d", ordinal, count);
+    if (ordinal >= count || cu.cuDeviceGet(&handle, ordinal) != 0)
+        return gn_fail(f, GN_NO_DEVICE, "there is no GPU %d, the driver sees %d", ordinal, count);
     cu.cuDeviceGetName(d->name, (int)sizeof d->name, handle);
     cu.cuDeviceTotalMem(&d->memory, handle);
     cu.cuDeviceGetAttribute(&major, 75, handle);
@@ -10261,13 +12329,15 @@ static gn_result device_open(struct device *d, int ordinal, gn_fault *f) {
     d->arch = major * 10 + minor;
     d->has_pools = pools != 0;
     d->ordinal = ordinal;
-    if (d->arch < 60) return gn_fail(f, GN_NO_DEVICE, "%s is of compute capability %d.%d; 6.0 or newer is needed", d->name, major, minor);
+    if (d->arch < 60)
+        return gn_fail(f, GN_NO_DEVICE, "%s is of compute capability %d.%d; 6.0 or newer is needed", d->name, major,
+                       minor);
     choose_arch(d);
     int r = cu.cuDevicePrimaryCtxRetain(&d->context, handle);
     if (r != 0) return gn_fail(f, GN_NO_DEVICE, "%s gives no context (error %d)", d->name, r);
     uint64_t keep = UINT64_MAX;
     if (!d->has_pools || cu.cuDeviceGetDefaultMemPool(&d->pool, handle) != 0) d->pool = NULL;
-    if (d->pool) cu.cuMemPoolSetAttribute(d->pool, 4, &keep);                          /* 4: bytes kept when freed */
+    if (d->pool) cu.cuMemPoolSetAttribute(d->pool, 4, &keep); /* 4: bytes kept when freed */
     d->handle = handle;
     d->open = true;
     return GN_OK;
@@ -10279,7 +12349,8 @@ static gn_result device_open_compile_only(struct device *d, const char *arch, gn
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     snprintf(d->name, sizeof d->name, "compile only");
     d->arch = strncmp(arch, "sm_", 3) == 0 ? atoi(arch + 3) : 0;
-    if (d->arch < 60) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_CUDA_COMPILE_ONLY is '%.40s', not an arch such as sm_90", arch);
+    if (d->arch < 60)
+        return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_CUDA_COMPILE_ONLY is '%.40s', not an arch such as sm_90", arch);
     d->compile_only = d->open = true;
     d->processors = 132;
     return GN_OK;
@@ -10290,7 +12361,8 @@ static gn_result device_find(int ordinal, struct device **out, gn_fault *f) {
     bool compile_only = only && *only;
     gn_result r = GN_OK;
     load_libraries();
-    if (ordinal < 0 || ordinal >= DEVICES_MAX) return gn_fail(f, GN_NO_DEVICE, "GPU %d is past the %d that are possible", ordinal, DEVICES_MAX);
+    if (ordinal < 0 || ordinal >= DEVICES_MAX)
+        return gn_fail(f, GN_NO_DEVICE, "GPU %d is past the %d that are possible", ordinal, DEVICES_MAX);
     struct device *d = &devices[compile_only ? DEVICES_MAX : ordinal];
     pthread_mutex_lock(&devices_lock);
     if (!d->open) {
@@ -10307,14 +12379,14 @@ static gn_result device_find(int ordinal, struct device **out, gn_fault *f) {
 static gn_result executor_init(executor *x, gn_fault *f) {
     gn_result r = enter(x, f);
     if (r != GN_OK || x->device->compile_only) return r;
-    DRIVER(x, f, cuStreamCreate(&x->stream, 1));                                  /* 1: does not wait for the default stream */
+    DRIVER(x, f, cuStreamCreate(&x->stream, 1)); /* 1: does not wait for the default stream */
     DRIVER(x, f, cuStreamCreate(&x->copies, 1));
     x->uploads = x->downloads = x->stream;
     if (x->aside) DRIVER(x, f, cuStreamCreate(&x->uploads, 1));
     if (x->aside) DRIVER(x, f, cuStreamCreate(&x->downloads, 1));
     for (int i = 0; i < 2 * AREAS; i++) {
         area *a = i < AREAS ? &x->upload_areas[i] : &x->download_areas[i - AREAS];
-        DRIVER(x, f, cuEventCreate(&a->full, 3));                                  /* copiers sleep until it comes */
+        DRIVER(x, f, cuEventCreate(&a->full, 3)); /* copiers sleep until it comes */
         DRIVER(x, f, cuEventCreate(&a->empty, 2));
     }
     DRIVER(x, f, cuEventCreate(&x->main_at, 2));
@@ -10322,7 +12394,7 @@ static gn_result executor_init(executor *x, gn_fault *f) {
     void *p = NULL;
     DRIVER(x, f, cuMemHostAlloc(&p, STAGE_BYTES, 1));
     x->stage = (char *)p;
-    for (int i = 0; i < RUNS_MAX; i++) DRIVER(x, f, cuEventCreate(&x->events[i], 2));   /* 2: no times */
+    for (int i = 0; i < RUNS_MAX; i++) DRIVER(x, f, cuEventCreate(&x->events[i], 2)); /* 2: no times */
     return GN_OK;
 }
 
@@ -10334,13 +12406,15 @@ static gn_result canary(executor *x, gn_fault *f) {
     gn__cu_ptr memory = 0;
     void *params[1] = { &memory };
     text body = { 0 };
-    put(&body, "  o[threadIdx.x] = threadIdx.x * 3u + 7u;\n");       /* what can be foretold */
+    put(&body, "  o[threadIdx.x] = threadIdx.x * 3u + 7u;\n"); /* what can be foretold */
     kernel *k = bare_kernel(x->device, "canary", CANARY, &body);
     text_free(&body);
     if (!k) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kernel");
     gn_result r = compile_kernels(x->device, &k, 1, NULL, NULL, f);
     if (r != GN_OK) return r;
-    if (!k->function) return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name, k->why ? k->why : "the driver does not load it");
+    if (!k->function)
+        return gn_fail(f, GN_COMPILE_FAILED, "the first kernel on %s: %.300s", x->device->name,
+                       k->why ? k->why : "the driver does not load it");
     DRIVER(x, f, cuMemAlloc(&memory, sizeof words));
     int e = cu.cuLaunchKernel(k->function, 1, 1, 1, CANARY, 1, 1, 0, x->stream, params, NULL);
     if (e == 0) e = cu.cuMemcpyDtoHAsync(words, memory, sizeof words, x->stream);
@@ -10348,7 +12422,8 @@ static gn_result canary(executor *x, gn_fault *f) {
     cu.cuMemFree(memory);
     if (e != 0 || ended != 0) return driver_fail(x, f, e != 0 ? e : ended, "the first kernel");
     for (uint32_t i = 0; i < CANARY; i++)
-        if (words[i] != i * 3 + 7) return gn_fail(f, GN_DEVICE_LOST, "the first kernel on %s gives a wrong result", x->device->name);
+        if (words[i] != i * 3 + 7)
+            return gn_fail(f, GN_DEVICE_LOST, "the first kernel on %s gives a wrong result", x->device->name);
     atomic_store(&x->device->proved, true);
     return GN_OK;
 }
@@ -10360,7 +12435,8 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     bool rejected, locked;
     char why[400];
     long ordinal = colon ? strtol(colon + 1, &end, 10) : 0;
-    if (colon && (end == colon + 1 || *end)) return gn_fail(f, GN_NO_DEVICE, "'%.60s' is no device; cuda:0 is", desc->device);
+    if (colon && (end == colon + 1 || *end))
+        return gn_fail(f, GN_NO_DEVICE, "'%.60s' is no device; cuda:0 is", desc->device);
     gn_result r = device_find(ordinal < 0 || ordinal > 1000 ? -1 : (int)ordinal, &d, f);
     if (r != GN_OK) return r;
     executor *x = (executor *)alloc_zero(sizeof *x);
@@ -10380,21 +12456,29 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->device_limit = getenv("GENIE_CUDA_MEMORY") ? strtoull(getenv("GENIE_CUDA_MEMORY"), NULL, 10) : 0;
     x->pools = d->has_pools && !env_is("GENIE_CUDA_POOL", "0");
     x->aside = !env_is("GENIE_CUDA_OVERLAP", "0");
-    x->overlaps = d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
+    x->overlaps =
+        d->arch >= 90 && cu.driver_version >= 12030 && cu.cuLaunchKernelEx && !env_is("GENIE_CUDA_OVERLAP", "0");
     pthread_mutex_lock(&devices_lock);
     choices_open(d, &rejected, &locked);
     pthread_mutex_unlock(&devices_lock);
-    if (rejected) {                                          /* no other way of computing: strict mode does not mind */
+    if (rejected) { /* no other way of computing: strict mode does not mind */
         x->stats->choices_rejected++;
-        gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: the file of stored choices of products is damaged: all are measured anew", d->ordinal);
+        gn_logf(x->log, x->log_user, GN_LOG_WARN,
+                "cuda:%d: the file of stored choices of products is damaged: all are measured anew", d->ordinal);
     }
-    if (locked) gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: another process keeps the lock of the stored choices of products: none is measured here", d->ordinal);
+    if (locked)
+        gn_logf(x->log, x->log_user, GN_LOG_WARN,
+                "cuda:%d: another process keeps the lock of the stored choices of products: none is measured here",
+                d->ordinal);
     int folder = cache_folder(why, sizeof why);
     if (folder >= 0) close(folder);
     if (*why) gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: compiled kernels are not kept: %s", d->ordinal, why);
     r = executor_init(x, f);
     if (r == GN_OK && !d->compile_only && !atomic_load(&d->proved)) r = canary(x, f);
-    if (r != GN_OK) { exec_close(x); return r; }
+    if (r != GN_OK) {
+        exec_close(x);
+        return r;
+    }
     *out = (gn_exec){ &exec_table, x };
     return GN_OK;
 }
@@ -10408,11 +12492,14 @@ static void driver_release(char *out, size_t cap) {
     if (!fgets(line, sizeof line, f)) line[0] = 0;
     fclose(f);
     for (char *save = NULL, *word = strtok_r(line, " \t\n", &save); word; word = strtok_r(NULL, " \t\n", &save))
-        if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) { snprintf(out, cap, "%s ", word); return; }
+        if (strspn(word, "0123456789.") == strlen(word) && strchr(word, '.')) {
+            snprintf(out, cap, "%s ", word);
+            return;
+        }
 }
 
-/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 580.95.05 (CUDA 13.0), NVRTC 13.0, cuBLASLt 13", with what is missing; for 0
-   also why there is no GPU at all. */
+/* "cuda:0 NVIDIA H200, 139.8 GiB, compute capability 9.0, driver 580.95.05 (CUDA 13.0), NVRTC 13.0, cuBLASLt 13", with
+   what is missing; for 0 also why there is no GPU at all. */
 static int driver_list(int index, char *out, size_t cap) {
     int count = 0, handle, major = 0, minor = 0;
     char release[40], compiler[40], products[1300], name[96] = "?";
@@ -10425,17 +12512,23 @@ static int driver_list(int index, char *out, size_t cap) {
     if (*cu.nvrtc_why) snprintf(compiler, sizeof compiler, "no NVRTC");
     if (blas_is_there()) snprintf(products, sizeof products, "cuBLASLt %d", blas.major);
     else snprintf(products, sizeof products, "no cuBLASLt (%s)", blas.why);
-    if (*cu.why) return index ? 0 : snprintf(out, cap, "cuda: absent: %s; %s", cu.why, *cu.nvrtc_why ? cu.nvrtc_why : compiler);
+    if (*cu.why)
+        return index ? 0 : snprintf(out, cap, "cuda: absent: %s; %s", cu.why, *cu.nvrtc_why ? cu.nvrtc_why : compiler);
     cu.cuDeviceGetCount(&count);
-    if (index >= count) return index ? 0 : snprintf(out, cap, "cuda: absent: driver %s(CUDA %d.%d) sees no GPU", release, cu.driver_version / 1000, cu.driver_version % 1000 / 10);
-    if (cu.cuDeviceGet(&handle, index) != 0) return snprintf(out, cap, "cuda:%d absent: the driver does not give it", index);
+    if (index >= count)
+        return index ? 0
+                     : snprintf(out, cap, "cuda: absent: driver %s(CUDA %d.%d) sees no GPU", release,
+                                cu.driver_version / 1000, cu.driver_version % 1000 / 10);
+    if (cu.cuDeviceGet(&handle, index) != 0)
+        return snprintf(out, cap, "cuda:%d absent: the driver does not give it", index);
     cu.cuDeviceGetName(name, (int)sizeof name, handle);
     cu.cuDeviceTotalMem(&memory, handle);
     cu.cuDeviceGetAttribute(&major, 75, handle);
     cu.cuDeviceGetAttribute(&minor, 76, handle);
     bool ok = device_find(index, &d, &f) == GN_OK;
-    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %s(CUDA %d.%d), %s, %s%s%s", index, name, (double)memory / 1073741824.0, major, minor, release,
-                    cu.driver_version / 1000, cu.driver_version % 1000 / 10, compiler, products, ok ? "" : "; absent: ", ok ? "" : f.text);
+    return snprintf(out, cap, "cuda:%d %s, %.1f GiB, compute capability %d.%d, driver %s(CUDA %d.%d), %s, %s%s%s",
+                    index, name, (double)memory / 1073741824.0, major, minor, release, cu.driver_version / 1000,
+                    cu.driver_version % 1000 / 10, compiler, products, ok ? "" : "; absent: ", ok ? "" : f.text);
 }
 
 static const gn_driver_i driver_table = {
@@ -10447,4 +12540,7 @@ static const gn_driver_i driver_table = {
 #if defined(__GNUC__)
 __attribute__((constructor))
 #endif
-static void register_cuda(void) { gn_register_driver(&driver_table); }
+static void
+register_cuda(void) {
+    gn_register_driver(&driver_table);
+}

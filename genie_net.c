@@ -1,8 +1,8 @@
 /* genie_net.c - the network of Genie: TCP, TLS (mbedTLS), pairing, packing (zstd).
  *
  * It knows no graph. It hands byte streams (gn_transport) to the client and server in genie.h, proves each end to the
- * other, and packs tensor bytes. It is written against the sections >>api and >>ext of genie.h alone and registers itself
- * before main runs (gn_register_net), so that linking it is all that a program does:
+ * other, and packs tensor bytes. It is written against the sections >>api and >>ext of genie.h alone and registers
+ itself * before main runs (gn_register_net), so that linking it is all that a program does:
  *
  *     cc program.c genie_net.c -lmbedtls -lmbedx509 -lmbedcrypto -lzstd -lm -pthread
  *
@@ -16,12 +16,15 @@
  *
  *   The client accepts that key and no other, whatever its certificate says. It proves itself inside TLS with the code
  *   and is granted a credential (id, 32-byte secret), which it keeps with the pin; from then on HOST:PORT suffices.
- *   A code that was used, or is older than 24 hours (--code-hours), is replaced, and the URL file is written anew. A wrong code
+ *   A code that was used, or is older than 24 hours (--code-hours), is replaced, and the URL file is written anew. A
+     wrong code
  *   changes nothing; each failure doubles the time that new connections from that address wait, from 50 ms to 2 s.
- *   Connections that have not said who they are: no thread, and memory only for a handshake that has begun; at most twice as many as
+ *   Connections that have not said who they are: no thread, and memory only for a handshake that has begun; at most
+     twice as many as
  *   sessions (256 to 2,048), fewer where descriptors are few. >>strangers says who is closed first and who never is.
  *   The URL file belongs to one server that runs: another that is given the same one says so and does not start.
- *   With an own PKI the server shows its own certificate; with `ca` it also demands a certificate of the client, and codes
+ *   With an own PKI the server shows its own certificate; with `ca` it also demands a certificate of the client, and
+     codes
  *   are not used. There is no server without authentication; the one unauthenticated transport, `plain`, is refused on
  *   any socket that is not local.
  *
@@ -31,23 +34,26 @@
                          (an IP address in a certificate counts only with mbedTLS 3.6)
  *   GENIE_CERT, GENIE_KEY  PEM files: the client's certificate and key, for servers that demand one
  * ENVIRONMENT (both ends)
- *   GENIE_AEAD             libcrypto: an error where it cannot be used; mbedtls: libcrypto is not looked for; auto, the default
+ *   GENIE_AEAD             libcrypto: an error where it cannot be used; mbedtls: libcrypto is not looked for; auto, the
+     default
  *   GENIE_LIBCRYPTO        the path of libcrypto, where it is not found by name
  *
  * FILES in the home folder (its owner's, 0700; the files 0600, replaced atomically, changed under a lock on `lock`)
  *   key.pem, cert.pem      the server's key and its self-signed certificate
- *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it, revokes a client, whose
+ *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it,
+     revokes a client, whose
  *                          sessions end within two seconds.
- *                          It is told so (one whose line is gone only by the server that let it in before); others never are
+ *                          It is told so (one whose line is gone only by the server that let it in before); others
+                            never are
  *   servers                "HOST:PORT PIN ID SECRET" a line: the servers that this client is paired with
  *
  * TLS: 1.2 with mbedTLS 2.28, 1.2 and 1.3 with 3.6; ECDHE with AEAD suites only; no renegotiation, no tickets.
- * mbedTLS shakes hands and checks the peer. Records are then encrypted by OpenSSL's libcrypto if that is found at run time
- * (nothing is linked), 10 to 30 times as fast as mbedTLS, which does it otherwise; the bytes on the wire are equal, so the
- * two ends need not agree. AES-GCM stands first where it is the faster one, ChaCha20-Poly1305 otherwise and wherever mbedTLS
- * encrypts. Which library encrypts a connection is in gn_device_info.records, in `genie_serve --devices list` and in the
- * counter slow_links. A key of AES-GCM is changed after 275 GB (counter key_updates); with a peer that cannot do
- * that the connection ends there with an error.
+ * mbedTLS shakes hands and checks the peer. Records are then encrypted by OpenSSL's libcrypto if that is found at run
+ time * (nothing is linked), 10 to 30 times as fast as mbedTLS, which does it otherwise; the bytes on the wire are
+ equal, so the * two ends need not agree. AES-GCM stands first where it is the faster one, ChaCha20-Poly1305 otherwise
+ and wherever mbedTLS * encrypts. Which library encrypts a connection is in gn_device_info.records, in `genie_serve
+ --devices list` and in the * counter slow_links. A key of AES-GCM is changed after 275 GB (counter key_updates); with a
+ peer that cannot do * that the connection ends there with an error.
  *
  * What it does not do: Windows, mbedTLS 4, session resumption, metrics over HTTP.
  *
@@ -129,28 +135,34 @@
 #endif
 
 #define GN__PORT 5556
-#define GN__PATH 512                    /* bytes of a path, NUL included */
-#define GN__HOST 256                    /* bytes of a host name, NUL included */
-#define GN__ADDRESS (GN__HOST + 16)     /* "[host]:port" */
+#define GN__PATH 512                /* bytes of a path, NUL included */
+#define GN__HOST 256                /* bytes of a host name, NUL included */
+#define GN__ADDRESS (GN__HOST + 16) /* "[host]:port" */
 #define GN__URL_MAX 1024
-#define GN__PIN 32                      /* bytes: SHA-256 of a SubjectPublicKeyInfo */
+#define GN__PIN 32 /* bytes: SHA-256 of a SubjectPublicKeyInfo */
 #define GN__CODE 16
 #define GN__ID 16
 #define GN__SECRET 32
-#define GN__NETWORK 8                   /* bytes of an address that count as one peer: an IPv6 network, or all of IPv4 */
+#define GN__NETWORK 8 /* bytes of an address that count as one peer: an IPv6 network, or all of IPv4 */
 #define GN__CODE_HOURS 24u
 #define GN__CONNECT_MS 30000
 #define GN__LOCK_MS 5000
-#define GN__FLUSH_MS 20                 /* for an answer of a handshake, which is smaller than any socket's buffer */
+#define GN__FLUSH_MS 20 /* for an answer of a handshake, which is smaller than any socket's buffer */
 #define GN__SPIN_US 50
-#define GN__IN_BYTES (256u << 10)       /* one recv takes up to this much */
-#define GN__OUT_BATCH (256u << 10)      /* ciphertext gathered before a send */
+#define GN__IN_BYTES (256u << 10)  /* one recv takes up to this much */
+#define GN__OUT_BATCH (256u << 10) /* ciphertext gathered before a send */
 #define GN__OUT_MAX (GN__OUT_BATCH + (64u << 10))
 #define GN__LINGER_US 200000u
 #define GN__FILE_MAX (4u << 20)
 
-typedef struct gn__bytes { uint8_t *p; size_t n; } gn__bytes;
-typedef struct gn__log { gn_log_fn fn; void *user; } gn__log;
+typedef struct gn__bytes {
+    uint8_t *p;
+    size_t n;
+} gn__bytes;
+typedef struct gn__log {
+    gn_log_fn fn;
+    void *user;
+} gn__log;
 
 /* >>os ==============================================================================================*/
 
@@ -210,7 +222,10 @@ static int gn__socket(int family) {
 #else
     int fd = socket(family, SOCK_STREAM, 0);
 #endif
-    if (fd >= 0 && !gn__fd_prepare(fd)) { close(fd); fd = -1; }
+    if (fd >= 0 && !gn__fd_prepare(fd)) {
+        close(fd);
+        fd = -1;
+    }
     return fd;
 }
 
@@ -219,7 +234,10 @@ static int gn__accept(int fd, struct sockaddr_storage *sa, socklen_t *n) {
     return accept4(fd, (struct sockaddr *)sa, n, SOCK_CLOEXEC | SOCK_NONBLOCK);
 #else
     int c = accept(fd, (struct sockaddr *)sa, n);
-    if (c >= 0 && !gn__fd_prepare(c)) { close(c); c = -1; }
+    if (c >= 0 && !gn__fd_prepare(c)) {
+        close(c);
+        c = -1;
+    }
     return c;
 #endif
 }
@@ -230,7 +248,7 @@ static void gn__tcp_options(int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #if defined(TCP_KEEPIDLE) && defined(TCP_KEEPINTVL) && defined(TCP_KEEPCNT)
-    int idle = 30, interval = 10, count = 3;   /* seconds, seconds, probes */
+    int idle = 30, interval = 10, count = 3; /* seconds, seconds, probes */
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
@@ -249,7 +267,11 @@ static int gn__read_fd(int fd, size_t max, gn__bytes *out) {
     while (n < size) {
         ssize_t k = read(fd, p + n, size - n);
         if (k < 0 && errno == EINTR) continue;
-        if (k < 0) { int e = errno; gn_free(p); return e; }
+        if (k < 0) {
+            int e = errno;
+            gn_free(p);
+            return e;
+        }
         if (k == 0) break;
         n += (size_t)k;
     }
@@ -260,21 +282,26 @@ static int gn__read_fd(int fd, size_t max, gn__bytes *out) {
 }
 
 /* Of a file that was read: permission bits, whose it is, seconds since it was written. */
-typedef struct gn__file_facts { unsigned mode; bool ours; uint64_t age_s; } gn__file_facts;
+typedef struct gn__file_facts {
+    unsigned mode;
+    bool ours;
+    uint64_t age_s;
+} gn__file_facts;
 
 /* 0 or an errno. */
 static int gn__read_file(const char *path, size_t max, gn__bytes *out, gn__file_facts *out_facts) {
     out->p = NULL;
     out->n = 0;
     memset(out_facts, 0, sizeof *out_facts);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);   /* non-blocking: a fifo must not hang us */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* non-blocking: a fifo must not hang us */
     if (fd < 0) return errno;
     struct stat st;
     int e = fstat(fd, &st) != 0 ? errno : gn__read_fd(fd, max, out);
     close(fd);
     if (e != 0) return e;
     time_t now = time(NULL);
-    *out_facts = (gn__file_facts){ (unsigned)st.st_mode & 0777u, st.st_uid == geteuid(), now > st.st_mtime ? (uint64_t)(now - st.st_mtime) : 0 };
+    *out_facts = (gn__file_facts){ (unsigned)st.st_mode & 0777u, st.st_uid == geteuid(),
+                                   now > st.st_mtime ? (uint64_t)(now - st.st_mtime) : 0 };
     return 0;
 }
 
@@ -290,13 +317,13 @@ static int gn__write_all(int fd, const void *data, size_t n) {
     return fsync(fd) != 0 ? errno : 0;
 }
 
-/* Replaces path by a file of mode 0600 in one step: a reader sees the old or the new bytes. 0 or an errno. *out_locked (may be NULL)
-   is the file, locked until it is closed. */
+/* Replaces path by a file of mode 0600 in one step: a reader sees the old or the new bytes. 0 or an errno. *out_locked
+   (may be NULL) is the file, locked until it is closed. */
 static int gn__write_file(const char *path, const void *data, size_t n, int *out_locked) {
     static atomic_uint serial;
     char temp[GN__PATH + 48];
     int fd = -1;
-    for (int tries = 0; fd < 0 && tries < 16; tries++) {      /* a killed process may have left one */
+    for (int tries = 0; fd < 0 && tries < 16; tries++) { /* a killed process may have left one */
         unsigned k = atomic_fetch_add(&serial, 1u);
         snprintf(temp, sizeof temp, "%s.%ld.%u.new", path, (long)getpid(), k);
         fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -327,7 +354,7 @@ static int gn__make_dirs(const char *path) {
         if (mkdir(part, 0700) != 0 && errno != EEXIST && errno != EISDIR) {
             int e = errno;
             struct stat st;
-            if (stat(part, &st) != 0) return e;    /* a folder that is there but may not be made */
+            if (stat(part, &st) != 0) return e; /* a folder that is there but may not be made */
         }
     }
     return 0;
@@ -422,8 +449,8 @@ static bool gn__same(const uint8_t *a, const uint8_t *b, size_t n) {
 /* >>url =============================================================================================*/
 
 typedef struct gn__url {
-    char host[GN__HOST];           /* lower case, no brackets */
-    char address[GN__ADDRESS];     /* "host:port" or "[v6]:port": the name in the store */
+    char host[GN__HOST];       /* lower case, no brackets */
+    char address[GN__ADDRESS]; /* "host:port" or "[v6]:port": the name in the store */
     char device[64];
     uint8_t pin[GN__PIN], code[GN__CODE];
     uint16_t port;
@@ -489,7 +516,9 @@ static const char *gn__parse_param(const char *p, size_t n, gn__url *u) {
     if (n > 4 && memcmp(p, "pin=", 4) == 0) {
         if (u->has_pin) return "it has two pins";
         u->has_pin = gn__unhex(p + 4, n - 4, u->pin, GN__PIN) || gn__unb64(p + 4, n - 4, u->pin, GN__PIN);
-        return u->has_pin ? NULL : "the pin is not a fingerprint of 64 hex digits or 43 base64url characters (is it complete?)";
+        return u->has_pin
+                   ? NULL
+                   : "the pin is not a fingerprint of 64 hex digits or 43 base64url characters (is it complete?)";
     }
     if (n > 5 && memcmp(p, "code=", 5) == 0) {
         if (u->has_code) return "it has two codes";
@@ -512,7 +541,8 @@ static const char *gn__parse_params(const char *p, gn__url *u) {
     return NULL;
 }
 
-/* Parses a URL or "host[:port][/device]". NULL, or what is wrong with it; never quotes the text, which may hold a code. */
+/* Parses a URL or "host[:port][/device]". NULL, or what is wrong with it; never quotes the text, which may hold a
+   code. */
 static const char *gn__parse_url(const char *text, gn__url *u) {
     memset(u, 0, sizeof *u);
     u->port = GN__PORT;
@@ -566,24 +596,35 @@ static gn_result gn__home_path(const char *home, char out[GN__PATH], gn_fault *f
     return n < GN__PATH - 64 ? GN_OK : gn_fail(f, GN_BAD_ARGUMENT, "the path of the home folder is too long");
 }
 
-/* A folder that others own or may write is refused: they could replace keys, and the pins of servers. A group with the owner's
-   number is the owner's private one, which distributions make so that a umask of 002 is safe. A folder that is not there is well. */
+/* A folder that others own or may write is refused: they could replace keys, and the pins of servers. A group with the
+   owner's number is the owner's private one, which distributions make so that a umask of 002 is safe. A folder that is
+   not there is well. */
 static gn_result gn__home_check(const char *home, gn_fault *f) {
     struct stat st;
     int e = stat(home, &st) != 0 ? errno : S_ISDIR(st.st_mode) ? 0 : ENOTDIR;
     if (e == ENOENT) return GN_OK;
-    if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home, strerror(e));
+    if (e != 0)
+        return gn_fail(f, GN_IO_ERROR,
+                       "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home,
+                       strerror(e));
     if (st.st_uid != geteuid())
-        return gn_fail(f, GN_INSECURE, "the home folder %s belongs to user %ld, and this program runs as user %ld: chown the folder, or set GENIE_HOME to one of its own", home, (long)st.st_uid, (long)geteuid());
+        return gn_fail(f, GN_INSECURE,
+                       "the home folder %s belongs to user %ld, and this program runs as user %ld: chown the folder, "
+                       "or set GENIE_HOME to one of its own",
+                       home, (long)st.st_uid, (long)geteuid());
     if ((st.st_mode & 002) || ((st.st_mode & 020) && st.st_gid != st.st_uid))
-        return gn_fail(f, GN_INSECURE, "the home folder %s may be written by others: chmod 700 it, or set GENIE_HOME to another", home);
+        return gn_fail(f, GN_INSECURE,
+                       "the home folder %s may be written by others: chmod 700 it, or set GENIE_HOME to another", home);
     return GN_OK;
 }
 
 /* Makes the home folder if need be. */
 static gn_result gn__home_make(const char *home, gn_fault *f) {
     int e = gn__make_dirs(home);
-    if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home, strerror(e));
+    if (e != 0)
+        return gn_fail(f, GN_IO_ERROR,
+                       "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home,
+                       strerror(e));
     return gn__home_check(home, f);
 }
 
@@ -604,7 +645,10 @@ static gn_result gn__read_secret(const char *path, gn__bytes *out, gn_fault *f) 
     bool text = memchr(out->p, 0, out->n) == NULL;
     if (text && facts.ours && (facts.mode & 077u) == 0) return GN_OK;
     gn__forget(out);
-    if (text && !facts.ours) return gn_fail(f, GN_INSECURE, "%s holds secrets and belongs to another user: chown it to the user that runs this program", path);
+    if (text && !facts.ours)
+        return gn_fail(f, GN_INSECURE,
+                       "%s holds secrets and belongs to another user: chown it to the user that runs this program",
+                       path);
     if (!text) return gn_fail(f, GN_IO_ERROR, "%s is damaged: it is not text", path);
     return gn_fail(f, GN_INSECURE, "%s holds secrets and may be read by others: chmod 600 it", path);
 }
@@ -624,7 +668,8 @@ static char *gn__store_line(char *text, const char *key, size_t *out_n) {
 }
 
 /* *out_found: value holds what is stored under key in the file `name` of the home folder. */
-static gn_result gn__store_get(const char *home, const char *name, const char *key, char *value, size_t cap, bool *out_found, gn_fault *f) {
+static gn_result gn__store_get(const char *home, const char *name, const char *key, char *value, size_t cap,
+                               bool *out_found, gn_fault *f) {
     char path[GN__PATH];
     gn__bytes file = { NULL, 0 };
     *out_found = false;
@@ -667,8 +712,10 @@ static gn_result gn__store_edit(gn__bytes *file, const char *key, const char *va
 static gn_result gn__store_replace(const char *path, const char *key, const char *value, gn_fault *f) {
     gn__bytes file = { NULL, 0 }, next = { NULL, 0 };
     gn_result r = gn__read_secret(path, &file, f);
-    if (r == GN_OK && gn__store_edit(&file, key, value, &next) != GN_OK) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for %s", path);
-    if (r == GN_OK && next.n > GN__FILE_MAX) r = gn_fail(f, GN_LIMIT, "%s is full: remove lines that are no longer needed", path);
+    if (r == GN_OK && gn__store_edit(&file, key, value, &next) != GN_OK)
+        r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory for %s", path);
+    if (r == GN_OK && next.n > GN__FILE_MAX)
+        r = gn_fail(f, GN_LIMIT, "%s is full: remove lines that are no longer needed", path);
     int e = r == GN_OK ? gn__write_file(path, next.p, next.n, NULL) : 0;
     if (e != 0) r = gn_fail(f, GN_IO_ERROR, "cannot write %s: %s", path, strerror(e));
     gn__forget(&file);
@@ -700,10 +747,13 @@ static gn_result gn__store_put(const char *home, const char *name, const char *k
 /* >>mbedtls =========================================================================================
  * All that differs between the supported versions. */
 
-#if MBEDTLS_VERSION_NUMBER < 0x021C0000 || (MBEDTLS_VERSION_NUMBER >= 0x03000000 && MBEDTLS_VERSION_NUMBER < 0x03060000) || MBEDTLS_VERSION_NUMBER >= 0x04000000
+#if MBEDTLS_VERSION_NUMBER < 0x021C0000 ||                                           \
+    (MBEDTLS_VERSION_NUMBER >= 0x03000000 && MBEDTLS_VERSION_NUMBER < 0x03060000) || \
+    MBEDTLS_VERSION_NUMBER >= 0x04000000
 #error "genie_net.c needs mbedTLS 2.28 or 3.6"
 #endif
-#if !defined(MBEDTLS_SSL_SRV_C) || !defined(MBEDTLS_SSL_CLI_C) || !defined(MBEDTLS_PEM_WRITE_C) || !defined(MBEDTLS_X509_CRT_WRITE_C)
+#if !defined(MBEDTLS_SSL_SRV_C) || !defined(MBEDTLS_SSL_CLI_C) || !defined(MBEDTLS_PEM_WRITE_C) || \
+    !defined(MBEDTLS_X509_CRT_WRITE_C)
 #error "genie_net.c needs mbedTLS with TLS client and server, PEM and certificate writing"
 #endif
 #if !defined(MBEDTLS_GCM_C) || !defined(MBEDTLS_CHACHAPOLY_C)
@@ -734,10 +784,9 @@ static bool gn__tls_library(void) {
 }
 
 static void gn__tls_limits(mbedtls_ssl_config *conf) {
-    static const uint16_t groups[] = {
-        MBEDTLS_SSL_IANA_TLS_GROUP_SECP256R1, MBEDTLS_SSL_IANA_TLS_GROUP_X25519,
-        MBEDTLS_SSL_IANA_TLS_GROUP_SECP384R1, MBEDTLS_SSL_IANA_TLS_GROUP_SECP521R1, MBEDTLS_SSL_IANA_TLS_GROUP_NONE
-    };
+    static const uint16_t groups[] = { MBEDTLS_SSL_IANA_TLS_GROUP_SECP256R1, MBEDTLS_SSL_IANA_TLS_GROUP_X25519,
+                                       MBEDTLS_SSL_IANA_TLS_GROUP_SECP384R1, MBEDTLS_SSL_IANA_TLS_GROUP_SECP521R1,
+                                       MBEDTLS_SSL_IANA_TLS_GROUP_NONE };
     mbedtls_ssl_conf_min_tls_version(conf, MBEDTLS_SSL_VERSION_TLS1_2);
     mbedtls_ssl_conf_max_tls_version(conf, GN__TLS_MAX);
     mbedtls_ssl_conf_groups(conf, groups);
@@ -764,9 +813,9 @@ static int gn__set_serial(mbedtls_x509write_cert *w, uint8_t *serial, size_t n) 
 static bool gn__tls_library(void) { return true; }
 
 static void gn__tls_limits(mbedtls_ssl_config *conf) {
-    static const mbedtls_ecp_group_id groups[] = {
-        MBEDTLS_ECP_DP_SECP256R1, MBEDTLS_ECP_DP_CURVE25519, MBEDTLS_ECP_DP_SECP384R1, MBEDTLS_ECP_DP_SECP521R1, MBEDTLS_ECP_DP_NONE
-    };
+    static const mbedtls_ecp_group_id groups[] = { MBEDTLS_ECP_DP_SECP256R1, MBEDTLS_ECP_DP_CURVE25519,
+                                                   MBEDTLS_ECP_DP_SECP384R1, MBEDTLS_ECP_DP_SECP521R1,
+                                                   MBEDTLS_ECP_DP_NONE };
     mbedtls_ssl_conf_min_version(conf, MBEDTLS_SSL_MAJOR_VERSION_3, MBEDTLS_SSL_MINOR_VERSION_3);
     mbedtls_ssl_conf_max_version(conf, MBEDTLS_SSL_MAJOR_VERSION_3, MBEDTLS_SSL_MINOR_VERSION_3);
     mbedtls_ssl_conf_curves(conf, groups);
@@ -800,49 +849,53 @@ static int gn__set_serial(mbedtls_x509write_cert *w, uint8_t *serial, size_t n) 
  * equal, so each end decides for itself. Before its first use each algorithm has to give known answers, and mbedTLS's
  * answers for a whole record; one wrong answer and libcrypto is not used at all, which is logged as a warning. */
 
-#define GN__CRYPTO_SYMBOLS(X)                                                                                              \
-    X(void *, EVP_CIPHER_CTX_new, (void))                                                                                  \
-    X(void, EVP_CIPHER_CTX_free, (void *ctx))                                                                              \
-    X(int, EVP_CIPHER_CTX_ctrl, (void *ctx, int what, int n, void *p))                                                     \
-    X(const void *, EVP_aes_128_gcm, (void))                                                                               \
-    X(const void *, EVP_aes_256_gcm, (void))                                                                               \
-    X(const void *, EVP_chacha20_poly1305, (void))                                                                         \
-    X(int, EVP_CipherInit_ex, (void *ctx, const void *type, void *engine, const uint8_t *key, const uint8_t *iv, int seal)) \
-    X(int, EVP_CipherUpdate, (void *ctx, uint8_t *out, int *out_n, const uint8_t *in, int n))                              \
-    X(int, EVP_CipherFinal_ex, (void *ctx, uint8_t *out, int *out_n))                                                      \
-    X(const void *, EVP_sha256, (void))                                                                                    \
-    X(int, EVP_Digest, (const void *p, size_t n, uint8_t *out, unsigned *out_n, const void *type, void *engine))           \
-    X(void *, EVP_MD_CTX_new, (void))                                                                                      \
-    X(void, EVP_MD_CTX_free, (void *ctx))                                                                                  \
-    X(int, EVP_DigestInit_ex, (void *ctx, const void *type, void *engine))                                                 \
-    X(int, EVP_DigestUpdate, (void *ctx, const void *p, size_t n))                                                         \
-    X(int, EVP_DigestFinal_ex, (void *ctx, uint8_t *out, unsigned *out_n))                                                 \
+#define GN__CRYPTO_SYMBOLS(X)                                                                                    \
+    X(void *, EVP_CIPHER_CTX_new, (void))                                                                        \
+    X(void, EVP_CIPHER_CTX_free, (void *ctx))                                                                    \
+    X(int, EVP_CIPHER_CTX_ctrl, (void *ctx, int what, int n, void *p))                                           \
+    X(const void *, EVP_aes_128_gcm, (void))                                                                     \
+    X(const void *, EVP_aes_256_gcm, (void))                                                                     \
+    X(const void *, EVP_chacha20_poly1305, (void))                                                               \
+    X(int, EVP_CipherInit_ex,                                                                                    \
+      (void *ctx, const void *type, void *engine, const uint8_t *key, const uint8_t *iv, int seal))              \
+    X(int, EVP_CipherUpdate, (void *ctx, uint8_t *out, int *out_n, const uint8_t *in, int n))                    \
+    X(int, EVP_CipherFinal_ex, (void *ctx, uint8_t *out, int *out_n))                                            \
+    X(const void *, EVP_sha256, (void))                                                                          \
+    X(int, EVP_Digest, (const void *p, size_t n, uint8_t *out, unsigned *out_n, const void *type, void *engine)) \
+    X(void *, EVP_MD_CTX_new, (void))                                                                            \
+    X(void, EVP_MD_CTX_free, (void *ctx))                                                                        \
+    X(int, EVP_DigestInit_ex, (void *ctx, const void *type, void *engine))                                       \
+    X(int, EVP_DigestUpdate, (void *ctx, const void *p, size_t n))                                               \
+    X(int, EVP_DigestFinal_ex, (void *ctx, uint8_t *out, unsigned *out_n))                                       \
     X(const char *, OpenSSL_version, (int what))
 
 enum { GN__AES_128_GCM, GN__AES_256_GCM, GN__CHACHA20_POLY1305, GN__AEAD__COUNT };
-enum { GN__TAG = 16, GN__NONCE = 12, GN__KEY_MAX = 32 };                     /* bytes, of all three */
-enum { GN__CTRL_GET_TAG = 0x10, GN__CTRL_SET_TAG = 0x11, GN__NO_ATEXIT = 0x80000 };   /* of openssl/evp.h, openssl/crypto.h */
+enum { GN__TAG = 16, GN__NONCE = 12, GN__KEY_MAX = 32 }; /* bytes, of all three */
+/* of openssl/evp.h, openssl/crypto.h */
+enum { GN__CTRL_GET_TAG = 0x10, GN__CTRL_SET_TAG = 0x11, GN__NO_ATEXIT = 0x80000 };
 #define GN__STOCK "mbedTLS " MBEDTLS_VERSION_STRING
-#define GN__HASH_LARGE (64u << 10)      /* bytes from which on a hash is worth loading libcrypto for */
-#define GN__RECORD_MAX 16384u           /* bytes of plaintext, RFC 5246 and 8446 */
+#define GN__HASH_LARGE (64u << 10) /* bytes from which on a hash is worth loading libcrypto for */
+#define GN__RECORD_MAX 16384u      /* bytes of plaintext, RFC 5246 and 8446 */
 
 typedef struct gn__crypto {
-#define GN__X(type, name, args) type (*name) args;
+#define GN__X(type, name, args) type(*name) args;
     GN__CRYPTO_SYMBOLS(GN__X)
 #undef GN__X
     bool good;
-    bool lacks;             /* it has not all algorithms */
-    bool wrong;             /* it was there and gave a wrong answer */
-    bool aes_faster;        /* than ChaCha20-Poly1305, on this processor */
-    char text[64];          /* "OpenSSL 3.0.17" */
-    char why[160];          /* why it is not good */
+    bool lacks;      /* it has not all algorithms */
+    bool wrong;      /* it was there and gave a wrong answer */
+    bool aes_faster; /* than ChaCha20-Poly1305, on this processor */
+    char text[64];   /* "OpenSSL 3.0.17" */
+    char why[160];   /* why it is not good */
 } gn__crypto;
 
 static gn__crypto gn__crypto_found;
 static pthread_once_t gn__crypto_once = PTHREAD_ONCE_INIT;
 
 static const void *gn__aead_type(const gn__crypto *c, int aead) {
-    return aead == GN__AES_128_GCM ? c->EVP_aes_128_gcm() : aead == GN__AES_256_GCM ? c->EVP_aes_256_gcm() : c->EVP_chacha20_poly1305();
+    return aead == GN__AES_128_GCM   ? c->EVP_aes_128_gcm()
+           : aead == GN__AES_256_GCM ? c->EVP_aes_256_gcm()
+                                     : c->EVP_chacha20_poly1305();
 }
 
 static size_t gn__aead_key(int aead) { return aead == GN__AES_128_GCM ? 16 : 32; }
@@ -856,41 +909,63 @@ static void *gn__aead_make(const gn__crypto *c, int aead, const uint8_t *key, bo
 }
 
 /* p and then `last` (NULL: nothing, else one byte) to out, and the tag behind them. out may be p. */
-static bool gn__aead_seal(const gn__crypto *c, void *ctx, const uint8_t nonce[GN__NONCE], const uint8_t *aad, size_t aad_n, const uint8_t *p, size_t n, const uint8_t *last, uint8_t *out) {
+static bool gn__aead_seal(const gn__crypto *c, void *ctx, const uint8_t nonce[GN__NONCE], const uint8_t *aad,
+                          size_t aad_n, const uint8_t *p, size_t n, const uint8_t *last, uint8_t *out) {
     int k = 0;
     size_t all = n + (last != NULL);
-    bool ok = c->EVP_CipherInit_ex(ctx, NULL, NULL, NULL, nonce, -1) == 1 && c->EVP_CipherUpdate(ctx, NULL, &k, aad, (int)aad_n) == 1;
+    bool ok = c->EVP_CipherInit_ex(ctx, NULL, NULL, NULL, nonce, -1) == 1 &&
+              c->EVP_CipherUpdate(ctx, NULL, &k, aad, (int)aad_n) == 1;
     if (n > 0) ok = ok && c->EVP_CipherUpdate(ctx, out, &k, p, (int)n) == 1 && k == (int)n;
     if (last != NULL) ok = ok && c->EVP_CipherUpdate(ctx, out + n, &k, last, 1) == 1 && k == 1;
-    return ok && c->EVP_CipherFinal_ex(ctx, out + all, &k) == 1 && k == 0 && c->EVP_CIPHER_CTX_ctrl(ctx, GN__CTRL_GET_TAG, GN__TAG, out + all) == 1;
+    return ok && c->EVP_CipherFinal_ex(ctx, out + all, &k) == 1 && k == 0 &&
+           c->EVP_CIPHER_CTX_ctrl(ctx, GN__CTRL_GET_TAG, GN__TAG, out + all) == 1;
 }
 
 /* n bytes and their tag behind them, to out, which may be p. false: altered, and out holds nothing to be looked at. */
-static bool gn__aead_open(const gn__crypto *c, void *ctx, const uint8_t nonce[GN__NONCE], const uint8_t *aad, size_t aad_n, const uint8_t *p, size_t n, uint8_t *out) {
+static bool gn__aead_open(const gn__crypto *c, void *ctx, const uint8_t nonce[GN__NONCE], const uint8_t *aad,
+                          size_t aad_n, const uint8_t *p, size_t n, uint8_t *out) {
     int k = 0;
     uint8_t tag[GN__TAG], none[GN__TAG];
     memcpy(tag, p + n, GN__TAG);
-    bool ok = c->EVP_CipherInit_ex(ctx, NULL, NULL, NULL, nonce, -1) == 1 && c->EVP_CipherUpdate(ctx, NULL, &k, aad, (int)aad_n) == 1;
+    bool ok = c->EVP_CipherInit_ex(ctx, NULL, NULL, NULL, nonce, -1) == 1 &&
+              c->EVP_CipherUpdate(ctx, NULL, &k, aad, (int)aad_n) == 1;
     if (n > 0) ok = ok && c->EVP_CipherUpdate(ctx, out, &k, p, (int)n) == 1 && k == (int)n;
-    ok = ok && c->EVP_CIPHER_CTX_ctrl(ctx, GN__CTRL_SET_TAG, GN__TAG, tag) == 1 && c->EVP_CipherFinal_ex(ctx, none, &k) == 1 && k == 0;
+    ok = ok && c->EVP_CIPHER_CTX_ctrl(ctx, GN__CTRL_SET_TAG, GN__TAG, tag) == 1 &&
+         c->EVP_CipherFinal_ex(ctx, none, &k) == 1 && k == 0;
     if (!ok && n > 0) mbedtls_platform_zeroize(out, n);
     return ok;
 }
 
-typedef struct gn__known { const char *name, *key, *nonce, *aad, *plain, *sealed; int aead; } gn__known;   /* hex */
-#define GN__GCM_PLAIN "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39"
+/* hex */
+typedef struct gn__known {
+    const char *name, *key, *nonce, *aad, *plain, *sealed;
+    int aead;
+} gn__known;
+#define GN__GCM_PLAIN                                                                                                  \
+    "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657" \
+    "ba637b39"
 
 /* McGrew and Viega, The Galois/Counter Mode of Operation, test cases 4 and 16; RFC 8439, 2.8.2. */
 static const gn__known gn__knowns[] = {
-    { "AES-128-GCM", "feffe9928665731c6d6a8f9467308308", "cafebabefacedbaddecaf888", "feedfacedeadbeeffeedfacedeadbeefabaddad2", GN__GCM_PLAIN,
-      "42831ec2217774244b7221b784d0d49ce3aa212f2c02a4e035c17e2329aca12e21d514b25466931c7d8f6a5aac84aa051ba30b396a0aac973d58e0915bc94fbc3221a5db94fae95ae7121a47", GN__AES_128_GCM },
-    { "AES-256-GCM", "feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308", "cafebabefacedbaddecaf888", "feedfacedeadbeeffeedfacedeadbeefabaddad2", GN__GCM_PLAIN,
-      "522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f66276fc6ece0f4e1768cddf8853bb2d551b", GN__AES_256_GCM },
-    { "ChaCha20-Poly1305", "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f", "070000004041424344454647", "50515253c0c1c2c3c4c5c6c7",
-      "4c616469657320616e642047656e746c656d656e206f662074686520636c617373206f66202739393a204966204920636f756c64206f6666657220796f75206f6e6c79206f6e652074697020666f7220746865206675747572652c"
+    { "AES-128-GCM", "feffe9928665731c6d6a8f9467308308", "cafebabefacedbaddecaf888",
+      "feedfacedeadbeeffeedfacedeadbeefabaddad2", GN__GCM_PLAIN,
+      "42831ec2217774244b7221b784d0d49ce3aa212f2c02a4e035c17e2329aca12e21d514b25466931c7d8f6a5aac84aa051ba30b396a0aac97"
+      "3d58e0915bc94fbc3221a5db94fae95ae7121a47",
+      GN__AES_128_GCM },
+    { "AES-256-GCM", "feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308", "cafebabefacedbaddecaf888",
+      "feedfacedeadbeeffeedfacedeadbeefabaddad2", GN__GCM_PLAIN,
+      "522dc1f099567d07f47f37a32a84427d643a8cdcbfe5c0c97598a2bd2555d1aa8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0a"
+      "bcc9f66276fc6ece0f4e1768cddf8853bb2d551b",
+      GN__AES_256_GCM },
+    { "ChaCha20-Poly1305", "808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f",
+      "070000004041424344454647", "50515253c0c1c2c3c4c5c6c7",
+      "4c616469657320616e642047656e746c656d656e206f662074686520636c617373206f66202739393a204966204920636f756c64206f6666"
+      "657220796f75206f6e6c79206f6e652074697020666f7220746865206675747572652c"
       "2073756e73637265656e20776f756c642062652069742e",
-      "d31a8d34648e60db7b86afbc53ef7ec2a4aded51296e08fea9e2b5a736ee62d63dbea45e8ca9671282fafb69da92728b1a71de0a9e060b2905d6a5b67ecd3b3692ddbd7f2d778b8c9803aee328091b58fab324e4fad675945585"
-      "808b4831d7bc3ff4def08e4b7a9de576d26586cec64b61161ae10b594f09e26a7e902ecbd0600691", GN__CHACHA20_POLY1305 },
+      "d31a8d34648e60db7b86afbc53ef7ec2a4aded51296e08fea9e2b5a736ee62d63dbea45e8ca9671282fafb69da92728b1a71de0a9e060b29"
+      "05d6a5b67ecd3b3692ddbd7f2d778b8c9803aee328091b58fab324e4fad675945585"
+      "808b4831d7bc3ff4def08e4b7a9de576d26586cec64b61161ae10b594f09e26a7e902ecbd0600691",
+      GN__CHACHA20_POLY1305 },
 };
 
 static size_t gn__known_bytes(const char *hex, uint8_t out[160]) {
@@ -907,8 +982,9 @@ static bool gn__known_right(const gn__crypto *c, const gn__known *k) {
     gn__known_bytes(k->sealed, sealed);
     void *up = gn__aead_make(c, k->aead, key, true), *down = gn__aead_make(c, k->aead, key, false);
     bool ok = up != NULL && down != NULL;
-    for (int last = 0; last < 2; last++)        /* in one piece, and with the last byte apart */
-        ok = ok && gn__aead_seal(c, up, nonce, aad, aad_n, plain, n - (size_t)last, last ? plain + n - 1 : NULL, out) && memcmp(out, sealed, n + GN__TAG) == 0;
+    for (int last = 0; last < 2; last++) /* in one piece, and with the last byte apart */
+        ok = ok && gn__aead_seal(c, up, nonce, aad, aad_n, plain, n - (size_t)last, last ? plain + n - 1 : NULL, out) &&
+             memcmp(out, sealed, n + GN__TAG) == 0;
     out[n + 3] ^= 4;
     ok = ok && !gn__aead_open(c, down, nonce, aad, aad_n, out, n, plain);
     memcpy(out, sealed, n + GN__TAG);
@@ -920,24 +996,28 @@ static bool gn__known_right(const gn__crypto *c, const gn__known *k) {
 }
 
 /* What mbedTLS makes of n bytes: the other opinion about sizes that no published vector has. */
-static bool gn__stock_seal(int aead, const uint8_t *key, const uint8_t nonce[GN__NONCE], const uint8_t *aad, size_t aad_n, const uint8_t *p, size_t n, uint8_t *out) {
+static bool gn__stock_seal(int aead, const uint8_t *key, const uint8_t nonce[GN__NONCE], const uint8_t *aad,
+                           size_t aad_n, const uint8_t *p, size_t n, uint8_t *out) {
     bool ok;
     if (aead == GN__CHACHA20_POLY1305) {
         mbedtls_chachapoly_context k;
         mbedtls_chachapoly_init(&k);
-        ok = mbedtls_chachapoly_setkey(&k, key) == 0 && mbedtls_chachapoly_encrypt_and_tag(&k, n, nonce, aad, aad_n, p, out, out + n) == 0;
+        ok = mbedtls_chachapoly_setkey(&k, key) == 0 &&
+             mbedtls_chachapoly_encrypt_and_tag(&k, n, nonce, aad, aad_n, p, out, out + n) == 0;
         mbedtls_chachapoly_free(&k);
     } else {
         mbedtls_gcm_context k;
         mbedtls_gcm_init(&k);
         ok = mbedtls_gcm_setkey(&k, MBEDTLS_CIPHER_ID_AES, key, 8 * (unsigned)gn__aead_key(aead)) == 0 &&
-             mbedtls_gcm_crypt_and_tag(&k, MBEDTLS_GCM_ENCRYPT, n, nonce, GN__NONCE, aad, aad_n, p, out, GN__TAG, out + n) == 0;
+             mbedtls_gcm_crypt_and_tag(&k, MBEDTLS_GCM_ENCRYPT, n, nonce, GN__NONCE, aad, aad_n, p, out, GN__TAG,
+                                       out + n) == 0;
         mbedtls_gcm_free(&k);
     }
     return ok;
 }
 
-/* A whole record, both ways, beside mbedTLS; *out_ns is the least time of a sealing. `room`: 3 records and their tags. */
+/* A whole record, both ways, beside mbedTLS; *out_ns is the least time of a sealing. `room`: 3 records and their
+   tags. */
 static bool gn__record_right(const gn__crypto *c, int aead, size_t n, uint8_t *room, double *out_ns) {
     uint8_t key[GN__KEY_MAX], nonce[GN__NONCE], aad[13];
     uint8_t *plain = room, *theirs = plain + GN__RECORD_MAX + GN__TAG, *ours = theirs + GN__RECORD_MAX + GN__TAG;
@@ -947,7 +1027,8 @@ static bool gn__record_right(const gn__crypto *c, int aead, size_t n, uint8_t *r
     memcpy(aad, plain + 64, sizeof aad);
     void *up = gn__aead_make(c, aead, key, true), *down = gn__aead_make(c, aead, key, false);
     bool ok = up != NULL && down != NULL && gn__stock_seal(aead, key, nonce, aad, sizeof aad, plain, n, theirs);
-    ok = ok && gn__aead_seal(c, up, nonce, aad, sizeof aad, plain, n, NULL, ours) && memcmp(ours, theirs, n + GN__TAG) == 0;
+    ok = ok && gn__aead_seal(c, up, nonce, aad, sizeof aad, plain, n, NULL, ours) &&
+         memcmp(ours, theirs, n + GN__TAG) == 0;
     ok = ok && gn__aead_open(c, down, nonce, aad, sizeof aad, ours, n, ours) && memcmp(ours, plain, n) == 0;
     *out_ns = INFINITY;
     for (int i = 0; i < 3; i++) {
@@ -965,7 +1046,8 @@ static bool gn__record_right(const gn__crypto *c, int aead, size_t n, uint8_t *r
 
 static bool gn__hash_right(const gn__crypto *c, const uint8_t *p, size_t n) {
     uint8_t ours[32], theirs[32];
-    return c->EVP_Digest(p, n, ours, NULL, c->EVP_sha256(), NULL) == 1 && GN__SHA256(p, n, theirs) == 0 && memcmp(ours, theirs, 32) == 0;
+    return c->EVP_Digest(p, n, ours, NULL, c->EVP_sha256(), NULL) == 1 && GN__SHA256(p, n, theirs) == 0 &&
+           memcmp(ours, theirs, 32) == 0;
 }
 
 /* Whether it makes both contexts; a library that keeps to FIPS 140 has no ChaCha20-Poly1305. */
@@ -981,11 +1063,12 @@ static bool gn__crypto_has(const gn__crypto *c, int aead) {
 static const char *gn__crypto_check(gn__crypto *c) {
     double ns[GN__AEAD__COUNT] = { 0 };
     const char *wrong = NULL;
-    static uint8_t room[3 * (GN__RECORD_MAX + GN__TAG)];      /* once a process: no allocation that could fail */
+    static uint8_t room[3 * (GN__RECORD_MAX + GN__TAG)]; /* once a process: no allocation that could fail */
     c->lacks = false;
     for (int i = 0; i < GN__AEAD__COUNT && wrong == NULL; i++) {
         c->lacks = !gn__crypto_has(c, i);
-        bool ok = !c->lacks && gn__known_right(c, &gn__knowns[i]) && gn__record_right(c, i, 1037, room, &ns[i]) && gn__record_right(c, i, GN__RECORD_MAX, room, &ns[i]);
+        bool ok = !c->lacks && gn__known_right(c, &gn__knowns[i]) && gn__record_right(c, i, 1037, room, &ns[i]) &&
+                  gn__record_right(c, i, GN__RECORD_MAX, room, &ns[i]);
         if (!ok) wrong = gn__knowns[i].name;
     }
     for (size_t n = 0; n <= 130 && wrong == NULL; n += 13)
@@ -994,13 +1077,17 @@ static const char *gn__crypto_check(gn__crypto *c) {
     return wrong;
 }
 
-/* The library: $GENIE_LIBCRYPTO, else by the names of its versions. A program linked without a dynamic loader has none. */
+/* The library: $GENIE_LIBCRYPTO, else by the names of its versions. A program linked without a dynamic loader has
+   none. */
 static void *gn__crypto_open(char *why, size_t cap) {
     static const char *const names[] = {
-#if defined(__APPLE__)      /* the system's own libcrypto.dylib ends a program that loads it */
-        "/opt/homebrew/lib/libcrypto.3.dylib", "/usr/local/lib/libcrypto.3.dylib",
+#if defined(__APPLE__) /* the system's own libcrypto.dylib ends a program that loads it */
+        "/opt/homebrew/lib/libcrypto.3.dylib",
+        "/usr/local/lib/libcrypto.3.dylib",
 #else
-        "libcrypto.so.3", "libcrypto.so.4", "libcrypto.so.1.1",
+        "libcrypto.so.3",
+        "libcrypto.so.4",
+        "libcrypto.so.1.1",
 #endif
     };
     const char *named = getenv("GENIE_LIBCRYPTO");
@@ -1016,8 +1103,12 @@ static void *gn__crypto_open(char *why, size_t cap) {
         if (lib == NULL) snprintf(why, cap, "GENIE_LIBCRYPTO=%.80s cannot be loaded", named);
         return lib;
     }
-    for (size_t i = 0; i < sizeof names / sizeof *names && lib == NULL; i++) lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (lib == NULL) snprintf(why, cap, "libcrypto is not found: install OpenSSL's library (libssl3 on Debian), or set GENIE_LIBCRYPTO to its path");
+    for (size_t i = 0; i < sizeof names / sizeof *names && lib == NULL; i++)
+        lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (lib == NULL)
+        snprintf(why, cap,
+                 "libcrypto is not found: install OpenSSL's library (libssl3 on Debian), or set GENIE_LIBCRYPTO to its "
+                 "path");
     return lib;
 }
 
@@ -1031,10 +1122,10 @@ static bool gn__crypto_bind(gn__crypto *c, void *lib) {
     int (*init)(uint64_t options, const void *settings) = NULL;
     void *p = dlsym(lib, "OPENSSL_init_crypto");
     memcpy(&init, &p, sizeof p);
-    if (init != NULL) init(GN__NO_ATEXIT, NULL);       /* a session may still run when the program ends */
-#define GN__X(type, name, args)                                                                                   \
-    p = dlsym(lib, #name);                                                                                        \
-    memcpy(&c->name, &p, sizeof p);                                                                               \
+    if (init != NULL) init(GN__NO_ATEXIT, NULL); /* a session may still run when the program ends */
+#define GN__X(type, name, args)     \
+    p = dlsym(lib, #name);          \
+    memcpy(&c->name, &p, sizeof p); \
     if (p == NULL) return gn__crypto_lacks(c, #name);
     GN__CRYPTO_SYMBOLS(GN__X)
 #undef GN__X
@@ -1045,13 +1136,15 @@ static void gn__crypto_load(void) {
     gn__crypto *c = &gn__crypto_found;
     void *lib = gn__crypto_open(c->why, sizeof c->why);
     if (lib == NULL || !gn__crypto_bind(c, lib)) return;
-    const char *version = c->OpenSSL_version(0), *wrong = gn__crypto_check(c);      /* "OpenSSL 3.0.17 1 Jul 2025" */
+    const char *version = c->OpenSSL_version(0), *wrong = gn__crypto_check(c); /* "OpenSSL 3.0.17 1 Jul 2025" */
     int words = 0, n = 0;
     while (version[n] != 0 && (version[n] != ' ' || ++words < 2)) n++;
     snprintf(c->text, sizeof c->text, "%.*s", n < 60 ? n : 60, version);
     c->good = wrong == NULL;
     c->wrong = wrong != NULL && !c->lacks;
-    if (wrong != NULL) snprintf(c->why, sizeof c->why, "%.60s %s %.40s and is not used", c->text, c->lacks ? "has no" : "gives a wrong answer for", wrong);
+    if (wrong != NULL)
+        snprintf(c->why, sizeof c->why, "%.60s %s %.40s and is not used", c->text,
+                 c->lacks ? "has no" : "gives a wrong answer for", wrong);
 }
 
 /* What GENIE_AEAD says; NULL: nothing or "auto". */
@@ -1078,7 +1171,8 @@ static gn_result gn__crypto_settle(gn__log log, gn_fault *f) {
     if (c != NULL || (wish != NULL && strcmp(wish, "mbedtls") == 0)) return GN_OK;
     if (wish != NULL) return gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto: %s", gn__crypto_found.why);
     if (!atomic_exchange(&said, true))
-        gn_logf(log.fn, log.user, gn__crypto_found.wrong ? GN_LOG_WARN : GN_LOG_INFO, "TLS records by mbedTLS, many times slower: %s", gn__crypto_found.why);
+        gn_logf(log.fn, log.user, gn__crypto_found.wrong ? GN_LOG_WARN : GN_LOG_INFO,
+                "TLS records by mbedTLS, many times slower: %s", gn__crypto_found.why);
     return GN_OK;
 }
 
@@ -1087,12 +1181,12 @@ static gn_result gn__crypto_settle(gn__log log, gn_fault *f) {
 static void gn__net_sha256(const void *data, size_t n, uint8_t out[32]) {
     const gn__crypto *c = n >= GN__HASH_LARGE ? gn__crypto_use() : NULL;
     if (c != NULL && c->EVP_Digest(data, n, out, NULL, c->EVP_sha256(), NULL) == 1) return;
-    if (GN__SHA256(data, n, out) != 0) memset(out, 0, 32);   /* fails only in builds with a hardware engine that broke */
+    if (GN__SHA256(data, n, out) != 0) memset(out, 0, 32); /* fails only in builds with a hardware engine that broke */
 }
 
 /* A hash in pieces. */
 typedef struct gn__hash {
-    const gn__crypto *crypto;       /* NULL: mbedTLS */
+    const gn__crypto *crypto; /* NULL: mbedTLS */
     void *ctx;
     mbedtls_sha256_context stock;
     bool failed;
@@ -1106,19 +1200,22 @@ static void *gn__net_hash_begin(void) {
     h->crypto = gn__crypto_use();
     if (h->crypto != NULL) h->ctx = h->crypto->EVP_MD_CTX_new();
     if (h->ctx == NULL) h->crypto = NULL;
-    h->failed = h->crypto != NULL ? h->crypto->EVP_DigestInit_ex(h->ctx, h->crypto->EVP_sha256(), NULL) != 1 : GN__SHA256_STEP(starts)(&h->stock, 0) != 0;
+    h->failed = h->crypto != NULL ? h->crypto->EVP_DigestInit_ex(h->ctx, h->crypto->EVP_sha256(), NULL) != 1
+                                  : GN__SHA256_STEP(starts)(&h->stock, 0) != 0;
     return h;
 }
 
 static void gn__net_hash_add(void *hash, const void *data, size_t n) {
     gn__hash *h = hash;
-    h->failed |= h->crypto != NULL ? h->crypto->EVP_DigestUpdate(h->ctx, data, n) != 1 : GN__SHA256_STEP(update)(&h->stock, data, n) != 0;
+    h->failed |= h->crypto != NULL ? h->crypto->EVP_DigestUpdate(h->ctx, data, n) != 1
+                                   : GN__SHA256_STEP(update)(&h->stock, data, n) != 0;
 }
 
 /* Zeros when the library failed: no digest that anybody announced. */
 static void gn__net_hash_end(void *hash, uint8_t out[32]) {
     gn__hash *h = hash;
-    h->failed |= h->crypto != NULL ? h->crypto->EVP_DigestFinal_ex(h->ctx, out, NULL) != 1 : GN__SHA256_STEP(finish)(&h->stock, out) != 0;
+    h->failed |= h->crypto != NULL ? h->crypto->EVP_DigestFinal_ex(h->ctx, out, NULL) != 1
+                                   : GN__SHA256_STEP(finish)(&h->stock, out) != 0;
     if (h->failed) memset(out, 0, 32);
     if (h->crypto != NULL) h->crypto->EVP_MD_CTX_free(h->ctx);
     mbedtls_sha256_free(&h->stock);
@@ -1159,7 +1256,8 @@ static gn_result gn__tls_make(gn__tls **out, gn_fault *f) {
     mbedtls_x509_crt_init(&t->own);
     mbedtls_x509_crt_init(&t->ca);
     mbedtls_pk_init(&t->key);
-    if (!gn__tls_library() || mbedtls_ctr_drbg_seed(&t->rng, mbedtls_entropy_func, &t->entropy, (const unsigned char *)"genie", 5) != 0) {
+    if (!gn__tls_library() ||
+        mbedtls_ctr_drbg_seed(&t->rng, mbedtls_entropy_func, &t->entropy, (const unsigned char *)"genie", 5) != 0) {
         gn__tls_destroy(t);
         return gn_fail(f, GN_TLS_FAILED, "the TLS library cannot start: no random numbers from the system");
     }
@@ -1188,20 +1286,28 @@ static const char *gn__tls_text(int e, char *buf, size_t cap) {
 static gn_result gn__load_pair(gn__tls *t, const gn__bytes *key, const gn__bytes *cert, gn_fault *f) {
     char buf[200];
     int e = gn__pk_parse(&t->key, key, &t->rng);
-    if (e != 0) return gn_fail(f, GN_IO_ERROR, "the key is not a PEM private key without password: %s", gn__tls_text(e, buf, sizeof buf));
+    if (e != 0)
+        return gn_fail(f, GN_IO_ERROR, "the key is not a PEM private key without password: %s",
+                       gn__tls_text(e, buf, sizeof buf));
     e = mbedtls_x509_crt_parse(&t->own, cert->p, cert->n + 1);
-    if (e != 0) return gn_fail(f, GN_IO_ERROR, "the certificate is not PEM: %s", e > 0 ? "some of its parts are not certificates" : gn__tls_text(e, buf, sizeof buf));
-    if (gn__pk_pair(&t->own.pk, &t->key, &t->rng) != 0) return gn_fail(f, GN_IO_ERROR, "the key does not belong to the certificate");
+    if (e != 0)
+        return gn_fail(f, GN_IO_ERROR, "the certificate is not PEM: %s",
+                       e > 0 ? "some of its parts are not certificates" : gn__tls_text(e, buf, sizeof buf));
+    if (gn__pk_pair(&t->own.pk, &t->key, &t->rng) != 0)
+        return gn_fail(f, GN_IO_ERROR, "the key does not belong to the certificate");
     return GN_OK;
 }
 
 static gn_result gn__load_ca(gn__tls *t, const gn__bytes *ca, gn_fault *f) {
     int e = mbedtls_x509_crt_parse(&t->ca, ca->p, ca->n + 1);
     if (e == 0 && t->ca.raw.len > 0) return GN_OK;
-    return gn_fail(f, GN_IO_ERROR, "the file of certificate authorities is not PEM, or some of its parts are not certificates");
+    return gn_fail(f, GN_IO_ERROR,
+                   "the file of certificate authorities is not PEM, or some of its parts are not certificates");
 }
 
-static void gn__key_pin(const mbedtls_x509_crt *crt, uint8_t pin[GN__PIN]) { gn__net_sha256(crt->pk_raw.p, crt->pk_raw.len, pin); }
+static void gn__key_pin(const mbedtls_x509_crt *crt, uint8_t pin[GN__PIN]) {
+    gn__net_sha256(crt->pk_raw.p, crt->pk_raw.len, pin);
+}
 
 /* A new P-256 key as PEM. */
 static gn_result gn__make_key(gn__tls *t, gn__bytes *out, gn_fault *f) {
@@ -1229,7 +1335,7 @@ static int gn__write_cert(gn__tls *t, mbedtls_pk_context *pk, uint8_t *pem, size
     mbedtls_x509write_crt_set_subject_key(&w, pk);
     mbedtls_x509write_crt_set_issuer_key(&w, pk);
     int e = mbedtls_ctr_drbg_random(&t->rng, serial, sizeof serial);
-    serial[0] = (uint8_t)((serial[0] & 0x7f) | 0x40);    /* positive, no leading zero */
+    serial[0] = (uint8_t)((serial[0] & 0x7f) | 0x40); /* positive, no leading zero */
     if (e == 0) e = gn__set_serial(&w, serial, sizeof serial);
     if (e == 0) e = mbedtls_x509write_crt_set_subject_name(&w, "CN=genie");
     if (e == 0) e = mbedtls_x509write_crt_set_issuer_name(&w, "CN=genie");
@@ -1252,65 +1358,89 @@ static gn_result gn__make_cert(gn__tls *t, const gn__bytes *key, gn__bytes *out,
     int e = gn__pk_parse(&pk, key, &t->rng);
     if (e == 0) e = gn__write_cert(t, &pk, out->p, cap);
     mbedtls_pk_free(&pk);
-    if (e != 0) return gn_fail(f, GN_IO_ERROR, "no certificate can be made from the stored key: %s", gn__tls_text(e, buf, sizeof buf));
+    if (e != 0)
+        return gn_fail(f, GN_IO_ERROR, "no certificate can be made from the stored key: %s",
+                       gn__tls_text(e, buf, sizeof buf));
     out->n = strlen((char *)out->p);
     return GN_OK;
 }
 
 /* >>records =========================================================================================
- * TLS records after the handshake, by libcrypto: mbedTLS agrees on the keys and checks the peer, then hands over the keys and
- * the number of the next record of each direction, and is not asked again. 1.2: RFC 5246, 5288 and 7905; 1.3: RFC 8446,
- * section 5. One thread may seal while another opens. There is no renegotiation (declined).
+ * TLS records after the handshake, by libcrypto: mbedTLS agrees on the keys and checks the peer, then hands over the
+ * keys and the number of the next record of each direction, and is not asked again. 1.2: RFC 5246, 5288 and 7905; 1.3:
+ * RFC 8446, section 5. One thread may seal while another opens. There is no renegotiation (declined).
  *
- * One key of AES-GCM encrypts gn__key_records records at most (RFC 8446, 5.5), then the sender takes a new one by a KeyUpdate
- * (4.6.3). 1.2 knows none, so there it is ours: the same message and the same derivation, from a secret of its own that is
- * exported as in RFC 5705. mbedTLS understands neither, so a sender makes new keys only if the peer said, in Genie's greeting,
- * that it takes them (gn_transport_i.renew), or asked for them itself; if not, the connection ends there with an error. */
+ * One key of AES-GCM encrypts gn__key_records records at most (RFC 8446, 5.5), then the sender takes a new one by a
+ * KeyUpdate (4.6.3). 1.2 knows none, so there it is ours: the same message and the same derivation, from a secret of
+ * its own that is exported as in RFC 5705. mbedTLS understands neither, so a sender makes new keys only if the peer
+ * said, in Genie's greeting, that it takes them (gn_transport_i.renew), or asked for them itself; if not, the
+ * connection ends there with an error. */
 
-enum { GN__ALERT = 21, GN__HANDSHAKE = 22, GN__DATA = 23 };                  /* types of records */
-enum { GN__NEW_TICKET = 4, GN__KEY_UPDATE = 24 };                            /* of messages of the handshake */
-enum { GN__CLOSE_NOTIFY = 0, GN__UNEXPECTED = 10, GN__BAD_MAC = 20, GN__OVERFLOW = 22, GN__ILLEGAL = 47, GN__INTERNAL_ERROR = 80, GN__USER_CANCELED = 90,
-       GN__NO_RENEGOTIATION = 100 };
-enum { GN__HEAD = 5, GN__EXPLICIT = 8, GN__RECORD_ROOM = GN__RECORD_MAX + 64, GN__IDLE_RECORDS = 16, GN__MESSAGE_HEAD = 4, GN__SECRET_MAX = 48 };
-static uint64_t gn__key_records = 1u << 24;      /* 275 GB; the bound is 2^24.5. Tests make it small */
+enum { GN__ALERT = 21, GN__HANDSHAKE = 22, GN__DATA = 23 }; /* types of records */
+enum { GN__NEW_TICKET = 4, GN__KEY_UPDATE = 24 };           /* of messages of the handshake */
+enum {
+    GN__CLOSE_NOTIFY = 0,
+    GN__UNEXPECTED = 10,
+    GN__BAD_MAC = 20,
+    GN__OVERFLOW = 22,
+    GN__ILLEGAL = 47,
+    GN__INTERNAL_ERROR = 80,
+    GN__USER_CANCELED = 90,
+    GN__NO_RENEGOTIATION = 100
+};
+enum {
+    GN__HEAD = 5,
+    GN__EXPLICIT = 8,
+    GN__RECORD_ROOM = GN__RECORD_MAX + 64,
+    GN__IDLE_RECORDS = 16,
+    GN__MESSAGE_HEAD = 4,
+    GN__SECRET_MAX = 48
+};
+static uint64_t gn__key_records = 1u << 24; /* 275 GB; the bound is 2^24.5. Tests make it small */
 
 /* One direction. number: of the next record; secret: what the next keys are made of. */
-typedef struct gn__way { void *ctx; uint64_t number; uint8_t iv[GN__NONCE], secret[GN__SECRET_MAX]; } gn__way;
+typedef struct gn__way {
+    void *ctx;
+    uint64_t number;
+    uint8_t iv[GN__NONCE], secret[GN__SECRET_MAX];
+} gn__way;
 
 typedef struct gn__records {
-    const gn__crypto *crypto;        /* NULL: mbedTLS does it */
-    bool v13, explicit_nonce;        /* 8 bytes of the nonce stand in each record: GCM of 1.2 */
+    const gn__crypto *crypto; /* NULL: mbedTLS does it */
+    bool v13, explicit_nonce; /* 8 bytes of the nonce stand in each record: GCM of 1.2 */
     bool server;
     int aead;
-    size_t secret_n;                 /* bytes */
+    size_t secret_n; /* bytes */
     gn__way up, down;
-    size_t payload;                  /* bytes of plaintext in a record that we send */
-    uint64_t key_records;            /* that one key seals */
-    bool renews;                     /* the peer takes new keys */
-    atomic_bool renew;               /* the peer asks for them */
-    atomic_bool decline;             /* the peer wants to renegotiate: the sender says no */
-    atomic_uint_fast64_t renewed;    /* times that keys were changed, both ways together */
+    size_t payload;               /* bytes of plaintext in a record that we send */
+    uint64_t key_records;         /* that one key seals */
+    bool renews;                  /* the peer takes new keys */
+    atomic_bool renew;            /* the peer asks for them */
+    atomic_bool decline;          /* the peer wants to renegotiate: the sender says no */
+    atomic_uint_fast64_t renewed; /* times that keys were changed, both ways together */
     /* the receiver's */
-    gn_result ended;                 /* why nothing more comes */
-    uint8_t alert;                   /* what to say at the end */
-    unsigned idle;                   /* records without data, one after another */
-    uint8_t head[GN__MESSAGE_HEAD];  /* of a message of the handshake (1.3) whose end is still to come */
-    size_t head_n, skip;             /* bytes of it that are here; bytes of the message that are not */
-    uint8_t *plain;                  /* of a record that the caller had no room for: [plain_at, plain_n) */
+    gn_result ended;                /* why nothing more comes */
+    uint8_t alert;                  /* what to say at the end */
+    unsigned idle;                  /* records without data, one after another */
+    uint8_t head[GN__MESSAGE_HEAD]; /* of a message of the handshake (1.3) whose end is still to come */
+    size_t head_n, skip;            /* bytes of it that are here; bytes of the message that are not */
+    uint8_t *plain;                 /* of a record that the caller had no room for: [plain_at, plain_n) */
     size_t plain_at, plain_n;
 } gn__records;
 
 /* What the handshake hands over. */
 typedef struct gn__keys {
     bool v13;
-    int ways;                        /* bits: 1 up, 2 down */
-    uint8_t up[64], down[64];        /* traffic secrets of client and server (1.3); up: the master secret (1.2) */
+    int ways;                 /* bits: 1 up, 2 down */
+    uint8_t up[64], down[64]; /* traffic secrets of client and server (1.3); up: the master secret (1.2) */
     size_t n;
-    uint8_t random[64];              /* of server and client (1.2) */
+    uint8_t random[64]; /* of server and client (1.2) */
     mbedtls_tls_prf_types prf;
 } gn__keys;
 
-static void gn__put_be64(uint8_t *p, uint64_t v) { for (int i = 0; i < 8; i++) p[i] = (uint8_t)(v >> (56 - 8 * i)); }
+static void gn__put_be64(uint8_t *p, uint64_t v) {
+    for (int i = 0; i < 8; i++) p[i] = (uint8_t)(v >> (56 - 8 * i));
+}
 
 static uint64_t gn__get_be64(const uint8_t *p) {
     uint64_t v = 0;
@@ -1318,21 +1448,28 @@ static uint64_t gn__get_be64(const uint8_t *p) {
     return v;
 }
 
-/* Nonce and additional data of the next record of this way. `length`: of the plaintext (1.2) or of what follows the head (1.3). */
-static size_t gn__record_bind(const gn__records *r, const gn__way *w, const uint8_t *explicit_nonce, uint8_t type, size_t length, uint8_t nonce[GN__NONCE], uint8_t aad[13]) {
+/* Nonce and additional data of the next record of this way. `length`: of the plaintext (1.2) or of what follows the
+   head (1.3). */
+static size_t gn__record_bind(const gn__records *r, const gn__way *w, const uint8_t *explicit_nonce, uint8_t type,
+                              size_t length, uint8_t nonce[GN__NONCE], uint8_t aad[13]) {
     uint8_t number[8];
     gn__put_be64(number, w->number);
     memcpy(nonce, w->iv, GN__NONCE);
     if (r->explicit_nonce) memcpy(nonce + GN__NONCE - GN__EXPLICIT, explicit_nonce, GN__EXPLICIT);
-    else for (int i = 0; i < 8; i++) nonce[GN__NONCE - 8 + i] ^= number[i];
+    else
+        for (int i = 0; i < 8; i++) nonce[GN__NONCE - 8 + i] ^= number[i];
     uint8_t *at = aad;
-    if (!r->v13) { memcpy(at, number, 8); at += 8; }
+    if (!r->v13) {
+        memcpy(at, number, 8);
+        at += 8;
+    }
     const uint8_t head[GN__HEAD] = { type, 3, 3, (uint8_t)(length >> 8), (uint8_t)length };
     memcpy(at, head, sizeof head);
     return (size_t)(at - aad) + sizeof head;
 }
 
-/* One record of n <= payload bytes; out has room for n + 64. Bytes written, 0: it failed, and nothing may be sent any more. */
+/* One record of n <= payload bytes; out has room for n + 64. Bytes written, 0: it failed, and nothing may be sent any
+   more. */
 static size_t gn__record_seal(gn__records *r, uint8_t type, const uint8_t *p, size_t n, uint8_t *out) {
     uint8_t nonce[GN__NONCE], aad[13], *at = out + GN__HEAD;
     gn__way *w = &r->up;
@@ -1342,7 +1479,10 @@ static size_t gn__record_seal(gn__records *r, uint8_t type, const uint8_t *p, si
     out[1] = out[2] = 3;
     out[3] = (uint8_t)(body >> 8);
     out[4] = (uint8_t)body;
-    if (r->explicit_nonce) { gn__put_be64(at, w->number); at += GN__EXPLICIT; }
+    if (r->explicit_nonce) {
+        gn__put_be64(at, w->number);
+        at += GN__EXPLICIT;
+    }
     size_t aad_n = gn__record_bind(r, w, out + GN__HEAD, out[0], r->v13 ? body : n, nonce, aad);
     if (!gn__aead_seal(r->crypto, w->ctx, nonce, aad, aad_n, p, n, r->v13 ? &type : NULL, at)) return 0;
     w->number++;
@@ -1361,7 +1501,8 @@ static gn_result gn__records_end(gn__records *r, gn_result why, uint8_t alert) {
     return why;
 }
 
-/* HKDF-Expand-Label of RFC 8446, 7.1, of at most one block and without context. n: 48 bytes by SHA-384, 32 by SHA-256. */
+/* HKDF-Expand-Label of RFC 8446, 7.1, of at most one block and without context. n: 48 bytes by SHA-384, 32 by
+   SHA-256. */
 static bool gn__expand(const uint8_t *secret, size_t n, const char *label, uint8_t *out, size_t out_n) {
     uint8_t info[32], block[64];
     size_t k = strlen(label);
@@ -1395,8 +1536,8 @@ static bool gn__way_key(const gn__records *r, gn__way *w, const uint8_t *key, co
 /* Key and IV of the secret, RFC 8446, 7.3. */
 static bool gn__way_keys(const gn__records *r, gn__way *w) {
     uint8_t key[GN__KEY_MAX], iv[GN__NONCE];
-    bool ok = gn__expand(w->secret, r->secret_n, "key", key, gn__aead_key(r->aead)) && gn__expand(w->secret, r->secret_n, "iv", iv, gn__iv_bytes(r)) &&
-              gn__way_key(r, w, key, iv);
+    bool ok = gn__expand(w->secret, r->secret_n, "key", key, gn__aead_key(r->aead)) &&
+              gn__expand(w->secret, r->secret_n, "iv", iv, gn__iv_bytes(r)) && gn__way_key(r, w, key, iv);
     mbedtls_platform_zeroize(key, sizeof key);
     mbedtls_platform_zeroize(iv, sizeof iv);
     return ok;
@@ -1409,14 +1550,14 @@ static bool gn__way_renew(gn__records *r, gn__way *w) {
     if (ok) memcpy(w->secret, next, r->secret_n);
     mbedtls_platform_zeroize(next, sizeof next);
     ok = ok && gn__way_keys(r, w);
-    w->number = ok ? 0 : UINT64_MAX;      /* which neither seals nor opens */
+    w->number = ok ? 0 : UINT64_MAX; /* which neither seals nor opens */
     atomic_fetch_add_explicit(&r->renewed, ok, memory_order_relaxed);
     return ok;
 }
 
 /* New keys for what we send. Bytes of the record that says so, 0: it failed, and nothing may be sent any more. */
 static size_t gn__record_renew(gn__records *r, uint8_t *out) {
-    static const uint8_t update[] = { GN__KEY_UPDATE, 0, 0, 1, 0 };      /* and none in return */
+    static const uint8_t update[] = { GN__KEY_UPDATE, 0, 0, 1, 0 }; /* and none in return */
     size_t n = gn__record_seal(r, GN__HANDSHAKE, update, sizeof update, out);
     return n > 0 && gn__way_renew(r, &r->up) ? n : 0;
 }
@@ -1430,7 +1571,8 @@ static gn_result gn__records_update(gn__records *r, uint8_t wants, bool last) {
     return GN_OK;
 }
 
-/* Messages of the handshake of 1.3, in pieces as they come. Tickets, which only a server sends and nobody asked for, pass by. */
+/* Messages of the handshake of 1.3, in pieces as they come. Tickets, which only a server sends and nobody asked for,
+   pass by. */
 static gn_result gn__records_handshake(gn__records *r, const uint8_t *p, size_t n) {
     while (n > 0) {
         if (r->head_n < GN__MESSAGE_HEAD) {
@@ -1438,7 +1580,8 @@ static gn_result gn__records_handshake(gn__records *r, const uint8_t *p, size_t 
             n--;
             if (r->head_n < GN__MESSAGE_HEAD) continue;
             r->skip = (size_t)r->head[1] << 16 | (size_t)r->head[2] << 8 | r->head[3];
-            bool good = r->head[0] == GN__KEY_UPDATE ? r->skip == 1 : r->head[0] == GN__NEW_TICKET && !r->server && r->skip > 0;
+            bool good =
+                r->head[0] == GN__KEY_UPDATE ? r->skip == 1 : r->head[0] == GN__NEW_TICKET && !r->server && r->skip > 0;
             if (!good) return gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
             continue;
         }
@@ -1469,7 +1612,8 @@ static gn_result gn__records_control(gn__records *r, uint8_t type, const uint8_t
         if (r->v13 ? p[1] == GN__USER_CANCELED : p[0] == 1) return GN_OK;
         return gn__records_end(r, GN_TLS_FAILED, GN__CLOSE_NOTIFY);
     }
-    if (type == GN__HANDSHAKE && n > 0) return r->v13 ? gn__records_handshake(r, p, n) : gn__records_handshake_12(r, p, n);
+    if (type == GN__HANDSHAKE && n > 0)
+        return r->v13 ? gn__records_handshake(r, p, n) : gn__records_handshake_12(r, p, n);
     return type == GN__DATA && n == 0 ? GN_OK : gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
 }
 
@@ -1480,9 +1624,11 @@ static size_t gn__record_strip(const uint8_t *p, size_t n, uint8_t *out_type) {
     return n > 0 ? n - 1 : 0;
 }
 
-/* Whether a whole record stands at p, and of how many bytes it is with its head; *out_most is what it may hold. 0: not yet, or r->ended. */
+/* Whether a whole record stands at p, and of how many bytes it is with its head; *out_most is what it may hold. 0: not
+   yet, or r->ended. */
 static size_t gn__record_whole(gn__records *r, const uint8_t *p, size_t n, size_t *out_most) {
-    size_t least = (r->explicit_nonce ? GN__EXPLICIT : 0) + GN__TAG, body = n >= GN__HEAD ? (size_t)p[3] << 8 | p[4] : 0;
+    size_t least = (r->explicit_nonce ? GN__EXPLICIT : 0) + GN__TAG,
+           body = n >= GN__HEAD ? (size_t)p[3] << 8 | p[4] : 0;
     if (n < GN__HEAD) return 0;
     bool known = r->v13 ? p[0] == GN__DATA : p[0] == GN__DATA || p[0] == GN__ALERT || p[0] == GN__HANDSHAKE;
     if (!known || p[1] != 3 || p[2] != 3) gn__records_end(r, GN_TLS_FAILED, GN__UNEXPECTED);
@@ -1494,13 +1640,15 @@ static size_t gn__record_whole(gn__records *r, const uint8_t *p, size_t n, size_
 }
 
 /* Opens the record of `size` bytes at p into out, which has room for `most`. */
-static gn_result gn__record_open(gn__records *r, const uint8_t *p, size_t size, size_t most, uint8_t *out, size_t *out_n) {
+static gn_result gn__record_open(gn__records *r, const uint8_t *p, size_t size, size_t most, uint8_t *out,
+                                 size_t *out_n) {
     uint8_t nonce[GN__NONCE], aad[13], type = p[0];
     gn__way *w = &r->down;
     const uint8_t *body = p + GN__HEAD;
     size_t aad_n = gn__record_bind(r, w, body, type, r->v13 ? size - GN__HEAD : most, nonce, aad);
     *out_n = 0;
-    if (w->number == UINT64_MAX || !gn__aead_open(r->crypto, w->ctx, nonce, aad, aad_n, body + (r->explicit_nonce ? GN__EXPLICIT : 0), most, out))
+    if (w->number == UINT64_MAX ||
+        !gn__aead_open(r->crypto, w->ctx, nonce, aad, aad_n, body + (r->explicit_nonce ? GN__EXPLICIT : 0), most, out))
         return gn__records_end(r, GN_TLS_FAILED, GN__BAD_MAC);
     w->number++;
     size_t n = r->v13 ? gn__record_strip(out, most, &type) : most;
@@ -1512,11 +1660,12 @@ static gn_result gn__record_open(gn__records *r, const uint8_t *p, size_t size, 
 }
 
 /* Data of the whole records in [*at, n) of `in`: as many as fit. *out_n 0 and GN_OK: more has to come first. */
-static gn_result gn__records_take(gn__records *r, const uint8_t *in, size_t *at, size_t n, uint8_t *out, size_t max, size_t *out_n) {
+static gn_result gn__records_take(gn__records *r, const uint8_t *in, size_t *at, size_t n, uint8_t *out, size_t max,
+                                  size_t *out_n) {
     *out_n = 0;
     while (*out_n < max) {
         size_t most, got, k = r->plain_n - r->plain_at;
-        if (k > 0) {                                   /* what had no room last time */
+        if (k > 0) { /* what had no room last time */
             if (k > max - *out_n) k = max - *out_n;
             memcpy(out + *out_n, r->plain + r->plain_at, k);
             r->plain_at += k;
@@ -1530,16 +1679,21 @@ static gn_result gn__records_take(gn__records *r, const uint8_t *in, size_t *at,
         if (gn__record_open(r, in + *at, size, most, fits ? out + *out_n : r->plain, &got) != GN_OK) break;
         *at += size;
         if (fits) *out_n += got;
-        else { r->plain_at = 0; r->plain_n = got; }
+        else {
+            r->plain_at = 0;
+            r->plain_n = got;
+        }
     }
     return *out_n > 0 ? GN_OK : r->ended;
 }
 
 /* ---- keys ---- */
 
-/* Lets the handshake tell its keys: to the configuration before the setup (2.28), or to the connection after it (3.6). */
+/* Lets the handshake tell its keys: to the configuration before the setup (2.28), or to the connection after it
+   (3.6). */
 #if MBEDTLS_VERSION_NUMBER >= 0x03000000
-static void gn__keys_take(void *self, mbedtls_ssl_key_export_type type, const unsigned char *secret, size_t n, const unsigned char client[32], const unsigned char server[32], mbedtls_tls_prf_types prf) {
+static void gn__keys_take(void *self, mbedtls_ssl_key_export_type type, const unsigned char *secret, size_t n,
+                          const unsigned char client[32], const unsigned char server[32], mbedtls_tls_prf_types prf) {
     gn__keys *k = self;
     bool v12 = type == MBEDTLS_SSL_KEY_EXPORT_TLS12_MASTER_SECRET, up = v12, down = false;
 #if defined(MBEDTLS_SSL_PROTO_TLS1_3)
@@ -1556,13 +1710,23 @@ static void gn__keys_take(void *self, mbedtls_ssl_key_export_type type, const un
     k->ways |= v12 ? 3 : up ? 1 : 2;
 }
 
-static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) { (void)conf; (void)k; }
-static void gn__keys_wanted(mbedtls_ssl_context *ssl, gn__keys *k) { mbedtls_ssl_set_export_keys_cb(ssl, gn__keys_take, k); }
+static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) {
+    (void)conf;
+    (void)k;
+}
+static void gn__keys_wanted(mbedtls_ssl_context *ssl, gn__keys *k) {
+    mbedtls_ssl_set_export_keys_cb(ssl, gn__keys_take, k);
+}
 #else
 #if defined(MBEDTLS_SSL_EXPORT_KEYS)
-static int gn__keys_take(void *self, const unsigned char *secret, const unsigned char *block, size_t mac, size_t key, size_t iv, const unsigned char client[32], const unsigned char server[32], mbedtls_tls_prf_types prf) {
+static int gn__keys_take(void *self, const unsigned char *secret, const unsigned char *block, size_t mac, size_t key,
+                         size_t iv, const unsigned char client[32], const unsigned char server[32],
+                         mbedtls_tls_prf_types prf) {
     gn__keys *k = self;
-    (void)block; (void)mac; (void)key; (void)iv;
+    (void)block;
+    (void)mac;
+    (void)key;
+    (void)iv;
     memcpy(k->up, secret, 48);
     memcpy(k->random, server, 32);
     memcpy(k->random + 32, client, 32);
@@ -1572,23 +1736,33 @@ static int gn__keys_take(void *self, const unsigned char *secret, const unsigned
     return 0;
 }
 
-static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) { mbedtls_ssl_conf_export_keys_ext_cb(conf, gn__keys_take, k); }
+static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) {
+    mbedtls_ssl_conf_export_keys_ext_cb(conf, gn__keys_take, k);
+}
 #else
-static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) { (void)conf; (void)k; }
+static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) {
+    (void)conf;
+    (void)k;
+}
 #endif
-static void gn__keys_wanted(mbedtls_ssl_context *ssl, gn__keys *k) { (void)ssl; (void)k; }
+static void gn__keys_wanted(mbedtls_ssl_context *ssl, gn__keys *k) {
+    (void)ssl;
+    (void)k;
+}
 #endif
 
 /* 1.2. The secrets that later keys are made of are exported, RFC 5705: the client's, then the server's. */
 static bool gn__records_v12(gn__records *r, const gn__keys *k) {
     uint8_t block[2 * (GN__KEY_MAX + GN__NONCE)], random[sizeof k->random], secrets[2 * GN__SECRET_MAX];
     size_t key = gn__aead_key(r->aead), iv = gn__iv_bytes(r);
-    const uint8_t *keys = block, *ivs = block + 2 * key;      /* the client's, then the server's */
+    const uint8_t *keys = block, *ivs = block + 2 * key; /* the client's, then the server's */
     memcpy(random, k->random + 32, 32);
     memcpy(random + 32, k->random, 32);
     r->secret_n = k->prf == MBEDTLS_SSL_TLS_PRF_SHA384 ? 48 : 32;
-    bool ok = mbedtls_ssl_tls_prf(k->prf, k->up, k->n, "key expansion", k->random, sizeof k->random, block, 2 * (key + iv)) == 0 &&
-              mbedtls_ssl_tls_prf(k->prf, k->up, k->n, "EXPORTER-genie key update", random, sizeof random, secrets, 2 * r->secret_n) == 0;
+    bool ok = mbedtls_ssl_tls_prf(k->prf, k->up, k->n, "key expansion", k->random, sizeof k->random, block,
+                                  2 * (key + iv)) == 0 &&
+              mbedtls_ssl_tls_prf(k->prf, k->up, k->n, "EXPORTER-genie key update", random, sizeof random, secrets,
+                                  2 * r->secret_n) == 0;
     for (int down = 0; ok && down < 2; down++) {
         gn__way *w = down ? &r->down : &r->up;
         bool servers = r->server != (down != 0);
@@ -1658,12 +1832,15 @@ static bool gn__records_init(gn__records *r, const gn__crypto *c, const gn__keys
 }
 
 /* Takes over from mbedTLS after the handshake. false: mbedTLS goes on. */
-static bool gn__records_make(gn__records *r, const gn__crypto *c, const gn__keys *k, mbedtls_ssl_context *ssl, bool server) {
-    int aead = gn__suite_aead(mbedtls_ssl_get_ciphersuite_id(mbedtls_ssl_get_ciphersuite(ssl))), payload = mbedtls_ssl_get_max_out_record_payload(ssl);
+static bool gn__records_make(gn__records *r, const gn__crypto *c, const gn__keys *k, mbedtls_ssl_context *ssl,
+                             bool server) {
+    int aead = gn__suite_aead(mbedtls_ssl_get_ciphersuite_id(mbedtls_ssl_get_ciphersuite(ssl))),
+        payload = mbedtls_ssl_get_max_out_record_payload(ssl);
     uint64_t up = gn__get_be64(ssl->GN__SSL_FIELD(cur_out_ctr)), down = gn__get_be64(ssl->GN__SSL_FIELD(in_ctr));
     if (c == NULL || k->ways != 3 || aead < 0 || payload <= 0) return false;
-    if (!k->v13 && (up != 1 || down != 1)) return false;       /* Finished was number 0, and nothing else was sent: no nonce may serve twice */
-    if (mbedtls_ssl_check_pending(ssl) != 0) return false;     /* it holds bytes that we would lose */
+    /* Finished was number 0, and nothing else was sent: no nonce may serve twice */
+    if (!k->v13 && (up != 1 || down != 1)) return false;
+    if (mbedtls_ssl_check_pending(ssl) != 0) return false; /* it holds bytes that we would lose */
     if (!gn__records_init(r, c, k, aead, server)) return false;
     if ((size_t)payload < r->payload) r->payload = (size_t)payload;
     r->up.number = up;
@@ -1672,13 +1849,17 @@ static bool gn__records_make(gn__records *r, const gn__crypto *c, const gn__keys
 }
 
 /* >>link ============================================================================================
- * One connection. Threads: one sender, one receiver, one or two threads; interrupt and info from any. The receiver alone
- * uses `in`, the sender alone `fly`; everything of mbedTLS and `out` is used under `lock`, one record at a time, never
- * while waiting for the socket. Where libcrypto does the records, mbedTLS and its keys are gone, `out` is the sender's and there
- * is no lock. A send that failed leaves half a record behind, so every later one fails too; so does a receive after one that
- * met a wrong record, however right the next one may be. */
+ * One connection. Threads: one sender, one receiver, one or two threads; interrupt and info from any. The receiver
+ * alone uses `in`, the sender alone `fly`; everything of mbedTLS and `out` is used under `lock`, one record at a time,
+ * never while waiting for the socket. Where libcrypto does the records, mbedTLS and its keys are gone, `out` is the
+ * sender's and there is no lock. A send that failed leaves half a record behind, so every later one fails too; so does
+ * a receive after one that met a wrong record, however right the next one may be. */
 
-typedef struct gn__buffer { uint8_t *p; size_t n; } gn__buffer;   /* GN__OUT_MAX bytes */
+/* GN__OUT_MAX bytes */
+typedef struct gn__buffer {
+    uint8_t *p;
+    size_t n;
+} gn__buffer;
 
 typedef struct gn__listener gn__listener;
 
@@ -1687,18 +1868,18 @@ typedef struct gn__link {
     bool server;
     uint32_t spin_us;
     atomic_bool stopped;
-    atomic_uint_fast64_t up, down;        /* bytes at the socket */
+    atomic_uint_fast64_t up, down; /* bytes at the socket */
     pthread_mutex_t lock;
-    gn__tls *tls;                         /* NULL: plain, no handshake yet, or libcrypto took over */
-    gn_result broken;                     /* of the sender */
-    gn_result ended;                      /* of the receiver, where mbedTLS does the records */
-    uint64_t sealed, most_sealed;         /* records by mbedTLS, and how many its key may seal */
-    uint8_t *in;                          /* ciphertext received: in[in_at, in_n) */
-    size_t in_at, in_n, in_room;          /* in_room: bytes of it that are used */
-    gn__buffer out, fly;                  /* ciphertext to send; being sent */
-    const gn__crypto *crypto;             /* NULL: all by mbedTLS */
-    gn__keys keys;                        /* during the handshake */
-    gn__records records;                  /* after it, where libcrypto does them */
+    gn__tls *tls;                 /* NULL: plain, no handshake yet, or libcrypto took over */
+    gn_result broken;             /* of the sender */
+    gn_result ended;              /* of the receiver, where mbedTLS does the records */
+    uint64_t sealed, most_sealed; /* records by mbedTLS, and how many its key may seal */
+    uint8_t *in;                  /* ciphertext received: in[in_at, in_n) */
+    size_t in_at, in_n, in_room;  /* in_room: bytes of it that are used */
+    gn__buffer out, fly;          /* ciphertext to send; being sent */
+    const gn__crypto *crypto;     /* NULL: all by mbedTLS */
+    gn__keys keys;                /* during the handshake */
+    gn__records records;          /* after it, where libcrypto does them */
     gn__log log;
     char peer[96], version[32], cipher[64];
     /* the peer's key */
@@ -1710,10 +1891,10 @@ typedef struct gn__link {
     size_t proof_n;
     /* server */
     gn__listener *listener;
-    uint8_t network[GN__NETWORK];         /* that the peer belongs to */
-    uint8_t stage;                        /* gn__stage, while it is a stranger */
-    uint64_t held_us, ends_us;            /* not looked at before; not waited for after */
-    uint64_t moved_us;                    /* when it last advanced */
+    uint8_t network[GN__NETWORK]; /* that the peer belongs to */
+    uint8_t stage;                /* gn__stage, while it is a stranger */
+    uint64_t held_us, ends_us;    /* not looked at before; not waited for after */
+    uint64_t moved_us;            /* when it last advanced */
 } gn__link;
 
 static gn_result gn__link_make(int fd, gn__link **out, gn_fault *f) {
@@ -1752,7 +1933,9 @@ static void gn__peer_text(const struct sockaddr_storage *sa, socklen_t n, char o
     char host[72], port[12];
     snprintf(out, 96, "local");
     if (sa->ss_family != AF_INET && sa->ss_family != AF_INET6) return;
-    if (getnameinfo((const struct sockaddr *)sa, n, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) return;
+    if (getnameinfo((const struct sockaddr *)sa, n, host, sizeof host, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return;
     snprintf(out, 96, sa->ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 
@@ -1766,7 +1949,7 @@ static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, uint64_t
             atomic_fetch_add_explicit(&l->up, (uint64_t)k, memory_order_relaxed);
             p += k;
             n -= (size_t)k;
-            if (n > 0 && gn_now_us() >= deadline) return GN_TIMEOUT;   /* a peer that takes a little at a time */
+            if (n > 0 && gn_now_us() >= deadline) return GN_TIMEOUT; /* a peer that takes a little at a time */
             continue;
         }
         gn_result r = gn__wait(l->fd, POLLOUT, deadline);
@@ -1830,7 +2013,9 @@ static void gn__link_info(void *self, gn_link_info *out) {
     snprintf(out->peer, sizeof out->peer, "%s", l->peer);
     snprintf(out->tls, sizeof out->tls, "%s", l->version);
     snprintf(out->cipher, sizeof out->cipher, "%s", l->cipher);
-    if (l->version[0] != 0) snprintf(out->records, sizeof out->records, "%s", l->records.crypto != NULL ? l->records.crypto->text : GN__STOCK);
+    if (l->version[0] != 0)
+        snprintf(out->records, sizeof out->records, "%s",
+                 l->records.crypto != NULL ? l->records.crypto->text : GN__STOCK);
     out->slow = l->version[0] != 0 && l->records.crypto == NULL && gn__crypto_wish() == NULL;
     out->renews = l->records.crypto != NULL;
     out->key_updates = out->renews ? atomic_load_explicit(&l->records.renewed, memory_order_relaxed) : 0;
@@ -1838,8 +2023,8 @@ static void gn__link_info(void *self, gn_link_info *out) {
     out->bytes_down = atomic_load_explicit(&l->down, memory_order_relaxed);
 }
 
-/* Ends our side and takes what the peer was still sending: closing with bytes unread would reset the connection and lose
-   the last thing we said, such as why we close. */
+/* Ends our side and takes what the peer was still sending: closing with bytes unread would reset the connection and
+   lose the last thing we said, such as why we close. */
 static void gn__linger(gn__link *l) {
     uint64_t deadline = gn_now_us() + GN__LINGER_US;
     uint8_t waste[4096];
@@ -1848,7 +2033,8 @@ static void gn__linger(gn__link *l) {
         ssize_t k = recv(l->fd, waste, sizeof waste, 0);
         if (k > 0 || (k < 0 && errno == EINTR)) continue;
         if (k == 0 || !gn__again(errno)) return;
-        if (gn__wait(l->fd, POLLIN, now + GN__LINGER_US / 10 < deadline ? now + GN__LINGER_US / 10 : deadline) != GN_OK) return;
+        if (gn__wait(l->fd, POLLIN, now + GN__LINGER_US / 10 < deadline ? now + GN__LINGER_US / 10 : deadline) != GN_OK)
+            return;
     }
 }
 
@@ -1910,7 +2096,8 @@ static bool gn__is_loopback(const struct sockaddr_storage *sa) {
     if (sa->ss_family != AF_INET6) return false;
     struct sockaddr_in6 v6;
     memcpy(&v6, sa, sizeof v6);
-    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) || (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) && v6.sin6_addr.s6_addr[12] == 127);
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) ||
+           (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) && v6.sin6_addr.s6_addr[12] == 127);
 }
 
 static gn_result gn__net_plain(int fd, gn_transport *out) {
@@ -1922,7 +2109,8 @@ static gn_result gn__net_plain(int fd, gn_transport *out) {
     memset(&there, 0, sizeof there);
     out->i = NULL;
     out->self = NULL;
-    if (getsockname(fd, (struct sockaddr *)&here, &hn) != 0 || getpeername(fd, (struct sockaddr *)&there, &tn) != 0) r = GN_BAD_ARGUMENT;
+    if (getsockname(fd, (struct sockaddr *)&here, &hn) != 0 || getpeername(fd, (struct sockaddr *)&there, &tn) != 0)
+        r = GN_BAD_ARGUMENT;
     else if (!gn__is_loopback(&here) || !gn__is_loopback(&there)) r = GN_INSECURE;
     else if (!gn__fd_prepare(fd)) r = GN_IO_ERROR;
     if (r == GN_OK) r = gn__link_make(fd, &l, NULL);
@@ -1942,7 +2130,7 @@ static gn_result gn__net_plain(int fd, gn_transport *out) {
 
 static int gn__bio_send(void *self, const unsigned char *p, size_t n) {
     gn__link *l = self;
-    if (n > GN__OUT_MAX - l->out.n) return MBEDTLS_ERR_SSL_INTERNAL_ERROR;   /* a peer that only makes us answer */
+    if (n > GN__OUT_MAX - l->out.n) return MBEDTLS_ERR_SSL_INTERNAL_ERROR; /* a peer that only makes us answer */
     memcpy(l->out.p + l->out.n, p, n);
     l->out.n += n;
     return (int)n;
@@ -1981,7 +2169,9 @@ static gn_result gn__flush(gn__link *l, uint64_t deadline) {
 
 /* A key that has encrypted all that it may, and a peer that takes no other. */
 static gn_result gn__worn(gn__link *l) {
-    gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "the key of the connection with %s has encrypted %llu records, all that is safe with %s, and the peer takes no new one: connect anew",
+    gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR,
+            "the key of the connection with %s has encrypted %llu records, all that is safe with %s, and the peer "
+            "takes no new one: connect anew",
             l->peer, (unsigned long long)gn__key_records, l->cipher);
     return GN_TLS_FAILED;
 }
@@ -2004,10 +2194,12 @@ static gn_result gn__seal(gn__link *l, const uint8_t *p, size_t n, size_t *out_t
     l->out.n = 0;
     if (atomic_load_explicit(&r->decline, memory_order_relaxed) && atomic_exchange(&r->decline, false))
         l->out.n = gn__record_alert(r, GN__NO_RENEGOTIATION, l->out.p);
-    while (*out_taken < n && l->out.n <= GN__OUT_MAX - 2 * GN__RECORD_ROOM) {      /* a record, and a change of keys before it */
+    /* a record, and a change of keys before it */
+    while (*out_taken < n && l->out.n <= GN__OUT_MAX - 2 * GN__RECORD_ROOM) {
         gn_result e = gn__renew(l);
         if (e != GN_OK) return e;
-        size_t k = n - *out_taken < r->payload ? n - *out_taken : r->payload, made = gn__record_seal(r, GN__DATA, p + *out_taken, k, l->out.p + l->out.n);
+        size_t k = n - *out_taken < r->payload ? n - *out_taken : r->payload,
+               made = gn__record_seal(r, GN__DATA, p + *out_taken, k, l->out.p + l->out.n);
         if (made == 0) return GN_TLS_FAILED;
         l->out.n += made;
         *out_taken += k;
@@ -2034,12 +2226,13 @@ static gn_result gn__tls_send(void *self, const void *data, size_t n, uint32_t t
     gn__link *l = self;
     const uint8_t *p = data;
     uint64_t deadline = gn__after(timeout_ms);
-    if (l->version[0] == 0) return GN_TLS_FAILED;      /* no handshake yet: nothing may leave in the clear */
+    if (l->version[0] == 0) return GN_TLS_FAILED; /* no handshake yet: nothing may leave in the clear */
     while (n > 0 && l->broken == GN_OK) {
         size_t taken;
         bool fast = l->records.crypto != NULL;
         l->broken = fast ? gn__seal(l, p, n, &taken) : gn__encrypt(l, p, n, &taken);
-        if (l->broken == GN_OK) l->broken = fast ? gn__sock_send(l, l->out.p, l->out.n, deadline) : gn__flush(l, deadline);
+        if (l->broken == GN_OK)
+            l->broken = fast ? gn__sock_send(l, l->out.p, l->out.n, deadline) : gn__flush(l, deadline);
         p += taken;
         n -= taken;
     }
@@ -2099,9 +2292,10 @@ static int gn__verify(void *self, mbedtls_x509_crt *crt, int depth, uint32_t *fl
     return MBEDTLS_ERR_X509_FATAL_ERROR;
 }
 
-/* ECDHE and an AEAD, and nothing else. Most processors are faster with AES; mbedTLS alone with ChaCha20-Poly1305, whose keys do
-   not wear out either, so an end without libcrypto wants that: its client offers nothing else, its server, whose order counts
-   in 1.2 but not in 1.3, has AES in 1.2 alone. So two Genie peers agree on AES-GCM only where both can change its keys. */
+/* ECDHE and an AEAD, and nothing else. Most processors are faster with AES; mbedTLS alone with ChaCha20-Poly1305, whose
+   keys do not wear out either, so an end without libcrypto wants that: its client offers nothing else, its server,
+   whose order counts in 1.2 but not in 1.3, has AES in 1.2 alone. So two Genie peers agree on AES-GCM only where both
+   can change its keys. */
 #if defined(GN__TLS_MAX)
 #define GN__CHACHA_13 MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256,
 #define GN__AES_13 MBEDTLS_TLS1_3_AES_128_GCM_SHA256, MBEDTLS_TLS1_3_AES_256_GCM_SHA384,
@@ -2109,10 +2303,11 @@ static int gn__verify(void *self, mbedtls_x509_crt *crt, int depth, uint32_t *fl
 #define GN__CHACHA_13
 #define GN__AES_13
 #endif
-#define GN__CHACHA_12 MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, MBEDTLS_TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-#define GN__AES_12                                                                                            \
-    MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, MBEDTLS_TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,           \
-    MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, MBEDTLS_TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+#define GN__CHACHA_12 \
+    MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, MBEDTLS_TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+#define GN__AES_12                                                                                  \
+    MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, MBEDTLS_TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, \
+        MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, MBEDTLS_TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
 static const int gn__suites_stock_client[] = { GN__CHACHA_13 GN__CHACHA_12 0 };
 static const int gn__suites_stock_server[] = { GN__CHACHA_13 GN__CHACHA_12 GN__AES_12 0 };
 static const int gn__suites_chacha[] = { GN__CHACHA_13 GN__AES_13 GN__CHACHA_12 GN__AES_12 0 };
@@ -2146,7 +2341,8 @@ static gn_result gn__tls_config(gn__link *l, int endpoint, gn_fault *f) {
     mbedtls_ssl_conf_renegotiation(&t->conf, MBEDTLS_SSL_RENEGOTIATION_DISABLED);
 #endif
 #if defined(MBEDTLS_SSL_SESSION_TICKETS)
-    if (endpoint == MBEDTLS_SSL_IS_CLIENT) mbedtls_ssl_conf_session_tickets(&t->conf, MBEDTLS_SSL_SESSION_TICKETS_DISABLED);
+    if (endpoint == MBEDTLS_SSL_IS_CLIENT)
+        mbedtls_ssl_conf_session_tickets(&t->conf, MBEDTLS_SSL_SESSION_TICKETS_DISABLED);
 #endif
     mbedtls_ssl_conf_verify(&t->conf, gn__verify, l);
     if (t->ca.raw.len > 0) mbedtls_ssl_conf_ca_chain(&t->conf, &t->ca, NULL);
@@ -2168,15 +2364,24 @@ static gn_result gn__tls_refused(gn__link *l, int e, gn_fault *f) {
     char buf[200], hex[2 * GN__PIN + 1];
     if (l->pin_wrong) {
         gn__hex(l->peer_key, GN__PIN, hex);
-        return gn_fail(f, GN_BAD_PIN, "%s has another key than the pinned one (it has %s). If the server was set up anew, connect with its new URL; "
-                       "otherwise somebody may stand between you and it", l->address, hex);
+        return gn_fail(f, GN_BAD_PIN,
+                       "%s has another key than the pinned one (it has %s). If the server was set up anew, connect "
+                       "with its new URL; "
+                       "otherwise somebody may stand between you and it",
+                       l->address, hex);
     }
     gn__tls_text(e, buf, sizeof buf);
     if (e == MBEDTLS_ERR_X509_CERT_VERIFY_FAILED && !l->server)
-        return gn_fail(f, GN_TLS_FAILED, "the certificate of %s does not verify for that name with the authorities of GENIE_CA: use its URL with a pin, or the right authorities", l->address);
+        return gn_fail(f, GN_TLS_FAILED,
+                       "the certificate of %s does not verify for that name with the authorities of GENIE_CA: use its "
+                       "URL with a pin, or the right authorities",
+                       l->address);
     if (e == MBEDTLS_ERR_SSL_ALLOC_FAILED) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
     if (l->server) return gn_fail(f, GN_TLS_FAILED, "the TLS handshake with %s failed: %s", l->peer, buf);
-    return gn_fail(f, GN_TLS_FAILED, "the TLS handshake with %s failed: %s. Is it a Genie server, and is a client certificate needed (GENIE_CERT, GENIE_KEY)?", l->address, buf);
+    return gn_fail(f, GN_TLS_FAILED,
+                   "the TLS handshake with %s failed: %s. Is it a Genie server, and is a client certificate needed "
+                   "(GENIE_CERT, GENIE_KEY)?",
+                   l->address, buf);
 }
 
 /* After the handshake: libcrypto takes over and mbedTLS forgets its keys, or mbedTLS goes on. */
@@ -2189,23 +2394,30 @@ static gn_result gn__tls_over(gn__link *l, gn_fault *f) {
     int aead = gn__suite_aead(mbedtls_ssl_get_ciphersuite_id(l->cipher));
     l->most_sealed = aead == GN__CHACHA20_POLY1305 ? UINT64_MAX : gn__key_records;
     if (l->crypto == NULL) return GN_OK;
-    if (gn__crypto_wish() != NULL) return gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto, and mbedTLS does not hand over the keys of %s", l->cipher);
-    gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "TLS records by mbedTLS, many times slower: it does not hand over the keys of %s", l->cipher);
+    if (gn__crypto_wish() != NULL)
+        return gn_fail(f, GN_UNSUPPORTED,
+                       "GENIE_AEAD asks for libcrypto, and mbedTLS does not hand over the keys of %s", l->cipher);
+    gn_logf(l->log.fn, l->log.user, GN_LOG_WARN,
+            "TLS records by mbedTLS, many times slower: it does not hand over the keys of %s", l->cipher);
     return GN_OK;
 }
 
-/* Goes on with what has come. GN_TIMEOUT: it is the peer's turn, and the deadline is over (0: nothing is waited for). */
+/* Goes on with what has come. GN_TIMEOUT: it is the peer's turn, and the deadline is over (0: nothing is waited
+   for). */
 static gn_result gn__tls_handshake(gn__link *l, uint64_t deadline, gn_fault *f) {
     const char *who = l->server ? l->peer : l->address;
     for (;;) {
         int e = mbedtls_ssl_handshake(&l->tls->ssl);
-        gn_result r = gn__flush(l, deadline != 0 ? deadline : gn__after(GN__FLUSH_MS));      /* an alert too */
+        gn_result r = gn__flush(l, deadline != 0 ? deadline : gn__after(GN__FLUSH_MS)); /* an alert too */
         if (e != 0 && e != MBEDTLS_ERR_SSL_WANT_READ) return gn__tls_refused(l, e, f);
-        if (r != GN_OK && l->server) return gn_fail(f, GN_TLS_FAILED, "%s does not take the answers of the TLS handshake", who);
+        if (r != GN_OK && l->server)
+            return gn_fail(f, GN_TLS_FAILED, "%s does not take the answers of the TLS handshake", who);
         if (e == 0 && r == GN_OK) break;
         if (r == GN_OK) r = gn__fill(l, deadline);
         if (r == GN_TIMEOUT) return gn_fail(f, r, "%s did not complete the TLS handshake in time", who);
-        if (r != GN_OK) return gn_fail(f, GN_TLS_FAILED, "%s closed the connection during the TLS handshake: is it a Genie peer?", who);
+        if (r != GN_OK)
+            return gn_fail(f, GN_TLS_FAILED, "%s closed the connection during the TLS handshake: is it a Genie peer?",
+                           who);
     }
     if (l->use_pin && (!l->peer_key_seen || !gn__same(l->peer_key, l->pin, GN__PIN)))
         return gn_fail(f, GN_BAD_PIN, "%s showed no key", who);
@@ -2262,7 +2474,7 @@ static size_t gn__client_auth(void *self, uint8_t out[256]) {
     gn__link *l = self;
     size_t n = l->proof_n;
     memcpy(out, l->proof, n);
-    gn_wipe(l->proof, sizeof l->proof);      /* it is told once */
+    gn_wipe(l->proof, sizeof l->proof); /* it is told once */
     l->proof_n = 0;
     return n;
 }
@@ -2279,7 +2491,9 @@ static gn_result gn__client_granted(void *self, const uint8_t *grant, size_t n) 
     gn__hex(grant + 1 + GN__ID, GN__SECRET, value + 2 * (GN__PIN + GN__ID) + 2);
     gn_result r = gn__store_put(l->home, "servers", l->address, value, &fault);
     mbedtls_platform_zeroize(value, sizeof value);
-    if (r != GN_OK) gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "the credential for %s cannot be stored: %s", l->address, fault.text);
+    if (r != GN_OK)
+        gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "the credential for %s cannot be stored: %s", l->address,
+                fault.text);
     return r;
 }
 
@@ -2300,11 +2514,13 @@ static const gn_transport_i gn__client_i = {
 static bool gn__credential_parse(const char *v, uint8_t pin[GN__PIN], gn__proof *p) {
     size_t a = 2 * GN__PIN, b = a + 1 + 2 * GN__ID;
     return strlen(v) == b + 1 + 2 * GN__SECRET && v[a] == ' ' && v[b] == ' ' && gn__unhex(v, a, pin, GN__PIN) &&
-           gn__unhex(v + a + 1, 2 * GN__ID, p->id, GN__ID) && gn__unhex(v + b + 1, 2 * GN__SECRET, p->secret, GN__SECRET);
+           gn__unhex(v + a + 1, 2 * GN__ID, p->id, GN__ID) &&
+           gn__unhex(v + b + 1, 2 * GN__SECRET, p->secret, GN__SECRET);
 }
 
 /* The credential stored for an address. */
-static gn_result gn__credential(const char *home, const char *address, uint8_t pin[GN__PIN], gn__proof *p, bool *out_found, gn_fault *f) {
+static gn_result gn__credential(const char *home, const char *address, uint8_t pin[GN__PIN], gn__proof *p,
+                                bool *out_found, gn_fault *f) {
     char v[256];
     *out_found = false;
     gn_result r = gn__home_check(home, f);
@@ -2312,15 +2528,17 @@ static gn_result gn__credential(const char *home, const char *address, uint8_t p
     if (r != GN_OK || !*out_found) return r;
     bool good = gn__credential_parse(v, pin, p);
     gn_wipe(v, sizeof v);
-    return good ? GN_OK : gn_fail(f, GN_IO_ERROR, "the line of %s in %s/servers is damaged: remove it and pair again", address, home);
+    return good ? GN_OK
+                : gn_fail(f, GN_IO_ERROR, "the line of %s in %s/servers is damaged: remove it and pair again", address,
+                          home);
 }
 
 /* >>lookup ==========================================================================================
  * getaddrinfo knows no deadline, so it runs in a thread of its own that may outlive the wait for it. */
 
 typedef struct gn__lookup {
-    atomic_int users;            /* the waiter and the thread */
-    int ready[2];                /* a pipe: one byte when done */
+    atomic_int users; /* the waiter and the thread */
+    int ready[2];     /* a pipe: one byte when done */
     int error;
     struct addrinfo *list;
     char host[GN__HOST], port[8];
@@ -2347,7 +2565,7 @@ static int gn__lookup_now(gn__lookup *k, int flags) {
 static void *gn__lookup_thread(void *arg) {
     gn__lookup *k = arg;
     gn__lookup_now(k, 0);
-    while (write(k->ready[1], "", 1) < 0 && errno == EINTR) {}
+    while (write(k->ready[1], "", 1) < 0 && errno == EINTR) { }
     gn__lookup_leave(k);
     return NULL;
 }
@@ -2396,8 +2614,10 @@ static gn_result gn__find(const char *host, uint16_t port, uint64_t deadline, gn
         *out = k;
         return GN_OK;
     }
-    if (r == GN_OK) r = gn_fail(f, GN_UNREACHABLE, "the host %s is not known (%s): check its name", host, gai_strerror(k->error));
-    else if (r == GN_TIMEOUT) gn_fail(f, r, "looking up the host %s took too long: check the name and the network", host);
+    if (r == GN_OK)
+        r = gn_fail(f, GN_UNREACHABLE, "the host %s is not known (%s): check its name", host, gai_strerror(k->error));
+    else if (r == GN_TIMEOUT)
+        gn_fail(f, r, "looking up the host %s took too long: check the name and the network", host);
     else gn_fail(f, r, "no thread to look up %s", host);
     gn__lookup_leave(k);
     return r;
@@ -2434,7 +2654,10 @@ static gn_result gn__dial(const gn__url *u, uint64_t deadline, int *out_fd, char
     for (struct addrinfo *a = k->list; a != NULL; a = a->ai_next) left++;
     for (struct addrinfo *a = k->list; a != NULL; a = a->ai_next, left--) {
         uint64_t now = gn_now_us();
-        if (now >= deadline) { e = ETIMEDOUT; break; }
+        if (now >= deadline) {
+            e = ETIMEDOUT;
+            break;
+        }
         e = gn__dial_one(a, now + (deadline - now) / left, out_fd);
         if (e != 0) continue;
         struct sockaddr_storage sa;
@@ -2444,8 +2667,12 @@ static gn_result gn__dial(const gn__url *u, uint64_t deadline, int *out_fd, char
     }
     gn__lookup_leave(k);
     if (e == 0) return GN_OK;
-    if (e == ETIMEDOUT) return gn_fail(f, GN_TIMEOUT, "%s does not answer: check the address, the network and any firewall", u->address);
-    if (e == ECONNREFUSED) return gn_fail(f, GN_UNREACHABLE, "nothing listens on %s: start genie_serve there, or check the port", u->address);
+    if (e == ETIMEDOUT)
+        return gn_fail(f, GN_TIMEOUT, "%s does not answer: check the address, the network and any firewall",
+                       u->address);
+    if (e == ECONNREFUSED)
+        return gn_fail(f, GN_UNREACHABLE, "nothing listens on %s: start genie_serve there, or check the port",
+                       u->address);
     return gn_fail(f, GN_UNREACHABLE, "%s cannot be reached: %s", u->address, strerror(e));
 }
 
@@ -2454,7 +2681,8 @@ static gn_result gn__first_line(gn__bytes file, char out[GN__URL_MAX], gn_fault 
     size_t n = 0;
     while (n < file.n && file.p[n] != '\n') n++;
     if (n > 0 && file.p[n - 1] == '\r') n--;
-    if (n >= GN__URL_MAX || memchr(file.p, 0, n) != NULL) return gn_fail(f, GN_BAD_ARGUMENT, "the first line of %s is not a URL", what);
+    if (n >= GN__URL_MAX || memchr(file.p, 0, n) != NULL)
+        return gn_fail(f, GN_BAD_ARGUMENT, "the first line of %s is not a URL", what);
     memcpy(out, file.p, n);
     out[n] = 0;
     return GN_OK;
@@ -2465,7 +2693,8 @@ static gn_result gn__where_file(const char *path, const gn_net_desc *d, char out
     gn__file_facts facts;
     int e = gn__read_file(path, 64u << 10, &file, &facts);
     if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot read a URL from %s: %s", path, strerror(e));
-    if (facts.mode & 077u) gn_logf(d->log, d->log_user, GN_LOG_WARN, "%s may hold a secret and may be read by others: chmod 600 it", path);
+    if (facts.mode & 077u)
+        gn_logf(d->log, d->log_user, GN_LOG_WARN, "%s may hold a secret and may be read by others: chmod 600 it", path);
     gn_result r = gn__first_line(file, out, f, path);
     gn__forget(&file);
     return r;
@@ -2493,7 +2722,9 @@ static gn_result gn__where(const char *where, const gn_net_desc *d, gn__url *u, 
     const char *wrong = gn__parse_url(text, u);
     mbedtls_platform_zeroize(text, sizeof text);
     if (wrong == NULL) return GN_OK;
-    return gn_fail(f, GN_BAD_ARGUMENT, "the server's address is not valid: %s. Give genie://HOST:PORT?pin=...&code=..., HOST:PORT, @FILE or -", wrong);
+    return gn_fail(
+        f, GN_BAD_ARGUMENT,
+        "the server's address is not valid: %s. Give genie://HOST:PORT?pin=...&code=..., HOST:PORT, @FILE or -", wrong);
 }
 
 static const char *gn__env(const char *name) {
@@ -2512,7 +2743,8 @@ static gn_result gn__client_cert(gn__tls *t, gn_fault *f) {
     gn__bytes c = { NULL, 0 }, k = { NULL, 0 };
     gn__file_facts facts;
     if (cert == NULL && key == NULL) return GN_OK;
-    if (cert == NULL || key == NULL) return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_CERT and GENIE_KEY go together: set both or none");
+    if (cert == NULL || key == NULL)
+        return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_CERT and GENIE_KEY go together: set both or none");
     gn_result r = gn__read_pem(cert, &c, &facts, f);
     if (r == GN_OK) r = gn__read_pem(key, &k, &facts, f);
     if (r == GN_OK) r = gn__load_pair(t, &k, &c, f);
@@ -2545,14 +2777,19 @@ static gn_result gn__client_trust(gn__link *l, const gn__url *u, gn_fault *f) {
         memcpy(l->pin, u->has_pin ? u->pin : pin, GN__PIN);
     }
     if (!l->use_pin && l->tls->ca.raw.len == 0)
-        return gn_fail(f, GN_INSECURE, "nothing tells the key of %s: connect once with the URL that the server printed (genie://...?pin=...&code=...), "
-                       "or set GENIE_CA to its authorities", u->address);
+        return gn_fail(f, GN_INSECURE,
+                       "nothing tells the key of %s: connect once with the URL that the server printed "
+                       "(genie://...?pin=...&code=...), "
+                       "or set GENIE_CA to its authorities",
+                       u->address);
     /* A credential goes to no key but the one it was granted by. */
     if (stored && gn__same(l->pin, pin, GN__PIN)) p.flags |= GN__PROOF_CREDENTIAL;
     if (u->has_code) p.flags |= GN__PROOF_CODE;
     memcpy(p.code, u->code, GN__CODE);
     if (p.flags == 0 && l->tls->own.raw.len == 0)
-        r = gn_fail(f, GN_BAD_CREDENTIAL, "there is no code in the URL and no stored credential for %s: get a new URL from the server", u->address);
+        r = gn_fail(f, GN_BAD_CREDENTIAL,
+                    "there is no code in the URL and no stored credential for %s: get a new URL from the server",
+                    u->address);
     l->proof_n = gn__proof_write(&p, l->proof);
     mbedtls_platform_zeroize(&p, sizeof p);
     return r;
@@ -2565,7 +2802,8 @@ static gn_result gn__client_tls(gn__link *l, const gn__url *u, uint64_t deadline
     mbedtls_ssl_conf_authmode(&l->tls->conf, l->use_pin ? MBEDTLS_SSL_VERIFY_OPTIONAL : MBEDTLS_SSL_VERIFY_REQUIRED);
     r = gn__tls_start(l, f);
     if (r != GN_OK) return r;
-    if (mbedtls_ssl_set_hostname(&l->tls->ssl, l->use_pin ? NULL : u->host) != 0) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
+    if (mbedtls_ssl_set_hostname(&l->tls->ssl, l->use_pin ? NULL : u->host) != 0)
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for TLS");
     return gn__tls_handshake(l, deadline, f);
 }
 
@@ -2584,7 +2822,8 @@ static gn_result gn__client_open(gn__link *l, const gn__url *u, const gn_net_des
     return r;
 }
 
-static gn_result gn__net_connect(const char *where, const gn_net_desc *d, gn_transport *out, char out_device[64], gn_fault *f) {
+static gn_result gn__net_connect(const char *where, const gn_net_desc *d, gn_transport *out, char out_device[64],
+                                 gn_fault *f) {
     static const gn_net_desc none;
     gn__url u;
     gn__link *l = NULL;
@@ -2609,40 +2848,49 @@ static gn_result gn__net_connect(const char *where, const gn_net_desc *d, gn_tra
 /* >>listener ========================================================================================
  * Links refer to their listener: close them before unlisten. `lock` guards the code and the URL. */
 
-#define GN__URLS 64     /* a URL that was given out stays readable until that many newer ones exist */
+#define GN__URLS 64 /* a URL that was given out stays readable until that many newer ones exist */
 
 enum gn__spent { GN__CODE_UNKNOWN, GN__CODE_USED, GN__CODE_EXPIRED };
 
-typedef struct gn__old_code { uint8_t hash[32]; uint8_t how; } gn__old_code;
-typedef struct gn__guest { uint8_t id[GN__ID], hash[32]; } gn__guest;
-typedef struct gn__failures { uint8_t network[GN__NETWORK]; uint32_t n; uint64_t last_us; } gn__failures;
+typedef struct gn__old_code {
+    uint8_t hash[32];
+    uint8_t how;
+} gn__old_code;
+typedef struct gn__guest {
+    uint8_t id[GN__ID], hash[32];
+} gn__guest;
+typedef struct gn__failures {
+    uint8_t network[GN__NETWORK];
+    uint32_t n;
+    uint64_t last_us;
+} gn__failures;
 
 enum { GN__OLD_CODES = 64, GN__GUESTS = 1024, GN__FAILURES = 256 };
 
 struct gn__listener {
-    int fd, url_fd;               /* url_fd: the URL file, locked; -1: none */
+    int fd, url_fd; /* url_fd: the URL file, locked; -1: none */
     uint16_t port, url_port;
     gn__log log;
-    gn__bytes key, cert, ca;      /* PEM; ca.p NULL: clients prove themselves with codes and credentials */
+    gn__bytes key, cert, ca; /* PEM; ca.p NULL: clients prove themselves with codes and credentials */
     uint8_t pin[GN__PIN];
     char home[GN__PATH], url_file[GN__PATH], url_host[GN__HOST + 2];
     uint64_t code_life_us;
-    pthread_mutex_t lock;         /* of what follows, to the next comment */
+    pthread_mutex_t lock; /* of what follows, to the next comment */
     uint8_t code[GN__CODE];
     bool code_valid;
     uint64_t code_ends_us;
     unsigned url_at;
     char urls[GN__URLS][GN__URL_MAX];
-    gn__old_code old_codes[GN__OLD_CODES];      /* rings: the latest replace the oldest */
+    gn__old_code old_codes[GN__OLD_CODES]; /* rings: the latest replace the oldest */
     gn__guest guests[GN__GUESTS];
     unsigned old_code_at, guest_at;
     gn__failures failures[GN__FAILURES];
     /* strangers: of the thread that accepts */
     gn__link **strangers;
-    struct pollfd *polls;         /* of each stranger, then of fd */
-    uint32_t n, limit, at;        /* of 2 * limit places; [at, n) have not had their turn since the latest look */
-    uint32_t arrivals;            /* connections that may still be taken from the queue before the next look */
-    uint64_t wait_us, closed_until;   /* for a stranger; nobody is accepted before */
+    struct pollfd *polls;           /* of each stranger, then of fd */
+    uint32_t n, limit, at;          /* of 2 * limit places; [at, n) have not had their turn since the latest look */
+    uint32_t arrivals;              /* connections that may still be taken from the queue before the next look */
+    uint64_t wait_us, closed_until; /* for a stranger; nobody is accepted before */
 };
 
 /* ---- who failed to prove who it is ---- */
@@ -2657,7 +2905,8 @@ static void gn__network_of(const struct sockaddr_storage *sa, uint8_t out[GN__NE
     memset(out, 0, GN__NETWORK);
     memcpy(&v4, sa, sizeof v4);
     memcpy(&v6, sa, sizeof v6);
-    if (sa->ss_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) memcpy(out, v6.sin6_addr.s6_addr, GN__NETWORK);
+    if (sa->ss_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr))
+        memcpy(out, v6.sin6_addr.s6_addr, GN__NETWORK);
     else if (sa->ss_family == AF_INET6) memcpy(out + 4, v6.sin6_addr.s6_addr + 12, 4);
     else if (sa->ss_family == AF_INET) memcpy(out + 4, &v4.sin_addr, 4);
 }
@@ -2687,12 +2936,13 @@ static void gn__failure_note(gn__listener *l, const uint8_t network[GN__NETWORK]
     pthread_mutex_unlock(&l->lock);
 }
 
-/* How long a new connection waits before it is looked at: twice as long after each failure, at most 2 s. It delays others at
-   that address too, and keeps nobody out. */
+/* How long a new connection waits before it is looked at: twice as long after each failure, at most 2 s. It delays
+   others at that address too, and keeps nobody out. */
 static uint64_t gn__failures_delay_us(gn__listener *l, const uint8_t network[GN__NETWORK]) {
     pthread_mutex_lock(&l->lock);
     const gn__failures *x = gn__failures_of(l, network);
-    bool fresh = x->n > 0 && memcmp(x->network, network, GN__NETWORK) == 0 && gn_now_us() - x->last_us < GN__FAILURE_LIFE_US;
+    bool fresh =
+        x->n > 0 && memcmp(x->network, network, GN__NETWORK) == 0 && gn_now_us() - x->last_us < GN__FAILURE_LIFE_US;
     uint32_t n = fresh ? x->n : 0;
     pthread_mutex_unlock(&l->lock);
     uint32_t ms = n == 0 ? 0u : n > 6 ? (uint32_t)GN__FAILURES_MOST_MS : (uint32_t)GN__FAILURE_MS << (n - 1);
@@ -2700,11 +2950,13 @@ static uint64_t gn__failures_delay_us(gn__listener *l, const uint8_t network[GN_
 }
 
 /* ---- codes and credentials ----
- * What a code or a credential was is told only to a peer that has it: the 128 or 256 bits of a code used up, or of a credential
- * revoked, are compared first. Whoever guesses hears the same of every guess and learns nothing. */
+ * What a code or a credential was is told only to a peer that has it: the 128 or 256 bits of a code used up, or of a
+ * credential revoked, are compared first. Whoever guesses hears the same of every guess and learns nothing. */
 
 static gn_result gn__not_accepted(gn_fault *f) {
-    return gn_fail(f, GN_BAD_CREDENTIAL, "not accepted: no credential and no pairing code that this server knows. Take the URL that it has now; a code pairs one client, once");
+    return gn_fail(f, GN_BAD_CREDENTIAL,
+                   "not accepted: no credential and no pairing code that this server knows. Take the URL that it has "
+                   "now; a code pairs one client, once");
 }
 
 /* The code in the URL file of a server that handed over, whose URL somebody may hold, and how long it is still good. */
@@ -2712,11 +2964,13 @@ static bool gn__keep_code(gn__listener *l, uint64_t *out_left_us) {
     gn__bytes file = { NULL, 0 };
     gn__url *u = gn_alloc(sizeof *u);
     gn__file_facts st;
-    bool good = u != NULL && l->url_file[0] != 0 && gn__read_file(l->url_file, GN__URL_MAX, &file, &st) == 0 && file.n > 1 && file.n < GN__URL_MAX;
+    bool good = u != NULL && l->url_file[0] != 0 && gn__read_file(l->url_file, GN__URL_MAX, &file, &st) == 0 &&
+                file.n > 1 && file.n < GN__URL_MAX;
     if (good) {
         uint64_t age = st.age_s * UINT64_C(1000000);
-        file.p[file.n - 1] = 0;      /* the line's end */
-        good = age < l->code_life_us && gn__parse_url((const char *)file.p, u) == NULL && u->has_code && u->has_pin && memcmp(u->pin, l->pin, GN__PIN) == 0;
+        file.p[file.n - 1] = 0; /* the line's end */
+        good = age < l->code_life_us && gn__parse_url((const char *)file.p, u) == NULL && u->has_code && u->has_pin &&
+               memcmp(u->pin, l->pin, GN__PIN) == 0;
         if (good) *out_left_us = l->code_life_us - age;
     }
     if (good) memcpy(l->code, u->code, GN__CODE);
@@ -2726,23 +2980,26 @@ static bool gn__keep_code(gn__listener *l, uint64_t *out_left_us) {
     return good;
 }
 
-/* Whether the URL file belongs to a server that runs: that holds a lock on it. The caller holds the lock of the home folder. */
+/* Whether the URL file belongs to a server that runs: that holds a lock on it. The caller holds the lock of the home
+   folder. */
 static bool gn__url_file_taken(const char *path) {
     for (int tries = 0; tries < 16; tries++) {
         struct stat mine, there;
         int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0) return false;
         bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && gn__again(errno);
-        bool same = fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
+        bool same = fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
+                    mine.st_dev == there.st_dev;
         close(fd);
-        if (taken || same) return taken;       /* otherwise it was replaced meanwhile */
+        if (taken || same) return taken; /* otherwise it was replaced meanwhile */
     }
     return true;
 }
 
 static gn_result gn__write_url(gn__listener *l, gn_fault *f) {
     char line[GN__URL_MAX + 1];
-    int fd = -1, e = gn__write_file(l->url_file, line, (size_t)snprintf(line, sizeof line, "%s\n", l->urls[l->url_at]), &fd);
+    int fd = -1,
+        e = gn__write_file(l->url_file, line, (size_t)snprintf(line, sizeof line, "%s\n", l->urls[l->url_at]), &fd);
     gn_wipe(line, sizeof line);
     if (e != 0) return gn_fail(f, GN_IO_ERROR, "cannot write the URL file %s: %s", l->url_file, strerror(e));
     if (l->url_fd >= 0) close(l->url_fd);
@@ -2755,7 +3012,8 @@ static gn_result gn__new_code(gn__listener *l, bool keep, gn_fault *f) {
     char pin[44], code[23];
     uint64_t left = l->code_life_us;
     l->code_valid = false;
-    if (!(keep && gn__keep_code(l, &left)) && gn__random(l->code, GN__CODE) != GN_OK) return gn_fail(f, GN_TLS_FAILED, "no random numbers from the system for a pairing code");
+    if (!(keep && gn__keep_code(l, &left)) && gn__random(l->code, GN__CODE) != GN_OK)
+        return gn_fail(f, GN_TLS_FAILED, "no random numbers from the system for a pairing code");
     unsigned next = (l->url_at + 1) % GN__URLS;
     gn__b64(l->pin, GN__PIN, pin);
     gn__b64(l->code, GN__CODE, code);
@@ -2773,27 +3031,32 @@ static gn_result gn__first_code(gn__listener *l, bool keep, gn_fault *f) {
     int lock = -1;
     gn_result r = l->url_file[0] != 0 ? gn__home_lock(l->home, &lock, f) : GN_OK;
     if (r == GN_OK && lock >= 0 && gn__url_file_taken(l->url_file))
-        r = gn_fail(f, GN_BAD_ARGUMENT, "the URL file %s is that of another server that runs: give this one a file of its own (--url-file)", l->url_file);
+        r = gn_fail(f, GN_BAD_ARGUMENT,
+                    "the URL file %s is that of another server that runs: give this one a file of its own (--url-file)",
+                    l->url_file);
     if (r == GN_OK) r = gn__new_code(l, keep, f);
     if (lock >= 0) close(lock);
     return r;
 }
 
-/* A code that was used or is too old is replaced; failure to do so is only logged: the server goes on without pairing. What it
-   was is remembered as a hash, to tell somebody who still has it. */
+/* A code that was used or is too old is replaced; failure to do so is only logged: the server goes on without pairing.
+   What it was is remembered as a hash, to tell somebody who still has it. */
 static void gn__replace_code(gn__listener *l, enum gn__spent how, const char *why) {
     gn_fault f;
     gn__old_code *old = &l->old_codes[l->old_code_at++ % GN__OLD_CODES];
     gn__net_sha256(l->code, GN__CODE, old->hash);
     old->how = (uint8_t)how;
-    if (gn__new_code(l, false, &f) != GN_OK) gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "%s; a new one cannot be given out: %s", why, f.text);
-    else if (l->url_file[0] != 0) gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "%s; the next one is in %s", why, l->url_file);
+    if (gn__new_code(l, false, &f) != GN_OK)
+        gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "%s; a new one cannot be given out: %s", why, f.text);
+    else if (l->url_file[0] != 0)
+        gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "%s; the next one is in %s", why, l->url_file);
     else gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "%s; a new one was made", why);
 }
 
 static void gn__code_check(gn__listener *l) {
     pthread_mutex_lock(&l->lock);
-    if (l->code_valid && gn_now_us() >= l->code_ends_us) gn__replace_code(l, GN__CODE_EXPIRED, "the pairing code expired");
+    if (l->code_valid && gn_now_us() >= l->code_ends_us)
+        gn__replace_code(l, GN__CODE_EXPIRED, "the pairing code expired");
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -2806,15 +3069,18 @@ static gn_result gn__take_code(gn__listener *l, const uint8_t code[GN__CODE], co
     bool good = l->code_valid && gn_now_us() < l->code_ends_us && gn__same(code, l->code, GN__CODE);
     if (good) gn__replace_code(l, GN__CODE_USED, "the pairing code was used");
     for (int i = 0; i < GN__OLD_CODES && !good; i++)
-        if (l->old_codes[i].how != GN__CODE_UNKNOWN && gn__same(hash, l->old_codes[i].hash, sizeof hash)) how = (enum gn__spent)l->old_codes[i].how;
+        if (l->old_codes[i].how != GN__CODE_UNKNOWN && gn__same(hash, l->old_codes[i].hash, sizeof hash))
+            how = (enum gn__spent)l->old_codes[i].how;
     if (!good && l->code_valid && gn__same(code, l->code, GN__CODE)) how = GN__CODE_EXPIRED;
     pthread_mutex_unlock(&l->lock);
     if (good) return GN_OK;
     const char *what = how == GN__CODE_USED ? "a used" : how == GN__CODE_EXPIRED ? "an expired" : "a wrong";
     gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "%s pairing code from %s", what, peer);
     if (how == GN__CODE_UNKNOWN) return gn__not_accepted(f);
-    return gn_fail(f, GN_BAD_CREDENTIAL, how == GN__CODE_USED ? "this pairing code was used: each pairs one client, once. Take the URL that the server has now"
-                                                              : "this pairing code has expired. Take the URL that the server has now");
+    return gn_fail(f, GN_BAD_CREDENTIAL,
+                   how == GN__CODE_USED
+                       ? "this pairing code was used: each pairs one client, once. Take the URL that the server has now"
+                       : "this pairing code has expired. Take the URL that the server has now");
 }
 
 /* Whom we let in, to tell such a client later that it was revoked. */
@@ -2831,13 +3097,15 @@ static void gn__guest_note(gn__listener *l, const uint8_t id[GN__ID], const uint
 static bool gn__guest_known(gn__listener *l, const uint8_t id[GN__ID], const uint8_t hash[32]) {
     bool known = false;
     pthread_mutex_lock(&l->lock);
-    for (int i = 0; i < GN__GUESTS && !known; i++) known = memcmp(l->guests[i].id, id, GN__ID) == 0 && gn__same(hash, l->guests[i].hash, sizeof l->guests[i].hash);
+    for (int i = 0; i < GN__GUESTS && !known; i++)
+        known = memcmp(l->guests[i].id, id, GN__ID) == 0 && gn__same(hash, l->guests[i].hash, sizeof l->guests[i].hash);
     pthread_mutex_unlock(&l->lock);
     return known;
 }
 
 /* Grants a credential. The server keeps only the hash of its secret. */
-static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_n, gn_fault *f) {
+static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64], uint8_t out_grant[256],
+                           size_t *out_n, gn_fault *f) {
     uint8_t hash[32];
     char digest[65];
     gn_fault fault;
@@ -2871,7 +3139,8 @@ static bool gn__marked_revoked(gn__listener *l, const char *id, const uint8_t ha
 }
 
 /* GN_OK when the credential is one of ours; the file is read each time, so that a removed line counts at once. */
-static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], gn_fault *f) {
+static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64],
+                                      gn_fault *f) {
     uint8_t hash[32], known[32];
     char id[2 * GN__ID + 1], value[80];
     bool found = false;
@@ -2889,8 +3158,11 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
         return GN_OK;
     }
     bool revoked = gn__guest_known(l, p->id, hash) || gn__marked_revoked(l, id, hash);
-    gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "a credential from %s %s", peer, revoked ? "is revoked" : "is not known");
-    return revoked ? gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server") : gn__not_accepted(f);
+    gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "a credential from %s %s", peer,
+            revoked ? "is revoked" : "is not known");
+    return revoked ? gn_fail(f, GN_BAD_CREDENTIAL,
+                             "this client's credential was revoked: pair anew with a URL from the server")
+                   : gn__not_accepted(f);
 }
 
 static const gn_transport_i gn__server_i = {
@@ -2904,7 +3176,8 @@ static const gn_transport_i gn__server_i = {
 };
 
 /* The credential, else the code. A spent code says more than an unknown credential. */
-static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
+static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64],
+                                 uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
     gn_result r = gn__not_accepted(f);
     if (p->flags & GN__PROOF_CREDENTIAL) r = gn__check_credential(l, p, peer, out_tenant, f);
     if (r != GN_BAD_CREDENTIAL || !(p->flags & GN__PROOF_CODE)) return r;
@@ -2938,19 +3211,22 @@ static bool gn__net_stays(void *listener, const char *tenant) {
     return r != GN_OK || found;
 }
 
-static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
+static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n,
+                                      char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
     gn__listener *l = listener;
     gn__link *k = t.self;
     gn__proof p;
     out_tenant[0] = 0;
     *out_grant_n = 0;
-    if (t.i != &gn__server_i || k->listener != l || k->version[0] == 0) return gn_fail(f, GN_INSECURE, "a connection without TLS proves nothing");
+    if (t.i != &gn__server_i || k->listener != l || k->version[0] == 0)
+        return gn_fail(f, GN_INSECURE, "a connection without TLS proves nothing");
     if (l->ca.p != NULL) {
         if (!k->peer_key_seen) return gn_fail(f, GN_BAD_CREDENTIAL, "the client showed no certificate");
         gn__b64(k->peer_key, GN__PIN, out_tenant);
         return GN_OK;
     }
-    gn_result r = gn__proof_read(auth, n, &p) ? gn__check_proof(l, &p, k->peer, out_tenant, out_grant, out_grant_n, f) : gn__not_accepted(f);
+    gn_result r = gn__proof_read(auth, n, &p) ? gn__check_proof(l, &p, k->peer, out_tenant, out_grant, out_grant_n, f)
+                                              : gn__not_accepted(f);
     gn_wipe(&p, sizeof p);
     gn__failure_note(l, k->network, r == GN_BAD_CREDENTIAL);
     return r;
@@ -2969,7 +3245,7 @@ static gn_result gn__own_identity(gn__listener *l, gn__tls *t, gn_fault *f) {
     if (l->key.p == NULL) {
         r = gn__make_key(t, &l->key, f);
         if (r == GN_OK) e = gn__write_file(key, l->key.p, l->key.n, NULL);
-        gn__forget(&l->cert);      /* of a key that is gone */
+        gn__forget(&l->cert); /* of a key that is gone */
     }
     if (r == GN_OK && e == 0 && l->cert.p == NULL) {
         r = gn__make_cert(t, &l->key, &l->cert, f);
@@ -2983,7 +3259,8 @@ static gn_result gn__given_identity(gn__listener *l, const gn_server_desc *d, gn
     gn__file_facts facts, ignored;
     gn_result r = gn__read_pem(d->key, &l->key, &facts, f);
     if (r == GN_OK) r = gn__read_pem(d->cert, &l->cert, &ignored, f);
-    if (r == GN_OK && facts.mode & 077u) gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "the key %s may be read by others: chmod 600 it", d->key);
+    if (r == GN_OK && facts.mode & 077u)
+        gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "the key %s may be read by others: chmod 600 it", d->key);
     return r;
 }
 
@@ -2992,7 +3269,8 @@ static gn_result gn__identity(gn__listener *l, const gn_server_desc *d, gn_fault
     gn__file_facts facts;
     int lock = -1;
     gn__tls *t = NULL;
-    if ((d->key == NULL) != (d->cert == NULL)) return gn_fail(f, GN_BAD_ARGUMENT, "key and cert go together: give both or none");
+    if ((d->key == NULL) != (d->cert == NULL))
+        return gn_fail(f, GN_BAD_ARGUMENT, "key and cert go together: give both or none");
     gn_result r = gn__home_path(d->home, l->home, f);
     if (r == GN_OK) r = gn__home_make(l->home, f);
     if (r == GN_OK) r = gn__tls_make(&t, f);
@@ -3002,7 +3280,10 @@ static gn_result gn__identity(gn__listener *l, const gn_server_desc *d, gn_fault
     if (r == GN_OK) {
         r = gn__load_pair(t, &l->key, &l->cert, f);
         if (r != GN_OK && d->key == NULL)
-            gn_fail(f, r, "key.pem and cert.pem in %s are not a key and its certificate: remove cert.pem, or both (then every client must pair anew)", l->home);
+            gn_fail(f, r,
+                    "key.pem and cert.pem in %s are not a key and its certificate: remove cert.pem, or both (then "
+                    "every client must pair anew)",
+                    l->home);
     }
     if (r == GN_OK) gn__key_pin(&t->own, l->pin);
     if (r == GN_OK && d->ca != NULL) r = gn__read_pem(d->ca, &l->ca, &facts, f);
@@ -3012,9 +3293,12 @@ static gn_result gn__identity(gn__listener *l, const gn_server_desc *d, gn_fault
 }
 
 static gn_result gn__bind_error(const char *where, int e, gn_fault *f) {
-    if (e == EADDRINUSE) return gn_fail(f, GN_PORT_IN_USE, "%s is in use: stop what listens there, or choose another port (0 is any free one)", where);
+    if (e == EADDRINUSE)
+        return gn_fail(f, GN_PORT_IN_USE,
+                       "%s is in use: stop what listens there, or choose another port (0 is any free one)", where);
     if (e == EADDRNOTAVAIL) return gn_fail(f, GN_IO_ERROR, "%s is no address of this machine", where);
-    if (e == EACCES) return gn_fail(f, GN_IO_ERROR, "%s may not be opened by this user: choose a port above 1023", where);
+    if (e == EACCES)
+        return gn_fail(f, GN_IO_ERROR, "%s may not be opened by this user: choose a port above 1023", where);
     return gn_fail(f, GN_IO_ERROR, "cannot listen on %s: %s", where, strerror(e));
 }
 
@@ -3032,7 +3316,8 @@ static int gn__bind(const struct addrinfo *a, int *out_fd) {
     return 0;
 }
 
-/* What goes into the URL: what the caller says clients know us by; else the address, of a wildcard this machine's name. */
+/* What goes into the URL: what the caller says clients know us by; else the address, of a wildcard this machine's
+   name. */
 static gn_result gn__name_url_host(gn__listener *l, const char *host, const char *advertise, gn_fault *f) {
     char name[GN__HOST] = "";
     const char *p = advertise;
@@ -3043,10 +3328,17 @@ static gn_result gn__name_url_host(gn__listener *l, const char *host, const char
         if (wrong == NULL && name[0] == 0) wrong = "it has no host";
         if (wrong == NULL) wrong = gn__parse_port(&p, &l->url_port, false);
         if (wrong == NULL && *p != 0) wrong = "it holds a character that does not belong there";
-        if (wrong != NULL) return gn_fail(f, GN_BAD_ARGUMENT, "the address to advertise is not valid: %s. Give HOST or HOST:PORT as clients reach this server", wrong);
+        if (wrong != NULL)
+            return gn_fail(
+                f, GN_BAD_ARGUMENT,
+                "the address to advertise is not valid: %s. Give HOST or HOST:PORT as clients reach this server",
+                wrong);
     } else if (any) {
         if (gethostname(name, sizeof name - 1) != 0 || name[0] == 0) snprintf(name, sizeof name, "localhost");
-        gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "the URL names this server %s, as this machine is called; if clients know it by another name or address, give that (--advertise)", name);
+        gn_logf(l->log.fn, l->log.user, GN_LOG_WARN,
+                "the URL names this server %s, as this machine is called; if clients know it by another name or "
+                "address, give that (--advertise)",
+                name);
     } else {
         snprintf(name, sizeof name, "%s", host);
     }
@@ -3068,8 +3360,10 @@ static gn_result gn__open_socket(gn__listener *l, const char *host, const char *
 static gn_result gn__adopt_socket(gn__listener *l, int fd, gn_fault *f) {
     int listens = 0, flags = fcntl(fd, F_GETFL);
     socklen_t n = sizeof listens;
-    if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) != 0 || !listens) return gn_fail(f, GN_BAD_ARGUMENT, "descriptor %d is no listening socket", fd);
-    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return gn_fail(f, GN_IO_ERROR, "descriptor %d: %s", fd, strerror(errno));
+    if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) != 0 || !listens)
+        return gn_fail(f, GN_BAD_ARGUMENT, "descriptor %d is no listening socket", fd);
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
+        return gn_fail(f, GN_IO_ERROR, "descriptor %d: %s", fd, strerror(errno));
     l->fd = fd;
     return GN_OK;
 }
@@ -3078,7 +3372,9 @@ static gn_result gn__listen_socket(gn__listener *l, const gn_server_desc *d, gn_
     char host[GN__HOST], text[GN__ADDRESS];
     int fd = d->listen_fd;
     const char *wrong = gn__parse_listen(d->listen, host, &l->port);
-    if (wrong != NULL) return gn_fail(f, GN_BAD_ARGUMENT, "the address to listen on is not valid: %s. Give HOST:PORT, such as 127.0.0.1:5556", wrong);
+    if (wrong != NULL)
+        return gn_fail(f, GN_BAD_ARGUMENT,
+                       "the address to listen on is not valid: %s. Give HOST:PORT, such as 127.0.0.1:5556", wrong);
     snprintf(text, sizeof text, "%s:%u", host, (unsigned)l->port);
     gn_result r = fd > 0 ? gn__adopt_socket(l, fd, f) : gn__open_socket(l, host, text, f);
     if (r != GN_OK) return r;
@@ -3086,39 +3382,43 @@ static gn_result gn__listen_socket(gn__listener *l, const gn_server_desc *d, gn_
     socklen_t n = sizeof sa;
     if (getsockname(l->fd, (struct sockaddr *)&sa, &n) != 0) return gn__bind_error(text, errno, f);
     struct sockaddr_in v4;
-    memcpy(&v4, &sa, sizeof v4);        /* the port stands at the same place in v4 and v6 */
+    memcpy(&v4, &sa, sizeof v4); /* the port stands at the same place in v4 and v6 */
     l->port = ntohs(v4.sin_port);
     return gn__name_url_host(l, host, d->advertise, f);
 }
 
 /* >>strangers =======================================================================================
- * Connections that have not said who they are. One thread looks after all of them and waits for none; a stranger gets a thread
- * and the server's attention when its handshake is over and its first record has come. Before its first record is here as a
- * whole it costs a descriptor and 3 KiB, from then on about 60 KiB (TLS).
+ * Connections that have not said who they are. One thread looks after all of them and waits for none; a stranger gets a
+ * thread and the server's attention when its handshake is over and its first record has come. Before its first record
+ * is here as a whole it costs a descriptor and 3 KiB, from then on about 60 KiB (TLS).
  *
- * From `limit` strangers on one is closed for each that comes: first those that have said nothing, then those whose first
- * record is unfinished, then those that have long left a handshake where it was, of each kind the one that has waited longest.
- * One that advances is never closed, and each kind has its patience: a client that is only slow is not cut. At twice the limit
- * nobody is accepted until one may be closed; the system's queue holds the others. */
+ * From `limit` strangers on one is closed for each that comes: first those that have said nothing, then those whose
+ * first record is unfinished, then those that have long left a handshake where it was, of each kind the one that has
+ * waited longest. One that advances is never closed, and each kind has its patience: a client that is only slow is not
+ * cut. At twice the limit nobody is accepted until one may be closed; the system's queue holds the others. */
 
 enum gn__stage { GN__SAID_NOTHING, GN__SAID_PART, GN__SHAKING, GN__SHAKEN, GN__STAGE__COUNT };
 static const uint32_t gn__patience_ms[GN__STAGE__COUNT] = { 100, 1000, 3000, 3000 };
 
-enum { GN__STRANGERS_LEAST = 8, GN__STRANGERS = 256, GN__STRANGERS_MOST = 2048 };   /* the limit, without many sessions; with them */
-enum { GN__DESCRIPTORS_OTHER = 64 };         /* that are neither sessions nor strangers */
+/* the limit, without many sessions; with them */
+enum { GN__STRANGERS_LEAST = 8, GN__STRANGERS = 256, GN__STRANGERS_MOST = 2048 };
+enum { GN__DESCRIPTORS_OTHER = 64 }; /* that are neither sessions nor strangers */
 enum { GN__FULL_MS = 20, GN__NO_DESCRIPTOR_MS = 50, GN__POLL_MS = 100 };
-enum { GN__ARRIVALS = 64 };                  /* connections taken from the queue between two looks at those that are here */
+enum { GN__ARRIVALS = 64 }; /* connections taken from the queue between two looks at those that are here */
 
 /* As many may come at once as may be served, within the descriptors of this process. */
 static uint32_t gn__stranger_limit(const gn_server_desc *d, gn__log log) {
     struct rlimit r;
-    uint32_t sessions = d->max_sessions != 0 ? d->max_sessions : 64, limit = sessions > GN__STRANGERS ? sessions : GN__STRANGERS;
+    uint32_t sessions = d->max_sessions != 0 ? d->max_sessions : 64,
+             limit = sessions > GN__STRANGERS ? sessions : GN__STRANGERS;
     if (limit > GN__STRANGERS_MOST) limit = GN__STRANGERS_MOST;
     if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur == RLIM_INFINITY) return limit;
     uint64_t all = (uint64_t)r.rlim_cur, other = (uint64_t)sessions + GN__DESCRIPTORS_OTHER;
     uint64_t half = all > other ? (all - other) / 2 : 0;
     if (half < GN__STRANGERS_LEAST)
-        gn_logf(log.fn, log.user, GN_LOG_WARN, "%u sessions need more than the %llu descriptors that this process may open: raise the limit (ulimit -n) or lower --max-sessions",
+        gn_logf(log.fn, log.user, GN_LOG_WARN,
+                "%u sessions need more than the %llu descriptors that this process may open: raise the limit (ulimit "
+                "-n) or lower --max-sessions",
                 (unsigned)sessions, (unsigned long long)all);
     if (half < GN__STRANGERS_LEAST) half = GN__STRANGERS_LEAST;
     return half < limit ? (uint32_t)half : limit;
@@ -3148,13 +3448,14 @@ static uint32_t gn__stranger_last(const gn__listener *l, bool hurry) {
         const gn__link *k = l->strangers[i], *best = found < l->n ? l->strangers[found] : NULL;
         bool at_once = hurry && k->stage <= GN__SAID_PART;
         if (l->polls[i].revents != 0 || (!at_once && now - k->moved_us < gn__patience_ms[k->stage] * 1000u)) continue;
-        if (best == NULL || k->stage < best->stage || (k->stage == best->stage && k->moved_us < best->moved_us)) found = i;
+        if (best == NULL || k->stage < best->stage || (k->stage == best->stage && k->moved_us < best->moved_us))
+            found = i;
     }
     return found;
 }
 
-/* The one to close for another, UINT32_MAX: none. In a hurry, when there are no descriptors, silence counts from the first
-   moment. Something may have come since the latest look: who has spoken stays. */
+/* The one to close for another, UINT32_MAX: none. In a hurry, when there are no descriptors, silence counts from the
+   first moment. Something may have come since the latest look: who has spoken stays. */
 static uint32_t gn__stranger_victim(gn__listener *l, bool hurry) {
     for (;;) {
         uint32_t at = gn__stranger_last(l, hurry);
@@ -3166,17 +3467,20 @@ static uint32_t gn__stranger_victim(gn__listener *l, bool hurry) {
     }
 }
 
-/* Closes without waiting. What the peer still sent is taken first: bytes unread would reset the connection, and an alert be lost. */
+/* Closes without waiting. What the peer still sent is taken first: bytes unread would reset the connection, and an
+   alert be lost. */
 static void gn__stranger_close(gn__link *k) {
     uint8_t waste[4096];
-    for (int i = 0; i < 8 && recv(k->fd, waste, sizeof waste, 0) == (ssize_t)sizeof waste; i++) {}
+    for (int i = 0; i < 8 && recv(k->fd, waste, sizeof waste, 0) == (ssize_t)sizeof waste; i++) { }
     gn__link_destroy(k);
 }
 
 static gn_result gn__stranger_cut(gn__listener *l, uint32_t at, gn_fault *f) {
-    static const char *const said[GN__STAGE__COUNT] = { "had said nothing", "had not finished its first record", "had left its handshake", "had not said who it is" };
+    static const char *const said[GN__STAGE__COUNT] = { "had said nothing", "had not finished its first record",
+                                                        "had left its handshake", "had not said who it is" };
     gn__link *k = gn__stranger_remove(l, at);
-    gn_fail(f, GN_LIMIT, "%s %s for %u ms, and others came", k->peer, said[k->stage], (unsigned)((gn_now_us() - k->moved_us) / 1000));
+    gn_fail(f, GN_LIMIT, "%s %s for %u ms, and others came", k->peer, said[k->stage],
+            (unsigned)((gn_now_us() - k->moved_us) / 1000));
     gn__stranger_close(k);
     return GN_LIMIT;
 }
@@ -3197,7 +3501,8 @@ static void gn__stranger_add(gn__listener *l, gn__link *k, const struct sockaddr
 
 /* Not every failure to accept is ours: a client that gave up meanwhile is no news. */
 static bool gn__accept_later(int e) {
-    return gn__again(e) || e == EINTR || e == ECONNABORTED || e == EPROTO || e == ENETDOWN || e == EHOSTUNREACH || e == ENETUNREACH;
+    return gn__again(e) || e == EINTR || e == ECONNABORTED || e == EPROTO || e == ENETDOWN || e == EHOSTUNREACH ||
+           e == ENETUNREACH;
 }
 
 /* One that waits at the door. */
@@ -3211,7 +3516,8 @@ static gn_result gn__stranger_accept(gn__listener *l, gn_fault *f) {
     if (fd < 0) {
         uint32_t victim = gn__stranger_victim(l, true);
         if (victim < l->n) return gn__stranger_cut(l, victim, f);
-        l->closed_until = gn_now_us() + GN__NO_DESCRIPTOR_MS * 1000u;      /* it stays in the queue: without a pause we would be back at once, for ever */
+        /* it stays in the queue: without a pause we would be back at once, for ever */
+        l->closed_until = gn_now_us() + GN__NO_DESCRIPTOR_MS * 1000u;
         return gn_fail(f, GN_IO_ERROR, "a connection cannot be accepted: %s", strerror(e));
     }
     gn_result r = gn__link_make(fd, &k, f);
@@ -3265,7 +3571,8 @@ static gn_result gn__server_tls(gn__listener *l, gn__link *k, gn_fault *f) {
     return gn__tls_start(k, f);
 }
 
-/* Whether the first record lies whole in the system's buffer. Until then nothing is read and nothing is made for the peer. */
+/* Whether the first record lies whole in the system's buffer. Until then nothing is read and nothing is made for the
+   peer. */
 static gn_result gn__first_record(gn__link *k, bool ended, gn_fault *f) {
     uint8_t head[GN__HEAD];
     int have = 0;
@@ -3273,16 +3580,17 @@ static gn_result gn__first_record(gn__link *k, bool ended, gn_fault *f) {
     if (n < 0 && (gn__again(errno) || errno == EINTR)) return GN_TIMEOUT;
     if (n <= 0) return gn_fail(f, GN_TLS_FAILED, "%s closed the connection before it said anything", k->peer);
     int want = n < GN__HEAD ? GN__HEAD : GN__HEAD + (head[3] << 8 | head[4]);
-    if (head[0] != GN__HANDSHAKE || want > GN__RECORD_ROOM) return gn_fail(f, GN_TLS_FAILED, "%s does not speak TLS: is it a Genie peer?", k->peer);
+    if (head[0] != GN__HANDSHAKE || want > GN__RECORD_ROOM)
+        return gn_fail(f, GN_TLS_FAILED, "%s does not speak TLS: is it a Genie peer?", k->peer);
     if (ioctl(k->fd, FIONREAD, &have) != 0) have = 0;
-    if (n < GN__HEAD && have >= GN__HEAD) return GN_TIMEOUT;              /* more came meanwhile: it is looked at again */
+    if (n < GN__HEAD && have >= GN__HEAD) return GN_TIMEOUT; /* more came meanwhile: it is looked at again */
     if (have >= want) want = 1;
     else if (ended) return gn_fail(f, GN_TLS_FAILED, "%s closed the connection within its first record", k->peer);
     if (k->stage == GN__SAID_NOTHING) k->moved_us = gn_now_us();
     k->stage = GN__SAID_PART;
-    setsockopt(k->fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want);       /* poll does not wake us for less */
+    setsockopt(k->fd, SOL_SOCKET, SO_RCVLOWAT, &want, sizeof want); /* poll does not wake us for less */
     if (want == 1) return GN_OK;
-    k->held_us = gn_now_us() + GN__FULL_MS * 1000u;                       /* where that is not so */
+    k->held_us = gn_now_us() + GN__FULL_MS * 1000u; /* where that is not so */
     return GN_TIMEOUT;
 }
 
@@ -3309,7 +3617,9 @@ static gn_result gn__stranger_speaks(gn__link *k, gn_fault *f) {
 /* What has come is taken. GN_OK: it may be heard; GN_TIMEOUT: it is the peer's turn. */
 static gn_result gn__stranger_step(gn__listener *l, gn__link *k, int seen, gn_fault *f) {
     gn_result r = GN_OK;
-    if (gn_now_us() > k->ends_us) return gn_fail(f, GN_DISCONNECTED, "%s did not say who it is within %u ms", k->peer, (unsigned)(l->wait_us / 1000));
+    if (gn_now_us() > k->ends_us)
+        return gn_fail(f, GN_DISCONNECTED, "%s did not say who it is within %u ms", k->peer,
+                       (unsigned)(l->wait_us / 1000));
     if (seen == 0) return GN_TIMEOUT;
     if (k->stage <= GN__SAID_PART) {
         r = gn__first_record(k, (seen & (POLLHUP | POLLERR | GN__POLLRDHUP)) != 0, f);
@@ -3332,11 +3642,14 @@ static gn_result gn__net_accept(void *listener, uint32_t timeout_ms, gn_transpor
     out->i = NULL;
     out->self = NULL;
     for (;;) {
-        while (l->at < l->n) {          /* what the latest look found */
+        while (l->at < l->n) { /* what the latest look found */
             int seen = l->polls[l->at].revents;
             l->polls[l->at].revents = 0;
             gn_result r = gn__stranger_step(l, l->strangers[l->at], seen, f);
-            if (r == GN_TIMEOUT) { l->at++; continue; }
+            if (r == GN_TIMEOUT) {
+                l->at++;
+                continue;
+            }
             gn__link *k = gn__stranger_remove(l, l->at);
             if (r != GN_OK) gn__stranger_close(k);
             else *out = gn__stranger_known(k);
@@ -3416,12 +3729,12 @@ static uint16_t gn__net_port(void *listener) { return ((gn__listener *)listener)
  * floats lie together that way and pack well. The frame says its size and holds nothing more. */
 
 enum { GN__RAW = 0, GN__ZSTD = 1, GN__PLANES = 2 };
-#define GN__PACK_MIN 512u               /* bytes: below, the effort is not worth it */
-#define GN__PACK_TELLS (256u << 10)     /* bytes from which on the time tells the cost */
-#define GN__PART_MIN 512u               /* bytes: below, a code table of its own costs more than it gives */
-#define GN__SAMPLE (16u << 10)          /* bytes */
-#define GN__RUN 256u                    /* bytes of one piece of the sample */
-#define GN__WINDOW_LOG 23               /* 8 MiB, what a receiver may be asked to keep (RFC 8878, 3.1.1.1.2) */
+#define GN__PACK_MIN 512u           /* bytes: below, the effort is not worth it */
+#define GN__PACK_TELLS (256u << 10) /* bytes from which on the time tells the cost */
+#define GN__PART_MIN 512u           /* bytes: below, a code table of its own costs more than it gives */
+#define GN__SAMPLE (16u << 10)      /* bytes */
+#define GN__RUN 256u                /* bytes of one piece of the sample */
+#define GN__WINDOW_LOG 23           /* 8 MiB, what a receiver may be asked to keep (RFC 8878, 3.1.1.1.2) */
 #define GN__IDLE_CODECS 8
 
 /* zstd's contexts and a buffer, kept between calls because making them costs more than packing a small tensor. */
@@ -3452,7 +3765,7 @@ static gn__packer *gn__packer_take(void) {
 }
 
 static void gn__packer_give(gn__packer *k) {
-    if (k->cap > 4u << 20) {            /* one large tensor must not hold its memory for ever */
+    if (k->cap > 4u << 20) { /* one large tensor must not hold its memory for ever */
         gn_free(k->planes);
         k->planes = NULL;
         k->cap = 0;
@@ -3520,8 +3833,20 @@ static size_t gn__join_fast(const uint8_t *s, size_t count, size_t e, uint8_t *d
     return i;
 }
 #else
-static size_t gn__split_fast(const uint8_t *s, size_t count, size_t e, uint8_t *d) { (void)s; (void)count; (void)e; (void)d; return 0; }
-static size_t gn__join_fast(const uint8_t *s, size_t count, size_t e, uint8_t *d) { (void)s; (void)count; (void)e; (void)d; return 0; }
+static size_t gn__split_fast(const uint8_t *s, size_t count, size_t e, uint8_t *d) {
+    (void)s;
+    (void)count;
+    (void)e;
+    (void)d;
+    return 0;
+}
+static size_t gn__join_fast(const uint8_t *s, size_t count, size_t e, uint8_t *d) {
+    (void)s;
+    (void)count;
+    (void)e;
+    (void)d;
+    return 0;
+}
 #endif
 
 /* s (count, e) bytes = d (e, count), then the tail as it is */
@@ -3562,7 +3887,7 @@ static float gn__estimate(const uint8_t *s, size_t n, size_t e) {
     float bits = 0;
     memset(count, 0, sizeof count);
     for (size_t k = 0; k < pieces; k++)
-        for (size_t i = 0; i < run; i++) count[i & (e - 1)][s[k * step + i]]++;    /* e is a power of 2 */
+        for (size_t i = 0; i < run; i++) count[i & (e - 1)][s[k * step + i]]++; /* e is a power of 2 */
     for (size_t j = 0; j < e; j++) {
         total[j] = (uint32_t)(run * pieces / e);
         if (j < run % e) total[j] += (uint32_t)pieces;
@@ -3579,17 +3904,20 @@ static size_t gn__compress(ZSTD_CCtx *c, const uint8_t *s, size_t n, size_t part
     ZSTD_outBuffer out = { dst, cap, 0 };
     size_t part = n / parts;
     ZSTD_CCtx_reset(c, ZSTD_reset_session_only);
-    if (ZSTD_isError(ZSTD_CCtx_setParameter(c, ZSTD_c_compressionLevel, 1)) || ZSTD_isError(ZSTD_CCtx_setPledgedSrcSize(c, n))) return 0;
+    if (ZSTD_isError(ZSTD_CCtx_setParameter(c, ZSTD_c_compressionLevel, 1)) ||
+        ZSTD_isError(ZSTD_CCtx_setPledgedSrcSize(c, n)))
+        return 0;
     for (size_t i = 0; i < parts; i++) {
         bool last = i + 1 == parts;
         ZSTD_inBuffer in = { s + i * part, last ? n - i * part : part, 0 };
-        if (ZSTD_compressStream2(c, &out, &in, last ? ZSTD_e_end : ZSTD_e_flush) != 0) return 0;    /* an error, or dst is full */
+        /* an error, or dst is full */
+        if (ZSTD_compressStream2(c, &out, &in, last ? ZSTD_e_end : ZSTD_e_flush) != 0) return 0;
     }
     return out.pos;
 }
 
-/* What packing a byte costs, in picoseconds, by the share that stays: running averages of all packing in this process. What is
-   not packed for its cost drifts back to the first guess, so that one slow moment does not decide for ever. */
+/* What packing a byte costs, in picoseconds, by the share that stays: running averages of all packing in this process.
+   What is not packed for its cost drifts back to the first guess, so that one slow moment does not decide for ever. */
 enum { GN__SHARES = 4 };
 static const unsigned gn__pack_guess[GN__SHARES] = { 150, 400, 700, 1000 };
 static atomic_uint gn__pack_ps[GN__SHARES] = { 150, 400, 700, 1000 };
@@ -3599,20 +3927,24 @@ static unsigned gn__share_class(float share) { return share < 0.1f ? 0 : share <
 /* The average moves by a part of the way; two threads at once may lose one of two moves. */
 static void gn__pack_learn(unsigned k, double ps, int part) {
     double old = atomic_load_explicit(&gn__pack_ps[k], memory_order_relaxed);
-    atomic_store_explicit(&gn__pack_ps[k], (unsigned)(old + ((ps < 1e6 ? ps : 1e6) - old) / part), memory_order_relaxed);
+    atomic_store_explicit(&gn__pack_ps[k], (unsigned)(old + ((ps < 1e6 ? ps : 1e6) - old) / part),
+                          memory_order_relaxed);
 }
 
 /* Sending a byte raw costs wire_ns; packed it costs the packing and the share that stays. */
 static bool gn__pack_pays(float share, double wire_ns) {
     unsigned k = gn__share_class(share);
     if (share > 0.97f) return false;
-    if (!(wire_ns > 0) || (1 - (double)share) * wire_ns * 1e3 > atomic_load_explicit(&gn__pack_ps[k], memory_order_relaxed)) return true;
+    if (!(wire_ns > 0) ||
+        (1 - (double)share) * wire_ns * 1e3 > atomic_load_explicit(&gn__pack_ps[k], memory_order_relaxed))
+        return true;
     gn__pack_learn(k, gn__pack_guess[k], 64);
     return false;
 }
 
-static size_t gn__net_pack(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec) {
-    size_t e = gn__element(elem), limit = n - n / 32;       /* a gain under 3 % is none */
+static size_t gn__net_pack(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap,
+                           uint8_t *out_codec) {
+    size_t e = gn__element(elem), limit = n - n / 32; /* a gain under 3 % is none */
     *out_codec = GN__RAW;
     if (n < GN__PACK_MIN || cap < limit) return 0;
     float share = gn__estimate(src, n, e);
@@ -3639,9 +3971,10 @@ static size_t gn__net_pack(const void *src, size_t n, int elem, double wire_ns, 
 /* One frame, all of src, of raw_n bytes, whose window is within bounds. The window costs nothing here, where a frame is
    unpacked in one piece; the bound is the protocol's, so that a receiver may also unpack in pieces. */
 static bool gn__frame_good(const uint8_t *p, size_t n, size_t raw_n) {
-    static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };      /* RFC 8878; zstd may know older formats, whose heads differ */
+    /* RFC 8878; zstd may know older formats, whose heads differ */
+    static const uint8_t magic[4] = { 0x28, 0xb5, 0x2f, 0xfd };
     if (n < 6 || raw_n == 0 || memcmp(p, magic, sizeof magic) != 0) return false;
-    bool single = (p[4] & 0x20) != 0;                       /* single segment: the window is the content */
+    bool single = (p[4] & 0x20) != 0; /* single segment: the window is the content */
     if (!single && 10 + (p[5] >> 3) + ((p[5] & 7) != 0) > GN__WINDOW_LOG) return false;
     if (ZSTD_getFrameContentSize(p, n) != (unsigned long long)raw_n) return false;
     return ZSTD_findFrameCompressedSize(p, n) == n;
@@ -3673,9 +4006,11 @@ static gn_result gn__net_unpack(uint8_t codec, const void *src, size_t n, int el
 
 static int gn__net_about(char *out_text, size_t cap) {
     const gn__crypto *c = gn__crypto_use();
-    const char *wish = gn__crypto_wish(), *why = c != NULL ? "" : wish != NULL && strcmp(wish, "mbedtls") == 0 ? "as GENIE_AEAD says" : gn__crypto_found.why;
-    return snprintf(out_text, cap, "network: TLS by %s, records and SHA-256 by %s%s%s%s; zstd %s", GN__STOCK, c != NULL ? c->text : "mbedTLS too",
-                    *why ? " (" : "", why, *why ? ")" : "", ZSTD_versionString());
+    const char *wish = gn__crypto_wish(), *why = c != NULL                                      ? ""
+                                                 : wish != NULL && strcmp(wish, "mbedtls") == 0 ? "as GENIE_AEAD says"
+                                                                                                : gn__crypto_found.why;
+    return snprintf(out_text, cap, "network: TLS by %s, records and SHA-256 by %s%s%s%s; zstd %s", GN__STOCK,
+                    c != NULL ? c->text : "mbedTLS too", *why ? " (" : "", why, *why ? ")" : "", ZSTD_versionString());
 }
 
 static const gn_net_i gn__net = {

@@ -4,9 +4,10 @@
  *   ./build/bench/bench_core --json                         the same, and one JSON object on the last line
  *   ./build/bench/bench_core --only matmul --quick          some rows, fewer repetitions
  *
- * Every ratio has both of its sides measured in turn, in this process, and printed beside it. Inputs are random, outputs are
- * poisoned before each run and compared with a plain computation afterwards; the error is printed beside the time. Times are
- * medians after a warm-up. "of 0.60" beside a row is its target; a row whose counterpart is missing says so.
+ * Every ratio has both of its sides measured in turn, in this process, and printed beside it. Inputs are random,
+ * outputs are poisoned before each run and compared with a plain computation afterwards; the error is printed beside
+ * the time. Times are medians after a warm-up. "of 0.60" beside a row is its target; a row whose counterpart is missing
+ * says so.
  */
 #ifndef GENIE_EXT
 #define GENIE_EXT
@@ -37,7 +38,10 @@ static struct settings {
 
 /* ---- figures: printed as they come, and kept for the JSON line ---- */
 
-typedef struct figure { char name[64]; double value; } figure;
+typedef struct figure {
+    char name[64];
+    double value;
+} figure;
 static figure figures[192];
 static int n_figures;
 static int failures;
@@ -51,7 +55,8 @@ static void keep(const char *name, double value) {
 /* A figure with a target: `most` tells whether it is to stay below or above. */
 static void show(const char *name, double value, bool most, double target, const char *unit) {
     bool ok = isfinite(value) && (most ? value <= target : value >= target);
-    printf("  %-24s %10.3f %-6s %s %g %s\n", name, value, unit, most ? "at most" : "at least", target, ok ? "" : "MISSED");
+    printf("  %-24s %10.3f %-6s %s %g %s\n", name, value, unit, most ? "at most" : "at least", target,
+           ok ? "" : "MISSED");
     keep(name, value);
 }
 
@@ -78,7 +83,7 @@ static int repeats(int usual) { return set.once ? 1 : set.quick ? (usual + 3) / 
 
 static uint64_t seed = 0x9E3779B97F4A7C15u;
 
-static float draw(void) {   /* (-1, 1), xorshift64* (Vigna 2016) */
+static float draw(void) { /* (-1, 1), xorshift64* (Vigna 2016) */
     seed ^= seed >> 12;
     seed ^= seed << 25;
     seed ^= seed >> 27;
@@ -87,12 +92,15 @@ static float draw(void) {   /* (-1, 1), xorshift64* (Vigna 2016) */
 
 static float *make_floats(size_t n, float scale) {
     float *p = aligned_alloc(64, (n * sizeof *p + 63) & ~(size_t)63);
-    if (!p) { fprintf(stderr, "bench_core: no memory for %zu floats\n", n); exit(EX_FAILED); }
+    if (!p) {
+        fprintf(stderr, "bench_core: no memory for %zu floats\n", n);
+        exit(EX_FAILED);
+    }
     for (size_t i = 0; i < n; i++) p[i] = scale * draw();
     return p;
 }
 
-static void poison(float *p, size_t n) { memset(p, 0xff, n * sizeof *p); }   /* NaN everywhere */
+static void poison(float *p, size_t n) { memset(p, 0xff, n * sizeof *p); } /* NaN everywhere */
 
 static gn_ctx *open_or_die(const char *device, int64_t threads) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = device, .threads = (uint32_t)threads });
@@ -116,14 +124,16 @@ typedef struct model {
 } model;
 
 static void model_open(model *m, gn_ctx *g, int64_t dim) {
-    static const int shapes[BLOCK_WEIGHTS][2] = { { 1, 0 }, { 1, 0 }, { 1, 3 }, { 3, 0 }, { 1, 1 }, { 1, 0 }, { 1, 0 }, { 1, 0 }, { 1, 4 }, { 4, 0 }, { 4, 1 }, { 1, 0 } };
+    static const int shapes[BLOCK_WEIGHTS][2] = { { 1, 0 }, { 1, 0 }, { 1, 3 }, { 3, 0 }, { 1, 1 }, { 1, 0 },
+                                                  { 1, 0 }, { 1, 0 }, { 1, 4 }, { 4, 0 }, { 4, 1 }, { 1, 0 } };
     m->g = g;
     m->dim = dim;
-    m->host = make_floats((size_t)((4 * dim > WORDS ? 4 * dim : WORDS) * dim), 0.05f);   /* the largest of the weights */
+    m->host = make_floats((size_t)((4 * dim > WORDS ? 4 * dim : WORDS) * dim), 0.05f); /* the largest of the weights */
     for (int b = 0; b < BLOCKS; b++)
         for (int i = 0; i < BLOCK_WEIGHTS; i++) {
             const int *s = shapes[i];
-            m->w[b][i] = gn_weight(g, GN_F32, s[1] ? GN_SHAPE(s[0] * dim, s[1] * dim) : GN_SHAPE(s[0] * dim), m->host, "w");
+            m->w[b][i] =
+                gn_weight(g, GN_F32, s[1] ? GN_SHAPE(s[0] * dim, s[1] * dim) : GN_SHAPE(s[0] * dim), m->host, "w");
         }
     m->table = gn_weight(g, GN_F32, GN_SHAPE(WORDS, dim), m->host, "table");
 }
@@ -183,14 +193,14 @@ static void bench_plan(void) {
     if (!wanted("plan")) return;
     gn_cluster_device costs[2] = { { .bytes_per_s = 1e11 }, { .bytes_per_s = 1e8 } };
     gn_cluster_link links[9] = { { 0, 0 } };
-    gn_ctx *g = open_or_die("cpu,null", 1);                 /* two devices, so that there is something to schedule */
+    gn_ctx *g = open_or_die("cpu,null", 1); /* two devices, so that there is something to schedule */
     model m;
     int n = repeats(40);
     float out[64 * 64];
     if (!ex_check(g, gn_set_cluster(g, &(gn_cluster){ 2, costs, links }), "cluster")) failures++;
     model_open(&m, g, 8);
     for (int i = 0; i < n; i++)
-        for (int again = 0; again < 2; again++) {            /* another length is another structure; the second time it is known */
+        for (int again = 0; again < 2; again++) { /* another length is another structure; the second time it is known */
             int64_t t = 8 + i;
             double start = ex_now();
             read_or_die(model_build(&m, some_ids, t), out, (size_t)t * 64 * sizeof *out);
@@ -198,7 +208,7 @@ static void bench_plan(void) {
             gn_step(g);
         }
     for (int i = 0; i < n; i++) samples_c[i] = samples_a[i] - samples_b[i];
-    show("plan_ms", quantile(samples_c, n, 0.5), true, 5, "ms");   /* meaning, schedule, views, loops, memory */
+    show("plan_ms", quantile(samples_c, n, 0.5), true, 5, "ms"); /* meaning, schedule, views, loops, memory */
     note("plan_first_ms", quantile(samples_a, n, 0.5), "ms, first step of a structure");
     note("plan_known_ms", quantile(samples_b, n, 0.5), "ms, second step of it");
     gn_close(g);
@@ -207,7 +217,14 @@ static void bench_plan(void) {
 
 /* ---- the client's work of a step: a transport that only notes when the bytes come ---- */
 
-typedef struct held_link { int fd; bool hold; double handed; size_t n; uint8_t bytes[1 << 18]; uint64_t up, down; } held_link;
+typedef struct held_link {
+    int fd;
+    bool hold;
+    double handed;
+    size_t n;
+    uint8_t bytes[1 << 18];
+    uint64_t up, down;
+} held_link;
 
 static gn_result held_put(held_link *l, const uint8_t *p, size_t n) {
     while (n > 0) {
@@ -243,7 +260,10 @@ static gn_result held_recv(void *self, void *data, size_t max, size_t *out_n, ui
 }
 
 static void held_interrupt(void *self) { shutdown(((held_link *)self)->fd, SHUT_RDWR); }
-static void held_close(void *self) { close(((held_link *)self)->fd); free(self); }
+static void held_close(void *self) {
+    close(((held_link *)self)->fd);
+    free(self);
+}
 static void held_info(void *self, gn_link_info *out) {
     const held_link *l = self;
     memset(out, 0, sizeof *out);
@@ -251,8 +271,17 @@ static void held_info(void *self, gn_link_info *out) {
     out->bytes_up = l->up;
     out->bytes_down = l->down;
 }
-static size_t held_auth(void *self, uint8_t out[256]) { (void)self; out[0] = 0; return 0; }
-static gn_result held_granted(void *self, const uint8_t *grant, size_t n) { (void)self; (void)grant; (void)n; return GN_OK; }
+static size_t held_auth(void *self, uint8_t out[256]) {
+    (void)self;
+    out[0] = 0;
+    return 0;
+}
+static gn_result held_granted(void *self, const uint8_t *grant, size_t n) {
+    (void)self;
+    (void)grant;
+    (void)n;
+    return GN_OK;
+}
 
 static gn_transport held_transport(int fd, held_link **out) {
     static const gn_transport_i table = {
@@ -271,7 +300,8 @@ static gn_transport held_transport(int fd, held_link **out) {
     return (gn_transport){ &table, l };
 }
 
-/* Steps are built and handed over in batches smaller than what may be unanswered; only then does the server see them. */
+/* Steps are built and handed over in batches smaller than what may be unanswered; only then does the server see
+   them. */
 static void step_batches(const model *m, held_link *l, gn_tensor last, int batches, int *out_n) {
     enum { BATCH = 16 };
     *out_n = 0;
@@ -298,7 +328,10 @@ static void bench_step_client(void) {
     int ends[2], n;
     held_link *l;
     model m;
-    if (!ex_place_open(&place, NULL, NULL) || !place.server || socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) { failed("no server for step_client"); return; }
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) {
+        failed("no server for step_client");
+        return;
+    }
     held_link *far;
     if (gn_server_attach(place.server, held_transport(ends[0], &far), "bench") != GN_OK) exit(EX_FAILED);
     gn_ctx *g = gn_open_transport(NULL, held_transport(ends[1], &l), "cpu");
@@ -325,8 +358,15 @@ static bool hybrid_recv(int fd, uint8_t *p, size_t n) {
     while (n > 0) {
         ssize_t got = recv(fd, p, n, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
-        if (got > 0) { p += got; n -= (size_t)got; continue; }
-        if (ex_now() < end) { sched_yield(); continue; }
+        if (got > 0) {
+            p += got;
+            n -= (size_t)got;
+            continue;
+        }
+        if (ex_now() < end) {
+            sched_yield();
+            continue;
+        }
         struct pollfd q = { fd, POLLIN, 0 };
         poll(&q, 1, -1);
     }
@@ -346,7 +386,8 @@ static void *echo_main(void *arg) {
     uint8_t bytes[ECHO_BYTES];
     int fd = *(int *)arg;
     pin(1);
-    while (hybrid_recv(fd, bytes, sizeof bytes) && send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) == (ssize_t)sizeof bytes) { }
+    while (hybrid_recv(fd, bytes, sizeof bytes) &&
+           send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) == (ssize_t)sizeof bytes) { }
     return NULL;
 }
 
@@ -355,7 +396,8 @@ static bool tcp_pair(int ends[2]) {
     socklen_t n = sizeof a;
     int one = 1, l = socket(AF_INET, SOCK_STREAM, 0);
     ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    bool ok = l >= 0 && ends[0] >= 0 && !bind(l, (struct sockaddr *)&a, n) && !listen(l, 1) && !getsockname(l, (struct sockaddr *)&a, &n) && !connect(ends[0], (struct sockaddr *)&a, n);
+    bool ok = l >= 0 && ends[0] >= 0 && !bind(l, (struct sockaddr *)&a, n) && !listen(l, 1) &&
+              !getsockname(l, (struct sockaddr *)&a, &n) && !connect(ends[0], (struct sockaddr *)&a, n);
     ends[1] = ok ? accept(l, NULL, NULL) : -1;
     close(l);
     for (int i = 0; i < 2 && ends[1] >= 0; i++) setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -375,7 +417,8 @@ static double tls_trip(gn_ctx *g, const float *x, float *y) {
 static double raw_trip(int fd) {
     uint8_t bytes[ECHO_BYTES] = { 1 };
     double start = ex_now();
-    if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) != (ssize_t)sizeof bytes || !hybrid_recv(fd, bytes, sizeof bytes)) exit(EX_FAILED);
+    if (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL) != (ssize_t)sizeof bytes || !hybrid_recv(fd, bytes, sizeof bytes))
+        exit(EX_FAILED);
     return (ex_now() - start) * 1e6;
 }
 
@@ -385,11 +428,15 @@ static void bench_round_trip(void) {
     pthread_t echo;
     int ends[2], n = 0, rounds = repeats(24), block = 200;
     float x[64] = { 1 }, y[64];
-    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends) || pthread_create(&echo, NULL, echo_main, &ends[1])) { failed("no server for rtt"); return; }
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends) ||
+        pthread_create(&echo, NULL, echo_main, &ends[1])) {
+        failed("no server for rtt");
+        return;
+    }
     gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
     if (!ex_check(g, gn_status(g), "rtt")) exit(EX_FAILED);
     pin(0);
-    for (int r = 0; r < rounds; r++) {                         /* in turn; the first tenth of each block warms up */
+    for (int r = 0; r < rounds; r++) { /* in turn; the first tenth of each block warms up */
         for (int i = -block / 10; i < block; i++) samples_a[n + (i < 0 ? 0 : i)] = raw_trip(ends[0]);
         for (int i = -block / 10; i < block; i++) samples_b[n + (i < 0 ? 0 : i)] = tls_trip(g, x, y);
         n += block;
@@ -409,9 +456,13 @@ static void bench_round_trip(void) {
 
 /* ---- weights to a server that has none of them, and values back, beside one stream of plain TCP ---- */
 
-enum { UPLOAD_WEIGHTS = 8, UPLOAD_SIDE = 2048 };       /* 16 MiB each */
+enum { UPLOAD_WEIGHTS = 8, UPLOAD_SIDE = 2048 }; /* 16 MiB each */
 
-typedef struct raw_stream { int fd; size_t n; uint8_t *room; } raw_stream;
+typedef struct raw_stream {
+    int fd;
+    size_t n;
+    uint8_t *room;
+} raw_stream;
 
 static void *raw_take(void *arg) {
     raw_stream *s = arg;
@@ -458,11 +509,14 @@ static double upload_once(const ex_place *place, float *host, double *out_cpu, g
     gn_tensor last[UPLOAD_WEIGHTS], w[UPLOAD_WEIGHTS];
     float y[UPLOAD_WEIGHTS];
     poison(y, UPLOAD_WEIGHTS);
-    for (int i = 0; i < UPLOAD_WEIGHTS; i++) host[(size_t)i * n + (size_t)(draw() * 1000 + 1000)] = draw();   /* the server has not seen it */
+    /* the server has not seen it */
+    for (int i = 0; i < UPLOAD_WEIGHTS; i++) host[(size_t)i * n + (size_t)(draw() * 1000 + 1000)] = draw();
     double start = ex_now(), cpu = cpu_now();
     for (int i = 0; i < UPLOAD_WEIGHTS; i++) {
         w[i] = gn_weight(g, GN_F32, GN_SHAPE(UPLOAD_SIDE, UPLOAD_SIDE), host + (size_t)i * n, "w");
-        last[i] = gn_reshape(gn_slice(gn_reshape(w[i], GN_SHAPE(UPLOAD_SIDE * UPLOAD_SIDE)), 0, UPLOAD_SIDE * UPLOAD_SIDE - 1, UPLOAD_SIDE * UPLOAD_SIDE, 1), GN_SHAPE(1));
+        last[i] = gn_reshape(gn_slice(gn_reshape(w[i], GN_SHAPE(UPLOAD_SIDE * UPLOAD_SIDE)), 0,
+                                      UPLOAD_SIDE * UPLOAD_SIDE - 1, UPLOAD_SIDE * UPLOAD_SIDE, 1),
+                             GN_SHAPE(1));
     }
     read_or_die(gn_concat(last, UPLOAD_WEIGHTS, 0), y, sizeof y);
     double took = ex_now() - start;
@@ -482,9 +536,12 @@ static void bench_upload(void) {
     char about[200];
     double cpu[64];
     gn_stats s;
-    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends)) { failed("no server for upload"); return; }
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends)) {
+        failed("no server for upload");
+        return;
+    }
     float *host = make_floats(n, 0.02f);
-    for (size_t i = 0; i < n; i++) host[i] += 0.02f * draw() + 0.02f * draw();      /* bell-shaped, as weights are */
+    for (size_t i = 0; i < n; i++) host[i] += 0.02f * draw() + 0.02f * draw(); /* bell-shaped, as weights are */
     for (int i = -1; i < runs; i++) {
         int at = i < 0 ? 0 : i;
         samples_a[at] = upload_once(&place, host, &cpu[at], &s);
@@ -493,7 +550,8 @@ static void bench_upload(void) {
     double up = quantile(samples_a, runs, 0.5), busy = quantile(cpu, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
     show("upload_gb_s", 1e-9 * (double)bytes / up, false, 0.5, "GB/s");
     note("upload_raw_tcp_gb_s", 1e-9 * (double)bytes / raw, "GB/s, one stream of plain TCP");
-    note("upload_packed_share", (double)s.packed_bytes_up / (double)s.tensor_bytes_up, "of the bytes were sent, after compression");
+    note("upload_packed_share", (double)s.packed_bytes_up / (double)s.tensor_bytes_up,
+         "of the bytes were sent, after compression");
     note("upload_cpu_s_gb", busy / (1e-9 * (double)bytes), "s of processor time a GB, both ends");
     note("upload_cores_busy", busy / up, "cores at work, both ends together");
     if (gn_describe_network(about, sizeof about) > 0) printf("    %s\n", about);
@@ -503,19 +561,24 @@ static void bench_upload(void) {
     ex_place_close(&place);
 }
 
-enum { DOWNLOAD_PIECES = 4 };      /* of UPLOAD_SIDE squared floats each: a value of 64 MiB */
+enum { DOWNLOAD_PIECES = 4 }; /* of UPLOAD_SIDE squared floats each: a value of 64 MiB */
 
-/* Seconds from asking for a value that is there to having it; ends the step. The factor is what each of its floats was multiplied by. */
+/* Seconds from asking for a value that is there to having it; ends the step. The factor is what each of its floats was
+   multiplied by. */
 static double download_once(gn_tensor z, float factor, const float *host, float *back, size_t pieces, double *out_cpu) {
     size_t n = (size_t)UPLOAD_SIDE * UPLOAD_SIDE;
     poison(back, n * pieces);
-    if (!ex_check(z.ctx, gn_realize(&z, 1), "download") || !ex_check(z.ctx, gn_sync(z.ctx), "download")) exit(EX_FAILED);
+    if (!ex_check(z.ctx, gn_realize(&z, 1), "download") || !ex_check(z.ctx, gn_sync(z.ctx), "download"))
+        exit(EX_FAILED);
     double start = ex_now(), cpu = cpu_now();
     read_or_die(z, back, n * pieces * sizeof *back);
     double took = ex_now() - start;
     *out_cpu = cpu_now() - cpu;
     for (size_t i = 0; i < n * pieces; i++)
-        if (back[i] != host[i % n] * factor) { failed("a downloaded value is wrong"); break; }
+        if (back[i] != host[i % n] * factor) {
+            failed("a downloaded value is wrong");
+            break;
+        }
     gn_step(z.ctx);
     return took;
 }
@@ -527,7 +590,10 @@ static void bench_download(void) {
     size_t n = (size_t)UPLOAD_SIDE * UPLOAD_SIDE, bytes = DOWNLOAD_PIECES * n * sizeof(float);
     double cpu[64], unused;
     gn_stats s;
-    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends)) { failed("no server for download"); return; }
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || !tcp_pair(ends)) {
+        failed("no server for download");
+        return;
+    }
     float *host = make_floats(n, 0.02f), *back = malloc(bytes);
     if (!back) exit(EX_FAILED);
     for (size_t i = 0; i < n; i++) host[i] += 0.02f * draw() + 0.02f * draw();
@@ -539,17 +605,23 @@ static void bench_download(void) {
         int at = i < 0 ? 0 : i;
         gn_ctx *fresh = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
         if (!ex_check(fresh, gn_status(fresh), "download")) exit(EX_FAILED);
-        samples_b[at] = download_once(gn_mul_c(gn_weight(fresh, GN_F32, GN_SHAPE(UPLOAD_SIDE, UPLOAD_SIDE), host, "w"), 3), 3, host, back, 1, &unused);
+        samples_b[at] =
+            download_once(gn_mul_c(gn_weight(fresh, GN_F32, GN_SHAPE(UPLOAD_SIDE, UPLOAD_SIDE), host, "w"), 3), 3, host,
+                          back, 1, &unused);
         gn_close(fresh);
-        samples_a[at] = download_once(gn_mul_c(gn_concat(pieces, DOWNLOAD_PIECES, 0), i + 4), (float)(i + 4), host, back, DOWNLOAD_PIECES, &cpu[at]);
+        samples_a[at] = download_once(gn_mul_c(gn_concat(pieces, DOWNLOAD_PIECES, 0), i + 4), (float)(i + 4), host,
+                                      back, DOWNLOAD_PIECES, &cpu[at]);
         samples_c[at] = raw_upload(ends, back, bytes);
     }
     gn_get_stats(g, &s);
-    double down = quantile(samples_a, runs, 0.5), first = quantile(samples_b, runs, 0.5), busy = quantile(cpu, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
+    double down = quantile(samples_a, runs, 0.5), first = quantile(samples_b, runs, 0.5),
+           busy = quantile(cpu, runs, 0.5), raw = quantile(samples_c, runs, 0.5);
     show("download_gb_s", 1e-9 * (double)bytes / down, false, 0.5, "GB/s");
-    note("download_first_gb_s", 1e-9 * (double)(n * sizeof *host) / first, "GB/s, the first value of a new context, 16 MiB");
+    note("download_first_gb_s", 1e-9 * (double)(n * sizeof *host) / first,
+         "GB/s, the first value of a new context, 16 MiB");
     note("download_raw_tcp_gb_s", 1e-9 * (double)bytes / raw, "GB/s, one stream of plain TCP");
-    note("download_packed_share", (double)s.packed_bytes_down / (double)s.tensor_bytes_down, "of the bytes were sent, after compression");
+    note("download_packed_share", (double)s.packed_bytes_down / (double)s.tensor_bytes_down,
+         "of the bytes were sent, after compression");
     note("download_cpu_s_gb", busy / (1e-9 * (double)bytes), "s of processor time a GB, both ends");
     note("download_cores_busy", busy / down, "cores at work, both ends together");
     gn_close(g);
@@ -562,7 +634,12 @@ static void bench_download(void) {
 
 /* ---- memory and elementwise loops ---- */
 
-typedef struct memory_job { char *to; const char *from; size_t n; double sum; } memory_job;
+typedef struct memory_job {
+    char *to;
+    const char *from;
+    size_t n;
+    double sum;
+} memory_job;
 
 static void *copy_main(void *arg) {
     memory_job *j = arg;
@@ -570,7 +647,7 @@ static void *copy_main(void *arg) {
     return NULL;
 }
 
-static void *read_main(void *arg) {   /* eight sums, so that the additions are not what limits */
+static void *read_main(void *arg) { /* eight sums, so that the additions are not what limits */
     memory_job *j = arg;
     const uint64_t *p = (const uint64_t *)(const void *)j->from;
     uint64_t s[8] = { 0 };
@@ -588,7 +665,8 @@ static double in_threads(void *(*fn)(void *), void *to, const void *from, size_t
     size_t count = (size_t)(set.threads < 64 ? set.threads : 64), each = n / count & ~(size_t)63;
     double start = ex_now();
     for (size_t i = 0; i < count; i++) {
-        jobs[i] = (memory_job){ to ? (char *)to + i * each : NULL, (const char *)from + i * each, i + 1 < count ? each : n - i * each, 0 };
+        jobs[i] = (memory_job){ to ? (char *)to + i * each : NULL, (const char *)from + i * each,
+                                i + 1 < count ? each : n - i * each, 0 };
         if (i && pthread_create(&threads[i], NULL, fn, &jobs[i])) exit(EX_FAILED);
     }
     fn(&jobs[0]);
@@ -601,7 +679,8 @@ static double in_threads(void *(*fn)(void *), void *to, const void *from, size_t
 
 typedef gn_tensor (*expression_fn)(gn_ctx *g, const float *x, const float *c, size_t n);
 
-static gn_tensor clip_expression(gn_ctx *g, const float *x, const float *c, size_t n) {   /* min(max(x a + b, 0) c - d, e) */
+/* min(max(x a + b, 0) c - d, e) */
+static gn_tensor clip_expression(gn_ctx *g, const float *x, const float *c, size_t n) {
     gn_tensor t = gn_data(g, GN_F32, GN_SHAPE((int64_t)n), x);
     (void)c;
     t = gn_add(gn_mul(t, gn_scalar(g, GN_F32, 1.5)), gn_scalar(g, GN_F32, 0.25));
@@ -609,14 +688,21 @@ static gn_tensor clip_expression(gn_ctx *g, const float *x, const float *c, size
     return gn_minimum(t, gn_scalar(g, GN_F32, 0.9));
 }
 
-static gn_tensor gelu_expression(gn_ctx *g, const float *x, const float *c, size_t n) {   /* gelu(x a + b) sigmoid(c), c as large as x */
+/* gelu(x a + b) sigmoid(c), c as large as x */
+static gn_tensor gelu_expression(gn_ctx *g, const float *x, const float *c, size_t n) {
     gn_tensor t = gn_data(g, GN_F32, GN_SHAPE((int64_t)n), x);
     t = gn_add(gn_mul(t, gn_scalar(g, GN_F32, 1.5)), gn_scalar(g, GN_F32, 0.25));
     return gn_mul(gn_gelu(t), gn_sigmoid(gn_data(g, GN_F32, GN_SHAPE((int64_t)n), c)));
 }
 
-static double clip_value(double x, double c) { (void)c; return fmin(fmax(x * 1.5 + 0.25, 0) * 0.75 - 0.125, (double)0.9f); }
-static double gelu_value(double x, double c) { double t = x * 1.5 + 0.25; return 0.5 * t * erfc(-t * 0.70710678118654752440) / (1 + exp(-c)); }
+static double clip_value(double x, double c) {
+    (void)c;
+    return fmin(fmax(x * 1.5 + 0.25, 0) * 0.75 - 0.125, (double)0.9f);
+}
+static double gelu_value(double x, double c) {
+    double t = x * 1.5 + 0.25;
+    return 0.5 * t * erfc(-t * 0.70710678118654752440) / (1 + exp(-c));
+}
 
 /* From the device's memory to the device's memory: the result becomes the value of a state. */
 static double expression_run(gn_tensor result, expression_fn make, const float *x, const float *c, size_t n) {
@@ -633,7 +719,8 @@ static gn_tensor poisoned_state(gn_ctx *g, float *y, size_t n) {
     return gn_state(g, GN_F32, GN_SHAPE((int64_t)n), y, "result");
 }
 
-static double expression_error(double (*value)(double, double), const float *x, const float *c, const float *y, size_t n) {
+static double expression_error(double (*value)(double, double), const float *x, const float *c, const float *y,
+                               size_t n) {
     double worst = 0;
     for (size_t i = 0; i < n; i += 997) {
         double error = fabs((double)y[i] - value((double)x[i], (double)c[i]));
@@ -644,7 +731,7 @@ static double expression_error(double (*value)(double, double), const float *x, 
 
 static void bench_fused(void) {
     if (!wanted("fused")) return;
-    size_t n = (size_t)16 << 20, bytes = n * sizeof(float);    /* 64 MiB */
+    size_t n = (size_t)16 << 20, bytes = n * sizeof(float); /* 64 MiB */
     float *x = make_floats(n, 2), *c = make_floats(n, 2), *y = make_floats(n, 1), *z = make_floats(n, 1);
     gn_ctx *g = open_or_die("cpu", set.threads);
     int runs = repeats(24);
@@ -655,7 +742,8 @@ static void bench_fused(void) {
     }
     read_or_die(result, y, bytes);
     gn_release(result);
-    double error = expression_error(clip_value, x, c, y, n), copy = quantile(samples_a, runs, 0.5), fused = quantile(samples_b, runs, 0.5);
+    double error = expression_error(clip_value, x, c, y, n), copy = quantile(samples_a, runs, 0.5),
+           fused = quantile(samples_b, runs, 0.5);
     show("fused_vs_memcpy", copy / fused, false, 0.6, "");
     note("fused_gb_s", 2e-9 * (double)bytes / fused, "GB/s read and written");
     note("fused_memcpy_gb_s", 2e-9 * (double)bytes / copy, "GB/s read and written by memcpy");
@@ -665,7 +753,8 @@ static void bench_fused(void) {
     read_or_die(result, y, bytes);
     note("fused_gelu_gb_s", 3e-9 * (double)bytes / quantile(samples_a, runs, 0.5), "GB/s of x, c and the result");
     note("fused_gelu_error", expression_error(gelu_value, x, c, y, n), "largest error");
-    if (!(error < 1e-6) || !(expression_error(gelu_value, x, c, y, n) < 4e-6)) failed("a fused loop computes wrong values");
+    if (!(error < 1e-6) || !(expression_error(gelu_value, x, c, y, n) < 4e-6))
+        failed("a fused loop computes wrong values");
     gn_close(g);
     free(x);
     free(c);
@@ -686,10 +775,18 @@ typedef struct math_case {
 } math_case;
 
 static const math_case math_cases[] = {
-    { "exp", gn_exp_at, expf, exp, -10, 10 },    { "log", gn_log_at, logf, log, 0.01, 100 },   { "log10", gn_log10_at, log10f, log10, 0.01, 100 },
-    { "sin", gn_sin_at, sinf, sin, -100, 100 },  { "tan", gn_tan_at, tanf, tan, -100, 100 },   { "tanh", gn_tanh_at, tanhf, tanh, -4, 4 },
-    { "atan", gn_atan_at, atanf, atan, -5, 5 },  { "asin", gn_asin_at, asinf, asin, -1, 1 },   { "sinh", gn_sinh_at, sinhf, sinh, -10, 10 },
-    { "asinh", gn_asinh_at, asinhf, asinh, -10, 10 }, { "erf", gn_erf_at, erff, erf, -3, 3 },  { "erfc", gn_erfc_at, erfcf, erfc, -3, 3 },
+    { "exp", gn_exp_at, expf, exp, -10, 10 },
+    { "log", gn_log_at, logf, log, 0.01, 100 },
+    { "log10", gn_log10_at, log10f, log10, 0.01, 100 },
+    { "sin", gn_sin_at, sinf, sin, -100, 100 },
+    { "tan", gn_tan_at, tanf, tan, -100, 100 },
+    { "tanh", gn_tanh_at, tanhf, tanh, -4, 4 },
+    { "atan", gn_atan_at, atanf, atan, -5, 5 },
+    { "asin", gn_asin_at, asinf, asin, -1, 1 },
+    { "sinh", gn_sinh_at, sinhf, sinh, -10, 10 },
+    { "asinh", gn_asinh_at, asinhf, asinh, -10, 10 },
+    { "erf", gn_erf_at, erff, erf, -3, 3 },
+    { "erfc", gn_erfc_at, erfcf, erfc, -3, 3 },
 };
 
 /* Seconds of one op over x, which stays where it is, to a state. */
@@ -719,11 +816,14 @@ static void bench_transcendental(void) {
     double bytes = 0, seconds = 0;
     for (size_t k = 0; k < sizeof math_cases / sizeof *math_cases; k++) {
         const math_case *c = &math_cases[k];
-        for (size_t i = 0; i < MATH_N; i++) x[i] = (float)(a[i] = c->low + (c->high - c->low) * (0.5 + 0.5 * (double)draw()));
+        for (size_t i = 0; i < MATH_N; i++)
+            x[i] = (float)(a[i] = c->low + (c->high - c->low) * (0.5 + 0.5 * (double)draw()));
         memset(y, 0xff, sizeof y);
         memset(b, 0xff, sizeof b);
-        gn_tensor from32 = gn_weight(g, GN_F32, GN_SHAPE(MATH_N), x, "x"), to32 = gn_state(g, GN_F32, GN_SHAPE(MATH_N), y, "y");
-        gn_tensor from64 = gn_weight(g, GN_F64, GN_SHAPE(MATH_N), a, "a"), to64 = gn_state(g, GN_F64, GN_SHAPE(MATH_N), b, "b");
+        gn_tensor from32 = gn_weight(g, GN_F32, GN_SHAPE(MATH_N), x, "x"),
+                  to32 = gn_state(g, GN_F32, GN_SHAPE(MATH_N), y, "y");
+        gn_tensor from64 = gn_weight(g, GN_F64, GN_SHAPE(MATH_N), a, "a"),
+                  to64 = gn_state(g, GN_F64, GN_SHAPE(MATH_N), b, "b");
         for (int r = -1; r < runs; r++) {
             samples_a[r < 0 ? 0 : r] = math_run(c, from32, to32);
             double start = ex_now();
@@ -747,7 +847,11 @@ static void bench_transcendental(void) {
         gn_release(from64);
         gn_release(to64);
         for (size_t i = 0; i < MATH_N; i += 97)
-            if (!(fabs((double)(y[i] - z[i])) <= 8e-7 * (fabs((double)z[i]) + 1e-30)) || !(fabs(b[i] - d[i]) <= 2e-15 * (fabs(d[i]) + 1e-300))) { failed(c->name); break; }
+            if (!(fabs((double)(y[i] - z[i])) <= 8e-7 * (fabs((double)z[i]) + 1e-30)) ||
+                !(fabs(b[i] - d[i]) <= 2e-15 * (fabs(d[i]) + 1e-300))) {
+                failed(c->name);
+                break;
+            }
     }
     note("transcendental_gb_s", 1e-9 * bytes / seconds, "GB/s read and written in f32, over all of these");
     gn_close(g);
@@ -762,20 +866,28 @@ static double sigmoid_of(double a) { return 1 / (1 + exp(-a)); }
 static double silu_of(double a) { return a / (1 + exp(-a)); }
 static double gelu_tanh_of(double a) { return a / (1 + exp(-1.5957691216057307118 * (a + 0.044715 * a * a * a))); }
 static double mish_of(double a) { return a * tanh(log1p(exp(a))); }
-static gn_tensor prod_all(const char *file, int line, gn_tensor x) { return gn_prod_at(file, line, x, GN_ALL_AXES, false); }
-static gn_tensor row_times(const char *file, int line, gn_tensor x) { return gn_matmul_at(file, line, gn_slice(x, 0, 0, 1, 1), x); }
+static gn_tensor prod_all(const char *file, int line, gn_tensor x) {
+    return gn_prod_at(file, line, x, GN_ALL_AXES, false);
+}
+static gn_tensor row_times(const char *file, int line, gn_tensor x) {
+    return gn_matmul_at(file, line, gn_slice(x, 0, 0, 1, 1), x);
+}
 
 typedef struct single {
     const char *name;
     gn_tensor (*op)(const char *file, int line, gn_tensor a);
-    double (*value)(double);       /* of an element; NULL: `results` of all of them, not checked here */
+    double (*value)(double); /* of an element; NULL: `results` of all of them, not checked here */
     int64_t results;
 } single;
 
 static const single singles[] = {
-    { "gelu", gn_gelu_at, gelu_of, SINGLE_N },       { "gelu_tanh", gn_gelu_tanh_at, gelu_tanh_of, SINGLE_N }, { "silu", gn_silu_at, silu_of, SINGLE_N },
-    { "sigmoid", gn_sigmoid_at, sigmoid_of, SINGLE_N }, { "mish", gn_mish_at, mish_of, SINGLE_N },
-    { "prod", prod_all, NULL, 1 },                   { "row_times_matrix", row_times, NULL, SINGLE_SIDE },
+    { "gelu", gn_gelu_at, gelu_of, SINGLE_N },
+    { "gelu_tanh", gn_gelu_tanh_at, gelu_tanh_of, SINGLE_N },
+    { "silu", gn_silu_at, silu_of, SINGLE_N },
+    { "sigmoid", gn_sigmoid_at, sigmoid_of, SINGLE_N },
+    { "mish", gn_mish_at, mish_of, SINGLE_N },
+    { "prod", prod_all, NULL, 1 },
+    { "row_times_matrix", row_times, NULL, SINGLE_SIDE },
 };
 
 static void single_run(gn_ctx *g, const single *s, gn_dtype d) {
@@ -784,8 +896,10 @@ static void single_run(gn_ctx *g, const single *s, gn_dtype d) {
     char name[48];
     bool wide = d == GN_F64;
     int runs = repeats(60);
-    for (size_t i = 0; i < SINGLE_N; i++) x32[i] = (float)(x64[i] = s->results == 1 ? 1 + 1e-4 * (double)draw() : 5 * (double)draw());
-    gn_tensor x = gn_weight(g, d, GN_SHAPE(SINGLE_SIDE, SINGLE_SIDE), wide ? (void *)x64 : x32, "x"), y = gn_state(g, d, GN_SHAPE(s->results), NULL, "y");
+    for (size_t i = 0; i < SINGLE_N; i++)
+        x32[i] = (float)(x64[i] = s->results == 1 ? 1 + 1e-4 * (double)draw() : 5 * (double)draw());
+    gn_tensor x = gn_weight(g, d, GN_SHAPE(SINGLE_SIDE, SINGLE_SIDE), wide ? (void *)x64 : x32, "x"),
+              y = gn_state(g, d, GN_SHAPE(s->results), NULL, "y");
     for (int r = -2; r < runs; r++) {
         double start = ex_now();
         gn_assign(y, gn_reshape(s->op(GN_HERE, x), GN_SHAPE(s->results)));
@@ -796,7 +910,10 @@ static void single_run(gn_ctx *g, const single *s, gn_dtype d) {
     read_or_die(y, wide ? (void *)y64 : y32, (size_t)s->results * (wide ? 8 : 4));
     for (size_t i = 0; i < SINGLE_N && s->value; i += 97) {
         double want = s->value(wide ? x64[i] : (double)x32[i]), got = wide ? y64[i] : (double)y32[i];
-        if (!(fabs(got - want) <= (wide ? 1e-13 : 1e-6) * (fabs(want) + 1e-3))) { failed(s->name); break; }
+        if (!(fabs(got - want) <= (wide ? 1e-13 : 1e-6) * (fabs(want) + 1e-3))) {
+            failed(s->name);
+            break;
+        }
     }
     snprintf(name, sizeof name, "%s_%s_us", s->name, gn_dtype_name(d));
     note(name, 1e6 * quantile(samples_a, runs, 0.5), "us, 512 x 512 elements");
@@ -816,7 +933,11 @@ static void bench_single(void) {
 
 /* ---- reductions: each beside reading the same bytes ---- */
 
-typedef struct reduction { const char *name; gn_dtype dtype; bool largest, columns; } reduction;
+typedef struct reduction {
+    const char *name;
+    gn_dtype dtype;
+    bool largest, columns;
+} reduction;
 
 static gn_tensor reduce_one(gn_tensor x, const reduction *r) {
     gn_axes axes = r->columns ? GN_AXES(0) : GN_AXES(1);
@@ -830,7 +951,9 @@ static double reduction_error(const reduction *r, const void *x, const double *y
         double want = r->largest ? -INFINITY : 0;
         for (int64_t l = 0; l < side; l++) {
             int64_t at = r->columns ? l * side + i : i * side + l;
-            double v = r->dtype == GN_F32 ? (double)((const float *)x)[at] : r->dtype == GN_I32 ? (double)((const int32_t *)x)[at] : (double)((const int8_t *)x)[at];
+            double v = r->dtype == GN_F32   ? (double)((const float *)x)[at]
+                       : r->dtype == GN_I32 ? (double)((const int32_t *)x)[at]
+                                            : (double)((const int8_t *)x)[at];
             want = r->largest ? fmax(want, v) : want + v;
         }
         if (!(fabs(want - y[i]) <= worst)) worst = fabs(want - y[i]);
@@ -839,11 +962,12 @@ static double reduction_error(const reduction *r, const void *x, const double *y
 }
 
 static double reduction_case(gn_ctx *g, const reduction *r, const float *noise, double *y, int64_t side) {
-    gn_tensor x = gn_data(g, r->dtype, GN_SHAPE(side, side), noise);      /* integers: the bits of the floats */
+    gn_tensor x = gn_data(g, r->dtype, GN_SHAPE(side, side), noise); /* integers: the bits of the floats */
     gn_info info;
     int runs = repeats(16);
     for (int i = -2; i < runs; i++) {
-        samples_b[i < 0 ? 0 : i] = in_threads(read_main, NULL, noise, (size_t)(side * side) * (r->dtype == GN_I8 ? 1 : 4));
+        samples_b[i < 0 ? 0 : i] =
+            in_threads(read_main, NULL, noise, (size_t)(side * side) * (r->dtype == GN_I8 ? 1 : 4));
         gn_tensor result = reduce_one(x, r);
         memset(y, 0xff, (size_t)side * sizeof *y);
         if (!ex_check(g, gn_describe(result, &info), r->name)) exit(EX_FAILED);
@@ -860,9 +984,10 @@ static double reduction_case(gn_ctx *g, const reduction *r, const float *noise, 
 
 static void bench_reduce(void) {
     static const reduction rows[] = {
-        { "f32_row_sum", GN_F32, false, false }, { "f32_column_sum", GN_F32, false, true }, { "f32_row_max", GN_F32, true, false },
-        { "f32_column_max", GN_F32, true, true }, { "i32_row_sum", GN_I32, false, false }, { "i32_column_max", GN_I32, true, true },
-        { "i8_row_sum", GN_I8, false, false }, { "i8_column_sum", GN_I8, false, true },
+        { "f32_row_sum", GN_F32, false, false }, { "f32_column_sum", GN_F32, false, true },
+        { "f32_row_max", GN_F32, true, false },  { "f32_column_max", GN_F32, true, true },
+        { "i32_row_sum", GN_I32, false, false }, { "i32_column_max", GN_I32, true, true },
+        { "i8_row_sum", GN_I8, false, false },   { "i8_column_sum", GN_I8, false, true },
     };
     if (!wanted("reduce")) return;
     const int64_t side = 4096;
@@ -886,8 +1011,14 @@ static void bench_reduce(void) {
 
 /* ---- matrix products beside OpenBLAS ---- */
 
-typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
-static struct { sgemm_fn sgemm; void (*set_threads)(int); char core[32]; bool tried; } blas;
+typedef void (*sgemm_fn)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+                         const float *b, int ldb, float beta, float *c, int ldc);
+static struct {
+    sgemm_fn sgemm;
+    void (*set_threads)(int);
+    char core[32];
+    bool tried;
+} blas;
 
 static bool blas_load(void) {
     void *lib = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
@@ -912,7 +1043,8 @@ static double blas_try(const char *core) {
         const int64_t n = 768;
         if (core[0]) setenv("OPENBLAS_CORETYPE", core, 1);
         if (!blas_load()) _exit(1);
-        float *a = make_floats((size_t)(n * n), 1), *b = make_floats((size_t)(n * n), 1), *c = make_floats((size_t)(n * n), 1);
+        float *a = make_floats((size_t)(n * n), 1), *b = make_floats((size_t)(n * n), 1),
+              *c = make_floats((size_t)(n * n), 1);
         blas.set_threads(1);
         for (int i = 0; i < 6; i++) {
             double start = ex_now();
@@ -944,7 +1076,11 @@ static bool blas_ready(void) {
         snprintf(blas.core, sizeof blas.core, "%s", cores[i]);
     }
     if (blas.core[0]) setenv("OPENBLAS_CORETYPE", blas.core, 1);
-    if (best == 0 || !blas_load()) { printf("  OpenBLAS is absent (libopenblas.so.0): no ratio\n"); blas.sgemm = NULL; return false; }
+    if (best == 0 || !blas_load()) {
+        printf("  OpenBLAS is absent (libopenblas.so.0): no ratio\n");
+        blas.sgemm = NULL;
+        return false;
+    }
     printf("  OpenBLAS's best core type here: %s\n", blas.core[0] ? blas.core : "its own choice");
     return true;
 }
@@ -963,7 +1099,8 @@ static double product_error(const float *a, const float *b, const float *c, int6
 
 static double matmul_case(int64_t n, int threads) {
     char name[64];
-    float *a = make_floats((size_t)(n * n), 1), *b = make_floats((size_t)(n * n), 1), *c = make_floats((size_t)(n * n), 1);
+    float *a = make_floats((size_t)(n * n), 1), *b = make_floats((size_t)(n * n), 1),
+          *c = make_floats((size_t)(n * n), 1);
     gn_ctx *g = open_or_die("cpu", threads);
     gn_tensor wa = gn_weight(g, GN_F32, GN_SHAPE(n, n), a, "a"), wb = gn_weight(g, GN_F32, GN_SHAPE(n, n), b, "b");
     int runs = repeats(n > 1500 ? 8 : 24);
@@ -981,7 +1118,8 @@ static double matmul_case(int64_t n, int threads) {
         samples_a[i < 0 ? 0 : i] = ex_now() - start;
         gn_step(g);
     }
-    double flops = 2e-9 * (double)n * (double)n * (double)n, own = flops / quantile(samples_a, runs, 0.5), other = blas.sgemm ? flops / quantile(samples_b, runs, 0.5) : NAN;
+    double flops = 2e-9 * (double)n * (double)n * (double)n, own = flops / quantile(samples_a, runs, 0.5),
+           other = blas.sgemm ? flops / quantile(samples_b, runs, 0.5) : NAN;
     double error = product_error(a, b, c, n, n, n);
     snprintf(name, sizeof name, "matmul_%lld_%dt_gflops", (long long)n, threads);
     note(name, own, "GFLOP/s");
@@ -1034,7 +1172,8 @@ static double mlp_error(const float *x, float *const *w, const float *bias, cons
 static void bench_mlp(void) {
     if (!wanted("mlp")) return;
     bool beside = blas_ready();
-    float *x = make_floats(MLP_ROWS * MLP_DIM, 1), *bias = make_floats(MLP_DIM, 0.1f), *y = make_floats(MLP_ROWS * MLP_DIM, 1), *host[MLP_LAYERS];
+    float *x = make_floats(MLP_ROWS * MLP_DIM, 1), *bias = make_floats(MLP_DIM, 0.1f),
+          *y = make_floats(MLP_ROWS * MLP_DIM, 1), *host[MLP_LAYERS];
     gn_ctx *g = open_or_die("cpu", set.threads);
     gn_tensor w[MLP_LAYERS], b[MLP_LAYERS];
     int runs = repeats(60);
@@ -1054,7 +1193,8 @@ static void bench_mlp(void) {
         samples_a[i < 0 ? 0 : i] = ex_now() - start;
         gn_step(g);
     }
-    double flops = 2e-9 * MLP_ROWS * MLP_DIM * MLP_DIM, seconds = quantile(samples_a, runs, 0.5), own = MLP_LAYERS * flops / seconds;
+    double flops = 2e-9 * MLP_ROWS * MLP_DIM * MLP_DIM, seconds = quantile(samples_a, runs, 0.5),
+           own = MLP_LAYERS * flops / seconds;
     double other = beside ? flops / quantile(samples_b, runs, 0.5) : NAN, error = mlp_error(x, host, bias, y);
     if (beside) show("mlp_vs_openblas", own / other, false, 0.75, "");
     else keep("mlp_vs_openblas", NAN);
@@ -1083,11 +1223,16 @@ static double attention_error(const float *q, const float *k, const float *v, co
     static double s[ATTENTION_T];
     double worst = 0;
     for (int64_t c = 0; c < 9; c++) {
-        int64_t h = c / 3 * 3, t = c % 3 == 0 ? 0 : c % 3 == 1 ? ATTENTION_T / 2 : ATTENTION_T - 1, seen = causal ? t + 1 : ATTENTION_T, head = h * ATTENTION_T * ATTENTION_D;
+        int64_t h = c / 3 * 3,
+                t = c % 3 == 0   ? 0
+                    : c % 3 == 1 ? ATTENTION_T / 2
+                                 : ATTENTION_T - 1,
+                seen = causal ? t + 1 : ATTENTION_T, head = h * ATTENTION_T * ATTENTION_D;
         double sum = 0;
         for (int64_t i = 0; i < seen; i++) {
             s[i] = 0;
-            for (int64_t d = 0; d < ATTENTION_D; d++) s[i] += (double)q[head + t * ATTENTION_D + d] * (double)k[head + i * ATTENTION_D + d];
+            for (int64_t d = 0; d < ATTENTION_D; d++)
+                s[i] += (double)q[head + t * ATTENTION_D + d] * (double)k[head + i * ATTENTION_D + d];
             sum += s[i] = exp(s[i] * 0.125);
         }
         for (int64_t d = 0; d < ATTENTION_D; d++) {
@@ -1117,17 +1262,20 @@ static void bench_attention(void) {
     gn_tensor x[3];
     int runs = repeats(16);
     double error = 0;
-    for (int i = 0; i < 3; i++) x[i] = gn_weight(g, GN_F32, GN_SHAPE(1, ATTENTION_HEADS, ATTENTION_T, ATTENTION_D), host[i], "x");
+    for (int i = 0; i < 3; i++)
+        x[i] = gn_weight(g, GN_F32, GN_SHAPE(1, ATTENTION_HEADS, ATTENTION_T, ATTENTION_D), host[i], "x");
     for (int i = -2; i < runs; i++) {
         int at = i < 0 ? 0 : i;
         samples_b[at] = attention_time(attention_parts(x[0], x[1], x[2]), y, bytes);
         samples_c[at] = attention_time(gn_attention(x[0], x[1], x[2], &causal), y, bytes);
         error = fmax(error, attention_error(host[0], host[1], host[2], y, true));
-        samples_a[at] = attention_time(gn_attention(x[0], x[1], x[2], &(gn_attention_desc){ .causal = false }), y, bytes);
+        samples_a[at] =
+            attention_time(gn_attention(x[0], x[1], x[2], &(gn_attention_desc){ .causal = false }), y, bytes);
         error = fmax(error, attention_error(host[0], host[1], host[2], y, false));
         gn_step(g);
     }
-    show("attention_vs_parts", quantile(samples_b, runs, 0.5) / quantile(samples_a, runs, 0.5), false, 1, "times as fast");
+    show("attention_vs_parts", quantile(samples_b, runs, 0.5) / quantile(samples_a, runs, 0.5), false, 1,
+         "times as fast");
     note("attention_gflops", flops / quantile(samples_a, runs, 0.5), "GFLOP/s, 8 heads, 1024 queries and keys of 64");
     note("attention_causal_gflops", 0.5 * flops / quantile(samples_c, runs, 0.5), "GFLOP/s of the half that is seen");
     note("attention_parts_gflops", flops / quantile(samples_b, runs, 0.5), "GFLOP/s of products and softmax");
@@ -1140,13 +1288,21 @@ static void bench_attention(void) {
 
 /* ---- one decode step of a model as large as GPT-2 124M ---- */
 
-enum { GPT_DIM = 768, GPT_LAYERS = 12, GPT_HEADS = 12, GPT_VOCAB = 50257, GPT_CONTEXT = 1024, GPT_HEAD = GPT_DIM / GPT_HEADS, GPT_WEIGHTS = 12 };
+enum {
+    GPT_DIM = 768,
+    GPT_LAYERS = 12,
+    GPT_HEADS = 12,
+    GPT_VOCAB = 50257,
+    GPT_CONTEXT = 1024,
+    GPT_HEAD = GPT_DIM / GPT_HEADS,
+    GPT_WEIGHTS = 12
+};
 
 typedef struct gpt {
     gn_ctx *g;
     gn_tensor w[GPT_LAYERS][GPT_WEIGHTS], cache[GPT_LAYERS][2], token_table, place_table, gain, bias;
     float *host;
-    size_t used, bytes;     /* floats taken from host; bytes that one step reads */
+    size_t used, bytes; /* floats taken from host; bytes that one step reads */
 } gpt;
 
 static gn_tensor gpt_weight(gpt *m, int64_t rows, int64_t cols, bool all) {
@@ -1158,13 +1314,16 @@ static gn_tensor gpt_weight(gpt *m, int64_t rows, int64_t cols, bool all) {
 }
 
 static void gpt_open(gpt *m, gn_ctx *g) {
-    static const int shapes[GPT_WEIGHTS][2] = { { 0, 1 }, { 0, 1 }, { 1, 3 }, { 0, 3 }, { 1, 1 }, { 0, 1 }, { 0, 1 }, { 0, 1 }, { 1, 4 }, { 0, 4 }, { 4, 1 }, { 0, 1 } };
+    static const int shapes[GPT_WEIGHTS][2] = { { 0, 1 }, { 0, 1 }, { 1, 3 }, { 0, 3 }, { 1, 1 }, { 0, 1 },
+                                                { 0, 1 }, { 0, 1 }, { 1, 4 }, { 0, 4 }, { 4, 1 }, { 0, 1 } };
     memset(m, 0, sizeof *m);
     m->g = g;
     m->host = make_floats((size_t)125 << 20, 0.04f);
     for (int l = 0; l < GPT_LAYERS; l++) {
-        for (int i = 0; i < GPT_WEIGHTS; i++) m->w[l][i] = gpt_weight(m, shapes[i][0] * GPT_DIM, shapes[i][1] * GPT_DIM, true);
-        for (int i = 0; i < 2; i++) m->cache[l][i] = gn_state(g, GN_F32, GN_SHAPE(1, GPT_HEADS, GPT_CONTEXT, GPT_HEAD), NULL, "kv");
+        for (int i = 0; i < GPT_WEIGHTS; i++)
+            m->w[l][i] = gpt_weight(m, shapes[i][0] * GPT_DIM, shapes[i][1] * GPT_DIM, true);
+        for (int i = 0; i < 2; i++)
+            m->cache[l][i] = gn_state(g, GN_F32, GN_SHAPE(1, GPT_HEADS, GPT_CONTEXT, GPT_HEAD), NULL, "kv");
     }
     m->token_table = gpt_weight(m, GPT_VOCAB, GPT_DIM, true);
     m->place_table = gpt_weight(m, GPT_CONTEXT, GPT_DIM, false);
@@ -1182,7 +1341,8 @@ static gn_tensor gpt_token(const gpt *m, int32_t token, int32_t position) {
     for (int l = 0; l < GPT_LAYERS; l++) {
         const gn_tensor *w = m->w[l];
         gn_tensor qkv = gn_linear(gn_layernorm(x, w[0], w[1], 1e-5), w[2], w[3]);
-        gn_tensor k = gn_kv_append(m->cache[l][0], gpt_heads(qkv, 1), pos), v = gn_kv_append(m->cache[l][1], gpt_heads(qkv, 2), pos);
+        gn_tensor k = gn_kv_append(m->cache[l][0], gpt_heads(qkv, 1), pos),
+                  v = gn_kv_append(m->cache[l][1], gpt_heads(qkv, 2), pos);
         gn_attention_desc d = { .causal = true, .length = gn_add_c(pos, 1) };
         gn_tensor a = gn_reshape(gn_attention(gpt_heads(qkv, 0), k, v, &d), GN_SHAPE(1, GPT_DIM));
         x = gn_add(x, gn_linear(a, w[4], w[5]));
@@ -1216,11 +1376,15 @@ static void bench_decode(void) {
     free(m.host);
 }
 
-/* ---- two servers, each a process with a core of its own, beside one of them: work that is halved, several steps always under way ---- */
+/* ---- two servers, each a process with a core of its own, beside one of them: work that is halved, several steps
+   always under way */
 
 enum { PAIR_ROWS = 128, PAIR_SIDE = 256, PAIR_LAYERS = 16, PAIR_DEEP = 4, PAIR_STEPS = 24 };
 
-typedef struct pinned_server { pid_t pid; char url[512]; } pinned_server;
+typedef struct pinned_server {
+    pid_t pid;
+    char url[512];
+} pinned_server;
 
 /* The n-th of the cores that this process may use. */
 static int core_at(int n) {
@@ -1259,7 +1423,7 @@ static void pinned_main(int core, int out, int until) {
     _exit(0);
 }
 
-static int pair_ends[2] = { -1, -1 };      /* of the pipe that tells the servers to end */
+static int pair_ends[2] = { -1, -1 }; /* of the pipe that tells the servers to end */
 
 static bool pinned_open(pinned_server *s, int n) {
     int said[2];
@@ -1275,12 +1439,15 @@ static bool pinned_open(pinned_server *s, int n) {
         pinned_main(core_at(n % core_count()), said[1], pair_ends[0]);
     }
     close(said[1]);
-    while (s->pid > 0 && at < sizeof s->url - 1 && (got = read(said[0], s->url + at, sizeof s->url - 1 - at)) > 0 && !memchr(s->url + at, 0, (size_t)got)) at += (size_t)got;
+    while (s->pid > 0 && at < sizeof s->url - 1 && (got = read(said[0], s->url + at, sizeof s->url - 1 - at)) > 0 &&
+           !memchr(s->url + at, 0, (size_t)got))
+        at += (size_t)got;
     close(said[0]);
     return s->pid > 0 && got > 0;
 }
 
-/* Turns of a plain loop in 0.3 s, in n processes, each with a core of its own: what the host itself gives. 0: that failed. */
+/* Turns of a plain loop in 0.3 s, in n processes, each with a core of its own: what the host itself gives. 0: that
+   failed. */
 static double plain_loops(int n) {
     int said[2];
     double sum = 0, turns = 0;
@@ -1301,8 +1468,14 @@ static double plain_loops(int n) {
     return sum;
 }
 
-typedef struct pair_run { gn_ctx *g; gn_tensor w[2]; int device[2]; uint64_t tickets[PAIR_DEEP]; } pair_run;
-static float pair_x[PAIR_ROWS * PAIR_SIDE], pair_w[PAIR_SIDE * PAIR_SIDE], pair_out[2][PAIR_DEEP][PAIR_ROWS * PAIR_SIDE];
+typedef struct pair_run {
+    gn_ctx *g;
+    gn_tensor w[2];
+    int device[2];
+    uint64_t tickets[PAIR_DEEP];
+} pair_run;
+static float pair_x[PAIR_ROWS * PAIR_SIDE], pair_w[PAIR_SIDE * PAIR_SIDE],
+    pair_out[2][PAIR_DEEP][PAIR_ROWS * PAIR_SIDE];
 
 static void pair_ok(gn_ctx *g, gn_result r) {
     if (!ex_check(g, r, "devices")) exit(EX_FAILED);
@@ -1315,7 +1488,8 @@ static gn_tensor pair_half(pair_run *p, int which, gn_tensor x) {
 }
 
 static void pair_step(pair_run *p, bool stages, int step) {
-    gn_tensor x = gn_data(p->g, GN_F32, GN_SHAPE(PAIR_ROWS, PAIR_SIDE), pair_x), a = pair_half(p, 0, x), b = pair_half(p, 1, stages ? a : x), y[2] = { b, a };
+    gn_tensor x = gn_data(p->g, GN_F32, GN_SHAPE(PAIR_ROWS, PAIR_SIDE), pair_x), a = pair_half(p, 0, x),
+              b = pair_half(p, 1, stages ? a : x), y[2] = { b, a };
     void *to[2] = { pair_out[0][step % PAIR_DEEP], pair_out[1][step % PAIR_DEEP] };
     size_t bytes[2] = { sizeof pair_out[0][0], sizeof pair_out[0][0] };
     pair_ok(p->g, gn_read_later(y, stages ? 1 : 2, to, bytes, &p->tickets[step % PAIR_DEEP]));
@@ -1343,7 +1517,10 @@ static void pair_row(gn_ctx *g, const gn_tensor w[2], bool stages, bool counts) 
         for (int two = 0; two < 2; two++) {
             pair_run p = { g, { w[0], w[1] }, { 0, two }, { 0 } };
             double begin = cpu_now(), from = ex_now(), took = pair_time(&p, stages, PAIR_STEPS);
-            if (two) { cpu += cpu_now() - begin; wall += ex_now() - from; }
+            if (two) {
+                cpu += cpu_now() - begin;
+                wall += ex_now() - from;
+            }
             (two ? samples_b : samples_a)[r] = took;
         }
         samples_c[r] = samples_a[r] / samples_b[r];
@@ -1369,8 +1546,13 @@ static void bench_devices(void) {
     if (!wanted("devices")) return;
     double one = plain_loops(1), host = one > 0 ? plain_loops(2) / one : 0;
     bool counts = core_count() >= 3 && host >= 1.9;
-    note("devices_host", host, counts ? "times a plain loop's work in two processes" : "times a plain loop's work in two processes: 3 cores and 1.9 are needed for what follows to count");
-    if (!pinned_open(&s[0], 0) || !pinned_open(&s[1], 1)) { failed("no servers for devices"); return; }
+    note("devices_host", host,
+         counts ? "times a plain loop's work in two processes"
+                : "times a plain loop's work in two processes: 3 cores and 1.9 are needed for what follows to count");
+    if (!pinned_open(&s[0], 0) || !pinned_open(&s[1], 1)) {
+        failed("no servers for devices");
+        return;
+    }
     ex_place home = { 0 };
     snprintf(home.folder, sizeof home.folder, "/tmp/genie-XXXXXX");
     home.home = mkdtemp(home.folder);
@@ -1381,7 +1563,8 @@ static void bench_devices(void) {
         gn_tensor w[2];
         for (int i = 0; i < PAIR_ROWS * PAIR_SIDE; i++) pair_x[i] = draw();
         for (int i = 0; i < PAIR_SIDE * PAIR_SIDE; i++) pair_w[i] = draw() / 8;
-        for (int i = 0; i < 2; i++) w[i] = gn_weight(g, GN_F32, GN_SHAPE(PAIR_SIDE, PAIR_SIDE), pair_w, i ? "second" : "first");
+        for (int i = 0; i < 2; i++)
+            w[i] = gn_weight(g, GN_F32, GN_SHAPE(PAIR_SIDE, PAIR_SIDE), pair_w, i ? "second" : "first");
         pair_row(g, w, false, counts);
         pair_row(g, w, true, counts);
     } else failures++;

@@ -1,16 +1,18 @@
-/* How near the GPU executor comes to what the GPU can do: memory-bound and compute-bound kernels, a small MLP, the decoding of a
- * model as large as GPT-2 124M, here and through a server over TLS on loopback, and the time to the first answer.
+/* How near the GPU executor comes to what the GPU can do: memory-bound and compute-bound kernels, a small MLP, the
+ * decoding of a model as large as GPT-2 124M, here and through a server over TLS on loopback, and the time to the first
+ * answer.
  *
  *   ./build.sh bench && ./build/bench/bench_gpu             all rows as a table
  *   ./build/bench/bench_gpu --json                          the same, and one JSON object on the last line
  *   ./build/bench/bench_gpu --only softmax                  the rows whose names hold the word
  *   ./build/bench/bench_gpu --only products_ --verbose      products of many shapes, a line for each
  *
- * Inputs are drawn anew, outputs hold NaN before they are computed, and what is computed is compared with double precision (the
- * decoding: with the CPU executor); the error stands beside the time. Times are medians with the 95th percentile after a warm-up;
- * samples of products and attention, and of their ceiling, begin after a rest: at its limit of power a GPU lowers its clock.
- * Beside each row stands its ceiling, measured in the same run without Genie: a device copy by the driver, a product by cuBLASLt,
- * copies from and to pinned memory, a bare launch. Without a GPU the program says why and ends with status 77.
+ * Inputs are drawn anew, outputs hold NaN before they are computed, and what is computed is compared with double
+ * precision (the decoding: with the CPU executor); the error stands beside the time. Times are medians with the 95th
+ * percentile after a warm-up; samples of products and attention, and of their ceiling, begin after a rest: at its limit
+ * of power a GPU lowers its clock. Beside each row stands its ceiling, measured in the same run without Genie: a device
+ * copy by the driver, a product by cuBLASLt, copies from and to pinned memory, a bare launch. Without a GPU the program
+ * says why and ends with status 77.
  */
 #ifndef GENIE_EXT
 #define GENIE_EXT
@@ -35,9 +37,9 @@ static const char *program;
 
 typedef struct row {
     char name[40], unit[12], ceiling_is[48], note[96];
-    double value, p95, error, bound;      /* error: relative to the largest value; bound: of the error */
-    double ceiling, target;               /* NAN: none */
-    bool less;                            /* less is better */
+    double value, p95, error, bound; /* error: relative to the largest value; bound: of the error */
+    double ceiling, target;          /* NAN: none */
+    bool less;                       /* less is better */
 } row;
 
 static row rows[64];
@@ -54,12 +56,17 @@ static row *add_row(const char *name, const char *unit, double target, bool less
 
 static void print_row(const row *r) {
     printf("%-26s %9.4g %-8s p95 %-8.4g", r->name, r->value, r->unit, r->p95);
-    if (isfinite(r->target)) printf(" target %s %-6g %-6s", r->less ? "<=" : ">=", r->target, (r->less ? r->value <= r->target : r->value >= r->target) ? "met" : "MISSED");
+    if (isfinite(r->target))
+        printf(" target %s %-6g %-6s", r->less ? "<=" : ">=", r->target,
+               (r->less ? r->value <= r->target : r->value >= r->target) ? "met" : "MISSED");
     if (isfinite(r->ceiling)) printf(" ceiling %.4g (%s)", r->ceiling, r->ceiling_is);
     if (!isnan(r->bound)) printf(" error %.2g of %.2g", r->error, r->bound);
     printf("%s%s\n", r->note[0] ? "  " : "", r->note);
     fflush(stdout);
-    if (!isnan(r->bound) && !(r->error <= r->bound)) { fprintf(stderr, "bench_gpu: %s computes wrong values\n", r->name); failures++; }
+    if (!isnan(r->bound) && !(r->error <= r->bound)) {
+        fprintf(stderr, "bench_gpu: %s computes wrong values\n", r->name);
+        failures++;
+    }
 }
 
 static void set_ceiling(row *r, double value, const char *what) {
@@ -83,7 +90,7 @@ static int64_t sized(int64_t usual) { return set.quick ? usual / 8 : usual; }
 
 static uint64_t seed = 0x9E3779B97F4A7C15u;
 
-static float draw(void) {   /* (-1, 1), xorshift64* (Vigna 2016) */
+static float draw(void) { /* (-1, 1), xorshift64* (Vigna 2016) */
     seed ^= seed >> 12;
     seed ^= seed << 25;
     seed ^= seed >> 27;
@@ -91,7 +98,10 @@ static float draw(void) {   /* (-1, 1), xorshift64* (Vigna 2016) */
 }
 
 static void *or_die(void *p) {
-    if (!p) { fprintf(stderr, "bench_gpu: out of memory\n"); exit(EX_FAILED); }
+    if (!p) {
+        fprintf(stderr, "bench_gpu: out of memory\n");
+        exit(EX_FAILED);
+    }
     return p;
 }
 
@@ -109,12 +119,16 @@ static void *make_random(gn_dtype d, size_t n, float scale) {
     return p;
 }
 
-static double element(gn_dtype d, const void *p, size_t i) { return d == GN_F32 ? (double)((const float *)p)[i] : (double)gn_bf16_to_f32(((const uint16_t *)p)[i]); }
+static double element(gn_dtype d, const void *p, size_t i) {
+    return d == GN_F32 ? (double)((const float *)p)[i] : (double)gn_bf16_to_f32(((const uint16_t *)p)[i]);
+}
 static double eps_of(gn_dtype d) { return d == GN_F32 ? 0x1p-23 : 0x1p-8; }
 static const char *word(gn_dtype d) { return gn_dtype_name(d); }
 
 /* The largest |got - want| so far beside the largest |want|. */
-typedef struct worst { double worst, largest; } worst;
+typedef struct worst {
+    double worst, largest;
+} worst;
 
 static void error_add(worst *e, double got, double want) {
     double d = fabs(got - want);
@@ -139,16 +153,27 @@ static void ok_or_die(gn_ctx *g, gn_result r, const char *what) {
 typedef unsigned long long device_memory;
 typedef void *handle;
 
-#define DRIVER(X)                                                                                                            \
-    X(cuInit, (unsigned)) X(cuDeviceGet, (int *, int)) X(cuDevicePrimaryCtxRetain, (handle *, int)) X(cuCtxSetCurrent, (handle)) \
-    X(cuMemAlloc_v2, (device_memory *, size_t)) X(cuMemFree_v2, (device_memory)) X(cuStreamCreate, (handle *, unsigned))      \
-    X(cuStreamSynchronize, (handle)) X(cuMemcpyDtoDAsync_v2, (device_memory, device_memory, size_t, handle))                 \
-    X(cuMemcpyHtoDAsync_v2, (device_memory, const void *, size_t, handle)) X(cuMemcpyDtoHAsync_v2, (void *, device_memory, size_t, handle)) \
-    X(cuMemHostAlloc, (void **, size_t, unsigned)) X(cuMemFreeHost, (void *)) X(cuMemsetD8Async, (device_memory, unsigned char, size_t, handle)) \
-    X(cuDeviceGetCount, (int *)) X(cuCtxEnablePeerAccess, (handle, unsigned)) X(cuMemcpyPeerAsync, (device_memory, handle, device_memory, handle, size_t, handle))
+#define DRIVER(X)                                                           \
+    X(cuInit, (unsigned))                                                   \
+    X(cuDeviceGet, (int *, int))                                            \
+    X(cuDevicePrimaryCtxRetain, (handle *, int))                            \
+    X(cuCtxSetCurrent, (handle))                                            \
+    X(cuMemAlloc_v2, (device_memory *, size_t))                             \
+    X(cuMemFree_v2, (device_memory))                                        \
+    X(cuStreamCreate, (handle *, unsigned))                                 \
+    X(cuStreamSynchronize, (handle))                                        \
+    X(cuMemcpyDtoDAsync_v2, (device_memory, device_memory, size_t, handle)) \
+    X(cuMemcpyHtoDAsync_v2, (device_memory, const void *, size_t, handle))  \
+    X(cuMemcpyDtoHAsync_v2, (void *, device_memory, size_t, handle))        \
+    X(cuMemHostAlloc, (void **, size_t, unsigned))                          \
+    X(cuMemFreeHost, (void *))                                              \
+    X(cuMemsetD8Async, (device_memory, unsigned char, size_t, handle))      \
+    X(cuDeviceGetCount, (int *))                                            \
+    X(cuCtxEnablePeerAccess, (handle, unsigned))                            \
+    X(cuMemcpyPeerAsync, (device_memory, handle, device_memory, handle, size_t, handle))
 
 static struct {
-#define GN__X(name, args) int (*name) args;
+#define GN__X(name, args) int(*name) args;
     DRIVER(GN__X)
 #undef GN__X
     handle stream;
@@ -167,10 +192,13 @@ static bool open_driver(void) {
     handle context;
     int d;
     if (!library) return false;
-#define GN__X(name, args) if (!find(library, #name, &cu.name)) return false;
+#define GN__X(name, args) \
+    if (!find(library, #name, &cu.name)) return false;
     DRIVER(GN__X)
 #undef GN__X
-    cu.ready = !cu.cuInit(0) && !cu.cuDeviceGet(&d, colon ? atoi(colon + 1) : 0) && !cu.cuDevicePrimaryCtxRetain(&context, d) && !cu.cuCtxSetCurrent(context) && !cu.cuStreamCreate(&cu.stream, 1);
+    cu.ready = !cu.cuInit(0) && !cu.cuDeviceGet(&d, colon ? atoi(colon + 1) : 0) &&
+               !cu.cuDevicePrimaryCtxRetain(&context, d) && !cu.cuCtxSetCurrent(context) &&
+               !cu.cuStreamCreate(&cu.stream, 1);
     return cu.ready;
 }
 
@@ -198,7 +226,9 @@ static double pinned_copies(size_t bytes) {
     device_memory d = 0;
     void *up = NULL, *down = NULL;
     double times[101];
-    if (!cu.ready || cu.cuMemAlloc_v2(&d, bytes) || cu.cuMemHostAlloc(&up, bytes, 1) || cu.cuMemHostAlloc(&down, bytes, 1)) return NAN;
+    if (!cu.ready || cu.cuMemAlloc_v2(&d, bytes) || cu.cuMemHostAlloc(&up, bytes, 1) ||
+        cu.cuMemHostAlloc(&down, bytes, 1))
+        return NAN;
     memset(up, 1, bytes);
     for (int i = -20; i < 101; i++) {
         double start = ex_now();
@@ -214,17 +244,27 @@ static double pinned_copies(size_t bytes) {
 }
 
 /* cuBLASLt's product of two square matrices, by its own first choice; types f32 0, bf16 14; compute f32 68, TF32 77. */
-typedef struct blas_choice { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; } blas_choice;
+typedef struct blas_choice {
+    uint64_t algorithm[8];
+    size_t workspace;
+    int state;
+    float waves;
+    int reserved[4];
+} blas_choice;
 
-#define BLAS(X)                                                                                                              \
-    X(cublasLtCreate, (handle *)) X(cublasLtMatrixLayoutCreate, (handle *, int, uint64_t, uint64_t, int64_t))                 \
-    X(cublasLtMatmulDescCreate, (handle *, int, int)) X(cublasLtMatmulPreferenceCreate, (handle *))                           \
-    X(cublasLtMatmulPreferenceSetAttribute, (handle, int, const void *, size_t))                                             \
-    X(cublasLtMatmulAlgoGetHeuristic, (handle, handle, handle, handle, handle, handle, handle, int, blas_choice *, int *))    \
-    X(cublasLtMatmul, (handle, handle, const void *, device_memory, handle, device_memory, handle, const void *, device_memory, handle, device_memory, handle, const void *, device_memory, size_t, handle))
+#define BLAS(X)                                                                                                  \
+    X(cublasLtCreate, (handle *))                                                                                \
+    X(cublasLtMatrixLayoutCreate, (handle *, int, uint64_t, uint64_t, int64_t))                                  \
+    X(cublasLtMatmulDescCreate, (handle *, int, int))                                                            \
+    X(cublasLtMatmulPreferenceCreate, (handle *))                                                                \
+    X(cublasLtMatmulPreferenceSetAttribute, (handle, int, const void *, size_t))                                 \
+    X(cublasLtMatmulAlgoGetHeuristic,                                                                            \
+      (handle, handle, handle, handle, handle, handle, handle, int, blas_choice *, int *))                       \
+    X(cublasLtMatmul, (handle, handle, const void *, device_memory, handle, device_memory, handle, const void *, \
+                       device_memory, handle, device_memory, handle, const void *, device_memory, size_t, handle))
 
 static struct {
-#define GN__X(name, args) int (*name) args;
+#define GN__X(name, args) int(*name) args;
     BLAS(GN__X)
 #undef GN__X
     handle lt;
@@ -232,14 +272,19 @@ static struct {
 } blas;
 
 static bool open_blas(void) {
-    static const char *const places[] = { "libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.12" };
+    static const char *const places[] = { "libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                          "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.12" };
     const char *place = getenv("GENIE_CUBLASLT");
     void *library = place ? dlopen(place, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (blas.tried) return blas.ready;
     blas.tried = true;
     for (int i = 0; i < 4 && !library; i++) library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
-    if (!library) { printf("cuBLASLt is not found: products have no ceiling (GENIE_CUBLASLT=FILE names it)\n"); return false; }
-#define GN__X(name, args) if (!find(library, #name, &blas.name)) return false;
+    if (!library) {
+        printf("cuBLASLt is not found: products have no ceiling (GENIE_CUBLASLT=FILE names it)\n");
+        return false;
+    }
+#define GN__X(name, args) \
+    if (!find(library, #name, &blas.name)) return false;
     BLAS(GN__X)
 #undef GN__X
     return blas.ready = blas.cublasLtCreate(&blas.lt) == 0;
@@ -258,22 +303,32 @@ static double blas_ceiling(int64_t n, gn_dtype d, bool tf32) {
     double times[9];
     if (!cu.ready || !open_blas()) return NAN;
     void *host = make_random(d, (size_t)(n * n), 1);
-    bool ok = !blas.cublasLtMatmulDescCreate(&desc, tf32 ? 77 : 68, 0) && !blas.cublasLtMatrixLayoutCreate(&layout, d == GN_F32 ? 0 : 14, (uint64_t)n, (uint64_t)n, n) &&
-              !blas.cublasLtMatmulPreferenceCreate(&wish) && !blas.cublasLtMatmulPreferenceSetAttribute(wish, 1, &room, sizeof room) &&
-              !blas.cublasLtMatmulAlgoGetHeuristic(blas.lt, desc, layout, layout, layout, layout, wish, 1, &choice, &found) && found > 0 && !cu.cuMemAlloc_v2(&work, room);
-    for (int i = 0; i < 3 && ok; i++) ok = !cu.cuMemAlloc_v2(&m[i], bytes) && !cu.cuMemcpyHtoDAsync_v2(m[i], host, bytes, cu.stream);
+    bool ok =
+        !blas.cublasLtMatmulDescCreate(&desc, tf32 ? 77 : 68, 0) &&
+        !blas.cublasLtMatrixLayoutCreate(&layout, d == GN_F32 ? 0 : 14, (uint64_t)n, (uint64_t)n, n) &&
+        !blas.cublasLtMatmulPreferenceCreate(&wish) &&
+        !blas.cublasLtMatmulPreferenceSetAttribute(wish, 1, &room, sizeof room) &&
+        !blas.cublasLtMatmulAlgoGetHeuristic(blas.lt, desc, layout, layout, layout, layout, wish, 1, &choice, &found) &&
+        found > 0 && !cu.cuMemAlloc_v2(&work, room);
+    for (int i = 0; i < 3 && ok; i++)
+        ok = !cu.cuMemAlloc_v2(&m[i], bytes) && !cu.cuMemcpyHtoDAsync_v2(m[i], host, bytes, cu.stream);
     int each = d == GN_F32 && !tf32 ? 3 : 20;
     for (int i = -1; i < 9 && ok; i++) {
         double start = 0;
         rest();
         for (int k = -1; k < each; k++) {
-            if (k == 0) { cu.cuStreamSynchronize(cu.stream); start = ex_now(); }
-            ok = ok && !blas.cublasLtMatmul(blas.lt, desc, &one, m[0], layout, m[1], layout, &zero, m[2], layout, m[2], layout, choice.algorithm, work, room, cu.stream);
+            if (k == 0) {
+                cu.cuStreamSynchronize(cu.stream);
+                start = ex_now();
+            }
+            ok = ok && !blas.cublasLtMatmul(blas.lt, desc, &one, m[0], layout, m[1], layout, &zero, m[2], layout, m[2],
+                                            layout, choice.algorithm, work, room, cu.stream);
         }
         cu.cuStreamSynchronize(cu.stream);
         times[i < 0 ? 0 : i] = (ex_now() - start) / each;
     }
-    for (int i = 0; i < 3; i++) if (m[i]) cu.cuMemFree_v2(m[i]);
+    for (int i = 0; i < 3; i++)
+        if (m[i]) cu.cuMemFree_v2(m[i]);
     if (work) cu.cuMemFree_v2(work);
     free(host);
     return ok ? 2e-12 * (double)n * (double)n * (double)n / quantile(times, 9, 0.5) : NAN;
@@ -286,14 +341,14 @@ typedef gn_tensor (*build_fn)(gn_ctx *g, const job *j);
 
 struct job {
     gn_dtype d;
-    int64_t m, n, k;           /* rows (m, n); products (m, k) by (k, n) */
-    int n_in, each;            /* inputs; steps of one sample */
-    bool rests;                /* before each sample: a GPU that computes for long comes to its limit of power and lowers its clock */
+    int64_t m, n, k; /* rows (m, n); products (m, k) by (k, n) */
+    int n_in, each;  /* inputs; steps of one sample */
+    bool rests; /* before each sample: a GPU that computes for long comes to its limit of power and lowers its clock */
     gn_shape in_shape[8], out_shape;
     float scale;
     void *host[8];
     gn_tensor in[8];
-    void *out;                 /* the result, after run_job */
+    void *out; /* the result, after run_job */
 };
 
 static size_t count(const gn_shape *s) {
@@ -327,7 +382,10 @@ static int job_run(gn_ctx *g, job *j, build_fn build, int n) {
         if (j->rests) rest();
         double start = ex_now();
         for (int k = j->rests ? -1 : 0; k < (i < -1 ? 1 : j->each); k++) {
-            if (k == 0 && j->rests) { ok_or_die(g, gn_sync(g), "sync"); start = ex_now(); }
+            if (k == 0 && j->rests) {
+                ok_or_die(g, gn_sync(g), "sync");
+                start = ex_now();
+            }
             gn_assign(result, build(g, j));
             ok_or_die(g, gn_step(g), "step");
         }
@@ -342,17 +400,35 @@ static int job_run(gn_ctx *g, job *j, build_fn build, int n) {
 
 /* ---- memory-bound rows ---- */
 
-static gn_tensor build_elementwise(gn_ctx *g, const job *j) {   /* gelu(x a + b) sigmoid(c) */
+static gn_tensor build_elementwise(gn_ctx *g, const job *j) { /* gelu(x a + b) sigmoid(c) */
     gn_tensor t = gn_add(gn_mul(j->in[0], gn_scalar(g, j->d, 1.5)), gn_scalar(g, j->d, 0.25));
     return gn_mul(gn_gelu(t), gn_sigmoid(j->in[1]));
 }
-static gn_tensor build_sum(gn_ctx *g, const job *j) { (void)g; return gn_sum(j->in[0], GN_AXES(1), false); }
-static gn_tensor build_softmax(gn_ctx *g, const job *j) { (void)g; return gn_softmax(j->in[0], 1); }
-static gn_tensor build_layernorm(gn_ctx *g, const job *j) { (void)g; return gn_layernorm(j->in[0], j->in[1], j->in[2], 1e-5); }
+static gn_tensor build_sum(gn_ctx *g, const job *j) {
+    (void)g;
+    return gn_sum(j->in[0], GN_AXES(1), false);
+}
+static gn_tensor build_softmax(gn_ctx *g, const job *j) {
+    (void)g;
+    return gn_softmax(j->in[0], 1);
+}
+static gn_tensor build_layernorm(gn_ctx *g, const job *j) {
+    (void)g;
+    return gn_layernorm(j->in[0], j->in[1], j->in[2], 1e-5);
+}
 
-static gn_tensor build_rmsnorm(gn_ctx *g, const job *j) { (void)g; return gn_rmsnorm(j->in[0], j->in[1], 1e-5); }
-static gn_tensor build_masked_softmax(gn_ctx *g, const job *j) { (void)g; return gn_softmax(gn_add(gn_mul_c(j->in[0], 0.125), j->in[1]), 1); }
-static gn_tensor build_distance(gn_ctx *g, const job *j) { (void)g; return gn_sqrt(gn_mean(gn_square(gn_sub(j->in[0], j->in[1])), GN_AXES(1), false)); }
+static gn_tensor build_rmsnorm(gn_ctx *g, const job *j) {
+    (void)g;
+    return gn_rmsnorm(j->in[0], j->in[1], 1e-5);
+}
+static gn_tensor build_masked_softmax(gn_ctx *g, const job *j) {
+    (void)g;
+    return gn_softmax(gn_add(gn_mul_c(j->in[0], 0.125), j->in[1]), 1);
+}
+static gn_tensor build_distance(gn_ctx *g, const job *j) {
+    (void)g;
+    return gn_sqrt(gn_mean(gn_square(gn_sub(j->in[0], j->in[1])), GN_AXES(1), false));
+}
 
 /* One row in double: x and c (n) to out (n, or 1 for sum). */
 typedef void (*refer_fn)(const job *j, int64_t r, double *out);
@@ -379,7 +455,8 @@ static void refer_layernorm(const job *j, int64_t r, double *out) {
     double mean = 0, square = 0;
     for (int64_t i = 0; i < j->n; i++) mean += at(j, 0, r * j->n + i) / (double)j->n;
     for (int64_t i = 0; i < j->n; i++) square += pow(at(j, 0, r * j->n + i) - mean, 2) / (double)j->n;
-    for (int64_t i = 0; i < j->n; i++) out[i] = (at(j, 0, r * j->n + i) - mean) / sqrt(square + 1e-5) * at(j, 1, i) + at(j, 2, i);
+    for (int64_t i = 0; i < j->n; i++)
+        out[i] = (at(j, 0, r * j->n + i) - mean) / sqrt(square + 1e-5) * at(j, 1, i) + at(j, 2, i);
 }
 
 static void refer_rmsnorm(const job *j, int64_t r, double *out) {
@@ -412,7 +489,17 @@ static double rows_error(const job *j, refer_fn refer) {
     return error_of(&e);
 }
 
-typedef struct memory_row { const char *name; gn_dtype d; build_fn build; refer_fn refer; int full_inputs, row_inputs; bool reduces; double target; bool apart; } memory_row;   /* apart: without fusion */
+/* apart: without fusion */
+typedef struct memory_row {
+    const char *name;
+    gn_dtype d;
+    build_fn build;
+    refer_fn refer;
+    int full_inputs, row_inputs;
+    bool reduces;
+    double target;
+    bool apart;
+} memory_row;
 
 static const memory_row memory_rows[] = {
     { "elementwise", GN_F32, build_elementwise, refer_elementwise, 2, 0, false, 4.40, false },
@@ -434,7 +521,13 @@ static const memory_row memory_rows[] = {
 static void bench_memory_row(gn_ctx *g, const memory_row *r) {
     char name[40];
     int64_t n = sized(8192);
-    job j = { .d = r->d, .m = n, .n = n, .n_in = r->full_inputs + r->row_inputs, .each = 50, .scale = 2, .out_shape = r->reduces ? GN_SHAPE(n) : GN_SHAPE(n, n) };
+    job j = { .d = r->d,
+              .m = n,
+              .n = n,
+              .n_in = r->full_inputs + r->row_inputs,
+              .each = 50,
+              .scale = 2,
+              .out_shape = r->reduces ? GN_SHAPE(n) : GN_SHAPE(n, n) };
     snprintf(name, sizeof name, "%s_%s", r->name, word(r->d));
     if (!wanted(name)) return;
     for (int i = 0; i < j.n_in; i++) j.in_shape[i] = i < r->full_inputs ? GN_SHAPE(n, n) : GN_SHAPE(n);
@@ -462,14 +555,24 @@ static void bench_memory_row(gn_ctx *g, const memory_row *r) {
 
 /* ---- one long row, as of a vocabulary's logits: by how many blocks it is computed decides ---- */
 
-static gn_tensor build_cumsum(gn_ctx *g, const job *j) { (void)g; return gn_cumsum(j->in[0], 1); }
+static gn_tensor build_cumsum(gn_ctx *g, const job *j) {
+    (void)g;
+    return gn_cumsum(j->in[0], 1);
+}
 static void refer_cumsum(const job *j, int64_t r, double *out) {
     double sum = 0;
     for (int64_t i = 0; i < j->n; i++) out[i] = sum += at(j, 0, r * j->n + i);
 }
 
 static void bench_one_row(gn_ctx *g, const char *name, build_fn build, refer_fn refer) {
-    job j = { .d = GN_F32, .m = 1, .n = 50257, .n_in = 1, .each = 50, .scale = 2, .out_shape = GN_SHAPE(1, 50257), .in_shape = { GN_SHAPE(1, 50257) } };
+    job j = { .d = GN_F32,
+              .m = 1,
+              .n = 50257,
+              .n_in = 1,
+              .each = 50,
+              .scale = 2,
+              .out_shape = GN_SHAPE(1, 50257),
+              .in_shape = { GN_SHAPE(1, 50257) } };
     if (!wanted(name)) return;
     job_open(g, &j);
     int k = job_run(g, &j, build, repeats(15));
@@ -485,7 +588,10 @@ static void bench_one_row(gn_ctx *g, const char *name, build_fn build, refer_fn 
 
 /* ---- compute-bound rows ---- */
 
-static gn_tensor build_product(gn_ctx *g, const job *j) { (void)g; return gn_matmul(j->in[0], j->in[1]); }
+static gn_tensor build_product(gn_ctx *g, const job *j) {
+    (void)g;
+    return gn_matmul(j->in[0], j->in[1]);
+}
 
 static double product_error(const job *j) {
     worst e = { 0 };
@@ -498,20 +604,40 @@ static double product_error(const job *j) {
     return error_of(&e);
 }
 
-typedef struct product_row { const char *name; gn_dtype d; bool tf32; double target; } product_row;
+typedef struct product_row {
+    const char *name;
+    gn_dtype d;
+    bool tf32;
+    double target;
+} product_row;
 
-static const product_row product_rows[] = { { "matmul_bf16", GN_BF16, false, 780 }, { "matmul_f32", GN_F32, false, 48 }, { "matmul_tf32", GN_F32, true, 390 } };
+static const product_row product_rows[] = { { "matmul_bf16", GN_BF16, false, 780 },
+                                            { "matmul_f32", GN_F32, false, 48 },
+                                            { "matmul_tf32", GN_F32, true, 390 } };
 
 /* In a context of its own: as chosen by measuring, by own kernels as the model says, and by cuBLASLt through Genie. */
-static const struct { const char *suffix, *tune; } product_ways[] = { { "", NULL }, { "_own", "0" }, { "_blas", "blas" } };
+static const struct {
+    const char *suffix, *tune;
+} product_ways[] = { { "", NULL }, { "_own", "0" }, { "_blas", "blas" } };
 
 static const char *computed_by(const gn_stats *s) {
-    return s->products_by_blas ? "by cuBLASLt" : s->products_by_other ? "by the own kernel that measured best" : "by the own kernel that the model chooses";
+    return s->products_by_blas    ? "by cuBLASLt"
+           : s->products_by_other ? "by the own kernel that measured best"
+                                  : "by the own kernel that the model chooses";
 }
 
 static void bench_product(gn_ctx *g, const char *name, const product_row *p, double target, double *ceiling) {
     int64_t n = sized(4096);
-    job j = { .d = p->d, .m = n, .n = n, .k = n, .n_in = 2, .each = p->d == GN_F32 && !p->tf32 ? 3 : 20, .rests = true, .scale = 1, .in_shape = { GN_SHAPE(n, n), GN_SHAPE(n, n) }, .out_shape = GN_SHAPE(n, n) };
+    job j = { .d = p->d,
+              .m = n,
+              .n = n,
+              .k = n,
+              .n_in = 2,
+              .each = p->d == GN_F32 && !p->tf32 ? 3 : 20,
+              .rests = true,
+              .scale = 1,
+              .in_shape = { GN_SHAPE(n, n), GN_SHAPE(n, n) },
+              .out_shape = GN_SHAPE(n, n) };
     gn_stats stats;
     job_open(g, &j);
     int k = job_run(g, &j, build_product, repeats(15));
@@ -524,9 +650,13 @@ static void bench_product(gn_ctx *g, const char *name, const product_row *p, dou
     out->error = product_error(&j);
     out->bound = p->tf32 ? 0x1p-9 : p->d == GN_F32 ? 1e-5 : eps_of(p->d);
     set_ceiling(out, *ceiling, "cuBLASLt");
-    snprintf(out->note, sizeof out->note, "%lld cubed, %s, measured in %.0f ms", (long long)n, computed_by(&stats), (double)stats.measuring_us * 1e-3);
+    snprintf(out->note, sizeof out->note, "%lld cubed, %s, measured in %.0f ms", (long long)n, computed_by(&stats),
+             (double)stats.measuring_us * 1e-3);
     if (!stats.choices_lost) print_row(out);
-    else { printf("%-26s skipped: cuBLASLt is not there\n", name); n_rows--; }
+    else {
+        printf("%-26s skipped: cuBLASLt is not there\n", name);
+        n_rows--;
+    }
     job_close(&j);
 }
 
@@ -553,17 +683,22 @@ static void bench_products(void) {
     }
 }
 
-static bool ask_child(const char *child, const char *url, double *numbers, int n);      /* below */
+static bool ask_child(const char *child, const char *url, double *numbers, int n); /* below */
 
-/* ---- products of many shapes: the kernel that the model holds for the best beside cuBLASLt, as the executor times both to choose ---- */
+/* ---- products of many shapes: the kernel that the model holds for the best beside cuBLASLt, as the executor times
+   both to choose */
 
 static const int many_shapes[][3] = {
-    { 16, 64, 64 }, { 32, 128, 784 }, { 64, 256, 784 }, { 64, 10, 256 }, { 256, 256, 256 }, { 512, 512, 512 }, { 16, 4096, 4096 }, { 64, 2048, 2048 }, { 128, 1024, 1024 }, { 512, 768, 768 }, { 512, 2304, 768 },
-    { 512, 768, 3072 }, { 512, 3072, 768 }, { 700, 700, 700 }, { 1000, 1001, 1002 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 }, { 3072, 3072, 3072 }, { 64, 8192, 8192 },
+    { 16, 64, 64 },       { 32, 128, 784 },     { 64, 256, 784 },     { 64, 10, 256 },     { 256, 256, 256 },
+    { 512, 512, 512 },    { 16, 4096, 4096 },   { 64, 2048, 2048 },   { 128, 1024, 1024 }, { 512, 768, 768 },
+    { 512, 2304, 768 },   { 512, 768, 3072 },   { 512, 3072, 768 },   { 700, 700, 700 },   { 1000, 1001, 1002 },
+    { 1024, 1024, 1024 }, { 2048, 2048, 2048 }, { 3072, 3072, 3072 }, { 64, 8192, 8192 },
 };
 enum { MANY = sizeof many_shapes / sizeof *many_shapes };
 
-typedef struct two_times { double own, blas; } two_times;
+typedef struct two_times {
+    double own, blas;
+} two_times;
 
 /* "cuda:0: product MxNxK own 0: 5.1 us own 1: ... cuBLASLt 0: 6.0 us cuBLASLt 1: ...; ..." */
 static void see_product(void *user, gn_log_level level, const char *text) {
@@ -572,13 +707,22 @@ static void see_product(void *user, gn_log_level level, const char *text) {
     double us;
     (void)level;
     if (!at || sscanf(at, " own 0: %lf us", &t->own) != 1) return;
-    while ((at = strstr(at + 1, " cuBLASLt "))) if (sscanf(at, " cuBLASLt %*u: %lf us", &us) == 1 && !(us >= t->blas)) t->blas = us;
+    while ((at = strstr(at + 1, " cuBLASLt ")))
+        if (sscanf(at, " cuBLASLt %*u: %lf us", &us) == 1 && !(us >= t->blas)) t->blas = us;
 }
 
 /* One product: in a context that measures, then, for the error, by the model's kernel. */
 static double many_one(gn_dtype d, const int shape[3], two_times *t) {
     int64_t m = shape[0], n = shape[1], k = shape[2];
-    job j = { .d = d, .m = m, .n = n, .k = k, .n_in = 2, .each = 1, .scale = 1, .in_shape = { GN_SHAPE(m, k), GN_SHAPE(k, n) }, .out_shape = GN_SHAPE(m, n) };
+    job j = { .d = d,
+              .m = m,
+              .n = n,
+              .k = k,
+              .n_in = 2,
+              .each = 1,
+              .scale = 1,
+              .in_shape = { GN_SHAPE(m, k), GN_SHAPE(k, n) },
+              .out_shape = GN_SHAPE(m, n) };
     double error = NAN;
     *t = (two_times){ NAN, NAN };
     for (int own = 0; own < 2; own++) {
@@ -595,7 +739,8 @@ static double many_one(gn_dtype d, const int shape[3], two_times *t) {
     return error;
 }
 
-/* --child many_DTYPE: own and cuBLASLt's microseconds and the error of each shape. What is measured is set for the process. */
+/* --child many_DTYPE: own and cuBLASLt's microseconds and the error of each shape. What is measured is set for the
+   process. */
 static int child_many(void) {
     bool tf32 = strcmp(set.child, "many_tf32") == 0;
     if (tf32) setenv("GENIE_TF32", "1", 1);
@@ -616,21 +761,31 @@ static void bench_many(const char *child, const char *name, double bound) {
     int n = 0;
     if (!wanted(name)) return;
     if (said) snprintf(before, sizeof before, "%s", said);
-    if (!mkdtemp(folder)) { failed(folder); return; }
-    setenv("GENIE_CACHE", folder, 1);                  /* where nothing is chosen yet */
+    if (!mkdtemp(folder)) {
+        failed(folder);
+        return;
+    }
+    setenv("GENIE_CACHE", folder, 1); /* where nothing is chosen yet */
     bool ok = ask_child(child, NULL, got, 3 * MANY);
     if (said) setenv("GENIE_CACHE", before, 1);
     else unsetenv("GENIE_CACHE");
     nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
-    if (!ok) { failed("products of many shapes are not measured"); return; }
+    if (!ok) {
+        failed("products of many shapes are not measured");
+        return;
+    }
     row *out = add_row(name, "x", 1.15, true);
     for (int i = 0; i < MANY; i++) {
         double own = got[3 * i], blas_us = got[3 * i + 1], ratio = own / blas_us;
         if (!(got[3 * i + 2] <= error)) error = got[3 * i + 2];
-        if (set.verbose) printf("  %s %dx%dx%d own %.1f us cuBLASLt %.1f us ratio %.2f error %.2g\n", name, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], own, blas_us, ratio, got[3 * i + 2]);
+        if (set.verbose)
+            printf("  %s %dx%dx%d own %.1f us cuBLASLt %.1f us ratio %.2f error %.2g\n", name, many_shapes[i][0],
+                   many_shapes[i][1], many_shapes[i][2], own, blas_us, ratio, got[3 * i + 2]);
         if (isnan(ratio)) continue;
         ratios[n++] = ratio;
-        if (ratio > worst_ratio) snprintf(out->note, sizeof out->note, "worst of %d shapes: %dx%dx%d, own %.1f us, cuBLASLt %.1f us", MANY, many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], own, blas_us);
+        if (ratio > worst_ratio)
+            snprintf(out->note, sizeof out->note, "worst of %d shapes: %dx%dx%d, own %.1f us, cuBLASLt %.1f us", MANY,
+                     many_shapes[i][0], many_shapes[i][1], many_shapes[i][2], own, blas_us);
         if (ratio > worst_ratio) worst_ratio = ratio;
     }
     out->error = error;
@@ -638,7 +793,10 @@ static void bench_many(const char *child, const char *name, double bound) {
     if (n) out->value = worst_ratio;
     if (n) out->p95 = quantile(ratios, n, 0.95);
     if (n) print_row(out);
-    else { printf("%-26s skipped: nothing was measured beside cuBLASLt\n", name); n_rows--; }
+    else {
+        printf("%-26s skipped: nothing was measured beside cuBLASLt\n", name);
+        n_rows--;
+    }
 }
 
 static gn_tensor build_attention(gn_ctx *g, const job *j) {
@@ -678,9 +836,15 @@ static double attention_error(const job *j, int64_t heads, int64_t t, int64_t wi
     return error_of(&e);
 }
 
-static void bench_attention(gn_ctx *g, const char *name, double target, gn_tensor (*build)(gn_ctx *, const job *), bool causal, bool masked) {
+static void bench_attention(gn_ctx *g, const char *name, double target, gn_tensor (*build)(gn_ctx *, const job *),
+                            bool causal, bool masked) {
     int64_t batch = 4, heads = sized(32), t = sized(4096), width = 128;
-    job j = { .d = GN_BF16, .n_in = 3 + masked, .each = 8, .rests = true, .scale = 1.5f, .out_shape = GN_SHAPE(batch, heads, t, width) };
+    job j = { .d = GN_BF16,
+              .n_in = 3 + masked,
+              .each = 8,
+              .rests = true,
+              .scale = 1.5f,
+              .out_shape = GN_SHAPE(batch, heads, t, width) };
     if (!wanted(name)) return;
     for (int i = 0; i < 3; i++) j.in_shape[i] = j.out_shape;
     j.in_shape[3] = GN_SHAPE(t, t);
@@ -693,7 +857,8 @@ static void bench_attention(gn_ctx *g, const char *name, double target, gn_tenso
     out->error = attention_error(&j, batch * heads, t, width, causal);
     out->bound = 2 * eps_of(GN_BF16);
     set_ceiling(out, blas_ceiling(sized(4096), GN_BF16, false), "cuBLASLt product");
-    snprintf(out->note, sizeof out->note, "%s%s, b4 h%lld s%lld d128", causal ? "causal" : "every key", masked ? " and a mask" : "", (long long)heads, (long long)t);
+    snprintf(out->note, sizeof out->note, "%s%s, b4 h%lld s%lld d128", causal ? "causal" : "every key",
+             masked ? " and a mask" : "", (long long)heads, (long long)t);
     print_row(out);
     job_close(&j);
 }
@@ -702,11 +867,14 @@ static void bench_attention(gn_ctx *g, const char *name, double target, gn_tenso
 
 enum { MLP_ROWS = 64, MLP_DIM = 2048, MLP_LAYERS = 3 };
 
-static gn_tensor mlp(const job *j, gn_tensor h) {   /* in: x, then weight and bias of each layer */
+static gn_tensor mlp(const job *j, gn_tensor h) { /* in: x, then weight and bias of each layer */
     for (int i = 0; i < MLP_LAYERS; i++) h = gn_relu(gn_linear(h, j->in[1 + 2 * i], j->in[2 + 2 * i]));
     return h;
 }
-static gn_tensor build_mlp(gn_ctx *g, const job *j) { (void)g; return mlp(j, j->in[0]); }
+static gn_tensor build_mlp(gn_ctx *g, const job *j) {
+    (void)g;
+    return mlp(j, j->in[0]);
+}
 
 static double mlp_error(const job *j, const void *x, const void *out) {
     static double h[2][MLP_DIM];
@@ -741,7 +909,12 @@ static int mlp_host(gn_ctx *g, const job *j, void *x, void *y, int n) {
 }
 
 static void bench_mlp(gn_ctx *g, gn_dtype d, double device_target, double host_target) {
-    job j = { .d = d, .n_in = 1 + 2 * MLP_LAYERS, .each = 50, .scale = 0.05f, .in_shape = { GN_SHAPE(MLP_ROWS, MLP_DIM) }, .out_shape = GN_SHAPE(MLP_ROWS, MLP_DIM) };
+    job j = { .d = d,
+              .n_in = 1 + 2 * MLP_LAYERS,
+              .each = 50,
+              .scale = 0.05f,
+              .in_shape = { GN_SHAPE(MLP_ROWS, MLP_DIM) },
+              .out_shape = GN_SHAPE(MLP_ROWS, MLP_DIM) };
     char name[2][40];
     size_t bytes = MLP_ROWS * MLP_DIM * gn_dtype_bytes(d);
     for (int i = 0; i < 2; i++) snprintf(name[i], sizeof name[i], "mlp_%s_%s", i ? "host" : "device", word(d));
@@ -749,7 +922,8 @@ static void bench_mlp(gn_ctx *g, gn_dtype d, double device_target, double host_t
     for (int i = 1; i < j.n_in; i++) j.in_shape[i] = i % 2 ? GN_SHAPE(MLP_DIM, MLP_DIM) : GN_SHAPE(MLP_DIM);
     job_open(g, &j);
     int k = job_run(g, &j, build_mlp, repeats(25));
-    double weights_us = 1e-6 * MLP_LAYERS * MLP_DIM * MLP_DIM * (double)gn_dtype_bytes(d) / copy_ceiling(), copies = pinned_copies(bytes);
+    double weights_us = 1e-6 * MLP_LAYERS * MLP_DIM * MLP_DIM * (double)gn_dtype_bytes(d) / copy_ceiling(),
+           copies = pinned_copies(bytes);
     row *out = add_row(name[0], "us", device_target, true);
     out->value = 1e6 * quantile(samples, k, 0.5);
     out->p95 = 1e6 * quantile(samples, k, 0.95);
@@ -776,11 +950,19 @@ static void bench_mlp(gn_ctx *g, gn_dtype d, double device_target, double host_t
 
 enum { FLOW_SIDE = 8192, FLOW_STEPS = 24, FLOW_BUFFERS = 3 };
 
-typedef struct flow { int64_t rows; size_t bytes; bool plain; gn_ctx *g; gn_tensor w, here; uint16_t *in[FLOW_BUFFERS], *out[FLOW_BUFFERS], *weight; } flow;
+typedef struct flow {
+    int64_t rows;
+    size_t bytes;
+    bool plain;
+    gn_ctx *g;
+    gn_tensor w, here;
+    uint16_t *in[FLOW_BUFFERS], *out[FLOW_BUFFERS], *weight;
+} flow;
 
 static gn_tensor flow_products(const flow *f, gn_tensor x) { return gn_matmul(gn_matmul(x, f->w), f->w); }
 
-/* Seconds of a step: 'u' uploads alone, 'k' kernels alone, 'd' downloads alone, 'a' all three, read while the next step runs. */
+/* Seconds of a step: 'u' uploads alone, 'k' kernels alone, 'd' downloads alone, 'a' all three, read while the next step
+   runs. */
 static double flow_time(flow *f, char what, int steps) {
     uint64_t ticket[FLOW_BUFFERS] = { 0 };
     gn_shape shape = GN_SHAPE(f->rows, FLOW_SIDE);
@@ -788,7 +970,10 @@ static double flow_time(flow *f, char what, int steps) {
     for (int k = -2; k < steps; k++) {
         int at = (k + 2) % FLOW_BUFFERS;
         gn_tensor y = what == 'k' || what == 'd' ? f->here : gn_data(f->g, GN_BF16, shape, f->in[at]);
-        if (k == 0) { ok_or_die(f->g, gn_sync(f->g), "overlap"); start = ex_now(); }
+        if (k == 0) {
+            ok_or_die(f->g, gn_sync(f->g), "overlap");
+            start = ex_now();
+        }
         if (what == 'k' || what == 'a') y = flow_products(f, y);
         if (what == 'u' || what == 'k') y = gn_slice(y, 0, 0, 1, 1);
         size_t bytes = what == 'u' || what == 'k' ? FLOW_SIDE * 2 : f->bytes;
@@ -811,7 +996,8 @@ static double flow_error(const flow *f) {
             double *from = h + layer * FLOW_SIDE, *to = h + (1 - layer) * FLOW_SIDE;
             for (int i = 0; i < FLOW_SIDE; i++) to[i] = 0;
             for (size_t k = 0; k < FLOW_SIDE; k++)
-                for (size_t i = 0; i < FLOW_SIDE; i++) to[i] += from[k] * element(GN_BF16, f->weight, k * FLOW_SIDE + i);
+                for (size_t i = 0; i < FLOW_SIDE; i++)
+                    to[i] += from[k] * element(GN_BF16, f->weight, k * FLOW_SIDE + i);
         }
         for (int i = 0; i < FLOW_SIDE; i++) error_add(&e, element(GN_BF16, f->out[b], first + (size_t)i), h[i]);
     }
@@ -861,13 +1047,15 @@ static void bench_flow(uint16_t *weight, bool plain) {
     for (int off = 0; off < 2; off++) {
         char name[40];
         snprintf(name, sizeof name, "overlap%s%s", plain ? "_plain" : "", off ? "_off" : "");
-        row *out = add_row(name, "x", off ? NAN : plain ? 1.5 : 1.25, true);      /* plain: both ways' copies share the host's memory */
+        /* plain: both ways' copies share the host's memory */
+        row *out = add_row(name, "x", off ? NAN : plain ? 1.5 : 1.25, true);
         out->value = whole[off] / longest;
         out->error = error[off];
         out->bound = 4 * eps_of(GN_BF16);
         set_ceiling(out, 1, "the longest part");
-        snprintf(out->note, sizeof out->note, "%.2f ms a step; up %.2f, kernels %.2f, down %.2f ms; %llu copies waited for", 1e3 * whole[off], 1e3 * part[0], 1e3 * part[1], 1e3 * part[2],
-                 (unsigned long long)stats[off].copies_waited);
+        snprintf(out->note, sizeof out->note,
+                 "%.2f ms a step; up %.2f, kernels %.2f, down %.2f ms; %llu copies waited for", 1e3 * whole[off],
+                 1e3 * part[0], 1e3 * part[1], 1e3 * part[2], (unsigned long long)stats[off].copies_waited);
         print_row(out);
     }
 }
@@ -887,12 +1075,20 @@ static void bench_overlap(void) {
 static void bench_overhead(gn_ctx *g) {
     enum { N = 1024, TIMES = 300 };
     static double bare[TIMES];
-    job j = { .d = GN_F32, .m = N, .n = N, .k = N, .n_in = 2, .each = 1, .scale = 1, .in_shape = { GN_SHAPE(N, N), GN_SHAPE(N, N) }, .out_shape = GN_SHAPE(N, N) };
+    job j = { .d = GN_F32,
+              .m = N,
+              .n = N,
+              .k = N,
+              .n_in = 2,
+              .each = 1,
+              .scale = 1,
+              .in_shape = { GN_SHAPE(N, N), GN_SHAPE(N, N) },
+              .out_shape = GN_SHAPE(N, N) };
     int kernels = 0;
     if (!wanted("matmul_1024_overhead")) return;
     job_open(g, &j);
     gn_result again = GN_OK;
-    for (int i = -20; i < TIMES; i++) {                       /* in turn */
+    for (int i = -20; i < TIMES; i++) { /* in turn */
         double start = ex_now();
         gn_tensor y = gn_matmul(j.in[0], j.in[1]);
         gn_result r = gn_realize(&y, 1);
@@ -907,7 +1103,8 @@ static void bench_overhead(gn_ctx *g) {
     memset(j.out, 0xff, (size_t)N * N * 4);
     ok_or_die(g, gn_read(gn_matmul(j.in[0], j.in[1]), j.out, (size_t)N * N * 4), "matmul");
     gn_step(g);
-    double path = quantile(samples, TIMES, 0.5), path95 = quantile(samples, TIMES, 0.95), launch = again == GN_OK ? quantile(bare, TIMES, 0.5) : NAN;
+    double path = quantile(samples, TIMES, 0.5), path95 = quantile(samples, TIMES, 0.95),
+           launch = again == GN_OK ? quantile(bare, TIMES, 0.5) : NAN;
     row *out = add_row("matmul_1024_overhead", "us", NAN, true);
     out->value = path - launch;
     out->p95 = path95 - launch;
@@ -921,13 +1118,24 @@ static void bench_overhead(gn_ctx *g) {
 
 /* ---- a model as large as GPT-2 124M, bf16, random weights ---- */
 
-enum { DIM = 768, LAYERS = 12, HEADS = 12, HEAD = DIM / HEADS, VOCAB = 50257, CONTEXT = 1024, PAST = 512, PER_LAYER = 12, PARTS = 4 };
+enum {
+    DIM = 768,
+    LAYERS = 12,
+    HEADS = 12,
+    HEAD = DIM / HEADS,
+    VOCAB = 50257,
+    CONTEXT = 1024,
+    PAST = 512,
+    PER_LAYER = 12,
+    PARTS = 4
+};
 
 typedef struct gpt {
     gn_ctx *g;
-    gn_tensor w[LAYERS][PER_LAYER], cache[LAYERS][2], outer[PARTS], token;   /* outer: token table, place table, gain, bias */
+    gn_tensor w[LAYERS][PER_LAYER], cache[LAYERS][2], outer[PARTS], token; /* outer: token table, place table, gain,
+                                                                              bias */
     uint16_t *host, *kv;
-    size_t used, bytes;        /* elements of host taken; bytes that a step reads */
+    size_t used, bytes; /* elements of host taken; bytes that a step reads */
 } gpt;
 
 /* rows 0: a vector. */
@@ -939,13 +1147,16 @@ static gn_tensor gpt_weight(gpt *m, int64_t r, int64_t c, bool all) {
     return gn_weight(m->g, GN_BF16, r ? GN_SHAPE(r, c) : GN_SHAPE(c), p, "w");
 }
 
-static const int gpt_shapes[PER_LAYER][2] = { { 0, 1 }, { 0, 1 }, { 1, 3 }, { 0, 3 }, { 1, 1 }, { 0, 1 }, { 0, 1 }, { 0, 1 }, { 1, 4 }, { 0, 4 }, { 4, 1 }, { 0, 1 } };   /* times DIM */
+/* times DIM */
+static const int gpt_shapes[PER_LAYER][2] = { { 0, 1 }, { 0, 1 }, { 1, 3 }, { 0, 3 }, { 1, 1 }, { 0, 1 },
+                                              { 0, 1 }, { 0, 1 }, { 1, 4 }, { 0, 4 }, { 4, 1 }, { 0, 1 } };
 
 /* The same weights and the same past on each context. */
 static void gpt_open(gpt *m, gn_ctx *g, uint16_t *host, uint16_t *kv) {
     *m = (gpt){ .g = g, .host = host, .kv = kv };
     for (int l = 0; l < LAYERS; l++) {
-        for (int i = 0; i < PER_LAYER; i++) m->w[l][i] = gpt_weight(m, gpt_shapes[i][0] * DIM, gpt_shapes[i][1] * DIM, true);
+        for (int i = 0; i < PER_LAYER; i++)
+            m->w[l][i] = gpt_weight(m, gpt_shapes[i][0] * DIM, gpt_shapes[i][1] * DIM, true);
         for (int i = 0; i < 2; i++) m->cache[l][i] = gn_state(g, GN_BF16, GN_SHAPE(1, HEADS, CONTEXT, HEAD), kv, "kv");
     }
     m->outer[0] = gpt_weight(m, VOCAB, DIM, true);
@@ -966,7 +1177,8 @@ static gn_tensor gpt_logits(const gpt *m, int32_t position) {
     for (int l = 0; l < LAYERS; l++) {
         const gn_tensor *w = m->w[l];
         gn_tensor qkv = gn_linear(gn_layernorm(x, w[0], w[1], 1e-5), w[2], w[3]);
-        gn_tensor k = gn_kv_append(m->cache[l][0], gpt_heads(qkv, 1), pos), v = gn_kv_append(m->cache[l][1], gpt_heads(qkv, 2), pos);
+        gn_tensor k = gn_kv_append(m->cache[l][0], gpt_heads(qkv, 1), pos),
+                  v = gn_kv_append(m->cache[l][1], gpt_heads(qkv, 2), pos);
         gn_attention_desc d = { .causal = true, .length = gn_add_c(pos, 1) };
         gn_tensor a = gn_reshape(gn_attention(gpt_heads(qkv, 0), k, v, &d), GN_SHAPE(1, DIM));
         x = gn_add(x, gn_linear(a, w[4], w[5]));
@@ -1000,7 +1212,8 @@ static void model_make(void) {
         for (int i = 0; i < PER_LAYER; i++) {
             int64_t r = gpt_shapes[i][0] * DIM, c = gpt_shapes[i][1] * DIM;
             bool gain = i == 0 || i == 6;
-            p = model_fill(p, (size_t)((r ? r : 1) * c), gain ? 1 : 0, gain || !r ? 0.1f : (float)sqrt(3.0 / (double)r));
+            p = model_fill(p, (size_t)((r ? r : 1) * c), gain ? 1 : 0,
+                           gain || !r ? 0.1f : (float)sqrt(3.0 / (double)r));
         }
     p = model_fill(p, (size_t)VOCAB * DIM, 0, 0.05f);
     p = model_fill(p, (size_t)CONTEXT * DIM, 0, 0.5f);
@@ -1020,7 +1233,10 @@ static double gpt_error(gn_ctx *g) {
         gpt_open(&m, on, model_weights, model_past);
         ok_or_die(on, gn_read(gn_cast(gpt_logits(&m, PAST), GN_F32), logits[i], VOCAB * sizeof **logits), "logits");
         ok_or_die(on, gn_step(on), "step");
-        for (int l = 0; l < LAYERS && !i; l++) { gn_release(m.cache[l][0]); gn_release(m.cache[l][1]); }
+        for (int l = 0; l < LAYERS && !i; l++) {
+            gn_release(m.cache[l][0]);
+            gn_release(m.cache[l][1]);
+        }
         if (i) gn_close(on);
     }
     for (int i = 0; i < VOCAB; i++) error_add(&e, (double)logits[0][i], (double)logits[1][i]);
@@ -1042,7 +1258,10 @@ static int gpt_decode(gn_ctx *g, int tokens, int ahead, double *out_bytes) {
         if (i >= 0) samples[n++] = (ex_now() - start) * 1e6 / ahead;
         if (token < 0 || token >= VOCAB) failed("decode gives a token that is none");
     }
-    for (int l = 0; l < LAYERS; l++) { gn_release(m.cache[l][0]); gn_release(m.cache[l][1]); }
+    for (int l = 0; l < LAYERS; l++) {
+        gn_release(m.cache[l][0]);
+        gn_release(m.cache[l][1]);
+    }
     return n;
 }
 
@@ -1060,15 +1279,25 @@ static void decode_row(const char *name, gn_ctx *g, int ahead, double target, do
 }
 
 /* A server over this device in this process, and a context that reaches it over TLS on loopback. */
-typedef struct remote { gn_server *server; char folder[64], home[2][96]; gn_ctx *g; } remote;
+typedef struct remote {
+    gn_server *server;
+    char folder[64], home[2][96];
+    gn_ctx *g;
+} remote;
 
 static void remote_open(remote *r) {
     gn_error error;
     snprintf(r->folder, sizeof r->folder, "/tmp/genie-bench-XXXXXX");
-    if (!mkdtemp(r->folder)) { perror(r->folder); exit(EX_FAILED); }
+    if (!mkdtemp(r->folder)) {
+        perror(r->folder);
+        exit(EX_FAILED);
+    }
     for (int i = 0; i < 2; i++) snprintf(r->home[i], sizeof r->home[i], "%s/%s", r->folder, i ? "client" : "server");
     gn_server_desc d = { .listen = "127.0.0.1:0", .devices = set.device, .home = r->home[0] };
-    if (gn_server_open(&d, &r->server, &error) != GN_OK) { ex_print_error("no server", &error); exit(EX_FAILED); }
+    if (gn_server_open(&d, &r->server, &error) != GN_OK) {
+        ex_print_error("no server", &error);
+        exit(EX_FAILED);
+    }
     r->g = open_or_die(gn_server_url(r->server), r->home[1]);
 }
 
@@ -1097,18 +1326,29 @@ static void bench_decode(gn_ctx *g) {
 
 /* ---- steps of a remote client, whose data takes as long to come as the GPU takes to compute ---- */
 
-enum { TRIP_ROWS = 512, TRIP_SIDE = 8192, TRIP_OUT = 1024, TRIP_STEPS = 24, TRIP_BUFFERS = 3 };   /* 8 MiB of bf16 up and 2 KiB down a step */
+/* 8 MiB of bf16 up and 2 KiB down a step */
+enum { TRIP_ROWS = 512, TRIP_SIDE = 8192, TRIP_OUT = 1024, TRIP_STEPS = 24, TRIP_BUFFERS = 3 };
 
-typedef struct trip { gn_ctx *g; gn_tensor w, here; uint16_t *in[TRIP_BUFFERS]; uint16_t out[TRIP_STEPS][TRIP_OUT]; int products; } trip;
+typedef struct trip {
+    gn_ctx *g;
+    gn_tensor w, here;
+    uint16_t *in[TRIP_BUFFERS];
+    uint16_t out[TRIP_STEPS][TRIP_OUT];
+    int products;
+} trip;
 
-/* Seconds of a step: 'u' data alone, 'k' kernels alone, 'a' both with results read three steps later, 's' both, each read at once. */
+/* Seconds of a step: 'u' data alone, 'k' kernels alone, 'a' both with results read three steps later, 's' both, each
+   read at once. */
 static double trip_time(trip *t, char what) {
     uint64_t ticket[TRIP_BUFFERS] = { 0 };
     size_t bytes = sizeof t->out[0];
     double start = 0;
     for (int k = -3; k < TRIP_STEPS; k++) {
         int at = (k + 3) % TRIP_BUFFERS, n = what == 'u' ? 0 : t->products;
-        if (k == 0) { ok_or_die(t->g, gn_sync(t->g), "overlap_tls"); start = ex_now(); }
+        if (k == 0) {
+            ok_or_die(t->g, gn_sync(t->g), "overlap_tls");
+            start = ex_now();
+        }
         gn_tensor y = what == 'k' ? t->here : gn_data(t->g, GN_BF16, GN_SHAPE(TRIP_ROWS, TRIP_SIDE), t->in[at]);
         for (int i = 0; i < n; i++) y = gn_matmul(y, t->w);
         y = gn_slice(gn_slice(y, 0, 0, 1, 1), 1, 0, TRIP_OUT, 1);
@@ -1127,7 +1367,9 @@ static void trip_row(const char *name, double seconds, double target, const doub
     out->error = differ;
     out->bound = 0;
     set_ceiling(out, 1, "the longer part");
-    snprintf(out->note, sizeof out->note, "%.2f ms a step; data through TLS %.2f, %d products %.2f ms; error: rows that differ", 1e3 * seconds, 1e3 * part[0], products, 1e3 * part[1]);
+    snprintf(out->note, sizeof out->note,
+             "%.2f ms a step; data through TLS %.2f, %d products %.2f ms; error: rows that differ", 1e3 * seconds,
+             1e3 * part[0], products, 1e3 * part[1]);
     print_row(out);
 }
 
@@ -1145,7 +1387,7 @@ static void bench_trip(void) {
     t.here = gn_state(t.g, GN_BF16, GN_SHAPE(TRIP_ROWS, TRIP_SIDE), t.in[0], "x");
     double part[2];
     part[0] = trip_time(&t, 'u');
-    for (t.products = 4;; t.products *= 2) {                    /* about as long as the data takes */
+    for (t.products = 4;; t.products *= 2) { /* about as long as the data takes */
         part[1] = trip_time(&t, 'k');
         if (part[1] > 0.7 * part[0] || t.products >= 256) break;
     }
@@ -1164,7 +1406,10 @@ static void bench_trip(void) {
 
 /* ---- the first answer: processes of their own, since compiled kernels stay in memory ---- */
 
-static void stop_server(int number) { (void)number; ex_interrupted = 1; }
+static void stop_server(int number) {
+    (void)number;
+    ex_interrupted = 1;
+}
 
 /* --child serve: a server over the device until a signal. */
 static int child_serve(void) {
@@ -1174,7 +1419,10 @@ static int child_serve(void) {
     snprintf(home, sizeof home, "%s.home", set.url);
     gn_server_desc d = { .listen = "127.0.0.1:0", .devices = set.device, .home = home, .url_file = set.url };
     signal(SIGTERM, stop_server);
-    if (gn_server_open(&d, &server, &error) != GN_OK) { ex_print_error("no server", &error); return EX_FAILED; }
+    if (gn_server_open(&d, &server, &error) != GN_OK) {
+        ex_print_error("no server", &error);
+        return EX_FAILED;
+    }
     while (!ex_interrupted) usleep(20000);
     gn_server_close(server);
     return EX_OK;
@@ -1198,7 +1446,7 @@ static int child_first(void) {
     times[1] = ex_now();
     gpt_open(&m, g, model_weights, model_past);
     int n = LAYERS * PER_LAYER + PARTS;
-    for (int i = 0; i < n; i++) {                              /* an element of each weight: it has arrived then, and nothing is compiled */
+    for (int i = 0; i < n; i++) { /* an element of each weight: it has arrived then, and nothing is compiled */
         gn_tensor w = i < PARTS ? m.outer[i] : m.w[(i - PARTS) / PER_LAYER][(i - PARTS) % PER_LAYER];
         gn_info info;
         gn_describe(w, &info);
@@ -1238,7 +1486,8 @@ static bool ask_child(const char *child, const char *url, double *numbers, int n
     pid_t process = start(child, url, ends[1]);
     close(ends[1]);
     size_t length = 0;
-    for (ssize_t got; length < sizeof text - 1 && (got = read(ends[0], text + length, sizeof text - 1 - length)) > 0;) length += (size_t)got;
+    for (ssize_t got; length < sizeof text - 1 && (got = read(ends[0], text + length, sizeof text - 1 - length)) > 0;)
+        length += (size_t)got;
     close(ends[0]);
     waitpid(process, &status, 0);
     for (; k < n && (numbers[k] = strtod(at, &next), next != at); k++) at = next;
@@ -1256,12 +1505,20 @@ static void bench_first(void) {
     char folder[] = "/tmp/genie-bench-XXXXXX", url[64], cache[64], note[96];
     double ms[4];
     if (!wanted("compile_cold") && !wanted("compile_cached") && !wanted("first_token")) return;
-    if (!mkdtemp(folder)) { failed(folder); return; }
+    if (!mkdtemp(folder)) {
+        failed(folder);
+        return;
+    }
     snprintf(cache, sizeof cache, "%s/cache", folder);
     setenv("GENIE_CACHE", cache, 1);
     for (int i = 0; i < 2; i++) {
-        if (!ask_child("first", NULL, ms, 4)) { failed("the first token does not come"); return; }
-        snprintf(note, sizeof note, "first step less the second; open %.0f, upload %.0f, first step %.0f, second %.2f ms", ms[0], ms[1], ms[2], ms[3]);
+        if (!ask_child("first", NULL, ms, 4)) {
+            failed("the first token does not come");
+            return;
+        }
+        snprintf(note, sizeof note,
+                 "first step less the second; open %.0f, upload %.0f, first step %.0f, second %.2f ms", ms[0], ms[1],
+                 ms[2], ms[3]);
         first_row(i ? "compile_cached" : "compile_cold", ms[2] - ms[3], i ? 100 : 2000, note);
     }
     snprintf(cache, sizeof cache, "%s/empty", folder);
@@ -1272,8 +1529,12 @@ static void bench_first(void) {
     bool ok = ask_child("first", url, ms, 4);
     kill(server, SIGTERM);
     waitpid(server, NULL, 0);
-    if (!ok) { failed("the first token does not come from the server"); return; }
-    snprintf(note, sizeof note, "connect %.0f, weights %.0f, plan, compile and run %.0f ms; the second token %.2f ms", ms[0], ms[1], ms[2], ms[3]);
+    if (!ok) {
+        failed("the first token does not come from the server");
+        return;
+    }
+    snprintf(note, sizeof note, "connect %.0f, weights %.0f, plan, compile and run %.0f ms; the second token %.2f ms",
+             ms[0], ms[1], ms[2], ms[3]);
     first_row("first_token_empty_server", ms[0] + ms[1] + ms[2], NAN, note);
     nftw(folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
@@ -1283,9 +1544,11 @@ static void bench_first(void) {
 static double measured_bytes;
 
 static void see_measured(void *user, gn_log_level level, const char *text) {
-    (void)user; (void)level;
+    (void)user;
+    (void)level;
     const char *bytes = strstr(text, "integer operations a second, ");
-    if (strncmp(text, set.device, strlen(set.device)) == 0 && bytes) sscanf(bytes, "integer operations a second, %lf bytes a second", &measured_bytes);
+    if (strncmp(text, set.device, strlen(set.device)) == 0 && bytes)
+        sscanf(bytes, "integer operations a second, %lf bytes a second", &measured_bytes);
 }
 
 /* --child measure: prints how long it takes, in ms with the CPU's, and bytes a second. */
@@ -1309,10 +1572,16 @@ static void bench_measure(void) {
     char folder[] = "/tmp/genie-bench-XXXXXX", note[96];
     double got[2][2];
     if (!wanted("measure_cold") && !wanted("measured_memory")) return;
-    if (!mkdtemp(folder)) { failed(folder); return; }
+    if (!mkdtemp(folder)) {
+        failed(folder);
+        return;
+    }
     setenv("GENIE_CACHE", folder, 1);
     for (int i = 0; i < 2; i++)
-        if (!ask_child("measure", NULL, got[i], 2)) { failed("the device is not measured"); return; }
+        if (!ask_child("measure", NULL, got[i], 2)) {
+            failed("the device is not measured");
+            return;
+        }
     snprintf(note, sizeof note, "with the CPU's; %.0f ms with its kernels in the cache", got[1][0]);
     first_row("measure_cold", got[0][0], 300, note);
     row *out = add_row("measured_memory", "TB/s", 0.85 * copy_ceiling(), false);
@@ -1351,7 +1620,8 @@ static void print_json(const gn_device_info *d) {
 
 /* ---- values from one GPU to another ---- */
 
-/* Milliseconds of a step that makes n numbers on the first GPU and adds them up there or on the second. Every step's numbers are others. */
+/* Milliseconds of a step that makes n numbers on the first GPU and adds them up there or on the second. Every step's
+   numbers are others. */
 static double between_step(gn_ctx *g, const char *where, gn_tensor x, int64_t n, int turn, worst *e) {
     float out = NAN, scale = (float)(1 + turn % 4);
     double start = ex_now();
@@ -1361,7 +1631,7 @@ static double between_step(gn_ctx *g, const char *where, gn_tensor x, int64_t n,
     ok_or_die(g, gn_read(gn_sum(y, GN_ALL_AXES, false), &out, sizeof out), "sum");
     double ms = (ex_now() - start) * 1e3;
     gn_step(g);
-    error_add(e, out, (double)scale * (double)(n / 4) * 6);       /* of 0, 1, 2, 3 */
+    error_add(e, out, (double)scale * (double)(n / 4) * 6); /* of 0, 1, 2, 3 */
     return ms;
 }
 
@@ -1389,8 +1659,10 @@ static double between_ceiling(size_t bytes) {
     double times[9];
     int device;
     for (int i = 1; i >= 0; i--)
-        if (cu.cuDeviceGet(&device, i) || cu.cuDevicePrimaryCtxRetain(&contexts[i], device) || cu.cuCtxSetCurrent(contexts[i]) || cu.cuMemAlloc_v2(&memory[i], bytes)) return NAN;
-    cu.cuCtxEnablePeerAccess(contexts[1], 0);                       /* Genie may have done so */
+        if (cu.cuDeviceGet(&device, i) || cu.cuDevicePrimaryCtxRetain(&contexts[i], device) ||
+            cu.cuCtxSetCurrent(contexts[i]) || cu.cuMemAlloc_v2(&memory[i], bytes))
+            return NAN;
+    cu.cuCtxEnablePeerAccess(contexts[1], 0); /* Genie may have done so */
     for (int i = -1; i < 9; i++) {
         double start = ex_now();
         cu.cuMemcpyPeerAsync(memory[1], contexts[1], memory[0], contexts[0], bytes, cu.stream);
@@ -1408,7 +1680,9 @@ static void bench_between(void) {
     int64_t n = sized(64 << 20);
     int gpus = 0;
     worst e = { 0 };
-    if (!wanted("between_gpus") || !cu.ready || cu.cuDeviceGetCount(&gpus) || gpus < 2 || strcmp(set.device, "cuda:0") != 0) return;
+    if (!wanted("between_gpus") || !cu.ready || cu.cuDeviceGetCount(&gpus) || gpus < 2 ||
+        strcmp(set.device, "cuda:0") != 0)
+        return;
     float *numbers = or_die(malloc((size_t)n * sizeof *numbers));
     for (int64_t i = 0; i < n; i++) numbers[i] = (float)(i % 4);
     double p95, host95, bytes = 4. * (double)n, direct = between_way(n, numbers, &p95, &e);
@@ -1421,7 +1695,8 @@ static void bench_between(void) {
     out->error = error_of(&e);
     out->bound = 1e-5;
     set_ceiling(out, between_ceiling((size_t)bytes), "bare peer copy");
-    snprintf(out->note, sizeof out->note, "%.2f ms; by way of the program's memory %.1f GB/s, %.1f ms", direct, bytes * 1e-6 / host, host);
+    snprintf(out->note, sizeof out->note, "%.2f ms; by way of the program's memory %.1f GB/s, %.1f ms", direct,
+             bytes * 1e-6 / host, host);
     print_row(out);
     free(numbers);
 }
@@ -1453,9 +1728,11 @@ int main(int argc, char **argv) {
         { "only", EX_TEXT, &set.only, "WORD", "only rows whose name holds it", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
         { "verbose", EX_FLAG, &set.verbose, NULL, "a line for each shape of the rows of many", 0, 0 },
-        { "quick", EX_FLAG, &set.quick, NULL, "fewer repetitions of smaller tensors: shows that it works, not how fast", 0, 0 },
+        { "quick", EX_FLAG, &set.quick, NULL, "fewer repetitions of smaller tensors: shows that it works, not how fast",
+          0, 0 },
         { "device", EX_TEXT, &set.device, "NAME", "cuda:0, cuda:1, ... (cuda:0)", 0, 0 },
-        { "child", EX_TEXT, &set.child, "WHAT", "how the program starts itself again: serve, first, measure, many_f32, many_bf16 or many_tf32", 0, 0 },
+        { "child", EX_TEXT, &set.child, "WHAT",
+          "how the program starts itself again: serve, first, measure, many_f32, many_bf16 or many_tf32", 0, 0 },
         { "url", EX_TEXT, &set.url, "FILE", "of --child: the server's URL", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
@@ -1469,7 +1746,11 @@ int main(int argc, char **argv) {
     if (set.child && !strncmp(set.child, "many_", 5)) return child_many();
     if (set.child) ex_usage(argv[0], "--child is serve, with --url, first, measure, many_f32, many_bf16 or many_tf32");
     gn_ctx *g = gn_open(&(gn_desc){ .devices = set.device });
-    if (gn_status(g) != GN_OK) { printf("SKIP: bench_gpu: %s\n", gn_last_error(g)->text); gn_close(g); return EX_SKIPPED; }
+    if (gn_status(g) != GN_OK) {
+        printf("SKIP: bench_gpu: %s\n", gn_last_error(g)->text);
+        gn_close(g);
+        return EX_SKIPPED;
+    }
     ok_or_die(g, gn_get_device(g, &device), "device");
     open_driver();
     printf("%s; device copy %.3f TB/s\n", device.identity, copy_ceiling());

@@ -19,23 +19,23 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EX_OK = 0, EX_FAILED = 1, EX_USAGE = 2, EX_INTERRUPTED = 130 };   /* exit statuses */
+enum { EX_OK = 0, EX_FAILED = 1, EX_USAGE = 2, EX_INTERRUPTED = 130 }; /* exit statuses */
 
 /* ---- options ---------------------------------------------------------------------------------------*/
 typedef enum ex_kind {
-    EX_FLAG,     /* bool */
-    EX_INT,      /* int64_t from lo to hi */
-    EX_NUMBER,   /* double from lo to hi */
-    EX_BYTES,    /* uint64_t; K, M, G are powers of 1024 */
-    EX_TEXT,     /* const char * */
-    EX_MAYBE     /* const char *; the value may be left out: "" */
+    EX_FLAG,   /* bool */
+    EX_INT,    /* int64_t from lo to hi */
+    EX_NUMBER, /* double from lo to hi */
+    EX_BYTES,  /* uint64_t; K, M, G are powers of 1024 */
+    EX_TEXT,   /* const char * */
+    EX_MAYBE   /* const char *; the value may be left out: "" */
 } ex_kind;
 
 typedef struct ex_option {
-    const char *name;    /* without the dashes; NULL ends the list */
+    const char *name; /* without the dashes; NULL ends the list */
     ex_kind kind;
     void *out;
-    const char *value;   /* what --help calls the value */
+    const char *value; /* what --help calls the value */
     const char *help;
     double lo, hi;
 } ex_option;
@@ -44,7 +44,10 @@ static inline void ex_help(const char *program, const char *about, const ex_opti
     printf("%s\n\nusage: %s [options]\n", about, program);
     for (; o->name; o++) {
         char left[64];
-        snprintf(left, sizeof left, "--%s%s%s%s", o->name, o->kind == EX_FLAG ? "" : o->kind == EX_MAYBE ? " [" : " ",
+        snprintf(left, sizeof left, "--%s%s%s%s", o->name,
+                 o->kind == EX_FLAG    ? ""
+                 : o->kind == EX_MAYBE ? " ["
+                                       : " ",
                  o->kind == EX_FLAG ? "" : o->value, o->kind == EX_MAYBE ? "]" : "");
         printf("  %-22s %s\n", left, o->help);
     }
@@ -67,7 +70,10 @@ static inline bool ex_parse_bytes(const char *text, uint64_t *out) {
 static inline bool ex_store(const ex_option *o, const char *text) {
     char *end = NULL;
     errno = 0;
-    if (o->kind == EX_TEXT || o->kind == EX_MAYBE) { *(const char **)o->out = text; return true; }
+    if (o->kind == EX_TEXT || o->kind == EX_MAYBE) {
+        *(const char **)o->out = text;
+        return true;
+    }
     if (o->kind == EX_BYTES) return ex_parse_bytes(text, (uint64_t *)o->out);
     if (o->kind == EX_INT) {
         long long v = strtoll(text, &end, 10);
@@ -80,21 +86,34 @@ static inline bool ex_store(const ex_option *o, const char *text) {
 }
 
 /* Says what is wrong with the command line and ends the program. */
-#define ex_usage(program, ...) (fprintf(stderr, "%s: ", program), fprintf(stderr, __VA_ARGS__), \
-                                fprintf(stderr, "; '%s --help' lists the options\n", program), exit(EX_USAGE))
+#define ex_usage(program, ...)                                       \
+    (fprintf(stderr, "%s: ", program), fprintf(stderr, __VA_ARGS__), \
+     fprintf(stderr, "; '%s --help' lists the options\n", program), exit(EX_USAGE))
 
-/* Reads the options; answers --help and --version; ends the program with status 2 on anything else that it does not know. */
+/* Reads the options; answers --help and --version; ends the program with status 2 on anything else that it does not
+   know. */
 static inline void ex_parse(int argc, char **argv, const char *about, const ex_option *options) {
     for (int i = 1; i < argc; i++) {
         const char *arg = argv[i], *eq = strchr(arg, '=');
         size_t len = eq ? (size_t)(eq - arg) : strlen(arg);
-        if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) { ex_help(argv[0], about, options); exit(EX_OK); }
-        if (!strcmp(arg, "--version")) { printf("genie %s\n", GN_VERSION); exit(EX_OK); }
+        if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
+            ex_help(argv[0], about, options);
+            exit(EX_OK);
+        }
+        if (!strcmp(arg, "--version")) {
+            printf("genie %s\n", GN_VERSION);
+            exit(EX_OK);
+        }
         const ex_option *o = options;
-        while (o->name && (len < 3 || strncmp(arg, "--", 2) || strlen(o->name) != len - 2 || strncmp(arg + 2, o->name, len - 2))) o++;
+        while (o->name &&
+               (len < 3 || strncmp(arg, "--", 2) || strlen(o->name) != len - 2 || strncmp(arg + 2, o->name, len - 2)))
+            o++;
         if (!o->name) ex_usage(argv[0], "unknown option '%s'", arg);
         if (o->kind == EX_FLAG && eq) ex_usage(argv[0], "--%s takes no value", o->name);
-        if (o->kind == EX_FLAG) { *(bool *)o->out = true; continue; }
+        if (o->kind == EX_FLAG) {
+            *(bool *)o->out = true;
+            continue;
+        }
         bool has_next = i + 1 < argc && strncmp(argv[i + 1], "--", 2) != 0;
         if (!eq && !has_next && o->kind != EX_MAYBE) ex_usage(argv[0], "--%s needs a value", o->name);
         const char *value = eq ? eq + 1 : has_next ? argv[++i] : "";
@@ -113,21 +132,24 @@ static inline const char *ex_color(const char *sequence) {
     return ex_terminal() && !(no && *no) ? sequence : "";
 }
 
-static inline double ex_now(void) {   /* seconds */
+static inline double ex_now(void) { /* seconds */
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* One result, name first. */
-#define ex_row(name, ...) (printf("  %s%-12s%s ", ex_color("\033[1m"), name, ex_color("\033[0m")), printf(__VA_ARGS__), printf("\n"))
+#define ex_row(name, ...) \
+    (printf("  %s%-12s%s ", ex_color("\033[1m"), name, ex_color("\033[0m")), printf(__VA_ARGS__), printf("\n"))
 
 static inline void ex_verdict(bool ok, const char *text) {
     printf("%s%s%s %s\n", ex_color(ok ? "\033[32m" : "\033[31m"), ok ? "ok" : "FAILED", ex_color("\033[0m"), text);
 }
 
 /* One JSON object on one line: begin, fields, end. */
-typedef struct ex_json { int fields; } ex_json;
+typedef struct ex_json {
+    int fields;
+} ex_json;
 
 static inline void ex_json_name(ex_json *j, const char *name) { printf("%s\"%s\":", j->fields++ ? "," : "{", name); }
 static inline void ex_json_text(ex_json *j, const char *name, const char *text) {
@@ -151,16 +173,23 @@ static inline void ex_json_end(ex_json *j) { printf("%s}\n", j->fields ? "" : "{
 static inline void ex_json_stats(ex_json *j, const char *name, const gn_stats *s) {
     ex_json inner = { 0 };
     ex_json_name(j, name);
-#define EX_COUNTER(counter, unit, help) ex_json_name(&inner, #counter); printf("%llu", (unsigned long long)s->counter);
+#define EX_COUNTER(counter, unit, help) \
+    ex_json_name(&inner, #counter);     \
+    printf("%llu", (unsigned long long)s->counter);
     GN_COUNTERS(EX_COUNTER)
 #undef EX_COUNTER
     putchar('}');
 }
 
 /* ---- trace -----------------------------------------------------------------------------------------
- * GENIE_TRACE=FILE: calls and what each device was asked, in Chrome's trace format (chrome://tracing, Perfetto). The file is whole
- * after every event, so it can be read when the program ended early. */
-typedef struct ex_tracer { FILE *file; char lanes[33][96]; int n_lanes; long events; } ex_tracer;
+ * GENIE_TRACE=FILE: calls and what each device was asked, in Chrome's trace format (chrome://tracing, Perfetto). The
+ * file is whole after every event, so it can be read when the program ended early. */
+typedef struct ex_tracer {
+    FILE *file;
+    char lanes[33][96];
+    int n_lanes;
+    long events;
+} ex_tracer;
 
 static inline int ex_trace_lane(ex_tracer *t, const char *device) {
     int i = 0;
@@ -174,11 +203,15 @@ static inline void ex_trace_event(void *user, const gn_trace_event *e) {
     ex_tracer *t = &tracer;
     (void)user;
     if (!t->file && t->events == 0) t->file = fopen(getenv("GENIE_TRACE"), "w");
-    if (t->events++ == 0 && !t->file) fprintf(stderr, "%s: %s; no trace is written\n", getenv("GENIE_TRACE"), strerror(errno));
-    if (!t->file || (!e->device[0] && e->begin_us == e->end_us)) return;   /* nodes are many and take no time */
-    if (ftell(t->file) > 0) fseek(t->file, -3, SEEK_CUR);                  /* over the end */
-    fprintf(t->file, "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%llu,\"dur\":%llu,\"args\":{\"device\":\"%s\",\"bytes\":%llu}}\n]\n",
-            ftell(t->file) > 0 ? "," : "[", e->name, ex_trace_lane(t, e->device), (unsigned long long)e->begin_us, (unsigned long long)(e->end_us - e->begin_us), e->device, (unsigned long long)e->bytes);
+    if (t->events++ == 0 && !t->file)
+        fprintf(stderr, "%s: %s; no trace is written\n", getenv("GENIE_TRACE"), strerror(errno));
+    if (!t->file || (!e->device[0] && e->begin_us == e->end_us)) return; /* nodes are many and take no time */
+    if (ftell(t->file) > 0) fseek(t->file, -3, SEEK_CUR);                /* over the end */
+    fprintf(t->file,
+            "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%llu,\"dur\":%llu,\"args\":{\"device\":\"%"
+            "s\",\"bytes\":%llu}}\n]\n",
+            ftell(t->file) > 0 ? "," : "[", e->name, ex_trace_lane(t, e->device), (unsigned long long)e->begin_us,
+            (unsigned long long)(e->end_us - e->begin_us), e->device, (unsigned long long)e->bytes);
     fflush(t->file);
 }
 
@@ -204,7 +237,8 @@ static inline void ex_print_error(const char *what, const gn_error *e) {
     const char *advice = ex_advice(e->result);
     fflush(stdout);
     fprintf(stderr, "%s: %s (%s)\n", what, e->text, gn_result_name(e->result));
-    if (e->line) fprintf(stderr, "  at %s:%d, op %s%s%s\n", e->file, e->line, e->op, e->label[0] ? ", label " : "", e->label);
+    if (e->line)
+        fprintf(stderr, "  at %s:%d, op %s%s%s\n", e->file, e->line, e->op, e->label[0] ? ", label " : "", e->label);
     if (advice) fprintf(stderr, "  %s\n", advice);
 }
 
@@ -215,21 +249,29 @@ static inline bool ex_check(gn_ctx *g, gn_result r, const char *what) {
 }
 
 /* ---- where to run ----------------------------------------------------------------------------------
- * --connect, else $GENIE_DEVICES, else a server in this process: real TCP on loopback, real TLS, a key made for this run
- * in a folder that ex_place_close removes. */
+ * --connect, else $GENIE_DEVICES, else a server in this process: real TCP on loopback, real TLS, a key made for this
+ * run in a folder that ex_place_close removes. */
 typedef struct ex_place {
-    gn_server *server;         /* NULL when the server is another process */
-    const char *devices;       /* for gn_desc.devices; NULL: $GENIE_DEVICES */
-    const char *home;          /* for gn_desc.home */
+    gn_server *server;   /* NULL when the server is another process */
+    const char *devices; /* for gn_desc.devices; NULL: $GENIE_DEVICES */
+    const char *home;    /* for gn_desc.home */
     char folder[PATH_MAX - 16], server_home[PATH_MAX], client_home[PATH_MAX];
 } ex_place;
 
 static volatile sig_atomic_t ex_interrupted;
-static inline void ex_on_signal(int number) { (void)number; ex_interrupted = 1; }
-static inline void ex_catch_signals(void) { signal(SIGINT, ex_on_signal); signal(SIGTERM, ex_on_signal); }
+static inline void ex_on_signal(int number) {
+    (void)number;
+    ex_interrupted = 1;
+}
+static inline void ex_catch_signals(void) {
+    signal(SIGINT, ex_on_signal);
+    signal(SIGTERM, ex_on_signal);
+}
 
 static inline int ex_remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
-    (void)st; (void)type; (void)at;
+    (void)st;
+    (void)type;
+    (void)at;
     return remove(path);
 }
 
@@ -251,7 +293,10 @@ static inline bool ex_own_server(ex_place *p) {
     snprintf(p->server_home, sizeof p->server_home, "%s/server", p->folder);
     snprintf(p->client_home, sizeof p->client_home, "%s/client", p->folder);
     gn_server_desc d = { .listen = "127.0.0.1:0", .home = p->server_home };
-    if (gn_server_open(&d, &p->server, &error) != GN_OK) { ex_print_error("cannot open a server in this process", &error); return false; }
+    if (gn_server_open(&d, &p->server, &error) != GN_OK) {
+        ex_print_error("cannot open a server in this process", &error);
+        return false;
+    }
     p->devices = gn_server_url(p->server);
     p->home = p->client_home;
     return true;
@@ -262,7 +307,10 @@ static inline bool ex_place_open(ex_place *p, const char *connect, const char *h
     const char *env = getenv("GENIE_DEVICES");
     memset(p, 0, sizeof *p);
     p->home = home;
-    if (connect && *connect) { p->devices = connect; return true; }
+    if (connect && *connect) {
+        p->devices = connect;
+        return true;
+    }
     if (env && *env) return true;
     if (!connect) {
         if (ex_own_server(p)) return true;

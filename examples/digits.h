@@ -17,8 +17,8 @@
 
 typedef struct dg_set {
     size_t n;
-    uint8_t *images;   /* (n, 784) */
-    uint8_t *labels;   /* (n) */
+    uint8_t *images; /* (n, 784) */
+    uint8_t *labels; /* (n) */
 } dg_set;
 
 static inline bool dg_set_make(dg_set *s, size_t n) {
@@ -41,19 +41,23 @@ static inline uint64_t dg_next(uint64_t *rng) {
     *rng ^= *rng >> 27;
     return *rng * UINT64_C(2685821657736338717);
 }
-static inline uint64_t dg_seed(uint64_t seed) { return seed * UINT64_C(0x9E3779B97F4A7C15) + UINT64_C(0xD1B54A32D192ED03); }
-static inline double dg_uniform(uint64_t *rng, double lo, double hi) {   /* [lo, hi) */
+static inline uint64_t dg_seed(uint64_t seed) {
+    return seed * UINT64_C(0x9E3779B97F4A7C15) + UINT64_C(0xD1B54A32D192ED03);
+}
+static inline double dg_uniform(uint64_t *rng, double lo, double hi) { /* [lo, hi) */
     return lo + (hi - lo) * ((double)(dg_next(rng) >> 11) * 0x1p-53);
 }
-static inline double dg_normal(uint64_t *rng) {   /* Box and Muller 1958 */
+static inline double dg_normal(uint64_t *rng) { /* Box and Muller 1958 */
     double u = dg_uniform(rng, 1e-12, 1), v = dg_uniform(rng, 0, 6.283185307179586);
     return sqrt(-2 * log(u)) * cos(v);
 }
 
 /* ---- drawing ----------------------------------------------------------------------------------------
- * A digit is a few strokes in the unit square, x to the right, y down: an arc of the ellipse at (x, y) with radii (rx, ry)
- * between two angles in degrees (0 right, 90 down), or, when rx is 0, a line from (x, y) to (from, to). */
-typedef struct dg_stroke { double x, y, rx, ry, from, to; } dg_stroke;
+ * A digit is a few strokes in the unit square, x to the right, y down: an arc of the ellipse at (x, y) with radii (rx,
+ * ry) between two angles in degrees (0 right, 90 down), or, when rx is 0, a line from (x, y) to (from, to). */
+typedef struct dg_stroke {
+    double x, y, rx, ry, from, to;
+} dg_stroke;
 
 #define DG_MAX_STROKES 3
 #define DG_ARC_PARTS 12
@@ -71,14 +75,24 @@ static const dg_stroke dg_shapes[DG_CLASSES][DG_MAX_STROKES] = {
     { { .49, .34, .21, .21, 0, 360 }, { .70, .36, 0, 0, .62, .88 } },
 };
 
-typedef struct dg_segment { double x0, y0, x1, y1; } dg_segment;   /* pixels */
-typedef struct dg_pose { double xx, xy, yx, yy, dx, dy; } dg_pose;  /* unit square, its centre at 0, to pixels */
+/* pixels */
+typedef struct dg_segment {
+    double x0, y0, x1, y1;
+} dg_segment;
+/* unit square, its centre at 0, to pixels */
+typedef struct dg_pose {
+    double xx, xy, yx, yy, dx, dy;
+} dg_pose;
 
 static inline dg_pose dg_random_pose(uint64_t *rng) {
-    double turn = dg_uniform(rng, -0.34, 0.34), slant = dg_uniform(rng, -0.2, 0.2);   /* radians; x per y */
+    double turn = dg_uniform(rng, -0.34, 0.34), slant = dg_uniform(rng, -0.2, 0.2); /* radians; x per y */
     double w = 22 * dg_uniform(rng, 0.72, 1.08), h = 22 * dg_uniform(rng, 0.78, 1.08);
-    dg_pose p = { w * cos(turn), h * (slant * cos(turn) - sin(turn)), w * sin(turn), h * (slant * sin(turn) + cos(turn)),
-                  14 + dg_uniform(rng, -2.5, 2.5), 14 + dg_uniform(rng, -2.5, 2.5) };
+    dg_pose p = { w * cos(turn),
+                  h * (slant * cos(turn) - sin(turn)),
+                  w * sin(turn),
+                  h * (slant * sin(turn) + cos(turn)),
+                  14 + dg_uniform(rng, -2.5, 2.5),
+                  14 + dg_uniform(rng, -2.5, 2.5) };
     return p;
 }
 
@@ -105,8 +119,14 @@ static inline int dg_cut(const dg_stroke *s, const dg_pose *p, uint64_t *rng, dg
     for (int i = 0; i <= DG_ARC_PARTS; i++) {
         double a = (t.from + (t.to - t.from) * i / DG_ARC_PARTS) * 0.017453292519943295, x, y;
         dg_place(p, t.x + t.rx * cos(a), t.y + t.ry * sin(a), &x, &y);
-        if (i < DG_ARC_PARTS) { out[i].x0 = x; out[i].y0 = y; }
-        if (i > 0) { out[i - 1].x1 = x; out[i - 1].y1 = y; }
+        if (i < DG_ARC_PARTS) {
+            out[i].x0 = x;
+            out[i].y0 = y;
+        }
+        if (i > 0) {
+            out[i - 1].x1 = x;
+            out[i - 1].y1 = y;
+        }
     }
     return DG_ARC_PARTS;
 }
@@ -124,7 +144,7 @@ static inline double dg_distance(const dg_segment *s, double x, double y) {
 static inline void dg_draw(int digit, uint64_t *rng, uint8_t *image) {
     dg_segment seg[DG_MAX_STROKES * DG_ARC_PARTS];
     dg_pose pose = dg_random_pose(rng);
-    double half = dg_uniform(rng, 0.45, 1.15), ink = dg_uniform(rng, 0.65, 1.0);   /* half a line's width in pixels */
+    double half = dg_uniform(rng, 0.45, 1.15), ink = dg_uniform(rng, 0.65, 1.0); /* half a line's width in pixels */
     int n = 0;
     for (int i = 0; i < DG_MAX_STROKES; i++) {
         const dg_stroke *s = &dg_shapes[digit][i];
@@ -154,7 +174,7 @@ static inline bool dg_draw_set(dg_set *s, size_t n, uint64_t seed) {
 /* ---- IDX: big-endian magic 0x00000803 (bytes, rank 3) or 0x00000801 (rank 1), the dims as 32 bits, the bytes ---- */
 #define DG_IDX_IMAGES 0x00000803u
 #define DG_IDX_LABELS 0x00000801u
-#define DG_IDX_MAX 1000000u   /* digits in one file; more is taken for a damaged header */
+#define DG_IDX_MAX 1000000u /* digits in one file; more is taken for a damaged header */
 
 static inline bool dg_get32(FILE *f, uint32_t *out) {
     uint8_t b[4];
@@ -173,7 +193,8 @@ static inline uint8_t *dg_idx_body(FILE *f, uint32_t magic, size_t item, size_t 
     uint32_t m = 0, n = 0, h = DG_SIDE, w = DG_SIDE;
     *why = "the header is cut short";
     if (!dg_get32(f, &m) || !dg_get32(f, &n)) return NULL;
-    *why = m >> 16 == 0x1f8b ? "it is compressed: unpack it with gunzip first" : "the first four bytes are not this kind of IDX file's";
+    *why = m >> 16 == 0x1f8b ? "it is compressed: unpack it with gunzip first"
+                             : "the first four bytes are not this kind of IDX file's";
     if (m != magic) return NULL;
     *why = "the header is cut short";
     if (magic == DG_IDX_IMAGES && (!dg_get32(f, &h) || !dg_get32(f, &w))) return NULL;
@@ -186,8 +207,14 @@ static inline uint8_t *dg_idx_body(FILE *f, uint32_t magic, size_t item, size_t 
     if (!body) return NULL;
     *why = "the file is shorter than its header says";
     bool ok = fread(body, item, n, f) == n;
-    if (ok && fgetc(f) != EOF) { *why = "the file is longer than its header says"; ok = false; }
-    if (!ok) { free(body); return NULL; }
+    if (ok && fgetc(f) != EOF) {
+        *why = "the file is longer than its header says";
+        ok = false;
+    }
+    if (!ok) {
+        free(body);
+        return NULL;
+    }
     *out_n = n;
     return body;
 }
@@ -235,7 +262,8 @@ static inline bool dg_idx_write(const char *dir, const char *prefix, bool images
     int len = snprintf(path, sizeof path, "%s/%s-%s-ubyte", dir, prefix, images ? "images-idx3" : "labels-idx1");
     FILE *f = len > 0 && (size_t)len < sizeof path ? fopen(path, "wb") : NULL;
     bool ok = f && dg_put32(f, images ? DG_IDX_IMAGES : DG_IDX_LABELS) && dg_put32(f, (uint32_t)s->n);
-    if (ok && images) ok = dg_put32(f, DG_SIDE) && dg_put32(f, DG_SIDE) && fwrite(s->images, DG_PIXELS, s->n, f) == s->n;
+    if (ok && images)
+        ok = dg_put32(f, DG_SIDE) && dg_put32(f, DG_SIDE) && fwrite(s->images, DG_PIXELS, s->n, f) == s->n;
     if (ok && !images) ok = fwrite(s->labels, 1, s->n, f) == s->n;
     if (f && fclose(f) != 0) ok = false;
     if (!ok) fprintf(stderr, "%s: %s\n", path, strerror(errno));
@@ -265,7 +293,10 @@ static inline double dg_centroid_accuracy(const dg_set *train, const dg_set *tes
                 double e = test->images[i * DG_PIXELS + (size_t)p] - mean[c][p] / (double)count[c];
                 d += e * e;
             }
-            if (count[c] && (best < 0 || d < best_d)) { best = c; best_d = d; }
+            if (count[c] && (best < 0 || d < best_d)) {
+                best = c;
+                best_d = d;
+            }
         }
         right += best == test->labels[i];
     }

@@ -11,9 +11,13 @@ static int wrong;
 /* Prints what the context says about a mistake; it must be the result named. */
 static void expect(gn_ctx *g, gn_result want, gn_result got, const char *mistake) {
     const gn_error *e = gn_last_error(g);
-    printf("%s\n  %s%s%s: %s\n", mistake, ex_color("\033[1m"), gn_result_name(got), ex_color("\033[0m"), got == GN_OK ? "" : e->text);
+    printf("%s\n  %s%s%s: %s\n", mistake, ex_color("\033[1m"), gn_result_name(got), ex_color("\033[0m"),
+           got == GN_OK ? "" : e->text);
     if (got != GN_OK && e->line) printf("  op %s, label '%s', %s:%d\n", e->op, e->label, e->file, e->line);
-    if (got != want) { printf("  FAILED: expected %s\n", gn_result_name(want)); wrong++; }
+    if (got != want) {
+        printf("  FAILED: expected %s\n", gn_result_name(want));
+        wrong++;
+    }
 }
 
 static void good_read(gn_ctx *g) {
@@ -28,8 +32,8 @@ static void mistakes(gn_ctx *g) {
     int32_t ints[2];
 
     gn_tensor a = gn_label(gn_data(g, GN_F32, GN_SHAPE(2, 3), six), "a");
-    gn_tensor product = gn_label(gn_matmul(a, a), "scores");   /* the cause, noticed here… */
-    gn_tensor later = gn_relu(gn_mul_c(product, 2));            /* …carried along… */
+    gn_tensor product = gn_label(gn_matmul(a, a), "scores"); /* the cause, noticed here… */
+    gn_tensor later = gn_relu(gn_mul_c(product, 2));         /* …carried along… */
     expect(g, GN_BAD_SHAPE, gn_read(later, out, sizeof out), "shapes that do not fit, three ops before the read:");
     good_read(g);
 
@@ -39,11 +43,13 @@ static void mistakes(gn_ctx *g) {
     good_read(g);
 
     gn_tensor ones = gn_full(g, GN_I32, GN_SHAPE(2), 1);
-    expect(g, GN_DIVISION_BY_ZERO, gn_read(gn_div(ones, i), ints, sizeof ints), "integers divided by zero, seen where it is computed:");
+    expect(g, GN_DIVISION_BY_ZERO, gn_read(gn_div(ones, i), ints, sizeof ints),
+           "integers divided by zero, seen where it is computed:");
     good_read(g);
 
     gn_tensor rows = gn_embedding(a, gn_data(g, GN_I32, GN_SHAPE(2), far));
-    expect(g, GN_INDEX_OUT_OF_RANGE, gn_read(rows, out, sizeof out), "row 9 of a table of two rows, seen where it is computed:");
+    expect(g, GN_INDEX_OUT_OF_RANGE, gn_read(rows, out, sizeof out),
+           "row 9 of a table of two rows, seen where it is computed:");
     good_read(g);
 
     if (!ex_check(g, gn_step(g), "step")) wrong++;
@@ -54,7 +60,8 @@ static void mistakes(gn_ctx *g) {
 int main(int argc, char **argv) {
     const char *connect = NULL;
     const ex_option options[] = {
-        { "connect", EX_MAYBE, &connect, "WHERE", "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
+        { "connect", EX_MAYBE, &connect, "WHERE",
+          "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     ex_parse(argc, argv, "errors shows how mistakes are reported.", options);

@@ -14,7 +14,7 @@ static gn_tensor weight(gn_ctx *g, int64_t rows, int64_t columns) {
     return gn_weight(g, GN_F32, columns ? GN_SHAPE(rows, columns) : GN_SHAPE(rows), zeros, "w");
 }
 
-static gn_tensor heads(gn_tensor qkv, int which, int64_t t) {   /* (t, 3 DIM) to (1, HEADS, t, DIM / HEADS) */
+static gn_tensor heads(gn_tensor qkv, int which, int64_t t) { /* (t, 3 DIM) to (1, HEADS, t, DIM / HEADS) */
     gn_tensor part = gn_slice(qkv, 1, which * DIM, (which + 1) * DIM, 1);
     return gn_transpose(gn_reshape(part, GN_SHAPE(1, t, HEADS, DIM / HEADS)), 1, 2);
 }

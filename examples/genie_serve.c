@@ -9,9 +9,9 @@
 #include "common.h"
 
 static gn_server *server;
-static volatile sig_atomic_t ending;   /* it was told to end, or ends by itself: the server is not to be told again */
+static volatile sig_atomic_t ending; /* it was told to end, or ends by itself: the server is not to be told again */
 
-enum { GRACE_S = 10 };   /* that what is computed may take to end */
+enum { GRACE_S = 10 }; /* that what is computed may take to end */
 
 static void on_signal(int number) {
     (void)number;
@@ -55,10 +55,10 @@ static void log_line(void *user, gn_log_level level, const char *text) {
     if (level <= *(const gn_log_level *)user) fprintf(stderr, "genie_serve: %s\n", text);
 }
 
-enum { REFUSED = 16384 };   /* bytes of gn_server_refused, and more than there can be */
+enum { REFUSED = 16384 }; /* bytes of gn_server_refused, and more than there can be */
 
-/* A process whose GPU is lost cannot use it again: this program starts anew in its place, with the socket that clients connect
-   to. Returns only when that fails. */
+/* A process whose GPU is lost cannot use it again: this program starts anew in its place, with the socket that clients
+   connect to. Returns only when that fails. */
 static int start_again(char **argv) {
     char text[16], refused[REFUSED];
     snprintf(text, sizeof text, "%d", gn_server_handover(server));
@@ -102,9 +102,12 @@ static int serve(gn_server_desc *desc, char **argv) {
     on(SIGALRM, on_alarm);
     on(SIGINT, on_signal);
     on(SIGTERM, on_signal);
-    if (open_server(desc, &error) != GN_OK) { ex_print_error("genie_serve", &error); return EX_FAILED; }
-    if (ending) gn_server_stop(server);      /* told before it was there */
-    on(SIGPIPE, SIG_IGN);      /* who reads our log may end; clients are served all the same */
+    if (open_server(desc, &error) != GN_OK) {
+        ex_print_error("genie_serve", &error);
+        return EX_FAILED;
+    }
+    if (ending) gn_server_stop(server); /* told before it was there */
+    on(SIGPIPE, SIG_IGN);               /* who reads our log may end; clients are served all the same */
     /* The URL holds a code, so it goes to a person's terminal and into the file, not into a log. */
     printf("serving %s on port %u\n", desc->devices ? desc->devices : "cpu", (unsigned)gn_server_port(server));
     if (ex_terminal() && !desc->key) printf("give this to one client, once: --connect '%s'\n", gn_server_url(server));
@@ -128,24 +131,35 @@ int main(int argc, char **argv) {
     bool verbose = false;
     char path[PATH_MAX];
     const ex_option options[] = {
-        { "listen", EX_TEXT, &desc.listen, "HOST:PORT", "where to listen (127.0.0.1:5556); port 0 is any free one", 0, 0 },
-        { "devices", EX_TEXT, &desc.devices, "LIST", "devices to lend, as cpu or cuda:0 (cpu); 'list' shows what there is", 0, 0 },
-        { "url-file", EX_TEXT, &desc.url_file, "FILE", "write the URL there, mode 0600 (url, in the folder of --home); one server a file", 0, 0 },
+        { "listen", EX_TEXT, &desc.listen, "HOST:PORT", "where to listen (127.0.0.1:5556); port 0 is any free one", 0,
+          0 },
+        { "devices", EX_TEXT, &desc.devices, "LIST",
+          "devices to lend, as cpu or cuda:0 (cpu); 'list' shows what there is", 0, 0 },
+        { "url-file", EX_TEXT, &desc.url_file, "FILE",
+          "write the URL there, mode 0600 (url, in the folder of --home); one server a file", 0, 0 },
         { "key", EX_TEXT, &desc.key, "FILE", "own PKI: the server's private key, PEM", 0, 0 },
         { "cert", EX_TEXT, &desc.cert, "FILE", "own PKI: the server's certificate, PEM", 0, 0 },
         { "ca", EX_TEXT, &desc.ca, "FILE", "own PKI: clients must have a certificate of this authority, PEM", 0, 0 },
-        { "advertise", EX_TEXT, &desc.advertise, "HOST", "what clients call this machine, with :PORT if they reach another port; stands in the URL", 0, 0 },
+        { "advertise", EX_TEXT, &desc.advertise, "HOST",
+          "what clients call this machine, with :PORT if they reach another port; stands in the URL", 0, 0 },
         { "code-hours", EX_INT, &code_hours, "N", "how long the URL's pairing code is good, in hours (24)", 1, 87600 },
-        { "home", EX_TEXT, &desc.home, "DIR", "folder of keys and credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
-        { "memory", EX_BYTES, &desc.memory_limit, "SIZE", "bytes of host memory one session may cause, and as many on its device (8G)", 0, 0 },
-        { "tenant-memory", EX_BYTES, &desc.tenant_memory, "SIZE", "the same of all sessions of a client, with weights it has left (4 x --memory)", 0, 0 },
-        { "total-memory", EX_BYTES, &desc.total_memory, "SIZE", "the same of all clients (three quarters of this machine's memory)", 0, 0 },
-        { "idle-memory", EX_BYTES, &desc.idle_memory, "SIZE", "bytes of weights that stay though no session uses them (--memory)", 0, 0 },
+        { "home", EX_TEXT, &desc.home, "DIR", "folder of keys and credentials ($GENIE_HOME, else ~/.config/genie)", 0,
+          0 },
+        { "memory", EX_BYTES, &desc.memory_limit, "SIZE",
+          "bytes of host memory one session may cause, and as many on its device (8G)", 0, 0 },
+        { "tenant-memory", EX_BYTES, &desc.tenant_memory, "SIZE",
+          "the same of all sessions of a client, with weights it has left (4 x --memory)", 0, 0 },
+        { "total-memory", EX_BYTES, &desc.total_memory, "SIZE",
+          "the same of all clients (three quarters of this machine's memory)", 0, 0 },
+        { "idle-memory", EX_BYTES, &desc.idle_memory, "SIZE",
+          "bytes of weights that stay though no session uses them (--memory)", 0, 0 },
         { "idle-minutes", EX_INT, &idle_minutes, "N", "how long they stay (60)", 1, 525600 },
         { "max-sessions", EX_INT, &sessions, "N", "clients at once (64)", 1, 65535 },
         { "threads", EX_INT, &threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
-        { "max-step-seconds", EX_INT, &step_seconds, "N", "how long one step may compute (600); 0: without end", 0, 100000000 },
-        { "record", EX_TEXT, &desc.record_file, "FILE", "add plans that have run to this file: ops, shapes, constants; no data or weights", 0, 0 },
+        { "max-step-seconds", EX_INT, &step_seconds, "N", "how long one step may compute (600); 0: without end", 0,
+          100000000 },
+        { "record", EX_TEXT, &desc.record_file, "FILE",
+          "add plans that have run to this file: ops, shapes, constants; no data or weights", 0, 0 },
         { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file beside the first clients", 0, 0 },
         { "verbose", EX_FLAG, &verbose, NULL, "say on stderr who comes and goes", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },

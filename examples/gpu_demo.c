@@ -1,5 +1,5 @@
-/* The three phases of a value on a GPU of this machine: captured (an expression is noted), deferred (nothing has run), executed
- * (where, by which kernels, how long).
+/* The three phases of a value on a GPU of this machine: captured (an expression is noted), deferred (nothing has run),
+ * executed (where, by which kernels, how long).
  *
  *   ./examples/gpu_demo
  *   ./examples/gpu_demo --device cuda:1
@@ -9,7 +9,7 @@
 
 enum { N = 100 };
 
-static gn_tensor capture(gn_ctx *g, const float *ones) {   /* sum(mean(relu(x x + x))): 101 of each column, 100 columns */
+static gn_tensor capture(gn_ctx *g, const float *ones) { /* sum(mean(relu(x x + x))): 101 of each column, 100 columns */
     gn_tensor x = gn_data(g, GN_F32, GN_SHAPE(N, N), ones);
     gn_tensor h = gn_relu(gn_add(gn_matmul(x, x), x));
     return gn_sum(gn_mean(h, GN_AXES(0), false), GN_ALL_AXES, false);
@@ -20,10 +20,10 @@ static void show_state(gn_ctx *g, const char *phase, gn_tensor y, double seconds
     gn_stats s;
     gn_describe(y, &i);
     gn_get_stats(g, &s);
-    ex_row(phase, "%s %s%s; so far %llu nodes, %llu plans, %llu kernels run, %llu bytes to the GPU, %llu back; %.1f us", i.op,
-           i.computed ? "has a value on " : "has no value", i.computed ? i.device : "", (unsigned long long)s.nodes_built,
-           (unsigned long long)s.plans_made, (unsigned long long)s.kernels_run, (unsigned long long)s.bytes_to_device,
-           (unsigned long long)s.bytes_to_host, 1e6 * seconds);
+    ex_row(phase, "%s %s%s; so far %llu nodes, %llu plans, %llu kernels run, %llu bytes to the GPU, %llu back; %.1f us",
+           i.op, i.computed ? "has a value on " : "has no value", i.computed ? i.device : "",
+           (unsigned long long)s.nodes_built, (unsigned long long)s.plans_made, (unsigned long long)s.kernels_run,
+           (unsigned long long)s.bytes_to_device, (unsigned long long)s.bytes_to_host, 1e6 * seconds);
 }
 
 /* The executor writes each kernel's source into $GENIE_DUMP_KERNELS. */
@@ -56,7 +56,8 @@ static bool run(gn_ctx *g, const char *folder) {
     gn_step(g);
     start = ex_now();
     if (!execute(g, capture(g, ones), &out) || !ex_check(g, gn_step(g), "step")) return false;
-    ex_row("again", "%.1f us from the first builder to the value: plan and kernels were known", 1e6 * (ex_now() - start));
+    ex_row("again", "%.1f us from the first builder to the value: plan and kernels were known",
+           1e6 * (ex_now() - start));
     gn_get_device(g, &device);
     ex_row("device", "%s: %s", device.name, device.identity);
     ex_verdict(out == 10100, "the value is 10100");
@@ -70,8 +71,13 @@ int main(int argc, char **argv) {
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     char folder[] = "/tmp/genie-demo-XXXXXX";
-    ex_parse(argc, argv, "gpu_demo shows when a GPU computes: not when an expression is written, but when its value is asked for.", options);
-    if (!mkdtemp(folder)) { perror(folder); return EX_FAILED; }
+    ex_parse(argc, argv,
+             "gpu_demo shows when a GPU computes: not when an expression is written, but when its value is asked for.",
+             options);
+    if (!mkdtemp(folder)) {
+        perror(folder);
+        return EX_FAILED;
+    }
     setenv("GENIE_DUMP_KERNELS", folder, 1);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = name });
     bool ok = ex_check(g, gn_status(g), "no GPU") && run(g, folder);

@@ -13,7 +13,7 @@ int main(void) {
     gn_ctx *g = gn_open(NULL);
     gn_tensor x = gn_data(g, GN_F32, GN_SHAPE(2, 3), a);
     gn_tensor w = gn_weight(g, GN_F32, GN_SHAPE(3, 2), b, "w");
-    gn_tensor y = gn_matmul(x, w);   /* nothing is computed yet */
+    gn_tensor y = gn_matmul(x, w); /* nothing is computed yet */
     if (gn_read(y, c, sizeof c) != GN_OK || gn_get_device(g, &where) != GN_OK) {
         fprintf(stderr, "hello: %s\n", gn_last_error(g)->text);
         gn_close(g);

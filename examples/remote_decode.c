@@ -1,5 +1,5 @@
-/* Generates tokens with a small transformer on a device that is reached only over TLS, in three modes that differ only in
- * what the device is told about the values; the tokens are the same in all, and on the local CPU.
+/* Generates tokens with a small transformer on a device that is reached only over TLS, in three modes that differ only
+ * in what the device is told about the values; the tokens are the same in all, and on the local CPU.
  *
  *   ./examples/remote_decode                    weights, KV cache and next token stay on the device, argmax runs there
  *   ./examples/remote_decode --ahead 16         the same, 16 steps queued before anything is waited for
@@ -15,8 +15,8 @@
 typedef struct model_size {
     const char *name;
     int vocab, dim, layers, heads, kv_heads, context;
-    double embedding;      /* standard deviation of the token table */
-    bool tied;             /* the head is the token table */
+    double embedding; /* standard deviation of the token table */
+    bool tied;        /* the head is the token table */
 } model_size;
 
 static const model_size sizes[] = {
@@ -27,8 +27,8 @@ static const model_size *model = &sizes[0];
 
 enum { HEAD = 64, MAX_LAYERS = 12, MAX_CACHES = 2 * MAX_LAYERS, MAX_CONTEXT = 1024 };
 
-static int caches(void) { return 2 * model->layers; }                                            /* keys and values of each layer */
-static size_t kv_bytes(void) { return (size_t)(model->kv_heads * model->context * HEAD) * 4; }    /* of one cache, f32 */
+static int caches(void) { return 2 * model->layers; } /* keys and values of each layer */
+static size_t kv_bytes(void) { return (size_t)(model->kv_heads * model->context * HEAD) * 4; } /* of one cache, f32 */
 static gn_shape kv_shape(void) { return GN_SHAPE(1, model->kv_heads, model->context, HEAD); }
 
 typedef enum run_mode { SEMANTIC, CACHED, BLIND } run_mode;
@@ -42,25 +42,34 @@ typedef struct settings {
 } settings;
 
 /* ---- the model: one table of weights ----------------------------------------------------------------
- * Spread 0 means ones; EVEN is 1 / sqrt(rows); otherwise normal with that standard deviation (biases and offsets are small but not 0). */
+ * Spread 0 means ones; EVEN is 1 / sqrt(rows); otherwise normal with that standard deviation (biases and offsets are
+ * small but not 0). */
 enum { LN1_GAIN, LN1_BIAS, WQ, WK, WV, WO, LN2_GAIN, LN2_BIAS, UP, UP_BIAS, DOWN, DOWN_BIAS, PER_LAYER };
 enum { EMBED = MAX_LAYERS * PER_LAYER, PLACE, LN_GAIN, LN_BIAS, HEAD_W, WEIGHTS };
 #define EVEN (-1.0)
 
-typedef struct weight_info { const char *name; int rows, cols; double spread; } weight_info;   /* rows 0: (cols) */
+/* rows 0: (cols) */
+typedef struct weight_info {
+    const char *name;
+    int rows, cols;
+    double spread;
+} weight_info;
 
 /* name NULL: this size has no such weight. */
 static weight_info weight_at(int i) {
     int dim = model->dim, kv = model->kv_heads * HEAD;
     const weight_info layer[PER_LAYER] = {
-        { "ln1.gain", 0, dim, 0 }, { "ln1.bias", 0, dim, 0.02 },
-        { "wq", dim, dim, EVEN }, { "wk", dim, kv, EVEN }, { "wv", dim, kv, EVEN }, { "wo", dim, dim, EVEN },
-        { "ln2.gain", 0, dim, 0 }, { "ln2.bias", 0, dim, 0.02 },
-        { "up", dim, 4 * dim, EVEN }, { "up.bias", 0, 4 * dim, 0.02 }, { "down", 4 * dim, dim, EVEN }, { "down.bias", 0, dim, 0.02 },
+        { "ln1.gain", 0, dim, 0 },       { "ln1.bias", 0, dim, 0.02 },   { "wq", dim, dim, EVEN },
+        { "wk", dim, kv, EVEN },         { "wv", dim, kv, EVEN },        { "wo", dim, dim, EVEN },
+        { "ln2.gain", 0, dim, 0 },       { "ln2.bias", 0, dim, 0.02 },   { "up", dim, 4 * dim, EVEN },
+        { "up.bias", 0, 4 * dim, 0.02 }, { "down", 4 * dim, dim, EVEN }, { "down.bias", 0, dim, 0.02 },
     };
     const weight_info outer[WEIGHTS - EMBED] = {
-        { "embedding", model->vocab, dim, model->embedding }, { "position", model->context, dim, 0.5 },
-        { "ln.gain", 0, dim, 0 }, { "ln.bias", 0, dim, 0.02 }, { model->tied ? NULL : "head", dim, model->vocab, EVEN },
+        { "embedding", model->vocab, dim, model->embedding },
+        { "position", model->context, dim, 0.5 },
+        { "ln.gain", 0, dim, 0 },
+        { "ln.bias", 0, dim, 0.02 },
+        { model->tied ? NULL : "head", dim, model->vocab, EVEN },
     };
     weight_info none = { NULL, 0, 0, 0 };
     return i >= EMBED ? outer[i - EMBED] : i / PER_LAYER < model->layers ? layer[i % PER_LAYER] : none;
@@ -69,7 +78,7 @@ static weight_info weight_at(int i) {
 static size_t weight_count(const weight_info *w) { return (size_t)w->cols * (size_t)(w->rows ? w->rows : 1); }
 static gn_shape weight_shape(const weight_info *w) { return w->rows ? GN_SHAPE(w->rows, w->cols) : GN_SHAPE(w->cols); }
 
-static uint64_t next_random(uint64_t *rng) {   /* xorshift64* (Vigna 2016) */
+static uint64_t next_random(uint64_t *rng) { /* xorshift64* (Vigna 2016) */
     *rng ^= *rng >> 12;
     *rng ^= *rng << 25;
     *rng ^= *rng >> 27;
@@ -96,7 +105,8 @@ static bool model_make(float *host[WEIGHTS], int64_t seed) {
         if (!w.name) continue;
         host[i] = malloc(weight_count(&w) * sizeof(float));
         ok = ok && host[i];
-        for (size_t k = 0; ok && k < weight_count(&w); k++) host[i][k] = (float)(spread > 0 ? spread * next_normal(&rng) : 1);
+        for (size_t k = 0; ok && k < weight_count(&w); k++)
+            host[i][k] = (float)(spread > 0 ? spread * next_normal(&rng) : 1);
     }
     if (!ok) fprintf(stderr, "out of memory\n");
     return ok;
@@ -107,13 +117,13 @@ typedef struct generation {
     gn_ctx *g;
     const settings *set;
     run_mode mode;
-    float *const *host;                /* the weights */
-    gn_tensor w[WEIGHTS];              /* gn_weight, or in blind mode gn_data of this step */
-    gn_tensor cache[MAX_CACHES];       /* (1, kv_heads, context, 64): states, or in the other modes gn_data of this step */
-    gn_tensor token, window;           /* states of semantic mode: next token (1) i64; tokens queued ahead (ahead) i32 */
-    uint8_t *kv[2];                    /* caches of the other modes, before and after a step: caches() * kv_bytes() each */
-    int64_t last;                      /* the last token of the other modes */
-    int32_t *tokens;                   /* (set->tokens) */
+    float *const *host;          /* the weights */
+    gn_tensor w[WEIGHTS];        /* gn_weight, or in blind mode gn_data of this step */
+    gn_tensor cache[MAX_CACHES]; /* (1, kv_heads, context, 64): states, or in the other modes gn_data of this step */
+    gn_tensor token, window;     /* states of semantic mode: next token (1) i64; tokens queued ahead (ahead) i32 */
+    uint8_t *kv[2];              /* caches of the other modes, before and after a step: caches() * kv_bytes() each */
+    int64_t last;                /* the last token of the other modes */
+    int32_t *tokens;             /* (set->tokens) */
     gn_stats prefill, decode;
     double prefill_s, decode_s;
 } generation;
@@ -127,7 +137,10 @@ static bool generation_make(generation *n, gn_ctx *g, const settings *set, run_m
     n->tokens = calloc((size_t)set->tokens, sizeof *n->tokens);
     n->kv[0] = calloc((size_t)caches(), kv_bytes());
     n->kv[1] = calloc((size_t)caches(), kv_bytes());
-    if (!n->tokens || !n->kv[0] || !n->kv[1]) { fprintf(stderr, "out of memory\n"); return false; }
+    if (!n->tokens || !n->kv[0] || !n->kv[1]) {
+        fprintf(stderr, "out of memory\n");
+        return false;
+    }
     for (int i = 0; mode != BLIND && i < WEIGHTS; i++) {
         weight_info w = weight_at(i);
         if (w.name) n->w[i] = gn_weight(g, GN_F32, weight_shape(&w), host[i], w.name);
@@ -160,15 +173,18 @@ static gn_tensor split_heads(gn_tensor x, int64_t t, int heads) {
     return gn_transpose(gn_reshape(x, GN_SHAPE(1, t, heads, HEAD)), 1, 2);
 }
 
-/* x (T, dim) at positions pos… -> x + attention; grown[0] and grown[1] are the caches with this step's keys and values. */
-static gn_tensor attention_block(const generation *n, int layer, gn_tensor x, int64_t t, gn_tensor pos, gn_tensor grown[2]) {
+/* x (T, dim) at positions pos… -> x + attention; grown[0] and grown[1] are the caches with this step's keys and
+   values. */
+static gn_tensor attention_block(const generation *n, int layer, gn_tensor x, int64_t t, gn_tensor pos,
+                                 gn_tensor grown[2]) {
     const gn_tensor *w = &n->w[layer * PER_LAYER];
     gn_tensor h = gn_layernorm(x, w[LN1_GAIN], w[LN1_BIAS], 1e-5);
     gn_tensor q = split_heads(gn_linear(h, w[WQ], GN_NONE), t, model->heads);
     for (int i = 0; i < 2; i++)
-        grown[i] = gn_kv_append(n->cache[2 * layer + i], split_heads(gn_linear(h, w[WK + i], GN_NONE), t, model->kv_heads), pos);
+        grown[i] = gn_kv_append(n->cache[2 * layer + i],
+                                split_heads(gn_linear(h, w[WK + i], GN_NONE), t, model->kv_heads), pos);
     gn_attention_desc d = { .causal = true, .length = gn_add_c(pos, (double)t) };
-    gn_tensor a = gn_attention(q, grown[0], grown[1], &d);   /* (1, heads, T, 64) */
+    gn_tensor a = gn_attention(q, grown[0], grown[1], &d); /* (1, heads, T, 64) */
     a = gn_reshape(gn_transpose(a, 1, 2), GN_SHAPE(t, model->dim));
     return gn_add(x, gn_linear(a, w[WO], GN_NONE));
 }
@@ -180,7 +196,8 @@ static gn_tensor forward_block(const generation *n, int layer, gn_tensor x) {
     return gn_add(x, gn_linear(h, w[DOWN], w[DOWN_BIAS]));
 }
 
-/* ids (T) at positions pos… -> the next token (1) i64. The position is a running value, so all of them share one plan. */
+/* ids (T) at positions pos… -> the next token (1) i64. The position is a running value, so all of them share one
+   plan. */
 static gn_tensor next_token(generation *n, gn_tensor ids, int64_t t, int64_t position, gn_tensor grown[MAX_CACHES]) {
     gn_tensor pos = gn_scalar(n->g, GN_I32, (double)position);
     gn_tensor places = gn_add(gn_arange(n->g, GN_I32, t, 0, 1), pos);
@@ -189,7 +206,7 @@ static gn_tensor next_token(generation *n, gn_tensor ids, int64_t t, int64_t pos
         x = attention_block(n, l, x, t, pos, &grown[2 * l]);
         x = forward_block(n, l, x);
     }
-    x = gn_layernorm(gn_slice(x, 0, -1, GN_END, 1), n->w[LN_GAIN], n->w[LN_BIAS], 1e-5);   /* the last row: (1, dim) */
+    x = gn_layernorm(gn_slice(x, 0, -1, GN_END, 1), n->w[LN_GAIN], n->w[LN_BIAS], 1e-5); /* the last row: (1, dim) */
     gn_tensor head = model->tied ? gn_transpose(n->w[EMBED], 0, 1) : n->w[HEAD_W];
     return gn_argmax(gn_linear(x, head, GN_NONE), GN_AXES(1), false);
 }
@@ -253,7 +270,8 @@ static gn_result decode_one(generation *n, int64_t i, int64_t slot) {
     offer_values(n);
     gn_tensor ids = n->mode == SEMANTIC ? n->token : gn_data_copy(n->g, GN_I64, GN_SHAPE(1), &n->last);
     gn_tensor next = next_token(n, ids, 1, position, grown);
-    gn_result r = n->mode == SEMANTIC ? finish_semantic(n, next, slot, ahead ? NULL : &value) : finish_traveling(n, next, grown);
+    gn_result r =
+        n->mode == SEMANTIC ? finish_semantic(n, next, slot, ahead ? NULL : &value) : finish_traveling(n, next, grown);
     if (!ahead) n->tokens[i] = (int32_t)(n->mode == SEMANTIC ? value : n->last);
     return r;
 }
@@ -261,7 +279,8 @@ static gn_result decode_one(generation *n, int64_t i, int64_t slot) {
 static void show_progress(const generation *n, int64_t done, double *last, bool show) {
     double now = ex_now();
     if (!show || done == n->set->tokens || now - *last < (ex_terminal() ? 0.1 : 2)) return;
-    printf("%stoken %lld of %lld%s", ex_terminal() ? "\r" : "", (long long)done, (long long)n->set->tokens, ex_terminal() ? "" : "\n");
+    printf("%stoken %lld of %lld%s", ex_terminal() ? "\r" : "", (long long)done, (long long)n->set->tokens,
+           ex_terminal() ? "" : "\n");
     fflush(stdout);
     *last = now;
 }
@@ -278,11 +297,15 @@ static bool decode(generation *n, bool show) {
         for (; k < block && i + k < count; k++)
             if (!ex_check(n->g, decode_one(n, i + k, k), "decoding")) return false;
         if (block > 1) {
-            if (!ex_check(n->g, gn_read(n->window, window, (size_t)block * sizeof *window), "reading the tokens")) return false;
+            if (!ex_check(n->g, gn_read(n->window, window, (size_t)block * sizeof *window), "reading the tokens"))
+                return false;
             if (!ex_check(n->g, gn_step(n->g), "step")) return false;
             memcpy(n->tokens + i, window, (size_t)k * sizeof *window);
         }
-        if (ex_interrupted) { fprintf(stderr, "\ninterrupted\n"); return false; }
+        if (ex_interrupted) {
+            fprintf(stderr, "\ninterrupted\n");
+            return false;
+        }
         show_progress(n, i + k, &last, show);
     }
     n->decode_s = ex_now() - begin;
@@ -298,16 +321,22 @@ static double steps_of(const generation *n) { return n->set->tokens > 1 ? (doubl
 static void print_report(const generation *n, const gn_device_info *d) {
     double per = 1 / steps_of(n);
     const gn_stats *s = &n->decode;
-    ex_row("mode", "%s%s", mode_names[n->mode], n->mode == SEMANTIC ? ": weights, KV cache, next token and argmax on the device"
-           : n->mode == CACHED ? ": weights on the device, the KV cache travels" : ": all values travel with every step");
+    ex_row("mode", "%s%s", mode_names[n->mode],
+           n->mode == SEMANTIC ? ": weights, KV cache, next token and argmax on the device"
+           : n->mode == CACHED ? ": weights on the device, the KV cache travels"
+                               : ": all values travel with every step");
     ex_row("ran on", "%s%s", d->name, d->remote ? "" : ", in this process");
     if (d->remote) ex_row("secured by", "%s, %s, records by %s", d->tls, d->cipher, d->records);
-    ex_row("prefill", "%lld tokens in %.1f ms, %llu weight bytes sent", (long long)n->set->prompt, 1e3 * n->prefill_s, (unsigned long long)n->prefill.weight_bytes_sent);
-    ex_row("decode", "%.3f ms a token over %.0f steps, %lld queued ahead", 1e3 * n->decode_s * per, steps_of(n), (long long)(n->mode == SEMANTIC ? n->set->ahead : 1));
-    ex_row("plans", "%llu made for positions %lld to %lld%s", (unsigned long long)s->plans_made, (long long)n->set->prompt,
-           (long long)(n->set->prompt + n->set->tokens - 2), n->mode == SEMANTIC && n->set->ahead > 1 ? ": one to decode, one to read the tokens" : "");
+    ex_row("prefill", "%lld tokens in %.1f ms, %llu weight bytes sent", (long long)n->set->prompt, 1e3 * n->prefill_s,
+           (unsigned long long)n->prefill.weight_bytes_sent);
+    ex_row("decode", "%.3f ms a token over %.0f steps, %lld queued ahead", 1e3 * n->decode_s * per, steps_of(n),
+           (long long)(n->mode == SEMANTIC ? n->set->ahead : 1));
+    ex_row("plans", "%llu made for positions %lld to %lld%s", (unsigned long long)s->plans_made,
+           (long long)n->set->prompt, (long long)(n->set->prompt + n->set->tokens - 2),
+           n->mode == SEMANTIC && n->set->ahead > 1 ? ": one to decode, one to read the tokens" : "");
     ex_row("a token", "%.2f round trips, %.0f bytes at the socket (%.0f up, %.0f down)", (double)s->round_trips * per,
-           (double)(s->socket_bytes_up + s->socket_bytes_down) * per, (double)s->socket_bytes_up * per, (double)s->socket_bytes_down * per);
+           (double)(s->socket_bytes_up + s->socket_bytes_down) * per, (double)s->socket_bytes_up * per,
+           (double)s->socket_bytes_down * per);
     ex_row("KV cache", "%llu bytes moved", (unsigned long long)s->kv_bytes_moved);
     printf("  tokens      ");
     for (int64_t i = 0; i < n->set->tokens; i++) printf(" %d", n->tokens[i]);
@@ -351,7 +380,8 @@ static bool check_local(const settings *set, float *const *host, const int32_t *
     if (same) ex_verdict(true, "the local CPU gives the same tokens");
     else if (ok) {
         char text[96];
-        snprintf(text, sizeof text, "the local CPU gives another token at %lld: %d instead of %d", (long long)i, n.tokens[i], tokens[i]);
+        snprintf(text, sizeof text, "the local CPU gives another token at %lld: %d instead of %d", (long long)i,
+                 n.tokens[i], tokens[i]);
         ex_verdict(false, text);
     }
     generation_destroy(&n);
@@ -392,14 +422,19 @@ static void check_settings(const char *program, settings *set) {
     model = &sizes[size];
     while (set->mode <= BLIND && strcmp(set->mode_name, mode_names[set->mode])) set->mode++;
     if (set->mode > BLIND) ex_usage(program, "--mode is semantic, cached or blind, not '%s'", set->mode_name);
-    if (set->mode != SEMANTIC && set->ahead > 1) ex_usage(program, "--ahead needs --mode semantic: values come back at every step of mode %s", set->mode_name);
-    if (set->prompt + set->tokens > model->context) ex_usage(program, "--prompt and --tokens together must be at most %d", model->context);
+    if (set->mode != SEMANTIC && set->ahead > 1)
+        ex_usage(program, "--ahead needs --mode semantic: values come back at every step of mode %s", set->mode_name);
+    if (set->prompt + set->tokens > model->context)
+        ex_usage(program, "--prompt and --tokens together must be at most %d", model->context);
 }
 
 int main(int argc, char **argv) {
-    settings set = { .mode_name = "semantic", .size_name = "small", .tokens = 128, .prompt = 16, .ahead = 1, .seed = 1 };
+    settings set = {
+        .mode_name = "semantic", .size_name = "small", .tokens = 128, .prompt = 16, .ahead = 1, .seed = 1
+    };
     const ex_option options[] = {
-        { "connect", EX_MAYBE, &set.connect, "WHERE", "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
+        { "connect", EX_MAYBE, &set.connect, "WHERE",
+          "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
         { "mode", EX_TEXT, &set.mode_name, "MODE", "semantic, cached or blind (semantic)", 0, 0 },
         { "size", EX_TEXT, &set.size_name, "SIZE", "small, or gpt2: as large as GPT-2 124M (small)", 0, 0 },
         { "tokens", EX_INT, &set.tokens, "N", "tokens to make (128)", 2, MAX_CONTEXT },
@@ -407,11 +442,14 @@ int main(int argc, char **argv) {
         { "ahead", EX_INT, &set.ahead, "N", "semantic: steps queued before the tokens are read (1)", 1, MAX_CONTEXT },
         { "seed", EX_INT, &set.seed, "N", "of weights and prompt (1)", 0, 1e15 },
         { "no-check", EX_FLAG, &set.no_check, NULL, "do not compare with the local CPU", 0, 0 },
-        { "home", EX_TEXT, &set.home, "DIR", "folder of the client's credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
+        { "home", EX_TEXT, &set.home, "DIR", "folder of the client's credentials ($GENIE_HOME, else ~/.config/genie)",
+          0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
-    ex_parse(argc, argv, "remote_decode generates tokens on a device reached over TLS, and checks them against the local CPU.", options);
+    ex_parse(argc, argv,
+             "remote_decode generates tokens on a device reached over TLS, and checks them against the local CPU.",
+             options);
     check_settings(argv[0], &set);
     float *host[WEIGHTS] = { NULL };
     int status = model_make(host, set.seed) ? run(&set, host) : EX_FAILED;

@@ -1,7 +1,8 @@
-/* Trains a three-layer network on 28x28 digits on a device that is reached only over TLS, and checks it against the same
- * run on the local CPU. Parameters and momentum stay on the device; pixels go up, now and then a loss comes back.
+/* Trains a three-layer network on 28x28 digits on a device that is reached only over TLS, and checks it against the
+ * same run on the local CPU. Parameters and momentum stay on the device; pixels go up, now and then a loss comes back.
  *
- *   ./examples/remote_mlp                        own digits, own server in this process (TCP on loopback, TLS, fresh key)
+ *   ./examples/remote_mlp                        own digits, own server in this process (TCP on loopback, TLS, fresh
+ *                                                key)
  *   ./examples/remote_mlp --connect @genie.url   on a genie_serve
  *   ./examples/remote_mlp --data DIR             on MNIST's four IDX files in DIR
  */
@@ -10,15 +11,19 @@
 #include <sys/stat.h>
 
 enum {
-    HIDDEN1 = 256, HIDDEN2 = 128,
-    LAYERS = 3, PARAMS = 2 * LAYERS,       /* a matrix and a bias each */
+    HIDDEN1 = 256,
+    HIDDEN2 = 128,
+    LAYERS = 3,
+    PARAMS = 2 * LAYERS, /* a matrix and a bias each */
     PARAM_ELEMENTS = DG_PIXELS * HIDDEN1 + HIDDEN1 + HIDDEN1 * HIDDEN2 + HIDDEN2 + HIDDEN2 * DG_CLASSES + DG_CLASSES,
-    COMPARED_STEPS = 50,                   /* the first ones also run on the local executor */
-    DRAWN_TRAIN = 20000, DRAWN_TEST = 2000,
-    CHUNK = 1000                           /* held-out digits of one read */
+    COMPARED_STEPS = 50, /* the first ones also run on the local executor */
+    DRAWN_TRAIN = 20000,
+    DRAWN_TEST = 2000,
+    CHUNK = 1000 /* held-out digits of one read */
 };
 #define MOMENTUM 0.9
-#define TOLERANCE 2e-3   /* allowed difference between devices of different identity; f32, logits are of the order of 10 */
+/* allowed difference between devices of different identity; f32, logits are of the order of 10 */
+#define TOLERANCE 2e-3
 
 static const int widths[LAYERS + 1] = { DG_PIXELS, HIDDEN1, HIDDEN2, DG_CLASSES };
 
@@ -32,7 +37,7 @@ typedef struct settings {
 /* ---- the network ----------------------------------------------------------------------------------*/
 typedef struct network {
     gn_ctx *g;
-    gn_tensor param[PARAMS], velocity[PARAMS];   /* states: w1 (784,256), b1 (256), w2, b2, w3, b3 */
+    gn_tensor param[PARAMS], velocity[PARAMS]; /* states: w1 (784,256), b1 (256), w2, b2, w3, b3 */
 } network;
 
 static gn_shape param_shape(int i) {
@@ -43,13 +48,15 @@ static size_t param_count(int i) { return (size_t)widths[i / 2 + 1] * (i % 2 ? 1
 
 /* Weights normal with variance 2 / inputs (He et al. 2015), biases zero; equal seeds give equal networks. */
 static bool network_make(network *n, gn_ctx *g, int64_t seed) {
-    static const char *const names[PARAMS] = { "fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias" };
+    static const char *const names[PARAMS] = { "fc1.weight", "fc1.bias",   "fc2.weight",
+                                               "fc2.bias",   "fc3.weight", "fc3.bias" };
     uint64_t rng = dg_seed((uint64_t)seed + 1000);
     float *start = malloc(sizeof(float) * DG_PIXELS * HIDDEN1);
     n->g = g;
     for (int i = 0; start && i < PARAMS; i++) {
         bool bias = i % 2;
-        for (size_t k = 0; !bias && k < param_count(i); k++) start[k] = (float)(dg_normal(&rng) * sqrt(2.0 / widths[i / 2]));
+        for (size_t k = 0; !bias && k < param_count(i); k++)
+            start[k] = (float)(dg_normal(&rng) * sqrt(2.0 / widths[i / 2]));
         n->param[i] = gn_state(g, GN_F32, param_shape(i), bias ? NULL : start, names[i]);
         n->velocity[i] = gn_state(g, GN_F32, param_shape(i), NULL, "momentum");
     }
@@ -71,7 +78,8 @@ static gn_tensor network_logits(const network *n, const uint8_t *pixels, int64_t
 }
 
 /* One step of gradient descent. Waits for the device only if a loss is asked for. */
-static gn_result network_step(const network *n, const uint8_t *pixels, const uint8_t *labels, int64_t batch, double lr, float *loss) {
+static gn_result network_step(const network *n, const uint8_t *pixels, const uint8_t *labels, int64_t batch, double lr,
+                              float *loss) {
     gn_tensor targets = gn_cast(gn_data(n->g, GN_U8, GN_SHAPE(batch), labels), GN_I32);
     gn_tensor mean_loss = gn_cross_entropy(network_logits(n, pixels, batch), targets);
     gn_tensor grads[PARAMS];
@@ -87,10 +95,10 @@ typedef struct trainer {
     const settings *set;
     const dg_set *train;
     network net;
-    uint64_t rng;              /* picks the batches; equal seeds pick equal ones */
-    uint8_t *pixels, *labels;  /* of the current batch */
-    double seconds;            /* of the training steps alone */
-    gn_stats used;             /* by the training steps alone */
+    uint64_t rng;             /* picks the batches; equal seeds pick equal ones */
+    uint8_t *pixels, *labels; /* of the current batch */
+    double seconds;           /* of the training steps alone */
+    gn_stats used;            /* by the training steps alone */
     double last_print;
     bool show;
 } trainer;
@@ -118,9 +126,9 @@ static void show_progress(trainer *t, int64_t step, double loss, double begin, c
     gn_get_stats(t->net.g, &after);
     ex_stats_add(&sum, before, &after);
     double per = 1.0 / (double)step;
-    printf("%sstep %5lld of %lld   loss %.4f   %6.1f steps/s   %8.0f bytes up, %5.0f down a step%s", ex_terminal() ? "\r" : "",
-           (long long)step, (long long)t->set->steps, loss, (double)step / seconds, (double)sum.socket_bytes_up * per,
-           (double)sum.socket_bytes_down * per, ex_terminal() && !last ? "" : "\n");
+    printf("%sstep %5lld of %lld   loss %.4f   %6.1f steps/s   %8.0f bytes up, %5.0f down a step%s",
+           ex_terminal() ? "\r" : "", (long long)step, (long long)t->set->steps, loss, (double)step / seconds,
+           (double)sum.socket_bytes_up * per, (double)sum.socket_bytes_down * per, ex_terminal() && !last ? "" : "\n");
     fflush(stdout);
     t->last_print = now;
 }
@@ -134,9 +142,13 @@ static bool train_steps(trainer *t, int64_t from, int64_t to) {
         float loss = 0;
         bool want = (s + 1) % t->set->loss_every == 0 || s + 1 == to;
         next_batch(t);
-        gn_result r = network_step(&t->net, t->pixels, t->labels, t->set->batch, learning_rate(t->set, s), want ? &loss : NULL);
+        gn_result r =
+            network_step(&t->net, t->pixels, t->labels, t->set->batch, learning_rate(t->set, s), want ? &loss : NULL);
         if (!ex_check(t->net.g, r, "training")) return false;
-        if (ex_interrupted) { fprintf(stderr, "\ninterrupted\n"); return false; }
+        if (ex_interrupted) {
+            fprintf(stderr, "\ninterrupted\n");
+            return false;
+        }
         if (want) show_progress(t, s + 1, (double)loss, begin, &before);
     }
     t->seconds += ex_now() - begin;
@@ -153,7 +165,10 @@ static bool trainer_make(trainer *t, const settings *set, const dg_set *train, g
     t->show = show;
     t->pixels = malloc((size_t)set->batch * DG_PIXELS);
     t->labels = malloc((size_t)set->batch);
-    if (!t->pixels || !t->labels) { fprintf(stderr, "out of memory\n"); return false; }
+    if (!t->pixels || !t->labels) {
+        fprintf(stderr, "out of memory\n");
+        return false;
+    }
     return network_make(&t->net, g, set->seed);
 }
 
@@ -169,7 +184,10 @@ static float *snapshot(const network *n, const dg_set *test) {
     float *all = malloc(sizeof(float) * (PARAM_ELEMENTS + test->n * DG_CLASSES)), *at = all;
     void *out[PARAMS];
     size_t bytes[PARAMS];
-    if (!all) { fprintf(stderr, "out of memory\n"); return NULL; }
+    if (!all) {
+        fprintf(stderr, "out of memory\n");
+        return NULL;
+    }
     for (int i = 0; i < PARAMS; at += param_count(i), i++) {
         out[i] = at;
         bytes[i] = param_count(i) * sizeof(float);
@@ -202,17 +220,18 @@ static bool accuracy(const network *n, const dg_set *test, double *out) {
 }
 
 /* Repeats the first steps on the local CPU and compares them with `remote`. */
-static bool compare_local(const settings *set, const dg_set *train, const dg_set *test, int64_t steps, const float *remote,
-                          gn_device_info *out_local, double *out_diff) {
+static bool compare_local(const settings *set, const dg_set *train, const dg_set *test, int64_t steps,
+                          const float *remote, gn_device_info *out_local, double *out_diff) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu" });
     trainer t;
     float *local = NULL;
-    bool ok = trainer_make(&t, set, train, g, false) && train_steps(&t, 0, steps) && (local = snapshot(&t.net, test)) != NULL;
+    bool ok =
+        trainer_make(&t, set, train, g, false) && train_steps(&t, 0, steps) && (local = snapshot(&t.net, test)) != NULL;
     ok = ok && ex_check(g, gn_get_device(g, out_local), "local device");
     *out_diff = 0;
     for (size_t i = 0; ok && i < PARAM_ELEMENTS + test->n * DG_CLASSES; i++) {
         double d = fabs((double)remote[i] - (double)local[i]);
-        if (!(d <= *out_diff)) *out_diff = d;   /* a NaN stays */
+        if (!(d <= *out_diff)) *out_diff = d; /* a NaN stays */
     }
     free(local);
     trainer_destroy(&t);
@@ -231,19 +250,25 @@ typedef struct outcome {
 
 static void print_report(const settings *set, const dg_set *test, const outcome *o) {
     double per = 1.0 / (double)set->steps;
-    ex_row("ran on", "%s, %s", o->device.name, o->device.remote ? "over the network; this program only built graphs" : "in this process");
+    ex_row("ran on", "%s, %s", o->device.name,
+           o->device.remote ? "over the network; this program only built graphs" : "in this process");
     ex_row("identity", "%s", o->device.identity);
-    if (o->device.remote) ex_row("secured by", "%s, %s, records by %s", o->device.tls, o->device.cipher, o->device.records);
-    ex_row("held-out", "%.2f %% of %zu digits never trained on are right (nearest centroid: %.2f %%)", 100 * o->accuracy, test->n, 100 * o->centroid);
-    ex_row("steps", "%lld of %lld digits in %.1f s, %.1f steps/s; %llu plan%s for all of them", (long long)set->steps, (long long)set->batch,
-           o->seconds, (double)set->steps / o->seconds, (unsigned long long)o->used.plans_made,
+    if (o->device.remote)
+        ex_row("secured by", "%s, %s, records by %s", o->device.tls, o->device.cipher, o->device.records);
+    ex_row("held-out", "%.2f %% of %zu digits never trained on are right (nearest centroid: %.2f %%)",
+           100 * o->accuracy, test->n, 100 * o->centroid);
+    ex_row("steps", "%lld of %lld digits in %.1f s, %.1f steps/s; %llu plan%s for all of them", (long long)set->steps,
+           (long long)set->batch, o->seconds, (double)set->steps / o->seconds, (unsigned long long)o->used.plans_made,
            o->used.plans_made == 2 ? "s (with and without a loss to read)" : "");
     ex_row("a step", "%.2f round trips, %.0f bytes up and %.0f down at the socket", (double)o->used.round_trips * per,
            (double)o->used.socket_bytes_up * per, (double)o->used.socket_bytes_down * per);
-    ex_row("compression", "%.2f : 1 of %.0f tensor bytes a step", o->ratio, (double)(o->used.tensor_bytes_up + o->used.tensor_bytes_down) * per);
-    ex_row("agreement", "largest difference from the local CPU %g, over %d parameters after %lld steps and %zu held-out logits", o->diff,
-           PARAM_ELEMENTS, (long long)o->compared, test->n * DG_CLASSES);
-    ex_row("", "allowed: %g, because the executors' identities are %s", o->tolerance, o->same_identity ? "equal" : "different");
+    ex_row("compression", "%.2f : 1 of %.0f tensor bytes a step", o->ratio,
+           (double)(o->used.tensor_bytes_up + o->used.tensor_bytes_down) * per);
+    ex_row("agreement",
+           "largest difference from the local CPU %g, over %d parameters after %lld steps and %zu held-out logits",
+           o->diff, PARAM_ELEMENTS, (long long)o->compared, test->n * DG_CLASSES);
+    ex_row("", "allowed: %g, because the executors' identities are %s", o->tolerance,
+           o->same_identity ? "equal" : "different");
 }
 
 static void print_json(const settings *set, const dg_set *test, const outcome *o) {
@@ -275,7 +300,8 @@ static void print_json(const settings *set, const dg_set *test, const outcome *o
 static bool judge(const settings *set, const outcome *o) {
     bool accurate = o->accuracy >= set->min_accuracy, agrees = o->diff <= o->tolerance;
     char text[128];
-    snprintf(text, sizeof text, "held-out accuracy %.2f %%, at least %.2f %% asked", 100 * o->accuracy, 100 * set->min_accuracy);
+    snprintf(text, sizeof text, "held-out accuracy %.2f %%, at least %.2f %% asked", 100 * o->accuracy,
+             100 * set->min_accuracy);
     ex_verdict(accurate, text);
     snprintf(text, sizeof text, "difference from the local executor %g, at most %g allowed", o->diff, o->tolerance);
     ex_verdict(agrees, text);
@@ -289,9 +315,14 @@ static bool run_on(gn_ctx *g, const settings *set, const dg_set *train, const dg
     o->compared = set->steps < COMPARED_STEPS ? set->steps : COMPARED_STEPS;
     bool ok = ex_check(g, gn_status(g), "cannot connect") && ex_check(g, gn_get_device(g, &o->device), "device");
     if (!ok) return false;
-    if (!trainer_make(&t, set, train, g, true)) { trainer_destroy(&t); return false; }
-    ok = train_steps(&t, 0, o->compared) && (remote = snapshot(&t.net, test)) != NULL && train_steps(&t, o->compared, set->steps);
-    ok = ok && accuracy(&t.net, test, &o->accuracy) && compare_local(set, train, test, o->compared, remote, &o->local, &o->diff);
+    if (!trainer_make(&t, set, train, g, true)) {
+        trainer_destroy(&t);
+        return false;
+    }
+    ok = train_steps(&t, 0, o->compared) && (remote = snapshot(&t.net, test)) != NULL &&
+         train_steps(&t, o->compared, set->steps);
+    ok = ok && accuracy(&t.net, test, &o->accuracy) &&
+         compare_local(set, train, test, o->compared, remote, &o->local, &o->diff);
     uint64_t packed = t.used.packed_bytes_up + t.used.packed_bytes_down;
     o->used = t.used;
     o->seconds = t.seconds;
@@ -325,16 +356,22 @@ static bool load(const settings *set, dg_set *train, dg_set *test) {
     bool ok;
     if (set->data) ok = dg_read_set(train, set->data, "train") && dg_read_set(test, set->data, "t10k");
     else {
-        ok = dg_draw_set(train, DRAWN_TRAIN, 2 * (uint64_t)set->seed) && dg_draw_set(test, DRAWN_TEST, 2 * (uint64_t)set->seed + 1);
+        ok = dg_draw_set(train, DRAWN_TRAIN, 2 * (uint64_t)set->seed) &&
+             dg_draw_set(test, DRAWN_TEST, 2 * (uint64_t)set->seed + 1);
         if (!ok) fprintf(stderr, "out of memory\n");
     }
     if (ok && set->data) printf("%zu digits to train on and %zu held out, from %s\n", train->n, test->n, set->data);
-    if (ok && !set->data) printf("%zu digits to train on and %zu held out, drawn with seed %lld\n", train->n, test->n, (long long)set->seed);
+    if (ok && !set->data)
+        printf("%zu digits to train on and %zu held out, drawn with seed %lld\n", train->n, test->n,
+               (long long)set->seed);
     return ok;
 }
 
 static int write_idx(const char *dir, const dg_set *train, const dg_set *test) {
-    if (mkdir(dir, 0777) != 0 && errno != EEXIST) { fprintf(stderr, "%s: %s\n", dir, strerror(errno)); return EX_FAILED; }
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST) {
+        fprintf(stderr, "%s: %s\n", dir, strerror(errno));
+        return EX_FAILED;
+    }
     if (!dg_write_set(train, dir, "train") || !dg_write_set(test, dir, "t10k")) return EX_FAILED;
     printf("written to %s; train on them with --data %s\n", dir, dir);
     return EX_OK;
@@ -343,23 +380,31 @@ static int write_idx(const char *dir, const dg_set *train, const dg_set *test) {
 int main(int argc, char **argv) {
     settings set = { .steps = 1000, .seed = 1, .batch = 64, .loss_every = 10, .lr = 0.05, .min_accuracy = 0.97 };
     const ex_option options[] = {
-        { "connect", EX_MAYBE, &set.connect, "WHERE", "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
+        { "connect", EX_MAYBE, &set.connect, "WHERE",
+          "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
         { "data", EX_TEXT, &set.data, "DIR", "read MNIST's IDX files there instead of drawing digits", 0, 0 },
         { "write-idx", EX_TEXT, &set.write_idx, "DIR", "write the digits there as IDX files and stop", 0, 0 },
         { "steps", EX_INT, &set.steps, "N", "training steps (1000)", 1, 1e9 },
         { "batch", EX_INT, &set.batch, "N", "digits of a step (64)", 1, 65536 },
         { "seed", EX_INT, &set.seed, "N", "of digits, network and batches (1)", 0, 1e15 },
         { "lr", EX_NUMBER, &set.lr, "RATE", "learning rate at its highest (0.05)", 0, 10 },
-        { "loss-every", EX_INT, &set.loss_every, "N", "steps between two losses read; 1 waits at every step (10)", 1, 1e9 },
-        { "min-accuracy", EX_NUMBER, &set.min_accuracy, "SHARE", "held-out accuracy below which this fails (0.97)", 0, 1 },
-        { "home", EX_TEXT, &set.home, "DIR", "folder of the client's credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
+        { "loss-every", EX_INT, &set.loss_every, "N", "steps between two losses read; 1 waits at every step (10)", 1,
+          1e9 },
+        { "min-accuracy", EX_NUMBER, &set.min_accuracy, "SHARE", "held-out accuracy below which this fails (0.97)", 0,
+          1 },
+        { "home", EX_TEXT, &set.home, "DIR", "folder of the client's credentials ($GENIE_HOME, else ~/.config/genie)",
+          0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
-    ex_parse(argc, argv, "remote_mlp trains a network on digits, on a device reached over TLS, and checks it against the local CPU.", options);
+    ex_parse(
+        argc, argv,
+        "remote_mlp trains a network on digits, on a device reached over TLS, and checks it against the local CPU.",
+        options);
     dg_set train = { 0 }, test = { 0 };
     int status = EX_FAILED;
-    if (load(&set, &train, &test)) status = set.write_idx ? write_idx(set.write_idx, &train, &test) : run(&set, &train, &test);
+    if (load(&set, &train, &test))
+        status = set.write_idx ? write_idx(set.write_idx, &train, &test) : run(&set, &train, &test);
     dg_set_destroy(&train);
     dg_set_destroy(&test);
     return status;

@@ -21,15 +21,16 @@ static bool work(gn_ctx *g, const char *who, float scale) {
         gn_tensor y = gn_matmul(gn_full(g, GN_F32, GN_SHAPE(4, N), 1), w);
         gn_tensor part = gn_mul(gn_mean(y, GN_ALL_AXES, false), gn_scalar(g, GN_F32, (double)scale));
         gn_assign(state, gn_add(state, part));
-        if (!ex_check(g, gn_step(g), who)) return false;   /* queued: nothing waits for the server */
+        if (!ex_check(g, gn_step(g), who)) return false; /* queued: nothing waits for the server */
     }
     if (!ex_check(g, gn_read(state, &total, sizeof total), who)) return false;
     gn_stats s;
     gn_device_info d;
     gn_get_stats(g, &s);
     if (!ex_check(g, gn_get_device(g, &d), who)) return false;
-    printf("%-7s total %g (expected %g) on %s: %d steps in %.0f ms, %llu round trips, %llu weight bytes sent\n", who, (double)total,
-           (double)want, d.name, STEPS, 1e3 * (ex_now() - begin), (unsigned long long)s.round_trips, (unsigned long long)s.weight_bytes_sent);
+    printf("%-7s total %g (expected %g) on %s: %d steps in %.0f ms, %llu round trips, %llu weight bytes sent\n", who,
+           (double)total, (double)want, d.name, STEPS, 1e3 * (ex_now() - begin), (unsigned long long)s.round_trips,
+           (unsigned long long)s.weight_bytes_sent);
     fflush(stdout);
     return total == want;
 }
@@ -39,9 +40,10 @@ static int second(int from_first) {
     static char message[2 * PATH_MAX];
     size_t n = 0;
     ssize_t got;
-    while (n < sizeof message - 1 && (got = read(from_first, message + n, sizeof message - 1 - n)) > 0) n += (size_t)got;
+    while (n < sizeof message - 1 && (got = read(from_first, message + n, sizeof message - 1 - n)) > 0)
+        n += (size_t)got;
     const char *home = memchr(message, '\n', n);
-    if (!home) return EX_FAILED;   /* the first program could not open a server and has said so */
+    if (!home) return EX_FAILED; /* the first program could not open a server and has said so */
     message[home - message] = 0;
     gn_ctx *g = gn_open(&(gn_desc){ .devices = message, .home = home[1] ? home + 1 : NULL });
     bool ok = ex_check(g, gn_status(g), "second") && work(g, "second", 2);
@@ -49,7 +51,8 @@ static int second(int from_first) {
     return ok ? EX_OK : EX_FAILED;
 }
 
-/* The first program pairs with the server; the second, of the same user, then needs no URL: the device's name suffices. */
+/* The first program pairs with the server; the second, of the same user, then needs no URL: the device's name
+   suffices. */
 static bool first(const ex_place *place, int to_second) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = place->devices, .home = place->home });
     gn_device_info d;
@@ -64,15 +67,25 @@ static bool first(const ex_place *place, int to_second) {
 int main(int argc, char **argv) {
     const char *connect = NULL;
     const ex_option options[] = {
-        { "connect", EX_MAYBE, &connect, "WHERE", "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
+        { "connect", EX_MAYBE, &connect, "WHERE",
+          "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     int pipe_ends[2], status = -1;
     ex_parse(argc, argv, "two_clients runs two programs on one server at the same time.", options);
-    if (pipe(pipe_ends) != 0) { perror("pipe"); return EX_FAILED; }
-    pid_t child = fork();   /* before this process has any thread */
-    if (child < 0) { perror("fork"); return EX_FAILED; }
-    if (child == 0) { close(pipe_ends[1]); exit(second(pipe_ends[0])); }
+    if (pipe(pipe_ends) != 0) {
+        perror("pipe");
+        return EX_FAILED;
+    }
+    pid_t child = fork(); /* before this process has any thread */
+    if (child < 0) {
+        perror("fork");
+        return EX_FAILED;
+    }
+    if (child == 0) {
+        close(pipe_ends[1]);
+        exit(second(pipe_ends[0]));
+    }
     close(pipe_ends[0]);
     ex_place place;
     bool open = ex_place_open(&place, connect, NULL), ok = open && first(&place, pipe_ends[1]);

@@ -1,5 +1,6 @@
-/* Bad input gets a typed error and nothing is lost: each case names the exact result, then the same context must compute, and states
- * must hold what they held before the step that failed. On the CPU of this process and on a server reached over a socketpair.
+/* Bad input gets a typed error and nothing is lost: each case names the exact result, then the same context must
+ * compute, and states must hold what they held before the step that failed. On the CPU of this process and on a server
+ * reached over a socketpair.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -10,13 +11,12 @@
 #include "loopback.h"
 
 static bool on_loopback;
-static gn_ctx *g;       /* of the running test */
-static gn_tensor kept;  /* a state that every failed step tries to write: SIZE numbers, 1, 2, 3, … */
+static gn_ctx *g;      /* of the running test */
+static gn_tensor kept; /* a state that every failed step tries to write: SIZE numbers, 1, 2, 3, … */
 
 enum { SIZE = 6 };
 
-static void open_context(void)
-{
+static void open_context(void) {
     double x[SIZE];
     gn_desc desc = { .devices = on_loopback ? NULL : "cpu", .threads = 2 };
     g = on_loopback ? loopback_open(&desc) : gn_open(&desc);
@@ -28,11 +28,11 @@ static void open_context(void)
 }
 
 /* The context still computes, and the state holds what it held. */
-static void check_alive(void)
-{
+static void check_alive(void) {
     double x[2] = { 3, 4 }, y = 0, held[SIZE] = { 0 };
     gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(2), x);
-    if (!CHECK_RESULT(gn_read(gn_matmul(t, t), &y, sizeof y), GN_OK) || !CHECK_RESULT(gn_read(kept, held, sizeof held), GN_OK)) {
+    if (!CHECK_RESULT(gn_read(gn_matmul(t, t), &y, sizeof y), GN_OK) ||
+        !CHECK_RESULT(gn_read(kept, held, sizeof held), GN_OK)) {
         test_fail(__FILE__, __LINE__, "%s", gn_last_error(g)->text);
     }
     CHECK_NEAR(y, 25, 0);
@@ -44,21 +44,18 @@ static void check_alive(void)
     CHECK_RESULT(gn_step(g), GN_OK);
 }
 
-static gn_tensor floats(gn_shape shape)
-{
+static gn_tensor floats(gn_shape shape) {
     static const float x[64] = { 0 };
     return gn_data(g, GN_F32, shape, x);
 }
 
-static gn_tensor ints(gn_dtype dtype, gn_shape shape)
-{
+static gn_tensor ints(gn_dtype dtype, gn_shape shape) {
     static const int64_t x[64] = { 0 };
     return gn_data(g, dtype, shape, x);
 }
 
 /* A node that cannot be built says so at once and at the read, and so does what is built on it. */
-static void check_refused(int line, gn_tensor t, gn_result want)
-{
+static void check_refused(int line, gn_tensor t, gn_result want) {
     gn_info info;
     float x[64];
     gn_result now = gn_describe(t, &info), later = gn_read(gn_neg(t), x, sizeof(float));
@@ -68,7 +65,8 @@ static void check_refused(int line, gn_tensor t, gn_result want)
     }
     const gn_error *e = gn_last_error(g);
     if (e->result != want || e->line != line || !strstr(e->file, "bad_input_test.c") || !e->text[0]) {
-        test_fail(__FILE__, line, "the last error is %s of line %d of \"%s\": \"%s\"", gn_result_name(e->result), e->line, e->file, e->text);
+        test_fail(__FILE__, line, "the last error is %s of line %d of \"%s\": \"%s\"", gn_result_name(e->result),
+                  e->line, e->file, e->text);
     }
 }
 
@@ -76,8 +74,7 @@ static void check_refused(int line, gn_tensor t, gn_result want)
 
 /* ---- shapes, ranks, dtypes ---- */
 
-TEST(shapes_that_do_not_fit_are_bad_shape)
-{
+TEST(shapes_that_do_not_fit_are_bad_shape) {
     gn_tensor a = floats(GN_SHAPE(2, 3)), row = floats(GN_SHAPE(3)), pair[2] = { a, floats(GN_SHAPE(3, 2)) };
     REFUSED(gn_add(a, floats(GN_SHAPE(2))), GN_BAD_SHAPE);
     REFUSED(gn_where(ints(GN_BOOL, GN_SHAPE(4)), a, a), GN_BAD_SHAPE);
@@ -102,11 +99,10 @@ TEST(shapes_that_do_not_fit_are_bad_shape)
     check_alive();
 }
 
-TEST(attention_and_cache_shapes_that_do_not_fit_are_bad_shape)
-{
+TEST(attention_and_cache_shapes_that_do_not_fit_are_bad_shape) {
     gn_tensor q = floats(GN_SHAPE(1, 4, 2, 3)), k = floats(GN_SHAPE(1, 2, 5, 3)), three = floats(GN_SHAPE(1, 3, 5, 3));
     gn_tensor cache = floats(GN_SHAPE(1, 2, 5, 3)), at = ints(GN_I64, GN_SCALAR);
-    REFUSED(gn_attention(q, three, three, NULL), GN_BAD_SHAPE);    /* 4 heads are no multiple of 3 */
+    REFUSED(gn_attention(q, three, three, NULL), GN_BAD_SHAPE); /* 4 heads are no multiple of 3 */
     REFUSED(gn_attention(q, k, floats(GN_SHAPE(1, 2, 4, 3)), NULL), GN_BAD_SHAPE);
     REFUSED(gn_attention(q, floats(GN_SHAPE(1, 2, 5, 2)), k, NULL), GN_BAD_SHAPE);
     REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .mask = ints(GN_BOOL, GN_SHAPE(4)) }), GN_BAD_SHAPE);
@@ -115,12 +111,12 @@ TEST(attention_and_cache_shapes_that_do_not_fit_are_bad_shape)
     check_alive();
 }
 
-TEST(ranks_and_axes_outside_are_bad_rank)
-{
-    gn_tensor a = floats(GN_SHAPE(2, 3)), scalar = floats(GN_SCALAR), one[1] = { a }, full = ints(GN_I64, GN_SHAPE(1, 1, 1, 1, 1, 1, 1, 1));
+TEST(ranks_and_axes_outside_are_bad_rank) {
+    gn_tensor a = floats(GN_SHAPE(2, 3)), scalar = floats(GN_SCALAR), one[1] = { a },
+              full = ints(GN_I64, GN_SHAPE(1, 1, 1, 1, 1, 1, 1, 1));
     REFUSED(gn_sum(a, GN_AXES(2), false), GN_BAD_RANK);
     REFUSED(gn_argmax(a, GN_AXES(-3), false), GN_BAD_RANK);
-    REFUSED(gn_sum(a, GN_AXES(1, -1), false), GN_BAD_RANK);    /* one axis twice */
+    REFUSED(gn_sum(a, GN_AXES(1, -1), false), GN_BAD_RANK); /* one axis twice */
     REFUSED(gn_softmax(a, 2), GN_BAD_RANK);
     REFUSED(gn_softmax(scalar, 0), GN_BAD_RANK);
     REFUSED(gn_layernorm(scalar, GN_NONE, GN_NONE, 1e-5), GN_BAD_RANK);
@@ -133,17 +129,17 @@ TEST(ranks_and_axes_outside_are_bad_rank)
     REFUSED(gn_concat(one, 1, 2), GN_BAD_RANK);
     REFUSED(gn_gather(a, 2, ints(GN_I64, GN_SHAPE(2, 3))), GN_BAD_RANK);
     REFUSED(gn_embedding(floats(GN_SHAPE(4)), ints(GN_I64, GN_SHAPE(2))), GN_BAD_RANK);
-    REFUSED(gn_embedding(a, full), GN_BAD_RANK);    /* would be of rank 9 */
+    REFUSED(gn_embedding(a, full), GN_BAD_RANK); /* would be of rank 9 */
     REFUSED(gn_one_hot(full, 3, GN_F32), GN_BAD_RANK);
     REFUSED(gn_cross_entropy(scalar, ints(GN_I64, GN_SCALAR)), GN_BAD_RANK);
     REFUSED(gn_attention(a, a, a, NULL), GN_BAD_RANK);
     REFUSED(gn_kv_append(a, a, ints(GN_I64, GN_SCALAR)), GN_BAD_RANK);
-    REFUSED(gn_kv_append(floats(GN_SHAPE(1, 1, 4, 2)), floats(GN_SHAPE(1, 1, 1, 2)), ints(GN_I64, GN_SHAPE(1))), GN_BAD_RANK);
+    REFUSED(gn_kv_append(floats(GN_SHAPE(1, 1, 4, 2)), floats(GN_SHAPE(1, 1, 1, 2)), ints(GN_I64, GN_SHAPE(1))),
+            GN_BAD_RANK);
     check_alive();
 }
 
-TEST(shapes_that_are_none_are_refused)
-{
+TEST(shapes_that_are_none_are_refused) {
     static const float x[4] = { 0 };
     gn_shape nine = { 9, { 1, 1, 1, 1, 1, 1, 1, 1 } }, below = { -1, { 0 } };
     gn_info info;
@@ -162,8 +158,7 @@ TEST(shapes_that_are_none_are_refused)
     check_alive();
 }
 
-TEST(dtypes_outside_the_mask_are_bad_dtype)
-{
+TEST(dtypes_outside_the_mask_are_bad_dtype) {
     gn_tensor f = floats(GN_SHAPE(2, 3)), i = ints(GN_I64, GN_SHAPE(2, 3)), b = ints(GN_BOOL, GN_SHAPE(2, 3));
     REFUSED(gn_exp(i), GN_BAD_DTYPE);
     REFUSED(gn_sub(b, b), GN_BAD_DTYPE);
@@ -191,8 +186,7 @@ TEST(dtypes_outside_the_mask_are_bad_dtype)
     check_alive();
 }
 
-TEST(arguments_outside_their_range_are_bad_argument)
-{
+TEST(arguments_outside_their_range_are_bad_argument) {
     gn_tensor a = floats(GN_SHAPE(2, 3));
     REFUSED(gn_slice(a, 0, 0, 1, 0), GN_BAD_ARGUMENT);
     REFUSED(gn_slice_put(a, a, 0, 0, 1, 0), GN_BAD_ARGUMENT);
@@ -202,19 +196,17 @@ TEST(arguments_outside_their_range_are_bad_argument)
     check_alive();
 }
 
-TEST(null_data_is_bad_argument)
-{
+TEST(null_data_is_bad_argument) {
     gn_info info;
     CHECK_RESULT(gn_describe(gn_data(g, GN_F32, GN_SHAPE(3), NULL), &info), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_describe(gn_weight(g, GN_F32, GN_SHAPE(3), NULL, "w"), &info), GN_BAD_ARGUMENT);
-    CHECK_RESULT(gn_describe(gn_data(g, GN_F32, GN_SHAPE(0), NULL), &info), GN_OK);    /* nothing is there to point at */
+    CHECK_RESULT(gn_describe(gn_data(g, GN_F32, GN_SHAPE(0), NULL), &info), GN_OK); /* nothing is there to point at */
     check_alive();
 }
 
 /* ---- reads ---- */
 
-TEST(read_of_another_size_is_bad_size)
-{
+TEST(read_of_another_size_is_bad_size) {
     unsigned char out[64];
     memset(out, 0x5a, sizeof out);
     gn_tensor t = gn_neg(floats(GN_SHAPE(2, 3))), both[2] = { t, t };
@@ -233,8 +225,7 @@ TEST(read_of_another_size_is_bad_size)
     check_alive();
 }
 
-TEST(stale_handle_is_stale_handle)
-{
+TEST(stale_handle_is_stale_handle) {
     float x;
     gn_tensor old = floats(GN_SCALAR), forged = old;
     CHECK_RESULT(gn_step(g), GN_OK);
@@ -248,8 +239,7 @@ TEST(stale_handle_is_stale_handle)
     check_alive();
 }
 
-TEST(closed_context_is_closed_context)
-{
+TEST(closed_context_is_closed_context) {
     float x;
     gn_tensor t = floats(GN_SCALAR);
     gn_close(g);
@@ -263,8 +253,7 @@ TEST(closed_context_is_closed_context)
 /* ---- values that cannot be: found while running ---- */
 
 /* Reads `t`, after building an update of `kept` that the same step would make. */
-static void check_fault(int line, gn_tensor t, gn_result want)
-{
+static void check_fault(int line, gn_tensor t, gn_result want) {
     unsigned char out[1024];
     gn_info info;
     if (gn_describe(t, &info) != GN_OK || info.bytes > sizeof out) {
@@ -275,7 +264,8 @@ static void check_fault(int line, gn_tensor t, gn_result want)
     gn_result r = gn_read(t, out, info.bytes);
     const gn_error *e = gn_last_error(g);
     if (r != want || e->result != want || e->line != line || !e->text[0] || !e->op[0]) {
-        test_fail(__FILE__, line, "the read is %s, not %s: \"%s\" of line %d", gn_result_name(r), gn_result_name(want), e->text, e->line);
+        test_fail(__FILE__, line, "the read is %s, not %s: \"%s\" of line %d", gn_result_name(r), gn_result_name(want),
+                  e->text, e->line);
     }
     gn_step(g);
     check_alive();
@@ -284,8 +274,7 @@ static void check_fault(int line, gn_tensor t, gn_result want)
 #define FAULTS(tensor, want) check_fault(__LINE__, tensor, want)
 
 /* Numbers of this step, made of int64 arguments. */
-static gn_tensor values(gn_dtype dtype, gn_shape shape, const int64_t *x)
-{
+static gn_tensor values(gn_dtype dtype, gn_shape shape, const int64_t *x) {
     int32_t narrow[16];
     unsigned char bytes[16];
     int64_t n = 1;
@@ -296,14 +285,16 @@ static gn_tensor values(gn_dtype dtype, gn_shape shape, const int64_t *x)
         narrow[i] = (int32_t)x[i];
         bytes[i] = (unsigned char)x[i];
     }
-    return gn_data_copy(g, dtype, shape, dtype == GN_I64 ? (const void *)x : dtype == GN_I32 ? (const void *)narrow : (const void *)bytes);
+    return gn_data_copy(g, dtype, shape,
+                        dtype == GN_I64   ? (const void *)x
+                        : dtype == GN_I32 ? (const void *)narrow
+                                          : (const void *)bytes);
 }
 
 #define INTS(dtype, ...) values(dtype, GN_SHAPE(GN__COUNT(__VA_ARGS__)), (const int64_t[]){ __VA_ARGS__ })
 #define INT0(dtype, x) values(dtype, GN_SCALAR, (const int64_t[]){ x })
 
-TEST(integer_division_by_zero_is_division_by_zero)
-{
+TEST(integer_division_by_zero_is_division_by_zero) {
     static const gn_dtype dtypes[] = { GN_I32, GN_I64, GN_U8 };
     for (int k = 0; k < TEST_COUNT(dtypes); k++) {
         FAULTS(gn_div(INTS(dtypes[k], 1, 2, 3), INTS(dtypes[k], 1, 0, 1)), GN_DIVISION_BY_ZERO);
@@ -316,8 +307,7 @@ TEST(integer_division_by_zero_is_division_by_zero)
     }
 }
 
-TEST(integer_division_by_zero_inside_a_fused_chain_is_found)
-{
+TEST(integer_division_by_zero_inside_a_fused_chain_is_found) {
     gn_tensor a = INTS(GN_I32, 4, 5, 6), b = INTS(GN_I32, 2, 3, 4);
     int line = __LINE__ + 1;
     gn_tensor q = gn_div(a, gn_sub(b, gn_like(b, 3)));
@@ -331,8 +321,7 @@ TEST(integer_division_by_zero_inside_a_fused_chain_is_found)
 }
 
 /* Long enough for several threads, each of which meets zeros. */
-TEST(integer_division_by_zero_in_every_tile_is_found_once)
-{
+TEST(integer_division_by_zero_in_every_tile_is_found_once) {
     enum { N = 60000 };
     static int32_t out[N];
     gn_tensor zeros = gn_sub(gn_arange(g, GN_I32, N, 0, 1), gn_arange(g, GN_I32, N, 0, 1));
@@ -343,16 +332,16 @@ TEST(integer_division_by_zero_in_every_tile_is_found_once)
     check_alive();
 }
 
-TEST(float_division_by_zero_is_infinity)
-{
+TEST(float_division_by_zero_is_infinity) {
     double x[3] = { 1, -1, 0 }, y[3] = { 0, 0, 0 }, out[3];
-    CHECK_RESULT(gn_read(gn_div(gn_data(g, GN_F64, GN_SHAPE(3), x), gn_data(g, GN_F64, GN_SHAPE(3), y)), out, sizeof out), GN_OK);
+    CHECK_RESULT(gn_read(gn_div(gn_data(g, GN_F64, GN_SHAPE(3), x), gn_data(g, GN_F64, GN_SHAPE(3), y)), out,
+                         sizeof out),
+                 GN_OK);
     CHECK(isinf(out[0]) && out[0] > 0 && isinf(out[1]) && out[1] < 0 && isnan(out[2]));
     check_alive();
 }
 
-TEST(division_of_nothing_by_zero_is_no_error)
-{
+TEST(division_of_nothing_by_zero_is_no_error) {
     int32_t out[1] = { 9 };
     gn_tensor none = gn_data(g, GN_I32, GN_SHAPE(0), NULL);
     CHECK_RESULT(gn_read(gn_div(none, INT0(GN_I32, 0)), out, 0), GN_OK);
@@ -362,8 +351,7 @@ TEST(division_of_nothing_by_zero_is_no_error)
 static const int64_t outside[] = { -1, 4, 5, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, INT64_C(1) << 32 };
 
 /* The k-th index outside [0, 4), of either dtype; those of 33 bits and more only as i64. */
-static bool next_outside(int k, gn_dtype *dtype, int64_t *index)
-{
+static bool next_outside(int k, gn_dtype *dtype, int64_t *index) {
     int values_n = TEST_COUNT(outside);
     *index = outside[k % values_n];
     *dtype = k < values_n ? GN_I64 : GN_I32;
@@ -372,21 +360,20 @@ static bool next_outside(int k, gn_dtype *dtype, int64_t *index)
 
 enum { OUTSIDE = 2 * TEST_COUNT(outside) };
 
-TEST(gather_index_outside_is_index_out_of_range)
-{
+TEST(gather_index_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
     for (int k = 0; k < OUTSIDE; k++) {
         if (next_outside(k, &d, &x)) {
             FAULTS(gn_gather(floats(GN_SHAPE(4)), 0, INTS(d, 0, 3, x)), GN_INDEX_OUT_OF_RANGE);
-            FAULTS(gn_gather(floats(GN_SHAPE(2, 4)), 1, gn_reshape(INTS(d, 0, x, 3, 1), GN_SHAPE(2, 2))), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_gather(floats(GN_SHAPE(2, 4)), 1, gn_reshape(INTS(d, 0, x, 3, 1), GN_SHAPE(2, 2))),
+                   GN_INDEX_OUT_OF_RANGE);
         }
     }
     FAULTS(gn_gather(gn_data(g, GN_F32, GN_SHAPE(0), NULL), 0, INTS(GN_I64, 0)), GN_INDEX_OUT_OF_RANGE);
 }
 
-TEST(embedding_id_outside_is_index_out_of_range)
-{
+TEST(embedding_id_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
     for (int k = 0; k < OUTSIDE; k++) {
@@ -397,8 +384,7 @@ TEST(embedding_id_outside_is_index_out_of_range)
     FAULTS(gn_embedding(floats(GN_SHAPE(4, 0)), INTS(GN_I64, 4)), GN_INDEX_OUT_OF_RANGE);
 }
 
-TEST(scatter_index_outside_is_index_out_of_range)
-{
+TEST(scatter_index_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
     for (int k = 0; k < OUTSIDE; k++) {
@@ -410,28 +396,28 @@ TEST(scatter_index_outside_is_index_out_of_range)
     }
 }
 
-TEST(select_index_outside_is_index_out_of_range)
-{
+TEST(select_index_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
     for (int k = 0; k < OUTSIDE; k++) {
         if (next_outside(k, &d, &x)) {
             FAULTS(gn_index_select(floats(GN_SHAPE(3, 4)), 1, INTS(d, 0, x)), GN_INDEX_OUT_OF_RANGE);
-            FAULTS(gn_gather_nd(floats(GN_SHAPE(4, 3)), gn_reshape(INTS(d, 0, 2, x, 0), GN_SHAPE(2, 2))), GN_INDEX_OUT_OF_RANGE);
-            FAULTS(gn_gather_nd(floats(GN_SHAPE(3, 4)), gn_reshape(INTS(d, 0, 2, 1, x), GN_SHAPE(2, 2))), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_gather_nd(floats(GN_SHAPE(4, 3)), gn_reshape(INTS(d, 0, 2, x, 0), GN_SHAPE(2, 2))),
+                   GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_gather_nd(floats(GN_SHAPE(3, 4)), gn_reshape(INTS(d, 0, 2, 1, x), GN_SHAPE(2, 2))),
+                   GN_INDEX_OUT_OF_RANGE);
         }
     }
-    FAULTS(gn_gather_nd(gn_data(g, GN_F32, GN_SHAPE(0, 3), NULL), gn_reshape(INTS(GN_I64, 0, 0), GN_SHAPE(1, 2))), GN_INDEX_OUT_OF_RANGE);
+    FAULTS(gn_gather_nd(gn_data(g, GN_F32, GN_SHAPE(0, 3), NULL), gn_reshape(INTS(GN_I64, 0, 0), GN_SHAPE(1, 2))),
+           GN_INDEX_OUT_OF_RANGE);
 }
 
-TEST(nonzero_bound_too_small_is_index_out_of_range)
-{
+TEST(nonzero_bound_too_small_is_index_out_of_range) {
     FAULTS(gn_nonzero(INTS(GN_I64, 1, 0, 2, 3), 2), GN_INDEX_OUT_OF_RANGE);
     FAULTS(gn_nonzero(INT0(GN_I32, 5), 0), GN_INDEX_OUT_OF_RANGE);
 }
 
-TEST(class_losses_with_a_target_outside_are_index_out_of_range)
-{
+TEST(class_losses_with_a_target_outside_are_index_out_of_range) {
     gn_dtype d;
     int64_t x;
     for (int k = 0; k < OUTSIDE; k++) {
@@ -442,9 +428,9 @@ TEST(class_losses_with_a_target_outside_are_index_out_of_range)
     }
 }
 
-TEST(composites_refuse_what_their_comments_exclude)
-{
-    gn_tensor f = floats(GN_SHAPE(2, 3)), i = ints(GN_I64, GN_SHAPE(2, 3)), b = ints(GN_BOOL, GN_SHAPE(2, 3)), scalar = floats(GN_SCALAR), out[2];
+TEST(composites_refuse_what_their_comments_exclude) {
+    gn_tensor f = floats(GN_SHAPE(2, 3)), i = ints(GN_I64, GN_SHAPE(2, 3)), b = ints(GN_BOOL, GN_SHAPE(2, 3)),
+              scalar = floats(GN_SCALAR), out[2];
     static const int64_t sizes[2] = { -1, 4 };
     REFUSED(gn_prelu(i, i), GN_BAD_DTYPE);
     REFUSED(gn_leaky_relu(i, 0.1), GN_BAD_DTYPE);
@@ -486,8 +472,7 @@ TEST(composites_refuse_what_their_comments_exclude)
     check_alive();
 }
 
-TEST(one_hot_class_outside_is_index_out_of_range)
-{
+TEST(one_hot_class_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
     for (int k = 0; k < OUTSIDE; k++) {
@@ -497,8 +482,7 @@ TEST(one_hot_class_outside_is_index_out_of_range)
     }
 }
 
-TEST(cross_entropy_target_outside_is_index_out_of_range)
-{
+TEST(cross_entropy_target_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
     for (int k = 0; k < OUTSIDE; k++) {
@@ -509,8 +493,7 @@ TEST(cross_entropy_target_outside_is_index_out_of_range)
 }
 
 /* Its gradient selects by the targets too. */
-TEST(cross_entropy_gradient_with_a_target_outside_is_index_out_of_range)
-{
+TEST(cross_entropy_gradient_with_a_target_outside_is_index_out_of_range) {
     gn_tensor logits = floats(GN_SHAPE(2, 4)), grad;
     float out[8];
     CHECK_RESULT(gn_grad(gn_cross_entropy(logits, INTS(GN_I64, 3, 4)), &logits, 1, &grad), GN_OK);
@@ -519,40 +502,41 @@ TEST(cross_entropy_gradient_with_a_target_outside_is_index_out_of_range)
     check_alive();
 }
 
-TEST(kv_append_position_outside_is_index_out_of_range)
-{
+TEST(kv_append_position_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
     for (int k = 0; k < OUTSIDE; k++) {
         if (next_outside(k, &d, &x)) {
-            FAULTS(gn_kv_append(floats(GN_SHAPE(1, 2, 4, 2)), floats(GN_SHAPE(1, 2, 1, 2)), INT0(d, x)), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(gn_kv_append(floats(GN_SHAPE(1, 2, 4, 2)), floats(GN_SHAPE(1, 2, 1, 2)), INT0(d, x)),
+                   GN_INDEX_OUT_OF_RANGE);
         }
     }
-    FAULTS(gn_kv_append(floats(GN_SHAPE(1, 2, 4, 2)), floats(GN_SHAPE(1, 2, 3, 2)), INT0(GN_I64, 2)), GN_INDEX_OUT_OF_RANGE);
+    FAULTS(gn_kv_append(floats(GN_SHAPE(1, 2, 4, 2)), floats(GN_SHAPE(1, 2, 3, 2)), INT0(GN_I64, 2)),
+           GN_INDEX_OUT_OF_RANGE);
 }
 
-TEST(attention_length_outside_is_index_out_of_range)
-{
+TEST(attention_length_outside_is_index_out_of_range) {
     gn_tensor q = GN_NONE;
     static const int64_t lengths[] = { -1, 5, 1000, INT64_MAX, INT64_MIN };
     for (int k = 0; k < TEST_COUNT(lengths); k++) {
         q = floats(GN_SHAPE(1, 1, 2, 3));
         gn_tensor kv = floats(GN_SHAPE(1, 1, 4, 3));
-        FAULTS(gn_attention(q, kv, kv, &(gn_attention_desc){ .length = INT0(GN_I64, lengths[k]) }), GN_INDEX_OUT_OF_RANGE);
+        FAULTS(gn_attention(q, kv, kv, &(gn_attention_desc){ .length = INT0(GN_I64, lengths[k]) }),
+               GN_INDEX_OUT_OF_RANGE);
     }
     q = floats(GN_SHAPE(1, 1, 2, 3));
     gn_tensor kv = floats(GN_SHAPE(1, 1, 4, 3));
-    FAULTS(gn_attention(q, kv, kv, &(gn_attention_desc){ .causal = true, .length = INT0(GN_I64, 1) }), GN_INDEX_OUT_OF_RANGE);
+    FAULTS(gn_attention(q, kv, kv, &(gn_attention_desc){ .causal = true, .length = INT0(GN_I64, 1) }),
+           GN_INDEX_OUT_OF_RANGE);
 }
 
 /* ---- states and a step that fails ---- */
 
-TEST(a_failed_step_leaves_every_state_as_it_was)
-{
+TEST(a_failed_step_leaves_every_state_as_it_was) {
     static const float ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     float cached[8];
     gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 2), ones, "cache");
-    for (int64_t pos = 0; pos <= 4; pos += 2) {    /* the last does not fit */
+    for (int64_t pos = 0; pos <= 4; pos += 2) { /* the last does not fit */
         gn_tensor rows = gn_data(g, GN_F32, GN_SHAPE(1, 1, 2, 2), ones);
         gn_assign(kept, gn_mul_c(kept, pos == 4 ? 2 : 1));
         gn_kv_append(cache, gn_mul_c(rows, 5), gn_scalar(g, GN_I64, (double)pos));
@@ -569,8 +553,7 @@ TEST(a_failed_step_leaves_every_state_as_it_was)
 }
 
 /* The append comes first and could be done in place; the fault comes after it. */
-TEST(a_fault_after_an_append_in_place_leaves_the_cache_as_it_was)
-{
+TEST(a_fault_after_an_append_in_place_leaves_the_cache_as_it_was) {
     static const float ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     float out[8];
     gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 2), ones, "cache");
@@ -589,8 +572,7 @@ TEST(a_fault_after_an_append_in_place_leaves_the_cache_as_it_was)
     check_alive();
 }
 
-TEST(a_fault_in_one_result_of_many_fails_the_read_and_writes_no_state)
-{
+TEST(a_fault_in_one_result_of_many_fails_the_read_and_writes_no_state) {
     gn_tensor good = gn_neg(floats(GN_SHAPE(4))), bad = gn_one_hot(INTS(GN_I64, 7), 4, GN_F32), t[2] = { good, bad };
     float out[8];
     void *const hosts[2] = { out, out + 4 };
@@ -601,16 +583,14 @@ TEST(a_fault_in_one_result_of_many_fails_the_read_and_writes_no_state)
     check_alive();
 }
 
-TEST(a_failed_assignment_is_reported_by_the_step_and_writes_nothing)
-{
+TEST(a_failed_assignment_is_reported_by_the_step_and_writes_nothing) {
     gn_assign(kept, gn_slice(kept, 0, 0, 2, 1));
     CHECK_RESULT(gn_step(g), GN_BAD_SHAPE);
     CHECK_RESULT(gn_step(g), GN_OK);
     check_alive();
 }
 
-TEST(a_hundred_failed_steps_are_followed_by_a_good_one)
-{
+TEST(a_hundred_failed_steps_are_followed_by_a_good_one) {
     for (int i = 0; i < 100; i++) {
         float out[4];
         gn_tensor t = gn_embedding(floats(GN_SHAPE(3, 4)), INTS(GN_I32, 3 + i));
@@ -623,14 +603,14 @@ TEST(a_hundred_failed_steps_are_followed_by_a_good_one)
 
 /* ---- devices ---- */
 
-TEST(device_that_is_not_there_is_a_typed_error)
-{
+TEST(device_that_is_not_there_is_a_typed_error) {
     static const char *const names[] = { "abacus", "cpu:7", ",", "cpu:-1", "cpu:x" };
     for (int i = 0; i < TEST_COUNT(names); i++) {
         gn_ctx *c = gn_open(&(gn_desc){ .devices = names[i] });
         gn_result r = gn_status(c);
         if (r == GN_OK || r == GN_INTERNAL || !gn_last_error(c)->text[0]) {
-            test_fail(__FILE__, __LINE__, "\"%s\" gives %s \"%s\"", names[i], gn_result_name(r), gn_last_error(c)->text);
+            test_fail(__FILE__, __LINE__, "\"%s\" gives %s \"%s\"", names[i], gn_result_name(r),
+                      gn_last_error(c)->text);
         }
         gn_close(c);
     }
@@ -673,8 +653,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(device_that_is_not_there_is_a_typed_error),
 };
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     test_begin(argc, argv);
     for (int pass = 0; pass < 2; pass++) {
         on_loopback = pass == 1;

@@ -1,10 +1,12 @@
-/* One program, the same bits: whatever of it is realised on the way, however what it reads lies in memory (dense, transposed, behind a
- * step, reversed, in the rows of something wider, broadcast) and wherever its parts run. Random programs of sums, products, norms,
- * softmaxes and what is between them are computed plainly, then again and again with everything disguised.
+/* One program, the same bits: whatever of it is realised on the way, however what it reads lies in memory (dense,
+ * transposed, behind a step, reversed, in the rows of something wider, broadcast) and wherever its parts run. Random
+ * programs of sums, products, norms, softmaxes and what is between them are computed plainly, then again and again with
+ * everything disguised.
  *
- * $GENIE_TEST_DEVICES names another device than this CPU; $BITS_ROUNDS asks for so many programs a dtype, BITS_LARGE=1 for larger operands,
- * of which a GPU's kernels differ. There floats of 16 bits are rounded between two steps only when each is a kernel of its own, and
- * attention written out is one kernel or three by what else reads its scores: steps of 16-bit programs are not fused, and no product follows a softmax.
+ * $GENIE_TEST_DEVICES names another device than this CPU; $BITS_ROUNDS asks for so many programs a dtype, BITS_LARGE=1
+ * for larger operands, of which a GPU's kernels differ. There floats of 16 bits are rounded between two steps only when
+ * each is a kernel of its own, and attention written out is one kernel or three by what else reads its scores: steps of
+ * 16-bit programs are not fused, and no product follows a softmax.
  *
  * Tier: quick address thread */
 #include <stdbool.h>
@@ -17,10 +19,11 @@
 
 enum { POOL = 1 << 16, MAX_OUT = 1 << 16, VARIANTS = 4, SERVERS = 2 };
 
-typedef struct draws { uint64_t state; } draws;
+typedef struct draws {
+    uint64_t state;
+} draws;
 
-static int64_t draw(draws *d, int64_t least, int64_t most)
-{
+static int64_t draw(draws *d, int64_t least, int64_t most) {
     d->state ^= d->state << 13;
     d->state ^= d->state >> 7;
     d->state ^= d->state << 17;
@@ -32,22 +35,20 @@ typedef struct builder {
     gn_ctx *g;
     gn_dtype dtype;
     draws structure, *disguise;
-    int devices;                     /* more than 1: nodes are placed on one of them */
-    bool weights;                    /* the latest value is a softmax */
+    int devices;  /* more than 1: nodes are placed on one of them */
+    bool weights; /* the latest value is a softmax */
 } builder;
 
 static double pool64[POOL];
 static char pools[GN_DTYPE__COUNT][POOL * 8];
 
-static gn_shape shape_of(gn_tensor t)
-{
+static gn_shape shape_of(gn_tensor t) {
     gn_info info = { .result = GN_OK };
     CHECK_RESULT(gn_describe(t, &info), GN_OK);
     return info.shape;
 }
 
-static void place(builder *b)
-{
+static void place(builder *b) {
     char index[12];
     if (b->devices > 1 && b->disguise) {
         snprintf(index, sizeof index, "%d", (int)draw(b->disguise, 0, b->devices - 1));
@@ -55,8 +56,7 @@ static void place(builder *b)
     }
 }
 
-static gn_tensor reversed(gn_tensor t, int rank)
-{
+static gn_tensor reversed(gn_tensor t, int rank) {
     gn_axes order = { .n = rank };
     for (int i = 0; i < rank; i++) {
         order.axis[i] = rank - 1 - i;
@@ -64,15 +64,13 @@ static gn_tensor reversed(gn_tensor t, int rank)
     return rank > 1 ? gn_permute(t, order) : t;
 }
 
-static gn_tensor realized(gn_tensor t)
-{
+static gn_tensor realized(gn_tensor t) {
     CHECK_RESULT(gn_realize(&t, 1), GN_OK);
     return t;
 }
 
 /* The same value, lying in another way. */
-static gn_tensor disguised(builder *b, gn_tensor t)
-{
+static gn_tensor disguised(builder *b, gn_tensor t) {
     gn_shape s = shape_of(t);
     place(b);
     if (!b->disguise || s.rank == 0) {
@@ -90,7 +88,8 @@ static gn_tensor disguised(builder *b, gn_tensor t)
         if (s.rank == GN_MAX_RANK) return t;
         pairs.dims[pairs.rank++] = 1;
         gn_tensor column = gn_reshape(t, pairs);
-        return gn_reshape(gn_slice(realized(gn_concat((gn_tensor[]){ column, column }, 2, s.rank)), s.rank, 1, 2, 1), s);
+        return gn_reshape(gn_slice(realized(gn_concat((gn_tensor[]){ column, column }, 2, s.rank)), s.rank, 1, 2, 1),
+                          s);
     }
     case 5: return gn_flip(realized(gn_flip(t, GN_AXES(axis))), GN_AXES(axis));
     default: {
@@ -103,39 +102,44 @@ static gn_tensor disguised(builder *b, gn_tensor t)
     }
 }
 
-static gn_tensor leaf(builder *b, gn_shape s)
-{
+static gn_tensor leaf(builder *b, gn_shape s) {
     int64_t n = 1, at = draw(&b->structure, 0, 999);
     for (int i = 0; i < s.rank; i++) n *= s.dims[i];
     if (!CHECK(n + at <= POOL)) return GN_NONE;
-    return disguised(b, gn_data(b->g, b->dtype, s, pools[b->dtype] + at * (b->dtype == GN_F64 ? 8 : b->dtype == GN_F32 ? 4 : 2)));
+    return disguised(b, gn_data(b->g, b->dtype, s,
+                                pools[b->dtype] + at * (b->dtype == GN_F64   ? 8
+                                                        : b->dtype == GN_F32 ? 4
+                                                                             : 2)));
 }
 
 /* A leaf that is one row or column, broadcast. */
-static gn_tensor spread(builder *b, gn_shape s)
-{
+static gn_tensor spread(builder *b, gn_shape s) {
     gn_shape small = s;
     small.dims[draw(&b->structure, 0, s.rank - 1)] = 1;
     return gn_broadcast(leaf(b, small), s);
 }
 
-static int64_t a_size(builder *b) { return draw(&b->structure, 0, 5) ? draw(&b->structure, 1, 21) : draw(&b->structure, 22, 90); }
+static int64_t a_size(builder *b) {
+    return draw(&b->structure, 0, 5) ? draw(&b->structure, 1, 21) : draw(&b->structure, 22, 90);
+}
 
-static gn_shape some_shape(builder *b)
-{
+static gn_shape some_shape(builder *b) {
     gn_shape s = { .rank = (int32_t)draw(&b->structure, 1, 4) };
     for (int i = 0; i < s.rank; i++) s.dims[i] = s.rank > 2 ? draw(&b->structure, 1, 13) : a_size(b);
     if (draw(&b->structure, 0, 3) == 0) {
         s.rank = 2;
         s.dims[0] = draw(&b->structure, 1, 9);
         s.dims[1] = draw(&b->structure, 250, 3000);
-        if (draw(&b->structure, 0, 1)) { int64_t t = s.dims[0]; s.dims[0] = s.dims[1]; s.dims[1] = t; }
+        if (draw(&b->structure, 0, 1)) {
+            int64_t t = s.dims[0];
+            s.dims[0] = s.dims[1];
+            s.dims[1] = t;
+        }
     }
     return s;
 }
 
-static gn_axes some_axes(builder *b, int rank)
-{
+static gn_axes some_axes(builder *b, int rank) {
     gn_axes a = { 0 };
     int64_t bits = draw(&b->structure, 1, (1 << rank) - 1);
     for (int i = 0; i < rank; i++)
@@ -143,27 +147,29 @@ static gn_axes some_axes(builder *b, int rank)
     return a;
 }
 
-static gn_tensor product(builder *b, gn_tensor x, gn_shape s, bool layer)
-{
-    int64_t k = s.dims[s.rank - 1], n = draw(&b->structure, 0, 2) ? draw(&b->structure, 1, 40) : 1, how = draw(&b->structure, 0, 3);
+static gn_tensor product(builder *b, gn_tensor x, gn_shape s, bool layer) {
+    int64_t k = s.dims[s.rank - 1], n = draw(&b->structure, 0, 2) ? draw(&b->structure, 1, 40) : 1,
+            how = draw(&b->structure, 0, 3);
     if (k * n > 40000) n = 1;
-    gn_tensor w = how == 0 ? spread(b, GN_SHAPE(k, n)) : how == 1 ? disguised(b, gn_transpose(leaf(b, GN_SHAPE(n, k)), 0, 1)) : leaf(b, GN_SHAPE(k, n));
+    gn_tensor w = how == 0   ? spread(b, GN_SHAPE(k, n))
+                  : how == 1 ? disguised(b, gn_transpose(leaf(b, GN_SHAPE(n, k)), 0, 1))
+                             : leaf(b, GN_SHAPE(k, n));
     if (layer) return gn_linear(x, w, how == 2 ? leaf(b, GN_SHAPE(n)) : GN_NONE);
     if (how == 3 && n == 1) return gn_matmul(x, disguised(b, gn_reshape(w, GN_SHAPE(k))));
     return gn_matmul(x, w);
 }
 
-static gn_tensor attention(builder *b, gn_tensor x)
-{
-    int64_t t = draw(&b->structure, 1, 40), keys = draw(&b->structure, 1, 90), d = draw(&b->structure, 1, 24), e = draw(&b->structure, 1, 24), heads = draw(&b->structure, 1, 3);
+static gn_tensor attention(builder *b, gn_tensor x) {
+    int64_t t = draw(&b->structure, 1, 40), keys = draw(&b->structure, 1, 90), d = draw(&b->structure, 1, 24),
+            e = draw(&b->structure, 1, 24), heads = draw(&b->structure, 1, 3);
     gn_attention_desc desc = { .causal = t <= keys && draw(&b->structure, 0, 1) };
-    gn_tensor y = gn_attention(leaf(b, GN_SHAPE(1, heads, t, d)), leaf(b, GN_SHAPE(1, heads, keys, d)), leaf(b, GN_SHAPE(1, heads, keys, e)), &desc);
+    gn_tensor y = gn_attention(leaf(b, GN_SHAPE(1, heads, t, d)), leaf(b, GN_SHAPE(1, heads, keys, d)),
+                               leaf(b, GN_SHAPE(1, heads, keys, e)), &desc);
     return gn_add(disguised(b, gn_mean(y, GN_ALL_AXES, false)), x);
 }
 
 /* One more op on x. Floats of 16 bits are rounded where a loop is cut: no loops in these. */
-static gn_tensor another(builder *b, gn_tensor x)
-{
+static gn_tensor another(builder *b, gn_tensor x) {
     gn_shape s = shape_of(x);
     bool narrow = b->dtype == GN_F16 || b->dtype == GN_BF16;
     int64_t op = draw(&b->structure, 0, narrow ? 8 : 16);
@@ -177,7 +183,8 @@ static gn_tensor another(builder *b, gn_tensor x)
     case 2: return gn_softmax(x, axis);
     case 3: return gn_log_softmax(x, axis);
     case 4: return gn_layernorm(x, GN_NONE, GN_NONE, 1e-5);
-    case 5: case 6: return product(b, x, s, false);
+    case 5:
+    case 6: return product(b, x, s, false);
     case 7: return product(b, x, s, true);
     case 8: return gn_cumsum(x, axis);
     case 9: return gn_prod(gn_mul_c(gn_tanh(x), 1.5), GN_AXES(axis), false);
@@ -187,13 +194,15 @@ static gn_tensor another(builder *b, gn_tensor x)
     case 13: return s.dims[axis] > 3 ? gn_slice(gn_gelu(x), axis, 1, s.dims[axis], 2) : reversed(x, s.rank);
     case 14: return reversed(x, s.rank);
     case 15: return attention(b, x);
-    default: return s.rank == 2 && s.dims[0] < 200 ? gn_matmul(x, disguised(b, gn_transpose(x, 0, 1))) : gn_logsumexp(x, GN_AXES(axis), false);
+    default:
+        return s.rank == 2 && s.dims[0] < 200 ? gn_matmul(x, disguised(b, gn_transpose(x, 0, 1)))
+                                              : gn_logsumexp(x, GN_AXES(axis), false);
     }
 }
 
 /* Runs the program of `seed`. Its result's bytes, 0 after a failed check. */
-static size_t run(gn_ctx *g, int devices, gn_dtype dtype, uint64_t seed, draws *disguise, void *out, char *text, size_t size)
-{
+static size_t run(gn_ctx *g, int devices, gn_dtype dtype, uint64_t seed, draws *disguise, void *out, char *text,
+                  size_t size) {
     builder b = { g, dtype, { seed }, disguise, devices, false };
     place(&b);
     gn_tensor x = leaf(&b, some_shape(&b));
@@ -214,8 +223,7 @@ static size_t run(gn_ctx *g, int devices, gn_dtype dtype, uint64_t seed, draws *
     return CHECK_RESULT(r, GN_OK) ? info.bytes : 0;
 }
 
-static double value_at(gn_dtype d, const void *p, size_t i)
-{
+static double value_at(gn_dtype d, const void *p, size_t i) {
     if (d == GN_F64) return ((const double *)p)[i];
     if (d == GN_F32) return (double)((const float *)p)[i];
     uint32_t u = ((const uint16_t *)p)[i], bits = u << 16;
@@ -227,33 +235,36 @@ static double value_at(gn_dtype d, const void *p, size_t i)
 
 static uint64_t want[MAX_OUT], got[MAX_OUT];
 
-static void compare(gn_dtype d, uint64_t seed, const char *where, size_t n, size_t m, const char *text)
-{
+static void compare(gn_dtype d, uint64_t seed, const char *where, size_t n, size_t m, const char *text) {
     size_t width = d == GN_F64 ? 8 : d == GN_F32 ? 4 : 2;
-    if (n != m) { test_fail(__FILE__, __LINE__, "%s, program %llu, %s: %zu bytes, not %zu %s", gn_dtype_name(d), (unsigned long long)seed, where, m, n, text); return; }
+    if (n != m) {
+        test_fail(__FILE__, __LINE__, "%s, program %llu, %s: %zu bytes, not %zu %s", gn_dtype_name(d),
+                  (unsigned long long)seed, where, m, n, text);
+        return;
+    }
     for (size_t i = 0; i < n / width; i++) {
         if (memcmp((char *)want + i * width, (char *)got + i * width, width) == 0) continue;
         double a = value_at(d, want, i), b = value_at(d, got, i);
         if (a != a && b != b) continue;
-        test_fail(__FILE__, __LINE__, "%s, program %llu, %s: element %zu of %zu is %.17g, not %.17g", gn_dtype_name(d), (unsigned long long)seed, where, i, n / width, b, a);
+        test_fail(__FILE__, __LINE__, "%s, program %llu, %s: element %zu of %zu is %.17g, not %.17g", gn_dtype_name(d),
+                  (unsigned long long)seed, where, i, n / width, b, a);
         return;
     }
 }
 
 static const gn_dtype dtypes[] = { GN_F64, GN_F32, GN_F16, GN_BF16 };
 
-static void fill_pools(gn_ctx *g)
-{
+static void fill_pools(gn_ctx *g) {
     for (int i = 0; i < POOL; i++) pool64[i] = test_random_real(-2, 2);
     for (int d = 0; d < TEST_COUNT(dtypes); d++) {
         size_t width = dtypes[d] == GN_F64 ? 8 : dtypes[d] == GN_F32 ? 4 : 2;
-        REQUIRE(gn_read(gn_cast(gn_data(g, GN_F64, GN_SHAPE(POOL), pool64), dtypes[d]), pools[dtypes[d]], POOL * width) == GN_OK);
+        REQUIRE(gn_read(gn_cast(gn_data(g, GN_F64, GN_SHAPE(POOL), pool64), dtypes[d]), pools[dtypes[d]],
+                        POOL * width) == GN_OK);
         gn_step(g);
     }
 }
 
-static void separate_narrow_steps(gn_dtype d)
-{
+static void separate_narrow_steps(gn_dtype d) {
     if ((d == GN_F16 || d == GN_BF16) && getenv("GENIE_TEST_DEVICES")) {
         setenv("GENIE_CUDA_FUSE", "0", 1);
     } else {
@@ -262,8 +273,7 @@ static void separate_narrow_steps(gn_dtype d)
 }
 
 /* Programs on `g`, beside themselves in disguise on `other`. */
-static void compare_programs(gn_ctx *g, gn_ctx *other, int devices, int rounds, const char *where)
-{
+static void compare_programs(gn_ctx *g, gn_ctx *other, int devices, int rounds, const char *where) {
     const char *asked = getenv("BITS_ROUNDS");
     char text[300];
     rounds = asked ? atoi(asked) : test_rounds(rounds);
@@ -276,22 +286,21 @@ static void compare_programs(gn_ctx *g, gn_ctx *other, int devices, int rounds, 
             for (int v = 0; v < VARIANTS && n; v++) {
                 draws disguise = { (uint64_t)test_random_int(1, INT64_C(1) << 60) };
                 memset(got, 0xa5, sizeof got);
-                compare(dtypes[d], seed, where, n, run(other, devices, dtypes[d], seed, &disguise, got, text, sizeof text), text);
+                compare(dtypes[d], seed, where, n,
+                        run(other, devices, dtypes[d], seed, &disguise, got, text, sizeof text), text);
             }
         }
     }
 }
 
-TEST(views_and_cuts_on_one_device_change_no_bit)
-{
+TEST(views_and_cuts_on_one_device_change_no_bit) {
     const char *named = getenv("GENIE_TEST_DEVICES");
     gn_ctx *g = gn_open(&(gn_desc){ .devices = named ? named : "cpu", .threads = 2 });
     compare_programs(g, g, 1, TEST_SANITIZED ? 40 : 200, "in disguise");
     gn_close(g);
 }
 
-TEST(views_and_cuts_on_every_instruction_path_change_no_bit)
-{
+TEST(views_and_cuts_on_every_instruction_path_change_no_bit) {
     static const char *const isas[] = { "base", "avx2" };
     if (getenv("GENIE_TEST_DEVICES")) {
         test_skip("instruction paths are this CPU's");
@@ -307,8 +316,7 @@ TEST(views_and_cuts_on_every_instruction_path_change_no_bit)
 }
 
 /* This CPU and two servers in this process, every node where chance puts it. */
-TEST(places_change_no_bit)
-{
+TEST(places_change_no_bit) {
     static const char *const cpu[SERVERS] = { "cpu", "cpu" }, *const names[SERVERS] = { "first", "second" };
     gn_server *servers[SERVERS] = { NULL };
     gn_transport t[SERVERS];
@@ -325,7 +333,8 @@ TEST(places_change_no_bit)
         t[i] = loopback_transport_to(ends[1], names[i]);
     }
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
-    gn_ctx *cluster = gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1, .deadline_ms = 20000 }, t, cpu, SERVERS);
+    gn_ctx *cluster =
+        gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1, .deadline_ms = 20000 }, t, cpu, SERVERS);
     compare_programs(g, cluster, SERVERS + 1, TEST_SANITIZED ? 10 : 60, "on three devices");
     gn_close(cluster);
     gn_close(g);
@@ -338,41 +347,127 @@ enum { LARGE = 1 << 22, LARGE_OUT = 1 << 21, LARGE_PARTS = 4 };
 static float large[LARGE];
 static char plain_result[LARGE_OUT * 8], other_result[LARGE_OUT * 8];
 
-static gn_tensor large_leaf(builder *b, gn_shape s, int64_t at)
-{
+static gn_tensor large_leaf(builder *b, gn_shape s, int64_t at) {
     return disguised(b, realized(gn_cast(gn_data(b->g, GN_F32, s, large + at), b->dtype)));
 }
 
-enum { PRODUCT, TAILED, SUM, MEAN, PROD, SOFTMAX, LOG_SOFTMAX, NORM, VARIANCE, CUMSUM, ARGMAX, MSE, ENTROPY, ATTENTION };
-static const char *const large_names[] = { "product", "product with a loop", "sum", "mean", "prod", "softmax", "log_softmax", "layernorm", "variance", "cumsum", "argmax", "mse_loss", "cross_entropy", "attention" };
+enum {
+    PRODUCT,
+    TAILED,
+    SUM,
+    MEAN,
+    PROD,
+    SOFTMAX,
+    LOG_SOFTMAX,
+    NORM,
+    VARIANCE,
+    CUMSUM,
+    ARGMAX,
+    MSE,
+    ENTROPY,
+    ATTENTION
+};
+static const char *const large_names[] = { "product",       "product with a loop",
+                                           "sum",           "mean",
+                                           "prod",          "softmax",
+                                           "log_softmax",   "layernorm",
+                                           "variance",      "cumsum",
+                                           "argmax",        "mse_loss",
+                                           "cross_entropy", "attention" };
 
-/* sizes: of a product batches (0: none; below 0: leading dims of A alone), m, n, k; of rows a shape, over `axis`; of attention heads, queries, keys, width */
-static const struct { int op, axis; int64_t size[4]; } large_cases[] = {
-    { PRODUCT, 0, { 0, 1, 768, 768 } }, { PRODUCT, 0, { 0, 1, 2304, 768 } }, { PRODUCT, 0, { 0, 1, 5003, 256 } }, { PRODUCT, 0, { 0, 1, 64, 2048 } }, { PRODUCT, 0, { 0, 1, 128, 8192 } }, { PRODUCT, 0, { 0, 1, 1, 9000 } },
-    { PRODUCT, 0, { 0, 1, 768, 3072 } }, { PRODUCT, 0, { 0, 1, 100, 77 } }, { PRODUCT, 0, { 0, 2, 96, 520 } }, { PRODUCT, 0, { 0, 5, 3001, 300 } }, { PRODUCT, 0, { 0, 8, 8192, 256 } }, { PRODUCT, 0, { 3, 4, 50, 70 } },
-    { PRODUCT, 0, { 40, 8, 256, 64 } }, { PRODUCT, 0, { 0, 16, 64, 64 } }, { PRODUCT, 0, { 0, 33, 65, 67 } }, { PRODUCT, 0, { 0, 64, 64, 4096 } }, { PRODUCT, 0, { 0, 64, 96, 16384 } }, { PRODUCT, 0, { 0, 128, 128, 128 } },
-    { PRODUCT, 0, { 0, 200, 300, 400 } }, { PRODUCT, 0, { 0, 256, 512, 1024 } }, { PRODUCT, 0, { 0, 1024, 1024, 1024 } }, { PRODUCT, 0, { 0, 1536, 1280, 320 } }, { PRODUCT, 0, { 0, 130, 1000, 1001 } },
-    { PRODUCT, 0, { 5, 64, 80, 96 } }, { PRODUCT, 0, { 3, 257, 130, 72 } }, { PRODUCT, 0, { -3, 40, 64, 128 } }, { PRODUCT, 0, { -2, 2, 64, 128 } }, { PRODUCT, 0, { -4, 256, 256, 256 } },
-    { TAILED, 0, { 0, 1, 768, 768 } }, { TAILED, 0, { 0, 3, 200, 100 } }, { TAILED, 0, { 0, 64, 128, 4096 } }, { TAILED, 0, { 0, 512, 512, 512 } }, { TAILED, 0, { 0, 100, 100, 100 } },
-    { SUM, 0, { 1, 1 << 21 } }, { SUM, 1, { 3, 100003 } }, { SUM, 1, { 3000, 1024 } }, { SUM, 1, { 5000, 400 } }, { SUM, 0, { 1024, 3000 } }, { SUM, 0, { 100003, 3 } }, { SUM, 1, { 60, 500, 70 } }, { SUM, 1, { 70, 20000 } },
-    { SUM, 1, { 300, 9000 } }, { SUM, 2, { 40, 25, 60, 17 } }, { MEAN, 1, { 700, 2048 } }, { MEAN, 0, { 513, 999 } }, { PROD, 1, { 100, 3000 } }, { PROD, 0, { 3000, 100 } },
-    { SOFTMAX, 1, { 2000, 1024 } }, { SOFTMAX, 1, { 50, 8192 } }, { SOFTMAX, 1, { 7, 40000 } }, { SOFTMAX, 1, { 100, 999 } }, { SOFTMAX, 0, { 300, 1000 } }, { SOFTMAX, 0, { 20000, 50 } }, { LOG_SOFTMAX, 1, { 600, 3000 } },
-    { LOG_SOFTMAX, 1, { 30, 50257 } }, { LOG_SOFTMAX, 1, { 64, 96, 32 } }, { NORM, 1, { 1000, 1024 } }, { NORM, 1, { 30, 4096 } }, { NORM, 1, { 900, 77 } }, { NORM, 1, { 20, 20000 } }, { VARIANCE, 1, { 900, 1500 } },
-    { VARIANCE, 0, { 1500, 900 } }, { VARIANCE, 1, { 40, 9000 } }, { CUMSUM, 1, { 5, 100000 } }, { CUMSUM, 0, { 300, 2000 } }, { CUMSUM, 1, { 2000, 300 } }, { ARGMAX, 1, { 50, 9999 } }, { MSE, 0, { 700, 1100 } },
-    { ENTROPY, 0, { 300, 2000 } }, { ENTROPY, 0, { 20, 40000 } }, { ATTENTION, 0, { 4, 1, 300, 64 } }, { ATTENTION, 0, { 4, 70, 200, 64 } }, { ATTENTION, 0, { 2, 200, 200, 128 } }, { ATTENTION, 0, { 3, 20, 90, 32 } },
-    { ATTENTION, 0, { 2, 33, 65, 40 } }, { ATTENTION, 0, { 2, 300, 300, 24 } },
+/* sizes: of a product batches (0: none; below 0: leading dims of A alone), m, n, k; of rows a shape, over `axis`; of
+   attention heads, queries, keys, width */
+static const struct {
+    int op, axis;
+    int64_t size[4];
+} large_cases[] = {
+    { PRODUCT, 0, { 0, 1, 768, 768 } },
+    { PRODUCT, 0, { 0, 1, 2304, 768 } },
+    { PRODUCT, 0, { 0, 1, 5003, 256 } },
+    { PRODUCT, 0, { 0, 1, 64, 2048 } },
+    { PRODUCT, 0, { 0, 1, 128, 8192 } },
+    { PRODUCT, 0, { 0, 1, 1, 9000 } },
+    { PRODUCT, 0, { 0, 1, 768, 3072 } },
+    { PRODUCT, 0, { 0, 1, 100, 77 } },
+    { PRODUCT, 0, { 0, 2, 96, 520 } },
+    { PRODUCT, 0, { 0, 5, 3001, 300 } },
+    { PRODUCT, 0, { 0, 8, 8192, 256 } },
+    { PRODUCT, 0, { 3, 4, 50, 70 } },
+    { PRODUCT, 0, { 40, 8, 256, 64 } },
+    { PRODUCT, 0, { 0, 16, 64, 64 } },
+    { PRODUCT, 0, { 0, 33, 65, 67 } },
+    { PRODUCT, 0, { 0, 64, 64, 4096 } },
+    { PRODUCT, 0, { 0, 64, 96, 16384 } },
+    { PRODUCT, 0, { 0, 128, 128, 128 } },
+    { PRODUCT, 0, { 0, 200, 300, 400 } },
+    { PRODUCT, 0, { 0, 256, 512, 1024 } },
+    { PRODUCT, 0, { 0, 1024, 1024, 1024 } },
+    { PRODUCT, 0, { 0, 1536, 1280, 320 } },
+    { PRODUCT, 0, { 0, 130, 1000, 1001 } },
+    { PRODUCT, 0, { 5, 64, 80, 96 } },
+    { PRODUCT, 0, { 3, 257, 130, 72 } },
+    { PRODUCT, 0, { -3, 40, 64, 128 } },
+    { PRODUCT, 0, { -2, 2, 64, 128 } },
+    { PRODUCT, 0, { -4, 256, 256, 256 } },
+    { TAILED, 0, { 0, 1, 768, 768 } },
+    { TAILED, 0, { 0, 3, 200, 100 } },
+    { TAILED, 0, { 0, 64, 128, 4096 } },
+    { TAILED, 0, { 0, 512, 512, 512 } },
+    { TAILED, 0, { 0, 100, 100, 100 } },
+    { SUM, 0, { 1, 1 << 21 } },
+    { SUM, 1, { 3, 100003 } },
+    { SUM, 1, { 3000, 1024 } },
+    { SUM, 1, { 5000, 400 } },
+    { SUM, 0, { 1024, 3000 } },
+    { SUM, 0, { 100003, 3 } },
+    { SUM, 1, { 60, 500, 70 } },
+    { SUM, 1, { 70, 20000 } },
+    { SUM, 1, { 300, 9000 } },
+    { SUM, 2, { 40, 25, 60, 17 } },
+    { MEAN, 1, { 700, 2048 } },
+    { MEAN, 0, { 513, 999 } },
+    { PROD, 1, { 100, 3000 } },
+    { PROD, 0, { 3000, 100 } },
+    { SOFTMAX, 1, { 2000, 1024 } },
+    { SOFTMAX, 1, { 50, 8192 } },
+    { SOFTMAX, 1, { 7, 40000 } },
+    { SOFTMAX, 1, { 100, 999 } },
+    { SOFTMAX, 0, { 300, 1000 } },
+    { SOFTMAX, 0, { 20000, 50 } },
+    { LOG_SOFTMAX, 1, { 600, 3000 } },
+    { LOG_SOFTMAX, 1, { 30, 50257 } },
+    { LOG_SOFTMAX, 1, { 64, 96, 32 } },
+    { NORM, 1, { 1000, 1024 } },
+    { NORM, 1, { 30, 4096 } },
+    { NORM, 1, { 900, 77 } },
+    { NORM, 1, { 20, 20000 } },
+    { VARIANCE, 1, { 900, 1500 } },
+    { VARIANCE, 0, { 1500, 900 } },
+    { VARIANCE, 1, { 40, 9000 } },
+    { CUMSUM, 1, { 5, 100000 } },
+    { CUMSUM, 0, { 300, 2000 } },
+    { CUMSUM, 1, { 2000, 300 } },
+    { ARGMAX, 1, { 50, 9999 } },
+    { MSE, 0, { 700, 1100 } },
+    { ENTROPY, 0, { 300, 2000 } },
+    { ENTROPY, 0, { 20, 40000 } },
+    { ATTENTION, 0, { 4, 1, 300, 64 } },
+    { ATTENTION, 0, { 4, 70, 200, 64 } },
+    { ATTENTION, 0, { 2, 200, 200, 128 } },
+    { ATTENTION, 0, { 3, 20, 90, 32 } },
+    { ATTENTION, 0, { 2, 33, 65, 40 } },
+    { ATTENTION, 0, { 2, 300, 300, 24 } },
 };
 
-static gn_tensor large_product(builder *b, const int64_t *size)
-{
+static gn_tensor large_product(builder *b, const int64_t *size) {
     int64_t batches = size[0], m = size[1], n = size[2], k = size[3];
-    gn_tensor x = batches ? large_leaf(b, GN_SHAPE(batches < 0 ? -batches : batches, m, k), 5) : large_leaf(b, GN_SHAPE(m, k), 5);
+    gn_tensor x =
+        batches ? large_leaf(b, GN_SHAPE(batches < 0 ? -batches : batches, m, k), 5) : large_leaf(b, GN_SHAPE(m, k), 5);
     gn_tensor w = batches > 0 ? large_leaf(b, GN_SHAPE(batches, k, n), 1001) : large_leaf(b, GN_SHAPE(k, n), 1001);
     return gn_matmul(x, w);
 }
 
-static gn_tensor large_value(builder *b, int i)
-{
+static gn_tensor large_value(builder *b, int i) {
     const int64_t *size = large_cases[i].size;
     int axis = large_cases[i].axis, op = large_cases[i].op;
     gn_shape s = { .rank = size[2] == 0 ? 2 : size[3] == 0 ? 3 : 4 };
@@ -382,7 +477,9 @@ static gn_tensor large_value(builder *b, int i)
     if (op == TAILED) return gn_mul_c(gn_tanh(disguised(b, large_product(b, size))), 3);
     if (op == ATTENTION) {
         gn_attention_desc desc = { .causal = size[1] > 1 && size[1] <= size[2] };
-        return gn_attention(large_leaf(b, GN_SHAPE(1, size[0], size[1], size[3]), 3), large_leaf(b, GN_SHAPE(1, size[0], size[2], size[3]), 70), large_leaf(b, GN_SHAPE(1, size[0], size[2], size[3]), 900), &desc);
+        return gn_attention(large_leaf(b, GN_SHAPE(1, size[0], size[1], size[3]), 3),
+                            large_leaf(b, GN_SHAPE(1, size[0], size[2], size[3]), 70),
+                            large_leaf(b, GN_SHAPE(1, size[0], size[2], size[3]), 900), &desc);
     }
     gn_tensor x = large_leaf(b, s, 77);
     switch (op) {
@@ -402,20 +499,19 @@ static gn_tensor large_value(builder *b, int i)
     }
 }
 
-static size_t run_large(gn_ctx *g, gn_dtype d, int i, draws *disguise, char *out)
-{
+static size_t run_large(gn_ctx *g, gn_dtype d, int i, draws *disguise, char *out) {
     builder b = { g, d, { 1 }, disguise, 1, false };
     gn_tensor y = large_value(&b, i);
     gn_info info = { .result = GN_OK };
     if (disguise && draw(disguise, 0, 1)) y = realized(y);
-    bool ok = CHECK_RESULT(gn_describe(y, &info), GN_OK) && CHECK(info.bytes <= sizeof plain_result) && CHECK_RESULT(gn_read(y, out, info.bytes), GN_OK);
+    bool ok = CHECK_RESULT(gn_describe(y, &info), GN_OK) && CHECK(info.bytes <= sizeof plain_result) &&
+              CHECK_RESULT(gn_read(y, out, info.bytes), GN_OK);
     gn_step(g);
     return ok ? info.bytes : 0;
 }
 
 /* Every fourth case from the part-th on. */
-static void check_large(gn_dtype d, int part)
-{
+static void check_large(gn_dtype d, int part) {
     if (!getenv("BITS_LARGE")) {
         test_skip("BITS_LARGE=1 asks for it");
         return;
@@ -426,7 +522,8 @@ static void check_large(gn_dtype d, int part)
     separate_narrow_steps(d);
     for (int i = part; i < TEST_COUNT(large_cases); i += LARGE_PARTS) {
         size_t width = d == GN_F64 ? 8 : d == GN_F32 ? 4 : 2, n, differ = 0;
-        if (width == 2 && (large_cases[i].op == TAILED || large_cases[i].op == VARIANCE || large_cases[i].op == PROD)) continue;
+        if (width == 2 && (large_cases[i].op == TAILED || large_cases[i].op == VARIANCE || large_cases[i].op == PROD))
+            continue;
         n = run_large(g, d, i, NULL, plain_result);
         for (int v = 0; v < VARIANTS && n; v++) {
             draws disguise = { (uint64_t)test_random_int(1, INT64_C(1) << 60) };
@@ -435,22 +532,32 @@ static void check_large(gn_dtype d, int part)
         }
         if (differ) {
             const int64_t *s = large_cases[i].size;
-            test_fail(__FILE__, __LINE__, "%s, %s of %lld %lld %lld %lld, axis %d: %zu bytes differ", gn_dtype_name(d), large_names[large_cases[i].op], (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3],
-                      large_cases[i].axis, differ);
+            test_fail(__FILE__, __LINE__, "%s, %s of %lld %lld %lld %lld, axis %d: %zu bytes differ", gn_dtype_name(d),
+                      large_names[large_cases[i].op], (long long)s[0], (long long)s[1], (long long)s[2],
+                      (long long)s[3], large_cases[i].axis, differ);
         }
     }
     gn_close(g);
 }
-#define LARGE_TEST(dtype, part) TEST(views_of_larger_operands_change_no_bit_##dtype##_##part) { check_large(GN_##dtype, part); }
+#define LARGE_TEST(dtype, part) \
+    TEST(views_of_larger_operands_change_no_bit_##dtype##_##part) { check_large(GN_##dtype, part); }
 #define LARGE_TESTS(dtype) LARGE_TEST(dtype, 0) LARGE_TEST(dtype, 1) LARGE_TEST(dtype, 2) LARGE_TEST(dtype, 3)
-LARGE_TESTS(F64) LARGE_TESTS(F32) LARGE_TESTS(F16) LARGE_TESTS(BF16)
+LARGE_TESTS(F64)
+LARGE_TESTS(F32)
+LARGE_TESTS(F16)
+LARGE_TESTS(BF16)
 #define LARGE_ENTRY(dtype, part) TEST_ENTRY(views_of_larger_operands_change_no_bit_##dtype##_##part)
 #define LARGE_ENTRIES(dtype) LARGE_ENTRY(dtype, 0), LARGE_ENTRY(dtype, 1), LARGE_ENTRY(dtype, 2), LARGE_ENTRY(dtype, 3)
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(views_and_cuts_on_one_device_change_no_bit), TEST_ENTRY(views_and_cuts_on_every_instruction_path_change_no_bit), TEST_ENTRY(places_change_no_bit), LARGE_ENTRIES(F64), LARGE_ENTRIES(F32), LARGE_ENTRIES(F16), LARGE_ENTRIES(BF16),
+        TEST_ENTRY(views_and_cuts_on_one_device_change_no_bit),
+        TEST_ENTRY(views_and_cuts_on_every_instruction_path_change_no_bit),
+        TEST_ENTRY(places_change_no_bit),
+        LARGE_ENTRIES(F64),
+        LARGE_ENTRIES(F32),
+        LARGE_ENTRIES(F16),
+        LARGE_ENTRIES(BF16),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

@@ -1,6 +1,7 @@
-/* What a client can make a server hold: the server runs in a process of its own, reached over socketpairs, so that its resident memory
- * is its own. Each attack costs its client a few bytes; under a limit of 64 MiB the server's memory must stay near that limit, the
- * client must be told which limit it was, and a client of another tenant must not notice. `budget_test figures` prints the memory.
+/* What a client can make a server hold: the server runs in a process of its own, reached over socketpairs, so that its
+ * resident memory is its own. Each attack costs its client a few bytes; under a limit of 64 MiB the server's memory
+ * must stay near that limit, the client must be told which limit it was, and a client of another tenant must not
+ * notice. `budget_test figures` prints the memory.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
@@ -16,17 +17,20 @@
 #define SOON_MS 60000
 #include "raw_client.h"
 
-enum { MIB = 1 << 20, LIMIT = 64 * MIB, OVER = 24 * MIB };   /* OVER: room for messages under way, code and the allocator's own */
+/* OVER: room for messages under way, code and the allocator's own */
+enum { MIB = 1 << 20, LIMIT = 64 * MIB, OVER = 24 * MIB };
 enum { CLIENTS = 12 };
 
 /* A server in a child process; sockets[i] leads to it, a session of tenants[i]. */
 typedef struct host {
     pid_t pid;
     int control, sockets[CLIENTS];
-    uint64_t before;                 /* resident bytes once it was open */
+    uint64_t before; /* resident bytes once it was open */
 } host;
 
-typedef struct held { uint64_t now, peak, sessions, device_bytes; } held;
+typedef struct held {
+    uint64_t now, peak, sessions, device_bytes;
+} held;
 
 static uint64_t status_bytes(const char *key) {
     char line[256];
@@ -54,7 +58,8 @@ static void host_main(gn_server *s, int control) {
 
 static held host_ask(const host *h) {
     held answer = { 0, 0, 0, 0 };
-    if (write(h->control, "?", 1) != 1 || read(h->control, &answer, sizeof answer) != (ssize_t)sizeof answer) test_fail(__FILE__, __LINE__, "the server is gone");
+    if (write(h->control, "?", 1) != 1 || read(h->control, &answer, sizeof answer) != (ssize_t)sizeof answer)
+        test_fail(__FILE__, __LINE__, "the server is gone");
     return answer;
 }
 
@@ -78,7 +83,10 @@ static host host_begin(gn_server_desc desc, const char *const *tenants, int n) {
         if (!desc.threads) desc.threads = 2;
         close(control[0]);
         for (int i = 0; i < n; i++) close(h.sockets[i]);
-        if (gn_server_open(&desc, &s, &e) != GN_OK) { printf("%s\n", e.text); _exit(3); }
+        if (gn_server_open(&desc, &s, &e) != GN_OK) {
+            printf("%s\n", e.text);
+            _exit(3);
+        }
         for (int i = 0; i < n; i++)
             if (gn_server_attach(s, loopback_transport(ends[i]), tenants[i]) != GN_OK) _exit(4);
         host_main(s, control[1]);
@@ -100,7 +108,9 @@ static void host_end(host *h) {
 
 static const char *const two_tenants[2] = { "guest", "honest" };
 
-static gn_ctx *client_on(int fd) { return gn_open_transport(&(gn_desc){ .deadline_ms = SOON_MS }, loopback_transport(fd), ""); }
+static gn_ctx *client_on(int fd) {
+    return gn_open_transport(&(gn_desc){ .deadline_ms = SOON_MS }, loopback_transport(fd), "");
+}
 
 /* 2 + 3; how long it took, in us. */
 static uint64_t honest_step(gn_ctx *g) {
@@ -129,18 +139,19 @@ static gn_ctx *builder(void) { return gn_open(&(gn_desc){ .devices = "null" }); 
 
 typedef struct attack {
     const char *name;
-    gn_result (*run)(int fd);        /* what the client is told: the first refusal, GN_OK for none */
-    bool refused;                    /* it has to be */
+    gn_result (*run)(int fd); /* what the client is told: the first refusal, GN_OK for none */
+    bool refused;             /* it has to be */
 } attack;
 
-static char told[512];               /* the words of the latest refusal */
+static char told[512]; /* the words of the latest refusal */
 
 static gn_result told_by(gn_ctx *g, gn_result r) {
     if (r) snprintf(told, sizeof told, "%s", gn_last_error(g)->text);
     return r;
 }
 
-/* The first error that waits to be read, without waiting longer than that takes. Ends when request `last` is answered. */
+/* The first error that waits to be read, without waiting longer than that takes. Ends when request `last` is
+   answered. */
 static gn_result raw_first_error(raw *r, uint32_t last) {
     gn_result first = GN_OK;
     gn__msg m = { 0, 0, NULL, 0, 0 };
@@ -169,7 +180,8 @@ static void raw_ping(raw *r, uint32_t request) {
 static gn_result attack_attention(int fd) {
     gn_ctx *g = client_on(fd);
     float one = 1, y = 0;
-    gn_tensor x = gn_broadcast(gn_reshape(gn_data(g, GN_F32, GN_SCALAR, &one), GN_SHAPE(1, 1, 1, 1)), GN_SHAPE(1, 1, INT64_C(1) << 28, 1));
+    gn_tensor x = gn_broadcast(gn_reshape(gn_data(g, GN_F32, GN_SCALAR, &one), GN_SHAPE(1, 1, 1, 1)),
+                               GN_SHAPE(1, 1, INT64_C(1) << 28, 1));
     gn_tensor q = gn_data(g, GN_F32, GN_SHAPE(1, 1, 1, 1), &one);
     gn_result r = told_by(g, gn_read(gn_attention(q, x, x, NULL), &y, sizeof y));
     gn_step(g);
@@ -262,7 +274,7 @@ static gn_result attack_unfinished(int fd) {
     enum { PIECE = MIB, PIECES = 60 };
     raw *r = raw_greet(raw_on(fd));
     uint8_t *p = (uint8_t *)calloc(1, PIECE + 5), digest[32] = { 1 };
-    p[3] = 16;                                            /* { codec 0, 2^20 bytes } */
+    p[3] = 16; /* { codec 0, 2^20 bytes } */
     for (uint64_t i = 0; i < PIECES; i++) {
         gn__msg_weight_put m = { { 0 }, (uint64_t)PIECES * PIECE + 1, i * PIECE, 4, { p, PIECE + 5 } };
         memcpy(m.digest, digest, 32);
@@ -315,7 +327,8 @@ static gn_result attack_small_weights(int fd) {
         gn__outbox_message(&r->link.out, GN__MSG_WEIGHT_PUT, request++, &m);
         if (i % 1000 < 999) continue;
         gn__msg_step step = { 99, i / 1000 + 1, 0, r->seen++, { NULL, 0 }, { NULL, 0 }, { NULL, 0 } };
-        raw_send(r, GN__MSG_STEP, request++, &step);                /* refused; but weights that were promised and that no slot uses are let go of */
+        /* refused; but weights that were promised and that no slot uses are let go of */
+        raw_send(r, GN__MSG_STEP, request++, &step);
         raw_ping(r, request);
         gn_result e = raw_first_error(r, request++);
         if (!first && e != GN_NO_PLAN) first = e;
@@ -364,11 +377,13 @@ static void attack_run(const attack *a) {
     gn_close(honest);
     uint64_t grown = during.peak - GN__MIN(h.before, during.peak);
     if (!CHECK(TEST_SANITIZED || grown <= LIMIT + OVER) || getenv("GENIE_FIGURES"))
-        printf("  %-40s %6.1f MiB at its peak, %6.1f MiB after; honest step at most %.1f ms; %s %s\n", a->name, (double)grown / MIB,
-               (double)(during.now - GN__MIN(h.before, during.now)) / MIB, (double)slow / 1e3, gn__result_name(r), told);
+        printf("  %-40s %6.1f MiB at its peak, %6.1f MiB after; honest step at most %.1f ms; %s %s\n", a->name,
+               (double)grown / MIB, (double)(during.now - GN__MIN(h.before, during.now)) / MIB, (double)slow / 1e3,
+               gn__result_name(r), told);
     if (r || a->refused) {
         CHECK_RESULT(r, GN_LIMIT);
-        if (!strstr(told, "--memory")) test_fail(__FILE__, __LINE__, "%s: \"%s\" does not name the limit", a->name, told);
+        if (!strstr(told, "--memory"))
+            test_fail(__FILE__, __LINE__, "%s: \"%s\" does not name the limit", a->name, told);
     }
     host_end(&h);
 }
@@ -393,7 +408,8 @@ static void check_told(const char *flag) {
 
 /* Two sessions of one tenant share its budget; another tenant has its own. */
 TEST(sessions_of_a_tenant_share_its_budget) {
-    host h = host_begin((gn_server_desc){ .memory_limit = 32 * MIB, .tenant_memory = 48 * MIB }, (const char *[]){ "guest", "guest", "honest" }, 3);
+    host h = host_begin((gn_server_desc){ .memory_limit = 32 * MIB, .tenant_memory = 48 * MIB },
+                        (const char *[]){ "guest", "guest", "honest" }, 3);
     gn_ctx *g[3];
     for (int i = 0; i < 3; i++) g[i] = client_on(h.sockets[i]);
     CHECK_RESULT(fill(g[0], 24), GN_OK);
@@ -406,13 +422,14 @@ TEST(sessions_of_a_tenant_share_its_budget) {
     gn_close(g[0]);
     gn_result r = GN_LIMIT;
     for (int i = 0; i < 100 && r; i++, usleep(10000)) r = fill(g[1], 26);
-    CHECK_RESULT(r, GN_OK);                      /* the first one's share is free again */
+    CHECK_RESULT(r, GN_OK); /* the first one's share is free again */
     for (int i = 1; i < 3; i++) gn_close(g[i]);
     host_end(&h);
 }
 
 TEST(tenants_share_the_total_budget) {
-    host h = host_begin((gn_server_desc){ .memory_limit = 40 * MIB, .total_memory = LIMIT }, (const char *[]){ "a", "b", "c" }, 3);
+    host h = host_begin((gn_server_desc){ .memory_limit = 40 * MIB, .total_memory = LIMIT },
+                        (const char *[]){ "a", "b", "c" }, 3);
     gn_ctx *g[3];
     for (int i = 0; i < 3; i++) g[i] = client_on(h.sockets[i]);
     CHECK_RESULT(fill(g[0], 24), GN_OK);
@@ -429,7 +446,8 @@ TEST(tenants_share_the_total_budget) {
 /* What nobody uses goes when somebody needs the room. */
 TEST(idle_weights_make_room) {
     enum { N = 6 * MIB };
-    host h = host_begin((gn_server_desc){ .memory_limit = 32 * MIB, .total_memory = LIMIT }, (const char *[]){ "a", "a", "b", "c" }, 4);
+    host h = host_begin((gn_server_desc){ .memory_limit = 32 * MIB, .total_memory = LIMIT },
+                        (const char *[]){ "a", "a", "b", "c" }, 4);
     float *x = (float *)calloc(N, sizeof *x), y = 0;
     for (int i = 0; i < 2; i++) {
         gn_ctx *g = client_on(h.sockets[i]);
@@ -448,8 +466,8 @@ TEST(idle_weights_make_room) {
     host_end(&h);
 }
 
-/* Structures that differ in a constant, each of them run again later: what plans take stays near what is allowed, here and on the server,
-   and the ones that were let go of are made again. */
+/* Structures that differ in a constant, each of them run again later: what plans take stays near what is allowed, here
+   and on the server, and the ones that were let go of are made again. */
 TEST(plans_are_kept_within_their_bytes) {
     enum { N = 3000, ROUNDS = 2 };
     host h = host_begin((gn_server_desc){ .memory_limit = 4 * MIB }, two_tenants, 1);
@@ -461,15 +479,19 @@ TEST(plans_are_kept_within_their_bytes) {
         for (int i = 0; i < N * ROUNDS; i++) {
             float y[2] = { 0, 0 };
             gn_tensor t[2] = { gn_add_c(gn_scalar(g, GN_F32, 1), i % N), gn_assign(count, gn_add_c(count, 1)) };
-            if (!CHECK_RESULT(gn_read_many(t, 2, (void *[2]){ &y[0], &y[1] }, (size_t[2]){ 4, 4 }), GN_OK)) { printf("%s\n", gn_last_error(g)->text); break; }
-            if (y[0] != (float)(i % N + 1) || y[1] != (float)(i + 1)) test_fail(__FILE__, __LINE__, "step %d gives %g, %g", i, (double)y[0], (double)y[1]);
+            if (!CHECK_RESULT(gn_read_many(t, 2, (void *[2]){ &y[0], &y[1] }, (size_t[2]){ 4, 4 }), GN_OK)) {
+                printf("%s\n", gn_last_error(g)->text);
+                break;
+            }
+            if (y[0] != (float)(i % N + 1) || y[1] != (float)(i + 1))
+                test_fail(__FILE__, __LINE__, "step %d gives %g, %g", i, (double)y[0], (double)y[1]);
             gn_step(g);
             if (!CHECK(gn__account_held(g->plan_account) <= 2 * MIB)) break;
         }
         gn_get_stats(g, &stats);
         CHECK_INT(stats.plans_made, N * ROUNDS);
         CHECK(stats.plans_dropped > N && stats.plans_dropped < N * ROUNDS);
-        for (int i = 0; i < 100; i++) {                 /* those that are used stay */
+        for (int i = 0; i < 100; i++) { /* those that are used stay */
             float y = 0;
             CHECK_RESULT(gn_read(gn_mul_c(gn_scalar(g, GN_F32, 1), i % 10), &y, sizeof y), GN_OK);
             gn_step(g);
@@ -488,7 +510,10 @@ TEST(a_session_keeps_the_plans_used_last) {
     int ends[2];
     gn_server *s = NULL;
     gn_stats stats;
-    CHECK_RESULT(gn_server_open(&(gn_server_desc){ .listen = "none", .no_costs = true, .threads = 1, .memory_limit = 4 * MIB }, &s, NULL), GN_OK);
+    CHECK_RESULT(
+        gn_server_open(&(gn_server_desc){ .listen = "none", .no_costs = true, .threads = 1, .memory_limit = 4 * MIB },
+                       &s, NULL),
+        GN_OK);
     make_pair(ends);
     CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), "guest"), GN_OK);
     gn_ctx *g = client_on(ends[1]);
@@ -499,7 +524,8 @@ TEST(a_session_keeps_the_plans_used_last) {
             for (int k = 0; k < 4; k++) t = gn_sum(gn_mul_c(gn_reshape(t, GN_SHAPE(1)), i), GN_ALL_AXES, false);
             CHECK_RESULT(gn_read(t, &y, sizeof y), GN_OK);
             float want = (float)i * (float)i * ((float)i * (float)i);
-            if (y != want && !(y / want > 0.999999f && y / want < 1.000001f)) test_fail(__FILE__, __LINE__, "%g is not %g", (double)y, (double)want);
+            if (y != want && !(y / want > 0.999999f && y / want < 1.000001f))
+                test_fail(__FILE__, __LINE__, "%g is not %g", (double)y, (double)want);
             gn_step(g);
         }
     gn_get_stats(g, &stats);
@@ -540,7 +566,11 @@ static uint64_t refused_peak(const gn_exec *x, const gn_part *part) {
         uint64_t before = status_bytes("VmRSS");
         gn_result r = x->i->plan_make(x->self, part, &plan, &f);
         grown = status_bytes("VmHWM") - before;
-        if (r != GN_LIMIT || plan || !strstr(f.text, "--memory")) { printf("%s: %s\n", gn_result_name(r), f.text); fflush(stdout); grown = UINT64_MAX; }
+        if (r != GN_LIMIT || plan || !strstr(f.text, "--memory")) {
+            printf("%s: %s\n", gn_result_name(r), f.text);
+            fflush(stdout);
+            grown = UINT64_MAX;
+        }
         if (write(pair[1], &grown, sizeof grown) != (ssize_t)sizeof grown) _exit(2);
         _exit(0);
     }
@@ -551,8 +581,8 @@ static uint64_t refused_peak(const gn_exec *x, const gn_part *part) {
     return grown;
 }
 
-/* Under a limit that its tables alone pass. On a GPU the kernels come on top, which are not known before. The null executor holds
-   nothing of a plan: its part is the caller's. */
+/* Under a limit that its tables alone pass. On a GPU the kernels come on top, which are not known before. The null
+   executor holds nothing of a plan: its part is the caller's. */
 TEST(plans_are_refused_before_their_tables_are_touched) {
     static const char *const devices[] = { "cpu", "cuda:0" };
     gn_ctx *g = builder();
@@ -573,13 +603,14 @@ TEST(plans_are_refused_before_their_tables_are_touched) {
         uint64_t whole = gn__account_held(budget) - before, least = gn__cpu_plan_least(part);
         CHECK(gn__paid_ahead == 0 && whole >= least);
         x.i->plan_destroy(x.self, plan);
-        uint64_t rest = gn__account_held(budget);            /* kernels stay for the next plan */
+        uint64_t rest = gn__account_held(budget); /* kernels stay for the next plan */
         gn__atomic_store(&budget->limit, rest + least - 1);
         uint64_t grown = refused_peak(&x, part);
-        printf("  %s: a plan of %.1f MiB, at least %.1f, is refused with %.2f MiB touched\n", devices[i], (double)whole / MIB, (double)least / MIB, (double)grown / MIB);
+        printf("  %s: a plan of %.1f MiB, at least %.1f, is refused with %.2f MiB touched\n", devices[i],
+               (double)whole / MIB, (double)least / MIB, (double)grown / MIB);
         CHECK(grown < 2 * MIB + 14 * MIB * TEST_SANITIZED);
         CHECK_INT(gn__account_held(budget), rest);
-        gn__atomic_store(&budget->limit, rest + whole + whole / 4);   /* what comes and goes meanwhile */
+        gn__atomic_store(&budget->limit, rest + whole + whole / 4); /* what comes and goes meanwhile */
         CHECK_RESULT(x.i->plan_make(x.self, part, &plan, &f), GN_OK);
         if (plan) x.i->plan_destroy(x.self, plan);
         x.i->close(x.self);
@@ -602,7 +633,8 @@ TEST(plans_whose_results_pass_every_limit_are_refused_when_they_are_made) {
         void *plan = NULL;
         uint32_t root, bad;
         gn_result why;
-        gn_account *above = gn__account_open(NULL, "the tenant", "--tenant-memory", 4 * MIB), *budget = gn__account_open(above, "the session", "--memory", 64 * MIB);
+        gn_account *above = gn__account_open(NULL, "the tenant", "--tenant-memory", 4 * MIB),
+                   *budget = gn__account_open(above, "the session", "--memory", 64 * MIB);
         gn__paying.host = budget;
         REQUIRE(gn__exec_open(&d, &x, &f) == GN_OK);
         gn__paying.host = NULL;
@@ -621,9 +653,13 @@ TEST(plans_whose_results_pass_every_limit_are_refused_when_they_are_made) {
 }
 
 static const test_entry tests[] = {
-    TEST_ENTRY(plans_are_refused_before_their_tables_are_touched), TEST_ENTRY(plans_whose_results_pass_every_limit_are_refused_when_they_are_made),
-    TEST_ENTRY(plans_are_kept_within_their_bytes), TEST_ENTRY(a_session_keeps_the_plans_used_last),
-    TEST_ENTRY(sessions_of_a_tenant_share_its_budget), TEST_ENTRY(tenants_share_the_total_budget), TEST_ENTRY(idle_weights_make_room),
+    TEST_ENTRY(plans_are_refused_before_their_tables_are_touched),
+    TEST_ENTRY(plans_whose_results_pass_every_limit_are_refused_when_they_are_made),
+    TEST_ENTRY(plans_are_kept_within_their_bytes),
+    TEST_ENTRY(a_session_keeps_the_plans_used_last),
+    TEST_ENTRY(sessions_of_a_tenant_share_its_budget),
+    TEST_ENTRY(tenants_share_the_total_budget),
+    TEST_ENTRY(idle_weights_make_room),
     TEST_ENTRY(memory_that_a_client_causes_stays_within_its_limit),
 };
 

@@ -1,5 +1,6 @@
-/* Work that would never end, ended: by gn_cancel, by a server's limit, by a client that goes and by a server that stops; and work that takes
- * longer than a deadline, which is no loss. The programs are endless by broadcast sources: a few bytes read 2^40 times and more.
+/* Work that would never end, ended: by gn_cancel, by a server's limit, by a client that goes and by a server that
+ * stops; and work that takes longer than a deadline, which is no loss. The programs are endless by broadcast sources: a
+ * few bytes read 2^40 times and more.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
@@ -13,21 +14,21 @@
 #include <stdatomic.h>
 #include <sys/resource.h>
 
-enum { SOON_MS = 2000 + 4000 * TEST_SANITIZED };   /* in which anything ends that was told to, on a busy machine */
+enum { SOON_MS = 2000 + 4000 * TEST_SANITIZED }; /* in which anything ends that was told to, on a busy machine */
 
 static double now_s(void) { return (double)gn_now_us() * 1e-6; }
 
 static void wait_ms(int ms) { usleep((useconds_t)ms * 1000); }
 
 /* Seconds of processor time of this process within a moment: whether anybody computes. */
-static double busy_share(void)
-{
+static double busy_share(void) {
     struct rusage a, b;
     double begin = now_s();
     getrusage(RUSAGE_SELF, &a);
     wait_ms(300);
     getrusage(RUSAGE_SELF, &b);
-    double spent = (double)(b.ru_utime.tv_sec - a.ru_utime.tv_sec) + (double)(b.ru_utime.tv_usec - a.ru_utime.tv_usec) * 1e-6;
+    double spent =
+        (double)(b.ru_utime.tv_sec - a.ru_utime.tv_sec) + (double)(b.ru_utime.tv_usec - a.ru_utime.tv_usec) * 1e-6;
     return spent / (now_s() - begin);
 }
 
@@ -37,8 +38,7 @@ static float one = 1;
 static int64_t zero;
 static double wide_one = 1;
 
-static gn_tensor spread(gn_ctx *g, gn_dtype d, gn_shape s)
-{
+static gn_tensor spread(gn_ctx *g, gn_dtype d, gn_shape s) {
     gn_shape ones = s;
     for (int i = 0; i < s.rank; i++) {
         ones.dims[i] = 1;
@@ -48,44 +48,57 @@ static gn_tensor spread(gn_ctx *g, gn_dtype d, gn_shape s)
 }
 
 /* Every row the same n numbers. */
-static gn_tensor spread_rows(gn_ctx *g, int64_t rows, int64_t n)
-{
+static gn_tensor spread_rows(gn_ctx *g, int64_t rows, int64_t n) {
     return gn_broadcast(gn_reshape(gn_full(g, GN_F32, GN_SHAPE(n), 1), GN_SHAPE(1, n)), GN_SHAPE(rows, n));
 }
 
 #define FAR ((int64_t)1 << 42)
 
 static gn_tensor endless_nonzero(gn_ctx *g) { return gn_nonzero(spread(g, GN_I64, GN_SHAPE(FAR)), 4); }
-static gn_tensor endless_rows(gn_ctx *g) { return gn_sum(spread(g, GN_F32, GN_SHAPE(1 << 20, 1 << 22)), GN_AXES(1), false); }
+static gn_tensor endless_rows(gn_ctx *g) {
+    return gn_sum(spread(g, GN_F32, GN_SHAPE(1 << 20, 1 << 22)), GN_AXES(1), false);
+}
 static gn_tensor endless_columns(gn_ctx *g) { return gn_max(spread_rows(g, 1 << 24, 1 << 12), GN_AXES(0), false); }
-static gn_tensor endless_product(gn_ctx *g) { return gn_matmul(spread(g, GN_F32, GN_SHAPE(64, 1 << 17)), spread(g, GN_F32, GN_SHAPE(1 << 17, 1 << 20))); }
-static gn_tensor endless_depth(gn_ctx *g) { return gn_matmul(spread(g, GN_F32, GN_SHAPE(1, FAR)), spread(g, GN_F32, GN_SHAPE(FAR, 1))); }
-static gn_tensor endless_wide_product(gn_ctx *g) { return gn_matmul(spread(g, GN_F64, GN_SHAPE(1, 1 << 30)), spread(g, GN_F64, GN_SHAPE(1 << 30, 1 << 10))); }
-static gn_tensor endless_scatter_add(gn_ctx *g)
-{
-    return gn_scatter_add(gn_full(g, GN_F32, GN_SHAPE(4), 0), 0, spread(g, GN_I64, GN_SHAPE(FAR)), spread(g, GN_F32, GN_SHAPE(FAR)));
+static gn_tensor endless_product(gn_ctx *g) {
+    return gn_matmul(spread(g, GN_F32, GN_SHAPE(64, 1 << 17)), spread(g, GN_F32, GN_SHAPE(1 << 17, 1 << 20)));
 }
-static gn_tensor endless_scatter(gn_ctx *g)
-{
-    return gn_scatter(gn_full(g, GN_F32, GN_SHAPE(4), 0), 0, spread(g, GN_I64, GN_SHAPE(FAR)), spread(g, GN_F32, GN_SHAPE(FAR)));
+static gn_tensor endless_depth(gn_ctx *g) {
+    return gn_matmul(spread(g, GN_F32, GN_SHAPE(1, FAR)), spread(g, GN_F32, GN_SHAPE(FAR, 1)));
 }
-static gn_tensor endless_mse(gn_ctx *g) { return gn_mse_loss(spread(g, GN_F32, GN_SHAPE(FAR)), spread(g, GN_F32, GN_SHAPE(FAR))); }
-static gn_tensor endless_cross_entropy(gn_ctx *g) { return gn_cross_entropy(spread(g, GN_F32, GN_SHAPE(1 << 20, 1 << 22)), spread(g, GN_I64, GN_SHAPE(1 << 20))); }
-static gn_tensor endless_classes(gn_ctx *g) { return gn_cross_entropy(spread(g, GN_F32, GN_SHAPE(1, FAR)), spread(g, GN_I64, GN_SHAPE(1))); }
-static gn_tensor endless_embedding(gn_ctx *g) { return gn_embedding(gn_full(g, GN_F32, GN_SHAPE(4, 0), 0), spread(g, GN_I64, GN_SHAPE(FAR))); }
-static gn_tensor endless_attention(gn_ctx *g)
-{
+static gn_tensor endless_wide_product(gn_ctx *g) {
+    return gn_matmul(spread(g, GN_F64, GN_SHAPE(1, 1 << 30)), spread(g, GN_F64, GN_SHAPE(1 << 30, 1 << 10)));
+}
+static gn_tensor endless_scatter_add(gn_ctx *g) {
+    return gn_scatter_add(gn_full(g, GN_F32, GN_SHAPE(4), 0), 0, spread(g, GN_I64, GN_SHAPE(FAR)),
+                          spread(g, GN_F32, GN_SHAPE(FAR)));
+}
+static gn_tensor endless_scatter(gn_ctx *g) {
+    return gn_scatter(gn_full(g, GN_F32, GN_SHAPE(4), 0), 0, spread(g, GN_I64, GN_SHAPE(FAR)),
+                      spread(g, GN_F32, GN_SHAPE(FAR)));
+}
+static gn_tensor endless_mse(gn_ctx *g) {
+    return gn_mse_loss(spread(g, GN_F32, GN_SHAPE(FAR)), spread(g, GN_F32, GN_SHAPE(FAR)));
+}
+static gn_tensor endless_cross_entropy(gn_ctx *g) {
+    return gn_cross_entropy(spread(g, GN_F32, GN_SHAPE(1 << 20, 1 << 22)), spread(g, GN_I64, GN_SHAPE(1 << 20)));
+}
+static gn_tensor endless_classes(gn_ctx *g) {
+    return gn_cross_entropy(spread(g, GN_F32, GN_SHAPE(1, FAR)), spread(g, GN_I64, GN_SHAPE(1)));
+}
+static gn_tensor endless_embedding(gn_ctx *g) {
+    return gn_embedding(gn_full(g, GN_F32, GN_SHAPE(4, 0), 0), spread(g, GN_I64, GN_SHAPE(FAR)));
+}
+static gn_tensor endless_attention(gn_ctx *g) {
     gn_tensor q = spread(g, GN_F32, GN_SHAPE(1, 1, 1 << 20, 64)), k = spread(g, GN_F32, GN_SHAPE(1, 1, 1 << 21, 64));
     return gn_attention(q, k, k, NULL);
 }
-static gn_tensor endless_query(gn_ctx *g)
-{
-    gn_tensor q = spread(g, GN_F32, GN_SHAPE(1, 1 << 10, 1, 1 << 13)), k = spread(g, GN_F32, GN_SHAPE(1, 1, 1 << 20, 1 << 13));
+static gn_tensor endless_query(gn_ctx *g) {
+    gn_tensor q = spread(g, GN_F32, GN_SHAPE(1, 1 << 10, 1, 1 << 13)),
+              k = spread(g, GN_F32, GN_SHAPE(1, 1, 1 << 20, 1 << 13));
     return gn_attention(q, k, k, NULL);
 }
 /* Many short kernels: what looks between them. */
-static gn_tensor endless_chain(gn_ctx *g)
-{
+static gn_tensor endless_chain(gn_ctx *g) {
     gn_tensor x = gn_full(g, GN_F32, GN_SHAPE(1 << 20), 1);
     for (int i = 0; i < 20000; i++) {
         x = gn_softmax(x, -1);
@@ -93,8 +106,7 @@ static gn_tensor endless_chain(gn_ctx *g)
     return x;
 }
 /* One loop of many instructions. */
-static gn_tensor endless_loop(gn_ctx *g)
-{
+static gn_tensor endless_loop(gn_ctx *g) {
     gn_tensor x = gn_arange(g, GN_F32, 1 << 24, 0, 1), y = x;
     for (int i = 0; i < 3000; i++) {
         y = gn_sin(gn_add(y, x));
@@ -102,20 +114,40 @@ static gn_tensor endless_loop(gn_ctx *g)
     return y;
 }
 
-static const struct { const char *name; gn_tensor (*make)(gn_ctx *); } endless[] = {
-    { "nonzero", endless_nonzero }, { "rows", endless_rows }, { "columns", endless_columns }, { "product", endless_product }, { "depth", endless_depth },
-    { "wide product", endless_wide_product }, { "scatter_add", endless_scatter_add }, { "scatter", endless_scatter }, { "mse", endless_mse },
-    { "cross_entropy", endless_cross_entropy }, { "classes", endless_classes }, { "embedding", endless_embedding }, { "attention", endless_attention },
-    { "query", endless_query }, { "chain", endless_chain }, { "loop", endless_loop },
+static const struct {
+    const char *name;
+    gn_tensor (*make)(gn_ctx *);
+} endless[] = {
+    { "nonzero", endless_nonzero },
+    { "rows", endless_rows },
+    { "columns", endless_columns },
+    { "product", endless_product },
+    { "depth", endless_depth },
+    { "wide product", endless_wide_product },
+    { "scatter_add", endless_scatter_add },
+    { "scatter", endless_scatter },
+    { "mse", endless_mse },
+    { "cross_entropy", endless_cross_entropy },
+    { "classes", endless_classes },
+    { "embedding", endless_embedding },
+    { "attention", endless_attention },
+    { "query", endless_query },
+    { "chain", endless_chain },
+    { "loop", endless_loop },
 };
 enum { ENDLESS = (int)(sizeof endless / sizeof *endless) };
 
 /* ---- a thread that cancels ---- */
 
-typedef struct canceller { gn_ctx *g; int after_ms; pthread_t thread; bool until_done; atomic_bool done; } canceller;
+typedef struct canceller {
+    gn_ctx *g;
+    int after_ms;
+    pthread_t thread;
+    bool until_done;
+    atomic_bool done;
+} canceller;
 
-static void *cancel_main(void *arg)
-{
+static void *cancel_main(void *arg) {
     canceller *c = arg;
     do {
         wait_ms(c->after_ms);
@@ -124,8 +156,7 @@ static void *cancel_main(void *arg)
     return NULL;
 }
 
-static void cancel_after(canceller *c, gn_ctx *g, int ms)
-{
+static void cancel_after(canceller *c, gn_ctx *g, int ms) {
     c->g = g;
     c->after_ms = ms;
     atomic_init(&c->done, false);
@@ -134,34 +165,33 @@ static void cancel_after(canceller *c, gn_ctx *g, int ms)
     }
 }
 
-static gn_result run_endless(gn_ctx *g, int which)
-{
+static gn_result run_endless(gn_ctx *g, int which) {
     gn_tensor t = endless[which].make(g);
     gn_result r = gn_realize(&t, 1);
     if (r == GN_OK) {
-        r = gn_sync(g);            /* a server computes while we go on */
+        r = gn_sync(g); /* a server computes while we go on */
     }
     gn_step(g);
     return r;
 }
 
 /* Runs it, and has it cancelled meanwhile. */
-static gn_result run_cancelled(gn_ctx *g, int which)
-{
-    canceller c = { .until_done = true };      /* where building the step takes long, the first cancel finds no call to end */
+static gn_result run_cancelled(gn_ctx *g, int which) {
+    /* where building the step takes long, the first cancel finds no call to end */
+    canceller c = { .until_done = true };
     double begin = now_s();
     cancel_after(&c, g, 60);
     gn_result r = run_endless(g, which);
     atomic_store(&c.done, true);
     pthread_join(c.thread, NULL);
     if (r != GN_CANCELLED || now_s() - begin > 0.06 + SOON_MS * 1e-3) {
-        test_fail(__FILE__, __LINE__, "%s: %s after %.2f s: %s", endless[which].name, gn_result_name(r), now_s() - begin, gn_last_error(g)->text);
+        test_fail(__FILE__, __LINE__, "%s: %s after %.2f s: %s", endless[which].name, gn_result_name(r),
+                  now_s() - begin, gn_last_error(g)->text);
     }
     return r;
 }
 
-static void check_works(gn_ctx *g)
-{
+static void check_works(gn_ctx *g) {
     float a[2] = { 1, 2 }, out[2] = { 0, 0 };
     gn_tensor x = gn_data(g, GN_F32, GN_SHAPE(2), a);
     CHECK_RESULT(gn_read(gn_add(x, x), out, sizeof out), GN_OK);
@@ -169,8 +199,7 @@ static void check_works(gn_ctx *g)
     CHECK_RESULT(gn_step(g), GN_OK);
 }
 
-static void endless_kernels_of_every_kind_end_when_cancelled(void)
-{
+static void endless_kernels_of_every_kind_end_when_cancelled(void) {
     for (uint32_t threads = 1; threads <= 3; threads += 2) {
         gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
         for (int i = 0; i < ENDLESS; i++) {
@@ -181,18 +210,21 @@ static void endless_kernels_of_every_kind_end_when_cancelled(void)
     }
 }
 
-/* A cancelled step leaves states as they were, also those that its kernels write where they lie; the next one goes on from there. */
-static void check_states(gn_ctx *g)
-{
+/* A cancelled step leaves states as they were, also those that its kernels write where they lie; the next one goes on
+   from there. */
+static void check_states(gn_ctx *g) {
     float rows[4] = { 1, 2, 3, 4 }, out[4], count = 0;
-    gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 1), rows, "cache"), counter = gn_state(g, GN_F32, GN_SCALAR, NULL, "counter");
+    gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 1), rows, "cache"),
+              counter = gn_state(g, GN_F32, GN_SCALAR, NULL, "counter");
     for (int i = 0; i < 2; i++) {
         canceller c = { .until_done = false };
         float nine[1] = { 9 };
         int64_t at = 1;
-        gn_tensor appended = gn_kv_append(cache, gn_data(g, GN_F32, GN_SHAPE(1, 1, 1, 1), nine), gn_data(g, GN_I64, GN_SCALAR, &at));
+        gn_tensor appended =
+            gn_kv_append(cache, gn_data(g, GN_F32, GN_SHAPE(1, 1, 1, 1), nine), gn_data(g, GN_I64, GN_SCALAR, &at));
         gn_assign(counter, gn_add_c(counter, 1));
-        gn_tensor t = gn_add(gn_sum(appended, GN_ALL_AXES, false), gn_cast(gn_sum(endless_nonzero(g), GN_ALL_AXES, false), GN_F32));
+        gn_tensor t = gn_add(gn_sum(appended, GN_ALL_AXES, false),
+                             gn_cast(gn_sum(endless_nonzero(g), GN_ALL_AXES, false), GN_F32));
         if (i == 0) {
             cancel_after(&c, g, 60);
             gn_result r = gn_realize(&t, 1);
@@ -218,8 +250,7 @@ static void check_states(gn_ctx *g)
     gn_release(counter);
 }
 
-static void a_cancelled_step_changes_no_state(void)
-{
+static void a_cancelled_step_changes_no_state(void) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
     check_states(g);
     gn_close(g);
@@ -227,8 +258,7 @@ static void a_cancelled_step_changes_no_state(void)
 
 /* ---- servers ---- */
 
-static gn_server *open_server(gn_server_desc desc)
-{
+static gn_server *open_server(gn_server_desc desc) {
     gn_server *s = NULL;
     gn_error error;
     desc.listen = "none";
@@ -241,15 +271,13 @@ static gn_server *open_server(gn_server_desc desc)
     return s;
 }
 
-static void make_pair(int ends[2])
-{
+static void make_pair(int ends[2]) {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) {
         exit(2);
     }
 }
 
-static gn_ctx *open_client(gn_server *s, gn_desc desc)
-{
+static gn_ctx *open_client(gn_server *s, gn_desc desc) {
     int ends[2];
     make_pair(ends);
     CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), "tenant"), GN_OK);
@@ -259,8 +287,7 @@ static gn_ctx *open_client(gn_server *s, gn_desc desc)
 /* An old peer: what a client asks for by its HELLO is taken out of it on the way, and so out of the answer. */
 static uint64_t withheld;
 
-static gn_result old_send(void *self, const void *data, size_t n, uint32_t timeout_ms)
-{
+static gn_result old_send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
     static const size_t features_at = GN__FRAME_HEAD + 8;
     loopback_link *l = self;
     uint8_t hello[GN__HELLO_MAX];
@@ -272,8 +299,7 @@ static gn_result old_send(void *self, const void *data, size_t n, uint32_t timeo
     return loopback__send(self, hello, n, timeout_ms);
 }
 
-static gn_ctx *open_old_client(gn_server *s, gn_desc desc)
-{
+static gn_ctx *open_old_client(gn_server *s, gn_desc desc) {
     static gn_transport_i table;
     int ends[2];
     make_pair(ends);
@@ -286,8 +312,7 @@ static gn_ctx *open_old_client(gn_server *s, gn_desc desc)
     return gn_open_transport(&desc, t, "");
 }
 
-static void endless_kernels_on_a_server_end_when_cancelled(void)
-{
+static void endless_kernels_on_a_server_end_when_cancelled(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
     static const int some[] = { 0, 1, 3, 12, 14 };
@@ -302,8 +327,7 @@ static void endless_kernels_on_a_server_end_when_cancelled(void)
 }
 
 /* What is queued behind the step that runs ends too; each ticket tells. */
-static void queued_steps_end_with_the_one_that_runs(void)
-{
+static void queued_steps_end_with_the_one_that_runs(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
     uint64_t ticket[4];
@@ -331,8 +355,7 @@ static void queued_steps_end_with_the_one_that_runs(void)
 }
 
 /* Seconds that reading 2^bits elements one by one takes here, about. */
-static int long_bits(double seconds)
-{
+static int long_bits(double seconds) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
     int bits = 16;
     for (double took = 0; took < 0.05; bits++) {
@@ -350,8 +373,7 @@ static int long_bits(double seconds)
 }
 
 /* With a deadline that is much shorter. */
-static void a_step_longer_than_the_deadline_is_no_loss(void)
-{
+static void a_step_longer_than_the_deadline_is_no_loss(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, (gn_desc){ .deadline_ms = 700 });
     int bits = long_bits(2.0);
@@ -369,10 +391,9 @@ static void a_step_longer_than_the_deadline_is_no_loss(void)
     gn_server_close(s);
 }
 
-/* Neither end minds that the other does not know of signs of life and cancelling: the deadline counts then, a cancelled wait ends, and the
-   session goes on when the server has come to its end. */
-static void peers_that_know_neither_work_as_before(void)
-{
+/* Neither end minds that the other does not know of signs of life and cancelling: the deadline counts then, a cancelled
+   wait ends, and the session goes on when the server has come to its end. */
+static void peers_that_know_neither_work_as_before(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_old_client(s, (gn_desc){ .deadline_ms = 20000 });
     int bits = long_bits(0.5);
@@ -387,18 +408,17 @@ static void peers_that_know_neither_work_as_before(void)
     pthread_join(c.thread, NULL);
     CHECK_RESULT(gn_step(g), GN_OK);
     check_works(g);
-    CHECK(places[0] == 7);              /* what came afterwards was thrown away */
+    CHECK(places[0] == 7); /* what came afterwards was thrown away */
     gn_close(g);
     g = open_old_client(s, (gn_desc){ .deadline_ms = 300 });
     CHECK_RESULT(run_endless(g, 0), GN_TIMEOUT);
     CHECK(strstr(gn_last_error(g)->text, "300 ms") != NULL);
     gn_close(g);
-    CHECK(busy_share() < 0.08);          /* and the server ends what nobody waits for */
+    CHECK(busy_share() < 0.08); /* and the server ends what nobody waits for */
     gn_server_close(s);
 }
 
-static void a_step_longer_than_the_server_allows_ends_with_the_limit(void)
-{
+static void a_step_longer_than_the_server_allows_ends_with_the_limit(void) {
     gn_server *s = open_server((gn_server_desc){ .max_step_seconds = 1 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 }), *other = open_client(s, (gn_desc){ 0 });
     static const int some[] = { 0, 3, 14 };
@@ -416,8 +436,7 @@ static void a_step_longer_than_the_server_allows_ends_with_the_limit(void)
 }
 
 /* Many short steps in flight are not one long one. */
-static void queued_steps_have_each_their_own_time(void)
-{
+static void queued_steps_have_each_their_own_time(void) {
     gn_server *s = open_server((gn_server_desc){ .max_step_seconds = 1 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
     int bits = long_bits(0.25);
@@ -439,14 +458,15 @@ static void queued_steps_have_each_their_own_time(void)
 }
 
 /* By its cost, before anything is computed; with an estimate between once and ten times the limit it is only ended. */
-static void a_plan_of_ten_times_the_limit_is_refused_beforehand(void)
-{
+static void a_plan_of_ten_times_the_limit_is_refused_beforehand(void) {
     gn_server *s = NULL;
     gn_error error;
-    REQUIRE(gn_server_open(&(gn_server_desc){ .listen = "none", .threads = 1, .max_step_seconds = 1 }, &s, &error) == GN_OK);
+    REQUIRE(gn_server_open(&(gn_server_desc){ .listen = "none", .threads = 1, .max_step_seconds = 1 }, &s, &error) ==
+            GN_OK);
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
     double begin = now_s();
-    gn_tensor t = gn_matmul(spread(g, GN_F32, GN_SHAPE(1, (int64_t)1 << 41)), spread(g, GN_F32, GN_SHAPE((int64_t)1 << 41, 8)));
+    gn_tensor t =
+        gn_matmul(spread(g, GN_F32, GN_SHAPE(1, (int64_t)1 << 41)), spread(g, GN_F32, GN_SHAPE((int64_t)1 << 41, 8)));
     gn_realize(&t, 1);
     CHECK_RESULT(gn_sync(g), GN_LIMIT);
     CHECK(strstr(gn_last_error(g)->text, "would compute for") != NULL);
@@ -458,8 +478,7 @@ static void a_plan_of_ten_times_the_limit_is_refused_beforehand(void)
 }
 
 /* With nothing unread, and with more unread than is received ahead. */
-static void a_step_whose_client_has_gone_ends(void)
-{
+static void a_step_whose_client_has_gone_ends(void) {
     for (int unread = 0; unread < 2; unread++) {
         gn_server *s = open_server((gn_server_desc){ 0 });
         int ends[2];
@@ -491,24 +510,22 @@ static void a_step_whose_client_has_gone_ends(void)
     }
 }
 
-/* ---- plans that take long to make: of many kernels, for a GPU that is not here, which generates and does not compile them ---- */
+/* ---- plans that take long to make: of many kernels, for a GPU that is not here, which generates and does not compile
+   them */
 
-static gn_server *open_planner(gn_server_desc desc)
-{
+static gn_server *open_planner(gn_server_desc desc) {
     setenv("GENIE_CUDA_COMPILE_ONLY", "sm_90", 1);
     desc.devices = "cuda:0";
     return open_server(desc);
 }
 
-static void close_planner(gn_server *s)
-{
+static void close_planner(gn_server *s) {
     gn_server_close(s);
     unsetenv("GENIE_CUDA_COMPILE_ONLY");
 }
 
 /* A chain of so many kernels, all alike. */
-static gn_tensor many_kernels(gn_ctx *g, int n)
-{
+static gn_tensor many_kernels(gn_ctx *g, int n) {
     gn_tensor x = gn_full(g, GN_F32, GN_SHAPE(4), 1);
     for (int i = 0; i < n; i++) {
         x = gn_cumsum(x, 0);
@@ -516,8 +533,7 @@ static gn_tensor many_kernels(gn_ctx *g, int n)
     return x;
 }
 
-static gn_result run_many(gn_ctx *g, int n)
-{
+static gn_result run_many(gn_ctx *g, int n) {
     gn_tensor t = many_kernels(g, n);
     gn_result r = gn_realize(&t, 1);
     r = r == GN_OK ? gn_sync(g) : r;
@@ -526,8 +542,7 @@ static gn_result run_many(gn_ctx *g, int n)
 }
 
 /* Of how many kernels a plan takes so many seconds to make, about, and at least. */
-static int kernels_of(double seconds)
-{
+static int kernels_of(double seconds) {
     enum { SOME = 30000, MOST = 1900000 };
     static double each;
     if (each == 0) {
@@ -544,8 +559,7 @@ static int kernels_of(double seconds)
 }
 
 /* Wherever it is; the next step of the same graph has the plan made. */
-static void plans_under_way_end_when_cancelled(void)
-{
+static void plans_under_way_end_when_cancelled(void) {
     int n = kernels_of(0.8);
     gn_server *s = open_planner((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
@@ -567,12 +581,11 @@ static void plans_under_way_end_when_cancelled(void)
     close_planner(s);
 }
 
-static void a_plan_that_takes_longer_than_a_step_may_is_not_made(void)
-{
+static void a_plan_that_takes_longer_than_a_step_may_is_not_made(void) {
     int n = kernels_of(3);
     gn_server *s = open_planner((gn_server_desc){ .max_step_seconds = 1 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
-    for (int i = 0; i < 2; i++) {                  /* the second time it is known */
+    for (int i = 0; i < 2; i++) { /* the second time it is known */
         double begin = now_s();
         CHECK_RESULT(run_many(g, n), GN_LIMIT);
         CHECK(strstr(gn_last_error(g)->text, "max-step-seconds") != NULL);
@@ -583,8 +596,7 @@ static void a_plan_that_takes_longer_than_a_step_may_is_not_made(void)
     close_planner(s);
 }
 
-static void a_plan_whose_client_has_gone_is_not_made(void)
-{
+static void a_plan_whose_client_has_gone_is_not_made(void) {
     int n = kernels_of(4), ends[2];
     gn_server *s = open_planner((gn_server_desc){ 0 });
     make_pair(ends);
@@ -603,8 +615,7 @@ static void a_plan_whose_client_has_gone_is_not_made(void)
     close_planner(s);
 }
 
-static void a_server_that_closes_ends_the_plans_it_makes(void)
-{
+static void a_server_that_closes_ends_the_plans_it_makes(void) {
     int n = kernels_of(2 + SOON_MS * 1e-3);
     gn_server *s = open_planner((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
@@ -618,8 +629,7 @@ static void a_server_that_closes_ends_the_plans_it_makes(void)
     gn_close(g);
 }
 
-static void a_server_that_closes_ends_what_it_computes(void)
-{
+static void a_server_that_closes_ends_what_it_computes(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g[3];
     int64_t places[3][4];
@@ -643,8 +653,7 @@ static void a_server_that_closes_ends_what_it_computes(void)
 }
 
 /* Nobody has used it since it was lost: status and the first step tell, and say why. */
-static void a_loss_is_told_by_status_and_by_the_first_step(void)
-{
+static void a_loss_is_told_by_status_and_by_the_first_step(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
     check_works(g);
@@ -660,8 +669,7 @@ static void a_loss_is_told_by_status_and_by_the_first_step(void)
 }
 
 /* Of several devices: the first step after the loss of one tells, later ones go on with the others. */
-static void the_loss_of_one_of_several_is_told_once(void)
-{
+static void the_loss_of_one_of_several_is_told_once(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     int ends[2];
     make_pair(ends);
@@ -683,22 +691,24 @@ static void the_loss_of_one_of_several_is_told_once(void)
 
 /* ---- at any moment ---- */
 
-typedef struct storm { gn_ctx *g; atomic_bool stop; unsigned seed; } storm;
+typedef struct storm {
+    gn_ctx *g;
+    atomic_bool stop;
+    unsigned seed;
+} storm;
 
-static void *storm_main(void *arg)
-{
+static void *storm_main(void *arg) {
     storm *s = arg;
     while (!atomic_load(&s->stop)) {
         s->seed = s->seed * 1664525u + 1013904223u;
-        usleep(s->seed >> 22);                 /* up to 1 ms */
+        usleep(s->seed >> 22); /* up to 1 ms */
         gn_cancel(s->g);
     }
     return NULL;
 }
 
 /* Steps that count, cancelled at random: what a call says of itself is what the state shows. */
-static void check_storm(gn_ctx *g, int steps, int products)
-{
+static void check_storm(gn_ctx *g, int steps, int products) {
     storm s = { .g = g, .seed = (unsigned)test_random() };
     pthread_t thread;
     float seen = 0;
@@ -741,15 +751,13 @@ static void check_storm(gn_ctx *g, int steps, int products)
     check_works(g);
 }
 
-static void cancelled_at_random_moments_a_context_stays_right(void)
-{
+static void cancelled_at_random_moments_a_context_stays_right(void) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 3 });
     check_storm(g, test_rounds(200), 20);
     gn_close(g);
 }
 
-static void cancelled_at_random_moments_a_session_stays_right(void)
-{
+static void cancelled_at_random_moments_a_session_stays_right(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
     check_storm(g, test_rounds(12), 6000);
@@ -758,8 +766,7 @@ static void cancelled_at_random_moments_a_session_stays_right(void)
 }
 
 /* Before, between and after calls nothing happens. */
-static void a_cancel_without_a_call_does_nothing(void)
-{
+static void a_cancel_without_a_call_does_nothing(void) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu" });
     gn_cancel(NULL);
     gn_cancel(g);
@@ -774,8 +781,7 @@ static void a_cancel_without_a_call_does_nothing(void)
 
 /* ---- what a server remembers ---- */
 
-static void plans_that_did_not_end_are_remembered_by_the_next_server(void)
-{
+static void plans_that_did_not_end_are_remembered_by_the_next_server(void) {
     char text[9000], again[9000];
     gn_server *s = open_server((gn_server_desc){ 0 });
     CHECK_INT(gn_server_refused(s, text, sizeof text), 0);
@@ -796,7 +802,8 @@ static void plans_that_did_not_end_are_remembered_by_the_next_server(void)
         gn_error error;
         text[n - cut] = 0;
         bool whole = n == cut || text[n - cut - 1] == ' ';
-        gn_result r = gn_server_open(&(gn_server_desc){ .listen = "none", .no_costs = true, .refused = text }, &s, &error);
+        gn_result r =
+            gn_server_open(&(gn_server_desc){ .listen = "none", .no_costs = true, .refused = text }, &s, &error);
         CHECK_RESULT(r, whole ? GN_OK : GN_BAD_ARGUMENT);
         if (r == GN_OK) {
             gn_server_close(s);
@@ -804,8 +811,7 @@ static void plans_that_did_not_end_are_remembered_by_the_next_server(void)
     }
 }
 
-static void a_remembered_plan_is_refused_at_once_and_its_client_after_three(void)
-{
+static void a_remembered_plan_is_refused_at_once_and_its_client_after_three(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
     float out;
@@ -830,8 +836,7 @@ static void a_remembered_plan_is_refused_at_once_and_its_client_after_three(void
 }
 
 /* A fake server may give signs for ever, but not as many as it likes. */
-static void a_flood_of_signs_is_refused(void)
-{
+static void a_flood_of_signs_is_refused(void) {
     int ends[2];
     make_pair(ends);
     gn_server *s = open_server((gn_server_desc){ 0 });
@@ -841,7 +846,8 @@ static void a_flood_of_signs_is_refused(void)
     int between[2];
     make_pair(between);
     CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), "tenant"), GN_OK);
-    REQUIRE(gn__remote_open(&(gn_desc){ .deadline_ms = 1000 }, loopback_transport(ends[1]), "", false, &stats, &x, &f) == GN_OK);
+    REQUIRE(gn__remote_open(&(gn_desc){ .deadline_ms = 1000 }, loopback_transport(ends[1]), "", false, &stats, &x,
+                            &f) == GN_OK);
     gn__remote *r = x.self;
     gn__msg_alive m = { 5 };
     uint8_t bytes[8];
@@ -861,20 +867,30 @@ static void a_flood_of_signs_is_refused(void)
     gn_server_close(s);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(endless_kernels_of_every_kind_end_when_cancelled), TEST_ENTRY(a_cancelled_step_changes_no_state),
-        TEST_ENTRY(endless_kernels_on_a_server_end_when_cancelled), TEST_ENTRY(queued_steps_end_with_the_one_that_runs),
-        TEST_ENTRY(a_step_longer_than_the_deadline_is_no_loss), TEST_ENTRY(peers_that_know_neither_work_as_before),
-        TEST_ENTRY(a_step_longer_than_the_server_allows_ends_with_the_limit), TEST_ENTRY(queued_steps_have_each_their_own_time),
-        TEST_ENTRY(a_plan_of_ten_times_the_limit_is_refused_beforehand), TEST_ENTRY(a_step_whose_client_has_gone_ends),
-        TEST_ENTRY(plans_under_way_end_when_cancelled), TEST_ENTRY(a_plan_that_takes_longer_than_a_step_may_is_not_made),
-        TEST_ENTRY(a_plan_whose_client_has_gone_is_not_made), TEST_ENTRY(a_server_that_closes_ends_the_plans_it_makes),
-        TEST_ENTRY(a_server_that_closes_ends_what_it_computes), TEST_ENTRY(a_loss_is_told_by_status_and_by_the_first_step),
-        TEST_ENTRY(the_loss_of_one_of_several_is_told_once), TEST_ENTRY(cancelled_at_random_moments_a_context_stays_right),
-        TEST_ENTRY(cancelled_at_random_moments_a_session_stays_right), TEST_ENTRY(a_cancel_without_a_call_does_nothing),
-        TEST_ENTRY(plans_that_did_not_end_are_remembered_by_the_next_server), TEST_ENTRY(a_remembered_plan_is_refused_at_once_and_its_client_after_three),
+        TEST_ENTRY(endless_kernels_of_every_kind_end_when_cancelled),
+        TEST_ENTRY(a_cancelled_step_changes_no_state),
+        TEST_ENTRY(endless_kernels_on_a_server_end_when_cancelled),
+        TEST_ENTRY(queued_steps_end_with_the_one_that_runs),
+        TEST_ENTRY(a_step_longer_than_the_deadline_is_no_loss),
+        TEST_ENTRY(peers_that_know_neither_work_as_before),
+        TEST_ENTRY(a_step_longer_than_the_server_allows_ends_with_the_limit),
+        TEST_ENTRY(queued_steps_have_each_their_own_time),
+        TEST_ENTRY(a_plan_of_ten_times_the_limit_is_refused_beforehand),
+        TEST_ENTRY(a_step_whose_client_has_gone_ends),
+        TEST_ENTRY(plans_under_way_end_when_cancelled),
+        TEST_ENTRY(a_plan_that_takes_longer_than_a_step_may_is_not_made),
+        TEST_ENTRY(a_plan_whose_client_has_gone_is_not_made),
+        TEST_ENTRY(a_server_that_closes_ends_the_plans_it_makes),
+        TEST_ENTRY(a_server_that_closes_ends_what_it_computes),
+        TEST_ENTRY(a_loss_is_told_by_status_and_by_the_first_step),
+        TEST_ENTRY(the_loss_of_one_of_several_is_told_once),
+        TEST_ENTRY(cancelled_at_random_moments_a_context_stays_right),
+        TEST_ENTRY(cancelled_at_random_moments_a_session_stays_right),
+        TEST_ENTRY(a_cancel_without_a_call_does_nothing),
+        TEST_ENTRY(plans_that_did_not_end_are_remembered_by_the_next_server),
+        TEST_ENTRY(a_remembered_plan_is_refused_at_once_and_its_client_after_three),
         TEST_ENTRY(a_flood_of_signs_is_refused),
     };
     test_begin(argc, argv);

@@ -1,15 +1,16 @@
 /* Every op of the table on every executor against tests/reference.h.
  *
- * The list of tests is made from gn_op_count and gn_get_op: a scalar row gets its cases from its arity and dtypes, any other row
- * from the generator of its name below, and a row without cases fails. A float element passes when
+ * The list of tests is made from gn_op_count and gn_get_op: a scalar row gets its cases from its arity and dtypes, any
+ * other row from the generator of its name below, and a row without cases fails. A float element passes when
  *
  *     |got - want| <= gn_op_info.tolerance * eps * magnitude + smallest,
  *
- * eps being 2^-23, 2^-52, 2^-10, 2^-7 for f32, f64, f16, bf16, `magnitude` the sum of the absolute terms of that element (see
- * reference.h) and `smallest` the smallest subnormal of the dtype; past the largest number an infinity passes when the bound reaches there.
- * Ints, bools, movement, and what only selects or rounds must be exact. On the null executor shapes and dtypes are checked and
- * a read answers GN_NO_VALUE; on the loopback server, which has another number of threads, the bytes must be those of the
- * local CPU. Built with CONFORMANCE_WITHOUT_NET, for a program that lacks the network unit, there is no loopback server.
+ * eps being 2^-23, 2^-52, 2^-10, 2^-7 for f32, f64, f16, bf16, `magnitude` the sum of the absolute terms of that
+ * element (see reference.h) and `smallest` the smallest subnormal of the dtype; past the largest number an infinity
+ * passes when the bound reaches there. Ints, bools, movement, and what only selects or rounds must be exact. On the
+ * null executor shapes and dtypes are checked and a read answers GN_NO_VALUE; on the loopback server, which has another
+ * number of threads, the bytes must be those of the local CPU. Built with CONFORMANCE_WITHOUT_NET, for a program that
+ * lacks the network unit, there is no loopback server.
  *
  * Tier: quick kernels address thread */
 #define GENIE_EXT
@@ -30,13 +31,12 @@ static gn_ctx *contexts[DEVICES];
 
 static struct {
     device on;
-    gn_op_info row;      /* of the running test */
+    gn_op_info row; /* of the running test */
     double tolerance;
     int cases;
 } running;
 
-static void open_devices(void)
-{
+static void open_devices(void) {
     gn_desc desc = { .seed = test__.seed, .threads = 2 };
     desc.devices = "null";
     contexts[ON_NULL] = gn_open(&desc);
@@ -51,29 +51,41 @@ static void open_devices(void)
 }
 
 /* A device on which kernels are compiled and nothing runs answers like null. */
-static bool computes_nothing(device on) { return on == ON_NULL || (on == ON_NAMED && getenv("GENIE_CUDA_COMPILE_ONLY")); }
+static bool computes_nothing(device on) {
+    return on == ON_NULL || (on == ON_NAMED && getenv("GENIE_CUDA_COMPILE_ONLY"));
+}
 
-/* With $GENIE_CUDA_ONE_OF_EACH only plans with a kind of kernel that did not run before are made; the others answer GN_NO_VALUE. */
+/* With $GENIE_CUDA_ONE_OF_EACH only plans with a kind of kernel that did not run before are made; the others answer
+   GN_NO_VALUE. */
 static bool runs_one_of_each(device on) { return on == ON_NAMED && getenv("GENIE_CUDA_ONE_OF_EACH"); }
 
 /* ---- inputs: a tensor in memory, seen through up to two views ---- */
 
 typedef enum fill {
-    FILL_SMALL,       /* floats in (-2, 2), ints in [-9, 9] */
-    FILL_POSITIVE,    /* floats in (0.1, 4), ints in [1, 9] */
-    FILL_WIDE,        /* floats over all exponents, ints over all bits */
-    FILL_SPECIAL,     /* the special values in turn */
-    FILL_DIVISOR,     /* special values without zero for ints */
-    FILL_FACTORS,     /* special values without those whose products overflow or underflow on their way */
-    FILL_SUMMABLE,    /* special values without large finite floats, whose sums overflow on their way */
-    FILL_INDEX,       /* ints in [0, limit) */
+    FILL_SMALL,    /* floats in (-2, 2), ints in [-9, 9] */
+    FILL_POSITIVE, /* floats in (0.1, 4), ints in [1, 9] */
+    FILL_WIDE,     /* floats over all exponents, ints over all bits */
+    FILL_SPECIAL,  /* the special values in turn */
+    FILL_DIVISOR,  /* special values without zero for ints */
+    FILL_FACTORS,  /* special values without those whose products overflow or underflow on their way */
+    FILL_SUMMABLE, /* special values without large finite floats, whose sums overflow on their way */
+    FILL_INDEX,    /* ints in [0, limit) */
 } fill;
 
-typedef enum view { VIEW_NONE, VIEW_PERMUTE, VIEW_STEPS, VIEW_BACKWARDS, VIEW_BROADCAST, VIEW_PERMUTED_STEPS, VIEWS, VIEW_ANY } view;
+typedef enum view {
+    VIEW_NONE,
+    VIEW_PERMUTE,
+    VIEW_STEPS,
+    VIEW_BACKWARDS,
+    VIEW_BROADCAST,
+    VIEW_PERMUTED_STEPS,
+    VIEWS,
+    VIEW_ANY
+} view;
 
 typedef struct input {
-    ref *base, *value;     /* as in memory; as the op sees it */
-    void *bytes;           /* of base */
+    ref *base, *value; /* as in memory; as the op sees it */
+    void *bytes;       /* of base */
     bool permuted, sliced, broadcasted;
     gn_axes order;
     int axis;
@@ -83,52 +95,76 @@ typedef struct input {
 #define MAX_INPUTS 5
 
 typedef struct sample {
-    const char *what;      /* names the case in a failure */
+    const char *what; /* names the case in a failure */
     input in[MAX_INPUTS];
     int n;
     gn_tensor (*build)(const struct sample *s, gn_ctx *g, const gn_tensor *in);
     ref *(*refer)(const struct sample *s, ref *const *in);
     const ref_scalar_op *scalar;
-    gn_shape shape;        /* parameters of the op, by its needs */
+    gn_shape shape; /* parameters of the op, by its needs */
     gn_axes axes;
     gn_dtype dtype;
     int64_t p[4], q[8];
     const char *text;
     double d[2];
     bool flag;
-    gn_result failure;     /* GN_OK, or what the node must be */
+    gn_result failure; /* GN_OK, or what the node must be */
 } sample;
 
 static const double special_floats[] = {
-    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 0.1, -0.1, 7.5, -7.5, 17.0, -17.0, 90.0, -90.0, 800.0, -800.0,
-    255.5, 256.0, -0.9, 2147483647.5, 2147483648.0, -2147483649.0, 0x1p63, -0x1p63,    /* where casts saturate */
-    1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-8 + 0x1p-40,    /* rounded twice, these would become 1 in f16 and bf16 */
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    2.0,
+    -2.0,
+    3.0,
+    -3.0,
+    0.1,
+    -0.1,
+    7.5,
+    -7.5,
+    17.0,
+    -17.0,
+    90.0,
+    -90.0,
+    800.0,
+    -800.0,
+    255.5,
+    256.0,
+    -0.9,
+    2147483647.5,
+    2147483648.0,
+    -2147483649.0,
+    0x1p63,
+    -0x1p63, /* where casts saturate */
+    1 + 0x1p-11 + 0x1p-40,
+    1 + 0x1p-8 + 0x1p-40, /* rounded twice, these would become 1 in f16 and bf16 */
 };
 static const int64_t special_ints[] = { 0, 1, -1, 2, -2, 3, -3, 7, -7, 127, 128, 255, 256, -128, 65535, 1 << 20 };
 
 enum { SPECIAL_FLOATS = TEST_COUNT(special_floats) + 12, SPECIAL_INTS = TEST_COUNT(special_ints) + 4 };
 
-static ref_real special_float(gn_dtype d, int64_t k)
-{
+static ref_real special_float(gn_dtype d, int64_t k) {
     const ref_real largest = ref_largest(d), tiny = ref_tiny(d), normal = ldexpl(1, ref_format_of(d).bottom);
     const ref_real extremes[12] = {
-        (ref_real)INFINITY, -(ref_real)INFINITY, (ref_real)NAN, largest, -largest, tiny, -tiny, normal, -normal,
-        1 + ref_eps(d), 1 - ref_eps(d) / 2, sqrtl(largest),
+        (ref_real)INFINITY, -(ref_real)INFINITY, (ref_real)NAN,  largest, -largest, tiny, -tiny, normal, -normal,
+        1 + ref_eps(d),     1 - ref_eps(d) / 2,  sqrtl(largest),
     };
     k %= SPECIAL_FLOATS;
     return k < 12 ? extremes[k] : (ref_real)special_floats[k - 12];
 }
 
-static int64_t special_int(gn_dtype d, int64_t k)
-{
+static int64_t special_int(gn_dtype d, int64_t k) {
     const int64_t low = ref_lowest_int(d), high = ref_highest_int(d);
     const int64_t extremes[4] = { low, high, low + 1, high - 1 };
     k %= SPECIAL_INTS;
     return ref_wrap(d, k < 4 ? extremes[k] : special_ints[k - 4]);
 }
 
-static ref_real random_float(gn_dtype d, fill f, int64_t k)
-{
+static ref_real random_float(gn_dtype d, fill f, int64_t k) {
     ref_format format = ref_format_of(d);
     if (f == FILL_SPECIAL || f == FILL_DIVISOR || f == FILL_SUMMABLE || f == FILL_FACTORS) {
         ref_real x = special_float(d, k);
@@ -141,21 +177,20 @@ static ref_real random_float(gn_dtype d, fill f, int64_t k)
     return (ref_real)(f == FILL_POSITIVE ? test_random_real(0.1, 4) : test_random_real(-2, 2));
 }
 
-static int64_t random_int(gn_dtype d, fill f, int64_t k, int64_t limit)
-{
+static int64_t random_int(gn_dtype d, fill f, int64_t k, int64_t limit) {
     if (f == FILL_SPECIAL || f == FILL_DIVISOR || f == FILL_SUMMABLE || f == FILL_FACTORS) {
         int64_t x = special_int(d, k);
         return f == FILL_DIVISOR && x == 0 ? 1 : x;
     }
     if (f == FILL_INDEX) {
-        return limit > 0 ? test_random_int(0, limit - 1) : 0;    /* no element of the view, perhaps one of its base */
+        return limit > 0 ? test_random_int(0, limit - 1) : 0; /* no element of the view, perhaps one of its base */
     }
-    int64_t x = f == FILL_WIDE ? (int64_t)test_random() : test_random_int(f == FILL_POSITIVE || ref_is_unsigned(d) ? 1 : -9, 9);
+    int64_t x =
+        f == FILL_WIDE ? (int64_t)test_random() : test_random_int(f == FILL_POSITIVE || ref_is_unsigned(d) ? 1 : -9, 9);
     return d == GN_BOOL ? x & 1 : x;
 }
 
-static void fill_ref(ref *r, fill f, int64_t limit)
-{
+static void fill_ref(ref *r, fill f, int64_t limit) {
     for (int64_t k = 0; k < r->n; k++) {
         if (r->f) {
             r->f[k] = ref_round(r->dtype, random_float(r->dtype, f, k));
@@ -166,8 +201,7 @@ static void fill_ref(ref *r, fill f, int64_t limit)
 }
 
 /* Chooses a view that ends in `shape`, and returns the shape to begin with. */
-static gn_shape choose_view(input *in, gn_shape shape, view v)
-{
+static gn_shape choose_view(input *in, gn_shape shape, view v) {
     v = v == VIEW_ANY ? (view)test_random_int(0, VIEWS - 1) : v;
     if (shape.rank == 0 || v == VIEW_NONE) {
         return shape;
@@ -177,7 +211,7 @@ static gn_shape choose_view(input *in, gn_shape shape, view v)
     in->permuted = v == VIEW_PERMUTE || v == VIEW_PERMUTED_STEPS;
     in->sliced = v == VIEW_STEPS || v == VIEW_PERMUTED_STEPS || v == VIEW_BACKWARDS;
     int64_t *dim = &base.dims[in->axis];
-    in->broadcasted = v == VIEW_BROADCAST && *dim <= 128;    /* a long sum of equal terms rounds to one side */
+    in->broadcasted = v == VIEW_BROADCAST && *dim <= 128; /* a long sum of equal terms rounds to one side */
     if (in->broadcasted) {
         *dim = 1;
     }
@@ -187,7 +221,7 @@ static gn_shape choose_view(input *in, gn_shape shape, view v)
         *dim = offset + (length ? (length - 1) * steps + 1 : 0);
         in->begin = in->step < 0 ? *dim - 1 : offset;
         in->end = in->step < 0 ? offset - 1 : length ? GN_END : offset;
-        in->end = in->end < 0 ? -*dim - 1 : in->end;    /* -1 would be the last element */
+        in->end = in->end < 0 ? -*dim - 1 : in->end; /* -1 would be the last element */
     }
     if (in->permuted) {
         gn_shape seen = base;
@@ -200,16 +234,14 @@ static gn_shape choose_view(input *in, gn_shape shape, view v)
     return base;
 }
 
-static ref *view_ref(const input *in, gn_shape shape)
-{
+static ref *view_ref(const input *in, gn_shape shape) {
     ref *r = in->base;
     r = in->permuted ? ref_permute(r, in->order) : r;
     r = in->sliced ? ref_slice(r, in->axis, in->begin, in->end, in->step) : r;
     return in->broadcasted ? ref_broadcast(r, shape) : r;
 }
 
-static gn_tensor view_tensor(gn_ctx *g, const input *in)
-{
+static gn_tensor view_tensor(gn_ctx *g, const input *in) {
     gn_tensor t = gn_data(g, in->base->dtype, in->base->shape, in->bytes);
     t = in->permuted ? gn_permute(t, in->order) : t;
     t = in->sliced ? gn_slice(t, in->axis, in->begin, in->end, in->step) : t;
@@ -217,8 +249,7 @@ static gn_tensor view_tensor(gn_ctx *g, const input *in)
 }
 
 /* Adds an input to a sample. `limit` is FILL_INDEX's. */
-static void add_limited(sample *s, gn_dtype dtype, gn_shape shape, fill f, view v, int64_t limit)
-{
+static void add_limited(sample *s, gn_dtype dtype, gn_shape shape, fill f, view v, int64_t limit) {
     input *in = &s->in[s->n++];
     memset(in, 0, sizeof *in);
     in->base = ref_make(dtype, choose_view(in, shape, v));
@@ -227,15 +258,13 @@ static void add_limited(sample *s, gn_dtype dtype, gn_shape shape, fill f, view 
     in->bytes = ref_encode(in->base);
 }
 
-static void add_input(sample *s, gn_dtype dtype, gn_shape shape, fill f, view v)
-{
+static void add_input(sample *s, gn_dtype dtype, gn_shape shape, fill f, view v) {
     add_limited(s, dtype, shape, f, v, 0);
 }
 
 /* ---- comparing ---- */
 
-static bool float_matches(gn_dtype d, ref_real got, ref_real want, ref_real magnitude, double tolerance)
-{
+static bool float_matches(gn_dtype d, ref_real got, ref_real want, ref_real magnitude, double tolerance) {
     if (isnan(want) || isnan(got)) {
         return isnan(want) && isnan(got);
     }
@@ -243,29 +272,29 @@ static bool float_matches(gn_dtype d, ref_real got, ref_real want, ref_real magn
         return true;
     }
     ref_real bound = (ref_real)tolerance * ref_eps(d) * magnitude + ref_tiny(d);
-    ref_real overflow = ref_largest(d) * (1 + ref_eps(d) / 4);    /* from here on rounding gives infinity */
+    ref_real overflow = ref_largest(d) * (1 + ref_eps(d) / 4); /* from here on rounding gives infinity */
     if (isinf(got)) {
         return (got > 0) == (want > 0) && fabsl(want) + bound >= overflow;
     }
     return !isinf(want) && fabsl(got - want) <= bound;
 }
 
-static void compare(const sample *s, const ref *got, const ref *want)
-{
+static void compare(const sample *s, const ref *got, const ref *want) {
     for (int64_t k = 0; k < want->n; k++) {
         if (want->f) {
             ref_real magnitude = want->mag ? want->mag[k] : 0;
             bool matches = want->mag ? float_matches(want->dtype, got->f[k], want->f[k], magnitude, running.tolerance)
                                      : got->f[k] == want->f[k] || (isnan(got->f[k]) && isnan(want->f[k]));
             if (!matches) {
-                test_fail(__FILE__, __LINE__, "%s %s: element %lld is %.9Lg, not %.9Lg (%.3Lg eps of magnitude %.3Lg)", s->what,
-                          gn_dtype_name(want->dtype), (long long)k, got->f[k], want->f[k],
-                          fabsl(got->f[k] - want->f[k]) / ref_eps(want->dtype) / (magnitude > 0 ? magnitude : 1), magnitude);
+                test_fail(__FILE__, __LINE__, "%s %s: element %lld is %.9Lg, not %.9Lg (%.3Lg eps of magnitude %.3Lg)",
+                          s->what, gn_dtype_name(want->dtype), (long long)k, got->f[k], want->f[k],
+                          fabsl(got->f[k] - want->f[k]) / ref_eps(want->dtype) / (magnitude > 0 ? magnitude : 1),
+                          magnitude);
                 return;
             }
         } else if (got->i[k] != want->i[k]) {
-            test_fail(__FILE__, __LINE__, "%s %s: element %lld is %lld, not %lld", s->what, gn_dtype_name(want->dtype), (long long)k,
-                      (long long)got->i[k], (long long)want->i[k]);
+            test_fail(__FILE__, __LINE__, "%s %s: element %lld is %lld, not %lld", s->what, gn_dtype_name(want->dtype),
+                      (long long)k, (long long)got->i[k], (long long)want->i[k]);
             return;
         }
     }
@@ -273,8 +302,7 @@ static void compare(const sample *s, const ref *got, const ref *want)
 
 /* ---- running a sample ---- */
 
-static gn_tensor build_on(const sample *s, gn_ctx *g)
-{
+static gn_tensor build_on(const sample *s, gn_ctx *g) {
     gn_tensor in[MAX_INPUTS];
     for (int i = 0; i < s->n; i++) {
         in[i] = view_tensor(g, &s->in[i]);
@@ -282,22 +310,21 @@ static gn_tensor build_on(const sample *s, gn_ctx *g)
     return s->build(s, g, in);
 }
 
-static bool same_shape(gn_shape a, gn_shape b)
-{
+static bool same_shape(gn_shape a, gn_shape b) {
     return a.rank == b.rank && (a.rank == 0 || memcmp(a.dims, b.dims, (size_t)a.rank * sizeof *a.dims) == 0);
 }
 
-static bool describes(const sample *s, gn_tensor t, gn_dtype dtype, gn_shape shape)
-{
+static bool describes(const sample *s, gn_tensor t, gn_dtype dtype, gn_shape shape) {
     gn_info info;
     gn_result r = gn_describe(t, &info);
     if (r != s->failure) {
-        test_fail(__FILE__, __LINE__, "%s: the node is %s, not %s (%s)", s->what, gn_result_name(r), gn_result_name(s->failure),
-                  gn_last_error(contexts[running.on])->text);
+        test_fail(__FILE__, __LINE__, "%s: the node is %s, not %s (%s)", s->what, gn_result_name(r),
+                  gn_result_name(s->failure), gn_last_error(contexts[running.on])->text);
         return false;
     }
     if (r == GN_OK && (info.dtype != dtype || !same_shape(info.shape, shape))) {
-        test_fail(__FILE__, __LINE__, "%s: the node is %s of rank %d (first dim %lld), not %s of rank %d (first dim %lld)", s->what,
+        test_fail(__FILE__, __LINE__,
+                  "%s: the node is %s of rank %d (first dim %lld), not %s of rank %d (first dim %lld)", s->what,
                   gn_dtype_name(info.dtype), (int)info.shape.rank, (long long)info.shape.dims[0], gn_dtype_name(dtype),
                   (int)shape.rank, (long long)shape.dims[0]);
         return false;
@@ -306,8 +333,7 @@ static bool describes(const sample *s, gn_tensor t, gn_dtype dtype, gn_shape sha
 }
 
 /* The bytes of the sample's result on one device, or NULL after a failed check. The caller frees them. */
-static void *read_on(device on, const sample *s, size_t bytes)
-{
+static void *read_on(device on, const sample *s, size_t bytes) {
     gn_ctx *g = contexts[on];
     unsigned char *out = ref__alloc(bytes + 1, 1);
     gn_result r = gn_read(build_on(s, g), out, bytes);
@@ -319,13 +345,13 @@ static void *read_on(device on, const sample *s, size_t bytes)
         free(out);
         return NULL;
     }
-    test_fail(__FILE__, __LINE__, "%s: the read on %s is %s: %s", s->what, device_names[on], gn_result_name(r), gn_last_error(g)->text);
+    test_fail(__FILE__, __LINE__, "%s: the read on %s is %s: %s", s->what, device_names[on], gn_result_name(r),
+              gn_last_error(g)->text);
     free(out);
     return NULL;
 }
 
-static void check_values(const sample *s, const ref *want)
-{
+static void check_values(const sample *s, const ref *want) {
     size_t bytes = ref_bytes(want);
     void *local = read_on(running.on == ON_NAMED ? ON_NAMED : ON_CPU, s, bytes), *remote = NULL;
     if (running.on != ON_LOOPBACK && local) {
@@ -340,8 +366,7 @@ static void check_values(const sample *s, const ref *want)
     free(remote);
 }
 
-static void check_null(const sample *s, gn_tensor t, size_t bytes)
-{
+static void check_null(const sample *s, gn_tensor t, size_t bytes) {
     unsigned char *out = ref__alloc(bytes + 1, 1);
     gn_result r = gn_read(t, out, bytes);
     if (r != GN_NO_VALUE) {
@@ -351,8 +376,7 @@ static void check_null(const sample *s, gn_tensor t, size_t bytes)
 }
 
 /* Runs a sample on the device of the running test and frees it. */
-static void run(sample *s)
-{
+static void run(sample *s) {
     gn_ctx *g = contexts[running.on];
     ref *values[MAX_INPUTS], *want = NULL;
     for (int i = 0; i < s->n; i++) {
@@ -366,7 +390,7 @@ static void run(sample *s)
         if (computes_nothing(running.on)) {
             check_null(s, t, ref_bytes(want));
         } else {
-            gn_step(g);    /* the values are of a build of their own */
+            gn_step(g); /* the values are of a build of their own */
             check_values(s, want);
         }
     }
@@ -385,29 +409,37 @@ typedef gn_tensor (*unary_fn)(const char *, int, gn_tensor);
 typedef gn_tensor (*binary_fn)(const char *, int, gn_tensor, gn_tensor);
 typedef gn_tensor (*ternary_fn)(const char *, int, gn_tensor, gn_tensor, gn_tensor);
 
-static const struct { const char *name; unary_fn unary; binary_fn binary; ternary_fn ternary; } builders[] = {
+static const struct {
+    const char *name;
+    unary_fn unary;
+    binary_fn binary;
+    ternary_fn ternary;
+} builders[] = {
 #define UNARY(name) { #name, gn_##name##_at, NULL, NULL },
 #define BINARY(name) { #name, NULL, gn_##name##_at, NULL },
 #define TERNARY(name) { #name, NULL, NULL, gn_##name##_at },
-    BINARY(add) BINARY(sub) BINARY(mul) BINARY(div) BINARY(pow) BINARY(minimum) BINARY(maximum) UNARY(neg) UNARY(abs) UNARY(exp)
-    UNARY(log) UNARY(sqrt) UNARY(rsqrt) UNARY(tanh) UNARY(sigmoid) UNARY(relu) UNARY(gelu) UNARY(gelu_tanh) UNARY(silu) BINARY(eq)
-    BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(and) BINARY(or) BINARY(xor) UNARY(not)
-    UNARY(exp2) UNARY(expm1) UNARY(log2) UNARY(log10) UNARY(log1p) UNARY(reciprocal) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(asin)
-    UNARY(acos) UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(asinh) UNARY(acosh) UNARY(atanh) UNARY(erf) UNARY(erfc) UNARY(softplus)
-    UNARY(softsign) UNARY(selu) UNARY(mish) UNARY(log_sigmoid) UNARY(floor) UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(sign)
-    UNARY(square) UNARY(hard_sigmoid) UNARY(hard_swish) BINARY(atan2) BINARY(fmod) BINARY(remainder) BINARY(floor_divide)
-    BINARY(hypot) BINARY(copysign) BINARY(shift_left) BINARY(shift_right) TERNARY(fma) TERNARY(lerp)
+    /* clang-format off */
+    BINARY(add) BINARY(sub) BINARY(mul) BINARY(div) BINARY(pow) BINARY(minimum) BINARY(maximum) UNARY(neg) UNARY(abs)
+    UNARY(exp) UNARY(log) UNARY(sqrt) UNARY(rsqrt) UNARY(tanh) UNARY(sigmoid) UNARY(relu) UNARY(gelu) UNARY(gelu_tanh)
+    UNARY(silu) BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(and) BINARY(or) BINARY(xor)
+    UNARY(not) UNARY(exp2) UNARY(expm1) UNARY(log2) UNARY(log10) UNARY(log1p) UNARY(reciprocal) UNARY(sin) UNARY(cos)
+    UNARY(tan) UNARY(asin) UNARY(acos) UNARY(atan) UNARY(sinh) UNARY(cosh) UNARY(asinh) UNARY(acosh) UNARY(atanh)
+    UNARY(erf) UNARY(erfc) UNARY(softplus) UNARY(softsign) UNARY(selu) UNARY(mish) UNARY(log_sigmoid) UNARY(floor)
+    UNARY(ceil) UNARY(round) UNARY(trunc) UNARY(sign) UNARY(square) UNARY(hard_sigmoid) UNARY(hard_swish) BINARY(atan2)
+    BINARY(fmod) BINARY(remainder) BINARY(floor_divide) BINARY(hypot) BINARY(copysign) BINARY(shift_left)
+    BINARY(shift_right) TERNARY(fma) TERNARY(lerp)
+/* clang-format on */
 #undef UNARY
 #undef BINARY
 #undef TERNARY
 };
 
-static gn_tensor build_row(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_row(const sample *s, gn_ctx *g, const gn_tensor *in) {
     for (int k = 0; k < TEST_COUNT(builders); k++) {
         if (strcmp(builders[k].name, running.row.name) == 0) {
-            return builders[k].unary ? builders[k].unary(GN_HERE, in[0])
-                 : builders[k].binary ? builders[k].binary(GN_HERE, in[0], in[1]) : builders[k].ternary(GN_HERE, in[0], in[1], in[2]);
+            return builders[k].unary    ? builders[k].unary(GN_HERE, in[0])
+                   : builders[k].binary ? builders[k].binary(GN_HERE, in[0], in[1])
+                                        : builders[k].ternary(GN_HERE, in[0], in[1], in[2]);
         }
     }
     return gn_apply(g, running.row.wire, in, s->n, NULL, 0);
@@ -417,15 +449,15 @@ static ref *refer_scalar(const sample *s, ref *const *in) { return ref_scalar(s-
 
 static bool takes(gn_dtype d) { return (running.row.dtypes >> d & 1) != 0; }
 
-static sample scalar_sample(const char *what, const ref_scalar_op *op)
-{
+static sample scalar_sample(const char *what, const ref_scalar_op *op) {
     sample s = { .what = what, .build = build_row, .refer = refer_scalar, .scalar = op };
     return s;
 }
 
 static const gn_shape unary_shapes[] = {
-    { 0, { 0 } }, { 1, { 1 } }, { 1, { 7 } }, { 1, { 0 } }, { 3, { 2, 0, 3 } }, { 2, { 13, 11 } }, { 3, { 3, 5, 4 } },
-    { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, { 1, { 20011 } },
+    { 0, { 0 } },       { 1, { 1 } },      { 1, { 7 } },       { 1, { 0 } },
+    { 3, { 2, 0, 3 } }, { 2, { 13, 11 } }, { 3, { 3, 5, 4 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } },
+    { 1, { 20011 } },
 };
 static const gn_shape binary_shapes[][2] = {
     { { 0, { 0 } }, { 0, { 0 } } },
@@ -446,15 +478,14 @@ static const gn_shape binary_shapes[][2] = {
 };
 
 /* Divisors must not be zero where ints are divided. */
-static fill second_fill(fill f)
-{
+static fill second_fill(fill f) {
     const char *name = running.row.name;
-    bool divides = strcmp(name, "div") == 0 || strcmp(name, "fmod") == 0 || strcmp(name, "remainder") == 0 || strcmp(name, "floor_divide") == 0;
+    bool divides = strcmp(name, "div") == 0 || strcmp(name, "fmod") == 0 || strcmp(name, "remainder") == 0 ||
+                   strcmp(name, "floor_divide") == 0;
     return !divides ? f : f == FILL_SPECIAL ? FILL_DIVISOR : f == FILL_WIDE ? FILL_DIVISOR : FILL_POSITIVE;
 }
 
-static void unary_cases(const ref_scalar_op *op, gn_dtype d)
-{
+static void unary_cases(const ref_scalar_op *op, gn_dtype d) {
     for (int k = 0; k < TEST_COUNT(unary_shapes); k++) {
         for (int wide = 0; wide < 2; wide++) {
             sample s = scalar_sample("shape", op);
@@ -472,8 +503,7 @@ static void unary_cases(const ref_scalar_op *op, gn_dtype d)
     run(&s);
 }
 
-static void binary_cases(const ref_scalar_op *op, gn_dtype d)
-{
+static void binary_cases(const ref_scalar_op *op, gn_dtype d) {
     for (int k = 0; k < TEST_COUNT(binary_shapes); k++) {
         sample s = scalar_sample("shape", op);
         fill f = k % 2 ? FILL_WIDE : FILL_SMALL;
@@ -494,9 +524,9 @@ static void binary_cases(const ref_scalar_op *op, gn_dtype d)
     run(&s);
 }
 
-/* The third input is small, and lerp's others are: of two weighted sums past the largest number either may be the infinity. */
-static void ternary_cases(const ref_scalar_op *op, gn_dtype d)
-{
+/* The third input is small, and lerp's others are: of two weighted sums past the largest number either may be the
+   infinity. */
+static void ternary_cases(const ref_scalar_op *op, gn_dtype d) {
     bool sums = strcmp(op->name, "lerp") == 0;
     for (int k = 0; k < TEST_COUNT(binary_shapes); k++) {
         sample s = scalar_sample("shape", op);
@@ -514,9 +544,9 @@ static void ternary_cases(const ref_scalar_op *op, gn_dtype d)
     run(&s);
 }
 
-/* Two dtypes in one op, each as a vector or 0-d: PyTorch's table. Rows that take few dtypes fail where their mask says so. */
-static void promotion_case(const ref_scalar_op *op, gn_dtype a, gn_dtype b, int ranks)
-{
+/* Two dtypes in one op, each as a vector or 0-d: PyTorch's table. Rows that take few dtypes fail where their mask says
+   so. */
+static void promotion_case(const ref_scalar_op *op, gn_dtype a, gn_dtype b, int ranks) {
     gn_shape shapes[2] = { ranks & 1 ? GN_SCALAR : GN_SHAPE(5), ranks & 2 ? GN_SCALAR : GN_SHAPE(5) };
     sample s = scalar_sample("mixed dtypes", op);
     add_input(&s, a, shapes[0], FILL_SMALL, VIEW_NONE);
@@ -526,8 +556,7 @@ static void promotion_case(const ref_scalar_op *op, gn_dtype a, gn_dtype b, int 
     run(&s);
 }
 
-static void promotion_cases(const ref_scalar_op *op)
-{
+static void promotion_cases(const ref_scalar_op *op) {
     bool all = strcmp(op->name, "add") == 0 || strcmp(op->name, "lt") == 0;
     for (gn_dtype a = GN_F32; a < GN_DTYPE__COUNT; a++) {
         for (gn_dtype b = GN_F32; b < GN_DTYPE__COUNT; b++) {
@@ -540,8 +569,7 @@ static void promotion_cases(const ref_scalar_op *op)
     }
 }
 
-static void scalar_cases(const ref_scalar_op *op)
-{
+static void scalar_cases(const ref_scalar_op *op) {
     CHECK_INT(running.row.arity, op->arity);
     CHECK_INT(running.row.compares, op->compares);
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
@@ -565,11 +593,17 @@ static void scalar_cases(const ref_scalar_op *op)
     }
 }
 
-static gn_tensor build_where(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_where(in[0], in[1], in[2]); }
-static ref *refer_where(const sample *s, ref *const *in) { (void)s; return ref_where(in); }
+static gn_tensor build_where(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)s;
+    (void)g;
+    return gn_where(in[0], in[1], in[2]);
+}
+static ref *refer_where(const sample *s, ref *const *in) {
+    (void)s;
+    return ref_where(in);
+}
 
-static void where_case(const char *what, const gn_shape *shapes, gn_dtype a, gn_dtype b, fill f)
-{
+static void where_case(const char *what, const gn_shape *shapes, gn_dtype a, gn_dtype b, fill f) {
     sample s = { .what = what, .build = build_where, .refer = refer_where };
     add_input(&s, GN_BOOL, shapes[0], FILL_SMALL, VIEW_ANY);
     add_input(&s, a, shapes[1], f, VIEW_ANY);
@@ -577,8 +611,7 @@ static void where_case(const char *what, const gn_shape *shapes, gn_dtype a, gn_
     run(&s);
 }
 
-static void cases_where(void)
-{
+static void cases_where(void) {
     static const gn_shape shapes[][3] = {
         { { 0, { 0 } }, { 0, { 0 } }, { 0, { 0 } } },
         { { 1, { 7 } }, { 1, { 7 } }, { 1, { 7 } } },
@@ -599,10 +632,12 @@ static void cases_where(void)
     }
 }
 
-static gn_tensor build_cast(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_cast(in[0], s->dtype); }
+static gn_tensor build_cast(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_cast(in[0], s->dtype);
+}
 /* An int may be rounded on its way to a float; from float to float the result is the nearest. */
-static ref *refer_cast(const sample *s, ref *const *in)
-{
+static ref *refer_cast(const sample *s, ref *const *in) {
     ref *y = ref_cast(in[0], s->dtype);
     for (int64_t k = 0; in[0]->i && y->f && k < y->n; k++) {
         y->mag = y->mag ? y->mag : ref__alloc((size_t)y->n, sizeof *y->mag);
@@ -611,12 +646,12 @@ static ref *refer_cast(const sample *s, ref *const *in)
     return y;
 }
 
-static void cases_cast(void)
-{
+static void cases_cast(void) {
     for (gn_dtype from = GN_F32; from < GN_DTYPE__COUNT; from++) {
         for (gn_dtype to = GN_F32; to < GN_DTYPE__COUNT; to++) {
             static const fill fills[] = { FILL_SPECIAL, FILL_WIDE, FILL_SMALL, FILL_SMALL };
-            const gn_shape shapes[] = { GN_SHAPE(SPECIAL_FLOATS + SPECIAL_INTS), GN_SHAPE(401), GN_SHAPE(3, 0), GN_SHAPE(3, 5, 2) };
+            const gn_shape shapes[] = { GN_SHAPE(SPECIAL_FLOATS + SPECIAL_INTS), GN_SHAPE(401), GN_SHAPE(3, 0),
+                                        GN_SHAPE(3, 5, 2) };
             for (int k = 0; k < TEST_COUNT(fills); k++) {
                 sample s = { .what = gn_dtype_name(to), .build = build_cast, .refer = refer_cast, .dtype = to };
                 add_input(&s, from, shapes[k], fills[k], k == 0 ? VIEW_NONE : VIEW_ANY);
@@ -627,26 +662,30 @@ static void cases_cast(void)
 }
 
 /* A number as dtype d would hold it after a cast. */
-static double held(gn_dtype d, double v)
-{
-    static const double least[GN_DTYPE__COUNT] = { [GN_I8] = -128, [GN_I16] = -32768, [GN_I32] = -2147483648.0, [GN_I64] = -0x1p63 };
-    static const double most[GN_DTYPE__COUNT] = { [GN_I8] = 127, [GN_I16] = 32767, [GN_I32] = 2147483647.0, [GN_I64] = 0x1p62, [GN_U8] = 255, [GN_U16] = 65535, [GN_U32] = 4294967295.0 };
+static double held(gn_dtype d, double v) {
+    static const double least[GN_DTYPE__COUNT] = {
+        [GN_I8] = -128, [GN_I16] = -32768, [GN_I32] = -2147483648.0, [GN_I64] = -0x1p63
+    };
+    static const double most[GN_DTYPE__COUNT] = {
+        [GN_I8] = 127, [GN_I16] = 32767, [GN_I32] = 2147483647.0, [GN_I64] = 0x1p62,
+        [GN_U8] = 255, [GN_U16] = 65535, [GN_U32] = 4294967295.0
+    };
     if (d == GN_BOOL) {
         return v != 0;
     }
     return d <= GN_BF16 ? v : isnan(v) ? 0 : trunc(fmin(fmax(v, least[d]), most[d]));
 }
 
-static gn_dtype dtype_of(gn_tensor t)
-{
+static gn_dtype dtype_of(gn_tensor t) {
     gn_info info;
     gn_describe(t, &info);
     return info.dtype;
 }
 
-/* The builders refuse a number that the dtype cannot hold. A plan of another program may have it: then it is converted as by a cast. */
-static gn_tensor unless_refused(const sample *s, gn_tensor t, gn_ctx *g, const char *op, const gn_tensor *in, int n_in, const int64_t *attrs, int n_attrs)
-{
+/* The builders refuse a number that the dtype cannot hold. A plan of another program may have it: then it is converted
+   as by a cast. */
+static gn_tensor unless_refused(const sample *s, gn_tensor t, gn_ctx *g, const char *op, const gn_tensor *in, int n_in,
+                                const int64_t *attrs, int n_attrs) {
     gn_info info;
     gn_op_info row;
     int i = 0;
@@ -659,27 +698,26 @@ static gn_tensor unless_refused(const sample *s, gn_tensor t, gn_ctx *g, const c
     return gn_apply_at(__FILE__, __LINE__, g, row.wire, in, n_in, attrs, n_attrs);
 }
 
-static int64_t word(double x)
-{
+static int64_t word(double x) {
     int64_t w;
     memcpy(&w, &x, sizeof w);
     return w;
 }
 
-static gn_tensor build_clamp(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_clamp(const sample *s, gn_ctx *g, const gn_tensor *in) {
     int64_t attrs[2] = { word(s->d[0]), word(s->d[1]) };
     return unless_refused(s, gn_clamp(in[0], s->d[0], s->d[1]), g, "clamp", in, 1, attrs, 2);
 }
 static ref *refer_clamp(const sample *s, ref *const *in) { return ref_clamp(in[0], s->d[0], s->d[1]); }
 
-static void cases_clamp(void)
-{
+static void cases_clamp(void) {
     static const double bounds[][2] = { { -1, 1 }, { 0.3, 5.7 }, { -1e300, 2.25 }, { 1, -1 }, { -3, INFINITY } };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; takes(d) && k < TEST_COUNT(bounds); k++) {
             for (fill f = FILL_SMALL; f <= FILL_SPECIAL; f++) {
-                sample s = { .what = "bounds", .build = build_clamp, .refer = refer_clamp, .d = { bounds[k][0], bounds[k][1] } };
+                sample s = {
+                    .what = "bounds", .build = build_clamp, .refer = refer_clamp, .d = { bounds[k][0], bounds[k][1] }
+                };
                 add_input(&s, d, f == FILL_SMALL ? GN_SHAPE(3, 4, 5) : GN_SHAPE(SPECIAL_FLOATS), f, VIEW_ANY);
                 run(&s);
             }
@@ -689,11 +727,17 @@ static void cases_clamp(void)
 
 /* ---- leaves and generators ---- */
 
-static gn_tensor build_input(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return in[0]; }
-static ref *refer_input(const sample *s, ref *const *in) { (void)s; return in[0]; }
+static gn_tensor build_input(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)s;
+    (void)g;
+    return in[0];
+}
+static ref *refer_input(const sample *s, ref *const *in) {
+    (void)s;
+    return in[0];
+}
 
-static gn_tensor build_copied(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_copied(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)in;
     unsigned char *bytes = ref_encode(s->in[0].base);
     gn_tensor t = gn_data_copy(g, s->in[0].base->dtype, s->in[0].base->shape, bytes);
@@ -702,10 +746,11 @@ static gn_tensor build_copied(const sample *s, gn_ctx *g, const gn_tensor *in)
     return t;
 }
 
-static const gn_shape leaf_shapes[] = { { 0, { 0 } }, { 1, { 7 } }, { 2, { 3, 0 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } } };
+static const gn_shape leaf_shapes[] = {
+    { 0, { 0 } }, { 1, { 7 } }, { 2, { 3, 0 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }
+};
 
-static void leaf_cases(gn_tensor (*build)(const sample *, gn_ctx *, const gn_tensor *), view v)
-{
+static void leaf_cases(gn_tensor (*build)(const sample *, gn_ctx *, const gn_tensor *), view v) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; k < TEST_COUNT(leaf_shapes); k++) {
             sample s = { .what = "leaf", .build = build, .refer = refer_input };
@@ -715,23 +760,28 @@ static void leaf_cases(gn_tensor (*build)(const sample *, gn_ctx *, const gn_ten
     }
 }
 
-static gn_tensor build_scalar(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_scalar(const sample *s, gn_ctx *g, const gn_tensor *in) {
     int64_t attr = s->dtype;
     gn_tensor wide = gn_scalar(g, GN_F64, s->d[0]);
     (void)in;
     return unless_refused(s, gn_scalar(g, s->dtype, s->d[0]), g, "cast", &wide, 1, &attr, 1);
 }
-static ref *refer_scalar_leaf(const sample *s, ref *const *in) { (void)in; return ref_number(s->dtype, s->d[0]); }
+static ref *refer_scalar_leaf(const sample *s, ref *const *in) {
+    (void)in;
+    return ref_number(s->dtype, s->d[0]);
+}
 
-static void cases_data(void)
-{
+static void cases_data(void) {
     leaf_cases(build_input, VIEW_NONE);
     leaf_cases(build_copied, VIEW_NONE);
     static const double values[] = { 0, 1, -1.5, 3.0000001, 300, -7e9, 1e30, INFINITY };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; k < TEST_COUNT(values); k++) {
-            sample s = { .what = "gn_scalar", .build = build_scalar, .refer = refer_scalar_leaf, .dtype = d, .d = { values[k], 0 } };
+            sample s = { .what = "gn_scalar",
+                         .build = build_scalar,
+                         .refer = refer_scalar_leaf,
+                         .dtype = d,
+                         .d = { values[k], 0 } };
             run(&s);
         }
     }
@@ -740,8 +790,7 @@ static void cases_data(void)
 /* Slots live until they are released: after the read, that is in the next build or at the end. */
 static gn_tensor slot_of[DEVICES];
 
-static void release_slot(gn_ctx *g)
-{
+static void release_slot(gn_ctx *g) {
     for (int on = 0; on < DEVICES; on++) {
         if (slot_of[on].ctx == g && slot_of[on].ctx) {
             CHECK_RESULT(gn_release(slot_of[on]), GN_OK);
@@ -750,8 +799,7 @@ static void release_slot(gn_ctx *g)
     }
 }
 
-static gn_tensor keep_slot(gn_ctx *g, gn_tensor t)
-{
+static gn_tensor keep_slot(gn_ctx *g, gn_tensor t) {
     for (int on = 0; on < DEVICES; on++) {
         if (contexts[on] == g) {
             slot_of[on] = t;
@@ -760,61 +808,68 @@ static gn_tensor keep_slot(gn_ctx *g, gn_tensor t)
     return t;
 }
 
-static gn_tensor build_weight(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_weight(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)in;
     release_slot(g);
     return keep_slot(g, gn_weight(g, s->in[0].base->dtype, s->in[0].base->shape, s->in[0].bytes, "w"));
 }
 
-static gn_tensor build_state(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_state(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)in;
     release_slot(g);
     return keep_slot(g, gn_state(g, s->in[0].base->dtype, s->in[0].base->shape, s->in[0].bytes, "s"));
 }
 
 /* A state of zeros that the input is assigned to. */
-static gn_tensor build_assign(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_assign(const sample *s, gn_ctx *g, const gn_tensor *in) {
     release_slot(g);
     return gn_assign(keep_slot(g, gn_state(g, s->in[0].value->dtype, s->in[0].value->shape, NULL, "s")), in[0]);
 }
 
-static void release_slots(void)
-{
+static void release_slots(void) {
     for (int on = 0; on < DEVICES; on++) {
         release_slot(contexts[on]);
     }
 }
 
-static void cases_weight(void) { leaf_cases(build_weight, VIEW_NONE); release_slots(); }
-static void cases_state(void) { leaf_cases(build_state, VIEW_NONE); release_slots(); }
-static void cases_assign(void) { leaf_cases(build_assign, VIEW_NONE); leaf_cases(build_assign, VIEW_ANY); release_slots(); }
+static void cases_weight(void) {
+    leaf_cases(build_weight, VIEW_NONE);
+    release_slots();
+}
+static void cases_state(void) {
+    leaf_cases(build_state, VIEW_NONE);
+    release_slots();
+}
+static void cases_assign(void) {
+    leaf_cases(build_assign, VIEW_NONE);
+    leaf_cases(build_assign, VIEW_ANY);
+    release_slots();
+}
 
 /* A value that was realised before the op that reads it is built. */
-static gn_tensor build_value(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_value(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)s;
     (void)g;
-    gn_tensor kept = gn_or(gn_eq(in[0], in[0]), gn_ne(in[0], in[0]));   /* all true */
-    gn_result want = computes_nothing(running.on) || runs_one_of_each(running.on) ? GN_NO_VALUE : GN_OK, r = gn_realize(&kept, 1);
+    gn_tensor kept = gn_or(gn_eq(in[0], in[0]), gn_ne(in[0], in[0])); /* all true */
+    gn_result want = computes_nothing(running.on) || runs_one_of_each(running.on) ? GN_NO_VALUE : GN_OK,
+              r = gn_realize(&kept, 1);
     CHECK(r == GN_OK || r == want);
     return gn_where(kept, in[0], gn_like(in[0], 0));
 }
 
 static void cases_value(void) { leaf_cases(build_value, VIEW_ANY); }
 
-static gn_tensor build_full(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_full(const sample *s, gn_ctx *g, const gn_tensor *in) {
     int64_t attrs[2 + GN_MAX_RANK] = { s->dtype, word(s->d[0]) };
     memcpy(attrs + 2, s->shape.dims, sizeof s->shape.dims);
     return unless_refused(s, gn_full(g, s->dtype, s->shape, s->d[0]), g, "full", in, 0, attrs, 2 + s->shape.rank);
 }
-static ref *refer_full(const sample *s, ref *const *in) { (void)in; return ref_full(s->dtype, s->shape, s->d[0]); }
+static ref *refer_full(const sample *s, ref *const *in) {
+    (void)in;
+    return ref_full(s->dtype, s->shape, s->d[0]);
+}
 
-static void cases_full(void)
-{
+static void cases_full(void) {
     static const double values[] = { 0, 1, -2.75, 1000.1, 1e300, -INFINITY, NAN };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; k < TEST_COUNT(values) * TEST_COUNT(leaf_shapes); k++) {
@@ -826,20 +881,26 @@ static void cases_full(void)
     }
 }
 
-static gn_tensor build_arange(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_arange(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)in;
     return gn_arange(g, s->dtype, s->p[0], s->d[0], s->d[1]);
 }
 
-static ref *refer_arange(const sample *s, ref *const *in) { (void)in; return ref_arange(s->dtype, s->p[0], s->d[0], s->d[1]); }
+static ref *refer_arange(const sample *s, ref *const *in) {
+    (void)in;
+    return ref_arange(s->dtype, s->p[0], s->d[0], s->d[1]);
+}
 
-static void cases_arange(void)
-{
-    static const double params[][3] = { { 0, 0, 1 }, { 1, 5, 3 }, { 37, 0, 1 }, { 20, 100, -5 }, { 11, 0.5, 0.25 }, { 1000, -3, 0.1 } };
+static void cases_arange(void) {
+    static const double params[][3] = { { 0, 0, 1 },     { 1, 5, 3 },       { 37, 0, 1 },
+                                        { 20, 100, -5 }, { 11, 0.5, 0.25 }, { 1000, -3, 0.1 } };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d = (gn_dtype)(d + 1 + (d + 1 == GN_BOOL))) {
         for (int k = 0; k < (ref_is_float(d) ? 6 : 4); k++) {
-            sample s = { .what = "arange", .build = build_arange, .refer = refer_arange, .dtype = d, .p = { (int64_t)params[k][0] } };
+            sample s = { .what = "arange",
+                         .build = build_arange,
+                         .refer = refer_arange,
+                         .dtype = d,
+                         .p = { (int64_t)params[k][0] } };
             s.d[0] = params[k][1];
             s.d[1] = params[k][2];
             run(&s);
@@ -847,14 +908,15 @@ static void cases_arange(void)
     }
 }
 
-/* Philox4x32-10, from the paper's figure: two multiplications, a crossing, a key that grows by the golden ratio and sqrt(3) - 1. */
-static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
-{
+/* Philox4x32-10, from the paper's figure: two multiplications, a crossing, a key that grows by the golden ratio and
+   sqrt(3) - 1. */
+static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
     uint32_t x[4], k[2] = { key[0], key[1] };
     memcpy(x, counter, sizeof x);
     for (int round = 0; round < 10; round++) {
         uint64_t left = UINT64_C(0xD2511F53) * x[0], right = UINT64_C(0xCD9E8D57) * x[2];
-        uint32_t next[4] = { (uint32_t)(right >> 32) ^ x[1] ^ k[0], (uint32_t)right, (uint32_t)(left >> 32) ^ x[3] ^ k[1], (uint32_t)left };
+        uint32_t next[4] = { (uint32_t)(right >> 32) ^ x[1] ^ k[0], (uint32_t)right,
+                             (uint32_t)(left >> 32) ^ x[3] ^ k[1], (uint32_t)left };
         memcpy(x, next, sizeof x);
         k[0] += 0x9E3779B9u;
         k[1] += 0xBB67AE85u;
@@ -863,12 +925,14 @@ static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
 }
 
 /* The known answers that the authors' Random123 publishes for philox4x32-10. */
-static void philox_known_answers(void)
-{
-    static const uint32_t answers[3][10] = {   /* counter, key, result */
+static void philox_known_answers(void) {
+    static const uint32_t answers[3][10] = {
+        /* counter, key, result */
         { 0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
-        { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd },
-        { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 },
+        { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
+          0x6d5451fd },
+        { 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420,
+          0x24126ea1 },
     };
     for (int k = 0; k < 3; k++) {
         uint32_t out[4];
@@ -877,10 +941,9 @@ static void philox_known_answers(void)
     }
 }
 
-/* Element i of a run: counter words {i low, i high, run low, run high}. Uniforms take the top bits that the dtype holds of
- * word 0, f64 of words 1 and 0; normals are Box and Muller's of two such f64. */
-static ref *refer_random(const sample *s, ref *const *in)
-{
+/* Element i of a run: counter words {i low, i high, run low, run high}. Uniforms take the top bits that the dtype holds
+ * of word 0, f64 of words 1 and 0; normals are Box and Muller's of two such f64. */
+static ref *refer_random(const sample *s, ref *const *in) {
     uint64_t key = (uint64_t)s->p[0], run_id = (uint64_t)in[0]->i[0];
     ref *y = s->flag ? ref_make_inexact(s->dtype, s->shape) : ref_make(s->dtype, s->shape);
     int bits = ref_format_of(s->dtype).digits;
@@ -900,16 +963,16 @@ static ref *refer_random(const sample *s, ref *const *in)
     return y;
 }
 
-static gn_tensor build_random(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_random(const sample *s, gn_ctx *g, const gn_tensor *in) {
     int64_t attrs[2 + GN_MAX_RANK] = { s->dtype, s->p[0] };
     memcpy(attrs + 2, s->shape.dims, sizeof s->shape.dims);
     return gn_apply(g, running.row.wire, in, 1, attrs, 2 + s->shape.rank);
 }
 
-static void random_case(gn_dtype d, gn_shape shape, bool zero, bool normal)
-{
-    sample s = { .what = "philox", .build = build_random, .refer = refer_random, .dtype = d, .shape = shape, .flag = normal };
+static void random_case(gn_dtype d, gn_shape shape, bool zero, bool normal) {
+    sample s = {
+        .what = "philox", .build = build_random, .refer = refer_random, .dtype = d, .shape = shape, .flag = normal
+    };
     add_input(&s, GN_I64, GN_SCALAR, FILL_WIDE, VIEW_NONE);
     s.p[0] = (int64_t)test_random();
     if (zero) {
@@ -919,8 +982,7 @@ static void random_case(gn_dtype d, gn_shape shape, bool zero, bool normal)
     run(&s);
 }
 
-static void random_cases(bool normal)
-{
+static void random_cases(bool normal) {
     philox_known_answers();
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         random_case(d, GN_SHAPE(1), true, normal);
@@ -932,11 +994,13 @@ static void random_cases(bool normal)
 }
 
 /* Mean and variance over the public builders; equal seeds give equal numbers; two calls differ. */
-static void random_statistics(bool normal)
-{
+static void random_statistics(bool normal) {
     enum { N = 20000 };
     static double x[N], y[N], again[N];
-    gn_desc desc = { .devices = running.on == ON_LOOPBACK ? NULL : running.on == ON_NAMED ? named_device : "cpu", .seed = test__.seed };
+    gn_desc desc = { .devices = running.on == ON_LOOPBACK ? NULL
+                                : running.on == ON_NAMED  ? named_device
+                                                          : "cpu",
+                     .seed = test__.seed };
     double *out[3] = { x, y, again };
     for (int k = 0; k < 2; k++) {
         gn_ctx *g = running.on == ON_LOOPBACK ? loopback_open(&desc) : gn_open(&desc);
@@ -955,13 +1019,12 @@ static void random_statistics(bool normal)
         cross += (x[i] - center) * (y[i] - center) / N;
         CHECK(normal || (x[i] >= 0 && x[i] < 1));
     }
-    CHECK_NEAR(mean, center, 6 * sqrt(variance / N));    /* six standard deviations */
+    CHECK_NEAR(mean, center, 6 * sqrt(variance / N)); /* six standard deviations */
     CHECK_NEAR(square, variance, 6 * variance * sqrt(2.0 / N));
     CHECK_NEAR(cross, 0, 6 * variance / sqrt(N));
 }
 
-static void cases_random(bool normal)
-{
+static void cases_random(bool normal) {
     random_cases(normal);
     if (!computes_nothing(running.on) && !runs_one_of_each(running.on)) {
         random_statistics(normal);
@@ -973,18 +1036,36 @@ static void cases_random_normal(void) { cases_random(true); }
 
 /* ---- reductions ---- */
 
-static gn_tensor build_sum(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_sum(in[0], s->axes, s->flag); }
-static gn_tensor build_mean(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_mean(in[0], s->axes, s->flag); }
-static gn_tensor build_max(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_max(in[0], s->axes, s->flag); }
-static gn_tensor build_min(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_min(in[0], s->axes, s->flag); }
-static gn_tensor build_argmax(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_argmax(in[0], s->axes, s->flag); }
+static gn_tensor build_sum(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_sum(in[0], s->axes, s->flag);
+}
+static gn_tensor build_mean(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_mean(in[0], s->axes, s->flag);
+}
+static gn_tensor build_max(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_max(in[0], s->axes, s->flag);
+}
+static gn_tensor build_min(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_min(in[0], s->axes, s->flag);
+}
+static gn_tensor build_argmax(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_argmax(in[0], s->axes, s->flag);
+}
 static ref *refer_sum(const sample *s, ref *const *in) { return ref_sum(in[0], s->axes, s->flag, false); }
 static ref *refer_mean(const sample *s, ref *const *in) { return ref_sum(in[0], s->axes, s->flag, true); }
 static ref *refer_max(const sample *s, ref *const *in) { return ref_extreme(in[0], s->axes, s->flag, 1, false); }
 static ref *refer_min(const sample *s, ref *const *in) { return ref_extreme(in[0], s->axes, s->flag, -1, false); }
 static ref *refer_argmax(const sample *s, ref *const *in) { return ref_extreme(in[0], s->axes, s->flag, 1, true); }
 
-typedef struct reduction { gn_shape shape; gn_axes axes; } reduction;
+typedef struct reduction {
+    gn_shape shape;
+    gn_axes axes;
+} reduction;
 
 static const reduction reductions[] = {
     { { 0, { 0 } }, { 0, { 0 } } },
@@ -999,12 +1080,11 @@ static const reduction reductions[] = {
     { { 3, { 3, 0, 2 } }, { 1, { 0 } } },
     { { 3, { 3, 2, 0 } }, { 1, { 1 } } },
     { { 2, { 2, 4001 } }, { 1, { 1 } } },
-    { { 3, { 3, 0, 2 } }, { 1, { 1 } } },    /* from here on over nothing */
+    { { 3, { 3, 0, 2 } }, { 1, { 1 } } }, /* from here on over nothing */
     { { 1, { 0 } }, { 0, { 0 } } },
 };
 
-static void reduction_case(const sample *form, const char *what, const reduction *r, gn_dtype d, fill f)
-{
+static void reduction_case(const sample *form, const char *what, const reduction *r, gn_dtype d, fill f) {
     sample s = *form;
     s.what = what;
     s.axes = r->axes;
@@ -1014,9 +1094,9 @@ static void reduction_case(const sample *form, const char *what, const reduction
 }
 
 /* `chooses`: max and its like, which over nothing are an error. */
-static void reduction_cases(sample form, bool chooses, fill special)
-{
-    static const reduction specials = { { 2, { SPECIAL_FLOATS, 5 } }, { 1, { 1 } } };   /* each value comes to each place of a row */
+static void reduction_cases(sample form, bool chooses, fill special) {
+    /* each value comes to each place of a row */
+    static const reduction specials = { { 2, { SPECIAL_FLOATS, 5 } }, { 1, { 1 } } };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; takes(d) && k < TEST_COUNT(reductions); k++) {
             bool over_nothing = chooses && k >= TEST_COUNT(reductions) - 2;
@@ -1031,32 +1111,45 @@ static void reduction_cases(sample form, bool chooses, fill special)
     }
 }
 
-static void cases_sum(void) { reduction_cases((sample){ .build = build_sum, .refer = refer_sum }, false, FILL_SUMMABLE); }
-static void cases_mean(void) { reduction_cases((sample){ .build = build_mean, .refer = refer_mean }, false, FILL_SUMMABLE); }
+static void cases_sum(void) {
+    reduction_cases((sample){ .build = build_sum, .refer = refer_sum }, false, FILL_SUMMABLE);
+}
+static void cases_mean(void) {
+    reduction_cases((sample){ .build = build_mean, .refer = refer_mean }, false, FILL_SUMMABLE);
+}
 static void cases_max(void) { reduction_cases((sample){ .build = build_max, .refer = refer_max }, true, FILL_SPECIAL); }
 static void cases_min(void) { reduction_cases((sample){ .build = build_min, .refer = refer_min }, true, FILL_SPECIAL); }
-static void cases_argmax(void) { reduction_cases((sample){ .build = build_argmax, .refer = refer_argmax }, true, FILL_SPECIAL); }
+static void cases_argmax(void) {
+    reduction_cases((sample){ .build = build_argmax, .refer = refer_argmax }, true, FILL_SPECIAL);
+}
 
 /* ---- rows ---- */
 
-static gn_tensor build_softmax(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_softmax(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     return s->flag ? gn_log_softmax(in[0], (int)s->p[0]) : gn_softmax(in[0], (int)s->p[0]);
 }
 
 static ref *refer_softmax(const sample *s, ref *const *in) { return ref_softmax(in[0], (int)s->p[0], s->flag); }
 
-static void softmax_cases(bool logarithm)
-{
+static void softmax_cases(bool logarithm) {
     static const gn_shape shapes[] = {
-        { 1, { 1 } }, { 1, { 7 } }, { 2, { 13, 11 } }, { 3, { 4, 5, 6 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, { 2, { 0, 3 } },
-        { 2, { 3, 0 } }, { 2, { 3, 1031 } }, { 2, { SPECIAL_FLOATS, 5 } },
+        { 1, { 1 } },
+        { 1, { 7 } },
+        { 2, { 13, 11 } },
+        { 3, { 4, 5, 6 } },
+        { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } },
+        { 2, { 0, 3 } },
+        { 2, { 3, 0 } },
+        { 2, { 3, 1031 } },
+        { 2, { SPECIAL_FLOATS, 5 } },
     };
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < TEST_COUNT(shapes); k++) {
-            for (int axis = -1; axis < shapes[k].rank; axis += shapes[k].rank > 4 ? 3 : 1) {
-                sample s = { .what = "axis", .build = build_softmax, .refer = refer_softmax, .p = { axis }, .flag = logarithm };
+            for (int axis = -1; axis<shapes[k].rank; axis += shapes[k].rank> 4 ? 3 : 1) {
+                sample s = {
+                    .what = "axis", .build = build_softmax, .refer = refer_softmax, .p = { axis }, .flag = logarithm
+                };
                 bool special = k == TEST_COUNT(shapes) - 1;
                 add_input(&s, d, shapes[k], special ? FILL_SUMMABLE : FILL_SMALL, special ? VIEW_NONE : VIEW_ANY);
                 run(&s);
@@ -1069,24 +1162,27 @@ static void cases_softmax(void) { softmax_cases(false); }
 static void cases_log_softmax(void) { softmax_cases(true); }
 
 /* in: a, then gain and bias as p[0]'s bits 1 and 2 say */
-static gn_tensor build_layernorm(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_layernorm(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     return gn_layernorm(in[0], s->p[0] & 1 ? in[1] : GN_NONE, s->p[0] & 2 ? in[s->n - 1] : GN_NONE, s->d[0]);
 }
 
-static ref *refer_layernorm(const sample *s, ref *const *in)
-{
+static ref *refer_layernorm(const sample *s, ref *const *in) {
     return ref_layernorm(in[0], s->p[0] & 1 ? in[1] : NULL, s->p[0] & 2 ? in[s->n - 1] : NULL, s->d[0]);
 }
 
-static void cases_layernorm(void)
-{
-    static const gn_shape shapes[] = { { 1, { 7 } }, { 2, { 13, 11 } }, { 3, { 4, 5, 6 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } },
-                                       { 2, { 0, 3 } }, { 2, { 3, 0 } }, { 2, { 2, 1031 } }, { 2, { 3, 1 } } };
+static void cases_layernorm(void) {
+    static const gn_shape shapes[] = { { 1, { 7 } },       { 2, { 13, 11 } },
+                                       { 3, { 4, 5, 6 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } },
+                                       { 2, { 0, 3 } },    { 2, { 3, 0 } },
+                                       { 2, { 2, 1031 } }, { 2, { 3, 1 } } };
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
-            sample s = { .what = "gain and bias", .build = build_layernorm, .refer = refer_layernorm, .p = { k % 4 }, .d = { 1e-3 } };
+            sample s = { .what = "gain and bias",
+                         .build = build_layernorm,
+                         .refer = refer_layernorm,
+                         .p = { k % 4 },
+                         .d = { 1e-3 } };
             gn_shape shape = shapes[k / 4], row = GN_SHAPE(shape.dims[shape.rank - 1]);
             add_input(&s, d, shape, FILL_SMALL, VIEW_ANY);
             for (int i = 0; i < (k & 1) + (k >> 1 & 1); i++) {
@@ -1099,8 +1195,15 @@ static void cases_layernorm(void)
 
 /* ---- linear algebra ---- */
 
-static gn_tensor build_matmul(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_matmul(in[0], in[1]); }
-static ref *refer_matmul(const sample *s, ref *const *in) { (void)s; return ref_matmul(in); }
+static gn_tensor build_matmul(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)s;
+    (void)g;
+    return gn_matmul(in[0], in[1]);
+}
+static ref *refer_matmul(const sample *s, ref *const *in) {
+    (void)s;
+    return ref_matmul(in);
+}
 
 static const gn_shape matmul_shapes[][2] = {
     { { 2, { 1, 1 } }, { 2, { 1, 1 } } },
@@ -1123,8 +1226,7 @@ static const gn_shape matmul_shapes[][2] = {
     { { 2, { 9, 300 } }, { 2, { 300, 10 } } },
 };
 
-static void matmul_cases(void)
-{
+static void matmul_cases(void) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; takes(d) && k < TEST_COUNT(matmul_shapes); k++) {
             for (view v = VIEW_NONE; v <= VIEW_ANY; v += VIEW_ANY) {
@@ -1139,8 +1241,7 @@ static void matmul_cases(void)
 }
 
 /* On this CPU also with the instruction sets below its own. */
-static void cases_matmul(void)
-{
+static void cases_matmul(void) {
     static const char *const lower[] = { "avx2", "base" };
     matmul_cases();
     for (int k = 0; running.on == ON_CPU && !getenv("GENIE_ISA") && k < TEST_COUNT(lower); k++) {
@@ -1150,19 +1251,18 @@ static void cases_matmul(void)
     }
 }
 
-static gn_tensor build_linear(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_linear(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     return gn_linear(in[0], in[1], s->n == 3 ? in[2] : GN_NONE);
 }
 
 static ref *refer_linear(const sample *s, ref *const *in) { return ref_linear(in, s->n); }
 
-static void cases_linear(void)
-{
+static void cases_linear(void) {
     static const gn_shape shapes[][2] = {
-        { { 1, { 5 } }, { 2, { 5, 3 } } }, { { 2, { 3, 5 } }, { 2, { 5, 7 } } }, { { 3, { 2, 3, 5 } }, { 2, { 5, 1 } } },
-        { { 8, { 1, 2, 1, 2, 1, 2, 2, 3 } }, { 2, { 3, 4 } } }, { { 2, { 0, 5 } }, { 2, { 5, 3 } } }, { { 2, { 3, 0 } }, { 2, { 0, 4 } } },
+        { { 1, { 5 } }, { 2, { 5, 3 } } },        { { 2, { 3, 5 } }, { 2, { 5, 7 } } },
+        { { 3, { 2, 3, 5 } }, { 2, { 5, 1 } } },  { { 8, { 1, 2, 1, 2, 1, 2, 2, 3 } }, { 2, { 3, 4 } } },
+        { { 2, { 0, 5 } }, { 2, { 5, 3 } } },     { { 2, { 3, 0 } }, { 2, { 0, 4 } } },
         { { 2, { 33, 70 } }, { 2, { 70, 41 } } },
     };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
@@ -1181,8 +1281,7 @@ static void cases_linear(void)
 /* ---- movement ---- */
 
 /* One case for each dtype; `f` is cheap to move exactly whatever it holds. */
-static void move_cases(sample form, gn_shape shape)
-{
+static void move_cases(sample form, gn_shape shape) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         sample s = form;
         add_input(&s, d, shape, FILL_SPECIAL, VIEW_ANY);
@@ -1190,67 +1289,86 @@ static void move_cases(sample form, gn_shape shape)
     }
 }
 
-static gn_tensor build_reshape(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_reshape(in[0], s->shape); }
+static gn_tensor build_reshape(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_reshape(in[0], s->shape);
+}
 static ref *refer_reshape(const sample *s, ref *const *in) { return ref_reshape(in[0], s->shape); }
 
-static void cases_reshape(void)
-{
+static void cases_reshape(void) {
     static const gn_shape shapes[][2] = {
-        { { 0, { 0 } }, { 1, { 1 } } }, { { 1, { 1 } }, { 0, { 0 } } }, { { 2, { 3, 4 } }, { 1, { 12 } } }, { { 2, { 3, 4 } }, { 3, { 2, -1, 3 } } },
-        { { 1, { 48 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 2 } } }, { { 2, { 0, 4 } }, { 3, { 5, 0, 2 } } }, { { 3, { 4, 5, 6 } }, { 2, { -1, 10 } } },
+        { { 0, { 0 } }, { 1, { 1 } } },
+        { { 1, { 1 } }, { 0, { 0 } } },
+        { { 2, { 3, 4 } }, { 1, { 12 } } },
+        { { 2, { 3, 4 } }, { 3, { 2, -1, 3 } } },
+        { { 1, { 48 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 2 } } },
+        { { 2, { 0, 4 } }, { 3, { 5, 0, 2 } } },
+        { { 3, { 4, 5, 6 } }, { 2, { -1, 10 } } },
         { { 2, { 0, 4 } }, { 2, { -1, 4 } } },
     };
     for (int k = 0; k < TEST_COUNT(shapes) * 3; k++) {
-        move_cases((sample){ .what = "reshape", .build = build_reshape, .refer = refer_reshape, .shape = shapes[k / 3][1] }, shapes[k / 3][0]);
+        move_cases(
+            (sample){ .what = "reshape", .build = build_reshape, .refer = refer_reshape, .shape = shapes[k / 3][1] },
+            shapes[k / 3][0]);
     }
 }
 
-static gn_tensor build_permute(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_permute(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     return s->flag ? gn_transpose(in[0], s->axes.axis[0], s->axes.axis[1]) : gn_permute(in[0], s->axes);
 }
 
-static ref *refer_permute(const sample *s, ref *const *in)
-{
+static ref *refer_permute(const sample *s, ref *const *in) {
     return s->flag ? ref_transpose(in[0], s->axes.axis[0], s->axes.axis[1]) : ref_permute(in[0], s->axes);
 }
 
-static void cases_permute(void)
-{
+static void cases_permute(void) {
     static const reduction orders[] = {
-        { { 1, { 7 } }, { 1, { 0 } } }, { { 2, { 3, 4 } }, { 2, { 1, 0 } } }, { { 3, { 3, 4, 5 } }, { 3, { 1, 2, 0 } } },
-        { { 3, { 3, 4, 5 } }, { 3, { -1, 0, -2 } } }, { { 3, { 3, 0, 5 } }, { 3, { 2, 0, 1 } } },
+        { { 1, { 7 } }, { 1, { 0 } } },
+        { { 2, { 3, 4 } }, { 2, { 1, 0 } } },
+        { { 3, { 3, 4, 5 } }, { 3, { 1, 2, 0 } } },
+        { { 3, { 3, 4, 5 } }, { 3, { -1, 0, -2 } } },
+        { { 3, { 3, 0, 5 } }, { 3, { 2, 0, 1 } } },
         { { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, { 8, { 7, 1, 3, 0, 6, 2, 5, 4 } } },
     };
     static const int pairs[][2] = { { 0, 1 }, { 2, 2 }, { -1, 0 }, { 1, -1 } };
     for (int k = 0; k < TEST_COUNT(orders); k++) {
-        move_cases((sample){ .what = "permute", .build = build_permute, .refer = refer_permute, .axes = orders[k].axes }, orders[k].shape);
+        move_cases(
+            (sample){ .what = "permute", .build = build_permute, .refer = refer_permute, .axes = orders[k].axes },
+            orders[k].shape);
     }
     for (int k = 0; k < TEST_COUNT(pairs); k++) {
         gn_axes axes = { 2, { pairs[k][0], pairs[k][1] } };
-        move_cases((sample){ .what = "transpose", .build = build_permute, .refer = refer_permute, .axes = axes, .flag = true }, GN_SHAPE(3, 4, 5));
+        move_cases(
+            (sample){ .what = "transpose", .build = build_permute, .refer = refer_permute, .axes = axes, .flag = true },
+            GN_SHAPE(3, 4, 5));
     }
 }
 
-static gn_tensor build_slice(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_slice(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     return gn_slice(in[0], (int)s->p[0], s->p[1], s->p[2], s->p[3]);
 }
 
-static ref *refer_slice(const sample *s, ref *const *in) { return ref_slice(in[0], (int)s->p[0], s->p[1], s->p[2], s->p[3]); }
+static ref *refer_slice(const sample *s, ref *const *in) {
+    return ref_slice(in[0], (int)s->p[0], s->p[1], s->p[2], s->p[3]);
+}
 
-static const int64_t slices[][3] = {    /* begin, end, step, of an axis of 7 */
-    { 0, 7, 1 }, { 0, GN_END, 1 }, { 2, 5, 1 }, { 1, GN_END, 2 }, { -3, GN_END, 1 }, { 0, -2, 1 }, { -100, 100, 3 }, { 5, 2, 1 },
-    { 3, 3, 1 }, { GN_END, -100, -1 }, { 6, 0, -2 }, { -1, -8, -1 }, { 4, 1, -1 }, { 1, 4, -1 }, { 0, GN_END, GN_END },
-    { GN_END, INT64_MIN, INT64_MIN }, { 100, GN_END, 1 }, { 2, GN_END, 100 }, { -1, INT64_MIN, -3 },
+static const int64_t slices[][3] = {
+    /* begin, end, step, of an axis of 7 */
+    { 0, 7, 1 },        { 0, GN_END, 1 },     { 2, 5, 1 },           { 1, GN_END, 2 },
+    { -3, GN_END, 1 },  { 0, -2, 1 },         { -100, 100, 3 },      { 5, 2, 1 },
+    { 3, 3, 1 },        { GN_END, -100, -1 }, { 6, 0, -2 },          { -1, -8, -1 },
+    { 4, 1, -1 },       { 1, 4, -1 },         { 0, GN_END, GN_END }, { GN_END, INT64_MIN, INT64_MIN },
+    { 100, GN_END, 1 }, { 2, GN_END, 100 },   { -1, INT64_MIN, -3 },
 };
 
-static void cases_slice(void)
-{
+static void cases_slice(void) {
     for (int k = 0; k < TEST_COUNT(slices); k++) {
-        sample s = { .what = "slice", .build = build_slice, .refer = refer_slice, .p = { 0, slices[k][0], slices[k][1], slices[k][2] } };
+        sample s = { .what = "slice",
+                     .build = build_slice,
+                     .refer = refer_slice,
+                     .p = { 0, slices[k][0], slices[k][1], slices[k][2] } };
         move_cases(s, GN_SHAPE(7));
         s.p[0] = -2;
         move_cases(s, GN_SHAPE(3, 7, 2));
@@ -1265,19 +1383,16 @@ static void cases_slice(void)
     }
 }
 
-static gn_tensor build_slice_put(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_slice_put(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     return gn_slice_put(in[0], in[1], (int)s->p[0], s->p[1], s->p[2], s->p[3]);
 }
 
-static ref *refer_slice_put(const sample *s, ref *const *in)
-{
+static ref *refer_slice_put(const sample *s, ref *const *in) {
     return ref_slice_put(in[0], in[1], (int)s->p[0], s->p[1], s->p[2], s->p[3]);
 }
 
-static void cases_slice_put(void)
-{
+static void cases_slice_put(void) {
     static const gn_shape shapes[] = { { 1, { 7 } }, { 3, { 3, 7, 2 } }, { 3, { 0, 7, 2 } } };
     for (int k = 0; k < TEST_COUNT(slices) * TEST_COUNT(shapes); k++) {
         gn_shape whole = shapes[k % TEST_COUNT(shapes)], part = whole;
@@ -1285,7 +1400,10 @@ static void cases_slice_put(void)
         int axis = whole.rank == 1 ? -1 : 1;
         ref_slice_first(7, cut[0], cut[1], cut[2], &part.dims[whole.rank == 1 ? 0 : 1]);
         for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
-            sample s = { .what = "slice_put", .build = build_slice_put, .refer = refer_slice_put, .p = { axis, cut[0], cut[1], cut[2] } };
+            sample s = { .what = "slice_put",
+                         .build = build_slice_put,
+                         .refer = refer_slice_put,
+                         .p = { axis, cut[0], cut[1], cut[2] } };
             add_input(&s, d, whole, FILL_SPECIAL, VIEW_ANY);
             add_input(&s, d, part, FILL_SMALL, VIEW_ANY);
             run(&s);
@@ -1293,18 +1411,20 @@ static void cases_slice_put(void)
     }
 }
 
-static gn_tensor build_concat(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_concat(in, s->n, (int)s->p[0]); }
+static gn_tensor build_concat(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_concat(in, s->n, (int)s->p[0]);
+}
 static ref *refer_concat(const sample *s, ref *const *in) { return ref_concat(in, s->n, (int)s->p[0]); }
 
-static void cases_concat(void)
-{
+static void cases_concat(void) {
     static const int parts[] = { 1, 2, 3, 5, 2 };
     for (int k = 0; k < TEST_COUNT(parts) * 6; k++) {
         for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
             sample s = { .what = "concat", .build = build_concat, .refer = refer_concat, .p = { k % 6 - 3 } };
             for (int i = 0; i < parts[k / 6]; i++) {
                 gn_shape shape = GN_SHAPE(3, 4, 2);
-                shape.dims[k % 3] = k / 6 == 4 ? 2 * (1 - i) : test_random_int(0, 4);    /* k % 6 - 3 names axis k % 3 */
+                shape.dims[k % 3] = k / 6 == 4 ? 2 * (1 - i) : test_random_int(0, 4); /* k % 6 - 3 names axis k % 3 */
                 add_input(&s, d, shape, FILL_SPECIAL, VIEW_ANY);
             }
             run(&s);
@@ -1312,18 +1432,27 @@ static void cases_concat(void)
     }
 }
 
-static gn_tensor build_broadcast(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_broadcast(in[0], s->shape); }
+static gn_tensor build_broadcast(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_broadcast(in[0], s->shape);
+}
 static ref *refer_broadcast(const sample *s, ref *const *in) { return ref_broadcast(in[0], s->shape); }
 
-static void cases_broadcast(void)
-{
+static void cases_broadcast(void) {
     static const gn_shape shapes[][2] = {
-        { { 0, { 0 } }, { 2, { 3, 4 } } }, { { 1, { 1 } }, { 1, { 7 } } }, { { 1, { 4 } }, { 2, { 3, 4 } } }, { { 2, { 3, 1 } }, { 3, { 2, 3, 5 } } },
-        { { 2, { 3, 4 } }, { 2, { 3, 4 } } }, { { 1, { 1 } }, { 2, { 3, 0 } } }, { { 2, { 2, 3 } }, { 8, { 2, 1, 2, 1, 2, 1, 2, 3 } } },
+        { { 0, { 0 } }, { 2, { 3, 4 } } },
+        { { 1, { 1 } }, { 1, { 7 } } },
+        { { 1, { 4 } }, { 2, { 3, 4 } } },
+        { { 2, { 3, 1 } }, { 3, { 2, 3, 5 } } },
+        { { 2, { 3, 4 } }, { 2, { 3, 4 } } },
+        { { 1, { 1 } }, { 2, { 3, 0 } } },
+        { { 2, { 2, 3 } }, { 8, { 2, 1, 2, 1, 2, 1, 2, 3 } } },
         { { 0, { 0 } }, { 0, { 0 } } },
     };
     for (int k = 0; k < TEST_COUNT(shapes) * 2; k++) {
-        sample s = { .what = "broadcast", .build = build_broadcast, .refer = refer_broadcast, .shape = shapes[k / 2][1] };
+        sample s = {
+            .what = "broadcast", .build = build_broadcast, .refer = refer_broadcast, .shape = shapes[k / 2][1]
+        };
         move_cases(s, shapes[k / 2][0]);
     }
 }
@@ -1332,10 +1461,17 @@ static void cases_broadcast(void)
 
 static gn_dtype index_dtype(int k) { return k % 2 ? GN_I32 : GN_I64; }
 
-static gn_tensor build_gather(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_gather(in[0], (int)s->p[0], in[1]); }
+static gn_tensor build_gather(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_gather(in[0], (int)s->p[0], in[1]);
+}
 static ref *refer_gather(const sample *s, ref *const *in) { return ref_gather(in[0], (int)s->p[0], in[1]); }
 
-typedef struct indexing { gn_shape a; int axis; gn_shape index; } indexing;
+typedef struct indexing {
+    gn_shape a;
+    int axis;
+    gn_shape index;
+} indexing;
 
 static const indexing indexings[] = {
     { { 1, { 7 } }, 0, { 1, { 11 } } },
@@ -1348,26 +1484,34 @@ static const indexing indexings[] = {
     { { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, 3, { 8, { 1, 2, 1, 5, 2, 1, 1, 3 } } },
 };
 
-static void cases_gather(void)
-{
+static void cases_gather(void) {
     for (int k = 0; k < TEST_COUNT(indexings) * 2; k++) {
         const indexing *x = &indexings[k / 2];
         for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
             sample s = { .what = "gather", .build = build_gather, .refer = refer_gather, .p = { x->axis } };
             add_input(&s, d, x->a, FILL_SPECIAL, VIEW_ANY);
-            add_limited(&s, index_dtype(k), x->index, FILL_INDEX, VIEW_ANY, x->a.dims[ref_axis(s.in[0].value, x->axis)]);
+            add_limited(&s, index_dtype(k), x->index, FILL_INDEX, VIEW_ANY,
+                        x->a.dims[ref_axis(s.in[0].value, x->axis)]);
             run(&s);
         }
     }
 }
 
-static gn_tensor build_embedding(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_embedding(in[0], in[1]); }
-static ref *refer_embedding(const sample *s, ref *const *in) { (void)s; return ref_embedding(in[0], in[1]); }
+static gn_tensor build_embedding(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)s;
+    (void)g;
+    return gn_embedding(in[0], in[1]);
+}
+static ref *refer_embedding(const sample *s, ref *const *in) {
+    (void)s;
+    return ref_embedding(in[0], in[1]);
+}
 
-static const gn_shape id_shapes[] = { { 0, { 0 } }, { 1, { 5 } }, { 1, { 0 } }, { 2, { 3, 4 } }, { 7, { 1, 2, 1, 3, 2, 1, 2 } } };
+static const gn_shape id_shapes[] = {
+    { 0, { 0 } }, { 1, { 5 } }, { 1, { 0 } }, { 2, { 3, 4 } }, { 7, { 1, 2, 1, 3, 2, 1, 2 } }
+};
 
-static void cases_embedding(void)
-{
+static void cases_embedding(void) {
     for (int k = 0; k < TEST_COUNT(id_shapes) * 2; k++) {
         for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
             sample s = { .what = "embedding", .build = build_embedding, .refer = refer_embedding };
@@ -1378,11 +1522,13 @@ static void cases_embedding(void)
     }
 }
 
-static gn_tensor build_one_hot(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)g; return gn_one_hot(in[0], s->p[0], s->dtype); }
+static gn_tensor build_one_hot(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_one_hot(in[0], s->p[0], s->dtype);
+}
 static ref *refer_one_hot(const sample *s, ref *const *in) { return ref_one_hot(in[0], s->p[0], s->dtype); }
 
-static void cases_one_hot(void)
-{
+static void cases_one_hot(void) {
     for (int k = 0; k < TEST_COUNT(id_shapes) * 2; k++) {
         for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
             sample s = { .what = "one_hot", .build = build_one_hot, .refer = refer_one_hot, .dtype = d, .p = { 6 } };
@@ -1392,25 +1538,28 @@ static void cases_one_hot(void)
     }
 }
 
-static gn_tensor build_scatter_add(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_scatter_add(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     return gn_scatter_add(in[0], (int)s->p[0], in[1], in[2]);
 }
 
-static ref *refer_scatter_add(const sample *s, ref *const *in) { return ref_scatter_add(in[0], (int)s->p[0], in[1], in[2]); }
+static ref *refer_scatter_add(const sample *s, ref *const *in) {
+    return ref_scatter_add(in[0], (int)s->p[0], in[1], in[2]);
+}
 
-static void cases_scatter_add(void)
-{
+static void cases_scatter_add(void) {
     for (int k = 0; k < TEST_COUNT(indexings) * 2; k++) {
         const indexing *x = &indexings[k / 2];
         for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
             if (!takes(d)) {
                 continue;
             }
-            sample s = { .what = "scatter_add", .build = build_scatter_add, .refer = refer_scatter_add, .p = { x->axis } };
+            sample s = {
+                .what = "scatter_add", .build = build_scatter_add, .refer = refer_scatter_add, .p = { x->axis }
+            };
             add_input(&s, d, x->a, ref_is_float(d) ? FILL_SMALL : FILL_WIDE, VIEW_ANY);
-            add_limited(&s, index_dtype(k), x->index, FILL_INDEX, VIEW_ANY, x->a.dims[ref_axis(s.in[0].value, x->axis)]);
+            add_limited(&s, index_dtype(k), x->index, FILL_INDEX, VIEW_ANY,
+                        x->a.dims[ref_axis(s.in[0].value, x->axis)]);
             add_input(&s, d, x->index, ref_is_float(d) ? FILL_SMALL : FILL_WIDE, VIEW_ANY);
             run(&s);
         }
@@ -1419,11 +1568,17 @@ static void cases_scatter_add(void)
 
 /* ---- losses ---- */
 
-static gn_tensor build_cross_entropy(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_cross_entropy(in[0], in[1]); }
-static ref *refer_cross_entropy(const sample *s, ref *const *in) { (void)s; return ref_cross_entropy(in[0], in[1]); }
+static gn_tensor build_cross_entropy(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)s;
+    (void)g;
+    return gn_cross_entropy(in[0], in[1]);
+}
+static ref *refer_cross_entropy(const sample *s, ref *const *in) {
+    (void)s;
+    return ref_cross_entropy(in[0], in[1]);
+}
 
-static void cases_cross_entropy(void)
-{
+static void cases_cross_entropy(void) {
     for (int k = 0; k < TEST_COUNT(id_shapes) * 2; k++) {
         for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
             sample s = { .what = "cross_entropy", .build = build_cross_entropy, .refer = refer_cross_entropy };
@@ -1434,11 +1589,17 @@ static void cases_cross_entropy(void)
     }
 }
 
-static gn_tensor build_mse_loss(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_mse_loss(in[0], in[1]); }
-static ref *refer_mse_loss(const sample *s, ref *const *in) { (void)s; return ref_mse_loss(in); }
+static gn_tensor build_mse_loss(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)s;
+    (void)g;
+    return gn_mse_loss(in[0], in[1]);
+}
+static ref *refer_mse_loss(const sample *s, ref *const *in) {
+    (void)s;
+    return ref_mse_loss(in);
+}
 
-static void cases_mse_loss(void)
-{
+static void cases_mse_loss(void) {
     for (int k = 0; k < TEST_COUNT(unary_shapes); k++) {
         for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
             sample s = { .what = "mse_loss", .build = build_mse_loss, .refer = refer_mse_loss };
@@ -1451,13 +1612,18 @@ static void cases_mse_loss(void)
 
 /* ---- attention ---- */
 
-typedef struct attention { int64_t b, h, groups, t, s, d, e; bool causal; double scale; int mask, length; } attention;   /* length -1: none */
+/* length -1: none */
+typedef struct attention {
+    int64_t b, h, groups, t, s, d, e;
+    bool causal;
+    double scale;
+    int mask, length;
+} attention;
 
 enum { MASK_NONE, MASK_BOOL, MASK_ADDED };
 
 /* in: q, k, v, mask if any, length if any */
-static gn_tensor build_attention(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_attention(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     gn_attention_desc desc = { .causal = s->flag, .scale = s->d[0] };
     desc.mask = s->p[0] ? in[3] : GN_NONE;
@@ -1466,17 +1632,17 @@ static gn_tensor build_attention(const sample *s, gn_ctx *g, const gn_tensor *in
     return gn_attention(in[0], in[1], in[2], plain ? NULL : &desc);
 }
 
-static ref *refer_attention(const sample *s, ref *const *in)
-{
+static ref *refer_attention(const sample *s, ref *const *in) {
     ref_attention p = { in[0], in[1], in[2], s->p[0] ? in[3] : NULL, s->flag, (ref_real)s->d[0], s->p[1] };
     p.scale = p.scale == 0 ? 1 / sqrtl((ref_real)in[0]->shape.dims[3]) : p.scale;
     p.length = p.length < 0 ? in[1]->shape.dims[2] : p.length;
     return ref_attend(&p);
 }
 
-static void attention_case(const attention *a, gn_dtype d, int k)
-{
-    sample s = { .what = "attention", .build = build_attention, .refer = refer_attention, .flag = a->causal, .d = { a->scale } };
+static void attention_case(const attention *a, gn_dtype d, int k) {
+    sample s = {
+        .what = "attention", .build = build_attention, .refer = refer_attention, .flag = a->causal, .d = { a->scale }
+    };
     s.p[0] = a->mask;
     s.p[1] = a->length;
     add_input(&s, d, GN_SHAPE(a->b, a->h, a->t, a->d), FILL_SMALL, VIEW_ANY);
@@ -1495,8 +1661,7 @@ static void attention_case(const attention *a, gn_dtype d, int k)
     run(&s);
 }
 
-static void cases_attention(void)
-{
+static void cases_attention(void) {
     static const attention forms[] = {
         { 1, 1, 1, 1, 1, 1, 1, false, 0, MASK_NONE, -1 },
         { 2, 3, 3, 5, 7, 4, 4, false, 0, MASK_NONE, -1 },
@@ -1511,7 +1676,7 @@ static void cases_attention(void)
         { 0, 2, 2, 5, 7, 4, 4, false, 0, MASK_NONE, -1 },
         { 2, 2, 2, 0, 7, 4, 4, false, 0, MASK_NONE, -1 },
         { 2, 2, 2, 5, 0, 4, 4, false, 0, MASK_NONE, -1 },
-        { 1, 2, 1, 5, 3, 4, 4, true, 0, MASK_NONE, -1 },    /* the first two queries see nothing */
+        { 1, 2, 1, 5, 3, 4, 4, true, 0, MASK_NONE, -1 }, /* the first two queries see nothing */
         { 1, 2, 2, 19, 70, 16, 16, true, 0, MASK_NONE, -1 },
     };
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
@@ -1521,12 +1686,19 @@ static void cases_attention(void)
     }
 }
 
-static gn_tensor build_kv_append(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return gn_kv_append(in[0], in[1], in[2]); }
-static ref *refer_kv_append(const sample *s, ref *const *in) { (void)s; return ref_kv_append(in[0], in[1], in[2]->i[0]); }
+static gn_tensor build_kv_append(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)s;
+    (void)g;
+    return gn_kv_append(in[0], in[1], in[2]);
+}
+static ref *refer_kv_append(const sample *s, ref *const *in) {
+    (void)s;
+    return ref_kv_append(in[0], in[1], in[2]->i[0]);
+}
 
-static void cases_kv_append(void)
-{
-    static const int64_t forms[][2] = { { 0, 1 }, { 8, 1 }, { 3, 4 }, { 0, 9 }, { 9, 0 }, { 2, 0 } };   /* position, rows of 9 */
+static void cases_kv_append(void) {
+    /* position, rows of 9 */
+    static const int64_t forms[][2] = { { 0, 1 }, { 8, 1 }, { 3, 4 }, { 0, 9 }, { 9, 0 }, { 2, 0 } };
     for (int k = 0; k < TEST_COUNT(forms) * 2; k++) {
         for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
             sample s = { .what = "kv_append", .build = build_kv_append, .refer = refer_kv_append };
@@ -1543,14 +1715,26 @@ static void cases_kv_append(void)
 
 /* ---- ops that are said with others: no row of the table, but a meaning of their own ---- */
 
-enum { FLOAT_DTYPES = 1 << GN_F32 | 1 << GN_F64 | 1 << GN_F16 | 1 << GN_BF16, ALL_DTYPES = (1 << GN_DTYPE__COUNT) - 2, NUMBER_DTYPES = ALL_DTYPES & ~(1 << GN_BOOL) };
+enum {
+    FLOAT_DTYPES = 1 << GN_F32 | 1 << GN_F64 | 1 << GN_F16 | 1 << GN_BF16,
+    ALL_DTYPES = (1 << GN_DTYPE__COUNT) - 2,
+    NUMBER_DTYPES = ALL_DTYPES & ~(1 << GN_BOOL)
+};
 
-#define BUILD(name, expression) static gn_tensor name(const sample *s, gn_ctx *g, const gn_tensor *in) { (void)s; (void)g; return expression; }
-#define REFER(name, expression) static ref *name(const sample *s, ref *const *in) { (void)s; return expression; }
+#define BUILD(name, expression)                                              \
+    static gn_tensor name(const sample *s, gn_ctx *g, const gn_tensor *in) { \
+        (void)s;                                                             \
+        (void)g;                                                             \
+        return expression;                                                   \
+    }
+#define REFER(name, expression)                         \
+    static ref *name(const sample *s, ref *const *in) { \
+        (void)s;                                        \
+        return expression;                              \
+    }
 
 /* A sample of one input for each shape and dtype; dtypes that the op does not take must fail. */
-static void each_shape(sample form, const gn_shape *shapes, int n_shapes, fill f)
-{
+static void each_shape(sample form, const gn_shape *shapes, int n_shapes, fill f) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; k < (takes(d) ? n_shapes : 1); k++) {
             sample s = form;
@@ -1561,29 +1745,41 @@ static void each_shape(sample form, const gn_shape *shapes, int n_shapes, fill f
     }
 }
 
-static void one_element(sample form)
-{
+static void one_element(sample form) {
     static const gn_shape special = { 1, { SPECIAL_FLOATS + SPECIAL_INTS } };
     each_shape(form, unary_shapes, TEST_COUNT(unary_shapes), FILL_SMALL);
     each_shape(form, &special, 1, FILL_SPECIAL);
 }
 
-BUILD(build_isnan, gn_isnan(in[0])) BUILD(build_isinf, gn_isinf(in[0])) BUILD(build_isfinite, gn_isfinite(in[0])) BUILD(build_logical_not, gn_logical_not(in[0]))
+BUILD(build_isnan, gn_isnan(in[0]))
+BUILD(build_isinf, gn_isinf(in[0]))
+BUILD(build_isfinite, gn_isfinite(in[0]))
+BUILD(build_logical_not, gn_logical_not(in[0]))
 REFER(refer_is, ref_is(in[0], (ref_test)s->p[0]))
-static void cases_isnan(void) { one_element((sample){ .what = "isnan", .build = build_isnan, .refer = refer_is, .p = { REF_ISNAN } }); }
-static void cases_isinf(void) { one_element((sample){ .what = "isinf", .build = build_isinf, .refer = refer_is, .p = { REF_ISINF } }); }
-static void cases_isfinite(void) { one_element((sample){ .what = "isfinite", .build = build_isfinite, .refer = refer_is, .p = { REF_ISFINITE } }); }
-static void cases_logical_not(void) { one_element((sample){ .what = "logical_not", .build = build_logical_not, .refer = refer_is, .p = { REF_ISZERO } }); }
+static void cases_isnan(void) {
+    one_element((sample){ .what = "isnan", .build = build_isnan, .refer = refer_is, .p = { REF_ISNAN } });
+}
+static void cases_isinf(void) {
+    one_element((sample){ .what = "isinf", .build = build_isinf, .refer = refer_is, .p = { REF_ISINF } });
+}
+static void cases_isfinite(void) {
+    one_element((sample){ .what = "isfinite", .build = build_isfinite, .refer = refer_is, .p = { REF_ISFINITE } });
+}
+static void cases_logical_not(void) {
+    one_element((sample){ .what = "logical_not", .build = build_logical_not, .refer = refer_is, .p = { REF_ISZERO } });
+}
 
-BUILD(build_logical, s->p[0] == 0 ? gn_logical_and(in[0], in[1]) : s->p[0] == 1 ? gn_logical_or(in[0], in[1]) : gn_logical_xor(in[0], in[1]))
+BUILD(build_logical, s->p[0] == 0   ? gn_logical_and(in[0], in[1])
+                     : s->p[0] == 1 ? gn_logical_or(in[0], in[1])
+                                    : gn_logical_xor(in[0], in[1]))
 REFER(refer_logical, ref_logical(in, (int)s->p[0]))
-static void logical_cases(int kind)
-{
+static void logical_cases(int kind) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; k < TEST_COUNT(binary_shapes); k++) {
             sample s = { .what = "logical", .build = build_logical, .refer = refer_logical, .p = { kind } };
             add_input(&s, d, binary_shapes[k][0], FILL_SPECIAL, VIEW_ANY);
-            add_input(&s, (gn_dtype)test_random_int(GN_F32, GN_DTYPE__COUNT - 1), binary_shapes[k][1], FILL_SPECIAL, VIEW_ANY);
+            add_input(&s, (gn_dtype)test_random_int(GN_F32, GN_DTYPE__COUNT - 1), binary_shapes[k][1], FILL_SPECIAL,
+                      VIEW_ANY);
             run(&s);
         }
     }
@@ -1592,13 +1788,21 @@ static void cases_logical_and(void) { logical_cases(0); }
 static void cases_logical_or(void) { logical_cases(1); }
 static void cases_logical_xor(void) { logical_cases(2); }
 
-BUILD(build_leaky_relu, gn_leaky_relu(in[0], s->d[0])) BUILD(build_elu, gn_elu(in[0], s->d[0])) BUILD(build_celu, gn_celu(in[0], s->d[0]))
+BUILD(build_leaky_relu, gn_leaky_relu(in[0], s->d[0]))
+BUILD(build_elu, gn_elu(in[0], s->d[0]))
+BUILD(build_celu, gn_celu(in[0], s->d[0]))
 REFER(refer_with_number, ref_with_number(s->scalar, in[0], s->d[0]))
-static void cases_leaky_relu(void) { one_element((sample){ .what = "slope", .build = build_leaky_relu, .refer = refer_with_number, .scalar = &ref_prelu, .d = { 0.01 } }); }
-static void cases_elu(void) { one_element((sample){ .what = "alpha", .build = build_elu, .refer = refer_with_number, .scalar = &ref_elu, .d = { 1.3 } }); }
-static void cases_celu(void)
-{
-    one_element((sample){ .what = "alpha", .build = build_celu, .refer = refer_with_number, .scalar = &ref_celu, .d = { 0.7 } });
+static void cases_leaky_relu(void) {
+    one_element((sample){
+        .what = "slope", .build = build_leaky_relu, .refer = refer_with_number, .scalar = &ref_prelu, .d = { 0.01 } });
+}
+static void cases_elu(void) {
+    one_element(
+        (sample){ .what = "alpha", .build = build_elu, .refer = refer_with_number, .scalar = &ref_elu, .d = { 1.3 } });
+}
+static void cases_celu(void) {
+    one_element((sample){
+        .what = "alpha", .build = build_celu, .refer = refer_with_number, .scalar = &ref_celu, .d = { 0.7 } });
     sample s = { .what = "alpha of 0", .build = build_celu, .failure = GN_BAD_ARGUMENT };
     add_input(&s, GN_F32, GN_SHAPE(3), FILL_SMALL, VIEW_NONE);
     run(&s);
@@ -1606,8 +1810,7 @@ static void cases_celu(void)
 
 BUILD(build_prelu, gn_prelu(in[0], in[1]))
 REFER(refer_prelu, ref_scalar(&ref_prelu, in))
-static void cases_prelu(void)
-{
+static void cases_prelu(void) {
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < 4; k++) {
             const gn_shape slopes[] = { GN_SCALAR, GN_SHAPE(5), GN_SHAPE(4, 1), GN_SHAPE(3, 4, 5) };
@@ -1621,28 +1824,51 @@ static void cases_prelu(void)
 
 /* ---- reductions ---- */
 
-BUILD(build_argmin, gn_argmin(in[0], s->axes, s->flag)) BUILD(build_prod, gn_prod(in[0], s->axes, s->flag))
-BUILD(build_any, gn_any(in[0], s->axes, s->flag)) BUILD(build_all, gn_all(in[0], s->axes, s->flag))
-BUILD(build_count_nonzero, gn_count_nonzero(in[0], s->axes, s->flag)) BUILD(build_l1_norm, gn_l1_norm(in[0], s->axes, s->flag))
-BUILD(build_l2_norm, gn_l2_norm(in[0], s->axes, s->flag)) BUILD(build_logsumexp, gn_logsumexp(in[0], s->axes, s->flag))
-BUILD(build_variance, gn_variance(in[0], s->axes, (int)s->p[1], s->flag)) BUILD(build_std, gn_std(in[0], s->axes, (int)s->p[1], s->flag))
+BUILD(build_argmin, gn_argmin(in[0], s->axes, s->flag))
+BUILD(build_prod, gn_prod(in[0], s->axes, s->flag))
+BUILD(build_any, gn_any(in[0], s->axes, s->flag))
+BUILD(build_all, gn_all(in[0], s->axes, s->flag))
+BUILD(build_count_nonzero, gn_count_nonzero(in[0], s->axes, s->flag))
+BUILD(build_l1_norm, gn_l1_norm(in[0], s->axes, s->flag))
+BUILD(build_l2_norm, gn_l2_norm(in[0], s->axes, s->flag))
+BUILD(build_logsumexp, gn_logsumexp(in[0], s->axes, s->flag))
+BUILD(build_variance, gn_variance(in[0], s->axes, (int)s->p[1], s->flag))
+BUILD(build_std, gn_std(in[0], s->axes, (int)s->p[1], s->flag))
 REFER(refer_argmin, ref_extreme(in[0], s->axes, s->flag, -1, true))
 REFER(refer_reduce, ref_reduce(in[0], s->axes, s->flag, (ref_reduction)s->p[0], (int)s->p[1]))
-static void cases_argmin(void) { reduction_cases((sample){ .build = build_argmin, .refer = refer_argmin }, true, FILL_SPECIAL); }
-static void cases_prod(void) { reduction_cases((sample){ .build = build_prod, .refer = refer_reduce, .p = { REF_PROD } }, false, FILL_FACTORS); }
-static void cases_any(void) { reduction_cases((sample){ .build = build_any, .refer = refer_reduce, .p = { REF_ANY } }, false, FILL_SUMMABLE); }
-static void cases_all(void) { reduction_cases((sample){ .build = build_all, .refer = refer_reduce, .p = { REF_ALL } }, false, FILL_SUMMABLE); }
-static void cases_count_nonzero(void) { reduction_cases((sample){ .build = build_count_nonzero, .refer = refer_reduce, .p = { REF_COUNT } }, false, FILL_SUMMABLE); }
-static void cases_l1_norm(void) { reduction_cases((sample){ .build = build_l1_norm, .refer = refer_reduce, .p = { REF_L1 } }, false, FILL_SUMMABLE); }
-static void cases_l2_norm(void) { reduction_cases((sample){ .build = build_l2_norm, .refer = refer_reduce, .p = { REF_L2 } }, false, FILL_SUMMABLE); }
-static void cases_logsumexp(void) { reduction_cases((sample){ .build = build_logsumexp, .refer = refer_reduce, .p = { REF_LOGSUMEXP } }, false, FILL_SPECIAL); }
-static void cases_variance(void)
-{
-    reduction_cases((sample){ .build = build_variance, .refer = refer_reduce, .p = { REF_VARIANCE, 0 } }, false, FILL_SUMMABLE);
-    reduction_cases((sample){ .build = build_variance, .refer = refer_reduce, .p = { REF_VARIANCE, 1 } }, false, FILL_SUMMABLE);
+static void cases_argmin(void) {
+    reduction_cases((sample){ .build = build_argmin, .refer = refer_argmin }, true, FILL_SPECIAL);
 }
-static void cases_std(void)
-{
+static void cases_prod(void) {
+    reduction_cases((sample){ .build = build_prod, .refer = refer_reduce, .p = { REF_PROD } }, false, FILL_FACTORS);
+}
+static void cases_any(void) {
+    reduction_cases((sample){ .build = build_any, .refer = refer_reduce, .p = { REF_ANY } }, false, FILL_SUMMABLE);
+}
+static void cases_all(void) {
+    reduction_cases((sample){ .build = build_all, .refer = refer_reduce, .p = { REF_ALL } }, false, FILL_SUMMABLE);
+}
+static void cases_count_nonzero(void) {
+    reduction_cases((sample){ .build = build_count_nonzero, .refer = refer_reduce, .p = { REF_COUNT } }, false,
+                    FILL_SUMMABLE);
+}
+static void cases_l1_norm(void) {
+    reduction_cases((sample){ .build = build_l1_norm, .refer = refer_reduce, .p = { REF_L1 } }, false, FILL_SUMMABLE);
+}
+static void cases_l2_norm(void) {
+    reduction_cases((sample){ .build = build_l2_norm, .refer = refer_reduce, .p = { REF_L2 } }, false, FILL_SUMMABLE);
+}
+static void cases_logsumexp(void) {
+    reduction_cases((sample){ .build = build_logsumexp, .refer = refer_reduce, .p = { REF_LOGSUMEXP } }, false,
+                    FILL_SPECIAL);
+}
+static void cases_variance(void) {
+    reduction_cases((sample){ .build = build_variance, .refer = refer_reduce, .p = { REF_VARIANCE, 0 } }, false,
+                    FILL_SUMMABLE);
+    reduction_cases((sample){ .build = build_variance, .refer = refer_reduce, .p = { REF_VARIANCE, 1 } }, false,
+                    FILL_SUMMABLE);
+}
+static void cases_std(void) {
     reduction_cases((sample){ .build = build_std, .refer = refer_reduce, .p = { REF_STD, 0 } }, false, FILL_SUMMABLE);
     reduction_cases((sample){ .build = build_std, .refer = refer_reduce, .p = { REF_STD, 1 } }, false, FILL_SUMMABLE);
 }
@@ -1650,15 +1876,21 @@ static void cases_std(void)
 /* ---- along an axis ---- */
 
 static const gn_shape axis_shapes[] = {
-    { 1, { 1 } }, { 1, { 7 } }, { 1, { 0 } }, { 2, { 13, 11 } }, { 3, { 4, 5, 6 } }, { 3, { 2, 0, 3 } }, { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } }, { 2, { 2, 1031 } },
+    { 1, { 1 } },
+    { 1, { 7 } },
+    { 1, { 0 } },
+    { 2, { 13, 11 } },
+    { 3, { 4, 5, 6 } },
+    { 3, { 2, 0, 3 } },
+    { 8, { 1, 2, 1, 3, 2, 1, 2, 3 } },
+    { 2, { 2, 1031 } },
 };
 
 /* Every axis of every shape; p[0] is the axis. An axis past the rank is refused. */
-static void axis_cases(sample form, fill f)
-{
+static void axis_cases(sample form, fill f) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; takes(d) && k < TEST_COUNT(axis_shapes); k++) {
-            for (int axis = -1; axis < axis_shapes[k].rank; axis += axis_shapes[k].rank > 4 ? 3 : 1) {
+            for (int axis = -1; axis<axis_shapes[k].rank; axis += axis_shapes[k].rank> 4 ? 3 : 1) {
                 sample s = form;
                 s.p[0] = axis;
                 s.what = "axis";
@@ -1675,24 +1907,27 @@ static void axis_cases(sample form, fill f)
     }
 }
 
-BUILD(build_cumsum, gn_cumsum(in[0], (int)s->p[0])) BUILD(build_cumprod, gn_cumprod(in[0], (int)s->p[0])) BUILD(build_cummax, gn_cummax(in[0], (int)s->p[0]))
+BUILD(build_cumsum, gn_cumsum(in[0], (int)s->p[0]))
+BUILD(build_cumprod, gn_cumprod(in[0], (int)s->p[0]))
+BUILD(build_cummax, gn_cummax(in[0], (int)s->p[0]))
 REFER(refer_cumulate, ref_cumulate(in[0], (int)s->p[0], (ref_running)s->p[1]))
-static void cases_cumsum(void)
-{
+static void cases_cumsum(void) {
     axis_cases((sample){ .build = build_cumsum, .refer = refer_cumulate, .p = { 0, REF_CUMSUM } }, FILL_SMALL);
     axis_cases((sample){ .build = build_cumsum, .refer = refer_cumulate, .p = { 0, REF_CUMSUM } }, FILL_SUMMABLE);
 }
-static void cases_cumprod(void) { axis_cases((sample){ .build = build_cumprod, .refer = refer_cumulate, .p = { 0, REF_CUMPROD } }, FILL_SMALL); }
-static void cases_cummax(void)
-{
+static void cases_cumprod(void) {
+    axis_cases((sample){ .build = build_cumprod, .refer = refer_cumulate, .p = { 0, REF_CUMPROD } }, FILL_SMALL);
+}
+static void cases_cummax(void) {
     axis_cases((sample){ .build = build_cummax, .refer = refer_cumulate, .p = { 0, REF_CUMMAX } }, FILL_SMALL);
     axis_cases((sample){ .build = build_cummax, .refer = refer_cumulate, .p = { 0, REF_CUMMAX } }, FILL_SPECIAL);
 }
 
-BUILD(build_argsort, gn_argsort(in[0], (int)s->p[0], s->flag)) BUILD(build_sort, gn_sort(in[0], (int)s->p[0], s->flag))
-REFER(refer_sort, ref_sort(in[0], (int)s->p[0], s->flag, in[0]->shape.dims[ref_axis(in[0], (int)s->p[0])], s->p[1] != 0))
-static void sort_cases(sample form)
-{
+BUILD(build_argsort, gn_argsort(in[0], (int)s->p[0], s->flag))
+BUILD(build_sort, gn_sort(in[0], (int)s->p[0], s->flag))
+REFER(refer_sort,
+      ref_sort(in[0], (int)s->p[0], s->flag, in[0]->shape.dims[ref_axis(in[0], (int)s->p[0])], s->p[1] != 0))
+static void sort_cases(sample form) {
     for (int k = 0; k < 2; k++) {
         form.flag = k == 1;
         axis_cases(form, FILL_SMALL);
@@ -1702,20 +1937,23 @@ static void sort_cases(sample form)
 static void cases_argsort(void) { sort_cases((sample){ .build = build_argsort, .refer = refer_sort, .p = { 0, 1 } }); }
 static void cases_sort(void) { sort_cases((sample){ .build = build_sort, .refer = refer_sort, .p = { 0, 0 } }); }
 
-static gn_tensor build_topk(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_topk(const sample *s, gn_ctx *g, const gn_tensor *in) {
     gn_tensor out[2];
     (void)g;
     gn_topk(in[0], s->p[2], (int)s->p[0], s->flag, s->p[1] ? NULL : &out[0], s->p[1] ? &out[1] : NULL);
     return out[s->p[1]];
 }
 REFER(refer_topk, ref_sort(in[0], (int)s->p[0], s->flag, s->p[2], s->p[1] != 0))
-static void cases_topk(void)
-{
-    static const int64_t forms[][2] = { { 0, 0 }, { 1, 1 }, { 5, 1 }, { 2, -1 }, { 6, -1 }, { 4, 0 }, { 7, -1 }, { -1, 0 }, { INT64_MIN, 1 }, { INT64_MAX, 1 } };
+static void cases_topk(void) {
+    static const int64_t forms[][2] = { { 0, 0 }, { 1, 1 },  { 5, 1 },  { 2, -1 },        { 6, -1 },
+                                        { 4, 0 }, { 7, -1 }, { -1, 0 }, { INT64_MIN, 1 }, { INT64_MAX, 1 } };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; k < TEST_COUNT(forms) * 4; k++) {
-            sample s = { .what = "topk", .build = build_topk, .refer = refer_topk, .p = { forms[k / 4][1], k & 1, forms[k / 4][0] }, .flag = k & 2 };
+            sample s = { .what = "topk",
+                         .build = build_topk,
+                         .refer = refer_topk,
+                         .p = { forms[k / 4][1], k & 1, forms[k / 4][0] },
+                         .flag = k & 2 };
             s.failure = k / 4 < 6 ? GN_OK : GN_BAD_ARGUMENT;
             add_input(&s, d, GN_SHAPE(4, 5, 6), FILL_SPECIAL, VIEW_ANY);
             run(&s);
@@ -1727,8 +1965,7 @@ static void cases_topk(void)
 
 BUILD(build_rmsnorm, gn_rmsnorm(in[0], s->n > 1 ? in[1] : GN_NONE, s->d[0]))
 REFER(refer_rmsnorm, ref_scale_rows(in[0], -1, s->n > 1 ? in[1] : NULL, s->d[0], 0))
-static void cases_rmsnorm(void)
-{
+static void cases_rmsnorm(void) {
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < TEST_COUNT(axis_shapes) * 2; k++) {
             sample s = { .what = "gain", .build = build_rmsnorm, .refer = refer_rmsnorm, .d = { 1e-3 } };
@@ -1743,16 +1980,14 @@ static void cases_rmsnorm(void)
 }
 BUILD(build_normalize, gn_normalize(in[0], (int)s->p[0], s->d[0]))
 REFER(refer_normalize, ref_scale_rows(in[0], (int)s->p[0], NULL, 0, s->d[0]))
-static void cases_normalize(void)
-{
+static void cases_normalize(void) {
     axis_cases((sample){ .build = build_normalize, .refer = refer_normalize, .d = { 1e-6 } }, FILL_SMALL);
     axis_cases((sample){ .build = build_normalize, .refer = refer_normalize, .d = { 2.5 } }, FILL_SMALL);
 }
 
 /* ---- linear algebra ---- */
 
-static ref *refer_einsum(const sample *s, ref *const *in)
-{
+static ref *refer_einsum(const sample *s, ref *const *in) {
     char text[64], *part[4] = { text, "", "", "" };
     int n = 1;
     snprintf(text, sizeof text, "%s", s->text);
@@ -1767,9 +2002,9 @@ static ref *refer_einsum(const sample *s, ref *const *in)
     return ref_einsum((const char *const *)part, arrow + 1, in, s->n);
 }
 BUILD(build_einsum, gn_einsum(s->text, in, s->n))
-static void einsum_case(const char *text, gn_result failure)
-{
-    static const int64_t sizes[] = { ['b' - 'a'] = 2, ['h' - 'a'] = 3, ['i' - 'a'] = 4, ['j' - 'a'] = 5, ['k' - 'a'] = 3, ['l' - 'a'] = 2, ['m' - 'a'] = 1, ['z' - 'a'] = 0 };
+static void einsum_case(const char *text, gn_result failure) {
+    static const int64_t sizes[] = { ['b' - 'a'] = 2, ['h' - 'a'] = 3, ['i' - 'a'] = 4, ['j' - 'a'] = 5,
+                                     ['k' - 'a'] = 3, ['l' - 'a'] = 2, ['m' - 'a'] = 1, ['z' - 'a'] = 0 };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         sample s = { .what = text, .text = text, .build = build_einsum, .refer = refer_einsum, .failure = failure };
         for (const char *p = text; takes(d) && *p && *p != '-'; p += *p == ',') {
@@ -1784,17 +2019,18 @@ static void einsum_case(const char *text, gn_result failure)
         }
     }
 }
-static void cases_einsum(void)
-{
+static void cases_einsum(void) {
     static const char *const texts[] = {
-        "ij->ij", "ij->ji", "ij->i", "ij->", "ii->i", "ii->", "bii->ib", "ij,jk->ik", "ij,jk->ki", "bij,bjk->bik", "bhik,bhjk->bhij", "i,j->ij", "i,i->",
-        "i,i->i", "ij,ij->ij", "bij,j->bi", "ij,kl->iljk", "ij,jk,kl->il", "ij,jk,kl->", "i,i,i->i", "bi,bj,bk->bijk", ",i->i", "iz,zj->ij", "zi,ij->zj", "imj,mj->im",
-        "iij,jk->ki", "ijij->ji", "bhjk,i->hki",
+        "ij->ij",     "ij->ji",     "ij->i",          "ij->",         "ii->i",           "ii->",
+        "bii->ib",    "ij,jk->ik",  "ij,jk->ki",      "bij,bjk->bik", "bhik,bhjk->bhij", "i,j->ij",
+        "i,i->",      "i,i->i",     "ij,ij->ij",      "bij,j->bi",    "ij,kl->iljk",     "ij,jk,kl->il",
+        "ij,jk,kl->", "i,i,i->i",   "bi,bj,bk->bijk", ",i->i",        "iz,zj->ij",       "zi,ij->zj",
+        "imj,mj->im", "iij,jk->ki", "ijij->ji",       "bhjk,i->hki",
     };
     for (int k = 0; k < TEST_COUNT(texts); k++) {
         einsum_case(texts[k], GN_OK);
     }
-    einsum_case("ij,jk->il", GN_BAD_ARGUMENT);    /* not a label of the inputs */
+    einsum_case("ij,jk->il", GN_BAD_ARGUMENT); /* not a label of the inputs */
     einsum_case("ij,jk->ii", GN_BAD_ARGUMENT);
     einsum_case("ij,jk-ik", GN_BAD_ARGUMENT);
     einsum_case("bhij,klm->bhijklm", GN_OK);
@@ -1802,11 +2038,13 @@ static void cases_einsum(void)
 
 BUILD(build_outer, gn_outer(in[0], in[1]))
 REFER(refer_outer, ref_einsum((const char *const[]){ "i", "j" }, "ij", in, 2))
-static void cases_outer(void)
-{
+static void cases_outer(void) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int matrix = 0; matrix < 2; matrix++) {
-            sample s = { .what = matrix ? "a matrix" : "vectors", .build = build_outer, .refer = refer_outer, .failure = matrix ? GN_BAD_RANK : GN_OK };
+            sample s = { .what = matrix ? "a matrix" : "vectors",
+                         .build = build_outer,
+                         .refer = refer_outer,
+                         .failure = matrix ? GN_BAD_RANK : GN_OK };
             add_input(&s, d, matrix ? GN_SHAPE(5, 1) : GN_SHAPE(5), FILL_SMALL, VIEW_ANY);
             add_input(&s, d, GN_SHAPE(7), FILL_SMALL, VIEW_ANY);
             run(&s);
@@ -1814,13 +2052,13 @@ static void cases_outer(void)
     }
 }
 
-static ref *refer_vecdot(const sample *s, ref *const *in)
-{
+static ref *refer_vecdot(const sample *s, ref *const *in) {
     ref *y = ref_einsum((const char *const[]){ "ijk", "ijk" }, s->p[0] == 1 ? "ik" : "ij", in, 2);
     if (y->i) {
         y->dtype = GN_I64;
         for (int64_t k = 0; k < y->n; k++) {
-            int64_t outer = s->p[0] == 1 ? y->shape.dims[1] : 1, n = s->p[0] == 1 ? 4 : 5, base = k / outer * outer * n + k % outer;
+            int64_t outer = s->p[0] == 1 ? y->shape.dims[1] : 1, n = s->p[0] == 1 ? 4 : 5,
+                    base = k / outer * outer * n + k % outer;
             y->i[k] = 0;
             for (int64_t j = 0; j < n; j++) {
                 y->i[k] += ref_wrap(in[0]->dtype, in[0]->i[base + j * outer] * in[1]->i[base + j * outer]);
@@ -1830,8 +2068,7 @@ static ref *refer_vecdot(const sample *s, ref *const *in)
     return y;
 }
 BUILD(build_vecdot, gn_vecdot(in[0], in[1], (int)s->p[0]))
-static void cases_vecdot(void)
-{
+static void cases_vecdot(void) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int axis = 1; takes(d) && axis <= 2; axis++) {
             sample s = { .what = "vecdot", .build = build_vecdot, .refer = refer_vecdot, .p = { axis } };
@@ -1846,8 +2083,7 @@ static void cases_vecdot(void)
 
 static int64_t modulo(int64_t a, int64_t n) { return (a % n + n) % n; }
 
-static bool from_flip(const void *how, const ref *a, const int64_t *c, int64_t *from)
-{
+static bool from_flip(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     const sample *s = how;
     for (int i = 0; i < a->shape.rank; i++) {
         bool named = s->axes.n == 0;
@@ -1860,17 +2096,17 @@ static bool from_flip(const void *how, const ref *a, const int64_t *c, int64_t *
 }
 BUILD(build_flip, gn_flip(in[0], s->axes))
 REFER(refer_flip, ref_moved(in[0], in[0]->shape, from_flip, s, 0))
-static void cases_flip(void)
-{
+static void cases_flip(void) {
     static const gn_axes axes[] = { { 0, { 0 } }, { 1, { 0 } }, { 2, { -1, 0 } }, { 3, { 2, 0, 1 } } };
     for (int k = 0; k < TEST_COUNT(axes); k++) {
-        move_cases((sample){ .what = "flip", .build = build_flip, .refer = refer_flip, .axes = axes[k] }, k % 2 ? GN_SHAPE(3, 4, 5) : GN_SHAPE(2, 0, 3));
+        move_cases((sample){ .what = "flip", .build = build_flip, .refer = refer_flip, .axes = axes[k] },
+                   k % 2 ? GN_SHAPE(3, 4, 5) : GN_SHAPE(2, 0, 3));
     }
-    move_cases((sample){ .what = "flip twice", .build = build_flip, .axes = { 2, { 0, -3 } }, .failure = GN_BAD_RANK }, GN_SHAPE(3, 4, 5));
+    move_cases((sample){ .what = "flip twice", .build = build_flip, .axes = { 2, { 0, -3 } }, .failure = GN_BAD_RANK },
+               GN_SHAPE(3, 4, 5));
 }
 
-static bool from_roll(const void *how, const ref *a, const int64_t *c, int64_t *from)
-{
+static bool from_roll(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     const sample *s = how;
     int axis = ref_axis(a, (int)s->p[1]);
     memcpy(from, c, (size_t)a->shape.rank * sizeof *c);
@@ -1879,18 +2115,24 @@ static bool from_roll(const void *how, const ref *a, const int64_t *c, int64_t *
 }
 BUILD(build_roll, gn_roll(in[0], s->p[0], (int)s->p[1]))
 REFER(refer_roll, ref_moved(in[0], in[0]->shape, from_roll, s, 0))
-static void cases_roll(void)
-{
-    static const int64_t forms[][2] = { { 0, 0 }, { 1, 1 }, { -1, -1 }, { 7, 1 }, { -9, 2 }, { INT64_MIN, 0 }, { INT64_MAX, 1 } };
+static void cases_roll(void) {
+    static const int64_t forms[][2] = { { 0, 0 },  { 1, 1 },         { -1, -1 },      { 7, 1 },
+                                        { -9, 2 }, { INT64_MIN, 0 }, { INT64_MAX, 1 } };
     for (int k = 0; k < TEST_COUNT(forms); k++) {
-        move_cases((sample){ .what = "roll", .build = build_roll, .refer = refer_roll, .p = { forms[k][0], forms[k][1] } }, GN_SHAPE(3, 4, 5));
-        move_cases((sample){ .what = "roll of nothing", .build = build_roll, .refer = refer_roll, .p = { forms[k][0], forms[k][1] } }, GN_SHAPE(0, 0, 0));
+        move_cases(
+            (sample){ .what = "roll", .build = build_roll, .refer = refer_roll, .p = { forms[k][0], forms[k][1] } },
+            GN_SHAPE(3, 4, 5));
+        move_cases((sample){ .what = "roll of nothing",
+                             .build = build_roll,
+                             .refer = refer_roll,
+                             .p = { forms[k][0], forms[k][1] } },
+                   GN_SHAPE(0, 0, 0));
     }
-    move_cases((sample){ .what = "axis outside", .build = build_roll, .p = { 1, 3 }, .failure = GN_BAD_RANK }, GN_SHAPE(3, 4, 5));
+    move_cases((sample){ .what = "axis outside", .build = build_roll, .p = { 1, 3 }, .failure = GN_BAD_RANK },
+               GN_SHAPE(3, 4, 5));
 }
 
-static bool from_tile(const void *how, const ref *a, const int64_t *c, int64_t *from)
-{
+static bool from_tile(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     (void)how;
     for (int i = 0; i < a->shape.rank; i++) {
         from[i] = c[i] % a->shape.dims[i];
@@ -1898,53 +2140,67 @@ static bool from_tile(const void *how, const ref *a, const int64_t *c, int64_t *
     return true;
 }
 BUILD(build_tile, gn_tile(in[0], s->shape))
-static ref *refer_tile(const sample *s, ref *const *in)
-{
+static ref *refer_tile(const sample *s, ref *const *in) {
     gn_shape shape = in[0]->shape;
     for (int i = 0; i < shape.rank; i++) {
         shape.dims[i] *= s->shape.dims[i];
     }
     return ref_moved(in[0], shape, from_tile, s, 0);
 }
-static void cases_tile(void)
-{
+static void cases_tile(void) {
     static const gn_shape times[] = { { 2, { 1, 1 } }, { 2, { 2, 1 } }, { 2, { 3, 2 } }, { 2, { 0, 2 } } };
     for (int k = 0; k < TEST_COUNT(times) * 2; k++) {
-        move_cases((sample){ .what = "tile", .build = build_tile, .refer = refer_tile, .shape = times[k / 2] }, k % 2 ? GN_SHAPE(3, 4) : GN_SHAPE(3, 0));
+        move_cases((sample){ .what = "tile", .build = build_tile, .refer = refer_tile, .shape = times[k / 2] },
+                   k % 2 ? GN_SHAPE(3, 4) : GN_SHAPE(3, 0));
     }
-    move_cases((sample){ .what = "tile, rank 8", .build = build_tile, .refer = refer_tile, .shape = { 8, { 1, 2, 1, 1, 2, 3, 1, 1 } } }, GN_SHAPE(1, 2, 1, 3, 2, 1, 2, 3));
-    move_cases((sample){ .what = "other rank", .build = build_tile, .shape = { 1, { 2 } }, .failure = GN_BAD_RANK }, GN_SHAPE(3, 4));
-    move_cases((sample){ .what = "too many", .build = build_tile, .shape = { 2, { INT64_MAX, 1 } }, .failure = GN_BAD_ARGUMENT }, GN_SHAPE(3, 4));
-    move_cases((sample){ .what = "negative", .build = build_tile, .shape = { 2, { INT64_MIN, 1 } }, .failure = GN_BAD_ARGUMENT }, GN_SHAPE(3, 4));
+    move_cases((sample){ .what = "tile, rank 8",
+                         .build = build_tile,
+                         .refer = refer_tile,
+                         .shape = { 8, { 1, 2, 1, 1, 2, 3, 1, 1 } } },
+               GN_SHAPE(1, 2, 1, 3, 2, 1, 2, 3));
+    move_cases((sample){ .what = "other rank", .build = build_tile, .shape = { 1, { 2 } }, .failure = GN_BAD_RANK },
+               GN_SHAPE(3, 4));
+    move_cases((sample){ .what = "too many",
+                         .build = build_tile,
+                         .shape = { 2, { INT64_MAX, 1 } },
+                         .failure = GN_BAD_ARGUMENT },
+               GN_SHAPE(3, 4));
+    move_cases((sample){ .what = "negative",
+                         .build = build_tile,
+                         .shape = { 2, { INT64_MIN, 1 } },
+                         .failure = GN_BAD_ARGUMENT },
+               GN_SHAPE(3, 4));
 }
 
-static bool from_repeat(const void *how, const ref *a, const int64_t *c, int64_t *from)
-{
+static bool from_repeat(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     const sample *s = how;
     memcpy(from, c, (size_t)a->shape.rank * sizeof *c);
     from[ref_axis(a, (int)s->p[1])] /= s->p[0];
     return true;
 }
 BUILD(build_repeat, gn_repeat(in[0], s->p[0], (int)s->p[1]))
-static ref *refer_repeat(const sample *s, ref *const *in)
-{
+static ref *refer_repeat(const sample *s, ref *const *in) {
     gn_shape shape = in[0]->shape;
     shape.dims[ref_axis(in[0], (int)s->p[1])] *= s->p[0];
     return ref_moved(in[0], shape, from_repeat, s, 0);
 }
-static void cases_repeat(void)
-{
+static void cases_repeat(void) {
     static const int64_t forms[][2] = { { 1, 0 }, { 3, 0 }, { 2, -1 }, { 0, 1 } };
     for (int k = 0; k < TEST_COUNT(forms); k++) {
-        move_cases((sample){ .what = "repeat", .build = build_repeat, .refer = refer_repeat, .p = { forms[k][0], forms[k][1] } }, GN_SHAPE(3, 4, 5));
+        move_cases((sample){ .what = "repeat",
+                             .build = build_repeat,
+                             .refer = refer_repeat,
+                             .p = { forms[k][0], forms[k][1] } },
+                   GN_SHAPE(3, 4, 5));
     }
-    move_cases((sample){ .what = "negative", .build = build_repeat, .p = { INT64_MIN, 0 }, .failure = GN_BAD_ARGUMENT }, GN_SHAPE(3, 4, 5));
-    move_cases((sample){ .what = "axis outside", .build = build_repeat, .p = { 2, -4 }, .failure = GN_BAD_RANK }, GN_SHAPE(3, 4, 5));
+    move_cases((sample){ .what = "negative", .build = build_repeat, .p = { INT64_MIN, 0 }, .failure = GN_BAD_ARGUMENT },
+               GN_SHAPE(3, 4, 5));
+    move_cases((sample){ .what = "axis outside", .build = build_repeat, .p = { 2, -4 }, .failure = GN_BAD_RANK },
+               GN_SHAPE(3, 4, 5));
 }
 
 BUILD(build_expand, gn_expand(in[0], s->shape))
-static ref *refer_expand(const sample *s, ref *const *in)
-{
+static ref *refer_expand(const sample *s, ref *const *in) {
     gn_shape shape = s->shape;
     for (int i = 1; i <= in[0]->shape.rank; i++) {
         int64_t *d = &shape.dims[shape.rank - i];
@@ -1952,35 +2208,60 @@ static ref *refer_expand(const sample *s, ref *const *in)
     }
     return ref_broadcast(in[0], shape);
 }
-static void cases_expand(void)
-{
-    move_cases((sample){ .what = "expand", .build = build_expand, .refer = refer_expand, .shape = { 2, { -1, 4 } } }, GN_SHAPE(3, 1));
-    move_cases((sample){ .what = "expand", .build = build_expand, .refer = refer_expand, .shape = { 3, { 2, -1, -1 } } }, GN_SHAPE(3, 4));
-    move_cases((sample){ .what = "a new axis of -1", .build = build_expand, .shape = { 3, { -1, 3, 4 } }, .failure = GN_BAD_SHAPE }, GN_SHAPE(3, 4));
+static void cases_expand(void) {
+    move_cases((sample){ .what = "expand", .build = build_expand, .refer = refer_expand, .shape = { 2, { -1, 4 } } },
+               GN_SHAPE(3, 1));
+    move_cases(
+        (sample){ .what = "expand", .build = build_expand, .refer = refer_expand, .shape = { 3, { 2, -1, -1 } } },
+        GN_SHAPE(3, 4));
+    move_cases((sample){ .what = "a new axis of -1",
+                         .build = build_expand,
+                         .shape = { 3, { -1, 3, 4 } },
+                         .failure = GN_BAD_SHAPE },
+               GN_SHAPE(3, 4));
 }
 
-BUILD(build_squeeze, gn_squeeze(in[0], s->axes)) BUILD(build_unsqueeze, gn_unsqueeze(in[0], (int)s->p[0]))
+BUILD(build_squeeze, gn_squeeze(in[0], s->axes))
+BUILD(build_unsqueeze, gn_unsqueeze(in[0], (int)s->p[0]))
 REFER(refer_shaped, ref_reshape(in[0], s->shape))
-static void cases_squeeze(void)
-{
-    move_cases((sample){ .what = "all", .build = build_squeeze, .refer = refer_shaped, .shape = { 2, { 3, 4 } } }, GN_SHAPE(1, 3, 1, 4));
-    move_cases((sample){ .what = "one", .build = build_squeeze, .refer = refer_shaped, .axes = { 1, { -2 } }, .shape = { 3, { 1, 3, 4 } } }, GN_SHAPE(1, 3, 1, 4));
-    move_cases((sample){ .what = "to a scalar", .build = build_squeeze, .refer = refer_shaped, .shape = { 0, { 0 } } }, GN_SHAPE(1, 1));
-    move_cases((sample){ .what = "size 3", .build = build_squeeze, .axes = { 1, { 1 } }, .failure = GN_BAD_SHAPE }, GN_SHAPE(1, 3, 1, 4));
-    move_cases((sample){ .what = "axis outside", .build = build_squeeze, .axes = { 1, { 4 } }, .failure = GN_BAD_RANK }, GN_SHAPE(1, 3, 1, 4));
+static void cases_squeeze(void) {
+    move_cases((sample){ .what = "all", .build = build_squeeze, .refer = refer_shaped, .shape = { 2, { 3, 4 } } },
+               GN_SHAPE(1, 3, 1, 4));
+    move_cases((sample){ .what = "one",
+                         .build = build_squeeze,
+                         .refer = refer_shaped,
+                         .axes = { 1, { -2 } },
+                         .shape = { 3, { 1, 3, 4 } } },
+               GN_SHAPE(1, 3, 1, 4));
+    move_cases((sample){ .what = "to a scalar", .build = build_squeeze, .refer = refer_shaped, .shape = { 0, { 0 } } },
+               GN_SHAPE(1, 1));
+    move_cases((sample){ .what = "size 3", .build = build_squeeze, .axes = { 1, { 1 } }, .failure = GN_BAD_SHAPE },
+               GN_SHAPE(1, 3, 1, 4));
+    move_cases((sample){ .what = "axis outside", .build = build_squeeze, .axes = { 1, { 4 } }, .failure = GN_BAD_RANK },
+               GN_SHAPE(1, 3, 1, 4));
 }
-static void cases_unsqueeze(void)
-{
-    move_cases((sample){ .what = "front", .build = build_unsqueeze, .refer = refer_shaped, .shape = { 3, { 1, 3, 4 } } }, GN_SHAPE(3, 4));
-    move_cases((sample){ .what = "back", .build = build_unsqueeze, .refer = refer_shaped, .p = { -1 }, .shape = { 3, { 3, 4, 1 } } }, GN_SHAPE(3, 4));
-    move_cases((sample){ .what = "inside", .build = build_unsqueeze, .refer = refer_shaped, .p = { 1 }, .shape = { 3, { 3, 1, 4 } } }, GN_SHAPE(3, 4));
-    move_cases((sample){ .what = "axis outside", .build = build_unsqueeze, .p = { 3 }, .failure = GN_BAD_RANK }, GN_SHAPE(3, 4));
-    move_cases((sample){ .what = "rank 9", .build = build_unsqueeze, .failure = GN_BAD_RANK }, GN_SHAPE(1, 2, 1, 3, 2, 1, 2, 3));
+static void cases_unsqueeze(void) {
+    move_cases(
+        (sample){ .what = "front", .build = build_unsqueeze, .refer = refer_shaped, .shape = { 3, { 1, 3, 4 } } },
+        GN_SHAPE(3, 4));
+    move_cases(
+        (sample){
+            .what = "back", .build = build_unsqueeze, .refer = refer_shaped, .p = { -1 }, .shape = { 3, { 3, 4, 1 } } },
+        GN_SHAPE(3, 4));
+    move_cases((sample){ .what = "inside",
+                         .build = build_unsqueeze,
+                         .refer = refer_shaped,
+                         .p = { 1 },
+                         .shape = { 3, { 3, 1, 4 } } },
+               GN_SHAPE(3, 4));
+    move_cases((sample){ .what = "axis outside", .build = build_unsqueeze, .p = { 3 }, .failure = GN_BAD_RANK },
+               GN_SHAPE(3, 4));
+    move_cases((sample){ .what = "rank 9", .build = build_unsqueeze, .failure = GN_BAD_RANK },
+               GN_SHAPE(1, 2, 1, 3, 2, 1, 2, 3));
 }
 
 BUILD(build_stack, gn_stack(in, s->n, (int)s->p[0]))
-static ref *refer_stack(const sample *s, ref *const *in)
-{
+static ref *refer_stack(const sample *s, ref *const *in) {
     gn_shape shape = in[0]->shape;
     int axis = s->p[0] < 0 ? (int)s->p[0] + shape.rank + 1 : (int)s->p[0];
     for (int i = shape.rank++; i > axis; i--) {
@@ -1997,8 +2278,7 @@ static ref *refer_stack(const sample *s, ref *const *in)
     }
     return y;
 }
-static void cases_stack(void)
-{
+static void cases_stack(void) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int axis = -3; axis < 3; axis++) {
             sample s = { .what = "stack", .build = build_stack, .refer = refer_stack, .p = { axis } };
@@ -2010,15 +2290,13 @@ static void cases_stack(void)
     }
 }
 
-static gn_tensor build_split(const sample *s, gn_ctx *g, const gn_tensor *in)
-{
+static gn_tensor build_split(const sample *s, gn_ctx *g, const gn_tensor *in) {
     gn_tensor out[3] = { GN_NONE, GN_NONE, GN_NONE };
     (void)g;
     gn_split(in[0], (int)s->p[0], s->flag ? NULL : s->shape.dims, 3, out);
     return out[s->p[1]];
 }
-static ref *refer_split(const sample *s, ref *const *in)
-{
+static ref *refer_split(const sample *s, ref *const *in) {
     int64_t begin = 0, sizes[3];
     for (int i = 0; i < 3; i++) {
         sizes[i] = s->flag ? in[0]->shape.dims[ref_axis(in[0], (int)s->p[0])] / 3 : s->shape.dims[i];
@@ -2026,20 +2304,39 @@ static ref *refer_split(const sample *s, ref *const *in)
     }
     return ref_slice(in[0], (int)s->p[0], begin, begin + sizes[s->p[1]], 1);
 }
-static void cases_split(void)
-{
+static void cases_split(void) {
     for (int k = 0; k < 3; k++) {
-        move_cases((sample){ .what = "equal", .build = build_split, .refer = refer_split, .p = { 1, k }, .flag = true }, GN_SHAPE(2, 6, 3));
-        move_cases((sample){ .what = "sizes", .build = build_split, .refer = refer_split, .p = { -2, k }, .shape = { 3, { 1, 0, 5 } } }, GN_SHAPE(2, 6, 3));
-        move_cases((sample){ .what = "not equal", .build = build_split, .p = { 0, k }, .flag = true, .failure = GN_BAD_SHAPE }, GN_SHAPE(2, 6, 3));
-        move_cases((sample){ .what = "too short", .build = build_split, .p = { 1, k }, .shape = { 3, { 1, 2, 2 } }, .failure = GN_BAD_SHAPE }, GN_SHAPE(2, 6, 3));
-        move_cases((sample){ .what = "overflow", .build = build_split, .p = { 1, k }, .shape = { 3, { INT64_MAX, INT64_MAX, 8 } }, .failure = GN_BAD_SHAPE }, GN_SHAPE(2, 6, 3));
-        move_cases((sample){ .what = "axis outside", .build = build_split, .p = { 3, k }, .flag = true, .failure = GN_BAD_RANK }, GN_SHAPE(2, 6, 3));
+        move_cases((sample){ .what = "equal", .build = build_split, .refer = refer_split, .p = { 1, k }, .flag = true },
+                   GN_SHAPE(2, 6, 3));
+        move_cases((sample){ .what = "sizes",
+                             .build = build_split,
+                             .refer = refer_split,
+                             .p = { -2, k },
+                             .shape = { 3, { 1, 0, 5 } } },
+                   GN_SHAPE(2, 6, 3));
+        move_cases(
+            (sample){ .what = "not equal", .build = build_split, .p = { 0, k }, .flag = true, .failure = GN_BAD_SHAPE },
+            GN_SHAPE(2, 6, 3));
+        move_cases((sample){ .what = "too short",
+                             .build = build_split,
+                             .p = { 1, k },
+                             .shape = { 3, { 1, 2, 2 } },
+                             .failure = GN_BAD_SHAPE },
+                   GN_SHAPE(2, 6, 3));
+        move_cases((sample){ .what = "overflow",
+                             .build = build_split,
+                             .p = { 1, k },
+                             .shape = { 3, { INT64_MAX, INT64_MAX, 8 } },
+                             .failure = GN_BAD_SHAPE },
+                   GN_SHAPE(2, 6, 3));
+        move_cases(
+            (sample){
+                .what = "axis outside", .build = build_split, .p = { 3, k }, .flag = true, .failure = GN_BAD_RANK },
+            GN_SHAPE(2, 6, 3));
     }
 }
 
-static bool from_pad(const void *how, const ref *a, const int64_t *c, int64_t *from)
-{
+static bool from_pad(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     const sample *s = how;
     bool inside = true;
     for (int i = 0; i < a->shape.rank; i++) {
@@ -2054,22 +2351,30 @@ static bool from_pad(const void *how, const ref *a, const int64_t *c, int64_t *f
     }
     return inside || s->p[0] != GN_PAD_CONSTANT;
 }
-static gn_shape after_pad(const sample *s) { gn_shape after = s->shape; after.dims[0] = s->p[1]; return after; }
+static gn_shape after_pad(const sample *s) {
+    gn_shape after = s->shape;
+    after.dims[0] = s->p[1];
+    return after;
+}
 BUILD(build_pad, gn_pad(in[0], s->shape, after_pad(s), (gn_pad_mode)s->p[0], held(dtype_of(in[0]), s->d[0])))
-static ref *refer_pad(const sample *s, ref *const *in)
-{
+static ref *refer_pad(const sample *s, ref *const *in) {
     gn_shape shape = in[0]->shape, after = after_pad(s);
     for (int i = 0; i < shape.rank; i++) {
         shape.dims[i] += s->shape.dims[i] + after.dims[i];
     }
     return ref_moved(in[0], shape, from_pad, s, s->d[0]);
 }
-static void pad_case(const char *what, int mode, gn_shape before, int64_t after, gn_shape shape, gn_result failure)
-{
-    move_cases((sample){ .what = what, .build = build_pad, .refer = refer_pad, .p = { mode, after }, .shape = before, .d = { 1.5 }, .failure = failure }, shape);
+static void pad_case(const char *what, int mode, gn_shape before, int64_t after, gn_shape shape, gn_result failure) {
+    move_cases((sample){ .what = what,
+                         .build = build_pad,
+                         .refer = refer_pad,
+                         .p = { mode, after },
+                         .shape = before,
+                         .d = { 1.5 },
+                         .failure = failure },
+               shape);
 }
-static void cases_pad(void)
-{
+static void cases_pad(void) {
     for (int mode = GN_PAD_CONSTANT; mode < GN_PAD__COUNT; mode++) {
         pad_case("none", mode, GN_SHAPE(0, 0), 0, GN_SHAPE(3, 4), GN_OK);
         pad_case("both", mode, GN_SHAPE(2, 1), 1, GN_SHAPE(3, 4), GN_OK);
@@ -2087,8 +2392,7 @@ static void cases_pad(void)
     pad_case("no such mode", GN_PAD__COUNT, GN_SHAPE(3), 0, GN_SHAPE(3), GN_BAD_ARGUMENT);
 }
 
-static bool from_triangle(const void *how, const ref *a, const int64_t *c, int64_t *from)
-{
+static bool from_triangle(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     const sample *s = how;
     int r = a->shape.rank;
     int64_t k = c[r - 1] - c[r - 2];
@@ -2097,32 +2401,40 @@ static bool from_triangle(const void *how, const ref *a, const int64_t *c, int64
 }
 BUILD(build_triangle, s->flag ? gn_triu(in[0], s->p[0]) : gn_tril(in[0], s->p[0]))
 REFER(refer_triangle, ref_moved(in[0], in[0]->shape, from_triangle, s, 0))
-static void triangle_cases(bool upper)
-{
+static void triangle_cases(bool upper) {
     static const int64_t k[] = { 0, 1, -1, 2, -3, INT64_MAX, INT64_MIN };
     for (int i = 0; i < TEST_COUNT(k); i++) {
-        move_cases((sample){ .what = "square", .build = build_triangle, .refer = refer_triangle, .p = { k[i] }, .flag = upper }, GN_SHAPE(4, 4));
-        move_cases((sample){ .what = "batch", .build = build_triangle, .refer = refer_triangle, .p = { k[i] }, .flag = upper }, GN_SHAPE(2, 3, 5));
-        move_cases((sample){ .what = "narrow", .build = build_triangle, .refer = refer_triangle, .p = { k[i] }, .flag = upper }, GN_SHAPE(1, 0));
+        move_cases(
+            (sample){
+                .what = "square", .build = build_triangle, .refer = refer_triangle, .p = { k[i] }, .flag = upper },
+            GN_SHAPE(4, 4));
+        move_cases(
+            (sample){ .what = "batch", .build = build_triangle, .refer = refer_triangle, .p = { k[i] }, .flag = upper },
+            GN_SHAPE(2, 3, 5));
+        move_cases(
+            (sample){
+                .what = "narrow", .build = build_triangle, .refer = refer_triangle, .p = { k[i] }, .flag = upper },
+            GN_SHAPE(1, 0));
     }
-    move_cases((sample){ .what = "vector", .build = build_triangle, .flag = upper, .failure = GN_BAD_RANK }, GN_SHAPE(4));
+    move_cases((sample){ .what = "vector", .build = build_triangle, .flag = upper, .failure = GN_BAD_RANK },
+               GN_SHAPE(4));
 }
 static void cases_tril(void) { triangle_cases(false); }
 static void cases_triu(void) { triangle_cases(true); }
 
-static bool from_diagonal(const void *how, const ref *a, const int64_t *c, int64_t *from)
-{
+static bool from_diagonal(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     const sample *s = how;
     int rows = ref_axis(a, (int)s->p[1]), columns = ref_axis(a, (int)s->p[2]), k = 0;
     int64_t at = c[a->shape.rank - 2];
     for (int i = 0; i < a->shape.rank; i++) {
-        from[i] = i == rows ? at - (s->p[0] < 0 ? s->p[0] : 0) : i == columns ? at + (s->p[0] > 0 ? s->p[0] : 0) : c[k++];
+        from[i] = i == rows      ? at - (s->p[0] < 0 ? s->p[0] : 0)
+                  : i == columns ? at + (s->p[0] > 0 ? s->p[0] : 0)
+                                 : c[k++];
     }
     return true;
 }
 BUILD(build_diagonal, gn_diagonal(in[0], s->p[0], (int)s->p[1], (int)s->p[2]))
-static ref *refer_diagonal(const sample *s, ref *const *in)
-{
+static ref *refer_diagonal(const sample *s, ref *const *in) {
     gn_shape shape = GN_SCALAR;
     int64_t n = 0;
     for (int i = 0; i < in[0]->shape.rank; i++) {
@@ -2138,21 +2450,30 @@ static ref *refer_diagonal(const sample *s, ref *const *in)
     shape.dims[shape.rank++] = n;
     return ref_moved(in[0], shape, from_diagonal, s, 0);
 }
-static void cases_diagonal(void)
-{
-    static const int64_t forms[][3] = { { 0, 0, 1 }, { 1, 0, 1 }, { -2, 0, 1 }, { 0, 1, 0 }, { 1, -1, 0 }, { 2, 1, 2 }, { 5, 0, 1 }, { INT64_MIN, 0, 1 }, { INT64_MAX, 0, 1 }, { -1, 2, 0 } };
+static void cases_diagonal(void) {
+    static const int64_t forms[][3] = { { 0, 0, 1 },         { 1, 0, 1 }, { -2, 0, 1 }, { 0, 1, 0 },
+                                        { 1, -1, 0 },        { 2, 1, 2 }, { 5, 0, 1 },  { INT64_MIN, 0, 1 },
+                                        { INT64_MAX, 0, 1 }, { -1, 2, 0 } };
     for (int k = 0; k < TEST_COUNT(forms); k++) {
-        move_cases((sample){ .what = "diagonal", .build = build_diagonal, .refer = refer_diagonal, .p = { forms[k][0], forms[k][1], forms[k][2] } }, GN_SHAPE(3, 4, 5));
+        move_cases((sample){ .what = "diagonal",
+                             .build = build_diagonal,
+                             .refer = refer_diagonal,
+                             .p = { forms[k][0], forms[k][1], forms[k][2] } },
+                   GN_SHAPE(3, 4, 5));
     }
-    move_cases((sample){ .what = "nothing", .build = build_diagonal, .refer = refer_diagonal, .p = { 0, 0, 1 } }, GN_SHAPE(0, 4));
-    move_cases((sample){ .what = "one axis twice", .build = build_diagonal, .p = { 0, 1, -2 }, .failure = GN_BAD_RANK }, GN_SHAPE(3, 4, 5));
-    move_cases((sample){ .what = "axis outside", .build = build_diagonal, .p = { 0, 1, 3 }, .failure = GN_BAD_RANK }, GN_SHAPE(3, 4, 5));
+    move_cases((sample){ .what = "nothing", .build = build_diagonal, .refer = refer_diagonal, .p = { 0, 0, 1 } },
+               GN_SHAPE(0, 4));
+    move_cases((sample){ .what = "one axis twice", .build = build_diagonal, .p = { 0, 1, -2 }, .failure = GN_BAD_RANK },
+               GN_SHAPE(3, 4, 5));
+    move_cases((sample){ .what = "axis outside", .build = build_diagonal, .p = { 0, 1, 3 }, .failure = GN_BAD_RANK },
+               GN_SHAPE(3, 4, 5));
 }
 
 /* q: kernel, stride, pad, dilation, each y and x */
-static int64_t windows(const sample *s, gn_shape shape, int i) { return (shape.dims[2 + i] + 2 * s->q[4 + i] - s->q[6 + i] * (s->q[i] - 1) - 1) / s->q[2 + i] + 1; }
-static bool from_window(const void *how, const ref *a, const int64_t *c, int64_t *from)
-{
+static int64_t windows(const sample *s, gn_shape shape, int i) {
+    return (shape.dims[2 + i] + 2 * s->q[4 + i] - s->q[6 + i] * (s->q[i] - 1) - 1) / s->q[2 + i] + 1;
+}
+static bool from_window(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     const sample *s = how;
     int64_t kernel = s->q[0] * s->q[1], across = windows(s, a->shape, 1);
     from[0] = c[0];
@@ -2161,19 +2482,31 @@ static bool from_window(const void *how, const ref *a, const int64_t *c, int64_t
     from[3] = c[2] % across * s->q[3] - s->q[5] + c[1] % s->q[1] * s->q[7];
     return from[2] >= 0 && from[2] < a->shape.dims[2] && from[3] >= 0 && from[3] < a->shape.dims[3];
 }
-BUILD(build_im2col, gn_im2col(in[0], GN_SHAPE(s->q[0], s->q[1]), GN_SHAPE(s->q[2], s->q[3]), GN_SHAPE(s->q[4], s->q[5]), GN_SHAPE(s->q[6], s->q[7])))
-static ref *refer_im2col(const sample *s, ref *const *in)
-{
+BUILD(build_im2col, gn_im2col(in[0], GN_SHAPE(s->q[0], s->q[1]), GN_SHAPE(s->q[2], s->q[3]), GN_SHAPE(s->q[4], s->q[5]),
+                              GN_SHAPE(s->q[6], s->q[7])))
+static ref *refer_im2col(const sample *s, ref *const *in) {
     gn_shape x = in[0]->shape;
-    return ref_moved(in[0], GN_SHAPE(x.dims[0], x.dims[1] * s->q[0] * s->q[1], windows(s, x, 0) * windows(s, x, 1)), from_window, s, 0);
+    return ref_moved(in[0], GN_SHAPE(x.dims[0], x.dims[1] * s->q[0] * s->q[1], windows(s, x, 0) * windows(s, x, 1)),
+                     from_window, s, 0);
 }
-static void cases_im2col(void)
-{
-    static const struct { int64_t q[8]; gn_result failure; } forms[] = {
-        { { 1, 1, 1, 1, 0, 0, 1, 1 }, GN_OK }, { { 3, 3, 1, 1, 1, 1, 1, 1 }, GN_OK }, { { 2, 3, 2, 1, 0, 2, 1, 1 }, GN_OK }, { { 3, 2, 2, 3, 1, 0, 2, 3 }, GN_OK },
-        { { 5, 6, 1, 1, 0, 0, 1, 1 }, GN_OK }, { { 6, 1, 1, 1, 0, 0, 1, 1 }, GN_BAD_SHAPE }, { { 3, 3, 1, 1, 0, 0, INT64_MAX / 2, 1 }, GN_BAD_ARGUMENT },
-        { { 3, 3, 0, 1, 0, 0, 1, 1 }, GN_BAD_ARGUMENT }, { { 3, 3, 1, INT64_MIN, 0, 0, 1, 1 }, GN_BAD_ARGUMENT }, { { 3, 3, 1, 1, -1, 0, 1, 1 }, GN_BAD_ARGUMENT },
-        { { 3, 3, 1, 1, 0, INT64_MAX, 1, 1 }, GN_BAD_ARGUMENT }, { { 3, 3, 1, 1, 0, 0, 1, 0 }, GN_BAD_ARGUMENT }, { { 0, 3, 1, 1, 0, 0, 1, 1 }, GN_BAD_ARGUMENT },
+static void cases_im2col(void) {
+    static const struct {
+        int64_t q[8];
+        gn_result failure;
+    } forms[] = {
+        { { 1, 1, 1, 1, 0, 0, 1, 1 }, GN_OK },
+        { { 3, 3, 1, 1, 1, 1, 1, 1 }, GN_OK },
+        { { 2, 3, 2, 1, 0, 2, 1, 1 }, GN_OK },
+        { { 3, 2, 2, 3, 1, 0, 2, 3 }, GN_OK },
+        { { 5, 6, 1, 1, 0, 0, 1, 1 }, GN_OK },
+        { { 6, 1, 1, 1, 0, 0, 1, 1 }, GN_BAD_SHAPE },
+        { { 3, 3, 1, 1, 0, 0, INT64_MAX / 2, 1 }, GN_BAD_ARGUMENT },
+        { { 3, 3, 0, 1, 0, 0, 1, 1 }, GN_BAD_ARGUMENT },
+        { { 3, 3, 1, INT64_MIN, 0, 0, 1, 1 }, GN_BAD_ARGUMENT },
+        { { 3, 3, 1, 1, -1, 0, 1, 1 }, GN_BAD_ARGUMENT },
+        { { 3, 3, 1, 1, 0, INT64_MAX, 1, 1 }, GN_BAD_ARGUMENT },
+        { { 3, 3, 1, 1, 0, 0, 1, 0 }, GN_BAD_ARGUMENT },
+        { { 0, 3, 1, 1, 0, 0, 1, 1 }, GN_BAD_ARGUMENT },
         { { INT64_MAX, 3, 1, 1, 0, 0, 1, 1 }, GN_BAD_SHAPE },
     };
     for (int k = 0; k < TEST_COUNT(forms); k++) {
@@ -2185,16 +2518,19 @@ static void cases_im2col(void)
 
 /* ---- indexing ---- */
 
-BUILD(build_scatter, s->flag ? gn_scatter_max(in[0], (int)s->p[0], in[1], in[2]) : gn_scatter(in[0], (int)s->p[0], in[1], in[2]))
+BUILD(build_scatter,
+      s->flag ? gn_scatter_max(in[0], (int)s->p[0], in[1], in[2]) : gn_scatter(in[0], (int)s->p[0], in[1], in[2]))
 REFER(refer_scatter, ref_scatter(in[0], (int)s->p[0], in[1], in[2], s->flag))
-static void scatter_cases(bool larger)
-{
+static void scatter_cases(bool larger) {
     for (int k = 0; k < TEST_COUNT(indexings) * 2; k++) {
         const indexing *x = &indexings[k / 2];
         for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
-            sample s = { .what = "scatter", .build = build_scatter, .refer = refer_scatter, .p = { x->axis }, .flag = larger };
+            sample s = {
+                .what = "scatter", .build = build_scatter, .refer = refer_scatter, .p = { x->axis }, .flag = larger
+            };
             add_input(&s, d, x->a, FILL_SPECIAL, VIEW_ANY);
-            add_limited(&s, index_dtype(k), x->index, FILL_INDEX, VIEW_ANY, x->a.dims[ref_axis(s.in[0].value, x->axis)]);
+            add_limited(&s, index_dtype(k), x->index, FILL_INDEX, VIEW_ANY,
+                        x->a.dims[ref_axis(s.in[0].value, x->axis)]);
             add_input(&s, d, x->index, FILL_SPECIAL, VIEW_ANY);
             run(&s);
         }
@@ -2203,25 +2539,26 @@ static void scatter_cases(bool larger)
 static void cases_scatter(void) { scatter_cases(false); }
 static void cases_scatter_max(void) { scatter_cases(true); }
 
-static bool from_select(const void *how, const ref *a, const int64_t *c, int64_t *from)
-{
+static bool from_select(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     const sample *s = how;
     memcpy(from, c, (size_t)a->shape.rank * sizeof *c);
     from[ref_axis(a, (int)s->p[0])] = s->in[1].value->i[c[ref_axis(a, (int)s->p[0])]];
     return true;
 }
 BUILD(build_index_select, gn_index_select(in[0], (int)s->p[0], in[1]))
-static ref *refer_index_select(const sample *s, ref *const *in)
-{
+static ref *refer_index_select(const sample *s, ref *const *in) {
     gn_shape shape = in[0]->shape;
     shape.dims[ref_axis(in[0], (int)s->p[0])] = in[1]->n;
     return ref_moved(in[0], shape, from_select, s, 0);
 }
-static void cases_index_select(void)
-{
+static void cases_index_select(void) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int axis = -3; axis <= 3; axis++) {
-            sample s = { .what = "index_select", .build = build_index_select, .refer = refer_index_select, .p = { axis }, .failure = axis == 3 ? GN_BAD_RANK : GN_OK };
+            sample s = { .what = "index_select",
+                         .build = build_index_select,
+                         .refer = refer_index_select,
+                         .p = { axis },
+                         .failure = axis == 3 ? GN_BAD_RANK : GN_OK };
             add_input(&s, d, GN_SHAPE(3, 4, 5), FILL_SPECIAL, VIEW_ANY);
             add_limited(&s, index_dtype(axis + 4), GN_SHAPE(axis == 0 ? 0 : 7), FILL_INDEX, VIEW_ANY, 3);
             run(&s);
@@ -2231,12 +2568,15 @@ static void cases_index_select(void)
 
 BUILD(build_gather_nd, gn_gather_nd(in[0], in[1]))
 REFER(refer_gather_nd, ref_gather_nd(in[0], in[1]))
-static void cases_gather_nd(void)
-{
-    const gn_shape index[] = { GN_SHAPE(1), GN_SHAPE(6, 2), GN_SHAPE(2, 3, 3), GN_SHAPE(0, 1), GN_SHAPE(2, 4), GN_SHAPE(2, 0) };
+static void cases_gather_nd(void) {
+    const gn_shape index[] = { GN_SHAPE(1),    GN_SHAPE(6, 2), GN_SHAPE(2, 3, 3),
+                               GN_SHAPE(0, 1), GN_SHAPE(2, 4), GN_SHAPE(2, 0) };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; k < TEST_COUNT(index); k++) {
-            sample s = { .what = "gather_nd", .build = build_gather_nd, .refer = refer_gather_nd, .failure = k < 4 ? GN_OK : GN_BAD_RANK };
+            sample s = { .what = "gather_nd",
+                         .build = build_gather_nd,
+                         .refer = refer_gather_nd,
+                         .failure = k < 4 ? GN_OK : GN_BAD_RANK };
             add_input(&s, d, GN_SHAPE(3, 4, 5), FILL_SPECIAL, VIEW_ANY);
             add_limited(&s, index_dtype(k), index[k], FILL_INDEX, VIEW_ANY, 3);
             run(&s);
@@ -2245,16 +2585,17 @@ static void cases_gather_nd(void)
 }
 
 BUILD(build_masked_fill, gn_masked_fill(in[0], in[1], held(dtype_of(in[0]), s->d[0])))
-static ref *refer_masked_fill(const sample *s, ref *const *in)
-{
+static ref *refer_masked_fill(const sample *s, ref *const *in) {
     ref *x[3] = { in[1], ref_number(in[0]->dtype, s->d[0]), in[0] };
     return ref_where(x);
 }
-static void cases_masked_fill(void)
-{
+static void cases_masked_fill(void) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int k = 0; k < 2; k++) {
-            sample s = { .what = "masked_fill", .build = build_masked_fill, .refer = refer_masked_fill, .d = { k ? -INFINITY : 7.3 } };
+            sample s = { .what = "masked_fill",
+                         .build = build_masked_fill,
+                         .refer = refer_masked_fill,
+                         .d = { k ? -INFINITY : 7.3 } };
             add_input(&s, d, GN_SHAPE(3, 4, 5), FILL_SPECIAL, VIEW_ANY);
             add_input(&s, GN_BOOL, k ? GN_SHAPE(4, 1) : GN_SHAPE(3, 4, 5), FILL_SMALL, VIEW_ANY);
             run(&s);
@@ -2264,13 +2605,22 @@ static void cases_masked_fill(void)
 
 BUILD(build_nonzero, gn_nonzero(in[0], s->p[0]))
 REFER(refer_nonzero, ref_nonzero(in[0], s->p[0]))
-static void cases_nonzero(void)
-{
-    const gn_shape shapes[] = { GN_SCALAR, GN_SHAPE(20), GN_SHAPE(3, 4, 5), GN_SHAPE(2, 0), GN_SHAPE(1, 2, 1, 3, 2, 1, 2, 3) };
+static void cases_nonzero(void) {
+    const gn_shape shapes[] = { GN_SCALAR, GN_SHAPE(20), GN_SHAPE(3, 4, 5), GN_SHAPE(2, 0),
+                                GN_SHAPE(1, 2, 1, 3, 2, 1, 2, 3) };
     for (int k = 0; k < TEST_COUNT(shapes); k++) {
-        move_cases((sample){ .what = "as many as there are", .build = build_nonzero, .refer = refer_nonzero, .p = { ref_elements(shapes[k]) } }, shapes[k]);
-        move_cases((sample){ .what = "more", .build = build_nonzero, .refer = refer_nonzero, .p = { ref_elements(shapes[k]) + 9 } }, shapes[k]);
-        move_cases((sample){ .what = "negative", .build = build_nonzero, .p = { -1 }, .failure = GN_BAD_SHAPE }, shapes[k]);
+        move_cases((sample){ .what = "as many as there are",
+                             .build = build_nonzero,
+                             .refer = refer_nonzero,
+                             .p = { ref_elements(shapes[k]) } },
+                   shapes[k]);
+        move_cases((sample){ .what = "more",
+                             .build = build_nonzero,
+                             .refer = refer_nonzero,
+                             .p = { ref_elements(shapes[k]) + 9 } },
+                   shapes[k]);
+        move_cases((sample){ .what = "negative", .build = build_nonzero, .p = { -1 }, .failure = GN_BAD_SHAPE },
+                   shapes[k]);
     }
 }
 
@@ -2278,13 +2628,20 @@ static void cases_nonzero(void)
 
 BUILD(build_rotary, gn_rotary(in[0], in[1], s->d[0], s->flag))
 REFER(refer_rotary, ref_rotary(in[0], in[1], s->d[0], s->flag))
-static void cases_rotary(void)
-{
-    const gn_shape shapes[][2] = { { GN_SHAPE(5, 8), GN_SHAPE(5) }, { GN_SHAPE(2, 3, 5, 4), GN_SHAPE(5) }, { GN_SHAPE(2, 3, 5, 4), GN_SHAPE(2, 1, 5) }, { GN_SHAPE(2, 0, 6), GN_SHAPE(1) },
-                                   { GN_SHAPE(3, 1, 2), GN_SHAPE(1) }, { GN_SHAPE(5, 7), GN_SHAPE(5) } };
+static void cases_rotary(void) {
+    const gn_shape shapes[][2] = { { GN_SHAPE(5, 8), GN_SHAPE(5) },
+                                   { GN_SHAPE(2, 3, 5, 4), GN_SHAPE(5) },
+                                   { GN_SHAPE(2, 3, 5, 4), GN_SHAPE(2, 1, 5) },
+                                   { GN_SHAPE(2, 0, 6), GN_SHAPE(1) },
+                                   { GN_SHAPE(3, 1, 2), GN_SHAPE(1) },
+                                   { GN_SHAPE(5, 7), GN_SHAPE(5) } };
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < TEST_COUNT(shapes) * 2; k++) {
-            sample s = { .what = k % 2 ? "interleaved" : "halves", .build = build_rotary, .refer = refer_rotary, .d = { 10000 }, .flag = k % 2 };
+            sample s = { .what = k % 2 ? "interleaved" : "halves",
+                         .build = build_rotary,
+                         .refer = refer_rotary,
+                         .d = { 10000 },
+                         .flag = k % 2 };
             s.failure = k / 2 == 5 ? GN_BAD_SHAPE : GN_OK;
             add_input(&s, d, shapes[k / 2][0], FILL_SMALL, VIEW_ANY);
             add_limited(&s, index_dtype(k), shapes[k / 2][1], FILL_INDEX, VIEW_ANY, 3000);
@@ -2293,13 +2650,14 @@ static void cases_rotary(void)
     }
 }
 
-BUILD(build_bce_loss, gn_bce_loss(in[0], in[1])) BUILD(build_bce_logits_loss, gn_bce_logits_loss(in[0], in[1]))
-BUILD(build_kl_loss, gn_kl_loss(in[0], in[1])) BUILD(build_smooth_l1_loss, gn_smooth_l1_loss(in[0], in[1], s->d[0]))
+BUILD(build_bce_loss, gn_bce_loss(in[0], in[1]))
+BUILD(build_bce_logits_loss, gn_bce_logits_loss(in[0], in[1]))
+BUILD(build_kl_loss, gn_kl_loss(in[0], in[1]))
+BUILD(build_smooth_l1_loss, gn_smooth_l1_loss(in[0], in[1], s->d[0]))
 REFER(refer_loss, ref_elementwise_loss(in[0], in[1], (ref_loss)s->p[0], s->d[0]))
 
 /* Probabilities: the fractions of small numbers, 0 and 1 among them. */
-static void to_probabilities(input *in)
-{
+static void to_probabilities(input *in) {
     for (int64_t k = 0; k < in->base->n; k++) {
         in->base->f[k] = k % 7 == 3 ? 0 : k % 7 == 5 ? 1 : ref_round(in->base->dtype, fabsl(in->base->f[k]) / 2);
     }
@@ -2308,8 +2666,7 @@ static void to_probabilities(input *in)
     in->value = in->base;
 }
 
-static void loss_cases(sample form, bool probabilities, bool targets)
-{
+static void loss_cases(sample form, bool probabilities, bool targets) {
     static const gn_shape shapes[] = { { 1, { 7 } }, { 2, { 13, 11 } }, { 3, { 4, 5, 6 } }, { 1, { 4001 } } };
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < TEST_COUNT(shapes); k++) {
@@ -2327,18 +2684,30 @@ static void loss_cases(sample form, bool probabilities, bool targets)
         }
     }
 }
-static void cases_bce_loss(void) { loss_cases((sample){ .build = build_bce_loss, .refer = refer_loss, .p = { REF_BCE } }, true, true); }
-static void cases_bce_logits_loss(void) { loss_cases((sample){ .build = build_bce_logits_loss, .refer = refer_loss, .p = { REF_BCE_LOGITS } }, false, true); }
-static void cases_kl_loss(void) { loss_cases((sample){ .build = build_kl_loss, .refer = refer_loss, .p = { REF_KL } }, false, true); }
-static void cases_smooth_l1_loss(void) { loss_cases((sample){ .build = build_smooth_l1_loss, .refer = refer_loss, .p = { REF_SMOOTH_L1 }, .d = { 0.75 } }, false, false); }
+static void cases_bce_loss(void) {
+    loss_cases((sample){ .build = build_bce_loss, .refer = refer_loss, .p = { REF_BCE } }, true, true);
+}
+static void cases_bce_logits_loss(void) {
+    loss_cases((sample){ .build = build_bce_logits_loss, .refer = refer_loss, .p = { REF_BCE_LOGITS } }, false, true);
+}
+static void cases_kl_loss(void) {
+    loss_cases((sample){ .build = build_kl_loss, .refer = refer_loss, .p = { REF_KL } }, false, true);
+}
+static void cases_smooth_l1_loss(void) {
+    loss_cases((sample){ .build = build_smooth_l1_loss, .refer = refer_loss, .p = { REF_SMOOTH_L1 }, .d = { 0.75 } },
+               false, false);
+}
 
 BUILD(build_class_loss, s->flag ? gn_cross_entropy_smooth(in[0], in[1], s->d[0]) : gn_nll_loss(in[0], in[1]))
 REFER(refer_class_loss, ref_class_loss(in[0], in[1], s->flag, s->d[0]))
-static void class_loss_cases(bool logits, double smoothing)
-{
+static void class_loss_cases(bool logits, double smoothing) {
     for (int k = 0; k < TEST_COUNT(id_shapes); k++) {
         for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
-            sample s = { .what = "classes", .build = build_class_loss, .refer = refer_class_loss, .flag = logits, .d = { smoothing } };
+            sample s = { .what = "classes",
+                         .build = build_class_loss,
+                         .refer = refer_class_loss,
+                         .flag = logits,
+                         .d = { smoothing } };
             s.failure = smoothing > 1 ? GN_BAD_ARGUMENT : GN_OK;
             if (ref_elements(id_shapes[k]) == 0) {
                 continue;
@@ -2350,8 +2719,7 @@ static void class_loss_cases(bool logits, double smoothing)
     }
 }
 static void cases_nll_loss(void) { class_loss_cases(false, 0); }
-static void cases_cross_entropy_smooth(void)
-{
+static void cases_cross_entropy_smooth(void) {
     class_loss_cases(true, 0);
     class_loss_cases(true, 0.1);
     class_loss_cases(true, 1);
@@ -2361,45 +2729,120 @@ static void cases_cross_entropy_smooth(void)
 #undef BUILD
 #undef REFER
 
-typedef struct composite { const char *name; uint32_t dtypes; double tolerance; void (*cases)(void); } composite;
+typedef struct composite {
+    const char *name;
+    uint32_t dtypes;
+    double tolerance;
+    void (*cases)(void);
+} composite;
 
 static const composite composites[] = {
-    { "isnan", ALL_DTYPES, 0, cases_isnan }, { "isinf", ALL_DTYPES, 0, cases_isinf }, { "isfinite", ALL_DTYPES, 0, cases_isfinite },
-    { "logical_not", ALL_DTYPES, 0, cases_logical_not }, { "logical_and", ALL_DTYPES, 0, cases_logical_and }, { "logical_or", ALL_DTYPES, 0, cases_logical_or },
-    { "logical_xor", ALL_DTYPES, 0, cases_logical_xor }, { "leaky_relu", FLOAT_DTYPES, 2, cases_leaky_relu }, { "prelu", FLOAT_DTYPES, 2, cases_prelu },
-    { "elu", FLOAT_DTYPES, 4, cases_elu }, { "celu", FLOAT_DTYPES, 4, cases_celu }, { "any", ALL_DTYPES, 0, cases_any }, { "all", ALL_DTYPES, 0, cases_all },
-    { "count_nonzero", ALL_DTYPES, 0, cases_count_nonzero }, { "l1_norm", ALL_DTYPES, 2, cases_l1_norm }, { "l2_norm", FLOAT_DTYPES, 4, cases_l2_norm },
-    { "logsumexp", FLOAT_DTYPES, 4, cases_logsumexp }, { "variance", FLOAT_DTYPES, 4, cases_variance }, { "std", FLOAT_DTYPES, 4, cases_std },
-    { "sort", ALL_DTYPES, 0, cases_sort }, { "topk", ALL_DTYPES, 0, cases_topk }, { "rmsnorm", FLOAT_DTYPES, 4, cases_rmsnorm },
-    { "normalize", FLOAT_DTYPES, 4, cases_normalize }, { "einsum", NUMBER_DTYPES, 4, cases_einsum }, { "outer", ALL_DTYPES, 1, cases_outer },
-    { "vecdot", NUMBER_DTYPES, 4, cases_vecdot }, { "flip", ALL_DTYPES, 0, cases_flip }, { "roll", ALL_DTYPES, 0, cases_roll }, { "tile", ALL_DTYPES, 0, cases_tile },
-    { "repeat", ALL_DTYPES, 0, cases_repeat }, { "expand", ALL_DTYPES, 0, cases_expand }, { "squeeze", ALL_DTYPES, 0, cases_squeeze },
-    { "unsqueeze", ALL_DTYPES, 0, cases_unsqueeze }, { "stack", ALL_DTYPES, 0, cases_stack }, { "split", ALL_DTYPES, 0, cases_split }, { "pad", ALL_DTYPES, 0, cases_pad },
-    { "tril", ALL_DTYPES, 0, cases_tril }, { "triu", ALL_DTYPES, 0, cases_triu }, { "diagonal", ALL_DTYPES, 0, cases_diagonal }, { "im2col", ALL_DTYPES, 0, cases_im2col },
-    { "index_select", ALL_DTYPES, 0, cases_index_select }, { "gather_nd", ALL_DTYPES, 0, cases_gather_nd }, { "masked_fill", ALL_DTYPES, 0, cases_masked_fill },
-    { "rotary", FLOAT_DTYPES, 4, cases_rotary }, { "bce_loss", FLOAT_DTYPES, 8, cases_bce_loss }, { "bce_logits_loss", FLOAT_DTYPES, 8, cases_bce_logits_loss },
-    { "nll_loss", FLOAT_DTYPES, 8, cases_nll_loss }, { "kl_loss", FLOAT_DTYPES, 8, cases_kl_loss }, { "smooth_l1_loss", FLOAT_DTYPES, 8, cases_smooth_l1_loss },
+    { "isnan", ALL_DTYPES, 0, cases_isnan },
+    { "isinf", ALL_DTYPES, 0, cases_isinf },
+    { "isfinite", ALL_DTYPES, 0, cases_isfinite },
+    { "logical_not", ALL_DTYPES, 0, cases_logical_not },
+    { "logical_and", ALL_DTYPES, 0, cases_logical_and },
+    { "logical_or", ALL_DTYPES, 0, cases_logical_or },
+    { "logical_xor", ALL_DTYPES, 0, cases_logical_xor },
+    { "leaky_relu", FLOAT_DTYPES, 2, cases_leaky_relu },
+    { "prelu", FLOAT_DTYPES, 2, cases_prelu },
+    { "elu", FLOAT_DTYPES, 4, cases_elu },
+    { "celu", FLOAT_DTYPES, 4, cases_celu },
+    { "any", ALL_DTYPES, 0, cases_any },
+    { "all", ALL_DTYPES, 0, cases_all },
+    { "count_nonzero", ALL_DTYPES, 0, cases_count_nonzero },
+    { "l1_norm", ALL_DTYPES, 2, cases_l1_norm },
+    { "l2_norm", FLOAT_DTYPES, 4, cases_l2_norm },
+    { "logsumexp", FLOAT_DTYPES, 4, cases_logsumexp },
+    { "variance", FLOAT_DTYPES, 4, cases_variance },
+    { "std", FLOAT_DTYPES, 4, cases_std },
+    { "sort", ALL_DTYPES, 0, cases_sort },
+    { "topk", ALL_DTYPES, 0, cases_topk },
+    { "rmsnorm", FLOAT_DTYPES, 4, cases_rmsnorm },
+    { "normalize", FLOAT_DTYPES, 4, cases_normalize },
+    { "einsum", NUMBER_DTYPES, 4, cases_einsum },
+    { "outer", ALL_DTYPES, 1, cases_outer },
+    { "vecdot", NUMBER_DTYPES, 4, cases_vecdot },
+    { "flip", ALL_DTYPES, 0, cases_flip },
+    { "roll", ALL_DTYPES, 0, cases_roll },
+    { "tile", ALL_DTYPES, 0, cases_tile },
+    { "repeat", ALL_DTYPES, 0, cases_repeat },
+    { "expand", ALL_DTYPES, 0, cases_expand },
+    { "squeeze", ALL_DTYPES, 0, cases_squeeze },
+    { "unsqueeze", ALL_DTYPES, 0, cases_unsqueeze },
+    { "stack", ALL_DTYPES, 0, cases_stack },
+    { "split", ALL_DTYPES, 0, cases_split },
+    { "pad", ALL_DTYPES, 0, cases_pad },
+    { "tril", ALL_DTYPES, 0, cases_tril },
+    { "triu", ALL_DTYPES, 0, cases_triu },
+    { "diagonal", ALL_DTYPES, 0, cases_diagonal },
+    { "im2col", ALL_DTYPES, 0, cases_im2col },
+    { "index_select", ALL_DTYPES, 0, cases_index_select },
+    { "gather_nd", ALL_DTYPES, 0, cases_gather_nd },
+    { "masked_fill", ALL_DTYPES, 0, cases_masked_fill },
+    { "rotary", FLOAT_DTYPES, 4, cases_rotary },
+    { "bce_loss", FLOAT_DTYPES, 8, cases_bce_loss },
+    { "bce_logits_loss", FLOAT_DTYPES, 8, cases_bce_logits_loss },
+    { "nll_loss", FLOAT_DTYPES, 8, cases_nll_loss },
+    { "kl_loss", FLOAT_DTYPES, 8, cases_kl_loss },
+    { "smooth_l1_loss", FLOAT_DTYPES, 8, cases_smooth_l1_loss },
     { "cross_entropy_smooth", FLOAT_DTYPES, 8, cases_cross_entropy_smooth },
 };
 
 /* ---- the list ---- */
 
-static const struct { const char *name; void (*cases)(void); } generators[] = {
-    { "where", cases_where }, { "cast", cases_cast }, { "clamp", cases_clamp }, { "data", cases_data }, { "value", cases_value },
-    { "weight", cases_weight }, { "state", cases_state }, { "assign", cases_assign }, { "full", cases_full }, { "arange", cases_arange },
-    { "random_uniform", cases_random_uniform }, { "random_normal", cases_random_normal }, { "sum", cases_sum }, { "mean", cases_mean },
-    { "max", cases_max }, { "min", cases_min }, { "argmax", cases_argmax }, { "softmax", cases_softmax },
-    { "log_softmax", cases_log_softmax }, { "layernorm", cases_layernorm }, { "matmul", cases_matmul }, { "linear", cases_linear },
-    { "reshape", cases_reshape }, { "permute", cases_permute }, { "slice", cases_slice }, { "slice_put", cases_slice_put },
-    { "concat", cases_concat }, { "broadcast", cases_broadcast }, { "gather", cases_gather }, { "embedding", cases_embedding },
-    { "one_hot", cases_one_hot }, { "scatter_add", cases_scatter_add }, { "cross_entropy", cases_cross_entropy },
-    { "mse_loss", cases_mse_loss }, { "attention", cases_attention }, { "kv_append", cases_kv_append },
-    { "prod", cases_prod }, { "argmin", cases_argmin }, { "cumsum", cases_cumsum }, { "cumprod", cases_cumprod }, { "cummax", cases_cummax },
-    { "argsort", cases_argsort }, { "scatter", cases_scatter }, { "scatter_max", cases_scatter_max }, { "nonzero", cases_nonzero },
+static const struct {
+    const char *name;
+    void (*cases)(void);
+} generators[] = {
+    { "where", cases_where },
+    { "cast", cases_cast },
+    { "clamp", cases_clamp },
+    { "data", cases_data },
+    { "value", cases_value },
+    { "weight", cases_weight },
+    { "state", cases_state },
+    { "assign", cases_assign },
+    { "full", cases_full },
+    { "arange", cases_arange },
+    { "random_uniform", cases_random_uniform },
+    { "random_normal", cases_random_normal },
+    { "sum", cases_sum },
+    { "mean", cases_mean },
+    { "max", cases_max },
+    { "min", cases_min },
+    { "argmax", cases_argmax },
+    { "softmax", cases_softmax },
+    { "log_softmax", cases_log_softmax },
+    { "layernorm", cases_layernorm },
+    { "matmul", cases_matmul },
+    { "linear", cases_linear },
+    { "reshape", cases_reshape },
+    { "permute", cases_permute },
+    { "slice", cases_slice },
+    { "slice_put", cases_slice_put },
+    { "concat", cases_concat },
+    { "broadcast", cases_broadcast },
+    { "gather", cases_gather },
+    { "embedding", cases_embedding },
+    { "one_hot", cases_one_hot },
+    { "scatter_add", cases_scatter_add },
+    { "cross_entropy", cases_cross_entropy },
+    { "mse_loss", cases_mse_loss },
+    { "attention", cases_attention },
+    { "kv_append", cases_kv_append },
+    { "prod", cases_prod },
+    { "argmin", cases_argmin },
+    { "cumsum", cases_cumsum },
+    { "cumprod", cases_cumprod },
+    { "cummax", cases_cummax },
+    { "argsort", cases_argsort },
+    { "scatter", cases_scatter },
+    { "scatter_max", cases_scatter_max },
+    { "nonzero", cases_nonzero },
 };
 
-static void run_cases(void)
-{
+static void run_cases(void) {
     const ref_scalar_op *op = ref_find_scalar(running.row.name);
     if (op) {
         scalar_cases(op);
@@ -2418,8 +2861,7 @@ static void run_cases(void)
 }
 
 /* One test for a row on a device. The stream is seeded by the row's name alone: all devices see the same cases. */
-static void test_row(const gn_op_info *row, device on)
-{
+static void test_row(const gn_op_info *row, device on) {
     char name[96];
     snprintf(name, sizeof name, "conformance_%s_on_%s", row->name, device_names[on]);
     if (!test_open(name)) {
@@ -2443,10 +2885,10 @@ static void test_row(const gn_op_info *row, device on)
 }
 
 /* A generator whose op left the table is a mistake too. */
-static void every_generator_has_its_row(void)
-{
+static void every_generator_has_its_row(void) {
     for (int k = 0; k < TEST_COUNT(generators) + TEST_COUNT(ref_scalar_ops); k++) {
-        const char *name = k < TEST_COUNT(generators) ? generators[k].name : ref_scalar_ops[k - TEST_COUNT(generators)].name;
+        const char *name =
+            k < TEST_COUNT(generators) ? generators[k].name : ref_scalar_ops[k - TEST_COUNT(generators)].name;
         bool found = false;
         for (int i = 0; i < gn_op_count(); i++) {
             gn_op_info row;
@@ -2460,16 +2902,37 @@ static void every_generator_has_its_row(void)
     CHECK_RESULT(gn_get_op(-1, &running.row), GN_BAD_ARGUMENT);
 }
 
-static void einsum_refuses_what_makes_no_sense(void)
-{
+static void einsum_refuses_what_makes_no_sense(void) {
     gn_ctx *g = contexts[ON_NULL];
     gn_tensor a = gn_full(g, GN_F32, GN_SHAPE(2, 3), 1), b = gn_full(g, GN_F32, GN_SHAPE(4, 2), 1), two[2] = { a, b };
     gn_tensor many[3] = { gn_full(g, GN_F32, GN_SHAPE(1, 1, 1, 1), 1), gn_full(g, GN_F32, GN_SHAPE(1, 1, 1, 1), 1), a };
-    static const struct { const char *text; int n; gn_result failure; } forms[] = {
-        { "ij,jk->ik", 2, GN_BAD_SHAPE }, { "ij", 2, GN_BAD_ARGUMENT }, { "ij,ki,k", 2, GN_BAD_ARGUMENT }, { "ijk,kj", 2, GN_BAD_RANK }, { "i,ki", 2, GN_BAD_RANK },
-        { "i2,k2", 2, GN_BAD_ARGUMENT }, { "...,ki", 2, GN_OK }, { "..,ki", 2, GN_BAD_ARGUMENT }, { "....,ki", 2, GN_BAD_ARGUMENT },
-        { "...i...,ki", 2, GN_BAD_ARGUMENT }, { "...ijk,ki", 2, GN_BAD_RANK }, { "...,...", 2, GN_BAD_SHAPE }, { "ij,ki->..", 2, GN_BAD_ARGUMENT }, { "i...,ki->......", 2, GN_BAD_ARGUMENT }, { "ij,ki->x", 2, GN_BAD_ARGUMENT }, { "ij,ki-", 2, GN_BAD_ARGUMENT }, { NULL, 2, GN_BAD_ARGUMENT },
-        { "", 2, GN_BAD_RANK }, { "ij,ki->kj>", 2, GN_BAD_ARGUMENT }, { "ii,kj", 2, GN_BAD_SHAPE }, { "ij->\xc3\xa9", 1, GN_BAD_ARGUMENT }, { " i j , k i -> k j ", 2, GN_OK },
+    static const struct {
+        const char *text;
+        int n;
+        gn_result failure;
+    } forms[] = {
+        { "ij,jk->ik", 2, GN_BAD_SHAPE },
+        { "ij", 2, GN_BAD_ARGUMENT },
+        { "ij,ki,k", 2, GN_BAD_ARGUMENT },
+        { "ijk,kj", 2, GN_BAD_RANK },
+        { "i,ki", 2, GN_BAD_RANK },
+        { "i2,k2", 2, GN_BAD_ARGUMENT },
+        { "...,ki", 2, GN_OK },
+        { "..,ki", 2, GN_BAD_ARGUMENT },
+        { "....,ki", 2, GN_BAD_ARGUMENT },
+        { "...i...,ki", 2, GN_BAD_ARGUMENT },
+        { "...ijk,ki", 2, GN_BAD_RANK },
+        { "...,...", 2, GN_BAD_SHAPE },
+        { "ij,ki->..", 2, GN_BAD_ARGUMENT },
+        { "i...,ki->......", 2, GN_BAD_ARGUMENT },
+        { "ij,ki->x", 2, GN_BAD_ARGUMENT },
+        { "ij,ki-", 2, GN_BAD_ARGUMENT },
+        { NULL, 2, GN_BAD_ARGUMENT },
+        { "", 2, GN_BAD_RANK },
+        { "ij,ki->kj>", 2, GN_BAD_ARGUMENT },
+        { "ii,kj", 2, GN_BAD_SHAPE },
+        { "ij->\xc3\xa9", 1, GN_BAD_ARGUMENT },
+        { " i j , k i -> k j ", 2, GN_OK },
     };
     for (int k = 0; k < TEST_COUNT(forms); k++) {
         gn_info info;
@@ -2481,9 +2944,9 @@ static void einsum_refuses_what_makes_no_sense(void)
     gn_step(g);
 }
 
-int main(int argc, char **argv)
-{
-    static const test_entry tests[] = { TEST_ENTRY(every_generator_has_its_row), TEST_ENTRY(einsum_refuses_what_makes_no_sense) };
+int main(int argc, char **argv) {
+    static const test_entry tests[] = { TEST_ENTRY(every_generator_has_its_row),
+                                        TEST_ENTRY(einsum_refuses_what_makes_no_sense) };
     test_begin(argc, argv);
     open_devices();
     test_all(tests, TEST_COUNT(tests));
@@ -2495,7 +2958,10 @@ int main(int argc, char **argv)
             }
         }
         for (int k = 0; k < TEST_COUNT(composites) && contexts[on]; k++) {
-            gn_op_info row = { .name = composites[k].name, .kind = GN_CLASS_STRUCTURED, .dtypes = composites[k].dtypes, .tolerance = composites[k].tolerance };
+            gn_op_info row = { .name = composites[k].name,
+                               .kind = GN_CLASS_STRUCTURED,
+                               .dtypes = composites[k].dtypes,
+                               .tolerance = composites[k].tolerance };
             test_row(&row, (device)on);
         }
     }

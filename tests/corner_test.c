@@ -1,6 +1,6 @@
-/* Corners of ops, as the comments of genie.h and the libraries they follow (NumPy, PyTorch) say: signs and zeros of divisions,
- * reductions over nothing, ties, infinities, gradients at kinks. Values are written out by hand; on the CPU of
- * this process, or on the device of $GENIE_TEST_DEVICES.
+/* Corners of ops, as the comments of genie.h and the libraries they follow (NumPy, PyTorch) say: signs and zeros of
+ * divisions, reductions over nothing, ties, infinities, gradients at kinks. Values are written out by hand; on the CPU
+ * of this process, or on the device of $GENIE_TEST_DEVICES.
  *
  * Tier: quick address thread */
 #include "../genie.h"
@@ -11,8 +11,7 @@ static gn_ctx *g;
 
 enum { MOST = 32 };
 
-static gn_tensor numbers(gn_dtype d, int n, const double *x)
-{
+static gn_tensor numbers(gn_dtype d, int n, const double *x) {
     return gn_cast(gn_data_copy(g, GN_F64, GN_SHAPE(n), x), d);
 }
 
@@ -20,16 +19,14 @@ static gn_tensor numbers(gn_dtype d, int n, const double *x)
 #define ROWS(t, rows) gn_reshape(t, GN_SHAPE(rows, -1))
 
 /* NaN equals NaN, and zeros are told apart by their sign. */
-static bool same(double got, double want, double bound)
-{
+static bool same(double got, double want, double bound) {
     if (isnan(want) || isnan(got)) {
         return isnan(want) && isnan(got);
     }
     return got == want ? signbit(got) == signbit(want) : fabs(got - want) <= bound * fabs(want);
 }
 
-static void check_values(int line, gn_tensor t, double bound, int n, const double *want)
-{
+static void check_values(int line, gn_tensor t, double bound, int n, const double *want) {
     double got[MOST];
     gn_info info;
     if (gn_describe(t, &info) != GN_OK || gn_read(gn_cast(t, GN_F64), got, (size_t)n * sizeof *got) != GN_OK) {
@@ -38,16 +35,18 @@ static void check_values(int line, gn_tensor t, double bound, int n, const doubl
     }
     for (int i = 0; i < n; i++) {
         if (!same(got[i], want[i], bound)) {
-            test_fail(__FILE__, line, "%s: element %d is %.9g, not %.9g", gn_dtype_name(info.dtype), i, got[i], want[i]);
+            test_fail(__FILE__, line, "%s: element %d is %.9g, not %.9g", gn_dtype_name(info.dtype), i, got[i],
+                      want[i]);
         }
     }
 }
 
-#define NEAR(t, bound, ...) check_values(__LINE__, t, bound, (int)(sizeof((double[]){ __VA_ARGS__ }) / sizeof(double)), (const double[]){ __VA_ARGS__ })
+#define NEAR(t, bound, ...)                                                                     \
+    check_values(__LINE__, t, bound, (int)(sizeof((double[]){ __VA_ARGS__ }) / sizeof(double)), \
+                 (const double[]){ __VA_ARGS__ })
 #define IS(t, ...) NEAR(t, 0, __VA_ARGS__)
 
-static void check_refused(int line, gn_tensor t, gn_result want)
-{
+static void check_refused(int line, gn_tensor t, gn_result want) {
     gn_info info;
     gn_result r = gn_describe(t, &info);
     if (r != want) {
@@ -58,8 +57,7 @@ static void check_refused(int line, gn_tensor t, gn_result want)
 #define REFUSED(t, want) check_refused(__LINE__, t, want)
 
 /* The gradient of the sum of y at x. */
-static gn_tensor slope(gn_tensor y, gn_tensor x)
-{
+static gn_tensor slope(gn_tensor y, gn_tensor x) {
     gn_tensor out = GN_NONE;
     CHECK_RESULT(gn_grad(gn_sum(y, GN_ALL_AXES, false), &x, 1, &out), GN_OK);
     return out;
@@ -67,8 +65,7 @@ static gn_tensor slope(gn_tensor y, gn_tensor x)
 
 static const gn_dtype signed_dtypes[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_I8, GN_I16, GN_I32, GN_I64 };
 
-TEST(divisions_of_signed_numbers_have_the_signs_of_python_and_c)
-{
+TEST(divisions_of_signed_numbers_have_the_signs_of_python_and_c) {
     for (int k = 0; k < TEST_COUNT(signed_dtypes); k++) {
         gn_tensor a = V(signed_dtypes[k], 7, -7, 7, -7, 1), b = V(signed_dtypes[k], 3, 3, -3, -3, 5);
         IS(gn_fmod(a, b), 1, -1, 1, -1, 1);
@@ -80,8 +77,7 @@ TEST(divisions_of_signed_numbers_have_the_signs_of_python_and_c)
     IS(gn_div(V(GN_I32, 7, -7, 7, -7), V(GN_I32, 3, 3, -3, -3)), 2, -2, -2, 2);
 }
 
-TEST(lowest_integer_over_minus_one_wraps)
-{
+TEST(lowest_integer_over_minus_one_wraps) {
     static const gn_dtype ints[] = { GN_I8, GN_I16, GN_I32, GN_I64 };
     static const double lowest[] = { -128, -32768, -2147483648.0, -0x1p63 };
     for (int k = 0; k < 4; k++) {
@@ -95,8 +91,7 @@ TEST(lowest_integer_over_minus_one_wraps)
     }
 }
 
-TEST(float_divisions_by_zero_and_of_infinities_follow_python)
-{
+TEST(float_divisions_by_zero_and_of_infinities_follow_python) {
     gn_tensor a = V(GN_F32, 1, -1, 0, -0.0), zero = V(GN_F32, 0);
     IS(gn_fmod(a, zero), NAN, NAN, NAN, NAN);
     IS(gn_remainder(a, zero), NAN, NAN, NAN, NAN);
@@ -106,11 +101,11 @@ TEST(float_divisions_by_zero_and_of_infinities_follow_python)
     IS(gn_remainder(V(GN_F32, -5, 5), big), INFINITY, -INFINITY);
     IS(gn_floor_divide(V(GN_F32, -1, 1), big), -1, -1);
     IS(gn_floor_divide(big, V(GN_F32, 2)), NAN, NAN);
-    IS(gn_floor_divide(V(GN_F64, 1, -1), V(GN_F64, 0.1)), 9, -10);    /* 1 / 0.1 rounds to 10, the exact quotient is below */
+    /* 1 / 0.1 rounds to 10, the exact quotient is below */
+    IS(gn_floor_divide(V(GN_F64, 1, -1), V(GN_F64, 0.1)), 9, -10);
 }
 
-TEST(rounding_goes_to_even_and_keeps_signs)
-{
+TEST(rounding_goes_to_even_and_keeps_signs) {
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         gn_tensor a = V(d, 0.5, 1.5, 2.5, -0.5, -1.5, -0.0, INFINITY, NAN);
         IS(gn_round(a), 0, 2, 2, -0.0, -2, -0.0, INFINITY, NAN);
@@ -121,8 +116,7 @@ TEST(rounding_goes_to_even_and_keeps_signs)
     }
 }
 
-TEST(shifts_past_the_width_give_zero_or_the_sign)
-{
+TEST(shifts_past_the_width_give_zero_or_the_sign) {
     static const gn_dtype ints[] = { GN_I8, GN_I16, GN_I32, GN_I64 };
     static const double bits[] = { 8, 16, 32, 64 };
     for (int k = 0; k < 4; k++) {
@@ -136,8 +130,7 @@ TEST(shifts_past_the_width_give_zero_or_the_sign)
     IS(gn_shift_left(V(GN_U8, 255), V(GN_U8, 1, 7, 8)), 254, 128, 0);
 }
 
-TEST(reductions_over_nothing_have_their_neutral_element)
-{
+TEST(reductions_over_nothing_have_their_neutral_element) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         gn_tensor none = gn_full(g, d, GN_SHAPE(2, 0), 0);
         gn_axes last = GN_AXES(-1);
@@ -164,8 +157,7 @@ TEST(reductions_over_nothing_have_their_neutral_element)
     }
 }
 
-TEST(variance_without_degrees_of_freedom_divides_by_zero)
-{
+TEST(variance_without_degrees_of_freedom_divides_by_zero) {
     gn_tensor one = V(GN_F32, 3), two = V(GN_F32, 3, 5);
     IS(gn_variance(one, GN_ALL_AXES, 0, false), 0);
     IS(gn_variance(one, GN_ALL_AXES, 1, false), NAN);
@@ -173,40 +165,36 @@ TEST(variance_without_degrees_of_freedom_divides_by_zero)
     IS(gn_variance(two, GN_ALL_AXES, 2, false), INFINITY);
     IS(gn_variance(two, GN_ALL_AXES, 5, false), INFINITY);
     IS(gn_std(one, GN_ALL_AXES, 1, false), NAN);
-    IS(gn_variance(V(GN_F16, 60000, 60000, 59968), GN_ALL_AXES, 0, false), 227.5);    /* rounded to f16; the sum of squares is past its range */
+    /* rounded to f16; the sum of squares is past its range */
+    IS(gn_variance(V(GN_F16, 60000, 60000, 59968), GN_ALL_AXES, 0, false), 227.5);
 }
 
-TEST(logsumexp_keeps_infinities_and_does_not_overflow)
-{
+TEST(logsumexp_keeps_infinities_and_does_not_overflow) {
     gn_tensor rows = ROWS(V(GN_F32, -INFINITY, -INFINITY, INFINITY, 0, 1000, 1000, NAN, 0), 4);
     NEAR(gn_logsumexp(rows, GN_AXES(1), false), 1e-6, -INFINITY, INFINITY, 1000.6931472, NAN);
 }
 
-TEST(softmax_of_rows_without_a_finite_largest_is_not_a_number)
-{
+TEST(softmax_of_rows_without_a_finite_largest_is_not_a_number) {
     gn_tensor rows = ROWS(V(GN_F32, -INFINITY, -INFINITY, INFINITY, 0, NAN, 0, -INFINITY, 3, 1000, -1000), 5);
     IS(gn_softmax(rows, 1), NAN, NAN, NAN, NAN, NAN, NAN, 0, 1, 1, 0);
     IS(gn_log_softmax(rows, -1), NAN, NAN, NAN, NAN, NAN, NAN, -INFINITY, 0, 0, -2000);
 }
 
-TEST(norms_of_the_lowest_integers_are_positive)
-{
+TEST(norms_of_the_lowest_integers_are_positive) {
     IS(gn_l1_norm(V(GN_I8, -128, -128), GN_ALL_AXES, false), 256);
     IS(gn_l1_norm(V(GN_I16, -32768, 1), GN_ALL_AXES, false), 32769);
     IS(gn_l1_norm(V(GN_I32, -2147483648.0, 0), GN_ALL_AXES, false), 2147483648.0);
     IS(gn_l1_norm(V(GN_U8, 255, 255), GN_ALL_AXES, false), 510);
 }
 
-TEST(narrow_integers_sum_and_multiply_wide)
-{
+TEST(narrow_integers_sum_and_multiply_wide) {
     IS(gn_sum(V(GN_I8, 127, 127), GN_ALL_AXES, false), 254);
     IS(gn_prod(V(GN_U16, 65535, 65535), GN_ALL_AXES, false), 4294836225.0);
     IS(gn_cumsum(V(GN_U8, 255, 255), 0), 255, 510);
     IS(gn_cumprod(V(GN_I8, -128, 2, 2), 0), -128, -256, -512);
 }
 
-TEST(largest_keeps_nan_and_the_first_of_equals)
-{
+TEST(largest_keeps_nan_and_the_first_of_equals) {
     gn_tensor a = V(GN_F32, 2, NAN, 5, NAN), ties = V(GN_F32, 1, 3, 3, 1);
     IS(gn_max(a, GN_ALL_AXES, false), NAN);
     IS(gn_argmax(a, GN_ALL_AXES, false), 1);
@@ -216,8 +204,7 @@ TEST(largest_keeps_nan_and_the_first_of_equals)
     IS(gn_cummax(V(GN_F32, 1, -1, 2, NAN, 9), 0), 1, 1, 2, NAN, NAN);
 }
 
-TEST(sorting_is_stable_and_puts_nan_last)
-{
+TEST(sorting_is_stable_and_puts_nan_last) {
     gn_tensor a = V(GN_F32, 1, NAN, 0, -0.0, 1, -INFINITY, NAN, INFINITY), at, value;
     IS(gn_argsort(a, 0, false), 5, 2, 3, 0, 4, 7, 1, 6);
     IS(gn_argsort(a, -1, true), 7, 0, 4, 2, 3, 5, 1, 6);
@@ -235,8 +222,7 @@ TEST(sorting_is_stable_and_puts_nan_last)
 
 /* ---- gradients at corners: finite where PyTorch's are ---- */
 
-TEST(gradient_of_norms_at_zero_is_zero)
-{
+TEST(gradient_of_norms_at_zero_is_zero) {
     gn_tensor x = V(GN_F64, 0, 0, 3, 4), rows = ROWS(x, 2);
     NEAR(slope(gn_l2_norm(rows, GN_AXES(1), false), x), 1e-15, 0, 0, 0.6, 0.8);
     IS(slope(gn_l1_norm(x, GN_ALL_AXES, false), x), 0, 0, 1, 1);
@@ -246,15 +232,13 @@ TEST(gradient_of_norms_at_zero_is_zero)
     IS(slope(gn_normalize(zero, 0, 0.5), zero), 2, 2);
 }
 
-TEST(gradient_of_bce_is_finite_at_zero_and_one)
-{
+TEST(gradient_of_bce_is_finite_at_zero_and_one) {
     gn_tensor p = V(GN_F64, 0, 1, 0, 1, 0.5), target = V(GN_F64, 0, 1, 1, 0, 1);
     NEAR(gn_bce_loss(p, target), 1e-12, (100 + 100 + 0.693147180559945) / 5);
     NEAR(slope(gn_bce_loss(p, target), p), 1e-12, 0.2, -0.2, 0, 0, -0.4);
 }
 
-TEST(losses_keep_what_is_not_a_number)
-{
+TEST(losses_keep_what_is_not_a_number) {
     gn_tensor p = V(GN_F32, 0.5, NAN), t = V(GN_F32, 1, 1), log_p = V(GN_F32, -1, -2);
     IS(gn_bce_loss(p, t), NAN);
     IS(gn_bce_loss(V(GN_F32, 1.5, 0.5), t), NAN);
@@ -267,9 +251,8 @@ TEST(losses_keep_what_is_not_a_number)
     IS(slope(gn_kl_loss(hidden, q), hidden), -0.0, -1);
 }
 
-TEST(losses_of_extreme_logits_do_not_overflow)
-{
-    REFUSED(gn_bce_loss(V(GN_F32, 0, 1), V(GN_F32, 1)), GN_BAD_SHAPE);    /* a column with a row would make a matrix */
+TEST(losses_of_extreme_logits_do_not_overflow) {
+    REFUSED(gn_bce_loss(V(GN_F32, 0, 1), V(GN_F32, 1)), GN_BAD_SHAPE); /* a column with a row would make a matrix */
     REFUSED(gn_bce_logits_loss(V(GN_F32, 0, 1), gn_reshape(V(GN_F32, 0, 1), GN_SHAPE(2, 1))), GN_BAD_SHAPE);
     IS(gn_bce_logits_loss(V(GN_F32, 1000, -1000), V(GN_F32, 1, 0)), 0);
     IS(gn_bce_logits_loss(V(GN_F32, 1000, -1000), V(GN_F32, 0, 1)), 1000);
@@ -279,8 +262,7 @@ TEST(losses_of_extreme_logits_do_not_overflow)
     IS(gn_cross_entropy_smooth(logits, target, 0.1), INFINITY);
 }
 
-TEST(losses_over_nothing_are_not_a_number)
-{
+TEST(losses_over_nothing_are_not_a_number) {
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         gn_tensor none = gn_full(g, d, GN_SHAPE(0, 3), 0), class = gn_full(g, GN_I64, GN_SHAPE(0), 0);
         IS(gn_bce_loss(none, none), NAN);
@@ -295,8 +277,7 @@ TEST(losses_over_nothing_are_not_a_number)
     }
 }
 
-TEST(products_of_vectors_broadcast_and_promote)
-{
+TEST(products_of_vectors_broadcast_and_promote) {
     gn_tensor a = gn_reshape(V(GN_F32, 1, 2, 3, 4), GN_SHAPE(2, 1, 2)), b = ROWS(V(GN_F64, 1, 0, 0, 1, 2, 2), 3);
     IS(gn_vecdot(a, b, -1), 1, 2, 6, 3, 4, 14);
     IS(gn_vecdot(V(GN_I8, 100, 100), V(GN_I8, 1, 1), 0), 200);
@@ -305,8 +286,7 @@ TEST(products_of_vectors_broadcast_and_promote)
     IS(gn_outer(V(GN_U8, 200, 2), V(GN_I8, -1)), -200, -2);
 }
 
-TEST(smooth_l1_with_beta_zero_is_l1)
-{
+TEST(smooth_l1_with_beta_zero_is_l1) {
     gn_tensor a = V(GN_F64, 1, -3, 0), b = V(GN_F64, 0, 0, 0);
     NEAR(gn_smooth_l1_loss(a, b, 0), 1e-15, 4.0 / 3);
     NEAR(slope(gn_smooth_l1_loss(a, b, 0), a), 1e-15, 1.0 / 3, -1.0 / 3, 0);
@@ -314,15 +294,13 @@ TEST(smooth_l1_with_beta_zero_is_l1)
     REFUSED(gn_smooth_l1_loss(a, b, NAN), GN_BAD_ARGUMENT);
 }
 
-TEST(gradient_of_powers_at_zero_is_finite)
-{
+TEST(gradient_of_powers_at_zero_is_finite) {
     gn_tensor a = V(GN_F64, 0, 0, 0, 2), b = V(GN_F64, 0, 1, 2, 3);
     IS(slope(gn_pow(a, b), a), 0, 1, 0, 12);
     NEAR(slope(gn_pow(a, b), b), 1e-15, 0, 0, 0, 5.545177444479562);
 }
 
-TEST(gradient_of_the_largest_is_shared_among_equals)
-{
+TEST(gradient_of_the_largest_is_shared_among_equals) {
     gn_tensor x = V(GN_F64, 3, 1, 3, 2), low = V(GN_F64, 0, 0, -1);
     IS(slope(gn_max(x, GN_ALL_AXES, false), x), 0.5, 0, 0.5, 0);
     IS(slope(gn_relu(low), low), 0, 0, 0);
@@ -330,8 +308,7 @@ TEST(gradient_of_the_largest_is_shared_among_equals)
     IS(slope(gn_clamp(x, 1, 2.5), x), 0, 1, 0, 1);
 }
 
-TEST(gradient_of_scatter_max_is_shared_among_equals)
-{
+TEST(gradient_of_scatter_max_is_shared_among_equals) {
     gn_tensor a = V(GN_F64, 1, 5, 3), at = V(GN_I64, 0, 0, 1, 1), src = V(GN_F64, 2, 2, 4, 5);
     gn_tensor y = gn_scatter_max(a, 0, at, src);
     IS(y, 2, 5, 3);
@@ -339,8 +316,7 @@ TEST(gradient_of_scatter_max_is_shared_among_equals)
     IS(slope(y, src), 0.5, 0.5, 0, 0.5);
 }
 
-TEST(rmsnorm_takes_a_gain_of_the_last_axis_alone)
-{
+TEST(rmsnorm_takes_a_gain_of_the_last_axis_alone) {
     gn_tensor a = ROWS(V(GN_F32, 3, 4, 5, 12), 2);
     REFUSED(gn_rmsnorm(a, V(GN_F32, 1), 0), GN_BAD_SHAPE);
     REFUSED(gn_rmsnorm(a, gn_reshape(V(GN_F32, 1, 1), GN_SHAPE(2, 1)), 0), GN_BAD_SHAPE);
@@ -348,8 +324,7 @@ TEST(rmsnorm_takes_a_gain_of_the_last_axis_alone)
     REFUSED(gn_rmsnorm(gn_like(a, 1), V(GN_F32, 1), 0), GN_BAD_RANK);
 }
 
-TEST(activations_at_infinity_have_their_limits_or_say_nan)
-{
+TEST(activations_at_infinity_have_their_limits_or_say_nan) {
     gn_tensor x = V(GN_F32, -INFINITY, INFINITY, NAN, -0.0);
     IS(gn_leaky_relu(x, 0.5), -INFINITY, INFINITY, NAN, -0.0);
     IS(gn_elu(x, 2), -2, INFINITY, NAN, -0.0);
@@ -366,26 +341,24 @@ TEST(activations_at_infinity_have_their_limits_or_say_nan)
 
 /* ---- einsum ---- */
 
-TEST(einsum_without_an_arrow_keeps_letters_that_occur_once_in_order)
-{
+TEST(einsum_without_an_arrow_keeps_letters_that_occur_once_in_order) {
     gn_tensor m = ROWS(V(GN_F64, 1, 2, 3, 4, 5, 6), 2), square = ROWS(V(GN_F64, 1, 2, 3, 4), 2), two[2] = { square, m };
     IS(gn_einsum("ij", &m, 1), 1, 2, 3, 4, 5, 6);
     IS(gn_einsum("ba", &m, 1), 1, 4, 2, 5, 3, 6);
-    IS(gn_einsum("aB", &m, 1), 1, 4, 2, 5, 3, 6);    /* capitals come first, as in ASCII */
+    IS(gn_einsum("aB", &m, 1), 1, 4, 2, 5, 3, 6); /* capitals come first, as in ASCII */
     IS(gn_einsum("ii", &square, 1), 5);
     IS(gn_einsum("ij,jk", two, 2), 9, 12, 15, 19, 26, 33);
     IS(gn_einsum("kj,ki", two, 2), 13, 18, 17, 24, 21, 30);
 }
 
-TEST(einsum_with_an_ellipsis_broadcasts_what_has_no_letter)
-{
+TEST(einsum_with_an_ellipsis_broadcasts_what_has_no_letter) {
     gn_tensor a = gn_reshape(V(GN_F64, 1, 2, 3, 4, 5, 6, 7, 8), GN_SHAPE(2, 2, 2)), m = ROWS(V(GN_F64, 1, 1, 0, 2), 2);
     gn_tensor one = gn_reshape(V(GN_F64, 10, 20), GN_SHAPE(1, 2)), two[2] = { a, m }, narrow[2] = { a, one };
     IS(gn_einsum("...j->...", &a, 1), 3, 7, 11, 15);
     IS(gn_einsum("i...->...", &a, 1), 6, 8, 10, 12);
     IS(gn_einsum("...ii->...", &a, 1), 5, 13);
     IS(gn_einsum("...ij->...ji", &a, 1), 1, 3, 2, 4, 5, 7, 6, 8);
-    IS(gn_einsum("i...j->ij", &a, 1), 4, 6, 12, 14);    /* not in the output: summed, as by PyTorch */
+    IS(gn_einsum("i...j->ij", &a, 1), 4, 6, 12, 14); /* not in the output: summed, as by PyTorch */
     IS(gn_einsum("...ij,jk", two, 2), 1, 5, 3, 11, 5, 17, 7, 23);
     IS(gn_einsum("...,...->...", narrow, 2), 10, 40, 30, 80, 50, 120, 70, 160);
     IS(gn_einsum("i...,...->i", narrow, 2), 160, 400);
@@ -395,14 +368,12 @@ TEST(einsum_with_an_ellipsis_broadcasts_what_has_no_letter)
 
 /* ---- numbers as the second operand ---- */
 
-static gn_tensor counted(int *calls, gn_tensor t)
-{
+static gn_tensor counted(int *calls, gn_tensor t) {
     ++*calls;
     return t;
 }
 
-TEST(ops_with_a_number_evaluate_their_tensor_once)
-{
+TEST(ops_with_a_number_evaluate_their_tensor_once) {
     int calls = 0;
     gn_tensor a = V(GN_F32, 1, 2, 3);
     IS(gn_add_c(counted(&calls, a), 0.5), 1.5, 2.5, 3.5);
@@ -422,7 +393,10 @@ TEST(ops_with_a_number_evaluate_their_tensor_once)
 }
 
 /* What a dtype cannot hold is an error wherever a C number goes into a tensor; what it can is exact. */
-static const struct { gn_dtype d; double held[3], refused[6]; } numbers_of[] = {
+static const struct {
+    gn_dtype d;
+    double held[3], refused[6];
+} numbers_of[] = {
     { GN_I8, { -128, 0, 127 }, { 0.5, -128.5, 128, -129, INFINITY, NAN } },
     { GN_I16, { -32768, 0, 32767 }, { 0.5, 32768, -32769, 1e9, INFINITY, NAN } },
     { GN_I32, { -2147483648.0, 0, 2147483647.0 }, { 0.5, 2147483648.0, -2147483649.0, 1e-9, -INFINITY, NAN } },
@@ -436,8 +410,7 @@ static const struct { gn_dtype d; double held[3], refused[6]; } numbers_of[] = {
     { GN_F32, { 3.4028235e38, -3.4028235e38, 0.1 }, { 3.4028236e38, -3.4028236e38, 1e300, 1e39, -1e39, 1e40 } },
 };
 
-TEST(numbers_that_a_dtype_cannot_hold_are_refused)
-{
+TEST(numbers_that_a_dtype_cannot_hold_are_refused) {
     for (int k = 0; k < TEST_COUNT(numbers_of); k++) {
         gn_dtype d = numbers_of[k].d;
         bool is_float = d <= GN_BF16, is_bool = d == GN_BOOL;
@@ -452,12 +425,29 @@ TEST(numbers_that_a_dtype_cannot_hold_are_refused)
             REFUSED(gn_masked_fill(a, mask, v), want);
             REFUSED(gn_pad(a, one, none, GN_PAD_CONSTANT, v), want);
             REFUSED(gn_pad(a, none, none, GN_PAD_CONSTANT, v), want);
-            REFUSED(gn_eq_c(a, v), want); REFUSED(gn_ne_c(a, v), want); REFUSED(gn_lt_c(a, v), want);
-            REFUSED(gn_le_c(a, v), want); REFUSED(gn_gt_c(a, v), want); REFUSED(gn_ge_c(a, v), want);
-            REFUSED(gn_minimum_c(a, v), want); REFUSED(gn_maximum_c(a, v), want); REFUSED(gn_mul_c(a, v), want); REFUSED(gn_add_c(a, v), want);
-            if (!is_bool) { REFUSED(gn_sub_c(a, v), want); REFUSED(gn_div_c(a, v), want); }
-            if (is_float) { REFUSED(gn_pow_c(a, v), want); REFUSED(gn_leaky_relu(a, v), want); REFUSED(gn_elu(a, v), want); }
-            if (!is_bool && !isinf(v)) { REFUSED(gn_clamp(a, v, INFINITY), want); REFUSED(gn_clamp(a, -INFINITY, v), want); }
+            REFUSED(gn_eq_c(a, v), want);
+            REFUSED(gn_ne_c(a, v), want);
+            REFUSED(gn_lt_c(a, v), want);
+            REFUSED(gn_le_c(a, v), want);
+            REFUSED(gn_gt_c(a, v), want);
+            REFUSED(gn_ge_c(a, v), want);
+            REFUSED(gn_minimum_c(a, v), want);
+            REFUSED(gn_maximum_c(a, v), want);
+            REFUSED(gn_mul_c(a, v), want);
+            REFUSED(gn_add_c(a, v), want);
+            if (!is_bool) {
+                REFUSED(gn_sub_c(a, v), want);
+                REFUSED(gn_div_c(a, v), want);
+            }
+            if (is_float) {
+                REFUSED(gn_pow_c(a, v), want);
+                REFUSED(gn_leaky_relu(a, v), want);
+                REFUSED(gn_elu(a, v), want);
+            }
+            if (!is_bool && !isinf(v)) {
+                REFUSED(gn_clamp(a, v, INFINITY), want);
+                REFUSED(gn_clamp(a, -INFINITY, v), want);
+            }
             if (!is_bool && (i > 2 || fabs(v) <= 0x1p53)) REFUSED(gn_arange(g, d, 1, v, 1), want);
         }
         gn_step(g);
@@ -470,16 +460,27 @@ TEST(numbers_that_a_dtype_cannot_hold_are_refused)
 }
 
 /* Whole numbers are given exactly up to the last, and checked to the last. */
-TEST(whole_numbers_past_2_to_53_are_exact)
-{
-    static const int64_t values[] = { INT64_MIN, INT64_MIN + 1, -((int64_t)1 << 53) - 1, -1, 0, 1, ((int64_t)1 << 53) + 1, ((int64_t)1 << 62) + 12345, INT64_MAX - 1, INT64_MAX };
+TEST(whole_numbers_past_2_to_53_are_exact) {
+    static const int64_t values[] = { INT64_MIN,
+                                      INT64_MIN + 1,
+                                      -((int64_t)1 << 53) - 1,
+                                      -1,
+                                      0,
+                                      1,
+                                      ((int64_t)1 << 53) + 1,
+                                      ((int64_t)1 << 62) + 12345,
+                                      INT64_MAX - 1,
+                                      INT64_MAX };
     for (int i = 0; i < TEST_COUNT(values); i++) {
         int64_t v = values[i], got[3] = { 7, 7, 7 };
         CHECK_RESULT(gn_read(gn_full_i64(g, GN_I64, GN_SHAPE(3), v), got, sizeof got), GN_OK);
         CHECK(got[0] == v && got[2] == v);
         CHECK_RESULT(gn_read(gn_scalar_i64(g, GN_I64, v), got, 8), GN_OK);
         CHECK(got[0] == v);
-        CHECK_RESULT(gn_read(gn_add(gn_full(g, GN_I64, GN_SHAPE(3), 0), gn_like_i64(gn_full(g, GN_I64, GN_SHAPE(3), 0), v)), got, sizeof got), GN_OK);
+        CHECK_RESULT(gn_read(gn_add(gn_full(g, GN_I64, GN_SHAPE(3), 0),
+                                    gn_like_i64(gn_full(g, GN_I64, GN_SHAPE(3), 0), v)),
+                             got, sizeof got),
+                     GN_OK);
         CHECK(got[1] == v);
         int64_t step = v > 0 ? -1 : 1;
         CHECK_RESULT(gn_read(gn_arange_i64(g, GN_I64, 3, v, step), got, sizeof got), GN_OK);
@@ -500,9 +501,9 @@ TEST(whole_numbers_past_2_to_53_are_exact)
     IS(gn_full_i64(g, GN_F32, GN_SHAPE(1), 3), 3);
 }
 
-/* Values of PyTorch 2: torch.maximum, torch.minimum, F.elu, F.celu, F.normalize, F.binary_cross_entropy, at ties and kinks. */
-TEST(gradients_at_ties_are_shared_as_in_pytorch)
-{
+/* Values of PyTorch 2: torch.maximum, torch.minimum, F.elu, F.celu, F.normalize, F.binary_cross_entropy, at ties and
+   kinks. */
+TEST(gradients_at_ties_are_shared_as_in_pytorch) {
     gn_tensor a = V(GN_F64, 1, 2, 3, -0.0, INFINITY), b = V(GN_F64, 1, 3, 2, 0, INFINITY);
     IS(slope(gn_maximum(a, b), a), 0.5, 0, 1, 0.5, 0.5);
     IS(slope(gn_maximum(a, b), b), 0.5, 1, 0, 0.5, 0.5);
@@ -513,9 +514,9 @@ TEST(gradients_at_ties_are_shared_as_in_pytorch)
     IS(slope(gn_maximum(x, one), one), 1, 0.5, 0, 1);
     IS(slope(gn_maximum_c(x, 0), x), 0, 0.5, 1, 1);
     gn_tensor row = V(GN_F64, 1, 2), column = gn_reshape(V(GN_F64, 1, 2), GN_SHAPE(2, 1));
-    IS(slope(gn_maximum(row, column), row), 0.5, 1.5);                /* a tie of broadcast operands */
+    IS(slope(gn_maximum(row, column), row), 0.5, 1.5); /* a tie of broadcast operands */
     IS(slope(gn_maximum(row, column), column), 0.5, 1.5);
-    IS(slope(gn_maximum(row, row), row), 1, 1);                       /* both sides at once */
+    IS(slope(gn_maximum(row, row), row), 1, 1); /* both sides at once */
     gn_tensor k = V(GN_F64, 0, 1);
     IS(slope(gn_elu(k, 3), k), 3, 1);
     IS(slope(gn_celu(k, 3), k), 1, 1);
@@ -524,8 +525,7 @@ TEST(gradients_at_ties_are_shared_as_in_pytorch)
 }
 
 /* A reduction over no axes leaves each element, and its shape, alone. */
-TEST(reductions_over_no_axes_leave_each_element)
-{
+TEST(reductions_over_no_axes_leave_each_element) {
     for (int keep = 0; keep < 2; keep++) {
         gn_tensor a = ROWS(V(GN_F32, -1, 2, 0, 4), 2), i = ROWS(V(GN_I8, -1, 2, 0, 4), 2);
         IS(gn_sum(a, GN_NO_AXES, keep), -1, 2, 0, 4);
@@ -560,8 +560,7 @@ TEST(reductions_over_no_axes_leave_each_element)
 }
 
 /* Where pow takes an int with a float, what is said with products does, too. */
-TEST(ints_with_floats_promote_in_composites_as_in_pow)
-{
+TEST(ints_with_floats_promote_in_composites_as_in_pow) {
     gn_tensor i = V(GN_U8, 0, 2, 4), f = V(GN_F32, 0.5, 0.5, 0.5);
     IS(gn_pow(i, f), 0, 0x1.6a09e6p+0, 2);
     IS(gn_prelu(i, f), 0, 2, 4);
@@ -573,8 +572,7 @@ TEST(ints_with_floats_promote_in_composites_as_in_pow)
     REFUSED(gn_smooth_l1_loss(i, i, 1), GN_BAD_DTYPE);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(divisions_of_signed_numbers_have_the_signs_of_python_and_c),
         TEST_ENTRY(lowest_integer_over_minus_one_wraps),

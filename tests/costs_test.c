@@ -1,4 +1,5 @@
-/* What devices cost: measured on a host that is busy with other programs, and told by an explanation of a context over one device.
+/* What devices cost: measured on a host that is busy with other programs, and told by an explanation of a context over
+ * one device.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -13,8 +14,7 @@
 
 enum { THREADS = 2, SPINNERS = 24 };
 
-static gn_cluster_device measured(void)
-{
+static gn_cluster_device measured(void) {
     gn_stats stats = { 0 };
     gn_exec_desc d = { "cpu", THREADS, 30000, false, &stats, NULL, NULL, NULL, NULL };
     gn_exec x;
@@ -29,23 +29,24 @@ static gn_cluster_device measured(void)
 }
 
 /* Other programs that always want to compute. */
-static void spin(pid_t *children, bool begin)
-{
+static void spin(pid_t *children, bool begin) {
     for (int i = 0; i < SPINNERS; i++) {
         if (begin && (children[i] = fork()) == 0)
             for (volatile uint64_t n = 0;; n++) { }
-        if (!begin && children[i] > 0) { kill(children[i], SIGKILL); waitpid(children[i], NULL, 0); }
+        if (!begin && children[i] > 0) {
+            kill(children[i], SIGKILL);
+            waitpid(children[i], NULL, 0);
+        }
     }
 }
 
-static void check_factor(const char *what, double quiet, double busy, double most)
-{
-    if (!(quiet > 0) || !(busy > 0) || busy > most * quiet || quiet > most * busy) test_fail(__FILE__, __LINE__, "%s: %.3g alone, %.3g on a busy host", what, quiet, busy);
+static void check_factor(const char *what, double quiet, double busy, double most) {
+    if (!(quiet > 0) || !(busy > 0) || busy > most * quiet || quiet > most * busy)
+        test_fail(__FILE__, __LINE__, "%s: %.3g alone, %.3g on a busy host", what, quiet, busy);
 }
 
 /* Several times, since luck helps a measurement that is not robust. */
-TEST(costs_measured_on_a_busy_host_are_near_those_of_a_quiet_one)
-{
+TEST(costs_measured_on_a_busy_host_are_near_those_of_a_quiet_one) {
     static const char *const names[GN_RATE__COUNT] = { "f32", "f16", "f64", "integers" };
     pid_t children[SPINNERS] = { 0 };
     double launch = 0, queue = 0;
@@ -61,8 +62,9 @@ TEST(costs_measured_on_a_busy_host_are_near_those_of_a_quiet_one)
     }
     double each = (double)(gn_now_us() - begin) * 1e-6 / 3;
     spin(children, false);
-    printf("    %.2f s a measurement beside %d busy programs; a run %.1f us (quiet %.1f), a kernel %.1f us (quiet %.1f)\n", each, SPINNERS, queue * 1e6, quiet.queue_s * 1e6,
-           launch * 1e6, quiet.launch_s * 1e6);
+    printf(
+        "    %.2f s a measurement beside %d busy programs; a run %.1f us (quiet %.1f), a kernel %.1f us (quiet %.1f)\n",
+        each, SPINNERS, queue * 1e6, quiet.queue_s * 1e6, launch * 1e6, quiet.launch_s * 1e6);
     CHECK(launch < 100e-6 + 12 * quiet.launch_s);
     CHECK(queue < 1e-3 + 12 * quiet.queue_s);
 }
@@ -70,18 +72,17 @@ TEST(costs_measured_on_a_busy_host_are_near_those_of_a_quiet_one)
 static float numbers[64 * 64];
 
 /* An embedding whose table is the head, too. */
-static gn_tensor tied(gn_ctx *g, gn_tensor table)
-{
+static gn_tensor tied(gn_ctx *g, gn_tensor table) {
     static const int32_t ids[8] = { 1, 2, 3 };
     gn_tensor x = gn_embedding(table, gn_data(g, GN_I32, GN_SHAPE(8), ids));
     return gn_softmax(gn_matmul(x, gn_transpose(table, 0, 1)), -1);
 }
 
-static void check_told(gn_ctx *g)
-{
+static void check_told(gn_ctx *g) {
     char text[4096], again[4096];
     float out[8 * 64];
-    gn_tensor table = gn_weight(g, GN_F32, GN_SHAPE(64, 64), numbers, "tied"), state = gn_state(g, GN_F32, GN_SHAPE(2), numbers, "state");
+    gn_tensor table = gn_weight(g, GN_F32, GN_SHAPE(64, 64), numbers, "tied"),
+              state = gn_state(g, GN_F32, GN_SHAPE(2), numbers, "state");
     gn_tensor y = tied(g, table);
     gn_stats before, after;
     gn_get_stats(g, &before);
@@ -89,23 +90,23 @@ static void check_told(gn_ctx *g)
     gn_get_stats(g, &after);
     CHECK_INT(after.kernels_run, before.kernels_run);
     CHECK(strstr(text, "predicted: 0 ns") == NULL && strstr(text, "not measured") == NULL);
-    CHECK(strstr(text, "avoided: 16 kB of weights") != NULL);        /* 64 x 64 f32, read twice */
+    CHECK(strstr(text, "avoided: 16 kB of weights") != NULL); /* 64 x 64 f32, read twice */
     CHECK_RESULT(gn_explain(&y, 1, NULL, again, sizeof again, NULL), GN_OK);
     CHECK_STR(again, text);
-    if (!CHECK_RESULT(gn_read(y, out, sizeof out), GN_OK)) printf("    %s\n", gn_last_error(g)->text);      /* everything works as before */
+    /* everything works as before */
+    if (!CHECK_RESULT(gn_read(y, out, sizeof out), GN_OK)) printf("    %s\n", gn_last_error(g)->text);
     gn_assign(state, gn_add_c(state, 1));
     CHECK_RESULT(gn_step(g), GN_OK);
     CHECK_RESULT(gn_read(state, out, 8), GN_OK);
     CHECK(out[0] == 1 && out[1] == 1);
-    gn_tensor late = gn_state(g, GN_F32, GN_SHAPE(2), numbers, "late");   /* takes a slot that was measured with */
+    gn_tensor late = gn_state(g, GN_F32, GN_SHAPE(2), numbers, "late"); /* takes a slot that was measured with */
     gn_assign(late, gn_add_c(late, 2));
     CHECK_RESULT(gn_step(g), GN_OK);
     CHECK_RESULT(gn_read(late, out, 8), GN_OK);
     CHECK(out[0] == 2);
 }
 
-TEST(an_explanation_of_one_device_predicts_its_time)
-{
+TEST(an_explanation_of_one_device_predicts_its_time) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = THREADS });
     check_told(g);
     gn_close(g);
@@ -114,10 +115,12 @@ TEST(an_explanation_of_one_device_predicts_its_time)
     gn_close(g);
 }
 
-static void ignore_event(void *user, const gn_trace_event *e) { (void)user; (void)e; }
+static void ignore_event(void *user, const gn_trace_event *e) {
+    (void)user;
+    (void)e;
+}
 
-TEST(an_explanation_of_one_traced_device_predicts_its_time)
-{
+TEST(an_explanation_of_one_traced_device_predicts_its_time) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = THREADS, .trace = ignore_event });
     check_told(g);
     gn_close(g);
@@ -126,23 +129,22 @@ TEST(an_explanation_of_one_traced_device_predicts_its_time)
     gn_close(g);
 }
 
-TEST(a_tied_weight_counts_once_a_device)
-{
-    gn_cluster_device devices[2] = { { .name = "a", .flops_per_s = { 1e12, 1e12, 1e12, 1e12 }, .bytes_per_s = 1e11 }, { .name = "b", .flops_per_s = { 1e9, 1e9, 1e9, 1e9 }, .bytes_per_s = 1e9 } };
+TEST(a_tied_weight_counts_once_a_device) {
+    gn_cluster_device devices[2] = { { .name = "a", .flops_per_s = { 1e12, 1e12, 1e12, 1e12 }, .bytes_per_s = 1e11 },
+                                     { .name = "b", .flops_per_s = { 1e9, 1e9, 1e9, 1e9 }, .bytes_per_s = 1e9 } };
     gn_cluster_link links[9];
     for (int i = 0; i < 9; i++) links[i] = (gn_cluster_link){ 1e-4, 1e8 };
     gn_cluster cluster = { 2, devices, links };
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
     char text[4096];
     gn_tensor table = gn_weight(g, GN_F32, GN_SHAPE(64, 64), numbers, "tied"), y = tied(g, table);
-    for (int i = 0; i < 6; i++) y = gn_matmul(y, table);             /* read by ever more units */
+    for (int i = 0; i < 6; i++) y = gn_matmul(y, table); /* read by ever more units */
     CHECK_RESULT(gn_explain(&y, 1, &(gn_explain_desc){ .cluster = &cluster }, text, sizeof text, NULL), GN_OK);
     CHECK(strstr(text, "avoided: 16 kB of weights") != NULL);
     gn_close(g);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(costs_measured_on_a_busy_host_are_near_those_of_a_quiet_one),
         TEST_ENTRY(an_explanation_of_one_device_predicts_its_time),

@@ -1,25 +1,30 @@
-/* A driver and an NVRTC for tests, both in one library, on a machine without a GPU: "compiling" makes a shared object of the
- * kernels with the host's C++ compiler, "launching" runs their blocks one after another, each thread as a fibre. Catches wrong
- * indices and wrong arithmetic, not races. Give the library as GENIE_LIBCUDA and GENIE_NVRTC; objects are kept in $GENIE_SHIM_DIR.
+/* A driver and an NVRTC for tests, both in one library, on a machine without a GPU: "compiling" makes a shared object
+ * of the kernels with the host's C++ compiler, "launching" runs their blocks one after another, each thread as a fibre.
+ * Catches wrong indices and wrong arithmetic, not races. Give the library as GENIE_LIBCUDA and GENIE_NVRTC; objects are
+ * kept in $GENIE_SHIM_DIR.
  *
- * $GENIE_SHIM_DEVICES=N: so many devices, each with its context. What belongs to one of them (memory, stream, event, module, function,
- * graph) and is used while no context or another device's is current ends the program with a line that says so. Only waits of streams for
- * events go across.
+ * $GENIE_SHIM_DEVICES=N: so many devices, each with its context. What belongs to one of them (memory, stream, event,
+ * module, function, graph) and is used while no context or another device's is current ends the program with a line
+ * that says so. Only waits of streams for events go across.
  *
- * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more fail;
- * "compile WORD", programs that hold the word do not compile; "hang WORD", the launch of a kernel with the word in its name never ends; "sticky", the next launch breaks its device's context: all calls after it
- * fail until the process ends, and the file goes. A test that opens this library itself can let one call fail: shim_fail.
+ * $GENIE_SHIM_FAULTS names a file that asks for a fault while it is there: "memory N", allocations of N bytes or more
+ * fail; "compile WORD", programs that hold the word do not compile; "hang WORD", the launch of a kernel with the word
+ * in its name never ends; "sticky", the next launch breaks its device's context: all calls after it fail until the
+ * process ends, and the file goes. A test that opens this library itself can let one call fail: shim_fail.
  *
- * $GENIE_SHIM_ORDER=N makes streams real: what is asked for waits in its stream and is done only when the program waits for it, odd
- * N: as late as events and streams allow, even N: in an order drawn from N. Memory comes from stream-ordered pools, holds rubbish
- * from when it is allocated and from when it is freed, both in its stream; graphs are captured; threads beside the program's first are
- * slow. A wait for an event that the program has left out shows as a wrong result.
+ * $GENIE_SHIM_ORDER=N makes streams real: what is asked for waits in its stream and is done only when the program waits
+ * for it, odd N: as late as events and streams allow, even N: in an order drawn from N. Memory comes from
+ * stream-ordered pools, holds rubbish from when it is allocated and from when it is freed, both in its stream; graphs
+ * are captured; threads beside the program's first are slow. A wait for an event that the program has left out shows as
+ * a wrong result.
  *
- * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability 6.0. With
- * $GENIE_SHIM_ARCH=80 it says 8.0: products by tensor_matmul run then, whose instructions cuda_shim.h has; what else 8.0 has does not.
+ * Kernels with instructions of one architecture cannot run here, so the device says that it is of compute capability
+ * 6.0. With $GENIE_SHIM_ARCH=80 it says 8.0: products by tensor_matmul run then, whose instructions cuda_shim.h has;
+ * what else 8.0 has does not.
  * "60,80": the second device differs.
  *
- * With $GENIE_SHIM_EMPTY=1 nothing is compiled and kernels compute nothing, on any architecture: for what plans, sizes and launches them.
+ * With $GENIE_SHIM_EMPTY=1 nothing is compiled and kernels compute nothing, on any architecture: for what plans, sizes
+ * and launches them.
  * Each pointer that a kernel's signature names, and all that a map of TMA covers, has to be memory of the device. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -38,13 +43,17 @@
 typedef unsigned long long ptr;
 
 enum { DEVICES = 4 };
-typedef struct context { int number; } context;
+typedef struct context {
+    int number;
+} context;
 static context contexts[DEVICES] = { { 0 }, { 1 }, { 2 }, { 3 } };
-static __thread context *here;     /* current in this thread */
+static __thread context *here; /* current in this thread */
 
 /* ---- fibres ---- */
 
-typedef struct dim { unsigned x, y, z; } dim;
+typedef struct dim {
+    unsigned x, y, z;
+} dim;
 typedef struct state {
     dim thread, block, grid;
     unsigned words[6 * 1024];
@@ -59,22 +68,21 @@ static ucontext_t scheduler, fibres[THREADS];
 static char *stacks;
 static int alive[THREADS];
 static unsigned current;
-static double spent_us;            /* the device's time: what events record, so that what is measured does not depend on this machine */
+/* the device's time: what events record, so that what is measured does not depend on this machine */
+static double spent_us;
 static void (*kernel_now)(void **);
 static void **params_now;
 
 static void barrier(void) { swapcontext(&fibres[current], &scheduler); }
 
-static void fibre_main(void)
-{
+static void fibre_main(void) {
     kernel_now(params_now);
     alive[current] = 0;
     swapcontext(&fibres[current], &scheduler);
 }
 
 /* Every thread runs to its next barrier in turn, until all have ended. */
-static void run_block(unsigned threads)
-{
+static void run_block(unsigned threads) {
     static unsigned left;
     left = threads;
     for (unsigned i = 0; i < threads; i++) {
@@ -103,13 +111,12 @@ static void run_block(unsigned threads)
 
 static volatile int broken[DEVICES];
 static atomic_long calls, live, modules, cleared;
-static long fail_at = -1;              /* the call with this number gives fail_code */
+static long fail_at = -1; /* the call with this number gives fail_code */
 static int fail_code;
 static const char *failed_call = "";
 
 /* What the file says after `kind`; NULL when it asks for nothing of the kind. */
-static const char *asked(const char *kind)
-{
+static const char *asked(const char *kind) {
     static __thread char line[200];
     const char *path = getenv("GENIE_SHIM_FAULTS");
     FILE *f = path ? fopen(path, "r") : NULL;
@@ -126,8 +133,7 @@ static const char *asked(const char *kind)
 static int alive_or(int r) { return here && broken[here->number] ? 700 : r; }
 
 /* From now on call number `at` of the driver fails with that code, once; 700 breaks its context. Below 0: none does. */
-API void shim_fail(long at, int code)
-{
+API void shim_fail(long at, int code) {
     calls = 0;
     fail_at = at;
     fail_code = code;
@@ -142,8 +148,7 @@ API long shim_cleared(void) { return cleared; }
 API long shim_modules(void) { return modules; }
 API const char *shim_failed_call(void) { return failed_call; }
 
-static int fails(const char *call)
-{
+static int fails(const char *call) {
     if (atomic_fetch_add(&calls, 1) != fail_at) {
         return alive_or(0);
     }
@@ -153,33 +158,42 @@ static int fails(const char *call)
     }
     return fail_code;
 }
-#define MAY_FAIL() do { int failed_ = fails(__func__); if (failed_) return failed_; } while (0)
+#define MAY_FAIL()                     \
+    do {                               \
+        int failed_ = fails(__func__); \
+        if (failed_) return failed_;   \
+    } while (0)
 
 /* ---- what belongs to which device ---- */
 
-static int devices(void)
-{
+static int devices(void) {
     const char *s = getenv("GENIE_SHIM_DEVICES");
     int n = s ? atoi(s) : 1;
     return n < 1 ? 1 : n > DEVICES ? DEVICES : n;
 }
 
-static void wrong_place(const char *call, const char *what, int number)
-{
+static void wrong_place(const char *call, const char *what, int number) {
     fprintf(stderr, "cuda_shim: %s: %s of device %d, while ", call, what, number);
-    fprintf(stderr, here ? "the context of device %d is current\n" : "no context is current\n", here ? here->number : 0);
+    fprintf(stderr, here ? "the context of device %d is current\n" : "no context is current\n",
+            here ? here->number : 0);
     abort();
 }
-#define BELONGS(what, of) do { if ((of) != here) wrong_place(__func__, what, (of)->number); } while (0)
+#define BELONGS(what, of)                                            \
+    do {                                                             \
+        if ((of) != here) wrong_place(__func__, what, (of)->number); \
+    } while (0)
 
-typedef struct memory { const char *p; size_t bytes; context *of; } memory;
+typedef struct memory {
+    const char *p;
+    size_t bytes;
+    context *of;
+} memory;
 static memory memories[65536];
 static int n_memories;
 static pthread_mutex_t memories_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The device whose memory this is; NULL: of none. */
-static context *memory_of(ptr p)
-{
+static context *memory_of(ptr p) {
     const char *at = (const char *)(uintptr_t)p;
     context *of = NULL;
     pthread_mutex_lock(&memories_lock);
@@ -190,8 +204,7 @@ static context *memory_of(ptr p)
     return of;
 }
 
-static void memory_add(const void *p, size_t bytes)
-{
+static void memory_add(const void *p, size_t bytes) {
     pthread_mutex_lock(&memories_lock);
     if (n_memories == (int)(sizeof memories / sizeof *memories)) {
         abort();
@@ -201,8 +214,7 @@ static void memory_add(const void *p, size_t bytes)
     pthread_mutex_unlock(&memories_lock);
 }
 
-static void memory_remove(ptr p)
-{
+static void memory_remove(ptr p) {
     pthread_mutex_lock(&memories_lock);
     for (int i = n_memories; i-- > 0;) {
         if (memories[i].p == (const char *)(uintptr_t)p) {
@@ -214,8 +226,7 @@ static void memory_remove(ptr p)
     pthread_mutex_unlock(&memories_lock);
 }
 
-static int memory_is_whole(ptr p, size_t bytes)
-{
+static int memory_is_whole(ptr p, size_t bytes) {
     int is = 0;
     pthread_mutex_lock(&memories_lock);
     for (int i = 0; i < n_memories && !is; i++) {
@@ -225,8 +236,7 @@ static int memory_is_whole(ptr p, size_t bytes)
     return is;
 }
 /* All of these bytes lie in one piece of the device's memory; none of them may lie behind it. */
-static int memory_holds(ptr p, size_t bytes)
-{
+static int memory_holds(ptr p, size_t bytes) {
     int is = 0;
     pthread_mutex_lock(&memories_lock);
     for (int i = 0; i < n_memories && !is; i++) {
@@ -237,8 +247,7 @@ static int memory_holds(ptr p, size_t bytes)
     return is;
 }
 
-static void memory_is_here(const char *call, ptr p)
-{
+static void memory_is_here(const char *call, ptr p) {
     context *of = memory_of(p);
     if (of && of != here) {
         wrong_place(call, "memory", of->number);
@@ -256,7 +265,13 @@ enum { COPY = 1, FILL, LAUNCH, RECORD, WAIT };
 enum { STREAMS = 64, LAUNCH_PARAMS = 400 };
 
 typedef struct stream stream;
-typedef struct event { stream *in; uint64_t number; double at_us; context *of; } event;      /* the place in a stream where it was recorded last; NULL: nowhere */
+/* the place in a stream where it was recorded last; NULL: nowhere */
+typedef struct event {
+    stream *in;
+    uint64_t number;
+    double at_us;
+    context *of;
+} event;
 typedef struct op {
     int kind;
     struct op *next;
@@ -264,34 +279,57 @@ typedef struct op {
     const void *from;
     size_t bytes;
     unsigned char fill;
-    char *owned;                   /* bytes or parameters that are this op's */
+    char *owned; /* bytes or parameters that are this op's */
     void *function, *freed;
     unsigned grid[2], block;
-    event until;                   /* of a wait */
+    event until; /* of a wait */
 } op;
-struct stream { op *first, *last; uint64_t asked, done; op *captured, *captured_last; int captures, open; context *of; };
-typedef struct graph { op *first; context *of; } graph;
-typedef struct module { void *library; context *of; char *names; struct function *functions; } module;   /* names: without a library, the kernels and what their parameters are */
-typedef struct function { void *call; int params; context *of; struct function *next; char name[96]; unsigned char pointers[LAUNCH_PARAMS]; } function;
+struct stream {
+    op *first, *last;
+    uint64_t asked, done;
+    op *captured, *captured_last;
+    int captures, open;
+    context *of;
+};
+typedef struct graph {
+    op *first;
+    context *of;
+} graph;
+/* names: without a library, the kernels and what their parameters are */
+typedef struct module {
+    void *library;
+    context *of;
+    char *names;
+    struct function *functions;
+} module;
+typedef struct function {
+    void *call;
+    int params;
+    context *of;
+    struct function *next;
+    char name[96];
+    unsigned char pointers[LAUNCH_PARAMS];
+} function;
 
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static stream streams[STREAMS];
-static struct { char *p; size_t bytes; } pinned[4096];
+static struct {
+    char *p;
+    size_t bytes;
+} pinned[4096];
 static int n_pinned;
 static uint64_t drawn;
 
 static int empty(void) { return getenv("GENIE_SHIM_EMPTY") != NULL; }
 
-static int order(void)
-{
+static int order(void) {
     const char *s = getenv("GENIE_SHIM_ORDER");
     return s ? atoi(s) : 0;
 }
 
 static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **params);
 
-static void op_do(op *o)
-{
+static void op_do(op *o) {
     void *params[LAUNCH_PARAMS];
     switch (o->kind) {
     case COPY: memcpy(o->to, o->from, o->bytes); break;
@@ -305,10 +343,11 @@ static void op_do(op *o)
     free(o->freed);
 }
 
-static int can_go(const stream *s) { return s->first && (s->first->kind != WAIT || s->first->until.in->done >= s->first->until.number); }
+static int can_go(const stream *s) {
+    return s->first && (s->first->kind != WAIT || s->first->until.in->done >= s->first->until.number);
+}
 
-static void step(stream *s)
-{
+static void step(stream *s) {
     op *o = s->first;
     s->first = o->next;
     if (!s->first) {
@@ -321,13 +360,12 @@ static void step(stream *s)
 }
 
 /* Does what the place in the stream needs; of even orders also what it does not. */
-static void run_until(stream *s, uint64_t number)
-{
+static void run_until(stream *s, uint64_t number) {
     while (s->done < number) {
         if (order() % 2 == 0) {
             drawn = drawn * 6364136223846793005u + 1442695040888963407u;
             int other = (int)((drawn >> 33) % STREAMS);
-            while (!can_go(&streams[other])) {                 /* one always can: the program asks for what is waited for first */
+            while (!can_go(&streams[other])) { /* one always can: the program asks for what is waited for first */
                 other = (other + 1) % STREAMS;
             }
             step(&streams[other]);
@@ -340,16 +378,14 @@ static void run_until(stream *s, uint64_t number)
     }
 }
 
-static void run_all(void)
-{
+static void run_all(void) {
     for (int i = 0; i < STREAMS; i++) {
         run_until(&streams[i], streams[i].asked);
     }
 }
 
 /* Puts the op at the end of its stream, or does it. The caller holds the lock. */
-static void ask(void *handle, op o)
-{
+static void ask(void *handle, op o) {
     stream *s = handle;
     op *copy;
     if (!order()) {
@@ -372,8 +408,7 @@ static void ask(void *handle, op o)
     s->asked += !s->captures;
 }
 
-static int is_pinned(const void *p)
-{
+static int is_pinned(const void *p) {
     for (int i = 0; i < n_pinned; i++) {
         if ((const char *)p >= pinned[i].p && (const char *)p < pinned[i].p + pinned[i].bytes) {
             return 1;
@@ -382,20 +417,23 @@ static int is_pinned(const void *p)
     return 0;
 }
 
-static void *copy_of(const void *p, size_t n)
-{
+static void *copy_of(const void *p, size_t n) {
     void *c = malloc(n + 1);
     memcpy(c, p, n);
     return c;
 }
 
-#define LOCKED(...) do { pthread_mutex_lock(&streams_lock); __VA_ARGS__; pthread_mutex_unlock(&streams_lock); } while (0)
+#define LOCKED(...)                          \
+    do {                                     \
+        pthread_mutex_lock(&streams_lock);   \
+        __VA_ARGS__;                         \
+        pthread_mutex_unlock(&streams_lock); \
+    } while (0)
 
 /* ---- driver ---- */
 
 /* Of the n-th device: "80" is of all of them, "60,80" of the first and those after it. */
-static int arch(int device)
-{
+static int arch(int device) {
     const char *s = getenv("GENIE_SHIM_ARCH");
     for (; s && device > 0 && strchr(s, ','); device--) {
         s = strchr(s, ',') + 1;
@@ -403,24 +441,57 @@ static int arch(int device)
     return s ? atoi(s) : 60;
 }
 
-API int cuInit(unsigned flags) { (void)flags; return 0; }
-API int cuDriverGetVersion(int *v) { *v = 13000; return 0; }
-API int cuGetErrorName(int r, const char **s) { (void)r; *s = "shim"; return 0; }
-API int cuGetErrorString(int r, const char **s) { (void)r; *s = "an error of the shim"; return 0; }
-API int cuDeviceGetCount(int *n) { *n = devices(); return 0; }
-API int cuDeviceGet(int *d, int i) { *d = i; return i < devices() ? 0 : 101; }
-API int cuDeviceGetName(char *s, int n, int d) { (void)d; snprintf(s, (size_t)n, "fibres on this CPU"); return 0; }
-API int cuDeviceGetAttribute(int *v, int what, int d) { *v = what == 75 ? arch(d) / 10 : what == 16 ? 132 : what == 115 ? order() != 0 : 0; return 0; }   /* processors as of the compile-only device */
-API int cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = (size_t)1 << 34; return 0; }
-API int cuDevicePrimaryCtxRetain(void **c, int d) { *c = &contexts[d]; return 0; }
-API int cuCtxSetCurrent(void *c)
-{
+API int cuInit(unsigned flags) {
+    (void)flags;
+    return 0;
+}
+API int cuDriverGetVersion(int *v) {
+    *v = 13000;
+    return 0;
+}
+API int cuGetErrorName(int r, const char **s) {
+    (void)r;
+    *s = "shim";
+    return 0;
+}
+API int cuGetErrorString(int r, const char **s) {
+    (void)r;
+    *s = "an error of the shim";
+    return 0;
+}
+API int cuDeviceGetCount(int *n) {
+    *n = devices();
+    return 0;
+}
+API int cuDeviceGet(int *d, int i) {
+    *d = i;
+    return i < devices() ? 0 : 101;
+}
+API int cuDeviceGetName(char *s, int n, int d) {
+    (void)d;
+    snprintf(s, (size_t)n, "fibres on this CPU");
+    return 0;
+}
+/* processors as of the compile-only device */
+API int cuDeviceGetAttribute(int *v, int what, int d) {
+    *v = what == 75 ? arch(d) / 10 : what == 16 ? 132 : what == 115 ? order() != 0 : 0;
+    return 0;
+}
+API int cuDeviceTotalMem_v2(size_t *n, int d) {
+    (void)d;
+    *n = (size_t)1 << 34;
+    return 0;
+}
+API int cuDevicePrimaryCtxRetain(void **c, int d) {
+    *c = &contexts[d];
+    return 0;
+}
+API int cuCtxSetCurrent(void *c) {
     here = c;
     MAY_FAIL();
     return 0;
 }
-API int cuStreamCreate(void **s, unsigned f)
-{
+API int cuStreamCreate(void **s, unsigned f) {
     (void)f;
     *s = NULL;
     MAY_FAIL();
@@ -436,22 +507,19 @@ API int cuStreamCreate(void **s, unsigned f)
     pthread_mutex_unlock(&streams_lock);
     return *s ? 0 : 2;
 }
-API int cuStreamSynchronize(void *s)
-{
+API int cuStreamSynchronize(void *s) {
     BELONGS("a stream", ((stream *)s)->of);
     LOCKED(run_until(s, ((stream *)s)->asked));
     MAY_FAIL();
     return 0;
 }
-API int cuStreamDestroy_v2(void *s)
-{
+API int cuStreamDestroy_v2(void *s) {
     BELONGS("a stream", ((stream *)s)->of);
     LOCKED(run_until(s, ((stream *)s)->asked); ((stream *)s)->open = 0);
     live--;
     return fails(__func__);
 }
-API int cuStreamBeginCapture_v2(void *s, int mode)
-{
+API int cuStreamBeginCapture_v2(void *s, int mode) {
     (void)mode;
     BELONGS("a stream", ((stream *)s)->of);
     MAY_FAIL();
@@ -462,8 +530,7 @@ API int cuStreamBeginCapture_v2(void *s, int mode)
     return 0;
 }
 
-static void graph_free(graph *g)
-{
+static void graph_free(graph *g) {
     live--;
     for (op *o = g->first, *next; o; o = next) {
         next = o->next;
@@ -473,8 +540,7 @@ static void graph_free(graph *g)
     free(g);
 }
 
-API int cuStreamEndCapture(void *handle, void **g)
-{
+API int cuStreamEndCapture(void *handle, void **g) {
     stream *s = handle;
     BELONGS("a stream", s->of);
     graph *made = calloc(1, sizeof *made);
@@ -494,8 +560,7 @@ API int cuStreamEndCapture(void *handle, void **g)
 }
 /* An event is also the time at which it was recorded. Other libraries of tests spend time too. */
 API void shim_spend(double us) { spent_us += us; }
-API int cuEventCreate(void **e, unsigned f)
-{
+API int cuEventCreate(void **e, unsigned f) {
     (void)f;
     *e = NULL;
     MAY_FAIL();
@@ -505,29 +570,25 @@ API int cuEventCreate(void **e, unsigned f)
     *e = made;
     return 0;
 }
-API int cuEventDestroy_v2(void *e)
-{
+API int cuEventDestroy_v2(void *e) {
     BELONGS("an event", ((event *)e)->of);
     free(e);
     live--;
     return fails(__func__);
 }
-API int cuEventRecord(void *e, void *s)
-{
+API int cuEventRecord(void *e, void *s) {
     BELONGS("an event", ((event *)e)->of);
     BELONGS("a stream", ((stream *)s)->of);
     MAY_FAIL();
     LOCKED(ask(s, (op){ .kind = RECORD }); *(event *)e = (event){ s, ((stream *)s)->asked, spent_us, here });
     return 0;
 }
-API int cuEventElapsedTime(float *ms, void *from, void *to)
-{
+API int cuEventElapsedTime(float *ms, void *from, void *to) {
     MAY_FAIL();
     *ms = (float)((((event *)to)->at_us - ((event *)from)->at_us) * 1e-3);
     return 0;
 }
-API int cuStreamWaitEvent(void *s, void *e, unsigned f)
-{
+API int cuStreamWaitEvent(void *s, void *e, unsigned f) {
     (void)f;
     BELONGS("a stream", ((stream *)s)->of);
     MAY_FAIL();
@@ -536,8 +597,7 @@ API int cuStreamWaitEvent(void *s, void *e, unsigned f)
     }
     return 0;
 }
-static void event_wait(const event *at)
-{
+static void event_wait(const event *at) {
     if (order() && gettid() != getpid()) {
         usleep(10000);
     }
@@ -545,14 +605,13 @@ static void event_wait(const event *at)
         LOCKED(run_until(at->in, at->number));
     }
 }
-API int cuEventSynchronize(void *e)
-{
+API int cuEventSynchronize(void *e) {
     BELONGS("an event", ((event *)e)->of);
     event_wait(e);
     MAY_FAIL();
     return 0;
 }
-API int cuEventQuery(void *e)           /* what is asked for comes */
+API int cuEventQuery(void *e) /* what is asked for comes */
 {
     BELONGS("an event", ((event *)e)->of);
     event_wait(e);
@@ -560,8 +619,7 @@ API int cuEventQuery(void *e)           /* what is asked for comes */
     return 0;
 }
 /* Fresh memory holds rubbish, so that what is read before it is written shows. */
-static int memory_make(ptr *p, size_t n)
-{
+static int memory_make(ptr *p, size_t n) {
     const char *limit = asked("memory");
     if (!here) {
         return 201;
@@ -578,21 +636,18 @@ static int memory_make(ptr *p, size_t n)
     *p = (ptr)(uintptr_t)m;
     return 0;
 }
-API int cuMemAlloc_v2(ptr *p, size_t n)
-{
+API int cuMemAlloc_v2(ptr *p, size_t n) {
     MAY_FAIL();
     return memory_make(p, n);
 }
-API int cuMemFree_v2(ptr p)
-{
+API int cuMemFree_v2(ptr p) {
     MEMORY_IS_HERE(p);
     memory_remove(p);
     LOCKED(run_all());
     free((void *)(uintptr_t)p);
     return fails(__func__);
 }
-API int cuMemAllocAsync(ptr *p, size_t n, void *s)
-{
+API int cuMemAllocAsync(ptr *p, size_t n, void *s) {
     BELONGS("a stream", ((stream *)s)->of);
     MAY_FAIL();
     int r = memory_make(p, n);
@@ -601,20 +656,30 @@ API int cuMemAllocAsync(ptr *p, size_t n, void *s)
     }
     return r;
 }
-API int cuMemFreeAsync(ptr p, void *s)
-{
+API int cuMemFreeAsync(ptr p, void *s) {
     void *m = (void *)(uintptr_t)p;
     BELONGS("a stream", ((stream *)s)->of);
     MEMORY_IS_HERE(p);
     memory_remove(p);
-    LOCKED(ask(s, (op){ .kind = FILL, .to = m, .fill = 0xdd, .bytes = malloc_usable_size(m), .freed = order() ? NULL : m }));   /* never handed out again: late reads are of rubbish */
+    /* never handed out again: late reads are of rubbish */
+    LOCKED(
+        ask(s,
+            (op){ .kind = FILL, .to = m, .fill = 0xdd, .bytes = malloc_usable_size(m), .freed = order() ? NULL : m }));
     return fails(__func__);
 }
-API int cuDeviceGetDefaultMemPool(void **p, int d) { (void)d; *p = NULL; return 801; }
-API int cuMemPoolSetAttribute(void *p, int a, void *v) { (void)p; (void)a; (void)v; return 801; }
-API int cuMemHostAlloc(void **p, size_t n, unsigned f)
-{
-    if (!here || !(f & 1)) {                                   /* 1: for all contexts */
+API int cuDeviceGetDefaultMemPool(void **p, int d) {
+    (void)d;
+    *p = NULL;
+    return 801;
+}
+API int cuMemPoolSetAttribute(void *p, int a, void *v) {
+    (void)p;
+    (void)a;
+    (void)v;
+    return 801;
+}
+API int cuMemHostAlloc(void **p, size_t n, unsigned f) {
+    if (!here || !(f & 1)) { /* 1: for all contexts */
         fprintf(stderr, "cuda_shim: pinned memory of one context alone\n");
         abort();
     }
@@ -626,15 +691,17 @@ API int cuMemHostAlloc(void **p, size_t n, unsigned f)
     }
     return *p ? 0 : 2;
 }
-API int cuMemFreeHost(void *p)
-{
-    LOCKED(run_all(); for (int i = 0; i < n_pinned; i++) if (pinned[i].p == p) { pinned[i] = pinned[--n_pinned]; live--; break; });
+API int cuMemFreeHost(void *p) {
+    LOCKED(run_all(); for (int i = 0; i < n_pinned; i++) if (pinned[i].p == p) {
+        pinned[i] = pinned[--n_pinned];
+        live--;
+        break;
+    });
     free(p);
     return fails(__func__);
 }
 /* Of memory that is not pinned the driver takes a copy at once, and writes to it before it returns. */
-API int cuMemcpyHtoDAsync_v2(ptr d, const void *s, size_t n, void *st)
-{
+API int cuMemcpyHtoDAsync_v2(ptr d, const void *s, size_t n, void *st) {
     BELONGS("a stream", ((stream *)st)->of);
     MEMORY_IS_HERE(d);
     MAY_FAIL();
@@ -644,16 +711,15 @@ API int cuMemcpyHtoDAsync_v2(ptr d, const void *s, size_t n, void *st)
     pthread_mutex_unlock(&streams_lock);
     return 0;
 }
-API int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, void *st)
-{
+API int cuMemcpyDtoHAsync_v2(void *d, ptr s, size_t n, void *st) {
     BELONGS("a stream", ((stream *)st)->of);
     MEMORY_IS_HERE(s);
     MAY_FAIL();
-    LOCKED(ask(st, (op){ .kind = COPY, .to = d, .from = (void *)(uintptr_t)s, .bytes = n }); if (!is_pinned(d)) run_until(st, ((stream *)st)->asked));
+    LOCKED(ask(st, (op){ .kind = COPY, .to = d, .from = (void *)(uintptr_t)s, .bytes = n });
+           if (!is_pinned(d)) run_until(st, ((stream *)st)->asked));
     return 0;
 }
-API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st)
-{
+API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st) {
     BELONGS("a stream", ((stream *)st)->of);
     MEMORY_IS_HERE(d);
     MEMORY_IS_HERE(s);
@@ -661,11 +727,22 @@ API int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void *st)
     LOCKED(ask(st, (op){ .kind = COPY, .to = (void *)(uintptr_t)d, .from = (void *)(uintptr_t)s, .bytes = n }));
     return 0;
 }
-API int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a != b; return 0; }
-API int cuCtxEnablePeerAccess(void *c, unsigned f) { (void)f; MAY_FAIL(); return c == here ? 101 : 0; }
-API int cuMemPoolSetAccess(void *p, const void *access, size_t n) { (void)p; (void)access; (void)n; return 801; }
-API int cuMemcpyPeerAsync(ptr d, void *of_d, ptr s, void *of_s, size_t n, void *st)
-{
+API int cuDeviceCanAccessPeer(int *can, int a, int b) {
+    *can = a != b;
+    return 0;
+}
+API int cuCtxEnablePeerAccess(void *c, unsigned f) {
+    (void)f;
+    MAY_FAIL();
+    return c == here ? 101 : 0;
+}
+API int cuMemPoolSetAccess(void *p, const void *access, size_t n) {
+    (void)p;
+    (void)access;
+    (void)n;
+    return 801;
+}
+API int cuMemcpyPeerAsync(ptr d, void *of_d, ptr s, void *of_s, size_t n, void *st) {
     BELONGS("a stream", ((stream *)st)->of);
     if (memory_of(d) != of_d || memory_of(s) != of_s) {
         fprintf(stderr, "cuda_shim: %s: memory that is not of the devices named\n", __func__);
@@ -675,8 +752,7 @@ API int cuMemcpyPeerAsync(ptr d, void *of_d, ptr s, void *of_s, size_t n, void *
     LOCKED(ask(st, (op){ .kind = COPY, .to = (void *)(uintptr_t)d, .from = (void *)(uintptr_t)s, .bytes = n }));
     return 0;
 }
-API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st)
-{
+API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st) {
     BELONGS("a stream", ((stream *)st)->of);
     MEMORY_IS_HERE(d);
     MAY_FAIL();
@@ -684,18 +760,36 @@ API int cuMemsetD8Async(ptr d, unsigned char v, size_t n, void *st)
     cleared += v == 0 && memory_is_whole(d, n);
     return 0;
 }
-API int cuFuncSetAttribute(void *f, int a, int v) { (void)a; (void)v; BELONGS("a function", ((function *)f)->of); MAY_FAIL(); return 0; }
-typedef struct launch_config { unsigned grid[3], block[3], shared; void *stream, *attributes; unsigned n_attributes; } launch_config;
-API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream_handle, void **params, void **extra);
-API int cuLaunchKernelEx(const launch_config *c, void *f, void **params, void **extra)
-{
-    return empty() ? cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream, params, extra) : 801;
+API int cuFuncSetAttribute(void *f, int a, int v) {
+    (void)a;
+    (void)v;
+    BELONGS("a function", ((function *)f)->of);
+    MAY_FAIL();
+    return 0;
+}
+typedef struct launch_config {
+    unsigned grid[3], block[3], shared;
+    void *stream, *attributes;
+    unsigned n_attributes;
+} launch_config;
+API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned shared, void *stream_handle, void **params, void **extra);
+API int cuLaunchKernelEx(const launch_config *c, void *f, void **params, void **extra) {
+    return empty() ? cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2],
+                                    c->shared, c->stream, params, extra)
+                   : 801;
 }
 /* Elements of 1 to 8 bytes; strides in bytes of all dims but the first. */
-API int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *p, const uint64_t *dims, const uint64_t *strides, const unsigned *box, const unsigned *steps, int a, int b, int c, int d)
-{
+API int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *p, const uint64_t *dims,
+                               const uint64_t *strides, const unsigned *box, const unsigned *steps, int a, int b, int c,
+                               int d) {
     static const unsigned char bytes[] = { 1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4 };
-    (void)box; (void)steps; (void)a; (void)b; (void)c; (void)d;
+    (void)box;
+    (void)steps;
+    (void)a;
+    (void)b;
+    (void)c;
+    (void)d;
     MAY_FAIL();
     size_t end = type >= 0 && type < (int)sizeof bytes ? dims[0] * bytes[type] : SIZE_MAX;
     for (unsigned i = 1; i < rank; i++) {
@@ -708,8 +802,7 @@ API int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *p, cons
     memset(map, 0, 128);
     return 0;
 }
-API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f)
-{
+API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f) {
     (void)f;
     BELONGS("a graph", ((graph *)g)->of);
     *e = NULL;
@@ -720,8 +813,7 @@ API int cuGraphInstantiateWithFlags(void **e, void *g, unsigned long long f)
     ((graph *)g)->first = NULL;
     return 0;
 }
-API int cuGraphLaunch(void *e, void *s)
-{
+API int cuGraphLaunch(void *e, void *s) {
     BELONGS("a graph", ((graph *)e)->of);
     BELONGS("a stream", ((stream *)s)->of);
     MAY_FAIL();
@@ -735,8 +827,7 @@ API int cuGraphLaunch(void *e, void *s)
     pthread_mutex_unlock(&streams_lock);
     return 0;
 }
-API int cuGraphExecDestroy(void *e)
-{
+API int cuGraphExecDestroy(void *e) {
     BELONGS("a graph", ((graph *)e)->of);
     graph_free(e);
     return fails(__func__);
@@ -744,9 +835,10 @@ API int cuGraphExecDestroy(void *e)
 API int cuGraphDestroy(void *g) { return cuGraphExecDestroy(g); }
 
 /* The "cubin" is the path of a shared object. */
-API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options, void **values)
-{
-    (void)n; (void)options; (void)values;
+API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options, void **values) {
+    (void)n;
+    (void)options;
+    (void)values;
     *m = NULL;
     MAY_FAIL();
     if (empty()) {
@@ -771,8 +863,7 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
     return 0;
 }
 /* What still runs one of its kernels then ends with it. */
-API int cuModuleUnload(void *m)
-{
+API int cuModuleUnload(void *m) {
     BELONGS("a module", ((module *)m)->of);
     LOCKED(run_all());
     if (((module *)m)->library) {
@@ -788,8 +879,7 @@ API int cuModuleUnload(void *m)
     return fails(__func__);
 }
 /* A line of the names: the kernel's, a space, for each parameter * or a point. */
-static int empty_function(void **out, module *m, const char *name)
-{
+static int empty_function(void **out, module *m, const char *name) {
     const char *names = m->names;
     size_t n = strlen(name);
     while (names && (strncmp(names, name, n) != 0 || names[n] != ' ')) {
@@ -811,8 +901,7 @@ static int empty_function(void **out, module *m, const char *name)
 }
 
 /* A pointer may be behind the last byte, where nothing is read. The first kernel on a device shows that it computes. */
-static int empty_launch(const function *f, unsigned block, void **params)
-{
+static int empty_launch(const function *f, unsigned block, void **params) {
     for (int i = 0; i < f->params; i++) {
         ptr p;
         memcpy(&p, params[i], sizeof p);
@@ -827,8 +916,7 @@ static int empty_launch(const function *f, unsigned block, void **params)
     return 0;
 }
 
-API int cuModuleGetFunction(void **out, void *handle, const char *name)
-{
+API int cuModuleGetFunction(void **out, void *handle, const char *name) {
     module *m = handle;
     char call[200];
     BELONGS("a module", m->of);
@@ -850,8 +938,7 @@ API int cuModuleGetFunction(void **out, void *handle, const char *name)
     m->functions = *out;
     return 0;
 }
-static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **params)
-{
+static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **params) {
     if (!stacks) {
         stacks = malloc((size_t)STACK * THREADS);
         shim.dynamic = aligned_alloc(1024, SHARED);
@@ -869,9 +956,10 @@ static int run_kernel(void *f, const unsigned grid[2], unsigned block, void **pa
     return 0;
 }
 /* A parameter has 8 bytes or fewer: there are no maps of TMA here. */
-API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream_handle, void **params, void **extra)
-{
-    (void)shared; (void)extra;
+API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                       unsigned shared, void *stream_handle, void **params, void **extra) {
+    (void)shared;
+    (void)extra;
     BELONGS("a function", ((function *)f)->of);
     BELONGS("a stream", ((stream *)stream_handle)->of);
     if (!gx || !gy || gz != 1 || !bx || bx > THREADS || by != 1 || bz != 1) {
@@ -905,21 +993,37 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
 
 /* ---- NVRTC ---- */
 
-typedef struct program { char *source, *names; char path[600], log[4000]; } program;
+typedef struct program {
+    char *source, *names;
+    char path[600], log[4000];
+} program;
 
-API int nvrtcVersion(int *major, int *minor) { *major = 13; *minor = 99; return 0; }
-API int nvrtcGetNumSupportedArchs(int *n) { *n = 2; return 0; }
-API int nvrtcGetSupportedArchs(int *a) { a[0] = arch(0); a[1] = arch(1); return 0; }
-API int nvrtcCreateProgram(void **out, const char *source, const char *name, int n, const char *const *headers, const char *const *names)
-{
-    (void)name; (void)n; (void)headers; (void)names;
+API int nvrtcVersion(int *major, int *minor) {
+    *major = 13;
+    *minor = 99;
+    return 0;
+}
+API int nvrtcGetNumSupportedArchs(int *n) {
+    *n = 2;
+    return 0;
+}
+API int nvrtcGetSupportedArchs(int *a) {
+    a[0] = arch(0);
+    a[1] = arch(1);
+    return 0;
+}
+API int nvrtcCreateProgram(void **out, const char *source, const char *name, int n, const char *const *headers,
+                           const char *const *names) {
+    (void)name;
+    (void)n;
+    (void)headers;
+    (void)names;
     program *p = calloc(1, sizeof *p);
     p->source = strdup(source);
     *out = p;
     return 0;
 }
-API int nvrtcDestroyProgram(void **handle)
-{
+API int nvrtcDestroyProgram(void **handle) {
     program *p = *handle;
     free(p->source);
     free(p->names);
@@ -929,20 +1033,21 @@ API int nvrtcDestroyProgram(void **handle)
 }
 
 /* After the kernels a function for each that takes its arguments as the driver does. */
-static void write_calls(FILE *f, const char *source)
-{
+static void write_calls(FILE *f, const char *source) {
     static const char before[] = "__launch_bounds__(256";
     for (const char *s = strstr(source, before); s; s = strstr(s, before)) {
         s = strchr(s, ' ') + 1;
-        s += *s >= '2' && *s <= '9' ? 3 : 0;                     /* (256, 2) */
+        s += *s >= '2' && *s <= '9' ? 3 : 0; /* (256, 2) */
         int n = (int)strcspn(s, "(");
-        fprintf(f, "extern \"C\" { void %.*s__call(void **p) { shim_call(%.*s, p); } int %.*s__params = shim_params(%.*s); }\n", n, s, n, s, n, s, n, s);
+        fprintf(f,
+                "extern \"C\" { void %.*s__call(void **p) { shim_call(%.*s, p); } int %.*s__params = "
+                "shim_params(%.*s); }\n",
+                n, s, n, s, n, s, n, s);
     }
 }
 
 /* In place of a compiler: the kernels of the source, and which of their parameters are pointers. */
-static void name_kernels(program *p)
-{
+static void name_kernels(program *p) {
     char *to = p->names = malloc(2 * strlen(p->source) + 1);
     *to = 0;
     for (const char *s = strstr(p->source, "__launch_bounds__("); s; s = strstr(s, "__launch_bounds__(")) {
@@ -951,7 +1056,7 @@ static void name_kernels(program *p)
         size_t n = strcspn(s, "(");
         to += sprintf(to, "%.*s ", (int)n, s);
         s += n + 1;
-        for (int deep = 0, last = '.'; ; s++) {
+        for (int deep = 0, last = '.';; s++) {
             deep += (*s == '<') - (*s == '>');
             last = *s == '*' ? '*' : last;
             if (*s == ')' || (*s == ',' && deep == 0)) {
@@ -967,8 +1072,7 @@ static void name_kernels(program *p)
     }
 }
 
-API int nvrtcCompileProgram(void *handle, int n, const char *const *options)
-{
+API int nvrtcCompileProgram(void *handle, int n, const char *const *options) {
     program *p = handle;
     if (empty()) {
         free(p->names);
@@ -979,7 +1083,8 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options)
     const char *dir = getenv("GENIE_SHIM_DIR"), *compiler = getenv("CXX");
     uint64_t h = 14695981039346656037u;
     const char *word = asked("compile");
-    (void)n; (void)options;
+    (void)n;
+    (void)options;
     if (word && strstr(strstr(p->source, "__launch_bounds__"), word)) {
         snprintf(p->log, sizeof p->log, "the shim was asked not to compile %s", word);
         return 6;
@@ -999,7 +1104,9 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options)
     fprintf(f, "#include \"cuda_shim.h\"\n%s", p->source);
     write_calls(f, p->source);
     fclose(f);
-    snprintf(command, sizeof command, "%s -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -fPIC -shared -w -I%s -o %s %s >%s.log 2>&1", compiler ? compiler : "c++", folder, p->path, source, source);
+    snprintf(command, sizeof command,
+             "%s -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -fPIC -shared -w -I%s -o %s %s >%s.log 2>&1",
+             compiler ? compiler : "c++", folder, p->path, source, source);
     int r = system(command);
     snprintf(command, sizeof command, "%s.log", source);
     f = fopen(command, "r");
@@ -1014,9 +1121,21 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options)
     return r == 0 ? 0 : 6;
 }
 static const char *cubin(const program *p) { return p->names ? p->names : p->path; }
-API int nvrtcGetCUBINSize(void *handle, size_t *n) { *n = strlen(cubin(handle)) + 1; return 0; }
-API int nvrtcGetCUBIN(void *handle, char *out) { strcpy(out, cubin(handle)); return 0; }
+API int nvrtcGetCUBINSize(void *handle, size_t *n) {
+    *n = strlen(cubin(handle)) + 1;
+    return 0;
+}
+API int nvrtcGetCUBIN(void *handle, char *out) {
+    strcpy(out, cubin(handle));
+    return 0;
+}
 API int nvrtcGetPTXSize(void *handle, size_t *n) { return nvrtcGetCUBINSize(handle, n); }
 API int nvrtcGetPTX(void *handle, char *out) { return nvrtcGetCUBIN(handle, out); }
-API int nvrtcGetProgramLogSize(void *handle, size_t *n) { *n = strlen(((program *)handle)->log) + 1; return 0; }
-API int nvrtcGetProgramLog(void *handle, char *out) { strcpy(out, ((program *)handle)->log); return 0; }
+API int nvrtcGetProgramLogSize(void *handle, size_t *n) {
+    *n = strlen(((program *)handle)->log) + 1;
+    return 0;
+}
+API int nvrtcGetProgramLog(void *handle, char *out) {
+    strcpy(out, ((program *)handle)->log);
+    return 0;
+}

@@ -1,5 +1,5 @@
-/* Contexts over several devices: this CPU and one or two servers in this process. Whatever is placed where, results are those of
- * one device, bit for bit; what fails is told with its cause, and the rest lives.
+/* Contexts over several devices: this CPU and one or two servers in this process. Whatever is placed where, results are
+ * those of one device, bit for bit; what fails is told with its cause, and the rest lives.
  *
  * Tier: quick address thread */
 #include <stdbool.h>
@@ -10,8 +10,7 @@ static __thread bool may_fail;
 static long fail_at = -1, fail_count;
 static bool fail_for_ever;
 
-static bool must_fail(void)
-{
+static bool must_fail(void) {
     long n = may_fail && fail_at >= 0 ? fail_count++ : -1;
     return n >= 0 && (fail_for_ever ? n >= fail_at : n == fail_at);
 }
@@ -32,15 +31,13 @@ static gn_server *servers[SERVERS];
 static const char *const server_names[SERVERS] = { "first", "second" };
 static char last_log[512];
 
-static void note_log(void *user, gn_log_level level, const char *text)
-{
+static void note_log(void *user, gn_log_level level, const char *text) {
     (void)user;
     (void)level;
     snprintf(last_log, sizeof last_log, "%s", text);
 }
 
-static gn_server *open_server(uint64_t memory)
-{
+static gn_server *open_server(uint64_t memory) {
     gn_server *s = NULL;
     gn_error error;
     gn_server_desc desc = { .listen = "none", .devices = "cpu", .threads = 1, .memory_limit = memory };
@@ -51,18 +48,17 @@ static gn_server *open_server(uint64_t memory)
     return s;
 }
 
-static gn_transport connect_to(gn_server *s, const char *name)
-{
+static gn_transport connect_to(gn_server *s, const char *name) {
     int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 || gn_server_attach(s, loopback_transport(ends[0]), "test") != GN_OK) {
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 ||
+        gn_server_attach(s, loopback_transport(ends[0]), "test") != GN_OK) {
         exit(2);
     }
     return loopback_transport_to(ends[1], name);
 }
 
 /* cpu, then n servers. */
-static gn_ctx *open_cluster(const char *local, int n)
-{
+static gn_ctx *open_cluster(const char *local, int n) {
     static const char *const cpu[SERVERS] = { "cpu", "cpu" };
     gn_transport t[SERVERS];
     for (int i = 0; i < n; i++) {
@@ -75,8 +71,7 @@ static gn_ctx *open_cluster(const char *local, int n)
     return gn_open_transports(&desc, t, cpu, n);
 }
 
-static void close_servers(void)
-{
+static void close_servers(void) {
     for (int i = 0; i < SERVERS; i++) {
         gn_server_close(servers[i]);
         servers[i] = NULL;
@@ -86,8 +81,7 @@ static void close_servers(void)
 static gn_ctx *open_cpu(void) { return gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 }); }
 
 /* The nodes from here on run on a random device, or where the scheduler wants. On one device: nothing. */
-static void anywhere(gn_ctx *g)
-{
+static void anywhere(gn_ctx *g) {
     int n = gn_device_count(g), device = (int)test_random_int(-1, n - 1);
     char index[16];
     snprintf(index, sizeof index, "%d", device);
@@ -96,33 +90,30 @@ static void anywhere(gn_ctx *g)
     }
 }
 
-static void on(gn_ctx *g, int device)
-{
+static void on(gn_ctx *g, int device) {
     char index[16];
     snprintf(index, sizeof index, "%d", device);
     CHECK_RESULT(gn_on(g, index), GN_OK);
 }
 
-static gn_stats stats_of(gn_ctx *g)
-{
+static gn_stats stats_of(gn_ctx *g) {
     gn_stats s;
     gn_get_stats(g, &s);
     return s;
 }
 
-static bool same(const char *what, const float *a, const float *b, size_t n)
-{
+static bool same(const char *what, const float *a, const float *b, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (memcmp(&a[i], &b[i], sizeof a[i]) != 0) {
-            test_fail(__FILE__, __LINE__, "%s[%zu] is %.9g on several devices, %.9g on one", what, i, (double)a[i], (double)b[i]);
+            test_fail(__FILE__, __LINE__, "%s[%zu] is %.9g on several devices, %.9g on one", what, i, (double)a[i],
+                      (double)b[i]);
             return false;
         }
     }
     return true;
 }
 
-static void fill(float *x, size_t n)
-{
+static void fill(float *x, size_t n) {
     for (size_t i = 0; i < n; i++) {
         x[i] = (float)test_random_real(-1, 1);
     }
@@ -132,11 +123,14 @@ static void fill(float *x, size_t n)
 
 enum { IN = 12, HIDDEN = 20, OUT = 5, BATCH = 8 };
 
-typedef struct mlp { gn_tensor w[4], m[4], v[4]; } mlp;
-typedef struct mlp_start { float w1[IN * HIDDEN], b1[HIDDEN], w2[HIDDEN * OUT], b2[OUT]; } mlp_start;
+typedef struct mlp {
+    gn_tensor w[4], m[4], v[4];
+} mlp;
+typedef struct mlp_start {
+    float w1[IN * HIDDEN], b1[HIDDEN], w2[HIDDEN * OUT], b2[OUT];
+} mlp_start;
 
-static mlp mlp_make(gn_ctx *g, const mlp_start *s)
-{
+static mlp mlp_make(gn_ctx *g, const mlp_start *s) {
     const void *first[4] = { s->w1, s->b1, s->w2, s->b2 };
     const gn_shape shapes[4] = { GN_SHAPE(IN, HIDDEN), GN_SHAPE(HIDDEN), GN_SHAPE(HIDDEN, OUT), GN_SHAPE(OUT) };
     static const char *const names[4] = { "w1", "b1", "w2", "b2" };
@@ -149,8 +143,7 @@ static mlp mlp_make(gn_ctx *g, const mlp_start *s)
     return n;
 }
 
-static gn_result mlp_step(gn_ctx *g, mlp *n, const float *x, const int32_t *labels, double step, float *out_loss)
-{
+static gn_result mlp_step(gn_ctx *g, mlp *n, const float *x, const int32_t *labels, double step, float *out_loss) {
     gn_tensor grads[4];
     anywhere(g);
     gn_tensor h = gn_linear(gn_data(g, GN_F32, GN_SHAPE(BATCH, IN), x), n->w[0], n->w[1]);
@@ -174,8 +167,7 @@ static gn_result mlp_step(gn_ctx *g, mlp *n, const float *x, const int32_t *labe
     return r;
 }
 
-static void train(int n_servers, int steps)
-{
+static void train(int n_servers, int steps) {
     gn_ctx *g[2] = { open_cluster("cpu", n_servers), open_cpu() };
     mlp_start start;
     float x[BATCH * IN], loss[2] = { 0, 0 }, w[2][HIDDEN * OUT];
@@ -208,8 +200,7 @@ end:
     gn_close(g[1]);
 }
 
-TEST(training_placed_anywhere_equals_one_device)
-{
+TEST(training_placed_anywhere_equals_one_device) {
     for (int i = 0; i < 6; i++) {
         train(1 + i % SERVERS, 6);
     }
@@ -219,12 +210,19 @@ TEST(training_placed_anywhere_equals_one_device)
 
 enum { WIDTH = 16, HEADS = 2, CONTEXT = 12, VOCABULARY = 11, LAYERS = 2 };
 
-typedef struct layer { gn_tensor wq, wk, wv, wo, up, down, k, v; } layer;
-typedef struct gpt { gn_tensor table; layer layers[LAYERS]; } gpt;
-typedef struct gpt_start { float table[VOCABULARY * WIDTH], w[LAYERS][4][WIDTH * WIDTH], up[LAYERS][WIDTH * 2 * WIDTH], down[LAYERS][WIDTH * 2 * WIDTH]; } gpt_start;
+typedef struct layer {
+    gn_tensor wq, wk, wv, wo, up, down, k, v;
+} layer;
+typedef struct gpt {
+    gn_tensor table;
+    layer layers[LAYERS];
+} gpt;
+typedef struct gpt_start {
+    float table[VOCABULARY * WIDTH], w[LAYERS][4][WIDTH * WIDTH], up[LAYERS][WIDTH * 2 * WIDTH],
+        down[LAYERS][WIDTH * 2 * WIDTH];
+} gpt_start;
 
-static gpt gpt_make(gn_ctx *g, const gpt_start *s)
-{
+static gpt gpt_make(gn_ctx *g, const gpt_start *s) {
     gn_shape square = GN_SHAPE(WIDTH, WIDTH), cache = GN_SHAPE(1, HEADS, CONTEXT, WIDTH / HEADS);
     gpt n = { .table = gn_weight(g, GN_F32, GN_SHAPE(VOCABULARY, WIDTH), s->table, "table") };
     for (int i = 0; i < LAYERS; i++) {
@@ -241,13 +239,11 @@ static gpt gpt_make(gn_ctx *g, const gpt_start *s)
     return n;
 }
 
-static gn_tensor heads(gn_tensor x, int64_t rows)
-{
+static gn_tensor heads(gn_tensor x, int64_t rows) {
     return gn_permute(gn_reshape(x, GN_SHAPE(1, rows, HEADS, WIDTH / HEADS)), GN_AXES(0, 2, 1, 3));
 }
 
-static gn_tensor block(gn_ctx *g, layer *l, gn_tensor x, int64_t rows, gn_tensor pos, gn_tensor length)
-{
+static gn_tensor block(gn_ctx *g, layer *l, gn_tensor x, int64_t rows, gn_tensor pos, gn_tensor length) {
     anywhere(g);
     gn_tensor h = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5);
     gn_tensor q = heads(gn_matmul(h, l->wq), rows);
@@ -264,8 +260,7 @@ static gn_tensor block(gn_ctx *g, layer *l, gn_tensor x, int64_t rows, gn_tensor
     return gn_add(x, gn_matmul(gn_gelu(gn_matmul(gn_layernorm(x, GN_NONE, GN_NONE, 1e-5), l->up)), l->down));
 }
 
-static gn_result gpt_step(gn_ctx *g, gpt *n, const int32_t *ids, int64_t rows, int64_t position, float *out_logits)
-{
+static gn_result gpt_step(gn_ctx *g, gpt *n, const int32_t *ids, int64_t rows, int64_t position, float *out_logits) {
     anywhere(g);
     gn_tensor x = gn_embedding(n->table, gn_data(g, GN_I32, GN_SHAPE(rows), ids));
     gn_tensor pos = gn_scalar(g, GN_I64, (double)position), length = gn_scalar(g, GN_I64, (double)(position + rows));
@@ -280,8 +275,7 @@ static gn_result gpt_step(gn_ctx *g, gpt *n, const int32_t *ids, int64_t rows, i
     return r;
 }
 
-static void decode(int n_servers)
-{
+static void decode(int n_servers) {
     gn_ctx *g[2] = { open_cluster("cpu", n_servers), open_cpu() };
     gpt_start start;
     int32_t ids[4] = { 1, 5, 3, 2 };
@@ -310,8 +304,7 @@ end:
     gn_close(g[1]);
 }
 
-TEST(decoding_placed_anywhere_equals_one_device)
-{
+TEST(decoding_placed_anywhere_equals_one_device) {
     for (int i = 0; i < 6; i++) {
         decode(1 + i % SERVERS);
     }
@@ -321,10 +314,13 @@ TEST(decoding_placed_anywhere_equals_one_device)
 
 enum { POOL = 24, SIDE = 7 };
 
-typedef struct walk { gn_tensor pool[POOL]; gn_tensor states[3]; int n; } walk;
+typedef struct walk {
+    gn_tensor pool[POOL];
+    gn_tensor states[3];
+    int n;
+} walk;
 
-static gn_tensor walk_op(gn_tensor a, gn_tensor b, int64_t which)
-{
+static gn_tensor walk_op(gn_tensor a, gn_tensor b, int64_t which) {
     switch (which) {
     case 0: return gn_add(a, b);
     case 1: return gn_mul(a, b);
@@ -338,8 +334,7 @@ static gn_tensor walk_op(gn_tensor a, gn_tensor b, int64_t which)
 }
 
 /* The same moves on every context; only the places differ. */
-static void walk_grow(gn_ctx *g, walk *w, uint64_t seed, const float *data)
-{
+static void walk_grow(gn_ctx *g, walk *w, uint64_t seed, const float *data) {
     uint64_t places = test__.stream;
     test__.stream = seed;
     w->n = 0;
@@ -361,8 +356,7 @@ static void walk_grow(gn_ctx *g, walk *w, uint64_t seed, const float *data)
 }
 
 /* Assigns states, realises some nodes, reads some. */
-static gn_result walk_use(walk *w, uint64_t seed, float (*out)[SIDE * SIDE])
-{
+static gn_result walk_use(walk *w, uint64_t seed, float (*out)[SIDE * SIDE]) {
     uint64_t saved = test__.stream;
     gn_tensor reads[6], some[3];
     void *to[6];
@@ -389,8 +383,7 @@ static gn_result walk_use(walk *w, uint64_t seed, float (*out)[SIDE * SIDE])
     return r;
 }
 
-static gn_stats random_graphs(const char *local, int n_servers, int steps)
-{
+static gn_stats random_graphs(const char *local, int n_servers, int steps) {
     gn_ctx *g[2] = { open_cluster(local, n_servers), open_cpu() };
     static float out[2][6][SIDE * SIDE];
     float data[SIDE * SIDE], first[SIDE * SIDE];
@@ -429,8 +422,7 @@ static gn_stats random_graphs(const char *local, int n_servers, int steps)
     return several;
 }
 
-TEST(random_graphs_placed_anywhere_equal_one_device)
-{
+TEST(random_graphs_placed_anywhere_equal_one_device) {
     for (int i = 0; i < 8; i++) {
         CHECK_INT(random_graphs("cpu", 1 + i % SERVERS, 12).transfers_direct, 0);
     }
@@ -438,8 +430,7 @@ TEST(random_graphs_placed_anywhere_equal_one_device)
 
 /* ---- names ---- */
 
-TEST(devices_are_counted_and_named)
-{
+TEST(devices_are_counted_and_named) {
     gn_ctx *g = open_cluster("cpu", 2);
     gn_device_info d;
     gn_stats s;
@@ -462,13 +453,12 @@ TEST(devices_are_counted_and_named)
     gn_close(g);
 }
 
-TEST(a_device_named_twice_is_refused)
-{
+TEST(a_device_named_twice_is_refused) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu, cpu:0" });
     CHECK_RESULT(gn_status(g), GN_BAD_ARGUMENT);
     CHECK_STR(gn_last_error(g)->text, "device cpu:0 is named twice");
     gn_close(g);
-    g = gn_open(&(gn_desc){ .devices = "cpu,nothing:0" });   /* a device that is not there is told as it is alone */
+    g = gn_open(&(gn_desc){ .devices = "cpu,nothing:0" }); /* a device that is not there is told as it is alone */
     CHECK(gn_status(g) != GN_OK);
     gn_close(g);
     g = gn_open(&(gn_desc){ .devices = "cpu", .policy = GN_POLICY__COUNT });
@@ -477,8 +467,7 @@ TEST(a_device_named_twice_is_refused)
 }
 
 /* Where a weight, a state and a kept value are; and that each is where the program said. */
-TEST(describe_names_the_device_of_each_value)
-{
+TEST(describe_names_the_device_of_each_value) {
     gn_ctx *g = open_cluster("cpu", 2);
     const float x[4] = { 1, 2, 3, 4 };
     float out[4];
@@ -500,15 +489,15 @@ TEST(describe_names_the_device_of_each_value)
     CHECK_RESULT(gn_describe(b, &info), GN_OK);
     CHECK_STR(info.device, "second/cpu:0");
     on(g, 0);
-    CHECK_RESULT(gn_read(gn_sub(b, a), out, sizeof out), GN_OK);   /* both are fetched */
+    CHECK_RESULT(gn_read(gn_sub(b, a), out, sizeof out), GN_OK); /* both are fetched */
     CHECK_NEAR(out[3], 8.0 * 8 - 8, 0);
     gn_stats cpu, first, second;
     CHECK_RESULT(gn_get_device_stats(g, 0, &cpu), GN_OK);
     CHECK_RESULT(gn_get_device_stats(g, 1, &first), GN_OK);
     CHECK_RESULT(gn_get_device_stats(g, 2, &second), GN_OK);
-    CHECK_INT(second.transfers, 1);      /* a */
+    CHECK_INT(second.transfers, 1); /* a */
     CHECK_INT(second.transfer_bytes, sizeof x);
-    CHECK_INT(cpu.transfers, 2);         /* a and b */
+    CHECK_INT(cpu.transfers, 2); /* a and b */
     CHECK_INT(first.transfers, 0);
     CHECK_INT(stats_of(g).transfers, 3);
     CHECK_INT(first.weight_bytes_sent + first.weight_bytes_known, sizeof x);
@@ -518,18 +507,17 @@ TEST(describe_names_the_device_of_each_value)
 
 /* ---- states: one home, old versions, a state that moves ---- */
 
-TEST(a_state_keeps_its_home_and_its_old_value_until_all_have_read_it)
-{
+TEST(a_state_keeps_its_home_and_its_old_value_until_all_have_read_it) {
     gn_ctx *g = open_cluster("cpu", 2);
     const float x[3] = { 1, 2, 3 };
     float out[3][3];
     on(g, 1);
     gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(3), x, "s");
-    gn_tensor next = gn_assign(s, gn_add(s, gn_like(s, 10)));      /* written by the first piece of its device */
+    gn_tensor next = gn_assign(s, gn_add(s, gn_like(s, 10))); /* written by the first piece of its device */
     on(g, 2);
     gn_tensor away = gn_mul(next, gn_like(next, 2));
     on(g, 1);
-    gn_tensor late = gn_add(away, s);                              /* a later piece of that device reads the old value */
+    gn_tensor late = gn_add(away, s); /* a later piece of that device reads the old value */
     on(g, 0);
     gn_tensor other = gn_sub(s, away), reads[3] = { late, other, next };
     void *to[3] = { out[0], out[1], out[2] };
@@ -550,8 +538,7 @@ TEST(a_state_keeps_its_home_and_its_old_value_until_all_have_read_it)
 
 /* ---- errors ---- */
 
-TEST(an_error_of_a_device_has_op_label_and_place)
-{
+TEST(an_error_of_a_device_has_op_label_and_place) {
     gn_ctx *g = open_cluster("cpu", 2);
     const float table[6] = { 0, 1, 2, 3, 4, 5 };
     const int32_t bad[2] = { 1, 3 }, good[2] = { 1, 2 };
@@ -580,8 +567,7 @@ TEST(an_error_of_a_device_has_op_label_and_place)
 }
 
 /* A step writes a state on one server and then fails on another: the state is failed, the rest lives. */
-TEST(a_state_written_by_a_step_that_fails_elsewhere_is_failed)
-{
+TEST(a_state_written_by_a_step_that_fails_elsewhere_is_failed) {
     gn_ctx *g = open_cluster("cpu", 2);
     const float x[2] = { 1, 2 };
     const int32_t bad[1] = { 7 };
@@ -595,7 +581,7 @@ TEST(a_state_written_by_a_step_that_fails_elsewhere_is_failed)
     on(g, 2);
     gn_tensor picked = gn_index_select(s2, 0, gn_data(g, GN_I32, GN_SHAPE(1), bad));
     gn_assign(u, gn_add(u, gn_expand(picked, GN_SHAPE(2))));
-    CHECK_RESULT(gn_step(g), GN_OK);             /* nobody waits */
+    CHECK_RESULT(gn_step(g), GN_OK); /* nobody waits */
     CHECK_RESULT(gn_sync(g), GN_INDEX_OUT_OF_RANGE);
     CHECK_RESULT(gn_sync(g), GN_OK);
     CHECK_RESULT(gn_read(s, out, sizeof out), GN_STATE_FAILED);
@@ -603,7 +589,7 @@ TEST(a_state_written_by_a_step_that_fails_elsewhere_is_failed)
     CHECK_RESULT(gn_assign(s, s).ctx == g ? gn_step(g) : GN_OK, GN_STATE_FAILED);
     CHECK_RESULT(gn_read(t, out, sizeof out), GN_OK);
     CHECK_NEAR(out[1], 2, 0);
-    CHECK_RESULT(gn_read(u, out, sizeof out), GN_OK);   /* its own step did not write it */
+    CHECK_RESULT(gn_read(u, out, sizeof out), GN_OK); /* its own step did not write it */
     CHECK_NEAR(out[1], 2, 0);
     CHECK_RESULT(gn_release(s), GN_OK);
     s = gn_state(g, GN_F32, GN_SHAPE(2), x, "s");
@@ -612,8 +598,7 @@ TEST(a_state_written_by_a_step_that_fails_elsewhere_is_failed)
 }
 
 /* Where all updates of a step are on the device that fails, none happens. */
-TEST(a_state_of_the_device_that_fails_keeps_its_value)
-{
+TEST(a_state_of_the_device_that_fails_keeps_its_value) {
     gn_ctx *g = open_cluster("cpu", 2);
     const float x[2] = { 1, 2 };
     const int32_t bad[1] = { 7 };
@@ -632,8 +617,7 @@ TEST(a_state_of_the_device_that_fails_keeps_its_value)
     gn_close(g);
 }
 
-TEST(a_lost_device_is_named_and_the_rest_lives)
-{
+TEST(a_lost_device_is_named_and_the_rest_lives) {
     gn_ctx *g = open_cluster("cpu", 2);
     const float x[2] = { 1, 2 };
     float out[2];
@@ -648,7 +632,7 @@ TEST(a_lost_device_is_named_and_the_rest_lives)
     CHECK(strstr(gn_last_error(g)->text, "first/cpu:0") != NULL);
     CHECK_STR(gn_last_error(g)->op, "");
     on(g, 2);
-    CHECK_RESULT(gn_read(gn_mul_c(s, 2), out, sizeof out), GN_DEVICE_LOST);   /* its value is gone with it */
+    CHECK_RESULT(gn_read(gn_mul_c(s, 2), out, sizeof out), GN_DEVICE_LOST); /* its value is gone with it */
     CHECK_STR(gn_last_error(g)->label, "s");
     if (!CHECK(strstr(gn_last_error(g)->text, "this state lived on first/cpu:0, which is lost") != NULL)) {
         printf("  %s\n", gn_last_error(g)->text);
@@ -668,8 +652,7 @@ TEST(a_lost_device_is_named_and_the_rest_lives)
 }
 
 /* A server that goes in the middle of a training: the step fails with its name, and nothing hangs. */
-TEST(a_server_that_closes_mid_step_is_an_error)
-{
+TEST(a_server_that_closes_mid_step_is_an_error) {
     for (int when = 1; when < 4; when++) {
         gn_ctx *g = open_cluster("cpu", 2);
         mlp_start start;
@@ -692,8 +675,7 @@ TEST(a_server_that_closes_mid_step_is_an_error)
     }
 }
 
-TEST(a_device_without_room_is_a_typed_error_and_the_rest_lives)
-{
+TEST(a_device_without_room_is_a_typed_error_and_the_rest_lives) {
     static float big[1 << 16];
     gn_ctx *g;
     float out;
@@ -708,14 +690,14 @@ TEST(a_device_without_room_is_a_typed_error_and_the_rest_lives)
     CHECK(r == GN_OUT_OF_MEMORY || r == GN_LIMIT);
     gn_on(g, NULL);
     s = gn_state(g, GN_F32, GN_SHAPE(1 << 16), big, "big");
-    CHECK_RESULT(gn_read(gn_sum(gn_mul_c(s, 1), GN_ALL_AXES, false), &out, sizeof out), GN_OK);   /* where there is room */
+    /* where there is room */
+    CHECK_RESULT(gn_read(gn_sum(gn_mul_c(s, 1), GN_ALL_AXES, false), &out, sizeof out), GN_OK);
     gn_close(g);
     gn_server_close(small);
 }
 
 /* A program over two devices whose n-th allocation fails; true when it succeeded, for there are fewer. */
-static bool run_without_memory(long n, bool for_ever)
-{
+static bool run_without_memory(long n, bool for_ever) {
     const float x[4] = { 1, 2, 3, 4 };
     float out[4] = { 0 };
     gn_ctx *g = open_cluster("cpu", 1);
@@ -743,8 +725,7 @@ static bool run_without_memory(long n, bool for_ever)
     return all && r == GN_OK;
 }
 
-TEST(contexts_over_several_devices_survive_memory_that_runs_out)
-{
+TEST(contexts_over_several_devices_survive_memory_that_runs_out) {
     for (int i = 0; i < 2; i++) {
         long n = 0;
         while (n < 1000 && !run_without_memory(n, i != 0)) {
@@ -756,19 +737,20 @@ TEST(contexts_over_several_devices_survive_memory_that_runs_out)
 
 /* ---- what crosses is what the schedule said ---- */
 
-static uint64_t predicted(gn_ctx *g)
-{
+static uint64_t predicted(gn_ctx *g) {
     uint64_t bytes = 0;
     const gn__multi_plan *p = g->plans[g->n_plans - 1].exec_plan;
     const gn_schedule *s = &p->splits[p->n_splits - 1]->schedule;
     for (uint32_t i = 0; i < s->n_transfers; i++) {
-        bytes += s->transfers[i].from < s->n_devices && s->transfers[i].to < s->n_devices && s->transfers[i].why != GN_TRANSFER_STATE_MOVE ? s->transfers[i].bytes : 0;
+        bytes += s->transfers[i].from < s->n_devices && s->transfers[i].to < s->n_devices &&
+                         s->transfers[i].why != GN_TRANSFER_STATE_MOVE
+                     ? s->transfers[i].bytes
+                     : 0;
     }
     return bytes;
 }
 
-TEST(bytes_that_cross_are_those_of_the_schedule)
-{
+TEST(bytes_that_cross_are_those_of_the_schedule) {
     gn_ctx *g = open_cluster("cpu", 2);
     for (int round = 0; round < 20; round++) {
         gn_tensor pool[16];
@@ -789,13 +771,13 @@ TEST(bytes_that_cross_are_those_of_the_schedule)
 }
 
 /* The costs of the devices decide; gn_set_cluster gives others. */
-TEST(the_scheduler_sees_the_cluster_that_was_set)
-{
+TEST(the_scheduler_sees_the_cluster_that_was_set) {
     gn_ctx *g = open_cluster("cpu", 1);
     float x[64 * 64];
     static float out[64 * 64];
     gn_info info;
-    gn_cluster_device d[2] = { { .flops_per_s = { 1e6, 1e6, 1e6, 1e6 }, .bytes_per_s = 1e6 }, { .flops_per_s = { 1e12, 1e12, 1e12, 1e12 }, .bytes_per_s = 1e12 } };
+    gn_cluster_device d[2] = { { .flops_per_s = { 1e6, 1e6, 1e6, 1e6 }, .bytes_per_s = 1e6 },
+                               { .flops_per_s = { 1e12, 1e12, 1e12, 1e12 }, .bytes_per_s = 1e12 } };
     gn_cluster_link l[9] = { { 0, 0 } };
     gn_cluster c = { 2, d, l };
     fill(x, 64 * 64);
@@ -820,8 +802,7 @@ TEST(the_scheduler_sees_the_cluster_that_was_set)
 
 static gn_exec_i odd_tables[2];
 
-static gn_result odd_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f)
-{
+static gn_result odd_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *n = &part->nodes[i];
         if (n->op == GN_OP_TANH || (n->op == GN_OP_MATMUL && n->dtype == GN_F64)) {
@@ -833,29 +814,25 @@ static gn_result odd_plan_make(void *self, const gn_part *part, void **out_plan,
     return gn__cpu_plan_make(self, part, out_plan, f);
 }
 
-static void odd_describe(void *self, gn_device_info *out)
-{
+static void odd_describe(void *self, gn_device_info *out) {
     gn__cpu_describe(self, out);
     snprintf(out->name, sizeof out->name, "odd:0");
 }
 
-static void odd_describe_second(void *self, gn_device_info *out)
-{
+static void odd_describe_second(void *self, gn_device_info *out) {
     gn__cpu_describe(self, out);
     snprintf(out->name, sizeof out->name, "odd:1");
 }
 
 /* Two of them take values over from each other, which the CPU itself does not. */
-static bool odd_reaches(void *self, void *from, gn_cluster_link *out_link)
-{
+static bool odd_reaches(void *self, void *from, gn_cluster_link *out_link) {
     *out_link = (gn_cluster_link){ 1e-6, 1e11 };
     return self != from;
 }
 
 static long odd_taken;
 
-static gn_result odd_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f)
-{
+static gn_result odd_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
     gn__cpu *c = self;
     const gn__cpu_value *v = gn__cpu_value_find(from, theirs);
     if (!v) {
@@ -872,8 +849,7 @@ static gn_result odd_value_take(void *self, uint64_t id, void *from, uint64_t th
     return GN_OK;
 }
 
-static gn_result odd_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
-{
+static gn_result odd_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
     gn_result r = gn__cpu_open(d, out, f);
     gn_exec_i *table = &odd_tables[strcmp(d->device, "odd:1") == 0];
     *table = gn__cpu_i;
@@ -885,15 +861,13 @@ static gn_result odd_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     return r;
 }
 
-static void use_odd_driver(void)
-{
+static void use_odd_driver(void) {
     static const gn_driver_i driver = { .prefix = "odd", .open = odd_open };
     gn_register_driver(&driver);
 }
 
 /* tanh between other ops, a state that it updates, a value that is kept and read by it. */
-static gn_result odd_program(gn_ctx *g, float out[2][4])
-{
+static gn_result odd_program(gn_ctx *g, float out[2][4]) {
     const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
     gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(4), x, "s"), reads[2];
     gn_result r = GN_OK;
@@ -910,8 +884,7 @@ static gn_result odd_program(gn_ctx *g, float out[2][4])
     return r ? r : gn_read(s, out[1], 16);
 }
 
-static void check_odd(gn_ctx *g, const char *name)
-{
+static void check_odd(gn_ctx *g, const char *name) {
     gn_ctx *one = open_cpu();
     float out[2][2][4];
     gn_device_info d;
@@ -922,7 +895,8 @@ static void check_odd(gn_ctx *g, const char *name)
     CHECK_RESULT(odd_program(g, out[0]), GN_OK);
     CHECK_RESULT(odd_program(one, out[1]), GN_OK);
     CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
-    CHECK(strstr(last_log, "tanh of f32 has no kernel on odd:0 (no tables for it): it runs on the CPU beside it") != NULL);
+    CHECK(strstr(last_log, "tanh of f32 has no kernel on odd:0 (no tables for it): it runs on the CPU beside it") !=
+          NULL);
     CHECK(stats_of(g).fallbacks >= 2);
     CHECK_INT(stats_of(one).fallbacks, 0);
     char words[2000];
@@ -933,14 +907,12 @@ static void check_odd(gn_ctx *g, const char *name)
     gn_close(one);
 }
 
-TEST(what_a_device_refuses_runs_on_the_cpu_beside_it)
-{
+TEST(what_a_device_refuses_runs_on_the_cpu_beside_it) {
     use_odd_driver();
     check_odd(gn_open(&(gn_desc){ .devices = "odd:0", .threads = 1, .log = note_log }), "odd:0");
 }
 
-static gn_ctx *open_odd_server(gn_server **s, bool strict)
-{
+static gn_ctx *open_odd_server(gn_server **s, bool strict) {
     gn_server_desc desc = { .listen = "none", .devices = "odd:0", .threads = 1 };
     use_odd_driver();
     if (gn_server_open(&desc, s, NULL) != GN_OK) {
@@ -949,15 +921,13 @@ static gn_ctx *open_odd_server(gn_server **s, bool strict)
     return gn_open_transport(&(gn_desc){ .strict = strict, .log = note_log }, connect_to(*s, "oddly"), "odd:0");
 }
 
-TEST(what_a_server_s_device_refuses_runs_on_its_cpu_and_is_told)
-{
+TEST(what_a_server_s_device_refuses_runs_on_its_cpu_and_is_told) {
     gn_server *s;
     check_odd(open_odd_server(&s, false), "oddly/odd:0");
     gn_server_close(s);
 }
 
-static void check_strict(gn_ctx *g)
-{
+static void check_strict(gn_ctx *g) {
     const double m[4] = { 1, 2, 3, 4 };
     double out[4];
     gn_tensor a = gn_data(g, GN_F64, GN_SHAPE(2, 2), m), y = gn_label(gn_matmul(gn_add(a, a), a), "product");
@@ -968,27 +938,24 @@ static void check_strict(gn_ctx *g)
     CHECK_STR(gn_last_error(g)->label, "product");
     CHECK_INT(gn_last_error(g)->line, line);
     CHECK_INT(stats_of(g).fallbacks, 0);
-    CHECK_RESULT(gn_read(gn_add(a, a), out, sizeof out), GN_OK);   /* the rest lives */
+    CHECK_RESULT(gn_read(gn_add(a, a), out, sizeof out), GN_OK); /* the rest lives */
     CHECK_NEAR(out[3], 8, 0);
     gn_close(g);
 }
 
-TEST(strict_makes_a_fallback_an_error)
-{
+TEST(strict_makes_a_fallback_an_error) {
     use_odd_driver();
     check_strict(gn_open(&(gn_desc){ .devices = "odd:0", .strict = true, .log = note_log }));
 }
 
-TEST(strict_makes_a_fallback_of_a_server_an_error)
-{
+TEST(strict_makes_a_fallback_of_a_server_an_error) {
     gn_server *s;
     check_strict(open_odd_server(&s, true));
     gn_server_close(s);
 }
 
 /* Among several devices what one refuses is placed on another. */
-TEST(what_a_device_of_several_refuses_runs_on_another)
-{
+TEST(what_a_device_of_several_refuses_runs_on_another) {
     const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
     float out[4];
     use_odd_driver();
@@ -1003,8 +970,7 @@ TEST(what_a_device_of_several_refuses_runs_on_another)
 }
 
 /* Between the two values are taken over directly, but for results of tanh, which lie with the CPU beside them. */
-TEST(values_that_are_taken_over_equal_those_of_one_device)
-{
+TEST(values_that_are_taken_over_equal_those_of_one_device) {
     use_odd_driver();
     odd_taken = 0;
     for (int i = 0; i < 6; i++) {
@@ -1018,8 +984,7 @@ TEST(values_that_are_taken_over_equal_those_of_one_device)
 
 /* ---- costs ---- */
 
-TEST(costs_of_servers_and_links_are_known_and_kept_current)
-{
+TEST(costs_of_servers_and_links_are_known_and_kept_current) {
     gn_ctx *g = open_cluster("cpu", 1);
     gn__remote *r = (gn__remote *)g->multi->units[1].exec.self;
     float x[64], out[64];
@@ -1029,12 +994,13 @@ TEST(costs_of_servers_and_links_are_known_and_kept_current)
     fill(x, 64);
     gn__multi_cluster(g->multi, d, l, &c);
     for (int i = 0; i < 2; i++) {
-        CHECK(d[i].flops_per_s[GN_RATE_F32] > 1e6 && d[i].flops_per_s[GN_RATE_F64] > 1e6 && d[i].bytes_per_s > 1e6 && d[i].launch_s > 0);
+        CHECK(d[i].flops_per_s[GN_RATE_F32] > 1e6 && d[i].flops_per_s[GN_RATE_F64] > 1e6 && d[i].bytes_per_s > 1e6 &&
+              d[i].launch_s > 0);
     }
     CHECK_INT(d[1].memory, (int64_t)8 << 30);
     CHECK(d[1].memory_free <= d[1].memory && d[1].n_ops > 0);
     CHECK(l[2 * 3 + 1].latency_s > 0 && l[2 * 3 + 1].bytes_per_s > 1e3 && l[1 * 3 + 2].latency_s > 0);
-    r->link_up.latency_s = 1;                    /* as if it had been slow once */
+    r->link_up.latency_s = 1; /* as if it had been slow once */
     on(g, 1);
     gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(64), x, "s");
     for (int step = 0; step < 60; step++) {
@@ -1043,13 +1009,12 @@ TEST(costs_of_servers_and_links_are_known_and_kept_current)
     }
     gn__multi_cluster(g->multi, d, l, &c);
     CHECK(l[2 * 3 + 1].latency_s < 0.1);
-    CHECK(d[1].memory_free < d[1].memory);       /* the state and the plans */
+    CHECK(d[1].memory_free < d[1].memory); /* the state and the plans */
     gn_close(g);
 }
 
 /* Whatever a peer says, numbers stay finite, and what is out of bounds or not asked for ends the connection. */
-TEST(costs_that_make_no_sense_are_refused)
-{
+TEST(costs_that_make_no_sense_are_refused) {
     gn_ctx *g = open_cluster("cpu", 1);
     gn__remote *r = (gn__remote *)g->multi->units[1].exec.self;
     gn__buf b = { NULL, 0, 0, false };
@@ -1074,7 +1039,7 @@ TEST(costs_that_make_no_sense_are_refused)
     for (int i = 0; i < 100000 && e == GN_OK; i++) {
         e = gn__remote_take(r, &msg, &f);
     }
-    CHECK_RESULT(e, GN_BAD_MESSAGE);             /* a flood */
+    CHECK_RESULT(e, GN_BAD_MESSAGE); /* a flood */
     r->lost = false;
     r->unasked = 0;
     r->features = 0;
@@ -1084,8 +1049,7 @@ TEST(costs_that_make_no_sense_are_refused)
     gn_close(g);
 }
 
-TEST(a_server_that_tells_no_costs_is_a_device_like_others)
-{
+TEST(a_server_that_tells_no_costs_is_a_device_like_others) {
     gn_server *s = NULL;
     gn_server_desc desc = { .listen = "none", .devices = "cpu", .threads = 1, .no_costs = true };
     CHECK_RESULT(gn_server_open(&desc, &s, NULL), GN_OK);
@@ -1107,8 +1071,7 @@ TEST(a_server_that_tells_no_costs_is_a_device_like_others)
 enum { FOLLOW = 48 };
 
 /* The same step each time, a product of data with itself; false when its value is not that of the first step. */
-static bool follow_step(gn_ctx *g)
-{
+static bool follow_step(gn_ctx *g) {
     static float x[FOLLOW * FOLLOW], want[FOLLOW * FOLLOW], out[FOLLOW * FOLLOW];
     static bool known;
     if (!known) {
@@ -1119,21 +1082,20 @@ static bool follow_step(gn_ctx *g)
         gn_close(one);
     }
     gn_tensor d = gn_data(g, GN_F32, GN_SHAPE(FOLLOW, FOLLOW), x);
-    bool ok = CHECK_RESULT(gn_read(gn_gelu(gn_matmul(d, d)), out, sizeof out), GN_OK) && same("product", out, want, FOLLOW * FOLLOW);
+    bool ok = CHECK_RESULT(gn_read(gn_gelu(gn_matmul(d, d)), out, sizeof out), GN_OK) &&
+              same("product", out, want, FOLLOW * FOLLOW);
     gn_step(g);
     return ok;
 }
 
 /* The device of the latest plan's latest placement. */
-static uint32_t placed(gn_ctx *g)
-{
+static uint32_t placed(gn_ctx *g) {
     const gn__multi_plan *p = g->plans[g->n_plans - 1].exec_plan;
     return p->splits[p->n_splits - 1]->pieces[p->splits[p->n_splits - 1]->only].device;
 }
 
 /* Device i does so many operations and bytes a second; links are equal. */
-static void set_speeds(gn_ctx *g, double first, double second, double link)
-{
+static void set_speeds(gn_ctx *g, double first, double second, double link) {
     gn_cluster_device d[2];
     gn_cluster_link l[9];
     memset(d, 0, sizeof d);
@@ -1149,10 +1111,14 @@ static void set_speeds(gn_ctx *g, double first, double second, double link)
     CHECK_RESULT(gn_set_cluster(g, &(gn_cluster){ 2, d, l }), GN_OK);
 }
 
-TEST(a_plan_follows_the_costs_and_comes_back)
-{
-    static const struct { double first, second; uint32_t device; uint64_t reschedules; } turns[] = {
-        { 1e9, 1e6, 0, 0 }, { 1e6, 1e9, 1, 1 }, { 1e6, 0.7e9, 1, 1 }, { 1e6, 0.5e9, 1, 1 }, { 1e9, 1.1e9, 1, 1 }, { 1e9, 1e8, 0, 2 }, { 1e6, 1e9, 1, 3 },
+TEST(a_plan_follows_the_costs_and_comes_back) {
+    static const struct {
+        double first, second;
+        uint32_t device;
+        uint64_t reschedules;
+    } turns[] = {
+        { 1e9, 1e6, 0, 0 },   { 1e6, 1e9, 1, 1 }, { 1e6, 0.7e9, 1, 1 }, { 1e6, 0.5e9, 1, 1 },
+        { 1e9, 1.1e9, 1, 1 }, { 1e9, 1e8, 0, 2 }, { 1e6, 1e9, 1, 3 },
     };
     gn_ctx *g = open_cluster("cpu", 1);
     for (size_t i = 0; i < GN__LENGTH(turns); i++) {
@@ -1171,8 +1137,7 @@ TEST(a_plan_follows_the_costs_and_comes_back)
     gn_close(g);
 }
 
-TEST(a_plan_stays_where_the_program_wants_it_to_stay)
-{
+TEST(a_plan_stays_where_the_program_wants_it_to_stay) {
     gn_transport t = connect_to(servers[0] = servers[0] ? servers[0] : open_server(0), "first");
     const char *cpu = "cpu";
     gn_ctx *g = gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1, .keep_placement = true }, &t, &cpu, 1);
@@ -1187,8 +1152,7 @@ TEST(a_plan_stays_where_the_program_wants_it_to_stay)
 }
 
 /* A state of 4 KiB whose way takes 4 s, where a step gains about half a second: it goes when it has lost that much. */
-TEST(a_state_moves_when_that_pays)
-{
+TEST(a_state_moves_when_that_pays) {
     gn_ctx *g = open_cluster("cpu", 1);
     static float x[1024], out[1024];
     uint64_t left = 0;
@@ -1214,8 +1178,7 @@ TEST(a_state_moves_when_that_pays)
 }
 
 /* Two servers that tell nothing of their costs, so that what this context knows of the links is what a test says. */
-static gn_ctx *open_silent(gn_server **out_servers)
-{
+static gn_ctx *open_silent(gn_server **out_servers) {
     static const char *const cpu[2] = { "cpu", "cpu" };
     gn_transport t[2];
     for (int i = 0; i < 2; i++) {
@@ -1228,15 +1191,13 @@ static gn_ctx *open_silent(gn_server **out_servers)
     return gn_open_transports(&(gn_desc){ .threads = 1, .log = note_log }, t, cpu, 2);
 }
 
-static void set_latency(gn_ctx *g, int device, double seconds)
-{
+static void set_latency(gn_ctx *g, int device, double seconds) {
     gn__remote *r = (gn__remote *)g->multi->units[device].exec.self;
     r->link_up = r->link_down = (gn_cluster_link){ seconds, 1e9 };
 }
 
 /* Latencies that jump about, with outliers, move nothing; a change that lasts does, after some rounds, and once. */
-TEST(noise_moves_no_plan)
-{
+TEST(noise_moves_no_plan) {
     gn_server *silent[2];
     gn_ctx *g = open_silent(silent);
     gn__steady steady[2] = { { { 0 }, 0 }, { { 0 }, 0 } };
@@ -1270,8 +1231,7 @@ TEST(noise_moves_no_plan)
 /* A link whose answers come late. */
 static int late_us[SERVERS];
 
-static gn_result late_recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms)
-{
+static gn_result late_recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms) {
     const loopback_link *l = self;
     int us = late_us[strcmp(l->peer, server_names[1]) == 0];
     gn_result r = loopback__ready(l->fd, POLLIN, timeout_ms);
@@ -1281,10 +1241,9 @@ static gn_result late_recv(void *self, void *data, size_t max, size_t *out_n, ui
     return r == GN_OK ? loopback__recv(self, data, max, out_n, timeout_ms) : r;
 }
 
-/* Steps until the plan is on the device, for at most so many seconds. A device is measured at each step, which a program would
- * wait longer for. */
-static bool follow_until(gn_ctx *g, uint32_t device, double seconds)
-{
+/* Steps until the plan is on the device, for at most so many seconds. A device is measured at each step, which a
+ * program would wait longer for. */
+static bool follow_until(gn_ctx *g, uint32_t device, double seconds) {
     uint64_t end = gn_now_us() + (uint64_t)(seconds * 1e6);
     bool ok = true;
     while (ok && placed(g) != device && gn_now_us() < end) {
@@ -1294,8 +1253,7 @@ static bool follow_until(gn_ctx *g, uint32_t device, double seconds)
     return ok && placed(g) == device;
 }
 
-TEST(a_plan_leaves_a_slow_link_and_comes_back)
-{
+TEST(a_plan_leaves_a_slow_link_and_comes_back) {
     static const char *const cpu[SERVERS] = { "cpu", "cpu" };
     static gn_transport_i late;
     gn_transport t[SERVERS];
@@ -1317,7 +1275,7 @@ TEST(a_plan_leaves_a_slow_link_and_comes_back)
     late_us[0] = late_us[1] = 15000;
     g->multi->measure_us = 0;
     CHECK(follow_step(g));
-    CHECK(g->multi->measure_us > gn_now_us() + 50 * 15000);   /* a hundredth of the time, less what the step took */
+    CHECK(g->multi->measure_us > gn_now_us() + 50 * 15000); /* a hundredth of the time, less what the step took */
     late_us[0] = late_us[1] = 0;
     CHECK(stats_of(g).reschedules >= 2);
     CHECK_INT(stats_of(g).faults, 0);
@@ -1329,20 +1287,18 @@ static gn_exec_i slow_table;
 static int slow_us;
 static double told_work;
 
-static gn_result slow_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f)
-{
+static gn_result slow_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket,
+                             gn_fault *f) {
     usleep((useconds_t)slow_us);
     return gn__cpu_submit(self, plan, args, outs, out_ticket, f);
 }
 
-static double tell_work(void *self)
-{
+static double tell_work(void *self) {
     (void)self;
     return told_work;
 }
 
-TEST(a_plan_leaves_a_slow_device_and_comes_back)
-{
+TEST(a_plan_leaves_a_slow_device_and_comes_back) {
     gn_ctx *g = open_cluster("cpu", 1);
     gn__device *u = &g->multi->units[0];
     slow_table = gn__cpu_i;
@@ -1351,7 +1307,7 @@ TEST(a_plan_leaves_a_slow_device_and_comes_back)
     slow_us = 20000;
     CHECK(u->probe == gn__device_work && u->probe(u) >= 0.02 && u->probe(u) < 10);
     slow_us = 0;
-    u->probe = tell_work;                        /* from here on the same on a machine that is busy with other things */
+    u->probe = tell_work; /* from here on the same on a machine that is busy with other things */
     told_work = 1e-3;
     on(g, 0);
     for (int i = 0; i < 12; i++) {
@@ -1361,19 +1317,18 @@ TEST(a_plan_leaves_a_slow_device_and_comes_back)
     CHECK_NEAR(u->work_first, 1e-3, 1e-9);
     gn_on(g, NULL);
     CHECK(follow_step(g));
-    CHECK_INT(placed(g), 0);                     /* as quick as the server, and nearer */
+    CHECK_INT(placed(g), 0); /* as quick as the server, and nearer */
     told_work = 1;
     CHECK(follow_until(g, 1, 60));
-    told_work = 1e-5;                            /* so that it wins by more than what keeps a plan from going to and fro */
+    told_work = 1e-5; /* so that it wins by more than what keeps a plan from going to and fro */
     CHECK(follow_until(g, 0, 60));
     CHECK_INT(stats_of(g).reschedules, 2);
     gn_close(g);
 }
 
-/* A device that refuses an op: in strict mode a plan with it stays where it runs, and no step fails for having looked; otherwise
- * it goes there, and that the op runs on the CPU beside it is counted as ever. */
-TEST(placing_anew_respects_strict)
-{
+/* A device that refuses an op: in strict mode a plan with it stays where it runs, and no step fails for having looked;
+ * otherwise it goes there, and that the op runs on the CPU beside it is counted as ever. */
+TEST(placing_anew_respects_strict) {
     for (int strict = 0; strict < 2; strict++) {
         const char *cpu = "cpu";
         const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
@@ -1381,9 +1336,11 @@ TEST(placing_anew_respects_strict)
         use_odd_driver();
         servers[0] = servers[0] ? servers[0] : open_server(0);
         gn_transport t = connect_to(servers[0], "first");
-        gn_ctx *g = gn_open_transports(&(gn_desc){ .devices = "odd:0", .threads = 1, .strict = strict, .log = note_log }, &t, &cpu, 1);
+        gn_ctx *g =
+            gn_open_transports(&(gn_desc){ .devices = "odd:0", .threads = 1, .strict = strict, .log = note_log }, &t,
+                               &cpu, 1);
         REQUIRE(CHECK_RESULT(gn_status(g), GN_OK));
-        uint64_t before = stats_of(g).fallbacks;     /* of what it was measured with */
+        uint64_t before = stats_of(g).fallbacks; /* of what it was measured with */
         for (int step = 0; step < 4; step++) {
             set_speeds(g, step ? 1e9 : 1e3, step ? 1e3 : 1e9, 1e10);
             CHECK_RESULT(gn_read(gn_tanh(gn_data(g, GN_F32, GN_SHAPE(4), x)), out, sizeof out), GN_OK);
@@ -1398,9 +1355,9 @@ TEST(placing_anew_respects_strict)
     }
 }
 
-/* The n-th allocation fails while a plan with a state is placed anew: the step ends well all the same, or with a typed error. */
-TEST(placing_anew_survives_memory_that_runs_out)
-{
+/* The n-th allocation fails while a plan with a state is placed anew: the step ends well all the same, or with a typed
+   error. */
+TEST(placing_anew_survives_memory_that_runs_out) {
     for (long n = 0; n < 200; n++) {
         gn_ctx *g = open_cluster("cpu", 1);
         const float x[4] = { 1, 2, 3, 4 };
@@ -1432,10 +1389,13 @@ TEST(placing_anew_survives_memory_that_runs_out)
 
 /* ---- trace ---- */
 
-typedef struct seen { char names[4000]; uint64_t bytes, last; bool ordered; } seen;
+typedef struct seen {
+    char names[4000];
+    uint64_t bytes, last;
+    bool ordered;
+} seen;
 
-static void note_event(void *user, const gn_trace_event *e)
-{
+static void note_event(void *user, const gn_trace_event *e) {
     seen *s = user;
     size_t n = strlen(s->names);
     s->ordered = s->ordered && e->begin_us <= e->end_us && e->end_us >= s->last;
@@ -1446,8 +1406,7 @@ static void note_event(void *user, const gn_trace_event *e)
 
 /* ---- what goes wrong while nobody waits ---- */
 
-TEST(an_error_of_a_queued_step_is_told_by_the_next_call)
-{
+TEST(an_error_of_a_queued_step_is_told_by_the_next_call) {
     gn_ctx *g = open_cluster("cpu", 2);
     const float x[2] = { 1, 2 };
     const int32_t bad[1] = { 7 };
@@ -1458,7 +1417,7 @@ TEST(an_error_of_a_queued_step_is_told_by_the_next_call)
     gn_tensor u = gn_state(g, GN_F32, GN_SHAPE(2), x, "u");
     on(g, 1);
     gn_assign(s, gn_add(s, gn_expand(gn_index_select(s, 0, gn_data(g, GN_I32, GN_SHAPE(1), bad)), GN_SHAPE(2))));
-    CHECK_RESULT(gn_step(g), GN_OK);             /* nobody waits */
+    CHECK_RESULT(gn_step(g), GN_OK); /* nobody waits */
     CHECK_RESULT(gn_sync(g), GN_INDEX_OUT_OF_RANGE);
     CHECK_RESULT(gn_sync(g), GN_OK);
     CHECK_RESULT(gn_read(s, out, sizeof out), GN_OK);
@@ -1466,7 +1425,7 @@ TEST(an_error_of_a_queued_step_is_told_by_the_next_call)
     on(g, 1);
     gn_assign(s, gn_add(s, gn_expand(gn_index_select(s, 0, gn_data(g, GN_I32, GN_SHAPE(1), bad)), GN_SHAPE(2))));
     CHECK_RESULT(gn_step(g), GN_OK);
-    on(g, 2);                                    /* the next step writes on both: on the other device it has by the time of the error */
+    on(g, 2); /* the next step writes on both: on the other device it has by the time of the error */
     gn_assign(u, gn_add(u, u));
     on(g, 1);
     gn_assign(s, gn_add(s, s));
@@ -1482,8 +1441,7 @@ TEST(an_error_of_a_queued_step_is_told_by_the_next_call)
 }
 
 /* A server that is there and says nothing: the step ends at the deadline, with its name. */
-TEST(a_device_that_does_not_answer_is_lost_at_the_deadline)
-{
+TEST(a_device_that_does_not_answer_is_lost_at_the_deadline) {
     gn_ctx *g = open_cluster("cpu", 2);
     gn__remote *r = (gn__remote *)g->multi->units[1].exec.self;
     loopback_link *link = r->link.t.self;
@@ -1507,8 +1465,7 @@ TEST(a_device_that_does_not_answer_is_lost_at_the_deadline)
 
 /* ---- the same through TCP and TLS ---- */
 
-TEST(this_cpu_and_a_server_over_tls_equal_one_device)
-{
+TEST(this_cpu_and_a_server_over_tls_equal_one_device) {
     gn_server *s = loopback_server();
     char devices[600], home[96];
     const float x[4] = { 1, 2, 3, 4 };
@@ -1531,27 +1488,38 @@ TEST(this_cpu_and_a_server_over_tls_equal_one_device)
     CHECK_INT(stats_of(g).transfer_bytes, sizeof x);
     gn_close(g);
     gn_close(one);
-    snprintf(devices, sizeof devices, "127.0.0.1:%u,127.0.0.1:%u/cpu", gn_server_port(s), gn_server_port(s));   /* one device under two names */
+    /* one device under two names */
+    snprintf(devices, sizeof devices, "127.0.0.1:%u,127.0.0.1:%u/cpu", gn_server_port(s), gn_server_port(s));
     g = gn_open(&(gn_desc){ .devices = devices, .home = home });
     CHECK_RESULT(gn_status(g), GN_BAD_ARGUMENT);
     CHECK(strstr(gn_last_error(g)->text, "is named twice") != NULL);
     gn_close(g);
 }
 
-static long place_of(const char *text, const char *what) { const char *at = strstr(text, what); return at ? (long)(at - text) : -1; }
+static long place_of(const char *text, const char *what) {
+    const char *at = strstr(text, what);
+    return at ? (long)(at - text) : -1;
+}
 
 /* Nodes, calls, and what each device was asked; two servers are asked before one is waited for. */
-TEST(trace_tells_every_call_and_every_slot)
-{
+TEST(trace_tells_every_call_and_every_slot) {
     static const char *const cpu[2] = { "cpu", "cpu" };
-    static const char *const must[] = { "gn_open;data;exp;neg;add;", "first/cpu:0:plan_make;", "second/cpu:0:plan_make;", ";cpu:0:plan_make;", ";cpu:0:submit;", "gn_read;gn_step;", "first/cpu:0:close;second/cpu:0:close;gn_close;" };
+    static const char *const must[] = { "gn_open;data;exp;neg;add;",
+                                        "first/cpu:0:plan_make;",
+                                        "second/cpu:0:plan_make;",
+                                        ";cpu:0:plan_make;",
+                                        ";cpu:0:submit;",
+                                        "gn_read;gn_step;",
+                                        "first/cpu:0:close;second/cpu:0:close;gn_close;" };
     static seen s;
     s = (seen){ .ordered = true };
     for (int i = 0; i < SERVERS; i++) {
         servers[i] = servers[i] ? servers[i] : open_server(0);
     }
     gn_transport t[2] = { connect_to(servers[0], "first"), connect_to(servers[1], "second") };
-    gn_ctx *g = gn_open_transports(&(gn_desc){ .devices = "cpu", .threads = 1, .trace = note_event, .trace_user = &s, .keep_placement = true }, t, cpu, 2);
+    gn_ctx *g = gn_open_transports(
+        &(gn_desc){ .devices = "cpu", .threads = 1, .trace = note_event, .trace_user = &s, .keep_placement = true }, t,
+        cpu, 2);
     const float x[4] = { 1, 2, 3, 4 };
     float out[4];
     on(g, 1);
@@ -1570,11 +1538,10 @@ TEST(trace_tells_every_call_and_every_slot)
     long wait = place_of(s.names, ":wait;");
     CHECK(place_of(s.names, "first/cpu:0:submit;") < wait && place_of(s.names, "second/cpu:0:submit;") < wait);
     CHECK(s.ordered);
-    CHECK_INT(s.bytes, 16 + 16 + 32 + 16);   /* the data to both, both results to the third, what is read */
+    CHECK_INT(s.bytes, 16 + 16 + 32 + 16); /* the data to both, both results to the third, what is read */
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(training_placed_anywhere_equals_one_device),
         TEST_ENTRY(decoding_placed_anywhere_equals_one_device),
@@ -1596,7 +1563,8 @@ int main(int argc, char **argv)
         TEST_ENTRY(what_a_server_s_device_refuses_runs_on_its_cpu_and_is_told),
         TEST_ENTRY(strict_makes_a_fallback_an_error),
         TEST_ENTRY(strict_makes_a_fallback_of_a_server_an_error),
-        TEST_ENTRY(what_a_device_of_several_refuses_runs_on_another), TEST_ENTRY(values_that_are_taken_over_equal_those_of_one_device),
+        TEST_ENTRY(what_a_device_of_several_refuses_runs_on_another),
+        TEST_ENTRY(values_that_are_taken_over_equal_those_of_one_device),
         TEST_ENTRY(costs_of_servers_and_links_are_known_and_kept_current),
         TEST_ENTRY(costs_that_make_no_sense_are_refused),
         TEST_ENTRY(a_server_that_tells_no_costs_is_a_device_like_others),

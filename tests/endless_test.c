@@ -13,8 +13,7 @@
 
 static double now_s(void) { return (double)gn_now_us() * 1e-6; }
 
-static gn_result run_honest(gn_ctx *g)
-{
+static gn_result run_honest(gn_ctx *g) {
     float x[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, out = 0;
     gn_result r = gn_read(gn_sum(gn_exp(gn_data(g, GN_F32, GN_SHAPE(8), x)), GN_ALL_AXES, false), &out, sizeof out);
     if (r == GN_OK && !(out > 4700 && out < 4730)) {
@@ -25,8 +24,7 @@ static gn_result run_honest(gn_ctx *g)
     return r != GN_OK ? r : stepped;
 }
 
-static int honest(gn_ctx *g, double seconds)
-{
+static int honest(gn_ctx *g, double seconds) {
     double end = now_s() + seconds, most = 0;
     int steps = 0;
     for (gn_result r = GN_OK; now_s() < end; steps++) {
@@ -43,21 +41,21 @@ static int honest(gn_ctx *g, double seconds)
     return steps < 3 || most > 3;
 }
 
-static int endless(gn_ctx *g, bool hangs)
-{
+static int endless(gn_ctx *g, bool hangs) {
     static const int64_t zero = 0;
     static const float half = 0.5f;
     float out = 0;
     int64_t places[4];
     double begin = now_s();
-    gn_result r = hangs ? gn_read(gn_atanh(gn_data(g, GN_F32, GN_SHAPE(1), &half)), &out, sizeof out)
-                        : gn_read(gn_nonzero(gn_broadcast(gn_data(g, GN_I64, GN_SHAPE(1), &zero), GN_SHAPE((int64_t)1 << 38)), 4), places, sizeof places);
+    gn_result r =
+        hangs ? gn_read(gn_atanh(gn_data(g, GN_F32, GN_SHAPE(1), &half)), &out, sizeof out)
+              : gn_read(gn_nonzero(gn_broadcast(gn_data(g, GN_I64, GN_SHAPE(1), &zero), GN_SHAPE((int64_t)1 << 38)), 4),
+                        places, sizeof places);
     printf("%s after %.1f s: %s\n", gn_result_name(r), now_s() - begin, gn_last_error(g)->text);
     return r == GN_OK;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     const char *what = getenv("GENIE_TEST_ENDLESS");
     if (!what) {
         test_begin(argc, argv);

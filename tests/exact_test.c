@@ -1,8 +1,9 @@
-/* Random programs whose results are exact: integers of every width, which wrap, and small whole floats, which no order of addition rounds.
- * Each is computed by tests/reference.h and must come out equal, number for number, on every executor: the CPU on each of its instruction
- * paths, a server in this process, the GPU of $GENIE_TEST_DEVICES (cuda:0). Each program is read in several ways, since what is fused into
- * one kernel depends on what is asked for. GENIE_TEST_PROGRAMS=N: so many programs instead of a few. Then products of integers with what
- * stands before and behind them, for each dtype and each kind of product's kernel.
+/* Random programs whose results are exact: integers of every width, which wrap, and small whole floats, which no order
+ * of addition rounds. Each is computed by tests/reference.h and must come out equal, number for number, on every
+ * executor: the CPU on each of its instruction paths, a server in this process, the GPU of $GENIE_TEST_DEVICES
+ * (cuda:0). Each program is read in several ways, since what is fused into one kernel depends on what is asked for.
+ * GENIE_TEST_PROGRAMS=N: so many programs instead of a few. Then products of integers with what stands before and
+ * behind them, for each dtype and each kind of product's kernel.
  *
  * Tier: quick kernels address thread */
 #define GENIE_EXT
@@ -14,12 +15,47 @@
 
 enum { MOST_STEPS = 200, MOST_ELEMENTS = 3000, READINGS = 4 };
 
-typedef enum step_kind { LEAF, UNARY, BINARY, NUMBER, WHERE, CAST, REDUCE, PRODUCT, LINEAR, TRANSPOSE, SLICE, CONCAT, BROADCAST, RESHAPE, EMBEDDING, GATHER, SCATTER, SORT, RUNNING, ONE_HOT, NONZERO, KINDS } step_kind;
+typedef enum step_kind {
+    LEAF,
+    UNARY,
+    BINARY,
+    NUMBER,
+    WHERE,
+    CAST,
+    REDUCE,
+    PRODUCT,
+    LINEAR,
+    TRANSPOSE,
+    SLICE,
+    CONCAT,
+    BROADCAST,
+    RESHAPE,
+    EMBEDDING,
+    GATHER,
+    SCATTER,
+    SORT,
+    RUNNING,
+    ONE_HOT,
+    NONZERO,
+    KINDS
+} step_kind;
 
 /* What it is made of, and what it must be. */
-typedef struct step { step_kind kind; int which, in[3]; int64_t p[4]; double number; gn_dtype dtype; gn_shape shape; ref *want; void *bytes; } step;
+typedef struct step {
+    step_kind kind;
+    int which, in[3];
+    int64_t p[4];
+    double number;
+    gn_dtype dtype;
+    gn_shape shape;
+    ref *want;
+    void *bytes;
+} step;
 
-typedef struct program { step steps[MOST_STEPS]; int n; } program;
+typedef struct program {
+    step steps[MOST_STEPS];
+    int n;
+} program;
 
 /* ---- the ops ---- */
 
@@ -28,38 +64,73 @@ typedef gn_tensor (*binary_fn)(const char *, int, gn_tensor, gn_tensor);
 typedef gn_tensor (*number_fn)(const char *, int, gn_tensor, double);
 typedef gn_tensor (*reduce_fn)(const char *, int, gn_tensor, gn_axes, bool);
 
-static const struct { const char *name; unary_fn build; } unaries[] = {
-    { "neg", gn_neg_at }, { "abs", gn_abs_at }, { "sign", gn_sign_at }, { "square", gn_square_at }, { "relu", gn_relu_at }, { "not", gn_not_at },
-    { "floor", gn_floor_at }, { "ceil", gn_ceil_at }, { "round", gn_round_at }, { "trunc", gn_trunc_at },
+static const struct {
+    const char *name;
+    unary_fn build;
+} unaries[] = {
+    { "neg", gn_neg_at },     { "abs", gn_abs_at },     { "sign", gn_sign_at },   { "square", gn_square_at },
+    { "relu", gn_relu_at },   { "not", gn_not_at },     { "floor", gn_floor_at }, { "ceil", gn_ceil_at },
+    { "round", gn_round_at }, { "trunc", gn_trunc_at },
 };
-static const struct { const char *name; binary_fn build; } binaries[] = {
-    { "add", gn_add_at }, { "sub", gn_sub_at }, { "mul", gn_mul_at }, { "add", gn_add_at }, { "mul", gn_mul_at }, { "minimum", gn_minimum_at }, { "maximum", gn_maximum_at },
-    { "eq", gn_eq_at }, { "ne", gn_ne_at }, { "lt", gn_lt_at }, { "le", gn_le_at }, { "gt", gn_gt_at }, { "ge", gn_ge_at }, { "and", gn_and_at }, { "or", gn_or_at }, { "xor", gn_xor_at },
-    { "div", gn_div_at }, { "fmod", gn_fmod_at }, { "remainder", gn_remainder_at }, { "floor_divide", gn_floor_divide_at },
-    { "shift_left", gn_shift_left_at }, { "shift_right", gn_shift_right_at },
+static const struct {
+    const char *name;
+    binary_fn build;
+} binaries[] = {
+    { "add", gn_add_at },
+    { "sub", gn_sub_at },
+    { "mul", gn_mul_at },
+    { "add", gn_add_at },
+    { "mul", gn_mul_at },
+    { "minimum", gn_minimum_at },
+    { "maximum", gn_maximum_at },
+    { "eq", gn_eq_at },
+    { "ne", gn_ne_at },
+    { "lt", gn_lt_at },
+    { "le", gn_le_at },
+    { "gt", gn_gt_at },
+    { "ge", gn_ge_at },
+    { "and", gn_and_at },
+    { "or", gn_or_at },
+    { "xor", gn_xor_at },
+    { "div", gn_div_at },
+    { "fmod", gn_fmod_at },
+    { "remainder", gn_remainder_at },
+    { "floor_divide", gn_floor_divide_at },
+    { "shift_left", gn_shift_left_at },
+    { "shift_right", gn_shift_right_at },
 };
-static const struct { const char *name; number_fn build; } numbered[] = {
-    { "add", gn_add_c_at }, { "sub", gn_sub_c_at }, { "mul", gn_mul_c_at }, { "minimum", gn_minimum_c_at }, { "maximum", gn_maximum_c_at }, { "eq", gn_eq_c_at }, { "lt", gn_lt_c_at }, { "ge", gn_ge_c_at },
+static const struct {
+    const char *name;
+    number_fn build;
+} numbered[] = {
+    { "add", gn_add_c_at },         { "sub", gn_sub_c_at }, { "mul", gn_mul_c_at }, { "minimum", gn_minimum_c_at },
+    { "maximum", gn_maximum_c_at }, { "eq", gn_eq_c_at },   { "lt", gn_lt_c_at },   { "ge", gn_ge_c_at },
 };
-static const struct { const char *name; reduce_fn build; } reductions[] = {
-    { "sum", gn_sum_at }, { "max", gn_max_at }, { "min", gn_min_at }, { "argmax", gn_argmax_at }, { "argmin", gn_argmin_at }, { "prod", gn_prod_at },
-    { "any", gn_any_at }, { "all", gn_all_at }, { "count_nonzero", gn_count_nonzero_at },
+static const struct {
+    const char *name;
+    reduce_fn build;
+} reductions[] = {
+    { "sum", gn_sum_at },       { "max", gn_max_at },       { "min", gn_min_at },
+    { "argmax", gn_argmax_at }, { "argmin", gn_argmin_at }, { "prod", gn_prod_at },
+    { "any", gn_any_at },       { "all", gn_all_at },       { "count_nonzero", gn_count_nonzero_at },
 };
 
-static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_I64, GN_I32, GN_I16, GN_I8, GN_U32, GN_U16, GN_U8, GN_BOOL };
+static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_F16, GN_BF16, GN_I64, GN_I32,
+                                   GN_I16, GN_I8,  GN_U32, GN_U16,  GN_U8,  GN_BOOL };
 
-static bool divides(const char *op) { return strcmp(op, "div") == 0 || strcmp(op, "fmod") == 0 || strcmp(op, "remainder") == 0 || strcmp(op, "floor_divide") == 0; }
+static bool divides(const char *op) {
+    return strcmp(op, "div") == 0 || strcmp(op, "fmod") == 0 || strcmp(op, "remainder") == 0 ||
+           strcmp(op, "floor_divide") == 0;
+}
 
-static gn_axes axes_of(int64_t bits)
-{
+static gn_axes axes_of(int64_t bits) {
     gn_axes axes = { 0 };
     for (int i = 0; i < GN_MAX_RANK; i++)
         if ((bits >> i) & 1) axes.axis[axes.n++] = i;
     return axes;
 }
 
-static gn_tensor build_step(gn_ctx *g, const step *s, const gn_tensor *t)
-{
+static gn_tensor build_step(gn_ctx *g, const step *s, const gn_tensor *t) {
     gn_tensor a = s->kind == LEAF ? GN_NONE : t[s->in[0]];
     switch (s->kind) {
     case LEAF: return gn_data(g, s->dtype, s->shape, s->bytes);
@@ -73,30 +144,39 @@ static gn_tensor build_step(gn_ctx *g, const step *s, const gn_tensor *t)
     case LINEAR: return gn_linear(a, t[s->in[1]], t[s->in[2]]);
     case TRANSPOSE: return gn_transpose(a, (int)s->p[0], (int)s->p[1]);
     case SLICE: return gn_slice(a, (int)s->p[0], s->p[1], s->p[2], s->p[3]);
-    case CONCAT: { gn_tensor parts[2] = { a, t[s->in[1]] }; return gn_concat(parts, 2, (int)s->p[0]); }
+    case CONCAT: {
+        gn_tensor parts[2] = { a, t[s->in[1]] };
+        return gn_concat(parts, 2, (int)s->p[0]);
+    }
     case BROADCAST: return gn_broadcast(a, s->shape);
     case RESHAPE: return gn_reshape(a, s->shape);
     case EMBEDDING: return gn_embedding(a, t[s->in[1]]);
     case GATHER: return gn_gather(a, (int)s->p[0], t[s->in[1]]);
-    case SCATTER: return (s->which == 0 ? gn_scatter_add_at : gn_scatter_max_at)(GN_HERE, a, (int)s->p[0], t[s->in[1]], t[s->in[2]]);
+    case SCATTER:
+        return (s->which == 0 ? gn_scatter_add_at : gn_scatter_max_at)(GN_HERE, a, (int)s->p[0], t[s->in[1]],
+                                                                       t[s->in[2]]);
     case SORT: return (s->which == 0 ? gn_sort_at : gn_argsort_at)(GN_HERE, a, (int)s->p[0], s->p[1] != 0);
-    case RUNNING: return (s->which == 0 ? gn_cumsum_at : s->which == 1 ? gn_cumprod_at : gn_cummax_at)(GN_HERE, a, (int)s->p[0]);
+    case RUNNING:
+        return (s->which == 0 ? gn_cumsum_at : s->which == 1 ? gn_cumprod_at : gn_cummax_at)(GN_HERE, a, (int)s->p[0]);
     case ONE_HOT: return gn_one_hot(a, s->p[0], s->dtype);
     default: return gn_nonzero(a, s->p[0]);
     }
 }
 
-static ref *refer_reduction(const step *s, ref *a)
-{
+static ref *refer_reduction(const step *s, ref *a) {
     gn_axes axes = axes_of(s->p[0]);
     bool keep = s->p[1] != 0;
     if (s->which == 0) return ref_sum(a, axes, keep, false);
     if (s->which < 5) return ref_extreme(a, axes, keep, s->which == 1 || s->which == 3 ? 1 : -1, s->which > 2);
-    return ref_reduce(a, axes, keep, s->which == 5 ? REF_PROD : s->which == 6 ? REF_ANY : s->which == 7 ? REF_ALL : REF_COUNT, 0);
+    return ref_reduce(a, axes, keep,
+                      s->which == 5   ? REF_PROD
+                      : s->which == 6 ? REF_ANY
+                      : s->which == 7 ? REF_ALL
+                                      : REF_COUNT,
+                      0);
 }
 
-static ref *refer_step(const program *p, const step *s)
-{
+static ref *refer_step(const program *p, const step *s) {
     ref *in[3] = { NULL, NULL, NULL };
     for (int i = 0; i < 3; i++)
         if (s->in[i] >= 0) in[i] = p->steps[s->in[i]].want;
@@ -116,9 +196,12 @@ static ref *refer_step(const program *p, const step *s)
     case RESHAPE: return ref_reshape(in[0], s->shape);
     case EMBEDDING: return ref_embedding(in[0], in[1]);
     case GATHER: return ref_gather(in[0], (int)s->p[0], in[1]);
-    case SCATTER: return s->which == 0 ? ref_scatter_add(in[0], (int)s->p[0], in[1], in[2]) : ref_scatter(in[0], (int)s->p[0], in[1], in[2], true);
+    case SCATTER:
+        return s->which == 0 ? ref_scatter_add(in[0], (int)s->p[0], in[1], in[2])
+                             : ref_scatter(in[0], (int)s->p[0], in[1], in[2], true);
     case SORT: return ref_sort(in[0], (int)s->p[0], s->p[1] != 0, in[0]->shape.dims[s->p[0]], s->which == 1);
-    case RUNNING: return ref_cumulate(in[0], (int)s->p[0], s->which == 0 ? REF_CUMSUM : s->which == 1 ? REF_CUMPROD : REF_CUMMAX);
+    case RUNNING:
+        return ref_cumulate(in[0], (int)s->p[0], s->which == 0 ? REF_CUMSUM : s->which == 1 ? REF_CUMPROD : REF_CUMMAX);
     case ONE_HOT: return ref_one_hot(in[0], s->p[0], s->dtype);
     default: return ref_nonzero(in[0], s->p[0]);
     }
@@ -126,21 +209,21 @@ static ref *refer_step(const program *p, const step *s)
 
 /* ---- drawing a program ---- */
 
-static gn_ctx *drafts;                               /* says which ops take which dtypes */
+static gn_ctx *drafts; /* says which ops take which dtypes */
 
 /* Whole, and so small that sums of some thousand terms of it are not rounded in any order. */
-static bool is_exact(const ref *r)
-{
+static bool is_exact(const ref *r) {
     const int bits = ref_format_of(r->dtype).digits > 20 ? 20 : ref_format_of(r->dtype).digits - 1;
     for (int64_t k = 0; r->f && k < r->n; k++) {
         ref_real x = fabsl(r->f[k]);
-        if (!(x <= ldexpl(1, bits)) || x != floorl(x) || (r->mag && !(r->mag[k] <= ldexpl(1, r->dtype == GN_F64 ? 50 : 22)))) return false;
+        if (!(x <= ldexpl(1, bits)) || x != floorl(x) ||
+            (r->mag && !(r->mag[k] <= ldexpl(1, r->dtype == GN_F64 ? 50 : 22))))
+            return false;
     }
     return true;
 }
 
-static int add_leaf(program *p, gn_dtype d, gn_shape shape, int64_t low, int64_t high)
-{
+static int add_leaf(program *p, gn_dtype d, gn_shape shape, int64_t low, int64_t high) {
     step *s = &p->steps[p->n];
     *s = (step){ .kind = LEAF, .in = { -1, -1, -1 }, .dtype = d, .shape = shape, .want = ref_make(d, shape) };
     for (int64_t k = 0; k < s->want->n; k++) {
@@ -153,14 +236,12 @@ static int add_leaf(program *p, gn_dtype d, gn_shape shape, int64_t low, int64_t
 }
 
 /* Integers of the whole range half of the time; floats between -3 and 3. */
-static int add_numbers(program *p, gn_dtype d, gn_shape shape)
-{
+static int add_numbers(program *p, gn_dtype d, gn_shape shape) {
     bool wide = !ref_is_float(d) && test_random_int(0, 1);
     return add_leaf(p, d, shape, wide ? 0 : ref_is_unsigned(d) ? 0 : -3, wide ? 0 : 3);
 }
 
-static bool takes_zero_divisors(const program *p, const step *s)
-{
+static bool takes_zero_divisors(const program *p, const step *s) {
     ref *in[2] = { p->steps[s->in[0]].want, p->steps[s->in[1]].want };
     const ref *by = ref_cast(in[1], ref_promote(in, 2));
     for (int64_t k = 0; k < by->n; k++)
@@ -169,8 +250,7 @@ static bool takes_zero_divisors(const program *p, const step *s)
 }
 
 /* Takes the step if the library takes it and its result is exact. */
-static bool add_step(program *p, step s)
-{
+static bool add_step(program *p, step s) {
     static gn_tensor t[MOST_STEPS];
     gn_info info;
     for (int i = 0; i < 3; i++)
@@ -178,7 +258,9 @@ static bool add_step(program *p, step s)
     gn_tensor y = build_step(drafts, &s, t);
     bool taken = gn_describe(y, &info) == GN_OK && info.result == GN_OK && info.bytes <= MOST_ELEMENTS * 8;
     gn_step(drafts);
-    if (!taken || ref_elements(info.shape) > MOST_ELEMENTS || (s.kind == BINARY && divides(binaries[s.which].name) && takes_zero_divisors(p, &s))) return false;
+    if (!taken || ref_elements(info.shape) > MOST_ELEMENTS ||
+        (s.kind == BINARY && divides(binaries[s.which].name) && takes_zero_divisors(p, &s)))
+        return false;
     s.want = refer_step(p, &s);
     if (!is_exact(s.want)) return false;
     CHECK_INT(s.want->dtype, info.dtype);
@@ -188,10 +270,12 @@ static bool add_step(program *p, step s)
 }
 
 /* Late ones more often: programs grow deep. */
-static int pick(const program *p) { return test_random_int(0, 2) ? (int)test_random_int(p->n > 8 ? p->n - 8 : 0, p->n - 1) : (int)test_random_int(0, p->n - 1); }
+static int pick(const program *p) {
+    return test_random_int(0, 2) ? (int)test_random_int(p->n > 8 ? p->n - 8 : 0, p->n - 1)
+                                 : (int)test_random_int(0, p->n - 1);
+}
 
-static int pick_alike(const program *p, int a)
-{
+static int pick_alike(const program *p, int a) {
     for (int tries = 0; tries < 12; tries++) {
         int b = pick(p);
         const gn_shape *x = &p->steps[a].want->shape, *y = &p->steps[b].want->shape;
@@ -205,27 +289,50 @@ static int pick_alike(const program *p, int a)
     return a;
 }
 
-static int64_t draw_length(void)
-{
+static int64_t draw_length(void) {
     static const int64_t lengths[] = { 1, 2, 3, 4, 7, 8, 16, 24, 33 };
     return lengths[test_random_int(0, TEST_COUNT(lengths) - 1)];
 }
 
 /* What the kind needs beside its first input: leaves where no result of the program would do. False: there is no such
    step. These are the kinds from TRANSPOSE on; `axis`: one of the first input, n: a length. */
-static bool draw_movement(program *p, step *s, int axis, int64_t n)
-{
+static bool draw_movement(program *p, step *s, int axis, int64_t n) {
     ref *a = p->steps[s->in[0]].want;
     int rank = a->shape.rank;
     int64_t length = rank ? a->shape.dims[axis] : 1;
     switch (s->kind) {
     case TRANSPOSE: s->p[1] = test_random_int(0, rank - 1); return true;
-    case SLICE: s->p[1] = test_random_int(0, length - 1); s->p[2] = length; s->p[3] = test_random_int(1, 3); if (test_random_int(0, 2) == 0) { s->p[2] = INT64_MIN; s->p[3] = -1; } return true;
+    case SLICE:
+        s->p[1] = test_random_int(0, length - 1);
+        s->p[2] = length;
+        s->p[3] = test_random_int(1, 3);
+        if (test_random_int(0, 2) == 0) {
+            s->p[2] = INT64_MIN;
+            s->p[3] = -1;
+        }
+        return true;
     case CONCAT: s->in[1] = s->in[0]; return true;
-    case BROADCAST: s->shape = a->shape; if (length == 1) s->shape.dims[axis] = n; else { if (rank > 3) return false; for (int i = rank++; i > 0; i--) s->shape.dims[i] = s->shape.dims[i - 1]; s->shape.dims[0] = 3; s->shape.rank = rank; } return true;
-    case RESHAPE: s->shape = rank > 1 && test_random_int(0, 1) ? GN_SHAPE(a->n) : a->n % 2 == 0 ? GN_SHAPE(2, a->n / 2) : GN_SHAPE(a->n, 1); return true;
-    case EMBEDDING: if (rank != 2) return false; s->in[1] = add_leaf(p, test_random_int(0, 1) ? GN_I32 : GN_I64, GN_SHAPE(n), 0, a->shape.dims[0] - 1); return a->shape.dims[0] > 1;
-    case GATHER: case SCATTER: {
+    case BROADCAST:
+        s->shape = a->shape;
+        if (length == 1) s->shape.dims[axis] = n;
+        else {
+            if (rank > 3) return false;
+            for (int i = rank++; i > 0; i--) s->shape.dims[i] = s->shape.dims[i - 1];
+            s->shape.dims[0] = 3;
+            s->shape.rank = rank;
+        }
+        return true;
+    case RESHAPE:
+        s->shape = rank > 1 && test_random_int(0, 1) ? GN_SHAPE(a->n)
+                   : a->n % 2 == 0                   ? GN_SHAPE(2, a->n / 2)
+                                                     : GN_SHAPE(a->n, 1);
+        return true;
+    case EMBEDDING:
+        if (rank != 2) return false;
+        s->in[1] = add_leaf(p, test_random_int(0, 1) ? GN_I32 : GN_I64, GN_SHAPE(n), 0, a->shape.dims[0] - 1);
+        return a->shape.dims[0] > 1;
+    case GATHER:
+    case SCATTER: {
         gn_shape shape = a->shape;
         shape.dims[axis] = s->kind == SCATTER && n > length ? length : n;
         if (length < 2) return false;
@@ -234,16 +341,21 @@ static bool draw_movement(program *p, step *s, int axis, int64_t n)
         if (s->kind == SCATTER) s->in[2] = add_numbers(p, a->dtype, shape);
         return true;
     }
-    case SORT: s->which = (int)test_random_int(0, 1); s->p[1] = test_random_int(0, 1); return true;
+    case SORT:
+        s->which = (int)test_random_int(0, 1);
+        s->p[1] = test_random_int(0, 1);
+        return true;
     case RUNNING: s->which = (int)test_random_int(0, 2); return true;
-    case ONE_HOT: s->in[0] = add_leaf(p, GN_I32, GN_SHAPE(n), 0, 5); s->p[0] = 6; return true;
+    case ONE_HOT:
+        s->in[0] = add_leaf(p, GN_I32, GN_SHAPE(n), 0, 5);
+        s->p[0] = 6;
+        return true;
     default: s->p[0] = a->n + 2; return rank > 0;
     }
 }
 
 /* The same for every kind. */
-static bool draw_details(program *p, step *s)
-{
+static bool draw_details(program *p, step *s) {
     ref *a = p->steps[s->in[0]].want;
     int rank = a->shape.rank, axis = rank ? (int)test_random_int(0, rank - 1) : 0;
     int64_t last = rank ? a->shape.dims[rank - 1] : 1, n = draw_length();
@@ -253,37 +365,55 @@ static bool draw_details(program *p, step *s)
     s->dtype = dtypes[test_random_int(0, TEST_COUNT(dtypes) - 1)];
     switch (s->kind) {
     case UNARY: s->which = (int)test_random_int(0, TEST_COUNT(unaries) - 1); return true;
-    case BINARY: s->which = (int)test_random_int(0, TEST_COUNT(binaries) - 1); s->in[1] = pick_alike(p, s->in[0]); return true;
-    case NUMBER: s->which = (int)test_random_int(0, TEST_COUNT(numbered) - 1); s->number = (double)test_random_int(a->f || !ref_is_unsigned(a->dtype) ? -3 : 0, a->dtype == GN_BOOL ? 1 : 3); return true;
+    case BINARY:
+        s->which = (int)test_random_int(0, TEST_COUNT(binaries) - 1);
+        s->in[1] = pick_alike(p, s->in[0]);
+        return true;
+    case NUMBER:
+        s->which = (int)test_random_int(0, TEST_COUNT(numbered) - 1);
+        s->number = (double)test_random_int(a->f || !ref_is_unsigned(a->dtype) ? -3 : 0, a->dtype == GN_BOOL ? 1 : 3);
+        return true;
     case WHERE:
         s->in[1] = s->in[0];
         s->in[0] = add_leaf(p, GN_BOOL, a->shape, 0, 1);
         s->in[2] = pick_alike(p, s->in[1]);
         return true;
     case CAST: return true;
-    case REDUCE: s->which = (int)test_random_int(0, TEST_COUNT(reductions) - 1); s->p[0] = test_random_int(1, (1 << rank) - 1); s->p[1] = test_random_int(0, 1); return a->n > 0;
-    case PRODUCT: s->in[1] = add_numbers(p, a->dtype, test_random_int(0, 3) ? GN_SHAPE(last, n) : GN_SHAPE(last)); return true;
-    case LINEAR: s->in[1] = add_numbers(p, a->dtype, GN_SHAPE(last, n)); s->in[2] = add_numbers(p, a->dtype, GN_SHAPE(n)); return true;
+    case REDUCE:
+        s->which = (int)test_random_int(0, TEST_COUNT(reductions) - 1);
+        s->p[0] = test_random_int(1, (1 << rank) - 1);
+        s->p[1] = test_random_int(0, 1);
+        return a->n > 0;
+    case PRODUCT:
+        s->in[1] = add_numbers(p, a->dtype, test_random_int(0, 3) ? GN_SHAPE(last, n) : GN_SHAPE(last));
+        return true;
+    case LINEAR:
+        s->in[1] = add_numbers(p, a->dtype, GN_SHAPE(last, n));
+        s->in[2] = add_numbers(p, a->dtype, GN_SHAPE(n));
+        return true;
     default: return draw_movement(p, s, axis, n);
     }
 }
 
-static void draw_program(program *p, int ops)
-{
-    static const step_kind kinds[] = { UNARY, UNARY, BINARY, BINARY, BINARY, BINARY, NUMBER, NUMBER, WHERE, CAST, CAST, CAST, REDUCE, REDUCE, PRODUCT, PRODUCT, LINEAR, LINEAR, TRANSPOSE, SLICE, CONCAT, BROADCAST,
-                                       RESHAPE, EMBEDDING, GATHER, SCATTER, SORT, RUNNING, ONE_HOT, NONZERO };
+static void draw_program(program *p, int ops) {
+    static const step_kind kinds[] = { UNARY,  UNARY,   BINARY,    BINARY,  BINARY,  BINARY,    NUMBER,  NUMBER,
+                                       WHERE,  CAST,    CAST,      CAST,    REDUCE,  REDUCE,    PRODUCT, PRODUCT,
+                                       LINEAR, LINEAR,  TRANSPOSE, SLICE,   CONCAT,  BROADCAST, RESHAPE, EMBEDDING,
+                                       GATHER, SCATTER, SORT,      RUNNING, ONE_HOT, NONZERO };
     p->n = 0;
-    for (int i = 0; i < 3; i++) add_numbers(p, dtypes[test_random_int(0, TEST_COUNT(dtypes) - 1)], i == 2 ? GN_SHAPE(draw_length()) : GN_SHAPE(draw_length(), draw_length()));
+    for (int i = 0; i < 3; i++)
+        add_numbers(p, dtypes[test_random_int(0, TEST_COUNT(dtypes) - 1)],
+                    i == 2 ? GN_SHAPE(draw_length()) : GN_SHAPE(draw_length(), draw_length()));
     for (int tries = 0; ops > 0 && tries < 400 && p->n + 4 < MOST_STEPS; tries++) {
         step s = { .kind = kinds[test_random_int(0, TEST_COUNT(kinds) - 1)], .in = { pick(p), -1, -1 } };
         int before = p->n;
         if (draw_details(p, &s) && add_step(p, s)) ops--;
-        else while (p->n > before) free(p->steps[--p->n].bytes);
+        else
+            while (p->n > before) free(p->steps[--p->n].bytes);
     }
 }
 
-static void forget(program *p)
-{
+static void forget(program *p) {
     for (int i = 0; i < p->n; i++) free(p->steps[i].bytes);
     ref_reset();
     p->n = 0;
@@ -291,15 +421,20 @@ static void forget(program *p)
 
 /* ---- saying what a program is ---- */
 
-static const char *op_name(const step *s)
-{
-    static const char *const names[KINDS] = { "leaf", "", "", "", "where", "cast", "", "matmul", "linear", "transpose", "slice", "concat", "broadcast", "reshape", "embedding", "gather", "scatter", "sort", "running", "one_hot", "nonzero" };
-    return s->kind == UNARY ? unaries[s->which].name : s->kind == BINARY ? binaries[s->which].name : s->kind == NUMBER ? numbered[s->which].name : s->kind == REDUCE ? reductions[s->which].name : names[s->kind];
+static const char *op_name(const step *s) {
+    static const char *const names[KINDS] = { "leaf",      "",        "",          "",          "where",   "cast",
+                                              "",          "matmul",  "linear",    "transpose", "slice",   "concat",
+                                              "broadcast", "reshape", "embedding", "gather",    "scatter", "sort",
+                                              "running",   "one_hot", "nonzero" };
+    return s->kind == UNARY    ? unaries[s->which].name
+           : s->kind == BINARY ? binaries[s->which].name
+           : s->kind == NUMBER ? numbered[s->which].name
+           : s->kind == REDUCE ? reductions[s->which].name
+                               : names[s->kind];
 }
 
 /* The steps that step `at` is made of, a line each. */
-static void tell(const program *p, int at)
-{
+static void tell(const program *p, int at) {
     static bool needed[MOST_STEPS];
     memset(needed, 0, sizeof needed);
     needed[at] = true;
@@ -314,15 +449,16 @@ static void tell(const program *p, int at)
         printf(")");
         for (int k = 0; k < 3; k++)
             if (s->in[k] >= 0) printf(" %%%d", s->in[k]);
-        if (s->kind != LEAF) printf("  %lld %lld %lld %lld  %g\n", (long long)s->p[0], (long long)s->p[1], (long long)s->p[2], (long long)s->p[3], s->number);
+        if (s->kind != LEAF)
+            printf("  %lld %lld %lld %lld  %g\n", (long long)s->p[0], (long long)s->p[1], (long long)s->p[2],
+                   (long long)s->p[3], s->number);
         else printf("\n");
     }
 }
 
 /* ---- readings ---- */
 
-static bool read_step(const char *where, const program *p, gn_tensor t, int at)
-{
+static bool read_step(const char *where, const program *p, gn_tensor t, int at) {
     const ref *want = p->steps[at].want;
     size_t bytes = ref_bytes(want);
     unsigned char *got = ref__alloc(bytes + 1, 1);
@@ -333,15 +469,17 @@ static bool read_step(const char *where, const program *p, gn_tensor t, int at)
     while (r == GN_OK && k < want->n && (want->f ? is->f[k] == want->f[k] : is->i[k] == want->i[k])) k++;
     bool same = r == GN_OK && k == want->n;
     if (r != GN_OK) test_fail(__FILE__, __LINE__, "%s: step %d: %s", where, at, gn_result_name(r));
-    else if (!same) test_fail(__FILE__, __LINE__, "%s: step %d: element %lld is %.17Lg, not %.17Lg", where, at, (long long)k, want->f ? is->f[k] : (ref_real)is->i[k], want->f ? want->f[k] : (ref_real)want->i[k]);
+    else if (!same)
+        test_fail(__FILE__, __LINE__, "%s: step %d: element %lld is %.17Lg, not %.17Lg", where, at, (long long)k,
+                  want->f ? is->f[k] : (ref_real)is->i[k], want->f ? want->f[k] : (ref_real)want->i[k]);
     if (!same) tell(p, at);
     free(got);
     return same;
 }
 
-/* Reading 0: the last steps one by one. 1, 2: some steps at once, the second time by the same plan. 3: one in the middle before the others are built. */
-static bool check_reading(const char *where, gn_ctx *g, const program *p, int reading, uint64_t subset)
-{
+/* Reading 0: the last steps one by one. 1, 2: some steps at once, the second time by the same plan. 3: one in the
+   middle before the others are built. */
+static bool check_reading(const char *where, gn_ctx *g, const program *p, int reading, uint64_t subset) {
     gn_tensor t[MOST_STEPS], asked[MOST_STEPS];
     int n = 0, half = reading == 3 ? p->n / 2 : -1;
     bool same = true;
@@ -350,14 +488,18 @@ static bool check_reading(const char *where, gn_ctx *g, const program *p, int re
         if (i == half) same = read_step(where, p, t[i], i);
     }
     for (int i = 0; i < p->n; i++)
-        if (reading == 0 ? i + 3 >= p->n : reading == 3 ? i + 1 == p->n || i == half + 1 : (subset >> (i & 63)) & 1) asked[n++] = t[i];
+        if (reading == 0 ? i + 3 >= p->n : reading == 3 ? i + 1 == p->n || i == half + 1 : (subset >> (i & 63)) & 1)
+            asked[n++] = t[i];
     if (reading > 0 && same && n) {
         gn_result r = gn_realize(asked, n);
         if (r != GN_OK) test_fail(__FILE__, __LINE__, "%s: %s: %s", where, gn_result_name(r), gn_last_error(g)->text);
         same = r == GN_OK;
     }
     for (int i = p->n - 1, k = n; i >= 0 && k > 0 && same; i--)
-        if (asked[k - 1].id == t[i].id) { k--; same = read_step(where, p, t[i], i); }
+        if (asked[k - 1].id == t[i].id) {
+            k--;
+            same = read_step(where, p, t[i], i);
+        }
     gn_step(g);
     return same;
 }
@@ -365,12 +507,12 @@ static bool check_reading(const char *where, gn_ctx *g, const program *p, int re
 /* ---- executors ---- */
 
 enum { BASE, AVX2, AVX512, THREADS, SERVER, GPU, EXECUTORS };
-static const char *const executor_names[EXECUTORS] = { "cpu_base", "cpu_avx2", "cpu_avx512", "cpu_of_three_threads", "server", "gpu" };
+static const char *const executor_names[EXECUTORS] = { "cpu_base", "cpu_avx2", "cpu_avx512", "cpu_of_three_threads",
+                                                       "server",   "gpu" };
 static gn_ctx *executors[EXECUTORS];
 static int n_programs = 24;
 
-static gn_ctx *open_executor(int which)
-{
+static gn_ctx *open_executor(int which) {
     static const char *const isas[] = { "base", "avx2", "avx512" };
     const char *gpu = getenv("GENIE_TEST_DEVICES");
     gn_ctx *g;
@@ -382,8 +524,7 @@ static gn_ctx *open_executor(int which)
     return g;
 }
 
-static void programs_are_exact(gn_ctx *g, const char *name)
-{
+static void programs_are_exact(gn_ctx *g, const char *name) {
     static program p;
     char where[120];
     bool same = true;
@@ -400,16 +541,20 @@ static void programs_are_exact(gn_ctx *g, const char *name)
 
 /* ---- products of integers ---- */
 
-/* m, k, n; bits: 1 the left side is a transpose, 2 the right, 4 in a batch of 3, 8 a bias. One of each kind of kernel: few rows by columns and by rows, tiles, k in parts. */
-static const struct { int64_t m, k, n; int bits; } products[] = {
-    { 2, 2, 8, 0 }, { 1, 40, 16, 8 }, { 3, 33, 7, 2 }, { 8, 64, 24, 2 | 8 }, { 40, 19, 33, 1 }, { 70, 32, 20, 8 }, { 16, 2100, 12, 0 }, { 9, 1500, 10, 2 | 8 }, { 12, 9, 10, 4 }, { 2, 7, 12, 4 },
+/* m, k, n; bits: 1 the left side is a transpose, 2 the right, 4 in a batch of 3, 8 a bias. One of each kind of kernel:
+   few rows by columns and by rows, tiles, k in parts. */
+static const struct {
+    int64_t m, k, n;
+    int bits;
+} products[] = {
+    { 2, 2, 8, 0 },    { 1, 40, 16, 8 },    { 3, 33, 7, 2 },        { 8, 64, 24, 2 | 8 }, { 40, 19, 33, 1 },
+    { 70, 32, 20, 8 }, { 16, 2100, 12, 0 }, { 9, 1500, 10, 2 | 8 }, { 12, 9, 10, 4 },     { 2, 7, 12, 4 },
 };
 static const gn_dtype wholes[] = { GN_I8, GN_U8, GN_I16, GN_U16, GN_I32, GN_U32, GN_I64 };
 
 static int last_of(const program *p) { return p->n - 1; }
 
-static void then(program *p, step_kind kind, int which, int b, double number, gn_dtype d)
-{
+static void then(program *p, step_kind kind, int which, int b, double number, gn_dtype d) {
     step s = { .kind = kind, .which = which, .in = { last_of(p), b, -1 }, .number = number, .dtype = d };
     if (b == last_of(p)) s.in[0] = b - 1;
     s.want = refer_step(p, &s);
@@ -417,24 +562,44 @@ static void then(program *p, step_kind kind, int which, int b, double number, gn
 }
 
 /* What follows a product in its kernel. Each begins with something that sees bits which the dtype does not hold. */
-static void add_tail(program *p, int which, gn_dtype d)
-{
+static void add_tail(program *p, int which, gn_dtype d) {
     int product = last_of(p);
     gn_shape shape = p->steps[product].want->shape;
     switch (which) {
-    case 0: then(p, CAST, 0, -1, 0, GN_F64); then(p, NUMBER, 0, -1, 2, d); break;
-    case 1: then(p, CAST, 0, -1, 0, GN_I64); then(p, NUMBER, 2, -1, 3, d); break;
-    case 2: then(p, NUMBER, 6, -1, 1, d); break;                                            /* a comparison */
-    case 3: add_numbers(p, d, shape); then(p, BINARY, 6, last_of(p), 0, d); break;          /* maximum */
-    case 4: then(p, NUMBER, 0, -1, 1, d); then(p, CAST, 0, -1, 0, GN_I32); then(p, CAST, 0, -1, 0, GN_F64); break;
-    case 5: add_numbers(p, GN_I64, shape); then(p, BINARY, 0, last_of(p), 0, d); break;     /* promotes */
-    case 6: then(p, UNARY, 1, -1, 0, d); then(p, CAST, 0, -1, 0, GN_BOOL); break;
-    default: then(p, CAST, 0, -1, 0, GN_U8); then(p, CAST, 0, -1, 0, GN_F64); break;
+    case 0:
+        then(p, CAST, 0, -1, 0, GN_F64);
+        then(p, NUMBER, 0, -1, 2, d);
+        break;
+    case 1:
+        then(p, CAST, 0, -1, 0, GN_I64);
+        then(p, NUMBER, 2, -1, 3, d);
+        break;
+    case 2: then(p, NUMBER, 6, -1, 1, d); break; /* a comparison */
+    case 3:
+        add_numbers(p, d, shape);
+        then(p, BINARY, 6, last_of(p), 0, d);
+        break; /* maximum */
+    case 4:
+        then(p, NUMBER, 0, -1, 1, d);
+        then(p, CAST, 0, -1, 0, GN_I32);
+        then(p, CAST, 0, -1, 0, GN_F64);
+        break;
+    case 5:
+        add_numbers(p, GN_I64, shape);
+        then(p, BINARY, 0, last_of(p), 0, d);
+        break; /* promotes */
+    case 6:
+        then(p, UNARY, 1, -1, 0, d);
+        then(p, CAST, 0, -1, 0, GN_BOOL);
+        break;
+    default:
+        then(p, CAST, 0, -1, 0, GN_U8);
+        then(p, CAST, 0, -1, 0, GN_F64);
+        break;
     }
 }
 
-static void add_product(program *p, int which, gn_dtype d, gn_dtype from)
-{
+static void add_product(program *p, int which, gn_dtype d, gn_dtype from) {
     int64_t m = products[which].m, k = products[which].k, n = products[which].n;
     int bits = products[which].bits, side[2], bias = -1;
     for (int i = 0; i < 2; i++) {
@@ -442,9 +607,14 @@ static void add_product(program *p, int which, gn_dtype d, gn_dtype from)
         bool turned = (bits >> i) & 1;
         gn_shape shape = turned ? GN_SHAPE(columns, rows) : GN_SHAPE(rows, columns);
         if (bits & 4) shape = GN_SHAPE(3, rows, columns);
-        add_leaf(p, from, shape, d == GN_I64 ? -30000 : 0, d == GN_I64 ? 30000 : 0);      /* f64 holds all bits of the narrower */
+        /* f64 holds all bits of the narrower */
+        add_leaf(p, from, shape, d == GN_I64 ? -30000 : 0, d == GN_I64 ? 30000 : 0);
         if (from != d) then(p, CAST, 0, -1, 0, d);
-        if (turned) { step s = { .kind = TRANSPOSE, .in = { last_of(p), -1, -1 }, .p = { 0, 1 } }; s.want = refer_step(p, &s); p->steps[p->n++] = s; }
+        if (turned) {
+            step s = { .kind = TRANSPOSE, .in = { last_of(p), -1, -1 }, .p = { 0, 1 } };
+            s.want = refer_step(p, &s);
+            p->steps[p->n++] = s;
+        }
         side[i] = last_of(p);
     }
     if (bits & 8) bias = add_leaf(p, d, GN_SHAPE(n), d == GN_I64 ? -30000 : 0, d == GN_I64 ? 30000 : 0);
@@ -453,9 +623,9 @@ static void add_product(program *p, int which, gn_dtype d, gn_dtype from)
     p->steps[p->n++] = s;
 }
 
-/* One plan for each dtype: every kind of product, with a tail each. What is asked for is the tails' ends alone, so that they are taken in. */
-static void products_of_integers_wrap(gn_ctx *g, const char *name)
-{
+/* One plan for each dtype: every kind of product, with a tail each. What is asked for is the tails' ends alone, so that
+   they are taken in. */
+static void products_of_integers_wrap(gn_ctx *g, const char *name) {
     static program p;
     for (int d = 0; d < TEST_COUNT(wholes); d++) {
         gn_tensor t[MOST_STEPS], ends[64];
@@ -477,8 +647,7 @@ static void products_of_integers_wrap(gn_ctx *g, const char *name)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static void (*const tests[])(gn_ctx *, const char *) = { programs_are_exact, products_of_integers_wrap };
     static const char *const names[] = { "random_programs_are_exact", "products_of_integers_wrap" };
     test_begin(argc, argv);

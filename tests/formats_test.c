@@ -27,18 +27,19 @@ static void *counted_zeroed(size_t n, size_t size);
 #undef calloc
 #undef free
 
-typedef union block { size_t size; max_align_t align; } block;
+typedef union block {
+    size_t size;
+    max_align_t align;
+} block;
 
 static void *counted_alloc(size_t size) { return counted_resize(NULL, size); }
 
-static void *counted_zeroed(size_t n, size_t size)
-{
+static void *counted_zeroed(size_t n, size_t size) {
     void *p = counted_alloc(n * size);
     return p ? memset(p, 0, n * size) : NULL;
 }
 
-static void *counted_resize(void *p, size_t size)
-{
+static void *counted_resize(void *p, size_t size) {
     block *old = p ? (block *)p - 1 : NULL;
     size_t before = old ? old->size : 0;
     block *now = realloc(old, sizeof *now + size);
@@ -49,8 +50,7 @@ static void *counted_resize(void *p, size_t size)
     return now + 1;
 }
 
-static void counted_free(void *p)
-{
+static void counted_free(void *p) {
     if (!p) return;
     held -= ((block *)p - 1)->size;
     free((block *)p - 1);
@@ -60,8 +60,7 @@ static void counted_free(void *p)
 
 static char folder[64];
 
-static const char *place(const char *name)
-{
+static const char *place(const char *name) {
     static char paths[4][128];
     static int next;
     char *path = paths[next++ % 4];
@@ -69,8 +68,7 @@ static const char *place(const char *name)
     return path;
 }
 
-static const char *file_of(const char *name, const void *data, size_t size)
-{
+static const char *file_of(const char *name, const void *data, size_t size) {
     const char *path = place(name);
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(data, 1, size, f) != size || fclose(f))
@@ -80,9 +78,8 @@ static const char *file_of(const char *name, const void *data, size_t size)
 
 /* ---- json ---- */
 
-static bool is_json(const char *text, size_t size)
-{
-    char *copy = malloc(size ? size : 1);     /* of its exact size, so that a sanitizer sees a read past the end */
+static bool is_json(const char *text, size_t size) {
+    char *copy = malloc(size ? size : 1); /* of its exact size, so that a sanitizer sees a read past the end */
     json_value root;
     json_error why;
     memcpy(copy, text, size);
@@ -91,8 +88,7 @@ static bool is_json(const char *text, size_t size)
     return ok;
 }
 
-TEST(json_texts_that_the_grammar_has_pass)
-{
+TEST(json_texts_that_the_grammar_has_pass) {
     static const char *const texts[] = {
         "0",
         "-0",
@@ -117,8 +113,7 @@ TEST(json_texts_that_the_grammar_has_pass)
         if (!is_json(texts[i], strlen(texts[i]))) test_fail(__FILE__, __LINE__, "refused: %s", texts[i]);
 }
 
-TEST(json_texts_that_the_grammar_has_not_are_refused)
-{
+TEST(json_texts_that_the_grammar_has_not_are_refused) {
     static const char *const texts[] = {
         "",
         " ",
@@ -176,8 +171,7 @@ TEST(json_texts_that_the_grammar_has_not_are_refused)
     CHECK(!is_json("\"a\\\0b\"", 6));
 }
 
-TEST(json_limits_hold_at_their_edge)
-{
+TEST(json_limits_hold_at_their_edge) {
     json_value root;
     json_error why;
     char text[2048];
@@ -201,8 +195,7 @@ TEST(json_limits_hold_at_their_edge)
     CHECK_INT(why.offset, 7);
 }
 
-TEST(json_values_are_what_the_text_says)
-{
+TEST(json_values_are_what_the_text_says) {
     static const char text[] = " {\"n\": [0, -9223372036854775808, 18446744073709551615, 1.5, 1e400, 12x\"\"] , "
                                "\"s\":\"a\\u0000\\\"\\ud83d\\ude00\","
                                "\"t\":true,\"o\":{\"n\":null, \"x\" : [ [] , {} ]}} ";
@@ -236,8 +229,7 @@ TEST(json_values_are_what_the_text_says)
     CHECK(!json_get_bool(json_get(root, "none"), &b) && json_count(root) == 4);
 }
 
-TEST(json_that_was_quoted_reads_back)
-{
+TEST(json_that_was_quoted_reads_back) {
     char quoted[256], back[64];
     json_value root;
     json_error why;
@@ -255,8 +247,7 @@ TEST(json_that_was_quoted_reads_back)
 }
 
 /* 200,000 names whose hashes would make a quadratic check slow are refused or read in linear time. */
-TEST(json_of_many_names_is_checked_in_linear_time)
-{
+TEST(json_of_many_names_is_checked_in_linear_time) {
     size_t room = 4 << 20, n = 0;
     char *text = malloc(room);
     json_value root;
@@ -277,8 +268,7 @@ TEST(json_of_many_names_is_checked_in_linear_time)
 static char st_error[SAFETENSORS_ERROR];
 
 /* A file of a header and some data. */
-static size_t st_bytes(uint8_t *out, const char *header, size_t data)
-{
+static size_t st_bytes(uint8_t *out, const char *header, size_t data) {
     size_t n = strlen(header);
     for (int i = 0; i < 8; i++) out[i] = (uint8_t)((uint64_t)n >> 8 * i);
     memcpy(out + 8, header, n);
@@ -286,8 +276,7 @@ static size_t st_bytes(uint8_t *out, const char *header, size_t data)
     return 8 + n + data;
 }
 
-static safetensors *st_open(const char *header, size_t data)
-{
+static safetensors *st_open(const char *header, size_t data) {
     static uint8_t bytes[4096];
     return safetensors_open(file_of("a.safetensors", bytes, st_bytes(bytes, header, data)), st_error);
 }
@@ -297,8 +286,7 @@ static const char st_good[] =
     "\"a.\\u0061\":{\"shape\":[],\"data_offsets\":[0,2],\"dtype\":\"BF16\"},"
     "\"e\":{\"dtype\":\"I64\",\"shape\":[0,7],\"data_offsets\":[26,26]}}  ";
 
-TEST(safetensors_of_one_file_are_read_in_place)
-{
+TEST(safetensors_of_one_file_are_read_in_place) {
     safetensors *s = st_open(st_good, 26);
     REQUIRE(s != NULL || (printf("%s\n", st_error), false));
     CHECK_INT(safetensors_count(s), 3);
@@ -315,9 +303,11 @@ TEST(safetensors_of_one_file_are_read_in_place)
     safetensors_close(s);
 }
 
-TEST(safetensors_headers_that_are_wrong_are_refused_with_tensor_and_byte)
-{
-    static const struct { const char *header; size_t data; const char *says;
+TEST(safetensors_headers_that_are_wrong_are_refused_with_tensor_and_byte) {
+    static const struct {
+        const char *header;
+        size_t data;
+        const char *says;
     } cases[] = {
         { "", 0, "begins with {" },
         { "[]", 0, "begins with {" },
@@ -371,8 +361,7 @@ TEST(safetensors_headers_that_are_wrong_are_refused_with_tensor_and_byte)
     CHECK_INT(held, 0);
 }
 
-TEST(safetensors_cut_at_any_byte_are_refused)
-{
+TEST(safetensors_cut_at_any_byte_are_refused) {
     uint8_t bytes[512];
     size_t n = st_bytes(bytes, st_good, 26);
     for (size_t cut = 0; cut < n; cut++) {
@@ -384,8 +373,7 @@ TEST(safetensors_cut_at_any_byte_are_refused)
 }
 
 /* Every byte replaced by values that matter: refused with a reason, or read with sizes that fit. */
-TEST(safetensors_altered_at_any_byte_are_refused_or_whole)
-{
+TEST(safetensors_altered_at_any_byte_are_refused_or_whole) {
     static const uint8_t values[] = { 0,   1,   0x7f, 0x80, 0xff, '"', '{',  '}', '[',
                                       ']', ',', ':',  '0',  '9',  '-', '\\', ' ' };
     uint8_t bytes[512];
@@ -406,15 +394,14 @@ TEST(safetensors_altered_at_any_byte_are_refused_or_whole)
     CHECK_INT(held, 0);
 }
 
-static void put_file(const char *name, const char *header, size_t data)
-{
+static void put_file(const char *name, const char *header, size_t data) {
     static uint8_t bytes[4096];
     file_of(name, bytes, st_bytes(bytes, header, data));
 }
 
-TEST(safetensors_in_shards_are_one_set_of_tensors)
-{
-    static const struct { const char *index, *says;
+TEST(safetensors_in_shards_are_one_set_of_tensors) {
+    static const struct {
+        const char *index, *says;
     } cases[] = {
         { "{\"weight_map\":{\"a\":\"s1.safetensors\",\"b\":\"s2.safetensors\"}}", NULL },
         { "{\"metadata\":{\"total_size\":3},\"weight_map\":{\"b\":\"s2.safetensors\",\"a\":\"s1.safetensors\"}}",
@@ -456,8 +443,7 @@ TEST(safetensors_in_shards_are_one_set_of_tensors)
     CHECK_INT(held, 0);
 }
 
-TEST(safetensors_cut_after_opening_are_told_and_kill_nobody)
-{
+TEST(safetensors_cut_after_opening_are_told_and_kill_nobody) {
     static uint8_t bytes[40000];
     size_t n = st_bytes(bytes,
                         "{\"first\":{\"dtype\":\"U8\",\"shape\":[20000],\"data_offsets\":[0,20000]},"
@@ -475,8 +461,7 @@ TEST(safetensors_cut_after_opening_are_told_and_kill_nobody)
     safetensors_close(s);
 }
 
-TEST(safetensors_take_less_memory_than_twice_their_header)
-{
+TEST(safetensors_take_less_memory_than_twice_their_header) {
     size_t room = 8 << 20, n = 1;
     char *header = malloc(room);
     uint8_t *bytes = malloc(room + 8);
@@ -495,8 +480,7 @@ TEST(safetensors_take_less_memory_than_twice_their_header)
     free(bytes);
 }
 
-TEST(safetensors_that_were_written_read_back)
-{
+TEST(safetensors_that_were_written_read_back) {
     static const int64_t dims[3] = { 2, 3, 4 };
     static const float data[24] = { 1, 2, 3, -4 };
     static const char *const metadata[] = { "format", "pt", "a\"b", "\n", NULL };
@@ -538,13 +522,18 @@ static char gg_error[GGUF_ERROR];
 static uint8_t gg_data[4096];
 static size_t gg_size;
 
-static void gg_put(const void *data, size_t size) { memcpy(gg_data + gg_size, data, size); gg_size += size; }
+static void gg_put(const void *data, size_t size) {
+    memcpy(gg_data + gg_size, data, size);
+    gg_size += size;
+}
 static void gg_u32(uint32_t v) { gg_put(&v, 4); }
 static void gg_u64(uint64_t v) { gg_put(&v, 8); }
-static void gg_text(const char *text) { gg_u64(strlen(text)); gg_put(text, strlen(text)); }
+static void gg_text(const char *text) {
+    gg_u64(strlen(text));
+    gg_put(text, strlen(text));
+}
 
-static void gg_head(uint64_t tensors, uint64_t keys)
-{
+static void gg_head(uint64_t tensors, uint64_t keys) {
     gg_size = 0;
     gg_put("GGUF", 4);
     gg_u32(3);
@@ -552,8 +541,7 @@ static void gg_head(uint64_t tensors, uint64_t keys)
     gg_u64(keys);
 }
 
-static void gg_tensor(const char *name, uint32_t type, int rank, uint64_t first, uint64_t second, uint64_t offset)
-{
+static void gg_tensor(const char *name, uint32_t type, int rank, uint64_t first, uint64_t second, uint64_t offset) {
     gg_text(name);
     gg_u32((uint32_t)rank);
     if (rank > 0) gg_u64(first);
@@ -562,18 +550,20 @@ static void gg_tensor(const char *name, uint32_t type, int rank, uint64_t first,
     gg_u64(offset);
 }
 
-static void gg_pad(size_t data)
-{
+static void gg_pad(size_t data) {
     while (gg_size % 32) gg_data[gg_size++] = 0;
     for (size_t i = 0; i < data; i++) gg_data[gg_size++] = (uint8_t)i;
 }
 
 /* One of everything: a tensor of blocks, an empty one, keys of several kinds. */
-static void gg_good(void)
-{
+static void gg_good(void) {
     gg_head(3, 5);
-    gg_text("general.architecture"); gg_u32(GGUF_KIND_STRING); gg_text("llama");
-    gg_text("n"); gg_u32(GGUF_KIND_I32); gg_u32((uint32_t)-5);
+    gg_text("general.architecture");
+    gg_u32(GGUF_KIND_STRING);
+    gg_text("llama");
+    gg_text("n");
+    gg_u32(GGUF_KIND_I32);
+    gg_u32((uint32_t)-5);
     gg_text("tokens");
     gg_u32(GGUF_KIND_ARRAY);
     gg_u32(GGUF_KIND_STRING);
@@ -581,8 +571,14 @@ static void gg_good(void)
     gg_text("a");
     gg_text("");
     gg_text("bcd");
-    gg_text("b"); gg_u32(GGUF_KIND_BOOL); gg_put("\1", 1);
-    gg_text("scores"); gg_u32(GGUF_KIND_ARRAY); gg_u32(GGUF_KIND_U8); gg_u64(2); gg_put("\7\10", 2);
+    gg_text("b");
+    gg_u32(GGUF_KIND_BOOL);
+    gg_put("\1", 1);
+    gg_text("scores");
+    gg_u32(GGUF_KIND_ARRAY);
+    gg_u32(GGUF_KIND_U8);
+    gg_u64(2);
+    gg_put("\7\10", 2);
     gg_tensor("w", GGUF_Q8_0, 2, 64, 3, 0);
     gg_tensor("e", GGUF_F32, 2, 0, 3, 224);
     gg_tensor("s", GGUF_F16, 0, 0, 0, 224);
@@ -591,8 +587,7 @@ static void gg_good(void)
 
 static gguf *gg_open(void) { return gguf_open(file_of("a.gguf", gg_data, gg_size), gg_error); }
 
-TEST(gguf_of_one_file_is_read_in_place)
-{
+TEST(gguf_of_one_file_is_read_in_place) {
     gg_good();
     gguf *g = gg_open();
     gguf_tensor t;
@@ -619,8 +614,7 @@ TEST(gguf_of_one_file_is_read_in_place)
     CHECK_INT(held, 0);
 }
 
-TEST(gguf_cut_at_any_byte_is_refused)
-{
+TEST(gguf_cut_at_any_byte_is_refused) {
     gg_good();
     size_t whole = gg_size;
     for (gg_size = 0; gg_size < whole; gg_size++) {
@@ -633,8 +627,7 @@ TEST(gguf_cut_at_any_byte_is_refused)
 }
 
 /* Every 1, 4 and 8 bytes replaced by values at the edges: refused, or all of it lies in the file. */
-TEST(gguf_altered_at_any_field_is_refused_or_whole)
-{
+TEST(gguf_altered_at_any_field_is_refused_or_whole) {
     static const uint64_t values[] = { 0,           1,           31,        32,         0x7fffffff,
                                        0x80000000u, 0xffffffffu, INT64_MAX, UINT64_MAX, UINT64_MAX - 31 };
     static const size_t widths[] = { 1, 4, 8 };
@@ -663,8 +656,7 @@ TEST(gguf_altered_at_any_field_is_refused_or_whole)
     CHECK_INT(held, 0);
 }
 
-TEST(gguf_that_is_wrong_is_refused_by_name)
-{
+TEST(gguf_that_is_wrong_is_refused_by_name) {
     static const struct {
         uint32_t type;
         int rank;
@@ -697,41 +689,67 @@ TEST(gguf_that_is_wrong_is_refused_by_name)
     CHECK_INT(held, 0);
 }
 
-TEST(gguf_whose_entries_contradict_each_other_is_refused_by_name)
-{
-    gg_head(2, 0); gg_tensor("a", 0, 1, 8, 1, 0); gg_tensor("a", 0, 1, 8, 1, 32); gg_pad(64);
+TEST(gguf_whose_entries_contradict_each_other_is_refused_by_name) {
+    gg_head(2, 0);
+    gg_tensor("a", 0, 1, 8, 1, 0);
+    gg_tensor("a", 0, 1, 8, 1, 32);
+    gg_pad(64);
     CHECK(!gg_open() && strstr(gg_error, "twice"));
-    gg_head(2, 0); gg_tensor("a", 0, 1, 16, 1, 0); gg_tensor("b", 0, 1, 8, 1, 32); gg_pad(64);
+    gg_head(2, 0);
+    gg_tensor("a", 0, 1, 16, 1, 0);
+    gg_tensor("b", 0, 1, 8, 1, 32);
+    gg_pad(64);
     CHECK(!gg_open() && strstr(gg_error, "overlaps"));
-    gg_head(0, 2); gg_text("k"); gg_u32(0); gg_put("", 1); gg_text("k"); gg_u32(0); gg_put("", 1);
+    gg_head(0, 2);
+    gg_text("k");
+    gg_u32(0);
+    gg_put("", 1);
+    gg_text("k");
+    gg_u32(0);
+    gg_put("", 1);
     CHECK(!gg_open() && strstr(gg_error, "twice"));
-    gg_head(0, 1); gg_text("k"); gg_u32(GGUF_KIND_ARRAY); gg_u32(GGUF_KIND_ARRAY); gg_u64(0);
+    gg_head(0, 1);
+    gg_text("k");
+    gg_u32(GGUF_KIND_ARRAY);
+    gg_u32(GGUF_KIND_ARRAY);
+    gg_u64(0);
     CHECK(!gg_open() && strstr(gg_error, "not read"));
-    gg_head(0, 1); gg_text("k\xff"); gg_u32(0); gg_put("", 1);
+    gg_head(0, 1);
+    gg_text("k\xff");
+    gg_u32(0);
+    gg_put("", 1);
     CHECK(!gg_open() && strstr(gg_error, "UTF-8"));
-    gg_head(0, 0); memcpy(gg_data + 4, "\0\0\0\3", 4);
+    gg_head(0, 0);
+    memcpy(gg_data + 4, "\0\0\0\3", 4);
     CHECK(!gg_open() && strstr(gg_error, "big-endian"));
-    gg_head(0, 1); gg_text("general.alignment"); gg_u32(GGUF_KIND_U32); gg_u32(0);
+    gg_head(0, 1);
+    gg_text("general.alignment");
+    gg_u32(GGUF_KIND_U32);
+    gg_u32(0);
     CHECK(!gg_open() && strstr(gg_error, "alignment"));
     CHECK_INT(held, 0);
 }
 
 /* Two splits, each with its number; `no` and `count` of the second may lie. */
-static void gg_splits(uint32_t no, uint32_t count, uint32_t total, const char *second)
-{
+static void gg_splits(uint32_t no, uint32_t count, uint32_t total, const char *second) {
     for (uint32_t k = 0; k < 2; k++) {
         gg_head(1, 3);
-        gg_text("split.no"); gg_u32(GGUF_KIND_U32); gg_u32(k ? no : 0);
-        gg_text("split.count"); gg_u32(GGUF_KIND_U32); gg_u32(k ? count : 2);
-        gg_text("split.tensors.count"); gg_u32(GGUF_KIND_U32); gg_u32(total);
+        gg_text("split.no");
+        gg_u32(GGUF_KIND_U32);
+        gg_u32(k ? no : 0);
+        gg_text("split.count");
+        gg_u32(GGUF_KIND_U32);
+        gg_u32(k ? count : 2);
+        gg_text("split.tensors.count");
+        gg_u32(GGUF_KIND_U32);
+        gg_u32(total);
         gg_tensor(k ? second : "a", GGUF_F32, 1, 8, 1, 0);
         gg_pad(32);
         file_of(k ? "m-00002-of-00002.gguf" : "m-00001-of-00002.gguf", gg_data, gg_size);
     }
 }
 
-TEST(gguf_in_splits_is_one_set_of_tensors)
-{
+TEST(gguf_in_splits_is_one_set_of_tensors) {
     gguf_tensor t;
     gg_splits(1, 2, 2, "b");
     gguf *g = gguf_open(place("m-00001-of-00002.gguf"), gg_error);
@@ -754,22 +772,23 @@ TEST(gguf_in_splits_is_one_set_of_tensors)
     CHECK_INT(held, 0);
 }
 
-TEST(gguf_blocks_of_known_bits_have_their_values)
-{
+TEST(gguf_blocks_of_known_bits_have_their_values) {
     uint8_t q8[34] = { 0, 0x3c, 1, 0xff }, q4[18] = { 0, 0x40, 0x0f }, q6[210] = { 0 };
     float x[256];
     REQUIRE(gguf_to_f32(GGUF_Q8_0, q8, 32, x));
     CHECK(x[0] == 1 && x[1] == -1 && x[2] == 0);
     REQUIRE(gguf_to_f32(GGUF_Q4_0, q4, 32, x));
     CHECK(x[0] == 14 && x[1] == -16 && x[16] == -16);
-    q6[209] = 0x3c; q6[192] = 2; q6[0] = 1; q6[128] = 3;
+    q6[209] = 0x3c;
+    q6[192] = 2;
+    q6[0] = 1;
+    q6[128] = 3;
     REQUIRE(gguf_to_f32(GGUF_Q6_K, q6, 256, x));
     CHECK(x[0] == 2 * (1 + 48 - 32) && x[1] == -64 && x[16] == 0);
     CHECK(!gguf_to_f32(GGUF_Q8_0, q8, 31, x) && !gguf_to_f32(10, q8, 256, x));
 }
 
-TEST(files_that_are_none_are_refused)
-{
+TEST(files_that_are_none_are_refused) {
     char error[GGUF_ERROR];
     mapping m;
     CHECK(mkfifo(place("pipe"), 0600) == 0);
@@ -787,8 +806,7 @@ TEST(files_that_are_none_are_refused)
     mapping_close(&m);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(json_texts_that_the_grammar_has_pass),
         TEST_ENTRY(json_texts_that_the_grammar_has_not_are_refused),

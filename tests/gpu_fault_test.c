@@ -1,6 +1,6 @@
-/* Faults of a GPU, asked of tests/cuda_shim.c by the file $GENIE_SHIM_FAULTS: out of memory, a kernel that does not compile, an error
- * that breaks the context. The device is that of $GENIE_TEST_DEVICES ("cuda:0", or a server of it whose environment names the same
- * file). tests/shim_test.sh runs this; alone it skips.
+/* Faults of a GPU, asked of tests/cuda_shim.c by the file $GENIE_SHIM_FAULTS: out of memory, a kernel that does not
+ * compile, an error that breaks the context. The device is that of $GENIE_TEST_DEVICES ("cuda:0", or a server of it
+ * whose environment names the same file). tests/shim_test.sh runs this; alone it skips.
  *
  * Tier: quick kernels address thread */
 #define GENIE_EXT
@@ -11,8 +11,7 @@
 static const char *device_name = "cuda:0";
 
 /* NULL ends the fault. */
-static bool ask_fault(const char *what)
-{
+static bool ask_fault(const char *what) {
     const char *path = getenv("GENIE_SHIM_FAULTS");
     if (!what) {
         return remove(path) == 0;
@@ -22,19 +21,17 @@ static bool ask_fault(const char *what)
 }
 
 /* Two clients of one device. */
-static void open_two(gn_ctx *g[2])
-{
+static void open_two(gn_ctx *g[2]) {
     for (int i = 0; i < 2; i++) {
         g[i] = gn_open(&(gn_desc){ .devices = device_name });
         CHECK_RESULT(gn_status(g[i]), GN_OK);
     }
 }
 
-static gn_result read_sum(gn_ctx *g, int64_t n)
-{
+static gn_result read_sum(gn_ctx *g, int64_t n) {
     float out = 0;
     gn_tensor x = gn_exp(gn_full(g, GN_F32, GN_SHAPE(n), 0));
-    gn_result r = gn_realize(&x, 1);                         /* so that all n are in memory */
+    gn_result r = gn_realize(&x, 1); /* so that all n are in memory */
     if (r == GN_OK) {
         r = gn_read(gn_sum(x, GN_ALL_AXES, false), &out, sizeof out);
     }
@@ -43,8 +40,7 @@ static gn_result read_sum(gn_ctx *g, int64_t n)
     return r;
 }
 
-static void out_of_memory_is_that_clients_error_alone(void)
-{
+static void out_of_memory_is_that_clients_error_alone(void) {
     gn_ctx *g[2];
     REQUIRE(ask_fault("memory 1000000"));
     open_two(g);
@@ -59,8 +55,7 @@ static void out_of_memory_is_that_clients_error_alone(void)
     gn_close(g[1]);
 }
 
-static void a_kernel_that_does_not_compile_is_that_clients_error_alone(void)
-{
+static void a_kernel_that_does_not_compile_is_that_clients_error_alone(void) {
     gn_ctx *g[2];
     float x[4] = { 0.5f, 0.5f, 0.5f, 0.5f }, out[4];
     REQUIRE(ask_fault("compile GN_M_ATANH"));
@@ -79,8 +74,7 @@ static void a_kernel_that_does_not_compile_is_that_clients_error_alone(void)
 }
 
 /* The last test: here the device is lost for the process; a server starts again and serves within seconds. */
-static void an_error_that_breaks_the_context_loses_the_device_with_its_cause(void)
-{
+static void an_error_that_breaks_the_context_loses_the_device_with_its_cause(void) {
     gn_ctx *g[3];
     open_two(g);
     CHECK_RESULT(read_sum(g[0], 100), GN_OK);
@@ -105,15 +99,17 @@ static void an_error_that_breaks_the_context_loses_the_device_with_its_cause(voi
     gn_close(g[1]);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(out_of_memory_is_that_clients_error_alone), TEST_ENTRY(a_kernel_that_does_not_compile_is_that_clients_error_alone),
+        TEST_ENTRY(out_of_memory_is_that_clients_error_alone),
+        TEST_ENTRY(a_kernel_that_does_not_compile_is_that_clients_error_alone),
         TEST_ENTRY(an_error_that_breaks_the_context_loses_the_device_with_its_cause),
     };
     test_begin(argc, argv);
     if (!getenv("GENIE_SHIM_FAULTS")) {
-        printf("SKIP: gpu_fault_test: only tests/cuda_shim.c has faults on demand (GENIE_SHIM_FAULTS); shim_test.sh runs this with it\n0 passed, 0 failed, %d skipped\n", TEST_COUNT(tests));
+        printf("SKIP: gpu_fault_test: only tests/cuda_shim.c has faults on demand (GENIE_SHIM_FAULTS); shim_test.sh "
+               "runs this with it\n0 passed, 0 failed, %d skipped\n",
+               TEST_COUNT(tests));
         return 0;
     }
     if (getenv("GENIE_TEST_DEVICES")) {

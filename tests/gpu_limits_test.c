@@ -1,5 +1,6 @@
-/* What a program may ask of the GPU executor, and what its clients share there: sizes whose sums do not fit in 64 bits, ids at the edge,
- * memory, kernels and the compiler's time. Parts are given to the executor as a server gives it those of its clients.
+/* What a program may ask of the GPU executor, and what its clients share there: sizes whose sums do not fit in 64 bits,
+ * ids at the edge, memory, kernels and the compiler's time. Parts are given to the executor as a server gives it those
+ * of its clients.
  * What only makes plans runs everywhere; the rest needs a GPU, or tests/cuda_shim.c, with which shim_test.sh runs this.
  *
  * Tier: quick kernels address thread */
@@ -28,8 +29,7 @@ typedef struct maker {
     gn_part_update *updates;
 } maker;
 
-static maker *maker_new(void)
-{
+static maker *maker_new(void) {
     maker *m = calloc(1, sizeof *m);
     m->nodes = calloc(MOST_NODES, sizeof *m->nodes);
     m->ins = calloc(3 * MOST_NODES, sizeof *m->ins);
@@ -41,22 +41,19 @@ static maker *maker_new(void)
     return m;
 }
 
-static void maker_free(maker *m)
-{
+static void maker_free(maker *m) {
     void *all[] = { m->nodes, m->ins, m->args, m->outs, m->attrs, m->dims, m->updates, m };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-static const gn_part *made(maker *m)
-{
+static const gn_part *made(maker *m) {
     m->part.nodes = m->nodes, m->part.ins = m->ins, m->part.attrs = m->attrs, m->part.dims = m->dims;
     m->part.args = m->args, m->part.outs = m->outs, m->part.updates = m->updates;
     return &m->part;
 }
 
-static uint16_t op_of_name(const char *name)
-{
-    static const char *last;                         /* a part is often of one op */
+static uint16_t op_of_name(const char *name) {
+    static const char *last; /* a part is often of one op */
     static uint16_t found;
     gn_op_info row;
     if (last == name) return found;
@@ -66,20 +63,29 @@ static uint16_t op_of_name(const char *name)
     return found;
 }
 
-static uint32_t add_node(maker *m, const char *op, gn_dtype d, gn_shape shape)
-{
+static uint32_t add_node(maker *m, const char *op, gn_dtype d, gn_shape shape) {
     gn_part_node *n = &m->nodes[m->part.n_nodes];
-    *n = (gn_part_node){ .op = op ? op_of_name(op) : 0, .dtype = (uint8_t)d, .rank = (uint8_t)shape.rank, .ins = m->part.n_ins, .attrs = m->part.n_attrs, .dims = m->part.n_dims };
+    *n = (gn_part_node){ .op = op ? op_of_name(op) : 0,
+                         .dtype = (uint8_t)d,
+                         .rank = (uint8_t)shape.rank,
+                         .ins = m->part.n_ins,
+                         .attrs = m->part.n_attrs,
+                         .dims = m->part.n_dims };
     for (int i = 0; i < shape.rank; i++) m->dims[m->part.n_dims++] = shape.dims[i];
     return m->part.n_nodes++;
 }
 
-static void add_input(maker *m, uint32_t node, uint32_t in) { m->ins[m->part.n_ins++] = in; m->nodes[node].n_ins++; }
-static void add_word(maker *m, uint32_t node, int64_t word) { m->attrs[m->part.n_attrs++] = word; m->nodes[node].n_attrs++; }
+static void add_input(maker *m, uint32_t node, uint32_t in) {
+    m->ins[m->part.n_ins++] = in;
+    m->nodes[node].n_ins++;
+}
+static void add_word(maker *m, uint32_t node, int64_t word) {
+    m->attrs[m->part.n_attrs++] = word;
+    m->nodes[node].n_attrs++;
+}
 static void add_out(maker *m, uint32_t node) { m->outs[m->part.n_outs++] = node; }
 
-static uint32_t add_full(maker *m, gn_dtype d, gn_shape shape, double value)
-{
+static uint32_t add_full(maker *m, gn_dtype d, gn_shape shape, double value) {
     int64_t word;
     memcpy(&word, &value, sizeof word);
     uint32_t n = add_node(m, "full", d, shape);
@@ -89,21 +95,22 @@ static uint32_t add_full(maker *m, gn_dtype d, gn_shape shape, double value)
     return n;
 }
 
-static uint32_t add_broadcast(maker *m, uint32_t of, gn_shape shape)
-{
+static uint32_t add_broadcast(maker *m, uint32_t of, gn_shape shape) {
     uint32_t n = add_node(m, "broadcast", (gn_dtype)m->nodes[of].dtype, shape);
     add_input(m, n, of);
     for (int i = 0; i < shape.rank; i++) add_word(m, n, shape.dims[i]);
     return n;
 }
 
-static uint32_t add_leaf(maker *m, gn_leaf_kind kind, gn_dtype d, gn_shape shape, uint32_t slot)
-{
+static uint32_t add_leaf(maker *m, gn_leaf_kind kind, gn_dtype d, gn_shape shape, uint32_t slot) {
     uint32_t n = add_node(m, NULL, d, shape);
     m->nodes[n].leaf = (uint8_t)kind;
     m->nodes[n].slot = slot;
     m->nodes[n].gen = 1;
-    if (kind == GN_LEAF_DATA) { m->nodes[n].arg = m->part.n_args; m->args[m->part.n_args++] = n; }
+    if (kind == GN_LEAF_DATA) {
+        m->nodes[n].arg = m->part.n_args;
+        m->args[m->part.n_args++] = n;
+    }
     return n;
 }
 
@@ -111,8 +118,7 @@ static uint32_t add_leaf(maker *m, gn_leaf_kind kind, gn_dtype d, gn_shape shape
 
 static gn_stats stats;
 
-static gn_exec open_exec(const char *tenant, uint64_t limit)
-{
+static gn_exec open_exec(const char *tenant, uint64_t limit) {
     const char *name = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
     gn_exec x = { NULL, NULL };
     gn_fault f = { 0 };
@@ -124,19 +130,17 @@ static gn_exec open_exec(const char *tenant, uint64_t limit)
     return x;
 }
 
-static void close_exec(gn_exec x)
-{
+static void close_exec(gn_exec x) {
     gn_account *all[2] = { gn__paying.host, gn__paying.device };
     if (x.i) x.i->close(x.self);
     gn__paying = (gn__payer){ NULL, NULL, false };
     for (int i = 0; i < 2; i++) {
-        if (all[i] && i) CHECK_INT(gn__account_held(all[i]), 0);          /* kernels stay on the account of who had them made */
+        if (all[i] && i) CHECK_INT(gn__account_held(all[i]), 0); /* kernels stay on the account of who had them made */
         if (all[i]) gn__account_close(all[i]);
     }
 }
 
-static gn_result make_plan(gn_exec x, const gn_part *part, gn_fault *f)
-{
+static gn_result make_plan(gn_exec x, const gn_part *part, gn_fault *f) {
     void *plan = NULL;
     gn_result r = x.i->plan_make(x.self, part, &plan, f);
     if (r == GN_OK) x.i->plan_destroy(x.self, plan);
@@ -149,19 +153,22 @@ static gn_result make_plan(gn_exec x, const gn_part *part, gn_fault *f)
 typedef enum region_kind { OUTS, ARGUMENTS, NEW_VERSIONS, SAVED, REGIONS } region_kind;
 static const char *const region_names[REGIONS] = { "outputs", "arguments", "new versions", "saved rows" };
 
-static void fill_region(maker *m, region_kind kind, uint32_t n, int64_t bytes)
-{
+static void fill_region(maker *m, region_kind kind, uint32_t n, int64_t bytes) {
     gn_shape shape = GN_SHAPE(1, 1, bytes, 1);
     uint32_t one = add_full(m, GN_U8, GN_SHAPE(1, 1, 1, 1), 1), many = add_broadcast(m, one, shape);
-    uint32_t at = kind == SAVED ? add_full(m, GN_I32, GN_SCALAR, 0) : 0, zero = add_full(m, GN_I32, GN_SCALAR, 1), by = add_node(m, "floor_divide", GN_I32, GN_SCALAR);
+    uint32_t at = kind == SAVED ? add_full(m, GN_I32, GN_SCALAR, 0) : 0, zero = add_full(m, GN_I32, GN_SCALAR, 1),
+             by = add_node(m, "floor_divide", GN_I32, GN_SCALAR);
     add_input(m, by, zero);
-    add_input(m, by, zero);                          /* may fail: new versions wait until the end of the run */
+    add_input(m, by, zero); /* may fail: new versions wait until the end of the run */
     add_out(m, by);
     uint32_t cache = kind == SAVED ? add_leaf(m, GN_LEAF_STATE, GN_U8, shape, 0) : 0;
     for (uint32_t i = 0; i < n; i++) {
         if (kind == OUTS) add_out(m, add_broadcast(m, one, shape));
         if (kind == ARGUMENTS) add_leaf(m, GN_LEAF_DATA, GN_U8, shape, 0);
-        if (kind == NEW_VERSIONS) { add_leaf(m, GN_LEAF_STATE, GN_U8, shape, i); m->updates[m->part.n_updates++] = (gn_part_update){ i, 1, add_broadcast(m, one, shape) }; }
+        if (kind == NEW_VERSIONS) {
+            add_leaf(m, GN_LEAF_STATE, GN_U8, shape, i);
+            m->updates[m->part.n_updates++] = (gn_part_update){ i, 1, add_broadcast(m, one, shape) };
+        }
         if (kind == SAVED) {
             uint32_t y = add_node(m, "kv_append", GN_U8, shape);
             add_input(m, y, cache);
@@ -174,10 +181,16 @@ static void fill_region(maker *m, region_kind kind, uint32_t n, int64_t bytes)
 }
 
 /* A session may hold any number of bytes: what is refused does not fit in 64 bits, or cannot be addressed. */
-static void plans_whose_bytes_wrap_are_refused(void)
-{
-    static const struct { uint32_t n; int64_t bytes; gn_result want; } cases[] = {
-        { 3, 1000, GN_OK }, { 1 << 17, (int64_t)1 << 47, GN_LIMIT }, { (1 << 17) + 1, (int64_t)1 << 47, GN_LIMIT }, { 1 << 16, (int64_t)1 << 47, GN_LIMIT },
+static void plans_whose_bytes_wrap_are_refused(void) {
+    static const struct {
+        uint32_t n;
+        int64_t bytes;
+        gn_result want;
+    } cases[] = {
+        { 3, 1000, GN_OK },
+        { 1 << 17, (int64_t)1 << 47, GN_LIMIT },
+        { (1 << 17) + 1, (int64_t)1 << 47, GN_LIMIT },
+        { 1 << 16, (int64_t)1 << 47, GN_LIMIT },
     };
     gn_exec x = open_exec("", 0);
     for (int kind = 0; kind < REGIONS && x.i; kind++) {
@@ -186,7 +199,9 @@ static void plans_whose_bytes_wrap_are_refused(void)
             gn_fault f = { 0 };
             fill_region(m, (region_kind)kind, cases[i].n, cases[i].bytes);
             gn_result r = make_plan(x, made(m), &f);
-            if (r != cases[i].want) test_fail(__FILE__, __LINE__, "%u %s of %lld bytes: %s (%s)", cases[i].n, region_names[kind], (long long)cases[i].bytes, gn_result_name(r), f.text);
+            if (r != cases[i].want)
+                test_fail(__FILE__, __LINE__, "%u %s of %lld bytes: %s (%s)", cases[i].n, region_names[kind],
+                          (long long)cases[i].bytes, gn_result_name(r), f.text);
             maker_free(m);
         }
     }
@@ -194,8 +209,7 @@ static void plans_whose_bytes_wrap_are_refused(void)
 }
 
 /* What does not fit in the session is refused before it is made. */
-static void plans_that_need_more_than_the_session_may_hold_are_refused(void)
-{
+static void plans_that_need_more_than_the_session_may_hold_are_refused(void) {
     gn_exec x = open_exec("", 4 << 20);
     for (int large = 0; large < 2 && x.i; large++) {
         maker *m = maker_new();
@@ -204,15 +218,16 @@ static void plans_that_need_more_than_the_session_may_hold_are_refused(void)
         CHECK_RESULT(make_plan(x, made(m), &f), large ? GN_LIMIT : GN_OK);
         maker_free(m);
     }
-    gn_slot_desc slot = { .slot = (1 << 20) - 1, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_U8, .shape = GN_SHAPE(1), .bytes = 1 };
+    gn_slot_desc slot = {
+        .slot = (1 << 20) - 1, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_U8, .shape = GN_SHAPE(1), .bytes = 1
+    };
     gn_fault f = { 0 };
-    if (x.i) CHECK(x.i->slot_put(x.self, &slot, &f) != GN_OK);                /* the table before it is 96 MiB */
+    if (x.i) CHECK(x.i->slot_put(x.self, &slot, &f) != GN_OK); /* the table before it is 96 MiB */
     close_exec(x);
 }
 
 /* Each append in place has a word behind the error words, and these go through a ring of 16 MiB. */
-static void plans_with_too_many_error_words_are_refused(void)
-{
+static void plans_with_too_many_error_words_are_refused(void) {
     gn_exec x = open_exec("", 0);
     maker *m = maker_new();
     gn_fault f = { 0 };
@@ -223,14 +238,13 @@ static void plans_with_too_many_error_words_are_refused(void)
 }
 
 /* Results that show states which are written anew: each is looked up, not searched for. Seconds. */
-static double make_states(gn_exec x, uint32_t n)
-{
+static double make_states(gn_exec x, uint32_t n) {
     maker *m = maker_new();
     gn_fault f = { 0 };
     gn_shape shape = GN_SHAPE(4);
     uint32_t one = add_full(m, GN_I32, GN_SHAPE(1), 1), by = add_node(m, "floor_divide", GN_I32, GN_SHAPE(1));
     add_input(m, by, one);
-    add_input(m, by, one);                           /* may fail: new versions are copied at the end of the run */
+    add_input(m, by, one); /* may fail: new versions are copied at the end of the run */
     add_out(m, by);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t leaf = add_leaf(m, GN_LEAF_STATE, GN_I32, shape, i);
@@ -245,8 +259,7 @@ static double make_states(gn_exec x, uint32_t n)
     return s;
 }
 
-static void plans_of_many_updates_are_made_in_time_that_grows_with_their_number(void)
-{
+static void plans_of_many_updates_are_made_in_time_that_grows_with_their_number(void) {
     gn_exec x = open_exec("", 0);
     REQUIRE(x.i != NULL);
     double few = make_states(x, 10000), many = make_states(x, 100000);
@@ -254,8 +267,7 @@ static void plans_of_many_updates_are_made_in_time_that_grows_with_their_number(
     x.i->close(x.self);
 }
 
-static void plans_with_too_many_kernels_are_refused(void)
-{
+static void plans_with_too_many_kernels_are_refused(void) {
     gn_exec x = open_exec("", 0);
     maker *m = maker_new();
     gn_fault f = { 0 };
@@ -267,13 +279,15 @@ static void plans_with_too_many_kernels_are_refused(void)
 
 /* ---- ids ---- */
 
-static struct { long (*live)(void), (*modules)(void), (*calls)(void), (*cleared)(void); void (*fail)(long at, int code); } shim;
+static struct {
+    long (*live)(void), (*modules)(void), (*calls)(void), (*cleared)(void);
+    void (*fail)(long at, int code);
+} shim;
 
 static long shim_count(long (*count)(void)) { return count ? count() : 0; }
 
 /* A step that keeps its results under these ids. */
-static gn_result keep_some(gn_exec x, void *plan, const uint64_t ids[2], gn_fault *f)
-{
+static gn_result keep_some(gn_exec x, void *plan, const uint64_t ids[2], gn_fault *f) {
     float got[64];
     uint64_t ticket;
     gn_out outs[3] = { { NULL, 0, ids[0] }, { NULL, 0, ids[1] }, { got, sizeof got, 0 } };
@@ -281,8 +295,7 @@ static gn_result keep_some(gn_exec x, void *plan, const uint64_t ids[2], gn_faul
     return r == GN_OK ? x.i->wait(x.self, ticket, f) : r;
 }
 
-static void kept_ids_at_the_edge_leave_nothing(void)
-{
+static void kept_ids_at_the_edge_leave_nothing(void) {
     static const uint64_t ids[] = { 0, 1, 2, UINT64_MAX - 2, UINT64_MAX - 1, UINT64_MAX };
     long before = shim_count(shim.live);
     for (int fails = -1; fails < (shim.fail ? 24 : 0); fails++) {
@@ -301,11 +314,16 @@ static void kept_ids_at_the_edge_leave_nothing(void)
             const uint64_t pair[2] = { i ? ids[i - 1] : 0, ids[i] };
             gn_result r = plan ? keep_some(x, plan, pair, &f) : GN_OK;
             if (fails >= 0 && shim.fail) shim.fail(-1, 0);
-            if (fails < 0 && r != (ids[i] == UINT64_MAX ? GN_BAD_ARGUMENT : GN_OK)) test_fail(__FILE__, __LINE__, "id %llu: %s", (unsigned long long)ids[i], gn_result_name(r));
+            if (fails < 0 && r != (ids[i] == UINT64_MAX ? GN_BAD_ARGUMENT : GN_OK))
+                test_fail(__FILE__, __LINE__, "id %llu: %s", (unsigned long long)ids[i], gn_result_name(r));
             if (plan) x.i->plan_destroy(x.self, plan);
             x.i->close(x.self);
             maker_free(m);
-            if (shim_count(shim.live) != before) { test_fail(__FILE__, __LINE__, "id %llu, call %d fails: %ld things of the driver are left", (unsigned long long)ids[i], fails, shim_count(shim.live) - before); return; }
+            if (shim_count(shim.live) != before) {
+                test_fail(__FILE__, __LINE__, "id %llu, call %d fails: %ld things of the driver are left",
+                          (unsigned long long)ids[i], fails, shim_count(shim.live) - before);
+                return;
+            }
         }
     }
 }
@@ -313,8 +331,7 @@ static void kept_ids_at_the_edge_leave_nothing(void)
 /* ---- what clients share ---- */
 
 /* x + number on 64 floats, with its result. GN_OK when it is right. */
-static gn_result run_one(gn_exec x, double number, int64_t n)
-{
+static gn_result run_one(gn_exec x, double number, int64_t n) {
     maker *m = maker_new();
     gn_fault f = { 0 };
     void *plan = NULL;
@@ -336,11 +353,10 @@ static gn_result run_one(gn_exec x, double number, int64_t n)
 }
 
 /* With all hashes equal the texts alone tell kernels apart, in memory and on disk. */
-static void kernels_of_equal_hashes_are_told_apart_by_their_text(void)
-{
+static void kernels_of_equal_hashes_are_told_apart_by_their_text(void) {
     setenv("GENIE_CUDA_HASH", "0", 1);
     for (int kept = 0; kept < 2; kept++) {
-        setenv("GENIE_CUDA_KERNELS", kept ? "100" : "0", 1);           /* 0: each comes from the disk, or from the compiler */
+        setenv("GENIE_CUDA_KERNELS", kept ? "100" : "0", 1); /* 0: each comes from the disk, or from the compiler */
         gn_exec x = open_exec("", 0);
         for (int i = 0; i < 6 && x.i; i++) CHECK_RESULT(run_one(x, 3 + i % 3, 64), GN_OK);
         if (x.i) x.i->close(x.self);
@@ -349,19 +365,17 @@ static void kernels_of_equal_hashes_are_told_apart_by_their_text(void)
     unsetenv("GENIE_CUDA_KERNELS");
 }
 
-static void kernels_and_programs_go_by_least_recent_use(void)
-{
+static void kernels_and_programs_go_by_least_recent_use(void) {
     setenv("GENIE_CUDA_KERNELS", "4", 1);
     gn_exec x = open_exec("", 0);
     for (int i = 0; i < 12 && x.i; i++) CHECK_RESULT(run_one(x, 1, 100 + i), GN_OK);
-    CHECK(shim_count(shim.modules) <= 6);              /* one of them holds what proves the device */
-    if (x.i) CHECK_RESULT(run_one(x, 1, 100), GN_OK);      /* from the disk again */
+    CHECK(shim_count(shim.modules) <= 6);             /* one of them holds what proves the device */
+    if (x.i) CHECK_RESULT(run_one(x, 1, 100), GN_OK); /* from the disk again */
     if (x.i) x.i->close(x.self);
     unsetenv("GENIE_CUDA_KERNELS");
 }
 
-static void memory_is_cleared_where_several_tenants_take_it(void)
-{
+static void memory_is_cleared_where_several_tenants_take_it(void) {
     long from = shim_count(shim.cleared);
     gn_exec a = open_exec("", 0), b;
     REQUIRE(a.i != NULL);
@@ -372,14 +386,13 @@ static void memory_is_cleared_where_several_tenants_take_it(void)
     CHECK_RESULT(run_one(b, 1, 64), GN_OK);
     if (shim.cleared) CHECK(shim.cleared() > from);
     from = shim_count(shim.cleared);
-    CHECK_RESULT(run_one(a, 1, 100000), GN_OK);          /* from now on for all */
+    CHECK_RESULT(run_one(a, 1, 100000), GN_OK); /* from now on for all */
     if (shim.cleared) CHECK(shim.cleared() > from);
     a.i->close(a.self);
     b.i->close(b.self);
 }
 
-static void a_tenant_has_so_many_seconds_of_the_compiler(void)
-{
+static void a_tenant_has_so_many_seconds_of_the_compiler(void) {
     gn_result r = GN_OK;
     int n = 0;
     setenv("GENIE_CUDA_COMPILE_SECONDS", "1", 1);
@@ -388,7 +401,7 @@ static void a_tenant_has_so_many_seconds_of_the_compiler(void)
     for (; n < 200 && r == GN_OK; n++) r = run_one(greedy, 1, 5000 + n);
     CHECK_INT(r, GN_LIMIT);
     CHECK(n > 1);
-    CHECK_RESULT(run_one(greedy, 1, 5000), GN_OK);        /* what is compiled may be used */
+    CHECK_RESULT(run_one(greedy, 1, 5000), GN_OK); /* what is compiled may be used */
     CHECK_RESULT(run_one(other, 1, 6000), GN_OK);
     greedy.i->close(greedy.self);
     other.i->close(other.self);
@@ -397,15 +410,13 @@ static void a_tenant_has_so_many_seconds_of_the_compiler(void)
 
 static atomic_bool compiles;
 
-static void *compile_much(void *exec)
-{
+static void *compile_much(void *exec) {
     CHECK_RESULT(run_one(*(gn_exec *)exec, 2, 7001), GN_OK);
     atomic_store(&compiles, false);
     return NULL;
 }
 
-static void others_make_plans_while_one_compiles(void)
-{
+static void others_make_plans_while_one_compiles(void) {
     gn_exec x = open_exec("", 0), y = open_exec("", 0);
     pthread_t thread;
     uint64_t from, longest = 0;
@@ -427,7 +438,8 @@ static void others_make_plans_while_one_compiles(void)
     }
     pthread_join(thread, NULL);
     maker_free(m);
-    if (from - begin > 30000) CHECK(longest * 2 < from - begin);      /* behind a lock one of them takes as long as the compiler */
+    /* behind a lock one of them takes as long as the compiler */
+    if (from - begin > 30000) CHECK(longest * 2 < from - begin);
     else printf("  the compiler took %llu us: too few to tell\n", (unsigned long long)(from - begin));
     x.i->close(x.self);
     y.i->close(y.self);
@@ -435,10 +447,12 @@ static void others_make_plans_while_one_compiles(void)
 
 /* ---- runs that are ended, and what they and slots hold ---- */
 
-typedef struct ending { gn_flag *flag; int after_ms; } ending;
+typedef struct ending {
+    gn_flag *flag;
+    int after_ms;
+} ending;
 
-static void *end_later(void *arg)
-{
+static void *end_later(void *arg) {
     const ending *e = arg;
     usleep((useconds_t)e->after_ms * 1000);
     e->flag->why = GN_CANCELLED;
@@ -446,8 +460,7 @@ static void *end_later(void *arg)
 }
 
 /* A state that becomes the end of a chain of kernels, all alike; out: its value before. */
-static const gn_part *many_kernels(maker *m, int n, gn_shape shape)
-{
+static const gn_part *many_kernels(maker *m, int n, gn_shape shape) {
     uint32_t state = add_leaf(m, GN_LEAF_STATE, GN_F32, shape, 0), x = state;
     for (int i = 0; i < n; i++) {
         uint32_t y = add_node(m, "cumsum", GN_F32, shape);
@@ -460,14 +473,17 @@ static const gn_part *many_kernels(maker *m, int n, gn_shape shape)
     return made(m);
 }
 
-/* From another thread, before the next kernel is launched. The state is as it was, and the executor goes on. On a GPU kernels are launched
-   ahead of those that run: what is launched then ends first. */
-static void a_run_of_many_kernels_ends_when_it_is_told_to(void)
-{
+/* From another thread, before the next kernel is launched. The state is as it was, and the executor goes on. On a GPU
+   kernels are launched ahead of those that run: what is launched then ends first. */
+static void a_run_of_many_kernels_ends_when_it_is_told_to(void) {
     const gn_shape shape = shim.live ? GN_SHAPE(16) : GN_SHAPE(1 << 22);
     const int n = shim.live ? 60000 : 20000;
     gn_flag flag = { 0 };
-    gn_exec_desc d = { .device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0", .threads = 1, .stats = &stats, .cancel = &flag, .tenant = "" };
+    gn_exec_desc d = { .device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0",
+                       .threads = 1,
+                       .stats = &stats,
+                       .cancel = &flag,
+                       .tenant = "" };
     gn_exec x = { NULL, NULL };
     gn_fault f = { 0 };
     void *many = NULL, *look = NULL;
@@ -476,7 +492,13 @@ static void a_run_of_many_kernels_ends_when_it_is_told_to(void)
     pthread_t thread;
     REQUIRE(value && gn__driver->open(&d, &x, &f) == GN_OK);
     value[0] = 3;
-    gn_slot_desc slot = { .slot = 0, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_F32, .shape = shape, .host = value, .bytes = (size_t)shape.dims[0] * sizeof *value };
+    gn_slot_desc slot = { .slot = 0,
+                          .gen = 1,
+                          .kind = GN_LEAF_STATE,
+                          .dtype = GN_F32,
+                          .shape = shape,
+                          .host = value,
+                          .bytes = (size_t)shape.dims[0] * sizeof *value };
     CHECK_RESULT(x.i->slot_put(x.self, &slot, &f), GN_OK);
     maker *m = maker_new(), *l = maker_new();
     CHECK_RESULT(x.i->plan_make(x.self, many_kernels(m, n, shape), &many, &f), GN_OK);
@@ -506,21 +528,27 @@ static void a_run_of_many_kernels_ends_when_it_is_told_to(void)
     free(value);
 }
 
-/* Slots, blocks of plans and kept values, each to the session, its tenant and all: whichever has the least room refuses, by name. */
-static void device_memory_is_charged_to_session_tenant_and_all(void)
-{
+/* Slots, blocks of plans and kept values, each to the session, its tenant and all: whichever has the least room
+   refuses, by name. */
+static void device_memory_is_charged_to_session_tenant_and_all(void) {
     enum { MIB = 1 << 20 };
     static const char *const flags[3] = { "--total-memory", "--tenant-memory", "--memory" };
     for (int least = 0; least < 3; least++) {
         gn_account *all[3];
         gn_exec x = { NULL, NULL };
         gn_fault f = { 0 };
-        gn_exec_desc d = { .device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0", .threads = 1, .stats = &stats, .tenant = "" };
-        for (int i = 0; i < 3; i++) all[i] = gn__account_open(i ? all[i - 1] : NULL, "it", flags[i], i == least ? 24 * MIB : 256 * MIB);
+        gn_exec_desc d = { .device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0",
+                           .threads = 1,
+                           .stats = &stats,
+                           .tenant = "" };
+        for (int i = 0; i < 3; i++)
+            all[i] = gn__account_open(i ? all[i - 1] : NULL, "it", flags[i], i == least ? 24 * MIB : 256 * MIB);
         gn__paying = (gn__payer){ NULL, all[2], false };
         REQUIRE(gn__driver->open(&d, &x, &f) == GN_OK);
         uint64_t held = gn__account_held(all[2]), after;
-        gn_slot_desc slot = { .slot = 1, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_U8, .shape = GN_SHAPE(4 * MIB), .bytes = 4 * MIB };
+        gn_slot_desc slot = {
+            .slot = 1, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_U8, .shape = GN_SHAPE(4 * MIB), .bytes = 4 * MIB
+        };
         CHECK_RESULT(x.i->slot_put(x.self, &slot, &f), GN_OK);
         for (int i = 0; i < 3; i++) CHECK(gn__account_held(all[i]) >= held + 4 * MIB);
         maker *m = maker_new(), *large = maker_new();
@@ -532,13 +560,15 @@ static void device_memory_is_charged_to_session_tenant_and_all(void)
         if (plan) CHECK_RESULT(x.i->submit(x.self, plan, NULL, &out, &ticket, &f), GN_OK);
         CHECK_RESULT(x.i->wait(x.self, ticket, &f), GN_OK);
         after = gn__account_held(all[0]);
-        CHECK(after >= held + 8 * MIB);                    /* the state, the block, the value */
+        CHECK(after >= held + 8 * MIB); /* the state, the block, the value */
         x.i->values_release(x.self, 2);
         CHECK(gn__account_held(all[0]) <= after - 2 * MIB);
         add_out(large, add_full(large, GN_U8, GN_SHAPE(30 * MIB), 1));
         CHECK_RESULT(make_plan(x, made(large), &f), GN_LIMIT);
         CHECK(strstr(f.text, flags[least]) != NULL);
-        slot = (gn_slot_desc){ .slot = 2, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_U8, .shape = GN_SHAPE(30 * MIB), .bytes = 30 * MIB };
+        slot = (gn_slot_desc){
+            .slot = 2, .gen = 1, .kind = GN_LEAF_STATE, .dtype = GN_U8, .shape = GN_SHAPE(30 * MIB), .bytes = 30 * MIB
+        };
         CHECK_RESULT(x.i->slot_put(x.self, &slot, &f), GN_LIMIT);
         CHECK(strstr(f.text, flags[least]) != NULL);
         after = gn__account_held(all[0]);
@@ -547,15 +577,18 @@ static void device_memory_is_charged_to_session_tenant_and_all(void)
         if (plan) x.i->plan_destroy(x.self, plan);
         x.i->close(x.self);
         gn__paying = (gn__payer){ NULL, NULL, false };
-        for (int i = 2; i >= 0; i--) { CHECK_INT(gn__account_held(all[i]), 0); gn__account_close(all[i]); }
+        for (int i = 2; i >= 0; i--) {
+            CHECK_INT(gn__account_held(all[i]), 0);
+            gn__account_close(all[i]);
+        }
         maker_free(m);
         maker_free(large);
     }
 }
 
-/* 2^31 elements to each of 1024 blocks: counted in 32 bits the places of what is found would begin 16 GiB before the result. */
-static void nonzero_counts_past_32_bits(void)
-{
+/* 2^31 elements to each of 1024 blocks: counted in 32 bits the places of what is found would begin 16 GiB before the
+   result. */
+static void nonzero_counts_past_32_bits(void) {
     gn_exec x = shim.live ? (gn_exec){ NULL, NULL } : open_exec("", 0);
     maker *m = maker_new();
     gn_fault f = { 0 };
@@ -563,12 +596,14 @@ static void nonzero_counts_past_32_bits(void)
     int64_t got[4] = { 0 };
     uint64_t ticket = 0;
     gn_out out = { got, sizeof got, 0 };
-    uint32_t many = add_broadcast(m, add_full(m, GN_U8, GN_SHAPE(1), 1), GN_SHAPE((int64_t)1 << 41)), places = add_node(m, "nonzero", GN_I64, GN_SHAPE(4, 1));
+    uint32_t many = add_broadcast(m, add_full(m, GN_U8, GN_SHAPE(1), 1), GN_SHAPE((int64_t)1 << 41)),
+             places = add_node(m, "nonzero", GN_I64, GN_SHAPE(4, 1));
     add_input(m, places, many);
     add_word(m, places, 4);
     add_out(m, places);
     if (!x.i) test_skip("2^41 elements need a GPU");
-    else if (CHECK_RESULT(x.i->plan_make(x.self, made(m), &plan, &f), GN_OK) && CHECK_RESULT(x.i->submit(x.self, plan, NULL, &out, &ticket, &f), GN_OK)) {
+    else if (CHECK_RESULT(x.i->plan_make(x.self, made(m), &plan, &f), GN_OK) &&
+             CHECK_RESULT(x.i->submit(x.self, plan, NULL, &out, &ticket, &f), GN_OK)) {
         CHECK_RESULT(x.i->wait(x.self, ticket, &f), GN_INDEX_OUT_OF_RANGE);
         CHECK_STR(f.text, "more than 4 elements are not 0");
     }
@@ -579,8 +614,7 @@ static void nonzero_counts_past_32_bits(void)
 
 /* ---- the cache's folder ---- */
 
-static int files_in(const char *folder)
-{
+static int files_in(const char *folder) {
     char command[300];
     snprintf(command, sizeof command, "exit $(ls '%s' | wc -l)", folder);
     int status = system(command);
@@ -588,8 +622,7 @@ static int files_in(const char *folder)
 }
 
 /* mode 0: a link to a good folder. Compiles something new with it; how many files were written. */
-static int files_written(const char *root, const char *name, mode_t mode, int n)
-{
+static int files_written(const char *root, const char *name, mode_t mode, int n) {
     char folder[200], other[200];
     snprintf(folder, sizeof folder, "%s/%s", root, name);
     snprintf(other, sizeof other, "%s/behind_%s", root, name);
@@ -603,9 +636,9 @@ static int files_written(const char *root, const char *name, mode_t mode, int n)
     return files_in(mode ? folder : other);
 }
 
-static void only_a_folder_of_ones_own_keeps_kernels(void)
-{
-    char root[] = "/tmp/genie-test-XXXXXX", command[100], *before = getenv("GENIE_CACHE") ? strdup(getenv("GENIE_CACHE")) : NULL;
+static void only_a_folder_of_ones_own_keeps_kernels(void) {
+    char root[] = "/tmp/genie-test-XXXXXX", command[100],
+         *before = getenv("GENIE_CACHE") ? strdup(getenv("GENIE_CACHE")) : NULL;
     REQUIRE(mkdtemp(root) != NULL);
     setenv("GENIE_CUDA_KERNELS", "0", 1);
     CHECK(files_written(root, "good", 0700, 8001) > 0);
@@ -620,16 +653,24 @@ static void only_a_folder_of_ones_own_keeps_kernels(void)
     CHECK(system(command) == 0);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry plans[] = {
-        TEST_ENTRY(plans_whose_bytes_wrap_are_refused), TEST_ENTRY(plans_that_need_more_than_the_session_may_hold_are_refused), TEST_ENTRY(plans_with_too_many_error_words_are_refused),
-        TEST_ENTRY(plans_with_too_many_kernels_are_refused), TEST_ENTRY(plans_of_many_updates_are_made_in_time_that_grows_with_their_number),
+        TEST_ENTRY(plans_whose_bytes_wrap_are_refused),
+        TEST_ENTRY(plans_that_need_more_than_the_session_may_hold_are_refused),
+        TEST_ENTRY(plans_with_too_many_error_words_are_refused),
+        TEST_ENTRY(plans_with_too_many_kernels_are_refused),
+        TEST_ENTRY(plans_of_many_updates_are_made_in_time_that_grows_with_their_number),
     };
     static const test_entry runs[] = {
-        TEST_ENTRY(memory_is_cleared_where_several_tenants_take_it), TEST_ENTRY(kept_ids_at_the_edge_leave_nothing), TEST_ENTRY(kernels_of_equal_hashes_are_told_apart_by_their_text),
-        TEST_ENTRY(kernels_and_programs_go_by_least_recent_use), TEST_ENTRY(others_make_plans_while_one_compiles), TEST_ENTRY(a_tenant_has_so_many_seconds_of_the_compiler),
-        TEST_ENTRY(only_a_folder_of_ones_own_keeps_kernels), TEST_ENTRY(a_run_of_many_kernels_ends_when_it_is_told_to), TEST_ENTRY(device_memory_is_charged_to_session_tenant_and_all),
+        TEST_ENTRY(memory_is_cleared_where_several_tenants_take_it),
+        TEST_ENTRY(kept_ids_at_the_edge_leave_nothing),
+        TEST_ENTRY(kernels_of_equal_hashes_are_told_apart_by_their_text),
+        TEST_ENTRY(kernels_and_programs_go_by_least_recent_use),
+        TEST_ENTRY(others_make_plans_while_one_compiles),
+        TEST_ENTRY(a_tenant_has_so_many_seconds_of_the_compiler),
+        TEST_ENTRY(only_a_folder_of_ones_own_keeps_kernels),
+        TEST_ENTRY(a_run_of_many_kernels_ends_when_it_is_told_to),
+        TEST_ENTRY(device_memory_is_charged_to_session_tenant_and_all),
         TEST_ENTRY(nonzero_counts_past_32_bits),
     };
     const char *place = getenv("GENIE_LIBCUDA");

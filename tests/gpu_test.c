@@ -1,5 +1,6 @@
-/* Larger shapes than the conformance suite's on the device of $GENIE_TEST_DEVICES (cuda:0), beside the CPU executor: tiled and
- * tensor-core products, flash attention, long reductions and rows, replayed plans with states, faults. Skips where it is absent.
+/* Larger shapes than the conformance suite's on the device of $GENIE_TEST_DEVICES (cuda:0), beside the CPU executor:
+ * tiled and tensor-core products, flash attention, long reductions and rows, replayed plans with states, faults. Skips
+ * where it is absent.
  *
  * Tier: quick kernels address thread */
 #define GENIE_EXT
@@ -9,16 +10,20 @@
 
 static gn_ctx *gpu, *cpu;
 static const char *device_name;
-static bool compiles_only;     /* $GENIE_CUDA_COMPILE_ONLY: kernels are generated, and compiled at the end */
+static bool compiles_only; /* $GENIE_CUDA_COMPILE_ONLY: kernels are generated, and compiled at the end */
 
-GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
+GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text,
+                                        size_t cap);
 
-typedef struct job { gn_dtype d; int64_t a, b, c, e; int form; } job;
+typedef struct job {
+    gn_dtype d;
+    int64_t a, b, c, e;
+    int form;
+} job;
 typedef gn_tensor (*build_fn)(gn_ctx *g, const job *j, void **data);
 
 /* Builds on both devices and compares, relative to the largest value. */
-static void compare(const char *what, build_fn build, const job *j, void **data, double tolerance)
-{
+static void compare(const char *what, build_fn build, const job *j, void **data, double tolerance) {
     if (compiles_only) {
         char nothing;
         gn_tensor only = build(gpu, j, data);
@@ -44,20 +49,28 @@ static void compare(const char *what, build_fn build, const job *j, void **data,
             return;
         }
         if (r != GN_OK) {
-            test_fail(__FILE__, __LINE__, "%s on %s: %s: %s", what, i ? "the GPU" : "the CPU", gn_result_name(r), gn_last_error(i ? gpu : cpu)->text);
+            test_fail(__FILE__, __LINE__, "%s on %s: %s: %s", what, i ? "the GPU" : "the CPU", gn_result_name(r),
+                      gn_last_error(i ? gpu : cpu)->text);
         }
         gn_step(i ? gpu : cpu);
     }
     double largest = 0, worst = 0;
     int64_t at = 0;
     for (int64_t i = 0; i < n; i++) {
-        double x = fabs(element(info.dtype, out[0], i)), error = fabs(element(info.dtype, out[0], i) - element(info.dtype, out[1], i));
+        double x = fabs(element(info.dtype, out[0], i)),
+               error = fabs(element(info.dtype, out[0], i) - element(info.dtype, out[1], i));
         largest = x > largest ? x : largest;
-        if (!(error <= worst)) { worst = error; at = i; }
+        if (!(error <= worst)) {
+            worst = error;
+            at = i;
+        }
     }
     if (!(worst <= tolerance * largest) || largest == 0) {
-        test_fail(__FILE__, __LINE__, "%s %s (%lld %lld %lld %lld form %d): element %lld of %lld is %g, not %g; the largest is %g", what, gn_dtype_name(j->d), (long long)j->a, (long long)j->b,
-                  (long long)j->c, (long long)j->e, j->form, (long long)at, (long long)n, element(info.dtype, out[1], at), element(info.dtype, out[0], at), largest);
+        test_fail(__FILE__, __LINE__,
+                  "%s %s (%lld %lld %lld %lld form %d): element %lld of %lld is %g, not %g; the largest is %g", what,
+                  gn_dtype_name(j->d), (long long)j->a, (long long)j->b, (long long)j->c, (long long)j->e, j->form,
+                  (long long)at, (long long)n, element(info.dtype, out[1], at), element(info.dtype, out[0], at),
+                  largest);
     }
     free(out[0]);
     free(out[1]);
@@ -65,97 +78,128 @@ static void compare(const char *what, build_fn build, const job *j, void **data,
 
 /* ---- products: form bit 0 transposes a, bit 1 b, bit 2 adds a bias by linear ---- */
 
-static gn_tensor build_product(gn_ctx *g, const job *j, void **data)
-{
-    gn_tensor a = j->form & 1 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->c, j->a), data[0]), 0, 1) : gn_data(g, j->d, GN_SHAPE(j->a, j->c), data[0]);
-    gn_tensor b = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->b, j->c), data[1]), 0, 1) : gn_data(g, j->d, GN_SHAPE(j->c, j->b), data[1]);
+static gn_tensor build_product(gn_ctx *g, const job *j, void **data) {
+    gn_tensor a = j->form & 1 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->c, j->a), data[0]), 0, 1)
+                              : gn_data(g, j->d, GN_SHAPE(j->a, j->c), data[0]);
+    gn_tensor b = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->b, j->c), data[1]), 0, 1)
+                              : gn_data(g, j->d, GN_SHAPE(j->c, j->b), data[1]);
     return j->form & 4 ? gn_linear(a, b, gn_data(g, j->d, GN_SHAPE(j->b), data[2])) : gn_matmul(a, b);
 }
 
-static void products_of_all_forms_agree_with_the_cpu(void)
-{
-    static const int64_t shapes[][3] = { { 128, 128, 128 }, { 256, 384, 512 }, { 64, 2048, 2048 }, { 200, 136, 72 }, { 1000, 1000, 1000 }, { 17, 40, 1032 }, { 33, 257, 65 }, { 130, 66, 100 },
-                                         { 1, 768, 768 }, { 1, 3072, 768 }, { 1, 768, 3072 }, { 3, 1000, 513 }, { 8, 50, 4096 }, { 1, 50257, 768 }, { 512, 64, 8192 }, { 36, 36, 4 } };
+static void products_of_all_forms_agree_with_the_cpu(void) {
+    static const int64_t shapes[][3] = { { 128, 128, 128 },    { 256, 384, 512 }, { 64, 2048, 2048 }, { 200, 136, 72 },
+                                         { 1000, 1000, 1000 }, { 17, 40, 1032 },  { 33, 257, 65 },    { 130, 66, 100 },
+                                         { 1, 768, 768 },      { 1, 3072, 768 },  { 1, 768, 3072 },   { 3, 1000, 513 },
+                                         { 8, 50, 4096 },      { 1, 50257, 768 }, { 512, 64, 8192 },  { 36, 36, 4 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16, GN_F64 };
     for (int k = 0; k < TEST_COUNT(shapes); k++) {
         for (int d = 0; d < TEST_COUNT(dtypes); d++) {
             if (dtypes[d] == GN_F64 && shapes[k][0] * shapes[k][1] * shapes[k][2] > 100000000) continue;
             int64_t m = shapes[k][0], n = shapes[k][1], kk = shapes[k][2];
-            void *data[3] = { random_bytes(dtypes[d], m * kk, 1), random_bytes(dtypes[d], kk * n, 1), random_bytes(dtypes[d], n, 1) };
+            void *data[3] = { random_bytes(dtypes[d], m * kk, 1), random_bytes(dtypes[d], kk * n, 1),
+                              random_bytes(dtypes[d], n, 1) };
             for (int form = 0; form < 8; form++) {
                 job j = { dtypes[d], m, n, kk, 0, form };
                 compare("product", build_product, &j, data, eps_of(dtypes[d]) * 64);
             }
-            free(data[0]); free(data[1]); free(data[2]);
+            free(data[0]);
+            free(data[1]);
+            free(data[2]);
         }
     }
 }
 
 /* Products on tensor cores by another of the ways that the model knows; -1: by the best. */
-static void set_rank(int rank)
-{
+static void set_rank(int rank) {
     char text[12];
     snprintf(text, sizeof text, "%d", rank);
     if (rank < 0) unsetenv("GENIE_CUDA_RANK");
     else setenv("GENIE_CUDA_RANK", text, 1);
 }
 
-/* Tails of every tile that warpgroup kernels have, of 128 x 256 to 64 x 64, in all four directions, and results that are too narrow for TMA; f32 in all directions where the tiles are wide. */
-static void large_products_agree_with_the_cpu(void)
-{
-    static const int64_t shapes[][3] = { { 650, 5128, 72 }, { 650, 5126, 72 }, { 400, 2056, 200 }, { 200, 2056, 136 }, { 70, 1032, 1160 }, { 72, 264, 3000 }, { 200, 520, 328 },
-                                          { 1024, 1024, 1024 }, { 512, 768, 768 }, { 512, 3072, 768 }, { 64, 2048, 2048 }, { 1160, 7052, 20 }, { 4100, 2064, 52 } };
+/* Tails of every tile that warpgroup kernels have, of 128 x 256 to 64 x 64, in all four directions, and results that
+   are too narrow for TMA; f32 in all directions where the tiles are wide. */
+static void large_products_agree_with_the_cpu(void) {
+    static const int64_t shapes[][3] = { { 650, 5128, 72 },  { 650, 5126, 72 },    { 400, 2056, 200 },
+                                         { 200, 2056, 136 }, { 70, 1032, 1160 },   { 72, 264, 3000 },
+                                         { 200, 520, 328 },  { 1024, 1024, 1024 }, { 512, 768, 768 },
+                                         { 512, 3072, 768 }, { 64, 2048, 2048 },   { 1160, 7052, 20 },
+                                         { 4100, 2064, 52 } };
     static const gn_dtype dtypes[] = { GN_BF16, GN_F16, GN_F32 };
     for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
-        job j = { dtypes[k % 4 && k / 4 < 11 ? k / 4 % 2 : 2], shapes[k / 4][0], shapes[k / 4][1], shapes[k / 4][2], 0, k % 4 };
+        job j = {
+            dtypes[k % 4 && k / 4 < 11 ? k / 4 % 2 : 2], shapes[k / 4][0], shapes[k / 4][1], shapes[k / 4][2], 0, k % 4
+        };
         void *data[3] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, j.c * j.b, 1), NULL };
         set_rank(k * 5 % 23);
         compare("large product", build_product, &j, data, eps_of(j.d) * 64);
-        free(data[0]); free(data[1]);
+        free(data[0]);
+        free(data[1]);
     }
     set_rank(-1);
 }
 
-/* Plain f32 in every tile, whole and in parts of k, beside ends of tiles and of k, from where rows lie in each way: form bits 0, 1 transpose a side, bit 2 adds a bias by linear, bit 3 takes all but the first column of what
- * lies in memory, so that nothing stands at 16 bytes. */
+/* Plain f32 in every tile, whole and in parts of k, beside ends of tiles and of k, from where rows lie in each way:
+ * form bits 0, 1 transpose a side, bit 2 adds a bias by linear, bit 3 takes all but the first column of what lies in
+ * memory, so that nothing stands at 16 bytes. */
 
-static gn_tensor build_any_product(gn_ctx *g, const job *j, void **data)
-{
+static gn_tensor build_any_product(gn_ctx *g, const job *j, void **data) {
     int64_t skip = j->form & 8 ? 1 : 0;
-    gn_tensor a = j->form & 1 ? gn_data(g, j->d, GN_SHAPE(j->c, j->a + skip), data[0]) : gn_data(g, j->d, GN_SHAPE(j->a, j->c + skip), data[0]);
-    gn_tensor b = j->form & 2 ? gn_data(g, j->d, GN_SHAPE(j->b, j->c + skip), data[1]) : gn_data(g, j->d, GN_SHAPE(j->c, j->b + skip), data[1]);
-    if (skip) { a = gn_slice(a, 1, 1, GN_END, 1); b = gn_slice(b, 1, 1, GN_END, 1); }
+    gn_tensor a = j->form & 1 ? gn_data(g, j->d, GN_SHAPE(j->c, j->a + skip), data[0])
+                              : gn_data(g, j->d, GN_SHAPE(j->a, j->c + skip), data[0]);
+    gn_tensor b = j->form & 2 ? gn_data(g, j->d, GN_SHAPE(j->b, j->c + skip), data[1])
+                              : gn_data(g, j->d, GN_SHAPE(j->c, j->b + skip), data[1]);
+    if (skip) {
+        a = gn_slice(a, 1, 1, GN_END, 1);
+        b = gn_slice(b, 1, 1, GN_END, 1);
+    }
     if (j->form & 1) a = gn_transpose(a, 0, 1);
     if (j->form & 2) b = gn_transpose(b, 0, 1);
     return j->form & 4 ? gn_linear(a, b, gn_data(g, j->d, GN_SHAPE(j->b), data[2])) : gn_matmul(a, b);
 }
 
-static void plain_products_of_every_tile_agree_with_the_cpu(void)
-{
-    static const struct { int64_t m, n, k; int forms; } shapes[] = {                              /* forms: a bit for each that is run */
-        { 1540, 3076, 20, 0x0011 }, { 1537, 3075, 68, 0x0008 }, { 1540, 644, 513, 0x0005 }, { 257, 500, 513, 0x0105 }, { 130, 2050, 70, 0x0402 }, { 129, 255, 600, 0x1002 }, { 700, 700, 200, 0x0041 },
-        { 2049, 772, 513, 0x0109 }, { 770, 392, 1001, 0x0104 }, { 2049, 772, 300, 0x0001 }, { 1025, 2572, 300, 0x0001 }, { 770, 644, 1030, 0x0021 }, { 257, 2572, 513, 0x0104 }, { 770, 1540, 513, 0x0004 },
-        { 250, 1028, 1030, 0x0011 }, { 2049, 132, 700, 0x0001 }, { 1540, 392, 1001, 0x0001 }, { 515, 68, 4100, 0x0005 }, { 2570, 68, 1001, 0x0001 }, { 3075, 132, 100, 0x0011 },
-        { 64, 2048, 520, 0x0106 }, { 63, 257, 1000, 0x0208 }, { 65, 1024, 90, 0x0005 }, { 32, 1028, 300, 0x0102 }, { 33, 640, 64, 0x0004 }, { 31, 130, 2001, 0x0809 }, { 64, 64, 3000, 0x0403 },
-        { 60, 66, 65, 0x0112 }, { 16, 2600, 129, 0x0107 }, { 515, 500, 33, 0x0001 }, { 15, 127, 2000, 0x0209 }, { 17, 4100, 33, 0x0021 }, { 9, 31, 2000, 0x0803 }, { 2000, 16, 129, 0x0104 }, { 513, 9, 1000, 0x0202 },
-        { 1000, 33, 257, 0x0409 }, { 1300, 16, 129, 0x0003 }, { 1540, 129, 33, 0x0101 }, { 3075, 257, 20, 0x0001 }, { 640, 31, 66, 0x0103 }, { 4100, 64, 80, 0x0005 }, { 100, 1300, 513, 0x0004 }, { 100, 100, 100, 0x0109 }, { 70000, 10, 1, 0x0101 } };
+static void plain_products_of_every_tile_agree_with_the_cpu(void) {
+    static const struct {
+        int64_t m, n, k;
+        int forms;
+    } shapes[] = { /* forms: a bit for each that is run */
+                   { 1540, 3076, 20, 0x0011 }, { 1537, 3075, 68, 0x0008 },  { 1540, 644, 513, 0x0005 },
+                   { 257, 500, 513, 0x0105 },  { 130, 2050, 70, 0x0402 },   { 129, 255, 600, 0x1002 },
+                   { 700, 700, 200, 0x0041 },  { 2049, 772, 513, 0x0109 },  { 770, 392, 1001, 0x0104 },
+                   { 2049, 772, 300, 0x0001 }, { 1025, 2572, 300, 0x0001 }, { 770, 644, 1030, 0x0021 },
+                   { 257, 2572, 513, 0x0104 }, { 770, 1540, 513, 0x0004 },  { 250, 1028, 1030, 0x0011 },
+                   { 2049, 132, 700, 0x0001 }, { 1540, 392, 1001, 0x0001 }, { 515, 68, 4100, 0x0005 },
+                   { 2570, 68, 1001, 0x0001 }, { 3075, 132, 100, 0x0011 },  { 64, 2048, 520, 0x0106 },
+                   { 63, 257, 1000, 0x0208 },  { 65, 1024, 90, 0x0005 },    { 32, 1028, 300, 0x0102 },
+                   { 33, 640, 64, 0x0004 },    { 31, 130, 2001, 0x0809 },   { 64, 64, 3000, 0x0403 },
+                   { 60, 66, 65, 0x0112 },     { 16, 2600, 129, 0x0107 },   { 515, 500, 33, 0x0001 },
+                   { 15, 127, 2000, 0x0209 },  { 17, 4100, 33, 0x0021 },    { 9, 31, 2000, 0x0803 },
+                   { 2000, 16, 129, 0x0104 },  { 513, 9, 1000, 0x0202 },    { 1000, 33, 257, 0x0409 },
+                   { 1300, 16, 129, 0x0003 },  { 1540, 129, 33, 0x0101 },   { 3075, 257, 20, 0x0001 },
+                   { 640, 31, 66, 0x0103 },    { 4100, 64, 80, 0x0005 },    { 100, 1300, 513, 0x0004 },
+                   { 100, 100, 100, 0x0109 },  { 70000, 10, 1, 0x0101 }
+    };
     for (int k = 0; k < TEST_COUNT(shapes); k++) {
         int64_t m = shapes[k].m, n = shapes[k].n, kk = shapes[k].k;
-        void *data[3] = { random_bytes(GN_F32, (m + 1) * (kk + 1), 1), random_bytes(GN_F32, (kk + 1) * (n + 1), 1), random_bytes(GN_F32, n, 1) };
+        void *data[3] = { random_bytes(GN_F32, (m + 1) * (kk + 1), 1), random_bytes(GN_F32, (kk + 1) * (n + 1), 1),
+                          random_bytes(GN_F32, n, 1) };
         for (int form = 0; form < 16; form++) {
             job j = { GN_F32, m, n, kk, 0, form };
             if (shapes[k].forms >> form & 1) compare("plain product", build_any_product, &j, data, eps_of(GN_F32) * 64);
         }
-        free(data[0]); free(data[1]); free(data[2]);
+        free(data[0]);
+        free(data[1]);
+        free(data[2]);
     }
 }
 
-/* In a context of its own: f32 products that were asked to be of TF32 are as exact as 10 bits of mantissa are. In all four directions, of one
- * step of 32 k, of two, of odd and even numbers, in every tile. */
-static void tf32_products_are_as_exact_as_their_inputs(void)
-{
-    static const int64_t shapes[][3] = { { 200, 520, 328 }, { 72, 264, 3000 }, { 650, 1028, 72 }, { 132, 36, 32 }, { 36, 132, 60 }, { 512, 516, 1024 }, { 64, 1024, 2048 },
-                                         { 1028, 2052, 100 }, { 2052, 1028, 68 }, { 516, 3076, 100 }, { 1024, 1024, 1024 } };
+/* In a context of its own: f32 products that were asked to be of TF32 are as exact as 10 bits of mantissa are. In all
+ * four directions, of one step of 32 k, of two, of odd and even numbers, in every tile. */
+static void tf32_products_are_as_exact_as_their_inputs(void) {
+    static const int64_t shapes[][3] = { { 200, 520, 328 },  { 72, 264, 3000 },   { 650, 1028, 72 },
+                                         { 132, 36, 32 },    { 36, 132, 60 },     { 512, 516, 1024 },
+                                         { 64, 1024, 2048 }, { 1028, 2052, 100 }, { 2052, 1028, 68 },
+                                         { 516, 3076, 100 }, { 1024, 1024, 1024 } };
     gn_ctx *of_all = gpu;
     setenv("GENIE_TF32", "1", 1);
     gpu = gn_open(&(gn_desc){ .devices = device_name });
@@ -164,7 +208,9 @@ static void tf32_products_are_as_exact_as_their_inputs(void)
         void *data[3] = { random_bytes(j.d, j.a * j.c, 1), random_bytes(j.d, j.c * j.b, 1), random_bytes(j.d, j.b, 1) };
         set_rank(k * 5 % 23);
         compare("TF32 product", build_product, &j, data, 2e-3);
-        free(data[0]); free(data[1]); free(data[2]);
+        free(data[0]);
+        free(data[1]);
+        free(data[2]);
     }
     set_rank(-1);
     gn_close(gpu);
@@ -172,34 +218,42 @@ static void tf32_products_are_as_exact_as_their_inputs(void)
     unsetenv("GENIE_TF32");
 }
 
-/* A side of whole sixty-fourths to a half, with columns to its left that the product does not see: matrix z, `outer` rows, k deep, lies at `across` by rows of k. */
-typedef struct exact_side { int64_t batches, outer, k, left; bool across; int *values; } exact_side;
+/* A side of whole sixty-fourths to a half, with columns to its left that the product does not see: matrix z, `outer`
+   rows, k deep, lies at `across` by rows of k. */
+typedef struct exact_side {
+    int64_t batches, outer, k, left;
+    bool across;
+    int *values;
+} exact_side;
 
-static gn_tensor exact_tensor(exact_side *s, gn_dtype d)
-{
-    int64_t rows = s->across ? s->k : s->outer, columns = (s->across ? s->outer : s->k) + s->left, n = s->batches * rows * columns;
+static gn_tensor exact_tensor(exact_side *s, gn_dtype d) {
+    int64_t rows = s->across ? s->k : s->outer, columns = (s->across ? s->outer : s->k) + s->left,
+            n = s->batches * rows * columns;
     float *x = calloc((size_t)n, sizeof *x);
     s->values = calloc((size_t)n, sizeof *s->values);
     for (int64_t i = 0; i < n; i++) {
         s->values[i] = (int)test_random_int(-32, 32);
         x[i] = (float)s->values[i] / 64.f;
     }
-    gn_tensor t = gn_cast(gn_data(gpu, GN_F32, s->batches > 1 ? GN_SHAPE(s->batches, rows, columns) : GN_SHAPE(rows, columns), x), d);
-    gn_realize(&t, 1);                                        /* so that what follows is a view of memory */
+    gn_tensor t =
+        gn_cast(gn_data(gpu, GN_F32, s->batches > 1 ? GN_SHAPE(s->batches, rows, columns) : GN_SHAPE(rows, columns), x),
+                d);
+    gn_realize(&t, 1); /* so that what follows is a view of memory */
     gn_read(t, x, 0);
     free(x);
     return s->left ? gn_slice(t, -1, s->left, INT64_MAX, 1) : t;
 }
-static int64_t exact_at(const exact_side *s, int64_t z, int64_t outer, int64_t k)
-{
+static int64_t exact_at(const exact_side *s, int64_t z, int64_t outer, int64_t k) {
     int64_t rows = s->across ? s->k : s->outer, columns = (s->across ? s->outer : s->k) + s->left;
-    return s->values[((s->batches > 1 ? z : 0) * rows + (s->across ? k : outer)) * columns + s->left + (s->across ? outer : k)];
+    return s->values[((s->batches > 1 ? z : 0) * rows + (s->across ? k : outer)) * columns + s->left +
+                     (s->across ? outer : k)];
 }
 
-/* Sums of such numbers have no more than 24 bits: whatever their order, they are exact. form bit 0 a lies across, bit 1 b; bit 2 relu(y + bias); bits 3 and 4 two of a, of b. */
-static void check_exact(gn_dtype d, int64_t m, int64_t n, int64_t k, int64_t left, int form)
-{
-    exact_side a = { form & 8 ? 2 : 1, m, k, left, form & 1, NULL }, b = { form & 16 ? 2 : 1, n, k, left, !(form & 2), NULL }, bias = { 1, n, 1, 0, true, NULL };
+/* Sums of such numbers have no more than 24 bits: whatever their order, they are exact. form bit 0 a lies across, bit 1
+   b; bit 2 relu(y + bias); bits 3 and 4 two of a, of b. */
+static void check_exact(gn_dtype d, int64_t m, int64_t n, int64_t k, int64_t left, int form) {
+    exact_side a = { form & 8 ? 2 : 1, m, k, left, form & 1, NULL },
+               b = { form & 16 ? 2 : 1, n, k, left, !(form & 2), NULL }, bias = { 1, n, 1, 0, true, NULL };
     gn_tensor ta = exact_tensor(&a, d), tb = exact_tensor(&b, d), tc = exact_tensor(&bias, d);
     gn_tensor y = gn_matmul(a.across ? gn_transpose(ta, -1, -2) : ta, b.across ? tb : gn_transpose(tb, -1, -2));
     int64_t batches = form & 24 ? 2 : 1;
@@ -213,37 +267,49 @@ static void check_exact(gn_dtype d, int64_t m, int64_t n, int64_t k, int64_t lef
         for (int64_t l = 0; l < k; l++) sum += exact_at(&a, z, row, l) * exact_at(&b, z, column, l);
         if (form & 4) sum += exact_at(&bias, 0, column, 0) * 64;
         float x = form & 4 && sum < 0 ? 0.f : (float)sum / 4096.f;
-        double want = d == GN_F32 ? x : d == GN_F16 ? gn_f16_to_f32(gn_f32_to_f16(x)) : gn_bf16_to_f32(gn_f32_to_bf16(x));
+        double want = d == GN_F32   ? x
+                      : d == GN_F16 ? gn_f16_to_f32(gn_f32_to_f16(x))
+                                    : gn_bf16_to_f32(gn_f32_to_bf16(x));
         if (element(d, out, i) == want) continue;
-        test_fail(__FILE__, __LINE__, "%s %lldx%lldx%lld, %lld left, form %d, rank %s: element %lld is %g, not %g", gn_dtype_name(d), (long long)m, (long long)n, (long long)k, (long long)left, form,
+        test_fail(__FILE__, __LINE__, "%s %lldx%lldx%lld, %lld left, form %d, rank %s: element %lld is %g, not %g",
+                  gn_dtype_name(d), (long long)m, (long long)n, (long long)k, (long long)left, form,
                   getenv("GENIE_CUDA_RANK"), (long long)i, element(d, out, i), want);
         break;
     }
     gn_step(gpu);
-    free(out); free(a.values); free(b.values); free(bias.values);
+    free(out);
+    free(a.values);
+    free(b.values);
+    free(bias.values);
 }
 
-/* One below, at and above what tiles and steps hold, in all directions, at offsets that leave rows at multiples of 2, 4, 8 and 16 bytes, each by another of the ways that
- * the model knows. */
-static void products_on_tensor_cores_are_exact(void)
-{
-    static const struct { int64_t m, n, k, left; int form; } cases[] = {
-        { 63, 65, 31, 0, 0 }, { 65, 127, 33, 1, 3 }, { 129, 130, 1, 3, 1 }, { 64, 10, 256, 0, 4 }, { 9, 4096, 17, 0, 2 }, { 64, 64, 64, 8, 8 }, { 100, 16, 520, 2, 16 }, { 17, 64, 129, 4, 24 },
-        { 31, 9, 1000, 1, 4 }, { 300, 3, 100, 0, 0 }, { 40, 1, 333, 0, 1 }, { 200, 136, 72, 4, 6 }, { 128, 128, 96, 0, 1 }, { 128, 128, 64, 2, 2 }, { 130, 260, 40, 0, 3 }, { 16, 64, 700, 5, 0 },
-        { 70, 70, 70, 0, 28 }, { 32, 32, 512, 0, 0 }, { 33, 31, 640, 6, 3 }, { 192, 192, 65, 1, 2 }, { 12, 20, 3, 0, 1 }, { 255, 34, 63, 7, 0 }, { 64, 200, 128, 8, 4 }, { 10, 10, 10, 2, 25 },
+/* One below, at and above what tiles and steps hold, in all directions, at offsets that leave rows at multiples of 2,
+ * 4, 8 and 16 bytes, each by another of the ways that the model knows. */
+static void products_on_tensor_cores_are_exact(void) {
+    static const struct {
+        int64_t m, n, k, left;
+        int form;
+    } cases[] = {
+        { 63, 65, 31, 0, 0 },   { 65, 127, 33, 1, 3 },  { 129, 130, 1, 3, 1 },   { 64, 10, 256, 0, 4 },
+        { 9, 4096, 17, 0, 2 },  { 64, 64, 64, 8, 8 },   { 100, 16, 520, 2, 16 }, { 17, 64, 129, 4, 24 },
+        { 31, 9, 1000, 1, 4 },  { 300, 3, 100, 0, 0 },  { 40, 1, 333, 0, 1 },    { 200, 136, 72, 4, 6 },
+        { 128, 128, 96, 0, 1 }, { 128, 128, 64, 2, 2 }, { 130, 260, 40, 0, 3 },  { 16, 64, 700, 5, 0 },
+        { 70, 70, 70, 0, 28 },  { 32, 32, 512, 0, 0 },  { 33, 31, 640, 6, 3 },   { 192, 192, 65, 1, 2 },
+        { 12, 20, 3, 0, 1 },    { 255, 34, 63, 7, 0 },  { 64, 200, 128, 8, 4 },  { 10, 10, 10, 2, 25 },
     };
     static const gn_dtype dtypes[] = { GN_BF16, GN_F32, GN_F16 };
     gn_ctx *of_all = gpu;
     setenv("GENIE_TF32", "1", 1);
     gpu = gn_open(&(gn_desc){ .devices = device_name });
     for (int i = 0; i < TEST_COUNT(cases) * 3 && CHECK_RESULT(gn_status(gpu), GN_OK); i++) {
-        if (getenv("GENIE_SHIM_ARCH") && i % 3 != i / 3 % 3) continue;          /* where compiling takes long */
+        if (getenv("GENIE_SHIM_ARCH") && i % 3 != i / 3 % 3) continue; /* where compiling takes long */
         set_rank(i * 7 % 37);
-        check_exact(dtypes[i % 3], cases[i / 3].m, cases[i / 3].n, cases[i / 3].k, cases[i / 3].left, cases[i / 3].form);
+        check_exact(dtypes[i % 3], cases[i / 3].m, cases[i / 3].n, cases[i / 3].k, cases[i / 3].left,
+                    cases[i / 3].form);
     }
-    for (int i = 0; i < 3 * 47 && compiles_only; i++) {                                /* every way of one product */
+    for (int i = 0; i < 3 * 47 && compiles_only; i++) { /* every way of one product */
         set_rank(i / 3);
-        check_exact(dtypes[i % 3], 192, 256, 512 + i / 3 * 8, 0, i / 3 % 4);      /* a plan of its own */
+        check_exact(dtypes[i % 3], 192, 256, 512 + i / 3 * 8, 0, i / 3 % 4); /* a plan of its own */
     }
     gn_close(gpu);
     gpu = of_all;
@@ -251,40 +317,45 @@ static void products_on_tensor_cores_are_exact(void)
     set_rank(-1);
 }
 
-static gn_tensor build_batched(gn_ctx *g, const job *j, void **data)
-{
-    gn_tensor a = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->a), data[0]), 1, 2) : gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]);
-    gn_tensor b = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->e, j->b, j->c), data[1]), 1, 2) : gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
-    if (j->form & 4) return gn_matmul(gn_reshape(a, GN_SHAPE(2, j->e / 2, j->a, j->c)), gn_slice(gn_reshape(b, GN_SHAPE(2, j->e / 2, j->c, j->b)), 1, 0, j->e / 2, 1));
+static gn_tensor build_batched(gn_ctx *g, const job *j, void **data) {
+    gn_tensor a = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->a), data[0]), 1, 2)
+                              : gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]);
+    gn_tensor b = j->form & 2 ? gn_transpose(gn_data(g, j->d, GN_SHAPE(j->e, j->b, j->c), data[1]), 1, 2)
+                              : gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
+    if (j->form & 4)
+        return gn_matmul(gn_reshape(a, GN_SHAPE(2, j->e / 2, j->a, j->c)),
+                         gn_slice(gn_reshape(b, GN_SHAPE(2, j->e / 2, j->c, j->b)), 1, 0, j->e / 2, 1));
     return j->form & 1 ? gn_matmul(a, gn_slice(b, 0, 0, 1, 1)) : gn_matmul(a, b);
 }
 
-static void batched_products_agree_with_the_cpu(void)
-{
+static void batched_products_agree_with_the_cpu(void) {
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
     for (int k = 0; k < 15; k++) {
         job j = { dtypes[k / 5], 96, 72, 160, 6, k % 5 };
         void *data[2] = { random_bytes(j.d, j.e * j.a * j.c, 1), random_bytes(j.d, j.e * j.c * j.b, 1) };
         compare("batched product", build_batched, &j, data, eps_of(j.d) * 16);
-        free(data[0]); free(data[1]);
+        free(data[0]);
+        free(data[1]);
     }
 }
 
-/* Rows, k or matrices from the last to the first, and a side that repeats along k: form 0 to 4. TMA takes none of them as they lie. */
-static gn_tensor build_backwards(gn_ctx *g, const job *j, void **data)
-{
-    gn_tensor a = gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]), b = gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
+/* Rows, k or matrices from the last to the first, and a side that repeats along k: form 0 to 4. TMA takes none of them
+   as they lie. */
+static gn_tensor build_backwards(gn_ctx *g, const job *j, void **data) {
+    gn_tensor a = gn_data(g, j->d, GN_SHAPE(j->e, j->a, j->c), data[0]),
+              b = gn_data(g, j->d, GN_SHAPE(j->e, j->c, j->b), data[1]);
     switch (j->form) {
     case 0: return gn_matmul(a, gn_flip(b, GN_AXES(1)));
     case 1: return gn_matmul(gn_flip(a, GN_AXES(1)), b);
     case 2: return gn_matmul(gn_flip(a, GN_AXES(0)), b);
-    case 3: return gn_matmul(gn_transpose(gn_flip(gn_reshape(a, GN_SHAPE(j->e, j->c, j->a)), GN_AXES(1)), 1, 2), gn_flip(b, GN_AXES(0, 2)));
+    case 3:
+        return gn_matmul(gn_transpose(gn_flip(gn_reshape(a, GN_SHAPE(j->e, j->c, j->a)), GN_AXES(1)), 1, 2),
+                         gn_flip(b, GN_AXES(0, 2)));
     default: return gn_matmul(a, gn_broadcast(gn_slice(b, 1, 1, 2, 1), GN_SHAPE(j->e, j->c, j->b)));
     }
 }
 
-static void products_of_views_that_lie_backwards_agree_with_the_cpu(void)
-{
+static void products_of_views_that_lie_backwards_agree_with_the_cpu(void) {
     static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_F16 };
     for (int k = 0; k < 15; k++) {
         job j = { dtypes[k / 5], 96, 136, 72, 3, k % 5 };
@@ -293,7 +364,8 @@ static void products_of_views_that_lie_backwards_agree_with_the_cpu(void)
             set_rank(rank);
             compare("product of views that lie backwards", build_backwards, &j, data, eps_of(j.d) * 16);
         }
-        free(data[0]); free(data[1]);
+        free(data[0]);
+        free(data[1]);
     }
     set_rank(-1);
 }
@@ -303,9 +375,9 @@ static void products_of_views_that_lie_backwards_agree_with_the_cpu(void)
 static double small_at(int64_t r, int64_t c) { return (double)((3 * r + 5 * c) & 3) - 1; }
 
 /* (rows,columns) of whole numbers from -1 to 2, resident. False: there is no room. */
-static bool large_matrix(gn_dtype d, int64_t rows, int64_t columns, gn_tensor *out)
-{
-    gn_tensor r = gn_reshape(gn_arange(gpu, GN_I32, rows, 0, 3), GN_SHAPE(rows, 1)), c = gn_arange(gpu, GN_I32, columns, 0, 5);
+static bool large_matrix(gn_dtype d, int64_t rows, int64_t columns, gn_tensor *out) {
+    gn_tensor r = gn_reshape(gn_arange(gpu, GN_I32, rows, 0, 3), GN_SHAPE(rows, 1)),
+              c = gn_arange(gpu, GN_I32, columns, 0, 5);
     *out = gn_state(gpu, d, GN_SHAPE(rows, columns), NULL, "large");
     gn_assign(*out, gn_cast(gn_add_c(gn_and(gn_add(r, c), gn_full(gpu, GN_I32, GN_SCALAR, 3)), -1), d));
     gn_result e = gn_step(gpu);
@@ -315,8 +387,7 @@ static bool large_matrix(gn_dtype d, int64_t rows, int64_t columns, gn_tensor *o
 }
 
 /* Windows of y around positions 0, 2^30, 2^31, 2^32 and at the end; form bit 0: a lies across, bit 1: b. */
-static void check_large_product(gn_dtype d, int64_t m, int64_t n, int64_t k, int form)
-{
+static void check_large_product(gn_dtype d, int64_t m, int64_t n, int64_t k, int form) {
     enum { WINDOW = 16 };
     const int64_t at[] = { 0, 1ll << 30, (1ll << 31) - 8, 1ll << 31, 1ll << 32, m * n / 2, m * n - 1 };
     gn_tensor a, b, y;
@@ -330,10 +401,14 @@ static void check_large_product(gn_dtype d, int64_t m, int64_t n, int64_t k, int
         e = gn_read(gn_slice(gn_slice(y, 0, r, r + 1, 1), 1, c, c + WINDOW, 1), got, WINDOW * gn_dtype_bytes(d));
         for (int64_t w = 0; w < WINDOW && e == GN_OK; w++) {
             double sum = 0;
-            for (int64_t l = 0; l < k; l++) sum += (form & 1 ? small_at(l, r) : small_at(r, l)) * (form & 2 ? small_at(c + w, l) : small_at(l, c + w));
+            for (int64_t l = 0; l < k; l++)
+                sum +=
+                    (form & 1 ? small_at(l, r) : small_at(r, l)) * (form & 2 ? small_at(c + w, l) : small_at(l, c + w));
             double want = d == GN_F32 ? sum : gn_bf16_to_f32(gn_f32_to_bf16((float)sum));
             if (element(d, got, w) == want) continue;
-            test_fail(__FILE__, __LINE__, "%s %lldx%lldx%lld form %d: (%lld,%lld) is %g, not %g", gn_dtype_name(d), (long long)m, (long long)n, (long long)k, form, (long long)r, (long long)(c + w), element(d, got, w), want);
+            test_fail(__FILE__, __LINE__, "%s %lldx%lldx%lld form %d: (%lld,%lld) is %g, not %g", gn_dtype_name(d),
+                      (long long)m, (long long)n, (long long)k, form, (long long)r, (long long)(c + w),
+                      element(d, got, w), want);
             break;
         }
     }
@@ -344,11 +419,10 @@ static void check_large_product(gn_dtype d, int64_t m, int64_t n, int64_t k, int
     gn_release(b);
 }
 
-static void products_of_more_than_2_to_the_31_elements_are_exact(void)
-{
+static void products_of_more_than_2_to_the_31_elements_are_exact(void) {
     static const gn_dtype dtypes[] = { GN_BF16, GN_F32 };
     for (int i = 0; i < 2 && !compiles_only && !test__.skipped; i++) {
-        check_large_product(dtypes[i], 70016, 64, 40000, 0);             /* a, in rows or across, then b, then y */
+        check_large_product(dtypes[i], 70016, 64, 40000, 0); /* a, in rows or across, then b, then y */
         check_large_product(dtypes[i], 70016, 72, 40000, 1);
         check_large_product(dtypes[i], 65, 70016, 40000, 2);
         check_large_product(dtypes[i], 64, 70017, 40000, 0);
@@ -356,12 +430,14 @@ static void products_of_more_than_2_to_the_31_elements_are_exact(void)
     }
 }
 
-/* ---- epilogues: form % 8 an activation, bit 3 adds a residual, bit 4 the bias by linear and not by add, bit 5 ends in f32, bit 6 two rows of products ---- */
+/* ---- epilogues: form % 8 an activation, bit 3 adds a residual, bit 4 the bias by linear and not by add, bit 5 ends in
+   f32, bit 6 two rows of products */
 
-static gn_tensor build_epilogue(gn_ctx *g, const job *j, void **data)
-{
-    gn_shape rows = j->form & 64 ? GN_SHAPE(2, j->a, j->c) : GN_SHAPE(j->a, j->c), out = j->form & 64 ? GN_SHAPE(2, j->a, j->b) : GN_SHAPE(j->a, j->b);
-    gn_tensor x = gn_data(g, j->d, rows, data[0]), w = gn_data(g, j->d, GN_SHAPE(j->c, j->b), data[1]), b = gn_data(g, j->d, GN_SHAPE(j->b), data[2]), r = gn_data(g, j->d, out, data[3]);
+static gn_tensor build_epilogue(gn_ctx *g, const job *j, void **data) {
+    gn_shape rows = j->form & 64 ? GN_SHAPE(2, j->a, j->c) : GN_SHAPE(j->a, j->c),
+             out = j->form & 64 ? GN_SHAPE(2, j->a, j->b) : GN_SHAPE(j->a, j->b);
+    gn_tensor x = gn_data(g, j->d, rows, data[0]), w = gn_data(g, j->d, GN_SHAPE(j->c, j->b), data[1]),
+              b = gn_data(g, j->d, GN_SHAPE(j->b), data[2]), r = gn_data(g, j->d, out, data[3]);
     gn_tensor y = j->form & 16 ? gn_linear(x, w, b) : gn_add(gn_matmul(x, w), b);
     switch (j->form % 8) {
     case 0: y = gn_relu(y); break;
@@ -370,36 +446,38 @@ static gn_tensor build_epilogue(gn_ctx *g, const job *j, void **data)
     case 3: y = gn_silu(y); break;
     case 4: y = gn_tanh(y); break;
     case 5: y = gn_sigmoid(y); break;
-    case 6: y = gn_add(gn_mul_c(y, 0.5), gn_matmul(x, w)); break;      /* only one of the two products can take the loop */
+    case 6: y = gn_add(gn_mul_c(y, 0.5), gn_matmul(x, w)); break; /* only one of the two products can take the loop */
     default: break;
     }
     if (j->form & 8) y = gn_add(y, r);
     return j->form & 32 ? gn_cast(y, GN_F32) : y;
 }
 
-static void loops_after_products_agree_with_the_cpu(void)
-{
-    static const int64_t shapes[][3] = { { 17, 40, 32 }, { 64, 64, 64 }, { 136, 72, 200 }, { 33, 65, 9 }, { 1, 96, 64 }, { 3, 50, 70 }, { 64, 192, 1024 }, { 300, 520, 64 } };
+static void loops_after_products_agree_with_the_cpu(void) {
+    static const int64_t shapes[][3] = { { 17, 40, 32 }, { 64, 64, 64 }, { 136, 72, 200 },  { 33, 65, 9 },
+                                         { 1, 96, 64 },  { 3, 50, 70 },  { 64, 192, 1024 }, { 300, 520, 64 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16, GN_F64 };
     for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
         job j = { dtypes[k % 4], shapes[k / 4][0], shapes[k / 4][1], shapes[k / 4][2], 0, 0 };
-        void *data[4] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, j.b * j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, 2 * j.a * j.b, 1) };
+        void *data[4] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, j.b * j.c, 1),
+                          random_bytes(j.d, j.b, 1), random_bytes(j.d, 2 * j.a * j.b, 1) };
         for (int i = 0; i < 16; i++) {
             j.form = i % 8 | (i & 1 ? 8 : 0) | ((i + k) & 2 ? 16 : 0) | (i & 4 ? 32 : 0) | (i & 8 ? 64 : 0);
-            compare("product with a loop", build_epilogue, &j, data, eps_of(j.d) * (j.c > 500 ? 512 : 64));     /* sums of 1000 products are wrong by more than what tanh leaves of them */
+            /* sums of 1000 products are wrong by more than what tanh leaves of them */
+            compare("product with a loop", build_epilogue, &j, data, eps_of(j.d) * (j.c > 500 ? 512 : 64));
         }
         for (int i = 0; i < 4; i++) free(data[i]);
     }
 }
 
 /* relu(x w + b) + r is one kernel, and so is the loop that reads two products beside the first of them. */
-static void a_loop_after_a_product_is_no_kernel_of_its_own(void)
-{
+static void a_loop_after_a_product_is_no_kernel_of_its_own(void) {
     static float x[32 * 32], out[32 * 32];
     for (int two = 0; two < 2; two++) {
         gn_stats before, after;
         gn_tensor a = gn_data(gpu, GN_F32, GN_SHAPE(32, 32), x), y = gn_matmul(a, a);
-        y = gn_add(gn_relu(gn_add(y, gn_slice(gn_reshape(a, GN_SHAPE(1024)), 0, 0, 32, 1))), two ? gn_matmul(a, gn_transpose(a, 0, 1)) : a);
+        y = gn_add(gn_relu(gn_add(y, gn_slice(gn_reshape(a, GN_SHAPE(1024)), 0, 0, 32, 1))),
+                   two ? gn_matmul(a, gn_transpose(a, 0, 1)) : a);
         gn_get_stats(gpu, &before);
         CHECK_RESULT(gn_read(y, out, sizeof out), GN_OK);
         gn_get_stats(gpu, &after);
@@ -408,19 +486,23 @@ static void a_loop_after_a_product_is_no_kernel_of_its_own(void)
     }
 }
 
-/* Products of all directions and with what follows them, as cuBLASLt computes them. In a context of its own, whose plans are new. */
-static void products_by_blas_are_as_exact_as_our_own(void)
-{
+/* Products of all directions and with what follows them, as cuBLASLt computes them. In a context of its own, whose
+   plans are new. */
+static void products_by_blas_are_as_exact_as_our_own(void) {
     static const int64_t shapes[][3] = { { 200, 136, 72 }, { 257, 65, 129 }, { 512, 384, 168 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_F16 };
     gn_ctx *usual = gpu;
     gn_stats s;
-    if (compiles_only) { test_skip("kernels are compiled, not run"); return; }
+    if (compiles_only) {
+        test_skip("kernels are compiled, not run");
+        return;
+    }
     setenv("GENIE_CUDA_TUNE", "blas", 1);
     gpu = gn_open(&(gn_desc){ .devices = device_name });
     for (int k = 0; k < TEST_COUNT(shapes) * 3; k++) {
         job j = { dtypes[k % 3], shapes[k / 3][0], shapes[k / 3][1], shapes[k / 3][2], 6, k % 4 };
-        void *data[4] = { random_bytes(j.d, 6 * j.a * j.c, 1), random_bytes(j.d, 6 * j.b * j.c, 1), random_bytes(j.d, j.b, 1), random_bytes(j.d, 2 * j.a * j.b, 1) };
+        void *data[4] = { random_bytes(j.d, 6 * j.a * j.c, 1), random_bytes(j.d, 6 * j.b * j.c, 1),
+                          random_bytes(j.d, j.b, 1), random_bytes(j.d, 2 * j.a * j.b, 1) };
         compare("product by cuBLASLt", build_product, &j, data, eps_of(j.d) * 64);
         j.form = 7 - k % 4;
         compare("product by cuBLASLt", build_product, &j, data, eps_of(j.d) * 64);
@@ -433,18 +515,22 @@ static void products_by_blas_are_as_exact_as_our_own(void)
     gn_get_stats(gpu, &s);
     gn_device_info info;
     if (gn_get_device(gpu, &info) == GN_OK && info.remote) test_skip("a server computes as its own environment says");
-    else if (s.choices_lost && !s.products_by_blas) test_skip("there is no cuBLASLt here (GENIE_CUBLASLT names its place)");
+    else if (s.choices_lost && !s.products_by_blas)
+        test_skip("there is no cuBLASLt here (GENIE_CUBLASLT names its place)");
     else CHECK(s.products_by_blas >= 24 && s.blas_faults == 0);
     gn_close(gpu);
     gpu = usual;
     unsetenv("GENIE_CUDA_TUNE");
 }
 
-/* A product that is large enough to be measured: its choice is made once, and sessions that follow it get equal bits. */
-static void a_measured_product_has_equal_bits_in_all_sessions(void)
-{
+/* A product that is large enough to be measured: its choice is made once, and sessions that follow it get equal
+   bits. */
+static void a_measured_product_has_equal_bits_in_all_sessions(void) {
     enum { N = 1792 };
-    if (compiles_only || getenv("GENIE_CUDA_TUNE")) { test_skip(compiles_only ? "kernels are compiled, not run" : "GENIE_CUDA_TUNE is set"); return; }
+    if (compiles_only || getenv("GENIE_CUDA_TUNE")) {
+        test_skip(compiles_only ? "kernels are compiled, not run" : "GENIE_CUDA_TUNE is set");
+        return;
+    }
     float *data[2] = { random_bytes(GN_F32, N * N, 1), random_bytes(GN_F32, N * N, 1) }, *out[2];
     gn_device_info info[2];
     uint64_t measured = 0;
@@ -452,7 +538,10 @@ static void a_measured_product_has_equal_bits_in_all_sessions(void)
         gn_stats s;
         gn_ctx *g = gn_open(&(gn_desc){ .devices = device_name });
         out[i] = calloc(N * N, sizeof(float));
-        CHECK_RESULT(gn_read(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(N, N), data[0]), gn_data(g, GN_F32, GN_SHAPE(N, N), data[1])), out[i], N * N * sizeof(float)), GN_OK);
+        CHECK_RESULT(gn_read(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(N, N), data[0]),
+                                       gn_data(g, GN_F32, GN_SHAPE(N, N), data[1])),
+                             out[i], N * N * sizeof(float)),
+                     GN_OK);
         gn_step(g);
         CHECK_RESULT(gn_get_device(g, &info[i]), GN_OK);
         gn_get_stats(g, &s);
@@ -463,21 +552,30 @@ static void a_measured_product_has_equal_bits_in_all_sessions(void)
     CHECK(measured <= 1);
     CHECK_STR(info[0].identity, info[1].identity);
     CHECK(memcmp(out[0], out[1], N * N * sizeof(float)) == 0);
-    for (int i = 0; i < 2; i++) { free(data[i]); free(out[i]); }
+    for (int i = 0; i < 2; i++) {
+        free(data[i]);
+        free(out[i]);
+    }
 }
 
 /* Products that differ in rows alone are measured a few times, small ones without cuBLASLt; the choices of all stay. */
-static void products_of_ever_other_rows_are_measured_a_few_times(void)
-{
+static void products_of_ever_other_rows_are_measured_a_few_times(void) {
     enum { N = 640, FIRST = 497, ROWS = 10, MOST = 8 };
-    if (compiles_only || getenv("GENIE_CUDA_TUNE")) { test_skip(compiles_only ? "kernels are compiled, not run" : "GENIE_CUDA_TUNE is set"); return; }
-    float *a = random_bytes(GN_F32, (FIRST + ROWS) * N, 1), *b = random_bytes(GN_F32, N * N, 1), *out = calloc((FIRST + ROWS) * N, sizeof *out), *again = calloc((FIRST + ROWS) * N, sizeof *out);
+    if (compiles_only || getenv("GENIE_CUDA_TUNE")) {
+        test_skip(compiles_only ? "kernels are compiled, not run" : "GENIE_CUDA_TUNE is set");
+        return;
+    }
+    float *a = random_bytes(GN_F32, (FIRST + ROWS) * N, 1), *b = random_bytes(GN_F32, N * N, 1),
+          *out = calloc((FIRST + ROWS) * N, sizeof *out), *again = calloc((FIRST + ROWS) * N, sizeof *out);
     gn_stats s[2];
     for (int turn = 0; turn < 2; turn++) {
         gn_ctx *g = gn_open(&(gn_desc){ .devices = device_name });
         for (int m = FIRST; m < FIRST + ROWS; m++) {
             float *to = turn && m == FIRST + ROWS - 1 ? again : out;
-            CHECK_RESULT(gn_read(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(m, N), a), gn_data(g, GN_F32, GN_SHAPE(N, N), b)), to, (size_t)(m * N) * sizeof *out), GN_OK);
+            CHECK_RESULT(gn_read(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(m, N), a),
+                                           gn_data(g, GN_F32, GN_SHAPE(N, N), b)),
+                                 to, (size_t)(m * N) * sizeof *out),
+                         GN_OK);
             gn_step(g);
             for (int i = 0; i < N; i += 91) {
                 double sum = 0;
@@ -492,38 +590,66 @@ static void products_of_ever_other_rows_are_measured_a_few_times(void)
     CHECK_INT(s[1].products_measured, 0);
     CHECK_INT(s[0].products_by_blas + s[1].products_by_blas, 0);
     CHECK(memcmp(out, again, (FIRST + ROWS - 1) * N * sizeof *out) == 0);
-    free(a); free(b); free(out); free(again);
+    free(a);
+    free(b);
+    free(out);
+    free(again);
 }
 
 /* ---- attention: a = T, b = S, c = D, e = heads; form bit 0 causal, bit 1 two query heads for each key head ---- */
 
-static gn_tensor build_attention(gn_ctx *g, const job *j, void **data)
-{
+static gn_tensor build_attention(gn_ctx *g, const job *j, void **data) {
     gn_attention_desc desc = { .causal = (j->form & 1) != 0 };
     int64_t groups = j->form & 2 ? j->e / 2 : j->e;
-    return gn_attention(gn_data(g, j->d, GN_SHAPE(2, j->e, j->a, j->c), data[0]), gn_data(g, j->d, GN_SHAPE(2, groups, j->b, j->c), data[1]),
+    return gn_attention(gn_data(g, j->d, GN_SHAPE(2, j->e, j->a, j->c), data[0]),
+                        gn_data(g, j->d, GN_SHAPE(2, groups, j->b, j->c), data[1]),
                         gn_data(g, j->d, GN_SHAPE(2, groups, j->b, j->c), data[2]), &desc);
 }
 
-static void attention_agrees_with_the_cpu(void)
-{
-    static const int64_t shapes[][3] = { { 64, 64, 64 }, { 200, 200, 64 }, { 17, 300, 32 }, { 130, 130, 128 }, { 65, 129, 16 }, { 1, 600, 64 }, { 100, 77, 64 } };
+static void attention_agrees_with_the_cpu(void) {
+    static const int64_t shapes[][3] = { { 64, 64, 64 },  { 200, 200, 64 }, { 17, 300, 32 }, { 130, 130, 128 },
+                                         { 65, 129, 16 }, { 1, 600, 64 },   { 100, 77, 64 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
     for (int k = 0; k < TEST_COUNT(shapes) * 12; k++) {
         job j = { dtypes[k / 4 % 3], shapes[k / 12][0], shapes[k / 12][1], shapes[k / 12][2], 4, k % 4 };
-        void *data[3] = { random_bytes(j.d, 8 * j.a * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 1) };
+        void *data[3] = { random_bytes(j.d, 8 * j.a * j.c, 2), random_bytes(j.d, 8 * j.b * j.c, 2),
+                          random_bytes(j.d, 8 * j.b * j.c, 1) };
         compare("attention", build_attention, &j, data, eps_of(j.d) * (j.d == GN_F32 ? 64 : 16));
-        free(data[0]); free(data[1]); free(data[2]);
+        free(data[0]);
+        free(data[1]);
+        free(data[2]);
     }
 }
 
-/* ---- attention written out: products, a loop and a softmax that run as one kernel, or as they are where they may not ---- */
+/* ---- attention written out: products, a loop and a softmax that run as one kernel, or as they are where they may
+   not */
 
 enum { W_B = 2, W_H = 4, W_G = 2 };
 typedef enum written_form {
-    W_SCALED, W_DIVIDED, W_SCALED_QUERY, W_MASK, W_MASK_OF_BATCH, W_MASK_OF_HEAD, W_MASK_AND_MORE, W_WHERE, W_FILLED, W_GROUPED, W_SHARED, W_STORED, W_CAPPED, W_WIDE, W_PERMUTED, W_ONE_HEAD, W_MATRICES, W_MANY_AXES, W_INFINITE,
+    W_SCALED,
+    W_DIVIDED,
+    W_SCALED_QUERY,
+    W_MASK,
+    W_MASK_OF_BATCH,
+    W_MASK_OF_HEAD,
+    W_MASK_AND_MORE,
+    W_WHERE,
+    W_FILLED,
+    W_GROUPED,
+    W_SHARED,
+    W_STORED,
+    W_CAPPED,
+    W_WIDE,
+    W_PERMUTED,
+    W_ONE_HEAD,
+    W_MATRICES,
+    W_MANY_AXES,
+    W_INFINITE,
     W__MISSES,
-    W_SCORES_READ = W__MISSES, W_WEIGHTS_READ, W_OTHER_AXIS, W_SPREAD,
+    W_SCORES_READ = W__MISSES,
+    W_WEIGHTS_READ,
+    W_OTHER_AXIS,
+    W_SPREAD,
     W__COUNT
 } written_form;
 
@@ -533,90 +659,138 @@ static gn_tensor written_input(gn_ctx *g, gn_dtype d, gn_shape shape, const void
     return g == cpu && d != GN_BOOL ? gn_cast(t, GN_F64) : t;
 }
 
-static gn_tensor attend(gn_tensor q, gn_tensor keys, gn_tensor v) { return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, keys), 0.17), -1), v); }
+static gn_tensor attend(gn_tensor q, gn_tensor keys, gn_tensor v) {
+    return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, keys), 0.17), -1), v);
+}
 
 static gn_tensor last_two_swapped(gn_tensor t, int rank) { return gn_transpose(t, rank - 2, rank - 1); }
 
 /* Forms whose heads lie otherwise, or that are as simple as can be. */
-static gn_tensor build_reshaped(gn_ctx *g, const job *j, void **data, gn_tensor q, gn_tensor k, gn_tensor v)
-{
+static gn_tensor build_reshaped(gn_ctx *g, const job *j, void **data, gn_tensor q, gn_tensor k, gn_tensor v) {
     int64_t T = j->a, S = j->b, D = j->c, E = j->e;
     gn_tensor kt = last_two_swapped(k, 4);
     switch (j->form) {
     case W_DIVIDED: {
-        gn_tensor q3 = gn_reshape(q, GN_SHAPE(W_B * W_H, T, D)), k3 = gn_reshape(k, GN_SHAPE(W_B * W_H, S, D)), v3 = gn_reshape(v, GN_SHAPE(W_B * W_H, S, E));
+        gn_tensor q3 = gn_reshape(q, GN_SHAPE(W_B * W_H, T, D)), k3 = gn_reshape(k, GN_SHAPE(W_B * W_H, S, D)),
+                  v3 = gn_reshape(v, GN_SHAPE(W_B * W_H, S, E));
         gn_tensor s = gn_matmul(q3, gn_permute(k3, GN_AXES(0, 2, 1)));
         return gn_matmul(gn_softmax(gn_div(s, gn_like(s, 5.5)), 2), v3);
     }
-    case W_GROUPED: {                                        /* the first W_G heads of keys, each for W_H / W_G of queries */
-        gn_tensor q5 = gn_reshape(q, GN_SHAPE(W_B, W_G, W_H / W_G, T, D)), k5 = gn_reshape(gn_slice(k, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, D)), v5 = gn_reshape(gn_slice(v, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, E));
+    case W_GROUPED: { /* the first W_G heads of keys, each for W_H / W_G of queries */
+        gn_tensor q5 = gn_reshape(q, GN_SHAPE(W_B, W_G, W_H / W_G, T, D)),
+                  k5 = gn_reshape(gn_slice(k, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, D)),
+                  v5 = gn_reshape(gn_slice(v, 1, 0, W_G, 1), GN_SHAPE(W_B, W_G, 1, S, E));
         return gn_reshape(attend(q5, last_two_swapped(k5, 5), v5), GN_SHAPE(W_B, W_H, T, E));
     }
     case W_PERMUTED: {
-        gn_tensor q2 = gn_permute(gn_reshape(q, GN_SHAPE(W_B, T, W_H, D)), GN_AXES(0, 2, 1, 3)), k2 = gn_permute(gn_reshape(k, GN_SHAPE(W_B, S, W_H, D)), GN_AXES(0, 2, 3, 1));
-        return gn_permute(attend(q2, k2, gn_permute(gn_reshape(v, GN_SHAPE(W_B, S, W_H, E)), GN_AXES(0, 2, 1, 3))), GN_AXES(0, 2, 1, 3));
+        gn_tensor q2 = gn_permute(gn_reshape(q, GN_SHAPE(W_B, T, W_H, D)), GN_AXES(0, 2, 1, 3)),
+                  k2 = gn_permute(gn_reshape(k, GN_SHAPE(W_B, S, W_H, D)), GN_AXES(0, 2, 3, 1));
+        return gn_permute(attend(q2, k2, gn_permute(gn_reshape(v, GN_SHAPE(W_B, S, W_H, E)), GN_AXES(0, 2, 1, 3))),
+                          GN_AXES(0, 2, 1, 3));
     }
-    case W_ONE_HEAD: return attend(q, gn_reshape(gn_slice(kt, 0, 0, 1, 1), GN_SHAPE(W_H, D, S)), gn_slice(v, 0, 1, 2, 1));
-    case W_MATRICES: return attend(written_input(g, j->d, GN_SHAPE(T, D), data[0]), last_two_swapped(written_input(g, j->d, GN_SHAPE(S, D), data[1]), 2), written_input(g, j->d, GN_SHAPE(S, E), data[2]));
-    case W_MANY_AXES: return attend(gn_reshape(q, GN_SHAPE(W_B, 2, 1, W_H / 2, T, D)), gn_reshape(kt, GN_SHAPE(W_B, 2, 1, W_H / 2, D, S)), gn_reshape(v, GN_SHAPE(W_B, 2, 1, W_H / 2, S, E)));
+    case W_ONE_HEAD:
+        return attend(q, gn_reshape(gn_slice(kt, 0, 0, 1, 1), GN_SHAPE(W_H, D, S)), gn_slice(v, 0, 1, 2, 1));
+    case W_MATRICES:
+        return attend(written_input(g, j->d, GN_SHAPE(T, D), data[0]),
+                      last_two_swapped(written_input(g, j->d, GN_SHAPE(S, D), data[1]), 2),
+                      written_input(g, j->d, GN_SHAPE(S, E), data[2]));
+    case W_MANY_AXES:
+        return attend(gn_reshape(q, GN_SHAPE(W_B, 2, 1, W_H / 2, T, D)),
+                      gn_reshape(kt, GN_SHAPE(W_B, 2, 1, W_H / 2, D, S)),
+                      gn_reshape(v, GN_SHAPE(W_B, 2, 1, W_H / 2, S, E)));
     default: return attend(q, kt, v);
     }
 }
 
-static gn_tensor build_written(gn_ctx *g, const job *j, void **data)
-{
+static gn_tensor build_written(gn_ctx *g, const job *j, void **data) {
     int64_t T = j->a, S = j->b, D = j->c, E = j->e;
-    gn_tensor q = written_input(g, j->d, GN_SHAPE(W_B, W_H, T, D), data[0]), k = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, D), data[1]), v = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, E), data[2]), s, p;
+    gn_tensor q = written_input(g, j->d, GN_SHAPE(W_B, W_H, T, D), data[0]),
+              k = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, D), data[1]),
+              v = written_input(g, j->d, GN_SHAPE(W_B, W_H, S, E), data[2]), s, p;
     gn_tensor kt = last_two_swapped(k, 4), seen = gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]);
     switch (j->form) {
     case W_SCALED_QUERY: return gn_matmul(gn_softmax(gn_matmul(gn_mul_c(q, 0.125), kt), 3), v);
     case W_MASK: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(T, S), data[3])); break;
-    case W_MASK_OF_BATCH: s = gn_add(written_input(g, j->d, GN_SHAPE(W_B, 1, 1, S), data[3]), gn_mul_c(gn_matmul(q, kt), 0.17)); break;
-    case W_MASK_OF_HEAD: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_H, T, 1), data[3])); break;
-    case W_MASK_AND_MORE: s = gn_add(gn_mul(gn_matmul(q, kt), written_input(g, j->d, GN_SHAPE(W_H, 1, 1), data[0])), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
-    case W_WHERE: s = gn_mul_c(gn_matmul(q, kt), 0.17); s = gn_where(seen, s, gn_like(s, j->d == GN_F16 ? -60000 : -1e9)); break;
-    case W_FILLED: s = gn_masked_fill(gn_mul_c(gn_matmul(q, kt), 0.17), gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]), -INFINITY); break;
+    case W_MASK_OF_BATCH:
+        s = gn_add(written_input(g, j->d, GN_SHAPE(W_B, 1, 1, S), data[3]), gn_mul_c(gn_matmul(q, kt), 0.17));
+        break;
+    case W_MASK_OF_HEAD:
+        s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_H, T, 1), data[3]));
+        break;
+    case W_MASK_AND_MORE:
+        s = gn_add(gn_mul(gn_matmul(q, kt), written_input(g, j->d, GN_SHAPE(W_H, 1, 1), data[0])),
+                   written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3]));
+        break;
+    case W_WHERE:
+        s = gn_mul_c(gn_matmul(q, kt), 0.17);
+        s = gn_where(seen, s, gn_like(s, j->d == GN_F16 ? -60000 : -1e9));
+        break;
+    case W_FILLED:
+        s = gn_masked_fill(gn_mul_c(gn_matmul(q, kt), 0.17), gn_data(g, GN_BOOL, GN_SHAPE(T, S), data[4]), -INFINITY);
+        break;
     case W_SHARED: return attend(q, last_two_swapped(gn_slice(k, 1, 1, 2, 1), 4), gn_slice(v, 1, 1, 2, 1));
     case W_STORED: return attend(q, written_input(g, j->d, GN_SHAPE(W_B, W_H, D, S), data[1]), v);
     case W_CAPPED: s = gn_mul_c(gn_tanh(gn_mul_c(gn_matmul(q, kt), 0.05)), 3); break;
-    case W_WIDE: p = gn_softmax(gn_mul_c(gn_cast(gn_matmul(q, kt), g == cpu ? GN_F64 : j->d == GN_F64 ? GN_F64 : GN_F32), 0.17), -1); return gn_matmul(gn_cast(p, g == cpu ? GN_F64 : j->d), v);
-    case W_INFINITE: s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3])); break;
-    case W_SCORES_READ: s = gn_mul_c(gn_matmul(q, kt), 0.17); return gn_add(gn_matmul(gn_softmax(s, -1), v), gn_mean(s, GN_AXES(3), true));
-    case W_WEIGHTS_READ: p = gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -1); return gn_add(gn_matmul(p, v), gn_max(p, GN_AXES(3), true));
+    case W_WIDE:
+        p = gn_softmax(gn_mul_c(gn_cast(gn_matmul(q, kt), g == cpu         ? GN_F64
+                                                          : j->d == GN_F64 ? GN_F64
+                                                                           : GN_F32),
+                                0.17),
+                       -1);
+        return gn_matmul(gn_cast(p, g == cpu ? GN_F64 : j->d), v);
+    case W_INFINITE:
+        s = gn_add(gn_mul_c(gn_matmul(q, kt), 0.17), written_input(g, j->d, GN_SHAPE(W_B, W_H, T, S), data[3]));
+        break;
+    case W_SCORES_READ:
+        s = gn_mul_c(gn_matmul(q, kt), 0.17);
+        return gn_add(gn_matmul(gn_softmax(s, -1), v), gn_mean(s, GN_AXES(3), true));
+    case W_WEIGHTS_READ:
+        p = gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -1);
+        return gn_add(gn_matmul(p, v), gn_max(p, GN_AXES(3), true));
     case W_OTHER_AXIS: return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -2), v);
-    case W_SPREAD: s = gn_matmul(gn_slice(q, 2, 0, 1, 1), kt); return gn_matmul(gn_softmax(gn_add(s, written_input(g, j->d, GN_SHAPE(T, S), data[3])), -1), v);   /* one row of scores becomes T */
+    /* one row of scores becomes T */
+    case W_SPREAD:
+        s = gn_matmul(gn_slice(q, 2, 0, 1, 1), kt);
+        return gn_matmul(gn_softmax(gn_add(s, written_input(g, j->d, GN_SHAPE(T, S), data[3])), -1), v);
     default: return build_reshaped(g, j, data, q, k, v);
     }
     return gn_matmul(gn_softmax(s, -1), v);
 }
 
-static void put_element(gn_dtype d, void *p, int64_t i, double x)
-{
+static void put_element(gn_dtype d, void *p, int64_t i, double x) {
     float f = (float)x;
     uint16_t h = d == GN_F16 ? gn_f32_to_f16(f) : gn_f32_to_bf16(f);
-    memcpy((char *)p + (size_t)i * gn_dtype_bytes(d), gn_dtype_bytes(d) == 2 ? (void *)&h : d == GN_F32 ? (void *)&f : (void *)&x, gn_dtype_bytes(d));
+    memcpy((char *)p + (size_t)i * gn_dtype_bytes(d),
+           gn_dtype_bytes(d) == 2 ? (void *)&h
+           : d == GN_F32          ? (void *)&f
+                                  : (void *)&x,
+           gn_dtype_bytes(d));
 }
 
-/* Numbers that a mask adds: small ones, and such as hide a key; of W_INFINITE one row that hides all, and values that are infinite under a weight of 0. */
-static void written_masks(const job *j, void **data)
-{
+/* Numbers that a mask adds: small ones, and such as hide a key; of W_INFINITE one row that hides all, and values that
+   are infinite under a weight of 0. */
+static void written_masks(const job *j, void **data) {
     uint8_t *seen = data[4];
     for (int64_t i = 0; i < j->a * j->b; i++) seen[i] = (uint8_t)(test_random_int(0, 3) != 0 && i / j->b != 3);
-    if (j->form == W_FILLED) for (int64_t i = 0; i < j->a * j->b; i++) seen[i] = i % j->b > i / j->b;    /* what is filled: the keys behind the query's */
+    /* what is filled: the keys behind the query's */
+    if (j->form == W_FILLED)
+        for (int64_t i = 0; i < j->a * j->b; i++) seen[i] = i % j->b > i / j->b;
     for (int64_t i = 0; i < W_B * W_H * j->a * j->b && j->form != W_MASK_OF_HEAD; i++)
-        if (i % j->b && test_random_int(0, 3) == 0) put_element(j->d, data[3], i, test_random_int(0, 1) ? -INFINITY : j->d == GN_F16 ? -60000 : -1e9);
+        if (i % j->b && test_random_int(0, 3) == 0)
+            put_element(j->d, data[3], i, test_random_int(0, 1) ? -INFINITY : j->d == GN_F16 ? -60000 : -1e9);
     if (j->form != W_INFINITE) return;
     for (int64_t i = 0; i < j->b; i++) put_element(j->d, data[3], j->b + i, -INFINITY);
     put_element(j->d, data[3], 2 * j->b + 1, -INFINITY);
-    put_element(j->d, data[2], j->e, INFINITY);              /* of key 1, which query 2 does not see and query 3 does */
+    put_element(j->d, data[2], j->e, INFINITY); /* of key 1, which query 2 does not see and query 3 does */
     put_element(j->d, data[3], 3 * j->b + 1, 1);
     put_element(j->d, data[0], 5 * j->c, NAN);
 }
 
-static bool agrees(double got, double want, double tolerance) { return isnan(want) ? isnan(got) : isinf(want) ? got == want : fabs(got - want) <= tolerance; }
+static bool agrees(double got, double want, double tolerance) {
+    return isnan(want) ? isnan(got) : isinf(want) ? got == want : fabs(got - want) <= tolerance;
+}
 
-static void check_written(const job *j, void **data)
-{
+static void check_written(const job *j, void **data) {
     gn_tensor want = gn_cast(build_written(cpu, j, data), GN_F64), got = build_written(gpu, j, data);
     gn_stats before, after;
     gn_info info;
@@ -632,13 +806,26 @@ static void check_written(const job *j, void **data)
     bool ran = r == GN_OK || !(r == GN_NO_VALUE && (compiles_only || getenv("GENIE_CUDA_ONE_OF_EACH")));
     if (ran && r != GN_OK) test_fail(__FILE__, __LINE__, "form %d: %s", j->form, gn_last_error(gpu)->text);
     else if (ran && CHECK_RESULT(gn_read(want, exact, (size_t)n * 8), GN_OK)) {
-        for (int64_t i = 0; i < n; i++) largest = isfinite(exact[i]) && fabs(exact[i]) > largest ? fabs(exact[i]) : largest;
+        for (int64_t i = 0; i < n; i++)
+            largest = isfinite(exact[i]) && fabs(exact[i]) > largest ? fabs(exact[i]) : largest;
         for (int64_t i = n - 1; i >= 0; i--)
-            if (!agrees(element(j->d, out, i), exact[i], (gn_dtype_bytes(j->d) == 2 ? 16 : 128) * eps_of(j->d) * largest)) { wrong++; first = i; }
-        if (wrong) test_fail(__FILE__, __LINE__, "%s form %d (T %lld S %lld D %lld E %lld): %lld of %lld are wrong, the first is element %lld, %g and not %g; the largest is %g", gn_dtype_name(j->d), j->form, (long long)j->a,
-                             (long long)j->b, (long long)j->c, (long long)j->e, (long long)wrong, (long long)n, (long long)first, element(j->d, out, first), exact[first], largest);
-        bool small = j->a * j->b <= 1 << 13 && (j->d == GN_F32 || j->a < 65), tensor = j->d != GN_F32 && j->d != GN_F64 && j->a >= 16 && j->c == j->e && !(j->c & (j->c - 1)) && j->form != W_STORED;
-        if (!getenv("GENIE_CUDA_FUSE") && (small || (tensor && !getenv("GENIE_CUDA_TENSOR")))) CHECK_INT(kernels <= (j->form == W_SCALED_QUERY ? 3 : 2), j->form < W__MISSES);
+            if (!agrees(element(j->d, out, i), exact[i],
+                        (gn_dtype_bytes(j->d) == 2 ? 16 : 128) * eps_of(j->d) * largest)) {
+                wrong++;
+                first = i;
+            }
+        if (wrong)
+            test_fail(__FILE__, __LINE__,
+                      "%s form %d (T %lld S %lld D %lld E %lld): %lld of %lld are wrong, the first is element %lld, %g "
+                      "and not %g; the largest is %g",
+                      gn_dtype_name(j->d), j->form, (long long)j->a, (long long)j->b, (long long)j->c, (long long)j->e,
+                      (long long)wrong, (long long)n, (long long)first, element(j->d, out, first), exact[first],
+                      largest);
+        bool small = j->a * j->b <= 1 << 13 && (j->d == GN_F32 || j->a < 65),
+             tensor = j->d != GN_F32 && j->d != GN_F64 && j->a >= 16 && j->c == j->e && !(j->c & (j->c - 1)) &&
+                      j->form != W_STORED;
+        if (!getenv("GENIE_CUDA_FUSE") && (small || (tensor && !getenv("GENIE_CUDA_TENSOR"))))
+            CHECK_INT(kernels <= (j->form == W_SCALED_QUERY ? 3 : 2), j->form < W__MISSES);
     }
     gn_step(gpu);
     gn_step(cpu);
@@ -647,15 +834,18 @@ static void check_written(const job *j, void **data)
 }
 
 /* Of the forms each every-th, others for each shape and dtype. */
-static void check_written_forms(const int64_t (*shapes)[4], int n_shapes, const gn_dtype *dtypes, int n_dtypes, int every)
-{
+static void check_written_forms(const int64_t (*shapes)[4], int n_shapes, const gn_dtype *dtypes, int n_dtypes,
+                                int every) {
     for (int k = 0; k < n_shapes * n_dtypes; k++) {
         for (int form = k % every; form < W__COUNT; form += every) {
             const int64_t *shape = shapes[k % n_shapes];
             job j = { dtypes[k / n_shapes], shape[0], shape[1], shape[2], shape[3], form };
-            if ((form == W_INFINITE && j.a < 6) || (form == W_FILLED && j.a > j.b) || (form == W_SPREAD && j.a == 1)) continue;
+            if ((form == W_INFINITE && j.a < 6) || (form == W_FILLED && j.a > j.b) || (form == W_SPREAD && j.a == 1))
+                continue;
             int64_t heads = W_B * W_H;
-            void *data[5] = { random_bytes(j.d, heads * j.a * j.c, 2), random_bytes(j.d, heads * j.b * j.c, 2), random_bytes(j.d, heads * j.b * j.e, 1), random_bytes(j.d, heads * j.a * j.b, 1), calloc(1, (size_t)(j.a * j.b)) };
+            void *data[5] = { random_bytes(j.d, heads * j.a * j.c, 2), random_bytes(j.d, heads * j.b * j.c, 2),
+                              random_bytes(j.d, heads * j.b * j.e, 1), random_bytes(j.d, heads * j.a * j.b, 1),
+                              calloc(1, (size_t)(j.a * j.b)) };
             written_masks(&j, data);
             check_written(&j, data);
             for (int i = 0; i < 5; i++) free(data[i]);
@@ -663,36 +853,38 @@ static void check_written_forms(const int64_t (*shapes)[4], int n_shapes, const 
     }
 }
 
-static void attention_written_out_agrees_with_the_cpu(void)
-{
+static void attention_written_out_agrees_with_the_cpu(void) {
     static const int64_t shapes[][4] = { { 7, 9, 5, 6 }, { 1, 300, 64, 64 }, { 70, 90, 10, 6 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16 };
     check_written_forms(shapes, TEST_COUNT(shapes), dtypes, TEST_COUNT(dtypes), 5);
 }
 
-/* On tensor cores: by warps, by warpgroups, and what is left to three kernels; tiles of plain f32; and small ones of all dtypes. */
-static void attention_written_out_of_many_shapes_agrees_with_the_cpu(void)
-{
-    static const int64_t large[][4] = { { 64, 64, 64, 64 }, { 200, 333, 64, 64 }, { 130, 140, 128, 128 }, { 65, 129, 16, 16 }, { 40, 77, 64, 64 }, { 100, 200, 96, 80 } };
+/* On tensor cores: by warps, by warpgroups, and what is left to three kernels; tiles of plain f32; and small ones of
+   all dtypes. */
+static void attention_written_out_of_many_shapes_agrees_with_the_cpu(void) {
+    static const int64_t large[][4] = { { 64, 64, 64, 64 },  { 200, 333, 64, 64 }, { 130, 140, 128, 128 },
+                                        { 65, 129, 16, 16 }, { 40, 77, 64, 64 },   { 100, 200, 96, 80 } };
     static const int64_t small[][4] = { { 7, 9, 5, 6 }, { 20, 24, 32, 32 }, { 1, 300, 64, 64 }, { 1, 40, 32, 32 } };
     static const gn_dtype dtypes[] = { GN_BF16, GN_F16, GN_F32, GN_F64 };
     check_written_forms(large, TEST_COUNT(large), dtypes, 3, 3);
     check_written_forms(small, TEST_COUNT(small), dtypes, TEST_COUNT(dtypes), 5);
 }
 
-/* Values of keys that a query does not see add nothing to it, not even when they are infinite or NaN: of 40 keys past the length, and of a key that only later queries see. */
-static gn_tensor build_hidden(gn_ctx *g, const job *j, void **data)
-{
+/* Values of keys that a query does not see add nothing to it, not even when they are infinite or NaN: of 40 keys past
+   the length, and of a key that only later queries see. */
+static gn_tensor build_hidden(gn_ctx *g, const job *j, void **data) {
     gn_attention_desc desc = { .causal = true, .length = gn_scalar(g, GN_I32, (double)(j->b - 40)) };
-    return gn_attention(gn_data(g, j->d, GN_SHAPE(1, 2, j->a, j->c), data[0]), gn_data(g, j->d, GN_SHAPE(1, 2, j->b, j->c), data[1]), gn_data(g, j->d, GN_SHAPE(1, 2, j->b, j->c), data[2]), &desc);
+    return gn_attention(gn_data(g, j->d, GN_SHAPE(1, 2, j->a, j->c), data[0]),
+                        gn_data(g, j->d, GN_SHAPE(1, 2, j->b, j->c), data[1]),
+                        gn_data(g, j->d, GN_SHAPE(1, 2, j->b, j->c), data[2]), &desc);
 }
 
-static void values_of_hidden_keys_add_nothing(void)
-{
+static void values_of_hidden_keys_add_nothing(void) {
     static const int64_t heads[] = { 32, 64, 128 };
     for (int k = 0; k < TEST_COUNT(heads) * 2; k++) {
         job j = { k & 1 ? GN_F16 : GN_BF16, 150, 300, heads[k / 2], 0, 0 };
-        void *data[3] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 1) };
+        void *data[3] = { random_bytes(j.d, 2 * j.a * j.c, 1), random_bytes(j.d, 2 * j.b * j.c, 1),
+                          random_bytes(j.d, 2 * j.b * j.c, 1) };
         size_t n = (size_t)(2 * j.a * j.c);
         uint16_t *v = data[2], infinite = k & 1 ? 0x7c00 : 0x7f80, *out = calloc(n, 2);
         for (int64_t i = 0; i < 2 * j.b * j.c; i++) {
@@ -714,8 +906,7 @@ static void values_of_hidden_keys_add_nothing(void)
 
 /* ---- rows and reductions ---- */
 
-static gn_tensor build_rows(gn_ctx *g, const job *j, void **data)
-{
+static gn_tensor build_rows(gn_ctx *g, const job *j, void **data) {
     gn_tensor x = gn_data(g, j->d, GN_SHAPE(j->a, j->b), data[0]), w = gn_data(g, j->d, GN_SHAPE(j->b), data[1]);
     switch (j->form) {
     case 0: return gn_softmax(x, 1);
@@ -733,34 +924,33 @@ static gn_tensor build_rows(gn_ctx *g, const job *j, void **data)
     }
 }
 
-static void rows_and_reductions_agree_with_the_cpu(void)
-{
-    static const int64_t shapes[][2] = { { 64, 1024 }, { 7, 8192 }, { 3, 20000 }, { 1000, 33 }, { 5, 50257 }, { 300, 768 }, { 2, 100001 }, { 4096, 8 } };
+static void rows_and_reductions_agree_with_the_cpu(void) {
+    static const int64_t shapes[][2] = { { 64, 1024 }, { 7, 8192 },  { 3, 20000 },  { 1000, 33 },
+                                         { 5, 50257 }, { 300, 768 }, { 2, 100001 }, { 4096, 8 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16, GN_F64 };
     for (int k = 0; k < TEST_COUNT(shapes) * 4; k++) {
         job j = { dtypes[k % 4], shapes[k / 4][0], shapes[k / 4][1], 0, 0, 0 };
         void *data[2] = { random_bytes(j.d, j.a * j.b, 2), random_bytes(j.d, j.b, 1) };
         for (j.form = 0; j.form < 12; j.form++) {
-            double sums = j.d == GN_F64 ? 4 * sqrt((double)j.b) : 0;     /* both sum in f64, in another order */
+            double sums = j.d == GN_F64 ? 4 * sqrt((double)j.b) : 0; /* both sum in f64, in another order */
             compare("rows", build_rows, &j, data, j.form == 10 ? 0 : eps_of(j.d) * (64 + sums));
         }
-        free(data[0]); free(data[1]);
+        free(data[0]);
+        free(data[1]);
     }
 }
 
 /* ---- known values ---- */
 
 /* A context of its own, so that its counters are those of one case. */
-static gn_ctx *open_known(void)
-{
+static gn_ctx *open_known(void) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = device_name, .strict = true });
     CHECK_RESULT(gn_status(g), GN_OK);
     return g;
 }
 
 /* It ran on the GPU, nothing of it on a CPU, and nothing came back but the result. */
-static void check_where_it_ran(gn_ctx *g, size_t result_bytes)
-{
+static void check_where_it_ran(gn_ctx *g, size_t result_bytes) {
     gn_device_info info;
     gn_stats stats;
     CHECK_RESULT(gn_get_device(g, &info), GN_OK);
@@ -776,8 +966,7 @@ static void check_where_it_ran(gn_ctx *g, size_t result_bytes)
 }
 
 /* Ones (100,100) times itself is 100 everywhere; plus ones 101; relu; mean over rows 101; sum 10100. */
-static void ones_times_ones_gives_the_value_by_hand(void)
-{
+static void ones_times_ones_gives_the_value_by_hand(void) {
     static float ones[10000];
     float out = 0;
     for (int i = 0; i < 10000; i++) ones[i] = 1;
@@ -790,8 +979,7 @@ static void ones_times_ones_gives_the_value_by_hand(void)
 }
 
 /* sum(relu(x x)) of a random x (1000,1000), beside the same in double. */
-static void chain_of_a_random_matrix_agrees_with_double(void)
-{
+static void chain_of_a_random_matrix_agrees_with_double(void) {
     enum { N = 1000 };
     float *x = random_bytes(GN_F32, N * N, 1), out = NAN;
     double *row = calloc(N, sizeof *row), sum = 0;
@@ -814,8 +1002,7 @@ static void chain_of_a_random_matrix_agrees_with_double(void)
 /* ---- states: the same plan replayed, and a step that fails ---- */
 
 /* s = 0.5 s + x over many steps, read each time. */
-static void a_replayed_plan_carries_its_state(void)
-{
+static void a_replayed_plan_carries_its_state(void) {
     float x[256], out[256], want[256] = { 0 };
     gn_tensor s = gn_state(gpu, GN_F32, GN_SHAPE(256), NULL, "s");
     for (int step = 0; step < 20; step++) {
@@ -834,9 +1021,11 @@ static void a_replayed_plan_carries_its_state(void)
 }
 
 /* What gn_cuda_launch_again answers, and that the device computes on after it. */
-static void a_plan_launched_again_gives_what_it_gave(void)
-{
-    if (compiles_only) { test_skip("kernels are compiled, not run"); return; }
+static void a_plan_launched_again_gives_what_it_gave(void) {
+    if (compiles_only) {
+        test_skip("kernels are compiled, not run");
+        return;
+    }
     const char *device = getenv("GENIE_TEST_DEVICES");
     bool local = !device || strncmp(device, "cuda", 4) == 0;
     float x[300], first[300], second[300];
@@ -856,26 +1045,33 @@ static void a_plan_launched_again_gives_what_it_gave(void)
     gn_step(gpu);
 }
 
-/* Arguments of one element that kernels take by value: in plans of one kernel, with and without arguments in memory, beside one whose
-   argument is a result too, and before and after a run that fails; the runs of a state's steps are not waited for. */
-static void arguments_of_one_element_are_those_of_the_run(void)
-{
+/* Arguments of one element that kernels take by value: in plans of one kernel, with and without arguments in memory,
+   beside one whose argument is a result too, and before and after a run that fails; the runs of a state's steps are not
+   waited for. */
+static void arguments_of_one_element_are_those_of_the_run(void) {
     float x[300] = { 0 }, out[300];
     int32_t n[300], quotients[300];
-    gn_tensor w = gn_weight(gpu, GN_F32, GN_SHAPE(300), x, "w"), sum = gn_state(gpu, GN_F32, GN_SHAPE(300), NULL, "sum");
+    gn_tensor w = gn_weight(gpu, GN_F32, GN_SHAPE(300), x, "w"),
+              sum = gn_state(gpu, GN_F32, GN_SHAPE(300), NULL, "sum");
     for (int i = 0; i < 300; i++) {
         x[i] = (float)i;
         n[i] = 1000 - i;
     }
     for (int run = 1; run <= 6; run++) {
         gn_tensor a = gn_scalar(gpu, GN_F32, run), b = gn_scalar(gpu, GN_F32, 0.5 * run);
-        CHECK_RESULT(gn_read(gn_add(gn_mul(run % 2 ? w : gn_data(gpu, GN_F32, GN_SHAPE(300), x), a), b), out, sizeof out), GN_OK);
+        CHECK_RESULT(gn_read(gn_add(gn_mul(run % 2 ? w : gn_data(gpu, GN_F32, GN_SHAPE(300), x), a), b), out,
+                             sizeof out),
+                     GN_OK);
         for (int i = 0; i < 300; i++) CHECK(out[i] == (float)(i * run) + 0.5f * (float)run);
         float again = 0;
-        CHECK_RESULT(gn_read_many((gn_tensor[]){ gn_mul(w, b), b }, 2, (void *[]){ out, &again }, (size_t[]){ sizeof out, sizeof again }), GN_OK);
+        CHECK_RESULT(gn_read_many((gn_tensor[]){ gn_mul(w, b), b }, 2, (void *[]){ out, &again },
+                                  (size_t[]){ sizeof out, sizeof again }),
+                     GN_OK);
         CHECK(out[299] == 149.5f * (float)run && again == 0.5f * (float)run);
         gn_result want = run == 3 ? GN_DIVISION_BY_ZERO : GN_OK;
-        CHECK_RESULT(gn_read(gn_floor_divide(gn_data(gpu, GN_I32, GN_SHAPE(300), n), gn_scalar(gpu, GN_I32, run - 3)), quotients, sizeof quotients), want);
+        CHECK_RESULT(gn_read(gn_floor_divide(gn_data(gpu, GN_I32, GN_SHAPE(300), n), gn_scalar(gpu, GN_I32, run - 3)),
+                             quotients, sizeof quotients),
+                     want);
         CHECK(want != GN_OK || quotients[0] == (run > 3 ? 1000 / (run - 3) : -1000 / (3 - run)));
         gn_step(gpu);
     }
@@ -891,17 +1087,20 @@ static void arguments_of_one_element_are_those_of_the_run(void)
 }
 
 /* An append in place, then an index out of range: neither the cache nor the other state has changed. */
-static void a_fault_after_an_append_in_place_changes_nothing(void)
-{
+static void a_fault_after_an_append_in_place_changes_nothing(void) {
     float rows[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, out[64], zero[64] = { 0 }, sums[4];
     int32_t id = 9;
-    gn_tensor cache = gn_state(gpu, GN_F32, GN_SHAPE(1, 2, 8, 4), NULL, "kv"), other = gn_state(gpu, GN_F32, GN_SHAPE(4), NULL, "other");
+    gn_tensor cache = gn_state(gpu, GN_F32, GN_SHAPE(1, 2, 8, 4), NULL, "kv"),
+              other = gn_state(gpu, GN_F32, GN_SHAPE(4), NULL, "other");
     for (int fails = 2; fails >= 0; fails--) {
-        gn_tensor grown = gn_kv_append(cache, gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows), gn_scalar(gpu, GN_I32, 3));
+        gn_tensor grown =
+            gn_kv_append(cache, gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows), gn_scalar(gpu, GN_I32, 3));
         id = fails ? 9 : 1;
         gn_tensor picked = gn_embedding(gn_reshape(grown, GN_SHAPE(16, 4)), gn_data(gpu, GN_I32, GN_SHAPE(1), &id));
         id = fails ? 99 : 3;
-        gn_tensor v = gn_reshape(gn_embedding(gn_reshape(grown, GN_SHAPE(16, 4)), gn_data(gpu, GN_I32, GN_SHAPE(1), &id)), GN_SHAPE(4));
+        gn_tensor v =
+            gn_reshape(gn_embedding(gn_reshape(grown, GN_SHAPE(16, 4)), gn_data(gpu, GN_I32, GN_SHAPE(1), &id)),
+                       GN_SHAPE(4));
         gn_tensor set = gn_assign(other, gn_add_c(v, 1));
         (void)picked;
         CHECK_RESULT(gn_read(set, sums, sizeof sums), fails ? GN_INDEX_OUT_OF_RANGE : GN_OK);
@@ -917,12 +1116,13 @@ static void a_fault_after_an_append_in_place_changes_nothing(void)
 }
 
 /* The position of an append in place is computed, and its memory is used again before the run fails. */
-static void appends_at_a_computed_place_are_put_back_when_a_run_fails(void)
-{
+static void appends_at_a_computed_place_are_put_back_when_a_run_fails(void) {
     float rows[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, first[64], out[64], table[8] = { 0 };
     for (int i = 0; i < 64; i++) first[i] = (float)(100 + i);
-    gn_tensor cache = gn_state(gpu, GN_F32, GN_SHAPE(1, 2, 8, 4), first, "kv"), other = gn_state(gpu, GN_F32, GN_SHAPE(1, 4), NULL, "other");
-    gn_tensor two = gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &(int32_t){ 2 }), place = gn_sum(gn_add_c(two, 1), GN_ALL_AXES, false);
+    gn_tensor cache = gn_state(gpu, GN_F32, GN_SHAPE(1, 2, 8, 4), first, "kv"),
+              other = gn_state(gpu, GN_F32, GN_SHAPE(1, 4), NULL, "other");
+    gn_tensor two = gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &(int32_t){ 2 }),
+              place = gn_sum(gn_add_c(two, 1), GN_ALL_AXES, false);
     gn_kv_append(cache, gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows), place);
     gn_tensor six = gn_sum(gn_mul_c(two, 3), GN_ALL_AXES, true), id = gn_sum(gn_mul_c(six, 1), GN_ALL_AXES, true);
     gn_tensor set = gn_assign(other, gn_embedding(gn_data(gpu, GN_F32, GN_SHAPE(2, 4), table), id));
@@ -936,14 +1136,16 @@ static void appends_at_a_computed_place_are_put_back_when_a_run_fails(void)
 }
 
 /* Two appends of one step at one place: what stood there before both comes back. */
-static void appends_at_one_place_are_put_back_in_their_order(void)
-{
+static void appends_at_one_place_are_put_back_in_their_order(void) {
     float rows[16], first[64], out[64], table[8] = { 0 };
     for (int i = 0; i < 64; i++) first[i] = (float)(100 + i);
     for (int i = 0; i < 16; i++) rows[i] = (float)i;
-    gn_tensor cache = gn_state(gpu, GN_F32, GN_SHAPE(1, 2, 8, 4), first, "kv"), other = gn_state(gpu, GN_F32, GN_SHAPE(1, 4), NULL, "other"), place = gn_scalar(gpu, GN_I32, 4);
-    gn_kv_append(gn_kv_append(cache, gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows), place), gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows + 8), place);
-    gn_tensor set = gn_assign(other, gn_embedding(gn_data(gpu, GN_F32, GN_SHAPE(2, 4), table), gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &(int32_t){ 7 })));
+    gn_tensor cache = gn_state(gpu, GN_F32, GN_SHAPE(1, 2, 8, 4), first, "kv"),
+              other = gn_state(gpu, GN_F32, GN_SHAPE(1, 4), NULL, "other"), place = gn_scalar(gpu, GN_I32, 4);
+    gn_kv_append(gn_kv_append(cache, gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows), place),
+                 gn_data(gpu, GN_F32, GN_SHAPE(1, 2, 1, 4), rows + 8), place);
+    gn_tensor set = gn_assign(other, gn_embedding(gn_data(gpu, GN_F32, GN_SHAPE(2, 4), table),
+                                                  gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &(int32_t){ 7 })));
     CHECK_RESULT(gn_read(set, out, sizeof rows / 4), GN_INDEX_OUT_OF_RANGE);
     gn_step(gpu);
     CHECK_RESULT(gn_read(cache, out, sizeof out), GN_OK);
@@ -953,19 +1155,25 @@ static void appends_at_one_place_are_put_back_in_their_order(void)
     gn_release(other);
 }
 
-/* A run that may fail copies new versions into their states at its end; what it tells of the old ones is what they were. */
-static void an_old_version_is_read_beside_the_new_one(void)
-{
+/* A run that may fail copies new versions into their states at its end; what it tells of the old ones is what they
+   were. */
+static void an_old_version_is_read_beside_the_new_one(void) {
     float first[12], old[2][12], new[12];
     int32_t ids[12] = { 0 };
     for (int i = 0; i < 12; i++) first[i] = (float)i;
-    gn_tensor s = gn_state(gpu, GN_F32, GN_SHAPE(12, 1), first, "s"), t = gn_state(gpu, GN_F32, GN_SHAPE(12, 1), NULL, "t");
-    gn_tensor flat = gn_reshape(s, GN_SHAPE(3, 4)), next = gn_assign(s, gn_embedding(gn_add_c(s, 100), gn_data(gpu, GN_I32, GN_SHAPE(12), ids)));
+    gn_tensor s = gn_state(gpu, GN_F32, GN_SHAPE(12, 1), first, "s"),
+              t = gn_state(gpu, GN_F32, GN_SHAPE(12, 1), NULL, "t");
+    gn_tensor flat = gn_reshape(s, GN_SHAPE(3, 4)),
+              next = gn_assign(s, gn_embedding(gn_add_c(s, 100), gn_data(gpu, GN_I32, GN_SHAPE(12), ids)));
     gn_assign(t, s);
-    CHECK_RESULT(gn_read_many((gn_tensor[]){ flat, next, s }, 3, (void *[]){ old[0], new, old[1] }, (size_t[]){ sizeof first, sizeof first, sizeof first }), GN_OK);
+    CHECK_RESULT(gn_read_many((gn_tensor[]){ flat, next, s }, 3, (void *[]){ old[0], new, old[1] },
+                              (size_t[]){ sizeof first, sizeof first, sizeof first }),
+                 GN_OK);
     for (int i = 0; i < 12; i++) CHECK(old[0][i] == first[i] && old[1][i] == first[i] && new[i] == 100);
     gn_step(gpu);
-    CHECK_RESULT(gn_read_many((gn_tensor[]){ s, t }, 2, (void *[]){ new, old[0] }, (size_t[]){ sizeof first, sizeof first }), GN_OK);
+    CHECK_RESULT(gn_read_many((gn_tensor[]){ s, t }, 2, (void *[]){ new, old[0] },
+                              (size_t[]){ sizeof first, sizeof first }),
+                 GN_OK);
     CHECK(new[11] == 100 && old[0][11] == 11);
     gn_step(gpu);
     gn_release(s);
@@ -973,8 +1181,7 @@ static void an_old_version_is_read_beside_the_new_one(void)
 }
 
 /* 60 choices in one loop have 121 inputs; 60 divisions name each divisor's node. */
-static void a_loop_takes_more_inputs_than_ever(void)
-{
+static void a_loop_takes_more_inputs_than_ever(void) {
     enum { OPS = 60, N = 24 };
     static float x[OPS + 1][N], out[N], want[N];
     static int32_t n[OPS + 1][N], quotient[N], left[N];
@@ -1001,30 +1208,42 @@ static void a_loop_takes_more_inputs_than_ever(void)
     gn_step(gpu);
 }
 
-static void indices_into_nothing_are_out_of_range(void)
-{
+static void indices_into_nothing_are_out_of_range(void) {
     static int32_t ids[300];
     float loss = 0;
     char nothing;
-    CHECK_RESULT(gn_read(gn_cross_entropy(gn_full(gpu, GN_F32, GN_SHAPE(4, 0), 1), gn_data(gpu, GN_I32, GN_SHAPE(4), ids)), &loss, sizeof loss), GN_INDEX_OUT_OF_RANGE);
-    CHECK_RESULT(gn_read(gn_embedding(gn_full(gpu, GN_F32, GN_SHAPE(4, 0), 1), gn_data(gpu, GN_I32, GN_SHAPE(300), ids)), &nothing, 0), GN_OK);
+    CHECK_RESULT(gn_read(gn_cross_entropy(gn_full(gpu, GN_F32, GN_SHAPE(4, 0), 1),
+                                          gn_data(gpu, GN_I32, GN_SHAPE(4), ids)),
+                         &loss, sizeof loss),
+                 GN_INDEX_OUT_OF_RANGE);
+    CHECK_RESULT(gn_read(gn_embedding(gn_full(gpu, GN_F32, GN_SHAPE(4, 0), 1),
+                                      gn_data(gpu, GN_I32, GN_SHAPE(300), ids)),
+                         &nothing, 0),
+                 GN_OK);
     gn_step(gpu);
     ids[299] = 4;
-    CHECK_RESULT(gn_read(gn_embedding(gn_full(gpu, GN_F32, GN_SHAPE(4, 0), 1), gn_data(gpu, GN_I32, GN_SHAPE(300), ids)), &nothing, 0), GN_INDEX_OUT_OF_RANGE);
-    CHECK_RESULT(gn_read(gn_one_hot(gn_data(gpu, GN_I32, GN_SHAPE(300), ids), 0, GN_F32), &nothing, 0), GN_INDEX_OUT_OF_RANGE);
+    CHECK_RESULT(gn_read(gn_embedding(gn_full(gpu, GN_F32, GN_SHAPE(4, 0), 1),
+                                      gn_data(gpu, GN_I32, GN_SHAPE(300), ids)),
+                         &nothing, 0),
+                 GN_INDEX_OUT_OF_RANGE);
+    CHECK_RESULT(gn_read(gn_one_hot(gn_data(gpu, GN_I32, GN_SHAPE(300), ids), 0, GN_F32), &nothing, 0),
+                 GN_INDEX_OUT_OF_RANGE);
     gn_step(gpu);
 }
 
-/* A value is kept by a run that nothing has waited for; the next run uses it, and changes nothing when the first one failed. */
-static void a_kept_value_is_used_before_its_run_has_ended(void)
-{
+/* A value is kept by a run that nothing has waited for; the next run uses it, and changes nothing when the first one
+   failed. */
+static void a_kept_value_is_used_before_its_run_has_ended(void) {
     float table[12] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 }, out[4] = { 0 }, want[4] = { 0 };
-    gn_tensor s = gn_state(gpu, GN_F32, GN_SHAPE(1, 4), NULL, "s"), w = gn_weight(gpu, GN_F32, GN_SHAPE(3, 4), table, "table");
+    gn_tensor s = gn_state(gpu, GN_F32, GN_SHAPE(1, 4), NULL, "s"),
+              w = gn_weight(gpu, GN_F32, GN_SHAPE(3, 4), table, "table");
     for (int32_t i = 0; i < 8; i++) {
-        int32_t id = i % 4;                                                    /* 3 is no row */
+        int32_t id = i % 4; /* 3 is no row */
         gn_tensor kept = gn_embedding(w, gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &id));
         gn_result r = gn_realize(&kept, 1);
-        if (r == GN_OK) gn_assign(s, gn_add(s, gn_embedding(gn_mul_c(kept, 2), gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &(int32_t){ 0 }))));
+        if (r == GN_OK)
+            gn_assign(s, gn_add(s, gn_embedding(gn_mul_c(kept, 2),
+                                                gn_data_copy(gpu, GN_I32, GN_SHAPE(1), &(int32_t){ 0 }))));
         if (r == GN_OK) r = gn_step(gpu);
         if (r == GN_OK) r = gn_sync(gpu);
         CHECK((r != GN_OK) == (id == 3));
@@ -1042,16 +1261,23 @@ static void a_kept_value_is_used_before_its_run_has_ended(void)
 
 enum { ASIDE_COLUMNS = 256, ASIDE_INS = 2, ASIDE_OUTS = 6, ASIDE_STEPS = 20 };
 
-typedef struct aside { gn_ctx *g; gn_tensor sum; bool pinned; int rows, n; double *in[ASIDE_INS], *out[ASIDE_OUTS], *weight[3], *want[ASIDE_OUTS], *total; gn_tensor w[3]; uint64_t ticket[ASIDE_OUTS]; } aside;
+typedef struct aside {
+    gn_ctx *g;
+    gn_tensor sum;
+    bool pinned;
+    int rows, n;
+    double *in[ASIDE_INS], *out[ASIDE_OUTS], *weight[3], *want[ASIDE_OUTS], *total;
+    gn_tensor w[3];
+    uint64_t ticket[ASIDE_OUTS];
+} aside;
 
-static void whole_numbers(double *p, int n)
-{
+static void whole_numbers(double *p, int n) {
     for (int i = 0; i < n; i++) p[i] = (int)test_random_real(-50, 50);
 }
 
-/* One of five steps that differ in how bytes come and go, later ones with two results; x is rubbish as soon as the step is submitted. */
-static gn_result aside_step(aside *a, int k, double *want, double *out, uint64_t *ticket)
-{
+/* One of five steps that differ in how bytes come and go, later ones with two results; x is rubbish as soon as the step
+   is submitted. */
+static gn_result aside_step(aside *a, int k, double *want, double *out, uint64_t *ticket) {
     double *x = a->in[k % ASIDE_INS];
     const int rows = a->rows, count = a->n;
     gn_shape shape = GN_SHAPE(rows, ASIDE_COLUMNS);
@@ -1060,18 +1286,19 @@ static gn_result aside_step(aside *a, int k, double *want, double *out, uint64_t
     whole_numbers(x, count);
     gn_tensor t = gn_data(a->g, GN_F64, shape, x), y = gn_add(t, a->sum);
     for (int i = 0; i < count; i++) want[i] = x[i] + a->total[i];
-    if (form == 1) {                                                             /* a result that is gathered */
+    if (form == 1) { /* a result that is gathered */
         y = gn_reshape(gn_transpose(gn_add_c(gn_add(y, t), 1), 0, 1), shape);
-        for (int i = 0; i < count; i++) want[i] = 2 * x[i % rows * ASIDE_COLUMNS + i / rows] + a->total[i % rows * ASIDE_COLUMNS + i / rows] + 1;
-    } else if (form == 2) {                                                      /* the state changes */
+        for (int i = 0; i < count; i++)
+            want[i] = 2 * x[i % rows * ASIDE_COLUMNS + i / rows] + a->total[i % rows * ASIDE_COLUMNS + i / rows] + 1;
+    } else if (form == 2) { /* the state changes */
         y = gn_assign(a->sum, gn_mul_c(y, -0.5));
         for (int i = 0; i < count; i++) want[i] = a->total[i] = -0.5 * want[i];
-    } else if (form == 3) {                                                      /* a value of an earlier run, used later */
+    } else if (form == 3) { /* a value of an earlier run, used later */
         gn_result r = gn_realize(&y, 1);
         if (r != GN_OK) return r;
         y = gn_sub(gn_mul_c(y, 3), gn_data_copy(a->g, GN_F64, shape, x));
         for (int i = 0; i < count; i++) want[i] = 3 * want[i] - x[i];
-    } else if (form == 4) {                                                      /* a weight that comes while runs are in flight */
+    } else if (form == 4) { /* a weight that comes while runs are in flight */
         gn_release(a->w[w]);
         whole_numbers(a->weight[w], count);
         a->w[w] = gn_weight(a->g, GN_F64, shape, a->weight[w], "w");
@@ -1085,14 +1312,16 @@ static gn_result aside_step(aside *a, int k, double *want, double *out, uint64_t
     return r == GN_OK ? gn_step(a->g) : r;
 }
 
-static void aside_run(aside *a)
-{
+static void aside_run(aside *a) {
     for (int k = 0; k < ASIDE_STEPS + ASIDE_OUTS; k++) {
         int at = k % ASIDE_OUTS;
-        if (k >= ASIDE_OUTS && CHECK_RESULT(gn_wait(a->g, a->ticket[at]), GN_OK) && memcmp(a->out[at], a->want[at], sizeof(double) * (size_t)a->n * (k - ASIDE_OUTS < ASIDE_STEPS / 2 ? 1 : 2)) != 0) {
+        if (k >= ASIDE_OUTS && CHECK_RESULT(gn_wait(a->g, a->ticket[at]), GN_OK) &&
+            memcmp(a->out[at], a->want[at],
+                   sizeof(double) * (size_t)a->n * (k - ASIDE_OUTS < ASIDE_STEPS / 2 ? 1 : 2)) != 0) {
             int i = 0;
             while (i < 2 * a->n && a->out[at][i] == a->want[at][i]) i++;
-            test_fail(__FILE__, __LINE__, "step %d, %s memory: element %d is %g, not %g", k - ASIDE_OUTS, a->pinned ? "pinned" : "plain", i, a->out[at][i], a->want[at][i]);
+            test_fail(__FILE__, __LINE__, "step %d, %s memory: element %d is %g, not %g", k - ASIDE_OUTS,
+                      a->pinned ? "pinned" : "plain", i, a->out[at][i], a->want[at][i]);
         }
         memset(a->out[at], 0xff, 2 * (size_t)a->n * sizeof(double));
         if (k < ASIDE_STEPS) CHECK_RESULT(aside_step(a, k, a->want[at], a->out[at], &a->ticket[at]), GN_OK);
@@ -1100,12 +1329,17 @@ static void aside_run(aside *a)
 }
 
 /* Small ones in pinned and in plain memory, and larger ones in plain memory, which threads copy in pieces. */
-static void copies_beside_kernels_change_nothing(void)
-{
-    static const struct { bool pinned; int rows; } kinds[] = { { true, 320 }, { false, 320 }, { false, 2101 } };
+static void copies_beside_kernels_change_nothing(void) {
+    static const struct {
+        bool pinned;
+        int rows;
+    } kinds[] = { { true, 320 }, { false, 320 }, { false, 2101 } };
     for (int kind = 0; kind < TEST_COUNT(kinds); kind++) {
         bool pinned = kinds[kind].pinned;
-        aside a = { .g = gn_open(&(gn_desc){ .devices = device_name }), .pinned = pinned, .rows = kinds[kind].rows, .n = kinds[kind].rows * ASIDE_COLUMNS };
+        aside a = { .g = gn_open(&(gn_desc){ .devices = device_name }),
+                    .pinned = pinned,
+                    .rows = kinds[kind].rows,
+                    .n = kinds[kind].rows * ASIDE_COLUMNS };
         gn_shape shape = GN_SHAPE(a.rows, ASIDE_COLUMNS);
         size_t bytes = (size_t)a.n * sizeof(double);
         gn_stats stats;
@@ -1119,8 +1353,10 @@ static void copies_beside_kernels_change_nothing(void)
         aside_run(&a);
         CHECK_RESULT(gn_sync(a.g), GN_OK);
         gn_get_stats(a.g, &stats);
-        if (stats.bytes_to_device) CHECK(getenv("GENIE_CUDA_OVERLAP") ? stats.copies_aside == 0 : stats.copies_aside >= 2 * ASIDE_STEPS);
-        if (stats.bytes_to_device) CHECK((stats.copies_waited > 0) == (a.rows > 320 && getenv("GENIE_CUDA_OVERLAP") != NULL));
+        if (stats.bytes_to_device)
+            CHECK(getenv("GENIE_CUDA_OVERLAP") ? stats.copies_aside == 0 : stats.copies_aside >= 2 * ASIDE_STEPS);
+        if (stats.bytes_to_device)
+            CHECK((stats.copies_waited > 0) == (a.rows > 320 && getenv("GENIE_CUDA_OVERLAP") != NULL));
         for (int i = 0; i < ASIDE_INS; i++) pinned ? gn_host_free(a.g, a.in[i]) : free(a.in[i]);
         for (int i = 0; i < ASIDE_OUTS; i++) pinned ? gn_host_free(a.g, a.out[i]) : free(a.out[i]);
         for (int i = 0; i < ASIDE_OUTS; i++) free(a.want[i]);
@@ -1131,8 +1367,7 @@ static void copies_beside_kernels_change_nothing(void)
 }
 
 /* The run in the middle divides by zero: its wait says so, the runs before and after it give their results. */
-static void the_wait_of_a_run_between_copies_tells_its_error(void)
-{
+static void the_wait_of_a_run_between_copies_tells_its_error(void) {
     enum { N = 170000 };
     static int32_t x[3][N], out[3][N];
     uint64_t ticket[3];
@@ -1140,7 +1375,8 @@ static void the_wait_of_a_run_between_copies_tells_its_error(void)
     gn_tensor s = gn_state(gpu, GN_I32, GN_SHAPE(N), NULL, "s");
     for (int k = 0; k < 3; k++) {
         for (int i = 0; i < N; i++) x[k][i] = k == 1 && i == N / 2 ? 0 : i + 1 + k;
-        gn_tensor y = gn_assign(s, gn_add(s, gn_div(gn_full(gpu, GN_I32, GN_SHAPE(N), 10 * N), gn_data(gpu, GN_I32, GN_SHAPE(N), x[k]))));
+        gn_tensor y = gn_assign(s, gn_add(s, gn_div(gn_full(gpu, GN_I32, GN_SHAPE(N), 10 * N),
+                                                    gn_data(gpu, GN_I32, GN_SHAPE(N), x[k]))));
         CHECK_RESULT(gn_read_later(&y, 1, (void *[1]){ out[k] }, &bytes, &ticket[k]), GN_OK);
         gn_step(gpu);
     }
@@ -1158,15 +1394,16 @@ static void the_wait_of_a_run_between_copies_tells_its_error(void)
 }
 
 /* More elements than one block counts: positions of what is not 0 in order, then -1. */
-static void nonzero_of_many_elements_agrees_with_the_cpu(void)
-{
+static void nonzero_of_many_elements_agrees_with_the_cpu(void) {
     enum { ROWS = 7, COLUMNS = 5003, BOUND = ROWS * COLUMNS };
     static float x[BOUND];
     static int64_t out[2][BOUND * 2];
     gn_ctx *g[2] = { cpu, gpu };
     for (int i = 0; i < BOUND; i++) x[i] = test_random_real(0, 1) < 0.3 ? 1 : 0;
     for (int k = 0; k < 2; k++) {
-        CHECK_RESULT(gn_read(gn_nonzero(gn_data(g[k], GN_F32, GN_SHAPE(ROWS, COLUMNS), x), BOUND), out[k], sizeof out[k]), GN_OK);
+        CHECK_RESULT(gn_read(gn_nonzero(gn_data(g[k], GN_F32, GN_SHAPE(ROWS, COLUMNS), x), BOUND), out[k],
+                             sizeof out[k]),
+                     GN_OK);
         gn_step(g[k]);
     }
     CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0 && out[0][BOUND * 2 - 1] == -1);
@@ -1174,9 +1411,9 @@ static void nonzero_of_many_elements_agrees_with_the_cpu(void)
     gn_step(gpu);
 }
 
-/* Few rows, each shared by many blocks; form: 0 softmax, 1 log_softmax, 2 cross_entropy, 3 softmax down columns, 4 layernorm, 5 mean. */
-static gn_tensor build_long_rows(gn_ctx *g, const job *j, void **data)
-{
+/* Few rows, each shared by many blocks; form: 0 softmax, 1 log_softmax, 2 cross_entropy, 3 softmax down columns, 4
+   layernorm, 5 mean. */
+static gn_tensor build_long_rows(gn_ctx *g, const job *j, void **data) {
     gn_tensor x = gn_data(g, j->d, GN_SHAPE(j->a, j->b), data[0]);
     if (j->form == 2) return gn_cross_entropy(x, gn_arange(g, GN_I32, j->a, (double)(j->b - j->a), 1));
     if (j->form == 3) return gn_softmax(gn_transpose(x, 0, 1), 0);
@@ -1184,20 +1421,19 @@ static gn_tensor build_long_rows(gn_ctx *g, const job *j, void **data)
     return j->form ? gn_log_softmax(x, 1) : gn_softmax(x, 1);
 }
 
-static void long_rows_agree_with_the_cpu(void)
-{
+static void long_rows_agree_with_the_cpu(void) {
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_F64 };
     for (int k = 0; k < 3; k++) {
         job j = { dtypes[k], k % 2 + 1, (1 << 18) + (k == 1 ? 13 : 8), 0, 0, 0 };
         void *data[1] = { random_bytes(j.d, j.a * j.b, 3) };
-        for (j.form = k; j.form < 6; j.form += 3) compare("long rows", build_long_rows, &j, data, eps_of(j.d) * (j.d == GN_F64 ? 256 : 16));
+        for (j.form = k; j.form < 6; j.form += 3)
+            compare("long rows", build_long_rows, &j, data, eps_of(j.d) * (j.d == GN_F64 ? 256 : 16));
         free(data[0]);
     }
 }
 
 /* Few rows longer than one block runs along: whole numbers, so that every sum is exact; NaN from its place on. */
-static void runs_along_long_rows_agree_with_the_cpu(void)
-{
+static void runs_along_long_rows_agree_with_the_cpu(void) {
     enum { ROWS = 3, COLUMNS = 17011 };
     static double x[ROWS * COLUMNS], out[2][3][ROWS * COLUMNS];
     static int32_t n[ROWS * COLUMNS];
@@ -1210,21 +1446,27 @@ static void runs_along_long_rows_agree_with_the_cpu(void)
     x[COLUMNS + 14000] = NAN;
     x[2 * COLUMNS + 3] = -INFINITY;
     for (int k = 0; k < 2; k++) {
-        gn_tensor t = gn_data(g[k], GN_F64, GN_SHAPE(ROWS, COLUMNS), x), i = gn_data(g[k], GN_I32, GN_SHAPE(ROWS, COLUMNS), n);
-        gn_tensor runs[] = { gn_cumsum(t, 1), gn_cummax(gn_transpose(t, 0, 1), 0), gn_cumprod(gn_sign(t), 1), gn_cumsum(i, 1) };
-        CHECK_RESULT(gn_read_many(runs, 4, (void *[]){ out[k][0], out[k][1], out[k][2], sums[k] }, (size_t[]){ sizeof x, sizeof x, sizeof x, sizeof sums[k] }), GN_OK);
+        gn_tensor t = gn_data(g[k], GN_F64, GN_SHAPE(ROWS, COLUMNS), x),
+                  i = gn_data(g[k], GN_I32, GN_SHAPE(ROWS, COLUMNS), n);
+        gn_tensor runs[] = { gn_cumsum(t, 1), gn_cummax(gn_transpose(t, 0, 1), 0), gn_cumprod(gn_sign(t), 1),
+                             gn_cumsum(i, 1) };
+        CHECK_RESULT(gn_read_many(runs, 4, (void *[]){ out[k][0], out[k][1], out[k][2], sums[k] },
+                                  (size_t[]){ sizeof x, sizeof x, sizeof x, sizeof sums[k] }),
+                     GN_OK);
         gn_step(g[k]);
     }
     int wrong = 0;
     for (int q = 0; q < 3; q++)
-        for (int i = 0; i < ROWS * COLUMNS; i++) wrong += !(out[0][q][i] == out[1][q][i] || (isnan(out[0][q][i]) && isnan(out[1][q][i])));
+        for (int i = 0; i < ROWS * COLUMNS; i++)
+            wrong += !(out[0][q][i] == out[1][q][i] || (isnan(out[0][q][i]) && isnan(out[1][q][i])));
     CHECK_INT(wrong, 0);
-    CHECK(isnan(out[1][0][COLUMNS + 14000]) && !isnan(out[1][0][COLUMNS + 13999]) && memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
+    CHECK(isnan(out[1][0][COLUMNS + 14000]) && !isnan(out[1][0][COLUMNS + 13999]) &&
+          memcmp(sums[0], sums[1], sizeof sums[0]) == 0);
 }
 
-/* A product that reads a cache before it grows in place but ends in a later loop; two appends of one step; attention over both. */
-static void a_cache_is_read_before_and_after_it_grows(void)
-{
+/* A product that reads a cache before it grows in place but ends in a later loop; two appends of one step; attention
+   over both. */
+static void a_cache_is_read_before_and_after_it_grows(void) {
     enum { PLACES = 256, HEAD = 64 };
     static float old[PLACES * HEAD], row[4 * HEAD], weights[PLACES + 2], out[2][2 * HEAD];
     gn_ctx *g[2] = { cpu, gpu };
@@ -1232,67 +1474,87 @@ static void a_cache_is_read_before_and_after_it_grows(void)
     for (int i = 0; i < 4 * HEAD; i++) row[i] = (float)test_random_real(-4, 4);
     for (int i = 0; i < PLACES + 2; i++) weights[i] = (float)test_random_real(-1, 1);
     for (int k = 0; k < 2; k++) {
-        gn_tensor cache[2] = { gn_state(g[k], GN_F32, GN_SHAPE(1, 1, PLACES, HEAD), old, "k"), gn_state(g[k], GN_F32, GN_SHAPE(1, 1, PLACES, HEAD), old, "v") }, grown[2];
+        gn_tensor cache[2] = { gn_state(g[k], GN_F32, GN_SHAPE(1, 1, PLACES, HEAD), old, "k"),
+                               gn_state(g[k], GN_F32, GN_SHAPE(1, 1, PLACES, HEAD), old, "v") },
+                  grown[2];
         for (int step = 0; step < 4; step++) {
-            gn_tensor before = gn_matmul(gn_data(g[k], GN_F32, GN_SHAPE(1, PLACES), weights), gn_reshape(cache[0], GN_SHAPE(PLACES, HEAD)));
-            gn_tensor more = gn_matmul(gn_data(g[k], GN_F32, GN_SHAPE(1, PLACES), weights + 2), gn_reshape(cache[1], GN_SHAPE(PLACES, HEAD)));
+            gn_tensor before = gn_matmul(gn_data(g[k], GN_F32, GN_SHAPE(1, PLACES), weights),
+                                         gn_reshape(cache[0], GN_SHAPE(PLACES, HEAD)));
+            gn_tensor more = gn_matmul(gn_data(g[k], GN_F32, GN_SHAPE(1, PLACES), weights + 2),
+                                       gn_reshape(cache[1], GN_SHAPE(PLACES, HEAD)));
             for (int c = 0; c < 2; c++) {
-                grown[c] = gn_kv_append(cache[c], gn_data(g[k], GN_F32, GN_SHAPE(1, 1, 1, HEAD), row + c * HEAD), gn_scalar(g[k], GN_I32, 40 + 2 * step));
-                grown[c] = gn_kv_append(grown[c], gn_data(g[k], GN_F32, GN_SHAPE(1, 1, 1, HEAD), row + (2 + c) * HEAD), gn_scalar(g[k], GN_I32, 41 + 2 * step));
+                grown[c] = gn_kv_append(cache[c], gn_data(g[k], GN_F32, GN_SHAPE(1, 1, 1, HEAD), row + c * HEAD),
+                                        gn_scalar(g[k], GN_I32, 40 + 2 * step));
+                grown[c] = gn_kv_append(grown[c], gn_data(g[k], GN_F32, GN_SHAPE(1, 1, 1, HEAD), row + (2 + c) * HEAD),
+                                        gn_scalar(g[k], GN_I32, 41 + 2 * step));
             }
             gn_attention_desc desc = { .causal = true, .length = gn_scalar(g[k], GN_I32, 42 + 2 * step) };
-            gn_tensor want[2] = { gn_mul(gn_gelu(before), more), gn_attention(gn_data(g[k], GN_F32, GN_SHAPE(1, 1, 1, HEAD), row), grown[0], grown[1], &desc) };
-            CHECK_RESULT(gn_read_many(want, 2, (void *[2]){ out[k], out[k] + HEAD }, (size_t[2]){ HEAD * 4, HEAD * 4 }), GN_OK);
+            gn_tensor want[2] = { gn_mul(gn_gelu(before), more),
+                                  gn_attention(gn_data(g[k], GN_F32, GN_SHAPE(1, 1, 1, HEAD), row), grown[0], grown[1],
+                                               &desc) };
+            CHECK_RESULT(gn_read_many(want, 2, (void *[2]){ out[k], out[k] + HEAD }, (size_t[2]){ HEAD * 4, HEAD * 4 }),
+                         GN_OK);
             CHECK_RESULT(gn_step(g[k]), GN_OK);
         }
         gn_release(cache[0]);
         gn_release(cache[1]);
     }
     for (int i = 0; i < 2 * HEAD; i++)
-        if (!(fabs((double)out[0][i] - (double)out[1][i]) <= 1e-4)) test_fail(__FILE__, __LINE__, "element %d is %g, not %g", i, out[1][i], out[0][i]);
+        if (!(fabs((double)out[0][i] - (double)out[1][i]) <= 1e-4))
+            test_fail(__FILE__, __LINE__, "element %d is %g, not %g", i, out[1][i], out[0][i]);
 }
 
-/* Tokens one by one with the attention written out over caches that grow in place: places behind the token's are hidden. Two heads of keys, for as many of queries or twice. */
-static void a_cache_is_read_by_attention_written_out(void)
-{
+/* Tokens one by one with the attention written out over caches that grow in place: places behind the token's are
+   hidden. Two heads of keys, for as many of queries or twice. */
+static void a_cache_is_read_by_attention_written_out(void) {
     enum { PLACES = 192, HEAD = 64, HEADS = 4, KEYS = 2, STEPS = 5 };
     static float old[KEYS * PLACES * HEAD], row[STEPS][3][HEADS * HEAD], out[2][HEADS * HEAD];
     gn_ctx *g[2] = { cpu, gpu };
     for (int i = 0; i < KEYS * PLACES * HEAD; i++) old[i] = (float)test_random_real(-1, 1);
-    for (int i = 0; i < STEPS * 3 * HEADS * HEAD; i++) row[i / (3 * HEADS * HEAD)][i / (HEADS * HEAD) % 3][i % (HEADS * HEAD)] = (float)test_random_real(-2, 2);
+    for (int i = 0; i < STEPS * 3 * HEADS * HEAD; i++)
+        row[i / (3 * HEADS * HEAD)][i / (HEADS * HEAD) % 3][i % (HEADS * HEAD)] = (float)test_random_real(-2, 2);
     for (int shared = 1; shared <= HEADS / KEYS; shared++) {
         gn_tensor cache[2][2];
         for (int k = 0; k < 2; k++)
-            for (int c = 0; c < 2; c++) cache[k][c] = gn_state(g[k], GN_F32, GN_SHAPE(1, KEYS, PLACES, HEAD), old, c ? "v" : "k");
+            for (int c = 0; c < 2; c++)
+                cache[k][c] = gn_state(g[k], GN_F32, GN_SHAPE(1, KEYS, PLACES, HEAD), old, c ? "v" : "k");
         for (int step = 0; step < STEPS; step++) {
             for (int k = 0; k < 2; k++) {
-                gn_tensor pos = gn_scalar(g[k], GN_I32, 70 + step), grown[2], q = gn_data(g[k], GN_F32, GN_SHAPE(1, KEYS, shared, 1, HEAD), row[step][2]);
-                for (int c = 0; c < 2; c++) grown[c] = gn_kv_append(cache[k][c], gn_data(g[k], GN_F32, GN_SHAPE(1, KEYS, 1, HEAD), row[step][c]), pos);
-                gn_tensor keys = gn_reshape(grown[0], GN_SHAPE(1, KEYS, 1, PLACES, HEAD)), values = gn_reshape(grown[1], GN_SHAPE(1, KEYS, 1, PLACES, HEAD));
+                gn_tensor pos = gn_scalar(g[k], GN_I32, 70 + step), grown[2],
+                          q = gn_data(g[k], GN_F32, GN_SHAPE(1, KEYS, shared, 1, HEAD), row[step][2]);
+                for (int c = 0; c < 2; c++)
+                    grown[c] =
+                        gn_kv_append(cache[k][c], gn_data(g[k], GN_F32, GN_SHAPE(1, KEYS, 1, HEAD), row[step][c]), pos);
+                gn_tensor keys = gn_reshape(grown[0], GN_SHAPE(1, KEYS, 1, PLACES, HEAD)),
+                          values = gn_reshape(grown[1], GN_SHAPE(1, KEYS, 1, PLACES, HEAD));
                 gn_tensor s = gn_mul_c(gn_matmul(q, gn_transpose(keys, 3, 4)), 0.125);
                 s = gn_where(gn_le(gn_arange(g[k], GN_I32, PLACES, 0, 1), pos), s, gn_like(s, -INFINITY));
-                CHECK_RESULT(gn_read(gn_matmul(gn_softmax(s, -1), values), out[k], (size_t)(KEYS * shared * HEAD) * 4), GN_OK);
+                CHECK_RESULT(gn_read(gn_matmul(gn_softmax(s, -1), values), out[k], (size_t)(KEYS * shared * HEAD) * 4),
+                             GN_OK);
                 CHECK_RESULT(gn_step(g[k]), GN_OK);
             }
             for (int i = 0; i < KEYS * shared * HEAD; i++)
-                if (!(fabs((double)out[0][i] - (double)out[1][i]) <= 1e-5)) { test_fail(__FILE__, __LINE__, "step %d: element %d is %g, not %g", step, i, out[1][i], out[0][i]); break; }
+                if (!(fabs((double)out[0][i] - (double)out[1][i]) <= 1e-5)) {
+                    test_fail(__FILE__, __LINE__, "step %d: element %d is %g, not %g", step, i, out[1][i], out[0][i]);
+                    break;
+                }
         }
         for (int i = 0; i < 4; i++) gn_release(cache[i / 2][i % 2]);
     }
 }
 
 /* form 0: silu(x A) (x B), as in a gated MLP; 1: with two products more; 2: B has a row more, and no vector loads. */
-static gn_tensor build_gated(gn_ctx *g, const job *j, void **data)
-{
+static gn_tensor build_gated(gn_ctx *g, const job *j, void **data) {
     gn_tensor x = gn_data(g, j->d, GN_SHAPE(1, j->a), data[0]), w[4];
     for (int i = 0; i < 4; i++) w[i] = gn_data(g, j->d, GN_SHAPE(j->a, j->b), data[1 + i]);
-    gn_tensor longer = gn_data(g, j->d, GN_SHAPE(1, j->a + 1), data[0]), other = gn_data(g, j->d, GN_SHAPE(j->a + 1, j->b), data[1]);
-    gn_tensor gate = gn_matmul(x, w[0]), up = j->form == 2 ? gn_matmul(longer, other) : gn_matmul(x, w[1]), y = gn_mul(gn_silu(gate), up);
+    gn_tensor longer = gn_data(g, j->d, GN_SHAPE(1, j->a + 1), data[0]),
+              other = gn_data(g, j->d, GN_SHAPE(j->a + 1, j->b), data[1]);
+    gn_tensor gate = gn_matmul(x, w[0]), up = j->form == 2 ? gn_matmul(longer, other) : gn_matmul(x, w[1]),
+              y = gn_mul(gn_silu(gate), up);
     return j->form == 1 ? gn_sub(y, gn_mul(gn_matmul(x, w[2]), gn_tanh(gn_matmul(x, w[3])))) : y;
 }
 
-static void products_of_one_row_meet_in_one_loop(void)
-{
+static void products_of_one_row_meet_in_one_loop(void) {
     static const gn_dtype dtypes[] = { GN_F32, GN_BF16 };
     for (int k = 0; k < 6; k++) {
         job j = { dtypes[k / 3], 128, 96, 0, 0, k % 3 };
@@ -1307,8 +1569,7 @@ static void products_of_one_row_meet_in_one_loop(void)
 
 enum { CROWD = 8, CROWD_SIDE = 128, CROWD_BYTES = CROWD_SIDE * CROWD_SIDE * 4 };
 
-static gn_ctx *open_with(const char *memory, const char *evicts)
-{
+static gn_ctx *open_with(const char *memory, const char *evicts) {
     const char *device = getenv("GENIE_TEST_DEVICES");
     setenv("GENIE_CUDA_MEMORY", memory, 1);
     setenv("GENIE_CUDA_EVICT", evicts, 1);
@@ -1319,8 +1580,7 @@ static gn_ctx *open_with(const char *memory, const char *evicts)
 }
 
 /* x times the weights whose bit is set; the state counts the steps. */
-static gn_result crowd_step(gn_ctx *g, gn_tensor *w, gn_tensor steps, unsigned which, const float *x, float *out)
-{
+static gn_result crowd_step(gn_ctx *g, gn_tensor *w, gn_tensor steps, unsigned which, const float *x, float *out) {
     gn_tensor y = gn_data(g, GN_F32, GN_SHAPE(4, CROWD_SIDE), x);
     for (int i = 0; i < CROWD; i++)
         if (which >> i & 1) y = gn_matmul(y, w[i]);
@@ -1332,50 +1592,56 @@ static gn_result crowd_step(gn_ctx *g, gn_tensor *w, gn_tensor steps, unsigned w
     return r;
 }
 
-static void weights_beyond_the_memory_come_and_go(void)
-{
+static void weights_beyond_the_memory_come_and_go(void) {
     static const unsigned plans[] = { 0x01, 0xff, 0x06, 0x06, 0x06, 0x81, 0xff, 0xff, 0x18, 0xff, 0x07, 0x07, 0xe0 };
     char memory[32];
     static float x[4 * CROWD_SIDE], out[2][4 * CROWD_SIDE + 1];
     void *data[CROWD];
-    snprintf(memory, sizeof memory, "%d", 4 * CROWD_BYTES + (64 << 10));           /* four of the eight */
+    snprintf(memory, sizeof memory, "%d", 4 * CROWD_BYTES + (64 << 10)); /* four of the eight */
     gn_ctx *g[2] = { cpu, open_with(memory, "1") };
     gn_tensor w[2][CROWD], steps[2];
     for (int i = 0; i < 4 * CROWD_SIDE; i++) x[i] = (float)test_random_real(-1, 1);
     for (int i = 0; i < CROWD; i++) data[i] = random_bytes(GN_F32, CROWD_SIDE * CROWD_SIDE, 0.2);
     for (int k = 0; k < 2; k++) {
-        for (int i = 0; i < CROWD; i++) w[k][i] = gn_weight(g[k], GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[i], "w");
+        for (int i = 0; i < CROWD; i++)
+            w[k][i] = gn_weight(g[k], GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[i], "w");
         steps[k] = gn_state(g[k], GN_F32, GN_SHAPE(1), NULL, "steps");
     }
     for (int p = 0; p < TEST_COUNT(plans); p++) {
         double worst = 0, largest = 0;
         for (int k = 0; k < 2; k++)
-            if (!CHECK_RESULT(crowd_step(g[k], w[k], steps[k], plans[p], x, out[k]), GN_OK)) printf("%s\n", gn_last_error(g[k])->text);
+            if (!CHECK_RESULT(crowd_step(g[k], w[k], steps[k], plans[p], x, out[k]), GN_OK))
+                printf("%s\n", gn_last_error(g[k])->text);
         for (int i = 0; i < 4 * CROWD_SIDE; i++) {
             largest = fabs((double)out[0][i]) > largest ? fabs((double)out[0][i]) : largest;
             worst = fmax(worst, fabs((double)out[0][i] - (double)out[1][i]));
         }
-        if (!(worst <= 1e-4 * largest)) test_fail(__FILE__, __LINE__, "plan %d (%x) is %g off, the largest is %g", p, plans[p], worst, largest);
+        if (!(worst <= 1e-4 * largest))
+            test_fail(__FILE__, __LINE__, "plan %d (%x) is %g off, the largest is %g", p, plans[p], worst, largest);
         CHECK(out[1][4 * CROWD_SIDE] == (float)(p + 1));
     }
     gn_stats stats;
     gn_get_stats(g[1], &stats);
     CHECK(stats.evictions > 0 && stats.weight_moves > 0 && stats.weight_hits > 0);
-    CHECK(stats.weight_move_bytes == stats.weight_moves * CROWD_BYTES && stats.evicted_bytes == stats.evictions * CROWD_BYTES);
+    CHECK(stats.weight_move_bytes == stats.weight_moves * CROWD_BYTES &&
+          stats.evicted_bytes == stats.evictions * CROWD_BYTES);
     CHECK(stats.device_bytes <= (uint64_t)4 * CROWD_BYTES + (64 << 10));
-    float back[2] = { 0 };                                                       /* a weight that is not on the device is read */
-    for (int i = 0; i < CROWD; i++) CHECK_RESULT(gn_read(gn_slice(gn_reshape(w[1][i], GN_SHAPE(CROWD_SIDE * CROWD_SIDE)), 0, 7, 9, 1), back, sizeof back), GN_OK);
+    float back[2] = { 0 }; /* a weight that is not on the device is read */
+    for (int i = 0; i < CROWD; i++)
+        CHECK_RESULT(gn_read(gn_slice(gn_reshape(w[1][i], GN_SHAPE(CROWD_SIDE * CROWD_SIDE)), 0, 7, 9, 1), back,
+                             sizeof back),
+                     GN_OK);
     CHECK(memcmp(back, (float *)data[CROWD - 1] + 7, sizeof back) == 0);
     gn_close(g[1]);
     for (int i = 0; i < CROWD; i++) gn_release(w[0][i]);
     gn_release(steps[0]);
 
-    gn_ctx *none = open_with(memory, "0");                                       /* nothing moves: the fifth weight does not fit */
+    gn_ctx *none = open_with(memory, "0"); /* nothing moves: the fifth weight does not fit */
     for (int i = 0; i < CROWD; i++) w[1][i] = gn_weight(none, GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[i], "w");
     steps[1] = gn_state(none, GN_F32, GN_SHAPE(1), NULL, "steps");
     CHECK_RESULT(crowd_step(none, w[1], steps[1], 0xff, x, out[1]), GN_OUT_OF_MEMORY);
     gn_close(none);
-    gn_ctx *tiny = open_with("40000", "1");                                      /* one weight alone does not fit */
+    gn_ctx *tiny = open_with("40000", "1"); /* one weight alone does not fit */
     gn_tensor one = gn_weight(tiny, GN_F32, GN_SHAPE(CROWD_SIDE, CROWD_SIDE), data[0], "w");
     CHECK_RESULT(gn_read(gn_sum(one, GN_ALL_AXES, false), back, 4), GN_OUT_OF_MEMORY);
     gn_close(tiny);
@@ -1385,11 +1651,16 @@ static void weights_beyond_the_memory_come_and_go(void)
 /* ---- one token at a time: norms, loops, appends and the choice run inside other kernels ---- */
 
 enum { TOKEN_HEADS = 4, TOKEN_VOCAB = 300, TOKEN_PLACES = 200, TOKEN_WEIGHTS = 16 };
-typedef struct token_model { gn_dtype d; int64_t head, groups; gn_ctx *g; gn_tensor w[TOKEN_WEIGHTS], k, v; } token_model;
+typedef struct token_model {
+    gn_dtype d;
+    int64_t head, groups;
+    gn_ctx *g;
+    gn_tensor w[TOKEN_WEIGHTS], k, v;
+} token_model;
 
-/* 0 embedding, 1 places, 2 to 5 gains and biases of two norms, 6 and 7 query-key-value, 8 and 9 out, 10 and 11 up, 12 and 13 down, 14 gain, 15 head by columns */
-static gn_shape token_shape(const token_model *m, int i)
-{
+/* 0 embedding, 1 places, 2 to 5 gains and biases of two norms, 6 and 7 query-key-value, 8 and 9 out, 10 and 11 up, 12
+   and 13 down, 14 gain, 15 head by columns */
+static gn_shape token_shape(const token_model *m, int i) {
     int64_t e = m->head * TOKEN_HEADS, wide = e + 2 * m->groups * m->head;
     switch (i) {
     case 0: return GN_SHAPE(TOKEN_VOCAB, e);
@@ -1405,26 +1676,24 @@ static gn_shape token_shape(const token_model *m, int i)
     }
 }
 
-static void token_model_make(token_model *m, gn_ctx *g, void **data)
-{
+static void token_model_make(token_model *m, gn_ctx *g, void **data) {
     m->g = g;
     for (int i = 0; i < TOKEN_WEIGHTS; i++) m->w[i] = gn_weight(g, m->d, token_shape(m, i), data[i], "w");
     m->k = gn_state(g, m->d, GN_SHAPE(1, m->groups, TOKEN_PLACES, m->head), NULL, "k");
     m->v = gn_state(g, m->d, GN_SHAPE(1, m->groups, TOKEN_PLACES, m->head), NULL, "v");
 }
 
-static gn_tensor token_heads(gn_tensor x, int64_t from, int64_t heads, int64_t head)
-{
+static gn_tensor token_heads(gn_tensor x, int64_t from, int64_t heads, int64_t head) {
     return gn_reshape(gn_slice(x, 1, from * head, (from + heads) * head, 1), GN_SHAPE(1, heads, 1, head));
 }
 
 /* The row before the head: (1, E). computed: the position is not an argument but the result of a kernel. */
-static gn_tensor token_row(const token_model *m, int32_t token, int64_t place, bool computed)
-{
+static gn_tensor token_row(const token_model *m, int32_t token, int64_t place, bool computed) {
     int64_t e = m->head * TOKEN_HEADS;
     gn_tensor pos = gn_scalar(m->g, GN_I32, (double)place), length = gn_scalar(m->g, GN_I32, (double)place + 1);
     if (computed) length = gn_add_c(pos, 1);
-    gn_tensor x = gn_add(gn_embedding(m->w[0], gn_data_copy(m->g, GN_I32, GN_SHAPE(1), &token)), gn_embedding(m->w[1], gn_reshape(pos, GN_SHAPE(1))));
+    gn_tensor x = gn_add(gn_embedding(m->w[0], gn_data_copy(m->g, GN_I32, GN_SHAPE(1), &token)),
+                         gn_embedding(m->w[1], gn_reshape(pos, GN_SHAPE(1))));
     for (int layer = 0; layer < 2; layer++) {
         gn_tensor h = gn_linear(gn_layernorm(x, m->w[2], m->w[3], 1e-5), m->w[6], m->w[7]), k = m->k, v = m->v;
         if (layer == 0) {
@@ -1432,7 +1701,8 @@ static gn_tensor token_row(const token_model *m, int32_t token, int64_t place, b
             v = gn_kv_append(m->v, token_heads(h, TOKEN_HEADS + m->groups, m->groups, m->head), pos);
         }
         gn_attention_desc desc = { .causal = true, .length = length };
-        gn_tensor a = layer ? token_heads(h, 0, TOKEN_HEADS, m->head) : gn_attention(token_heads(h, 0, TOKEN_HEADS, m->head), k, v, &desc);
+        gn_tensor a = layer ? token_heads(h, 0, TOKEN_HEADS, m->head)
+                            : gn_attention(token_heads(h, 0, TOKEN_HEADS, m->head), k, v, &desc);
         x = gn_add(x, gn_linear(gn_reshape(a, GN_SHAPE(1, e)), m->w[8], m->w[9]));
         h = gn_gelu_tanh(gn_linear(gn_layernorm(x, m->w[4], m->w[5], 1e-5), m->w[10], m->w[11]));
         x = gn_add(gn_linear(h, m->w[12], m->w[13]), x);
@@ -1440,29 +1710,29 @@ static gn_tensor token_row(const token_model *m, int32_t token, int64_t place, b
     return x;
 }
 
-static gn_tensor token_logits(const token_model *m, gn_tensor row, bool by_columns)
-{
+static gn_tensor token_logits(const token_model *m, gn_tensor row, bool by_columns) {
     gn_tensor x = gn_layernorm(row, m->w[14], GN_NONE, 1e-5);
     return by_columns ? gn_matmul(x, m->w[15]) : gn_matmul(x, gn_transpose(m->w[0], 0, 1));
 }
 
 /* $GENIE_CUDA_COMPILE_ONLY: the step's kernels are generated. */
-static void token_generate(const token_model *m, int form)
-{
-    gn_tensor row = token_row(m, 0, 0, (form & 2) != 0), want[2] = { row, gn_argmax(token_logits(m, row, form & 1), GN_AXES(1), false) };
+static void token_generate(const token_model *m, int form) {
+    gn_tensor row = token_row(m, 0, 0, (form & 2) != 0),
+              want[2] = { row, gn_argmax(token_logits(m, row, form & 1), GN_AXES(1), false) };
     gn_realize(want, 2);
     gn_step(m->g);
 }
 
 /* One step on both devices: the row before the head agrees, and the GPU's choice is as good as the CPU's best. */
-static void token_step(token_model m[2], int32_t token, int64_t place, int form)
-{
+static void token_step(token_model m[2], int32_t token, int64_t place, int form) {
     int64_t e = m[0].head * TOKEN_HEADS, vocab = form & 1 ? TOKEN_VOCAB + 20 : TOKEN_VOCAB, choice = -1;
     void *rows[2] = { calloc((size_t)e, 4), calloc((size_t)e, 4) }, *logits = calloc((size_t)vocab, 4);
     size_t bytes = gn_dtype_bytes(m[0].d);
     double worst = 0, largest = 0, best = -1e30;
     for (int i = 0; i < 2; i++) {
-        gn_tensor row = token_row(&m[i], token, place, (form & 2) != 0), chosen = gn_argmax(token_logits(&m[i], row, form & 1), GN_AXES(1), false), all = token_logits(&m[i], row, form & 1);
+        gn_tensor row = token_row(&m[i], token, place, (form & 2) != 0),
+                  chosen = gn_argmax(token_logits(&m[i], row, form & 1), GN_AXES(1), false),
+                  all = token_logits(&m[i], row, form & 1);
         if (i) CHECK_RESULT(gn_read(chosen, &choice, sizeof choice), GN_OK);
         else CHECK_RESULT(gn_read(all, logits, (size_t)vocab * bytes), GN_OK);
         CHECK_RESULT(gn_read(row, rows[i], (size_t)e * bytes), GN_OK);
@@ -1474,14 +1744,19 @@ static void token_step(token_model m[2], int32_t token, int64_t place, int form)
         worst = error <= worst ? worst : error;
     }
     for (int64_t i = 0; i < vocab; i++) best = element(m[0].d, logits, i) > best ? element(m[0].d, logits, i) : best;
-    if (!(worst <= 16 * eps_of(m[0].d) * largest)) test_fail(__FILE__, __LINE__, "%s place %lld form %d: a row is %g off, the largest is %g", gn_dtype_name(m[0].d), (long long)place, form, worst, largest);
-    if (choice < 0 || choice >= vocab || best - element(m[0].d, logits, choice) > 16 * eps_of(m[0].d) * (fabs(best) + 1))
-        test_fail(__FILE__, __LINE__, "%s place %lld form %d: token %lld is not the best", gn_dtype_name(m[0].d), (long long)place, form, (long long)choice);
-    free(rows[0]); free(rows[1]); free(logits);
+    if (!(worst <= 16 * eps_of(m[0].d) * largest))
+        test_fail(__FILE__, __LINE__, "%s place %lld form %d: a row is %g off, the largest is %g",
+                  gn_dtype_name(m[0].d), (long long)place, form, worst, largest);
+    if (choice < 0 || choice >= vocab ||
+        best - element(m[0].d, logits, choice) > 16 * eps_of(m[0].d) * (fabs(best) + 1))
+        test_fail(__FILE__, __LINE__, "%s place %lld form %d: token %lld is not the best", gn_dtype_name(m[0].d),
+                  (long long)place, form, (long long)choice);
+    free(rows[0]);
+    free(rows[1]);
+    free(logits);
 }
 
-static void tokens_one_by_one_agree_with_the_cpu(void)
-{
+static void tokens_one_by_one_agree_with_the_cpu(void) {
     static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_F16 };
     static const int64_t places[] = { 0, 1, 2, 3, 40, 41, 150, 199 };
     for (int k = 0; k < 6; k++) {
@@ -1509,10 +1784,10 @@ static void tokens_one_by_one_agree_with_the_cpu(void)
 
 /* ---- tensors of more than 2^31 elements and 2^32 bytes: made on the device; windows and sums come back ---- */
 
-enum { LARGE_GIB = 100, WINDOW = 48, WINDOWS = 7, LARGE_ROWS = 110011, LARGE_COLUMNS = 40064 };    /* 4.4e9 elements; columns are a multiple of 16 */
+/* 4.4e9 elements; columns are a multiple of 16 */
+enum { LARGE_GIB = 100, WINDOW = 48, WINDOWS = 7, LARGE_ROWS = 110011, LARGE_COLUMNS = 40064 };
 
-static bool large_skips(void)
-{
+static bool large_skips(void) {
     char line[300] = "", why[400];
     const char *gib = gn_list_gpus(0, line, sizeof line) > 0 ? strstr(line, " GiB") : NULL;
     while (gib && gib > line && gib[-1] != ' ') gib--;
@@ -1524,9 +1799,9 @@ static bool large_skips(void)
 
 typedef double (*large_fn)(int64_t r, int64_t c);
 
-/* Windows of a (rows,columns) at its ends and around flat positions 2^30, 2^31, 2^32 and 2^32 + 2^31 are what `want` says. */
-static void check_large(const char *what, gn_tensor t, large_fn want, double tolerance)
-{
+/* Windows of a (rows,columns) at its ends and around flat positions 2^30, 2^31, 2^32 and 2^32 + 2^31 are what `want`
+   says. */
+static void check_large(const char *what, gn_tensor t, large_fn want, double tolerance) {
     gn_info info;
     if (!CHECK_RESULT(gn_describe(t, &info), GN_OK) || !CHECK_INT(info.shape.rank, 2)) return;
     const int64_t rows = info.shape.dims[0], columns = info.shape.dims[1], n = rows * columns;
@@ -1551,21 +1826,21 @@ static void check_large(const char *what, gn_tensor t, large_fn want, double tol
         for (int64_t k = 0; k < wide; k++) {
             double w = want(r[i], c[i] + k);
             if (fabs(got[i][k] - w) <= tolerance * fabs(w)) continue;
-            test_fail(__FILE__, __LINE__, "%s: element (%lld,%lld) of (%lld,%lld) is %.9g, not %.9g", what, (long long)r[i], (long long)(c[i] + k), (long long)rows, (long long)columns, got[i][k], w);
+            test_fail(__FILE__, __LINE__, "%s: element (%lld,%lld) of (%lld,%lld) is %.9g, not %.9g", what,
+                      (long long)r[i], (long long)(c[i] + k), (long long)rows, (long long)columns, got[i][k], w);
             break;
         }
     gn_step(gpu);
 }
 
 static double byte_at(int64_t r, int64_t c) { return (double)((31 * r + 7 * c) & 255); }
-static gn_tensor bytes_of(int64_t rows, int64_t columns)
-{
-    gn_tensor r = gn_reshape(gn_arange(gpu, GN_I32, rows, 0, 31), GN_SHAPE(rows, 1)), c = gn_arange(gpu, GN_I32, columns, 0, 7);
+static gn_tensor bytes_of(int64_t rows, int64_t columns) {
+    gn_tensor r = gn_reshape(gn_arange(gpu, GN_I32, rows, 0, 31), GN_SHAPE(rows, 1)),
+              c = gn_arange(gpu, GN_I32, columns, 0, 7);
     return gn_cast(gn_and(gn_add(r, c), gn_full(gpu, GN_I32, GN_SCALAR, 255)), GN_U8);
 }
 
-static gn_tensor large_state(int64_t rows, int64_t columns)
-{
+static gn_tensor large_state(int64_t rows, int64_t columns) {
     gn_tensor s = gn_state(gpu, GN_U8, GN_SHAPE(rows, columns), NULL, "large");
     gn_assign(s, bytes_of(rows, columns));
     CHECK_RESULT(gn_step(gpu), GN_OK);
@@ -1573,12 +1848,13 @@ static gn_tensor large_state(int64_t rows, int64_t columns)
 }
 
 static double twice_at(int64_t r, int64_t c) { return (double)((int)(2 * byte_at(r, c)) & 255); }
-static double flipped_at(int64_t r, int64_t c) { return byte_at(LARGE_ROWS - 1 - r, LARGE_COLUMNS - 1 - c) + 1000.0 * (double)r; }
+static double flipped_at(int64_t r, int64_t c) {
+    return byte_at(LARGE_ROWS - 1 - r, LARGE_COLUMNS - 1 - c) + 1000.0 * (double)r;
+}
 static double turned_at(int64_t r, int64_t c) { return byte_at(c, r) + 1; }
 static double other_steps_at(int64_t r, int64_t c) { return byte_at(r, 3 + 2 * c) - 300; }
 
-static void loops_over_large_tensors_reach_all_of_them(void)
-{
+static void loops_over_large_tensors_reach_all_of_them(void) {
     if (large_skips()) return;
     gn_tensor s = large_state(LARGE_ROWS, LARGE_COLUMNS);
     check_large("state", s, byte_at, 0);
@@ -1586,18 +1862,28 @@ static void loops_over_large_tensors_reach_all_of_them(void)
     gn_tensor rows = gn_reshape(gn_arange(gpu, GN_F32, LARGE_ROWS, 0, 1000), GN_SHAPE(LARGE_ROWS, 1));
     check_large("flipped, f32", gn_add(gn_cast(gn_flip(s, GN_ALL_AXES), GN_F32), rows), flipped_at, 1e-7);
     check_large("transposed", gn_add_c(gn_cast(gn_transpose(s, 0, 1), GN_I16), 1), turned_at, 0);
-    check_large("every second column", gn_sub(gn_cast(gn_slice(s, 1, 3, GN_END, 2), GN_I16), gn_full(gpu, GN_I16, GN_SCALAR, 300)), other_steps_at, 0);
+    check_large("every second column",
+                gn_sub(gn_cast(gn_slice(s, 1, 3, GN_END, 2), GN_I16), gn_full(gpu, GN_I16, GN_SCALAR, 300)),
+                other_steps_at, 0);
     gn_release(s);
 }
 
-static double joined_at(int64_t r, int64_t c) { return c < LARGE_COLUMNS ? byte_at(r, c) : byte_at(r, c - LARGE_COLUMNS + 5); }
-static double stacked_at(int64_t r, int64_t c) { return c < LARGE_ROWS ? byte_at(c, r) : byte_at(c - LARGE_ROWS + 7, r); }
-static double padded_at(int64_t r, int64_t c) { return r < 1 || r > LARGE_ROWS || c < 3 || c >= LARGE_COLUMNS + 3 ? 9 : byte_at(r - 1, c - 3); }
-static double edges_at(int64_t r, int64_t c) { (void)c; return byte_at(r < 2 ? 0 : r > LARGE_ROWS + 1 ? LARGE_ROWS - 1 : r - 2, c); }
+static double joined_at(int64_t r, int64_t c) {
+    return c < LARGE_COLUMNS ? byte_at(r, c) : byte_at(r, c - LARGE_COLUMNS + 5);
+}
+static double stacked_at(int64_t r, int64_t c) {
+    return c < LARGE_ROWS ? byte_at(c, r) : byte_at(c - LARGE_ROWS + 7, r);
+}
+static double padded_at(int64_t r, int64_t c) {
+    return r < 1 || r > LARGE_ROWS || c < 3 || c >= LARGE_COLUMNS + 3 ? 9 : byte_at(r - 1, c - 3);
+}
+static double edges_at(int64_t r, int64_t c) {
+    (void)c;
+    return byte_at(r < 2 ? 0 : r > LARGE_ROWS + 1 ? LARGE_ROWS - 1 : r - 2, c);
+}
 static double put_at(int64_t r, int64_t c) { return c % 2 && r % 3 == 2 ? 77 : byte_at(r, c); }
 
-static void copies_of_large_tensors_reach_all_of_them(void)
-{
+static void copies_of_large_tensors_reach_all_of_them(void) {
     if (large_skips()) return;
     gn_tensor s = large_state(LARGE_ROWS, LARGE_COLUMNS), t = gn_transpose(s, 0, 1);
     check_large("concat", gn_concat((gn_tensor[2]){ s, gn_slice(s, 1, 5, 38, 1) }, 2, 1), joined_at, 0);
@@ -1616,14 +1902,16 @@ static void copies_of_large_tensors_reach_all_of_them(void)
 }
 
 /* More than 2^32 bytes up and down, beside each other. */
-static void large_arguments_and_results_cross_whole(void)
-{
+static void large_arguments_and_results_cross_whole(void) {
     const int64_t n = (1ll << 29) + (1 << 17) + 3;
     char why[200];
     double free_gib = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1073741824.0;
     snprintf(why, sizeof why, "16 GiB of free memory are needed here, and there are %.0f", free_gib);
     if (large_skips()) return;
-    if (free_gib < 16) { test_skip(why); return; }
+    if (free_gib < 16) {
+        test_skip(why);
+        return;
+    }
     int64_t *x = malloc((size_t)n * 8), *y = malloc((size_t)n * 8), wrong = 0;
     REQUIRE(x && y);
     for (int64_t i = 0; i < n; i++) x[i] = i * 0x3779b97f4;
@@ -1636,14 +1924,12 @@ static void large_arguments_and_results_cross_whole(void)
 }
 
 /* How many of n steps of `by` from 0 on end in each residue of 256. */
-static void residues(int64_t n, int by, int64_t *out)
-{
+static void residues(int64_t n, int by, int64_t *out) {
     memset(out, 0, 256 * sizeof *out);
     for (int i = 0; i < 256; i++) out[i * by & 255] += n / 256 + (i < n % 256);
 }
 
-static double sum_by_hand(int64_t rows, int64_t columns)
-{
+static double sum_by_hand(int64_t rows, int64_t columns) {
     int64_t r[256], c[256];
     double sum = 0;
     residues(rows, 31, r);
@@ -1653,8 +1939,7 @@ static double sum_by_hand(int64_t rows, int64_t columns)
     return sum;
 }
 
-static double sum_of_row_at(int64_t r, int64_t c)
-{
+static double sum_of_row_at(int64_t r, int64_t c) {
     int64_t count[256];
     double sum = 0;
     (void)c;
@@ -1662,8 +1947,7 @@ static double sum_of_row_at(int64_t r, int64_t c)
     for (int i = 0; i < 256; i++) sum += (double)count[i] * (double)((i + 31 * r) & 255);
     return sum;
 }
-static double sum_of_column_at(int64_t r, int64_t c)
-{
+static double sum_of_column_at(int64_t r, int64_t c) {
     int64_t count[256];
     double sum = 0;
     (void)r;
@@ -1673,8 +1957,7 @@ static double sum_of_column_at(int64_t r, int64_t c)
 }
 static double mean_of_column_at(int64_t r, int64_t c) { return sum_of_column_at(r, c) / LARGE_ROWS; }
 
-static void reductions_of_large_tensors_agree_with_sums_by_hand(void)
-{
+static void reductions_of_large_tensors_agree_with_sums_by_hand(void) {
     if (large_skips()) return;
     const int64_t r = LARGE_ROWS - 2, c = LARGE_COLUMNS - 5, n = (int64_t)LARGE_ROWS * LARGE_COLUMNS;
     int64_t sum = 0, best = 0, least = 0, first = 0, found[2][2] = { { 0 } };
@@ -1689,12 +1972,17 @@ static void reductions_of_large_tensors_agree_with_sums_by_hand(void)
     check_large("sums of columns", gn_sum(s, GN_AXES(0), true), sum_of_column_at, 0);
     check_large("means of columns", gn_mean(gn_cast(s, GN_F32), GN_AXES(0), true), mean_of_column_at, 1e-5);
 
-    gn_tensor ri = gn_reshape(gn_arange(gpu, GN_I32, LARGE_ROWS, 0, 1), GN_SHAPE(LARGE_ROWS, 1)), ci = gn_arange(gpu, GN_I32, LARGE_COLUMNS, 0, 1);
+    gn_tensor ri = gn_reshape(gn_arange(gpu, GN_I32, LARGE_ROWS, 0, 1), GN_SHAPE(LARGE_ROWS, 1)),
+              ci = gn_arange(gpu, GN_I32, LARGE_COLUMNS, 0, 1);
     gn_tensor here = gn_and(gn_eq(ri, gn_scalar(gpu, GN_I32, (double)r)), gn_eq(ci, gn_scalar(gpu, GN_I32, (double)c)));
-    gn_tensor one = gn_reshape(here, GN_SHAPE(n)), other = gn_where(here, gn_full(gpu, GN_F32, GN_SCALAR, -5), gn_cast(here, GN_F32));
+    gn_tensor one = gn_reshape(here, GN_SHAPE(n)),
+              other = gn_where(here, gn_full(gpu, GN_F32, GN_SCALAR, -5), gn_cast(here, GN_F32));
     gn_tensor places = gn_nonzero(here, 2);
-    gn_tensor bests[] = { gn_argmax(gn_cast(one, GN_U8), GN_ALL_AXES, false), gn_argmin(other, GN_ALL_AXES, false), gn_argmax(gn_reshape(gn_cast(one, GN_U8), GN_SHAPE(n, 1)), GN_AXES(0), false), places, gn_min(other, GN_ALL_AXES, false) };
-    CHECK_RESULT(gn_read_many(bests, 5, (void *[]){ &best, &least, &first, found, &top }, (size_t[]){ 8, 8, 8, 32, 4 }), GN_OK);
+    gn_tensor bests[] = { gn_argmax(gn_cast(one, GN_U8), GN_ALL_AXES, false), gn_argmin(other, GN_ALL_AXES, false),
+                          gn_argmax(gn_reshape(gn_cast(one, GN_U8), GN_SHAPE(n, 1)), GN_AXES(0), false), places,
+                          gn_min(other, GN_ALL_AXES, false) };
+    CHECK_RESULT(gn_read_many(bests, 5, (void *[]){ &best, &least, &first, found, &top }, (size_t[]){ 8, 8, 8, 32, 4 }),
+                 GN_OK);
     CHECK_INT(best, r * LARGE_COLUMNS + c);
     CHECK_INT(least, r * LARGE_COLUMNS + c);
     CHECK_INT(first, r * LARGE_COLUMNS + c);
@@ -1703,7 +1991,8 @@ static void reductions_of_large_tensors_agree_with_sums_by_hand(void)
     gn_step(gpu);
 
     int64_t after[2] = { 0 }, whole = (1ll << 31) / LARGE_COLUMNS;
-    gn_tensor run = gn_cumsum(gn_reshape(gn_slice(s, 0, 0, 60000, 1), GN_SHAPE(60000ll * LARGE_COLUMNS)), 0), ends[2] = { gn_slice(run, 0, (1ll << 31) - 1, 1ll << 31, 1), gn_slice(run, 0, -1, GN_END, 1) };
+    gn_tensor run = gn_cumsum(gn_reshape(gn_slice(s, 0, 0, 60000, 1), GN_SHAPE(60000ll * LARGE_COLUMNS)), 0),
+              ends[2] = { gn_slice(run, 0, (1ll << 31) - 1, 1ll << 31, 1), gn_slice(run, 0, -1, GN_END, 1) };
     CHECK_RESULT(gn_read_many(ends, 2, (void *[]){ &after[0], &after[1] }, (size_t[]){ 8, 8 }), GN_OK);
     double part = sum_by_hand(whole, LARGE_COLUMNS);
     for (int64_t k = 0; k < (1ll << 31) - whole * LARGE_COLUMNS; k++) part += byte_at(whole, k);
@@ -1715,12 +2004,15 @@ static void reductions_of_large_tensors_agree_with_sums_by_hand(void)
 enum { PICKED = 110001 };
 static double picked_at(int64_t r, int64_t c) { return byte_at((LARGE_ROWS - 1) - r * 7 % LARGE_ROWS, c); }
 static double picked_column_at(int64_t r, int64_t c) { return byte_at(r, LARGE_COLUMNS - 1 - c); }
-static double scattered_at(int64_t r, int64_t c) { return r >= LARGE_ROWS - 4 && c % 2 == 0 ? 100 + (double)(r - (LARGE_ROWS - 4)) : byte_at(r, c); }
+static double scattered_at(int64_t r, int64_t c) {
+    return r >= LARGE_ROWS - 4 && c % 2 == 0 ? 100 + (double)(r - (LARGE_ROWS - 4)) : byte_at(r, c);
+}
 static double hot_at(int64_t r, int64_t c) { return c == r * 5 % 66000; }
-static double cache_at(int64_t r, int64_t c) { return r >= 33600000 - 3 ? (double)(r - (33600000 - 3)) * 128 + (double)c + 1 : 0; }
+static double cache_at(int64_t r, int64_t c) {
+    return r >= 33600000 - 3 ? (double)(r - (33600000 - 3)) * 128 + (double)c + 1 : 0;
+}
 
-static void indices_of_large_tensors_reach_all_of_them(void)
-{
+static void indices_of_large_tensors_reach_all_of_them(void) {
     if (large_skips()) return;
     gn_tensor s = large_state(LARGE_ROWS, LARGE_COLUMNS);
     static int64_t ids[PICKED], hot[66000];
@@ -1729,25 +2021,33 @@ static void indices_of_large_tensors_reach_all_of_them(void)
     for (int64_t i = 0; i < 66000; i++) hot[i] = i * 5 % 66000;
     for (int i = 0; i < 3 * 128; i++) rows[i] = (float)(i + 1);
     check_large("embedding", gn_embedding(s, gn_data(gpu, GN_I64, GN_SHAPE(PICKED), ids)), picked_at, 0);
-    check_large("index_select", gn_index_select(s, 1, gn_arange(gpu, GN_I64, LARGE_COLUMNS, LARGE_COLUMNS - 1, -1)), picked_column_at, 0);
+    check_large("index_select", gn_index_select(s, 1, gn_arange(gpu, GN_I64, LARGE_COLUMNS, LARGE_COLUMNS - 1, -1)),
+                picked_column_at, 0);
     check_large("one_hot", gn_one_hot(gn_data(gpu, GN_I64, GN_SHAPE(66000), hot), 66000, GN_U8), hot_at, 0);
-    const int64_t far = (1ll << 31) + 77;                                   /* in a row longer than 2^31 */
+    const int64_t far = (1ll << 31) + 77; /* in a row longer than 2^31 */
     uint8_t seen[2] = { 0 };
-    gn_tensor two = gn_reshape(gn_slice(s, 0, 0, 110010, 1), GN_SHAPE(2, 55005ll * LARGE_COLUMNS)), row = gn_embedding(two, gn_reshape(gn_scalar(gpu, GN_I64, 1), GN_SHAPE(1)));
+    gn_tensor two = gn_reshape(gn_slice(s, 0, 0, 110010, 1), GN_SHAPE(2, 55005ll * LARGE_COLUMNS)),
+              row = gn_embedding(two, gn_reshape(gn_scalar(gpu, GN_I64, 1), GN_SHAPE(1)));
     CHECK_RESULT(gn_read(gn_slice(gn_reshape(row, GN_SHAPE(-1)), 0, far, far + 2, 1), seen, 2), GN_OK);
-    for (int i = 0; i < 2; i++) CHECK((double)seen[i] == byte_at(55005 + (far + i) / LARGE_COLUMNS, (far + i) % LARGE_COLUMNS));
+    for (int i = 0; i < 2; i++)
+        CHECK((double)seen[i] == byte_at(55005 + (far + i) / LARGE_COLUMNS, (far + i) % LARGE_COLUMNS));
     gn_step(gpu);
 
-    gn_tensor where = gn_broadcast(gn_reshape(gn_arange(gpu, GN_I32, 4, LARGE_ROWS - 4, 1), GN_SHAPE(4, 1)), GN_SHAPE(4, LARGE_COLUMNS));
-    gn_tensor what = gn_broadcast(gn_reshape(gn_arange(gpu, GN_U8, 4, 100, 1), GN_SHAPE(4, 1)), GN_SHAPE(4, LARGE_COLUMNS)), last = gn_slice(s, 0, -4, GN_END, 1);
-    gn_tensor even = gn_eq_c(gn_remainder(gn_arange(gpu, GN_I32, LARGE_COLUMNS, 0, 1), gn_full(gpu, GN_I32, GN_SCALAR, 2)), 0);
+    gn_tensor where = gn_broadcast(gn_reshape(gn_arange(gpu, GN_I32, 4, LARGE_ROWS - 4, 1), GN_SHAPE(4, 1)),
+                                   GN_SHAPE(4, LARGE_COLUMNS));
+    gn_tensor what = gn_broadcast(gn_reshape(gn_arange(gpu, GN_U8, 4, 100, 1), GN_SHAPE(4, 1)),
+                                  GN_SHAPE(4, LARGE_COLUMNS)),
+              last = gn_slice(s, 0, -4, GN_END, 1);
+    gn_tensor even =
+        gn_eq_c(gn_remainder(gn_arange(gpu, GN_I32, LARGE_COLUMNS, 0, 1), gn_full(gpu, GN_I32, GN_SCALAR, 2)), 0);
     gn_assign(s, gn_scatter(s, 0, where, gn_where(even, what, last)));
     CHECK_RESULT(gn_step(gpu), GN_OK);
     check_large("scatter into a state", s, scattered_at, 0);
     gn_release(s);
 
-    gn_tensor cache = gn_state(gpu, GN_F16, GN_SHAPE(1, 1, 33600000, 128), NULL, "cache");      /* 4.3e9 elements */
-    gn_kv_append(cache, gn_cast(gn_data(gpu, GN_F32, GN_SHAPE(1, 1, 3, 128), rows), GN_F16), gn_scalar(gpu, GN_I64, 33600000 - 3));
+    gn_tensor cache = gn_state(gpu, GN_F16, GN_SHAPE(1, 1, 33600000, 128), NULL, "cache"); /* 4.3e9 elements */
+    gn_kv_append(cache, gn_cast(gn_data(gpu, GN_F32, GN_SHAPE(1, 1, 3, 128), rows), GN_F16),
+                 gn_scalar(gpu, GN_I64, 33600000 - 3));
     CHECK_RESULT(gn_step(gpu), GN_OK);
     check_large("append in place", gn_reshape(cache, GN_SHAPE(33600000, 128)), cache_at, 0);
     gn_release(cache);
@@ -1756,108 +2056,155 @@ static void indices_of_large_tensors_reach_all_of_them(void)
 /* Rows of 0, 1, 2 and 3 in turn, each with its own number added: exponentials and moments are known. */
 enum { LONG_ROW = (1 << 30) + 4096 };
 static const int64_t long_columns = (1ll << 31) + 3 * 4096;
-static gn_tensor turns(gn_dtype d, int64_t rows, int64_t columns)
-{
+static gn_tensor turns(gn_dtype d, int64_t rows, int64_t columns) {
     gn_tensor c = gn_remainder(gn_arange(gpu, GN_I64, columns, 0, 1), gn_full(gpu, GN_I64, GN_SCALAR, 4));
     return gn_add(gn_cast(c, d), gn_reshape(gn_cast(gn_arange(gpu, GN_I32, rows, 0, 1), d), GN_SHAPE(rows, 1)));
 }
-static double softmax_at(int64_t r, int64_t c)
-{
+static double softmax_at(int64_t r, int64_t c) {
     (void)r;
     return exp((double)(c % 4)) / ((double)(long_columns / 4) * (1 + exp(1) + exp(2) + exp(3)));
 }
 static double log_softmax_at(int64_t r, int64_t c) { return log(softmax_at(r, c)); }
-static double even_at(int64_t r, int64_t c) { (void)r; (void)c; return 1.0 / 1024; }
-static double layernorm_at(int64_t r, int64_t c) { (void)r; return ((double)(c % 4) - 1.5) / sqrt(1.25 + 1e-5); }
+static double even_at(int64_t r, int64_t c) {
+    (void)r;
+    (void)c;
+    return 1.0 / 1024;
+}
+static double layernorm_at(int64_t r, int64_t c) {
+    (void)r;
+    return ((double)(c % 4) - 1.5) / sqrt(1.25 + 1e-5);
+}
 
-static void rows_of_large_tensors_agree_with_double(void)
-{
+static void rows_of_large_tensors_agree_with_double(void) {
     if (large_skips()) return;
     float loss = 0;
     int64_t target = long_columns - 1;
     check_large("softmax", gn_softmax(turns(GN_F32, 1, long_columns), 1), softmax_at, 1e-5);
     check_large("log_softmax", gn_log_softmax(turns(GN_F32, 1, long_columns), 1), log_softmax_at, 1e-6);
-    check_large("softmax of many rows", gn_softmax(gn_broadcast(gn_full(gpu, GN_F16, GN_SCALAR, 3), GN_SHAPE((1 << 21) + 5, 1024)), 1), even_at, 0);
+    check_large("softmax of many rows",
+                gn_softmax(gn_broadcast(gn_full(gpu, GN_F16, GN_SCALAR, 3), GN_SHAPE((1 << 21) + 5, 1024)), 1), even_at,
+                0);
     check_large("layernorm", gn_layernorm(turns(GN_F32, 3, LONG_ROW), GN_NONE, GN_NONE, 1e-5), layernorm_at, 1e-5);
-    CHECK_RESULT(gn_read(gn_cross_entropy(turns(GN_F32, 1, long_columns), gn_data(gpu, GN_I64, GN_SHAPE(1), &target)), &loss, 4), GN_OK);
+    CHECK_RESULT(gn_read(gn_cross_entropy(turns(GN_F32, 1, long_columns), gn_data(gpu, GN_I64, GN_SHAPE(1), &target)),
+                         &loss, 4),
+                 GN_OK);
     CHECK_NEAR((double)loss, -log_softmax_at(0, target), 1e-6 * loss);
     gn_step(gpu);
 }
 
 /* Counters of 64 bits: what lies 2^32 on is drawn anew. */
-static void random_numbers_of_large_tensors_do_not_repeat(void)
-{
+static void random_numbers_of_large_tensors_do_not_repeat(void) {
     enum { N = 256 };
     if (large_skips()) return;
     uint16_t got[3][N];
     const int64_t n = (1ll << 32) + (1 << 20);
     gn_tensor x = gn_random_uniform(gpu, GN_F16, GN_SHAPE(n));
-    gn_tensor t[3] = { gn_slice(x, 0, 0, N, 1), gn_slice(x, 0, 1ll << 31, (1ll << 31) + N, 1), gn_slice(x, 0, 1ll << 32, (1ll << 32) + N, 1) };
+    gn_tensor t[3] = { gn_slice(x, 0, 0, N, 1), gn_slice(x, 0, 1ll << 31, (1ll << 31) + N, 1),
+                       gn_slice(x, 0, 1ll << 32, (1ll << 32) + N, 1) };
     float mean = 0;
-    CHECK_RESULT(gn_read_many(t, 3, (void *[]){ got[0], got[1], got[2] }, (size_t[]){ sizeof got[0], sizeof got[0], sizeof got[0] }), GN_OK);
+    CHECK_RESULT(gn_read_many(t, 3, (void *[]){ got[0], got[1], got[2] },
+                              (size_t[]){ sizeof got[0], sizeof got[0], sizeof got[0] }),
+                 GN_OK);
     int same = 0;
     for (int i = 0; i < N; i++) same += (got[0][i] == got[1][i]) + (got[0][i] == got[2][i]) + (got[1][i] == got[2][i]);
     CHECK(same < 20);
     gn_step(gpu);
-    CHECK_RESULT(gn_read(gn_mean(gn_cast(gn_random_uniform(gpu, GN_F16, GN_SHAPE(n)), GN_F32), GN_ALL_AXES, false), &mean, 4), GN_OK);
+    CHECK_RESULT(gn_read(gn_mean(gn_cast(gn_random_uniform(gpu, GN_F16, GN_SHAPE(n)), GN_F32), GN_ALL_AXES, false),
+                         &mean, 4),
+                 GN_OK);
     CHECK_NEAR((double)mean, 0.5 - 1.0 / 4096, 1e-4);
     gn_step(gpu);
 }
 
-/* a (m,k) with a[i][l] = (i + l) mod 5 - 2, b (k,n) with b[l][j] = (3 l + j) mod 7 - 3: every 35 products add up to 0, all sums are exact. */
+/* a (m,k) with a[i][l] = (i + l) mod 5 - 2, b (k,n) with b[l][j] = (3 l + j) mod 7 - 3: every 35 products add up to 0,
+   all sums are exact. */
 static int64_t product_k;
-static double product_at(int64_t r, int64_t c)
-{
+static double product_at(int64_t r, int64_t c) {
     double sum = 0;
     for (int64_t l = 0; l < product_k % 35; l++) sum += (double)((r + l) % 5 - 2) * (double)((3 * l + c) % 7 - 3);
     return sum;
 }
-static gn_tensor product_side(int64_t rows, int64_t columns, int by_row, int mod, int less)
-{
-    gn_tensor r = gn_reshape(gn_arange(gpu, GN_I32, rows, 0, by_row), GN_SHAPE(rows, 1)), m = gn_full(gpu, GN_I32, GN_SCALAR, mod);
-    return gn_cast(gn_sub(gn_remainder(gn_add(r, gn_arange(gpu, GN_I32, columns, 0, 1)), m), gn_full(gpu, GN_I32, GN_SCALAR, less)), GN_F32);
+static gn_tensor product_side(int64_t rows, int64_t columns, int by_row, int mod, int less) {
+    gn_tensor r = gn_reshape(gn_arange(gpu, GN_I32, rows, 0, by_row), GN_SHAPE(rows, 1)),
+              m = gn_full(gpu, GN_I32, GN_SCALAR, mod);
+    return gn_cast(gn_sub(gn_remainder(gn_add(r, gn_arange(gpu, GN_I32, columns, 0, 1)), m),
+                          gn_full(gpu, GN_I32, GN_SCALAR, less)),
+                   GN_F32);
 }
-static void large_product(const char *what, int64_t m, int64_t n, int64_t k)
-{
+static void large_product(const char *what, int64_t m, int64_t n, int64_t k) {
     product_k = k;
     check_large(what, gn_matmul(product_side(m, k, 1, 5, 2), product_side(k, n, 3, 7, 3)), product_at, 0);
 }
 
-static void long_products_of_large_tensors_reach_all_of_them(void)
-{
+static void long_products_of_large_tensors_reach_all_of_them(void) {
     if (large_skips()) return;
     large_product("one row, columns of 2.2e9", 1, 33600000, 64);
     large_product("k of 3.4e7", 64, 64, 33600000);
 }
 
-static void all_kernels_compile(void)
-{
+static void all_kernels_compile(void) {
     static char why[8000];
-    size_t failed = 0, n = gn_cuda_compile_collected(getenv("GENIE_CUDA_COMPILE_ONLY"), getenv("GENIE_CUDA_ONE_OF_EACH") != NULL, &failed, why, sizeof why);
+    size_t failed = 0,
+           n = gn_cuda_compile_collected(getenv("GENIE_CUDA_COMPILE_ONLY"), getenv("GENIE_CUDA_ONE_OF_EACH") != NULL,
+                                         &failed, why, sizeof why);
     printf("%zu kernels\n", n);
     if (failed || !n) {
         test_fail(__FILE__, __LINE__, "%zu of %zu kernels do not compile; the first: %s", failed, n, why);
     }
 }
 
-int main(int argc, char **argv)
-{
-    static const test_entry tests[] = {
-        TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
-        TEST_ENTRY(ones_times_ones_gives_the_value_by_hand), TEST_ENTRY(a_replayed_plan_carries_its_state), TEST_ENTRY(a_plan_launched_again_gives_what_it_gave),
-        TEST_ENTRY(arguments_of_one_element_are_those_of_the_run), TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing), TEST_ENTRY(appends_at_a_computed_place_are_put_back_when_a_run_fails), TEST_ENTRY(indices_into_nothing_are_out_of_range), TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
-        TEST_ENTRY(an_old_version_is_read_beside_the_new_one), TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
-        TEST_ENTRY(products_of_more_than_2_to_the_31_elements_are_exact), TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended), TEST_ENTRY(copies_beside_kernels_change_nothing), TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
-        TEST_ENTRY(weights_beyond_the_memory_come_and_go), TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu), TEST_ENTRY(runs_along_long_rows_agree_with_the_cpu), TEST_ENTRY(long_rows_agree_with_the_cpu), TEST_ENTRY(a_loop_takes_more_inputs_than_ever), TEST_ENTRY(a_cache_is_read_before_and_after_it_grows), TEST_ENTRY(a_cache_is_read_by_attention_written_out),
-        TEST_ENTRY(products_of_one_row_meet_in_one_loop), TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
-        TEST_ENTRY(products_of_all_forms_agree_with_the_cpu), TEST_ENTRY(batched_products_agree_with_the_cpu), TEST_ENTRY(products_of_views_that_lie_backwards_agree_with_the_cpu), TEST_ENTRY(large_products_agree_with_the_cpu), TEST_ENTRY(plain_products_of_every_tile_agree_with_the_cpu),
-        TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs), TEST_ENTRY(products_on_tensor_cores_are_exact), TEST_ENTRY(attention_agrees_with_the_cpu), TEST_ENTRY(attention_written_out_agrees_with_the_cpu), TEST_ENTRY(attention_written_out_of_many_shapes_agrees_with_the_cpu), TEST_ENTRY(values_of_hidden_keys_add_nothing),
-        TEST_ENTRY(products_by_blas_are_as_exact_as_our_own), TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions), TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
-        TEST_ENTRY(loops_after_products_agree_with_the_cpu), TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
-        TEST_ENTRY(loops_over_large_tensors_reach_all_of_them), TEST_ENTRY(copies_of_large_tensors_reach_all_of_them), TEST_ENTRY(reductions_of_large_tensors_agree_with_sums_by_hand),
-        TEST_ENTRY(indices_of_large_tensors_reach_all_of_them), TEST_ENTRY(rows_of_large_tensors_agree_with_double), TEST_ENTRY(random_numbers_of_large_tensors_do_not_repeat),
-        TEST_ENTRY(long_products_of_large_tensors_reach_all_of_them), TEST_ENTRY(large_arguments_and_results_cross_whole),
-    };
+static const test_entry tests[] = {
+    TEST_ENTRY(chain_of_a_random_matrix_agrees_with_double),
+    TEST_ENTRY(ones_times_ones_gives_the_value_by_hand),
+    TEST_ENTRY(a_replayed_plan_carries_its_state),
+    TEST_ENTRY(a_plan_launched_again_gives_what_it_gave),
+    TEST_ENTRY(arguments_of_one_element_are_those_of_the_run),
+    TEST_ENTRY(a_fault_after_an_append_in_place_changes_nothing),
+    TEST_ENTRY(appends_at_a_computed_place_are_put_back_when_a_run_fails),
+    TEST_ENTRY(indices_into_nothing_are_out_of_range),
+    TEST_ENTRY(appends_at_one_place_are_put_back_in_their_order),
+    TEST_ENTRY(an_old_version_is_read_beside_the_new_one),
+    TEST_ENTRY(a_loop_after_a_product_is_no_kernel_of_its_own),
+    TEST_ENTRY(products_of_more_than_2_to_the_31_elements_are_exact),
+    TEST_ENTRY(a_kept_value_is_used_before_its_run_has_ended),
+    TEST_ENTRY(copies_beside_kernels_change_nothing),
+    TEST_ENTRY(the_wait_of_a_run_between_copies_tells_its_error),
+    TEST_ENTRY(weights_beyond_the_memory_come_and_go),
+    TEST_ENTRY(nonzero_of_many_elements_agrees_with_the_cpu),
+    TEST_ENTRY(runs_along_long_rows_agree_with_the_cpu),
+    TEST_ENTRY(long_rows_agree_with_the_cpu),
+    TEST_ENTRY(a_loop_takes_more_inputs_than_ever),
+    TEST_ENTRY(a_cache_is_read_before_and_after_it_grows),
+    TEST_ENTRY(a_cache_is_read_by_attention_written_out),
+    TEST_ENTRY(products_of_one_row_meet_in_one_loop),
+    TEST_ENTRY(tokens_one_by_one_agree_with_the_cpu),
+    TEST_ENTRY(products_of_all_forms_agree_with_the_cpu),
+    TEST_ENTRY(batched_products_agree_with_the_cpu),
+    TEST_ENTRY(products_of_views_that_lie_backwards_agree_with_the_cpu),
+    TEST_ENTRY(large_products_agree_with_the_cpu),
+    TEST_ENTRY(plain_products_of_every_tile_agree_with_the_cpu),
+    TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs),
+    TEST_ENTRY(products_on_tensor_cores_are_exact),
+    TEST_ENTRY(attention_agrees_with_the_cpu),
+    TEST_ENTRY(attention_written_out_agrees_with_the_cpu),
+    TEST_ENTRY(attention_written_out_of_many_shapes_agrees_with_the_cpu),
+    TEST_ENTRY(values_of_hidden_keys_add_nothing),
+    TEST_ENTRY(products_by_blas_are_as_exact_as_our_own),
+    TEST_ENTRY(a_measured_product_has_equal_bits_in_all_sessions),
+    TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
+    TEST_ENTRY(loops_after_products_agree_with_the_cpu),
+    TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
+    TEST_ENTRY(loops_over_large_tensors_reach_all_of_them),
+    TEST_ENTRY(copies_of_large_tensors_reach_all_of_them),
+    TEST_ENTRY(reductions_of_large_tensors_agree_with_sums_by_hand),
+    TEST_ENTRY(indices_of_large_tensors_reach_all_of_them),
+    TEST_ENTRY(rows_of_large_tensors_agree_with_double),
+    TEST_ENTRY(random_numbers_of_large_tensors_do_not_repeat),
+    TEST_ENTRY(long_products_of_large_tensors_reach_all_of_them),
+    TEST_ENTRY(large_arguments_and_results_cross_whole),
+};
+
+int main(int argc, char **argv) {
     test_begin(argc, argv);
     device_name = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
     gpu = gn_open(&(gn_desc){ .devices = device_name });

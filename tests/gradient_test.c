@@ -1,8 +1,10 @@
-/* Gradients of every op whose row has one, against central differences in f64, and the optimisers against plain C loops.
+/* Gradients of every op whose row has one, against central differences in f64, and the optimisers against plain C
+ * loops.
  *
- * A problem is an op on f64 inputs; the loss is the sum of its result times fixed random weights. Each problem runs twice: on
- * plain inputs, and on inputs that are stepped slices of permuted tensors, so that the derivative passes through views. Inputs are
- * points of a shuffled grid that keeps off zero and off each other: no difference quotient crosses a kink.
+ * A problem is an op on f64 inputs; the loss is the sum of its result times fixed random weights. Each problem runs
+ * twice: on plain inputs, and on inputs that are stepped slices of permuted tensors, so that the derivative passes
+ * through views. Inputs are points of a shuffled grid that keeps off zero and off each other: no difference quotient
+ * crosses a kink.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -17,17 +19,16 @@ typedef enum domain { ANY_SIGN, POSITIVE, ABOVE_ONE, EXACT_IN_F32 } domain;
 
 typedef struct problem {
     const char *op, *what;
-    int n;                            /* inputs that are differentiated */
+    int n; /* inputs that are differentiated */
     gn_shape shapes[MAX_INPUTS];
     domain domains[MAX_INPUTS];
     gn_tensor (*build)(gn_ctx *g, const gn_tensor *in);
-    double step;                      /* of the difference quotient, 0: 1e-5 */
+    double step; /* of the difference quotient, 0: 1e-5 */
 } problem;
 
 static gn_ctx *g;
 
-static int64_t elements(gn_shape s)
-{
+static int64_t elements(gn_shape s) {
     int64_t n = 1;
     for (int i = 0; i < s.rank; i++) {
         n *= s.dims[i];
@@ -36,10 +37,10 @@ static int64_t elements(gn_shape s)
 }
 
 /* Shuffled points 0.07 apart: from 0.3 upwards, or on both sides of zero; `which` shifts the grid of each input. */
-static void draw(double *x, int64_t n, domain d, int which)
-{
+static void draw(double *x, int64_t n, domain d, int which) {
     for (int64_t j = 0; j < n; j++) {
-        double place = d == POSITIVE || d == ABOVE_ONE ? (d == POSITIVE ? 0.3 : 1.2) + 0.07 * (double)j : (j % 2 ? -1 : 1) * (0.035 + 0.07 * (double)(j / 2));
+        double place = d == POSITIVE || d == ABOVE_ONE ? (d == POSITIVE ? 0.3 : 1.2) + 0.07 * (double)j
+                                                       : (j % 2 ? -1 : 1) * (0.035 + 0.07 * (double)(j / 2));
         x[j] = d == EXACT_IN_F32 ? (double)(j - n / 2) / 16 : place + 0.015 * which;
     }
     for (int64_t j = n - 1; j > 0; j--) {
@@ -55,14 +56,13 @@ static void draw(double *x, int64_t n, domain d, int which)
 typedef struct trial {
     const problem *p;
     bool viewed;
-    gn_shape base[MAX_INPUTS];              /* of the tensors in memory */
+    gn_shape base[MAX_INPUTS]; /* of the tensors in memory */
     double x[MAX_INPUTS][MAX_ELEMENTS];
-    double weights[4 * MAX_ELEMENTS];       /* of the loss */
+    double weights[4 * MAX_ELEMENTS]; /* of the loss */
 } trial;
 
 /* Viewed inputs are permuted to reversed axes, then every second row is taken, backwards. */
-static gn_shape base_shape(gn_shape s, bool viewed)
-{
+static gn_shape base_shape(gn_shape s, bool viewed) {
     gn_shape base = s;
     for (int i = 0; viewed && i < s.rank; i++) {
         base.dims[s.rank - 1 - i] = i == 0 ? 2 * s.dims[0] : s.dims[i];
@@ -70,8 +70,7 @@ static gn_shape base_shape(gn_shape s, bool viewed)
     return base;
 }
 
-static gn_tensor seen(gn_tensor t, int rank)
-{
+static gn_tensor seen(gn_tensor t, int rank) {
     gn_axes order = { rank, { 0 } };
     for (int i = 0; i < rank; i++) {
         order.axis[i] = rank - 1 - i;
@@ -80,8 +79,7 @@ static gn_tensor seen(gn_tensor t, int rank)
 }
 
 /* The loss, its leaves into `leaves`. */
-static gn_tensor build_loss(const trial *t, gn_tensor *leaves)
-{
+static gn_tensor build_loss(const trial *t, gn_tensor *leaves) {
     gn_tensor in[MAX_INPUTS];
     for (int i = 0; i < t->p->n; i++) {
         leaves[i] = gn_data(g, GN_F64, t->base[i], t->x[i]);
@@ -95,8 +93,7 @@ static gn_tensor build_loss(const trial *t, gn_tensor *leaves)
     return gn_sum(gn_mul(y, gn_data(g, GN_F64, info.shape, t->weights)), GN_ALL_AXES, false);
 }
 
-static double loss_at(const trial *t)
-{
+static double loss_at(const trial *t) {
     gn_tensor leaves[MAX_INPUTS];
     double y = NAN;
     if (!CHECK_RESULT(gn_read(build_loss(t, leaves), &y, sizeof y), GN_OK)) {
@@ -106,8 +103,7 @@ static double loss_at(const trial *t)
     return y;
 }
 
-static void check_input(trial *t, int i, const double *gradient)
-{
+static void check_input(trial *t, int i, const double *gradient) {
     double h = t->p->step > 0 ? t->p->step : 1e-5;
     for (int64_t j = 0; j < elements(t->base[i]); j++) {
         double x = t->x[i][j];
@@ -117,15 +113,15 @@ static void check_input(trial *t, int i, const double *gradient)
         double down = loss_at(t), want = (up - down) / (2 * h);
         t->x[i][j] = x;
         if (!(fabs(gradient[j] - want) <= 1e-6 * (1 + fabs(want)))) {
-            test_fail(__FILE__, __LINE__, "%s (%s%s): d loss / d input %d[%lld] is %.12g, the difference quotient %.12g", t->p->op,
+            test_fail(__FILE__, __LINE__,
+                      "%s (%s%s): d loss / d input %d[%lld] is %.12g, the difference quotient %.12g", t->p->op,
                       t->p->what, t->viewed ? ", viewed" : "", i, (long long)j, gradient[j], want);
             return;
         }
     }
 }
 
-static void run_trial(const problem *p, bool viewed)
-{
+static void run_trial(const problem *p, bool viewed) {
     static trial t;
     static double gradients[MAX_INPUTS][MAX_ELEMENTS];
     gn_tensor leaves[MAX_INPUTS], out[MAX_INPUTS];
@@ -165,9 +161,9 @@ static gn_tensor build_unary(gn_ctx *c, const gn_tensor *in) { return gn_apply(c
 static gn_tensor build_binary(gn_ctx *c, const gn_tensor *in) { return gn_apply(c, scalar_wire, in, 2, NULL, 0); }
 static gn_tensor build_ternary(gn_ctx *c, const gn_tensor *in) { return gn_apply(c, scalar_wire, in, 3, NULL, 0); }
 
-static domain domain_of(const char *op, int input)
-{
-    static const char *const positive[][2] = { { "log", "" }, { "sqrt", "" }, { "rsqrt", "" }, { "pow", "pow" }, { "", "div" }, { "log2", "" }, { "log10", "" } };
+static domain domain_of(const char *op, int input) {
+    static const char *const positive[][2] = { { "log", "" }, { "sqrt", "" }, { "rsqrt", "" }, { "pow", "pow" },
+                                               { "", "div" }, { "log2", "" }, { "log10", "" } };
     if (strcmp(op, "acosh") == 0) {
         return ABOVE_ONE;
     }
@@ -182,16 +178,20 @@ static domain domain_of(const char *op, int input)
     return ANY_SIGN;
 }
 
-static void scalar_problems(const gn_op_info *row)
-{
+static void scalar_problems(const gn_op_info *row) {
     static const gn_shape shapes[][3] = {
-        { { 2, { 3, 4 } }, { 2, { 3, 4 } }, { 2, { 3, 4 } } }, { { 0, { 0 } }, { 0, { 0 } }, { 0, { 0 } } },
-        { { 2, { 3, 1 } }, { 2, { 1, 4 } }, { 1, { 4 } } }, { { 1, { 4 } }, { 3, { 2, 3, 4 } }, { 2, { 3, 1 } } },
+        { { 2, { 3, 4 } }, { 2, { 3, 4 } }, { 2, { 3, 4 } } },    { { 0, { 0 } }, { 0, { 0 } }, { 0, { 0 } } },
+        { { 2, { 3, 1 } }, { 2, { 1, 4 } }, { 1, { 4 } } },       { { 1, { 4 } }, { 3, { 2, 3, 4 } }, { 2, { 3, 1 } } },
         { { 3, { 2, 3, 4 } }, { 0, { 0 } }, { 3, { 2, 1, 1 } } },
     };
     scalar_wire = row->wire;
     for (int k = 0; k < (row->arity >= 2 ? TEST_COUNT(shapes) : 2); k++) {
-        problem p = { .op = row->name, .what = "scalar", .n = row->arity, .build = row->arity == 3 ? build_ternary : row->arity == 2 ? build_binary : build_unary };
+        problem p = { .op = row->name,
+                      .what = "scalar",
+                      .n = row->arity,
+                      .build = row->arity == 3   ? build_ternary
+                               : row->arity == 2 ? build_binary
+                                                 : build_unary };
         for (int i = 0; i < row->arity; i++) {
             p.shapes[i] = shapes[k][i];
             p.domains[i] = domain_of(row->name, i);
@@ -203,19 +203,17 @@ static void scalar_problems(const gn_op_info *row)
 
 /* ---- the other rows ---- */
 
-static gn_tensor indices(gn_ctx *c, gn_shape shape, int64_t limit)
-{
+static gn_tensor indices(gn_ctx *c, gn_shape shape, int64_t limit) {
     int64_t x[MAX_ELEMENTS];
     for (int64_t j = 0; j < elements(shape); j++) {
-        x[j] = (j * 5 + 2) % limit;    /* repeats */
+        x[j] = (j * 5 + 2) % limit; /* repeats */
     }
     return gn_data_copy(c, GN_I64, shape, x);
 }
 
 static gn_tensor position(gn_ctx *c, int64_t x) { return gn_data_copy(c, GN_I64, GN_SCALAR, &x); }
 
-static gn_tensor bools(gn_ctx *c, gn_shape shape)
-{
+static gn_tensor bools(gn_ctx *c, gn_shape shape) {
     uint8_t x[MAX_ELEMENTS];
     for (int64_t j = 0; j < elements(shape); j++) {
         x[j] = j % 3 != 1;
@@ -223,7 +221,11 @@ static gn_tensor bools(gn_ctx *c, gn_shape shape)
     return gn_data_copy(c, GN_BOOL, shape, x);
 }
 
-#define BUILD(name, expression) static gn_tensor name(gn_ctx *c, const gn_tensor *in) { (void)c; return expression; }
+#define BUILD(name, expression)                             \
+    static gn_tensor name(gn_ctx *c, const gn_tensor *in) { \
+        (void)c;                                            \
+        return expression;                                  \
+    }
 BUILD(b_where, gn_where(bools(c, GN_SHAPE(3, 4)), in[0], in[1]))
 BUILD(b_cast, gn_cast(gn_cast(in[0], GN_F32), GN_F64))
 BUILD(b_clamp, gn_clamp(in[0], -0.25, 0.3))
@@ -265,7 +267,8 @@ BUILD(b_attention, gn_attention(in[0], in[1], in[2], NULL))
 BUILD(b_attention_causal, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .causal = true, .scale = 0.7 }))
 BUILD(b_attention_bool, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .mask = bools(c, GN_SHAPE(3, 5)) }))
 BUILD(b_attention_added, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .mask = in[3] }))
-BUILD(b_attention_length, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .causal = true, .length = position(c, 4) }))
+BUILD(b_attention_length,
+      gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .causal = true, .length = position(c, 4) }))
 
 BUILD(b_prod, gn_prod(in[0], GN_AXES(1), false))
 BUILD(b_prod_keep, gn_prod(in[0], GN_AXES(0, -1), true))
@@ -320,8 +323,7 @@ BUILD(b_kl_loss, gn_kl_loss(in[0], in[1]))
 BUILD(b_smooth_l1_loss, gn_smooth_l1_loss(in[0], in[1], 0.4))
 BUILD(b_cross_entropy_smooth, gn_cross_entropy_smooth(in[0], indices(c, GN_SHAPE(2, 3), 4), 0.2))
 
-static gn_tensor b_split(gn_ctx *c, const gn_tensor *in)
-{
+static gn_tensor b_split(gn_ctx *c, const gn_tensor *in) {
     const int64_t sizes[3] = { 1, 2, 2 };
     gn_tensor out[3];
     (void)c;
@@ -329,15 +331,17 @@ static gn_tensor b_split(gn_ctx *c, const gn_tensor *in)
     return gn_mul(out[1], out[2]);
 }
 
-static gn_tensor b_topk(gn_ctx *c, const gn_tensor *in)
-{
+static gn_tensor b_topk(gn_ctx *c, const gn_tensor *in) {
     gn_tensor values;
     (void)c;
     gn_topk(in[0], 2, 1, false, &values, NULL);
     return values;
 }
 
-#define S(...) { GN__COUNT(__VA_ARGS__), { __VA_ARGS__ } }
+#define S(...)                                  \
+    {                                           \
+        GN__COUNT(__VA_ARGS__), { __VA_ARGS__ } \
+    }
 #define QKV S(2, 4, 3, 2), S(2, 2, 5, 2), S(2, 2, 5, 3)
 static const problem problems[] = {
     { "where", "a and b", 2, { S(3, 4), S(4) }, { 0 }, b_where, 0 },
@@ -447,8 +451,7 @@ static const problem problems[] = {
 };
 
 /* All problems of one row of the table; a row with a gradient but without a problem fails. */
-static void test_row(const gn_op_info *row)
-{
+static void test_row(const gn_op_info *row) {
     char name[96];
     int count = 0;
     snprintf(name, sizeof name, "gradient_%s_equals_difference_quotient", row->name);
@@ -473,11 +476,10 @@ static void test_row(const gn_op_info *row)
 }
 
 /* Ops without a row: the names of problems that the table does not have. */
-static void test_composites(void)
-{
+static void test_composites(void) {
     for (int k = 0; k < TEST_COUNT(problems); k++) {
         gn_op_info row, composite = { .name = problems[k].op, .kind = GN_CLASS_STRUCTURED, .has_gradient = true };
-        bool known = k > 0 && strcmp(problems[k - 1].op, problems[k].op) == 0;    /* problems of one op stand together */
+        bool known = k > 0 && strcmp(problems[k - 1].op, problems[k].op) == 0; /* problems of one op stand together */
         for (int i = 0; i < gn_op_count() && !known; i++) {
             known = gn_get_op(i, &row) == GN_OK && strcmp(row.name, problems[k].op) == 0;
         }
@@ -489,11 +491,11 @@ static void test_composites(void)
 
 /* ---- gn_grad itself ---- */
 
-TEST(gradient_of_products_with_zeros_is_that_of_the_others)
-{
+TEST(gradient_of_products_with_zeros_is_that_of_the_others) {
     static const double x[4][3] = { { 2, 5, 3 }, { 2, 0, 3 }, { 0, 5, 0 }, { 0, 0, 0 } };
     static const double prod[4][3] = { { 15, 6, 10 }, { 0, 6, 0 }, { 0, 0, 0 }, { 0, 0, 0 } };
-    static const double running[4][3] = { { 21, 8, 10 }, { 1, 8, 0 }, { 6, 0, 0 }, { 1, 0, 0 } };   /* of x0 + x0 x1 + x0 x1 x2 */
+    /* of x0 + x0 x1 + x0 x1 x2 */
+    static const double running[4][3] = { { 21, 8, 10 }, { 1, 8, 0 }, { 6, 0, 0 }, { 1, 0, 0 } };
     double got[4][3];
     for (int k = 0; k < 2; k++) {
         gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(4, 3), x), out;
@@ -507,8 +509,7 @@ TEST(gradient_of_products_with_zeros_is_that_of_the_others)
     }
 }
 
-TEST(gradient_of_a_tensor_used_twice_adds_up)
-{
+TEST(gradient_of_a_tensor_used_twice_adds_up) {
     double x[3] = { 1, 2, -3 }, got[3];
     gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(3), x), out;
     gn_tensor loss = gn_sum(gn_add(gn_mul(t, t), gn_mul_c(t, 5)), GN_ALL_AXES, false);
@@ -520,8 +521,7 @@ TEST(gradient_of_a_tensor_used_twice_adds_up)
     gn_step(g);
 }
 
-TEST(gradient_of_an_inner_tensor_stops_there)
-{
+TEST(gradient_of_an_inner_tensor_stops_there) {
     double x[2] = { 1, 2 }, got[2];
     gn_tensor inner = gn_mul_c(gn_data(g, GN_F64, GN_SHAPE(2), x), 3), out;
     CHECK_RESULT(gn_grad(gn_sum(gn_mul(inner, inner), GN_ALL_AXES, false), &inner, 1, &out), GN_OK);
@@ -531,11 +531,12 @@ TEST(gradient_of_an_inner_tensor_stops_there)
     gn_step(g);
 }
 
-TEST(gradient_of_a_tensor_that_no_gradient_passes_through_stops_there)
-{
+TEST(gradient_of_a_tensor_that_no_gradient_passes_through_stops_there) {
     double got[2];
     int64_t ids[1] = { 1 };
-    gn_tensor in[2] = { gn_random_normal(g, GN_F64, GN_SHAPE(2)), gn_one_hot(gn_data(g, GN_I64, GN_SHAPE(1), ids), 2, GN_F64) }, out[2];
+    gn_tensor in[2] = { gn_random_normal(g, GN_F64, GN_SHAPE(2)),
+                        gn_one_hot(gn_data(g, GN_I64, GN_SHAPE(1), ids), 2, GN_F64) },
+              out[2];
     gn_tensor loss = gn_sum(gn_add(gn_mul_c(in[0], 3), gn_mul_c(in[1], 4)), GN_ALL_AXES, false);
     CHECK_RESULT(gn_grad(loss, in, 2, out), GN_OK);
     CHECK_RESULT(gn_read(out[0], got, sizeof got), GN_OK);
@@ -545,8 +546,7 @@ TEST(gradient_of_a_tensor_that_no_gradient_passes_through_stops_there)
     gn_step(g);
 }
 
-TEST(gradient_of_the_loss_itself_is_one)
-{
+TEST(gradient_of_the_loss_itself_is_one) {
     double x = 4, got = 0;
     gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(1, 1), &x), out;
     CHECK_RESULT(gn_grad(t, &t, 1, &out), GN_OK);
@@ -555,10 +555,10 @@ TEST(gradient_of_the_loss_itself_is_one)
     gn_step(g);
 }
 
-TEST(gradient_of_states_and_weights_has_their_shape_and_dtype)
-{
+TEST(gradient_of_states_and_weights_has_their_shape_and_dtype) {
     float w[6] = { 1, 2, 3, 4, 5, 6 }, got[6];
-    gn_tensor p[2] = { gn_state(g, GN_F32, GN_SHAPE(2, 3), w, "p"), gn_weight(g, GN_F32, GN_SHAPE(2, 3), w, "w") }, out[2];
+    gn_tensor p[2] = { gn_state(g, GN_F32, GN_SHAPE(2, 3), w, "p"), gn_weight(g, GN_F32, GN_SHAPE(2, 3), w, "w") },
+              out[2];
     gn_info info;
     CHECK_RESULT(gn_grad(gn_sum(gn_mul(p[0], p[1]), GN_ALL_AXES, false), p, 2, out), GN_OK);
     for (int i = 0; i < 2; i++) {
@@ -573,8 +573,7 @@ TEST(gradient_of_states_and_weights_has_their_shape_and_dtype)
     CHECK_RESULT(gn_release(p[1]), GN_OK);
 }
 
-TEST(gradient_of_mixed_dtypes_has_each_inputs_dtype)
-{
+TEST(gradient_of_mixed_dtypes_has_each_inputs_dtype) {
     float x[2] = { 1, 2 };
     double y[2] = { 3, 4 }, dy[2];
     float dx[2];
@@ -586,8 +585,7 @@ TEST(gradient_of_mixed_dtypes_has_each_inputs_dtype)
     gn_step(g);
 }
 
-TEST(gradient_of_an_unreached_parameter_is_no_gradient)
-{
+TEST(gradient_of_an_unreached_parameter_is_no_gradient) {
     double x[2] = { 1, 2 };
     gn_tensor in[2] = { gn_data(g, GN_F64, GN_SHAPE(2), x), gn_data(g, GN_F64, GN_SHAPE(2), x) }, out[2];
     CHECK_RESULT(gn_grad(gn_sum(in[0], GN_ALL_AXES, false), in, 2, out), GN_NO_GRADIENT);
@@ -596,8 +594,7 @@ TEST(gradient_of_an_unreached_parameter_is_no_gradient)
     gn_step(g);
 }
 
-TEST(gradient_of_a_loss_that_is_no_float_element_is_an_error)
-{
+TEST(gradient_of_a_loss_that_is_no_float_element_is_an_error) {
     double x[2] = { 1, 2 };
     gn_tensor in = gn_data(g, GN_F64, GN_SHAPE(2), x), out;
     CHECK(gn_grad(in, &in, 1, &out) != GN_OK);
@@ -613,18 +610,21 @@ TEST(gradient_of_a_loss_that_is_no_float_element_is_an_error)
 enum { PARAMS = 2, SIZE = 5, STEPS = 9 };
 static const double targets[SIZE] = { 1, -2, 0.5, 3, -0.25 }, curvature[SIZE] = { 1, 0.3, 2, 0.7, 1.5 };
 
-typedef struct training { gn_dtype dtype; gn_tensor p[PARAMS], first[PARAMS], second[PARAMS]; } training;
+typedef struct training {
+    gn_dtype dtype;
+    gn_tensor p[PARAMS], first[PARAMS], second[PARAMS];
+} training;
 
 /* SIZE numbers of the training's dtype, from doubles. */
-static gn_tensor numbers(const training *t, const double *x)
-{
+static gn_tensor numbers(const training *t, const double *x) {
     return gn_cast(gn_data_copy(g, GN_F64, GN_SHAPE(SIZE), x), t->dtype);
 }
 
-static gn_tensor zero_state(gn_dtype dtype, const char *label) { return gn_state(g, dtype, GN_SHAPE(SIZE), NULL, label); }
+static gn_tensor zero_state(gn_dtype dtype, const char *label) {
+    return gn_state(g, dtype, GN_SHAPE(SIZE), NULL, label);
+}
 
-static training start_training(gn_dtype dtype)
-{
+static training start_training(gn_dtype dtype) {
     training t = { .dtype = dtype };
     for (int i = 0; i < PARAMS; i++) {
         t.p[i] = zero_state(dtype, "p");
@@ -634,8 +634,7 @@ static training start_training(gn_dtype dtype)
     return t;
 }
 
-static void end_training(training *t)
-{
+static void end_training(training *t) {
     for (int i = 0; i < PARAMS; i++) {
         CHECK_RESULT(gn_release(t->p[i]), GN_OK);
         CHECK_RESULT(gn_release(t->first[i]), GN_OK);
@@ -643,8 +642,7 @@ static void end_training(training *t)
     }
 }
 
-static void gradients_of(const training *t, gn_tensor *out)
-{
+static void gradients_of(const training *t, gn_tensor *out) {
     gn_tensor loss = gn_scalar(g, t->dtype, 0);
     for (int i = 0; i < PARAMS; i++) {
         gn_tensor d = gn_sub(t->p[i], numbers(t, targets));
@@ -656,8 +654,7 @@ static void gradients_of(const training *t, gn_tensor *out)
 
 static double slope(int i, int j, double p) { return curvature[j] * (i + 1) * (p - targets[j]); }
 
-static void check_params(const training *t, double want[PARAMS][SIZE], double bound)
-{
+static void check_params(const training *t, double want[PARAMS][SIZE], double bound) {
     for (int i = 0; i < PARAMS; i++) {
         double got[SIZE];
         CHECK_RESULT(gn_read(gn_cast(t->p[i], GN_F64), got, sizeof got), GN_OK);
@@ -667,8 +664,7 @@ static void check_params(const training *t, double want[PARAMS][SIZE], double bo
     }
 }
 
-static void run_sgd(gn_dtype dtype, double momentum, double decay, double bound)
-{
+static void run_sgd(gn_dtype dtype, double momentum, double decay, double bound) {
     training t = start_training(dtype);
     double p[PARAMS][SIZE] = { { 0 } }, v[PARAMS][SIZE] = { { 0 } };
     for (int step = 0; step < STEPS; step++) {
@@ -696,8 +692,8 @@ TEST(sgd_with_weight_decay_follows_the_c_loop) { run_sgd(GN_F64, 0, 0.05, 1e-13)
 TEST(sgd_with_momentum_and_weight_decay_follows_the_c_loop) { run_sgd(GN_F64, 0.8, 0.1, 1e-13); }
 TEST(sgd_in_f32_follows_the_c_loop) { run_sgd(GN_F32, 0.9, 0.01, 1e-5); }
 
-static void adamw_loop(double p[SIZE], double m[SIZE], double v[SIZE], int i, int step, const gn_adamw_desc *d, double lr)
-{
+static void adamw_loop(double p[SIZE], double m[SIZE], double v[SIZE], int i, int step, const gn_adamw_desc *d,
+                       double lr) {
     double b1 = d->beta1 > 0 ? d->beta1 : 0.9, b2 = d->beta2 > 0 ? d->beta2 : 0.999, eps = d->eps > 0 ? d->eps : 1e-8;
     for (int j = 0; j < SIZE; j++) {
         double grad = slope(i, j, p[j]);
@@ -708,8 +704,7 @@ static void adamw_loop(double p[SIZE], double m[SIZE], double v[SIZE], int i, in
     }
 }
 
-static void run_adamw(gn_dtype dtype, gn_adamw_desc desc, double bound)
-{
+static void run_adamw(gn_dtype dtype, gn_adamw_desc desc, double bound) {
     training t = start_training(dtype);
     double p[PARAMS][SIZE] = { { 0 } }, m[PARAMS][SIZE] = { { 0 } }, v[PARAMS][SIZE] = { { 0 } };
     for (int step = 1; step <= STEPS; step++) {
@@ -729,12 +724,13 @@ static void run_adamw(gn_dtype dtype, gn_adamw_desc desc, double bound)
 }
 
 TEST(adamw_by_default_follows_the_c_loop) { run_adamw(GN_F64, (gn_adamw_desc){ .beta1 = 0 }, 1e-11); }
-TEST(adamw_with_own_betas_follows_the_c_loop) { run_adamw(GN_F64, (gn_adamw_desc){ .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-4 }, 1e-11); }
+TEST(adamw_with_own_betas_follows_the_c_loop) {
+    run_adamw(GN_F64, (gn_adamw_desc){ .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-4 }, 1e-11);
+}
 TEST(adamw_with_weight_decay_follows_the_c_loop) { run_adamw(GN_F64, (gn_adamw_desc){ .weight_decay = 0.1 }, 1e-11); }
 TEST(adamw_in_f32_follows_the_c_loop) { run_adamw(GN_F32, (gn_adamw_desc){ .weight_decay = 0.01 }, 1e-4); }
 
-TEST(optimisers_refuse_what_is_no_state)
-{
+TEST(optimisers_refuse_what_is_no_state) {
     double x[SIZE] = { 0 };
     gn_tensor p = gn_data(g, GN_F64, GN_SHAPE(SIZE), x);
     gn_sgd_desc sgd = { .lr = gn_scalar(g, GN_F64, 0.1) };
@@ -744,8 +740,7 @@ TEST(optimisers_refuse_what_is_no_state)
     CHECK_RESULT(gn_step(g), GN_NOT_A_STATE);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(gradient_of_products_with_zeros_is_that_of_the_others),
         TEST_ENTRY(gradient_of_a_tensor_used_twice_adds_up),

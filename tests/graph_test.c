@@ -1,5 +1,6 @@
-/* Lazy graphs: what is deferred, how steps and plans are found again, what states, labels and errors mean. The tests run on the
- * CPU of this process and again on a server reached over a socketpair; what only one of them can show says so in its name.
+/* Lazy graphs: what is deferred, how steps and plans are found again, what states, labels and errors mean. The tests
+ * run on the CPU of this process and again on a server reached over a socketpair; what only one of them can show says
+ * so in its name.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -13,8 +14,7 @@
 
 static bool on_loopback;
 
-static gn_ctx *open_seeded(uint64_t seed)
-{
+static gn_ctx *open_seeded(uint64_t seed) {
     gn_desc desc = { .devices = on_loopback ? NULL : "cpu", .threads = 1, .seed = seed };
     gn_ctx *g = on_loopback ? loopback_open(&desc) : gn_open(&desc);
     CHECK_RESULT(gn_status(g), GN_OK);
@@ -23,21 +23,18 @@ static gn_ctx *open_seeded(uint64_t seed)
 
 static gn_ctx *open_context(void) { return open_seeded(7); }
 
-static gn_stats stats_of(gn_ctx *g)
-{
+static gn_stats stats_of(gn_ctx *g) {
     gn_stats s;
     gn_get_stats(g, &s);
     return s;
 }
 
-static bool is_computed(gn_tensor t)
-{
+static bool is_computed(gn_tensor t) {
     gn_info info;
     return gn_describe(t, &info) == GN_OK && info.computed;
 }
 
-static double read_f64(gn_tensor t)
-{
+static double read_f64(gn_tensor t) {
     double x = NAN;
     gn_result r = gn_read(t, &x, sizeof x);
     if (r != GN_OK) {
@@ -49,16 +46,14 @@ static double read_f64(gn_tensor t)
 /* A 0-d f64 of this step, copied. */
 static gn_tensor number(gn_ctx *g, double x) { return gn_data_copy(g, GN_F64, GN_SCALAR, &x); }
 
-static gn_result described(gn_tensor t)
-{
+static gn_result described(gn_tensor t) {
     gn_info info;
     return gn_describe(t, &info);
 }
 
 /* ---- laziness ---- */
 
-TEST(nothing_is_computed_before_a_read)
-{
+TEST(nothing_is_computed_before_a_read) {
     gn_ctx *g = open_context();
     double x[4] = { 1, 2, 3, 4 }, out[4];
     gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(4), x), y = gn_exp(gn_add_c(gn_mul(t, t), 1));
@@ -74,8 +69,7 @@ TEST(nothing_is_computed_before_a_read)
     gn_close(g);
 }
 
-TEST(unread_nodes_are_never_computed)
-{
+TEST(unread_nodes_are_never_computed) {
     gn_ctx *g = open_context();
     gn_tensor x = number(g, 2);
     int32_t one = 1, zero = 0;
@@ -86,8 +80,7 @@ TEST(unread_nodes_are_never_computed)
     gn_close(g);
 }
 
-TEST(borrowed_data_is_seen_at_the_read_and_copied_data_is_not)
-{
+TEST(borrowed_data_is_seen_at_the_read_and_copied_data_is_not) {
     gn_ctx *g = open_context();
     double x = 1;
     gn_tensor borrowed = gn_data(g, GN_F64, GN_SCALAR, &x), copied = gn_data_copy(g, GN_F64, GN_SCALAR, &x);
@@ -97,12 +90,12 @@ TEST(borrowed_data_is_seen_at_the_read_and_copied_data_is_not)
     gn_close(g);
 }
 
-TEST(describe_tells_op_shape_dtype_and_bytes)
-{
+TEST(describe_tells_op_shape_dtype_and_bytes) {
     gn_ctx *g = open_context();
     float x[6] = { 0 };
     gn_info info;
-    gn_tensor t = gn_label(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(2, 3), x), gn_data(g, GN_F32, GN_SHAPE(3, 1), x)), "product");
+    gn_tensor t =
+        gn_label(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(2, 3), x), gn_data(g, GN_F32, GN_SHAPE(3, 1), x)), "product");
     CHECK_RESULT(gn_describe(t, &info), GN_OK);
     CHECK_RESULT(info.result, GN_OK);
     CHECK_STR(info.op, "matmul");
@@ -117,14 +110,17 @@ TEST(describe_tells_op_shape_dtype_and_bytes)
     gn_close(g);
 }
 
-TEST(describe_tells_residency_of_leaves)
-{
+TEST(describe_tells_residency_of_leaves) {
     gn_ctx *g = open_context();
     static float x[16] = { 0 };
     gn_info info;
     gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 2), NULL, "cache");
-    const struct { gn_tensor t; const char *want; } leaves[] = {
-        { gn_data(g, GN_F32, GN_SHAPE(4), x), "input" }, { gn_weight(g, GN_F32, GN_SHAPE(4), x, "w"), "weight" },
+    const struct {
+        gn_tensor t;
+        const char *want;
+    } leaves[] = {
+        { gn_data(g, GN_F32, GN_SHAPE(4), x), "input" },
+        { gn_weight(g, GN_F32, GN_SHAPE(4), x, "w"), "weight" },
         { gn_state(g, GN_F32, GN_SHAPE(4), x, "s"), "state" },
     };
     for (int i = 0; i < TEST_COUNT(leaves); i++) {
@@ -137,11 +133,16 @@ TEST(describe_tells_residency_of_leaves)
     gn_close(g);
 }
 
-TEST(phase_that_is_said_marks_the_nodes_that_follow)
-{
+TEST(phase_that_is_said_marks_the_nodes_that_follow) {
     gn_ctx *g = open_context();
-    static const struct { gn_phase_kind kind; const char *text; } phases[] = {
-        { GN_FORWARD, "forward" }, { GN_PREFILL, "prefill" }, { GN_DECODE, "decode" }, { GN_TRAINING, "training" },
+    static const struct {
+        gn_phase_kind kind;
+        const char *text;
+    } phases[] = {
+        { GN_FORWARD, "forward" },
+        { GN_PREFILL, "prefill" },
+        { GN_DECODE, "decode" },
+        { GN_TRAINING, "training" },
     };
     for (int i = 0; i < TEST_COUNT(phases); i++) {
         gn_info info;
@@ -152,8 +153,7 @@ TEST(phase_that_is_said_marks_the_nodes_that_follow)
     gn_close(g);
 }
 
-TEST(realize_keeps_the_value_on_the_device)
-{
+TEST(realize_keeps_the_value_on_the_device) {
     gn_ctx *g = open_context();
     gn_tensor x = number(g, 3), y = gn_mul(x, x), z = gn_add(y, x), both[2] = { y, z };
     gn_info info;
@@ -168,8 +168,7 @@ TEST(realize_keeps_the_value_on_the_device)
     gn_close(g);
 }
 
-TEST(read_many_submits_one_plan)
-{
+TEST(read_many_submits_one_plan) {
     gn_ctx *g = open_context();
     gn_tensor x = number(g, 3), t[3] = { gn_mul(x, x), x, gn_neg(gn_mul(x, x)) };
     double out[3];
@@ -179,7 +178,8 @@ TEST(read_many_submits_one_plan)
     CHECK_RESULT(gn_read_many(t, 3, hosts, bytes), GN_OK);
     gn_stats after = stats_of(g);
     CHECK_INT(after.steps_run - before.steps_run, 1);
-    CHECK(after.round_trips - before.round_trips <= (on_loopback ? 2u : 0u));   /* the plan's first use may wait once more */
+    /* the plan's first use may wait once more */
+    CHECK(after.round_trips - before.round_trips <= (on_loopback ? 2u : 0u));
     CHECK(out[0] == 9 && out[1] == 3 && out[2] == -9);
     before = after;
     CHECK_RESULT(gn_step(g), GN_OK);
@@ -197,9 +197,9 @@ TEST(read_many_submits_one_plan)
 
 enum { MANY = 40000 };
 
-/* CPU microseconds of reading n results of n leaves at once, the least of three; no result's memory is an argument's but one's. */
-static double time_of_many(int n)
-{
+/* CPU microseconds of reading n results of n leaves at once, the least of three; no result's memory is an argument's
+   but one's. */
+static double time_of_many(int n) {
     static double from[MANY], to[MANY];
     static gn_tensor t[MANY];
     static void *hosts[MANY];
@@ -211,7 +211,7 @@ static double time_of_many(int n)
             from[i] = i;
             to[i] = NAN;
             t[i] = gn_neg(gn_data(g, GN_F64, GN_SCALAR, from + i));
-            hosts[i] = i == 1 ? &from[n / 2] : &to[i];           /* overwrites what another result is still computed from */
+            hosts[i] = i == 1 ? &from[n / 2] : &to[i]; /* overwrites what another result is still computed from */
             bytes[i] = sizeof *to;
         }
         double start = (double)clock();
@@ -225,18 +225,16 @@ static double time_of_many(int n)
     return best;
 }
 
-TEST(many_results_of_many_leaves_take_linear_time)
-{
+TEST(many_results_of_many_leaves_take_linear_time) {
     if (on_loopback) {
-        return;                                                  /* of a run, not of the wire */
+        return; /* of a run, not of the wire */
     }
     double few = time_of_many(MANY / 4), many = time_of_many(MANY);
     printf("  %d results: %.1f ms, %d: %.1f ms\n", MANY / 4, few * 1e-3, MANY, many * 1e-3);
     CHECK(many <= 8 * few);
 }
 
-TEST(leaves_and_one_tensor_twice_can_be_read)
-{
+TEST(leaves_and_one_tensor_twice_can_be_read) {
     gn_ctx *g = open_context();
     double x = 3, w = 4, first = 5, out[5] = { 0 };
     gn_tensor t = gn_exp(number(g, 0)), slot = gn_state(g, GN_F64, GN_SCALAR, &first, "s");
@@ -251,8 +249,7 @@ TEST(leaves_and_one_tensor_twice_can_be_read)
     gn_close(g);
 }
 
-TEST(empty_tensors_can_be_read)
-{
+TEST(empty_tensors_can_be_read) {
     gn_ctx *g = open_context();
     gn_tensor none = gn_data(g, GN_F64, GN_SHAPE(0, 3), NULL);
     double sums[3] = { 1, 1, 1 };
@@ -266,10 +263,14 @@ TEST(empty_tensors_can_be_read)
 
 enum { POOL = 64, ROWS = 4, COLUMNS = 300, CELLS = ROWS * COLUMNS };
 
-typedef struct pool { gn_ctx *g; gn_tensor t[POOL]; int n; bool stepwise; } pool;
+typedef struct pool {
+    gn_ctx *g;
+    gn_tensor t[POOL];
+    int n;
+    bool stepwise;
+} pool;
 
-static void pool_add(pool *p, gn_tensor t)
-{
+static void pool_add(pool *p, gn_tensor t) {
     if (p->stepwise) {
         CHECK_RESULT(gn_realize(&t, 1), GN_OK);
     }
@@ -281,9 +282,9 @@ static gn_tensor pool_pick(const pool *p) { return p->t[test_random_int(0, p->n 
 static gn_tensor pool_pick_as(const pool *p, gn_dtype d) { return gn_cast(pool_pick(p), d); }
 
 /* Leaves of shapes that broadcast together, every dtype that is rounded after each op. */
-static void pool_leaves(pool *p)
-{
-    const gn_shape shapes[] = { GN_SCALAR, GN_SHAPE(COLUMNS), GN_SHAPE(ROWS, COLUMNS), GN_SHAPE(ROWS, 1), GN_SHAPE(1, COLUMNS) };
+static void pool_leaves(pool *p) {
+    const gn_shape shapes[] = { GN_SCALAR, GN_SHAPE(COLUMNS), GN_SHAPE(ROWS, COLUMNS), GN_SHAPE(ROWS, 1),
+                                GN_SHAPE(1, COLUMNS) };
     static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_BOOL, GN_I8, GN_I16, GN_U16, GN_U32 };
     double x[CELLS];
     for (int k = 0; k < 7; k++) {
@@ -298,8 +299,7 @@ static void pool_leaves(pool *p)
     }
 }
 
-static gn_tensor random_float_op(const pool *p)
-{
+static gn_tensor random_float_op(const pool *p) {
     gn_tensor a = pool_pick_as(p, test_random() & 1 ? GN_F32 : GN_F64);
     switch (test_random_int(0, 8)) {
     case 0: return gn_tanh(a);
@@ -309,16 +309,17 @@ static gn_tensor random_float_op(const pool *p)
     case 4: return gn_div(pool_pick(p), gn_add_c(gn_mul(a, a), 1));
     case 5: return gn_silu(a);
     case 6:
-    case 7:                                                                /* loops that alone read it make it wait: what it reads must live that long */
-        return gn_matmul(gn_slice(gn_broadcast(pool_pick_as(p, GN_F32), GN_SHAPE(ROWS, COLUMNS)), 1, 0, ROWS, 1), gn_broadcast(gn_cast(a, GN_F32), GN_SHAPE(ROWS, COLUMNS)));
+    case 7: /* loops that alone read it make it wait: what it reads must live that long */
+        return gn_matmul(gn_slice(gn_broadcast(pool_pick_as(p, GN_F32), GN_SHAPE(ROWS, COLUMNS)), 1, 0, ROWS, 1),
+                         gn_broadcast(gn_cast(a, GN_F32), GN_SHAPE(ROWS, COLUMNS)));
     default: return gn_softmax(gn_broadcast(a, GN_SHAPE(ROWS, COLUMNS)), -1);
     }
 }
 
-static gn_tensor random_number_op(const pool *p)
-{
+static gn_tensor random_number_op(const pool *p) {
     static const gn_dtype ints[] = { GN_I32, GN_U8, GN_I8, GN_I16, GN_U16, GN_U32 };
-    gn_tensor a = pool_pick_as(p, ints[test_random_int(0, TEST_COUNT(ints) - 1)]), b = pool_pick(p), c = gn_cast(pool_pick(p), GN_BOOL);
+    gn_tensor a = pool_pick_as(p, ints[test_random_int(0, TEST_COUNT(ints) - 1)]), b = pool_pick(p),
+              c = gn_cast(pool_pick(p), GN_BOOL);
     switch (test_random_int(0, 9)) {
     case 0: return gn_add(a, b);
     case 1: return gn_mul(b, pool_pick(p));
@@ -328,13 +329,13 @@ static gn_tensor random_number_op(const pool *p)
     case 5: return gn_where(c, b, pool_pick(p));
     case 6: return gn_xor(gn_neg(a), pool_pick_as(p, GN_U8));
     case 7: return gn_relu(a);
-    case 8: return gn_div(gn_cast(gn_sub(a, pool_pick_as(p, GN_U8)), GN_I32), gn_add_c(gn_abs(pool_pick_as(p, GN_I32)), 1));
+    case 8:
+        return gn_div(gn_cast(gn_sub(a, pool_pick_as(p, GN_U8)), GN_I32), gn_add_c(gn_abs(pool_pick_as(p, GN_I32)), 1));
     default: return gn_not(c);
     }
 }
 
-static gn_tensor random_move_op(const pool *p)
-{
+static gn_tensor random_move_op(const pool *p) {
     gn_tensor a = gn_broadcast(pool_pick(p), GN_SHAPE(ROWS, COLUMNS)), flat = gn_reshape(a, GN_SHAPE(CELLS)), halves[2];
     switch (test_random_int(0, 6)) {
     case 0: return gn_slice(a, 1, GN_END, INT64_MIN, -1);
@@ -351,18 +352,18 @@ static gn_tensor random_move_op(const pool *p)
 }
 
 /* A graph that depends on the stream alone; the last two nodes are its results. */
-static void pool_grow(pool *p)
-{
+static void pool_grow(pool *p) {
     pool_leaves(p);
     while (p->n < POOL) {
         int64_t kind = test_random_int(0, 9);
-        pool_add(p, kind < 4 ? random_number_op(p) : kind < 7 ? random_float_op(p) : kind < 8 ? random_move_op(p)
-                             : gn_cast(pool_pick(p), kind == 8 ? GN_F32 : GN_I64));
+        pool_add(p, kind < 4   ? random_number_op(p)
+                    : kind < 7 ? random_float_op(p)
+                    : kind < 8 ? random_move_op(p)
+                               : gn_cast(pool_pick(p), kind == 8 ? GN_F32 : GN_I64));
     }
 }
 
-static size_t read_pool(gn_ctx *g, uint64_t stream, bool stepwise, unsigned char *out, size_t cap)
-{
+static size_t read_pool(gn_ctx *g, uint64_t stream, bool stepwise, unsigned char *out, size_t cap) {
     pool p = { .g = g, .stepwise = stepwise };
     void *hosts[2];
     size_t bytes[2] = { 0, 0 };
@@ -385,8 +386,7 @@ static size_t read_pool(gn_ctx *g, uint64_t stream, bool stepwise, unsigned char
     return bytes[0] + bytes[1];
 }
 
-TEST(fused_graphs_give_the_bits_of_single_steps)
-{
+TEST(fused_graphs_give_the_bits_of_single_steps) {
     static unsigned char whole[2 * CELLS * 8], single[2 * CELLS * 8];
     gn_ctx *g = open_context(), *local = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
     for (int k = 0; k < (on_loopback ? 40 : 200); k++) {
@@ -404,12 +404,12 @@ TEST(fused_graphs_give_the_bits_of_single_steps)
 
 /* ---- plans ---- */
 
-TEST(one_plan_serves_a_thousand_steps)
-{
+TEST(one_plan_serves_a_thousand_steps) {
     enum { STEPS = 1000, SLOTS = 1000 };
     gn_ctx *g = open_context();
     static float zeros[2] = { 0 };
-    gn_tensor w = gn_state(g, GN_F32, GN_SHAPE(2), zeros, "w"), cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, SLOTS, 2), NULL, "cache");
+    gn_tensor w = gn_state(g, GN_F32, GN_SHAPE(2), zeros, "w"),
+              cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, SLOTS, 2), NULL, "cache");
     float want[2] = { 0, 0 }, out[2];
     for (int step = 0; step < STEPS; step++) {
         float goal[2] = { (float)step, 1 };
@@ -437,8 +437,7 @@ TEST(one_plan_serves_a_thousand_steps)
     gn_close(g);
 }
 
-TEST(structures_that_differ_get_different_plans)
-{
+TEST(structures_that_differ_get_different_plans) {
     gn_ctx *g = open_context();
     CHECK_NEAR(read_f64(gn_add(number(g, 2), number(g, 3))), 5, 0);
     gn_tensor x = number(g, 2);
@@ -453,13 +452,12 @@ TEST(structures_that_differ_get_different_plans)
     CHECK_INT(stats_of(g).plans_made, 3);
     gn_step(g);
     CHECK_NEAR(read_f64(gn_mul_c(number(g, 2), 3)), 6, 0);
-    CHECK_NEAR(read_f64(gn_mul_c(number(g, 2), 4)), 8, 0);    /* a baked-in constant is part of the structure */
+    CHECK_NEAR(read_f64(gn_mul_c(number(g, 2), 4)), 8, 0); /* a baked-in constant is part of the structure */
     CHECK_INT(stats_of(g).plans_made, 5);
     gn_close(g);
 }
 
-TEST(a_chain_of_a_million_nodes_builds_runs_and_frees)
-{
+TEST(a_chain_of_a_million_nodes_builds_runs_and_frees) {
     enum { NODES = 1000000 };
     gn_ctx *g = open_context();
     gn_tensor t = number(g, 1.5);
@@ -473,25 +471,20 @@ TEST(a_chain_of_a_million_nodes_builds_runs_and_frees)
     gn_close(g);
 }
 
-TEST(a_wide_graph_with_shared_nodes_is_computed_once)
-{
+TEST(a_wide_graph_with_shared_nodes_is_computed_once) {
     gn_ctx *g = open_context();
     gn_tensor t = number(g, 1);
     for (int i = 0; i < 60; i++) {
-        t = gn_add(t, t);    /* 2^60 paths */
+        t = gn_add(t, t); /* 2^60 paths */
     }
     CHECK_NEAR(read_f64(t), 0x1p60, 0);
     gn_close(g);
 }
 
 /* relu(x w) + 1 */
-static gn_tensor one_layer(gn_tensor x, gn_tensor w)
-{
-    return gn_add_c(gn_relu(gn_matmul(x, w)), 1);
-}
+static gn_tensor one_layer(gn_tensor x, gn_tensor w) { return gn_add_c(gn_relu(gn_matmul(x, w)), 1); }
 
-TEST(equal_nodes_are_computed_once)
-{
+TEST(equal_nodes_are_computed_once) {
     static const float x[6] = { 1, -2, 3, 4, -5, 6 }, w[6] = { 1, 2, -3, 4, 5, -6 };
     gn_ctx *g = open_context();
     gn_tensor tx = gn_data(g, GN_F32, GN_SHAPE(2, 3), x), tw = gn_weight(g, GN_F32, GN_SHAPE(3, 2), w, "w");
@@ -503,14 +496,13 @@ TEST(equal_nodes_are_computed_once)
     CHECK_INT(shared, 0);
     gn_tensor both[2] = { one_layer(tx, tw), one_layer(tx, tw) };
     CHECK_RESULT(gn_read_many(both, 2, out, bytes), GN_OK);
-    CHECK_INT(stats_of(g).nodes_shared, 4);                      /* matmul, relu, the constant, add */
+    CHECK_INT(stats_of(g).nodes_shared, 4); /* matmul, relu, the constant, add */
     CHECK_INT(stats_of(g).kernels_run, 2 * kernels);
     CHECK(memcmp(once, twice[0], sizeof once) == 0 && memcmp(once, twice[1], sizeof once) == 0);
     gn_close(g);
 }
 
-TEST(nodes_that_differ_in_attribute_input_or_phase_are_not_shared)
-{
+TEST(nodes_that_differ_in_attribute_input_or_phase_are_not_shared) {
     gn_ctx *g = open_context();
     gn_tensor x = number(g, 3), y = number(g, 3);
     double a = read_f64(gn_add(gn_clamp(x, 0, 1), gn_clamp(x, 0, 2)));
@@ -525,8 +517,7 @@ TEST(nodes_that_differ_in_attribute_input_or_phase_are_not_shared)
     gn_close(g);
 }
 
-TEST(random_draws_and_effects_are_not_shared)
-{
+TEST(random_draws_and_effects_are_not_shared) {
     gn_ctx *g = open_context();
     float u[2][8];
     gn_tensor a = gn_random_uniform(g, GN_F32, GN_SHAPE(8)), b = gn_random_uniform(g, GN_F32, GN_SHAPE(8));
@@ -534,19 +525,19 @@ TEST(random_draws_and_effects_are_not_shared)
     CHECK_RESULT(gn_read(both, u, sizeof u), GN_OK);
     CHECK(memcmp(u[0], u[1], sizeof u[0]) != 0);
     CHECK_INT(stats_of(g).nodes_shared, 0);
-    gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s"), t = gn_state(g, GN_F64, GN_SCALAR, NULL, "t"), x = number(g, 5);
+    gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s"), t = gn_state(g, GN_F64, GN_SCALAR, NULL, "t"),
+              x = number(g, 5);
     s = gn_assign(s, gn_neg(x));
     t = gn_assign(t, gn_neg(x));
     CHECK_NEAR(read_f64(gn_add(s, gn_mul_c(t, 2))), -15, 0);
-    CHECK_INT(stats_of(g).nodes_shared, 1);                      /* the negation; each state has its own value */
+    CHECK_INT(stats_of(g).nodes_shared, 1); /* the negation; each state has its own value */
     s = gn_assign(s, number(g, 7));
     CHECK_NEAR(read_f64(s), 7, 0);
     CHECK_NEAR(read_f64(t), -5, 0);
     gn_close(g);
 }
 
-TEST(dead_nodes_are_not_run)
-{
+TEST(dead_nodes_are_not_run) {
     gn_ctx *g = open_context();
     gn_tensor x = number(g, 2), y = gn_neg(x);
     CHECK_NEAR(read_f64(y), -2, 0);
@@ -559,8 +550,7 @@ TEST(dead_nodes_are_not_run)
     gn_close(g);
 }
 
-TEST(a_step_past_max_nodes_is_too_many_nodes)
-{
+TEST(a_step_past_max_nodes_is_too_many_nodes) {
     gn_desc desc = { .devices = on_loopback ? NULL : "cpu", .max_nodes = 100 };
     gn_ctx *g = on_loopback ? loopback_open(&desc) : gn_open(&desc);
     gn_tensor t = number(g, 1);
@@ -576,25 +566,23 @@ TEST(a_step_past_max_nodes_is_too_many_nodes)
 
 /* ---- handles ---- */
 
-TEST(step_makes_handles_stale)
-{
+TEST(step_makes_handles_stale) {
     gn_ctx *g = open_context();
     double x;
     gn_tensor old = gn_neg(number(g, 1)), slot = gn_state(g, GN_F64, GN_SCALAR, NULL, "s");
     CHECK_NEAR(read_f64(old), -1, 0);
     CHECK_RESULT(gn_step(g), GN_OK);
-    gn_tensor fresh = gn_neg(number(g, 2));    /* may take old's place */
+    gn_tensor fresh = gn_neg(number(g, 2)); /* may take old's place */
     CHECK_RESULT(gn_read(old, &x, sizeof x), GN_STALE_HANDLE);
     CHECK_RESULT(described(old), GN_STALE_HANDLE);
     CHECK_RESULT(described(gn_add(old, fresh)), GN_STALE_HANDLE);
     CHECK_RESULT(gn_realize(&old, 1), GN_STALE_HANDLE);
     CHECK_NEAR(read_f64(fresh), -2, 0);
-    CHECK_NEAR(read_f64(slot), 0, 0);    /* slots stay */
+    CHECK_NEAR(read_f64(slot), 0, 0); /* slots stay */
     gn_close(g);
 }
 
-TEST(closed_context_answers_every_handle_with_closed_context)
-{
+TEST(closed_context_answers_every_handle_with_closed_context) {
     gn_ctx *g = open_context();
     double x;
     gn_tensor t = number(g, 1), s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s");
@@ -603,15 +591,14 @@ TEST(closed_context_answers_every_handle_with_closed_context)
     CHECK_RESULT(described(s), GN_CLOSED_CONTEXT);
     CHECK_RESULT(described(gn_add(t, s)), GN_CLOSED_CONTEXT);
     CHECK_RESULT(gn_release(s), GN_CLOSED_CONTEXT);
-    gn_ctx *next = open_context();    /* may take the closed one's place */
+    gn_ctx *next = open_context(); /* may take the closed one's place */
     CHECK_NEAR(read_f64(gn_neg(number(next, 1))), -1, 0);
     CHECK_RESULT(gn_read(t, &x, sizeof x), GN_CLOSED_CONTEXT);
     CHECK_RESULT(described(gn_add(t, number(next, 1))), GN_CLOSED_CONTEXT);
     gn_close(next);
 }
 
-TEST(tensors_of_two_contexts_do_not_mix)
-{
+TEST(tensors_of_two_contexts_do_not_mix) {
     gn_ctx *a = open_context(), *b = open_context();
     double x, out[2];
     gn_tensor mixed = gn_add(number(a, 1), number(b, 2)), many[2] = { number(a, 1), number(b, 2) };
@@ -625,8 +612,7 @@ TEST(tensors_of_two_contexts_do_not_mix)
     gn_close(b);
 }
 
-TEST(no_tensor_is_a_bad_argument)
-{
+TEST(no_tensor_is_a_bad_argument) {
     double x;
     CHECK_RESULT(gn_read(GN_NONE, &x, sizeof x), GN_BAD_ARGUMENT);
     CHECK_RESULT(described(GN_NONE), GN_BAD_ARGUMENT);
@@ -638,12 +624,11 @@ TEST(no_tensor_is_a_bad_argument)
 
 /* ---- states ---- */
 
-TEST(assign_is_visible_after_the_step)
-{
+TEST(assign_is_visible_after_the_step) {
     gn_ctx *g = open_context();
     double first = 10;
     gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, &first, "s");
-    first = 99;    /* was copied */
+    first = 99; /* was copied */
     for (int step = 0; step < 3; step++) {
         gn_assign(s, gn_add_c(s, 1));
         CHECK_RESULT(gn_step(g), GN_OK);
@@ -652,8 +637,7 @@ TEST(assign_is_visible_after_the_step)
     gn_close(g);
 }
 
-TEST(state_without_a_first_value_is_zero)
-{
+TEST(state_without_a_first_value_is_zero) {
     gn_ctx *g = open_context();
     float out[3] = { 1, 2, 3 };
     CHECK_RESULT(gn_read(gn_state(g, GN_F32, GN_SHAPE(3), NULL, "s"), out, sizeof out), GN_OK);
@@ -661,8 +645,7 @@ TEST(state_without_a_first_value_is_zero)
     gn_close(g);
 }
 
-TEST(nodes_built_on_an_old_version_keep_its_value)
-{
+TEST(nodes_built_on_an_old_version_keep_its_value) {
     gn_ctx *g = open_context();
     double first = 5;
     gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, &first, "s"), before = gn_mul_c(s, 2);
@@ -673,13 +656,12 @@ TEST(nodes_built_on_an_old_version_keep_its_value)
     CHECK_RESULT(gn_read_many(t, 2, hosts, bytes), GN_OK);
     CHECK_NEAR(out[0], 10, 0);
     CHECK_NEAR(out[1], 12, 0);
-    CHECK_NEAR(read_f64(gn_mul_c(s, 2)), 12, 0);    /* the handle denotes the latest committed version */
-    CHECK_NEAR(read_f64(before), 10, 0);             /* computed values stay */
+    CHECK_NEAR(read_f64(gn_mul_c(s, 2)), 12, 0); /* the handle denotes the latest committed version */
+    CHECK_NEAR(read_f64(before), 10, 0);         /* computed values stay */
     gn_close(g);
 }
 
-TEST(versions_chain_within_a_step)
-{
+TEST(versions_chain_within_a_step) {
     gn_ctx *g = open_context();
     gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s"), v = s;
     for (int i = 1; i <= 4; i++) {
@@ -691,12 +673,11 @@ TEST(versions_chain_within_a_step)
     gn_close(g);
 }
 
-TEST(uncomputed_node_of_a_superseded_version_is_an_error)
-{
+TEST(uncomputed_node_of_a_superseded_version_is_an_error) {
     gn_ctx *g = open_context();
     double x;
     gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s"), old = gn_exp(s);
-    CHECK_NEAR(read_f64(gn_assign(s, gn_add_c(s, 1))), 1, 0);    /* commits; `old` was not asked for */
+    CHECK_NEAR(read_f64(gn_assign(s, gn_add_c(s, 1))), 1, 0); /* commits; `old` was not asked for */
     CHECK_RESULT(gn_read(old, &x, sizeof x), GN_SUPERSEDED);
     CHECK_NEAR(read_f64(gn_exp(s)), exp(1), 1e-12);
     CHECK_RESULT(gn_step(g), GN_OK);
@@ -704,8 +685,7 @@ TEST(uncomputed_node_of_a_superseded_version_is_an_error)
     gn_close(g);
 }
 
-TEST(assigning_twice_to_one_version_is_superseded)
-{
+TEST(assigning_twice_to_one_version_is_superseded) {
     gn_ctx *g = open_context();
     gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s");
     gn_assign(s, gn_add_c(s, 1));
@@ -713,8 +693,7 @@ TEST(assigning_twice_to_one_version_is_superseded)
     gn_close(g);
 }
 
-TEST(pending_assign_takes_part_exactly_once)
-{
+TEST(pending_assign_takes_part_exactly_once) {
     gn_ctx *g = open_context();
     gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s"), other = number(g, 4), kept = gn_neg(other);
     gn_assign(s, gn_add_c(s, 1));
@@ -731,8 +710,7 @@ TEST(pending_assign_takes_part_exactly_once)
     gn_close(g);
 }
 
-TEST(two_states_can_swap)
-{
+TEST(two_states_can_swap) {
     gn_ctx *g = open_context();
     double x[3] = { 1, 2, 3 }, y[3] = { 4, 5, 6 }, got[3];
     gn_tensor a = gn_state(g, GN_F64, GN_SHAPE(3), x, "a"), b = gn_state(g, GN_F64, GN_SHAPE(3), y, "b");
@@ -746,8 +724,7 @@ TEST(two_states_can_swap)
     gn_close(g);
 }
 
-TEST(assign_of_the_state_to_itself_through_a_view_is_safe)
-{
+TEST(assign_of_the_state_to_itself_through_a_view_is_safe) {
     gn_ctx *g = open_context();
     double x[4] = { 1, 2, 3, 4 }, got[4];
     gn_tensor s = gn_state(g, GN_F64, GN_SHAPE(4), x, "s");
@@ -760,8 +737,7 @@ TEST(assign_of_the_state_to_itself_through_a_view_is_safe)
     gn_close(g);
 }
 
-TEST(assign_needs_a_state_and_its_shape_and_dtype)
-{
+TEST(assign_needs_a_state_and_its_shape_and_dtype) {
     gn_ctx *g = open_context();
     float f = 1;
     gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s"), w = gn_weight(g, GN_F32, GN_SCALAR, &f, "w");
@@ -769,29 +745,26 @@ TEST(assign_needs_a_state_and_its_shape_and_dtype)
     CHECK_RESULT(described(gn_assign(w, w)), GN_NOT_A_STATE);
     CHECK_RESULT(described(gn_assign(s, gn_cast(number(g, 1), GN_F32))), GN_BAD_DTYPE);
     CHECK_RESULT(described(gn_assign(s, gn_reshape(number(g, 1), GN_SHAPE(1)))), GN_BAD_SHAPE);
-    CHECK_RESULT(gn_step(g), GN_NOT_A_STATE);    /* the first error of the step's updates */
+    CHECK_RESULT(gn_step(g), GN_NOT_A_STATE); /* the first error of the step's updates */
     CHECK_RESULT(gn_step(g), GN_OK);
     CHECK_NEAR(read_f64(s), 0, 0);
     gn_close(g);
 }
 
 /* A cache (1,1,4,2) and rows of ones at `pos`. */
-static gn_tensor append_ones(gn_tensor cache, int64_t pos)
-{
+static gn_tensor append_ones(gn_tensor cache, int64_t pos) {
     static const float ones[2] = { 1, 1 };
     gn_ctx *g = cache.ctx;
     return gn_kv_append(cache, gn_data(g, GN_F32, GN_SHAPE(1, 1, 1, 2), ones), gn_scalar(g, GN_I64, (double)pos));
 }
 
-static float read_f32(gn_tensor t)
-{
+static float read_f32(gn_tensor t) {
     float x = -1;
     CHECK_RESULT(gn_read(t, &x, sizeof x), GN_OK);
     return x;
 }
 
-TEST(kv_append_without_a_later_reader_is_in_place)
-{
+TEST(kv_append_without_a_later_reader_is_in_place) {
     gn_ctx *g = open_context();
     gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 2), NULL, "cache");
     for (int pos = 0; pos < 4; pos++) {
@@ -804,13 +777,13 @@ TEST(kv_append_without_a_later_reader_is_in_place)
     gn_close(g);
 }
 
-TEST(kv_append_with_a_later_reader_copies_and_both_versions_hold)
-{
+TEST(kv_append_with_a_later_reader_copies_and_both_versions_hold) {
     gn_ctx *g = open_context();
     gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(1, 1, 4, 2), NULL, "cache");
     CHECK_INT(read_f32(gn_sum(append_ones(cache, 0), GN_ALL_AXES, false)), 2);
     CHECK_RESULT(gn_step(g), GN_OK);
-    gn_tensor next = append_ones(cache, 1), shared = gn_mul(gn_sub(next, cache), next);    /* reads the old after the new is made */
+    /* reads the old after the new is made */
+    gn_tensor next = append_ones(cache, 1), shared = gn_mul(gn_sub(next, cache), next);
     CHECK_INT(read_f32(gn_sum(shared, GN_ALL_AXES, false)), 2);
     if (!on_loopback) {
         CHECK_INT(stats_of(g).state_copies, 1);
@@ -821,8 +794,7 @@ TEST(kv_append_with_a_later_reader_copies_and_both_versions_hold)
     gn_close(g);
 }
 
-TEST(kv_append_to_a_plain_tensor_is_a_plain_tensor)
-{
+TEST(kv_append_to_a_plain_tensor_is_a_plain_tensor) {
     gn_ctx *g = open_context();
     static const float zeros[8] = { 0 };
     gn_tensor cache = gn_data(g, GN_F32, GN_SHAPE(1, 1, 4, 2), zeros), next = append_ones(cache, 3);
@@ -833,8 +805,7 @@ TEST(kv_append_to_a_plain_tensor_is_a_plain_tensor)
     gn_close(g);
 }
 
-TEST(release_makes_the_handle_stale_and_frees_the_device)
-{
+TEST(release_makes_the_handle_stale_and_frees_the_device) {
     gn_ctx *g = open_context();
     static float big[1000];
     gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(1000), big, "s"), w = gn_weight(g, GN_F32, GN_SHAPE(1000), big, "w");
@@ -849,14 +820,13 @@ TEST(release_makes_the_handle_stale_and_frees_the_device)
     CHECK_RESULT(gn_release(s), GN_STALE_HANDLE);
     CHECK_RESULT(gn_step(g), GN_OK);
     CHECK(on_loopback || stats_of(g).device_bytes < held);
-    gn_tensor again = gn_state(g, GN_F32, GN_SHAPE(1000), NULL, "again");    /* may take the released place */
+    gn_tensor again = gn_state(g, GN_F32, GN_SHAPE(1000), NULL, "again"); /* may take the released place */
     CHECK_RESULT(described(s), GN_STALE_HANDLE);
     CHECK_INT(read_f32(gn_sum(again, GN_ALL_AXES, false)), 0);
     gn_close(g);
 }
 
-TEST(release_of_what_is_no_slot_is_an_error)
-{
+TEST(release_of_what_is_no_slot_is_an_error) {
     gn_ctx *g = open_context();
     gn_tensor t = number(g, 1);
     CHECK(gn_release(t) != GN_OK);
@@ -866,8 +836,7 @@ TEST(release_of_what_is_no_slot_is_an_error)
 
 /* ---- weights ---- */
 
-TEST(weights_stay_over_steps)
-{
+TEST(weights_stay_over_steps) {
     gn_ctx *g = open_context();
     static const float w[3] = { 1, 2, 3 };
     gn_tensor t = gn_weight(g, GN_F32, GN_SHAPE(3), w, "fc1.weight");
@@ -882,8 +851,7 @@ TEST(weights_stay_over_steps)
     gn_close(g);
 }
 
-TEST(weight_that_the_server_has_is_not_sent_again)
-{
+TEST(weight_that_the_server_has_is_not_sent_again) {
     static float w[5000];
     for (int i = 0; i < TEST_COUNT(w); i++) {
         w[i] = (float)test_random_real(-1, 1);
@@ -903,8 +871,7 @@ TEST(weight_that_the_server_has_is_not_sent_again)
 
 /* ---- random numbers ---- */
 
-TEST(random_numbers_follow_seed_and_order_over_steps)
-{
+TEST(random_numbers_follow_seed_and_order_over_steps) {
     double x[2][4][2];
     for (int run = 0; run < 2; run++) {
         gn_ctx *g = open_seeded(11);
@@ -913,7 +880,7 @@ TEST(random_numbers_follow_seed_and_order_over_steps)
             void *const hosts[2] = { &x[run][step][0], &x[run][step][1] };
             const size_t bytes[2] = { 8, 8 };
             CHECK_RESULT(gn_read_many(t, 2, hosts, bytes), GN_OK);
-            CHECK_NEAR(read_f64(t[0]), x[run][step][0], 0);    /* one node, one value */
+            CHECK_NEAR(read_f64(t[0]), x[run][step][0], 0); /* one node, one value */
             CHECK_RESULT(gn_step(g), GN_OK);
         }
         CHECK(stats_of(g).plans_made <= 2);
@@ -932,8 +899,7 @@ TEST(random_numbers_follow_seed_and_order_over_steps)
 
 /* ---- errors ---- */
 
-static void check_error(gn_ctx *g, gn_result result, const char *op, const char *label, int line, const char *text)
-{
+static void check_error(gn_ctx *g, gn_result result, const char *op, const char *label, int line, const char *text) {
     const gn_error *e = gn_last_error(g);
     CHECK_RESULT(e->result, result);
     CHECK_STR(e->op, op);
@@ -945,8 +911,7 @@ static void check_error(gn_ctx *g, gn_result result, const char *op, const char 
     }
 }
 
-TEST(error_names_op_label_shapes_and_line)
-{
+TEST(error_names_op_label_shapes_and_line) {
     gn_ctx *g = open_context();
     float x[12] = { 0 }, out[12];
     gn_tensor a = gn_label(gn_data(g, GN_F32, GN_SHAPE(3, 4), x), "left"), b = gn_data(g, GN_F32, GN_SHAPE(3, 4), x);
@@ -958,8 +923,7 @@ TEST(error_names_op_label_shapes_and_line)
     gn_close(g);
 }
 
-TEST(first_cause_spreads)
-{
+TEST(first_cause_spreads) {
     gn_ctx *g = open_context();
     float x[12] = { 0 }, out[12];
     gn_tensor a = gn_data(g, GN_F32, GN_SHAPE(3, 4), x);
@@ -968,12 +932,11 @@ TEST(first_cause_spreads)
     gn_tensor later = gn_relu(gn_add(a, gn_softmax(gn_matmul(bad, a), 9)));
     CHECK_RESULT(gn_read(later, out, sizeof out), GN_BAD_SHAPE);
     check_error(g, GN_BAD_SHAPE, "reshape", "", line, "(3, 4)");
-    CHECK_RESULT(gn_read(a, out, sizeof x), GN_OK);    /* what did not fail still works */
+    CHECK_RESULT(gn_read(a, out, sizeof x), GN_OK); /* what did not fail still works */
     gn_close(g);
 }
 
-TEST(error_of_a_run_names_op_label_and_line)
-{
+TEST(error_of_a_run_names_op_label_and_line) {
     gn_ctx *g = open_context();
     int32_t x[3] = { 1, 2, 3 }, y[3] = { 1, 0, 1 }, out[3];
     for (int step = 0; step < 2; step++) {
@@ -988,18 +951,22 @@ TEST(error_of_a_run_names_op_label_and_line)
     gn_close(g);
 }
 
-TEST(result_names_and_texts_are_complete)
-{
-#define RESULT(name, number, words) CHECK_INT(GN_##name, number); CHECK_STR(gn_result_name(GN_##name), "GN_" #name); CHECK_STR(gn_result_text(GN_##name), words);
+TEST(result_names_and_texts_are_complete) {
+#define RESULT(name, number, words)                    \
+    CHECK_INT(GN_##name, number);                      \
+    CHECK_STR(gn_result_name(GN_##name), "GN_" #name); \
+    CHECK_STR(gn_result_text(GN_##name), words);
     GN_RESULTS(RESULT)
 #undef RESULT
     CHECK(gn_result_name((gn_result)99) != NULL);
     CHECK(gn_result_text((gn_result)99) != NULL);
 }
 
-TEST(dtype_names_and_sizes_are_the_tables)
-{
-#define DTYPE(name, number, size, words) CHECK_INT(GN_##name, number); CHECK_INT(gn_dtype_bytes(GN_##name), size); CHECK_STR(gn_dtype_name(GN_##name), words);
+TEST(dtype_names_and_sizes_are_the_tables) {
+#define DTYPE(name, number, size, words)        \
+    CHECK_INT(GN_##name, number);               \
+    CHECK_INT(gn_dtype_bytes(GN_##name), size); \
+    CHECK_STR(gn_dtype_name(GN_##name), words);
     GN_DTYPES(DTYPE)
 #undef DTYPE
     CHECK_INT(gn_dtype_bytes((gn_dtype)77), 0);
@@ -1008,8 +975,7 @@ TEST(dtype_names_and_sizes_are_the_tables)
 
 /* ---- contexts ---- */
 
-static void *train_alone(void *arg)
-{
+static void *train_alone(void *arg) {
     gn_ctx *g = open_seeded(1);
     double *out = arg, first = *out;
     gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, &first, "s");
@@ -1024,8 +990,7 @@ static void *train_alone(void *arg)
     return NULL;
 }
 
-TEST(two_contexts_run_on_two_threads_at_once)
-{
+TEST(two_contexts_run_on_two_threads_at_once) {
     double values[2] = { 3, -5 };
     pthread_t threads[2];
     for (int i = 0; i < 2; i++) {
@@ -1043,8 +1008,7 @@ TEST(two_contexts_run_on_two_threads_at_once)
     }
 }
 
-TEST(context_that_does_not_open_answers_with_its_cause)
-{
+TEST(context_that_does_not_open_answers_with_its_cause) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "abacus:0" });
     double x;
     REQUIRE(g != NULL);
@@ -1057,22 +1021,22 @@ TEST(context_that_does_not_open_answers_with_its_cause)
     gn_close(g);
 }
 
-TEST(host_memory_can_be_had_and_given_back)
-{
+TEST(host_memory_can_be_had_and_given_back) {
     gn_ctx *g = open_context();
     double *x = gn_host_alloc(g, 1 << 16);
     REQUIRE(x != NULL);
     x[0] = 2;
     x[8191] = 3;
-    CHECK_NEAR(read_f64(gn_sum(gn_slice(gn_data(g, GN_F64, GN_SHAPE(8192), x), 0, 0, GN_END, 8191), GN_ALL_AXES, false)), 5, 0);
+    CHECK_NEAR(read_f64(
+                   gn_sum(gn_slice(gn_data(g, GN_F64, GN_SHAPE(8192), x), 0, 0, GN_END, 8191), GN_ALL_AXES, false)),
+               5, 0);
     CHECK_RESULT(gn_step(g), GN_OK);
     gn_host_free(g, x);
     gn_close(g);
 }
 
 /* What came after a plan the last time is tried first: steps of three structures in an order that breaks the habit. */
-TEST(plans_are_found_in_any_order)
-{
+TEST(plans_are_found_in_any_order) {
     gn_ctx *own = open_context();
     for (int k = 0; k < 60; k++) {
         int form = k < 20 ? k % 2 : (k * k / 3) % 3;
@@ -1143,8 +1107,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(host_memory_can_be_had_and_given_back),
 };
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     test_begin(argc, argv);
     for (int pass = 0; pass < 2; pass++) {
         on_loopback = pass == 1;

@@ -1,14 +1,14 @@
 /* Every kernel that the conformance suite needs on a GPU, generated and compiled without one.
  *
- * The suite runs on a "cuda:0" that generates and executes nothing (GENIE_CUDA_COMPILE_ONLY); then what was generated is compiled
- * by NVRTC, deduplicated and twenty kernels to a program: every shape for one arch, one kernel of each kind for the others. Skips
- * with the reason where NVRTC is not found. The texts of a few kernels are compared with tests/golden/kernels; GENIE_WRITE_GOLDEN=1
- * writes them anew.
+ * The suite runs on a "cuda:0" that generates and executes nothing (GENIE_CUDA_COMPILE_ONLY); then what was generated
+ * is compiled by NVRTC, deduplicated and twenty kernels to a program: every shape for one arch, one kernel of each kind
+ * for the others. Skips with the reason where NVRTC is not found. The texts of a few kernels are compared with
+ * tests/golden/kernels; GENIE_WRITE_GOLDEN=1 writes them anew.
  *
- * KERNELS_ARCH names the one arch (sm_90a); KERNELS_ARCHS="sm_60 sm_70" names those of which one kernel of each kind is compiled,
- * and nothing else then. With GENIE_CUDA_ONE_OF_EACH one of each is all that is generated for KERNELS_ARCH. What compiles is left in
- * $GENIE_CACHE, if that is set. Under a sanitizer one kernel of each kind is compiled for KERNELS_ARCH: NVRTC has no instrumented
- * code, the generator has.
+ * KERNELS_ARCH names the one arch (sm_90a); KERNELS_ARCHS="sm_60 sm_70" names those of which one kernel of each kind is
+ * compiled, and nothing else then. With GENIE_CUDA_ONE_OF_EACH one of each is all that is generated for KERNELS_ARCH.
+ * What compiles is left in $GENIE_CACHE, if that is set. Under a sanitizer one kernel of each kind is compiled for
+ * KERNELS_ARCH: NVRTC has no instrumented code, the generator has.
  *
  * Tier: slow kernels address thread */
 #define main conformance_main
@@ -19,7 +19,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
+GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text,
+                                        size_t cap);
 
 /* NVRTC's own threads and locks are not instrumented. */
 const char *__tsan_default_suppressions(void);
@@ -30,71 +31,115 @@ const char *__tsan_default_suppressions(void) { return "called_from_lib:libnvrtc
 static float zeros[1 << 20];
 static gn_tensor leaf(gn_ctx *g, gn_dtype d, gn_shape shape) { return gn_data(g, d, shape, zeros); }
 
-static gn_tensor golden_elementwise(gn_ctx *g) { return gn_mul(gn_gelu(gn_add(leaf(g, GN_F32, GN_SHAPE(64, 256)), leaf(g, GN_F32, GN_SHAPE(256)))), gn_scalar(g, GN_F32, 2)); }
-static gn_tensor golden_strided_cast(gn_ctx *g) { return gn_cast(gn_slice(gn_transpose(leaf(g, GN_BF16, GN_SHAPE(64, 96)), 0, 1), 1, 0, 64, 2), GN_I32); }
-static gn_tensor golden_sum_of_rows(gn_ctx *g) { return gn_sum(leaf(g, GN_F32, GN_SHAPE(64, 4096)), GN_AXES(1), false); }
+static gn_tensor golden_elementwise(gn_ctx *g) {
+    return gn_mul(gn_gelu(gn_add(leaf(g, GN_F32, GN_SHAPE(64, 256)), leaf(g, GN_F32, GN_SHAPE(256)))),
+                  gn_scalar(g, GN_F32, 2));
+}
+static gn_tensor golden_strided_cast(gn_ctx *g) {
+    return gn_cast(gn_slice(gn_transpose(leaf(g, GN_BF16, GN_SHAPE(64, 96)), 0, 1), 1, 0, 64, 2), GN_I32);
+}
+static gn_tensor golden_sum_of_rows(gn_ctx *g) {
+    return gn_sum(leaf(g, GN_F32, GN_SHAPE(64, 4096)), GN_AXES(1), false);
+}
 static gn_tensor golden_argmax(gn_ctx *g) { return gn_argmax(leaf(g, GN_BF16, GN_SHAPE(4, 1000)), GN_AXES(1), false); }
 static gn_tensor golden_softmax(gn_ctx *g) { return gn_softmax(leaf(g, GN_BF16, GN_SHAPE(64, 1024)), 1); }
-static gn_tensor golden_layernorm(gn_ctx *g) { return gn_layernorm(leaf(g, GN_F32, GN_SHAPE(64, 768)), leaf(g, GN_F32, GN_SHAPE(768)), leaf(g, GN_F32, GN_SHAPE(768)), 1e-5); }
-static gn_tensor golden_rmsnorm(gn_ctx *g) { return gn_rmsnorm(leaf(g, GN_F32, GN_SHAPE(64, 768)), leaf(g, GN_F32, GN_SHAPE(768)), 1e-5); }
-static gn_tensor golden_root_of_a_mean(gn_ctx *g) { return gn_sqrt(gn_mean(gn_square(gn_sub(leaf(g, GN_F32, GN_SHAPE(64, 768)), leaf(g, GN_F32, GN_SHAPE(768)))), GN_AXES(1), false)); }
-static gn_tensor golden_product(gn_ctx *g) { return gn_linear(leaf(g, GN_F32, GN_SHAPE(33, 16)), leaf(g, GN_F32, GN_SHAPE(16, 40)), leaf(g, GN_F32, GN_SHAPE(40))); }
-static gn_tensor golden_fed_product(gn_ctx *g) { return gn_relu(gn_linear(leaf(g, GN_F32, GN_SHAPE(64, 784)), leaf(g, GN_F32, GN_SHAPE(784, 256)), leaf(g, GN_F32, GN_SHAPE(256)))); }
-static gn_tensor golden_attention(gn_ctx *g)
-{
+static gn_tensor golden_layernorm(gn_ctx *g) {
+    return gn_layernorm(leaf(g, GN_F32, GN_SHAPE(64, 768)), leaf(g, GN_F32, GN_SHAPE(768)),
+                        leaf(g, GN_F32, GN_SHAPE(768)), 1e-5);
+}
+static gn_tensor golden_rmsnorm(gn_ctx *g) {
+    return gn_rmsnorm(leaf(g, GN_F32, GN_SHAPE(64, 768)), leaf(g, GN_F32, GN_SHAPE(768)), 1e-5);
+}
+static gn_tensor golden_root_of_a_mean(gn_ctx *g) {
+    return gn_sqrt(gn_mean(gn_square(gn_sub(leaf(g, GN_F32, GN_SHAPE(64, 768)), leaf(g, GN_F32, GN_SHAPE(768)))),
+                           GN_AXES(1), false));
+}
+static gn_tensor golden_product(gn_ctx *g) {
+    return gn_linear(leaf(g, GN_F32, GN_SHAPE(33, 16)), leaf(g, GN_F32, GN_SHAPE(16, 40)),
+                     leaf(g, GN_F32, GN_SHAPE(40)));
+}
+static gn_tensor golden_fed_product(gn_ctx *g) {
+    return gn_relu(gn_linear(leaf(g, GN_F32, GN_SHAPE(64, 784)), leaf(g, GN_F32, GN_SHAPE(784, 256)),
+                             leaf(g, GN_F32, GN_SHAPE(256))));
+}
+static gn_tensor golden_attention(gn_ctx *g) {
     gn_attention_desc d = { .causal = true };
     gn_tensor q = leaf(g, GN_F32, GN_SHAPE(1, 4, 20, 24)), k = leaf(g, GN_F32, GN_SHAPE(1, 2, 20, 24));
     return gn_attention(q, k, k, &d);
 }
-static gn_tensor golden_embedding(gn_ctx *g) { return gn_embedding(leaf(g, GN_BF16, GN_SHAPE(100, 64)), leaf(g, GN_I64, GN_SHAPE(5))); }
+static gn_tensor golden_embedding(gn_ctx *g) {
+    return gn_embedding(leaf(g, GN_BF16, GN_SHAPE(100, 64)), leaf(g, GN_I64, GN_SHAPE(5)));
+}
 
-static gn_tensor golden_warpgroup_product(gn_ctx *g)
-{
+static gn_tensor golden_warpgroup_product(gn_ctx *g) {
     gn_tensor x = leaf(g, GN_BF16, GN_SHAPE(64, 1024)), w = leaf(g, GN_BF16, GN_SHAPE(1024, 512));
     return gn_add(gn_gelu(gn_linear(x, w, leaf(g, GN_BF16, GN_SHAPE(512)))), leaf(g, GN_BF16, GN_SHAPE(64, 512)));
 }
 /* A classifier's head: rows of 20 bytes. */
-static gn_tensor golden_tensor_product(gn_ctx *g) { return gn_linear(leaf(g, GN_BF16, GN_SHAPE(64, 256)), leaf(g, GN_BF16, GN_SHAPE(256, 10)), leaf(g, GN_BF16, GN_SHAPE(10))); }
+static gn_tensor golden_tensor_product(gn_ctx *g) {
+    return gn_linear(leaf(g, GN_BF16, GN_SHAPE(64, 256)), leaf(g, GN_BF16, GN_SHAPE(256, 10)),
+                     leaf(g, GN_BF16, GN_SHAPE(10)));
+}
 /* Rows of 2004 bytes are copied to rows of 2016 first. */
-static gn_tensor golden_aligned_product(gn_ctx *g) { return gn_matmul(leaf(g, GN_BF16, GN_SHAPE(1000, 1002)), leaf(g, GN_BF16, GN_SHAPE(1002, 1000))); }
-static gn_tensor golden_warpgroup_attention(gn_ctx *g)
-{
+static gn_tensor golden_aligned_product(gn_ctx *g) {
+    return gn_matmul(leaf(g, GN_BF16, GN_SHAPE(1000, 1002)), leaf(g, GN_BF16, GN_SHAPE(1002, 1000)));
+}
+static gn_tensor golden_warpgroup_attention(gn_ctx *g) {
     gn_attention_desc d = { .causal = true };
     gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(1, 4, 128, 64)), k = leaf(g, GN_BF16, GN_SHAPE(1, 2, 128, 64));
     return gn_attention(q, k, k, &d);
 }
 
 /* Heads that share keys in pairs, and a mask of each batch. */
-static gn_tensor golden_written_attention(gn_ctx *g)
-{
+static gn_tensor golden_written_attention(gn_ctx *g) {
     gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(2, 2, 2, 128, 64)), k = leaf(g, GN_BF16, GN_SHAPE(2, 2, 1, 128, 64));
-    gn_tensor s = gn_add(gn_mul_c(gn_matmul(q, gn_transpose(k, 3, 4)), 0.125), leaf(g, GN_BF16, GN_SHAPE(2, 1, 1, 1, 128)));
+    gn_tensor s =
+        gn_add(gn_mul_c(gn_matmul(q, gn_transpose(k, 3, 4)), 0.125), leaf(g, GN_BF16, GN_SHAPE(2, 1, 1, 1, 128)));
     return gn_matmul(gn_softmax(s, -1), k);
 }
 
-static gn_tensor golden_row_product(gn_ctx *g)
-{
+static gn_tensor golden_row_product(gn_ctx *g) {
     gn_tensor w = leaf(g, GN_BF16, GN_SHAPE(256)), x = gn_layernorm(leaf(g, GN_BF16, GN_SHAPE(1, 256)), w, w, 1e-5);
-    return gn_argmax(gn_linear(gn_gelu(gn_linear(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)), leaf(g, GN_BF16, GN_SHAPE(512)))), gn_transpose(leaf(g, GN_BF16, GN_SHAPE(600, 512)), 0, 1), GN_NONE), GN_AXES(1), false);
+    return gn_argmax(gn_linear(gn_gelu(
+                                   gn_linear(x, leaf(g, GN_BF16, GN_SHAPE(256, 512)), leaf(g, GN_BF16, GN_SHAPE(512)))),
+                               gn_transpose(leaf(g, GN_BF16, GN_SHAPE(600, 512)), 0, 1), GN_NONE),
+                     GN_AXES(1), false);
 }
-static gn_tensor golden_one_query(gn_ctx *g)
-{
+static gn_tensor golden_one_query(gn_ctx *g) {
     gn_attention_desc d = { .causal = true, .length = gn_scalar(g, GN_I32, 9) };
-    gn_tensor cache = gn_state(g, GN_BF16, GN_SHAPE(1, 2, 512, 64), NULL, "cache"), row = leaf(g, GN_BF16, GN_SHAPE(1, 2, 1, 64)), pos = gn_scalar(g, GN_I32, 8);
-    gn_tensor k = gn_kv_append(cache, row, pos), v = gn_kv_append(gn_state(g, GN_BF16, GN_SHAPE(1, 2, 512, 64), NULL, "values"), row, pos);
+    gn_tensor cache = gn_state(g, GN_BF16, GN_SHAPE(1, 2, 512, 64), NULL, "cache"),
+              row = leaf(g, GN_BF16, GN_SHAPE(1, 2, 1, 64)), pos = gn_scalar(g, GN_I32, 8);
+    gn_tensor k = gn_kv_append(cache, row, pos),
+              v = gn_kv_append(gn_state(g, GN_BF16, GN_SHAPE(1, 2, 512, 64), NULL, "values"), row, pos);
     return gn_attention(leaf(g, GN_BF16, GN_SHAPE(1, 4, 1, 64)), k, v, &d);
 }
 
-static const struct { const char *name; gn_tensor (*build)(gn_ctx *g); } goldens[] = {
-    { "elementwise", golden_elementwise }, { "strided_cast", golden_strided_cast }, { "sum_of_rows", golden_sum_of_rows }, { "argmax", golden_argmax },
-    { "softmax", golden_softmax }, { "layernorm", golden_layernorm }, { "rmsnorm", golden_rmsnorm }, { "root_of_a_mean", golden_root_of_a_mean }, { "product", golden_product }, { "fed_product", golden_fed_product }, { "attention", golden_attention }, { "embedding", golden_embedding },
-    { "warpgroup_product", golden_warpgroup_product }, { "tensor_product", golden_tensor_product }, { "aligned_product", golden_aligned_product }, { "warpgroup_attention", golden_warpgroup_attention },
+static const struct {
+    const char *name;
+    gn_tensor (*build)(gn_ctx *g);
+} goldens[] = {
+    { "elementwise", golden_elementwise },
+    { "strided_cast", golden_strided_cast },
+    { "sum_of_rows", golden_sum_of_rows },
+    { "argmax", golden_argmax },
+    { "softmax", golden_softmax },
+    { "layernorm", golden_layernorm },
+    { "rmsnorm", golden_rmsnorm },
+    { "root_of_a_mean", golden_root_of_a_mean },
+    { "product", golden_product },
+    { "fed_product", golden_fed_product },
+    { "attention", golden_attention },
+    { "embedding", golden_embedding },
+    { "warpgroup_product", golden_warpgroup_product },
+    { "tensor_product", golden_tensor_product },
+    { "aligned_product", golden_aligned_product },
+    { "warpgroup_attention", golden_warpgroup_attention },
     { "written_attention", golden_written_attention },
-    { "row_product", golden_row_product }, { "one_query", golden_one_query },
+    { "row_product", golden_row_product },
+    { "one_query", golden_one_query },
 };
 
-static char *read_file(const char *path, size_t *out_n)
-{
+static char *read_file(const char *path, size_t *out_n) {
     FILE *f = fopen(path, "rb");
     char *text = NULL;
     *out_n = 0;
@@ -113,9 +158,9 @@ static char *read_file(const char *path, size_t *out_n)
     return text;
 }
 
-/* Names end in a hash of text, compiler and generator: _ and twelve digits. Without it a text changes only with the kernel. */
-static void drop_hashes(char *s)
-{
+/* Names end in a hash of text, compiler and generator: _ and twelve digits. Without it a text changes only with the
+   kernel. */
+static void drop_hashes(char *s) {
     char *to = s;
     while (*s) {
         size_t digits = *s == '_' ? strspn(s + 1, "0123456789abcdef") : 0;
@@ -127,8 +172,7 @@ static void drop_hashes(char *s)
 }
 
 /* All files of a folder, by name, in one text; they are removed. */
-static char *take_dump(const char *folder)
-{
+static char *take_dump(const char *folder) {
     struct dirent **files;
     int n = scandir(folder, &files, NULL, alphasort);
     char *all = calloc(1, 1);
@@ -150,8 +194,7 @@ static char *take_dump(const char *folder)
     return all;
 }
 
-static void check_golden(const char *name, const char *text)
-{
+static void check_golden(const char *name, const char *text) {
     char path[200];
     size_t n;
     snprintf(path, sizeof path, "tests/golden/kernels/%s.cu", name);
@@ -165,16 +208,20 @@ static void check_golden(const char *name, const char *text)
     if (!want) {
         test_fail(__FILE__, __LINE__, "%s is missing; GENIE_WRITE_GOLDEN=1 writes it", path);
     } else if (strcmp(want, text) != 0) {
-        test_fail(__FILE__, __LINE__, "%s has changed; GENIE_WRITE_GOLDEN=1 writes it anew. Generated now:\n%s", path, text);
+        test_fail(__FILE__, __LINE__, "%s has changed; GENIE_WRITE_GOLDEN=1 writes it anew. Generated now:\n%s", path,
+                  text);
     }
     free(want);
 }
 
 /* A device that writes its kernels into a folder; `said`: where the program was told to write them. */
-typedef struct dump { char folder[32]; const char *said; gn_ctx *g; } dump;
+typedef struct dump {
+    char folder[32];
+    const char *said;
+    gn_ctx *g;
+} dump;
 
-static bool dump_open(dump *d)
-{
+static bool dump_open(dump *d) {
     snprintf(d->folder, sizeof d->folder, "/tmp/genie-kernels-XXXXXX");
     d->said = getenv("GENIE_DUMP_KERNELS");
     if (!CHECK(mkdtemp(d->folder) != NULL)) {
@@ -184,8 +231,7 @@ static bool dump_open(dump *d)
     return CHECK_RESULT(gn_status(d->g), GN_OK);
 }
 
-static void dump_close(dump *d)
-{
+static void dump_close(dump *d) {
     gn_close(d->g);
     rmdir(d->folder);
     if (d->said) {
@@ -196,8 +242,7 @@ static void dump_close(dump *d)
 }
 
 /* What the device generates for t that it has not generated before. */
-static char *generated(const dump *d, gn_tensor t)
-{
+static char *generated(const dump *d, gn_tensor t) {
     char nothing;
     gn_info info;
     setenv("GENIE_DUMP_KERNELS", d->folder, 1);
@@ -209,8 +254,7 @@ static char *generated(const dump *d, gn_tensor t)
 }
 
 /* Before the suite: the device writes only kernels that it has not made before. */
-static void kernel_texts_match_golden(void)
-{
+static void kernel_texts_match_golden(void) {
     dump d;
     REQUIRE(dump_open(&d));
     for (int i = 0; i < TEST_COUNT(goldens); i++) {
@@ -225,41 +269,78 @@ static void kernel_texts_match_golden(void)
 /* ---- tensors that 31 bits cannot count: nothing of them is ever made here, so one element stands for all data ---- */
 
 static gn_tensor much(gn_ctx *g, gn_dtype d, gn_shape shape) { return gn_data(g, d, shape, zeros); }
-static gn_tensor many_in_a_loop(gn_ctx *g, int64_t n) { return gn_add(much(g, GN_U8, GN_SHAPE(n, 8)), much(g, GN_U8, GN_SHAPE(8))); }
-static gn_tensor few_far_apart(gn_ctx *g, int64_t n) { return gn_neg(gn_slice(much(g, GN_F32, GN_SHAPE(n, 8)), 0, 0, GN_END, n / 64)); }
-static gn_tensor many_to_few(gn_ctx *g, int64_t n) { return gn_add(gn_broadcast(much(g, GN_F32, GN_SHAPE(1)), GN_SHAPE(n, 3)), much(g, GN_F32, GN_SHAPE(3))); }
-static gn_tensor many_copied(gn_ctx *g, int64_t n) { return gn_concat((gn_tensor[2]){ much(g, GN_I16, GN_SHAPE(n, 5)), much(g, GN_I16, GN_SHAPE(n, 5)) }, 2, 1); }
-static gn_tensor many_in_a_sum(gn_ctx *g, int64_t n) { return gn_sum(much(g, GN_F32, GN_SHAPE(n, 9)), GN_AXES(1), false); }
-static gn_tensor many_in_one_sum(gn_ctx *g, int64_t n) { return gn_sum(much(g, GN_U8, GN_SHAPE(n, 10)), GN_ALL_AXES, false); }
-static gn_tensor many_in_an_argmax(gn_ctx *g, int64_t n) { return gn_argmax(much(g, GN_U8, GN_SHAPE(n * 8)), GN_AXES(0), false); }
+static gn_tensor many_in_a_loop(gn_ctx *g, int64_t n) {
+    return gn_add(much(g, GN_U8, GN_SHAPE(n, 8)), much(g, GN_U8, GN_SHAPE(8)));
+}
+static gn_tensor few_far_apart(gn_ctx *g, int64_t n) {
+    return gn_neg(gn_slice(much(g, GN_F32, GN_SHAPE(n, 8)), 0, 0, GN_END, n / 64));
+}
+static gn_tensor many_to_few(gn_ctx *g, int64_t n) {
+    return gn_add(gn_broadcast(much(g, GN_F32, GN_SHAPE(1)), GN_SHAPE(n, 3)), much(g, GN_F32, GN_SHAPE(3)));
+}
+static gn_tensor many_copied(gn_ctx *g, int64_t n) {
+    return gn_concat((gn_tensor[2]){ much(g, GN_I16, GN_SHAPE(n, 5)), much(g, GN_I16, GN_SHAPE(n, 5)) }, 2, 1);
+}
+static gn_tensor many_in_a_sum(gn_ctx *g, int64_t n) {
+    return gn_sum(much(g, GN_F32, GN_SHAPE(n, 9)), GN_AXES(1), false);
+}
+static gn_tensor many_in_one_sum(gn_ctx *g, int64_t n) {
+    return gn_sum(much(g, GN_U8, GN_SHAPE(n, 10)), GN_ALL_AXES, false);
+}
+static gn_tensor many_in_an_argmax(gn_ctx *g, int64_t n) {
+    return gn_argmax(much(g, GN_U8, GN_SHAPE(n * 8)), GN_AXES(0), false);
+}
 static gn_tensor many_in_a_softmax(gn_ctx *g, int64_t n) { return gn_softmax(much(g, GN_F16, GN_SHAPE(1, n * 8)), 1); }
-static gn_tensor many_in_a_layernorm(gn_ctx *g, int64_t n) { return gn_layernorm(much(g, GN_F16, GN_SHAPE(2, n * 8)), GN_NONE, GN_NONE, 1e-5); }
-static gn_tensor many_classes(gn_ctx *g, int64_t n) { return gn_cross_entropy(much(g, GN_F16, GN_SHAPE(2, n * 8)), much(g, GN_I64, GN_SHAPE(2))); }
-static gn_tensor many_in_an_embedding(gn_ctx *g, int64_t n) { return gn_embedding(much(g, GN_U8, GN_SHAPE(2, n * 8)), much(g, GN_I64, GN_SHAPE(3))); }
-static gn_tensor many_gathered(gn_ctx *g, int64_t n) { return gn_gather(much(g, GN_U8, GN_SHAPE(n, 8)), 0, gn_broadcast(much(g, GN_I32, GN_SHAPE(n, 1)), GN_SHAPE(n, 8))); }
+static gn_tensor many_in_a_layernorm(gn_ctx *g, int64_t n) {
+    return gn_layernorm(much(g, GN_F16, GN_SHAPE(2, n * 8)), GN_NONE, GN_NONE, 1e-5);
+}
+static gn_tensor many_classes(gn_ctx *g, int64_t n) {
+    return gn_cross_entropy(much(g, GN_F16, GN_SHAPE(2, n * 8)), much(g, GN_I64, GN_SHAPE(2)));
+}
+static gn_tensor many_in_an_embedding(gn_ctx *g, int64_t n) {
+    return gn_embedding(much(g, GN_U8, GN_SHAPE(2, n * 8)), much(g, GN_I64, GN_SHAPE(3)));
+}
+static gn_tensor many_gathered(gn_ctx *g, int64_t n) {
+    return gn_gather(much(g, GN_U8, GN_SHAPE(n, 8)), 0, gn_broadcast(much(g, GN_I32, GN_SHAPE(n, 1)), GN_SHAPE(n, 8)));
+}
 static gn_tensor many_one_hot(gn_ctx *g, int64_t n) { return gn_one_hot(much(g, GN_I32, GN_SHAPE(8)), n, GN_U8); }
 static gn_tensor many_sorted(gn_ctx *g, int64_t n) { return gn_argsort(much(g, GN_U8, GN_SHAPE(n * 8)), 0, true); }
-static gn_tensor many_after_a_product(gn_ctx *g, int64_t n) { return gn_mul(gn_matmul(much(g, GN_F32, GN_SHAPE(n, 8)), much(g, GN_F32, GN_SHAPE(8, 12))), much(g, GN_F32, GN_SHAPE(n, 12))); }
-static gn_tensor many_keys(gn_ctx *g, int64_t n)
-{
+static gn_tensor many_after_a_product(gn_ctx *g, int64_t n) {
+    return gn_mul(gn_matmul(much(g, GN_F32, GN_SHAPE(n, 8)), much(g, GN_F32, GN_SHAPE(8, 12))),
+                  much(g, GN_F32, GN_SHAPE(n, 12)));
+}
+static gn_tensor many_keys(gn_ctx *g, int64_t n) {
     gn_tensor keys = much(g, GN_BF16, GN_SHAPE(64, 8, n / 64, 128));
     return gn_attention(much(g, GN_BF16, GN_SHAPE(64, 8, 1, 128)), keys, keys, NULL);
 }
 
-/* What the text of a kernel says where all fits into 31 bits, and what where it does not; n: of the second, 1024 of the first. */
-static const struct { const char *name; gn_tensor (*build)(gn_ctx *g, int64_t n); int64_t n; const char *narrow, *wide; } sizes[] = {
-    { "loop", many_in_a_loop, 1 << 28, "typedef u32 I;", "typedef u64 I;" }, { "far apart", few_far_apart, 1 << 28, "typedef u32 I;", "typedef u64 I;" },
-    { "broadcast", many_to_few, 1 << 30, "typedef u32 I;", "typedef u64 I;" }, { "copy", many_copied, 1 << 27, "typedef u32 I;", "typedef u64 I;" },
-    { "sum", many_in_a_sum, 1 << 28, "typedef int I;", "typedef i64 I;" }, { "one sum", many_in_one_sum, 1 << 28, "typedef int I;", "typedef i64 I;" },
-    { "argmax", many_in_an_argmax, 1 << 28, "typedef int I;", "typedef i64 I;" }, { "softmax", many_in_a_softmax, 1 << 28, "typedef int J;", "typedef i64 J;" },
-    { "layernorm", many_in_a_layernorm, 1 << 28, "typedef int J;", "typedef i64 J;" }, { "cross entropy", many_classes, 1 << 28, "typedef int J;", "typedef i64 J;" },
-    { "embedding", many_in_an_embedding, 1 << 28, "typedef u32 I;", "typedef u64 I;" }, { "gather", many_gathered, 1 << 28, "(u32)(i)", "(u64)(i)" },
-    { "one hot", many_one_hot, 1 << 28, "(u32)(i / DEPTH)", "(u64)(i / DEPTH)" }, { "argsort", many_sorted, 1 << 28, "typedef int F;", "typedef i64 F;" },
-    { "product", many_after_a_product, 1 << 27, "(u32)(i)", "(u64)(i)" }, { "attention", many_keys, 1 << 28, "SMALL = 1", "SMALL = 0" },
+/* What the text of a kernel says where all fits into 31 bits, and what where it does not; n: of the second, 1024 of the
+   first. */
+static const struct {
+    const char *name;
+    gn_tensor (*build)(gn_ctx *g, int64_t n);
+    int64_t n;
+    const char *narrow, *wide;
+} sizes[] = {
+    { "loop", many_in_a_loop, 1 << 28, "typedef u32 I;", "typedef u64 I;" },
+    { "far apart", few_far_apart, 1 << 28, "typedef u32 I;", "typedef u64 I;" },
+    { "broadcast", many_to_few, 1 << 30, "typedef u32 I;", "typedef u64 I;" },
+    { "copy", many_copied, 1 << 27, "typedef u32 I;", "typedef u64 I;" },
+    { "sum", many_in_a_sum, 1 << 28, "typedef int I;", "typedef i64 I;" },
+    { "one sum", many_in_one_sum, 1 << 28, "typedef int I;", "typedef i64 I;" },
+    { "argmax", many_in_an_argmax, 1 << 28, "typedef int I;", "typedef i64 I;" },
+    { "softmax", many_in_a_softmax, 1 << 28, "typedef int J;", "typedef i64 J;" },
+    { "layernorm", many_in_a_layernorm, 1 << 28, "typedef int J;", "typedef i64 J;" },
+    { "cross entropy", many_classes, 1 << 28, "typedef int J;", "typedef i64 J;" },
+    { "embedding", many_in_an_embedding, 1 << 28, "typedef u32 I;", "typedef u64 I;" },
+    { "gather", many_gathered, 1 << 28, "(u32)(i)", "(u64)(i)" },
+    { "one hot", many_one_hot, 1 << 28, "(u32)(i / DEPTH)", "(u64)(i / DEPTH)" },
+    { "argsort", many_sorted, 1 << 28, "typedef int F;", "typedef i64 F;" },
+    { "product", many_after_a_product, 1 << 27, "(u32)(i)", "(u64)(i)" },
+    { "attention", many_keys, 1 << 28, "SMALL = 1", "SMALL = 0" },
 };
 
-static void kernels_of_large_tensors_count_in_64_bits(void)
-{
+static void kernels_of_large_tensors_count_in_64_bits(void) {
     dump d;
     if (TEST_SANITIZED && !TEST_SANITIZED_THREADS) {
         test_skip("one element stands for all data, which the address sanitizer would tell");
@@ -270,24 +351,25 @@ static void kernels_of_large_tensors_count_in_64_bits(void)
         for (int large = 0; large < 2; large++) {
             char *text = generated(&d, sizes[i].build(d.g, large ? sizes[i].n : 1024));
             if ((strstr(text, sizes[i].narrow) != NULL) == large || (strstr(text, sizes[i].wide) != NULL) != large)
-                test_fail(__FILE__, __LINE__, "%s of %lld: not %s:\n%s", sizes[i].name, (long long)(large ? sizes[i].n : 1024), large ? sizes[i].wide : sizes[i].narrow, text);
+                test_fail(__FILE__, __LINE__, "%s of %lld: not %s:\n%s", sizes[i].name,
+                          (long long)(large ? sizes[i].n : 1024), large ? sizes[i].wide : sizes[i].narrow, text);
             free(text);
         }
     }
     dump_close(&d);
 }
 
-/* Plans that are made, and not compiled: sides that lie backwards or repeat along k, which TMA cannot read, and one that is transposed first and has more rows than 65535 blocks
- * of 32. The memory of the latter is never touched. */
-static void plans_of_unusual_products_are_made(void)
-{
+/* Plans that are made, and not compiled: sides that lie backwards or repeat along k, which TMA cannot read, and one
+ * that is transposed first and has more rows than 65535 blocks of 32. The memory of the latter is never touched. */
+static void plans_of_unusual_products_are_made(void) {
     enum { N = 3072, K = 64, HIGH = 66000 * 32 };
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cuda:0" });
     void *high = mmap(NULL, (size_t)K * HIGH * 4, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     REQUIRE(high != MAP_FAILED);
     for (int i = 0; i < 8; i++) {
         gn_dtype d = i & 4 ? GN_BF16 : GN_F32;
-        gn_tensor a = leaf(g, d, GN_SHAPE(3, 96, 72)), b = leaf(g, d, GN_SHAPE(3, 72, 136)), t = gn_matmul(a, gn_flip(b, GN_AXES(1)));
+        gn_tensor a = leaf(g, d, GN_SHAPE(3, 96, 72)), b = leaf(g, d, GN_SHAPE(3, 72, 136)),
+                  t = gn_matmul(a, gn_flip(b, GN_AXES(1)));
         if (i % 4 == 1) t = gn_matmul(a, gn_flip(b, GN_AXES(0)));
         if (i % 4 == 2) t = gn_matmul(a, gn_broadcast(gn_slice(b, 1, 1, 2, 1), GN_SHAPE(3, 72, 136)));
         if (i % 4 == 3) t = gn_matmul(gn_data(g, d, GN_SHAPE(HIGH, K), high), leaf(g, d, GN_SHAPE(K, N)));
@@ -300,8 +382,7 @@ static void plans_of_unusual_products_are_made(void)
 
 /* ---- compiling ---- */
 
-static void compile_for(const char *arch, bool one_of_each)
-{
+static void compile_for(const char *arch, bool one_of_each) {
     static char why[8000];
     char name[96];
     size_t failed = 0;
@@ -321,8 +402,7 @@ static void compile_for(const char *arch, bool one_of_each)
     test_close();
 }
 
-static void generate_all(void)
-{
+static void generate_all(void) {
     for (int i = 0; i < gn_op_count(); i++) {
         gn_op_info row;
         if (gn_get_op(i, &row) == GN_OK) {
@@ -330,15 +410,20 @@ static void generate_all(void)
         }
     }
     for (int k = 0; k < TEST_COUNT(composites); k++) {
-        gn_op_info row = { .name = composites[k].name, .kind = GN_CLASS_STRUCTURED, .dtypes = composites[k].dtypes, .tolerance = composites[k].tolerance };
+        gn_op_info row = { .name = composites[k].name,
+                           .kind = GN_CLASS_STRUCTURED,
+                           .dtypes = composites[k].dtypes,
+                           .tolerance = composites[k].tolerance };
         test_row(&row, ON_NAMED);
     }
 }
 
-int main(int argc, char **argv)
-{
-    static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden), TEST_ENTRY(kernels_of_large_tensors_count_in_64_bits), TEST_ENTRY(plans_of_unusual_products_are_made) };
-    const char *arch = getenv("KERNELS_ARCH") ? getenv("KERNELS_ARCH") : "sm_90a", *named = getenv("KERNELS_ARCHS"), *others = named;
+int main(int argc, char **argv) {
+    static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden),
+                                        TEST_ENTRY(kernels_of_large_tensors_count_in_64_bits),
+                                        TEST_ENTRY(plans_of_unusual_products_are_made) };
+    const char *arch = getenv("KERNELS_ARCH") ? getenv("KERNELS_ARCH") : "sm_90a", *named = getenv("KERNELS_ARCHS"),
+               *others = named;
     bool one_of_each = TEST_SANITIZED || getenv("GENIE_CUDA_ONE_OF_EACH") != NULL;
     char list[200];
     if (!others) {

@@ -1,5 +1,5 @@
-/* Where the results of a plan lie: offsets in one block from lifetimes, each in the first hole that is large enough. Parts are made by
- * hand, larger and odder than programs build them.
+/* Where the results of a plan lie: offsets in one block from lifetimes, each in the first hole that is large enough.
+ * Parts are made by hand, larger and odder than programs build them.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
@@ -20,8 +20,7 @@ typedef struct made {
     int64_t *dims;
 } made;
 
-static uint16_t op_named(const char *name)
-{
+static uint16_t op_named(const char *name) {
     gn_op_info info;
     for (int i = 0; gn_get_op(i, &info) == GN_OK; i++) {
         if (strcmp(info.name, name) == 0) {
@@ -31,8 +30,7 @@ static uint16_t op_named(const char *name)
     return 0;
 }
 
-static made make(uint32_t n, uint32_t most_ins)
-{
+static made make(uint32_t n, uint32_t most_ins) {
     made m;
     memset(&m, 0, sizeof m);
     m.nodes = calloc(n, sizeof *m.nodes);
@@ -46,8 +44,7 @@ static made make(uint32_t n, uint32_t most_ins)
     return m;
 }
 
-static void unmake(made *m)
-{
+static void unmake(made *m) {
     free(m->nodes);
     free(m->ins);
     free(m->outs);
@@ -55,16 +52,16 @@ static void unmake(made *m)
 }
 
 /* A vector of `length` bytes; its inputs follow by add_input. */
-static uint32_t add_node(made *m, uint16_t op, gn_leaf_kind leaf, int64_t length)
-{
+static uint32_t add_node(made *m, uint16_t op, gn_leaf_kind leaf, int64_t length) {
     uint32_t i = m->part.n_nodes++;
-    m->nodes[i] = (gn_part_node){ .op = op, .dtype = GN_U8, .leaf = (uint8_t)leaf, .rank = 1, .ins = m->part.n_ins, .dims = m->part.n_dims };
+    m->nodes[i] = (gn_part_node){
+        .op = op, .dtype = GN_U8, .leaf = (uint8_t)leaf, .rank = 1, .ins = m->part.n_ins, .dims = m->part.n_dims
+    };
     m->dims[m->part.n_dims++] = length;
     return i;
 }
 
-static void add_input(made *m, uint32_t from)
-{
+static void add_input(made *m, uint32_t from) {
     m->ins[m->part.n_ins++] = from;
     m->nodes[m->part.n_nodes - 1].n_ins++;
 }
@@ -73,10 +70,11 @@ static void add_out(made *m, uint32_t node) { m->outs[m->part.n_outs++] = node; 
 
 /* ---- the same, by lists that are searched from their beginning ---- */
 
-typedef struct hole { size_t at, bytes; } hole;
+typedef struct hole {
+    size_t at, bytes;
+} hole;
 
-static size_t plain_take(hole *list, size_t *n, size_t *end, size_t bytes)
-{
+static size_t plain_take(hole *list, size_t *n, size_t *end, size_t bytes) {
     for (size_t i = 0; i < *n; i++) {
         size_t at = list[i].at;
         if (list[i].bytes >= bytes) {
@@ -94,8 +92,7 @@ static size_t plain_take(hole *list, size_t *n, size_t *end, size_t bytes)
     return at;
 }
 
-static void plain_give(hole *list, size_t *n, size_t at, size_t bytes)
-{
+static void plain_give(hole *list, size_t *n, size_t at, size_t bytes) {
     size_t i = 0;
     while (i < *n && list[i].at < at) {
         i++;
@@ -114,8 +111,7 @@ static void plain_give(hole *list, size_t *n, size_t at, size_t bytes)
     }
 }
 
-TEST(every_result_lies_in_the_first_hole_that_holds_it)
-{
+TEST(every_result_lies_in_the_first_hole_that_holds_it) {
     const uint32_t n = 600;
     uint16_t sum = op_named("cumsum");
     for (int round = 0; round < 40; round++) {
@@ -124,7 +120,8 @@ TEST(every_result_lies_in_the_first_hole_that_holds_it)
         hole list[1200];
         size_t holes = 0, end = 0, sizes[600];
         for (uint32_t i = 0; i < n; i++) {
-            add_node(&m, sum, GN_LEAF_NONE, test_random_int(0, 9) == 0 ? 0 : test_random_int(1, test_random_int(1, 2000)));
+            add_node(&m, sum, GN_LEAF_NONE,
+                     test_random_int(0, 9) == 0 ? 0 : test_random_int(1, test_random_int(1, 2000)));
             sizes[i] = ((size_t)m.dims[i] + 63) / 64 * 64;
             for (int64_t k = i ? test_random_int(0, 2) : 0; k > 0; k--) {
                 add_input(&m, (uint32_t)test_random_int(i > 80 ? i - 80 : 0, i - 1));
@@ -145,8 +142,7 @@ TEST(every_result_lies_in_the_first_hole_that_holds_it)
     }
 }
 
-static double seconds_to_lay_out(const made *m, const char *what)
-{
+static double seconds_to_lay_out(const made *m, const char *what) {
     struct timespec a, b;
     gn_layout l;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
@@ -158,9 +154,9 @@ static double seconds_to_lay_out(const made *m, const char *what)
     return s;
 }
 
-/* Every second of n / 2 small results dies one by one; each time a larger one, which fits nowhere, is made and stays. */
-static double many_holes(uint32_t n)
-{
+/* Every second of n / 2 small results dies one by one; each time a larger one, which fits nowhere, is made and
+   stays. */
+static double many_holes(uint32_t n) {
     made m = make(n, 2);
     uint16_t sum = op_named("cumsum");
     for (uint32_t i = 0; i < n / 2; i++) {
@@ -181,8 +177,7 @@ static double many_holes(uint32_t n)
 }
 
 /* Each of n / 2 states takes rows of one tensor. */
-static double many_appends(uint32_t n)
-{
+static double many_appends(uint32_t n) {
     made m = make(n, 3);
     uint16_t append = op_named("kv_append"), state = op_named("state");
     gn_part_update *updates = calloc(n, sizeof *updates);
@@ -207,8 +202,7 @@ static double many_appends(uint32_t n)
 }
 
 /* One state to which rows are appended n times; each version is said to become the state's, or the last alone. */
-static double one_chain(uint32_t n, bool all)
-{
+static double one_chain(uint32_t n, bool all) {
     made m = make(n + 2, 3);
     uint16_t append = op_named("kv_append"), state = op_named("state");
     gn_part_update *updates = calloc(n, sizeof *updates);
@@ -234,8 +228,7 @@ static double one_chain(uint32_t n, bool all)
 }
 
 /* Ten times the nodes take ten times as long, and the logarithm: a square would be a hundred times. */
-TEST(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number)
-{
+TEST(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number) {
     double few = many_holes(50000), many = many_holes(500000);
     CHECK(many < 30 * few + 0.2);
     few = many_appends(20000);
@@ -249,12 +242,14 @@ TEST(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number)
 }
 
 /* Appends to one state: in place up to the first that an older version outlives, each update by itself. */
-TEST(a_chain_of_appends_is_in_place_while_no_older_version_is_read)
-{
-    static const struct { uint32_t updated[3], n_updates, read_at; gn_update_how how[3]; } cases[] = {
+TEST(a_chain_of_appends_is_in_place_while_no_older_version_is_read) {
+    static const struct {
+        uint32_t updated[3], n_updates, read_at;
+        gn_update_how how[3];
+    } cases[] = {
         { { 9 }, 1, 0, { GN_UPDATE_INPLACE } },
-        { { 9 }, 1, 5, { GN_UPDATE_SWAP } },                            /* version 5 is read after version 6 */
-        { { 4, 9 }, 2, 0, { GN_UPDATE_INPLACE, GN_UPDATE_SWAP } },      /* version 4 lives on */
+        { { 9 }, 1, 5, { GN_UPDATE_SWAP } },                       /* version 5 is read after version 6 */
+        { { 4, 9 }, 2, 0, { GN_UPDATE_INPLACE, GN_UPDATE_SWAP } }, /* version 4 lives on */
         { { 9, 4 }, 2, 0, { GN_UPDATE_SWAP, GN_UPDATE_INPLACE } },
         { { 4, 4, 9 }, 3, 0, { GN_UPDATE_INPLACE, GN_UPDATE_INPLACE, GN_UPDATE_SWAP } },
     };
@@ -294,28 +289,28 @@ TEST(a_chain_of_appends_is_in_place_while_no_older_version_is_read)
 
 /* ---- a flag that ends it ---- */
 
-typedef struct setter { gn_flag *flag; int after_us; atomic_bool *begun; } setter;
+typedef struct setter {
+    gn_flag *flag;
+    int after_us;
+    atomic_bool *begun;
+} setter;
 
-static void *set_later(void *arg)
-{
+static void *set_later(void *arg) {
     setter *s = arg;
-    while (!atomic_load(s->begun)) {
-    }
+    while (!atomic_load(s->begun)) { }
     usleep((useconds_t)s->after_us);
     s->flag->why = GN_CANCELLED;
     return NULL;
 }
 
-static double seconds_now(void)
-{
+static double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 /* Wherever it is: a fifth of the time further each time. What was taken is given back. */
-TEST(a_layout_ends_soon_after_its_flag_is_set)
-{
+TEST(a_layout_ends_soon_after_its_flag_is_set) {
     const uint32_t n = 1000000;
     made m = make(n, 2);
     uint16_t sum = op_named("cumsum"), add = op_named("add");
@@ -346,8 +341,10 @@ TEST(a_layout_ends_soon_after_its_flag_is_set)
         double took = seconds_now() - begin;
         atomic_store(&begun, true);
         pthread_join(thread, NULL);
-        printf("  of %.3f s ended after %.3f, set after %.3f: %s\n", whole, took, part ? whole * part / 6 : 0, gn_result_name(r));
-        CHECK(r == (part ? GN_CANCELLED : GN_LIMIT) || (part == 4 && r == GN_OK));       /* another process may have made `whole` long */
+        printf("  of %.3f s ended after %.3f, set after %.3f: %s\n", whole, took, part ? whole * part / 6 : 0,
+               gn_result_name(r));
+        /* another process may have made `whole` long */
+        CHECK(r == (part ? GN_CANCELLED : GN_LIMIT) || (part == 4 && r == GN_OK));
         CHECK(!part || took < whole * (part + 2) / 6 + 0.1);
         CHECK(part || took < whole / 2 + 0.1);
         CHECK(r == GN_OK || (l.lay == NULL && f.result == r && f.text[0]));
@@ -359,8 +356,7 @@ TEST(a_layout_ends_soon_after_its_flag_is_set)
 }
 
 /* 2^17 results of 2^47 bytes each are 2^64: the sum must not come round to 0. */
-TEST(results_that_are_more_than_can_be_addressed_are_a_limit)
-{
+TEST(results_that_are_more_than_can_be_addressed_are_a_limit) {
     const uint32_t counts[] = { 1 << 16, (1 << 17) - 1, 1 << 17, (1 << 17) + 1, 1 << 18 };
     uint16_t sum = op_named("cumsum");
     for (int c = 0; c < TEST_COUNT(counts); c++) {
@@ -377,8 +373,7 @@ TEST(results_that_are_more_than_can_be_addressed_are_a_limit)
 }
 
 /* A tensor has at most 2^47 bytes, on a host of 32 bits at most 2^31 - 1. */
-TEST(tensors_of_more_bytes_than_a_host_has_addresses_are_refused)
-{
+TEST(tensors_of_more_bytes_than_a_host_has_addresses_are_refused) {
     const int64_t most = SIZE_MAX > UINT32_MAX ? (int64_t)1 << 47 : INT32_MAX;
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
     for (int64_t size = 1; size <= 8; size *= 2) {
@@ -388,23 +383,28 @@ TEST(tensors_of_more_bytes_than_a_host_has_addresses_are_refused)
         CHECK(info.bytes == (uint64_t)(most / size * size));
         CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(most / size + 1), 1), &info), GN_BAD_SHAPE);
         CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(1 << 20, 1 << 20, 1 << 20), 1), &info), GN_BAD_SHAPE);
-        CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(65536, SIZE_MAX > UINT32_MAX ? (int64_t)1 << 32 : 65536), 1), &info), GN_BAD_SHAPE);
+        CHECK_RESULT(
+            gn_describe(gn_full(g, dtype, GN_SHAPE(65536, SIZE_MAX > UINT32_MAX ? (int64_t)1 << 32 : 65536), 1), &info),
+            GN_BAD_SHAPE);
         CHECK_RESULT(gn_describe(gn_full(g, dtype, GN_SHAPE(0, most, most), 1), &info), GN_BAD_SHAPE);
     }
     gn_close(g);
 }
 
-TEST(sizes_saturate)
-{
-    CHECK(gn_size_add(UINT64_MAX - 1, 1) == UINT64_MAX && gn_size_add(UINT64_MAX, 1) == GN_SIZE_FULL && gn_size_add(GN_SIZE_FULL, GN_SIZE_FULL) == GN_SIZE_FULL);
-    CHECK(gn_size_mul((uint64_t)1 << 32, (uint64_t)1 << 31) == (uint64_t)1 << 63 && gn_size_mul((uint64_t)1 << 32, (uint64_t)1 << 32) == GN_SIZE_FULL);
-    CHECK(gn_size_mul(0, GN_SIZE_FULL) == 0 && gn_size_mul(GN_SIZE_FULL, 1) == GN_SIZE_FULL && gn_size_mul(3, UINT64_MAX / 3) == UINT64_MAX / 3 * 3);
-    CHECK(gn_size_align(0, 64) == 0 && gn_size_align(1, 64) == 64 && gn_size_align(64, 64) == 64 && gn_size_align(UINT64_MAX - 62, 64) == GN_SIZE_FULL);
-    CHECK(gn_size_fits(0) && gn_size_fits((uint64_t)PTRDIFF_MAX) && !gn_size_fits((uint64_t)PTRDIFF_MAX + 1) && !gn_size_fits(GN_SIZE_FULL));
+TEST(sizes_saturate) {
+    CHECK(gn_size_add(UINT64_MAX - 1, 1) == UINT64_MAX && gn_size_add(UINT64_MAX, 1) == GN_SIZE_FULL &&
+          gn_size_add(GN_SIZE_FULL, GN_SIZE_FULL) == GN_SIZE_FULL);
+    CHECK(gn_size_mul((uint64_t)1 << 32, (uint64_t)1 << 31) == (uint64_t)1 << 63 &&
+          gn_size_mul((uint64_t)1 << 32, (uint64_t)1 << 32) == GN_SIZE_FULL);
+    CHECK(gn_size_mul(0, GN_SIZE_FULL) == 0 && gn_size_mul(GN_SIZE_FULL, 1) == GN_SIZE_FULL &&
+          gn_size_mul(3, UINT64_MAX / 3) == UINT64_MAX / 3 * 3);
+    CHECK(gn_size_align(0, 64) == 0 && gn_size_align(1, 64) == 64 && gn_size_align(64, 64) == 64 &&
+          gn_size_align(UINT64_MAX - 62, 64) == GN_SIZE_FULL);
+    CHECK(gn_size_fits(0) && gn_size_fits((uint64_t)PTRDIFF_MAX) && !gn_size_fits((uint64_t)PTRDIFF_MAX + 1) &&
+          !gn_size_fits(GN_SIZE_FULL));
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(every_result_lies_in_the_first_hole_that_holds_it),
         TEST_ENTRY(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number),

@@ -188,15 +188,38 @@ examples_name_their_command() {
     return $ok
 }
 
+# A head begins at the margin and may go on over several lines, until one that ends with a brace.
 functions_fit_a_screen() {
     # shellcheck disable=SC2046 # the list is words
     awk -v limit="$longest_function" '
-        FNR == 1 { start = 0; head = "" }
-        /^[A-Za-z_].*\)[ \t]*\{[ \t]*$/ { start = FNR; name = $0 }
-        /^\{/ && head != "" { start = FNR; name = head }
-        { head = /^[A-Za-z_].*\)[ \t]*$/ ? $0 : "" }
-        /^\}/ { if (start && FNR - start > limit) { print FILENAME ":" start ": " FNR - start " lines: " name; bad = 1 } start = 0 }
+        FNR == 1 { head = start = 0 }
+        /^[A-Za-z_]/ { head = /^[^;={]*\(/ ? FNR : 0; if (head) name = $0 }
+        /^(#|$)/ || /;[ \t]*$/ { if (!start) head = 0 }
+        head && !start && /\{[ \t]*$/ { start = head }
+        /^\}/ {
+            if (start && FNR - start > limit) { print FILENAME ":" start ": " FNR - start " lines: " name; bad = 1 }
+            start = head = 0
+        }
         END { exit bad }' $(sources)
+}
+
+lines_fit_120_columns() {
+    # shellcheck disable=SC2046 # the list is words
+    LC_ALL=C.UTF-8 none '^.{121,}' $(sources | grep -v '\.cu$')
+}
+
+# The command of clang-format 14, if it is here: what another version makes of the same text differs.
+formatter() {
+    local command
+    for command in clang-format-14 clang-format; do
+        has $command && [[ $($command --version) =~ version\ 14\. ]] && echo $command && return
+    done
+    return 1
+}
+
+sources_are_formatted() {
+    sources | grep -v '\.cu$' | xargs -P 2 -n 8 "$(formatter)" --dry-run -Werror 2>&1 | grep error: | cut -d: -f1 | sort | uniq -c | tee "$WORK/unformatted"
+    [ ! -s "$WORK/unformatted" ]
 }
 
 op_rows_are_complete() {
@@ -339,6 +362,7 @@ scripts_are_clean() {
     check examples_of_one_idea_are_under_100_lines examples_are_short
     check examples_begin_with_what_they_show_and_how_to_run examples_name_their_command
     check functions_of_all_sources_fit_a_screen functions_fit_a_screen
+    check lines_of_all_sources_fit_120_columns lines_fit_120_columns
     check files_have_no_mark_of_unfinished_work none '\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b|[Nn]ot (yet )?[i]mplemented|\b[Pp]lace[h]older\b' $(texts)
     check files_have_no_path_of_a_machine_nor_package_host none '(/[w]ork/|/[h]ome/[a-z]|/[r]oot/|deb\.[d]ebian|[a]rchive\.ubuntu|[p]ypi\.org|[r]egistry\.)' $(texts)
     check tests_are_in_the_table_of_the_readme tests_are_in_the_table
@@ -351,6 +375,11 @@ scripts_are_clean() {
     check switches_for_tests_are_not_shipped test_switches_are_not_shipped
     check files_have_no_tab_nor_trailing_space none "$(printf '\t')|[ ]\$" $(texts)
 }
+if formatter >/dev/null; then
+    check sources_are_as_clang_format_makes_them sources_are_formatted
+else
+    skip sources_are_as_clang_format_makes_them "no clang-format 14 here"
+fi
 if has shellcheck; then
     check scripts_pass_shellcheck scripts_are_clean
 else

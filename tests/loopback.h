@@ -1,8 +1,8 @@
-/* A server in this process, reached over a socketpair without encryption: the whole protocol, no network. Include genie.h with
- * GENIE_EXT and test.h before this file.
+/* A server in this process, reached over a socketpair without encryption: the whole protocol, no network. Include
+ * genie.h with GENIE_EXT and test.h before this file.
  *
- * The transport here is the tests' own: a plain byte stream over a socket, so that what is tested is the state machines of
- * client and server and not the network unit. */
+ * The transport here is the tests' own: a plain byte stream over a socket, so that what is tested is the state machines
+ * of client and server and not the network unit. */
 #ifndef GN_LOOPBACK_H
 #define GN_LOOPBACK_H
 
@@ -10,10 +10,13 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-typedef struct loopback_link { int fd; uint64_t up, down; const char *peer; } loopback_link;
+typedef struct loopback_link {
+    int fd;
+    uint64_t up, down;
+    const char *peer;
+} loopback_link;
 
-static inline gn_result loopback__ready(int fd, short events, uint32_t timeout_ms)
-{
+static inline gn_result loopback__ready(int fd, short events, uint32_t timeout_ms) {
     struct pollfd p = { fd, events, 0 };
     int n;
     do {
@@ -22,8 +25,7 @@ static inline gn_result loopback__ready(int fd, short events, uint32_t timeout_m
     return n > 0 ? GN_OK : n == 0 ? GN_TIMEOUT : GN_IO_ERROR;
 }
 
-static inline gn_result loopback__send(void *self, const void *data, size_t n, uint32_t timeout_ms)
-{
+static inline gn_result loopback__send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
     loopback_link *l = self;
     const char *p = data;
     while (n > 0) {
@@ -42,8 +44,7 @@ static inline gn_result loopback__send(void *self, const void *data, size_t n, u
     return GN_OK;
 }
 
-static inline gn_result loopback__recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms)
-{
+static inline gn_result loopback__recv(void *self, void *data, size_t max, size_t *out_n, uint32_t timeout_ms) {
     loopback_link *l = self;
     for (;;) {
         gn_result r = loopback__ready(l->fd, POLLIN, timeout_ms);
@@ -62,19 +63,14 @@ static inline gn_result loopback__recv(void *self, void *data, size_t max, size_
     }
 }
 
-static inline void loopback__interrupt(void *self)
-{
-    shutdown(((loopback_link *)self)->fd, SHUT_RDWR);
-}
+static inline void loopback__interrupt(void *self) { shutdown(((loopback_link *)self)->fd, SHUT_RDWR); }
 
-static inline void loopback__close(void *self)
-{
+static inline void loopback__close(void *self) {
     close(((loopback_link *)self)->fd);
     free(self);
 }
 
-static inline void loopback__info(void *self, gn_link_info *out_info)
-{
+static inline void loopback__info(void *self, gn_link_info *out_info) {
     loopback_link *l = self;
     memset(out_info, 0, sizeof *out_info);
     snprintf(out_info->peer, sizeof out_info->peer, "%s", l->peer);
@@ -82,8 +78,7 @@ static inline void loopback__info(void *self, gn_link_info *out_info)
     out_info->bytes_down = l->down;
 }
 
-static inline uint32_t loopback__state(void *self, uint32_t timeout_ms)
-{
+static inline uint32_t loopback__state(void *self, uint32_t timeout_ms) {
     struct pollfd p = { ((loopback_link *)self)->fd, POLLIN | POLLOUT, 0 };
 #if defined(POLLRDHUP)
     p.events |= POLLRDHUP;
@@ -94,26 +89,24 @@ static inline uint32_t loopback__state(void *self, uint32_t timeout_ms)
     if (poll(&p, 1, (int)timeout_ms) <= 0) {
         return 0;
     }
-    return (p.revents & POLLOUT ? GN_LINK_WRITABLE : 0u) | (p.revents & POLLIN ? GN_LINK_READABLE : 0u) | (p.revents & gone ? GN_LINK_GONE : 0u);
+    return (p.revents & POLLOUT ? GN_LINK_WRITABLE : 0u) | (p.revents & POLLIN ? GN_LINK_READABLE : 0u) |
+           (p.revents & gone ? GN_LINK_GONE : 0u);
 }
 
-static inline size_t loopback__auth(void *self, uint8_t out[256])
-{
+static inline size_t loopback__auth(void *self, uint8_t out[256]) {
     (void)self;
     out[0] = 0;
     return 0;
 }
 
-static inline gn_result loopback__granted(void *self, const uint8_t *grant, size_t n)
-{
+static inline gn_result loopback__granted(void *self, const uint8_t *grant, size_t n) {
     (void)self;
     (void)grant;
     (void)n;
     return GN_OK;
 }
 
-static inline gn_result loopback__wait_any(void *const *selves, size_t n, uint32_t timeout_ms)
-{
+static inline gn_result loopback__wait_any(void *const *selves, size_t n, uint32_t timeout_ms) {
     struct pollfd p[32];
     for (size_t i = 0; i < n; i++) {
         p[i] = (struct pollfd){ ((const loopback_link *)selves[i])->fd, POLLIN, 0 };
@@ -122,8 +115,7 @@ static inline gn_result loopback__wait_any(void *const *selves, size_t n, uint32
 }
 
 /* `peer`: what the other end is called; stays valid. */
-static inline gn_transport loopback_transport_to(int fd, const char *peer)
-{
+static inline gn_transport loopback_transport_to(int fd, const char *peer) {
     static const gn_transport_i table = {
         .send = loopback__send,
         .recv = loopback__recv,
@@ -146,13 +138,12 @@ static inline gn_transport loopback_transport_to(int fd, const char *peer)
 
 static inline gn_transport loopback_transport(int fd) { return loopback_transport_to(fd, "loopback"); }
 
-/* The one server of a test binary, opened when first asked for; ends the program when it does not open. Its keys lie in a folder
- * of its own that loopback_close removes. */
+/* The one server of a test binary, opened when first asked for; ends the program when it does not open. Its keys lie in
+ * a folder of its own that loopback_close removes. */
 static gn_server *loopback__server;
 static char loopback__home[64];
 
-static inline gn_server *loopback_server(void)
-{
+static inline gn_server *loopback_server(void) {
     gn_error error;
     if (loopback__server) {
         return loopback__server;
@@ -169,8 +160,7 @@ static inline gn_server *loopback_server(void)
     return loopback__server;
 }
 
-static inline void loopback_close(void)
-{
+static inline void loopback_close(void) {
     if (loopback__server) {
         gn_server_close(loopback__server);
         loopback__server = NULL;
@@ -183,8 +173,7 @@ static inline void loopback_close(void)
 }
 
 /* A context whose device is the loopback server's CPU. */
-static inline gn_ctx *loopback_open(const gn_desc *desc)
-{
+static inline gn_ctx *loopback_open(const gn_desc *desc) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) {
         exit(2);

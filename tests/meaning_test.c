@@ -1,5 +1,5 @@
-/* What Genie sees in a graph: each recogniser on graphs that are written differently and mean the same, and on graphs that look
- * alike and mean something else; scopes that win; groups that hold every node once and form no cycle.
+/* What Genie sees in a graph: each recogniser on graphs that are written differently and mean the same, and on graphs
+ * that look alike and mean something else; scopes that win; groups that hold every node once and form no cycle.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
@@ -8,10 +8,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-static _Atomic long fails_at = -1, allocations, blocks_held;   /* threads of executors allocate too */
+static _Atomic long fails_at = -1, allocations, blocks_held; /* threads of executors allocate too */
 
-static void *counted_resize(void *p, size_t n)
-{
+static void *counted_resize(void *p, size_t n) {
     if (fails_at >= 0 && allocations++ >= fails_at) {
         return NULL;
     }
@@ -20,8 +19,7 @@ static void *counted_resize(void *p, size_t n)
     return q;
 }
 
-static void counted_free(void *p)
-{
+static void counted_free(void *p) {
     blocks_held -= p != NULL;
     free(p);
 }
@@ -41,29 +39,25 @@ static int32_t ids[4096];
 
 /* ---- leaves, parts, questions ---- */
 
-static gn_tensor weight(int64_t rows, int64_t columns)
-{
+static gn_tensor weight(int64_t rows, int64_t columns) {
     return gn_weight(g, GN_F32, rows ? GN_SHAPE(rows, columns) : GN_SHAPE(columns), zeros, "w");
 }
 
 static gn_tensor given(gn_shape s) { return gn_data(g, GN_F32, s, zeros); }
 static gn_tensor rows(int64_t n) { return given(GN_SHAPE(n, DIM)); }
 
-static void open_null(void)
-{
+static void open_null(void) {
     g = gn_open(&(gn_desc){ .devices = "null" });
     memset(&m, 0, sizeof m);
 }
 
-static void close_null(void)
-{
+static void close_null(void) {
     gn_meaning_deinit(&m);
     gn_close(g);
 }
 
 /* The meaning of what `roots` and the pending updates need. */
-static bool understand_without(const gn_tensor *roots, int n, uint32_t off)
-{
+static bool understand_without(const gn_tensor *roots, int n, uint32_t off) {
     uint32_t ids_of[16], bad;
     gn_result why;
     gn_meaning_deinit(&m);
@@ -73,14 +67,14 @@ static bool understand_without(const gn_tensor *roots, int n, uint32_t off)
             return false;
         }
     }
-    return CHECK_RESULT(gn__cut_make(g, ids_of, n, &bad), GN_OK) && CHECK_RESULT(gn_meaning_make(&g->cut.part, off, &m, NULL), GN_OK);
+    return CHECK_RESULT(gn__cut_make(g, ids_of, n, &bad), GN_OK) &&
+           CHECK_RESULT(gn_meaning_make(&g->cut.part, off, &m, NULL), GN_OK);
 }
 
 static bool understand(gn_tensor root) { return understand_without(&root, 1, 0); }
 static bool understand_updates(void) { return understand_without(NULL, 0, 0); }
 
-static const gn_node_meaning *of(gn_tensor t)
-{
+static const gn_node_meaning *of(gn_tensor t) {
     gn_result why;
     uint32_t id = gn__resolve(g, t, &why);
     uint32_t node = t.id & GN__SLOT_BIT ? g->slots[t.id & ~GN__SLOT_BIT].cut_node : g->cut.where[id];
@@ -93,8 +87,7 @@ static const gn_node_meaning *of(gn_tensor t)
 #define CHECK_MODALITY(t, want) CHECK_STR(gn__modality_names[of(t)->modality], gn__modality_names[want])
 #define CHECK_TOGETHER(a, b) CHECK_INT(of(a)->group, of(b)->group)
 
-static bool has_role(gn_role_kind role)
-{
+static bool has_role(gn_role_kind role) {
     for (uint32_t i = 0; i < m.n_nodes; i++) {
         if (m.nodes[i].role == role) {
             return true;
@@ -104,15 +97,15 @@ static bool has_role(gn_role_kind role)
 }
 
 /* Every node in exactly one group; a node's inputs lie in its own group or an earlier one. */
-static void check_groups(void)
-{
+static void check_groups(void) {
     const gn_part *p = &g->cut.part;
     uint32_t at = 0, bad = 0;
     for (uint32_t k = 0; k < m.n_groups; k++) {
         CHECK_INT(m.groups[k].first, at);
         CHECK(m.groups[k].n_nodes > 0);
         for (uint32_t i = 0; i < m.groups[k].n_nodes && at < m.n_nodes; i++, at++) {
-            bad += m.members[at] >= m.n_nodes || m.nodes[m.members[at]].group != k || (i && m.members[at] <= m.members[at - 1]);
+            bad += m.members[at] >= m.n_nodes || m.nodes[m.members[at]].group != k ||
+                   (i && m.members[at] <= m.members[at - 1]);
         }
     }
     CHECK_INT(at, p->n_nodes);
@@ -126,13 +119,14 @@ static void check_groups(void)
 
 /* ---- linear ---- */
 
-TEST(linear_is_seen_in_every_writing)
-{
+TEST(linear_is_seen_in_every_writing) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), w = weight(DIM, 32), wt = weight(32, DIM), b = weight(0, 32);
     gn_tensor in[2] = { x, w };
-    gn_tensor op = gn_linear(x, w, b), product = gn_matmul(x, w), sum = gn_add(product, b), flipped = gn_matmul(x, gn_transpose(wt, 0, 1));
-    gn_tensor columns = gn_matmul(wt, gn_transpose(x, 0, 1)), einsum = gn_einsum("td,de->te", in, 2), relu = gn_relu(op);
+    gn_tensor op = gn_linear(x, w, b), product = gn_matmul(x, w), sum = gn_add(product, b),
+              flipped = gn_matmul(x, gn_transpose(wt, 0, 1));
+    gn_tensor columns = gn_matmul(wt, gn_transpose(x, 0, 1)), einsum = gn_einsum("td,de->te", in, 2),
+              relu = gn_relu(op);
     gn_tensor all[] = { relu, sum, flipped, columns, einsum };
     REQUIRE(understand_without(all, TEST_COUNT(all), 0));
     CHECK_ROLE(op, GN_ROLE_LINEAR);
@@ -149,10 +143,10 @@ TEST(linear_is_seen_in_every_writing)
     close_null();
 }
 
-TEST(products_of_activations_are_not_linear)
-{
+TEST(products_of_activations_are_not_linear) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), y = gn_matmul(x, gn_transpose(gn_sigmoid(x), 0, 1)), z = gn_matmul(weight(DIM, DIM), weight(DIM, DIM));
+    gn_tensor x = gn_tanh(rows(TIMES)), y = gn_matmul(x, gn_transpose(gn_sigmoid(x), 0, 1)),
+              z = gn_matmul(weight(DIM, DIM), weight(DIM, DIM));
     gn_tensor all[] = { y, z };
     REQUIRE(understand_without(all, 2, 0));
     CHECK_ROLE(y, GN_ROLE_NONE);
@@ -162,8 +156,7 @@ TEST(products_of_activations_are_not_linear)
 
 /* ---- MLP ---- */
 
-static gn_tensor hand_gelu(gn_tensor x)
-{
+static gn_tensor hand_gelu(gn_tensor x) {
     return gn_mul(gn_mul_c(x, 0.5), gn_add_c(gn_erf(gn_mul_c(x, 0.70710678)), 1));
 }
 
@@ -171,12 +164,13 @@ static gn_tensor mlp_down(gn_tensor h) { return gn_linear(h, weight(4 * DIM, DIM
 static gn_tensor mlp_up(gn_tensor x) { return gn_linear(x, weight(DIM, 4 * DIM), weight(0, 4 * DIM)); }
 static gn_tensor mlp_matmul(gn_tensor x) { return gn_add(gn_matmul(x, weight(DIM, 4 * DIM)), weight(0, 4 * DIM)); }
 
-TEST(mlp_is_seen_in_every_writing)
-{
+TEST(mlp_is_seen_in_every_writing) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), up[5], down[5];
     up[0] = mlp_up(x), down[0] = mlp_down(gn_relu(up[0]));
-    up[1] = mlp_matmul(x), down[1] = gn_add(gn_matmul(gn_reshape(hand_gelu(up[1]), GN_SHAPE(TIMES, 4 * DIM)), weight(4 * DIM, DIM)), weight(0, DIM));
+    up[1] = mlp_matmul(x),
+    down[1] =
+        gn_add(gn_matmul(gn_reshape(hand_gelu(up[1]), GN_SHAPE(TIMES, 4 * DIM)), weight(4 * DIM, DIM)), weight(0, DIM));
     up[2] = mlp_up(x), down[2] = mlp_down(gn_mul(gn_silu(mlp_up(x)), up[2]));
     up[3] = mlp_up(x), down[3] = mlp_down(gn_mul(up[3], gn_sigmoid(up[3])));
     up[4] = mlp_matmul(x), down[4] = mlp_down(gn_leaky_relu(up[4], 0.1));
@@ -190,8 +184,7 @@ TEST(mlp_is_seen_in_every_writing)
     close_null();
 }
 
-TEST(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp)
-{
+TEST(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), w[6];
     for (int i = 0; i < 6; i++) {
@@ -210,14 +203,12 @@ TEST(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp)
 
 static gn_tensor mean_row(gn_tensor x) { return gn_mean(x, GN_AXES(-1), true); }
 
-static gn_tensor hand_layernorm(gn_tensor x, gn_tensor gain, gn_tensor bias)
-{
+static gn_tensor hand_layernorm(gn_tensor x, gn_tensor gain, gn_tensor bias) {
     gn_tensor d = gn_sub(x, mean_row(x));
     return gn_add(gn_mul(gn_div(d, gn_sqrt(gn_add_c(mean_row(gn_mul(d, d)), 1e-5))), gain), bias);
 }
 
-TEST(norm_is_seen_in_every_writing)
-{
+TEST(norm_is_seen_in_every_writing) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), gain = weight(0, DIM), bias = weight(0, DIM), y[7];
     y[0] = gn_layernorm(x, gain, bias, 1e-5);
@@ -231,13 +222,12 @@ TEST(norm_is_seen_in_every_writing)
     for (int i = 0; i < TEST_COUNT(y); i++) {
         CHECK_ROLE(y[i], GN_ROLE_NORM);
     }
-    CHECK_INT(m.n_groups, 1 + TEST_COUNT(y));                  /* x is a group of its own */
+    CHECK_INT(m.n_groups, 1 + TEST_COUNT(y)); /* x is a group of its own */
     check_groups();
     close_null();
 }
 
-TEST(divisions_by_other_roots_are_no_norm)
-{
+TEST(divisions_by_other_roots_are_no_norm) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), y[4];
     y[0] = gn_div(x, gn_sqrt(gn_add_c(gn_abs(x), 1)));
@@ -254,8 +244,7 @@ TEST(divisions_by_other_roots_are_no_norm)
 static gn_tensor project(gn_tensor x) { return gn_linear(x, weight(DIM, DIM), GN_NONE); }
 
 /* (T, DIM) to (1, heads, T, DIM / HEADS) */
-static gn_tensor split_heads(gn_tensor x, int64_t t, int64_t heads)
-{
+static gn_tensor split_heads(gn_tensor x, int64_t t, int64_t heads) {
     return gn_transpose(gn_reshape(x, GN_SHAPE(1, t, heads, HEAD)), 1, 2);
 }
 
@@ -263,35 +252,33 @@ typedef gn_tensor (*attention_fn)(gn_tensor q, gn_tensor k, gn_tensor v);
 
 static gn_tensor attention_op(gn_tensor q, gn_tensor k, gn_tensor v) { return gn_attention(q, k, v, NULL); }
 
-static gn_tensor attention_matmuls(gn_tensor q, gn_tensor k, gn_tensor v)
-{
+static gn_tensor attention_matmuls(gn_tensor q, gn_tensor k, gn_tensor v) {
     return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, gn_transpose(k, 2, 3)), 0.25), -1), v);
 }
 
 /* The scale on the queries, a causal mask from positions, the softmax by hand. */
-static gn_tensor attention_by_hand(gn_tensor q, gn_tensor k, gn_tensor v)
-{
-    gn_tensor row = gn_arange(g, GN_I32, TIMES, 0, 1), scores = gn_matmul(gn_div_c(q, 4), gn_permute(k, GN_AXES(0, 1, 3, 2)));
+static gn_tensor attention_by_hand(gn_tensor q, gn_tensor k, gn_tensor v) {
+    gn_tensor row = gn_arange(g, GN_I32, TIMES, 0, 1),
+              scores = gn_matmul(gn_div_c(q, 4), gn_permute(k, GN_AXES(0, 1, 3, 2)));
     scores = gn_where(gn_ge(gn_reshape(row, GN_SHAPE(TIMES, 1)), row), scores, gn_like(scores, -1e9));
     gn_tensor e = gn_exp(gn_sub(scores, gn_max(scores, GN_AXES(-1), true)));
     return gn_matmul(gn_div(e, gn_sum(e, GN_AXES(-1), true)), v);
 }
 
 /* Columns instead of rows: v^T softmax(k q^T). */
-static gn_tensor attention_columns(gn_tensor q, gn_tensor k, gn_tensor v)
-{
+static gn_tensor attention_columns(gn_tensor q, gn_tensor k, gn_tensor v) {
     gn_tensor p = gn_softmax(gn_mul_c(gn_matmul(k, gn_transpose(q, 2, 3)), 0.25), -2);
     return gn_transpose(gn_matmul(gn_transpose(v, 2, 3), p), 2, 3);
 }
 
 static const attention_fn attentions[] = { attention_op, attention_matmuls, attention_by_hand, attention_columns };
 
-TEST(self_attention_is_seen_in_every_writing)
-{
+TEST(self_attention_is_seen_in_every_writing) {
     for (int i = 0; i < TEST_COUNT(attentions); i++) {
         open_null();
         gn_tensor x = gn_tanh(rows(TIMES)), h = gn_layernorm(x, weight(0, DIM), GN_NONE, 1e-5);
-        gn_tensor q = split_heads(project(h), TIMES, HEADS), k = split_heads(project(h), TIMES, HEADS), v = split_heads(project(h), TIMES, HEADS);
+        gn_tensor q = split_heads(project(h), TIMES, HEADS), k = split_heads(project(h), TIMES, HEADS),
+                  v = split_heads(project(h), TIMES, HEADS);
         gn_tensor a = attentions[i](gn_rotary(q, gn_arange(g, GN_I32, TIMES, 0, 1), 10000, false), k, v);
         REQUIRE(understand(a));
         CHECK_ROLE(a, GN_ROLE_ATTENTION);
@@ -302,11 +289,12 @@ TEST(self_attention_is_seen_in_every_writing)
     }
 }
 
-TEST(attention_written_out_is_one_group)
-{
+TEST(attention_written_out_is_one_group) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), q = split_heads(project(x), TIMES, HEADS), k = split_heads(project(x), TIMES, HEADS), v = split_heads(project(x), TIMES, HEADS);
-    gn_tensor scores = gn_matmul(q, gn_transpose(k, 2, 3)), p = gn_softmax(gn_mul_c(scores, 0.25), -1), a = gn_matmul(gn_mul(p, gn_ge(p, gn_like(p, 0.1))), v);
+    gn_tensor x = gn_tanh(rows(TIMES)), q = split_heads(project(x), TIMES, HEADS),
+              k = split_heads(project(x), TIMES, HEADS), v = split_heads(project(x), TIMES, HEADS);
+    gn_tensor scores = gn_matmul(q, gn_transpose(k, 2, 3)), p = gn_softmax(gn_mul_c(scores, 0.25), -1),
+              a = gn_matmul(gn_mul(p, gn_ge(p, gn_like(p, 0.1))), v);
     REQUIRE(understand(gn_tanh(a)));
     CHECK_ROLE(scores, GN_ROLE_ATTENTION);
     CHECK_TOGETHER(scores, p);
@@ -316,12 +304,12 @@ TEST(attention_written_out_is_one_group)
     close_null();
 }
 
-TEST(cross_attention_is_seen_in_every_writing)
-{
+TEST(cross_attention_is_seen_in_every_writing) {
     for (int i = 0; i < TEST_COUNT(attentions); i++) {
         open_null();
         gn_tensor x = gn_tanh(rows(TIMES)), memory = gn_tanh(rows(TIMES));
-        gn_tensor q = split_heads(project(gn_layernorm(x, GN_NONE, GN_NONE, 1e-5)), TIMES, HEADS), k = split_heads(project(memory), TIMES, HEADS), v = split_heads(project(memory), TIMES, HEADS);
+        gn_tensor q = split_heads(project(gn_layernorm(x, GN_NONE, GN_NONE, 1e-5)), TIMES, HEADS),
+                  k = split_heads(project(memory), TIMES, HEADS), v = split_heads(project(memory), TIMES, HEADS);
         gn_tensor a = attentions[i](q, k, v);
         REQUIRE(understand(a));
         CHECK_ROLE(a, GN_ROLE_CROSS_ATTENTION);
@@ -330,19 +318,19 @@ TEST(cross_attention_is_seen_in_every_writing)
     }
 }
 
-TEST(norms_before_the_projections_do_not_make_self_attention_cross)
-{
+TEST(norms_before_the_projections_do_not_make_self_attention_cross) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), gain = weight(0, DIM);
-    gn_tensor q = split_heads(project(gn_rmsnorm(x, gain, 1e-5)), TIMES, HEADS), k = split_heads(project(hand_layernorm(x, gain, gain)), TIMES, HEADS), v = split_heads(project(x), TIMES, HEADS);
+    gn_tensor q = split_heads(project(gn_rmsnorm(x, gain, 1e-5)), TIMES, HEADS),
+              k = split_heads(project(hand_layernorm(x, gain, gain)), TIMES, HEADS),
+              v = split_heads(project(x), TIMES, HEADS);
     gn_tensor a = attention_matmuls(q, k, v);
     REQUIRE(understand(a));
     CHECK_ROLE(a, GN_ROLE_ATTENTION);
     close_null();
 }
 
-TEST(grouped_attention_is_seen_in_every_writing)
-{
+TEST(grouped_attention_is_seen_in_every_writing) {
     open_null();
     enum { GROUPS = 2 };
     gn_tensor x = gn_tanh(rows(TIMES)), q = split_heads(project(x), TIMES, HEADS);
@@ -350,7 +338,9 @@ TEST(grouped_attention_is_seen_in_every_writing)
     gn_tensor v = split_heads(gn_linear(x, weight(DIM, GROUPS * HEAD), GN_NONE), TIMES, GROUPS), a[3];
     a[0] = attention_op(q, k, v);
     a[1] = attention_matmuls(q, gn_repeat(k, HEADS / GROUPS, 1), gn_repeat(v, HEADS / GROUPS, 1));
-    a[2] = attention_matmuls(gn_reshape(q, GN_SHAPE(GROUPS, HEADS / GROUPS, TIMES, HEAD)), gn_reshape(k, GN_SHAPE(GROUPS, 1, TIMES, HEAD)), gn_reshape(v, GN_SHAPE(GROUPS, 1, TIMES, HEAD)));
+    a[2] = attention_matmuls(gn_reshape(q, GN_SHAPE(GROUPS, HEADS / GROUPS, TIMES, HEAD)),
+                             gn_reshape(k, GN_SHAPE(GROUPS, 1, TIMES, HEAD)),
+                             gn_reshape(v, GN_SHAPE(GROUPS, 1, TIMES, HEAD)));
     REQUIRE(understand_without(a, 3, 0));
     for (int i = 0; i < 3; i++) {
         CHECK_ROLE(a[i], GN_ROLE_GROUPED_ATTENTION);
@@ -359,15 +349,16 @@ TEST(grouped_attention_is_seen_in_every_writing)
     close_null();
 }
 
-TEST(softmax_between_other_products_is_no_attention)
-{
+TEST(softmax_between_other_products_is_no_attention) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), y[5];
-    y[4] = gn_matmul(gn_softmax(gn_matmul(x, gn_transpose(gn_tanh(x), 0, 1)), -1), weight(TIMES, DIM));   /* nothing attended to */
-    y[0] = gn_matmul(gn_softmax(gn_matmul(x, weight(DIM, 8)), -1), weight(8, DIM));              /* a mixture of rows of a table */
-    y[1] = gn_matmul(gn_softmax(gn_matmul(x, weight(DIM, TIMES)), -1), gn_tanh(x));              /* routing by a product with parameters */
+    /* nothing attended to */
+    y[4] = gn_matmul(gn_softmax(gn_matmul(x, gn_transpose(gn_tanh(x), 0, 1)), -1), weight(TIMES, DIM));
+    y[0] = gn_matmul(gn_softmax(gn_matmul(x, weight(DIM, 8)), -1), weight(8, DIM)); /* a mixture of rows of a table */
+    /* routing by a product with parameters */
+    y[1] = gn_matmul(gn_softmax(gn_matmul(x, weight(DIM, TIMES)), -1), gn_tanh(x));
     y[2] = gn_matmul(gn_mul_c(gn_matmul(x, gn_transpose(gn_tanh(x), 0, 1)), 0.5), gn_sigmoid(x)); /* no softmax */
-    y[3] = gn_matmul(gn_softmax(gn_tanh(x), -1), gn_transpose(gn_sigmoid(x), 0, 1));             /* no scores */
+    y[3] = gn_matmul(gn_softmax(gn_tanh(x), -1), gn_transpose(gn_sigmoid(x), 0, 1));              /* no scores */
     REQUIRE(understand_without(y, TEST_COUNT(y), 0));
     CHECK(!has_role(GN_ROLE_ATTENTION) && !has_role(GN_ROLE_CROSS_ATTENTION) && !has_role(GN_ROLE_GROUPED_ATTENTION));
     close_null();
@@ -379,10 +370,14 @@ static gn_tensor cache_state(void) { return gn_state(g, GN_F32, GN_SHAPE(1, HEAD
 
 typedef gn_tensor (*append_fn)(gn_tensor cache, gn_tensor new_rows, int64_t t);
 
-static gn_tensor append_op(gn_tensor cache, gn_tensor new_rows, int64_t t) { (void)t; return gn_kv_append(cache, new_rows, gn_scalar(g, GN_I32, 3)); }
-static gn_tensor append_slice(gn_tensor cache, gn_tensor new_rows, int64_t t) { return gn_assign(cache, gn_slice_put(cache, new_rows, 2, 3, 3 + t, 1)); }
-static gn_tensor append_concat(gn_tensor cache, gn_tensor new_rows, int64_t t)
-{
+static gn_tensor append_op(gn_tensor cache, gn_tensor new_rows, int64_t t) {
+    (void)t;
+    return gn_kv_append(cache, new_rows, gn_scalar(g, GN_I32, 3));
+}
+static gn_tensor append_slice(gn_tensor cache, gn_tensor new_rows, int64_t t) {
+    return gn_assign(cache, gn_slice_put(cache, new_rows, 2, 3, 3 + t, 1));
+}
+static gn_tensor append_concat(gn_tensor cache, gn_tensor new_rows, int64_t t) {
     (void)t;
     gn_tensor both[2] = { cache, new_rows };
     return gn_concat(both, 2, 2);
@@ -390,16 +385,15 @@ static gn_tensor append_concat(gn_tensor cache, gn_tensor new_rows, int64_t t)
 
 static const append_fn appends[] = { append_op, append_slice, append_concat };
 
-static gn_tensor appended_attention(int how, int writing, int64_t t, gn_tensor *out_keys)
-{
-    gn_tensor x = gn_tanh(rows(t)), q = split_heads(project(x), t, HEADS), k = split_heads(project(x), t, HEADS), v = split_heads(project(x), t, HEADS);
+static gn_tensor appended_attention(int how, int writing, int64_t t, gn_tensor *out_keys) {
+    gn_tensor x = gn_tanh(rows(t)), q = split_heads(project(x), t, HEADS), k = split_heads(project(x), t, HEADS),
+              v = split_heads(project(x), t, HEADS);
     gn_tensor keys = appends[how](cache_state(), k, t), values = appends[how](cache_state(), v, t);
     *out_keys = keys;
     return writing ? attention_matmuls(q, keys, values) : gn_attention(q, keys, values, NULL);
 }
 
-TEST(append_and_phase_are_seen_in_every_writing)
-{
+TEST(append_and_phase_are_seen_in_every_writing) {
     for (int how = 0; how < TEST_COUNT(appends); how++) {
         for (int i = 0; i < 4; i++) {
             open_null();
@@ -418,12 +412,13 @@ TEST(append_and_phase_are_seen_in_every_writing)
     }
 }
 
-TEST(an_append_is_seen_behind_a_scale_and_a_rotation)
-{
+TEST(an_append_is_seen_behind_a_scale_and_a_rotation) {
     for (int how = 0; how < TEST_COUNT(appends); how++) {
         open_null();
-        gn_tensor x = gn_tanh(rows(TIMES)), q = split_heads(project(x), TIMES, HEADS), k = appends[how](cache_state(), q, TIMES), v = appends[how](cache_state(), q, TIMES);
-        gn_tensor turned = gn_rotary(k, gn_arange(g, GN_I32, how == 2 ? CONTEXT + TIMES : CONTEXT, 0, 1), 10000, false), a = attention_matmuls(q, gn_mul_c(turned, 0.25), v);
+        gn_tensor x = gn_tanh(rows(TIMES)), q = split_heads(project(x), TIMES, HEADS),
+                  k = appends[how](cache_state(), q, TIMES), v = appends[how](cache_state(), q, TIMES);
+        gn_tensor turned = gn_rotary(k, gn_arange(g, GN_I32, how == 2 ? CONTEXT + TIMES : CONTEXT, 0, 1), 10000, false),
+                  a = attention_matmuls(q, gn_mul_c(turned, 0.25), v);
         REQUIRE(understand(a));
         CHECK_ROLE(a, GN_ROLE_ATTENTION);
         CHECK_INT(of(k)->role, GN_ROLE_KV_APPEND);
@@ -433,13 +428,16 @@ TEST(an_append_is_seen_behind_a_scale_and_a_rotation)
     }
 }
 
-TEST(phases_of_an_encoder_and_a_decoder_stay_apart)
-{
+TEST(phases_of_an_encoder_and_a_decoder_stay_apart) {
     open_null();
-    gn_tensor source = gn_layernorm(gn_tanh(rows(TIMES)), weight(0, DIM), GN_NONE, 1e-5), q = split_heads(project(source), TIMES, HEADS);
-    gn_tensor memory = gn_reshape(gn_transpose(gn_attention(q, q, q, NULL), 1, 2), GN_SHAPE(TIMES, DIM)), behind = project(memory);
-    gn_tensor keys, self = appended_attention(0, 0, 1, &keys), x = gn_reshape(gn_transpose(self, 1, 2), GN_SHAPE(1, DIM));
-    gn_tensor k = split_heads(behind, TIMES, HEADS), cross = gn_attention(split_heads(project(x), 1, HEADS), k, k, NULL), end = gn_tanh(cross);
+    gn_tensor source = gn_layernorm(gn_tanh(rows(TIMES)), weight(0, DIM), GN_NONE, 1e-5),
+              q = split_heads(project(source), TIMES, HEADS);
+    gn_tensor memory = gn_reshape(gn_transpose(gn_attention(q, q, q, NULL), 1, 2), GN_SHAPE(TIMES, DIM)),
+              behind = project(memory);
+    gn_tensor keys, self = appended_attention(0, 0, 1, &keys),
+                    x = gn_reshape(gn_transpose(self, 1, 2), GN_SHAPE(1, DIM));
+    gn_tensor k = split_heads(behind, TIMES, HEADS),
+              cross = gn_attention(split_heads(project(x), 1, HEADS), k, k, NULL), end = gn_tanh(cross);
     REQUIRE(understand(end));
     CHECK_ROLE(cross, GN_ROLE_CROSS_ATTENTION);
     CHECK_PHASE(source, GN_ENCODE);
@@ -449,10 +447,10 @@ TEST(phases_of_an_encoder_and_a_decoder_stay_apart)
     close_null();
 }
 
-TEST(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append)
-{
+TEST(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append) {
     open_null();
-    gn_tensor log = gn_state(g, GN_F32, GN_SHAPE(CONTEXT, DIM), NULL, "log"), x = gn_tanh(gn_matmul(rows(1), weight(DIM, DIM)));
+    gn_tensor log = gn_state(g, GN_F32, GN_SHAPE(CONTEXT, DIM), NULL, "log"),
+              x = gn_tanh(gn_matmul(rows(1), weight(DIM, DIM)));
     gn_assign(log, gn_slice_put(log, x, 0, 3, 4, 1));
     gn_tensor both[2] = { given(GN_SHAPE(4, DIM)), x }, joined = gn_concat(both, 2, 0);
     REQUIRE(understand(joined));
@@ -461,8 +459,7 @@ TEST(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append)
     close_null();
 }
 
-TEST(attention_without_a_cache_is_neither_prefill_nor_decode)
-{
+TEST(attention_without_a_cache_is_neither_prefill_nor_decode) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), q = split_heads(project(x), TIMES, HEADS);
     gn_attention_desc causal = { .causal = true };
@@ -474,11 +471,12 @@ TEST(attention_without_a_cache_is_neither_prefill_nor_decode)
     close_null();
 }
 
-TEST(one_query_over_a_cache_that_is_only_read_is_decode)
-{
+TEST(one_query_over_a_cache_that_is_only_read_is_decode) {
     open_null();
-    gn_tensor x = gn_tanh(rows(1)), q = split_heads(project(x), 1, HEADS), many = split_heads(project(gn_tanh(rows(TIMES))), TIMES, HEADS);
-    gn_tensor a = gn_attention(q, cache_state(), cache_state(), NULL), b = attention_matmuls(many, cache_state(), cache_state());
+    gn_tensor x = gn_tanh(rows(1)), q = split_heads(project(x), 1, HEADS),
+              many = split_heads(project(gn_tanh(rows(TIMES))), TIMES, HEADS);
+    gn_tensor a = gn_attention(q, cache_state(), cache_state(), NULL),
+              b = attention_matmuls(many, cache_state(), cache_state());
     REQUIRE(understand(a));
     CHECK_PHASE(a, GN_DECODE);
     CHECK_ROLE(a, GN_ROLE_CROSS_ATTENTION);
@@ -491,28 +489,28 @@ TEST(one_query_over_a_cache_that_is_only_read_is_decode)
 
 static gn_tensor words(int64_t n) { return gn_data(g, GN_I32, GN_SHAPE(n), ids); }
 
-TEST(embedding_is_seen_in_every_writing)
-{
+TEST(embedding_is_seen_in_every_writing) {
     open_null();
     gn_tensor table = weight(WORDS, DIM), places = weight(CONTEXT, DIM), e[4];
     e[0] = gn_embedding(table, words(TIMES));
     e[1] = gn_index_select(table, 0, words(TIMES));
     e[2] = gn_matmul(gn_one_hot(words(TIMES), WORDS, GN_F32), table);
-    e[3] = gn_mul_c(gn_add(gn_embedding(table, words(TIMES)), gn_embedding(places, gn_arange(g, GN_I32, TIMES, 0, 1))), 8);
+    e[3] =
+        gn_mul_c(gn_add(gn_embedding(table, words(TIMES)), gn_embedding(places, gn_arange(g, GN_I32, TIMES, 0, 1))), 8);
     REQUIRE(understand_without(e, TEST_COUNT(e), 0));
     for (int i = 0; i < TEST_COUNT(e); i++) {
         CHECK_ROLE(e[i], GN_ROLE_EMBEDDING);
         CHECK_MODALITY(e[i], GN_MODALITY_TEXT);
     }
-    CHECK_INT(of(e[0])->bytes_read, TIMES * DIM * 4 + TIMES * 4);   /* rows and ids, not the table */
+    CHECK_INT(of(e[0])->bytes_read, TIMES * DIM * 4 + TIMES * 4); /* rows and ids, not the table */
     check_groups();
     close_null();
 }
 
-TEST(picking_rows_of_activations_is_no_embedding)
-{
+TEST(picking_rows_of_activations_is_no_embedding) {
     open_null();
-    gn_tensor x = gn_tanh(gn_matmul(rows(TIMES), weight(DIM, DIM))), a = gn_index_select(x, 0, words(3)), b = gn_embedding(x, words(3));
+    gn_tensor x = gn_tanh(gn_matmul(rows(TIMES), weight(DIM, DIM))), a = gn_index_select(x, 0, words(3)),
+              b = gn_embedding(x, words(3));
     gn_tensor c = gn_gather(weight(WORDS, DIM), 1, gn_data(g, GN_I32, GN_SHAPE(WORDS, 2), ids)), all[] = { a, b, c };
     REQUIRE(understand_without(all, 3, 0));
     CHECK(!has_role(GN_ROLE_EMBEDDING));
@@ -521,12 +519,14 @@ TEST(picking_rows_of_activations_is_no_embedding)
 
 /* ---- residual ---- */
 
-TEST(residual_is_seen_around_mlp_and_attention)
-{
+TEST(residual_is_seen_around_mlp_and_attention) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), h = hand_layernorm(x, weight(0, DIM), weight(0, DIM)), q = split_heads(project(h), TIMES, HEADS);
-    gn_tensor a = project(gn_reshape(gn_transpose(attention_by_hand(q, q, q), 1, 2), GN_SHAPE(TIMES, DIM))), y = gn_add(x, a);
-    gn_tensor f = mlp_down(gn_silu(mlp_up(gn_rmsnorm(y, GN_NONE, 1e-5)))), z = gn_add(f, y), direct = gn_add(gn_tanh(z), z);
+    gn_tensor x = gn_tanh(rows(TIMES)), h = hand_layernorm(x, weight(0, DIM), weight(0, DIM)),
+              q = split_heads(project(h), TIMES, HEADS);
+    gn_tensor a = project(gn_reshape(gn_transpose(attention_by_hand(q, q, q), 1, 2), GN_SHAPE(TIMES, DIM))),
+              y = gn_add(x, a);
+    gn_tensor f = mlp_down(gn_silu(mlp_up(gn_rmsnorm(y, GN_NONE, 1e-5)))), z = gn_add(f, y),
+              direct = gn_add(gn_tanh(z), z);
     REQUIRE(understand(direct));
     CHECK_ROLE(y, GN_ROLE_RESIDUAL);
     CHECK_ROLE(z, GN_ROLE_RESIDUAL);
@@ -537,10 +537,10 @@ TEST(residual_is_seen_around_mlp_and_attention)
     close_null();
 }
 
-TEST(sums_of_branches_are_not_residual)
-{
+TEST(sums_of_branches_are_not_residual) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), y = gn_add(project(x), project(x)), z = gn_add(gn_relu(y), gn_tanh(rows(TIMES))), b = gn_add(gn_tanh(z), weight(0, DIM));
+    gn_tensor x = gn_tanh(rows(TIMES)), y = gn_add(project(x), project(x)),
+              z = gn_add(gn_relu(y), gn_tanh(rows(TIMES))), b = gn_add(gn_tanh(z), weight(0, DIM));
     REQUIRE(understand(b));
     CHECK(!has_role(GN_ROLE_RESIDUAL));
     close_null();
@@ -548,10 +548,10 @@ TEST(sums_of_branches_are_not_residual)
 
 /* ---- loss ---- */
 
-TEST(loss_is_seen_in_every_writing)
-{
+TEST(loss_is_seen_in_every_writing) {
     open_null();
-    gn_tensor logits = gn_matmul(rows(TIMES), weight(DIM, 16)), target = given(GN_SHAPE(TIMES, 16)), classes = words(TIMES), l[9];
+    gn_tensor logits = gn_matmul(rows(TIMES), weight(DIM, 16)), target = given(GN_SHAPE(TIMES, 16)),
+              classes = words(TIMES), l[9];
     gn_tensor logs = gn_log_softmax(logits, -1), hot = gn_one_hot(classes, 16, GN_F32), d = gn_sub(logits, target);
     l[0] = gn_cross_entropy(logits, classes);
     l[1] = gn_mse_loss(logits, target);
@@ -571,14 +571,14 @@ TEST(loss_is_seen_in_every_writing)
     close_null();
 }
 
-TEST(means_that_compare_with_no_target_are_no_loss)
-{
+TEST(means_that_compare_with_no_target_are_no_loss) {
     open_null();
     gn_tensor x = gn_matmul(rows(TIMES), weight(DIM, 16)), target = given(GN_SHAPE(TIMES, 16)), y[5];
     y[0] = gn_mean(gn_square(x), GN_ALL_AXES, false);
     y[1] = gn_variance(x, GN_ALL_AXES, 0, false);
-    y[2] = gn_mean(gn_square(gn_sub(x, target)), GN_AXES(1), false);                             /* one number a row */
-    y[3] = gn_mean(gn_square(gn_sub(given(GN_SHAPE(TIMES, 16)), target)), GN_ALL_AXES, false);   /* two givens: nothing predicted */
+    y[2] = gn_mean(gn_square(gn_sub(x, target)), GN_AXES(1), false); /* one number a row */
+    /* two givens: nothing predicted */
+    y[3] = gn_mean(gn_square(gn_sub(given(GN_SHAPE(TIMES, 16)), target)), GN_ALL_AXES, false);
     y[4] = gn_sum(gn_mul(x, target), GN_ALL_AXES, false);
     REQUIRE(understand_without(y, TEST_COUNT(y), 0));
     CHECK(!has_role(GN_ROLE_LOSS));
@@ -591,16 +591,14 @@ static gn_tensor parameter(void) { return gn_state(g, GN_F32, GN_SHAPE(DIM, 16),
 
 static gn_tensor loss_of(gn_tensor p) { return gn_mse_loss(gn_matmul(rows(TIMES), p), given(GN_SHAPE(TIMES, 16))); }
 
-static gn_tensor gradient_of(gn_tensor p)
-{
+static gn_tensor gradient_of(gn_tensor p) {
     gn_tensor grad;
     CHECK_RESULT(gn_grad(loss_of(p), &p, 1, &grad), GN_OK);
     return grad;
 }
 
 /* 0: momentum, 1: AdamW, 2: AdamW with decay, 3: by hand, 4: with decay of the parameter by hand */
-static void optimise(int how, gn_tensor p, gn_tensor grad)
-{
+static void optimise(int how, gn_tensor p, gn_tensor grad) {
     gn_tensor lr = gn_scalar(g, GN_F32, 0.1), a = parameter(), b = parameter();
     gn_sgd_desc sgd = { .lr = lr, .momentum = 0.9 };
     gn_adamw_desc adam = { .lr = lr, .step = gn_scalar(g, GN_F32, 1), .weight_decay = how == 2 ? 0.01 : 0 };
@@ -615,8 +613,7 @@ static void optimise(int how, gn_tensor p, gn_tensor grad)
     }
 }
 
-TEST(optimiser_is_seen_in_every_writing)
-{
+TEST(optimiser_is_seen_in_every_writing) {
     for (int how = 0; how < 5; how++) {
         open_null();
         gn_tensor p = parameter(), grad = gradient_of(p);
@@ -633,14 +630,16 @@ TEST(optimiser_is_seen_in_every_writing)
     }
 }
 
-TEST(optimiser_step_is_one_group_a_parameter)
-{
+TEST(optimiser_step_is_one_group_a_parameter) {
     open_null();
     gn_tensor p[3], grads[3], lr = gn_scalar(g, GN_F32, 0.1), step = gn_scalar(g, GN_F32, 1), mm[3], v[3];
     for (int i = 0; i < 3; i++) {
-        p[i] = gn_state(g, GN_F32, GN_SHAPE(DIM, DIM), zeros, "p"), mm[i] = gn_state(g, GN_F32, GN_SHAPE(DIM, DIM), NULL, "m"), v[i] = gn_state(g, GN_F32, GN_SHAPE(DIM, DIM), NULL, "v");
+        p[i] = gn_state(g, GN_F32, GN_SHAPE(DIM, DIM), zeros, "p"),
+        mm[i] = gn_state(g, GN_F32, GN_SHAPE(DIM, DIM), NULL, "m"),
+        v[i] = gn_state(g, GN_F32, GN_SHAPE(DIM, DIM), NULL, "v");
     }
-    gn_tensor y = gn_matmul(gn_relu(gn_matmul(gn_relu(gn_matmul(rows(TIMES), p[0])), p[1])), p[2]), loss = gn_mse_loss(y, rows(TIMES));
+    gn_tensor y = gn_matmul(gn_relu(gn_matmul(gn_relu(gn_matmul(rows(TIMES), p[0])), p[1])), p[2]),
+              loss = gn_mse_loss(y, rows(TIMES));
     CHECK_RESULT(gn_grad(loss, p, 3, grads), GN_OK);
     CHECK_RESULT(gn_adamw(&(gn_adamw_desc){ .lr = lr, .step = step }, p, grads, mm, v, 3), GN_OK);
     REQUIRE(understand(loss));
@@ -656,10 +655,10 @@ TEST(optimiser_step_is_one_group_a_parameter)
     close_null();
 }
 
-TEST(steps_that_share_a_rate_stay_two_groups)
-{
+TEST(steps_that_share_a_rate_stay_two_groups) {
     open_null();
-    gn_tensor p[2] = { parameter(), parameter() }, rate = gn_mul(gn_scalar(g, GN_F32, 0.1), gn_sqrt(gn_scalar(g, GN_F32, 0.5)));
+    gn_tensor p[2] = { parameter(), parameter() },
+              rate = gn_mul(gn_scalar(g, GN_F32, 0.1), gn_sqrt(gn_scalar(g, GN_F32, 0.5)));
     gn_tensor a = gradient_of(p[0]), b = gradient_of(p[1]);
     gn_assign(p[0], gn_sub(p[0], gn_mul(rate, a)));
     gn_assign(p[1], gn_sub(p[1], gn_mul(rate, b)));
@@ -671,8 +670,7 @@ TEST(steps_that_share_a_rate_stay_two_groups)
     close_null();
 }
 
-TEST(gradients_from_another_step_are_seen_as_gradients)
-{
+TEST(gradients_from_another_step_are_seen_as_gradients) {
     open_null();
     gn_tensor p = parameter(), grad = given(GN_SHAPE(DIM, 16));
     gn_assign(p, gn_sub(p, gn_mul_c(grad, 0.1)));
@@ -681,14 +679,15 @@ TEST(gradients_from_another_step_are_seen_as_gradients)
     close_null();
 }
 
-TEST(other_updates_of_states_are_no_optimiser)
-{
+TEST(other_updates_of_states_are_no_optimiser) {
     open_null();
-    gn_tensor x = gn_tanh(gn_matmul(rows(TIMES), weight(DIM, 16))), mean = gn_mean(x, GN_AXES(0), false), h = gn_state(g, GN_F32, GN_SHAPE(TIMES, 16), NULL, "h");
-    gn_tensor average = gn_state(g, GN_F32, GN_SHAPE(16), NULL, "average"), total = gn_state(g, GN_F32, GN_SHAPE(16), NULL, "total");
+    gn_tensor x = gn_tanh(gn_matmul(rows(TIMES), weight(DIM, 16))), mean = gn_mean(x, GN_AXES(0), false),
+              h = gn_state(g, GN_F32, GN_SHAPE(TIMES, 16), NULL, "h");
+    gn_tensor average = gn_state(g, GN_F32, GN_SHAPE(16), NULL, "average"),
+              total = gn_state(g, GN_F32, GN_SHAPE(16), NULL, "total");
     gn_assign(average, gn_add(gn_mul_c(average, 0.9), gn_mul_c(mean, 0.1)));
     gn_assign(total, gn_add(total, mean));
-    gn_tensor z = gn_sigmoid(gn_add(x, gn_matmul(h, weight(16, 16))));                           /* a gated recurrent unit */
+    gn_tensor z = gn_sigmoid(gn_add(x, gn_matmul(h, weight(16, 16)))); /* a gated recurrent unit */
     gn_assign(h, gn_add(gn_mul(gn_sub(gn_like(z, 1), z), gn_tanh(x)), gn_mul(z, h)));
     REQUIRE(understand_updates());
     CHECK(!has_role(GN_ROLE_OPTIMIZER));
@@ -697,10 +696,10 @@ TEST(other_updates_of_states_are_no_optimiser)
 
 /* ---- head and sampling ---- */
 
-TEST(head_with_sampling_is_seen_in_every_writing)
-{
+TEST(head_with_sampling_is_seen_in_every_writing) {
     open_null();
-    gn_tensor x = gn_layernorm(gn_tanh(rows(TIMES)), GN_NONE, GN_NONE, 1e-5), table = weight(WORDS, DIM), token = gn_state(g, GN_I64, GN_SHAPE(TIMES), NULL, "token");
+    gn_tensor x = gn_layernorm(gn_tanh(rows(TIMES)), GN_NONE, GN_NONE, 1e-5), table = weight(WORDS, DIM),
+              token = gn_state(g, GN_I64, GN_SHAPE(TIMES), NULL, "token");
     gn_tensor logits[5], out[6];
     for (int i = 0; i < 4; i++) {
         logits[i] = gn_matmul(x, gn_transpose(table, 0, 1));
@@ -728,10 +727,10 @@ TEST(head_with_sampling_is_seen_in_every_writing)
     close_null();
 }
 
-TEST(choices_within_the_graph_and_plain_outputs_are_no_head)
-{
+TEST(choices_within_the_graph_and_plain_outputs_are_no_head) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), route = gn_softmax(gn_matmul(x, weight(DIM, 4)), -1), best = gn_argmax(x, GN_AXES(1), false);
+    gn_tensor x = gn_tanh(rows(TIMES)), route = gn_softmax(gn_matmul(x, weight(DIM, 4)), -1),
+              best = gn_argmax(x, GN_AXES(1), false);
     gn_tensor y = gn_mul(gn_slice(route, 1, 0, 1, 1), gn_matmul(x, weight(DIM, DIM))), all[] = { y, best };
     REQUIRE(understand_without(all, 2, 0));
     CHECK(!has_role(GN_ROLE_HEAD) && !has_role(GN_ROLE_SAMPLING));
@@ -740,11 +739,12 @@ TEST(choices_within_the_graph_and_plain_outputs_are_no_head)
 
 /* ---- convolution and modality ---- */
 
-TEST(convolution_by_windows_is_seen_and_is_vision)
-{
+TEST(convolution_by_windows_is_seen_and_is_vision) {
     open_null();
-    gn_tensor image = given(GN_SHAPE(1, 3, 8, 8)), columns = gn_im2col(image, GN_SHAPE(3, 3), GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(1, 1));
-    gn_tensor y = gn_relu(gn_matmul(weight(8, 27), columns)), flat = gn_matmul(gn_reshape(gn_tanh(y), GN_SHAPE(1, 512)), weight(512, 10));
+    gn_tensor image = given(GN_SHAPE(1, 3, 8, 8)),
+              columns = gn_im2col(image, GN_SHAPE(3, 3), GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(1, 1));
+    gn_tensor y = gn_relu(gn_matmul(weight(8, 27), columns)),
+              flat = gn_matmul(gn_reshape(gn_tanh(y), GN_SHAPE(1, 512)), weight(512, 10));
     REQUIRE(understand(flat));
     CHECK_ROLE(y, GN_ROLE_CONV);
     CHECK_ROLE(flat, GN_ROLE_LINEAR);
@@ -754,11 +754,13 @@ TEST(convolution_by_windows_is_seen_and_is_vision)
     close_null();
 }
 
-TEST(modalities_spread_and_mix)
-{
+TEST(modalities_spread_and_mix) {
     open_null();
-    gn_tensor text = gn_embedding(weight(WORDS, DIM), words(TIMES)), patches = gn_reshape(given(GN_SHAPE(TIMES, 3, 4, 4)), GN_SHAPE(TIMES, 48)), picture = gn_matmul(patches, weight(48, DIM));
-    gn_tensor table = gn_matmul(rows(TIMES), weight(DIM, DIM)), both = gn_mul(gn_tanh(text), gn_tanh(picture)), all[] = { both, table };
+    gn_tensor text = gn_embedding(weight(WORDS, DIM), words(TIMES)),
+              patches = gn_reshape(given(GN_SHAPE(TIMES, 3, 4, 4)), GN_SHAPE(TIMES, 48)),
+              picture = gn_matmul(patches, weight(48, DIM));
+    gn_tensor table = gn_matmul(rows(TIMES), weight(DIM, DIM)), both = gn_mul(gn_tanh(text), gn_tanh(picture)),
+              all[] = { both, table };
     REQUIRE(understand_without(all, 2, 0));
     CHECK_MODALITY(text, GN_MODALITY_TEXT);
     CHECK_MODALITY(picture, GN_MODALITY_VISION);
@@ -769,8 +771,7 @@ TEST(modalities_spread_and_mix)
 
 /* ---- scopes ---- */
 
-TEST(scopes_win_over_what_is_recognised)
-{
+TEST(scopes_win_over_what_is_recognised) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), plain = project(x);
     CHECK_RESULT(gn_role(g, GN_ROLE_HEAD), GN_OK);
@@ -790,13 +791,12 @@ TEST(scopes_win_over_what_is_recognised)
     CHECK_INT(of(y)->said, GN_SAID_PHASE | GN_SAID_ROLE | GN_SAID_MODALITY);
     CHECK_INT(of(plain)->said, 0);
     CHECK_INT(m.groups[of(y)->group].role, GN_ROLE_HEAD);
-    CHECK_INT(m.n_disagreements, 0);                           /* a linear is part of a head */
+    CHECK_INT(m.n_disagreements, 0); /* a linear is part of a head */
     check_groups();
     close_null();
 }
 
-TEST(nodes_of_one_scope_are_one_group)
-{
+TEST(nodes_of_one_scope_are_one_group) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES));
     gn_role(g, GN_ROLE_MLP);
@@ -812,8 +812,7 @@ TEST(nodes_of_one_scope_are_one_group)
     close_null();
 }
 
-TEST(residency_is_said_where_a_state_is_made)
-{
+TEST(residency_is_said_where_a_state_is_made) {
     open_null();
     gn_residency(g, GN_RESIDENCY_KV_CACHE);
     gn_tensor cache = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), NULL, "cache");
@@ -830,8 +829,7 @@ TEST(residency_is_said_where_a_state_is_made)
     close_null();
 }
 
-TEST(describe_tells_role_and_modality)
-{
+TEST(describe_tells_role_and_modality) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), linear = project(x), norm = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5);
     gn_role(g, GN_ROLE_CONV);
@@ -851,8 +849,7 @@ TEST(describe_tells_role_and_modality)
     close_null();
 }
 
-TEST(scopes_out_of_range_are_refused_and_change_nothing)
-{
+TEST(scopes_out_of_range_are_refused_and_change_nothing) {
     open_null();
     CHECK_RESULT(gn_role(g, GN_ROLE_NORM), GN_OK);
     CHECK_RESULT(gn_role(g, GN_ROLE__COUNT), GN_BAD_ARGUMENT);
@@ -867,14 +864,26 @@ TEST(scopes_out_of_range_are_refused_and_change_nothing)
     CHECK_RESULT(gn_role(NULL, GN_ROLE_NORM), GN_BAD_ARGUMENT);
 }
 
-TEST(devices_are_said_by_name_or_index)
-{
+TEST(devices_are_said_by_name_or_index) {
     open_null();
     gn_free(g->device_names);
     REQUIRE(gn__device_names_keep(g, "null,127.0.0.1:5556?pin=a&code=b", NULL, 0));
-    static const struct { const char *name; uint32_t want; gn_result result; } names[] = {
-        { "null", 1, GN_OK }, { "0", 1, GN_OK }, { "127.0.0.1:5556", 2, GN_OK }, { "127.0.0.1:5556?pin=other", 2, GN_OK }, { "1", 2, GN_OK }, { NULL, 0, GN_OK },
-        { "2", 0, GN_NO_DEVICE }, { "cpu", 0, GN_NO_DEVICE }, { "", 0, GN_NO_DEVICE }, { "nul", 0, GN_NO_DEVICE }, { "127.0.0.1", 0, GN_NO_DEVICE },
+    static const struct {
+        const char *name;
+        uint32_t want;
+        gn_result result;
+    } names[] = {
+        { "null", 1, GN_OK },
+        { "0", 1, GN_OK },
+        { "127.0.0.1:5556", 2, GN_OK },
+        { "127.0.0.1:5556?pin=other", 2, GN_OK },
+        { "1", 2, GN_OK },
+        { NULL, 0, GN_OK },
+        { "2", 0, GN_NO_DEVICE },
+        { "cpu", 0, GN_NO_DEVICE },
+        { "", 0, GN_NO_DEVICE },
+        { "nul", 0, GN_NO_DEVICE },
+        { "127.0.0.1", 0, GN_NO_DEVICE },
     };
     for (int i = 0; i < TEST_COUNT(names); i++) {
         CHECK_RESULT(gn_on(g, NULL), GN_OK);
@@ -888,8 +897,7 @@ TEST(devices_are_said_by_name_or_index)
     close_null();
 }
 
-TEST(recognised_blocks_end_where_the_device_changes)
-{
+TEST(recognised_blocks_end_where_the_device_changes) {
     g = gn_open(&(gn_desc){ .devices = "null,cpu" });
     memset(&m, 0, sizeof m);
     gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x);
@@ -904,8 +912,7 @@ TEST(recognised_blocks_end_where_the_device_changes)
     close_null();
 }
 
-TEST(different_scopes_are_different_plans)
-{
+TEST(different_scopes_are_different_plans) {
     static const gn_role_kind roles[] = { GN_ROLE_NONE, GN_ROLE_MLP, GN_ROLE_NONE, GN_ROLE_MLP, GN_ROLE_HEAD };
     static const uint64_t made[] = { 1, 2, 2, 2, 3 };
     g = gn_open(&(gn_desc){ .devices = "cpu" });
@@ -922,8 +929,7 @@ TEST(different_scopes_are_different_plans)
 }
 
 /* Equal parts under other scopes: found without a look at each other. */
-TEST(plans_that_differ_in_scopes_have_keys_of_their_own)
-{
+TEST(plans_that_differ_in_scopes_have_keys_of_their_own) {
     open_null();
     for (int i = 0; i < GN_ROLE__COUNT * GN_PHASE__COUNT; i++) {
         gn_role(g, (gn_role_kind)(i % GN_ROLE__COUNT));
@@ -944,8 +950,7 @@ TEST(plans_that_differ_in_scopes_have_keys_of_their_own)
 
 /* ---- disagreements ---- */
 
-static void check_disagreement(uint32_t i, gn_tensor t, uint8_t which, int said, int recognised)
-{
+static void check_disagreement(uint32_t i, gn_tensor t, uint8_t which, int said, int recognised) {
     if (CHECK(i < m.n_disagreements)) {
         CHECK_INT(m.disagreements[i].node, of(t) - m.nodes);
         CHECK_INT(m.disagreements[i].which, which);
@@ -954,8 +959,7 @@ static void check_disagreement(uint32_t i, gn_tensor t, uint8_t which, int said,
     }
 }
 
-TEST(disagreements_name_node_kind_and_both_sides)
-{
+TEST(disagreements_name_node_kind_and_both_sides) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), data = given(GN_SHAPE(TIMES, DIM));
     gn_role(g, GN_ROLE_LOSS);
@@ -972,7 +976,7 @@ TEST(disagreements_name_node_kind_and_both_sides)
     REQUIRE(understand_without(all, TEST_COUNT(all), 0));
     uint32_t n = m.n_disagreements;
     check_disagreement(n - 1, text, GN_SAID_MODALITY, GN_MODALITY_VISION, GN_MODALITY_TEXT);
-    CHECK_INT(n, 7);                                           /* two roles, a residency, two appends and an attention, a modality */
+    CHECK_INT(n, 7); /* two roles, a residency, two appends and an attention, a modality */
     check_disagreement(1, e, GN_SAID_ROLE, GN_ROLE_LOSS, GN_ROLE_EMBEDDING);
     check_disagreement(2, activation, GN_SAID_RESIDENCY, GN_RESIDENCY_WEIGHT, GN_RESIDENCY_ACTIVATION);
     check_disagreement(5, a, GN_SAID_PHASE, GN_DECODE, GN_PREFILL);
@@ -985,15 +989,13 @@ TEST(disagreements_name_node_kind_and_both_sides)
 static char logged[1024];
 static int n_logged;
 
-static void take_log(void *user, gn_log_level level, const char *text)
-{
+static void take_log(void *user, gn_log_level level, const char *text) {
     (void)user;
     n_logged += level == GN_LOG_WARN;
     snprintf(logged, sizeof logged, "%s", text);
 }
 
-TEST(disagreements_are_counted_and_logged_once_a_plan)
-{
+TEST(disagreements_are_counted_and_logged_once_a_plan) {
     static const float gain[4] = { 1, 1, 1, 1 };
     n_logged = 0;
     g = gn_open(&(gn_desc){ .devices = "cpu", .log = take_log });
@@ -1010,12 +1012,12 @@ TEST(disagreements_are_counted_and_logged_once_a_plan)
         CHECK_INT(s.meaning_disagreements, 1);
     }
     CHECK_INT(n_logged, 1);
-    CHECK(strstr(logged, "layernorm") && strstr(logged, "'sampling'") && strstr(logged, "'norm'") && strstr(logged, "meaning_test.c"));
+    CHECK(strstr(logged, "layernorm") && strstr(logged, "'sampling'") && strstr(logged, "'norm'") &&
+          strstr(logged, "meaning_test.c"));
     gn_close(g);
 }
 
-TEST(agreeing_and_broader_scopes_are_no_disagreement)
-{
+TEST(agreeing_and_broader_scopes_are_no_disagreement) {
     open_null();
     gn_phase(g, GN_PREFILL);
     gn_role(g, GN_ROLE_ATTENTION);
@@ -1030,10 +1032,10 @@ TEST(agreeing_and_broader_scopes_are_no_disagreement)
 
 /* ---- cost, edges, the critical path ---- */
 
-TEST(nodes_and_edges_carry_flops_and_bytes)
-{
+TEST(nodes_and_edges_carry_flops_and_bytes) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), w = weight(DIM, 16), y = gn_matmul(x, w), v = gn_transpose(y, 0, 1), s = gn_sum(v, GN_AXES(0), false);
+    gn_tensor x = gn_tanh(rows(TIMES)), w = weight(DIM, 16), y = gn_matmul(x, w), v = gn_transpose(y, 0, 1),
+              s = gn_sum(v, GN_AXES(0), false);
     REQUIRE(understand(s));
     const gn_part *p = &g->cut.part;
     CHECK_INT(of(y)->flops, 2 * TIMES * DIM * 16);
@@ -1049,11 +1051,12 @@ TEST(nodes_and_edges_carry_flops_and_bytes)
     close_null();
 }
 
-TEST(an_append_costs_its_rows_and_a_broadcast_its_source)
-{
+TEST(an_append_costs_its_rows_and_a_broadcast_its_source) {
     open_null();
-    gn_tensor x = gn_tanh(given(GN_SHAPE(1, HEADS, 1, HEAD))), c = gn_kv_append(cache_state(), x, gn_scalar(g, GN_I32, 0));
-    gn_tensor wide = gn_add(gn_broadcast(gn_tanh(given(GN_SHAPE(1, DIM))), GN_SHAPE(512, DIM)), gn_tanh(rows(512))), all[] = { c, wide };
+    gn_tensor x = gn_tanh(given(GN_SHAPE(1, HEADS, 1, HEAD))),
+              c = gn_kv_append(cache_state(), x, gn_scalar(g, GN_I32, 0));
+    gn_tensor wide = gn_add(gn_broadcast(gn_tanh(given(GN_SHAPE(1, DIM))), GN_SHAPE(512, DIM)), gn_tanh(rows(512))),
+              all[] = { c, wide };
     REQUIRE(understand_without(all, 2, 0));
     CHECK_INT(of(c)->bytes_read, 4 * HEADS * HEAD + 4);
     CHECK_INT(of(c)->bytes_written, 4 * HEADS * HEAD);
@@ -1061,26 +1064,27 @@ TEST(an_append_costs_its_rows_and_a_broadcast_its_source)
     close_null();
 }
 
-TEST(groups_sum_what_passes_through_memory)
-{
+TEST(groups_sum_what_passes_through_memory) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), y = gn_linear(x, weight(DIM, 32), weight(0, 32)), z = gn_relu(y);
     REQUIRE(understand(z));
     const gn_group *k = &m.groups[of(z)->group];
     CHECK_INT(k->kernels, 2);
-    CHECK_INT(k->bytes, 4 * (TIMES * DIM + DIM * 32 + 32 + 3 * TIMES * 32));   /* the product's operands and result, read and written once more */
+    /* the product's operands and result, read and written once more */
+    CHECK_INT(k->bytes, 4 * (TIMES * DIM + DIM * 32 + 32 + 3 * TIMES * 32));
     CHECK_INT(k->flops, of(y)->flops + of(z)->flops);
     gn_tensor chain = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5), loop = hand_gelu(chain);
     gn_tensor down = mlp_down(hand_gelu(mlp_up(gn_add(loop, chain))));
     REQUIRE(understand(down));
-    CHECK_INT(m.groups[of(down)->group].kernels, 3);           /* product, one loop, product */
+    CHECK_INT(m.groups[of(down)->group].kernels, 3); /* product, one loop, product */
     close_null();
 }
 
-TEST(critical_path_takes_the_longer_branch)
-{
+TEST(critical_path_takes_the_longer_branch) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), slow = gn_tanh(gn_matmul(gn_tanh(gn_matmul(x, weight(DIM, DIM))), weight(DIM, DIM))), fast = gn_exp(x), y = gn_add(fast, slow);
+    gn_tensor x = gn_tanh(rows(TIMES)),
+              slow = gn_tanh(gn_matmul(gn_tanh(gn_matmul(x, weight(DIM, DIM))), weight(DIM, DIM))), fast = gn_exp(x),
+              y = gn_add(fast, slow);
     REQUIRE(understand(y));
     CHECK(of(x)->critical && of(slow)->critical && of(y)->critical && !of(fast)->critical);
     const gn_edge_meaning *e = &m.edges[g->cut.part.nodes[of(y) - m.nodes].ins];
@@ -1090,22 +1094,22 @@ TEST(critical_path_takes_the_longer_branch)
 
 /* ---- groups: complete and without cycles ---- */
 
-TEST(a_member_that_is_read_too_early_leaves_its_group)
-{
+TEST(a_member_that_is_read_too_early_leaves_its_group) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x), act = gn_relu(up), probe = gn_sum(act, GN_AXES(1), true), scaled = gn_mul(act, probe);
+    gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x), act = gn_relu(up), probe = gn_sum(act, GN_AXES(1), true),
+              scaled = gn_mul(act, probe);
     gn_tensor down = mlp_down(act), all[] = { down, scaled };
     REQUIRE(understand_without(all, 2, 0));
     CHECK_ROLE(up, GN_ROLE_MLP);
-    CHECK(of(act)->group != of(down)->group);                  /* `probe` reads it and was built before the end of the MLP */
+    CHECK(of(act)->group != of(down)->group); /* `probe` reads it and was built before the end of the MLP */
     check_groups();
     close_null();
 }
 
-TEST(versions_of_a_state_stand_in_order)
-{
+TEST(versions_of_a_state_stand_in_order) {
     open_null();
-    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), NULL, "s"), early = gn_tanh(rows(TIMES)), late = gn_exp(rows(TIMES));
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(TIMES, DIM), NULL, "s"), early = gn_tanh(rows(TIMES)),
+              late = gn_exp(rows(TIMES));
     gn_assign(gn_assign(s, late), early);
     REQUIRE(understand_without(&late, 1, 0));
     CHECK_INT(g->cut.part.n_updates, 1);
@@ -1113,8 +1117,7 @@ TEST(versions_of_a_state_stand_in_order)
     close_null();
 }
 
-TEST(the_gradient_of_an_activation_is_one_group)
-{
+TEST(the_gradient_of_an_activation_is_one_group) {
     open_null();
     gn_tensor p = parameter(), x = gn_matmul(rows(TIMES), p), y = gn_gelu(x), grads[2], at[2] = { p, x };
     CHECK_RESULT(gn_grad(gn_mse_loss(gn_matmul(y, weight(16, 16)), given(GN_SHAPE(TIMES, 16))), at, 2, grads), GN_OK);
@@ -1128,24 +1131,27 @@ TEST(the_gradient_of_an_activation_is_one_group)
     close_null();
 }
 
-TEST(a_transformer_layer_falls_into_its_blocks)
-{
-    static const uint8_t want[] = { GN_ROLE_EMBEDDING, GN_ROLE_NORM, GN_ROLE_LINEAR, GN_ROLE_ATTENTION, GN_ROLE_LINEAR, GN_ROLE_NORM, GN_ROLE_MLP, GN_ROLE_NORM, GN_ROLE_HEAD };
+TEST(a_transformer_layer_falls_into_its_blocks) {
+    static const uint8_t want[] = { GN_ROLE_EMBEDDING, GN_ROLE_NORM, GN_ROLE_LINEAR, GN_ROLE_ATTENTION, GN_ROLE_LINEAR,
+                                    GN_ROLE_NORM,      GN_ROLE_MLP,  GN_ROLE_NORM,   GN_ROLE_HEAD };
     open_null();
-    gn_tensor table = weight(WORDS, DIM), x = gn_embedding(table, words(TIMES)), h = gn_layernorm(x, weight(0, DIM), weight(0, DIM), 1e-5);
+    gn_tensor table = weight(WORDS, DIM), x = gn_embedding(table, words(TIMES)),
+              h = gn_layernorm(x, weight(0, DIM), weight(0, DIM), 1e-5);
     gn_tensor qkv = gn_linear(h, weight(DIM, 3 * DIM), weight(0, 3 * DIM)), part[3];
     for (int i = 0; i < 3; i++) {
         part[i] = split_heads(gn_slice(qkv, 1, i * DIM, (i + 1) * DIM, 1), TIMES, HEADS);
     }
-    gn_tensor pos = gn_scalar(g, GN_I32, 0), k = gn_kv_append(cache_state(), part[1], pos), v = gn_kv_append(cache_state(), part[2], pos);
+    gn_tensor pos = gn_scalar(g, GN_I32, 0), k = gn_kv_append(cache_state(), part[1], pos),
+              v = gn_kv_append(cache_state(), part[2], pos);
     gn_tensor a = gn_attention(part[0], k, v, &(gn_attention_desc){ .causal = true, .length = gn_add_c(pos, TIMES) });
     x = gn_add(x, project(gn_reshape(gn_transpose(a, 1, 2), GN_SHAPE(TIMES, DIM))));
     x = gn_add(x, mlp_down(gn_gelu(mlp_up(gn_layernorm(x, weight(0, DIM), weight(0, DIM), 1e-5)))));
-    gn_tensor y = gn_argmax(gn_matmul(gn_rmsnorm(x, weight(0, DIM), 1e-5), gn_transpose(table, 0, 1)), GN_AXES(1), false);
+    gn_tensor y =
+        gn_argmax(gn_matmul(gn_rmsnorm(x, weight(0, DIM), 1e-5), gn_transpose(table, 0, 1)), GN_AXES(1), false);
     REQUIRE(understand(y));
     uint32_t n = 0;
     for (uint32_t i = 0; i < m.n_groups; i++) {
-        bool bare = m.groups[i].role == GN_ROLE_NONE;          /* pos + 1 */
+        bool bare = m.groups[i].role == GN_ROLE_NONE; /* pos + 1 */
         if (!bare && CHECK(n < TEST_COUNT(want))) {
             CHECK_STR(gn__role_names[m.groups[i].role], gn__role_names[want[n]]);
             n++;
@@ -1159,13 +1165,16 @@ TEST(a_transformer_layer_falls_into_its_blocks)
 }
 
 /* A graph of a few dozen nodes of shape (8, 8) or (1, 1, 8, 8), from ops that recognisers look at, joined at random. */
-static gn_tensor random_node(gn_tensor *t, int n)
-{
-    gn_tensor a = t[test_random_int(n > 8 ? n - 8 : 0, n - 1)], b = t[test_random_int(0, n - 1)], c = t[test_random_int(0, n - 1)];
+static gn_tensor random_node(gn_tensor *t, int n) {
+    gn_tensor a = t[test_random_int(n > 8 ? n - 8 : 0, n - 1)], b = t[test_random_int(0, n - 1)],
+              c = t[test_random_int(0, n - 1)];
     switch (test_random_int(0, 19)) {
     case 0: return gn_matmul(a, b);
     case 1: return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(a, gn_transpose(b, 0, 1)), 0.5), -1), c);
-    case 2: return gn_reshape(gn_attention(gn_reshape(a, GN_SHAPE(1, 1, 8, 8)), gn_reshape(b, GN_SHAPE(1, 1, 8, 8)), gn_reshape(c, GN_SHAPE(1, 1, 8, 8)), NULL), GN_SHAPE(8, 8));
+    case 2:
+        return gn_reshape(gn_attention(gn_reshape(a, GN_SHAPE(1, 1, 8, 8)), gn_reshape(b, GN_SHAPE(1, 1, 8, 8)),
+                                       gn_reshape(c, GN_SHAPE(1, 1, 8, 8)), NULL),
+                          GN_SHAPE(8, 8));
     case 3: return gn_layernorm(a, GN_NONE, GN_NONE, 1e-5);
     case 4: return gn_rmsnorm(a, GN_NONE, 1e-5);
     case 5: return gn_softmax(a, -1);
@@ -1186,23 +1195,24 @@ static gn_tensor random_node(gn_tensor *t, int n)
     }
 }
 
-static void say_something(void)
-{
+static void say_something(void) {
     gn_role(g, test_random_int(0, 3) ? GN_ROLE_NONE : (gn_role_kind)test_random_int(0, GN_ROLE__COUNT - 1));
-    gn_residency(g, test_random_int(0, 3) ? GN_RESIDENCY_UNKNOWN : (gn_residency_kind)test_random_int(0, GN_RESIDENCY__COUNT - 1));
+    gn_residency(g, test_random_int(0, 3) ? GN_RESIDENCY_UNKNOWN
+                                          : (gn_residency_kind)test_random_int(0, GN_RESIDENCY__COUNT - 1));
     gn_phase(g, test_random_int(0, 3) ? GN_PHASE_UNKNOWN : (gn_phase_kind)test_random_int(0, GN_PHASE__COUNT - 1));
     gn_on(g, test_random_int(0, 3) ? NULL : "0");
 }
 
-TEST(groups_of_random_graphs_are_complete_and_without_cycles)
-{
+TEST(groups_of_random_graphs_are_complete_and_without_cycles) {
     open_null();
     gn_tensor state[2];
     for (int i = 0; i < 2; i++) {
         state[i] = gn_state(g, GN_F32, GN_SHAPE(8, 8), zeros, "s");
     }
     for (int round = 0, n_rounds = test_rounds(TEST_SANITIZED ? 500 : 5000); round < n_rounds; round++) {
-        gn_tensor t[64] = { given(GN_SHAPE(8, 8)), state[0], state[1], given(GN_SHAPE(8, 8)), gn_full(g, GN_F32, GN_SHAPE(8, 8), 1) }, outs[4];
+        gn_tensor t[64] = { given(GN_SHAPE(8, 8)), state[0], state[1], given(GN_SHAPE(8, 8)),
+                            gn_full(g, GN_F32, GN_SHAPE(8, 8), 1) },
+                  outs[4];
         int n = 5, want = (int)test_random_int(6, 60);
         for (; n < want; n++) {
             if (round % 3 == 2 && test_random_int(0, 5) == 0) {
@@ -1226,8 +1236,7 @@ TEST(groups_of_random_graphs_are_complete_and_without_cycles)
 }
 
 /* Of this process's processor time: others on the machine do not count. */
-static double seconds_of(gn_tensor root)
-{
+static double seconds_of(gn_tensor root) {
     struct timespec a, b;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
     understand(root);
@@ -1235,22 +1244,24 @@ static double seconds_of(gn_tensor root)
     return (double)(b.tv_sec - a.tv_sec) + (double)(b.tv_nsec - a.tv_nsec) * 1e-9;
 }
 
-static gn_tensor long_chain(int n, int links)
-{
+static gn_tensor long_chain(int n, int links) {
     gn_tensor x = gn_tanh(rows(1)), y = x, w = weight(DIM, DIM);
     for (int i = 0; i < n; i++) {
         int link = i % links;
-        if (links > 5) {                                       /* every product might be a norm, and needs a look upwards */
+        if (links > 5) { /* every product might be a norm, and needs a look upwards */
             y = gn_mul(y, gn_rsqrt(gn_add(y, x)));
             continue;
         }
-        y = link == 0 ? gn_relu(y) : link == 1 ? gn_reshape(y, GN_SHAPE(DIM, 1)) : link == 2 ? gn_reshape(y, GN_SHAPE(1, DIM)) : link == 3 ? gn_add(y, x) : gn_matmul(y, w);
+        y = link == 0   ? gn_relu(y)
+            : link == 1 ? gn_reshape(y, GN_SHAPE(DIM, 1))
+            : link == 2 ? gn_reshape(y, GN_SHAPE(1, DIM))
+            : link == 3 ? gn_add(y, x)
+                        : gn_matmul(y, w);
     }
     return y;
 }
 
-TEST(a_chain_of_a_million_nodes_takes_linear_time)
-{
+TEST(a_chain_of_a_million_nodes_takes_linear_time) {
     const int most = test_rounds(1000000);
     for (int links = 1; links <= 7; links += 2) {
         double t[2];
@@ -1262,12 +1273,11 @@ TEST(a_chain_of_a_million_nodes_takes_linear_time)
             close_null();
         }
         CHECK(TEST_SANITIZED || t[1] < 10);
-        CHECK(t[1] < 40 * t[0] + 0.5);                         /* ten times the nodes; a square would be a hundred times */
+        CHECK(t[1] < 40 * t[0] + 0.5); /* ten times the nodes; a square would be a hundred times */
     }
 }
 
-TEST(a_shared_node_with_a_million_readers_takes_linear_time)
-{
+TEST(a_shared_node_with_a_million_readers_takes_linear_time) {
     open_null();
     gn_tensor x = gn_tanh(rows(1)), y = x;
     for (int i = 0, n_rounds = test_rounds(500000); i < n_rounds; i++) {
@@ -1278,8 +1288,7 @@ TEST(a_shared_node_with_a_million_readers_takes_linear_time)
     close_null();
 }
 
-TEST(every_allocation_may_fail)
-{
+TEST(every_allocation_may_fail) {
     open_null();
     gn_role(g, GN_ROLE_LOSS);
     gn_tensor x = gn_layernorm(gn_tanh(rows(TIMES)), GN_NONE, GN_NONE, 1e-5);
@@ -1307,12 +1316,12 @@ TEST(every_allocation_may_fail)
     close_null();
 }
 
-TEST(a_graph_of_three_hundred_nodes_takes_under_a_millisecond)
-{
+TEST(a_graph_of_three_hundred_nodes_takes_under_a_millisecond) {
     open_null();
     gn_tensor x = gn_embedding(weight(WORDS, DIM), words(TIMES));
     for (int layer = 0; layer < 9; layer++) {
-        gn_tensor h = hand_layernorm(x, weight(0, DIM), weight(0, DIM)), q = split_heads(project(h), TIMES, HEADS), k = split_heads(project(h), TIMES, HEADS);
+        gn_tensor h = hand_layernorm(x, weight(0, DIM), weight(0, DIM)), q = split_heads(project(h), TIMES, HEADS),
+                  k = split_heads(project(h), TIMES, HEADS);
         x = gn_add(x, project(gn_reshape(gn_transpose(attention_by_hand(q, k, k), 1, 2), GN_SHAPE(TIMES, DIM))));
         x = gn_add(x, mlp_down(gn_gelu(mlp_up(gn_rmsnorm(x, weight(0, DIM), 1e-5)))));
     }
@@ -1329,11 +1338,16 @@ TEST(a_graph_of_three_hundred_nodes_takes_under_a_millisecond)
 
 /* ---- what each recogniser changes in a schedule ---- */
 
-/* Two equal devices. `far`: latency between them; the program is 0.1 ms away. link_bytes_per_s 0: all links are free. */
-typedef struct pair { gn_cluster cluster; gn_cluster_device devices[2]; gn_cluster_link links[9]; } pair;
+/* Two equal devices. `far`: latency between them; the program is 0.1 ms away. link_bytes_per_s 0: all links are
+   free. */
+typedef struct pair {
+    gn_cluster cluster;
+    gn_cluster_device devices[2];
+    gn_cluster_link links[9];
+} pair;
 
-static void pair_make(pair *c, double flops_per_s, double bytes_per_s, double launch_s, double far, double link_bytes_per_s)
-{
+static void pair_make(pair *c, double flops_per_s, double bytes_per_s, double launch_s, double far,
+                      double link_bytes_per_s) {
     memset(c, 0, sizeof *c);
     c->cluster = (gn_cluster){ 2, c->devices, c->links };
     for (int d = 0; d < 2; d++) {
@@ -1345,93 +1359,93 @@ static void pair_make(pair *c, double flops_per_s, double bytes_per_s, double la
     }
     for (int i = 0; i < 9; i++) {
         bool program = i % 3 == 2 || i / 3 == 2;
-        c->links[i] = program && link_bytes_per_s > 0 ? (gn_cluster_link){ 1e-4, 1e9 } : (gn_cluster_link){ far, link_bytes_per_s };
+        c->links[i] = program && link_bytes_per_s > 0 ? (gn_cluster_link){ 1e-4, 1e9 }
+                                                      : (gn_cluster_link){ far, link_bytes_per_s };
     }
 }
 
 static gn_tensor built[2];
 
-static void build_norm(void)
-{
+static void build_norm(void) {
     gn_tensor gain = weight(0, DIM);
     built[0] = gn_tanh(hand_layernorm(gn_tanh(rows(TIMES)), gain, gain));
 }
 
-static void build_mlp(void)
-{
+static void build_mlp(void) {
     gn_tensor x = gn_tanh(rows(TIMES)), up = mlp_up(x);
     built[0] = mlp_down(gn_mul(gn_silu(mlp_up(x)), up));
 }
 
-static gn_tensor biased(gn_tensor x, int64_t in, int64_t out) { return gn_add(gn_matmul(x, weight(in, out)), weight(0, out)); }
+static gn_tensor biased(gn_tensor x, int64_t in, int64_t out) {
+    return gn_add(gn_matmul(x, weight(in, out)), weight(0, out));
+}
 static void build_linear(void) { built[0] = gn_relu(biased(given(GN_SHAPE(256, 4)), 4, DIM)); }
 
 static gn_tensor hidden(void) { return gn_tanh(gn_matmul(gn_tanh(rows(TIMES)), weight(DIM, DIM))); }
 
-static void build_attention(void)
-{
+static void build_attention(void) {
     gn_tensor h = hidden(), k = split_heads(project(h), TIMES, HEADS);
     built[0] = attention_by_hand(split_heads(project(h), TIMES, HEADS), k, k);
 }
 
-static void build_cross(void)
-{
+static void build_cross(void) {
     gn_tensor k = split_heads(project(hidden()), TIMES, HEADS);
     built[0] = attention_by_hand(split_heads(project(hidden()), TIMES, HEADS), k, k);
 }
 
-static void build_grouped(void)
-{
-    gn_tensor h = hidden(), k = gn_broadcast(split_heads(gn_linear(h, weight(DIM, HEAD), GN_NONE), TIMES, 1), GN_SHAPE(1, HEADS, TIMES, HEAD));
+static void build_grouped(void) {
+    gn_tensor h = hidden(), k = gn_broadcast(split_heads(gn_linear(h, weight(DIM, HEAD), GN_NONE), TIMES, 1),
+                                             GN_SHAPE(1, HEADS, TIMES, HEAD));
     built[0] = attention_by_hand(split_heads(project(h), TIMES, HEADS), k, k);
 }
 
-static void build_embedding(void)
-{
-    gn_tensor sum = gn_add(gn_embedding(weight(WORDS, DIM), words(TIMES)), gn_embedding(weight(CONTEXT, DIM), gn_arange(g, GN_I32, TIMES, 0, 1)));
+static void build_embedding(void) {
+    gn_tensor sum = gn_add(gn_embedding(weight(WORDS, DIM), words(TIMES)),
+                           gn_embedding(weight(CONTEXT, DIM), gn_arange(g, GN_I32, TIMES, 0, 1)));
     built[0] = gn_tanh(gn_mul_c(sum, 8));
 }
 
-static void build_residual(void)
-{
+static void build_residual(void) {
     gn_tensor h = gn_tanh(gn_matmul(gn_tanh(given(GN_SHAPE(256, 2))), weight(2, 16)));
     built[0] = gn_matmul(gn_add(h, biased(h, 16, 16)), weight(16, 8));
 }
 
-static void build_loss(void)
-{
+static void build_loss(void) {
     gn_tensor logits = gn_matmul(gn_tanh(rows(TIMES)), weight(DIM, 16)), hot = gn_one_hot(words(TIMES), 16, GN_F32);
     built[0] = gn_neg(gn_div_c(gn_sum(gn_mul(gn_log_softmax(logits, -1), hot), GN_ALL_AXES, false), TIMES));
 }
 
-static void build_optimizer(void)
-{
-    gn_tensor p[2] = { parameter(), parameter() }, grads[2], a[2] = { parameter(), parameter() }, b[2] = { parameter(), parameter() };
+static void build_optimizer(void) {
+    gn_tensor p[2] = { parameter(), parameter() }, grads[2], a[2] = { parameter(), parameter() },
+              b[2] = { parameter(), parameter() };
     built[0] = gn_mse_loss(gn_matmul(rows(TIMES), gn_mul(p[0], p[1])), given(GN_SHAPE(TIMES, 16)));
     gn_grad(built[0], p, 2, grads);
     gn_adamw(&(gn_adamw_desc){ .lr = gn_scalar(g, GN_F32, 0.1), .step = gn_scalar(g, GN_F32, 1) }, p, grads, a, b, 2);
 }
 
-static void build_head(void)
-{
+static void build_head(void) {
     gn_tensor logits = biased(gn_relu(given(GN_SHAPE(64, 4))), 4, 512);
     gn_topk(gn_softmax(gn_div(logits, gn_scalar(g, GN_F32, 0.7)), -1), 8, -1, true, &built[0], &built[1]);
 }
 
-static void build_conv(void)
-{
-    gn_tensor columns = gn_im2col(given(GN_SHAPE(1, 3, 8, 8)), GN_SHAPE(3, 3), GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(1, 1));
+static void build_conv(void) {
+    gn_tensor columns =
+        gn_im2col(given(GN_SHAPE(1, 3, 8, 8)), GN_SHAPE(3, 3), GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(1, 1));
     built[0] = gn_relu(gn_add(gn_matmul(weight(8, 27), columns), weight(8, 1)));
 }
 
 /* Figures of a schedule; devices: a bit for each that runs something. */
-typedef struct figures { double seconds; uint64_t bytes; uint32_t devices; } figures;
+typedef struct figures {
+    double seconds;
+    uint64_t bytes;
+    uint32_t devices;
+} figures;
 
-static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t off, figures *out)
-{
+static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t off, figures *out) {
     gn_schedule s;
     gn_fault f = { GN_OK, 0, "" };
-    if (!understand_without(built, built[1].ctx ? 2 : 1, off) || !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, &s, &f), GN_OK)) {
+    if (!understand_without(built, built[1].ctx ? 2 : 1, off) ||
+        !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, &s, &f), GN_OK)) {
         return false;
     }
     *out = (figures){ s.seconds, s.bytes, 0 };
@@ -1442,7 +1456,12 @@ static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t of
     return true;
 }
 
-static const struct block { const char *name; void (*build)(void); uint32_t off; bool steady; } blocks[] = {
+static const struct block {
+    const char *name;
+    void (*build)(void);
+    uint32_t off;
+    bool steady;
+} blocks[] = {
     { "norm", build_norm, GN_OFF_ROLE(GN_ROLE_NORM), false },
     { "mlp", build_mlp, GN_OFF_ROLE(GN_ROLE_MLP), false },
     { "linear", build_linear, GN_OFF_ROLE(GN_ROLE_LINEAR), true },
@@ -1458,25 +1477,25 @@ static const struct block { const char *name; void (*build)(void); uint32_t off;
     { "conv", build_conv, GN_OFF_ROLE(GN_ROLE_CONV), true },
 };
 
-static bool both_schedules(const struct block *b, const gn_cluster *cluster, gn_policy policy, figures *with, figures *without)
-{
+static bool both_schedules(const struct block *b, const gn_cluster *cluster, gn_policy policy, figures *with,
+                           figures *without) {
     built[1] = GN_NONE;
     b->build();
     return schedule_of(cluster, policy, 0, with) && schedule_of(cluster, policy, b->off, without);
 }
 
 /* Devices that are too far apart to share work, launches of 10 us: what runs together is launched together. */
-TEST(each_recogniser_changes_the_time_of_a_schedule)
-{
+TEST(each_recogniser_changes_the_time_of_a_schedule) {
     for (int i = 0; i < TEST_COUNT(blocks); i++) {
         pair c;
         figures with, without;
         if (blocks[i].off == GN_OFF_ROLE(GN_ROLE_CONV)) {
-            continue;                                          /* the windows have a kernel of their own in any case: it saves bytes alone */
+            continue; /* the windows have a kernel of their own in any case: it saves bytes alone */
         }
         open_null();
         pair_make(&c, 1e12, 1e11, 1e-5, 1, 1e9);
-        if (both_schedules(&blocks[i], &c.cluster, GN_LEAST_LATENCY, &with, &without) && !CHECK(with.seconds < 0.98 * without.seconds)) {
+        if (both_schedules(&blocks[i], &c.cluster, GN_LEAST_LATENCY, &with, &without) &&
+            !CHECK(with.seconds < 0.98 * without.seconds)) {
             printf("    %s: %g s, without %g s\n", blocks[i].name, with.seconds, without.seconds);
         }
         close_null();
@@ -1484,15 +1503,15 @@ TEST(each_recogniser_changes_the_time_of_a_schedule)
 }
 
 /* Devices close together: blocks stay whole, single nodes are spread. */
-TEST(recognised_blocks_send_less)
-{
+TEST(recognised_blocks_send_less) {
     uint64_t with_bytes = 0, without_bytes = 0;
     for (int i = 0; i < TEST_COUNT(blocks); i++) {
         pair c;
         figures with, without;
         open_null();
         pair_make(&c, 1e9, 1e10, 1e-6, blocks[i].steady ? 1e-5 : 1e-6, blocks[i].steady ? 1e9 : 1e10);
-        if (both_schedules(&blocks[i], &c.cluster, blocks[i].steady ? GN_MOST_THROUGHPUT : GN_LEAST_LATENCY, &with, &without)) {
+        if (both_schedules(&blocks[i], &c.cluster, blocks[i].steady ? GN_MOST_THROUGHPUT : GN_LEAST_LATENCY, &with,
+                           &without)) {
             with_bytes += with.bytes;
             without_bytes += without.bytes;
             CHECK(blocks[i].off != GN_OFF_ROLE(GN_ROLE_CONV) || with.bytes < without.bytes);
@@ -1503,8 +1522,7 @@ TEST(recognised_blocks_send_less)
 }
 
 /* A cache of 4096 rows: device 0 is near, device 1 reads memory twice as fast. What has to be read decides. */
-static void check_phase_places(int64_t t, uint32_t off, gn_phase_kind phase, gn_phase_kind said)
-{
+static void check_phase_places(int64_t t, uint32_t off, gn_phase_kind phase, gn_phase_kind said) {
     pair c;
     figures with, without;
     open_null();
@@ -1513,11 +1531,12 @@ static void check_phase_places(int64_t t, uint32_t off, gn_phase_kind phase, gn_
     for (int i = 0; i < 2; i++) {
         cache[i] = gn_kv_append(gn_state(g, GN_F32, GN_SHAPE(1, HEADS, 4096, HEAD), NULL, "kv"), gn_tanh(q), pos);
     }
-    built[0] = gn_attention(q, cache[0], cache[1], &(gn_attention_desc){ .causal = true, .length = gn_add_c(pos, (double)t) });
+    built[0] =
+        gn_attention(q, cache[0], cache[1], &(gn_attention_desc){ .causal = true, .length = gn_add_c(pos, (double)t) });
     built[1] = GN_NONE;
     pair_make(&c, 0, 1e9, 1e-6, 1e-6, 1e10);
     c.devices[1].bytes_per_s = 2e9;
-    c.links[5].latency_s = c.links[7].latency_s = 4.5e-4;      /* device 1 and the program: 0.7 ms more for both ways */
+    c.links[5].latency_s = c.links[7].latency_s = 4.5e-4; /* device 1 and the program: 0.7 ms more for both ways */
     REQUIRE(schedule_of(&c.cluster, GN_LEAST_LATENCY, 0, &with));
     CHECK_PHASE(built[0], said ? said : phase);
     if (schedule_of(&c.cluster, GN_LEAST_LATENCY, off, &without)) {
@@ -1528,48 +1547,79 @@ static void check_phase_places(int64_t t, uint32_t off, gn_phase_kind phase, gn_
     close_null();
 }
 
-TEST(appends_prefill_and_decode_change_where_an_attention_runs)
-{
+TEST(appends_prefill_and_decode_change_where_an_attention_runs) {
     check_phase_places(1, GN_OFF_PHASE(GN_DECODE), GN_DECODE, GN_PHASE_UNKNOWN);
     check_phase_places(1, GN_OFF_ROLE(GN_ROLE_KV_APPEND), GN_DECODE, GN_PHASE_UNKNOWN);
     check_phase_places(TIMES, GN_OFF_PHASE(GN_PREFILL), GN_PREFILL, GN_PHASE_UNKNOWN);
-    check_phase_places(TIMES, GN_OFF_PHASE(GN_PREFILL), GN_PREFILL, GN_PREFILL);   /* what is said does not need a recogniser */
+    /* what is said does not need a recogniser */
+    check_phase_places(TIMES, GN_OFF_PHASE(GN_PREFILL), GN_PREFILL, GN_PREFILL);
 }
 
-int main(int argc, char **argv)
-{
-    static const test_entry tests[] = {
-        TEST_ENTRY(linear_is_seen_in_every_writing), TEST_ENTRY(products_of_activations_are_not_linear), TEST_ENTRY(mlp_is_seen_in_every_writing),
-        TEST_ENTRY(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp), TEST_ENTRY(norm_is_seen_in_every_writing),
-        TEST_ENTRY(divisions_by_other_roots_are_no_norm), TEST_ENTRY(self_attention_is_seen_in_every_writing),
-        TEST_ENTRY(attention_written_out_is_one_group), TEST_ENTRY(cross_attention_is_seen_in_every_writing),
-        TEST_ENTRY(norms_before_the_projections_do_not_make_self_attention_cross), TEST_ENTRY(grouped_attention_is_seen_in_every_writing),
-        TEST_ENTRY(softmax_between_other_products_is_no_attention), TEST_ENTRY(append_and_phase_are_seen_in_every_writing),
-        TEST_ENTRY(an_append_is_seen_behind_a_scale_and_a_rotation), TEST_ENTRY(phases_of_an_encoder_and_a_decoder_stay_apart),
-        TEST_ENTRY(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append),
-        TEST_ENTRY(attention_without_a_cache_is_neither_prefill_nor_decode), TEST_ENTRY(one_query_over_a_cache_that_is_only_read_is_decode),
-        TEST_ENTRY(embedding_is_seen_in_every_writing), TEST_ENTRY(picking_rows_of_activations_is_no_embedding),
-        TEST_ENTRY(residual_is_seen_around_mlp_and_attention), TEST_ENTRY(sums_of_branches_are_not_residual),
-        TEST_ENTRY(loss_is_seen_in_every_writing), TEST_ENTRY(means_that_compare_with_no_target_are_no_loss),
-        TEST_ENTRY(optimiser_is_seen_in_every_writing), TEST_ENTRY(optimiser_step_is_one_group_a_parameter),
-        TEST_ENTRY(steps_that_share_a_rate_stay_two_groups), TEST_ENTRY(gradients_from_another_step_are_seen_as_gradients),
-        TEST_ENTRY(other_updates_of_states_are_no_optimiser), TEST_ENTRY(head_with_sampling_is_seen_in_every_writing),
-        TEST_ENTRY(choices_within_the_graph_and_plain_outputs_are_no_head), TEST_ENTRY(convolution_by_windows_is_seen_and_is_vision),
-        TEST_ENTRY(modalities_spread_and_mix), TEST_ENTRY(scopes_win_over_what_is_recognised), TEST_ENTRY(nodes_of_one_scope_are_one_group),
-        TEST_ENTRY(residency_is_said_where_a_state_is_made), TEST_ENTRY(describe_tells_role_and_modality),
-        TEST_ENTRY(scopes_out_of_range_are_refused_and_change_nothing), TEST_ENTRY(devices_are_said_by_name_or_index),
-        TEST_ENTRY(recognised_blocks_end_where_the_device_changes), TEST_ENTRY(different_scopes_are_different_plans), TEST_ENTRY(plans_that_differ_in_scopes_have_keys_of_their_own),
-        TEST_ENTRY(disagreements_name_node_kind_and_both_sides), TEST_ENTRY(disagreements_are_counted_and_logged_once_a_plan),
-        TEST_ENTRY(agreeing_and_broader_scopes_are_no_disagreement), TEST_ENTRY(nodes_and_edges_carry_flops_and_bytes),
-        TEST_ENTRY(an_append_costs_its_rows_and_a_broadcast_its_source), TEST_ENTRY(groups_sum_what_passes_through_memory),
-        TEST_ENTRY(critical_path_takes_the_longer_branch), TEST_ENTRY(a_member_that_is_read_too_early_leaves_its_group),
-        TEST_ENTRY(versions_of_a_state_stand_in_order), TEST_ENTRY(the_gradient_of_an_activation_is_one_group),
-        TEST_ENTRY(a_transformer_layer_falls_into_its_blocks), TEST_ENTRY(groups_of_random_graphs_are_complete_and_without_cycles),
-        TEST_ENTRY(a_chain_of_a_million_nodes_takes_linear_time), TEST_ENTRY(a_shared_node_with_a_million_readers_takes_linear_time),
-        TEST_ENTRY(every_allocation_may_fail), TEST_ENTRY(a_graph_of_three_hundred_nodes_takes_under_a_millisecond),
-        TEST_ENTRY(each_recogniser_changes_the_time_of_a_schedule), TEST_ENTRY(recognised_blocks_send_less),
-        TEST_ENTRY(appends_prefill_and_decode_change_where_an_attention_runs),
-    };
+static const test_entry tests[] = {
+    TEST_ENTRY(linear_is_seen_in_every_writing),
+    TEST_ENTRY(products_of_activations_are_not_linear),
+    TEST_ENTRY(mlp_is_seen_in_every_writing),
+    TEST_ENTRY(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp),
+    TEST_ENTRY(norm_is_seen_in_every_writing),
+    TEST_ENTRY(divisions_by_other_roots_are_no_norm),
+    TEST_ENTRY(self_attention_is_seen_in_every_writing),
+    TEST_ENTRY(attention_written_out_is_one_group),
+    TEST_ENTRY(cross_attention_is_seen_in_every_writing),
+    TEST_ENTRY(norms_before_the_projections_do_not_make_self_attention_cross),
+    TEST_ENTRY(grouped_attention_is_seen_in_every_writing),
+    TEST_ENTRY(softmax_between_other_products_is_no_attention),
+    TEST_ENTRY(append_and_phase_are_seen_in_every_writing),
+    TEST_ENTRY(an_append_is_seen_behind_a_scale_and_a_rotation),
+    TEST_ENTRY(phases_of_an_encoder_and_a_decoder_stay_apart),
+    TEST_ENTRY(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append),
+    TEST_ENTRY(attention_without_a_cache_is_neither_prefill_nor_decode),
+    TEST_ENTRY(one_query_over_a_cache_that_is_only_read_is_decode),
+    TEST_ENTRY(embedding_is_seen_in_every_writing),
+    TEST_ENTRY(picking_rows_of_activations_is_no_embedding),
+    TEST_ENTRY(residual_is_seen_around_mlp_and_attention),
+    TEST_ENTRY(sums_of_branches_are_not_residual),
+    TEST_ENTRY(loss_is_seen_in_every_writing),
+    TEST_ENTRY(means_that_compare_with_no_target_are_no_loss),
+    TEST_ENTRY(optimiser_is_seen_in_every_writing),
+    TEST_ENTRY(optimiser_step_is_one_group_a_parameter),
+    TEST_ENTRY(steps_that_share_a_rate_stay_two_groups),
+    TEST_ENTRY(gradients_from_another_step_are_seen_as_gradients),
+    TEST_ENTRY(other_updates_of_states_are_no_optimiser),
+    TEST_ENTRY(head_with_sampling_is_seen_in_every_writing),
+    TEST_ENTRY(choices_within_the_graph_and_plain_outputs_are_no_head),
+    TEST_ENTRY(convolution_by_windows_is_seen_and_is_vision),
+    TEST_ENTRY(modalities_spread_and_mix),
+    TEST_ENTRY(scopes_win_over_what_is_recognised),
+    TEST_ENTRY(nodes_of_one_scope_are_one_group),
+    TEST_ENTRY(residency_is_said_where_a_state_is_made),
+    TEST_ENTRY(describe_tells_role_and_modality),
+    TEST_ENTRY(scopes_out_of_range_are_refused_and_change_nothing),
+    TEST_ENTRY(devices_are_said_by_name_or_index),
+    TEST_ENTRY(recognised_blocks_end_where_the_device_changes),
+    TEST_ENTRY(different_scopes_are_different_plans),
+    TEST_ENTRY(plans_that_differ_in_scopes_have_keys_of_their_own),
+    TEST_ENTRY(disagreements_name_node_kind_and_both_sides),
+    TEST_ENTRY(disagreements_are_counted_and_logged_once_a_plan),
+    TEST_ENTRY(agreeing_and_broader_scopes_are_no_disagreement),
+    TEST_ENTRY(nodes_and_edges_carry_flops_and_bytes),
+    TEST_ENTRY(an_append_costs_its_rows_and_a_broadcast_its_source),
+    TEST_ENTRY(groups_sum_what_passes_through_memory),
+    TEST_ENTRY(critical_path_takes_the_longer_branch),
+    TEST_ENTRY(a_member_that_is_read_too_early_leaves_its_group),
+    TEST_ENTRY(versions_of_a_state_stand_in_order),
+    TEST_ENTRY(the_gradient_of_an_activation_is_one_group),
+    TEST_ENTRY(a_transformer_layer_falls_into_its_blocks),
+    TEST_ENTRY(groups_of_random_graphs_are_complete_and_without_cycles),
+    TEST_ENTRY(a_chain_of_a_million_nodes_takes_linear_time),
+    TEST_ENTRY(a_shared_node_with_a_million_readers_takes_linear_time),
+    TEST_ENTRY(every_allocation_may_fail),
+    TEST_ENTRY(a_graph_of_three_hundred_nodes_takes_under_a_millisecond),
+    TEST_ENTRY(each_recogniser_changes_the_time_of_a_schedule),
+    TEST_ENTRY(recognised_blocks_send_less),
+    TEST_ENTRY(appends_prefill_and_decode_change_where_an_attention_runs),
+};
+
+int main(int argc, char **argv) {
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
     return test_end();

@@ -1,6 +1,7 @@
-/* Misuse of the public API: NULL everywhere, handles of nothing, of ended steps, of other contexts and of closed ones, shapes that
- * are none, too large, empty or of rank 8, and a long random walk over all builders with such arguments. Nothing may crash, hang or
- * answer GN_INTERNAL; each failure has a text. On the null device and on the CPU; meant to run under sanitizers too.
+/* Misuse of the public API: NULL everywhere, handles of nothing, of ended steps, of other contexts and of closed ones,
+ * shapes that are none, too large, empty or of rank 8, and a long random walk over all builders with such arguments.
+ * Nothing may crash, hang or answer GN_INTERNAL; each failure has a text. On the null device and on the CPU; meant to
+ * run under sanitizers too.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -11,34 +12,50 @@
 static gn_ctx *g, *other;
 static bool computes;
 
-static gn_tensor small(gn_dtype d, gn_shape s)
-{
+static gn_tensor small(gn_dtype d, gn_shape s) {
     static const double x[64] = { 0 };
     return gn_cast(gn_data(g, GN_F64, s, x), d);
 }
 
 /* ---- the builders, with arguments that may be anything ---- */
 
-/* Numbers that a caller may get wrong; those in the middle would be valid sizes that take time, and are for null alone. */
-static int64_t any_int(void)
-{
-    static const int64_t x[] = { 0, 1, 2, 3, -1, -2, 4, 8, INT64_MIN, INT64_MAX, INT64_MIN + 1, INT32_MAX, INT32_MIN, INT64_C(1) << 46, INT64_C(1) << 47,
-                                 1 << 10, 1 << 20, INT64_C(1) << 32, INT64_C(1) << 40 };
+/* Numbers that a caller may get wrong; those in the middle would be valid sizes that take time, and are for null
+   alone. */
+static int64_t any_int(void) {
+    static const int64_t x[] = { 0,
+                                 1,
+                                 2,
+                                 3,
+                                 -1,
+                                 -2,
+                                 4,
+                                 8,
+                                 INT64_MIN,
+                                 INT64_MAX,
+                                 INT64_MIN + 1,
+                                 INT32_MAX,
+                                 INT32_MIN,
+                                 INT64_C(1) << 46,
+                                 INT64_C(1) << 47,
+                                 1 << 10,
+                                 1 << 20,
+                                 INT64_C(1) << 32,
+                                 INT64_C(1) << 40 };
     int64_t k = test_random_int(0, computes ? 10 : TEST_COUNT(x) - 1);
     return test_random_int(0, 3) ? test_random_int(-1, 3) : x[k];
 }
 
 static int any_axis(void) { return test_random_int(0, 9) ? (int)test_random_int(-3, 3) : (int)any_int(); }
-static double any_number(void)
-{
+static double any_number(void) {
     static const double x[] = { 0, 1, -1, 0.5, 2, 1e300, -1e300, 1e-310, INFINITY, -INFINITY, NAN, -0.0 };
     return x[test_random_int(0, TEST_COUNT(x) - 1)];
 }
 static bool any_flag(void) { return (test_random() & 1) != 0; }
-static gn_dtype any_dtype(void) { return (gn_dtype)(test_random_int(0, 30) ? test_random_int(1, GN_DTYPE__COUNT - 1) : test_random_int(-2, 99)); }
+static gn_dtype any_dtype(void) {
+    return (gn_dtype)(test_random_int(0, 30) ? test_random_int(1, GN_DTYPE__COUNT - 1) : test_random_int(-2, 99));
+}
 
-static gn_shape any_shape(void)
-{
+static gn_shape any_shape(void) {
     gn_shape s = { (int32_t)test_random_int(0, 4), { 0 } };
     if (test_random_int(0, 15) == 0) {
         s.rank = (int32_t)any_int();
@@ -49,8 +66,7 @@ static gn_shape any_shape(void)
     return s;
 }
 
-static gn_axes any_axes(void)
-{
+static gn_axes any_axes(void) {
     gn_axes a = { (int32_t)test_random_int(0, 3), { 0 } };
     if (test_random_int(0, 15) == 0) {
         a.n = (int32_t)any_int();
@@ -61,72 +77,136 @@ static gn_axes any_axes(void)
     return a;
 }
 
-static const char *any_spec(void)
-{
-    static const char *const x[] = { "ij,jk->ik", "ij,jk", "...,...", "i...->...i", "ii", "ij->", "", ",", "->", "i-", "...", "..", "i,i->i", "...ij,...jk->...ik", "ABCDEFGHIJ", ",,,,", "....", "i i", "\xff",
-                                     "ij,ij", "iii,i", "ab,cd->abcd", "->...", "ij->ij...ij" };
+static const char *any_spec(void) {
+    static const char *const x[] = {
+        "ij,jk->ik",   "ij,jk", "...,...",    "i...->...i", "ii",   "ij->",   "",
+        ",",           "->",    "i-",         "...",        "..",   "i,i->i", "...ij,...jk->...ik",
+        "ABCDEFGHIJ",  ",,,,",  "....",       "i i",        "\xff", "ij,ij",  "iii,i",
+        "ab,cd->abcd", "->...", "ij->ij...ij"
+    };
     return x[test_random_int(0, TEST_COUNT(x) - 1)];
 }
 
-static gn_tensor topk_of(gn_tensor a, bool positions)
-{
+static gn_tensor topk_of(gn_tensor a, bool positions) {
     gn_tensor out[2] = { GN_NONE, GN_NONE };
     gn_topk(a, any_int(), any_axis(), any_flag(), &out[0], &out[1]);
     return out[positions];
 }
 
-static gn_tensor split_of(gn_tensor a)
-{
+static gn_tensor split_of(gn_tensor a) {
     gn_tensor out[3] = { GN_NONE, GN_NONE, GN_NONE };
     const int64_t sizes[3] = { any_int(), any_int(), any_int() };
     gn_split(a, any_axis(), any_flag() ? sizes : NULL, 3, out);
     return out[test_random_int(0, 2)];
 }
 
-static gn_tensor attention_of(const gn_tensor *in, int n)
-{
-    gn_attention_desc d = { .causal = any_flag(), .scale = any_number(), .mask = n > 3 ? in[3] : GN_NONE, .length = n > 4 ? in[4] : GN_NONE };
+static gn_tensor attention_of(const gn_tensor *in, int n) {
+    gn_attention_desc d = {
+        .causal = any_flag(), .scale = any_number(), .mask = n > 3 ? in[3] : GN_NONE, .length = n > 4 ? in[4] : GN_NONE
+    };
     return gn_attention(in[0], in[1], in[2], any_flag() ? &d : NULL);
 }
 
 /* X(name, inputs, call) */
-#define CALLS(X)                                                                                                                        \
-    X(clamp, 1, gn_clamp(in[0], any_number(), any_number())) X(where, 3, gn_where(in[0], in[1], in[2])) X(cast, 1, gn_cast(in[0], any_dtype())) \
-    X(isnan, 1, gn_isnan(in[0])) X(isinf, 1, gn_isinf(in[0])) X(isfinite, 1, gn_isfinite(in[0])) X(logical_not, 1, gn_logical_not(in[0])) \
-    X(logical_and, 2, gn_logical_and(in[0], in[1])) X(logical_xor, 2, gn_logical_xor(in[0], in[1]))                                     \
-    X(leaky_relu, 1, gn_leaky_relu(in[0], any_number())) X(prelu, 2, gn_prelu(in[0], in[1])) X(elu, 1, gn_elu(in[0], any_number()))     \
-    X(celu, 1, gn_celu(in[0], any_number())) X(add_c, 1, gn_add_c(in[0], any_number())) X(lt_c, 1, gn_lt_c(in[0], any_number()))        \
-    X(like, 1, gn_like(in[0], any_number())) X(sum, 1, gn_sum(in[0], any_axes(), any_flag())) X(mean, 1, gn_mean(in[0], any_axes(), any_flag())) \
-    X(max, 1, gn_max(in[0], any_axes(), any_flag())) X(argmin, 1, gn_argmin(in[0], any_axes(), any_flag())) X(prod, 1, gn_prod(in[0], any_axes(), any_flag())) \
-    X(any, 1, gn_any(in[0], any_axes(), any_flag())) X(all, 1, gn_all(in[0], any_axes(), any_flag())) X(count_nonzero, 1, gn_count_nonzero(in[0], any_axes(), any_flag())) \
-    X(l1_norm, 1, gn_l1_norm(in[0], any_axes(), any_flag())) X(l2_norm, 1, gn_l2_norm(in[0], any_axes(), any_flag())) X(logsumexp, 1, gn_logsumexp(in[0], any_axes(), any_flag())) \
-    X(variance, 1, gn_variance(in[0], any_axes(), any_axis(), any_flag())) X(std, 1, gn_std(in[0], any_axes(), any_axis(), any_flag())) \
-    X(cumsum, 1, gn_cumsum(in[0], any_axis())) X(cumprod, 1, gn_cumprod(in[0], any_axis())) X(cummax, 1, gn_cummax(in[0], any_axis()))  \
-    X(softmax, 1, gn_softmax(in[0], any_axis())) X(log_softmax, 1, gn_log_softmax(in[0], any_axis()))                                   \
-    X(layernorm, 3, gn_layernorm(in[0], in[1], in[2], any_number())) X(rmsnorm, 2, gn_rmsnorm(in[0], in[1], any_number()))              \
-    X(normalize, 1, gn_normalize(in[0], any_axis(), any_number())) X(sort, 1, gn_sort(in[0], any_axis(), any_flag())) X(argsort, 1, gn_argsort(in[0], any_axis(), any_flag())) \
-    X(topk_values, 1, topk_of(in[0], false)) X(topk_positions, 1, topk_of(in[0], true)) X(matmul, 2, gn_matmul(in[0], in[1])) X(linear, 3, gn_linear(in[0], in[1], in[2])) \
-    X(outer, 2, gn_outer(in[0], in[1])) X(vecdot, 2, gn_vecdot(in[0], in[1], any_axis())) X(einsum, 2, gn_einsum(any_spec(), in, (int)test_random_int(1, 2))) \
-    X(reshape, 1, gn_reshape(in[0], any_shape())) X(transpose, 1, gn_transpose(in[0], any_axis(), any_axis())) X(permute, 1, gn_permute(in[0], any_axes())) \
-    X(slice, 1, gn_slice(in[0], any_axis(), any_int(), any_int(), any_int())) X(slice_put, 2, gn_slice_put(in[0], in[1], any_axis(), any_int(), any_int(), any_int())) \
-    X(concat, 3, gn_concat(in, (int)test_random_int(1, 3), any_axis())) X(broadcast, 1, gn_broadcast(in[0], any_shape())) X(stack, 3, gn_stack(in, (int)test_random_int(1, 3), any_axis())) \
-    X(split, 1, split_of(in[0])) X(pad, 1, gn_pad(in[0], any_shape(), any_shape(), (gn_pad_mode)test_random_int(-1, 3), any_number()))  \
-    X(flip, 1, gn_flip(in[0], any_axes())) X(roll, 1, gn_roll(in[0], any_int(), any_axis())) X(tile, 1, gn_tile(in[0], any_shape())) X(repeat, 1, gn_repeat(in[0], any_int(), any_axis())) \
-    X(expand, 1, gn_expand(in[0], any_shape())) X(squeeze, 1, gn_squeeze(in[0], any_axes())) X(unsqueeze, 1, gn_unsqueeze(in[0], any_axis())) \
-    X(tril, 1, gn_tril(in[0], any_int())) X(triu, 1, gn_triu(in[0], any_int())) X(diagonal, 1, gn_diagonal(in[0], any_int(), any_axis(), any_axis())) \
-    X(im2col, 1, gn_im2col(in[0], any_shape(), any_shape(), any_shape(), any_shape())) X(gather, 2, gn_gather(in[0], any_axis(), in[1]))  \
-    X(embedding, 2, gn_embedding(in[0], in[1])) X(one_hot, 1, gn_one_hot(in[0], any_int(), any_dtype())) X(scatter_add, 3, gn_scatter_add(in[0], any_axis(), in[1], in[2])) \
-    X(scatter, 3, gn_scatter(in[0], any_axis(), in[1], in[2])) X(scatter_max, 3, gn_scatter_max(in[0], any_axis(), in[1], in[2]))       \
-    X(index_select, 2, gn_index_select(in[0], any_axis(), in[1])) X(gather_nd, 2, gn_gather_nd(in[0], in[1])) X(masked_fill, 2, gn_masked_fill(in[0], in[1], any_number())) \
-    X(nonzero, 1, gn_nonzero(in[0], any_int())) X(cross_entropy, 2, gn_cross_entropy(in[0], in[1])) X(mse_loss, 2, gn_mse_loss(in[0], in[1])) \
-    X(bce_loss, 2, gn_bce_loss(in[0], in[1])) X(bce_logits_loss, 2, gn_bce_logits_loss(in[0], in[1])) X(nll_loss, 2, gn_nll_loss(in[0], in[1])) \
-    X(kl_loss, 2, gn_kl_loss(in[0], in[1])) X(smooth_l1_loss, 2, gn_smooth_l1_loss(in[0], in[1], any_number()))                        \
-    X(cross_entropy_smooth, 2, gn_cross_entropy_smooth(in[0], in[1], any_number())) X(attention, 5, attention_of(in, 5))               \
-    X(rotary, 2, gn_rotary(in[0], in[1], any_number(), any_flag())) X(assign, 2, gn_assign(in[0], in[1])) X(kv_append, 3, gn_kv_append(in[0], in[1], in[2])) \
+#define CALLS(X)                                                                                          \
+    X(clamp, 1, gn_clamp(in[0], any_number(), any_number()))                                              \
+    X(where, 3, gn_where(in[0], in[1], in[2]))                                                            \
+    X(cast, 1, gn_cast(in[0], any_dtype()))                                                               \
+    X(isnan, 1, gn_isnan(in[0]))                                                                          \
+    X(isinf, 1, gn_isinf(in[0]))                                                                          \
+    X(isfinite, 1, gn_isfinite(in[0]))                                                                    \
+    X(logical_not, 1, gn_logical_not(in[0]))                                                              \
+    X(logical_and, 2, gn_logical_and(in[0], in[1]))                                                       \
+    X(logical_xor, 2, gn_logical_xor(in[0], in[1]))                                                       \
+    X(leaky_relu, 1, gn_leaky_relu(in[0], any_number()))                                                  \
+    X(prelu, 2, gn_prelu(in[0], in[1]))                                                                   \
+    X(elu, 1, gn_elu(in[0], any_number()))                                                                \
+    X(celu, 1, gn_celu(in[0], any_number()))                                                              \
+    X(add_c, 1, gn_add_c(in[0], any_number()))                                                            \
+    X(lt_c, 1, gn_lt_c(in[0], any_number()))                                                              \
+    X(like, 1, gn_like(in[0], any_number()))                                                              \
+    X(sum, 1, gn_sum(in[0], any_axes(), any_flag()))                                                      \
+    X(mean, 1, gn_mean(in[0], any_axes(), any_flag()))                                                    \
+    X(max, 1, gn_max(in[0], any_axes(), any_flag()))                                                      \
+    X(argmin, 1, gn_argmin(in[0], any_axes(), any_flag()))                                                \
+    X(prod, 1, gn_prod(in[0], any_axes(), any_flag()))                                                    \
+    X(any, 1, gn_any(in[0], any_axes(), any_flag()))                                                      \
+    X(all, 1, gn_all(in[0], any_axes(), any_flag()))                                                      \
+    X(count_nonzero, 1, gn_count_nonzero(in[0], any_axes(), any_flag()))                                  \
+    X(l1_norm, 1, gn_l1_norm(in[0], any_axes(), any_flag()))                                              \
+    X(l2_norm, 1, gn_l2_norm(in[0], any_axes(), any_flag()))                                              \
+    X(logsumexp, 1, gn_logsumexp(in[0], any_axes(), any_flag()))                                          \
+    X(variance, 1, gn_variance(in[0], any_axes(), any_axis(), any_flag()))                                \
+    X(std, 1, gn_std(in[0], any_axes(), any_axis(), any_flag()))                                          \
+    X(cumsum, 1, gn_cumsum(in[0], any_axis()))                                                            \
+    X(cumprod, 1, gn_cumprod(in[0], any_axis()))                                                          \
+    X(cummax, 1, gn_cummax(in[0], any_axis()))                                                            \
+    X(softmax, 1, gn_softmax(in[0], any_axis()))                                                          \
+    X(log_softmax, 1, gn_log_softmax(in[0], any_axis()))                                                  \
+    X(layernorm, 3, gn_layernorm(in[0], in[1], in[2], any_number()))                                      \
+    X(rmsnorm, 2, gn_rmsnorm(in[0], in[1], any_number()))                                                 \
+    X(normalize, 1, gn_normalize(in[0], any_axis(), any_number()))                                        \
+    X(sort, 1, gn_sort(in[0], any_axis(), any_flag()))                                                    \
+    X(argsort, 1, gn_argsort(in[0], any_axis(), any_flag()))                                              \
+    X(topk_values, 1, topk_of(in[0], false))                                                              \
+    X(topk_positions, 1, topk_of(in[0], true))                                                            \
+    X(matmul, 2, gn_matmul(in[0], in[1]))                                                                 \
+    X(linear, 3, gn_linear(in[0], in[1], in[2]))                                                          \
+    X(outer, 2, gn_outer(in[0], in[1]))                                                                   \
+    X(vecdot, 2, gn_vecdot(in[0], in[1], any_axis()))                                                     \
+    X(einsum, 2, gn_einsum(any_spec(), in, (int)test_random_int(1, 2)))                                   \
+    X(reshape, 1, gn_reshape(in[0], any_shape()))                                                         \
+    X(transpose, 1, gn_transpose(in[0], any_axis(), any_axis()))                                          \
+    X(permute, 1, gn_permute(in[0], any_axes()))                                                          \
+    X(slice, 1, gn_slice(in[0], any_axis(), any_int(), any_int(), any_int()))                             \
+    X(slice_put, 2, gn_slice_put(in[0], in[1], any_axis(), any_int(), any_int(), any_int()))              \
+    X(concat, 3, gn_concat(in, (int)test_random_int(1, 3), any_axis()))                                   \
+    X(broadcast, 1, gn_broadcast(in[0], any_shape()))                                                     \
+    X(stack, 3, gn_stack(in, (int)test_random_int(1, 3), any_axis()))                                     \
+    X(split, 1, split_of(in[0]))                                                                          \
+    X(pad, 1, gn_pad(in[0], any_shape(), any_shape(), (gn_pad_mode)test_random_int(-1, 3), any_number())) \
+    X(flip, 1, gn_flip(in[0], any_axes()))                                                                \
+    X(roll, 1, gn_roll(in[0], any_int(), any_axis()))                                                     \
+    X(tile, 1, gn_tile(in[0], any_shape()))                                                               \
+    X(repeat, 1, gn_repeat(in[0], any_int(), any_axis()))                                                 \
+    X(expand, 1, gn_expand(in[0], any_shape()))                                                           \
+    X(squeeze, 1, gn_squeeze(in[0], any_axes()))                                                          \
+    X(unsqueeze, 1, gn_unsqueeze(in[0], any_axis()))                                                      \
+    X(tril, 1, gn_tril(in[0], any_int()))                                                                 \
+    X(triu, 1, gn_triu(in[0], any_int()))                                                                 \
+    X(diagonal, 1, gn_diagonal(in[0], any_int(), any_axis(), any_axis()))                                 \
+    X(im2col, 1, gn_im2col(in[0], any_shape(), any_shape(), any_shape(), any_shape()))                    \
+    X(gather, 2, gn_gather(in[0], any_axis(), in[1]))                                                     \
+    X(embedding, 2, gn_embedding(in[0], in[1]))                                                           \
+    X(one_hot, 1, gn_one_hot(in[0], any_int(), any_dtype()))                                              \
+    X(scatter_add, 3, gn_scatter_add(in[0], any_axis(), in[1], in[2]))                                    \
+    X(scatter, 3, gn_scatter(in[0], any_axis(), in[1], in[2]))                                            \
+    X(scatter_max, 3, gn_scatter_max(in[0], any_axis(), in[1], in[2]))                                    \
+    X(index_select, 2, gn_index_select(in[0], any_axis(), in[1]))                                         \
+    X(gather_nd, 2, gn_gather_nd(in[0], in[1]))                                                           \
+    X(masked_fill, 2, gn_masked_fill(in[0], in[1], any_number()))                                         \
+    X(nonzero, 1, gn_nonzero(in[0], any_int()))                                                           \
+    X(cross_entropy, 2, gn_cross_entropy(in[0], in[1]))                                                   \
+    X(mse_loss, 2, gn_mse_loss(in[0], in[1]))                                                             \
+    X(bce_loss, 2, gn_bce_loss(in[0], in[1]))                                                             \
+    X(bce_logits_loss, 2, gn_bce_logits_loss(in[0], in[1]))                                               \
+    X(nll_loss, 2, gn_nll_loss(in[0], in[1]))                                                             \
+    X(kl_loss, 2, gn_kl_loss(in[0], in[1]))                                                               \
+    X(smooth_l1_loss, 2, gn_smooth_l1_loss(in[0], in[1], any_number()))                                   \
+    X(cross_entropy_smooth, 2, gn_cross_entropy_smooth(in[0], in[1], any_number()))                       \
+    X(attention, 5, attention_of(in, 5))                                                                  \
+    X(rotary, 2, gn_rotary(in[0], in[1], any_number(), any_flag()))                                       \
+    X(assign, 2, gn_assign(in[0], in[1]))                                                                 \
+    X(kv_append, 3, gn_kv_append(in[0], in[1], in[2]))                                                    \
     X(label, 1, gn_label(in[0], any_flag() ? any_spec() : NULL))
 
-typedef struct call { const char *name; int n; gn_tensor (*build)(const gn_tensor *in); } call;
-#define X(name, n, expression) static gn_tensor call_##name(const gn_tensor *in) { return expression; }
+typedef struct call {
+    const char *name;
+    int n;
+    gn_tensor (*build)(const gn_tensor *in);
+} call;
+#define X(name, n, expression) \
+    static gn_tensor call_##name(const gn_tensor *in) { return expression; }
 CALLS(X)
 #undef X
 static const call calls[] = {
@@ -136,12 +216,13 @@ static const call calls[] = {
 };
 
 /* A scalar row of the table by its number, through the wire id: all ops without parameters. */
-static gn_tensor table_call(int k, const gn_tensor *in, int *out_n)
-{
+static gn_tensor table_call(int k, const gn_tensor *in, int *out_n) {
     gn_op_info row;
     CHECK_RESULT(gn_get_op(k, &row), GN_OK);
     *out_n = row.arity;
-    return row.kind == GN_CLASS_SCALAR && row.arity >= 1 && row.arity <= 3 ? gn_apply(g, row.wire, in, row.arity, NULL, 0) : GN_NONE;
+    return row.kind == GN_CLASS_SCALAR && row.arity >= 1 && row.arity <= 3
+               ? gn_apply(g, row.wire, in, row.arity, NULL, 0)
+               : GN_NONE;
 }
 
 /* ---- NULL ---- */
@@ -169,8 +250,7 @@ TEST(reads_without_waiting_answer_misuse) {
     CHECK_RESULT(gn_wait(own, ticket), GN_CLOSED_CONTEXT);
 }
 
-TEST(null_servers_are_answered_not_followed)
-{
+TEST(null_servers_are_answered_not_followed) {
     gn_error error;
     CHECK_RESULT(gn_server_open(NULL, NULL, &error), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_server_run(NULL), GN_BAD_ARGUMENT);
@@ -181,8 +261,7 @@ TEST(null_servers_are_answered_not_followed)
     CHECK_INT(gn_server_port(NULL), 0);
 }
 
-TEST(null_pointers_are_answered_not_followed)
-{
+TEST(null_pointers_are_answered_not_followed) {
     gn_tensor t = small(GN_F32, GN_SHAPE(2)), out[2] = { t, t };
     float x[2];
     void *host[1] = { x };
@@ -210,7 +289,8 @@ TEST(null_pointers_are_answered_not_followed)
     CHECK_RESULT(gn_sgd(&(gn_sgd_desc){ .lr = t }, &t, &t, NULL, -1), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_adamw(NULL, &t, &t, &t, &t, 1), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_adamw(&(gn_adamw_desc){ .lr = t, .step = t }, &t, &t, NULL, &t, 1), GN_BAD_ARGUMENT);
-    CHECK(gn_concat(NULL, 2, 0).ctx == NULL && gn_stack(NULL, 2, 0).ctx == NULL && gn_einsum("ij", NULL, 1).ctx == NULL);
+    CHECK(gn_concat(NULL, 2, 0).ctx == NULL && gn_stack(NULL, 2, 0).ctx == NULL &&
+          gn_einsum("ij", NULL, 1).ctx == NULL);
     gn_split(t, 0, NULL, 2, NULL);
     gn_topk(t, 1, 0, true, NULL, NULL);
     CHECK_RESULT(gn_status(NULL), GN_BAD_ARGUMENT);
@@ -230,14 +310,15 @@ TEST(null_pointers_are_answered_not_followed)
     CHECK_STR(gn_dtype_name((gn_dtype)-1), "none");
     CHECK_INT(gn_dtype_bytes((gn_dtype)1000), 0);
     CHECK_RESULT(gn_describe(gn_data(NULL, GN_F32, GN_SHAPE(2), x), &(gn_info){ .result = GN_OK }), GN_BAD_ARGUMENT);
-    CHECK_RESULT(gn_describe(gn_neg_at(NULL, -7, gn_data_copy_at(NULL, 0, g, GN_F32, GN_SHAPE(2), NULL)), &(gn_info){ .result = GN_OK }), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_describe(gn_neg_at(NULL, -7, gn_data_copy_at(NULL, 0, g, GN_F32, GN_SHAPE(2), NULL)),
+                             &(gn_info){ .result = GN_OK }),
+                 GN_BAD_ARGUMENT);
     gn_step(g);
 }
 
 /* ---- handles ---- */
 
-static void check_bad_handle(const char *what, int line, gn_tensor t, gn_result want)
-{
+static void check_bad_handle(const char *what, int line, gn_tensor t, gn_result want) {
     gn_info info;
     gn_result r = gn_describe(t, &info);
     if (r != want) {
@@ -245,10 +326,12 @@ static void check_bad_handle(const char *what, int line, gn_tensor t, gn_result 
     }
 }
 
-/* Inputs that a call may leave out: by GN_NONE, or by a number of inputs or a description that is drawn; a label is given back. */
-static bool may_lack(const char *name, int place, gn_result want)
-{
-    static const char *const drawn[] = { "einsum", "concat", "stack", "attention", "label" }, *const optional[] = { "layernorm", "linear", "rmsnorm" };
+/* Inputs that a call may leave out: by GN_NONE, or by a number of inputs or a description that is drawn; a label is
+   given back. */
+static bool may_lack(const char *name, int place, gn_result want) {
+    static const char *const drawn[] = { "einsum", "concat", "stack", "attention", "label" }, *const optional[] = {
+        "layernorm", "linear", "rmsnorm"
+    };
     bool may = false;
     for (int i = 0; i < TEST_COUNT(drawn); i++) {
         may = may || strcmp(name, drawn[i]) == 0;
@@ -260,8 +343,7 @@ static bool may_lack(const char *name, int place, gn_result want)
 }
 
 /* In every place of every op. */
-static void each_place(gn_tensor bad, gn_result want)
-{
+static void each_place(gn_tensor bad, gn_result want) {
     for (int k = 0; k < TEST_COUNT(calls) + gn_op_count(); k++) {
         for (int place = 0, n = 1; place < n; place++) {
             gn_tensor in[5];
@@ -279,7 +361,7 @@ static void each_place(gn_tensor bad, gn_result want)
             gn_tensor t = calls[k].build(in);
             gn_info info;
             gn_result r = gn_describe(t, &info);
-            bool also = place > 0 && r != GN_OK;    /* the drawn arguments may be refused first */
+            bool also = place > 0 && r != GN_OK; /* the drawn arguments may be refused first */
             if (r == GN_INTERNAL || (r != want && !also && !may_lack(calls[k].name, place, want))) {
                 test_fail(__FILE__, __LINE__, "%s, input %d: %s", calls[k].name, place, gn_result_name(r));
             }
@@ -290,25 +372,23 @@ static void each_place(gn_tensor bad, gn_result want)
 
 TEST(handles_of_nothing_in_every_place_are_bad_argument) { each_place(GN_NONE, GN_BAD_ARGUMENT); }
 
-TEST(handles_of_ended_steps_in_every_place_are_stale)
-{
+TEST(handles_of_ended_steps_in_every_place_are_stale) {
     gn_tensor old = small(GN_F32, GN_SHAPE(2, 2));
     gn_step(g);
     each_place(old, GN_STALE_HANDLE);
 }
 
-TEST(handles_of_released_slots_in_every_place_are_stale)
-{
+TEST(handles_of_released_slots_in_every_place_are_stale) {
     gn_tensor state = gn_state(g, GN_F32, GN_SHAPE(2, 2), NULL, "s");
     CHECK_RESULT(gn_release(state), GN_OK);
     CHECK_RESULT(gn_release(state), GN_STALE_HANDLE);
     each_place(state, GN_STALE_HANDLE);
 }
 
-TEST(ops_over_two_contexts_are_mixed_contexts)
-{
+TEST(ops_over_two_contexts_are_mixed_contexts) {
     static const float x[4] = { 0 };
-    gn_tensor mine = small(GN_F32, GN_SHAPE(4)), theirs = gn_data(other, GN_F32, GN_SHAPE(4), x), both[2] = { mine, theirs };
+    gn_tensor mine = small(GN_F32, GN_SHAPE(4)), theirs = gn_data(other, GN_F32, GN_SHAPE(4), x),
+              both[2] = { mine, theirs };
     check_bad_handle("add", __LINE__, gn_add(mine, theirs), GN_MIXED_CONTEXTS);
     check_bad_handle("where", __LINE__, gn_where(gn_isnan(theirs), mine, mine), GN_MIXED_CONTEXTS);
     check_bad_handle("concat", __LINE__, gn_concat(both, 2, 0), GN_MIXED_CONTEXTS);
@@ -318,7 +398,8 @@ TEST(ops_over_two_contexts_are_mixed_contexts)
     check_bad_handle("vecdot", __LINE__, gn_vecdot(mine, theirs, 0), GN_MIXED_CONTEXTS);
     check_bad_handle("bce", __LINE__, gn_bce_loss(mine, theirs), GN_MIXED_CONTEXTS);
     check_bad_handle("rmsnorm", __LINE__, gn_rmsnorm(mine, theirs, 1), GN_MIXED_CONTEXTS);
-    check_bad_handle("gather_nd", __LINE__, gn_gather_nd(mine, gn_cast(gn_reshape(theirs, GN_SHAPE(4, 1)), GN_I64)), GN_MIXED_CONTEXTS);
+    check_bad_handle("gather_nd", __LINE__, gn_gather_nd(mine, gn_cast(gn_reshape(theirs, GN_SHAPE(4, 1)), GN_I64)),
+                     GN_MIXED_CONTEXTS);
     float out[8];
     void *hosts[2] = { out, out + 4 };
     const size_t bytes[2] = { 16, 16 };
@@ -331,8 +412,7 @@ TEST(ops_over_two_contexts_are_mixed_contexts)
     gn_step(other);
 }
 
-TEST(the_error_of_a_missing_input_can_be_read_from_the_context_of_the_other)
-{
+TEST(the_error_of_a_missing_input_can_be_read_from_the_context_of_the_other) {
     float x;
     gn_tensor t = gn_sub(GN_NONE, small(GN_F32, GN_SHAPE(2)));
     CHECK(t.ctx == g);
@@ -344,19 +424,22 @@ TEST(the_error_of_a_missing_input_can_be_read_from_the_context_of_the_other)
 /* ---- labels, sizes, ranks ---- */
 
 /* As the header says at assign, read and step: all updates of a step or none, and what can be read when. */
-TEST(one_refused_update_holds_back_all_until_the_step_has_ended)
-{
+TEST(one_refused_update_holds_back_all_until_the_step_has_ended) {
     gn_ctx *c = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
     const float x[3] = { 1, 2, 3 };
     float out[3];
-    gn_tensor good = gn_state(c, GN_F32, GN_SHAPE(3), x, "good"), bad = gn_state(c, GN_F32, GN_SHAPE(3), x, "bad"), cache = gn_state(c, GN_F32, GN_SHAPE(1, 1, 3, 1), x, "cache");
+    gn_tensor good = gn_state(c, GN_F32, GN_SHAPE(3), x, "good"), bad = gn_state(c, GN_F32, GN_SHAPE(3), x, "bad"),
+              cache = gn_state(c, GN_F32, GN_SHAPE(1, 1, 3, 1), x, "cache");
     for (int kind = 0; kind < 4; kind++) {
         gn_tensor before = gn_add_c(good, 10);
-        CHECK_RESULT(gn_read(before, out, sizeof out), GN_OK);           /* what is needed in any case is read before */
+        CHECK_RESULT(gn_read(before, out, sizeof out), GN_OK); /* what is needed in any case is read before */
         CHECK(out[2] == 13);
         gn_assign(good, gn_add_c(good, 1));
         int line = __LINE__ + 1;
-        gn_tensor refused = kind == 0 ? gn_assign(bad, gn_full(c, GN_F32, GN_SHAPE(4), 0)) : kind == 1 ? gn_assign(bad, gn_matmul(bad, gn_full(c, GN_F32, GN_SHAPE(4), 0))) : kind == 2 ? gn_kv_append(cache, good, good) : gn_assign(bad, GN_NONE);
+        gn_tensor refused = kind == 0   ? gn_assign(bad, gn_full(c, GN_F32, GN_SHAPE(4), 0))
+                            : kind == 1 ? gn_assign(bad, gn_matmul(bad, gn_full(c, GN_F32, GN_SHAPE(4), 0)))
+                            : kind == 2 ? gn_kv_append(cache, good, good)
+                                        : gn_assign(bad, GN_NONE);
         gn_tensor reads[] = { before, good, gn_full(c, GN_F32, GN_SHAPE(3), 0), refused };
         for (int i = 0; i < TEST_COUNT(reads); i++) {
             gn_result r = gn_read(reads[i], out, sizeof out);
@@ -365,7 +448,7 @@ TEST(one_refused_update_holds_back_all_until_the_step_has_ended)
         }
         CHECK(gn_step(c) != GN_OK);
         CHECK_INT(gn_last_error(c)->line, line);
-        CHECK_RESULT(gn_read(good, out, sizeof out), GN_OK);             /* none has happened, and the next step begins clean */
+        CHECK_RESULT(gn_read(good, out, sizeof out), GN_OK); /* none has happened, and the next step begins clean */
         CHECK(memcmp(out, x, sizeof x) == 0);
         CHECK_RESULT(gn_read(bad, out, sizeof out), GN_OK);
         CHECK(memcmp(out, x, sizeof x) == 0);
@@ -375,8 +458,7 @@ TEST(one_refused_update_holds_back_all_until_the_step_has_ended)
     gn_close(c);
 }
 
-TEST(labels_of_any_length_are_cut_and_kept)
-{
+TEST(labels_of_any_length_are_cut_and_kept) {
     char label[5000];
     gn_info info;
     memset(label, 'x', sizeof label);
@@ -395,8 +477,7 @@ TEST(labels_of_any_length_are_cut_and_kept)
     gn_step(g);
 }
 
-static void check_any(const char *what, gn_tensor t)
-{
+static void check_any(const char *what, gn_tensor t) {
     gn_info info;
     gn_result r = gn_describe(t, &info);
     if (r == GN_INTERNAL || (r != GN_OK && t.ctx == g && !gn_last_error(g)->text[0])) {
@@ -409,13 +490,13 @@ static void check_any(const char *what, gn_tensor t)
     r = gn_read(t, out, info.bytes);
     free(out);
     if (r == GN_INTERNAL || r == GN_BAD_SIZE || (computes ? r == GN_NO_VALUE : r == GN_OK)) {
-        test_fail(__FILE__, __LINE__, "%s of rank %d: the read is %s: %s", what, (int)info.shape.rank, gn_result_name(r), gn_last_error(g)->text);
+        test_fail(__FILE__, __LINE__, "%s of rank %d: the read is %s: %s", what, (int)info.shape.rank,
+                  gn_result_name(r), gn_last_error(g)->text);
     }
 }
 
 /* Every op on one kind of shape, every input with it, in floats, ints and bools. */
-static void every_op_on(gn_shape shape)
-{
+static void every_op_on(gn_shape shape) {
     static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_I64, GN_U8, GN_BOOL };
     for (int k = 0; k < TEST_COUNT(calls) + gn_op_count(); k++) {
         for (int d = 0; d < TEST_COUNT(dtypes); d++) {
@@ -439,8 +520,7 @@ static void every_op_on(gn_shape shape)
     }
 }
 
-TEST(every_op_takes_or_refuses_empty_tensors)
-{
+TEST(every_op_takes_or_refuses_empty_tensors) {
     every_op_on(GN_SHAPE(0));
     every_op_on(GN_SHAPE(2, 0, 3));
     every_op_on(GN_SHAPE(0, 0, 0, 0));
@@ -449,8 +529,7 @@ TEST(every_op_takes_or_refuses_rank_8) { every_op_on(GN_SHAPE(1, 2, 1, 2, 1, 1, 
 TEST(every_op_takes_or_refuses_scalars) { every_op_on(GN_SCALAR); }
 
 /* Products of dims near and past what fits: built, and read where nothing is computed. */
-TEST(every_op_takes_or_refuses_huge_tensors)
-{
+TEST(every_op_takes_or_refuses_huge_tensors) {
     bool was = computes;
     if (was) {
         return;
@@ -464,8 +543,7 @@ TEST(every_op_takes_or_refuses_huge_tensors)
 
 enum { POOL = 24, WALK = 40000 };
 
-static gn_tensor leaf(void)
-{
+static gn_tensor leaf(void) {
     static const double x[64] = { 1, 0, -1, 2, 0.5, 3, 1e10, -3, 0, 1, 2, 3 };
     gn_shape s = { (int32_t)test_random_int(0, 4), { 0 } };
     for (int i = 0; i < s.rank; i++) {
@@ -475,8 +553,7 @@ static gn_tensor leaf(void)
     return test_random_int(0, 2) ? gn_cast(t, (gn_dtype)test_random_int(1, GN_DTYPE__COUNT - 1)) : t;
 }
 
-static gn_tensor any_tensor(const gn_tensor *pool)
-{
+static gn_tensor any_tensor(const gn_tensor *pool) {
     static const float x[2] = { 0 };
     int64_t k = test_random_int(0, 60);
     gn_tensor t = pool[test_random_int(0, POOL - 1)];
@@ -492,16 +569,14 @@ static gn_tensor any_tensor(const gn_tensor *pool)
 }
 
 /* The gradient of a sum with respect to one of the pool. */
-static void walk_gradient(const gn_tensor *pool)
-{
+static void walk_gradient(const gn_tensor *pool) {
     gn_tensor loss = gn_sum(any_tensor(pool), GN_ALL_AXES, any_flag()), param = any_tensor(pool), out;
     if (gn_grad(loss, &param, 1, &out) == GN_OK) {
         check_any("a gradient", out);
     }
 }
 
-static void walk(int steps)
-{
+static void walk(int steps) {
     gn_tensor pool[POOL], state = gn_state(g, GN_F64, GN_SHAPE(2, 2), NULL, "state");
     for (int i = 0; i < steps; i++) {
         if (i % 200 == 0) {
@@ -513,7 +588,7 @@ static void walk(int steps)
         }
         const call *c = &calls[test_random_int(0, TEST_COUNT(calls) - 1)];
         if (c->build == call_assign && test_random_int(0, 40)) {
-            continue;    /* nearly all fail, and with them every read of the step */
+            continue; /* nearly all fail, and with them every read of the step */
         }
         gn_tensor in[5], t;
         int n;
@@ -540,8 +615,7 @@ static void walk(int steps)
 TEST(a_random_walk_over_all_builders_ends_well) { walk(WALK); }
 
 /* Nodes run out in the middle of ops that are made of others, of gradients and of updates. */
-TEST(a_random_walk_with_few_nodes_ends_well)
-{
+TEST(a_random_walk_with_few_nodes_ends_well) {
     gn_ctx *full = g;
     for (uint32_t most = 1; most < 200; most += most < 8 ? 1 : 37) {
         g = gn_open(&(gn_desc){ .devices = computes ? "cpu" : "null", .threads = 1, .max_nodes = most });
@@ -555,13 +629,17 @@ TEST(a_random_walk_with_few_nodes_ends_well)
 
 enum { TWIN_BYTES = 1 << 12, TWIN_OPS = 40, TWIN_STEPS = 400 };
 
-typedef struct twin { gn_tensor lazy, eager; gn_info info; unsigned char bytes[TWIN_BYTES]; } twin;
+typedef struct twin {
+    gn_tensor lazy, eager;
+    gn_info info;
+    unsigned char bytes[TWIN_BYTES];
+} twin;
 
-static bool narrow(gn_dtype d) { return d == GN_F16 || d == GN_BF16; }    /* rounded at the edge of a fused loop: values depend on where that is */
+/* rounded at the edge of a fused loop: values depend on where that is */
+static bool narrow(gn_dtype d) { return d == GN_F16 || d == GN_BF16; }
 
 /* Values equal, any NaN being like another. */
-static bool same_values(const gn_info *info, const unsigned char *a, const unsigned char *b)
-{
+static bool same_values(const gn_info *info, const unsigned char *a, const unsigned char *b) {
     size_t n = gn_dtype_bytes(info->dtype);
     for (size_t i = 0; i < info->bytes; i += n) {
         float x[2];
@@ -588,12 +666,12 @@ static bool same_values(const gn_info *info, const unsigned char *a, const unsig
 }
 
 /* Takes up a pair: the eager one is read and becomes data. */
-static bool twin_keep(twin *t, gn_tensor lazy, gn_tensor eager)
-{
+static bool twin_keep(twin *t, gn_tensor lazy, gn_tensor eager) {
     gn_info twin_info;
     gn_result r = gn_describe(lazy, &t->info), q = gn_describe(eager, &twin_info);
     CHECK_RESULT(r, q);
-    if (r != GN_OK || t->info.bytes > TWIN_BYTES || narrow(t->info.dtype) || gn_read(eager, t->bytes, t->info.bytes) != GN_OK) {
+    if (r != GN_OK || t->info.bytes > TWIN_BYTES || narrow(t->info.dtype) ||
+        gn_read(eager, t->bytes, t->info.bytes) != GN_OK) {
         return false;
     }
     t->lazy = lazy;
@@ -601,8 +679,7 @@ static bool twin_keep(twin *t, gn_tensor lazy, gn_tensor eager)
     return true;
 }
 
-static void twin_leaf(twin *t)
-{
+static void twin_leaf(twin *t) {
     gn_dtype d;
     double x[64];
     gn_shape s = { (int32_t)test_random_int(0, 4), { 0 } };
@@ -619,8 +696,7 @@ static void twin_leaf(twin *t)
     CHECK(twin_keep(t, lazy, eager));
 }
 
-static void twin_step(twin *pool)
-{
+static void twin_step(twin *pool) {
     static unsigned char out[TWIN_BYTES];
     static twin next;
     for (int k = 0; k < POOL; k++) {
@@ -636,7 +712,7 @@ static void twin_step(twin *pool)
             in[0][k] = t->lazy;
             in[1][k] = t->eager;
         }
-        uint64_t stream = test__.stream;    /* equal arguments for both */
+        uint64_t stream = test__.stream; /* equal arguments for both */
         for (int k = 0; k < 2; k++) {
             gn_ctx *mine = g;
             test__.stream = stream;
@@ -651,23 +727,22 @@ static void twin_step(twin *pool)
     for (int k = 0; k < POOL; k++) {
         gn_result r = gn_read(pool[k].lazy, out, pool[k].info.bytes);
         if (r != GN_OK || !same_values(&pool[k].info, out, pool[k].bytes)) {
-            test_fail(__FILE__, __LINE__, "%s %s: the values differ, %s", pool[k].info.op, gn_dtype_name(pool[k].info.dtype), gn_result_name(r));
+            test_fail(__FILE__, __LINE__, "%s %s: the values differ, %s", pool[k].info.op,
+                      gn_dtype_name(pool[k].info.dtype), gn_result_name(r));
         }
     }
     gn_step(g);
     gn_step(other);
 }
 
-TEST(a_step_read_at_its_end_equals_one_read_after_every_op)
-{
+TEST(a_step_read_at_its_end_equals_one_read_after_every_op) {
     static twin pool[POOL];
     for (int i = 0; i < TWIN_STEPS && computes; i++) {
         twin_step(pool);
     }
 }
 
-TEST(closed_contexts_answer_every_op)
-{
+TEST(closed_contexts_answer_every_op) {
     gn_tensor t = small(GN_F32, GN_SHAPE(2, 2)), in[5] = { t, t, t, t, t };
     gn_close(g);
     for (int k = 0; k < TEST_COUNT(calls); k++) {
@@ -682,14 +757,16 @@ TEST(closed_contexts_answer_every_op)
 }
 
 static const test_entry tests[] = {
-    TEST_ENTRY(reads_without_waiting_answer_misuse), TEST_ENTRY(null_pointers_are_answered_not_followed), TEST_ENTRY(null_servers_are_answered_not_followed),
+    TEST_ENTRY(reads_without_waiting_answer_misuse),
+    TEST_ENTRY(null_pointers_are_answered_not_followed),
+    TEST_ENTRY(null_servers_are_answered_not_followed),
     TEST_ENTRY(handles_of_nothing_in_every_place_are_bad_argument),
     TEST_ENTRY(handles_of_ended_steps_in_every_place_are_stale),
     TEST_ENTRY(handles_of_released_slots_in_every_place_are_stale),
     TEST_ENTRY(ops_over_two_contexts_are_mixed_contexts),
     TEST_ENTRY(the_error_of_a_missing_input_can_be_read_from_the_context_of_the_other),
     TEST_ENTRY(one_refused_update_holds_back_all_until_the_step_has_ended),
-        TEST_ENTRY(labels_of_any_length_are_cut_and_kept),
+    TEST_ENTRY(labels_of_any_length_are_cut_and_kept),
     TEST_ENTRY(every_op_takes_or_refuses_empty_tensors),
     TEST_ENTRY(every_op_takes_or_refuses_rank_8),
     TEST_ENTRY(every_op_takes_or_refuses_scalars),
@@ -700,8 +777,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(closed_contexts_answer_every_op),
 };
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const char *const devices[] = { "null", "cpu" };
     test_begin(argc, argv);
     for (int pass = 0; pass < 2; pass++) {

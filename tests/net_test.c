@@ -1,6 +1,6 @@
-/* The network unit alone: URLs, pairing, stored credentials, TLS and its refusals, deadlines, hostile peers, codecs. Everything
- * goes over real sockets on the loopback address. The unit is included, so that its allocations can be made to fail and its
- * reads and writes to be short. It waits for many deadlines.
+/* The network unit alone: URLs, pairing, stored credentials, TLS and its refusals, deadlines, hostile peers, codecs.
+ * Everything goes over real sockets on the loopback address. The unit is included, so that its allocations can be made
+ * to fail and its reads and writes to be short. It waits for many deadlines.
  *
  * Tier: slow address thread */
 #define _GNU_SOURCE
@@ -20,7 +20,7 @@ static ssize_t rough_recv(int fd, void *p, size_t n, int flags);
 #define recv(fd, p, n, flags) rough_recv(fd, p, n, flags)
 #define geteuid() (real_user() + atomic_load(&another_user))
 static inline uid_t real_user(void);
-static _Atomic(uid_t) another_user;      /* 1: this process seems to run as another user than it does */
+static _Atomic(uid_t) another_user; /* 1: this process seems to run as another user than it does */
 #include "../genie_net.c"
 #undef gn_alloc
 #undef send
@@ -38,10 +38,9 @@ static inline uid_t real_user(void) { return geteuid(); }
 
 /* ---- fixture: allocation that fails on demand ---- */
 
-static atomic_long alloc_countdown;      /* 0: never fails; n: the n-th allocation and all after it fail */
+static atomic_long alloc_countdown; /* 0: never fails; n: the n-th allocation and all after it fail */
 
-static void *failing_alloc(size_t bytes)
-{
+static void *failing_alloc(size_t bytes) {
     long n = atomic_load(&alloc_countdown);
     if (n > 0 && !atomic_compare_exchange_strong(&alloc_countdown, &n, n > 1 ? n - 1 : 1)) {
         n = 2;
@@ -51,18 +50,16 @@ static void *failing_alloc(size_t bytes)
 
 /* ---- fixture: reads and writes that are short or interrupted on demand ---- */
 
-static atomic_bool rough;                /* every other call ends with EINTR, the rest move at most 300 bytes */
+static atomic_bool rough; /* every other call ends with EINTR, the rest move at most 300 bytes */
 static atomic_uint rough_calls, send_calls;
 
-static bool rough_interrupts(size_t *n)
-{
+static bool rough_interrupts(size_t *n) {
     unsigned k = atomic_fetch_add(&rough_calls, 1u);
     if (*n > 1 + k * 37 % 300) *n = 1 + k * 37 % 300;
     return k & 1;
 }
 
-static ssize_t rough_send(int fd, const void *p, size_t n, int flags)
-{
+static ssize_t rough_send(int fd, const void *p, size_t n, int flags) {
     atomic_fetch_add(&send_calls, 1u);
     if (atomic_load(&rough) && rough_interrupts(&n)) {
         errno = EINTR;
@@ -71,8 +68,7 @@ static ssize_t rough_send(int fd, const void *p, size_t n, int flags)
     return send(fd, p, n, flags);
 }
 
-static ssize_t rough_recv(int fd, void *p, size_t n, int flags)
-{
+static ssize_t rough_recv(int fd, void *p, size_t n, int flags) {
     if (atomic_load(&rough) && rough_interrupts(&n)) {
         errno = EINTR;
         return -1;
@@ -82,40 +78,35 @@ static ssize_t rough_recv(int fd, void *p, size_t n, int flags)
 
 /* ---- fixture: folders, logs ---- */
 
-static char work[128];                   /* a folder of this run */
+static char work[128]; /* a folder of this run */
 
-static const char *folder(char out[GN__PATH], const char *name)
-{
+static const char *folder(char out[GN__PATH], const char *name) {
     snprintf(out, GN__PATH, "%s/%s", work, name);
     return out;
 }
 
 /* A folder that is not there yet. */
-static const char *new_folder(char out[GN__PATH])
-{
+static const char *new_folder(char out[GN__PATH]) {
     static atomic_int n;
     snprintf(out, GN__PATH, "%s/home%d", work, atomic_fetch_add(&n, 1));
     return out;
 }
 
-static void write_text(const char *path, const char *text, mode_t mode)
-{
+static void write_text(const char *path, const char *text, mode_t mode) {
     FILE *file = fopen(path, "w");
     if (file == NULL || fputs(text, file) < 0 || fclose(file) != 0 || chmod(path, mode) != 0) {
         test_fail(__FILE__, __LINE__, "cannot write %s", path);
     }
 }
 
-static bool read_text(const char *path, char *out, size_t cap)
-{
+static bool read_text(const char *path, char *out, size_t cap) {
     FILE *file = fopen(path, "r");
     size_t n = file != NULL ? fread(out, 1, cap - 1, file) : 0;
     out[n] = 0;
     return file != NULL && fclose(file) == 0;
 }
 
-static unsigned mode_of(const char *home, const char *name)
-{
+static unsigned mode_of(const char *home, const char *name) {
     char path[GN__PATH + 32];
     struct stat st;
     snprintf(path, sizeof path, "%s/%s", home, name);
@@ -125,8 +116,7 @@ static unsigned mode_of(const char *home, const char *name)
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 static char logged[1 << 16];
 
-static void keep_log(void *user, gn_log_level level, const char *text)
-{
+static void keep_log(void *user, gn_log_level level, const char *text) {
     (void)user;
     (void)level;
     pthread_mutex_lock(&log_lock);
@@ -135,8 +125,7 @@ static void keep_log(void *user, gn_log_level level, const char *text)
     pthread_mutex_unlock(&log_lock);
 }
 
-static bool log_has(const char *text)
-{
+static bool log_has(const char *text) {
     pthread_mutex_lock(&log_lock);
     bool has = strstr(logged, text) != NULL;
     pthread_mutex_unlock(&log_lock);
@@ -145,31 +134,33 @@ static bool log_has(const char *text)
 
 static double seconds(uint64_t since) { return (double)(gn_now_us() - since) * 1e-6; }
 
-static void nap(long ms)
-{
+static void nap(long ms) {
     struct timespec t = { ms / 1000, ms % 1000 * 1000000L };
     nanosleep(&t, NULL);
 }
 
 /* ---- fixture: a server that checks a proof and then echoes ----
- * client: length byte, proof; server: result, length of the grant, grant, length of the tenant, tenant; then bytes come back. */
+ * client: length byte, proof; server: result, length of the grant, grant, length of the tenant, tenant; then bytes come
+ * back. */
 
 typedef struct host {
     void *listener;
     pthread_t thread;
     atomic_bool stop;
-    atomic_int active, served;           /* connections now, and those that ended */
-    bool silent;                         /* after the handshake it neither reads nor writes */
-    bool renews;                         /* it changes keys that wear out */
+    atomic_int active, served; /* connections now, and those that ended */
+    bool silent;               /* after the handshake it neither reads nor writes */
+    bool renews;               /* it changes keys that wear out */
     atomic_int last_handshake;
     char home[GN__PATH];
 } host;
 
-typedef struct guest { host *h; gn_transport t; } guest;
+typedef struct guest {
+    host *h;
+    gn_transport t;
+} guest;
 
 /* A connection as soon as its handshake is over; gn__net.accept waits for its first bytes too. */
-static gn_result accept_silent(void *listener, uint32_t timeout_ms, gn_transport *t, gn_fault *f)
-{
+static gn_result accept_silent(void *listener, uint32_t timeout_ms, gn_transport *t, gn_fault *f) {
     gn__listener *l = listener;
     for (uint64_t end = gn__after(timeout_ms);;) {
         gn_result r = gn__net.accept(l, 1, t, f);
@@ -183,8 +174,7 @@ static gn_result accept_silent(void *listener, uint32_t timeout_ms, gn_transport
     }
 }
 
-static gn_result recv_all(gn_transport t, void *out, size_t n, uint32_t timeout_ms)
-{
+static gn_result recv_all(gn_transport t, void *out, size_t n, uint32_t timeout_ms) {
     uint8_t *p = out;
     while (n > 0) {
         size_t k = 0;
@@ -197,8 +187,7 @@ static gn_result recv_all(gn_transport t, void *out, size_t n, uint32_t timeout_
     return GN_OK;
 }
 
-static gn_result let_in(guest *g)
-{
+static gn_result let_in(guest *g) {
     uint8_t n, proof[256], reply[512], grant[256];
     char tenant[64];
     gn_fault f;
@@ -219,14 +208,12 @@ static gn_result let_in(guest *g)
 }
 
 /* A connection is over. */
-static void host_note(host *h, gn_result handshake)
-{
+static void host_note(host *h, gn_result handshake) {
     atomic_store(&h->last_handshake, (int)handshake);
     atomic_fetch_add(&h->served, 1);
 }
 
-static void *serve_guest(void *arg)
-{
+static void *serve_guest(void *arg) {
     guest *g = arg;
     host *h = g->h;
     static _Thread_local uint8_t buffer[1 << 16];
@@ -239,7 +226,10 @@ static void *serve_guest(void *arg)
     if (r == GN_OK) r = let_in(g);
     for (size_t n = 0; r == GN_OK;) {
         r = g->t.i->recv(g->t.self, buffer, sizeof buffer, &n, 20);
-        if (r == GN_TIMEOUT && !atomic_load(&h->stop)) { r = GN_OK; continue; }
+        if (r == GN_TIMEOUT && !atomic_load(&h->stop)) {
+            r = GN_OK;
+            continue;
+        }
         if (r == GN_OK) r = g->t.i->send(g->t.self, buffer, n, 5000);
     }
     g->t.i->close(g->t.self);
@@ -249,8 +239,7 @@ static void *serve_guest(void *arg)
     return NULL;
 }
 
-static void *serve(void *arg)
-{
+static void *serve(void *arg) {
     host *h = arg;
     while (!atomic_load(&h->stop)) {
         guest *g = malloc(sizeof *g);
@@ -272,8 +261,7 @@ static void *serve(void *arg)
     return NULL;
 }
 
-static bool host_open_desc(host *h, gn_server_desc d)
-{
+static bool host_open_desc(host *h, gn_server_desc d) {
     gn_fault f;
     memset(h, 0, sizeof *h);
     if (d.home == NULL) d.home = new_folder(h->home);
@@ -292,13 +280,11 @@ static bool host_open_desc(host *h, gn_server_desc d)
 static bool host_open(host *h) { return host_open_desc(h, (gn_server_desc){ .listen = NULL }); }
 
 /* Waits until n connections have ended. */
-static void host_served(host *h, int n)
-{
+static void host_served(host *h, int n) {
     while (atomic_load(&h->served) < n) nap(1);
 }
 
-static void host_close(host *h)
-{
+static void host_close(host *h) {
     const char *code = strstr(gn__net.url(h->listener), "&code=");
     CHECK(code == NULL || !log_has(code + 6));
     atomic_store(&h->stop, true);
@@ -307,8 +293,7 @@ static void host_close(host *h)
     gn__net.unlisten(h->listener);
 }
 
-static gn_result dial_in(const char *where, const char *home, uint32_t timeout_ms, gn_transport *t, gn_fault *f)
-{
+static gn_result dial_in(const char *where, const char *home, uint32_t timeout_ms, gn_transport *t, gn_fault *f) {
     char device[64];
     gn_net_desc d = { home, timeout_ms, keep_log, NULL };
     f->text[0] = 0;
@@ -316,8 +301,7 @@ static gn_result dial_in(const char *where, const char *home, uint32_t timeout_m
 }
 
 /* Proves who we are as a client does; the server's answer. */
-static gn_result prove(gn_transport t, char tenant[64])
-{
+static gn_result prove(gn_transport t, char tenant[64]) {
     uint8_t message[257], answer[3], grant[256];
     gn_result r;
     size_t n = t.i->auth(t.self, message + 1);
@@ -331,8 +315,7 @@ static gn_result prove(gn_transport t, char tenant[64])
 }
 
 /* Connects and proves; on failure nothing is left open. */
-static gn_result enter(const char *where, const char *home, gn_transport *t, char tenant[64])
-{
+static gn_result enter(const char *where, const char *home, gn_transport *t, char tenant[64]) {
     gn_fault f;
     gn_result r = dial_in(where, home, 5000, t, &f);
     if (r != GN_OK) return r;
@@ -341,8 +324,7 @@ static gn_result enter(const char *where, const char *home, gn_transport *t, cha
     return r;
 }
 
-static gn_result enter_and_leave(const char *where, const char *home, char tenant[64])
-{
+static gn_result enter_and_leave(const char *where, const char *home, char tenant[64]) {
     gn_transport t;
     gn_result r = enter(where, home, &t, tenant);
     if (r == GN_OK) t.i->close(t.self);
@@ -350,8 +332,7 @@ static gn_result enter_and_leave(const char *where, const char *home, char tenan
 }
 
 /* Failures so far slow nobody down. */
-static void host_forgive(host *h)
-{
+static void host_forgive(host *h) {
     gn__listener *l = h->listener;
     pthread_mutex_lock(&l->lock);
     memset(l->failures, 0, sizeof l->failures);
@@ -362,8 +343,7 @@ static void host_address(host *h, char out[64]) { snprintf(out, 64, "127.0.0.1:%
 
 /* ---- fixture: plain sockets ---- */
 
-static int tcp_listen(uint16_t *port)
-{
+static int tcp_listen(uint16_t *port) {
     struct sockaddr_in a = { .sin_family = AF_INET };
     socklen_t n = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -374,8 +354,7 @@ static int tcp_listen(uint16_t *port)
     return fd;
 }
 
-static int tcp_connect(uint16_t port)
-{
+static int tcp_connect(uint16_t port) {
     struct sockaddr_in a = { .sin_family = AF_INET };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -384,8 +363,7 @@ static int tcp_connect(uint16_t port)
     return fd;
 }
 
-static void fill_random(uint8_t *p, size_t n)
-{
+static void fill_random(uint8_t *p, size_t n) {
     for (size_t i = 0; i < n; i++) p[i] = (uint8_t)test_random();
 }
 
@@ -395,8 +373,7 @@ static void fill_random(uint8_t *p, size_t n)
 #define PIN43 "ABEiM0RVZneImaq7zN3u_wARIjNEVWZ3iJmqu8zd7v8"
 #define CODE22 "ABEiM0RVZneImaq7zN3u_w"
 
-TEST(url_with_all_parts_is_parsed)
-{
+TEST(url_with_all_parts_is_parsed) {
     gn__url u;
     REQUIRE(gn__parse_url("genie://GPU-host.example:77/cuda:1?pin=" PIN64 "&code=" CODE22, &u) == NULL);
     CHECK_STR(u.host, "gpu-host.example");
@@ -415,8 +392,7 @@ TEST(url_with_all_parts_is_parsed)
     CHECK_STR(u.device, "");
 }
 
-TEST(url_with_ipv6_host_is_parsed)
-{
+TEST(url_with_ipv6_host_is_parsed) {
     gn__url u;
     REQUIRE(gn__parse_url("[::1]:9/cpu:0", &u) == NULL);
     CHECK_STR(u.host, "::1");
@@ -428,23 +404,71 @@ TEST(url_with_ipv6_host_is_parsed)
 }
 
 static const char *const malformed_urls[] = {
-    "", " ", ":", ":1", "/", "?", "genie://", "genie://:5", "http://h:1", "genie:/h", "h:", "h:0", "h:65536", "h:99999999999999999999", "h:-1", "h: 1",
-    "h:1x", "h::1", "::1", "[::1", "[::1]x", "[]", "[g::1]:1", "[1.2.3.4]:1", "[::1%lo]:1", "user@h:1", "h:1#f", "h\t:1", "h:1\n", "h%41:1", "h\x80:1", "@x", "h,i",
-    "h:1/d?", "h:1/d/e", "h:1/d e", "h:1?", "h:1?pin", "h:1?pin=", "h:1?pin=12", "h:1?code=" , "h:1?code=" CODE22 "x", "h:1?code=" CODE22 "/cuda:0",
-    "h:1?pin=" PIN64 "0", "h:1?pin=" PIN43 "=", "h:1?pin=" PIN64 "&pin=" PIN64, "h:1?code=" CODE22 "&code=" CODE22, "h:1?pin=" PIN64 "&", "h:1?&pin=" PIN64,
-    "h:1?token=x", "h:1?PIN=" PIN64, "h:1?code=ABEiM0RVZneImaq7zN3u_x", "h:1?pin=ABEiM0RVZneImaq7zN3u_wARIjNEVWZ3iJmqu8zd7v9", "h:1?code=ABEiM0RVZneImaq7zN3u+w",
+    "",
+    " ",
+    ":",
+    ":1",
+    "/",
+    "?",
+    "genie://",
+    "genie://:5",
+    "http://h:1",
+    "genie:/h",
+    "h:",
+    "h:0",
+    "h:65536",
+    "h:99999999999999999999",
+    "h:-1",
+    "h: 1",
+    "h:1x",
+    "h::1",
+    "::1",
+    "[::1",
+    "[::1]x",
+    "[]",
+    "[g::1]:1",
+    "[1.2.3.4]:1",
+    "[::1%lo]:1",
+    "user@h:1",
+    "h:1#f",
+    "h\t:1",
+    "h:1\n",
+    "h%41:1",
+    "h\x80:1",
+    "@x",
+    "h,i",
+    "h:1/d?",
+    "h:1/d/e",
+    "h:1/d e",
+    "h:1?",
+    "h:1?pin",
+    "h:1?pin=",
+    "h:1?pin=12",
+    "h:1?code=",
+    "h:1?code=" CODE22 "x",
+    "h:1?code=" CODE22 "/cuda:0",
+    "h:1?pin=" PIN64 "0",
+    "h:1?pin=" PIN43 "=",
+    "h:1?pin=" PIN64 "&pin=" PIN64,
+    "h:1?code=" CODE22 "&code=" CODE22,
+    "h:1?pin=" PIN64 "&",
+    "h:1?&pin=" PIN64,
+    "h:1?token=x",
+    "h:1?PIN=" PIN64,
+    "h:1?code=ABEiM0RVZneImaq7zN3u_x",
+    "h:1?pin=ABEiM0RVZneImaq7zN3u_wARIjNEVWZ3iJmqu8zd7v9",
+    "h:1?code=ABEiM0RVZneImaq7zN3u+w",
 };
 
-TEST(url_that_is_malformed_is_refused)
-{
+TEST(url_that_is_malformed_is_refused) {
     gn__url u;
     for (int i = 0; i < TEST_COUNT(malformed_urls); i++) {
-        if (gn__parse_url(malformed_urls[i], &u) == NULL) test_fail(__FILE__, __LINE__, "accepted: %s", malformed_urls[i]);
+        if (gn__parse_url(malformed_urls[i], &u) == NULL)
+            test_fail(__FILE__, __LINE__, "accepted: %s", malformed_urls[i]);
     }
 }
 
-TEST(url_too_long_anywhere_is_refused)
-{
+TEST(url_too_long_anywhere_is_refused) {
     static char text[4096];
     gn__url u;
     for (size_t n = 1; n < sizeof text - 1; n++) {
@@ -458,12 +482,11 @@ TEST(url_too_long_anywhere_is_refused)
     }
 }
 
-TEST(url_cut_or_changed_anywhere_is_safe)
-{
+TEST(url_cut_or_changed_anywhere_is_safe) {
     static const char good[] = "genie://[2001:db8::7]:5556/cuda:0?pin=" PIN43 "&code=" CODE22;
     gn__url u;
     for (size_t n = 0; n < sizeof good; n++) {
-        char *copy = malloc(n + 1);      /* of the exact size, so that a sanitizer sees a read past the end */
+        char *copy = malloc(n + 1); /* of the exact size, so that a sanitizer sees a read past the end */
         memcpy(copy, good, n);
         copy[n] = 0;
         gn__parse_url(copy, &u);
@@ -475,8 +498,7 @@ TEST(url_cut_or_changed_anywhere_is_safe)
     }
 }
 
-TEST(listen_address_forms_are_parsed)
-{
+TEST(listen_address_forms_are_parsed) {
     char name[GN__HOST];
     uint16_t port;
     CHECK(gn__parse_listen(NULL, name, &port) == NULL && port == 5556);
@@ -491,8 +513,7 @@ TEST(listen_address_forms_are_parsed)
     CHECK(gn__parse_listen("*:1", name, &port) != NULL);
 }
 
-TEST(where_from_file_uses_the_first_line)
-{
+TEST(where_from_file_uses_the_first_line) {
     host h;
     char path[GN__PATH], where[GN__PATH + 1], text[2048], home[GN__PATH], tenant[64];
     REQUIRE(host_open(&h));
@@ -509,8 +530,7 @@ TEST(where_from_file_uses_the_first_line)
     host_close(&h);
 }
 
-TEST(where_from_a_bad_file_is_refused)
-{
+TEST(where_from_a_bad_file_is_refused) {
     char path[GN__PATH], where[GN__PATH + 1], text[3000];
     gn_transport t;
     gn_fault f;
@@ -535,8 +555,7 @@ TEST(where_from_a_bad_file_is_refused)
     unlink(path);
 }
 
-TEST(where_from_standard_input_is_a_line)
-{
+TEST(where_from_standard_input_is_a_line) {
     host h;
     char home[GN__PATH], tenant[64];
     int ends[2], old = dup(0);
@@ -557,8 +576,7 @@ TEST(where_from_standard_input_is_a_line)
 
 /* ---- connecting ---- */
 
-static void check_socket(int fd)
-{
+static void check_socket(int fd) {
     int nodelay = 0, alive = 0;
     socklen_t n = sizeof nodelay;
     CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
@@ -567,8 +585,7 @@ static void check_socket(int fd)
     CHECK(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &alive, &n) == 0 && alive != 0);
 }
 
-TEST(handshake_with_url_gives_tls)
-{
+TEST(handshake_with_url_gives_tls) {
     host h;
     gn_transport t;
     gn_link_info info;
@@ -594,18 +611,21 @@ TEST(handshake_with_url_gives_tls)
     host_close(&h);
 }
 
-typedef struct pump { gn_transport t; const uint8_t *data; size_t n; gn_result result; } pump;
+typedef struct pump {
+    gn_transport t;
+    const uint8_t *data;
+    size_t n;
+    gn_result result;
+} pump;
 
-static void *pump_all(void *arg)
-{
+static void *pump_all(void *arg) {
     pump *p = arg;
     p->result = p->t.i->send(p->t.self, p->data, p->n, 60000);
     return NULL;
 }
 
 /* Sends and receives at once, from two threads. */
-static void echo(gn_transport t, size_t n)
-{
+static void echo(gn_transport t, size_t n) {
     uint8_t *a = malloc(n), *b = malloc(n);
     pthread_t thread;
     pump p = { t, a, n, GN_OK };
@@ -620,9 +640,10 @@ static void echo(gn_transport t, size_t n)
     free(b);
 }
 
-TEST(echo_of_all_sizes_is_exact)
-{
-    static const size_t sizes[] = { 1, 2, 255, 16383, 16384, 16385, 65536, (256u << 10) - 1, (256u << 10) + 1, 4u << 20 };
+TEST(echo_of_all_sizes_is_exact) {
+    static const size_t sizes[] = {
+        1, 2, 255, 16383, 16384, 16385, 65536, (256u << 10) - 1, (256u << 10) + 1, 4u << 20
+    };
     host h;
     gn_transport t;
     char home[GN__PATH], tenant[64];
@@ -634,8 +655,7 @@ TEST(echo_of_all_sizes_is_exact)
     host_close(&h);
 }
 
-TEST(short_and_interrupted_reads_and_writes_are_exact)
-{
+TEST(short_and_interrupted_reads_and_writes_are_exact) {
     host h;
     gn_transport t;
     char home[GN__PATH], tenant[64];
@@ -651,8 +671,7 @@ TEST(short_and_interrupted_reads_and_writes_are_exact)
     host_close(&h);
 }
 
-TEST(several_records_leave_in_one_call)
-{
+TEST(several_records_leave_in_one_call) {
     static uint8_t data[40000];
     host h;
     gn_transport t;
@@ -669,8 +688,7 @@ TEST(several_records_leave_in_one_call)
     host_close(&h);
 }
 
-TEST(answers_without_end_are_refused)
-{
+TEST(answers_without_end_are_refused) {
     static uint8_t data[16384];
     host h;
     gn_transport t;
@@ -680,15 +698,15 @@ TEST(answers_without_end_are_refused)
     REQUIRE(dial_in(gn__net.url(h.listener), new_folder(home), 5000, &t, &f) == GN_OK);
     gn__link *l = t.self;
     int taken = 0;
-    while (taken < 100 && gn__bio_send(l, data, sizeof data) > 0) taken++;      /* a peer that makes mbedTLS answer, nobody sends */
+    /* a peer that makes mbedTLS answer, nobody sends */
+    while (taken < 100 && gn__bio_send(l, data, sizeof data) > 0) taken++;
     CHECK_INT(taken, GN__OUT_MAX / sizeof data);
     l->out.n = 0;
     t.i->close(t.self);
     host_close(&h);
 }
 
-TEST(device_in_url_is_returned)
-{
+TEST(device_in_url_is_returned) {
     host h;
     char url[GN__URL_MAX + 16], device[64], home[GN__PATH];
     gn_transport t;
@@ -703,8 +721,7 @@ TEST(device_in_url_is_returned)
     host_close(&h);
 }
 
-TEST(code_is_taken_once)
-{
+TEST(code_is_taken_once) {
     host h;
     char url[GN__URL_MAX], home[GN__PATH], tenant[64], other[64];
     REQUIRE(host_open(&h));
@@ -717,8 +734,7 @@ TEST(code_is_taken_once)
     host_close(&h);
 }
 
-TEST(stored_credential_reconnects)
-{
+TEST(stored_credential_reconnects) {
     host h;
     char url[GN__URL_MAX], address[64], home[GN__PATH], tenant[64], again[64];
     REQUIRE(host_open(&h));
@@ -731,13 +747,12 @@ TEST(stored_credential_reconnects)
     char scheme[128];
     snprintf(scheme, sizeof scheme, "genie://%s/cpu:0", address);
     CHECK_RESULT(enter_and_leave(scheme, home, again), GN_OK);
-    CHECK_RESULT(enter_and_leave(url, home, again), GN_OK);          /* the used URL: its code is spent, the credential counts */
+    CHECK_RESULT(enter_and_leave(url, home, again), GN_OK); /* the used URL: its code is spent, the credential counts */
     CHECK_STR(again, tenant);
     host_close(&h);
 }
 
-TEST(server_restarted_keeps_key_and_clients)
-{
+TEST(server_restarted_keeps_key_and_clients) {
     host h;
     char home[GN__PATH], server_home[GN__PATH], where[64], tenant[64], again[64], pin[44];
     REQUIRE(host_open(&h));
@@ -754,8 +769,7 @@ TEST(server_restarted_keeps_key_and_clients)
     host_close(&h);
 }
 
-TEST(server_with_another_key_is_refused)
-{
+TEST(server_with_another_key_is_refused) {
     host h;
     char home[GN__PATH], where[64], tenant[64];
     gn_transport t;
@@ -764,10 +778,11 @@ TEST(server_with_another_key_is_refused)
     host_address(&h, where);
     CHECK_RESULT(enter_and_leave(gn__net.url(h.listener), new_folder(home), tenant), GN_OK);
     host_close(&h);
-    REQUIRE(host_open_desc(&h, (gn_server_desc){ .listen = where }));      /* a fresh home: a fresh key */
+    REQUIRE(host_open_desc(&h, (gn_server_desc){ .listen = where })); /* a fresh home: a fresh key */
     CHECK_RESULT(dial_in(where, home, 5000, &t, &f), GN_BAD_PIN);
     CHECK(strstr(f.text, "new URL") != NULL);
-    /* the new URL pairs anew, without showing the old server's secret to the new one, and the stored line is replaced */
+    /* the new URL pairs anew, without showing the old server's secret to the new one, and the stored line is
+       replaced */
     REQUIRE(dial_in(gn__net.url(h.listener), home, 5000, &t, &f) == GN_OK);
     uint8_t proof[256];
     CHECK_INT(t.i->auth(t.self, proof), 2 + GN__CODE);
@@ -777,8 +792,7 @@ TEST(server_with_another_key_is_refused)
     host_close(&h);
 }
 
-TEST(wrong_pin_is_refused_before_anything_is_sent)
-{
+TEST(wrong_pin_is_refused_before_anything_is_sent) {
     host h;
     char url[256], home[GN__PATH];
     gn_transport t;
@@ -794,16 +808,14 @@ TEST(wrong_pin_is_refused_before_anything_is_sent)
 }
 
 /* The URL of h with another code. */
-static void wrong_code_url(host *h, char out[GN__URL_MAX])
-{
+static void wrong_code_url(host *h, char out[GN__URL_MAX]) {
     snprintf(out, GN__URL_MAX, "%s", gn__net.url(h->listener));
     char *code = strstr(out, "code=") + 5;
     *code = *code == 'A' ? 'B' : 'A';
 }
 
 /* Whatever a stranger tries, the URL that was given out stays good, and the file is not written. */
-TEST(wrong_codes_change_nothing)
-{
+TEST(wrong_codes_change_nothing) {
     host h;
     char bad[GN__URL_MAX], url[GN__URL_MAX], home[GN__PATH], file[GN__PATH], tenant[64];
     struct stat before, after;
@@ -824,8 +836,7 @@ TEST(wrong_codes_change_nothing)
 }
 
 /* Each failure from an address makes its next connections wait longer, at most 2 s; a success ends that. */
-TEST(failures_slow_their_address)
-{
+TEST(failures_slow_their_address) {
     host h;
     char bad[GN__URL_MAX], home[GN__PATH], tenant[64];
     REQUIRE(host_open(&h));
@@ -847,8 +858,7 @@ TEST(failures_slow_their_address)
 }
 
 /* More addresses than are counted: the latest are, and none is counted for another. */
-TEST(failures_of_many_addresses_are_bounded)
-{
+TEST(failures_of_many_addresses_are_bounded) {
     host h;
     enum { N = GN__FAILURES * 4 };
     REQUIRE(host_open(&h));
@@ -859,17 +869,24 @@ TEST(failures_of_many_addresses_are_bounded)
         for (uint32_t k = 0; k <= i % 3; k++) gn__failure_note(l, network, true);
         CHECK_INT(gn__failures_delay_us(l, network), 50000u << i % 3);
     }
-    const uint8_t last[GN__NETWORK] = { 0, 0, 0, 0, 10, 0, (N - 1) >> 8, (N - 1) & 255 }, first[GN__NETWORK] = { 0, 0, 0, 0, 10 };
+    const uint8_t last[GN__NETWORK] = { 0, 0, 0, 0, 10, 0, (N - 1) >> 8, (N - 1) & 255 },
+                  first[GN__NETWORK] = { 0, 0, 0, 0, 10 };
     CHECK(gn__failures_delay_us(l, last) > 0);
     CHECK_INT(gn__failures_delay_us(l, first), 0);
     host_close(&h);
 }
 
-TEST(networks_of_addresses_are_their_own)
-{
-    static const struct { const char *a, *b; bool same; } cases[] = {
-        { "1.2.3.4", "1.2.3.4", true }, { "1.2.3.4", "1.2.3.5", false }, { "::ffff:1.2.3.4", "1.2.3.4", true },
-        { "2001:db8::1", "2001:db8::ffff", true }, { "2001:db8:0:1::1", "2001:db8::1", false }, { "2001:db8::1", "1.2.3.4", false },
+TEST(networks_of_addresses_are_their_own) {
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {
+        { "1.2.3.4", "1.2.3.4", true },
+        { "1.2.3.4", "1.2.3.5", false },
+        { "::ffff:1.2.3.4", "1.2.3.4", true },
+        { "2001:db8::1", "2001:db8::ffff", true },
+        { "2001:db8:0:1::1", "2001:db8::1", false },
+        { "2001:db8::1", "1.2.3.4", false },
     };
     for (int i = 0; i < TEST_COUNT(cases); i++) {
         uint8_t out[2][GN__NETWORK];
@@ -882,13 +899,13 @@ TEST(networks_of_addresses_are_their_own)
             else if (inet_pton(AF_INET6, text, &v6.sin6_addr) == 1) memcpy(&sa, &v6, sizeof v6);
             gn__network_of(&sa, out[k]);
         }
-        if ((memcmp(out[0], out[1], GN__NETWORK) == 0) != cases[i].same) test_fail(__FILE__, __LINE__, "%s and %s", cases[i].a, cases[i].b);
+        if ((memcmp(out[0], out[1], GN__NETWORK) == 0) != cases[i].same)
+            test_fail(__FILE__, __LINE__, "%s and %s", cases[i].a, cases[i].b);
     }
 }
 
 /* A code ends with its time: the URL and its file change by themselves, and whoever has the old one is told. */
-TEST(code_that_is_old_expires)
-{
+TEST(code_that_is_old_expires) {
     host h;
     char url[GN__URL_MAX], line[GN__URL_MAX], home[GN__PATH], file[GN__PATH], tenant[64];
     REQUIRE(host_open_desc(&h, (gn_server_desc){ .url_file = folder(file, "expires.url"), .code_hours = 5 }));
@@ -914,8 +931,7 @@ TEST(code_that_is_old_expires)
 }
 
 /* A server that hands over to itself keeps the code, but not longer than the code lasts. */
-TEST(code_kept_over_a_handover_keeps_its_age)
-{
+TEST(code_kept_over_a_handover_keeps_its_age) {
     char home[GN__PATH], file[GN__PATH], url[GN__URL_MAX];
     for (int hours = 0; hours <= 24; hours += 6) {
         gn_server_desc d = { .listen = ":0", .home = new_folder(home), .url_file = folder(file, "age.url") };
@@ -934,9 +950,9 @@ TEST(code_kept_over_a_handover_keeps_its_age)
     }
 }
 
-/* Only who has a used code, or a revoked credential, hears what became of it; every other guess gets one and the same answer. */
-TEST(refusals_tell_only_the_owner)
-{
+/* Only who has a used code, or a revoked credential, hears what became of it; every other guess gets one and the same
+   answer. */
+TEST(refusals_tell_only_the_owner) {
     host h;
     char url[GN__URL_MAX], home[GN__PATH], path[GN__PATH + 16], tenant[64];
     gn_transport t;
@@ -958,7 +974,7 @@ TEST(refusals_tell_only_the_owner)
     snprintf(path, sizeof path, "%s/clients", h.home);
     static const char *const said[] = { "not accepted", "was used", "was revoked" };
     for (int i = 0; i < 400; i++) {
-        int kind = i % 4;             /* a code or a credential; as it was, or with one bit changed */
+        int kind = i % 4; /* a code or a credential; as it was, or with one bit changed */
         bool right = kind & 1, code = kind & 2;
         size_t n_grant;
         uint8_t grant[256];
@@ -966,7 +982,7 @@ TEST(refusals_tell_only_the_owner)
         p.flags = code ? GN__PROOF_CODE : GN__PROOF_CREDENTIAL;
         memcpy(p.code, u.code, GN__CODE);
         if (i == 4) write_text(path, "# nobody\n", 0600);
-        if (i == 200) {      /* after another start, which knows nobody: the line is still there, marked */
+        if (i == 200) { /* after another start, which knows nobody: the line is still there, marked */
             char line[200], id[2 * GN__ID + 1], digest[65];
             uint8_t hash[32];
             memset(l->guests, 0, sizeof l->guests);
@@ -983,13 +999,13 @@ TEST(refusals_tell_only_the_owner)
         bool member = right && !code && i < 4;
         CHECK_RESULT(r, member ? GN_OK : GN_BAD_CREDENTIAL);
         const char *want = !right || member ? said[0] : code ? said[1] : said[2];
-        if (!member && strstr(f.text, want) == NULL) test_fail(__FILE__, __LINE__, "case %d: \"%s\" does not say %s", i, f.text, want);
+        if (!member && strstr(f.text, want) == NULL)
+            test_fail(__FILE__, __LINE__, "case %d: \"%s\" does not say %s", i, f.text, want);
     }
     host_close(&h);
 }
 
-TEST(url_file_of_a_server_that_runs_is_not_written)
-{
+TEST(url_file_of_a_server_that_runs_is_not_written) {
     char home[GN__PATH], other[GN__PATH], file[GN__PATH], before[GN__URL_MAX], after[GN__URL_MAX];
     gn_server_desc d = { .listen = ":0", .home = new_folder(home), .url_file = folder(file, "shared.url") };
     void *first, *second = NULL;
@@ -997,21 +1013,20 @@ TEST(url_file_of_a_server_that_runs_is_not_written)
     REQUIRE(gn__net.listen(&d, &first, &f) == GN_OK);
     for (int i = 0; i < 3; i++) {
         CHECK(read_text(file, before, sizeof before));
-        if (i == 2) d.home = new_folder(other);      /* another home, the same file */
+        if (i == 2) d.home = new_folder(other); /* another home, the same file */
         CHECK_RESULT(gn__net.listen(&d, &second, &f), GN_BAD_ARGUMENT);
         CHECK(strstr(f.text, "--url-file") != NULL && strstr(f.text, file) != NULL);
         CHECK(read_text(file, after, sizeof after));
         CHECK_STR(after, before);
-        gn__replace_code(first, GN__CODE_USED, "used");       /* the file is another one now, and as well guarded */
+        gn__replace_code(first, GN__CODE_USED, "used"); /* the file is another one now, and as well guarded */
     }
     gn__net.unlisten(first);
-    REQUIRE(gn__net.listen(&d, &second, &f) == GN_OK);        /* a server that is gone guards nothing */
+    REQUIRE(gn__net.listen(&d, &second, &f) == GN_OK); /* a server that is gone guards nothing */
     gn__net.unlisten(second);
 }
 
 /* Many servers that start at once with one home: one of them has the file. */
-TEST(servers_that_start_at_once_do_not_share_a_url_file)
-{
+TEST(servers_that_start_at_once_do_not_share_a_url_file) {
     enum { N = 6 };
     char home[GN__PATH], file[GN__PATH], line[GN__URL_MAX], port[16];
     pid_t pids[N];
@@ -1047,11 +1062,14 @@ TEST(servers_that_start_at_once_do_not_share_a_url_file)
     close(ends[1]);
 }
 
-TEST(url_names_what_is_advertised)
-{
-    static const struct { const char *listen, *advertise, *host, *port; } cases[] = {
-        { "127.0.0.1:0", NULL, "genie://127.0.0.1:", NULL }, { "127.0.0.1:0", "gpu.example.org", "genie://gpu.example.org:", NULL },
-        { "0.0.0.0:0", "10.1.2.3", "genie://10.1.2.3:", NULL }, { "127.0.0.1:0", "gpu:443", "genie://gpu:", "443" },
+TEST(url_names_what_is_advertised) {
+    static const struct {
+        const char *listen, *advertise, *host, *port;
+    } cases[] = {
+        { "127.0.0.1:0", NULL, "genie://127.0.0.1:", NULL },
+        { "127.0.0.1:0", "gpu.example.org", "genie://gpu.example.org:", NULL },
+        { "0.0.0.0:0", "10.1.2.3", "genie://10.1.2.3:", NULL },
+        { "127.0.0.1:0", "gpu:443", "genie://gpu:", "443" },
         { "127.0.0.1:0", "[2001:db8::1]:99", "genie://[2001:db8::1]:", "99" },
     };
     static const char *const wrong[] = { "", ":5", "a b", "a:0", "a:99999", "a/b", "[::1", "a?b" };
@@ -1078,8 +1096,7 @@ TEST(url_names_what_is_advertised)
     gn__net.unlisten(l);
 }
 
-TEST(credential_altered_or_revoked_is_refused)
-{
+TEST(credential_altered_or_revoked_is_refused) {
     host h;
     char home[GN__PATH], address[64], tenant[64], path[GN__PATH + 16], text[1024];
     gn_transport t;
@@ -1107,8 +1124,7 @@ TEST(credential_altered_or_revoked_is_refused)
     host_close(&h);
 }
 
-TEST(proof_malformed_is_refused)
-{
+TEST(proof_malformed_is_refused) {
     host h;
     char home[GN__PATH], tenant[64];
     gn_transport t;
@@ -1134,8 +1150,7 @@ TEST(proof_malformed_is_refused)
     host_close(&h);
 }
 
-TEST(url_without_code_or_pin_says_what_to_do)
-{
+TEST(url_without_code_or_pin_says_what_to_do) {
     host h;
     char url[256], home[GN__PATH];
     gn_transport t;
@@ -1151,8 +1166,7 @@ TEST(url_without_code_or_pin_says_what_to_do)
     host_close(&h);
 }
 
-TEST(port_in_use_is_said)
-{
+TEST(port_in_use_is_said) {
     host h;
     char where[64], home[GN__PATH];
     void *second = &h;
@@ -1165,12 +1179,11 @@ TEST(port_in_use_is_said)
     host_close(&h);
 }
 
-TEST(listen_on_a_bad_address_is_said)
-{
+TEST(listen_on_a_bad_address_is_said) {
     char home[GN__PATH];
     void *l;
     gn_fault f;
-    gn_server_desc d = { .listen = "192.0.2.1:0", .home = new_folder(home) };     /* TEST-NET-1: no machine has it */
+    gn_server_desc d = { .listen = "192.0.2.1:0", .home = new_folder(home) }; /* TEST-NET-1: no machine has it */
     CHECK_RESULT(gn__net.listen(&d, &l, &f), GN_IO_ERROR);
     CHECK(strstr(f.text, "no address of this machine") != NULL);
     d.listen = "127.0.0.1:99999";
@@ -1183,8 +1196,7 @@ TEST(listen_on_a_bad_address_is_said)
     CHECK_RESULT(gn__net.listen(&d, &l, &f), GN_BAD_ARGUMENT);
 }
 
-TEST(listen_on_a_public_address_still_demands_a_proof)
-{
+TEST(listen_on_a_public_address_still_demands_a_proof) {
     host h;
     gn_transport t;
     gn_fault f;
@@ -1201,23 +1213,24 @@ TEST(listen_on_a_public_address_still_demands_a_proof)
     host_close(&h);
 }
 
-TEST(ipv6_listener_is_reached)
-{
+TEST(ipv6_listener_is_reached) {
     host h;
     char home[GN__PATH], tenant[64];
     int probe = socket(AF_INET6, SOCK_STREAM, 0);
     struct sockaddr_in6 a = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
     bool there = probe >= 0 && bind(probe, (struct sockaddr *)&a, sizeof a) == 0;
     if (probe >= 0) close(probe);
-    if (!there) { test_skip("this machine has no IPv6"); return; }
+    if (!there) {
+        test_skip("this machine has no IPv6");
+        return;
+    }
     REQUIRE(host_open_desc(&h, (gn_server_desc){ .listen = "[::1]:0" }));
     CHECK(strncmp(gn__net.url(h.listener), "genie://[::1]:", 14) == 0);
     CHECK_RESULT(enter_and_leave(gn__net.url(h.listener), new_folder(home), tenant), GN_OK);
     host_close(&h);
 }
 
-TEST(nobody_listening_is_unreachable)
-{
+TEST(nobody_listening_is_unreachable) {
     uint16_t port;
     char url[256];
     gn_transport t;
@@ -1232,15 +1245,14 @@ TEST(nobody_listening_is_unreachable)
 
 /* ---- deadlines ---- */
 
-static void check_timeout(gn_result r, uint64_t start, double limit, const char *what)
-{
+static void check_timeout(gn_result r, uint64_t start, double limit, const char *what) {
     CHECK_RESULT(r, GN_TIMEOUT);
     double took = seconds(start);
-    if (took < limit * 0.9 || took > limit + 3.0) test_fail(__FILE__, __LINE__, "%s took %.3f s, the deadline is %.3f s", what, took, limit);
+    if (took < limit * 0.9 || took > limit + 3.0)
+        test_fail(__FILE__, __LINE__, "%s took %.3f s, the deadline is %.3f s", what, took, limit);
 }
 
-TEST(server_that_never_answers_is_a_timeout)
-{
+TEST(server_that_never_answers_is_a_timeout) {
     uint16_t port;
     int fd = tcp_listen(&port);
     char url[256];
@@ -1252,8 +1264,7 @@ TEST(server_that_never_answers_is_a_timeout)
     close(fd);
 }
 
-TEST(server_that_stops_is_a_timeout)
-{
+TEST(server_that_stops_is_a_timeout) {
     host h;
     char home[GN__PATH];
     gn_transport t;
@@ -1268,17 +1279,20 @@ TEST(server_that_stops_is_a_timeout)
     uint8_t *data = calloc(1, big);
     start = gn_now_us();
     check_timeout(t.i->send(t.self, data, big, 300), start, 0.3, "send");
-    CHECK_RESULT(t.i->send(t.self, data, 1, 300), GN_TIMEOUT);      /* half a record is out: the stream is over */
+    CHECK_RESULT(t.i->send(t.self, data, 1, 300), GN_TIMEOUT); /* half a record is out: the stream is over */
     free(data);
     t.i->close(t.self);
     host_close(&h);
 }
 
-typedef struct slow { int fd; atomic_bool stop; bool sends; } slow;
+typedef struct slow {
+    int fd;
+    atomic_bool stop;
+    bool sends;
+} slow;
 
 /* Reads or sends a byte now and then, on one connection. */
-static void *slow_peer(void *arg)
-{
+static void *slow_peer(void *arg) {
     slow *s = arg;
     struct pollfd p = { s->fd, POLLIN, 0 };
     int small = 1024, c = -1;
@@ -1295,8 +1309,7 @@ static void *slow_peer(void *arg)
     return NULL;
 }
 
-TEST(peer_that_sends_a_byte_at_a_time_is_a_timeout)
-{
+TEST(peer_that_sends_a_byte_at_a_time_is_a_timeout) {
     uint16_t port;
     slow s = { tcp_listen(&port), false, true };
     char url[256];
@@ -1312,8 +1325,7 @@ TEST(peer_that_sends_a_byte_at_a_time_is_a_timeout)
     close(s.fd);
 }
 
-TEST(peer_that_takes_a_byte_at_a_time_is_a_timeout)
-{
+TEST(peer_that_takes_a_byte_at_a_time_is_a_timeout) {
     uint16_t port;
     slow s = { tcp_listen(&port), false, false };
     gn_transport t;
@@ -1331,8 +1343,7 @@ TEST(peer_that_takes_a_byte_at_a_time_is_a_timeout)
     free(data);
 }
 
-TEST(clients_that_stall_do_not_stop_an_honest_one)
-{
+TEST(clients_that_stall_do_not_stop_an_honest_one) {
     host h;
     int fds[100];
     char home[GN__PATH], tenant[64];
@@ -1344,16 +1355,18 @@ TEST(clients_that_stall_do_not_stop_an_honest_one)
     uint64_t start = gn_now_us();
     CHECK_RESULT(enter_and_leave(gn__net.url(h.listener), new_folder(home), tenant), GN_OK);
     CHECK(seconds(start) < 3.0);
-    host_served(&h, 101);                /* each ends by its deadline of 1.5 s */
+    host_served(&h, 101); /* each ends by its deadline of 1.5 s */
     CHECK(seconds(start) < 10.0);
     for (int i = 0; i < 100; i++) close(fds[i]);
     host_close(&h);
 }
 
-typedef struct waiter { gn_transport t; gn_result result; } waiter;
+typedef struct waiter {
+    gn_transport t;
+    gn_result result;
+} waiter;
 
-static void *wait_for_byte(void *arg)
-{
+static void *wait_for_byte(void *arg) {
     waiter *w = arg;
     uint8_t byte;
     size_t n;
@@ -1361,8 +1374,7 @@ static void *wait_for_byte(void *arg)
     return NULL;
 }
 
-TEST(interrupt_wakes_a_blocked_receiver)
-{
+TEST(interrupt_wakes_a_blocked_receiver) {
     host h;
     char home[GN__PATH], tenant[64];
     waiter w;
@@ -1383,15 +1395,14 @@ TEST(interrupt_wakes_a_blocked_receiver)
 
 static void on_signal(int n) { (void)n; }
 
-TEST(signals_do_not_disturb_a_transfer)
-{
+TEST(signals_do_not_disturb_a_transfer) {
     host h;
     char home[GN__PATH], tenant[64];
     gn_transport t;
     pthread_t thread;
     size_t n = 8u << 20;
     uint8_t *a = malloc(n), *b = calloc(1, n);
-    struct sigaction act = { .sa_handler = on_signal }, old;     /* no SA_RESTART: calls end with EINTR */
+    struct sigaction act = { .sa_handler = on_signal }, old; /* no SA_RESTART: calls end with EINTR */
     REQUIRE(host_open(&h));
     REQUIRE(enter(gn__net.url(h.listener), new_folder(home), &t, tenant) == GN_OK);
     sigaction(SIGUSR1, &act, &old);
@@ -1416,10 +1427,12 @@ TEST(signals_do_not_disturb_a_transfer)
 /* ---- peers that break ---- */
 
 static atomic_int broken_pipes;
-static void on_broken_pipe(int n) { (void)n; atomic_fetch_add(&broken_pipes, 1); }
+static void on_broken_pipe(int n) {
+    (void)n;
+    atomic_fetch_add(&broken_pipes, 1);
+}
 
-TEST(peer_gone_is_disconnected_without_a_signal)
-{
+TEST(peer_gone_is_disconnected_without_a_signal) {
     host h;
     char home[GN__PATH], tenant[64];
     gn_transport t;
@@ -1441,25 +1454,26 @@ TEST(peer_gone_is_disconnected_without_a_signal)
     sigaction(SIGPIPE, &old, NULL);
 }
 
-typedef struct closer { void *listener; gn_result result; } closer;
+typedef struct closer {
+    void *listener;
+    gn_result result;
+} closer;
 
 /* More than the client's kernel takes while the client does not read: part of it is still here when we close. */
 static uint8_t long_answer[200000];
 
-static void *answer_and_close(void *arg)
-{
+static void *answer_and_close(void *arg) {
     closer *c = arg;
     gn_transport t;
     c->result = accept_silent(c->listener, 5000, &t, NULL);
     if (c->result != GN_OK) return NULL;
     c->result = t.i->send(t.self, long_answer, sizeof long_answer, 2000);
-    nap(20);                             /* meanwhile much of the upload arrives, and nobody reads it */
+    nap(20); /* meanwhile much of the upload arrives, and nobody reads it */
     t.i->close(t.self);
     return NULL;
 }
 
-TEST(last_words_reach_a_client_that_is_still_sending)
-{
+TEST(last_words_reach_a_client_that_is_still_sending) {
     char home[GN__PATH];
     gn_server_desc d = { .listen = ":0", .home = new_folder(home) };
     gn_transport t;
@@ -1483,9 +1497,9 @@ TEST(last_words_reach_a_client_that_is_still_sending)
     gn__net.unlisten(c.listener);
 }
 
-TEST(garbage_to_the_tls_port_is_refused)
-{
-    static const char *const garbage[] = { "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\xff\xff", "SSH-2.0-x\r\n", "\x15\x03\x03\x00\x02\x02\x28", "\x80\x2e\x01\x00\x02" };
+TEST(garbage_to_the_tls_port_is_refused) {
+    static const char *const garbage[] = { "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\xff\xff", "SSH-2.0-x\r\n",
+                                           "\x15\x03\x03\x00\x02\x02\x28", "\x80\x2e\x01\x00\x02" };
     host h;
     char home[GN__PATH], tenant[64];
     uint8_t noise[3000];
@@ -1496,7 +1510,8 @@ TEST(garbage_to_the_tls_port_is_refused)
         size_t n = text ? strlen(garbage[i]) : (size_t)test_random_int(1, sizeof noise);
         fill_random(noise, sizeof noise);
         if (i & 1) memcpy(noise, "\x16\x03\x03", 3);
-        if (send(fd, text ? (const void *)garbage[i] : noise, n, MSG_NOSIGNAL) < 1) test_fail(__FILE__, __LINE__, "send failed");
+        if (send(fd, text ? (const void *)garbage[i] : noise, n, MSG_NOSIGNAL) < 1)
+            test_fail(__FILE__, __LINE__, "send failed");
         shutdown(fd, SHUT_WR);
         host_served(&h, i + 1);
         CHECK_RESULT((gn_result)atomic_load(&h.last_handshake), GN_TLS_FAILED);
@@ -1506,8 +1521,7 @@ TEST(garbage_to_the_tls_port_is_refused)
     host_close(&h);
 }
 
-static void *garbage_server(void *arg)
-{
+static void *garbage_server(void *arg) {
     slow *s = arg;
     struct pollfd p = { s->fd, POLLIN, 0 };
     if (poll(&p, 1, 5000) != 1) return NULL;
@@ -1518,8 +1532,7 @@ static void *garbage_server(void *arg)
     return NULL;
 }
 
-TEST(server_that_speaks_no_tls_is_said)
-{
+TEST(server_that_speaks_no_tls_is_said) {
     uint16_t port;
     slow s = { tcp_listen(&port), false, false };
     char url[256];
@@ -1536,28 +1549,36 @@ TEST(server_that_speaks_no_tls_is_said)
 }
 
 /* A proxy for one connection that ends both sides after `cut` bytes from the server, or flips a bit of byte `flip`. */
-typedef struct proxy { int fd; uint16_t port, to; long cut, flip, passed; } proxy;
+typedef struct proxy {
+    int fd;
+    uint16_t port, to;
+    long cut, flip, passed;
+} proxy;
 
-static void proxy_pass(proxy *x, int from, int to, bool down, bool *open)
-{
+static void proxy_pass(proxy *x, int from, int to, bool down, bool *open) {
     uint8_t data[4096];
     ssize_t k = recv(from, data, sizeof data, 0);
     long n = (long)k;
     *open = n > 0;
     if (down && n > 0) {
-        if (x->cut >= 0 && x->passed + n >= x->cut) { n = x->cut - x->passed; *open = false; }
+        if (x->cut >= 0 && x->passed + n >= x->cut) {
+            n = x->cut - x->passed;
+            *open = false;
+        }
         if (x->flip >= x->passed && x->flip < x->passed + n) data[x->flip - x->passed] ^= 1;
         x->passed += n;
     }
     for (long done = 0; done < n;) {
         ssize_t w = send(to, data + done, (size_t)(n - done), MSG_NOSIGNAL);
-        if (w < 1) { *open = false; return; }
+        if (w < 1) {
+            *open = false;
+            return;
+        }
         done += (long)w;
     }
 }
 
-static void *proxy_run(void *arg)
-{
+static void *proxy_run(void *arg) {
     proxy *x = arg;
     int c = accept(x->fd, NULL, NULL), s = tcp_connect(x->to);
     bool open = true;
@@ -1573,8 +1594,7 @@ static void *proxy_run(void *arg)
 }
 
 /* Through the proxy: handshake, proof, an echo of 100 bytes. The first failure. */
-static gn_result through_proxy(host *h, const char *home, long cut, long flip, long *out_passed)
-{
+static gn_result through_proxy(host *h, const char *home, long cut, long flip, long *out_passed) {
     proxy x = { .to = gn__net.port(h->listener), .cut = cut, .flip = flip };
     char url[GN__URL_MAX], tenant[64];
     uint8_t data[100] = { 0 };
@@ -1595,8 +1615,7 @@ static gn_result through_proxy(host *h, const char *home, long cut, long flip, l
     return r;
 }
 
-TEST(connection_cut_at_any_byte_is_an_error)
-{
+TEST(connection_cut_at_any_byte_is_an_error) {
     host h;
     char home[GN__PATH];
     long all = 0, ignored;
@@ -1606,14 +1625,14 @@ TEST(connection_cut_at_any_byte_is_an_error)
     for (long cut = test_random_int(0, 2); cut < all - 60; cut += cut < all - 280 ? 41 : 3) {
         uint64_t start = gn_now_us();
         gn_result r = through_proxy(&h, new_folder(home), cut, -1, &ignored);
-        if (r != GN_DISCONNECTED && r != GN_TLS_FAILED) test_fail(__FILE__, __LINE__, "cut at %ld of %ld: %d", cut, all, (int)r);
+        if (r != GN_DISCONNECTED && r != GN_TLS_FAILED)
+            test_fail(__FILE__, __LINE__, "cut at %ld of %ld: %d", cut, all, (int)r);
         if (seconds(start) > 4.0) test_fail(__FILE__, __LINE__, "cut at %ld took %.1f s", cut, seconds(start));
     }
     host_close(&h);
 }
 
-TEST(connection_altered_at_any_byte_is_an_error)
-{
+TEST(connection_altered_at_any_byte_is_an_error) {
     host h;
     char home[GN__PATH];
     long all = 0, ignored;
@@ -1621,7 +1640,8 @@ TEST(connection_altered_at_any_byte_is_an_error)
     REQUIRE(through_proxy(&h, new_folder(home), -1, -1, &all) == GN_OK);
     for (long flip = all - 120; flip < all - 60; flip += 7) {
         gn_result r = through_proxy(&h, new_folder(home), -1, flip, &ignored);
-        if (r != GN_TLS_FAILED && r != GN_DISCONNECTED && r != GN_TIMEOUT) test_fail(__FILE__, __LINE__, "flipped at %ld of %ld: %d", flip, all, (int)r);
+        if (r != GN_TLS_FAILED && r != GN_DISCONNECTED && r != GN_TIMEOUT)
+            test_fail(__FILE__, __LINE__, "flipped at %ld of %ld: %d", flip, all, (int)r);
     }
     host_close(&h);
 }
@@ -1636,14 +1656,15 @@ typedef struct raw {
 enum { RAW_TLS_1_0 = 1, RAW_TLS_1_1 = 2, RAW_TLS_1_2 = 3, RAW_TLS_1_3 = 4 };
 
 /* An mbedTLS peer without our settings: one version, one suite (0: all). */
-static bool raw_make(raw *r, int fd, int endpoint, int version, int suite, bool renegotiate)
-{
+static bool raw_make(raw *r, int fd, int endpoint, int version, int suite, bool renegotiate) {
     static _Thread_local int suites[2];
     suites[0] = suite;
     mbedtls_net_init(&r->net);
     r->net.fd = fd;
     if (gn__tls_make(&r->tls, NULL) != GN_OK) return false;
-    if (mbedtls_ssl_config_defaults(&r->tls->conf, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM, MBEDTLS_SSL_PRESET_DEFAULT) != 0) return false;
+    if (mbedtls_ssl_config_defaults(&r->tls->conf, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM,
+                                    MBEDTLS_SSL_PRESET_DEFAULT) != 0)
+        return false;
 #if MBEDTLS_VERSION_NUMBER >= 0x03000000
     if (version < RAW_TLS_1_2) return false;
     if (version == RAW_TLS_1_2) mbedtls_ssl_conf_max_tls_version(&r->tls->conf, MBEDTLS_SSL_VERSION_TLS1_2);
@@ -1659,16 +1680,14 @@ static bool raw_make(raw *r, int fd, int endpoint, int version, int suite, bool 
     return true;
 }
 
-static int raw_shake(raw *r)
-{
+static int raw_shake(raw *r) {
     int e = mbedtls_ssl_setup(&r->tls->ssl, &r->tls->conf);
     if (e == 0) e = mbedtls_ssl_set_hostname(&r->tls->ssl, NULL);
     mbedtls_ssl_set_bio(&r->tls->ssl, &r->net, mbedtls_net_send, mbedtls_net_recv, NULL);
     return e != 0 ? e : mbedtls_ssl_handshake(&r->tls->ssl);
 }
 
-static void raw_free(raw *r)
-{
+static void raw_free(raw *r) {
     mbedtls_net_free(&r->net);
     gn__tls_destroy(r->tls);
 }
@@ -1677,11 +1696,18 @@ static void raw_free(raw *r)
 
 enum { STRANGER_SILENT, STRANGER_BYTE, STRANGER_PART, STRANGER_HELLO, STRANGER_SHAKEN, STRANGER_KINDS };
 
-/* A listener with room for few, and a thread that accepts as a server does; who is let in says a byte and hears it back. */
-typedef struct door { void *l; pthread_t thread; atomic_bool stop; atomic_int let_in, turned_away; atomic_uint most; char home[GN__PATH]; } door;
+/* A listener with room for few, and a thread that accepts as a server does; who is let in says a byte and hears it
+   back. */
+typedef struct door {
+    void *l;
+    pthread_t thread;
+    atomic_bool stop;
+    atomic_int let_in, turned_away;
+    atomic_uint most;
+    char home[GN__PATH];
+} door;
 
-static void *door_keep(void *arg)
-{
+static void *door_keep(void *arg) {
     door *d = arg;
     gn__listener *l = d->l;
     while (!atomic_load(&d->stop)) {
@@ -1692,7 +1718,10 @@ static void *door_keep(void *arg)
         gn_result r = gn__net.accept(l, 20, &t, &f);
         if (l->n > atomic_load(&d->most)) atomic_store(&d->most, l->n);
         if (r == GN_TIMEOUT) continue;
-        if (r != GN_OK) { atomic_fetch_add(&d->turned_away, 1); continue; }
+        if (r != GN_OK) {
+            atomic_fetch_add(&d->turned_away, 1);
+            continue;
+        }
         atomic_fetch_add(&d->let_in, 1);
         if (t.i->recv(t.self, &byte, 1, &n, 0) == GN_OK) t.i->send(t.self, &byte, 1, 1000);
         t.i->close(t.self);
@@ -1700,8 +1729,7 @@ static void *door_keep(void *arg)
     return NULL;
 }
 
-static bool door_open(door *d, uint32_t limit)
-{
+static bool door_open(door *d, uint32_t limit) {
     memset(d, 0, sizeof *d);
     gn_server_desc desc = { .listen = ":0", .home = new_folder(d->home), .deadline_ms = 20000 };
     if (!CHECK(gn__net.listen(&desc, &d->l, NULL) == GN_OK)) return false;
@@ -1709,35 +1737,38 @@ static bool door_open(door *d, uint32_t limit)
     return pthread_create(&d->thread, NULL, door_keep, d) == 0;
 }
 
-static void door_close(door *d)
-{
+static void door_close(door *d) {
     atomic_store(&d->stop, true);
     pthread_join(d->thread, NULL);
     gn__net.unlisten(d->l);
 }
 
 /* How long an honest client takes to be let in and answered, in seconds; 60 if it is not. */
-static double door_visit(door *d)
-{
+static double door_visit(door *d) {
     char home[GN__PATH];
     gn_transport t;
     gn_fault f;
     uint8_t byte = 7;
     size_t n;
     uint64_t start = gn_now_us();
-    if (!CHECK(dial_in(gn__net.url(d->l), new_folder(home), 15000, &t, &f) == GN_OK)) { printf("  %s\n", f.text); return 60; }
-    bool ok = CHECK(t.i->send(t.self, &byte, 1, 5000) == GN_OK) && CHECK(t.i->recv(t.self, &byte, 1, &n, 15000) == GN_OK && byte == 7);
+    if (!CHECK(dial_in(gn__net.url(d->l), new_folder(home), 15000, &t, &f) == GN_OK)) {
+        printf("  %s\n", f.text);
+        return 60;
+    }
+    bool ok = CHECK(t.i->send(t.self, &byte, 1, 5000) == GN_OK) &&
+              CHECK(t.i->recv(t.self, &byte, 1, &n, 15000) == GN_OK && byte == 7);
     t.i->close(t.self);
     return ok ? seconds(start) : 60;
 }
 
 /* The first flight of a client, as bytes. */
-static size_t hello_bytes(uint8_t *out, size_t cap)
-{
+static size_t hello_bytes(uint8_t *out, size_t cap) {
     gn__link *k;
     gn_fault f;
     if (gn__link_make(-1, &k, NULL) != GN_OK || gn__tls_make(&k->tls, NULL) != GN_OK) abort();
-    if (gn__tls_config(k, MBEDTLS_SSL_IS_CLIENT, &f) != GN_OK || gn__tls_buffers(k, &f) != GN_OK || gn__tls_start(k, &f) != GN_OK) abort();
+    if (gn__tls_config(k, MBEDTLS_SSL_IS_CLIENT, &f) != GN_OK || gn__tls_buffers(k, &f) != GN_OK ||
+        gn__tls_start(k, &f) != GN_OK)
+        abort();
     mbedtls_ssl_conf_authmode(&k->tls->conf, MBEDTLS_SSL_VERIFY_OPTIONAL);
     mbedtls_ssl_set_hostname(&k->tls->ssl, NULL);
     mbedtls_ssl_handshake(&k->tls->ssl);
@@ -1748,10 +1779,9 @@ static size_t hello_bytes(uint8_t *out, size_t cap)
     return n;
 }
 
-/* Strangers that stop wherever they can, more than there is room for, keep an honest client out no longer than the patience with
-   their kind; each is closed once, and there are never more than twice the limit. */
-TEST(strangers_that_stop_anywhere_leave_room)
-{
+/* Strangers that stop wherever they can, more than there is room for, keep an honest client out no longer than the
+   patience with their kind; each is closed once, and there are never more than twice the limit. */
+TEST(strangers_that_stop_anywhere_leave_room) {
     enum { LIMIT = 8, N = 40 };
     static const double patience[STRANGER_KINDS] = { 0.1, 1, 1, 3, 3 };
     uint8_t hello[2048];
@@ -1765,7 +1795,9 @@ TEST(strangers_that_stop_anywhere_leave_room)
         for (int i = 0; i < open; i++) {
             fds[i] = tcp_connect(gn__net.port(d.l));
             size_t some = kind == STRANGER_SILENT ? 0 : kind == STRANGER_BYTE ? 1 : kind == STRANGER_PART ? n - 1 : n;
-            if (kind == STRANGER_SHAKEN) CHECK(raw_make(&shaken[i], fds[i], MBEDTLS_SSL_IS_CLIENT, RAW_TLS_1_2, 0, false) && raw_shake(&shaken[i]) == 0);
+            if (kind == STRANGER_SHAKEN)
+                CHECK(raw_make(&shaken[i], fds[i], MBEDTLS_SSL_IS_CLIENT, RAW_TLS_1_2, 0, false) &&
+                      raw_shake(&shaken[i]) == 0);
             else if (some > 0) CHECK(send(fds[i], hello, some, MSG_NOSIGNAL) == (ssize_t)some);
         }
         double took = door_visit(&d), rounds = (double)N / (2 * LIMIT) + 1;
@@ -1788,19 +1820,21 @@ TEST(strangers_that_stop_anywhere_leave_room)
     }
 }
 
-static int late_sends;      /* the first record goes at once: silence has no credit */
+static int late_sends; /* the first record goes at once: silence has no credit */
 
-static int late_send(void *net, const unsigned char *p, size_t n)
-{
+static int late_send(void *net, const unsigned char *p, size_t n) {
     if (late_sends++ > 0) nap(400);
     return mbedtls_net_send(net, p, n);
 }
 
-typedef struct silent_flood { uint16_t port; atomic_bool stop; atomic_int opened; } silent_flood;
+typedef struct silent_flood {
+    uint16_t port;
+    atomic_bool stop;
+    atomic_int opened;
+} silent_flood;
 
 /* Connections that say nothing, about 2,000 a second, of which 200 are kept. */
-static void *flood_run(void *arg)
-{
+static void *flood_run(void *arg) {
     silent_flood *x = arg;
     enum { KEPT = 200 };
     int fds[KEPT], n = 0;
@@ -1815,8 +1849,7 @@ static void *flood_run(void *arg)
 }
 
 /* A client far away, each of whose records takes its time, gets through while silent connections come without end. */
-TEST(handshake_that_advances_is_never_cut)
-{
+TEST(handshake_that_advances_is_never_cut) {
     door d;
     raw r;
     pthread_t thread;
@@ -1844,42 +1877,46 @@ TEST(handshake_that_advances_is_never_cut)
 }
 
 /* The limit follows what may be opened: never more descriptors than there are. */
-TEST(limit_of_strangers_follows_descriptors)
-{
+TEST(limit_of_strangers_follows_descriptors) {
     struct rlimit was, r;
     REQUIRE(getrlimit(RLIMIT_NOFILE, &was) == 0);
     gn__log log = { keep_log, NULL };
-    static const struct { rlim_t files; uint32_t sessions, limit; } cases[] = {
-        { 1024, 0, 256 }, { 1024, 64, 256 }, { 1024, 900, 30 }, { 1024, 2000, 8 }, { 300, 64, 86 }, { 64, 0, 8 }, { 0, 0, 8 }, { 4096, 1000, 1000 },
+    static const struct {
+        rlim_t files;
+        uint32_t sessions, limit;
+    } cases[] = {
+        { 1024, 0, 256 }, { 1024, 64, 256 }, { 1024, 900, 30 }, { 1024, 2000, 8 },
+        { 300, 64, 86 },  { 64, 0, 8 },      { 0, 0, 8 },       { 4096, 1000, 1000 },
     };
     for (int i = 0; i < TEST_COUNT(cases); i++) {
         r = (struct rlimit){ cases[i].files, was.rlim_max };
         if (cases[i].files > was.rlim_max || setrlimit(RLIMIT_NOFILE, &r) != 0) continue;
         gn_server_desc d = { .max_sessions = cases[i].sessions };
         uint32_t limit = gn__stranger_limit(&d, log);
-        if (limit != cases[i].limit) test_fail(__FILE__, __LINE__, "%u strangers with %lu descriptors and %u sessions", limit, (unsigned long)cases[i].files, cases[i].sessions);
+        if (limit != cases[i].limit)
+            test_fail(__FILE__, __LINE__, "%u strangers with %lu descriptors and %u sessions", limit,
+                      (unsigned long)cases[i].files, cases[i].sessions);
     }
     setrlimit(RLIMIT_NOFILE, &was);
     CHECK(log_has("ulimit -n"));
 }
 
 /* Whether our server shakes hands with such a client; -1 when the library cannot be such a client. */
-static int server_accepts(host *h, int version, int suite)
-{
+static int server_accepts(host *h, int version, int suite) {
     raw r;
     int ok = -1, before = atomic_load(&h->served);
     if (suite == 0 || mbedtls_ssl_ciphersuite_from_id(suite) != NULL) {
-        if (raw_make(&r, tcp_connect(gn__net.port(h->listener)), MBEDTLS_SSL_IS_CLIENT, version, suite, false)) ok = raw_shake(&r) == 0;
+        if (raw_make(&r, tcp_connect(gn__net.port(h->listener)), MBEDTLS_SSL_IS_CLIENT, version, suite, false))
+            ok = raw_shake(&r) == 0;
         raw_free(&r);
         host_served(h, before + 1);
     }
     gn_result last = (gn_result)atomic_load(&h->last_handshake);
-    if (ok >= 0) CHECK((last == GN_OK || last == GN_DISCONNECTED) == (ok == 1));      /* it leaves without a word */
+    if (ok >= 0) CHECK((last == GN_OK || last == GN_DISCONNECTED) == (ok == 1)); /* it leaves without a word */
     return ok;
 }
 
-TEST(client_with_a_suite_of_ours_is_accepted)
-{
+TEST(client_with_a_suite_of_ours_is_accepted) {
     host h;
     REQUIRE(host_open(&h));
     CHECK_INT(server_accepts(&h, RAW_TLS_1_2, MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256), 1);
@@ -1888,8 +1925,7 @@ TEST(client_with_a_suite_of_ours_is_accepted)
     host_close(&h);
 }
 
-TEST(client_with_a_suite_without_aead_is_refused)
-{
+TEST(client_with_a_suite_without_aead_is_refused) {
     host h;
     REQUIRE(host_open(&h));
     CHECK_INT(server_accepts(&h, RAW_TLS_1_2, MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA), 0);
@@ -1898,19 +1934,17 @@ TEST(client_with_a_suite_without_aead_is_refused)
     host_close(&h);
 }
 
-TEST(client_with_tls_1_0_or_1_1_is_refused)
-{
+TEST(client_with_tls_1_0_or_1_1_is_refused) {
     host h;
     REQUIRE(host_open(&h));
     int old = server_accepts(&h, RAW_TLS_1_0, 0), newer = server_accepts(&h, RAW_TLS_1_1, 0);
     if (old < 0 || newer < 0) test_skip("this mbedTLS knows no TLS before 1.2");
     CHECK(old < 1 && newer < 1);
-    CHECK(old < 0 || log_has("not within min/max boundaries"));      /* refused for its version, not for lack of a suite */
+    CHECK(old < 0 || log_has("not within min/max boundaries")); /* refused for its version, not for lack of a suite */
     host_close(&h);
 }
 
-static void *renegotiate(void *arg)
-{
+static void *renegotiate(void *arg) {
     raw *r = arg;
     int *result = malloc(sizeof *result);
     struct timeval limit = { 3, 0 };
@@ -1920,8 +1954,7 @@ static void *renegotiate(void *arg)
     return result;
 }
 
-TEST(client_that_renegotiates_is_refused)
-{
+TEST(client_that_renegotiates_is_refused) {
     char home[GN__PATH];
     gn_server_desc d = { .listen = ":0", .home = new_folder(home) };
     gn_transport t;
@@ -1935,8 +1968,8 @@ TEST(client_that_renegotiates_is_refused)
     pthread_create(&thread, NULL, renegotiate, &r);
     REQUIRE(accept_silent(l, 5000, &t, NULL) == GN_OK);
     check_socket(((gn__link *)t.self)->fd);
-    CHECK_RESULT(t.i->recv(t.self, &byte, 1, &n, 300), GN_TIMEOUT);      /* the wish arrives and is declined… */
-    CHECK_RESULT(t.i->send(t.self, "x", 1, 1000), GN_OK);                /* …and the session is as it was */
+    CHECK_RESULT(t.i->recv(t.self, &byte, 1, &n, 300), GN_TIMEOUT); /* the wish arrives and is declined… */
+    CHECK_RESULT(t.i->send(t.self, "x", 1, 1000), GN_OK);           /* …and the session is as it was */
     pthread_join(thread, &result);
     CHECK_INT(*(int *)result, 0);
     free(result);
@@ -1945,10 +1978,13 @@ TEST(client_that_renegotiates_is_refused)
     gn__net.unlisten(l);
 }
 
-typedef struct raw_server { int fd, version, suite; const char *home; int result; } raw_server;
+typedef struct raw_server {
+    int fd, version, suite;
+    const char *home;
+    int result;
+} raw_server;
 
-static void *raw_serve(void *arg)
-{
+static void *raw_serve(void *arg) {
     raw_server *s = arg;
     raw r;
     char key[GN__PATH + 16], cert[GN__PATH + 16];
@@ -1958,7 +1994,8 @@ static void *raw_serve(void *arg)
     snprintf(cert, sizeof cert, "%s/cert.pem", s->home);
     s->result = -1;
     bool made = raw_make(&r, accept(s->fd, NULL, NULL), MBEDTLS_SSL_IS_SERVER, s->version, s->suite, false);
-    if (made && gn__read_file(key, 9999, &k, &facts) == 0 && gn__read_file(cert, 9999, &c, &facts) == 0 && gn__load_pair(r.tls, &k, &c, NULL) == GN_OK &&
+    if (made && gn__read_file(key, 9999, &k, &facts) == 0 && gn__read_file(cert, 9999, &c, &facts) == 0 &&
+        gn__load_pair(r.tls, &k, &c, NULL) == GN_OK &&
         mbedtls_ssl_conf_own_cert(&r.tls->conf, &r.tls->own, &r.tls->key) == 0)
         s->result = raw_shake(&r);
     gn__forget(&k);
@@ -1968,8 +2005,7 @@ static void *raw_serve(void *arg)
 }
 
 /* Our client against a server with the right key but one version and suite. */
-static gn_result client_accepts(host *h, int version, int suite)
-{
+static gn_result client_accepts(host *h, int version, int suite) {
     uint16_t port;
     raw_server s = { tcp_listen(&port), version, suite, h->home, 0 };
     char url[256], home[GN__PATH];
@@ -1986,8 +2022,7 @@ static gn_result client_accepts(host *h, int version, int suite)
     return r;
 }
 
-TEST(server_with_weak_tls_is_refused)
-{
+TEST(server_with_weak_tls_is_refused) {
     host h;
     REQUIRE(host_open(&h));
     CHECK_RESULT(client_accepts(&h, RAW_TLS_1_2, MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384), GN_OK);
@@ -2002,10 +2037,11 @@ TEST(server_with_weak_tls_is_refused)
 /* ---- records by libcrypto ---- */
 
 /* Two ends whose records are by libcrypto, with keys as a handshake would give. */
-typedef struct record_pair { gn__records client, server; } record_pair;
+typedef struct record_pair {
+    gn__records client, server;
+} record_pair;
 
-static bool pair_make(record_pair *p, int aead, bool v13)
-{
+static bool pair_make(record_pair *p, int aead, bool v13) {
     gn__keys k;
     memset(p, 0, sizeof *p);
     memset(&k, 0, sizeof k);
@@ -2015,36 +2051,43 @@ static bool pair_make(record_pair *p, int aead, bool v13)
     k.v13 = v13;
     k.n = v13 ? (aead == GN__AES_256_GCM ? 48 : 32) : 48;
     k.prf = aead == GN__AES_256_GCM ? MBEDTLS_SSL_TLS_PRF_SHA384 : MBEDTLS_SSL_TLS_PRF_SHA256;
-    bool ok = gn__crypto_use() != NULL && gn__records_init(&p->client, gn__crypto_use(), &k, aead, false) && gn__records_init(&p->server, gn__crypto_use(), &k, aead, true);
+    bool ok = gn__crypto_use() != NULL && gn__records_init(&p->client, gn__crypto_use(), &k, aead, false) &&
+              gn__records_init(&p->server, gn__crypto_use(), &k, aead, true);
     for (int server = 0; server < 2; server++) {
         gn__records *r = server ? &p->server : &p->client;
-        r->up.number = r->down.number = v13 ? 0 : 1;      /* 1.2: Finished was number 0 */
+        r->up.number = r->down.number = v13 ? 0 : 1; /* 1.2: Finished was number 0 */
     }
     return ok;
 }
 
-static void pair_free(record_pair *p)
-{
+static void pair_free(record_pair *p) {
     gn__records_deinit(&p->client);
     gn__records_deinit(&p->server);
 }
 
-#define FOR_EACH_PAIR(p)                                                                                         \
-    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }                                    \
-    for (int kind_ = 0; kind_ < 2 * GN__AEAD__COUNT; kind_++, pair_free(&(p)))                                    \
-        if (!pair_make(&(p), kind_ / 2, kind_ % 2 != 0)) { test_fail(__FILE__, __LINE__, "no records"); continue; } else
+#define FOR_EACH_PAIR(p)                                                       \
+    if (gn__crypto_use() == NULL) {                                            \
+        test_skip(gn__crypto_found.why);                                       \
+        return;                                                                \
+    }                                                                          \
+    for (int kind_ = 0; kind_ < 2 * GN__AEAD__COUNT; kind_++, pair_free(&(p))) \
+        if (!pair_make(&(p), kind_ / 2, kind_ % 2 != 0)) {                     \
+            test_fail(__FILE__, __LINE__, "no records");                       \
+            continue;                                                          \
+        } else
 
 /* What the server makes of n bytes. */
-static gn_result pair_take(record_pair *p, const uint8_t *in, size_t n, uint8_t *out, size_t max, size_t *out_n)
-{
+static gn_result pair_take(record_pair *p, const uint8_t *in, size_t n, uint8_t *out, size_t max, size_t *out_n) {
     size_t at = 0;
     return gn__records_take(&p->server, in, &at, n, out, max, out_n);
 }
 
-TEST(libcrypto_agrees_with_mbedtls_at_all_sizes)
-{
+TEST(libcrypto_agrees_with_mbedtls_at_all_sizes) {
     const gn__crypto *c = gn__crypto_use();
-    if (c == NULL) { test_skip(gn__crypto_found.why); return; }
+    if (c == NULL) {
+        test_skip(gn__crypto_found.why);
+        return;
+    }
     static uint8_t a[20000 + GN__TAG], b[20000 + GN__TAG], plain[20000];
     uint8_t key[GN__KEY_MAX], nonce[GN__NONCE], aad[40];
     for (int aead = 0; aead < GN__AEAD__COUNT; aead++) {
@@ -2059,14 +2102,15 @@ TEST(libcrypto_agrees_with_mbedtls_at_all_sizes)
             REQUIRE(gn__stock_seal(aead, key, nonce, aad, aad_n, plain, n, a));
             CHECK(gn__aead_seal(c, up, nonce, aad, aad_n, plain, n, NULL, b));
             CHECK(memcmp(a, b, n + GN__TAG) == 0);
-            if (n > 0) {      /* with the last byte apart, and in place */
+            if (n > 0) { /* with the last byte apart, and in place */
                 memcpy(b, plain, n);
                 CHECK(gn__aead_seal(c, up, nonce, aad, aad_n, b, n - 1, plain + n - 1, b));
                 CHECK(memcmp(a, b, n + GN__TAG) == 0);
             }
             a[test_random_int(0, (int)n + GN__TAG - 1)] ^= (uint8_t)(1 << test_random_int(0, 7));
             CHECK(!gn__aead_open(c, down, nonce, aad, aad_n, a, n, a));
-            for (size_t i = 0; i < n; i++) if (!CHECK(a[i] == 0)) break;      /* what is altered leaves nothing behind */
+            for (size_t i = 0; i < n; i++)
+                if (!CHECK(a[i] == 0)) break; /* what is altered leaves nothing behind */
             CHECK(gn__aead_open(c, down, nonce, aad, aad_n, b, n, b));
             CHECK(memcmp(b, plain, n) == 0);
         }
@@ -2078,31 +2122,27 @@ TEST(libcrypto_agrees_with_mbedtls_at_all_sizes)
 static int (*true_update)(void *ctx, uint8_t *out, int *out_n, const uint8_t *in, int n);
 static int (*true_ctrl)(void *ctx, int what, int n, void *p);
 static int (*true_digest)(const void *p, size_t n, uint8_t *out, unsigned *out_n, const void *type, void *engine);
-static int wrong_from;     /* bytes from which on the answer is wrong */
+static int wrong_from; /* bytes from which on the answer is wrong */
 
-static int wrong_update(void *ctx, uint8_t *out, int *out_n, const uint8_t *in, int n)
-{
+static int wrong_update(void *ctx, uint8_t *out, int *out_n, const uint8_t *in, int n) {
     int e = true_update(ctx, out, out_n, in, n);
     if (out != NULL && n >= wrong_from) out[n - 1] ^= 1;
     return e;
 }
 
-static int wrong_ctrl(void *ctx, int what, int n, void *p)
-{
+static int wrong_ctrl(void *ctx, int what, int n, void *p) {
     int e = true_ctrl(ctx, what, n, p);
     if (what == GN__CTRL_GET_TAG) ((uint8_t *)p)[15] ^= 128;
     return e;
 }
 
-static int wrong_final(void *ctx, uint8_t *out, int *out_n)
-{
+static int wrong_final(void *ctx, uint8_t *out, int *out_n) {
     gn__crypto_found.EVP_CipherFinal_ex(ctx, out, out_n);
     *out_n = 0;
     return 1;
 }
 
-static int wrong_digest(const void *p, size_t n, uint8_t *out, unsigned *out_n, const void *type, void *engine)
-{
+static int wrong_digest(const void *p, size_t n, uint8_t *out, unsigned *out_n, const void *type, void *engine) {
     int e = true_digest(p, n, out, out_n, type, engine);
     out[31] ^= 2;
     return e;
@@ -2110,9 +2150,11 @@ static int wrong_digest(const void *p, size_t n, uint8_t *out, unsigned *out_n, 
 
 static const void *no_cipher(void) { return NULL; }
 
-TEST(libcrypto_without_an_algorithm_is_not_called_wrong)
-{
-    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }
+TEST(libcrypto_without_an_algorithm_is_not_called_wrong) {
+    if (gn__crypto_use() == NULL) {
+        test_skip(gn__crypto_found.why);
+        return;
+    }
     gn__crypto c = gn__crypto_found;
     CHECK(gn__crypto_check(&c) == NULL && !c.lacks);
     c.EVP_chacha20_poly1305 = no_cipher;
@@ -2121,16 +2163,18 @@ TEST(libcrypto_without_an_algorithm_is_not_called_wrong)
     CHECK(c.lacks);
 }
 
-TEST(libcrypto_with_a_wrong_answer_is_found_out)
-{
-    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }
+TEST(libcrypto_with_a_wrong_answer_is_found_out) {
+    if (gn__crypto_use() == NULL) {
+        test_skip(gn__crypto_found.why);
+        return;
+    }
     gn__crypto c = gn__crypto_found;
     true_update = c.EVP_CipherUpdate;
     true_ctrl = c.EVP_CIPHER_CTX_ctrl;
     true_digest = c.EVP_Digest;
     CHECK(gn__crypto_check(&c) == NULL);
     const int from[] = { 1, 100, 1037, 16384 };
-    for (int i = 0; i < TEST_COUNT(from); i++) {      /* in the vectors, or only in large records */
+    for (int i = 0; i < TEST_COUNT(from); i++) { /* in the vectors, or only in large records */
         wrong_from = from[i];
         c.EVP_CipherUpdate = wrong_update;
         const char *who = gn__crypto_check(&c);
@@ -2140,7 +2184,7 @@ TEST(libcrypto_with_a_wrong_answer_is_found_out)
     c.EVP_CIPHER_CTX_ctrl = wrong_ctrl;
     CHECK(gn__crypto_check(&c) != NULL);
     c.EVP_CIPHER_CTX_ctrl = true_ctrl;
-    c.EVP_CipherFinal_ex = wrong_final;               /* it takes any tag */
+    c.EVP_CipherFinal_ex = wrong_final; /* it takes any tag */
     CHECK(gn__crypto_check(&c) != NULL);
     c.EVP_CipherFinal_ex = gn__crypto_found.EVP_CipherFinal_ex;
     c.EVP_Digest = wrong_digest;
@@ -2150,8 +2194,7 @@ TEST(libcrypto_with_a_wrong_answer_is_found_out)
     CHECK(gn__crypto_check(&c) == NULL);
 }
 
-TEST(records_of_any_size_into_any_room_arrive)
-{
+TEST(records_of_any_size_into_any_room_arrive) {
     record_pair p;
     static uint8_t data[60000], wire[70000], out[60000];
     fill_random(data, sizeof data);
@@ -2165,12 +2208,15 @@ TEST(records_of_any_size_into_any_room_arrive)
             sent += k;
             n += made;
         }
-        while (got < sizeof data) {      /* the bytes come in pieces, and so does the room */
+        while (got < sizeof data) { /* the bytes come in pieces, and so does the room */
             size_t k, max = (size_t)test_random_int(1, test_random_int(0, 1) ? 40 : 30000);
             if (max > sizeof out - got) max = sizeof out - got;
             REQUIRE(gn__records_take(&p.server, wire, &at, seen, out + got, max, &k) == GN_OK && k <= max);
             got += k;
-            if (k == 0) { REQUIRE(seen < n); seen += (size_t)test_random_int(1, 9000); }
+            if (k == 0) {
+                REQUIRE(seen < n);
+                seen += (size_t)test_random_int(1, 9000);
+            }
             if (seen > n) seen = n;
         }
         CHECK(memcmp(out, data, sizeof data) == 0);
@@ -2178,55 +2224,58 @@ TEST(records_of_any_size_into_any_room_arrive)
     }
 }
 
-TEST(record_altered_cut_repeated_or_swapped_ends_the_stream)
-{
+TEST(record_altered_cut_repeated_or_swapped_ends_the_stream) {
     record_pair p;
     uint8_t one[200], two[200], out[200], bad[400];
     size_t k;
     FOR_EACH_PAIR(p) {
-        size_t a = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"first", 5, one), b = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"second", 6, two);
+        size_t a = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"first", 5, one),
+               b = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"second", 6, two);
         uint64_t number = p.server.down.number;
         for (size_t i = 0; i < a; i++) {
             memcpy(bad, one, a);
             bad[i] ^= (uint8_t)(1 << test_random_int(0, 7));
-            memcpy(bad + a, two, b);      /* a longer length takes in what follows */
+            memcpy(bad + a, two, b); /* a longer length takes in what follows */
             gn_result r = pair_take(&p, bad, a + b, out, sizeof out, &k);
-            CHECK(k == 0 && (r == GN_TLS_FAILED || (r == GN_OK && i >= 3 && i < GN__HEAD)));   /* or it waits for what never comes */
-            if (r != GN_OK) CHECK(p.server.alert == GN__BAD_MAC || p.server.alert == GN__UNEXPECTED || p.server.alert == GN__OVERFLOW);
-            CHECK_RESULT(pair_take(&p, one, a, out, sizeof out, &k), r == GN_OK ? GN_OK : GN_TLS_FAILED);      /* it stays so */
+            /* or it waits for what never comes */
+            CHECK(k == 0 && (r == GN_TLS_FAILED || (r == GN_OK && i >= 3 && i < GN__HEAD)));
+            if (r != GN_OK)
+                CHECK(p.server.alert == GN__BAD_MAC || p.server.alert == GN__UNEXPECTED ||
+                      p.server.alert == GN__OVERFLOW);
+            /* it stays so */
+            CHECK_RESULT(pair_take(&p, one, a, out, sizeof out, &k), r == GN_OK ? GN_OK : GN_TLS_FAILED);
             p.server.ended = GN_OK;
             p.server.down.number = number;
         }
-        for (size_t i = 0; i < a; i++) CHECK(pair_take(&p, one, i, out, sizeof out, &k) == GN_OK && k == 0);   /* cut: more has to come */
-        CHECK_RESULT(pair_take(&p, two, b, out, sizeof out, &k), GN_TLS_FAILED);      /* swapped */
+        /* cut: more has to come */
+        for (size_t i = 0; i < a; i++) CHECK(pair_take(&p, one, i, out, sizeof out, &k) == GN_OK && k == 0);
+        CHECK_RESULT(pair_take(&p, two, b, out, sizeof out, &k), GN_TLS_FAILED); /* swapped */
         p.server.ended = GN_OK;
         CHECK(pair_take(&p, one, a, out, sizeof out, &k) == GN_OK && k == 5 && memcmp(out, "first", 5) == 0);
-        CHECK_RESULT(pair_take(&p, one, a, out, sizeof out, &k), GN_TLS_FAILED);      /* repeated */
+        CHECK_RESULT(pair_take(&p, one, a, out, sizeof out, &k), GN_TLS_FAILED); /* repeated */
         p.server.ended = GN_OK;
         CHECK(pair_take(&p, two, b, out, sizeof out, &k) == GN_OK && k == 6);
     }
 }
 
 /* The server forgets that something was wrong. */
-static void pair_mend(record_pair *p)
-{
+static void pair_mend(record_pair *p) {
     p->server.ended = GN_OK;
     p->server.idle = 0;
     p->server.head_n = p->server.skip = 0;
     p->server.down.number = p->client.up.number;
 }
 
-TEST(records_that_are_not_data_are_taken_as_the_standard_says)
-{
+TEST(records_that_are_not_data_are_taken_as_the_standard_says) {
     record_pair p;
     static uint8_t wire[40000], big[GN__RECORD_MAX + 1];
     uint8_t out[100];
     size_t k;
     FOR_EACH_PAIR(p) {
-        size_t n = gn__record_seal(&p.client, GN__DATA, big, 0, wire);      /* empty, then data */
+        size_t n = gn__record_seal(&p.client, GN__DATA, big, 0, wire); /* empty, then data */
         n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"x", 1, wire + n);
         CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'x');
-        n = 0;                                                             /* a flood of nothing */
+        n = 0; /* a flood of nothing */
         for (int i = 0; i <= GN__IDLE_RECORDS; i++) n += gn__record_seal(&p.client, GN__DATA, big, 0, wire + n);
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
         p.server.ended = GN_OK;
@@ -2240,49 +2289,51 @@ TEST(records_that_are_not_data_are_taken_as_the_standard_says)
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
         p.server.ended = GN_OK;
         p.server.down.number = p.client.up.number;
-        n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"z", 1, wire);      /* the last word, and then goodbye */
+        n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"z", 1, wire); /* the last word, and then goodbye */
         n += gn__record_alert(&p.client, GN__CLOSE_NOTIFY, wire + n);
         CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'z');
         CHECK_RESULT(pair_take(&p, wire, 0, out, sizeof out, &k), GN_DISCONNECTED);
         p.server.ended = GN_OK;
         n = gn__record_alert(&p.client, GN__BAD_MAC, wire);
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
-        p.client.up.number = UINT64_MAX;      /* no nonce serves twice */
+        p.client.up.number = UINT64_MAX; /* no nonce serves twice */
         CHECK_INT(gn__record_seal(&p.client, GN__DATA, big, 1, wire), 0);
     }
 }
 
-TEST(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says)
-{
+TEST(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says) {
     record_pair p;
     uint8_t wire[1000], big[10] = { 0 }, out[100];
     size_t k;
     FOR_EACH_PAIR(p) {
         bool v13 = p.server.v13;
-        size_t n = gn__record_seal(&p.client, GN__HANDSHAKE, big, 0, wire);      /* a handshake of nothing */
+        size_t n = gn__record_seal(&p.client, GN__HANDSHAKE, big, 0, wire); /* a handshake of nothing */
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
         pair_mend(&p);
-        n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\132", 2, wire);      /* a warning (1.2), "user canceled" (1.3) */
+        /* a warning (1.2), "user canceled" (1.3) */
+        n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\132", 2, wire);
         n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"v", 1, wire + n);
         CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'v');
-        n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\1\1\1", 4, wire);      /* two alerts in a record */
+        n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\1\1\1", 4, wire); /* two alerts in a record */
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
         pair_mend(&p);
-        n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\50", 2, wire);      /* 1.3: an error, whatever level it claims */
+        /* 1.3: an error, whatever level it claims */
+        n = gn__record_seal(&p.client, GN__ALERT, (const uint8_t *)"\1\50", 2, wire);
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
         pair_mend(&p);
         const uint8_t ticket[12] = { 4, 0, 0, 8 };
-        n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, 12, wire);      /* from a client: in 1.2 the wish to renegotiate */
+        /* from a client: in 1.2 the wish to renegotiate */
+        n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, 12, wire);
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
         CHECK(atomic_exchange(&p.server.decline, false) == !v13);
         pair_mend(&p);
-        p.server.server = false;                                             /* let it be the client of a server */
-        for (size_t cut = 1; cut < 12; cut++) {                              /* in two pieces */
+        p.server.server = false;                /* let it be the client of a server */
+        for (size_t cut = 1; cut < 12; cut++) { /* in two pieces */
             n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, cut, wire);
             n += gn__record_seal(&p.client, GN__HANDSHAKE, ticket + cut, 12 - cut, wire + n);
             n += gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"y", 1, wire + n);
             CHECK(pair_take(&p, wire, n, out, sizeof out, &k) == GN_OK && k == 1 && out[0] == 'y');
-            n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, cut, wire);      /* data within a ticket */
+            n = gn__record_seal(&p.client, GN__HANDSHAKE, ticket, cut, wire); /* data within a ticket */
             n += gn__record_seal(&p.client, GN__DATA, big, 10, wire + n);
             CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), v13 ? GN_TLS_FAILED : GN_OK);
             pair_mend(&p);
@@ -2291,17 +2342,20 @@ TEST(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says)
 }
 
 /* A record of 1.3 with zeros behind its type. */
-TEST(padding_of_a_record_is_dropped)
-{
+TEST(padding_of_a_record_is_dropped) {
     record_pair p;
     uint8_t wire[200], out[100], nonce[GN__NONCE], aad[13];
     size_t k;
-    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }
+    if (gn__crypto_use() == NULL) {
+        test_skip(gn__crypto_found.why);
+        return;
+    }
     REQUIRE(pair_make(&p, GN__AES_128_GCM, true));
     for (size_t n = 0; n < 4; n++) {
         const uint8_t inner[] = { 'a', 'b', 'c', GN__DATA, 0, 0, 0, 0, 0 };
-        const uint8_t *from = n < 3 ? inner + n : inner + 4;      /* three, two or one byte of data; or no type at all */
-        size_t m = (size_t)(inner + sizeof inner - from), aad_n = gn__record_bind(&p.client, &p.client.up, NULL, GN__DATA, m + GN__TAG, nonce, aad);
+        const uint8_t *from = n < 3 ? inner + n : inner + 4; /* three, two or one byte of data; or no type at all */
+        size_t m = (size_t)(inner + sizeof inner - from),
+               aad_n = gn__record_bind(&p.client, &p.client.up, NULL, GN__DATA, m + GN__TAG, nonce, aad);
         memcpy(wire, aad, GN__HEAD);
         REQUIRE(gn__aead_seal(p.client.crypto, p.client.up.ctx, nonce, aad, aad_n, from, m, NULL, wire + GN__HEAD));
         p.client.up.number++;
@@ -2314,21 +2368,28 @@ TEST(padding_of_a_record_is_dropped)
 }
 
 /* A client that is mbedTLS alone and sends back what comes. */
-typedef struct raw_echo { raw r; int shook; size_t back; } raw_echo;
+typedef struct raw_echo {
+    raw r;
+    int shook;
+    size_t back;
+} raw_echo;
 
-static void *raw_echo_run(void *arg)
-{
+static void *raw_echo_run(void *arg) {
     raw_echo *x = arg;
     uint8_t bytes[5000];
     x->shook = raw_shake(&x->r);
     for (int k = 1; x->shook == 0 && k > 0;) {
         k = mbedtls_ssl_read(&x->r.tls->ssl, bytes, sizeof bytes);
 #if defined(MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET)
-        if (k == MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET) { k = 1; continue; }
+        if (k == MBEDTLS_ERR_SSL_RECEIVED_NEW_SESSION_TICKET) {
+            k = 1;
+            continue;
+        }
 #endif
-        for (int at = 0, n = k; at < n && k > 0; at += k) k = mbedtls_ssl_write(&x->r.tls->ssl, bytes + at, (size_t)(n - at));
+        for (int at = 0, n = k; at < n && k > 0; at += k)
+            k = mbedtls_ssl_write(&x->r.tls->ssl, bytes + at, (size_t)(n - at));
         x->back += k > 0 ? (size_t)k : 0;
-        if (k == MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY) x->back |= (size_t)1 << 40;      /* a goodbye that mbedTLS understands */
+        if (k == MBEDTLS_ERR_SSL_PEER_CLOSE_NOTIFY) x->back |= (size_t)1 << 40; /* a goodbye that mbedTLS understands */
     }
     return NULL;
 }
@@ -2337,7 +2398,7 @@ static void *raw_echo_run(void *arg)
 
 enum { STORY_RECORDS = 14, STORY_ROOM = 40000 };
 
-typedef struct story {      /* what a server sends: records and the data in them */
+typedef struct story { /* what a server sends: records and the data in them */
     uint8_t wire[2 * STORY_ROOM], plain[STORY_ROOM];
     size_t wire_at[STORY_RECORDS + 1], plain_at[STORY_RECORDS + 1];
     int n;
@@ -2345,14 +2406,15 @@ typedef struct story {      /* what a server sends: records and the data in them
 
 static int pick(int low, int high) { return (int)test_random_int(low, high); }
 
-static void story_add(story *x, gn__records *r)
-{
-    static const uint8_t ticket[] = { 4, 0, 0, 6, 9, 9, 9, 9, 9, 9 }, hello[] = { 0, 0, 0, 0 }, warning[] = { 1, GN__USER_CANCELED };
+static void story_add(story *x, gn__records *r) {
+    static const uint8_t ticket[] = { 4, 0, 0, 6, 9, 9, 9, 9, 9, 9 }, hello[] = { 0, 0, 0, 0 },
+                         warning[] = { 1, GN__USER_CANCELED };
     size_t at = x->wire_at[x->n], from = x->plain_at[x->n], k = 0, made;
     int kind = pick(0, 9);
     uint8_t *out = x->wire + at;
     if (kind == 0) made = gn__record_renew(r, out);
-    else if (kind == 1) made = gn__record_seal(r, GN__HANDSHAKE, r->v13 ? ticket : hello, r->v13 ? sizeof ticket : sizeof hello, out);
+    else if (kind == 1)
+        made = gn__record_seal(r, GN__HANDSHAKE, r->v13 ? ticket : hello, r->v13 ? sizeof ticket : sizeof hello, out);
     else if (kind == 2) made = gn__record_seal(r, GN__ALERT, warning, sizeof warning, out);
     else if (kind == 3) made = gn__record_seal(r, GN__DATA, NULL, 0, out);
     else {
@@ -2366,24 +2428,22 @@ static void story_add(story *x, gn__records *r)
 }
 
 /* Adds bytes to a wire of *n. */
-static void wire_add(uint8_t *out, size_t *n, const story *x, int first, int end)
-{
+static void wire_add(uint8_t *out, size_t *n, const story *x, int first, int end) {
     memcpy(out + *n, x->wire + x->wire_at[first], x->wire_at[end] - x->wire_at[first]);
     *n += x->wire_at[end] - x->wire_at[first];
 }
 
 /* What somebody on the way makes of the story; bytes. */
-static size_t story_spoil(const story *x, const story *other, uint8_t *out)
-{
+static size_t story_spoil(const story *x, const story *other, uint8_t *out) {
     int i = pick(0, x->n - 1), j = pick(0, x->n - 1), how = pick(0, 9);
     size_t n = 0, at;
-    if (how == 1 || how == 2) {                                  /* dropped; repeated at another place */
+    if (how == 1 || how == 2) { /* dropped; repeated at another place */
         wire_add(out, &n, x, 0, i);
         if (how == 2) wire_add(out, &n, x, j, j + 1);
         wire_add(out, &n, x, i + (how == 1), x->n);
         return n;
     }
-    if (how == 3 && i < j) {                                     /* swapped */
+    if (how == 3 && i < j) { /* swapped */
         wire_add(out, &n, x, 0, i);
         wire_add(out, &n, x, j, j + 1);
         wire_add(out, &n, x, i + 1, j);
@@ -2391,28 +2451,28 @@ static size_t story_spoil(const story *x, const story *other, uint8_t *out)
         wire_add(out, &n, x, j + 1, x->n);
         return n;
     }
-    if (how == 4) {                                              /* a record of another connection */
+    if (how == 4) { /* a record of another connection */
         wire_add(out, &n, x, 0, i);
         wire_add(out, &n, other, 0, 1);
         wire_add(out, &n, x, i, x->n);
         return n;
     }
     wire_add(out, &n, x, 0, x->n);
-    at = how == 5 ? x->wire_at[i] + (size_t)pick(0, GN__HEAD - 1) : (size_t)pick(0, (int)n - 1);      /* 5: in a head */
-    if (how == 6) return at;                                     /* cut */
+    at = how == 5 ? x->wire_at[i] + (size_t)pick(0, GN__HEAD - 1) : (size_t)pick(0, (int)n - 1); /* 5: in a head */
+    if (how == 6) return at;                                                                     /* cut */
     if (how == 5 || how == 7) out[at] ^= (uint8_t)(1 << pick(0, 7));
-    if (how == 8) out[x->wire_at[i]] = (uint8_t)pick(0, 255);      /* a type */
+    if (how == 8) out[x->wire_at[i]] = (uint8_t)pick(0, 255); /* a type */
     if (how == 9) fill_random(out + at, n - at < 40 ? n - at : 40);
     return n;
 }
 
 /* Reads a wire in pieces into pieces of room. */
-static gn_result story_read(gn__records *r, const uint8_t *wire, size_t n, uint8_t *out, size_t *out_n)
-{
+static gn_result story_read(gn__records *r, const uint8_t *wire, size_t n, uint8_t *out, size_t *out_n) {
     size_t at = 0, seen = 0, k = 0;
     for (*out_n = 0;;) {
         size_t max = (size_t)pick(1, pick(0, 1) ? 60 : STORY_ROOM);
-        gn_result e = gn__records_take(r, wire, &at, seen, out + *out_n, max < STORY_ROOM - *out_n ? max : STORY_ROOM - *out_n, &k);
+        gn_result e = gn__records_take(r, wire, &at, seen, out + *out_n,
+                                       max < STORY_ROOM - *out_n ? max : STORY_ROOM - *out_n, &k);
         *out_n += k;
         if (e != GN_OK || (k == 0 && seen == n)) return e;
         if (k == 0) seen += (size_t)pick(1, 20000);
@@ -2420,12 +2480,14 @@ static gn_result story_read(gn__records *r, const uint8_t *wire, size_t n, uint8
     }
 }
 
-TEST(records_spoiled_in_any_way_give_the_true_beginning_alone)
-{
+TEST(records_spoiled_in_any_way_give_the_true_beginning_alone) {
     static story x, other;
     static uint8_t wire[4 * STORY_ROOM], out[STORY_ROOM];
     record_pair p, q;
-    if (gn__crypto_use() == NULL) { test_skip(gn__crypto_found.why); return; }
+    if (gn__crypto_use() == NULL) {
+        test_skip(gn__crypto_found.why);
+        return;
+    }
     for (int round = 0, rounds = test_rounds(3000); round < rounds; round++) {
         int kind = pick(0, 2 * GN__AEAD__COUNT - 1), n = pick(1, STORY_RECORDS);
         REQUIRE(pair_make(&p, kind / 2, kind % 2 != 0) && pair_make(&q, kind / 2, kind % 2 != 0));
@@ -2436,12 +2498,17 @@ TEST(records_spoiled_in_any_way_give_the_true_beginning_alone)
         while (same < spoiled && same < x.wire_at[n] && wire[same] == x.wire[same]) same++;
         while (whole < (size_t)n && x.wire_at[whole + 1] <= same) whole++;
         gn_result r = story_read(&p.client, wire, spoiled, out, &got);
-        bool waits = same == spoiled || (spoiled - x.wire_at[whole] >= 3 && same - x.wire_at[whole] >= 3 && same - x.wire_at[whole] < GN__HEAD);      /* cut, or a longer length */
-        if (got != x.plain_at[whole] || memcmp(out, x.plain, got) != 0 || !(r == GN_TLS_FAILED || (r == GN_OK && waits)))
-            test_fail(__FILE__, __LINE__, "round %d, kind %d: %zu bytes for %zu of %zu records, result %d", round, kind, got, whole, (size_t)n, (int)r);
-        if (r != GN_OK) {      /* the true rest comes too late */
+        /* cut, or a longer length */
+        bool waits = same == spoiled || (spoiled - x.wire_at[whole] >= 3 && same - x.wire_at[whole] >= 3 &&
+                                         same - x.wire_at[whole] < GN__HEAD);
+        if (got != x.plain_at[whole] || memcmp(out, x.plain, got) != 0 ||
+            !(r == GN_TLS_FAILED || (r == GN_OK && waits)))
+            test_fail(__FILE__, __LINE__, "round %d, kind %d: %zu bytes for %zu of %zu records, result %d", round, kind,
+                      got, whole, (size_t)n, (int)r);
+        if (r != GN_OK) { /* the true rest comes too late */
             size_t at = x.wire_at[whole];
-            CHECK(gn__records_take(&p.client, x.wire, &at, x.wire_at[n], out, sizeof out, &got) == r && got == 0 && at == x.wire_at[whole]);
+            CHECK(gn__records_take(&p.client, x.wire, &at, x.wire_at[n], out, sizeof out, &got) == r && got == 0 &&
+                  at == x.wire_at[whole]);
         }
         pair_free(&p);
         pair_free(&q);
@@ -2450,15 +2517,15 @@ TEST(records_spoiled_in_any_way_give_the_true_beginning_alone)
 
 /* ---- records by libcrypto: new keys ---- */
 
-TEST(key_update_gives_keys_that_follow_from_the_old_ones)
-{
+TEST(key_update_gives_keys_that_follow_from_the_old_ones) {
     record_pair p;
     uint8_t wire[400], out[100], before[GN__SECRET_MAX];
     size_t k;
     FOR_EACH_PAIR(p) {
         for (int round = 1; round <= 3; round++) {
             memcpy(before, p.server.down.secret, sizeof before);
-            size_t n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"old", 3, wire), updated = gn__record_renew(&p.client, wire + n);
+            size_t n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"old", 3, wire),
+                   updated = gn__record_renew(&p.client, wire + n);
             CHECK(updated > 0);
             CHECK_INT(p.client.up.number, 0);
             n += updated;
@@ -2467,24 +2534,28 @@ TEST(key_update_gives_keys_that_follow_from_the_old_ones)
             CHECK_INT(p.server.down.number, 1);
             CHECK(memcmp(before, p.server.down.secret, p.server.secret_n) != 0);
             CHECK(memcmp(p.client.up.secret, p.server.down.secret, p.server.secret_n) == 0);
-            CHECK(memcmp(p.client.up.secret, p.client.down.secret, p.server.secret_n) != 0);      /* each direction has its own */
+            /* each direction has its own */
+            CHECK(memcmp(p.client.up.secret, p.client.down.secret, p.server.secret_n) != 0);
             CHECK_INT(atomic_load(&p.server.renewed), round);
         }
         CHECK(!atomic_load(&p.server.renew));
-        size_t n = gn__record_seal(&p.server, GN__DATA, (const uint8_t *)"back", 4, wire), at = 0;      /* whose keys are the first ones */
+        /* whose keys are the first ones */
+        size_t n = gn__record_seal(&p.server, GN__DATA, (const uint8_t *)"back", 4, wire), at = 0;
         CHECK(gn__records_take(&p.client, wire, &at, n, out, sizeof out, &k) == GN_OK && k == 4);
-        gn__record_renew(&p.client, wire);                     /* lost on the way: what follows does not open */
+        gn__record_renew(&p.client, wire); /* lost on the way: what follows does not open */
         n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"x", 1, wire);
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);
     }
 }
 
-TEST(key_update_that_is_malformed_ends_the_stream)
-{
-    static const struct { uint8_t n, bytes[8], alert_13, alert_12; } bad[] = {      /* alert 0: it is taken */
+TEST(key_update_that_is_malformed_ends_the_stream) {
+    static const struct {
+        uint8_t n, bytes[8], alert_13, alert_12;
+    } bad[] = {
+        /* alert 0: it is taken */
         { 5, { 24, 0, 0, 1, 0 }, 0, 0 },
         { 5, { 24, 0, 0, 1, 2 }, GN__ILLEGAL, GN__ILLEGAL },
-        { 6, { 24, 0, 0, 1, 0, 0 }, GN__UNEXPECTED, 0 },      /* 1.2: the wish to renegotiate */
+        { 6, { 24, 0, 0, 1, 0, 0 }, GN__UNEXPECTED, 0 }, /* 1.2: the wish to renegotiate */
         { 5, { 24, 0, 1, 0, 0 }, GN__UNEXPECTED, 0 },
         { 6, { 24, 0, 0, 2, 0, 0 }, GN__UNEXPECTED, 0 },
         { 4, { 24, 0, 0, 0 }, GN__UNEXPECTED, 0 },
@@ -2500,12 +2571,13 @@ TEST(key_update_that_is_malformed_ends_the_stream)
             uint8_t alert = p.server.v13 ? bad[i].alert_13 : bad[i].alert_12;
             size_t n = gn__record_seal(&p.client, GN__HANDSHAKE, bad[i].bytes, bad[i].n, wire);
             gn_result r = pair_take(&p, wire, n, out, sizeof out, &k);
-            if (r != (alert ? GN_TLS_FAILED : GN_OK) || p.server.alert != alert) test_fail(__FILE__, __LINE__, "case %d: %d, alert %u", i, (int)r, p.server.alert);
-            if (i == 0) CHECK(gn__way_renew(&p.client, &p.client.up));      /* as it said */
+            if (r != (alert ? GN_TLS_FAILED : GN_OK) || p.server.alert != alert)
+                test_fail(__FILE__, __LINE__, "case %d: %d, alert %u", i, (int)r, p.server.alert);
+            if (i == 0) CHECK(gn__way_renew(&p.client, &p.client.up)); /* as it said */
             p.server.alert = 0;
             pair_mend(&p);
         }
-        for (uint8_t cut = 1; cut < 5; cut++) {      /* 1.3: in two records, and with data between them */
+        for (uint8_t cut = 1; cut < 5; cut++) { /* 1.3: in two records, and with data between them */
             const uint8_t update[] = { GN__KEY_UPDATE, 0, 0, 1, 1 };
             size_t n = gn__record_seal(&p.client, GN__HANDSHAKE, update, cut, wire);
             n += gn__record_seal(&p.client, GN__HANDSHAKE, update + cut, 5u - cut, wire + n);
@@ -2518,7 +2590,7 @@ TEST(key_update_that_is_malformed_ends_the_stream)
             CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), p.server.v13 ? GN_TLS_FAILED : GN_OK);
             pair_mend(&p);
         }
-        size_t n = 0;                                /* one after another without end */
+        size_t n = 0; /* one after another without end */
         uint8_t flood[64 * (GN__IDLE_RECORDS + 1)];
         for (int i = 0; i <= GN__IDLE_RECORDS; i++) n += gn__record_renew(&p.client, flood + n);
         CHECK_RESULT(pair_take(&p, flood, n, out, sizeof out, &k), GN_TLS_FAILED);
@@ -2526,8 +2598,7 @@ TEST(key_update_that_is_malformed_ends_the_stream)
 }
 
 /* Our client and our echo, whose keys wear out after a few records. */
-static void echo_with_worn_keys(bool agreed, uint64_t records)
-{
+static void echo_with_worn_keys(bool agreed, uint64_t records) {
     host h;
     gn_transport t;
     gn_link_info info;
@@ -2548,25 +2619,29 @@ static void echo_with_worn_keys(bool agreed, uint64_t records)
     } else {
         gn_result r = t.i->send(t.self, data, 16384 * (size_t)records, 5000);
         CHECK_RESULT(r, GN_TLS_FAILED);
-        CHECK_RESULT(t.i->send(t.self, data, 1, 5000), GN_TLS_FAILED);      /* and for ever */
+        CHECK_RESULT(t.i->send(t.self, data, 1, 5000), GN_TLS_FAILED); /* and for ever */
         CHECK_INT(((gn__link *)t.self)->records.up.number, records);
     }
     t.i->close(t.self);
     host_close(&h);
 }
 
-TEST(keys_that_wear_out_are_changed_both_ways)
-{
-    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) { test_skip("connections do not use AES-GCM of libcrypto here"); return; }
+TEST(keys_that_wear_out_are_changed_both_ways) {
+    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) {
+        test_skip("connections do not use AES-GCM of libcrypto here");
+        return;
+    }
     uint64_t was = gn__key_records;
     echo_with_worn_keys(true, 2);
     echo_with_worn_keys(true, 7);
     gn__key_records = was;
 }
 
-TEST(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection)
-{
-    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) { test_skip("connections do not use AES-GCM of libcrypto here"); return; }
+TEST(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection) {
+    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) {
+        test_skip("connections do not use AES-GCM of libcrypto here");
+        return;
+    }
     uint64_t was = gn__key_records;
     echo_with_worn_keys(false, 10);
     gn__key_records = was;
@@ -2574,25 +2649,30 @@ TEST(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection)
 }
 
 /* The same for a program: its steps go on, and it can see what happened. */
-TEST(session_whose_keys_wear_out_goes_on)
-{
+TEST(session_whose_keys_wear_out_goes_on) {
     static float x[50000], y[50000];
     char home[GN__PATH], client[GN__PATH];
     gn_server *s = NULL;
     gn_error error;
     gn_stats up, down;
-    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) { test_skip("connections do not use AES-GCM of libcrypto here"); return; }
+    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) {
+        test_skip("connections do not use AES-GCM of libcrypto here");
+        return;
+    }
     uint64_t was = gn__key_records;
-    gn_register_net(&gn__net);               /* this unit's, not the library's */
+    gn_register_net(&gn__net); /* this unit's, not the library's */
     gn__key_records = 3;
-    REQUIRE(gn_server_open(&(gn_server_desc){ .listen = "127.0.0.1:0", .devices = "cpu", .threads = 1, .home = new_folder(home) }, &s, &error) == GN_OK);
+    REQUIRE(gn_server_open(
+                &(gn_server_desc){ .listen = "127.0.0.1:0", .devices = "cpu", .threads = 1, .home = new_folder(home) },
+                &s, &error) == GN_OK);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = gn_server_url(s), .home = new_folder(client), .strict = true });
     CHECK_RESULT(gn_status(g), GN_OK);
     for (int step = 1; step <= 10; step++) {
         for (int i = 0; i < TEST_COUNT(x); i++) x[i] = (float)test_random_int(step, 1 << 24);
         gn_tensor t = gn_mul_c(gn_data(g, GN_F32, GN_SHAPE(TEST_COUNT(x)), x), 2);
         CHECK_RESULT(gn_read(t, y, sizeof y), GN_OK);
-        for (int i = 0; i < TEST_COUNT(x); i++) if (!CHECK(y[i] == 2 * x[i])) break;
+        for (int i = 0; i < TEST_COUNT(x); i++)
+            if (!CHECK(y[i] == 2 * x[i])) break;
         gn_step(g);
     }
     gn_get_stats(g, &up);
@@ -2603,26 +2683,26 @@ TEST(session_whose_keys_wear_out_goes_on)
     gn__key_records = was;
 }
 
-static gn_result one_step(gn_ctx *g)
-{
+static gn_result one_step(gn_ctx *g) {
     float one = 1, two = 0;
     gn_result r = gn_read(gn_add_c(gn_data(g, GN_F32, GN_SCALAR, &one), 1), &two, sizeof two);
     gn_step(g);
     return r == GN_OK && two != 2 ? GN_INTERNAL : r;
 }
 
-/* A client whose line goes from the list, or gets a '#', is told so within seconds, whether it works or waits; others go on, also while the
-   list is written anew. */
-TEST(sessions_of_a_revoked_client_end)
-{
+/* A client whose line goes from the list, or gets a '#', is told so within seconds, whether it works or waits; others
+   go on, also while the list is written anew. */
+TEST(sessions_of_a_revoked_client_end) {
     enum { WORKS, WAITS, STAYS, N };
     char home[GN__PATH], folder[GN__PATH], path[GN__PATH + 16], all[2000], line[N][400], text[2000] = "";
     gn_server *s = NULL;
     gn_error error;
     gn_ctx *g[N];
     size_t had = 0;
-    gn_register_net(&gn__net);               /* this unit's, not the library's */
-    REQUIRE(gn_server_open(&(gn_server_desc){ .listen = "127.0.0.1:0", .devices = "cpu", .threads = 1, .home = new_folder(home) }, &s, &error) == GN_OK);
+    gn_register_net(&gn__net); /* this unit's, not the library's */
+    REQUIRE(gn_server_open(
+                &(gn_server_desc){ .listen = "127.0.0.1:0", .devices = "cpu", .threads = 1, .home = new_folder(home) },
+                &s, &error) == GN_OK);
     snprintf(path, sizeof path, "%s/clients", home);
     for (int i = 0; i < N; i++) {
         g[i] = gn_open(&(gn_desc){ .devices = gn_server_url(s), .home = new_folder(folder) });
@@ -2631,7 +2711,7 @@ TEST(sessions_of_a_revoked_client_end)
         snprintf(line[i], sizeof line[i], "%s", all + had);
         had = strlen(all);
     }
-    for (int k = 0; k < 3; k++) {            /* the same list again: nobody notices */
+    for (int k = 0; k < 3; k++) { /* the same list again: nobody notices */
         usleep(300000);
         write_text(path, all, 0600);
         CHECK_RESULT(one_step(g[WORKS]), GN_OK);
@@ -2643,7 +2723,8 @@ TEST(sessions_of_a_revoked_client_end)
     usleep(500000);
     for (int i = WORKS; i <= WAITS; i++) {
         CHECK_RESULT(i == WORKS ? r : one_step(g[i]), GN_BAD_CREDENTIAL);
-        if (!strstr(gn_last_error(g[i])->text, "revoked")) test_fail(__FILE__, __LINE__, "client %d is told \"%s\"", i, gn_last_error(g[i])->text);
+        if (!strstr(gn_last_error(g[i])->text, "revoked"))
+            test_fail(__FILE__, __LINE__, "client %d is told \"%s\"", i, gn_last_error(g[i])->text);
     }
     CHECK_RESULT(one_step(g[STAYS]), GN_OK);
     for (int i = 0; i < N; i++) gn_close(g[i]);
@@ -2651,11 +2732,11 @@ TEST(sessions_of_a_revoked_client_end)
 }
 
 /* mbedTLS takes no new keys: with AES-GCM it ends where they wear out, with ChaCha20-Poly1305 they never do. */
-TEST(keys_of_mbedtls_that_wear_out_end_the_connection)
-{
+TEST(keys_of_mbedtls_that_wear_out_end_the_connection) {
     uint64_t was = gn__key_records;
     for (int aes = 0; aes < 2; aes++) {
-        int suite = aes ? MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 : MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;
+        int suite = aes ? MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
+                        : MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256;
         static uint8_t data[16384 * 20];
         char home[GN__PATH];
         gn_server_desc d = { .listen = ":0", .home = new_folder(home), .log = keep_log };
@@ -2684,8 +2765,7 @@ TEST(keys_of_mbedtls_that_wear_out_end_the_connection)
 
 #if defined(GN__TLS_MAX)
 /* OpenSSL's own server, which sends each line back reversed; -1: there is none. */
-static pid_t openssl_server(const char *home, uint16_t port)
-{
+static pid_t openssl_server(const char *home, uint16_t port) {
     char at[32], key[GN__PATH + 16], cert[GN__PATH + 16];
     snprintf(at, sizeof at, "127.0.0.1:%u", port);
     snprintf(key, sizeof key, "%s/key.pem", home);
@@ -2695,12 +2775,12 @@ static pid_t openssl_server(const char *home, uint16_t port)
     if (child != 0) return child;
     int null = open("/dev/null", O_RDWR);
     for (int fd = 0; fd < 3; fd++) dup2(null, fd);
-    execlp("openssl", "openssl", "s_server", "-accept", at, "-key", key, "-cert", cert, "-tls1_3", "-rev", "-naccept", "1", (char *)NULL);
+    execlp("openssl", "openssl", "s_server", "-accept", at, "-key", key, "-cert", cert, "-tls1_3", "-rev", "-naccept",
+           "1", (char *)NULL);
     _exit(127);
 }
 
-static void check_reversed(gn_transport t, const char *line, const char *back)
-{
+static void check_reversed(gn_transport t, const char *line, const char *back) {
     char got[16] = "";
     CHECK_RESULT(t.i->send(t.self, line, strlen(line), 2000), GN_OK);
     CHECK_RESULT(recv_all(t, got, strlen(line), 2000), GN_OK);
@@ -2708,36 +2788,39 @@ static void check_reversed(gn_transport t, const char *line, const char *back)
 }
 
 /* Both of us change keys, each because the other asks. */
-static void talk_to_openssl(gn_transport t)
-{
+static void talk_to_openssl(gn_transport t) {
     static const uint8_t update[] = { GN__KEY_UPDATE, 0, 0, 1, 1 };
     gn__link *l = t.self;
     check_reversed(t, "abc\n", "cba\n");
     for (uint64_t round = 1; round <= 2; round++) {
         size_t n = gn__record_seal(&l->records, GN__HANDSHAKE, update, sizeof update, l->out.p);
-        REQUIRE(n > 0 && gn__way_renew(&l->records, &l->records.up) && gn__sock_send(l, l->out.p, n, gn__after(1000)) == GN_OK);
+        REQUIRE(n > 0 && gn__way_renew(&l->records, &l->records.up) &&
+                gn__sock_send(l, l->out.p, n, gn__after(1000)) == GN_OK);
         check_reversed(t, "de fg\n", "gf ed\n");
         CHECK_INT(atomic_load(&l->records.renewed), 3 * round - 1);
-        atomic_store(&l->records.renew, true);      /* as if it had asked */
+        atomic_store(&l->records.renew, true); /* as if it had asked */
         check_reversed(t, "hij\n", "jih\n");
         CHECK_INT(atomic_load(&l->records.renewed), 3 * round);
     }
 }
 
-TEST(key_updates_are_understood_by_openssl)
-{
+TEST(key_updates_are_understood_by_openssl) {
     host h;
     uint16_t port;
     char url[GN__URL_MAX], home[GN__PATH];
     gn_transport t;
     gn_fault f;
-    if (gn__crypto_use() == NULL || GN__TLS_MAX != MBEDTLS_SSL_VERSION_TLS1_3) { test_skip("needs libcrypto and TLS 1.3"); return; }
+    if (gn__crypto_use() == NULL || GN__TLS_MAX != MBEDTLS_SSL_VERSION_TLS1_3) {
+        test_skip("needs libcrypto and TLS 1.3");
+        return;
+    }
     REQUIRE(host_open(&h));
     close(tcp_listen(&port));
     pid_t server = openssl_server(h.home, port);
     snprintf(url, sizeof url, "127.0.0.1:%u%s", port, strchr(gn__net.url(h.listener), '?'));
     gn_result r = GN_UNREACHABLE;
-    for (int i = 0; server > 0 && i < 200 && r == GN_UNREACHABLE; i++, nap(10)) r = dial_in(url, new_folder(home), 5000, &t, &f);
+    for (int i = 0; server > 0 && i < 200 && r == GN_UNREACHABLE; i++, nap(10))
+        r = dial_in(url, new_folder(home), 5000, &t, &f);
     if (server < 0) test_skip("there is no openssl program");
     else if (CHECK_RESULT(r, GN_OK)) {
         talk_to_openssl(t);
@@ -2751,15 +2834,18 @@ TEST(key_updates_are_understood_by_openssl)
 }
 #endif
 
-/* What libcrypto takes over must be a connection on which nothing was said yet: no nonce serves twice, no byte is lost. */
-TEST(connection_in_use_is_not_taken_over)
-{
+/* What libcrypto takes over must be a connection on which nothing was said yet: no nonce serves twice, no byte is
+   lost. */
+TEST(connection_in_use_is_not_taken_over) {
     const gn__crypto *c = gn__crypto_use();
     host h;
     raw r;
     gn__keys k;
     gn__records made;
-    if (c == NULL) { test_skip(gn__crypto_found.why); return; }
+    if (c == NULL) {
+        test_skip(gn__crypto_found.why);
+        return;
+    }
     memset(&k, 0, sizeof k);
     REQUIRE(host_open(&h));
     REQUIRE(raw_make(&r, tcp_connect(gn__net.port(h.listener)), MBEDTLS_SSL_IS_CLIENT, RAW_TLS_1_2, 0, false));
@@ -2773,15 +2859,15 @@ TEST(connection_in_use_is_not_taken_over)
     CHECK(made.up.number == 1 && made.down.number == 1);
     gn__records_deinit(&made);
     const uint8_t none = 0;
-    for (size_t i = 0; i < sizeof made; i++) if (!CHECK(((const uint8_t *)&made)[i] == none)) break;      /* no key stays */
+    for (size_t i = 0; i < sizeof made; i++)
+        if (!CHECK(((const uint8_t *)&made)[i] == none)) break; /* no key stays */
     CHECK_INT(mbedtls_ssl_write(&r.tls->ssl, &none, 1), 1);
     CHECK(!gn__records_make(&made, c, &k, &r.tls->ssl, false));
     raw_free(&r);
     host_close(&h);
 }
 
-TEST(wrong_record_is_the_last_that_is_read)
-{
+TEST(wrong_record_is_the_last_that_is_read) {
     for (int stock = 0; stock < 2; stock++) {
         host h;
         gn_transport t;
@@ -2792,14 +2878,14 @@ TEST(wrong_record_is_the_last_that_is_read)
         REQUIRE(host_open(&h));
         REQUIRE(enter(gn__net.url(h.listener), new_folder(home), &t, tenant) == GN_OK);
         gn__link *l = t.self;
-        CHECK((l->tls == NULL) == (l->records.crypto != NULL));      /* mbedTLS's keys are gone where it is not needed */
+        CHECK((l->tls == NULL) == (l->records.crypto != NULL)); /* mbedTLS's keys are gone where it is not needed */
         CHECK(l->in_at == l->in_n);
-        memcpy(l->in, wrong, sizeof wrong);      /* as if it had come */
+        memcpy(l->in, wrong, sizeof wrong); /* as if it had come */
         l->in_at = 0;
         l->in_n = sizeof wrong;
         CHECK_RESULT(t.i->recv(t.self, &byte, 1, &n, 1000), GN_TLS_FAILED);
         CHECK_RESULT(t.i->send(t.self, "x", 1, 1000), GN_OK);
-        nap(20);                                 /* the right one that follows is of no use */
+        nap(20); /* the right one that follows is of no use */
         CHECK_RESULT(t.i->recv(t.self, &byte, 1, &n, 1000), GN_TLS_FAILED);
         t.i->close(t.self);
         host_close(&h);
@@ -2808,8 +2894,7 @@ TEST(wrong_record_is_the_last_that_is_read)
 }
 
 /* Our server with each wish against a client that is mbedTLS alone: bytes of many sizes go there and back. */
-static void talk_to_stock(int version, int suite, const char *wish)
-{
+static void talk_to_stock(int version, int suite, const char *wish) {
     char home[GN__PATH];
     gn_server_desc d = { .listen = ":0", .home = new_folder(home) };
     gn_transport t;
@@ -2819,12 +2904,17 @@ static void talk_to_stock(int version, int suite, const char *wish)
     pthread_t thread;
     memset(&x, 0, sizeof x);
     REQUIRE(gn__net.listen(&d, &l, NULL) == GN_OK);
-    if (!raw_make(&x.r, tcp_connect(gn__net.port(l)), MBEDTLS_SSL_IS_CLIENT, version, suite, false)) { raw_free(&x.r); gn__net.unlisten(l); return; }
+    if (!raw_make(&x.r, tcp_connect(gn__net.port(l)), MBEDTLS_SSL_IS_CLIENT, version, suite, false)) {
+        raw_free(&x.r);
+        gn__net.unlisten(l);
+        return;
+    }
     setenv("GENIE_AEAD", wish, 1);
     pthread_create(&thread, NULL, raw_echo_run, &x);
     REQUIRE(accept_silent(l, 5000, &t, NULL) == GN_OK);
     t.i->info(t.self, &info);
-    CHECK_STR(info.records, strcmp(wish, "mbedtls") == 0 || gn__crypto_use() == NULL ? GN__STOCK : gn__crypto_use()->text);
+    CHECK_STR(info.records,
+              strcmp(wish, "mbedtls") == 0 || gn__crypto_use() == NULL ? GN__STOCK : gn__crypto_use()->text);
     CHECK_STR(info.tls, version == RAW_TLS_1_3 ? "TLSv1.3" : "TLSv1.2");
     echo(t, 1);
     echo(t, 4999);
@@ -2838,24 +2928,28 @@ static void talk_to_stock(int version, int suite, const char *wish)
     unsetenv("GENIE_AEAD");
 }
 
-TEST(sides_with_and_without_libcrypto_understand_each_other)
-{
-    const int suites[] = { MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 };
+TEST(sides_with_and_without_libcrypto_understand_each_other) {
+    const int suites[] = { MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+                           MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+                           MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256 };
     for (int i = 0; i < TEST_COUNT(suites); i++) {
         talk_to_stock(RAW_TLS_1_2, suites[i], "auto");
         talk_to_stock(RAW_TLS_1_2, suites[i], "mbedtls");
     }
 #if defined(GN__TLS_MAX)
-    if (GN__TLS_MAX != MBEDTLS_SSL_VERSION_TLS1_3) { test_skip("this mbedTLS has no TLS 1.3 that is safe in threads"); return; }
-    const int newer[] = { MBEDTLS_TLS1_3_AES_128_GCM_SHA256, MBEDTLS_TLS1_3_AES_256_GCM_SHA384, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256 };
+    if (GN__TLS_MAX != MBEDTLS_SSL_VERSION_TLS1_3) {
+        test_skip("this mbedTLS has no TLS 1.3 that is safe in threads");
+        return;
+    }
+    const int newer[] = { MBEDTLS_TLS1_3_AES_128_GCM_SHA256, MBEDTLS_TLS1_3_AES_256_GCM_SHA384,
+                          MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256 };
     for (int i = 0; i < TEST_COUNT(newer); i++) talk_to_stock(RAW_TLS_1_3, newer[i], "auto");
     talk_to_stock(RAW_TLS_1_3, MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256, "mbedtls");
 #endif
 }
 
 /* What a client that offers these suites, as ours does with and without libcrypto, agrees on with our server. */
-static const char *agreed_suite(host *h, int version, const int *suites, char out[64])
-{
+static const char *agreed_suite(host *h, int version, const int *suites, char out[64]) {
     raw r;
     int before = atomic_load(&h->served);
     snprintf(out, 64, "nothing");
@@ -2868,11 +2962,13 @@ static const char *agreed_suite(host *h, int version, const int *suites, char ou
     return out;
 }
 
-TEST(sides_agree_on_aes_only_where_both_have_libcrypto)
-{
+TEST(sides_agree_on_aes_only_where_both_have_libcrypto) {
     host h;
     char suite[64];
-    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) { test_skip("libcrypto's AES-GCM is not used here"); return; }
+    if (gn__crypto_use() == NULL || !gn__crypto_use()->aes_faster) {
+        test_skip("libcrypto's AES-GCM is not used here");
+        return;
+    }
     for (int version = RAW_TLS_1_2; version <= RAW_TLS_1_3; version++) {
 #if defined(GN__TLS_MAX)
         if (version == RAW_TLS_1_3 && GN__TLS_MAX != MBEDTLS_SSL_VERSION_TLS1_3) break;
@@ -2891,8 +2987,7 @@ TEST(sides_agree_on_aes_only_where_both_have_libcrypto)
 }
 
 /* Where libcrypto is missing or wrong mbedTLS encrypts, which is told; where it is demanded nothing opens. */
-TEST(connection_without_libcrypto_is_slow_and_says_so)
-{
+TEST(connection_without_libcrypto_is_slow_and_says_so) {
     host h;
     gn_transport t;
     gn_link_info info;
@@ -2910,7 +3005,7 @@ TEST(connection_without_libcrypto_is_slow_and_says_so)
     echo(t, 70000);
     t.i->close(t.self);
     host_served(&h, 1);
-    setenv("GENIE_AEAD", "mbedtls", 1);      /* as it was asked for: not a fault */
+    setenv("GENIE_AEAD", "mbedtls", 1); /* as it was asked for: not a fault */
     REQUIRE(enter(gn__net.url(h.listener), new_folder(home), &t, tenant) == GN_OK);
     t.i->info(t.self, &info);
     CHECK_STR(info.records, GN__STOCK);
@@ -2922,13 +3017,12 @@ TEST(connection_without_libcrypto_is_slow_and_says_so)
     CHECK(strstr(f.text, "it is a test") != NULL);
     gn_server_desc d = { .listen = ":0", .home = new_folder(home) };
     CHECK_RESULT(gn__net.listen(&d, &l, &f), GN_UNSUPPORTED);
-    host_close(&h);                          /* whose threads look at both */
+    host_close(&h); /* whose threads look at both */
     unsetenv("GENIE_AEAD");
     gn__crypto_found.good = was;
 }
 
-TEST(wish_for_an_unknown_library_is_an_error)
-{
+TEST(wish_for_an_unknown_library_is_an_error) {
     host h;
     gn_transport t;
     gn_fault f;
@@ -2944,8 +3038,7 @@ TEST(wish_for_an_unknown_library_is_an_error)
 
 /* ---- plain ---- */
 
-TEST(plain_over_a_socketpair_carries_bytes)
-{
+TEST(plain_over_a_socketpair_carries_bytes) {
     int fds[2];
     gn_transport a, b;
     gn_link_info info;
@@ -2968,8 +3061,7 @@ TEST(plain_over_a_socketpair_carries_bytes)
     CHECK_RESULT(gn__net.plain(-1, &a), GN_BAD_ARGUMENT);
 }
 
-TEST(plain_is_no_proof_to_a_server)
-{
+TEST(plain_is_no_proof_to_a_server) {
     host h;
     int fds[2];
     gn_transport a, b;
@@ -2985,8 +3077,7 @@ TEST(plain_is_no_proof_to_a_server)
     host_close(&h);
 }
 
-TEST(plain_off_the_loopback_is_refused)
-{
+TEST(plain_off_the_loopback_is_refused) {
     struct ifaddrs *list = NULL, *i;
     struct sockaddr_in a = { .sin_family = AF_INET };
     socklen_t n = sizeof a;
@@ -2998,10 +3089,14 @@ TEST(plain_off_the_loopback_is_refused)
         if (ntohl(a.sin_addr.s_addr) >> 24 != 127) break;
     }
     freeifaddrs(list);
-    if (i == NULL) { test_skip("this machine has no address but the loopback one"); return; }
+    if (i == NULL) {
+        test_skip("this machine has no address but the loopback one");
+        return;
+    }
     int l = socket(AF_INET, SOCK_STREAM, 0), c = socket(AF_INET, SOCK_STREAM, 0);
     a.sin_port = 0;
-    REQUIRE(bind(l, (struct sockaddr *)&a, sizeof a) == 0 && listen(l, 1) == 0 && getsockname(l, (struct sockaddr *)&a, &n) == 0);
+    REQUIRE(bind(l, (struct sockaddr *)&a, sizeof a) == 0 && listen(l, 1) == 0 &&
+            getsockname(l, (struct sockaddr *)&a, &n) == 0);
     REQUIRE(connect(c, (struct sockaddr *)&a, sizeof a) == 0);
     CHECK_RESULT(gn__net.plain(c, &t), GN_INSECURE);
     CHECK(t.i == NULL);
@@ -3010,8 +3105,7 @@ TEST(plain_off_the_loopback_is_refused)
 
 /* ---- files ---- */
 
-TEST(files_of_the_home_are_private)
-{
+TEST(files_of_the_home_are_private) {
     host h;
     char home[GN__PATH], tenant[64], path[GN__PATH], text[GN__URL_MAX];
     mode_t old = umask(0);
@@ -3029,13 +3123,12 @@ TEST(files_of_the_home_are_private)
     CHECK_INT(mode_of(deep, ""), 0700);
     CHECK_INT(mode_of(home, ""), 0700);
     CHECK_INT(mode_of(work, "urlfile"), 0600);
-    CHECK(read_text(path, text, sizeof text));       /* after the pairing: the next URL */
+    CHECK(read_text(path, text, sizeof text)); /* after the pairing: the next URL */
     CHECK(strncmp(text, gn__net.url(h.listener), strlen(text) - 1) == 0 && text[strlen(text) - 1] == '\n');
     host_close(&h);
 }
 
-TEST(server_stores_no_secret)
-{
+TEST(server_stores_no_secret) {
     host h;
     char home[GN__PATH], tenant[64], path[GN__PATH + 16], stored[1024], mine[1024];
     REQUIRE(host_open(&h));
@@ -3052,8 +3145,7 @@ TEST(server_stores_no_secret)
     host_close(&h);
 }
 
-TEST(files_that_others_may_read_or_write_are_refused)
-{
+TEST(files_that_others_may_read_or_write_are_refused) {
     host h;
     char home[GN__PATH], tenant[64], path[GN__PATH + 16], address[64];
     gn_transport t;
@@ -3088,9 +3180,9 @@ TEST(files_that_others_may_read_or_write_are_refused)
     host_close(&h);
 }
 
-/* A folder that another user owns: whoever owns it may replace keys and pins, whatever its mode says. Also a file in our own. */
-TEST(files_of_another_user_are_refused)
-{
+/* A folder that another user owns: whoever owns it may replace keys and pins, whatever its mode says. Also a file in
+   our own. */
+TEST(files_of_another_user_are_refused) {
     host h;
     char home[GN__PATH], empty[GN__PATH], tenant[64], address[64];
     gn_transport t;
@@ -3105,7 +3197,8 @@ TEST(files_of_another_user_are_refused)
     for (int i = 0; i < 2; i++) {
         atomic_store(&another_user, 1);
         CHECK_RESULT(gn__net.listen(&servers[i], &l, &f), GN_INSECURE);
-        CHECK(strstr(f.text, "belongs to user") != NULL && strstr(f.text, "chown") != NULL && strstr(f.text, "GENIE_HOME") != NULL);
+        CHECK(strstr(f.text, "belongs to user") != NULL && strstr(f.text, "chown") != NULL &&
+              strstr(f.text, "GENIE_HOME") != NULL);
         CHECK_RESULT(dial_in(i ? gn__net.url(h.listener) : address, clients[i], 5000, &t, &f), GN_INSECURE);
         CHECK(strstr(f.text, "belongs to user") != NULL);
         atomic_store(&another_user, 0);
@@ -3124,8 +3217,7 @@ TEST(files_of_another_user_are_refused)
     host_close(&h);
 }
 
-static int count_files(const char *path, const char *part)
-{
+static int count_files(const char *path, const char *part) {
     DIR *dir = opendir(path);
     int n = 0;
     for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) n += strstr(e->d_name, part) != NULL;
@@ -3133,17 +3225,19 @@ static int count_files(const char *path, const char *part)
     return n;
 }
 
-typedef struct pairing { const char *url, *home; gn_result result; char tenant[64]; } pairing;
+typedef struct pairing {
+    const char *url, *home;
+    gn_result result;
+    char tenant[64];
+} pairing;
 
-static void *pair_thread(void *arg)
-{
+static void *pair_thread(void *arg) {
     pairing *p = arg;
     p->result = enter_and_leave(p->url, p->home, p->tenant);
     return NULL;
 }
 
-TEST(pairings_at_once_with_one_code_give_one_credential)
-{
+TEST(pairings_at_once_with_one_code_give_one_credential) {
     host h;
     char homes[8][GN__PATH], url[GN__URL_MAX];
     pairing p[8];
@@ -3165,15 +3259,15 @@ TEST(pairings_at_once_with_one_code_give_one_credential)
     host_close(&h);
 }
 
-TEST(pairings_at_once_with_one_home_are_all_kept)
-{
+TEST(pairings_at_once_with_one_home_are_all_kept) {
     host h[6];
     char home[GN__PATH], server_home[GN__PATH], address[64];
     pairing p[6];
     pthread_t threads[6];
     new_folder(home);
     new_folder(server_home);
-    for (int i = 0; i < 6; i++) REQUIRE(host_open_desc(&h[i], (gn_server_desc){ .home = server_home }));   /* they share key and clients */
+    /* they share key and clients */
+    for (int i = 0; i < 6; i++) REQUIRE(host_open_desc(&h[i], (gn_server_desc){ .home = server_home }));
     for (int i = 0; i < 6; i++) {
         p[i] = (pairing){ gn__net.url(h[i].listener), home, GN_INTERNAL, "" };
         pthread_create(&threads[i], NULL, pair_thread, &p[i]);
@@ -3193,8 +3287,7 @@ TEST(pairings_at_once_with_one_home_are_all_kept)
     CHECK_INT(count_files(server_home, ".new"), 0);
 }
 
-TEST(pairings_of_many_processes_are_all_kept)
-{
+TEST(pairings_of_many_processes_are_all_kept) {
     char home[GN__PATH], path[GN__PATH + 16], text[8192], key[32], value[256];
     bool found;
     pid_t pids[8];
@@ -3223,8 +3316,7 @@ TEST(pairings_of_many_processes_are_all_kept)
     CHECK_INT(strlen(text), 64 * strlen("key0.0 value\n"));
 }
 
-TEST(store_keeps_other_lines_and_replaces_its_own)
-{
+TEST(store_keeps_other_lines_and_replaces_its_own) {
     char home[GN__PATH], path[GN__PATH + 16], text[512], value[64];
     bool found;
     new_folder(home);
@@ -3242,8 +3334,7 @@ TEST(store_keeps_other_lines_and_replaces_its_own)
 
 /* ---- an own PKI ---- */
 
-static bool run(const char *format, ...)
-{
+static bool run(const char *format, ...) {
     char command[4096];
     va_list args;
     va_start(args, format);
@@ -3252,22 +3343,28 @@ static bool run(const char *format, ...)
     return system(command) == 0;
 }
 
-/* DIR/ca.pem; DIR/NAME.pem and NAME.key for server (localhost) and client; DIR/other.pem, an authority that signed nothing. */
-static bool make_pki(const char *dir)
-{
-    return run("command -v openssl >/dev/null 2>&1 && mkdir -p %s && cd %s && exec >/dev/null 2>&1 && umask 077 &&"
-        "for n in ca other; do openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $n.key -out $n.pem -days 9 -subj /CN=$n || exit 1; done;"
-        "for n in server client; do openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $n.key -out $n.csr -subj /CN=localhost &&"
-        "openssl x509 -req -in $n.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out $n.pem -days 9 || exit 1; done", dir, dir);
+/* DIR/ca.pem; DIR/NAME.pem and NAME.key for server (localhost) and client; DIR/other.pem, an authority that signed
+   nothing. */
+static bool make_pki(const char *dir) {
+    return run(
+        "command -v openssl >/dev/null 2>&1 && mkdir -p %s && cd %s && exec >/dev/null 2>&1 && umask 077 &&"
+        "for n in ca other; do openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $n.key "
+        "-out $n.pem -days 9 -subj /CN=$n || exit 1; done;"
+        "for n in server client; do openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout $n.key -out "
+        "$n.csr -subj /CN=localhost &&"
+        "openssl x509 -req -in $n.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out $n.pem -days 9 || exit 1; done",
+        dir, dir);
 }
 
-static void use_pki(const char *dir, const char *ca, const char *name)
-{
+static void use_pki(const char *dir, const char *ca, const char *name) {
     char path[GN__PATH + 32];
     unsetenv("GENIE_CA");
     unsetenv("GENIE_CERT");
     unsetenv("GENIE_KEY");
-    if (ca != NULL) { snprintf(path, sizeof path, "%s/%s.pem", dir, ca); setenv("GENIE_CA", path, 1); }
+    if (ca != NULL) {
+        snprintf(path, sizeof path, "%s/%s.pem", dir, ca);
+        setenv("GENIE_CA", path, 1);
+    }
     if (name == NULL) return;
     snprintf(path, sizeof path, "%s/%s.pem", dir, name);
     setenv("GENIE_CERT", path, 1);
@@ -3275,13 +3372,16 @@ static void use_pki(const char *dir, const char *ca, const char *name)
     setenv("GENIE_KEY", path, 1);
 }
 
-TEST(own_pki_with_client_certificates_authenticates)
-{
+TEST(own_pki_with_client_certificates_authenticates) {
     host h;
-    char dir[GN__PATH], key[GN__PATH + 32], cert[GN__PATH + 32], ca[GN__PATH + 32], home[GN__PATH], where[64], tenant[64], again[64];
+    char dir[GN__PATH], key[GN__PATH + 32], cert[GN__PATH + 32], ca[GN__PATH + 32], home[GN__PATH], where[64],
+        tenant[64], again[64];
     gn_transport t;
     gn_fault f;
-    if (!make_pki(new_folder(dir))) { test_skip("there is no openssl to make certificates"); return; }
+    if (!make_pki(new_folder(dir))) {
+        test_skip("there is no openssl to make certificates");
+        return;
+    }
     snprintf(key, sizeof key, "%s/server.key", dir);
     snprintf(cert, sizeof cert, "%s/server.pem", dir);
     snprintf(ca, sizeof ca, "%s/ca.pem", dir);
@@ -3291,38 +3391,41 @@ TEST(own_pki_with_client_certificates_authenticates)
     use_pki(dir, "ca", "client");
     CHECK_RESULT(enter_and_leave(where, new_folder(home), tenant), GN_OK);
     CHECK_INT(strlen(tenant), 43);
-    CHECK_RESULT(enter_and_leave(gn__net.url(h.listener), home, again), GN_OK);      /* by pin: same client, same tenant */
+    CHECK_RESULT(enter_and_leave(gn__net.url(h.listener), home, again), GN_OK); /* by pin: same client, same tenant */
     CHECK_STR(again, tenant);
     use_pki(dir, "other", "client");
     CHECK_RESULT(dial_in(where, home, 5000, &t, &f), GN_TLS_FAILED);
     use_pki(dir, "ca", "client");
     snprintf(where, sizeof where, "127.0.0.1:%u", gn__net.port(h.listener));
-    CHECK_RESULT(dial_in(where, home, 5000, &t, &f), GN_TLS_FAILED);                 /* not the name in the certificate */
+    CHECK_RESULT(dial_in(where, home, 5000, &t, &f), GN_TLS_FAILED); /* not the name in the certificate */
     use_pki(dir, "ca", "other");
     snprintf(where, sizeof where, "localhost:%u?code=" CODE22, gn__net.port(h.listener));
-    CHECK(enter_and_leave(where, home, tenant) != GN_OK);                            /* signed by nobody the server knows */
+    CHECK(enter_and_leave(where, home, tenant) != GN_OK); /* signed by nobody the server knows */
     use_pki(dir, "ca", NULL);
-    CHECK(enter_and_leave(where, home, tenant) != GN_OK);                            /* no certificate at all */
+    CHECK(enter_and_leave(where, home, tenant) != GN_OK); /* no certificate at all */
     setenv("GENIE_CERT", cert, 1);
     CHECK_RESULT(dial_in(where, home, 5000, &t, &f), GN_BAD_ARGUMENT);
     use_pki(dir, NULL, NULL);
     host_close(&h);
 }
 
-TEST(own_pki_without_client_certificates_pairs_by_code)
-{
+TEST(own_pki_without_client_certificates_pairs_by_code) {
     host h;
     char dir[GN__PATH], key[GN__PATH + 32], cert[GN__PATH + 32], home[GN__PATH], where[128], tenant[64];
     gn_fault f;
     void *l;
-    if (!make_pki(new_folder(dir))) { test_skip("there is no openssl to make certificates"); return; }
+    if (!make_pki(new_folder(dir))) {
+        test_skip("there is no openssl to make certificates");
+        return;
+    }
     snprintf(key, sizeof key, "%s/server.key", dir);
     snprintf(cert, sizeof cert, "%s/server.pem", dir);
     REQUIRE(host_open_desc(&h, (gn_server_desc){ .key = key, .cert = cert }));
     use_pki(dir, "ca", NULL);
     snprintf(where, sizeof where, "localhost:%u", gn__net.port(h.listener));
     CHECK_RESULT(enter_and_leave(where, new_folder(home), tenant), GN_BAD_CREDENTIAL);
-    snprintf(where, sizeof where, "localhost:%u?%s", gn__net.port(h.listener), strstr(gn__net.url(h.listener), "code="));
+    snprintf(where, sizeof where, "localhost:%u?%s", gn__net.port(h.listener),
+             strstr(gn__net.url(h.listener), "code="));
     CHECK_RESULT(enter_and_leave(where, home, tenant), GN_OK);
     use_pki(dir, NULL, NULL);
     snprintf(where, sizeof where, "localhost:%u", gn__net.port(h.listener));
@@ -3331,17 +3434,20 @@ TEST(own_pki_without_client_certificates_pairs_by_code)
     gn_server_desc d = { .listen = ":0", .home = home, .key = cert, .cert = cert };
     CHECK_RESULT(gn__net.listen(&d, &l, &f), GN_IO_ERROR);
     d.key = key;
-    d.ca = key;                          /* holds no certificate: must not become "no authority needed" */
+    d.ca = key; /* holds no certificate: must not become "no authority needed" */
     CHECK_RESULT(gn__net.listen(&d, &l, &f), GN_IO_ERROR);
 }
 
 /* ---- codec ---- */
 
-typedef struct packed { uint8_t *p; size_t n; uint8_t codec; } packed;
+typedef struct packed {
+    uint8_t *p;
+    size_t n;
+    uint8_t codec;
+} packed;
 
 /* Packs, unpacks, compares; leaves the packed bytes for the caller to free. */
-static packed round_trip(const void *data, size_t n, int elem)
-{
+static packed round_trip(const void *data, size_t n, int elem) {
     packed k = { malloc(n + 1), 0, 99 };
     uint8_t *back = malloc(n + 1);
     k.n = gn__net.pack(data, n, elem, 0, k.p, n, &k.codec);
@@ -3357,20 +3463,17 @@ static packed round_trip(const void *data, size_t n, int elem)
 }
 
 /* The packed share of n bytes, 1 when stored. */
-static double share(const void *data, size_t n, int elem)
-{
+static double share(const void *data, size_t n, int elem) {
     packed k = round_trip(data, n, elem);
     free(k.p);
     return k.n == 0 ? 1.0 : (double)k.n / (double)n;
 }
 
-static double normal(void)
-{
+static double normal(void) {
     return sqrt(-2.0 * log(1.0 - test_random_real(0, 1))) * cos(6.283185307179586 * test_random_real(0, 1));
 }
 
-TEST(codec_random_bytes_are_stored)
-{
+TEST(codec_random_bytes_are_stored) {
     static uint8_t data[1 << 20];
     fill_random(data, sizeof data);
     static const int elems[] = { 1, 2, 4, 8 };
@@ -3378,25 +3481,24 @@ TEST(codec_random_bytes_are_stored)
         CHECK(share(data, sizeof data, elems[i]) >= 1.0);
         CHECK(share(data, 4096, elems[i]) >= 1.0);
         CHECK(share(data, 513, elems[i]) >= 1.0);
-        CHECK(gn__estimate(data, 4096, (size_t)elems[i]) > 0.97f);       /* known at a look, without packing in vain */
+        CHECK(gn__estimate(data, 4096, (size_t)elems[i]) > 0.97f); /* known at a look, without packing in vain */
     }
 }
 
-TEST(codec_zeros_and_one_hot_shrink_massively)
-{
+TEST(codec_zeros_and_one_hot_shrink_massively) {
     size_t n = 1 << 20;
     uint8_t *data = calloc(1, n);
     float one = 1.0f;
     CHECK(share(data, n, 4) < 1.0 / 1000);
     CHECK(share(data, n, 1) < 1.0 / 1000);
-    for (size_t row = 0; row < n / 4 / 1000; row++) memcpy(data + 4 * (row * 1000 + (size_t)test_random_int(0, 999)), &one, 4);
+    for (size_t row = 0; row < n / 4 / 1000; row++)
+        memcpy(data + 4 * (row * 1000 + (size_t)test_random_int(0, 999)), &one, 4);
     CHECK(share(data, n, 4) < 1.0 / 100);
     CHECK(share(data, 2048, 4) < 1.0 / 20);
     free(data);
 }
 
-TEST(codec_weights_shrink_by_their_exponents)
-{
+TEST(codec_weights_shrink_by_their_exponents) {
     size_t n = 1 << 18;
     float *w = malloc(4 * n);
     uint16_t *b = malloc(2 * n);
@@ -3410,7 +3512,7 @@ TEST(codec_weights_shrink_by_their_exponents)
     }
     double f32 = share(w, 4 * n, 4), bf16 = share(b, 2 * n, 2), i64 = share(ids, 8 * n, 8);
     CHECK(f32 > 0.7 && f32 < 0.9);
-    CHECK(share(w, 4096, 4) < 0.9);      /* each plane has a code table of its own */
+    CHECK(share(w, 4096, 4) < 0.9); /* each plane has a code table of its own */
     CHECK(bf16 > 0.5 && bf16 < 0.75);
     CHECK(i64 > 0.2 && i64 < 0.3);
     free(w);
@@ -3418,15 +3520,13 @@ TEST(codec_weights_shrink_by_their_exponents)
     free(ids);
 }
 
-TEST(codec_small_inputs_are_stored)
-{
+TEST(codec_small_inputs_are_stored) {
     uint8_t data[512] = { 0 };
     for (size_t n = 0; n < 512; n++) CHECK(share(data, n, 4) >= 1.0);
     CHECK(share(data, 512, 4) < 1.0);
 }
 
-TEST(codec_odd_sizes_come_back_exactly)
-{
+TEST(codec_odd_sizes_come_back_exactly) {
     static const int elems[] = { 1, 2, 4, 8, 3, 0, -1 };
     static uint8_t data[70000];
     int packed_ones = 0;
@@ -3439,8 +3539,7 @@ TEST(codec_odd_sizes_come_back_exactly)
     CHECK(packed_ones > 250);
 }
 
-TEST(codec_planes_are_the_pinned_layout)
-{
+TEST(codec_planes_are_the_pinned_layout) {
     static const int elems[] = { 2, 4, 8 };
     uint8_t data[8 * 37 + 5], planes[sizeof data], back[sizeof data];
     fill_random(data, sizeof data);
@@ -3457,8 +3556,7 @@ TEST(codec_planes_are_the_pinned_layout)
 }
 
 /* unpack from a buffer of the exact size into one of the exact size, so that a sanitizer sees any byte too many. */
-static gn_result unpack_exact(uint8_t codec, const void *src, size_t n, int elem, size_t raw_n)
-{
+static gn_result unpack_exact(uint8_t codec, const void *src, size_t n, int elem, size_t raw_n) {
     uint8_t *s = malloc(n > 0 ? n : 1), *d = malloc(raw_n > 0 ? raw_n : 1);
     memcpy(s, src, n);
     gn_result r = gn__net.unpack(codec, s, n, elem, d, raw_n);
@@ -3467,8 +3565,7 @@ static gn_result unpack_exact(uint8_t codec, const void *src, size_t n, int elem
     return r;
 }
 
-TEST(codec_hostile_frames_are_refused)
-{
+TEST(codec_hostile_frames_are_refused) {
     static uint8_t data[20000], two[60000];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i / 100);
     for (int elem = 1; elem <= 4; elem += 3) {
@@ -3502,12 +3599,15 @@ TEST(codec_hostile_frames_are_refused)
     }
 }
 
-/* Frames of zstd 0.1 to 0.7, which libraries may still decode: whole ones of 0.7, and every magic number before that of RFC 8878. */
-TEST(codec_frames_of_old_formats_are_refused)
-{
+/* Frames of zstd 0.1 to 0.7, which libraries may still decode: whole ones of 0.7, and every magic number before that of
+   RFC 8878. */
+TEST(codec_frames_of_old_formats_are_refused) {
     uint8_t frame[600], out[300], data[20000] = { 0 };
     for (size_t size = 256; size <= 300; size += 44) {
-        const uint8_t head[] = { 0x27, 0xb5, 0x2f, 0xfd, 0x60, (uint8_t)(size - 256), 0, 0x40, (uint8_t)(size >> 8), (uint8_t)size };      /* one block, stored */
+        /* one block, stored */
+        const uint8_t head[] = {
+            0x27, 0xb5, 0x2f, 0xfd, 0x60, (uint8_t)(size - 256), 0, 0x40, (uint8_t)(size >> 8), (uint8_t)size
+        };
         memcpy(frame, head, sizeof head);
         fill_random(frame + sizeof head, size);
         memcpy(frame + sizeof head + size, "\xc0\0\0", 3);
@@ -3527,8 +3627,7 @@ TEST(codec_frames_of_old_formats_are_refused)
     free(k.p);
 }
 
-TEST(codec_altered_frames_are_safe)
-{
+TEST(codec_altered_frames_are_safe) {
     static uint8_t data[5000];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(test_random() % 7);
     packed k = round_trip(data, sizeof data, 2);
@@ -3544,13 +3643,12 @@ TEST(codec_altered_frames_are_safe)
     free(k.p);
 }
 
-TEST(codec_bombs_and_wide_windows_are_refused)
-{
+TEST(codec_bombs_and_wide_windows_are_refused) {
     size_t n = 64u << 20;
     uint8_t *zeros = calloc(1, n), *frame = malloc(1 << 16);
     ZSTD_CCtx *c = ZSTD_createCCtx();
     size_t k = ZSTD_compressCCtx(c, frame, 1 << 16, zeros, n, 1);
-    CHECK_RESULT(unpack_exact(1, frame, k, 1, 1000), GN_BAD_MESSAGE);      /* says 64 MiB */
+    CHECK_RESULT(unpack_exact(1, frame, k, 1, 1000), GN_BAD_MESSAGE); /* says 64 MiB */
     /* a frame that says 1000 bytes and holds 64 MiB: patch the 4-byte size of a frame that has one */
     REQUIRE(k > 16 && frame[4] >> 6 == 2);
     size_t at = frame[4] & 0x20 ? 5 : 6;
@@ -3564,7 +3662,10 @@ TEST(codec_bombs_and_wide_windows_are_refused)
     ZSTD_freeCCtx(c);
     /* one raw block of 1000 zeros with each window the header can say; the content size is in 2 bytes, minus 256 */
     for (unsigned w = 0; w < 256; w++) {
-        uint8_t f[1011] = { 0x28, 0xb5, 0x2f, 0xfd, 0x40, (uint8_t)w, (1000 - 256) & 255, (1000 - 256) >> 8, (1000 << 3 | 1) & 255, 1000 >> 5, 0 };
+        uint8_t f[1011] = {
+            0x28,      0xb5, 0x2f, 0xfd, 0x40, (uint8_t)w, (1000 - 256) & 255, (1000 - 256) >> 8, (1000 << 3 | 1) & 255,
+            1000 >> 5, 0
+        };
         bool wide = w > (GN__WINDOW_LOG - 10) << 3;
         CHECK_RESULT(unpack_exact(1, f, sizeof f, 1, 1000), wide ? GN_BAD_MESSAGE : GN_OK);
     }
@@ -3572,19 +3673,21 @@ TEST(codec_bombs_and_wide_windows_are_refused)
     free(frame);
 }
 
-TEST(codec_packs_only_where_the_wire_costs_more)
-{
+TEST(codec_packs_only_where_the_wire_costs_more) {
     enum { N = 1 << 20 };
     float *dense = malloc(N), *ones = malloc(N);
     uint8_t *room = malloc(N), codec;
-    for (int i = 0; i < N / 4; i++) { dense[i] = (float)normal(); ones[i] = 1; }
+    for (int i = 0; i < N / 4; i++) {
+        dense[i] = (float)normal();
+        ones[i] = 1;
+    }
     for (int i = 0; i < GN__SHARES; i++) atomic_store(&gn__pack_ps[i], gn__pack_guess[i]);
-    CHECK(gn__net.pack(dense, N, 4, 0, room, N, &codec) > 0 && codec == GN__PLANES);        /* nothing is known of the wire */
+    CHECK(gn__net.pack(dense, N, 4, 0, room, N, &codec) > 0 && codec == GN__PLANES); /* nothing is known of the wire */
     for (int i = 0; i < GN__SHARES; i++) atomic_store(&gn__pack_ps[i], gn__pack_guess[i]);
-    CHECK(gn__net.pack(dense, N, 4, 0.4, room, N, &codec) == 0 && codec == GN__RAW);        /* 20 Gbit/s: sending is quicker */
-    CHECK(gn__net.pack(ones, N, 4, 0.4, room, N, &codec) > 0);                              /* but where little stays */
-    CHECK(gn__net.pack(dense, N, 4, 80, room, N, &codec) > 0 && codec == GN__PLANES);       /* 100 Mbit/s: packing is */
-    atomic_store(&gn__pack_ps[3], 900000);      /* one slow moment stops packing, and does not stop it for ever */
+    CHECK(gn__net.pack(dense, N, 4, 0.4, room, N, &codec) == 0 && codec == GN__RAW); /* 20 Gbit/s: sending is quicker */
+    CHECK(gn__net.pack(ones, N, 4, 0.4, room, N, &codec) > 0);                       /* but where little stays */
+    CHECK(gn__net.pack(dense, N, 4, 80, room, N, &codec) > 0 && codec == GN__PLANES); /* 100 Mbit/s: packing is */
+    atomic_store(&gn__pack_ps[3], 900000); /* one slow moment stops packing, and does not stop it for ever */
     int tries = 0;
     while (tries < 2000 && gn__net.pack(dense, N, 4, 80, room, N, &codec) == 0) tries++;
     CHECK(tries > 3 && tries < 2000);
@@ -3593,8 +3696,7 @@ TEST(codec_packs_only_where_the_wire_costs_more)
     free(room);
 }
 
-static void *pack_thread(void *arg)
-{
+static void *pack_thread(void *arg) {
     uint8_t *data = arg, *out = malloc(50000), *back = malloc(50000), codec;
     bool good = true;
     for (size_t i = 0; i < 200; i++) {
@@ -3606,8 +3708,7 @@ static void *pack_thread(void *arg)
     return good ? arg : NULL;
 }
 
-TEST(codec_works_in_many_threads)
-{
+TEST(codec_works_in_many_threads) {
     static uint8_t data[50000];
     pthread_t threads[12];
     for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)(i % 4 >= 2 ? test_random() % 3 : test_random());
@@ -3621,11 +3722,10 @@ TEST(codec_works_in_many_threads)
 
 /* ---- digests, memory ---- */
 
-TEST(sha256_of_known_texts_is_right)
-{
+TEST(sha256_of_known_texts_is_right) {
     uint8_t out[32];
     char text[65];
-    gn__net.sha256("abc", 3, out);       /* FIPS 180-4 */
+    gn__net.sha256("abc", 3, out); /* FIPS 180-4 */
     gn__hex(out, 32, text);
     CHECK_STR(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     gn__net.sha256("", 0, out);
@@ -3633,8 +3733,7 @@ TEST(sha256_of_known_texts_is_right)
     CHECK_STR(text, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
-TEST(memory_that_runs_out_is_a_result)
-{
+TEST(memory_that_runs_out_is_a_result) {
     host h;
     char home[GN__PATH], server_home[GN__PATH];
     gn_transport t;
@@ -3657,7 +3756,7 @@ TEST(memory_that_runs_out_is_a_result)
     refused = 0;
     for (long n = 1, ended = 0; !ended && n < 100; n++) {
         atomic_store(&alloc_countdown, n);
-        gn_result r = dial_in(gn__net.url(h.listener), home, 3000, &t, &f);     /* fails the server's side too */
+        gn_result r = dial_in(gn__net.url(h.listener), home, 3000, &t, &f); /* fails the server's side too */
         ended = atomic_load(&alloc_countdown) > 1;
         atomic_store(&alloc_countdown, 0);
         refused += r != GN_OK;
@@ -3669,56 +3768,125 @@ TEST(memory_that_runs_out_is_a_result)
     host_close(&h);
 }
 
-static void remove_work(void)
-{
+static void remove_work(void) {
     if (strncmp(work, "/", 1) == 0) run("rm -rf '%s'", work);
 }
 
-int main(int argc, char **argv)
-{
-    static const test_entry tests[] = {
-        TEST_ENTRY(url_with_all_parts_is_parsed), TEST_ENTRY(url_with_ipv6_host_is_parsed), TEST_ENTRY(url_that_is_malformed_is_refused),
-        TEST_ENTRY(url_too_long_anywhere_is_refused), TEST_ENTRY(url_cut_or_changed_anywhere_is_safe), TEST_ENTRY(listen_address_forms_are_parsed),
-        TEST_ENTRY(where_from_file_uses_the_first_line), TEST_ENTRY(where_from_a_bad_file_is_refused), TEST_ENTRY(where_from_standard_input_is_a_line),
-        TEST_ENTRY(handshake_with_url_gives_tls), TEST_ENTRY(echo_of_all_sizes_is_exact), TEST_ENTRY(short_and_interrupted_reads_and_writes_are_exact), TEST_ENTRY(several_records_leave_in_one_call), TEST_ENTRY(answers_without_end_are_refused),
-        TEST_ENTRY(device_in_url_is_returned), TEST_ENTRY(code_is_taken_once),
-        TEST_ENTRY(stored_credential_reconnects), TEST_ENTRY(server_restarted_keeps_key_and_clients), TEST_ENTRY(server_with_another_key_is_refused),
-        TEST_ENTRY(wrong_pin_is_refused_before_anything_is_sent), TEST_ENTRY(wrong_codes_change_nothing), TEST_ENTRY(failures_slow_their_address),
-        TEST_ENTRY(failures_of_many_addresses_are_bounded), TEST_ENTRY(networks_of_addresses_are_their_own), TEST_ENTRY(code_that_is_old_expires),
-        TEST_ENTRY(code_kept_over_a_handover_keeps_its_age), TEST_ENTRY(refusals_tell_only_the_owner), TEST_ENTRY(url_file_of_a_server_that_runs_is_not_written),
-        TEST_ENTRY(servers_that_start_at_once_do_not_share_a_url_file), TEST_ENTRY(url_names_what_is_advertised),
-        TEST_ENTRY(credential_altered_or_revoked_is_refused), TEST_ENTRY(proof_malformed_is_refused), TEST_ENTRY(sessions_of_a_revoked_client_end), TEST_ENTRY(url_without_code_or_pin_says_what_to_do),
-        TEST_ENTRY(port_in_use_is_said), TEST_ENTRY(listen_on_a_bad_address_is_said), TEST_ENTRY(listen_on_a_public_address_still_demands_a_proof),
-        TEST_ENTRY(ipv6_listener_is_reached), TEST_ENTRY(nobody_listening_is_unreachable), TEST_ENTRY(server_that_never_answers_is_a_timeout),
-        TEST_ENTRY(server_that_stops_is_a_timeout), TEST_ENTRY(peer_that_sends_a_byte_at_a_time_is_a_timeout), TEST_ENTRY(peer_that_takes_a_byte_at_a_time_is_a_timeout),
-        TEST_ENTRY(clients_that_stall_do_not_stop_an_honest_one), TEST_ENTRY(interrupt_wakes_a_blocked_receiver), TEST_ENTRY(signals_do_not_disturb_a_transfer),
-        TEST_ENTRY(peer_gone_is_disconnected_without_a_signal), TEST_ENTRY(last_words_reach_a_client_that_is_still_sending), TEST_ENTRY(garbage_to_the_tls_port_is_refused), TEST_ENTRY(server_that_speaks_no_tls_is_said),
-        TEST_ENTRY(connection_cut_at_any_byte_is_an_error), TEST_ENTRY(connection_altered_at_any_byte_is_an_error), TEST_ENTRY(strangers_that_stop_anywhere_leave_room), TEST_ENTRY(handshake_that_advances_is_never_cut), TEST_ENTRY(limit_of_strangers_follows_descriptors),
-        TEST_ENTRY(client_with_a_suite_of_ours_is_accepted),
-        TEST_ENTRY(client_with_a_suite_without_aead_is_refused), TEST_ENTRY(client_with_tls_1_0_or_1_1_is_refused), TEST_ENTRY(client_that_renegotiates_is_refused),
-        TEST_ENTRY(server_with_weak_tls_is_refused), TEST_ENTRY(libcrypto_agrees_with_mbedtls_at_all_sizes), TEST_ENTRY(libcrypto_without_an_algorithm_is_not_called_wrong), TEST_ENTRY(libcrypto_with_a_wrong_answer_is_found_out),
-        TEST_ENTRY(records_of_any_size_into_any_room_arrive), TEST_ENTRY(record_altered_cut_repeated_or_swapped_ends_the_stream),
-        TEST_ENTRY(records_that_are_not_data_are_taken_as_the_standard_says), TEST_ENTRY(padding_of_a_record_is_dropped),
-        TEST_ENTRY(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says),
-        TEST_ENTRY(records_spoiled_in_any_way_give_the_true_beginning_alone),
-        TEST_ENTRY(key_update_gives_keys_that_follow_from_the_old_ones), TEST_ENTRY(key_update_that_is_malformed_ends_the_stream),
-        TEST_ENTRY(keys_that_wear_out_are_changed_both_ways), TEST_ENTRY(session_whose_keys_wear_out_goes_on), TEST_ENTRY(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection),
-        TEST_ENTRY(keys_of_mbedtls_that_wear_out_end_the_connection), TEST_ENTRY(connection_in_use_is_not_taken_over),
-        TEST_ENTRY(sides_agree_on_aes_only_where_both_have_libcrypto), TEST_ENTRY(wrong_record_is_the_last_that_is_read),
+static const test_entry tests[] = {
+    TEST_ENTRY(url_with_all_parts_is_parsed),
+    TEST_ENTRY(url_with_ipv6_host_is_parsed),
+    TEST_ENTRY(url_that_is_malformed_is_refused),
+    TEST_ENTRY(url_too_long_anywhere_is_refused),
+    TEST_ENTRY(url_cut_or_changed_anywhere_is_safe),
+    TEST_ENTRY(listen_address_forms_are_parsed),
+    TEST_ENTRY(where_from_file_uses_the_first_line),
+    TEST_ENTRY(where_from_a_bad_file_is_refused),
+    TEST_ENTRY(where_from_standard_input_is_a_line),
+    TEST_ENTRY(handshake_with_url_gives_tls),
+    TEST_ENTRY(echo_of_all_sizes_is_exact),
+    TEST_ENTRY(short_and_interrupted_reads_and_writes_are_exact),
+    TEST_ENTRY(several_records_leave_in_one_call),
+    TEST_ENTRY(answers_without_end_are_refused),
+    TEST_ENTRY(device_in_url_is_returned),
+    TEST_ENTRY(code_is_taken_once),
+    TEST_ENTRY(stored_credential_reconnects),
+    TEST_ENTRY(server_restarted_keeps_key_and_clients),
+    TEST_ENTRY(server_with_another_key_is_refused),
+    TEST_ENTRY(wrong_pin_is_refused_before_anything_is_sent),
+    TEST_ENTRY(wrong_codes_change_nothing),
+    TEST_ENTRY(failures_slow_their_address),
+    TEST_ENTRY(failures_of_many_addresses_are_bounded),
+    TEST_ENTRY(networks_of_addresses_are_their_own),
+    TEST_ENTRY(code_that_is_old_expires),
+    TEST_ENTRY(code_kept_over_a_handover_keeps_its_age),
+    TEST_ENTRY(refusals_tell_only_the_owner),
+    TEST_ENTRY(url_file_of_a_server_that_runs_is_not_written),
+    TEST_ENTRY(servers_that_start_at_once_do_not_share_a_url_file),
+    TEST_ENTRY(url_names_what_is_advertised),
+    TEST_ENTRY(credential_altered_or_revoked_is_refused),
+    TEST_ENTRY(proof_malformed_is_refused),
+    TEST_ENTRY(sessions_of_a_revoked_client_end),
+    TEST_ENTRY(url_without_code_or_pin_says_what_to_do),
+    TEST_ENTRY(port_in_use_is_said),
+    TEST_ENTRY(listen_on_a_bad_address_is_said),
+    TEST_ENTRY(listen_on_a_public_address_still_demands_a_proof),
+    TEST_ENTRY(ipv6_listener_is_reached),
+    TEST_ENTRY(nobody_listening_is_unreachable),
+    TEST_ENTRY(server_that_never_answers_is_a_timeout),
+    TEST_ENTRY(server_that_stops_is_a_timeout),
+    TEST_ENTRY(peer_that_sends_a_byte_at_a_time_is_a_timeout),
+    TEST_ENTRY(peer_that_takes_a_byte_at_a_time_is_a_timeout),
+    TEST_ENTRY(clients_that_stall_do_not_stop_an_honest_one),
+    TEST_ENTRY(interrupt_wakes_a_blocked_receiver),
+    TEST_ENTRY(signals_do_not_disturb_a_transfer),
+    TEST_ENTRY(peer_gone_is_disconnected_without_a_signal),
+    TEST_ENTRY(last_words_reach_a_client_that_is_still_sending),
+    TEST_ENTRY(garbage_to_the_tls_port_is_refused),
+    TEST_ENTRY(server_that_speaks_no_tls_is_said),
+    TEST_ENTRY(connection_cut_at_any_byte_is_an_error),
+    TEST_ENTRY(connection_altered_at_any_byte_is_an_error),
+    TEST_ENTRY(strangers_that_stop_anywhere_leave_room),
+    TEST_ENTRY(handshake_that_advances_is_never_cut),
+    TEST_ENTRY(limit_of_strangers_follows_descriptors),
+    TEST_ENTRY(client_with_a_suite_of_ours_is_accepted),
+    TEST_ENTRY(client_with_a_suite_without_aead_is_refused),
+    TEST_ENTRY(client_with_tls_1_0_or_1_1_is_refused),
+    TEST_ENTRY(client_that_renegotiates_is_refused),
+    TEST_ENTRY(server_with_weak_tls_is_refused),
+    TEST_ENTRY(libcrypto_agrees_with_mbedtls_at_all_sizes),
+    TEST_ENTRY(libcrypto_without_an_algorithm_is_not_called_wrong),
+    TEST_ENTRY(libcrypto_with_a_wrong_answer_is_found_out),
+    TEST_ENTRY(records_of_any_size_into_any_room_arrive),
+    TEST_ENTRY(record_altered_cut_repeated_or_swapped_ends_the_stream),
+    TEST_ENTRY(records_that_are_not_data_are_taken_as_the_standard_says),
+    TEST_ENTRY(padding_of_a_record_is_dropped),
+    TEST_ENTRY(alerts_and_messages_of_the_handshake_are_taken_as_the_standard_says),
+    TEST_ENTRY(records_spoiled_in_any_way_give_the_true_beginning_alone),
+    TEST_ENTRY(key_update_gives_keys_that_follow_from_the_old_ones),
+    TEST_ENTRY(key_update_that_is_malformed_ends_the_stream),
+    TEST_ENTRY(keys_that_wear_out_are_changed_both_ways),
+    TEST_ENTRY(session_whose_keys_wear_out_goes_on),
+    TEST_ENTRY(keys_that_wear_out_for_a_peer_that_takes_no_others_end_the_connection),
+    TEST_ENTRY(keys_of_mbedtls_that_wear_out_end_the_connection),
+    TEST_ENTRY(connection_in_use_is_not_taken_over),
+    TEST_ENTRY(sides_agree_on_aes_only_where_both_have_libcrypto),
+    TEST_ENTRY(wrong_record_is_the_last_that_is_read),
 #if defined(GN__TLS_MAX)
-        TEST_ENTRY(key_updates_are_understood_by_openssl),
+    TEST_ENTRY(key_updates_are_understood_by_openssl),
 #endif
-        TEST_ENTRY(sides_with_and_without_libcrypto_understand_each_other), TEST_ENTRY(connection_without_libcrypto_is_slow_and_says_so), TEST_ENTRY(wish_for_an_unknown_library_is_an_error),
-        TEST_ENTRY(plain_over_a_socketpair_carries_bytes), TEST_ENTRY(plain_is_no_proof_to_a_server),
-        TEST_ENTRY(plain_off_the_loopback_is_refused), TEST_ENTRY(files_of_the_home_are_private), TEST_ENTRY(server_stores_no_secret),
-        TEST_ENTRY(files_that_others_may_read_or_write_are_refused), TEST_ENTRY(files_of_another_user_are_refused), TEST_ENTRY(pairings_at_once_with_one_code_give_one_credential),
-        TEST_ENTRY(pairings_at_once_with_one_home_are_all_kept), TEST_ENTRY(pairings_of_many_processes_are_all_kept), TEST_ENTRY(store_keeps_other_lines_and_replaces_its_own),
-        TEST_ENTRY(own_pki_with_client_certificates_authenticates), TEST_ENTRY(own_pki_without_client_certificates_pairs_by_code),
-        TEST_ENTRY(codec_random_bytes_are_stored), TEST_ENTRY(codec_zeros_and_one_hot_shrink_massively), TEST_ENTRY(codec_weights_shrink_by_their_exponents),
-        TEST_ENTRY(codec_small_inputs_are_stored), TEST_ENTRY(codec_odd_sizes_come_back_exactly), TEST_ENTRY(codec_planes_are_the_pinned_layout),
-        TEST_ENTRY(codec_hostile_frames_are_refused), TEST_ENTRY(codec_frames_of_old_formats_are_refused), TEST_ENTRY(codec_altered_frames_are_safe), TEST_ENTRY(codec_bombs_and_wide_windows_are_refused),
-        TEST_ENTRY(codec_packs_only_where_the_wire_costs_more), TEST_ENTRY(codec_works_in_many_threads), TEST_ENTRY(sha256_of_known_texts_is_right), TEST_ENTRY(memory_that_runs_out_is_a_result),
-    };
+    TEST_ENTRY(sides_with_and_without_libcrypto_understand_each_other),
+    TEST_ENTRY(connection_without_libcrypto_is_slow_and_says_so),
+    TEST_ENTRY(wish_for_an_unknown_library_is_an_error),
+    TEST_ENTRY(plain_over_a_socketpair_carries_bytes),
+    TEST_ENTRY(plain_is_no_proof_to_a_server),
+    TEST_ENTRY(plain_off_the_loopback_is_refused),
+    TEST_ENTRY(files_of_the_home_are_private),
+    TEST_ENTRY(server_stores_no_secret),
+    TEST_ENTRY(files_that_others_may_read_or_write_are_refused),
+    TEST_ENTRY(files_of_another_user_are_refused),
+    TEST_ENTRY(pairings_at_once_with_one_code_give_one_credential),
+    TEST_ENTRY(pairings_at_once_with_one_home_are_all_kept),
+    TEST_ENTRY(pairings_of_many_processes_are_all_kept),
+    TEST_ENTRY(store_keeps_other_lines_and_replaces_its_own),
+    TEST_ENTRY(own_pki_with_client_certificates_authenticates),
+    TEST_ENTRY(own_pki_without_client_certificates_pairs_by_code),
+    TEST_ENTRY(codec_random_bytes_are_stored),
+    TEST_ENTRY(codec_zeros_and_one_hot_shrink_massively),
+    TEST_ENTRY(codec_weights_shrink_by_their_exponents),
+    TEST_ENTRY(codec_small_inputs_are_stored),
+    TEST_ENTRY(codec_odd_sizes_come_back_exactly),
+    TEST_ENTRY(codec_planes_are_the_pinned_layout),
+    TEST_ENTRY(codec_hostile_frames_are_refused),
+    TEST_ENTRY(codec_frames_of_old_formats_are_refused),
+    TEST_ENTRY(codec_altered_frames_are_safe),
+    TEST_ENTRY(codec_bombs_and_wide_windows_are_refused),
+    TEST_ENTRY(codec_packs_only_where_the_wire_costs_more),
+    TEST_ENTRY(codec_works_in_many_threads),
+    TEST_ENTRY(sha256_of_known_texts_is_right),
+    TEST_ENTRY(memory_that_runs_out_is_a_result),
+};
+
+int main(int argc, char **argv) {
     snprintf(work, sizeof work, "/tmp/genie-net-XXXXXX");
     if (mkdtemp(work) == NULL) return 1;
     atexit(remove_work);

@@ -11,98 +11,132 @@ enum { MAX_OUT = 1 << 18 };
 
 typedef struct path_case {
     const char *name;
-    bool elementwise;                                /* equal bits on all instruction paths */
+    bool elementwise; /* equal bits on all instruction paths */
     gn_tensor (*build)(gn_ctx *g, gn_dtype dtype);
 } path_case;
 
-static double numbers[1 << 17];                      /* one pool of inputs for all cases */
+static double numbers[1 << 17]; /* one pool of inputs for all cases */
 
-static void fill_numbers(void)
-{
+static void fill_numbers(void) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         numbers[i] = test_random_real(-2, 2);
     }
 }
 
 /* A tensor of the pool's numbers from `offset` on, in the dtype asked for. */
-static gn_tensor input(gn_ctx *g, gn_dtype dtype, gn_shape shape, int offset)
-{
+static gn_tensor input(gn_ctx *g, gn_dtype dtype, gn_shape shape, int offset) {
     return gn_cast(gn_data(g, GN_F64, shape, numbers + offset), dtype);
 }
 
-static gn_tensor product(gn_ctx *g, gn_dtype d) { return gn_matmul(input(g, d, GN_SHAPE(181, 301), 0), input(g, d, GN_SHAPE(301, 277), 7)); }
-static gn_tensor product_of_transposed(gn_ctx *g, gn_dtype d)
-{
-    return gn_matmul(gn_transpose(input(g, d, GN_SHAPE(301, 181), 3), 0, 1), gn_transpose(input(g, d, GN_SHAPE(277, 301), 5), 0, 1));
+static gn_tensor product(gn_ctx *g, gn_dtype d) {
+    return gn_matmul(input(g, d, GN_SHAPE(181, 301), 0), input(g, d, GN_SHAPE(301, 277), 7));
 }
-static gn_tensor products_in_batch(gn_ctx *g, gn_dtype d) { return gn_matmul(input(g, d, GN_SHAPE(3, 29, 65), 0), input(g, d, GN_SHAPE(3, 65, 33), 1)); }
-static gn_tensor layer(gn_ctx *g, gn_dtype d)
-{
-    return gn_relu(gn_linear(input(g, d, GN_SHAPE(64, 257), 0), input(g, d, GN_SHAPE(257, 300), 9), input(g, d, GN_SHAPE(300), 2)));
+static gn_tensor product_of_transposed(gn_ctx *g, gn_dtype d) {
+    return gn_matmul(gn_transpose(input(g, d, GN_SHAPE(301, 181), 3), 0, 1),
+                     gn_transpose(input(g, d, GN_SHAPE(277, 301), 5), 0, 1));
 }
-static gn_tensor row_by_matrix(gn_ctx *g, gn_dtype d) { return gn_matmul(input(g, d, GN_SHAPE(2, 300), 0), input(g, d, GN_SHAPE(300, 403), 9)); }
-static gn_tensor row_by_transposed(gn_ctx *g, gn_dtype d)
-{
+static gn_tensor products_in_batch(gn_ctx *g, gn_dtype d) {
+    return gn_matmul(input(g, d, GN_SHAPE(3, 29, 65), 0), input(g, d, GN_SHAPE(3, 65, 33), 1));
+}
+static gn_tensor layer(gn_ctx *g, gn_dtype d) {
+    return gn_relu(gn_linear(input(g, d, GN_SHAPE(64, 257), 0), input(g, d, GN_SHAPE(257, 300), 9),
+                             input(g, d, GN_SHAPE(300), 2)));
+}
+static gn_tensor row_by_matrix(gn_ctx *g, gn_dtype d) {
+    return gn_matmul(input(g, d, GN_SHAPE(2, 300), 0), input(g, d, GN_SHAPE(300, 403), 9));
+}
+static gn_tensor row_by_transposed(gn_ctx *g, gn_dtype d) {
     return gn_matmul(input(g, d, GN_SHAPE(1, 300), 0), gn_transpose(input(g, d, GN_SHAPE(403, 300), 9), 0, 1));
 }
-static gn_tensor sum_of_rows(gn_ctx *g, gn_dtype d) { return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), false); }
-static gn_tensor mean_of_columns(gn_ctx *g, gn_dtype d) { return gn_mean(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(0), false); }
-static gn_tensor sum_of_all(gn_ctx *g, gn_dtype d) { return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false); }
-static gn_tensor sum_of_tall_columns(gn_ctx *g, gn_dtype d) { return gn_sum(input(g, d, GN_SHAPE(4097, 19), 0), GN_AXES(0), false); }
-static gn_tensor mean_of_outer_axes(gn_ctx *g, gn_dtype d)
-{
+static gn_tensor sum_of_rows(gn_ctx *g, gn_dtype d) {
+    return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), false);
+}
+static gn_tensor mean_of_columns(gn_ctx *g, gn_dtype d) {
+    return gn_mean(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(0), false);
+}
+static gn_tensor sum_of_all(gn_ctx *g, gn_dtype d) {
+    return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false);
+}
+static gn_tensor sum_of_tall_columns(gn_ctx *g, gn_dtype d) {
+    return gn_sum(input(g, d, GN_SHAPE(4097, 19), 0), GN_AXES(0), false);
+}
+static gn_tensor mean_of_outer_axes(gn_ctx *g, gn_dtype d) {
     return gn_mean(gn_slice(input(g, d, GN_SHAPE(60, 53, 37), 0), 1, 1, 52, 1), GN_AXES(0, 1), false);
 }
-static gn_tensor largest_of_all(gn_ctx *g, gn_dtype d) { return gn_max(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false); }
-static gn_tensor place_of_smallest(gn_ctx *g, gn_dtype d) { return gn_argmin(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false); }
-static gn_tensor largest_of_rows(gn_ctx *g, gn_dtype d) { return gn_max(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), true); }
-static gn_tensor largest_of_columns(gn_ctx *g, gn_dtype d) { return gn_max(input(g, d, GN_SHAPE(2100, 41), 0), GN_AXES(0), false); }
-static gn_tensor place_of_smallest_of_columns(gn_ctx *g, gn_dtype d) { return gn_argmin(input(g, d, GN_SHAPE(2100, 41), 0), GN_AXES(0), false); }
+static gn_tensor largest_of_all(gn_ctx *g, gn_dtype d) {
+    return gn_max(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false);
+}
+static gn_tensor place_of_smallest(gn_ctx *g, gn_dtype d) {
+    return gn_argmin(input(g, d, GN_SHAPE(97, 1025), 0), GN_ALL_AXES, false);
+}
+static gn_tensor largest_of_rows(gn_ctx *g, gn_dtype d) {
+    return gn_max(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), true);
+}
+static gn_tensor largest_of_columns(gn_ctx *g, gn_dtype d) {
+    return gn_max(input(g, d, GN_SHAPE(2100, 41), 0), GN_AXES(0), false);
+}
+static gn_tensor place_of_smallest_of_columns(gn_ctx *g, gn_dtype d) {
+    return gn_argmin(input(g, d, GN_SHAPE(2100, 41), 0), GN_AXES(0), false);
+}
 static gn_tensor softmax_of_rows(gn_ctx *g, gn_dtype d) { return gn_softmax(input(g, d, GN_SHAPE(97, 1025), 0), -1); }
-static gn_tensor log_softmax_of_columns(gn_ctx *g, gn_dtype d) { return gn_log_softmax(input(g, d, GN_SHAPE(97, 1025), 0), 0); }
-static gn_tensor layernorm_of_rows(gn_ctx *g, gn_dtype d)
-{
-    return gn_layernorm(input(g, d, GN_SHAPE(97, 1025), 0), input(g, d, GN_SHAPE(1025), 4), input(g, d, GN_SHAPE(1025), 8), 1e-5);
+static gn_tensor log_softmax_of_columns(gn_ctx *g, gn_dtype d) {
+    return gn_log_softmax(input(g, d, GN_SHAPE(97, 1025), 0), 0);
 }
-static gn_tensor causal_attention(gn_ctx *g, gn_dtype d)
-{
+static gn_tensor layernorm_of_rows(gn_ctx *g, gn_dtype d) {
+    return gn_layernorm(input(g, d, GN_SHAPE(97, 1025), 0), input(g, d, GN_SHAPE(1025), 4),
+                        input(g, d, GN_SHAPE(1025), 8), 1e-5);
+}
+static gn_tensor causal_attention(gn_ctx *g, gn_dtype d) {
     gn_attention_desc desc = { .causal = true };
-    return gn_attention(input(g, d, GN_SHAPE(2, 4, 70, 33), 0), input(g, d, GN_SHAPE(2, 2, 70, 33), 1), input(g, d, GN_SHAPE(2, 2, 70, 40), 2), &desc);
+    return gn_attention(input(g, d, GN_SHAPE(2, 4, 70, 33), 0), input(g, d, GN_SHAPE(2, 2, 70, 33), 1),
+                        input(g, d, GN_SHAPE(2, 2, 70, 40), 2), &desc);
 }
-static gn_tensor clip_loop(gn_ctx *g, gn_dtype d)
-{
+static gn_tensor clip_loop(gn_ctx *g, gn_dtype d) {
     gn_tensor x = input(g, d, GN_SHAPE(97, 1025), 0);
     x = gn_add(gn_mul(x, gn_scalar(g, d, 1.5)), input(g, d, GN_SHAPE(1025), 11));
-    return gn_minimum(gn_sub(gn_mul_c(gn_maximum(x, gn_like(x, 0)), 0.75), input(g, d, GN_SHAPE(97, 1), 5)), gn_like(x, 0.9));
+    return gn_minimum(gn_sub(gn_mul_c(gn_maximum(x, gn_like(x, 0)), 0.75), input(g, d, GN_SHAPE(97, 1), 5)),
+                      gn_like(x, 0.9));
 }
-static gn_tensor smooth_loop(gn_ctx *g, gn_dtype d)
-{
+static gn_tensor smooth_loop(gn_ctx *g, gn_dtype d) {
     gn_tensor x = input(g, d, GN_SHAPE(97, 1025), 0), y = gn_mul_c(x, 3);
     gn_tensor a = gn_mul(gn_gelu(y), gn_sigmoid(x)), b = gn_add(gn_tanh(x), gn_log(gn_add_c(gn_abs(y), 0.01)));
     return gn_add(gn_add(a, gn_exp(x)), gn_mul(b, gn_silu(gn_gelu_tanh(y))));
 }
 /* On both sides of where the C library takes over. */
-static gn_tensor turning_loop(gn_ctx *g, gn_dtype d)
-{
+static gn_tensor turning_loop(gn_ctx *g, gn_dtype d) {
     gn_tensor x = gn_cast(input(g, d, GN_SHAPE(97, 1025), 0), d == GN_F64 ? GN_F64 : GN_F32);
     return gn_cast(gn_add(gn_sin(gn_mul_c(x, 3)), gn_cos(gn_mul_c(x, 40000))), d);
 }
 
 static const path_case cases[] = {
-    { "product", false, product }, { "product_of_transposed", false, product_of_transposed }, { "products_in_batch", false, products_in_batch },
-    { "layer", false, layer }, { "row_by_matrix", false, row_by_matrix }, { "row_by_transposed", false, row_by_transposed },
-    { "sum_of_rows", false, sum_of_rows }, { "mean_of_columns", false, mean_of_columns }, { "sum_of_all", false, sum_of_all },
-    { "sum_of_tall_columns", false, sum_of_tall_columns }, { "mean_of_outer_axes", false, mean_of_outer_axes },
-    { "largest_of_all", true, largest_of_all }, { "place_of_smallest", true, place_of_smallest },
-    { "largest_of_columns", true, largest_of_columns }, { "place_of_smallest_of_columns", true, place_of_smallest_of_columns },
-    { "largest_of_rows", true, largest_of_rows }, { "softmax_of_rows", false, softmax_of_rows }, { "log_softmax_of_columns", false, log_softmax_of_columns },
-    { "layernorm_of_rows", false, layernorm_of_rows }, { "causal_attention", false, causal_attention },
-    { "turning_loop", true, turning_loop }, { "clip_loop", true, clip_loop }, { "smooth_loop", true, smooth_loop },
+    { "product", false, product },
+    { "product_of_transposed", false, product_of_transposed },
+    { "products_in_batch", false, products_in_batch },
+    { "layer", false, layer },
+    { "row_by_matrix", false, row_by_matrix },
+    { "row_by_transposed", false, row_by_transposed },
+    { "sum_of_rows", false, sum_of_rows },
+    { "mean_of_columns", false, mean_of_columns },
+    { "sum_of_all", false, sum_of_all },
+    { "sum_of_tall_columns", false, sum_of_tall_columns },
+    { "mean_of_outer_axes", false, mean_of_outer_axes },
+    { "largest_of_all", true, largest_of_all },
+    { "place_of_smallest", true, place_of_smallest },
+    { "largest_of_columns", true, largest_of_columns },
+    { "place_of_smallest_of_columns", true, place_of_smallest_of_columns },
+    { "largest_of_rows", true, largest_of_rows },
+    { "softmax_of_rows", false, softmax_of_rows },
+    { "log_softmax_of_columns", false, log_softmax_of_columns },
+    { "layernorm_of_rows", false, layernorm_of_rows },
+    { "causal_attention", false, causal_attention },
+    { "turning_loop", true, turning_loop },
+    { "clip_loop", true, clip_loop },
+    { "smooth_loop", true, smooth_loop },
 };
 
-/* The bytes of a case's result in f64, on a context of its own; poisoned first. The number of elements, 0 after a failed check. */
-static size_t run_case(const path_case *c, gn_dtype dtype, uint32_t threads, const char *isa, double *out)
-{
+/* The bytes of a case's result in f64, on a context of its own; poisoned first. The number of elements, 0 after a
+   failed check. */
+static size_t run_case(const path_case *c, gn_dtype dtype, uint32_t threads, const char *isa, double *out) {
     gn_info info = { .result = GN_OK };
     if (isa) {
         setenv("GENIE_ISA", isa, 1);
@@ -110,7 +144,8 @@ static size_t run_case(const path_case *c, gn_dtype dtype, uint32_t threads, con
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
     gn_tensor y = c->build(g, dtype), wide = gn_cast(gn_add_c(y, 0), GN_F64);
     memset(out, 0xff, MAX_OUT * sizeof *out);
-    bool ok = CHECK_RESULT(gn_describe(wide, &info), GN_OK) && CHECK(info.bytes <= MAX_OUT * sizeof *out) && CHECK_RESULT(gn_read(wide, out, info.bytes), GN_OK);
+    bool ok = CHECK_RESULT(gn_describe(wide, &info), GN_OK) && CHECK(info.bytes <= MAX_OUT * sizeof *out) &&
+              CHECK_RESULT(gn_read(wide, out, info.bytes), GN_OK);
     gn_close(g);
     unsetenv("GENIE_ISA");
     return ok ? info.bytes / sizeof *out : 0;
@@ -119,22 +154,21 @@ static size_t run_case(const path_case *c, gn_dtype dtype, uint32_t threads, con
 static double wanted[MAX_OUT], got[MAX_OUT];
 static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_BF16, GN_F16 };
 
-static void check_threads(const path_case *c)
-{
+static void check_threads(const path_case *c) {
     for (int d = 0; d < TEST_COUNT(dtypes); d++) {
         size_t n = run_case(c, dtypes[d], 1, NULL, wanted);
         for (uint32_t threads = 2; threads <= 5; threads++) {
             size_t m = run_case(c, dtypes[d], threads, NULL, got);
             REQUIRE(n > 0 && m == n);
             if (memcmp(wanted, got, n * sizeof *got) != 0) {
-                test_fail(__FILE__, __LINE__, "%s: %u threads do not give the bits of one", gn_dtype_name(dtypes[d]), (unsigned)threads);
+                test_fail(__FILE__, __LINE__, "%s: %u threads do not give the bits of one", gn_dtype_name(dtypes[d]),
+                          (unsigned)threads);
             }
         }
     }
 }
 
-static void check_isas(const path_case *c)
-{
+static void check_isas(const path_case *c) {
     static const char *const isas[] = { "avx2", "base" };
     static const double eps[] = { 0x1p-23, 0x1p-52, 0x1p-8, 0x1p-11 };
     for (int d = 0; d < TEST_COUNT(dtypes); d++) {
@@ -148,10 +182,11 @@ static void check_isas(const path_case *c)
             REQUIRE(n > 0 && m == n);
             for (size_t i = 0; i < n; i++) {
                 double error = fabs(got[i] - wanted[i]);
-                worst = error <= worst ? worst : error;    /* a NaN stays */
+                worst = error <= worst ? worst : error; /* a NaN stays */
             }
             if (!(worst <= (c->elementwise ? 0 : 32 * eps[d] * top))) {
-                test_fail(__FILE__, __LINE__, "%s: %s differs by %g of %g", gn_dtype_name(dtypes[d]), isas[k], worst, top);
+                test_fail(__FILE__, __LINE__, "%s: %s differs by %g of %g", gn_dtype_name(dtypes[d]), isas[k], worst,
+                          top);
             }
         }
     }
@@ -161,26 +196,32 @@ static void check_isas(const path_case *c)
 
 typedef gn_tensor (*reduce_fn)(const char *file, int line, gn_tensor a, gn_axes axes, bool keep);
 enum { SUM, PROD, MAX, MIN, ARGMAX, ARGMIN, REDUCTIONS };
-static const reduce_fn reductions[REDUCTIONS] = { gn_sum_at, gn_prod_at, gn_max_at, gn_min_at, gn_argmax_at, gn_argmin_at };
+static const reduce_fn reductions[REDUCTIONS] = { gn_sum_at, gn_prod_at,   gn_max_at,
+                                                  gn_min_at, gn_argmax_at, gn_argmin_at };
 static double wide_in[1 << 17], real_want[1 << 17], real_got[1 << 17];
 static int64_t int_in[1 << 17], int_want[1 << 17], int_got[1 << 17];
 
 /* Few values, so that there are equal ones; of floats some are NaN, of integers some are the dtype's limits. */
-static void draw_numbers(gn_dtype d, int n)
-{
-    static const double low[GN_DTYPE__COUNT] = { [GN_I8] = -128, [GN_I16] = -32768, [GN_I32] = -2147483648.0, [GN_I64] = -1099511627776.0 };
-    static const double high[GN_DTYPE__COUNT] = { [GN_BOOL] = 1, [GN_U8] = 255, [GN_U16] = 65535, [GN_U32] = 4294967295.0, [GN_I8] = 127,
-                                                  [GN_I16] = 32767, [GN_I32] = 2147483647, [GN_I64] = 1099511627776.0 };
+static void draw_numbers(gn_dtype d, int n) {
+    static const double low[GN_DTYPE__COUNT] = {
+        [GN_I8] = -128, [GN_I16] = -32768, [GN_I32] = -2147483648.0, [GN_I64] = -1099511627776.0
+    };
+    static const double high[GN_DTYPE__COUNT] = {
+        [GN_BOOL] = 1, [GN_U8] = 255,    [GN_U16] = 65535,      [GN_U32] = 4294967295.0,
+        [GN_I8] = 127, [GN_I16] = 32767, [GN_I32] = 2147483647, [GN_I64] = 1099511627776.0
+    };
     for (int i = 0; i < n; i++) {
         int64_t pick = test_random_int(0, 999);
         double small = (double)test_random_int(0, 40);
-        wide_in[i] = high[d] == 0 ? (pick == 0 ? (double)NAN : small - 20) : pick == 0 ? low[d] : pick < 3 ? high[d] : fmin(small, high[d]) + (low[d] < 0 ? -20 : 0);
+        wide_in[i] = high[d] == 0 ? (pick == 0 ? (double)NAN : small - 20)
+                     : pick == 0  ? low[d]
+                     : pick < 3   ? high[d]
+                                  : fmin(small, high[d]) + (low[d] < 0 ? -20 : 0);
         int_in[i] = isnan(wide_in[i]) ? 0 : (int64_t)wide_in[i];
     }
 }
 
-static bool is_better(int op, bool real, double x, double best, int64_t xi, int64_t besti)
-{
+static bool is_better(int op, bool real, double x, double best, int64_t xi, int64_t besti) {
     bool least = op == MIN || op == ARGMIN;
     if (!real) {
         return least ? xi < besti : xi > besti;
@@ -188,8 +229,7 @@ static bool is_better(int op, bool real, double x, double best, int64_t xi, int6
     return !isnan(best) && (isnan(x) || (least ? x < best : x > best));
 }
 
-static void reduce_plainly(int op, bool real, const int64_t dims[3], int axes)
-{
+static void reduce_plainly(int op, bool real, const int64_t dims[3], int axes) {
     static int64_t done[1 << 17], best_int[1 << 17];
     static double best[1 << 17];
     int64_t n_out = 1;
@@ -203,9 +243,13 @@ static void reduce_plainly(int op, bool real, const int64_t dims[3], int axes)
         int64_t out = 0;
         at[0] = i / dims[2] / dims[1], at[1] = i / dims[2] % dims[1], at[2] = i % dims[2];
         for (int k = 0; k < 3; k++) out = (axes >> k) & 1 ? out : out * dims[k] + at[k];
-        if (op == SUM) real_want[out] += wide_in[i], int_want[out] = (int64_t)((uint64_t)int_want[out] + (uint64_t)int_in[i]);
-        else if (op == PROD) real_want[out] *= wide_in[i], int_want[out] = (int64_t)((uint64_t)int_want[out] * (uint64_t)int_in[i]);
-        else if (op <= MIN && (done[out] == 0 || is_better(op, real, wide_in[i], real_want[out], int_in[i], int_want[out]))) real_want[out] = wide_in[i], int_want[out] = int_in[i];
+        if (op == SUM)
+            real_want[out] += wide_in[i], int_want[out] = (int64_t)((uint64_t)int_want[out] + (uint64_t)int_in[i]);
+        else if (op == PROD)
+            real_want[out] *= wide_in[i], int_want[out] = (int64_t)((uint64_t)int_want[out] * (uint64_t)int_in[i]);
+        else if (op <= MIN &&
+                 (done[out] == 0 || is_better(op, real, wide_in[i], real_want[out], int_in[i], int_want[out])))
+            real_want[out] = wide_in[i], int_want[out] = int_in[i];
         else if (op > MIN) {
             if (done[out] == 0 || is_better(op, real, wide_in[i], best[out], int_in[i], best_int[out])) {
                 best[out] = wide_in[i], best_int[out] = int_in[i], int_want[out] = done[out];
@@ -215,35 +259,40 @@ static void reduce_plainly(int op, bool real, const int64_t dims[3], int axes)
     }
 }
 
-static void check_reduction(gn_ctx *g, gn_dtype d, const int64_t dims[3], int op, int bits)
-{
+static void check_reduction(gn_ctx *g, gn_dtype d, const int64_t dims[3], int op, int bits) {
     bool real = d == GN_F64 || d == GN_F32 || d == GN_F16 || d == GN_BF16;
     gn_axes axes = { 0 };
     for (int i = 0; i < 3; i++)
         if ((bits >> i) & 1) axes.axis[axes.n++] = i;
     if (real && op == PROD) {
-        return;                                      /* has no vector code */
+        return; /* has no vector code */
     }
-    gn_tensor x = gn_cast(gn_data(g, GN_F64, GN_SHAPE(dims[0], dims[1], dims[2]), wide_in), d), y = reductions[op](__FILE__, __LINE__, x, axes, false);
+    gn_tensor x = gn_cast(gn_data(g, GN_F64, GN_SHAPE(dims[0], dims[1], dims[2]), wide_in), d),
+              y = reductions[op](__FILE__, __LINE__, x, axes, false);
     bool whole = !real || op > MIN;
     gn_info info;
     y = gn_cast(y, whole ? GN_I64 : GN_F64);
-    if (!CHECK_RESULT(gn_describe(y, &info), GN_OK) || !CHECK_RESULT(gn_read(y, whole ? (void *)int_got : real_got, info.bytes), GN_OK)) {
+    if (!CHECK_RESULT(gn_describe(y, &info), GN_OK) ||
+        !CHECK_RESULT(gn_read(y, whole ? (void *)int_got : real_got, info.bytes), GN_OK)) {
         return;
     }
     reduce_plainly(op, real, dims, bits);
     for (size_t i = 0; i < info.bytes / 8; i++) {
-        bool right = whole ? int_got[i] == int_want[i] : op == SUM && d != GN_F64 && d != GN_F32 ? true : real_got[i] == real_want[i] || (isnan(real_got[i]) && isnan(real_want[i]));
+        bool right = whole ? int_got[i] == int_want[i]
+                     : op == SUM && d != GN_F64 && d != GN_F32
+                         ? true
+                         : real_got[i] == real_want[i] || (isnan(real_got[i]) && isnan(real_want[i]));
         if (!right) {
-            test_fail(__FILE__, __LINE__, "%s, op %d, axes %d: result %d is %.17g, not %.17g", gn_dtype_name(d), op, bits, (int)i, whole ? (double)int_got[i] : real_got[i], whole ? (double)int_want[i] : real_want[i]);
+            test_fail(__FILE__, __LINE__, "%s, op %d, axes %d: result %d is %.17g, not %.17g", gn_dtype_name(d), op,
+                      bits, (int)i, whole ? (double)int_got[i] : real_got[i],
+                      whole ? (double)int_want[i] : real_want[i]);
             return;
         }
     }
     gn_step(g);
 }
 
-static void check_reductions(const char *isa)
-{
+static void check_reductions(const char *isa) {
     static const int64_t shapes[][3] = { { 3, 1300, 9 }, { 2, 5, 700 }, { 1, 1, 70001 }, { 40, 11, 8 }, { 5, 3, 2 } };
     setenv("GENIE_ISA", isa, 1);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 3 });
@@ -264,20 +313,25 @@ static void check_reductions(const char *isa)
 /* ---- attention by tiles against plain loops ---- */
 
 enum { HEADS = 4, HIDDEN_NAN = 1, MASK_BOOL = 2, MASK_ADDED = 4, CAUSAL = 8 };
-typedef struct attention { int t, s, d, e, groups, how, length; } attention;      /* length -1: none */
-typedef struct attention_data { double q[1 << 17], k[1 << 16], v[1 << 16], added[1 << 16], want[256]; uint8_t seen[1 << 16]; } attention_data;
+/* length -1: none */
+typedef struct attention {
+    int t, s, d, e, groups, how, length;
+} attention;
+typedef struct attention_data {
+    double q[1 << 17], k[1 << 16], v[1 << 16], added[1 << 16], want[256];
+    uint8_t seen[1 << 16];
+} attention_data;
 static attention_data at;
 static float attention_got[1 << 17];
 
-static bool is_seen(const attention *a, int t, int s)
-{
+static bool is_seen(const attention *a, int t, int s) {
     int length = a->length < 0 ? a->s : a->length;
-    return s < length && (!(a->how & CAUSAL) || s <= length - a->t + t) && (!(a->how & MASK_BOOL) || at.seen[t * a->s + s]);
+    return s < length && (!(a->how & CAUSAL) || s <= length - a->t + t) &&
+           (!(a->how & MASK_BOOL) || at.seen[t * a->s + s]);
 }
 
 /* Row t of head h; all heads share a mask. */
-static void attend_plainly(const attention *a, int h, int t, double *out)
-{
+static void attend_plainly(const attention *a, int h, int t, double *out) {
     double weight[512], top = -INFINITY, sum = 0;
     int g = h / (HEADS / a->groups);
     for (int s = 0; s < a->s; s++) {
@@ -295,27 +349,32 @@ static void attend_plainly(const attention *a, int h, int t, double *out)
     }
 }
 
-static gn_tensor draw_input(gn_ctx *g, gn_dtype d, gn_shape shape, double *x, double scale)
-{
+static gn_tensor draw_input(gn_ctx *g, gn_dtype d, gn_shape shape, double *x, double scale) {
     int64_t n = 1;
     for (int i = 0; i < shape.rank; i++) n *= shape.dims[i];
-    for (int64_t i = 0; i < n; i++) x[i] = scale * (double)test_random_int(-64, 64) / 64;      /* exact in every dtype */
+    for (int64_t i = 0; i < n; i++) x[i] = scale * (double)test_random_int(-64, 64) / 64; /* exact in every dtype */
     return gn_cast(gn_data(g, GN_F64, shape, x), d);
 }
 
-static void check_attention(gn_ctx *g, const attention *a, gn_dtype d)
-{
-    gn_tensor q = draw_input(g, d, GN_SHAPE(1, HEADS, a->t, a->d), at.q, 1), k = draw_input(g, d, GN_SHAPE(1, a->groups, a->s, a->d), at.k, 2);
-    gn_tensor v = draw_input(g, d, GN_SHAPE(1, a->groups, a->s, a->e), at.v, 1), added = draw_input(g, d, GN_SHAPE(a->t, a->s), at.added, 2);
+static void check_attention(gn_ctx *g, const attention *a, gn_dtype d) {
+    gn_tensor q = draw_input(g, d, GN_SHAPE(1, HEADS, a->t, a->d), at.q, 1),
+              k = draw_input(g, d, GN_SHAPE(1, a->groups, a->s, a->d), at.k, 2);
+    gn_tensor v = draw_input(g, d, GN_SHAPE(1, a->groups, a->s, a->e), at.v, 1),
+              added = draw_input(g, d, GN_SHAPE(a->t, a->s), at.added, 2);
     gn_attention_desc desc = { .causal = (a->how & CAUSAL) != 0 };
-    for (int i = 0; i < a->t * a->s; i++) at.seen[i] = test_random_int(0, 2) > 0 && i / a->s % 17 != 3;      /* some rows see nothing */
+    /* some rows see nothing */
+    for (int i = 0; i < a->t * a->s; i++) at.seen[i] = test_random_int(0, 2) > 0 && i / a->s % 17 != 3;
     for (int i = 0; i < a->t; i++)
         if (a->how & HIDDEN_NAN) at.seen[i * a->s + a->s / 2] = 0;
-    if (a->how & HIDDEN_NAN)                                                      /* one value that no query sees, or only the last ones */
+    if (a->how & HIDDEN_NAN) /* one value that no query sees, or only the last ones */
         for (int h = 0; h < a->groups; h++) at.v[(h * a->s + (a->how & CAUSAL ? a->s - 1 : a->s / 2)) * a->e] = NAN;
-    desc.mask = a->how & MASK_BOOL ? gn_data(g, GN_BOOL, GN_SHAPE(a->t, a->s), at.seen) : a->how & MASK_ADDED ? added : GN_NONE;
+    desc.mask = a->how & MASK_BOOL    ? gn_data(g, GN_BOOL, GN_SHAPE(a->t, a->s), at.seen)
+                : a->how & MASK_ADDED ? added
+                                      : GN_NONE;
     desc.length = a->length < 0 ? GN_NONE : gn_scalar(g, GN_I32, a->length);
-    if (!CHECK_RESULT(gn_read(gn_cast(gn_attention(q, k, v, &desc), GN_F32), attention_got, (size_t)(HEADS * a->t * a->e) * sizeof *attention_got), GN_OK)) {
+    if (!CHECK_RESULT(gn_read(gn_cast(gn_attention(q, k, v, &desc), GN_F32), attention_got,
+                              (size_t)(HEADS * a->t * a->e) * sizeof *attention_got),
+                      GN_OK)) {
         return;
     }
     double bound = d == GN_F32 ? 4e-6 : d == GN_F16 ? 1e-3 : 8e-3;
@@ -324,7 +383,8 @@ static void check_attention(gn_ctx *g, const attention *a, gn_dtype d)
         for (int e = 0; e < a->e; e++) {
             double x = (double)attention_got[i * a->e + e];
             if (!(fabs(x - at.want[e]) <= bound) && !(isnan(x) && isnan(at.want[e]))) {
-                test_fail(__FILE__, __LINE__, "%s, %d queries, %d keys, how %d: row %d, element %d is %.9g, not %.9g", gn_dtype_name(d), a->t, a->s, a->how, i, e, x, at.want[e]);
+                test_fail(__FILE__, __LINE__, "%s, %d queries, %d keys, how %d: row %d, element %d is %.9g, not %.9g",
+                          gn_dtype_name(d), a->t, a->s, a->how, i, e, x, at.want[e]);
                 return;
             }
         }
@@ -332,13 +392,20 @@ static void check_attention(gn_ctx *g, const attention *a, gn_dtype d)
     gn_step(g);
 }
 
-static void check_attentions(const char *isa)
-{
+static void check_attentions(const char *isa) {
     static const attention forms[] = {
-        { 16, 16, 8, 8, 4, 0, -1 },          { 170, 300, 20, 24, 2, 0, -1 },            { 321, 130, 33, 5, 1, CAUSAL, -1 },        /* the first see nothing */
-        { 161, 253, 16, 40, 4, CAUSAL, 200 }, { 40, 140, 7, 9, 2, MASK_BOOL, -1 },       { 170, 260, 12, 16, 4, MASK_BOOL | CAUSAL, 230 },
-        { 65, 127, 64, 64, 2, MASK_ADDED, 100 }, { 48, 130, 8, 8, 4, MASK_BOOL | HIDDEN_NAN, -1 }, { 40, 150, 8, 8, 2, CAUSAL | HIDDEN_NAN, -1 },
-        { 20, 0, 8, 8, 4, 0, -1 },           { 17, 90, 130, 150, 1, CAUSAL, -1 },
+        /* the first see nothing */
+        { 16, 16, 8, 8, 4, 0, -1 },
+        { 170, 300, 20, 24, 2, 0, -1 },
+        { 321, 130, 33, 5, 1, CAUSAL, -1 },
+        { 161, 253, 16, 40, 4, CAUSAL, 200 },
+        { 40, 140, 7, 9, 2, MASK_BOOL, -1 },
+        { 170, 260, 12, 16, 4, MASK_BOOL | CAUSAL, 230 },
+        { 65, 127, 64, 64, 2, MASK_ADDED, 100 },
+        { 48, 130, 8, 8, 4, MASK_BOOL | HIDDEN_NAN, -1 },
+        { 40, 150, 8, 8, 2, CAUSAL | HIDDEN_NAN, -1 },
+        { 20, 0, 8, 8, 4, 0, -1 },
+        { 17, 90, 130, 150, 1, CAUSAL, -1 },
     };
     setenv("GENIE_ISA", isa, 1);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 3 });
@@ -355,11 +422,12 @@ static void check_attentions(const char *isa)
 
 enum { EDGES = 121 };
 
-static size_t edges_of(const gn_op_info *op, gn_dtype d, const char *isa, void *out)
-{
-    static const uint32_t edges32[] = { 0x7fc00000, 0xffc00000, 0x7fc12345, 0xffc12345, 0x7f800000, 0xff800000, 0x80000000, 0, 0xbf800000, 0x3f800000, 0xc0000000 };
-    static const uint64_t edges64[] = { 0x7ff8000000000000, 0xfff8000000000000, 0x7ff8123450000000, 0xfff8123450000000, 0x7ff0000000000000, 0xfff0000000000000,
-                                        0x8000000000000000, 0, 0xbff0000000000000, 0x3ff0000000000000, 0xc000000000000000 };
+static size_t edges_of(const gn_op_info *op, gn_dtype d, const char *isa, void *out) {
+    static const uint32_t edges32[] = { 0x7fc00000, 0xffc00000, 0x7fc12345, 0xffc12345, 0x7f800000, 0xff800000,
+                                        0x80000000, 0,          0xbf800000, 0x3f800000, 0xc0000000 };
+    static const uint64_t edges64[] = { 0x7ff8000000000000, 0xfff8000000000000, 0x7ff8123450000000, 0xfff8123450000000,
+                                        0x7ff0000000000000, 0xfff0000000000000, 0x8000000000000000, 0,
+                                        0xbff0000000000000, 0x3ff0000000000000, 0xc000000000000000 };
     uint32_t a32[EDGES], b32[EDGES];
     uint64_t a64[EDGES], b64[EDGES];
     for (int i = 0; i < EDGES; i++) {
@@ -369,28 +437,31 @@ static size_t edges_of(const gn_op_info *op, gn_dtype d, const char *isa, void *
     setenv("GENIE_ISA", isa, 1);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
     unsetenv("GENIE_ISA");
-    gn_tensor a = gn_data(g, d, GN_SHAPE(EDGES), d == GN_F64 ? (void *)a64 : a32), b = gn_data(g, d, GN_SHAPE(EDGES), d == GN_F64 ? (void *)b64 : b32);
+    gn_tensor a = gn_data(g, d, GN_SHAPE(EDGES), d == GN_F64 ? (void *)a64 : a32),
+              b = gn_data(g, d, GN_SHAPE(EDGES), d == GN_F64 ? (void *)b64 : b32);
     size_t n = EDGES * (op->compares ? 1u : d == GN_F64 ? 8u : 4u);
     bool ok = CHECK_RESULT(gn_read(gn_apply(g, op->wire, (gn_tensor[]){ a, b, a }, op->arity, NULL, 0), out, n), GN_OK);
     gn_close(g);
     return ok ? n : 0;
 }
 
-static void check_edges(void)
-{
+static void check_edges(void) {
     static const char *const isas[] = { "base", "avx2", "avx512" };
     static uint8_t first[EDGES * 8], other[EDGES * 8];
     gn_op_info op;
     int n_ops = 0;
     for (int i = 0; gn_get_op(i, &op) == GN_OK; i++) {
-        bool plain = op.kind == GN_CLASS_SCALAR && strcmp(op.name, "where") != 0 && strcmp(op.name, "cast") != 0 && strcmp(op.name, "clamp") != 0;
+        bool plain = op.kind == GN_CLASS_SCALAR && strcmp(op.name, "where") != 0 && strcmp(op.name, "cast") != 0 &&
+                     strcmp(op.name, "clamp") != 0;
         for (int d = 0; d < 2 && plain; d++) {
             gn_dtype dtype = d ? GN_F64 : GN_F32;
             if (!(op.dtypes >> dtype & 1)) continue;
             size_t n = edges_of(&op, dtype, isas[0], first);
             for (int k = 1; k < TEST_COUNT(isas); k++) {
                 size_t m = edges_of(&op, dtype, isas[k], other);
-                if (n == 0 || m != n || memcmp(first, other, n) != 0) test_fail(__FILE__, __LINE__, "%s of %s: %s gives other bits than %s", op.name, gn_dtype_name(dtype), isas[k], isas[0]);
+                if (n == 0 || m != n || memcmp(first, other, n) != 0)
+                    test_fail(__FILE__, __LINE__, "%s of %s: %s gives other bits than %s", op.name,
+                              gn_dtype_name(dtype), isas[k], isas[0]);
             }
         }
         n_ops += plain;
@@ -398,8 +469,7 @@ static void check_edges(void)
     CHECK(n_ops > 60);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const char *const isas[] = { "avx512", "avx2", "base" };
     test_begin(argc, argv);
     for (int i = 0; i < TEST_COUNT(isas); i++) {

@@ -1,17 +1,22 @@
-/* A client of protocol 1 that says what it likes, message by message. Include genie.h with GENIE_IMPLEMENTATION, test.h and loopback.h
- * before this file. */
+/* A client of protocol 1 that says what it likes, message by message. Include genie.h with GENIE_IMPLEMENTATION, test.h
+ * and loopback.h before this file. */
 #ifndef GN_RAW_CLIENT_H
 #define GN_RAW_CLIENT_H
 
 #ifndef SOON_MS
-#define SOON_MS 2000   /* far more than an answer takes, far less than a hang */
+#define SOON_MS 2000 /* far more than an answer takes, far less than a hang */
 #endif
 
 static void make_pair(int ends[2]) {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) exit(2);
 }
 
-typedef struct raw { gn__link link; gn_stats stats; uint32_t step, seen; } raw;   /* request of the latest step; failed steps known */
+/* request of the latest step; failed steps known */
+typedef struct raw {
+    gn__link link;
+    gn_stats stats;
+    uint32_t step, seen;
+} raw;
 
 GN__UNUSED static raw *raw_on(int fd) {
     raw *r = (raw *)calloc(1, sizeof *r);
@@ -100,7 +105,8 @@ GN__UNUSED static void raw_expect_step(raw *r, uint32_t request, const void *out
 /* A state of two f32 in a slot. */
 GN__UNUSED static void raw_state(raw *r, uint32_t request, uint32_t slot, uint32_t gen, const float *value) {
     uint8_t dims[8] = { 2 };
-    gn__msg_slot_put m = { slot, gen, GN_LEAF_STATE, value ? GN__FILL_BYTES : GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { (const uint8_t *)value, value ? 8 : 0 } };
+    gn__msg_slot_put m = { slot,   gen,         GN_LEAF_STATE, value ? GN__FILL_BYTES : GN__FILL_ZEROS,
+                           GN_F32, { dims, 1 }, { NULL, 0 },   { (const uint8_t *)value, value ? 8 : 0 } };
     raw_send(r, GN__MSG_SLOT_PUT, request, &m);
 }
 
@@ -115,8 +121,10 @@ GN__UNUSED static gn__buf counter_part(uint32_t slot, uint32_t gen, uint64_t dim
         gn__put_u8(&b, GN_F32);
         gn__put_u8(&b, 1);
         gn__put_u64(&b, dim);
-        if (i == 0) { gn__put_u32(&b, slot); gn__put_u32(&b, gen); }
-        else gn__put_u32(&b, 0);
+        if (i == 0) {
+            gn__put_u32(&b, slot);
+            gn__put_u32(&b, gen);
+        } else gn__put_u32(&b, 0);
     }
     gn__put_u16(&b, gn__ops[GN_OP_ADD].wire);
     gn__put_u8(&b, 0);
@@ -124,7 +132,7 @@ GN__UNUSED static gn__buf counter_part(uint32_t slot, uint32_t gen, uint64_t dim
     gn__put_u16(&b, 0);
     gn__put_u32(&b, 0);
     gn__put_u32(&b, 1);
-    gn__put_u32(&b, 2);                                   /* output */
+    gn__put_u32(&b, 2); /* output */
     const uint32_t update[3] = { slot, gen, 2 };
     for (int i = 0; i < 3; i++) gn__put_u32(&b, update[i]);
     return b;
@@ -140,11 +148,14 @@ GN__UNUSED static void raw_plan(raw *r, uint32_t request, uint32_t plan, gn__buf
     gn__buf_deinit(&b);
 }
 
-GN__UNUSED static void raw_step(raw *r, uint32_t request, uint32_t plan, uint64_t sequence, uint8_t flags, uint64_t keep, const void *args, size_t n) {
+GN__UNUSED static void raw_step(raw *r, uint32_t request, uint32_t plan, uint64_t sequence, uint8_t flags,
+                                uint64_t keep, const void *args, size_t n) {
     uint8_t id[8];
     gn__buf b = { id, 0, 8, false };
     gn__put_u64(&b, keep);
-    gn__msg_step m = { plan, sequence, 0, r->seen, { &flags, 1 }, { id, flags & GN__OUT_KEPT ? 1 : 0 }, { (const uint8_t *)args, n } };
+    gn__msg_step m = {
+        plan, sequence, 0, r->seen, { &flags, 1 }, { id, flags & GN__OUT_KEPT ? 1 : 0 }, { (const uint8_t *)args, n }
+    };
     r->step = request;
     raw_send(r, GN__MSG_STEP, request, &m);
 }

@@ -1,11 +1,13 @@
-/* What every op means, written from the declarations of genie.h alone and as plainly as it can be: one loop, one element, no
- * blocking, no shared code with the executors. Floats are computed in long double, ints in int64_t with two's complement wrap.
+/* What every op means, written from the declarations of genie.h alone and as plainly as it can be: one loop, one
+ * element, no blocking, no shared code with the executors. Floats are computed in long double, ints in int64_t with
+ * two's complement wrap.
  *
- * A `ref` is a decoded tensor. Beside each float value stands its magnitude: the sum of the absolute terms that the value is
- * made of. An executor's error is measured in tolerance * eps(dtype) * magnitude; magnitude 0 everywhere (`mag` NULL) means that
- * the result is exact. Where a term passes through exp, its magnitude counts its exponent too, since an error of the
- * exponent is a relative error of the result. The magnitude of a sum of n terms is taken 1 + sqrt(n) / 2 times, the half root in
- * the precision that is computed in (f64 for f64, f32 for the others): so far do rounding errors of a running sum walk.
+ * A `ref` is a decoded tensor. Beside each float value stands its magnitude: the sum of the absolute terms that the
+ * value is made of. An executor's error is measured in tolerance * eps(dtype) * magnitude; magnitude 0 everywhere
+ * (`mag` NULL) means that the result is exact. Where a term passes through exp, its magnitude counts its exponent too,
+ * since an error of the exponent is a relative error of the result. The magnitude of a sum of n terms is taken 1 +
+ * sqrt(n) / 2 times, the half root in the precision that is computed in (f64 for f64, f32 for the others): so far do
+ * rounding errors of a running sum walk.
  * Values of results are not rounded to their dtype; inputs are.
  *
  * All refs belong to one list and are freed together by ref_reset. */
@@ -24,16 +26,15 @@ typedef long double ref_real;
 typedef struct ref {
     gn_dtype dtype;
     gn_shape shape;
-    int64_t n;            /* elements */
-    ref_real *f, *mag;    /* floats: values, magnitudes (NULL: exact) */
-    int64_t *i;           /* ints and bool: values */
+    int64_t n;         /* elements */
+    ref_real *f, *mag; /* floats: values, magnitudes (NULL: exact) */
+    int64_t *i;        /* ints and bool: values */
     struct ref *next;
 } ref;
 
 static ref *ref__all;
 
-static inline void *ref__alloc(size_t count, size_t size)
-{
+static inline void *ref__alloc(size_t count, size_t size) {
     void *p = calloc(count ? count : 1, size);
     if (!p) {
         fprintf(stderr, "out of memory\n");
@@ -42,8 +43,7 @@ static inline void *ref__alloc(size_t count, size_t size)
     return p;
 }
 
-static inline void ref_reset(void)
-{
+static inline void ref_reset(void) {
     while (ref__all) {
         ref *r = ref__all;
         ref__all = r->next;
@@ -56,39 +56,29 @@ static inline void ref_reset(void)
 
 /* ---- dtypes ---- */
 
-/* Of a float dtype: bits of the significand (the leading one included), largest exponent e of 2^e, smallest normal e. */
-typedef struct ref_format { int digits, top, bottom; } ref_format;
+/* Of a float dtype: bits of the significand (the leading one included), largest exponent e of 2^e, smallest normal
+   e. */
+typedef struct ref_format {
+    int digits, top, bottom;
+} ref_format;
 
-static inline bool ref_is_float(gn_dtype d)
-{
-    return d == GN_F32 || d == GN_F64 || d == GN_F16 || d == GN_BF16;
-}
+static inline bool ref_is_float(gn_dtype d) { return d == GN_F32 || d == GN_F64 || d == GN_F16 || d == GN_BF16; }
 
-static inline ref_format ref_format_of(gn_dtype d)
-{
-    static const ref_format f64 = { 53, 1023, -1022 }, f32 = { 24, 127, -126 }, f16 = { 11, 15, -14 }, bf16 = { 8, 127, -126 };
+static inline ref_format ref_format_of(gn_dtype d) {
+    static const ref_format f64 = { 53, 1023, -1022 }, f32 = { 24, 127, -126 }, f16 = { 11, 15, -14 },
+                            bf16 = { 8, 127, -126 };
     return d == GN_F64 ? f64 : d == GN_F32 ? f32 : d == GN_F16 ? f16 : bf16;
 }
 
-static inline ref_real ref_eps(gn_dtype d)
-{
-    return ldexpl(1, 1 - ref_format_of(d).digits);
-}
+static inline ref_real ref_eps(gn_dtype d) { return ldexpl(1, 1 - ref_format_of(d).digits); }
 
 /* The smallest positive (subnormal) number. */
-static inline ref_real ref_tiny(gn_dtype d)
-{
-    return ldexpl(1, ref_format_of(d).bottom + 1 - ref_format_of(d).digits);
-}
+static inline ref_real ref_tiny(gn_dtype d) { return ldexpl(1, ref_format_of(d).bottom + 1 - ref_format_of(d).digits); }
 
-static inline ref_real ref_largest(gn_dtype d)
-{
-    return ldexpl(1, ref_format_of(d).top) * (2 - ref_eps(d));
-}
+static inline ref_real ref_largest(gn_dtype d) { return ldexpl(1, ref_format_of(d).top) * (2 - ref_eps(d)); }
 
 /* To the nearest number of the dtype, ties to even, past the largest to infinity. */
-static inline ref_real ref_round(gn_dtype d, ref_real x)
-{
+static inline ref_real ref_round(gn_dtype d, ref_real x) {
     if (x == 0 || isnan(x) || isinf(x)) {
         return x;
     }
@@ -100,8 +90,7 @@ static inline ref_real ref_round(gn_dtype d, ref_real x)
 }
 
 /* Two's complement of the dtype's width; bool: 0 or 1. */
-static inline int64_t ref_wrap(gn_dtype d, int64_t x)
-{
+static inline int64_t ref_wrap(gn_dtype d, int64_t x) {
     switch (d) {
     case GN_I32: return (int32_t)(uint32_t)(uint64_t)x;
     case GN_I16: return (int16_t)(uint16_t)(uint64_t)x;
@@ -114,36 +103,33 @@ static inline int64_t ref_wrap(gn_dtype d, int64_t x)
     }
 }
 
-static inline bool ref_is_unsigned(gn_dtype d)
-{
-    return d == GN_U8 || d == GN_U16 || d == GN_U32 || d == GN_BOOL;
-}
+static inline bool ref_is_unsigned(gn_dtype d) { return d == GN_U8 || d == GN_U16 || d == GN_U32 || d == GN_BOOL; }
 
-static inline size_t ref_bytes_of(gn_dtype d)
-{
+static inline size_t ref_bytes_of(gn_dtype d) {
     switch (d) {
-    case GN_F64: case GN_I64: return 8;
-    case GN_F32: case GN_I32: case GN_U32: return 4;
-    case GN_F16: case GN_BF16: case GN_I16: case GN_U16: return 2;
+    case GN_F64:
+    case GN_I64: return 8;
+    case GN_F32:
+    case GN_I32:
+    case GN_U32: return 4;
+    case GN_F16:
+    case GN_BF16:
+    case GN_I16:
+    case GN_U16: return 2;
     default: return 1;
     }
 }
 
-static inline int64_t ref_highest_int(gn_dtype d)
-{
+static inline int64_t ref_highest_int(gn_dtype d) {
     int bits = (int)ref_bytes_of(d) * 8 - !ref_is_unsigned(d);
     return d == GN_BOOL ? 1 : (int64_t)(UINT64_MAX >> (64 - bits));
 }
 
-static inline int64_t ref_lowest_int(gn_dtype d)
-{
-    return ref_is_unsigned(d) ? 0 : -ref_highest_int(d) - 1;
-}
+static inline int64_t ref_lowest_int(gn_dtype d) { return ref_is_unsigned(d) ? 0 : -ref_highest_int(d) - 1; }
 
 /* ---- shapes ---- */
 
-static inline int64_t ref_elements(gn_shape s)
-{
+static inline int64_t ref_elements(gn_shape s) {
     int64_t n = 1;
     for (int i = 0; i < s.rank; i++) {
         n *= s.dims[i];
@@ -151,8 +137,7 @@ static inline int64_t ref_elements(gn_shape s)
     return n;
 }
 
-static inline ref *ref_make(gn_dtype dtype, gn_shape shape)
-{
+static inline ref *ref_make(gn_dtype dtype, gn_shape shape) {
     ref *r = ref__alloc(1, sizeof *r);
     r->dtype = dtype;
     r->shape = shape;
@@ -168,8 +153,7 @@ static inline ref *ref_make(gn_dtype dtype, gn_shape shape)
 }
 
 /* A result that is computed, so that it has magnitudes when it is a float. */
-static inline ref *ref_make_inexact(gn_dtype dtype, gn_shape shape)
-{
+static inline ref *ref_make_inexact(gn_dtype dtype, gn_shape shape) {
     ref *r = ref_make(dtype, shape);
     if (r->f) {
         r->mag = ref__alloc((size_t)r->n, sizeof *r->mag);
@@ -177,16 +161,14 @@ static inline ref *ref_make_inexact(gn_dtype dtype, gn_shape shape)
     return r;
 }
 
-static inline void ref_put(ref *r, int64_t k, ref_real value, ref_real magnitude)
-{
+static inline void ref_put(ref *r, int64_t k, ref_real value, ref_real magnitude) {
     r->f[k] = value;
     if (r->mag) {
         r->mag[k] = magnitude;
     }
 }
 
-static inline void ref_copy(ref *to, int64_t k, const ref *from, int64_t j)
-{
+static inline void ref_copy(ref *to, int64_t k, const ref *from, int64_t j) {
     if (to->f) {
         to->f[k] = from->f[j];
     } else {
@@ -194,22 +176,17 @@ static inline void ref_copy(ref *to, int64_t k, const ref *from, int64_t j)
     }
 }
 
-static inline int ref_axis(const ref *r, int axis)
-{
-    return axis < 0 ? axis + r->shape.rank : axis;
-}
+static inline int ref_axis(const ref *r, int axis) { return axis < 0 ? axis + r->shape.rank : axis; }
 
 /* The coordinates of element k, row-major. */
-static inline void ref_coords(gn_shape s, int64_t k, int64_t c[GN_MAX_RANK])
-{
+static inline void ref_coords(gn_shape s, int64_t k, int64_t c[GN_MAX_RANK]) {
     for (int i = s.rank - 1; i >= 0; i--) {
         c[i] = k % s.dims[i];
         k /= s.dims[i];
     }
 }
 
-static inline int64_t ref_index(gn_shape s, const int64_t *c)
-{
+static inline int64_t ref_index(gn_shape s, const int64_t *c) {
     int64_t k = 0;
     for (int i = 0; i < s.rank; i++) {
         k = k * s.dims[i] + c[i];
@@ -218,8 +195,7 @@ static inline int64_t ref_index(gn_shape s, const int64_t *c)
 }
 
 /* The element of a tensor of shape `in`, broadcast to `out`, that stands at out's coordinates. */
-static inline int64_t ref_broadcast_index(gn_shape in, gn_shape out, const int64_t *c)
-{
+static inline int64_t ref_broadcast_index(gn_shape in, gn_shape out, const int64_t *c) {
     int64_t k = 0;
     for (int i = 0; i < in.rank; i++) {
         k = k * in.dims[i] + (in.dims[i] == 1 ? 0 : c[i + out.rank - in.rank]);
@@ -227,8 +203,7 @@ static inline int64_t ref_broadcast_index(gn_shape in, gn_shape out, const int64
     return k;
 }
 
-static inline gn_shape ref_broadcast_shapes(gn_shape a, gn_shape b)
-{
+static inline gn_shape ref_broadcast_shapes(gn_shape a, gn_shape b) {
     gn_shape s = a.rank >= b.rank ? a : b;
     for (int i = 1; i <= a.rank && i <= b.rank; i++) {
         int64_t x = a.dims[a.rank - i], y = b.dims[b.rank - i];
@@ -239,8 +214,7 @@ static inline gn_shape ref_broadcast_shapes(gn_shape a, gn_shape b)
 
 /* ---- bytes ---- */
 
-static inline ref_real ref__decode_float(gn_dtype d, const unsigned char *p)
-{
+static inline ref_real ref__decode_float(gn_dtype d, const unsigned char *p) {
     float f32;
     double f64;
     uint16_t bits;
@@ -257,14 +231,13 @@ static inline ref_real ref__decode_float(gn_dtype d, const unsigned char *p)
     int fraction_bits = f.digits - 1, top = f.top - f.bottom + 2;
     int e = (bits & 0x7fff) >> fraction_bits, fraction = bits & ((1 << fraction_bits) - 1);
     ref_real x = e == top ? (fraction ? (ref_real)NAN : (ref_real)INFINITY)
-               : e == 0   ? ldexpl(fraction, f.bottom - fraction_bits)
+                 : e == 0 ? ldexpl(fraction, f.bottom - fraction_bits)
                           : ldexpl(fraction + (1 << fraction_bits), f.bottom - fraction_bits + e - 1);
     return bits & 0x8000 ? -x : x;
 }
 
 /* x is a number of the dtype already. */
-static inline void ref__encode_float(gn_dtype d, ref_real x, unsigned char *p)
-{
+static inline void ref__encode_float(gn_dtype d, ref_real x, unsigned char *p) {
     if (d == GN_F32) {
         float f32 = (float)x;
         memcpy(p, &f32, 4);
@@ -289,14 +262,10 @@ static inline void ref__encode_float(gn_dtype d, ref_real x, unsigned char *p)
     memcpy(p, &out, 2);
 }
 
-static inline size_t ref_bytes(const ref *r)
-{
-    return (size_t)r->n * ref_bytes_of(r->dtype);
-}
+static inline size_t ref_bytes(const ref *r) { return (size_t)r->n * ref_bytes_of(r->dtype); }
 
 /* The tensor as the program holds it in memory. The caller frees it; never NULL. */
-static inline void *ref_encode(const ref *r)
-{
+static inline void *ref_encode(const ref *r) {
     size_t size = ref_bytes_of(r->dtype);
     unsigned char *p = ref__alloc((size_t)r->n + 1, size);
     for (int64_t k = 0; k < r->n; k++) {
@@ -307,14 +276,18 @@ static inline void *ref_encode(const ref *r)
         if (r->f) {
             ref__encode_float(r->dtype, r->f[k], at);
         } else {
-            memcpy(at, size == 8 ? (void *)&r->i[k] : size == 4 ? (void *)&u32 : size == 2 ? (void *)&u16 : (void *)&u8, size);
+            memcpy(at,
+                   size == 8   ? (void *)&r->i[k]
+                   : size == 4 ? (void *)&u32
+                   : size == 2 ? (void *)&u16
+                               : (void *)&u8,
+                   size);
         }
     }
     return p;
 }
 
-static inline ref *ref_decode(gn_dtype dtype, gn_shape shape, const void *bytes)
-{
+static inline ref *ref_decode(gn_dtype dtype, gn_shape shape, const void *bytes) {
     ref *r = ref_make(dtype, shape);
     size_t size = ref_bytes_of(dtype);
     for (int64_t k = 0; k < r->n; k++) {
@@ -340,8 +313,7 @@ static inline ref *ref_decode(gn_dtype dtype, gn_shape shape, const void *bytes)
 
 /* ---- conversion and promotion ---- */
 
-static inline int64_t ref__float_to_int(gn_dtype d, ref_real x)
-{
+static inline int64_t ref__float_to_int(gn_dtype d, ref_real x) {
     if (d == GN_BOOL) {
         return x != 0;
     }
@@ -352,8 +324,7 @@ static inline int64_t ref__float_to_int(gn_dtype d, ref_real x)
     return x <= low ? ref_lowest_int(d) : x >= high ? ref_highest_int(d) : (int64_t)truncl(x);
 }
 
-static inline ref *ref_cast(const ref *a, gn_dtype dtype)
-{
+static inline ref *ref_cast(const ref *a, gn_dtype dtype) {
     ref *y = ref_make(dtype, a->shape);
     for (int64_t k = 0; k < a->n; k++) {
         if (y->f) {
@@ -366,8 +337,7 @@ static inline ref *ref_cast(const ref *a, gn_dtype dtype)
 }
 
 /* The dtype that holds both, PyTorch's torch.promote_types where that has them. */
-static inline gn_dtype ref_promote_pair(gn_dtype a, gn_dtype b)
-{
+static inline gn_dtype ref_promote_pair(gn_dtype a, gn_dtype b) {
     if (a == b) {
         return a;
     }
@@ -375,7 +345,7 @@ static inline gn_dtype ref_promote_pair(gn_dtype a, gn_dtype b)
         return ref_is_float(a) ? a : b;
     }
     if (ref_is_float(a)) {
-        return a == GN_F64 || b == GN_F64 ? GN_F64 : GN_F32;   /* f16 with bf16 too */
+        return a == GN_F64 || b == GN_F64 ? GN_F64 : GN_F32; /* f16 with bf16 too */
     }
     /* The narrowest of these that holds all numbers of both. */
     static const gn_dtype ints[] = { GN_BOOL, GN_U8, GN_I8, GN_U16, GN_I16, GN_U32, GN_I32, GN_I64 };
@@ -387,14 +357,10 @@ static inline gn_dtype ref_promote_pair(gn_dtype a, gn_dtype b)
     return ints[k];
 }
 
-static inline int ref__category(gn_dtype d)
-{
-    return ref_is_float(d) ? 2 : d == GN_BOOL ? 0 : 1;
-}
+static inline int ref__category(gn_dtype d) { return ref_is_float(d) ? 2 : d == GN_BOOL ? 0 : 1; }
 
 /* torch.result_type: a 0-d tensor counts only when its category (bool, int, float) is above that of all others. */
-static inline gn_dtype ref_promote(ref *const *in, int n)
-{
+static inline gn_dtype ref_promote(ref *const *in, int n) {
     gn_dtype with_dims = GN_DTYPE_NONE, without = GN_DTYPE_NONE;
     for (int i = 0; i < n; i++) {
         gn_dtype *group = in[i]->shape.rank ? &with_dims : &without;
@@ -413,25 +379,30 @@ typedef struct ref_scalar_op {
     int arity;
     bool compares;
     ref_real (*f)(const ref_real *x);
-    ref_real (*mag)(const ref_real *x, ref_real y, gn_dtype d);   /* NULL: exact */
-    int64_t (*i)(const int64_t *x, gn_dtype d);        /* NULL: not for ints and bool; wrapped by the caller */
+    ref_real (*mag)(const ref_real *x, ref_real y, gn_dtype d); /* NULL: exact */
+    int64_t (*i)(const int64_t *x, gn_dtype d);                 /* NULL: not for ints and bool; wrapped by the caller */
 } ref_scalar_op;
 
-static inline ref_real ref__terms_y(const ref_real *x, ref_real y, gn_dtype d) { (void)x; (void)d; return fabsl(y); }
-static inline ref_real ref__terms_ab(const ref_real *x, ref_real y, gn_dtype d) { (void)y; (void)d; return fabsl(x[0]) + fabsl(x[1]); }
-static inline ref_real ref__terms_gelu(const ref_real *x, ref_real y, gn_dtype d)
-{
+static inline ref_real ref__terms_y(const ref_real *x, ref_real y, gn_dtype d) {
+    (void)x;
+    (void)d;
+    return fabsl(y);
+}
+static inline ref_real ref__terms_ab(const ref_real *x, ref_real y, gn_dtype d) {
+    (void)y;
+    (void)d;
+    return fabsl(x[0]) + fabsl(x[1]);
+}
+static inline ref_real ref__terms_gelu(const ref_real *x, ref_real y, gn_dtype d) {
     (void)d;
     return isnan(y) ? y : fabsl(x[0]) * (1 + fabsl(erfl(x[0] / sqrtl(2)))) / 2;
 }
 /* Where exp(-a) is past the largest number of what the dtype is computed in, the result may be 0. */
-static inline ref_real ref__terms_sigmoid(const ref_real *x, ref_real y, gn_dtype d)
-{
+static inline ref_real ref__terms_sigmoid(const ref_real *x, ref_real y, gn_dtype d) {
     return fabsl(y) / (expl(-x[0]) > ref_largest(d == GN_F64 ? GN_F64 : GN_F32) ? ref_eps(d) : 1);
 }
 /* b ln a is the exponent, and its own rounding a relative error of the result. */
-static inline ref_real ref__terms_pow(const ref_real *x, ref_real y, gn_dtype d)
-{
+static inline ref_real ref__terms_pow(const ref_real *x, ref_real y, gn_dtype d) {
     (void)d;
     ref_real exponent = x[0] == 0 || isinf(x[0]) || isinf(x[1]) ? 0 : fabsl(x[1] * logl(fabsl(x[0])));
     return fabsl(y) * (1 + (isfinite(exponent) ? exponent : 0));
@@ -442,7 +413,9 @@ static inline ref_real ref__sub(const ref_real *x) { return x[0] - x[1]; }
 static inline ref_real ref__mul(const ref_real *x) { return x[0] * x[1]; }
 static inline ref_real ref__div(const ref_real *x) { return x[0] / x[1]; }
 /* An infinite base through pow: some powl are wrong for -infinity to the power of -2^63. */
-static inline ref_real ref__pow(const ref_real *x) { return isinf(x[0]) ? (ref_real)pow((double)x[0], (double)x[1]) : powl(x[0], x[1]); }
+static inline ref_real ref__pow(const ref_real *x) {
+    return isinf(x[0]) ? (ref_real)pow((double)x[0], (double)x[1]) : powl(x[0], x[1]);
+}
 static inline ref_real ref__minimum(const ref_real *x) { return isnan(x[0]) || x[0] < x[1] ? x[0] : x[1]; }
 static inline ref_real ref__maximum(const ref_real *x) { return isnan(x[0]) || x[0] > x[1] ? x[0] : x[1]; }
 static inline ref_real ref__neg(const ref_real *x) { return -x[0]; }
@@ -455,8 +428,7 @@ static inline ref_real ref__tanh(const ref_real *x) { return tanhl(x[0]); }
 static inline ref_real ref__sigmoid(const ref_real *x) { return 1 / (1 + expl(-x[0])); }
 static inline ref_real ref__relu(const ref_real *x) { return isnan(x[0]) || x[0] > 0 ? x[0] : 0; }
 static inline ref_real ref__gelu(const ref_real *x) { return x[0] * (1 + erfl(x[0] / sqrtl(2))) / 2; }
-static inline ref_real ref__gelu_tanh(const ref_real *x)
-{
+static inline ref_real ref__gelu_tanh(const ref_real *x) {
     ref_real a = x[0], pi = acosl(-1);
     return a / 2 * (1 + tanhl(sqrtl(2 / pi) * (a + 0.044715L * a * a * a)));
 }
@@ -470,35 +442,80 @@ static inline ref_real ref__ge(const ref_real *x) { return x[0] >= x[1]; }
 
 static inline int64_t ref__wrapping_mul(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
 static inline int64_t ref__wrapping_add(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uint64_t)b); }
-static inline int64_t ref__iadd(const int64_t *x, gn_dtype d) { return d == GN_BOOL ? x[0] | x[1] : ref__wrapping_add(x[0], x[1]); }
-static inline int64_t ref__isub(const int64_t *x, gn_dtype d) { (void)d; return (int64_t)((uint64_t)x[0] - (uint64_t)x[1]); }
-static inline int64_t ref__imul(const int64_t *x, gn_dtype d) { (void)d; return ref__wrapping_mul(x[0], x[1]); }
-static inline int64_t ref__idiv(const int64_t *x, gn_dtype d)
-{
+static inline int64_t ref__iadd(const int64_t *x, gn_dtype d) {
+    return d == GN_BOOL ? x[0] | x[1] : ref__wrapping_add(x[0], x[1]);
+}
+static inline int64_t ref__isub(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return (int64_t)((uint64_t)x[0] - (uint64_t)x[1]);
+}
+static inline int64_t ref__imul(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return ref__wrapping_mul(x[0], x[1]);
+}
+static inline int64_t ref__idiv(const int64_t *x, gn_dtype d) {
     (void)d;
     return x[1] == 0 ? 0 : x[1] == -1 ? (int64_t)(0 - (uint64_t)x[0]) : x[0] / x[1];
 }
-static inline int64_t ref__iminimum(const int64_t *x, gn_dtype d) { (void)d; return x[0] < x[1] ? x[0] : x[1]; }
-static inline int64_t ref__imaximum(const int64_t *x, gn_dtype d) { (void)d; return x[0] > x[1] ? x[0] : x[1]; }
-static inline int64_t ref__ineg(const int64_t *x, gn_dtype d) { (void)d; return (int64_t)(0 - (uint64_t)x[0]); }
+static inline int64_t ref__iminimum(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] < x[1] ? x[0] : x[1];
+}
+static inline int64_t ref__imaximum(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] > x[1] ? x[0] : x[1];
+}
+static inline int64_t ref__ineg(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return (int64_t)(0 - (uint64_t)x[0]);
+}
 static inline int64_t ref__iabs(const int64_t *x, gn_dtype d) { return x[0] < 0 ? ref__ineg(x, d) : x[0]; }
-static inline int64_t ref__irelu(const int64_t *x, gn_dtype d) { (void)d; return x[0] < 0 ? 0 : x[0]; }
-static inline int64_t ref__ieq(const int64_t *x, gn_dtype d) { (void)d; return x[0] == x[1]; }
-static inline int64_t ref__ine(const int64_t *x, gn_dtype d) { (void)d; return x[0] != x[1]; }
-static inline int64_t ref__ilt(const int64_t *x, gn_dtype d) { (void)d; return x[0] < x[1]; }
-static inline int64_t ref__ile(const int64_t *x, gn_dtype d) { (void)d; return x[0] <= x[1]; }
-static inline int64_t ref__igt(const int64_t *x, gn_dtype d) { (void)d; return x[0] > x[1]; }
-static inline int64_t ref__ige(const int64_t *x, gn_dtype d) { (void)d; return x[0] >= x[1]; }
-static inline int64_t ref__iand(const int64_t *x, gn_dtype d) { (void)d; return x[0] & x[1]; }
-static inline int64_t ref__ior(const int64_t *x, gn_dtype d) { (void)d; return x[0] | x[1]; }
-static inline int64_t ref__ixor(const int64_t *x, gn_dtype d) { (void)d; return x[0] ^ x[1]; }
+static inline int64_t ref__irelu(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] < 0 ? 0 : x[0];
+}
+static inline int64_t ref__ieq(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] == x[1];
+}
+static inline int64_t ref__ine(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] != x[1];
+}
+static inline int64_t ref__ilt(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] < x[1];
+}
+static inline int64_t ref__ile(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] <= x[1];
+}
+static inline int64_t ref__igt(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] > x[1];
+}
+static inline int64_t ref__ige(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] >= x[1];
+}
+static inline int64_t ref__iand(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] & x[1];
+}
+static inline int64_t ref__ior(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] | x[1];
+}
+static inline int64_t ref__ixor(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[0] ^ x[1];
+}
 static inline int64_t ref__inot(const int64_t *x, gn_dtype d) { return d == GN_BOOL ? !x[0] : ~x[0]; }
 
 static inline ref_real ref__sign(const ref_real *x) { return isnan(x[0]) ? x[0] : (x[0] > 0) - (x[0] < 0); }
 static inline ref_real ref__floor(const ref_real *x) { return floorl(x[0]); }
 static inline ref_real ref__ceil(const ref_real *x) { return ceill(x[0]); }
-static inline ref_real ref__round(const ref_real *x)
-{
+static inline ref_real ref__round(const ref_real *x) {
     ref_real down = floorl(x[0]), rest = x[0] - down;
     return isinf(x[0]) ? x[0] : rest < 0.5L || (rest == 0.5L && fmodl(down, 2) == 0) ? down : down + 1;
 }
@@ -526,22 +543,21 @@ static inline ref_real ref__erfc(const ref_real *x) { return erfcl(x[0]); }
 static inline ref_real ref__softplus(const ref_real *x) { return x[0] > 40 ? x[0] : log1pl(expl(x[0])); }
 static inline ref_real ref__softsign(const ref_real *x) { return x[0] / (1 + fabsl(x[0])); }
 static inline ref_real ref__hard_sigmoid(const ref_real *x) { return x[0] <= -3 ? 0 : x[0] >= 3 ? 1 : (x[0] + 3) / 6; }
-static inline ref_real ref__hard_swish(const ref_real *x) { return x[0] <= -3 ? 0 : x[0] >= 3 ? x[0] : x[0] * (x[0] + 3) / 6; }
-static inline ref_real ref__selu(const ref_real *x)
-{
+static inline ref_real ref__hard_swish(const ref_real *x) {
+    return x[0] <= -3 ? 0 : x[0] >= 3 ? x[0] : x[0] * (x[0] + 3) / 6;
+}
+static inline ref_real ref__selu(const ref_real *x) {
     return 1.0507009873554804934193349852946L * (x[0] > 0 ? x[0] : 1.6732632423543772848170429916717L * expm1l(x[0]));
 }
 static inline ref_real ref__mish(const ref_real *x) { return x[0] * tanhl(ref__softplus(x)); }
 static inline ref_real ref__log_sigmoid(const ref_real *x) { return x[0] < -40 ? x[0] : -log1pl(expl(-x[0])); }
 static inline ref_real ref__atan2(const ref_real *x) { return atan2l(x[0], x[1]); }
 static inline ref_real ref__fmod(const ref_real *x) { return fmodl(x[0], x[1]); }
-static inline ref_real ref__remainder(const ref_real *x)
-{
+static inline ref_real ref__remainder(const ref_real *x) {
     ref_real m = fmodl(x[0], x[1]);
     return m == 0 || (m < 0) == (x[1] < 0) ? m : m + x[1];
 }
-static inline ref_real ref__floor_divide(const ref_real *x)
-{
+static inline ref_real ref__floor_divide(const ref_real *x) {
     ref_real m = fmodl(x[0], x[1]);
     return x[1] == 0 ? x[0] / x[1] : rintl((x[0] - m) / x[1]) - (m != 0 && (m < 0) != (x[1] < 0));
 }
@@ -550,43 +566,56 @@ static inline ref_real ref__copysign(const ref_real *x) { return copysignl(x[0],
 static inline ref_real ref__fma(const ref_real *x) { return fmal(x[0], x[1], x[2]); }
 static inline ref_real ref__lerp(const ref_real *x) { return x[0] * (1 - x[2]) + x[1] * x[2]; }
 /* 3 is a term of a sum whose result may be small. */
-static inline ref_real ref__terms_hard(const ref_real *x, ref_real y, gn_dtype d) { (void)d; return fabsl(x[0]) < 4 ? fabsl(x[0]) + 1 : fabsl(y); }
+static inline ref_real ref__terms_hard(const ref_real *x, ref_real y, gn_dtype d) {
+    (void)d;
+    return fabsl(x[0]) < 4 ? fabsl(x[0]) + 1 : fabsl(y);
+}
 /* Where a factor came to a subnormal, its lost bits count too. */
-static inline ref_real ref__terms_selu(const ref_real *x, ref_real y, gn_dtype d)
-{
+static inline ref_real ref__terms_selu(const ref_real *x, ref_real y, gn_dtype d) {
     gn_dtype computed = d == GN_F64 ? GN_F64 : GN_F32;
     (void)x;
     return fabsl(y) + ref_tiny(computed) / ref_eps(computed);
 }
-static inline ref_real ref__terms_mish(const ref_real *x, ref_real y, gn_dtype d)
-{
+static inline ref_real ref__terms_mish(const ref_real *x, ref_real y, gn_dtype d) {
     gn_dtype computed = d == GN_F64 ? GN_F64 : GN_F32;
     return fabsl(y) + (isfinite(x[0]) ? fabsl(x[0]) * ref_tiny(computed) / ref_eps(computed) : 0);
 }
-static inline ref_real ref__terms_b(const ref_real *x, ref_real y, gn_dtype d) { (void)d; return fabsl(y) + (isfinite(x[1]) ? fabsl(x[1]) : 0); }
-static inline ref_real ref__terms_fma(const ref_real *x, ref_real y, gn_dtype d) { (void)y; (void)d; return fabsl(x[0] * x[1]) + fabsl(x[2]); }
-static inline ref_real ref__terms_lerp(const ref_real *x, ref_real y, gn_dtype d)
-{
+static inline ref_real ref__terms_b(const ref_real *x, ref_real y, gn_dtype d) {
+    (void)d;
+    return fabsl(y) + (isfinite(x[1]) ? fabsl(x[1]) : 0);
+}
+static inline ref_real ref__terms_fma(const ref_real *x, ref_real y, gn_dtype d) {
+    (void)y;
+    (void)d;
+    return fabsl(x[0] * x[1]) + fabsl(x[2]);
+}
+static inline ref_real ref__terms_lerp(const ref_real *x, ref_real y, gn_dtype d) {
     (void)y;
     (void)d;
     return fabsl(x[0]) * (1 + fabsl(x[2])) + fabsl(x[1] * x[2]);
 }
 
-static inline int64_t ref__isign(const int64_t *x, gn_dtype d) { (void)d; return (x[0] > 0) - (x[0] < 0); }
-static inline int64_t ref__isquare(const int64_t *x, gn_dtype d) { (void)d; return ref__wrapping_mul(x[0], x[0]); }
-static inline int64_t ref__ifmod(const int64_t *x, gn_dtype d) { (void)d; return x[1] == 0 || x[1] == -1 ? 0 : x[0] % x[1]; }
-static inline int64_t ref__iremainder(const int64_t *x, gn_dtype d)
-{
+static inline int64_t ref__isign(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return (x[0] > 0) - (x[0] < 0);
+}
+static inline int64_t ref__isquare(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return ref__wrapping_mul(x[0], x[0]);
+}
+static inline int64_t ref__ifmod(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return x[1] == 0 || x[1] == -1 ? 0 : x[0] % x[1];
+}
+static inline int64_t ref__iremainder(const int64_t *x, gn_dtype d) {
     int64_t m = ref__ifmod(x, d);
     return m == 0 || (m < 0) == (x[1] < 0) ? m : m + x[1];
 }
-static inline int64_t ref__ifloor_divide(const int64_t *x, gn_dtype d)
-{
+static inline int64_t ref__ifloor_divide(const int64_t *x, gn_dtype d) {
     bool less = ref__ifmod(x, d) != 0 && (x[0] < 0) != (x[1] < 0);
     return x[1] == -1 ? ref__ineg(x, d) : x[1] == 0 ? 0 : x[0] / x[1] - less;
 }
-static inline int64_t ref__ishift_left(const int64_t *x, gn_dtype d)
-{
+static inline int64_t ref__ishift_left(const int64_t *x, gn_dtype d) {
     int64_t y = x[1] < 0 || x[1] > 63 ? 0 : x[0];
     for (int64_t k = 0; y && k < x[1]; k++) {
         y = ref__wrapping_add(y, y);
@@ -594,8 +623,7 @@ static inline int64_t ref__ishift_left(const int64_t *x, gn_dtype d)
     (void)d;
     return y;
 }
-static inline int64_t ref__ishift_right(const int64_t *x, gn_dtype d)
-{
+static inline int64_t ref__ishift_right(const int64_t *x, gn_dtype d) {
     int64_t y = x[0];
     for (int64_t k = 0; k < 64 && (x[1] < 0 || k < x[1]); k++) {
         y = y < 0 ? -((-(y + 1)) / 2) - 1 : y / 2;
@@ -603,7 +631,10 @@ static inline int64_t ref__ishift_right(const int64_t *x, gn_dtype d)
     (void)d;
     return y;
 }
-static inline int64_t ref__ifma(const int64_t *x, gn_dtype d) { (void)d; return ref__wrapping_add(ref__wrapping_mul(x[0], x[1]), x[2]); }
+static inline int64_t ref__ifma(const int64_t *x, gn_dtype d) {
+    (void)d;
+    return ref__wrapping_add(ref__wrapping_mul(x[0], x[1]), x[2]);
+}
 
 static const ref_scalar_op ref_scalar_ops[] = {
     { "add", 2, false, ref__add, ref__terms_ab, ref__iadd },
@@ -679,8 +710,7 @@ static const ref_scalar_op ref_scalar_ops[] = {
     { "lerp", 3, false, ref__lerp, ref__terms_lerp, NULL },
 };
 
-static inline const ref_scalar_op *ref_find_scalar(const char *name)
-{
+static inline const ref_scalar_op *ref_find_scalar(const char *name) {
     for (size_t k = 0; k < sizeof ref_scalar_ops / sizeof *ref_scalar_ops; k++) {
         if (strcmp(ref_scalar_ops[k].name, name) == 0) {
             return &ref_scalar_ops[k];
@@ -690,8 +720,7 @@ static inline const ref_scalar_op *ref_find_scalar(const char *name)
 }
 
 /* Promotes, broadcasts, and applies. */
-static inline ref *ref_scalar(const ref_scalar_op *op, ref *const *in)
-{
+static inline ref *ref_scalar(const ref_scalar_op *op, ref *const *in) {
     gn_dtype dtype = ref_promote(in, op->arity);
     gn_shape shape = in[0]->shape;
     const ref *x[3];
@@ -725,8 +754,7 @@ static inline ref *ref_scalar(const ref_scalar_op *op, ref *const *in)
 }
 
 /* cond ? a : b */
-static inline ref *ref_where(ref *const *in)
-{
+static inline ref *ref_where(ref *const *in) {
     gn_dtype dtype = ref_promote(in + 1, 2);
     gn_shape shape = ref_broadcast_shapes(ref_broadcast_shapes(in[0]->shape, in[1]->shape), in[2]->shape);
     const ref *a = ref_cast(in[1], dtype), *b = ref_cast(in[2], dtype);
@@ -741,15 +769,13 @@ static inline ref *ref_where(ref *const *in)
 }
 
 /* A number as the dtype's own, by cast's rules. */
-static inline ref *ref_number(gn_dtype dtype, double value)
-{
+static inline ref *ref_number(gn_dtype dtype, double value) {
     ref *r = ref_make(GN_F64, GN_SCALAR);
     r->f[0] = value;
     return ref_cast(r, dtype);
 }
 
-static inline ref *ref_clamp(const ref *a, double low, double high)
-{
+static inline ref *ref_clamp(const ref *a, double low, double high) {
     const ref *lo = ref_number(a->dtype, low), *hi = ref_number(a->dtype, high);
     ref *y = ref_make(a->dtype, a->shape);
     for (int64_t k = 0; k < a->n; k++) {
@@ -766,8 +792,7 @@ static inline ref *ref_clamp(const ref *a, double low, double high)
 
 /* ---- generators ---- */
 
-static inline ref *ref_full(gn_dtype dtype, gn_shape shape, double value)
-{
+static inline ref *ref_full(gn_dtype dtype, gn_shape shape, double value) {
     const ref *x = ref_number(dtype, value);
     ref *y = ref_make(dtype, shape);
     for (int64_t k = 0; k < y->n; k++) {
@@ -776,8 +801,7 @@ static inline ref *ref_full(gn_dtype dtype, gn_shape shape, double value)
     return y;
 }
 
-static inline ref *ref_arange(gn_dtype dtype, int64_t n, double start, double step)
-{
+static inline ref *ref_arange(gn_dtype dtype, int64_t n, double start, double step) {
     ref *y = ref_make_inexact(dtype, GN_SHAPE(n));
     for (int64_t k = 0; k < n; k++) {
         ref_real x = (ref_real)start + (ref_real)k * (ref_real)step;
@@ -791,8 +815,7 @@ static inline ref *ref_arange(gn_dtype dtype, int64_t n, double start, double st
 }
 
 /* What the magnitude of a sum of n terms is taken times. */
-static inline ref_real ref__growth(gn_dtype d, int64_t n)
-{
+static inline ref_real ref__growth(gn_dtype d, int64_t n) {
     return 1 + sqrtl((ref_real)n) / 2 * ref_eps(d == GN_F64 ? GN_F64 : GN_F32) / ref_eps(d);
 }
 
@@ -800,11 +823,10 @@ static inline ref_real ref__growth(gn_dtype d, int64_t n)
 
 typedef struct ref_split {
     bool reduced[GN_MAX_RANK];
-    gn_shape kept, full, inner;    /* the result's shape without and with the reduced axes as 1, the reduced axes' own */
+    gn_shape kept, full, inner; /* the result's shape without and with the reduced axes as 1, the reduced axes' own */
 } ref_split;
 
-static inline ref_split ref__split(const ref *a, gn_axes axes)
-{
+static inline ref_split ref__split(const ref *a, gn_axes axes) {
     ref_split s = { { false }, GN_SCALAR, a->shape, GN_SCALAR };
     for (int k = 0; k < axes.n; k++) {
         s.reduced[ref_axis(a, axes.axis[k])] = true;
@@ -819,8 +841,7 @@ static inline ref_split ref__split(const ref *a, gn_axes axes)
 }
 
 /* The element of `a` at outer position k of the kept axes and inner position j of the reduced ones. */
-static inline int64_t ref__inside(const ref *a, const ref_split *s, int64_t k, int64_t j)
-{
+static inline int64_t ref__inside(const ref *a, const ref_split *s, int64_t k, int64_t j) {
     int64_t outer[GN_MAX_RANK], inner[GN_MAX_RANK], c[GN_MAX_RANK];
     ref_coords(s->kept, k, outer);
     ref_coords(s->inner, j, inner);
@@ -831,8 +852,7 @@ static inline int64_t ref__inside(const ref *a, const ref_split *s, int64_t k, i
 }
 
 /* sum, or mean when `mean`. */
-static inline ref *ref_sum(const ref *a, gn_axes axes, bool keep, bool mean)
-{
+static inline ref *ref_sum(const ref *a, gn_axes axes, bool keep, bool mean) {
     ref_split s = ref__split(a, axes);
     ref *y = ref_make_inexact(a->f ? a->dtype : GN_I64, keep ? s.full : s.kept);
     int64_t count = ref_elements(s.inner);
@@ -859,8 +879,7 @@ static inline ref *ref_sum(const ref *a, gn_axes axes, bool keep, bool mean)
 }
 
 /* True when element p goes before element q of a, by NaN first, then by `sign` times the value. */
-static inline bool ref__beats(const ref *a, int64_t p, int64_t q, int sign)
-{
+static inline bool ref__beats(const ref *a, int64_t p, int64_t q, int sign) {
     if (!a->f) {
         return sign > 0 ? a->i[p] > a->i[q] : a->i[p] < a->i[q];
     }
@@ -871,8 +890,7 @@ static inline bool ref__beats(const ref *a, int64_t p, int64_t q, int sign)
 }
 
 /* max with sign 1, min with sign -1; `position` gives the place within the reduced axes (argmax). */
-static inline ref *ref_extreme(const ref *a, gn_axes axes, bool keep, int sign, bool position)
-{
+static inline ref *ref_extreme(const ref *a, gn_axes axes, bool keep, int sign, bool position) {
     ref_split s = ref__split(a, axes);
     ref *y = ref_make(position ? GN_I64 : a->dtype, keep ? s.full : s.kept);
     for (int64_t k = 0; k < y->n; k++) {
@@ -893,8 +911,7 @@ static inline ref *ref_extreme(const ref *a, gn_axes axes, bool keep, int sign, 
 
 /* ---- rows ---- */
 
-static inline ref *ref_softmax(const ref *a, int axis, bool logarithm)
-{
+static inline ref *ref_softmax(const ref *a, int axis, bool logarithm) {
     gn_axes axes = { 1, { axis } };
     ref_split s = ref__split(a, axes);
     ref *y = ref_make_inexact(a->dtype, a->shape);
@@ -922,8 +939,7 @@ static inline ref *ref_softmax(const ref *a, int axis, bool logarithm)
 }
 
 /* gain and bias may be NULL. */
-static inline ref *ref_layernorm(const ref *a, const ref *gain, const ref *bias, double eps)
-{
+static inline ref *ref_layernorm(const ref *a, const ref *gain, const ref *bias, double eps) {
     ref *y = ref_make_inexact(a->dtype, a->shape);
     int64_t d = a->shape.dims[a->shape.rank - 1];
     for (int64_t row = 0; d && row < a->n / d; row++) {
@@ -939,7 +955,8 @@ static inline ref *ref_layernorm(const ref *a, const ref *gain, const ref *bias,
         ref_real scale = 1 / sqrtl(var + (ref_real)eps);
         for (int64_t j = 0; j < d; j++) {
             ref_real g = gain ? gain->f[j] : 1, b = bias ? bias->f[j] : 0;
-            ref_put(y, row * d + j, (x[j] - mean) * scale * g + b, (fabsl(x[j]) + terms * ref__growth(a->dtype, d)) * scale * fabsl(g) + fabsl(b));
+            ref_put(y, row * d + j, (x[j] - mean) * scale * g + b,
+                    (fabsl(x[j]) + terms * ref__growth(a->dtype, d)) * scale * fabsl(g) + fabsl(b));
         }
     }
     return y;
@@ -948,8 +965,7 @@ static inline ref *ref_layernorm(const ref *a, const ref *gain, const ref *bias,
 /* ---- linear algebra ---- */
 
 /* The same tensor with a row axis in front (`left`) or a column axis behind when it is a vector. */
-static inline ref *ref__as_matrix(const ref *a, bool left)
-{
+static inline ref *ref__as_matrix(const ref *a, bool left) {
     ref *r = ref_cast(a, a->dtype);
     if (r->shape.rank == 1) {
         r->shape = left ? GN_SHAPE(1, a->shape.dims[0]) : GN_SHAPE(a->shape.dims[0], 1);
@@ -957,16 +973,15 @@ static inline ref *ref__as_matrix(const ref *a, bool left)
     return r;
 }
 
-static inline gn_shape ref__batch_of(const ref *a)
-{
+static inline gn_shape ref__batch_of(const ref *a) {
     gn_shape s = a->shape;
     s.rank -= 2;
     return s;
 }
 
 /* One element: row m of matrix p of a times column n of matrix q of b. */
-static inline void ref__dot(ref *y, int64_t at, const ref *a, int64_t p, int64_t m, const ref *b, int64_t q, int64_t n)
-{
+static inline void ref__dot(ref *y, int64_t at, const ref *a, int64_t p, int64_t m, const ref *b, int64_t q,
+                            int64_t n) {
     int64_t rows = a->shape.dims[a->shape.rank - 2], inner = a->shape.dims[a->shape.rank - 1];
     int64_t columns = b->shape.dims[b->shape.rank - 1], whole = 0;
     ref_real total = 0, terms = 0;
@@ -986,8 +1001,7 @@ static inline void ref__dot(ref *y, int64_t at, const ref *a, int64_t p, int64_t
     }
 }
 
-static inline ref *ref_matmul(ref *const *in)
-{
+static inline ref *ref_matmul(ref *const *in) {
     gn_dtype dtype = ref_promote(in, 2);
     const ref *a = ref__as_matrix(ref_cast(in[0], dtype), true), *b = ref__as_matrix(ref_cast(in[1], dtype), false);
     gn_shape batch = ref_broadcast_shapes(ref__batch_of(a), ref__batch_of(b)), shape = batch;
@@ -998,7 +1012,8 @@ static inline ref *ref_matmul(ref *const *in)
     for (int64_t at = 0; at < y->n; at++) {
         int64_t c[GN_MAX_RANK], k = at / columns / rows;
         ref_coords(batch, k, c);
-        int64_t p = ref_broadcast_index(ref__batch_of(a), batch, c), q = ref_broadcast_index(ref__batch_of(b), batch, c);
+        int64_t p = ref_broadcast_index(ref__batch_of(a), batch, c),
+                q = ref_broadcast_index(ref__batch_of(b), batch, c);
         ref__dot(y, at, a, p, at / columns % rows, b, q, at % columns);
     }
     y->shape = batch;
@@ -1012,8 +1027,7 @@ static inline ref *ref_matmul(ref *const *in)
 }
 
 /* in: x, w and, when n is 3, b */
-static inline ref *ref_linear(ref *const *in, int n)
-{
+static inline ref *ref_linear(ref *const *in, int n) {
     ref *y = ref_matmul(in);
     for (int64_t k = 0; n == 3 && k < y->n; k++) {
         int64_t j = k % in[2]->n;
@@ -1028,8 +1042,7 @@ static inline ref *ref_linear(ref *const *in, int n)
 
 /* ---- movement ---- */
 
-static inline ref *ref_reshape(const ref *a, gn_shape shape)
-{
+static inline ref *ref_reshape(const ref *a, gn_shape shape) {
     int64_t known = 1;
     for (int i = 0; i < shape.rank; i++) {
         known *= shape.dims[i] < 0 ? 1 : shape.dims[i];
@@ -1042,8 +1055,7 @@ static inline ref *ref_reshape(const ref *a, gn_shape shape)
     return y;
 }
 
-static inline ref *ref_permute(const ref *a, gn_axes order)
-{
+static inline ref *ref_permute(const ref *a, gn_axes order) {
     gn_shape shape = a->shape;
     for (int i = 0; i < shape.rank; i++) {
         shape.dims[i] = a->shape.dims[ref_axis(a, order.axis[i])];
@@ -1060,8 +1072,7 @@ static inline ref *ref_permute(const ref *a, gn_axes order)
     return y;
 }
 
-static inline ref *ref_transpose(const ref *a, int axis0, int axis1)
-{
+static inline ref *ref_transpose(const ref *a, int axis0, int axis1) {
     gn_axes order = { a->shape.rank, { 0 } };
     for (int i = 0; i < a->shape.rank; i++) {
         order.axis[i] = i;
@@ -1072,8 +1083,7 @@ static inline ref *ref_transpose(const ref *a, int axis0, int axis1)
 }
 
 /* Python's slice.indices: the first index and how many. */
-static inline int64_t ref_slice_first(int64_t n, int64_t begin, int64_t end, int64_t step, int64_t *out_count)
-{
+static inline int64_t ref_slice_first(int64_t n, int64_t begin, int64_t end, int64_t step, int64_t *out_count) {
     int64_t low = step < 0 ? -1 : 0, high = step < 0 ? n - 1 : n;
     begin = begin < 0 ? (begin < -n ? low : begin + n) : begin;
     end = end < 0 ? (end < -n ? low : end + n) : end;
@@ -1090,8 +1100,7 @@ static inline int64_t ref_slice_first(int64_t n, int64_t begin, int64_t end, int
     return begin;
 }
 
-static inline ref *ref_slice(const ref *a, int axis, int64_t begin, int64_t end, int64_t step)
-{
+static inline ref *ref_slice(const ref *a, int axis, int64_t begin, int64_t end, int64_t step) {
     gn_shape shape = a->shape;
     axis = ref_axis(a, axis);
     int64_t first = ref_slice_first(a->shape.dims[axis], begin, end, step, &shape.dims[axis]);
@@ -1105,8 +1114,7 @@ static inline ref *ref_slice(const ref *a, int axis, int64_t begin, int64_t end,
     return y;
 }
 
-static inline ref *ref_slice_put(const ref *a, const ref *b, int axis, int64_t begin, int64_t end, int64_t step)
-{
+static inline ref *ref_slice_put(const ref *a, const ref *b, int axis, int64_t begin, int64_t end, int64_t step) {
     ref *y = ref_cast(a, a->dtype);
     int64_t count, first = ref_slice_first(a->shape.dims[ref_axis(a, axis)], begin, end, step, &count);
     for (int64_t k = 0; k < b->n; k++) {
@@ -1118,8 +1126,7 @@ static inline ref *ref_slice_put(const ref *a, const ref *b, int axis, int64_t b
     return y;
 }
 
-static inline ref *ref_concat(ref *const *in, int n, int axis)
-{
+static inline ref *ref_concat(ref *const *in, int n, int axis) {
     gn_shape shape = in[0]->shape;
     axis = ref_axis(in[0], axis);
     for (int p = 1; p < n; p++) {
@@ -1139,8 +1146,7 @@ static inline ref *ref_concat(ref *const *in, int n, int axis)
     return y;
 }
 
-static inline ref *ref_broadcast(const ref *a, gn_shape shape)
-{
+static inline ref *ref_broadcast(const ref *a, gn_shape shape) {
     ref *y = ref_make(a->dtype, shape);
     for (int64_t k = 0; k < y->n; k++) {
         int64_t c[GN_MAX_RANK];
@@ -1152,8 +1158,7 @@ static inline ref *ref_broadcast(const ref *a, gn_shape shape)
 
 /* ---- indexing ---- */
 
-static inline ref *ref_gather(const ref *a, int axis, const ref *index)
-{
+static inline ref *ref_gather(const ref *a, int axis, const ref *index) {
     ref *y = ref_make(a->dtype, index->shape);
     for (int64_t k = 0; k < y->n; k++) {
         int64_t c[GN_MAX_RANK];
@@ -1165,14 +1170,12 @@ static inline ref *ref_gather(const ref *a, int axis, const ref *index)
 }
 
 /* `ids` (…) and one more axis of `last`. */
-static inline gn_shape ref__with_axis(gn_shape ids, int64_t last)
-{
+static inline gn_shape ref__with_axis(gn_shape ids, int64_t last) {
     ids.dims[ids.rank++] = last;
     return ids;
 }
 
-static inline ref *ref_embedding(const ref *table, const ref *ids)
-{
+static inline ref *ref_embedding(const ref *table, const ref *ids) {
     int64_t d = table->shape.dims[1];
     ref *y = ref_make(table->dtype, ref__with_axis(ids->shape, d));
     for (int64_t k = 0; k < y->n; k++) {
@@ -1181,8 +1184,7 @@ static inline ref *ref_embedding(const ref *table, const ref *ids)
     return y;
 }
 
-static inline ref *ref_one_hot(const ref *ids, int64_t depth, gn_dtype dtype)
-{
+static inline ref *ref_one_hot(const ref *ids, int64_t depth, gn_dtype dtype) {
     ref *y = ref_make(dtype, ref__with_axis(ids->shape, depth));
     const ref *one = ref_number(dtype, 1);
     for (int64_t k = 0; k < ids->n; k++) {
@@ -1191,8 +1193,7 @@ static inline ref *ref_one_hot(const ref *ids, int64_t depth, gn_dtype dtype)
     return y;
 }
 
-static inline ref *ref_scatter_add(const ref *a, int axis, const ref *index, const ref *src)
-{
+static inline ref *ref_scatter_add(const ref *a, int axis, const ref *index, const ref *src) {
     ref *y = ref_make_inexact(a->dtype, a->shape);
     for (int64_t k = 0; k < a->n; k++) {
         ref_copy(y, k, a, k);
@@ -1217,15 +1218,13 @@ static inline ref *ref_scatter_add(const ref *a, int axis, const ref *index, con
     return y;
 }
 
-static inline ref *ref_kv_append(const ref *cache, const ref *rows, int64_t pos)
-{
+static inline ref *ref_kv_append(const ref *cache, const ref *rows, int64_t pos) {
     return ref_slice_put(cache, rows, 2, pos, pos + rows->shape.dims[2], 1);
 }
 
 /* ---- losses ---- */
 
-static inline ref *ref_cross_entropy(const ref *logits, const ref *targets)
-{
+static inline ref *ref_cross_entropy(const ref *logits, const ref *targets) {
     const ref *p = ref_softmax(logits, -1, true);
     int64_t classes = logits->shape.dims[logits->shape.rank - 1];
     ref *y = ref_make_inexact(logits->dtype, GN_SCALAR);
@@ -1240,8 +1239,7 @@ static inline ref *ref_cross_entropy(const ref *logits, const ref *targets)
     return y;
 }
 
-static inline ref *ref_mse_loss(ref *const *in)
-{
+static inline ref *ref_mse_loss(ref *const *in) {
     ref *d = ref_scalar(ref_find_scalar("sub"), in);
     ref *y = ref_make_inexact(d->dtype, GN_SCALAR);
     for (int64_t k = 0; k < d->n; k++) {
@@ -1257,15 +1255,14 @@ static inline ref *ref_mse_loss(ref *const *in)
 /* ---- attention ---- */
 
 typedef struct ref_attention {
-    const ref *q, *k, *v, *mask;    /* mask may be NULL */
+    const ref *q, *k, *v, *mask; /* mask may be NULL */
     bool causal;
     ref_real scale;
     int64_t length;
 } ref_attention;
 
 /* The score of one key for one query, -infinity when the query does not see it. c is (b, h, t, s). */
-static inline ref_real ref__score(const ref_attention *p, const int64_t c[4], ref_real *out_terms)
-{
+static inline ref_real ref__score(const ref_attention *p, const int64_t c[4], ref_real *out_terms) {
     const int64_t *q = p->q->shape.dims, *k = p->k->shape.dims;
     int64_t group = c[1] / (q[1] / k[1]), d = q[3];
     gn_shape scores = GN_SHAPE(q[0], q[1], q[2], k[2]);
@@ -1291,9 +1288,9 @@ static inline ref_real ref__score(const ref_attention *p, const int64_t c[4], re
     return total;
 }
 
-/* One query: all keys' weights into w (S), the largest sum of a score's terms into *out_terms. False: it sees nothing. */
-static inline bool ref__attend(const ref_attention *p, int64_t query[4], ref_real *w, ref_real *out_terms)
-{
+/* One query: all keys' weights into w (S), the largest sum of a score's terms into *out_terms. False: it sees
+   nothing. */
+static inline bool ref__attend(const ref_attention *p, int64_t query[4], ref_real *w, ref_real *out_terms) {
     int64_t keys = p->k->shape.dims[2];
     ref_real top = -INFINITY, total = 0;
     *out_terms = 0;
@@ -1313,8 +1310,7 @@ static inline bool ref__attend(const ref_attention *p, int64_t query[4], ref_rea
     return top != -INFINITY;
 }
 
-static inline ref *ref_attend(const ref_attention *p)
-{
+static inline ref *ref_attend(const ref_attention *p) {
     const int64_t *q = p->q->shape.dims, *v = p->v->shape.dims;
     ref *y = ref_make_inexact(p->q->dtype, GN_SHAPE(q[0], q[1], q[2], v[3]));
     ref_real *w = ref__alloc((size_t)v[2], sizeof *w);
@@ -1330,7 +1326,8 @@ static inline ref *ref_attend(const ref_attention *p)
                 total += x;
                 terms += fabsl(x);
             }
-            ref_put(y, row * v[3] + e, total, terms * (ref__growth(y->dtype, v[2]) + 2 * exponent * ref__growth(y->dtype, q[3])));
+            ref_put(y, row * v[3] + e, total,
+                    terms * (ref__growth(y->dtype, v[2]) + 2 * exponent * ref__growth(y->dtype, q[3])));
         }
     }
     free(w);
@@ -1341,14 +1338,12 @@ static inline ref *ref_attend(const ref_attention *p)
 
 typedef enum ref_test { REF_ISNAN, REF_ISINF, REF_ISFINITE, REF_ISZERO } ref_test;
 
-static inline bool ref__is(const ref *a, int64_t k, ref_test t)
-{
+static inline bool ref__is(const ref *a, int64_t k, ref_test t) {
     ref_real x = a->f ? a->f[k] : (ref_real)a->i[k];
     return t == REF_ISNAN ? isnan(x) : t == REF_ISINF ? isinf(x) : t == REF_ISFINITE ? isfinite(x) : x == 0;
 }
 
-static inline ref *ref_is(const ref *a, ref_test t)
-{
+static inline ref *ref_is(const ref *a, ref_test t) {
     ref *y = ref_make(GN_BOOL, a->shape);
     for (int64_t k = 0; k < a->n; k++) {
         y->i[k] = ref__is(a, k, t);
@@ -1357,8 +1352,7 @@ static inline ref *ref_is(const ref *a, ref_test t)
 }
 
 /* kind: 0 and, 1 or, 2 xor; of numbers that are not 0 */
-static inline ref *ref_logical(ref *const *in, int kind)
-{
+static inline ref *ref_logical(ref *const *in, int kind) {
     ref *y = ref_make(GN_BOOL, ref_broadcast_shapes(in[0]->shape, in[1]->shape));
     for (int64_t k = 0; k < y->n; k++) {
         int64_t c[GN_MAX_RANK];
@@ -1375,8 +1369,7 @@ static inline ref *ref_logical(ref *const *in, int kind)
 static inline ref_real ref__prelu(const ref_real *x) { return x[0] < 0 ? x[0] * x[1] : x[0]; }
 static inline ref_real ref__elu(const ref_real *x) { return x[0] > 0 ? x[0] : x[1] * expm1l(x[0]); }
 static inline ref_real ref__celu(const ref_real *x) { return x[0] > 0 ? x[0] : x[1] * expm1l(x[0] / x[1]); }
-static inline ref_real ref__terms_celu(const ref_real *x, ref_real y, gn_dtype d)
-{
+static inline ref_real ref__terms_celu(const ref_real *x, ref_real y, gn_dtype d) {
     return ref__terms_selu(x, y, d) + (x[0] < 0 && isfinite(x[0]) ? expl(x[0] / x[1]) * fabsl(x[0]) : 0);
 }
 static const ref_scalar_op ref_prelu = { "prelu", 2, false, ref__prelu, ref__terms_y, NULL };
@@ -1384,24 +1377,29 @@ static const ref_scalar_op ref_elu = { "elu", 2, false, ref__elu, ref__terms_sel
 static const ref_scalar_op ref_celu = { "celu", 2, false, ref__celu, ref__terms_celu, NULL };
 
 /* An op of two inputs whose second is a number. */
-static inline ref *ref_with_number(const ref_scalar_op *op, ref *a, double value)
-{
+static inline ref *ref_with_number(const ref_scalar_op *op, ref *a, double value) {
     ref *in[2] = { a, ref_number(a->dtype, value) };
     return ref_scalar(op, in);
 }
 
 /* ---- reductions ---- */
 
-typedef enum ref_reduction { REF_PROD, REF_ANY, REF_ALL, REF_COUNT, REF_L1, REF_L2, REF_LOGSUMEXP, REF_VARIANCE, REF_STD } ref_reduction;
+typedef enum ref_reduction {
+    REF_PROD,
+    REF_ANY,
+    REF_ALL,
+    REF_COUNT,
+    REF_L1,
+    REF_L2,
+    REF_LOGSUMEXP,
+    REF_VARIANCE,
+    REF_STD
+} ref_reduction;
 
 /* The smallest number of what a dtype is computed in, in units of the dtype's own eps. */
-static inline ref_real ref__underflow(gn_dtype d)
-{
-    return ref_tiny(d == GN_F64 ? GN_F64 : GN_F32) / ref_eps(d);
-}
+static inline ref_real ref__underflow(gn_dtype d) { return ref_tiny(d == GN_F64 ? GN_F64 : GN_F32) / ref_eps(d); }
 
-static inline void ref__reduce_ints(ref *y, int64_t k, const ref *a, const ref_split *s, ref_reduction kind)
-{
+static inline void ref__reduce_ints(ref *y, int64_t k, const ref *a, const ref_split *s, ref_reduction kind) {
     int64_t nonzero = 0, prod = 1, sum = 0, n = ref_elements(s->inner);
     for (int64_t j = 0; j < n; j++) {
         int64_t at = ref__inside(a, s, k, j), x = a->i ? a->i[at] : 0;
@@ -1409,12 +1407,16 @@ static inline void ref__reduce_ints(ref *y, int64_t k, const ref *a, const ref_s
         prod = ref__wrapping_mul(prod, x);
         sum = ref__wrapping_add(sum, x < 0 ? (int64_t)(0 - (uint64_t)x) : x);
     }
-    y->i[k] = kind == REF_PROD ? prod : kind == REF_ANY ? nonzero > 0 : kind == REF_ALL ? nonzero == n : kind == REF_L1 ? sum : nonzero;
+    y->i[k] = kind == REF_PROD  ? prod
+              : kind == REF_ANY ? nonzero > 0
+              : kind == REF_ALL ? nonzero == n
+              : kind == REF_L1  ? sum
+                                : nonzero;
 }
 
 /* Value and magnitude of one float element; `correction` is variance's. */
-static inline void ref__reduce_floats(ref *y, int64_t k, const ref *a, const ref_split *s, ref_reduction kind, int correction)
-{
+static inline void ref__reduce_floats(ref *y, int64_t k, const ref *a, const ref_split *s, ref_reduction kind,
+                                      int correction) {
     int64_t n = ref_elements(s->inner);
     ref_real sum = 0, squares = 0, prod = 1, lost = 0, top = -INFINITY, most = 0, growth = ref__growth(a->dtype, n);
     for (int64_t j = 0; j < n; j++) {
@@ -1451,16 +1453,17 @@ static inline void ref__reduce_floats(ref *y, int64_t k, const ref *a, const ref
         }
         ref_real value = spread / (ref_real)(n > correction ? n - correction : 0), deviation = sqrtl(value);
         ref_real magnitude = deviation * growth + 2 * most * growth;
-        ref_put(y, k, kind == REF_STD ? deviation : value, kind == REF_STD ? magnitude : 2 * deviation * magnitude + 16 * ref_eps(a->dtype) * most * most);
+        ref_put(y, k, kind == REF_STD ? deviation : value,
+                kind == REF_STD ? magnitude : 2 * deviation * magnitude + 16 * ref_eps(a->dtype) * most * most);
     }
 }
 
-static inline ref *ref_reduce(const ref *a, gn_axes axes, bool keep, ref_reduction kind, int correction)
-{
+static inline ref *ref_reduce(const ref *a, gn_axes axes, bool keep, ref_reduction kind, int correction) {
     ref_split s = ref__split(a, axes);
     gn_shape shape = keep ? s.full : s.kept;
     bool real = a->f && kind != REF_ANY && kind != REF_ALL && kind != REF_COUNT;
-    ref *y = real ? ref_make_inexact(a->dtype, shape) : ref_make(kind == REF_ANY || kind == REF_ALL ? GN_BOOL : GN_I64, shape);
+    ref *y = real ? ref_make_inexact(a->dtype, shape)
+                  : ref_make(kind == REF_ANY || kind == REF_ALL ? GN_BOOL : GN_I64, shape);
     for (int64_t k = 0; k < y->n; k++) {
         if (real) {
             ref__reduce_floats(y, k, a, &s, kind, correction);
@@ -1475,8 +1478,7 @@ static inline ref *ref_reduce(const ref *a, gn_axes axes, bool keep, ref_reducti
 
 typedef enum ref_running { REF_CUMSUM, REF_CUMPROD, REF_CUMMAX } ref_running;
 
-static inline ref *ref_cumulate(const ref *a, int axis, ref_running kind)
-{
+static inline ref *ref_cumulate(const ref *a, int axis, ref_running kind) {
     ref_split s = ref__split(a, (gn_axes){ 1, { axis } });
     gn_dtype dtype = a->f || kind == REF_CUMMAX ? a->dtype : GN_I64;
     ref *y = kind == REF_CUMMAX ? ref_make(dtype, a->shape) : ref_make_inexact(dtype, a->shape);
@@ -1506,8 +1508,7 @@ static inline ref *ref_cumulate(const ref *a, int axis, ref_running kind)
 }
 
 /* Whether element p stands before q: by value, NaN last, equal ones by place. */
-static inline bool ref__precedes(const ref *a, int64_t p, int64_t q, bool descending)
-{
+static inline bool ref__precedes(const ref *a, int64_t p, int64_t q, bool descending) {
     bool nan[2] = { a->f && isnan(a->f[p]), a->f && isnan(a->f[q]) };
     if (nan[0] || nan[1]) {
         return nan[0] == nan[1] ? p < q : nan[1];
@@ -1518,9 +1519,9 @@ static inline bool ref__precedes(const ref *a, int64_t p, int64_t q, bool descen
     return ref__beats(a, p, q, descending ? 1 : -1);
 }
 
-/* Values, or positions in the axis: the first `count` of each row in order. A place is the number of those before it. */
-static inline ref *ref_sort(const ref *a, int axis, bool descending, int64_t count, bool positions)
-{
+/* Values, or positions in the axis: the first `count` of each row in order. A place is the number of those before
+   it. */
+static inline ref *ref_sort(const ref *a, int axis, bool descending, int64_t count, bool positions) {
     ref_split s = ref__split(a, (gn_axes){ 1, { axis } });
     gn_shape shape = a->shape;
     shape.dims[ref_axis(a, axis)] = count;
@@ -1548,8 +1549,7 @@ static inline ref *ref_sort(const ref *a, int axis, bool descending, int64_t cou
 /* ---- rows ---- */
 
 /* Along an axis a / sqrt(sum / by + eps) * gain; gain may be NULL. `least` > 0: a / max(sqrt(sum), least) instead. */
-static inline ref *ref_scale_rows(const ref *a, int axis, const ref *gain, double eps, double least)
-{
+static inline ref *ref_scale_rows(const ref *a, int axis, const ref *gain, double eps, double least) {
     ref_split s = ref__split(a, (gn_axes){ 1, { axis } });
     ref *y = ref_make_inexact(a->dtype, a->shape);
     int64_t n = ref_elements(s.inner);
@@ -1560,7 +1560,8 @@ static inline ref *ref_scale_rows(const ref *a, int axis, const ref *gain, doubl
             squares += x * x;
         }
         ref_real floor = ref_number(y->dtype, least)->f[0], norm = sqrtl(squares);
-        ref_real scale = least > 0 ? 1 / (norm < floor ? floor : norm) : 1 / sqrtl(squares / (ref_real)n + (ref_real)eps);
+        ref_real scale =
+            least > 0 ? 1 / (norm < floor ? floor : norm) : 1 / sqrtl(squares / (ref_real)n + (ref_real)eps);
         for (int64_t j = 0; j < n; j++) {
             int64_t at = ref__inside(a, &s, k, j);
             ref_real value = a->f[at] * scale * (gain ? gain->f[j] : 1);
@@ -1575,8 +1576,7 @@ static inline ref *ref_scale_rows(const ref *a, int axis, const ref *gain, doubl
 /* An element of the result comes from the coordinates that `from` makes of its own; false: from `fill`. */
 typedef bool (*ref_from)(const void *how, const ref *a, const int64_t *c, int64_t *from);
 
-static inline ref *ref_moved(const ref *a, gn_shape shape, ref_from from, const void *how, double fill)
-{
+static inline ref *ref_moved(const ref *a, gn_shape shape, ref_from from, const void *how, double fill) {
     ref *y = ref_make(a->dtype, shape);
     const ref *other = ref_number(a->dtype, fill);
     for (int64_t k = 0; k < y->n; k++) {
@@ -1591,8 +1591,7 @@ static inline ref *ref_moved(const ref *a, gn_shape shape, ref_from from, const 
 /* ---- indexing ---- */
 
 /* larger: keeps the larger, NaN first */
-static inline ref *ref_scatter(const ref *a, int axis, const ref *index, const ref *src, bool larger)
-{
+static inline ref *ref_scatter(const ref *a, int axis, const ref *index, const ref *src, bool larger) {
     ref *y = ref_cast(a, a->dtype);
     for (int64_t k = 0; k < index->n; k++) {
         int64_t c[GN_MAX_RANK];
@@ -1607,8 +1606,7 @@ static inline ref *ref_scatter(const ref *a, int axis, const ref *index, const r
     return y;
 }
 
-static inline ref *ref_gather_nd(const ref *a, const ref *index)
-{
+static inline ref *ref_gather_nd(const ref *a, const ref *index) {
     int parts = (int)index->shape.dims[index->shape.rank - 1];
     gn_shape shape = index->shape;
     shape.rank--;
@@ -1628,8 +1626,7 @@ static inline ref *ref_gather_nd(const ref *a, const ref *index)
     return y;
 }
 
-static inline ref *ref_nonzero(const ref *a, int64_t bound)
-{
+static inline ref *ref_nonzero(const ref *a, int64_t bound) {
     ref *y = ref_make(GN_I64, GN_SHAPE(bound, a->shape.rank));
     int64_t found = 0;
     for (int64_t k = 0; k < y->n; k++) {
@@ -1646,8 +1643,8 @@ static inline ref *ref_nonzero(const ref *a, int64_t bound)
 /* ---- linear algebra ---- */
 
 /* Sizes of all letters, those that are summed into `letters`; the shape of the result. */
-static inline gn_shape ref__einsum_letters(const char *const *labels, const char *out, ref *const *in, int n, int64_t *size, char *letters)
-{
+static inline gn_shape ref__einsum_letters(const char *const *labels, const char *out, ref *const *in, int n,
+                                           int64_t *size, char *letters) {
     gn_shape shape = { (int32_t)strlen(out), { 0 } };
     for (int i = 0; i < n; i++) {
         for (int j = 0; labels[i][j]; j++) {
@@ -1665,8 +1662,7 @@ static inline gn_shape ref__einsum_letters(const char *const *labels, const char
 }
 
 /* By the definition: for each element of the result a sum over all values of all other letters. */
-static inline ref *ref_einsum(const char *const *labels, const char *out, ref *const *in, int n)
-{
+static inline ref *ref_einsum(const char *const *labels, const char *out, ref *const *in, int n) {
     int64_t size[128] = { 0 }, value[128] = { 0 }, total = 1;
     char letters[32] = "";
     gn_shape shape = ref__einsum_letters(labels, out, in, n, size, letters);
@@ -1710,8 +1706,7 @@ static inline ref *ref_einsum(const char *const *labels, const char *out, ref *c
 }
 
 /* positions (T) or (…,T); pairs (2i, 2i+1) or (i, i + D/2) */
-static inline ref *ref_rotary(const ref *x, const ref *positions, double base, bool interleaved)
-{
+static inline ref *ref_rotary(const ref *x, const ref *positions, double base, bool interleaved) {
     ref *y = ref_make_inexact(x->dtype, x->shape);
     int64_t d = x->shape.dims[x->shape.rank - 1], half = d / 2;
     gn_shape rows = x->shape;
@@ -1720,10 +1715,12 @@ static inline ref *ref_rotary(const ref *x, const ref *positions, double base, b
         int64_t c[GN_MAX_RANK], j = k % d, pair = interleaved ? j / 2 : j % half, row = k / d * d;
         bool second = interleaved ? j % 2 : j >= half;
         ref_coords(rows, k / d, c);
-        ref_real angle = (ref_real)positions->i[ref_broadcast_index(positions->shape, rows, c)] * powl(base, -2.0L * (ref_real)pair / (ref_real)d);
-        ref_real a = x->f[row + (interleaved ? 2 * pair : pair)], b = x->f[row + (interleaved ? 2 * pair + 1 : pair + half)];
+        ref_real angle = (ref_real)positions->i[ref_broadcast_index(positions->shape, rows, c)] *
+                         powl(base, -2.0L * (ref_real)pair / (ref_real)d);
+        ref_real a = x->f[row + (interleaved ? 2 * pair : pair)],
+                 b = x->f[row + (interleaved ? 2 * pair + 1 : pair + half)];
         ref_put(y, k, second ? b * cosl(angle) + a * sinl(angle) : a * cosl(angle) - b * sinl(angle),
-                (fabsl(a) + fabsl(b)) * (1 + angle * ref_eps(GN_F64) / ref_eps(x->dtype)));   /* the angle is an f64 */
+                (fabsl(a) + fabsl(b)) * (1 + angle * ref_eps(GN_F64) / ref_eps(x->dtype))); /* the angle is an f64 */
     }
     return y;
 }
@@ -1733,8 +1730,7 @@ static inline ref *ref_rotary(const ref *x, const ref *positions, double base, b
 typedef enum ref_loss { REF_BCE, REF_BCE_LOGITS, REF_KL, REF_SMOOTH_L1 } ref_loss;
 
 /* One term and its magnitude. */
-static inline ref_real ref__loss_term(ref_loss kind, ref_real x, ref_real t, double beta, ref_real *out_terms)
-{
+static inline ref_real ref__loss_term(ref_loss kind, ref_real x, ref_real t, double beta, ref_real *out_terms) {
     ref_real y;
     if (kind == REF_BCE) {
         ref_real yes = x > 0 ? logl(x) : -100, no = x < 1 ? log1pl(-x) : -100;
@@ -1755,8 +1751,7 @@ static inline ref_real ref__loss_term(ref_loss kind, ref_real x, ref_real t, dou
 }
 
 /* The mean of all terms, for KL over rows. */
-static inline ref *ref_elementwise_loss(const ref *a, const ref *b, ref_loss kind, double beta)
-{
+static inline ref *ref_elementwise_loss(const ref *a, const ref *b, ref_loss kind, double beta) {
     ref *y = ref_make_inexact(a->dtype, GN_SCALAR);
     ref_real n = (ref_real)(kind == REF_KL ? a->n / a->shape.dims[a->shape.rank - 1] : a->n);
     for (int64_t k = 0; k < a->n; k++) {
@@ -1767,8 +1762,7 @@ static inline ref *ref_elementwise_loss(const ref *a, const ref *b, ref_loss kin
 }
 
 /* Mean of -((1 - s) log_p[target] + s mean of log_p); log_p of `a` as it stands, or of its softmax. */
-static inline ref *ref_class_loss(const ref *a, const ref *targets, bool logits, double smoothing)
-{
+static inline ref *ref_class_loss(const ref *a, const ref *targets, bool logits, double smoothing) {
     const ref *p = logits ? ref_softmax(a, -1, true) : a;
     int64_t classes = a->shape.dims[a->shape.rank - 1];
     ref *y = ref_make_inexact(a->dtype, GN_SCALAR);
@@ -1776,7 +1770,8 @@ static inline ref *ref_class_loss(const ref *a, const ref *targets, bool logits,
         bool hit = targets->i[k / classes] == k % classes;
         ref_real part = (hit ? 1 - (ref_real)smoothing : 0) + (ref_real)smoothing / (ref_real)classes;
         ref_real share = part / (ref_real)targets->n;
-        ref_put(y, 0, y->f[0] - share * p->f[k], y->mag[0] + share * (p->mag ? p->mag[k] : fabsl(p->f[k])) * ref__growth(a->dtype, a->n));
+        ref_put(y, 0, y->f[0] - share * p->f[k],
+                y->mag[0] + share * (p->mag ? p->mag[k] : fabsl(p->f[k])) * ref__growth(a->dtype, a->n));
     }
     return y;
 }

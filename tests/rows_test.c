@@ -1,6 +1,7 @@
-/* Reductions, softmaxes and norms with what stands before, between and behind them: on the device of $GENIE_TEST_DEVICES (cuda:0) one
- * kernel each, beside the CPU executor. Known patterns with the number of kernels that they take, then random programs over rows
- * (GENIE_TEST_PROGRAMS=N of them). Where the device is absent they are skipped, and their kernels compiled for each arch.
+/* Reductions, softmaxes and norms with what stands before, between and behind them: on the device of
+ * $GENIE_TEST_DEVICES (cuda:0) one kernel each, beside the CPU executor. Known patterns with the number of kernels that
+ * they take, then random programs over rows (GENIE_TEST_PROGRAMS=N of them). Where the device is absent they are
+ * skipped, and their kernels compiled for each arch.
  *
  * Tier: quick kernels address thread */
 #define GENIE_EXT
@@ -12,14 +13,18 @@ static gn_ctx *gpu, *cpu;
 static const char *device_name;
 static bool compiles_only;
 
-GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap);
+GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text,
+                                        size_t cap);
 
 enum { MOST_OUTS = 4 };
-typedef struct outs { gn_tensor t[MOST_OUTS]; int n; } outs;
+typedef struct outs {
+    gn_tensor t[MOST_OUTS];
+    int n;
+} outs;
 
-/* Reads all of both devices, the GPU's first, into memory that was filled before, and compares them relative to the largest value of each. */
-static void agree(const char *what, outs on_cpu, outs on_gpu, double tolerance)
-{
+/* Reads all of both devices, the GPU's first, into memory that was filled before, and compares them relative to the
+   largest value of each. */
+static void agree(const char *what, outs on_cpu, outs on_gpu, double tolerance) {
     if (compiles_only) {
         gn_realize(on_gpu.t, on_gpu.n);
         gn_read(on_gpu.t[0], &tolerance, 0);
@@ -36,15 +41,22 @@ static void agree(const char *what, outs on_cpu, outs on_gpu, double tolerance)
         memset(got, 0xff, bytes);
         double largest = 0, worst = 0;
         gn_result r[2] = { gn_read(on_gpu.t[k], got, bytes), gn_read(on_cpu.t[k], want, bytes) };
-        if (r[0] != GN_OK || r[1] != GN_OK) test_fail(__FILE__, __LINE__, "%s: output %d: %s on the GPU (%s), %s on the CPU", what, k, gn_result_name(r[0]), gn_last_error(gpu)->text, gn_result_name(r[1]));
+        if (r[0] != GN_OK || r[1] != GN_OK)
+            test_fail(__FILE__, __LINE__, "%s: output %d: %s on the GPU (%s), %s on the CPU", what, k,
+                      gn_result_name(r[0]), gn_last_error(gpu)->text, gn_result_name(r[1]));
         for (int64_t i = 0; i < n && r[0] == GN_OK && r[1] == GN_OK; i++) {
             double x = element(info.dtype, want, i), y = element(info.dtype, got, i), error = fabs(x - y);
             if (x == y || (x != x && y != y)) error = 0;
             largest = fabs(x) > largest ? fabs(x) : largest;
-            if (!(error <= worst)) { worst = error; at = i; }
+            if (!(error <= worst)) {
+                worst = error;
+                at = i;
+            }
         }
         if (!(worst <= tolerance * (largest + 0.01)))
-            test_fail(__FILE__, __LINE__, "%s: output %d: element %lld of %lld is %g, not %g; the largest is %g", what, k, (long long)at, (long long)n, element(info.dtype, got, at), element(info.dtype, want, at), largest);
+            test_fail(__FILE__, __LINE__, "%s: output %d: element %lld of %lld is %g, not %g; the largest is %g", what,
+                      k, (long long)at, (long long)n, element(info.dtype, got, at), element(info.dtype, want, at),
+                      largest);
         free(want);
         free(got);
     }
@@ -54,24 +66,51 @@ static void agree(const char *what, outs on_cpu, outs on_gpu, double tolerance)
 
 /* ---- known patterns ---- */
 
-typedef struct pattern { const char *name; int kernels; } pattern;   /* kernels: how many they take on rows of some hundred elements, 0: not counted */
+/* kernels: how many they take on rows of some hundred elements, 0: not counted */
+typedef struct pattern {
+    const char *name;
+    int kernels;
+} pattern;
 static const pattern patterns[] = {
-    { "softmax written out", 1 }, { "log-softmax written out", 1 }, { "layernorm written out", 1 }, { "rmsnorm", 1 }, { "normalize", 1 }, { "variance", 1 }, { "std", 1 }, { "logsumexp", 1 },
-    { "l2 norm", 1 }, { "sum of a product", 1 }, { "root of a mean of squares", 1 }, { "softmax with scale, mask and factor", 1 }, { "sum and rmsnorm of a residual", 1 }, { "slope of a softmax", 1 },
-    { "slope of a layernorm", 1 }, { "layernorm between loops", 1 }, { "mean of distances", 1 }, { "softmax of columns", 1 }, { "argmax of a sum", 1 }, { "norm over channels", 1 }, { "two norms of one tensor", 2 },
-    { "sum of a cast", 1 }, { "softmax read twice", 0 }, { "rows asked for between", 1 }, { "softmax behind a view", 3 },
+    { "softmax written out", 1 },
+    { "log-softmax written out", 1 },
+    { "layernorm written out", 1 },
+    { "rmsnorm", 1 },
+    { "normalize", 1 },
+    { "variance", 1 },
+    { "std", 1 },
+    { "logsumexp", 1 },
+    { "l2 norm", 1 },
+    { "sum of a product", 1 },
+    { "root of a mean of squares", 1 },
+    { "softmax with scale, mask and factor", 1 },
+    { "sum and rmsnorm of a residual", 1 },
+    { "slope of a softmax", 1 },
+    { "slope of a layernorm", 1 },
+    { "layernorm between loops", 1 },
+    { "mean of distances", 1 },
+    { "softmax of columns", 1 },
+    { "argmax of a sum", 1 },
+    { "norm over channels", 1 },
+    { "two norms of one tensor", 2 },
+    { "sum of a cast", 1 },
+    { "softmax read twice", 0 },
+    { "rows asked for between", 1 },
+    { "softmax behind a view", 3 },
 };
 
 static outs one(gn_tensor t) { return (outs){ { t }, 1 }; }
 
-static outs build_pattern(gn_ctx *g, int which, gn_dtype d, int64_t a, int64_t b, void **data)
-{
-    gn_tensor x = gn_data(g, d, GN_SHAPE(a, b), data[0]), y = gn_data(g, d, GN_SHAPE(a, b), data[1]), w = gn_data(g, d, GN_SHAPE(b), data[2]), s, c, r;
+static outs build_pattern(gn_ctx *g, int which, gn_dtype d, int64_t a, int64_t b, void **data) {
+    gn_tensor x = gn_data(g, d, GN_SHAPE(a, b), data[0]), y = gn_data(g, d, GN_SHAPE(a, b), data[1]),
+              w = gn_data(g, d, GN_SHAPE(b), data[2]), s, c, r;
     const gn_axes last = GN_AXES(1);
     switch (which) {
     case 0: c = gn_exp(gn_sub(x, gn_max(x, last, true))); return one(gn_div(c, gn_sum(c, last, true)));
     case 1: c = gn_sub(x, gn_max(x, last, true)); return one(gn_sub(c, gn_log(gn_sum(gn_exp(c), last, true))));
-    case 2: c = gn_sub(x, gn_mean(x, last, true)); return one(gn_add(gn_mul(gn_mul(c, gn_rsqrt(gn_add_c(gn_mean(gn_square(c), last, true), 1e-5))), w), w));
+    case 2:
+        c = gn_sub(x, gn_mean(x, last, true));
+        return one(gn_add(gn_mul(gn_mul(c, gn_rsqrt(gn_add_c(gn_mean(gn_square(c), last, true), 1e-5))), w), w));
     case 3: return one(gn_rmsnorm(x, w, 1e-5));
     case 4: return one(gn_normalize(x, 1, 1e-6));
     case 5: return one(gn_variance(x, last, 1, false));
@@ -82,14 +121,22 @@ static outs build_pattern(gn_ctx *g, int which, gn_dtype d, int64_t a, int64_t b
     case 10: return one(gn_sqrt(gn_mean(gn_square(x), last, true)));
     case 11: return one(gn_mul(gn_softmax(gn_add(gn_mul_c(x, 0.125), w), 1), y));
     case 12: s = gn_add(x, y); return (outs){ { gn_rmsnorm(s, w, 1e-5), s }, 2 };
-    case 13: s = gn_softmax(x, 1); r = gn_sum(gn_mul(y, s), last, true); return one(gn_mul(s, gn_sub(y, r)));
+    case 13:
+        s = gn_softmax(x, 1);
+        r = gn_sum(gn_mul(y, s), last, true);
+        return one(gn_mul(s, gn_sub(y, r)));
     case 14: {
-        gn_tensor mean = gn_mean(x, last, true), away = gn_sub(x, mean), scale = gn_rsqrt(gn_add_c(gn_mean(gn_square(away), last, true), 1e-5)), hat = gn_mul(away, scale), dy = gn_mul(y, w);
-        return one(gn_mul(scale, gn_sub(gn_sub(dy, gn_mean(dy, last, true)), gn_mul(hat, gn_mean(gn_mul(dy, hat), last, true)))));
+        gn_tensor mean = gn_mean(x, last, true), away = gn_sub(x, mean),
+                  scale = gn_rsqrt(gn_add_c(gn_mean(gn_square(away), last, true), 1e-5)), hat = gn_mul(away, scale),
+                  dy = gn_mul(y, w);
+        return one(gn_mul(scale, gn_sub(gn_sub(dy, gn_mean(dy, last, true)),
+                                        gn_mul(hat, gn_mean(gn_mul(dy, hat), last, true)))));
     }
     case 15: return one(gn_gelu(gn_layernorm(gn_add(x, y), w, w, 1e-5)));
     case 16: return one(gn_mul_c(gn_mean(gn_abs(gn_sub(x, y)), GN_ALL_AXES, false), 0.5));
-    case 17: c = gn_exp(gn_sub(gn_transpose(x, 0, 1), gn_max(gn_transpose(x, 0, 1), GN_AXES(1), true))); return one(gn_sum(c, GN_AXES(1), true));
+    case 17:
+        c = gn_exp(gn_sub(gn_transpose(x, 0, 1), gn_max(gn_transpose(x, 0, 1), GN_AXES(1), true)));
+        return one(gn_sum(c, GN_AXES(1), true));
     case 18: return one(gn_argmax(gn_add(x, w), last, false));
     case 19: {
         gn_tensor z = gn_data(g, d, GN_SHAPE(2, a / 2, b), data[0]), away = gn_sub(z, gn_mean(z, GN_AXES(0, 2), true));
@@ -97,32 +144,42 @@ static outs build_pattern(gn_ctx *g, int which, gn_dtype d, int64_t a, int64_t b
     }
     case 20: return (outs){ { gn_normalize(x, 1, 1e-6), gn_rmsnorm(gn_tanh(x), w, 1e-5) }, 2 };
     case 21: return one(gn_sum(gn_square(gn_cast(x, GN_F32)), last, false));
-    case 22: s = gn_softmax(gn_mul_c(x, 0.5), 1); return (outs){ { gn_matmul(s, gn_transpose(y, 0, 1)), gn_mul(s, x) }, 2 };
-    case 23: c = gn_sub(x, gn_mean(x, last, true)); r = gn_mean(gn_square(c), last, true); return (outs){ { gn_mul(c, gn_rsqrt(gn_add_c(r, 1e-5))), r }, 2 };
+    case 22:
+        s = gn_softmax(gn_mul_c(x, 0.5), 1);
+        return (outs){ { gn_matmul(s, gn_transpose(y, 0, 1)), gn_mul(s, x) }, 2 };
+    case 23:
+        c = gn_sub(x, gn_mean(x, last, true));
+        r = gn_mean(gn_square(c), last, true);
+        return (outs){ { gn_mul(c, gn_rsqrt(gn_add_c(r, 1e-5))), r }, 2 };
     default: return one(gn_softmax(gn_reshape(gn_transpose(gn_mul_c(x, 0.5), 0, 1), GN_SHAPE(a, b)), 1));
     }
 }
 
-static void patterns_take_their_kernels_and_agree_with_the_cpu(void)
-{
+static void patterns_take_their_kernels_and_agree_with_the_cpu(void) {
     static const int64_t shapes[][2] = { { 6, 96 }, { 10, 333 }, { 3, 1024 }, { 2, 12288 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_BF16, GN_F16, GN_F64 };
     for (int i = 0; i < TEST_COUNT(patterns); i++) {
         int64_t a = shapes[i % 3][0] & ~(int64_t)1, b = shapes[i % 3][1];
         gn_dtype d = dtypes[test_random_int(0, 3)];
-        if (i == 18 || i >= 21) d = GN_F32;                       /* the argmax of a sum that is not rounded may be another; casts and products round to f32 */
-        if (compiles_only && i % 5 == 0) { a = shapes[3][0]; b = shapes[3][1]; }
+        /* the argmax of a sum that is not rounded may be another; casts and products round to f32 */
+        if (i == 18 || i >= 21) d = GN_F32;
+        if (compiles_only && i % 5 == 0) {
+            a = shapes[3][0];
+            b = shapes[3][1];
+        }
         void *data[3] = { random_bytes(d, a * b, 2), random_bytes(d, a * b, 2), random_bytes(d, b, 2) };
         gn_stats before, after;
         char what[120];
-        snprintf(what, sizeof what, "%s, %s, %lld x %lld", patterns[i].name, gn_dtype_name(d), (long long)a, (long long)b);
+        snprintf(what, sizeof what, "%s, %s, %lld x %lld", patterns[i].name, gn_dtype_name(d), (long long)a,
+                 (long long)b);
         outs on_gpu = build_pattern(gpu, i, d, a, b, data);
         gn_get_stats(gpu, &before);
         gn_result r = gn_realize(on_gpu.t, on_gpu.n);
         gn_get_stats(gpu, &after);
         if (!compiles_only) CHECK_RESULT(r, GN_OK);
         int kernels = (int)(after.kernels_run - before.kernels_run);
-        if (patterns[i].kernels && kernels != patterns[i].kernels && !compiles_only) test_fail(__FILE__, __LINE__, "%s: %d kernels, not %d", what, kernels, patterns[i].kernels);
+        if (patterns[i].kernels && kernels != patterns[i].kernels && !compiles_only)
+            test_fail(__FILE__, __LINE__, "%s: %d kernels, not %d", what, kernels, patterns[i].kernels);
         agree(what, build_pattern(cpu, i, d, a, b, data), on_gpu, eps_of(d) * (d == GN_F64 ? 1e4 : 40));
         for (int k = 0; k < 3; k++) free(data[k]);
     }
@@ -130,17 +187,21 @@ static void patterns_take_their_kernels_and_agree_with_the_cpu(void)
 
 /* ---- random programs over rows ---- */
 
-typedef struct program { uint64_t seed; gn_dtype d; gn_shape shape; gn_axes axes; int axis; } program;
+typedef struct program {
+    uint64_t seed;
+    gn_dtype d;
+    gn_shape shape;
+    gn_axes axes;
+    int axis;
+} program;
 
-static uint64_t drawn(uint64_t *s, uint64_t n)
-{
+static uint64_t drawn(uint64_t *s, uint64_t n) {
     *s = *s * 6364136223846793005u + 1442695040888963407u;
     return (*s >> 33) % n;
 }
 
 /* Values stay between about -3 and 3, so that errors are those of roundings. */
-static outs build_program(gn_ctx *g, const program *p, void **data)
-{
+static outs build_program(gn_ctx *g, const program *p, void **data) {
     uint64_t s = p->seed;
     gn_shape along = p->shape;
     gn_tensor full[24], row[24];
@@ -152,7 +213,8 @@ static outs build_program(gn_ctx *g, const program *p, void **data)
     }
     full[n_full++] = gn_data(g, p->d, p->shape, data[0]);
     full[n_full++] = gn_data(g, p->d, p->shape, data[1]);
-    if (p->shape.rank == 2) full[n_full++] = gn_transpose(gn_data(g, p->d, GN_SHAPE(p->shape.dims[1], p->shape.dims[0]), data[1]), 0, 1);
+    if (p->shape.rank == 2)
+        full[n_full++] = gn_transpose(gn_data(g, p->d, GN_SHAPE(p->shape.dims[1], p->shape.dims[0]), data[1]), 0, 1);
     gn_tensor bias = gn_data(g, p->d, along, data[0]);
     for (int step = 4 + (int)drawn(&s, 9); step > 0; step--) {
         gn_tensor x = full[drawn(&s, (uint64_t)n_full)], y = full[drawn(&s, (uint64_t)n_full)], t = GN_NONE;
@@ -190,27 +252,48 @@ static outs build_program(gn_ctx *g, const program *p, void **data)
 
 static int n_programs = 16;
 
-static void programs_of_random_steps_agree_with_the_cpu(void)
-{
+static void programs_of_random_steps_agree_with_the_cpu(void) {
     for (int i = 0; i < n_programs; i++) {
         static const int64_t lengths[] = { 2, 5, 32, 64, 100, 129, 257, 768, 1000, 4096, 9000 };
         program p = { .seed = test_random(), .d = test_random_int(0, 2) ? GN_F32 : GN_F64 };
-        int64_t n = lengths[test_random_int(0, n_programs > 100 ? 10 : 7)], rows = test_random_int(1, n > 1000 ? 80 : 40);
+        int64_t n = lengths[test_random_int(0, n_programs > 100 ? 10 : 7)],
+                rows = test_random_int(1, n > 1000 ? 80 : 40);
         switch (test_random_int(0, 6)) {
-        case 0: p.shape = GN_SHAPE(n, rows); p.axes = GN_AXES(0); p.axis = 0; break;
-        case 1: p.shape = GN_SHAPE(rows, 3, n); p.axes = GN_AXES(1, 2); break;
-        case 2: p.shape = GN_SHAPE(3, n, rows); p.axes = GN_AXES(1); p.axis = 1; break;
-        case 3: p.shape = GN_SHAPE(3, rows, n); p.axes = GN_AXES(0, 2); break;
-        default: p.shape = GN_SHAPE(rows, n); p.axes = GN_AXES(1); p.axis = 1; break;
+        case 0:
+            p.shape = GN_SHAPE(n, rows);
+            p.axes = GN_AXES(0);
+            p.axis = 0;
+            break;
+        case 1:
+            p.shape = GN_SHAPE(rows, 3, n);
+            p.axes = GN_AXES(1, 2);
+            break;
+        case 2:
+            p.shape = GN_SHAPE(3, n, rows);
+            p.axes = GN_AXES(1);
+            p.axis = 1;
+            break;
+        case 3:
+            p.shape = GN_SHAPE(3, rows, n);
+            p.axes = GN_AXES(0, 2);
+            break;
+        default:
+            p.shape = GN_SHAPE(rows, n);
+            p.axes = GN_AXES(1);
+            p.axis = 1;
+            break;
         }
         int64_t count = 1;
         for (int k = 0; k < p.shape.rank; k++) count *= p.shape.dims[k];
         void *data[2] = { random_bytes(p.d, count, 2), random_bytes(p.d, count, 2) };
         char what[160];
-        snprintf(what, sizeof what, "program %016llx, %s, %lld x %lld x %lld", (unsigned long long)p.seed, gn_dtype_name(p.d), (long long)p.shape.dims[0], (long long)p.shape.dims[1], p.shape.rank > 2 ? (long long)p.shape.dims[2] : 1);
+        snprintf(what, sizeof what, "program %016llx, %s, %lld x %lld x %lld", (unsigned long long)p.seed,
+                 gn_dtype_name(p.d), (long long)p.shape.dims[0], (long long)p.shape.dims[1],
+                 p.shape.rank > 2 ? (long long)p.shape.dims[2] : 1);
         outs on_gpu = build_program(gpu, &p, data);
         gn_result r = gn_realize(on_gpu.t, on_gpu.n);
-        if (!compiles_only && r != GN_OK) test_fail(__FILE__, __LINE__, "%s: %s: %s", what, gn_result_name(r), gn_last_error(gpu)->text);
+        if (!compiles_only && r != GN_OK)
+            test_fail(__FILE__, __LINE__, "%s: %s: %s", what, gn_result_name(r), gn_last_error(gpu)->text);
         agree(what, build_program(cpu, &p, data), on_gpu, p.d == GN_F64 ? 1e-10 : 1e-4);
         free(data[0]);
         free(data[1]);
@@ -218,15 +301,15 @@ static void programs_of_random_steps_agree_with_the_cpu(void)
 }
 
 /* The switch gives each op a kernel of its own, and the same values. */
-static void without_fusion_each_op_is_a_kernel(void)
-{
+static void without_fusion_each_op_is_a_kernel(void) {
     gn_ctx *usual = gpu;
     gn_stats s;
     setenv("GENIE_CUDA_FUSE", "0", 1);
     gpu = gn_open(&(gn_desc){ .devices = device_name });
     if (CHECK_RESULT(gn_status(gpu), GN_OK)) {
         void *data[3] = { random_bytes(GN_F32, 600, 2), random_bytes(GN_F32, 600, 2), random_bytes(GN_F32, 100, 2) };
-        agree("softmax written out, not fused", build_pattern(cpu, 0, GN_F32, 6, 100, data), build_pattern(gpu, 0, GN_F32, 6, 100, data), 1e-5);
+        agree("softmax written out, not fused", build_pattern(cpu, 0, GN_F32, 6, 100, data),
+              build_pattern(gpu, 0, GN_F32, 6, 100, data), 1e-5);
         gn_get_stats(gpu, &s);
         CHECK_INT(s.kernels_run, 5);
         CHECK_INT(s.nodes_fused, 0);
@@ -238,8 +321,7 @@ static void without_fusion_each_op_is_a_kernel(void)
 }
 
 /* Where there is no GPU: what the tests above need is generated, and compiled for each arch. */
-static void kernels_compile_for(const char *arch)
-{
+static void kernels_compile_for(const char *arch) {
     static char why[8000];
     char name[64];
     size_t failed = 0;
@@ -250,12 +332,12 @@ static void kernels_compile_for(const char *arch)
     size_t n = TEST_SANITIZED ? 0 : gn_cuda_compile_collected(arch, false, &failed, why, sizeof why);
     if (TEST_SANITIZED) test_skip("NVRTC is not instrumented");
     else if (failed == n && strstr(why, "NVRTC")) test_skip(why);
-    else if (failed || n < 30) test_fail(__FILE__, __LINE__, "%zu of %zu kernels do not compile; the first: %s", failed, n, why);
+    else if (failed || n < 30)
+        test_fail(__FILE__, __LINE__, "%zu of %zu kernels do not compile; the first: %s", failed, n, why);
     test_close();
 }
 
-static void compile_all(void)
-{
+static void compile_all(void) {
     static const char *const archs[] = { "sm_90a", "sm_75", "sm_80", "sm_86", "sm_89", "sm_100", "sm_120" };
     setenv("GENIE_CUDA_COMPILE_ONLY", archs[0], 1);
     gn_close(gpu);
@@ -269,10 +351,11 @@ static void compile_all(void)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(patterns_take_their_kernels_and_agree_with_the_cpu), TEST_ENTRY(programs_of_random_steps_agree_with_the_cpu), TEST_ENTRY(without_fusion_each_op_is_a_kernel),
+        TEST_ENTRY(patterns_take_their_kernels_and_agree_with_the_cpu),
+        TEST_ENTRY(programs_of_random_steps_agree_with_the_cpu),
+        TEST_ENTRY(without_fusion_each_op_is_a_kernel),
     };
     test_begin(argc, argv);
     if (getenv("GENIE_TEST_PROGRAMS")) n_programs = atoi(getenv("GENIE_TEST_PROGRAMS"));

@@ -1,11 +1,12 @@
 /* Warpgroup kernels (wgmma) in machine code: are their asynchronous products waited for?
  *
- *   sass_scan FILE...   reads what nvdisasm -c printed: one line for each function with products, and one for each of its first faults
+ *   sass_scan FILE...   reads what nvdisasm -c printed: one line for each function with products, and one for each of
+ *                       its first faults
  *
- * A product (HGMMA) writes its sums, and reads its registers of A, until a wait (WARPGROUP.DEPBAR.LE gsb0, N) leaves no more than
- * the N newest groups under way; a group ends with the HGMMA that names gsb0. Along every path no other instruction may touch sums
- * under way or write registers that are still read: the assembler has moved a read above its wait before, and sums were wrong then.
- * Ends with 1 if there is a fault, with 2 if there is no product. */
+ * A product (HGMMA) writes its sums, and reads its registers of A, until a wait (WARPGROUP.DEPBAR.LE gsb0, N) leaves no
+ * more than the N newest groups under way; a group ends with the HGMMA that names gsb0. Along every path no other
+ * instruction may touch sums under way or write registers that are still read: the assembler has moved a read above its
+ * wait before, and sums were wrong then. Ends with 1 if there is a fault, with 2 if there is no product. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <stdbool.h>
@@ -16,39 +17,52 @@
 
 enum { MAX_LINES = 60000, MAX_GROUPS = 3, MAX_STATES = 12, MAX_SHOWN = 3 };
 
-typedef struct mask { uint64_t w[4]; } mask;                       /* registers R0 to R254 */
-typedef struct group { mask sums, rows; } group;                   /* written, and read as A, until it has ended */
-typedef struct state { int n; bool open; group groups[MAX_GROUPS]; } state;   /* oldest first; open: the newest takes further products */
+/* registers R0 to R254 */
+typedef struct mask {
+    uint64_t w[4];
+} mask;
+/* written, and read as A, until it has ended */
+typedef struct group {
+    mask sums, rows;
+} group;
+/* oldest first; open: the newest takes further products */
+typedef struct state {
+    int n;
+    bool open;
+    group groups[MAX_GROUPS];
+} state;
 
 typedef enum kind { KIND_PLAIN, KIND_PRODUCT, KIND_WAIT, KIND_JUMP, KIND_END } kind;
 typedef struct line {
     kind kind;
     bool conditional, ends_group;
-    int left, target, n_states;                                    /* left: groups that a wait leaves; target: a line, or -1 */
+    int left, target, n_states; /* left: groups that a wait leaves; target: a line, or -1 */
     mask touched, written;
     group product;
-    char text[120], name[32];                                       /* name: of the label that it jumps to */
-    state *states;                                                 /* with which this line has been reached */
+    char text[120], name[32]; /* name: of the label that it jumps to */
+    state *states;            /* with which this line has been reached */
 } line;
 
 static line *lines;
-static int n_lines, n_products, n_faults;                          /* of one function */
+static int n_lines, n_products, n_faults; /* of one function */
 
-static void add(mask *m, int from, int count) { for (int r = from; r < from + count && r < 255; r++) m->w[r >> 6] |= 1ull << (r & 63); }
-static bool meets(const mask *a, const mask *b) { return (a->w[0] & b->w[0]) | (a->w[1] & b->w[1]) | (a->w[2] & b->w[2]) | (a->w[3] & b->w[3]); }
-static void unite(mask *a, const mask *b) { for (int i = 0; i < 4; i++) a->w[i] |= b->w[i]; }
+static void add(mask *m, int from, int count) {
+    for (int r = from; r < from + count && r < 255; r++) m->w[r >> 6] |= 1ull << (r & 63);
+}
+static bool meets(const mask *a, const mask *b) {
+    return (a->w[0] & b->w[0]) | (a->w[1] & b->w[1]) | (a->w[2] & b->w[2]) | (a->w[3] & b->w[3]);
+}
+static void unite(mask *a, const mask *b) {
+    for (int i = 0; i < 4; i++) a->w[i] |= b->w[i];
+}
 
 /* ---- reading ---- */
 
 /* The register at s (R24, R24.reuse), or -1; RZ is none. */
-static int register_at(const char *s)
-{
-    return s[0] == 'R' && s[1] >= '0' && s[1] <= '9' ? atoi(s + 1) : -1;
-}
+static int register_at(const char *s) { return s[0] == 'R' && s[1] >= '0' && s[1] <= '9' ? atoi(s + 1) : -1; }
 
 /* HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8] or R168, R24, gsb0: N / 2 sums and 4 registers of A. */
-static void read_product(line *l, const char *operands)
-{
+static void read_product(line *l, const char *operands) {
     int columns = 0, sums = register_at(operands);
     const char *comma = strchr(operands, ',');
     sscanf(strstr(l->text, "HGMMA.64x"), "HGMMA.64x%dx", &columns);
@@ -62,9 +76,9 @@ static void read_product(line *l, const char *operands)
     }
 }
 
-/* All registers that are named. Wide are the data of a wide access (LDS.128 R8, [R4]), addresses that say so (R4.64), and the first and last of IMAD.WIDE. */
-static void read_operands(line *l, const char *op, const char *operands)
-{
+/* All registers that are named. Wide are the data of a wide access (LDS.128 R8, [R4]), addresses that say so (R4.64),
+   and the first and last of IMAD.WIDE. */
+static void read_operands(line *l, const char *op, const char *operands) {
     int width = strstr(op, ".128") ? 4 : strstr(op, ".64") ? 2 : 1;
     bool writes = strncmp(op, "ST", 2) != 0 && strncmp(op, "RED", 3) != 0, product = strstr(op, ".WIDE") != NULL;
     for (const char *s = operands; *s; s++) {
@@ -81,8 +95,7 @@ static void read_operands(line *l, const char *op, const char *operands)
     }
 }
 
-static void read_instruction(line *l)
-{
+static void read_instruction(line *l) {
     const char *s = l->text;
     char op[64] = "";
     if (*s == '@') {
@@ -102,15 +115,16 @@ static void read_instruction(line *l)
         l->kind = KIND_END;
     } else if (strncmp(op, "BRA", 3) == 0 || strncmp(op, "CALL", 4) == 0) {
         l->kind = KIND_JUMP;
-        l->conditional = l->conditional || strncmp(op, "BRA", 3) != 0 || strstr(op, ".DIV") || *operands == 'P' || *operands == '!';   /* a call comes back */
+        /* a call comes back */
+        l->conditional =
+            l->conditional || strncmp(op, "BRA", 3) != 0 || strstr(op, ".DIV") || *operands == 'P' || *operands == '!';
         snprintf(l->name, sizeof l->name, "%.*s", to ? (int)strcspn(to + 2, ")") : 0, to ? to + 2 : "");
     } else {
         read_operands(l, op, operands);
     }
 }
 
-static void add_line(const char *text)
-{
+static void add_line(const char *text) {
     line *l = &lines[n_lines++];
     free(l->states);
     *l = (line){ 0 };
@@ -119,10 +133,12 @@ static void add_line(const char *text)
     n_products += l->kind == KIND_PRODUCT;
 }
 
-typedef struct label { char name[32]; int line; } label;
+typedef struct label {
+    char name[32];
+    int line;
+} label;
 
-static void find_targets(const label *labels, int n_labels)
-{
+static void find_targets(const label *labels, int n_labels) {
     for (int i = 0; i < n_lines; i++) {
         for (int k = 0; k < n_labels && lines[i].name[0]; k++) {
             if (strcmp(labels[k].name, lines[i].name) == 0) lines[i].target = labels[k].line;
@@ -131,8 +147,7 @@ static void find_targets(const label *labels, int n_labels)
 }
 
 /* The lines of the next function. Returns whether there is one. */
-static bool read_function(FILE *f, char *name, size_t cap)
-{
+static bool read_function(FILE *f, char *name, size_t cap) {
     static char text[4000], next[200];
     static label labels[MAX_LINES / 4];
     int n_labels = 0;
@@ -157,14 +172,12 @@ static bool read_function(FILE *f, char *name, size_t cap)
 
 /* ---- following every path ---- */
 
-static void fault(const char *function, int at, const char *what)
-{
+static void fault(const char *function, int at, const char *what) {
     if (n_faults++ < MAX_SHOWN) printf("FAULT %s: %s: %s\n", function, what, lines[at].text);
 }
 
 /* What line `at` does with the products under way. */
-static void pass(const char *function, int at, state *s)
-{
+static void pass(const char *function, int at, state *s) {
     line *l = &lines[at];
     if (l->kind == KIND_WAIT && s->n > l->left) {
         memmove(s->groups, s->groups + s->n - l->left, (size_t)l->left * sizeof s->groups[0]);
@@ -172,14 +185,23 @@ static void pass(const char *function, int at, state *s)
         s->open = false;
     }
     for (int i = 0; i < s->n; i++) {
-        if (meets(&s->groups[i].sums, &l->touched)) { fault(function, at, "touches sums of a product under way"); return; }
-        if (meets(&s->groups[i].rows, &l->written)) { fault(function, at, "writes registers that a product still reads"); return; }
-        if (meets(&s->groups[i].sums, &l->product.rows)) { fault(function, at, "multiplies sums of a product under way"); return; }
+        if (meets(&s->groups[i].sums, &l->touched)) {
+            fault(function, at, "touches sums of a product under way");
+            return;
+        }
+        if (meets(&s->groups[i].rows, &l->written)) {
+            fault(function, at, "writes registers that a product still reads");
+            return;
+        }
+        if (meets(&s->groups[i].sums, &l->product.rows)) {
+            fault(function, at, "multiplies sums of a product under way");
+            return;
+        }
     }
     if (l->kind != KIND_PRODUCT) {
         return;
     }
-    if (!s->open && s->n == MAX_GROUPS) {                          /* the two oldest end together, at the later one's wait */
+    if (!s->open && s->n == MAX_GROUPS) { /* the two oldest end together, at the later one's wait */
         unite(&s->groups[1].sums, &s->groups[0].sums);
         unite(&s->groups[1].rows, &s->groups[0].rows);
         memmove(s->groups, s->groups + 1, (MAX_GROUPS - 1) * sizeof s->groups[0]);
@@ -194,13 +216,15 @@ static void pass(const char *function, int at, state *s)
 }
 
 /* Whether line `at` has not been reached with this before. */
-static bool is_new(const char *function, int at, const state *s)
-{
+static bool is_new(const char *function, int at, const state *s) {
     line *l = &lines[at];
     for (int i = 0; i < l->n_states; i++) {
         if (memcmp(&l->states[i], s, sizeof *s) == 0) return false;
     }
-    if (l->n_states == MAX_STATES) { fault(function, at, "reached in too many ways"); return false; }
+    if (l->n_states == MAX_STATES) {
+        fault(function, at, "reached in too many ways");
+        return false;
+    }
     state *more = realloc(l->states, (size_t)(l->n_states + 1) * sizeof *more);
     if (!more) exit(3);
     l->states = more;
@@ -208,10 +232,12 @@ static bool is_new(const char *function, int at, const state *s)
     return true;
 }
 
-typedef struct path { int at; state s; } path;
+typedef struct path {
+    int at;
+    state s;
+} path;
 
-static void follow(const char *function)
-{
+static void follow(const char *function) {
     static path stack[MAX_LINES];
     int depth = 0;
     memset(&stack[0], 0, sizeof stack[0]);
@@ -232,15 +258,17 @@ static void follow(const char *function)
     }
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     int products = 0, faults = 0;
     char name[200];
     lines = calloc(MAX_LINES, sizeof *lines);
     if (!lines) return 3;
     for (int i = 1; i < argc; i++) {
         FILE *f = fopen(argv[i], "r");
-        if (!f) { perror(argv[i]); return 3; }
+        if (!f) {
+            perror(argv[i]);
+            return 3;
+        }
         while (read_function(f, name, sizeof name)) {
             if (!n_products) continue;
             follow(name);

@@ -1,12 +1,13 @@
-/* Where the parts of a graph run: properties of the scheduler over thousands of random graphs and clusters, and clusters whose
- * right answer is known by hand. Most graphs here are made of nodes with invented sizes and costs; the scheduler asks no more.
+/* Where the parts of a graph run: properties of the scheduler over thousands of random graphs and clusters, and
+ * clusters whose right answer is known by hand. Most graphs here are made of nodes with invented sizes and costs; the
+ * scheduler asks no more.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
 /* An allocator that counts what is held and can fail. */
-static _Atomic long held, allocations, fails_at = -1;   /* threads of executors allocate too */
+static _Atomic long held, allocations, fails_at = -1; /* threads of executors allocate too */
 
 static void *counted_resize(void *p, size_t n) {
     if (fails_at >= 0 && allocations++ >= fails_at) return NULL;
@@ -58,7 +59,13 @@ static void graph_begin(void) {
 
 static uint32_t node_add(int op, gn_leaf_kind leaf, int64_t bytes, double flops) {
     uint32_t i = G.part.n_nodes++;
-    G.nodes[i] = (gn_part_node){ .op = (uint16_t)(leaf ? gn__op_leaf(leaf) : op), .dtype = GN_U8, .leaf = (uint8_t)leaf, .rank = 1, .ins = G.part.n_ins, .dims = i, .slot = i };
+    G.nodes[i] = (gn_part_node){ .op = (uint16_t)(leaf ? gn__op_leaf(leaf) : op),
+                                 .dtype = GN_U8,
+                                 .leaf = (uint8_t)leaf,
+                                 .rank = 1,
+                                 .ins = G.part.n_ins,
+                                 .dims = i,
+                                 .slot = i };
     G.dims[i] = bytes;
     G.said[i] = (gn_node_meaning){ .flops = flops, .bytes_written = leaf ? 0 : (uint64_t)bytes };
     G.group_of[i] = i;
@@ -81,14 +88,24 @@ static uint32_t op_add(int op, int64_t bytes, double flops, uint32_t a, uint32_t
 }
 
 #define NIL UINT32_MAX
-static uint32_t work(int64_t bytes, double flops, uint32_t a, uint32_t b) { return op_add(GN_OP_ADD, bytes, flops, a, b, NIL); }
+static uint32_t work(int64_t bytes, double flops, uint32_t a, uint32_t b) {
+    return op_add(GN_OP_ADD, bytes, flops, a, b, NIL);
+}
 static void out_add(uint32_t node) { G.outs[G.part.n_outs++] = node; }
-static void update_add(uint32_t state, uint32_t node) { G.updates[G.part.n_updates++] = (gn_part_update){ G.nodes[state].slot, 0, node }; }
-static void hint_on(uint32_t node, uint32_t d) { G.hints[node].on = d + 1; G.hinted = true; }
-static void home_on(uint32_t node, uint32_t d) { G.homes[node] |= 1u << d; G.homed = true; }
+static void update_add(uint32_t state, uint32_t node) {
+    G.updates[G.part.n_updates++] = (gn_part_update){ G.nodes[state].slot, 0, node };
+}
+static void hint_on(uint32_t node, uint32_t d) {
+    G.hints[node].on = d + 1;
+    G.hinted = true;
+}
+static void home_on(uint32_t node, uint32_t d) {
+    G.homes[node] |= 1u << d;
+    G.homed = true;
+}
 
-/* Groups from group_of[], which is any node of the group; numbered by their last node, which keeps topological order for groups of
-   neighbours. */
+/* Groups from group_of[], which is any node of the group; numbered by their last node, which keeps topological order
+   for groups of neighbours. */
 static void graph_end(void) {
     static uint32_t number[MAX_NODES], last[MAX_NODES];
     uint32_t n = G.part.n_nodes, at = 0;
@@ -137,7 +154,8 @@ static void speed(uint32_t d, double flops_per_s) {
 static void memory(uint32_t d, uint64_t bytes) { C.devices[d].memory = C.devices[d].memory_free = bytes; }
 static gn_cluster_link *link_of(uint32_t from, uint32_t to) { return &C.links[from * (C.cluster.n_devices + 1) + to]; }
 static void links(double latency_s, double bytes_per_s) {
-    for (uint32_t i = 0; i < (C.cluster.n_devices + 1) * (C.cluster.n_devices + 1); i++) C.links[i] = (gn_cluster_link){ latency_s, bytes_per_s };
+    for (uint32_t i = 0; i < (C.cluster.n_devices + 1) * (C.cluster.n_devices + 1); i++)
+        C.links[i] = (gn_cluster_link){ latency_s, bytes_per_s };
 }
 
 static gn_schedule S;
@@ -151,9 +169,16 @@ static gn_result make(gn_policy policy) {
 
 /* ---- what holds of every schedule ---- */
 
-typedef struct view_of { const gn_part *p; const gn_cluster *c; const uint32_t *homes; const gn_schedule *s; } view_of;
+typedef struct view_of {
+    const gn_part *p;
+    const gn_cluster *c;
+    const uint32_t *homes;
+    const gn_schedule *s;
+} view_of;
 
-static bool at_home(const view_of *v, uint32_t node, uint32_t d) { return v->homes && d < 32 && ((v->homes[node] >> d) & 1); }
+static bool at_home(const view_of *v, uint32_t node, uint32_t d) {
+    return v->homes && d < 32 && ((v->homes[node] >> d) & 1);
+}
 
 static const gn_transfer *transfer_of(const view_of *v, uint32_t node, uint32_t to) {
     for (uint32_t i = 0; i < v->s->n_transfers; i++)
@@ -174,7 +199,8 @@ static bool is_there(const view_of *v, uint32_t node, uint32_t seg) {
     uint8_t leaf = v->p->nodes[node].leaf;
     const gn_transfer *t = transfer_of(v, node, d);
     if (leaf == GN_LEAF_WEIGHT) return true;
-    if (t && t->consumer <= seg && t->end_s <= s->segments[seg].start_s + 1e-12) return t->producer == UINT32_MAX || t->producer < seg;
+    if (t && t->consumer <= seg && t->end_s <= s->segments[seg].start_s + 1e-12)
+        return t->producer == UINT32_MAX || t->producer < seg;
     if (leaf == GN_LEAF_STATE) return s->device[node] == d && (!v->homes || !v->homes[node] || at_home(v, node, d));
     if (leaf == GN_LEAF_VALUE) return at_home(v, node, d);
     for (uint32_t i = 0; i <= seg && leaf == GN_LEAF_NONE; i++)
@@ -216,9 +242,12 @@ static void check_transfers(const view_of *v) {
         const gn_transfer *t = &s->transfers[i];
         bool leaf = v->p->nodes[t->node].leaf != GN_LEAF_NONE;
         CHECK(t->from <= D && t->to <= D && t->from != t->to);
-        CHECK(leaf ? t->producer == UINT32_MAX : s->segments[t->producer].device == t->from && holds(&s->segments[t->producer], s, t->node) && t->start_s >= s->segments[t->producer].end_s);
+        CHECK(leaf ? t->producer == UINT32_MAX
+                   : s->segments[t->producer].device == t->from && holds(&s->segments[t->producer], s, t->node) &&
+                         t->start_s >= s->segments[t->producer].end_s);
         CHECK(t->to == D ? t->consumer == UINT32_MAX : s->segments[t->consumer].device == t->to);
-        for (uint32_t k = i + 1; k < s->n_transfers; k++) CHECK(s->transfers[k].node != t->node || s->transfers[k].to != t->to);
+        for (uint32_t k = i + 1; k < s->n_transfers; k++)
+            CHECK(s->transfers[k].node != t->node || s->transfers[k].to != t->to);
         *(t->why == GN_TRANSFER_STATE_MOVE ? &moved : &bytes) += t->bytes;
     }
     CHECK_INT(bytes, s->bytes);
@@ -244,7 +273,8 @@ static void check_times(const view_of *v) {
     CHECK(s->step_seconds <= s->seconds * (1 + 1e-9));
 }
 
-/* Weights, states and what is certainly alive, counted here again: at least this much a device holds at the same time. */
+/* Weights, states and what is certainly alive, counted here again: at least this much a device holds at the same
+   time. */
 static void check_memory(const view_of *v, bool views) {
     const gn_schedule *s = v->s;
     static uint64_t resident[MAX_DEVICES];
@@ -258,7 +288,8 @@ static void check_memory(const view_of *v, bool views) {
             for (uint32_t k = 0; k < v->p->nodes[y].n_ins && v->p->nodes[y].leaf == GN_LEAF_NONE; k++)
                 if (v->p->ins[v->p->nodes[y].ins + k] == x) on[s->device[y]] = true;
         for (uint32_t d = 0; d < v->c->n_devices; d++)
-            if (on[d] && !at_home(v, x, d) && (v->p->nodes[x].leaf == GN_LEAF_WEIGHT || s->device[x] == d)) resident[d] += (uint64_t)v->p->dims[v->p->nodes[x].dims] * (views ? 0 : 1);
+            if (on[d] && !at_home(v, x, d) && (v->p->nodes[x].leaf == GN_LEAF_WEIGHT || s->device[x] == d))
+                resident[d] += (uint64_t)v->p->dims[v->p->nodes[x].dims] * (views ? 0 : 1);
     }
     uint64_t live = 0;
     memset(last, 0, sizeof last);
@@ -269,15 +300,18 @@ static void check_memory(const view_of *v, bool views) {
         CHECK(s->memory[d] >= resident[d]);
         live += s->memory[d] - resident[d];
     }
-    for (uint32_t x = 0; x < v->p->n_nodes && !views; x++)         /* one op's inputs and its result are alive together, somewhere */
-        if (v->p->nodes[x].leaf == GN_LEAF_NONE && v->p->nodes[x].op == GN_OP_ADD) CHECK(live >= (uint64_t)v->p->dims[v->p->nodes[x].dims]);
+    /* one op's inputs and its result are alive together, somewhere */
+    for (uint32_t x = 0; x < v->p->n_nodes && !views; x++)
+        if (v->p->nodes[x].leaf == GN_LEAF_NONE && v->p->nodes[x].op == GN_OP_ADD)
+            CHECK(live >= (uint64_t)v->p->dims[v->p->nodes[x].dims]);
 }
 
 static void check_states(const view_of *v) {
     const gn_schedule *s = v->s;
     for (uint32_t i = 0; i < v->p->n_updates; i++)
         for (uint32_t x = 0; x < v->p->n_nodes; x++)
-            if (v->p->nodes[x].leaf == GN_LEAF_STATE && v->p->nodes[x].slot == v->p->updates[i].slot) CHECK_INT(s->device[v->p->updates[i].node], s->device[x]);
+            if (v->p->nodes[x].leaf == GN_LEAF_STATE && v->p->nodes[x].slot == v->p->updates[i].slot)
+                CHECK_INT(s->device[v->p->updates[i].node], s->device[x]);
     uint32_t overruled = 0;
     for (uint32_t x = 0; x < v->p->n_nodes && v->p->hints; x++)
         if (v->p->nodes[x].leaf == GN_LEAF_NONE && v->p->hints[x].on && s->device[x] != v->p->hints[x].on - 1) {
@@ -295,7 +329,10 @@ static double objective(const gn_schedule *s, gn_policy policy) {
 static void check_singles(const view_of *v, const gn_meaning *m, gn_policy policy, bool *out_any) {
     double best = INFINITY;
     for (uint32_t d = 0; d < v->c->n_devices; d++) {
-        gn_cluster_link l[4] = { { 0, 0 }, v->c->links[d * (v->c->n_devices + 1) + v->c->n_devices], v->c->links[v->c->n_devices * (v->c->n_devices + 1) + d], { 0, 0 } };
+        gn_cluster_link l[4] = { { 0, 0 },
+                                 v->c->links[d * (v->c->n_devices + 1) + v->c->n_devices],
+                                 v->c->links[v->c->n_devices * (v->c->n_devices + 1) + d],
+                                 { 0, 0 } };
         gn_cluster one = { 1, &v->c->devices[d], l };
         gn_schedule s;
         if (gn_schedule_make(v->p, m, &one, policy, NULL, &s, NULL) != GN_OK) continue;
@@ -309,24 +346,35 @@ static void check_singles(const view_of *v, const gn_meaning *m, gn_policy polic
 
 static bool same(const void *a, const void *b, size_t n) { return n == 0 || memcmp(a, b, n) == 0; }
 
-static void check_again(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, const gn_schedule *s) {
+static void check_again(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
+                        const uint32_t *homes, const gn_schedule *s) {
     gn_schedule t;
     REQUIRE(gn_schedule_make(p, m, c, policy, homes, &t, NULL) == GN_OK);
-    CHECK(t.n_segments == s->n_segments && t.n_transfers == s->n_transfers && t.seconds == s->seconds && t.bytes == s->bytes);
-    CHECK(same(t.device, s->device, s->n_nodes * sizeof *t.device) && same(t.segments, s->segments, s->n_segments * sizeof *t.segments));
-    for (uint32_t i = 0; i < s->n_transfers; i++) CHECK(t.transfers[i].node == s->transfers[i].node && t.transfers[i].to == s->transfers[i].to && t.transfers[i].start_s == s->transfers[i].start_s);
+    CHECK(t.n_segments == s->n_segments && t.n_transfers == s->n_transfers && t.seconds == s->seconds &&
+          t.bytes == s->bytes);
+    CHECK(same(t.device, s->device, s->n_nodes * sizeof *t.device) &&
+          same(t.segments, s->segments, s->n_segments * sizeof *t.segments));
+    for (uint32_t i = 0; i < s->n_transfers; i++)
+        CHECK(t.transfers[i].node == s->transfers[i].node && t.transfers[i].to == s->transfers[i].to &&
+              t.transfers[i].start_s == s->transfers[i].start_s);
     gn_schedule_deinit(&t);
 }
 
 /* A placement judged alone is as good as the schedule that it was taken from, or better in another order. */
-static void check_judged(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, const gn_schedule *s) {
+static void check_judged(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
+                         const uint32_t *homes, const gn_schedule *s) {
     gn__forecast f;
     REQUIRE(gn__schedule_judge(p, m, c, policy, homes, s->device, &f, NULL) == GN_OK);
-    double judged = policy == GN_LEAST_BYTES ? (double)f.bytes : policy == GN_MOST_THROUGHPUT ? f.step_seconds : f.seconds, was = objective(s, policy);
-    if (!(judged <= was * (1 + 1e-9) && (judged > 0 || !(was > 0)))) test_fail(__FILE__, __LINE__, "judged at %.12g, scheduled at %.12g, policy %d", judged, was, (int)policy);
+    double judged = policy == GN_LEAST_BYTES       ? (double)f.bytes
+                    : policy == GN_MOST_THROUGHPUT ? f.step_seconds
+                                                   : f.seconds,
+           was = objective(s, policy);
+    if (!(judged <= was * (1 + 1e-9) && (judged > 0 || !(was > 0))))
+        test_fail(__FILE__, __LINE__, "judged at %.12g, scheduled at %.12g, policy %d", judged, was, (int)policy);
 }
 
-static void check_all(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy, const uint32_t *homes, bool free_choice, bool views) {
+static void check_all(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
+                      const uint32_t *homes, bool free_choice, bool views) {
     gn_schedule_deinit(&S);
     gn_result r = gn_schedule_make(p, m, c, policy, homes, &S, &fault);
     view_of v = { p, c, homes, &S };
@@ -357,27 +405,36 @@ static void random_graph(int n) {
         int kind = (int)test_random_int(0, 9);
         if (i == 0 || kind == 0) leaves[n_leaves++] = leaf_add(GN_LEAF_DATA, test_random_int(0, big));
         else if (kind == 1) leaves[n_leaves++] = leaf_add(GN_LEAF_WEIGHT, test_random_int(1, 4 * big));
-        else if (kind == 2 && n_states < 64) { versions[n_states] = states[n_states] = leaves[n_leaves++] = leaf_add(GN_LEAF_STATE, test_random_int(1, 4 * big)); n_states++; }
-        else if (kind == 3 && n_states && n_ops) {
+        else if (kind == 2 && n_states < 64) {
+            versions[n_states] = states[n_states] = leaves[n_leaves++] =
+                leaf_add(GN_LEAF_STATE, test_random_int(1, 4 * big));
+            n_states++;
+        } else if (kind == 3 && n_states && n_ops) {
             uint32_t k = (uint32_t)test_random_int(0, n_states - 1), value = ops[test_random_int(0, n_ops - 1)];
             bool append = test_random_int(0, 1);
-            versions[k] = op_add(append ? GN_OP_KV_APPEND : GN_OP_ASSIGN, G.dims[states[k]], 0, versions[k], value, append ? leaves[0] : NIL);
+            versions[k] = op_add(append ? GN_OP_KV_APPEND : GN_OP_ASSIGN, G.dims[states[k]], 0, versions[k], value,
+                                 append ? leaves[0] : NIL);
             ops[n_ops++] = versions[k];
-        } else if (kind == 4 && test_random_int(0, 2) == 0) ops[n_ops++] = op_add(GN_OP_ARANGE, test_random_int(1, big), 10, NIL, NIL, NIL);
+        } else if (kind == 4 && test_random_int(0, 2) == 0)
+            ops[n_ops++] = op_add(GN_OP_ARANGE, test_random_int(1, big), 10, NIL, NIL, NIL);
         else {
             uint32_t in[3] = { NIL, NIL, NIL };
             for (int64_t k = 0, many = test_random_int(1, 3); k < many; k++) {
                 bool from_leaf = !n_ops || test_random_int(0, 3) == 0;
                 int64_t reach = test_random_real(0, 1) < branchy ? n_ops : n_ops < 3 ? n_ops : 3;
-                in[k] = from_leaf ? leaves[test_random_int(0, n_leaves - 1)] : ops[n_ops - 1 - (uint32_t)test_random_int(0, reach - 1)];
+                in[k] = from_leaf ? leaves[test_random_int(0, n_leaves - 1)]
+                                  : ops[n_ops - 1 - (uint32_t)test_random_int(0, reach - 1)];
             }
-            ops[n_ops++] = op_add(GN_OP_ADD, test_random_int(1, big), test_random_real(0, 1) < 0.1 ? 0 : pow(10, test_random_real(3, 10)), in[0], in[1], in[2]);
+            ops[n_ops++] =
+                op_add(GN_OP_ADD, test_random_int(1, big),
+                       test_random_real(0, 1) < 0.1 ? 0 : pow(10, test_random_real(3, 10)), in[0], in[1], in[2]);
         }
     }
     for (uint32_t k = 0; k < n_states; k++)
         if (versions[k] != states[k]) update_add(states[k], versions[k]);
-    for (int64_t k = test_random_int(1, 3); k > 0 && n_ops; k--) out_add(ops[n_ops - 1 - (uint32_t)test_random_int(0, n_ops < 4 ? n_ops - 1 : 3)]);
-    for (uint32_t k = 1; k < G.part.n_nodes && test_random_int(0, 1); k++)         /* groups of neighbours */
+    for (int64_t k = test_random_int(1, 3); k > 0 && n_ops; k--)
+        out_add(ops[n_ops - 1 - (uint32_t)test_random_int(0, n_ops < 4 ? n_ops - 1 : 3)]);
+    for (uint32_t k = 1; k < G.part.n_nodes && test_random_int(0, 1); k++) /* groups of neighbours */
         if (test_random_int(0, 2) == 0) G.group_of[k] = G.group_of[k - 1];
     graph_end();
 }
@@ -422,10 +479,12 @@ TEST(random_homes_and_hints_hold) {
         bool all = test_random_int(0, 3) == 0, homes = test_random_int(0, 1);
         for (uint32_t k = 0; k < G.part.n_nodes; k++) {
             if (all || test_random_int(0, 9) == 0) hint_on(k, (uint32_t)test_random_int(0, n - 1));
-            if (homes && (G.nodes[k].leaf >= GN_LEAF_VALUE) && test_random_int(0, 1)) home_on(k, (uint32_t)test_random_int(0, n - 1));
+            if (homes && (G.nodes[k].leaf >= GN_LEAF_VALUE) && test_random_int(0, 1))
+                home_on(k, (uint32_t)test_random_int(0, n - 1));
         }
         G.part.hints = G.hinted ? G.hints : NULL;
-        check_all(&G.part, &G.meaning, &C.cluster, (gn_policy)(i % GN_POLICY__COUNT), G.homed ? G.homes : NULL, false, false);
+        check_all(&G.part, &G.meaning, &C.cluster, (gn_policy)(i % GN_POLICY__COUNT), G.homed ? G.homes : NULL, false,
+                  false);
         if (test__.failed_checks) printf("  graph %d\n", i);
     }
 }
@@ -440,13 +499,16 @@ TEST(a_thousand_devices_are_scheduled) {
 
 /* ---- clusters whose answer is known by hand ---- */
 
-/* `n` ops in a row of `flops` and `bytes` each, the first reads x; a weight each when weight > 0. The last is returned. */
+/* `n` ops in a row of `flops` and `bytes` each, the first reads x; a weight each when weight > 0. The last is
+   returned. */
 static uint32_t chain(uint32_t x, int n, double flops, int64_t bytes, int64_t weight) {
     for (int i = 0; i < n; i++) x = work(bytes, flops, x, weight ? leaf_add(GN_LEAF_WEIGHT, weight) : NIL);
     return x;
 }
 
-typedef struct encoders { uint32_t first, second, join; } encoders;
+typedef struct encoders {
+    uint32_t first, second, join;
+} encoders;
 
 /* Two encoders of 4 s each on 1 GFLOP/s, met by an op of 0.1 s; their results have `bytes`. */
 static encoders two_encoders(int64_t bytes) {
@@ -466,7 +528,7 @@ TEST(two_encoders_run_at_the_same_time) {
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     CHECK(S.device[e.first] != S.device[e.second] && S.n_segments == 3);
     for (uint32_t i = 0; i <= e.first; i++) CHECK_INT(S.device[i], S.device[e.first]);
-    CHECK_NEAR(S.seconds, 4.1, 2e-5);                                        /* the join is a second run on its device */
+    CHECK_NEAR(S.seconds, 4.1, 2e-5); /* the join is a second run on its device */
     CHECK_NEAR(S.best_single_seconds, 8.1, 1e-5);
     CHECK_INT(S.why[G.said[S.device[e.first] == S.best_single ? e.second : e.first].group], GN_PLACED_PARALLEL);
     CHECK_INT(S.bytes, 4000);
@@ -476,7 +538,7 @@ TEST(two_encoders_run_at_the_same_time) {
 TEST(two_encoders_stay_together_behind_a_slow_link) {
     encoders e = two_encoders(10000);
     cluster_begin(2);
-    *link_of(0, 1) = *link_of(1, 0) = (gn_cluster_link){ 0, 1e3 };          /* 10 s for what one gives the other */
+    *link_of(0, 1) = *link_of(1, 0) = (gn_cluster_link){ 0, 1e3 }; /* 10 s for what one gives the other */
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     CHECK_INT(S.n_segments, 1);
     CHECK(S.refused && S.refused_seconds > S.seconds);
@@ -485,8 +547,9 @@ TEST(two_encoders_stay_together_behind_a_slow_link) {
 }
 
 TEST(a_split_that_gains_little_is_refused) {
-    graph_begin();                                                           /* 8 s and 0.3 s that could run beside: 3.6 percent */
-    uint32_t a = chain(leaf_add(GN_LEAF_DATA, 1000), 4, 2e9, 1000, 0), b = chain(leaf_add(GN_LEAF_DATA, 1000), 1, 0.3e9, 1000, 0);
+    graph_begin(); /* 8 s and 0.3 s that could run beside: 3.6 percent */
+    uint32_t a = chain(leaf_add(GN_LEAF_DATA, 1000), 4, 2e9, 1000, 0),
+             b = chain(leaf_add(GN_LEAF_DATA, 1000), 1, 0.3e9, 1000, 0);
     out_add(work(1000, 1, a, b));
     graph_end();
     cluster_begin(2);
@@ -542,7 +605,7 @@ TEST(decode_stays_with_its_cache) {
     uint32_t caches[4];
     caches_and_layers(caches, 1e6, true, 1);
     cluster_begin(2);
-    speed(0, 1e11);                                                          /* faster, but the caches are on the other */
+    speed(0, 1e11); /* faster, but the caches are on the other */
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     for (uint32_t i = 0; i < G.part.n_nodes; i++) CHECK_INT(S.device[i], 1);
     CHECK_INT(S.move_bytes, 0);
@@ -557,7 +620,8 @@ TEST(prefill_spreads_where_throughput_counts_and_its_decode_follows_the_caches) 
     cluster_begin(2);
     REQUIRE(make(GN_MOST_THROUGHPUT) == GN_OK);
     CHECK_NEAR(S.step_seconds, 8, 0.01);
-    CHECK(S.device[caches[0]] == S.device[caches[1]] && S.device[caches[1]] != S.device[caches[2]] && S.device[caches[2]] == S.device[caches[3]]);
+    CHECK(S.device[caches[0]] == S.device[caches[1]] && S.device[caches[1]] != S.device[caches[2]] &&
+          S.device[caches[2]] == S.device[caches[3]]);
     uint32_t a = S.device[caches[0]], b = S.device[caches[3]];
     caches_and_layers(caches, 1e6, true, a);
     for (int i = 2; i < 4; i++) G.homes[caches[i]] = 1u << b;
@@ -568,7 +632,8 @@ TEST(prefill_spreads_where_throughput_counts_and_its_decode_follows_the_caches) 
 TEST(what_fits_on_no_device_is_split_at_its_narrow_edge) {
     graph_begin();
     uint32_t x = leaf_add(GN_LEAF_DATA, 1000), ops[6];
-    for (int i = 0; i < 6; i++) ops[i] = x = work(i == 3 ? 1000 : 10000000, 1e8, x, leaf_add(GN_LEAF_WEIGHT, 100000000));
+    for (int i = 0; i < 6; i++)
+        ops[i] = x = work(i == 3 ? 1000 : 10000000, 1e8, x, leaf_add(GN_LEAF_WEIGHT, 100000000));
     out_add(x);
     graph_end();
     cluster_begin(2);
@@ -580,21 +645,23 @@ TEST(what_fits_on_no_device_is_split_at_its_narrow_edge) {
     CHECK_INT(S.bytes, 1000 + 1000 + 10000000);
     memory(1, 150000000);
     CHECK_RESULT(make(GN_LEAST_LATENCY), GN_OUT_OF_MEMORY);
-    CHECK(strstr(fault.text, "600.0 MB of weights") && strstr(fault.text, "'d0' has 450.0 MB free") && strstr(fault.text, "all 2 devices together 600.0 MB"));
+    CHECK(strstr(fault.text, "600.0 MB of weights") && strstr(fault.text, "'d0' has 450.0 MB free") &&
+          strstr(fault.text, "all 2 devices together 600.0 MB"));
 }
 
 TEST(memory_counts_what_lives_and_forgets_what_was_read) {
     graph_begin();
-    uint32_t a = work(10000000, 1, leaf_add(GN_LEAF_DATA, 1000), NIL), b = work(10000000, 1, a, NIL), c = work(10000000, 1, b, NIL), d = work(10000000, 1, c, NIL);
+    uint32_t a = work(10000000, 1, leaf_add(GN_LEAF_DATA, 1000), NIL), b = work(10000000, 1, a, NIL),
+             c = work(10000000, 1, b, NIL), d = work(10000000, 1, c, NIL);
     out_add(d);
     graph_end();
     cluster_begin(1);
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
-    CHECK_INT(S.memory[0], 20001000);                                        /* what an op reads and what it makes */
+    CHECK_INT(S.memory[0], 20001000); /* what an op reads and what it makes */
     out_add(a);
     out_add(b);
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
-    CHECK_INT(S.memory[0], 40001000);                                        /* outputs stay */
+    CHECK_INT(S.memory[0], 40001000); /* outputs stay */
 }
 
 TEST(load_shifts_to_the_shorter_queue) {
@@ -609,14 +676,15 @@ TEST(load_shifts_to_the_shorter_queue) {
     CHECK_INT(S.device[1], 1);
     CHECK_NEAR(S.seconds, 3, 1e-4);
     two_encoders(1000);
-    C.devices[0].queue_s = 1;                                                /* one of two at the same time still gains */
+    C.devices[0].queue_s = 1; /* one of two at the same time still gains */
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     CHECK_NEAR(S.seconds, 5.1, 1e-4);
 }
 
 TEST(what_the_program_says_wins) {
     graph_begin();
-    uint32_t a = chain(leaf_add(GN_LEAF_DATA, 1000), 2, 1e9, 1000, 0), b = chain(a, 1, 1e9, 1000, 0), c = chain(b, 1, 1e9, 1000, 0);
+    uint32_t a = chain(leaf_add(GN_LEAF_DATA, 1000), 2, 1e9, 1000, 0), b = chain(a, 1, 1e9, 1000, 0),
+             c = chain(b, 1, 1e9, 1000, 0);
     out_add(c);
     hint_on(b, 1);
     graph_end();
@@ -625,7 +693,7 @@ TEST(what_the_program_says_wins) {
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     CHECK_INT(S.device[b], 1);
     CHECK_INT(S.why[G.said[b].group], GN_PLACED_SAID);
-    CHECK(S.device[a] == 1 && S.device[c] == 1);                             /* and the rest comes along */
+    CHECK(S.device[a] == 1 && S.device[c] == 1); /* and the rest comes along */
     hint_on(a, 0);
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     CHECK(S.device[a] == 0 && S.device[b] == 1 && S.device[c] == 1 && S.best_single == GN_UNPLACED);
@@ -651,7 +719,8 @@ TEST(a_group_said_to_run_on_two_devices_is_taken_apart) {
 
 TEST(a_state_goes_where_it_is_said_and_says_what_it_overrules) {
     graph_begin();
-    uint32_t state = leaf_add(GN_LEAF_STATE, 5000), value = chain(leaf_add(GN_LEAF_DATA, 1000), 1, 1e6, 5000, 0), next = op_add(GN_OP_ASSIGN, 5000, 0, state, value, NIL);
+    uint32_t state = leaf_add(GN_LEAF_STATE, 5000), value = chain(leaf_add(GN_LEAF_DATA, 1000), 1, 1e6, 5000, 0),
+             next = op_add(GN_OP_ASSIGN, 5000, 0, state, value, NIL);
     update_add(state, next);
     home_on(state, 0);
     hint_on(state, 1);
@@ -679,7 +748,7 @@ TEST(cheap_values_are_computed_again_where_they_are_used) {
     CHECK_INT(S.recomputed, 2);
     CHECK(S.avoided[GN_AVOIDED_RECOMPUTE] >= 100000000);
     CHECK(S.bytes == 4000 && S.seconds < 4.11);
-    G.said[mask].flops = 1e9;                                                /* not cheap: 1 s, and 0.1 s to send */
+    G.said[mask].flops = 1e9; /* not cheap: 1 s, and 0.1 s to send */
     G.groups[G.said[mask].group].flops = 1e9;
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     CHECK(S.device[e.first] != S.device[e.second]);
@@ -726,7 +795,8 @@ TEST(a_value_is_used_where_an_earlier_step_left_it) {
 TEST(an_op_that_a_device_lacks_runs_on_another) {
     uint8_t ops[16] = { 0 };
     graph_begin();
-    uint32_t a = chain(leaf_add(GN_LEAF_DATA, 1000), 2, 1e9, 1000, 0), odd = op_add(GN_OP_EXP, 1000, 1e6, a, NIL, NIL), c = chain(odd, 2, 1e9, 1000, 0);
+    uint32_t a = chain(leaf_add(GN_LEAF_DATA, 1000), 2, 1e9, 1000, 0), odd = op_add(GN_OP_EXP, 1000, 1e6, a, NIL, NIL),
+             c = chain(odd, 2, 1e9, 1000, 0);
     out_add(c);
     graph_end();
     cluster_begin(2);
@@ -766,29 +836,38 @@ TEST(a_cluster_that_is_none_is_refused) {
 
 static float zeros[1 << 16];
 
-static gn_tensor real_weight(gn_ctx *g, int64_t rows, int64_t columns) { return gn_weight(g, GN_F32, GN_SHAPE(rows, columns), zeros, "w"); }
+static gn_tensor real_weight(gn_ctx *g, int64_t rows, int64_t columns) {
+    return gn_weight(g, GN_F32, GN_SHAPE(rows, columns), zeros, "w");
+}
 
 enum { D_MODEL = 32 };
 
 static gn_tensor real_layer(gn_ctx *g, gn_tensor x, int64_t t, bool cached, gn_tensor pos) {
     gn_tensor h = gn_rmsnorm(x, GN_NONE, 1e-5), qkv[3];
-    for (int i = 0; i < 3; i++) qkv[i] = gn_transpose(gn_reshape(gn_matmul(h, real_weight(g, D_MODEL, D_MODEL)), GN_SHAPE(1, t, 4, D_MODEL / 4)), 1, 2);
-    for (int i = 1; i < 3 && cached; i++) qkv[i] = gn_kv_append(gn_state(g, GN_F32, GN_SHAPE(1, 4, 64, D_MODEL / 4), NULL, "cache"), qkv[i], pos);
+    for (int i = 0; i < 3; i++)
+        qkv[i] =
+            gn_transpose(gn_reshape(gn_matmul(h, real_weight(g, D_MODEL, D_MODEL)), GN_SHAPE(1, t, 4, D_MODEL / 4)), 1,
+                         2);
+    for (int i = 1; i < 3 && cached; i++)
+        qkv[i] = gn_kv_append(gn_state(g, GN_F32, GN_SHAPE(1, 4, 64, D_MODEL / 4), NULL, "cache"), qkv[i], pos);
     gn_tensor a = gn_reshape(gn_transpose(gn_attention(qkv[0], qkv[1], qkv[2], NULL), 1, 2), GN_SHAPE(t, D_MODEL));
     x = gn_add(x, gn_matmul(a, real_weight(g, D_MODEL, D_MODEL)));
     h = gn_layernorm(x, GN_NONE, GN_NONE, 1e-5);
-    return gn_add(x, gn_matmul(gn_gelu(gn_matmul(h, real_weight(g, D_MODEL, 4 * D_MODEL))), real_weight(g, 4 * D_MODEL, D_MODEL)));
+    return gn_add(x, gn_matmul(gn_gelu(gn_matmul(h, real_weight(g, D_MODEL, 4 * D_MODEL))),
+                               real_weight(g, 4 * D_MODEL, D_MODEL)));
 }
 
 static gn_tensor real_tower(gn_ctx *g, int layers, int64_t t, bool cached) {
-    gn_tensor ids = gn_data(g, GN_I32, GN_SHAPE(t), zeros), pos = gn_scalar(g, GN_I64, 0), x = gn_embedding(real_weight(g, 100, D_MODEL), ids);
+    gn_tensor ids = gn_data(g, GN_I32, GN_SHAPE(t), zeros), pos = gn_scalar(g, GN_I64, 0),
+              x = gn_embedding(real_weight(g, 100, D_MODEL), ids);
     for (int i = 0; i < layers; i++) x = real_layer(g, x, t, cached, pos);
     return x;
 }
 
 /* Two layers of states, a loss, gradients and their updates. */
 static gn_tensor real_training(gn_ctx *g, int64_t rows) {
-    gn_tensor w[2], v[2], grads[2], lr = gn_scalar(g, GN_F32, 0.1), x = gn_data(g, GN_F32, GN_SHAPE(rows, D_MODEL), zeros);
+    gn_tensor w[2], v[2], grads[2], lr = gn_scalar(g, GN_F32, 0.1),
+                                    x = gn_data(g, GN_F32, GN_SHAPE(rows, D_MODEL), zeros);
     for (int i = 0; i < 2; i++) {
         w[i] = gn_state(g, GN_F32, GN_SHAPE(D_MODEL, D_MODEL), NULL, "p");
         v[i] = gn_state(g, GN_F32, GN_SHAPE(D_MODEL, D_MODEL), NULL, "v");
@@ -804,8 +883,11 @@ static gn_tensor random_model(gn_ctx *g) {
     int kind = (int)test_random_int(0, 3);
     int64_t t = test_random_int(1, 8);
     if (kind == 0) return real_training(g, t);
-    if (kind == 1) return gn_argmax(gn_matmul(real_tower(g, (int)test_random_int(1, 3), t, true), real_weight(g, D_MODEL, 100)), GN_AXES(-1), false);
-    gn_tensor y = gn_add(real_tower(g, (int)test_random_int(0, 2), t, false), real_tower(g, (int)test_random_int(0, 2), t, kind == 2));
+    if (kind == 1)
+        return gn_argmax(gn_matmul(real_tower(g, (int)test_random_int(1, 3), t, true), real_weight(g, D_MODEL, 100)),
+                         GN_AXES(-1), false);
+    gn_tensor y = gn_add(real_tower(g, (int)test_random_int(0, 2), t, false),
+                         real_tower(g, (int)test_random_int(0, 2), t, kind == 2));
     return gn_softmax(gn_mul(y, gn_arange(g, GN_F32, D_MODEL, 0, 1)), -1);
 }
 
@@ -817,7 +899,8 @@ TEST(models_of_the_real_builders_hold_what_is_promised) {
         gn_result r;
         gn_tensor y = random_model(g);
         root = gn__resolve(g, y, &r);
-        REQUIRE(r == GN_OK && gn__cut_make(g, &root, 1, &bad) == GN_OK && gn_meaning_make(&g->cut.part, 0, &m, NULL) == GN_OK);
+        REQUIRE(r == GN_OK && gn__cut_make(g, &root, 1, &bad) == GN_OK &&
+                gn_meaning_make(&g->cut.part, 0, &m, NULL) == GN_OK);
         random_cluster((uint32_t)test_random_int(1, 5), 200000);
         check_all(&g->cut.part, &m, &C.cluster, (gn_policy)(i % GN_POLICY__COUNT), NULL, true, true);
         gn_meaning_deinit(&m);
@@ -830,14 +913,16 @@ TEST(two_towers_run_apart_whole) {
     gn_meaning m;
     uint32_t bad, root;
     gn_result r;
-    gn_tensor a = real_tower(g, 3, 8, false), b = real_tower(g, 3, 8, false), y = gn_softmax(gn_matmul(gn_add(a, b), real_weight(g, D_MODEL, 100)), -1);
+    gn_tensor a = real_tower(g, 3, 8, false), b = real_tower(g, 3, 8, false),
+              y = gn_softmax(gn_matmul(gn_add(a, b), real_weight(g, D_MODEL, 100)), -1);
     root = gn__resolve(g, y, &r);
-    REQUIRE(r == GN_OK && gn__cut_make(g, &root, 1, &bad) == GN_OK && gn_meaning_make(&g->cut.part, 0, &m, NULL) == GN_OK);
+    REQUIRE(r == GN_OK && gn__cut_make(g, &root, 1, &bad) == GN_OK &&
+            gn_meaning_make(&g->cut.part, 0, &m, NULL) == GN_OK);
     cluster_begin(2);
     links(1e-6, 1e9);
     gn_schedule_deinit(&S);
     REQUIRE(gn_schedule_make(&g->cut.part, &m, &C.cluster, GN_LEAST_LATENCY, NULL, &S, NULL) == GN_OK);
-    CHECK_INT(S.n_segments, 3);                                              /* the branches inside the layers stay in their tower */
+    CHECK_INT(S.n_segments, 3); /* the branches inside the layers stay in their tower */
     CHECK(S.seconds < 0.56 * S.best_single_seconds);
     gn_meaning_deinit(&m);
     gn_close(g);
@@ -851,13 +936,15 @@ static const char *tell(gn_tensor t, gn_explain_format format, const gn_cluster 
     gn_explain_desc d = { format, c, policy };
     size_t n = 0;
     told[0] = 0;
-    if (!CHECK_RESULT(gn_explain(&t, 1, &d, told, sizeof told, &n), GN_OK)) printf("  %s\n", gn_last_error(t.ctx)->text);
+    if (!CHECK_RESULT(gn_explain(&t, 1, &d, told, sizeof told, &n), GN_OK))
+        printf("  %s\n", gn_last_error(t.ctx)->text);
     CHECK_INT(n, strlen(told));
     return told;
 }
 
 static gn_tensor small_mlp(gn_ctx *g) {
-    gn_tensor h = gn_relu(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(8, D_MODEL), zeros), real_weight(g, D_MODEL, 4 * D_MODEL)));
+    gn_tensor h =
+        gn_relu(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(8, D_MODEL), zeros), real_weight(g, D_MODEL, 4 * D_MODEL)));
     return gn_softmax(gn_matmul(h, real_weight(g, 4 * D_MODEL, 10)), -1);
 }
 
@@ -868,10 +955,12 @@ TEST(words_say_where_why_and_what_crosses) {
     CHECK(strstr(text, "1 of 1 device used") && strstr(text, "the only device"));
     CHECK(strstr(text, ": linear, head - ") && strstr(text, "crosses: 1.0 kB of data from the program to null"));
     CHECK(strstr(text, "crosses: 320 B of softmax 'answer' from null"));
-    CHECK(strstr(text, "avoided: 22 kB of weights that stay on their device") && strstr(text, "not measured: the speed of 1 device"));
+    CHECK(strstr(text, "avoided: 22 kB of weights that stay on their device") &&
+          strstr(text, "not measured: the speed of 1 device"));
     cluster_begin(2);
     text = tell(y, GN_EXPLAIN_TEXT, &C.cluster, GN_LEAST_LATENCY);
-    CHECK(strstr(text, "least latency: 1 of 2 devices used") && strstr(text, "d0, 1.0 us to ") && strstr(text, "the best single device"));
+    CHECK(strstr(text, "least latency: 1 of 2 devices used") && strstr(text, "d0, 1.0 us to ") &&
+          strstr(text, "the best single device"));
     CHECK(!strstr(text, "not measured"));
     gn_close(g);
 }
@@ -880,7 +969,8 @@ TEST(words_name_refusals_disagreements_and_fallbacks) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
     uint8_t ops[64];
     gn_role(g, GN_ROLE_NORM);
-    gn_tensor y = gn_label(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(8, D_MODEL), zeros), real_weight(g, D_MODEL, D_MODEL)), "odd");
+    gn_tensor y =
+        gn_label(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(8, D_MODEL), zeros), real_weight(g, D_MODEL, D_MODEL)), "odd");
     gn_role(g, GN_ROLE_NONE);
     y = gn_nonzero(y, 4);
     cluster_begin(2);
@@ -910,7 +1000,8 @@ TEST(explaining_computes_nothing_and_changes_nothing) {
     gn_get_stats(g, &before);
     tell(y, GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY);
     gn_get_stats(g, &after);
-    CHECK(after.steps_run == before.steps_run && after.plans_made == before.plans_made && after.nodes_built == before.nodes_built);
+    CHECK(after.steps_run == before.steps_run && after.plans_made == before.plans_made &&
+          after.nodes_built == before.nodes_built);
     CHECK_RESULT(gn_read(y, out, sizeof out), GN_OK);
     CHECK_RESULT(gn_read(next, out, sizeof *out), GN_OK);
     CHECK_NEAR(out[0], 1, 0);
@@ -949,14 +1040,16 @@ static int xml_elements(const char *p) {
     char open[32][16];
     int depth = 0, n = 0;
     for (; *p; p++) {
-        if (*p == '&' && strncmp(p, "&lt;", 4) && strncmp(p, "&gt;", 4) && strncmp(p, "&amp;", 5) && strncmp(p, "&quot;", 6)) return -1;
+        if (*p == '&' && strncmp(p, "&lt;", 4) && strncmp(p, "&gt;", 4) && strncmp(p, "&amp;", 5) &&
+            strncmp(p, "&quot;", 6))
+            return -1;
         if (*p == '>' || (unsigned char)*p > 126) return -1;
         if (*p != '<') continue;
         bool closes = p[1] == '/';
         size_t length = strcspn(p + 1 + closes, " />");
         const char *name = p + 1 + closes, *end = name + length;
         if (length == 0 || length > 15 || depth > 30) return -1;
-        while (*end && *end != '>' && *end != '/') {               /* name="value" */
+        while (*end && *end != '>' && *end != '/') { /* name="value" */
             end += strspn(end, " ");
             if (*end == '>' || *end == '/') break;
             end += strcspn(end, "=<> \"");
@@ -967,10 +1060,14 @@ static int xml_elements(const char *p) {
         bool empty = *end == '/';
         end += empty;
         if (*end != '>') return -1;
-        if (closes && (depth == 0 || strlen(open[depth - 1]) != length || strncmp(open[depth - 1], name, length))) return -1;
+        if (closes && (depth == 0 || strlen(open[depth - 1]) != length || strncmp(open[depth - 1], name, length)))
+            return -1;
         if (closes) depth--;
         else n++;
-        if (!closes && !empty) { memcpy(open[depth], name, length); open[depth++][length] = 0; }
+        if (!closes && !empty) {
+            memcpy(open[depth], name, length);
+            open[depth++][length] = 0;
+        }
         p = end;
     }
     return depth == 0 ? n : -1;
@@ -987,14 +1084,19 @@ static void check_picture(const char *svg) {
     double w = attribute(svg, "width"), h = attribute(svg, "height");
     CHECK(xml_elements(svg) > 10);
     CHECK(w > 0 && w < 20000 && h > 0 && h < 20000);
-    for (const char *p = strstr(svg, "<rect x="); p; p = strstr(p + 1, "<rect x=")) CHECK(attribute(p, "x") >= 0 && attribute(p, "y") >= 0 && attribute(p, "x") + attribute(p, "width") <= w && attribute(p, "y") + attribute(p, "height") <= h);
-    for (const char *p = strstr(svg, "<text x="); p; p = strstr(p + 1, "<text x=")) CHECK(attribute(p, "x") >= 0 && attribute(p, "x") < w && attribute(p, "y") > 0 && attribute(p, "y") < h);
-    for (const char *p = strstr(svg, "height=\"42\" rx=\"4\""); p; p = strstr(p + 1, "height=\"42\" rx=\"4\""))      /* boxes do not lie on each other */
+    for (const char *p = strstr(svg, "<rect x="); p; p = strstr(p + 1, "<rect x="))
+        CHECK(attribute(p, "x") >= 0 && attribute(p, "y") >= 0 && attribute(p, "x") + attribute(p, "width") <= w &&
+              attribute(p, "y") + attribute(p, "height") <= h);
+    for (const char *p = strstr(svg, "<text x="); p; p = strstr(p + 1, "<text x="))
+        CHECK(attribute(p, "x") >= 0 && attribute(p, "x") < w && attribute(p, "y") > 0 && attribute(p, "y") < h);
+    /* boxes do not lie on each other */
+    for (const char *p = strstr(svg, "height=\"42\" rx=\"4\""); p; p = strstr(p + 1, "height=\"42\" rx=\"4\""))
         for (const char *q = strstr(p + 1, "height=\"42\" rx=\"4\""); q; q = strstr(q + 1, "height=\"42\" rx=\"4\"")) {
             const char *a = p, *b = q;
             while (*a != '<') a--;
             while (*b != '<') b--;
-            CHECK(fabs(attribute(a, "x") - attribute(b, "x")) >= 112 || fabs(attribute(a, "y") - attribute(b, "y")) >= 42);
+            CHECK(fabs(attribute(a, "x") - attribute(b, "x")) >= 112 ||
+                  fabs(attribute(a, "y") - attribute(b, "y")) >= 42);
         }
 }
 
@@ -1016,7 +1118,7 @@ TEST(a_picture_of_a_transformer_folds_what_repeats) {
     svg = tell(y, GN_EXPLAIN_SVG, &C.cluster, GN_MOST_THROUGHPUT);
     check_picture(svg);
     CHECK(strstr(svg, ">d0<") && strstr(svg, ">d1<") && strstr(svg, "most throughput"));
-    CHECK(occurrences(svg, "marker-end") >= 3);                                  /* in, across, out */
+    CHECK(occurrences(svg, "marker-end") >= 3); /* in, across, out */
     gn_close(g);
 }
 
@@ -1027,7 +1129,8 @@ TEST(a_picture_escapes_what_others_named) {
     const char *svg = tell(small_mlp(g), GN_EXPLAIN_SVG, &C.cluster, GN_LEAST_LATENCY);
     check_picture(svg);
     CHECK(strstr(svg, ">&lt;a&amp;&quot;b&quot;&gt;?<"));
-    CHECK(xml_elements("<a>&b</a>") == -1 && xml_elements("<a><b></a></b>") == -1 && xml_elements("<a x=1/>") == -1 && xml_elements("<a x=\"1\"><b/></a>") == 2);
+    CHECK(xml_elements("<a>&b</a>") == -1 && xml_elements("<a><b></a></b>") == -1 && xml_elements("<a x=1/>") == -1 &&
+          xml_elements("<a x=\"1\"><b/></a>") == 2);
     gn_close(g);
 }
 

@@ -1,5 +1,6 @@
-/* What is left of a secret: after clients have paired and come back over real TLS, and after both ends are gone, all memory of this process
- * that may be written (heap, stacks of threads that ended, static data) is searched for credentials and for codes that were not used.
+/* What is left of a secret: after clients have paired and come back over real TLS, and after both ends are gone, all
+ * memory of this process that may be written (heap, stacks of threads that ended, static data) is searched for
+ * credentials and for codes that were not used.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
@@ -12,37 +13,38 @@
 enum { CODE = 16, SECRET = 32, NEEDLE = 2 * SECRET };
 
 /* Bytes to look for, masked so that they do not find themselves. */
-typedef struct needle { const char *what; uint8_t masked[NEEDLE]; size_t n; } needle;
+typedef struct needle {
+    const char *what;
+    uint8_t masked[NEEDLE];
+    size_t n;
+} needle;
 
 static needle needles[24];
 static int n_needles;
 static char work[64];
 
-static void needle_add(const char *what, const void *p, size_t n)
-{
+static void needle_add(const char *what, const void *p, size_t n) {
     needle *x = &needles[n_needles++];
     x->what = what;
     x->n = n;
     for (size_t i = 0; i < n; i++) x->masked[i] = ((const uint8_t *)p)[i] ^ 0x5a;
 }
 
-static bool needle_at(const needle *x, const uint8_t *p)
-{
+static bool needle_at(const needle *x, const uint8_t *p) {
     size_t i = 0;
     while (i < x->n && (p[i] ^ 0x5a) == x->masked[i]) i++;
     return i == x->n;
 }
 
 /* Searches [begin, end) of this process; the piece of memory that it reads into is left clean. */
-static int search_range(int mem, uint64_t begin, uint64_t end, const char *name, int counts[])
-{
+static int search_range(int mem, uint64_t begin, uint64_t end, const char *name, int counts[]) {
     enum { PIECE = 1 << 16 };
     static uint8_t piece[PIECE + NEEDLE];
     int found = 0;
     size_t kept = 0;
     for (uint64_t at = begin; at < end;) {
         uint64_t own = (uint64_t)(uintptr_t)piece;
-        if (at < own + sizeof piece && at + PIECE > own) {      /* not our own window */
+        if (at < own + sizeof piece && at + PIECE > own) { /* not our own window */
             at = at < own ? own + sizeof piece : at + PIECE;
             kept = 0;
             continue;
@@ -55,7 +57,9 @@ static int search_range(int mem, uint64_t begin, uint64_t end, const char *name,
             const uint8_t *p = piece, *last = piece + have - (needles[k].n <= have ? needles[k].n : have);
             while (p <= last && (p = memchr(p, needles[k].masked[0] ^ 0x5a, (size_t)(last - p) + 1)) != NULL) {
                 if (needles[k].n <= have && needle_at(&needles[k], p)) {
-                    if (counts[k]++ < 2) printf("  %s: in %s at %" PRIx64 "\n", needles[k].what, name[0] ? name : "memory", at - kept + (uint64_t)(p - piece));
+                    if (counts[k]++ < 2)
+                        printf("  %s: in %s at %" PRIx64 "\n", needles[k].what, name[0] ? name : "memory",
+                               at - kept + (uint64_t)(p - piece));
                     found++;
                 }
                 p++;
@@ -69,8 +73,7 @@ static int search_range(int mem, uint64_t begin, uint64_t end, const char *name,
     return found;
 }
 
-static int search(const char *when)
-{
+static int search(const char *when) {
     char line[512], mode[8], name[256];
     int found = 0, counts[24] = { 0 }, mem = open("/proc/self/mem", O_RDONLY);
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -79,7 +82,8 @@ static int search(const char *when)
     while (fgets(line, sizeof line, maps)) {
         name[0] = 0;
         if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s %*s %*s %*s %255[^\n]", &begin, &end, mode, name) < 3) continue;
-        if (mode[0] != 'r' || mode[1] != 'w' || end - begin > (uint64_t)1 << 32) continue;      /* the shadow of a sanitizer is larger */
+        /* the shadow of a sanitizer is larger */
+        if (mode[0] != 'r' || mode[1] != 'w' || end - begin > (uint64_t)1 << 32) continue;
         bytes += end - begin;
         found += search_range(mem, begin, end, name, counts);
     }
@@ -90,8 +94,7 @@ static int search(const char *when)
 }
 
 /* The server wipes what it sent a moment after the client has it: looks for two seconds at most. */
-static int search_soon(const char *when)
-{
+static int search_soon(const char *when) {
     int found = search(when);
     for (int i = 0; found > 0 && i < 20; i++) {
         usleep(100000);
@@ -101,8 +104,7 @@ static int search_soon(const char *when)
 }
 
 /* The value behind "name=" or, with name NULL, the last word of the first line; the buffer is wiped afterwards. */
-static void needle_from_file(const char *what, const char *path, const char *name)
-{
+static void needle_from_file(const char *what, const char *path, const char *name) {
     char text[1024] = "";
     int fd = open(path, O_RDONLY);
     ssize_t n = read(fd, text, sizeof text - 1);
@@ -112,7 +114,7 @@ static void needle_from_file(const char *what, const char *path, const char *nam
     char *at = name ? strstr(text, name) : strrchr(text, ' ');
     if (!CHECK(at != NULL)) return;
     at += name ? strlen(name) : 1;
-    needle_add(what, at, strlen(at));      /* as text */
+    needle_add(what, at, strlen(at)); /* as text */
     if (!name) {
         uint8_t raw[SECRET];
         for (int i = 0; i < SECRET; i++) {
@@ -127,8 +129,7 @@ static void needle_from_file(const char *what, const char *path, const char *nam
 }
 
 /* Connects, computes something, leaves. */
-static gn_result visit(const char *where, const char *home)
-{
+static gn_result visit(const char *where, const char *home) {
     float y[4];
     gn_ctx *g = gn_open(&(gn_desc){ .devices = where, .home = home });
     gn_result r = gn_status(g);
@@ -137,8 +138,7 @@ static gn_result visit(const char *where, const char *home)
     return r;
 }
 
-static gn_server *open_server(const char *home, char url_file[], size_t cap)
-{
+static gn_server *open_server(const char *home, char url_file[], size_t cap) {
     gn_server *s = NULL;
     snprintf(url_file, cap, "%s/url", home);
     gn_server_desc d = { .listen = "127.0.0.1:0", .home = home, .url_file = url_file, .threads = 1, .no_costs = true };
@@ -147,8 +147,7 @@ static gn_server *open_server(const char *home, char url_file[], size_t cap)
 }
 
 /* One that must be found, or the search finds nothing. */
-TEST(search_finds_what_is_there)
-{
+TEST(search_finds_what_is_there) {
     uint8_t *there = malloc(SECRET);
     n_needles = 0;
     for (int i = 0; i < SECRET; i++) there[i] = (uint8_t)test_random();
@@ -159,8 +158,7 @@ TEST(search_finds_what_is_there)
     free(there);
 }
 
-TEST(credentials_do_not_stay_in_memory)
-{
+TEST(credentials_do_not_stay_in_memory) {
     enum { CLIENTS = 3 };
     char home[128], url_file[160], where[440], address[64], client[CLIENTS][128], path[420];
     n_needles = 0;
@@ -191,8 +189,7 @@ TEST(credentials_do_not_stay_in_memory)
 }
 
 /* A code that is still good, in the memory of the client that held it: its server was another, or was gone. */
-TEST(codes_do_not_stay_in_a_client)
-{
+TEST(codes_do_not_stay_in_a_client) {
     char home[128], url_file[160], text[400] = "", path[420], where[440], client[128];
     n_needles = 0;
     snprintf(home, sizeof home, "%s/server2", work);
@@ -201,7 +198,8 @@ TEST(codes_do_not_stay_in_a_client)
     if (!s) return;
     /* the URL with another pin: the code is never shown */
     snprintf(path, sizeof path, "%s/altered", work);
-    int in = open(url_file, O_RDONLY), out = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);      /* stdio would keep it in its buffers */
+    /* stdio would keep it in its buffers */
+    int in = open(url_file, O_RDONLY), out = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     ssize_t n = read(in, text, sizeof text - 1);
     char *pin = strstr(text, "pin=");
     if (!CHECK(n > 0 && pin != NULL)) return;
@@ -211,17 +209,18 @@ TEST(codes_do_not_stay_in_a_client)
     close(out);
     gn_wipe(text, sizeof text);
     snprintf(where, sizeof where, "@%s", path);
-    gn_server_close(s);                       /* its own URLs are gone with it */
+    gn_server_close(s); /* its own URLs are gone with it */
     needle_from_file("a code", path, "code=");
     CHECK_INT(search("before the client"), 0);
-    CHECK(visit(where, client) != GN_OK);     /* nobody listens */
+    CHECK(visit(where, client) != GN_OK); /* nobody listens */
     CHECK_INT(search("after the client"), 0);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(search_finds_what_is_there), TEST_ENTRY(credentials_do_not_stay_in_memory), TEST_ENTRY(codes_do_not_stay_in_a_client),
+        TEST_ENTRY(search_finds_what_is_there),
+        TEST_ENTRY(credentials_do_not_stay_in_memory),
+        TEST_ENTRY(codes_do_not_stay_in_a_client),
     };
     test_begin(argc, argv);
     if (access("/proc/self/mem", R_OK) != 0) {
@@ -229,7 +228,8 @@ int main(int argc, char **argv)
         return 77;
     }
     if (TEST_SANITIZED_THREADS) {
-        printf("SKIP: secrets: a thread sanitizer has its own copies of memory, and too many\n0 passed, 0 failed, 1 skipped\n");
+        printf("SKIP: secrets: a thread sanitizer has its own copies of memory, and too many\n0 passed, 0 failed, 1 "
+               "skipped\n");
         return 77;
     }
     snprintf(work, sizeof work, "/tmp/genie-secrets-XXXXXX");

@@ -1,5 +1,5 @@
-/* Client and server of protocol 1 over a socketpair: honest work is bit for bit what the local executor gives, and whatever a
- * peer sends or fails to send ends in a typed error of that session alone.
+/* Client and server of protocol 1 over a socketpair: honest work is bit for bit what the local executor gives, and
+ * whatever a peer sends or fails to send ends in a typed error of that session alone.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
@@ -76,9 +76,13 @@ static gn_stats client_stats(gn_ctx *g) {
 
 /* ---- honest work ---- */
 
-typedef struct model { gn_ctx *g; gn_tensor w, table, state, cache; float *weights; } model;
+typedef struct model {
+    gn_ctx *g;
+    gn_tensor w, table, state, cache;
+    float *weights;
+} model;
 
-enum { MODEL_D = 48, MODEL_V = 400, MODEL_S = 16 };   /* the table, (400, 48) f32, is larger than what travels inline */
+enum { MODEL_D = 48, MODEL_V = 400, MODEL_S = 16 }; /* the table, (400, 48) f32, is larger than what travels inline */
 
 static model make_model(gn_ctx *g) {
     model m = { g, GN_NONE, GN_NONE, GN_NONE, GN_NONE, NULL };
@@ -113,13 +117,15 @@ static gn_result run_model(model *m, int step, float *out, int64_t *best) {
 
 TEST(remote_equals_local_bit_for_bit) {
     gn_server *s = open_server((gn_server_desc){ 0 });
-    gn_ctx *g[2] = { gn_open(&(gn_desc){ .devices = "cpu", .seed = 5, .threads = 1 }), open_client(s, "a", (gn_desc){ .seed = 5 }) };
+    gn_ctx *g[2] = { gn_open(&(gn_desc){ .devices = "cpu", .seed = 5, .threads = 1 }),
+                     open_client(s, "a", (gn_desc){ .seed = 5 }) };
     model m[2] = { make_model(g[0]), make_model(g[1]) };
     for (int step = 0; step < 20; step++) {
         float out[2][4 * MODEL_D];
         int64_t best[2] = { -1, -2 };
         for (int i = 0; i < 2; i++) {
-            if (!CHECK_RESULT(run_model(&m[i], step, out[i], &best[i]), GN_OK)) printf("    %s\n", gn_last_error(g[i])->text);
+            if (!CHECK_RESULT(run_model(&m[i], step, out[i], &best[i]), GN_OK))
+                printf("    %s\n", gn_last_error(g[i])->text);
         }
         CHECK(memcmp(out[0], out[1], sizeof out[0]) == 0);
         CHECK_INT(best[0], best[1]);
@@ -152,12 +158,19 @@ TEST(reads_without_waiting_give_what_reads_give) {
             int before = k - AHEAD, wrong = 0;
             if (r != GN_OK) printf("    context %d, step %d: %s\n", c, before, gn_last_error(g[c])->text);
             CHECK(r == GN_OK);
-            for (int i = 0; i < N && before >= 0; i++) wrong += o[0][i] != i * (before + 1) * (before + 2) / 2 || o[1][i] != -i * (before + 1);
+            for (int i = 0; i < N && before >= 0; i++)
+                wrong += o[0][i] != i * (before + 1) * (before + 2) / 2 || o[1][i] != -i * (before + 1);
             CHECK_INT(wrong, 0);
             if (k >= STEPS) continue;
-            for (int i = 0; i < N; i++) { x[i] = i * (k + 1); o[0][i] = o[1][i] = -77; }
-            gn_tensor t = gn_data_copy(g[c], GN_I32, GN_SHAPE(N), x), reads[2] = { gn_assign(sum, gn_add(sum, t)), gn_neg(t) };
-            CHECK_RESULT(gn_read_later(reads, 2, (void *[2]){ o[0], o[1] }, (size_t[2]){ sizeof x, sizeof x }, &ticket[k % AHEAD]), GN_OK);
+            for (int i = 0; i < N; i++) {
+                x[i] = i * (k + 1);
+                o[0][i] = o[1][i] = -77;
+            }
+            gn_tensor t = gn_data_copy(g[c], GN_I32, GN_SHAPE(N), x),
+                      reads[2] = { gn_assign(sum, gn_add(sum, t)), gn_neg(t) };
+            CHECK_RESULT(gn_read_later(reads, 2, (void *[2]){ o[0], o[1] }, (size_t[2]){ sizeof x, sizeof x },
+                                       &ticket[k % AHEAD]),
+                         GN_OK);
             CHECK_RESULT(gn_step(g[c]), GN_OK);
         }
         gn_close(g[c]);
@@ -174,7 +187,8 @@ TEST(a_read_without_waiting_tells_its_error_when_it_is_waited_for) {
         int32_t id = 9;
         size_t bytes = sizeof out;
         uint64_t ticket = 0;
-        gn_tensor row = gn_embedding(gn_weight(g[c], GN_F32, GN_SHAPE(4, 1), table, "t"), gn_data_copy(g[c], GN_I32, GN_SHAPE(1), &id));
+        gn_tensor row = gn_embedding(gn_weight(g[c], GN_F32, GN_SHAPE(4, 1), table, "t"),
+                                     gn_data_copy(g[c], GN_I32, GN_SHAPE(1), &id));
         gn_result first = gn_read_later(&row, 1, (void *[1]){ &out }, &bytes, &ticket);
         gn_result second = gn_wait(g[c], ticket);
         CHECK(first == GN_INDEX_OUT_OF_RANGE ? second == GN_OK : first == GN_OK && second == GN_INDEX_OUT_OF_RANGE);
@@ -187,7 +201,7 @@ TEST(a_read_without_waiting_tells_its_error_when_it_is_waited_for) {
 TEST(large_tensors_travel_whole_both_ways) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
-    const size_t n = 3000000 / 4 + 3;   /* about three chunks, in a dozen frames */
+    const size_t n = 3000000 / 4 + 3; /* about three chunks, in a dozen frames */
     float *x = (float *)malloc(n * 4), *y = (float *)malloc(n * 4);
     for (size_t i = 0; i < n; i++) x[i] = (float)test_random_real(-1, 1);
     gn_tensor st = gn_state(g, GN_F32, GN_SHAPE((int64_t)n), x, "big");
@@ -213,7 +227,10 @@ TEST(steps_are_pipelined_and_small) {
     gn_tensor st = gn_state(g, GN_F32, GN_SHAPE(4), zero, "st");
     gn_stats before = { 0 }, after;
     for (int i = 0; i < 410; i++) {
-        if (i == 10) { CHECK_RESULT(gn_sync(g), GN_OK); before = client_stats(g); }
+        if (i == 10) {
+            CHECK_RESULT(gn_sync(g), GN_OK);
+            before = client_stats(g);
+        }
         gn_assign(st, gn_add(st, gn_scalar(g, GN_F32, 1)));
         CHECK_RESULT(gn_step(g), GN_OK);
     }
@@ -252,7 +269,11 @@ TEST(large_answers_do_not_block_large_requests) {
     gn_server_close(s);
 }
 
-typedef struct crowd { gn_server *s; int id; bool ok; } crowd;
+typedef struct crowd {
+    gn_server *s;
+    int id;
+    bool ok;
+} crowd;
 
 static void crowd_main(void *arg) {
     crowd *c = (crowd *)arg;
@@ -381,7 +402,7 @@ TEST(plans_recorded_by_a_server_are_made_by_the_next) {
     CHECK(fd >= 0);
     close(fd);
     gn_server *s = open_server((gn_server_desc){ .record_file = path });
-    for (int i = 0; i < 3; i++) {                                          /* the third is another plan */
+    for (int i = 0; i < 3; i++) { /* the third is another plan */
         gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
         gn_tensor t = gn_data(g, GN_F32, GN_SHAPE(4), x);
         CHECK_RESULT(gn_read(gn_sum(i < 2 ? t : gn_relu(t), GN_ALL_AXES, false), &y, 4), GN_OK);
@@ -397,7 +418,7 @@ TEST(plans_recorded_by_a_server_are_made_by_the_next) {
     overwrite(path, bytes, n - 1);
     warm_with(path, line);
     CHECK(strstr(line, "1 plans of") && strstr(line, "no record"));
-    bytes[12] ^= 0x55;                                                     /* in the first plan */
+    bytes[12] ^= 0x55; /* in the first plan */
     overwrite(path, bytes, n);
     warm_with(path, line);
     CHECK(strstr(line, "1 plans of") && strstr(line, "1 refused"));
@@ -421,8 +442,8 @@ static bool file_holds(const char *path, const void *p, size_t n, size_t *out_by
     return holds;
 }
 
-/* A plan is recorded once a step of it has ended well: one that fails, or ends its server, is not made again at the next start. Keys of random
-   numbers are the client's. */
+/* A plan is recorded once a step of it has ended well: one that fails, or ends its server, is not made again at the
+   next start. Keys of random numbers are the client's. */
 TEST(plans_are_recorded_after_they_have_run_and_without_keys) {
     char path[] = "/tmp/genie-test-plans-XXXXXX", line[400];
     float table[4] = { 1, 2, 3, 4 }, y[8];
@@ -432,7 +453,8 @@ TEST(plans_are_recorded_after_they_have_run_and_without_keys) {
     close(mkstemp(path));
     gn_server *s = open_server((gn_server_desc){ .record_file = path });
     gn_ctx *g = open_client(s, "a", (gn_desc){ .seed = 0x5eed5eed5eedu });
-    gn_tensor row = gn_embedding(gn_weight(g, GN_F32, GN_SHAPE(4, 1), table, "t"), gn_data(g, GN_I32, GN_SHAPE(1), &far));
+    gn_tensor row =
+        gn_embedding(gn_weight(g, GN_F32, GN_SHAPE(4, 1), table, "t"), gn_data(g, GN_I32, GN_SHAPE(1), &far));
     CHECK_RESULT(gn_read(row, y, 4), GN_INDEX_OUT_OF_RANGE);
     gn_step(g);
     file_holds(path, "", 1, &n);
@@ -463,7 +485,8 @@ static gn_result slow_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
     return r;
 }
 
-/* Clients are served while recorded plans are made, and what that may take is bounded: a plan that needs more is refused. */
+/* Clients are served while recorded plans are made, and what that may take is bounded: a plan that needs more is
+   refused. */
 TEST(plans_are_made_beside_the_first_clients_within_a_budget) {
     static const gn_driver_i slow = { .prefix = "slow", .open = slow_open };
     const gn_driver_i *before = gn__driver;
@@ -472,22 +495,26 @@ TEST(plans_are_made_beside_the_first_clients_within_a_budget) {
     close(mkstemp(path));
     gn_server *s = open_server((gn_server_desc){ .record_file = path });
     gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
-    for (int i = 0; i < 3; i++) CHECK_RESULT(gn_read(gn_sum(gn_add_c(gn_data(g, GN_F32, GN_SHAPE(4), x), i), GN_ALL_AXES, false), &y, 4), GN_OK);
+    for (int i = 0; i < 3; i++)
+        CHECK_RESULT(gn_read(gn_sum(gn_add_c(gn_data(g, GN_F32, GN_SHAPE(4), x), i), GN_ALL_AXES, false), &y, 4),
+                     GN_OK);
     gn_close(g);
     gn_server_close(s);
     slow_table = gn__cpu_i;
     slow_table.plan_make = slow_plan_make;
     gn_register_driver(&slow);
     uint64_t begin = gn_now_us();
-    s = open_server((gn_server_desc){ .devices = "cpu,slow:0", .no_costs = true, .warm_file = path, .log = keep_last_line, .log_user = line });
+    s = open_server((gn_server_desc){
+        .devices = "cpu,slow:0", .no_costs = true, .warm_file = path, .log = keep_last_line, .log_user = line });
     check_alive(s);
-    CHECK(gn_now_us() - begin < 600000);                     /* all three take 900 ms */
+    CHECK(gn_now_us() - begin < 600000); /* all three take 900 ms */
     CHECK_INT(gn__atomic_load(&s->warmed), 0);
     for (int i = 0; i < 4000 && !gn__atomic_load(&s->warmed); i++) usleep(1000);
     CHECK(strstr(line, "3 plans of") && strstr(line, "0 refused"));
     gn_server_close(s);
     gn__driver = before;
-    s = open_server((gn_server_desc){ .warm_file = path, .memory_limit = 1000, .no_costs = true, .log = keep_last_line, .log_user = line });
+    s = open_server((gn_server_desc){
+        .warm_file = path, .memory_limit = 1000, .no_costs = true, .log = keep_last_line, .log_user = line });
     for (int i = 0; i < 4000 && !gn__atomic_load(&s->warmed); i++) usleep(1000);
     CHECK(strstr(line, "0 plans of") && strstr(line, "3 refused"));
     gn_server_close(s);
@@ -497,7 +524,8 @@ TEST(plans_are_made_beside_the_first_clients_within_a_budget) {
 static const gn_net_i *true_net;
 
 /* Whatever it costs: zeros become small. */
-static size_t pack_always(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec) {
+static size_t pack_always(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap,
+                          uint8_t *out_codec) {
     (void)wire_ns;
     return true_net->pack(src, n, elem, 0, dst, cap, out_codec);
 }
@@ -518,7 +546,8 @@ TEST(more_than_the_memory_limit_is_a_limit) {
     CHECK_RESULT(gn_read(gn_sum(data, GN_ALL_AXES, false), &y, 4), GN_LIMIT);
     CHECK(y == 9);
     x[5] = 3;
-    if (!CHECK_RESULT(gn_read(gn_sum(gn_data(g, GN_F32, GN_SHAPE(1000), x), GN_ALL_AXES, false), &y, 4), GN_OK)) printf("%s\n", gn_last_error(g)->text);
+    if (!CHECK_RESULT(gn_read(gn_sum(gn_data(g, GN_F32, GN_SHAPE(1000), x), GN_ALL_AXES, false), &y, 4), GN_OK))
+        printf("%s\n", gn_last_error(g)->text);
     CHECK(y == 3);
     gn_close(g);
     free(x);
@@ -527,8 +556,14 @@ TEST(more_than_the_memory_limit_is_a_limit) {
     gn__net = true_net;
 }
 
-static size_t pack_never(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap, uint8_t *out_codec) {
-    (void)src; (void)n; (void)elem; (void)wire_ns; (void)dst; (void)cap;
+static size_t pack_never(const void *src, size_t n, int elem, double wire_ns, void *dst, size_t cap,
+                         uint8_t *out_codec) {
+    (void)src;
+    (void)n;
+    (void)elem;
+    (void)wire_ns;
+    (void)dst;
+    (void)cap;
     *out_codec = 0;
     return 0;
 }
@@ -537,8 +572,10 @@ enum { LARGE_ARGUMENT, LARGE_WEIGHT, LARGE_STATE, LARGE_RESULT, LARGE__COUNT };
 
 /* The last of n ones that travel as an argument, a weight, the first value of a state, or a result. */
 static gn_result read_large(gn_ctx *g, int what, const float *ones, float *room, int64_t n, float *out) {
-    gn_tensor x = what == LARGE_ARGUMENT ? gn_data(g, GN_F32, GN_SHAPE(n), ones) : what == LARGE_WEIGHT ? gn_weight(g, GN_F32, GN_SHAPE(n), ones, "w")
-                : what == LARGE_STATE ? gn_state(g, GN_F32, GN_SHAPE(n), ones, "s") : gn_full(g, GN_F32, GN_SHAPE(n), 1);
+    gn_tensor x = what == LARGE_ARGUMENT ? gn_data(g, GN_F32, GN_SHAPE(n), ones)
+                  : what == LARGE_WEIGHT ? gn_weight(g, GN_F32, GN_SHAPE(n), ones, "w")
+                  : what == LARGE_STATE  ? gn_state(g, GN_F32, GN_SHAPE(n), ones, "s")
+                                         : gn_full(g, GN_F32, GN_SHAPE(n), 1);
     if (what != LARGE_RESULT) return gn_read(gn_slice(x, 0, n - 1, n, 1), out, sizeof *out);
     float one = 1;
     gn_result e = gn_read(gn_mul(x, gn_data_copy(g, GN_F32, GN_SHAPE(1), &one)), room, (size_t)n * sizeof *room);
@@ -548,7 +585,7 @@ static gn_result read_large(gn_ctx *g, int what, const float *ones, float *room,
 
 /* Whatever does not fit is refused by name, however it travels; the session goes on, and its state is what it was. */
 TEST(what_does_not_fit_is_refused_and_the_session_goes_on) {
-    enum { LIMIT = 4 << 20, BELOW = 1 << 17, ABOVE = 7 << 18 };          /* elements of 4 bytes */
+    enum { LIMIT = 4 << 20, BELOW = 1 << 17, ABOVE = 7 << 18 }; /* elements of 4 bytes */
     float *ones = (float *)malloc(ABOVE * 4), *room = (float *)malloc(ABOVE * 4), count = 0, expected = 0;
     true_net = gn__net;
     for (int i = 0; i < ABOVE; i++) ones[i] = 1;
@@ -564,8 +601,10 @@ TEST(what_does_not_fit_is_refused_and_the_session_goes_on) {
             bool above = i < LARGE__COUNT;
             float y = 9;
             gn_result e = read_large(g, i % LARGE__COUNT, ones, room, above ? ABOVE : BELOW, &y);
-            if (e != (above ? GN_LIMIT : GN_OK) || y != (above ? 9 : 1)) test_fail(__FILE__, __LINE__, "packs %d, case %d: %s, %g", packs, i, gn_last_error(g)->text, (double)y);
-            if (!CHECK_RESULT(gn_read(gn_assign(state, gn_add_c(state, 1)), &count, sizeof count), GN_OK)) printf("%s\n", gn_last_error(g)->text);
+            if (e != (above ? GN_LIMIT : GN_OK) || y != (above ? 9 : 1))
+                test_fail(__FILE__, __LINE__, "packs %d, case %d: %s, %g", packs, i, gn_last_error(g)->text, (double)y);
+            if (!CHECK_RESULT(gn_read(gn_assign(state, gn_add_c(state, 1)), &count, sizeof count), GN_OK))
+                printf("%s\n", gn_last_error(g)->text);
             CHECK(count == ++expected);
             gn_step(g);
         }
@@ -588,7 +627,10 @@ TEST(unknown_device_is_refused) {
     CHECK_RESULT(gn_status(g), GN_NO_DEVICE);
     gn_close(g);
     gn_stats st = server_stats(s);
-    for (int i = 0; i < 100 && st.sessions_refused == 0; i++) { usleep(10000); st = server_stats(s); }
+    for (int i = 0; i < 100 && st.sessions_refused == 0; i++) {
+        usleep(10000);
+        st = server_stats(s);
+    }
     CHECK_INT(st.sessions_refused, 1);
     CHECK_INT(st.sessions, 0);
     gn_server_close(s);
@@ -596,7 +638,8 @@ TEST(unknown_device_is_refused) {
 
 TEST(sessions_are_limited_and_places_come_free) {
     gn_server *s = open_server((gn_server_desc){ .max_sessions = 2 });
-    gn_ctx *a = open_client(s, "a", (gn_desc){ 0 }), *b = open_client(s, "b", (gn_desc){ 0 }), *c = open_client(s, "c", (gn_desc){ 0 });
+    gn_ctx *a = open_client(s, "a", (gn_desc){ 0 }), *b = open_client(s, "b", (gn_desc){ 0 }),
+           *c = open_client(s, "c", (gn_desc){ 0 });
     CHECK_RESULT(gn_status(a), GN_OK);
     CHECK_RESULT(gn_status(b), GN_OK);
     CHECK_RESULT(gn_status(c), GN_LIMIT);
@@ -619,13 +662,13 @@ TEST(sessions_are_limited_and_places_come_free) {
 TEST(a_client_that_vanishes_frees_its_memory) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     raw *r = raw_open(s, "raw");
-    uint8_t dims[8] = { 0, 0, 16 };   /* 2^20 */
+    uint8_t dims[8] = { 0, 0, 16 }; /* 2^20 */
     gn__msg_slot_put m = { 1, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { NULL, 0 } };
     raw_send(r, GN__MSG_SLOT_PUT, 2, &m);
     raw_step(r, 3, 99, 1, 0, 0, NULL, 0);
     raw_expect(r, 3, GN_NO_PLAN, false, "99");
     CHECK(server_stats(s).device_bytes >= 4 << 20);
-    gn__outbox_fields(&r->link.out, GN__MSG_SLOT_PUT, 4, &m);   /* and it leaves in the middle of a frame */
+    gn__outbox_fields(&r->link.out, GN__MSG_SLOT_PUT, 4, &m); /* and it leaves in the middle of a frame */
     r->link.out.b.n -= 3;
     gn__outbox_flush(&r->link.out);
     raw_close(r);
@@ -647,7 +690,7 @@ static gn_result sum_weight(gn_ctx *g, float *host, int64_t n, float *out) {
 
 TEST(weights_are_uploaded_once_a_tenant) {
     gn_server *s = open_server((gn_server_desc){ 0 });
-    enum { N = 700000 };   /* 2.8 MB: three pieces */
+    enum { N = 700000 }; /* 2.8 MB: three pieces */
     float *host = (float *)malloc(N * 4), y[4];
     for (int i = 0; i < N; i++) host[i] = (float)(i % 3);
     const char *const tenants[4] = { "a", "a", "b", "a" };
@@ -656,7 +699,7 @@ TEST(weights_are_uploaded_once_a_tenant) {
         CHECK_RESULT(sum_weight(g, host, N, &y[i]), GN_OK);
         CHECK(y[i] == y[0]);
         gn_stats c = client_stats(g);
-        bool first = i == 0 || i == 2;   /* another tenant is not told */
+        bool first = i == 0 || i == 2; /* another tenant is not told */
         CHECK_INT(c.weight_bytes_sent, first ? N * 4 : 0);
         CHECK_INT(c.weight_bytes_known, first ? 0 : N * 4);
         gn_close(g);
@@ -675,14 +718,16 @@ static void keep_labelled(void *user, gn_log_level level, const char *text) {
 TEST(a_server_logs_labels_and_tells_what_it_counts) {
     int seen[2] = { 0, 0 };
     gn_server *s = open_server((gn_server_desc){ .log = keep_labelled, .log_user = seen });
-    gn_ctx *g[2] = { gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 }), open_client(s, "a", (gn_desc){ .label = "kitchen \ndisplay" }) };
+    gn_ctx *g[2] = { gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 }),
+                     open_client(s, "a", (gn_desc){ .label = "kitchen \ndisplay" }) };
     gn_stats st[2];
     for (int i = 0; i < 2; i++) {
         float x[8] = { 1, 2, 3 }, y[8], z = 0;
         gn_tensor state = gn_state(g[i], GN_F32, GN_SHAPE(8), NULL, "s");
         for (int k = 0; k < 5; k++) {
             gn_tensor t = gn_data(g[i], GN_F32, GN_SHAPE(8), x), u = gn_softmax(gn_neg(gn_mul_c(t, 2)), -1);
-            gn_tensor old = gn_add(state, t), next = gn_assign(state, old), reads[2] = { u, gn_sum(gn_add(old, next), GN_ALL_AXES, false) };
+            gn_tensor old = gn_add(state, t), next = gn_assign(state, old),
+                      reads[2] = { u, gn_sum(gn_add(old, next), GN_ALL_AXES, false) };
             CHECK_RESULT(gn_read_many(reads, 2, (void *[2]){ y, &z }, (size_t[2]){ sizeof y, 4 }), GN_OK);
             gn_step(g[i]);
         }
@@ -732,14 +777,15 @@ TEST(equal_weights_travel_once) {
     CHECK(y == 10000);
     CHECK_INT(client_stats(g).weight_bytes_sent, sizeof host);
     CHECK_RESULT(gn_release(a), GN_OK);
-    CHECK_RESULT(gn_read(gn_sum(b, GN_ALL_AXES, false), &y, 4), GN_OK);   /* the other still has it */
+    CHECK_RESULT(gn_read(gn_sum(b, GN_ALL_AXES, false), &y, 4), GN_OK); /* the other still has it */
     CHECK(y == 5000);
     gn_close(g);
     gn_server_close(s);
 }
 
 /* One piece as it travels; small ones raw, others behind a chunk's head. */
-static void raw_weight_piece(raw *r, uint32_t request, const uint8_t digest[32], uint64_t total, uint64_t offset, const void *p, size_t n) {
+static void raw_weight_piece(raw *r, uint32_t request, const uint8_t digest[32], uint64_t total, uint64_t offset,
+                             const void *p, size_t n) {
     gn__msg_weight_put m = { { 0 }, total, offset, 4, { (const uint8_t *)p, n } };
     memcpy(m.digest, digest, 32);
     raw_send(r, GN__MSG_WEIGHT_PUT, request, &m);
@@ -797,10 +843,10 @@ TEST(weights_of_others_are_not_there) {
 TEST(an_upload_may_begin_again) {
     gn_server *s = open_server((gn_server_desc){ .memory_limit = 5 << 20 });
     const size_t total = (2 << 20) + 4, chunk = GN__BLOB_CHUNK;
-    uint8_t *wire = (uint8_t *)calloc(1, chunk + 5), digest[32], tail[4] = { 0 }, dims[8] = { 1, 0, 8 };   /* 2^19 + 1 */
+    uint8_t *wire = (uint8_t *)calloc(1, chunk + 5), digest[32], tail[4] = { 0 }, dims[8] = { 1, 0, 8 }; /* 2^19 + 1 */
     uint8_t *zeros = (uint8_t *)calloc(1, total);
     gn__net->sha256(zeros, total, digest);
-    wire[3] = 16;   /* { codec 0, 2^20 bytes } */
+    wire[3] = 16; /* { codec 0, 2^20 bytes } */
     raw *r = raw_open(s, "a");
     for (uint32_t i = 0; i < 3; i++) raw_weight_piece(r, 2 + i, digest, total, i % 2 ? chunk : 0, wire, chunk + 5);
     raw_weight_piece(r, 6, digest, total, chunk, wire, chunk + 5);
@@ -808,7 +854,7 @@ TEST(an_upload_may_begin_again) {
     gn__msg_slot_put m = { 1, 1, GN_LEAF_WEIGHT, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { digest, 32 }, { NULL, 0 } };
     raw_send(r, GN__MSG_SLOT_PUT, 8, &m);
     raw_step(r, 9, 99, 1, 0, 0, NULL, 0);
-    raw_expect(r, 9, GN_NO_PLAN, false, "99");   /* the first error: all before it went well */
+    raw_expect(r, 9, GN_NO_PLAN, false, "99"); /* the first error: all before it went well */
     raw_close(r);
     free(wire);
     free(zeros);
@@ -816,7 +862,8 @@ TEST(an_upload_may_begin_again) {
 }
 
 /* The pieces [from, to) of a weight of total bytes, raw. */
-static void raw_pieces(raw *r, uint32_t request, const uint8_t digest[32], const uint8_t *p, size_t total, size_t from, size_t to) {
+static void raw_pieces(raw *r, uint32_t request, const uint8_t digest[32], const uint8_t *p, size_t total, size_t from,
+                       size_t to) {
     const size_t chunk = GN__BLOB_CHUNK;
     uint8_t *wire = (uint8_t *)malloc(chunk + 5);
     for (size_t i = from; i < to && i * chunk < total; i++) {
@@ -847,32 +894,34 @@ TEST(a_large_weight_is_what_its_digest_says_or_refused) {
     hashes_begun = 0;
     begin_hash = net->hash_begin;
     const size_t total = (9 << 20) + 8, chunks = total / GN__BLOB_CHUNK + 1;
-    uint8_t *bytes = (uint8_t *)malloc(total), digest[32], dims[8] = { 2, 0, 0x24 };   /* 9 * 2^18 + 2 floats */
+    uint8_t *bytes = (uint8_t *)malloc(total), digest[32], dims[8] = { 2, 0, 0x24 }; /* 9 * 2^18 + 2 floats */
     for (size_t i = 0; i < total; i++) bytes[i] = (uint8_t)(i * 7 + (i >> 10) * 31);
     net->sha256(bytes, total, digest);
     for (int pass = 0; pass < 2; pass++) {
         gn__net = pass == 0 ? &counting : &whole;
         gn_server *s = open_server((gn_server_desc){ 0 });
         raw *r = raw_open(s, "a");
-        raw_pieces(r, 2, digest, bytes, total, 0, 6);         /* begun, and begun again */
+        raw_pieces(r, 2, digest, bytes, total, 0, 6); /* begun, and begun again */
         raw_pieces(r, 20, digest, bytes, total, 0, chunks);
-        gn__msg_slot_put m = { 1, 1, GN_LEAF_WEIGHT, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { digest, 32 }, { NULL, 0 } };
+        gn__msg_slot_put m = {
+            1, 1, GN_LEAF_WEIGHT, GN__FILL_DIGEST, GN_F32, { dims, 1 }, { digest, 32 }, { NULL, 0 }
+        };
         raw_send(r, GN__MSG_SLOT_PUT, 40, &m);
         raw_step(r, 41, 99, 1, 0, 0, NULL, 0);
-        raw_expect(r, 41, GN_NO_PLAN, false, "99");           /* the first error: all before it went well */
+        raw_expect(r, 41, GN_NO_PLAN, false, "99"); /* the first error: all before it went well */
         const size_t places[] = { 0, total / 2, total - 1 };
         for (size_t i = 0; i < GN__LENGTH(places); i++) {
             bytes[places[i]] ^= 1;
             uint8_t other[32];
             memcpy(other, digest, 32);
-            other[5] ^= (uint8_t)(i + 1);                     /* the store does not have it */
+            other[5] ^= (uint8_t)(i + 1); /* the store does not have it */
             raw_pieces(r, 50, other, bytes, total, 0, chunks);
             char size[64];
             snprintf(size, sizeof size, "a weight of %zu bytes does not have the SHA-256", (size_t)total);
             raw_expect(r, 50 + (uint32_t)chunks - 1, GN_BAD_DIGEST, false, size);
             bytes[places[i]] ^= 1;
         }
-        raw_pieces(r, 80, digest, bytes, total, 0, 5);        /* it leaves in the middle */
+        raw_pieces(r, 80, digest, bytes, total, 0, 5); /* it leaves in the middle */
         raw_close(r);
         check_alive(s);
         gn_server_close(s);
@@ -884,13 +933,16 @@ TEST(a_large_weight_is_what_its_digest_says_or_refused) {
 
 TEST(weights_hashed_by_several_threads_have_their_own_digests) {
     gn_server *s = open_server((gn_server_desc){ 0 });
-    enum { W = 7, N = 400000 };   /* 1.6 MB each */
+    enum { W = 7, N = 400000 }; /* 1.6 MB each */
     float *host = (float *)malloc((size_t)W * N * 4), y[2 * W];
     for (int i = 0; i < W * N; i++) host[i] = (float)(i / N + i % 5);
-    for (int k = 0; k < 2; k++) {   /* once by four threads, once by one: the same digests */
+    for (int k = 0; k < 2; k++) { /* once by four threads, once by one: the same digests */
         gn_ctx *g = open_client(s, "a", (gn_desc){ .threads = k == 0 ? 4 : 1 });
         gn_tensor sums[W];
-        for (int i = 0; i < W; i++) sums[i] = gn_reshape(gn_sum(gn_weight(g, GN_F32, GN_SHAPE(N), host + (size_t)i * N, "w"), GN_ALL_AXES, false), GN_SHAPE(1));
+        for (int i = 0; i < W; i++)
+            sums[i] =
+                gn_reshape(gn_sum(gn_weight(g, GN_F32, GN_SHAPE(N), host + (size_t)i * N, "w"), GN_ALL_AXES, false),
+                           GN_SHAPE(1));
         CHECK_RESULT(gn_read(gn_concat(sums, W, 0), y + k * W, W * 4), GN_OK);
         CHECK_INT(client_stats(g).weight_bytes_sent, k == 0 ? W * N * 4 : 0);
         gn_close(g);
@@ -908,12 +960,13 @@ TEST(sends_tell_what_a_byte_costs) {
     l.wire_ns = GN__WIRE_GUESS_NS;
     for (int i = 0; i < 4; i++, now += 1010) gn__link_pace(&l, 1 << 20, now, now + 10);
     CHECK(l.wire_ns == GN__WIRE_GUESS_NS);
-    for (int i = 0; i < 40; i++, now += 17000) gn__link_pace(&l, 1 << 20, now, now + 16000);   /* 0.5 Gbit/s */
+    for (int i = 0; i < 40; i++, now += 17000) gn__link_pace(&l, 1 << 20, now, now + 16000); /* 0.5 Gbit/s */
     CHECK_NEAR(l.wire_ns, 16000e3 / (1 << 20), 0.01);
-    now += 200000;                                                        /* a pause: the buffers are empty */
+    now += 200000; /* a pause: the buffers are empty */
     for (int i = 0; i < 4; i++, now += 20) gn__link_pace(&l, 1 << 20, now, now + 10);
     CHECK_NEAR(l.wire_ns, 16000e3 / (1 << 20), 0.01);
-    for (int i = 0; i < 80; i++, now += 320) gn__link_pace(&l, 1 << 20, now, now + 300);     /* the link is another one now */
+    /* the link is another one now */
+    for (int i = 0; i < 80; i++, now += 320) gn__link_pace(&l, 1 << 20, now, now + 300);
     CHECK_NEAR(l.wire_ns, 300e3 / (1 << 20), 0.01);
 }
 
@@ -921,7 +974,10 @@ TEST(weight_pieces_out_of_place_are_refused) {
     gn_server *s = open_server((gn_server_desc){ .memory_limit = 4 << 20 });
     static uint8_t bytes[64];
     uint8_t digest[32] = { 1 };
-    const struct { uint64_t total, offset; size_t n; } bad[] = { { 32, 1, 32 }, { 32, UINT64_C(1) << 47, 32 }, { 32, 0, 31 }, { 32, 0, 33 }, { 0, 0, 1 } };
+    const struct {
+        uint64_t total, offset;
+        size_t n;
+    } bad[] = { { 32, 1, 32 }, { 32, UINT64_C(1) << 47, 32 }, { 32, 0, 31 }, { 32, 0, 33 }, { 0, 0, 1 } };
     for (size_t i = 0; i < GN__LENGTH(bad); i++) {
         raw *r = raw_open(s, "a");
         raw_weight_piece(r, 2, digest, bad[i].total, bad[i].offset, bytes, bad[i].n);
@@ -930,17 +986,18 @@ TEST(weight_pieces_out_of_place_are_refused) {
     }
     const uint64_t chunk = GN__BLOB_CHUNK;
     uint8_t *piece = (uint8_t *)calloc(1, chunk + 5), other[32] = { 2 };
-    piece[3] = 16;   /* { codec 0, 2^20 bytes } */
-    for (int i = 0; i < 3; i++) {   /* the second piece is of another place, another total, another weight */
+    piece[3] = 16;                /* { codec 0, 2^20 bytes } */
+    for (int i = 0; i < 3; i++) { /* the second piece is of another place, another total, another weight */
         raw *r = raw_open(s, "a");
         raw_weight_piece(r, 2, digest, 3 * chunk, 0, piece, chunk + 5);
-        raw_weight_piece(r, 3, i == 2 ? other : digest, i == 1 ? 4 * chunk : 3 * chunk, i == 0 ? 2 * chunk : chunk, piece, chunk + 5);
+        raw_weight_piece(r, 3, i == 2 ? other : digest, i == 1 ? 4 * chunk : 3 * chunk, i == 0 ? 2 * chunk : chunk,
+                         piece, chunk + 5);
         raw_expect(r, 3, GN_BAD_MESSAGE, true, "out of place");
         raw_close(r);
     }
     free(piece);
     raw *r = raw_open(s, "a");
-    raw_weight_piece(r, 2, digest, UINT64_C(1) << 47, 0, bytes, 64);   /* 128 TiB: refused before a byte is taken */
+    raw_weight_piece(r, 2, digest, UINT64_C(1) << 47, 0, bytes, 64); /* 128 TiB: refused before a byte is taken */
     raw_expect(r, 2, GN_LIMIT, false, "bytes");
     raw_close(r);
     check_alive(s);
@@ -953,7 +1010,8 @@ TEST(weight_store_is_bounded) {
     float *host = (float *)malloc(400000), y = 0;
     uint64_t sent[6];
     for (int i = 0; i < 6; i++) {
-        for (int k = 0; k < 100000; k++) host[k] = (float)(i < 4 ? i : i == 4 ? 3 : 0);   /* 0 1 2 3, then 3 and 0 again */
+        /* 0 1 2 3, then 3 and 0 again */
+        for (int k = 0; k < 100000; k++) host[k] = (float)(i < 4 ? i : i == 4 ? 3 : 0);
         gn_ctx *g = open_client(s, "a", (gn_desc){ 0 });
         CHECK_RESULT(sum_weight(g, host, 100000, &y), GN_OK);
         sent[i] = client_stats(g).weight_bytes_sent;
@@ -984,7 +1042,7 @@ TEST(idle_weights_go_after_their_time) {
         CHECK_INT(s->store.n, 1);
         CHECK_INT(s->store.age_us, 60000000);
         gn__store_trim(&s->store, GN__TRIM_MOST);
-        CHECK_INT(s->store.n, 1);                /* it is not old yet */
+        CHECK_INT(s->store.n, 1); /* it is not old yet */
         s->store.age_us = i % 2 ? 0 : 60000000;
         gn__store_trim(&s->store, GN__TRIM_MOST);
         CHECK_INT(s->store.n, i % 2 ? 0 : 1);
@@ -1017,7 +1075,7 @@ TEST(other_versions_are_told_both_ranges) {
     raw_send(r, GN__MSG_HELLO, 1, &h);
     raw_expect(r, 1, GN_BAD_VERSION, true, "protocol 2 to 3, this server 1 to 1");
     raw_close(r);
-    r = raw_connect(s, "a");   /* a newer client that still speaks 1 */
+    r = raw_connect(s, "a"); /* a newer client that still speaks 1 */
     h.version_min = 1;
     h.features = UINT64_MAX;
     h.codecs = UINT32_MAX;
@@ -1029,12 +1087,14 @@ TEST(other_versions_are_told_both_ranges) {
     CHECK_INT(m.id, GN__MSG_HELLO_OK);
     CHECK_RESULT(gn__msg_decode(m.id, m.p, m.n, &d, &f), GN_OK);
     CHECK_INT(d.version, 1);
-    CHECK_INT(d.features, GN__FEATURES & ~GN__FEATURE_RENEW);   /* those of this version, whatever else was asked for; this transport has no keys */
+    /* those of this version, whatever else was asked for; this transport has no keys */
+    CHECK_INT(d.features, GN__FEATURES & ~GN__FEATURE_RENEW);
     raw_close(r);
     gn_server_close(s);
 }
 
-static atomic_int renewed[2];     /* times that the transport of an end, 0: the server's, was told that the peer takes new keys */
+/* times that the transport of an end, 0: the server's, was told that the peer takes new keys */
+static atomic_int renewed[2];
 
 static void renewing_info(void *self, gn_link_info *out_info) {
     loopback__info(self, out_info);
@@ -1042,8 +1102,14 @@ static void renewing_info(void *self, gn_link_info *out_info) {
     out_info->key_updates = 2 * (uint64_t)(atomic_load(&renewed[0]) + atomic_load(&renewed[1]));
 }
 
-static void renew_server(void *self) { (void)self; atomic_fetch_add(&renewed[0], 1); }
-static void renew_client(void *self) { (void)self; atomic_fetch_add(&renewed[1], 1); }
+static void renew_server(void *self) {
+    (void)self;
+    atomic_fetch_add(&renewed[0], 1);
+}
+static void renew_client(void *self) {
+    (void)self;
+    atomic_fetch_add(&renewed[1], 1);
+}
 
 /* A transport that can change its keys. */
 static gn_transport renewing_transport(int fd, int end) {
@@ -1060,15 +1126,17 @@ static gn_transport renewing_transport(int fd, int end) {
 
 TEST(keys_are_changed_only_where_both_ends_can) {
     gn_server *s = open_server((gn_server_desc){ .no_costs = true });
-    for (int able = 0; able < 4; able++) {      /* bits: 1 the server, 2 the client */
+    for (int able = 0; able < 4; able++) { /* bits: 1 the server, 2 the client */
         int ends[2];
         float two = 2, four = 0;
         gn_stats stats;
         make_pair(ends);
         atomic_store(&renewed[0], 0);
         atomic_store(&renewed[1], 0);
-        CHECK_RESULT(gn_server_attach(s, able & 1 ? renewing_transport(ends[0], 0) : loopback_transport(ends[0]), "t"), GN_OK);
-        gn_ctx *g = gn_open_transport(&(gn_desc){ .deadline_ms = SOON_MS }, able & 2 ? renewing_transport(ends[1], 1) : loopback_transport(ends[1]), "");
+        CHECK_RESULT(gn_server_attach(s, able & 1 ? renewing_transport(ends[0], 0) : loopback_transport(ends[0]), "t"),
+                     GN_OK);
+        gn_ctx *g = gn_open_transport(&(gn_desc){ .deadline_ms = SOON_MS },
+                                      able & 2 ? renewing_transport(ends[1], 1) : loopback_transport(ends[1]), "");
         gn_tensor x = gn_data(g, GN_F32, GN_SCALAR, &two);
         CHECK_RESULT(gn_read(gn_add(x, x), &four, sizeof four), GN_OK);
         CHECK(four == 4);
@@ -1092,7 +1160,7 @@ TEST(nothing_is_read_before_hello) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn__msg_hello h = hello();
     gn__buf said = { NULL, 0, 0, false };
-    gn__msg_encode(&said, GN__MSG_HELLO, &h);   /* right, but under another name */
+    gn__msg_encode(&said, GN__MSG_HELLO, &h); /* right, but under another name */
     for (uint16_t id = GN__MSG_HELLO_OK; id < GN__MSG__COUNT; id++) {
         gn__buf b = { NULL, 0, 0, false };
         raw *r = raw_connect(s, "a");
@@ -1159,7 +1227,7 @@ TEST(a_plan_id_serves_once) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     raw *r = raw_counter(s);
     raw_step(r, 4, 1, 1, GN__OUT_WANTED, 0, step_x, 8);
-    raw_plan(r, 5, 1, counter_part(4, 1, 2, GN_LEAF_VALUE), 0);   /* while the first may still run */
+    raw_plan(r, 5, 1, counter_part(4, 1, 2, GN_LEAF_VALUE), 0); /* while the first may still run */
     raw_expect_step(r, 4, (float[]){ 11, 22 }, 8);
     raw_expect(r, 5, GN_BAD_MESSAGE, true, "plan 1");
     raw_close(r);
@@ -1179,16 +1247,21 @@ TEST(a_plan_of_another_hash_is_refused) {
 /* Each a handle that is not there, was there, or is of another kind or type. */
 TEST(plans_over_wrong_slots_are_refused) {
     gn_server *s = open_server((gn_server_desc){ 0 });
-    const struct { uint32_t slot, gen; uint64_t dim; gn_result result; } bad[] = {
-        { 5, 1, 2, GN_STALE_HANDLE }, { UINT32_MAX, 1, 2, GN_STALE_HANDLE }, { 4, 0, 2, GN_STALE_HANDLE }, { 4, 2, 2, GN_STALE_HANDLE },
-        { 4, UINT32_MAX, 2, GN_STALE_HANDLE }, { 4, 1, 3, GN_BAD_MESSAGE }, { 4, 1, 1, GN_BAD_MESSAGE },
+    const struct {
+        uint32_t slot, gen;
+        uint64_t dim;
+        gn_result result;
+    } bad[] = {
+        { 5, 1, 2, GN_STALE_HANDLE }, { UINT32_MAX, 1, 2, GN_STALE_HANDLE }, { 4, 0, 2, GN_STALE_HANDLE },
+        { 4, 2, 2, GN_STALE_HANDLE }, { 4, UINT32_MAX, 2, GN_STALE_HANDLE }, { 4, 1, 3, GN_BAD_MESSAGE },
+        { 4, 1, 1, GN_BAD_MESSAGE },
     };
     for (size_t i = 0; i < GN__LENGTH(bad); i++) {
         raw *r = raw_counter(s);
         bool fatal = bad[i].result == GN_BAD_MESSAGE;
         raw_plan(r, 4, 2, counter_part(bad[i].slot, bad[i].gen, bad[i].dim, GN_LEAF_DATA), 0);
         raw_expect(r, 4, bad[i].result, fatal, "slot");
-        if (!fatal) {   /* its steps fail for the same reason, and the session goes on */
+        if (!fatal) { /* its steps fail for the same reason, and the session goes on */
             raw_step(r, 5, 2, 1, GN__OUT_WANTED, 0, step_x, 8);
             raw_expect(r, 5, bad[i].result, false, "slot");
             raw_step(r, 6, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
@@ -1203,8 +1276,8 @@ TEST(plans_over_wrong_slots_are_refused) {
 TEST(what_was_queued_behind_a_failed_step_does_not_run) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     raw *r = raw_counter(s);
-    raw_step(r, 4, 9, 1, GN__OUT_WANTED, 0, step_x, 8);   /* no such plan */
-    raw_step(r, 5, 1, 2, GN__OUT_WANTED, 0, step_x, 8);   /* sent before the answer */
+    raw_step(r, 4, 9, 1, GN__OUT_WANTED, 0, step_x, 8); /* no such plan */
+    raw_step(r, 5, 1, 2, GN__OUT_WANTED, 0, step_x, 8); /* sent before the answer */
     r->step = 4;
     raw_expect(r, 4, GN_NO_PLAN, false, "plan 9");
     raw_expect(r, 5, GN_CANCELLED, false, "earlier");
@@ -1222,11 +1295,12 @@ TEST(a_queued_step_that_fails_is_told_and_changes_nothing) {
     float got = 0;
     gn_result told = GN_OK;
     gn_tensor c = gn_state(g, GN_F32, GN_SHAPE(1), NULL, "count");
-    for (int i = 0; i < 3; i++) {                         /* adds 7, fails, would add 5 */
-        gn_tensor row = gn_embedding(gn_data(g, GN_F32, GN_SHAPE(2, 1), table), gn_data(g, GN_I32, GN_SHAPE(1), &ids[i]));
+    for (int i = 0; i < 3; i++) { /* adds 7, fails, would add 5 */
+        gn_tensor row =
+            gn_embedding(gn_data(g, GN_F32, GN_SHAPE(2, 1), table), gn_data(g, GN_I32, GN_SHAPE(1), &ids[i]));
         gn_assign(c, gn_add(c, gn_reshape(row, GN_SHAPE(1))));
         gn_result e = gn_step(g);
-        if (!told) told = e;                              /* the last of them may know already */
+        if (!told) told = e; /* the last of them may know already */
     }
     gn_result e = gn_sync(g);
     CHECK_RESULT(told ? told : e, GN_INDEX_OUT_OF_RANGE);
@@ -1267,9 +1341,17 @@ static gn__buf probe_part(gn_leaf_kind kind, uint64_t dim, bool reshapes, uint32
 }
 
 TEST(leaves_and_updates_that_are_not_of_their_slot_are_refused) {
-    const struct { gn_leaf_kind kind; uint64_t dim; bool reshapes; uint32_t updates; const char *words; } bad[] = {
-        { GN_LEAF_WEIGHT, 2, false, 0, "another kind or type" }, { GN_LEAF_STATE, 3, false, 0, "another kind or type" },
-        { GN_LEAF_STATE, 2, true, 1, "does not take" },          { GN_LEAF_STATE, 2, false, 2, "updated twice" },
+    const struct {
+        gn_leaf_kind kind;
+        uint64_t dim;
+        bool reshapes;
+        uint32_t updates;
+        const char *words;
+    } bad[] = {
+        { GN_LEAF_WEIGHT, 2, false, 0, "another kind or type" },
+        { GN_LEAF_STATE, 3, false, 0, "another kind or type" },
+        { GN_LEAF_STATE, 2, true, 1, "does not take" },
+        { GN_LEAF_STATE, 2, false, 2, "updated twice" },
     };
     gn_server *s = open_server((gn_server_desc){ 0 });
     for (size_t i = 0; i < GN__LENGTH(bad); i++) {
@@ -1310,13 +1392,13 @@ TEST(a_plan_over_a_dropped_slot_does_not_run) {
     raw_drop(r, 5, 4, 1);
     raw_step(r, 6, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
     raw_expect(r, 6, GN_STALE_HANDLE, false, "slot 4");
-    raw_state(r, 7, 4, 2, NULL);                                   /* the slot lives again, in another generation */
+    raw_state(r, 7, 4, 2, NULL); /* the slot lives again, in another generation */
     raw_step(r, 8, 1, 3, GN__OUT_WANTED, 0, step_x, 8);
     raw_expect(r, 8, GN_STALE_HANDLE, false, "slot 4");
     raw_drop(r, 9, 4, 1);
     raw_expect(r, 9, GN_STALE_HANDLE, false, "slot 4");
     raw_drop(r, 10, 4, 2);
-    raw_state(r, 11, 4, 2, NULL);                                  /* a generation serves once */
+    raw_state(r, 11, 4, 2, NULL); /* a generation serves once */
     raw_expect(r, 11, GN_BAD_MESSAGE, true, "slot 4");
     raw_close(r);
     gn_server_close(s);
@@ -1333,7 +1415,8 @@ TEST(a_slot_is_not_put_twice) {
 
 TEST(slots_of_no_valid_type_or_fill_are_refused) {
     gn_server *s = open_server((gn_server_desc){ .memory_limit = 1 << 20 });
-    uint8_t dims[64] = { 2 }, huge[16] = { 0, 0, 0, 0, 0, 0, 0, 128 }, wrap[16] = { 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1 }, bytes[16] = { 0 };
+    uint8_t dims[64] = { 2 }, huge[16] = { 0, 0, 0, 0, 0, 0, 0, 128 },
+            wrap[16] = { 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1 }, bytes[16] = { 0 };
     const gn__msg_slot_put bad[] = {
         { 9, 1, GN_LEAF_DATA, GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { NULL, 0 } },
         { 9, 1, GN_LEAF_STATE, GN__FILL_ZEROS, 0, { dims, 1 }, { NULL, 0 }, { NULL, 0 } },
@@ -1349,11 +1432,13 @@ TEST(slots_of_no_valid_type_or_fill_are_refused) {
     for (size_t i = 0; i < GN__LENGTH(bad); i++) {
         raw *r = raw_open(s, "raw");
         raw_send(r, GN__MSG_SLOT_PUT, 2, &bad[i]);
-        raw_expect(r, 2, GN_BAD_MESSAGE, true, bad[i].fill == GN__FILL_BYTES && bad[i].blob.n == 7 ? "bytes of a state are cut" : "");   /* before it allocates */
+        /* before it allocates */
+        raw_expect(r, 2, GN_BAD_MESSAGE, true,
+                   bad[i].fill == GN__FILL_BYTES && bad[i].blob.n == 7 ? "bytes of a state are cut" : "");
         raw_close(r);
     }
     raw *r = raw_open(s, "raw");
-    uint8_t large[8] = { 0, 0, 0, 0, 0, 16 };   /* 2^44: a valid size, and far over the limit */
+    uint8_t large[8] = { 0, 0, 0, 0, 0, 16 }; /* 2^44: a valid size, and far over the limit */
     gn__msg_slot_put m = { 9, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { large, 1 }, { NULL, 0 }, { NULL, 0 } };
     raw_send(r, GN__MSG_SLOT_PUT, 2, &m);
     raw_expect(r, 2, GN_LIMIT, false, "bytes");
@@ -1366,7 +1451,7 @@ TEST(values_are_checked) {
     uint8_t id[8] = { 7 };
     raw *r = raw_counter(s);
     raw_plan(r, 4, 2, counter_part(4, 1, 2, GN_LEAF_VALUE), 0);
-    raw_step(r, 5, 1, 1, GN__OUT_KEPT, 7, step_x, 8);              /* value 7 = {11, 22} */
+    raw_step(r, 5, 1, 1, GN__OUT_KEPT, 7, step_x, 8); /* value 7 = {11, 22} */
     raw_expect_step(r, 5, NULL, 0);
     raw_step(r, 6, 2, 2, GN__OUT_WANTED, 0, id, 8);
     raw_expect_step(r, 6, (float[]){ 22, 44 }, 8);
@@ -1378,7 +1463,7 @@ TEST(values_are_checked) {
     gn__msg_step released = { 2, 4, 8, r->seen, { &flags, 1 }, { NULL, 0 }, { id, 8 } };
     raw_send(r, GN__MSG_STEP, r->step = 8, &released);
     raw_expect(r, 8, GN_STALE_HANDLE, false, "value 7");
-    raw_step(r, 9, 1, 5, GN__OUT_KEPT, 7, step_x, 8);              /* an id is never used again */
+    raw_step(r, 9, 1, 5, GN__OUT_KEPT, 7, step_x, 8); /* an id is never used again */
     raw_expect(r, 9, GN_BAD_MESSAGE, true, "rise");
     raw_close(r);
     gn_server_close(s);
@@ -1402,12 +1487,19 @@ TEST(a_value_of_another_type_is_refused) {
 
 TEST(steps_that_do_not_fit_their_plan_are_refused) {
     gn_server *s = open_server((gn_server_desc){ 0 });
-    uint8_t flags[2] = { GN__OUT_WANTED, GN__OUT_WANTED }, unknown = 4, kept = GN__OUT_KEPT, id[16] = { 1, 0, 0, 0, 0, 0, 0, 0, 2 };
+    uint8_t flags[2] = { GN__OUT_WANTED, GN__OUT_WANTED }, unknown = 4, kept = GN__OUT_KEPT,
+            id[16] = { 1, 0, 0, 0, 0, 0, 0, 0, 2 };
     const uint8_t *x = (const uint8_t *)step_x;
     const gn__msg_step bad[] = {
-        { 1, 1, 0, 0, { flags, 0 }, { NULL, 0 }, { x, 8 } }, { 1, 1, 0, 0, { flags, 2 }, { NULL, 0 }, { x, 8 } }, { 1, 1, 0, 0, { &unknown, 1 }, { NULL, 0 }, { x, 8 } },
-        { 1, 1, 0, 0, { flags, 1 }, { id, 1 }, { x, 8 } },   { 1, 1, 0, 0, { &kept, 1 }, { NULL, 0 }, { x, 8 } }, { 1, 1, 0, 0, { &kept, 1 }, { id, 2 }, { x, 8 } },
-        { 1, 1, 0, 0, { flags, 1 }, { NULL, 0 }, { x, 7 } }, { 1, 1, 0, 0, { flags, 1 }, { NULL, 0 }, { (const uint8_t *)id, 9 } }, { 1, 1, 0, 0, { flags, 1 }, { NULL, 0 }, { NULL, 0 } },
+        { 1, 1, 0, 0, { flags, 0 }, { NULL, 0 }, { x, 8 } },
+        { 1, 1, 0, 0, { flags, 2 }, { NULL, 0 }, { x, 8 } },
+        { 1, 1, 0, 0, { &unknown, 1 }, { NULL, 0 }, { x, 8 } },
+        { 1, 1, 0, 0, { flags, 1 }, { id, 1 }, { x, 8 } },
+        { 1, 1, 0, 0, { &kept, 1 }, { NULL, 0 }, { x, 8 } },
+        { 1, 1, 0, 0, { &kept, 1 }, { id, 2 }, { x, 8 } },
+        { 1, 1, 0, 0, { flags, 1 }, { NULL, 0 }, { x, 7 } },
+        { 1, 1, 0, 0, { flags, 1 }, { NULL, 0 }, { (const uint8_t *)id, 9 } },
+        { 1, 1, 0, 0, { flags, 1 }, { NULL, 0 }, { NULL, 0 } },
     };
     for (size_t i = 0; i < GN__LENGTH(bad); i++) {
         raw *r = raw_counter(s);
@@ -1441,7 +1533,7 @@ TEST(an_error_does_not_pass_an_earlier_answer) {
     uint8_t flags = 0;
     gn__msg_step step = { 1, 1, 0, 0, { &flags, 1 }, { NULL, 0 }, { (const uint8_t *)step_x, 8 } };
     gn__msg_step lost = { 9, 2, 0, 0, { &flags, 1 }, { NULL, 0 }, { NULL, 0 } };
-    gn__outbox_message(&r->link.out, GN__MSG_STEP, 4, &step);   /* both in one write */
+    gn__outbox_message(&r->link.out, GN__MSG_STEP, 4, &step); /* both in one write */
     raw_send(r, GN__MSG_STEP, 5, &lost);
     raw_expect_step(r, 4, NULL, 0);
     raw_expect(r, 5, GN_NO_PLAN, false, "plan 9");
@@ -1461,7 +1553,8 @@ TEST(a_client_takes_large_answers_before_it_sends_more) {
     const uint32_t head[7] = { 2, 1, 0, 2, 1, 1, 0 };
     make_pair(ends);
     REQUIRE(gn_server_attach(s, loopback_transport(ends[0]), "a") == GN_OK);
-    REQUIRE(gn__remote_open(&(gn_desc){ .deadline_ms = SOON_MS }, loopback_transport(ends[1]), "", false, &stats, &x, &f) == GN_OK);
+    REQUIRE(gn__remote_open(&(gn_desc){ .deadline_ms = SOON_MS }, loopback_transport(ends[1]), "", false, &stats, &x,
+                            &f) == GN_OK);
     for (int i = 0; i < 7; i++) gn__put_u32(&b, head[i]);
     gn__put_u16(&b, gn__ops[GN_OP_DATA].wire);
     gn__put_u8(&b, 0);
@@ -1479,11 +1572,12 @@ TEST(a_client_takes_large_answers_before_it_sends_more) {
     void *plan = NULL;
     float *in = (float *)malloc(N * 4), *out = (float *)malloc(N * 4);
     uint64_t ticket = 0;
-    for (int i = 0; i < N; i++) in[i] = (float)test_random_real(-1, 1);   /* does not pack */
+    for (int i = 0; i < N; i++) in[i] = (float)test_random_real(-1, 1); /* does not pack */
     REQUIRE(gn__part_decode(b.p, b.n, 100, &part, &f) == GN_OK);
     CHECK_RESULT(x.i->plan_make(x.self, part, &plan, &f), GN_OK);
     for (int i = 0; i < 6; i++)
-        CHECK_RESULT(x.i->submit(x.self, plan, &(gn_arg){ in, N * 4, 0 }, &(gn_out){ out, N * 4, 0 }, &ticket, &f), GN_OK);
+        CHECK_RESULT(x.i->submit(x.self, plan, &(gn_arg){ in, N * 4, 0 }, &(gn_out){ out, N * 4, 0 }, &ticket, &f),
+                     GN_OK);
     CHECK_RESULT(x.i->wait(x.self, ticket, &f), GN_OK);
     CHECK(out[0] == -in[0] && out[N - 1] == -in[N - 1]);
     x.i->plan_destroy(x.self, plan);
@@ -1500,7 +1594,7 @@ TEST(a_small_request_passes_a_large_one) {
     raw *r = raw_counter(s);
     static const uint8_t zeros[1000];
     gn__buf b = { NULL, 0, 0, false };
-    uint8_t dims[8] = { 0xf4, 1 };   /* 500 */
+    uint8_t dims[8] = { 0xf4, 1 }; /* 500 */
     gn__msg_slot_put m = { 6, 1, GN_LEAF_STATE, GN__FILL_BYTES, GN_F32, { dims, 1 }, { NULL, 0 }, { NULL, 0 } };
     gn__msg_encode(&b, GN__MSG_SLOT_PUT, &m);
     gn__buf wire = { NULL, 0, 0, false };
@@ -1509,13 +1603,13 @@ TEST(a_small_request_passes_a_large_one) {
     put_raw_frame(&wire, 1000, GN__MSG_SLOT_PUT, GN__FRAME_MORE, 40);
     gn__put_bytes(&wire, zeros, 1000);
     raw_bytes(r, wire.p, wire.n);
-    raw_step(r, 41, 1, 1, GN__OUT_WANTED, 0, step_x, 8);   /* answered although request 40 is not whole */
+    raw_step(r, 41, 1, 1, GN__OUT_WANTED, 0, step_x, 8); /* answered although request 40 is not whole */
     raw_expect_step(r, 41, (float[]){ 11, 22 }, 8);
     wire.n = 0;
     put_raw_frame(&wire, 1000, GN__MSG_SLOT_PUT, 0, 40);
     gn__put_bytes(&wire, zeros, 1000);
     raw_bytes(r, wire.p, wire.n);
-    raw_drop(r, 42, 6, 1);                                  /* it is there: no error comes */
+    raw_drop(r, 42, 6, 1); /* it is there: no error comes */
     raw_step(r, 43, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
     raw_expect_step(r, 43, (float[]){ 12, 24 }, 8);
     gn__buf_deinit(&b);
@@ -1540,10 +1634,12 @@ TEST(a_message_that_was_cancelled_does_not_run) {
     gn_server_close(s);
 }
 
-/* A peer that begins a message and stalls, and one that sends a byte at a time, are cut off by the deadline; a silent one is not. */
+/* A peer that begins a message and stalls, and one that sends a byte at a time, are cut off by the deadline; a silent
+   one is not. */
 TEST(slow_messages_end_at_the_deadline) {
     gn_server *s = open_server((gn_server_desc){ .deadline_ms = 300 });
-    raw *quiet = raw_counter(s), *stalled = raw_open(s, "raw"), *drip = raw_open(s, "raw"), *mute = raw_connect(s, "raw");
+    raw *quiet = raw_counter(s), *stalled = raw_open(s, "raw"), *drip = raw_open(s, "raw"),
+        *mute = raw_connect(s, "raw");
     uint8_t head[12] = { 200, 0, 0, 0, GN__MSG_STEP };
     raw_bytes(stalled, head, sizeof head);
     uint64_t start = gn_now_us();
@@ -1570,12 +1666,13 @@ TEST(slow_messages_end_at_the_deadline) {
 enum { LATE_MS = 300 };
 
 static gn_exec_i late_table;
-static atomic_uint_fast64_t late_ends[64];        /* µs, of a ticket */
+static atomic_uint_fast64_t late_ends[64]; /* µs, of a ticket */
 static atomic_int late_asked, late_waited, late_most;
-static atomic_uint late_us = LATE_MS * 1000;      /* how late, at most */
-static atomic_bool late_varies;                   /* every run is late by another time */
+static atomic_uint late_us = LATE_MS * 1000; /* how late, at most */
+static atomic_bool late_varies;              /* every run is late by another time */
 
-static gn_result late_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
+static gn_result late_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket,
+                             gn_fault *f) {
     gn_result e = gn__cpu_submit(self, plan, args, outs, out_ticket, f);
     if (e) return e;
     *out_ticket = (uint64_t)++late_asked;
@@ -1593,7 +1690,8 @@ static gn_result late_wait(void *self, uint64_t ticket, gn_fault *f) {
     (void)f;
     if (ticket > (uint64_t)late_asked) return GN_OK;
     while (!late_ended(self, ticket)) usleep(late_varies ? 50 : 1000);
-    for (int known = late_waited; known < (int)ticket && !atomic_compare_exchange_weak(&late_waited, &known, (int)ticket);) { }
+    for (int known = late_waited;
+         known < (int)ticket && !atomic_compare_exchange_weak(&late_waited, &known, (int)ticket);) { }
     return GN_OK;
 }
 
@@ -1614,7 +1712,8 @@ static gn_server *open_late_server(gn_server_desc desc) {
     return open_server(desc);
 }
 
-/* Steps that came together run together; each is answered when it has ended, also while half a message is there and nothing else comes. */
+/* Steps that came together run together; each is answered when it has ended, also while half a message is there and
+   nothing else comes. */
 TEST(a_step_is_taken_while_the_one_before_it_runs) {
     gn_server *s = open_late_server((gn_server_desc){ 0 });
     raw *r = raw_counter(s);
@@ -1632,7 +1731,7 @@ TEST(a_step_is_taken_while_the_one_before_it_runs) {
     raw_bytes(r, wire.p, wire.n / 2);
     raw_expect_step(r, 7, (float[]){ 14, 28 }, 8);
     raw_bytes(r, wire.p + wire.n / 2, wire.n - wire.n / 2);
-    raw_step(r, 8, 1, 5, 0, 0, step_x, 8);                  /* nobody waits for it: answered with the next */
+    raw_step(r, 8, 1, 5, 0, 0, step_x, 8); /* nobody waits for it: answered with the next */
     raw_step(r, 9, 1, 6, GN__OUT_WANTED, 0, step_x, 8);
     raw_expect_step(r, 8, NULL, 0);
     raw_expect_step(r, 9, (float[]){ 16, 32 }, 8);
@@ -1671,7 +1770,10 @@ static void large_step(raw *r, uint32_t request, uint64_t sequence, const float 
 
 enum { ROOM_N = 1 << 20, ROOM_STEPS = 4 };
 
-typedef struct large_sender { raw *r; const float *x; } large_sender;
+typedef struct large_sender {
+    raw *r;
+    const float *x;
+} large_sender;
 
 static void large_main(void *arg) {
     const large_sender *l = (const large_sender *)arg;
@@ -1722,17 +1824,24 @@ TEST(a_step_too_large_to_come_is_refused_alone) {
     raw_expect(r, 4, GN_LIMIT, false, "allowed");
     raw_step(r, 5, 1, 2, GN__OUT_WANTED, 0, step_x, 8);
     raw_expect_step(r, 5, (float[]){ 11, 22 }, 8);
-    gn__msg_slot_put put = { 6, 1, GN_LEAF_STATE, GN__FILL_BYTES, GN_F32, { (uint8_t[8]){ 0, 0, 16 }, 1 }, { NULL, 0 }, { (const uint8_t *)x, N * 4 } };
+    gn__msg_slot_put put = { 6,
+                             1,
+                             GN_LEAF_STATE,
+                             GN__FILL_BYTES,
+                             GN_F32,
+                             { (uint8_t[8]){ 0, 0, 16 }, 1 },
+                             { NULL, 0 },
+                             { (const uint8_t *)x, N * 4 } };
     raw_send(r, GN__MSG_SLOT_PUT, 6, &put);
     raw_expect(r, 6, GN_LIMIT, false, "allowed");
-    raw_plan(r, 7, 2, counter_part(6, 1, N, GN_LEAF_DATA), 0);               /* fails for the reason why its slot is not there */
+    raw_plan(r, 7, 2, counter_part(6, 1, N, GN_LEAF_DATA), 0); /* fails for the reason why its slot is not there */
     raw_expect(r, 7, GN_LIMIT, false, "allowed");
     gn__msg_plan_put plan = { 3, 0, 0, { (const uint8_t *)x, N * 4 } };
     raw_send(r, GN__MSG_PLAN_PUT, 8, &plan);
     raw_expect(r, 8, GN_LIMIT, false, "allowed");
     raw_step(r, 9, 1, 3, GN__OUT_WANTED, 0, step_x, 8);
     raw_expect_step(r, 9, (float[]){ 12, 24 }, 8);
-    gn__msg_weight_ask ask = { { (const uint8_t *)x, N * 4 / 40 } };         /* not a message that may be so large */
+    gn__msg_weight_ask ask = { { (const uint8_t *)x, N * 4 / 40 } }; /* not a message that may be so large */
     raw_send(r, GN__MSG_WEIGHT_ASK, 10, &ask);
     raw_expect(r, 0, GN_LIMIT, true, "unfinished");
     free(x);
@@ -1740,9 +1849,15 @@ TEST(a_step_too_large_to_come_is_refused_alone) {
     gn_server_close(s);
 }
 
-/* ---- soak: clients whose links stall, give bytes in small pieces and break, beside what the same steps give in C ---- */
+/* ---- soak: clients whose links stall, give bytes in small pieces and break, beside what the same steps give in C */
 
-typedef struct rough { gn_transport t; uint64_t random; int64_t left; bool cut; } rough;   /* left: bytes until it breaks */
+/* left: bytes until it breaks */
+typedef struct rough {
+    gn_transport t;
+    uint64_t random;
+    int64_t left;
+    bool cut;
+} rough;
 
 static uint64_t rough_next(uint64_t *x) {
     *x = gn__mix(*x, 0x9e3779b97f4a7c15u) | 1;
@@ -1784,11 +1899,18 @@ static gn_result rough_recv(void *self, void *data, size_t max, size_t *out_n, u
 
 static void rough_interrupt(void *self) { ((rough *)self)->t.i->interrupt(((rough *)self)->t.self); }
 static void rough_close(void *self) { ((rough *)self)->t.i->close(((rough *)self)->t.self); }
-static void rough_info(void *self, gn_link_info *out_info) { ((rough *)self)->t.i->info(((rough *)self)->t.self, out_info); }
+static void rough_info(void *self, gn_link_info *out_info) {
+    ((rough *)self)->t.i->info(((rough *)self)->t.self, out_info);
+}
 
 enum { SOAK_LATER = 12, SOAK_MOST = 150000, SOAK_LIMIT = 8 << 20, SOAK_ABOVE = 3 << 20 };
 
-typedef struct soak_read { uint64_t ticket; float *y; double a, b; bool open; } soak_read;
+typedef struct soak_read {
+    uint64_t ticket;
+    float *y;
+    double a, b;
+    bool open;
+} soak_read;
 
 /* One client after another; element i of the state is a + b * (i % 8). */
 typedef struct soak {
@@ -1804,11 +1926,12 @@ typedef struct soak {
     float *x, *large;
     soak_read later[SOAK_LATER];
     uint32_t wrong;
-    char said[200];            /* of the first thing that was wrong */
+    char said[200]; /* of the first thing that was wrong */
 } soak;
 
 static void soak_wrong(soak *k, const char *what, gn_result e) {
-    if (k->wrong++ == 0) snprintf(k->said, sizeof k->said, "%.40s: %.30s: %.110s", what, gn_result_name(e), gn_last_error(k->g)->text);
+    if (k->wrong++ == 0)
+        snprintf(k->said, sizeof k->said, "%.40s: %.30s: %.110s", what, gn_result_name(e), gn_last_error(k->g)->text);
 }
 
 /* Whether it went well; it may go wrong once the link has broken, and only then. */
@@ -1839,7 +1962,8 @@ static void soak_wait_all(soak *k) {
 static gn_tensor soak_add(soak *k) {
     float c = (float)(rough_next(&k->random) % 4);
     k->a += (double)c;
-    if (rough_next(&k->random) % 3) return gn_assign(k->state, gn_add(k->state, gn_data_copy(k->g, GN_F32, GN_SHAPE(1), &c)));
+    if (rough_next(&k->random) % 3)
+        return gn_assign(k->state, gn_add(k->state, gn_data_copy(k->g, GN_F32, GN_SHAPE(1), &c)));
     k->b += 1;
     for (int64_t i = 0; i < k->n; i++) k->x[i] = c + (float)(i % 8);
     return gn_assign(k->state, gn_add(k->state, gn_data_copy(k->g, GN_F32, GN_SHAPE(k->n), k->x)));
@@ -1848,7 +1972,8 @@ static gn_tensor soak_add(soak *k) {
 static void soak_refused(soak *k) {
     float y = 9;
     soak_wait_all(k);
-    gn_result e = gn_read(gn_sum(gn_data(k->g, GN_F32, GN_SHAPE(SOAK_ABOVE), k->large), GN_ALL_AXES, false), &y, sizeof y);
+    gn_result e =
+        gn_read(gn_sum(gn_data(k->g, GN_F32, GN_SHAPE(SOAK_ABOVE), k->large), GN_ALL_AXES, false), &y, sizeof y);
     if (e != GN_LIMIT) soak_ok(k, "too large", e ? e : GN_NO_VALUE);
     k->refused += e == GN_LIMIT;
 }
@@ -1861,7 +1986,9 @@ static void soak_step(soak *k) {
     gn_tensor t = soak_add(k);
     r->a = k->a;
     r->b = k->b;
-    if (x % 5 < 2) r->open = soak_ok(k, "read later", gn_read_later(&t, 1, (void *[]){ r->y }, (size_t[]){ (size_t)k->n * 4 }, &r->ticket));
+    if (x % 5 < 2)
+        r->open = soak_ok(k, "read later",
+                          gn_read_later(&t, 1, (void *[]){ r->y }, (size_t[]){ (size_t)k->n * 4 }, &r->ticket));
     else if (x % 5 == 2 && soak_ok(k, "read", gn_read(t, r->y, (size_t)k->n * 4))) soak_check(k, r->y, k->a, k->b);
     gn_step(k->g);
     k->steps++;
@@ -1869,19 +1996,24 @@ static void soak_step(soak *k) {
 }
 
 static void soak_client(soak *k) {
-    static const gn_transport_i table = { .send = rough_send, .recv = rough_recv, .interrupt = rough_interrupt, .close = rough_close, .info = rough_info };
+    static const gn_transport_i table = {
+        .send = rough_send, .recv = rough_recv, .interrupt = rough_interrupt, .close = rough_close, .info = rough_info
+    };
     static const int64_t sizes[4] = { 3, 1000, 20000, SOAK_MOST };
     int ends[2], room = 32 << 10;
     make_pair(ends);
     for (int i = 0; i < 4; i++) setsockopt(ends[i / 2], SOL_SOCKET, i % 2 ? SO_SNDBUF : SO_RCVBUF, &room, sizeof room);
     uint64_t x = rough_next(&k->random);
-    k->link = (rough){ loopback_transport(ends[1]), x, x % 3 ? (int64_t)(20000 + rough_next(&k->random) % (32 << 20)) : INT64_MAX, false };
+    k->link = (rough){ loopback_transport(ends[1]), x,
+                       x % 3 ? (int64_t)(20000 + rough_next(&k->random) % (32 << 20)) : INT64_MAX, false };
     if (gn_server_attach(k->server, loopback_transport(ends[0]), "soak") != GN_OK) soak_wrong(k, "attach", GN_IO_ERROR);
     k->g = gn_open_transport(&(gn_desc){ .deadline_ms = 10000 }, (gn_transport){ &table, &k->link }, "");
     k->n = sizes[rough_next(&k->random) % 4];
     k->state = gn_state(k->g, GN_F32, GN_SHAPE(k->n), NULL, "s");
     k->a = k->b = 0;
-    for (uint32_t i = 0, steps = 20 + (uint32_t)(rough_next(&k->random) % 300); i < steps && !k->link.cut && gn_now_us() < k->until_us; i++) soak_step(k);
+    for (uint32_t i = 0, steps = 20 + (uint32_t)(rough_next(&k->random) % 300);
+         i < steps && !k->link.cut && gn_now_us() < k->until_us; i++)
+        soak_step(k);
     soak_wait_all(k);
     k->clients++;
     k->breaks += k->link.cut;
@@ -1900,7 +2032,7 @@ static soak *soak_begin(gn_server *s, double seconds) {
     k->until_us = gn_now_us() + (uint64_t)(seconds * 1e6);
     k->x = (float *)malloc(SOAK_MOST * 4);
     k->large = (float *)malloc(SOAK_ABOVE * 4);
-    for (int i = 0; i < SOAK_ABOVE; i++) k->large[i] = (float)(rough_next(&k->random) % (1 << 24));   /* does not pack */
+    for (int i = 0; i < SOAK_ABOVE; i++) k->large[i] = (float)(rough_next(&k->random) % (1 << 24)); /* does not pack */
     for (int i = 0; i < SOAK_LATER; i++) k->later[i].y = (float *)malloc(SOAK_MOST * 4);
     if (!gn__thread_start(&k->thread, soak_main, k)) exit(2);
     return k;
@@ -1932,7 +2064,9 @@ TEST(steps_on_rough_links_run_once_and_in_order) {
     for (int i = 0; i < 3; i++) soak_end(k[i], &sum);
     late_us = LATE_MS * 1000;
     late_varies = false;
-    if (text) printf("  %u clients, %u of them cut off; %u steps, %u values, %u refused\n", sum.clients, sum.breaks, sum.steps, sum.reads, sum.refused);
+    if (text)
+        printf("  %u clients, %u of them cut off; %u steps, %u values, %u refused\n", sum.clients, sum.breaks,
+               sum.steps, sum.reads, sum.refused);
     CHECK(sum.steps > 20 && sum.reads > 5);
     check_alive(s);
     gn_server_close(s);
@@ -1940,7 +2074,11 @@ TEST(steps_on_rough_links_run_once_and_in_order) {
 
 /* ---- a listener: its door is a queue of sockets, its key six letters ---- */
 
-static struct { gn__mutex lock; int fds[400]; int first, n; } door;
+static struct {
+    gn__mutex lock;
+    int fds[400];
+    int first, n;
+} door;
 static char granted_text[16];
 
 static gn_result door_listen(const gn_server_desc *d, void **out, gn_fault *f) {
@@ -1966,7 +2104,8 @@ static gn_result door_accept(void *listener, uint32_t timeout_ms, gn_transport *
     return GN_TIMEOUT;
 }
 
-static gn_result door_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64], uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
+static gn_result door_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n, char out_tenant[64],
+                                   uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
     (void)listener;
     (void)t;
     if (n != 6 || memcmp(auth, "secret", 6) != 0) return gn_fail(f, GN_BAD_CREDENTIAL, "who is this?");
@@ -1976,9 +2115,18 @@ static gn_result door_authenticate(void *listener, gn_transport t, const uint8_t
     return GN_OK;
 }
 
-static void door_unlisten(void *listener) { (void)listener; gn__mutex_deinit(&door.lock); }
-static const char *door_url(void *listener) { (void)listener; return "genie://door"; }
-static uint16_t door_port(void *listener) { (void)listener; return 77; }
+static void door_unlisten(void *listener) {
+    (void)listener;
+    gn__mutex_deinit(&door.lock);
+}
+static const char *door_url(void *listener) {
+    (void)listener;
+    return "genie://door";
+}
+static uint16_t door_port(void *listener) {
+    (void)listener;
+    return 77;
+}
 
 static size_t friend_auth(void *self, uint8_t out[256]) {
     (void)self;
@@ -2057,16 +2205,18 @@ TEST(strangers_do_not_crowd_out_a_client) {
     gn_ctx *g = open_friend();
     CHECK_RESULT(gn_status(g), GN_OK);
     CHECK(loopback__ready(fds[0], POLLIN, SOON_MS) == GN_OK && recv(fds[0], &c, 1, 0) == 0);
-    CHECK_RESULT(loopback__ready(fds[N - 1], POLLIN, 0), GN_TIMEOUT);   /* the youngest may still speak */
+    CHECK_RESULT(loopback__ready(fds[N - 1], POLLIN, 0), GN_TIMEOUT); /* the youngest may still speak */
     gn_close(g);
     for (int i = 0; i < N; i++) close(fds[i]);
     gn_server_close(s);
     gn__net = before;
 }
 
-/* ---- the message table as a generator: every integer at its edges, every cut, in a session with a slot and a plan ---- */
+/* ---- the message table as a generator: every integer at its edges, every cut, in a session with a slot and a plan */
 
-static const uint64_t edges[] = { 0, 1, 2, 4, INT32_MAX, UINT64_C(1) << 31, UINT32_MAX, UINT64_C(1) << 32, UINT64_C(1) << 63, UINT64_MAX };
+static const uint64_t edges[] = {
+    0, 1, 2, 4, INT32_MAX, UINT64_C(1) << 31, UINT32_MAX, UINT64_C(1) << 32, UINT64_C(1) << 63, UINT64_MAX
+};
 
 typedef union any_message {
 #define GN__X(NAME, name, id, direction, help) gn__msg_##name name;
@@ -2083,10 +2233,18 @@ static gn__buf plausible(uint16_t id, gn__buf *part) {
     gn_part *p = NULL;
     gn_fault f;
     switch (id) {
-    case GN__MSG_HELLO: x.hello = hello(); x.hello.auth = (gn__span){ auth, 4 }; break;
+    case GN__MSG_HELLO:
+        x.hello = hello();
+        x.hello.auth = (gn__span){ auth, 4 };
+        break;
     case GN__MSG_WEIGHT_ASK: x.weight_ask = (gn__msg_weight_ask){ { digests, 2 } }; break;
-    case GN__MSG_WEIGHT_PUT: x.weight_put = (gn__msg_weight_put){ { 0 }, 8, 0, 4, { (const uint8_t *)step_x, 8 } }; break;
-    case GN__MSG_SLOT_PUT: x.slot_put = (gn__msg_slot_put){ 6, 1, GN_LEAF_STATE, GN__FILL_BYTES, GN_F32, { dims, 1 }, { NULL, 0 }, { (const uint8_t *)step_x, 8 } }; break;
+    case GN__MSG_WEIGHT_PUT:
+        x.weight_put = (gn__msg_weight_put){ { 0 }, 8, 0, 4, { (const uint8_t *)step_x, 8 } };
+        break;
+    case GN__MSG_SLOT_PUT:
+        x.slot_put = (gn__msg_slot_put){ 6,      1,           GN_LEAF_STATE, GN__FILL_BYTES,
+                                         GN_F32, { dims, 1 }, { NULL, 0 },   { (const uint8_t *)step_x, 8 } };
+        break;
     case GN__MSG_SLOT_DROP: x.slot_drop = (gn__msg_slot_drop){ 4, 1 }; break;
     case GN__MSG_PLAN_PUT:
         if (gn__part_decode(part->p, part->n, 100, &p, &f)) break;
@@ -2094,7 +2252,9 @@ static gn__buf plausible(uint16_t id, gn__buf *part) {
         gn_free(p);
         break;
     case GN__MSG_PLAN_DROP: x.plan_drop = (gn__msg_plan_drop){ 1 }; break;
-    case GN__MSG_STEP: x.step = (gn__msg_step){ 1, 1, 0, 0, { &flags, 1 }, { NULL, 0 }, { (const uint8_t *)step_x, 8 } }; break;
+    case GN__MSG_STEP:
+        x.step = (gn__msg_step){ 1, 1, 0, 0, { &flags, 1 }, { NULL, 0 }, { (const uint8_t *)step_x, 8 } };
+        break;
     default: break;
     }
     gn__msg_encode(&b, id, &x);
@@ -2108,7 +2268,7 @@ static long hostile_case(gn_server *s, raw **r, uint16_t id, const uint8_t *p, s
     if (!*r) *r = raw_counter(s);
     put_raw_frame(&wire, (uint32_t)n, id, 0, 50);
     gn__put_bytes(&wire, p, n);
-    gn__msg_slot_drop probe = { 77, 77 };   /* answered by an error, if the session lives */
+    gn__msg_slot_drop probe = { 77, 77 }; /* answered by an error, if the session lives */
     raw_bytes(*r, wire.p, wire.n);
     raw_send(*r, GN__MSG_SLOT_DROP, 60, &probe);
     gn__buf_deinit(&wire);
@@ -2121,7 +2281,7 @@ static long hostile_case(gn_server *s, raw **r, uint16_t id, const uint8_t *p, s
     }
     CHECK(e == GN_OK || e == GN_DISCONNECTED);
     CHECK(gn_now_us() - start < 1000000);
-    raw_close(*r);   /* each case finds a session in the same state */
+    raw_close(*r); /* each case finds a session in the same state */
     *r = NULL;
     return e == GN_OK && !fatal;
 }
@@ -2164,20 +2324,55 @@ TEST(any_message_with_any_integer_at_its_edges_is_survived) {
 /* ---- hostile and dying servers ---- */
 
 typedef enum fake_kind {
-    FAKE_SILENT, FAKE_DIES_AT_STEP, FAKE_OTHER_VERSION, FAKE_NO_OPS, FAKE_UNKNOWN_REQUEST, FAKE_LONG_ANSWER, FAKE_SHORT_ANSWER, FAKE_NOISE,
-    FAKE_HUGE_FRAME, FAKE_UNASKED, FAKE_UPSTREAM_MESSAGE, FAKE_FLOOD, FAKE_ERROR_ZERO, FAKE_SAYS_WHY, FAKE_NO_HELLO, FAKE__COUNT,
-    FAKE_PIECES      /* and those after it: an answer in the frames of a table */
+    FAKE_SILENT,
+    FAKE_DIES_AT_STEP,
+    FAKE_OTHER_VERSION,
+    FAKE_NO_OPS,
+    FAKE_UNKNOWN_REQUEST,
+    FAKE_LONG_ANSWER,
+    FAKE_SHORT_ANSWER,
+    FAKE_NOISE,
+    FAKE_HUGE_FRAME,
+    FAKE_UNASKED,
+    FAKE_UPSTREAM_MESSAGE,
+    FAKE_FLOOD,
+    FAKE_ERROR_ZERO,
+    FAKE_SAYS_WHY,
+    FAKE_NO_HELLO,
+    FAKE__COUNT,
+    FAKE_PIECES /* and those after it: an answer in the frames of a table */
 } fake_kind;
 
 /* Answers in several frames, all but those marked with MORE. STEP_OK is 8 bytes, then two f32. */
-typedef struct piece { uint8_t n, last, later, id; } piece;      /* bytes; whether it ends the message; added to the request; 0: STEP_OK */
-typedef struct pieces_case { piece pieces[18]; int n; gn_result want; const char *words; } pieces_case;
+/* bytes; whether it ends the message; added to the request; 0: STEP_OK */
+typedef struct piece {
+    uint8_t n, last, later, id;
+} piece;
+typedef struct pieces_case {
+    piece pieces[18];
+    int n;
+    gn_result want;
+    const char *words;
+} pieces_case;
 static const pieces_case pieces_cases[] = {
     { { { 8, 0, 0, 0 }, { 8, 1, 0, 0 } }, 2, GN_OK, "" },
     { { { 3, 0, 0, 0 }, { 9, 0, 0, 0 }, { 1, 0, 0, 0 }, { 3, 1, 0, 0 } }, 4, GN_OK, "" },
-    { { { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 1, 0, 0, 0 }, { 7, 0, 0, 0 }, { 0, 1, 0, 0 } }, 11, GN_OK, "" },
+    { { { 1, 0, 0, 0 },
+        { 1, 0, 0, 0 },
+        { 1, 0, 0, 0 },
+        { 1, 0, 0, 0 },
+        { 1, 0, 0, 0 },
+        { 1, 0, 0, 0 },
+        { 1, 0, 0, 0 },
+        { 1, 0, 0, 0 },
+        { 1, 0, 0, 0 },
+        { 7, 0, 0, 0 },
+        { 0, 1, 0, 0 } },
+      11,
+      GN_OK,
+      "" },
     { { { 15, 0, 0, 0 }, { 2, 1, 0, 0 } }, 2, GN_BAD_MESSAGE, "longer" },
-    { { { 16, 0, 0, 0 }, { 1, 0, 0, 0 } }, 2, GN_BAD_MESSAGE, "longer" },      /* at once, whatever follows */
+    { { { 16, 0, 0, 0 }, { 1, 0, 0, 0 } }, 2, GN_BAD_MESSAGE, "longer" }, /* at once, whatever follows */
     { { { 100, 0, 0, 0 } }, 1, GN_BAD_MESSAGE, "longer" },
     { { { 15, 0, 0, 0 }, { 0, 1, 0, 0 } }, 2, GN_BAD_MESSAGE, "cut" },
     { { { 7, 0, 0, 0 }, { 0, 1, 0, 0 } }, 2, GN_BAD_MESSAGE, "cut" },
@@ -2185,12 +2380,17 @@ static const pieces_case pieces_cases[] = {
     { { { 9, 0, 0, 0 }, { 7, 1, 0, GN__MSG_ERROR } }, 2, GN_BAD_MESSAGE, "goes on as" },
     { { { 9, 0, 9, 0 }, { 7, 1, 9, 0 } }, 2, GN_BAD_MESSAGE, "not sent" },
     { { { 9, 0, 0, 0 }, { 9, 0, 9, 0 }, { 7, 1, 9, 0 } }, 3, GN_BAD_MESSAGE, "not sent" },
-    { { { 9, 0, 0, 0 }, { 1, 0, 9, 0 }, { 7, 1, 0, 0 } }, 3, GN_OK, "" },      /* another begins, which is nobody's and never ends */
+    /* another begins, which is nobody's and never ends */
+    { { { 9, 0, 0, 0 }, { 1, 0, 9, 0 }, { 7, 1, 0, 0 } }, 3, GN_OK, "" },
     { { { 9, 0, 0, 0 } }, 1, GN_TIMEOUT, "300 ms" },
-    { { { 9, 0, 0, 0 }, { 255, 0, 0, 0 } }, 2, GN_DISCONNECTED, "closed" },    /* 255: the server dies */
+    { { { 9, 0, 0, 0 }, { 255, 0, 0, 0 } }, 2, GN_DISCONNECTED, "closed" }, /* 255: the server dies */
 };
 
-typedef struct fake { int fd; fake_kind kind; gn__thread thread; } fake;
+typedef struct fake {
+    int fd;
+    fake_kind kind;
+    gn__thread thread;
+} fake;
 
 static void fake_hello_ok(raw *r, fake_kind kind) {
     static uint8_t ops[GN__WIRE_OPS];
@@ -2201,21 +2401,23 @@ static void fake_hello_ok(raw *r, fake_kind kind) {
     m.codecs = 1;
     m.memory = 1 << 20;
     m.nodes = 1000;
-    m.ops = (gn__span){ ops, kind == FAKE_NO_OPS ? 3u : sizeof ops };   /* 3 bytes: leaves, generators, add up to relu's first half */
+    /* 3 bytes: leaves, generators, add up to relu's first half */
+    m.ops = (gn__span){ ops, kind == FAKE_NO_OPS ? 3u : sizeof ops };
     m.device = gn__span_of_text("fake:0", 63);
     m.identity = gn__span_of_text("a fake", 191);
     raw_send(r, GN__MSG_HELLO_OK, 1, &m);
 }
 
 static void fake_pieces(raw *r, const pieces_case *c, uint32_t request) {
-    static const uint8_t answer[128] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 128, 63, 0, 0, 0, 64 };      /* 1, 2 */
+    static const uint8_t answer[128] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 128, 63, 0, 0, 0, 64 }; /* 1, 2 */
     gn__buf b = { NULL, 0, 0, false };
     size_t at = 0;
     for (int i = 0; i < c->n; i++) {
         const piece *x = &c->pieces[i];
         if (x->n == 255) shutdown(((loopback_link *)r->link.t.self)->fd, SHUT_RDWR);
         if (x->n == 255) break;
-        put_raw_frame(&b, x->n, (uint16_t)(x->id ? x->id : GN__MSG_STEP_OK), (uint16_t)(x->last ? 0 : GN__FRAME_MORE), request + x->later);
+        put_raw_frame(&b, x->n, (uint16_t)(x->id ? x->id : GN__MSG_STEP_OK), (uint16_t)(x->last ? 0 : GN__FRAME_MORE),
+                      request + x->later);
         gn__put_bytes(&b, answer + at, x->n);
         if (!x->later) at += x->n;
         raw_bytes(r, b.p, b.n);
@@ -2226,7 +2428,10 @@ static void fake_pieces(raw *r, const pieces_case *c, uint32_t request) {
 
 static void fake_answer(raw *r, fake_kind kind, uint32_t request) {
     static const float y[3] = { 1, 2, 3 };
-    gn__msg_step_ok ok = { 0, { (const uint8_t *)y, kind == FAKE_LONG_ANSWER ? 12 : kind == FAKE_SHORT_ANSWER ? 4 : 8 } };
+    gn__msg_step_ok ok = { 0,
+                           { (const uint8_t *)y, kind == FAKE_LONG_ANSWER    ? 12
+                                                 : kind == FAKE_SHORT_ANSWER ? 4
+                                                                             : 8 } };
     gn__msg_weight_have have = { { (const uint8_t *)y, 1 } };
     gn__msg_error error = { GN_DEVICE_LOST, 1, GN_NO_NODE, gn__span_of_text("the card fell out", 399) };
     gn__msg_plan_drop drop = { 1 };
@@ -2235,7 +2440,10 @@ static void fake_answer(raw *r, fake_kind kind, uint32_t request) {
     case FAKE_UNKNOWN_REQUEST: raw_send(r, GN__MSG_STEP_OK, request + 1, &ok); break;
     case FAKE_UNASKED: raw_send(r, GN__MSG_WEIGHT_HAVE, request, &have); break;
     case FAKE_UPSTREAM_MESSAGE: raw_send(r, GN__MSG_PLAN_DROP, request, &drop); break;
-    case FAKE_ERROR_ZERO: error.result = GN_OK; raw_send(r, GN__MSG_ERROR, request, &error); break;
+    case FAKE_ERROR_ZERO:
+        error.result = GN_OK;
+        raw_send(r, GN__MSG_ERROR, request, &error);
+        break;
     case FAKE_SAYS_WHY: raw_send(r, GN__MSG_ERROR, request, &error); break;
     case FAKE_NOISE: raw_bytes(r, "this is no frame, it is some text of a server of another kind", 60); break;
     case FAKE_HUGE_FRAME:
@@ -2265,7 +2473,8 @@ static void fake_main(void *arg) {
     while (gn__link_receive(&r.link, &w, &m, &f) == GN_OK) {
         if (m.id == GN__MSG_HELLO && x->kind != FAKE_NO_HELLO) fake_hello_ok(&r, x->kind);
         if (m.id == GN__MSG_STEP && x->kind == FAKE_DIES_AT_STEP) break;
-        if (m.id == GN__MSG_STEP && x->kind >= FAKE_PIECES) fake_pieces(&r, &pieces_cases[x->kind - FAKE_PIECES], m.request);
+        if (m.id == GN__MSG_STEP && x->kind >= FAKE_PIECES)
+            fake_pieces(&r, &pieces_cases[x->kind - FAKE_PIECES], m.request);
         else if (m.id == GN__MSG_STEP && x->kind != FAKE_SILENT) fake_answer(&r, x->kind, m.request);
     }
     gn__link_deinit(&r.link);
@@ -2288,13 +2497,18 @@ static void check_fake(fake_kind kind, gn_result want, const char *words, uint64
     uint64_t start = gn_now_us();
     gn_result e = gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, 2 * sizeof *y);
     uint64_t spent = gn_now_us() - start;
-    if (e != want) test_fail(__FILE__, __LINE__, "fake %d: %s, not %s: %s", (int)kind, gn_result_name(e), gn_result_name(want), gn_last_error(g)->text);
-    if (!strstr(gn_last_error(g)->text, words)) test_fail(__FILE__, __LINE__, "fake %d: \"%s\" does not say \"%s\"", (int)kind, gn_last_error(g)->text, words);
+    if (e != want)
+        test_fail(__FILE__, __LINE__, "fake %d: %s, not %s: %s", (int)kind, gn_result_name(e), gn_result_name(want),
+                  gn_last_error(g)->text);
+    if (!strstr(gn_last_error(g)->text, words))
+        test_fail(__FILE__, __LINE__, "fake %d: \"%s\" does not say \"%s\"", (int)kind, gn_last_error(g)->text, words);
     CHECK(spent >= least_us && spent <= most_us);
     if (want == GN_OK) CHECK(y[0] == 1 && y[1] == 2);
     else {
         CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, 2 * sizeof *y), GN_DEVICE_LOST);
-        if (!strstr(gn_last_error(g)->text, words)) test_fail(__FILE__, __LINE__, "fake %d, second read: \"%s\" does not say \"%s\"", (int)kind, gn_last_error(g)->text, words);
+        if (!strstr(gn_last_error(g)->text, words))
+            test_fail(__FILE__, __LINE__, "fake %d, second read: \"%s\" does not say \"%s\"", (int)kind,
+                      gn_last_error(g)->text, words);
         CHECK(gn_now_us() - start <= most_us + 100000);
     }
     CHECK(room[0] == 5 && room[3] == 5);
@@ -2312,7 +2526,9 @@ TEST(answers_in_pieces_are_taken_as_they_come_and_checked) {
 
 TEST(a_fake_that_behaves_is_believed) { check_fake(FAKE__COUNT, GN_OK, "", 0, 250000); }
 TEST(a_silent_server_ends_at_the_deadline) { check_fake(FAKE_SILENT, GN_TIMEOUT, "300 ms", 290000, 2000000); }
-TEST(a_server_that_dies_mid_step_is_an_error_at_once) { check_fake(FAKE_DIES_AT_STEP, GN_DISCONNECTED, "closed", 0, 280000); }
+TEST(a_server_that_dies_mid_step_is_an_error_at_once) {
+    check_fake(FAKE_DIES_AT_STEP, GN_DISCONNECTED, "closed", 0, 280000);
+}
 TEST(a_server_that_says_why_is_quoted) { check_fake(FAKE_SAYS_WHY, GN_DEVICE_LOST, "the card fell out", 0, 280000); }
 TEST(an_answer_to_no_request_is_refused) { check_fake(FAKE_UNKNOWN_REQUEST, GN_BAD_MESSAGE, "not sent", 0, 280000); }
 TEST(an_answer_that_is_too_long_is_refused) { check_fake(FAKE_LONG_ANSWER, GN_BAD_MESSAGE, "longer", 0, 280000); }
@@ -2320,16 +2536,19 @@ TEST(an_answer_that_is_too_short_is_refused) { check_fake(FAKE_SHORT_ANSWER, GN_
 TEST(noise_from_a_server_is_refused) { check_fake(FAKE_NOISE, GN_BAD_MESSAGE, "", 0, 280000); }
 TEST(a_huge_frame_from_a_server_is_refused) { check_fake(FAKE_HUGE_FRAME, GN_BAD_MESSAGE, "", 0, 280000); }
 TEST(an_answer_to_no_question_is_refused) { check_fake(FAKE_UNASKED, GN_BAD_MESSAGE, "no question", 0, 280000); }
-TEST(a_client_message_from_a_server_is_refused) { check_fake(FAKE_UPSTREAM_MESSAGE, GN_BAD_MESSAGE, "PLAN_DROP", 0, 280000); }
+TEST(a_client_message_from_a_server_is_refused) {
+    check_fake(FAKE_UPSTREAM_MESSAGE, GN_BAD_MESSAGE, "PLAN_DROP", 0, 280000);
+}
 TEST(more_answers_than_requests_are_refused) { check_fake(FAKE_FLOOD, GN_BAD_MESSAGE, "more answers", 0, 280000); }
 TEST(an_error_that_is_none_is_refused) { check_fake(FAKE_ERROR_ZERO, GN_BAD_MESSAGE, "none", 0, 280000); }
 
 /* ---- steps ahead of results ---- */
 
-static char order[64];      /* of a session's thread: s: a step was submitted, w: waited for */
+static char order[64]; /* of a session's thread: s: a step was submitted, w: waited for */
 
-static gn_result noted_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
-    if (!order[0]) usleep(100000);      /* by now the other steps have come */
+static gn_result noted_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket,
+                              gn_fault *f) {
+    if (!order[0]) usleep(100000); /* by now the other steps have come */
     strcat(order, "s");
     return gn__cpu_i.submit(self, plan, args, outs, out_ticket, f);
 }
@@ -2359,9 +2578,12 @@ static gn_result noted_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
     return e;
 }
 
-/* Five steps that come together, on an executor whose runs have ended when submit returns, or only when they are waited for
-   (noted:1): x, 2 x, 3 x, … come back. want NULL: some are answered before the last is submitted. */
-typedef struct order_sender { raw *r; gn__span args; } order_sender;
+/* Five steps that come together, on an executor whose runs have ended when submit returns, or only when they are waited
+   for (noted:1): x, 2 x, 3 x, … come back. want NULL: some are answered before the last is submitted. */
+typedef struct order_sender {
+    raw *r;
+    gn__span args;
+} order_sender;
 
 static void order_main(void *arg) {
     const order_sender *x = (const order_sender *)arg;
@@ -2405,7 +2627,9 @@ static void check_order(const char *device, uint64_t memory, const char *want) {
     gn__thread_join(&sender);
     raw_close(r);
     gn_server_close(s);
-    if (want ? strcmp(order, want) != 0 : strncmp(order, "sssss", 5) == 0) test_fail(__FILE__, __LINE__, "%s with %llu bytes: %s, not %s", device, (unsigned long long)memory, order, want ? want : "some of them answered first");
+    if (want ? strcmp(order, want) != 0 : strncmp(order, "sssss", 5) == 0)
+        test_fail(__FILE__, __LINE__, "%s with %llu bytes: %s, not %s", device, (unsigned long long)memory, order,
+                  want ? want : "some of them answered first");
     gn__driver = before;
     gn__buf_deinit(&args);
 }
@@ -2413,7 +2637,7 @@ static void check_order(const char *device, uint64_t memory, const char *want) {
 TEST(steps_that_are_here_run_before_the_first_is_waited_for) {
     check_order("noted:0", 32 << 20, "swswswswsw");
     check_order("noted:1", 32 << 20, "ssssswwwww");
-    check_order("noted:1", 8 << 20, NULL);               /* no memory for five results at a time */
+    check_order("noted:1", 8 << 20, NULL); /* no memory for five results at a time */
 }
 
 enum { AHEAD_STEPS = 3, AHEAD_N = 25600 };
@@ -2478,9 +2702,11 @@ TEST(large_steps_and_large_results_at_once_do_not_block) {
     for (int i = 0; i < N; i++) x[i] = (float)test_random_int(0, 1 << 24);
     for (int i = 0; i < STEPS; i++) {
         float one = (float)i;
-        gn_tensor t = i % 3 == 2 ? gn_add(gn_data_copy(g, GN_F32, GN_SHAPE(N), x), gn_data_copy(g, GN_F32, GN_SHAPE(1), &one))
-                                 : gn_mul(gn_full(g, GN_F32, GN_SHAPE(N), 1), gn_data_copy(g, GN_F32, GN_SHAPE(1), &one));
-        CHECK_RESULT(gn_read_later(&t, 1, (void *[]){ y + (size_t)i * N }, (size_t[]){ N * sizeof *y }, &ticket), GN_OK);
+        gn_tensor t = i % 3 == 2
+                          ? gn_add(gn_data_copy(g, GN_F32, GN_SHAPE(N), x), gn_data_copy(g, GN_F32, GN_SHAPE(1), &one))
+                          : gn_mul(gn_full(g, GN_F32, GN_SHAPE(N), 1), gn_data_copy(g, GN_F32, GN_SHAPE(1), &one));
+        CHECK_RESULT(gn_read_later(&t, 1, (void *[]){ y + (size_t)i * N }, (size_t[]){ N * sizeof *y }, &ticket),
+                     GN_OK);
         gn_step(g);
     }
     CHECK_RESULT(gn_sync(g), GN_OK);
@@ -2517,7 +2743,8 @@ TEST(an_op_that_the_server_lacks_is_named) {
     CHECK_RESULT(gn_read(gn_silu(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y), GN_UNSUPPORTED);
     CHECK(strstr(gn_last_error(g)->text, "silu") != NULL);
     CHECK_STR(gn_last_error(g)->op, "silu");
-    CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y), GN_OK);   /* the connection is fine */
+    /* the connection is fine */
+    CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), step_x)), y, sizeof y), GN_OK);
     gn_close(g);
     gn__thread_join(&x.thread);
 }
@@ -2553,7 +2780,7 @@ TEST(a_server_that_stops_tells_its_clients) {
 TEST(a_server_closes_though_a_client_does_not_read) {
     gn_server *s = open_server((gn_server_desc){ .deadline_ms = 20000 });
     raw *r = raw_open(s, "raw");
-    uint8_t dims[8] = { 0, 0, 16 };   /* 4 MiB, wanted back ten times and never read */
+    uint8_t dims[8] = { 0, 0, 16 }; /* 4 MiB, wanted back ten times and never read */
     gn__msg_slot_put m = { 4, 1, GN_LEAF_STATE, GN__FILL_ZEROS, GN_F32, { dims, 1 }, { NULL, 0 }, { NULL, 0 } };
     raw_send(r, GN__MSG_SLOT_PUT, 2, &m);
     raw_plan(r, 3, 1, counter_part(4, 1, 1 << 20, GN_LEAF_VALUE), 0);
@@ -2584,7 +2811,7 @@ TEST(attach_after_stop_is_refused) {
     gn_server_stop(s);
     CHECK_RESULT(gn_server_attach(s, loopback_transport(ends[0]), "a"), GN_CANCELLED);
     char c;
-    CHECK_INT(recv(ends[1], &c, 1, 0), 0);   /* the transport was closed */
+    CHECK_INT(recv(ends[1], &c, 1, 0), 0); /* the transport was closed */
     close(ends[1]);
     gn_server_close(s);
 }
@@ -2609,7 +2836,8 @@ TEST(server_descs_that_make_no_sense_are_refused) {
 
 /* ---- memory that runs out ---- */
 
-/* A whole session while the n-th allocation of one side fails, once or for ever: a right answer or a typed error, then life. */
+/* A whole session while the n-th allocation of one side fails, once or for ever: a right answer or a typed error, then
+   life. */
 static bool run_without_memory(gn_server *s, int whom, long n, bool for_ever) {
     gn_result results[3] = { GN_OK, GN_OK, GN_OK };
     float host[8] = { 1, 2, 3, 4, 5, 6, 7, 8 }, y[8] = { 0 };
@@ -2629,7 +2857,8 @@ static bool run_without_memory(gn_server *s, int whom, long n, bool for_ever) {
     __atomic_store_n(&fail_whom, FAIL_NOBODY, __ATOMIC_SEQ_CST);
     if (results[1] == GN_OK) CHECK(y[7] == 72);
     if (results[1] == GN_TIMEOUT || results[1] == GN_INTERNAL || results[1] == GN_BAD_MESSAGE)
-        test_fail(__FILE__, __LINE__, "thread %d, allocation %ld%s: %s: %s", whom, n, for_ever ? " and on" : "", gn_result_name(results[1]), gn_last_error(g)->text);
+        test_fail(__FILE__, __LINE__, "thread %d, allocation %ld%s: %s: %s", whom, n, for_ever ? " and on" : "",
+                  gn_result_name(results[1]), gn_last_error(g)->text);
     gn_close(g);
     return results[0] || results[1] || results[2] || __atomic_load_n(&fail_count, __ATOMIC_RELAXED) > n;
 }
@@ -2646,39 +2875,101 @@ TEST(sessions_survive_memory_that_runs_out) {
     gn_server_close(s);
 }
 
+static const test_entry tests[] = {
+    TEST_ENTRY(remote_equals_local_bit_for_bit),
+    TEST_ENTRY(reads_without_waiting_give_what_reads_give),
+    TEST_ENTRY(a_read_without_waiting_tells_its_error_when_it_is_waited_for),
+    TEST_ENTRY(large_tensors_travel_whole_both_ways),
+    TEST_ENTRY(steps_are_pipelined_and_small),
+    TEST_ENTRY(large_answers_do_not_block_large_requests),
+    TEST_ENTRY(many_clients_at_once_are_all_served),
+    TEST_ENTRY(kv_bytes_that_cross_are_counted),
+    TEST_ENTRY(null_device_answers_no_value),
+    TEST_ENTRY(describe_names_server_and_device),
+    TEST_ENTRY(idle_weights_go_after_their_time),
+    TEST_ENTRY(a_failed_step_leaves_the_session_alive),
+    TEST_ENTRY(more_than_the_memory_limit_is_a_limit),
+    TEST_ENTRY(what_does_not_fit_is_refused_and_the_session_goes_on),
+    TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next),
+    TEST_ENTRY(plans_are_recorded_after_they_have_run_and_without_keys),
+    TEST_ENTRY(plans_are_made_beside_the_first_clients_within_a_budget),
+    TEST_ENTRY(unknown_device_is_refused),
+    TEST_ENTRY(sessions_are_limited_and_places_come_free),
+    TEST_ENTRY(a_client_that_vanishes_frees_its_memory),
+    TEST_ENTRY(weights_are_uploaded_once_a_tenant),
+    TEST_ENTRY(equal_weights_travel_once),
+    TEST_ENTRY(a_server_logs_labels_and_tells_what_it_counts),
+    TEST_ENTRY(weights_count_as_bytes_of_the_device),
+    TEST_ENTRY(poisoned_weights_are_refused),
+    TEST_ENTRY(weights_of_others_are_not_there),
+    TEST_ENTRY(an_upload_may_begin_again),
+    TEST_ENTRY(a_large_weight_is_what_its_digest_says_or_refused),
+    TEST_ENTRY(weights_hashed_by_several_threads_have_their_own_digests),
+    TEST_ENTRY(sends_tell_what_a_byte_costs),
+    TEST_ENTRY(weight_pieces_out_of_place_are_refused),
+    TEST_ENTRY(weight_store_is_bounded),
+    TEST_ENTRY(raw_client_can_work),
+    TEST_ENTRY(other_versions_are_told_both_ranges),
+    TEST_ENTRY(keys_are_changed_only_where_both_ends_can),
+    TEST_ENTRY(nothing_is_read_before_hello),
+    TEST_ENTRY(a_second_hello_is_refused),
+    TEST_ENTRY(a_garbled_frame_ends_that_session_alone),
+    TEST_ENTRY(a_replayed_or_skipped_step_does_not_run),
+    TEST_ENTRY(a_plan_id_serves_once),
+    TEST_ENTRY(a_plan_of_another_hash_is_refused),
+    TEST_ENTRY(plans_over_wrong_slots_are_refused),
+    TEST_ENTRY(what_was_queued_behind_a_failed_step_does_not_run),
+    TEST_ENTRY(a_queued_step_that_fails_is_told_and_changes_nothing),
+    TEST_ENTRY(leaves_and_updates_that_are_not_of_their_slot_are_refused),
+    TEST_ENTRY(slots_of_another_session_are_not_there),
+    TEST_ENTRY(a_plan_over_a_dropped_slot_does_not_run),
+    TEST_ENTRY(a_slot_is_not_put_twice),
+    TEST_ENTRY(slots_of_no_valid_type_or_fill_are_refused),
+    TEST_ENTRY(values_are_checked),
+    TEST_ENTRY(a_value_of_another_type_is_refused),
+    TEST_ENTRY(steps_that_do_not_fit_their_plan_are_refused),
+    TEST_ENTRY(graph_messages_that_are_no_graphs_are_refused),
+    TEST_ENTRY(a_small_request_passes_a_large_one),
+    TEST_ENTRY(an_error_does_not_pass_an_earlier_answer),
+    TEST_ENTRY(a_client_takes_large_answers_before_it_sends_more),
+    TEST_ENTRY(a_message_that_was_cancelled_does_not_run),
+    TEST_ENTRY(a_step_is_taken_while_the_one_before_it_runs),
+    TEST_ENTRY(runs_that_nobody_waits_for_any_more_end),
+    TEST_ENTRY(a_large_step_waits_for_memory_that_results_hold),
+    TEST_ENTRY(a_step_too_large_to_come_is_refused_alone),
+    TEST_ENTRY(steps_on_rough_links_run_once_and_in_order),
+    TEST_ENTRY(slow_messages_end_at_the_deadline),
+    TEST_ENTRY(credentials_are_checked_before_anything_else),
+    TEST_ENTRY(strangers_do_not_crowd_out_a_client),
+    TEST_ENTRY(any_message_with_any_integer_at_its_edges_is_survived),
+    TEST_ENTRY(answers_in_pieces_are_taken_as_they_come_and_checked),
+    TEST_ENTRY(steps_that_are_here_run_before_the_first_is_waited_for),
+    TEST_ENTRY(small_steps_are_sent_before_large_results_have_come),
+    TEST_ENTRY(large_steps_and_large_results_at_once_do_not_block),
+    TEST_ENTRY(a_fake_that_behaves_is_believed),
+    TEST_ENTRY(a_silent_server_ends_at_the_deadline),
+    TEST_ENTRY(a_server_that_dies_mid_step_is_an_error_at_once),
+    TEST_ENTRY(a_server_that_says_why_is_quoted),
+    TEST_ENTRY(an_answer_to_no_request_is_refused),
+    TEST_ENTRY(an_answer_that_is_too_long_is_refused),
+    TEST_ENTRY(an_answer_that_is_too_short_is_refused),
+    TEST_ENTRY(noise_from_a_server_is_refused),
+    TEST_ENTRY(a_huge_frame_from_a_server_is_refused),
+    TEST_ENTRY(an_answer_to_no_question_is_refused),
+    TEST_ENTRY(a_client_message_from_a_server_is_refused),
+    TEST_ENTRY(more_answers_than_requests_are_refused),
+    TEST_ENTRY(an_error_that_is_none_is_refused),
+    TEST_ENTRY(a_server_of_another_version_is_refused),
+    TEST_ENTRY(a_server_that_does_not_greet_ends_at_the_deadline),
+    TEST_ENTRY(an_op_that_the_server_lacks_is_named),
+    TEST_ENTRY(a_server_that_stops_tells_its_clients),
+    TEST_ENTRY(a_server_closes_though_a_client_does_not_read),
+    TEST_ENTRY(attach_after_stop_is_refused),
+    TEST_ENTRY(server_descs_that_make_no_sense_are_refused),
+    TEST_ENTRY(sessions_survive_memory_that_runs_out),
+};
+
 int main(int argc, char **argv) {
-    static const test_entry tests[] = {
-        TEST_ENTRY(remote_equals_local_bit_for_bit), TEST_ENTRY(reads_without_waiting_give_what_reads_give), TEST_ENTRY(a_read_without_waiting_tells_its_error_when_it_is_waited_for),
-        TEST_ENTRY(large_tensors_travel_whole_both_ways), TEST_ENTRY(steps_are_pipelined_and_small),
-        TEST_ENTRY(large_answers_do_not_block_large_requests), TEST_ENTRY(many_clients_at_once_are_all_served), TEST_ENTRY(kv_bytes_that_cross_are_counted), TEST_ENTRY(null_device_answers_no_value),
-        TEST_ENTRY(describe_names_server_and_device), TEST_ENTRY(idle_weights_go_after_their_time), TEST_ENTRY(a_failed_step_leaves_the_session_alive), TEST_ENTRY(more_than_the_memory_limit_is_a_limit), TEST_ENTRY(what_does_not_fit_is_refused_and_the_session_goes_on), TEST_ENTRY(plans_recorded_by_a_server_are_made_by_the_next), TEST_ENTRY(plans_are_recorded_after_they_have_run_and_without_keys), TEST_ENTRY(plans_are_made_beside_the_first_clients_within_a_budget),
-        TEST_ENTRY(unknown_device_is_refused), TEST_ENTRY(sessions_are_limited_and_places_come_free), TEST_ENTRY(a_client_that_vanishes_frees_its_memory),
-        TEST_ENTRY(weights_are_uploaded_once_a_tenant), TEST_ENTRY(equal_weights_travel_once), TEST_ENTRY(a_server_logs_labels_and_tells_what_it_counts), TEST_ENTRY(weights_count_as_bytes_of_the_device), TEST_ENTRY(poisoned_weights_are_refused),
-        TEST_ENTRY(weights_of_others_are_not_there), TEST_ENTRY(an_upload_may_begin_again), TEST_ENTRY(a_large_weight_is_what_its_digest_says_or_refused),
-        TEST_ENTRY(weights_hashed_by_several_threads_have_their_own_digests), TEST_ENTRY(sends_tell_what_a_byte_costs),
-        TEST_ENTRY(weight_pieces_out_of_place_are_refused), TEST_ENTRY(weight_store_is_bounded),
-        TEST_ENTRY(raw_client_can_work), TEST_ENTRY(other_versions_are_told_both_ranges), TEST_ENTRY(keys_are_changed_only_where_both_ends_can), TEST_ENTRY(nothing_is_read_before_hello),
-        TEST_ENTRY(a_second_hello_is_refused), TEST_ENTRY(a_garbled_frame_ends_that_session_alone), TEST_ENTRY(a_replayed_or_skipped_step_does_not_run),
-        TEST_ENTRY(a_plan_id_serves_once), TEST_ENTRY(a_plan_of_another_hash_is_refused), TEST_ENTRY(plans_over_wrong_slots_are_refused),
-        TEST_ENTRY(what_was_queued_behind_a_failed_step_does_not_run), TEST_ENTRY(a_queued_step_that_fails_is_told_and_changes_nothing),
-        TEST_ENTRY(leaves_and_updates_that_are_not_of_their_slot_are_refused), TEST_ENTRY(slots_of_another_session_are_not_there), TEST_ENTRY(a_plan_over_a_dropped_slot_does_not_run), TEST_ENTRY(a_slot_is_not_put_twice),
-        TEST_ENTRY(slots_of_no_valid_type_or_fill_are_refused), TEST_ENTRY(values_are_checked), TEST_ENTRY(a_value_of_another_type_is_refused), TEST_ENTRY(steps_that_do_not_fit_their_plan_are_refused),
-        TEST_ENTRY(graph_messages_that_are_no_graphs_are_refused), TEST_ENTRY(a_small_request_passes_a_large_one), TEST_ENTRY(an_error_does_not_pass_an_earlier_answer),
-        TEST_ENTRY(a_client_takes_large_answers_before_it_sends_more),
-        TEST_ENTRY(a_message_that_was_cancelled_does_not_run), TEST_ENTRY(a_step_is_taken_while_the_one_before_it_runs), TEST_ENTRY(runs_that_nobody_waits_for_any_more_end),
-        TEST_ENTRY(a_large_step_waits_for_memory_that_results_hold), TEST_ENTRY(a_step_too_large_to_come_is_refused_alone), TEST_ENTRY(steps_on_rough_links_run_once_and_in_order),
-        TEST_ENTRY(slow_messages_end_at_the_deadline), TEST_ENTRY(credentials_are_checked_before_anything_else), TEST_ENTRY(strangers_do_not_crowd_out_a_client),
-        TEST_ENTRY(any_message_with_any_integer_at_its_edges_is_survived), TEST_ENTRY(answers_in_pieces_are_taken_as_they_come_and_checked), TEST_ENTRY(steps_that_are_here_run_before_the_first_is_waited_for),
-        TEST_ENTRY(small_steps_are_sent_before_large_results_have_come), TEST_ENTRY(large_steps_and_large_results_at_once_do_not_block), TEST_ENTRY(a_fake_that_behaves_is_believed),
-        TEST_ENTRY(a_silent_server_ends_at_the_deadline), TEST_ENTRY(a_server_that_dies_mid_step_is_an_error_at_once),
-        TEST_ENTRY(a_server_that_says_why_is_quoted), TEST_ENTRY(an_answer_to_no_request_is_refused), TEST_ENTRY(an_answer_that_is_too_long_is_refused),
-        TEST_ENTRY(an_answer_that_is_too_short_is_refused), TEST_ENTRY(noise_from_a_server_is_refused), TEST_ENTRY(a_huge_frame_from_a_server_is_refused),
-        TEST_ENTRY(an_answer_to_no_question_is_refused), TEST_ENTRY(a_client_message_from_a_server_is_refused), TEST_ENTRY(more_answers_than_requests_are_refused),
-        TEST_ENTRY(an_error_that_is_none_is_refused), TEST_ENTRY(a_server_of_another_version_is_refused),
-        TEST_ENTRY(a_server_that_does_not_greet_ends_at_the_deadline), TEST_ENTRY(an_op_that_the_server_lacks_is_named),
-        TEST_ENTRY(a_server_that_stops_tells_its_clients), TEST_ENTRY(a_server_closes_though_a_client_does_not_read), TEST_ENTRY(attach_after_stop_is_refused),
-        TEST_ENTRY(server_descs_that_make_no_sense_are_refused), TEST_ENTRY(sessions_survive_memory_that_runs_out),
-    };
     is_main_thread = true;
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

@@ -1,6 +1,6 @@
-/* Steps over several devices that are under way at the same time: devices that take a set time (they sleep, so that the measure is the
- * same on a busy machine) overlap; values, states, errors and lost devices are those of one device, in whatever order steps end and
- * tickets are waited for.
+/* Steps over several devices that are under way at the same time: devices that take a set time (they sleep, so that the
+ * measure is the same on a busy machine) overlap; values, states, errors and lost devices are those of one device, in
+ * whatever order steps end and tickets are waited for.
  *
  * Tier: quick address thread */
 #include <stdbool.h>
@@ -11,8 +11,7 @@ static __thread bool may_fail;
 static long fail_at = -1, fail_count;
 static bool fail_for_ever;
 
-static bool must_fail(void)
-{
+static bool must_fail(void) {
     long n = may_fail && fail_at >= 0 ? fail_count++ : -1;
     return n >= 0 && (fail_for_ever ? n >= fail_at : n == fail_at);
 }
@@ -29,15 +28,17 @@ static bool must_fail(void)
 #include <pthread.h>
 #include <sys/resource.h>
 
-/* ---- a device that takes so long for each exp, and some more or less for each run: the CPU's executor that sleeps ---- */
+/* ---- a device that takes so long for each exp, and some more or less for each run: the CPU's executor that sleeps */
 
 static gn_exec_i slow_tables[3];
 static gn__atomic exp_us, spread_us;
 
-typedef struct slow_plan { void *inner; uint64_t exps; } slow_plan;
+typedef struct slow_plan {
+    void *inner;
+    uint64_t exps;
+} slow_plan;
 
-static gn_result slow_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f)
-{
+static gn_result slow_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     slow_plan *p = calloc(1, sizeof *p);
     if (!p) {
         exit(2);
@@ -53,14 +54,13 @@ static gn_result slow_plan_make(void *self, const gn_part *part, void **out_plan
     return r;
 }
 
-static void slow_plan_destroy(void *self, void *plan)
-{
+static void slow_plan_destroy(void *self, void *plan) {
     gn__cpu_plan_destroy(self, ((slow_plan *)plan)->inner);
     free(plan);
 }
 
-static gn_result slow_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket, gn_fault *f)
-{
+static gn_result slow_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket,
+                             gn_fault *f) {
     static gn__atomic turns;
     const slow_plan *p = plan;
     uint64_t spread = gn__atomic_load(&spread_us), turn = gn__atomic_add(&turns, 1);
@@ -71,33 +71,30 @@ static gn_result slow_submit(void *self, void *plan, const gn_arg *args, const g
     return gn__cpu_submit(self, p->inner, args, outs, out_ticket, f);
 }
 
-static void slow_describe(void *self, gn_device_info *out)
-{
+static void slow_describe(void *self, gn_device_info *out) {
     gn__cpu_describe(self, out);
     snprintf(out->name, sizeof out->name, "slow:0");
 }
 
-static void slow_describe_second(void *self, gn_device_info *out)
-{
+static void slow_describe_second(void *self, gn_device_info *out) {
     gn__cpu_describe(self, out);
     snprintf(out->name, sizeof out->name, "slow:1");
 }
 
-static void slow_describe_third(void *self, gn_device_info *out)
-{
+static void slow_describe_third(void *self, gn_device_info *out) {
     gn__cpu_describe(self, out);
     snprintf(out->name, sizeof out->name, "slow:2");
 }
 
-static gn_result slow_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
-{
+static gn_result slow_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
     gn_result r = gn__cpu_open(d, out, f);
-    out->i = &slow_tables[d->device[strlen(d->device) - 1] == '1' ? 1 : d->device[strlen(d->device) - 1] == '2' ? 2 : 0];
+    out->i = &slow_tables[d->device[strlen(d->device) - 1] == '1'   ? 1
+                          : d->device[strlen(d->device) - 1] == '2' ? 2
+                                                                    : 0];
     return r;
 }
 
-static void use_slow_driver(void)
-{
+static void use_slow_driver(void) {
     static const gn_driver_i driver = { .prefix = "slow", .open = slow_open };
     for (int i = 0; i < 3; i++) {
         slow_tables[i] = gn__cpu_i;
@@ -111,10 +108,9 @@ static void use_slow_driver(void)
 
 enum { SERVERS = 2 };
 static gn_server *servers[SERVERS];
-static bool apart;          /* transports that cannot be waited for together */
+static bool apart; /* transports that cannot be waited for together */
 
-static gn_transport connect_to(int i)
-{
+static gn_transport connect_to(int i) {
     static const char *const names[SERVERS] = { "first", "second" };
     static gn_transport_i alone;
     int ends[2];
@@ -124,7 +120,8 @@ static gn_transport connect_to(int i)
         printf("a server does not open: %s\n0 passed, 1 failed, 0 skipped\n", error.text);
         exit(1);
     }
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 || gn_server_attach(servers[i], loopback_transport(ends[0]), "test") != GN_OK) {
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 ||
+        gn_server_attach(servers[i], loopback_transport(ends[0]), "test") != GN_OK) {
         exit(2);
     }
     gn_transport t = loopback_transport_to(ends[1], names[i]);
@@ -133,8 +130,7 @@ static gn_transport connect_to(int i)
     return apart ? (gn_transport){ &alone, t.self } : t;
 }
 
-static void close_servers(void)
-{
+static void close_servers(void) {
     for (int i = 0; i < SERVERS; i++) {
         gn_server_close(servers[i]);
         servers[i] = NULL;
@@ -142,14 +138,15 @@ static void close_servers(void)
 }
 
 /* The devices of `local` first, then the servers. */
-static gn_ctx *open_traced(const char *local, int n, gn_trace_fn trace, void *user)
-{
+static gn_ctx *open_traced(const char *local, int n, gn_trace_fn trace, void *user) {
     static const char *const slow[SERVERS] = { "slow:0", "slow:0" };
     gn_transport t[SERVERS];
     for (int i = 0; i < n; i++) {
         t[i] = connect_to(i);
     }
-    gn_desc desc = { .devices = local, .threads = 1, .deadline_ms = 20000, .keep_placement = true, .trace = trace, .trace_user = user };
+    gn_desc desc = {
+        .devices = local, .threads = 1, .deadline_ms = 20000, .keep_placement = true, .trace = trace, .trace_user = user
+    };
     gn_ctx *g = gn_open_transports(&desc, t, slow, n);
     CHECK_RESULT(gn_status(g), GN_OK);
     return g;
@@ -157,8 +154,7 @@ static gn_ctx *open_traced(const char *local, int n, gn_trace_fn trace, void *us
 
 static gn_ctx *open_cluster(const char *local, int n) { return open_traced(local, n, NULL, NULL); }
 
-static void on(gn_ctx *g, int device)
-{
+static void on(gn_ctx *g, int device) {
     char index[16];
     snprintf(index, sizeof index, "%d", device);
     if (gn_device_count(g) > 1) {
@@ -169,14 +165,20 @@ static void on(gn_ctx *g, int device)
 /* ---- overlap ---- */
 
 typedef enum shape { TOWERS, STAGES, STATEFUL_TOWERS, STATEFUL_STAGES, THERE_AND_BACK, SHAPES } shape;
-static const char *const shape_names[SHAPES] = { "two towers", "a two-stage pipeline", "two towers that write states", "a two-stage pipeline that writes states", "there and back" };
+static const char *const shape_names[SHAPES] = { "two towers", "a two-stage pipeline", "two towers that write states",
+                                                 "a two-stage pipeline that writes states", "there and back" };
 
 enum { WIDTH = 8, DEEP = 4 };
 
-typedef struct loop { gn_ctx *g; gn_tensor states[2]; int device[2]; float x[DEEP][WIDTH], out[DEEP][WIDTH]; uint64_t tickets[DEEP]; } loop;
+typedef struct loop {
+    gn_ctx *g;
+    gn_tensor states[2];
+    int device[2];
+    float x[DEEP][WIDTH], out[DEEP][WIDTH];
+    uint64_t tickets[DEEP];
+} loop;
 
-static void loop_open(loop *l, gn_ctx *g, int first, int second)
-{
+static void loop_open(loop *l, gn_ctx *g, int first, int second) {
     const float zeros[WIDTH] = { 0 };
     l->g = g;
     l->device[0] = first;
@@ -188,22 +190,22 @@ static void loop_open(loop *l, gn_ctx *g, int first, int second)
 }
 
 /* Half of the work on each device: exp of a number below 1, that the state is added to where there is one. */
-static gn_tensor loop_half(loop *l, int which, bool writes, gn_tensor x)
-{
+static gn_tensor loop_half(loop *l, int which, bool writes, gn_tensor x) {
     on(l->g, l->device[which]);
     gn_tensor y = gn_exp(gn_neg(gn_abs(x)));
     return writes ? gn_add(y, gn_assign(l->states[which], gn_add_c(l->states[which], 1))) : y;
 }
 
-static void loop_step(loop *l, shape kind, int step)
-{
+static void loop_step(loop *l, shape kind, int step) {
     int at = step % DEEP;
-    bool writes = kind == STATEFUL_TOWERS || kind == STATEFUL_STAGES, towers = kind == TOWERS || kind == STATEFUL_TOWERS;
+    bool writes = kind == STATEFUL_TOWERS || kind == STATEFUL_STAGES,
+         towers = kind == TOWERS || kind == STATEFUL_TOWERS;
     size_t bytes[1] = { sizeof l->out[at] };
     for (int i = 0; i < WIDTH; i++) {
         l->x[at][i] = (float)(step + i);
     }
-    gn_tensor x = gn_data(l->g, GN_F32, GN_SHAPE(WIDTH), l->x[at]), a = loop_half(l, 0, writes, x), b = loop_half(l, 1, writes, towers ? gn_add_c(x, 1) : a), y = b;
+    gn_tensor x = gn_data(l->g, GN_F32, GN_SHAPE(WIDTH), l->x[at]), a = loop_half(l, 0, writes, x),
+              b = loop_half(l, 1, writes, towers ? gn_add_c(x, 1) : a), y = b;
     if (towers) {
         y = gn_add(a, b);
     } else if (kind == THERE_AND_BACK) {
@@ -214,18 +216,17 @@ static void loop_step(loop *l, shape kind, int step)
     CHECK_RESULT(gn_step(l->g), GN_OK);
 }
 
-static void loop_check(loop *l, shape kind, int step)
-{
+static void loop_check(loop *l, shape kind, int step) {
     int at = step % DEEP;
-    bool writes = kind == STATEFUL_TOWERS || kind == STATEFUL_STAGES, towers = kind == TOWERS || kind == STATEFUL_TOWERS;
+    bool writes = kind == STATEFUL_TOWERS || kind == STATEFUL_STAGES,
+         towers = kind == TOWERS || kind == STATEFUL_TOWERS;
     CHECK_RESULT(gn_wait(l->g, l->tickets[at]), GN_OK);
     double x = step + 1, s = writes ? step + 1 : 0, a = exp(-x) + s, b = exp(-(towers ? x + 1 : a)) + s;
     CHECK_NEAR(l->out[at][1], towers ? a + b : kind == THERE_AND_BACK ? a + b : b, 1e-4 * (1 + s));
 }
 
 /* Seconds of so many steps, a few of which are always under way. */
-static double loop_time(loop *l, shape kind, int steps)
-{
+static double loop_time(loop *l, shape kind, int steps) {
     loop_step(l, kind, 0);
     loop_check(l, kind, 0);
     uint64_t begin = gn_now_us();
@@ -240,19 +241,17 @@ static double loop_time(loop *l, shape kind, int steps)
     return (double)(gn_now_us() - begin) * 1e-6;
 }
 
-static double thread_cpu(void)
-{
+static double thread_cpu(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static void check_overlap(shape kind, const char *local)
-{
+static void check_overlap(shape kind, const char *local) {
     enum { STEPS = 24 };
     const double least = TEST_SANITIZED ? 1.5 : 1.7;
     double ratio = 0, took[2] = { 0, 0 }, cpu = 0;
-    for (int attempt = 0; attempt < 3 && ratio < least; attempt++) {      /* the machine may have been away */
+    for (int attempt = 0; attempt < 3 && ratio < least; attempt++) { /* the machine may have been away */
         for (int two = 0; two < 2; two++) {
             gn__atomic_store(&exp_us, 0);
             gn_ctx *g = open_cluster(local, local ? 1 : 2);
@@ -267,9 +266,11 @@ static void check_overlap(shape kind, const char *local)
         }
         ratio = took[0] / took[1];
     }
-    printf("  %s%s: %.0f ms on one device, %.0f ms on two: %.2f times, the client computing %.1f ms\n", shape_names[kind], local ? " with a device of this machine" : "", took[0] * 1e3, took[1] * 1e3, ratio, cpu * 1e3);
+    printf("  %s%s: %.0f ms on one device, %.0f ms on two: %.2f times, the client computing %.1f ms\n",
+           shape_names[kind], local ? " with a device of this machine" : "", took[0] * 1e3, took[1] * 1e3, ratio,
+           cpu * 1e3);
     CHECK(ratio >= least);
-    CHECK(local || TEST_SANITIZED || cpu < 0.5 * took[1]);             /* it waits without spinning */
+    CHECK(local || TEST_SANITIZED || cpu < 0.5 * took[1]); /* it waits without spinning */
 }
 
 TEST(two_towers_run_at_the_same_time) { check_overlap(TOWERS, NULL); }
@@ -279,15 +280,13 @@ TEST(two_stages_that_write_states_run_at_the_same_time) { check_overlap(STATEFUL
 TEST(a_device_that_is_gone_back_to_works_on_the_next_step_meanwhile) { check_overlap(THERE_AND_BACK, NULL); }
 
 /* The device of this machine works while submit waits: what others have to do goes first. */
-TEST(a_device_of_this_machine_and_a_server_run_at_the_same_time)
-{
+TEST(a_device_of_this_machine_and_a_server_run_at_the_same_time) {
     check_overlap(TOWERS, "slow:0");
     check_overlap(STATEFUL_TOWERS, "slow:0");
     check_overlap(STAGES, "slow:0");
 }
 
-TEST(devices_that_cannot_be_waited_for_together_run_at_the_same_time)
-{
+TEST(devices_that_cannot_be_waited_for_together_run_at_the_same_time) {
     apart = true;
     check_overlap(TOWERS, NULL);
     check_overlap(STATEFUL_STAGES, NULL);
@@ -295,8 +294,7 @@ TEST(devices_that_cannot_be_waited_for_together_run_at_the_same_time)
 }
 
 /* One step of which results are read at once: the two halves overlap in it. */
-TEST(two_towers_of_one_read_run_at_the_same_time)
-{
+TEST(two_towers_of_one_read_run_at_the_same_time) {
     double least = 1e9;
     float x[2] = { 1, 2 }, out[2][2];
     gn_ctx *g = open_cluster(NULL, 2);
@@ -319,11 +317,16 @@ TEST(two_towers_of_one_read_run_at_the_same_time)
     gn_close(g);
 }
 
-typedef struct interval { uint64_t begin, end; int device; } interval;
-typedef struct intervals { interval all[200]; int n; } intervals;
+typedef struct interval {
+    uint64_t begin, end;
+    int device;
+} interval;
+typedef struct intervals {
+    interval all[200];
+    int n;
+} intervals;
 
-static void note_run(void *user, const gn_trace_event *e)
-{
+static void note_run(void *user, const gn_trace_event *e) {
     intervals *s = user;
     if (strcmp(e->name, "run") == 0 && s->n < 200) {
         s->all[s->n++] = (interval){ e->begin_us, e->end_us, e->device[0] == 'f' ? 0 : 1 };
@@ -331,8 +334,7 @@ static void note_run(void *user, const gn_trace_event *e)
 }
 
 /* As the trace shows it: something is under way on both in every step but the ends. */
-TEST(the_trace_shows_both_devices_at_work)
-{
+TEST(the_trace_shows_both_devices_at_work) {
     enum { STEPS = 10 };
     static intervals s;
     s.n = 0;
@@ -355,26 +357,28 @@ TEST(the_trace_shows_both_devices_at_work)
     gn_close(g);
 }
 
-/* ---- programs of any shape, with any number of steps under way, beside one device that does one step after the other ---- */
+/* ---- programs of any shape, with any number of steps under way, beside one device that does one step after the
+   other */
 
 enum { STATES = 3, POOL = 12, STEPS = 24, OPEN = 10 };
 
-typedef struct history { float states[STATES][WIDTH], out[2][WIDTH]; } history;
+typedef struct history {
+    float states[STATES][WIDTH], out[2][WIDTH];
+} history;
 
 typedef struct walk {
     gn_ctx *several, *one;
-    gn_tensor s[STATES], t[STATES];          /* of several, of one */
+    gn_tensor s[STATES], t[STATES]; /* of several, of one */
     float x[STEPS][WIDTH];
-    int32_t index[STEPS][2][WIDTH];          /* what is picked; the second may be bad */
+    int32_t index[STEPS][2][WIDTH]; /* what is picked; the second may be bad */
     float out[STEPS][2][WIDTH];
     uint64_t tickets[STEPS];
     bool waited[STEPS];
-    history is[STEPS + 1];                   /* [k]: before step k; out: of step k */
-    int first, next, bad;                    /* steps first … next - 1 are open; the first bad one of them, else STEPS */
+    history is[STEPS + 1]; /* [k]: before step k; out: of step k */
+    int first, next, bad;  /* steps first … next - 1 are open; the first bad one of them, else STEPS */
 } walk;
 
-static void anywhere(gn_ctx *g)
-{
+static void anywhere(gn_ctx *g) {
     int n = gn_device_count(g), device = (int)test_random_int(-1, n - 1);
     if (device < 0) {
         gn_on(g, NULL);
@@ -383,8 +387,7 @@ static void anywhere(gn_ctx *g)
     }
 }
 
-static void walk_states(walk *w, int step)
-{
+static void walk_states(walk *w, int step) {
     for (int i = 0; i < STATES; i++) {
         on(w->several, i % gn_device_count(w->several));
         w->s[i] = gn_state(w->several, GN_F32, GN_SHAPE(WIDTH), w->is[step].states[i], "several");
@@ -392,9 +395,8 @@ static void walk_states(walk *w, int step)
     }
 }
 
-static gn_tensor walk_op(gn_tensor a, gn_tensor b, int64_t which)
-{
-    gn_tensor low = gn_clamp(a, -2, 2), other = gn_clamp(b, -2, 2);      /* so that all numbers stay exact */
+static gn_tensor walk_op(gn_tensor a, gn_tensor b, int64_t which) {
+    gn_tensor low = gn_clamp(a, -2, 2), other = gn_clamp(b, -2, 2); /* so that all numbers stay exact */
     switch (which) {
     case 0: return gn_add(low, other);
     case 1: return gn_mul(low, other);
@@ -405,8 +407,7 @@ static gn_tensor walk_op(gn_tensor a, gn_tensor b, int64_t which)
 }
 
 /* Builds a step; equal draws on both sides. `places`: a stream of draws for where, and for what is computed early. */
-static gn_result walk_build(walk *w, gn_ctx *g, const gn_tensor *s, int step, bool bad, gn_tensor reads[2])
-{
+static gn_result walk_build(walk *w, gn_ctx *g, const gn_tensor *s, int step, bool bad, gn_tensor reads[2]) {
     uint64_t places = test__.stream * 3 + 1;
     gn_tensor pool[POOL];
     gn_result r = GN_OK;
@@ -423,14 +424,16 @@ static gn_result walk_build(walk *w, gn_ctx *g, const gn_tensor *s, int step, bo
             anywhere(g);
         }
         if (g == w->several && n == POOL / 2 && test_random_int(0, 2) == 0) {
-            r = gn_realize(pool + n - 2, 2);                /* kept, then used by the next cut */
+            r = gn_realize(pool + n - 2, 2); /* kept, then used by the next cut */
         }
         places = test__.stream;
         test__.stream = program;
         if (r) {
             return r;
         }
-        pool[n] = n == POOL - 1 ? gn_index_select(pool[n - 1], 0, gn_data(g, GN_I32, GN_SHAPE(WIDTH), w->index[step][bad])) : walk_op(pool[a], pool[b], which);
+        pool[n] = n == POOL - 1
+                      ? gn_index_select(pool[n - 1], 0, gn_data(g, GN_I32, GN_SHAPE(WIDTH), w->index[step][bad]))
+                      : walk_op(pool[a], pool[b], which);
         n++;
     }
     for (int i = 0; i < STATES; i++) {
@@ -444,12 +447,13 @@ static gn_result walk_build(walk *w, gn_ctx *g, const gn_tensor *s, int step, bo
 }
 
 /* The step on one device: what has to come out, and the states behind it. */
-static void walk_expect(walk *w, int step)
-{
+static void walk_expect(walk *w, int step) {
     gn_tensor reads[2];
     history *h = &w->is[step];
     walk_build(w, w->one, w->t, step, false, reads);
-    CHECK_RESULT(gn_read_many(reads, 2, (void *[2]){ h->out[0], h->out[1] }, (size_t[2]){ sizeof h->out[0], sizeof h->out[1] }), GN_OK);
+    CHECK_RESULT(gn_read_many(reads, 2, (void *[2]){ h->out[0], h->out[1] },
+                              (size_t[2]){ sizeof h->out[0], sizeof h->out[1] }),
+                 GN_OK);
     CHECK_RESULT(gn_step(w->one), GN_OK);
     for (int i = 0; i < STATES; i++) {
         CHECK_RESULT(gn_read(w->t[i], w->is[step + 1].states[i], sizeof h->states[i]), GN_OK);
@@ -457,8 +461,7 @@ static void walk_expect(walk *w, int step)
     CHECK_RESULT(gn_step(w->one), GN_OK);
 }
 
-static gn_result walk_issue(walk *w, int step, bool bad)
-{
+static gn_result walk_issue(walk *w, int step, bool bad) {
     gn_tensor reads[2];
     void *to[2] = { w->out[step][0], w->out[step][1] };
     size_t bytes[2] = { sizeof w->out[step][0], sizeof w->out[step][1] };
@@ -480,17 +483,17 @@ static gn_result walk_issue(walk *w, int step, bool bad)
     r = r ? r : gn_read_later(reads, 2, to, bytes, &w->tickets[step]);
     test__.stream = after;
     gn_result stepped = gn_step(w->several);
-    memset(w->x[step], 77, sizeof w->x[step]);           /* what was given is consumed */
+    memset(w->x[step], 77, sizeof w->x[step]); /* what was given is consumed */
     memset(w->index[step], 77, sizeof w->index[step]);
     return r ? r : stepped;
 }
 
-static bool walk_same(walk *w, int step)
-{
+static bool walk_same(walk *w, int step) {
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < WIDTH; k++) {
             if (w->out[step][i][k] != w->is[step].out[i][k]) {
-                test_fail(__FILE__, __LINE__, "step %d: out[%d][%d] is %g on several devices, %g on one", step, i, k, (double)w->out[step][i][k], (double)w->is[step].out[i][k]);
+                test_fail(__FILE__, __LINE__, "step %d: out[%d][%d] is %g on several devices, %g on one", step, i, k,
+                          (double)w->out[step][i][k], (double)w->is[step].out[i][k]);
                 return false;
             }
         }
@@ -499,8 +502,7 @@ static bool walk_same(walk *w, int step)
 }
 
 /* Waits for any open step: it and those before it are done, or an error of one of them is told. */
-static gn_result walk_wait(walk *w)
-{
+static gn_result walk_wait(walk *w) {
     int step = (int)test_random_int(w->first, w->next - 1);
     gn_result r = gn_wait(w->several, w->tickets[step]);
     if (r != GN_OK) {
@@ -517,16 +519,17 @@ static gn_result walk_wait(walk *w)
     return GN_OK;
 }
 
-/* An error was told: steps before the bad one have ended well, the others not; states are those before it, or failed. */
-static void walk_recover(walk *w, gn_result told, int *failed_states)
-{
+/* An error was told: steps before the bad one have ended well, the others not; states are those before it, or
+   failed. */
+static void walk_recover(walk *w, gn_result told, int *failed_states) {
     float now[WIDTH];
     CHECK_RESULT(told, GN_INDEX_OUT_OF_RANGE);
     REQUIRE(w->bad < STEPS);
     gn_step(w->several);
     for (int i = w->first; i < w->next; i++) {
         gn_result r = w->tickets[i] ? gn_wait(w->several, w->tickets[i]) : GN_CANCELLED;
-        CHECK(i < w->bad ? r == GN_OK : r == GN_CANCELLED || r == GN_INDEX_OUT_OF_RANGE);      /* two bad ones are told one after the other */
+        /* two bad ones are told one after the other */
+        CHECK(i < w->bad ? r == GN_OK : r == GN_CANCELLED || r == GN_INDEX_OUT_OF_RANGE);
         if (i < w->bad) {
             walk_same(w, i);
         }
@@ -552,8 +555,7 @@ static void walk_recover(walk *w, gn_result told, int *failed_states)
 }
 
 /* `bad_one_in`: how often a step has a bad index; 0: never. */
-static void check_walk(const char *local, int n_servers, int bad_one_in, int *failed_states)
-{
+static void check_walk(const char *local, int n_servers, int bad_one_in, int *failed_states) {
     walk *w = calloc(1, sizeof *w);
     w->several = open_cluster(local, n_servers);
     w->one = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
@@ -592,14 +594,12 @@ static void check_walk(const char *local, int n_servers, int bad_one_in, int *fa
     free(w);
 }
 
-static int walks(void)
-{
+static int walks(void) {
     const char *n = getenv("GENIE_TEST_WALKS");
     return n ? atoi(n) : TEST_SANITIZED ? 4 : 12;
 }
 
-TEST(steps_under_way_together_equal_steps_one_after_the_other)
-{
+TEST(steps_under_way_together_equal_steps_one_after_the_other) {
     int none = 0;
     for (int i = 0; i < walks(); i++) {
         check_walk("cpu", 2, 0, &none);
@@ -609,8 +609,7 @@ TEST(steps_under_way_together_equal_steps_one_after_the_other)
     CHECK_INT(none, 0);
 }
 
-TEST(steps_that_fail_take_later_ones_with_them_and_no_earlier_ones)
-{
+TEST(steps_that_fail_take_later_ones_with_them_and_no_earlier_ones) {
     int failed = 0;
     for (int i = 0; i < walks(); i++) {
         check_walk("cpu", 2, 6, &failed);
@@ -627,8 +626,7 @@ TEST(steps_that_fail_take_later_ones_with_them_and_no_earlier_ones)
 /* ---- tickets ---- */
 
 /* Waiting for one device's step is waiting for what was submitted before it on another one. */
-TEST(a_ticket_covers_what_was_submitted_before_it_on_other_devices)
-{
+TEST(a_ticket_covers_what_was_submitted_before_it_on_other_devices) {
     gn_ctx *g = open_cluster(NULL, 2);
     float x[2] = { 1, 2 }, out[2][2] = { { 0 } };
     uint64_t tickets[2];
@@ -653,8 +651,7 @@ TEST(a_ticket_covers_what_was_submitted_before_it_on_other_devices)
 }
 
 /* A queued step that did not run says so, on one server as on several. */
-TEST(a_step_behind_one_that_failed_is_no_success)
-{
+TEST(a_step_behind_one_that_failed_is_no_success) {
     const int32_t bad[1] = { 7 };
     float x[2] = { 1, 2 }, out[3][2];
     for (int n = 1; n <= 2; n++) {
@@ -668,7 +665,8 @@ TEST(a_step_behind_one_that_failed_is_no_success)
             gn_tensor d = gn_data(g, GN_F32, GN_SHAPE(2), x), y = d;
             on(g, 0);
             y = i == 1 ? gn_index_select(d, 0, gn_data(g, GN_I32, GN_SHAPE(1), bad)) : gn_exp(d);
-            CHECK_RESULT(gn_read_later(&y, 1, (void *[1]){ out[i] }, (size_t[1]){ i == 1 ? 4 : 8 }, &tickets[i]), GN_OK);
+            CHECK_RESULT(gn_read_later(&y, 1, (void *[1]){ out[i] }, (size_t[1]){ i == 1 ? 4 : 8 }, &tickets[i]),
+                         GN_OK);
         }
         CHECK_RESULT(gn_wait(g, tickets[0]), GN_OK);
         CHECK_RESULT(gn_wait(g, tickets[1]), GN_INDEX_OUT_OF_RANGE);
@@ -681,8 +679,7 @@ TEST(a_step_behind_one_that_failed_is_no_success)
 }
 
 /* Far more steps than can be under way at once, with values of every size. */
-TEST(as_many_steps_as_one_likes_may_be_submitted)
-{
+TEST(as_many_steps_as_one_likes_may_be_submitted) {
     enum { MANY = 300, N = 40000 };
     static float x[N], out[MANY];
     uint64_t last = 0;
@@ -709,8 +706,7 @@ TEST(as_many_steps_as_one_likes_may_be_submitted)
 
 /* ---- what goes while something is under way ---- */
 
-TEST(a_weight_or_state_is_released_behind_the_steps_that_read_it)
-{
+TEST(a_weight_or_state_is_released_behind_the_steps_that_read_it) {
     float x[2] = { 1, 2 }, out[4][2];
     gn_ctx *g = open_cluster(NULL, 2);
     for (int i = 0; i < 4; i++) {
@@ -731,9 +727,8 @@ TEST(a_weight_or_state_is_released_behind_the_steps_that_read_it)
     gn_close(g);
 }
 
-TEST(a_context_closes_while_steps_are_under_way)
-{
-    static loop l;                           /* its buffers are the context's until it is closed */
+TEST(a_context_closes_while_steps_are_under_way) {
+    static loop l; /* its buffers are the context's until it is closed */
     for (int i = 0; i < 4; i++) {
         gn_ctx *g = open_cluster(i == 3 ? "slow:0" : NULL, i == 3 ? 1 : 2);
         gn__atomic_store(&exp_us, 20000);
@@ -749,8 +744,7 @@ TEST(a_context_closes_while_steps_are_under_way)
 }
 
 /* The second server goes while steps wait for it: its steps and later ones fail, what came before does not. */
-TEST(a_device_that_is_lost_takes_what_waits_for_it)
-{
+TEST(a_device_that_is_lost_takes_what_waits_for_it) {
     for (int when = 0; when < 3; when++) {
         loop l;
         float out[WIDTH];
@@ -788,8 +782,7 @@ TEST(a_device_that_is_lost_takes_what_waits_for_it)
 }
 
 /* One of two devices that are waited for together says nothing more: the wait ends at the deadline, not later. */
-TEST(a_device_that_falls_silent_beside_another_is_lost_at_the_deadline)
-{
+TEST(a_device_that_falls_silent_beside_another_is_lost_at_the_deadline) {
     gn_ctx *g = open_cluster(NULL, 2);
     gn__remote *r = (gn__remote *)g->multi->units[0].exec.self;
     loopback_link *link = r->link.t.self;
@@ -813,8 +806,7 @@ TEST(a_device_that_falls_silent_beside_another_is_lost_at_the_deadline)
 
 /* ---- memory that runs out with steps under way ---- */
 
-static bool run_without_memory(long n, bool for_ever)
-{
+static bool run_without_memory(long n, bool for_ever) {
     static float x[3][64], out[3][64];
     float zeros[64] = { 0 };
     uint64_t tickets[3] = { 0 };
@@ -843,7 +835,8 @@ static bool run_without_memory(long n, bool for_ever)
     r = r ? r : gn_wait(g, tickets[2]);
     may_fail = false;
     fail_at = -1;
-    CHECK(r == GN_OK || r == GN_OUT_OF_MEMORY || r == GN_STATE_FAILED || r == GN_DEVICE_LOST || r == GN_STALE_HANDLE || r == GN_CANCELLED);
+    CHECK(r == GN_OK || r == GN_OUT_OF_MEMORY || r == GN_STATE_FAILED || r == GN_DEVICE_LOST || r == GN_STALE_HANDLE ||
+          r == GN_CANCELLED);
     for (int i = 0; i < 3 && r == GN_OK; i++) {
         CHECK_NEAR(out[i][63], (2 * i + 2) * (i + 1), 0);
     }
@@ -852,8 +845,7 @@ static bool run_without_memory(long n, bool for_ever)
     return all && r == GN_OK;
 }
 
-TEST(steps_under_way_survive_memory_that_runs_out)
-{
+TEST(steps_under_way_survive_memory_that_runs_out) {
     for (int i = 0; i < 2; i++) {
         long n = 0;
         while (n < 2000 && !run_without_memory(n, i != 0)) {
@@ -867,8 +859,7 @@ TEST(steps_under_way_survive_memory_that_runs_out)
 
 static char last_log[512];
 
-static void note_log(void *user, gn_log_level level, const char *text)
-{
+static void note_log(void *user, gn_log_level level, const char *text) {
     (void)user;
     if (level == GN_LOG_WARN) {
         snprintf(last_log, sizeof last_log, "%s", text);
@@ -876,8 +867,7 @@ static void note_log(void *user, gn_log_level level, const char *text)
 }
 
 /* Each device that is there works, the others say why not, and what is free goes to one that is there. */
-static void check_present(gn_ctx *g, const bool *there, int n, int present)
-{
+static void check_present(gn_ctx *g, const bool *there, int n, int present) {
     gn_stats stats;
     gn_get_stats(g, &stats);
     CHECK_INT(stats.devices_absent, n - present);
@@ -890,7 +880,8 @@ static void check_present(gn_ctx *g, const bool *there, int n, int present)
         CHECK_RESULT(gn_get_device_at(g, i, &info), GN_OK);
         CHECK(info.absent == !there[i] && (strstr(info.name, "slow:0") != NULL) == there[i]);
         on(g, i);
-        CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), x)), out, sizeof out), there[i] ? GN_OK : GN_NO_DEVICE);
+        CHECK_RESULT(gn_read(gn_neg(gn_data(g, GN_F32, GN_SHAPE(2), x)), out, sizeof out),
+                     there[i] ? GN_OK : GN_NO_DEVICE);
         CHECK(there[i] || strstr(gn_last_error(g)->text, "which is absent"));
         gn_on(g, NULL);
         gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(2), x, "s");
@@ -909,8 +900,7 @@ static void check_present(gn_ctx *g, const bool *there, int n, int present)
 }
 
 /* Where transports lead to a server that does not offer what is asked for, in any place among those that do. */
-TEST(the_others_open_when_some_devices_are_absent)
-{
+TEST(the_others_open_when_some_devices_are_absent) {
     for (int round = 0; round < 20; round++) {
         const char *names[SERVERS];
         char list[64] = "";
@@ -948,8 +938,7 @@ TEST(the_others_open_when_some_devices_are_absent)
 }
 
 /* A name that is a mistake is no absent device. */
-TEST(a_mistake_among_several_devices_is_an_error)
-{
+TEST(a_mistake_among_several_devices_is_an_error) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "slow:0,slow:0", .log = note_log });
     CHECK_RESULT(gn_status(g), GN_BAD_ARGUMENT);
     gn_close(g);
@@ -963,18 +952,17 @@ TEST(a_mistake_among_several_devices_is_an_error)
 
 enum { LENT = 3, CLIENTS = 40 };
 
-static int device_of(gn_ctx *g)
-{
+static int device_of(gn_ctx *g) {
     gn_device_info info;
     CHECK_RESULT(gn_get_device(g, &info), GN_OK);
     size_t n = strlen(info.name);
     return n && info.name[n - 1] >= '0' && info.name[n - 1] < '0' + LENT ? info.name[n - 1] - '0' : 0;
 }
 
-static gn_ctx *client_of(gn_server *s, const char *device)
-{
+static gn_ctx *client_of(gn_server *s, const char *device) {
     int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 || gn_server_attach(s, loopback_transport(ends[0]), "test") != GN_OK) {
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 ||
+        gn_server_attach(s, loopback_transport(ends[0]), "test") != GN_OK) {
         exit(2);
     }
     gn_ctx *g = gn_open_transport(NULL, loopback_transport(ends[1]), device);
@@ -983,8 +971,7 @@ static gn_ctx *client_of(gn_server *s, const char *device)
 }
 
 /* Clients come and go, some to a device that they name: each of the others is given one that has the fewest. */
-TEST(a_client_that_names_no_device_is_given_the_least_loaded)
-{
+TEST(a_client_that_names_no_device_is_given_the_least_loaded) {
     gn_server *s = NULL;
     gn_server_desc desc = { .listen = "none", .devices = "slow:0,slow:1,slow:2", .threads = 1, .no_costs = true };
     REQUIRE(CHECK_RESULT(gn_server_open(&desc, &s, NULL), GN_OK));
@@ -997,7 +984,7 @@ TEST(a_client_that_names_no_device_is_given_the_least_loaded)
             gn_close(clients[c]);
             clients[c] = NULL;
             int sum = load[0] + load[1] + load[2];
-            for (int wait = 0; wait < 2000; wait++) {                /* until the server has seen it */
+            for (int wait = 0; wait < 2000; wait++) { /* until the server has seen it */
                 int open = 0;
                 gn__mutex_lock(&s->lock);
                 for (const gn__session *x = s->sessions; x; x = x->next) {
@@ -1032,8 +1019,7 @@ TEST(a_client_that_names_no_device_is_given_the_least_loaded)
 }
 
 /* As many sessions on each: the one that holds the fewest bytes. */
-TEST(of_devices_with_as_many_sessions_the_one_with_the_fewest_bytes_is_given)
-{
+TEST(of_devices_with_as_many_sessions_the_one_with_the_fewest_bytes_is_given) {
     static float x[3][1000];
     gn_server *s = NULL;
     gn_server_desc desc = { .listen = "none", .devices = "slow:0,slow:1,slow:2", .threads = 1, .no_costs = true };
@@ -1056,20 +1042,30 @@ TEST(of_devices_with_as_many_sessions_the_one_with_the_fewest_bytes_is_given)
     gn_server_close(s);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(two_towers_run_at_the_same_time), TEST_ENTRY(two_stages_run_at_the_same_time),
-        TEST_ENTRY(two_towers_that_write_states_run_at_the_same_time), TEST_ENTRY(two_stages_that_write_states_run_at_the_same_time),
-        TEST_ENTRY(a_device_that_is_gone_back_to_works_on_the_next_step_meanwhile), TEST_ENTRY(a_device_of_this_machine_and_a_server_run_at_the_same_time),
-        TEST_ENTRY(devices_that_cannot_be_waited_for_together_run_at_the_same_time), TEST_ENTRY(two_towers_of_one_read_run_at_the_same_time),
-        TEST_ENTRY(the_trace_shows_both_devices_at_work), TEST_ENTRY(steps_under_way_together_equal_steps_one_after_the_other),
-        TEST_ENTRY(steps_that_fail_take_later_ones_with_them_and_no_earlier_ones), TEST_ENTRY(a_ticket_covers_what_was_submitted_before_it_on_other_devices),
-        TEST_ENTRY(a_step_behind_one_that_failed_is_no_success), TEST_ENTRY(as_many_steps_as_one_likes_may_be_submitted),
-        TEST_ENTRY(a_weight_or_state_is_released_behind_the_steps_that_read_it), TEST_ENTRY(a_context_closes_while_steps_are_under_way),
-        TEST_ENTRY(a_device_that_is_lost_takes_what_waits_for_it), TEST_ENTRY(a_device_that_falls_silent_beside_another_is_lost_at_the_deadline),
-        TEST_ENTRY(steps_under_way_survive_memory_that_runs_out), TEST_ENTRY(the_others_open_when_some_devices_are_absent),
-        TEST_ENTRY(a_mistake_among_several_devices_is_an_error), TEST_ENTRY(a_client_that_names_no_device_is_given_the_least_loaded),
+        TEST_ENTRY(two_towers_run_at_the_same_time),
+        TEST_ENTRY(two_stages_run_at_the_same_time),
+        TEST_ENTRY(two_towers_that_write_states_run_at_the_same_time),
+        TEST_ENTRY(two_stages_that_write_states_run_at_the_same_time),
+        TEST_ENTRY(a_device_that_is_gone_back_to_works_on_the_next_step_meanwhile),
+        TEST_ENTRY(a_device_of_this_machine_and_a_server_run_at_the_same_time),
+        TEST_ENTRY(devices_that_cannot_be_waited_for_together_run_at_the_same_time),
+        TEST_ENTRY(two_towers_of_one_read_run_at_the_same_time),
+        TEST_ENTRY(the_trace_shows_both_devices_at_work),
+        TEST_ENTRY(steps_under_way_together_equal_steps_one_after_the_other),
+        TEST_ENTRY(steps_that_fail_take_later_ones_with_them_and_no_earlier_ones),
+        TEST_ENTRY(a_ticket_covers_what_was_submitted_before_it_on_other_devices),
+        TEST_ENTRY(a_step_behind_one_that_failed_is_no_success),
+        TEST_ENTRY(as_many_steps_as_one_likes_may_be_submitted),
+        TEST_ENTRY(a_weight_or_state_is_released_behind_the_steps_that_read_it),
+        TEST_ENTRY(a_context_closes_while_steps_are_under_way),
+        TEST_ENTRY(a_device_that_is_lost_takes_what_waits_for_it),
+        TEST_ENTRY(a_device_that_falls_silent_beside_another_is_lost_at_the_deadline),
+        TEST_ENTRY(steps_under_way_survive_memory_that_runs_out),
+        TEST_ENTRY(the_others_open_when_some_devices_are_absent),
+        TEST_ENTRY(a_mistake_among_several_devices_is_an_error),
+        TEST_ENTRY(a_client_that_names_no_device_is_given_the_least_loaded),
         TEST_ENTRY(of_devices_with_as_many_sessions_the_one_with_the_fewest_bytes_is_given),
     };
     test_begin(argc, argv);

@@ -1,6 +1,7 @@
-/* Many connections at once, against a server that is a process of its own: how many threads, how much memory and how much of an honest
- * client's time do strangers cost? Loopback alone; every storm ends by itself. Quick by default; GENIE_STORM=1 runs the large form, whose
- * figures are printed: 8,000 connections in 3 s, 4,000 against 1,024 descriptors, 1,000 clients at once three times, 500 that stall.
+/* Many connections at once, against a server that is a process of its own: how many threads, how much memory and how
+ * much of an honest client's time do strangers cost? Loopback alone; every storm ends by itself. Quick by default;
+ * GENIE_STORM=1 runs the large form, whose figures are printed: 8,000 connections in 3 s, 4,000 against 1,024
+ * descriptors, 1,000 clients at once three times, 500 that stall.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
@@ -20,22 +21,19 @@
 
 static bool large;
 static char work[64];
-static double now_s(void)
-{
+static double now_s(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void nap(double s)
-{
+static void nap(double s) {
     struct timespec t = { (time_t)s, (long)((s - (double)(time_t)s) * 1e9) };
     nanosleep(&t, NULL);
 }
 
 /* The number of descriptors that this process may open from now on; at most what was asked for. */
-static uint64_t raise_descriptors(uint64_t wanted, bool hard)
-{
+static uint64_t raise_descriptors(uint64_t wanted, bool hard) {
     struct rlimit r;
     if (getrlimit(RLIMIT_NOFILE, &r) != 0) return 0;
     struct rlimit more = { (rlim_t)wanted, r.rlim_max > wanted ? r.rlim_max : (rlim_t)wanted };
@@ -48,17 +46,29 @@ static uint64_t raise_descriptors(uint64_t wanted, bool hard)
 
 /* ---- the server, and what it costs ---- */
 
-typedef struct storm_server { pid_t pid; int ends[2]; uint16_t port; char home[128], client[128], address[64]; } storm_server;
+typedef struct storm_server {
+    pid_t pid;
+    int ends[2];
+    uint16_t port;
+    char home[128], client[128], address[64];
+} storm_server;
 static gn_server *served;
-static void stop_serving(int number) { (void)number; gn_server_stop(served); }
+static void stop_serving(int number) {
+    (void)number;
+    gn_server_stop(served);
+}
 
-static void serve(const storm_server *s, uint32_t sessions, uint64_t descriptors)
-{
+static void serve(const storm_server *s, uint32_t sessions, uint64_t descriptors) {
     char url_file[160];
     gn_error error;
     gn_stats stats;
     snprintf(url_file, sizeof url_file, "%s/url", s->home);
-    gn_server_desc d = { .listen = "127.0.0.1:0", .home = s->home, .url_file = url_file, .max_sessions = sessions, .threads = 1, .no_costs = true };
+    gn_server_desc d = { .listen = "127.0.0.1:0",
+                         .home = s->home,
+                         .url_file = url_file,
+                         .max_sessions = sessions,
+                         .threads = 1,
+                         .no_costs = true };
     if (descriptors > 0) raise_descriptors(descriptors, true);
     if (gn_server_open(&d, &served, &error) != GN_OK) {
         printf("%s\n", error.text);
@@ -75,8 +85,7 @@ static void serve(const storm_server *s, uint32_t sessions, uint64_t descriptors
 }
 
 /* Starts it and pairs one client, whose credential the honest ones share. */
-static bool storm_open(storm_server *s, uint32_t sessions, uint64_t descriptors)
-{
+static bool storm_open(storm_server *s, uint32_t sessions, uint64_t descriptors) {
     static int n;
     char url[200];
     memset(s, 0, sizeof *s);
@@ -96,8 +105,7 @@ static bool storm_open(storm_server *s, uint32_t sessions, uint64_t descriptors)
     return ok;
 }
 
-static gn_stats storm_close(storm_server *s)
-{
+static gn_stats storm_close(storm_server *s) {
     gn_stats stats;
     int status = -1;
     memset(&stats, 0, sizeof stats);
@@ -108,12 +116,13 @@ static gn_stats storm_close(storm_server *s)
     return stats;
 }
 
-typedef struct cost { long threads, rss_kb, descriptors; } cost;
+typedef struct cost {
+    long threads, rss_kb, descriptors;
+} cost;
 
-static cost cost_of(pid_t pid)
-{
+static cost cost_of(pid_t pid) {
     char path[64], line[256];
-    cost c = { 0, 0, -3 };      /* ., .. and the folder itself */
+    cost c = { 0, 0, -3 }; /* ., .. and the folder itself */
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
@@ -128,8 +137,7 @@ static cost cost_of(pid_t pid)
     return c;
 }
 
-static void cost_most(cost *most, pid_t pid)
-{
+static void cost_most(cost *most, pid_t pid) {
     cost c = cost_of(pid);
     if (c.threads > most->threads) most->threads = c.threads;
     if (c.rss_kb > most->rss_kb) most->rss_kb = c.rss_kb;
@@ -138,11 +146,12 @@ static void cost_most(cost *most, pid_t pid)
 
 /* ---- clients ---- */
 
-static gn_ctx *visit(const storm_server *s) { return gn_open(&(gn_desc){ .devices = s->address, .home = s->client, .deadline_ms = 60000 }); }
+static gn_ctx *visit(const storm_server *s) {
+    return gn_open(&(gn_desc){ .devices = s->address, .home = s->client, .deadline_ms = 60000 });
+}
 
 /* One step with an answer; how long it took, in seconds, or -1. */
-static double step(gn_ctx *g)
-{
+static double step(gn_ctx *g) {
     float x[64], y[64];
     for (int i = 0; i < 64; i++) x[i] = (float)i;
     double begin = now_s();
@@ -153,8 +162,7 @@ static double step(gn_ctx *g)
 }
 
 /* Connects, makes a step, leaves; how long until the step's answer, in seconds, or -1. */
-static double whole_visit(const storm_server *s)
-{
+static double whole_visit(const storm_server *s) {
     double begin = now_s();
     gn_ctx *g = visit(s);
     bool ok = gn_status(g) == GN_OK && step(g) >= 0;
@@ -164,32 +172,31 @@ static double whole_visit(const storm_server *s)
     return ok ? took : -1;
 }
 
-static int by_size(const void *a, const void *b)
-{
+static int by_size(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
 
-static double quantile(double *v, int n, double q)
-{
+static double quantile(double *v, int n, double q) {
     qsort(v, (size_t)n, sizeof *v, by_size);
     return v[(int)(q * (n - 1) + 0.5)];
 }
 
 /* A connection that is begun and not waited for. */
-static int begin_connection(uint16_t port)
-{
+static int begin_connection(uint16_t port) {
     struct sockaddr_in a = { .sin_family = AF_INET };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     a.sin_port = htons(port);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) != 0 && errno != EINPROGRESS) { close(fd); fd = -1; }
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) != 0 && errno != EINPROGRESS) {
+        close(fd);
+        fd = -1;
+    }
     return fd;
 }
 
 /* Opens n connections over `seconds` and keeps them all; notes what the server costs meanwhile. */
-static int *storm(const storm_server *s, int n, double seconds, cost *most)
-{
+static int *storm(const storm_server *s, int n, double seconds, cost *most) {
     int *fds = malloc((size_t)n * sizeof *fds);
     double begin = now_s();
     for (int i = 0; i < n; i++) {
@@ -203,8 +210,7 @@ static int *storm(const storm_server *s, int n, double seconds, cost *most)
     return fds;
 }
 
-static void storm_over(int *fds, int n)
-{
+static void storm_over(int *fds, int n) {
     for (int i = 0; i < n; i++)
         if (fds[i] >= 0) close(fds[i]);
     free(fds);
@@ -212,8 +218,7 @@ static void storm_over(int *fds, int n)
 
 /* ---- the tests ---- */
 
-static void silent_storm(const char *name, int n, double seconds, uint64_t descriptors)
-{
+static void silent_storm(const char *name, int n, double seconds, uint64_t descriptors) {
     storm_server s;
     cost most = { 0, 0, 0 };
     REQUIRE(storm_open(&s, 0, descriptors));
@@ -222,10 +227,11 @@ static void silent_storm(const char *name, int n, double seconds, uint64_t descr
     double first = whole_visit(&s);
     cost_most(&most, s.pid);
     double second = whole_visit(&s);
-    printf("  %s: %d connections in %.1f s: threads %ld before, %ld at most; RSS %ld KiB before, %ld at most; descriptors %ld at most; honest clients in after %.2f and %.2f s\n",
+    printf("  %s: %d connections in %.1f s: threads %ld before, %ld at most; RSS %ld KiB before, %ld at most; "
+           "descriptors %ld at most; honest clients in after %.2f and %.2f s\n",
            name, n, seconds, before.threads, most.threads, before.rss_kb, most.rss_kb, most.descriptors, first, second);
     CHECK(first >= 0 && first < 10 && second >= 0 && second < 5);
-    CHECK(most.threads <= before.threads + 4);      /* the pool of a session, which may have been before */
+    CHECK(most.threads <= before.threads + 4); /* the pool of a session, which may have been before */
     CHECK(TEST_SANITIZED || most.rss_kb < before.rss_kb + 16384);
     CHECK(descriptors == 0 || most.descriptors <= (long)descriptors);
     storm_over(fds, n);
@@ -234,23 +240,29 @@ static void silent_storm(const char *name, int n, double seconds, uint64_t descr
     CHECK(stats.sessions_refused <= (uint64_t)n);
 }
 
-TEST(silent_connections_cost_no_threads)
-{
+TEST(silent_connections_cost_no_threads) {
     if (large) silent_storm("storm", 8000, 3, 0);
     else silent_storm("storm", 1500, 0.5, 0);
 }
 
-TEST(silent_connections_leave_descriptors_for_clients)
-{
+TEST(silent_connections_leave_descriptors_for_clients) {
     if (large) silent_storm("few descriptors", 4000, 0.5, 1024);
     else silent_storm("few descriptors", 600, 0.1, 192);
 }
 
-typedef struct crowd { const storm_server *s; pthread_barrier_t ready, opened, leave; atomic_int failed; double *took; } crowd;
-typedef struct member { crowd *c; int i; pthread_t thread; } member;
+typedef struct crowd {
+    const storm_server *s;
+    pthread_barrier_t ready, opened, leave;
+    atomic_int failed;
+    double *took;
+} crowd;
+typedef struct member {
+    crowd *c;
+    int i;
+    pthread_t thread;
+} member;
 
-static void *member_run(void *arg)
-{
+static void *member_run(void *arg) {
     member *m = arg;
     pthread_barrier_wait(&m->c->ready);
     double begin = now_s();
@@ -264,8 +276,7 @@ static void *member_run(void *arg)
     return NULL;
 }
 
-static void crowd_run(int n)
-{
+static void crowd_run(int n) {
     storm_server s;
     crowd c = { .s = &s };
     member *members = calloc((size_t)n, sizeof *members);
@@ -286,8 +297,10 @@ static void crowd_run(int n)
     cost all = cost_of(s.pid);
     pthread_barrier_wait(&c.leave);
     for (int i = 0; i < n; i++) pthread_join(members[i].thread, NULL);
-    printf("  %d clients at once: %d not opened; p50 %.2f s, p99 %.2f s; the server then has %ld threads, RSS %ld KiB, %ld descriptors\n", n, atomic_load(&c.failed),
-           quantile(c.took, n, 0.5), quantile(c.took, n, 0.99), all.threads, all.rss_kb, all.descriptors);
+    printf("  %d clients at once: %d not opened; p50 %.2f s, p99 %.2f s; the server then has %ld threads, RSS %ld KiB, "
+           "%ld descriptors\n",
+           n, atomic_load(&c.failed), quantile(c.took, n, 0.5), quantile(c.took, n, 0.99), all.threads, all.rss_kb,
+           all.descriptors);
     CHECK_INT(atomic_load(&c.failed), 0);
     gn_stats stats = storm_close(&s);
     CHECK_INT(stats.sessions, n + 1);
@@ -296,21 +309,19 @@ static void crowd_run(int n)
     free(members);
 }
 
-TEST(honest_clients_at_once_are_all_let_in)
-{
+TEST(honest_clients_at_once_are_all_let_in) {
     for (int i = 0; i < (large ? 3 : 1); i++) crowd_run(large ? 1000 : 60);
 }
 
 /* More than the limit of strangers, none of whom is to be cut: they all speak. */
-TEST(honest_clients_beyond_the_limit_of_strangers_wait)
-{
+TEST(honest_clients_beyond_the_limit_of_strangers_wait) {
     storm_server s;
     enum { N = 40 };
     pthread_attr_t attributes;
     member members[N];
     crowd c = { .s = &s };
     double took[N];
-    REQUIRE(storm_open(&s, N, N + 64 + 20));      /* room for ten strangers */
+    REQUIRE(storm_open(&s, N, N + 64 + 20)); /* room for ten strangers */
     c.took = took;
     pthread_barrier_init(&c.ready, NULL, N + 1);
     pthread_barrier_init(&c.opened, NULL, N + 1);
@@ -330,16 +341,20 @@ TEST(honest_clients_beyond_the_limit_of_strangers_wait)
 
 /* ---- connections that stall: each sends a byte of a ClientHello now and then ---- */
 
-typedef struct drip { int *fds, n; atomic_bool stop; atomic_long sent; } drip;
+typedef struct drip {
+    int *fds, n;
+    atomic_bool stop;
+    atomic_long sent;
+} drip;
 
-static void *drip_run(void *arg)
-{
+static void *drip_run(void *arg) {
     drip *d = arg;
     static const uint8_t head[] = { 22, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3 };
     for (size_t round = 0; !atomic_load(&d->stop); round++) {
         for (int i = 0; i < d->n && !atomic_load(&d->stop); i++) {
             uint8_t byte = round < sizeof head ? head[round] : (uint8_t)(i + (int)round);
-            if (d->fds[i] >= 0 && send(d->fds[i], &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1) atomic_fetch_add(&d->sent, 1);
+            if (d->fds[i] >= 0 && send(d->fds[i], &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1)
+                atomic_fetch_add(&d->sent, 1);
             if (i % 50 == 49) nap(0.01);
         }
         nap(0.05);
@@ -347,8 +362,7 @@ static void *drip_run(void *arg)
     return NULL;
 }
 
-static void measure_service(const storm_server *s, gn_ctx *g, int steps, int visits, double out[4])
-{
+static void measure_service(const storm_server *s, gn_ctx *g, int steps, int visits, double out[4]) {
     double *v = malloc((size_t)(steps > visits ? steps : visits) * sizeof *v);
     for (int i = 0; i < steps; i++) CHECK((v[i] = step(g)) >= 0);
     out[0] = quantile(v, steps, 0.5);
@@ -359,8 +373,7 @@ static void measure_service(const storm_server *s, gn_ctx *g, int steps, int vis
     free(v);
 }
 
-TEST(connections_that_stall_slow_nobody)
-{
+TEST(connections_that_stall_slow_nobody) {
     storm_server s;
     cost most = { 0, 0, 0 };
     int n = large ? 500 : 100, steps = large ? 5000 : 200, visits = large ? 200 : 10;
@@ -378,9 +391,10 @@ TEST(connections_that_stall_slow_nobody)
     cost_most(&most, s.pid);
     atomic_store(&d.stop, true);
     pthread_join(thread, NULL);
-    printf("  steps p50 %.0f, p99 %.0f us; new connections p50 %.1f, p99 %.1f ms; with %d that stall: %.0f, %.0f us; %.1f, %.1f ms; %ld threads, %ld KiB, %ld bytes dripped\n",
-           calm[0] * 1e6, calm[1] * 1e6, calm[2] * 1e3, calm[3] * 1e3, n, stalled[0] * 1e6, stalled[1] * 1e6, stalled[2] * 1e3, stalled[3] * 1e3, most.threads, most.rss_kb,
-           atomic_load(&d.sent));
+    printf("  steps p50 %.0f, p99 %.0f us; new connections p50 %.1f, p99 %.1f ms; with %d that stall: %.0f, %.0f us; "
+           "%.1f, %.1f ms; %ld threads, %ld KiB, %ld bytes dripped\n",
+           calm[0] * 1e6, calm[1] * 1e6, calm[2] * 1e3, calm[3] * 1e3, n, stalled[0] * 1e6, stalled[1] * 1e6,
+           stalled[2] * 1e3, stalled[3] * 1e3, most.threads, most.rss_kb, atomic_load(&d.sent));
     CHECK(stalled[2] < 20 * calm[2] + 0.5);
     CHECK(most.threads < 24);
     gn_close(g);
@@ -388,11 +402,13 @@ TEST(connections_that_stall_slow_nobody)
     CHECK_INT(storm_close(&s).sessions, 2 + 2 * visits);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(silent_connections_cost_no_threads), TEST_ENTRY(silent_connections_leave_descriptors_for_clients), TEST_ENTRY(connections_that_stall_slow_nobody),
-        TEST_ENTRY(honest_clients_beyond_the_limit_of_strangers_wait), TEST_ENTRY(honest_clients_at_once_are_all_let_in),
+        TEST_ENTRY(silent_connections_cost_no_threads),
+        TEST_ENTRY(silent_connections_leave_descriptors_for_clients),
+        TEST_ENTRY(connections_that_stall_slow_nobody),
+        TEST_ENTRY(honest_clients_beyond_the_limit_of_strangers_wait),
+        TEST_ENTRY(honest_clients_at_once_are_all_let_in),
     };
     const char *env = getenv("GENIE_STORM");
     large = env && *env && *env != '0';
@@ -400,7 +416,9 @@ int main(int argc, char **argv)
     snprintf(work, sizeof work, "/tmp/genie-storm-XXXXXX");
     if (!mkdtemp(work)) return 2;
     uint64_t room = raise_descriptors(large ? 16384 : 4096, false);
-    if (room < (large ? 9000u : 2000u)) printf("SKIP: storms: this process may open %llu descriptors alone\n0 passed, 0 failed, 1 skipped\n", (unsigned long long)room);
+    if (room < (large ? 9000u : 2000u))
+        printf("SKIP: storms: this process may open %llu descriptors alone\n0 passed, 0 failed, 1 skipped\n",
+               (unsigned long long)room);
     else test_all(tests, TEST_COUNT(tests));
     char command[sizeof work + 16];
     snprintf(command, sizeof command, "rm -rf '%s'", work);

@@ -1,9 +1,10 @@
 /* Looks at a connection from outside the processes that hold it.
  *
- *   tls_recorder relay PORT FOLDER     relays connections to 127.0.0.1:PORT; the first line it prints is its own port; each
- *                                      connection's bytes go to FOLDER/N.up (from the client) and FOLDER/N.down
- *   tls_recorder check FILE.up FILE.down   0 if both are TLS 1.2 or 1.3 records with an ECDHE AEAD suite and nothing else
- *   tls_recorder find FILE TEXT...     0 if one of the texts stands in the file; @PATH stands for the bytes of that file
+ *   tls_recorder relay PORT FOLDER     relays connections to 127.0.0.1:PORT; the first line it prints is its own port;
+ *                                      each connection's bytes go to FOLDER/N.up (from the client) and FOLDER/N.down
+ *   tls_recorder check FILE.up FILE.down   0 if both are TLS 1.2 or 1.3 records with an ECDHE AEAD suite and nothing
+ *   else tls_recorder find FILE TEXT...     0 if one of the texts stands in the file; @PATH stands for the bytes of
+ *   that file
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -19,14 +20,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { MAX_FILE = 256 << 20, MAX_LINKS = 64 };   /* bytes, connections */
+enum { MAX_FILE = 256 << 20, MAX_LINKS = 64 }; /* bytes, connections */
 
 /* ---- relay ---- */
 
-typedef struct link_end { int fd; FILE *record; bool ended; } link_end;   /* record: the bytes that come from fd */
+/* record: the bytes that come from fd */
+typedef struct link_end {
+    int fd;
+    FILE *record;
+    bool ended;
+} link_end;
 
-static struct sockaddr_in loopback(uint16_t port)
-{
+static struct sockaddr_in loopback(uint16_t port) {
     struct sockaddr_in a;
     memset(&a, 0, sizeof a);
     a.sin_family = AF_INET;
@@ -35,12 +40,12 @@ static struct sockaddr_in loopback(uint16_t port)
     return a;
 }
 
-static int listen_anywhere(void)
-{
+static int listen_anywhere(void) {
     struct sockaddr_in a = loopback(0);
     socklen_t n = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 16) || getsockname(fd, (struct sockaddr *)&a, &n)) {
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 16) ||
+        getsockname(fd, (struct sockaddr *)&a, &n)) {
         perror("tls_recorder: listen");
         exit(2);
     }
@@ -49,8 +54,7 @@ static int listen_anywhere(void)
     return fd;
 }
 
-static FILE *open_record(const char *folder, int number, const char *suffix)
-{
+static FILE *open_record(const char *folder, int number, const char *suffix) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%d.%s", folder, number, suffix);
     FILE *f = fopen(path, "wb");
@@ -62,8 +66,7 @@ static FILE *open_record(const char *folder, int number, const char *suffix)
 }
 
 /* ends[2k] is a client, ends[2k + 1] its connection to the server. */
-static int accept_link(int listener, uint16_t port, const char *folder, link_end *ends, int n)
-{
+static int accept_link(int listener, uint16_t port, const char *folder, link_end *ends, int n) {
     struct sockaddr_in a = loopback(port);
     int client = accept(listener, NULL, NULL), server = socket(AF_INET, SOCK_STREAM, 0);
     if (client < 0 || server < 0 || n >= 2 * MAX_LINKS || connect(server, (struct sockaddr *)&a, sizeof a)) {
@@ -77,8 +80,7 @@ static int accept_link(int listener, uint16_t port, const char *folder, link_end
     return n + 2;
 }
 
-static bool send_all(int fd, const uint8_t *data, size_t n)
-{
+static bool send_all(int fd, const uint8_t *data, size_t n) {
     while (n > 0) {
         ssize_t k = send(fd, data, n, MSG_NOSIGNAL);
         if (k < 0 && errno == EINTR) {
@@ -93,8 +95,7 @@ static bool send_all(int fd, const uint8_t *data, size_t n)
     return true;
 }
 
-static void move_bytes(link_end *from, link_end *to)
-{
+static void move_bytes(link_end *from, link_end *to) {
     uint8_t buffer[65536];
     ssize_t n = recv(from->fd, buffer, sizeof buffer, 0);
     if (n > 0) {
@@ -107,8 +108,7 @@ static void move_bytes(link_end *from, link_end *to)
     }
 }
 
-static int relay(uint16_t port, const char *folder)
-{
+static int relay(uint16_t port, const char *folder) {
     static link_end ends[2 * MAX_LINKS];
     int n = 0, listener = listen_anywhere();
     for (;;) {
@@ -133,10 +133,13 @@ static int relay(uint16_t port, const char *folder)
 
 /* ---- check ---- */
 
-typedef struct capture { uint8_t *bytes; size_t n; const char *path; } capture;
+typedef struct capture {
+    uint8_t *bytes;
+    size_t n;
+    const char *path;
+} capture;
 
-static capture read_capture(const char *path)
-{
+static capture read_capture(const char *path) {
     capture c = { malloc(MAX_FILE), 0, path };
     FILE *f = fopen(path, "rb");
     if (!f || !c.bytes) {
@@ -151,8 +154,7 @@ static capture read_capture(const char *path)
 static unsigned get16(const uint8_t *p) { return (unsigned)p[0] << 8 | p[1]; }
 
 /* Bits a byte of what was encrypted; 8 for random bytes. */
-static double entropy(const uint64_t count[256], uint64_t total)
-{
+static double entropy(const uint64_t count[256], uint64_t total) {
     double bits = 0;
     for (int i = 0; i < 256; i++) {
         double p = (double)count[i] / (double)total;
@@ -161,16 +163,15 @@ static double entropy(const uint64_t count[256], uint64_t total)
     return bits;
 }
 
-static bool refuse(const capture *c, size_t at, const char *why)
-{
+static bool refuse(const capture *c, size_t at, const char *why) {
     printf("%s: byte %zu: %s\n", c->path, at, why);
     return false;
 }
 
-/* RFC 5246 6.2, RFC 8446 5.1: type, version 3.3 (the first ClientHello may say 3.1), length, that many bytes; data only after
-   the cipher was changed (1.2) or keys agreed upon (1.3, which sends a dummy change). The connection may be cut in the last one. */
-static bool check_records(const capture *c)
-{
+/* RFC 5246 6.2, RFC 8446 5.1: type, version 3.3 (the first ClientHello may say 3.1), length, that many bytes; data only
+   after the cipher was changed (1.2) or keys agreed upon (1.3, which sends a dummy change). The connection may be cut
+   in the last one. */
+static bool check_records(const capture *c) {
     static uint64_t count[256];
     uint64_t data = 0, records = 0;
     bool changed = false;
@@ -180,7 +181,8 @@ static bool check_records(const capture *c)
         const uint8_t *p = c->bytes + at;
         unsigned length = get16(p + 3);
         if (p[0] < 0x14 || p[0] > 0x17) return refuse(c, at, "not a record type of TLS");
-        if (p[1] != 3 || (p[2] != 3 && !(at == 0 && p[2] == 1))) return refuse(c, at, "not the record version of TLS 1.2 or 1.3");
+        if (p[1] != 3 || (p[2] != 3 && !(at == 0 && p[2] == 1)))
+            return refuse(c, at, "not the record version of TLS 1.2 or 1.3");
         if (length == 0 || length > 16384 + 2048) return refuse(c, at, "not a length that a record may have");
         if (at == 0 && p[0] != 0x16) return refuse(c, at, "does not begin with a handshake");
         if (p[0] == 0x17 && !changed) return refuse(c, at, "data before the cipher was changed");
@@ -191,14 +193,15 @@ static bool check_records(const capture *c)
     }
     if (data == 0) return refuse(c, c->n, "no application data");
     if (data >= 8192 && entropy(count, data) < 7.9) return refuse(c, c->n, "the data does not look encrypted");
-    printf("%s: %llu records, %llu bytes of data, %.3f bits a byte\n", c->path, (unsigned long long)records, (unsigned long long)data, entropy(count, data));
+    printf("%s: %llu records, %llu bytes of data, %.3f bits a byte\n", c->path, (unsigned long long)records,
+           (unsigned long long)data, entropy(count, data));
     return true;
 }
 
 /* ServerHello: record header 5, type 1, length 3, version 2, random 32, session id 1 + n, suite 2. */
-static bool check_suite(const capture *c)
-{
-    static const unsigned allowed[] = { 0x1301, 0x1302, 0x1303, 0xc02b, 0xc02c, 0xc02f, 0xc030, 0xc0ac, 0xc0ad, 0xcca8, 0xcca9 };
+static bool check_suite(const capture *c) {
+    static const unsigned allowed[] = { 0x1301, 0x1302, 0x1303, 0xc02b, 0xc02c, 0xc02f,
+                                        0xc030, 0xc0ac, 0xc0ad, 0xcca8, 0xcca9 };
     const size_t session = 5 + 4 + 2 + 32;
     if (c->n < session + 1 + 32 + 2 || c->bytes[5] != 2) return refuse(c, 5, "no ServerHello");
     unsigned suite = get16(c->bytes + session + 1 + c->bytes[session]);
@@ -211,8 +214,7 @@ static bool check_suite(const capture *c)
     return refuse(c, session, "the suite is not ECDHE with AEAD");
 }
 
-static int check(const char *up_path, const char *down_path)
-{
+static int check(const char *up_path, const char *down_path) {
     capture up = read_capture(up_path), down = read_capture(down_path);
     bool ok = check_records(&up) && check_records(&down) && check_suite(&down);
     free(up.bytes);
@@ -220,8 +222,7 @@ static int check(const char *up_path, const char *down_path)
     return ok ? 0 : 1;
 }
 
-static int find(const char *path, char **texts, int n)
-{
+static int find(const char *path, char **texts, int n) {
     capture c = read_capture(path);
     int found = 0;
     for (int i = 0; i < n; i++) {
@@ -242,8 +243,7 @@ static int find(const char *path, char **texts, int n)
     return found ? 0 : 1;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "relay") == 0) {
         return relay((uint16_t)strtoul(argv[2], NULL, 10), argv[3]);
     }

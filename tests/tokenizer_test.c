@@ -12,8 +12,7 @@ static char error[TOKENIZER_ERROR], path[64];
 
 /* A tokenizer on bytes: ids 0 to 255 are the bytes in the order of their stand-ins' code points, then those of the
  * merges. */
-static size_t make(char *out, size_t room, const char *head, const char *vocab, const char *merges, const char *added)
-{
+static size_t make(char *out, size_t room, const char *head, const char *vocab, const char *merges, const char *added) {
     size_t n =
         (size_t)snprintf(out, room, "{%s\"added_tokens\":[%s],\"model\":{\"type\":\"BPE\",\"vocab\":{", head, added);
     int id = 0;
@@ -28,24 +27,22 @@ static size_t make(char *out, size_t room, const char *head, const char *vocab, 
     return n + (size_t)snprintf(out + n, room - n, "%s},\"merges\":[%s]}}", vocab, merges);
 }
 
-#define BYTE_LEVEL "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}," \
-                   "\"decoder\":{\"type\":\"ByteLevel\"},"
+#define BYTE_LEVEL                                                                              \
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}," \
+    "\"decoder\":{\"type\":\"ByteLevel\"},"
 
-static tokenizer *open_text(const char *text, size_t size)
-{
+static tokenizer *open_text(const char *text, size_t size) {
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(text, 1, size, f) != size || fclose(f)) return NULL;
     return tokenizer_open(path, error);
 }
 
-static tokenizer *open_made(const char *head, const char *vocab, const char *merges, const char *added)
-{
+static tokenizer *open_made(const char *head, const char *vocab, const char *merges, const char *added) {
     static char text[1 << 16];
     return open_text(text, make(text, sizeof text, head, vocab, merges, added));
 }
 
-static tokenizer *good(void)
-{
+static tokenizer *good(void) {
     return open_made(BYTE_LEVEL,
                      ",\"aa\":256,\"aaaa\":257,\"\xc4\xa0"
                      "a\":258",
@@ -54,8 +51,7 @@ static tokenizer *good(void)
 
 static char decoded[1 << 12];
 static size_t n_decoded, n_calls;
-static void keep(void *user, const char *p, size_t n)
-{
+static void keep(void *user, const char *p, size_t n) {
     (void)user;
     CHECK(json_utf8(p, n) == n);
     memcpy(decoded + n_decoded, p, n);
@@ -63,16 +59,14 @@ static void keep(void *user, const char *p, size_t n)
     n_calls++;
 }
 
-static void decode(const tokenizer *t, const tokenizer_ids *ids)
-{
+static void decode(const tokenizer *t, const tokenizer_ids *ids) {
     tokenizer_stream s = { { 0 }, 0, false };
     n_decoded = n_calls = 0;
     for (size_t i = 0; i < ids->n; i++) tokenizer_decode(t, &s, ids->id[i], keep, NULL);
     tokenizer_decode_end(t, &s, keep, NULL);
 }
 
-TEST(text_becomes_tokens_and_text_again)
-{
+TEST(text_becomes_tokens_and_text_again) {
     tokenizer *t = good();
     tokenizer_ids ids = { NULL, 0, 0 };
     size_t n;
@@ -94,19 +88,22 @@ TEST(text_becomes_tokens_and_text_again)
     CHECK(tokenizer_encode(t, "", 0, 0, &ids) && ids.n == 0);
     ids.n = 0;
     uint32_t whole = tokenizer_find(t, "a");
-    ids.id[ids.n++] = tokenizer_find(t, "\xc3\xb0");                 /* the first byte of an emoji, and no more of it */
+    ids.id[ids.n++] = tokenizer_find(t, "\xc3\xb0"); /* the first byte of an emoji, and no more of it */
     ids.id[ids.n++] = whole;
     ids.id[ids.n++] = 99999;
     decode(t, &ids);
-    CHECK(n_decoded == 4 && !memcmp(decoded, "\xef\xbf\xbd" "a", 4));
+    CHECK(n_decoded == 4 && !memcmp(decoded,
+                                    "\xef\xbf\xbd"
+                                    "a",
+                                    4));
     tokenizer_ids_free(&ids);
     tokenizer_close(t);
 }
 
 /* The replacements of Python's bytes.decode(errors="replace"). */
-TEST(text_that_is_no_utf8_is_read_with_replacements)
-{
-    static const struct { const char *bytes, *read;
+TEST(text_that_is_no_utf8_is_read_with_replacements) {
+    static const struct {
+        const char *bytes, *read;
     } cases[] = {
         { "\xff", "\xef\xbf\xbd" },
         { "a\x80z", "a\xef\xbf\xbdz" },
@@ -140,8 +137,7 @@ TEST(text_that_is_no_utf8_is_read_with_replacements)
     tokenizer_close(t);
 }
 
-TEST(a_word_of_a_megabyte_takes_less_than_a_second)
-{
+TEST(a_word_of_a_megabyte_takes_less_than_a_second) {
     size_t n = 1 << 20;
     char *text = malloc(n);
     tokenizer *t = good();
@@ -156,9 +152,9 @@ TEST(a_word_of_a_megabyte_takes_less_than_a_second)
     free(text);
 }
 
-TEST(what_is_not_read_is_refused_by_its_name)
-{
-    static const struct { const char *head, *vocab, *merges, *added, *says;
+TEST(what_is_not_read_is_refused_by_its_name) {
+    static const struct {
+        const char *head, *vocab, *merges, *added, *says;
     } cases[] = {
         { "\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},", "", "", "", "BertPreTokenizer" },
         { "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\w+\"},\"behavior\":\"Isolated\","
@@ -215,8 +211,7 @@ TEST(what_is_not_read_is_refused_by_its_name)
 }
 
 /* Cut or altered anywhere: refused with a reason, or it encodes without harm. */
-TEST(files_that_are_cut_or_altered_do_no_harm)
-{
+TEST(files_that_are_cut_or_altered_do_no_harm) {
     static char text[1 << 16], saved;
     static const char values[] = "\"{}[]:,0-a\\ ";
     size_t n = make(text, sizeof text, BYTE_LEVEL, ",\"aa\":256", "\"a a\"", "{\"id\":257,\"content\":\"x\"}"),
@@ -241,8 +236,7 @@ TEST(files_that_are_cut_or_altered_do_no_harm)
     printf("  %zu of the altered files were read\n", opened);
 }
 
-static void *encode_often(void *arg)
-{
+static void *encode_often(void *arg) {
     static const char text[] = "a aa aaa aaaa aaaaa <end> \xc3\xa4";
     tokenizer_ids ids = { NULL, 0, 0 };
     size_t sum = 0;
@@ -255,8 +249,7 @@ static void *encode_often(void *arg)
     return (void *)sum;
 }
 
-TEST(threads_that_share_a_tokenizer_get_equal_ids)
-{
+TEST(threads_that_share_a_tokenizer_get_equal_ids) {
     tokenizer *t = good();
     pthread_t threads[4];
     void *sums[4];
@@ -267,12 +260,14 @@ TEST(threads_that_share_a_tokenizer_get_equal_ids)
     tokenizer_close(t);
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(text_becomes_tokens_and_text_again), TEST_ENTRY(text_that_is_no_utf8_is_read_with_replacements),
-        TEST_ENTRY(a_word_of_a_megabyte_takes_less_than_a_second), TEST_ENTRY(what_is_not_read_is_refused_by_its_name),
-        TEST_ENTRY(files_that_are_cut_or_altered_do_no_harm), TEST_ENTRY(threads_that_share_a_tokenizer_get_equal_ids),
+        TEST_ENTRY(text_becomes_tokens_and_text_again),
+        TEST_ENTRY(text_that_is_no_utf8_is_read_with_replacements),
+        TEST_ENTRY(a_word_of_a_megabyte_takes_less_than_a_second),
+        TEST_ENTRY(what_is_not_read_is_refused_by_its_name),
+        TEST_ENTRY(files_that_are_cut_or_altered_do_no_harm),
+        TEST_ENTRY(threads_that_share_a_tokenizer_get_equal_ids),
     };
     test_begin(argc, argv);
     snprintf(path, sizeof path, "/tmp/genie_tokenizer_XXXXXX");

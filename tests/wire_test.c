@@ -1,5 +1,6 @@
-/* The wire codec against bytes that nobody vouches for: golden bytes, round trips, every integer field at its edges, every
- * message cut at every byte, and the hostile graphs that broke other systems. GENIE_WRITE_GOLDEN=1 writes tests/golden/ anew.
+/* The wire codec against bytes that nobody vouches for: golden bytes, round trips, every integer field at its edges,
+ * every message cut at every byte, and the hostile graphs that broke other systems. GENIE_WRITE_GOLDEN=1 writes
+ * tests/golden/ anew.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
@@ -31,7 +32,7 @@ static void counted_free(void *p) {
 static void *counted_resize(void *p, size_t n) {
     size_t *old = p ? (size_t *)p - 2 : NULL, old_n = old ? *old : 0;
     if (fails_at >= 0 && allocations++ >= fails_at) return NULL;
-    size_t *q = (size_t *)realloc(old, n + 2 * sizeof *q);   /* two words keep the alignment */
+    size_t *q = (size_t *)realloc(old, n + 2 * sizeof *q); /* two words keep the alignment */
     if (!q) return NULL;
     *q = n;
     held += n - old_n;
@@ -54,7 +55,8 @@ static void check_golden(const char *path, const gn__buf *text) {
     size_t n = fread(want, 1, sizeof want, in), same = 0;
     fclose(in);
     while (same < n && same < text->n && want[same] == text->p[same]) same++;
-    if (n != text->n || same != n) test_fail(__FILE__, __LINE__, "%s differs from byte %zu on (%zu bytes, made %zu)", path, same, n, text->n);
+    if (n != text->n || same != n)
+        test_fail(__FILE__, __LINE__, "%s differs from byte %zu on (%zu bytes, made %zu)", path, same, n, text->n);
 }
 
 TEST__PRINTF(2, 3)
@@ -76,7 +78,10 @@ static void put_field(gn__buf *b, const char *kind, const char *name, uint64_t m
     char type[64];
     if (strcmp(kind, "array") == 0 && unit == 1) snprintf(type, sizeof type, "bytes, at most %" PRIu64, max);
     else if (strcmp(kind, "array") == 0) snprintf(type, sizeof type, "array of %u bytes, at most %" PRIu64, unit, max);
-    else if (kind[0] == 'u' && max < (strcmp(kind, "u8") == 0 ? UINT8_MAX : strcmp(kind, "u16") == 0 ? UINT16_MAX : strcmp(kind, "u32") == 0 ? UINT32_MAX : UINT64_MAX))
+    else if (kind[0] == 'u' && max < (strcmp(kind, "u8") == 0    ? UINT8_MAX
+                                      : strcmp(kind, "u16") == 0 ? UINT16_MAX
+                                      : strcmp(kind, "u32") == 0 ? UINT32_MAX
+                                                                 : UINT64_MAX))
         snprintf(type, sizeof type, "%s, at most %" PRIu64, kind, max);
     else snprintf(type, sizeof type, "%s", kind);
     put_text(b, "    %-12s %-32s %s\n", name, type, help);
@@ -84,10 +89,15 @@ static void put_field(gn__buf *b, const char *kind, const char *name, uint64_t m
 
 TEST(protocol_table_matches_its_documentation) {
     gn__buf b = { NULL, 0, 0, false };
-    put_text(&b, "Protocol %d to %d. A frame: u32 payload bytes (at most %u), u16 message, u16 flags (1 more, 2 optional), u32 request, payload.\n",
+    put_text(&b,
+             "Protocol %d to %d. A frame: u32 payload bytes (at most %u), u16 message, u16 flags (1 more, 2 optional), "
+             "u32 request, payload.\n",
              GN__WIRE_MIN, GN__WIRE_MAX, GN__FRAME_MAX);
 #define GN__F(m, kind, name, max, unit, help) put_field(&b, #kind, #name, max, unit, help);
-#define GN__X(NAME, name, id, direction, help) put_text(&b, "\n%u %s, %s: %s\n", id, #NAME, #direction[0] == 'U' ? "client to server" : "server to client", help); GN__FIELDS_##NAME(GN__F, name)
+#define GN__X(NAME, name, id, direction, help)                                                                   \
+    put_text(&b, "\n%u %s, %s: %s\n", id, #NAME, #direction[0] == 'U' ? "client to server" : "server to client", \
+             help);                                                                                              \
+    GN__FIELDS_##NAME(GN__F, name)
     GN__MESSAGES(GN__X)
 #undef GN__X
 #undef GN__F
@@ -106,7 +116,8 @@ static void fill_sample(const gn__msg_info *m, void *msg) {
         const gn__field *d = &m->fields[i];
         uint8_t *p = (uint8_t *)msg + d->offset;
         gn__span s = { pattern + i, d->kind == GN__KIND_tail ? 5 : GN__MIN(d->max, 3u) };
-        if (d->kind <= GN__KIND_u64) gn__field_set_int(d, msg, GN__MIN(UINT64_C(0x8182838485868788) >> (64 - 8 * d->kind), d->max));
+        if (d->kind <= GN__KIND_u64)
+            gn__field_set_int(d, msg, GN__MIN(UINT64_C(0x8182838485868788) >> (64 - 8 * d->kind), d->max));
         else if (d->kind == GN__KIND_digest) memcpy(p, pattern + i, 32);
         else memcpy(p, &s, sizeof s);
     }
@@ -165,11 +176,12 @@ TEST(messages_cut_at_every_byte_are_refused) {
         gn__msg_encode(&b, m->id, &x);
         bool tail = m->fields[m->n_fields - 1].kind == GN__KIND_tail;
         for (size_t n = 0; n < b.n; n++) {
-            uint8_t *copy = (uint8_t *)malloc(n ? n : 1);   /* so that a sanitizer sees a read past the end */
+            uint8_t *copy = (uint8_t *)malloc(n ? n : 1); /* so that a sanitizer sees a read past the end */
             memcpy(copy, b.p, n);
             gn_fault f;
             gn_result e = gn__msg_decode(m->id, copy, n, &y, &f);
-            if (e != (tail && n >= b.n - 5 ? GN_OK : GN_BAD_MESSAGE)) test_fail(__FILE__, __LINE__, "%s cut at %zu is %s", m->name, n, gn_result_name(e));
+            if (e != (tail && n >= b.n - 5 ? GN_OK : GN_BAD_MESSAGE))
+                test_fail(__FILE__, __LINE__, "%s cut at %zu is %s", m->name, n, gn_result_name(e));
             free(copy);
         }
         gn__put_u8(&b, 0);
@@ -181,7 +193,9 @@ TEST(messages_cut_at_every_byte_are_refused) {
 
 /* ---- every integer of every message at its edges ---- */
 
-static const uint64_t edges[] = { 0, 1, 2, INT32_MAX, UINT64_C(1) << 31, UINT32_MAX, UINT64_C(1) << 32, UINT64_C(1) << 63, UINT64_MAX };
+static const uint64_t edges[] = {
+    0, 1, 2, INT32_MAX, UINT64_C(1) << 31, UINT32_MAX, UINT64_C(1) << 32, UINT64_C(1) << 63, UINT64_MAX
+};
 
 /* Decodes the sample with `bytes` bytes at `at` replaced by v. */
 static gn_result decode_with(const gn__msg_info *m, const gn__buf *b, size_t at, size_t bytes, uint64_t v) {
@@ -193,19 +207,22 @@ static gn_result decode_with(const gn__msg_info *m, const gn__buf *b, size_t at,
     peak = held;
     size_t before = held;
     gn_result e = gn__msg_decode(m->id, copy, b->n, &y, &f);
-    CHECK_INT(peak, before);   /* no length makes the decoder allocate */
+    CHECK_INT(peak, before); /* no length makes the decoder allocate */
     free(copy);
     return e;
 }
 
 /* An integer is taken up to its limit; a count other than the right one is refused, for the bytes do not fit it. */
-static void check_value(const gn__msg_info *m, const gn__buf *b, const gn__field *d, size_t at, uint64_t v, uint64_t count) {
+static void check_value(const gn__msg_info *m, const gn__buf *b, const gn__field *d, size_t at, uint64_t v,
+                        uint64_t count) {
     size_t bytes = d->kind == GN__KIND_array ? 4 : d->kind;
     if (bytes < 8 && v >> (8 * bytes)) return;
     gn_result e = decode_with(m, b, at, bytes, v);
     bool tail = m->fields[m->n_fields - 1].kind == GN__KIND_tail;
-    if (d->kind == GN__KIND_array && tail && v <= count + 1) return;   /* the tail makes up for it */
-    gn_result want = d->kind == GN__KIND_array ? (v == count ? GN_OK : GN_BAD_MESSAGE) : v <= d->max ? GN_OK : GN_BAD_MESSAGE;
+    if (d->kind == GN__KIND_array && tail && v <= count + 1) return; /* the tail makes up for it */
+    gn_result want = d->kind == GN__KIND_array ? (v == count ? GN_OK : GN_BAD_MESSAGE)
+                     : v <= d->max             ? GN_OK
+                                               : GN_BAD_MESSAGE;
     if (e != want) test_fail(__FILE__, __LINE__, "%s.%s = %" PRIu64 " is %s", m->name, d->name, v, gn_result_name(e));
 }
 
@@ -250,7 +267,8 @@ static void check_long_array(const gn__msg_info *m, const gn__field *d) {
         memcpy((uint8_t *)&x + d->offset, &s, sizeof s);
         gn__msg_encode(&b, m->id, &x);
         gn_result e = gn__msg_decode(m->id, b.p, b.n, &y, &f);
-        if (e != (n > d->max ? GN_BAD_MESSAGE : GN_OK)) test_fail(__FILE__, __LINE__, "%s.%s of %" PRIu64 " is %s", m->name, d->name, n, gn_result_name(e));
+        if (e != (n > d->max ? GN_BAD_MESSAGE : GN_OK))
+            test_fail(__FILE__, __LINE__, "%s.%s of %" PRIu64 " is %s", m->name, d->name, n, gn_result_name(e));
         gn__buf_deinit(&b);
     }
 }
@@ -263,7 +281,8 @@ TEST(arrays_longer_than_their_limit_are_refused) {
 
 /* ---- frames ---- */
 
-static void put_frame(gn__buf *b, uint32_t announced, uint16_t id, uint16_t flags, uint32_t request, const void *p, size_t n) {
+static void put_frame(gn__buf *b, uint32_t announced, uint16_t id, uint16_t flags, uint32_t request, const void *p,
+                      size_t n) {
     gn__put_u32(b, announced);
     gn__put_u16(b, id);
     gn__put_u16(b, flags);
@@ -280,14 +299,22 @@ static gn__inbox make_inbox(void) {
 }
 
 /* Feeds b in pieces of `step` bytes; counts messages, adds up their bytes; stops at an error. */
-typedef struct fed { gn_result result; int messages; uint64_t bytes, sum; uint32_t last; } fed;
+typedef struct fed {
+    gn_result result;
+    int messages;
+    uint64_t bytes, sum;
+    uint32_t last;
+} fed;
 
 static fed feed(gn__inbox *in, const gn__buf *b, size_t step) {
     fed r = { GN_OK, 0, 0, 0, 0 };
     for (size_t at = 0; at < b->n && !r.result;) {
         size_t room = 0;
         uint8_t *p = gn__inbox_room(in, &room);
-        if (!p || !room) { r.result = p ? GN_INTERNAL : GN_OUT_OF_MEMORY; break; }
+        if (!p || !room) {
+            r.result = p ? GN_INTERNAL : GN_OUT_OF_MEMORY;
+            break;
+        }
         size_t n = GN__MIN(GN__MIN(room, step), b->n - at);
         memcpy(p, b->p + at, n);
         in->n += n;
@@ -353,7 +380,7 @@ TEST(interleaved_messages_are_put_together) {
     gn__buf b = { NULL, 0, 0, false };
     put_frame(&b, 3, GN__MSG_SLOT_PUT, GN__FRAME_MORE, 1, "abc", 3);
     put_frame(&b, 2, GN__MSG_PLAN_PUT, GN__FRAME_MORE, 2, "de", 2);
-    put_frame(&b, 1, GN__MSG_STEP, 0, 3, "f", 1);          /* a small one passes */
+    put_frame(&b, 1, GN__MSG_STEP, 0, 3, "f", 1); /* a small one passes */
     put_frame(&b, 0, GN__MSG_PLAN_PUT, 0, 2, "", 0);
     put_frame(&b, 2, GN__MSG_SLOT_PUT, 0, 1, "gh", 2);
     for (size_t step = 1; step <= b.n; step++) {
@@ -365,7 +392,7 @@ TEST(interleaved_messages_are_put_together) {
     }
     b.n = 0;
     put_frame(&b, 3, GN__MSG_SLOT_PUT, GN__FRAME_MORE, 1, "abc", 3);
-    put_frame(&b, 3, GN__MSG_STEP, 0, 1, "abc", 3);        /* the same request under another name */
+    put_frame(&b, 3, GN__MSG_STEP, 0, 1, "abc", 3); /* the same request under another name */
     CHECK_RESULT(feed_once(&b, b.n).result, GN_BAD_MESSAGE);
     gn__buf_deinit(&b);
 }
@@ -381,7 +408,7 @@ TEST(unfinished_messages_are_bounded) {
         put_frame(&b, GN__FRAME_MAX, GN__MSG_SLOT_PUT, GN__FRAME_MORE, i, pattern, 0);
         for (size_t k = 0; k < GN__FRAME_MAX; k += sizeof pattern) gn__put_bytes(&b, pattern, sizeof pattern);
     }
-    CHECK_RESULT(feed_once(&b, 4096).result, GN_OK);       /* 1 MiB is the limit of these tests */
+    CHECK_RESULT(feed_once(&b, 4096).result, GN_OK); /* 1 MiB is the limit of these tests */
     put_frame(&b, 1, GN__MSG_SLOT_PUT, GN__FRAME_MORE, 9, "a", 1);
     CHECK_RESULT(feed_once(&b, 4096).result, GN_LIMIT);
     gn__buf_deinit(&b);
@@ -431,7 +458,9 @@ static gn__outbox make_outbox(gn__buf *to) {
 TEST(large_messages_travel_in_frames) {
     static uint8_t big[(1 << 20) - 1000];
     for (size_t n = 0; n < sizeof big; n++) big[n] = (uint8_t)test_random();
-    const size_t sizes[] = { 0, 1, GN__FRAME_MAX - 16, GN__FRAME_MAX - 15, GN__FRAME_MAX, 2 * GN__FRAME_MAX, sizeof big };
+    const size_t sizes[] = {
+        0, 1, GN__FRAME_MAX - 16, GN__FRAME_MAX - 15, GN__FRAME_MAX, 2 * GN__FRAME_MAX, sizeof big
+    };
     for (size_t i = 0; i < GN__LENGTH(sizes); i++) {
         gn__buf wire = { NULL, 0, 0, false };
         gn__outbox o = make_outbox(&wire);
@@ -482,7 +511,10 @@ TEST(outbox_without_memory_withdraws_the_message) {
         CHECK_INT(r.last, 3);
         gn__buf_deinit(&wire);
         gn__outbox_deinit(&o);
-        if (!e) { whole++; break; }
+        if (!e) {
+            whole++;
+            break;
+        }
     }
     CHECK(withdrawn > 1 && whole == 1);
 }
@@ -571,7 +603,8 @@ static void check_blob(size_t n, uint32_t codecs, bool runs) {
     CHECK_INT(dst[n], 0xaa);
     if (n > 0) CHECK_RESULT(read_blob(m.p, m.n - 1, dst, n, codecs, &left), GN_BAD_MESSAGE);
     if (runs && codecs > 1 && n > GN__BLOB_INLINE) CHECK(stored < n / 10);
-    if (runs && codecs > 1 && n > GN__BLOB_INLINE) CHECK_RESULT(read_blob(m.p, m.n, dst, n, 1, &left), GN_BAD_MESSAGE);   /* not negotiated */
+    /* not negotiated */
+    if (runs && codecs > 1 && n > GN__BLOB_INLINE) CHECK_RESULT(read_blob(m.p, m.n, dst, n, 1, &left), GN_BAD_MESSAGE);
     gn__inbox_deinit(&in);
     gn__outbox_deinit(&o);
     gn__buf_deinit(&wire);
@@ -581,7 +614,16 @@ static void check_blob(size_t n, uint32_t codecs, bool runs) {
 }
 
 TEST(blobs_come_back_as_they_went) {
-    const size_t sizes[] = { 0, 1, 4095, GN__BLOB_INLINE, GN__BLOB_INLINE + 1, 300000, GN__BLOB_CHUNK - 1, GN__BLOB_CHUNK, GN__BLOB_CHUNK + 1, 3 * GN__BLOB_CHUNK + 17 };
+    const size_t sizes[] = { 0,
+                             1,
+                             4095,
+                             GN__BLOB_INLINE,
+                             GN__BLOB_INLINE + 1,
+                             300000,
+                             GN__BLOB_CHUNK - 1,
+                             GN__BLOB_CHUNK,
+                             GN__BLOB_CHUNK + 1,
+                             3 * GN__BLOB_CHUNK + 17 };
     const gn_net_i *before = gn__net;
     gn__net = &runs_net;
     for (size_t i = 0; i < GN__LENGTH(sizes); i++)
@@ -615,7 +657,8 @@ TEST(chunks_that_lie_are_refused) {
     CHECK_RESULT(chunk_case(0, 0, 5000), GN_BAD_MESSAGE);
     CHECK_RESULT(chunk_case(0, UINT32_MAX, 5000), GN_BAD_MESSAGE);
     CHECK_RESULT(chunk_case(1, 0, 0), GN_BAD_MESSAGE);
-    CHECK_RESULT(chunk_case(1, 5000, 5000), GN_BAD_MESSAGE);   /* it would unpack, but packing that gains nothing is not sent */
+    /* it would unpack, but packing that gains nothing is not sent */
+    CHECK_RESULT(chunk_case(1, 5000, 5000), GN_BAD_MESSAGE);
     CHECK_RESULT(chunk_case(1, 10, 10), GN_BAD_MESSAGE);
     CHECK_RESULT(chunk_case(2, 5000, 5000), GN_BAD_MESSAGE);
     CHECK_RESULT(chunk_case(31, 100, 100), GN_BAD_MESSAGE);
@@ -667,7 +710,9 @@ TEST(blobs_in_pieces_are_what_they_are_in_one) {
         gn_result whole = read_blob(m.p, m.n, one, n, 3, &left);
         gn__blob_begin(&b, many, n, 4, 3);
         gn_result pieces = take_in_pieces(&b, m.p, m.n, &used);
-        if (whole != pieces) test_fail(__FILE__, __LINE__, "round %d: %zu bytes, %zu of %llu there: %d in one, %d in pieces", i, n, m.n, (unsigned long long)stored, (int)whole, (int)pieces);
+        if (whole != pieces)
+            test_fail(__FILE__, __LINE__, "round %d: %zu bytes, %zu of %llu there: %d in one, %d in pieces", i, n, m.n,
+                      (unsigned long long)stored, (int)whole, (int)pieces);
         if (whole == GN_OK) CHECK(used == m.n - left && memcmp(one, many, n) == 0);
         CHECK(one[n] == 0xaa && many[n] == 0xaa);
         good += whole == GN_OK;
@@ -686,10 +731,24 @@ TEST(blobs_in_pieces_are_what_they_are_in_one) {
 
 /* ---- parts ---- */
 
-enum { WIRE_DATA = 0x01, WIRE_VALUE = 0x02, WIRE_WEIGHT = 0x03, WIRE_STATE = 0x04, WIRE_ADD = 0x10, WIRE_NEG = 0x17, WIRE_MATMUL = 0x48,
-       WIRE_RESHAPE = 0x50, WIRE_CONCAT = 0x54, WIRE_BROADCAST = 0x55, WIRE_EMBEDDING = 0x59, WIRE_ARANGE = 0x09 };
+enum {
+    WIRE_DATA = 0x01,
+    WIRE_VALUE = 0x02,
+    WIRE_WEIGHT = 0x03,
+    WIRE_STATE = 0x04,
+    WIRE_ADD = 0x10,
+    WIRE_NEG = 0x17,
+    WIRE_MATMUL = 0x48,
+    WIRE_RESHAPE = 0x50,
+    WIRE_CONCAT = 0x54,
+    WIRE_BROADCAST = 0x55,
+    WIRE_EMBEDDING = 0x59,
+    WIRE_ARANGE = 0x09
+};
 
-typedef struct part_head { uint32_t nodes, ins, attrs, dims, args, outs, updates; } part_head;
+typedef struct part_head {
+    uint32_t nodes, ins, attrs, dims, args, outs, updates;
+} part_head;
 
 static void put_head(gn__buf *b, part_head h) {
     const uint32_t counts[7] = { h.nodes, h.ins, h.attrs, h.dims, h.args, h.outs, h.updates };
@@ -709,13 +768,15 @@ static void put_data(gn__buf *b, uint8_t dtype, uint8_t rank, const uint64_t *di
     gn__put_u32(b, arg);
 }
 
-static void put_slot(gn__buf *b, uint16_t op, uint8_t dtype, uint8_t rank, const uint64_t *dims, uint32_t slot, uint32_t gen) {
+static void put_slot(gn__buf *b, uint16_t op, uint8_t dtype, uint8_t rank, const uint64_t *dims, uint32_t slot,
+                     uint32_t gen) {
     put_leaf(b, op, dtype, rank, dims);
     gn__put_u32(b, slot);
     gn__put_u32(b, gen);
 }
 
-static void put_op(gn__buf *b, uint16_t op, uint32_t n_ins, const uint32_t *ins, uint16_t n_attrs, const int64_t *attrs) {
+static void put_op(gn__buf *b, uint16_t op, uint32_t n_ins, const uint32_t *ins, uint16_t n_attrs,
+                   const int64_t *attrs) {
     gn__put_u16(b, op);
     gn__put_u8(b, 0);
     gn__put_u32(b, n_ins);
@@ -753,8 +814,11 @@ static gn_result decode_part(const gn__buf *b, gn_part **out) {
     gn_result e = gn__part_decode(copy, b->n, GN__WIRE_NODES, out, &f);
     free(copy);
     if (e && b->n < 4096) CHECK(gn_now_us() - start < 100000);
-    CHECK(peak - before <= 4096 + 40 * b->n);   /* allocation is bounded by what is there */
-    if (e) { CHECK_INT(held, before); CHECK(f.text[0] != 0); }
+    CHECK(peak - before <= 4096 + 40 * b->n); /* allocation is bounded by what is there */
+    if (e) {
+        CHECK_INT(held, before);
+        CHECK(f.text[0] != 0);
+    }
     return e;
 }
 
@@ -879,18 +943,21 @@ TEST(leaf_types_that_are_not_valid_are_refused) {
     CHECK_RESULT(leaf_case(GN_F32, 1, (uint64_t[]){ UINT64_MAX }), GN_BAD_MESSAGE);
     CHECK_RESULT(leaf_case(GN_F32, 1, (uint64_t[]){ UINT64_C(1) << 63 }), GN_BAD_MESSAGE);
     CHECK_RESULT(leaf_case(GN_F32, 2, (uint64_t[]){ UINT64_C(1) << 32, UINT64_C(1) << 32 }), GN_BAD_MESSAGE);
-    CHECK_RESULT(leaf_case(GN_F32, 3, (uint64_t[]){ UINT64_C(1) << 40, UINT64_C(1) << 40, 0 }), GN_BAD_MESSAGE);   /* a zero hides nothing */
+    /* a zero hides nothing */
+    CHECK_RESULT(leaf_case(GN_F32, 3, (uint64_t[]){ UINT64_C(1) << 40, UINT64_C(1) << 40, 0 }), GN_BAD_MESSAGE);
     CHECK_RESULT(leaf_case(GN_F32, 1, (uint64_t[]){ (UINT64_C(1) << 47) / 4 + 1 }), GN_BAD_MESSAGE);
-    CHECK_RESULT(leaf_case(GN_F64, 1, (uint64_t[]){ UINT64_C(1) << 61 }), GN_BAD_MESSAGE);   /* times 8 wraps to 0 */
+    CHECK_RESULT(leaf_case(GN_F64, 1, (uint64_t[]){ UINT64_C(1) << 61 }), GN_BAD_MESSAGE); /* times 8 wraps to 0 */
 }
 
 /* One op over data leaves of `n` types; the head may be wrong on purpose. */
-static gn_result op_case(uint16_t op, uint32_t n_leaves, const gn__type *types, uint32_t n_ins, const uint32_t *ins, uint16_t n_attrs, const int64_t *attrs, uint32_t out_rank) {
+static gn_result op_case(uint16_t op, uint32_t n_leaves, const gn__type *types, uint32_t n_ins, const uint32_t *ins,
+                         uint16_t n_attrs, const int64_t *attrs, uint32_t out_rank) {
     gn__buf b = { NULL, 0, 0, false };
     uint32_t dims = out_rank;
     for (uint32_t i = 0; i < n_leaves; i++) dims += (uint32_t)types[i].shape.rank;
     put_head(&b, (part_head){ n_leaves + 1, n_ins, n_attrs, dims, n_leaves, 1, 0 });
-    for (uint32_t i = 0; i < n_leaves; i++) put_data(&b, (uint8_t)types[i].dtype, (uint8_t)types[i].shape.rank, (const uint64_t *)types[i].shape.dims, i);
+    for (uint32_t i = 0; i < n_leaves; i++)
+        put_data(&b, (uint8_t)types[i].dtype, (uint8_t)types[i].shape.rank, (const uint64_t *)types[i].shape.dims, i);
     put_op(&b, op, n_ins, ins, n_attrs, attrs);
     gn__put_u32(&b, n_leaves);
     return part_result(b);
@@ -898,18 +965,20 @@ static gn_result op_case(uint16_t op, uint32_t n_leaves, const gn__type *types, 
 
 /* Item 12: what the builders refuse, the decoder refuses. */
 TEST(ops_that_the_builders_refuse_are_refused) {
-    const gn__type m23 = { GN_F32, { 2, { 2, 3 } } }, m34 = { GN_F32, { 2, { 3, 4 } } }, ids = { GN_I32, { 1, { 5 } } }, half = { GN_F32, { 1, { 5 } } };
+    const gn__type m23 = { GN_F32, { 2, { 2, 3 } } }, m34 = { GN_F32, { 2, { 3, 4 } } }, ids = { GN_I32, { 1, { 5 } } },
+                   half = { GN_F32, { 1, { 5 } } };
     const gn__type wide = { GN_F32, { 2, { INT64_C(1) << 44, 1 } } }, tall = { GN_F32, { 2, { 1, INT64_C(1) << 44 } } };
     const uint32_t two[2] = { 0, 1 }, one[1] = { 0 };
     CHECK_RESULT(op_case(WIRE_MATMUL, 2, (gn__type[]){ m23, m34 }, 2, two, 0, NULL, 2), GN_OK);
     CHECK_RESULT(op_case(WIRE_MATMUL, 2, (gn__type[]){ m23, m23 }, 2, two, 0, NULL, 2), GN_BAD_SHAPE);
-    CHECK(op_case(WIRE_MATMUL, 2, (gn__type[]){ m23, m34 }, 1, one, 0, NULL, 2) != GN_OK);        /* without an input it needs */
-    CHECK(op_case(WIRE_NEG, 2, (gn__type[]){ m23, m34 }, 2, two, 0, NULL, 2) != GN_OK);           /* with one it does not take */
+    /* without an input it needs */
+    CHECK(op_case(WIRE_MATMUL, 2, (gn__type[]){ m23, m34 }, 1, one, 0, NULL, 2) != GN_OK);
+    CHECK(op_case(WIRE_NEG, 2, (gn__type[]){ m23, m34 }, 2, two, 0, NULL, 2) != GN_OK); /* with one it does not take */
     CHECK(op_case(WIRE_NEG, 1, &m23, 0, NULL, 0, NULL, 2) != GN_OK);
-    CHECK(op_case(WIRE_ADD, 2, (gn__type[]){ m23, m34 }, 2, two, 0, NULL, 2) != GN_OK);           /* shapes do not broadcast */
-    CHECK(op_case(WIRE_ADD, 2, (gn__type[]){ wide, tall }, 2, two, 0, NULL, 2) != GN_OK);         /* 2^88 elements */
+    CHECK(op_case(WIRE_ADD, 2, (gn__type[]){ m23, m34 }, 2, two, 0, NULL, 2) != GN_OK);   /* shapes do not broadcast */
+    CHECK(op_case(WIRE_ADD, 2, (gn__type[]){ wide, tall }, 2, two, 0, NULL, 2) != GN_OK); /* 2^88 elements */
     CHECK_RESULT(op_case(WIRE_EMBEDDING, 2, (gn__type[]){ m23, ids }, 2, two, 0, NULL, 2), GN_OK);
-    CHECK(op_case(WIRE_EMBEDDING, 2, (gn__type[]){ m23, half }, 2, two, 0, NULL, 2) != GN_OK);    /* float ids */
+    CHECK(op_case(WIRE_EMBEDDING, 2, (gn__type[]){ m23, half }, 2, two, 0, NULL, 2) != GN_OK); /* float ids */
     CHECK_RESULT(op_case(WIRE_RESHAPE, 1, &m23, 1, one, 1, (int64_t[]){ 6 }, 1), GN_OK);
     CHECK(op_case(WIRE_RESHAPE, 1, &m23, 1, one, 1, (int64_t[]){ 7 }, 1) != GN_OK);
     CHECK(op_case(WIRE_RESHAPE, 1, &m23, 1, one, 9, (int64_t[]){ 6, 1, 1, 1, 1, 1, 1, 1, 1 }, 9) != GN_OK);
@@ -917,7 +986,8 @@ TEST(ops_that_the_builders_refuse_are_refused) {
     CHECK(op_case(WIRE_RESHAPE, 1, &m23, 1, one, 0, NULL, 0) != GN_OK);
     CHECK(op_case(WIRE_BROADCAST, 1, &m23, 1, one, 2, (int64_t[]){ 2, INT64_MAX }, 2) != GN_OK);
     CHECK(op_case(WIRE_CONCAT, 2, (gn__type[]){ m23, m34 }, 2, two, 1, (int64_t[]){ 0 }, 2) != GN_OK);
-    CHECK(op_case(WIRE_CONCAT, 2, (gn__type[]){ m23, m23 }, 2, two, 1, (int64_t[]){ 2 }, 2) != GN_OK);     /* an axis past the rank */
+    /* an axis past the rank */
+    CHECK(op_case(WIRE_CONCAT, 2, (gn__type[]){ m23, m23 }, 2, two, 1, (int64_t[]){ 2 }, 2) != GN_OK);
     CHECK(op_case(WIRE_CONCAT, 2, (gn__type[]){ m23, m23 }, 2, two, 1, (int64_t[]){ INT64_MIN }, 2) != GN_OK);
     CHECK(op_case(WIRE_ARANGE, 0, NULL, 0, NULL, 4, (int64_t[]){ GN_F32, INT64_MAX, 0, 0 }, 1) != GN_OK);
     CHECK(op_case(WIRE_ARANGE, 0, NULL, 0, NULL, 4, (int64_t[]){ 77, 3, 0, 0 }, 1) != GN_OK);
@@ -940,7 +1010,8 @@ TEST(every_op_with_random_inputs_is_safe) {
             ins[i] = i;
         }
         uint16_t n_attrs = (uint16_t)test_random_int(0, 10);
-        for (int i = 0; i < 10; i++) attrs[i] = test_random_int(0, 2) ? test_random_int(-3, 9) : (int64_t)edges[test_random_int(0, 8)];
+        for (int i = 0; i < 10; i++)
+            attrs[i] = test_random_int(0, 2) ? test_random_int(-3, 9) : (int64_t)edges[test_random_int(0, 8)];
         int op = (int)test_random_int(GN_OP_FAILED + 1, GN_OP__COUNT - 1);
         if (gn__ops[op].kind == GN_CLASS_LEAF) continue;
         for (uint32_t rank = 0; rank <= 4; rank++)
@@ -962,7 +1033,7 @@ static gn__buf chain_part(uint32_t n, uint32_t (*input)(uint32_t)) {
 static uint32_t before_it(uint32_t i) { return i - 1; }
 static uint32_t itself(uint32_t i) { return i; }
 static uint32_t after_it(uint32_t i) { return i + 1; }
-static uint32_t the_last(uint32_t i) { return i == 1 ? 3 : i - 1; }   /* a cycle 1 → 3 → 2 → 1 */
+static uint32_t the_last(uint32_t i) { return i == 1 ? 3 : i - 1; } /* a cycle 1 → 3 → 2 → 1 */
 
 /* Item 8. */
 TEST(graphs_that_are_no_graphs_are_refused) {
@@ -971,8 +1042,8 @@ TEST(graphs_that_are_no_graphs_are_refused) {
     CHECK_RESULT(part_result(chain_part(3, itself)), GN_BAD_MESSAGE);
     CHECK_RESULT(part_result(chain_part(3, after_it)), GN_BAD_MESSAGE);
     CHECK_RESULT(part_result(chain_part(3, the_last)), GN_BAD_MESSAGE);
-    CHECK_RESULT(part_result(chain_part(300000, before_it)), GN_OK);   /* deep, and honest */
-    put_head(&b, (part_head){ 0, 0, 0, 0, 0, 1, 0 });                  /* node 0 of 0 */
+    CHECK_RESULT(part_result(chain_part(300000, before_it)), GN_OK); /* deep, and honest */
+    put_head(&b, (part_head){ 0, 0, 0, 0, 0, 1, 0 });                /* node 0 of 0 */
     gn__put_u32(&b, 0);
     CHECK_RESULT(part_result(b), GN_BAD_MESSAGE);
     b = (gn__buf){ NULL, 0, 0, false };
@@ -1013,10 +1084,10 @@ static gn_result sample_with(size_t from_end, uint32_t v) {
 }
 
 TEST(outputs_and_updates_out_of_range_are_refused) {
-    CHECK_RESULT(sample_with(4, 6), GN_OK);                 /* node of the update */
+    CHECK_RESULT(sample_with(4, 6), GN_OK); /* node of the update */
     CHECK_RESULT(sample_with(4, 7), GN_BAD_MESSAGE);
     CHECK_RESULT(sample_with(4, UINT32_MAX), GN_BAD_MESSAGE);
-    CHECK_RESULT(sample_with(16, 0), GN_OK);                /* node of the output */
+    CHECK_RESULT(sample_with(16, 0), GN_OK); /* node of the output */
     CHECK_RESULT(sample_with(16, 7), GN_BAD_MESSAGE);
     CHECK_RESULT(sample_with(16, UINT32_MAX), GN_BAD_MESSAGE);
 }
@@ -1024,7 +1095,7 @@ TEST(outputs_and_updates_out_of_range_are_refused) {
 TEST(phases_out_of_range_are_refused) {
     for (unsigned phase = 0; phase < 256; phase++) {
         gn__buf b = sample_part();
-        b.p[28 + 2] = (uint8_t)phase;   /* of the first node */
+        b.p[28 + 2] = (uint8_t)phase; /* of the first node */
         CHECK_RESULT(part_result(b), phase < GN_PHASE__COUNT ? GN_OK : GN_BAD_MESSAGE);
     }
 }
@@ -1057,7 +1128,7 @@ TEST(part_heads_that_count_wrong_are_refused) {
             uint32_t v = gn__get_u32(&r) + (uint32_t)k;
             for (size_t i = 0; i < 4; i++) b.p[4 * field + i] = (uint8_t)(v >> (8 * i));
             gn_result e = part_result(b);
-            CHECK(e == GN_BAD_MESSAGE || e == GN_UNSUPPORTED);   /* what follows is read as a node */
+            CHECK(e == GN_BAD_MESSAGE || e == GN_UNSUPPORTED); /* what follows is read as a node */
         }
 }
 
@@ -1080,7 +1151,8 @@ TEST(hash_covers_every_byte_of_a_part) {
 TEST(random_bytes_are_no_part) {
     for (int k = 0; k < 20000; k++) {
         gn__buf b = sample_part();
-        for (int64_t n = test_random_int(1, 12); n > 0; n--) b.p[test_random_int(0, (int64_t)b.n - 1)] = (uint8_t)test_random();
+        for (int64_t n = test_random_int(1, 12); n > 0; n--)
+            b.p[test_random_int(0, (int64_t)b.n - 1)] = (uint8_t)test_random();
         part_result(b);
     }
     CHECK_INT(held, 0);
@@ -1103,21 +1175,42 @@ TEST(ops_bitmap_names_every_op) {
 
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
-        TEST_ENTRY(protocol_table_matches_its_documentation), TEST_ENTRY(messages_match_golden_bytes), TEST_ENTRY(message_ids_are_their_places),
-        TEST_ENTRY(messages_come_back_as_they_went), TEST_ENTRY(messages_cut_at_every_byte_are_refused), TEST_ENTRY(integer_fields_at_their_edges), TEST_ENTRY(arrays_longer_than_their_limit_are_refused),
-        TEST_ENTRY(frame_heads_that_are_not_valid_are_refused), TEST_ENTRY(optional_unknown_messages_are_skipped),
-        TEST_ENTRY(interleaved_messages_are_put_together), TEST_ENTRY(unfinished_messages_are_bounded),
-        TEST_ENTRY(announced_bytes_take_no_memory_before_they_come), TEST_ENTRY(cancel_forgets_an_unfinished_message),
-        TEST_ENTRY(large_messages_travel_in_frames), TEST_ENTRY(outbox_without_memory_withdraws_the_message),
-        TEST_ENTRY(blobs_come_back_as_they_went), TEST_ENTRY(blobs_in_pieces_are_what_they_are_in_one), TEST_ENTRY(chunks_that_lie_are_refused),
-        TEST_ENTRY(part_matches_golden_bytes_and_hash), TEST_ENTRY(part_types_are_inferred), TEST_ENTRY(part_cut_at_every_byte_is_refused),
-        TEST_ENTRY(part_with_any_integer_at_its_edges_is_safe), TEST_ENTRY(part_without_memory_says_so),
-        TEST_ENTRY(leaf_types_that_are_not_valid_are_refused), TEST_ENTRY(ops_that_the_builders_refuse_are_refused),
-        TEST_ENTRY(every_op_with_random_inputs_is_safe), TEST_ENTRY(graphs_that_are_no_graphs_are_refused),
-        TEST_ENTRY(part_with_more_nodes_than_allowed_is_a_limit), TEST_ENTRY(fan_in_of_a_hundred_thousand_is_refused),
-        TEST_ENTRY(outputs_and_updates_out_of_range_are_refused), TEST_ENTRY(phases_out_of_range_are_refused), TEST_ENTRY(arguments_are_each_named_once),
-        TEST_ENTRY(part_heads_that_count_wrong_are_refused), TEST_ENTRY(hash_covers_every_byte_of_a_part),
-        TEST_ENTRY(random_bytes_are_no_part), TEST_ENTRY(ops_bitmap_names_every_op),
+        TEST_ENTRY(protocol_table_matches_its_documentation),
+        TEST_ENTRY(messages_match_golden_bytes),
+        TEST_ENTRY(message_ids_are_their_places),
+        TEST_ENTRY(messages_come_back_as_they_went),
+        TEST_ENTRY(messages_cut_at_every_byte_are_refused),
+        TEST_ENTRY(integer_fields_at_their_edges),
+        TEST_ENTRY(arrays_longer_than_their_limit_are_refused),
+        TEST_ENTRY(frame_heads_that_are_not_valid_are_refused),
+        TEST_ENTRY(optional_unknown_messages_are_skipped),
+        TEST_ENTRY(interleaved_messages_are_put_together),
+        TEST_ENTRY(unfinished_messages_are_bounded),
+        TEST_ENTRY(announced_bytes_take_no_memory_before_they_come),
+        TEST_ENTRY(cancel_forgets_an_unfinished_message),
+        TEST_ENTRY(large_messages_travel_in_frames),
+        TEST_ENTRY(outbox_without_memory_withdraws_the_message),
+        TEST_ENTRY(blobs_come_back_as_they_went),
+        TEST_ENTRY(blobs_in_pieces_are_what_they_are_in_one),
+        TEST_ENTRY(chunks_that_lie_are_refused),
+        TEST_ENTRY(part_matches_golden_bytes_and_hash),
+        TEST_ENTRY(part_types_are_inferred),
+        TEST_ENTRY(part_cut_at_every_byte_is_refused),
+        TEST_ENTRY(part_with_any_integer_at_its_edges_is_safe),
+        TEST_ENTRY(part_without_memory_says_so),
+        TEST_ENTRY(leaf_types_that_are_not_valid_are_refused),
+        TEST_ENTRY(ops_that_the_builders_refuse_are_refused),
+        TEST_ENTRY(every_op_with_random_inputs_is_safe),
+        TEST_ENTRY(graphs_that_are_no_graphs_are_refused),
+        TEST_ENTRY(part_with_more_nodes_than_allowed_is_a_limit),
+        TEST_ENTRY(fan_in_of_a_hundred_thousand_is_refused),
+        TEST_ENTRY(outputs_and_updates_out_of_range_are_refused),
+        TEST_ENTRY(phases_out_of_range_are_refused),
+        TEST_ENTRY(arguments_are_each_named_once),
+        TEST_ENTRY(part_heads_that_count_wrong_are_refused),
+        TEST_ENTRY(hash_covers_every_byte_of_a_part),
+        TEST_ENTRY(random_bytes_are_no_part),
+        TEST_ENTRY(ops_bitmap_names_every_op),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

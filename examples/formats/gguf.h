@@ -34,29 +34,44 @@ extern "C" {
 enum { GGUF_ERROR = 512, GGUF_RANK = 4 };
 
 /* Types of tensors. X(NAME, number in the file, elements of a block, bytes of a block) */
-#define GGUF_TYPES(X) \
-    X(F32, 0, 1, 4) X(F16, 1, 1, 2) X(Q4_0, 2, 32, 18) X(Q4_1, 3, 32, 20) X(Q5_0, 6, 32, 22) X(Q5_1, 7, 32, 24) \
-    X(Q8_0, 8, 32, 34) X(Q4_K, 12, 256, 144) X(Q5_K, 13, 256, 176) X(Q6_K, 14, 256, 210) X(I8, 24, 1, 1) \
-    X(I16, 25, 1, 2) X(I32, 26, 1, 4) X(I64, 27, 1, 8) X(F64, 28, 1, 8) X(BF16, 30, 1, 2)
+#define GGUF_TYPES(X)     \
+    X(F32, 0, 1, 4)       \
+    X(F16, 1, 1, 2)       \
+    X(Q4_0, 2, 32, 18)    \
+    X(Q4_1, 3, 32, 20)    \
+    X(Q5_0, 6, 32, 22)    \
+    X(Q5_1, 7, 32, 24)    \
+    X(Q8_0, 8, 32, 34)    \
+    X(Q4_K, 12, 256, 144) \
+    X(Q5_K, 13, 256, 176) \
+    X(Q6_K, 14, 256, 210) \
+    X(I8, 24, 1, 1)       \
+    X(I16, 25, 1, 2)      \
+    X(I32, 26, 1, 4)      \
+    X(I64, 27, 1, 8)      \
+    X(F64, 28, 1, 8)      \
+    X(BF16, 30, 1, 2)
 
 typedef enum gguf_type {
 #define GGUF__X(name, number, elements, bytes) GGUF_##name = number,
-    GGUF_TYPES(GGUF__X)
+    GGUF_TYPES(GGUF__X) GGUF_TYPE__COUNT
 #undef GGUF__X
-    GGUF_TYPE__COUNT
 } gguf_type;
 
 /* Bytes in the file; no 0 behind them. */
-typedef struct gguf_string { const char *text; uint64_t size; } gguf_string;
+typedef struct gguf_string {
+    const char *text;
+    uint64_t size;
+} gguf_string;
 
 typedef struct gguf_tensor {
     gguf_string name;
-    uint32_t type;               /* a gguf_type */
-    uint32_t rank;               /* 0 to 4 */
-    int64_t dims[GGUF_RANK];     /* row-major: the last is contiguous (the file has them the other way round) */
-    const uint8_t *data;         /* in the mapped file, aligned to the file's alignment */
+    uint32_t type;           /* a gguf_type */
+    uint32_t rank;           /* 0 to 4 */
+    int64_t dims[GGUF_RANK]; /* row-major: the last is contiguous (the file has them the other way round) */
+    const uint8_t *data;     /* in the mapped file, aligned to the file's alignment */
     uint64_t bytes;
-    uint32_t file;               /* index of its split */
+    uint32_t file; /* index of its split */
 } gguf_tensor;
 
 /* Types of values: the numbers of the file. */
@@ -78,9 +93,9 @@ typedef enum gguf_kind {
 } gguf_kind;
 
 typedef struct gguf_value {
-    gguf_kind kind, item;        /* item: of an array's elements */
-    uint64_t count;              /* elements of an array, 1 otherwise */
-    const uint8_t *data;         /* the first element, as the file holds it: not aligned */
+    gguf_kind kind, item; /* item: of an array's elements */
+    uint64_t count;       /* elements of an array, 1 otherwise */
+    const uint8_t *data;  /* the first element, as the file holds it: not aligned */
 } gguf_value;
 
 typedef struct gguf gguf;
@@ -88,11 +103,11 @@ typedef struct gguf gguf;
 /* NULL: `error` says why. A gguf may be read by several threads at once. */
 gguf *gguf_open(const char *path, char error[GGUF_ERROR]);
 void gguf_close(gguf *g);
-size_t gguf_count(const gguf *g);                                        /* tensors, of all splits */
-bool gguf_at(const gguf *g, size_t i, gguf_tensor *out);                 /* in the order of names (bytes compared) */
+size_t gguf_count(const gguf *g);                        /* tensors, of all splits */
+bool gguf_at(const gguf *g, size_t i, gguf_tensor *out); /* in the order of names (bytes compared) */
 bool gguf_find(const gguf *g, const char *name, gguf_tensor *out);
 uint64_t gguf_elements(const gguf_tensor *t);
-size_t gguf_keys(const gguf *g);                                         /* values of the first file */
+size_t gguf_keys(const gguf *g); /* values of the first file */
 bool gguf_key_at(const gguf *g, size_t i, gguf_string *out_key, gguf_value *out);
 bool gguf_get(const gguf *g, const char *key, gguf_value *out);
 /* False when the key is missing, or its value is of another kind or outside: any integer for u64, any number for f64.
@@ -132,10 +147,10 @@ bool gguf_intact(const gguf *g, char error[GGUF_ERROR]);
 #include <string.h>
 
 enum {
-    GGUF__HEADER = 100000000,    /* bytes before the data */
+    GGUF__HEADER = 100000000, /* bytes before the data */
     GGUF__KEYS = 65536,
     GGUF__TENSORS = 1000000,
-    GGUF__NAME = 65535,          /* bytes of a key or name */
+    GGUF__NAME = 65535, /* bytes of a key or name */
     GGUF__SPLITS = 1000,
     GGUF__ALIGNMENT = 1 << 20
 };
@@ -143,17 +158,20 @@ enum {
 typedef struct gguf__file {
     char *path;
     mapping map;
-    const uint8_t **keys, **infos;    /* places of what is read: keys by name, tensors in the order of the file */
+    const uint8_t **keys, **infos; /* places of what is read: keys by name, tensors in the order of the file */
     uint64_t n_keys, n_infos;
-    uint64_t start, alignment;        /* of the data: offset; bytes */
+    uint64_t start, alignment; /* of the data: offset; bytes */
 } gguf__file;
 
-typedef struct gguf__entry { const uint8_t *info; uint32_t file; } gguf__entry;
+typedef struct gguf__entry {
+    const uint8_t *info;
+    uint32_t file;
+} gguf__entry;
 
 struct gguf {
     gguf__file *files;
     size_t n_files, n;
-    gguf__entry *entries;             /* by name */
+    gguf__entry *entries; /* by name */
     char *error;
 };
 
@@ -173,10 +191,13 @@ const char *gguf_type_name(uint32_t type) {
 bool gguf_block(uint32_t type, uint32_t *out_elements, uint32_t *out_bytes) {
     switch (type) {
 #define GGUF__X(name, number, elements, bytes) \
-        case number: *out_elements = elements; *out_bytes = bytes; return true;
+    case number:                               \
+        *out_elements = elements;              \
+        *out_bytes = bytes;                    \
+        return true;
         GGUF_TYPES(GGUF__X)
 #undef GGUF__X
-        default: return false;
+    default: return false;
     }
 }
 
@@ -198,7 +219,8 @@ static int gguf__order(gguf_string a, gguf_string b) {
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static bool gguf__fail(char *error, const char *format, ...) {
+static bool
+gguf__fail(char *error, const char *format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(error, GGUF_ERROR, format, args);
@@ -210,7 +232,7 @@ typedef struct gguf__reader {
     const gguf__file *file;
     const uint8_t *at, *end;
     char *error;
-    gguf_string item;                 /* the key or name that is being read; for errors */
+    gguf_string item; /* the key or name that is being read; for errors */
 } gguf__reader;
 
 static bool gguf__refuse(gguf__reader *r, const uint8_t *at, const char *why) {
@@ -324,11 +346,14 @@ static bool gguf__read_keys(gguf__reader *r, gguf__file *f) {
 
 static bool gguf__find_key(const gguf__file *f, const char *key, gguf_value *out) {
     gguf_string wanted = { key, strlen(key) };
-    memset(out, 0, sizeof *out);                 /* nothing comes of a value that is missing */
+    memset(out, 0, sizeof *out); /* nothing comes of a value that is missing */
     for (uint64_t low = 0, high = f->n_keys; low < high;) {
         uint64_t middle = low + (high - low) / 2;
         int order = gguf__order(wanted, gguf__string_at(f->keys[middle]));
-        if (!order) { *out = gguf__value_at(f->keys[middle]); return true; }
+        if (!order) {
+            *out = gguf__value_at(f->keys[middle]);
+            return true;
+        }
         if (order < 0) high = middle;
         else low = middle + 1;
     }
@@ -438,7 +463,8 @@ static bool gguf__read_file(gguf *g, size_t file) {
     gguf__reader r = { .file = f, .error = g->error };
     gguf_value v;
     if (!mapping_open(&f->map, f->path, g->error, GGUF_ERROR)) return false;
-    if (f->map.size < 24) return gguf__fail(g->error, "%.200s: %u bytes are no GGUF file", f->path, (unsigned)f->map.size);
+    if (f->map.size < 24)
+        return gguf__fail(g->error, "%.200s: %u bytes are no GGUF file", f->path, (unsigned)f->map.size);
     r.at = f->map.data;
     r.end = r.at + (f->map.size < GGUF__HEADER ? f->map.size : GGUF__HEADER);
     if (!gguf__read_head(&r, f) || !gguf__read_keys(&r, f)) return false;
@@ -453,7 +479,7 @@ static bool gguf__read_file(gguf *g, size_t file) {
     }
     uint64_t head = (uint64_t)(r.at - f->map.data);
     f->start = (head + f->alignment - 1) / f->alignment * f->alignment;
-    if (f->start > f->map.size) f->start = head;           /* nothing follows: no tensor has data */
+    if (f->start > f->map.size) f->start = head; /* nothing follows: no tensor has data */
     return gguf__check_data(g, &r, file);
 }
 
@@ -532,7 +558,10 @@ static bool gguf__index(gguf *g) {
 gguf *gguf_open(const char *path, char error[GGUF_ERROR]) {
     gguf *g = (gguf *)calloc(1, sizeof *g);
     error[0] = 0;
-    if (!g) { gguf__fail(error, "%.200s: out of memory", path); return NULL; }
+    if (!g) {
+        gguf__fail(error, "%.200s: out of memory", path);
+        return NULL;
+    }
     g->error = error;
     bool ok = gguf__add_file(g, path) && gguf__read_file(g, 0) && gguf__read_splits(g) && gguf__index(g) &&
               gguf_intact(g, error);
@@ -609,14 +638,15 @@ bool gguf_next(gguf_value *at, gguf_value *out_item) {
 static bool gguf__integer(const gguf_value *v, uint64_t *out, bool *out_negative) {
     const uint8_t *p = v->data;
     switch (v->kind) {
-        case GGUF_KIND_U8: *out = p[0]; break;
-        case GGUF_KIND_I8: *out = (uint64_t)(int64_t)(int8_t)p[0]; break;
-        case GGUF_KIND_U16: *out = (uint64_t)p[0] | (uint64_t)p[1] << 8; break;
-        case GGUF_KIND_I16: *out = (uint64_t)(int64_t)(int16_t)(uint16_t)(p[0] | p[1] << 8); break;
-        case GGUF_KIND_U32: *out = gguf__le32(p); break;
-        case GGUF_KIND_I32: *out = (uint64_t)(int64_t)(int32_t)gguf__le32(p); break;
-        case GGUF_KIND_U64: case GGUF_KIND_I64: *out = gguf__le64(p); break;
-        default: return false;
+    case GGUF_KIND_U8: *out = p[0]; break;
+    case GGUF_KIND_I8: *out = (uint64_t)(int64_t)(int8_t)p[0]; break;
+    case GGUF_KIND_U16: *out = (uint64_t)p[0] | (uint64_t)p[1] << 8; break;
+    case GGUF_KIND_I16: *out = (uint64_t)(int64_t)(int16_t)(uint16_t)(p[0] | p[1] << 8); break;
+    case GGUF_KIND_U32: *out = gguf__le32(p); break;
+    case GGUF_KIND_I32: *out = (uint64_t)(int64_t)(int32_t)gguf__le32(p); break;
+    case GGUF_KIND_U64:
+    case GGUF_KIND_I64: *out = gguf__le64(p); break;
+    default: return false;
     }
     bool is_signed =
         v->kind == GGUF_KIND_I8 || v->kind == GGUF_KIND_I16 || v->kind == GGUF_KIND_I32 || v->kind == GGUF_KIND_I64;
@@ -778,22 +808,31 @@ static void gguf__block_to_f32(uint32_t type, const uint8_t *p, float *x) {
     uint32_t bits;
     double wide;
     switch (type) {
-        case GGUF_F32: bits = gguf__le32(p); memcpy(x, &bits, sizeof bits); break;
-        case GGUF_F16: *x = gguf__f16(p); break;
-        case GGUF_BF16: bits = ((uint32_t)p[0] | (uint32_t)p[1] << 8) << 16; memcpy(x, &bits, sizeof bits); break;
-        case GGUF_Q4_0: gguf__q4(p, x, false); break;
-        case GGUF_Q4_1: gguf__q4(p, x, true); break;
-        case GGUF_Q5_0: gguf__q5(p, x, false); break;
-        case GGUF_Q5_1: gguf__q5(p, x, true); break;
-        case GGUF_Q8_0: gguf__q8(p, x); break;
-        case GGUF_Q4_K: gguf__q45_k(p, x, false); break;
-        case GGUF_Q5_K: gguf__q45_k(p, x, true); break;
-        case GGUF_Q6_K: gguf__q6_k(p, x); break;
-        case GGUF_I8: *x = (float)(int8_t)p[0]; break;
-        case GGUF_I16: *x = (float)(int16_t)(uint16_t)(p[0] | p[1] << 8); break;
-        case GGUF_I32: *x = (float)(int32_t)gguf__le32(p); break;
-        case GGUF_I64: *x = (float)(int64_t)gguf__le64(p); break;
-        default: memcpy(&wide, p, sizeof wide); *x = (float)wide; break;
+    case GGUF_F32:
+        bits = gguf__le32(p);
+        memcpy(x, &bits, sizeof bits);
+        break;
+    case GGUF_F16: *x = gguf__f16(p); break;
+    case GGUF_BF16:
+        bits = ((uint32_t)p[0] | (uint32_t)p[1] << 8) << 16;
+        memcpy(x, &bits, sizeof bits);
+        break;
+    case GGUF_Q4_0: gguf__q4(p, x, false); break;
+    case GGUF_Q4_1: gguf__q4(p, x, true); break;
+    case GGUF_Q5_0: gguf__q5(p, x, false); break;
+    case GGUF_Q5_1: gguf__q5(p, x, true); break;
+    case GGUF_Q8_0: gguf__q8(p, x); break;
+    case GGUF_Q4_K: gguf__q45_k(p, x, false); break;
+    case GGUF_Q5_K: gguf__q45_k(p, x, true); break;
+    case GGUF_Q6_K: gguf__q6_k(p, x); break;
+    case GGUF_I8: *x = (float)(int8_t)p[0]; break;
+    case GGUF_I16: *x = (float)(int16_t)(uint16_t)(p[0] | p[1] << 8); break;
+    case GGUF_I32: *x = (float)(int32_t)gguf__le32(p); break;
+    case GGUF_I64: *x = (float)(int64_t)gguf__le64(p); break;
+    default:
+        memcpy(&wide, p, sizeof wide);
+        *x = (float)wide;
+        break;
     }
 }
 

@@ -43,17 +43,17 @@ typedef enum json_kind {
     JSON_OBJECT
 } json_kind;
 
-typedef struct json_limits {      /* zero: the default */
-    size_t bytes;                 /* of the text; 1 GiB */
-    uint32_t depth;               /* of arrays and objects within each other; 64, at most 512 */
-    uint32_t number_bytes;        /* characters of one number; 64, at most 128 */
-    uint64_t values;              /* values and names together; 2^28 */
-    bool repeated_names;          /* names may repeat within one object; then nothing is allocated */
+typedef struct json_limits { /* zero: the default */
+    size_t bytes;            /* of the text; 1 GiB */
+    uint32_t depth;          /* of arrays and objects within each other; 64, at most 512 */
+    uint32_t number_bytes;   /* characters of one number; 64, at most 128 */
+    uint64_t values;         /* values and names together; 2^28 */
+    bool repeated_names;     /* names may repeat within one object; then nothing is allocated */
 } json_limits;
 
 typedef struct json_error {
-    size_t offset;                /* bytes from the start of the text */
-    char text[120];               /* one sentence */
+    size_t offset;  /* bytes from the start of the text */
+    char text[120]; /* one sentence */
 } json_error;
 
 /* True when all of the text is one value. Takes 16 bytes for each name of the objects that are open at once, and frees
@@ -64,7 +64,10 @@ json_kind json_kind_of(json_value value);
 /* The value of a name; missing when it is not there or `object` is none. Reads the object from its start. */
 json_value json_get(json_value object, const char *name);
 /* Members of an object in their order, or elements of an array with a missing key; of anything else none. */
-typedef struct json_iter { const char *at, *end; bool object; } json_iter;
+typedef struct json_iter {
+    const char *at, *end;
+    bool object;
+} json_iter;
 json_iter json_begin(json_value container);
 bool json_next(json_iter *iter, json_value *out_key, json_value *out_value);
 size_t json_count(json_value container);
@@ -77,7 +80,7 @@ bool json_get_double(json_value value, double *out);
 /* Writes the string without its escapes and a 0 behind it; false when it is none or does not fit. `out_size` (may be
    NULL) gets its length without that 0; at most value.size - 2. A string may hold 0 bytes. */
 bool json_get_string(json_value value, char *out, size_t capacity, size_t *out_size);
-bool json_is(json_value value, const char *text);     /* it is the string `text` */
+bool json_is(json_value value, const char *text); /* it is the string `text` */
 
 /* Writes `size` bytes of UTF-8 as a string with its quotes; gives the bytes that it takes, more than `capacity` if it
    did not fit. Bytes that are no UTF-8 become U+FFFD. */
@@ -111,8 +114,8 @@ size_t json_utf8(const char *text, size_t size) {
     if (s[0] < 0xc2 || s[0] > 0xf4 || n > size) return 0;
     for (size_t i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
-    if (s[0] == 0xe0 && s[1] < 0xa0) return 0;                     /* overlong */
-    if (s[0] == 0xed && s[1] > 0x9f) return 0;                     /* a surrogate */
+    if (s[0] == 0xe0 && s[1] < 0xa0) return 0; /* overlong */
+    if (s[0] == 0xed && s[1] > 0x9f) return 0; /* a surrogate */
     if (s[0] == 0xf0 && s[1] < 0x90) return 0;
     if (s[0] == 0xf4 && s[1] > 0x8f) return 0;
     return n;
@@ -137,7 +140,10 @@ static int json__hex4(const char *p, const char *end) {
 }
 
 static size_t json__encode(uint32_t c, char out[4]) {
-    if (c < 0x80) { out[0] = (char)c; return 1; }
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
     size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
     static const unsigned char head[5] = { 0, 0, 0xc0, 0xe0, 0xf0 };
     for (size_t i = n - 1; i > 0; i--, c >>= 6) out[i] = (char)(0x80 | (c & 0x3f));
@@ -158,7 +164,11 @@ static size_t json__character(const char **p, const char *end, char out[4]) {
     }
     if (end - s < 2) return 0;
     const char *name = s[1] ? strchr(names, s[1]) : NULL;
-    if (name) { out[0] = meant[name - names]; *p += 2; return 1; }
+    if (name) {
+        out[0] = meant[name - names];
+        *p += 2;
+        return 1;
+    }
     int high = s[1] == 'u' ? json__hex4(s + 2, end) : -1;
     if (high < 0 || (high >= 0xdc00 && high < 0xe000)) return 0;
     *p += 6;
@@ -172,7 +182,10 @@ static size_t json__character(const char **p, const char *end, char out[4]) {
 
 /* ---- the check ---- */
 
-typedef struct json__name { size_t offset; uint32_t hash; } json__name;
+typedef struct json__name {
+    size_t offset;
+    uint32_t hash;
+} json__name;
 
 typedef struct json__checker {
     const char *text, *end, *at;
@@ -181,7 +194,7 @@ typedef struct json__checker {
     uint64_t values;
     uint32_t depth;
     unsigned char is_object[JSON__DEPTH];
-    size_t first_name[JSON__DEPTH];       /* of the object that is open at this depth */
+    size_t first_name[JSON__DEPTH]; /* of the object that is open at this depth */
     json__name *names;
     size_t n_names, room;
 } json__checker;
@@ -322,13 +335,22 @@ static bool json__key(json__checker *c) {
 static bool json__scalar(json__checker *c) {
     uint32_t hash;
     switch (*c->at) {
-        case '"': return json__string(c, &hash);
-        case 't': return json__word(c, "true");
-        case 'f': return json__word(c, "false");
-        case 'n': return json__word(c, "null");
-        case '-': case '0': case '1': case '2': case '3': case '4': case '5': case '6': case '7': case '8': case '9':
-            return json__number(c);
-        default: return json__fail(c, c->at, "this is no value");
+    case '"': return json__string(c, &hash);
+    case 't': return json__word(c, "true");
+    case 'f': return json__word(c, "false");
+    case 'n': return json__word(c, "null");
+    case '-':
+    case '0':
+    case '1':
+    case '2':
+    case '3':
+    case '4':
+    case '5':
+    case '6':
+    case '7':
+    case '8':
+    case '9': return json__number(c);
+    default: return json__fail(c, c->at, "this is no value");
     }
 }
 
@@ -365,7 +387,7 @@ static bool json__all(json__checker *c) {
             json__space(c);
             if (c->at >= c->end || *c->at != (object ? '}' : ']')) {
                 if (object && !json__key(c)) return false;
-                continue;                                  /* its first element */
+                continue; /* its first element */
             }
         }
         if (!json__after(c, &more)) return false;
@@ -415,7 +437,10 @@ static const char *json__skip_string(const char *p, const char *end) {
 static const char *json__skip_value(const char *p, const char *end) {
     size_t depth = 0;
     do {
-        if (*p == '"') { p = json__skip_string(p, end); continue; }
+        if (*p == '"') {
+            p = json__skip_string(p, end);
+            continue;
+        }
         depth += *p == '{' || *p == '[';
         depth -= *p == '}' || *p == ']';
         p++;
@@ -428,12 +453,13 @@ static const char *json__skip_value(const char *p, const char *end) {
 json_kind json_kind_of(json_value value) {
     if (!value.text || !value.size) return JSON_MISSING;
     switch (value.text[0]) {
-        case '{': return JSON_OBJECT;
-        case '[': return JSON_ARRAY;
-        case '"': return JSON_STRING;
-        case 't': case 'f': return JSON_BOOL;
-        case 'n': return JSON_NULL;
-        default: return JSON_NUMBER;
+    case '{': return JSON_OBJECT;
+    case '[': return JSON_ARRAY;
+    case '"': return JSON_STRING;
+    case 't':
+    case 'f': return JSON_BOOL;
+    case 'n': return JSON_NULL;
+    default: return JSON_NUMBER;
     }
 }
 
@@ -452,7 +478,7 @@ bool json_next(json_iter *iter, json_value *out_key, json_value *out_value) {
         start = p;
         p = json__skip_string(p, iter->end);
         *out_key = (json_value){ start, (size_t)(p - start) };
-        p = json__skip_space(json__skip_space(p, iter->end) + 1, iter->end);       /* the colon */
+        p = json__skip_space(json__skip_space(p, iter->end) + 1, iter->end); /* the colon */
     }
     start = p;
     p = json__skip_value(p, iter->end);
@@ -563,7 +589,11 @@ size_t json_quote(const char *text, size_t size, char *out, size_t capacity) {
         } else if ((unsigned char)text[i - 1] >= 0x20 && text[i - 1] != '"' && text[i - 1] != '\\') {
             n = bytes = json_utf8(text + i - 1, size - (i - 1));
             s = text + i - 1;
-            if (!n) { s = "\xef\xbf\xbd"; bytes = 3; n = 1; }
+            if (!n) {
+                s = "\xef\xbf\xbd";
+                bytes = 3;
+                n = 1;
+            }
         } else if (text[i - 1] && (name = strchr(escaped, text[i - 1])) != NULL) {
             piece[0] = '\\';
             piece[1] = names[name - escaped];

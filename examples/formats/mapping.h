@@ -28,9 +28,9 @@ extern "C" {
 #define MAPPING_WHOLE UINT64_MAX
 
 typedef struct mapping {
-    const uint8_t *data;     /* NULL when size is 0 */
-    uint64_t size;           /* bytes */
-    int slot;                /* its place in the table of the handler */
+    const uint8_t *data; /* NULL when size is 0 */
+    uint64_t size;       /* bytes */
+    int slot;            /* its place in the table of the handler */
 } mapping;
 
 /* Maps a regular file. False: `error` says why. Any thread; several at once. */
@@ -60,7 +60,10 @@ void mapping_close(mapping *m);
 enum { MAPPING__SLOTS = 64 };
 
 /* Read by the handler, so all of it is atomic. begin is 0 where a slot is free. */
-static struct { atomic_uintptr_t begin, end; atomic_uint_least64_t cut; } mapping__table[MAPPING__SLOTS];
+static struct {
+    atomic_uintptr_t begin, end;
+    atomic_uint_least64_t cut;
+} mapping__table[MAPPING__SLOTS];
 static struct sigaction mapping__before;
 static uintptr_t mapping__page;
 static pthread_mutex_t mapping__lock = PTHREAD_MUTEX_INITIALIZER;
@@ -72,7 +75,7 @@ static bool mapping__mend(uintptr_t address) {
         if (!begin || address < begin || address >= end) continue;
         uintptr_t page = address & ~(mapping__page - 1);
         uint64_t offset = page - begin, seen = atomic_load(&mapping__table[i].cut);
-        while (offset < seen && !atomic_compare_exchange_weak(&mapping__table[i].cut, &seen, offset)) {}
+        while (offset < seen && !atomic_compare_exchange_weak(&mapping__table[i].cut, &seen, offset)) { }
         return mmap((void *)page, mapping__page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
                MAP_FAILED;
     }
@@ -89,7 +92,7 @@ static void mapping__handle(int number, siginfo_t *info, void *context) {
     } else if (mapping__before.sa_handler != SIG_DFL && mapping__before.sa_handler != SIG_IGN) {
         mapping__before.sa_handler(number);
     } else {
-        signal(SIGBUS, SIG_DFL);          /* the same access ends the program now, as it would have */
+        signal(SIGBUS, SIG_DFL); /* the same access ends the program now, as it would have */
         if (info->si_code <= 0) raise(SIGBUS);
     }
 }

@@ -36,23 +36,37 @@ enum { SAFETENSORS_ERROR = 512, SAFETENSORS_RANK = 8 };
 
 /* X(NAME, bytes) */
 #define SAFETENSORS_DTYPES(X) \
-    X(BOOL, 1) X(U8, 1) X(I8, 1) X(F8_E4M3, 1) X(F8_E5M2, 1) X(F8_E8M0, 1) X(I16, 2) X(U16, 2) X(F16, 2) X(BF16, 2) \
-    X(I32, 4) X(U32, 4) X(F32, 4) X(I64, 8) X(U64, 8) X(F64, 8) X(C64, 8)
+    X(BOOL, 1)                \
+    X(U8, 1)                  \
+    X(I8, 1)                  \
+    X(F8_E4M3, 1)             \
+    X(F8_E5M2, 1)             \
+    X(F8_E8M0, 1)             \
+    X(I16, 2)                 \
+    X(U16, 2)                 \
+    X(F16, 2)                 \
+    X(BF16, 2)                \
+    X(I32, 4)                 \
+    X(U32, 4)                 \
+    X(F32, 4)                 \
+    X(I64, 8)                 \
+    X(U64, 8)                 \
+    X(F64, 8)                 \
+    X(C64, 8)
 
 typedef enum safetensors_dtype {
 #define SAFETENSORS__X(name, bytes) SAFETENSORS_##name,
-    SAFETENSORS_DTYPES(SAFETENSORS__X)
+    SAFETENSORS_DTYPES(SAFETENSORS__X) SAFETENSORS_DTYPE__COUNT
 #undef SAFETENSORS__X
-    SAFETENSORS_DTYPE__COUNT
 } safetensors_dtype;
 
 typedef struct safetensors_tensor {
-    const char *name;            /* ends with a 0 byte */
-    const int64_t *dims;         /* rank numbers, row-major, the last one contiguous */
-    const uint8_t *data;         /* in the mapped file, wherever the header put it: often not aligned to its dtype */
-    uint64_t bytes;              /* 0 for an empty tensor; then data may be NULL */
-    uint32_t file;               /* index of its shard */
-    uint8_t dtype, rank;         /* a safetensors_dtype; 0 to 8 */
+    const char *name;    /* ends with a 0 byte */
+    const int64_t *dims; /* rank numbers, row-major, the last one contiguous */
+    const uint8_t *data; /* in the mapped file, wherever the header put it: often not aligned to its dtype */
+    uint64_t bytes;      /* 0 for an empty tensor; then data may be NULL */
+    uint32_t file;       /* index of its shard */
+    uint8_t dtype, rank; /* a safetensors_dtype; 0 to 8 */
 } safetensors_tensor;
 
 typedef struct safetensors safetensors;
@@ -63,7 +77,7 @@ safetensors *safetensors_open(const char *path, char error[SAFETENSORS_ERROR]);
 void safetensors_close(safetensors *s);
 size_t safetensors_count(const safetensors *s);
 const safetensors_tensor *safetensors_at(const safetensors *s, size_t i); /* in the order of names (bytes compared) */
-const safetensors_tensor *safetensors_find(const safetensors *s, const char *name);   /* NULL: there is none */
+const safetensors_tensor *safetensors_find(const safetensors *s, const char *name); /* NULL: there is none */
 /* How the parts of a name lead to a tensor: `prefix` + `name`, else `name`, else NULL (some writers leave the prefix
  * out). */
 const safetensors_tensor *safetensors_find_prefixed(const safetensors *s, const char *prefix, const char *name);
@@ -71,7 +85,7 @@ const safetensors_tensor *safetensors_find_prefixed(const safetensors *s, const 
 json_value safetensors_metadata(const safetensors *s, size_t file);
 size_t safetensors_files(const safetensors *s);
 const char *safetensors_path(const safetensors *s, size_t file);
-const char *safetensors_dtype_name(int dtype);    /* "BF16" */
+const char *safetensors_dtype_name(int dtype); /* "BF16" */
 uint32_t safetensors_dtype_bytes(int dtype);
 /* False when a file lost bytes that were read since it was opened: `error` names tensor and offset, and what was read
    is not to be used. Ask when the data has been used. */
@@ -104,18 +118,18 @@ bool safetensors_write(const char *path, const safetensors_tensor *tensors, size
 #include <unistd.h>
 
 enum {
-    ST__HEADER = 100000000,      /* bytes of a header and of an index, as the reference implementation has it */
+    ST__HEADER = 100000000, /* bytes of a header and of an index, as the reference implementation has it */
     ST__SHARDS = 1000,
-    ST__METADATA = 1000,         /* names in one __metadata__ */
+    ST__METADATA = 1000, /* names in one __metadata__ */
     ST__PATH = 4096
 };
 
 typedef struct st__shard {
     char *path;
     mapping map;
-    uint64_t start;              /* offset of the data */
+    uint64_t start; /* offset of the data */
     json_value header;
-    size_t n;                    /* tensors */
+    size_t n; /* tensors */
 } st__shard;
 
 struct safetensors {
@@ -124,12 +138,15 @@ struct safetensors {
     st__shard *shards;
     int64_t *dims;
     char *names, *error;
-    mapping index;               /* of the index, where there is one */
+    mapping index; /* of the index, where there is one */
     json_value index_root;
     char index_path[ST__PATH];
 };
 
-static const struct { const char *name; uint32_t bytes; } st__dtypes[] = {
+static const struct {
+    const char *name;
+    uint32_t bytes;
+} st__dtypes[] = {
 #define SAFETENSORS__X(name, bytes) { #name, bytes },
     SAFETENSORS_DTYPES(SAFETENSORS__X)
 #undef SAFETENSORS__X
@@ -141,7 +158,8 @@ uint32_t safetensors_dtype_bytes(int d) { return d >= 0 && d < SAFETENSORS_DTYPE
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static bool st__fail(char *error, const char *format, ...) {
+static bool
+st__fail(char *error, const char *format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(error, SAFETENSORS_ERROR, format, args);
@@ -220,7 +238,10 @@ static bool st__count(safetensors *s, st__shard *f, size_t *n_dims, size_t *n_na
 static bool st__read_dtype(safetensors *s, const st__shard *f, json_value key, json_value value,
                            safetensors_tensor *t) {
     for (int d = 0; d < SAFETENSORS_DTYPE__COUNT; d++)
-        if (json_is(value, st__dtypes[d].name)) { t->dtype = (uint8_t)d; return true; }
+        if (json_is(value, st__dtypes[d].name)) {
+            t->dtype = (uint8_t)d;
+            return true;
+        }
     char text[80];
     snprintf(text, sizeof text, "dtype %.*s is not read", value.size > 40 ? 40 : (int)value.size, value.text);
     return st__refuse(s, f, key, value, text);
@@ -240,7 +261,10 @@ static bool st__read_shape(safetensors *s, const st__shard *f, json_value key, j
         if (!json_get_u64(value, &d) || d > INT64_MAX)
             return st__refuse(s, f, key, value, "a dimension is no whole number from 0 to 2^63 - 1");
         dims[t->rank] = (int64_t)d;
-        if (d == 0) { empty = true; continue; }
+        if (d == 0) {
+            empty = true;
+            continue;
+        }
         if (bytes > UINT64_MAX / d)
             return st__refuse(s, f, key, shape, "the dimensions' product is larger than 64 bits");
         bytes *= d;
@@ -488,11 +512,14 @@ static bool st__locate(safetensors *s, const char *path) {
 safetensors *safetensors_open(const char *path, char error[SAFETENSORS_ERROR]) {
     safetensors *s = (safetensors *)calloc(1, sizeof *s);
     error[0] = 0;
-    if (!s) { st__fail(error, "%s: out of memory", path); return NULL; }
+    if (!s) {
+        st__fail(error, "%s: out of memory", path);
+        return NULL;
+    }
     s->error = error;
     s->index.slot = -1;
     bool ok = st__locate(s, path) && st__read_all(s) && st__index_holds(s) && safetensors_intact(s, error);
-    s->error = NULL;                                     /* it is the caller's, and may be gone */
+    s->error = NULL; /* it is the caller's, and may be gone */
     if (ok) return s;
     safetensors_close(s);
     return NULL;
@@ -562,14 +589,21 @@ bool safetensors_intact(const safetensors *s, char error[SAFETENSORS_ERROR]) {
 
 /* ---- writing ---- */
 
-typedef struct st__text { char *data; size_t size, room; bool failed; } st__text;
+typedef struct st__text {
+    char *data;
+    size_t size, room;
+    bool failed;
+} st__text;
 
 static void st__put(st__text *t, const char *data, size_t size) {
     if (t->failed) return;
     if (t->room - t->size < size) {
         size_t room = t->room + size + t->room / 2 + 256;
         char *more = (char *)realloc(t->data, room);
-        if (!more) { t->failed = true; return; }
+        if (!more) {
+            t->failed = true;
+            return;
+        }
         t->data = more;
         t->room = room;
     }
@@ -582,7 +616,10 @@ static void st__puts(st__text *t, const char *text) { st__put(t, text, strlen(te
 static void st__put_string(st__text *t, const char *text) {
     size_t size = strlen(text), room = json_quote(text, size, NULL, 0);
     char *quoted = (char *)malloc(room);
-    if (!quoted) { t->failed = true; return; }
+    if (!quoted) {
+        t->failed = true;
+        return;
+    }
     json_quote(text, size, quoted, room);
     st__put(t, quoted, room);
     free(quoted);

@@ -55,16 +55,16 @@ void tokenizer_close(tokenizer *t);
 bool tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned flags, tokenizer_ids *ids);
 void tokenizer_ids_free(tokenizer_ids *ids);
 
-size_t tokenizer_size(const tokenizer *t);                            /* ids are below it */
+size_t tokenizer_size(const tokenizer *t); /* ids are below it */
 /* The token as the file writes it (may hold 0 bytes); NULL for an id that is none. Valid until the tokenizer is closed.
  */
 const char *tokenizer_token(const tokenizer *t, uint32_t id, size_t *out_size);
-uint32_t tokenizer_find(const tokenizer *t, const char *token);       /* TOKENIZER_NONE: there is none */
+uint32_t tokenizer_find(const tokenizer *t, const char *token); /* TOKENIZER_NONE: there is none */
 bool tokenizer_is_special(const tokenizer *t, uint32_t id);
 
 /* Text as it becomes whole: a token may hold a part of a character. Begins zeroed; one a sequence. */
 typedef struct tokenizer_stream {
-    char held[8];                /* bytes of a character that is not whole */
+    char held[8]; /* bytes of a character that is not whole */
     unsigned n_held;
     bool begun;
 } tokenizer_stream;
@@ -96,14 +96,16 @@ void tokenizer_decode_end(const tokenizer *t, tokenizer_stream *s, tokenizer_tex
 #include <sys/stat.h>
 
 enum {
-    TOK__FILE = 1 << 28,         /* bytes of a tokenizer.json */
-    TOK__IDS = 1 << 22,          /* ids, and merges */
-    TOK__TOKEN = 1 << 16,        /* bytes of one token */
-    TOK__STEPS = 16              /* normalizers; pre-tokenizers; decoders */
+    TOK__FILE = 1 << 28,  /* bytes of a tokenizer.json */
+    TOK__IDS = 1 << 22,   /* ids, and merges */
+    TOK__TOKEN = 1 << 16, /* bytes of one token */
+    TOK__STEPS = 16       /* normalizers; pre-tokenizers; decoders */
 };
 
 /* A token's text in tok.blob. */
-typedef struct tok__text { uint32_t at, size; } tok__text;
+typedef struct tok__text {
+    uint32_t at, size;
+} tok__text;
 
 typedef struct tok__merge {
     uint64_t pair;
@@ -122,17 +124,31 @@ typedef struct tok__edge {
     uint32_t to;
 } tok__edge; /* from: node << 8 | byte, + 1; 0: free */
 typedef struct tok__trie {
-    bool starts[256];            /* an entry begins with this byte */
+    bool starts[256]; /* an entry begins with this byte */
     tok__edge *edges;
-    uint32_t *ends;              /* by node: what ends there + 1; 0: nothing */
+    uint32_t *ends; /* by node: what ends there + 1; 0: nothing */
     size_t n_edges, edge_room, n_nodes, node_room;
 } tok__trie;
 
 typedef enum tok__kind {
-    TOK__NFC, TOK__NFD, TOK__NFKC, TOK__NFKD, TOK__REPLACE, TOK__PREPEND,                      /* normalizers */
-    TOK__SPLIT_GPT2, TOK__SPLIT_LLAMA3, TOK__SPLIT_QWEN2, TOK__SPLIT_O200K, TOK__SPLIT_TEXT,   /* pre-tokenizers */
-    TOK__DIGITS, TOK__DIGIT, TOK__METASPACE, TOK__PREFIX_SPACE,
-    TOK__BYTES, TOK__BYTE_FALLBACK, TOK__STRIP                                                  /* decoders */
+    TOK__NFC,
+    TOK__NFD,
+    TOK__NFKC,
+    TOK__NFKD,
+    TOK__REPLACE,
+    TOK__PREPEND, /* normalizers */
+    TOK__SPLIT_GPT2,
+    TOK__SPLIT_LLAMA3,
+    TOK__SPLIT_QWEN2,
+    TOK__SPLIT_O200K,
+    TOK__SPLIT_TEXT, /* pre-tokenizers */
+    TOK__DIGITS,
+    TOK__DIGIT,
+    TOK__METASPACE,
+    TOK__PREFIX_SPACE,
+    TOK__BYTES,
+    TOK__BYTE_FALLBACK,
+    TOK__STRIP /* decoders */
 } tok__kind;
 
 enum tok__behaviour { TOK__ISOLATED, TOK__REMOVED, TOK__WITH_PREVIOUS, TOK__WITH_NEXT };
@@ -140,22 +156,22 @@ enum tok__prepend { TOK__ALWAYS, TOK__FIRST, TOK__NEVER };
 
 typedef struct tok__step {
     tok__kind kind;
-    uint8_t how;                 /* tok__behaviour or tok__prepend */
+    uint8_t how; /* tok__behaviour or tok__prepend */
     bool split;
-    char a[64], b[64];           /* Replace: a by b; Prepend, Metaspace: a; Split: a */
+    char a[64], b[64]; /* Replace: a by b; Prepend, Metaspace: a; Split: a */
 } tok__step;
 
 struct tokenizer {
     char *blob;
     size_t n_blob, blob_room;
-    tok__text *tokens;           /* as the file has them, by id; size TOKENIZER_NONE: no token */
-    tok__text *pieces;           /* what they stand for: bytes for byte-level tokens */
-    atomic_uchar *whole;         /* by id: 0 not known, 1 its text becomes this token, 2 it does not */
-    uint8_t *flags;              /* by id: TOK__SPECIAL… */
+    tok__text *tokens;   /* as the file has them, by id; size TOKENIZER_NONE: no token */
+    tok__text *pieces;   /* what they stand for: bytes for byte-level tokens */
+    atomic_uchar *whole; /* by id: 0 not known, 1 its text becomes this token, 2 it does not */
+    uint8_t *flags;      /* by id: TOK__SPECIAL… */
     size_t n;
-    uint32_t *table;             /* ids by text, open addressing; + 1 */
+    uint32_t *table; /* ids by text, open addressing; + 1 */
     size_t table_room;
-    uint32_t *by_token;          /* the same by the token's own text */
+    uint32_t *by_token; /* the same by the token's own text */
     tok__merge *merges;
     size_t merge_room;
     tok__added *added;
@@ -164,13 +180,13 @@ struct tokenizer {
     double *scores, unk_score;
     tok__step normalizers[TOK__STEPS], splits[TOK__STEPS], decoders[TOK__STEPS];
     size_t n_normalizers, n_splits, n_decoders;
-    uint32_t bytes[256], unk;    /* ids of single bytes, or of <0xXX> */
+    uint32_t bytes[256], unk; /* ids of single bytes, or of <0xXX> */
     uint32_t before[8], after[8];
     size_t n_before, n_after;
     bool is_unigram, byte_level, byte_fallback, fuse_unk, ignore_merges;
-    uint8_t *categories;         /* of each code point */
-    uint8_t *classes;            /* canonical combining class of each */
-    uint32_t *decompositions;    /* place in unicode_canonical + 1 | place in unicode_compatible + 1, pairs by 256 */
+    uint8_t *categories;      /* of each code point */
+    uint8_t *classes;         /* canonical combining class of each */
+    uint32_t *decompositions; /* place in unicode_canonical + 1 | place in unicode_compatible + 1, pairs by 256 */
     char *error;
     const char *path;
 };
@@ -180,7 +196,8 @@ enum { TOK__SPECIAL = 1, TOK__ADDED = 2, TOK__IS_BYTE = 4 };
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static bool tok__fail(tokenizer *t, const char *format, ...) {
+static bool
+tok__fail(tokenizer *t, const char *format, ...) {
     char text[TOKENIZER_ERROR - 220];
     va_list args;
     va_start(args, format);
@@ -238,9 +255,18 @@ static bool tok__unicode(tokenizer *t) {
 /* The character at p of well-formed text; *n are its bytes. */
 static inline uint32_t tok__char(const char *p, size_t *n) {
     const uint8_t *s = (const uint8_t *)p;
-    if (s[0] < 0x80) { *n = 1; return s[0]; }
-    if (s[0] < 0xe0) { *n = 2; return (s[0] & 31u) << 6 | (s[1] & 63u); }
-    if (s[0] < 0xf0) { *n = 3; return (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u); }
+    if (s[0] < 0x80) {
+        *n = 1;
+        return s[0];
+    }
+    if (s[0] < 0xe0) {
+        *n = 2;
+        return (s[0] & 31u) << 6 | (s[1] & 63u);
+    }
+    if (s[0] < 0xf0) {
+        *n = 3;
+        return (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u);
+    }
     *n = 4;
     return (s[0] & 7u) << 18 | (s[1] & 63u) << 12 | (s[2] & 63u) << 6 | (s[3] & 63u);
 }
@@ -269,21 +295,28 @@ static bool tok__is_number(const tokenizer *t, uint32_t c) {
 static bool tok__is_word(const tokenizer *t, uint32_t c) {
     uint8_t k = t->categories[c];
     bool symbol = (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
-                  (c >= 0x1f170 && c <= 0x1f189);      /* the letters among the symbols: alphabetic, too */
+                  (c >= 0x1f170 && c <= 0x1f189); /* the letters among the symbols: alphabetic, too */
     return tok__is_letter(t, c) || k == UNICODE_ND || k == UNICODE_NL || k == UNICODE_PC ||
            (k >= UNICODE_MC && k <= UNICODE_MN) || c == 0x200c || c == 0x200d || symbol;
 }
 
 /* ---- a text that grows ---- */
 
-typedef struct tok__buffer { char *p; size_t n, room; bool failed; } tok__buffer;
+typedef struct tok__buffer {
+    char *p;
+    size_t n, room;
+    bool failed;
+} tok__buffer;
 
 static void tok__put(tok__buffer *b, const char *p, size_t n) {
     if (b->failed) return;
     if (b->room - b->n < n) {
         size_t room = b->room + b->room / 2 + n + 256;
         char *more = (char *)realloc(b->p, room);
-        if (!more) { b->failed = true; return; }
+        if (!more) {
+            b->failed = true;
+            return;
+        }
         b->p = more;
         b->room = room;
     }
@@ -333,7 +366,10 @@ static void tok__put_replaced(tok__buffer *b, const char *text, size_t size) {
 static bool tok__is_utf8(const char *text, size_t size) {
     for (size_t i = 0, n; i < size; i += n) {
         uint64_t word;
-        if (size - i >= 8 && (memcpy(&word, text + i, 8), !(word & UINT64_C(0x8080808080808080)))) { n = 8; continue; }
+        if (size - i >= 8 && (memcpy(&word, text + i, 8), !(word & UINT64_C(0x8080808080808080)))) {
+            n = 8;
+            continue;
+        }
         n = json_utf8(text + i, size - i);
         if (!n) return false;
     }
@@ -353,7 +389,10 @@ static bool tok__trie_grow(tok__trie *x) {
     if (2 * (x->n_edges + 1) > x->edge_room) {
         x->edge_room = old.edge_room ? 2 * old.edge_room : 1024;
         x->edges = (tok__edge *)calloc(x->edge_room, sizeof *x->edges);
-        if (!x->edges) { *x = old; return false; }
+        if (!x->edges) {
+            *x = old;
+            return false;
+        }
         for (size_t i = 0; i < old.edge_room; i++)
             if (old.edges[i].from) *tok__edge_of(x, old.edges[i].from) = old.edges[i];
         free(old.edges);
@@ -401,7 +440,10 @@ static uint32_t tok__trie_longest(const tok__trie *x, const char *p, const char 
     if (!x->starts[(uint8_t)*p]) return 0;
     for (const char *q = p; q < end && (node = tok__trie_next(x, node, *q)) != 0;) {
         q++;
-        if (x->ends[node]) { found = x->ends[node]; *out_n = (size_t)(q - p); }
+        if (x->ends[node]) {
+            found = x->ends[node];
+            *out_n = (size_t)(q - p);
+        }
     }
     return found;
 }
@@ -430,7 +472,10 @@ static tok__text tok__keep(tokenizer *t, const char *p, size_t n) {
     if (t->blob_room - t->n_blob < n + 1) {
         size_t room = t->blob_room * 2 + n + 65536;
         char *more = room < UINT32_MAX ? (char *)realloc(t->blob, room) : NULL;
-        if (!more) { tok__no_memory(t); return (tok__text){ 0, TOKENIZER_NONE }; }
+        if (!more) {
+            tok__no_memory(t);
+            return (tok__text){ 0, TOKENIZER_NONE };
+        }
         t->blob = more;
         t->blob_room = room;
     }
@@ -444,7 +489,7 @@ static tok__text tok__keep(tokenizer *t, const char *p, size_t n) {
 static int tok__byte_of(uint32_t c) {
     if ((c >= '!' && c <= '~') || (c >= 0xa1 && c <= 0xac) || (c >= 0xae && c <= 0xff)) return (int)c;
     if (c < 0x100 || c > 0x143) return -1;
-    c -= 0x100;                                    /* 0 to 32, 127 to 160 and 173 in their order */
+    c -= 0x100; /* 0 to 32, 127 to 160 and 173 in their order */
     return c <= 32 ? (int)c : c <= 66 ? (int)c + 94 : 173;
 }
 
@@ -486,7 +531,7 @@ static bool tok__enter(tokenizer *t, uint32_t id, json_value name, bool of_model
     bool bytes_of = t->byte_level && tok__to_bytes(text, n, bytes, &m);
     if (bytes_of) t->pieces[id] = tok__keep(t, bytes, m);
     if (t->pieces[id].size == TOKENIZER_NONE) return false;
-    *tok__place(t, t->by_token, t->tokens, text, n) = id + 1;          /* of equal texts the last one counts */
+    *tok__place(t, t->by_token, t->tokens, text, n) = id + 1; /* of equal texts the last one counts */
     if (of_model && (!t->byte_level || bytes_of))
         *tok__place(t, t->table, t->pieces, tok__at(t, t->pieces[id]), t->pieces[id].size) = id + 1;
     return true;
@@ -511,14 +556,21 @@ void tokenizer_ids_free(tokenizer_ids *ids) {
 
 /* ---- normalization: Unicode Standard Annex 15 ---- */
 
-typedef struct tok__points { uint32_t *c; size_t n, room; bool failed; } tok__points;
+typedef struct tok__points {
+    uint32_t *c;
+    size_t n, room;
+    bool failed;
+} tok__points;
 
 static void tok__add_point(tok__points *x, uint32_t c) {
     if (x->failed) return;
     if (x->n == x->room) {
         size_t room = x->room ? 2 * x->room : 1024;
         uint32_t *more = (uint32_t *)realloc(x->c, room * sizeof *more);
-        if (!more) { x->failed = true; return; }
+        if (!more) {
+            x->failed = true;
+            return;
+        }
         x->c = more;
         x->room = room;
     }
@@ -577,13 +629,16 @@ static uint32_t tok__pair(uint32_t a, uint32_t b) {
 
 static void tok__compose(const tokenizer *t, tok__points *x) {
     size_t n = 0, starter = SIZE_MAX;
-    uint8_t before = 0;                  /* class of the last mark behind the starter that stays */
+    uint8_t before = 0; /* class of the last mark behind the starter that stays */
     for (size_t i = 0; i < x->n; i++) {
         uint32_t c = x->c[i], both = 0;
         uint8_t k = t->classes[c];
         bool blocked = starter != SIZE_MAX && n > starter + 1 && before >= k;
         if (starter != SIZE_MAX && !blocked) both = tok__pair(x->c[starter], c);
-        if (both) { x->c[starter] = both; continue; }
+        if (both) {
+            x->c[starter] = both;
+            continue;
+        }
         if (!k) starter = n;
         before = k;
         x->c[n++] = c;
@@ -599,12 +654,19 @@ static bool tok__is_ascii(const char *p, size_t n) {
 
 static void tok__normal_form(const tokenizer *t, tok__kind kind, const char *p, size_t n, tok__buffer *out) {
     tok__points x = { NULL, 0, 0, false };
-    if (tok__is_ascii(p, n)) { tok__put(out, p, n); return; }
+    if (tok__is_ascii(p, n)) {
+        tok__put(out, p, n);
+        return;
+    }
     for (size_t i = 0, k; i < n; i += k) {
         uint32_t c = tok__char(p + i, &k);
         tok__decompose(t, &x, c, kind == TOK__NFKC || kind == TOK__NFKD);
     }
-    if (x.failed) { out->failed = true; free(x.c); return; }
+    if (x.failed) {
+        out->failed = true;
+        free(x.c);
+        return;
+    }
     tok__order(t, &x);
     if (kind == TOK__NFC || kind == TOK__NFKC) tok__compose(t, &x);
     for (size_t i = 0; i < x.n; i++) tok__put_char(out, x.c[i]);
@@ -614,7 +676,10 @@ static void tok__normal_form(const tokenizer *t, tok__kind kind, const char *p, 
 static void tok__replace(const char *p, size_t n, const char *a, const char *b, tok__buffer *out) {
     size_t na = strlen(a), begin = 0;
     for (size_t i = 0; na && i + na <= n;) {
-        if (p[i] != a[0] || memcmp(p + i, a, na)) { i++; continue; }
+        if (p[i] != a[0] || memcmp(p + i, a, na)) {
+            i++;
+            continue;
+        }
         tok__put(out, p + begin, i - begin);
         tok__put(out, b, strlen(b));
         begin = i += na;
@@ -648,8 +713,15 @@ static bool tok__normalize(const tokenizer *t, const char **p, size_t *n, tok__b
 typedef struct tok__symbol {
     uint32_t id, before, next;
 } tok__symbol; /* places in the word; TOKENIZER_NONE: none */
-typedef struct tok__candidate { uint32_t rank, at, id; } tok__candidate;
-typedef struct tok__node { double score; uint32_t id; size_t from, to; } tok__node;       /* best way to a byte */
+typedef struct tok__candidate {
+    uint32_t rank, at, id;
+} tok__candidate;
+/* best way to a byte */
+typedef struct tok__node {
+    double score;
+    uint32_t id;
+    size_t from, to;
+} tok__node;
 
 typedef struct tok__work {
     const tokenizer *t;
@@ -669,7 +741,10 @@ static void *tok__grow(tok__work *w, void *p, size_t *room, size_t n, size_t siz
     if (n <= *room) return p;
     size_t more = n + n / 2 + 64;
     void *q = realloc(p, more * size);
-    if (!q) { w->failed = true; return p; }
+    if (!q) {
+        w->failed = true;
+        return p;
+    }
     *room = more;
     return q;
 }
@@ -698,7 +773,7 @@ static const tok__merge *tok__merge_of(const tokenizer *t, uint32_t a, uint32_t 
 /* A word as the smallest tokens there are: bytes or characters, or what stands for characters that are unknown. */
 static void tok__first_symbols(tok__work *w, const char *p, size_t n) {
     const tokenizer *t = w->t;
-    bool pending = false;                /* an unknown token is to come */
+    bool pending = false; /* an unknown token is to come */
     w->n_symbols = 0;
     for (size_t i = 0, k = 1; i < n; i += k) {
         if (!t->byte_level) tok__char(p + i, &k);
@@ -794,7 +869,7 @@ static void tok__merge_long(tok__work *w) {
 }
 
 static void tok__bpe(tok__work *w, const char *p, size_t n) {
-    tokenizer *t = (tokenizer *)(uintptr_t)w->t;         /* `whole` is a cache */
+    tokenizer *t = (tokenizer *)(uintptr_t)w->t; /* `whole` is a cache */
     uint32_t id = tok__find(t, p, n);
     if (id != TOKENIZER_NONE && (t->ignore_merges || atomic_load_explicit(&t->whole[id], memory_order_relaxed) == 1)) {
         tok__emit(w, id);
@@ -866,7 +941,7 @@ static void tok__model(tok__work *w, const char *p, size_t n) {
 static size_t tok__contraction(const char *p, const char *end, bool any_case) {
     static const char *const endings[] = { "s", "t", "re", "ve", "m", "ll", "d" };
     if (end - p < 2 || *p != '\'') return 0;
-    if (any_case && end - p >= 3 && p[1] == '\xc5' && p[2] == '\xbf') return 3;       /* the long s is an s */
+    if (any_case && end - p >= 3 && p[1] == '\xc5' && p[2] == '\xbf') return 3; /* the long s is an s */
     for (size_t i = 0; i < 7; i++) {
         size_t n = strlen(endings[i]), k = 0;
         while (k < n && p + 1 + k < end && (any_case ? p[1 + k] | 32 : p[1 + k]) == endings[i][k]) k++;
@@ -883,10 +958,10 @@ static bool tok__is_other(const tokenizer *t, uint32_t c) {
 static bool tok__is_mark(const tokenizer *t, uint32_t c) {
     return t->categories[c] >= UNICODE_MC && t->categories[c] <= UNICODE_MN;
 }
-static bool tok__is_upper(const tokenizer *t, uint32_t c) {      /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
+static bool tok__is_upper(const tokenizer *t, uint32_t c) { /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
     return (tok__is_letter(t, c) && t->categories[c] != UNICODE_LL) || tok__is_mark(t, c);
 }
-static bool tok__is_lower(const tokenizer *t, uint32_t c) {      /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
+static bool tok__is_lower(const tokenizer *t, uint32_t c) { /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
     uint8_t k = t->categories[c];
     return k == UNICODE_LL || k == UNICODE_LM || k == UNICODE_LO || tok__is_mark(t, c);
 }
@@ -897,7 +972,10 @@ static const char *tok__run(const tokenizer *t, const char *p, const char *end, 
     return p;
 }
 
-static bool tok__is_blank(const tokenizer *t, uint32_t c) { (void)t; return tok__is_space(c); }
+static bool tok__is_blank(const tokenizer *t, uint32_t c) {
+    (void)t;
+    return tok__is_space(c);
+}
 
 /* \s+(?!\S)|\s+ at a space. */
 static const char *tok__spaces(const tokenizer *t, const char *p, const char *end) {
@@ -978,10 +1056,10 @@ static const char *tok__match_o200k(const tokenizer *t, const char *p, const cha
 
 static const char *tok__match(const tokenizer *t, tok__kind kind, const char *p, const char *end) {
     switch (kind) {
-        case TOK__SPLIT_GPT2: return tok__match_gpt2(t, p, end);
-        case TOK__SPLIT_LLAMA3: return tok__match_llama3(t, p, end, 3);
-        case TOK__SPLIT_QWEN2: return tok__match_llama3(t, p, end, 1);
-        default: return tok__match_o200k(t, p, end);
+    case TOK__SPLIT_GPT2: return tok__match_gpt2(t, p, end);
+    case TOK__SPLIT_LLAMA3: return tok__match_llama3(t, p, end, 3);
+    case TOK__SPLIT_QWEN2: return tok__match_llama3(t, p, end, 1);
+    default: return tok__match_o200k(t, p, end);
     }
 }
 
@@ -991,7 +1069,10 @@ static void tok__split(tok__work *w, size_t step, const char *p, size_t n, bool 
 static void tok__split_text(tok__work *w, size_t step, const char *p, size_t n, const char *text, int how, bool first) {
     size_t size = strlen(text), begin = 0, i = 0;
     while (i + size <= n) {
-        if (memcmp(p + i, text, size)) { i++; continue; }
+        if (memcmp(p + i, text, size)) {
+            i++;
+            continue;
+        }
         size_t cut = how == TOK__WITH_PREVIOUS ? i + size : i;
         tok__split(w, step + 1, p + begin, cut - begin, first && begin == 0);
         if (how == TOK__ISOLATED) tok__split(w, step + 1, p + i, size, first && i == 0);
@@ -1004,7 +1085,10 @@ static void tok__split_text(tok__work *w, size_t step, const char *p, size_t n, 
 static void tok__split_digits(tok__work *w, size_t step, const char *p, size_t n, bool single, bool first) {
     const char *end = p + n, *begin = p;
     for (size_t k; p < end;) {
-        if (!tok__is_number(w->t, tok__char(p, &k))) { p += k; continue; }
+        if (!tok__is_number(w->t, tok__char(p, &k))) {
+            p += k;
+            continue;
+        }
         const char *q = tok__run(w->t, p, end, tok__is_number, single ? 1 : SIZE_MAX);
         tok__split(w, step + 1, begin, (size_t)(p - begin), first);
         tok__split(w, step + 1, p, (size_t)(q - p), first && begin == p);
@@ -1023,14 +1107,20 @@ static void tok__split_metaspace(tok__work *w, size_t step, const char *p, size_
     b->n = 0;
     if (!begins && (s->how == TOK__ALWAYS || (s->how == TOK__FIRST && first))) tok__put(b, s->a, size);
     tok__replace(p, n, " ", s->a, b);
-    if (b->failed) { w->failed = true; return; }
+    if (b->failed) {
+        w->failed = true;
+        return;
+    }
     if (s->split) tok__split_text(w, step, b->p, b->n, s->a, TOK__WITH_NEXT, first);
     else tok__split(w, step + 1, b->p, b->n, first);
 }
 
 static void tok__split_prefix(tok__work *w, size_t step, const char *p, size_t n, bool first) {
     tok__buffer *b = &w->steps[step];
-    if (*p == ' ') { tok__split(w, step + 1, p, n, first); return; }
+    if (*p == ' ') {
+        tok__split(w, step + 1, p, n, first);
+        return;
+    }
     b->n = 0;
     tok__put(b, " ", 1);
     tok__put(b, p, n);
@@ -1041,18 +1131,22 @@ static void tok__split_prefix(tok__work *w, size_t step, const char *p, size_t n
 /* A piece of text through the pre-tokenizers from `step` on, then through the model. first: it begins the text. */
 static void tok__split(tok__work *w, size_t step, const char *p, size_t n, bool first) {
     if (!n || w->failed) return;
-    if (step == w->t->n_splits) { tok__model(w, p, n); return; }
+    if (step == w->t->n_splits) {
+        tok__model(w, p, n);
+        return;
+    }
     const tok__step *s = &w->t->splits[step];
     switch (s->kind) {
-        case TOK__SPLIT_TEXT: tok__split_text(w, step, p, n, s->a, s->how, first); break;
-        case TOK__DIGITS: case TOK__DIGIT: tok__split_digits(w, step, p, n, s->kind == TOK__DIGIT, first); break;
-        case TOK__METASPACE: tok__split_metaspace(w, step, p, n, first); break;
-        case TOK__PREFIX_SPACE: tok__split_prefix(w, step, p, n, first); break;
-        default:
-            for (const char *end = p + n, *q; p < end; p = q, first = false) {
-                q = tok__match(w->t, s->kind, p, end);
-                tok__split(w, step + 1, p, (size_t)(q - p), first);
-            }
+    case TOK__SPLIT_TEXT: tok__split_text(w, step, p, n, s->a, s->how, first); break;
+    case TOK__DIGITS:
+    case TOK__DIGIT: tok__split_digits(w, step, p, n, s->kind == TOK__DIGIT, first); break;
+    case TOK__METASPACE: tok__split_metaspace(w, step, p, n, first); break;
+    case TOK__PREFIX_SPACE: tok__split_prefix(w, step, p, n, first); break;
+    default:
+        for (const char *end = p + n, *q; p < end; p = q, first = false) {
+            q = tok__match(w->t, s->kind, p, end);
+            tok__split(w, step + 1, p, (size_t)(q - p), first);
+        }
     }
 }
 
@@ -1080,8 +1174,11 @@ static void tok__cut_added(tok__work *w, const tok__trie *x, const char *p, size
         size_t size = 0;
         uint32_t found = tok__trie_longest(x, p, end, &size);
         const char *from = p, *to = p + size;
-        if (!found) { p++; continue; }
-        p = to;                          /* also when it may not stand there */
+        if (!found) {
+            p++;
+            continue;
+        }
+        p = to; /* also when it may not stand there */
         if (!tok__added_fits(w, &w->t->added[found - 1], begin, taken, end, &from, &to)) continue;
         if (from > taken) gap(w, taken, (size_t)(from - taken), first && taken == begin);
         tok__emit(w, w->t->added[found - 1].id);
@@ -1093,7 +1190,10 @@ static void tok__cut_added(tok__work *w, const tok__trie *x, const char *p, size
 static void tok__pieces(tok__work *w, const char *p, size_t n, bool first) { tok__split(w, 0, p, n, first); }
 
 static void tok__normal_gap(tok__work *w, const char *p, size_t n, bool first) {
-    if (!tok__normalize(w->t, &p, &n, w->normal)) { w->failed = true; return; }
+    if (!tok__normalize(w->t, &p, &n, w->normal)) {
+        w->failed = true;
+        return;
+    }
     tok__cut_added(w, &w->t->normal, p, n, first, tok__pieces);
 }
 
@@ -1132,11 +1232,14 @@ static void tok__stream(tokenizer_stream *s, const char *p, size_t n, bool last,
     s->n_held = 0;
     for (size_t i = 0, k; i < b.n && !b.failed; i += k) {
         k = json_utf8(b.p + i, b.n - i);
-        if (k) { out(user, b.p + i, k); continue; }
+        if (k) {
+            out(user, b.p + i, k);
+            continue;
+        }
         k = tok__ill(b.p + i, b.n - i);
         uint8_t c = (uint8_t)b.p[i];
         size_t need = c >= 0xf0 && c <= 0xf4 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 && c < 0xe0 ? 2 : 1;
-        if (!last && i + k == b.n && k < need && c <= 0xf4) {        /* may go on in the next token */
+        if (!last && i + k == b.n && k < need && c <= 0xf4) { /* may go on in the next token */
             memcpy(s->held, b.p + i, k);
             s->n_held = (unsigned)k;
             break;
@@ -1234,7 +1337,10 @@ static bool tok__read_steps(tokenizer *t, json_value v, const char *members, tok
 }
 
 static tok__step *tok__next_step(tokenizer *t, tok__step *steps, size_t *n, tok__kind kind) {
-    if (*n == TOK__STEPS) { tok__fail(t, "more than %d steps of one kind", TOK__STEPS); return NULL; }
+    if (*n == TOK__STEPS) {
+        tok__fail(t, "more than %d steps of one kind", TOK__STEPS);
+        return NULL;
+    }
     tok__step *s = &steps[(*n)++];
     memset(s, 0, sizeof *s);
     s->kind = kind;
@@ -1242,8 +1348,14 @@ static tok__step *tok__next_step(tokenizer *t, tok__step *steps, size_t *n, tok_
 }
 
 static bool tok__read_normalizer(tokenizer *t, json_value v, json_value type) {
-    static const struct { const char *name; tok__kind kind; } forms[] = {
-        { "NFC", TOK__NFC }, { "NFD", TOK__NFD }, { "NFKC", TOK__NFKC }, { "NFKD", TOK__NFKD },
+    static const struct {
+        const char *name;
+        tok__kind kind;
+    } forms[] = {
+        { "NFC", TOK__NFC },
+        { "NFD", TOK__NFD },
+        { "NFKC", TOK__NFKC },
+        { "NFKD", TOK__NFKD },
     };
     bool regex = false, replace = json_is(type, "Replace");
     tok__step *s;
@@ -1263,13 +1375,17 @@ static bool tok__read_normalizer(tokenizer *t, json_value v, json_value type) {
 #define TOK__REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define TOK__ANY_CASE "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 
-static const struct { const char *text; tok__kind kind; } tok__expressions[] = {
+static const struct {
+    const char *text;
+    tok__kind kind;
+} tok__expressions[] = {
     { "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", TOK__SPLIT_GPT2 },
     { TOK__ANY_CASE "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" TOK__REST, TOK__SPLIT_LLAMA3 },
     { TOK__ANY_CASE "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" TOK__REST, TOK__SPLIT_QWEN2 },
     { "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" TOK__ANY_CASE "?"
       "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" TOK__ANY_CASE "?"
-      "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", TOK__SPLIT_O200K },
+      "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+      TOK__SPLIT_O200K },
 };
 
 static bool tok__read_split(tokenizer *t, json_value v) {
@@ -1356,7 +1472,10 @@ static bool tok__read_template(tokenizer *t, json_value v, json_value type) {
     if (!json_is(type, "TemplateProcessing")) return tok__unknown(t, "the post-processor", type);
     for (json_iter i = json_begin(tok__member(v, "single")); json_next(&i, &none, &item);) {
         json_value special = tok__member(item, "SpecialToken"), name = tok__member(special, "id");
-        if (!tok__is_set(special)) { seen = true; continue; }
+        if (!tok__is_set(special)) {
+            seen = true;
+            continue;
+        }
         char text[256];
         if (!json_get_string(name, text, sizeof text, NULL)) return tok__fail(t, "a template's token has no name");
         for (json_iter k = json_begin(tok__member(tok__member(tok__member(v, "special_tokens"), text), "ids"));
@@ -1561,7 +1680,7 @@ static bool tok__read_added(tokenizer *t, json_value added) {
         bool ok = !a->normalized || tok__normalize(t, &p, &size, work);
         ok = ok && tok__trie_add(a->normalized ? &t->normal : &t->raw, p, size, (uint32_t)t->n_added++);
         bool changed = ok && (size != a->text.size || memcmp(p, tok__at(t, a->text), size));
-        if (changed && !t->byte_level) t->pieces[a->id] = tok__keep(t, p, size);       /* so the package decodes it */
+        if (changed && !t->byte_level) t->pieces[a->id] = tok__keep(t, p, size); /* so the package decodes it */
         ok = ok && t->pieces[a->id].size != TOKENIZER_NONE;
         free(work[0].p);
         free(work[1].p);
@@ -1589,7 +1708,10 @@ tokenizer *tokenizer_open(const char *path, char error[TOKENIZER_ERROR]) {
     json_error why;
     json_limits limits = { .bytes = TOK__FILE, .depth = 32 };
     error[0] = 0;
-    if (!t) { snprintf(error, TOKENIZER_ERROR, "%.200s: out of memory", path); return NULL; }
+    if (!t) {
+        snprintf(error, TOKENIZER_ERROR, "%.200s: out of memory", path);
+        return NULL;
+    }
     bool folder = !stat(path, &info) && S_ISDIR(info.st_mode);
     snprintf(place, sizeof place, "%.4000s%s", path, folder ? "/tokenizer.json" : "");
     t->error = error;

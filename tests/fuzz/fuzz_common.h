@@ -15,7 +15,8 @@
 
 #define FUZZ_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define FUZZ_MAX(a, b) ((a) > (b) ? (a) : (b))
-#define FUZZ_CHECK(holds) ((holds) ? (void)0 : (printf("%s:%d: does not hold: %s\n", __FILE__, __LINE__, #holds), fflush(stdout), abort()))
+#define FUZZ_CHECK(holds) \
+    ((holds) ? (void)0 : (printf("%s:%d: does not hold: %s\n", __FILE__, __LINE__, #holds), fflush(stdout), abort()))
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 size_t fuzz_seed(size_t index, uint8_t *out, size_t cap);
@@ -26,8 +27,7 @@ bool fuzz_is_device(const char *text);
 /* Under libFuzzer: FUZZ_SEEDS=FOLDER writes the seeds there and ends. */
 #ifdef FUZZ_LIBFUZZER
 int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
     static uint8_t bytes[1 << 20];
     const char *folder = getenv("FUZZ_SEEDS");
     char path[512];
@@ -48,10 +48,12 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 #endif
 
 /* A reader of the input for whoever takes decisions from it; zeros when it is used up. */
-typedef struct fuzz_input { const uint8_t *p; size_t n; } fuzz_input;
+typedef struct fuzz_input {
+    const uint8_t *p;
+    size_t n;
+} fuzz_input;
 
-static inline uint8_t fuzz_byte(fuzz_input *in)
-{
+static inline uint8_t fuzz_byte(fuzz_input *in) {
     if (!in->n) {
         return 0;
     }

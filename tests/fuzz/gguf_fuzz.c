@@ -3,22 +3,19 @@
 #define GGUF_IMPLEMENTATION
 #include "../../examples/formats/gguf.h"
 
-static void gguf_walk_keys(const gguf *g, size_t size)
-{
+static void gguf_walk_keys(const gguf *g, size_t size) {
     gguf_string key, text;
     gguf_value v, item;
     uint64_t u;
     double d;
     for (size_t i = 0; gguf_key_at(g, i, &key, &v); i++)
         while (gguf_next(&v, &item)) {
-            if (gguf_value_string(&item, &text))
-                FUZZ_CHECK(text.size <= size);
+            if (gguf_value_string(&item, &text)) FUZZ_CHECK(text.size <= size);
             if (gguf_value_u64(&item, &u)) FUZZ_CHECK(gguf_value_f64(&item, &d) && d >= 0);
         }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char error[GGUF_ERROR], path[64];
     int fd = formats_file(data, size, path);
     gguf *g = gguf_open(path, error);
@@ -41,22 +38,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-static size_t gguf_put(uint8_t *out, size_t at, uint64_t v, size_t bytes)
-{
+static size_t gguf_put(uint8_t *out, size_t at, uint64_t v, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) out[at + i] = (uint8_t)(v >> 8 * i);
     return at + bytes;
 }
 
-static size_t gguf_put_text(uint8_t *out, size_t at, const char *text)
-{
+static size_t gguf_put_text(uint8_t *out, size_t at, const char *text) {
     at = gguf_put(out, at, strlen(text), 8);
     memcpy(out + at, text, strlen(text));
     return at + strlen(text);
 }
 
 /* Version 3 with keys of three kinds and a tensor of the type that the index names. */
-size_t fuzz_seed(size_t index, uint8_t *out, size_t cap)
-{
+size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
     static const uint32_t types[] = { 0, 1, 2, 3, 6, 7, 8, 12, 13, 14, 24, 25, 26, 27, 28, 30 };
     uint32_t elements, bytes;
     if (index >= sizeof types / sizeof *types || cap < 1024 || !gguf_block(types[index], &elements, &bytes)) return 0;

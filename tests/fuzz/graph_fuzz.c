@@ -1,15 +1,15 @@
-/* Parts as they come from a peer: rebuilt with every type inferred, laid out in memory, made into plans of every executor, and run where
- * that is little work. The GPU's has tests/cuda_shim.c as its driver ($GENIE_LIBCUDA), with kernels that compute nothing: it plans, sizes,
- * allocates, copies and launches, for one of several architectures. The first byte says whether the rest is a part as on the wire (even) or a program that makes one
- * (odd), the second which outputs are wanted and kept. */
+/* Parts as they come from a peer: rebuilt with every type inferred, laid out in memory, made into plans of every
+ * executor, and run where that is little work. The GPU's has tests/cuda_shim.c as its driver ($GENIE_LIBCUDA), with
+ * kernels that compute nothing: it plans, sizes, allocates, copies and launches, for one of several architectures. The
+ * first byte says whether the rest is a part as on the wire (even) or a program that makes one (odd), the second which
+ * outputs are wanted and kept. */
 #include "fuzz.h"
 #include "graph_program.h"
 
-enum { GRAPH_WORK = 1 << 22, GRAPH_PAIRS = 512 };   /* elements touched by a run; nodes of which every pair is compared */
+enum { GRAPH_WORK = 1 << 22, GRAPH_PAIRS = 512 }; /* elements touched by a run; nodes of which every pair is compared */
 
 /* Elements that a run touches, about: more than enough where it is wrong. */
-static uint64_t graph_work(const gn_part *p)
-{
+static uint64_t graph_work(const gn_part *p) {
     uint64_t all = 0;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const gn_part_node *n = &p->nodes[i];
@@ -26,8 +26,7 @@ static uint64_t graph_work(const gn_part *p)
 }
 
 /* Results that live at the same time lie apart, and all lie inside the block. */
-static void graph_check_layout(const gn_part *p)
-{
+static void graph_check_layout(const gn_part *p) {
     gn_layout l;
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn_result r = gn__layout_make(p, true, NULL, &l, &f);
@@ -46,14 +45,14 @@ static void graph_check_layout(const gn_part *p)
                 continue;
             }
             t = gn__part_type(p, k);
-            FUZZ_CHECK(!bytes || !gn__type_bytes(&t) || b->offset + gn__type_bytes(&t) <= a->offset || a->offset + bytes <= b->offset);
+            FUZZ_CHECK(!bytes || !gn__type_bytes(&t) || b->offset + gn__type_bytes(&t) <= a->offset ||
+                       a->offset + bytes <= b->offset);
         }
     }
     gn__layout_deinit(&l);
 }
 
-static bool graph_put_slots(const gn_exec *x, const gn_part *p)
-{
+static bool graph_put_slots(const gn_exec *x, const gn_part *p) {
     static const char zeros[1 << 16];
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const gn_part_node *n = &p->nodes[i];
@@ -70,8 +69,7 @@ static bool graph_put_slots(const gn_exec *x, const gn_part *p)
 }
 
 /* Runs the plan twice: what the first run keeps, the second finds by its id. */
-static void graph_submit(const gn_exec *x, const gn_part *p, void *plan, uint8_t how)
-{
+static void graph_submit(const gn_exec *x, const gn_part *p, void *plan, uint8_t how) {
     static char zeros[GRAPH_WORK * 8];
     gn_arg *args = gn__alloc_zero((p->n_args + 1) * sizeof *args);
     gn_out *outs = gn__alloc_zero((p->n_outs + 1) * sizeof *outs);
@@ -105,17 +103,15 @@ static void graph_submit(const gn_exec *x, const gn_part *p, void *plan, uint8_t
 static bool graph_is_gpu(const char *device) { return strncmp(device, "cuda", 4) == 0; }
 
 /* A GPU as a server has it, with the CPU beside it for what it refuses, or by itself. */
-static gn_result graph_open(const gn_exec_desc *d, uint8_t how, gn_exec *x, gn_fault *f)
-{
+static gn_result graph_open(const gn_exec_desc *d, uint8_t how, gn_exec *x, gn_fault *f) {
     return graph_is_gpu(d->device) && how & 4 ? gn__driver->open(d, x, f) : gn__exec_open(d, x, f);
 }
 
 /* What a plan holds at least is charged before it is made, and no more than what it then holds. */
-static gn_result graph_plan(const gn_exec *x, const char *device, const gn_part *p, uint8_t how, void **out_plan)
-{
+static gn_result graph_plan(const gn_exec *x, const char *device, const gn_part *p, uint8_t how, void **out_plan) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     uint64_t before = gn__account_held(gn__paying.host);
-    bool together = graph_is_gpu(device) && !(how & 4);          /* what of it is the GPU's is not known before */
+    bool together = graph_is_gpu(device) && !(how & 4); /* what of it is the GPU's is not known before */
     uint64_t least = together ? 0 : gn__part_cost(p) + (strcmp(device, "null") == 0 ? 0 : gn__layout_least(p));
     gn_result r = x->i->plan_make(x->self, p, out_plan, &f);
     FUZZ_CHECK(r == GN_OK || (f.result == r && f.text[0]));
@@ -123,15 +119,15 @@ static gn_result graph_plan(const gn_exec *x, const char *device, const gn_part 
     return r;
 }
 
-static void graph_run(const char *device, const gn_part *p, uint8_t how)
-{
+static void graph_run(const char *device, const gn_part *p, uint8_t how) {
     gn_stats stats;
     gn_exec x = { NULL, NULL };
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     void *plan = NULL;
     memset(&stats, 0, sizeof stats);
     gn_exec_desc d = { .device = device, .threads = 1, .deadline_ms = 1000, .stats = &stats };
-    gn_account *budget = gn__account_open(NULL, "the input", "its limit", 16 << 20), *memory = gn__account_open(NULL, "the device", "its limit", 16 << 20);
+    gn_account *budget = gn__account_open(NULL, "the input", "its limit", 16 << 20),
+               *memory = gn__account_open(NULL, "the device", "its limit", 16 << 20);
     FUZZ_CHECK(budget && memory);
     gn__paying.host = budget;
     gn__paying.device = memory;
@@ -151,9 +147,9 @@ static void graph_run(const char *device, const gn_part *p, uint8_t how)
     gn__account_close(memory);
 }
 
-/* A GPU of the shim's, an architecture by the input; NULL: no shim is named. The device is opened for nobody's account, and stays. */
-static const char *graph_gpu(uint8_t which)
-{
+/* A GPU of the shim's, an architecture by the input; NULL: no shim is named. The device is opened for nobody's account,
+   and stays. */
+static const char *graph_gpu(uint8_t which) {
     static const char *const devices[3] = { "cuda:0", "cuda:1", "cuda:2" };
     static bool open[3];
     gn_stats stats;
@@ -176,8 +172,7 @@ static const char *graph_gpu(uint8_t which)
     return devices[which % 3];
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_input in = { data, size };
     uint8_t program = fuzz_byte(&in), how = fuzz_byte(&in);
     gn_part *p = NULL, *q = NULL;
@@ -215,20 +210,21 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-
 /* How a GPU is used: an architecture each, in a session and by itself, results wanted and kept. */
 static const uint8_t graph_hows[] = { 0x00, 0x31, 0x1d, 0x7e, 0x44, 0x5b };
 
-/* Extremes: as many results of the largest size as make 2^64 bytes; thousands that are kept; thousands of the largest broadcasts of one
- * number, and what reads them; updates of states, one many times. */
-static size_t graph_extreme(size_t which, uint8_t *out)
-{
+/* Extremes: as many results of the largest size as make 2^64 bytes; thousands that are kept; thousands of the largest
+ * broadcasts of one number, and what reads them; updates of states, one many times. */
+static size_t graph_extreme(size_t which, uint8_t *out) {
     static const uint8_t programs[][24] = {
         { GRAPH_FULL, GN_F32 - 1, 1, GRAPH_DIM_MOST, GRAPH_REPEAT, 17, GRAPH_OUT_ALL },
         { GRAPH_FULL, GN_F32 - 1, 1, 3, GRAPH_REPEAT, 8, GRAPH_OUT_ALL },
-        { GRAPH_DATA, GN_U8 - 1, 1, 1, GRAPH_BROADCAST, 0, 1, GRAPH_DIM_MOST - 1, 8, GRAPH_REPEAT, 10, GRAPH_OUT_ALL, GRAPH_OP(CUMSUM), 0, 0, 8, GRAPH_OUT, 0 },
-        { GRAPH_DATA, GN_F32 - 1, 1, 1, GRAPH_BROADCAST, 0, 0, 11, GRAPH_OP(ARGSORT), 0, 0, 8, 8, GRAPH_REPEAT, 11, GRAPH_OUT_ALL },
-        { GRAPH_STATE, GN_F32 - 1, 1, 6, 1, GRAPH_OP(NEG), 0, 0, GRAPH_REPEAT, 11, GRAPH_OUT_ALL, GRAPH_UPDATE, 1, 0, GRAPH_OUT, 3 },
+        { GRAPH_DATA, GN_U8 - 1, 1, 1, GRAPH_BROADCAST, 0, 1, GRAPH_DIM_MOST - 1, 8, GRAPH_REPEAT, 10, GRAPH_OUT_ALL,
+          GRAPH_OP(CUMSUM), 0, 0, 8, GRAPH_OUT, 0 },
+        { GRAPH_DATA, GN_F32 - 1, 1, 1, GRAPH_BROADCAST, 0, 0, 11, GRAPH_OP(ARGSORT), 0, 0, 8, 8, GRAPH_REPEAT, 11,
+          GRAPH_OUT_ALL },
+        { GRAPH_STATE, GN_F32 - 1, 1, 6, 1, GRAPH_OP(NEG), 0, 0, GRAPH_REPEAT, 11, GRAPH_OUT_ALL, GRAPH_UPDATE, 1, 0,
+          GRAPH_OUT, 3 },
     };
     enum { UPDATES = 300 };
     size_t n = sizeof programs[0];
@@ -242,8 +238,7 @@ static size_t graph_extreme(size_t which, uint8_t *out)
 }
 
 /* The extremes in all ways, the largest in one; then programs of bytes that count up. */
-size_t fuzz_seed(size_t index, uint8_t *out, size_t cap)
-{
+size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
     enum { EXTREMES = 5, HOWS = (int)sizeof graph_hows, FIRST = 1 + (EXTREMES - 1) * HOWS };
     if (index < FIRST && cap >= 2000) {
         out[0] = 1;

@@ -1,19 +1,23 @@
-/* Bytes to parts that the decoder takes: a program of leaves and ops with sizes from the smallest to the largest possible. What an op
- * refuses is left out, so almost any bytes make a graph; it is then written as it would come from a peer. */
+/* Bytes to parts that the decoder takes: a program of leaves and ops with sizes from the smallest to the largest
+ * possible. What an op refuses is left out, so almost any bytes make a graph; it is then written as it would come from
+ * a peer. */
 #ifndef GN_GRAPH_PROGRAM_H
 #define GN_GRAPH_PROGRAM_H
 
 #include "fuzz.h"
 
 enum {
-    GRAPH_DATA, GRAPH_VALUE, GRAPH_WEIGHT, GRAPH_STATE,   /* dtype, rank, dims */
-    GRAPH_FULL,                                           /* dtype, rank, dims */
-    GRAPH_BROADCAST,                                      /* input, dims before its own, these dims */
-    GRAPH_REPEAT,                                         /* k: the latest node 2^k - 1 times more */
-    GRAPH_OUT,                                            /* node */
-    GRAPH_OUT_ALL,                                        /* every node so far that is none yet */
-    GRAPH_UPDATE,                                         /* state, node */
-    GRAPH_OPS                                             /* + op: its inputs and attributes */
+    GRAPH_DATA,
+    GRAPH_VALUE,
+    GRAPH_WEIGHT,
+    GRAPH_STATE,     /* dtype, rank, dims */
+    GRAPH_FULL,      /* dtype, rank, dims */
+    GRAPH_BROADCAST, /* input, dims before its own, these dims */
+    GRAPH_REPEAT,    /* k: the latest node 2^k - 1 times more */
+    GRAPH_OUT,       /* node */
+    GRAPH_OUT_ALL,   /* every node so far that is none yet */
+    GRAPH_UPDATE,    /* state, node */
+    GRAPH_OPS        /* + op: its inputs and attributes */
 };
 #define GRAPH_OP(NAME) (GRAPH_OPS + GN_OP_##NAME - GN_OP_FAILED - 1)
 enum { GRAPH_DIM_MOST = 15, GRAPH_NODES = 1 << 18 };
@@ -21,29 +25,42 @@ enum { GRAPH_DIM_MOST = 15, GRAPH_NODES = 1 << 18 };
 typedef struct graph_maker {
     fuzz_input *in;
     gn__buf nodes, outs, updates;
-    gn__type *types;          /* of the nodes so far */
+    gn__type *types; /* of the nodes so far */
     uint8_t *is_out;
     size_t cap_types, cap_outs;
     uint32_t n, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates;
-    size_t last;              /* where the latest node begins */
+    size_t last; /* where the latest node begins */
     uint32_t last_ins, last_attrs;
     bool last_is_arg;
 } graph_maker;
 
-static inline int64_t graph_dim(uint8_t b)
-{
-    static const int64_t dims[16] = { 0, 1, 2, 3, 4, 5, 8, 17, 64, 1000, 4096, 1 << 20, (int64_t)1 << 31, (int64_t)1 << 32, (int64_t)1 << 40, ((int64_t)1 << 45) };
+static inline int64_t graph_dim(uint8_t b) {
+    static const int64_t dims[16] = { 0,
+                                      1,
+                                      2,
+                                      3,
+                                      4,
+                                      5,
+                                      8,
+                                      17,
+                                      64,
+                                      1000,
+                                      4096,
+                                      1 << 20,
+                                      (int64_t)1 << 31,
+                                      (int64_t)1 << 32,
+                                      (int64_t)1 << 40,
+                                      ((int64_t)1 << 45) };
     return dims[b & 15];
 }
 
-static inline int64_t graph_word(uint8_t b)
-{
-    static const int64_t words[8] = { INT64_MIN, INT64_MAX, INT32_MIN, INT32_MAX, (int64_t)1 << 32, (int64_t)1 << 47, -1, 0x3ff0000000000000 };
+static inline int64_t graph_word(uint8_t b) {
+    static const int64_t words[8] = { INT64_MIN,        INT64_MAX,        INT32_MIN, INT32_MAX,
+                                      (int64_t)1 << 32, (int64_t)1 << 47, -1,        0x3ff0000000000000 };
     return b & 128 ? words[b & 7] : (b & 63) - 8;
 }
 
-static inline gn__type graph_type(graph_maker *m)
-{
+static inline gn__type graph_type(graph_maker *m) {
     gn__type t;
     memset(&t, 0, sizeof t);
     t.dtype = (gn_dtype)(1 + fuzz_byte(m->in) % (GN_DTYPE__COUNT - 1));
@@ -55,8 +72,7 @@ static inline gn__type graph_type(graph_maker *m)
 }
 
 /* The node that was written from `at` on is one of the graph. */
-static inline void graph_add(graph_maker *m, size_t at, const gn__type *t, uint32_t ins, uint32_t attrs, bool is_arg)
-{
+static inline void graph_add(graph_maker *m, size_t at, const gn__type *t, uint32_t ins, uint32_t attrs, bool is_arg) {
     void *types = m->types, *outs = m->is_out;
     bool room = m->n < GRAPH_NODES && gn__reserve(&types, &m->cap_types, m->n + 1, sizeof *m->types);
     m->types = types;
@@ -78,8 +94,7 @@ static inline void graph_add(graph_maker *m, size_t at, const gn__type *t, uint3
     m->last_is_arg = is_arg;
 }
 
-static inline void graph_leaf(graph_maker *m, gn_leaf_kind kind)
-{
+static inline void graph_leaf(graph_maker *m, gn_leaf_kind kind) {
     gn__type t = graph_type(m);
     size_t at = m->nodes.n;
     bool is_arg = kind == GN_LEAF_DATA || kind == GN_LEAF_VALUE;
@@ -100,8 +115,8 @@ static inline void graph_leaf(graph_maker *m, gn_leaf_kind kind)
     graph_add(m, at, &t, 0, 0, is_arg);
 }
 
-static inline void graph_op(graph_maker *m, int op, const uint32_t *ins, uint32_t n_ins, const int64_t *attrs, uint16_t n_attrs)
-{
+static inline void graph_op(graph_maker *m, int op, const uint32_t *ins, uint32_t n_ins, const int64_t *attrs,
+                            uint16_t n_attrs) {
     gn__type in[8], t;
     size_t at = m->nodes.n;
     for (uint32_t i = 0; i < n_ins; i++) {
@@ -125,14 +140,12 @@ static inline void graph_op(graph_maker *m, int op, const uint32_t *ins, uint32_
 }
 
 /* One of the latest nodes more often than an old one. */
-static inline uint32_t graph_input(graph_maker *m)
-{
+static inline uint32_t graph_input(graph_maker *m) {
     uint32_t back = fuzz_byte(m->in);
     return m->n - 1 - (back < 128 ? back % 8 % m->n : back % m->n);
 }
 
-static inline void graph_any_op(graph_maker *m, uint8_t which)
-{
+static inline void graph_any_op(graph_maker *m, uint8_t which) {
     int op = GN_OP_FAILED + 1 + which % (GN_OP__COUNT - GN_OP_FAILED - 1);
     const gn__op_row *row = &gn__ops[op];
     uint32_t ins[8], most = GN__MIN(row->most, 7u);
@@ -152,8 +165,7 @@ static inline void graph_any_op(graph_maker *m, uint8_t which)
     graph_op(m, op, ins, n_ins, attrs, n_attrs);
 }
 
-static inline void graph_full(graph_maker *m)
-{
+static inline void graph_full(graph_maker *m) {
     gn__type t = graph_type(m);
     int64_t attrs[2 + GN_MAX_RANK] = { t.dtype, 0x3ff0000000000000 };
     for (int i = 0; i < t.shape.rank; i++) {
@@ -162,8 +174,7 @@ static inline void graph_full(graph_maker *m)
     graph_op(m, GN_OP_FULL, NULL, 0, attrs, (uint16_t)(2 + t.shape.rank));
 }
 
-static inline void graph_broadcast(graph_maker *m)
-{
+static inline void graph_broadcast(graph_maker *m) {
     int64_t dims[GN_MAX_RANK];
     uint32_t from = graph_input(m);
     const gn_shape *s = &m->types[from].shape;
@@ -177,8 +188,7 @@ static inline void graph_broadcast(graph_maker *m)
     graph_op(m, GN_OP_BROADCAST, &from, 1, dims, (uint16_t)n);
 }
 
-static inline void graph_repeat(graph_maker *m)
-{
+static inline void graph_repeat(graph_maker *m) {
     uint32_t times = 1u << fuzz_byte(m->in) % 18, ins = m->last_ins, attrs = m->last_attrs;
     size_t from = m->last, bytes = m->nodes.n - m->last;
     gn__type t = m->types[m->n - 1];
@@ -191,8 +201,7 @@ static inline void graph_repeat(graph_maker *m)
     }
 }
 
-static inline void graph_out(graph_maker *m, uint32_t node)
-{
+static inline void graph_out(graph_maker *m, uint32_t node) {
     if (!m->is_out[node]) {
         gn__put_u32(&m->outs, node);
         m->n_outs++;
@@ -200,8 +209,7 @@ static inline void graph_out(graph_maker *m, uint32_t node)
     }
 }
 
-static inline void graph_instruction(graph_maker *m, uint8_t what)
-{
+static inline void graph_instruction(graph_maker *m, uint8_t what) {
     if (what <= GRAPH_STATE) {
         graph_leaf(m, (gn_leaf_kind)(what - GRAPH_DATA + GN_LEAF_DATA));
     } else if (what == GRAPH_FULL) {
@@ -229,8 +237,7 @@ static inline void graph_instruction(graph_maker *m, uint8_t what)
 }
 
 /* Appends the part that the program makes; nothing when it makes none. */
-static inline void graph_program(fuzz_input *in, gn__buf *to)
-{
+static inline void graph_program(fuzz_input *in, gn__buf *to) {
     graph_maker m;
     memset(&m, 0, sizeof m);
     m.in = in;

@@ -4,8 +4,7 @@
 #define JSON_IMPLEMENTATION
 #include "../../examples/formats/json.h"
 
-static void json_string_again(json_value v)
-{
+static void json_string_again(json_value v) {
     size_t size, room = v.size;
     char *text = malloc(room), *quoted = malloc(6 * room + 2), *back = malloc(room);
     FUZZ_CHECK(text && quoted && back && json_get_string(v, text, room, &size));
@@ -19,8 +18,7 @@ static void json_string_again(json_value v)
     free(back);
 }
 
-static size_t json_walk(json_value v)
-{
+static size_t json_walk(json_value v) {
     json_value key, value;
     size_t n = 1;
     int64_t i;
@@ -37,8 +35,7 @@ static size_t json_walk(json_value v)
     return n;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_limits limits = { .values = 100000 };
     json_value root;
     json_error why;
@@ -50,8 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-size_t fuzz_seed(size_t index, uint8_t *out, size_t cap)
-{
+size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
     static const char *const texts[] = {
         "{\"a\":[1,-2.5e3,true,false,null,\"\\u00e4\\ud83d\\ude00\"],\"b\":{\"c\":{},\"d\":[[],[]]}}",
         "[0,18446744073709551615,1e400]",

@@ -1,9 +1,8 @@
-/* Frames to messages, messages to fields: bytes as they come from a peer. The first byte says in which pieces they arrive and whether the
- * peer is a stranger. A message that is taken is one that the encoder would have written. */
+/* Frames to messages, messages to fields: bytes as they come from a peer. The first byte says in which pieces they
+ * arrive and whether the peer is a stranger. A message that is taken is one that the encoder would have written. */
 #include "fuzz.h"
 
-static void message_round_trip(const gn__msg *m)
-{
+static void message_round_trip(const gn__msg *m) {
     union {
 #define GN__X(NAME, name, id, direction, help) gn__msg_##name name;
         GN__MESSAGES(GN__X)
@@ -20,8 +19,7 @@ static void message_round_trip(const gn__msg *m)
     gn__buf_deinit(&again);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const size_t pieces[] = { 1, 2, 7, 12, 13, 4096, SIZE_MAX, 3 };
     fuzz_input in = { data, size };
     uint8_t how = fuzz_byte(&in);
@@ -55,8 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 /* Every message of the table, with small fields and with the largest ones. */
-size_t fuzz_seed(size_t index, uint8_t *out, size_t cap)
-{
+size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
     static uint8_t bytes[8192];
     uint8_t fields[256] = { 0 };
     const gn__msg_info *m = index / 2 < GN__LENGTH(gn__msgs) ? &gn__msgs[index / 2] : NULL;

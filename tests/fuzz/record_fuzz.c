@@ -1,29 +1,35 @@
-/* TLS records after the handshake. The first byte chooses the suite and the version, the second whether what follows is bytes from the wire, or
- * records to be sealed with the right keys and then, perhaps, altered in one place; the third in which pieces they come and are taken.
+/* TLS records after the handshake. The first byte chooses the suite and the version, the second whether what follows is
+ * bytes from the wire, or records to be sealed with the right keys and then, perhaps, altered in one place; the third
+ * in which pieces they come and are taken.
  * Whatever comes, what is read is the beginning of what was sent. */
 #include "fuzz_net.h"
 
 enum { RECORD_WIRE = 1 << 17, RECORD_PLAIN = 1 << 16 };
 
-typedef struct record_tape { uint8_t wire[RECORD_WIRE], plain[RECORD_PLAIN]; size_t wire_n, plain_n; } record_tape;
+typedef struct record_tape {
+    uint8_t wire[RECORD_WIRE], plain[RECORD_PLAIN];
+    size_t wire_n, plain_n;
+} record_tape;
 
-static bool record_ends(gn__records *client, gn__records *server, int aead, bool v13)
-{
+static bool record_ends(gn__records *client, gn__records *server, int aead, bool v13) {
     gn__keys k;
     memset(&k, 0, sizeof k);
-    for (size_t i = 0; i < sizeof k.up; i++) k.up[i] = (uint8_t)(i * 7 + 1), k.down[i] = (uint8_t)(i * 11 + 3), k.random[i] = (uint8_t)(i * 13 + 5);
+    for (size_t i = 0; i < sizeof k.up; i++)
+        k.up[i] = (uint8_t)(i * 7 + 1), k.down[i] = (uint8_t)(i * 11 + 3), k.random[i] = (uint8_t)(i * 13 + 5);
     k.v13 = v13;
     k.n = v13 ? (aead == GN__AES_256_GCM ? 48 : 32) : 48;
     k.prf = aead == GN__AES_256_GCM ? MBEDTLS_SSL_TLS_PRF_SHA384 : MBEDTLS_SSL_TLS_PRF_SHA256;
     if (!gn__records_init(client, gn__crypto_use(), &k, aead, false)) return false;
-    if (!gn__records_init(server, gn__crypto_use(), &k, aead, true)) { gn__records_deinit(client); return false; }
+    if (!gn__records_init(server, gn__crypto_use(), &k, aead, true)) {
+        gn__records_deinit(client);
+        return false;
+    }
     client->up.number = client->down.number = server->up.number = server->down.number = v13 ? 0 : 1;
     return true;
 }
 
 /* Records as the input says: a byte of type, two of length, then the bytes, and so on; a type of 0 changes the keys. */
-static void record_write(record_tape *t, gn__records *client, fuzz_input *in)
-{
+static void record_write(record_tape *t, gn__records *client, fuzz_input *in) {
     static const uint8_t types[] = { GN__DATA, GN__ALERT, GN__HANDSHAKE, 20, 24 };
     while (in->n > 3) {
         uint8_t kind = fuzz_byte(in), type = types[kind % sizeof types];
@@ -43,8 +49,7 @@ static void record_write(record_tape *t, gn__records *client, fuzz_input *in)
 }
 
 /* Reads the tape in pieces; how much came out. *out_result: why it ended. */
-static size_t record_read(const record_tape *t, gn__records *server, uint8_t how, bool honest, gn_result *out_result)
-{
+static size_t record_read(const record_tape *t, gn__records *server, uint8_t how, bool honest, gn_result *out_result) {
     static const size_t pieces[] = { 1, 5, 100, RECORD_WIRE }, rooms[] = { 1, 33, 5000, RECORD_PLAIN };
     static uint8_t out[RECORD_PLAIN];
     size_t at = 0, have = 0, got = 0, piece = pieces[how & 3], room = rooms[how >> 2 & 3];
@@ -66,8 +71,7 @@ static size_t record_read(const record_tape *t, gn__records *server, uint8_t how
 }
 
 /* Our sealing by libcrypto and mbedTLS's own give the same bytes. */
-static void record_two_libraries(int aead, const uint8_t *p, size_t n)
-{
+static void record_two_libraries(int aead, const uint8_t *p, size_t n) {
     uint8_t key[32], nonce[GN__NONCE], aad[13], a[600], b[600];
     memset(key, 7, sizeof key);
     memset(nonce, 9, sizeof nonce);
@@ -79,8 +83,7 @@ static void record_two_libraries(int aead, const uint8_t *p, size_t n)
     FUZZ_CHECK(gn__stock_seal(aead, key, nonce, aad, sizeof aad, p, n, b) && memcmp(a, b, n + GN__TAG) == 0);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const int aeads[] = { GN__AES_128_GCM, GN__AES_256_GCM, GN__CHACHA20_POLY1305 };
     static record_tape t;
     fuzz_input in = { data, size };
@@ -93,7 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (mode & 1) {
         t.wire_n = FUZZ_MIN(in.n, sizeof t.wire);
         if (in.n) memcpy(t.wire, in.p, t.wire_n);
-        FUZZ_CHECK(record_read(&t, &server, how, true, &r) == 0);      /* nobody seals without the keys */
+        FUZZ_CHECK(record_read(&t, &server, how, true, &r) == 0); /* nobody seals without the keys */
     } else {
         size_t place = (size_t)fuzz_byte(&in) << 8, bits = fuzz_byte(&in);
         place |= fuzz_byte(&in);
@@ -109,12 +112,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* Each suite and version: data, alerts, messages of the handshake and changes of keys, as they are and altered; garbage. */
-size_t fuzz_seed(size_t index, uint8_t *out, size_t cap)
-{
+/* Each suite and version: data, alerts, messages of the handshake and changes of keys, as they are and altered;
+   garbage. */
+size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
     size_t suite = index % 8, mode = index / 8, n = 0;
     static const uint8_t script[] = { 0, 5, 0, 'h', 'e', 'l', 'l', 'o', 250, 0, 0, 0, 200, 0 };
-    static const uint8_t tail[] = { 251, 0, 0, 2, 4, 0, 24, 0, 0, 0, 0, 3, 0, 'e', 'n', 'd', 1, 2, 0, 1, 0, 0, 1, 0, 'x' };
+    static const uint8_t tail[] = {
+        251, 0, 0, 2, 4, 0, 24, 0, 0, 0, 0, 3, 0, 'e', 'n', 'd', 1, 2, 0, 1, 0, 0, 1, 0, 'x'
+    };
     if (mode > 2 || cap < 600) return 0;
     out[n++] = (uint8_t)suite;
     out[n++] = (uint8_t)(mode == 0 ? 0 : mode == 1 ? 2 : 1);

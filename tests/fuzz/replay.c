@@ -1,5 +1,5 @@
-/* Runs fuzz targets as an ordinary test: the files of each corpus, the seeds that the target makes, and alterations of both that are the
- * same on every run. A target that fails, leaks, or takes too long leaves its input in a file.
+/* Runs fuzz targets as an ordinary test: the files of each corpus, the seeds that the target makes, and alterations of
+ * both that are the same on every run. A target that fails, leaks, or takes too long leaves its input in a file.
  *
  *     replay ALTERATIONS FOLDER NAME ...      so many alterations of all inputs; those that fail go to FOLDER */
 #define _GNU_SOURCE
@@ -28,14 +28,17 @@ extern const replay_target replay_targets[];
 extern const size_t replay_n_targets;
 extern size_t replay_held(void);
 
-typedef struct replay_input { uint8_t *p; size_t n; char name[80]; } replay_input;
+typedef struct replay_input {
+    uint8_t *p;
+    size_t n;
+    char name[80];
+} replay_input;
 
 static replay_input replay_inputs[REPLAY_INPUTS];
 static size_t replay_n;
 static uint8_t replay_scratch[REPLAY_BYTES];
 
-static void replay_add(const char *name, const uint8_t *p, size_t n)
-{
+static void replay_add(const char *name, const uint8_t *p, size_t n) {
     if (replay_n == REPLAY_INPUTS) {
         printf("more than %d inputs\n", REPLAY_INPUTS);
         exit(1);
@@ -50,10 +53,11 @@ static void replay_add(const char *name, const uint8_t *p, size_t n)
     snprintf(x->name, sizeof x->name, "%.79s", name);
 }
 
-static int replay_compare(const void *a, const void *b) { return strcmp(((const replay_input *)a)->name, ((const replay_input *)b)->name); }
+static int replay_compare(const void *a, const void *b) {
+    return strcmp(((const replay_input *)a)->name, ((const replay_input *)b)->name);
+}
 
-static void replay_collect(const replay_target *t)
-{
+static void replay_collect(const replay_target *t) {
     char path[512];
     snprintf(path, sizeof path, "tests/fuzz/corpus/%s", t->name);
     DIR *d = opendir(path);
@@ -77,17 +81,29 @@ static void replay_collect(const replay_target *t)
 
 /* ---- alterations ---- */
 
-static uint32_t replay_random(uint64_t *s)
-{
+static uint32_t replay_random(uint64_t *s) {
     *s = *s * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
     return (uint32_t)(*s >> 33);
 }
 
 /* Puts an integer at its edges where it may lie. */
-static void replay_edge(uint8_t *p, size_t n, uint64_t *s)
-{
-    static const uint64_t edges[] = { 0, 1, UINT64_MAX, UINT64_MAX - 1, (uint64_t)1 << 63, ((uint64_t)1 << 63) - 1, UINT32_MAX, (uint64_t)1 << 32,
-                                      (uint64_t)1 << 31, INT32_MAX, 256, 255, 128, 127, (uint64_t)1 << 47, 65536 };
+static void replay_edge(uint8_t *p, size_t n, uint64_t *s) {
+    static const uint64_t edges[] = { 0,
+                                      1,
+                                      UINT64_MAX,
+                                      UINT64_MAX - 1,
+                                      (uint64_t)1 << 63,
+                                      ((uint64_t)1 << 63) - 1,
+                                      UINT32_MAX,
+                                      (uint64_t)1 << 32,
+                                      (uint64_t)1 << 31,
+                                      INT32_MAX,
+                                      256,
+                                      255,
+                                      128,
+                                      127,
+                                      (uint64_t)1 << 47,
+                                      65536 };
     uint64_t v = edges[replay_random(s) % 16] + (replay_random(s) & 1 ? replay_random(s) % 3 - 1 : 0);
     size_t bytes = (size_t)1 << replay_random(s) % 4, at = replay_random(s) % n;
     for (size_t i = 0; i < bytes && at + i < n; i++) {
@@ -95,8 +111,7 @@ static void replay_edge(uint8_t *p, size_t n, uint64_t *s)
     }
 }
 
-static size_t replay_alter_once(uint8_t *p, size_t n, uint64_t *s)
-{
+static size_t replay_alter_once(uint8_t *p, size_t n, uint64_t *s) {
     size_t at = n ? replay_random(s) % n : 0, k = 1 + replay_random(s) % 8, from = n ? replay_random(s) % n : 0;
     const replay_input *other = &replay_inputs[replay_random(s) % replay_n];
     if (n == 0) {
@@ -130,8 +145,7 @@ static size_t replay_alter_once(uint8_t *p, size_t n, uint64_t *s)
 }
 
 /* Alteration `k` of an input, 0 being the input itself, in replay_scratch. */
-static size_t replay_make(size_t input, size_t k)
-{
+static size_t replay_make(size_t input, size_t k) {
     uint64_t s = (uint64_t)input * 1000003u + k;
     size_t n = replay_inputs[input].n;
     memcpy(replay_scratch, replay_inputs[input].p, n);
@@ -144,11 +158,13 @@ static size_t replay_make(size_t input, size_t k)
 
 /* ---- running: in a process of its own, which says in shared memory where it is ---- */
 
-typedef struct replay_place { size_t input, k, held; bool leaked; } replay_place;
+typedef struct replay_place {
+    size_t input, k, held;
+    bool leaked;
+} replay_place;
 
 /* Whether the input leaves memory behind each time: what is made once may stay. */
-static bool replay_leaks(const replay_target *t, size_t n)
-{
+static bool replay_leaks(const replay_target *t, size_t n) {
     for (int again = 0; again < 3; again++) {
         size_t held = replay_held();
         t->run(replay_scratch, n);
@@ -159,13 +175,12 @@ static bool replay_leaks(const replay_target *t, size_t n)
     return true;
 }
 
-static void replay_run(const replay_target *t, size_t alterations, volatile replay_place *at)
-{
+static void replay_run(const replay_target *t, size_t alterations, volatile replay_place *at) {
     for (size_t i = 0; i < replay_n + alterations; i++) {
         at->input = i % replay_n;
         at->k = i / replay_n;
         size_t n = replay_make(at->input, at->k), held = replay_held();
-        uint8_t *exact = malloc(n ? n : 1);    /* a read past the end is seen by a sanitizer */
+        uint8_t *exact = malloc(n ? n : 1); /* a read past the end is seen by a sanitizer */
         if (!exact) {
             exit(2);
         }
@@ -182,8 +197,7 @@ static void replay_run(const replay_target *t, size_t alterations, volatile repl
     exit(0);
 }
 
-static void replay_tell(const replay_target *t, const volatile replay_place *at, int status, const char *folder)
-{
+static void replay_tell(const replay_target *t, const volatile replay_place *at, int status, const char *folder) {
     char path[512];
     size_t n = replay_make(at->input, at->k);
     snprintf(path, sizeof path, "%s/fuzz-%s-failed", folder, t->name);
@@ -194,15 +208,15 @@ static void replay_tell(const replay_target *t, const volatile replay_place *at,
     if (at->leaked) {
         printf("%zd bytes are not freed", (ssize_t)at->held);
     } else if (WIFSIGNALED(status)) {
-        printf(WTERMSIG(status) == SIGALRM ? "takes more than %d s" : "signal %d", WTERMSIG(status) == SIGALRM ? REPLAY_SECONDS : WTERMSIG(status));
+        printf(WTERMSIG(status) == SIGALRM ? "takes more than %d s" : "signal %d",
+               WTERMSIG(status) == SIGALRM ? REPLAY_SECONDS : WTERMSIG(status));
     } else {
         printf("status %d", WEXITSTATUS(status));
     }
     printf("; its %zu bytes are in %s%s\n", n, path, ok ? "" : " (not written)");
 }
 
-static bool replay_one(const replay_target *t, size_t alterations, const char *folder)
-{
+static bool replay_one(const replay_target *t, size_t alterations, const char *folder) {
     struct timespec begin, end;
     volatile replay_place *at = mmap(NULL, sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int status = 0;
@@ -234,8 +248,7 @@ static bool replay_one(const replay_target *t, size_t alterations, const char *f
     return true;
 }
 
-int main(int argc, char **argv)
-{
+int main(int argc, char **argv) {
     bool ok = argc > 3;
     for (int i = 3; i < argc; i++) {
         const replay_target *t = NULL;

@@ -4,8 +4,7 @@
 #define SAFETENSORS_IMPLEMENTATION
 #include "../../examples/formats/safetensors.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char error[SAFETENSORS_ERROR], path[64];
     int fd = formats_file(data, size, path);
     safetensors *s = safetensors_open(path, error);
@@ -24,8 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-size_t fuzz_seed(size_t index, uint8_t *out, size_t cap)
-{
+size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
     static const char *const headers[] = {
         "{\"__metadata__\":{\"format\":\"pt\"},\"b\":{\"dtype\":\"F32\",\"shape\":[2,1],\"data_offsets\":[2,10]},"
         "\"a\":{\"dtype\":\"BF16\",\"shape\":[],\"data_offsets\":[0,2]}}   ",

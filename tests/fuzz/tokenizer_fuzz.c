@@ -3,15 +3,13 @@
 #define TOKENIZER_IMPLEMENTATION
 #include "../../examples/formats/tokenizer.h"
 
-static void tokenizer_fuzz_keep(void *user, const char *p, size_t n)
-{
+static void tokenizer_fuzz_keep(void *user, const char *p, size_t n) {
     FUZZ_CHECK(json_utf8(p, n) == n);
     *(size_t *)user += n;
 }
 
 /* The file's own bytes are a good text: they hold its tokens, and whatever else. */
-static void tokenizer_fuzz_use(const tokenizer *t, const char *text, size_t size, unsigned flags)
-{
+static void tokenizer_fuzz_use(const tokenizer *t, const char *text, size_t size, unsigned flags) {
     tokenizer_ids ids = { NULL, 0, 0 };
     tokenizer_stream s = { { 0 }, 0, false };
     size_t decoded = 0;
@@ -24,8 +22,7 @@ static void tokenizer_fuzz_use(const tokenizer *t, const char *text, size_t size
     tokenizer_ids_free(&ids);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char error[TOKENIZER_ERROR], path[64];
     int fd = formats_file(data, size, path);
     tokenizer *t = tokenizer_open(path, error);
@@ -39,8 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-size_t fuzz_seed(size_t index, uint8_t *out, size_t cap)
-{
+size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
     static const char *const texts[] = {
         "{\"added_tokens\":[{\"id\":5,\"content\":\"<s>\",\"special\":true,\"lstrip\":true,\"rstrip\":true,\"single_"
         "word\":true}],"
