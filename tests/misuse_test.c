@@ -435,7 +435,7 @@ TEST(one_refused_update_holds_back_all_until_the_step_has_ended) {
         CHECK_RESULT(gn_read(before, out, sizeof out), GN_OK); /* what is needed in any case is read before */
         CHECK(out[2] == 13);
         gn_assign(good, gn_add_c(good, 1));
-        int line = __LINE__ + 1;
+        int line = __LINE__ + 1 + kind; /* each choice has a line of its own */
         gn_tensor refused = kind == 0   ? gn_assign(bad, gn_full(c, GN_F32, GN_SHAPE(4), 0))
                             : kind == 1 ? gn_assign(bad, gn_matmul(bad, gn_full(c, GN_F32, GN_SHAPE(4), 0)))
                             : kind == 2 ? gn_kv_append(cache, good, good)
