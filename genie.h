@@ -2471,7 +2471,7 @@ typedef struct gn__block {
 } gn__block;
 
 /* Charges this account alone. */
-static bool gn__account_take(gn_account *a, uint64_t bytes, bool spare) {
+static bool gn__account_charge_one(gn_account *a, uint64_t bytes, bool spare) {
     uint64_t now = gn__atomic_load(&a->held), limit = gn__atomic_load(&a->limit);
     uint64_t more = spare ? gn__atomic_load(&a->spare) : 0;
     uint64_t most = limit == 0 || limit > UINT64_MAX - more ? UINT64_MAX : limit + more;
@@ -2483,7 +2483,7 @@ static bool gn__account_take(gn_account *a, uint64_t bytes, bool spare) {
 
 /* Gives bytes back to the account and those above it, up to `end` (NULL: all). One that is closed goes with its last
    byte. */
-static void gn__account_give(gn_account *a, uint64_t bytes, const gn_account *end) {
+static void gn__account_refund(gn_account *a, uint64_t bytes, const gn_account *end) {
     while (a && a != end) {
         gn_account *above = a->above;
         if (gn__atomic_add(&a->held, 0 - bytes) == 0) {
@@ -2499,13 +2499,13 @@ static bool gn__account_charge(gn_account *a, uint64_t bytes, bool spare) {
     bool live = a == gn__paying.host; /* its own thread: nobody above is closed */
     gn_account *x = a;
     while (x) {
-        bool ok = gn__account_take(x, bytes, spare);
-        while (!ok && live && x->reclaim && x->reclaim(x->user, bytes)) ok = gn__account_take(x, bytes, spare);
+        bool ok = gn__account_charge_one(x, bytes, spare);
+        while (!ok && live && x->reclaim && x->reclaim(x->user, bytes)) ok = gn__account_charge_one(x, bytes, spare);
         if (!ok) break;
         x = x->above;
     }
     if (!x) return true;
-    gn__account_give(a, bytes, x);
+    gn__account_refund(a, bytes, x);
     gn__atomic_store(&a->refused, bytes);
     gn__atomic_store(&a->refused_by, (uint64_t)(uintptr_t)x);
     return false;
@@ -2530,7 +2530,7 @@ static void gn__account_close(gn_account *a) {
     gn_account *above = a ? a->above : NULL;
     if (!a || gn__atomic_add(&a->held, UINT64_MAX) != 0) return;
     GN_FREE(a);
-    gn__account_give(above, 1, NULL);
+    gn__account_refund(above, 1, NULL);
 }
 
 static uint64_t gn__account_held(const gn_account *a) { return gn__atomic_load(&a->held) - 1; }
@@ -2560,7 +2560,7 @@ static void *gn__block_make(gn_account *a, size_t bytes, bool spare) {
     char *p = (char *)GN_MALLOC(bytes + GN__BLOCK_HEAD);
     gn__block head = { a, bytes };
     if (!p) {
-        gn__account_give(a, (uint64_t)bytes + GN__BLOCK_COST, NULL);
+        gn__account_refund(a, (uint64_t)bytes + GN__BLOCK_COST, NULL);
         return NULL;
     }
     memcpy(p, &head, sizeof head);
@@ -2584,7 +2584,7 @@ void *gn_resize(void *p, size_t bytes) {
         (more && head.account && !gn__account_pay(head.account, more, gn__paying.spare)))
         return NULL;
     char *q = (char *)GN_REALLOC((char *)p - GN__BLOCK_HEAD, bytes + GN__BLOCK_HEAD);
-    gn__account_give(head.account, q ? less : more, NULL);
+    gn__account_refund(head.account, q ? less : more, NULL);
     if (!q) return NULL;
     head.bytes = bytes;
     memcpy(q, &head, sizeof head);
@@ -2595,7 +2595,7 @@ void gn_free(void *p) {
     if (!p) return;
     gn__block head = gn__block_head(p);
     GN_FREE((char *)p - GN__BLOCK_HEAD);
-    gn__account_give(head.account, (uint64_t)head.bytes + GN__BLOCK_COST, NULL);
+    gn__account_refund(head.account, (uint64_t)head.bytes + GN__BLOCK_COST, NULL);
 }
 
 /* The account that refused for `a` since that was last asked, and for how many bytes; NULL: none. */
@@ -2615,7 +2615,7 @@ gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f) {
     return gn__account_refusal(by ? by : a, "", bytes, f);
 }
 
-void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_give(a, bytes, NULL); }
+void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_refund(a, bytes, NULL); }
 
 static gn_result gn__charge_ahead(uint64_t bytes, gn_fault *f) {
     gn_account *a = gn__paying.host;
@@ -2630,7 +2630,7 @@ static gn_result gn__charge_ahead(uint64_t bytes, gn_fault *f) {
 }
 
 static void gn__give_ahead(void) {
-    gn__account_give(gn__paying.host, gn__paid_ahead, NULL);
+    gn__account_refund(gn__paying.host, gn__paid_ahead, NULL);
     gn__paid_ahead = 0;
 }
 
@@ -2653,7 +2653,7 @@ static void gn__block_raise(void *p) {
     gn_account *from = head.account;
     head.account = from->above;
     memcpy((char *)p - GN__BLOCK_HEAD, &head, sizeof head);
-    gn__account_give(from, (uint64_t)head.bytes + GN__BLOCK_COST, from->above);
+    gn__account_refund(from, (uint64_t)head.bytes + GN__BLOCK_COST, from->above);
 }
 
 static void *gn__alloc_zero(size_t bytes) {
@@ -3736,7 +3736,7 @@ static int gn__op_leaf(gn_leaf_kind kind) {
 static bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
 
 /* Appended to an error: the types of what an op was given. */
-static void gn__tell_types(gn_fault *f, const gn__type *in, int n_in) {
+static void gn__fault_add_types(gn_fault *f, const gn__type *in, int n_in) {
     char text[GN__DIMS_TEXT];
     for (int i = 0; f && i < n_in && i < 3; i++) {
         size_t used = strlen(f->text);
@@ -3776,7 +3776,7 @@ static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const i
 static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs, gn__type *out,
                            gn_fault *f) {
     gn_result r = gn__infer_checked(op, in, n_in, attrs, n_attrs, out, f);
-    if (r != GN_OK && gn__ops[op].kind != GN_CLASS_GENERATOR) gn__tell_types(f, in, n_in);
+    if (r != GN_OK && gn__ops[op].kind != GN_CLASS_GENERATOR) gn__fault_add_types(f, in, n_in);
     else if (r != GN_OK && f) {
         char text[GN__DIMS_TEXT];
         size_t used = strlen(f->text);
@@ -5860,6 +5860,8 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
+/* These two would make branches: asin takes 1.24 times the time, sin 1.17. */
+#pragma GCC optimize("no-thread-jumps,no-code-hoisting")
 #endif
 #if defined(__clang__)
 /* copies of long bodies gain nothing */
@@ -9102,7 +9104,7 @@ static uint64_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
            16 * 8;
 }
 
-static float *gn__tile_take(float **room, int64_t n) {
+static float *gn__tile_carve(float **room, int64_t n) {
     float *p = *room;
     *room += (n + 15) / 16 * 16;
     return p;
@@ -9128,13 +9130,13 @@ static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
                        .bk = V->strides[2],
                        .bn = V->strides[3],
                        .dtype = V->dtype };
-    a->query = gn__tile_take(&room, GN__TILE_QUERIES * a->D);
-    a->sums = gn__tile_take(&room, GN__TILE_QUERIES * a->rows);
-    a->keys = gn__tile_take(&room, (GN__TILE_KEYS + mr) * a->D);
-    a->values = gn__tile_take(&room, GN__TILE_KEYS * a->rows);
-    a->scores = gn__tile_take(&room, (GN__TILE_KEYS + mr) * nr);
-    a->top = gn__tile_take(&room, GN__TILE_QUERIES);
-    a->weight = (double *)(void *)gn__tile_take(&room, 2 * GN__TILE_QUERIES);
+    a->query = gn__tile_carve(&room, GN__TILE_QUERIES * a->D);
+    a->sums = gn__tile_carve(&room, GN__TILE_QUERIES * a->rows);
+    a->keys = gn__tile_carve(&room, (GN__TILE_KEYS + mr) * a->D);
+    a->values = gn__tile_carve(&room, GN__TILE_KEYS * a->rows);
+    a->scores = gn__tile_carve(&room, (GN__TILE_KEYS + mr) * nr);
+    a->top = gn__tile_carve(&room, GN__TILE_QUERIES);
+    a->weight = (double *)(void *)gn__tile_carve(&room, 2 * GN__TILE_QUERIES);
     gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr);
     a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
     memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
@@ -9809,7 +9811,7 @@ typedef struct gn__recognition {
     uint32_t *base;   /* the node whose elements this one shows */
     uint32_t *reader; /* first node that reads it, n: none */
     uint32_t *reads;  /* how often it is read */
-    uint32_t *unit;   /* parents of a union-find; after gn__units_number 1 + the unit's last node, 0: of none */
+    uint32_t *unit;   /* parents of a union-find; after gn__groups_number 1 + the unit's last node, 0: of none */
     uint32_t *last;   /* of a root: the unit's last node */
     uint32_t *keys;   /* 1 + the first attention that reads it as keys or values */
     size_t disagreements_room;
@@ -9920,18 +9922,19 @@ static bool gn__walk_reads_data(const gn__recognition *w, const gn__walk *walk) 
 
 /* ---- units: what recognisers put together ---- */
 
-static uint32_t gn__unit_root(gn__recognition *w, uint32_t i) {
+static uint32_t gn__group_root(gn__recognition *w, uint32_t i) {
     while (w->unit[i] != i) i = w->unit[i] = w->unit[w->unit[i]];
     return i;
 }
 
-static uint32_t gn__said_on(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].on : 0; }
-static uint8_t gn__said_role(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].role : 0; }
+static uint32_t gn__hinted_device(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].on : 0; }
+static uint8_t gn__hinted_role(const gn__recognition *w, uint32_t i) { return w->p->hints ? w->p->hints[i].role : 0; }
 
 /* Node i runs with node `with`, unless the program put them on different devices or in scopes of different roles. */
-static void gn__unite(gn__recognition *w, uint32_t i, uint32_t with) {
-    uint32_t a = gn__unit_root(w, i), b = gn__unit_root(w, with);
-    if (a != b && gn__said_on(w, i) == gn__said_on(w, with) && gn__said_role(w, i) == gn__said_role(w, with))
+static void gn__groups_join(gn__recognition *w, uint32_t i, uint32_t with) {
+    uint32_t a = gn__group_root(w, i), b = gn__group_root(w, with);
+    if (a != b && gn__hinted_device(w, i) == gn__hinted_device(w, with) &&
+        gn__hinted_role(w, i) == gn__hinted_role(w, with))
         w->unit[a] = b;
 }
 
@@ -9940,7 +9943,7 @@ static void gn__claim(gn__recognition *w, uint32_t i, uint8_t role, uint32_t wit
     if (!w->kind[with]) w->kind[with] = role;
     if (w->role[i]) return;
     w->role[i] = role;
-    gn__unite(w, i, with);
+    gn__groups_join(w, i, with);
 }
 
 static void gn__claim_walk(gn__recognition *w, const gn__walk *walk, uint8_t role, uint32_t with) {
@@ -10240,7 +10243,7 @@ static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
     if (!w->keys[i]) return;
     gn__seed_phase(w, w->keys[i] - 1, phase);
     w->kind[i] = GN_ROLE_NONE; /* the unit is the attention's */
-    gn__unite(w, i, w->keys[i] - 1);
+    gn__groups_join(w, i, w->keys[i] - 1);
 }
 
 /* ---- embedding, linear, convolution, MLP, head ---- */
@@ -10271,7 +10274,7 @@ static void gn__see_embedding(gn__recognition *w, uint32_t i) {
         for (uint32_t k = 0; k < 2; k++) {
             uint32_t x = gn__in_base(w, r, k);
             if (!gn__is_free(w, x) && w->role[x] != GN_ROLE_EMBEDDING) return;
-            if (!gn__is_free(w, x)) gn__unite(w, x, i);
+            if (!gn__is_free(w, x)) gn__groups_join(w, x, i);
         }
         gn__claim(w, r, GN_ROLE_EMBEDDING, i);
         at = r;
@@ -10359,7 +10362,7 @@ static void gn__see_residual(gn__recognition *w, uint32_t i) {
     }
     if (at != skip) return;
     w->role[i] = GN_ROLE_RESIDUAL;
-    if (w->role[made] && gn__reader_of(w, made) == i) gn__unite(w, i, made);
+    if (w->role[made] && gn__reader_of(w, made) == i) gn__groups_join(w, i, made);
 }
 
 static bool gn__is_loss(const gn__recognition *w, uint32_t i, gn__walk *walk) {
@@ -10536,7 +10539,7 @@ static void gn__recognise(gn__recognition *w) {
     /* scopes: neighbours of which the same role was said run together */
     for (uint32_t i = 0; i < w->n && p->hints; i++)
         for (uint32_t k = 0; k < p->nodes[i].n_ins && p->hints[i].role; k++)
-            if (!gn__is_free(w, gn__in(w, i, k))) gn__unite(w, gn__in(w, i, k), i);
+            if (!gn__is_free(w, gn__in(w, i, k))) gn__groups_join(w, gn__in(w, i, k), i);
     for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
         for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++)
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
@@ -10547,13 +10550,13 @@ static void gn__recognise(gn__recognition *w) {
  * ---- */
 
 /* Names units by 1 + their last node. */
-static void gn__units_number(gn__recognition *w) {
+static void gn__groups_number(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++)
-        if (!gn__is_free(w, i)) w->last[gn__unit_root(w, i)] = i;
+        if (!gn__is_free(w, i)) w->last[gn__group_root(w, i)] = i;
     /* roots keep their links until all are named */
-    for (uint32_t i = 0; i < w->n; i++) w->reads[i] = w->last[gn__unit_root(w, i)] + 1;
+    for (uint32_t i = 0; i < w->n; i++) w->reads[i] = w->last[gn__group_root(w, i)] + 1;
     for (uint32_t i = 0; i < w->n; i++) {
-        bool alone = w->reads[i] == i + 1 && !w->role[i] && !gn__said_role(w, i);
+        bool alone = w->reads[i] == i + 1 && !w->role[i] && !gn__hinted_role(w, i);
         w->unit[i] = gn__is_free(w, i) || alone ? 0 : w->reads[i];
     }
 }
@@ -10561,19 +10564,19 @@ static void gn__units_number(gn__recognition *w) {
 /* Elementwise work or a reduction of a gradient that no recogniser took. */
 static bool gn__is_gradient_work(const gn__recognition *w, uint32_t i) {
     bool work = (gn__op_sort(gn__op_at(w, i)) & (GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES)) != 0;
-    return work && (w->facts[i] & GN__GRADIENT) && !w->role[i] && !gn__said_role(w, i);
+    return work && (w->facts[i] & GN__GRADIENT) && !w->role[i] && !gn__hinted_role(w, i);
 }
 
 /* A node of no unit that runs with its readers, when they are of one unit: a view, or a part of the gradient of an
    op. */
 static bool gn__joins_readers(const gn__recognition *w, uint32_t i, uint32_t unit) {
-    if (!unit || unit == GN__SEVERAL || gn__said_on(w, i) || w->unit[i]) return false;
+    if (!unit || unit == GN__SEVERAL || gn__hinted_device(w, i) || w->unit[i]) return false;
     return gn__is_glue(&w->p->nodes[i]) || (gn__is_gradient_work(w, i) && gn__is_gradient_work(w, unit - 1));
 }
 
 /* From the last node down, when all that read a node have been settled: who is read too early leaves its unit, who
    belongs to its readers joins them. `want`: the unit of all readers so far. */
-static void gn__units_settle(gn__recognition *w, uint32_t *want) {
+static void gn__groups_resolve(gn__recognition *w, uint32_t *want) {
     const gn_part *p = w->p;
     memset(want, 0, w->n * sizeof *want);
     for (uint32_t i = w->n; i-- > 0;) {
@@ -10592,23 +10595,23 @@ static void gn__units_settle(gn__recognition *w, uint32_t *want) {
 
 /* A view that several units read, or nobody, goes with what it shows: that has left its unit if the view came before
    the end. */
-static void gn__units_follow(gn__recognition *w) {
+static void gn__groups_follow(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++) {
         if (w->unit[i] != GN__SEVERAL) continue;
         const gn_part_node *n = &w->p->nodes[i];
         uint32_t x = gn__in(w, i, n->op == GN_OP_ASSIGN ? 1 : 0);
-        bool alone =
-            gn__said_on(w, i) != 0 || gn__is_free(w, x) || (n->op == GN_OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
+        bool alone = gn__hinted_device(w, i) != 0 || gn__is_free(w, x) ||
+                     (n->op == GN_OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
         w->unit[i] = alone ? i + 1 : w->unit[x];
     }
 }
 
 /* Leaves and constants go with the first unit that reads them. */
-static void gn__units_leaves(gn__recognition *w, uint32_t *want) {
+static void gn__groups_add_leaves(gn__recognition *w, uint32_t *want) {
     memset(want, 0, w->n * sizeof *want);
     for (uint32_t i = w->n; i-- > 0;) {
         const gn_part_node *n = &w->p->nodes[i];
-        if (gn__is_free(w, i)) w->unit[i] = want[i] && !gn__said_on(w, i) ? want[i] : i + 1;
+        if (gn__is_free(w, i)) w->unit[i] = want[i] && !gn__hinted_device(w, i) ? want[i] : i + 1;
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = w->p->ins[n->ins + k];
             if (!want[x] || w->unit[i] < want[x]) want[x] = w->unit[i];
@@ -10639,9 +10642,9 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
     for (uint32_t i = 0; i < w->n; i++) {
         gn_group *g = &m->groups[m->nodes[i].group];
         m->members[g->first + g->n_nodes++] = i;
-        if (!g->on) g->on = gn__said_on(w, i);
+        if (!g->on) g->on = gn__hinted_device(w, i);
         if (gn__is_free(w, i)) continue;
-        if (gn__said_role(w, i)) g->role = gn__said_role(w, i);
+        if (gn__hinted_role(w, i)) g->role = gn__hinted_role(w, i);
         else if (!g->role) g->role = w->kind[i];
         if (!g->role && w->unit[i] == i + 1) g->role = w->role[i];
     }
@@ -10702,7 +10705,7 @@ static const gn_part_hint *gn__hint_of(const gn__recognition *w, uint32_t i) {
 }
 
 /* Residency and role; a view without a role has its group's. */
-static bool gn__roles_tell(gn__recognition *w) {
+static bool gn__roles_fill(gn__recognition *w) {
     bool ok = true;
     for (uint32_t i = 0; i < w->n && ok; i++) {
         gn_node_meaning *t = &w->m->nodes[i];
@@ -10739,7 +10742,7 @@ static uint8_t gn__phase_of_both(uint8_t a, uint8_t b) {
 
 /* Recognised phases spread to what follows, then to what leads there; a part with an optimiser step or gradients is
    training. */
-static void gn__phases_tell(gn__recognition *w) {
+static void gn__phases_fill(gn__recognition *w) {
     gn_node_meaning *t = w->m->nodes;
     bool training = false, roles = false;
     for (uint32_t i = 0; i < w->n; i++) {
@@ -10778,7 +10781,7 @@ static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i) {
                                             : GN_MODALITY_UNKNOWN;
 }
 
-static bool gn__modalities_tell(gn__recognition *w) {
+static bool gn__modalities_fill(gn__recognition *w) {
     gn_node_meaning *t = w->m->nodes;
     bool ok = true;
     for (uint32_t i = 0; i < w->n && ok; i++) {
@@ -10824,7 +10827,7 @@ static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meani
     t->bytes_read -= (uint64_t)((double)caches * (1 - share));
 }
 
-static void gn__cost_tell(gn__recognition *w, uint32_t i) {
+static void gn__cost_fill(gn__recognition *w, uint32_t i) {
     const gn_part_node *n = &w->p->nodes[i];
     gn_node_meaning *t = &w->m->nodes[i];
     gn__type in[3], out = gn__part_type(w->p, i);
@@ -10877,7 +10880,7 @@ static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
 
 /* The longest way through the part, on a machine of 10^13 operations and 10^12 bytes a second and 2 us a kernel; of
    equal ways the one through the first inputs. */
-static void gn__critical_tell(gn__recognition *w, double *way, uint32_t *before) {
+static void gn__critical_fill(gn__recognition *w, double *way, uint32_t *before) {
     gn_meaning *m = w->m;
     uint32_t end = 0;
     for (uint32_t i = 0; i < w->n; i++) {
@@ -10929,16 +10932,16 @@ static bool gn__meaning_fill(gn__recognition *w, double *way) {
     gn_meaning *m = w->m;
     uint32_t *want = w->last; /* free once the units are numbered */
     gn__recognise(w);
-    gn__units_number(w);
-    gn__units_settle(w, want);
-    gn__units_follow(w);
-    gn__units_leaves(w, want);
-    if (!gn__groups_make(w, want) || !gn__roles_tell(w)) return false;
-    gn__phases_tell(w);
-    if (!gn__modalities_tell(w)) return false;
-    for (uint32_t i = 0; i < w->n; i++) gn__cost_tell(w, i);
+    gn__groups_number(w);
+    gn__groups_resolve(w, want);
+    gn__groups_follow(w);
+    gn__groups_add_leaves(w, want);
+    if (!gn__groups_make(w, want) || !gn__roles_fill(w)) return false;
+    gn__phases_fill(w);
+    if (!gn__modalities_fill(w)) return false;
+    for (uint32_t i = 0; i < w->n; i++) gn__cost_fill(w, i);
     gn__groups_cost(w, w->kind);
-    if (m->n_nodes) gn__critical_tell(w, way, want);
+    if (m->n_nodes) gn__critical_fill(w, way, want);
     return true;
 }
 
@@ -11295,7 +11298,7 @@ static uint64_t gn__holes_carve(gn__holes *h, uint32_t t, uint64_t bytes) {
     return at;
 }
 
-static uint64_t gn__holes_take(gn__holes *h, uint64_t bytes) {
+static uint64_t gn__holes_alloc(gn__holes *h, uint64_t bytes) {
     if (h->root && gn__hole_most(h, h->root) >= bytes) {
         uint64_t at = gn__holes_carve(h, h->root, bytes);
         uint32_t rest = gn__hole_from(h, at);
@@ -11312,7 +11315,7 @@ static uint64_t gn__holes_take(gn__holes *h, uint64_t bytes) {
     return at;
 }
 
-static bool gn__holes_give(gn__holes *h, uint64_t offset, uint64_t bytes) {
+static bool gn__holes_free(gn__holes *h, uint64_t offset, uint64_t bytes) {
     uint32_t before, after;
     if (!bytes) return true;
     if (!GN__GROW(h, list, 2)) return false;
@@ -11350,7 +11353,7 @@ static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
     for (uint32_t i = 0; i < p->n_nodes && ok && gn_size_fits(h.end) && !gn__layout_stops(l, i); i++) {
         gn_lay *a = &l->lay[i];
         if (a->kernel && a->place == GN_PLACE_BLOCK) {
-            a->offset = (size_t)gn__holes_take(&h, gn__lay_bytes(a));
+            a->offset = (size_t)gn__holes_alloc(&h, gn__lay_bytes(a));
             uint32_t end = GN__MAX(a->last, i);
             if (end < p->n_nodes) {
                 a->own = dying[end];
@@ -11358,7 +11361,7 @@ static gn_result gn__layout_memory(gn_layout *l, gn_fault *f) {
             }
         }
         for (uint32_t d = dying[i]; d && ok; d = l->lay[d - 1].own)
-            ok = gn__holes_give(&h, l->lay[d - 1].offset, gn__lay_bytes(&l->lay[d - 1]));
+            ok = gn__holes_free(&h, l->lay[d - 1].offset, gn__lay_bytes(&l->lay[d - 1]));
     }
     gn_free(h.list);
     if (!ok) return gn__layout_no_memory(l, f);
@@ -11380,7 +11383,7 @@ typedef struct gn__regs {
     uint16_t top;
 } gn__regs;
 
-static uint16_t gn__reg_take(gn__regs *r) {
+static uint16_t gn__reg_alloc(gn__regs *r) {
     for (uint16_t i = 0; i < 512; i++) {
         if ((r->used[i >> 6] >> (i & 63)) & 1) continue;
         r->used[i >> 6] |= (uint64_t)1 << (i & 63);
@@ -11389,7 +11392,7 @@ static uint16_t gn__reg_take(gn__regs *r) {
     }
     return 0;
 }
-static void gn__reg_give(gn__regs *r, uint16_t i) { r->used[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
+static void gn__reg_free(gn__regs *r, uint16_t i) { r->used[i >> 6] &= ~((uint64_t)1 << (i & 63)); }
 
 /* A collapsed view that shows one element everywhere. */
 static bool gn__view_is_one(const gn_view *v) { return v->rank == 0 || (v->rank == 1 && v->strides[0] == 0); }
@@ -11419,7 +11422,7 @@ static int gn__group_reg(const gn__group *gr, uint32_t node) {
 }
 
 static uint16_t gn__group_hold(const gn_layout *l, gn__group *gr, uint32_t node) {
-    uint16_t r = gn__reg_take(&gr->regs);
+    uint16_t r = gn__reg_alloc(&gr->regs);
     gr->reg_node[r] = node;
     gr->uses[r] = GN__MAX(gn__group_uses(l, gr, node), (uint16_t)1);
     return r;
@@ -11478,7 +11481,7 @@ static bool gn__group_instr(gn_layout *l, gn__group *gr, uint32_t node) {
     if (n->op == GN_OP_NOT) in.p[0] = n->dtype == GN_BOOL ? 1 : -1;
     in.dst = gn__group_hold(l, gr, node); /* before the inputs go: no loop writes what it reads */
     for (uint32_t k = 0; k < n->n_ins; k++)
-        if (--gr->uses[in.src[k]] == 0) gn__reg_give(&gr->regs, in.src[k]);
+        if (--gr->uses[in.src[k]] == 0) gn__reg_free(&gr->regs, in.src[k]);
     if (!GN__GROW(l, instrs, 1)) return false;
     l->instrs[l->n_instrs++] = in;
     return true;
@@ -11592,7 +11595,7 @@ enum {
     GN__RECOMPUTED
 };
 
-typedef struct gn__unit {
+typedef struct gn__task {
     uint32_t group, first, n; /* its ops: unit_nodes[first …] */
     uint32_t in, n_in;        /* values of other units, of the step and kept ones: ins[in …] */
     uint32_t slot, n_slots;   /* weights and states it reads: slots[slot …] */
@@ -11600,7 +11603,7 @@ typedef struct gn__unit {
     uint32_t set;             /* state whose writer it is, the first of those that go together */
     uint32_t kernels;
     double flops[GN_RATE__COUNT], bytes;
-} gn__unit;
+} gn__task;
 
 typedef struct gn__hop { /* a value on a device other than its own: sent, computed again there, or a weight */
     uint32_t node, from, to, consumer;
@@ -11635,7 +11638,7 @@ typedef struct gn__sched {
     gn_policy policy;
     gn_fault *f;
     uint32_t n, D, U, n_ins, n_slots, overruled;
-    gn__unit *units;
+    gn__task *units;
     uint64_t *size; /* per node: bytes of its value */
     /* per node, or larger */
     uint32_t *unit_of, *unit_nodes, *ins, *slots, *stamp, *set, *set_pin, *set_dev, *head, *base, *last, *seq, *die;
@@ -11666,7 +11669,7 @@ static void gn__schedule_deinit(gn_schedule *s) {
     memset(s, 0, sizeof *s);
 }
 
-static void *gn__sched_take(gn__sched *s, size_t n, size_t size) {
+static void *gn__sched_carve(gn__sched *s, size_t n, size_t size) {
     void *p = gn__alloc_zero((n + 1) * size);
     if (!p) s->bad = true;
     s->blocks[s->n_blocks++] = p;
@@ -11684,28 +11687,28 @@ static bool gn__sched_alloc(gn__sched *s) {
     uint32_t **nodes[] = { &s->unit_of, &s->unit_nodes, &s->stamp, &s->set, &s->set_pin, &s->set_dev,
                            &s->head,    &s->base,       &s->last,  &s->seq, &s->die };
     uint32_t **units[] = { &s->order, &s->rank_order, &s->dev, &s->best, &s->seg_of, &s->path };
-    for (size_t i = 0; i < GN__LENGTH(nodes); i++) *nodes[i] = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
-    for (size_t i = 0; i < GN__LENGTH(units); i++) *units[i] = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
+    for (size_t i = 0; i < GN__LENGTH(nodes); i++) *nodes[i] = (uint32_t *)gn__sched_carve(s, s->n, sizeof(uint32_t));
+    for (size_t i = 0; i < GN__LENGTH(units); i++) *units[i] = (uint32_t *)gn__sched_carve(s, s->n, sizeof(uint32_t));
     double **ends[] = { &s->out_free, &s->in_free, &s->dev_free, &s->work };
-    for (size_t i = 0; i < GN__LENGTH(ends); i++) *ends[i] = (double *)gn__sched_take(s, s->D + 1u, sizeof(double));
+    for (size_t i = 0; i < GN__LENGTH(ends); i++) *ends[i] = (double *)gn__sched_carve(s, s->D + 1u, sizeof(double));
     uint64_t **memory[] = { &s->mem, &s->live, &s->limit, &s->resident };
     for (size_t i = 0; i < GN__LENGTH(memory); i++)
-        *memory[i] = (uint64_t *)gn__sched_take(s, s->D + 1u, sizeof(uint64_t));
-    s->ins = (uint32_t *)gn__sched_take(s, s->p->n_ins, sizeof(uint32_t));
-    s->slots = (uint32_t *)gn__sched_take(s, s->p->n_ins, sizeof(uint32_t));
-    s->list = (uint32_t *)gn__sched_take(s, s->D, sizeof(uint32_t));
-    s->open = (uint32_t *)gn__sched_take(s, s->D, sizeof(uint32_t));
-    s->size = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
-    s->unit_live = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
-    s->unit_act = (uint64_t *)gn__sched_take(s, s->n, sizeof(uint64_t));
-    s->finish = (double *)gn__sched_take(s, s->n, sizeof(double));
-    s->rated = (gn__rated *)gn__sched_take(s, GN__MAX(s->n, s->D), sizeof(gn__rated));
-    s->units = (gn__unit *)gn__sched_take(s, s->n, sizeof(gn__unit));
-    s->cheap = (uint8_t *)gn__sched_take(s, s->n, 1);
-    s->keep = (uint8_t *)gn__sched_take(s, s->n, 1);
-    s->exported = (uint8_t *)gn__sched_take(s, s->n, 1);
-    s->view = (uint8_t *)gn__sched_take(s, s->n, 1);
-    s->lacks = (uint8_t *)gn__sched_take(s, s->D, 1);
+        *memory[i] = (uint64_t *)gn__sched_carve(s, s->D + 1u, sizeof(uint64_t));
+    s->ins = (uint32_t *)gn__sched_carve(s, s->p->n_ins, sizeof(uint32_t));
+    s->slots = (uint32_t *)gn__sched_carve(s, s->p->n_ins, sizeof(uint32_t));
+    s->list = (uint32_t *)gn__sched_carve(s, s->D, sizeof(uint32_t));
+    s->open = (uint32_t *)gn__sched_carve(s, s->D, sizeof(uint32_t));
+    s->size = (uint64_t *)gn__sched_carve(s, s->n, sizeof(uint64_t));
+    s->unit_live = (uint64_t *)gn__sched_carve(s, s->n, sizeof(uint64_t));
+    s->unit_act = (uint64_t *)gn__sched_carve(s, s->n, sizeof(uint64_t));
+    s->finish = (double *)gn__sched_carve(s, s->n, sizeof(double));
+    s->rated = (gn__rated *)gn__sched_carve(s, GN__MAX(s->n, s->D), sizeof(gn__rated));
+    s->units = (gn__task *)gn__sched_carve(s, s->n, sizeof(gn__task));
+    s->cheap = (uint8_t *)gn__sched_carve(s, s->n, 1);
+    s->keep = (uint8_t *)gn__sched_carve(s, s->n, 1);
+    s->exported = (uint8_t *)gn__sched_carve(s, s->n, 1);
+    s->view = (uint8_t *)gn__sched_carve(s, s->n, 1);
+    s->lacks = (uint8_t *)gn__sched_carve(s, s->D, 1);
     return !s->bad;
 }
 
@@ -11729,7 +11732,7 @@ static double gn__sched_wire(const gn__sched *s, uint32_t from, uint32_t to, uin
     return gn__sched_share((double)bytes, gn__sched_link(s, from, to)->bytes_per_s);
 }
 
-static uint32_t gn__sched_said(const gn__sched *s, uint32_t node) {
+static uint32_t gn__sched_hinted(const gn__sched *s, uint32_t node) {
     return s->p->hints && s->p->hints[node].on ? s->p->hints[node].on - 1 : GN_UNPLACED;
 }
 
@@ -11742,14 +11745,14 @@ static gn_rate gn__sched_rate(uint8_t dtype) {
 
 /* ---- units ---- */
 
-static void gn__unit_add(gn__sched *s, gn__unit *u, uint32_t node) {
+static void gn__task_add(gn__sched *s, gn__task *u, uint32_t node) {
     u->n++;
     u->flops[gn__sched_rate(s->p->nodes[node].dtype)] += s->m->nodes[node].flops;
     s->unit_of[node] = s->U;
 }
 
-static void gn__unit_open(gn__sched *s, uint32_t group, uint32_t first) {
-    gn__unit *u = &s->units[s->U];
+static void gn__task_open(gn__sched *s, uint32_t group, uint32_t first) {
+    gn__task *u = &s->units[s->U];
     u->group = group;
     u->first = first;
     u->said = u->pin = GN_UNPLACED;
@@ -11763,7 +11766,7 @@ static void gn__sched_group(gn__sched *s, uint32_t group, uint32_t *at) {
     uint32_t said = GN_UNPLACED, ops = 0;
     bool apart = false;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
-        uint32_t d = gn__sched_said(s, members[i]);
+        uint32_t d = gn__sched_hinted(s, members[i]);
         if (!gn__sched_is_op(s, members[i])) continue;
         ops++;
         apart |= d != GN_UNPLACED && said != GN_UNPLACED && d != said;
@@ -11772,19 +11775,19 @@ static void gn__sched_group(gn__sched *s, uint32_t group, uint32_t *at) {
     for (uint32_t i = 0, k = 0; i < g->n_nodes; i++) {
         if (!gn__sched_is_op(s, members[i])) continue;
         const gn_node_meaning *x = &s->m->nodes[members[i]];
-        if (apart || k == 0) gn__unit_open(s, group, *at);
-        gn__unit *u = &s->units[s->U];
+        if (apart || k == 0) gn__task_open(s, group, *at);
+        gn__task *u = &s->units[s->U];
         s->unit_nodes[(*at)++] = members[i];
-        gn__unit_add(s, u, members[i]);
+        gn__task_add(s, u, members[i]);
         if (!apart && ++k < ops) continue;
-        u->said = apart ? gn__sched_said(s, members[i]) : said;
+        u->said = apart ? gn__sched_hinted(s, members[i]) : said;
         u->bytes = apart ? (double)x->bytes_read + (double)x->bytes_written : (double)g->bytes;
         u->kernels = apart ? x->bytes_written != 0 : g->kernels;
         s->U++;
     }
 }
 
-static void gn__sched_slot_in(gn__sched *s, gn__unit *u, uint32_t x) {
+static void gn__sched_slot_in(gn__sched *s, gn__task *u, uint32_t x) {
     s->slots[s->n_slots++] = x;
     u->n_slots++;
 }
@@ -11792,7 +11795,7 @@ static void gn__sched_slot_in(gn__sched *s, gn__unit *u, uint32_t x) {
 /* What each unit reads from outside, once each. False when the groups do not stand in topological order. */
 static bool gn__sched_inputs(gn__sched *s) {
     for (uint32_t i = 0; i < s->U; i++) {
-        gn__unit *u = &s->units[i];
+        gn__task *u = &s->units[i];
         u->in = s->n_ins;
         u->slot = s->n_slots;
         for (uint32_t k = 0; k < u->n; k++) {
@@ -11830,7 +11833,7 @@ static void gn__sched_sets(gn__sched *s) {
         s->set_pin[i] = GN_UNPLACED;
         s->stamp[i] = n->leaf == GN_LEAF_STATE ? i : writes ? s->stamp[s->p->ins[n->ins]] : GN__NONE;
         if (!writes || s->stamp[i] == GN__NONE) continue;
-        gn__unit *u = &s->units[s->unit_of[i]];
+        gn__task *u = &s->units[s->unit_of[i]];
         uint32_t a = gn__set_find(s, s->stamp[i]), b = u->set == GN__NONE ? a : gn__set_find(s, u->set);
         s->set[GN__MAX(a, b)] = s->set[i] = u->set = GN__MIN(a, b);
     }
@@ -11843,7 +11846,7 @@ static bool gn__sched_device_has(const gn_cluster_device *d, uint16_t op) {
 
 /* The first op of the unit that the device lacks; NULL: none. */
 static const char *gn__sched_lacks(const gn__sched *s, uint32_t unit, uint32_t d) {
-    const gn__unit *u = &s->units[unit];
+    const gn__task *u = &s->units[unit];
     for (uint32_t i = 0; s->lacks[d] && i < u->n; i++) {
         uint16_t op = s->p->nodes[s->unit_nodes[u->first + i]].op;
         if (!gn__sched_device_has(&s->c->devices[d], op)) return gn__ops[op].name;
@@ -11859,11 +11862,11 @@ static bool gn__sched_can(const gn__sched *s, uint32_t unit, uint32_t d) {
    can run there. */
 static void gn__sched_pins(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
-        uint32_t d = gn__sched_said(s, i), set = s->p->nodes[i].leaf == GN_LEAF_STATE ? gn__set_find(s, i) : 0;
+        uint32_t d = gn__sched_hinted(s, i), set = s->p->nodes[i].leaf == GN_LEAF_STATE ? gn__set_find(s, i) : 0;
         if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set_pin[set] == GN_UNPLACED) s->set_pin[set] = d;
     }
     for (uint32_t i = 0; i < s->U; i++) {
-        gn__unit *u = &s->units[i];
+        gn__task *u = &s->units[i];
         if (u->set == GN__NONE) continue;
         u->set = gn__set_find(s, u->set);
         if (s->set_pin[u->set] == GN_UNPLACED) s->set_pin[u->set] = u->said;
@@ -11878,7 +11881,7 @@ static void gn__sched_pins(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->set[i] == i && s->stamp[i] && s->set_pin[i] == GN_UNPLACED) s->set_pin[i] = gn__first_bit(s->stamp[i]);
     for (uint32_t i = 0; i < s->U; i++) {
-        gn__unit *u = &s->units[i];
+        gn__task *u = &s->units[i];
         u->pin = u->set == GN__NONE ? u->said : s->set_pin[u->set];
         s->overruled += u->said != GN_UNPLACED && u->said != u->pin;
     }
@@ -11889,7 +11892,7 @@ static void gn__sched_cheap(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
         uint32_t count = 1;
-        if (n->leaf || n->op == GN_OP_KV_APPEND || n->op == GN_OP_ASSIGN || gn__sched_said(s, i) != GN_UNPLACED)
+        if (n->leaf || n->op == GN_OP_KV_APPEND || n->op == GN_OP_ASSIGN || gn__sched_hinted(s, i) != GN_UNPLACED)
             continue;
         for (uint32_t k = 0; k < n->n_ins && count; k++) {
             uint32_t x = s->p->ins[n->ins + k];
@@ -11934,7 +11937,7 @@ static gn_result gn__sched_check(gn__sched *s) {
         any |= !s->lacks[d];
     }
     for (uint32_t i = 0; i < s->n; i++) {
-        uint32_t d = gn__sched_said(s, i);
+        uint32_t d = gn__sched_hinted(s, i);
         if (d != GN_UNPLACED && d >= s->D)
             return gn_fail(s->f, GN_BAD_ARGUMENT, "a node is to run on device %u of a cluster of %u", d, s->D);
     }
@@ -11981,7 +11984,7 @@ static double gn__sched_cost(const gn_cluster_device *d, const double *flops, do
 }
 
 static double gn__sched_work(const gn__sched *s, uint32_t unit, uint32_t d) {
-    const gn__unit *u = &s->units[unit];
+    const gn__task *u = &s->units[unit];
     return gn__sched_cost(&s->c->devices[d], u->flops, u->bytes, u->kernels);
 }
 
@@ -12057,12 +12060,12 @@ static double gn__sched_recompute(const gn__sched *s, uint32_t v, uint32_t from,
 }
 
 /* Writers go where their state lives, which is where it has to, else where the first unit that touches it runs. */
-static void gn__sched_settle(gn__sched *s, const uint32_t *order) {
+static void gn__sched_resolve_homes(gn__sched *s, const uint32_t *order) {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
     for (uint32_t k = 0; k < s->U; k++) {
         uint32_t i = order[k];
-        const gn__unit *u = &s->units[i];
+        const gn__task *u = &s->units[i];
         if (u->set != GN__NONE) {
             if (s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = s->dev[i];
             s->dev[i] = s->set_dev[u->set];
@@ -12087,7 +12090,7 @@ static uint32_t gn__sched_where(const gn__sched *s, uint32_t v) {
 
 /* What has to be fetched from another segment before this unit can run. */
 static bool gn__sched_waits(const gn__sched *s, uint32_t unit, uint32_t d) {
-    const gn__unit *u = &s->units[unit];
+    const gn__task *u = &s->units[unit];
     uint64_t more;
     for (uint32_t k = 0; k < u->n_in; k++) {
         uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
@@ -12110,7 +12113,7 @@ static void gn__sched_bring_again(gn__sched *s, uint32_t v, uint32_t d, uint32_t
 
 /* Hops of what the unit reads and its device does not have. */
 static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t seg) {
-    const gn__unit *u = &s->units[unit];
+    const gn__task *u = &s->units[unit];
     for (uint32_t k = 0; k < u->n_in && !s->bad; k++) {
         uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
         uint8_t leaf = s->p->nodes[v].leaf;
@@ -12263,7 +12266,7 @@ static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
     s->n_hops = s->n_segs = 0;
     s->once = s->spared = 0;
     memset(&s->now, 0, sizeof s->now);
-    gn__sched_settle(s, order);
+    gn__sched_resolve_homes(s, order);
     gn__sched_segments(s, order);
     memset(s->work, 0, (s->D + 1) * sizeof *s->work);
     for (size_t i = 0; i < s->n_segs && !s->bad; i++) {
@@ -12359,7 +12362,7 @@ static void gn__sched_grow(gn__sched *s, uint32_t d, uint64_t bytes) {
 }
 
 /* die: per place, 1 + the first value (then hop, from n on) that is read there for the last time. */
-static void gn__sched_die(gn__sched *s, uint32_t at, uint32_t what) {
+static void gn__sched_last_use(gn__sched *s, uint32_t at, uint32_t what) {
     s->die_next[what] = s->die[at];
     s->die[at] = what + 1;
 }
@@ -12389,10 +12392,10 @@ static bool gn__sched_fits(gn__sched *s) {
         if (s->hops[i].last != GN__NONE &&
             (s->hops[i].why == GN_TRANSFER_RESULT || s->hops[i].why == GN_TRANSFER_VALUE ||
              s->hops[i].why == GN_TRANSFER_STATE_READ))
-            gn__sched_die(s, s->hops[i].last, s->n + (uint32_t)i);
+            gn__sched_last_use(s, s->hops[i].last, s->n + (uint32_t)i);
     for (uint32_t at = 0; at < ops; at++) {
         uint32_t v = s->seq[at];
-        if (!s->keep[v] && s->base[v] == v) gn__sched_die(s, s->last[v] == GN__NONE ? at : s->last[v], v);
+        if (!s->keep[v] && s->base[v] == v) gn__sched_last_use(s, s->last[v] == GN__NONE ? at : s->last[v], v);
     }
     for (size_t i = 0; i < s->n_segs; i++) {
         const gn__seg *g = &s->segs[i];
@@ -12453,11 +12456,11 @@ static int gn__rated_compare(const void *a, const void *b) {
 
 /* list: devices by a first estimate, those that something is bound to before the others. */
 static void gn__sched_list(gn__sched *s) {
-    gn__unit all;
+    gn__task all;
     memset(&all, 0, sizeof all);
     for (uint32_t d = 0; d < s->D; d++) s->open[d] = 0;
     for (uint32_t i = 0; i < s->U; i++) {
-        const gn__unit *u = &s->units[i];
+        const gn__task *u = &s->units[i];
         for (int k = 0; k < GN_RATE__COUNT; k++) all.flops[k] += u->flops[k];
         all.bytes += u->bytes;
         all.kernels += u->kernels;
@@ -12494,7 +12497,7 @@ static void gn__sched_ranks(gn__sched *s) {
     double *rank = s->finish;
     memset(rank, 0, s->U * sizeof *rank);
     for (uint32_t i = s->U; i-- > 0;) {
-        const gn__unit *u = &s->units[i];
+        const gn__task *u = &s->units[i];
         rank[i] += gn__sched_work(s, i, a);
         s->rated[i] = (gn__rated){ -rank[i], i };
         for (uint32_t k = 0; k < u->n_in; k++) {
@@ -12519,7 +12522,7 @@ typedef struct gn__offer {
 
 /* When the unit would end on d, and the bytes that cross for it. */
 static gn__offer gn__sched_offer(const gn__sched *s, uint32_t unit, uint32_t d, uint64_t reserve) {
-    const gn__unit *u = &s->units[unit];
+    const gn__task *u = &s->units[unit];
     double begin = GN__MAX(s->dev_free[d], GN__MAX(s->c->devices[d].queue_s, gn__sched_link(s, s->D, d)->latency_s));
     uint64_t bytes = 0, more = 0;
     for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
@@ -12544,8 +12547,8 @@ static bool gn__sched_offer_better(const gn__sched *s, const gn__offer *a, const
     return a->end < b->end;
 }
 
-static void gn__sched_take_offer(gn__sched *s, uint32_t unit, const gn__offer *o) {
-    const gn__unit *u = &s->units[unit];
+static void gn__sched_accept(gn__sched *s, uint32_t unit, const gn__offer *o) {
+    const gn__task *u = &s->units[unit];
     s->dev[unit] = o->device;
     s->finish[unit] = s->dev_free[o->device] = o->end;
     if (u->set != GN__NONE && s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = o->device;
@@ -12580,7 +12583,7 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
             gn__offer o = gn__sched_offer(s, i, s->list[w], reserve);
             if (best.device == GN_UNPLACED || gn__sched_offer_better(s, &o, &best)) best = o;
         }
-        gn__sched_take_offer(s, i, &best);
+        gn__sched_accept(s, i, &best);
     }
 }
 
@@ -12607,7 +12610,7 @@ typedef struct gn__window {
 
 static void gn__window_drop(gn__cuts *k, gn__window *w, uint32_t high) {
     gn__sched *s = k->s;
-    const gn__unit *u = &s->units[w->low];
+    const gn__task *u = &s->units[w->low];
     for (uint32_t i = 0; i < u->n_slots && w->low < high; i++) {
         uint32_t v = s->slots[u->slot + i];
         if (--k->uses[v] == 0 && !gn__sched_home(s, v, w->d)) w->resident -= s->size[v];
@@ -12619,7 +12622,7 @@ static void gn__window_drop(gn__cuts *k, gn__window *w, uint32_t high) {
 
 static void gn__window_add(gn__cuts *k, gn__window *w, uint32_t i) {
     gn__sched *s = k->s;
-    const gn__unit *u = &s->units[i];
+    const gn__task *u = &s->units[i];
     for (uint32_t j = 0; j < u->n_slots; j++) {
         uint32_t v = s->slots[u->slot + j];
         if (k->uses[v]++ == 0 && !gn__sched_home(s, v, w->d)) w->resident += s->size[v];
@@ -12705,13 +12708,13 @@ static void gn__cuts_bytes(gn__cuts *k) {
 static void gn__sched_pipeline(gn__sched *s) {
     gn__cuts k = { .s = s, .K = GN__MIN(s->D, GN__MAX(2u, 2u * GN__WORK / (s->U + 1))) };
     size_t n = s->U + 2u;
-    k.cut = (double *)gn__sched_take(s, n, sizeof(double));
-    k.key = (double *)gn__sched_take(s, n, sizeof(double));
-    k.cost = (double *)gn__sched_take(s, 2 * n, sizeof(double));
-    k.queue = (uint32_t *)gn__sched_take(s, n, sizeof(uint32_t));
-    k.peak = (uint32_t *)gn__sched_take(s, n, sizeof(uint32_t));
-    k.uses = (uint32_t *)gn__sched_take(s, s->n, sizeof(uint32_t));
-    k.from = (uint32_t *)gn__sched_take(s, k.K * n, sizeof(uint32_t));
+    k.cut = (double *)gn__sched_carve(s, n, sizeof(double));
+    k.key = (double *)gn__sched_carve(s, n, sizeof(double));
+    k.cost = (double *)gn__sched_carve(s, 2 * n, sizeof(double));
+    k.queue = (uint32_t *)gn__sched_carve(s, n, sizeof(uint32_t));
+    k.peak = (uint32_t *)gn__sched_carve(s, n, sizeof(uint32_t));
+    k.uses = (uint32_t *)gn__sched_carve(s, s->n, sizeof(uint32_t));
+    k.from = (uint32_t *)gn__sched_carve(s, k.K * n, sizeof(uint32_t));
     if (s->bad) return;
     memset(s->stamp, 0, s->n * sizeof *s->stamp);
     gn__cuts_bytes(&k);
@@ -12750,7 +12753,7 @@ static uint32_t gn__sched_paths(gn__sched *s) {
          n_paths < most; n_paths++) {
         uint32_t at = GN__NONE;
         for (uint32_t i = 0; i < s->U; i++) {
-            const gn__unit *u = &s->units[i];
+            const gn__task *u = &s->units[i];
             double longest = 0;
             before[i] = GN__NONE;
             for (uint32_t k = 0; k < u->n_in && s->path[i] == GN__NONE; k++) {
@@ -12895,7 +12898,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
 /* ---- the result ---- */
 
 static uint8_t gn__sched_why(const gn__sched *s, uint32_t unit) {
-    const gn__unit *u = &s->units[unit];
+    const gn__task *u = &s->units[unit];
     uint32_t d = s->dev[unit], could = 0;
     if (s->D == 1) return GN_PLACED_ONLY;
     if (u->said == d) return GN_PLACED_SAID;
@@ -12961,7 +12964,7 @@ static gn_result gn__sched_avoided(const gn__sched *s, gn_schedule *o) {
     for (uint32_t d = 0; d < s->D; d++) begin[d + 1] += begin[d];
     for (uint32_t i = 0; i < s->U; i++) order[begin[s->dev[i]]++] = i; /* units by device */
     for (uint32_t i = 0; i < s->U; i++) {
-        const gn__unit *u = &s->units[order[i]];
+        const gn__task *u = &s->units[order[i]];
         uint32_t at = s->dev[order[i]];
         for (uint32_t k = 0; k < u->n_slots; k++) {
             uint32_t v = s->slots[u->slot + k], leaf = s->p->nodes[v].leaf;
@@ -12982,7 +12985,7 @@ static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
         o->device[i] = at < s->D ? at : GN_UNPLACED;
     }
     for (uint32_t i = 0; i < s->U; i++) {
-        const gn__unit *u = &s->units[i];
+        const gn__task *u = &s->units[i];
         for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
             uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
             if (o->device[v] == GN_UNPLACED) o->device[v] = s->dev[i];
@@ -13122,7 +13125,7 @@ typedef struct gn__box {
     double x, y, w, h;
 } gn__box;
 
-typedef struct gn__story {
+typedef struct gn__explanation {
     const gn_part *p;
     const gn_meaning *m;
     const gn_schedule *s;
@@ -13139,9 +13142,9 @@ typedef struct gn__story {
     double *lane, *lane_end, *lane_h; /* per device: y, x so far, height (0: nothing runs there) */
     uint32_t *stamp, *at;             /* per group */
     double width, height;
-} gn__story;
+} gn__explanation;
 
-GN__PRINTF(2, 3) static void gn__say(gn__story *k, const char *format, ...) {
+GN__PRINTF(2, 3) static void gn__say(gn__explanation *k, const char *format, ...) {
     char text[1024];
     va_list args;
     va_start(args, format);
@@ -13151,7 +13154,7 @@ GN__PRINTF(2, 3) static void gn__say(gn__story *k, const char *format, ...) {
 }
 
 /* As character data of XML; what XML does not know becomes a question mark. */
-static void gn__say_xml(gn__story *k, const char *text) {
+static void gn__say_xml(gn__explanation *k, const char *text) {
     for (; *text; text++) {
         const char *as = *text == '<'   ? "&lt;"
                          : *text == '>' ? "&gt;"
@@ -13188,18 +13191,18 @@ static gn__amount gn__seconds_text(double s) {
     return a;
 }
 
-static const char *gn__item_name(const gn__story *k, const gn__item *x) {
+static const char *gn__item_name(const gn__explanation *k, const gn__item *x) {
     uint8_t role = k->m->groups[x->group].role;
     return role ? gn__role_names[role] : gn__ops[k->p->nodes[x->last].op].name;
 }
 
-static const char *gn__place_name(const gn__story *k, uint32_t d) {
+static const char *gn__place_name(const gn__explanation *k, uint32_t d) {
     return d < k->c->n_devices ? k->c->devices[d].name : "the program";
 }
 
 /* ---- what to tell: groups of each segment, runs of equal ones ---- */
 
-static void gn__item_add(gn__story *k, gn__item *x, uint32_t node) {
+static void gn__item_add(gn__explanation *k, gn__item *x, uint32_t node) {
     const gn_node_meaning *m = &k->m->nodes[node];
     x->flops[gn__sched_rate(k->p->nodes[node].dtype)] += m->flops;
     x->bytes += (double)m->bytes_read + (double)m->bytes_written;
@@ -13209,7 +13212,7 @@ static void gn__item_add(gn__story *k, gn__item *x, uint32_t node) {
     x->n++;
 }
 
-static void gn__item_close(gn__story *k, gn__item *x) {
+static void gn__item_close(gn__explanation *k, gn__item *x) {
     const gn_group *g = &k->m->groups[x->group];
     uint32_t ops = 0;
     for (uint32_t i = 0; i < g->n_nodes; i++) ops += k->p->nodes[k->m->members[g->first + i]].leaf == GN_LEAF_NONE;
@@ -13233,7 +13236,7 @@ static int gn__item_compare(const void *a, const void *b) {
 }
 
 /* The groups of a segment in order; those of views alone are left out. */
-static bool gn__story_items(gn__story *k, uint32_t seg) {
+static bool gn__explanation_items(gn__explanation *k, uint32_t seg) {
     const gn_segment *g = &k->s->segments[seg];
     size_t first = k->n_items, n = first;
     for (uint32_t i = 0; i < g->n; i++) {
@@ -13258,7 +13261,7 @@ static bool gn__story_items(gn__story *k, uint32_t seg) {
 }
 
 /* From an item on, the stretch that covers most by repeating itself. */
-static gn__run_of gn__story_run(const gn__story *k, uint32_t i, uint32_t end) {
+static gn__run_of gn__explanation_run(const gn__explanation *k, uint32_t i, uint32_t end) {
     gn__run_of best = { i, 1, 1 };
     for (uint32_t p = 1; p <= 48 && i + 2 * p <= end; p++) {
         uint32_t like = 0;
@@ -13268,7 +13271,7 @@ static gn__run_of gn__story_run(const gn__story *k, uint32_t i, uint32_t end) {
     return best;
 }
 
-static bool gn__story_make(gn__story *k) {
+static bool gn__explanation_make(gn__explanation *k) {
     uint32_t D = k->c->n_devices;
     k->stamp = (uint32_t *)gn__alloc_zero((k->m->n_groups + 1u) * sizeof *k->stamp);
     k->at = (uint32_t *)gn__alloc_zero((k->m->n_groups + 1u) * sizeof *k->at);
@@ -13279,10 +13282,10 @@ static bool gn__story_make(gn__story *k) {
     k->lane_h = k->lane_end + D + 1;
     for (uint32_t s = 0; s < k->s->n_segments; s++) {
         uint32_t i = (uint32_t)k->n_items;
-        if (!gn__story_items(k, s)) return false;
+        if (!gn__explanation_items(k, s)) return false;
         k->boxes[s].run = (uint32_t)k->n_runs;
         while (i < k->n_items) {
-            gn__run_of r = gn__story_run(k, i, (uint32_t)k->n_items);
+            gn__run_of r = gn__explanation_run(k, i, (uint32_t)k->n_items);
             if (!GN__GROW(k, runs, 1)) return false;
             k->runs[k->n_runs++] = r;
             i += r.period * r.times;
@@ -13292,7 +13295,7 @@ static bool gn__story_make(gn__story *k) {
     return true;
 }
 
-static void gn__story_deinit(gn__story *k) {
+static void gn__explanation_deinit(gn__explanation *k) {
     void *const arrays[] = { k->items, k->runs, k->boxes, k->lane, k->stamp, k->at };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
     gn__buf_deinit(&k->out);
@@ -13307,7 +13310,7 @@ static const char *const gn__transfer_reasons[] = { GN_TRANSFER_REASONS(GN__X) }
 static const char *const gn__avoided_texts[] = { GN_AVOIDED(GN__X) };
 #undef GN__X
 
-static void gn__tell_run(gn__story *k, const gn__run_of *r) {
+static void gn__explain_run(gn__explanation *k, const gn__run_of *r) {
     if (r->times > 1) gn__say(k, "%u x ", r->times);
     if (r->times > 1 && r->period > 1) gn__say(k, "(");
     for (uint32_t i = 0; i < r->period; i++)
@@ -13317,7 +13320,7 @@ static void gn__tell_run(gn__story *k, const gn__run_of *r) {
 }
 
 /* Why: the reasons of a device's groups, the most frequent first. */
-static void gn__tell_why(gn__story *k, uint32_t seg) {
+static void gn__explain_why(gn__explanation *k, uint32_t seg) {
     uint32_t count[GN_PLACED__COUNT] = { 0 };
     bool first = true;
     for (size_t i = 0; i < k->n_items; i++)
@@ -13333,7 +13336,7 @@ static void gn__tell_why(gn__story *k, uint32_t seg) {
     }
 }
 
-static void gn__tell_head(gn__story *k) {
+static void gn__explain_head(gn__explanation *k) {
     const gn_schedule *s = k->s;
     uint32_t used = 0, ops = 0;
     for (uint32_t i = 0; i < k->p->n_nodes; i++) ops += k->p->nodes[i].leaf == GN_LEAF_NONE;
@@ -13359,17 +13362,17 @@ static void gn__tell_head(gn__story *k) {
                 gn__seconds_text(s->refused_seconds).text);
 }
 
-static void gn__tell_segments(gn__story *k) {
+static void gn__explain_segments(gn__explanation *k) {
     for (uint32_t i = 0; i < k->s->n_segments; i++) {
         const gn_segment *g = &k->s->segments[i];
         gn__say(k, "%s, %s to %s: ", gn__place_name(k, g->device), gn__seconds_text(g->start_s).text,
                 gn__seconds_text(g->end_s).text);
         for (uint32_t r = 0; r < k->boxes[i].n_runs; r++) {
             if (r) gn__say(k, ", ");
-            gn__tell_run(k, &k->runs[k->boxes[i].run + r]);
+            gn__explain_run(k, &k->runs[k->boxes[i].run + r]);
         }
         if (!k->boxes[i].n_runs) gn__say(k, "views");
-        gn__tell_why(k, i);
+        gn__explain_why(k, i);
         gn__say(k, "\n");
     }
     for (uint32_t d = 0; d < k->s->n_devices; d++) {
@@ -13383,7 +13386,7 @@ static void gn__tell_segments(gn__story *k) {
 
 enum { GN__TOLD = 12 }; /* lines of a kind before "and more" */
 
-static void gn__tell_transfers(gn__story *k) {
+static void gn__explain_transfers(gn__explanation *k) {
     const gn_schedule *s = k->s;
     for (uint32_t i = 0, told = 0; i < s->n_transfers; i++, told++) {
         const gn_transfer *t = &s->transfers[i];
@@ -13413,7 +13416,7 @@ static const char *gn__meaning_text(uint8_t which, uint8_t value) {
 }
 
 /* What did not go as it was said, and what could not be. */
-static void gn__tell_notes(gn__story *k) {
+static void gn__explain_notes(gn__explanation *k) {
     uint32_t lacking = 0, unmeasured = 0;
     for (uint32_t i = 0; i < k->m->n_disagreements; i++) {
         const gn_disagreement *d = &k->m->disagreements[i];
@@ -13448,11 +13451,11 @@ static void gn__tell_notes(gn__story *k) {
                 unmeasured == 1 ? "" : "s");
 }
 
-static void gn__tell(gn__story *k) {
-    gn__tell_head(k);
-    gn__tell_segments(k);
-    gn__tell_transfers(k);
-    gn__tell_notes(k);
+static void gn__explain_text(gn__explanation *k) {
+    gn__explain_head(k);
+    gn__explain_segments(k);
+    gn__explain_transfers(k);
+    gn__explain_notes(k);
 }
 
 /* ---- picture: lanes are devices, boxes groups, frames what repeats; order goes from left to right ---- */
@@ -13478,12 +13481,12 @@ static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd
                                                              "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c" };
 
 /* Boxes in a row: rows of a frame are about equal. */
-static uint32_t gn__run_across(const gn__story *k, const gn__run_of *r) {
+static uint32_t gn__run_across(const gn__explanation *k, const gn__run_of *r) {
     uint32_t most = k->s->n_segments > 2 ? GN__ACROSS / 2 : GN__ACROSS, rows = (r->period + most - 1) / most;
     return (r->period + rows - 1) / rows;
 }
 
-static void gn__run_size(const gn__story *k, const gn__run_of *r, double *w, double *h) {
+static void gn__run_size(const gn__explanation *k, const gn__run_of *r, double *w, double *h) {
     uint32_t across = gn__run_across(k, r), rows = (r->period + across - 1) / across;
     *w = across * (GN__BOX_W + GN__BOX_GAP) - GN__BOX_GAP;
     *h = rows * (GN__BOX_H + GN__BOX_GAP) - GN__BOX_GAP;
@@ -13494,8 +13497,8 @@ static void gn__run_size(const gn__story *k, const gn__run_of *r, double *w, dou
 }
 
 /* Walks a segment's runs in rows; draw NULL: measures. */
-static void gn__segment_flow(gn__story *k, uint32_t seg,
-                             void (*draw)(gn__story *, const gn__run_of *, double, double)) {
+static void gn__segment_flow(gn__explanation *k, uint32_t seg,
+                             void (*draw)(gn__explanation *, const gn__run_of *, double, double)) {
     gn__box *b = &k->boxes[seg];
     double most = k->s->n_segments > 4   ? 520
                   : k->s->n_segments > 1 ? 780
@@ -13518,7 +13521,7 @@ static void gn__segment_flow(gn__story *k, uint32_t seg,
 }
 
 /* A segment begins right of what it waits for. */
-static void gn__story_layout(gn__story *k) {
+static void gn__explanation_layout(gn__explanation *k) {
     const gn_schedule *s = k->s;
     double y = GN__TOP + 40 + GN__GAP_Y;
     for (uint32_t i = 0; i < s->n_segments; i++) gn__segment_flow(k, i, NULL);
@@ -13545,13 +13548,13 @@ static void gn__story_layout(gn__story *k) {
     k->height = y + 60;
 }
 
-static void gn__draw_text(gn__story *k, double x, double y, int size, const char *style, const char *text) {
+static void gn__draw_text(gn__explanation *k, double x, double y, int size, const char *style, const char *text) {
     gn__say(k, "<text x=\"%.1f\" y=\"%.1f\" font-size=\"%d\"%s%s>", x, y, size, style[0] ? " " : "", style);
     gn__say_xml(k, text);
     gn__say(k, "</text>\n");
 }
 
-static void gn__draw_item(gn__story *k, const gn__item *x, double left, double top) {
+static void gn__draw_item(gn__explanation *k, const gn__item *x, double left, double top) {
     char text[64];
     uint8_t role = k->m->groups[x->group].role;
     double flops = 0;
@@ -13566,7 +13569,7 @@ static void gn__draw_item(gn__story *k, const gn__item *x, double left, double t
     gn__draw_text(k, left + GN__BOX_W / 2.0, top + 34, 11, "text-anchor=\"middle\" fill=\"#333\"", text);
 }
 
-static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double top) {
+static void gn__draw_run(gn__explanation *k, const gn__run_of *r, double left, double top) {
     double w, h, x = left, y = top;
     uint32_t across = gn__run_across(k, r);
     char text[64];
@@ -13586,7 +13589,7 @@ static void gn__draw_run(gn__story *k, const gn__run_of *r, double left, double 
                       y + i / across * (GN__BOX_H + GN__BOX_GAP));
 }
 
-static void gn__draw_segment(gn__story *k, uint32_t i) {
+static void gn__draw_segment(gn__explanation *k, uint32_t i) {
     const gn_segment *g = &k->s->segments[i];
     const gn__box *b = &k->boxes[i];
     char text[96];
@@ -13612,7 +13615,7 @@ static int gn__arrow_compare(const void *a, const void *b) {
 }
 
 /* From the right of the sender down or up to a channel between lanes, along it, and to the left of the receiver. */
-static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
+static void gn__draw_arrow(gn__explanation *k, const gn__arrow *a, uint32_t nth) {
     uint32_t D = k->s->n_devices;
     const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL,
                   *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
@@ -13644,7 +13647,7 @@ static void gn__draw_arrow(gn__story *k, const gn__arrow *a, uint32_t nth) {
     gn__draw_text(k, x, y, 11, "", text);
 }
 
-static bool gn__draw_arrows(gn__story *k) {
+static bool gn__draw_arrows(gn__explanation *k) {
     const gn_schedule *s = k->s;
     gn__arrow *list = (gn__arrow *)gn__alloc_zero((s->n_transfers + 1u) * sizeof *list);
     uint32_t n = 0;
@@ -13667,7 +13670,7 @@ static bool gn__draw_arrows(gn__story *k) {
     return list != NULL;
 }
 
-static void gn__draw_lanes(gn__story *k) {
+static void gn__draw_lanes(gn__explanation *k) {
     char text[128];
     double program = GN__TOP + 18;
     gn__say(k, "<rect x=\"10\" y=\"%.1f\" width=\"%.1f\" height=\"22\" rx=\"4\" fill=\"#222\"/>\n", program,
@@ -13689,7 +13692,7 @@ static void gn__draw_lanes(gn__story *k) {
     }
 }
 
-static void gn__draw_legend(gn__story *k) {
+static void gn__draw_legend(gn__explanation *k) {
     double x = 20, y = k->height - 44;
     uint32_t seen = 0;
     for (size_t i = 0; i < k->n_items; i++) seen |= 1u << k->m->groups[k->items[i].group].role;
@@ -13705,7 +13708,7 @@ static void gn__draw_legend(gn__story *k) {
                   "link in each step.");
 }
 
-static void gn__draw_head(gn__story *k) {
+static void gn__draw_head(gn__explanation *k) {
     const gn_schedule *s = k->s;
     char text[256];
     gn__say(k,
@@ -13734,8 +13737,8 @@ static void gn__draw_head(gn__story *k) {
     gn__draw_text(k, 20, 68, 12, "", text);
 }
 
-static bool gn__draw(gn__story *k) {
-    gn__story_layout(k);
+static bool gn__draw(gn__explanation *k) {
+    gn__explanation_layout(k);
     gn__draw_head(k);
     gn__draw_lanes(k);
     bool ok = gn__draw_arrows(k);
@@ -13746,9 +13749,9 @@ static bool gn__draw(gn__story *k) {
 }
 
 /* Fills k->out. What k holds besides the arrays made here is the caller's. */
-static gn_result gn__story_tell(gn__story *k, gn_explain_format format, gn_fault *f) {
-    bool ok = gn__story_make(k);
-    if (ok && format == GN_EXPLAIN_TEXT) gn__tell(k);
+static gn_result gn__explanation_write(gn__explanation *k, gn_explain_format format, gn_fault *f) {
+    bool ok = gn__explanation_make(k);
+    if (ok && format == GN_EXPLAIN_TEXT) gn__explain_text(k);
     else if (ok) ok = gn__draw(k);
     return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
 }
@@ -14916,11 +14919,11 @@ typedef struct gn__cpu_plan {
     char **fresh; /* per update: memory of the new version; kept from run to run */
 } gn__cpu_plan;
 
-static size_t gn__room(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+static size_t gn__align_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
 /* Memory of slots, values and blocks. */
-static char *gn__cpu_take(gn__cpu *c, size_t bytes, bool zero, gn_fault *f) {
-    bytes = gn__room(bytes);
+static char *gn__cpu_alloc(gn__cpu *c, size_t bytes, bool zero, gn_fault *f) {
+    bytes = gn__align_up(bytes);
     /* lines of caches, the block's start just below */
     char *raw = bytes < SIZE_MAX - 128 ? (char *)gn_alloc(bytes + 64 + sizeof raw) : NULL;
     char *p = raw ? (char *)(((uintptr_t)raw + sizeof raw + 63) & ~(uintptr_t)63) : NULL;
@@ -14934,16 +14937,16 @@ static char *gn__cpu_take(gn__cpu *c, size_t bytes, bool zero, gn_fault *f) {
     return p;
 }
 
-static void gn__cpu_give(gn__cpu *c, char *p, size_t bytes) {
+static void gn__cpu_free(gn__cpu *c, char *p, size_t bytes) {
     if (!p) return;
-    c->stats->device_bytes -= gn__room(bytes);
+    c->stats->device_bytes -= gn__align_up(bytes);
     memcpy(&p, p - sizeof p, sizeof p);
     gn_free(p);
 }
 
 static void gn__cpu_slot_free(gn__cpu *c, gn__cpu_slot *s) {
-    if (s->owned) gn__cpu_give(c, s->mem, gn__type_bytes(&s->type));
-    else if (s->kind) c->stats->device_bytes -= gn__room(gn__type_bytes(&s->type));
+    if (s->owned) gn__cpu_free(c, s->mem, gn__type_bytes(&s->type));
+    else if (s->kind) c->stats->device_bytes -= gn__align_up(gn__type_bytes(&s->type));
     memset(s, 0, sizeof *s);
 }
 
@@ -14951,7 +14954,7 @@ static void gn__cpu_values_release(void *self, uint64_t below) {
     gn__cpu *c = (gn__cpu *)self;
     size_t n = 0;
     while (n < c->n_values && c->values[n].id < below) {
-        gn__cpu_give(c, c->values[n].mem, gn__type_bytes(&c->values[n].type));
+        gn__cpu_free(c, c->values[n].mem, gn__type_bytes(&c->values[n].type));
         n++;
     }
     if (n) memmove(c->values, c->values + n, (c->n_values - n) * sizeof *c->values);
@@ -14962,7 +14965,7 @@ static void gn__cpu_close(void *self) {
     gn__cpu *c = (gn__cpu *)self;
     gn__cpu_values_release(c, UINT64_MAX);
     for (size_t i = 0; i < c->n_slots; i++) gn__cpu_slot_free(c, &c->slots[i]);
-    gn__cpu_give(c, c->block, c->block_bytes);
+    gn__cpu_free(c, c->block, c->block_bytes);
     gn_free(c->slots);
     gn_free(c->values);
     gn__pool_deinit(&c->pool);
@@ -14986,12 +14989,13 @@ static gn_result gn__cpu_slot_put(void *self, const gn_slot_desc *d, gn_fault *f
     char *mem = (char *)(uintptr_t)d->host;
     bool aligned = ((uintptr_t)d->host & (gn__bytes_of(d->dtype) - 1)) == 0;
     if (d->kind == GN_LEAF_STATE || !aligned) {
-        mem = gn__cpu_take(c, gn__type_bytes(&t), d->host == NULL, f);
+        mem = gn__cpu_alloc(c, gn__type_bytes(&t), d->host == NULL, f);
         if (!mem) return f ? f->result : GN_OUT_OF_MEMORY;
         if (d->host) memcpy(mem, d->host, gn__type_bytes(&t));
     }
     *s = (gn__cpu_slot){ t, mem, d->gen, (uint8_t)d->kind, d->kind == GN_LEAF_STATE || !aligned };
-    if (!s->owned) c->stats->device_bytes += gn__room(gn__type_bytes(&t)); /* the caller's memory is this device's */
+    if (!s->owned)
+        c->stats->device_bytes += gn__align_up(gn__type_bytes(&t)); /* the caller's memory is this device's */
     return GN_OK;
 }
 
@@ -15008,7 +15012,7 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
     if (!p) return;
     for (uint32_t i = 0; p->part && p->fresh && i < p->part->n_updates; i++) {
         gn__type t = gn__part_type(p->part, p->part->updates[i].node);
-        gn__cpu_give(c, p->fresh[i], gn__type_bytes(&t));
+        gn__cpu_free(c, p->fresh[i], gn__type_bytes(&t));
     }
     gn__layout_deinit(&p->layout);
     gn_free(p->base);
@@ -15134,9 +15138,9 @@ static gn_result gn__run_bind(gn__run *r) {
     gn_layout *l = &r->plan->layout;
     gn__cpu *c = r->cpu;
     if (l->block_bytes > c->block_bytes) {
-        char *block = gn__cpu_take(c, l->block_bytes, false, r->fault);
+        char *block = gn__cpu_alloc(c, l->block_bytes, false, r->fault);
         if (!block) return r->fault ? r->fault->result : GN_OUT_OF_MEMORY;
-        gn__cpu_give(c, c->block, c->block_bytes);
+        gn__cpu_free(c, c->block, c->block_bytes);
         c->block = block;
         c->block_bytes = l->block_bytes;
     }
@@ -15145,7 +15149,7 @@ static gn_result gn__run_bind(gn__run *r) {
         if (e != GN_OK) return e;
         gn__type t = gn__part_type(p, p->updates[u].node);
         if (l->update_how[u] == GN_UPDATE_INPLACE || r->plan->fresh[u]) continue;
-        r->plan->fresh[u] = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
+        r->plan->fresh[u] = gn__cpu_alloc(c, gn__type_bytes(&t), false, r->fault);
         if (!r->plan->fresh[u]) return r->fault ? r->fault->result : GN_OUT_OF_MEMORY;
     }
     for (uint32_t i = 0; i < p->n_nodes; i++) {
@@ -15623,7 +15627,7 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
 /* Values from the place `kept` of the list on are dropped: a run that fails keeps none. */
 static void gn__cpu_values_cut(gn__cpu *c, size_t kept) {
     for (; c->n_values > kept; c->n_values--)
-        gn__cpu_give(c, c->values[c->n_values - 1].mem, gn__type_bytes(&c->values[c->n_values - 1].type));
+        gn__cpu_free(c, c->values[c->n_values - 1].mem, gn__type_bytes(&c->values[c->n_values - 1].type));
 }
 
 static gn_result gn__run_keep(gn__run *r, uint32_t node, uint64_t id, const gn_view *from) {
@@ -15632,7 +15636,7 @@ static gn_result gn__run_keep(gn__run *r, uint32_t node, uint64_t id, const gn_v
     if (id == UINT64_MAX || (c->n_values && id <= c->values[c->n_values - 1].id))
         return gn__run_fail(r, GN_NO_NODE, GN_BAD_ARGUMENT, "ids of kept values must rise");
     if (!GN__GROW(c, values, 1)) return gn__run_fail(r, node, GN_OUT_OF_MEMORY, "no memory to keep a value");
-    char *mem = gn__cpu_take(c, gn__type_bytes(&t), false, r->fault);
+    char *mem = gn__cpu_alloc(c, gn__type_bytes(&t), false, r->fault);
     if (!mem) return r->fault->result;
     gn_view to = gn__view_dense(&t, mem);
     gn__copy_view(&to, from);
@@ -15942,8 +15946,11 @@ GN__COLD_BEGIN
 enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
 /* least time between two measurements; and as many times what one took */
 enum { GN__WATCH_US = 100000, GN__WATCH_SHARE = 100 };
-enum { GN__DRIFT_ROUNDS = 3, GN__PATIENCE_MOST = 16 }; /* in a row; times that, for a plan that was looked at in vain */
-#define GN__DRIFT 1.5                                  /* a cost that differs by less is the same cost */
+enum {
+    GN__DRIFT_ROUNDS = 3,
+    GN__WAIT_ROUNDS_MOST = 16
+};                           /* in a row; times that, for a plan that was looked at in vain */
+#define GN__DRIFT 1.5        /* a cost that differs by less is the same cost */
 #define GN__DRIFT_SHARE 0.05 /* and so is a delay that differs by less than this share of a step */
 #define GN__WORTH 1.2        /* a new placement is so much better by the model */
 #define GN__NOTHING UINT32_MAX
@@ -15967,10 +15974,10 @@ typedef struct gn__probe {
 } gn__probe;
 
 /* A quantity measured again and again: the median of the last three, averaged. One odd value changes nothing. */
-typedef struct gn__steady {
+typedef struct gn__running_median {
     double last[3];
     uint32_t n;
-} gn__steady;
+} gn__running_median;
 
 typedef struct gn__piece_run {  /* a piece in one run */
     struct gn__piece_run *next; /* that the device was given after it */
@@ -16006,7 +16013,7 @@ typedef struct gn__device { /* one of the devices */
     gn__probe_fn probe;       /* NULL: it is not measured again */
     void *probe_self;
     gn__probe again;             /* of a CPU of this machine */
-    gn__steady work;             /* seconds of the fixed work */
+    gn__running_median work;     /* seconds of the fixed work */
     double work_now, work_first; /* averaged; when it was first measured, 0: not yet */
 } gn__device;
 
@@ -16103,10 +16110,10 @@ typedef struct gn__split { /* one way to run a part */
     gn_cluster_device *devices_then; /* the costs that it was placed by, or found to be right for; NULL: the device
                                         beside the CPU */
     gn_cluster_link *links_then;
-    uint32_t round, streak, patience; /* of costs: the latest looked at, how many in a row differed, how many it
+    uint32_t round, streak, wait_rounds; /* of costs: the latest looked at, how many in a row differed, how many it
                                          takes */
-    uint64_t runs, pays_at;           /* from how many runs on states should move, 0: they should not */
-    gn__forecast was;                 /* of the split that this one replaced, and bytes of states that moved for it */
+    uint64_t runs, pays_at;              /* from how many runs on states should move, 0: they should not */
+    gn__forecast was; /* of the split that this one replaced, and bytes of states that moved for it */
     uint64_t moved_bytes;
     GN__ARRAY(gn__cross, crosses);
 } gn__split;
@@ -16233,7 +16240,7 @@ static gn_result gn__device_is_lost(const gn__device *u, uint32_t node, const ch
 }
 
 /* Waits for what the device was given before. */
-static gn_result gn__device_settle(gn__device *u, gn_fault *f) {
+static gn_result gn__device_drain(gn__device *u, gn_fault *f) {
     if (!u->busy) return GN_OK;
     u->busy = false;
     gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, u->last, f), f);
@@ -16348,7 +16355,7 @@ static uint32_t gn__piece_out_at(gn__piece *x, uint32_t node) {
     return (uint32_t)x->n_outs++;
 }
 
-static bool gn__piece_take(gn__splitter *k, uint32_t piece, uint32_t node, uint8_t how, uint32_t from) {
+static bool gn__piece_add_input(gn__splitter *k, uint32_t piece, uint32_t node, uint8_t how, uint32_t from) {
     gn__piece *x = &k->s->pieces[piece];
     if (!GN__GROW(x, ins, 1)) return false;
     x->ins[x->n_ins++] = (gn__piece_in){ .node = node, .from = from, .how = how };
@@ -16370,14 +16377,14 @@ static uint32_t gn__piece_temp(gn__splitter *k, uint32_t source, uint32_t node) 
 /* `piece` reads what an earlier piece of its device has or had. */
 static bool gn__piece_keep(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
     uint32_t temp = gn__piece_temp(k, source, node);
-    return temp != GN__NOTHING && gn__piece_take(k, piece, node, GN__IN_TEMP, temp);
+    return temp != GN__NOTHING && gn__piece_add_input(k, piece, node, GN__IN_TEMP, temp);
 }
 
 /* The same from another device that this one reaches. */
-static bool gn__piece_take_over(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
+static bool gn__piece_add_value(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
     gn__piece *x = &k->s->pieces[piece];
     uint32_t theirs = gn__piece_temp(k, source, node);
-    if (theirs == GN__NOTHING || !gn__piece_take(k, piece, node, GN__IN_TAKEN, k->s->n_temps++)) return false;
+    if (theirs == GN__NOTHING || !gn__piece_add_input(k, piece, node, GN__IN_TAKEN, k->s->n_temps++)) return false;
     x->ins[x->n_ins - 1].piece = source;
     x->ins[x->n_ins - 1].theirs = theirs;
     x->n_taken++;
@@ -16401,7 +16408,7 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
     x->in_bytes = gn_size_add(x->in_bytes, gn__type_bytes(&t));
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
     if (k->m->units[x->device].reaches >> s->pieces[source].device & 1)
-        return gn__piece_take_over(k, piece, node, source);
+        return gn__piece_add_value(k, piece, node, source);
     uint32_t o = gn__piece_out_at(&s->pieces[source], node);
     if (o == GN__NOTHING || !GN__GROW(s, crosses, 1)) return false;
     gn__piece_out *out = &s->pieces[source].outs[o];
@@ -16410,7 +16417,7 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
         out->cross = (uint32_t)s->n_crosses;
         s->crosses[s->n_crosses++] = (gn__cross){ end, gn__type_bytes(&t), node, source };
     }
-    return gn__piece_take(k, piece, node, GN__IN_CROSS, out->cross);
+    return gn__piece_add_input(k, piece, node, GN__IN_CROSS, out->cross);
 }
 
 /* The piece that has written a state's new version when `piece` begins; GN__NOTHING: none. */
@@ -16438,23 +16445,23 @@ static bool gn__piece_keep_old(gn__splitter *k, uint32_t piece, uint32_t node, u
     const gn__piece *x = &k->s->pieces[written];
     bool there = false;
     for (size_t i = 0; i < x->n_ins && !there; i++) there = x->ins[i].node == node;
-    return (there || gn__piece_take(k, written, node, GN__IN_SLOT, 0)) && gn__piece_keep(k, piece, node, written);
+    return (there || gn__piece_add_input(k, written, node, GN__IN_SLOT, 0)) && gn__piece_keep(k, piece, node, written);
 }
 
 static bool gn__piece_import_leaf(gn__splitter *k, uint32_t piece, uint32_t node) {
     const gn_part_node *n = &k->part->nodes[node];
     uint32_t device = k->s->pieces[piece].device, home = k->home[node],
              *received = &k->received[device * (size_t)k->part->n_nodes + node];
-    if (n->leaf == GN_LEAF_WEIGHT) return gn__piece_take(k, piece, node, GN__IN_SLOT, 0);
+    if (n->leaf == GN_LEAF_WEIGHT) return gn__piece_add_input(k, piece, node, GN__IN_SLOT, 0);
     if (*received) return gn__piece_keep(k, piece, node, *received - 1);
     if (n->leaf == GN_LEAF_DATA) {
         *received = piece + 1;
-        return gn__piece_take(k, piece, node, GN__IN_ARG, n->arg);
+        return gn__piece_add_input(k, piece, node, GN__IN_ARG, n->arg);
     }
     if (home != device) return gn__piece_fetch(k, home, node) && gn__piece_cross(k, piece, node, home);
-    if (n->leaf == GN_LEAF_VALUE) return gn__piece_take(k, piece, node, GN__IN_ARG, n->arg);
+    if (n->leaf == GN_LEAF_VALUE) return gn__piece_add_input(k, piece, node, GN__IN_ARG, n->arg);
     uint32_t written = gn__split_written(k, node, piece);
-    return written == GN__NOTHING ? gn__piece_take(k, piece, node, GN__IN_SLOT, 0)
+    return written == GN__NOTHING ? gn__piece_add_input(k, piece, node, GN__IN_SLOT, 0)
                                   : gn__piece_keep_old(k, piece, node, written);
 }
 
@@ -16763,7 +16770,7 @@ static void gn__device_ops(gn__device *u, gn_cluster_device *out) {
     out->n_ops = sizeof u->ops;
 }
 
-static double gn__steady_add(gn__steady *s, double now, double v) {
+static double gn__running_median_add(gn__running_median *s, double now, double v) {
     const double *x = s->last;
     if (s->n == 0)
         for (int i = 0; i < 3; i++) s->last[i] = now > 0 ? now : v;
@@ -16900,7 +16907,7 @@ static gn_result gn__schedule_again(gn__splitter *k, const gn_meaning *meaning, 
         k->s->links_then = links;
         return r;
     }
-    k->s->patience = k->old->patience;
+    k->s->wait_rounds = k->old->wait_rounds;
     k->s->was = now;
     gn__schedule_moves(p, c, homes, &k->s->schedule, &k->s->moved_bytes);
     return GN_OK;
@@ -16914,7 +16921,7 @@ static gn_result gn__split_costs(gn__multi *m, gn__split *s, gn_cluster *out, gn
     if (!s->devices_then || !s->links_then) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
     gn__multi_cluster(m, s->devices_then, s->links_then, out);
     s->round = m->round;
-    s->patience = 1;
+    s->wait_rounds = 1;
     return GN_OK;
 }
 
@@ -16952,7 +16959,7 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
 }
 
 /* States are where the schedule wants them from here on. */
-static gn_result gn__splitter_settle(gn__splitter *k, gn_fault *f) {
+static gn_result gn__splitter_move_states(gn__splitter *k, gn_fault *f) {
     gn__multi *m = k->m;
     const gn_schedule *s = &k->s->schedule;
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
@@ -16989,7 +16996,7 @@ static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *o
     gn_result r = gn__splitter_homes(k, homes, f);
     if (!r)
         r = k->m->beside ? gn__schedule_beside(k->m, k->part, &k->s->schedule, f) : gn__schedule_several(k, homes, f);
-    if (!r && !k->stays) r = gn__splitter_settle(k, f);
+    if (!r && !k->stays) r = gn__splitter_move_states(k, f);
     if (r || k->stays) return r;
     if (!gn__split_pieces(k) || !gn__split_updates(k) || !gn__split_inputs(k) || !gn__split_outputs(k))
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to split a part");
@@ -17249,7 +17256,7 @@ static bool gn__split_is_due(gn__multi *m, gn__split *s) {
     }
     gn_free(devices);
     gn_free(links);
-    if (s->streak < (m->given ? 1 : GN__DRIFT_ROUNDS * s->patience)) return false;
+    if (s->streak < (m->given ? 1 : GN__DRIFT_ROUNDS * s->wait_rounds)) return false;
     s->streak = 0;
     return true;
 }
@@ -17285,7 +17292,7 @@ static void gn__split_replace(gn__multi *m, gn__multi_plan *p, uint32_t at, cons
         gn_logf(m->desc.log, m->desc.log_user, GN_LOG_INFO,
                 "a plan stays where it is, for it could not be placed anew: %s", f.text);
     if (!s) {
-        old->patience = GN__MIN(2 * old->patience, GN__PATIENCE_MOST);
+        old->wait_rounds = GN__MIN(2 * old->wait_rounds, GN__WAIT_ROUNDS_MOST);
         return;
     }
     gn__split_told(m, p->part, old, s);
@@ -17301,7 +17308,7 @@ static void gn__multi_measure(gn__multi *m) {
     if (u->probe && !u->lost && !u->busy) {
         double work = u->probe(u->probe_self);
         if (m->trace) gn__trace(m->trace, m->trace_user, "measure", u->name, begin, 0);
-        if (work > 0) u->work_now = gn__steady_add(&u->work, u->work_now, work);
+        if (work > 0) u->work_now = gn__running_median_add(&u->work, u->work_now, work);
         if (work > 0 && !(u->work_first > 0) && u->work.n == GN__LENGTH(u->work.last)) u->work_first = u->work_now;
     }
     m->turn = (m->turn + 1) % m->n_units;
@@ -17847,7 +17854,7 @@ static gn__multi_run *gn__multi_run_new(gn__multi *m, gn__multi_plan *plan, gn__
         return w;
     }
     const gn_part *p = plan->part;
-    size_t at = gn__room(sizeof *w),
+    size_t at = gn__align_up(sizeof *w),
            sizes[5] = { s->n_pieces * sizeof *w->pieces, s->n_temps * sizeof *w->temps, p->n_args * sizeof *w->args,
                         p->n_outs * sizeof *w->outs, (size_t)gn__cross_end(s) };
     uint64_t total = at;
@@ -17857,7 +17864,7 @@ static gn__multi_run *gn__multi_run_new(gn__multi *m, gn__multi_plan *plan, gn__
     char *parts[5];
     for (int i = 0; i < 5; i++) {
         parts[i] = (char *)w + at;
-        at += gn__room(sizes[i]);
+        at += gn__align_up(sizes[i]);
     }
     w->pieces = (gn__piece_run *)(void *)parts[0];
     w->temps = (uint64_t *)(void *)parts[1];
@@ -17929,7 +17936,7 @@ static bool gn__multi_run_keep(gn__multi *m, gn__multi_run *w) {
                     memcpy(w->data + at, a->host, a->bytes);
                     a->host = w->data + at;
                 }
-                *(copy ? &at : &total) += gn__room(a->bytes);
+                *(copy ? &at : &total) += gn__align_up(a->bytes);
             }
         }
         void *data = w->data;
@@ -18008,7 +18015,7 @@ static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, co
     if (m->beside && s->n_run == 1) return gn__multi_submit_alone(m, p, s, args, outs, out_ticket, f);
     /* an error of an earlier step is told before anything of this one runs */
     for (uint32_t d = 0; d < m->n_units && m->beside; d++)
-        if ((s->devices >> d & 1) && (r = gn__device_settle(&m->units[d], f)) != GN_OK) return r;
+        if ((s->devices >> d & 1) && (r = gn__device_drain(&m->units[d], f)) != GN_OK) return r;
     while (m->n_runs == GN__RUNS || (m->n_runs && m->run_bytes > GN__RUNS_BYTES))
         gn__multi_drive(m, gn__multi_run_at(m, 0)->id);
     if ((r = gn__multi_tell(m, UINT64_MAX, 0, f)) != GN_OK) return r;
@@ -18050,7 +18057,7 @@ static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     if (ticket == 0) return GN_OK;
     if (m->beside && ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
-    if (m->beside) return gn__device_settle(&m->units[0], f);
+    if (m->beside) return gn__device_drain(&m->units[0], f);
     gn__multi_drive(m, ticket);
     gn_result r = gn__multi_tell(m, ticket, ticket, f);
     if (r) return r;
@@ -18178,7 +18185,7 @@ static double gn__device_work(void *self) {
    GPUs, which may still read what another one holds. Its memory stays until the devices are closed. */
 static void gn__multi_abandon(gn__multi *m) {
     for (uint32_t d = 0; d < m->n_units; d++) {
-        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_settle(&m->units[d], NULL);
+        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_drain(&m->units[d], NULL);
         m->units[d].oldest = NULL;
     }
     for (uint32_t i = 0; i < m->n_runs; i++) {
@@ -18227,7 +18234,7 @@ static bool gn__multi_takes(void *self, void *from, gn_cluster_link *out_link) {
            x->i->reaches == y->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
 
-static gn_result gn__multi_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+static gn_result gn__multi_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
     gn__multi *m = (gn__multi *)self, *source = (gn__multi *)from;
     const gn__multi_value *v = gn__multi_value_find(source, theirs);
     if (!v) return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");
@@ -18269,7 +18276,7 @@ static const gn_exec_i gn__multi_i = {
     .rates = gn__multi_rates,
     .ended = gn__multi_ended,
     .reaches = gn__multi_takes,
-    .value_take = gn__multi_value_take,
+    .value_take = gn__multi_value_import,
     .lost = gn__multi_lost,
 };
 static const gn_exec_i gn__multi_host_i = {
@@ -18288,7 +18295,7 @@ static const gn_exec_i gn__multi_host_i = {
     .rates = gn__multi_rates,
     .ended = gn__multi_ended,
     .reaches = gn__multi_takes,
-    .value_take = gn__multi_value_take,
+    .value_take = gn__multi_value_import,
     .lost = gn__multi_lost,
 };
 
@@ -18529,7 +18536,7 @@ static bool gn__traced_reaches(void *self, void *from, gn_cluster_link *out_link
     const gn_exec *x = &((gn__traced *)self)->inner, *y = &((gn__traced *)from)->inner;
     return y->i->reaches == x->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
-static gn_result gn__traced_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+static gn_result gn__traced_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
     GN__TRACED("value_take", 0, value_take(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f));
 }
 static uint32_t gn__traced_lost(void *self, gn_fault *f) {
@@ -18573,7 +18580,7 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
                             x->i->rates ? gn__traced_rates : NULL,
                             x->i->ended ? gn__traced_ended : NULL,
                             x->i->reaches ? gn__traced_reaches : NULL,
-                            x->i->value_take ? gn__traced_value_take : NULL,
+                            x->i->value_take ? gn__traced_value_import : NULL,
                             x->i->listen ? gn__traced_listen : NULL,
                             x->i->lost ? gn__traced_lost : NULL };
     *x = (gn_exec){ &t->table, t };
@@ -18932,19 +18939,19 @@ static gn_result gn__link_read(gn__link *l, uint32_t timeout_ms) {
     return e;
 }
 
-typedef struct gn__patience {
+typedef struct gn__link_wait_limit {
     uint32_t deadline_ms;      /* for the next whole frame */
     bool idle;                 /* waits for ever while no message has begun */
     const gn__atomic *stop;    /* NULL: none; non-zero: GN_CANCELLED */
     const gn__atomic *revoked; /* NULL: none; non-zero: GN_BAD_CREDENTIAL */
-} gn__patience;
+} gn__link_wait_limit;
 
 static gn_result gn__session_revoked(gn_fault *f) {
     return gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server");
 }
 
 /* The next message. *f is filled for what the peer did wrong and left alone for what the transport returned. */
-static gn_result gn__link_receive(gn__link *l, const gn__patience *w, gn__msg *out, gn_fault *f) {
+static gn_result gn__link_receive(gn__link *l, const gn__link_wait_limit *w, gn__msg *out, gn_fault *f) {
     uint64_t start = gn_now_us(), frames = l->in.frames;
     for (;;) {
         gn_result e = gn__inbox_next(&l->in, out, f);
@@ -19066,7 +19073,7 @@ typedef struct gn__remote {
     bool listens;                       /* it is being waited for, with others */
     uint64_t sent_ticket;
     uint64_t sent_up, sent_down; /* bytes of tensors of that step */
-    gn__steady latency, rate_up, rate_down;
+    gn__running_median latency, rate_up, rate_down;
     gn__probe probes[2]; /* a few bytes; work */
     uint32_t n_probes;
     uint64_t probe_us; /* when one was sent whose answer is overdue, 0: none is */
@@ -19127,7 +19134,7 @@ static gn__flight *gn__remote_find(gn__remote *r, uint32_t request) {
     return NULL;
 }
 
-static void gn__remote_land(gn__remote *r, gn__flight *x) {
+static void gn__flight_end(gn__remote *r, gn__flight *x) {
     x->done = true;
     gn_free(x->waste);
     x->waste = NULL;
@@ -19140,7 +19147,7 @@ static void gn__remote_land(gn__remote *r, gn__flight *x) {
 }
 
 /* ERROR: the end of the session, or the end of one request. */
-static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_handle_error(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_error d;
     gn_fault fault;
     if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
@@ -19165,7 +19172,7 @@ static gn_result gn__remote_take_error(gn__remote *r, const gn__msg *m, gn_fault
     }
     if (d.result == GN_CANCELLED) r->cancelled[r->n_cancelled++ % GN__IN_FLIGHT] = ticket;
     if (r->asked == ticket) r->asked = 0;
-    if (x) gn__remote_land(r, x);
+    if (x) gn__flight_end(r, x);
     return GN_OK;
 }
 
@@ -19177,7 +19184,7 @@ static bool gn__remote_cancelled(const gn__remote *r, uint64_t ticket) {
 }
 
 static void gn__remote_latency(gn__remote *r, double seconds) {
-    r->link_up.latency_s = r->link_down.latency_s = gn__steady_add(&r->latency, r->link_up.latency_s, seconds);
+    r->link_up.latency_s = r->link_down.latency_s = gn__running_median_add(&r->latency, r->link_up.latency_s, seconds);
 }
 
 /* What the link costs now, from steps that were alone on it and waited for at once. */
@@ -19192,9 +19199,9 @@ static void gn__remote_learn(gn__remote *r, const gn__flight *x) {
     else if (bytes > 4 * GN__SMALL_STEP && wire > 2 * r->link_up.latency_s) {
         double rate = GN__MIN(bytes / (wire - 2 * r->link_up.latency_s), 1e12);
         if (2 * r->sent_up > r->sent_down)
-            r->link_up.bytes_per_s = gn__steady_add(&r->rate_up, r->link_up.bytes_per_s, rate);
+            r->link_up.bytes_per_s = gn__running_median_add(&r->rate_up, r->link_up.bytes_per_s, rate);
         if (2 * r->sent_down > r->sent_up)
-            r->link_down.bytes_per_s = gn__steady_add(&r->rate_down, r->link_down.bytes_per_s, rate);
+            r->link_down.bytes_per_s = gn__running_median_add(&r->rate_down, r->link_down.bytes_per_s, rate);
     }
 }
 
@@ -19243,7 +19250,7 @@ static gn_result gn__arrival_takes(void *user, uint32_t request, const uint8_t *
     return x ? gn__arrival_add(r, x, p, n, f) : gn_fail(f, GN_BAD_MESSAGE, "the answer to a step that is over");
 }
 
-static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_handle_step(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_step_ok d;
     gn_fault fault;
     gn__flight *x = gn__remote_find(r, m->request);
@@ -19269,12 +19276,12 @@ static gn_result gn__remote_take_step(gn__remote *r, const gn__msg *m, gn_fault 
         r->stats->state_copies += c->copies;
         r->stats->state_copy_bytes += c->copy_bytes;
     }
-    gn__remote_land(r, x);
+    gn__flight_end(r, x);
     return GN_OK;
 }
 
 /* COUNTS: what each run of the plan of this step counts. */
-static gn_result gn__remote_take_counts(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_handle_counts(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_counts d;
     gn_fault fault;
     gn__flight *x = gn__remote_find(r, m->request);
@@ -19285,7 +19292,7 @@ static gn_result gn__remote_take_counts(gn__remote *r, const gn__msg *m, gn_faul
     return GN_OK;
 }
 
-static gn_result gn__remote_take_have(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_handle_have(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_weight_have d;
     gn_fault fault;
     if (r->asked == 0 || (uint32_t)r->asked != m->request) return gn__remote_bad(r, f, "an answer to no question");
@@ -19297,7 +19304,7 @@ static gn_result gn__remote_take_have(gn__remote *r, const gn__msg *m, gn_fault 
 }
 
 /* Every number is within the table's bounds, so that seconds and rates are finite; 0 is "not known". */
-static gn_result gn__remote_take_costs(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_handle_costs(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_costs d;
     gn_fault fault;
     if (!(r->features & GN__FEATURE_COSTS)) return gn__remote_bad(r, f, "COSTS, which nobody asked for");
@@ -19313,7 +19320,7 @@ static gn_result gn__remote_take_costs(gn__remote *r, const gn__msg *m, gn_fault
     return GN_OK;
 }
 
-static gn_result gn__remote_take_fallback(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_handle_fallback(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_fallback d;
     gn_fault fault;
     char text[400];
@@ -19327,7 +19334,7 @@ static gn_result gn__remote_take_fallback(gn__remote *r, const gn__msg *m, gn_fa
 }
 
 /* That it has come is all that it says. */
-static gn_result gn__remote_take_alive(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_handle_alive(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_alive d;
     gn_fault fault;
     if (!(r->features & GN__FEATURE_ALIVE)) return gn__remote_bad(r, f, "ALIVE, which nobody asked for");
@@ -19338,32 +19345,32 @@ static gn_result gn__remote_take_alive(gn__remote *r, const gn__msg *m, gn_fault
     return GN_OK;
 }
 
-static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
-    if (m->id == GN__MSG_ALIVE) return gn__remote_take_alive(r, m, f);
+static gn_result gn__remote_handle(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    if (m->id == GN__MSG_ALIVE) return gn__remote_handle_alive(r, m, f);
     r->works = false;
     /* at most one a request, and one at the beginning */
     if (m->id == GN__MSG_COSTS || m->id == GN__MSG_FALLBACK || m->id == GN__MSG_COUNTS) {
         if (++r->unasked > 3 * r->next) return gn__remote_bad(r, f, "more than was asked for");
-        if (m->id == GN__MSG_COUNTS) return gn__remote_take_counts(r, m, f);
-        return m->id == GN__MSG_COSTS ? gn__remote_take_costs(r, m, f) : gn__remote_take_fallback(r, m, f);
+        if (m->id == GN__MSG_COUNTS) return gn__remote_handle_counts(r, m, f);
+        return m->id == GN__MSG_COSTS ? gn__remote_handle_costs(r, m, f) : gn__remote_handle_fallback(r, m, f);
     }
     if (++r->answers >= r->next) return gn__remote_bad(r, f, "more answers than there were requests");
     switch (m->id) {
-    case GN__MSG_STEP_OK: return gn__remote_take_step(r, m, f);
-    case GN__MSG_ERROR: return gn__remote_take_error(r, m, f);
-    case GN__MSG_WEIGHT_HAVE: return gn__remote_take_have(r, m, f);
+    case GN__MSG_STEP_OK: return gn__remote_handle_step(r, m, f);
+    case GN__MSG_ERROR: return gn__remote_handle_error(r, m, f);
+    case GN__MSG_WEIGHT_HAVE: return gn__remote_handle_have(r, m, f);
     default: return gn__remote_bad(r, f, gn__msgs[m->id - 1].name);
     }
 }
 
 /* A server that closes says why first: looks for that before the executor is given up. */
 static gn_result gn__remote_broken(gn__remote *r, gn_result e, gn_fault *f) {
-    gn__patience w = { GN__LINGER_MS, false, NULL, NULL };
+    gn__link_wait_limit w = { GN__LINGER_MS, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     for (uint32_t i = 0; e == GN_DISCONNECTED && !r->lost && i < GN__IN_FLIGHT; i++) {
         if (gn__link_receive(&r->link, &w, &m, &fault)) break;
-        if (m.id == GN__MSG_ERROR) gn__remote_take_error(r, &m, f);
+        if (m.id == GN__MSG_ERROR) gn__remote_handle_error(r, &m, f);
     }
     if (r->lost) return gn__copy_fault(f, &r->cause);
     gn_fail(&fault, e, "%s: %s", r->link.info.peer, gn__result_text(e));
@@ -19377,14 +19384,14 @@ static gn_result gn__remote_flush(gn__remote *r, gn_fault *f) {
 
 /* Receives and takes one message; without one in that time GN_TIMEOUT, and nothing is lost. */
 static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
-    gn__patience w = { ms, false, NULL, NULL };
+    gn__link_wait_limit w = { ms, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     uint64_t frames = r->link.in.frames;
     r->link.in.limit = r->owed + GN__HELLO_MAX; /* no honest answer is larger */
     gn_result e = gn__link_receive(&r->link, &w, &m, &fault);
     if (r->link.in.frames != frames) r->heard_us = gn_now_us();
-    if (!e) return gn__remote_take(r, &m, f);
+    if (!e) return gn__remote_handle(r, &m, f);
     if (e == GN_TIMEOUT) return e;
     gn_fault cause;
     gn_fail(&cause, e, "%s: %s", r->link.info.peer, fault.text);
@@ -19748,8 +19755,8 @@ static void gn__remote_plan_destroy(void *self, void *plan) {
 }
 
 /* Notes which outputs come back and where to; fills r->outs and r->keeps for the message. */
-static gn_result gn__remote_board(gn__remote *r, gn__flight *x, const gn__ports *ports, const gn_out *outs,
-                                  gn_fault *f) {
+static gn_result gn__remote_bind_outputs(gn__remote *r, gn__flight *x, const gn__ports *ports, const gn_out *outs,
+                                         gn_fault *f) {
     void *wants = x->wants;
     uint64_t answer = GN__FRAME_HEAD + 8;
     gn__buf_reset(&r->outs);
@@ -19813,7 +19820,7 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
         if (!p->ports.args[i].value && args[i].bytes != p->ports.args[i].bytes)
             return gn_fail(f, GN_BAD_SIZE, "%zu bytes for an argument of %zu", args[i].bytes, p->ports.args[i].bytes);
     gn__flight *x = gn__remote_flight(r, r->n_flights);
-    e = gn__remote_board(r, x, &p->ports, outs, f);
+    e = gn__remote_bind_outputs(r, x, &p->ports, outs, f);
     if (e) return e;
     gn__msg_step m = { p->id,      r->sequence + 1,          r->release,
                        r->seen,    { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 },
@@ -19991,11 +19998,11 @@ static gn_result gn__remote_send_hello(gn__remote *r, const char *device, gn_fau
     return e;
 }
 
-static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_handle_hello(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_hello_ok d;
     gn_fault fault;
     if (m->id == GN__MSG_ERROR) {
-        gn_result e = gn__remote_take_error(r, m, f);
+        gn_result e = gn__remote_handle_error(r, m, f);
         return e ? e : gn__remote_bad(r, f, "an error that does not end the session before it began");
     }
     if (m->id != GN__MSG_HELLO_OK) return gn__remote_bad(r, f, gn__msgs[m->id - 1].name);
@@ -20020,7 +20027,7 @@ static gn_result gn__remote_take_hello(gn__remote *r, const gn__msg *m, gn_fault
 }
 
 static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f) {
-    gn__patience w = { r->link.deadline_ms, false, NULL, NULL };
+    gn__link_wait_limit w = { r->link.deadline_ms, false, NULL, NULL };
     gn_fault fault;
     gn__msg m;
     gn_result e = gn__remote_send_hello(r, device, f);
@@ -20029,7 +20036,7 @@ static gn_result gn__remote_greet(gn__remote *r, const char *device, gn_fault *f
     r->stats->round_trips++;
     gn__link_count(&r->link);
     if (e) return gn_fail(f, e, "%s did not answer HELLO: %s", r->link.info.peer, fault.text);
-    e = gn__remote_take_hello(r, &m, f);
+    e = gn__remote_handle_hello(r, &m, f);
     gn__inbox_wipe(&r->link.in); /* nor the credential */
     return e;
 }
@@ -20074,12 +20081,12 @@ static void gn__remote_probe_wait(gn__remote *r, bool work) {
     double expected = 4 * (2 * r->link_up.latency_s + (rate > 0 ? bytes / rate : 0)),
            most = (double)r->link.deadline_ms * 1e-3;
     uint64_t begin = gn_now_us(), spent = 0,
-             patience = (uint64_t)(GN__MIN(GN__MAX(expected, GN__PROBE_LEAST_S), most) * 1e6);
+             wait_limit = (uint64_t)(GN__MIN(GN__MAX(expected, GN__PROBE_LEAST_S), most) * 1e6);
     gn_result e = GN_OK;
     gn_fault f;
     r->await_us = begin;
-    while (e == GN_OK && r->n_flights > 0 && (spent = gn_now_us() - begin) < patience)
-        e = gn__remote_look(r, (uint32_t)((patience - spent) / 1000) + 1, &f);
+    while (e == GN_OK && r->n_flights > 0 && (spent = gn_now_us() - begin) < wait_limit)
+        e = gn__remote_look(r, (uint32_t)((wait_limit - spent) / 1000) + 1, &f);
     if (r->n_flights == 0 || r->lost) return;
     r->sent_us = 0;   /* when it comes is not when it is seen */
     if (work) return; /* a server may have to compile it */
@@ -20215,7 +20222,7 @@ typedef struct gn__store {
 static uint64_t gn__weight_cost(const gn__weight *w) { return w->bytes + sizeof *w + 2 * GN__BLOCK_COST; }
 
 /* The tenant of a name, with one reference more; NULL: no memory. */
-static gn__tenant *gn__tenant_take(gn__store *s, const char *name) {
+static gn__tenant *gn__tenant_acquire(gn__store *s, const char *name) {
     gn__tenant *t = s->tenants;
     while (t && strcmp(t->name, name) != 0) t = t->next;
     if (!t) {
@@ -20229,7 +20236,7 @@ static gn__tenant *gn__tenant_take(gn__store *s, const char *name) {
     return t;
 }
 
-static void gn__tenant_give(gn__store *s, gn__tenant *t) {
+static void gn__tenant_release(gn__store *s, gn__tenant *t) {
     if (!t || --t->refs > 0) return;
     gn__tenant **p = &s->tenants;
     while (*p != t) p = &(*p)->next;
@@ -20290,7 +20297,7 @@ static void gn__store_remove(gn__store *s, gn__weight *w) {
     s->n--;
     s->dropped++;
     gn__store_wake(s, w);
-    gn__tenant_give(s, w->tenant);
+    gn__tenant_release(s, w->tenant);
     gn_free(w->data);
     gn_free(w);
 }
@@ -20767,13 +20774,13 @@ static void gn__session_unref(gn__session *s, gn__weight *weight) {
 static gn__held_weight *gn__session_hold(gn__session *s, gn__weight *weight) {
     uint64_t key = (uint64_t)(uintptr_t)weight;
     gn__held_weight *h = (gn__held_weight *)gn__map_get(&s->weights, key);
-    if (!h && gn__account_take(s->host, weight->bytes, false)) {
+    if (!h && gn__account_charge_one(s->host, weight->bytes, false)) {
         h = (gn__held_weight *)gn__alloc_zero(sizeof *h);
         if (h) h->weight = weight;
         if (h && gn__map_put(&s->weights, key, h)) return h;
         gn_free(h);
         h = NULL;
-        gn__account_give(s->host, weight->bytes, s->host->above);
+        gn__account_refund(s->host, weight->bytes, s->host->above);
     }
     gn__session_unref(s, weight);
     return h;
@@ -20792,7 +20799,7 @@ static gn__held_weight *gn__session_find_weight(gn__session *s, const uint8_t *d
 static void gn__session_let_go(gn__session *s, gn__held_weight *h) {
     if (h->pinned || h->slots > 0) return;
     gn__map_remove(&s->weights, (uint64_t)(uintptr_t)h->weight);
-    gn__account_give(s->host, h->weight->bytes, s->host->above);
+    gn__account_refund(s->host, h->weight->bytes, s->host->above);
     gn__session_unref(s, h->weight);
     gn_free(h);
 }
@@ -21291,12 +21298,12 @@ static void gn__served_plan_unmake(gn__session *s, gn__served_plan *p) {
     p->plan = NULL;
 }
 
-static gn_result gn__session_settle(gn__session *s);
+static gn_result gn__session_drain(gn__session *s);
 
 /* Lets go of the plans that were used longest ago, but for p, until `most` bytes are left. */
 static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p, uint64_t most) {
     if (s->plan_bytes <= most || s->oldest == p) return GN_OK;
-    gn_result e = gn__session_settle(s); /* a step may run one of them */
+    gn_result e = gn__session_drain(s); /* a step may run one of them */
     while (!e && s->plan_bytes > most && s->oldest && s->oldest != p) {
         gn__served_plan_unmake(s, s->oldest);
         s->stats.plans_dropped++;
@@ -21548,7 +21555,7 @@ static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_
         s->n_running += !e;
         /* the flag: it ran for too long */
         if (e != GN_LIMIT || gn_flag_get(&s->cancel) || (spared && s->n_running == 0)) return e;
-        e = gn__session_settle(s);
+        e = gn__session_drain(s);
         gn__session_spare(s, 0);
         if (!e) e = gn__session_trim_plans(s, p, 0);
         spared = true;
@@ -21679,7 +21686,7 @@ static gn_result gn__running_answer(gn__session *s, gn__running *x) {
 }
 
 /* Answers the first n of the steps that were submitted. */
-static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
+static gn_result gn__session_drain_first(gn__session *s, uint32_t n) {
     gn__running done[GN__SERVER_QUEUE];
     gn_result e = GN_OK;
     bool spare = gn__paying.spare;
@@ -21701,11 +21708,11 @@ static gn_result gn__session_settle_first(gn__session *s, uint32_t n) {
     return e;
 }
 
-static gn_result gn__session_settle(gn__session *s) { return gn__session_settle_first(s, s->n_running); }
+static gn_result gn__session_drain(gn__session *s) { return gn__session_drain_first(s, s->n_running); }
 
 /* Answers the first n steps, and sends the answers. */
 static gn_result gn__session_reply_first(gn__session *s, uint32_t n, gn_fault *f) {
-    gn_result e = gn__session_settle_first(s, n);
+    gn_result e = gn__session_drain_first(s, n);
     gn__session_show(s); /* before the client can know */
     if (!e) e = gn__outbox_flush(&s->link.out);
     return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
@@ -21731,7 +21738,7 @@ static gn_result gn__session_reply_one(gn__session *s, gn_fault *f) {
 
 /* The next message, of which no more is here than its begin. What comes while steps run is received beside them, and
    their answers go as they end; before anything else is waited for, all is answered. */
-static gn_result gn__session_receive(gn__session *s, const gn__patience *w, gn__msg *out, gn_fault *f) {
+static gn_result gn__session_receive(gn__session *s, const gn__link_wait_limit *w, gn__msg *out, gn_fault *f) {
     while (s->n_running > 0 && !gn__exec_ended(&s->exec, s->running[s->n_running - 1].ticket)) {
         bool unfinished = gn__inbox_unfinished(&s->link.in);
         gn_result e = gn__link_read(&s->link, unfinished ? 1 : 0);
@@ -21793,11 +21800,11 @@ static const gn__serve_fn gn__serve[GN__MSG__COUNT] = {
 };
 
 /* GN_OK: the session goes on, whether the request was served or refused. */
-static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f) {
+static gn_result gn__session_handle(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn_result e = GN_OK;
-    if (m->id != GN__MSG_STEP) e = gn__session_settle(s);
+    if (m->id != GN__MSG_STEP) e = gn__session_drain(s);
     /* half: the device has work meanwhile */
-    else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_settle_first(s, GN__SERVER_QUEUE / 2);
+    else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_drain_first(s, GN__SERVER_QUEUE / 2);
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (m->id != GN__MSG_STEP && gn__session_left(s) < s->limit / 2) gn__session_spare(s, 0);
     gn__paying.spare = false;
@@ -21810,13 +21817,13 @@ static gn_result gn__session_take(gn__session *s, const gn__msg *m, gn_fault *f)
         return gn_fail(f, e == GN_CANCELLED ? e : GN_DISCONNECTED, "%s",
                        e == GN_CANCELLED ? "the server stops" : "the client has gone");
     if (m->id == GN__MSG_STEP && e != GN_CANCELLED && e != GN_NO_VALUE) s->step_failures++;
-    gn_result sent = gn__session_settle(s); /* earlier steps are answered first */
+    gn_result sent = gn__session_drain(s); /* earlier steps are answered first */
     if (!sent) sent = gn__session_refuse(s, m->request, f, false);
     return sent ? gn_fail(f, sent, "%s", gn__result_text(sent)) : GN_OK;
 }
 
 /* gn__inbox.give: results that wait to be sent may hold the memory that a message needs: then they go first. */
-static void gn__session_give(void *user) {
+static void gn__session_make_room(void *user) {
     gn__session *s = (gn__session *)user;
     if (s->n_running > 0) gn__session_reply_first(s, s->n_running, NULL); /* a failure stays in the outbox */
     s->link.in.limit = gn__session_room(s);
@@ -21824,10 +21831,10 @@ static void gn__session_give(void *user) {
 
 /* Until the client goes, errs or the server stops; the reason is in *f, *out_request is the request to blame. */
 static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fault *f) {
-    gn__patience w = { s->link.deadline_ms, true, &s->server->stop, &s->revoked };
+    gn__link_wait_limit w = { s->link.deadline_ms, true, &s->server->stop, &s->revoked };
     gn__msg m;
     s->link.in.cuts = 1u << GN__MSG_SLOT_PUT | 1u << GN__MSG_PLAN_PUT | 1u << GN__MSG_STEP;
-    s->link.in.give = gn__session_give;
+    s->link.in.give = gn__session_make_room;
     s->link.in.user = s;
     for (;;) {
         *out_request = 0;
@@ -21837,7 +21844,7 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
         if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
         if (e) return e;
         *out_request = m.request;
-        e = gn__session_take(s, &m, f);
+        e = gn__session_handle(s, &m, f);
         if (e) return e;
     }
 }
@@ -21971,7 +21978,7 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
 static gn_result gn__session_charge_to(gn__session *s, gn_fault *f) {
     gn_server *server = s->server;
     gn__mutex_lock(&server->lock);
-    gn__tenant *t = s->owner = gn__tenant_take(&server->store, s->tenant);
+    gn__tenant *t = s->owner = gn__tenant_acquire(&server->store, s->tenant);
     bool ok = t && (t->host || gn__tenant_open(server, t));
     if (ok) {
         s->host = gn__account_open(t->host, "the session", "--memory", s->limit);
@@ -22032,7 +22039,7 @@ static gn_result gn__session_welcome(gn__session *s, const gn__msg_hello *hello,
 
 static gn_result gn__session_hello(gn__session *s, uint32_t *out_request, gn_fault *f) {
     gn_server *server = s->server;
-    gn__patience w = { s->link.deadline_ms, false, &server->stop, NULL };
+    gn__link_wait_limit w = { s->link.deadline_ms, false, &server->stop, NULL };
     uint8_t grant[256];
     size_t n_grant = 0;
     gn__msg_hello d;
@@ -22084,7 +22091,7 @@ static void gn__session_part(gn__session *s, uint32_t request, const gn_fault *w
     uint8_t waste[4096];
     size_t n;
     if (why->result == GN_DISCONNECTED || s->link.out.result || !s->open) return;
-    gn__session_settle(s);
+    gn__session_drain(s);
     gn__session_refuse(s, request, why, true);
     if (gn__outbox_flush(&s->link.out)) return;
     for (uint64_t now = gn_now_us(); now < end && !gn__atomic_load(&s->server->stop); now = gn_now_us()) {
@@ -22136,13 +22143,13 @@ static void gn__stats_add(gn_stats *to, const gn_stats *from) {
 }
 
 /* It pays for nothing more. */
-static void gn__session_settle_up(gn__session *s) {
+static void gn__session_refund(gn__session *s) {
     gn__paying = (gn__payer){ NULL, NULL, false };
     if (s->host) gn__session_allow(s, false);
     gn__account_close(s->host);
     gn__account_close(s->memory);
     gn__mutex_lock(&s->server->lock);
-    gn__tenant_give(&s->server->store, s->owner);
+    gn__tenant_release(&s->server->store, s->owner);
     gn__mutex_unlock(&s->server->lock);
 }
 
@@ -22163,7 +22170,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     if (s->stats.sessions == 0) s->stats.sessions_refused++;
     gn__mutex_unlock(&server->lock);
     gn__link_deinit(&s->link);
-    gn__session_settle_up(s);
+    gn__session_refund(s);
     gn__mutex_lock(&server->lock);
     s->done = true;
     s->stats.device_bytes = 0;
@@ -22246,7 +22253,7 @@ static void gn__server_turned_away(gn_server *server, const char *why) {
 }
 
 /* Starts the session of a connection, which it owns from here on; tenant NULL: the listener says who it is. */
-static gn_result gn__server_take(gn_server *server, gn_transport t, const char *tenant) {
+static gn_result gn__server_admit(gn_server *server, gn_transport t, const char *tenant) {
     gn__session *s = (gn__session *)gn__alloc_zero(sizeof *s);
     if (!s || gn__atomic_load(&server->stop)) {
         t.i->close(t.self);
@@ -22455,7 +22462,7 @@ static void gn__server_accept(void *arg) {
         gn__server_look(server);
         if (crowded) continue;
         gn_result e = gn__net->accept(server->listener, GN__SLICE_MS, &t, &f);
-        if (!e) e = gn__server_take(server, t, NULL);
+        if (!e) e = gn__server_admit(server, t, NULL);
         if (e && e != GN_TIMEOUT) gn__server_turned_away(server, f.text[0] ? f.text : gn__result_text(e));
     }
 }
@@ -22911,7 +22918,7 @@ static gn_result gn__slots_upload(gn_ctx *g, const gn_part *p) {
 }
 
 /* What was said against what is recognised: told once, when a plan is made. */
-static void gn__disagreements_tell(gn_ctx *g, const gn_part *p, const gn_meaning *m) {
+static void gn__disagreements_log(gn_ctx *g, const gn_part *p, const gn_meaning *m) {
     if (!m->n_disagreements) return;
     const gn_disagreement *d = &m->disagreements[0];
     const gn__node *n = &g->nodes[g->cut.ids[d->node]];
@@ -22939,7 +22946,7 @@ static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
     gn_meaning m;
     gn_result r = p->hints ? gn__meaning_make(p, 0, &m, f) : GN_OK;
     if (!p->hints || r != GN_OK) return r;
-    gn__disagreements_tell(g, p, &m);
+    gn__disagreements_log(g, p, &m);
     gn__meaning_deinit(&m);
     return GN_OK;
 }
@@ -23191,7 +23198,7 @@ static bool gn__context_init(gn_ctx *g) {
 }
 
 /* A closed control block is taken again; its generation goes on. */
-static gn_ctx *gn__context_take(void) {
+static gn_ctx *gn__context_alloc(void) {
     gn__mutex_lock(&gn__contexts_lock);
     gn_ctx *g = gn__contexts;
     while (g && g->open) g = g->next;
@@ -23473,7 +23480,7 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a context" };
     gn__places p = { names, names ? gn__names_count(names) : 0, 0, t, on_server };
     p.n = p.n_names + (uint32_t)n_transports;
-    gn_ctx *g = gn__context_take();
+    gn_ctx *g = gn__context_alloc();
     if (!g) {
         gn__places_close(&p, 0);
         return &gn__no_context;
@@ -23714,7 +23721,7 @@ static void gn__explain_cluster(gn_ctx *g, gn_cluster_device *devices, gn_cluste
 }
 
 static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_cluster *c, gn_policy policy,
-                                  const uint32_t *homes, gn__story *k, gn_fault *f) {
+                                  const uint32_t *homes, gn__explanation *k, gn_fault *f) {
     gn_meaning m;
     gn_schedule s;
     gn_result r = gn__meaning_make(&g->cut.part, 0, &m, f);
@@ -23731,14 +23738,14 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
         k->fallbacks = d->cluster ? 0 : g->stats.fallbacks;
         if (!d->cluster && g->multi) gn__multi_absent(g->multi, k->absent, sizeof k->absent);
         k->reschedules = d->cluster ? 0 : g->stats.reschedules;
-        r = gn__story_tell(k, d->format, f);
+        r = gn__explanation_write(k, d->format, f);
     }
     gn__schedule_deinit(&s);
     gn__meaning_deinit(&m);
     return r;
 }
 
-static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, gn_fault *f) {
+static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__explanation *k, gn_fault *f) {
     uint32_t n = g->multi ? g->multi->n_units : 1;
     gn_cluster own;
     gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
@@ -23757,7 +23764,7 @@ static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__story *k, 
     return r;
 }
 
-static gn_result gn__explain_to(gn_ctx *g, const gn__story *k, char *out, size_t cap, size_t *out_bytes) {
+static gn_result gn__explain_to(gn_ctx *g, const gn__explanation *k, char *out, size_t cap, size_t *out_bytes) {
     if (out_bytes) *out_bytes = k->out.n;
     if (cap == 0 && out_bytes) return GN_OK;
     if (!out || cap <= k->out.n) {
@@ -24510,7 +24517,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT)
         return gn__error_set(g, GN_BAD_ARGUMENT, "gn_explain", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    gn__story k;
+    gn__explanation k;
     memset(&k, 0, sizeof k);
     uint32_t bad = 0, *roots = (uint32_t *)gn_alloc((size_t)n * sizeof *roots);
     gn_result r = roots ? gn__roots(g, (gn__loc){ "", 0 }, "gn_explain", t, n, roots)
@@ -24518,7 +24525,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     if (r == GN_OK && (r = gn__cut_make(g, roots, n, &bad)) != GN_OK) r = gn__cut_error(g, r, bad);
     else if (r == GN_OK && (r = gn__explain(g, &d, &k, &f)) != GN_OK) r = gn__error_set(g, r, "", f.text);
     if (r == GN_OK) r = gn__explain_to(g, &k, out, cap, out_bytes);
-    gn__story_deinit(&k);
+    gn__explanation_deinit(&k);
     gn_free(roots);
     gn__trace_end(g, "gn_explain", begin, 0);
     return r;
@@ -24740,7 +24747,7 @@ void gn_server_stats(gn_server *s, gn_stats *out_stats) {
 }
 
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) {
-    return gn__server_take(s, t, tenant ? tenant : "");
+    return gn__server_admit(s, t, tenant ? tenant : "");
 }
 GN__COLD_END
 
@@ -24852,7 +24859,7 @@ static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, const gn_tens
         uint32_t id = gn__resolve(g, in[i], &why);
         if (why == GN_OK && g->nodes[id].op != GN_OP_FAILED) types[n_types++] = gn__type_of(g, id);
     }
-    gn__tell_types(&f, types, n_types);
+    gn__fault_add_types(&f, types, n_types);
     return gn__handle(g, gn__failed_named(g, at, op, &f));
 }
 #define GN__OF(a) (a).ctx, &(a), 1

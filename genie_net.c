@@ -1148,28 +1148,29 @@ static void gn__crypto_load(void) {
 }
 
 /* What GENIE_AEAD says; NULL: nothing or "auto". */
-static const char *gn__crypto_wish(void) {
+static const char *gn__crypto_preferred(void) {
     const char *v = getenv("GENIE_AEAD");
     return v == NULL || *v == 0 || strcmp(v, "auto") == 0 ? NULL : v;
 }
 
 /* libcrypto if it is to be used, else NULL. */
 static const gn__crypto *gn__crypto_use(void) {
-    const char *wish = gn__crypto_wish();
-    if (wish != NULL && strcmp(wish, "mbedtls") == 0) return NULL;
+    const char *asked = gn__crypto_preferred();
+    if (asked != NULL && strcmp(asked, "mbedtls") == 0) return NULL;
     pthread_once(&gn__crypto_once, gn__crypto_load);
     return gn__crypto_found.good ? &gn__crypto_found : NULL;
 }
 
-/* Before a connection: an unknown wish and one that cannot be met are errors; what is slow or wrong is said once. */
-static gn_result gn__crypto_settle(gn__log log, gn_fault *f) {
+/* Before a connection: an unknown setting and one that cannot be met are errors; what is slow or wrong is said once. */
+static gn_result gn__crypto_resolve(gn__log log, gn_fault *f) {
     static atomic_bool said;
-    const char *wish = gn__crypto_wish();
+    const char *asked = gn__crypto_preferred();
     const gn__crypto *c = gn__crypto_use();
-    if (wish != NULL && strcmp(wish, "mbedtls") != 0 && strcmp(wish, "libcrypto") != 0)
-        return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_AEAD is '%.40s': 'auto', 'libcrypto' or 'mbedtls' is possible", wish);
-    if (c != NULL || (wish != NULL && strcmp(wish, "mbedtls") == 0)) return GN_OK;
-    if (wish != NULL) return gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto: %s", gn__crypto_found.why);
+    if (asked != NULL && strcmp(asked, "mbedtls") != 0 && strcmp(asked, "libcrypto") != 0)
+        return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_AEAD is '%.40s': 'auto', 'libcrypto' or 'mbedtls' is possible",
+                       asked);
+    if (c != NULL || (asked != NULL && strcmp(asked, "mbedtls") == 0)) return GN_OK;
+    if (asked != NULL) return gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto: %s", gn__crypto_found.why);
     if (!atomic_exchange(&said, true))
         gn_logf(log.fn, log.user, gn__crypto_found.wrong ? GN_LOG_WARN : GN_LOG_INFO,
                 "TLS records by mbedTLS, many times slower: %s", gn__crypto_found.why);
@@ -1595,7 +1596,7 @@ static gn_result gn__records_handshake(gn__records *r, const uint8_t *p, size_t 
     return GN_OK;
 }
 
-/* 1.2: a KeyUpdate of ours, or the wish to renegotiate. */
+/* 1.2: a KeyUpdate of ours, or the peer asks to renegotiate. */
 static gn_result gn__records_handshake_12(gn__records *r, const uint8_t *p, size_t n) {
     static const uint8_t update[GN__MESSAGE_HEAD] = { GN__KEY_UPDATE, 0, 0, 1 };
     if (n == sizeof update + 1 && memcmp(p, update, sizeof update) == 0) return gn__records_update(r, p[4], true);
@@ -2016,7 +2017,7 @@ static void gn__link_info(void *self, gn_link_info *out) {
     if (l->version[0] != 0)
         snprintf(out->records, sizeof out->records, "%s",
                  l->records.crypto != NULL ? l->records.crypto->text : GN__STOCK);
-    out->slow = l->version[0] != 0 && l->records.crypto == NULL && gn__crypto_wish() == NULL;
+    out->slow = l->version[0] != 0 && l->records.crypto == NULL && gn__crypto_preferred() == NULL;
     out->renews = l->records.crypto != NULL;
     out->key_updates = out->renews ? atomic_load_explicit(&l->records.renewed, memory_order_relaxed) : 0;
     out->bytes_up = atomic_load_explicit(&l->up, memory_order_relaxed);
@@ -2329,7 +2330,7 @@ static gn_result gn__tls_buffers(gn__link *l, gn_fault *f) {
 /* What client and server have in common; certificates are loaded before, ssl_setup follows. */
 static gn_result gn__tls_config(gn__link *l, int endpoint, gn_fault *f) {
     gn__tls *t = l->tls;
-    gn_result r = gn__crypto_settle(l->log, f);
+    gn_result r = gn__crypto_resolve(l->log, f);
     if (r != GN_OK) return r;
     l->crypto = gn__crypto_use();
     if (mbedtls_ssl_config_defaults(&t->conf, endpoint, MBEDTLS_SSL_TRANSPORT_STREAM, MBEDTLS_SSL_PRESET_DEFAULT) != 0)
@@ -2394,7 +2395,7 @@ static gn_result gn__tls_over(gn__link *l, gn_fault *f) {
     int aead = gn__suite_aead(mbedtls_ssl_get_ciphersuite_id(l->cipher));
     l->most_sealed = aead == GN__CHACHA20_POLY1305 ? UINT64_MAX : gn__key_records;
     if (l->crypto == NULL) return GN_OK;
-    if (gn__crypto_wish() != NULL)
+    if (gn__crypto_preferred() != NULL)
         return gn_fail(f, GN_UNSUPPORTED,
                        "GENIE_AEAD asks for libcrypto, and mbedTLS does not hand over the keys of %s", l->cipher);
     gn_logf(l->log.fn, l->log.user, GN_LOG_WARN,
@@ -3061,7 +3062,7 @@ static void gn__code_check(gn__listener *l) {
 }
 
 /* Uses up the code if that is what was given. A wrong one changes nothing: nobody guesses 128 bits. */
-static gn_result gn__take_code(gn__listener *l, const uint8_t code[GN__CODE], const char *peer, gn_fault *f) {
+static gn_result gn__consume_code(gn__listener *l, const uint8_t code[GN__CODE], const char *peer, gn_fault *f) {
     uint8_t hash[32];
     enum gn__spent how = GN__CODE_UNKNOWN;
     gn__net_sha256(code, GN__CODE, hash);
@@ -3181,7 +3182,7 @@ static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char
     gn_result r = gn__not_accepted(f);
     if (p->flags & GN__PROOF_CREDENTIAL) r = gn__check_credential(l, p, peer, out_tenant, f);
     if (r != GN_BAD_CREDENTIAL || !(p->flags & GN__PROOF_CODE)) return r;
-    r = gn__take_code(l, p->code, peer, f);
+    r = gn__consume_code(l, p->code, peer, f);
     return r == GN_OK ? gn__grant(l, peer, out_tenant, out_grant, out_grant_n, f) : r;
 }
 
@@ -3398,7 +3399,7 @@ static gn_result gn__listen_socket(gn__listener *l, const gn_server_desc *d, gn_
  * cut. At twice the limit nobody is accepted until one may be closed; the system's queue holds the others. */
 
 enum gn__stage { GN__SAID_NOTHING, GN__SAID_PART, GN__SHAKING, GN__SHAKEN, GN__STAGE__COUNT };
-static const uint32_t gn__patience_ms[GN__STAGE__COUNT] = { 100, 1000, 3000, 3000 };
+static const uint32_t gn__wait_limit_ms[GN__STAGE__COUNT] = { 100, 1000, 3000, 3000 };
 
 /* the limit, without many sessions; with them */
 enum { GN__STRANGERS_LEAST = 8, GN__STRANGERS = 256, GN__STRANGERS_MOST = 2048 };
@@ -3447,7 +3448,7 @@ static uint32_t gn__stranger_last(const gn__listener *l, bool hurry) {
     for (uint32_t i = 0; i < l->n; i++) {
         const gn__link *k = l->strangers[i], *best = found < l->n ? l->strangers[found] : NULL;
         bool at_once = hurry && k->stage <= GN__SAID_PART;
-        if (l->polls[i].revents != 0 || (!at_once && now - k->moved_us < gn__patience_ms[k->stage] * 1000u)) continue;
+        if (l->polls[i].revents != 0 || (!at_once && now - k->moved_us < gn__wait_limit_ms[k->stage] * 1000u)) continue;
         if (best == NULL || k->stage < best->stage || (k->stage == best->stage && k->moved_us < best->moved_us))
             found = i;
     }
@@ -3700,7 +3701,7 @@ static gn_result gn__net_listen(const gn_server_desc *d, void **out_listener, gn
     gn_result r = GN_OK;
     if (d->url_file != NULL && snprintf(l->url_file, sizeof l->url_file, "%s", d->url_file) >= GN__PATH)
         r = gn_fail(f, GN_BAD_ARGUMENT, "the path of the URL file is too long");
-    if (r == GN_OK) r = gn__crypto_settle(l->log, f);
+    if (r == GN_OK) r = gn__crypto_resolve(l->log, f);
     if (r == GN_OK) r = gn__strangers_make(l, d, f);
     if (r == GN_OK) r = gn__listen_socket(l, d, f);
     if (r == GN_OK) r = gn__identity(l, d, f);
@@ -3756,7 +3757,7 @@ static void gn__packer_destroy(gn__packer *k) {
     gn_free(k);
 }
 
-static gn__packer *gn__packer_take(void) {
+static gn__packer *gn__packer_acquire(void) {
     pthread_mutex_lock(&gn__idle_lock);
     gn__packer *k = gn__idle_n > 0 ? gn__idle[--gn__idle_n] : NULL;
     pthread_mutex_unlock(&gn__idle_lock);
@@ -3764,7 +3765,7 @@ static gn__packer *gn__packer_take(void) {
     return k;
 }
 
-static void gn__packer_give(gn__packer *k) {
+static void gn__packer_release(gn__packer *k) {
     if (k->cap > 4u << 20) { /* one large tensor must not hold its memory for ever */
         gn_free(k->planes);
         k->planes = NULL;
@@ -3950,7 +3951,7 @@ static size_t gn__net_pack(const void *src, size_t n, int elem, double wire_ns, 
     float share = gn__estimate(src, n, e);
     if (!gn__pack_pays(share, wire_ns)) return 0;
     uint64_t begin = gn_now_us();
-    gn__packer *k = gn__packer_take();
+    gn__packer *k = gn__packer_acquire();
     if (k == NULL) return 0;
     const uint8_t *from = src;
     size_t stored = 0;
@@ -3962,7 +3963,7 @@ static size_t gn__net_pack(const void *src, size_t n, int elem, double wire_ns, 
         }
         stored = gn__compress(k->c, from, n, n / e < GN__PART_MIN ? 1 : e, dst, limit);
     }
-    gn__packer_give(k);
+    gn__packer_release(k);
     if (n >= GN__PACK_TELLS) gn__pack_learn(gn__share_class(share), (double)(gn_now_us() - begin) * 1e6 / (double)n, 8);
     if (stored > 0) *out_codec = e > 1 ? GN__PLANES : GN__ZSTD;
     return stored;
@@ -3989,7 +3990,7 @@ static gn_result gn__net_unpack(uint8_t codec, const void *src, size_t n, int el
     }
     if (codec > GN__PLANES || !gn__frame_good(src, n, raw_n)) return GN_BAD_MESSAGE;
     bool planes = codec == GN__PLANES && e > 1;
-    gn__packer *k = gn__packer_take();
+    gn__packer *k = gn__packer_acquire();
     if (k == NULL) return GN_OUT_OF_MEMORY;
     gn_result r = GN_OUT_OF_MEMORY;
     if (k->d == NULL) k->d = ZSTD_createDCtx();
@@ -3998,7 +3999,7 @@ static gn_result gn__net_unpack(uint8_t codec, const void *src, size_t n, int el
         r = !ZSTD_isError(made) && made == raw_n ? GN_OK : GN_BAD_MESSAGE;
         if (r == GN_OK && planes) gn__merge(k->planes, raw_n, e, dst);
     }
-    gn__packer_give(k);
+    gn__packer_release(k);
     return r;
 }
 
@@ -4006,9 +4007,10 @@ static gn_result gn__net_unpack(uint8_t codec, const void *src, size_t n, int el
 
 static int gn__net_about(char *out_text, size_t cap) {
     const gn__crypto *c = gn__crypto_use();
-    const char *wish = gn__crypto_wish(), *why = c != NULL                                      ? ""
-                                                 : wish != NULL && strcmp(wish, "mbedtls") == 0 ? "as GENIE_AEAD says"
-                                                                                                : gn__crypto_found.why;
+    const char *asked = gn__crypto_preferred(), *why = c != NULL ? ""
+                                                       : asked != NULL && strcmp(asked, "mbedtls") == 0
+                                                           ? "as GENIE_AEAD says"
+                                                           : gn__crypto_found.why;
     return snprintf(out_text, cap, "network: TLS by %s, records and SHA-256 by %s%s%s%s; zstd %s", GN__STOCK,
                     c != NULL ? c->text : "mbedTLS too", *why ? " (" : "", why, *why ? ")" : "", ZSTD_versionString());
 }

@@ -855,7 +855,7 @@ static void a_flood_of_signs_is_refused(void) {
     gn__msg_encode(&b, GN__MSG_ALIVE, &m);
     gn__msg sign = { GN__MSG_ALIVE, 0, bytes, 8, 0 };
     int taken = 0;
-    while (taken < 100000 && gn__remote_take(r, &sign, &f) == GN_OK) {
+    while (taken < 100000 && gn__remote_handle(r, &sign, &f) == GN_OK) {
         taken++;
     }
     CHECK(taken >= 4 && taken < 5000);

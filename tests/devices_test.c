@@ -839,7 +839,7 @@ static gn_result odd_value_take(void *self, uint64_t id, void *from, uint64_t th
         return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");
     }
     size_t bytes = gn__type_bytes(&v->type);
-    char *mem = GN__GROW(c, values, 1) ? gn__cpu_take(c, bytes, false, f) : NULL;
+    char *mem = GN__GROW(c, values, 1) ? gn__cpu_alloc(c, bytes, false, f) : NULL;
     if (!mem) {
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
     }
@@ -1025,7 +1025,7 @@ TEST(costs_that_make_no_sense_are_refused) {
         gn__buf_reset(&b);
         gn__msg_encode(&b, GN__MSG_COSTS, &m);
         gn__msg msg = { GN__MSG_COSTS, 0, b.p, b.n, 0 };
-        CHECK_RESULT(gn__remote_take(r, &msg, &f), values[v] <= GN__RATE_MOST ? GN_OK : GN_BAD_MESSAGE);
+        CHECK_RESULT(gn__remote_handle(r, &msg, &f), values[v] <= GN__RATE_MOST ? GN_OK : GN_BAD_MESSAGE);
         CHECK(r->costs.flops_per_s[GN_RATE_F32] >= 0 && r->costs.flops_per_s[GN_RATE_F32] <= 1e18);
         CHECK(r->costs.memory_free <= r->costs.memory);
         r->lost = false;
@@ -1037,13 +1037,13 @@ TEST(costs_that_make_no_sense_are_refused) {
     r->unasked = 0;
     gn_result e = GN_OK;
     for (int i = 0; i < 100000 && e == GN_OK; i++) {
-        e = gn__remote_take(r, &msg, &f);
+        e = gn__remote_handle(r, &msg, &f);
     }
     CHECK_RESULT(e, GN_BAD_MESSAGE); /* a flood */
     r->lost = false;
     r->unasked = 0;
     r->features = 0;
-    CHECK_RESULT(gn__remote_take(r, &msg, &f), GN_BAD_MESSAGE);
+    CHECK_RESULT(gn__remote_handle(r, &msg, &f), GN_BAD_MESSAGE);
     r->lost = true;
     gn__buf_deinit(&b);
     gn_close(g);
@@ -1200,7 +1200,7 @@ static void set_latency(gn_ctx *g, int device, double seconds) {
 TEST(noise_moves_no_plan) {
     gn_server *silent[2];
     gn_ctx *g = open_silent(silent);
-    gn__steady steady[2] = { { { 0 }, 0 }, { { 0 }, 0 } };
+    gn__running_median steady[2] = { { { 0 }, 0 }, { { 0 }, 0 } };
     double now[2] = { 1e-4, 1e-4 };
     int waited = 0;
     set_latency(g, 0, now[0]);
@@ -1211,7 +1211,7 @@ TEST(noise_moves_no_plan) {
         bool slow = i >= 400;
         for (int d = 0; d < 2; d++) {
             double outlier = i % 7 == d ? 30 : 1, change = slow && (uint32_t)d == home ? 20 : 1;
-            now[d] = gn__steady_add(&steady[d], now[d], 1e-4 * test_random_real(0.7, 1.4) * outlier * change);
+            now[d] = gn__running_median_add(&steady[d], now[d], 1e-4 * test_random_real(0.7, 1.4) * outlier * change);
             set_latency(g, d, now[d]);
         }
         g->multi->round++;
@@ -1222,7 +1222,7 @@ TEST(noise_moves_no_plan) {
     }
     CHECK_INT(stats_of(g).reschedules, 1);
     CHECK(placed(g) != home);
-    CHECK(waited >= GN__DRIFT_ROUNDS - 1 && waited <= 2 * GN__DRIFT_ROUNDS * GN__PATIENCE_MOST);
+    CHECK(waited >= GN__DRIFT_ROUNDS - 1 && waited <= 2 * GN__DRIFT_ROUNDS * GN__WAIT_ROUNDS_MOST);
     gn_close(g);
     gn_server_close(silent[0]);
     gn_server_close(silent[1]);

@@ -299,7 +299,7 @@ static void *set_later(void *arg) {
     setter *s = arg;
     while (!atomic_load(s->begun)) { }
     usleep((useconds_t)s->after_us);
-    s->flag->why = GN_CANCELLED;
+    __atomic_store_n(&s->flag->why, GN_CANCELLED, __ATOMIC_RELEASE);
     return NULL;
 }
 

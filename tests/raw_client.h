@@ -46,7 +46,7 @@ GN__UNUSED static void raw_send(raw *r, uint16_t id, uint32_t request, const voi
 GN__UNUSED static void raw_bytes(raw *r, const void *p, size_t n) { r->link.t.i->send(r->link.t.self, p, n, SOON_MS); }
 
 GN__UNUSED static gn_result raw_receive(raw *r, gn__msg *m) {
-    gn__patience w = { SOON_MS, false, NULL, NULL };
+    gn__link_wait_limit w = { SOON_MS, false, NULL, NULL };
     gn_fault f;
     return gn__link_receive(&r->link, &w, m, &f);
 }

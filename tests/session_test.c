@@ -2464,7 +2464,7 @@ static void fake_main(void *arg) {
     fake *x = (fake *)arg;
     raw r;
     gn__msg m = { 0, 0, NULL, 0, 0 };
-    gn__patience w = { 10000, false, NULL, NULL };
+    gn__link_wait_limit w = { 10000, false, NULL, NULL };
     gn_fault f;
     memset(&r, 0, sizeof r);
     gn__link_init(&r.link, loopback_transport(x->fd), SOON_MS, &r.stats);
@@ -2648,7 +2648,7 @@ static void patient_main(void *arg) {
     static const uint8_t zeros[AHEAD_N * 4];
     raw r;
     gn__msg m = { 0, 0, NULL, 0, 0 };
-    gn__patience w = { 10000, false, NULL, NULL };
+    gn__link_wait_limit w = { 10000, false, NULL, NULL };
     gn_fault f;
     uint32_t requests[AHEAD_STEPS], n = 0;
     memset(&r, 0, sizeof r);
