@@ -20,7 +20,7 @@ static double now_s(void) { return (double)gn_now_us() * 1e-6; }
 
 static void wait_ms(int ms) { usleep((useconds_t)ms * 1000); }
 
-/* Seconds of processor time of this process within a moment: whether anybody computes. */
+/* The share of a moment in which this process computes. */
 static double busy_share(void) {
     struct rusage a, b;
     double begin = now_s();
@@ -30,6 +30,16 @@ static double busy_share(void) {
     double spent =
         (double)(b.ru_utime.tv_sec - a.ru_utime.tv_sec) + (double)(b.ru_utime.tv_usec - a.ru_utime.tv_usec) * 1e-6;
     return spent / (now_s() - begin);
+}
+
+/* Whether nobody computes any more; what was told to end may take a while on a machine that others use too. */
+static bool comes_to_rest(void) {
+    for (double begin = now_s(); now_s() - begin < 10;) {
+        if (busy_share() < 0.08) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* ---- endless programs: each kind of kernel ---- */
@@ -320,7 +330,7 @@ static void endless_kernels_on_a_server_end_when_cancelled(void) {
         run_cancelled(g, some[i]);
     }
     check_works(g);
-    CHECK(busy_share() < 0.08);
+    CHECK(comes_to_rest());
     check_states(g);
     gn_close(g);
     gn_server_close(s);
@@ -396,7 +406,7 @@ static void a_step_longer_than_the_deadline_is_no_loss(void) {
 static void peers_that_know_neither_work_as_before(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_old_client(s, (gn_desc){ .deadline_ms = 20000 });
-    int bits = long_bits(0.5);
+    int bits = long_bits(2.5);
     int64_t places[4] = { 7, 7, 7, 7 };
     canceller c = { .until_done = false };
     check_works(g);
@@ -404,7 +414,7 @@ static void peers_that_know_neither_work_as_before(void) {
     double begin = now_s();
     cancel_after(&c, g, 60);
     CHECK_RESULT(gn_read(t, places, sizeof places), GN_CANCELLED);
-    CHECK(now_s() - begin < 0.4 || TEST_SANITIZED);
+    CHECK(now_s() - begin < 1.2 || TEST_SANITIZED);
     pthread_join(c.thread, NULL);
     CHECK_RESULT(gn_step(g), GN_OK);
     check_works(g);
@@ -414,7 +424,7 @@ static void peers_that_know_neither_work_as_before(void) {
     CHECK_RESULT(run_endless(g, 0), GN_TIMEOUT);
     CHECK(strstr(gn_last_error(g)->text, "300 ms") != NULL);
     gn_close(g);
-    CHECK(busy_share() < 0.08); /* and the server ends what nobody waits for */
+    CHECK(comes_to_rest()); /* and the server ends what nobody waits for */
     gn_server_close(s);
 }
 
@@ -504,7 +514,7 @@ static void a_step_whose_client_has_gone_ends(void) {
         shutdown(fd, SHUT_RDWR);
         close(fd);
         wait_ms(400 + 400 * TEST_SANITIZED);
-        CHECK(busy_share() < 0.08);
+        CHECK(comes_to_rest());
         gn_close(g);
         gn_server_close(s);
     }
@@ -610,7 +620,7 @@ static void a_plan_whose_client_has_gone_is_not_made(void) {
     shutdown(fd, SHUT_RDWR);
     close(fd);
     wait_ms(600 + 600 * TEST_SANITIZED);
-    CHECK(busy_share() < 0.08);
+    CHECK(comes_to_rest());
     gn_close(g);
     close_planner(s);
 }
