@@ -6412,7 +6412,7 @@ typedef struct gn__reduce_job {
     int64_t blocks;        /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever
                               the number of threads */
     bool integer, columns;
-    bool floats;                  /* a sum or mean of floats */
+    bool floats, products;        /* a sum or mean of floats; a product of floats */
     bool runs;                    /* by gn__runners: integers, and the extremes that no f32 kernel finds */
     gn__compute compute;          /* what those run in */
     struct gn__partial *partials; /* results by blocks, when these are several */
@@ -6520,13 +6520,15 @@ typedef struct gn__kernels {
         memcpy(s, acc, sizeof s);                                                                                   \
         for (int r = 0; r < ROWS; r++) {                                                                            \
             for (int64_t i = l; i < k; i++) s[r][i - l] += x[i] * b[r * ldb + i];                                   \
-            y[r] += GN__LANES_SUM(s[r]);                                                                            \
+            quad h = *(const quad *)s[r] + *(const quad *)(s[r] + 4); /* as GN__LANES_SUM adds */                   \
+            y[r] += (h[0] + h[2]) + (h[1] + h[3]);                                                                  \
         }                                                                                                           \
     }
 #define GN__DEFINE_DOT(name, attribute, T, W)                                                                  \
     attribute static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
         GN__CONTRACT                                                                                           \
         typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));              \
+        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));             \
         GN__DOT_ROWS(T, W, 4)                                                                                  \
         GN__DOT_ROWS(T, W, 1)                                                                                  \
     }
@@ -6683,26 +6685,35 @@ typedef struct gn__kernels {
     }
 #endif
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_TOP(S, attribute, W)                                                         \
-    attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                 \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));           \
-        typedef int32_t ivec __attribute__((vector_size(W * 4)));                               \
-        vec m[GN__ABREAST / W];                                                                 \
-        float s[GN__ABREAST], best;                                                             \
-        int64_t i = 0;                                                                          \
-        GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) m[v] = (vec){ 0 } - INFINITY;      \
-        for (; i + GN__ABREAST <= n; i += GN__ABREAST) {                                        \
-            GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) {                              \
-                vec t = sign * *(const vec *)(x + i + v * W);                                   \
-                ivec take = (t > m[v]) | (t != t);                                              \
-                m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                          \
-            }                                                                                   \
-        }                                                                                       \
-        memcpy(s, m, sizeof s);                                                                 \
-        best = s[0];                                                                            \
-        for (int l = 1; l < GN__ABREAST; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best; \
-        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;      \
-        return best;                                                                            \
+#define GN__DEFINE_TOP(S, attribute, W)                                                    \
+    attribute static float gn__top_##S(const float *x, int64_t n, float sign) {            \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));      \
+        typedef int32_t ivec __attribute__((vector_size(W * 4)));                          \
+        typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));        \
+        typedef int32_t iquad __attribute__((vector_size(16)));                            \
+        vec m[4];                                                                          \
+        quad q;                                                                            \
+        float s[4 * W], best;                                                              \
+        int64_t i = 0;                                                                     \
+        GN__UNROLL for (int v = 0; v < 4; v++) m[v] = (vec){ 0 } - INFINITY;               \
+        for (; i + 4 * W <= n; i += 4 * W) {                                               \
+            GN__UNROLL for (int v = 0; v < 4; v++) {                                       \
+                vec t = sign * *(const vec *)(x + i + v * W);                              \
+                ivec take = (t > m[v]) | (t != t);                                         \
+                m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                     \
+            }                                                                              \
+        }                                                                                  \
+        memcpy(s, m, sizeof s);                                                            \
+        q = *(const quad *)s;                                                              \
+        for (int l = 4; l < 4 * W; l += 4) {                                               \
+            quad t = *(const quad *)(s + l);                                               \
+            iquad take = (t > q) | (t != t);                                               \
+            q = (quad)(((iquad)t & take) | ((iquad)q & ~take));                            \
+        }                                                                                  \
+        best = q[0];                                                                       \
+        for (int l = 1; l < 4; l++) best = GN_M_MAX(q[l], best);                           \
+        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best; \
+        return best;                                                                       \
     }
 #else
 #define GN__DEFINE_TOP(S, attribute, W)                                                                 \
@@ -6925,13 +6936,15 @@ static void gn__trees_sum(double *rows, int64_t n, uint64_t pieces) {
 static const float gn__ones[GN__PIECE] = { GN__ONES64, GN__ONES64 };
 static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
 
-/* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
+/* n elements, the first of a piece, and so are those that follow after n unless these are the last. Whole pieces are
+   added up side by side. */
 #define GN__DEFINE_PIECES(S, T, PIECE, member, ones)                                       \
     static void gn__pieces_##S(const gn__kernels *k, gn__tree *t, const T *x, int64_t n) { \
-        for (int64_t i = 0; i < n; i += PIECE) {                                           \
-            T s = 0;                                                                       \
-            k->member(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)PIECE));              \
-            gn__tree_add(t, (double)s);                                                    \
+        for (int64_t i = 0, m; i < n; i += m * PIECE) {                                    \
+            T s[8] = { 0 };                                                                \
+            m = GN__MAX(GN__MIN((n - i) / PIECE, 8), 1);                                   \
+            k->member(s, ones, x + i, PIECE, m, GN__MIN(n - i, (int64_t)PIECE));           \
+            for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l]);                 \
         }                                                                                  \
     }
 GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, gn__ones)
@@ -6994,73 +7007,246 @@ static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
     *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
 }
 
-/* n elements, GN__LANES of them abreast. */
+/* How floats are multiplied, whatever they lie in: factor i of a piece of GN__CHUNK goes to running product i mod
+ * GN__LANES; these are joined in a fixed order, and pieces one after the other. f32 is exact enough in one f64; of f64
+ * the rounding errors are kept. */
+typedef struct gn__products {
+    /* y[r] = the product of the k factors of row r, rows ldx apart; k at most a piece */
+    void (*row32)(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k);
+    void (*row64)(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k);
+    /* Down n columns, n <= GN__CHUNK: running product r mod GN__LANES, a row of `hi` (and of `lo`: what its rounding
+       lost), *= x[r][n]; they begin where `fresh`. */
+    void (*down32)(double *hi, double *lo, const float *x, int64_t ldx, int64_t rows, int64_t n, bool fresh);
+    void (*down64)(double *hi, double *lo, const double *x, int64_t ldx, int64_t rows, int64_t n, bool fresh);
+} gn__products;
+
+#define GN__LANES_PRODUCT(s) (((s[0] * s[4]) * (s[2] * s[6])) * ((s[1] * s[5]) * (s[3] * s[7])))
+
+/* hi, lo *= y; W of each. What a product of two 27-bit halves loses is 2^-106 of it. */
+#define GN__PROD_SPLIT(vec, bits, hi, lo, y)                                       \
+    do {                                                                           \
+        vec y_ = (y), a1 = (vec)((bits)(hi)&0xfffffffff8000000u), a2 = (hi)-a1,    \
+            b1 = (vec)((bits)y_ & 0xfffffffff8000000u), b2 = y_ - b1, p = (hi)*y_; \
+        (lo) = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + (lo)*y_;        \
+        (hi) = p;                                                                  \
+    } while (0)
+#define GN__PROD_FUSED(vec, bits, hi, lo, y)                   \
+    do {                                                       \
+        vec y_ = (y), p = (hi)*y_;                             \
+        (lo) = GN__FMA256((lo), y_, GN__FMA256((hi), y_, -p)); \
+        (hi) = p;                                              \
+    } while (0)
+#if defined(__clang__) && defined(__has_builtin)
+#if __has_builtin(__builtin_elementwise_fma)
+#define GN__FMA256(a, b, c) __builtin_elementwise_fma(a, b, c)
+#endif
+#endif
+#define GN__PROD_WIDER(x) __builtin_convertvector(x, vec)
+#if defined(__clang__)
+#define GN__PROD_WIDER256(x) GN__PROD_WIDER(x)
+#else
+#define GN__PROD_WIDER256(x) __builtin_ia32_cvtps2pd256(x) /* which GCC does not find for itself */
+#endif
+#ifndef GN__FMA256
+#define GN__FMA256(a, b, c) __builtin_ia32_vfmaddpd256(a, b, c)
+#endif
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=off")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_PROD(S, attribute, W)                                                                              \
-    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                               \
-        typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));                                \
-        typedef uint64_t bits __attribute__((vector_size(W * 8)));                                                    \
-        vec hi[GN__LANES / W], lo[GN__LANES / W];                                                                     \
-        double all[2][GN__LANES], last[GN__LANES];                                                                    \
-        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                                          \
-            lo[v] = (vec){ 0 };                                                                                       \
-            hi[v] = lo[v] + 1;                                                                                        \
-        }                                                                                                             \
-        for (; n > 0; n -= GN__LANES, x += GN__LANES) {                                                               \
-            for (int l = 0; l < GN__LANES && n < GN__LANES; l++) last[l] = l < n ? x[l] : 1;                          \
-            const double *from = n < GN__LANES ? last : x;                                                            \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                                      \
-                vec y = *(const vec *)(from + v * W), a1 = (vec)((bits)hi[v] & 0xfffffffff8000000u), a2 = hi[v] - a1; \
-                vec b1 = (vec)((bits)y & 0xfffffffff8000000u), b2 = y - b1, p = hi[v] * y;                            \
-                lo[v] = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + lo[v] * y;                                \
-                hi[v] = p;                                                                                            \
-            }                                                                                                         \
-        }                                                                                                             \
-        memcpy(all[0], hi, sizeof all[0]);                                                                            \
-        memcpy(all[1], lo, sizeof all[1]);                                                                            \
-        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ all[0][l], all[1][l] });                  \
+#define GN__PROD_ROWS(W, ROWS, WIDER)                                                    \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                     \
+        vec a[ROWS][GN__LANES / W];                                                      \
+        double s[ROWS][GN__LANES];                                                       \
+        int64_t i = 0;                                                                   \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                      \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) a[r][v] = (vec){ 0 } + 1; \
+        }                                                                                \
+        for (; i + GN__LANES <= k; i += GN__LANES) {                                     \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                  \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) a[r][v] *=            \
+                    WIDER(*(const narrow *)(x + r * ldx + i + v * W));                   \
+            }                                                                            \
+        }                                                                                \
+        memcpy(s, a, sizeof s);                                                          \
+        for (int r = 0; r < ROWS; r++) {                                                 \
+            for (int64_t l = i; l < k; l++) s[r][l - i] *= (double)x[r * ldx + l];       \
+            y[r] = GN__LANES_PRODUCT(s[r]);                                              \
+        }                                                                                \
     }
+#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                                      \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                                         \
+        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                                                \
+        double last[GN__LANES], all[2][GN__LANES];                                                           \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                          \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                lo[r][v] = (vec){ 0 };                                                                       \
+                hi[r][v] = lo[r][v] + 1;                                                                     \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int64_t i = 0; i < k; i += GN__LANES) {                                                         \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                      \
+                const double *from = x + r * ldx + i;                                                        \
+                if (k - i < GN__LANES) {                                                                     \
+                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1;                   \
+                    from = last;                                                                             \
+                }                                                                                            \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                                           \
+                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));                      \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int r = 0; r < ROWS; r++) {                                                                     \
+            memcpy(all[0], hi[r], sizeof all[0]);                                                            \
+            memcpy(all[1], lo[r], sizeof all[1]);                                                            \
+            y[r] = (gn__w_pair){ all[0][0], all[1][0] };                                                     \
+            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &(gn__w_pair){ all[0][l], all[1][l] }); \
+        }                                                                                                    \
+    }
+#define GN__PROD_VECTORS(W)                                                                  \
+    typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
+    typedef float narrow __attribute__((vector_size(W * 4), aligned(4), may_alias, unused)); \
+    typedef uint64_t bits __attribute__((vector_size(W * 8), unused));
+#define GN__PROD_LOST(...) __VA_ARGS__
+#define GN__PROD_PLAIN(...)
+/* Four rows of a running product at a time; the last columns by way of a vector of their own, rows of slots are longer. */
+#define GN__DEFINE_PROD_DOWN(name, attribute, W, T, from_t, LOST, TIMES)                                      \
+    attribute static void gn__prod_down_##name(double *hi, double *lo, const T *x, int64_t ldx, int64_t rows, \
+                                               int64_t n, bool fresh) {                                       \
+        GN__PROD_VECTORS(W)                                                                                   \
+        (void)lo;                                                                                             \
+        for (int64_t at = 0; at < rows; at += 4 * GN__LANES)                                                  \
+            for (int64_t l = 0; l < GN__LANES && at + l < rows; l++)                                          \
+                for (int64_t i = 0; i < n; i += W) {                                                          \
+                    vec h = (vec){ 0 } + 1 LOST(, e = { 0 });                                                 \
+                    if (at || !fresh) {                                                                       \
+                        h = *(vec *)(hi + l * GN__SLOT + i);                                                  \
+                        LOST(e = *(vec *)(lo + l * GN__SLOT + i);)                                            \
+                    }                                                                                         \
+                    for (int64_t r = at + l; r < rows && r < at + 4 * GN__LANES; r += GN__LANES) {            \
+                        from_t v = { 0 };                                                                     \
+                        if (i + W <= n) v = *(const from_t *)(x + r * ldx + i);                               \
+                        else memcpy(&v, x + r * ldx + i, (size_t)(n - i) * sizeof *x);                        \
+                        TIMES;                                                                                \
+                    }                                                                                         \
+                    *(vec *)(hi + l * GN__SLOT + i) = h;                                                      \
+                    LOST(*(vec *)(lo + l * GN__SLOT + i) = e;)                                                \
+                }                                                                                             \
+    }
+#define GN__DEFINE_PRODUCTS(S, attribute, W, ROWS, TIMES, WIDER)                                                      \
+    attribute static void gn__prod_row32_##S(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k){        \
+        GN__PROD_VECTORS(W) GN__PROD_ROWS(W, ROWS, WIDER) GN__PROD_ROWS(W, 1, WIDER)                                  \
+    } attribute static void gn__prod_row64_##S(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k){ \
+        GN__PROD_VECTORS(W) GN__PROD_ROWS64(W, 2, TIMES) GN__PROD_ROWS64(W, 1, TIMES)                                 \
+    } GN__DEFINE_PROD_DOWN(f32_##S, attribute, W, float, narrow, GN__PROD_PLAIN, h *= WIDER(v))                       \
+        GN__DEFINE_PROD_DOWN(f64_##S, attribute, W, double, vec, GN__PROD_LOST, TIMES(vec, bits, h, e, v))
 #else
-#define GN__DEFINE_PROD(S, attribute, W)                                                     \
-    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {      \
-        double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];                        \
-        for (int l = 0; l < GN__LANES; l++) hi[l] = 1;                                       \
-        for (int64_t i = 0; i < n; i += GN__LANES) {                                         \
-            const double *from = x + i;                                                      \
-            if (i + GN__LANES > n) {                                                         \
-                for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;      \
-                from = last;                                                                 \
-            }                                                                                \
-            for (int l = 0; l < GN__LANES; l++) {                                            \
-                gn__w_pair p = gn__w_product(hi[l], from[l]);                                \
-                hi[l] = p.hi;                                                                \
-                lo[l] = p.lo + lo[l] * from[l];                                              \
-            }                                                                                \
-        }                                                                                    \
-        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] }); \
+#define GN__DEFINE_PRODUCTS(S, attribute, W, ROWS, TIMES, WIDER)                                                     \
+    static void gn__prod_row32_##S(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k) {                \
+        for (int64_t r = 0; r < rows; r++, x += ldx) {                                                               \
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };                                                        \
+            for (int64_t i = 0; i < k; i++) s[i % GN__LANES] *= (double)x[i];                                        \
+            y[r] = GN__LANES_PRODUCT(s);                                                                             \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void gn__prod_row64_##S(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k) {           \
+        for (int64_t r = 0; r < rows; r++, x += ldx) {                                                               \
+            gn__w_pair s[GN__LANES];                                                                                 \
+            for (int l = 0; l < GN__LANES; l++) s[l] = (gn__w_pair){ 1, 0 };                                         \
+            for (int64_t i = 0; i < k; i++) gn__prod_join(&s[i % GN__LANES], &(gn__w_pair){ x[i], 0 });              \
+            y[r] = s[0];                                                                                             \
+            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &s[l]);                                         \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void gn__prod_down_f32_##S(double *hi, double *lo, const float *x, int64_t ldx, int64_t rows, int64_t n,  \
+                                      bool fresh) {                                                                  \
+        (void)lo;                                                                                                    \
+        for (int64_t r = 0; r < rows; r++)                                                                           \
+            for (int64_t i = 0; i < n; i++) {                                                                        \
+                double *h = hi + r % GN__LANES * GN__SLOT + i;                                                       \
+                *h = (fresh && r < GN__LANES ? 1 : *h) * (double)x[r * ldx + i];                                     \
+            }                                                                                                        \
+    }                                                                                                                \
+    static void gn__prod_down_f64_##S(double *hi, double *lo, const double *x, int64_t ldx, int64_t rows, int64_t n, \
+                                      bool fresh) {                                                                  \
+        for (int64_t r = 0; r < rows; r++)                                                                           \
+            for (int64_t i = 0; i < n; i++) {                                                                        \
+                int64_t at = r % GN__LANES * GN__SLOT + i;                                                           \
+                gn__w_pair a = { 1, 0 };                                                                             \
+                if (!fresh || r >= GN__LANES) a = (gn__w_pair){ hi[at], lo[at] };                                    \
+                gn__prod_join(&a, &(gn__w_pair){ x[r * ldx + i], 0 });                                               \
+                hi[at] = a.hi;                                                                                       \
+                lo[at] = a.lo;                                                                                       \
+            }                                                                                                        \
     }
 #endif
-GN__DEFINE_PROD(base, , 2)
+GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
 #if GN__X86
-GN__DEFINE_PROD(avx2, GN__TARGET_AVX2, 4)
+GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
-static void gn__prod_f64(const gn__pool *p, gn__w_pair *a, const double *x, int64_t n) {
+static const gn__products *gn__products_of(const gn__pool *p) {
+#define GN__PRODUCTS(S) \
+    { gn__prod_row32_##S, gn__prod_row64_##S, gn__prod_down_f32_##S, gn__prod_down_f64_##S }
+    static const gn__products sets[2] = {
+        GN__PRODUCTS(base),
 #if GN__X86
-    if (p && p->isa >= GN__ISA_AVX2) {
-        gn__prod_f64_avx2(a, x, n);
-        return;
-    }
+        GN__PRODUCTS(avx2),
 #endif
-    (void)p;
-    gn__prod_f64_base(a, x, n);
+    };
+    return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2];
+}
+
+/* *a times n factors (f32 or f64), the first of them that of a piece. */
+static void gn__prod_pieces(const gn__products *k, gn__w_pair *a, bool f32, const void *x, int64_t n) {
+    for (int64_t i = 0, m; i < n; i += m * GN__CHUNK) {
+        double narrow[4];
+        gn__w_pair wide[4];
+        int64_t deep = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        m = GN__MAX(GN__MIN((n - i) / GN__CHUNK, 4), 1);
+        if (f32) k->row32(narrow, (const float *)x + i, GN__CHUNK, m, deep);
+        else k->row64(wide, (const double *)x + i, GN__CHUNK, m, deep);
+        for (int64_t l = 0; l < m && f32; l++) a->hi *= narrow[l];
+        for (int64_t l = 0; l < m && !f32; l++) gn__prod_join(a, &wide[l]);
+    }
+}
+
+/* hi[i], lo[i] = the product of column i of rows in which neighbours lie side by side. */
+static void gn__prod_columns(const gn__products *k, double *hi, double *lo, const gn__down *x, int64_t rows,
+                             int64_t n) {
+    double slots[2][GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];
+    bool f32 = gn__dtypes[x->dtype].compute == GN__F32, direct = (x->dtype == GN_F32 || !f32) && !x->rows;
+    for (int64_t i = 0; i < n; i++) hi[i] = 1, lo[i] = 0;
+    for (int64_t r = 0, m; r < rows; r += m) {
+        m = GN__MIN(rows - r, (int64_t)GN__CHUNK);
+        for (int64_t q = 0, some; q < m; q += some) {
+            const void *from = gn__down_at(x, r + q);
+            some = direct ? m : GN__MIN(m - q, (int64_t)GN__LANES);
+            for (int64_t l = 0; l < some && !direct; l++) {
+                if (f32) gn__load_f32((float *)room[0] + l * GN__CHUNK, x->dtype, gn__down_at(x, r + q + l), 1, n);
+                else gn__load_f64(room[l], x->dtype, gn__down_at(x, r + q + l), 1, n);
+            }
+            if (!direct) from = room;
+            int64_t ldx = direct ? x->down : GN__CHUNK;
+            if (f32) k->down32(slots[0], NULL, (const float *)from, ldx, some, n, q == 0);
+            else k->down64(slots[0], slots[1], (const double *)from, ldx, some, n, q == 0);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+            gn__w_pair a = { slots[0][i], f32 ? 0 : slots[1][i] }, all = { hi[i], lo[i] };
+            for (int64_t l = 0; l < GN__LANES && l < m; l++) s[l] = slots[0][l * GN__SLOT + i];
+            for (int64_t l = 1; l < GN__LANES && l < m && !f32; l++)
+                gn__prod_join(&a, &(gn__w_pair){ s[l], slots[1][l * GN__SLOT + i] });
+            if (f32) all.hi *= GN__LANES_PRODUCT(s);
+            else gn__prod_join(&all, &a);
+            hi[i] = all.hi;
+            lo[i] = all.lo;
+        }
+    }
 }
 
 /* Where an error cannot be told (infinities, and products so small that their parts are below the smallest number) it
@@ -7093,6 +7279,10 @@ static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, i
     float sign = least ? -1 : 1, top = sign * gn__kernels_of(j->c->pool)->top(x, n, sign);
     bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;
     if (b->any && (b->f != b->f || !(better || nan))) return;
+    if (j->kind < GN__REDUCE_ARGMAX && !nan && top != 0) { /* its place does not matter, as with 0, of either sign */
+        *b = (gn__best){ (double)top, 0, at, true };
+        return;
+    }
     int64_t i = 0;
     while (!nan && i + 64 < n && !gn__among(x + i, top)) i += 64;
     while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;
@@ -7177,25 +7367,16 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
                            int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && d == GN_F32;
-    union {
-        float s[GN__CHUNK];
-        double f[GN__CHUNK];
-    } x;
+    bool direct = stride == 1 && d == GN_F32;
+    float x[GN__CHUNK];
     if (j->runs) {
         gn__reduce_abreast(j, a, p, stride, m, at);
         return;
     }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
-        n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
-        const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
-        if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
-        else if (!f32 && !(d == GN_F64 && stride == 1)) gn__load_f64(x.f, d, p, stride, n);
-        if (f32) gn__best_f32(j, &a->best, s, n, at + i);
-        else if (d == GN_F64)
-            gn__prod_f64(j->c->pool, &a->prod, stride == 1 ? (const double *)(const void *)p : x.f, n);
-        else
-            for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l]; /* exact enough for what it is rounded to */
+        n = direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
+        if (!direct) gn__load_f32(x, d, p, stride, n);
+        gn__best_f32(j, &a->best, direct ? (const float *)(const void *)p : x, n, at + i);
     }
 }
 
@@ -7208,12 +7389,15 @@ static const char *gn__reduce_at(const gn__reduce_job *j, const char *base, int6
            (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
 }
 
-/* Sums of floats: pieces where they lie, or gathered from rows of any length. */
-static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end) {
+/* Sums and products of floats: pieces where they lie, or gathered from rows of any length. */
+static void gn__reduce_pieces(const gn__reduce_job *j, gn__partial *a, const char *base, int64_t begin, int64_t end) {
     gn_dtype d = j->c->in[0].dtype;
     bool f32 = gn__dtypes[d].compute == GN__F32;
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1,
-            piece = f32 ? GN__PIECE : GN__PIECE64, run;
+            piece = j->products ? GN__CHUNK
+                    : f32       ? GN__PIECE
+                                : GN__PIECE64,
+            run;
     bool direct = stride == 1 && (d == GN_F32 || d == GN_F64);
     union {
         float s[GN__CHUNK];
@@ -7235,10 +7419,11 @@ static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t 
             }
             p = (const char *)&x;
         }
-        if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
+        if (j->products) gn__prod_pieces(gn__products_of(j->c->pool), &a->prod, f32, p, n);
+        else if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
         else gn__pieces_f64(gn__kernels_of(j->c->pool), &t, (const double *)(const void *)p, n);
     }
-    return gn__tree_sum(&t);
+    if (j->floats) a->sum = gn__tree_sum(&t);
 }
 
 /* Elements [begin, end) of the reduced ones of result `at`. */
@@ -7247,8 +7432,8 @@ static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t 
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
     const char *base =
         j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
-    if (j->floats) a.sum = gn__reduce_sum(j, base, begin, end);
-    for (int64_t i = begin, m; i < end && !j->floats; i += m) {
+    if (j->floats || j->products) gn__reduce_pieces(j, &a, base, begin, end);
+    for (int64_t i = begin, m; i < end && !(j->floats || j->products); i += m) {
         const char *p = gn__reduce_at(j, base, i, &m);
         m = GN__MIN(m, end - i);
         gn__reduce_run(j, &a, p, stride, m, i);
@@ -7357,6 +7542,27 @@ static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
     }
 }
 
+/* Products down columns. A task is a block of neighbours in a block of rows, as large as one along a row. */
+static void gn__reduce_columns_prod(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype),
+            wide = (width + GN__CHUNK - 1) / GN__CHUNK, down = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
+    double hi[GN__CHUNK], lo[GN__CHUNK];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK,
+                m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_BLOCK,
+                rows = j->blocks == 1 ? j->n : GN__MIN((int64_t)GN__REDUCE_BLOCK, j->n - from);
+        const char *base = j->c->in[0].p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes;
+        gn__down x = { base + from * down * bytes, j->c->in[0].dtype, down, 1, down ? NULL : &j->reduced, from };
+        gn__prod_columns(gn__products_of(j->c->pool), hi, lo, &x, rows, m);
+        for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
+            gn__partial one = { 0, { hi[i], lo[i] }, 0, { 0, 0, 0, false } };
+            if (j->blocks == 1) gn__reduce_store(j, at, &one);
+            else j->partials[at * j->blocks + t % j->blocks] = one;
+        }
+    }
+}
+
 /* Sums down columns. A task is a block of neighbours in a block of rows. */
 static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
@@ -7397,13 +7603,14 @@ static void gn__reduce_finish(const gn__reduce_job *j) {
 /* Which way is taken: down columns when neighbours of one row are neighbours in memory, and which kernels. */
 static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     gn_dtype d = j->c->in[0].dtype;
-    bool best = j->kind >= GN__REDUCE_MAX, sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN;
+    bool sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN, best = j->kind >= GN__REDUCE_MAX;
     j->compute = (gn__compute)gn__dtypes[d].compute;
     /* else a block's sum fits i32 */
     if (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)) j->compute = GN__I64;
-    j->columns = (best || sums || j->integer) && j->reduced.rank && width >= 8 &&
-                 j->kept.strides[j->kept.rank - 1] == 1 && j->reduced.strides[j->reduced.rank - 1] != 1;
+    j->columns = j->reduced.rank && width >= 8 && j->kept.strides[j->kept.rank - 1] == 1 &&
+                 j->reduced.strides[j->reduced.rank - 1] != 1;
     j->floats = sums && !j->integer;
+    j->products = !sums && !best && !j->integer;
     j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
@@ -7425,11 +7632,11 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
     int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
     gn__reduce_how(&j, width);
-    int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK,
+    int64_t block = j.columns && !j.products ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK,
             tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
     void *room = j.blocks > 1 ? gn__alloc_many((uint64_t)total, (uint64_t)j.blocks,
-                                               j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)
+                                               j.columns && j.floats ? sizeof *j.sums : sizeof *j.partials)
                               : NULL;
     if (j.blocks > 1 && !room)
         return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
@@ -7437,7 +7644,11 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     j.sums = (double *)room;
     gn__pool_for(c->pool, tasks * j.blocks,
                  1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1),
-                 j.columns ? j.runs ? gn__reduce_columns_run : gn__reduce_columns : gn__reduce_range, &j);
+                 !j.columns   ? gn__reduce_range
+                 : j.products ? gn__reduce_columns_prod
+                 : j.runs     ? gn__reduce_columns_run
+                              : gn__reduce_columns,
+                 &j);
     if (j.blocks > 1 && !gn__pool_stops(c->pool)) gn__reduce_finish(&j);
     gn_free(room);
     return GN_OK;
