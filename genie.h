@@ -3456,11 +3456,11 @@ static int64_t gn__view_count(const gn_view *v) {
 /* Element offset of row-major position `at` among the first `rank` dims. */
 static int64_t gn__view_offset(const gn_view *v, int rank, int64_t at) {
     int64_t offset = 0;
-    for (int i = rank - 1; i >= 0; i--) {
+    for (int i = rank - 1; i > 0; i--) {
         offset += at % v->dims[i] * v->strides[i];
         at /= v->dims[i];
     }
-    return offset;
+    return rank > 0 ? offset + at * v->strides[0] : offset;
 }
 
 /* v seen with shape s (NumPy broadcasting; s fits). */
@@ -7383,10 +7383,10 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
 /* The address of element i of the reduced ones of a result that begins at `base`, and how many follow it in its row. */
 static const char *gn__reduce_at(const gn__reduce_job *j, const char *base, int64_t i, int64_t *out_run) {
     int last = GN__MAX(j->reduced.rank - 1, 0);
-    int64_t col = i % j->inner, stride = j->reduced.rank ? j->reduced.strides[last] : 1;
+    int64_t row = i < j->inner ? 0 : i / j->inner, col = i - row * j->inner,
+            stride = j->reduced.rank ? j->reduced.strides[last] : 1;
     *out_run = j->inner - col;
-    return base +
-           (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
+    return base + (gn__view_offset(&j->reduced, last, row) + col * stride) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
 }
 
 /* Sums and products of floats: pieces where they lie, or gathered from rows of any length. */
@@ -7701,7 +7701,7 @@ static void gn__grad_prod(gn__grads *k) {
 }
 GN__COLD_END
 
-/* ---- rows: softmax, log-softmax, layernorm. Computed in f64, three passes over the row in chunks ---- */
+/* ---- rows: softmax, log-softmax, layernorm; in f64 those of f64, in f32 the others ---- */
 
 static gn_result gn__infer_softmax(const gn__infer_call *c) {
     int axis;
@@ -7726,62 +7726,166 @@ static gn_result gn__infer_layernorm(const gn__infer_call *c) {
     return GN_OK;
 }
 
-typedef struct gn__rows_job {
-    const gn__call *c;
-    gn_view in, out; /* the row's axis is last */
-    int64_t n;       /* of a row */
-    bool log;
-    gn__atomic failed; /* no memory for a row; set by any thread */
-} gn__rows_job;
+/* Lines along an axis, by a kernel that sees the elements of a line side by side. Where they lie apart, GN__LINES
+   neighbouring lines are moved at a time. */
+enum {
+    GN__LINES = 16,
+    GN__LINES_PAD = 16
+}; /* pad: elements between moved lines, lest all begin in one set of a cache */
 
-static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
-    return gn__atomic_load(&j->failed)
-               ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)j->n)
+typedef struct gn__lines {
+    const gn__call *c;
+    gn_view in, out; /* the axis is last */
+    int64_t n;       /* of a line */
+    void (*fn)(const struct gn__lines *x, const char *p, char *o, void *room);
+    int kind;
+    uint32_t room;     /* bytes for each element of a line that fn works in */
+    gn__atomic failed; /* no memory for lines; set by any thread */
+} gn__lines;
+
+/* Element i of line l is l * line + i * step elements away, on both sides. */
+static void gn__lines_move(char *to, int64_t to_line, int64_t to_step, const char *from, int64_t line, int64_t step,
+                           int64_t lines, int64_t n, int64_t bytes) {
+#define GN__MOVE(T)                         \
+    for (int64_t i = 0; i < n; i++)         \
+        for (int64_t l = 0; l < lines; l++) \
+    ((T *)(void *)to)[l * to_line + i * to_step] = ((const T *)(const void *)from)[l * line + i * step]
+    if (bytes == 4) GN__MOVE(uint32_t);
+    else if (bytes == 8) GN__MOVE(uint64_t);
+    else if (bytes == 2) GN__MOVE(uint16_t);
+    else GN__MOVE(uint8_t);
+#undef GN__MOVE
+}
+
+static int64_t gn__lines_abreast(const gn__lines *x) { return x->n < 1 << 16 ? GN__LINES : GN__LINES / 4; }
+
+static void gn__lines_range(void *arg, int64_t begin, int64_t end) {
+    gn__lines *x = (gn__lines *)arg;
+    int last = x->in.rank - 1;
+    int64_t ib = (int64_t)gn__bytes_of(x->in.dtype), ob = (int64_t)gn__bytes_of(x->out.dtype), n = x->n,
+            is = x->in.strides[last], os = x->out.strides[last], side = last > 0 ? x->in.dims[last - 1] : 1,
+            il = last > 0 ? x->in.strides[last - 1] : 0, ol = last > 0 ? x->out.strides[last - 1] : 0,
+            long_n = n + GN__LINES_PAD, most = gn__lines_abreast(x);
+    bool in_moves = is != 1 && n > 1, out_moves = os != 1 && n > 1;
+    char *from =
+        (char *)gn__alloc_many((uint64_t)long_n, (uint64_t)(most * (ib * in_moves + ob * out_moves)) + x->room + 1, 1);
+    if (!from) {
+        gn__atomic_store(&x->failed, 1);
+        return;
+    }
+    char *to = from + (in_moves ? most * long_n * ib : 0), *room = to + (out_moves ? most * long_n * ob : 0);
+    for (int64_t row = begin, some; row < end && !gn__pool_stops(x->c->pool); row += some) {
+        const char *p = x->in.p + gn__view_offset(&x->in, last, row) * ib;
+        char *o = x->out.p + gn__view_offset(&x->out, last, row) * ob;
+        some = GN__MIN(GN__MIN(end - row, most), side - row % side);
+        if (in_moves) gn__lines_move(from, long_n, 1, p, il, is, some, n, ib);
+        for (int64_t l = 0; l < some; l++)
+            x->fn(x, in_moves ? from + l * long_n * ib : p + l * il * ib,
+                  out_moves ? to + l * long_n * ob : o + l * ol * ob, room);
+        if (out_moves) gn__lines_move(o, ol, os, to, long_n, 1, some, n, ob);
+    }
+    gn_free(from);
+}
+
+/* `least`: elements that are worth a task. */
+static gn_result gn__lines_run(gn__lines *x, int64_t least) {
+    const gn__call *c = x->c;
+    int64_t lines = gn__view_count(&c->out) / GN__MAX(x->n, 1), threads = c->pool ? (int64_t)c->pool->n_threads + 1 : 1;
+    int64_t grain = GN__MAX(1 + least / GN__MAX(x->n, 1), GN__MIN(gn__lines_abreast(x), lines / (2 * threads)));
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, lines, grain, gn__lines_range, x);
+    return gn__atomic_load(&x->failed)
+               ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)x->n)
                : GN_OK;
 }
 
-GN__COLD_BEGIN
+static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
+    int axis = gn__axis(axis_attr, c->in[0].rank);
+    return (gn__lines){ .c = c,
+                        .in = gn__view_axis_last(&c->in[0], axis),
+                        .out = gn__view_axis_last(&c->out, axis),
+                        .n = c->in[0].dims[axis],
+                        .kind = kind };
+}
 
-static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
-    double x[GN__CHUNK], top = -INFINITY;
-    int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
-    int64_t ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=off")
+#endif
+/* y = x - sub; y = x / by; the largest, NaN if there is one */
+static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;
+}
+static void gn__over_f64(double *y, double by, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] /= by;
+}
+static double gn__top_f64(const double *x, int64_t n) {
+    double top[GN__LANES], most = -INFINITY;
+    int64_t nan = 0, i = 0;
+    for (int l = 0; l < GN__LANES; l++) top[l] = most;
+    for (; i + GN__LANES <= n; i += GN__LANES)
+        for (int l = 0; l < GN__LANES; l++) {
+            top[l] = x[i + l] > top[l] ? x[i + l] : top[l];
+            nan |= x[i + l] != x[i + l];
+        }
+    for (; i < n; i++) {
+        most = x[i] > most ? x[i] : most;
+        nan |= x[i] != x[i];
+    }
+    for (int l = 0; l < GN__LANES; l++) most = top[l] > most ? top[l] : most;
+    return nan ? (double)NAN : most;
+}
+/* y = (x - sub) mul; then y gain and y + bias, where they are given */
+static void gn__affine_f64(double *y, const double *x, double sub, double mul, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;
+}
+static void gn__gain_f64(double *restrict y, const double *gain, const double *bias, int64_t n) {
+    for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];
+    for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];
+}
+static void gn__squares_f64(double *y, const double *x, double sub, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);
+}
+static void gn__widen_f64(double *y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+enum { GN__SOFTMAX_LOG = 1 }; /* gn__lines kind */
+
+static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, void *room) {
+    const double *x = (const double *)(const void *)p;
+    double *y = (double *)(void *)o, e[GN__CHUNK], top = gn__top_f64(x, j->n);
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
+    (void)room;
+    for (int64_t i = 0, m; i < j->n; i += m) {
+        m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
+        double *to = j->kind == GN__SOFTMAX_LOG ? e : y + i;
+        gn__minus_f64(e, x + i, top, m);
+        gn__exp_f64(j->c->pool, to, e, m);
+        gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, to, m);
     }
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] -= top;
-        gn__exp_f64(j->c->pool, x, x, m);
-        gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, x, m);
+    double sum = gn__tree_sum(&sums);
+    if (j->kind != GN__SOFTMAX_LOG) {
+        gn__over_f64(y, sum, j->n);
+        return;
     }
-    double sum = gn__tree_sum(&sums), lsum = log(sum);
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] -= top;
-        if (!j->log) gn__exp_f64(j->c->pool, x, x, m);
-        for (int64_t l = 0; l < m; l++) x[l] = j->log ? x[l] - lsum : x[l] / sum;
-        gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
-    }
+    gn__minus_f64(y, x, top, j->n);
+    gn__minus_f64(y, y, log(sum), j->n);
 }
-GN__COLD_END
 
-/* f32, f16 and bf16 rows: in f32, in `row` (n floats) or where they lie. */
-static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
+/* f32, f16 and bf16: in f32, in `room` (n floats) or where they lie. */
+static void gn__softmax_line_f32(const gn__lines *j, const char *p, char *o, void *room) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
-    int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1], n = j->n;
-    bool whole_in = j->in.dtype == GN_F32 && is == 1, whole_out = j->out.dtype == GN_F32 && os == 1;
-    const float *x = whole_in ? (const float *)(const void *)p : row;
-    float *y = whole_out ? (float *)(void *)o : row;
-    if (!whole_in) gn__load_f32(row, j->in.dtype, p, is, n);
+    int64_t n = j->n;
+    bool whole = j->in.dtype == GN_F32;
+    const float *x = whole ? (const float *)(const void *)p : (const float *)room;
+    float *y = whole ? (float *)(void *)o : (float *)room;
+    if (!whole) gn__load_f32(y, j->in.dtype, p, 1, n);
     float top = k->top(x, n, 1);
-    if (j->log) {
+    if (j->kind == GN__SOFTMAX_LOG) {
         float e[GN__CHUNK];
         gn__tree sums;
         sums.n = 0, sums.depth = 0;
@@ -7798,74 +7902,60 @@ static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, f
         gn__exp_f32(j->c->pool, y, y, n);
         k->affine(y, y, n, 0, (float)(1 / gn__sum_f32(k, y, n)));
     }
-    if (!whole_out) gn__store_f32(y, j->out.dtype, o, os, n);
-}
-
-static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
-    gn__rows_job *j = (gn__rows_job *)arg;
-    int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    bool narrow = gn__dtypes[j->in.dtype].compute == GN__F32;
-    float *row = narrow ? (float *)gn__alloc_many((uint64_t)j->n, 1, sizeof *row) : NULL;
-    if (narrow && !row) {
-        gn__atomic_store(&j->failed, 1);
-        return;
-    }
-    for (int64_t i = begin; narrow && i < end; i++)
-        gn__softmax_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes,
-                            j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes, row);
-    gn_free(row);
-    if (narrow) return;
-    for (int64_t i = begin; i < end; i++)
-        gn__softmax_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes,
-                        j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes);
+    if (!whole) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
 static gn_result gn__softmax(const gn__call *c, bool log) {
-    int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__rows_job j = {
-        c, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->in[0].dims[axis], log, 0
-    };
-    if (gn__view_count(&c->out))
-        gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__softmax_range, &j);
-    return gn__rows_end(c, &j);
+    gn__lines x = gn__lines_of(c, c->attrs[0], log ? GN__SOFTMAX_LOG : 0);
+    bool narrow = gn__dtypes[c->in[0].dtype].compute == GN__F32;
+    x.fn = narrow ? gn__softmax_line_f32 : gn__softmax_line_f64;
+    x.room = narrow && c->in[0].dtype != GN_F32 ? sizeof(float) : 0;
+    return gn__lines_run(&x, 4096);
 }
 static gn_result gn__cpu_softmax(const gn__call *c) { return gn__softmax(c, false); }
 static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, true); }
 
-GN__COLD_BEGIN
+typedef struct gn__rows_job {
+    const gn__call *c;
+    gn_view in, out;   /* the row's axis is last */
+    int64_t n;         /* of a row */
+    gn__atomic failed; /* no memory for a row; set by any thread */
+} gn__rows_job;
+
+/* m elements of a vector of f64 from element i on: where they lie, or in `room`. */
+static const double *gn__chunk_f64(const gn_view *v, const char *p, int64_t i, double *room, int64_t m) {
+    int64_t stride = v->strides[v->rank - 1];
+    if (stride == 1) return (const double *)(const void *)p + i;
+    gn__load_f64(room, GN_F64, p + i * stride * (int64_t)sizeof *room, stride, m);
+    return room;
+}
 
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
-    double x[GN__CHUNK], w[GN__CHUNK], eps = gn__word_f64(c->attrs[0]);
+    const gn__kernels *k = gn__kernels_of(c->pool);
+    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
+    double x[GN__CHUNK], g[GN__CHUNK], b[GN__CHUNK], *y = (double *)(void *)o;
+    int64_t n = j->n;
     gn__tree sums, squares;
     sums.n = squares.n = 0, sums.depth = squares.depth = 0;
-    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
-    int64_t is = j->in.strides[j->in.rank - 1], ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, m);
+        gn__pieces_f64(k, &sums, gn__chunk_f64(&j->in, p, i, x, m), m);
     }
     double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * (x[l] - mean);
-        gn__pieces_f64(gn__kernels_of(c->pool), &squares, x, m);
+        gn__squares_f64(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
+        gn__pieces_f64(k, &squares, x, m);
     }
-    double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + eps);
+    double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + gn__word_f64(c->attrs[0]));
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * scale;
-        if (gain) gn__load_f64(w, gain->dtype, gain->p + i * gain->strides[0] * ib, gain->strides[0], m);
-        for (int64_t l = 0; gain && l < m; l++) x[l] *= w[l];
-        if (bias) gn__load_f64(w, bias->dtype, bias->p + i * bias->strides[0] * ib, bias->strides[0], m);
-        for (int64_t l = 0; bias && l < m; l++) x[l] += w[l];
-        gn__store_f64(x, j->out.dtype, o + i * ib, 1, m);
+        gn__affine_f64(y + i, gn__chunk_f64(&j->in, p, i, x, m), mean, scale, m);
+        gn__gain_f64(y + i, gain ? gn__chunk_f64(gain, gain->p, i, g, m) : NULL,
+                     bias ? gn__chunk_f64(bias, bias->p, i, b, m) : NULL, m);
     }
 }
-GN__COLD_END
 
 /* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
 static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o, float *row, const float *gain,
@@ -7929,10 +8019,12 @@ static void gn__layernorm_range(void *arg, int64_t begin, int64_t end) {
 }
 
 static gn_result gn__cpu_layernorm(const gn__call *c) {
-    gn__rows_job j = { c, c->in[0], c->out, c->in[0].dims[c->in[0].rank - 1], false, 0 };
+    gn__rows_job j = { c, c->in[0], c->out, c->in[0].dims[c->in[0].rank - 1], 0 };
     if (gn__view_count(&c->out))
         gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__layernorm_range, &j);
-    return gn__rows_end(c, &j);
+    return gn__atomic_load(&j.failed)
+               ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)j.n)
+               : GN_OK;
 }
 
 GN__COLD_BEGIN
@@ -9003,43 +9095,86 @@ static gn_result gn__infer_mse_loss(const gn__infer_call *c) {
     return r;
 }
 
-/* -log softmax(row)[target] */
+GN__COLD_END
+
+typedef struct gn__loss_job {
+    const gn__call *c;
+    double *losses; /* of each row */
+    gn__atomic bad; /* a target is outside the classes; set by any thread */
+} gn__loss_job;
+
+/* -log softmax(row)[target]. f64 in f64; others by exponentials in f32, whose sum is in f64: small ones count beside
+   1. */
 static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t row, int64_t target) {
     int64_t n = logits->dims[logits->rank - 1], stride = logits->strides[logits->rank - 1],
             bytes = (int64_t)gn__bytes_of(logits->dtype);
     const char *p = logits->p + gn__view_offset(logits, logits->rank - 1, row) * bytes;
+    const gn__kernels *k = gn__kernels_of(pool);
+    bool narrow = gn__dtypes[logits->dtype].compute == GN__F32;
     double x[GN__CHUNK], top = -INFINITY, hit;
+    float s[GN__CHUNK];
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
+        if (narrow) gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
+        else gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
+        double most = narrow ? (double)k->top(s, m, 1) : gn__top_f64(x, m);
+        top = GN_M_MAX(most, top);
     }
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        for (int64_t l = 0; l < m; l++) x[l] -= top;
-        gn__exp_f64(pool, x, x, m);
-        gn__pieces_f64(gn__kernels_of(pool), &sums, x, m);
+        if (narrow) {
+            gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
+            k->affine(s, s, m, (float)top, 1);
+            gn__exp_f32(pool, s, s, m);
+            gn__widen_f64(x, s, m);
+        } else {
+            gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
+            gn__minus_f64(x, x, top, m);
+            gn__exp_f64(pool, x, x, m);
+        }
+        gn__pieces_f64(k, &sums, x, m);
     }
     gn__load_f64(&hit, logits->dtype, p + target * stride * bytes, 1, 1);
     return log(gn__tree_sum(&sums)) - (hit - top);
 }
 
-static gn_result gn__cpu_cross_entropy(const gn__call *c) {
-    const gn_view *logits = &c->in[0], *targets = &c->in[1];
-    int64_t rows = gn__view_count(targets), classes = logits->dims[logits->rank - 1];
-    gn__tree sums;
-    sums.n = 0, sums.depth = 0;
-    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) {
+static void gn__loss_range(void *arg, int64_t begin, int64_t end) {
+    gn__loss_job *j = (gn__loss_job *)arg;
+    const gn_view *logits = &j->c->in[0], *targets = &j->c->in[1];
+    for (int64_t i = begin; i < end && !gn__pool_stops(j->c->pool); i++) {
         int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) *
                                                                   (int64_t)gn__bytes_of(targets->dtype));
-        if (t < 0 || t >= classes) return gn__bad_index(c->fault, t, classes);
-        gn__tree_add(&sums, gn__row_loss(c->pool, logits, i, t));
+        if (t < 0 || t >= logits->dims[logits->rank - 1]) {
+            gn__atomic_store(&j->bad, 1);
+            return;
+        }
+        j->losses[i] = gn__row_loss(j->c->pool, logits, i, t);
     }
+}
+
+GN__COLD_BEGIN
+
+static gn_result gn__cpu_cross_entropy(const gn__call *c) {
+    const gn_view *targets = &c->in[1];
+    int64_t rows = gn__view_count(targets), classes = c->in[0].dims[c->in[0].rank - 1];
+    gn__loss_job j = { c, (double *)gn__alloc_many((uint64_t)rows + 1, 1, sizeof(double)), 0 };
+    if (!j.losses) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the losses of %lld rows", (long long)rows);
+    gn__pool_for(c->pool, rows, 1 + 4096 / GN__MAX(classes, 1), gn__loss_range, &j);
+    for (int64_t i = 0; i < rows && gn__atomic_load(&j.bad); i++) { /* the first one is told, whoever met one */
+        int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) *
+                                                                  (int64_t)gn__bytes_of(targets->dtype));
+        if (t >= 0 && t < classes) continue;
+        gn_free(j.losses);
+        return gn__bad_index(c->fault, t, classes);
+    }
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
+    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) gn__tree_add(&sums, j.losses[i]);
     double mean = gn__tree_sum(&sums) / (double)rows;
     gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
+    gn_free(j.losses);
     return GN_OK;
 }
 
@@ -9580,7 +9715,7 @@ static void gn__grad_kv_append(gn__grads *k) {
     if (k->need[1]) k->gx[1] = gn__gather_of(k, k->gy, 2, gn__broadcast_of(k, gn__reshape_of(k, at, &column), &rows));
 }
 
-/* ---- running along an axis: attrs = axis. Row by row, in f64 or i64, in order ---- */
+/* ---- running along an axis: attrs = axis. Line by line, in f64 or i64, in order ---- */
 
 static gn_result gn__infer_cummax(const gn__infer_call *c) {
     int axis;
@@ -9597,75 +9732,81 @@ static gn_result gn__infer_cumsum(const gn__infer_call *c) {
 
 typedef enum gn__along { GN__ALONG_SUM, GN__ALONG_PROD, GN__ALONG_MAX } gn__along;
 
-typedef struct gn__along_job {
-    gn__along kind;
-    gn_view in, out; /* the axis is last */
-    const gn__pool *pool;
-} gn__along_job;
+GN__COLD_END
 
-/* Of sums what the additions lost is kept, and added to each result. */
-static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, double *lost, bool first) {
-    for (int64_t i = 0; i < n; i++) {
-        if (kind == GN__ALONG_SUM) {
-            double sum = *run + x[i], back = sum - *run;
-            *lost += (*run - (sum - back)) + (x[i] - back);
-            *run = sum;
-            x[i] = fabs(sum) < (double)INFINITY ? sum + *lost : sum;
-            continue;
-        }
-        if (kind == GN__ALONG_PROD) *run *= x[i];
-        else if ((first && i == 0) || x[i] > *run || x[i] != x[i]) *run = x[i];
-        x[i] = *run;
+/* n elements of a line: y, which may be x. Of sums what the additions lost is kept, and added to each result. */
+#define GN__DEFINE_ALONG(S, T)                                                                              \
+    static void gn__along_##S(gn__along kind, const T *x, T *y, int64_t n, double *run_at, double *lost_at, \
+                              bool first) {                                                                 \
+        double run = *run_at, lost = *lost_at;                                                              \
+        for (int64_t i = 0; i < n && kind == GN__ALONG_SUM; i++) {                                          \
+            double v = (double)x[i], sum = run + v, back = sum - run;                                       \
+            lost += (run - (sum - back)) + (v - back);                                                      \
+            run = sum;                                                                                      \
+            y[i] = (T)(fabs(sum) < (double)INFINITY ? sum + lost : sum);                                    \
+        }                                                                                                   \
+        for (int64_t i = 0; i < n && kind == GN__ALONG_PROD; i++) {                                         \
+            run *= (double)x[i];                                                                            \
+            y[i] = (T)run;                                                                                  \
+        }                                                                                                   \
+        if (kind == GN__ALONG_MAX && first) run = (double)x[0];                                             \
+        for (int64_t i = 0; i < n && kind == GN__ALONG_MAX; i++) {                                          \
+            double v = (double)x[i];                                                                        \
+            if (v > run || v != v) run = v;                                                                 \
+            y[i] = (T)run;                                                                                  \
+        }                                                                                                   \
+        *run_at = run;                                                                                      \
+        *lost_at = lost;                                                                                    \
     }
+GN__DEFINE_ALONG(f32, float)
+GN__DEFINE_ALONG(f64, double)
+
+static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run_at, bool first) {
+    int64_t run = *run_at;
+    for (int64_t i = 0; i < n && kind == GN__ALONG_SUM; i++) x[i] = run = gn__m_add_i64(run, x[i]);
+    for (int64_t i = 0; i < n && kind == GN__ALONG_PROD; i++) x[i] = run = gn__m_mul_i64(run, x[i]);
+    if (kind == GN__ALONG_MAX && first) run = x[0];
+    for (int64_t i = 0; i < n && kind == GN__ALONG_MAX; i++) x[i] = run = GN__MAX(run, x[i]);
+    *run_at = run;
 }
 
-static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run, bool first) {
-    for (int64_t i = 0; i < n; i++) {
-        if (kind == GN__ALONG_SUM) *run = gn__m_add_i64(*run, x[i]);
-        else if (kind == GN__ALONG_PROD) *run = gn__m_mul_i64(*run, x[i]);
-        else if ((first && i == 0) || x[i] > *run) *run = x[i];
-        x[i] = *run;
-    }
-}
-
-static void gn__along_range(void *arg, int64_t begin, int64_t end) {
-    const gn__along_job *j = (const gn__along_job *)arg;
-    const gn_view *in = &j->in, *out = &j->out;
-    int last = in->rank - 1;
-    int64_t ib = (int64_t)gn__bytes_of(in->dtype), ob = (int64_t)gn__bytes_of(out->dtype), n = in->dims[last],
-            is = in->strides[last], os = out->strides[last];
-    bool real = gn__is_float(in->dtype);
+static void gn__along_line(const gn__lines *j, const char *p, char *o, void *room) {
+    gn_dtype d = j->in.dtype;
+    gn__along kind = (gn__along)j->kind;
+    int64_t ib = (int64_t)gn__bytes_of(d), ob = (int64_t)gn__bytes_of(j->out.dtype), whole = kind == GN__ALONG_PROD;
+    double run = kind == GN__ALONG_PROD, lost = 0;
     union {
         double f[GN__CHUNK];
         int64_t i[GN__CHUNK];
     } x;
-    for (int64_t row = begin; row < end; row++) {
-        const char *p = in->p + gn__view_offset(in, last, row) * ib;
-        char *o = out->p + gn__view_offset(out, last, row) * ob;
-        double run = j->kind == GN__ALONG_PROD, lost = 0;
-        int64_t whole = j->kind == GN__ALONG_PROD;
-        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {
-            m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-            if (real) {
-                gn__load_f64(x.f, in->dtype, p + i * is * ib, is, m);
-                gn__along_f64(j->kind, x.f, m, &run, &lost, i == 0);
-                gn__store_f64(x.f, out->dtype, o + i * os * ob, os, m);
-            } else {
-                gn__load_i64(x.i, in->dtype, p + i * is * ib, is, m);
-                gn__along_i64(j->kind, x.i, m, &whole, i == 0);
-                gn__store_i64(x.i, out->dtype, o + i * os * ob, os, m);
-            }
+    (void)room;
+    for (int64_t i = 0, m; i < j->n && !gn__pool_stops(j->c->pool); i += m) {
+        const char *from = p + i * ib;
+        char *to = o + i * ob;
+        m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
+        if (d == GN_F32)
+            gn__along_f32(kind, (const float *)(const void *)from, (float *)(void *)to, m, &run, &lost, i == 0);
+        else if (d == GN_F64)
+            gn__along_f64(kind, (const double *)(const void *)from, (double *)(void *)to, m, &run, &lost, i == 0);
+        else if (gn__is_float(d)) {
+            gn__load_f64(x.f, d, from, 1, m);
+            gn__along_f64(kind, x.f, x.f, m, &run, &lost, i == 0);
+            gn__store_f64(x.f, d, to, 1, m);
+        } else {
+            int64_t *y = j->out.dtype == GN_I64 ? (int64_t *)(void *)to : x.i;
+            gn__load_i64(y, d, from, 1, m);
+            gn__along_i64(kind, y, m, &whole, i == 0);
+            if (y == x.i) gn__store_i64(y, j->out.dtype, to, 1, m);
         }
     }
 }
 
 static gn_result gn__cpu_along(const gn__call *c, gn__along kind) {
-    int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__along_job j = { kind, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->pool };
-    int64_t n = c->in[0].dims[axis];
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 16384 / n, gn__along_range, &j);
-    return GN_OK;
+    gn__lines x = gn__lines_of(c, c->attrs[0], (int)kind);
+    x.fn = gn__along_line;
+    return gn__lines_run(&x, 16384);
 }
+GN__COLD_BEGIN
 static gn_result gn__cpu_cumsum(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_SUM); }
 static gn_result gn__cpu_cumprod(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_PROD); }
 static gn_result gn__cpu_cummax(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_MAX); }
