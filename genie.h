@@ -6303,14 +6303,87 @@ static void gn__philox(uint32_t ctr[4], uint32_t k0, uint32_t k1) {
     }
 }
 
-/* 64 random bits of element i: counter words {i low, i high, run low, run high}, key from the attribute. */
-static void gn__random_bits(const gn__call *c, int64_t run, int64_t i, uint32_t out[4]) {
-    uint64_t key = (uint64_t)c->attrs[1];
-    out[0] = (uint32_t)(uint64_t)i;
-    out[1] = (uint32_t)((uint64_t)i >> 32);
-    out[2] = (uint32_t)(uint64_t)run;
-    out[3] = (uint32_t)((uint64_t)run >> 32);
-    gn__philox(out, (uint32_t)key, (uint32_t)(key >> 32));
+GN__COLD_END
+
+/* The words of GN__RANDOM elements at a time: of element i those of the counter {i low, i high, run low, run high}; the
+   key is the attribute. */
+enum { GN__RANDOM = 64 };
+
+typedef struct gn__random_block {
+    uint32_t w[4][GN__RANDOM];
+    double wide[2][GN__RANDOM]; /* in [0, 1), 53 bits: of the first two words, of the others */
+    float least[GN__RANDOM], most[GN__RANDOM];
+} gn__random_block;
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
+#endif
+/* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-46 of what the C library gives; rounded to f32 a little below
+   and a little above. Where both are equal that is what the library's rounds to. */
+#define GN__DEFINE_RANDOM(S, attribute)                                                                          \
+    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
+        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                                 \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
+            b->w[0][l] = (uint32_t)(first + (uint64_t)l);                                                        \
+            b->w[1][l] = (uint32_t)((first + (uint64_t)l) >> 32);                                                \
+            b->w[2][l] = (uint32_t)run;                                                                          \
+            b->w[3][l] = (uint32_t)(run >> 32);                                                                  \
+        }                                                                                                        \
+        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                           \
+            for (int l = 0; l < GN__RANDOM; l++) {                                                               \
+                uint64_t x = (uint64_t)0xD2511F53u * b->w[0][l], y = (uint64_t)0xCD9E8D57u * b->w[2][l];         \
+                uint32_t n0 = (uint32_t)(y >> 32) ^ b->w[1][l] ^ k0, n2 = (uint32_t)(x >> 32) ^ b->w[3][l] ^ k1; \
+                b->w[1][l] = (uint32_t)y;                                                                        \
+                b->w[3][l] = (uint32_t)x;                                                                        \
+                b->w[0][l] = n0;                                                                                 \
+                b->w[2][l] = n2;                                                                                 \
+            }                                                                                                    \
+    }                                                                                                            \
+    attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {              \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
+            double top = (double)(int32_t)(high[l] ^ 0x80000000u) + 0x1p31;                                      \
+            wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                \
+        }                                                                                                        \
+    }                                                                                                            \
+    attribute static void gn__normal_##S(gn__random_block *b) {                                                  \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
+            gn__w_log_parts p = gn__w_log_split(1.0 - b->wide[0][l]);                                            \
+            double log_u = p.e * GN__W_LN2_HI + (p.f - (p.rest - p.e * GN__W_LN2_LO));                           \
+            double v = sqrt(-2.0 * log_u) * gn__w_sin_turned(6.283185307179586477 * b->wide[1][l], 1);           \
+            double off = fabs(v) * 0x1p-46;                                                                      \
+            b->least[l] = (float)(v - off);                                                                      \
+            b->most[l] = (float)(v + off);                                                                       \
+        }                                                                                                        \
+    }
+GN__SMALL_BEGIN
+GN__DEFINE_RANDOM(base, )
+GN__SMALL_END
+#if GN__X86
+GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static void gn__random_fill(const gn__pool *pool, gn__random_block *b, uint64_t first, uint64_t run, uint64_t key,
+                            bool wide, bool normal) {
+#if GN__X86
+    if (pool && pool->isa >= GN__ISA_AVX2) {
+        gn__philox_avx2(b, first, run, key);
+        for (int k = 0; k < 2 && wide; k++) gn__widths_avx2(b->wide[k], b->w[2 * k], b->w[2 * k + 1]);
+        if (normal) gn__normal_avx2(b);
+        return;
+    }
+#endif
+    (void)pool;
+    gn__philox_base(b, first, run, key);
+    for (int k = 0; k < 2 && wide; k++) gn__widths_base(b->wide[k], b->w[2 * k], b->w[2 * k + 1]);
+    if (normal) gn__normal_base(b);
+}
+
+static double gn__random_normal_of(const gn__random_block *b, int64_t l) {
+    return sqrt(-2.0 * log(1.0 - b->wide[0][l])) * cos(6.283185307179586477 * b->wide[1][l]);
 }
 
 typedef struct gn__random_job {
@@ -6319,27 +6392,37 @@ typedef struct gn__random_job {
     bool normal;
 } gn__random_job;
 
+/* m elements of a block into memory. */
+static void gn__random_store(const gn__random_job *j, gn__random_block *b, char *to, int64_t m) {
+    gn_dtype d = j->c->out.dtype;
+    if (j->normal && d == GN_F32) {
+        for (int64_t l = 0; l < m; l++)
+            if (b->least[l] != b->most[l]) b->least[l] = (float)gn__random_normal_of(b, l);
+        memcpy(to, b->least, (size_t)m * sizeof *b->least);
+    } else if (j->normal) {
+        for (int64_t l = 0; l < m; l++) b->wide[0][l] = gn__random_normal_of(b, l);
+        gn__store_f64(b->wide[0], d, to, 1, m);
+    } else if (d == GN_F64) memcpy(to, b->wide[0], (size_t)m * sizeof b->wide[0][0]);
+    else { /* as many bits as the dtype holds */ int bits = d == GN_F32 ? 24 : d == GN_F16 ? 11 : 8;
+        float unit = d == GN_F32 ? 0x1p-24f : d == GN_F16 ? 0x1p-11f : 0x1p-8f;
+        for (int64_t l = 0; l < GN__RANDOM; l++) b->most[l] = (float)(int32_t)(b->w[0][l] >> (32 - bits)) * unit;
+        gn__store_f32(b->most, d, to, 1, m);
+    }
+}
+
 static void gn__random_range(void *arg, int64_t begin, int64_t end) {
     const gn__random_job *j = (const gn__random_job *)arg;
     gn_dtype d = j->c->out.dtype;
-    size_t bytes = gn__bytes_of(d);
-    for (int64_t i = begin; i < end; i++) {
-        uint32_t w[4];
-        gn__random_bits(j->c, j->run, i, w);
-        double wide = (double)((((uint64_t)w[1] << 32) | w[0]) >> 11) * 0x1p-53; /* [0, 1), 53 bits */
-        double v = d == GN_F64 ? wide
-                               : (double)(w[0] >> (d == GN_F32   ? 8
-                                                   : d == GN_F16 ? 21
-                                                                 : 24)) *
-                                     (d == GN_F32   ? 0x1p-24
-                                      : d == GN_F16 ? 0x1p-11
-                                                    : 0x1p-8);
-        if (j->normal) /* Box-Muller on (0, 1] and [0, 1) */
-            v = sqrt(-2.0 * log(1.0 - wide)) *
-                cos(6.283185307179586477 * ((double)((((uint64_t)w[3] << 32) | w[2]) >> 11) * 0x1p-53));
-        gn__store_f64(&v, d, j->c->out.p + i * (int64_t)bytes, 1, 1);
+    gn__random_block b;
+    for (int64_t i = begin, m; i < end; i += m) {
+        m = GN__MIN(end - i, (int64_t)GN__RANDOM);
+        gn__random_fill(j->c->pool, &b, (uint64_t)i, (uint64_t)j->run, (uint64_t)j->c->attrs[1],
+                        j->normal || d == GN_F64, j->normal && d == GN_F32);
+        gn__random_store(j, &b, j->c->out.p + i * (int64_t)gn__bytes_of(d), m);
     }
 }
+
+GN__COLD_BEGIN
 
 static gn_result gn__random(const gn__call *c, bool normal) {
     gn__random_job j = { c, gn__read_int(GN_I64, c->in[0].p), normal };

@@ -1,0 +1,2 @@
+#define GENIE_IMPLEMENTATION
+#include "genie.h"
