@@ -2321,8 +2321,10 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 /* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text
  * (PLAIN): compiled small and soon, since this file has to compile in seconds. */
 #if defined(__clang__)
-#define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
-#define GN__COLD_END _Pragma("clang attribute pop")
+#define GN__COLD_BEGIN                                                             \
+    _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
+    _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
+#define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
 #define GN__PLAIN_BEGIN _Pragma("clang optimize off")
 #define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
