@@ -2301,12 +2301,14 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define GN__LIKELY(c) __builtin_expect(!!(c), 1)
 #define GN__UNUSED __attribute__((unused))
+#define GN__NOINLINE __attribute__((noinline)) /* called once a tile or rarer: two functions compile sooner than one */
 #define GN__INLINE static inline __attribute__((always_inline, unused))
 #define GN__THREAD_LOCAL __thread
 #else
 #define GN__PRINTF(f, a)
 #define GN__LIKELY(c) (c)
 #define GN__UNUSED
+#define GN__NOINLINE
 #define GN__INLINE static inline
 #define GN__THREAD_LOCAL _Thread_local
 #endif
@@ -2324,7 +2326,7 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #if defined(__clang__)
 #define GN__COLD_BEGIN                                                             \
     _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
-    _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
+        _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
 #define GN__PLAIN_BEGIN _Pragma("clang optimize off")
 #define GN__PLAIN_END _Pragma("clang optimize on")
@@ -2874,6 +2876,7 @@ static void *gn__thread_main(void *p) {
 }
 #endif
 
+GN__COLD_BEGIN
 static bool gn__thread_start(gn__thread *t, void (*fn)(void *), void *arg) {
     gn__thread_start_args *a = (gn__thread_start_args *)gn_alloc(sizeof *a);
     if (!a) return false;
@@ -2890,6 +2893,7 @@ static bool gn__thread_start(gn__thread *t, void (*fn)(void *), void *arg) {
     if (!ok) gn_free(a);
     return ok;
 }
+GN__COLD_END
 
 static void gn__thread_join(gn__thread *t) {
 #ifdef _WIN32
@@ -2920,6 +2924,7 @@ static double gn__cpu_seconds(void) {
     return 0;
 }
 
+GN__COLD_BEGIN
 /* Bytes of this machine; 0: not known. */
 static uint64_t gn__host_memory(void) {
 #ifdef _WIN32
@@ -2933,6 +2938,7 @@ static uint64_t gn__host_memory(void) {
     return 0;
 #endif
 }
+GN__COLD_END
 
 uint64_t gn_now_us(void) {
 #ifdef _WIN32
@@ -2950,6 +2956,7 @@ uint64_t gn_now_us(void) {
 
 /* What gn_flag.why is used as. */
 GN__UNUSED static gn__atomic *gn__flag_word(const gn_flag *x) { return (gn__atomic *)(uintptr_t)&x->why; }
+GN__COLD_BEGIN
 /* What is told of work that ended because a flag was set. */
 static const char *gn__stop_text(gn_result why) {
     switch (why) {
@@ -2961,6 +2968,7 @@ static const char *gn__stop_text(gn_result why) {
     default: return gn__result_text(why);
     }
 }
+GN__COLD_END
 gn_result gn_flag_get(const gn_flag *x) { return x ? (gn_result)gn__atomic_load(gn__flag_word(x)) : GN_OK; }
 static void gn__flag_set(gn_flag *x, gn_result why) { gn__atomic_store(gn__flag_word(x), (uint64_t)why); }
 
@@ -2999,6 +3007,7 @@ static const gn_driver_i *gn__driver;
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
 static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx512" };
 
+GN__COLD_BEGIN
 /* $GENIE_ISA=base|avx2 lowers it. */
 static gn__isa gn__isa_pick(void) {
 #if GN__X86
@@ -3015,6 +3024,7 @@ static gn__isa gn__isa_pick(void) {
 #endif
     return GN__ISA_BASE;
 }
+GN__COLD_END
 
 /* ---- thread pool: one caller at a time; work is split by index range, so results never depend on the number of
    threads */
@@ -3104,6 +3114,7 @@ static void gn__pool_main(void *arg) {
     }
 }
 
+GN__COLD_BEGIN
 static void gn__pool_deinit(gn__pool *p) {
     gn__mutex_lock(&p->lock);
     gn__atomic_store(&p->quit, 1);
@@ -3133,6 +3144,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     while (p->n_threads < threads - 1 && gn__thread_start(&p->threads[p->n_threads], gn__pool_main, p)) p->n_threads++;
     return true;
 }
+GN__COLD_END
 
 /* fn over [0, total) in ranges of `grain`; returns when all is done, or when it is to end early. A thread that comes
    late is not waited for. */
@@ -3362,6 +3374,7 @@ static bool gn__type_equal(const gn__type *a, const gn__type *b) {
     return a->dtype == b->dtype && gn__shape_equal(&a->shape, &b->shape);
 }
 
+GN__COLD_BEGIN
 enum { GN__DIMS_TEXT = 8 + GN_MAX_RANK * 22 }; /* bytes for a dtype and eight numbers of 64 bits */
 /* "f32 (64, 784)" */
 static const char *gn__type_text(const gn__type *t, char *out, size_t cap) {
@@ -3371,6 +3384,7 @@ static const char *gn__type_text(const gn__type *t, char *out, size_t cap) {
     if (n > 0 && (size_t)n < cap) snprintf(out + n, cap - (size_t)n, ")");
     return out;
 }
+GN__COLD_END
 
 /* NumPy's rule; false when the shapes do not fit or the result has no valid size. */
 static bool gn__broadcast_shapes(const gn_shape *a, const gn_shape *b, gn_shape *out) {
@@ -3665,12 +3679,14 @@ static void gn__copy_view(const gn_view *dst, const gn_view *src) {
                          src->p + gn__view_offset(src, last, row) * (int64_t)bytes, src->strides[last], n, bytes);
 }
 
+GN__COLD_BEGIN
 /* Dims as they were asked for: "(4, -1)". */
 static const char *gn__dims_text(const int64_t *dims, int n, char *out, size_t cap) {
     gn__type t = { GN_DTYPE_NONE, { GN__MIN(n, GN_MAX_RANK), { 0 } } };
     for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = dims[i];
     return gn__type_text(&t, out, cap) + strlen("? ");
 }
+GN__COLD_END
 
 /* >>graph ==========================================================================================
  * Nodes live in one array; an input always has a smaller index, so every walk is a loop. Node 0 is the node that could
@@ -3742,6 +3758,7 @@ static int gn__op_leaf(gn_leaf_kind kind) {
 
 static bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
 
+GN__COLD_BEGIN
 /* Appended to an error: the types of what an op was given. */
 static void gn__fault_add_types(gn_fault *f, const gn__type *in, int n_in) {
     char text[GN__DIMS_TEXT];
@@ -3754,6 +3771,7 @@ static void gn__fault_add_types(gn_fault *f, const gn__type *in, int n_in) {
                  gn__type_text(&in[i], text, sizeof text));
     }
 }
+GN__COLD_END
 
 static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs,
                                    gn__type *out, gn_fault *f) {
@@ -4067,6 +4085,7 @@ GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_
     if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
 }
 
+GN__COLD_BEGIN
 /* Why node 0 stands for a node: told once a step, of the first that could not be built. */
 static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dtype, uint32_t shape, bool full) {
     gn_error *e = &g->errors[0];
@@ -4089,6 +4108,7 @@ static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dty
         snprintf(e->text, sizeof e->text, "no memory for the node of %s, after %llu others of this step", text,
                  (unsigned long long)g->n_nodes);
 }
+GN__COLD_END
 
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
@@ -4127,6 +4147,7 @@ static void gn__node_hash(gn_ctx *g, uint32_t id) {
     n->hash = gn__mix(h, n->slot);
 }
 
+GN__COLD_BEGIN
 /* A failed node that carries its first cause; ops on it return it unchanged. */
 static uint32_t gn__failed_named(gn_ctx *g, gn__loc at, const char *op, const gn_fault *f) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
@@ -4172,6 +4193,7 @@ static void gn__failed_labels(gn_ctx *g, uint32_t id, const uint32_t *in, int n_
         snprintf(e->text + used, sizeof e->text - used, "; input %d is '%s'", i, gn__label_text(g, label));
     }
 }
+GN__COLD_END
 
 enum { GN__MAX_INPUTS = 255 };
 
@@ -4268,6 +4290,7 @@ static uint32_t gn__scalar_leaf(gn_ctx *g, gn__loc at, gn_dtype d, double value)
     return gn__data_leaf(g, at, &t, NULL, small, sizeof small);
 }
 
+GN__COLD_BEGIN
 static uint32_t gn__full(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, double value) {
     int64_t attrs[2 + GN_MAX_RANK] = { d, gn__f64_word(value) };
     if (s->rank < 0 || s->rank > GN_MAX_RANK)
@@ -4350,6 +4373,7 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
     g->slots[g->nodes[cache].slot - 1].kv = true;
     return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
 }
+GN__COLD_END
 
 /* ---- parts ---- */
 
@@ -4357,6 +4381,7 @@ typedef struct gn__part_size {
     uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints;
 } gn__part_size;
 
+GN__COLD_BEGIN
 /* Where the arrays of a part lie in its block; the block's bytes. */
 static size_t gn__part_places(const gn__part_size *s, size_t at[8]) {
     size_t n = sizeof(gn_part);
@@ -4394,6 +4419,7 @@ static gn_part *gn__part_alloc(const gn__part_size *s) {
     part->hints = s->n_hints ? (const gn_part_hint *)(void *)(p + at[7]) : NULL;
     return part;
 }
+GN__COLD_END
 
 /* Over every field, by wire id of the op, so that it is equal on every machine and in every version. */
 static uint64_t gn__part_hash(const gn_part *p) {
@@ -4422,6 +4448,7 @@ static bool gn__part_equal(const gn_part *a, const gn_part *b) {
 #undef GN__SAME
 }
 
+GN__COLD_BEGIN
 static gn__part_size gn__part_size_of(const gn_part *p) {
     return (gn__part_size){ p->n_nodes, p->n_ins,  p->n_attrs,   p->n_dims,
                             p->n_args,  p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
@@ -4454,6 +4481,7 @@ static gn_part *gn__part_copy(const gn_part *p) {
     c->hash = p->hash;
     return c;
 }
+GN__COLD_END
 
 static gn__type gn__part_type(const gn_part *p, uint32_t node) {
     const gn_part_node *n = &p->nodes[node];
@@ -4606,7 +4634,7 @@ static void gn__cut_share(gn_ctx *g, uint32_t id) {
 }
 
 /* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
-static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
+GN__NOINLINE static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
     gn_result r = GN_OK;
     for (size_t w = 0; w <= g->n_nodes / 64; w++) {
@@ -6022,7 +6050,7 @@ GN__DEFINE_WHERE(i64, int64_t)
 
 /* CAST of a tile between dtypes' compute types. Float to integer saturates at the target's range; narrower floats are
    rounded. */
-static void gn__tile_cast(void *y, gn_dtype to, const void *x, gn_dtype from, int64_t n) {
+GN__NOINLINE static void gn__tile_cast(void *y, gn_dtype to, const void *x, gn_dtype from, int64_t n) {
     uint8_t cy = gn__dtypes[to].compute, cx = gn__dtypes[from].compute;
     for (int64_t i = 0; i < n; i++) {
         if (cx == GN__F32 || cx == GN__F64) {
@@ -7132,7 +7160,8 @@ static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, 
 }
 
 /* n elements as the compute type: where they lie, or in a->x. */
-static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride, int64_t n) {
+GN__NOINLINE static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride,
+                                              int64_t n) {
     gn_dtype d = j->c->in[0].dtype;
     if (stride == 1 && (d == GN_F32 || d == GN_F64 || (d == GN_I32 && j->compute == GN__I32) || d == GN_I64)) return p;
     if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
@@ -7153,7 +7182,7 @@ static gn__partial gn__runs_result(const gn__reduce_job *j, const gn__runs *a, i
     return (gn__partial){ 0, { 1, 0 }, (uint64_t)whole, { real, whole, at * step + first, true } };
 }
 
-static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
+GN__NOINLINE static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
 
 /* m elements of one result: several running results abreast, element i in number i mod lanes, then put together. */
 static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m,
@@ -7211,7 +7240,7 @@ static const char *gn__reduce_at(const gn__reduce_job *j, const char *base, int6
 }
 
 /* Sums of floats: pieces where they lie, or gathered from rows of any length. */
-static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end) {
+GN__NOINLINE static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end) {
     gn_dtype d = j->c->in[0].dtype;
     bool f32 = gn__dtypes[d].compute == GN__F32;
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1,
@@ -7244,7 +7273,7 @@ static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t 
 }
 
 /* Elements [begin, end) of the reduced ones of result `at`. */
-static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
+GN__NOINLINE static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
     gn__partial a = { 0, { 1, 0 }, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
     const char *base =
@@ -7276,7 +7305,7 @@ static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__p
     if (j->kind >= GN__REDUCE_MAX && gn__best_is(j, &b->best, &a->best)) a->best = b->best;
 }
 
-static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
+GN__NOINLINE static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
     const gn_view *out = &j->c->out;
     char *o = out->p + at * (int64_t)gn__bytes_of(out->dtype);
     int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at
@@ -7341,7 +7370,7 @@ static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *ba
     }
 }
 
-static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
+GN__NOINLINE static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
     int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype),
             wide = (width + GN__CHUNK - 1) / GN__CHUNK;
@@ -7564,7 +7593,7 @@ static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
 GN__COLD_END
 
 /* f32, f16 and bf16 rows: in f32, in `row` (n floats) or where they lie. */
-static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
+GN__NOINLINE static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
     int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1], n = j->n;
     bool whole_in = j->in.dtype == GN_F32 && is == 1, whole_out = j->out.dtype == GN_F32 && os == 1;
@@ -7837,7 +7866,8 @@ typedef struct gn__gemm_job {
 } gn__gemm_job;
 
 /* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
-static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k, int mr) {
+GN__NOINLINE static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
+                                    int mr) {
     float line[GN__GEMM_MR][GN__GEMM_KC];
     const float *from[GN__GEMM_MR];
     bool direct = g->dtype == GN_F32 && g->ak == 1;
@@ -7853,7 +7883,8 @@ static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows,
 
 /* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. Rows of B are read along, columns in
    pieces. */
-static void gn__pack_b(float *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr) {
+GN__NOINLINE static void gn__pack_b(float *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
+                                    int nr) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr;
     float line[GN__GEMM_NC + 64];
     if (g->bk == 1 && g->bn != 1) {
@@ -7890,7 +7921,7 @@ static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
 }
 
 /* Bias, rounding and storing of f32 sums. */
-static void gn__gemm_store(const gn__gemm *g, float *sums, int64_t row, int64_t col, int64_t n) {
+GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, float *sums, int64_t row, int64_t col, int64_t n) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     char *to = g->c + (row * g->n + col) * bytes;
     float w[GN__GEMM_NC];
@@ -7927,7 +7958,7 @@ static void gn__gemm_block(const gn__gemm_job *j, const float *a, const float *b
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
 #endif
-static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
+GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
     if (first)
         for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
     else
@@ -8992,7 +9023,8 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
 GN__COLD_END
 
 /* Adds n elements of the mask, `stride` apart, to scores; false hides. */
-static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s, int64_t n) {
+GN__NOINLINE static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s,
+                                            int64_t n) {
     int64_t bytes = (int64_t)gn__bytes_of(j->mask.dtype);
     float x[GN__CHUNK];
     for (int64_t i = 0; i < n && j->mask.dtype == GN_BOOL; i++) s[i] = m[i * stride] ? s[i] : -INFINITY;
@@ -9019,7 +9051,8 @@ enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
 
 /* One query row in f32, f16 or bf16: f32 sums, one row of scores. Scratch: s (S), q (D), o (E), room
    (GN__ATTENTION_ROWS * max(D, E)). */
-static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float *s, float *q, float *o, float *room) {
+GN__NOINLINE static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float *s, float *q, float *o,
+                                               float *room) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype),
@@ -9117,7 +9150,7 @@ static float *gn__tile_carve(float **room, int64_t n) {
     return p;
 }
 
-static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
+GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
     const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES,
             bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->mr, nr = a->k->nr;
@@ -9172,7 +9205,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
 }
 
 /* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
-static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
+GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
     const gn__pool *pool = a->j->c->pool;
     int64_t nr = a->k->nr;
     float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
@@ -9205,7 +9238,7 @@ static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
 }
 
 /* False: what is hidden is not finite; the rows are to be done one by one. */
-static bool gn__tile_run(gn__attention_tile *a) {
+GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
     int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t),
             most = gn__keys_seen(a->j, a->t + a->n - 1);
     for (int64_t key = 0, n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
@@ -9227,7 +9260,7 @@ static bool gn__tile_run(gn__attention_tile *a) {
     return true;
 }
 
-static void gn__tile_store(const gn__attention_tile *a) {
+GN__NOINLINE static void gn__tile_store(const gn__attention_tile *a) {
     const gn_view *out = &a->j->c->out;
     float row[GN__TILE_WIDE];
     for (int64_t i = 0; i < a->n; i++) {
@@ -15530,7 +15563,7 @@ static size_t gn__compute_bytes(gn_dtype d) {
 
 /* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole
    step. */
-static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
+GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
@@ -15579,7 +15612,7 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
 }
 
 /* Ints that are narrower than what they are computed in, brought back into their range. */
-static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
+GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     int32_t *w = (int32_t *)y;
     int64_t *l = (int64_t *)y;
     switch (d) {
@@ -15608,7 +15641,7 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
 /* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients,
  * and those of what is not finite. */
 #define GN__DEFINE_FAR(S, T, F, FAR, QUOTIENT)                                                         \
-    static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {                    \
+    GN__NOINLINE static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {       \
         bool turns = op == GN_OP_SIN || op == GN_OP_COS || op == GN_OP_TAN;                            \
         for (int64_t i = 0; i < n; i++) {                                                              \
             if (turns ? fabs##F(a[i]) <= FAR                                                           \
@@ -15634,7 +15667,8 @@ static bool gn__op_has_far(int op) {
 
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped
  * after each op, floats are not rounded before the loop's edge. */
-static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x, int64_t n) {
+GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x,
+                                             int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
@@ -15736,7 +15770,7 @@ static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
 }
 
 /* Constants, and inputs of one element, are filled in once for all tiles of a range. */
-static void gn__loop_fill(const gn__loop *j, char *const *own) {
+GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
     const gn_layout *l = &j->run->plan->layout;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *d = &l->loads[j->step->load + i];
@@ -23058,6 +23092,7 @@ static gn_tensor gn__dead(gn__loc at, const char *op, gn_ctx *g, const gn_tensor
     return (gn_tensor){ NULL, gn__stray.serial, 0 };
 }
 
+GN__COLD_BEGIN
 /* The same of a builder that was given no tensors. */
 static gn_tensor gn__nothing(gn__loc at, const char *op) {
     gn__stray_set(at, op, "an array of tensors is NULL or has none, and so there is no context");
@@ -23099,6 +23134,7 @@ static gn_result gn__error_node(gn_ctx *g, const gn_fault *f, const char *file, 
     gn__copy_text(g->error.label, sizeof g->error.label, gn__label_text(g, label));
     return f->result;
 }
+GN__COLD_END
 
 /* The node a handle names; 0 with *out_why set when it names none. */
 static uint32_t gn__resolve(gn_ctx *g, gn_tensor t, gn_result *out_why) {
@@ -23119,6 +23155,7 @@ static uint32_t gn__resolve(gn_ctx *g, gn_tensor t, gn_result *out_why) {
 /* Handles of nodes are 1 + index, so that a zero handle is no tensor. */
 static gn_tensor gn__handle(gn_ctx *g, uint32_t id) { return (gn_tensor){ g, id + 1, g->step_gen }; }
 
+GN__COLD_BEGIN
 static const char *gn__handle_text(gn_result r) {
     switch (r) {
     case GN_CLOSED_CONTEXT: return "the tensor belongs to a context that was closed";
@@ -23128,6 +23165,7 @@ static const char *gn__handle_text(gn_result r) {
     default: return "a tensor is missing (GN_NONE)";
     }
 }
+GN__COLD_END
 
 /* Inputs to nodes; a bad handle becomes a failed node in its place. */
 static void gn__inputs_named(gn_ctx *g, gn__loc at, const char *op, const gn_tensor *t, int n, uint32_t *out) {
@@ -24361,6 +24399,7 @@ gn_result gn_release(gn_tensor slot) {
     return GN_OK;
 }
 
+GN__COLD_BEGIN
 gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value) {
     gn__loc at = { file, line };
     gn__type t = { dtype, shape };
@@ -24445,6 +24484,7 @@ gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_dtype dt
     return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN_OP_RANDOM_NORMAL, dtype, &shape))
                          : gn__dead(at, "random_normal", g, NULL, 0);
 }
+GN__COLD_END
 
 /* ---- ops ---- */
 
@@ -24495,6 +24535,7 @@ gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype) {
     return gn__op(file, line, GN_OP_CAST, &a, 1, -1, &attr, 1);
 }
 
+GN__COLD_BEGIN
 /* A 0-d constant of a's dtype; the op whose number it is stands in the error. */
 static gn_tensor gn__like(const char *file, int line, const char *op, gn_tensor a, double value) {
     gn_ctx *g = a.ctx;
@@ -24718,6 +24759,7 @@ gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, 
                          gn__f64_word(d.scale) };
     return gn__op(file, line, GN_OP_ATTENTION, in, n, -1, attrs, 2);
 }
+GN__COLD_END
 
 gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in,
                       const int64_t *attrs, int n_attrs) {
