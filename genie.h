@@ -1562,6 +1562,7 @@ typedef struct gn_kernel_step {
     uint32_t load, n_loads, instr, n_instrs; /* a fused loop; n_instrs 0: a structured kernel */
     uint16_t regs, out;                      /* registers of the loop; the one that is stored */
     bool tail; /* a matmul whose result only the next step, a loop, reads, element by element: they may run as one */
+    uint32_t reads; /* of an argsort: elements of each row that anything reads, from its first on; UINT32_MAX: all */
 } gn_kernel_step;
 
 typedef enum gn_update_how { GN_UPDATE_SWAP, GN_UPDATE_COPY, GN_UPDATE_INPLACE } gn_update_how;
@@ -3737,6 +3738,8 @@ typedef struct gn__call {
     int n_attrs;
     gn__pool *pool;
     gn_fault *fault;
+    int64_t reads; /* of an argsort: elements of each row that anything reads, from its first on; may be more than there
+                      are */
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
 
@@ -9754,7 +9757,11 @@ static void gn__grad_cummax(gn__grads *k) {
     k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), k->attrs[0], from, k->gy);
 }
 
-/* ---- argsort: attrs = axis, descending. A stable merge sort of positions; NaN goes last both ways ---- */
+/* ---- argsort: attrs = axis, descending. Stable; NaN goes last both ways ----
+ * A key is an unsigned integer in whose order elements are wanted: 32 bits, 64 for dtypes of 8 bytes; a record is a key
+ * above the element's position, so all records differ and any way of sorting them gives the same order. Few records are
+ * sorted by insertion, many by radix, a digit of 8 bits a pass; where only the first few of a row are read (gn__call
+ * reads), these alone are kept. */
 
 static gn_result gn__infer_argsort(const gn__infer_call *c) {
     gn_result r = gn__infer_cummax(c);
@@ -9768,73 +9775,305 @@ static double gn__cost_argsort(const gn__infer_call *c) {
     double n = (double)gn__count(&c->out->shape);
     return n * log2(n + 1);
 }
+GN__COLD_END
+
+/* few: records sorted by insertion, and the most of a row that are kept in order one by one; block: elements that are
+   compared with the last one kept at once; digits: values of a digit; piece: records that one thread counts */
+enum { GN__SORT_FEW = 64, GN__SORT_BLOCK = 32, GN__SORT_DIGITS = 256, GN__SORT_PIECE = 1 << 16 };
+
+typedef struct gn__record64 {
+    uint64_t key, at;
+} gn__record64;
 
 typedef struct gn__sort_job {
-    gn_view in, out; /* the axis is last */
-    bool descending;
-    const gn__pool *pool;
-    gn__atomic failed; /* no memory for keys; set by any thread */
+    gn_view in, out;       /* the axis is last */
+    bool descending, wide; /* wide: records of 128 bits */
+    int64_t first;         /* elements of each row that are wanted */
+    gn__pool *pool;
+    gn__atomic failed; /* no memory for records; set by any thread */
 } gn__sort_job;
 
-typedef union gn__key {
-    double f;
-    int64_t i;
-} gn__key;
+/* One pass of a radix sort over pieces of GN__SORT_PIECE records. */
+typedef struct gn__radix {
+    const void *from;
+    void *to;
+    uint64_t *counts; /* by pieces: of each digit, then where its next record goes */
+    int64_t n;
+    int shift;
+    bool wide;
+} gn__radix;
 
-static bool gn__key_before(const gn__sort_job *j, gn__key a, gn__key b) {
-    if (!gn__is_float(j->in.dtype)) return j->descending ? a.i > b.i : a.i < b.i;
-    if (b.f != b.f) return a.f == a.f;
-    return j->descending ? a.f > b.f : a.f < b.f;
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#endif
+/* The first n of a row from element `at` on, n <= GN__CHUNK. -0 is 0. */
+static void gn__sort_keys32(const gn__sort_job *j, const char *p, uint32_t *keys, int64_t n) {
+    gn_dtype d = j->in.dtype;
+    int64_t stride = j->in.strides[j->in.rank - 1];
+    const uint32_t flip = j->descending ? UINT32_MAX : 0;
+    if (gn__is_float(d)) {
+        float x[GN__CHUNK];
+        gn__load_f32(x, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) {
+            float v = x[i] + 0.0f;
+            uint32_t u = gn__f32_bits(v), key = (u ^ (uint32_t)((int32_t)u >> 31 | INT32_MIN)) ^ flip;
+            keys[i] = v != v ? UINT32_MAX : key;
+        }
+    } else if (d == GN_U32) {
+        gn__copy_strided((char *)keys, 1, p, stride, n, sizeof *keys);
+        for (int64_t i = 0; i < n; i++) keys[i] ^= flip;
+    } else {
+        int32_t x[GN__CHUNK];
+        gn__load_i32(x, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) keys[i] = (uint32_t)x[i] ^ 0x80000000u ^ flip;
+    }
 }
 
-/* Positions 0…n-1 in `at` in the keys' order; `spare` holds n more. Returns the one of the two that holds the
-   result. */
-static int64_t *gn__sort_positions(const gn__sort_job *j, const gn__key *keys, int64_t *at, int64_t *spare, int64_t n) {
-    for (int64_t i = 0; i < n; i++) at[i] = i;
-    for (int64_t width = 1; width < n; width *= 2) {
-        for (int64_t begin = 0; begin < n; begin += 2 * width) {
-            if (begin % (1 << 16) == 0 && gn__pool_stops(j->pool)) return at;
-            int64_t left = begin, mid = GN__MIN(begin + width, n), right = mid, end = GN__MIN(begin + 2 * width, n);
-            for (int64_t o = begin; o < end; o++) {
-                bool take = left == mid || (right < end && gn__key_before(j, keys[at[right]], keys[at[left]]));
-                spare[o] = at[take ? right++ : left++];
-            }
+static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys, int64_t n) {
+    const uint64_t flip = j->descending ? UINT64_MAX : 0, sign = (uint64_t)1 << 63;
+    if (gn__bytes_of(j->in.dtype) < 8) { /* a row of 2^32 elements or more */
+        uint32_t narrow[GN__CHUNK];
+        gn__sort_keys32(j, p, narrow, n);
+        for (int64_t i = 0; i < n; i++) keys[i] = narrow[i];
+        return;
+    }
+    gn__copy_strided((char *)keys, 1, p, j->in.strides[j->in.rank - 1], n, sizeof *keys);
+    for (int64_t i = 0; i < n && j->in.dtype == GN_I64; i++) keys[i] ^= sign ^ flip;
+    for (int64_t i = 0; i < n && j->in.dtype == GN_F64; i++) {
+        double v = gn__bits_f64(keys[i]) + 0.0;
+        uint64_t u = gn__f64_bits(v), key = (u ^ (u & sign ? UINT64_MAX : sign)) ^ flip;
+        keys[i] = v != v ? UINT64_MAX : key;
+    }
+}
+
+#define GN__DEFINE_BELOW(S, T)                                            \
+    static bool gn__sort_below_##S(const T *keys, T most) {               \
+        int found = 0;                                                    \
+        for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most; \
+        return found != 0;                                                \
+    }
+GN__DEFINE_BELOW(32, uint32_t)
+GN__DEFINE_BELOW(64, uint64_t)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+#define GN__RECORD32(key, at) ((uint64_t)(key) << 32 | (uint64_t)(at))
+#define GN__RECORD64(key, at) ((gn__record64){ (key), (uint64_t)(at) })
+#define GN__KEY32(r) ((uint32_t)((r) >> 32))
+#define GN__KEY64(r) ((r).key)
+#define GN__AT32(r) ((int64_t)((r)&UINT32_MAX))
+#define GN__AT64(r) ((int64_t)(r).at)
+
+/* For records R of keys K:
+ *   insert  r into the m records at `at` that are in order, of which at most `most` are kept; how many there are then
+ *   few     the first of a row, at most GN__SORT_FEW, in order
+ *   all     the records of a row, not in order
+ *   store   positions of n records into a row of the result */
+#define GN__DEFINE_SORT(S, R, K)                                                                                 \
+    static int64_t gn__sort_insert_##S(R *at, int64_t m, int64_t most, R r) {                                    \
+        int64_t i = m < most ? m : most - 1;                                                                     \
+        for (; i > 0 && GN__KEY##S(r) < GN__KEY##S(at[i - 1]); i--) at[i] = at[i - 1];                           \
+        at[i] = r;                                                                                               \
+        return m < most ? m + 1 : most;                                                                          \
+    }                                                                                                            \
+    static void gn__sort_few_##S(const gn__sort_job *j, const char *p, R *at) {                                  \
+        int64_t last = j->in.rank - 1, n = j->in.dims[last], most = j->first, kept = 0;                          \
+        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                                 \
+        K keys[GN__CHUNK];                                                                                       \
+        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {                                      \
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                              \
+            gn__sort_keys##S(j, p + i * step, keys, m);                                                          \
+            for (int64_t b = 0; b < m; b += GN__SORT_BLOCK) {                                                    \
+                int64_t end = GN__MIN(b + GN__SORT_BLOCK, m);                                                    \
+                if (kept == most && end - b == GN__SORT_BLOCK &&                                                 \
+                    !gn__sort_below_##S(keys + b, GN__KEY##S(at[most - 1])))                                     \
+                    continue;                                                                                    \
+                for (int64_t l = b; l < end; l++)                                                                \
+                    if (kept < most || keys[l] < GN__KEY##S(at[most - 1]))                                       \
+                        kept = gn__sort_insert_##S(at, kept, most, GN__RECORD##S(keys[l], i + l));               \
+            }                                                                                                    \
+        }                                                                                                        \
+    }                                                                                                            \
+    static void gn__sort_all_##S(const gn__sort_job *j, const char *p, R *at) {                                  \
+        int64_t last = j->in.rank - 1, n = j->in.dims[last];                                                     \
+        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                                 \
+        K keys[GN__CHUNK];                                                                                       \
+        for (int64_t i = 0, m; i < n; i += m) {                                                                  \
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                              \
+            gn__sort_keys##S(j, p + i * step, keys, m);                                                          \
+            for (int64_t l = 0; l < m; l++) at[i + l] = GN__RECORD##S(keys[l], i + l);                           \
+        }                                                                                                        \
+    }                                                                                                            \
+    static void gn__sort_store_##S(const gn__sort_job *j, const R *at, char *o, int64_t n) {                     \
+        int64_t *to = (int64_t *)(void *)o, stride = j->out.strides[j->out.rank - 1];                            \
+        for (int64_t i = 0; i < n; i++) to[i * stride] = GN__AT##S(at[i]);                                       \
+    }                                                                                                            \
+    static void gn__radix_count_##S(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {          \
+        const R *from = (const R *)x->from;                                                                      \
+        uint32_t even[GN__SORT_DIGITS] = { 0 }, odd[GN__SORT_DIGITS] = { 0 }; /* equal digits do not wait */     \
+        for (; begin + 1 < end; begin += 2) {                                                                    \
+            even[(uint8_t)(GN__KEY##S(from[begin]) >> x->shift)]++;                                              \
+            odd[(uint8_t)(GN__KEY##S(from[begin + 1]) >> x->shift)]++;                                           \
+        }                                                                                                        \
+        if (begin < end) even[(uint8_t)(GN__KEY##S(from[begin]) >> x->shift)]++;                                 \
+        for (int i = 0; i < GN__SORT_DIGITS; i++) counts[i] = (uint64_t)even[i] + odd[i];                        \
+    }                                                                                                            \
+    static void gn__radix_move_##S(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {           \
+        const R *from = (const R *)x->from;                                                                      \
+        R *restrict to = (R *)x->to;                                                                             \
+        for (; begin < end; begin++) to[counts[(uint8_t)(GN__KEY##S(from[begin]) >> x->shift)]++] = from[begin]; \
+    }
+GN__DEFINE_SORT(32, uint64_t, uint32_t)
+GN__DEFINE_SORT(64, gn__record64, uint64_t)
+
+/* Tasks are pieces. */
+static void gn__radix_counts(void *arg, int64_t begin, int64_t end) {
+    const gn__radix *x = (const gn__radix *)arg;
+    for (int64_t i = begin; i < end; i++)
+        (x->wide ? gn__radix_count_64 : gn__radix_count_32)(x, i * GN__SORT_PIECE,
+                                                            GN__MIN((i + 1) * GN__SORT_PIECE, x->n),
+                                                            x->counts + i * GN__SORT_DIGITS);
+}
+
+static void gn__radix_moves(void *arg, int64_t begin, int64_t end) {
+    const gn__radix *x = (const gn__radix *)arg;
+    for (int64_t i = begin; i < end; i++)
+        (x->wide ? gn__radix_move_64 : gn__radix_move_32)(x, i * GN__SORT_PIECE,
+                                                          GN__MIN((i + 1) * GN__SORT_PIECE, x->n),
+                                                          x->counts + i * GN__SORT_DIGITS);
+}
+
+/* Counts become places: those of a digit follow those of smaller digits, of equal ones pieces in order. False: all
+   records have one digit, nothing moves. */
+static bool gn__radix_places(const gn__radix *x, int64_t pieces) {
+    uint64_t at = 0;
+    for (int d = 0; d < GN__SORT_DIGITS; d++) {
+        uint64_t begin = at;
+        for (int64_t i = 0; i < pieces; i++) {
+            uint64_t n = x->counts[i * GN__SORT_DIGITS + d];
+            x->counts[i * GN__SORT_DIGITS + d] = at;
+            at += n;
         }
-        int64_t *t = at;
-        at = spare;
-        spare = t;
+        if (at - begin == (uint64_t)x->n) return false;
+    }
+    return true;
+}
+
+/* n records at `at` in order, from the least digit to the greatest; `spare` holds as many, `counts` those of all
+   pieces. The one of the two that holds the result. `pool`: NULL where threads have rows of their own. */
+static void *gn__sort_radix(const gn__sort_job *j, gn__pool *pool, void *at, void *spare, uint64_t *counts, int64_t n) {
+    int64_t pieces = (n + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
+    for (int shift = 0; shift < (gn__bytes_of(j->in.dtype) == 8 ? 64 : 32) && !gn__pool_stops(j->pool); shift += 8) {
+        gn__radix x = { at, spare, counts, n, shift, j->wide };
+        gn__pool_for(pool, pieces, 1, gn__radix_counts, &x);
+        if (!gn__radix_places(&x, pieces)) continue;
+        gn__pool_for(pool, pieces, 1, gn__radix_moves, &x);
+        spare = at;
+        at = x.to;
     }
     return at;
 }
 
-static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
-    gn__sort_job *j = (gn__sort_job *)arg;
+/* The first of a row, more than GN__SORT_FEW but a small part: those that come before the last one wanted so far are
+   collected, and sorted whenever `room` of them are there. How many of `at` there are in the end. */
+#define GN__DEFINE_SELECT(S, R, K)                                                                            \
+    static void *gn__sort_select_##S(const gn__sort_job *j, const char *p, R *at, R *spare, uint64_t *counts, \
+                                     int64_t room) {                                                          \
+        int64_t last = j->in.rank - 1, n = j->in.dims[last], kept = 0;                                        \
+        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                              \
+        bool full = false; /* at[first - 1] is the last one wanted so far */                                  \
+        K keys[GN__CHUNK], most = 0;                                                                          \
+        for (int64_t i = 0, m; i < n; i += m) {                                                               \
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                           \
+            gn__sort_keys##S(j, p + i * step, keys, m);                                                       \
+            for (int64_t l = 0; l < m; l++) {                                                                 \
+                at[kept] = GN__RECORD##S(keys[l], i + l);                                                     \
+                kept += !full || keys[l] < most;                                                              \
+            }                                                                                                 \
+            if (kept <= room - GN__CHUNK && i + m < n) continue;                                              \
+            R *sorted = (R *)gn__sort_radix(j, NULL, at, spare, counts, kept);                                \
+            if (gn__pool_stops(j->pool)) return sorted;                                                       \
+            spare = sorted == at ? spare : at;                                                                \
+            at = sorted;                                                                                      \
+            full = kept >= j->first;                                                                          \
+            kept = GN__MIN(kept, j->first);                                                                   \
+            if (full) most = GN__KEY##S(at[kept - 1]);                                                        \
+        }                                                                                                     \
+        return at;                                                                                            \
+    }
+GN__DEFINE_SELECT(32, uint64_t, uint32_t)
+GN__DEFINE_SELECT(64, gn__record64, uint64_t)
+
+/* Records that a row needs room for, twice, and whether only some of them are kept at a time. */
+static int64_t gn__sort_room(const gn__sort_job *j, bool *out_some) {
+    int64_t n = j->in.dims[j->in.rank - 1], room = 3 * j->first + 4 * GN__CHUNK;
+    *out_some = j->first < n / 4 && room < n;
+    return j->first <= GN__SORT_FEW ? GN__SORT_FEW : *out_some ? room : n;
+}
+
+static void gn__sort_row(const gn__sort_job *j, gn__pool *pool, int64_t row, void *at, uint64_t *counts) {
     int last = j->in.rank - 1;
-    int64_t n = j->in.dims[last], bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    gn__key *keys = (gn__key *)gn__alloc_many((uint64_t)n, 3, sizeof *keys);
-    if (!keys) {
+    bool some;
+    int64_t n = j->in.dims[last], room = gn__sort_room(j, &some);
+    const char *p = j->in.p + gn__view_offset(&j->in, last, row) * (int64_t)gn__bytes_of(j->in.dtype);
+    char *o = j->out.p + gn__view_offset(&j->out, last, row) * (int64_t)sizeof(int64_t);
+    void *spare = (char *)at + room * (int64_t)(j->wide ? sizeof(gn__record64) : sizeof(uint64_t));
+    if (j->first <= GN__SORT_FEW) {
+        if (j->wide) gn__sort_few_64(j, p, (gn__record64 *)at);
+        else gn__sort_few_32(j, p, (uint64_t *)at);
+    } else if (some) {
+        at = j->wide ? gn__sort_select_64(j, p, (gn__record64 *)at, (gn__record64 *)spare, counts, room)
+                     : gn__sort_select_32(j, p, (uint64_t *)at, (uint64_t *)spare, counts, room);
+    } else {
+        if (j->wide) gn__sort_all_64(j, p, (gn__record64 *)at);
+        else gn__sort_all_32(j, p, (uint64_t *)at);
+        at = gn__sort_radix(j, pool, at, spare, counts, n);
+    }
+    if (gn__pool_stops(j->pool)) return;
+    if (j->wide) gn__sort_store_64(j, (const gn__record64 *)at, o, j->first);
+    else gn__sort_store_32(j, (const uint64_t *)at, o, j->first);
+}
+
+/* Rows [begin, end), each by one thread or, where `pool` is given, by all. */
+static void gn__sort_rows(gn__sort_job *j, gn__pool *pool, int64_t begin, int64_t end) {
+    bool some;
+    int64_t room = gn__sort_room(j, &some), pieces = (room + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
+    uint64_t record = j->wide ? sizeof(gn__record64) : sizeof(uint64_t);
+    uint64_t *counts =
+        (uint64_t *)gn__alloc_many((uint64_t)room * 2 * (record / sizeof *counts) + (uint64_t)pieces * GN__SORT_DIGITS,
+                                   1, sizeof *counts);
+    if (!counts) {
         gn__atomic_store(&j->failed, 1);
         return;
     }
-    int64_t *at = (int64_t *)(void *)(keys + n);
-    for (int64_t row = begin; row < end; row++) {
-        const char *p = j->in.p + gn__view_offset(&j->in, last, row) * bytes;
-        if (gn__is_float(j->in.dtype)) gn__load_f64(&keys->f, j->in.dtype, p, j->in.strides[last], n);
-        else gn__load_i64(&keys->i, j->in.dtype, p, j->in.strides[last], n);
-        const int64_t *order = gn__sort_positions(j, keys, at, at + n, n);
-        gn__store_i64(order, GN_I64, j->out.p + gn__view_offset(&j->out, last, row) * 8, j->out.strides[last], n);
-    }
-    gn_free(keys);
+    for (int64_t row = begin; row < end && !gn__pool_stops(j->pool); row++)
+        gn__sort_row(j, pool, row, counts + pieces * GN__SORT_DIGITS, counts);
+    gn_free(counts);
+}
+
+static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
+    gn__sort_rows((gn__sort_job *)arg, NULL, begin, end);
 }
 
 static gn_result gn__cpu_argsort(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__sort_job j = { gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->attrs[1] != 0,
-                       c->pool, 0 };
-    int64_t n = c->in[0].dims[axis];
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 1024 / n, gn__sort_range, &j);
+    int64_t n = c->in[0].dims[axis], total = gn__view_count(&c->out), first = GN__MIN(c->reads, n);
+    gn__sort_job j = { gn__view_axis_last(&c->in[0], axis),
+                       gn__view_axis_last(&c->out, axis),
+                       c->attrs[1] != 0,
+                       gn__bytes_of(c->in[0].dtype) == 8 || n > UINT32_MAX,
+                       first,
+                       c->pool,
+                       0 };
+    if (!total || !first) return GN_OK;
+    if (total / n <= (int64_t)c->pool->n_threads && first >= n / 4 && n > GN__SORT_PIECE)
+        gn__sort_rows(&j, c->pool, 0, total / n);
+    else gn__pool_for(c->pool, total / n, 1 + 1024 / n, gn__sort_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the keys of a sort") : GN_OK;
 }
+GN__COLD_BEGIN
 
 /* ---- scatter and scatter_max: attrs = axis. In index order: of equal indices the last one counts, or the larger */
 
@@ -11800,6 +12039,34 @@ static bool gn__layout_steps(gn_layout *l) {
     return ok;
 }
 
+/* Of the rows of an argsort that node i reads: up to the last element of a slice along its axis, else all. */
+static uint32_t gn__layout_reach(const gn_part *p, uint32_t i, uint32_t sort) {
+    const gn_part_node *n = &p->nodes[i], *x = &p->nodes[sort];
+    const int64_t *attrs = p->attrs + n->attrs;
+    int axis = gn__axis(p->attrs[x->attrs], x->rank);
+    if (n->op != GN_OP_SLICE || gn__axis(attrs[0], x->rank) != axis) return UINT32_MAX;
+    gn__range s = gn__slice_range(attrs, p->dims[x->dims + (uint32_t)axis]);
+    int64_t reach = s.step > 0 && s.count ? s.begin + (s.count - 1) * s.step : s.begin;
+    return s.count == 0 ? 0 : reach < UINT32_MAX - 1 ? (uint32_t)(reach + 1) : UINT32_MAX;
+}
+
+/* How much of each sorted row is read: the first k of a top-k need no sort of the others. */
+static void gn__layout_reads(gn_layout *l) {
+    const gn_part *p = l->part;
+    uint32_t *reads = l->scratch, sorts = 0;
+    for (size_t s = 0; s < l->n_steps; s++) sorts += p->nodes[l->steps[s].node].op == GN_OP_ARGSORT;
+    if (!sorts) return;
+    memset(reads, 0, p->n_nodes * sizeof *reads);
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        for (uint32_t k = 0; k < p->nodes[i].n_ins; k++) {
+            uint32_t x = p->ins[p->nodes[i].ins + k];
+            if (p->nodes[x].op == GN_OP_ARGSORT) reads[x] = GN__MAX(reads[x], gn__layout_reach(p, i, x));
+        }
+    for (uint32_t k = 0; k < p->n_outs; k++) reads[p->outs[k]] = UINT32_MAX;
+    for (uint32_t k = 0; k < p->n_updates; k++) reads[p->updates[k].node] = UINT32_MAX;
+    for (size_t s = 0; s < l->n_steps; s++) l->steps[s].reads = reads[l->steps[s].node];
+}
+
 /* Each scalar op is an instruction of a loop, each op that is neither scalar nor a view nor a constant a step; more of
    both are found as they are laid out. */
 static uint64_t gn__layout_least(const gn_part *p) {
@@ -11828,6 +12095,7 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *can
     if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK)
         r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
     if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
+    if (r == GN_OK) gn__layout_reads(l);
     if (r == GN_OK) r = gn__stopped(cancel, f);
     if (r != GN_OK) gn__layout_deinit(l);
     return r;
@@ -15882,9 +16150,14 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
         return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
     for (uint32_t i = 0; i < n->n_ins; i++) in[i] = gn__run_view(r, p->ins[n->ins + i]);
-    gn__call c = {
-        in, (int)n->n_ins, gn__run_view(r, s->node), p->attrs + n->attrs, n->n_attrs, &r->cpu->pool, r->fault
-    };
+    gn__call c = { in,
+                   (int)n->n_ins,
+                   gn__run_view(r, s->node),
+                   p->attrs + n->attrs,
+                   n->n_attrs,
+                   &r->cpu->pool,
+                   r->fault,
+                   s->reads == UINT32_MAX ? INT64_MAX : (int64_t)s->reads };
     gn_result e = r->plan->layout.lay[s->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
     if (e == GN_OK) e = gn__ops[n->op].cpu(&c);
     if (e != GN_OK && r->fault) r->fault->node = s->node;
