@@ -1121,8 +1121,8 @@ typedef struct gn_rotary_desc {
 GN_API gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions,
                                    const gn_rotary_desc *desc);
 #define gn_rotary_with(...) gn_rotary_with_at(GN_HERE, __VA_ARGS__)
-/* Its two halves. The table of positions (…,T) of rank 0 to 7 is (…,T,size), cosines and then sines; desc->size is given,
-   desc->interleaved is not looked at. dtype: f32 for an x of f32, f16 or bf16, f64 for one of f64. */
+/* Its two halves. The table of positions (…,T) of rank 0 to 7 is (…,T,size), cosines and then sines; desc->size is
+   given, desc->interleaved is not looked at. dtype: f32 for an x of f32, f16 or bf16, f64 for one of f64. */
 GN_API gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
                                     const gn_rotary_desc *desc);
 #define gn_rotary_table(...) gn_rotary_table_at(GN_HERE, __VA_ARGS__)
