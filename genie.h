@@ -1087,10 +1087,48 @@ GN_API gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_ten
                                  const gn_attention_desc *desc);
 #define gn_attention(...) gn_attention_at(GN_HERE, __VA_ARGS__)
 /* Rotary embedding of x (…,T,D), D even, by positions (T) or (…,T) that broadcast, i32 or i64: pairs of elements
-   turned by position * base^(-2i/D). Pairs are (2i, 2i+1) when interleaved (Su et al. 2021), else (i, i + D/2). */
+   turned by position * base^(-2i/D). Pairs are (2i, 2i+1) when interleaved (Su et al. 2021), else (i, i + D/2). Angles
+   are computed in f64, their cosines and sines then rounded to f32, of an f64 x not: those of an angle a are off by at
+   most 4 a eps(f64) and half a unit in the last place. Equal positions and angles are one table a step, however many
+   layers use them. */
 GN_API gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base,
                               bool interleaved);
 #define gn_rotary(...) gn_rotary_at(GN_HERE, __VA_ARGS__)
+
+/* How angles change for texts longer than a model was trained on. f_i = base^(-2i/size) is the frequency of pair i. */
+typedef enum gn_rotary_scaling {
+    GN_ROTARY_PLAIN,
+    GN_ROTARY_LINEAR, /* f_i / factor (Chen et al. 2023) */
+    GN_ROTARY_NTK,    /* of base * factor^(size / (size - 2)); size is 4 or more (bloc97 2023; Peng et al. 2024, 3.1) */
+    GN_ROTARY_YARN,   /* f_i where a pair turns beta_fast times and more in `context` positions, f_i / factor where
+                         beta_slow times and less, a ramp over whole i between them (Peng et al. 2024, 3.2 and 3.4) */
+    GN_ROTARY_LLAMA3  /* the same by turns: of high_frequency and more, of low_frequency and less, in between linear in
+                         the turns (Llama Team 2024, rope_type llama3 of its configurations) */
+} gn_rotary_scaling;
+typedef struct gn_rotary_desc {
+    double base; /* 0: 10000 */
+    bool interleaved;
+    int64_t size;                /* elements of the head that are turned, its first ones, an even number; 0: D */
+    gn_rotary_scaling scaling;   /* all below are of some scalings alone, and not looked at by others */
+    double factor;               /* of all but the plain one: above 0 */
+    int64_t context;             /* YaRN, Llama 3: positions that the model was trained on, above 0 */
+    double beta_fast, beta_slow; /* YaRN; 0: 32 and 1 */
+    double low_frequency, high_frequency; /* Llama 3; 0: 1 and 4 */
+    double magnitude; /* YaRN: what is turned is multiplied by it; 0: 0.1 ln factor + 1, or 1 if factor is below 1 */
+} gn_rotary_desc;
+/* gn_rotary with more to say; x (…,T,D) of rank 2 to 8, any D of `size` or more, positions (T) or (…,T), one for each
+   row of x. desc NULL: all 0. A scaled angle is off as one of that pair before scaling, if that is larger. */
+GN_API gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions,
+                                   const gn_rotary_desc *desc);
+#define gn_rotary_with(...) gn_rotary_with_at(GN_HERE, __VA_ARGS__)
+/* Its two halves. The table of positions (…,T) of rank 0 to 7 is (…,T,size), cosines and then sines; desc->size is
+   given, desc->interleaved is not looked at. dtype: f32 for an x of f32, f16 or bf16, f64 for one of f64. */
+GN_API gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
+                                    const gn_rotary_desc *desc);
+#define gn_rotary_table(...) gn_rotary_table_at(GN_HERE, __VA_ARGS__)
+/* x (…,T,D) turned by a table whose leading axes broadcast to (…,T); elements behind the table's size stay. */
+GN_API gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved);
+#define gn_rotary_by(...) gn_rotary_by_at(GN_HERE, __VA_ARGS__)
 
 /* ---- gradients and optimisers ---------------------------------------------------------------------------*/
 /* d loss / d params[i] as tensors of this step; loss is one float element. A parameter that the loss does not reach is
@@ -2130,6 +2168,10 @@ typedef enum gn_op_trait {
     /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */                                                          \
     X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,   2, GN__FLOATS,  16, true,  attention, 0)               \
     X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,   0, GN__ALL,      0, true,  each, GN_SINGLE)            \
+    /* dtype, pairs; as f64 words: base, divisor, three numbers of the share that is divided, magnitude */             \
+    X(ROTARY_TABLE,   rotary_table,   0x65, STRUCTURED, 1, 1,   8, GN__INDEX,    4, false, each, 0)                    \
+    /* bits: 1 interleaved, 2 back */                                                                                  \
+    X(ROTARY,         rotary,         0x66, STRUCTURED, 2, 2,   1, GN__FLOATS,   4, true,  rotary, 0)                  \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -9554,6 +9596,227 @@ static void gn__grad_mse_loss(gn__grads *k) {
 }
 GN__COLD_END
 
+GN__COLD_BEGIN
+
+/* ---- rotary_table: positions (…,T) to (…,T,2n), the cosines and then the sines of n angles. attrs = dtype, n, and as
+ * f64 words base, divisor, a, b, c, magnitude: angle i is position * r (1 - s + s / divisor) with r = base^(-i/n) and
+ * the share s = a + b i + c r that is divided, cut to 0 and 1; magnitude is a factor of cosines and sines ---- */
+
+static gn_result gn__infer_rotary_table(const gn__infer_call *c) {
+    gn_shape s = c->in[0].shape;
+    int64_t n = c->attrs[1];
+    double base = gn__word_f64(c->attrs[2]), divisor = gn__word_f64(c->attrs[3]);
+    gn_result r = gn__infer_dtype_attr(c, c->attrs[0], GN__BIT(GN_F32) | GN__BIT(GN_F64), &c->out->dtype);
+    if (r != GN_OK) return r;
+    if (s.rank >= GN_MAX_RANK)
+        return gn_fail(c->fault, GN_BAD_RANK, "a table takes positions of rank 7 or less, not %d", s.rank);
+    if (n < 0 || n > INT64_MAX / 2)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "%lld angles are not possible", (long long)n);
+    for (int i = 4; i < 8; i++)
+        if (!isfinite(gn__word_f64(c->attrs[i])))
+            return gn_fail(c->fault, GN_BAD_ARGUMENT, "a number that angles are made of is not finite");
+    if (!(base > 0) || !isfinite(base) || !(divisor > 0) || !isfinite(divisor))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "base %g and divisor %g must be above 0", base, divisor);
+    s.dims[s.rank++] = 2 * n;
+    c->out->shape = s;
+    return gn__shape_ok(&s) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+/* y = cos(x) or sin(x), n elements, with memory up to a whole step of the vector code, which does not reach large
+   angles. */
+static void gn__turns_f64(const gn__pool *p, int op, double *y, const double *x, int64_t n) {
+    const void *in[3] = { x, x, x };
+    const double none[2] = { 0, 0 };
+    gn__ops[op].wide64[p ? p->isa : GN__ISA_BASE](y, in, none, (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(x[i]) <= GN__W_FAR)) y[i] = op == GN_OP_COS ? cos(x[i]) : sin(x[i]);
+}
+
+/* Angles a position, for pairs from `first` on. What -i/n loses where it is rounded counts log(base) times as much. */
+static void gn__rotary_rates(const int64_t *attrs, int64_t first, int64_t m, double *rates) {
+    double base = gn__word_f64(attrs[2]), divisor = gn__word_f64(attrs[3]), a = gn__word_f64(attrs[4]),
+           b = gn__word_f64(attrs[5]), c = gn__word_f64(attrs[6]), n = (double)attrs[1];
+    for (int64_t l = 0; l < m; l++) {
+        double i = (double)(first + l), e = -i / n, lost = fma(-e, n, -i) / n,
+               r = pow(base, e) * (1 + lost * log(base)), share = a + b * i + c * r;
+        share = share < 0 ? 0 : share > 1 ? 1 : share;
+        rates[l] = r * (1 - share + share / divisor);
+    }
+}
+
+static gn_result gn__cpu_rotary_table(const gn__call *c) {
+    const gn_view *p = &c->in[0];
+    int64_t n = c->attrs[1], rows = gn__view_count(p), bytes = (int64_t)gn__bytes_of(c->out.dtype);
+    double rates[GN__CHUNK], angles[GN__CHUNK], y[GN__CHUNK], magnitude = gn__word_f64(c->attrs[7]);
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        memset(angles, 0, sizeof angles);
+        gn__rotary_rates(c->attrs, i, m, rates);
+        for (int64_t row = 0; row < rows && !gn__call_stops(c, row); row++) {
+            double at = (double)gn__read_int(p->dtype,
+                                             p->p + gn__view_offset(p, p->rank, row) * (int64_t)gn__bytes_of(p->dtype));
+            for (int64_t l = 0; l < m; l++) angles[l] = at * rates[l];
+            for (int half = 0; half < 2; half++) {
+                gn__turns_f64(c->pool, half ? GN_OP_SIN : GN_OP_COS, y, angles, m);
+                for (int64_t l = 0; l < m; l++) y[l] *= magnitude;
+                gn__store_f64(y, c->out.dtype, c->out.p + ((2 * row + half) * n + i) * bytes, 1, m);
+            }
+        }
+    }
+    return GN_OK;
+}
+GN__COLD_END
+
+/* ---- rotary: x (…,T,D), table (…,T,2n); attrs = bits (1 interleaved, 2 back: by the negative angles). The first 2n
+ * elements of a row are n pairs, which are turned; the others stay ---- */
+
+static gn_result gn__infer_rotary(const gn__infer_call *c) {
+    gn_shape rows = c->in[0].shape, table = c->in[1].shape, both;
+    gn_dtype wide = c->in[0].dtype == GN_F64 ? GN_F64 : GN_F32;
+    if (c->attrs[0] < 0 || c->attrs[0] > 3)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "bits %lld are not known", (long long)c->attrs[0]);
+    if (c->in[1].dtype != wide) return gn_fail(c->fault, GN_BAD_DTYPE, "the table must be %s", gn__dtypes[wide].name);
+    if (rows.rank < 2 || table.rank < 1)
+        return gn_fail(c->fault, GN_BAD_RANK, "x (…,T,D) of rank 2 or more and a table (…,T,size) are needed");
+    int64_t size = table.dims[--table.rank], width = rows.dims[--rows.rank];
+    if (size % 2 || size > width)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "the table turns %lld elements, which is no even number up to %lld",
+                       (long long)size, (long long)width);
+    if (!gn__broadcast_shapes(&rows, &table, &both) || !gn__shape_equal(&both, &rows))
+        return gn__bad_shapes(c, "the positions do not broadcast to the rows of x");
+    *c->out = c->in[0];
+    return GN_OK;
+}
+
+static double gn__cost_rotary(const gn__infer_call *c) { return 3 * (double)gn__count(&c->out->shape); }
+
+typedef struct gn__rotary_job {
+    const gn__call *c;
+    gn_view table; /* broadcast to the rows of x */
+    int64_t n;     /* pairs */
+} gn__rotary_job;
+
+enum { GN__PAIRS = 128 }; /* of a stack buffer */
+
+/* Pairs (a, b) turned to (oa, ob); then rows. Heads that lie in a row, not of 16-bit floats, are turned where
+ * they lie. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
+#define GN__DEFINE_ROTARY(S, T)                                                                                    \
+    static void gn__rotary_turn_##S(T *restrict oa, T *restrict ob, const T *restrict a, const T *restrict b,      \
+                                    const T *restrict c, const T *restrict s, int64_t m) {                         \
+        for (int64_t i = 0; i < m; i++) {                                                                          \
+            oa[i] = a[i] * c[i] - b[i] * s[i];                                                                     \
+            ob[i] = b[i] * c[i] + a[i] * s[i];                                                                     \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void gn__rotary_pairs_##S(T *restrict o, const T *restrict x, const T *restrict c, const T *restrict s, \
+                                     T way, int64_t m) {                                                           \
+        for (int64_t i = 0; i < m; i++) {                                                                          \
+            T a = x[2 * i], b = x[2 * i + 1], to = s[i] * way;                                                     \
+            o[2 * i] = a * c[i] - b * to;                                                                          \
+            o[2 * i + 1] = b * c[i] + a * to;                                                                      \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void gn__rotary_row_##S(const gn__rotary_job *j, const char *x, const char *table, char *o) {           \
+        T w[6][GN__PAIRS];                                                                                         \
+        gn_dtype d = j->c->out.dtype, td = j->table.dtype;                                                         \
+        bool apart = !(j->c->attrs[0] & 1), back = (j->c->attrs[0] & 2) != 0;                                      \
+        int64_t n = j->n, bytes = (int64_t)gn__bytes_of(d), xs = j->c->in[0].strides[j->c->in[0].rank - 1],        \
+                ts = j->table.strides[j->table.rank - 1], step = apart ? 1 : 2, other = apart ? n : 1;             \
+        const T *lying = (const T *)(const void *)x, *angles = (const T *)(const void *)table;                     \
+        T *out = (T *)(void *)o;                                                                                   \
+        if (bytes == sizeof(T) && xs == 1 && ts == 1) {                                                            \
+            if (apart)                                                                                             \
+                gn__rotary_turn_##S(out + back * n, out + !back * n, lying + back * n, lying + !back * n, angles,  \
+                                    angles + n, n);                                                                \
+            else gn__rotary_pairs_##S(out, lying, angles, angles + n, back ? -1 : 1, n);                           \
+            return;                                                                                                \
+        }                                                                                                          \
+        for (int64_t i = 0, m; i < n; i += m) {                                                                    \
+            int64_t first = i * step + (back ? other : 0), second = i * step + (back ? 0 : other);                 \
+            m = GN__MIN(n - i, (int64_t)GN__PAIRS);                                                                \
+            gn__load_##S(w[0], d, x + first * xs * bytes, step * xs, m);                                           \
+            gn__load_##S(w[1], d, x + second * xs * bytes, step * xs, m);                                          \
+            gn__load_##S(w[2], td, table + i * ts * (int64_t)sizeof(T), ts, m);                                    \
+            gn__load_##S(w[3], td, table + (n + i) * ts * (int64_t)sizeof(T), ts, m);                              \
+            gn__rotary_turn_##S(w[4], w[5], w[0], w[1], w[2], w[3], m);                                            \
+            gn__store_##S(w[4], d, o + first * bytes, step, m);                                                    \
+            gn__store_##S(w[5], d, o + second * bytes, step, m);                                                   \
+        }                                                                                                          \
+    }
+GN__DEFINE_ROTARY(f32, float)
+GN__DEFINE_ROTARY(f64, double)
+#undef GN__DEFINE_ROTARY
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static void gn__rotary_range(void *arg, int64_t begin, int64_t end) {
+    const gn__rotary_job *j = (const gn__rotary_job *)arg;
+    const gn_view *x = &j->c->in[0], *t = &j->table;
+    int last = x->rank - 1;
+    int64_t bytes = (int64_t)gn__bytes_of(x->dtype), D = x->dims[last], T = x->dims[last - 1];
+    for (int64_t row = begin, m; row < end && !gn__pool_stops(j->c->pool); row += m) {
+        const char *from = x->p + gn__view_offset(x, last, row) * bytes,
+                   *angles = t->p + gn__view_offset(t, last, row) * (int64_t)gn__bytes_of(t->dtype);
+        char *to = j->c->out.p + row * D * bytes;
+        m = GN__MIN(end - row, T - row % T); /* rows that lie at equal distances */
+        for (int64_t i = 0; i < m; i++, to += D * bytes) {
+            if (t->dtype == GN_F32) gn__rotary_row_f32(j, from, angles, to);
+            else gn__rotary_row_f64(j, from, angles, to);
+            if (D > 2 * j->n)
+                gn__copy_strided(to + 2 * j->n * bytes, 1, from + 2 * j->n * x->strides[last] * bytes, x->strides[last],
+                                 D - 2 * j->n, (size_t)bytes);
+            from += x->strides[last - 1] * bytes;
+            angles += t->strides[last - 1] * (int64_t)gn__bytes_of(t->dtype);
+        }
+    }
+}
+
+static gn_result gn__cpu_rotary(const gn__call *c) {
+    const gn_view *x = &c->in[0], *table = &c->in[1];
+    gn__rotary_job j = { c, *table, table->dims[table->rank - 1] / 2 };
+    int64_t dims[GN_MAX_RANK], D = x->dims[x->rank - 1];
+    memcpy(dims, x->dims, sizeof dims);
+    dims[x->rank - 1] = 2 * j.n;
+    j.table = gn__view_broadcast(table, x->rank, dims);
+    if (gn__view_count(&c->out))
+        gn__pool_for(c->pool, gn__view_count(&c->out) / D, 1 + 16384 / D, gn__rotary_range, &j);
+    return GN_OK;
+}
+
+GN__COLD_BEGIN
+
+/* Elements `first` and every second one of the n pairs, or n elements from there on. */
+static uint32_t gn__rotary_side(gn__grads *k, uint32_t a, int64_t n, bool second, gn_dtype d) {
+    bool interleaved = k->attrs[0] & 1;
+    int64_t attrs[4] = { -1, interleaved ? second : second * n, interleaved ? 2 * n : (second + 1) * n,
+                         interleaved ? 2 : 1 };
+    return gn__cast_to(k->g, k->at, gn__op_in(k, GN_OP_SLICE, a, 4, attrs), d);
+}
+
+/* Of x the turn back; of the table sums of products. */
+static void gn__grad_rotary(gn__grads *k) {
+    uint32_t in[2] = { k->gy, k->x[1] }, parts[2];
+    int64_t bits = k->attrs[0] ^ 2, last = -1;
+    gn_shape table = gn__x_shape(k, 1);
+    int64_t n = table.dims[table.rank - 1] / 2;
+    gn_dtype d = (gn_dtype)k->g->nodes[k->x[1]].dtype;
+    if (k->need[0]) k->gx[0] = gn__build(k->g, k->at, GN_OP_ROTARY, 2, in, 1, &bits);
+    if (!k->need[1]) return;
+    uint32_t a = gn__rotary_side(k, k->x[0], n, false, d), b = gn__rotary_side(k, k->x[0], n, true, d),
+             ga = gn__rotary_side(k, k->gy, n, false, d), gb = gn__rotary_side(k, k->gy, n, true, d);
+    uint32_t across = gn__mul(k, ga, b), along = gn__mul(k, gb, a);
+    bool back = (k->attrs[0] & 2) != 0;
+    parts[0] = gn__add(k, gn__mul(k, ga, a), gn__mul(k, gb, b));
+    parts[1] = back ? gn__sub(k, across, along) : gn__sub(k, along, across);
+    k->gx[1] = gn__sum_to(k, gn__build(k->g, k->at, GN_OP_CONCAT, 2, parts, 1, &last), &table);
+}
+GN__COLD_END
+
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
 static gn_result gn__infer_attention(const gn__infer_call *c) {
@@ -11048,6 +11311,7 @@ static uint32_t gn__source(const gn__recognition *w, uint32_t x, bool *out_proje
         if (*out_projected) return gn__before_norm(w, w->base[in]);
         int op = gn__op_at(w, at);
         if (op == GN_OP_KV_APPEND || op == GN_OP_SLICE_PUT) at = gn__in_base(w, at, 1);
+        else if (op == GN_OP_ROTARY) at = gn__in_base(w, at, 0);
         else if (gn__op_sort(op) == GN__SCALARS || op == GN_OP_CONCAT || op == GN_OP_LAYERNORM)
             at = gn__main_input(w, at);
         else return at;
@@ -11075,8 +11339,9 @@ static uint32_t gn__kept_rows(const gn__recognition *w, uint32_t x) {
     uint32_t at = w->base[x];
     for (int k = 0; k < 8 && !gn__is_free(w, at); k++) {
         bool halves = gn__op_at(w, at) == GN_OP_CONCAT && !w->p->nodes[gn__in_base(w, at, 0)].leaf; /* of a rotation */
-        if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves) return at;
-        at = gn__main_input(w, at);
+        bool turned = gn__op_at(w, at) == GN_OP_ROTARY;
+        if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves && !turned) return at;
+        at = turned ? gn__in_base(w, at, 0) : gn__main_input(w, at);
     }
     return at;
 }
@@ -26494,40 +26759,121 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
 
 /* ---- rotary embedding ---- */
 
-/* cos and sin of position * base^(-2i/D), i < D/2, computed in f64: (…,T,D/2) each. */
-static void gn__rotary_angles(const char *file, int line, gn_tensor positions, int64_t half, double base, gn_dtype d,
-                              gn_tensor *out_cos, gn_tensor *out_sin) {
-    gn_tensor rate = gn_exp_at(GN__AT, gn_arange_at(GN__AT, positions.ctx, GN_F64, half, 0, -log(base) / (double)half));
-    gn_tensor angle = gn_mul_at(GN__AT, gn_unsqueeze_at(GN__AT, gn__to_dtype(GN__AT, positions, GN_F64), -1), rate);
-    *out_cos = gn__to_dtype(GN__AT, gn_cos_at(GN__AT, angle), d);
-    *out_sin = gn__to_dtype(GN__AT, gn_sin_at(GN__AT, angle), d);
+static bool gn__rotary_above_0(const char *file, int line, gn_tensor x, const char *what, double v,
+                               gn_tensor *out_bad) {
+    if (v > 0 && isfinite(v)) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: %s %g is not above 0", what, v);
+    return false;
+}
+
+/* YaRN: the pair, as a fraction, that turns so often in the context. */
+static double gn__rotary_pair(const gn_rotary_desc *d, double turns) {
+    return (double)d->size * log((double)d->context / (turns * 6.283185307179586477)) / (2 * log(d->base));
+}
+
+/* The share of each frequency that is divided by the factor, as numbers a, b, c (see the op). */
+static bool gn__rotary_share(const char *file, int line, gn_tensor x, const gn_rotary_desc *d, double *abc,
+                             gn_tensor *out_bad) {
+    if (d->scaling == GN_ROTARY_LINEAR) abc[0] = 1;
+    if (d->scaling != GN_ROTARY_YARN && d->scaling != GN_ROTARY_LLAMA3) return true;
+    if (!gn__rotary_above_0(GN__AT, x, "the context", (double)d->context, out_bad)) return false;
+    if (d->scaling == GN_ROTARY_LLAMA3) {
+        double low = d->low_frequency != 0 ? d->low_frequency : 1,
+               high = d->high_frequency != 0 ? d->high_frequency : 4;
+        if (!gn__rotary_above_0(GN__AT, x, "low_frequency", low, out_bad) ||
+            !gn__rotary_above_0(GN__AT, x, "high_frequency - low_frequency", high - low, out_bad))
+            return false;
+        abc[0] = high / (high - low);
+        abc[2] = -(double)d->context / (6.283185307179586477 * (high - low));
+        return true;
+    }
+    double fast = d->beta_fast != 0 ? d->beta_fast : 32, slow = d->beta_slow != 0 ? d->beta_slow : 1;
+    if (!gn__rotary_above_0(GN__AT, x, "beta_slow", slow, out_bad) ||
+        !gn__rotary_above_0(GN__AT, x, "beta_fast - beta_slow", fast - slow, out_bad) ||
+        !gn__rotary_above_0(GN__AT, x, "base - 1", d->base - 1, out_bad))
+        return false;
+    double first = GN__MAX(floor(gn__rotary_pair(d, fast)), 0.0),
+           end = GN__MIN(ceil(gn__rotary_pair(d, slow)), (double)d->size - 1), length = end - first;
+    if (length == 0) length = 0.001; /* as the method's own code has it: a step instead of a ramp */
+    abc[0] = -first / length;
+    abc[1] = 1 / length;
+    return true;
+}
+
+static bool gn__rotary_places(const char *file, int line, gn_tensor positions, gn_tensor *out_bad) {
+    gn__type p;
+    if (!gn__known(GN__AT, "rotary", positions, &p, out_bad)) return false;
+    if (GN__BIT(p.dtype) & GN__INDEX) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
+                          gn__dtypes[p.dtype].name);
+    return false;
+}
+
+gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
+                             const gn_rotary_desc *desc) {
+    gn_rotary_desc d = { 0 };
+    gn_tensor bad;
+    double abc[3] = { 0, 0, 0 }, divisor = 1, magnitude = 1;
+    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+    if (desc) d = *desc;
+    if (d.base == 0) d.base = 10000;
+    if (d.size < 0 || d.size % 2)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_SHAPE, "rotary: %lld elements cannot be turned in pairs",
+                          (long long)d.size);
+    if ((unsigned)d.scaling > GN_ROTARY_LLAMA3)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: scaling %d is not known",
+                          (int)d.scaling);
+    if (!gn__rotary_above_0(GN__AT, positions, "base", d.base, &bad)) return bad;
+    if (d.scaling != GN_ROTARY_PLAIN && !gn__rotary_above_0(GN__AT, positions, "the factor", d.factor, &bad))
+        return bad;
+    if (d.scaling == GN_ROTARY_NTK && d.size < 4)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: NTK scaling turns 4 elements or more");
+    if (d.scaling == GN_ROTARY_NTK) d.base *= pow(d.factor, (double)d.size / (double)(d.size - 2));
+    else if (d.scaling != GN_ROTARY_PLAIN) divisor = d.factor;
+    if (!gn__rotary_share(GN__AT, positions, &d, abc, &bad)) return bad;
+    if (d.scaling == GN_ROTARY_YARN)
+        magnitude = d.magnitude != 0 ? d.magnitude : d.factor > 1 ? 0.1 * log(d.factor) + 1 : 1;
+    int64_t attrs[8] = { dtype,
+                         d.size / 2,
+                         gn__f64_word(d.base),
+                         gn__f64_word(divisor),
+                         gn__f64_word(abc[0]),
+                         gn__f64_word(abc[1]),
+                         gn__f64_word(abc[2]),
+                         gn__f64_word(magnitude) };
+    return gn__op(GN__AT, GN_OP_ROTARY_TABLE, &positions, 1, -1, attrs, 8);
+}
+
+gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved) {
+    gn_tensor in[2] = { x, table };
+    int64_t bits = interleaved ? 1 : 0;
+    return gn__op(GN__AT, GN_OP_ROTARY, in, 2, -1, &bits, 1);
+}
+
+gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions, const gn_rotary_desc *desc) {
+    gn_rotary_desc d = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad)) return bad;
+    if (t.shape.rank < 2)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to %d", GN_MAX_RANK);
+    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+    if (d.size == 0) d.size = t.shape.dims[t.shape.rank - 1];
+    if (d.size % 2)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: %lld elements are to be turned, an odd number",
+                          (long long)d.size);
+    gn_tensor table = gn_rotary_table_at(GN__AT, positions, gn__wide_dtype(t.dtype), &d);
+    return gn_rotary_by_at(GN__AT, x, table, d.interleaved);
 }
 
 gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved) {
-    gn__type t, p;
-    gn_tensor bad, c, s, y;
-    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, "rotary", positions, &p, &bad))
-        return bad;
-    int64_t d = t.shape.rank ? t.shape.dims[t.shape.rank - 1] : 1, half = d / 2;
-    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK)
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
-    if (!(GN__BIT(p.dtype) & GN__INDEX))
-        return gn__refuse(GN__AT, GN__OF_BOTH(x, positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
-                          gn__dtypes[p.dtype].name);
-    if (d % 2)
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number",
-                          (long long)d);
-    if (!(base > 0) || !isfinite(base))
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
-    gn_tensor w = gn__widened(GN__AT, x);
-    gn__rotary_angles(GN__AT, positions, half, base, gn__wide_dtype(t.dtype), &c, &s);
-    gn_tensor a = interleaved ? gn_slice_at(GN__AT, w, -1, 0, GN_END, 2) : gn_slice_at(GN__AT, w, -1, 0, half, 1);
-    gn_tensor b = interleaved ? gn_slice_at(GN__AT, w, -1, 1, GN_END, 2) : gn_slice_at(GN__AT, w, -1, half, GN_END, 1);
-    gn_tensor parts[2] = { gn_sub_at(GN__AT, gn_mul_at(GN__AT, a, c), gn_mul_at(GN__AT, b, s)),
-                           gn_add_at(GN__AT, gn_mul_at(GN__AT, b, c), gn_mul_at(GN__AT, a, s)) };
-    y = interleaved ? gn_reshape_at(GN__AT, gn_stack_at(GN__AT, parts, 2, -1), t.shape)
-                    : gn_concat_at(GN__AT, parts, 2, -1);
-    return gn__to_dtype(GN__AT, gn_expand_at(GN__AT, y, t.shape), t.dtype);
+    gn_rotary_desc d = { .base = base, .interleaved = interleaved };
+    gn_tensor bad;
+    gn__type t;
+    if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
+    if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
+    return gn_rotary_with_at(GN__AT, x, positions, &d);
 }
 
 /* ---- losses: means over everything, 0-d ---- */
