@@ -1,2 +1,0 @@
-#define GENIE_IMPLEMENTATION
-#include "genie.h"
