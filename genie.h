@@ -6335,9 +6335,7 @@ GN__SMALL_END
 #undef GN__TARGET
 #if GN__X86
 #undef GN__WHEN_A
-#undef GN__WHEN_S
 #define GN__WHEN_A(...) /* what is short gains little in f64 */
-#define GN__WHEN_S(...)
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
@@ -6346,9 +6344,7 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
-#undef GN__WHEN_S
 #define GN__WHEN_A(...) __VA_ARGS__
-#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -7600,9 +7596,21 @@ typedef struct gn__best {
 } gn__best;
 
 /* A product in two parts, whose rounding errors are kept: n factors are not off by n roundings. */
-static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
+GN__INLINE void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
     gn__w_pair p = gn__w_product(a->hi, b->hi);
     *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
+}
+
+/* GN__LANES of them, the upper half onto the lower until one is left. */
+static gn__w_pair gn__prod_fold(double *hi, double *lo) {
+    for (int h = GN__LANES / 2; h > 0; h /= 2)
+        for (int l = 0; l < h; l++) {
+            gn__w_pair a = { hi[l], lo[l] };
+            gn__prod_join(&a, &(gn__w_pair){ hi[l + h], lo[l + h] });
+            hi[l] = a.hi;
+            lo[l] = a.lo;
+        }
+    return (gn__w_pair){ hi[0], lo[0] };
 }
 
 /* How floats are multiplied, whatever they lie in: factor i of a piece of GN__CHUNK goes to running product i mod
@@ -7674,33 +7682,32 @@ typedef struct gn__products {
             y[r] = GN__LANES_PRODUCT(s[r]);                                              \
         }                                                                                \
     }
-#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                                      \
-    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                                         \
-        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                                                \
-        double last[GN__LANES], all[2][GN__LANES];                                                           \
-        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                          \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
-                lo[r][v] = (vec){ 0 };                                                                       \
-                hi[r][v] = lo[r][v] + 1;                                                                     \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int64_t i = 0; i < k; i += GN__LANES) {                                                         \
-            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                      \
-                const double *from = x + r * ldx + i;                                                        \
-                if (k - i < GN__LANES) {                                                                     \
-                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1;                   \
-                    from = last;                                                                             \
-                }                                                                                            \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                                           \
-                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));                      \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int r = 0; r < ROWS; r++) {                                                                     \
-            memcpy(all[0], hi[r], sizeof all[0]);                                                            \
-            memcpy(all[1], lo[r], sizeof all[1]);                                                            \
-            y[r] = (gn__w_pair){ all[0][0], all[1][0] };                                                     \
-            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &(gn__w_pair){ all[0][l], all[1][l] }); \
-        }                                                                                                    \
+#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                    \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                       \
+        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                              \
+        double last[GN__LANES], all[2][GN__LANES];                                         \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                        \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                           \
+                lo[r][v] = (vec){ 0 };                                                     \
+                hi[r][v] = lo[r][v] + 1;                                                   \
+            }                                                                              \
+        }                                                                                  \
+        for (int64_t i = 0; i < k; i += GN__LANES) {                                       \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                    \
+                const double *from = x + r * ldx + i;                                      \
+                if (k - i < GN__LANES) {                                                   \
+                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1; \
+                    from = last;                                                           \
+                }                                                                          \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                         \
+                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));    \
+            }                                                                              \
+        }                                                                                  \
+        for (int r = 0; r < ROWS; r++) {                                                   \
+            memcpy(all[0], hi[r], sizeof all[0]);                                          \
+            memcpy(all[1], lo[r], sizeof all[1]);                                          \
+            y[r] = gn__prod_fold(all[0], all[1]);                                          \
+        }                                                                                  \
     }
 #define GN__PROD_VECTORS(W)                                                                  \
     typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
@@ -7835,13 +7842,15 @@ static void gn__prod_columns(const gn__products *k, double *hi, double *lo, cons
             else k->down64(slots[0], slots[1], (const double *)from, ldx, some, n, q == 0);
         }
         for (int64_t i = 0; i < n; i++) {
-            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };
-            gn__w_pair a = { slots[0][i], f32 ? 0 : slots[1][i] }, all = { hi[i], lo[i] };
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 }, lost[GN__LANES] = { 0 };
+            gn__w_pair all = { hi[i], lo[i] };
             for (int64_t l = 0; l < GN__LANES && l < m; l++) s[l] = slots[0][l * GN__SLOT + i];
-            for (int64_t l = 1; l < GN__LANES && l < m && !f32; l++)
-                gn__prod_join(&a, &(gn__w_pair){ s[l], slots[1][l * GN__SLOT + i] });
+            for (int64_t l = 0; l < GN__LANES && l < m && !f32; l++) lost[l] = slots[1][l * GN__SLOT + i];
             if (f32) all.hi *= GN__LANES_PRODUCT(s);
-            else gn__prod_join(&all, &a);
+            else {
+                gn__w_pair a = gn__prod_fold(s, lost);
+                gn__prod_join(&all, &a);
+            }
             hi[i] = all.hi;
             lo[i] = all.lo;
         }
@@ -11431,7 +11440,7 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
 #endif
 #define GN__TILES_S(NAME) GN__TILES_F(NAME)
 #define GN__WIDE_S(NAME) GN__WIDE_F(NAME)
-#define GN__WIDE64_S(NAME) GN__WIDE64_A(NAME)
+#define GN__WIDE64_S(NAME) GN__WIDE64_F(NAME)
 #define GN__TILES_M(NAME) GN__TILES_A(NAME)
 #define GN__WIDE_M(NAME) GN__WIDE_F(NAME)
 #define GN__WIDE64_M(NAME) GN__WIDE64_F(NAME)
