@@ -3021,6 +3021,8 @@ typedef void (*gn__job_fn)(void *arg, int64_t begin, int64_t end);
 
 /* A core that sleeps wakes late: whoever waits looks for this long before it blocks. */
 enum { GN__POOL_SPIN_US = 50, GN__POOL_PIECE = 16 };
+/* About what waking threads costs: 5 to 10 us of whoever wakes them, and they come 10 to 60 us later. */
+enum { GN__POOL_WAKE_US = 30 };
 
 typedef struct gn__pool {
     gn__mutex lock;
@@ -3037,6 +3039,9 @@ typedef struct gn__pool {
     void *arg;
     gn__atomic next;
     int64_t total, grain;
+    uint32_t joined;  /* threads that came to the current round */
+    bool light;       /* what runs now is known to take less than waking: threads that sleep sleep on */
+    uint64_t work_us; /* what the rounds took since the caller set it to 0, added up over threads */
 } gn__pool;
 
 GN__INLINE void gn__pause(void) {
@@ -3092,6 +3097,7 @@ static void gn__pool_main(void *arg) {
         void *job = p->arg;
         int64_t total = p->total, grain = p->grain;
         if (joins) gn__atomic_add(&p->busy, 1);
+        p->joined += joins;
         gn__mutex_unlock(&p->lock);
         if (quits) return;
         if (!joins) continue;
@@ -3132,6 +3138,25 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     return true;
 }
 
+/* Lets the others take part; false: they sleep, and what there is to do is not worth waking them. */
+static bool gn__pool_begin(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
+    gn__mutex_lock(&p->lock);
+    bool begins = !p->light || p->asleep < p->n_threads;
+    if (begins) {
+        p->fn = fn;
+        p->arg = arg;
+        p->total = total;
+        p->grain = grain;
+        p->open = true;
+        p->joined = 0;
+        gn__atomic_store(&p->next, 0);
+        gn__atomic_add(&p->round, 1);
+        if (p->asleep && !p->light) gn__cond_broadcast(&p->wake);
+    }
+    gn__mutex_unlock(&p->lock);
+    return begins;
+}
+
 /* fn over [0, total) in ranges of `grain`; returns when all is done, or when it is to end early. A thread that comes
    late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
@@ -3141,19 +3166,18 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
         gn__pool_alone(p, fn, arg, total, grain);
         return;
     }
-    gn__mutex_lock(&p->lock);
-    p->fn = fn;
-    p->arg = arg;
-    p->total = total;
-    p->grain = grain;
-    p->open = true;
-    gn__atomic_store(&p->next, 0);
-    gn__atomic_add(&p->round, 1);
-    if (p->asleep) gn__cond_broadcast(&p->wake);
-    gn__mutex_unlock(&p->lock);
-    gn__pool_drain(p, fn, arg, total, grain);
+    bool shared = gn__pool_begin(p, total, grain, fn, arg);
+    uint64_t start = gn_now_us();
+    if (shared) gn__pool_drain(p, fn, arg, total, grain);
+    else gn__pool_alone(p, fn, arg, total, grain);
+    uint64_t took = gn_now_us() - start;
+    if (!shared) {
+        p->work_us += took;
+        return;
+    }
     gn__mutex_lock(&p->lock);
     p->open = false;
+    p->work_us += took * (1 + p->joined);
     gn__mutex_unlock(&p->lock);
     for (uint64_t left; (left = gn__atomic_load(&p->busy)) != 0 && gn__spin_while(&p->busy, left);) { }
     gn__mutex_lock(&p->lock);
@@ -15185,8 +15209,9 @@ typedef struct gn__cpu {
 typedef struct gn__cpu_plan {
     const gn_part *part;
     gn_layout layout;
-    char **base;  /* per node, of this run */
-    char **fresh; /* per update: memory of the new version; kept from run to run */
+    char **base;    /* per node, of this run */
+    char **fresh;   /* per update: memory of the new version; kept from run to run */
+    uint8_t *light; /* per step: whether it took less than waking threads would when it ran last */
 } gn__cpu_plan;
 
 static size_t gn__align_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
@@ -15287,6 +15312,7 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn__layout_deinit(&p->layout);
     gn_free(p->base);
     gn_free(p->fresh);
+    gn_free(p->light);
     gn_free(p);
 }
 
@@ -15308,13 +15334,15 @@ static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *p, const gn_part *p
     p->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *p->fresh);
     if (!p->base || !p->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result r = gn__layout_make(p->part, true, c->pool.cancel, &p->layout, f);
-    return r == GN_OK ? gn__cpu_plan_fits(p, f) : r;
+    if (r != GN_OK) return r;
+    p->light = (uint8_t *)gn__alloc_zero(p->layout.n_steps + 1);
+    return p->light ? gn__cpu_plan_fits(p, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
 }
 
 /* Bytes of host memory that a plan holds, at least. */
 static uint64_t gn__cpu_plan_least(const gn_part *part) {
     return gn__layout_least(part) + (part->n_nodes + (uint64_t)part->n_updates + 2) * sizeof(char *) +
-           sizeof(gn__cpu_plan) + 3 * GN__BLOCK_COST;
+           sizeof(gn__cpu_plan) + 4 * GN__BLOCK_COST;
 }
 
 static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
@@ -15899,6 +15927,17 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
     return gn__run_stops(r) ? gn__run_stopped(r) : e;
 }
 
+/* A step of which the last run has shown that waking threads for it would take longer leaves them asleep. */
+static gn_result gn__run_step(gn__run *r, size_t i) {
+    gn__pool *pool = &r->cpu->pool;
+    pool->light = r->plan->light[i] != 0;
+    pool->work_us = 0;
+    gn_result e = gn__run_kernel(r, &r->plan->layout.steps[i]);
+    r->plan->light[i] = pool->work_us < GN__POOL_WAKE_US;
+    pool->light = false;
+    return e;
+}
+
 /* Values from the place `kept` of the list on are dropped: a run that fails keeps none. */
 static void gn__cpu_values_cut(gn__cpu *c, size_t kept) {
     for (; c->n_values > kept; c->n_values--)
@@ -15968,7 +16007,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
     gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     if (e == GN_OK) gn__run_place_outs(&r, outs, memory);
-    for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_kernel(&r, &p->layout.steps[i]);
+    for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_step(&r, i);
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
     gn__run_undo(&r, e != GN_OK);

@@ -101,7 +101,7 @@
     X(and, OPS_I | BIT(BOOL), OPS_ALL, "u:n u:n", 0, gn_and(a, b), "a & b")                                            \
     X(or, OPS_I | BIT(BOOL), OPS_SMALL, "u:n u:n", 0, gn_or(a, b), "a | b")                                            \
     X(xor, OPS_I | BIT(BOOL), OPS_SMALL, "u:n u:n", 0, gn_xor(a, b), "a ^ b")                                          \
-    X(not, OPS_I | BIT(BOOL), OPS_ALL, "u:n", 0, gn_not(a), "~a")                                                      \
+    X(not, OPS_I | BIT(BOOL), OPS_ALL, "u:n", 0, gn_not(a), "torch.bitwise_not(a)")                                    \
     X(logical_and, OPS_W | BIT(BOOL), OPS_SMALL, "z:n z:n", 0, gn_logical_and(a, b), "torch.logical_and(a, b)")        \
     X(shift_left, OPS_I, OPS_SMALL, "u:n s:n", 0, gn_shift_left(a, b), "a << b")                                       \
     X(shift_right, OPS_I, OPS_SMALL, "u:n s:n", 0, gn_shift_right(a, b), "a >> b")                                     \

@@ -8,7 +8,8 @@ Tensors lie in the file of that descriptor, which both map. A line in, a line ou
     let NAME NUMBER                 a number; "let dt DTYPE" a dtype
     do OFFSET EXPRESSION            computes, puts the results there one after the other, each at a multiple of 64;
                                     answers "ok DTYPE COUNT DTYPE COUNT..." or "no WHY"
-    time N                          answers with the seconds that N times of it take: the processor's with one thread
+    time N                          runs it once, then answers with the seconds that N times of it take: the processor's
+                                    with one thread
 """
 import mmap
 import os
@@ -78,6 +79,7 @@ class Case:
 
     def time(self, count):
         run, clock = self.run, time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+        run()
         start = clock()
         for _ in range(int(count)):
             run()
