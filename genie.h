@@ -1087,10 +1087,48 @@ GN_API gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_ten
                                  const gn_attention_desc *desc);
 #define gn_attention(...) gn_attention_at(GN_HERE, __VA_ARGS__)
 /* Rotary embedding of x (…,T,D), D even, by positions (T) or (…,T) that broadcast, i32 or i64: pairs of elements
-   turned by position * base^(-2i/D). Pairs are (2i, 2i+1) when interleaved (Su et al. 2021), else (i, i + D/2). */
+   turned by position * base^(-2i/D). Pairs are (2i, 2i+1) when interleaved (Su et al. 2021), else (i, i + D/2). Angles
+   are computed in f64, their cosines and sines then rounded to f32, of an f64 x not: those of an angle a are off by at
+   most 4 a eps(f64) and half a unit in the last place. Equal positions and angles are one table a step, however many
+   layers use them. */
 GN_API gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base,
                               bool interleaved);
 #define gn_rotary(...) gn_rotary_at(GN_HERE, __VA_ARGS__)
+
+/* How angles change for texts longer than a model was trained on. f_i = base^(-2i/size) is the frequency of pair i. */
+typedef enum gn_rotary_scaling {
+    GN_ROTARY_PLAIN,
+    GN_ROTARY_LINEAR, /* f_i / factor (Chen et al. 2023) */
+    GN_ROTARY_NTK,    /* of base * factor^(size / (size - 2)); size is 4 or more (bloc97 2023; Peng et al. 2024, 3.1) */
+    GN_ROTARY_YARN,   /* f_i where a pair turns beta_fast times and more in `context` positions, f_i / factor where
+                         beta_slow times and less, a ramp over whole i between them (Peng et al. 2024, 3.2 and 3.4) */
+    GN_ROTARY_LLAMA3  /* the same by turns: of high_frequency and more, of low_frequency and less, in between linear in
+                         the turns (Llama Team 2024, rope_type llama3 of its configurations) */
+} gn_rotary_scaling;
+typedef struct gn_rotary_desc {
+    double base; /* 0: 10000 */
+    bool interleaved;
+    int64_t size;                /* elements of the head that are turned, its first ones, an even number; 0: D */
+    gn_rotary_scaling scaling;   /* all below are of some scalings alone, and not looked at by others */
+    double factor;               /* of all but the plain one: above 0 */
+    int64_t context;             /* YaRN, Llama 3: positions that the model was trained on, above 0 */
+    double beta_fast, beta_slow; /* YaRN; 0: 32 and 1 */
+    double low_frequency, high_frequency; /* Llama 3; 0: 1 and 4 */
+    double magnitude; /* YaRN: what is turned is multiplied by it; 0: 0.1 ln factor + 1, or 1 if factor is below 1 */
+} gn_rotary_desc;
+/* gn_rotary with more to say; x (…,T,D) of rank 2 to 8, any D of `size` or more, positions (T) or (…,T), one for each
+   row of x. desc NULL: all 0. A scaled angle is off as one of that pair before scaling, if that is larger. */
+GN_API gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions,
+                                   const gn_rotary_desc *desc);
+#define gn_rotary_with(...) gn_rotary_with_at(GN_HERE, __VA_ARGS__)
+/* Its two halves. The table of positions (…,T) of rank 0 to 7 is (…,T,size), cosines and then sines; desc->size is
+   given, desc->interleaved is not looked at. dtype: f32 for an x of f32, f16 or bf16, f64 for one of f64. */
+GN_API gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
+                                    const gn_rotary_desc *desc);
+#define gn_rotary_table(...) gn_rotary_table_at(GN_HERE, __VA_ARGS__)
+/* x (…,T,D) turned by a table whose leading axes broadcast to (…,T); elements behind the table's size stay. */
+GN_API gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved);
+#define gn_rotary_by(...) gn_rotary_by_at(GN_HERE, __VA_ARGS__)
 
 /* ---- gradients and optimisers ---------------------------------------------------------------------------*/
 /* d loss / d params[i] as tensors of this step; loss is one float element. A parameter that the loss does not reach is
@@ -2130,6 +2168,10 @@ typedef enum gn_op_trait {
     /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */                                                          \
     X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,   2, GN__FLOATS,  16, true,  attention, 0)               \
     X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,   0, GN__ALL,      0, true,  each, GN_SINGLE)            \
+    /* dtype, pairs; as f64 words: base, divisor, three numbers of the share that is divided, magnitude */             \
+    X(ROTARY_TABLE,   rotary_table,   0x65, STRUCTURED, 1, 1,   8, GN__INDEX,    4, false, each, 0)                    \
+    /* bits: 1 interleaved, 2 back */                                                                                  \
+    X(ROTARY,         rotary,         0x66, STRUCTURED, 2, 2,   1, GN__FLOATS,   4, true,  rotary, 0)                  \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -2301,12 +2343,14 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define GN__LIKELY(c) __builtin_expect(!!(c), 1)
 #define GN__UNUSED __attribute__((unused))
+#define GN__NOINLINE __attribute__((noinline)) /* called once a tile or rarer: two functions compile sooner than one */
 #define GN__INLINE static inline __attribute__((always_inline, unused))
 #define GN__THREAD_LOCAL __thread
 #else
 #define GN__PRINTF(f, a)
 #define GN__LIKELY(c) (c)
 #define GN__UNUSED
+#define GN__NOINLINE
 #define GN__INLINE static inline
 #define GN__THREAD_LOCAL _Thread_local
 #endif
@@ -2322,8 +2366,10 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 /* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text
  * (PLAIN): compiled small and soon, since this file has to compile in seconds. */
 #if defined(__clang__)
-#define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
-#define GN__COLD_END _Pragma("clang attribute pop")
+#define GN__COLD_BEGIN                                                             \
+    _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
+        _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
+#define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
 #define GN__PLAIN_BEGIN _Pragma("clang optimize off")
 #define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
@@ -2336,6 +2382,14 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_END
 #define GN__PLAIN_BEGIN
 #define GN__PLAIN_END
+#endif
+
+#if defined(__clang__)
+#define GN__UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define GN__UNROLL _Pragma("GCC unroll 16")
+#else
+#define GN__UNROLL
 #endif
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -2872,6 +2926,7 @@ static void *gn__thread_main(void *p) {
 }
 #endif
 
+GN__COLD_BEGIN
 static bool gn__thread_start(gn__thread *t, void (*fn)(void *), void *arg) {
     gn__thread_start_args *a = (gn__thread_start_args *)gn_alloc(sizeof *a);
     if (!a) return false;
@@ -2888,6 +2943,7 @@ static bool gn__thread_start(gn__thread *t, void (*fn)(void *), void *arg) {
     if (!ok) gn_free(a);
     return ok;
 }
+GN__COLD_END
 
 static void gn__thread_join(gn__thread *t) {
 #ifdef _WIN32
@@ -2918,6 +2974,7 @@ static double gn__cpu_seconds(void) {
     return 0;
 }
 
+GN__COLD_BEGIN
 /* Bytes of this machine; 0: not known. */
 static uint64_t gn__host_memory(void) {
 #ifdef _WIN32
@@ -2931,6 +2988,7 @@ static uint64_t gn__host_memory(void) {
     return 0;
 #endif
 }
+GN__COLD_END
 
 uint64_t gn_now_us(void) {
 #ifdef _WIN32
@@ -2948,6 +3006,7 @@ uint64_t gn_now_us(void) {
 
 /* What gn_flag.why is used as. */
 GN__UNUSED static gn__atomic *gn__flag_word(const gn_flag *x) { return (gn__atomic *)(uintptr_t)&x->why; }
+GN__COLD_BEGIN
 /* What is told of work that ended because a flag was set. */
 static const char *gn__stop_text(gn_result why) {
     switch (why) {
@@ -2959,6 +3018,7 @@ static const char *gn__stop_text(gn_result why) {
     default: return gn__result_text(why);
     }
 }
+GN__COLD_END
 gn_result gn_flag_get(const gn_flag *x) { return x ? (gn_result)gn__atomic_load(gn__flag_word(x)) : GN_OK; }
 static void gn__flag_set(gn_flag *x, gn_result why) { gn__atomic_store(gn__flag_word(x), (uint64_t)why); }
 
@@ -2997,6 +3057,7 @@ static const gn_driver_i *gn__driver;
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
 static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx512" };
 
+GN__COLD_BEGIN
 /* $GENIE_ISA=base|avx2 lowers it. */
 static gn__isa gn__isa_pick(void) {
 #if GN__X86
@@ -3013,6 +3074,7 @@ static gn__isa gn__isa_pick(void) {
 #endif
     return GN__ISA_BASE;
 }
+GN__COLD_END
 
 /* ---- thread pool: one caller at a time; work is split by index range, so results never depend on the number of
    threads */
@@ -3108,6 +3170,7 @@ static void gn__pool_main(void *arg) {
     }
 }
 
+GN__COLD_BEGIN
 static void gn__pool_deinit(gn__pool *p) {
     gn__mutex_lock(&p->lock);
     gn__atomic_store(&p->quit, 1);
@@ -3137,6 +3200,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     while (p->n_threads < threads - 1 && gn__thread_start(&p->threads[p->n_threads], gn__pool_main, p)) p->n_threads++;
     return true;
 }
+GN__COLD_END
 
 /* Lets the others take part; false: they sleep, and what there is to do is not worth waking them. */
 static bool gn__pool_begin(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
@@ -3384,6 +3448,7 @@ static bool gn__type_equal(const gn__type *a, const gn__type *b) {
     return a->dtype == b->dtype && gn__shape_equal(&a->shape, &b->shape);
 }
 
+GN__COLD_BEGIN
 enum { GN__DIMS_TEXT = 8 + GN_MAX_RANK * 22 }; /* bytes for a dtype and eight numbers of 64 bits */
 /* "f32 (64, 784)" */
 static const char *gn__type_text(const gn__type *t, char *out, size_t cap) {
@@ -3393,6 +3458,7 @@ static const char *gn__type_text(const gn__type *t, char *out, size_t cap) {
     if (n > 0 && (size_t)n < cap) snprintf(out + n, cap - (size_t)n, ")");
     return out;
 }
+GN__COLD_END
 
 /* NumPy's rule; false when the shapes do not fit or the result has no valid size. */
 static bool gn__broadcast_shapes(const gn_shape *a, const gn_shape *b, gn_shape *out) {
@@ -3598,6 +3664,30 @@ static void gn__load_i64(int64_t *restrict dst, gn_dtype d, const void *p, int64
     else if (d == GN_U32) GN__LOAD_BOTH(uint32_t, *s);
     else GN__LOAD_NARROW(int64_t, int32_t, gn__load_i32);
 }
+
+#define GN__STORE_BOTH(dst_t, expr)                      \
+    do {                                                 \
+        if (stride == 1) GN__STORE_LOOP(dst_t, 1, expr); \
+        else GN__STORE_LOOP(dst_t, stride, expr);        \
+    } while (0)
+static void gn__store_i64(const int64_t *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_BOTH(uint8_t, src[i] != 0); break;
+    case 1: GN__STORE_BOTH(uint8_t, (uint64_t)src[i]); break;
+    case 2: GN__STORE_BOTH(uint16_t, (uint64_t)src[i]); break;
+    case 4: GN__STORE_BOTH(uint32_t, (uint64_t)src[i]); break;
+    default: GN__STORE_BOTH(int64_t, src[i]); break;
+    }
+}
+
+static void gn__store_i32(const int32_t *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_BOTH(uint8_t, src[i] != 0); break;
+    case 1: GN__STORE_BOTH(uint8_t, (uint32_t)src[i]); break;
+    case 2: GN__STORE_BOTH(uint16_t, (uint32_t)src[i]); break;
+    default: GN__STORE_BOTH(int32_t, src[i]); break;
+    }
+}
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -3605,7 +3695,8 @@ static void gn__load_i64(int64_t *restrict dst, gn_dtype d, const void *p, int64
 GN__COLD_BEGIN
 
 static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
-    if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
+    if (d == GN_F64 && stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
+    else if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
     else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
     else if (gn__dtypes[d].compute == GN__F32) GN__LOAD_NARROW(double, float, gn__load_f32);
     else if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, (double)*s);
@@ -3618,26 +3709,10 @@ static void gn__store_f64(const double *src, gn_dtype d, void *p, int64_t stride
     case GN_F16: GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(gn__f64_f32_odd(src[i]))); break;
     case GN_BF16: GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(gn__f64_f32_odd(src[i]))); break;
     case GN_F32: GN__STORE_LOOP(float, stride, src[i]); break;
-    default: GN__STORE_LOOP(double, stride, src[i]); break;
-    }
-}
-
-static void gn__store_i64(const int64_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
-    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
-    case 1: GN__STORE_LOOP(uint8_t, stride, (uint64_t)src[i]); break;
-    case 2: GN__STORE_LOOP(uint16_t, stride, (uint64_t)src[i]); break;
-    case 4: GN__STORE_LOOP(uint32_t, stride, (uint64_t)src[i]); break;
-    default: GN__STORE_LOOP(int64_t, stride, src[i]); break;
-    }
-}
-
-static void gn__store_i32(const int32_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
-    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
-    case 1: GN__STORE_LOOP(uint8_t, stride, (uint32_t)src[i]); break;
-    case 2: GN__STORE_LOOP(uint16_t, stride, (uint32_t)src[i]); break;
-    default: GN__STORE_LOOP(int32_t, stride, src[i]); break;
+    default:
+        if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
+        else GN__STORE_LOOP(double, stride, src[i]);
+        break;
     }
 }
 GN__COLD_END
@@ -3667,32 +3742,332 @@ static void gn__copy_strided(char *dst, int64_t dst_stride, const char *src, int
 #undef GN__COPY
 }
 
-/* dst and src have equal dims and dtype. */
-static void gn__copy_view(const gn_view *dst, const gn_view *src) {
-    size_t bytes = gn__bytes_of(src->dtype);
-    int64_t total = gn__view_count(src);
-    if (total == 0) return;
-    if (src->rank == 0) {
-        memcpy(dst->p, src->p, bytes);
-        return;
+/* ---- copies of strided memory: by the size of an element, whatever its dtype ---- */
+
+/* rows times n elements; strides in bytes. Nothing overlaps. */
+typedef struct gn__plane {
+    char *to;
+    const char *from;
+    int64_t rows, n, to_row, from_row, to_step, from_step;
+} gn__plane;
+typedef void (*gn__plane_fn)(const gn__plane *p);
+
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__VECTORS 1
+#else
+#define GN__VECTORS 0
+#endif
+#if defined(__clang__)
+#define GN__SHUFFLE(mask_t, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif GN__VECTORS
+#define GN__SHUFFLE(mask_t, a, b, ...) __builtin_shuffle(a, b, (mask_t){ __VA_ARGS__ })
+#endif
+
+/* Elements in a row on both sides: long runs by the C library, short ones without a call. */
+static void gn__plane_runs(const gn__plane *p, int64_t bytes) {
+    for (int64_t r = 0; r < p->rows; r++) {
+        char *to = p->to + r * p->to_row;
+        const char *from = p->from + r * p->from_row;
+        if (bytes > 128) memcpy(to, from, (size_t)bytes);
+        else if (bytes >= 16) {
+            for (int64_t i = 0; i + 16 <= bytes; i += 16) memcpy(to + i, from + i, 16);
+            memcpy(to + bytes - 16, from + bytes - 16, 16);
+        } else if (bytes >= 8) {
+            memcpy(to, from, 8);
+            memcpy(to + bytes - 8, from + bytes - 8, 8);
+        } else if (bytes >= 4) {
+            memcpy(to, from, 4);
+            memcpy(to + bytes - 4, from + bytes - 4, 4);
+        } else
+            for (int64_t i = 0; i < bytes; i++) to[i] = from[i];
     }
-    if (gn__view_is_dense(dst) && gn__view_is_dense(src)) {
-        memcpy(dst->p, src->p, (size_t)total * bytes);
-        return;
-    }
-    int last = src->rank - 1;
-    int64_t n = src->dims[last];
-    for (int64_t row = 0; row < total / n; row++)
-        gn__copy_strided(dst->p + gn__view_offset(dst, last, row) * (int64_t)bytes, dst->strides[last],
-                         src->p + gn__view_offset(src, last, row) * (int64_t)bytes, src->strides[last], n, bytes);
 }
 
+enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide and high */
+
+#if GN__VECTORS
+#define GN__LOW_8 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define GN__HIGH_8 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define GN__BACK_8 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0
+#define GN__LOW_16 0, 8, 1, 9, 2, 10, 3, 11
+#define GN__HIGH_16 4, 12, 5, 13, 6, 14, 7, 15
+#define GN__BACK_16 7, 6, 5, 4, 3, 2, 1, 0
+#define GN__LOW_32 0, 4, 1, 5
+#define GN__HIGH_32 2, 6, 3, 7
+#define GN__BACK_32 3, 2, 1, 0
+#define GN__LOW_64 0, 2
+#define GN__HIGH_64 1, 3
+#define GN__BACK_64 1, 0
+/* gn__plane_fill: each row is one element n times. gn__plane_back: rows read backwards. gn__turn_few: a square of as
+ * many elements as a vector has, from rows of `from` (bytes apart) to columns of a tile: log2 rounds of interleaving
+ * the first half of the rows with the second. */
+#define GN__DEFINE_PLANES(B, ROUNDS)                                                                               \
+    typedef uint##B##_t gn__v##B __attribute__((vector_size(16), aligned(1), may_alias));                          \
+    static void gn__plane_fill_##B(const gn__plane *p) {                                                           \
+        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                          \
+        enum { N = 128 / B };                                                                                      \
+        for (int64_t r = 0, spill = p->to_row == p->n * (B / 8) ? N / p->n + 1 : p->rows; r < p->rows; r++) {      \
+            char *to = p->to + r * p->to_row;                                                                      \
+            uint##B##_t one = *(const loose *)(const void *)(p->from + r * p->from_row);                           \
+            gn__v##B all = (gn__v##B){ 0 } + one;                                                                  \
+            int64_t i = 0, most = r + spill < p->rows ? p->n : p->n - N + 1;                                       \
+            for (; i < most; i += N) *(gn__v##B *)(void *)(to + i * (B / 8)) = all;                                \
+            for (; i < p->n; i++) *(loose *)(void *)(to + i * (B / 8)) = one;                                      \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void gn__plane_back_##B(const gn__plane *p) {                                                           \
+        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                          \
+        enum { N = 128 / B };                                                                                      \
+        for (int64_t r = 0; r < p->rows; r++) {                                                                    \
+            char *to = p->to + r * p->to_row;                                                                      \
+            const char *from = p->from + r * p->from_row;                                                          \
+            int64_t i = 0;                                                                                         \
+            for (; i + N <= p->n; i += N) {                                                                        \
+                gn__v##B v = *(const gn__v##B *)(const void *)(from - (i + N - 1) * (B / 8));                      \
+                *(gn__v##B *)(void *)(to + i * (B / 8)) = GN__SHUFFLE(gn__v##B, v, v, GN__BACK_##B);               \
+            }                                                                                                      \
+            for (; i < p->n; i++)                                                                                  \
+                *(loose *)(void *)(to + i * (B / 8)) = *(const loose *)(const void *)(from - i * (B / 8));         \
+        }                                                                                                          \
+    }                                                                                                              \
+    GN__INLINE void gn__turn_few_##B(char *to, const char *from, int64_t from_step) {                              \
+        enum { N = 128 / B };                                                                                      \
+        gn__v##B v[2][N];                                                                                          \
+        GN__UNROLL for (int l = 0; l < N; l++) v[0][l] = *(const gn__v##B *)(const void *)(from + l * from_step);  \
+        GN__UNROLL for (int k = 0; k < ROUNDS; k++) GN__UNROLL for (int l = 0; l < N / 2; l++) {                   \
+            gn__v##B a = v[k & 1][l], b = v[k & 1][l + N / 2];                                                     \
+            v[~k & 1][2 * l] = GN__SHUFFLE(gn__v##B, a, b, GN__LOW_##B);                                           \
+            v[~k & 1][2 * l + 1] = GN__SHUFFLE(gn__v##B, a, b, GN__HIGH_##B);                                      \
+        }                                                                                                          \
+        GN__UNROLL for (int l = 0; l < N; l++) * (gn__v##B *)(void *)(to + l * GN__TURN_BYTES) = v[ROUNDS & 1][l]; \
+    }
+#define GN__TURN_WIDE(B)                                                                                         \
+    for (; j + N <= w; j += N) {                                                                                 \
+        const char *s = from + j * p->from_step;                                                                 \
+        int64_t i = 0;                                                                                           \
+        for (; i + N <= h; i += N) gn__turn_few_##B((char *)&tile[i * SIDE + j], s + i * (B / 8), p->from_step); \
+        for (; i < h; i++)                                                                                       \
+            for (int64_t l = 0; l < N; l++)                                                                      \
+                memcpy(&tile[i * SIDE + j + l], s + l * p->from_step + i * (B / 8), B / 8);                      \
+    }
+#else
+#define GN__DEFINE_PLANES(B, ROUNDS)
+#define GN__TURN_WIDE(B)
+#endif
+
+/* gn__plane_turn: rows lie in a row at the source, elements in the result. Squares of whole lines of a cache go by way
+ * of a tile on the stack, so that each line is read and written once, however far apart lines are. gn__plane_each: any
+ * strides. */
+#define GN__DEFINE_TURN(B)                                                                                      \
+    static void gn__plane_turn_##B(const gn__plane *p) {                                                        \
+        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                                    \
+        uint##B##_t tile[SIDE * SIDE];                                                                          \
+        for (int64_t r = 0; r < p->rows; r += SIDE)                                                             \
+            for (int64_t c = 0; c < p->n; c += SIDE) {                                                          \
+                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE), j = 0;   \
+                const char *from = p->from + r * (B / 8) + c * p->from_step;                                    \
+                char *to = p->to + r * p->to_row + c * (B / 8);                                                 \
+                GN__TURN_WIDE(B)                                                                                \
+                for (; j < w; j++)                                                                              \
+                    for (int64_t i = 0; i < h; i++)                                                             \
+                        memcpy(&tile[i * SIDE + j], from + j * p->from_step + i * (B / 8), B / 8);              \
+                for (int64_t i = 0; i < h; i++)                                                                 \
+                    if (w == SIDE) memcpy(to + i * p->to_row, &tile[i * SIDE], GN__TURN_BYTES);                 \
+                    else memcpy(to + i * p->to_row, &tile[i * SIDE], (size_t)w * (B / 8));                      \
+            }                                                                                                   \
+    }                                                                                                           \
+    static void gn__plane_each_##B(const gn__plane *p) {                                                        \
+        for (int64_t r = 0; r < p->rows; r++) {                                                                 \
+            char *to = p->to + r * p->to_row;                                                                   \
+            const char *from = p->from + r * p->from_row;                                                       \
+            for (int64_t i = 0; i < p->n; i++, to += p->to_step, from += p->from_step) memcpy(to, from, B / 8); \
+        }                                                                                                       \
+    }
+GN__DEFINE_PLANES(8, 4)
+GN__DEFINE_PLANES(16, 3)
+GN__DEFINE_PLANES(32, 2)
+GN__DEFINE_PLANES(64, 1)
+GN__DEFINE_TURN(8)
+GN__DEFINE_TURN(16)
+GN__DEFINE_TURN(32)
+GN__DEFINE_TURN(64)
+#undef GN__DEFINE_PLANES
+#undef GN__DEFINE_TURN
+#undef GN__TURN_WIDE
+
+GN__COLD_BEGIN
+
+/* A copy cut into planes: dims without those of one element, largest stride of the result first, neighbours that are
+ * one on both sides as one. The last but one and the last are a plane's rows and elements; it is cut into chunks. */
+typedef struct gn__move {
+    char *to;
+    const char *from;
+    int rank;
+    int64_t dims[GN_MAX_RANK + 1], to_stride[GN_MAX_RANK + 1], from_stride[GN_MAX_RANK + 1]; /* bytes */
+    int64_t chunk[2];                                                                        /* rows, elements */
+    int64_t element;                                                                         /* bytes */
+    gn__plane_fn fn;                                                                         /* NULL: runs */
+} gn__move;
+
+static void gn__move_dim(gn__move *m, int to, int64_t dim, int64_t to_stride, int64_t from_stride) {
+    m->dims[to] = dim;
+    m->to_stride[to] = to_stride;
+    m->from_stride[to] = from_stride;
+}
+
+/* Dims in order of the result's strides, none of which is negative afterwards. */
+static void gn__move_sort(gn__move *m, const gn_view *dst, const gn_view *src) {
+    for (int i = 0; i < src->rank; i++) {
+        int64_t n = src->dims[i], t = dst->strides[i] * m->element, f = src->strides[i] * m->element;
+        int at = m->rank;
+        if (n == 1) continue;
+        if (t < 0) {
+            m->to += (n - 1) * t;
+            m->from += (n - 1) * f;
+            t = -t;
+            f = -f;
+        }
+        for (; at > 0 && m->to_stride[at - 1] < t; at--)
+            gn__move_dim(m, at, m->dims[at - 1], m->to_stride[at - 1], m->from_stride[at - 1]);
+        gn__move_dim(m, at, n, t, f);
+        m->rank++;
+    }
+}
+
+static void gn__move_join(gn__move *m) {
+    int n = 0;
+    for (int i = 0; i < m->rank; i++) {
+        int64_t d = m->dims[i], t = m->to_stride[i], f = m->from_stride[i];
+        if (n && m->to_stride[n - 1] == t * d && m->from_stride[n - 1] == f * d)
+            gn__move_dim(m, n - 1, m->dims[n - 1] * d, t, f);
+        else gn__move_dim(m, n++, d, t, f);
+    }
+    for (; n < 2; n++) { /* one row; a single element */
+        for (int i = n; i > 0; i--) gn__move_dim(m, i, m->dims[i - 1], m->to_stride[i - 1], m->from_stride[i - 1]);
+        gn__move_dim(m, 0, 1, 0, 0);
+        if (n == 0) gn__move_dim(m, 0, 1, m->element, m->element);
+    }
+    m->rank = n;
+}
+
+/* Makes dim i the rows of a plane. */
+static void gn__move_rows(gn__move *m, int i) {
+    int64_t d = m->dims[i], t = m->to_stride[i], f = m->from_stride[i];
+    for (; i + 2 < m->rank; i++) gn__move_dim(m, i, m->dims[i + 1], m->to_stride[i + 1], m->from_stride[i + 1]);
+    gn__move_dim(m, m->rank - 2, d, t, f);
+}
+
+enum { GN__MOVE_CHUNK = 1 << 15 }; /* bytes of a chunk: in a first-level cache */
+
+static void gn__move_chunks(gn__move *m, bool turns) {
+    int64_t rows = m->dims[m->rank - 2], n = m->dims[m->rank - 1], most = GN__MOVE_CHUNK / m->element;
+    m->chunk[0] = turns ? 4 * GN__TURN_BYTES / m->element : rows < 8 ? rows : GN__MAX(most / n, 1);
+    m->chunk[1] = turns ? 4 * GN__TURN_BYTES / m->element : rows < 8 ? most / rows : most;
+    m->chunk[0] = GN__MIN(m->chunk[0], rows);
+    m->chunk[1] = GN__MIN(m->chunk[1], n);
+}
+
+/* The kernel, and what becomes rows for it. */
+static void gn__move_kernel(gn__move *m) {
+    int last = m->rank - 1, log2 = m->element == 8 ? 3 : m->element == 4 ? 2 : m->element == 2 ? 1 : 0, turned = -1;
+    int64_t bytes = m->element, step = m->from_stride[last], n = m->dims[last];
+    bool dense = m->to_stride[last] == bytes;
+#define GN__BY_SIZE(name) \
+    { gn__plane_##name##_8, gn__plane_##name##_16, gn__plane_##name##_32, gn__plane_##name##_64 }
+    static const gn__plane_fn each[4] = GN__BY_SIZE(each), turn[4] = GN__BY_SIZE(turn);
+#if GN__VECTORS
+    static const gn__plane_fn fill[4] = GN__BY_SIZE(fill), back[4] = GN__BY_SIZE(back);
+#else
+    static const gn__plane_fn *const fill = each, *const back = each;
+#endif
+#undef GN__BY_SIZE
+    for (int i = 0; i < last && dense && step != bytes && step != 0; i++)
+        if (m->from_stride[i] == bytes && m->dims[i] * bytes >= 16 && n * bytes >= 16) turned = i;
+    m->fn = turned >= 0      ? turn[log2]
+            : !dense         ? each[log2]
+            : step == bytes  ? NULL
+            : step == 0      ? fill[log2]
+            : step == -bytes ? back[log2]
+                             : each[log2];
+    if (turned >= 0) gn__move_rows(m, turned);
+    else if (n * m->dims[last - 1] < 64)
+        for (int i = last - 2; i >= 0; i--)
+            if (m->dims[i] > m->dims[last - 1]) gn__move_rows(m, i);
+    if (m->fn == each[log2] && n < 8 && m->dims[last - 1] > n) { /* the longer loop inside */
+        int64_t d = m->dims[last - 1], t = m->to_stride[last - 1], f = m->from_stride[last - 1];
+        gn__move_dim(m, last - 1, n, m->to_stride[last], step);
+        gn__move_dim(m, last, d, t, f);
+    }
+    gn__move_chunks(m, turned >= 0);
+}
+
+static int64_t gn__move_units(const gn__move *m) {
+    int64_t units = 1;
+    for (int i = 0; i < m->rank; i++) {
+        int64_t chunk = i < m->rank - 2 ? 1 : m->chunk[i - m->rank + 2];
+        units *= (m->dims[i] + chunk - 1) / chunk;
+    }
+    return units;
+}
+GN__COLD_END
+
+/* Chunks [begin, end): those of a plane's elements, then of its rows, then the next plane. */
+static void gn__move_range(void *arg, int64_t begin, int64_t end) {
+    const gn__move *m = (const gn__move *)arg;
+    int64_t at[GN_MAX_RANK + 1] = { 0 }, left = begin;
+    int last = m->rank - 1;
+    for (int i = last; i >= 0; i--) {
+        int64_t chunk = i < last - 1 ? 1 : m->chunk[i - last + 1], n = (m->dims[i] + chunk - 1) / chunk;
+        at[i] = left % n * chunk;
+        left /= n;
+    }
+    for (int64_t u = begin; u < end; u++) {
+        gn__plane p = { m->to,
+                        m->from,
+                        GN__MIN(m->chunk[0], m->dims[last - 1] - at[last - 1]),
+                        GN__MIN(m->chunk[1], m->dims[last] - at[last]),
+                        m->to_stride[last - 1],
+                        m->from_stride[last - 1],
+                        m->to_stride[last],
+                        m->from_stride[last] };
+        for (int i = 0; i <= last; i++) {
+            p.to += at[i] * m->to_stride[i];
+            p.from += at[i] * m->from_stride[i];
+        }
+        if (m->fn) m->fn(&p);
+        else gn__plane_runs(&p, p.n * m->element);
+        for (int i = last; i >= 0; i--) {
+            at[i] += i < last - 1 ? 1 : m->chunk[i - last + 1];
+            if (at[i] < m->dims[i]) break;
+            at[i] = 0;
+        }
+    }
+}
+
+enum { GN__MOVE_GRAIN = 1 << 18 }; /* bytes for which another thread is woken */
+
+/* dst and src have equal dims and dtype and do not overlap. pool NULL: in this thread. */
+static void gn__move_view(gn__pool *pool, const gn_view *dst, const gn_view *src) {
+    int64_t total = gn__view_count(src);
+    gn__move m = { .to = dst->p, .from = src->p, .element = (int64_t)gn__bytes_of(src->dtype) };
+    if (total == 0) return;
+    gn__move_sort(&m, dst, src);
+    gn__move_join(&m);
+    gn__move_kernel(&m);
+    int64_t unit = m.chunk[0] * m.chunk[1] * m.element;
+    gn__pool_for(pool, gn__move_units(&m), GN__MOVE_GRAIN / unit + 1, gn__move_range, &m);
+}
+
+static void gn__copy_view(const gn_view *dst, const gn_view *src) { gn__move_view(NULL, dst, src); }
+
+GN__COLD_BEGIN
 /* Dims as they were asked for: "(4, -1)". */
 static const char *gn__dims_text(const int64_t *dims, int n, char *out, size_t cap) {
     gn__type t = { GN_DTYPE_NONE, { GN__MIN(n, GN_MAX_RANK), { 0 } } };
     for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = dims[i];
     return gn__type_text(&t, out, cap) + strlen("? ");
 }
+GN__COLD_END
 
 /* >>graph ==========================================================================================
  * Nodes live in one array; an input always has a smaller index, so every walk is a loop. Node 0 is the node that could
@@ -3764,6 +4139,7 @@ static int gn__op_leaf(gn_leaf_kind kind) {
 
 static bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
 
+GN__COLD_BEGIN
 /* Appended to an error: the types of what an op was given. */
 static void gn__fault_add_types(gn_fault *f, const gn__type *in, int n_in) {
     char text[GN__DIMS_TEXT];
@@ -3776,6 +4152,7 @@ static void gn__fault_add_types(gn_fault *f, const gn__type *in, int n_in) {
                  gn__type_text(&in[i], text, sizeof text));
     }
 }
+GN__COLD_END
 
 static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs,
                                    gn__type *out, gn_fault *f) {
@@ -4089,6 +4466,7 @@ GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_
     if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
 }
 
+GN__COLD_BEGIN
 /* Why node 0 stands for a node: told once a step, of the first that could not be built. */
 static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dtype, uint32_t shape, bool full) {
     gn_error *e = &g->errors[0];
@@ -4111,6 +4489,7 @@ static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dty
         snprintf(e->text, sizeof e->text, "no memory for the node of %s, after %llu others of this step", text,
                  (unsigned long long)g->n_nodes);
 }
+GN__COLD_END
 
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
@@ -4149,6 +4528,7 @@ static void gn__node_hash(gn_ctx *g, uint32_t id) {
     n->hash = gn__mix(h, n->slot);
 }
 
+GN__COLD_BEGIN
 /* A failed node that carries its first cause; ops on it return it unchanged. */
 static uint32_t gn__failed_named(gn_ctx *g, gn__loc at, const char *op, const gn_fault *f) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
@@ -4194,6 +4574,7 @@ static void gn__failed_labels(gn_ctx *g, uint32_t id, const uint32_t *in, int n_
         snprintf(e->text + used, sizeof e->text - used, "; input %d is '%s'", i, gn__label_text(g, label));
     }
 }
+GN__COLD_END
 
 enum { GN__MAX_INPUTS = 255 };
 
@@ -4290,6 +4671,7 @@ static uint32_t gn__scalar_leaf(gn_ctx *g, gn__loc at, gn_dtype d, double value)
     return gn__data_leaf(g, at, &t, NULL, small, sizeof small);
 }
 
+GN__COLD_BEGIN
 static uint32_t gn__full(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, double value) {
     int64_t attrs[2 + GN_MAX_RANK] = { d, gn__f64_word(value) };
     if (s->rank < 0 || s->rank > GN_MAX_RANK)
@@ -4372,6 +4754,7 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
     g->slots[g->nodes[cache].slot - 1].kv = true;
     return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
 }
+GN__COLD_END
 
 /* ---- parts ---- */
 
@@ -4379,6 +4762,7 @@ typedef struct gn__part_size {
     uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints;
 } gn__part_size;
 
+GN__COLD_BEGIN
 /* Where the arrays of a part lie in its block; the block's bytes. */
 static size_t gn__part_places(const gn__part_size *s, size_t at[8]) {
     size_t n = sizeof(gn_part);
@@ -4416,6 +4800,7 @@ static gn_part *gn__part_alloc(const gn__part_size *s) {
     part->hints = s->n_hints ? (const gn_part_hint *)(void *)(p + at[7]) : NULL;
     return part;
 }
+GN__COLD_END
 
 /* Over every field, by wire id of the op, so that it is equal on every machine and in every version. */
 static uint64_t gn__part_hash(const gn_part *p) {
@@ -4444,6 +4829,7 @@ static bool gn__part_equal(const gn_part *a, const gn_part *b) {
 #undef GN__SAME
 }
 
+GN__COLD_BEGIN
 static gn__part_size gn__part_size_of(const gn_part *p) {
     return (gn__part_size){ p->n_nodes, p->n_ins,  p->n_attrs,   p->n_dims,
                             p->n_args,  p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
@@ -4476,6 +4862,7 @@ static gn_part *gn__part_copy(const gn_part *p) {
     c->hash = p->hash;
     return c;
 }
+GN__COLD_END
 
 static gn__type gn__part_type(const gn_part *p, uint32_t node) {
     const gn_part_node *n = &p->nodes[node];
@@ -4628,7 +5015,7 @@ static void gn__cut_share(gn_ctx *g, uint32_t id) {
 }
 
 /* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
-static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
+GN__NOINLINE static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
     gn_result r = GN_OK;
     for (size_t w = 0; w <= g->n_nodes / 64; w++) {
@@ -6042,32 +6429,101 @@ GN__DEFINE_WHERE(i64, int64_t)
 #pragma GCC pop_options
 #endif
 
-/* CAST of a tile between dtypes' compute types. Float to integer saturates at the target's range; narrower floats are
-   rounded. */
-static void gn__tile_cast(void *y, gn_dtype to, const void *x, gn_dtype from, int64_t n) {
-    uint8_t cy = gn__dtypes[to].compute, cx = gn__dtypes[from].compute;
-    for (int64_t i = 0; i < n; i++) {
-        if (cx == GN__F32 || cx == GN__F64) {
-            double v = cx == GN__F32 ? (double)((const float *)x)[i] : ((const double *)x)[i];
-            if (cy == GN__F64) ((double *)y)[i] = v;
-            else if (cy == GN__F32)
-                ((float *)y)[i] = to == GN_F16    ? gn__f16_f32(gn__f32_f16(gn__f64_f32_odd(v)))
-                                  : to == GN_BF16 ? gn__bf16_f32(gn__f32_bf16(gn__f64_f32_odd(v)))
-                                                  : (float)v;
-            else if (cy == GN__I32) ((int32_t *)y)[i] = (int32_t)gn__f64_int(v, to);
-            else ((int64_t *)y)[i] = gn__f64_int(v, to);
-        } else {
-            int64_t v = cx == GN__I32 ? (int64_t)((const int32_t *)x)[i] : ((const int64_t *)x)[i];
-            if (cy == GN__F64) ((double *)y)[i] = (double)v;
-            else if (cy == GN__F32)
-                ((float *)y)[i] = to == GN_F16    ? gn__f16_f32(gn__f32_f16((float)v))
-                                  : to == GN_BF16 ? gn__bf16_f32(gn__f32_bf16((float)v))
-                                                  : (float)v;
-            else if (cy == GN__I32) ((int32_t *)y)[i] = (int32_t)gn__wrap(v, to);
-            else ((int64_t *)y)[i] = gn__wrap(v, to);
-        }
+/* CAST of a tile between dtypes' compute types. Float to integer saturates at the target's range, NaN is 0; narrower
+ * floats are rounded, narrower integers wrapped. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#endif
+#define GN__MAP(from_t, to_t, expr)                                        \
+    do {                                                                   \
+        const from_t *from_p = (const from_t *)x;                          \
+        to_t *to_p = (to_t *)y;                                            \
+        for (int64_t i = 0; i < n; i++) to_p[i] = (to_t)(expr(from_p[i])); \
+    } while (0)
+#define GN__SAME(v) (v)
+#define GN__TRUTH(v) ((v) != 0)
+#define GN__TO_F16(v) gn__f16_f32(gn__f32_f16((float)(v)))
+#define GN__TO_BF16(v) gn__bf16_f32(gn__f32_bf16((float)(v)))
+#define GN__ODD_F16(v) GN__TO_F16(gn__f64_f32_odd(v))
+#define GN__ODD_BF16(v) GN__TO_BF16(gn__f64_f32_odd(v))
+#define GN__WRAP_8(v) ((v)&0xff)
+#define GN__WRAP_16(v) ((v)&0xffff)
+#define GN__WRAP_32(v) ((v)&0xffffffff)
+#define GN__MAP_F32(from_t, f16, bf16)                        \
+    do {                                                      \
+        if (to == GN_F16) GN__MAP(from_t, float, f16);        \
+        else if (to == GN_BF16) GN__MAP(from_t, float, bf16); \
+        else GN__MAP(from_t, float, GN__SAME);                \
+    } while (0)
+/* above: the least that is too large */
+#define GN__MAP_I32_OF(T)                                                       \
+    do {                                                                        \
+        const T *a = (const T *)x;                                              \
+        int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);   \
+        T least = (T)gn__f64_int(-INFINITY, to), above = (T)((double)most + 1); \
+        if (to == GN_BOOL) GN__MAP(T, int32_t, GN__TRUTH);                      \
+        else                                                                    \
+            for (int64_t i = 0; i < n; i++) {                                   \
+                T v = a[i], c = v < above ? v : 0;                              \
+                int32_t r = (int32_t)(c > least ? c : least);                   \
+                b[i] = v >= above ? most : r;                                   \
+            }                                                                   \
+    } while (0)
+#define GN__MAP_I64_OF(T)                                                                                \
+    do {                                                                                                 \
+        const T *a = (const T *)x;                                                                       \
+        int64_t *b = (int64_t *)y, most = gn__f64_int(INFINITY, to), least = gn__f64_int(-INFINITY, to); \
+        T low = (T)least, above = to == GN_U32 ? (T)4294967296.0 : (T)9223372036854775808.0;             \
+        for (int64_t i = 0; i < n; i++) {                                                                \
+            T v = a[i];                                                                                  \
+            b[i] = v != v ? 0 : v <= low ? least : v >= above ? most : (int64_t)v;                       \
+        }                                                                                                \
+    } while (0)
+#define GN__MAP_INT(from_t, to_t)                                          \
+    do {                                                                   \
+        if (to == GN_BOOL) GN__MAP(from_t, to_t, GN__TRUTH);               \
+        else if (to == GN_U8) GN__MAP(from_t, to_t, GN__WRAP_8);           \
+        else if (to == GN_I8) GN__MAP(from_t, to_t, (int8_t)(uint8_t));    \
+        else if (to == GN_U16) GN__MAP(from_t, to_t, GN__WRAP_16);         \
+        else if (to == GN_I16) GN__MAP(from_t, to_t, (int16_t)(uint16_t)); \
+        else GN__MAP(from_t, to_t, (uint32_t));                            \
+    } while (0)
+#define GN__DEFINE_CAST(S, attribute)                                                                             \
+    attribute static void gn__tile_cast_##S(void *restrict y, gn_dtype to, const void *restrict x, gn_dtype from, \
+                                            int64_t n) {                                                          \
+        switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(float, GN__TO_F16, GN__TO_BF16); break;           \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(float); break;                                 \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(float); break;                                 \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(double, GN__ODD_F16, GN__ODD_BF16); break;        \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(double, double, GN__SAME); break;                     \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(double); break;                                \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(double); break;                                \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(int32_t, GN__TO_F16, GN__TO_BF16); break;         \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int32_t, double, GN__SAME); break;                    \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_INT(int32_t, int32_t); break;                         \
+        case GN__I64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(int64_t, GN__TO_F16, GN__TO_BF16); break;         \
+        case GN__I64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int64_t, double, GN__SAME); break;                    \
+        case GN__I64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_INT(int64_t, int32_t); break;                         \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__I64:                                                               \
+            if (to == GN_U32) GN__MAP(int32_t, int64_t, (int64_t)(uint32_t));                                     \
+            else GN__MAP(int32_t, int64_t, GN__SAME);                                                             \
+            break;                                                                                                \
+        default:                                                                                                  \
+            if (to == GN_U32) GN__MAP(int64_t, int64_t, GN__WRAP_32);                                             \
+            else GN__MAP(int64_t, int64_t, GN__SAME);                                                             \
+            break;                                                                                                \
+        }                                                                                                         \
     }
-}
+GN__DEFINE_CAST(base, )
+#if GN__X86
+GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 /* ---- shape rules shared by several ops ---- */
 
@@ -6483,13 +6939,10 @@ typedef struct gn__kernels {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast") /* vectors are written out */
-#define GN__UNROLL _Pragma("GCC unroll 16")
-#define GN__CONTRACT
-#elif defined(__clang__)
-#define GN__UNROLL _Pragma("clang loop unroll(full)")
+#endif
+#if defined(__clang__)
 #define GN__CONTRACT _Pragma("STDC FP_CONTRACT ON")
 #else
-#define GN__UNROLL
 #define GN__CONTRACT
 #endif
 
@@ -7154,7 +7607,8 @@ static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, 
 }
 
 /* n elements as the compute type: where they lie, or in a->x. */
-static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride, int64_t n) {
+GN__NOINLINE static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride,
+                                              int64_t n) {
     gn_dtype d = j->c->in[0].dtype;
     if (stride == 1 && (d == GN_F32 || d == GN_F64 || (d == GN_I32 && j->compute == GN__I32) || d == GN_I64)) return p;
     if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
@@ -7175,7 +7629,7 @@ static gn__partial gn__runs_result(const gn__reduce_job *j, const gn__runs *a, i
     return (gn__partial){ 0, { 1, 0 }, (uint64_t)whole, { real, whole, at * step + first, true } };
 }
 
-static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
+GN__NOINLINE static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
 
 /* m elements of one result: several running results abreast, element i in number i mod lanes, then put together. */
 static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m,
@@ -7233,7 +7687,7 @@ static const char *gn__reduce_at(const gn__reduce_job *j, const char *base, int6
 }
 
 /* Sums of floats: pieces where they lie, or gathered from rows of any length. */
-static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end) {
+GN__NOINLINE static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end) {
     gn_dtype d = j->c->in[0].dtype;
     bool f32 = gn__dtypes[d].compute == GN__F32;
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1,
@@ -7266,7 +7720,7 @@ static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t 
 }
 
 /* Elements [begin, end) of the reduced ones of result `at`. */
-static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
+GN__NOINLINE static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
     gn__partial a = { 0, { 1, 0 }, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
     const char *base =
@@ -7298,7 +7752,7 @@ static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__p
     if (j->kind >= GN__REDUCE_MAX && gn__best_is(j, &b->best, &a->best)) a->best = b->best;
 }
 
-static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
+GN__NOINLINE static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
     const gn_view *out = &j->c->out;
     char *o = out->p + at * (int64_t)gn__bytes_of(out->dtype);
     int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at
@@ -7363,7 +7817,7 @@ static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *ba
     }
 }
 
-static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
+GN__NOINLINE static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
     int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype),
             wide = (width + GN__CHUNK - 1) / GN__CHUNK;
@@ -7586,7 +8040,7 @@ static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
 GN__COLD_END
 
 /* f32, f16 and bf16 rows: in f32, in `row` (n floats) or where they lie. */
-static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
+GN__NOINLINE static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
     int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1], n = j->n;
     bool whole_in = j->in.dtype == GN_F32 && is == 1, whole_out = j->out.dtype == GN_F32 && os == 1;
@@ -7859,7 +8313,8 @@ typedef struct gn__gemm_job {
 } gn__gemm_job;
 
 /* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
-static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k, int mr) {
+GN__NOINLINE static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
+                                    int mr) {
     float line[GN__GEMM_MR][GN__GEMM_KC];
     const float *from[GN__GEMM_MR];
     bool direct = g->dtype == GN_F32 && g->ak == 1;
@@ -7875,7 +8330,8 @@ static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows,
 
 /* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. Rows of B are read along, columns in
    pieces. */
-static void gn__pack_b(float *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr) {
+GN__NOINLINE static void gn__pack_b(float *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
+                                    int nr) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr;
     float line[GN__GEMM_NC + 64];
     if (g->bk == 1 && g->bn != 1) {
@@ -7912,7 +8368,7 @@ static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
 }
 
 /* Bias, rounding and storing of f32 sums. */
-static void gn__gemm_store(const gn__gemm *g, float *sums, int64_t row, int64_t col, int64_t n) {
+GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, float *sums, int64_t row, int64_t col, int64_t n) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     char *to = g->c + (row * g->n + col) * bytes;
     float w[GN__GEMM_NC];
@@ -7949,7 +8405,7 @@ static void gn__gemm_block(const gn__gemm_job *j, const float *a, const float *b
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
 #endif
-static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
+GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
     if (first)
         for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
     else
@@ -8550,39 +9006,39 @@ static gn_result gn__cpu_reshape(const gn__call *c) { /* the copy of a view that
         flat.strides[i] = stride;
         stride *= flat.dims[i];
     }
-    gn__copy_view(&flat, &c->in[0]);
+    gn__move_view(c->pool, &flat, &c->in[0]);
     return GN_OK;
 }
 
 static gn_result gn__cpu_permute(const gn__call *c) {
     gn_view v = gn__view_permute(&c->in[0], c->attrs);
-    gn__copy_view(&c->out, &v);
+    gn__move_view(c->pool, &c->out, &v);
     return GN_OK;
 }
 
 static gn_result gn__cpu_slice(const gn__call *c) {
     gn_view v = gn__view_slice(&c->in[0], c->attrs);
     v = gn__view_bound(&v);
-    gn__copy_view(&c->out, &v);
+    gn__move_view(c->pool, &c->out, &v);
     return GN_OK;
 }
 
 static gn_result gn__cpu_broadcast(const gn__call *c) {
     gn_view v = gn__view_broadcast(&c->in[0], c->out.rank, c->out.dims);
-    gn__copy_view(&c->out, &v);
+    gn__move_view(c->pool, &c->out, &v);
     return GN_OK;
 }
 
 static gn_result gn__cpu_assign(const gn__call *c) {
-    gn__copy_view(&c->out, &c->in[1]);
+    gn__move_view(c->pool, &c->out, &c->in[1]);
     return GN_OK;
 }
 
 static gn_result gn__cpu_slice_put(const gn__call *c) {
-    gn__copy_view(&c->out, &c->in[0]);
+    gn__move_view(c->pool, &c->out, &c->in[0]);
     gn_view v = gn__view_slice(&c->out, c->attrs);
     v = gn__view_bound(&v);
-    gn__copy_view(&v, &c->in[1]);
+    gn__move_view(c->pool, &v, &c->in[1]);
     return GN_OK;
 }
 
@@ -8591,7 +9047,7 @@ static gn_result gn__cpu_concat(const gn__call *c) {
     gn_view part = c->out;
     for (int i = 0; i < c->n_in; i++) {
         part.dims[axis] = c->in[i].dims[axis];
-        gn__copy_view(&part, &c->in[i]);
+        gn__move_view(c->pool, &part, &c->in[i]);
         part.p += part.dims[axis] * part.strides[axis] * (int64_t)gn__bytes_of(c->out.dtype);
     }
     return GN_OK;
@@ -8688,87 +9144,378 @@ static gn_result gn__infer_one_hot(const gn__infer_call *c) {
                             : gn_fail(c->fault, GN_BAD_SHAPE, "depth %lld is not possible", (long long)c->attrs[0]);
 }
 
-/* The element of `a` that position `at` of the index selects, NULL when out of range. */
-static char *gn__selected(const gn_view *a, const gn_view *index, int axis, int64_t at, int64_t *out_bad) {
-    int64_t offset = 0, index_offset = 0;
-    for (int i = index->rank - 1; i >= 0; i--) {
-        int64_t x = at % index->dims[i];
-        at /= index->dims[i];
-        index_offset += x * index->strides[i];
-        if (i != axis) offset += x * a->strides[i];
+/* One loop for all of them: positions are those of the index, in row-major order; `t` and `o` are the steps of the
+ * table and of what is read or written beside it, in bytes, `x` those of the index, in elements. Along the axis the
+ * table's step is 0: what the index says decides there. */
+typedef void (*gn__land_fn)(char *table, const char *src, const int64_t *at, int64_t step, int64_t along,
+                            int64_t src_step, int64_t n);
+typedef struct gn__indexed {
+    char *table, *other; /* other: the result of a gather, the source of a scatter */
+    const char *index;
+    gn_dtype index_dtype;
+    int64_t size, step; /* of the axis: elements, bytes between two */
+    int64_t element;    /* bytes */
+    int rank;
+    int64_t dims[GN_MAX_RANK + 2], x[GN_MAX_RANK + 2], t[GN_MAX_RANK + 2], o[GN_MAX_RANK + 2];
+    int64_t count; /* positions */
+    bool gathers;
+    gn__land_fn land;      /* of a scatter that joins elements: how; NULL: they are copied */
+    int own, along, split; /* dims [0, own) have indices of their own; dim whose indices are loaded; dim that is
+                               divided among threads */
+    gn__pool *pool;
+    gn__atomic *failed; /* 1: an index is out of range */
+} gn__indexed;
+
+/* Element j of table[at[j]], each `along` further than the one before, joined with src[j]; at NULL: of one place. */
+#define GN__DEFINE_LAND(name, T, EXPR)                                                                        \
+    static void gn__land_##name(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
+                                int64_t src_step, int64_t n) {                                                \
+        for (int64_t j = 0; j < n; j++) {                                                                     \
+            char *p = table + (at ? at[j] * step : 0) + j * along;                                            \
+            T a, b;                                                                                           \
+            memcpy(&a, p, sizeof a);                                                                          \
+            memcpy(&b, src + j * src_step, sizeof b);                                                         \
+            a = (T)(EXPR);                                                                                    \
+            memcpy(p, &a, sizeof a);                                                                          \
+        }                                                                                                     \
     }
-    int64_t pick = gn__read_int(index->dtype, index->p + index_offset * (int64_t)gn__bytes_of(index->dtype));
-    if (pick < 0 || pick >= a->dims[axis]) {
-        *out_bad = pick;
-        return NULL;
+/* As above, and rows that lie in a row on both sides as vector code. */
+#define GN__DEFINE_ADD(name, T)                                                                               \
+    GN__DEFINE_LAND(each_##name, T, a + b)                                                                    \
+    static void gn__land_##name(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
+                                int64_t src_step, int64_t n) {                                                \
+        T *restrict to = (T *)(void *)table;                                                                  \
+        const T *restrict from = (const T *)(const void *)src;                                                \
+        if (at || along != sizeof(T) || src_step != sizeof(T))                                                \
+            gn__land_each_##name(table, src, at, step, along, src_step, n);                                   \
+        else                                                                                                  \
+            for (int64_t j = 0; j < n; j++) to[j] = (T)(to[j] + from[j]);                                     \
     }
-    return a->p + (offset + pick * a->strides[axis]) * (int64_t)gn__bytes_of(a->dtype);
+#define GN__DEFINE_PICK(B)                                                                                     \
+    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,    \
+                             int64_t along, int64_t n) {                                                       \
+        for (int64_t j = 0; j < n; j++) memcpy(to + j * to_step, table + at[j] * step + j * along, B / 8);     \
+    }                                                                                                          \
+    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
+                                 int64_t src_step, int64_t n) {                                                \
+        for (int64_t j = 0; j < n; j++) memcpy(table + at[j] * step + j * along, src + j * src_step, B / 8);   \
+    }
+GN__DEFINE_PICK(8)
+GN__DEFINE_PICK(16)
+GN__DEFINE_PICK(32)
+GN__DEFINE_PICK(64)
+#undef GN__DEFINE_PICK
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
+GN__DEFINE_ADD(add_f32, float)
+GN__DEFINE_ADD(add_f64, double)
+GN__DEFINE_ADD(add_8, uint8_t)
+GN__DEFINE_ADD(add_16, uint16_t)
+GN__DEFINE_ADD(add_32, uint32_t)
+GN__DEFINE_ADD(add_64, uint64_t)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+GN__SMALL_BEGIN
+/* Sums of two 16-bit floats round once: an f32 holds more than twice their digits. */
+GN__DEFINE_LAND(add_f16, uint16_t, gn__f32_f16(gn__f16_f32(a) + gn__f16_f32(b)))
+GN__DEFINE_LAND(add_bf16, uint16_t, gn__f32_bf16(gn__bf16_f32(a) + gn__bf16_f32(b)))
+/* The larger; NaN wins. */
+#define GN__LARGER(a, b, x, y) ((y) > (x) || ((y) != (y) && (x) == (x)) ? (b) : (a))
+GN__DEFINE_LAND(max_f32, float, GN__LARGER(a, b, a, b))
+GN__DEFINE_LAND(max_f64, double, GN__LARGER(a, b, a, b))
+GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(a, b, gn__f16_f32(a), gn__f16_f32(b)))
+GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER(a, b, gn__bf16_f32(a), gn__bf16_f32(b)))
+GN__DEFINE_LAND(max_u8, uint8_t, b > a ? b : a)
+GN__DEFINE_LAND(max_i8, int8_t, b > a ? b : a)
+GN__DEFINE_LAND(max_u16, uint16_t, b > a ? b : a)
+GN__DEFINE_LAND(max_i16, int16_t, b > a ? b : a)
+GN__DEFINE_LAND(max_u32, uint32_t, b > a ? b : a)
+GN__DEFINE_LAND(max_i32, int32_t, b > a ? b : a)
+GN__DEFINE_LAND(max_i64, int64_t, b > a ? b : a)
+GN__DEFINE_LAND(max_bool, uint8_t, (b != 0) > (a != 0) ? b : a)
+GN__SMALL_END
+#undef GN__DEFINE_ADD
+#undef GN__DEFINE_LAND
+
+enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13 }; /* indices checked at a time; elements between looks at the flag */
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
+/* Whether all are 0 to size - 1: else one of v and size - 1 - v has its highest bit set. */
+static bool gn__all_inside(const int64_t *at, int64_t n, int64_t size) {
+    uint64_t any = 0, last = (uint64_t)size - 1;
+    for (int64_t j = 0; j < n; j++) any |= (uint64_t)at[j] | (last - (uint64_t)at[j]);
+    return size > 0 && any >> 63 == 0;
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* n elements of one place of the table, or, with `at`, of as many places. */
+static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t along,
+                              int64_t other_step, int64_t n) {
+    static void (*const pick[4])(char *, int64_t, const char *, const int64_t *, int64_t, int64_t,
+                                 int64_t) = { gn__pick_8, gn__pick_16, gn__pick_32, gn__pick_64 };
+    static const gn__land_fn set[4] = { gn__land_set_8, gn__land_set_16, gn__land_set_32, gn__land_set_64 };
+    int64_t bytes = k->element;
+    int log2 = bytes == 8 ? 3 : bytes == 4 ? 2 : bytes == 2 ? 1 : 0;
+    if (k->land) k->land(table, other, at, k->step, along, other_step, n);
+    else if (at && k->gathers) pick[log2](other, other_step, table, at, k->step, along, n);
+    else if (at) set[log2](table, other, at, k->step, along, other_step, n);
+    else {
+        char *to = k->gathers ? other : table;
+        const char *from = k->gathers ? table : other;
+        int64_t to_step = k->gathers ? other_step : along, from_step = k->gathers ? along : other_step;
+        gn__plane row = { to, from, 1, n, 0, 0, to_step, from_step };
+        if (to_step == bytes && from_step == bytes) gn__plane_runs(&row, n * bytes);
+        else gn__copy_strided(to, to_step / bytes, from, from_step / bytes, n, (size_t)bytes);
+    }
 }
 
-static gn_result gn__cpu_gather(const gn__call *c) {
-    int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    int64_t n = gn__view_count(&c->out), bad = 0;
+/* How many of n indices follow the one before; counting ends where it is clear that few do. */
+static bool gn__in_runs(const int64_t *at, int64_t n) {
+    int64_t breaks = 0, most = n / 8;
+    for (int64_t j = 1; j < n && breaks <= most; j++) breaks += at[j] != at[j - 1] + 1;
+    return n >= 16 && breaks <= most;
+}
+
+/* n positions along the dim whose indices were loaded. */
+static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n, bool runs) {
+    int j = k->along, last = k->rank - 1;
+    if (j == last && !runs) {
+        gn__indexed_apply(k, table, other, at, k->t[j], k->o[j], n);
+        return;
+    }
+    for (int64_t i = 0, m; i < n; i += m, table += m * k->t[j], other += m * k->o[j]) {
+        char *p = table + at[i] * k->step;
+        for (m = 1; runs && i + m < n && at[i + m] == at[i] + m;) m++;
+        if (runs) {
+            gn__indexed_apply(k, p, other, NULL, k->element, k->element, m);
+            continue;
+        }
+        for (int64_t e = 0; e < k->dims[last] && !(e && gn__pool_stops(k->pool)); e += GN__PICK_PIECE)
+            gn__indexed_apply(k, p + e * k->t[last], other + e * k->o[last], NULL, k->t[last], k->o[last],
+                              GN__MIN(k->dims[last] - e, (int64_t)GN__PICK_PIECE));
+    }
+}
+
+/* Moves to the next of the dims [first, end): offsets in bytes; false after the last. */
+static bool gn__indexed_next(const gn__indexed *k, int first, int end, int64_t *at, char **table, char **other,
+                             const char **index) {
+    int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
+    for (int i = end - 1; i >= first; i--) {
+        bool wraps = ++at[i] == k->dims[i];
+        int64_t by = wraps ? 1 - at[i] : 1;
+        *table += by * k->t[i];
+        *other += by * k->o[i];
+        *index += by * k->x[i] * bytes;
+        if (!wraps) return true;
+        at[i] = 0;
+    }
+    return false;
+}
+
+/* All positions that `own` dims and the loaded one have; each block of indices serves all `shared` dims. */
+static void gn__indexed_all(gn__indexed *k) {
+    int64_t own[GN_MAX_RANK + 2] = { 0 }, shared[GN_MAX_RANK + 2] = { 0 }, buffer[GN__PICKS];
+    int j = k->along;
+    int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
+    bool dense = k->index_dtype == GN_I64 && k->x[j] == 1;
+    bool in_row = j == k->rank - 1 && k->step + k->t[j] == k->element && k->o[j] == k->element;
+    do {
+        for (int64_t b = 0; b < k->dims[j]; b += GN__PICKS) {
+            int64_t n = GN__MIN(k->dims[j] - b, (int64_t)GN__PICKS);
+            const char *from = k->index + b * k->x[j] * bytes, *index = from;
+            char *table = k->table + b * k->t[j], *other = k->other + b * k->o[j];
+            const int64_t *at = dense ? (const int64_t *)(const void *)from : buffer;
+            if (!dense) gn__load_i64(buffer, k->index_dtype, from, k->x[j], n);
+            if (!gn__all_inside(at, n, k->size)) {
+                gn__atomic_store(k->failed, 1);
+                return;
+            }
+            bool runs = in_row && gn__in_runs(at, n);
+            do gn__indexed_block(k, table, other, at, n, runs);
+            while (!gn__pool_stops(k->pool) && gn__indexed_next(k, k->own, j, shared, &table, &other, &index));
+            if (gn__pool_stops(k->pool)) return;
+        }
+    } while (gn__indexed_next(k, 0, k->own, own, &k->table, &k->other, &k->index));
+}
+
+static void gn__indexed_range(void *arg, int64_t begin, int64_t end) {
+    gn__indexed k = *(const gn__indexed *)arg;
+    int i = k.split;
+    k.table += begin * k.t[i];
+    k.other += begin * k.o[i];
+    k.index += begin * k.x[i] * (int64_t)gn__bytes_of(k.index_dtype);
+    k.dims[i] = end - begin;
+    if (!gn__atomic_load(k.failed)) gn__indexed_all(&k);
+}
+
+GN__COLD_BEGIN
+
+/* One more dim, inside those so far. */
+static void gn__indexed_dim(gn__indexed *k, int64_t n, int64_t x, int64_t t, int64_t o) {
+    int i = k->rank - 1;
+    k->count *= n;
+    if (n == 1) return;
+    if (i >= 0 && k->x[i] == x * n && k->t[i] == t * n && k->o[i] == o * n) n *= k->dims[i];
+    else i = k->rank++;
+    k->dims[i] = n;
+    k->x[i] = x;
+    k->t[i] = t;
+    k->o[i] = o;
+}
+
+/* Dims in the order in which they are walked: those with indices of their own, those that share them, the one whose
+ * indices are loaded, and last one whose elements lie at one index. What meets at one place differs along the axis
+ * alone, so that order stays. */
+static void gn__indexed_arrange(gn__indexed *k) {
+    gn__indexed from = *k;
+    int last = k->rank - 1, along = -1, n = 0;
+    bool wide = k->rank && k->x[last] == 0 && k->dims[last] * k->element >= 16;
+    for (int i = 0; i < k->rank; i++)
+        if (k->x[i] && (along < 0 || k->dims[along] < 32 || k->dims[i] >= 32)) along = i;
+    for (int i = 0; i < k->rank && along >= 0 && k->dims[along] < 32; i++)
+        if (k->x[i] && k->dims[i] > k->dims[along]) along = i;
+#define GN__TAKE(i) (k->dims[n] = from.dims[i], k->x[n] = from.x[i], k->t[n] = from.t[i], k->o[n] = from.o[i], n++)
+    for (int i = 0; i < from.rank; i++)
+        if (from.x[i] && i != along) GN__TAKE(i);
+    k->own = n;
+    for (int i = 0; i < from.rank - wide; i++)
+        if (!from.x[i]) GN__TAKE(i);
+    k->along = n;
+    if (along >= 0) GN__TAKE(along);
+    else k->dims[n] = 1, k->x[n] = k->t[n] = k->o[n] = 0, n++;
+    if (wide) GN__TAKE(last);
+#undef GN__TAKE
+    k->rank = n;
+}
+
+/* The first that is out of range, in row-major order, makes the error. */
+static gn_result gn__first_outside(const gn__call *c, const gn_view *index, int64_t size) {
+    int64_t bytes = (int64_t)gn__bytes_of(index->dtype), n = gn__view_count(index);
     for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        const char *p = gn__selected(&c->in[0], &c->in[1], axis, i, &bad);
-        if (!p) return gn__bad_index(c->fault, bad, c->in[0].dims[axis]);
-        memcpy(c->out.p + i * (int64_t)bytes, p, bytes);
+        int64_t at = gn__read_int(index->dtype, index->p + gn__view_offset(index, index->rank, i) * bytes);
+        if (at < 0 || at >= size) return gn__bad_index(c->fault, at, size);
     }
     return GN_OK;
 }
+
+/* Divided along the longest dim; a scatter only where no two threads meet at one place. */
+static gn_result gn__indexed_run(const gn__call *c, gn__indexed *k, const gn_view *index) {
+    gn__atomic failed;
+    gn__atomic_store(&failed, 0);
+    if (k->count == 0) return gn__first_outside(c, index, k->size);
+    gn__indexed_arrange(k);
+    int split = -1;
+    for (int i = 0; i < k->rank; i++)
+        if ((k->gathers || k->t[i]) && (split < 0 || k->dims[i] > k->dims[split])) split = i;
+    int64_t threads = c->pool ? (int64_t)c->pool->n_threads + 1 : 1, n = split < 0 ? 1 : k->dims[split];
+    int64_t grain = GN__MAX(GN__PICKS * 64 / (k->count / n), 1);
+    if (split < 0) grain = n = k->dims[split = k->along];
+    if (split > k->along) grain = GN__MAX(grain, (n + threads - 1) / threads); /* rows stay long */
+    k->index = index->p;
+    k->index_dtype = index->dtype;
+    k->split = split;
+    k->pool = c->pool;
+    k->failed = &failed;
+    gn__pool_for(c->pool, n, grain, gn__indexed_range, k);
+    return gn__atomic_load(&failed) ? gn__first_outside(c, index, k->size) : GN_OK;
+}
+
+/* Gathers and scatters along an axis: the table's own steps but for the axis, where the index says the place. */
+static gn_result gn__along_axis(const gn__call *c, const gn_view *table, const gn_view *other, gn__land_fn land,
+                                bool gathers) {
+    const gn_view *index = &c->in[1];
+    int axis = gn__axis(c->attrs[0], table->rank);
+    int64_t bytes = (int64_t)gn__bytes_of(table->dtype);
+    gn__indexed k = { .table = table->p,
+                      .other = other->p,
+                      .size = table->dims[axis],
+                      .step = table->strides[axis] * bytes,
+                      .element = bytes,
+                      .count = 1,
+                      .land = land,
+                      .gathers = gathers };
+    for (int i = 0; i < index->rank; i++)
+        gn__indexed_dim(&k, index->dims[i], index->strides[i], i == axis ? 0 : table->strides[i] * bytes,
+                        other->strides[i] * bytes);
+    return gn__indexed_run(c, &k, index);
+}
+
+static gn_result gn__cpu_gather(const gn__call *c) { return gn__along_axis(c, &c->in[0], &c->out, NULL, true); }
 
 static gn_result gn__cpu_embedding(const gn__call *c) {
     const gn_view *table = &c->in[0], *ids = &c->in[1];
-    int64_t bytes = (int64_t)gn__bytes_of(table->dtype), d = table->dims[1], n = gn__view_count(ids);
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
+    int64_t bytes = (int64_t)gn__bytes_of(table->dtype);
+    gn__indexed k = { .table = table->p,
+                      .other = c->out.p,
+                      .size = table->dims[0],
+                      .step = table->strides[0] * bytes,
+                      .element = bytes,
+                      .count = 1,
+                      .gathers = true };
+    for (int i = 0; i < ids->rank; i++)
+        gn__indexed_dim(&k, ids->dims[i], ids->strides[i], 0, c->out.strides[i] * bytes);
+    gn__indexed_dim(&k, table->dims[1], 0, table->strides[1] * bytes, bytes);
+    return gn__indexed_run(c, &k, ids);
+}
+
+/* Into a copy of the table, in index order: repeatable. */
+static gn_result gn__scatter(const gn__call *c, const gn__land_fn *land) {
+    gn__move_view(c->pool, &c->out, &c->in[0]);
+    if (gn__pool_stops(c->pool)) return GN_OK;
+    return gn__along_axis(c, &c->out, &c->in[2], land ? land[c->out.dtype] : NULL, false);
+}
+
+/* Each sum is rounded to the dtype. */
+static gn_result gn__cpu_scatter_add(const gn__call *c) {
+    static const gn__land_fn add[GN_DTYPE__COUNT] = {
+        [GN_F32] = gn__land_add_f32,   [GN_F64] = gn__land_add_f64, [GN_F16] = gn__land_add_f16,
+        [GN_BF16] = gn__land_add_bf16, [GN_I8] = gn__land_add_8,    [GN_U8] = gn__land_add_8,
+        [GN_I16] = gn__land_add_16,    [GN_U16] = gn__land_add_16,  [GN_I32] = gn__land_add_32,
+        [GN_U32] = gn__land_add_32,    [GN_I64] = gn__land_add_64,
+    };
+    return gn__scatter(c, add);
+}
+GN__COLD_END
+
+typedef struct gn__one_hot {
+    const gn_view *ids;
+    char *out, one[8];
+    int64_t depth, element;
+    gn__atomic failed; /* 1: an id is out of range */
+} gn__one_hot;
+
+static void gn__one_hot_range(void *arg, int64_t begin, int64_t end) {
+    gn__one_hot *k = (gn__one_hot *)arg;
+    const gn_view *ids = k->ids;
+    memset(k->out + begin * k->depth * k->element, 0, (size_t)((end - begin) * k->depth * k->element));
+    for (int64_t i = begin; i < end; i++) {
         int64_t id =
             gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
-        if (id < 0 || id >= table->dims[0]) return gn__bad_index(c->fault, id, table->dims[0]);
-        gn__copy_strided(c->out.p + i * d * bytes, 1, table->p + id * table->strides[0] * bytes, table->strides[1], d,
-                         (size_t)bytes);
+        if (id < 0 || id >= k->depth) {
+            gn__atomic_store(&k->failed, 1);
+            return;
+        }
+        memcpy(k->out + (i * k->depth + id) * k->element, k->one, (size_t)k->element);
     }
-    return GN_OK;
 }
 
 static gn_result gn__cpu_one_hot(const gn__call *c) {
-    const gn_view *ids = &c->in[0];
-    int64_t bytes = (int64_t)gn__bytes_of(c->out.dtype), depth = c->attrs[0], n = gn__view_count(ids), one_i = 1;
+    gn__one_hot k = { &c->in[0], c->out.p, { 0 }, c->attrs[0], (int64_t)gn__bytes_of(c->out.dtype), 0 };
+    int64_t one_i = 1;
     double one_f = 1;
-    memset(c->out.p, 0, (size_t)(gn__view_count(&c->out) * bytes));
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        int64_t id =
-            gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
-        if (id < 0 || id >= depth) return gn__bad_index(c->fault, id, depth);
-        char *o = c->out.p + (i * depth + id) * bytes;
-        if (gn__is_float(c->out.dtype)) gn__store_f64(&one_f, c->out.dtype, o, 1, 1);
-        else gn__store_i64(&one_i, c->out.dtype, o, 1, 1);
-    }
-    return GN_OK;
-}
-
-/* In index order, each sum rounded to the dtype: repeatable. */
-static gn_result gn__cpu_scatter_add(const gn__call *c) {
-    int axis = gn__axis(c->attrs[0], c->out.rank);
-    int64_t n = gn__view_count(&c->in[1]), bad = 0;
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    bool real = gn__is_float(c->out.dtype);
-    gn__copy_view(&c->out, &c->in[0]);
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        char *o = gn__selected(&c->out, &c->in[1], axis, i, &bad);
-        if (!o) return gn__bad_index(c->fault, bad, c->out.dims[axis]);
-        const char *s = c->in[2].p + gn__view_offset(&c->in[2], c->in[2].rank, i) * (int64_t)bytes;
-        if (real) {
-            double a, b;
-            gn__load_f64(&a, c->out.dtype, o, 1, 1);
-            gn__load_f64(&b, c->out.dtype, s, 1, 1);
-            a += b;
-            gn__store_f64(&a, c->out.dtype, o, 1, 1);
-        } else {
-            int64_t sum = (int64_t)((uint64_t)gn__read_int(c->out.dtype, o) + (uint64_t)gn__read_int(c->out.dtype, s));
-            gn__store_i64(&sum, c->out.dtype, o, 1, 1);
-        }
-    }
-    return GN_OK;
+    if (gn__is_float(c->out.dtype)) gn__store_f64(&one_f, c->out.dtype, k.one, 1, 1);
+    else gn__store_i64(&one_i, c->out.dtype, k.one, 1, 1);
+    gn__pool_for(c->pool, gn__view_count(k.ids), GN__MOVE_GRAIN / (k.depth * k.element + 8) + 1, gn__one_hot_range, &k);
+    return gn__atomic_load(&k.failed) ? gn__first_outside(c, k.ids, k.depth) : GN_OK;
 }
 
 static uint32_t gn__scatter_of(gn__grads *k, uint32_t a, int64_t axis, uint32_t index, uint32_t src) {
@@ -8906,6 +9653,227 @@ static void gn__grad_mse_loss(gn__grads *k) {
 }
 GN__COLD_END
 
+GN__COLD_BEGIN
+
+/* ---- rotary_table: positions (…,T) to (…,T,2n), the cosines and then the sines of n angles. attrs = dtype, n, and as
+ * f64 words base, divisor, a, b, c, magnitude: angle i is position * r (1 - s + s / divisor) with r = base^(-i/n) and
+ * the share s = a + b i + c r that is divided, cut to 0 and 1; magnitude is a factor of cosines and sines ---- */
+
+static gn_result gn__infer_rotary_table(const gn__infer_call *c) {
+    gn_shape s = c->in[0].shape;
+    int64_t n = c->attrs[1];
+    double base = gn__word_f64(c->attrs[2]), divisor = gn__word_f64(c->attrs[3]);
+    gn_result r = gn__infer_dtype_attr(c, c->attrs[0], GN__BIT(GN_F32) | GN__BIT(GN_F64), &c->out->dtype);
+    if (r != GN_OK) return r;
+    if (s.rank >= GN_MAX_RANK)
+        return gn_fail(c->fault, GN_BAD_RANK, "a table takes positions of rank 7 or less, not %d", s.rank);
+    if (n < 0 || n > INT64_MAX / 2)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "%lld angles are not possible", (long long)n);
+    for (int i = 4; i < 8; i++)
+        if (!isfinite(gn__word_f64(c->attrs[i])))
+            return gn_fail(c->fault, GN_BAD_ARGUMENT, "a number that angles are made of is not finite");
+    if (!(base > 0) || !isfinite(base) || !(divisor > 0) || !isfinite(divisor))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "base %g and divisor %g must be above 0", base, divisor);
+    s.dims[s.rank++] = 2 * n;
+    c->out->shape = s;
+    return gn__shape_ok(&s) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+/* y = cos(x) or sin(x), n elements, with memory up to a whole step of the vector code, which does not reach large
+   angles. */
+static void gn__turns_f64(const gn__pool *p, int op, double *y, const double *x, int64_t n) {
+    const void *in[3] = { x, x, x };
+    const double none[2] = { 0, 0 };
+    gn__ops[op].wide64[p ? p->isa : GN__ISA_BASE](y, in, none, (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(x[i]) <= GN__W_FAR)) y[i] = op == GN_OP_COS ? cos(x[i]) : sin(x[i]);
+}
+
+/* Angles a position, for pairs from `first` on. What -i/n loses where it is rounded counts log(base) times as much. */
+static void gn__rotary_rates(const int64_t *attrs, int64_t first, int64_t m, double *rates) {
+    double base = gn__word_f64(attrs[2]), divisor = gn__word_f64(attrs[3]), a = gn__word_f64(attrs[4]),
+           b = gn__word_f64(attrs[5]), c = gn__word_f64(attrs[6]), n = (double)attrs[1];
+    for (int64_t l = 0; l < m; l++) {
+        double i = (double)(first + l), e = -i / n, lost = fma(-e, n, -i) / n,
+               r = pow(base, e) * (1 + lost * log(base)), share = a + b * i + c * r;
+        share = share < 0 ? 0 : share > 1 ? 1 : share;
+        rates[l] = r * (1 - share + share / divisor);
+    }
+}
+
+static gn_result gn__cpu_rotary_table(const gn__call *c) {
+    const gn_view *p = &c->in[0];
+    int64_t n = c->attrs[1], rows = gn__view_count(p), bytes = (int64_t)gn__bytes_of(c->out.dtype);
+    double rates[GN__CHUNK], angles[GN__CHUNK], y[GN__CHUNK], magnitude = gn__word_f64(c->attrs[7]);
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        memset(angles, 0, sizeof angles);
+        gn__rotary_rates(c->attrs, i, m, rates);
+        for (int64_t row = 0; row < rows && !gn__call_stops(c, row); row++) {
+            double at = (double)gn__read_int(p->dtype,
+                                             p->p + gn__view_offset(p, p->rank, row) * (int64_t)gn__bytes_of(p->dtype));
+            for (int64_t l = 0; l < m; l++) angles[l] = at * rates[l];
+            for (int half = 0; half < 2; half++) {
+                gn__turns_f64(c->pool, half ? GN_OP_SIN : GN_OP_COS, y, angles, m);
+                for (int64_t l = 0; l < m; l++) y[l] *= magnitude;
+                gn__store_f64(y, c->out.dtype, c->out.p + ((2 * row + half) * n + i) * bytes, 1, m);
+            }
+        }
+    }
+    return GN_OK;
+}
+GN__COLD_END
+
+/* ---- rotary: x (…,T,D), table (…,T,2n); attrs = bits (1 interleaved, 2 back: by the negative angles). The first 2n
+ * elements of a row are n pairs, which are turned; the others stay ---- */
+
+static gn_result gn__infer_rotary(const gn__infer_call *c) {
+    gn_shape rows = c->in[0].shape, table = c->in[1].shape, both;
+    gn_dtype wide = c->in[0].dtype == GN_F64 ? GN_F64 : GN_F32;
+    if (c->attrs[0] < 0 || c->attrs[0] > 3)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "bits %lld are not known", (long long)c->attrs[0]);
+    if (c->in[1].dtype != wide) return gn_fail(c->fault, GN_BAD_DTYPE, "the table must be %s", gn__dtypes[wide].name);
+    if (rows.rank < 2 || table.rank < 1)
+        return gn_fail(c->fault, GN_BAD_RANK, "x (…,T,D) of rank 2 or more and a table (…,T,size) are needed");
+    int64_t size = table.dims[--table.rank], width = rows.dims[--rows.rank];
+    if (size % 2 || size > width)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "the table turns %lld elements, which is no even number up to %lld",
+                       (long long)size, (long long)width);
+    if (!gn__broadcast_shapes(&rows, &table, &both) || !gn__shape_equal(&both, &rows))
+        return gn__bad_shapes(c, "the positions do not broadcast to the rows of x");
+    *c->out = c->in[0];
+    return GN_OK;
+}
+
+static double gn__cost_rotary(const gn__infer_call *c) { return 3 * (double)gn__count(&c->out->shape); }
+
+typedef struct gn__rotary_job {
+    const gn__call *c;
+    gn_view table; /* broadcast to the rows of x */
+    int64_t n;     /* pairs */
+} gn__rotary_job;
+
+enum { GN__PAIRS = 128 }; /* of a stack buffer */
+
+/* Pairs (a, b) turned to (oa, ob); then rows. Heads that lie in a row, not of 16-bit floats, are turned where
+ * they lie. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
+#define GN__DEFINE_ROTARY(S, T)                                                                                    \
+    static void gn__rotary_turn_##S(T *restrict oa, T *restrict ob, const T *restrict a, const T *restrict b,      \
+                                    const T *restrict c, const T *restrict s, int64_t m) {                         \
+        for (int64_t i = 0; i < m; i++) {                                                                          \
+            oa[i] = a[i] * c[i] - b[i] * s[i];                                                                     \
+            ob[i] = b[i] * c[i] + a[i] * s[i];                                                                     \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void gn__rotary_pairs_##S(T *restrict o, const T *restrict x, const T *restrict c, const T *restrict s, \
+                                     T way, int64_t m) {                                                           \
+        for (int64_t i = 0; i < m; i++) {                                                                          \
+            T a = x[2 * i], b = x[2 * i + 1], to = s[i] * way;                                                     \
+            o[2 * i] = a * c[i] - b * to;                                                                          \
+            o[2 * i + 1] = b * c[i] + a * to;                                                                      \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void gn__rotary_row_##S(const gn__rotary_job *j, const char *x, const char *table, char *o) {           \
+        T w[6][GN__PAIRS];                                                                                         \
+        gn_dtype d = j->c->out.dtype, td = j->table.dtype;                                                         \
+        bool apart = !(j->c->attrs[0] & 1), back = (j->c->attrs[0] & 2) != 0;                                      \
+        int64_t n = j->n, bytes = (int64_t)gn__bytes_of(d), xs = j->c->in[0].strides[j->c->in[0].rank - 1],        \
+                ts = j->table.strides[j->table.rank - 1], step = apart ? 1 : 2, other = apart ? n : 1;             \
+        const T *lying = (const T *)(const void *)x, *angles = (const T *)(const void *)table;                     \
+        T *out = (T *)(void *)o;                                                                                   \
+        if (bytes == sizeof(T) && xs == 1 && ts == 1) {                                                            \
+            if (apart)                                                                                             \
+                gn__rotary_turn_##S(out + back * n, out + !back * n, lying + back * n, lying + !back * n, angles,  \
+                                    angles + n, n);                                                                \
+            else gn__rotary_pairs_##S(out, lying, angles, angles + n, back ? -1 : 1, n);                           \
+            return;                                                                                                \
+        }                                                                                                          \
+        for (int64_t i = 0, m; i < n; i += m) {                                                                    \
+            int64_t first = i * step + (back ? other : 0), second = i * step + (back ? 0 : other);                 \
+            m = GN__MIN(n - i, (int64_t)GN__PAIRS);                                                                \
+            gn__load_##S(w[0], d, x + first * xs * bytes, step * xs, m);                                           \
+            gn__load_##S(w[1], d, x + second * xs * bytes, step * xs, m);                                          \
+            gn__load_##S(w[2], td, table + i * ts * (int64_t)sizeof(T), ts, m);                                    \
+            gn__load_##S(w[3], td, table + (n + i) * ts * (int64_t)sizeof(T), ts, m);                              \
+            gn__rotary_turn_##S(w[4], w[5], w[0], w[1], w[2], w[3], m);                                            \
+            gn__store_##S(w[4], d, o + first * bytes, step, m);                                                    \
+            gn__store_##S(w[5], d, o + second * bytes, step, m);                                                   \
+        }                                                                                                          \
+    }
+GN__DEFINE_ROTARY(f32, float)
+GN__DEFINE_ROTARY(f64, double)
+#undef GN__DEFINE_ROTARY
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static void gn__rotary_range(void *arg, int64_t begin, int64_t end) {
+    const gn__rotary_job *j = (const gn__rotary_job *)arg;
+    const gn_view *x = &j->c->in[0], *t = &j->table;
+    int last = x->rank - 1;
+    int64_t bytes = (int64_t)gn__bytes_of(x->dtype), D = x->dims[last], T = x->dims[last - 1];
+    for (int64_t row = begin, m; row < end && !gn__pool_stops(j->c->pool); row += m) {
+        const char *from = x->p + gn__view_offset(x, last, row) * bytes,
+                   *angles = t->p + gn__view_offset(t, last, row) * (int64_t)gn__bytes_of(t->dtype);
+        char *to = j->c->out.p + row * D * bytes;
+        m = GN__MIN(end - row, T - row % T); /* rows that lie at equal distances */
+        for (int64_t i = 0; i < m; i++, to += D * bytes) {
+            if (t->dtype == GN_F32) gn__rotary_row_f32(j, from, angles, to);
+            else gn__rotary_row_f64(j, from, angles, to);
+            if (D > 2 * j->n)
+                gn__copy_strided(to + 2 * j->n * bytes, 1, from + 2 * j->n * x->strides[last] * bytes, x->strides[last],
+                                 D - 2 * j->n, (size_t)bytes);
+            from += x->strides[last - 1] * bytes;
+            angles += t->strides[last - 1] * (int64_t)gn__bytes_of(t->dtype);
+        }
+    }
+}
+
+static gn_result gn__cpu_rotary(const gn__call *c) {
+    const gn_view *x = &c->in[0], *table = &c->in[1];
+    gn__rotary_job j = { c, *table, table->dims[table->rank - 1] / 2 };
+    int64_t dims[GN_MAX_RANK], D = x->dims[x->rank - 1];
+    memcpy(dims, x->dims, sizeof dims);
+    dims[x->rank - 1] = 2 * j.n;
+    j.table = gn__view_broadcast(table, x->rank, dims);
+    if (gn__view_count(&c->out))
+        gn__pool_for(c->pool, gn__view_count(&c->out) / D, 1 + 16384 / D, gn__rotary_range, &j);
+    return GN_OK;
+}
+
+GN__COLD_BEGIN
+
+/* Elements `first` and every second one of the n pairs, or n elements from there on. */
+static uint32_t gn__rotary_side(gn__grads *k, uint32_t a, int64_t n, bool second, gn_dtype d) {
+    bool interleaved = k->attrs[0] & 1;
+    int64_t attrs[4] = { -1, interleaved ? second : second * n, interleaved ? 2 * n : (second + 1) * n,
+                         interleaved ? 2 : 1 };
+    return gn__cast_to(k->g, k->at, gn__op_in(k, GN_OP_SLICE, a, 4, attrs), d);
+}
+
+/* Of x the turn back; of the table sums of products. */
+static void gn__grad_rotary(gn__grads *k) {
+    uint32_t in[2] = { k->gy, k->x[1] }, parts[2];
+    int64_t bits = k->attrs[0] ^ 2, last = -1;
+    gn_shape table = gn__x_shape(k, 1);
+    int64_t n = table.dims[table.rank - 1] / 2;
+    gn_dtype d = (gn_dtype)k->g->nodes[k->x[1]].dtype;
+    if (k->need[0]) k->gx[0] = gn__build(k->g, k->at, GN_OP_ROTARY, 2, in, 1, &bits);
+    if (!k->need[1]) return;
+    uint32_t a = gn__rotary_side(k, k->x[0], n, false, d), b = gn__rotary_side(k, k->x[0], n, true, d),
+             ga = gn__rotary_side(k, k->gy, n, false, d), gb = gn__rotary_side(k, k->gy, n, true, d);
+    uint32_t across = gn__mul(k, ga, b), along = gn__mul(k, gb, a);
+    bool back = (k->attrs[0] & 2) != 0;
+    parts[0] = gn__add(k, gn__mul(k, ga, a), gn__mul(k, gb, b));
+    parts[1] = back ? gn__sub(k, across, along) : gn__sub(k, along, across);
+    k->gx[1] = gn__sum_to(k, gn__build(k->g, k->at, GN_OP_CONCAT, 2, parts, 1, &last), &table);
+}
+GN__COLD_END
+
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
 static gn_result gn__infer_attention(const gn__infer_call *c) {
@@ -9014,7 +9982,8 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
 GN__COLD_END
 
 /* Adds n elements of the mask, `stride` apart, to scores; false hides. */
-static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s, int64_t n) {
+GN__NOINLINE static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s,
+                                            int64_t n) {
     int64_t bytes = (int64_t)gn__bytes_of(j->mask.dtype);
     float x[GN__CHUNK];
     for (int64_t i = 0; i < n && j->mask.dtype == GN_BOOL; i++) s[i] = m[i * stride] ? s[i] : -INFINITY;
@@ -9041,7 +10010,8 @@ enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
 
 /* One query row in f32, f16 or bf16: f32 sums, one row of scores. Scratch: s (S), q (D), o (E), room
    (GN__ATTENTION_ROWS * max(D, E)). */
-static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float *s, float *q, float *o, float *room) {
+GN__NOINLINE static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float *s, float *q, float *o,
+                                               float *room) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype),
@@ -9139,7 +10109,7 @@ static float *gn__tile_carve(float **room, int64_t n) {
     return p;
 }
 
-static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
+GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
     const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES,
             bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->mr, nr = a->k->nr;
@@ -9194,7 +10164,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
 }
 
 /* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
-static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
+GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
     const gn__pool *pool = a->j->c->pool;
     int64_t nr = a->k->nr;
     float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
@@ -9227,7 +10197,7 @@ static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
 }
 
 /* False: what is hidden is not finite; the rows are to be done one by one. */
-static bool gn__tile_run(gn__attention_tile *a) {
+GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
     int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t),
             most = gn__keys_seen(a->j, a->t + a->n - 1);
     for (int64_t key = 0, n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
@@ -9249,7 +10219,7 @@ static bool gn__tile_run(gn__attention_tile *a) {
     return true;
 }
 
-static void gn__tile_store(const gn__attention_tile *a) {
+GN__NOINLINE static void gn__tile_store(const gn__attention_tile *a) {
     const gn_view *out = &a->j->c->out;
     float row[GN__TILE_WIDE];
     for (int64_t i = 0; i < a->n; i++) {
@@ -9373,11 +10343,11 @@ static gn_result gn__cpu_kv_append(const gn__call *c) {
     if (pos < 0 || pos > S - T)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "%lld rows from %lld on are outside a cache of %lld",
                        (long long)T, (long long)pos, (long long)S);
-    if (c->out.p != c->in[0].p) gn__copy_view(&c->out, &c->in[0]);
+    if (c->out.p != c->in[0].p) gn__move_view(c->pool, &c->out, &c->in[0]);
     gn_view rows = c->out;
     rows.dims[2] = T;
     rows.p += pos * rows.strides[2] * (int64_t)gn__bytes_of(c->out.dtype);
-    gn__copy_view(&rows, &c->in[1]);
+    gn__move_view(c->pool, &rows, &c->in[1]);
     return GN_OK;
 }
 
@@ -9841,30 +10811,17 @@ GN__COLD_BEGIN
 #define gn__infer_scatter gn__infer_scatter_add
 #define gn__infer_scatter_max gn__infer_scatter_add
 
-/* Whether the element at s replaces the one at o. */
-static bool gn__is_larger(gn_dtype d, const char *s, const char *o) {
-    if (!gn__is_float(d)) return gn__read_int(d, s) > gn__read_int(d, o);
-    double a, b;
-    gn__load_f64(&a, d, s, 1, 1);
-    gn__load_f64(&b, d, o, 1, 1);
-    return a > b || (a != a && b == b);
-}
+static gn_result gn__cpu_scatter(const gn__call *c) { return gn__scatter(c, NULL); }
 
-static gn_result gn__scatter_put(const gn__call *c, bool larger) {
-    int axis = gn__axis(c->attrs[0], c->out.rank);
-    int64_t n = gn__view_count(&c->in[1]), bad = 0;
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    gn__copy_view(&c->out, &c->in[0]);
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        char *o = gn__selected(&c->out, &c->in[1], axis, i, &bad);
-        if (!o) return gn__bad_index(c->fault, bad, c->out.dims[axis]);
-        const char *s = c->in[2].p + gn__view_offset(&c->in[2], c->in[2].rank, i) * (int64_t)bytes;
-        if (!larger || gn__is_larger(c->out.dtype, s, o)) memcpy(o, s, bytes);
-    }
-    return GN_OK;
+static gn_result gn__cpu_scatter_max(const gn__call *c) {
+    static const gn__land_fn larger[GN_DTYPE__COUNT] = {
+        [GN_F32] = gn__land_max_f32,   [GN_F64] = gn__land_max_f64, [GN_F16] = gn__land_max_f16,
+        [GN_BF16] = gn__land_max_bf16, [GN_I8] = gn__land_max_i8,   [GN_U8] = gn__land_max_u8,
+        [GN_I16] = gn__land_max_i16,   [GN_U16] = gn__land_max_u16, [GN_I32] = gn__land_max_i32,
+        [GN_U32] = gn__land_max_u32,   [GN_I64] = gn__land_max_i64, [GN_BOOL] = gn__land_max_bool,
+    };
+    return gn__scatter(c, larger);
 }
-static gn_result gn__cpu_scatter(const gn__call *c) { return gn__scatter_put(c, false); }
-static gn_result gn__cpu_scatter_max(const gn__call *c) { return gn__scatter_put(c, true); }
 
 /* Which elements of src are still there after a scatter: the place of each is scattered and looked up again. */
 static uint32_t gn__scatter_stays(gn__grads *k) {
@@ -10413,6 +11370,7 @@ static uint32_t gn__source(const gn__recognition *w, uint32_t x, bool *out_proje
         if (*out_projected) return gn__before_norm(w, w->base[in]);
         int op = gn__op_at(w, at);
         if (op == GN_OP_KV_APPEND || op == GN_OP_SLICE_PUT) at = gn__in_base(w, at, 1);
+        else if (op == GN_OP_ROTARY) at = gn__in_base(w, at, 0);
         else if (gn__op_sort(op) == GN__SCALARS || op == GN_OP_CONCAT || op == GN_OP_LAYERNORM)
             at = gn__main_input(w, at);
         else return at;
@@ -10440,8 +11398,9 @@ static uint32_t gn__kept_rows(const gn__recognition *w, uint32_t x) {
     uint32_t at = w->base[x];
     for (int k = 0; k < 8 && !gn__is_free(w, at); k++) {
         bool halves = gn__op_at(w, at) == GN_OP_CONCAT && !w->p->nodes[gn__in_base(w, at, 0)].leaf; /* of a rotation */
-        if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves) return at;
-        at = gn__main_input(w, at);
+        bool turned = gn__op_at(w, at) == GN_OP_ROTARY;
+        if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves && !turned) return at;
+        at = turned ? gn__in_base(w, at, 0) : gn__main_input(w, at);
     }
     return at;
 }
@@ -15556,7 +16515,7 @@ static size_t gn__compute_bytes(gn_dtype d) {
 
 /* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole
    step. */
-static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
+GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
@@ -15605,7 +16564,7 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
 }
 
 /* Ints that are narrower than what they are computed in, brought back into their range. */
-static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
+GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     int32_t *w = (int32_t *)y;
     int64_t *l = (int64_t *)y;
     switch (d) {
@@ -15634,7 +16593,7 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
 /* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients,
  * and those of what is not finite. */
 #define GN__DEFINE_FAR(S, T, F, FAR, QUOTIENT)                                                         \
-    static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {                    \
+    GN__NOINLINE static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {       \
         bool turns = op == GN_OP_SIN || op == GN_OP_COS || op == GN_OP_TAN;                            \
         for (int64_t i = 0; i < n; i++) {                                                              \
             if (turns ? fabs##F(a[i]) <= FAR                                                           \
@@ -15660,12 +16619,17 @@ static bool gn__op_has_far(int op) {
 
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped
  * after each op, floats are not rounded before the loop's edge. */
-static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x, int64_t n) {
+GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x,
+                                             int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
     if (in->op == GN_OP_CAST) {
-        gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, whole);
+#if GN__X86
+        if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, d, x[0], (gn_dtype)in->in_dtype, whole);
+        else
+#endif
+            gn__tile_cast_base(y, d, x[0], (gn_dtype)in->in_dtype, whole);
         return GN_OK;
     }
     if (gn__op_has(in->op, GN_DIVIDES) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n))
@@ -15762,7 +16726,7 @@ static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
 }
 
 /* Constants, and inputs of one element, are filled in once for all tiles of a range. */
-static void gn__loop_fill(const gn__loop *j, char *const *own) {
+GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
     const gn_layout *l = &j->run->plan->layout;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *d = &l->loads[j->step->load + i];
@@ -15953,7 +16917,7 @@ static gn_result gn__run_keep(gn__run *r, uint32_t node, uint64_t id, const gn_v
     char *mem = gn__cpu_alloc(c, gn__type_bytes(&t), false, r->fault);
     if (!mem) return r->fault->result;
     gn_view to = gn__view_dense(&t, mem);
-    gn__copy_view(&to, from);
+    gn__move_view(&c->pool, &to, from);
     c->values[c->n_values++] = (gn__cpu_value){ id, t, mem };
     return GN_OK;
 }
@@ -15967,7 +16931,7 @@ static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
         gn_view from = gn__run_view(r, p->outs[i]), to = gn__view_dense(&t, outs[i].host);
         if (outs[i].host && outs[i].bytes != gn__type_bytes(&t))
             e = gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
-        else if (outs[i].host && from.p != to.p) gn__copy_view(&to, &from);
+        else if (outs[i].host && from.p != to.p) gn__move_view(&r->cpu->pool, &to, &from);
         if (e == GN_OK && outs[i].keep) e = gn__run_keep(r, p->outs[i], outs[i].keep, &from);
     }
     if (e != GN_OK) gn__cpu_values_cut(r->cpu, kept);
@@ -15983,7 +16947,7 @@ static void gn__run_commit(gn__run *r) {
         if (l->update_how[u] != GN_UPDATE_COPY) continue;
         gn__type t = gn__part_type(p, p->updates[u].node);
         gn_view from = gn__run_view(r, p->updates[u].node), to = gn__view_dense(&t, r->plan->fresh[u]);
-        gn__copy_view(&to, &from);
+        gn__move_view(&r->cpu->pool, &to, &from);
     }
     for (uint32_t u = 0; u < p->n_updates; u++) {
         if (l->update_how[u] == GN_UPDATE_INPLACE) continue;
@@ -23095,6 +24059,7 @@ static gn_tensor gn__dead(gn__loc at, const char *op, gn_ctx *g, const gn_tensor
     return (gn_tensor){ NULL, gn__stray.serial, 0 };
 }
 
+GN__COLD_BEGIN
 /* The same of a builder that was given no tensors. */
 static gn_tensor gn__nothing(gn__loc at, const char *op) {
     gn__stray_set(at, op, "an array of tensors is NULL or has none, and so there is no context");
@@ -23136,6 +24101,7 @@ static gn_result gn__error_node(gn_ctx *g, const gn_fault *f, const char *file, 
     gn__copy_text(g->error.label, sizeof g->error.label, gn__label_text(g, label));
     return f->result;
 }
+GN__COLD_END
 
 /* The node a handle names; 0 with *out_why set when it names none. */
 static uint32_t gn__resolve(gn_ctx *g, gn_tensor t, gn_result *out_why) {
@@ -23156,6 +24122,7 @@ static uint32_t gn__resolve(gn_ctx *g, gn_tensor t, gn_result *out_why) {
 /* Handles of nodes are 1 + index, so that a zero handle is no tensor. */
 static gn_tensor gn__handle(gn_ctx *g, uint32_t id) { return (gn_tensor){ g, id + 1, g->step_gen }; }
 
+GN__COLD_BEGIN
 static const char *gn__handle_text(gn_result r) {
     switch (r) {
     case GN_CLOSED_CONTEXT: return "the tensor belongs to a context that was closed";
@@ -23165,6 +24132,7 @@ static const char *gn__handle_text(gn_result r) {
     default: return "a tensor is missing (GN_NONE)";
     }
 }
+GN__COLD_END
 
 /* Inputs to nodes; a bad handle becomes a failed node in its place. */
 static void gn__inputs_named(gn_ctx *g, gn__loc at, const char *op, const gn_tensor *t, int n, uint32_t *out) {
@@ -24398,6 +25366,7 @@ gn_result gn_release(gn_tensor slot) {
     return GN_OK;
 }
 
+GN__COLD_BEGIN
 gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value) {
     gn__loc at = { file, line };
     gn__type t = { dtype, shape };
@@ -24482,6 +25451,7 @@ gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_dtype dt
     return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN_OP_RANDOM_NORMAL, dtype, &shape))
                          : gn__dead(at, "random_normal", g, NULL, 0);
 }
+GN__COLD_END
 
 /* ---- ops ---- */
 
@@ -24532,6 +25502,7 @@ gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype) {
     return gn__op(file, line, GN_OP_CAST, &a, 1, -1, &attr, 1);
 }
 
+GN__COLD_BEGIN
 /* A 0-d constant of a's dtype; the op whose number it is stands in the error. */
 static gn_tensor gn__like(const char *file, int line, const char *op, gn_tensor a, double value) {
     gn_ctx *g = a.ctx;
@@ -24755,6 +25726,7 @@ gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, 
                          gn__f64_word(d.scale) };
     return gn__op(file, line, GN_OP_ATTENTION, in, n, -1, attrs, 2);
 }
+GN__COLD_END
 
 gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in,
                       const int64_t *attrs, int n_attrs) {
@@ -25870,40 +26842,121 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
 
 /* ---- rotary embedding ---- */
 
-/* cos and sin of position * base^(-2i/D), i < D/2, computed in f64: (…,T,D/2) each. */
-static void gn__rotary_angles(const char *file, int line, gn_tensor positions, int64_t half, double base, gn_dtype d,
-                              gn_tensor *out_cos, gn_tensor *out_sin) {
-    gn_tensor rate = gn_exp_at(GN__AT, gn_arange_at(GN__AT, positions.ctx, GN_F64, half, 0, -log(base) / (double)half));
-    gn_tensor angle = gn_mul_at(GN__AT, gn_unsqueeze_at(GN__AT, gn__to_dtype(GN__AT, positions, GN_F64), -1), rate);
-    *out_cos = gn__to_dtype(GN__AT, gn_cos_at(GN__AT, angle), d);
-    *out_sin = gn__to_dtype(GN__AT, gn_sin_at(GN__AT, angle), d);
+static bool gn__rotary_above_0(const char *file, int line, gn_tensor x, const char *what, double v,
+                               gn_tensor *out_bad) {
+    if (v > 0 && isfinite(v)) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: %s %g is not above 0", what, v);
+    return false;
+}
+
+/* YaRN: the pair, as a fraction, that turns so often in the context. */
+static double gn__rotary_pair(const gn_rotary_desc *d, double turns) {
+    return (double)d->size * log((double)d->context / (turns * 6.283185307179586477)) / (2 * log(d->base));
+}
+
+/* The share of each frequency that is divided by the factor, as numbers a, b, c (see the op). */
+static bool gn__rotary_share(const char *file, int line, gn_tensor x, const gn_rotary_desc *d, double *abc,
+                             gn_tensor *out_bad) {
+    if (d->scaling == GN_ROTARY_LINEAR) abc[0] = 1;
+    if (d->scaling != GN_ROTARY_YARN && d->scaling != GN_ROTARY_LLAMA3) return true;
+    if (!gn__rotary_above_0(GN__AT, x, "the context", (double)d->context, out_bad)) return false;
+    if (d->scaling == GN_ROTARY_LLAMA3) {
+        double low = d->low_frequency != 0 ? d->low_frequency : 1,
+               high = d->high_frequency != 0 ? d->high_frequency : 4;
+        if (!gn__rotary_above_0(GN__AT, x, "low_frequency", low, out_bad) ||
+            !gn__rotary_above_0(GN__AT, x, "high_frequency - low_frequency", high - low, out_bad))
+            return false;
+        abc[0] = high / (high - low);
+        abc[2] = -(double)d->context / (6.283185307179586477 * (high - low));
+        return true;
+    }
+    double fast = d->beta_fast != 0 ? d->beta_fast : 32, slow = d->beta_slow != 0 ? d->beta_slow : 1;
+    if (!gn__rotary_above_0(GN__AT, x, "beta_slow", slow, out_bad) ||
+        !gn__rotary_above_0(GN__AT, x, "beta_fast - beta_slow", fast - slow, out_bad) ||
+        !gn__rotary_above_0(GN__AT, x, "base - 1", d->base - 1, out_bad))
+        return false;
+    double first = GN__MAX(floor(gn__rotary_pair(d, fast)), 0.0),
+           end = GN__MIN(ceil(gn__rotary_pair(d, slow)), (double)d->size - 1), length = end - first;
+    if (length == 0) length = 0.001; /* as the method's own code has it: a step instead of a ramp */
+    abc[0] = -first / length;
+    abc[1] = 1 / length;
+    return true;
+}
+
+static bool gn__rotary_places(const char *file, int line, gn_tensor positions, gn_tensor *out_bad) {
+    gn__type p;
+    if (!gn__known(GN__AT, "rotary", positions, &p, out_bad)) return false;
+    if (GN__BIT(p.dtype) & GN__INDEX) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
+                          gn__dtypes[p.dtype].name);
+    return false;
+}
+
+gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
+                             const gn_rotary_desc *desc) {
+    gn_rotary_desc d = { 0 };
+    gn_tensor bad;
+    double abc[3] = { 0, 0, 0 }, divisor = 1, magnitude = 1;
+    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+    if (desc) d = *desc;
+    if (d.base == 0) d.base = 10000;
+    if (d.size < 0 || d.size % 2)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_SHAPE, "rotary: %lld elements cannot be turned in pairs",
+                          (long long)d.size);
+    if ((unsigned)d.scaling > GN_ROTARY_LLAMA3)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: scaling %d is not known",
+                          (int)d.scaling);
+    if (!gn__rotary_above_0(GN__AT, positions, "base", d.base, &bad)) return bad;
+    if (d.scaling != GN_ROTARY_PLAIN && !gn__rotary_above_0(GN__AT, positions, "the factor", d.factor, &bad))
+        return bad;
+    if (d.scaling == GN_ROTARY_NTK && d.size < 4)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: NTK scaling turns 4 elements or more");
+    if (d.scaling == GN_ROTARY_NTK) d.base *= pow(d.factor, (double)d.size / (double)(d.size - 2));
+    else if (d.scaling != GN_ROTARY_PLAIN) divisor = d.factor;
+    if (!gn__rotary_share(GN__AT, positions, &d, abc, &bad)) return bad;
+    if (d.scaling == GN_ROTARY_YARN)
+        magnitude = d.magnitude != 0 ? d.magnitude : d.factor > 1 ? 0.1 * log(d.factor) + 1 : 1;
+    int64_t attrs[8] = { dtype,
+                         d.size / 2,
+                         gn__f64_word(d.base),
+                         gn__f64_word(divisor),
+                         gn__f64_word(abc[0]),
+                         gn__f64_word(abc[1]),
+                         gn__f64_word(abc[2]),
+                         gn__f64_word(magnitude) };
+    return gn__op(GN__AT, GN_OP_ROTARY_TABLE, &positions, 1, -1, attrs, 8);
+}
+
+gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved) {
+    gn_tensor in[2] = { x, table };
+    int64_t bits = interleaved ? 1 : 0;
+    return gn__op(GN__AT, GN_OP_ROTARY, in, 2, -1, &bits, 1);
+}
+
+gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions, const gn_rotary_desc *desc) {
+    gn_rotary_desc d = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad)) return bad;
+    if (t.shape.rank < 2)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to %d", GN_MAX_RANK);
+    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+    if (d.size == 0) d.size = t.shape.dims[t.shape.rank - 1];
+    if (d.size % 2)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: %lld elements are to be turned, an odd number",
+                          (long long)d.size);
+    gn_tensor table = gn_rotary_table_at(GN__AT, positions, gn__wide_dtype(t.dtype), &d);
+    return gn_rotary_by_at(GN__AT, x, table, d.interleaved);
 }
 
 gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved) {
-    gn__type t, p;
-    gn_tensor bad, c, s, y;
-    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, "rotary", positions, &p, &bad))
-        return bad;
-    int64_t d = t.shape.rank ? t.shape.dims[t.shape.rank - 1] : 1, half = d / 2;
-    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK)
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
-    if (!(GN__BIT(p.dtype) & GN__INDEX))
-        return gn__refuse(GN__AT, GN__OF_BOTH(x, positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
-                          gn__dtypes[p.dtype].name);
-    if (d % 2)
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number",
-                          (long long)d);
-    if (!(base > 0) || !isfinite(base))
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
-    gn_tensor w = gn__widened(GN__AT, x);
-    gn__rotary_angles(GN__AT, positions, half, base, gn__wide_dtype(t.dtype), &c, &s);
-    gn_tensor a = interleaved ? gn_slice_at(GN__AT, w, -1, 0, GN_END, 2) : gn_slice_at(GN__AT, w, -1, 0, half, 1);
-    gn_tensor b = interleaved ? gn_slice_at(GN__AT, w, -1, 1, GN_END, 2) : gn_slice_at(GN__AT, w, -1, half, GN_END, 1);
-    gn_tensor parts[2] = { gn_sub_at(GN__AT, gn_mul_at(GN__AT, a, c), gn_mul_at(GN__AT, b, s)),
-                           gn_add_at(GN__AT, gn_mul_at(GN__AT, b, c), gn_mul_at(GN__AT, a, s)) };
-    y = interleaved ? gn_reshape_at(GN__AT, gn_stack_at(GN__AT, parts, 2, -1), t.shape)
-                    : gn_concat_at(GN__AT, parts, 2, -1);
-    return gn__to_dtype(GN__AT, gn_expand_at(GN__AT, y, t.shape), t.dtype);
+    gn_rotary_desc d = { .base = base, .interleaved = interleaved };
+    gn_tensor bad;
+    gn__type t;
+    if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
+    if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
+    return gn_rotary_with_at(GN__AT, x, positions, &d);
 }
 
 /* ---- losses: means over everything, 0-d ---- */
