@@ -6412,13 +6412,16 @@ GN__SMALL_END
 #undef GN__WHEN_I
 
 /* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
-#define GN__DEFINE_WHERE(S, T)                                                                         \
-    static void gn__tile_WHERE_##S(void *y, const void *const *x, const double *p, int64_t n) {        \
-        const int32_t *c = (const int32_t *)x[0];                                                      \
-        const T *a = (const T *)x[1], *b = (const T *)x[2];                                            \
-        T *restrict out = (T *)y;                                                                      \
-        (void)p;                                                                                       \
-        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) out[i] = c[i] ? a[i] : b[i]; \
+#define GN__DEFINE_WHERE(S, T)                                                                  \
+    static void gn__tile_WHERE_##S(void *y, const void *const *x, const double *p, int64_t n) { \
+        const int32_t *c = (const int32_t *)x[0];                                               \
+        const T *a = (const T *)x[1], *b = (const T *)x[2];                                     \
+        T *restrict out = (T *)y;                                                               \
+        (void)p;                                                                                \
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) {                     \
+            const T yes = a[i], no = b[i]; /* both are read, so that nothing branches */        \
+            out[i] = c[i] ? yes : no;                                                           \
+        }                                                                                       \
     }
 GN__DEFINE_WHERE(f32, float)
 GN__DEFINE_WHERE(f64, double)
@@ -6741,31 +6744,61 @@ static gn_result gn__infer_random(const gn__infer_call *c) {
 #define gn__infer_random_uniform gn__infer_random
 #define gn__infer_random_normal gn__infer_random
 
+typedef struct gn__full_job {
+    char *to, block[4096]; /* whole elements */
+} gn__full_job;
+
+/* Bytes [begin, end), which begin at a multiple of a block. */
+static void gn__full_range(void *arg, int64_t begin, int64_t end) {
+    const gn__full_job *j = (const gn__full_job *)arg;
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = GN__MIN(end - at, (int64_t)sizeof j->block);
+        memcpy(j->to + at, j->block, (size_t)n);
+    }
+}
+
 /* One value, given as double, into every element of a dense view. */
 static gn_result gn__cpu_full(const gn__call *c) {
+    gn__full_job j;
     size_t bytes = gn__bytes_of(c->out.dtype);
     int64_t n = gn__view_count(&c->out);
     double v = gn__word_f64(c->attrs[1]);
     char one[8];
-    if (n == 0) return GN_OK;
+    j.to = c->out.p;
     if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, one, 1, 1);
     else {
         int64_t w = gn__f64_int(v, c->out.dtype);
         gn__store_i64(&w, c->out.dtype, one, 1, 1);
     }
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) memcpy(c->out.p + i * (int64_t)bytes, one, bytes);
+    for (size_t at = 0; at < sizeof j.block && at < (size_t)n * bytes; at += bytes) memcpy(j.block + at, one, bytes);
+    gn__pool_for(c->pool, n * (int64_t)bytes, 1 << 18, gn__full_range, &j);
     return GN_OK;
 }
 
-static gn_result gn__cpu_arange(const gn__call *c) {
-    double start = gn__word_f64(c->attrs[2]), step = gn__word_f64(c->attrs[3]);
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    for (int64_t i = 0; i < c->out.dims[0] && !gn__call_stops(c, i); i++) {
-        double v = start + (double)i * step;
-        int64_t w = gn__f64_int(v, c->out.dtype);
-        if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
-        else gn__store_i64(&w, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
+typedef struct gn__arange_job {
+    const gn__call *c;
+    double start, step;
+} gn__arange_job;
+
+static void gn__arange_range(void *arg, int64_t begin, int64_t end) {
+    const gn__arange_job *j = (const gn__arange_job *)arg;
+    gn_dtype d = j->c->out.dtype;
+    bool real = gn__is_float(d);
+    double v[256];
+    int64_t w[256];
+    for (int64_t i = begin, n; i < end; i += n) {
+        char *p = j->c->out.p + i * (int64_t)gn__bytes_of(d);
+        n = GN__MIN(end - i, (int64_t)(sizeof v / sizeof *v));
+        for (int64_t k = 0; k < n; k++) v[k] = j->start + (double)(i + k) * j->step;
+        for (int64_t k = 0; k < n && !real; k++) w[k] = gn__f64_int(v[k], d);
+        if (real) gn__store_f64(v, d, p, 1, n);
+        else gn__store_i64(w, d, p, 1, n);
     }
+}
+
+static gn_result gn__cpu_arange(const gn__call *c) {
+    gn__arange_job j = { c, gn__word_f64(c->attrs[2]), gn__word_f64(c->attrs[3]) };
+    gn__pool_for(c->pool, c->out.dims[0], 1 << 14, gn__arange_range, &j);
     return GN_OK;
 }
 

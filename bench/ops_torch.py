@@ -41,13 +41,21 @@ def lenet(images, labels, weights):
     return (loss, *(w - 0.01 * g for w, g in zip(weights, grads)))
 
 
+def rotary(x, positions):
+    half = x.shape[-1] // 2
+    angles = positions[:, None].double() * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
 class Case:
     def __init__(self, memory):
         self.memory = memory
         self.clear()
 
     def clear(self):
-        self.known = {"torch": torch, "F": F, "lenet": lenet}
+        self.known = {"torch": torch, "F": F, "lenet": lenet, "rotary": rotary}
         self.run = None
 
     def tensor(self, name, dtype, offset, *dims):
