@@ -3546,11 +3546,11 @@ static int64_t gn__view_count(const gn_view *v) {
 /* Element offset of row-major position `at` among the first `rank` dims. */
 static int64_t gn__view_offset(const gn_view *v, int rank, int64_t at) {
     int64_t offset = 0;
-    for (int i = rank - 1; i >= 0; i--) {
+    for (int i = rank - 1; i > 0; i--) {
         offset += at % v->dims[i] * v->strides[i];
         at /= v->dims[i];
     }
-    return offset;
+    return rank > 0 ? offset + at * v->strides[0] : offset;
 }
 
 /* v seen with shape s (NumPy broadcasting; s fits). */
@@ -6816,14 +6816,87 @@ static void gn__philox(uint32_t ctr[4], uint32_t k0, uint32_t k1) {
     }
 }
 
-/* 64 random bits of element i: counter words {i low, i high, run low, run high}, key from the attribute. */
-static void gn__random_bits(const gn__call *c, int64_t run, int64_t i, uint32_t out[4]) {
-    uint64_t key = (uint64_t)c->attrs[1];
-    out[0] = (uint32_t)(uint64_t)i;
-    out[1] = (uint32_t)((uint64_t)i >> 32);
-    out[2] = (uint32_t)(uint64_t)run;
-    out[3] = (uint32_t)((uint64_t)run >> 32);
-    gn__philox(out, (uint32_t)key, (uint32_t)(key >> 32));
+GN__COLD_END
+
+/* The words of GN__RANDOM elements at a time: of element i those of the counter {i low, i high, run low, run high}; the
+   key is the attribute. */
+enum { GN__RANDOM = 64 };
+
+typedef struct gn__random_block {
+    uint32_t w[4][GN__RANDOM];
+    double wide[2][GN__RANDOM]; /* in [0, 1), 53 bits: of the first two words, of the others */
+    float least[GN__RANDOM], most[GN__RANDOM];
+} gn__random_block;
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
+#endif
+/* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-46 of what the C library gives; rounded to f32 a little below
+   and a little above. Where both are equal that is what the library's rounds to. */
+#define GN__DEFINE_RANDOM(S, attribute)                                                                          \
+    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
+        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                                 \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
+            b->w[0][l] = (uint32_t)(first + (uint64_t)l);                                                        \
+            b->w[1][l] = (uint32_t)((first + (uint64_t)l) >> 32);                                                \
+            b->w[2][l] = (uint32_t)run;                                                                          \
+            b->w[3][l] = (uint32_t)(run >> 32);                                                                  \
+        }                                                                                                        \
+        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                           \
+            for (int l = 0; l < GN__RANDOM; l++) {                                                               \
+                uint64_t x = (uint64_t)0xD2511F53u * b->w[0][l], y = (uint64_t)0xCD9E8D57u * b->w[2][l];         \
+                uint32_t n0 = (uint32_t)(y >> 32) ^ b->w[1][l] ^ k0, n2 = (uint32_t)(x >> 32) ^ b->w[3][l] ^ k1; \
+                b->w[1][l] = (uint32_t)y;                                                                        \
+                b->w[3][l] = (uint32_t)x;                                                                        \
+                b->w[0][l] = n0;                                                                                 \
+                b->w[2][l] = n2;                                                                                 \
+            }                                                                                                    \
+    }                                                                                                            \
+    attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {              \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
+            double top = (double)(int32_t)(high[l] ^ 0x80000000u) + 0x1p31;                                      \
+            wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                \
+        }                                                                                                        \
+    }                                                                                                            \
+    attribute static void gn__normal_##S(gn__random_block *b) {                                                  \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
+            gn__w_log_parts p = gn__w_log_split(1.0 - b->wide[0][l]);                                            \
+            double log_u = p.e * GN__W_LN2_HI + (p.f - (p.rest - p.e * GN__W_LN2_LO));                           \
+            double v = sqrt(-2.0 * log_u) * gn__w_sin_turned(6.283185307179586477 * b->wide[1][l], 1);           \
+            double off = fabs(v) * 0x1p-46;                                                                      \
+            b->least[l] = (float)(v - off);                                                                      \
+            b->most[l] = (float)(v + off);                                                                       \
+        }                                                                                                        \
+    }
+GN__SMALL_BEGIN
+GN__DEFINE_RANDOM(base, )
+GN__SMALL_END
+#if GN__X86
+GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static void gn__random_fill(const gn__pool *pool, gn__random_block *b, uint64_t first, uint64_t run, uint64_t key,
+                            bool wide, bool normal) {
+#if GN__X86
+    if (pool && pool->isa >= GN__ISA_AVX2) {
+        gn__philox_avx2(b, first, run, key);
+        for (int k = 0; k < 2 && wide; k++) gn__widths_avx2(b->wide[k], b->w[2 * k], b->w[2 * k + 1]);
+        if (normal) gn__normal_avx2(b);
+        return;
+    }
+#endif
+    (void)pool;
+    gn__philox_base(b, first, run, key);
+    for (int k = 0; k < 2 && wide; k++) gn__widths_base(b->wide[k], b->w[2 * k], b->w[2 * k + 1]);
+    if (normal) gn__normal_base(b);
+}
+
+static double gn__random_normal_of(const gn__random_block *b, int64_t l) {
+    return sqrt(-2.0 * log(1.0 - b->wide[0][l])) * cos(6.283185307179586477 * b->wide[1][l]);
 }
 
 typedef struct gn__random_job {
@@ -6832,27 +6905,37 @@ typedef struct gn__random_job {
     bool normal;
 } gn__random_job;
 
+/* m elements of a block into memory. */
+static void gn__random_store(const gn__random_job *j, gn__random_block *b, char *to, int64_t m) {
+    gn_dtype d = j->c->out.dtype;
+    if (j->normal && d == GN_F32) {
+        for (int64_t l = 0; l < m; l++)
+            if (b->least[l] != b->most[l]) b->least[l] = (float)gn__random_normal_of(b, l);
+        memcpy(to, b->least, (size_t)m * sizeof *b->least);
+    } else if (j->normal) {
+        for (int64_t l = 0; l < m; l++) b->wide[0][l] = gn__random_normal_of(b, l);
+        gn__store_f64(b->wide[0], d, to, 1, m);
+    } else if (d == GN_F64) memcpy(to, b->wide[0], (size_t)m * sizeof b->wide[0][0]);
+    else { /* as many bits as the dtype holds */ int bits = d == GN_F32 ? 24 : d == GN_F16 ? 11 : 8;
+        float unit = d == GN_F32 ? 0x1p-24f : d == GN_F16 ? 0x1p-11f : 0x1p-8f;
+        for (int64_t l = 0; l < GN__RANDOM; l++) b->most[l] = (float)(int32_t)(b->w[0][l] >> (32 - bits)) * unit;
+        gn__store_f32(b->most, d, to, 1, m);
+    }
+}
+
 static void gn__random_range(void *arg, int64_t begin, int64_t end) {
     const gn__random_job *j = (const gn__random_job *)arg;
     gn_dtype d = j->c->out.dtype;
-    size_t bytes = gn__bytes_of(d);
-    for (int64_t i = begin; i < end; i++) {
-        uint32_t w[4];
-        gn__random_bits(j->c, j->run, i, w);
-        double wide = (double)((((uint64_t)w[1] << 32) | w[0]) >> 11) * 0x1p-53; /* [0, 1), 53 bits */
-        double v = d == GN_F64 ? wide
-                               : (double)(w[0] >> (d == GN_F32   ? 8
-                                                   : d == GN_F16 ? 21
-                                                                 : 24)) *
-                                     (d == GN_F32   ? 0x1p-24
-                                      : d == GN_F16 ? 0x1p-11
-                                                    : 0x1p-8);
-        if (j->normal) /* Box-Muller on (0, 1] and [0, 1) */
-            v = sqrt(-2.0 * log(1.0 - wide)) *
-                cos(6.283185307179586477 * ((double)((((uint64_t)w[3] << 32) | w[2]) >> 11) * 0x1p-53));
-        gn__store_f64(&v, d, j->c->out.p + i * (int64_t)bytes, 1, 1);
+    gn__random_block b;
+    for (int64_t i = begin, m; i < end; i += m) {
+        m = GN__MIN(end - i, (int64_t)GN__RANDOM);
+        gn__random_fill(j->c->pool, &b, (uint64_t)i, (uint64_t)j->run, (uint64_t)j->c->attrs[1],
+                        j->normal || d == GN_F64, j->normal && d == GN_F32);
+        gn__random_store(j, &b, j->c->out.p + i * (int64_t)gn__bytes_of(d), m);
     }
 }
+
+GN__COLD_BEGIN
 
 static gn_result gn__random(const gn__call *c, bool normal) {
     gn__random_job j = { c, gn__read_int(GN_I64, c->in[0].p), normal };
@@ -6925,7 +7008,7 @@ typedef struct gn__reduce_job {
     int64_t blocks;        /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever
                               the number of threads */
     bool integer, columns;
-    bool floats;                  /* a sum or mean of floats */
+    bool floats, products;        /* a sum or mean of floats; a product of floats */
     bool runs;                    /* by gn__runners: integers, and the extremes that no f32 kernel finds */
     gn__compute compute;          /* what those run in */
     struct gn__partial *partials; /* results by blocks, when these are several */
@@ -7030,13 +7113,15 @@ typedef struct gn__kernels {
         memcpy(s, acc, sizeof s);                                                                                   \
         for (int r = 0; r < ROWS; r++) {                                                                            \
             for (int64_t i = l; i < k; i++) s[r][i - l] += x[i] * b[r * ldb + i];                                   \
-            y[r] += GN__LANES_SUM(s[r]);                                                                            \
+            quad h = *(const quad *)s[r] + *(const quad *)(s[r] + 4); /* as GN__LANES_SUM adds */                   \
+            y[r] += (h[0] + h[2]) + (h[1] + h[3]);                                                                  \
         }                                                                                                           \
     }
 #define GN__DEFINE_DOT(name, attribute, T, W)                                                                  \
     attribute static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
         GN__CONTRACT                                                                                           \
         typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));              \
+        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));             \
         GN__DOT_ROWS(T, W, 4)                                                                                  \
         GN__DOT_ROWS(T, W, 1)                                                                                  \
     }
@@ -7193,26 +7278,35 @@ typedef struct gn__kernels {
     }
 #endif
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_TOP(S, attribute, W)                                                         \
-    attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                 \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));           \
-        typedef int32_t ivec __attribute__((vector_size(W * 4)));                               \
-        vec m[GN__ABREAST / W];                                                                 \
-        float s[GN__ABREAST], best;                                                             \
-        int64_t i = 0;                                                                          \
-        GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) m[v] = (vec){ 0 } - INFINITY;      \
-        for (; i + GN__ABREAST <= n; i += GN__ABREAST) {                                        \
-            GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) {                              \
-                vec t = sign * *(const vec *)(x + i + v * W);                                   \
-                ivec take = (t > m[v]) | (t != t);                                              \
-                m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                          \
-            }                                                                                   \
-        }                                                                                       \
-        memcpy(s, m, sizeof s);                                                                 \
-        best = s[0];                                                                            \
-        for (int l = 1; l < GN__ABREAST; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best; \
-        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;      \
-        return best;                                                                            \
+#define GN__DEFINE_TOP(S, attribute, W)                                                    \
+    attribute static float gn__top_##S(const float *x, int64_t n, float sign) {            \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));      \
+        typedef int32_t ivec __attribute__((vector_size(W * 4)));                          \
+        typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));        \
+        typedef int32_t iquad __attribute__((vector_size(16)));                            \
+        vec m[4];                                                                          \
+        quad q;                                                                            \
+        float s[4 * W], best;                                                              \
+        int64_t i = 0;                                                                     \
+        GN__UNROLL for (int v = 0; v < 4; v++) m[v] = (vec){ 0 } - INFINITY;               \
+        for (; i + 4 * W <= n; i += 4 * W) {                                               \
+            GN__UNROLL for (int v = 0; v < 4; v++) {                                       \
+                vec t = sign * *(const vec *)(x + i + v * W);                              \
+                ivec take = (t > m[v]) | (t != t);                                         \
+                m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                     \
+            }                                                                              \
+        }                                                                                  \
+        memcpy(s, m, sizeof s);                                                            \
+        q = *(const quad *)s;                                                              \
+        for (int l = 4; l < 4 * W; l += 4) {                                               \
+            quad t = *(const quad *)(s + l);                                               \
+            iquad take = (t > q) | (t != t);                                               \
+            q = (quad)(((iquad)t & take) | ((iquad)q & ~take));                            \
+        }                                                                                  \
+        best = q[0];                                                                       \
+        for (int l = 1; l < 4; l++) best = GN_M_MAX(q[l], best);                           \
+        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best; \
+        return best;                                                                       \
     }
 #else
 #define GN__DEFINE_TOP(S, attribute, W)                                                                 \
@@ -7435,13 +7529,15 @@ static void gn__trees_sum(double *rows, int64_t n, uint64_t pieces) {
 static const float gn__ones[GN__PIECE] = { GN__ONES64, GN__ONES64 };
 static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
 
-/* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
+/* n elements, the first of a piece, and so are those that follow after n unless these are the last. Whole pieces are
+   added up side by side. */
 #define GN__DEFINE_PIECES(S, T, PIECE, member, ones)                                       \
     static void gn__pieces_##S(const gn__kernels *k, gn__tree *t, const T *x, int64_t n) { \
-        for (int64_t i = 0; i < n; i += PIECE) {                                           \
-            T s = 0;                                                                       \
-            k->member(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)PIECE));              \
-            gn__tree_add(t, (double)s);                                                    \
+        for (int64_t i = 0, m; i < n; i += m * PIECE) {                                    \
+            T s[8] = { 0 };                                                                \
+            m = GN__MAX(GN__MIN((n - i) / PIECE, 8), 1);                                   \
+            k->member(s, ones, x + i, PIECE, m, GN__MIN(n - i, (int64_t)PIECE));           \
+            for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l]);                 \
         }                                                                                  \
     }
 GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, gn__ones)
@@ -7504,73 +7600,247 @@ static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
     *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
 }
 
-/* n elements, GN__LANES of them abreast. */
+/* How floats are multiplied, whatever they lie in: factor i of a piece of GN__CHUNK goes to running product i mod
+ * GN__LANES; these are joined in a fixed order, and pieces one after the other. f32 is exact enough in one f64; of f64
+ * the rounding errors are kept. */
+typedef struct gn__products {
+    /* y[r] = the product of the k factors of row r, rows ldx apart; k at most a piece */
+    void (*row32)(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k);
+    void (*row64)(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k);
+    /* Down n columns, n <= GN__CHUNK: running product r mod GN__LANES, a row of `hi` (and of `lo`: what its rounding
+       lost), *= x[r][n]; they begin where `fresh`. */
+    void (*down32)(double *hi, double *lo, const float *x, int64_t ldx, int64_t rows, int64_t n, bool fresh);
+    void (*down64)(double *hi, double *lo, const double *x, int64_t ldx, int64_t rows, int64_t n, bool fresh);
+} gn__products;
+
+#define GN__LANES_PRODUCT(s) (((s[0] * s[4]) * (s[2] * s[6])) * ((s[1] * s[5]) * (s[3] * s[7])))
+
+/* hi, lo *= y; W of each. What a product of two 27-bit halves loses is 2^-106 of it. */
+#define GN__PROD_SPLIT(vec, bits, hi, lo, y)                                       \
+    do {                                                                           \
+        vec y_ = (y), a1 = (vec)((bits)(hi)&0xfffffffff8000000u), a2 = (hi)-a1,    \
+            b1 = (vec)((bits)y_ & 0xfffffffff8000000u), b2 = y_ - b1, p = (hi)*y_; \
+        (lo) = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + (lo)*y_;        \
+        (hi) = p;                                                                  \
+    } while (0)
+#define GN__PROD_FUSED(vec, bits, hi, lo, y)                   \
+    do {                                                       \
+        vec y_ = (y), p = (hi)*y_;                             \
+        (lo) = GN__FMA256((lo), y_, GN__FMA256((hi), y_, -p)); \
+        (hi) = p;                                              \
+    } while (0)
+#if defined(__clang__) && defined(__has_builtin)
+#if __has_builtin(__builtin_elementwise_fma)
+#define GN__FMA256(a, b, c) __builtin_elementwise_fma(a, b, c)
+#endif
+#endif
+#define GN__PROD_WIDER(x) __builtin_convertvector(x, vec)
+#if defined(__clang__)
+#define GN__PROD_WIDER256(x) GN__PROD_WIDER(x)
+#else
+#define GN__PROD_WIDER256(x) __builtin_ia32_cvtps2pd256(x) /* which GCC does not find for itself */
+#endif
+#ifndef GN__FMA256
+#define GN__FMA256(a, b, c) __builtin_ia32_vfmaddpd256(a, b, c)
+#endif
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=off")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_PROD(S, attribute, W)                                                                              \
-    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                               \
-        typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));                                \
-        typedef uint64_t bits __attribute__((vector_size(W * 8)));                                                    \
-        vec hi[GN__LANES / W], lo[GN__LANES / W];                                                                     \
-        double all[2][GN__LANES], last[GN__LANES];                                                                    \
-        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                                          \
-            lo[v] = (vec){ 0 };                                                                                       \
-            hi[v] = lo[v] + 1;                                                                                        \
-        }                                                                                                             \
-        for (; n > 0; n -= GN__LANES, x += GN__LANES) {                                                               \
-            for (int l = 0; l < GN__LANES && n < GN__LANES; l++) last[l] = l < n ? x[l] : 1;                          \
-            const double *from = n < GN__LANES ? last : x;                                                            \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                                      \
-                vec y = *(const vec *)(from + v * W), a1 = (vec)((bits)hi[v] & 0xfffffffff8000000u), a2 = hi[v] - a1; \
-                vec b1 = (vec)((bits)y & 0xfffffffff8000000u), b2 = y - b1, p = hi[v] * y;                            \
-                lo[v] = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + lo[v] * y;                                \
-                hi[v] = p;                                                                                            \
-            }                                                                                                         \
-        }                                                                                                             \
-        memcpy(all[0], hi, sizeof all[0]);                                                                            \
-        memcpy(all[1], lo, sizeof all[1]);                                                                            \
-        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ all[0][l], all[1][l] });                  \
+#define GN__PROD_ROWS(W, ROWS, WIDER)                                                    \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                     \
+        vec a[ROWS][GN__LANES / W];                                                      \
+        double s[ROWS][GN__LANES];                                                       \
+        int64_t i = 0;                                                                   \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                      \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) a[r][v] = (vec){ 0 } + 1; \
+        }                                                                                \
+        for (; i + GN__LANES <= k; i += GN__LANES) {                                     \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                  \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) a[r][v] *=            \
+                    WIDER(*(const narrow *)(x + r * ldx + i + v * W));                   \
+            }                                                                            \
+        }                                                                                \
+        memcpy(s, a, sizeof s);                                                          \
+        for (int r = 0; r < ROWS; r++) {                                                 \
+            for (int64_t l = i; l < k; l++) s[r][l - i] *= (double)x[r * ldx + l];       \
+            y[r] = GN__LANES_PRODUCT(s[r]);                                              \
+        }                                                                                \
     }
+#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                                      \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                                         \
+        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                                                \
+        double last[GN__LANES], all[2][GN__LANES];                                                           \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                          \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                lo[r][v] = (vec){ 0 };                                                                       \
+                hi[r][v] = lo[r][v] + 1;                                                                     \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int64_t i = 0; i < k; i += GN__LANES) {                                                         \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                      \
+                const double *from = x + r * ldx + i;                                                        \
+                if (k - i < GN__LANES) {                                                                     \
+                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1;                   \
+                    from = last;                                                                             \
+                }                                                                                            \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                                           \
+                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));                      \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int r = 0; r < ROWS; r++) {                                                                     \
+            memcpy(all[0], hi[r], sizeof all[0]);                                                            \
+            memcpy(all[1], lo[r], sizeof all[1]);                                                            \
+            y[r] = (gn__w_pair){ all[0][0], all[1][0] };                                                     \
+            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &(gn__w_pair){ all[0][l], all[1][l] }); \
+        }                                                                                                    \
+    }
+#define GN__PROD_VECTORS(W)                                                                  \
+    typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
+    typedef float narrow __attribute__((vector_size(W * 4), aligned(4), may_alias, unused)); \
+    typedef uint64_t bits __attribute__((vector_size(W * 8), unused));
+#define GN__PROD_LOST(...) __VA_ARGS__
+#define GN__PROD_PLAIN(...)
+/* Four rows of a running product at a time; the last columns by way of a vector of their own: rows of slots are longer
+   than n. */
+#define GN__DEFINE_PROD_DOWN(name, attribute, W, T, from_t, LOST, TIMES)                                      \
+    attribute static void gn__prod_down_##name(double *hi, double *lo, const T *x, int64_t ldx, int64_t rows, \
+                                               int64_t n, bool fresh) {                                       \
+        GN__PROD_VECTORS(W)                                                                                   \
+        (void)lo;                                                                                             \
+        for (int64_t at = 0; at < rows; at += 4 * GN__LANES)                                                  \
+            for (int64_t l = 0; l < GN__LANES && at + l < rows; l++)                                          \
+                for (int64_t i = 0; i < n; i += W) {                                                          \
+                    vec h = (vec){ 0 } + 1 LOST(, e = { 0 });                                                 \
+                    if (at || !fresh) {                                                                       \
+                        h = *(vec *)(hi + l * GN__SLOT + i);                                                  \
+                        LOST(e = *(vec *)(lo + l * GN__SLOT + i);)                                            \
+                    }                                                                                         \
+                    for (int64_t r = at + l; r < rows && r < at + 4 * GN__LANES; r += GN__LANES) {            \
+                        from_t v = { 0 };                                                                     \
+                        if (i + W <= n) v = *(const from_t *)(x + r * ldx + i);                               \
+                        else memcpy(&v, x + r * ldx + i, (size_t)(n - i) * sizeof *x);                        \
+                        TIMES;                                                                                \
+                    }                                                                                         \
+                    *(vec *)(hi + l * GN__SLOT + i) = h;                                                      \
+                    LOST(*(vec *)(lo + l * GN__SLOT + i) = e;)                                                \
+                }                                                                                             \
+    }
+#define GN__DEFINE_PRODUCTS(S, attribute, W, ROWS, TIMES, WIDER)                                                      \
+    attribute static void gn__prod_row32_##S(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k){        \
+        GN__PROD_VECTORS(W) GN__PROD_ROWS(W, ROWS, WIDER) GN__PROD_ROWS(W, 1, WIDER)                                  \
+    } attribute static void gn__prod_row64_##S(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k){ \
+        GN__PROD_VECTORS(W) GN__PROD_ROWS64(W, 2, TIMES) GN__PROD_ROWS64(W, 1, TIMES)                                 \
+    } GN__DEFINE_PROD_DOWN(f32_##S, attribute, W, float, narrow, GN__PROD_PLAIN, h *= WIDER(v))                       \
+        GN__DEFINE_PROD_DOWN(f64_##S, attribute, W, double, vec, GN__PROD_LOST, TIMES(vec, bits, h, e, v))
 #else
-#define GN__DEFINE_PROD(S, attribute, W)                                                     \
-    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {      \
-        double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];                        \
-        for (int l = 0; l < GN__LANES; l++) hi[l] = 1;                                       \
-        for (int64_t i = 0; i < n; i += GN__LANES) {                                         \
-            const double *from = x + i;                                                      \
-            if (i + GN__LANES > n) {                                                         \
-                for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;      \
-                from = last;                                                                 \
-            }                                                                                \
-            for (int l = 0; l < GN__LANES; l++) {                                            \
-                gn__w_pair p = gn__w_product(hi[l], from[l]);                                \
-                hi[l] = p.hi;                                                                \
-                lo[l] = p.lo + lo[l] * from[l];                                              \
-            }                                                                                \
-        }                                                                                    \
-        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] }); \
+#define GN__DEFINE_PRODUCTS(S, attribute, W, ROWS, TIMES, WIDER)                                                     \
+    static void gn__prod_row32_##S(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k) {                \
+        for (int64_t r = 0; r < rows; r++, x += ldx) {                                                               \
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };                                                        \
+            for (int64_t i = 0; i < k; i++) s[i % GN__LANES] *= (double)x[i];                                        \
+            y[r] = GN__LANES_PRODUCT(s);                                                                             \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void gn__prod_row64_##S(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k) {           \
+        for (int64_t r = 0; r < rows; r++, x += ldx) {                                                               \
+            gn__w_pair s[GN__LANES];                                                                                 \
+            for (int l = 0; l < GN__LANES; l++) s[l] = (gn__w_pair){ 1, 0 };                                         \
+            for (int64_t i = 0; i < k; i++) gn__prod_join(&s[i % GN__LANES], &(gn__w_pair){ x[i], 0 });              \
+            y[r] = s[0];                                                                                             \
+            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &s[l]);                                         \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void gn__prod_down_f32_##S(double *hi, double *lo, const float *x, int64_t ldx, int64_t rows, int64_t n,  \
+                                      bool fresh) {                                                                  \
+        (void)lo;                                                                                                    \
+        for (int64_t r = 0; r < rows; r++)                                                                           \
+            for (int64_t i = 0; i < n; i++) {                                                                        \
+                double *h = hi + r % GN__LANES * GN__SLOT + i;                                                       \
+                *h = (fresh && r < GN__LANES ? 1 : *h) * (double)x[r * ldx + i];                                     \
+            }                                                                                                        \
+    }                                                                                                                \
+    static void gn__prod_down_f64_##S(double *hi, double *lo, const double *x, int64_t ldx, int64_t rows, int64_t n, \
+                                      bool fresh) {                                                                  \
+        for (int64_t r = 0; r < rows; r++)                                                                           \
+            for (int64_t i = 0; i < n; i++) {                                                                        \
+                int64_t at = r % GN__LANES * GN__SLOT + i;                                                           \
+                gn__w_pair a = { 1, 0 };                                                                             \
+                if (!fresh || r >= GN__LANES) a = (gn__w_pair){ hi[at], lo[at] };                                    \
+                gn__prod_join(&a, &(gn__w_pair){ x[r * ldx + i], 0 });                                               \
+                hi[at] = a.hi;                                                                                       \
+                lo[at] = a.lo;                                                                                       \
+            }                                                                                                        \
     }
 #endif
-GN__DEFINE_PROD(base, , 2)
+GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
 #if GN__X86
-GN__DEFINE_PROD(avx2, GN__TARGET_AVX2, 4)
+GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
-static void gn__prod_f64(const gn__pool *p, gn__w_pair *a, const double *x, int64_t n) {
+static const gn__products *gn__products_of(const gn__pool *p) {
+#define GN__PRODUCTS(S) \
+    { gn__prod_row32_##S, gn__prod_row64_##S, gn__prod_down_f32_##S, gn__prod_down_f64_##S }
+    static const gn__products sets[2] = {
+        GN__PRODUCTS(base),
 #if GN__X86
-    if (p && p->isa >= GN__ISA_AVX2) {
-        gn__prod_f64_avx2(a, x, n);
-        return;
-    }
+        GN__PRODUCTS(avx2),
 #endif
-    (void)p;
-    gn__prod_f64_base(a, x, n);
+    };
+    return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2];
+}
+
+/* *a times n factors (f32 or f64), the first of them that of a piece. */
+static void gn__prod_pieces(const gn__products *k, gn__w_pair *a, bool f32, const void *x, int64_t n) {
+    for (int64_t i = 0, m; i < n; i += m * GN__CHUNK) {
+        double narrow[4];
+        gn__w_pair wide[4];
+        int64_t deep = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        m = GN__MAX(GN__MIN((n - i) / GN__CHUNK, 4), 1);
+        if (f32) k->row32(narrow, (const float *)x + i, GN__CHUNK, m, deep);
+        else k->row64(wide, (const double *)x + i, GN__CHUNK, m, deep);
+        for (int64_t l = 0; l < m && f32; l++) a->hi *= narrow[l];
+        for (int64_t l = 0; l < m && !f32; l++) gn__prod_join(a, &wide[l]);
+    }
+}
+
+/* hi[i], lo[i] = the product of column i of rows in which neighbours lie side by side. */
+static void gn__prod_columns(const gn__products *k, double *hi, double *lo, const gn__down *x, int64_t rows,
+                             int64_t n) {
+    double slots[2][GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];
+    bool f32 = gn__dtypes[x->dtype].compute == GN__F32, direct = (x->dtype == GN_F32 || !f32) && !x->rows;
+    for (int64_t i = 0; i < n; i++) hi[i] = 1, lo[i] = 0;
+    for (int64_t r = 0, m; r < rows; r += m) {
+        m = GN__MIN(rows - r, (int64_t)GN__CHUNK);
+        for (int64_t q = 0, some; q < m; q += some) {
+            const void *from = gn__down_at(x, r + q);
+            some = direct ? m : GN__MIN(m - q, (int64_t)GN__LANES);
+            for (int64_t l = 0; l < some && !direct; l++) {
+                if (f32) gn__load_f32((float *)room[0] + l * GN__CHUNK, x->dtype, gn__down_at(x, r + q + l), 1, n);
+                else gn__load_f64(room[l], x->dtype, gn__down_at(x, r + q + l), 1, n);
+            }
+            if (!direct) from = room;
+            int64_t ldx = direct ? x->down : GN__CHUNK;
+            if (f32) k->down32(slots[0], NULL, (const float *)from, ldx, some, n, q == 0);
+            else k->down64(slots[0], slots[1], (const double *)from, ldx, some, n, q == 0);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+            gn__w_pair a = { slots[0][i], f32 ? 0 : slots[1][i] }, all = { hi[i], lo[i] };
+            for (int64_t l = 0; l < GN__LANES && l < m; l++) s[l] = slots[0][l * GN__SLOT + i];
+            for (int64_t l = 1; l < GN__LANES && l < m && !f32; l++)
+                gn__prod_join(&a, &(gn__w_pair){ s[l], slots[1][l * GN__SLOT + i] });
+            if (f32) all.hi *= GN__LANES_PRODUCT(s);
+            else gn__prod_join(&all, &a);
+            hi[i] = all.hi;
+            lo[i] = all.lo;
+        }
+    }
 }
 
 /* Where an error cannot be told (infinities, and products so small that their parts are below the smallest number) it
@@ -7603,6 +7873,10 @@ static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, i
     float sign = least ? -1 : 1, top = sign * gn__kernels_of(j->c->pool)->top(x, n, sign);
     bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;
     if (b->any && (b->f != b->f || !(better || nan))) return;
+    if (j->kind < GN__REDUCE_ARGMAX && !nan && top != 0) { /* its place does not matter, as with 0, of either sign */
+        *b = (gn__best){ (double)top, 0, at, true };
+        return;
+    }
     int64_t i = 0;
     while (!nan && i + 64 < n && !gn__among(x + i, top)) i += 64;
     while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;
@@ -7688,43 +7962,38 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
                            int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && d == GN_F32;
-    union {
-        float s[GN__CHUNK];
-        double f[GN__CHUNK];
-    } x;
+    bool direct = stride == 1 && d == GN_F32;
+    float x[GN__CHUNK];
     if (j->runs) {
         gn__reduce_abreast(j, a, p, stride, m, at);
         return;
     }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
-        n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
-        const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
-        if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
-        else if (!f32 && !(d == GN_F64 && stride == 1)) gn__load_f64(x.f, d, p, stride, n);
-        if (f32) gn__best_f32(j, &a->best, s, n, at + i);
-        else if (d == GN_F64)
-            gn__prod_f64(j->c->pool, &a->prod, stride == 1 ? (const double *)(const void *)p : x.f, n);
-        else
-            for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l]; /* exact enough for what it is rounded to */
+        n = direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
+        if (!direct) gn__load_f32(x, d, p, stride, n);
+        gn__best_f32(j, &a->best, direct ? (const float *)(const void *)p : x, n, at + i);
     }
 }
 
 /* The address of element i of the reduced ones of a result that begins at `base`, and how many follow it in its row. */
 static const char *gn__reduce_at(const gn__reduce_job *j, const char *base, int64_t i, int64_t *out_run) {
     int last = GN__MAX(j->reduced.rank - 1, 0);
-    int64_t col = i % j->inner, stride = j->reduced.rank ? j->reduced.strides[last] : 1;
+    int64_t row = i < j->inner ? 0 : i / j->inner, col = i - row * j->inner,
+            stride = j->reduced.rank ? j->reduced.strides[last] : 1;
     *out_run = j->inner - col;
-    return base +
-           (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
+    return base + (gn__view_offset(&j->reduced, last, row) + col * stride) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
 }
 
-/* Sums of floats: pieces where they lie, or gathered from rows of any length. */
-GN__NOINLINE static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end) {
+/* Sums and products of floats: pieces where they lie, or gathered from rows of any length. */
+GN__NOINLINE static void gn__reduce_pieces(const gn__reduce_job *j, gn__partial *a, const char *base, int64_t begin,
+                                           int64_t end) {
     gn_dtype d = j->c->in[0].dtype;
     bool f32 = gn__dtypes[d].compute == GN__F32;
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1,
-            piece = f32 ? GN__PIECE : GN__PIECE64, run;
+            piece = j->products ? GN__CHUNK
+                    : f32       ? GN__PIECE
+                                : GN__PIECE64,
+            run;
     bool direct = stride == 1 && (d == GN_F32 || d == GN_F64);
     union {
         float s[GN__CHUNK];
@@ -7746,10 +8015,11 @@ GN__NOINLINE static double gn__reduce_sum(const gn__reduce_job *j, const char *b
             }
             p = (const char *)&x;
         }
-        if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
+        if (j->products) gn__prod_pieces(gn__products_of(j->c->pool), &a->prod, f32, p, n);
+        else if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
         else gn__pieces_f64(gn__kernels_of(j->c->pool), &t, (const double *)(const void *)p, n);
     }
-    return gn__tree_sum(&t);
+    if (j->floats) a->sum = gn__tree_sum(&t);
 }
 
 /* Elements [begin, end) of the reduced ones of result `at`. */
@@ -7758,8 +8028,8 @@ GN__NOINLINE static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
     const char *base =
         j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
-    if (j->floats) a.sum = gn__reduce_sum(j, base, begin, end);
-    for (int64_t i = begin, m; i < end && !j->floats; i += m) {
+    if (j->floats || j->products) gn__reduce_pieces(j, &a, base, begin, end);
+    for (int64_t i = begin, m; i < end && !(j->floats || j->products); i += m) {
         const char *p = gn__reduce_at(j, base, i, &m);
         m = GN__MIN(m, end - i);
         gn__reduce_run(j, &a, p, stride, m, i);
@@ -7868,6 +8138,27 @@ GN__NOINLINE static void gn__reduce_columns_run(void *arg, int64_t begin, int64_
     }
 }
 
+/* Products down columns. A task is a block of neighbours in a block of rows, as large as one along a row. */
+static void gn__reduce_columns_prod(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype),
+            wide = (width + GN__CHUNK - 1) / GN__CHUNK, down = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
+    double hi[GN__CHUNK], lo[GN__CHUNK];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK,
+                m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_BLOCK,
+                rows = j->blocks == 1 ? j->n : GN__MIN((int64_t)GN__REDUCE_BLOCK, j->n - from);
+        const char *base = j->c->in[0].p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes;
+        gn__down x = { base + from * down * bytes, j->c->in[0].dtype, down, 1, down ? NULL : &j->reduced, from };
+        gn__prod_columns(gn__products_of(j->c->pool), hi, lo, &x, rows, m);
+        for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
+            gn__partial one = { 0, { hi[i], lo[i] }, 0, { 0, 0, 0, false } };
+            if (j->blocks == 1) gn__reduce_store(j, at, &one);
+            else j->partials[at * j->blocks + t % j->blocks] = one;
+        }
+    }
+}
+
 /* Sums down columns. A task is a block of neighbours in a block of rows. */
 static void gn__reduce_columns(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
@@ -7908,13 +8199,14 @@ static void gn__reduce_finish(const gn__reduce_job *j) {
 /* Which way is taken: down columns when neighbours of one row are neighbours in memory, and which kernels. */
 static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     gn_dtype d = j->c->in[0].dtype;
-    bool best = j->kind >= GN__REDUCE_MAX, sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN;
+    bool sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN, best = j->kind >= GN__REDUCE_MAX;
     j->compute = (gn__compute)gn__dtypes[d].compute;
     /* else a block's sum fits i32 */
     if (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)) j->compute = GN__I64;
-    j->columns = (best || sums || j->integer) && j->reduced.rank && width >= 8 &&
-                 j->kept.strides[j->kept.rank - 1] == 1 && j->reduced.strides[j->reduced.rank - 1] != 1;
+    j->columns = j->reduced.rank && width >= 8 && j->kept.strides[j->kept.rank - 1] == 1 &&
+                 j->reduced.strides[j->reduced.rank - 1] != 1;
     j->floats = sums && !j->integer;
+    j->products = !sums && !best && !j->integer;
     j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
@@ -7936,11 +8228,11 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
     int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
     gn__reduce_how(&j, width);
-    int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK,
+    int64_t block = j.columns && !j.products ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK,
             tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
     void *room = j.blocks > 1 ? gn__alloc_many((uint64_t)total, (uint64_t)j.blocks,
-                                               j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)
+                                               j.columns && j.floats ? sizeof *j.sums : sizeof *j.partials)
                               : NULL;
     if (j.blocks > 1 && !room)
         return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
@@ -7948,7 +8240,11 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     j.sums = (double *)room;
     gn__pool_for(c->pool, tasks * j.blocks,
                  1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1),
-                 j.columns ? j.runs ? gn__reduce_columns_run : gn__reduce_columns : gn__reduce_range, &j);
+                 !j.columns   ? gn__reduce_range
+                 : j.products ? gn__reduce_columns_prod
+                 : j.runs     ? gn__reduce_columns_run
+                              : gn__reduce_columns,
+                 &j);
     if (j.blocks > 1 && !gn__pool_stops(c->pool)) gn__reduce_finish(&j);
     gn_free(room);
     return GN_OK;
@@ -8001,7 +8297,7 @@ static void gn__grad_prod(gn__grads *k) {
 }
 GN__COLD_END
 
-/* ---- rows: softmax, log-softmax, layernorm. Computed in f64, three passes over the row in chunks ---- */
+/* ---- rows: softmax, log-softmax, layernorm; in f64 those of f64, in f32 the others ---- */
 
 static gn_result gn__infer_softmax(const gn__infer_call *c) {
     int axis;
@@ -8026,62 +8322,166 @@ static gn_result gn__infer_layernorm(const gn__infer_call *c) {
     return GN_OK;
 }
 
-typedef struct gn__rows_job {
-    const gn__call *c;
-    gn_view in, out; /* the row's axis is last */
-    int64_t n;       /* of a row */
-    bool log;
-    gn__atomic failed; /* no memory for a row; set by any thread */
-} gn__rows_job;
+/* Lines along an axis, by a kernel that sees the elements of a line side by side. Where they lie apart, GN__LINES
+   neighbouring lines are moved at a time. */
+enum {
+    GN__LINES = 16,
+    GN__LINES_PAD = 16
+}; /* pad: elements between moved lines, lest all begin in one set of a cache */
 
-static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
-    return gn__atomic_load(&j->failed)
-               ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)j->n)
+typedef struct gn__lines {
+    const gn__call *c;
+    gn_view in, out; /* the axis is last */
+    int64_t n;       /* of a line */
+    void (*fn)(const struct gn__lines *x, const char *p, char *o, void *room);
+    int kind;
+    uint32_t room;     /* bytes for each element of a line that fn works in */
+    gn__atomic failed; /* no memory for lines; set by any thread */
+} gn__lines;
+
+/* Element i of line l is l * line + i * step elements away, on both sides. */
+static void gn__lines_move(char *to, int64_t to_line, int64_t to_step, const char *from, int64_t line, int64_t step,
+                           int64_t lines, int64_t n, int64_t bytes) {
+#define GN__MOVE(T)                         \
+    for (int64_t i = 0; i < n; i++)         \
+        for (int64_t l = 0; l < lines; l++) \
+    ((T *)(void *)to)[l * to_line + i * to_step] = ((const T *)(const void *)from)[l * line + i * step]
+    if (bytes == 4) GN__MOVE(uint32_t);
+    else if (bytes == 8) GN__MOVE(uint64_t);
+    else if (bytes == 2) GN__MOVE(uint16_t);
+    else GN__MOVE(uint8_t);
+#undef GN__MOVE
+}
+
+static int64_t gn__lines_abreast(const gn__lines *x) { return x->n < 1 << 16 ? GN__LINES : GN__LINES / 4; }
+
+static void gn__lines_range(void *arg, int64_t begin, int64_t end) {
+    gn__lines *x = (gn__lines *)arg;
+    int last = x->in.rank - 1;
+    int64_t ib = (int64_t)gn__bytes_of(x->in.dtype), ob = (int64_t)gn__bytes_of(x->out.dtype), n = x->n,
+            is = x->in.strides[last], os = x->out.strides[last], side = last > 0 ? x->in.dims[last - 1] : 1,
+            il = last > 0 ? x->in.strides[last - 1] : 0, ol = last > 0 ? x->out.strides[last - 1] : 0,
+            long_n = n + GN__LINES_PAD, most = gn__lines_abreast(x);
+    bool in_moves = is != 1 && n > 1, out_moves = os != 1 && n > 1;
+    char *from =
+        (char *)gn__alloc_many((uint64_t)long_n, (uint64_t)(most * (ib * in_moves + ob * out_moves)) + x->room + 1, 1);
+    if (!from) {
+        gn__atomic_store(&x->failed, 1);
+        return;
+    }
+    char *to = from + (in_moves ? most * long_n * ib : 0), *room = to + (out_moves ? most * long_n * ob : 0);
+    for (int64_t row = begin, some; row < end && !gn__pool_stops(x->c->pool); row += some) {
+        const char *p = x->in.p + gn__view_offset(&x->in, last, row) * ib;
+        char *o = x->out.p + gn__view_offset(&x->out, last, row) * ob;
+        some = GN__MIN(GN__MIN(end - row, most), side - row % side);
+        if (in_moves) gn__lines_move(from, long_n, 1, p, il, is, some, n, ib);
+        for (int64_t l = 0; l < some; l++)
+            x->fn(x, in_moves ? from + l * long_n * ib : p + l * il * ib,
+                  out_moves ? to + l * long_n * ob : o + l * ol * ob, room);
+        if (out_moves) gn__lines_move(o, ol, os, to, long_n, 1, some, n, ob);
+    }
+    gn_free(from);
+}
+
+/* `least`: elements that are worth a task. */
+static gn_result gn__lines_run(gn__lines *x, int64_t least) {
+    const gn__call *c = x->c;
+    int64_t lines = gn__view_count(&c->out) / GN__MAX(x->n, 1), threads = c->pool ? (int64_t)c->pool->n_threads + 1 : 1;
+    int64_t grain = GN__MAX(1 + least / GN__MAX(x->n, 1), GN__MIN(gn__lines_abreast(x), lines / (2 * threads)));
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, lines, grain, gn__lines_range, x);
+    return gn__atomic_load(&x->failed)
+               ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)x->n)
                : GN_OK;
 }
 
-GN__COLD_BEGIN
+static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
+    int axis = gn__axis(axis_attr, c->in[0].rank);
+    return (gn__lines){ .c = c,
+                        .in = gn__view_axis_last(&c->in[0], axis),
+                        .out = gn__view_axis_last(&c->out, axis),
+                        .n = c->in[0].dims[axis],
+                        .kind = kind };
+}
 
-static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
-    double x[GN__CHUNK], top = -INFINITY;
-    int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
-    int64_t ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=off")
+#endif
+/* y = x - sub; y = x / by; the largest, NaN if there is one */
+static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;
+}
+static void gn__over_f64(double *y, double by, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] /= by;
+}
+static double gn__top_f64(const double *x, int64_t n) {
+    double top[GN__LANES], most = -INFINITY;
+    int64_t nan = 0, i = 0;
+    for (int l = 0; l < GN__LANES; l++) top[l] = most;
+    for (; i + GN__LANES <= n; i += GN__LANES)
+        for (int l = 0; l < GN__LANES; l++) {
+            top[l] = x[i + l] > top[l] ? x[i + l] : top[l];
+            nan |= x[i + l] != x[i + l];
+        }
+    for (; i < n; i++) {
+        most = x[i] > most ? x[i] : most;
+        nan |= x[i] != x[i];
+    }
+    for (int l = 0; l < GN__LANES; l++) most = top[l] > most ? top[l] : most;
+    return nan ? (double)NAN : most;
+}
+/* y = (x - sub) mul; then y gain and y + bias, where they are given */
+static void gn__affine_f64(double *y, const double *x, double sub, double mul, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;
+}
+static void gn__gain_f64(double *restrict y, const double *gain, const double *bias, int64_t n) {
+    for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];
+    for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];
+}
+static void gn__squares_f64(double *y, const double *x, double sub, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);
+}
+static void gn__widen_f64(double *y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+enum { GN__SOFTMAX_LOG = 1 }; /* gn__lines kind */
+
+static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, void *room) {
+    const double *x = (const double *)(const void *)p;
+    double *y = (double *)(void *)o, e[GN__CHUNK], top = gn__top_f64(x, j->n);
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
+    (void)room;
+    for (int64_t i = 0, m; i < j->n; i += m) {
+        m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
+        double *to = j->kind == GN__SOFTMAX_LOG ? e : y + i;
+        gn__minus_f64(e, x + i, top, m);
+        gn__exp_f64(j->c->pool, to, e, m);
+        gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, to, m);
     }
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] -= top;
-        gn__exp_f64(j->c->pool, x, x, m);
-        gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, x, m);
+    double sum = gn__tree_sum(&sums);
+    if (j->kind != GN__SOFTMAX_LOG) {
+        gn__over_f64(y, sum, j->n);
+        return;
     }
-    double sum = gn__tree_sum(&sums), lsum = log(sum);
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] -= top;
-        if (!j->log) gn__exp_f64(j->c->pool, x, x, m);
-        for (int64_t l = 0; l < m; l++) x[l] = j->log ? x[l] - lsum : x[l] / sum;
-        gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
-    }
+    gn__minus_f64(y, x, top, j->n);
+    gn__minus_f64(y, y, log(sum), j->n);
 }
-GN__COLD_END
 
-/* f32, f16 and bf16 rows: in f32, in `row` (n floats) or where they lie. */
-GN__NOINLINE static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
+/* f32, f16 and bf16: in f32, in `room` (n floats) or where they lie. */
+GN__NOINLINE static void gn__softmax_line_f32(const gn__lines *j, const char *p, char *o, void *room) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
-    int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1], n = j->n;
-    bool whole_in = j->in.dtype == GN_F32 && is == 1, whole_out = j->out.dtype == GN_F32 && os == 1;
-    const float *x = whole_in ? (const float *)(const void *)p : row;
-    float *y = whole_out ? (float *)(void *)o : row;
-    if (!whole_in) gn__load_f32(row, j->in.dtype, p, is, n);
+    int64_t n = j->n;
+    bool whole = j->in.dtype == GN_F32;
+    const float *x = whole ? (const float *)(const void *)p : (const float *)room;
+    float *y = whole ? (float *)(void *)o : (float *)room;
+    if (!whole) gn__load_f32(y, j->in.dtype, p, 1, n);
     float top = k->top(x, n, 1);
-    if (j->log) {
+    if (j->kind == GN__SOFTMAX_LOG) {
         float e[GN__CHUNK];
         gn__tree sums;
         sums.n = 0, sums.depth = 0;
@@ -8098,74 +8498,60 @@ GN__NOINLINE static void gn__softmax_row_f32(const gn__rows_job *j, const char *
         gn__exp_f32(j->c->pool, y, y, n);
         k->affine(y, y, n, 0, (float)(1 / gn__sum_f32(k, y, n)));
     }
-    if (!whole_out) gn__store_f32(y, j->out.dtype, o, os, n);
-}
-
-static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
-    gn__rows_job *j = (gn__rows_job *)arg;
-    int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    bool narrow = gn__dtypes[j->in.dtype].compute == GN__F32;
-    float *row = narrow ? (float *)gn__alloc_many((uint64_t)j->n, 1, sizeof *row) : NULL;
-    if (narrow && !row) {
-        gn__atomic_store(&j->failed, 1);
-        return;
-    }
-    for (int64_t i = begin; narrow && i < end; i++)
-        gn__softmax_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes,
-                            j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes, row);
-    gn_free(row);
-    if (narrow) return;
-    for (int64_t i = begin; i < end; i++)
-        gn__softmax_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes,
-                        j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes);
+    if (!whole) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
 static gn_result gn__softmax(const gn__call *c, bool log) {
-    int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__rows_job j = {
-        c, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->in[0].dims[axis], log, 0
-    };
-    if (gn__view_count(&c->out))
-        gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__softmax_range, &j);
-    return gn__rows_end(c, &j);
+    gn__lines x = gn__lines_of(c, c->attrs[0], log ? GN__SOFTMAX_LOG : 0);
+    bool narrow = gn__dtypes[c->in[0].dtype].compute == GN__F32;
+    x.fn = narrow ? gn__softmax_line_f32 : gn__softmax_line_f64;
+    x.room = narrow && c->in[0].dtype != GN_F32 ? sizeof(float) : 0;
+    return gn__lines_run(&x, 4096);
 }
 static gn_result gn__cpu_softmax(const gn__call *c) { return gn__softmax(c, false); }
 static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, true); }
 
-GN__COLD_BEGIN
+typedef struct gn__rows_job {
+    const gn__call *c;
+    gn_view in, out;   /* the row's axis is last */
+    int64_t n;         /* of a row */
+    gn__atomic failed; /* no memory for a row; set by any thread */
+} gn__rows_job;
+
+/* m elements of a vector of f64 from element i on: where they lie, or in `room`. */
+static const double *gn__chunk_f64(const gn_view *v, const char *p, int64_t i, double *room, int64_t m) {
+    int64_t stride = v->strides[v->rank - 1];
+    if (stride == 1) return (const double *)(const void *)p + i;
+    gn__load_f64(room, GN_F64, p + i * stride * (int64_t)sizeof *room, stride, m);
+    return room;
+}
 
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
-    double x[GN__CHUNK], w[GN__CHUNK], eps = gn__word_f64(c->attrs[0]);
+    const gn__kernels *k = gn__kernels_of(c->pool);
+    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
+    double x[GN__CHUNK], g[GN__CHUNK], b[GN__CHUNK], *y = (double *)(void *)o;
+    int64_t n = j->n;
     gn__tree sums, squares;
     sums.n = squares.n = 0, sums.depth = squares.depth = 0;
-    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
-    int64_t is = j->in.strides[j->in.rank - 1], ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, m);
+        gn__pieces_f64(k, &sums, gn__chunk_f64(&j->in, p, i, x, m), m);
     }
     double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * (x[l] - mean);
-        gn__pieces_f64(gn__kernels_of(c->pool), &squares, x, m);
+        gn__squares_f64(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
+        gn__pieces_f64(k, &squares, x, m);
     }
-    double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + eps);
+    double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + gn__word_f64(c->attrs[0]));
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * scale;
-        if (gain) gn__load_f64(w, gain->dtype, gain->p + i * gain->strides[0] * ib, gain->strides[0], m);
-        for (int64_t l = 0; gain && l < m; l++) x[l] *= w[l];
-        if (bias) gn__load_f64(w, bias->dtype, bias->p + i * bias->strides[0] * ib, bias->strides[0], m);
-        for (int64_t l = 0; bias && l < m; l++) x[l] += w[l];
-        gn__store_f64(x, j->out.dtype, o + i * ib, 1, m);
+        gn__affine_f64(y + i, gn__chunk_f64(&j->in, p, i, x, m), mean, scale, m);
+        gn__gain_f64(y + i, gain ? gn__chunk_f64(gain, gain->p, i, g, m) : NULL,
+                     bias ? gn__chunk_f64(bias, bias->p, i, b, m) : NULL, m);
     }
 }
-GN__COLD_END
 
 /* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
 static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o, float *row, const float *gain,
@@ -8229,10 +8615,12 @@ static void gn__layernorm_range(void *arg, int64_t begin, int64_t end) {
 }
 
 static gn_result gn__cpu_layernorm(const gn__call *c) {
-    gn__rows_job j = { c, c->in[0], c->out, c->in[0].dims[c->in[0].rank - 1], false, 0 };
+    gn__rows_job j = { c, c->in[0], c->out, c->in[0].dims[c->in[0].rank - 1], 0 };
     if (gn__view_count(&c->out))
         gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__layernorm_range, &j);
-    return gn__rows_end(c, &j);
+    return gn__atomic_load(&j.failed)
+               ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)j.n)
+               : GN_OK;
 }
 
 GN__COLD_BEGIN
@@ -9596,43 +9984,86 @@ static gn_result gn__infer_mse_loss(const gn__infer_call *c) {
     return r;
 }
 
-/* -log softmax(row)[target] */
+GN__COLD_END
+
+typedef struct gn__loss_job {
+    const gn__call *c;
+    double *losses; /* of each row */
+    gn__atomic bad; /* a target is outside the classes; set by any thread */
+} gn__loss_job;
+
+/* -log softmax(row)[target]. f64 in f64; others by exponentials in f32, whose sum is in f64: small ones count beside
+   1. */
 static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t row, int64_t target) {
     int64_t n = logits->dims[logits->rank - 1], stride = logits->strides[logits->rank - 1],
             bytes = (int64_t)gn__bytes_of(logits->dtype);
     const char *p = logits->p + gn__view_offset(logits, logits->rank - 1, row) * bytes;
+    const gn__kernels *k = gn__kernels_of(pool);
+    bool narrow = gn__dtypes[logits->dtype].compute == GN__F32;
     double x[GN__CHUNK], top = -INFINITY, hit;
+    float s[GN__CHUNK];
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
+        if (narrow) gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
+        else gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
+        double most = narrow ? (double)k->top(s, m, 1) : gn__top_f64(x, m);
+        top = GN_M_MAX(most, top);
     }
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        for (int64_t l = 0; l < m; l++) x[l] -= top;
-        gn__exp_f64(pool, x, x, m);
-        gn__pieces_f64(gn__kernels_of(pool), &sums, x, m);
+        if (narrow) {
+            gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
+            k->affine(s, s, m, (float)top, 1);
+            gn__exp_f32(pool, s, s, m);
+            gn__widen_f64(x, s, m);
+        } else {
+            gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
+            gn__minus_f64(x, x, top, m);
+            gn__exp_f64(pool, x, x, m);
+        }
+        gn__pieces_f64(k, &sums, x, m);
     }
     gn__load_f64(&hit, logits->dtype, p + target * stride * bytes, 1, 1);
     return log(gn__tree_sum(&sums)) - (hit - top);
 }
 
-static gn_result gn__cpu_cross_entropy(const gn__call *c) {
-    const gn_view *logits = &c->in[0], *targets = &c->in[1];
-    int64_t rows = gn__view_count(targets), classes = logits->dims[logits->rank - 1];
-    gn__tree sums;
-    sums.n = 0, sums.depth = 0;
-    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) {
+static void gn__loss_range(void *arg, int64_t begin, int64_t end) {
+    gn__loss_job *j = (gn__loss_job *)arg;
+    const gn_view *logits = &j->c->in[0], *targets = &j->c->in[1];
+    for (int64_t i = begin; i < end && !gn__pool_stops(j->c->pool); i++) {
         int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) *
                                                                   (int64_t)gn__bytes_of(targets->dtype));
-        if (t < 0 || t >= classes) return gn__bad_index(c->fault, t, classes);
-        gn__tree_add(&sums, gn__row_loss(c->pool, logits, i, t));
+        if (t < 0 || t >= logits->dims[logits->rank - 1]) {
+            gn__atomic_store(&j->bad, 1);
+            return;
+        }
+        j->losses[i] = gn__row_loss(j->c->pool, logits, i, t);
     }
+}
+
+GN__COLD_BEGIN
+
+static gn_result gn__cpu_cross_entropy(const gn__call *c) {
+    const gn_view *targets = &c->in[1];
+    int64_t rows = gn__view_count(targets), classes = c->in[0].dims[c->in[0].rank - 1];
+    gn__loss_job j = { c, (double *)gn__alloc_many((uint64_t)rows + 1, 1, sizeof(double)), 0 };
+    if (!j.losses) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the losses of %lld rows", (long long)rows);
+    gn__pool_for(c->pool, rows, 1 + 4096 / GN__MAX(classes, 1), gn__loss_range, &j);
+    for (int64_t i = 0; i < rows && gn__atomic_load(&j.bad); i++) { /* the first one is told, whoever met one */
+        int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) *
+                                                                  (int64_t)gn__bytes_of(targets->dtype));
+        if (t >= 0 && t < classes) continue;
+        gn_free(j.losses);
+        return gn__bad_index(c->fault, t, classes);
+    }
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
+    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) gn__tree_add(&sums, j.losses[i]);
     double mean = gn__tree_sum(&sums) / (double)rows;
     gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
+    gn_free(j.losses);
     return GN_OK;
 }
 
@@ -10396,7 +10827,7 @@ static void gn__grad_kv_append(gn__grads *k) {
     if (k->need[1]) k->gx[1] = gn__gather_of(k, k->gy, 2, gn__broadcast_of(k, gn__reshape_of(k, at, &column), &rows));
 }
 
-/* ---- running along an axis: attrs = axis. Row by row, in f64 or i64, in order ---- */
+/* ---- running along an axis: attrs = axis. Line by line, in f64 or i64, in order ---- */
 
 static gn_result gn__infer_cummax(const gn__infer_call *c) {
     int axis;
@@ -10413,75 +10844,81 @@ static gn_result gn__infer_cumsum(const gn__infer_call *c) {
 
 typedef enum gn__along { GN__ALONG_SUM, GN__ALONG_PROD, GN__ALONG_MAX } gn__along;
 
-typedef struct gn__along_job {
-    gn__along kind;
-    gn_view in, out; /* the axis is last */
-    const gn__pool *pool;
-} gn__along_job;
+GN__COLD_END
 
-/* Of sums what the additions lost is kept, and added to each result. */
-static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, double *lost, bool first) {
-    for (int64_t i = 0; i < n; i++) {
-        if (kind == GN__ALONG_SUM) {
-            double sum = *run + x[i], back = sum - *run;
-            *lost += (*run - (sum - back)) + (x[i] - back);
-            *run = sum;
-            x[i] = fabs(sum) < (double)INFINITY ? sum + *lost : sum;
-            continue;
-        }
-        if (kind == GN__ALONG_PROD) *run *= x[i];
-        else if ((first && i == 0) || x[i] > *run || x[i] != x[i]) *run = x[i];
-        x[i] = *run;
+/* n elements of a line: y, which may be x. Of sums what the additions lost is kept, and added to each result. */
+#define GN__DEFINE_ALONG(S, T)                                                                              \
+    static void gn__along_##S(gn__along kind, const T *x, T *y, int64_t n, double *run_at, double *lost_at, \
+                              bool first) {                                                                 \
+        double run = *run_at, lost = *lost_at;                                                              \
+        for (int64_t i = 0; i < n && kind == GN__ALONG_SUM; i++) {                                          \
+            double v = (double)x[i], sum = run + v, back = sum - run;                                       \
+            lost += (run - (sum - back)) + (v - back);                                                      \
+            run = sum;                                                                                      \
+            y[i] = (T)(fabs(sum) < (double)INFINITY ? sum + lost : sum);                                    \
+        }                                                                                                   \
+        for (int64_t i = 0; i < n && kind == GN__ALONG_PROD; i++) {                                         \
+            run *= (double)x[i];                                                                            \
+            y[i] = (T)run;                                                                                  \
+        }                                                                                                   \
+        if (kind == GN__ALONG_MAX && first) run = (double)x[0];                                             \
+        for (int64_t i = 0; i < n && kind == GN__ALONG_MAX; i++) {                                          \
+            double v = (double)x[i];                                                                        \
+            if (v > run || v != v) run = v;                                                                 \
+            y[i] = (T)run;                                                                                  \
+        }                                                                                                   \
+        *run_at = run;                                                                                      \
+        *lost_at = lost;                                                                                    \
     }
+GN__DEFINE_ALONG(f32, float)
+GN__DEFINE_ALONG(f64, double)
+
+static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run_at, bool first) {
+    int64_t run = *run_at;
+    for (int64_t i = 0; i < n && kind == GN__ALONG_SUM; i++) x[i] = run = gn__m_add_i64(run, x[i]);
+    for (int64_t i = 0; i < n && kind == GN__ALONG_PROD; i++) x[i] = run = gn__m_mul_i64(run, x[i]);
+    if (kind == GN__ALONG_MAX && first) run = x[0];
+    for (int64_t i = 0; i < n && kind == GN__ALONG_MAX; i++) x[i] = run = GN__MAX(run, x[i]);
+    *run_at = run;
 }
 
-static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run, bool first) {
-    for (int64_t i = 0; i < n; i++) {
-        if (kind == GN__ALONG_SUM) *run = gn__m_add_i64(*run, x[i]);
-        else if (kind == GN__ALONG_PROD) *run = gn__m_mul_i64(*run, x[i]);
-        else if ((first && i == 0) || x[i] > *run) *run = x[i];
-        x[i] = *run;
-    }
-}
-
-static void gn__along_range(void *arg, int64_t begin, int64_t end) {
-    const gn__along_job *j = (const gn__along_job *)arg;
-    const gn_view *in = &j->in, *out = &j->out;
-    int last = in->rank - 1;
-    int64_t ib = (int64_t)gn__bytes_of(in->dtype), ob = (int64_t)gn__bytes_of(out->dtype), n = in->dims[last],
-            is = in->strides[last], os = out->strides[last];
-    bool real = gn__is_float(in->dtype);
+static void gn__along_line(const gn__lines *j, const char *p, char *o, void *room) {
+    gn_dtype d = j->in.dtype;
+    gn__along kind = (gn__along)j->kind;
+    int64_t ib = (int64_t)gn__bytes_of(d), ob = (int64_t)gn__bytes_of(j->out.dtype), whole = kind == GN__ALONG_PROD;
+    double run = kind == GN__ALONG_PROD, lost = 0;
     union {
         double f[GN__CHUNK];
         int64_t i[GN__CHUNK];
     } x;
-    for (int64_t row = begin; row < end; row++) {
-        const char *p = in->p + gn__view_offset(in, last, row) * ib;
-        char *o = out->p + gn__view_offset(out, last, row) * ob;
-        double run = j->kind == GN__ALONG_PROD, lost = 0;
-        int64_t whole = j->kind == GN__ALONG_PROD;
-        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {
-            m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-            if (real) {
-                gn__load_f64(x.f, in->dtype, p + i * is * ib, is, m);
-                gn__along_f64(j->kind, x.f, m, &run, &lost, i == 0);
-                gn__store_f64(x.f, out->dtype, o + i * os * ob, os, m);
-            } else {
-                gn__load_i64(x.i, in->dtype, p + i * is * ib, is, m);
-                gn__along_i64(j->kind, x.i, m, &whole, i == 0);
-                gn__store_i64(x.i, out->dtype, o + i * os * ob, os, m);
-            }
+    (void)room;
+    for (int64_t i = 0, m; i < j->n && !gn__pool_stops(j->c->pool); i += m) {
+        const char *from = p + i * ib;
+        char *to = o + i * ob;
+        m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
+        if (d == GN_F32)
+            gn__along_f32(kind, (const float *)(const void *)from, (float *)(void *)to, m, &run, &lost, i == 0);
+        else if (d == GN_F64)
+            gn__along_f64(kind, (const double *)(const void *)from, (double *)(void *)to, m, &run, &lost, i == 0);
+        else if (gn__is_float(d)) {
+            gn__load_f64(x.f, d, from, 1, m);
+            gn__along_f64(kind, x.f, x.f, m, &run, &lost, i == 0);
+            gn__store_f64(x.f, d, to, 1, m);
+        } else {
+            int64_t *y = j->out.dtype == GN_I64 ? (int64_t *)(void *)to : x.i;
+            gn__load_i64(y, d, from, 1, m);
+            gn__along_i64(kind, y, m, &whole, i == 0);
+            if (y == x.i) gn__store_i64(y, j->out.dtype, to, 1, m);
         }
     }
 }
 
 static gn_result gn__cpu_along(const gn__call *c, gn__along kind) {
-    int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__along_job j = { kind, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->pool };
-    int64_t n = c->in[0].dims[axis];
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 16384 / n, gn__along_range, &j);
-    return GN_OK;
+    gn__lines x = gn__lines_of(c, c->attrs[0], (int)kind);
+    x.fn = gn__along_line;
+    return gn__lines_run(&x, 16384);
 }
+GN__COLD_BEGIN
 static gn_result gn__cpu_cumsum(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_SUM); }
 static gn_result gn__cpu_cumprod(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_PROD); }
 static gn_result gn__cpu_cummax(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_MAX); }
