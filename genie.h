@@ -896,8 +896,8 @@ GN_API gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_ten
 /* Over the last axis (D): a / sqrt(mean(a^2) + eps) * gain; gain (D) or GN_NONE. (Zhang & Sennrich 2019) */
 GN_API gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
 #define gn_rmsnorm(...) gn_rmsnorm_at(GN_HERE, __VA_ARGS__)
-/* The same with a gain that is stored less 1: a / sqrt(mean(a^2) + eps) * (1 + gain), the sum in f32 where the gain has 16
-   bits (Gemma Team 2024). */
+/* The same with a gain that is stored less 1: a / sqrt(mean(a^2) + eps) * (1 + gain), the sum in f32 where the gain
+   has 16 bits (Gemma Team 2024). */
 GN_API gn_tensor gn_rmsnorm_1p_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
 #define gn_rmsnorm_1p(...) gn_rmsnorm_1p_at(GN_HERE, __VA_ARGS__)
 /* a / max(l2_norm of the axis, eps) */
@@ -1159,8 +1159,8 @@ typedef struct gn_sample_desc {
    with that of all before it is above the draw. The draw has the same bits on every device, and the token is the same
    where the draw and the shares lie further than 1e-5 from a boundary; tokens less than 2^-40 as probable as the most
    probable are not drawn. V is 1 to 2^23. A row is -1, which no table takes as an id, if a logit is NaN, none is above
-   -infinity, or a number is outside what its line says (temperature below 0, infinite or NaN; top_k below 0; top_p below
-   0 or NaN). No gradient. */
+   -infinity, or a number is outside what its line says (temperature below 0, infinite or NaN; top_k below 0; top_p
+   below 0 or NaN). No gradient. */
 GN_API gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
 #define gn_sample(...) gn_sample_at(GN_HERE, __VA_ARGS__)
 /* The logits that it divides by the temperature, f32 (…,V): penalties, bias and mask applied. */
@@ -9191,9 +9191,9 @@ GN__COLD_END
 
 GN__COLD_BEGIN
 
-/* ---- sample: logits (…,V), seed, counter [, temperature] [, top_k] [, top_p] [, min_p] of the rows' shape; attrs = bits
- * of those that are there. Probabilities are whole numbers, 2^40 for the largest: their sums do not depend on the order
- * in which a device adds them ---- */
+/* ---- sample: logits (…,V), seed, counter [, temperature] [, top_k] [, top_p] [, min_p] of the rows' shape; attrs =
+ * bits of those that are there. Probabilities are whole numbers, 2^40 for the largest: their sums do not depend on the
+ * order in which a device adds them ---- */
 
 enum { GN__SAMPLE_BITS = 15, GN__SAMPLE_MOST = 1 << 23 };
 

@@ -2784,8 +2784,8 @@ static int falling(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* By the definitions, in long double: what is left of a row's weights, then the draw. *nearest: how close any of it came
-   to a boundary. */
+/* By the definitions, in long double: what is left of a row's weights, then the draw. *nearest: how close any of it
+   came to a boundary. */
 static int64_t draw_row(ref_real *x, int64_t n, ref_real t, int64_t k, ref_real p, ref_real least, ref_real u,
                         ref_real *nearest) {
     ref_real *sorted = ref__alloc((size_t)n, sizeof *sorted), top = -(ref_real)INFINITY, total = 0, sum = 0, from;
