@@ -1,5 +1,6 @@
 /* Ops along an axis on the CPU executor against plain loops: sort, argsort and top-k of every dtype, length and layout,
- * with ties, zeros of both signs and NaN; on one thread and several, on every instruction path.
+ * with ties, zeros of both signs and NaN; running sums, softmax and reductions, along rows and down columns; on one
+ * thread and several, on every instruction path.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -229,6 +230,150 @@ TEST(argsort_and_topk_of_nothing_give_nothing) {
     gn_close(g);
 }
 
+/* ---- the axis ---- */
+
+static gn_tensor softmax_of(gn_tensor x, int axis) { return gn_softmax(x, axis); }
+static gn_tensor log_softmax_of(gn_tensor x, int axis) { return gn_log_softmax(x, axis); }
+static gn_tensor sum_of(gn_tensor x, int axis) { return gn_sum(x, GN_AXES(axis), true); }
+static gn_tensor product_of(gn_tensor x, int axis) { return gn_prod(x, GN_AXES(axis), true); }
+static gn_tensor largest_of(gn_tensor x, int axis) { return gn_max(x, GN_AXES(axis), true); }
+static gn_tensor running_sum_of(gn_tensor x, int axis) { return gn_cumsum(x, axis); }
+static gn_tensor running_product_of(gn_tensor x, int axis) { return gn_cumprod(x, axis); }
+static gn_tensor running_largest_of(gn_tensor x, int axis) { return gn_cummax(x, axis); }
+
+static const struct {
+    const char *name;
+    gn_tensor (*build)(gn_tensor x, int axis);
+    bool integers; /* takes them too */
+} along[] = {
+    { "softmax", softmax_of, false },
+    { "log_softmax", log_softmax_of, false },
+    { "sum", sum_of, true },
+    { "prod", product_of, true },
+    { "max", largest_of, true },
+    { "cumsum", running_sum_of, true },
+    { "cumprod", running_product_of, true },
+    { "cummax", running_largest_of, true },
+};
+
+static double turned[MOST], across[MOST];
+
+/* `lines` lines of n numbers by an op along the rows, and of the same lines as columns: equal bits. */
+static void check_axis(int op, gn_dtype dtype, int64_t count, int64_t n, uint32_t threads) {
+    static const char *const isas[] = { "avx512", "avx2", "base" };
+    setenv("GENIE_ISA", isas[threads % 3], 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
+    gn_info info = { .result = GN_OK };
+    for (int64_t i = 0; i < count * n; i++) {
+        turned[i % n * count + i / n] = values[i];
+    }
+    gn_tensor rows = gn_cast(gn_data(g, GN_F64, GN_SHAPE(count, n), values), dtype),
+              columns = gn_cast(gn_data(g, GN_F64, GN_SHAPE(n, count), turned), dtype);
+    gn_tensor y = gn_cast(along[op].build(rows, 1), GN_F64), z = gn_cast(along[op].build(columns, 0), GN_F64);
+    bool ok = CHECK_RESULT(gn_describe(y, &info), GN_OK) && CHECK_RESULT(gn_read(y, read_back, info.bytes), GN_OK) &&
+              CHECK_RESULT(gn_read(z, across, info.bytes), GN_OK);
+    int64_t m = (int64_t)(info.bytes / sizeof *across) / count, wrong = 0;
+    for (int64_t i = 0; i < count * m && ok; i++) {
+        double a = read_back[i], b = across[i % m * count + i / m];
+        wrong += a != a ? b == b : memcmp(&a, &b, sizeof a) != 0;
+    }
+    if (wrong) {
+        test_fail(__FILE__, __LINE__, "%s of %s, %d lines of %d: %d bits of the columns differ", along[op].name,
+                  gn_dtype_name(dtype), (int)count, (int)n, (int)wrong);
+    }
+    unsetenv("GENIE_ISA");
+    gn_close(g);
+}
+
+TEST(axis_of_an_op_changes_no_bit) {
+    static const gn_dtype some[] = { GN_F32, GN_F64, GN_BF16, GN_F16, GN_I32, GN_I64 };
+    static const int64_t sizes[][2] = { { 1, 7 }, { 3, 1 }, { 17, 129 }, { 40, 513 }, { 9, 1300 }, { 530, 70 } };
+    for (int op = 0; op < TEST_COUNT(along); op++) {
+        for (int d = 0; d < (along[op].integers ? TEST_COUNT(some) : 4); d++) {
+            for (int i = 0; i < TEST_COUNT(sizes); i++) {
+                for (int64_t k = 0; k < sizes[i][0] * sizes[i][1]; k++) {
+                    values[k] = d < 4 ? test_random_real(0.5, 1.6) * (test_random_int(0, 1) ? -1 : 1)
+                                      : (double)test_random_int(-9, 9);
+                }
+                if (i % 2) {
+                    values[5] = d < 4 ? NAN : 0;
+                }
+                check_axis(op, some[d], sizes[i][0], sizes[i][1], 1 + (uint32_t)(i + d) % 3);
+            }
+        }
+    }
+}
+
+TEST(running_sums_products_and_extremes_are_those_of_plain_loops) {
+    enum { N = 3000 };
+    static double x[N], sum[N], product[N], most[N];
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    for (int d = 0; d < 2; d++) {
+        long double s = 0;
+        double p = 1, m = -INFINITY;
+        int wrong = 0;
+        gn_tensor t = gn_cast(gn_data(g, GN_F64, GN_SHAPE(N), x), d ? GN_F64 : GN_F32), y[3];
+        for (int i = 0; i < N; i++) {
+            x[i] = (double)(float)test_random_real(0.9, 1.1) * (i % 3 ? 1 : -1);
+            s += (long double)x[i];
+            p *= x[i];
+            m = x[i] > m ? x[i] : m;
+            sum[i] = (double)s;
+            product[i] = p;
+            most[i] = m;
+        }
+        y[0] = gn_cast(gn_cumsum(t, 0), GN_F64), y[1] = gn_cast(gn_cumprod(t, 0), GN_F64);
+        y[2] = gn_cast(gn_cummax(t, 0), GN_F64);
+        for (int k = 0; k < 3; k++) {
+            const double *want = k == 0 ? sum : k == 1 ? product : most;
+            REQUIRE(gn_read(y[k], across, sizeof x) == GN_OK);
+            for (int i = 0; i < N; i++) {
+                double w = d ? want[i] : (double)(float)want[i];
+                wrong += !(fabs(across[i] - w) <= (d ? 0x1p-52 : 0x1p-23) * fabs(w));
+            }
+        }
+        CHECK_INT(wrong, 0);
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+/* Sums far below 1 beside a sure class count: a loss of 1e-9 is not 0. */
+TEST(cross_entropy_of_sure_and_of_unsure_rows_is_that_of_plain_loops) {
+    enum { ROWS = 37, CLASSES = 700 };
+    static const gn_dtype some[] = { GN_F32, GN_F64, GN_BF16 };
+    static int64_t targets[ROWS];
+    for (int d = 0; d < TEST_COUNT(some); d++) {
+        for (int sure = 0; sure < 2; sure++) {
+            gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 + (uint32_t)sure });
+            double got = 0, want = 0;
+            for (int64_t i = 0; i < ROWS * CLASSES; i++) {
+                values[i] = (double)(int)test_random_real(-8, 8) * 0.25;
+            }
+            for (int64_t r = 0; r < ROWS; r++) {
+                long double sum = 0;
+                targets[r] = test_random_int(0, CLASSES - 1);
+                values[r * CLASSES + targets[r]] += sure ? 24 : 0;
+                for (int64_t k = 0; k < CLASSES; k++) {
+                    sum += k == targets[r]
+                               ? 0
+                               : expl((long double)(values[r * CLASSES + k] - values[r * CLASSES + targets[r]]));
+                }
+                want += (double)log1pl(sum) / ROWS;
+            }
+            gn_tensor x = gn_cast(gn_data(g, GN_F64, GN_SHAPE(ROWS, CLASSES), values), some[d]);
+            gn_tensor loss = gn_cross_entropy(x, gn_data(g, GN_I64, GN_SHAPE(ROWS), targets));
+            REQUIRE(gn_read(gn_cast(loss, GN_F64), &got, sizeof got) == GN_OK);
+            CHECK_NEAR(got / want, 1, some[d] == GN_BF16 ? 0x1p-8 : some[d] == GN_F32 ? 3e-6 : 1e-9);
+            targets[30] = CLASSES;
+            targets[7] = -1;
+            loss = gn_cross_entropy(x, gn_data(g, GN_I64, GN_SHAPE(ROWS), targets));
+            CHECK_RESULT(gn_read(gn_cast(loss, GN_F64), &got, sizeof got), GN_INDEX_OUT_OF_RANGE);
+            gn_close(g);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(argsort_of_every_dtype_and_layout_is_a_stable_sort),
@@ -237,6 +382,9 @@ int main(int argc, char **argv) {
         TEST_ENTRY(topk_of_rising_and_falling_rows_is_right),
         TEST_ENTRY(slices_of_an_argsort_read_what_a_whole_one_gives),
         TEST_ENTRY(argsort_and_topk_of_nothing_give_nothing),
+        TEST_ENTRY(axis_of_an_op_changes_no_bit),
+        TEST_ENTRY(running_sums_products_and_extremes_are_those_of_plain_loops),
+        TEST_ENTRY(cross_entropy_of_sure_and_of_unsure_rows_is_that_of_plain_loops),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
