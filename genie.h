@@ -1471,6 +1471,19 @@ typedef struct gn_meaning {
 GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
 
+enum { GN_ATTENTION_SCORES = 8 };
+
+/* Attention that is written out: a product of matrices (`values`) whose input 0 is a softmax, past views and casts, of
+   what scalar ops make of products. One of these is of queries and keys; others are added to it, as a bias of positions
+   is. Of more than GN_ATTENTION_SCORES the nearest to the softmax stand here. */
+typedef struct gn_written_attention {
+    uint32_t values, softmax, n_scores, scores[GN_ATTENTION_SCORES]; /* nodes of the part */
+} gn_written_attention;
+/* All of a part, by `values`; *out_found is freed by gn_free, NULL for none. A part without a softmax costs no more
+   than a look at its ops. GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to. */
+GN_API gn_result gn_written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
+                                       uint32_t *out_n, gn_fault *f);
+
 /* ---- layout: how a part runs on one device, by the same code for every executor: which nodes are views, which run in
  * one loop, where each result lies in one block of memory. A pure function of the part. ---- */
 /* Strided memory. */
@@ -2960,6 +2973,18 @@ static const char *gn__stop_text(gn_result why) {
 }
 gn_result gn_flag_get(const gn_flag *x) { return x ? (gn_result)gn__atomic_load(gn__flag_word(x)) : GN_OK; }
 static void gn__flag_set(gn_flag *x, gn_result why) { gn__atomic_store(gn__flag_word(x), (uint64_t)why); }
+
+/* Who cuts, decodes or plans looks at a flag once in so many nodes: some hundred microseconds. */
+enum { GN__LOOK = 1024 };
+static bool gn__stops_at(const gn_flag *cancel, uint32_t i) {
+    return cancel && i % GN__LOOK == 0 && gn_flag_get(cancel) != GN_OK;
+}
+
+/* GN_OK, or why what is planned is to end. */
+static gn_result gn__stopped(const gn_flag *cancel, gn_fault *f) {
+    gn_result why = gn_flag_get(cancel);
+    return why == GN_OK ? GN_OK : gn_fail(f, why, "%s", gn__stop_text(why));
+}
 
 /* Units registered before the first context; read-only afterwards. */
 static const gn_net_i *gn__net;
@@ -10093,23 +10118,30 @@ typedef struct gn__attention_parts {
     gn__walk walk;
 } gn__attention_parts;
 
-/* softmax(q k^T …) v written out; the products stand in either order. */
-static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
+/* softmax(q k^T …) v written out: the product i with weights as its input `side`, which the inside of the walk
+   computes; products at its edge are what scores are made of. */
+static bool gn__attention_written(const gn__recognition *w, uint32_t i, uint32_t side, gn__walk *walk) {
+    uint32_t p = gn__in_base(w, i, side);
+    if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) ||
+        !gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, walk))
+        return false;
+    return gn__walk_has(w, walk, GN_OP_SOFTMAX) ||
+           (gn__walk_has(w, walk, GN_OP_EXP) && gn__walk_has(w, walk, GN_OP_SUM));
+}
+
+/* The same of one product of queries and keys, none of which are weights; the products stand in either order. */
+static bool gn__attention_of_one(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
     for (uint32_t side = 0; side < 2; side++) {
-        uint32_t p = gn__in_base(w, i, side);
+        bool other = false;
         s->scores = GN_NO_NODE;
         s->v = gn__in(w, i, 1 - side);
-        if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) || gn__is_table(w, s->v)) continue;
-        if (!gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, &s->walk)) continue;
-        bool softmax = gn__walk_has(w, &s->walk, GN_OP_SOFTMAX) ||
-                       (gn__walk_has(w, &s->walk, GN_OP_EXP) && gn__walk_has(w, &s->walk, GN_OP_SUM)),
-             other = false;
+        if (gn__is_table(w, s->v) || !gn__attention_written(w, i, side, &s->walk)) continue;
         for (uint32_t k = 0; k < s->walk.n_edge; k++) {
             bool product = gn__op_at(w, s->walk.edge[k]) == GN_OP_MATMUL;
             other |= product ? s->scores != GN_NO_NODE : (w->facts[s->walk.edge[k]] & GN__PARAM) != 0;
             if (product) s->scores = s->walk.edge[k];
         }
-        if (!softmax || other || s->scores == GN_NO_NODE) continue;
+        if (other || s->scores == GN_NO_NODE) continue;
         s->swapped = side == 1;
         s->q = gn__in(w, s->scores, s->swapped ? 1 : 0);
         s->k = gn__in(w, s->scores, s->swapped ? 0 : 1);
@@ -10122,7 +10154,7 @@ static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__atte
 
 static bool gn__attention_at(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
     memset(s, 0, sizeof *s);
-    if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__attention_written(w, i, s);
+    if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__attention_of_one(w, i, s);
     if (gn__op_at(w, i) != GN_OP_ATTENTION) return false;
     s->q = gn__in(w, i, 0);
     s->k = gn__in(w, i, 1);
@@ -10538,6 +10570,46 @@ static void gn__recognise(gn__recognition *w) {
     for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
         for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++)
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
+}
+
+/* ---- attention that is written out, for who computes it in one ---- */
+
+/* The one whose values product i multiplies. */
+static bool gn__written_attention_at(const gn__recognition *w, uint32_t i, gn_written_attention *out) {
+    gn__walk walk;
+    if (gn__op_at(w, i) != GN_OP_MATMUL) return false;
+    *out = (gn_written_attention){ .values = i, .softmax = gn__in_base(w, i, 0) };
+    if (gn__op_at(w, out->softmax) != GN_OP_SOFTMAX || !gn__attention_written(w, i, 0, &walk)) return false;
+    for (uint32_t k = 0; k < walk.n_edge && out->n_scores < GN_ATTENTION_SCORES; k++)
+        if (gn__op_at(w, walk.edge[k]) == GN_OP_MATMUL) out->scores[out->n_scores++] = walk.edge[k];
+    return out->n_scores > 0;
+}
+
+static gn_result gn__written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
+                                        uint32_t *out_n, gn_fault *f) {
+    struct {
+        GN__ARRAY(gn_written_attention, found);
+    } list = { NULL, 0, 0 };
+    bool ok = true, softmax = false;
+    gn_part bare = *part;
+    gn__recognition w;
+    for (uint32_t i = 0; i < part->n_nodes; i++) softmax |= !part->nodes[i].leaf && part->nodes[i].op == GN_OP_SOFTMAX;
+    bare.hints = NULL; /* what was said of nodes changes nothing */
+    if (softmax) ok = gn__recognition_init(&w, &bare, 0, NULL);
+    for (uint32_t i = 0; ok && softmax && i < w.n && !gn__stops_at(cancel, i); i++) {
+        gn_written_attention a;
+        gn__facts_of(&w, i);
+        if (!gn__written_attention_at(&w, i, &a)) continue;
+        ok = GN__GROW(&list, found, 1);
+        if (ok) list.found[list.n_found++] = a;
+    }
+    if (softmax) gn__recognition_deinit(&w);
+    gn_result r =
+        ok ? gn__stopped(cancel, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to look for attention in a part");
+    if (r != GN_OK) gn_free(list.found);
+    *out_found = r == GN_OK ? list.found : NULL;
+    *out_n = r == GN_OK ? (uint32_t)list.n_found : 0;
+    return r;
 }
 
 /* ---- groups. A unit stays one as far as every node that reads a member from outside comes after the unit's last node:
@@ -10988,18 +11060,6 @@ static bool gn__is_product(const gn_part_node *n) {
 static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part_node *b) {
     return a->rank == b->rank &&
            (a->rank == 0 || memcmp(p->dims + a->dims, p->dims + b->dims, a->rank * sizeof(int64_t)) == 0);
-}
-
-/* Planning looks at its flag once in so many nodes: some hundred microseconds. */
-enum { GN__LOOK = 1024 };
-static bool gn__stops_at(const gn_flag *cancel, uint32_t i) {
-    return cancel && i % GN__LOOK == 0 && gn_flag_get(cancel) != GN_OK;
-}
-
-/* GN_OK, or why what is planned is to end. */
-static gn_result gn__stopped(const gn_flag *cancel, gn_fault *f) {
-    gn_result why = gn_flag_get(cancel);
-    return why == GN_OK ? GN_OK : gn_fail(f, why, "%s", gn__stop_text(why));
 }
 
 /* The stages of a layout end early once its flag is set; gn__layout_make then looks at none of what they leave. */
@@ -24036,6 +24096,10 @@ gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_mean
     return gn__meaning_make(part, recognisers_off, out_meaning, f);
 }
 void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
+gn_result gn_written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
+                                uint32_t *out_n, gn_fault *f) {
+    return gn__written_attentions(part, cancel, out_found, out_n, f);
+}
 int gn_list_gpus(int index, char *out_text, size_t cap) {
     if (index < 0 || !out_text || cap == 0) return 0;
     if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
