@@ -1087,10 +1087,48 @@ GN_API gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_ten
                                  const gn_attention_desc *desc);
 #define gn_attention(...) gn_attention_at(GN_HERE, __VA_ARGS__)
 /* Rotary embedding of x (…,T,D), D even, by positions (T) or (…,T) that broadcast, i32 or i64: pairs of elements
-   turned by position * base^(-2i/D). Pairs are (2i, 2i+1) when interleaved (Su et al. 2021), else (i, i + D/2). */
+   turned by position * base^(-2i/D). Pairs are (2i, 2i+1) when interleaved (Su et al. 2021), else (i, i + D/2). Angles
+   are computed in f64, their cosines and sines then rounded to f32, of an f64 x not: those of an angle a are off by at
+   most 4 a eps(f64) and half a unit in the last place. Equal positions and angles are one table a step, however many
+   layers use them. */
 GN_API gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base,
                               bool interleaved);
 #define gn_rotary(...) gn_rotary_at(GN_HERE, __VA_ARGS__)
+
+/* How angles change for texts longer than a model was trained on. f_i = base^(-2i/size) is the frequency of pair i. */
+typedef enum gn_rotary_scaling {
+    GN_ROTARY_PLAIN,
+    GN_ROTARY_LINEAR, /* f_i / factor (Chen et al. 2023) */
+    GN_ROTARY_NTK,    /* of base * factor^(size / (size - 2)); size is 4 or more (bloc97 2023; Peng et al. 2024, 3.1) */
+    GN_ROTARY_YARN,   /* f_i where a pair turns beta_fast times and more in `context` positions, f_i / factor where
+                         beta_slow times and less, a ramp over whole i between them (Peng et al. 2024, 3.2 and 3.4) */
+    GN_ROTARY_LLAMA3  /* the same by turns: of high_frequency and more, of low_frequency and less, in between linear in
+                         the turns (Llama Team 2024, rope_type llama3 of its configurations) */
+} gn_rotary_scaling;
+typedef struct gn_rotary_desc {
+    double base; /* 0: 10000 */
+    bool interleaved;
+    int64_t size;                /* elements of the head that are turned, its first ones, an even number; 0: D */
+    gn_rotary_scaling scaling;   /* all below are of some scalings alone, and not looked at by others */
+    double factor;               /* of all but the plain one: above 0 */
+    int64_t context;             /* YaRN, Llama 3: positions that the model was trained on, above 0 */
+    double beta_fast, beta_slow; /* YaRN; 0: 32 and 1 */
+    double low_frequency, high_frequency; /* Llama 3; 0: 1 and 4 */
+    double magnitude; /* YaRN: what is turned is multiplied by it; 0: 0.1 ln factor + 1, or 1 if factor is below 1 */
+} gn_rotary_desc;
+/* gn_rotary with more to say; x (…,T,D) of rank 2 to 8, any D of `size` or more, positions (T) or (…,T), one for each
+   row of x. desc NULL: all 0. A scaled angle is off as one of that pair before scaling, if that is larger. */
+GN_API gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions,
+                                   const gn_rotary_desc *desc);
+#define gn_rotary_with(...) gn_rotary_with_at(GN_HERE, __VA_ARGS__)
+/* Its two halves. The table of positions (…,T) of rank 0 to 7 is (…,T,size), cosines and then sines; desc->size is
+   given, desc->interleaved is not looked at. dtype: f32 for an x of f32, f16 or bf16, f64 for one of f64. */
+GN_API gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
+                                    const gn_rotary_desc *desc);
+#define gn_rotary_table(...) gn_rotary_table_at(GN_HERE, __VA_ARGS__)
+/* x (…,T,D) turned by a table whose leading axes broadcast to (…,T); elements behind the table's size stay. */
+GN_API gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved);
+#define gn_rotary_by(...) gn_rotary_by_at(GN_HERE, __VA_ARGS__)
 
 /* ---- gradients and optimisers ---------------------------------------------------------------------------*/
 /* d loss / d params[i] as tensors of this step; loss is one float element. A parameter that the loss does not reach is
@@ -1537,6 +1575,7 @@ typedef struct gn_kernel_step {
     uint32_t load, n_loads, instr, n_instrs; /* a fused loop; n_instrs 0: a structured kernel */
     uint16_t regs, out;                      /* registers of the loop; the one that is stored */
     bool tail; /* a matmul whose result only the next step, a loop, reads, element by element: they may run as one */
+    uint32_t reads; /* of an argsort: elements of each row that anything reads, from its first on; UINT32_MAX: all */
 } gn_kernel_step;
 
 typedef enum gn_update_how { GN_UPDATE_SWAP, GN_UPDATE_COPY, GN_UPDATE_INPLACE } gn_update_how;
@@ -2142,6 +2181,10 @@ typedef enum gn_op_trait {
     /* bits: 1 causal, 2 mask, 4 length; scale as f64 word */                                                          \
     X(ATTENTION,      attention,      0x62, STRUCTURED, 3, 5,   2, GN__FLOATS,  16, true,  attention, 0)               \
     X(KV_APPEND,      kv_append,      0x63, STRUCTURED, 3, 3,   0, GN__ALL,      0, true,  each, GN_SINGLE)            \
+    /* dtype, pairs; as f64 words: base, divisor, three numbers of the share that is divided, magnitude */             \
+    X(ROTARY_TABLE,   rotary_table,   0x65, STRUCTURED, 1, 1,   8, GN__INDEX,    4, false, each, 0)                    \
+    /* bits: 1 interleaved, 2 back */                                                                                  \
+    X(ROTARY,         rotary,         0x66, STRUCTURED, 2, 2,   1, GN__FLOATS,   4, true,  rotary, 0)                  \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -2313,12 +2356,14 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define GN__LIKELY(c) __builtin_expect(!!(c), 1)
 #define GN__UNUSED __attribute__((unused))
+#define GN__NOINLINE __attribute__((noinline)) /* called once a tile or rarer: two functions compile sooner than one */
 #define GN__INLINE static inline __attribute__((always_inline, unused))
 #define GN__THREAD_LOCAL __thread
 #else
 #define GN__PRINTF(f, a)
 #define GN__LIKELY(c) (c)
 #define GN__UNUSED
+#define GN__NOINLINE
 #define GN__INLINE static inline
 #define GN__THREAD_LOCAL _Thread_local
 #endif
@@ -2334,8 +2379,10 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 /* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text
  * (PLAIN): compiled small and soon, since this file has to compile in seconds. */
 #if defined(__clang__)
-#define GN__COLD_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
-#define GN__COLD_END _Pragma("clang attribute pop")
+#define GN__COLD_BEGIN                                                             \
+    _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
+        _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
+#define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
 #define GN__PLAIN_BEGIN _Pragma("clang optimize off")
 #define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
@@ -2348,6 +2395,14 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_END
 #define GN__PLAIN_BEGIN
 #define GN__PLAIN_END
+#endif
+
+#if defined(__clang__)
+#define GN__UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define GN__UNROLL _Pragma("GCC unroll 16")
+#else
+#define GN__UNROLL
 #endif
 
 #define GN__MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -2884,6 +2939,7 @@ static void *gn__thread_main(void *p) {
 }
 #endif
 
+GN__COLD_BEGIN
 static bool gn__thread_start(gn__thread *t, void (*fn)(void *), void *arg) {
     gn__thread_start_args *a = (gn__thread_start_args *)gn_alloc(sizeof *a);
     if (!a) return false;
@@ -2900,6 +2956,7 @@ static bool gn__thread_start(gn__thread *t, void (*fn)(void *), void *arg) {
     if (!ok) gn_free(a);
     return ok;
 }
+GN__COLD_END
 
 static void gn__thread_join(gn__thread *t) {
 #ifdef _WIN32
@@ -2930,6 +2987,7 @@ static double gn__cpu_seconds(void) {
     return 0;
 }
 
+GN__COLD_BEGIN
 /* Bytes of this machine; 0: not known. */
 static uint64_t gn__host_memory(void) {
 #ifdef _WIN32
@@ -2943,6 +3001,7 @@ static uint64_t gn__host_memory(void) {
     return 0;
 #endif
 }
+GN__COLD_END
 
 uint64_t gn_now_us(void) {
 #ifdef _WIN32
@@ -2960,6 +3019,7 @@ uint64_t gn_now_us(void) {
 
 /* What gn_flag.why is used as. */
 GN__UNUSED static gn__atomic *gn__flag_word(const gn_flag *x) { return (gn__atomic *)(uintptr_t)&x->why; }
+GN__COLD_BEGIN
 /* What is told of work that ended because a flag was set. */
 static const char *gn__stop_text(gn_result why) {
     switch (why) {
@@ -2971,6 +3031,7 @@ static const char *gn__stop_text(gn_result why) {
     default: return gn__result_text(why);
     }
 }
+GN__COLD_END
 gn_result gn_flag_get(const gn_flag *x) { return x ? (gn_result)gn__atomic_load(gn__flag_word(x)) : GN_OK; }
 static void gn__flag_set(gn_flag *x, gn_result why) { gn__atomic_store(gn__flag_word(x), (uint64_t)why); }
 
@@ -3021,6 +3082,7 @@ static const gn_driver_i *gn__driver;
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
 static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx512" };
 
+GN__COLD_BEGIN
 /* $GENIE_ISA=base|avx2 lowers it. */
 static gn__isa gn__isa_pick(void) {
 #if GN__X86
@@ -3037,6 +3099,7 @@ static gn__isa gn__isa_pick(void) {
 #endif
     return GN__ISA_BASE;
 }
+GN__COLD_END
 
 /* ---- thread pool: one caller at a time; work is split by index range, so results never depend on the number of
    threads */
@@ -3126,6 +3189,7 @@ static void gn__pool_main(void *arg) {
     }
 }
 
+GN__COLD_BEGIN
 static void gn__pool_deinit(gn__pool *p) {
     gn__mutex_lock(&p->lock);
     gn__atomic_store(&p->quit, 1);
@@ -3155,6 +3219,7 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
     while (p->n_threads < threads - 1 && gn__thread_start(&p->threads[p->n_threads], gn__pool_main, p)) p->n_threads++;
     return true;
 }
+GN__COLD_END
 
 /* fn over [0, total) in ranges of `grain`; returns when all is done, or when it is to end early. A thread that comes
    late is not waited for. */
@@ -3384,6 +3449,7 @@ static bool gn__type_equal(const gn__type *a, const gn__type *b) {
     return a->dtype == b->dtype && gn__shape_equal(&a->shape, &b->shape);
 }
 
+GN__COLD_BEGIN
 enum { GN__DIMS_TEXT = 8 + GN_MAX_RANK * 22 }; /* bytes for a dtype and eight numbers of 64 bits */
 /* "f32 (64, 784)" */
 static const char *gn__type_text(const gn__type *t, char *out, size_t cap) {
@@ -3393,6 +3459,7 @@ static const char *gn__type_text(const gn__type *t, char *out, size_t cap) {
     if (n > 0 && (size_t)n < cap) snprintf(out + n, cap - (size_t)n, ")");
     return out;
 }
+GN__COLD_END
 
 /* NumPy's rule; false when the shapes do not fit or the result has no valid size. */
 static bool gn__broadcast_shapes(const gn_shape *a, const gn_shape *b, gn_shape *out) {
@@ -3480,11 +3547,11 @@ static int64_t gn__view_count(const gn_view *v) {
 /* Element offset of row-major position `at` among the first `rank` dims. */
 static int64_t gn__view_offset(const gn_view *v, int rank, int64_t at) {
     int64_t offset = 0;
-    for (int i = rank - 1; i >= 0; i--) {
+    for (int i = rank - 1; i > 0; i--) {
         offset += at % v->dims[i] * v->strides[i];
         at /= v->dims[i];
     }
-    return offset;
+    return rank > 0 ? offset + at * v->strides[0] : offset;
 }
 
 /* v seen with shape s (NumPy broadcasting; s fits). */
@@ -3598,6 +3665,30 @@ static void gn__load_i64(int64_t *restrict dst, gn_dtype d, const void *p, int64
     else if (d == GN_U32) GN__LOAD_BOTH(uint32_t, *s);
     else GN__LOAD_NARROW(int64_t, int32_t, gn__load_i32);
 }
+
+#define GN__STORE_BOTH(dst_t, expr)                      \
+    do {                                                 \
+        if (stride == 1) GN__STORE_LOOP(dst_t, 1, expr); \
+        else GN__STORE_LOOP(dst_t, stride, expr);        \
+    } while (0)
+static void gn__store_i64(const int64_t *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_BOTH(uint8_t, src[i] != 0); break;
+    case 1: GN__STORE_BOTH(uint8_t, (uint64_t)src[i]); break;
+    case 2: GN__STORE_BOTH(uint16_t, (uint64_t)src[i]); break;
+    case 4: GN__STORE_BOTH(uint32_t, (uint64_t)src[i]); break;
+    default: GN__STORE_BOTH(int64_t, src[i]); break;
+    }
+}
+
+static void gn__store_i32(const int32_t *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
+    case 0: GN__STORE_BOTH(uint8_t, src[i] != 0); break;
+    case 1: GN__STORE_BOTH(uint8_t, (uint32_t)src[i]); break;
+    case 2: GN__STORE_BOTH(uint16_t, (uint32_t)src[i]); break;
+    default: GN__STORE_BOTH(int32_t, src[i]); break;
+    }
+}
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
@@ -3605,7 +3696,8 @@ static void gn__load_i64(int64_t *restrict dst, gn_dtype d, const void *p, int64
 GN__COLD_BEGIN
 
 static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
-    if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
+    if (d == GN_F64 && stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
+    else if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
     else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
     else if (gn__dtypes[d].compute == GN__F32) GN__LOAD_NARROW(double, float, gn__load_f32);
     else if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, (double)*s);
@@ -3618,26 +3710,10 @@ static void gn__store_f64(const double *src, gn_dtype d, void *p, int64_t stride
     case GN_F16: GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(gn__f64_f32_odd(src[i]))); break;
     case GN_BF16: GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(gn__f64_f32_odd(src[i]))); break;
     case GN_F32: GN__STORE_LOOP(float, stride, src[i]); break;
-    default: GN__STORE_LOOP(double, stride, src[i]); break;
-    }
-}
-
-static void gn__store_i64(const int64_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
-    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
-    case 1: GN__STORE_LOOP(uint8_t, stride, (uint64_t)src[i]); break;
-    case 2: GN__STORE_LOOP(uint16_t, stride, (uint64_t)src[i]); break;
-    case 4: GN__STORE_LOOP(uint32_t, stride, (uint64_t)src[i]); break;
-    default: GN__STORE_LOOP(int64_t, stride, src[i]); break;
-    }
-}
-
-static void gn__store_i32(const int32_t *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    switch (gn__bytes_of(d) * (d != GN_BOOL)) {
-    case 0: GN__STORE_LOOP(uint8_t, stride, src[i] != 0); break;
-    case 1: GN__STORE_LOOP(uint8_t, stride, (uint32_t)src[i]); break;
-    case 2: GN__STORE_LOOP(uint16_t, stride, (uint32_t)src[i]); break;
-    default: GN__STORE_LOOP(int32_t, stride, src[i]); break;
+    default:
+        if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
+        else GN__STORE_LOOP(double, stride, src[i]);
+        break;
     }
 }
 GN__COLD_END
@@ -3667,32 +3743,332 @@ static void gn__copy_strided(char *dst, int64_t dst_stride, const char *src, int
 #undef GN__COPY
 }
 
-/* dst and src have equal dims and dtype. */
-static void gn__copy_view(const gn_view *dst, const gn_view *src) {
-    size_t bytes = gn__bytes_of(src->dtype);
-    int64_t total = gn__view_count(src);
-    if (total == 0) return;
-    if (src->rank == 0) {
-        memcpy(dst->p, src->p, bytes);
-        return;
+/* ---- copies of strided memory: by the size of an element, whatever its dtype ---- */
+
+/* rows times n elements; strides in bytes. Nothing overlaps. */
+typedef struct gn__plane {
+    char *to;
+    const char *from;
+    int64_t rows, n, to_row, from_row, to_step, from_step;
+} gn__plane;
+typedef void (*gn__plane_fn)(const gn__plane *p);
+
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__VECTORS 1
+#else
+#define GN__VECTORS 0
+#endif
+#if defined(__clang__)
+#define GN__SHUFFLE(mask_t, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#elif GN__VECTORS
+#define GN__SHUFFLE(mask_t, a, b, ...) __builtin_shuffle(a, b, (mask_t){ __VA_ARGS__ })
+#endif
+
+/* Elements in a row on both sides: long runs by the C library, short ones without a call. */
+static void gn__plane_runs(const gn__plane *p, int64_t bytes) {
+    for (int64_t r = 0; r < p->rows; r++) {
+        char *to = p->to + r * p->to_row;
+        const char *from = p->from + r * p->from_row;
+        if (bytes > 128) memcpy(to, from, (size_t)bytes);
+        else if (bytes >= 16) {
+            for (int64_t i = 0; i + 16 <= bytes; i += 16) memcpy(to + i, from + i, 16);
+            memcpy(to + bytes - 16, from + bytes - 16, 16);
+        } else if (bytes >= 8) {
+            memcpy(to, from, 8);
+            memcpy(to + bytes - 8, from + bytes - 8, 8);
+        } else if (bytes >= 4) {
+            memcpy(to, from, 4);
+            memcpy(to + bytes - 4, from + bytes - 4, 4);
+        } else
+            for (int64_t i = 0; i < bytes; i++) to[i] = from[i];
     }
-    if (gn__view_is_dense(dst) && gn__view_is_dense(src)) {
-        memcpy(dst->p, src->p, (size_t)total * bytes);
-        return;
-    }
-    int last = src->rank - 1;
-    int64_t n = src->dims[last];
-    for (int64_t row = 0; row < total / n; row++)
-        gn__copy_strided(dst->p + gn__view_offset(dst, last, row) * (int64_t)bytes, dst->strides[last],
-                         src->p + gn__view_offset(src, last, row) * (int64_t)bytes, src->strides[last], n, bytes);
 }
 
+enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide and high */
+
+#if GN__VECTORS
+#define GN__LOW_8 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define GN__HIGH_8 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define GN__BACK_8 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0
+#define GN__LOW_16 0, 8, 1, 9, 2, 10, 3, 11
+#define GN__HIGH_16 4, 12, 5, 13, 6, 14, 7, 15
+#define GN__BACK_16 7, 6, 5, 4, 3, 2, 1, 0
+#define GN__LOW_32 0, 4, 1, 5
+#define GN__HIGH_32 2, 6, 3, 7
+#define GN__BACK_32 3, 2, 1, 0
+#define GN__LOW_64 0, 2
+#define GN__HIGH_64 1, 3
+#define GN__BACK_64 1, 0
+/* gn__plane_fill: each row is one element n times. gn__plane_back: rows read backwards. gn__turn_few: a square of as
+ * many elements as a vector has, from rows of `from` (bytes apart) to columns of a tile: log2 rounds of interleaving
+ * the first half of the rows with the second. */
+#define GN__DEFINE_PLANES(B, ROUNDS)                                                                               \
+    typedef uint##B##_t gn__v##B __attribute__((vector_size(16), aligned(1), may_alias));                          \
+    static void gn__plane_fill_##B(const gn__plane *p) {                                                           \
+        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                          \
+        enum { N = 128 / B };                                                                                      \
+        for (int64_t r = 0, spill = p->to_row == p->n * (B / 8) ? N / p->n + 1 : p->rows; r < p->rows; r++) {      \
+            char *to = p->to + r * p->to_row;                                                                      \
+            uint##B##_t one = *(const loose *)(const void *)(p->from + r * p->from_row);                           \
+            gn__v##B all = (gn__v##B){ 0 } + one;                                                                  \
+            int64_t i = 0, most = r + spill < p->rows ? p->n : p->n - N + 1;                                       \
+            for (; i < most; i += N) *(gn__v##B *)(void *)(to + i * (B / 8)) = all;                                \
+            for (; i < p->n; i++) *(loose *)(void *)(to + i * (B / 8)) = one;                                      \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void gn__plane_back_##B(const gn__plane *p) {                                                           \
+        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                          \
+        enum { N = 128 / B };                                                                                      \
+        for (int64_t r = 0; r < p->rows; r++) {                                                                    \
+            char *to = p->to + r * p->to_row;                                                                      \
+            const char *from = p->from + r * p->from_row;                                                          \
+            int64_t i = 0;                                                                                         \
+            for (; i + N <= p->n; i += N) {                                                                        \
+                gn__v##B v = *(const gn__v##B *)(const void *)(from - (i + N - 1) * (B / 8));                      \
+                *(gn__v##B *)(void *)(to + i * (B / 8)) = GN__SHUFFLE(gn__v##B, v, v, GN__BACK_##B);               \
+            }                                                                                                      \
+            for (; i < p->n; i++)                                                                                  \
+                *(loose *)(void *)(to + i * (B / 8)) = *(const loose *)(const void *)(from - i * (B / 8));         \
+        }                                                                                                          \
+    }                                                                                                              \
+    GN__INLINE void gn__turn_few_##B(char *to, const char *from, int64_t from_step) {                              \
+        enum { N = 128 / B };                                                                                      \
+        gn__v##B v[2][N];                                                                                          \
+        GN__UNROLL for (int l = 0; l < N; l++) v[0][l] = *(const gn__v##B *)(const void *)(from + l * from_step);  \
+        GN__UNROLL for (int k = 0; k < ROUNDS; k++) GN__UNROLL for (int l = 0; l < N / 2; l++) {                   \
+            gn__v##B a = v[k & 1][l], b = v[k & 1][l + N / 2];                                                     \
+            v[~k & 1][2 * l] = GN__SHUFFLE(gn__v##B, a, b, GN__LOW_##B);                                           \
+            v[~k & 1][2 * l + 1] = GN__SHUFFLE(gn__v##B, a, b, GN__HIGH_##B);                                      \
+        }                                                                                                          \
+        GN__UNROLL for (int l = 0; l < N; l++) * (gn__v##B *)(void *)(to + l * GN__TURN_BYTES) = v[ROUNDS & 1][l]; \
+    }
+#define GN__TURN_WIDE(B)                                                                                         \
+    for (; j + N <= w; j += N) {                                                                                 \
+        const char *s = from + j * p->from_step;                                                                 \
+        int64_t i = 0;                                                                                           \
+        for (; i + N <= h; i += N) gn__turn_few_##B((char *)&tile[i * SIDE + j], s + i * (B / 8), p->from_step); \
+        for (; i < h; i++)                                                                                       \
+            for (int64_t l = 0; l < N; l++)                                                                      \
+                memcpy(&tile[i * SIDE + j + l], s + l * p->from_step + i * (B / 8), B / 8);                      \
+    }
+#else
+#define GN__DEFINE_PLANES(B, ROUNDS)
+#define GN__TURN_WIDE(B)
+#endif
+
+/* gn__plane_turn: rows lie in a row at the source, elements in the result. Squares of whole lines of a cache go by way
+ * of a tile on the stack, so that each line is read and written once, however far apart lines are. gn__plane_each: any
+ * strides. */
+#define GN__DEFINE_TURN(B)                                                                                      \
+    static void gn__plane_turn_##B(const gn__plane *p) {                                                        \
+        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                                    \
+        uint##B##_t tile[SIDE * SIDE];                                                                          \
+        for (int64_t r = 0; r < p->rows; r += SIDE)                                                             \
+            for (int64_t c = 0; c < p->n; c += SIDE) {                                                          \
+                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE), j = 0;   \
+                const char *from = p->from + r * (B / 8) + c * p->from_step;                                    \
+                char *to = p->to + r * p->to_row + c * (B / 8);                                                 \
+                GN__TURN_WIDE(B)                                                                                \
+                for (; j < w; j++)                                                                              \
+                    for (int64_t i = 0; i < h; i++)                                                             \
+                        memcpy(&tile[i * SIDE + j], from + j * p->from_step + i * (B / 8), B / 8);              \
+                for (int64_t i = 0; i < h; i++)                                                                 \
+                    if (w == SIDE) memcpy(to + i * p->to_row, &tile[i * SIDE], GN__TURN_BYTES);                 \
+                    else memcpy(to + i * p->to_row, &tile[i * SIDE], (size_t)w * (B / 8));                      \
+            }                                                                                                   \
+    }                                                                                                           \
+    static void gn__plane_each_##B(const gn__plane *p) {                                                        \
+        for (int64_t r = 0; r < p->rows; r++) {                                                                 \
+            char *to = p->to + r * p->to_row;                                                                   \
+            const char *from = p->from + r * p->from_row;                                                       \
+            for (int64_t i = 0; i < p->n; i++, to += p->to_step, from += p->from_step) memcpy(to, from, B / 8); \
+        }                                                                                                       \
+    }
+GN__DEFINE_PLANES(8, 4)
+GN__DEFINE_PLANES(16, 3)
+GN__DEFINE_PLANES(32, 2)
+GN__DEFINE_PLANES(64, 1)
+GN__DEFINE_TURN(8)
+GN__DEFINE_TURN(16)
+GN__DEFINE_TURN(32)
+GN__DEFINE_TURN(64)
+#undef GN__DEFINE_PLANES
+#undef GN__DEFINE_TURN
+#undef GN__TURN_WIDE
+
+GN__COLD_BEGIN
+
+/* A copy cut into planes: dims without those of one element, largest stride of the result first, neighbours that are
+ * one on both sides as one. The last but one and the last are a plane's rows and elements; it is cut into chunks. */
+typedef struct gn__move {
+    char *to;
+    const char *from;
+    int rank;
+    int64_t dims[GN_MAX_RANK + 1], to_stride[GN_MAX_RANK + 1], from_stride[GN_MAX_RANK + 1]; /* bytes */
+    int64_t chunk[2];                                                                        /* rows, elements */
+    int64_t element;                                                                         /* bytes */
+    gn__plane_fn fn;                                                                         /* NULL: runs */
+} gn__move;
+
+static void gn__move_dim(gn__move *m, int to, int64_t dim, int64_t to_stride, int64_t from_stride) {
+    m->dims[to] = dim;
+    m->to_stride[to] = to_stride;
+    m->from_stride[to] = from_stride;
+}
+
+/* Dims in order of the result's strides, none of which is negative afterwards. */
+static void gn__move_sort(gn__move *m, const gn_view *dst, const gn_view *src) {
+    for (int i = 0; i < src->rank; i++) {
+        int64_t n = src->dims[i], t = dst->strides[i] * m->element, f = src->strides[i] * m->element;
+        int at = m->rank;
+        if (n == 1) continue;
+        if (t < 0) {
+            m->to += (n - 1) * t;
+            m->from += (n - 1) * f;
+            t = -t;
+            f = -f;
+        }
+        for (; at > 0 && m->to_stride[at - 1] < t; at--)
+            gn__move_dim(m, at, m->dims[at - 1], m->to_stride[at - 1], m->from_stride[at - 1]);
+        gn__move_dim(m, at, n, t, f);
+        m->rank++;
+    }
+}
+
+static void gn__move_join(gn__move *m) {
+    int n = 0;
+    for (int i = 0; i < m->rank; i++) {
+        int64_t d = m->dims[i], t = m->to_stride[i], f = m->from_stride[i];
+        if (n && m->to_stride[n - 1] == t * d && m->from_stride[n - 1] == f * d)
+            gn__move_dim(m, n - 1, m->dims[n - 1] * d, t, f);
+        else gn__move_dim(m, n++, d, t, f);
+    }
+    for (; n < 2; n++) { /* one row; a single element */
+        for (int i = n; i > 0; i--) gn__move_dim(m, i, m->dims[i - 1], m->to_stride[i - 1], m->from_stride[i - 1]);
+        gn__move_dim(m, 0, 1, 0, 0);
+        if (n == 0) gn__move_dim(m, 0, 1, m->element, m->element);
+    }
+    m->rank = n;
+}
+
+/* Makes dim i the rows of a plane. */
+static void gn__move_rows(gn__move *m, int i) {
+    int64_t d = m->dims[i], t = m->to_stride[i], f = m->from_stride[i];
+    for (; i + 2 < m->rank; i++) gn__move_dim(m, i, m->dims[i + 1], m->to_stride[i + 1], m->from_stride[i + 1]);
+    gn__move_dim(m, m->rank - 2, d, t, f);
+}
+
+enum { GN__MOVE_CHUNK = 1 << 15 }; /* bytes of a chunk: in a first-level cache */
+
+static void gn__move_chunks(gn__move *m, bool turns) {
+    int64_t rows = m->dims[m->rank - 2], n = m->dims[m->rank - 1], most = GN__MOVE_CHUNK / m->element;
+    m->chunk[0] = turns ? 4 * GN__TURN_BYTES / m->element : rows < 8 ? rows : GN__MAX(most / n, 1);
+    m->chunk[1] = turns ? 4 * GN__TURN_BYTES / m->element : rows < 8 ? most / rows : most;
+    m->chunk[0] = GN__MIN(m->chunk[0], rows);
+    m->chunk[1] = GN__MIN(m->chunk[1], n);
+}
+
+/* The kernel, and what becomes rows for it. */
+static void gn__move_kernel(gn__move *m) {
+    int last = m->rank - 1, log2 = m->element == 8 ? 3 : m->element == 4 ? 2 : m->element == 2 ? 1 : 0, turned = -1;
+    int64_t bytes = m->element, step = m->from_stride[last], n = m->dims[last];
+    bool dense = m->to_stride[last] == bytes;
+#define GN__BY_SIZE(name) \
+    { gn__plane_##name##_8, gn__plane_##name##_16, gn__plane_##name##_32, gn__plane_##name##_64 }
+    static const gn__plane_fn each[4] = GN__BY_SIZE(each), turn[4] = GN__BY_SIZE(turn);
+#if GN__VECTORS
+    static const gn__plane_fn fill[4] = GN__BY_SIZE(fill), back[4] = GN__BY_SIZE(back);
+#else
+    static const gn__plane_fn *const fill = each, *const back = each;
+#endif
+#undef GN__BY_SIZE
+    for (int i = 0; i < last && dense && step != bytes && step != 0; i++)
+        if (m->from_stride[i] == bytes && m->dims[i] * bytes >= 16 && n * bytes >= 16) turned = i;
+    m->fn = turned >= 0      ? turn[log2]
+            : !dense         ? each[log2]
+            : step == bytes  ? NULL
+            : step == 0      ? fill[log2]
+            : step == -bytes ? back[log2]
+                             : each[log2];
+    if (turned >= 0) gn__move_rows(m, turned);
+    else if (n * m->dims[last - 1] < 64)
+        for (int i = last - 2; i >= 0; i--)
+            if (m->dims[i] > m->dims[last - 1]) gn__move_rows(m, i);
+    if (m->fn == each[log2] && n < 8 && m->dims[last - 1] > n) { /* the longer loop inside */
+        int64_t d = m->dims[last - 1], t = m->to_stride[last - 1], f = m->from_stride[last - 1];
+        gn__move_dim(m, last - 1, n, m->to_stride[last], step);
+        gn__move_dim(m, last, d, t, f);
+    }
+    gn__move_chunks(m, turned >= 0);
+}
+
+static int64_t gn__move_units(const gn__move *m) {
+    int64_t units = 1;
+    for (int i = 0; i < m->rank; i++) {
+        int64_t chunk = i < m->rank - 2 ? 1 : m->chunk[i - m->rank + 2];
+        units *= (m->dims[i] + chunk - 1) / chunk;
+    }
+    return units;
+}
+GN__COLD_END
+
+/* Chunks [begin, end): those of a plane's elements, then of its rows, then the next plane. */
+static void gn__move_range(void *arg, int64_t begin, int64_t end) {
+    const gn__move *m = (const gn__move *)arg;
+    int64_t at[GN_MAX_RANK + 1] = { 0 }, left = begin;
+    int last = m->rank - 1;
+    for (int i = last; i >= 0; i--) {
+        int64_t chunk = i < last - 1 ? 1 : m->chunk[i - last + 1], n = (m->dims[i] + chunk - 1) / chunk;
+        at[i] = left % n * chunk;
+        left /= n;
+    }
+    for (int64_t u = begin; u < end; u++) {
+        gn__plane p = { m->to,
+                        m->from,
+                        GN__MIN(m->chunk[0], m->dims[last - 1] - at[last - 1]),
+                        GN__MIN(m->chunk[1], m->dims[last] - at[last]),
+                        m->to_stride[last - 1],
+                        m->from_stride[last - 1],
+                        m->to_stride[last],
+                        m->from_stride[last] };
+        for (int i = 0; i <= last; i++) {
+            p.to += at[i] * m->to_stride[i];
+            p.from += at[i] * m->from_stride[i];
+        }
+        if (m->fn) m->fn(&p);
+        else gn__plane_runs(&p, p.n * m->element);
+        for (int i = last; i >= 0; i--) {
+            at[i] += i < last - 1 ? 1 : m->chunk[i - last + 1];
+            if (at[i] < m->dims[i]) break;
+            at[i] = 0;
+        }
+    }
+}
+
+enum { GN__MOVE_GRAIN = 1 << 18 }; /* bytes for which another thread is woken */
+
+/* dst and src have equal dims and dtype and do not overlap. pool NULL: in this thread. */
+static void gn__move_view(gn__pool *pool, const gn_view *dst, const gn_view *src) {
+    int64_t total = gn__view_count(src);
+    gn__move m = { .to = dst->p, .from = src->p, .element = (int64_t)gn__bytes_of(src->dtype) };
+    if (total == 0) return;
+    gn__move_sort(&m, dst, src);
+    gn__move_join(&m);
+    gn__move_kernel(&m);
+    int64_t unit = m.chunk[0] * m.chunk[1] * m.element;
+    gn__pool_for(pool, gn__move_units(&m), GN__MOVE_GRAIN / unit + 1, gn__move_range, &m);
+}
+
+static void gn__copy_view(const gn_view *dst, const gn_view *src) { gn__move_view(NULL, dst, src); }
+
+GN__COLD_BEGIN
 /* Dims as they were asked for: "(4, -1)". */
 static const char *gn__dims_text(const int64_t *dims, int n, char *out, size_t cap) {
     gn__type t = { GN_DTYPE_NONE, { GN__MIN(n, GN_MAX_RANK), { 0 } } };
     for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = dims[i];
     return gn__type_text(&t, out, cap) + strlen("? ");
 }
+GN__COLD_END
 
 /* >>graph ==========================================================================================
  * Nodes live in one array; an input always has a smaller index, so every walk is a loop. Node 0 is the node that could
@@ -3720,6 +4096,8 @@ typedef struct gn__call {
     int n_attrs;
     gn__pool *pool;
     gn_fault *fault;
+    int64_t reads; /* of an argsort: elements of each row that anything reads, from its first on; may be more than there
+                      are */
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
 
@@ -3762,6 +4140,7 @@ static int gn__op_leaf(gn_leaf_kind kind) {
 
 static bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
 
+GN__COLD_BEGIN
 /* Appended to an error: the types of what an op was given. */
 static void gn__fault_add_types(gn_fault *f, const gn__type *in, int n_in) {
     char text[GN__DIMS_TEXT];
@@ -3774,6 +4153,7 @@ static void gn__fault_add_types(gn_fault *f, const gn__type *in, int n_in) {
                  gn__type_text(&in[i], text, sizeof text));
     }
 }
+GN__COLD_END
 
 static gn_result gn__infer_checked(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs,
                                    gn__type *out, gn_fault *f) {
@@ -4087,6 +4467,7 @@ GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_
     if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
 }
 
+GN__COLD_BEGIN
 /* Why node 0 stands for a node: told once a step, of the first that could not be built. */
 static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dtype, uint32_t shape, bool full) {
     gn_error *e = &g->errors[0];
@@ -4109,6 +4490,7 @@ static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dty
         snprintf(e->text, sizeof e->text, "no memory for the node of %s, after %llu others of this step", text,
                  (unsigned long long)g->n_nodes);
 }
+GN__COLD_END
 
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
@@ -4147,6 +4529,7 @@ static void gn__node_hash(gn_ctx *g, uint32_t id) {
     n->hash = gn__mix(h, n->slot);
 }
 
+GN__COLD_BEGIN
 /* A failed node that carries its first cause; ops on it return it unchanged. */
 static uint32_t gn__failed_named(gn_ctx *g, gn__loc at, const char *op, const gn_fault *f) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
@@ -4192,6 +4575,7 @@ static void gn__failed_labels(gn_ctx *g, uint32_t id, const uint32_t *in, int n_
         snprintf(e->text + used, sizeof e->text - used, "; input %d is '%s'", i, gn__label_text(g, label));
     }
 }
+GN__COLD_END
 
 enum { GN__MAX_INPUTS = 255 };
 
@@ -4288,6 +4672,7 @@ static uint32_t gn__scalar_leaf(gn_ctx *g, gn__loc at, gn_dtype d, double value)
     return gn__data_leaf(g, at, &t, NULL, small, sizeof small);
 }
 
+GN__COLD_BEGIN
 static uint32_t gn__full(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, double value) {
     int64_t attrs[2 + GN_MAX_RANK] = { d, gn__f64_word(value) };
     if (s->rank < 0 || s->rank > GN_MAX_RANK)
@@ -4370,6 +4755,7 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
     g->slots[g->nodes[cache].slot - 1].kv = true;
     return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
 }
+GN__COLD_END
 
 /* ---- parts ---- */
 
@@ -4377,6 +4763,7 @@ typedef struct gn__part_size {
     uint32_t n_nodes, n_ins, n_attrs, n_dims, n_args, n_outs, n_updates, n_hints;
 } gn__part_size;
 
+GN__COLD_BEGIN
 /* Where the arrays of a part lie in its block; the block's bytes. */
 static size_t gn__part_places(const gn__part_size *s, size_t at[8]) {
     size_t n = sizeof(gn_part);
@@ -4414,6 +4801,7 @@ static gn_part *gn__part_alloc(const gn__part_size *s) {
     part->hints = s->n_hints ? (const gn_part_hint *)(void *)(p + at[7]) : NULL;
     return part;
 }
+GN__COLD_END
 
 /* Over every field, by wire id of the op, so that it is equal on every machine and in every version. */
 static uint64_t gn__part_hash(const gn_part *p) {
@@ -4442,6 +4830,7 @@ static bool gn__part_equal(const gn_part *a, const gn_part *b) {
 #undef GN__SAME
 }
 
+GN__COLD_BEGIN
 static gn__part_size gn__part_size_of(const gn_part *p) {
     return (gn__part_size){ p->n_nodes, p->n_ins,  p->n_attrs,   p->n_dims,
                             p->n_args,  p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
@@ -4467,6 +4856,7 @@ static gn_part *gn__part_copy(const gn_part *p) {
     c->hash = p->hash;
     return c;
 }
+GN__COLD_END
 
 static gn__type gn__part_type(const gn_part *p, uint32_t node) {
     const gn_part_node *n = &p->nodes[node];
@@ -4619,7 +5009,7 @@ static void gn__cut_share(gn_ctx *g, uint32_t id) {
 }
 
 /* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
-static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
+GN__NOINLINE static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
     gn_result r = GN_OK;
     for (size_t w = 0; w <= g->n_nodes / 64; w++) {
@@ -6033,32 +6423,101 @@ GN__DEFINE_WHERE(i64, int64_t)
 #pragma GCC pop_options
 #endif
 
-/* CAST of a tile between dtypes' compute types. Float to integer saturates at the target's range; narrower floats are
-   rounded. */
-static void gn__tile_cast(void *y, gn_dtype to, const void *x, gn_dtype from, int64_t n) {
-    uint8_t cy = gn__dtypes[to].compute, cx = gn__dtypes[from].compute;
-    for (int64_t i = 0; i < n; i++) {
-        if (cx == GN__F32 || cx == GN__F64) {
-            double v = cx == GN__F32 ? (double)((const float *)x)[i] : ((const double *)x)[i];
-            if (cy == GN__F64) ((double *)y)[i] = v;
-            else if (cy == GN__F32)
-                ((float *)y)[i] = to == GN_F16    ? gn__f16_f32(gn__f32_f16(gn__f64_f32_odd(v)))
-                                  : to == GN_BF16 ? gn__bf16_f32(gn__f32_bf16(gn__f64_f32_odd(v)))
-                                                  : (float)v;
-            else if (cy == GN__I32) ((int32_t *)y)[i] = (int32_t)gn__f64_int(v, to);
-            else ((int64_t *)y)[i] = gn__f64_int(v, to);
-        } else {
-            int64_t v = cx == GN__I32 ? (int64_t)((const int32_t *)x)[i] : ((const int64_t *)x)[i];
-            if (cy == GN__F64) ((double *)y)[i] = (double)v;
-            else if (cy == GN__F32)
-                ((float *)y)[i] = to == GN_F16    ? gn__f16_f32(gn__f32_f16((float)v))
-                                  : to == GN_BF16 ? gn__bf16_f32(gn__f32_bf16((float)v))
-                                                  : (float)v;
-            else if (cy == GN__I32) ((int32_t *)y)[i] = (int32_t)gn__wrap(v, to);
-            else ((int64_t *)y)[i] = gn__wrap(v, to);
-        }
+/* CAST of a tile between dtypes' compute types. Float to integer saturates at the target's range, NaN is 0; narrower
+ * floats are rounded, narrower integers wrapped. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#endif
+#define GN__MAP(from_t, to_t, expr)                                        \
+    do {                                                                   \
+        const from_t *from_p = (const from_t *)x;                          \
+        to_t *to_p = (to_t *)y;                                            \
+        for (int64_t i = 0; i < n; i++) to_p[i] = (to_t)(expr(from_p[i])); \
+    } while (0)
+#define GN__SAME(v) (v)
+#define GN__TRUTH(v) ((v) != 0)
+#define GN__TO_F16(v) gn__f16_f32(gn__f32_f16((float)(v)))
+#define GN__TO_BF16(v) gn__bf16_f32(gn__f32_bf16((float)(v)))
+#define GN__ODD_F16(v) GN__TO_F16(gn__f64_f32_odd(v))
+#define GN__ODD_BF16(v) GN__TO_BF16(gn__f64_f32_odd(v))
+#define GN__WRAP_8(v) ((v)&0xff)
+#define GN__WRAP_16(v) ((v)&0xffff)
+#define GN__WRAP_32(v) ((v)&0xffffffff)
+#define GN__MAP_F32(from_t, f16, bf16)                        \
+    do {                                                      \
+        if (to == GN_F16) GN__MAP(from_t, float, f16);        \
+        else if (to == GN_BF16) GN__MAP(from_t, float, bf16); \
+        else GN__MAP(from_t, float, GN__SAME);                \
+    } while (0)
+/* above: the least that is too large */
+#define GN__MAP_I32_OF(T)                                                       \
+    do {                                                                        \
+        const T *a = (const T *)x;                                              \
+        int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);   \
+        T least = (T)gn__f64_int(-INFINITY, to), above = (T)((double)most + 1); \
+        if (to == GN_BOOL) GN__MAP(T, int32_t, GN__TRUTH);                      \
+        else                                                                    \
+            for (int64_t i = 0; i < n; i++) {                                   \
+                T v = a[i], c = v < above ? v : 0;                              \
+                int32_t r = (int32_t)(c > least ? c : least);                   \
+                b[i] = v >= above ? most : r;                                   \
+            }                                                                   \
+    } while (0)
+#define GN__MAP_I64_OF(T)                                                                                \
+    do {                                                                                                 \
+        const T *a = (const T *)x;                                                                       \
+        int64_t *b = (int64_t *)y, most = gn__f64_int(INFINITY, to), least = gn__f64_int(-INFINITY, to); \
+        T low = (T)least, above = to == GN_U32 ? (T)4294967296.0 : (T)9223372036854775808.0;             \
+        for (int64_t i = 0; i < n; i++) {                                                                \
+            T v = a[i];                                                                                  \
+            b[i] = v != v ? 0 : v <= low ? least : v >= above ? most : (int64_t)v;                       \
+        }                                                                                                \
+    } while (0)
+#define GN__MAP_INT(from_t, to_t)                                          \
+    do {                                                                   \
+        if (to == GN_BOOL) GN__MAP(from_t, to_t, GN__TRUTH);               \
+        else if (to == GN_U8) GN__MAP(from_t, to_t, GN__WRAP_8);           \
+        else if (to == GN_I8) GN__MAP(from_t, to_t, (int8_t)(uint8_t));    \
+        else if (to == GN_U16) GN__MAP(from_t, to_t, GN__WRAP_16);         \
+        else if (to == GN_I16) GN__MAP(from_t, to_t, (int16_t)(uint16_t)); \
+        else GN__MAP(from_t, to_t, (uint32_t));                            \
+    } while (0)
+#define GN__DEFINE_CAST(S, attribute)                                                                             \
+    attribute static void gn__tile_cast_##S(void *restrict y, gn_dtype to, const void *restrict x, gn_dtype from, \
+                                            int64_t n) {                                                          \
+        switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(float, GN__TO_F16, GN__TO_BF16); break;           \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(float); break;                                 \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(float); break;                                 \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(double, GN__ODD_F16, GN__ODD_BF16); break;        \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(double, double, GN__SAME); break;                     \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(double); break;                                \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(double); break;                                \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(int32_t, GN__TO_F16, GN__TO_BF16); break;         \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int32_t, double, GN__SAME); break;                    \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_INT(int32_t, int32_t); break;                         \
+        case GN__I64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(int64_t, GN__TO_F16, GN__TO_BF16); break;         \
+        case GN__I64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int64_t, double, GN__SAME); break;                    \
+        case GN__I64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_INT(int64_t, int32_t); break;                         \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__I64:                                                               \
+            if (to == GN_U32) GN__MAP(int32_t, int64_t, (int64_t)(uint32_t));                                     \
+            else GN__MAP(int32_t, int64_t, GN__SAME);                                                             \
+            break;                                                                                                \
+        default:                                                                                                  \
+            if (to == GN_U32) GN__MAP(int64_t, int64_t, GN__WRAP_32);                                             \
+            else GN__MAP(int64_t, int64_t, GN__SAME);                                                             \
+            break;                                                                                                \
+        }                                                                                                         \
     }
-}
+GN__DEFINE_CAST(base, )
+#if GN__X86
+GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 /* ---- shape rules shared by several ops ---- */
 
@@ -6318,14 +6777,87 @@ static void gn__philox(uint32_t ctr[4], uint32_t k0, uint32_t k1) {
     }
 }
 
-/* 64 random bits of element i: counter words {i low, i high, run low, run high}, key from the attribute. */
-static void gn__random_bits(const gn__call *c, int64_t run, int64_t i, uint32_t out[4]) {
-    uint64_t key = (uint64_t)c->attrs[1];
-    out[0] = (uint32_t)(uint64_t)i;
-    out[1] = (uint32_t)((uint64_t)i >> 32);
-    out[2] = (uint32_t)(uint64_t)run;
-    out[3] = (uint32_t)((uint64_t)run >> 32);
-    gn__philox(out, (uint32_t)key, (uint32_t)(key >> 32));
+GN__COLD_END
+
+/* The words of GN__RANDOM elements at a time: of element i those of the counter {i low, i high, run low, run high}; the
+   key is the attribute. */
+enum { GN__RANDOM = 64 };
+
+typedef struct gn__random_block {
+    uint32_t w[4][GN__RANDOM];
+    double wide[2][GN__RANDOM]; /* in [0, 1), 53 bits: of the first two words, of the others */
+    float least[GN__RANDOM], most[GN__RANDOM];
+} gn__random_block;
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
+#endif
+/* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-46 of what the C library gives; rounded to f32 a little below
+   and a little above. Where both are equal that is what the library's rounds to. */
+#define GN__DEFINE_RANDOM(S, attribute)                                                                          \
+    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
+        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                                 \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
+            b->w[0][l] = (uint32_t)(first + (uint64_t)l);                                                        \
+            b->w[1][l] = (uint32_t)((first + (uint64_t)l) >> 32);                                                \
+            b->w[2][l] = (uint32_t)run;                                                                          \
+            b->w[3][l] = (uint32_t)(run >> 32);                                                                  \
+        }                                                                                                        \
+        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                           \
+            for (int l = 0; l < GN__RANDOM; l++) {                                                               \
+                uint64_t x = (uint64_t)0xD2511F53u * b->w[0][l], y = (uint64_t)0xCD9E8D57u * b->w[2][l];         \
+                uint32_t n0 = (uint32_t)(y >> 32) ^ b->w[1][l] ^ k0, n2 = (uint32_t)(x >> 32) ^ b->w[3][l] ^ k1; \
+                b->w[1][l] = (uint32_t)y;                                                                        \
+                b->w[3][l] = (uint32_t)x;                                                                        \
+                b->w[0][l] = n0;                                                                                 \
+                b->w[2][l] = n2;                                                                                 \
+            }                                                                                                    \
+    }                                                                                                            \
+    attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {              \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
+            double top = (double)(int32_t)(high[l] ^ 0x80000000u) + 0x1p31;                                      \
+            wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                \
+        }                                                                                                        \
+    }                                                                                                            \
+    attribute static void gn__normal_##S(gn__random_block *b) {                                                  \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
+            gn__w_log_parts p = gn__w_log_split(1.0 - b->wide[0][l]);                                            \
+            double log_u = p.e * GN__W_LN2_HI + (p.f - (p.rest - p.e * GN__W_LN2_LO));                           \
+            double v = sqrt(-2.0 * log_u) * gn__w_sin_turned(6.283185307179586477 * b->wide[1][l], 1);           \
+            double off = fabs(v) * 0x1p-46;                                                                      \
+            b->least[l] = (float)(v - off);                                                                      \
+            b->most[l] = (float)(v + off);                                                                       \
+        }                                                                                                        \
+    }
+GN__SMALL_BEGIN
+GN__DEFINE_RANDOM(base, )
+GN__SMALL_END
+#if GN__X86
+GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static void gn__random_fill(const gn__pool *pool, gn__random_block *b, uint64_t first, uint64_t run, uint64_t key,
+                            bool wide, bool normal) {
+#if GN__X86
+    if (pool && pool->isa >= GN__ISA_AVX2) {
+        gn__philox_avx2(b, first, run, key);
+        for (int k = 0; k < 2 && wide; k++) gn__widths_avx2(b->wide[k], b->w[2 * k], b->w[2 * k + 1]);
+        if (normal) gn__normal_avx2(b);
+        return;
+    }
+#endif
+    (void)pool;
+    gn__philox_base(b, first, run, key);
+    for (int k = 0; k < 2 && wide; k++) gn__widths_base(b->wide[k], b->w[2 * k], b->w[2 * k + 1]);
+    if (normal) gn__normal_base(b);
+}
+
+static double gn__random_normal_of(const gn__random_block *b, int64_t l) {
+    return sqrt(-2.0 * log(1.0 - b->wide[0][l])) * cos(6.283185307179586477 * b->wide[1][l]);
 }
 
 typedef struct gn__random_job {
@@ -6334,27 +6866,37 @@ typedef struct gn__random_job {
     bool normal;
 } gn__random_job;
 
+/* m elements of a block into memory. */
+static void gn__random_store(const gn__random_job *j, gn__random_block *b, char *to, int64_t m) {
+    gn_dtype d = j->c->out.dtype;
+    if (j->normal && d == GN_F32) {
+        for (int64_t l = 0; l < m; l++)
+            if (b->least[l] != b->most[l]) b->least[l] = (float)gn__random_normal_of(b, l);
+        memcpy(to, b->least, (size_t)m * sizeof *b->least);
+    } else if (j->normal) {
+        for (int64_t l = 0; l < m; l++) b->wide[0][l] = gn__random_normal_of(b, l);
+        gn__store_f64(b->wide[0], d, to, 1, m);
+    } else if (d == GN_F64) memcpy(to, b->wide[0], (size_t)m * sizeof b->wide[0][0]);
+    else { /* as many bits as the dtype holds */ int bits = d == GN_F32 ? 24 : d == GN_F16 ? 11 : 8;
+        float unit = d == GN_F32 ? 0x1p-24f : d == GN_F16 ? 0x1p-11f : 0x1p-8f;
+        for (int64_t l = 0; l < GN__RANDOM; l++) b->most[l] = (float)(int32_t)(b->w[0][l] >> (32 - bits)) * unit;
+        gn__store_f32(b->most, d, to, 1, m);
+    }
+}
+
 static void gn__random_range(void *arg, int64_t begin, int64_t end) {
     const gn__random_job *j = (const gn__random_job *)arg;
     gn_dtype d = j->c->out.dtype;
-    size_t bytes = gn__bytes_of(d);
-    for (int64_t i = begin; i < end; i++) {
-        uint32_t w[4];
-        gn__random_bits(j->c, j->run, i, w);
-        double wide = (double)((((uint64_t)w[1] << 32) | w[0]) >> 11) * 0x1p-53; /* [0, 1), 53 bits */
-        double v = d == GN_F64 ? wide
-                               : (double)(w[0] >> (d == GN_F32   ? 8
-                                                   : d == GN_F16 ? 21
-                                                                 : 24)) *
-                                     (d == GN_F32   ? 0x1p-24
-                                      : d == GN_F16 ? 0x1p-11
-                                                    : 0x1p-8);
-        if (j->normal) /* Box-Muller on (0, 1] and [0, 1) */
-            v = sqrt(-2.0 * log(1.0 - wide)) *
-                cos(6.283185307179586477 * ((double)((((uint64_t)w[3] << 32) | w[2]) >> 11) * 0x1p-53));
-        gn__store_f64(&v, d, j->c->out.p + i * (int64_t)bytes, 1, 1);
+    gn__random_block b;
+    for (int64_t i = begin, m; i < end; i += m) {
+        m = GN__MIN(end - i, (int64_t)GN__RANDOM);
+        gn__random_fill(j->c->pool, &b, (uint64_t)i, (uint64_t)j->run, (uint64_t)j->c->attrs[1],
+                        j->normal || d == GN_F64, j->normal && d == GN_F32);
+        gn__random_store(j, &b, j->c->out.p + i * (int64_t)gn__bytes_of(d), m);
     }
 }
+
+GN__COLD_BEGIN
 
 static gn_result gn__random(const gn__call *c, bool normal) {
     gn__random_job j = { c, gn__read_int(GN_I64, c->in[0].p), normal };
@@ -6427,7 +6969,7 @@ typedef struct gn__reduce_job {
     int64_t blocks;        /* of GN__REDUCE_BLOCK elements (rows, for sums down columns): by the shape alone, whatever
                               the number of threads */
     bool integer, columns;
-    bool floats;                  /* a sum or mean of floats */
+    bool floats, products;        /* a sum or mean of floats; a product of floats */
     bool runs;                    /* by gn__runners: integers, and the extremes that no f32 kernel finds */
     gn__compute compute;          /* what those run in */
     struct gn__partial *partials; /* results by blocks, when these are several */
@@ -6474,13 +7016,10 @@ typedef struct gn__kernels {
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast") /* vectors are written out */
-#define GN__UNROLL _Pragma("GCC unroll 16")
-#define GN__CONTRACT
-#elif defined(__clang__)
-#define GN__UNROLL _Pragma("clang loop unroll(full)")
+#endif
+#if defined(__clang__)
 #define GN__CONTRACT _Pragma("STDC FP_CONTRACT ON")
 #else
-#define GN__UNROLL
 #define GN__CONTRACT
 #endif
 
@@ -6535,13 +7074,15 @@ typedef struct gn__kernels {
         memcpy(s, acc, sizeof s);                                                                                   \
         for (int r = 0; r < ROWS; r++) {                                                                            \
             for (int64_t i = l; i < k; i++) s[r][i - l] += x[i] * b[r * ldb + i];                                   \
-            y[r] += GN__LANES_SUM(s[r]);                                                                            \
+            quad h = *(const quad *)s[r] + *(const quad *)(s[r] + 4); /* as GN__LANES_SUM adds */                   \
+            y[r] += (h[0] + h[2]) + (h[1] + h[3]);                                                                  \
         }                                                                                                           \
     }
 #define GN__DEFINE_DOT(name, attribute, T, W)                                                                  \
     attribute static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
         GN__CONTRACT                                                                                           \
         typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));              \
+        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));             \
         GN__DOT_ROWS(T, W, 4)                                                                                  \
         GN__DOT_ROWS(T, W, 1)                                                                                  \
     }
@@ -6698,26 +7239,35 @@ typedef struct gn__kernels {
     }
 #endif
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_TOP(S, attribute, W)                                                         \
-    attribute static float gn__top_##S(const float *x, int64_t n, float sign) {                 \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));           \
-        typedef int32_t ivec __attribute__((vector_size(W * 4)));                               \
-        vec m[GN__ABREAST / W];                                                                 \
-        float s[GN__ABREAST], best;                                                             \
-        int64_t i = 0;                                                                          \
-        GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) m[v] = (vec){ 0 } - INFINITY;      \
-        for (; i + GN__ABREAST <= n; i += GN__ABREAST) {                                        \
-            GN__UNROLL for (int v = 0; v < GN__ABREAST / W; v++) {                              \
-                vec t = sign * *(const vec *)(x + i + v * W);                                   \
-                ivec take = (t > m[v]) | (t != t);                                              \
-                m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                          \
-            }                                                                                   \
-        }                                                                                       \
-        memcpy(s, m, sizeof s);                                                                 \
-        best = s[0];                                                                            \
-        for (int l = 1; l < GN__ABREAST; l++) best = s[l] > best || s[l] != s[l] ? s[l] : best; \
-        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;      \
-        return best;                                                                            \
+#define GN__DEFINE_TOP(S, attribute, W)                                                    \
+    attribute static float gn__top_##S(const float *x, int64_t n, float sign) {            \
+        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));      \
+        typedef int32_t ivec __attribute__((vector_size(W * 4)));                          \
+        typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));        \
+        typedef int32_t iquad __attribute__((vector_size(16)));                            \
+        vec m[4];                                                                          \
+        quad q;                                                                            \
+        float s[4 * W], best;                                                              \
+        int64_t i = 0;                                                                     \
+        GN__UNROLL for (int v = 0; v < 4; v++) m[v] = (vec){ 0 } - INFINITY;               \
+        for (; i + 4 * W <= n; i += 4 * W) {                                               \
+            GN__UNROLL for (int v = 0; v < 4; v++) {                                       \
+                vec t = sign * *(const vec *)(x + i + v * W);                              \
+                ivec take = (t > m[v]) | (t != t);                                         \
+                m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                     \
+            }                                                                              \
+        }                                                                                  \
+        memcpy(s, m, sizeof s);                                                            \
+        q = *(const quad *)s;                                                              \
+        for (int l = 4; l < 4 * W; l += 4) {                                               \
+            quad t = *(const quad *)(s + l);                                               \
+            iquad take = (t > q) | (t != t);                                               \
+            q = (quad)(((iquad)t & take) | ((iquad)q & ~take));                            \
+        }                                                                                  \
+        best = q[0];                                                                       \
+        for (int l = 1; l < 4; l++) best = GN_M_MAX(q[l], best);                           \
+        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best; \
+        return best;                                                                       \
     }
 #else
 #define GN__DEFINE_TOP(S, attribute, W)                                                                 \
@@ -6940,13 +7490,15 @@ static void gn__trees_sum(double *rows, int64_t n, uint64_t pieces) {
 static const float gn__ones[GN__PIECE] = { GN__ONES64, GN__ONES64 };
 static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
 
-/* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
+/* n elements, the first of a piece, and so are those that follow after n unless these are the last. Whole pieces are
+   added up side by side. */
 #define GN__DEFINE_PIECES(S, T, PIECE, member, ones)                                       \
     static void gn__pieces_##S(const gn__kernels *k, gn__tree *t, const T *x, int64_t n) { \
-        for (int64_t i = 0; i < n; i += PIECE) {                                           \
-            T s = 0;                                                                       \
-            k->member(&s, ones, x + i, 0, 1, GN__MIN(n - i, (int64_t)PIECE));              \
-            gn__tree_add(t, (double)s);                                                    \
+        for (int64_t i = 0, m; i < n; i += m * PIECE) {                                    \
+            T s[8] = { 0 };                                                                \
+            m = GN__MAX(GN__MIN((n - i) / PIECE, 8), 1);                                   \
+            k->member(s, ones, x + i, PIECE, m, GN__MIN(n - i, (int64_t)PIECE));           \
+            for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l]);                 \
         }                                                                                  \
     }
 GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, gn__ones)
@@ -7009,73 +7561,247 @@ static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
     *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
 }
 
-/* n elements, GN__LANES of them abreast. */
+/* How floats are multiplied, whatever they lie in: factor i of a piece of GN__CHUNK goes to running product i mod
+ * GN__LANES; these are joined in a fixed order, and pieces one after the other. f32 is exact enough in one f64; of f64
+ * the rounding errors are kept. */
+typedef struct gn__products {
+    /* y[r] = the product of the k factors of row r, rows ldx apart; k at most a piece */
+    void (*row32)(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k);
+    void (*row64)(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k);
+    /* Down n columns, n <= GN__CHUNK: running product r mod GN__LANES, a row of `hi` (and of `lo`: what its rounding
+       lost), *= x[r][n]; they begin where `fresh`. */
+    void (*down32)(double *hi, double *lo, const float *x, int64_t ldx, int64_t rows, int64_t n, bool fresh);
+    void (*down64)(double *hi, double *lo, const double *x, int64_t ldx, int64_t rows, int64_t n, bool fresh);
+} gn__products;
+
+#define GN__LANES_PRODUCT(s) (((s[0] * s[4]) * (s[2] * s[6])) * ((s[1] * s[5]) * (s[3] * s[7])))
+
+/* hi, lo *= y; W of each. What a product of two 27-bit halves loses is 2^-106 of it. */
+#define GN__PROD_SPLIT(vec, bits, hi, lo, y)                                       \
+    do {                                                                           \
+        vec y_ = (y), a1 = (vec)((bits)(hi)&0xfffffffff8000000u), a2 = (hi)-a1,    \
+            b1 = (vec)((bits)y_ & 0xfffffffff8000000u), b2 = y_ - b1, p = (hi)*y_; \
+        (lo) = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + (lo)*y_;        \
+        (hi) = p;                                                                  \
+    } while (0)
+#define GN__PROD_FUSED(vec, bits, hi, lo, y)                   \
+    do {                                                       \
+        vec y_ = (y), p = (hi)*y_;                             \
+        (lo) = GN__FMA256((lo), y_, GN__FMA256((hi), y_, -p)); \
+        (hi) = p;                                              \
+    } while (0)
+#if defined(__clang__) && defined(__has_builtin)
+#if __has_builtin(__builtin_elementwise_fma)
+#define GN__FMA256(a, b, c) __builtin_elementwise_fma(a, b, c)
+#endif
+#endif
+#define GN__PROD_WIDER(x) __builtin_convertvector(x, vec)
+#if defined(__clang__)
+#define GN__PROD_WIDER256(x) GN__PROD_WIDER(x)
+#else
+#define GN__PROD_WIDER256(x) __builtin_ia32_cvtps2pd256(x) /* which GCC does not find for itself */
+#endif
+#ifndef GN__FMA256
+#define GN__FMA256(a, b, c) __builtin_ia32_vfmaddpd256(a, b, c)
+#endif
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=off")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_PROD(S, attribute, W)                                                                              \
-    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {                               \
-        typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));                                \
-        typedef uint64_t bits __attribute__((vector_size(W * 8)));                                                    \
-        vec hi[GN__LANES / W], lo[GN__LANES / W];                                                                     \
-        double all[2][GN__LANES], last[GN__LANES];                                                                    \
-        GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                                          \
-            lo[v] = (vec){ 0 };                                                                                       \
-            hi[v] = lo[v] + 1;                                                                                        \
-        }                                                                                                             \
-        for (; n > 0; n -= GN__LANES, x += GN__LANES) {                                                               \
-            for (int l = 0; l < GN__LANES && n < GN__LANES; l++) last[l] = l < n ? x[l] : 1;                          \
-            const double *from = n < GN__LANES ? last : x;                                                            \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                                      \
-                vec y = *(const vec *)(from + v * W), a1 = (vec)((bits)hi[v] & 0xfffffffff8000000u), a2 = hi[v] - a1; \
-                vec b1 = (vec)((bits)y & 0xfffffffff8000000u), b2 = y - b1, p = hi[v] * y;                            \
-                lo[v] = (((a1 * b1 - p) + (a1 * b2 + a2 * b1)) + a2 * b2) + lo[v] * y;                                \
-                hi[v] = p;                                                                                            \
-            }                                                                                                         \
-        }                                                                                                             \
-        memcpy(all[0], hi, sizeof all[0]);                                                                            \
-        memcpy(all[1], lo, sizeof all[1]);                                                                            \
-        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ all[0][l], all[1][l] });                  \
+#define GN__PROD_ROWS(W, ROWS, WIDER)                                                    \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                     \
+        vec a[ROWS][GN__LANES / W];                                                      \
+        double s[ROWS][GN__LANES];                                                       \
+        int64_t i = 0;                                                                   \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                      \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) a[r][v] = (vec){ 0 } + 1; \
+        }                                                                                \
+        for (; i + GN__LANES <= k; i += GN__LANES) {                                     \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                  \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) a[r][v] *=            \
+                    WIDER(*(const narrow *)(x + r * ldx + i + v * W));                   \
+            }                                                                            \
+        }                                                                                \
+        memcpy(s, a, sizeof s);                                                          \
+        for (int r = 0; r < ROWS; r++) {                                                 \
+            for (int64_t l = i; l < k; l++) s[r][l - i] *= (double)x[r * ldx + l];       \
+            y[r] = GN__LANES_PRODUCT(s[r]);                                              \
+        }                                                                                \
     }
+#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                                      \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                                         \
+        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                                                \
+        double last[GN__LANES], all[2][GN__LANES];                                                           \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                          \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
+                lo[r][v] = (vec){ 0 };                                                                       \
+                hi[r][v] = lo[r][v] + 1;                                                                     \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int64_t i = 0; i < k; i += GN__LANES) {                                                         \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                      \
+                const double *from = x + r * ldx + i;                                                        \
+                if (k - i < GN__LANES) {                                                                     \
+                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1;                   \
+                    from = last;                                                                             \
+                }                                                                                            \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                                           \
+                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));                      \
+            }                                                                                                \
+        }                                                                                                    \
+        for (int r = 0; r < ROWS; r++) {                                                                     \
+            memcpy(all[0], hi[r], sizeof all[0]);                                                            \
+            memcpy(all[1], lo[r], sizeof all[1]);                                                            \
+            y[r] = (gn__w_pair){ all[0][0], all[1][0] };                                                     \
+            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &(gn__w_pair){ all[0][l], all[1][l] }); \
+        }                                                                                                    \
+    }
+#define GN__PROD_VECTORS(W)                                                                  \
+    typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
+    typedef float narrow __attribute__((vector_size(W * 4), aligned(4), may_alias, unused)); \
+    typedef uint64_t bits __attribute__((vector_size(W * 8), unused));
+#define GN__PROD_LOST(...) __VA_ARGS__
+#define GN__PROD_PLAIN(...)
+/* Four rows of a running product at a time; the last columns by way of a vector of their own: rows of slots are longer
+   than n. */
+#define GN__DEFINE_PROD_DOWN(name, attribute, W, T, from_t, LOST, TIMES)                                      \
+    attribute static void gn__prod_down_##name(double *hi, double *lo, const T *x, int64_t ldx, int64_t rows, \
+                                               int64_t n, bool fresh) {                                       \
+        GN__PROD_VECTORS(W)                                                                                   \
+        (void)lo;                                                                                             \
+        for (int64_t at = 0; at < rows; at += 4 * GN__LANES)                                                  \
+            for (int64_t l = 0; l < GN__LANES && at + l < rows; l++)                                          \
+                for (int64_t i = 0; i < n; i += W) {                                                          \
+                    vec h = (vec){ 0 } + 1 LOST(, e = { 0 });                                                 \
+                    if (at || !fresh) {                                                                       \
+                        h = *(vec *)(hi + l * GN__SLOT + i);                                                  \
+                        LOST(e = *(vec *)(lo + l * GN__SLOT + i);)                                            \
+                    }                                                                                         \
+                    for (int64_t r = at + l; r < rows && r < at + 4 * GN__LANES; r += GN__LANES) {            \
+                        from_t v = { 0 };                                                                     \
+                        if (i + W <= n) v = *(const from_t *)(x + r * ldx + i);                               \
+                        else memcpy(&v, x + r * ldx + i, (size_t)(n - i) * sizeof *x);                        \
+                        TIMES;                                                                                \
+                    }                                                                                         \
+                    *(vec *)(hi + l * GN__SLOT + i) = h;                                                      \
+                    LOST(*(vec *)(lo + l * GN__SLOT + i) = e;)                                                \
+                }                                                                                             \
+    }
+#define GN__DEFINE_PRODUCTS(S, attribute, W, ROWS, TIMES, WIDER)                                                      \
+    attribute static void gn__prod_row32_##S(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k){        \
+        GN__PROD_VECTORS(W) GN__PROD_ROWS(W, ROWS, WIDER) GN__PROD_ROWS(W, 1, WIDER)                                  \
+    } attribute static void gn__prod_row64_##S(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k){ \
+        GN__PROD_VECTORS(W) GN__PROD_ROWS64(W, 2, TIMES) GN__PROD_ROWS64(W, 1, TIMES)                                 \
+    } GN__DEFINE_PROD_DOWN(f32_##S, attribute, W, float, narrow, GN__PROD_PLAIN, h *= WIDER(v))                       \
+        GN__DEFINE_PROD_DOWN(f64_##S, attribute, W, double, vec, GN__PROD_LOST, TIMES(vec, bits, h, e, v))
 #else
-#define GN__DEFINE_PROD(S, attribute, W)                                                     \
-    attribute static void gn__prod_f64_##S(gn__w_pair *a, const double *x, int64_t n) {      \
-        double hi[GN__LANES], lo[GN__LANES] = { 0 }, last[GN__LANES];                        \
-        for (int l = 0; l < GN__LANES; l++) hi[l] = 1;                                       \
-        for (int64_t i = 0; i < n; i += GN__LANES) {                                         \
-            const double *from = x + i;                                                      \
-            if (i + GN__LANES > n) {                                                         \
-                for (int l = 0; l < GN__LANES; l++) last[l] = i + l < n ? x[i + l] : 1;      \
-                from = last;                                                                 \
-            }                                                                                \
-            for (int l = 0; l < GN__LANES; l++) {                                            \
-                gn__w_pair p = gn__w_product(hi[l], from[l]);                                \
-                hi[l] = p.hi;                                                                \
-                lo[l] = p.lo + lo[l] * from[l];                                              \
-            }                                                                                \
-        }                                                                                    \
-        for (int l = 0; l < GN__LANES; l++) gn__prod_join(a, &(gn__w_pair){ hi[l], lo[l] }); \
+#define GN__DEFINE_PRODUCTS(S, attribute, W, ROWS, TIMES, WIDER)                                                     \
+    static void gn__prod_row32_##S(double *y, const float *x, int64_t ldx, int64_t rows, int64_t k) {                \
+        for (int64_t r = 0; r < rows; r++, x += ldx) {                                                               \
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };                                                        \
+            for (int64_t i = 0; i < k; i++) s[i % GN__LANES] *= (double)x[i];                                        \
+            y[r] = GN__LANES_PRODUCT(s);                                                                             \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void gn__prod_row64_##S(gn__w_pair *y, const double *x, int64_t ldx, int64_t rows, int64_t k) {           \
+        for (int64_t r = 0; r < rows; r++, x += ldx) {                                                               \
+            gn__w_pair s[GN__LANES];                                                                                 \
+            for (int l = 0; l < GN__LANES; l++) s[l] = (gn__w_pair){ 1, 0 };                                         \
+            for (int64_t i = 0; i < k; i++) gn__prod_join(&s[i % GN__LANES], &(gn__w_pair){ x[i], 0 });              \
+            y[r] = s[0];                                                                                             \
+            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &s[l]);                                         \
+        }                                                                                                            \
+    }                                                                                                                \
+    static void gn__prod_down_f32_##S(double *hi, double *lo, const float *x, int64_t ldx, int64_t rows, int64_t n,  \
+                                      bool fresh) {                                                                  \
+        (void)lo;                                                                                                    \
+        for (int64_t r = 0; r < rows; r++)                                                                           \
+            for (int64_t i = 0; i < n; i++) {                                                                        \
+                double *h = hi + r % GN__LANES * GN__SLOT + i;                                                       \
+                *h = (fresh && r < GN__LANES ? 1 : *h) * (double)x[r * ldx + i];                                     \
+            }                                                                                                        \
+    }                                                                                                                \
+    static void gn__prod_down_f64_##S(double *hi, double *lo, const double *x, int64_t ldx, int64_t rows, int64_t n, \
+                                      bool fresh) {                                                                  \
+        for (int64_t r = 0; r < rows; r++)                                                                           \
+            for (int64_t i = 0; i < n; i++) {                                                                        \
+                int64_t at = r % GN__LANES * GN__SLOT + i;                                                           \
+                gn__w_pair a = { 1, 0 };                                                                             \
+                if (!fresh || r >= GN__LANES) a = (gn__w_pair){ hi[at], lo[at] };                                    \
+                gn__prod_join(&a, &(gn__w_pair){ x[r * ldx + i], 0 });                                               \
+                hi[at] = a.hi;                                                                                       \
+                lo[at] = a.lo;                                                                                       \
+            }                                                                                                        \
     }
 #endif
-GN__DEFINE_PROD(base, , 2)
+GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
 #if GN__X86
-GN__DEFINE_PROD(avx2, GN__TARGET_AVX2, 4)
+GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
-static void gn__prod_f64(const gn__pool *p, gn__w_pair *a, const double *x, int64_t n) {
+static const gn__products *gn__products_of(const gn__pool *p) {
+#define GN__PRODUCTS(S) \
+    { gn__prod_row32_##S, gn__prod_row64_##S, gn__prod_down_f32_##S, gn__prod_down_f64_##S }
+    static const gn__products sets[2] = {
+        GN__PRODUCTS(base),
 #if GN__X86
-    if (p && p->isa >= GN__ISA_AVX2) {
-        gn__prod_f64_avx2(a, x, n);
-        return;
-    }
+        GN__PRODUCTS(avx2),
 #endif
-    (void)p;
-    gn__prod_f64_base(a, x, n);
+    };
+    return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2];
+}
+
+/* *a times n factors (f32 or f64), the first of them that of a piece. */
+static void gn__prod_pieces(const gn__products *k, gn__w_pair *a, bool f32, const void *x, int64_t n) {
+    for (int64_t i = 0, m; i < n; i += m * GN__CHUNK) {
+        double narrow[4];
+        gn__w_pair wide[4];
+        int64_t deep = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        m = GN__MAX(GN__MIN((n - i) / GN__CHUNK, 4), 1);
+        if (f32) k->row32(narrow, (const float *)x + i, GN__CHUNK, m, deep);
+        else k->row64(wide, (const double *)x + i, GN__CHUNK, m, deep);
+        for (int64_t l = 0; l < m && f32; l++) a->hi *= narrow[l];
+        for (int64_t l = 0; l < m && !f32; l++) gn__prod_join(a, &wide[l]);
+    }
+}
+
+/* hi[i], lo[i] = the product of column i of rows in which neighbours lie side by side. */
+static void gn__prod_columns(const gn__products *k, double *hi, double *lo, const gn__down *x, int64_t rows,
+                             int64_t n) {
+    double slots[2][GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];
+    bool f32 = gn__dtypes[x->dtype].compute == GN__F32, direct = (x->dtype == GN_F32 || !f32) && !x->rows;
+    for (int64_t i = 0; i < n; i++) hi[i] = 1, lo[i] = 0;
+    for (int64_t r = 0, m; r < rows; r += m) {
+        m = GN__MIN(rows - r, (int64_t)GN__CHUNK);
+        for (int64_t q = 0, some; q < m; q += some) {
+            const void *from = gn__down_at(x, r + q);
+            some = direct ? m : GN__MIN(m - q, (int64_t)GN__LANES);
+            for (int64_t l = 0; l < some && !direct; l++) {
+                if (f32) gn__load_f32((float *)room[0] + l * GN__CHUNK, x->dtype, gn__down_at(x, r + q + l), 1, n);
+                else gn__load_f64(room[l], x->dtype, gn__down_at(x, r + q + l), 1, n);
+            }
+            if (!direct) from = room;
+            int64_t ldx = direct ? x->down : GN__CHUNK;
+            if (f32) k->down32(slots[0], NULL, (const float *)from, ldx, some, n, q == 0);
+            else k->down64(slots[0], slots[1], (const double *)from, ldx, some, n, q == 0);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+            gn__w_pair a = { slots[0][i], f32 ? 0 : slots[1][i] }, all = { hi[i], lo[i] };
+            for (int64_t l = 0; l < GN__LANES && l < m; l++) s[l] = slots[0][l * GN__SLOT + i];
+            for (int64_t l = 1; l < GN__LANES && l < m && !f32; l++)
+                gn__prod_join(&a, &(gn__w_pair){ s[l], slots[1][l * GN__SLOT + i] });
+            if (f32) all.hi *= GN__LANES_PRODUCT(s);
+            else gn__prod_join(&all, &a);
+            hi[i] = all.hi;
+            lo[i] = all.lo;
+        }
+    }
 }
 
 /* Where an error cannot be told (infinities, and products so small that their parts are below the smallest number) it
@@ -7108,6 +7834,10 @@ static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, i
     float sign = least ? -1 : 1, top = sign * gn__kernels_of(j->c->pool)->top(x, n, sign);
     bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;
     if (b->any && (b->f != b->f || !(better || nan))) return;
+    if (j->kind < GN__REDUCE_ARGMAX && !nan && top != 0) { /* its place does not matter, as with 0, of either sign */
+        *b = (gn__best){ (double)top, 0, at, true };
+        return;
+    }
     int64_t i = 0;
     while (!nan && i + 64 < n && !gn__among(x + i, top)) i += 64;
     while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;
@@ -7145,7 +7875,8 @@ static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, 
 }
 
 /* n elements as the compute type: where they lie, or in a->x. */
-static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride, int64_t n) {
+GN__NOINLINE static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride,
+                                              int64_t n) {
     gn_dtype d = j->c->in[0].dtype;
     if (stride == 1 && (d == GN_F32 || d == GN_F64 || (d == GN_I32 && j->compute == GN__I32) || d == GN_I64)) return p;
     if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
@@ -7166,7 +7897,7 @@ static gn__partial gn__runs_result(const gn__reduce_job *j, const gn__runs *a, i
     return (gn__partial){ 0, { 1, 0 }, (uint64_t)whole, { real, whole, at * step + first, true } };
 }
 
-static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
+GN__NOINLINE static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__partial *b);
 
 /* m elements of one result: several running results abreast, element i in number i mod lanes, then put together. */
 static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m,
@@ -7192,43 +7923,38 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
                            int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool f32 = gn__dtypes[d].compute == GN__F32 && j->kind != GN__REDUCE_PROD, direct = stride == 1 && d == GN_F32;
-    union {
-        float s[GN__CHUNK];
-        double f[GN__CHUNK];
-    } x;
+    bool direct = stride == 1 && d == GN_F32;
+    float x[GN__CHUNK];
     if (j->runs) {
         gn__reduce_abreast(j, a, p, stride, m, at);
         return;
     }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
-        n = f32 && direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
-        const float *s = f32 && direct ? (const float *)(const void *)p : x.s;
-        if (f32 && !direct) gn__load_f32(x.s, d, p, stride, n);
-        else if (!f32 && !(d == GN_F64 && stride == 1)) gn__load_f64(x.f, d, p, stride, n);
-        if (f32) gn__best_f32(j, &a->best, s, n, at + i);
-        else if (d == GN_F64)
-            gn__prod_f64(j->c->pool, &a->prod, stride == 1 ? (const double *)(const void *)p : x.f, n);
-        else
-            for (int64_t l = 0; l < n; l++) a->prod.hi *= x.f[l]; /* exact enough for what it is rounded to */
+        n = direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
+        if (!direct) gn__load_f32(x, d, p, stride, n);
+        gn__best_f32(j, &a->best, direct ? (const float *)(const void *)p : x, n, at + i);
     }
 }
 
 /* The address of element i of the reduced ones of a result that begins at `base`, and how many follow it in its row. */
 static const char *gn__reduce_at(const gn__reduce_job *j, const char *base, int64_t i, int64_t *out_run) {
     int last = GN__MAX(j->reduced.rank - 1, 0);
-    int64_t col = i % j->inner, stride = j->reduced.rank ? j->reduced.strides[last] : 1;
+    int64_t row = i < j->inner ? 0 : i / j->inner, col = i - row * j->inner,
+            stride = j->reduced.rank ? j->reduced.strides[last] : 1;
     *out_run = j->inner - col;
-    return base +
-           (gn__view_offset(&j->reduced, last, i / j->inner) + col * stride) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
+    return base + (gn__view_offset(&j->reduced, last, row) + col * stride) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
 }
 
-/* Sums of floats: pieces where they lie, or gathered from rows of any length. */
-static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t begin, int64_t end) {
+/* Sums and products of floats: pieces where they lie, or gathered from rows of any length. */
+GN__NOINLINE static void gn__reduce_pieces(const gn__reduce_job *j, gn__partial *a, const char *base, int64_t begin,
+                                           int64_t end) {
     gn_dtype d = j->c->in[0].dtype;
     bool f32 = gn__dtypes[d].compute == GN__F32;
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1,
-            piece = f32 ? GN__PIECE : GN__PIECE64, run;
+            piece = j->products ? GN__CHUNK
+                    : f32       ? GN__PIECE
+                                : GN__PIECE64,
+            run;
     bool direct = stride == 1 && (d == GN_F32 || d == GN_F64);
     union {
         float s[GN__CHUNK];
@@ -7250,20 +7976,21 @@ static double gn__reduce_sum(const gn__reduce_job *j, const char *base, int64_t 
             }
             p = (const char *)&x;
         }
-        if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
+        if (j->products) gn__prod_pieces(gn__products_of(j->c->pool), &a->prod, f32, p, n);
+        else if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
         else gn__pieces_f64(gn__kernels_of(j->c->pool), &t, (const double *)(const void *)p, n);
     }
-    return gn__tree_sum(&t);
+    if (j->floats) a->sum = gn__tree_sum(&t);
 }
 
 /* Elements [begin, end) of the reduced ones of result `at`. */
-static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
+GN__NOINLINE static gn__partial gn__reduce_part(const gn__reduce_job *j, int64_t at, int64_t begin, int64_t end) {
     gn__partial a = { 0, { 1, 0 }, j->kind == GN__REDUCE_PROD, { 0, 0, 0, false } };
     int64_t stride = j->reduced.rank ? j->reduced.strides[j->reduced.rank - 1] : 1;
     const char *base =
         j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, at) * (int64_t)gn__bytes_of(j->c->in[0].dtype);
-    if (j->floats) a.sum = gn__reduce_sum(j, base, begin, end);
-    for (int64_t i = begin, m; i < end && !j->floats; i += m) {
+    if (j->floats || j->products) gn__reduce_pieces(j, &a, base, begin, end);
+    for (int64_t i = begin, m; i < end && !(j->floats || j->products); i += m) {
         const char *p = gn__reduce_at(j, base, i, &m);
         m = GN__MIN(m, end - i);
         gn__reduce_run(j, &a, p, stride, m, i);
@@ -7289,7 +8016,7 @@ static void gn__reduce_join(const gn__reduce_job *j, gn__partial *a, const gn__p
     if (j->kind >= GN__REDUCE_MAX && gn__best_is(j, &b->best, &a->best)) a->best = b->best;
 }
 
-static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
+GN__NOINLINE static void gn__reduce_store(const gn__reduce_job *j, int64_t at, const gn__partial *a) {
     const gn_view *out = &j->c->out;
     char *o = out->p + at * (int64_t)gn__bytes_of(out->dtype);
     int64_t whole = j->kind >= GN__REDUCE_ARGMAX ? a->best.at
@@ -7354,7 +8081,7 @@ static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *ba
     }
 }
 
-static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
+GN__NOINLINE static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
     int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype),
             wide = (width + GN__CHUNK - 1) / GN__CHUNK;
@@ -7366,6 +8093,27 @@ static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
                         GN__MIN(from + GN__REDUCE_ROWS, j->n), m);
         for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
             gn__partial one = gn__runs_result(j, &a, i, 1, from);
+            if (j->blocks == 1) gn__reduce_store(j, at, &one);
+            else j->partials[at * j->blocks + t % j->blocks] = one;
+        }
+    }
+}
+
+/* Products down columns. A task is a block of neighbours in a block of rows, as large as one along a row. */
+static void gn__reduce_columns_prod(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype),
+            wide = (width + GN__CHUNK - 1) / GN__CHUNK, down = j->reduced.rank == 1 ? j->reduced.strides[0] : 0;
+    double hi[GN__CHUNK], lo[GN__CHUNK];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK,
+                m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_BLOCK,
+                rows = j->blocks == 1 ? j->n : GN__MIN((int64_t)GN__REDUCE_BLOCK, j->n - from);
+        const char *base = j->c->in[0].p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes;
+        gn__down x = { base + from * down * bytes, j->c->in[0].dtype, down, 1, down ? NULL : &j->reduced, from };
+        gn__prod_columns(gn__products_of(j->c->pool), hi, lo, &x, rows, m);
+        for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
+            gn__partial one = { 0, { hi[i], lo[i] }, 0, { 0, 0, 0, false } };
             if (j->blocks == 1) gn__reduce_store(j, at, &one);
             else j->partials[at * j->blocks + t % j->blocks] = one;
         }
@@ -7412,13 +8160,14 @@ static void gn__reduce_finish(const gn__reduce_job *j) {
 /* Which way is taken: down columns when neighbours of one row are neighbours in memory, and which kernels. */
 static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     gn_dtype d = j->c->in[0].dtype;
-    bool best = j->kind >= GN__REDUCE_MAX, sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN;
+    bool sums = j->kind == GN__REDUCE_SUM || j->kind == GN__REDUCE_MEAN, best = j->kind >= GN__REDUCE_MAX;
     j->compute = (gn__compute)gn__dtypes[d].compute;
     /* else a block's sum fits i32 */
     if (j->integer && !best && (j->kind == GN__REDUCE_PROD || gn__bytes_of(d) > 2)) j->compute = GN__I64;
-    j->columns = (best || sums || j->integer) && j->reduced.rank && width >= 8 &&
-                 j->kept.strides[j->kept.rank - 1] == 1 && j->reduced.strides[j->reduced.rank - 1] != 1;
+    j->columns = j->reduced.rank && width >= 8 && j->kept.strides[j->kept.rank - 1] == 1 &&
+                 j->reduced.strides[j->reduced.rank - 1] != 1;
     j->floats = sums && !j->integer;
+    j->products = !sums && !best && !j->integer;
     j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
@@ -7440,11 +8189,11 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     if (j.reduced.rank) j.inner = j.reduced.dims[j.reduced.rank - 1];
     int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
     gn__reduce_how(&j, width);
-    int64_t block = j.columns ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK,
+    int64_t block = j.columns && !j.products ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK,
             tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
     void *room = j.blocks > 1 ? gn__alloc_many((uint64_t)total, (uint64_t)j.blocks,
-                                               j.columns && !j.runs ? sizeof *j.sums : sizeof *j.partials)
+                                               j.columns && j.floats ? sizeof *j.sums : sizeof *j.partials)
                               : NULL;
     if (j.blocks > 1 && !room)
         return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
@@ -7452,7 +8201,11 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     j.sums = (double *)room;
     gn__pool_for(c->pool, tasks * j.blocks,
                  1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1),
-                 j.columns ? j.runs ? gn__reduce_columns_run : gn__reduce_columns : gn__reduce_range, &j);
+                 !j.columns   ? gn__reduce_range
+                 : j.products ? gn__reduce_columns_prod
+                 : j.runs     ? gn__reduce_columns_run
+                              : gn__reduce_columns,
+                 &j);
     if (j.blocks > 1 && !gn__pool_stops(c->pool)) gn__reduce_finish(&j);
     gn_free(room);
     return GN_OK;
@@ -7505,7 +8258,7 @@ static void gn__grad_prod(gn__grads *k) {
 }
 GN__COLD_END
 
-/* ---- rows: softmax, log-softmax, layernorm. Computed in f64, three passes over the row in chunks ---- */
+/* ---- rows: softmax, log-softmax, layernorm; in f64 those of f64, in f32 the others ---- */
 
 static gn_result gn__infer_softmax(const gn__infer_call *c) {
     int axis;
@@ -7530,62 +8283,166 @@ static gn_result gn__infer_layernorm(const gn__infer_call *c) {
     return GN_OK;
 }
 
-typedef struct gn__rows_job {
-    const gn__call *c;
-    gn_view in, out; /* the row's axis is last */
-    int64_t n;       /* of a row */
-    bool log;
-    gn__atomic failed; /* no memory for a row; set by any thread */
-} gn__rows_job;
+/* Lines along an axis, by a kernel that sees the elements of a line side by side. Where they lie apart, GN__LINES
+   neighbouring lines are moved at a time. */
+enum {
+    GN__LINES = 16,
+    GN__LINES_PAD = 16
+}; /* pad: elements between moved lines, lest all begin in one set of a cache */
 
-static gn_result gn__rows_end(const gn__call *c, const gn__rows_job *j) {
-    return gn__atomic_load(&j->failed)
-               ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)j->n)
+typedef struct gn__lines {
+    const gn__call *c;
+    gn_view in, out; /* the axis is last */
+    int64_t n;       /* of a line */
+    void (*fn)(const struct gn__lines *x, const char *p, char *o, void *room);
+    int kind;
+    uint32_t room;     /* bytes for each element of a line that fn works in */
+    gn__atomic failed; /* no memory for lines; set by any thread */
+} gn__lines;
+
+/* Element i of line l is l * line + i * step elements away, on both sides. */
+static void gn__lines_move(char *to, int64_t to_line, int64_t to_step, const char *from, int64_t line, int64_t step,
+                           int64_t lines, int64_t n, int64_t bytes) {
+#define GN__MOVE(T)                         \
+    for (int64_t i = 0; i < n; i++)         \
+        for (int64_t l = 0; l < lines; l++) \
+    ((T *)(void *)to)[l * to_line + i * to_step] = ((const T *)(const void *)from)[l * line + i * step]
+    if (bytes == 4) GN__MOVE(uint32_t);
+    else if (bytes == 8) GN__MOVE(uint64_t);
+    else if (bytes == 2) GN__MOVE(uint16_t);
+    else GN__MOVE(uint8_t);
+#undef GN__MOVE
+}
+
+static int64_t gn__lines_abreast(const gn__lines *x) { return x->n < 1 << 16 ? GN__LINES : GN__LINES / 4; }
+
+static void gn__lines_range(void *arg, int64_t begin, int64_t end) {
+    gn__lines *x = (gn__lines *)arg;
+    int last = x->in.rank - 1;
+    int64_t ib = (int64_t)gn__bytes_of(x->in.dtype), ob = (int64_t)gn__bytes_of(x->out.dtype), n = x->n,
+            is = x->in.strides[last], os = x->out.strides[last], side = last > 0 ? x->in.dims[last - 1] : 1,
+            il = last > 0 ? x->in.strides[last - 1] : 0, ol = last > 0 ? x->out.strides[last - 1] : 0,
+            long_n = n + GN__LINES_PAD, most = gn__lines_abreast(x);
+    bool in_moves = is != 1 && n > 1, out_moves = os != 1 && n > 1;
+    char *from =
+        (char *)gn__alloc_many((uint64_t)long_n, (uint64_t)(most * (ib * in_moves + ob * out_moves)) + x->room + 1, 1);
+    if (!from) {
+        gn__atomic_store(&x->failed, 1);
+        return;
+    }
+    char *to = from + (in_moves ? most * long_n * ib : 0), *room = to + (out_moves ? most * long_n * ob : 0);
+    for (int64_t row = begin, some; row < end && !gn__pool_stops(x->c->pool); row += some) {
+        const char *p = x->in.p + gn__view_offset(&x->in, last, row) * ib;
+        char *o = x->out.p + gn__view_offset(&x->out, last, row) * ob;
+        some = GN__MIN(GN__MIN(end - row, most), side - row % side);
+        if (in_moves) gn__lines_move(from, long_n, 1, p, il, is, some, n, ib);
+        for (int64_t l = 0; l < some; l++)
+            x->fn(x, in_moves ? from + l * long_n * ib : p + l * il * ib,
+                  out_moves ? to + l * long_n * ob : o + l * ol * ob, room);
+        if (out_moves) gn__lines_move(o, ol, os, to, long_n, 1, some, n, ob);
+    }
+    gn_free(from);
+}
+
+/* `least`: elements that are worth a task. */
+static gn_result gn__lines_run(gn__lines *x, int64_t least) {
+    const gn__call *c = x->c;
+    int64_t lines = gn__view_count(&c->out) / GN__MAX(x->n, 1), threads = c->pool ? (int64_t)c->pool->n_threads + 1 : 1;
+    int64_t grain = GN__MAX(1 + least / GN__MAX(x->n, 1), GN__MIN(gn__lines_abreast(x), lines / (2 * threads)));
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, lines, grain, gn__lines_range, x);
+    return gn__atomic_load(&x->failed)
+               ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)x->n)
                : GN_OK;
 }
 
-GN__COLD_BEGIN
+static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
+    int axis = gn__axis(axis_attr, c->in[0].rank);
+    return (gn__lines){ .c = c,
+                        .in = gn__view_axis_last(&c->in[0], axis),
+                        .out = gn__view_axis_last(&c->out, axis),
+                        .n = c->in[0].dims[axis],
+                        .kind = kind };
+}
 
-static void gn__softmax_row(const gn__rows_job *j, const char *p, char *o) {
-    double x[GN__CHUNK], top = -INFINITY;
-    int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1];
-    int64_t ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O3,no-trapping-math,fp-contract=off")
+#endif
+/* y = x - sub; y = x / by; the largest, NaN if there is one */
+static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] - sub;
+}
+static void gn__over_f64(double *y, double by, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] /= by;
+}
+static double gn__top_f64(const double *x, int64_t n) {
+    double top[GN__LANES], most = -INFINITY;
+    int64_t nan = 0, i = 0;
+    for (int l = 0; l < GN__LANES; l++) top[l] = most;
+    for (; i + GN__LANES <= n; i += GN__LANES)
+        for (int l = 0; l < GN__LANES; l++) {
+            top[l] = x[i + l] > top[l] ? x[i + l] : top[l];
+            nan |= x[i + l] != x[i + l];
+        }
+    for (; i < n; i++) {
+        most = x[i] > most ? x[i] : most;
+        nan |= x[i] != x[i];
+    }
+    for (int l = 0; l < GN__LANES; l++) most = top[l] > most ? top[l] : most;
+    return nan ? (double)NAN : most;
+}
+/* y = (x - sub) mul; then y gain and y + bias, where they are given */
+static void gn__affine_f64(double *y, const double *x, double sub, double mul, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * mul;
+}
+static void gn__gain_f64(double *restrict y, const double *gain, const double *bias, int64_t n) {
+    for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];
+    for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];
+}
+static void gn__squares_f64(double *y, const double *x, double sub, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);
+}
+static void gn__widen_f64(double *y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+enum { GN__SOFTMAX_LOG = 1 }; /* gn__lines kind */
+
+static void gn__softmax_line_f64(const gn__lines *j, const char *p, char *o, void *room) {
+    const double *x = (const double *)(const void *)p;
+    double *y = (double *)(void *)o, e[GN__CHUNK], top = gn__top_f64(x, j->n);
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
+    (void)room;
+    for (int64_t i = 0, m; i < j->n; i += m) {
+        m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
+        double *to = j->kind == GN__SOFTMAX_LOG ? e : y + i;
+        gn__minus_f64(e, x + i, top, m);
+        gn__exp_f64(j->c->pool, to, e, m);
+        gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, to, m);
     }
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] -= top;
-        gn__exp_f64(j->c->pool, x, x, m);
-        gn__pieces_f64(gn__kernels_of(j->c->pool), &sums, x, m);
+    double sum = gn__tree_sum(&sums);
+    if (j->kind != GN__SOFTMAX_LOG) {
+        gn__over_f64(y, sum, j->n);
+        return;
     }
-    double sum = gn__tree_sum(&sums), lsum = log(sum);
-    for (int64_t i = 0, m; i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] -= top;
-        if (!j->log) gn__exp_f64(j->c->pool, x, x, m);
-        for (int64_t l = 0; l < m; l++) x[l] = j->log ? x[l] - lsum : x[l] / sum;
-        gn__store_f64(x, j->out.dtype, o + i * os * ib, os, m);
-    }
+    gn__minus_f64(y, x, top, j->n);
+    gn__minus_f64(y, y, log(sum), j->n);
 }
-GN__COLD_END
 
-/* f32, f16 and bf16 rows: in f32, in `row` (n floats) or where they lie. */
-static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, float *row) {
+/* f32, f16 and bf16: in f32, in `room` (n floats) or where they lie. */
+GN__NOINLINE static void gn__softmax_line_f32(const gn__lines *j, const char *p, char *o, void *room) {
     const gn__kernels *k = gn__kernels_of(j->c->pool);
-    int64_t is = j->in.strides[j->in.rank - 1], os = j->out.strides[j->out.rank - 1], n = j->n;
-    bool whole_in = j->in.dtype == GN_F32 && is == 1, whole_out = j->out.dtype == GN_F32 && os == 1;
-    const float *x = whole_in ? (const float *)(const void *)p : row;
-    float *y = whole_out ? (float *)(void *)o : row;
-    if (!whole_in) gn__load_f32(row, j->in.dtype, p, is, n);
+    int64_t n = j->n;
+    bool whole = j->in.dtype == GN_F32;
+    const float *x = whole ? (const float *)(const void *)p : (const float *)room;
+    float *y = whole ? (float *)(void *)o : (float *)room;
+    if (!whole) gn__load_f32(y, j->in.dtype, p, 1, n);
     float top = k->top(x, n, 1);
-    if (j->log) {
+    if (j->kind == GN__SOFTMAX_LOG) {
         float e[GN__CHUNK];
         gn__tree sums;
         sums.n = 0, sums.depth = 0;
@@ -7602,74 +8459,60 @@ static void gn__softmax_row_f32(const gn__rows_job *j, const char *p, char *o, f
         gn__exp_f32(j->c->pool, y, y, n);
         k->affine(y, y, n, 0, (float)(1 / gn__sum_f32(k, y, n)));
     }
-    if (!whole_out) gn__store_f32(y, j->out.dtype, o, os, n);
-}
-
-static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
-    gn__rows_job *j = (gn__rows_job *)arg;
-    int64_t bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    bool narrow = gn__dtypes[j->in.dtype].compute == GN__F32;
-    float *row = narrow ? (float *)gn__alloc_many((uint64_t)j->n, 1, sizeof *row) : NULL;
-    if (narrow && !row) {
-        gn__atomic_store(&j->failed, 1);
-        return;
-    }
-    for (int64_t i = begin; narrow && i < end; i++)
-        gn__softmax_row_f32(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes,
-                            j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes, row);
-    gn_free(row);
-    if (narrow) return;
-    for (int64_t i = begin; i < end; i++)
-        gn__softmax_row(j, j->in.p + gn__view_offset(&j->in, j->in.rank - 1, i) * bytes,
-                        j->out.p + gn__view_offset(&j->out, j->out.rank - 1, i) * bytes);
+    if (!whole) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
 static gn_result gn__softmax(const gn__call *c, bool log) {
-    int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__rows_job j = {
-        c, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->in[0].dims[axis], log, 0
-    };
-    if (gn__view_count(&c->out))
-        gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__softmax_range, &j);
-    return gn__rows_end(c, &j);
+    gn__lines x = gn__lines_of(c, c->attrs[0], log ? GN__SOFTMAX_LOG : 0);
+    bool narrow = gn__dtypes[c->in[0].dtype].compute == GN__F32;
+    x.fn = narrow ? gn__softmax_line_f32 : gn__softmax_line_f64;
+    x.room = narrow && c->in[0].dtype != GN_F32 ? sizeof(float) : 0;
+    return gn__lines_run(&x, 4096);
 }
 static gn_result gn__cpu_softmax(const gn__call *c) { return gn__softmax(c, false); }
 static gn_result gn__cpu_log_softmax(const gn__call *c) { return gn__softmax(c, true); }
 
-GN__COLD_BEGIN
+typedef struct gn__rows_job {
+    const gn__call *c;
+    gn_view in, out;   /* the row's axis is last */
+    int64_t n;         /* of a row */
+    gn__atomic failed; /* no memory for a row; set by any thread */
+} gn__rows_job;
+
+/* m elements of a vector of f64 from element i on: where they lie, or in `room`. */
+static const double *gn__chunk_f64(const gn_view *v, const char *p, int64_t i, double *room, int64_t m) {
+    int64_t stride = v->strides[v->rank - 1];
+    if (stride == 1) return (const double *)(const void *)p + i;
+    gn__load_f64(room, GN_F64, p + i * stride * (int64_t)sizeof *room, stride, m);
+    return room;
+}
 
 static void gn__layernorm_row(const gn__rows_job *j, const char *p, char *o) {
     const gn__call *c = j->c;
-    double x[GN__CHUNK], w[GN__CHUNK], eps = gn__word_f64(c->attrs[0]);
+    const gn__kernels *k = gn__kernels_of(c->pool);
+    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
+    double x[GN__CHUNK], g[GN__CHUNK], b[GN__CHUNK], *y = (double *)(void *)o;
+    int64_t n = j->n;
     gn__tree sums, squares;
     sums.n = squares.n = 0, sums.depth = squares.depth = 0;
-    const gn_view *gain = c->attrs[1] & 1 ? &c->in[1] : NULL, *bias = c->attrs[1] & 2 ? &c->in[c->n_in - 1] : NULL;
-    int64_t is = j->in.strides[j->in.rank - 1], ib = (int64_t)gn__bytes_of(j->in.dtype), n = j->n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, m);
+        gn__pieces_f64(k, &sums, gn__chunk_f64(&j->in, p, i, x, m), m);
     }
     double mean = gn__tree_sum(&sums) / (double)n;
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * (x[l] - mean);
-        gn__pieces_f64(gn__kernels_of(c->pool), &squares, x, m);
+        gn__squares_f64(x, gn__chunk_f64(&j->in, p, i, x, m), mean, m);
+        gn__pieces_f64(k, &squares, x, m);
     }
-    double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + eps);
+    double scale = 1.0 / sqrt(gn__tree_sum(&squares) / (double)n + gn__word_f64(c->attrs[0]));
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, j->in.dtype, p + i * is * ib, is, m);
-        for (int64_t l = 0; l < m; l++) x[l] = (x[l] - mean) * scale;
-        if (gain) gn__load_f64(w, gain->dtype, gain->p + i * gain->strides[0] * ib, gain->strides[0], m);
-        for (int64_t l = 0; gain && l < m; l++) x[l] *= w[l];
-        if (bias) gn__load_f64(w, bias->dtype, bias->p + i * bias->strides[0] * ib, bias->strides[0], m);
-        for (int64_t l = 0; bias && l < m; l++) x[l] += w[l];
-        gn__store_f64(x, j->out.dtype, o + i * ib, 1, m);
+        gn__affine_f64(y + i, gn__chunk_f64(&j->in, p, i, x, m), mean, scale, m);
+        gn__gain_f64(y + i, gain ? gn__chunk_f64(gain, gain->p, i, g, m) : NULL,
+                     bias ? gn__chunk_f64(bias, bias->p, i, b, m) : NULL, m);
     }
 }
-GN__COLD_END
 
 /* f32, f16 and bf16; `row` holds 3 n floats: the row, then gain and bias where they do not lie as f32 in a row. */
 static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o, float *row, const float *gain,
@@ -7733,10 +8576,12 @@ static void gn__layernorm_range(void *arg, int64_t begin, int64_t end) {
 }
 
 static gn_result gn__cpu_layernorm(const gn__call *c) {
-    gn__rows_job j = { c, c->in[0], c->out, c->in[0].dims[c->in[0].rank - 1], false, 0 };
+    gn__rows_job j = { c, c->in[0], c->out, c->in[0].dims[c->in[0].rank - 1], 0 };
     if (gn__view_count(&c->out))
         gn__pool_for(c->pool, gn__view_count(&c->out) / j.n, 1 + 4096 / j.n, gn__layernorm_range, &j);
-    return gn__rows_end(c, &j);
+    return gn__atomic_load(&j.failed)
+               ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of %lld", (long long)j.n)
+               : GN_OK;
 }
 
 GN__COLD_BEGIN
@@ -7850,7 +8695,8 @@ typedef struct gn__gemm_job {
 } gn__gemm_job;
 
 /* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
-static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k, int mr) {
+GN__NOINLINE static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
+                                    int mr) {
     float line[GN__GEMM_MR][GN__GEMM_KC];
     const float *from[GN__GEMM_MR];
     bool direct = g->dtype == GN_F32 && g->ak == 1;
@@ -7866,7 +8712,8 @@ static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows,
 
 /* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. Rows of B are read along, columns in
    pieces. */
-static void gn__pack_b(float *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr) {
+GN__NOINLINE static void gn__pack_b(float *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
+                                    int nr) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr;
     float line[GN__GEMM_NC + 64];
     if (g->bk == 1 && g->bn != 1) {
@@ -7903,7 +8750,7 @@ static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
 }
 
 /* Bias, rounding and storing of f32 sums. */
-static void gn__gemm_store(const gn__gemm *g, float *sums, int64_t row, int64_t col, int64_t n) {
+GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, float *sums, int64_t row, int64_t col, int64_t n) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
     char *to = g->c + (row * g->n + col) * bytes;
     float w[GN__GEMM_NC];
@@ -7940,7 +8787,7 @@ static void gn__gemm_block(const gn__gemm_job *j, const float *a, const float *b
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
 #endif
-static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
+GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
     if (first)
         for (int64_t i = 0; i < n; i++) totals[i] = (double)sums[i];
     else
@@ -8541,39 +9388,39 @@ static gn_result gn__cpu_reshape(const gn__call *c) { /* the copy of a view that
         flat.strides[i] = stride;
         stride *= flat.dims[i];
     }
-    gn__copy_view(&flat, &c->in[0]);
+    gn__move_view(c->pool, &flat, &c->in[0]);
     return GN_OK;
 }
 
 static gn_result gn__cpu_permute(const gn__call *c) {
     gn_view v = gn__view_permute(&c->in[0], c->attrs);
-    gn__copy_view(&c->out, &v);
+    gn__move_view(c->pool, &c->out, &v);
     return GN_OK;
 }
 
 static gn_result gn__cpu_slice(const gn__call *c) {
     gn_view v = gn__view_slice(&c->in[0], c->attrs);
     v = gn__view_bound(&v);
-    gn__copy_view(&c->out, &v);
+    gn__move_view(c->pool, &c->out, &v);
     return GN_OK;
 }
 
 static gn_result gn__cpu_broadcast(const gn__call *c) {
     gn_view v = gn__view_broadcast(&c->in[0], c->out.rank, c->out.dims);
-    gn__copy_view(&c->out, &v);
+    gn__move_view(c->pool, &c->out, &v);
     return GN_OK;
 }
 
 static gn_result gn__cpu_assign(const gn__call *c) {
-    gn__copy_view(&c->out, &c->in[1]);
+    gn__move_view(c->pool, &c->out, &c->in[1]);
     return GN_OK;
 }
 
 static gn_result gn__cpu_slice_put(const gn__call *c) {
-    gn__copy_view(&c->out, &c->in[0]);
+    gn__move_view(c->pool, &c->out, &c->in[0]);
     gn_view v = gn__view_slice(&c->out, c->attrs);
     v = gn__view_bound(&v);
-    gn__copy_view(&v, &c->in[1]);
+    gn__move_view(c->pool, &v, &c->in[1]);
     return GN_OK;
 }
 
@@ -8582,7 +9429,7 @@ static gn_result gn__cpu_concat(const gn__call *c) {
     gn_view part = c->out;
     for (int i = 0; i < c->n_in; i++) {
         part.dims[axis] = c->in[i].dims[axis];
-        gn__copy_view(&part, &c->in[i]);
+        gn__move_view(c->pool, &part, &c->in[i]);
         part.p += part.dims[axis] * part.strides[axis] * (int64_t)gn__bytes_of(c->out.dtype);
     }
     return GN_OK;
@@ -8679,87 +9526,378 @@ static gn_result gn__infer_one_hot(const gn__infer_call *c) {
                             : gn_fail(c->fault, GN_BAD_SHAPE, "depth %lld is not possible", (long long)c->attrs[0]);
 }
 
-/* The element of `a` that position `at` of the index selects, NULL when out of range. */
-static char *gn__selected(const gn_view *a, const gn_view *index, int axis, int64_t at, int64_t *out_bad) {
-    int64_t offset = 0, index_offset = 0;
-    for (int i = index->rank - 1; i >= 0; i--) {
-        int64_t x = at % index->dims[i];
-        at /= index->dims[i];
-        index_offset += x * index->strides[i];
-        if (i != axis) offset += x * a->strides[i];
+/* One loop for all of them: positions are those of the index, in row-major order; `t` and `o` are the steps of the
+ * table and of what is read or written beside it, in bytes, `x` those of the index, in elements. Along the axis the
+ * table's step is 0: what the index says decides there. */
+typedef void (*gn__land_fn)(char *table, const char *src, const int64_t *at, int64_t step, int64_t along,
+                            int64_t src_step, int64_t n);
+typedef struct gn__indexed {
+    char *table, *other; /* other: the result of a gather, the source of a scatter */
+    const char *index;
+    gn_dtype index_dtype;
+    int64_t size, step; /* of the axis: elements, bytes between two */
+    int64_t element;    /* bytes */
+    int rank;
+    int64_t dims[GN_MAX_RANK + 2], x[GN_MAX_RANK + 2], t[GN_MAX_RANK + 2], o[GN_MAX_RANK + 2];
+    int64_t count; /* positions */
+    bool gathers;
+    gn__land_fn land;      /* of a scatter that joins elements: how; NULL: they are copied */
+    int own, along, split; /* dims [0, own) have indices of their own; dim whose indices are loaded; dim that is
+                               divided among threads */
+    gn__pool *pool;
+    gn__atomic *failed; /* 1: an index is out of range */
+} gn__indexed;
+
+/* Element j of table[at[j]], each `along` further than the one before, joined with src[j]; at NULL: of one place. */
+#define GN__DEFINE_LAND(name, T, EXPR)                                                                        \
+    static void gn__land_##name(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
+                                int64_t src_step, int64_t n) {                                                \
+        for (int64_t j = 0; j < n; j++) {                                                                     \
+            char *p = table + (at ? at[j] * step : 0) + j * along;                                            \
+            T a, b;                                                                                           \
+            memcpy(&a, p, sizeof a);                                                                          \
+            memcpy(&b, src + j * src_step, sizeof b);                                                         \
+            a = (T)(EXPR);                                                                                    \
+            memcpy(p, &a, sizeof a);                                                                          \
+        }                                                                                                     \
     }
-    int64_t pick = gn__read_int(index->dtype, index->p + index_offset * (int64_t)gn__bytes_of(index->dtype));
-    if (pick < 0 || pick >= a->dims[axis]) {
-        *out_bad = pick;
-        return NULL;
+/* As above, and rows that lie in a row on both sides as vector code. */
+#define GN__DEFINE_ADD(name, T)                                                                               \
+    GN__DEFINE_LAND(each_##name, T, a + b)                                                                    \
+    static void gn__land_##name(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
+                                int64_t src_step, int64_t n) {                                                \
+        T *restrict to = (T *)(void *)table;                                                                  \
+        const T *restrict from = (const T *)(const void *)src;                                                \
+        if (at || along != sizeof(T) || src_step != sizeof(T))                                                \
+            gn__land_each_##name(table, src, at, step, along, src_step, n);                                   \
+        else                                                                                                  \
+            for (int64_t j = 0; j < n; j++) to[j] = (T)(to[j] + from[j]);                                     \
     }
-    return a->p + (offset + pick * a->strides[axis]) * (int64_t)gn__bytes_of(a->dtype);
+#define GN__DEFINE_PICK(B)                                                                                     \
+    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,    \
+                             int64_t along, int64_t n) {                                                       \
+        for (int64_t j = 0; j < n; j++) memcpy(to + j * to_step, table + at[j] * step + j * along, B / 8);     \
+    }                                                                                                          \
+    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
+                                 int64_t src_step, int64_t n) {                                                \
+        for (int64_t j = 0; j < n; j++) memcpy(table + at[j] * step + j * along, src + j * src_step, B / 8);   \
+    }
+GN__DEFINE_PICK(8)
+GN__DEFINE_PICK(16)
+GN__DEFINE_PICK(32)
+GN__DEFINE_PICK(64)
+#undef GN__DEFINE_PICK
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
+GN__DEFINE_ADD(add_f32, float)
+GN__DEFINE_ADD(add_f64, double)
+GN__DEFINE_ADD(add_8, uint8_t)
+GN__DEFINE_ADD(add_16, uint16_t)
+GN__DEFINE_ADD(add_32, uint32_t)
+GN__DEFINE_ADD(add_64, uint64_t)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+GN__SMALL_BEGIN
+/* Sums of two 16-bit floats round once: an f32 holds more than twice their digits. */
+GN__DEFINE_LAND(add_f16, uint16_t, gn__f32_f16(gn__f16_f32(a) + gn__f16_f32(b)))
+GN__DEFINE_LAND(add_bf16, uint16_t, gn__f32_bf16(gn__bf16_f32(a) + gn__bf16_f32(b)))
+/* The larger; NaN wins. */
+#define GN__LARGER(a, b, x, y) ((y) > (x) || ((y) != (y) && (x) == (x)) ? (b) : (a))
+GN__DEFINE_LAND(max_f32, float, GN__LARGER(a, b, a, b))
+GN__DEFINE_LAND(max_f64, double, GN__LARGER(a, b, a, b))
+GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(a, b, gn__f16_f32(a), gn__f16_f32(b)))
+GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER(a, b, gn__bf16_f32(a), gn__bf16_f32(b)))
+GN__DEFINE_LAND(max_u8, uint8_t, b > a ? b : a)
+GN__DEFINE_LAND(max_i8, int8_t, b > a ? b : a)
+GN__DEFINE_LAND(max_u16, uint16_t, b > a ? b : a)
+GN__DEFINE_LAND(max_i16, int16_t, b > a ? b : a)
+GN__DEFINE_LAND(max_u32, uint32_t, b > a ? b : a)
+GN__DEFINE_LAND(max_i32, int32_t, b > a ? b : a)
+GN__DEFINE_LAND(max_i64, int64_t, b > a ? b : a)
+GN__DEFINE_LAND(max_bool, uint8_t, (b != 0) > (a != 0) ? b : a)
+GN__SMALL_END
+#undef GN__DEFINE_ADD
+#undef GN__DEFINE_LAND
+
+enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13 }; /* indices checked at a time; elements between looks at the flag */
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
+/* Whether all are 0 to size - 1: else one of v and size - 1 - v has its highest bit set. */
+static bool gn__all_inside(const int64_t *at, int64_t n, int64_t size) {
+    uint64_t any = 0, last = (uint64_t)size - 1;
+    for (int64_t j = 0; j < n; j++) any |= (uint64_t)at[j] | (last - (uint64_t)at[j]);
+    return size > 0 && any >> 63 == 0;
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* n elements of one place of the table, or, with `at`, of as many places. */
+static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t along,
+                              int64_t other_step, int64_t n) {
+    static void (*const pick[4])(char *, int64_t, const char *, const int64_t *, int64_t, int64_t,
+                                 int64_t) = { gn__pick_8, gn__pick_16, gn__pick_32, gn__pick_64 };
+    static const gn__land_fn set[4] = { gn__land_set_8, gn__land_set_16, gn__land_set_32, gn__land_set_64 };
+    int64_t bytes = k->element;
+    int log2 = bytes == 8 ? 3 : bytes == 4 ? 2 : bytes == 2 ? 1 : 0;
+    if (k->land) k->land(table, other, at, k->step, along, other_step, n);
+    else if (at && k->gathers) pick[log2](other, other_step, table, at, k->step, along, n);
+    else if (at) set[log2](table, other, at, k->step, along, other_step, n);
+    else {
+        char *to = k->gathers ? other : table;
+        const char *from = k->gathers ? table : other;
+        int64_t to_step = k->gathers ? other_step : along, from_step = k->gathers ? along : other_step;
+        gn__plane row = { to, from, 1, n, 0, 0, to_step, from_step };
+        if (to_step == bytes && from_step == bytes) gn__plane_runs(&row, n * bytes);
+        else gn__copy_strided(to, to_step / bytes, from, from_step / bytes, n, (size_t)bytes);
+    }
 }
 
-static gn_result gn__cpu_gather(const gn__call *c) {
-    int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    int64_t n = gn__view_count(&c->out), bad = 0;
+/* How many of n indices follow the one before; counting ends where it is clear that few do. */
+static bool gn__in_runs(const int64_t *at, int64_t n) {
+    int64_t breaks = 0, most = n / 8;
+    for (int64_t j = 1; j < n && breaks <= most; j++) breaks += at[j] != at[j - 1] + 1;
+    return n >= 16 && breaks <= most;
+}
+
+/* n positions along the dim whose indices were loaded. */
+static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n, bool runs) {
+    int j = k->along, last = k->rank - 1;
+    if (j == last && !runs) {
+        gn__indexed_apply(k, table, other, at, k->t[j], k->o[j], n);
+        return;
+    }
+    for (int64_t i = 0, m; i < n; i += m, table += m * k->t[j], other += m * k->o[j]) {
+        char *p = table + at[i] * k->step;
+        for (m = 1; runs && i + m < n && at[i + m] == at[i] + m;) m++;
+        if (runs) {
+            gn__indexed_apply(k, p, other, NULL, k->element, k->element, m);
+            continue;
+        }
+        for (int64_t e = 0; e < k->dims[last] && !(e && gn__pool_stops(k->pool)); e += GN__PICK_PIECE)
+            gn__indexed_apply(k, p + e * k->t[last], other + e * k->o[last], NULL, k->t[last], k->o[last],
+                              GN__MIN(k->dims[last] - e, (int64_t)GN__PICK_PIECE));
+    }
+}
+
+/* Moves to the next of the dims [first, end): offsets in bytes; false after the last. */
+static bool gn__indexed_next(const gn__indexed *k, int first, int end, int64_t *at, char **table, char **other,
+                             const char **index) {
+    int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
+    for (int i = end - 1; i >= first; i--) {
+        bool wraps = ++at[i] == k->dims[i];
+        int64_t by = wraps ? 1 - at[i] : 1;
+        *table += by * k->t[i];
+        *other += by * k->o[i];
+        *index += by * k->x[i] * bytes;
+        if (!wraps) return true;
+        at[i] = 0;
+    }
+    return false;
+}
+
+/* All positions that `own` dims and the loaded one have; each block of indices serves all `shared` dims. */
+static void gn__indexed_all(gn__indexed *k) {
+    int64_t own[GN_MAX_RANK + 2] = { 0 }, shared[GN_MAX_RANK + 2] = { 0 }, buffer[GN__PICKS];
+    int j = k->along;
+    int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
+    bool dense = k->index_dtype == GN_I64 && k->x[j] == 1;
+    bool in_row = j == k->rank - 1 && k->step + k->t[j] == k->element && k->o[j] == k->element;
+    do {
+        for (int64_t b = 0; b < k->dims[j]; b += GN__PICKS) {
+            int64_t n = GN__MIN(k->dims[j] - b, (int64_t)GN__PICKS);
+            const char *from = k->index + b * k->x[j] * bytes, *index = from;
+            char *table = k->table + b * k->t[j], *other = k->other + b * k->o[j];
+            const int64_t *at = dense ? (const int64_t *)(const void *)from : buffer;
+            if (!dense) gn__load_i64(buffer, k->index_dtype, from, k->x[j], n);
+            if (!gn__all_inside(at, n, k->size)) {
+                gn__atomic_store(k->failed, 1);
+                return;
+            }
+            bool runs = in_row && gn__in_runs(at, n);
+            do gn__indexed_block(k, table, other, at, n, runs);
+            while (!gn__pool_stops(k->pool) && gn__indexed_next(k, k->own, j, shared, &table, &other, &index));
+            if (gn__pool_stops(k->pool)) return;
+        }
+    } while (gn__indexed_next(k, 0, k->own, own, &k->table, &k->other, &k->index));
+}
+
+static void gn__indexed_range(void *arg, int64_t begin, int64_t end) {
+    gn__indexed k = *(const gn__indexed *)arg;
+    int i = k.split;
+    k.table += begin * k.t[i];
+    k.other += begin * k.o[i];
+    k.index += begin * k.x[i] * (int64_t)gn__bytes_of(k.index_dtype);
+    k.dims[i] = end - begin;
+    if (!gn__atomic_load(k.failed)) gn__indexed_all(&k);
+}
+
+GN__COLD_BEGIN
+
+/* One more dim, inside those so far. */
+static void gn__indexed_dim(gn__indexed *k, int64_t n, int64_t x, int64_t t, int64_t o) {
+    int i = k->rank - 1;
+    k->count *= n;
+    if (n == 1) return;
+    if (i >= 0 && k->x[i] == x * n && k->t[i] == t * n && k->o[i] == o * n) n *= k->dims[i];
+    else i = k->rank++;
+    k->dims[i] = n;
+    k->x[i] = x;
+    k->t[i] = t;
+    k->o[i] = o;
+}
+
+/* Dims in the order in which they are walked: those with indices of their own, those that share them, the one whose
+ * indices are loaded, and last one whose elements lie at one index. What meets at one place differs along the axis
+ * alone, so that order stays. */
+static void gn__indexed_arrange(gn__indexed *k) {
+    gn__indexed from = *k;
+    int last = k->rank - 1, along = -1, n = 0;
+    bool wide = k->rank && k->x[last] == 0 && k->dims[last] * k->element >= 16;
+    for (int i = 0; i < k->rank; i++)
+        if (k->x[i] && (along < 0 || k->dims[along] < 32 || k->dims[i] >= 32)) along = i;
+    for (int i = 0; i < k->rank && along >= 0 && k->dims[along] < 32; i++)
+        if (k->x[i] && k->dims[i] > k->dims[along]) along = i;
+#define GN__TAKE(i) (k->dims[n] = from.dims[i], k->x[n] = from.x[i], k->t[n] = from.t[i], k->o[n] = from.o[i], n++)
+    for (int i = 0; i < from.rank; i++)
+        if (from.x[i] && i != along) GN__TAKE(i);
+    k->own = n;
+    for (int i = 0; i < from.rank - wide; i++)
+        if (!from.x[i]) GN__TAKE(i);
+    k->along = n;
+    if (along >= 0) GN__TAKE(along);
+    else k->dims[n] = 1, k->x[n] = k->t[n] = k->o[n] = 0, n++;
+    if (wide) GN__TAKE(last);
+#undef GN__TAKE
+    k->rank = n;
+}
+
+/* The first that is out of range, in row-major order, makes the error. */
+static gn_result gn__first_outside(const gn__call *c, const gn_view *index, int64_t size) {
+    int64_t bytes = (int64_t)gn__bytes_of(index->dtype), n = gn__view_count(index);
     for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        const char *p = gn__selected(&c->in[0], &c->in[1], axis, i, &bad);
-        if (!p) return gn__bad_index(c->fault, bad, c->in[0].dims[axis]);
-        memcpy(c->out.p + i * (int64_t)bytes, p, bytes);
+        int64_t at = gn__read_int(index->dtype, index->p + gn__view_offset(index, index->rank, i) * bytes);
+        if (at < 0 || at >= size) return gn__bad_index(c->fault, at, size);
     }
     return GN_OK;
 }
+
+/* Divided along the longest dim; a scatter only where no two threads meet at one place. */
+static gn_result gn__indexed_run(const gn__call *c, gn__indexed *k, const gn_view *index) {
+    gn__atomic failed;
+    gn__atomic_store(&failed, 0);
+    if (k->count == 0) return gn__first_outside(c, index, k->size);
+    gn__indexed_arrange(k);
+    int split = -1;
+    for (int i = 0; i < k->rank; i++)
+        if ((k->gathers || k->t[i]) && (split < 0 || k->dims[i] > k->dims[split])) split = i;
+    int64_t threads = c->pool ? (int64_t)c->pool->n_threads + 1 : 1, n = split < 0 ? 1 : k->dims[split];
+    int64_t grain = GN__MAX(GN__PICKS * 64 / (k->count / n), 1);
+    if (split < 0) grain = n = k->dims[split = k->along];
+    if (split > k->along) grain = GN__MAX(grain, (n + threads - 1) / threads); /* rows stay long */
+    k->index = index->p;
+    k->index_dtype = index->dtype;
+    k->split = split;
+    k->pool = c->pool;
+    k->failed = &failed;
+    gn__pool_for(c->pool, n, grain, gn__indexed_range, k);
+    return gn__atomic_load(&failed) ? gn__first_outside(c, index, k->size) : GN_OK;
+}
+
+/* Gathers and scatters along an axis: the table's own steps but for the axis, where the index says the place. */
+static gn_result gn__along_axis(const gn__call *c, const gn_view *table, const gn_view *other, gn__land_fn land,
+                                bool gathers) {
+    const gn_view *index = &c->in[1];
+    int axis = gn__axis(c->attrs[0], table->rank);
+    int64_t bytes = (int64_t)gn__bytes_of(table->dtype);
+    gn__indexed k = { .table = table->p,
+                      .other = other->p,
+                      .size = table->dims[axis],
+                      .step = table->strides[axis] * bytes,
+                      .element = bytes,
+                      .count = 1,
+                      .land = land,
+                      .gathers = gathers };
+    for (int i = 0; i < index->rank; i++)
+        gn__indexed_dim(&k, index->dims[i], index->strides[i], i == axis ? 0 : table->strides[i] * bytes,
+                        other->strides[i] * bytes);
+    return gn__indexed_run(c, &k, index);
+}
+
+static gn_result gn__cpu_gather(const gn__call *c) { return gn__along_axis(c, &c->in[0], &c->out, NULL, true); }
 
 static gn_result gn__cpu_embedding(const gn__call *c) {
     const gn_view *table = &c->in[0], *ids = &c->in[1];
-    int64_t bytes = (int64_t)gn__bytes_of(table->dtype), d = table->dims[1], n = gn__view_count(ids);
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
+    int64_t bytes = (int64_t)gn__bytes_of(table->dtype);
+    gn__indexed k = { .table = table->p,
+                      .other = c->out.p,
+                      .size = table->dims[0],
+                      .step = table->strides[0] * bytes,
+                      .element = bytes,
+                      .count = 1,
+                      .gathers = true };
+    for (int i = 0; i < ids->rank; i++)
+        gn__indexed_dim(&k, ids->dims[i], ids->strides[i], 0, c->out.strides[i] * bytes);
+    gn__indexed_dim(&k, table->dims[1], 0, table->strides[1] * bytes, bytes);
+    return gn__indexed_run(c, &k, ids);
+}
+
+/* Into a copy of the table, in index order: repeatable. */
+static gn_result gn__scatter(const gn__call *c, const gn__land_fn *land) {
+    gn__move_view(c->pool, &c->out, &c->in[0]);
+    if (gn__pool_stops(c->pool)) return GN_OK;
+    return gn__along_axis(c, &c->out, &c->in[2], land ? land[c->out.dtype] : NULL, false);
+}
+
+/* Each sum is rounded to the dtype. */
+static gn_result gn__cpu_scatter_add(const gn__call *c) {
+    static const gn__land_fn add[GN_DTYPE__COUNT] = {
+        [GN_F32] = gn__land_add_f32,   [GN_F64] = gn__land_add_f64, [GN_F16] = gn__land_add_f16,
+        [GN_BF16] = gn__land_add_bf16, [GN_I8] = gn__land_add_8,    [GN_U8] = gn__land_add_8,
+        [GN_I16] = gn__land_add_16,    [GN_U16] = gn__land_add_16,  [GN_I32] = gn__land_add_32,
+        [GN_U32] = gn__land_add_32,    [GN_I64] = gn__land_add_64,
+    };
+    return gn__scatter(c, add);
+}
+GN__COLD_END
+
+typedef struct gn__one_hot {
+    const gn_view *ids;
+    char *out, one[8];
+    int64_t depth, element;
+    gn__atomic failed; /* 1: an id is out of range */
+} gn__one_hot;
+
+static void gn__one_hot_range(void *arg, int64_t begin, int64_t end) {
+    gn__one_hot *k = (gn__one_hot *)arg;
+    const gn_view *ids = k->ids;
+    memset(k->out + begin * k->depth * k->element, 0, (size_t)((end - begin) * k->depth * k->element));
+    for (int64_t i = begin; i < end; i++) {
         int64_t id =
             gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
-        if (id < 0 || id >= table->dims[0]) return gn__bad_index(c->fault, id, table->dims[0]);
-        gn__copy_strided(c->out.p + i * d * bytes, 1, table->p + id * table->strides[0] * bytes, table->strides[1], d,
-                         (size_t)bytes);
+        if (id < 0 || id >= k->depth) {
+            gn__atomic_store(&k->failed, 1);
+            return;
+        }
+        memcpy(k->out + (i * k->depth + id) * k->element, k->one, (size_t)k->element);
     }
-    return GN_OK;
 }
 
 static gn_result gn__cpu_one_hot(const gn__call *c) {
-    const gn_view *ids = &c->in[0];
-    int64_t bytes = (int64_t)gn__bytes_of(c->out.dtype), depth = c->attrs[0], n = gn__view_count(ids), one_i = 1;
+    gn__one_hot k = { &c->in[0], c->out.p, { 0 }, c->attrs[0], (int64_t)gn__bytes_of(c->out.dtype), 0 };
+    int64_t one_i = 1;
     double one_f = 1;
-    memset(c->out.p, 0, (size_t)(gn__view_count(&c->out) * bytes));
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        int64_t id =
-            gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
-        if (id < 0 || id >= depth) return gn__bad_index(c->fault, id, depth);
-        char *o = c->out.p + (i * depth + id) * bytes;
-        if (gn__is_float(c->out.dtype)) gn__store_f64(&one_f, c->out.dtype, o, 1, 1);
-        else gn__store_i64(&one_i, c->out.dtype, o, 1, 1);
-    }
-    return GN_OK;
-}
-
-/* In index order, each sum rounded to the dtype: repeatable. */
-static gn_result gn__cpu_scatter_add(const gn__call *c) {
-    int axis = gn__axis(c->attrs[0], c->out.rank);
-    int64_t n = gn__view_count(&c->in[1]), bad = 0;
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    bool real = gn__is_float(c->out.dtype);
-    gn__copy_view(&c->out, &c->in[0]);
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        char *o = gn__selected(&c->out, &c->in[1], axis, i, &bad);
-        if (!o) return gn__bad_index(c->fault, bad, c->out.dims[axis]);
-        const char *s = c->in[2].p + gn__view_offset(&c->in[2], c->in[2].rank, i) * (int64_t)bytes;
-        if (real) {
-            double a, b;
-            gn__load_f64(&a, c->out.dtype, o, 1, 1);
-            gn__load_f64(&b, c->out.dtype, s, 1, 1);
-            a += b;
-            gn__store_f64(&a, c->out.dtype, o, 1, 1);
-        } else {
-            int64_t sum = (int64_t)((uint64_t)gn__read_int(c->out.dtype, o) + (uint64_t)gn__read_int(c->out.dtype, s));
-            gn__store_i64(&sum, c->out.dtype, o, 1, 1);
-        }
-    }
-    return GN_OK;
+    if (gn__is_float(c->out.dtype)) gn__store_f64(&one_f, c->out.dtype, k.one, 1, 1);
+    else gn__store_i64(&one_i, c->out.dtype, k.one, 1, 1);
+    gn__pool_for(c->pool, gn__view_count(k.ids), GN__MOVE_GRAIN / (k.depth * k.element + 8) + 1, gn__one_hot_range, &k);
+    return gn__atomic_load(&k.failed) ? gn__first_outside(c, k.ids, k.depth) : GN_OK;
 }
 
 static uint32_t gn__scatter_of(gn__grads *k, uint32_t a, int64_t axis, uint32_t index, uint32_t src) {
@@ -8807,43 +9945,86 @@ static gn_result gn__infer_mse_loss(const gn__infer_call *c) {
     return r;
 }
 
-/* -log softmax(row)[target] */
+GN__COLD_END
+
+typedef struct gn__loss_job {
+    const gn__call *c;
+    double *losses; /* of each row */
+    gn__atomic bad; /* a target is outside the classes; set by any thread */
+} gn__loss_job;
+
+/* -log softmax(row)[target]. f64 in f64; others by exponentials in f32, whose sum is in f64: small ones count beside
+   1. */
 static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t row, int64_t target) {
     int64_t n = logits->dims[logits->rank - 1], stride = logits->strides[logits->rank - 1],
             bytes = (int64_t)gn__bytes_of(logits->dtype);
     const char *p = logits->p + gn__view_offset(logits, logits->rank - 1, row) * bytes;
+    const gn__kernels *k = gn__kernels_of(pool);
+    bool narrow = gn__dtypes[logits->dtype].compute == GN__F32;
     double x[GN__CHUNK], top = -INFINITY, hit;
+    float s[GN__CHUNK];
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        for (int64_t l = 0; l < m; l++) top = GN_M_MAX(top, x[l]);
+        if (narrow) gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
+        else gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
+        double most = narrow ? (double)k->top(s, m, 1) : gn__top_f64(x, m);
+        top = GN_M_MAX(most, top);
     }
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
-        for (int64_t l = 0; l < m; l++) x[l] -= top;
-        gn__exp_f64(pool, x, x, m);
-        gn__pieces_f64(gn__kernels_of(pool), &sums, x, m);
+        if (narrow) {
+            gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
+            k->affine(s, s, m, (float)top, 1);
+            gn__exp_f32(pool, s, s, m);
+            gn__widen_f64(x, s, m);
+        } else {
+            gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
+            gn__minus_f64(x, x, top, m);
+            gn__exp_f64(pool, x, x, m);
+        }
+        gn__pieces_f64(k, &sums, x, m);
     }
     gn__load_f64(&hit, logits->dtype, p + target * stride * bytes, 1, 1);
     return log(gn__tree_sum(&sums)) - (hit - top);
 }
 
-static gn_result gn__cpu_cross_entropy(const gn__call *c) {
-    const gn_view *logits = &c->in[0], *targets = &c->in[1];
-    int64_t rows = gn__view_count(targets), classes = logits->dims[logits->rank - 1];
-    gn__tree sums;
-    sums.n = 0, sums.depth = 0;
-    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) {
+static void gn__loss_range(void *arg, int64_t begin, int64_t end) {
+    gn__loss_job *j = (gn__loss_job *)arg;
+    const gn_view *logits = &j->c->in[0], *targets = &j->c->in[1];
+    for (int64_t i = begin; i < end && !gn__pool_stops(j->c->pool); i++) {
         int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) *
                                                                   (int64_t)gn__bytes_of(targets->dtype));
-        if (t < 0 || t >= classes) return gn__bad_index(c->fault, t, classes);
-        gn__tree_add(&sums, gn__row_loss(c->pool, logits, i, t));
+        if (t < 0 || t >= logits->dims[logits->rank - 1]) {
+            gn__atomic_store(&j->bad, 1);
+            return;
+        }
+        j->losses[i] = gn__row_loss(j->c->pool, logits, i, t);
     }
+}
+
+GN__COLD_BEGIN
+
+static gn_result gn__cpu_cross_entropy(const gn__call *c) {
+    const gn_view *targets = &c->in[1];
+    int64_t rows = gn__view_count(targets), classes = c->in[0].dims[c->in[0].rank - 1];
+    gn__loss_job j = { c, (double *)gn__alloc_many((uint64_t)rows + 1, 1, sizeof(double)), 0 };
+    if (!j.losses) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the losses of %lld rows", (long long)rows);
+    gn__pool_for(c->pool, rows, 1 + 4096 / GN__MAX(classes, 1), gn__loss_range, &j);
+    for (int64_t i = 0; i < rows && gn__atomic_load(&j.bad); i++) { /* the first one is told, whoever met one */
+        int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) *
+                                                                  (int64_t)gn__bytes_of(targets->dtype));
+        if (t >= 0 && t < classes) continue;
+        gn_free(j.losses);
+        return gn__bad_index(c->fault, t, classes);
+    }
+    gn__tree sums;
+    sums.n = 0, sums.depth = 0;
+    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) gn__tree_add(&sums, j.losses[i]);
     double mean = gn__tree_sum(&sums) / (double)rows;
     gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
+    gn_free(j.losses);
     return GN_OK;
 }
 
@@ -8894,6 +10075,227 @@ static void gn__grad_mse_loss(gn__grads *k) {
         gn__mul(k, gn__sub(k, k->x[0], k->x[1]), gn__mul(k, k->gy, gn__num(k, 2.0 / (double)gn__count(&both))));
     k->gx[0] = d;
     k->gx[1] = gn__neg(k, d);
+}
+GN__COLD_END
+
+GN__COLD_BEGIN
+
+/* ---- rotary_table: positions (…,T) to (…,T,2n), the cosines and then the sines of n angles. attrs = dtype, n, and as
+ * f64 words base, divisor, a, b, c, magnitude: angle i is position * r (1 - s + s / divisor) with r = base^(-i/n) and
+ * the share s = a + b i + c r that is divided, cut to 0 and 1; magnitude is a factor of cosines and sines ---- */
+
+static gn_result gn__infer_rotary_table(const gn__infer_call *c) {
+    gn_shape s = c->in[0].shape;
+    int64_t n = c->attrs[1];
+    double base = gn__word_f64(c->attrs[2]), divisor = gn__word_f64(c->attrs[3]);
+    gn_result r = gn__infer_dtype_attr(c, c->attrs[0], GN__BIT(GN_F32) | GN__BIT(GN_F64), &c->out->dtype);
+    if (r != GN_OK) return r;
+    if (s.rank >= GN_MAX_RANK)
+        return gn_fail(c->fault, GN_BAD_RANK, "a table takes positions of rank 7 or less, not %d", s.rank);
+    if (n < 0 || n > INT64_MAX / 2)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "%lld angles are not possible", (long long)n);
+    for (int i = 4; i < 8; i++)
+        if (!isfinite(gn__word_f64(c->attrs[i])))
+            return gn_fail(c->fault, GN_BAD_ARGUMENT, "a number that angles are made of is not finite");
+    if (!(base > 0) || !isfinite(base) || !(divisor > 0) || !isfinite(divisor))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "base %g and divisor %g must be above 0", base, divisor);
+    s.dims[s.rank++] = 2 * n;
+    c->out->shape = s;
+    return gn__shape_ok(&s) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+/* y = cos(x) or sin(x), n elements, with memory up to a whole step of the vector code, which does not reach large
+   angles. */
+static void gn__turns_f64(const gn__pool *p, int op, double *y, const double *x, int64_t n) {
+    const void *in[3] = { x, x, x };
+    const double none[2] = { 0, 0 };
+    gn__ops[op].wide64[p ? p->isa : GN__ISA_BASE](y, in, none, (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(x[i]) <= GN__W_FAR)) y[i] = op == GN_OP_COS ? cos(x[i]) : sin(x[i]);
+}
+
+/* Angles a position, for pairs from `first` on. What -i/n loses where it is rounded counts log(base) times as much. */
+static void gn__rotary_rates(const int64_t *attrs, int64_t first, int64_t m, double *rates) {
+    double base = gn__word_f64(attrs[2]), divisor = gn__word_f64(attrs[3]), a = gn__word_f64(attrs[4]),
+           b = gn__word_f64(attrs[5]), c = gn__word_f64(attrs[6]), n = (double)attrs[1];
+    for (int64_t l = 0; l < m; l++) {
+        double i = (double)(first + l), e = -i / n, lost = fma(-e, n, -i) / n,
+               r = pow(base, e) * (1 + lost * log(base)), share = a + b * i + c * r;
+        share = share < 0 ? 0 : share > 1 ? 1 : share;
+        rates[l] = r * (1 - share + share / divisor);
+    }
+}
+
+static gn_result gn__cpu_rotary_table(const gn__call *c) {
+    const gn_view *p = &c->in[0];
+    int64_t n = c->attrs[1], rows = gn__view_count(p), bytes = (int64_t)gn__bytes_of(c->out.dtype);
+    double rates[GN__CHUNK], angles[GN__CHUNK], y[GN__CHUNK], magnitude = gn__word_f64(c->attrs[7]);
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        memset(angles, 0, sizeof angles);
+        gn__rotary_rates(c->attrs, i, m, rates);
+        for (int64_t row = 0; row < rows && !gn__call_stops(c, row); row++) {
+            double at = (double)gn__read_int(p->dtype,
+                                             p->p + gn__view_offset(p, p->rank, row) * (int64_t)gn__bytes_of(p->dtype));
+            for (int64_t l = 0; l < m; l++) angles[l] = at * rates[l];
+            for (int half = 0; half < 2; half++) {
+                gn__turns_f64(c->pool, half ? GN_OP_SIN : GN_OP_COS, y, angles, m);
+                for (int64_t l = 0; l < m; l++) y[l] *= magnitude;
+                gn__store_f64(y, c->out.dtype, c->out.p + ((2 * row + half) * n + i) * bytes, 1, m);
+            }
+        }
+    }
+    return GN_OK;
+}
+GN__COLD_END
+
+/* ---- rotary: x (…,T,D), table (…,T,2n); attrs = bits (1 interleaved, 2 back: by the negative angles). The first 2n
+ * elements of a row are n pairs, which are turned; the others stay ---- */
+
+static gn_result gn__infer_rotary(const gn__infer_call *c) {
+    gn_shape rows = c->in[0].shape, table = c->in[1].shape, both;
+    gn_dtype wide = c->in[0].dtype == GN_F64 ? GN_F64 : GN_F32;
+    if (c->attrs[0] < 0 || c->attrs[0] > 3)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "bits %lld are not known", (long long)c->attrs[0]);
+    if (c->in[1].dtype != wide) return gn_fail(c->fault, GN_BAD_DTYPE, "the table must be %s", gn__dtypes[wide].name);
+    if (rows.rank < 2 || table.rank < 1)
+        return gn_fail(c->fault, GN_BAD_RANK, "x (…,T,D) of rank 2 or more and a table (…,T,size) are needed");
+    int64_t size = table.dims[--table.rank], width = rows.dims[--rows.rank];
+    if (size % 2 || size > width)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "the table turns %lld elements, which is no even number up to %lld",
+                       (long long)size, (long long)width);
+    if (!gn__broadcast_shapes(&rows, &table, &both) || !gn__shape_equal(&both, &rows))
+        return gn__bad_shapes(c, "the positions do not broadcast to the rows of x");
+    *c->out = c->in[0];
+    return GN_OK;
+}
+
+static double gn__cost_rotary(const gn__infer_call *c) { return 3 * (double)gn__count(&c->out->shape); }
+
+typedef struct gn__rotary_job {
+    const gn__call *c;
+    gn_view table; /* broadcast to the rows of x */
+    int64_t n;     /* pairs */
+} gn__rotary_job;
+
+enum { GN__PAIRS = 128 }; /* of a stack buffer */
+
+/* Pairs (a, b) turned to (oa, ob); then rows. Heads that lie in a row, not of 16-bit floats, are turned where
+ * they lie. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
+#define GN__DEFINE_ROTARY(S, T)                                                                                    \
+    static void gn__rotary_turn_##S(T *restrict oa, T *restrict ob, const T *restrict a, const T *restrict b,      \
+                                    const T *restrict c, const T *restrict s, int64_t m) {                         \
+        for (int64_t i = 0; i < m; i++) {                                                                          \
+            oa[i] = a[i] * c[i] - b[i] * s[i];                                                                     \
+            ob[i] = b[i] * c[i] + a[i] * s[i];                                                                     \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void gn__rotary_pairs_##S(T *restrict o, const T *restrict x, const T *restrict c, const T *restrict s, \
+                                     T way, int64_t m) {                                                           \
+        for (int64_t i = 0; i < m; i++) {                                                                          \
+            T a = x[2 * i], b = x[2 * i + 1], to = s[i] * way;                                                     \
+            o[2 * i] = a * c[i] - b * to;                                                                          \
+            o[2 * i + 1] = b * c[i] + a * to;                                                                      \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void gn__rotary_row_##S(const gn__rotary_job *j, const char *x, const char *table, char *o) {           \
+        T w[6][GN__PAIRS];                                                                                         \
+        gn_dtype d = j->c->out.dtype, td = j->table.dtype;                                                         \
+        bool apart = !(j->c->attrs[0] & 1), back = (j->c->attrs[0] & 2) != 0;                                      \
+        int64_t n = j->n, bytes = (int64_t)gn__bytes_of(d), xs = j->c->in[0].strides[j->c->in[0].rank - 1],        \
+                ts = j->table.strides[j->table.rank - 1], step = apart ? 1 : 2, other = apart ? n : 1;             \
+        const T *lying = (const T *)(const void *)x, *angles = (const T *)(const void *)table;                     \
+        T *out = (T *)(void *)o;                                                                                   \
+        if (bytes == sizeof(T) && xs == 1 && ts == 1) {                                                            \
+            if (apart)                                                                                             \
+                gn__rotary_turn_##S(out + back * n, out + !back * n, lying + back * n, lying + !back * n, angles,  \
+                                    angles + n, n);                                                                \
+            else gn__rotary_pairs_##S(out, lying, angles, angles + n, back ? -1 : 1, n);                           \
+            return;                                                                                                \
+        }                                                                                                          \
+        for (int64_t i = 0, m; i < n; i += m) {                                                                    \
+            int64_t first = i * step + (back ? other : 0), second = i * step + (back ? 0 : other);                 \
+            m = GN__MIN(n - i, (int64_t)GN__PAIRS);                                                                \
+            gn__load_##S(w[0], d, x + first * xs * bytes, step * xs, m);                                           \
+            gn__load_##S(w[1], d, x + second * xs * bytes, step * xs, m);                                          \
+            gn__load_##S(w[2], td, table + i * ts * (int64_t)sizeof(T), ts, m);                                    \
+            gn__load_##S(w[3], td, table + (n + i) * ts * (int64_t)sizeof(T), ts, m);                              \
+            gn__rotary_turn_##S(w[4], w[5], w[0], w[1], w[2], w[3], m);                                            \
+            gn__store_##S(w[4], d, o + first * bytes, step, m);                                                    \
+            gn__store_##S(w[5], d, o + second * bytes, step, m);                                                   \
+        }                                                                                                          \
+    }
+GN__DEFINE_ROTARY(f32, float)
+GN__DEFINE_ROTARY(f64, double)
+#undef GN__DEFINE_ROTARY
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static void gn__rotary_range(void *arg, int64_t begin, int64_t end) {
+    const gn__rotary_job *j = (const gn__rotary_job *)arg;
+    const gn_view *x = &j->c->in[0], *t = &j->table;
+    int last = x->rank - 1;
+    int64_t bytes = (int64_t)gn__bytes_of(x->dtype), D = x->dims[last], T = x->dims[last - 1];
+    for (int64_t row = begin, m; row < end && !gn__pool_stops(j->c->pool); row += m) {
+        const char *from = x->p + gn__view_offset(x, last, row) * bytes,
+                   *angles = t->p + gn__view_offset(t, last, row) * (int64_t)gn__bytes_of(t->dtype);
+        char *to = j->c->out.p + row * D * bytes;
+        m = GN__MIN(end - row, T - row % T); /* rows that lie at equal distances */
+        for (int64_t i = 0; i < m; i++, to += D * bytes) {
+            if (t->dtype == GN_F32) gn__rotary_row_f32(j, from, angles, to);
+            else gn__rotary_row_f64(j, from, angles, to);
+            if (D > 2 * j->n)
+                gn__copy_strided(to + 2 * j->n * bytes, 1, from + 2 * j->n * x->strides[last] * bytes, x->strides[last],
+                                 D - 2 * j->n, (size_t)bytes);
+            from += x->strides[last - 1] * bytes;
+            angles += t->strides[last - 1] * (int64_t)gn__bytes_of(t->dtype);
+        }
+    }
+}
+
+static gn_result gn__cpu_rotary(const gn__call *c) {
+    const gn_view *x = &c->in[0], *table = &c->in[1];
+    gn__rotary_job j = { c, *table, table->dims[table->rank - 1] / 2 };
+    int64_t dims[GN_MAX_RANK], D = x->dims[x->rank - 1];
+    memcpy(dims, x->dims, sizeof dims);
+    dims[x->rank - 1] = 2 * j.n;
+    j.table = gn__view_broadcast(table, x->rank, dims);
+    if (gn__view_count(&c->out))
+        gn__pool_for(c->pool, gn__view_count(&c->out) / D, 1 + 16384 / D, gn__rotary_range, &j);
+    return GN_OK;
+}
+
+GN__COLD_BEGIN
+
+/* Elements `first` and every second one of the n pairs, or n elements from there on. */
+static uint32_t gn__rotary_side(gn__grads *k, uint32_t a, int64_t n, bool second, gn_dtype d) {
+    bool interleaved = k->attrs[0] & 1;
+    int64_t attrs[4] = { -1, interleaved ? second : second * n, interleaved ? 2 * n : (second + 1) * n,
+                         interleaved ? 2 : 1 };
+    return gn__cast_to(k->g, k->at, gn__op_in(k, GN_OP_SLICE, a, 4, attrs), d);
+}
+
+/* Of x the turn back; of the table sums of products. */
+static void gn__grad_rotary(gn__grads *k) {
+    uint32_t in[2] = { k->gy, k->x[1] }, parts[2];
+    int64_t bits = k->attrs[0] ^ 2, last = -1;
+    gn_shape table = gn__x_shape(k, 1);
+    int64_t n = table.dims[table.rank - 1] / 2;
+    gn_dtype d = (gn_dtype)k->g->nodes[k->x[1]].dtype;
+    if (k->need[0]) k->gx[0] = gn__build(k->g, k->at, GN_OP_ROTARY, 2, in, 1, &bits);
+    if (!k->need[1]) return;
+    uint32_t a = gn__rotary_side(k, k->x[0], n, false, d), b = gn__rotary_side(k, k->x[0], n, true, d),
+             ga = gn__rotary_side(k, k->gy, n, false, d), gb = gn__rotary_side(k, k->gy, n, true, d);
+    uint32_t across = gn__mul(k, ga, b), along = gn__mul(k, gb, a);
+    bool back = (k->attrs[0] & 2) != 0;
+    parts[0] = gn__add(k, gn__mul(k, ga, a), gn__mul(k, gb, b));
+    parts[1] = back ? gn__sub(k, across, along) : gn__sub(k, along, across);
+    k->gx[1] = gn__sum_to(k, gn__build(k->g, k->at, GN_OP_CONCAT, 2, parts, 1, &last), &table);
 }
 GN__COLD_END
 
@@ -9005,7 +10407,8 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
 GN__COLD_END
 
 /* Adds n elements of the mask, `stride` apart, to scores; false hides. */
-static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s, int64_t n) {
+GN__NOINLINE static void gn__attention_mask(const gn__attention_job *j, const char *m, int64_t stride, float *s,
+                                            int64_t n) {
     int64_t bytes = (int64_t)gn__bytes_of(j->mask.dtype);
     float x[GN__CHUNK];
     for (int64_t i = 0; i < n && j->mask.dtype == GN_BOOL; i++) s[i] = m[i * stride] ? s[i] : -INFINITY;
@@ -9032,7 +10435,8 @@ enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
 
 /* One query row in f32, f16 or bf16: f32 sums, one row of scores. Scratch: s (S), q (D), o (E), room
    (GN__ATTENTION_ROWS * max(D, E)). */
-static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float *s, float *q, float *o, float *room) {
+GN__NOINLINE static void gn__attention_row_f32(const gn__attention_job *j, int64_t at, float *s, float *q, float *o,
+                                               float *room) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype),
@@ -9130,7 +10534,7 @@ static float *gn__tile_carve(float **room, int64_t n) {
     return p;
 }
 
-static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
+GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
     const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES,
             bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->mr, nr = a->k->nr;
@@ -9185,7 +10589,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
 }
 
 /* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
-static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
+GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
     const gn__pool *pool = a->j->c->pool;
     int64_t nr = a->k->nr;
     float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
@@ -9218,7 +10622,7 @@ static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
 }
 
 /* False: what is hidden is not finite; the rows are to be done one by one. */
-static bool gn__tile_run(gn__attention_tile *a) {
+GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
     int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t),
             most = gn__keys_seen(a->j, a->t + a->n - 1);
     for (int64_t key = 0, n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
@@ -9240,7 +10644,7 @@ static bool gn__tile_run(gn__attention_tile *a) {
     return true;
 }
 
-static void gn__tile_store(const gn__attention_tile *a) {
+GN__NOINLINE static void gn__tile_store(const gn__attention_tile *a) {
     const gn_view *out = &a->j->c->out;
     float row[GN__TILE_WIDE];
     for (int64_t i = 0; i < a->n; i++) {
@@ -9364,11 +10768,11 @@ static gn_result gn__cpu_kv_append(const gn__call *c) {
     if (pos < 0 || pos > S - T)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "%lld rows from %lld on are outside a cache of %lld",
                        (long long)T, (long long)pos, (long long)S);
-    if (c->out.p != c->in[0].p) gn__copy_view(&c->out, &c->in[0]);
+    if (c->out.p != c->in[0].p) gn__move_view(c->pool, &c->out, &c->in[0]);
     gn_view rows = c->out;
     rows.dims[2] = T;
     rows.p += pos * rows.strides[2] * (int64_t)gn__bytes_of(c->out.dtype);
-    gn__copy_view(&rows, &c->in[1]);
+    gn__move_view(c->pool, &rows, &c->in[1]);
     return GN_OK;
 }
 
@@ -9384,7 +10788,7 @@ static void gn__grad_kv_append(gn__grads *k) {
     if (k->need[1]) k->gx[1] = gn__gather_of(k, k->gy, 2, gn__broadcast_of(k, gn__reshape_of(k, at, &column), &rows));
 }
 
-/* ---- running along an axis: attrs = axis. Row by row, in f64 or i64, in order ---- */
+/* ---- running along an axis: attrs = axis. Line by line, in f64 or i64, in order ---- */
 
 static gn_result gn__infer_cummax(const gn__infer_call *c) {
     int axis;
@@ -9401,75 +10805,81 @@ static gn_result gn__infer_cumsum(const gn__infer_call *c) {
 
 typedef enum gn__along { GN__ALONG_SUM, GN__ALONG_PROD, GN__ALONG_MAX } gn__along;
 
-typedef struct gn__along_job {
-    gn__along kind;
-    gn_view in, out; /* the axis is last */
-    const gn__pool *pool;
-} gn__along_job;
+GN__COLD_END
 
-/* Of sums what the additions lost is kept, and added to each result. */
-static void gn__along_f64(gn__along kind, double *x, int64_t n, double *run, double *lost, bool first) {
-    for (int64_t i = 0; i < n; i++) {
-        if (kind == GN__ALONG_SUM) {
-            double sum = *run + x[i], back = sum - *run;
-            *lost += (*run - (sum - back)) + (x[i] - back);
-            *run = sum;
-            x[i] = fabs(sum) < (double)INFINITY ? sum + *lost : sum;
-            continue;
-        }
-        if (kind == GN__ALONG_PROD) *run *= x[i];
-        else if ((first && i == 0) || x[i] > *run || x[i] != x[i]) *run = x[i];
-        x[i] = *run;
+/* n elements of a line: y, which may be x. Of sums what the additions lost is kept, and added to each result. */
+#define GN__DEFINE_ALONG(S, T)                                                                              \
+    static void gn__along_##S(gn__along kind, const T *x, T *y, int64_t n, double *run_at, double *lost_at, \
+                              bool first) {                                                                 \
+        double run = *run_at, lost = *lost_at;                                                              \
+        for (int64_t i = 0; i < n && kind == GN__ALONG_SUM; i++) {                                          \
+            double v = (double)x[i], sum = run + v, back = sum - run;                                       \
+            lost += (run - (sum - back)) + (v - back);                                                      \
+            run = sum;                                                                                      \
+            y[i] = (T)(fabs(sum) < (double)INFINITY ? sum + lost : sum);                                    \
+        }                                                                                                   \
+        for (int64_t i = 0; i < n && kind == GN__ALONG_PROD; i++) {                                         \
+            run *= (double)x[i];                                                                            \
+            y[i] = (T)run;                                                                                  \
+        }                                                                                                   \
+        if (kind == GN__ALONG_MAX && first) run = (double)x[0];                                             \
+        for (int64_t i = 0; i < n && kind == GN__ALONG_MAX; i++) {                                          \
+            double v = (double)x[i];                                                                        \
+            if (v > run || v != v) run = v;                                                                 \
+            y[i] = (T)run;                                                                                  \
+        }                                                                                                   \
+        *run_at = run;                                                                                      \
+        *lost_at = lost;                                                                                    \
     }
+GN__DEFINE_ALONG(f32, float)
+GN__DEFINE_ALONG(f64, double)
+
+static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run_at, bool first) {
+    int64_t run = *run_at;
+    for (int64_t i = 0; i < n && kind == GN__ALONG_SUM; i++) x[i] = run = gn__m_add_i64(run, x[i]);
+    for (int64_t i = 0; i < n && kind == GN__ALONG_PROD; i++) x[i] = run = gn__m_mul_i64(run, x[i]);
+    if (kind == GN__ALONG_MAX && first) run = x[0];
+    for (int64_t i = 0; i < n && kind == GN__ALONG_MAX; i++) x[i] = run = GN__MAX(run, x[i]);
+    *run_at = run;
 }
 
-static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run, bool first) {
-    for (int64_t i = 0; i < n; i++) {
-        if (kind == GN__ALONG_SUM) *run = gn__m_add_i64(*run, x[i]);
-        else if (kind == GN__ALONG_PROD) *run = gn__m_mul_i64(*run, x[i]);
-        else if ((first && i == 0) || x[i] > *run) *run = x[i];
-        x[i] = *run;
-    }
-}
-
-static void gn__along_range(void *arg, int64_t begin, int64_t end) {
-    const gn__along_job *j = (const gn__along_job *)arg;
-    const gn_view *in = &j->in, *out = &j->out;
-    int last = in->rank - 1;
-    int64_t ib = (int64_t)gn__bytes_of(in->dtype), ob = (int64_t)gn__bytes_of(out->dtype), n = in->dims[last],
-            is = in->strides[last], os = out->strides[last];
-    bool real = gn__is_float(in->dtype);
+static void gn__along_line(const gn__lines *j, const char *p, char *o, void *room) {
+    gn_dtype d = j->in.dtype;
+    gn__along kind = (gn__along)j->kind;
+    int64_t ib = (int64_t)gn__bytes_of(d), ob = (int64_t)gn__bytes_of(j->out.dtype), whole = kind == GN__ALONG_PROD;
+    double run = kind == GN__ALONG_PROD, lost = 0;
     union {
         double f[GN__CHUNK];
         int64_t i[GN__CHUNK];
     } x;
-    for (int64_t row = begin; row < end; row++) {
-        const char *p = in->p + gn__view_offset(in, last, row) * ib;
-        char *o = out->p + gn__view_offset(out, last, row) * ob;
-        double run = j->kind == GN__ALONG_PROD, lost = 0;
-        int64_t whole = j->kind == GN__ALONG_PROD;
-        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {
-            m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-            if (real) {
-                gn__load_f64(x.f, in->dtype, p + i * is * ib, is, m);
-                gn__along_f64(j->kind, x.f, m, &run, &lost, i == 0);
-                gn__store_f64(x.f, out->dtype, o + i * os * ob, os, m);
-            } else {
-                gn__load_i64(x.i, in->dtype, p + i * is * ib, is, m);
-                gn__along_i64(j->kind, x.i, m, &whole, i == 0);
-                gn__store_i64(x.i, out->dtype, o + i * os * ob, os, m);
-            }
+    (void)room;
+    for (int64_t i = 0, m; i < j->n && !gn__pool_stops(j->c->pool); i += m) {
+        const char *from = p + i * ib;
+        char *to = o + i * ob;
+        m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
+        if (d == GN_F32)
+            gn__along_f32(kind, (const float *)(const void *)from, (float *)(void *)to, m, &run, &lost, i == 0);
+        else if (d == GN_F64)
+            gn__along_f64(kind, (const double *)(const void *)from, (double *)(void *)to, m, &run, &lost, i == 0);
+        else if (gn__is_float(d)) {
+            gn__load_f64(x.f, d, from, 1, m);
+            gn__along_f64(kind, x.f, x.f, m, &run, &lost, i == 0);
+            gn__store_f64(x.f, d, to, 1, m);
+        } else {
+            int64_t *y = j->out.dtype == GN_I64 ? (int64_t *)(void *)to : x.i;
+            gn__load_i64(y, d, from, 1, m);
+            gn__along_i64(kind, y, m, &whole, i == 0);
+            if (y == x.i) gn__store_i64(y, j->out.dtype, to, 1, m);
         }
     }
 }
 
 static gn_result gn__cpu_along(const gn__call *c, gn__along kind) {
-    int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__along_job j = { kind, gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->pool };
-    int64_t n = c->in[0].dims[axis];
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 16384 / n, gn__along_range, &j);
-    return GN_OK;
+    gn__lines x = gn__lines_of(c, c->attrs[0], (int)kind);
+    x.fn = gn__along_line;
+    return gn__lines_run(&x, 16384);
 }
+GN__COLD_BEGIN
 static gn_result gn__cpu_cumsum(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_SUM); }
 static gn_result gn__cpu_cumprod(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_PROD); }
 static gn_result gn__cpu_cummax(const gn__call *c) { return gn__cpu_along(c, GN__ALONG_MAX); }
@@ -9509,7 +10919,11 @@ static void gn__grad_cummax(gn__grads *k) {
     k->gx[0] = gn__scatter_of(k, gn__zeros_like(k, k->x[0]), k->attrs[0], from, k->gy);
 }
 
-/* ---- argsort: attrs = axis, descending. A stable merge sort of positions; NaN goes last both ways ---- */
+/* ---- argsort: attrs = axis, descending. Stable; NaN goes last both ways ----
+ * A key is an unsigned integer in whose order elements are wanted: 32 bits, 64 for dtypes of 8 bytes; a record is a key
+ * above the element's position, so all records differ and any way of sorting them gives the same order. Few records are
+ * sorted by insertion, many by radix, a digit of 8 bits a pass; where only the first few of a row are read (gn__call
+ * reads), these alone are kept. */
 
 static gn_result gn__infer_argsort(const gn__infer_call *c) {
     gn_result r = gn__infer_cummax(c);
@@ -9523,103 +10937,322 @@ static double gn__cost_argsort(const gn__infer_call *c) {
     double n = (double)gn__count(&c->out->shape);
     return n * log2(n + 1);
 }
+GN__COLD_END
+
+/* few: records sorted by insertion, and the most of a row that are kept in order one by one; block: elements that are
+   compared with the last one kept at once; digits: values of a digit; piece: records that one thread counts */
+enum { GN__SORT_FEW = 64, GN__SORT_BLOCK = 32, GN__SORT_DIGITS = 256, GN__SORT_PIECE = 1 << 16 };
+
+typedef struct gn__record64 {
+    uint64_t key, at;
+} gn__record64;
 
 typedef struct gn__sort_job {
-    gn_view in, out; /* the axis is last */
-    bool descending;
-    const gn__pool *pool;
-    gn__atomic failed; /* no memory for keys; set by any thread */
+    gn_view in, out;       /* the axis is last */
+    bool descending, wide; /* wide: records of 128 bits */
+    int64_t first;         /* elements of each row that are wanted */
+    gn__pool *pool;
+    gn__atomic failed; /* no memory for records; set by any thread */
 } gn__sort_job;
 
-typedef union gn__key {
-    double f;
-    int64_t i;
-} gn__key;
+/* One pass of a radix sort over pieces of GN__SORT_PIECE records. */
+typedef struct gn__radix {
+    const void *from;
+    void *to;
+    uint64_t *counts; /* by pieces: of each digit, then where its next record goes */
+    int64_t n;
+    int shift;
+    bool wide;
+} gn__radix;
 
-static bool gn__key_before(const gn__sort_job *j, gn__key a, gn__key b) {
-    if (!gn__is_float(j->in.dtype)) return j->descending ? a.i > b.i : a.i < b.i;
-    if (b.f != b.f) return a.f == a.f;
-    return j->descending ? a.f > b.f : a.f < b.f;
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#endif
+/* The first n of a row from element `at` on, n <= GN__CHUNK. -0 is 0. */
+static void gn__sort_keys32(const gn__sort_job *j, const char *p, uint32_t *keys, int64_t n) {
+    gn_dtype d = j->in.dtype;
+    int64_t stride = j->in.strides[j->in.rank - 1];
+    const uint32_t flip = j->descending ? UINT32_MAX : 0;
+    if (gn__is_float(d)) {
+        float x[GN__CHUNK];
+        gn__load_f32(x, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) {
+            float v = x[i] + 0.0f;
+            uint32_t u = gn__f32_bits(v), key = (u ^ (uint32_t)((int32_t)u >> 31 | INT32_MIN)) ^ flip;
+            keys[i] = v != v ? UINT32_MAX : key;
+        }
+    } else if (d == GN_U32) {
+        gn__copy_strided((char *)keys, 1, p, stride, n, sizeof *keys);
+        for (int64_t i = 0; i < n; i++) keys[i] ^= flip;
+    } else {
+        int32_t x[GN__CHUNK];
+        gn__load_i32(x, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) keys[i] = (uint32_t)x[i] ^ 0x80000000u ^ flip;
+    }
 }
 
-/* Positions 0…n-1 in `at` in the keys' order; `spare` holds n more. Returns the one of the two that holds the
-   result. */
-static int64_t *gn__sort_positions(const gn__sort_job *j, const gn__key *keys, int64_t *at, int64_t *spare, int64_t n) {
-    for (int64_t i = 0; i < n; i++) at[i] = i;
-    for (int64_t width = 1; width < n; width *= 2) {
-        for (int64_t begin = 0; begin < n; begin += 2 * width) {
-            if (begin % (1 << 16) == 0 && gn__pool_stops(j->pool)) return at;
-            int64_t left = begin, mid = GN__MIN(begin + width, n), right = mid, end = GN__MIN(begin + 2 * width, n);
-            for (int64_t o = begin; o < end; o++) {
-                bool take = left == mid || (right < end && gn__key_before(j, keys[at[right]], keys[at[left]]));
-                spare[o] = at[take ? right++ : left++];
-            }
+static void gn__sort_keys64(const gn__sort_job *j, const char *p, uint64_t *keys, int64_t n) {
+    const uint64_t flip = j->descending ? UINT64_MAX : 0, sign = (uint64_t)1 << 63;
+    if (gn__bytes_of(j->in.dtype) < 8) { /* a row of 2^32 elements or more */
+        uint32_t narrow[GN__CHUNK];
+        gn__sort_keys32(j, p, narrow, n);
+        for (int64_t i = 0; i < n; i++) keys[i] = narrow[i];
+        return;
+    }
+    gn__copy_strided((char *)keys, 1, p, j->in.strides[j->in.rank - 1], n, sizeof *keys);
+    for (int64_t i = 0; i < n && j->in.dtype == GN_I64; i++) keys[i] ^= sign ^ flip;
+    for (int64_t i = 0; i < n && j->in.dtype == GN_F64; i++) {
+        double v = gn__bits_f64(keys[i]) + 0.0;
+        uint64_t u = gn__f64_bits(v), key = (u ^ (u & sign ? UINT64_MAX : sign)) ^ flip;
+        keys[i] = v != v ? UINT64_MAX : key;
+    }
+}
+
+#define GN__DEFINE_BELOW(S, T)                                            \
+    static bool gn__sort_below_##S(const T *keys, T most) {               \
+        int found = 0;                                                    \
+        for (int i = 0; i < GN__SORT_BLOCK; i++) found |= keys[i] < most; \
+        return found != 0;                                                \
+    }
+GN__DEFINE_BELOW(32, uint32_t)
+GN__DEFINE_BELOW(64, uint64_t)
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+#define GN__RECORD32(key, at) ((uint64_t)(key) << 32 | (uint64_t)(at))
+#define GN__RECORD64(key, at) ((gn__record64){ (key), (uint64_t)(at) })
+#define GN__KEY32(r) ((uint32_t)((r) >> 32))
+#define GN__KEY64(r) ((r).key)
+#define GN__AT32(r) ((int64_t)((r)&UINT32_MAX))
+#define GN__AT64(r) ((int64_t)(r).at)
+
+/* For records R of keys K:
+ *   insert  r into the m records at `at` that are in order, of which at most `most` are kept; how many there are then
+ *   few     the first of a row, at most GN__SORT_FEW, in order
+ *   all     the records of a row, not in order
+ *   store   positions of n records into a row of the result */
+#define GN__DEFINE_SORT(S, R, K)                                                                                 \
+    static int64_t gn__sort_insert_##S(R *at, int64_t m, int64_t most, R r) {                                    \
+        int64_t i = m < most ? m : most - 1;                                                                     \
+        for (; i > 0 && GN__KEY##S(r) < GN__KEY##S(at[i - 1]); i--) at[i] = at[i - 1];                           \
+        at[i] = r;                                                                                               \
+        return m < most ? m + 1 : most;                                                                          \
+    }                                                                                                            \
+    static void gn__sort_few_##S(const gn__sort_job *j, const char *p, R *at) {                                  \
+        int64_t last = j->in.rank - 1, n = j->in.dims[last], most = j->first, kept = 0;                          \
+        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                                 \
+        K keys[GN__CHUNK];                                                                                       \
+        for (int64_t i = 0, m; i < n && !gn__pool_stops(j->pool); i += m) {                                      \
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                              \
+            gn__sort_keys##S(j, p + i * step, keys, m);                                                          \
+            for (int64_t b = 0; b < m; b += GN__SORT_BLOCK) {                                                    \
+                int64_t end = GN__MIN(b + GN__SORT_BLOCK, m);                                                    \
+                if (kept == most && end - b == GN__SORT_BLOCK &&                                                 \
+                    !gn__sort_below_##S(keys + b, GN__KEY##S(at[most - 1])))                                     \
+                    continue;                                                                                    \
+                for (int64_t l = b; l < end; l++)                                                                \
+                    if (kept < most || keys[l] < GN__KEY##S(at[most - 1]))                                       \
+                        kept = gn__sort_insert_##S(at, kept, most, GN__RECORD##S(keys[l], i + l));               \
+            }                                                                                                    \
+        }                                                                                                        \
+    }                                                                                                            \
+    static void gn__sort_all_##S(const gn__sort_job *j, const char *p, R *at) {                                  \
+        int64_t last = j->in.rank - 1, n = j->in.dims[last];                                                     \
+        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                                 \
+        K keys[GN__CHUNK];                                                                                       \
+        for (int64_t i = 0, m; i < n; i += m) {                                                                  \
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                              \
+            gn__sort_keys##S(j, p + i * step, keys, m);                                                          \
+            for (int64_t l = 0; l < m; l++) at[i + l] = GN__RECORD##S(keys[l], i + l);                           \
+        }                                                                                                        \
+    }                                                                                                            \
+    static void gn__sort_store_##S(const gn__sort_job *j, const R *at, char *o, int64_t n) {                     \
+        int64_t *to = (int64_t *)(void *)o, stride = j->out.strides[j->out.rank - 1];                            \
+        for (int64_t i = 0; i < n; i++) to[i * stride] = GN__AT##S(at[i]);                                       \
+    }                                                                                                            \
+    static void gn__radix_count_##S(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {          \
+        const R *from = (const R *)x->from;                                                                      \
+        uint32_t even[GN__SORT_DIGITS] = { 0 }, odd[GN__SORT_DIGITS] = { 0 }; /* equal digits do not wait */     \
+        for (; begin + 1 < end; begin += 2) {                                                                    \
+            even[(uint8_t)(GN__KEY##S(from[begin]) >> x->shift)]++;                                              \
+            odd[(uint8_t)(GN__KEY##S(from[begin + 1]) >> x->shift)]++;                                           \
+        }                                                                                                        \
+        if (begin < end) even[(uint8_t)(GN__KEY##S(from[begin]) >> x->shift)]++;                                 \
+        for (int i = 0; i < GN__SORT_DIGITS; i++) counts[i] = (uint64_t)even[i] + odd[i];                        \
+    }                                                                                                            \
+    static void gn__radix_move_##S(const gn__radix *x, int64_t begin, int64_t end, uint64_t *counts) {           \
+        const R *from = (const R *)x->from;                                                                      \
+        R *restrict to = (R *)x->to;                                                                             \
+        for (; begin < end; begin++) to[counts[(uint8_t)(GN__KEY##S(from[begin]) >> x->shift)]++] = from[begin]; \
+    }
+GN__DEFINE_SORT(32, uint64_t, uint32_t)
+GN__DEFINE_SORT(64, gn__record64, uint64_t)
+
+/* Tasks are pieces. */
+static void gn__radix_counts(void *arg, int64_t begin, int64_t end) {
+    const gn__radix *x = (const gn__radix *)arg;
+    for (int64_t i = begin; i < end; i++)
+        (x->wide ? gn__radix_count_64 : gn__radix_count_32)(x, i * GN__SORT_PIECE,
+                                                            GN__MIN((i + 1) * GN__SORT_PIECE, x->n),
+                                                            x->counts + i * GN__SORT_DIGITS);
+}
+
+static void gn__radix_moves(void *arg, int64_t begin, int64_t end) {
+    const gn__radix *x = (const gn__radix *)arg;
+    for (int64_t i = begin; i < end; i++)
+        (x->wide ? gn__radix_move_64 : gn__radix_move_32)(x, i * GN__SORT_PIECE,
+                                                          GN__MIN((i + 1) * GN__SORT_PIECE, x->n),
+                                                          x->counts + i * GN__SORT_DIGITS);
+}
+
+/* Counts become places: those of a digit follow those of smaller digits, of equal ones pieces in order. False: all
+   records have one digit, nothing moves. */
+static bool gn__radix_places(const gn__radix *x, int64_t pieces) {
+    uint64_t at = 0;
+    for (int d = 0; d < GN__SORT_DIGITS; d++) {
+        uint64_t begin = at;
+        for (int64_t i = 0; i < pieces; i++) {
+            uint64_t n = x->counts[i * GN__SORT_DIGITS + d];
+            x->counts[i * GN__SORT_DIGITS + d] = at;
+            at += n;
         }
-        int64_t *t = at;
-        at = spare;
-        spare = t;
+        if (at - begin == (uint64_t)x->n) return false;
+    }
+    return true;
+}
+
+/* n records at `at` in order, from the least digit to the greatest; `spare` holds as many, `counts` those of all
+   pieces. The one of the two that holds the result. `pool`: NULL where threads have rows of their own. */
+static void *gn__sort_radix(const gn__sort_job *j, gn__pool *pool, void *at, void *spare, uint64_t *counts, int64_t n) {
+    int64_t pieces = (n + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
+    for (int shift = 0; shift < (gn__bytes_of(j->in.dtype) == 8 ? 64 : 32) && !gn__pool_stops(j->pool); shift += 8) {
+        gn__radix x = { at, spare, counts, n, shift, j->wide };
+        gn__pool_for(pool, pieces, 1, gn__radix_counts, &x);
+        if (!gn__radix_places(&x, pieces)) continue;
+        gn__pool_for(pool, pieces, 1, gn__radix_moves, &x);
+        spare = at;
+        at = x.to;
     }
     return at;
 }
 
-static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
-    gn__sort_job *j = (gn__sort_job *)arg;
+/* The first of a row, more than GN__SORT_FEW but a small part: those that come before the last one wanted so far are
+   collected, and sorted whenever `room` of them are there. How many of `at` there are in the end. */
+#define GN__DEFINE_SELECT(S, R, K)                                                                            \
+    static void *gn__sort_select_##S(const gn__sort_job *j, const char *p, R *at, R *spare, uint64_t *counts, \
+                                     int64_t room) {                                                          \
+        int64_t last = j->in.rank - 1, n = j->in.dims[last], kept = 0;                                        \
+        int64_t step = j->in.strides[last] * (int64_t)gn__bytes_of(j->in.dtype);                              \
+        bool full = false; /* at[first - 1] is the last one wanted so far */                                  \
+        K keys[GN__CHUNK], most = 0;                                                                          \
+        for (int64_t i = 0, m; i < n; i += m) {                                                               \
+            m = GN__MIN(n - i, (int64_t)GN__CHUNK);                                                           \
+            gn__sort_keys##S(j, p + i * step, keys, m);                                                       \
+            for (int64_t l = 0; l < m; l++) {                                                                 \
+                at[kept] = GN__RECORD##S(keys[l], i + l);                                                     \
+                kept += !full || keys[l] < most;                                                              \
+            }                                                                                                 \
+            if (kept <= room - GN__CHUNK && i + m < n) continue;                                              \
+            R *sorted = (R *)gn__sort_radix(j, NULL, at, spare, counts, kept);                                \
+            if (gn__pool_stops(j->pool)) return sorted;                                                       \
+            spare = sorted == at ? spare : at;                                                                \
+            at = sorted;                                                                                      \
+            full = kept >= j->first;                                                                          \
+            kept = GN__MIN(kept, j->first);                                                                   \
+            if (full) most = GN__KEY##S(at[kept - 1]);                                                        \
+        }                                                                                                     \
+        return at;                                                                                            \
+    }
+GN__DEFINE_SELECT(32, uint64_t, uint32_t)
+GN__DEFINE_SELECT(64, gn__record64, uint64_t)
+
+/* Records that a row needs room for, twice, and whether only some of them are kept at a time. */
+static int64_t gn__sort_room(const gn__sort_job *j, bool *out_some) {
+    int64_t n = j->in.dims[j->in.rank - 1], room = 3 * j->first + 4 * GN__CHUNK;
+    *out_some = j->first < n / 4 && room < n;
+    return j->first <= GN__SORT_FEW ? GN__SORT_FEW : *out_some ? room : n;
+}
+
+static void gn__sort_row(const gn__sort_job *j, gn__pool *pool, int64_t row, void *at, uint64_t *counts) {
     int last = j->in.rank - 1;
-    int64_t n = j->in.dims[last], bytes = (int64_t)gn__bytes_of(j->in.dtype);
-    gn__key *keys = (gn__key *)gn__alloc_many((uint64_t)n, 3, sizeof *keys);
-    if (!keys) {
+    bool some;
+    int64_t n = j->in.dims[last], room = gn__sort_room(j, &some);
+    const char *p = j->in.p + gn__view_offset(&j->in, last, row) * (int64_t)gn__bytes_of(j->in.dtype);
+    char *o = j->out.p + gn__view_offset(&j->out, last, row) * (int64_t)sizeof(int64_t);
+    void *spare = (char *)at + room * (int64_t)(j->wide ? sizeof(gn__record64) : sizeof(uint64_t));
+    if (j->first <= GN__SORT_FEW) {
+        if (j->wide) gn__sort_few_64(j, p, (gn__record64 *)at);
+        else gn__sort_few_32(j, p, (uint64_t *)at);
+    } else if (some) {
+        at = j->wide ? gn__sort_select_64(j, p, (gn__record64 *)at, (gn__record64 *)spare, counts, room)
+                     : gn__sort_select_32(j, p, (uint64_t *)at, (uint64_t *)spare, counts, room);
+    } else {
+        if (j->wide) gn__sort_all_64(j, p, (gn__record64 *)at);
+        else gn__sort_all_32(j, p, (uint64_t *)at);
+        at = gn__sort_radix(j, pool, at, spare, counts, n);
+    }
+    if (gn__pool_stops(j->pool)) return;
+    if (j->wide) gn__sort_store_64(j, (const gn__record64 *)at, o, j->first);
+    else gn__sort_store_32(j, (const uint64_t *)at, o, j->first);
+}
+
+/* Rows [begin, end), each by one thread or, where `pool` is given, by all. */
+static void gn__sort_rows(gn__sort_job *j, gn__pool *pool, int64_t begin, int64_t end) {
+    bool some;
+    int64_t room = gn__sort_room(j, &some), pieces = (room + GN__SORT_PIECE - 1) / GN__SORT_PIECE;
+    uint64_t record = j->wide ? sizeof(gn__record64) : sizeof(uint64_t);
+    uint64_t *counts =
+        (uint64_t *)gn__alloc_many((uint64_t)room * 2 * (record / sizeof *counts) + (uint64_t)pieces * GN__SORT_DIGITS,
+                                   1, sizeof *counts);
+    if (!counts) {
         gn__atomic_store(&j->failed, 1);
         return;
     }
-    int64_t *at = (int64_t *)(void *)(keys + n);
-    for (int64_t row = begin; row < end; row++) {
-        const char *p = j->in.p + gn__view_offset(&j->in, last, row) * bytes;
-        if (gn__is_float(j->in.dtype)) gn__load_f64(&keys->f, j->in.dtype, p, j->in.strides[last], n);
-        else gn__load_i64(&keys->i, j->in.dtype, p, j->in.strides[last], n);
-        const int64_t *order = gn__sort_positions(j, keys, at, at + n, n);
-        gn__store_i64(order, GN_I64, j->out.p + gn__view_offset(&j->out, last, row) * 8, j->out.strides[last], n);
-    }
-    gn_free(keys);
+    for (int64_t row = begin; row < end && !gn__pool_stops(j->pool); row++)
+        gn__sort_row(j, pool, row, counts + pieces * GN__SORT_DIGITS, counts);
+    gn_free(counts);
+}
+
+static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
+    gn__sort_rows((gn__sort_job *)arg, NULL, begin, end);
 }
 
 static gn_result gn__cpu_argsort(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
-    gn__sort_job j = { gn__view_axis_last(&c->in[0], axis), gn__view_axis_last(&c->out, axis), c->attrs[1] != 0,
-                       c->pool, 0 };
-    int64_t n = c->in[0].dims[axis];
-    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out) / n, 1 + 1024 / n, gn__sort_range, &j);
+    int64_t n = c->in[0].dims[axis], total = gn__view_count(&c->out), first = GN__MIN(c->reads, n);
+    gn__sort_job j = { gn__view_axis_last(&c->in[0], axis),
+                       gn__view_axis_last(&c->out, axis),
+                       c->attrs[1] != 0,
+                       gn__bytes_of(c->in[0].dtype) == 8 || n > UINT32_MAX,
+                       first,
+                       c->pool,
+                       0 };
+    if (!total || !first) return GN_OK;
+    if (total / n <= (int64_t)c->pool->n_threads && first >= n / 4 && n > GN__SORT_PIECE)
+        gn__sort_rows(&j, c->pool, 0, total / n);
+    else gn__pool_for(c->pool, total / n, 1 + 1024 / n, gn__sort_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the keys of a sort") : GN_OK;
 }
+GN__COLD_BEGIN
 
 /* ---- scatter and scatter_max: attrs = axis. In index order: of equal indices the last one counts, or the larger */
 
 #define gn__infer_scatter gn__infer_scatter_add
 #define gn__infer_scatter_max gn__infer_scatter_add
 
-/* Whether the element at s replaces the one at o. */
-static bool gn__is_larger(gn_dtype d, const char *s, const char *o) {
-    if (!gn__is_float(d)) return gn__read_int(d, s) > gn__read_int(d, o);
-    double a, b;
-    gn__load_f64(&a, d, s, 1, 1);
-    gn__load_f64(&b, d, o, 1, 1);
-    return a > b || (a != a && b == b);
-}
+static gn_result gn__cpu_scatter(const gn__call *c) { return gn__scatter(c, NULL); }
 
-static gn_result gn__scatter_put(const gn__call *c, bool larger) {
-    int axis = gn__axis(c->attrs[0], c->out.rank);
-    int64_t n = gn__view_count(&c->in[1]), bad = 0;
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    gn__copy_view(&c->out, &c->in[0]);
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        char *o = gn__selected(&c->out, &c->in[1], axis, i, &bad);
-        if (!o) return gn__bad_index(c->fault, bad, c->out.dims[axis]);
-        const char *s = c->in[2].p + gn__view_offset(&c->in[2], c->in[2].rank, i) * (int64_t)bytes;
-        if (!larger || gn__is_larger(c->out.dtype, s, o)) memcpy(o, s, bytes);
-    }
-    return GN_OK;
+static gn_result gn__cpu_scatter_max(const gn__call *c) {
+    static const gn__land_fn larger[GN_DTYPE__COUNT] = {
+        [GN_F32] = gn__land_max_f32,   [GN_F64] = gn__land_max_f64, [GN_F16] = gn__land_max_f16,
+        [GN_BF16] = gn__land_max_bf16, [GN_I8] = gn__land_max_i8,   [GN_U8] = gn__land_max_u8,
+        [GN_I16] = gn__land_max_i16,   [GN_U16] = gn__land_max_u16, [GN_I32] = gn__land_max_i32,
+        [GN_U32] = gn__land_max_u32,   [GN_I64] = gn__land_max_i64, [GN_BOOL] = gn__land_max_bool,
+    };
+    return gn__scatter(c, larger);
 }
-static gn_result gn__cpu_scatter(const gn__call *c) { return gn__scatter_put(c, false); }
-static gn_result gn__cpu_scatter_max(const gn__call *c) { return gn__scatter_put(c, true); }
 
 /* Which elements of src are still there after a scatter: the place of each is scattered and looked up again. */
 static uint32_t gn__scatter_stays(gn__grads *k) {
@@ -10175,6 +11808,7 @@ static uint32_t gn__source(const gn__recognition *w, uint32_t x, bool *out_proje
         if (*out_projected) return gn__before_norm(w, w->base[in]);
         int op = gn__op_at(w, at);
         if (op == GN_OP_KV_APPEND || op == GN_OP_SLICE_PUT) at = gn__in_base(w, at, 1);
+        else if (op == GN_OP_ROTARY) at = gn__in_base(w, at, 0);
         else if (gn__op_sort(op) == GN__SCALARS || op == GN_OP_CONCAT || op == GN_OP_LAYERNORM)
             at = gn__main_input(w, at);
         else return at;
@@ -10202,8 +11836,9 @@ static uint32_t gn__kept_rows(const gn__recognition *w, uint32_t x) {
     uint32_t at = w->base[x];
     for (int k = 0; k < 8 && !gn__is_free(w, at); k++) {
         bool halves = gn__op_at(w, at) == GN_OP_CONCAT && !w->p->nodes[gn__in_base(w, at, 0)].leaf; /* of a rotation */
-        if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves) return at;
-        at = gn__main_input(w, at);
+        bool turned = gn__op_at(w, at) == GN_OP_ROTARY;
+        if (gn__op_sort(gn__op_at(w, at)) != GN__SCALARS && !halves && !turned) return at;
+        at = turned ? gn__in_base(w, at, 0) : gn__main_input(w, at);
     }
     return at;
 }
@@ -11588,6 +13223,34 @@ static bool gn__layout_steps(gn_layout *l) {
     return ok;
 }
 
+/* Of the rows of an argsort that node i reads: up to the last element of a slice along its axis, else all. */
+static uint32_t gn__layout_reach(const gn_part *p, uint32_t i, uint32_t sort) {
+    const gn_part_node *n = &p->nodes[i], *x = &p->nodes[sort];
+    const int64_t *attrs = p->attrs + n->attrs;
+    int axis = gn__axis(p->attrs[x->attrs], x->rank);
+    if (n->op != GN_OP_SLICE || gn__axis(attrs[0], x->rank) != axis) return UINT32_MAX;
+    gn__range s = gn__slice_range(attrs, p->dims[x->dims + (uint32_t)axis]);
+    int64_t reach = s.step > 0 && s.count ? s.begin + (s.count - 1) * s.step : s.begin;
+    return s.count == 0 ? 0 : reach < UINT32_MAX - 1 ? (uint32_t)(reach + 1) : UINT32_MAX;
+}
+
+/* How much of each sorted row is read: the first k of a top-k need no sort of the others. */
+static void gn__layout_reads(gn_layout *l) {
+    const gn_part *p = l->part;
+    uint32_t *reads = l->scratch, sorts = 0;
+    for (size_t s = 0; s < l->n_steps; s++) sorts += p->nodes[l->steps[s].node].op == GN_OP_ARGSORT;
+    if (!sorts) return;
+    memset(reads, 0, p->n_nodes * sizeof *reads);
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        for (uint32_t k = 0; k < p->nodes[i].n_ins; k++) {
+            uint32_t x = p->ins[p->nodes[i].ins + k];
+            if (p->nodes[x].op == GN_OP_ARGSORT) reads[x] = GN__MAX(reads[x], gn__layout_reach(p, i, x));
+        }
+    for (uint32_t k = 0; k < p->n_outs; k++) reads[p->outs[k]] = UINT32_MAX;
+    for (uint32_t k = 0; k < p->n_updates; k++) reads[p->updates[k].node] = UINT32_MAX;
+    for (size_t s = 0; s < l->n_steps; s++) l->steps[s].reads = reads[l->steps[s].node];
+}
+
 /* Each scalar op is an instruction of a loop, each op that is neither scalar nor a view nor a constant a step; more of
    both are found as they are laid out. */
 static uint64_t gn__layout_least(const gn_part *p) {
@@ -11616,6 +13279,7 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *can
     if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK)
         r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
     if (r == GN_OK && !gn__layout_steps(l)) r = gn__layout_no_memory(l, f);
+    if (r == GN_OK) gn__layout_reads(l);
     if (r == GN_OK) r = gn__stopped(cancel, f);
     if (r != GN_OK) gn__layout_deinit(l);
     return r;
@@ -15313,7 +16977,7 @@ static size_t gn__compute_bytes(gn_dtype d) {
 
 /* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole
    step. */
-static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
+GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
@@ -15362,7 +17026,7 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
 }
 
 /* Ints that are narrower than what they are computed in, brought back into their range. */
-static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
+GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     int32_t *w = (int32_t *)y;
     int64_t *l = (int64_t *)y;
     switch (d) {
@@ -15391,7 +17055,7 @@ static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
 /* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients,
  * and those of what is not finite. */
 #define GN__DEFINE_FAR(S, T, F, FAR, QUOTIENT)                                                         \
-    static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {                    \
+    GN__NOINLINE static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {       \
         bool turns = op == GN_OP_SIN || op == GN_OP_COS || op == GN_OP_TAN;                            \
         for (int64_t i = 0; i < n; i++) {                                                              \
             if (turns ? fabs##F(a[i]) <= FAR                                                           \
@@ -15417,12 +17081,17 @@ static bool gn__op_has_far(int op) {
 
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped
  * after each op, floats are not rounded before the loop's edge. */
-static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x, int64_t n) {
+GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x,
+                                             int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
     if (in->op == GN_OP_CAST) {
-        gn__tile_cast(y, d, x[0], (gn_dtype)in->in_dtype, whole);
+#if GN__X86
+        if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, d, x[0], (gn_dtype)in->in_dtype, whole);
+        else
+#endif
+            gn__tile_cast_base(y, d, x[0], (gn_dtype)in->in_dtype, whole);
         return GN_OK;
     }
     if (gn__op_has(in->op, GN_DIVIDES) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n))
@@ -15519,7 +17188,7 @@ static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
 }
 
 /* Constants, and inputs of one element, are filled in once for all tiles of a range. */
-static void gn__loop_fill(const gn__loop *j, char *const *own) {
+GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
     const gn_layout *l = &j->run->plan->layout;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *d = &l->loads[j->step->load + i];
@@ -15670,9 +17339,14 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
         return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
     for (uint32_t i = 0; i < n->n_ins; i++) in[i] = gn__run_view(r, p->ins[n->ins + i]);
-    gn__call c = {
-        in, (int)n->n_ins, gn__run_view(r, s->node), p->attrs + n->attrs, n->n_attrs, &r->cpu->pool, r->fault
-    };
+    gn__call c = { in,
+                   (int)n->n_ins,
+                   gn__run_view(r, s->node),
+                   p->attrs + n->attrs,
+                   n->n_attrs,
+                   &r->cpu->pool,
+                   r->fault,
+                   s->reads == UINT32_MAX ? INT64_MAX : (int64_t)s->reads };
     gn_result e = r->plan->layout.lay[s->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
     if (e == GN_OK) e = gn__ops[n->op].cpu(&c);
     if (e != GN_OK && r->fault) r->fault->node = s->node;
@@ -15694,7 +17368,7 @@ static gn_result gn__run_keep(gn__run *r, uint32_t node, uint64_t id, const gn_v
     char *mem = gn__cpu_alloc(c, gn__type_bytes(&t), false, r->fault);
     if (!mem) return r->fault->result;
     gn_view to = gn__view_dense(&t, mem);
-    gn__copy_view(&to, from);
+    gn__move_view(&c->pool, &to, from);
     c->values[c->n_values++] = (gn__cpu_value){ id, t, mem };
     return GN_OK;
 }
@@ -15708,7 +17382,7 @@ static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
         gn_view from = gn__run_view(r, p->outs[i]), to = gn__view_dense(&t, outs[i].host);
         if (outs[i].host && outs[i].bytes != gn__type_bytes(&t))
             e = gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
-        else if (outs[i].host && from.p != to.p) gn__copy_view(&to, &from);
+        else if (outs[i].host && from.p != to.p) gn__move_view(&r->cpu->pool, &to, &from);
         if (e == GN_OK && outs[i].keep) e = gn__run_keep(r, p->outs[i], outs[i].keep, &from);
     }
     if (e != GN_OK) gn__cpu_values_cut(r->cpu, kept);
@@ -15724,7 +17398,7 @@ static void gn__run_commit(gn__run *r) {
         if (l->update_how[u] != GN_UPDATE_COPY) continue;
         gn__type t = gn__part_type(p, p->updates[u].node);
         gn_view from = gn__run_view(r, p->updates[u].node), to = gn__view_dense(&t, r->plan->fresh[u]);
-        gn__copy_view(&to, &from);
+        gn__move_view(&r->cpu->pool, &to, &from);
     }
     for (uint32_t u = 0; u < p->n_updates; u++) {
         if (l->update_how[u] == GN_UPDATE_INPLACE) continue;
@@ -23086,6 +24760,7 @@ static gn_tensor gn__dead(gn__loc at, const char *op, gn_ctx *g, const gn_tensor
     return (gn_tensor){ NULL, gn__stray.serial, 0 };
 }
 
+GN__COLD_BEGIN
 /* The same of a builder that was given no tensors. */
 static gn_tensor gn__nothing(gn__loc at, const char *op) {
     gn__stray_set(at, op, "an array of tensors is NULL or has none, and so there is no context");
@@ -23127,6 +24802,7 @@ static gn_result gn__error_node(gn_ctx *g, const gn_fault *f, const char *file, 
     gn__copy_text(g->error.label, sizeof g->error.label, gn__label_text(g, label));
     return f->result;
 }
+GN__COLD_END
 
 /* The node a handle names; 0 with *out_why set when it names none. */
 static uint32_t gn__resolve(gn_ctx *g, gn_tensor t, gn_result *out_why) {
@@ -23147,6 +24823,7 @@ static uint32_t gn__resolve(gn_ctx *g, gn_tensor t, gn_result *out_why) {
 /* Handles of nodes are 1 + index, so that a zero handle is no tensor. */
 static gn_tensor gn__handle(gn_ctx *g, uint32_t id) { return (gn_tensor){ g, id + 1, g->step_gen }; }
 
+GN__COLD_BEGIN
 static const char *gn__handle_text(gn_result r) {
     switch (r) {
     case GN_CLOSED_CONTEXT: return "the tensor belongs to a context that was closed";
@@ -23156,6 +24833,7 @@ static const char *gn__handle_text(gn_result r) {
     default: return "a tensor is missing (GN_NONE)";
     }
 }
+GN__COLD_END
 
 /* Inputs to nodes; a bad handle becomes a failed node in its place. */
 static void gn__inputs_named(gn_ctx *g, gn__loc at, const char *op, const gn_tensor *t, int n, uint32_t *out) {
@@ -24393,6 +26071,7 @@ gn_result gn_release(gn_tensor slot) {
     return GN_OK;
 }
 
+GN__COLD_BEGIN
 gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value) {
     gn__loc at = { file, line };
     gn__type t = { dtype, shape };
@@ -24477,6 +26156,7 @@ gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_dtype dt
     return gn__usable(g) ? gn__handle(g, gn__random_node(g, at, GN_OP_RANDOM_NORMAL, dtype, &shape))
                          : gn__dead(at, "random_normal", g, NULL, 0);
 }
+GN__COLD_END
 
 /* ---- ops ---- */
 
@@ -24527,6 +26207,7 @@ gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dtype) {
     return gn__op(file, line, GN_OP_CAST, &a, 1, -1, &attr, 1);
 }
 
+GN__COLD_BEGIN
 /* A 0-d constant of a's dtype; the op whose number it is stands in the error. */
 static gn_tensor gn__like(const char *file, int line, const char *op, gn_tensor a, double value) {
     gn_ctx *g = a.ctx;
@@ -24750,6 +26431,7 @@ gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, 
                          gn__f64_word(d.scale) };
     return gn__op(file, line, GN_OP_ATTENTION, in, n, -1, attrs, 2);
 }
+GN__COLD_END
 
 gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in,
                       const int64_t *attrs, int n_attrs) {
@@ -25865,40 +27547,121 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
 
 /* ---- rotary embedding ---- */
 
-/* cos and sin of position * base^(-2i/D), i < D/2, computed in f64: (…,T,D/2) each. */
-static void gn__rotary_angles(const char *file, int line, gn_tensor positions, int64_t half, double base, gn_dtype d,
-                              gn_tensor *out_cos, gn_tensor *out_sin) {
-    gn_tensor rate = gn_exp_at(GN__AT, gn_arange_at(GN__AT, positions.ctx, GN_F64, half, 0, -log(base) / (double)half));
-    gn_tensor angle = gn_mul_at(GN__AT, gn_unsqueeze_at(GN__AT, gn__to_dtype(GN__AT, positions, GN_F64), -1), rate);
-    *out_cos = gn__to_dtype(GN__AT, gn_cos_at(GN__AT, angle), d);
-    *out_sin = gn__to_dtype(GN__AT, gn_sin_at(GN__AT, angle), d);
+static bool gn__rotary_above_0(const char *file, int line, gn_tensor x, const char *what, double v,
+                               gn_tensor *out_bad) {
+    if (v > 0 && isfinite(v)) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: %s %g is not above 0", what, v);
+    return false;
+}
+
+/* YaRN: the pair, as a fraction, that turns so often in the context. */
+static double gn__rotary_pair(const gn_rotary_desc *d, double turns) {
+    return (double)d->size * log((double)d->context / (turns * 6.283185307179586477)) / (2 * log(d->base));
+}
+
+/* The share of each frequency that is divided by the factor, as numbers a, b, c (see the op). */
+static bool gn__rotary_share(const char *file, int line, gn_tensor x, const gn_rotary_desc *d, double *abc,
+                             gn_tensor *out_bad) {
+    if (d->scaling == GN_ROTARY_LINEAR) abc[0] = 1;
+    if (d->scaling != GN_ROTARY_YARN && d->scaling != GN_ROTARY_LLAMA3) return true;
+    if (!gn__rotary_above_0(GN__AT, x, "the context", (double)d->context, out_bad)) return false;
+    if (d->scaling == GN_ROTARY_LLAMA3) {
+        double low = d->low_frequency != 0 ? d->low_frequency : 1,
+               high = d->high_frequency != 0 ? d->high_frequency : 4;
+        if (!gn__rotary_above_0(GN__AT, x, "low_frequency", low, out_bad) ||
+            !gn__rotary_above_0(GN__AT, x, "high_frequency - low_frequency", high - low, out_bad))
+            return false;
+        abc[0] = high / (high - low);
+        abc[2] = -(double)d->context / (6.283185307179586477 * (high - low));
+        return true;
+    }
+    double fast = d->beta_fast != 0 ? d->beta_fast : 32, slow = d->beta_slow != 0 ? d->beta_slow : 1;
+    if (!gn__rotary_above_0(GN__AT, x, "beta_slow", slow, out_bad) ||
+        !gn__rotary_above_0(GN__AT, x, "beta_fast - beta_slow", fast - slow, out_bad) ||
+        !gn__rotary_above_0(GN__AT, x, "base - 1", d->base - 1, out_bad))
+        return false;
+    double first = GN__MAX(floor(gn__rotary_pair(d, fast)), 0.0),
+           end = GN__MIN(ceil(gn__rotary_pair(d, slow)), (double)d->size - 1), length = end - first;
+    if (length == 0) length = 0.001; /* as the method's own code has it: a step instead of a ramp */
+    abc[0] = -first / length;
+    abc[1] = 1 / length;
+    return true;
+}
+
+static bool gn__rotary_places(const char *file, int line, gn_tensor positions, gn_tensor *out_bad) {
+    gn__type p;
+    if (!gn__known(GN__AT, "rotary", positions, &p, out_bad)) return false;
+    if (GN__BIT(p.dtype) & GN__INDEX) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
+                          gn__dtypes[p.dtype].name);
+    return false;
+}
+
+gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
+                             const gn_rotary_desc *desc) {
+    gn_rotary_desc d = { 0 };
+    gn_tensor bad;
+    double abc[3] = { 0, 0, 0 }, divisor = 1, magnitude = 1;
+    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+    if (desc) d = *desc;
+    if (d.base == 0) d.base = 10000;
+    if (d.size < 0 || d.size % 2)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_SHAPE, "rotary: %lld elements cannot be turned in pairs",
+                          (long long)d.size);
+    if ((unsigned)d.scaling > GN_ROTARY_LLAMA3)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: scaling %d is not known",
+                          (int)d.scaling);
+    if (!gn__rotary_above_0(GN__AT, positions, "base", d.base, &bad)) return bad;
+    if (d.scaling != GN_ROTARY_PLAIN && !gn__rotary_above_0(GN__AT, positions, "the factor", d.factor, &bad))
+        return bad;
+    if (d.scaling == GN_ROTARY_NTK && d.size < 4)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: NTK scaling turns 4 elements or more");
+    if (d.scaling == GN_ROTARY_NTK) d.base *= pow(d.factor, (double)d.size / (double)(d.size - 2));
+    else if (d.scaling != GN_ROTARY_PLAIN) divisor = d.factor;
+    if (!gn__rotary_share(GN__AT, positions, &d, abc, &bad)) return bad;
+    if (d.scaling == GN_ROTARY_YARN)
+        magnitude = d.magnitude != 0 ? d.magnitude : d.factor > 1 ? 0.1 * log(d.factor) + 1 : 1;
+    int64_t attrs[8] = { dtype,
+                         d.size / 2,
+                         gn__f64_word(d.base),
+                         gn__f64_word(divisor),
+                         gn__f64_word(abc[0]),
+                         gn__f64_word(abc[1]),
+                         gn__f64_word(abc[2]),
+                         gn__f64_word(magnitude) };
+    return gn__op(GN__AT, GN_OP_ROTARY_TABLE, &positions, 1, -1, attrs, 8);
+}
+
+gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved) {
+    gn_tensor in[2] = { x, table };
+    int64_t bits = interleaved ? 1 : 0;
+    return gn__op(GN__AT, GN_OP_ROTARY, in, 2, -1, &bits, 1);
+}
+
+gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions, const gn_rotary_desc *desc) {
+    gn_rotary_desc d = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad)) return bad;
+    if (t.shape.rank < 2)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to %d", GN_MAX_RANK);
+    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+    if (d.size == 0) d.size = t.shape.dims[t.shape.rank - 1];
+    if (d.size % 2)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: %lld elements are to be turned, an odd number",
+                          (long long)d.size);
+    gn_tensor table = gn_rotary_table_at(GN__AT, positions, gn__wide_dtype(t.dtype), &d);
+    return gn_rotary_by_at(GN__AT, x, table, d.interleaved);
 }
 
 gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved) {
-    gn__type t, p;
-    gn_tensor bad, c, s, y;
-    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad) || !gn__known(GN__AT, "rotary", positions, &p, &bad))
-        return bad;
-    int64_t d = t.shape.rank ? t.shape.dims[t.shape.rank - 1] : 1, half = d / 2;
-    if (t.shape.rank < 2 || t.shape.rank == GN_MAX_RANK)
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to 7");
-    if (!(GN__BIT(p.dtype) & GN__INDEX))
-        return gn__refuse(GN__AT, GN__OF_BOTH(x, positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
-                          gn__dtypes[p.dtype].name);
-    if (d % 2)
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: the last axis has %lld elements, an odd number",
-                          (long long)d);
-    if (!(base > 0) || !isfinite(base))
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: base %g is not above 0", base);
-    gn_tensor w = gn__widened(GN__AT, x);
-    gn__rotary_angles(GN__AT, positions, half, base, gn__wide_dtype(t.dtype), &c, &s);
-    gn_tensor a = interleaved ? gn_slice_at(GN__AT, w, -1, 0, GN_END, 2) : gn_slice_at(GN__AT, w, -1, 0, half, 1);
-    gn_tensor b = interleaved ? gn_slice_at(GN__AT, w, -1, 1, GN_END, 2) : gn_slice_at(GN__AT, w, -1, half, GN_END, 1);
-    gn_tensor parts[2] = { gn_sub_at(GN__AT, gn_mul_at(GN__AT, a, c), gn_mul_at(GN__AT, b, s)),
-                           gn_add_at(GN__AT, gn_mul_at(GN__AT, b, c), gn_mul_at(GN__AT, a, s)) };
-    y = interleaved ? gn_reshape_at(GN__AT, gn_stack_at(GN__AT, parts, 2, -1), t.shape)
-                    : gn_concat_at(GN__AT, parts, 2, -1);
-    return gn__to_dtype(GN__AT, gn_expand_at(GN__AT, y, t.shape), t.dtype);
+    gn_rotary_desc d = { .base = base, .interleaved = interleaved };
+    gn_tensor bad;
+    gn__type t;
+    if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
+    if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
+    return gn_rotary_with_at(GN__AT, x, positions, &d);
 }
 
 /* ---- losses: means over everything, 0-d ---- */

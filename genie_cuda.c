@@ -5931,6 +5931,112 @@ static void emit_one_hot(emit *e, uint32_t node) {
     text_free(&line);
 }
 
+/* ---- rotary embedding ---- */
+
+static void emit_rotary_table(emit *e, uint32_t node) {
+    const gn_view *p = view_of(e, input(e, node, 0));
+    const int64_t *a = attrs_of(e, node);
+    const gn_view c = gn_view_collapse(p);
+    text line = { 0 };
+    if (!a[1]) return;
+    put(&line, "    const u64 row = i / %lldull;\n    const i64 at = (i64)(i %% %lldull);\n", (long long)(2 * a[1]),
+        (long long)(2 * a[1]));
+    put(&line,
+        "    const double pair = (double)(at %% %lldll), e = -pair / %lld.0, lost = fma(-e, %lld.0, -pair) / %lld.0;\n "
+        "   "
+        "const double r = pow(gn_f64(0x%llxull), e) * (1.0 + lost * log(gn_f64(0x%llxull)));\n",
+        (long long)a[1], (long long)a[1], (long long)a[1], (long long)a[1], (unsigned long long)a[2],
+        (unsigned long long)a[2]);
+    put(&line,
+        "    double share = gn_f64(0x%llxull) + gn_f64(0x%llxull) * pair + gn_f64(0x%llxull) * r;\n    share = share < "
+        "0 "
+        "? 0 : share > 1 ? 1 : share;\n",
+        (unsigned long long)a[4], (unsigned long long)a[5], (unsigned long long)a[6]);
+    put(&line, "    const double angle = (double)p[");
+    put_offset(&line, &c, "row", false);
+    put(&line,
+        "] * (r * (1.0 - share + share / gn_f64(0x%llxull)));\n    put(y, cast_to<%s>::of((at < %lldll ? cos(angle) : "
+        "sin(angle)) * gn_f64(0x%llxull)));\n",
+        (unsigned long long)a[3], types[view_of(e, node)->dtype].name, (long long)a[1], (unsigned long long)a[7]);
+    emit_node(e, input(e, node, 0), types[p->dtype].name, true, "p");
+    if (line.failed) e->failed = true;
+    else emit_each(e, node, "rotary_table", line.s);
+    text_free(&line);
+}
+
+/* One thread turns `vector` elements of a row, which lie on one side of the pairs or hold whole pairs. */
+static void put_rotary(emit *e, uint32_t node, int64_t n, int64_t vector, bool wide, bool apart, int64_t stride) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *table = view_of(e, input(e, node, 1));
+    const char *type = types[x->dtype].name, *compute = types[x->dtype].compute;
+    bool back = (attrs_of(e, node)[0] & 2) != 0, inside = !apart && vector > 1;
+    int64_t step = table->strides[table->rank - 1];
+    put(&e->body, "    const I first = col < %lldu;\n    %s q[%lld];\n", (long long)n, type, (long long)vector);
+    if (!inside) {
+        put(&e->body,
+            apart ? "    const I other = first ? col + %lld : col - %lld;\n" : "    const I other = col ^ 1;\n",
+            (long long)n, (long long)n);
+        put(&e->body,
+            wide ? "    vload<%lld>(q, a + from + other);\n"
+                 : "    UNROLL for (int v = 0; v < %lld; v++) q[v] = a[from + (i64)(other + v) * %lldll];\n",
+            (long long)vector, (long long)stride);
+    }
+    put(&e->body, "    UNROLL for (int v = 0; v < %lld; v++) {\n      const i64 pair = ", (long long)vector);
+    if (apart) put(&e->body, "(i64)(first ? col + v : col - %lld + v);\n", (long long)n);
+    else put(&e->body, "(i64)((col + v) / 2);\n");
+    put(&e->body, "      const bool minus = %s%s;\n", back ? "!" : "", apart ? "(first != 0)" : "((col + v) % 2 == 0)");
+    put(&e->body,
+        "      const %s c = t[pair * %lldll], s = t[(%lldll + pair) * %lldll], mine = get(w[v]) * c, theirs = get(%s) "
+        "* "
+        "s;\n      put(y[v], minus ? mine - theirs : mine + theirs);\n    }\n",
+        compute, (long long)step, (long long)n, (long long)step, inside ? "w[v ^ 1]" : "q[v]");
+}
+
+static void emit_rotary(emit *e, uint32_t node) {
+    uint32_t from = input(e, node, 0), by = input(e, node, 1);
+    const gn_view *x = view_of(e, from), *out = view_of(e, node);
+    gn_view lines = *x, angles = *view_of(e, by);
+    bool apart = !(attrs_of(e, node)[0] & 1);
+    int bytes = types[x->dtype].bytes, last = x->rank - 1;
+    int64_t D = x->dims[last], n = angles.dims[angles.rank - 1] / 2, count = gn_view_count(out), vector = 16 / bytes,
+            dims[GN_MAX_RANK];
+    if (!count) return;
+    memcpy(dims, x->dims, sizeof dims);
+    dims[last] = 2 * n;
+    angles = gn_view_broadcast(&angles, x->rank, dims);
+    lines.rank = angles.rank = last;
+    gn_view cr = gn_view_collapse(&lines), ct = gn_view_collapse(&angles);
+    while (vector > 1 && (D % vector || (apart ? n : 2 * n) % vector)) vector /= 2;
+    bool wide = vectorises(x, base_offset(e, from), vector, bytes), small = is_few(count);
+    emit_early(e);
+    emit_node(e, from, types[x->dtype].name, true, "a");
+    emit_node(e, by, types[angles.dtype].name, true, "table");
+    emit_node(e, node, types[x->dtype].name, false, "o");
+    put(&e->body, e->waits ? "  let_next_start();\n" : "");
+    emit_await(e);
+    put(&e->body,
+        "  typedef %s I;\n  for (I g = (I)blockIdx.x * 256 + threadIdx.x; g < %lld; g += (I)gridDim.x * 256) {\n    "
+        "const I row = g / %lldu, col = g %% %lldu * %lldu;\n    const i64 from = ",
+        small ? "u32" : "u64", (long long)(count / vector), (long long)(D / vector), (long long)(D / vector),
+        (long long)vector);
+    put_offset(&e->body, &cr, "row", small && is_small(&cr));
+    put(&e->body,
+        wide
+            ? ";\n    %s w[%lld], y[%lld];\n    vload<%lld>(w, a + from + col);\n"
+            : ";\n    %s w[%lld], y[%lld];\n    UNROLL for (int v = 0; v < %lld; v++) w[v] = a[from + (i64)(col + v) * "
+              "%lldll];\n",
+        types[x->dtype].name, (long long)vector, (long long)vector, (long long)vector, (long long)x->strides[last]);
+    if (2 * n < D)
+        put(&e->body, "    if (col >= %lldu) { vstore<%lld>(o + (row * %lldu + col), w); continue; }\n",
+            (long long)(2 * n), (long long)vector, (long long)D);
+    put(&e->body, "    const %s *t = table + ", types[angles.dtype].name);
+    put_offset(&e->body, &ct, "row", small && is_small(&ct));
+    put(&e->body, ";\n");
+    put_rotary(e, node, n, vector, wide, apart, x->strides[last]);
+    put(&e->body, "    vstore<%lld>(o + (row * %lldu + col), y);\n  }\n", (long long)vector, (long long)D);
+    int64_t blocks = blocks_for(count / vector, 256);
+    emit_launch(e, "rotary", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
 /* A copy, then one thread for each column along the axis: equal indices meet in order. `statement`
    joins `s` into `t`. */
 static void emit_scatter_as(emit *e, uint32_t node, const char *label, const char *statement) {

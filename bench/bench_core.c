@@ -3,6 +3,7 @@
  *   ./build.sh bench && ./build/bench/bench_core            all rows as a table
  *   ./build/bench/bench_core --json                         the same, and one JSON object on the last line
  *   ./build/bench/bench_core --only matmul --quick          some rows, fewer repetitions
+ *   ./build/bench/bench_core --only ops_                    each op, see ops.h
  *
  * Every ratio has both of its sides measured in turn, in this process, and printed beside it. Inputs are random,
  * outputs are poisoned before each run and compared with a plain computation afterwards; the error is printed beside
@@ -42,12 +43,15 @@ typedef struct figure {
     char name[64];
     double value;
 } figure;
-static figure figures[192];
+static figure figures[8192];
 static int n_figures;
 static int failures;
 
 static void keep(const char *name, double value) {
-    if (n_figures == (int)(sizeof figures / sizeof *figures)) return;
+    if (n_figures == (int)(sizeof figures / sizeof *figures)) {
+        fprintf(stderr, "bench_core: no room for the figure %s\n", name);
+        exit(EX_FAILED);
+    }
     snprintf(figures[n_figures].name, sizeof figures[0].name, "%s", name);
     figures[n_figures++].value = value;
 }
@@ -213,6 +217,34 @@ static void bench_plan(void) {
     note("plan_known_ms", quantile(samples_b, n, 0.5), "ms, second step of it");
     gn_close(g);
     free(m.host);
+}
+
+/* ---- a read of a tiny graph whose plan is known: built, submitted, computed, copied, recycled ---- */
+
+static double tiny_run(gn_ctx *g, gn_tensor x, int i) {
+    float y[16];
+    double start = ex_now();
+    for (int k = 0; k < 100; k++) {
+        read_or_die(gn_add(gn_mul(x, x), gn_scalar(g, GN_F32, i + k)), y, sizeof y);
+        gn_step(g);
+    }
+    double took = ex_now() - start;
+    if (y[3] != 9 + (float)(i + 99)) failed("a tiny read computes wrong values");
+    return took / 100;
+}
+
+static void bench_tiny(void) {
+    if (!wanted("tiny")) return;
+    static const float x[16] = { 0, 1, 2, 3 };
+    int runs = repeats(400);
+    for (int threads = 1; threads <= 2; threads++) {
+        gn_ctx *g = open_or_die("cpu", threads);
+        gn_tensor state = gn_state(g, GN_F32, GN_SHAPE(16), x, "x");
+        for (int i = -2; i < runs; i++) samples_a[i < 0 ? 0 : i] = 1e6 * tiny_run(g, state, i);
+        if (threads == 1) show("tiny_read_us", quantile(samples_a, runs, 0.25), true, 1.5, "us");
+        else note("tiny_read_2t_us", quantile(samples_a, runs, 0.25), "us, with two threads");
+        gn_close(g);
+    }
 }
 
 /* ---- the client's work of a step: a transport that only notes when the bytes come ---- */
@@ -1575,6 +1607,8 @@ static void bench_devices(void) {
     ex_place_close(&home);
 }
 
+#include "ops.h" /* each op beside its ceiling and beside PyTorch */
+
 /* ---- all of it ---- */
 
 static void print_json(void) {
@@ -1591,11 +1625,14 @@ static void print_json(void) {
 }
 
 int main(int argc, char **argv) {
+    const char *keep_path = NULL, *check_path = NULL;
     const ex_option options[] = {
         { "only", EX_TEXT, &set.only, "NAME", "only rows whose name contains NAME", 0, 0 },
         { "threads", EX_INT, &set.threads, "N", "threads of the rows that do not say (2)", 1, 64 },
         { "quick", EX_FLAG, &set.quick, NULL, "a quarter of the repetitions", 0, 0 },
         { "once", EX_FLAG, &set.once, NULL, "each row once: shows that it works, not how fast", 0, 0 },
+        { "keep", EX_TEXT, &keep_path, "FILE", "rows ops_: writes their shares of their ceilings", 0, 0 },
+        { "check", EX_TEXT, &check_path, "FILE", "rows ops_: none may fall by a third below that table", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "the last line is one JSON object", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
@@ -1603,6 +1640,7 @@ int main(int argc, char **argv) {
     bench_devices();
     bench_node_build();
     bench_plan();
+    bench_tiny();
     bench_step_client();
     bench_round_trip();
     bench_upload();
@@ -1615,6 +1653,7 @@ int main(int argc, char **argv) {
     bench_mlp();
     bench_attention();
     bench_decode();
+    bench_ops(keep_path, check_path);
     if (set.json) print_json();
     return failures ? EX_FAILED : EX_OK;
 }

@@ -428,6 +428,40 @@ TEST(class_losses_with_a_target_outside_are_index_out_of_range) {
     }
 }
 
+static void rotations_refuse_what_their_comments_exclude(void) {
+    gn_tensor x = floats(GN_SHAPE(2, 4)), at = ints(GN_I32, GN_SHAPE(2)), table = floats(GN_SHAPE(2, 4));
+    static const struct {
+        gn_rotary_desc d;
+        gn_result want;
+    } bad[] = {
+        { { .base = -1 }, GN_BAD_ARGUMENT },
+        { { .base = NAN }, GN_BAD_ARGUMENT },
+        { { .size = 3 }, GN_BAD_SHAPE },
+        { { .size = -2 }, GN_BAD_SHAPE },
+        { { .size = 6 }, GN_BAD_SHAPE },
+        { { .size = INT64_MAX - 1 }, GN_BAD_SHAPE },
+        { { .scaling = (gn_rotary_scaling)9, .factor = 2 }, GN_BAD_ARGUMENT },
+        { { .scaling = GN_ROTARY_LINEAR }, GN_BAD_ARGUMENT },
+        { { .scaling = GN_ROTARY_LINEAR, .factor = INFINITY }, GN_BAD_ARGUMENT },
+        { { .scaling = GN_ROTARY_NTK, .factor = 2, .size = 2 }, GN_BAD_ARGUMENT },
+        { { .scaling = GN_ROTARY_YARN, .factor = 2 }, GN_BAD_ARGUMENT },
+        { { .scaling = GN_ROTARY_YARN, .factor = 2, .context = 9, .base = 1 }, GN_BAD_ARGUMENT },
+        { { .scaling = GN_ROTARY_YARN, .factor = 2, .context = 9, .beta_slow = 40 }, GN_BAD_ARGUMENT },
+        { { .scaling = GN_ROTARY_YARN, .factor = 2, .context = 9, .magnitude = NAN }, GN_BAD_ARGUMENT },
+        { { .scaling = GN_ROTARY_LLAMA3, .factor = 2, .context = -1 }, GN_BAD_ARGUMENT },
+        { { .scaling = GN_ROTARY_LLAMA3, .factor = 2, .context = 9, .high_frequency = 1 }, GN_BAD_ARGUMENT },
+    };
+    for (int k = 0; k < TEST_COUNT(bad); k++) REFUSED(gn_rotary_with(x, at, &bad[k].d), bad[k].want);
+    REFUSED(gn_rotary_table(at, GN_F16, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_rotary_table(x, GN_F32, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_rotary_table(ints(GN_I32, GN_SHAPE(1, 1, 1, 1, 1, 1, 1, 1)), GN_F32, NULL), GN_BAD_RANK);
+    REFUSED(gn_rotary_by(x, ints(GN_I32, GN_SHAPE(2, 4)), false), GN_BAD_DTYPE);
+    REFUSED(gn_rotary_by(x, gn_cast(table, GN_F64), false), GN_BAD_DTYPE);
+    REFUSED(gn_rotary_by(x, floats(GN_SHAPE(2, 3)), false), GN_BAD_SHAPE);
+    REFUSED(gn_rotary_by(x, floats(GN_SHAPE(3, 4)), false), GN_BAD_SHAPE);
+    REFUSED(gn_rotary_by(floats(GN_SHAPE(4)), table, false), GN_BAD_RANK);
+}
+
 TEST(composites_refuse_what_their_comments_exclude) {
     gn_tensor f = floats(GN_SHAPE(2, 3)), i = ints(GN_I64, GN_SHAPE(2, 3)), b = ints(GN_BOOL, GN_SHAPE(2, 3)),
               scalar = floats(GN_SCALAR), out[2];
@@ -459,6 +493,7 @@ TEST(composites_refuse_what_their_comments_exclude) {
     REFUSED(gn_rotary(floats(GN_SHAPE(2, 4)), ints(GN_I64, GN_SHAPE(2)), 0, false), GN_BAD_ARGUMENT);
     REFUSED(gn_rotary(floats(GN_SHAPE(2, 4)), ints(GN_I64, GN_SHAPE(3)), 100, false), GN_BAD_SHAPE);
     REFUSED(gn_rotary(floats(GN_SHAPE(4)), ints(GN_I64, GN_SHAPE(4)), 100, false), GN_BAD_RANK);
+    rotations_refuse_what_their_comments_exclude();
     REFUSED(gn_nll_loss(f, ints(GN_I64, GN_SHAPE(3))), GN_BAD_SHAPE);
     REFUSED(gn_kl_loss(scalar, scalar), GN_BAD_RANK);
     REFUSED(gn_cross_entropy_smooth(f, ints(GN_I64, GN_SHAPE(2)), NAN), GN_BAD_ARGUMENT);

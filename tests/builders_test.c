@@ -154,6 +154,9 @@ static gn_tensor row_places(gn_ctx *g) {
     X(attention, GN_F32, S4, gn_attention(a, a, a, NULL))                                                 \
     X(rotary, GN_F32, GN_SHAPE(2, 2), gn_rotary(a, whole(g, GN_I32, GN_SHAPE(2), 0), 1, false))           \
     X(rotary, GN_F32, GN_SHAPE(2, 2), gn_rotary(a, whole(g, GN_I32, GN_SHAPE(2), 0), 1, true))            \
+    X(rotary_with, GN_F32, GN_SHAPE(2, 2), gn_rotary_with(a, whole(g, GN_I32, GN_SHAPE(2), 0), NULL))     \
+    X(rotary_table, GN_I32, GN_SHAPE(2), gn_rotary_table(a, GN_F32, &(gn_rotary_desc){ .size = 2 }))      \
+    X(rotary_by, GN_F32, GN_SHAPE(2, 3), gn_rotary_by(a, whole(g, GN_F32, GN_SHAPE(0), 0), false))        \
     WITH(X, add, 0)                                                                                       \
     WITH(X, sub, 0)                                                                                       \
     WITH(X, mul, 1)                                                                                       \
@@ -653,6 +656,9 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(cast, gn_cast(a, (gn_dtype)99))                                                                \
     X(celu, gn_celu(a, -1))                                                                          \
     X(rotary, gn_rotary(a, gn_full(g, GN_I32, GN_SHAPE(2), 0), 1, true))                             \
+    X(rotary, gn_rotary_table(a, GN_F16, NULL))                                                      \
+    X(rotary, gn_rotary_with(a, gn_full(g, GN_I32, GN_SCALAR, 0), NULL))                             \
+    X(rotary, gn_rotary_by(a, gn_full(g, GN_F16, GN_SHAPE(2), 0), true))                             \
     X(smooth_l1_loss, gn_smooth_l1_loss(a, a, -1))                                                   \
     X(cross_entropy_smooth, gn_cross_entropy_smooth(a, gn_full(g, GN_I32, GN_SHAPE(1, 1, 2), 0), 2)) \
     X(full, gn_full(g, GN_F32, GN_SHAPE((int64_t)1 << 50), 1))                                       \

@@ -2626,26 +2626,121 @@ static void cases_nonzero(void) {
 
 /* ---- rotary embedding and losses ---- */
 
-BUILD(build_rotary, gn_rotary(in[0], in[1], s->d[0], s->flag))
-REFER(refer_rotary, ref_rotary(in[0], in[1], s->d[0], s->flag))
-static void cases_rotary(void) {
+/* Scalings as models are published with them, and small ones whose ramps lie within a small head. */
+static const gn_rotary_desc turns[] = {
+    { .base = 10000 },
+    { .base = 500000, .scaling = GN_ROTARY_LINEAR, .factor = 4 },
+    { .scaling = GN_ROTARY_NTK, .factor = 8 },
+    { .base = 1000000, .scaling = GN_ROTARY_YARN, .factor = 4, .context = 32768 },
+    { .base = 100, .scaling = GN_ROTARY_YARN, .factor = 16, .context = 64, .beta_fast = 8, .magnitude = 1.25 },
+    { .base = 500000, .scaling = GN_ROTARY_LLAMA3, .factor = 8, .context = 8192 },
+    { .base = 50,
+      .scaling = GN_ROTARY_LLAMA3,
+      .factor = 32,
+      .context = 100,
+      .low_frequency = 0.5,
+      .high_frequency = 3 },
+    { .scaling = GN_ROTARY_YARN, .factor = 0.5, .context = 1 },
+};
+
+static gn_rotary_desc turn_of(const sample *s) {
+    gn_rotary_desc d = turns[s->p[0]];
+    d.interleaved = s->flag;
+    d.size = s->p[1];
+    return d;
+}
+static gn_tensor build_turn(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    gn_rotary_desc d = turn_of(s);
+    (void)g;
+    if (s->p[0] == 0 && s->p[1] == 0) return gn_rotary(in[0], in[1], d.base, d.interleaved);
+    return gn_rotary_with(in[0], in[1], &d);
+}
+static ref *refer_turn(const sample *s, ref *const *in) {
+    gn_rotary_desc d = turn_of(s);
+    return ref_rotary(in[0], in[1], &d);
+}
+static void turn_cases(int first, int last, int64_t size, bool partial) {
     const gn_shape shapes[][2] = { { GN_SHAPE(5, 8), GN_SHAPE(5) },
                                    { GN_SHAPE(2, 3, 5, 4), GN_SHAPE(5) },
                                    { GN_SHAPE(2, 3, 5, 4), GN_SHAPE(2, 1, 5) },
+                                   { GN_SHAPE(2, 3, 40), GN_SHAPE(2, 3) }, /* a position for each row */
                                    { GN_SHAPE(2, 0, 6), GN_SHAPE(1) },
                                    { GN_SHAPE(3, 1, 2), GN_SHAPE(1) },
+                                   { GN_SHAPE(2, 2, 300), GN_SCALAR },
                                    { GN_SHAPE(5, 7), GN_SHAPE(5) } };
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < TEST_COUNT(shapes) * 2; k++) {
-            sample s = { .what = k % 2 ? "interleaved" : "halves",
-                         .build = build_rotary,
-                         .refer = refer_rotary,
-                         .d = { 10000 },
-                         .flag = k % 2 };
-            s.failure = k / 2 == 5 ? GN_BAD_SHAPE : GN_OK;
+            for (int how = first; how <= last; how++) {
+                const gn_shape *x = &shapes[k / 2][0];
+                int64_t width = x->dims[x->rank - 1];
+                sample s = { .what = k % 2 ? "interleaved" : "halves",
+                             .build = build_turn,
+                             .refer = refer_turn,
+                             .p = { how, !partial       ? 0
+                                         : size < width ? size
+                                                        : width - width % 2 },
+                             .flag = k % 2 };
+                s.failure = !partial && width % 2 ? GN_BAD_SHAPE : GN_OK;
+                if (turns[how].scaling == GN_ROTARY_NTK && width < 4 && !s.failure) s.failure = GN_BAD_ARGUMENT;
+                add_input(&s, d, *x, FILL_SMALL, VIEW_ANY);
+                add_limited(&s, index_dtype(k), shapes[k / 2][1], FILL_INDEX, VIEW_ANY, 3000);
+                run(&s);
+            }
+        }
+    }
+}
+static void cases_rotary_with(void) {
+    turn_cases(0, TEST_COUNT(turns) - 1, 0, false);
+    turn_cases(0, 1, 4, true);
+    turn_cases(0, 0, 40, true);
+}
+
+BUILD(build_turn_by, gn_rotary_by(in[0], in[1], s->flag))
+REFER(refer_turn_by, ref_rotary_by(in[0], in[1], s->flag))
+static void cases_rotary(void) {
+    const gn_shape shapes[][2] = {
+        { GN_SHAPE(2, 5, 8), GN_SHAPE(5, 8) },      { GN_SHAPE(2, 3, 5, 12), GN_SHAPE(2, 1, 1, 8) },
+        { GN_SHAPE(3, 128), GN_SHAPE(128) },        { GN_SHAPE(2, 3, 7), GN_SHAPE(2, 3, 6) },
+        { GN_SHAPE(4, 600), GN_SHAPE(4, 520) },     { GN_SHAPE(2, 3, 6), GN_SHAPE(3, 0) },
+        { GN_SHAPE(0, 3, 6), GN_SHAPE(3, 6) },      { GN_SHAPE(2, 3, 8), GN_SHAPE(3, 10) },
+        { GN_SHAPE(2, 3, 8), GN_SHAPE(2, 2, 3, 8) }
+    };
+    turn_cases(0, 0, 0, false);
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        for (int k = 0; k < TEST_COUNT(shapes) * 2; k++) {
+            sample s = { .what = "by a table", .build = build_turn_by, .refer = refer_turn_by, .flag = k % 2 };
+            s.failure = k / 2 >= 7 ? GN_BAD_SHAPE : GN_OK;
             add_input(&s, d, shapes[k / 2][0], FILL_SMALL, VIEW_ANY);
-            add_limited(&s, index_dtype(k), shapes[k / 2][1], FILL_INDEX, VIEW_ANY, 3000);
+            add_input(&s, d == GN_F64 ? GN_F64 : GN_F32, shapes[k / 2][1], FILL_SMALL, VIEW_ANY);
             run(&s);
+        }
+    }
+}
+
+static gn_tensor build_turn_table(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    gn_rotary_desc d = turn_of(s);
+    (void)g;
+    return gn_rotary_table(in[0], s->dtype, &d);
+}
+static ref *refer_turn_table(const sample *s, ref *const *in) {
+    gn_rotary_desc d = turn_of(s);
+    return ref_rotary_table(in[0], s->dtype, &d);
+}
+static void cases_rotary_table(void) {
+    const gn_shape shapes[] = { GN_SCALAR, GN_SHAPE(7), GN_SHAPE(2, 1, 5), GN_SHAPE(3, 0) };
+    for (int k = 0; k < TEST_COUNT(shapes); k++) {
+        for (int how = 0; how < TEST_COUNT(turns); how++) {
+            for (int size = 0; size < 3; size++) {
+                sample s = { .what = "table",
+                             .build = build_turn_table,
+                             .refer = refer_turn_table,
+                             .dtype = (k + how) % 2 ? GN_F64 : GN_F32,
+                             .p = { how, size == 0   ? 4
+                                         : size == 1 ? 128
+                                                     : 1100 } };
+                add_limited(&s, index_dtype(k), shapes[k], FILL_INDEX, VIEW_ANY, size == 1 ? 1000000 : 5000);
+                run(&s);
+            }
         }
     }
 }
@@ -2780,7 +2875,7 @@ static const composite composites[] = {
     { "index_select", ALL_DTYPES, 0, cases_index_select },
     { "gather_nd", ALL_DTYPES, 0, cases_gather_nd },
     { "masked_fill", ALL_DTYPES, 0, cases_masked_fill },
-    { "rotary", FLOAT_DTYPES, 4, cases_rotary },
+    { "rotary_with", FLOAT_DTYPES, 4, cases_rotary_with },
     { "bce_loss", FLOAT_DTYPES, 8, cases_bce_loss },
     { "bce_logits_loss", FLOAT_DTYPES, 8, cases_bce_logits_loss },
     { "nll_loss", FLOAT_DTYPES, 8, cases_nll_loss },
@@ -2840,6 +2935,8 @@ static const struct {
     { "scatter", cases_scatter },
     { "scatter_max", cases_scatter_max },
     { "nonzero", cases_nonzero },
+    { "rotary_table", cases_rotary_table },
+    { "rotary", cases_rotary },
 };
 
 static void run_cases(void) {

@@ -316,6 +316,13 @@ BUILD(b_index_select, gn_index_select(in[0], 1, indices(c, GN_SHAPE(5), 3)))
 BUILD(b_gather_nd, gn_gather_nd(in[0], indices(c, GN_SHAPE(4, 2), 3)))
 BUILD(b_rotary, gn_rotary(in[0], indices(c, GN_SHAPE(3), 7), 100, false))
 BUILD(b_rotary_interleaved, gn_rotary(in[0], indices(c, GN_SHAPE(3), 7), 100, true))
+BUILD(b_rotary_part,
+      gn_rotary_with(in[0], indices(c, GN_SHAPE(3), 7),
+                     &(gn_rotary_desc){ .size = 4, .scaling = GN_ROTARY_YARN, .base = 9, .factor = 3, .context = 5 }))
+BUILD(b_rotary_by, gn_rotary_by(in[0], in[1], false))
+BUILD(b_rotary_by_interleaved, gn_rotary_by(in[0], in[1], true))
+/* Twice differentiable: the gradient turns back, and that has a gradient too. */
+BUILD(b_rotary_back, gn_apply(c, 0x66, in, 2, (const int64_t[1]){ 3 }, 1))
 BUILD(b_bce_loss, gn_bce_loss(gn_sigmoid(in[0]), gn_sigmoid(in[1])))
 BUILD(b_bce_logits_loss, gn_bce_logits_loss(in[0], in[1]))
 BUILD(b_nll_loss, gn_nll_loss(in[0], indices(c, GN_SHAPE(2, 3), 4)))
@@ -437,6 +444,10 @@ static const problem problems[] = {
     { "gather_nd", "two parts", 1, { S(3, 3, 2) }, { 0 }, b_gather_nd, 0 },
     { "rotary", "halves", 1, { S(2, 3, 4) }, { 0 }, b_rotary, 0 },
     { "rotary", "interleaved", 1, { S(2, 3, 4) }, { 0 }, b_rotary_interleaved, 0 },
+    { "rotary", "part of the head", 1, { S(2, 3, 7) }, { 0 }, b_rotary_part, 0 },
+    { "rotary", "its table too", 2, { S(2, 3, 7), S(3, 4) }, { 0 }, b_rotary_by, 0 },
+    { "rotary", "its table too, interleaved", 2, { S(2, 3, 5), S(2, 1, 4) }, { 0 }, b_rotary_by_interleaved, 0 },
+    { "rotary", "back", 2, { S(2, 3, 5), S(3, 4) }, { 0 }, b_rotary_back, 0 },
     { "bce_loss", "probabilities", 2, { S(3, 4), S(3, 4) }, { 0 }, b_bce_loss, 0 },
     { "bce_logits_loss", "logits", 2, { S(3, 4), S(3, 4) }, { 0 }, b_bce_logits_loss, 0 },
     { "nll_loss", "rows", 1, { S(2, 3, 4) }, { 0 }, b_nll_loss, 0 },

@@ -502,6 +502,20 @@ TEST(equal_nodes_are_computed_once) {
     gn_close(g);
 }
 
+TEST(rotations_of_all_layers_share_one_table) {
+    static const float rows[2 * 3 * 8];
+    float out[48];
+    gn_ctx *g = open_context();
+    gn_tensor x = gn_data(g, GN_F32, GN_SHAPE(2, 3, 8), rows);
+    for (int layer = 0; layer < 3; layer++) {
+        gn_tensor at = gn_arange(g, GN_I32, 3, 5, 1);
+        x = gn_add(gn_rotary(x, at, 10000, false), gn_rotary(gn_neg(x), at, 10000, false));
+    }
+    CHECK_RESULT(gn_read(x, out, sizeof out), GN_OK);
+    CHECK_INT(stats_of(g).nodes_shared, 2 + 5); /* positions of the other layers, and all tables but one */
+    gn_close(g);
+}
+
 TEST(nodes_that_differ_in_attribute_input_or_phase_are_not_shared) {
     gn_ctx *g = open_context();
     gn_tensor x = number(g, 3), y = number(g, 3);
@@ -1070,6 +1084,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(a_chain_of_a_million_nodes_builds_runs_and_frees),
     TEST_ENTRY(a_wide_graph_with_shared_nodes_is_computed_once),
     TEST_ENTRY(equal_nodes_are_computed_once),
+    TEST_ENTRY(rotations_of_all_layers_share_one_table),
     TEST_ENTRY(nodes_that_differ_in_attribute_input_or_phase_are_not_shared),
     TEST_ENTRY(random_draws_and_effects_are_not_shared),
     TEST_ENTRY(dead_nodes_are_not_run),

@@ -6,6 +6,7 @@
  * device than this CPU; its bounds are then twice as large.
  *
  * Tier: quick address thread */
+#define GENIE_EXT
 #include "../genie.h"
 
 #include "test.h"
@@ -514,6 +515,69 @@ TEST(place_in_a_tile_changes_no_bit) {
     }
 }
 
+/* ---- random numbers ---- */
+
+/* Philox4x32-10, by the paper. */
+static void random_words(uint64_t element, uint64_t run, uint64_t key, uint32_t w[4]) {
+    uint32_t k[2] = { (uint32_t)key, (uint32_t)(key >> 32) };
+    w[0] = (uint32_t)element, w[1] = (uint32_t)(element >> 32), w[2] = (uint32_t)run, w[3] = (uint32_t)(run >> 32);
+    for (int i = 0; i < 10; i++) {
+        uint64_t a = (uint64_t)0xD2511F53u * w[0], b = (uint64_t)0xCD9E8D57u * w[2];
+        uint32_t next[4] = { (uint32_t)(b >> 32) ^ w[1] ^ k[0], (uint32_t)b, (uint32_t)(a >> 32) ^ w[3] ^ k[1],
+                             (uint32_t)a };
+        memcpy(w, next, sizeof next);
+        k[0] += 0x9E3779B9u;
+        k[1] += 0xBB67AE85u;
+    }
+}
+
+static double random_number(gn_dtype d, bool normal, const uint32_t w[4]) {
+    double first = (double)((((uint64_t)w[1] << 32) | w[0]) >> 11) * 0x1p-53,
+           second = (double)((((uint64_t)w[3] << 32) | w[2]) >> 11) * 0x1p-53;
+    if (normal) {
+        return sqrt(-2 * log(1 - first)) * cos(6.283185307179586477 * second);
+    }
+    return d == GN_F64   ? first
+           : d == GN_F32 ? (double)(w[0] >> 8) * 0x1p-24
+           : d == GN_F16 ? (double)(w[0] >> 21) * 0x1p-11
+                         : (double)(w[0] >> 24) * 0x1p-8;
+}
+
+/* Their mathematics is vector code; the bits are those of the C library's functions. */
+TEST(random_numbers_have_the_bits_of_their_formula_on_every_instruction_path) {
+    enum { N = 200003 };
+    static const char *const isas[] = { "avx512", "avx2", "base" };
+    static const gn_dtype some[] = { GN_F32, GN_F64, GN_F16, GN_BF16 };
+    static double got[N], formula[N], want[N];
+    for (int i = 0; i < 3 * TEST_COUNT(some) * 2; i++) {
+        gn_dtype d = some[i / 3 % TEST_COUNT(some)];
+        bool normal = i >= 3 * TEST_COUNT(some);
+        int64_t n = d == GN_F32 ? N : 1003, run = (int64_t)test_random(), wrong = 0,
+                attrs[3] = { d, (int64_t)test_random(), n };
+        setenv("GENIE_ISA", isas[i % 3], 1);
+        gn_ctx *on = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 + (uint32_t)i % 2 });
+        unsetenv("GENIE_ISA");
+        gn_tensor counter = gn_data(on, GN_I64, GN_SCALAR, &run);
+        gn_tensor y = gn_cast(gn_apply(on, normal ? 0x0b : 0x0a, &counter, 1, attrs, 3), GN_F64);
+        for (int64_t l = 0; l < n; l++) {
+            uint32_t w[4];
+            random_words((uint64_t)l, (uint64_t)run, (uint64_t)attrs[1], w);
+            formula[l] = random_number(d, normal, w);
+        }
+        gn_tensor rounded = gn_cast(gn_cast(gn_data(on, GN_F64, GN_SHAPE(n), formula), d), GN_F64);
+        REQUIRE(gn_read(y, got, (size_t)n * sizeof *got) == GN_OK &&
+                gn_read(rounded, want, (size_t)n * sizeof *want) == GN_OK);
+        for (int64_t l = 0; l < n; l++) {
+            wrong += memcmp(&got[l], &want[l], sizeof *got) != 0;
+        }
+        if (wrong) {
+            test_fail(__FILE__, __LINE__, "%s, %s, %s: %d numbers differ", gn_dtype_name(d), isas[i % 3],
+                      normal ? "normal" : "uniform", (int)wrong);
+        }
+        gn_close(on);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(f32_over_all_floats_is_within_bounds),
@@ -524,6 +588,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(sums_of_equal_numbers_are_within_bounds_of_any_length),
         TEST_ENTRY(sums_of_drawn_numbers_are_within_bounds_of_any_length),
         TEST_ENTRY(products_of_many_factors_are_within_bounds),
+        TEST_ENTRY(random_numbers_have_the_bits_of_their_formula_on_every_instruction_path),
         TEST_ENTRY(softmax_of_equal_numbers_is_within_bounds),
         TEST_ENTRY(products_of_equal_numbers_are_within_bounds_on_every_instruction_path),
     };

@@ -107,6 +107,22 @@ static gn_tensor attention_of(const gn_tensor *in, int n) {
     return gn_attention(in[0], in[1], in[2], any_flag() ? &d : NULL);
 }
 
+static gn_tensor rotary_of(const gn_tensor *in, bool whole) {
+    gn_rotary_desc d = { .base = any_number(),
+                         .interleaved = any_flag(),
+                         .size = any_int(),
+                         .scaling = (gn_rotary_scaling)any_int(),
+                         .factor = any_number(),
+                         .context = any_int(),
+                         .beta_fast = any_number(),
+                         .beta_slow = any_number(),
+                         .low_frequency = any_number(),
+                         .high_frequency = any_number(),
+                         .magnitude = any_number() };
+    const gn_rotary_desc *desc = any_flag() ? &d : NULL;
+    return whole ? gn_rotary_with(in[0], in[1], desc) : gn_rotary_table(in[0], any_dtype(), desc);
+}
+
 /* X(name, inputs, call) */
 #define CALLS(X)                                                                                          \
     X(clamp, 1, gn_clamp(in[0], any_number(), any_number()))                                              \
@@ -196,6 +212,9 @@ static gn_tensor attention_of(const gn_tensor *in, int n) {
     X(cross_entropy_smooth, 2, gn_cross_entropy_smooth(in[0], in[1], any_number()))                       \
     X(attention, 5, attention_of(in, 5))                                                                  \
     X(rotary, 2, gn_rotary(in[0], in[1], any_number(), any_flag()))                                       \
+    X(rotary_with, 2, rotary_of(in, true))                                                                \
+    X(rotary_table, 1, rotary_of(in, false))                                                              \
+    X(rotary_by, 2, gn_rotary_by(in[0], in[1], any_flag()))                                               \
     X(assign, 2, gn_assign(in[0], in[1]))                                                                 \
     X(kv_append, 3, gn_kv_append(in[0], in[1], in[2]))                                                    \
     X(label, 1, gn_label(in[0], any_flag() ? any_spec() : NULL))

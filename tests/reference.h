@@ -1705,22 +1705,113 @@ static inline ref *ref_einsum(const char *const *labels, const char *out, ref *c
     return y;
 }
 
-/* positions (T) or (…,T); pairs (2i, 2i+1) or (i, i + D/2) */
-static inline ref *ref_rotary(const ref *x, const ref *positions, double base, bool interleaved) {
+/* How often the ith pair of `size` elements turns by one radian, a position; by the papers' own words, not by genie.h's
+   numbers (Su et al. 2021; Chen et al. 2023; Peng et al. 2024; the configurations of Llama 3). */
+static inline ref_real ref__rotary_rate(const gn_rotary_desc *d, int64_t i, int64_t size) {
+    ref_real base = d->base != 0 ? (ref_real)d->base : 10000, s = (ref_real)d->factor,
+             turn = 6.283185307179586476925287L;
+    if (d->scaling == GN_ROTARY_NTK) base *= powl(s, (ref_real)size / (ref_real)(size - 2));
+    ref_real f = powl(base, -2 * (ref_real)i / (ref_real)size);
+    if (d->scaling == GN_ROTARY_LINEAR) return f / s;
+    if (d->scaling == GN_ROTARY_LLAMA3) {
+        ref_real low = d->low_frequency != 0 ? (ref_real)d->low_frequency : 1,
+                 high = d->high_frequency != 0 ? (ref_real)d->high_frequency : 4, wavelength = turn / f,
+                 context = (ref_real)d->context;
+        if (wavelength < context / high) return f;
+        if (wavelength > context / low) return f / s;
+        ref_real smooth = (context / wavelength - low) / (high - low);
+        return (1 - smooth) * f / s + smooth * f;
+    }
+    if (d->scaling == GN_ROTARY_YARN) {
+        ref_real fast = d->beta_fast != 0 ? (ref_real)d->beta_fast : 32,
+                 slow = d->beta_slow != 0 ? (ref_real)d->beta_slow : 1;
+        ref_real low = floorl((ref_real)size * logl((ref_real)d->context / (fast * turn)) / (2 * logl(base))),
+                 high = ceill((ref_real)size * logl((ref_real)d->context / (slow * turn)) / (2 * logl(base)));
+        low = low < 0 ? 0 : low;
+        high = high > (ref_real)(size - 1) ? (ref_real)(size - 1) : high;
+        ref_real ramp = ((ref_real)i - low) / (high == low ? 0.001L : high - low);
+        ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+        return f * (1 - ramp) + f / s * ramp;
+    }
+    return f;
+}
+
+/* What an angle is off by at most, for each unit of the tolerance: it is an f64, and a share of one before scaling. */
+static inline ref_real ref__rotary_error(const gn_rotary_desc *d, ref_real position, int64_t i, int64_t size) {
+    gn_rotary_desc plain = { .base = d->base };
+    ref_real scaled = fabsl(position * ref__rotary_rate(d, i, size)),
+             before = fabsl(position * ref__rotary_rate(d->scaling == GN_ROTARY_NTK ? d : &plain, i, size));
+    return (scaled > before ? scaled : before) * ref_eps(GN_F64);
+}
+
+static inline ref_real ref__rotary_magnitude(const gn_rotary_desc *d) {
+    if (d->scaling != GN_ROTARY_YARN) return 1;
+    return d->magnitude != 0 ? (ref_real)d->magnitude : d->factor > 1 ? 0.1L * logl((ref_real)d->factor) + 1 : 1;
+}
+
+/* (…,T) to (…,T,size): cosines, then sines. */
+static inline ref *ref_rotary_table(const ref *positions, gn_dtype dtype, const gn_rotary_desc *d) {
+    gn_shape shape = positions->shape;
+    shape.dims[shape.rank++] = d->size;
+    ref *y = ref_make_inexact(dtype, shape);
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t at = k % d->size, half = d->size / 2;
+        ref_real angle = (ref_real)positions->i[k / d->size] * ref__rotary_rate(d, at % half, d->size),
+                 scale = ref__rotary_magnitude(d);
+        ref_put(y, k, scale * (at < half ? cosl(angle) : sinl(angle)),
+                scale * (1 + ref__rotary_error(d, (ref_real)positions->i[k / d->size], at % half, d->size) /
+                                 ref_eps(dtype)));
+    }
+    return y;
+}
+
+/* positions (T) or (…,T); pairs (2i, 2i+1) or (i, i + size/2) */
+static inline ref *ref_rotary(const ref *x, const ref *positions, const gn_rotary_desc *desc) {
     ref *y = ref_make_inexact(x->dtype, x->shape);
-    int64_t d = x->shape.dims[x->shape.rank - 1], half = d / 2;
+    int64_t d = x->shape.dims[x->shape.rank - 1], size = desc->size ? desc->size : d, half = size / 2;
     gn_shape rows = x->shape;
     rows.rank--;
     for (int64_t k = 0; k < y->n; k++) {
-        int64_t c[GN_MAX_RANK], j = k % d, pair = interleaved ? j / 2 : j % half, row = k / d * d;
-        bool second = interleaved ? j % 2 : j >= half;
+        int64_t c[GN_MAX_RANK], j = k % d, pair = desc->interleaved ? j / 2 : half ? j % half : 0, row = k / d * d;
+        bool second = desc->interleaved ? j % 2 : j >= half;
+        if (j >= size) {
+            ref_put(y, k, x->f[k], 0);
+            continue;
+        }
         ref_coords(rows, k / d, c);
-        ref_real angle = (ref_real)positions->i[ref_broadcast_index(positions->shape, rows, c)] *
-                         powl(base, -2.0L * (ref_real)pair / (ref_real)d);
+        ref_real at = (ref_real)positions->i[ref_broadcast_index(positions->shape, rows, c)],
+                 angle = at * ref__rotary_rate(desc, pair, size), scale = ref__rotary_magnitude(desc);
+        ref_real a = x->f[row + (desc->interleaved ? 2 * pair : pair)],
+                 b = x->f[row + (desc->interleaved ? 2 * pair + 1 : pair + half)];
+        ref_put(y, k, scale * (second ? b * cosl(angle) + a * sinl(angle) : a * cosl(angle) - b * sinl(angle)),
+                scale * (fabsl(a) + fabsl(b)) * (1 + ref__rotary_error(desc, at, pair, size) / ref_eps(x->dtype)));
+    }
+    return y;
+}
+
+/* By a table that is there. */
+static inline ref *ref_rotary_by(const ref *x, const ref *table, bool interleaved) {
+    ref *y = ref_make_inexact(x->dtype, x->shape);
+    int64_t d = x->shape.dims[x->shape.rank - 1], size = table->shape.dims[table->shape.rank - 1], half = size / 2;
+    gn_shape rows = x->shape, wide = x->shape;
+    rows.rank--;
+    wide.dims[wide.rank - 1] = size;
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK], j = k % d, pair = interleaved ? j / 2 : half ? j % half : 0, row = k / d * d;
+        bool second = interleaved ? j % 2 : j >= half;
+        if (j >= size) {
+            ref_put(y, k, x->f[k], 0);
+            continue;
+        }
+        ref_coords(rows, k / d, c);
+        c[rows.rank] = pair;
+        ref_real turn = table->f[ref_broadcast_index(table->shape, wide, c)];
+        c[rows.rank] = half + pair;
+        ref_real across = table->f[ref_broadcast_index(table->shape, wide, c)];
         ref_real a = x->f[row + (interleaved ? 2 * pair : pair)],
                  b = x->f[row + (interleaved ? 2 * pair + 1 : pair + half)];
-        ref_put(y, k, second ? b * cosl(angle) + a * sinl(angle) : a * cosl(angle) - b * sinl(angle),
-                (fabsl(a) + fabsl(b)) * (1 + angle * ref_eps(GN_F64) / ref_eps(x->dtype))); /* the angle is an f64 */
+        ref_real one = second ? b * turn : a * turn, two = second ? a * across : -(b * across);
+        ref_put(y, k, one + two, fabsl(one) + fabsl(two));
     }
     return y;
 }

@@ -1,10 +1,13 @@
-"""Tokenizers that the package `tokenizers` makes, and its ids of mixed text, beside those of examples/formats/tokenizer.h.
+"""Tokenizers that the packages `tokenizers` and `sentencepiece` make, and their ids of mixed text, beside those of
+examples/formats/tokenizer.h: as tokenizer.json, as vocab.json with merges.txt, and as GGUF files that `gguf` writes.
 
     python3 tokenizer_oracle.py READER FOLDER MEGABYTES [NAME ...]
 
 READER is the program that tokenizer_oracle_test.sh compiles. Exits with 1 when an id or a decoded text differs."""
 import glob
+import io
 import json
+import os
 import random
 import struct
 import subprocess
@@ -82,14 +85,14 @@ def with_added(t):
     return t
 
 
-def on_bytes(split, normalizer=None, ignore_merges=False):
+def on_bytes(split, normalizer=None, ignore_merges=False, added=True, special=('<s>', '</s>')):
     t = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     t.pre_tokenizer, t.decoder = split, decoders.ByteLevel()
     if normalizer:
         t.normalizer = normalizer
-    t.train_from_iterator(TRAIN, trainers.BpeTrainer(vocab_size=4000, show_progress=False, special_tokens=['<s>', '</s>'],
+    t.train_from_iterator(TRAIN, trainers.BpeTrainer(vocab_size=4000, show_progress=False, special_tokens=list(special),
                                                      initial_alphabet=P.ByteLevel.alphabet()))
-    return with_added(t)
+    return with_added(t) if added else t
 
 
 def expression(text):
@@ -154,6 +157,189 @@ MAKE = {
     'unigram_bytes': lambda: unigram(N.NFD(), True),
 }
 
+# ---- the same without a tokenizer.json
+
+
+def with_plain(t):
+    """Added tokens that a GGUF file can tell of: without flags."""
+    t.add_special_tokens(['<|endoftext|>', '<|im_start|>'])
+    t.add_tokens([AddedToken('foo', normalized=False), AddedToken('\n\n\n', normalized=False)])
+    return t
+
+
+def folder(t, path, config):
+    """vocab.json and merges.txt, and the rest in the form of tokenizer_config.json."""
+    os.makedirs(path, exist_ok=True)
+    t.model.save(path)
+    added = {str(a['id']): {key: a[key] for key in a if key != 'id'} for a in json.loads(t.to_str())['added_tokens']}
+    json.dump(dict(config, added_tokens_decoder=added), open(path + '/tokenizer_config.json', 'w'))
+
+
+def old_folder(t, path):
+    """The older form: added_tokens.json and special_tokens_map.json, no flags."""
+    os.makedirs(path, exist_ok=True)
+    t.model.save(path)
+    added = json.loads(t.to_str())['added_tokens']
+    json.dump({a['content']: a['id'] for a in added}, open(path + '/added_tokens.json', 'w'))
+    special = [a['content'] for a in added if a['special']]
+    json.dump({'eos_token': {'content': special[0]}, 'additional_special_tokens': special[1:]},
+              open(path + '/special_tokens_map.json', 'w'))
+
+
+def write_gguf(path, model, tokens, types, scores=None, merges=None, **keys):
+    import gguf
+    writer = gguf.GGUFWriter(path, 'llama')
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    if scores:
+        writer.add_token_scores(scores)
+    if merges:
+        writer.add_token_merges(merges)
+    for key, value in keys.items():
+        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32 if isinstance(value, int) else writer.add_string
+        add('tokenizer.ggml.' + key, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_of(t, path, pre, **keys):
+    whole, vocab = json.loads(t.to_str()), t.get_vocab(True)
+    added = {a['content']: a['special'] for a in whole['added_tokens']}
+    tokens = sorted(vocab, key=vocab.get)
+    types = [3 if added.get(token) else 4 if token in added else 1 for token in tokens]
+    write_gguf(path, 'gpt2', tokens, types, merges=[' '.join(pair) for pair in whole['model']['merges']], pre=pre, **keys)
+
+
+class Pieces:
+    """sentencepiece's own ids, in the form that the comparison asks for. To it special tokens in a text are text."""
+    flags = (2, 3)
+
+    def __init__(self, kind, path, vocab_size, prefix=True):
+        import sentencepiece
+        self.kind, model = kind, io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([line for text in TRAIN for line in text[:2000].split('\n') if line]), model_writer=model,
+            model_type=kind, vocab_size=vocab_size, byte_fallback=True, normalization_rule_name='identity', character_coverage=0.98,
+            remove_extra_whitespaces=False, add_dummy_prefix=prefix, minloglevel=2, hard_vocab_limit=False, max_sentence_length=10000)
+        self.sp = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        n = self.sp.get_piece_size()
+        types = [2 if self.sp.is_unknown(i) else 3 if self.sp.is_control(i) else 6 if self.sp.is_byte(i) else 1 for i in range(n)]
+        write_gguf(path, 'llama' if kind == 'bpe' else 't5', [self.sp.id_to_piece(i) for i in range(n)], types,
+                   scores=[self.sp.get_score(i) for i in range(n)], add_space_prefix=prefix, add_bos_token=True, add_eos_token=False,
+                   bos_token_id=1, eos_token_id=2, unknown_token_id=0)
+
+    def encode(self, text, template, plain):
+        return [1] * template + self.sp.encode(text)
+
+    def decode(self, ids):
+        return self.sp.decode([i for i in ids if i > 2])
+
+    def equal(self, got, want):
+        """Its Unigram adds scores in f32: of two ways that are as good in f64 it may take the other."""
+        score = [sum(map(self.sp.get_score, ids)) for ids in (got, want)]
+        return got == want or (self.kind == 'unigram' and self.decode(got) == self.decode(want) and
+                               abs(score[0] - score[1]) <= 1e-5 * abs(score[1]))
+
+
+class Package:
+    """The ids of a tokenizer of `tokenizers`; `first`: the token that another form of it says texts begin with."""
+    flags = (0, 3)
+
+    def __init__(self, t, first=()):
+        self.t, self.first = t, list(first)
+
+    def encode(self, text, template, plain):
+        self.t.encode_special_tokens = plain
+        return self.first * template + self.t.encode(text, add_special_tokens=template).ids
+
+    def decode(self, ids):
+        return self.t.decode(ids)
+
+    def equal(self, got, want):
+        return got == want
+
+
+def as_json(make):
+    def other(path):
+        t = make()
+        t.save(path + '.json')
+        return path + '.json', Package(t)
+    return other
+
+
+def as_folder(make, config, first=None):
+    def other(path):
+        t = with_added(make())
+        folder(t, path, config)
+        return path, Package(t, [t.token_to_id(first)] if first else [])
+    return other
+
+
+def as_old_folder(make):
+    def other(path):
+        t = make()
+        t.add_special_tokens([AddedToken('<|endoftext|>', normalized=True), AddedToken('<|im_start|>', normalized=True)])
+        t.add_tokens(['foo', '\n\n\n'])
+        old_folder(t, path)
+        return path, Package(t)
+    return other
+
+
+def as_gguf(make, pre, first=None, **keys):
+    def other(path):
+        t = with_plain(make())
+        gguf_of(t, path + '.gguf', pre, **keys)
+        return path + '.gguf', Package(t, [t.token_to_id(first)] if first else [])
+    return other
+
+
+def as_pieces(kind, **more):
+    def other(path):
+        return path + '.gguf', Pieces(kind, path + '.gguf', 6000, **more)
+    return other
+
+
+QWEN = {'tokenizer_class': 'Qwen2Tokenizer', 'eos_token': '<|endoftext|>'}
+GPT2 = {'tokenizer_class': 'GPT2Tokenizer', 'bos_token': {'content': '<|endoftext|>'}, 'add_bos_token': True}
+OTHERS = {
+    'gpt2_folder': as_folder(lambda: on_bytes(P.ByteLevel(add_prefix_space=False), added=False), GPT2, '<|endoftext|>'),
+    'gpt2_old_folder': as_old_folder(lambda: on_bytes(P.ByteLevel(add_prefix_space=False), added=False, special=())),
+    'qwen2_folder': as_folder(lambda: on_bytes(expression(QWEN2), N.NFC(), added=False), QWEN),
+    'gpt2_gguf': as_gguf(lambda: on_bytes(P.ByteLevel(add_prefix_space=False), added=False), 'gpt-2'),
+    'llama3_gguf': as_gguf(lambda: on_bytes(expression(LLAMA3), ignore_merges=True, added=False), 'llama-bpe', '<s>',
+                           bos_token_id=0),
+    'qwen2_gguf': as_gguf(lambda: on_bytes(expression(QWEN2), N.NFC(), added=False), 'qwen2', add_bos_token=False),
+    'starcoder_gguf': as_gguf(lambda: on_bytes(P.Sequence([P.Digits(individual_digits=True), P.ByteLevel(add_prefix_space=False)]),
+                                               added=False), 'starcoder'),
+    'o200k_gguf': as_gguf(lambda: on_bytes(expression(O200K), added=False), 'gpt-4o'),
+}
+PIECES = {
+    'pieces_bpe_gguf': as_pieces('bpe'),
+    'pieces_no_prefix_gguf': as_pieces('bpe', prefix=False),
+    'pieces_unigram_gguf': as_pieces('unigram'),
+}
+
+
+def missing(package):
+    try:
+        __import__(package)
+    except ImportError:
+        print(f'{package} is missing: what needs it is left out')
+        return True
+    return False
+
+
+def all_kinds():
+    kinds = {name: as_json(make) for name, make in MAKE.items()}
+    kinds.update({name: make for name, make in OTHERS.items() if 'gguf' not in name or not missing('gguf')})
+    if not missing('gguf') and not missing('sentencepiece'):
+        kinds.update(PIECES)
+    return kinds
+
+
 # ---- the comparison
 
 
@@ -178,22 +364,21 @@ def records(items):
     return b''.join(struct.pack('<I', len(x)) + x for x in items)
 
 
-def differences(name, t, texts, flags):
-    t.encode_special_tokens = bool(flags & 2)
-    want = [e.ids for e in t.encode_batch(texts, add_special_tokens=bool(flags & 1))]
-    done = subprocess.run([READER, f'{FOLDER}/{name}.json', f'{FOLDER}/texts', f'{FOLDER}/ids', f'{FOLDER}/decoded', str(flags)],
+def differences(name, path, t, texts, flags):
+    want = [t.encode(text, bool(flags & 1), bool(flags & 2)) for text in texts]
+    done = subprocess.run([READER, path, f'{FOLDER}/texts', f'{FOLDER}/ids', f'{FOLDER}/decoded', str(flags)],
                           capture_output=True, text=True)
     if done.returncode:
         return f'{name}: {done.stdout}{done.stderr}'[:2000]
     got = read_records(open(FOLDER + '/ids', 'rb').read(), ids_at)
     for text, g, w in zip(texts, got, want):
-        if g != w:
+        if not t.equal(g, w):
             k = next((k for k in range(min(len(g), len(w))) if g[k] != w[k]), min(len(g), len(w)))
-            around = [[t.id_to_token(x) for x in ids[max(0, k - 2):k + 4]] for ids in (g, w)]
+            around = [[(x, t.decode([x])) for x in ids[max(0, k - 2):k + 4]] for ids in (g, w)]
             return f'{name}, flags {flags}: token {k} of {text!r:.80}: {around[0]}, not {around[1]}'
     decoded = read_records(open(FOLDER + '/decoded', 'rb').read(), bytes_at)
     # The package gives one U+FFFD a byte of a run of byte tokens that is no UTF-8, whole characters in it included.
-    for text, g, w in zip(texts, decoded, (t.decode(ids) for ids in want)):
+    for text, g, w in zip(texts, decoded, (t.decode(ids) for ids in got)):
         if g.decode() != w and '\ufffd' not in w:
             return f'{name}, flags {flags}: decoded {g.decode()!r:.200}, not {w!r:.200}'
     print(f'{name:14} flags {flags}: {sum(map(len, want))} ids, {done.stdout.strip()}', flush=True)
@@ -203,11 +388,11 @@ def differences(name, t, texts, flags):
 def main():
     texts, start = corpus(MEGABYTES * 1e6), time.time()
     open(FOLDER + '/texts', 'wb').write(records(text.encode() for text in texts))
-    for name in ONLY or MAKE:
-        t = MAKE[name]()
-        t.save(f'{FOLDER}/{name}.json')
-        for flags in (0, 3):
-            wrong = differences(name, t, texts, flags)
+    kinds = all_kinds()
+    for name in ONLY or kinds:
+        path, t = kinds[name](f'{FOLDER}/{name}')
+        for flags in t.flags:
+            wrong = differences(name, path, t, texts, flags)
             if wrong:
                 sys.exit(wrong)
     print(f'{time.time() - start:.0f} s')

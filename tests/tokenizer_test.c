@@ -7,6 +7,9 @@
 
 #define TOKENIZER_IMPLEMENTATION
 #include "../examples/formats/tokenizer.h"
+#include "vocabulary.h"
+#include <sys/stat.h>
+#include <unistd.h>
 
 static char error[TOKENIZER_ERROR], path[64];
 
@@ -207,7 +210,7 @@ TEST(what_is_not_read_is_refused_by_its_name) {
         if (t || !error[0]) test_fail(__FILE__, __LINE__, "%s: opened", models[i]);
         tokenizer_close(t);
     }
-    CHECK(!tokenizer_open("/tmp", error) && strstr(error, "/tmp/tokenizer.json"));
+    CHECK(!tokenizer_open("/tmp", error) && strstr(error, "/tmp: no tokenizer.json"));
 }
 
 /* Cut or altered anywhere: refused with a reason, or it encodes without harm. */
@@ -234,6 +237,160 @@ TEST(files_that_are_cut_or_altered_do_no_harm) {
         tokenizer_close(t);
     }
     printf("  %zu of the altered files were read\n", opened);
+}
+
+/* ---- vocab.json with merges.txt ---- */
+
+static const char *const file_names[] = { "vocab.json", "merges.txt", "tokenizer_config.json", "added_tokens.json",
+                                          "special_tokens_map.json" };
+enum { FILES = sizeof file_names / sizeof *file_names };
+
+/* A folder with these files; NULL: not there. */
+static tokenizer *open_folder(const char *const texts[FILES]) {
+    char folder[80], place[200];
+    snprintf(folder, sizeof folder, "%s.folder", path);
+    (void)mkdir(folder, 0700);
+    for (int i = 0; i < FILES; i++) {
+        snprintf(place, sizeof place, "%s/%s", folder, file_names[i]);
+        FILE *f = texts[i] ? fopen(place, "wb") : NULL;
+        if (f) CHECK(fputs(texts[i], f) >= 0 && !fclose(f));
+    }
+    tokenizer *t = tokenizer_open(folder, error);
+    for (int i = 0; i < FILES; i++) {
+        snprintf(place, sizeof place, "%s/%s", folder, file_names[i]);
+        (void)unlink(place);
+    }
+    (void)rmdir(folder);
+    return t;
+}
+
+#define SOME_VOCAB "{\"a\":0,\"b\":1,\"ab\":2,\"<|endoftext|>\":3}"
+
+TEST(a_folder_of_the_older_files_is_read) {
+    static const char *const plain[FILES] = { SOME_VOCAB, "#version: 0.2\na b\n" }, *const more[FILES] = {
+        SOME_VOCAB, "a b", "{\"add_bos_token\":true}", "{\"<x>\":7}", "{\"additional_special_tokens\":[\"<x>\"]}"
+    };
+    tokenizer_ids ids = { NULL, 0, 0 };
+    tokenizer *t = open_folder(plain);
+    REQUIRE(t != NULL);
+    CHECK(tokenizer_size(t) == 4 && tokenizer_is_special(t, 3));
+    REQUIRE(tokenizer_encode(t, "abba<|endoftext|>", 17, TOKENIZER_TEMPLATE, &ids));
+    CHECK(ids.n == 4 && ids.id[0] == 2 && ids.id[1] == 1 && ids.id[2] == 0 && ids.id[3] == 3);
+    tokenizer_close(t);
+    t = open_folder(more);
+    REQUIRE(t != NULL);
+    CHECK(tokenizer_size(t) == 8 && tokenizer_is_special(t, 7) && tokenizer_find(t, "<x>") == 7);
+    ids.n = 0;
+    REQUIRE(tokenizer_encode(t, "ab<x>", 5, TOKENIZER_TEMPLATE, &ids));
+    CHECK(ids.n == 3 && ids.id[0] == 3 && ids.id[1] == 2 && ids.id[2] == 7);
+    tokenizer_close(t);
+    tokenizer_ids_free(&ids);
+}
+
+TEST(a_folder_that_is_not_read_says_why) {
+    static const struct {
+        const char *files[FILES], *says;
+    } cases[] = {
+        { { SOME_VOCAB }, "no tokenizer.json" },
+        { { NULL, "a b\n" }, "no tokenizer.json" },
+        { { "{", "a b\n" }, "vocab.json: byte" },
+        { { "{\"a\":-1}", "" }, "an id is no number" },
+        { { "{\"a\":4194304}", "" }, "an id is no number" },
+        { { "{\"a\":1,\"b\":1}", "" }, "two tokens have the id 1" },
+        { { SOME_VOCAB, "a\n" }, "merges.txt: merge 0 is no two texts" },
+        { { SOME_VOCAB, "a b\n\n" }, "merges.txt: merge 1 is no two texts" },
+        { { SOME_VOCAB, "a b\r\n" }, "merge 0 names a token" },
+        { { SOME_VOCAB, "b a\n" }, "merge 0 names a token" },
+        { { SOME_VOCAB, "a b\n", "{\"tokenizer_class\":\"RobertaTokenizer\"}" }, "RobertaTokenizer" },
+        { { SOME_VOCAB, "", "{\"eos_token\":\"<y>\"}" }, "the eos_token \"<y>\" is not in the vocabulary" },
+        { { SOME_VOCAB, "", "{\"eos_token\":5}" }, "the eos_token is no token" },
+        { { SOME_VOCAB, "", "{\"add_bos_token\":true,\"bos_token\":\"a b\"}" }, "the bos_token \"a b\" is not" },
+        { { SOME_VOCAB, "", "{\"added_tokens_decoder\":{\"x\":{\"content\":\"q\"}}}" }, "an id is no number" },
+        { { SOME_VOCAB, "", "{\"added_tokens_decoder\":{\"9\":{}}}" }, "an added token has no text" },
+        { { SOME_VOCAB, "", NULL, "{\"x\":99999999}" }, "an id is no number" },
+        { { SOME_VOCAB, "", NULL, "{\"x\":1}" }, "two tokens have the id 1" },
+    };
+    for (int i = 0; i < TEST_COUNT(cases); i++) {
+        tokenizer *t = open_folder(cases[i].files);
+        if (t || !strstr(error, cases[i].says))
+            test_fail(__FILE__, __LINE__, "case %d: %s", i, t ? "it was read" : error);
+        tokenizer_close(t);
+    }
+}
+
+/* ---- the vocabulary of a GGUF file ---- */
+
+static tokenizer *open_bytes(const uint8_t *data, size_t size) { return open_text((const char *)data, size); }
+
+#define PIECE_TOKENS                                         \
+    "<unk> <s> </s> <0x0A> \xe2\x96\x81 a b ab \xe2\x96\x81" \
+    "ab <u>"
+
+TEST(a_gguf_file_gives_its_vocabulary) {
+    static uint8_t data[1 << 14];
+    tokenizer_ids ids = { NULL, 0, 0 };
+    tokenizer *t =
+        open_bytes(data, vocabulary_make(data, "llama", NULL, PIECE_TOKENS, "2336111114", "0000987210", NULL));
+    REQUIRE(t != NULL);
+    REQUIRE(tokenizer_encode(t, "ab ab\nb<u></s>", 14, TOKENIZER_TEMPLATE, &ids));
+    static const uint32_t want[] = { 1, 8, 8, 3, 6, 9, 2 };
+    CHECK(ids.n == 7 && !memcmp(ids.id, want, sizeof want));
+    n_decoded = 0;
+    decode(t, &ids);
+    CHECK(n_decoded == 10 && !memcmp(decoded, "ab ab\nb<u>", 10));
+    tokenizer_close(t);
+    tokenizer_ids_free(&ids);
+}
+
+TEST(a_vocabulary_that_is_not_read_is_refused_by_its_name) {
+    static const struct {
+        const char *model, *pre, *tokens, *types, *scores, *merges, *says;
+    } cases[] = {
+        { "bert", NULL, "a", NULL, NULL, NULL, "tokenizer.ggml.model \"bert\"" },
+        { "gpt2", NULL, "a", NULL, NULL, "", "tokenizer.ggml.pre is missing" },
+        { "gpt2", "viking", "a", NULL, NULL, "", "tokenizer.ggml.pre \"viking\"" },
+        { "gpt2", "gpt-2", NULL, NULL, NULL, "", "tokenizer.ggml.tokens" },
+        { "gpt2", "gpt-2", "a", NULL, NULL, NULL, "tokenizer.ggml.merges" },
+        { "gpt2", "gpt-2", "a b ab", "11", NULL, "a~b", "tokenizer.ggml.token_type" },
+        { "gpt2", "gpt-2", "a b ab", NULL, "11", "a~b", "tokenizer.ggml.scores" },
+        { "gpt2", "gpt-2", "a b", NULL, NULL, "a~b", "merge 0 names a token" },
+        { "gpt2", "gpt-2", "a b", NULL, NULL, "ab", "merge 0 is no two texts" },
+        { "gpt2", "llama-bpe", "a b", NULL, NULL, "", "whose id is missing" },
+        { "llama", NULL, "a", NULL, NULL, NULL, "whose id is missing" },
+        { "t5", NULL, "a b", NULL, NULL, NULL, "tokenizer.ggml.scores is missing" },
+    };
+    static uint8_t data[1 << 14];
+    for (int i = 0; i < TEST_COUNT(cases); i++) {
+        size_t n = vocabulary_make(data, cases[i].model, cases[i].pre, cases[i].tokens, cases[i].types, cases[i].scores,
+                                   cases[i].merges);
+        tokenizer *t = open_bytes(data, n);
+        if (t || !strstr(error, cases[i].says))
+            test_fail(__FILE__, __LINE__, "case %d: %s", i, t ? "it was read" : error);
+        tokenizer_close(t);
+    }
+}
+
+TEST(a_vocabulary_that_is_cut_or_altered_does_no_harm) {
+    static uint8_t data[1 << 14];
+    size_t n = vocabulary_make(data, "llama", NULL, PIECE_TOKENS, "2336111114", "0000987210", NULL), opened = 0;
+    for (size_t cut = 0; cut + 32 < n; cut++) {
+        tokenizer *t = open_bytes(data, cut);
+        if (t) test_fail(__FILE__, __LINE__, "cut at %zu of %zu: opened", cut, n);
+        tokenizer_close(t);
+    }
+    for (int round = 0; round < (TEST_SANITIZED ? 500 : 3000); round++) {
+        size_t at = (size_t)test_random_int(0, (int64_t)n - 1);
+        uint8_t saved = data[at];
+        tokenizer_ids ids = { NULL, 0, 0 };
+        data[at] = (uint8_t)test_random_int(0, 255);
+        tokenizer *t = open_bytes(data, n);
+        data[at] = saved;
+        if (t) opened++, CHECK(tokenizer_encode(t, "ab a\n\xff<s>", 9, TOKENIZER_TEMPLATE, &ids));
+        else CHECK(error[0] != 0);
+        tokenizer_ids_free(&ids);
+        tokenizer_close(t);
+    }
+    printf("  %zu of the altered vocabularies were read\n", opened);
 }
 
 static void *encode_often(void *arg) {
@@ -267,6 +424,11 @@ int main(int argc, char **argv) {
         TEST_ENTRY(a_word_of_a_megabyte_takes_less_than_a_second),
         TEST_ENTRY(what_is_not_read_is_refused_by_its_name),
         TEST_ENTRY(files_that_are_cut_or_altered_do_no_harm),
+        TEST_ENTRY(a_folder_of_the_older_files_is_read),
+        TEST_ENTRY(a_folder_that_is_not_read_says_why),
+        TEST_ENTRY(a_gguf_file_gives_its_vocabulary),
+        TEST_ENTRY(a_vocabulary_that_is_not_read_is_refused_by_its_name),
+        TEST_ENTRY(a_vocabulary_that_is_cut_or_altered_does_no_harm),
         TEST_ENTRY(threads_that_share_a_tokenizer_get_equal_ids),
     };
     test_begin(argc, argv);

@@ -1,11 +1,11 @@
-/* tokenizer.h - text to the ids of a model's tokens and back, as the model's own tokenizer.json says.
+/* tokenizer.h - text to the ids of a model's tokens and back, as the model's own files say.
 
    One C file of the program:   #define TOKENIZER_IMPLEMENTATION
                                 #include "tokenizer.h"
-   Elsewhere:                   #include "tokenizer.h"   C99, C++11; POSIX; json.h, mapping.h, unicode.h beside it.
+   Elsewhere:                   #include "tokenizer.h"   C99, C++11; POSIX; gguf.h, json.h, mapping.h, unicode.h beside
 
        char error[TOKENIZER_ERROR];
-       tokenizer *t = tokenizer_open("model-dir", error);          a directory or a tokenizer.json
+       tokenizer *t = tokenizer_open("model-dir", error);          a directory, a tokenizer.json, a GGUF file
        tokenizer_ids ids = { 0 };
        if (!tokenizer_encode(t, text, strlen(text), 0, &ids)) ...  out of memory, nothing else
        tokenizer_stream s = { 0 };
@@ -14,11 +14,17 @@
        tokenizer_ids_free(&ids);
        tokenizer_close(t);
 
-   Read: models BPE (on bytes, or on characters with byte fallback; ignore_merges) and Unigram; normalizers NFC, NFD,
-   NFKC, NFKD, Replace of a text, Prepend; pre-tokenizers ByteLevel, Split by the expressions that GPT-2, Llama 3, Qwen
-   2 and GPT-4o use or by a text, Digits, Metaspace; added tokens with all their flags; the templates that add tokens
-   around one text; the decoders that belong to these. Whatever else a file asks for is refused by its name: a tokenizer
-   that is nearly right is wrong. Text that is no UTF-8 is read as Python's errors="replace" does.
+   Read of a tokenizer.json: models BPE (on bytes, or on characters with byte fallback; ignore_merges) and Unigram;
+   normalizers NFC, NFD, NFKC, NFKD, Replace of a text, Prepend; pre-tokenizers ByteLevel, Split by the expressions that
+   GPT-2, Llama 3, Qwen 2 and GPT-4o use or by a text, Digits, Metaspace; added tokens with all their flags; the
+   templates that add tokens around one text; the decoders that belong to these.
+   A directory without that file: vocab.json, merges.txt and what added_tokens.json, special_tokens_map.json and
+   tokenizer_config.json say of them, for tokenizer_class GPT2Tokenizer (also if none is named) and Qwen2Tokenizer.
+   A GGUF file: tokenizer.ggml.model "gpt2" with the values of tokenizer.ggml.pre that name one of these expressions,
+   "llama" (SentencePiece's BPE: of neighbours that are a token together, those of the best score are joined) and "t5"
+   (its Unigram) without a table of characters. Text for Qwen's is brought to NFC, as its tokenizer.json has it.
+   Whatever else a file asks for is refused by its name: a tokenizer that is nearly right is wrong. Text that is no
+   UTF-8 is read as Python's errors="replace" does.
 
    A tokenizer may be used by several threads at once. The ids are those of Hugging Face's package `tokenizers`. */
 #ifndef TOKENIZER_H
@@ -82,6 +88,8 @@ void tokenizer_decode_end(const tokenizer *t, tokenizer_stream *s, tokenizer_tex
 
 #if defined(TOKENIZER_IMPLEMENTATION) && !defined(TOKENIZER_IMPLEMENTED)
 #define TOKENIZER_IMPLEMENTED
+#define GGUF_IMPLEMENTATION
+#include "gguf.h"
 #define JSON_IMPLEMENTATION
 #include "json.h"
 #define MAPPING_IMPLEMENTATION
@@ -519,11 +527,10 @@ static bool tok__make_room(tokenizer *t, size_t n) {
 }
 
 /* Enters a token. Of the model's own tokens the piece can be found by the model, of added ones not. */
-static bool tok__enter(tokenizer *t, uint32_t id, json_value name, bool of_model) {
-    char text[TOK__TOKEN], bytes[TOK__TOKEN];
-    size_t n, m = 0;
-    if (!json_get_string(name, text, sizeof text, &n))
-        return tok__fail(t, "the token of id %u is longer than %d bytes", id, TOK__TOKEN);
+static bool tok__enter(tokenizer *t, uint32_t id, const char *text, size_t n, bool of_model) {
+    char bytes[TOK__TOKEN];
+    size_t m = 0;
+    if (n > TOK__TOKEN) return tok__fail(t, "the token of id %u is longer than %d bytes", id, TOK__TOKEN);
     if (id >= t->n || t->tokens[id].size != TOKENIZER_NONE) return tok__fail(t, "two tokens have the id %u", id);
     t->tokens[id] = tok__keep(t, text, n);
     if (t->tokens[id].size == TOKENIZER_NONE) return false;
@@ -537,9 +544,20 @@ static bool tok__enter(tokenizer *t, uint32_t id, json_value name, bool of_model
     return true;
 }
 
-uint32_t tokenizer_find(const tokenizer *t, const char *token) {
-    return *tok__place(t, t->by_token, t->tokens, token, strlen(token)) - 1;
+static bool tok__enter_json(tokenizer *t, uint32_t id, json_value name, bool of_model) {
+    char text[TOK__TOKEN];
+    size_t n;
+    if (!json_get_string(name, text, sizeof text, &n))
+        return tok__fail(t, "the token of id %u is longer than %d bytes", id, TOK__TOKEN);
+    return tok__enter(t, id, text, n, of_model);
 }
+
+/* The id of a token by its own text, TOKENIZER_NONE. */
+static uint32_t tok__id_of(const tokenizer *t, const char *text, size_t n) {
+    return *tok__place(t, t->by_token, t->tokens, text, n) - 1;
+}
+
+uint32_t tokenizer_find(const tokenizer *t, const char *token) { return tok__id_of(t, token, strlen(token)); }
 size_t tokenizer_size(const tokenizer *t) { return t->n; }
 bool tokenizer_is_special(const tokenizer *t, uint32_t id) { return id < t->n && t->flags[id] & TOK__SPECIAL; }
 
@@ -1513,7 +1531,7 @@ static bool tok__read_vocabulary(tokenizer *t, json_value vocab, json_value adde
     if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is no number below %d", TOK__IDS);
     if (!tok__make_room(t, n)) return false;
     for (json_iter i = json_begin(vocab); json_next(&i, &key, &value);)
-        if (!json_get_u64(value, &id) || !tok__enter(t, (uint32_t)id, key, true))
+        if (!json_get_u64(value, &id) || !tok__enter_json(t, (uint32_t)id, key, true))
             return t->error[0] ? false : tok__fail(t, "the vocabulary is wrong");
     return true;
 }
@@ -1531,7 +1549,7 @@ static bool tok__read_pieces(tokenizer *t, json_value vocab, json_value added) {
         if (json_kind_of(pair) != JSON_ARRAY || !json_next(&k, &none, &piece) || !json_next(&k, &none, &score) ||
             !json_get_double(score, &t->scores[id]))
             return tok__fail(t, "piece %zu is no text with a score", id);
-        if (!tok__enter(t, (uint32_t)id, piece, true)) return false;
+        if (!tok__enter_json(t, (uint32_t)id, piece, true)) return false;
         tok__text x = t->pieces[id];
         if (x.size && !tok__trie_add(&t->unigram, tok__at(t, x), x.size, (uint32_t)id)) return tok__no_memory(t);
         if (id == 0 || t->scores[id] < least) least = t->scores[id];
@@ -1540,26 +1558,47 @@ static bool tok__read_pieces(tokenizer *t, json_value vocab, json_value added) {
     return true;
 }
 
-/* Enters a merge of two tokens of the vocabulary whose texts together are a third. */
-static bool tok__add_merge(tokenizer *t, const char *a, size_t na, const char *b, size_t nb, uint32_t rank) {
-    char both[2 * TOK__TOKEN];
-    memcpy(both, a, na);
-    memcpy(both + na, b, nb);
-    uint32_t x = *tok__place(t, t->by_token, t->tokens, a, na) - 1,
-             y = *tok__place(t, t->by_token, t->tokens, b, nb) - 1;
-    uint32_t z = *tok__place(t, t->by_token, t->tokens, both, na + nb) - 1;
-    if (x == TOKENIZER_NONE || y == TOKENIZER_NONE || z == TOKENIZER_NONE)
-        return tok__fail(t, "merge %u names a token that is not in the vocabulary", rank);
+/* Room for n merges. */
+static bool tok__make_merges(tokenizer *t, size_t n) {
+    t->merge_room = tok__room(n);
+    t->merges = (tok__merge *)malloc(t->merge_room * sizeof *t->merges);
+    if (!t->merges) return tok__no_memory(t);
+    for (size_t i = 0; i < t->merge_room; i++) t->merges[i] = (tok__merge){ 0, TOKENIZER_NONE, 0 };
+    return true;
+}
+
+/* x and y become z. */
+static void tok__enter_merge(tokenizer *t, uint32_t x, uint32_t y, uint32_t rank, uint32_t z) {
     uint64_t pair = (uint64_t)x << 32 | y;
     size_t i = (size_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> 24) & (t->merge_room - 1);
     while (t->merges[i].rank != TOKENIZER_NONE && t->merges[i].pair != pair) i = (i + 1) & (t->merge_room - 1);
     t->merges[i] = (tok__merge){ pair, rank, z };
+}
+
+/* Enters a merge of two tokens of the vocabulary whose texts together are a third. */
+static bool tok__add_merge(tokenizer *t, const char *a, size_t na, const char *b, size_t nb, uint32_t rank) {
+    char both[2 * TOK__TOKEN];
+    if (na > TOK__TOKEN || nb > TOK__TOKEN) return tok__fail(t, "merge %u is longer than %d bytes", rank, TOK__TOKEN);
+    memcpy(both, a, na);
+    memcpy(both + na, b, nb);
+    uint32_t x = tok__id_of(t, a, na), y = tok__id_of(t, b, nb), z = tok__id_of(t, both, na + nb);
+    if (x == TOKENIZER_NONE || y == TOKENIZER_NONE || z == TOKENIZER_NONE)
+        return tok__fail(t, "merge %u names a token that is not in the vocabulary", rank);
+    tok__enter_merge(t, x, y, rank, z);
     return true;
+}
+
+/* "a b" */
+static bool tok__add_merge_line(tokenizer *t, const char *p, size_t n, uint32_t rank) {
+    const char *space = n ? (const char *)memchr(p, ' ', n) : NULL, *b = space ? space + 1 : NULL;
+    if (!space || memchr(b, ' ', n - (size_t)(b - p)))
+        return tok__fail(t, "merge %u is no two texts with a space between", rank);
+    return tok__add_merge(t, p, (size_t)(space - p), b, n - (size_t)(b - p), rank);
 }
 
 /* "a b", or ["a", "b"]. */
 static bool tok__read_merge(tokenizer *t, json_value v, uint32_t rank) {
-    char a[TOK__TOKEN], b[TOK__TOKEN], *space;
+    char a[TOK__TOKEN], b[TOK__TOKEN];
     size_t na = 0, nb = 0;
     json_value none, first, second;
     json_iter i = json_begin(v);
@@ -1569,10 +1608,7 @@ static bool tok__read_merge(tokenizer *t, json_value v, uint32_t rank) {
             return tok__fail(t, "merge %u is no pair of texts", rank);
         return tok__add_merge(t, a, na, b, nb, rank);
     }
-    if (!json_get_string(v, a, sizeof a, &na) || (space = (char *)memchr(a, ' ', na)) == NULL ||
-        memchr(space + 1, ' ', na - (size_t)(space + 1 - a)))
-        return tok__fail(t, "merge %u is no two texts with a space between", rank);
-    return tok__add_merge(t, a, (size_t)(space - a), space + 1, na - (size_t)(space + 1 - a), rank);
+    return tok__add_merge_line(t, a, json_get_string(v, a, sizeof a, &na) ? na : 0, rank);
 }
 
 static bool tok__read_merges(tokenizer *t, json_value merges) {
@@ -1580,10 +1616,7 @@ static bool tok__read_merges(tokenizer *t, json_value merges) {
     size_t n = json_count(merges);
     uint32_t rank = 0;
     if (n > TOK__IDS) return tok__fail(t, "more than %d merges", TOK__IDS);
-    t->merge_room = tok__room(n);
-    t->merges = (tok__merge *)malloc(t->merge_room * sizeof *t->merges);
-    if (!t->merges) return tok__no_memory(t);
-    for (size_t i = 0; i < t->merge_room; i++) t->merges[i] = (tok__merge){ 0, TOKENIZER_NONE, 0 };
+    if (!tok__make_merges(t, n)) return false;
     for (json_iter i = json_begin(merges); json_next(&i, &none, &merge); rank++)
         if (!tok__read_merge(t, merge, rank)) return false;
     return true;
@@ -1644,48 +1677,60 @@ static bool tok__read_model(tokenizer *t, json_value model, json_value added) {
     return true;
 }
 
-static bool tok__read_added_one(tokenizer *t, json_value v, tok__added *a) {
+/* Enters an added token whose flags are set; one that the vocabulary has keeps its id. */
+static bool tok__add(tokenizer *t, const char *text, size_t n, uint32_t id, tok__added flags) {
+    tok__buffer work[2] = { { NULL, 0, 0, false }, { NULL, 0, 0, false } };
+    tok__added *a = &t->added[t->n_added];
+    uint32_t known = tok__id_of(t, text, n);
+    *a = flags;
+    a->id = known != TOKENIZER_NONE ? known : id;
+    if (known == TOKENIZER_NONE && !tok__enter(t, a->id, text, n, false)) return false;
+    a->text = t->tokens[a->id];
+    t->flags[a->id] |= (uint8_t)(TOK__ADDED | (a->special ? TOK__SPECIAL : 0));
+    const char *p = tok__at(t, a->text);
+    size_t size = a->text.size;
+    bool ok = !a->normalized || tok__normalize(t, &p, &size, work);
+    ok = ok && tok__trie_add(a->normalized ? &t->normal : &t->raw, p, size, (uint32_t)t->n_added++);
+    bool changed = ok && (size != a->text.size || memcmp(p, tok__at(t, a->text), size));
+    if (changed && !t->byte_level) t->pieces[a->id] = tok__keep(t, p, size); /* so the package decodes it */
+    ok = ok && t->pieces[a->id].size != TOKENIZER_NONE;
+    free(work[0].p);
+    free(work[1].p);
+    return ok || tok__no_memory(t);
+}
+
+/* The flags that a file gives to an added token. */
+static tok__added tok__added_flags(json_value v, bool special) {
+    tok__added a = { 0 };
+    a.single_word = tok__flag(v, "single_word", false);
+    a.lstrip = tok__flag(v, "lstrip", false);
+    a.rstrip = tok__flag(v, "rstrip", false);
+    a.special = tok__flag(v, "special", special);
+    a.normalized = tok__flag(v, "normalized", !a.special);
+    return a;
+}
+
+static bool tok__read_added_one(tokenizer *t, json_value v) {
     char text[TOK__TOKEN];
     uint64_t id;
     size_t n;
-    json_value content = tok__member(v, "content");
-    if (!json_get_string(content, text, sizeof text, &n) || !n || !json_get_u64(tok__member(v, "id"), &id) ||
-        id >= t->n)
+    if (!json_get_string(tok__member(v, "content"), text, sizeof text, &n) || !n ||
+        !json_get_u64(tok__member(v, "id"), &id) || id >= t->n)
         return tok__fail(t, "an added token has no text or no id");
-    uint32_t known = *tok__place(t, t->by_token, t->tokens, text, n) - 1;
-    a->id = known != TOKENIZER_NONE ? known : (uint32_t)id;
-    if (known == TOKENIZER_NONE && !tok__enter(t, a->id, content, false)) return false;
-    a->text = t->tokens[a->id];
-    a->single_word = tok__flag(v, "single_word", false);
-    a->lstrip = tok__flag(v, "lstrip", false);
-    a->rstrip = tok__flag(v, "rstrip", false);
-    a->special = tok__flag(v, "special", false);
-    a->normalized = tok__flag(v, "normalized", !a->special);
-    t->flags[a->id] |= (uint8_t)(TOK__ADDED | (a->special ? TOK__SPECIAL : 0));
-    return true;
+    return tok__add(t, text, n, (uint32_t)id, tok__added_flags(v, false));
+}
+
+static bool tok__make_added(tokenizer *t, size_t n) {
+    if (n > TOK__IDS) return tok__fail(t, "more than %d added tokens", TOK__IDS);
+    t->added = (tok__added *)calloc(n + 1, sizeof *t->added);
+    return t->added || tok__no_memory(t);
 }
 
 static bool tok__read_added(tokenizer *t, json_value added) {
     json_value none, v;
-    size_t n = json_count(added);
-    if (n > TOK__IDS) return tok__fail(t, "more than %d added tokens", TOK__IDS);
-    t->added = (tok__added *)calloc(n + 1, sizeof *t->added);
-    if (!t->added) return tok__no_memory(t);
-    for (json_iter i = json_begin(added); json_next(&i, &none, &v);) {
-        tok__added *a = &t->added[t->n_added];
-        tok__buffer work[2] = { { NULL, 0, 0, false }, { NULL, 0, 0, false } };
-        if (!tok__read_added_one(t, v, a)) return false;
-        const char *p = tok__at(t, a->text);
-        size_t size = a->text.size;
-        bool ok = !a->normalized || tok__normalize(t, &p, &size, work);
-        ok = ok && tok__trie_add(a->normalized ? &t->normal : &t->raw, p, size, (uint32_t)t->n_added++);
-        bool changed = ok && (size != a->text.size || memcmp(p, tok__at(t, a->text), size));
-        if (changed && !t->byte_level) t->pieces[a->id] = tok__keep(t, p, size); /* so the package decodes it */
-        ok = ok && t->pieces[a->id].size != TOKENIZER_NONE;
-        free(work[0].p);
-        free(work[1].p);
-        if (!ok) return tok__no_memory(t);
-    }
+    if (!tok__make_added(t, json_count(added))) return false;
+    for (json_iter i = json_begin(added); json_next(&i, &none, &v);)
+        if (!tok__read_added_one(t, v)) return false;
     return true;
 }
 
@@ -1699,31 +1744,565 @@ static bool tok__read(tokenizer *t, json_value root) {
            tok__read_steps(t, tok__member(root, "post_processor"), "processors", tok__read_template, 0);
 }
 
-tokenizer *tokenizer_open(const char *path, char error[TOKENIZER_ERROR]) {
-    tokenizer *t = (tokenizer *)calloc(1, sizeof *t);
-    char place[4096];
-    struct stat info;
-    mapping m;
+/* ---- files ---- */
+
+typedef struct tok__file {
+    mapping map;
     json_value root;
+    char path[4096];
+    bool open;
+} tok__file;
+
+/* The file of a folder, or the path itself; from here on errors name it. */
+static bool tok__open_file(tokenizer *t, tok__file *f, const char *path, const char *name) {
+    snprintf(f->path, sizeof f->path, "%.4000s%s%s", path, *name ? "/" : "", name);
+    t->path = f->path;
+    f->open = mapping_open(&f->map, f->path, t->error, TOKENIZER_ERROR);
+    if (!f->open || f->map.size <= TOK__FILE) return f->open;
+    return tok__fail(t, "%llu bytes are more than %d", (unsigned long long)f->map.size, TOK__FILE);
+}
+
+static bool tok__open_json(tokenizer *t, tok__file *f, const char *path, const char *name) {
     json_error why;
     json_limits limits = { .bytes = TOK__FILE, .depth = 32 };
+    return tok__open_file(t, f, path, name) &&
+           (json_check((const char *)f->map.data, (size_t)f->map.size, &limits, &f->root, &why) ||
+            tok__fail(t, "byte %zu: %s", why.offset, why.text));
+}
+
+/* Of a file that may be missing: then nothing is a member of it. */
+static bool tok__open_optional(tokenizer *t, tok__file *f, const char *path, const char *name) {
+    struct stat info;
+    char place[4096];
+    snprintf(place, sizeof place, "%.4000s/%s", path, name);
+    return stat(place, &info) ? errno == ENOENT || tok__fail(t, "%s: %s", name, strerror(errno))
+                              : tok__open_json(t, f, path, name);
+}
+
+static bool tok__close_file(tokenizer *t, tok__file *f, bool ok) {
+    if (!f->open) return ok;
+    if (ok && mapping_cut(&f->map) != MAPPING_WHOLE) {
+        t->path = f->path;
+        ok = tok__fail(t, "the file was cut while it was read");
+    }
+    mapping_close(&f->map);
+    return ok;
+}
+
+/* ---- vocab.json and merges.txt ---- */
+
+typedef struct tok__folder {
+    tok__file vocab, merges, added, special, config;
+} tok__folder;
+
+static const char *const tok__roles[] = { "bos_token", "eos_token", "unk_token",  "sep_token",
+                                          "pad_token", "cls_token", "mask_token", "additional_special_tokens" };
+enum { TOK__ROLES = sizeof tok__roles / sizeof *tok__roles };
+
+/* Lines "a b"; the first may say the version. */
+static bool tok__read_merge_lines(tokenizer *t, const tok__file *f) {
+    const char *p = (const char *)f->map.data, *end = p + f->map.size;
+    size_t n = 0;
+    uint32_t rank = 0;
+    for (const char *q = p; q < end; q++) n += *q == '\n';
+    if (n > TOK__IDS) return tok__fail(t, "more than %d merges", TOK__IDS);
+    if (!tok__make_merges(t, n + 1)) return false;
+    if ((size_t)(end - p) >= 8 && !memcmp(p, "#version", 8)) {
+        const char *line = (const char *)memchr(p, '\n', (size_t)(end - p));
+        p = line ? line + 1 : end;
+    }
+    for (; p < end; rank++) {
+        const char *line = (const char *)memchr(p, '\n', (size_t)(end - p)), *to = line ? line : end;
+        if (!tok__add_merge_line(t, p, (size_t)(to - p), rank)) return false;
+        p = line ? line + 1 : end;
+    }
+    return true;
+}
+
+/* A token that a role names, as a text or with its flags; what the vocabulary does not have has no id. */
+static bool tok__add_role(tokenizer *t, const char *role, json_value v) {
+    char text[256];
+    size_t n;
+    json_value content = json_kind_of(v) == JSON_OBJECT ? tok__member(v, "content") : v;
+    if (!json_get_string(content, text, sizeof text, &n) || !n) return tok__fail(t, "the %s is no token", role);
+    uint32_t id = tok__id_of(t, text, n);
+    if (id == TOKENIZER_NONE) return tok__fail(t, "the %s \"%s\" is not in the vocabulary", role, text);
+    if (t->flags[id] & TOK__ADDED) {
+        t->flags[id] |= TOK__SPECIAL;
+        for (size_t i = 0; i < t->n_added; i++) t->added[i].special |= t->added[i].id == id;
+        return true;
+    }
+    return tok__add(t, text, n, id, tok__added_flags(v, true));
+}
+
+/* Those of a file are counted, and entered once there is room for them. */
+static bool tok__add_roles(tokenizer *t, json_value root, size_t *count) {
+    json_value none, item;
+    for (int i = 0; i < TOK__ROLES; i++) {
+        json_value v = tok__member(root, tok__roles[i]);
+        bool list = json_kind_of(v) == JSON_ARRAY;
+        if (!tok__is_set(v)) continue;
+        *count += list ? json_count(v) : 1;
+        if (t->added && !list && !tok__add_role(t, tok__roles[i], v)) return false;
+        for (json_iter k = json_begin(v); t->added && list && json_next(&k, &none, &item);)
+            if (!tok__add_role(t, tok__roles[i], item)) return false;
+    }
+    return true;
+}
+
+/* added_tokens_decoder: {"5": {"content": …}}; its ids too. */
+static bool tok__decoder_id(json_value key, uint64_t *out) {
+    char digits[16];
+    size_t n;
+    *out = 0;
+    if (!json_get_string(key, digits, sizeof digits, &n) || !n || n > 9) return false;
+    for (size_t i = 0; i < n; i++) {
+        if (digits[i] < '0' || digits[i] > '9') return false;
+        *out = *out * 10 + (uint64_t)(digits[i] - '0');
+    }
+    return *out < TOK__IDS;
+}
+
+static bool tok__read_decoder_tokens(tokenizer *t, json_value decoder) {
+    json_value key, v;
+    for (json_iter i = json_begin(decoder); json_next(&i, &key, &v);) {
+        char text[TOK__TOKEN];
+        uint64_t id;
+        size_t n;
+        if (!tok__decoder_id(key, &id) || !json_get_string(tok__member(v, "content"), text, sizeof text, &n) || !n)
+            return tok__fail(t, "an added token has no text or no id");
+        if (!tok__add(t, text, n, (uint32_t)id, tok__added_flags(v, false))) return false;
+    }
+    return true;
+}
+
+/* added_tokens.json: {"<s>": 5} */
+static bool tok__read_added_ids(tokenizer *t, json_value added) {
+    json_value key, v;
+    for (json_iter i = json_begin(added); json_next(&i, &key, &v);) {
+        char text[TOK__TOKEN];
+        uint64_t id;
+        size_t n;
+        if (!json_get_string(key, text, sizeof text, &n) || !n || !json_get_u64(v, &id) || id >= t->n)
+            return tok__fail(t, "an added token has no text or no id");
+        if (!tok__add(t, text, n, (uint32_t)id, (tok__added){ .normalized = true })) return false;
+    }
+    return true;
+}
+
+/* The largest id + 1 of all three places; SIZE_MAX: one is no id. */
+static size_t tok__count_folder(const tok__folder *f, json_value decoder) {
+    json_value key, v;
+    size_t n = tok__count_ids(f->vocab.root, (json_value){ NULL, 0 }), m = 0;
+    for (json_iter i = json_begin(f->added.root); n != SIZE_MAX && json_next(&i, &key, &v);) {
+        uint64_t id;
+        if (!json_get_u64(v, &id) || id >= TOK__IDS) return SIZE_MAX;
+        m = id >= m ? (size_t)id + 1 : m;
+    }
+    for (json_iter i = json_begin(decoder); n != SIZE_MAX && json_next(&i, &key, &v);) {
+        uint64_t id;
+        if (!tok__decoder_id(key, &id)) return SIZE_MAX;
+        m = id >= m ? (size_t)id + 1 : m;
+    }
+    return n > m ? n : m;
+}
+
+/* The steps of the tokenizer's class. */
+static bool tok__read_class(tokenizer *t, json_value config) {
+    json_value class = tok__member(config, "tokenizer_class");
+    bool qwen = json_is(class, "Qwen2Tokenizer") || json_is(class, "Qwen2TokenizerFast");
+    if (tok__is_set(class) && !qwen && !json_is(class, "GPT2Tokenizer") && !json_is(class, "GPT2TokenizerFast"))
+        return tok__unknown(t, "from vocab.json and merges.txt the tokenizer_class", class);
+    t->byte_level = true;
+    return (!qwen || tok__next_step(t, t->normalizers, &t->n_normalizers, TOK__NFC)) &&
+           (!tok__flag(config, "add_prefix_space", false) ||
+            tok__next_step(t, t->splits, &t->n_splits, TOK__PREFIX_SPACE)) &&
+           tok__next_step(t, t->splits, &t->n_splits, qwen ? TOK__SPLIT_QWEN2 : TOK__SPLIT_GPT2) &&
+           tok__next_step(t, t->decoders, &t->n_decoders, TOK__BYTES);
+}
+
+static bool tok__read_folder_added(tokenizer *t, const tok__folder *f, json_value decoder) {
+    size_t n = json_count(decoder) + json_count(f->added.root) + 1, roles = 0;
+    uint32_t end = tokenizer_find(t, "<|endoftext|>");
+    (void)tok__add_roles(t, f->config.root, &roles); /* counts */
+    (void)tok__add_roles(t, f->special.root, &roles);
+    if (!tok__make_added(t, n + roles)) return false;
+    if (tok__is_set(decoder) ? !tok__read_decoder_tokens(t, decoder) : !tok__read_added_ids(t, f->added.root))
+        return false;
+    if (!tok__add_roles(t, f->special.root, &roles) || !tok__add_roles(t, f->config.root, &roles)) return false;
+    if (end == TOKENIZER_NONE || t->flags[end] & TOK__ADDED) return true;
+    return tok__add(t, "<|endoftext|>", 13, end, (tok__added){ .special = true }); /* both classes have it so */
+}
+
+/* The first token, if the class is told to add it. */
+static bool tok__read_folder_first(tokenizer *t, const tok__folder *f) {
+    char text[256];
+    if (!tok__flag(f->config.root, "add_bos_token", false)) return true;
+    json_value v = tok__member(f->config.root, "bos_token");
+    if (!tok__is_set(v)) v = tok__member(f->special.root, "bos_token");
+    if (json_kind_of(v) == JSON_OBJECT) v = tok__member(v, "content");
+    if (!tok__is_set(v)) snprintf(text, sizeof text, "<|endoftext|>");
+    else if (!json_get_string(v, text, sizeof text, NULL)) return tok__fail(t, "the bos_token is no token");
+    t->before[0] = tokenizer_find(t, text);
+    t->n_before = t->before[0] != TOKENIZER_NONE;
+    return t->n_before || tok__fail(t, "the bos_token \"%s\" is not in the vocabulary", text);
+}
+
+static bool tok__read_folder(tokenizer *t, tok__folder *f, const char *path) {
+    json_value decoder = { NULL, 0 }, key, id;
+    if (!tok__open_optional(t, &f->config, path, "tokenizer_config.json") || !tok__read_class(t, f->config.root))
+        return false;
+    decoder = tok__member(f->config.root, "added_tokens_decoder");
+    if (!tok__open_optional(t, &f->special, path, "special_tokens_map.json") ||
+        !tok__open_optional(t, &f->added, path, "added_tokens.json") ||
+        !tok__open_json(t, &f->vocab, path, "vocab.json"))
+        return false;
+    size_t n = tok__count_folder(f, decoder);
+    if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is no number below %d", TOK__IDS);
+    if (!tok__unicode(t) || !tok__make_room(t, n)) return false;
+    for (json_iter i = json_begin(f->vocab.root); json_next(&i, &key, &id);) {
+        uint64_t x;
+        if (!json_get_u64(id, &x) || !tok__enter_json(t, (uint32_t)x, key, true)) return false;
+    }
+    if (!tok__open_file(t, &f->merges, path, "merges.txt") || !tok__read_merge_lines(t, &f->merges)) return false;
+    t->path = path;
+    t->unk = TOKENIZER_NONE;
+    tok__find_bytes(t);
+    return tok__read_folder_added(t, f, decoder) && tok__read_folder_first(t, f);
+}
+
+/* ---- GGUF ---- */
+
+typedef struct tok__gguf {
+    gguf *g;
+    gguf_value tokens, types, scores;
+    size_t n;
+} tok__gguf;
+
+enum tok__token_type { TOK__UNDEFINED, TOK__NORMAL, TOK__UNKNOWN, TOK__CONTROL, TOK__USER, TOK__UNUSED, TOK__BYTE };
+
+/* The i-th element of an array whose length was checked. */
+static gguf_value tok__item(gguf_value array, size_t i, size_t bytes) {
+    return (gguf_value){ array.item, array.item, 1, array.data + i * bytes };
+}
+static unsigned tok__type_at(const tok__gguf *x, size_t i) {
+    return x->types.data ? *tok__item(x->types, i, 4).data : TOK__NORMAL;
+}
+static double tok__score_at(const tok__gguf *x, size_t i) {
+    gguf_value v = tok__item(x->scores, i, 4);
+    double score = 0;
+    return x->scores.data && gguf_value_f64(&v, &score) ? score : 0;
+}
+
+/* An array of n elements of four bytes that may be missing. */
+static bool tok__gguf_array(tokenizer *t, tok__gguf *x, const char *key, gguf_kind kind, gguf_value *out) {
+    if (!gguf_get(x->g, key, out)) return true;
+    if (out->kind == GGUF_KIND_ARRAY && out->item == kind && out->count == x->n) return true;
+    return tok__fail(t, "%s is no list of a number for each of %zu tokens", key, x->n);
+}
+
+/* Values of tokenizer.ggml.pre: the expression, and what else they say. */
+static const struct {
+    const char *name;
+    tok__kind kind;
+    bool digits, ignore_merges, nfc, bos;
+} tok__pre[] = {
+    { "gpt-2", TOK__SPLIT_GPT2, false, false, false, false },
+    { "phi-2", TOK__SPLIT_GPT2, false, false, false, false },
+    { "mpt", TOK__SPLIT_GPT2, false, false, false, false },
+    { "olmo", TOK__SPLIT_GPT2, false, false, false, false },
+    { "starcoder", TOK__SPLIT_GPT2, true, false, false, false },
+    { "refact", TOK__SPLIT_GPT2, true, false, false, false },
+    { "command-r", TOK__SPLIT_GPT2, true, false, false, false },
+    { "smollm", TOK__SPLIT_GPT2, true, false, false, false },
+    { "codeshell", TOK__SPLIT_GPT2, true, false, false, false },
+    { "exaone", TOK__SPLIT_GPT2, true, false, false, false },
+    { "llama3", TOK__SPLIT_LLAMA3, false, true, false, true },
+    { "llama-v3", TOK__SPLIT_LLAMA3, false, true, false, true },
+    { "llama-bpe", TOK__SPLIT_LLAMA3, false, true, false, true },
+    { "falcon3", TOK__SPLIT_LLAMA3, false, true, false, true },
+    { "dbrx", TOK__SPLIT_LLAMA3, false, false, false, false },
+    { "smaug-bpe", TOK__SPLIT_LLAMA3, false, false, false, false },
+    { "qwen2", TOK__SPLIT_QWEN2, false, false, true, false },
+    { "deepseek-r1-qwen", TOK__SPLIT_QWEN2, false, false, true, false },
+    { "stablelm2", TOK__SPLIT_QWEN2, false, false, false, false },
+    { "gpt-4o", TOK__SPLIT_O200K, false, false, false, false },
+    { "llama4", TOK__SPLIT_O200K, false, false, false, false },
+};
+
+/* Steps of a byte-level BPE; *out_bos: whether texts begin with the first token when the file does not say. */
+static bool tok__gguf_on_bytes(tokenizer *t, tok__gguf *x, bool *out_bos) {
+    gguf_string pre = { "", 0 };
+    size_t i = 0, n = sizeof tok__pre / sizeof *tok__pre;
+    if (!gguf_get_string(x->g, "tokenizer.ggml.pre", &pre)) return tok__fail(t, "tokenizer.ggml.pre is missing");
+    while (i < n && (strlen(tok__pre[i].name) != pre.size || memcmp(tok__pre[i].name, pre.text, (size_t)pre.size))) i++;
+    int shown = pre.size > 60 ? 60 : (int)pre.size;
+    if (i == n) return tok__fail(t, "the tokenizer.ggml.pre \"%.*s\" is not read", shown, pre.text);
+    t->byte_level = true;
+    t->ignore_merges = tok__pre[i].ignore_merges;
+    *out_bos = tok__pre[i].bos;
+    return (!tok__pre[i].nfc || tok__next_step(t, t->normalizers, &t->n_normalizers, TOK__NFC)) &&
+           (!tok__pre[i].digits || tok__next_step(t, t->splits, &t->n_splits, TOK__DIGIT)) &&
+           tok__next_step(t, t->splits, &t->n_splits, tok__pre[i].kind) &&
+           tok__next_step(t, t->decoders, &t->n_decoders, TOK__BYTES);
+}
+
+/* Steps of SentencePiece's models: spaces are U+2581, one goes before a text. */
+static bool tok__gguf_on_pieces(tokenizer *t, tok__gguf *x) {
+    bool prefix = true, shorten = false;
+    gguf_value v;
+    tok__step *s = NULL;
+    (void)gguf_get_bool(x->g, "tokenizer.ggml.add_space_prefix", &prefix);
+    (void)gguf_get_bool(x->g, "tokenizer.ggml.remove_extra_whitespaces", &shorten);
+    if (shorten) return tok__fail(t, "tokenizer.ggml.remove_extra_whitespaces is not read");
+    if (gguf_get(x->g, "tokenizer.ggml.precompiled_charsmap", &v) && v.count)
+        return tok__fail(t, "tokenizer.ggml.precompiled_charsmap is not read");
+    t->byte_fallback = t->fuse_unk = true;
+    if (prefix && !(s = tok__next_step(t, t->normalizers, &t->n_normalizers, TOK__PREPEND))) return false;
+    if (s) snprintf(s->a, sizeof s->a, "\xe2\x96\x81");
+    if (!(s = tok__next_step(t, t->normalizers, &t->n_normalizers, TOK__REPLACE))) return false;
+    snprintf(s->a, sizeof s->a, " ");
+    snprintf(s->b, sizeof s->b, "\xe2\x96\x81");
+    if (!(s = tok__next_step(t, t->decoders, &t->n_decoders, TOK__REPLACE))) return false;
+    snprintf(s->a, sizeof s->a, "\xe2\x96\x81");
+    snprintf(s->b, sizeof s->b, " ");
+    return tok__next_step(t, t->decoders, &t->n_decoders, TOK__BYTE_FALLBACK) &&
+           (!prefix || tok__next_step(t, t->decoders, &t->n_decoders, TOK__STRIP));
+}
+
+static bool tok__gguf_tokens(tokenizer *t, tok__gguf *x) {
+    gguf_value at, item;
+    gguf_string text;
+    if (!gguf_get(x->g, "tokenizer.ggml.tokens", &x->tokens) || x->tokens.kind != GGUF_KIND_ARRAY ||
+        x->tokens.item != GGUF_KIND_STRING || x->tokens.count > TOK__IDS)
+        return tok__fail(t, "tokenizer.ggml.tokens is no list of at most %d texts", TOK__IDS);
+    x->n = (size_t)x->tokens.count;
+    if (!tok__gguf_array(t, x, "tokenizer.ggml.token_type", GGUF_KIND_I32, &x->types) ||
+        !tok__gguf_array(t, x, "tokenizer.ggml.scores", GGUF_KIND_F32, &x->scores) || !tok__make_room(t, x->n))
+        return false;
+    at = x->tokens;
+    for (uint32_t id = 0; gguf_next(&at, &item); id++) {
+        unsigned type = tok__type_at(x, id);
+        bool of_model = type == TOK__NORMAL || type == TOK__BYTE || type == TOK__UNDEFINED;
+        if (!gguf_value_string(&item, &text) || text.size > TOK__TOKEN)
+            return tok__fail(t, "the token of id %u is longer than %d bytes", id, TOK__TOKEN);
+        if (!tok__enter(t, id, text.text, (size_t)text.size, of_model && text.size)) return false;
+    }
+    return true;
+}
+
+static bool tok__gguf_merges(tokenizer *t, tok__gguf *x) {
+    gguf_value at, item;
+    gguf_string text;
+    uint32_t rank = 0;
+    if (!gguf_get(x->g, "tokenizer.ggml.merges", &at) || at.kind != GGUF_KIND_ARRAY || at.item != GGUF_KIND_STRING ||
+        at.count > TOK__IDS)
+        return tok__fail(t, "tokenizer.ggml.merges is no list of at most %d texts", TOK__IDS);
+    if (!tok__make_merges(t, (size_t)at.count)) return false;
+    for (; gguf_next(&at, &item); rank++)
+        if (!gguf_value_string(&item, &text) || !tok__add_merge_line(t, text.text, (size_t)text.size, rank))
+            return t->error[0] ? false : tok__fail(t, "merge %u is no text", rank);
+    return true;
+}
+
+typedef struct tok__ranked {
+    double score;
+    uint32_t id, rank;
+} tok__ranked;
+
+static int tok__by_score(const void *a, const void *b) {
+    double x = ((const tok__ranked *)a)->score, y = ((const tok__ranked *)b)->score;
+    return (x < y) - (x > y);
+}
+
+/* Whether the token takes part in joining. */
+static bool tok__joins(const tok__gguf *x, uint32_t id) {
+    unsigned type = tok__type_at(x, id);
+    return type == TOK__NORMAL || type == TOK__UNDEFINED;
+}
+
+/* Every way to cut the token into two others is a merge of its rank: counted, or entered. */
+static size_t tok__cuts(tokenizer *t, const tok__gguf *x, const tok__ranked *r, bool enter) {
+    tok__text text = t->tokens[r->id];
+    const char *p = tok__at(t, text);
+    size_t n = 0;
+    if (!tok__joins(x, r->id)) return 0;
+    for (size_t i = 0, k; i < text.size; i += k) {
+        tok__char(p + i, &k);
+        uint32_t a = i ? tok__id_of(t, p, i) : TOKENIZER_NONE,
+                 b = a != TOKENIZER_NONE ? tok__id_of(t, p + i, text.size - i) : TOKENIZER_NONE;
+        if (b == TOKENIZER_NONE || !tok__joins(x, a) || !tok__joins(x, b)) continue;
+        if (enter) tok__enter_merge(t, a, b, r->rank, r->id);
+        n++;
+    }
+    return n;
+}
+
+/* SentencePiece's BPE: neighbours whose texts together are a token are joined in the order of that token's score. */
+static bool tok__gguf_joins(tokenizer *t, tok__gguf *x) {
+    tok__ranked *all = (tok__ranked *)malloc((x->n + 1) * sizeof *all);
+    uint64_t work = 0;
+    size_t cuts = 0;
+    if (!all) return tok__no_memory(t);
+    for (uint32_t i = 0; i < x->n; i++) {
+        all[i] = (tok__ranked){ tok__score_at(x, i), i, 0 };
+        work += (uint64_t)t->tokens[i].size * t->tokens[i].size;
+    }
+    bool ok = work < (UINT64_C(1) << 31) || tok__fail(t, "the tokens are too long");
+    qsort(all, x->n, sizeof *all, tok__by_score);
+    for (size_t i = 1; i < x->n; i++) all[i].rank = all[i - 1].rank + (all[i].score < all[i - 1].score);
+    for (size_t i = 0; ok && i < x->n; i++) cuts += tok__cuts(t, x, &all[i], false);
+    ok = ok && tok__make_merges(t, cuts);
+    for (size_t i = 0; ok && i < x->n; i++) (void)tok__cuts(t, x, &all[i], true);
+    free(all);
+    return ok;
+}
+
+static bool tok__gguf_scores(tokenizer *t, tok__gguf *x) {
+    double least = 0;
+    if (!x->scores.data) return tok__fail(t, "tokenizer.ggml.scores is missing");
+    t->is_unigram = true;
+    t->scores = (double *)calloc(x->n + 1, sizeof *t->scores);
+    if (!t->scores) return tok__no_memory(t);
+    for (uint32_t i = 0; i < x->n; i++) {
+        tok__text text = t->tokens[i];
+        t->scores[i] = tok__score_at(x, i);
+        if (!(t->scores[i] == t->scores[i])) return tok__fail(t, "the score of token %u is no number", i);
+        if (!tok__joins(x, i) || !text.size) continue;
+        if (!tok__trie_add(&t->unigram, tok__at(t, text), text.size, i)) return tok__no_memory(t);
+        if (t->scores[i] < least) least = t->scores[i];
+    }
+    t->unk_score = least - 10;
+    return true;
+}
+
+/* The id under a key, `otherwise` if there is none. */
+static bool tok__gguf_id(tokenizer *t, tok__gguf *x, const char *key, uint64_t otherwise, uint32_t *out) {
+    uint64_t id = otherwise;
+    gguf_value v;
+    if (gguf_get(x->g, key, &v) && (!gguf_get_u64(x->g, key, &id) || id >= x->n))
+        return tok__fail(t, "%s is no id below %zu", key, x->n);
+    *out = id < x->n ? (uint32_t)id : TOKENIZER_NONE;
+    return true;
+}
+
+/* Tokens that stand in texts as they are: of control, and of the user. */
+static bool tok__gguf_added(tokenizer *t, tok__gguf *x) {
+    size_t n = 0;
+    for (size_t i = 0; i < x->n; i++) n += tok__type_at(x, i) == TOK__CONTROL || tok__type_at(x, i) == TOK__USER;
+    if (!tok__make_added(t, n)) return false;
+    for (uint32_t i = 0; i < x->n; i++) {
+        unsigned type = tok__type_at(x, i);
+        char text[TOK__TOKEN];
+        tok__text token = t->tokens[i];
+        if (type == TOK__UNKNOWN) t->flags[i] |= TOK__SPECIAL;
+        if ((type != TOK__CONTROL && type != TOK__USER) || !token.size) continue;
+        memcpy(text, tok__at(t, token), token.size); /* the blob moves */
+        if (!tok__add(t, text, token.size, i, (tok__added){ .special = type == TOK__CONTROL })) return false;
+    }
+    return true;
+}
+
+/* Tokens around a text. */
+static bool tok__gguf_template(tokenizer *t, tok__gguf *x, bool bos, bool eos) {
+    (void)gguf_get_bool(x->g, "tokenizer.ggml.add_bos_token", &bos);
+    (void)gguf_get_bool(x->g, "tokenizer.ggml.add_eos_token", &eos);
+    uint64_t one = t->byte_level ? UINT64_MAX : 1, two = t->byte_level ? UINT64_MAX : 2; /* as SentencePiece has them */
+    if (t->is_unigram) one = UINT64_MAX, two = 1;
+    if (!tok__gguf_id(t, x, "tokenizer.ggml.bos_token_id", one, &t->before[0]) ||
+        !tok__gguf_id(t, x, "tokenizer.ggml.eos_token_id", two, &t->after[0]))
+        return false;
+    if ((bos && t->before[0] == TOKENIZER_NONE) || (eos && t->after[0] == TOKENIZER_NONE))
+        return tok__fail(t, "a text begins or ends with a token whose id is missing");
+    t->n_before = bos;
+    t->n_after = eos;
+    return true;
+}
+
+static bool tok__read_gguf(tokenizer *t, tok__gguf *x) {
+    gguf_string model = { "", 0 };
+    if (!gguf_get_string(x->g, "tokenizer.ggml.model", &model)) return tok__fail(t, "tokenizer.ggml.model is missing");
+    bool on_bytes = model.size == 4 && !memcmp(model.text, "gpt2", 4),
+         unigram = model.size == 2 && !memcmp(model.text, "t5", 2),
+         joined = model.size == 5 && !memcmp(model.text, "llama", 5), bos = joined;
+    int shown = model.size > 60 ? 60 : (int)model.size;
+    if (!on_bytes && !unigram && !joined)
+        return tok__fail(t, "the tokenizer.ggml.model \"%.*s\" is not read", shown, model.text);
+    if (!tok__unicode(t) || !(on_bytes ? tok__gguf_on_bytes(t, x, &bos) : tok__gguf_on_pieces(t, x)) ||
+        !tok__gguf_tokens(t, x))
+        return false;
+    if (!(on_bytes ? tok__gguf_merges(t, x) : unigram ? tok__gguf_scores(t, x) : tok__gguf_joins(t, x))) return false;
+    tok__find_bytes(t);
+    t->unk = TOKENIZER_NONE;
+    if (!on_bytes && !tok__gguf_id(t, x, "tokenizer.ggml.unknown_token_id", unigram ? 2 : 0, &t->unk)) return false;
+    return tok__gguf_added(t, x) && tok__gguf_template(t, x, bos, unigram);
+}
+
+static bool tok__open_gguf(tokenizer *t, const char *path) {
+    tok__gguf x = { 0 };
+    char error[GGUF_ERROR];
+    x.g = gguf_open(path, error);
+    bool ok = x.g != NULL;
+    if (!ok) snprintf(t->error, TOKENIZER_ERROR, "%.*s", TOKENIZER_ERROR - 1, error);
+    ok = ok && tok__read_gguf(t, &x);
+    if (ok && !gguf_intact(x.g, error)) {
+        snprintf(t->error, TOKENIZER_ERROR, "%.*s", TOKENIZER_ERROR - 1, error);
+        ok = false;
+    }
+    gguf_close(x.g);
+    return ok;
+}
+
+/* ---- opening ---- */
+
+static bool tok__has(const char *folder, const char *name) {
+    char place[4096];
+    struct stat info;
+    snprintf(place, sizeof place, "%.4000s/%s", folder, name);
+    return !stat(place, &info);
+}
+
+static bool tok__open_folder(tokenizer *t, const char *path) {
+    tok__folder f;
+    memset(&f, 0, sizeof f);
+    if (!tok__has(path, "vocab.json") || !tok__has(path, "merges.txt"))
+        return tok__fail(t, "no tokenizer.json, nor a vocab.json with a merges.txt");
+    bool ok = tok__read_folder(t, &f, path);
+    tok__file *const files[] = { &f.vocab, &f.merges, &f.added, &f.special, &f.config };
+    for (int i = 0; i < 5; i++) ok = tok__close_file(t, files[i], ok);
+    return ok;
+}
+
+/* The bytes tell a GGUF file. */
+static bool tok__is_gguf(const char *path) {
+    char magic[4] = { 0 };
+    FILE *f = fopen(path, "rb");
+    bool is = f && fread(magic, 1, 4, f) == 4 && !memcmp(magic, "GGUF", 4);
+    if (f) fclose(f);
+    return is;
+}
+
+static bool tok__open(tokenizer *t, const char *path) {
+    struct stat info;
+    tok__file f;
+    bool folder = !stat(path, &info) && S_ISDIR(info.st_mode);
+    if (folder && !tok__has(path, "tokenizer.json")) return tok__open_folder(t, path);
+    if (!folder && tok__is_gguf(path)) return tok__open_gguf(t, path);
+    memset(&f, 0, sizeof f);
+    bool ok = tok__open_json(t, &f, path, folder ? "tokenizer.json" : "") && tok__read(t, f.root);
+    return tok__close_file(t, &f, ok);
+}
+
+tokenizer *tokenizer_open(const char *path, char error[TOKENIZER_ERROR]) {
+    tokenizer *t = (tokenizer *)calloc(1, sizeof *t);
     error[0] = 0;
     if (!t) {
         snprintf(error, TOKENIZER_ERROR, "%.200s: out of memory", path);
         return NULL;
     }
-    bool folder = !stat(path, &info) && S_ISDIR(info.st_mode);
-    snprintf(place, sizeof place, "%.4000s%s", path, folder ? "/tokenizer.json" : "");
     t->error = error;
-    t->path = place;
-    bool ok = mapping_open(&m, place, error, TOKENIZER_ERROR);
-    if (ok) {
-        ok = json_check((const char *)m.data, (size_t)m.size, &limits, &root, &why) ||
-             tok__fail(t, "byte %zu: %s", why.offset, why.text);
-        ok = ok && tok__read(t, root);
-        if (ok && mapping_cut(&m) != MAPPING_WHOLE) ok = tok__fail(t, "the file was cut while it was read");
-        mapping_close(&m);
-    }
+    t->path = path;
+    bool ok = tok__open(t, path);
     t->error = NULL;
     t->path = NULL;
     if (ok) return t;

@@ -1,7 +1,9 @@
-/* Any bytes as a tokenizer.json: refused with a reason, or texts of all kinds are encoded and decoded without harm. */
+/* Any bytes as a tokenizer.json or a GGUF file: refused with a reason, or texts of all kinds are encoded and decoded
+ * without harm. */
 #include "formats_fuzz.h"
 #define TOKENIZER_IMPLEMENTATION
 #include "../../examples/formats/tokenizer.h"
+#include "../vocabulary.h"
 
 static void tokenizer_fuzz_keep(void *user, const char *p, size_t n) {
     FUZZ_CHECK(json_utf8(p, n) == n);
@@ -60,7 +62,13 @@ size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
         "0],[\"_\",-1],"
         "[\"a\",-2.5],[\"_a\",-3],[\"ab\",-4]]}}",
     };
-    if (index >= sizeof texts / sizeof *texts || strlen(texts[index]) > cap) return 0;
+    static const char *const models[] = { "llama", "t5", "gpt2" };
+    size_t n = sizeof texts / sizeof *texts;
+    if (index >= n && index < n + 3 && cap >= 4096)
+        return vocabulary_make(out, models[index - n], index - n == 2 ? "gpt-2" : NULL,
+                               "<unk> <s> </s> <0x0A> \xe2\x96\x81 a b ab <u>", "233611114", "000098721",
+                               index - n == 2 ? "a~b" : NULL);
+    if (index >= n || strlen(texts[index]) > cap) return 0;
     memcpy(out, texts[index], strlen(texts[index]));
     return strlen(texts[index]);
 }
