@@ -20120,10 +20120,10 @@ static void gn__device_enter(gn__device *u, gn_exec exec, bool sync, gn_stats *c
  * that it has are run by it as before. */
 
 typedef struct gn__native {
-    gn_exec_i table;    /* host_alloc and host_free as the device has them */
-    gn__device *units;  /* the device, and room for the CPU */
-    gn_exec_desc desc;  /* of the device; of the CPU too, but for the name */
-    gn__multi *several; /* NULL: not yet; it owns `units` and what is held */
+    gn_exec_i table;     /* host_alloc and host_free as the device has them */
+    gn__device *devices; /* the device, and room for the CPU */
+    gn_exec_desc desc;   /* of the device; of the CPU too, but for the name */
+    gn__multi *several;  /* NULL: not yet; it owns `devices` and what is held */
     gn__holdings held;
 } gn__native;
 
