@@ -896,6 +896,10 @@ GN_API gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_ten
 /* Over the last axis (D): a / sqrt(mean(a^2) + eps) * gain; gain (D) or GN_NONE. (Zhang & Sennrich 2019) */
 GN_API gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
 #define gn_rmsnorm(...) gn_rmsnorm_at(GN_HERE, __VA_ARGS__)
+/* The same with a gain that is stored less 1: a / sqrt(mean(a^2) + eps) * (1 + gain), the sum in f32 where the gain
+   has 16 bits (Gemma Team 2024). */
+GN_API gn_tensor gn_rmsnorm_1p_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
+#define gn_rmsnorm_1p(...) gn_rmsnorm_1p_at(GN_HERE, __VA_ARGS__)
 /* a / max(l2_norm of the axis, eps) */
 GN_API gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, double eps);
 #define gn_normalize(...) gn_normalize_at(GN_HERE, __VA_ARGS__)
@@ -1129,6 +1133,44 @@ GN_API gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positi
 /* x (…,T,D) turned by a table whose leading axes broadcast to (…,T); elements behind the table's size stay. */
 GN_API gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved);
 #define gn_rotary_by(...) gn_rotary_by_at(GN_HERE, __VA_ARGS__)
+
+/* ---- sampling ------------------------------------------------------------------------------------------*/
+/* How a token is drawn for each row of logits (…,V). Each tensor is 0-d or of the shape of the rows, so that rows may
+   differ, and data of the step: other numbers are no other plan. GN_NONE: that step is left out. They apply from the
+   top down. */
+typedef struct gn_sample_desc {
+    gn_tensor counts;     /* i32 or i64 (…,V): how often each token has come so far; for the next three */
+    gn_tensor repetition; /* f32 above 0: logits of tokens that have come are divided by it if above 0, else multiplied
+                             (Keskar et al. 2019) */
+    gn_tensor presence, frequency; /* f32: subtracted from logits of tokens that have come, once and for each time */
+    gn_tensor bias;                /* floats that broadcast to (…,V), added */
+    gn_tensor allowed;             /* bool, broadcast to (…,V): false is never drawn */
+    gn_tensor
+        temperature; /* f32: logits are divided by it; 0: the largest is taken, of equal ones the first. None: 1 */
+    gn_tensor top_k; /* i32 or i64: the k largest, and those equal to the last of them; 0 and what is not below V: all
+                        (Fan et al. 2018) */
+    gn_tensor top_p; /* f32: of those the fewest, largest first, that have this share of their probability, and those
+                        equal to the last of them; 1 and above: all (Holtzman et al. 2020) */
+    gn_tensor min_p; /* f32 from 0 to 1: no less probable than this share of the most probable (Nguyen et al. 2025) */
+    gn_tensor seed, counter; /* i32 or i64, must be there: word 0 of Philox4x32-10 with key `seed` and counter words
+                                {counter low, high, 0, 0} is the draw. Give each row a seed and count its tokens */
+} gn_sample_desc;
+/* A token for each row, i64 (…), in f32: among those that are left, in order of their ids, the first whose probability
+   with that of all before it is above the draw. The draw has the same bits on every device, and the token is the same
+   where the draw and the shares lie further than 1e-5 from a boundary; tokens less than 2^-40 as probable as the most
+   probable are not drawn. V is 1 to 2^23. A row is -1, which no table takes as an id, if a logit is NaN, none is above
+   -infinity, or a number is outside what its line says (temperature below 0, infinite or NaN; top_k below 0; top_p
+   below 0 or NaN). No gradient. */
+GN_API gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
+#define gn_sample(...) gn_sample_at(GN_HERE, __VA_ARGS__)
+/* The logits that it divides by the temperature, f32 (…,V): penalties, bias and mask applied. */
+GN_API gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
+#define gn_adjust_logits(...) gn_adjust_logits_at(GN_HERE, __VA_ARGS__)
+/* The n most probable tokens of each row of logits (…,V), most probable first, and the logarithms of their
+   probabilities, f32: (…,n) each. Sorts the rows. Either pointer may be NULL. */
+GN_API void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
+                                gn_tensor *out_tokens);
+#define gn_top_log_probs(...) gn_top_log_probs_at(GN_HERE, __VA_ARGS__)
 
 /* ---- gradients and optimisers ---------------------------------------------------------------------------*/
 /* d loss / d params[i] as tensors of this step; loss is one float element. A parameter that the loss does not reach is
@@ -2185,6 +2227,8 @@ typedef enum gn_op_trait {
     X(ROTARY_TABLE,   rotary_table,   0x65, STRUCTURED, 1, 1,   8, GN__INDEX,    4, false, each, 0)                    \
     /* bits: 1 interleaved, 2 back */                                                                                  \
     X(ROTARY,         rotary,         0x66, STRUCTURED, 2, 2,   1, GN__FLOATS,   4, true,  rotary, 0)                  \
+    /* bits: 1 temperature, 2 top_k, 4 top_p, 8 min_p */                                                               \
+    X(SAMPLE,         sample,         0x67, STRUCTURED, 3, 7,   1, GN__FLOATS,   0, false, reads, 0)                   \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -10300,6 +10344,195 @@ static void gn__grad_rotary(gn__grads *k) {
 }
 GN__COLD_END
 
+GN__COLD_BEGIN
+
+/* ---- sample: logits (…,V), seed, counter [, temperature] [, top_k] [, top_p] [, min_p] of the rows' shape; attrs =
+ * bits of those that are there. Probabilities are whole numbers, 2^40 for the largest: their sums do not depend on the
+ * order in which a device adds them ---- */
+
+enum { GN__SAMPLE_BITS = 15, GN__SAMPLE_MOST = 1 << 23 };
+
+static gn_result gn__infer_sample(const gn__infer_call *c) {
+    gn_shape rows = c->in[0].shape, both;
+    int64_t bits = c->attrs[0];
+    int n = 3;
+    gn_result r = GN_OK;
+    for (int b = 0; b < 4; b++) n += (int)(bits >> b & 1);
+    if (bits < 0 || bits > GN__SAMPLE_BITS || c->n_in != n)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the flags", c->n_in);
+    if (rows.rank < 1) return gn_fail(c->fault, GN_BAD_RANK, "logits need rank 1 or more");
+    int64_t width = rows.dims[--rows.rank];
+    if (width < 1 || width > GN__SAMPLE_MOST)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "there must be 1 to %d logits in a row, not %lld", (int)GN__SAMPLE_MOST,
+                       (long long)width);
+    for (int i = 1, b = -2; i < n; i++, b++) {
+        while (b >= 0 && !(bits >> b & 1)) b++;
+        bool whole = b < 0 || b == 1;
+        r = gn__want_dtype(c, i, whole ? GN__INDEX : GN__BIT(GN_F32), "a parameter of sample");
+        if (r != GN_OK) return r;
+        if (!gn__broadcast_shapes(&rows, &c->in[i].shape, &both) || !gn__shape_equal(&both, &rows))
+            return gn__bad_shapes(c, "a parameter does not broadcast to the rows");
+    }
+    c->out->dtype = GN_I64;
+    c->out->shape = rows;
+    return GN_OK;
+}
+
+typedef struct gn__sample_job {
+    const gn__call *c;
+    gn_view in[7]; /* but for the logits broadcast to the rows; p NULL: not given. Order: as the inputs */
+    gn__atomic failed;
+} gn__sample_job;
+
+/* What a row is drawn by, and its tokens: what is left of them while a boundary is looked for. */
+typedef struct gn__sample_row {
+    double temperature, p, least;
+    int64_t k, n;
+    uint32_t draw;
+    float *x;
+    uint32_t *keys, *left; /* keys rise with logits */
+    uint64_t *weights, *left_weights;
+} gn__sample_row;
+
+static const char *gn__sample_at(const gn__sample_job *j, int i, int64_t row) {
+    const gn_view *v = &j->in[i];
+    return v->p ? v->p + gn__view_offset(v, v->rank, row) * (int64_t)gn__bytes_of(v->dtype) : NULL;
+}
+
+static double gn__sample_number(const gn__sample_job *j, int i, int64_t row, double otherwise) {
+    float x = (float)otherwise;
+    const char *p = gn__sample_at(j, i, row);
+    if (p) memcpy(&x, p, sizeof x);
+    return (double)x;
+}
+
+/* The largest key so that those of it and above have `need` tokens, or with `mass` so much weight, among those from
+   `floor` on: bit by bit, and what a bit has decided is not looked at again. */
+static uint32_t gn__sample_boundary(gn__sample_row *r, uint32_t from, uint64_t need, bool mass) {
+    int64_t n = 0;
+    uint64_t above = 0;
+    uint32_t key = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        if (r->keys[i] < from) continue;
+        r->left[n] = r->keys[i];
+        r->left_weights[n++] = mass ? r->weights[i] : 1;
+    }
+    for (int bit = 31; bit >= 0; bit--) {
+        uint32_t mid = key | (uint32_t)1 << bit;
+        uint64_t sum = above;
+        int64_t kept = 0;
+        for (int64_t i = 0; i < n; i++) sum += r->left[i] >= mid ? r->left_weights[i] : 0;
+        bool up = sum >= need;
+        for (int64_t i = 0; i < n; i++) {
+            r->left[kept] = r->left[i];
+            r->left_weights[kept] = r->left_weights[i];
+            kept += (r->left[i] >= mid) == up;
+        }
+        n = kept;
+        if (up) key = mid;
+        else above = sum;
+    }
+    return key;
+}
+
+/* Keys and weights; the first of the largest logits in *out_first. False: NaN, or none above -infinity. */
+static bool gn__sample_weigh(gn__sample_row *r, const gn__pool *pool, int64_t *out_first) {
+    float top = -INFINITY;
+    bool bad = false;
+    for (int64_t i = 0; i < r->n; i++) {
+        r->x[i] += 0.0f; /* of two zeros one */
+        bad |= r->x[i] != r->x[i];
+        if (r->x[i] > top) *out_first = i, top = r->x[i];
+        uint32_t b = gn__f32_bits(r->x[i]);
+        r->keys[i] = b >> 31 ? ~b : b | 0x80000000u;
+    }
+    if (bad || top == -INFINITY) return false;
+    if (r->temperature == 0) return true; /* nothing is weighed */
+    float t = (float)r->temperature;
+    for (int64_t i = 0; i < r->n; i++) /* where the top is infinite, only its equals count */
+        r->x[i] = r->x[i] == top ? 0 : top == INFINITY || r->x[i] == -INFINITY ? -INFINITY : (r->x[i] - top) / t;
+    gn__exp_f32(pool, r->x, r->x, r->n);
+    for (int64_t i = 0; i < r->n; i++) r->weights[i] = (uint64_t)(r->x[i] * 0x1p40f);
+    return true;
+}
+
+static uint64_t gn__sample_sum(const gn__sample_row *r, uint32_t from, uint64_t least) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < r->n; i++) sum += r->keys[i] >= from && r->weights[i] >= least ? r->weights[i] : 0;
+    return sum;
+}
+
+static int64_t gn__sample_draw(gn__sample_row *r, const gn__pool *pool) {
+    int64_t first = 0, i = 0;
+    uint32_t from = 0;
+    bool known = r->temperature >= 0 && r->temperature < (double)INFINITY && r->k >= 0 && r->p >= 0 && r->least >= 0 &&
+                 r->least <= 1;
+    if (!known || !gn__sample_weigh(r, pool, &first)) return -1;
+    if (r->temperature == 0) return first;
+    if (r->k > 0 && r->k < r->n) from = gn__sample_boundary(r, 0, (uint64_t)r->k, false);
+    if (r->p < 1) {
+        uint64_t need = (uint64_t)((double)gn__sample_sum(r, from, 0) * r->p);
+        from = gn__sample_boundary(r, from, GN__MAX(need, 1), true);
+    }
+    uint64_t least = GN__MAX((uint64_t)(r->least * 0x1p40), 1), total = gn__sample_sum(r, from, least),
+             target = (total >> 32) * r->draw + ((total & 0xffffffffu) * r->draw >> 32);
+    for (uint64_t sum = 0; i < r->n; i++) {
+        sum += r->keys[i] >= from && r->weights[i] >= least ? r->weights[i] : 0;
+        if (sum > target) break;
+    }
+    return i;
+}
+
+static void gn__sample_range(void *arg, int64_t begin, int64_t end) {
+    gn__sample_job *j = (gn__sample_job *)arg;
+    const gn_view *x = &j->c->in[0];
+    int64_t V = x->dims[x->rank - 1], room = (V + 31) / 32 * 32;
+    gn__sample_row r = { .n = V };
+    char *memory = (char *)gn__alloc_many((uint64_t)room, 1, 2 * sizeof *r.weights + 3 * sizeof *r.keys);
+    if (!memory) {
+        gn__atomic_store(&j->failed, 1);
+        return;
+    }
+    r.weights = (uint64_t *)(void *)memory;
+    r.left_weights = r.weights + room;
+    r.keys = (uint32_t *)(void *)(r.left_weights + room);
+    r.left = r.keys + room;
+    r.x = (float *)(void *)(r.left + room);
+    for (int64_t row = begin; row < end && !gn__pool_stops(j->c->pool); row++) {
+        const char *p = x->p + gn__view_offset(x, x->rank - 1, row) * (int64_t)gn__bytes_of(x->dtype);
+        uint64_t seed = (uint64_t)gn__read_int(j->in[1].dtype, gn__sample_at(j, 1, row)),
+                 counter = (uint64_t)gn__read_int(j->in[2].dtype, gn__sample_at(j, 2, row));
+        uint32_t words[4] = { (uint32_t)counter, (uint32_t)(counter >> 32), 0, 0 };
+        int64_t stride = x->strides[x->rank - 1], token;
+        double wide;
+        gn__philox(words, (uint32_t)seed, (uint32_t)(seed >> 32));
+        r.draw = words[0];
+        r.temperature = gn__sample_number(j, 3, row, 1);
+        r.k = gn__sample_at(j, 4, row) ? gn__read_int(j->in[4].dtype, gn__sample_at(j, 4, row)) : 0;
+        r.p = gn__sample_number(j, 5, row, 1);
+        r.least = gn__sample_number(j, 6, row, 0);
+        if (x->dtype != GN_F64) gn__load_f32(r.x, x->dtype, p, stride, V);
+        for (int64_t i = 0; i < V && x->dtype == GN_F64; i++) {
+            memcpy(&wide, p + i * stride * 8, sizeof wide);
+            r.x[i] = (float)wide;
+        }
+        token = gn__sample_draw(&r, j->c->pool);
+        memcpy(j->c->out.p + row * 8, &token, sizeof token);
+    }
+    gn_free(memory);
+}
+
+static gn_result gn__cpu_sample(const gn__call *c) {
+    gn__sample_job j = { .c = c };
+    for (int i = 1, from = 1; i < 7; i++)
+        if (i < 3 || (c->attrs[0] >> (i - 3) & 1))
+            j.in[i] = gn__view_broadcast(&c->in[from++], c->out.rank, c->out.dims);
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out), 1, gn__sample_range, &j);
+    return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the weights of a row")
+                                      : GN_OK;
+}
+GN__COLD_END
+
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
 static gn_result gn__infer_attention(const gn__infer_call *c) {
@@ -11518,6 +11751,7 @@ static unsigned gn__op_sort(int op) {
     case GN_OP_LOG_SOFTMAX: return GN__SOFTMAXES;
     case GN_OP_ARGMAX:
     case GN_OP_ARGSORT:
+    case GN_OP_SAMPLE:
     case GN_OP_GATHER:
     case GN_OP_CUMSUM: return GN__CHOICES;
     default: return gn__ops[op].kind == GN_CLASS_SCALAR ? GN__SCALARS : 0;
@@ -11998,7 +12232,8 @@ static void gn__see_head(gn__recognition *w, uint32_t i) {
         return;
     uint32_t logits = walk.edge[0];
     bool chooses = gn__walk_has(w, &walk, GN_OP_ARGMAX) || gn__walk_has(w, &walk, GN_OP_ARGSORT) ||
-                   gn__walk_has(w, &walk, GN_OP_SOFTMAX) || gn__walk_has(w, &walk, GN_OP_LOG_SOFTMAX);
+                   gn__walk_has(w, &walk, GN_OP_SAMPLE) || gn__walk_has(w, &walk, GN_OP_SOFTMAX) ||
+                   gn__walk_has(w, &walk, GN_OP_LOG_SOFTMAX);
     bool taken = w->role[logits] && w->role[logits] != GN_ROLE_HEAD;
     if (!chooses || taken || gn__linear_input(w, logits) == GN_NO_NODE) return;
     gn__claim(w, logits, GN_ROLE_HEAD, logits);
@@ -27180,7 +27415,8 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
 
 /* ---- rows ---- */
 
-gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+/* `more` is added to the gain. */
+static gn_tensor gn__rmsnorm(const char *file, int line, gn_tensor a, gn_tensor gain, double eps, double more) {
     gn__type t, u;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) ||
@@ -27192,12 +27428,20 @@ gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain,
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
     gn_tensor y =
         gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_at(GN__AT, mean, gn__like(GN__AT, "rmsnorm", mean, eps))));
-    /* A gain that has to be widened is so behind its broadcast: in the loop over all elements, not in one of its
-       own. */
-    if (gain.ctx && t.shape.rank && u.dtype != GN_F32 && u.dtype != GN_F64)
+    /* A gain that has to be widened or added to is so behind its broadcast: in the loop over all elements, not in one
+       of its own. */
+    bool narrow = gain.ctx && u.dtype != GN_F32 && u.dtype != GN_F64;
+    if (gain.ctx && t.shape.rank && (narrow || more != 0))
         gain = gn__widened(GN__AT, gn_broadcast_at(GN__AT, gain, t.shape));
+    if (gain.ctx && more != 0) gain = gn_add_at(GN__AT, gain, gn__like(GN__AT, "rmsnorm", gain, more));
     if (gain.ctx) y = gn_mul_at(GN__AT, y, gain);
     return gn__to_dtype(GN__AT, y, t.dtype);
+}
+gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+    return gn__rmsnorm(GN__AT, a, gain, eps, 0);
+}
+gn_tensor gn_rmsnorm_1p_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+    return gn__rmsnorm(GN__AT, a, gain, eps, 1);
 }
 
 gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, double eps) {
@@ -27703,6 +27947,84 @@ gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positi
     if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
     if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
     return gn_rotary_with_at(GN__AT, x, positions, &d);
+}
+
+/* ---- sampling ---- */
+
+/* A parameter of each row, seen beside the row's logits, as f32. */
+static gn_tensor gn__of_rows(const char *file, int line, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "sample", a, &t, &bad)) return bad;
+    a = gn__to_dtype(GN__AT, a, GN_F32);
+    return t.shape.rank ? gn_unsqueeze_at(GN__AT, a, -1) : a;
+}
+
+static gn_tensor gn__adjusted(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_sample_desc d = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+    gn_tensor x = gn__to_dtype(GN__AT, logits, GN_F32), seen = GN_NONE;
+    bool penalised = gn__given(d.repetition) || gn__given(d.presence) || gn__given(d.frequency);
+    if (penalised && !gn__given(d.counts))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a penalty needs counts of tokens");
+    if (penalised) seen = gn_gt_at(GN__AT, d.counts, gn_like_at(GN__AT, d.counts, 0));
+    if (gn__given(d.repetition)) {
+        gn_tensor by = gn__of_rows(GN__AT, d.repetition);
+        gn_tensor less = gn_where_at(GN__AT, gn_gt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_div_at(GN__AT, x, by),
+                                     gn_mul_at(GN__AT, x, by));
+        x = gn_where_at(GN__AT, seen, less, x);
+    }
+    if (gn__given(d.presence))
+        x = gn_sub_at(GN__AT, x,
+                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.presence), gn__to_dtype(GN__AT, seen, GN_F32)));
+    if (gn__given(d.frequency))
+        x = gn_sub_at(GN__AT, x,
+                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.frequency), gn__to_dtype(GN__AT, d.counts, GN_F32)));
+    if (gn__given(d.bias)) x = gn_add_at(GN__AT, x, gn__to_dtype(GN__AT, d.bias, GN_F32));
+    if (gn__given(d.allowed)) x = gn_where_at(GN__AT, d.allowed, x, gn_like_at(GN__AT, x, -INFINITY));
+    gn__type u;
+    if (!gn__known(GN__AT, "sample", x, &u, &bad)) return bad;
+    if (!gn__shape_equal(&t.shape, &u.shape))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_SHAPE,
+                          "sample: a penalty, bias or mask is larger than the logits");
+    return x;
+}
+
+gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_tensor x = gn__adjusted(GN__AT, logits, desc);
+    return x.ctx == logits.ctx && x.id == logits.id ? gn_cast_at(GN__AT, x, GN_F32) : x; /* a node of its own */
+}
+
+gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_tensor in[7], bad;
+    gn__type t;
+    int64_t bits = 0;
+    int n = 3;
+    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+    if (!desc || !gn__given(desc->seed) || !gn__given(desc->counter))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a seed and a counter are needed");
+    const gn_tensor numbers[4] = { desc->temperature, desc->top_k, desc->top_p, desc->min_p };
+    in[0] = gn__adjusted(GN__AT, logits, desc);
+    in[1] = desc->seed;
+    in[2] = desc->counter;
+    for (int i = 0; i < 4; i++) {
+        if (!gn__given(numbers[i])) continue;
+        in[n++] = numbers[i];
+        bits |= (int64_t)1 << i;
+    }
+    return gn__op(GN__AT, GN_OP_SAMPLE, in, n, -1, &bits, 1);
+}
+
+void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
+                         gn_tensor *out_tokens) {
+    gn__type t;
+    gn_tensor x;
+    bool ok = gn__known_float(GN__AT, "sample", logits, &t, &x);
+    if (ok) x = gn_log_softmax_at(GN__AT, gn__to_dtype(GN__AT, logits, GN_F32), -1);
+    gn_topk_at(GN__AT, x, n, -1, true, out_log_probs, out_tokens);
 }
 
 /* ---- losses: means over everything, 0-d ---- */

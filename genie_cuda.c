@@ -5931,6 +5931,187 @@ static void emit_one_hot(emit *e, uint32_t node) {
     text_free(&line);
 }
 
+/* ---- sampling ---- */
+
+enum { SAMPLE_THREADS = 256 };
+static const char sample_text[] =
+    "// A token of a row of n logits by one block of 256 threads, as the CPU draws it: probabilities are whole "
+    "numbers, "
+    "2^40 for the largest,\n"
+    "// so that sums are the same in any order\n"
+    "D u32 sample_key(float x) { const u32 b = gn_u32(x); return b >> 31 ? ~b : b | 0x80000000u; }\n"
+    "D u64 sample_weight(float x, float top, float t) {\n"
+    "  const float none = gn_f32(0xff800000u), all = gn_f32(0x7f800000u);\n"
+    "  const float d = x == top ? 0.f : top == all || x == none ? none : (x - top) / t;\n"
+    "  return d == none ? 0 : (u64)(gn_exp(d) * 1099511627776.f);\n"
+    "}\n"
+    "// Over the block; MOST: the largest, else the sum\n"
+    "template <bool MOST> M u64 sample_join(u64 v, u64 *shared) {\n"
+    "  const int th = threadIdx.x;\n"
+    "  shared[th] = v;\n"
+    "  __syncthreads();\n"
+    "  for (int s = 128; s; s >>= 1) {\n"
+    "    if (th < s) shared[th] = !MOST ? shared[th] + shared[th + s] : shared[th] > shared[th + s] ? shared[th] : "
+    "shared[th + s];\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  const u64 y = shared[0];\n"
+    "  __syncthreads();\n"
+    "  return y;\n"
+    "}\n"
+    "template <class T> M float sample_load(const T *x, i64 at) { return (float)get(x[at]) + 0.f; }\n"
+    "template <class T> M u64 sample_sum(const T *x, i64 n, i64 stride, u32 from, u64 least, bool mass, float top, "
+    "float "
+    "t, u64 *shared) {\n"
+    "  u64 sum = 0;\n"
+    "  for (i64 i = threadIdx.x; i < n; i += 256) {\n"
+    "    const float v = sample_load(x, i * stride);\n"
+    "    if (sample_key(v) < from) continue;\n"
+    "    const u64 w = mass ? sample_weight(v, top, t) : 1;\n"
+    "    sum += w >= least ? w : 0;\n"
+    "  }\n"
+    "  return sample_join<false>(sum, shared);\n"
+    "}\n"
+    "// The largest key so that the tokens of it and above, among those from `from` on, number `need` or weigh so "
+    "much: "
+    "bit by bit,\n"
+    "// by sums of those that agree with it so far; 1024 and fewer of them are kept in shared memory\n"
+    "template <class T> M u32 sample_boundary(const T *x, i64 n, i64 stride, u32 from, u64 need, bool mass, float top, "
+    "float t, u64 *shared) {\n"
+    "  __shared__ u64 weights[1024];\n"
+    "  __shared__ u32 keys[1024], found;\n"
+    "  u64 above = 0, left = (u64)n;\n"
+    "  u32 key = 0;\n"
+    "  bool kept = false;\n"
+    "  for (int bit = 31; bit >= 0; bit--) {\n"
+    "    const u32 mid = key | 1u << bit;\n"
+    "    u64 sum = 0, count = 0;\n"
+    "    for (i64 i = threadIdx.x; i < (kept ? (i64)found : n); i += 256) {\n"
+    "      const float v = kept ? 0.f : sample_load(x, i * stride);\n"
+    "      const u32 k = kept ? keys[i] : sample_key(v);\n"
+    "      if (k < from || k >> bit != mid >> bit) continue;\n"
+    "      sum += kept ? weights[i] : mass ? sample_weight(v, top, t) : 1;\n"
+    "      count++;\n"
+    "    }\n"
+    "    sum = sample_join<false>(sum, shared);\n"
+    "    count = sample_join<false>(count, shared);\n"
+    "    const bool up = above + sum >= need;\n"
+    "    above += up ? 0 : sum;\n"
+    "    left = up ? count : left - count;\n"
+    "    key = up ? mid : key;\n"
+    "    if (kept || left > 1024) continue;\n"
+    "    if (threadIdx.x == 0) found = 0;\n"
+    "    __syncthreads();\n"
+    "    for (i64 i = threadIdx.x; i < n; i += 256) {\n"
+    "      const float v = sample_load(x, i * stride);\n"
+    "      const u32 k = sample_key(v);\n"
+    "      if (k < from || k >> bit != key >> bit) continue;\n"
+    "      const u32 at = atomicAdd(&found, 1u);\n"
+    "      keys[at] = k;\n"
+    "      weights[at] = mass ? sample_weight(v, top, t) : 1;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    kept = true;\n"
+    "  }\n"
+    "  return key;\n"
+    "}\n"
+    "template <class T> M void sample_row(const T *x, i64 n, i64 stride, u32 draw, float t, i64 k, float p, float "
+    "least, "
+    "i64 *out) {\n"
+    "  __shared__ u64 shared[256];\n"
+    "  const int th = threadIdx.x;\n"
+    "  const float none = gn_f32(0xff800000u), all = gn_f32(0x7f800000u);\n"
+    "  u64 best = 0, bad = 0;\n"
+    "  for (i64 i = th; i < n; i += 256) {\n"
+    "    const float v = sample_load(x, i * stride);\n"
+    "    bad |= v != v;\n"
+    "    const u64 c = (u64)sample_key(v) << 32 | (0xffffffffu - (u32)i);\n"
+    "    best = c > best ? c : best;\n"
+    "  }\n"
+    "  best = sample_join<true>(best, shared);\n"
+    "  bad = sample_join<true>(bad, shared);\n"
+    "  const i64 first = (i64)(0xffffffffu - (u32)best);\n"
+    "  const float top = sample_load(x, first * stride);\n"
+    "  const bool known = t >= 0.f && t < all && k >= 0 && p >= 0.f && least >= 0.f && least <= 1.f;\n"
+    "  if (!known || bad || top == none || t == 0.f) {\n"
+    "    if (th == 0) *out = !known || bad || top == none ? -1 : first;\n"
+    "    return;\n"
+    "  }\n"
+    "  u32 from = 0;\n"
+    "  if (k > 0 && k < n) from = sample_boundary(x, n, stride, 0, (u64)k, false, top, t, shared);\n"
+    "  if (p < 1.f) {\n"
+    "    const u64 need = (u64)((double)sample_sum(x, n, stride, from, 0, true, top, t, shared) * (double)p);\n"
+    "    from = sample_boundary(x, n, stride, from, need ? need : 1, true, top, t, shared);\n"
+    "  }\n"
+    "  u64 low = (u64)((double)least * 1099511627776.0);\n"
+    "  low = low ? low : 1;\n"
+    "  const i64 each = (n + 255) / 256, begin = th * each, end = begin + each < n ? begin + each : n;\n"
+    "  u64 sum = 0;\n"
+    "  for (i64 i = begin; i < end; i++) {\n"
+    "    const float v = sample_load(x, i * stride);\n"
+    "    const u64 w = sample_key(v) >= from ? sample_weight(v, top, t) : 0;\n"
+    "    sum += w >= low ? w : 0;\n"
+    "  }\n"
+    "  shared[th] = sum;\n"
+    "  __syncthreads();\n"
+    "  for (int s = 1; s < 256; s <<= 1) {\n"
+    "    const u64 before = th >= s ? shared[th - s] : 0;\n"
+    "    __syncthreads();\n"
+    "    shared[th] += before;\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  const u64 total = shared[255], target = (total >> 32) * draw + ((total & 0xffffffffu) * draw >> 32);\n"
+    "  u64 upto = shared[th] - sum;\n"
+    "  if (upto > target || shared[th] <= target) return;\n"
+    "  for (i64 i = begin; i < end; i++) {\n"
+    "    const float v = sample_load(x, i * stride);\n"
+    "    const u64 w = sample_key(v) >= from ? sample_weight(v, top, t) : 0;\n"
+    "    upto += w >= low ? w : 0;\n"
+    "    if (upto > target) { *out = i; return; }\n"
+    "  }\n"
+    "}\n";
+
+/* The value of input i for the row of this block, by this name; else `otherwise`. */
+static void put_sample_number(emit *e, uint32_t node, int i, const char *type, const char *name,
+                              const char *otherwise) {
+    const gn_view *out = view_of(e, node);
+    if (i < 0) {
+        put(&e->body, "  const %s %s = %s;\n", type, name, otherwise);
+        return;
+    }
+    uint32_t x = input(e, node, (uint32_t)i);
+    gn_view v = gn_view_broadcast(view_of(e, x), out->rank, out->dims), c = gn_view_collapse(&v);
+    char of[24];
+    snprintf(of, sizeof of, "%s_of", name);
+    emit_node(e, x, types[v.dtype].name, true, of);
+    put(&e->body, "  const %s %s = (%s)%s[", type, name, type, of);
+    put_offset(&e->body, &c, "blockIdx.x", false);
+    put(&e->body, "];\n");
+}
+
+static void emit_sample(emit *e, uint32_t node) {
+    static const char *const names[4][3] = {
+        { "float", "t", "1.f" }, { "i64", "k", "0" }, { "float", "p", "1.f" }, { "float", "least", "0.f" }
+    };
+    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    int64_t bits = attrs_of(e, node)[0], n = gn_view_count(out);
+    gn_view lines = *x;
+    int last = --lines.rank, at = 3;
+    if (!n) return;
+    gn_view c = gn_view_collapse(&lines);
+    emit_node(e, input(e, node, 0), types[x->dtype].name, true, "a");
+    emit_node(e, node, "i64", false, "o");
+    put_sample_number(e, node, 1, "u64", "seed", NULL);
+    put_sample_number(e, node, 2, "u64", "counter", NULL);
+    for (int i = 0; i < 4; i++)
+        put_sample_number(e, node, bits >> i & 1 ? at++ : -1, names[i][0], names[i][1], names[i][2]);
+    put(&e->body, "  u32 w[4];\n  philox(w, seed, counter, 0);\n  sample_row<%s>(a + ", types[x->dtype].name);
+    put_offset(&e->body, &c, "blockIdx.x", false);
+    put(&e->body, ", %lldll, %lldll, w[0], t, k, p, least, o + blockIdx.x);\n", (long long)x->dims[last],
+        (long long)x->strides[last]);
+    emit_launch(e, "sample", (uint64_t)n, 1, SAMPLE_THREADS);
+}
+
 /* ---- rotary embedding ---- */
 
 static void emit_rotary_table(emit *e, uint32_t node) {
@@ -8911,8 +9092,8 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text, random_text, reduction_text, rows_text, product_text,
-                                       tensor_text, along_text,  attention_text, one_text,  NULL };
+static const char *const prelude[] = { shared_text, random_text, reduction_text, rows_text, product_text, tensor_text,
+                                       sample_text, along_text,  attention_text, one_text,  NULL };
 static const char *const hopper[] = { warpgroup_text, wgmma_text, sgemm_text, warpgroup_attention_text, NULL };
 
 static uint64_t hash_of_code(void) {
