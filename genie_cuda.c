@@ -6872,7 +6872,7 @@ static const char attention_text[] =
    memory: 4 GiB twice. */
 enum { TILED_LEAST = 1 << 13, TILED_MOST = 1 << 17, TILED_ALWAYS = 1 << 30 };
 
-/* What the generator decides about one attention: of the op, or written out (fuse_written). */
+/* What the generator decides about one attention: of the op, or written out (fuse_attentions). */
 typedef struct attention_form {
     gn_view q, k, v; /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
     uint32_t in[3];  /* whose memory they show */
@@ -8453,22 +8453,26 @@ static bool is_between(const emit *e, const readers *r, uint32_t node) {
            !r->held[node] && r->step[node];
 }
 
+static bool is_one_of(const gn_written_attention *a, uint32_t node) {
+    for (uint32_t i = 0; i < a->n_scores; i++)
+        if (a->scores[i] == node) return true;
+    return false;
+}
+
 /* A product of two matrices or batches of them that is read whole, rows of n, by one step alone. */
 static bool is_scores(const emit *e, const readers *r, uint32_t node, const gn_view *read, int64_t n) {
-    if (!is_between(e, r, node) || !node_is(e, node, GN_OP_MATMUL) || e->part->nodes[node].n_ins != 2 ||
-        !is_whole(e, read, node))
-        return false;
+    if (!is_between(e, r, node) || e->part->nodes[node].n_ins != 2 || !is_whole(e, read, node)) return false;
     const gn_view *q = view_of(e, input(e, node, 0)), *k = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     return q->rank >= 2 && k->rank >= 2 && out->dims[out->rank - 1] == n;
 }
 
-/* The product before the softmax, and the loop between them. */
-static bool find_scores(const emit *e, const readers *r, uint32_t soft, attention_form *f) {
-    uint32_t x = e->layout->lay[input(e, soft, 0)].base;
-    const gn_view *read = view_of(e, input(e, soft, 0));
+/* Which product the softmax reads, and the loop between them. */
+static bool find_scores(const emit *e, const readers *r, const gn_written_attention *a, attention_form *f) {
+    uint32_t x = e->layout->lay[input(e, a->softmax, 0)].base;
+    const gn_view *read = view_of(e, input(e, a->softmax, 0));
     int64_t n = read->dims[read->rank - 1];
     f->scores = x;
-    if (is_scores(e, r, x, read, n)) return true;
+    if (is_one_of(a, x)) return is_scores(e, r, x, read, n);
     if (!is_between(e, r, x) || !e->layout->steps[r->step[x] - 1].n_instrs || !is_whole(e, read, x)) return false;
     const gn_kernel_step *s = &e->layout->steps[r->step[x] - 1];
     const gn_view *out = view_of(e, x);
@@ -8477,37 +8481,31 @@ static bool find_scores(const emit *e, const readers *r, uint32_t soft, attentio
     for (uint32_t i = 0; i < s->n_loads; i++) {
         const gn_load *d = &e->layout->loads[s->load + i];
         f->scores = d->base;
-        if (!d->constant && is_scores(e, r, d->base, &d->view, n) &&
+        if (!d->constant && is_one_of(a, d->base) && is_scores(e, r, d->base, &d->view, n) &&
             gn_view_count(view_of(e, d->base)) == gn_view_count(out))
             return true;
     }
     return false;
 }
 
-/* The product that alone reads the softmax, perhaps through a cast; its step, or 0. cast: 1 + the step of that. */
-static uint32_t find_values(const emit *e, const readers *r, uint32_t soft, uint32_t *cast) {
-    uint32_t x = soft;
+/* The product with the values alone reads the softmax, perhaps through a cast; its step, or 0. cast: 1 + the step of
+   that. */
+static uint32_t find_values(const emit *e, const readers *r, const gn_written_attention *a, uint32_t *cast) {
+    const gn_layout *l = e->layout;
+    uint32_t p = input(e, a->values, 0), v = input(e, a->values, 1), x = l->lay[p].base, step = r->step[a->values];
     *cast = 0;
-    for (uint32_t i = r->step[soft]; i < e->layout->n_steps; i++) {
-        const gn_kernel_step *s = &e->layout->steps[i];
-        const gn_load *d = s->n_loads ? &e->layout->loads[s->load] : NULL;
-        if (s->n_instrs == 1 && x == soft && s->n_loads == 1 && !d->constant && d->base == x) {
-            if (e->layout->instrs[s->instr].op != GN_OP_CAST || !is_whole(e, &d->view, x) || !is_between(e, r, s->node))
-                return 0;
-            x = s->node;
-            *cast = i + 1;
-            continue;
-        }
-        if (s->n_instrs || !node_is(e, s->node, GN_OP_MATMUL) || e->part->nodes[s->node].n_ins != 2 ||
-            e->layout->lay[input(e, s->node, 0)].base != x)
-            continue;
-        const gn_view *shown = view_of(e, input(e, s->node, 0));
-        return is_whole(e, shown, x) && shown->rank >= 2 && view_of(e, input(e, s->node, 1))->rank >= 2 &&
-                       e->layout->lay[input(e, s->node, 1)].base != x
-                   ? i + 1
-                   : 0;
+    if (!step || l->steps[step - 1].n_instrs || e->part->nodes[a->values].n_ins != 2) return 0;
+    if (x != a->softmax) {
+        if (!is_between(e, r, x)) return 0;
+        const gn_kernel_step *s = &l->steps[r->step[x] - 1];
+        const gn_load *d = s->n_loads ? &l->loads[s->load] : NULL;
+        if (s->n_instrs != 1 || s->n_loads != 1 || d->constant || d->base != a->softmax ||
+            l->instrs[s->instr].op != GN_OP_CAST || !is_whole(e, &d->view, a->softmax))
+            return 0;
+        *cast = r->step[x];
     }
-    return 0;
+    const gn_view *shown = view_of(e, p);
+    return is_whole(e, shown, x) && shown->rank >= 2 && view_of(e, v)->rank >= 2 && l->lay[v].base != x ? step : 0;
 }
 
 /* Leading dims of two products that are equal but for those of size 1, with the strides of the operands of both along
@@ -8685,22 +8683,22 @@ static bool written_pays(const emit *e, const attention_form *f) {
            (f->queries * f->dims[3] <= PLAIN_SCORES && width <= PLAIN_WIDTH && f->span * width <= PLAIN_BLOCK);
 }
 
-/* The softmax of step i with what is around it as one attention, where that is one and faster. */
-static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *steps,
-                         uint32_t *values) {
-    uint32_t soft = e->layout->steps[i].node, cast = 0;
+/* An attention of the part in one kernel, where the layout lets it be one and that is faster. */
+static bool find_written(const emit *e, const readers *r, const gn_written_attention *a, attention_form *f,
+                         written_steps *steps, uint32_t *values) {
+    uint32_t soft = a->softmax, cast = 0;
     const gn_view *out = view_of(e, soft);
     *f = (attention_form){ .written = true, .length_type = GN_I32, .scale = 1 };
     if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) ||
-        !find_scores(e, r, soft, f))
+        !find_scores(e, r, a, f))
         return false;
-    *values = find_values(e, r, soft, &cast);
+    *values = find_values(e, r, a, &cast);
     if (!*values || !written_views(e, e->layout->steps[*values - 1].node, f) ||
         strcmp(types[out->dtype].compute, types[f->q.dtype].compute) != 0)
         return false;
     *steps = (written_steps){ 1, { r->step[f->scores] - 1 } };
     if (f->loop) steps->at[steps->n++] = f->loop - 1;
-    steps->at[steps->n++] = i;
+    steps->at[steps->n++] = r->step[soft] - 1;
     if (cast) steps->at[steps->n++] = cast - 1;
     for (uint32_t k = 0; k < steps->n; k++)
         if (e->fusions[steps->at[k]].inside || e->fusions[steps->at[k]].product) return false;
@@ -8711,34 +8709,41 @@ static bool find_written(const emit *e, const readers *r, uint32_t i, attention_
     return written_pays(e, f);
 }
 
-/* Decides which products and softmaxes run as one attention; scores and weights then have no memory. False when there
-   is no memory. */
-static bool fuse_written(emit *e, const readers *r) {
+/* Its steps become one; scores and weights then have no memory. False when there is no memory. */
+static bool fuse_written(emit *e, const attention_form *f, const written_steps *steps, uint32_t values) {
     const gn_layout *l = e->layout;
-    for (uint32_t i = 0; i < l->n_steps; i++) {
-        attention_form f, *kept;
+    const gn_kernel_step *s = attention_loop(e, f);
+    attention_form *kept = (attention_form *)gn_alloc(sizeof *kept);
+    if (!kept) return false;
+    *kept = *f;
+    e->fusions[values - 1] = (fusion){ .product = values, .written = kept };
+    for (uint32_t k = 0; k < steps->n; k++) {
+        gn_lay *lay = &l->lay[l->steps[steps->at[k]].node];
+        e->fusions[steps->at[k]].inside = true;
+        lay->place = GN_PLACE_NONE;
+        lay->kernel = false;
+        e->fused++;
+    }
+    for (uint32_t k = 0; k < 2; k++) keep_until(e, f->in[k], runs_at(e, values - 1));
+    for (uint32_t k = 0; s && k < s->n_loads; k++)
+        if (!l->loads[s->load + k].constant) keep_until(e, l->loads[s->load + k].base, runs_at(e, values - 1));
+    return true;
+}
+
+/* Decides which products and softmaxes run as one attention. False when there is no memory; told to end early it leaves
+   the rest as it is. */
+static bool fuse_attentions(emit *e, const readers *r) {
+    gn_written_attention *found;
+    uint32_t n;
+    bool ok = gn_written_attentions(e->part, e->cancel, &found, &n, NULL) != GN_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < n && ok; i++) {
+        attention_form f;
         written_steps steps;
         uint32_t values;
-        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, GN_OP_SOFTMAX) ||
-            !find_written(e, r, i, &f, &steps, &values))
-            continue;
-        const gn_kernel_step *s = attention_loop(e, &f);
-        kept = (attention_form *)gn_alloc(sizeof *kept);
-        if (!kept) return false;
-        *kept = f;
-        e->fusions[values - 1] = (fusion){ .product = values, .written = kept };
-        for (uint32_t k = 0; k < steps.n; k++) {
-            gn_lay *lay = &l->lay[l->steps[steps.at[k]].node];
-            e->fusions[steps.at[k]].inside = true;
-            lay->place = GN_PLACE_NONE;
-            lay->kernel = false;
-            e->fused++;
-        }
-        for (uint32_t k = 0; k < 2; k++) keep_until(e, f.in[k], runs_at(e, values - 1));
-        for (uint32_t k = 0; s && k < s->n_loads; k++)
-            if (!l->loads[s->load + k].constant) keep_until(e, l->loads[s->load + k].base, runs_at(e, values - 1));
+        if (find_written(e, r, &found[i], &f, &steps, &values)) ok = fuse_written(e, &f, &steps, values);
     }
-    return true;
+    gn_free(found);
+    return ok;
 }
 
 /* Embeddings that one loop alone reads, element by element, from a constant table. */
@@ -9007,7 +9012,7 @@ static bool fuse_reductions(emit *e, const readers *r) {
 /* Decides which steps run inside another's kernel, and lays memory out for it. False when there is no memory. */
 static bool fuse_steps(emit *e) {
     readers r = { 0 };
-    bool ok = readers_init(&r, e) && fuse_written(e, &r);
+    bool ok = readers_init(&r, e) && fuse_attentions(e, &r);
     for (uint32_t i = 0; ok && i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
         uint32_t node = e->layout->steps[i].node;
         if (e->fusions[i].written) fuse_attention(e, &r, i);

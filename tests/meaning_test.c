@@ -350,6 +350,58 @@ TEST(grouped_attention_is_seen_in_every_writing) {
     close_null();
 }
 
+static uint32_t node_of(gn_tensor t) {
+    gn_result why;
+    return g->cut.where[gn__resolve(g, t, &why)];
+}
+
+/* What an executor may compute in one, whatever its role: products that a softmax stands between as its rows. */
+TEST(attention_written_out_is_listed_with_its_products) {
+    open_null();
+    gn_tensor x = gn_tanh(given(GN_SHAPE(BATCH, HEADS, TIMES, HEAD))), y[6], scores[3], soft[3];
+    gn_written_attention *found = NULL;
+    gn_flag ended = { GN_CANCELLED };
+    gn_fault f;
+    uint32_t n = 7;
+    scores[0] = gn_matmul(x, gn_transpose(x, 2, 3));
+    soft[0] = gn_softmax(gn_add(gn_mul_c(scores[0], 0.25), weight(TIMES, TIMES)), -1); /* a bias that is learned */
+    y[0] = gn_matmul(gn_reshape(gn_cast(soft[0], GN_F32), GN_SHAPE(BATCH * HEADS, TIMES, TIMES)),
+                     gn_reshape(x, GN_SHAPE(BATCH * HEADS, TIMES, HEAD)));
+    scores[1] = gn_matmul(gn_neg(x), gn_transpose(x, 2, 3)); /* a bias of positions, and values that are a table */
+    scores[2] = gn_matmul(gn_exp(x), gn_transpose(x, 2, 3));
+    soft[1] = gn_softmax(gn_fma(scores[1], gn_like(scores[1], 2), scores[2]), -1);
+    y[1] = gn_matmul(soft[1], weight(TIMES, DIM));
+    y[2] = attention_by_hand(x, x, x);
+    y[3] = attention_columns(x, x, x);
+    y[4] = attention_op(x, x, x);
+    y[5] = gn_matmul(gn_softmax(gn_tanh(x), -1), gn_transpose(x, 2, 3)); /* no scores */
+    REQUIRE(understand_without(y, TEST_COUNT(y), 0));
+    REQUIRE(CHECK_RESULT(gn_written_attentions(&g->cut.part, NULL, &found, &n, &f), GN_OK) && CHECK_INT(n, 2));
+    for (uint32_t i = 0; i < n; i++) {
+        CHECK_INT(found[i].values, node_of(y[i]));
+        CHECK_INT(found[i].softmax, node_of(soft[i]));
+        CHECK_INT(found[i].n_scores, 1 + i);
+    }
+    CHECK_INT(found[0].scores[0], node_of(scores[0]));
+    CHECK_INT(found[1].scores[0] + found[1].scores[1], node_of(scores[1]) + node_of(scores[2]));
+    gn_free(found);
+    CHECK_RESULT(gn_written_attentions(&g->cut.part, &ended, &found, &n, &f), GN_CANCELLED);
+    CHECK(!found && !n);
+    for (long k = 0; k < 4; k++) {
+        allocations = 0;
+        fails_at = k;
+        gn_result r = gn_written_attentions(&g->cut.part, NULL, &found, &n, &f);
+        fails_at = -1;
+        CHECK_RESULT(r, k < 3 ? GN_OUT_OF_MEMORY : GN_OK);
+        CHECK_INT(n, k < 3 ? 0 : 2);
+        gn_free(found);
+    }
+    REQUIRE(understand(y[2]));
+    CHECK_RESULT(gn_written_attentions(&g->cut.part, NULL, &found, &n, &f), GN_OK);
+    CHECK(!found && !n);
+    close_null();
+}
+
 TEST(softmax_between_other_products_is_no_attention) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), y[5];
@@ -1621,6 +1673,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(cross_attention_is_seen_in_every_writing),
     TEST_ENTRY(norms_before_the_projections_do_not_make_self_attention_cross),
     TEST_ENTRY(grouped_attention_is_seen_in_every_writing),
+    TEST_ENTRY(attention_written_out_is_listed_with_its_products),
     TEST_ENTRY(softmax_between_other_products_is_no_attention),
     TEST_ENTRY(append_and_phase_are_seen_in_every_writing),
     TEST_ENTRY(an_append_is_seen_behind_a_scale_and_a_rotation),
