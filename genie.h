@@ -1460,11 +1460,11 @@ typedef struct gn_flag {
 
 /* ---- meaning: what the nodes of a part are for, what they cost, and which run as a unit. A pure function of the
    part. */
-enum { GN_SAID_PHASE = 1, GN_SAID_ROLE = 2, GN_SAID_RESIDENCY = 4, GN_SAID_MODALITY = 8 };
+enum { GN_HINTED_PHASE = 1, GN_HINTED_ROLE = 2, GN_HINTED_RESIDENCY = 4, GN_HINTED_MODALITY = 8 };
 
 typedef struct gn_node_meaning {
     uint8_t phase, role, residency, modality; /* gn_phase_kind, gn_role_kind, gn_residency_kind, gn_modality_kind */
-    uint8_t said;                             /* GN_SAID_*: these come from the program */
+    uint8_t hinted;                           /* GN_HINTED_*: these come from the program */
     bool critical;                            /* on the longest path through the part */
     uint32_t group;
     double flops;                       /* of this node alone */
@@ -1490,7 +1490,7 @@ typedef struct gn_group {
 
 typedef struct gn_disagreement {
     uint32_t node;
-    uint8_t which /* a GN_SAID_ bit */, said, recognised;
+    uint8_t which /* a GN_HINTED_ bit */, hinted, recognised;
 } gn_disagreement;
 
 typedef struct gn_meaning {
@@ -1617,7 +1617,7 @@ GN_API bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_strid
 #define GN_PLACE_REASONS(X)                                                \
     X(ONLY, "the only device")                                             \
     X(BEST, "the best single device")                                      \
-    X(SAID, "the program said so (gn_on)")                                 \
+    X(HINTED, "the program said so (gn_on)")                               \
     X(HOME, "its state lives there")                                       \
     X(OPS, "the other devices lack an operation of it")                    \
     X(MEMORY, "what one device holds is not enough")                       \
@@ -1772,7 +1772,7 @@ typedef struct gn_exec_i {
        host: runs submitted here from now on wait for it on the device. The run is waited for only if it can still end
        with an error of its own; then GN_STALE_HANDLE, and that run's wait tells the cause. GN_UNSUPPORTED: it lies
        where this does not reach. */
-    gn_result (*value_take)(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f);
+    gn_result (*value_import)(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f);
     /* For who waits for several executors at once, which `ended` has just said have not: the transport that has
        something to receive when `ended` should be asked again, valid until the next call, and after how many ms at the
        latest. A peer that has been silent since since_us for longer than the deadline is lost from here on: then NULL,
@@ -2276,12 +2276,12 @@ GN_API void gn_free(void *p);
 typedef struct gn_account gn_account;
 GN_API gn_account *gn_session_account(bool device);
 GN_API gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f);
-GN_API void gn_account_give(gn_account *a, uint64_t bytes);
+GN_API void gn_account_release(gn_account *a, uint64_t bytes);
 /* Charges host memory that the calling thread is about to take: what it allocates is then taken from that, until
-   gn_give_ahead gives back what is left. So whoever cannot have all of it is refused before any is touched. At most one
-   at a time in a thread. GN_LIMIT: nothing was charged. */
+   gn_release_ahead gives back what is left. So whoever cannot have all of it is refused before any is touched. At most
+   one at a time in a thread. GN_LIMIT: nothing was charged. */
 GN_API gn_result gn_charge_ahead(uint64_t bytes, gn_fault *f);
-GN_API void gn_give_ahead(void);
+GN_API void gn_release_ahead(void);
 GN_API void gn_wipe(void *p, size_t n); /* overwrites a secret; no compiler leaves it out. p may be NULL when n is 0 */
 GN_API uint64_t gn_now_us(void);        /* monotonic */
 GN_API gn_result gn_flag_get(const gn_flag *x); /* GN_OK: not set, or NULL */
@@ -2465,24 +2465,24 @@ GN__PRINTF(3, 4) gn_result gn_fail(gn_fault *f, gn_result r, const char *format,
 /* Counters that several threads add to. */
 #if defined(__GNUC__) || defined(__clang__)
 typedef uint64_t gn__atomic;
-GN__UNUSED static uint64_t gn__atomic_load(const gn__atomic *a) { return __atomic_load_n(a, __ATOMIC_ACQUIRE); }
-GN__UNUSED static void gn__atomic_store(gn__atomic *a, uint64_t v) { __atomic_store_n(a, v, __ATOMIC_RELEASE); }
-GN__UNUSED static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) {
-    return __atomic_add_fetch(a, v, __ATOMIC_ACQ_REL);
+GN__UNUSED static uint64_t gn__atomic_load(const gn__atomic *x) { return __atomic_load_n(x, __ATOMIC_ACQUIRE); }
+GN__UNUSED static void gn__atomic_store(gn__atomic *x, uint64_t v) { __atomic_store_n(x, v, __ATOMIC_RELEASE); }
+GN__UNUSED static uint64_t gn__atomic_add(gn__atomic *x, uint64_t v) {
+    return __atomic_add_fetch(x, v, __ATOMIC_ACQ_REL);
 }
 /* Stores `v` if `*seen` is there; otherwise false, and *seen is what was. */
-GN__UNUSED static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) {
-    return __atomic_compare_exchange_n(a, seen, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+GN__UNUSED static bool gn__atomic_swap(gn__atomic *x, uint64_t *seen, uint64_t v) {
+    return __atomic_compare_exchange_n(x, seen, v, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 #elif defined(_WIN32)
 typedef volatile LONG64 gn__atomic;
-static uint64_t gn__atomic_load(const gn__atomic *a) {
-    return (uint64_t)InterlockedCompareExchange64((LONG64 *)a, 0, 0);
+static uint64_t gn__atomic_load(const gn__atomic *x) {
+    return (uint64_t)InterlockedCompareExchange64((LONG64 *)x, 0, 0);
 }
-static void gn__atomic_store(gn__atomic *a, uint64_t v) { InterlockedExchange64((LONG64 *)a, (LONG64)v); }
-static uint64_t gn__atomic_add(gn__atomic *a, uint64_t v) { return (uint64_t)InterlockedAdd64((LONG64 *)a, (LONG64)v); }
-static bool gn__atomic_swap(gn__atomic *a, uint64_t *seen, uint64_t v) {
-    uint64_t was = (uint64_t)InterlockedCompareExchange64((LONG64 *)a, (LONG64)v, (LONG64)*seen);
+static void gn__atomic_store(gn__atomic *x, uint64_t v) { InterlockedExchange64((LONG64 *)x, (LONG64)v); }
+static uint64_t gn__atomic_add(gn__atomic *x, uint64_t v) { return (uint64_t)InterlockedAdd64((LONG64 *)x, (LONG64)v); }
+static bool gn__atomic_swap(gn__atomic *x, uint64_t *seen, uint64_t v) {
+    uint64_t was = (uint64_t)InterlockedCompareExchange64((LONG64 *)x, (LONG64)v, (LONG64)*seen);
     bool swapped = was == *seen;
     *seen = was;
     return swapped;
@@ -2672,7 +2672,7 @@ gn_result gn_account_charge(gn_account *a, uint64_t bytes, gn_fault *f) {
     return gn__account_refusal(by ? by : a, "", bytes, f);
 }
 
-void gn_account_give(gn_account *a, uint64_t bytes) { gn__account_refund(a, bytes, NULL); }
+void gn_account_release(gn_account *a, uint64_t bytes) { gn__account_refund(a, bytes, NULL); }
 
 static gn_result gn__charge_ahead(uint64_t bytes, gn_fault *f) {
     gn_account *a = gn__paying.host;
@@ -2686,7 +2686,7 @@ static gn_result gn__charge_ahead(uint64_t bytes, gn_fault *f) {
     return GN_OK;
 }
 
-static void gn__give_ahead(void) {
+static void gn__release_ahead(void) {
     gn__account_refund(gn__paying.host, gn__paid_ahead, NULL);
     gn__paid_ahead = 0;
 }
@@ -3110,10 +3110,10 @@ GN__INLINE void gn__pause(void) {
 }
 
 /* Looks at *a until it is no longer `old`, at most GN__POOL_SPIN_US. */
-static bool gn__spin_while(const gn__atomic *a, uint64_t old) {
+static bool gn__spin_while(const gn__atomic *x, uint64_t old) {
     for (uint64_t end = gn_now_us() + GN__POOL_SPIN_US;;) {
         for (int i = 0; i < 32; i++, gn__pause())
-            if (gn__atomic_load(a) != old) return true;
+            if (gn__atomic_load(x) != old) return true;
         if (gn_now_us() >= end) return false;
     }
 }
@@ -4271,7 +4271,7 @@ typedef struct gn__cut { /* scratch of the latest cut; `part` points into it */
     GN__ARRAY(uint64_t, seen);  /* open addressing over the part's nodes: serial of the cut, 1 + node; its room is
                                    n_seen */
     uint32_t serial;
-    bool said; /* of any node */
+    bool hinted; /* of any node */
     gn_part part;
 } gn__cut;
 
@@ -4740,12 +4740,12 @@ typedef struct gn__part_size {
 
 GN__COLD_BEGIN
 /* Where the arrays of a part lie in its block; the block's bytes. */
-static size_t gn__part_places(const gn__part_size *s, size_t at[8]) {
+static size_t gn__part_places(const gn__part_size *size, size_t at[8]) {
     size_t n = sizeof(gn_part);
-    const size_t sizes[8] = { s->n_nodes * sizeof(gn_part_node),     s->n_attrs * sizeof(int64_t),
-                              s->n_dims * sizeof(int64_t),           s->n_ins * sizeof(uint32_t),
-                              s->n_args * sizeof(uint32_t),          s->n_outs * sizeof(uint32_t),
-                              s->n_updates * sizeof(gn_part_update), s->n_hints * sizeof(gn_part_hint) };
+    const size_t sizes[8] = { size->n_nodes * sizeof(gn_part_node),     size->n_attrs * sizeof(int64_t),
+                              size->n_dims * sizeof(int64_t),           size->n_ins * sizeof(uint32_t),
+                              size->n_args * sizeof(uint32_t),          size->n_outs * sizeof(uint32_t),
+                              size->n_updates * sizeof(gn_part_update), size->n_hints * sizeof(gn_part_hint) };
     for (int i = 0; i < 8; i++) {
         at[i] = n = (n + 7) & ~(size_t)7;
         n += sizes[i];
@@ -4754,18 +4754,18 @@ static size_t gn__part_places(const gn__part_size *s, size_t at[8]) {
 }
 
 /* One block: gn_free releases it. Arrays are zeroed. */
-static gn_part *gn__part_alloc(const gn__part_size *s) {
+static gn_part *gn__part_alloc(const gn__part_size *size) {
     size_t at[8];
-    char *p = (char *)gn__alloc_zero(gn__part_places(s, at));
+    char *p = (char *)gn__alloc_zero(gn__part_places(size, at));
     if (!p) return NULL;
     gn_part *part = (gn_part *)(void *)p;
-    part->n_nodes = s->n_nodes;
-    part->n_ins = s->n_ins;
-    part->n_attrs = s->n_attrs;
-    part->n_dims = s->n_dims;
-    part->n_args = s->n_args;
-    part->n_outs = s->n_outs;
-    part->n_updates = s->n_updates;
+    part->n_nodes = size->n_nodes;
+    part->n_ins = size->n_ins;
+    part->n_attrs = size->n_attrs;
+    part->n_dims = size->n_dims;
+    part->n_args = size->n_args;
+    part->n_outs = size->n_outs;
+    part->n_updates = size->n_updates;
     part->nodes = (const gn_part_node *)(void *)(p + at[0]);
     part->attrs = (const int64_t *)(void *)(p + at[1]);
     part->dims = (const int64_t *)(void *)(p + at[2]);
@@ -4773,7 +4773,7 @@ static gn_part *gn__part_alloc(const gn__part_size *s) {
     part->args = (const uint32_t *)(void *)(p + at[4]);
     part->outs = (const uint32_t *)(void *)(p + at[5]);
     part->updates = (const gn_part_update *)(void *)(p + at[6]);
-    part->hints = s->n_hints ? (const gn_part_hint *)(void *)(p + at[7]) : NULL;
+    part->hints = size->n_hints ? (const gn_part_hint *)(void *)(p + at[7]) : NULL;
     return part;
 }
 GN__COLD_END
@@ -4782,14 +4782,15 @@ GN__COLD_END
 static uint64_t gn__part_hash(const gn_part *p) {
     uint64_t h = gn__mix(0x67656e6965, ((uint64_t)p->n_nodes << 32) | p->n_args);
     for (uint32_t i = 0; i < p->n_nodes; i++) {
-        const gn_part_node *n = &p->nodes[i];
-        h = gn__mix(h, ((uint64_t)gn__ops[n->op].wire << 48) | ((uint64_t)n->dtype << 40) | ((uint64_t)n->leaf << 32) |
-                           ((uint64_t)n->rank << 24) | ((uint64_t)n->phase << 16) | n->n_attrs);
-        h = gn__mix(h, ((uint64_t)n->slot << 32) | n->gen);
-        h = gn__mix(h, ((uint64_t)n->n_ins << 32) | n->arg);
-        for (uint32_t k = 0; k < n->n_ins; k++) h = gn__mix(h, p->ins[n->ins + k]);
-        for (uint32_t k = 0; k < n->n_attrs; k++) h = gn__mix(h, (uint64_t)p->attrs[n->attrs + k]);
-        for (uint32_t k = 0; k < n->rank; k++) h = gn__mix(h, (uint64_t)p->dims[n->dims + k]);
+        const gn_part_node *node = &p->nodes[i];
+        h = gn__mix(h, ((uint64_t)gn__ops[node->op].wire << 48) | ((uint64_t)node->dtype << 40) |
+                           ((uint64_t)node->leaf << 32) | ((uint64_t)node->rank << 24) | ((uint64_t)node->phase << 16) |
+                           node->n_attrs);
+        h = gn__mix(h, ((uint64_t)node->slot << 32) | node->gen);
+        h = gn__mix(h, ((uint64_t)node->n_ins << 32) | node->arg);
+        for (uint32_t k = 0; k < node->n_ins; k++) h = gn__mix(h, p->ins[node->ins + k]);
+        for (uint32_t k = 0; k < node->n_attrs; k++) h = gn__mix(h, (uint64_t)p->attrs[node->attrs + k]);
+        for (uint32_t k = 0; k < node->rank; k++) h = gn__mix(h, (uint64_t)p->dims[node->dims + k]);
     }
     for (uint32_t i = 0; i < p->n_outs; i++) h = gn__mix(h, p->outs[i]);
     for (uint32_t i = 0; i < p->n_updates; i++)
@@ -4820,11 +4821,11 @@ static uint64_t gn__part_cost(const gn_part *p) {
 
 static gn_part *gn__part_copy(const gn_part *p) {
     gn__part_size s = gn__part_size_of(p);
-    gn_part *c = gn__part_alloc(&s);
-    if (!c) return NULL;
-#define GN__TAKE(n, array)                                                                \
-    do {                                                                                  \
-        if (p->n) memcpy((void *)(uintptr_t)c->array, p->array, p->n * sizeof *p->array); \
+    gn_part *copy = gn__part_alloc(&s);
+    if (!copy) return NULL;
+#define GN__TAKE(n, array)                                                                   \
+    do {                                                                                     \
+        if (p->n) memcpy((void *)(uintptr_t)copy->array, p->array, p->n * sizeof *p->array); \
     } while (0)
     GN__TAKE(n_nodes, nodes);
     GN__TAKE(n_ins, ins);
@@ -4833,10 +4834,10 @@ static gn_part *gn__part_copy(const gn_part *p) {
     GN__TAKE(n_args, args);
     GN__TAKE(n_outs, outs);
     GN__TAKE(n_updates, updates);
-    if (c->hints) GN__TAKE(n_nodes, hints);
+    if (copy->hints) GN__TAKE(n_nodes, hints);
 #undef GN__TAKE
-    c->hash = p->hash;
-    return c;
+    copy->hash = p->hash;
+    return copy;
 }
 GN__COLD_END
 
@@ -4869,7 +4870,7 @@ static bool gn__cut_reserve(gn_ctx *g) {
         }
     }
     c->serial++;
-    c->said = false;
+    c->hinted = false;
     c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where =
         c->n_hints = 0;
     return GN__GROW(c, where, g->n_nodes);
@@ -4919,32 +4920,32 @@ static bool gn__cut_emit(gn_ctx *g, uint32_t id) {
         !GN__GROW(c, attrs, n->n_attrs) || !GN__GROW(c, dims, (size_t)s->rank) || !GN__GROW(c, args, 1) ||
         !GN__GROW(c, hints, 1))
         return false;
-    gn_part_node *p = &c->nodes[c->n_nodes];
-    memset(p, 0, sizeof *p);
-    p->op = leaf ? (uint16_t)gn__op_leaf(leaf) : n->op;
-    p->dtype = n->dtype;
-    p->leaf = (uint8_t)leaf;
-    p->rank = (uint8_t)s->rank;
-    p->phase = n->hint.phase;
+    gn_part_node *node = &c->nodes[c->n_nodes];
+    memset(node, 0, sizeof *node);
+    node->op = leaf ? (uint16_t)gn__op_leaf(leaf) : n->op;
+    node->dtype = n->dtype;
+    node->leaf = (uint8_t)leaf;
+    node->rank = (uint8_t)s->rank;
+    node->phase = n->hint.phase;
     const gn__hint h = n->hint;
-    c->said |= (h.phase | h.role | h.residency | h.modality | h.on) != 0;
+    c->hinted |= (h.phase | h.role | h.residency | h.modality | h.on) != 0;
     c->hints[c->n_hints++] = (gn_part_hint){ h.phase, h.role, h.residency, h.modality, h.on };
-    p->ins = (uint32_t)c->n_ins;
-    p->attrs = (uint32_t)c->n_attrs;
-    p->dims = (uint32_t)c->n_dims;
+    node->ins = (uint32_t)c->n_ins;
+    node->attrs = (uint32_t)c->n_attrs;
+    node->dims = (uint32_t)c->n_dims;
     for (int i = 0; i < s->rank; i++) c->dims[c->n_dims++] = s->dims[i];
     if (leaf == GN_LEAF_NONE) {
-        p->n_ins = n->n_ins;
-        p->n_attrs = n->n_attrs;
+        node->n_ins = n->n_ins;
+        node->n_attrs = n->n_attrs;
         for (uint32_t i = 0; i < n->n_ins; i++) c->ins[c->n_ins++] = c->where[g->ins[n->ins + i]];
         for (uint32_t i = 0; i < n->n_attrs; i++) c->attrs[c->n_attrs++] = g->attrs[n->attrs + i];
     } else if (slot) {
-        p->slot = n->slot - 1;
-        p->gen = slot->gen;
+        node->slot = n->slot - 1;
+        node->gen = slot->gen;
         slot->cut_serial = c->serial;
         slot->cut_node = (uint32_t)c->n_nodes;
     } else {
-        p->arg = (uint32_t)c->n_args;
+        node->arg = (uint32_t)c->n_args;
         c->args[c->n_args++] = (uint32_t)c->n_nodes;
     }
     c->where[id] = (uint32_t)c->n_nodes++;
@@ -4968,19 +4969,19 @@ static bool gn__cut_same(const gn__cut *c, uint32_t at, const gn_part_node *b) {
    attributes. */
 static void gn__cut_share(gn_ctx *g, uint32_t id) {
     gn__cut *c = &g->cut;
-    const gn_part_node *n = &c->nodes[c->n_nodes - 1];
-    if (c->where[id] != c->n_nodes - 1 || n->leaf != GN_LEAF_NONE || gn__op_has(n->op, GN_SINGLE)) return;
-    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->phase << 16) | n->dtype, n->n_ins);
-    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, c->ins[n->ins + i]);
-    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[n->attrs + i]);
+    const gn_part_node *node = &c->nodes[c->n_nodes - 1];
+    if (c->where[id] != c->n_nodes - 1 || node->leaf != GN_LEAF_NONE || gn__op_has(node->op, GN_SINGLE)) return;
+    uint64_t h = gn__mix(((uint64_t)node->op << 32) | ((uint64_t)node->phase << 16) | node->dtype, node->n_ins);
+    for (uint32_t i = 0; i < node->n_ins; i++) h = gn__mix(h, c->ins[node->ins + i]);
+    for (uint32_t i = 0; i < node->n_attrs; i++) h = gn__mix(h, (uint64_t)c->attrs[node->attrs + i]);
     size_t at = (size_t)h & (c->n_seen - 1);
     for (; c->seen[at] >> 32 == c->serial; at = (at + 1) & (c->n_seen - 1)) {
         uint32_t other = (uint32_t)c->seen[at] - 1;
-        if (!gn__cut_same(c, other, n)) continue;
+        if (!gn__cut_same(c, other, node)) continue;
         c->where[id] = other;
-        c->n_ins = n->ins;
-        c->n_attrs = n->attrs;
-        c->n_dims = n->dims;
+        c->n_ins = node->ins;
+        c->n_attrs = node->attrs;
+        c->n_dims = node->dims;
         c->n_nodes--;
         c->n_ids--;
         c->n_hints--;
@@ -5028,8 +5029,8 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
     if (r != GN_OK) return r;
     for (int i = 0; i < n_roots; i++) c->outs[c->n_outs++] = c->where[roots[i]];
     for (size_t i = 0; i < g->n_pending; i++) {
-        gn__slot *s = &g->slots[g->pending[i]];
-        c->updates[c->n_updates++] = (gn_part_update){ g->pending[i], s->gen, c->where[s->pending] };
+        gn__slot *slot = &g->slots[g->pending[i]];
+        c->updates[c->n_updates++] = (gn_part_update){ g->pending[i], slot->gen, c->where[slot->pending] };
     }
     c->part = (gn_part){ 0,
                          (uint32_t)c->n_nodes,
@@ -5046,7 +5047,7 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
                          c->args,
                          c->outs,
                          c->updates,
-                         c->said ? c->hints : NULL };
+                         c->hinted ? c->hints : NULL };
     return GN_OK;
 }
 
@@ -6717,30 +6718,37 @@ static gn_result gn__infer_random(const gn__infer_call *c) {
 #define gn__infer_random_uniform gn__infer_random
 #define gn__infer_random_normal gn__infer_random
 
-/* One value, given as double, into every element of a dense view. */
+/* One value, given as double, into every element: of a dense view, or of one that is a single element in memory. */
 static gn_result gn__cpu_full(const gn__call *c) {
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    int64_t n = gn__view_count(&c->out);
     double v = gn__word_f64(c->attrs[1]);
     char one[8];
-    if (n == 0) return GN_OK;
     if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, one, 1, 1);
     else {
         int64_t w = gn__f64_int(v, c->out.dtype);
         gn__store_i64(&w, c->out.dtype, one, 1, 1);
     }
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) memcpy(c->out.p + i * (int64_t)bytes, one, bytes);
+    gn_view same = c->out;
+    same.p = one;
+    memset(same.strides, 0, sizeof same.strides);
+    if (gn__view_is_dense(&c->out)) gn__move_view(c->pool, &c->out, &same);
+    else if (gn__view_count(&c->out)) memcpy(c->out.p, one, gn__bytes_of(c->out.dtype));
     return GN_OK;
 }
 
+/* In pieces: as doubles, to the dtype's compute type, to the dtype. */
 static gn_result gn__cpu_arange(const gn__call *c) {
-    double start = gn__word_f64(c->attrs[2]), step = gn__word_f64(c->attrs[3]);
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    for (int64_t i = 0; i < c->out.dims[0] && !gn__call_stops(c, i); i++) {
-        double v = start + (double)i * step;
-        int64_t w = gn__f64_int(v, c->out.dtype);
-        if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
-        else gn__store_i64(&w, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
+    enum { PIECE = 256 };
+    double start = gn__word_f64(c->attrs[2]), step = gn__word_f64(c->attrs[3]), v[PIECE], w[PIECE];
+    gn_dtype d = c->out.dtype;
+    int64_t bytes = (int64_t)gn__bytes_of(d), n = c->out.dims[0];
+    for (int64_t at = 0, m; at < n && !gn__call_stops(c, at | 0xff00); at += m) {
+        char *p = c->out.p + at * bytes;
+        m = GN__MIN(n - at, (int64_t)PIECE);
+        for (int64_t i = 0; i < m; i++) v[i] = start + (double)(at + i) * step;
+        if (!gn__is_float(d)) gn__tile_cast_base(w, d, v, GN_F64, m);
+        if (gn__is_float(d)) gn__store_f64(v, d, p, 1, m);
+        else if (gn__dtypes[d].compute == GN__I32) gn__store_i32((const int32_t *)(const void *)w, d, p, 1, m);
+        else gn__store_i64((const int64_t *)(const void *)w, d, p, 1, m);
     }
     return GN_OK;
 }
@@ -9398,8 +9406,21 @@ static gn_result gn__cpu_assign(const gn__call *c) {
     return GN_OK;
 }
 
+/* Of what a slice without gaps replaces nothing is copied first. */
 static gn_result gn__cpu_slice_put(const gn__call *c) {
-    gn__move_view(c->pool, &c->out, &c->in[0]);
+    int axis = gn__axis(c->attrs[0], c->out.rank);
+    int64_t n = c->out.dims[axis];
+    gn__range s = gn__slice_range(c->attrs, n);
+    bool whole = s.count <= 1 || s.step == 1 || s.step == -1;
+    int64_t low = s.step < 0 ? s.begin - (s.count - 1) : s.begin, sides[2][2] = { { 0, low }, { low + s.count, n } };
+    for (int i = 0; i < 2 && whole && s.count; i++) {
+        int64_t side[4] = { axis, sides[i][0], sides[i][1], 1 };
+        gn_view to = gn__view_slice(&c->out, side), from = gn__view_slice(&c->in[0], side);
+        to = gn__view_bound(&to);
+        from = gn__view_bound(&from);
+        gn__move_view(c->pool, &to, &from);
+    }
+    if (!whole || !s.count) gn__move_view(c->pool, &c->out, &c->in[0]);
     gn_view v = gn__view_slice(&c->out, c->attrs);
     v = gn__view_bound(&v);
     gn__move_view(c->pool, &v, &c->in[1]);
@@ -9534,11 +9555,11 @@ typedef struct gn__indexed {
 #define GN__DEFINE_LAND(name, T, EXPR)                                                                        \
     static void gn__land_##name(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
                                 int64_t src_step, int64_t n) {                                                \
-        for (int64_t j = 0; j < n; j++) {                                                                     \
-            char *p = table + (at ? at[j] * step : 0) + j * along;                                            \
+        for (int64_t j = 0; j < n; j++, table += along, src += src_step) {                                    \
+            char *p = table + (at ? at[j] * step : 0);                                                        \
             T a, b;                                                                                           \
             memcpy(&a, p, sizeof a);                                                                          \
-            memcpy(&b, src + j * src_step, sizeof b);                                                         \
+            memcpy(&b, src, sizeof b);                                                                        \
             a = (T)(EXPR);                                                                                    \
             memcpy(p, &a, sizeof a);                                                                          \
         }                                                                                                     \
@@ -9555,14 +9576,19 @@ typedef struct gn__indexed {
         else                                                                                                  \
             for (int64_t j = 0; j < n; j++) to[j] = (T)(to[j] + from[j]);                                     \
     }
-#define GN__DEFINE_PICK(B)                                                                                     \
-    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,    \
-                             int64_t along, int64_t n) {                                                       \
-        for (int64_t j = 0; j < n; j++) memcpy(to + j * to_step, table + at[j] * step + j * along, B / 8);     \
-    }                                                                                                          \
-    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
-                                 int64_t src_step, int64_t n) {                                                \
-        for (int64_t j = 0; j < n; j++) memcpy(table + at[j] * step + j * along, src + j * src_step, B / 8);   \
+/* Elements at[j] of a row, or every `step` bytes and `along` further each time. */
+#define GN__DEFINE_PICK(B)                                                                                         \
+    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,        \
+                             int64_t along, int64_t n) {                                                           \
+        if (step == B / 8 && along == 0 && to_step == B / 8) {                                                     \
+            for (int64_t j = 0; j < n; j++) memcpy(to + j * (B / 8), table + at[j] * (B / 8), B / 8);              \
+            return;                                                                                                \
+        }                                                                                                          \
+        for (int64_t j = 0; j < n; j++, to += to_step, table += along) memcpy(to, table + at[j] * step, B / 8);    \
+    }                                                                                                              \
+    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along,     \
+                                 int64_t src_step, int64_t n) {                                                    \
+        for (int64_t j = 0; j < n; j++, table += along, src += src_step) memcpy(table + at[j] * step, src, B / 8); \
     }
 GN__DEFINE_PICK(8)
 GN__DEFINE_PICK(16)
@@ -9587,21 +9613,23 @@ GN__SMALL_BEGIN
 /* Sums of two 16-bit floats round once: an f32 holds more than twice their digits. */
 GN__DEFINE_LAND(add_f16, uint16_t, gn__f32_f16(gn__f16_f32(a) + gn__f16_f32(b)))
 GN__DEFINE_LAND(add_bf16, uint16_t, gn__f32_bf16(gn__bf16_f32(a) + gn__bf16_f32(b)))
-/* The larger; NaN wins. */
-#define GN__LARGER(a, b, x, y) ((y) > (x) || ((y) != (y) && (x) == (x)) ? (b) : (a))
-GN__DEFINE_LAND(max_f32, float, GN__LARGER(a, b, a, b))
-GN__DEFINE_LAND(max_f64, double, GN__LARGER(a, b, a, b))
-GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(a, b, gn__f16_f32(a), gn__f16_f32(b)))
-GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER(a, b, gn__bf16_f32(a), gn__bf16_f32(b)))
-GN__DEFINE_LAND(max_u8, uint8_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i8, int8_t, b > a ? b : a)
-GN__DEFINE_LAND(max_u16, uint16_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i16, int16_t, b > a ? b : a)
-GN__DEFINE_LAND(max_u32, uint32_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i32, int32_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i64, int64_t, b > a ? b : a)
-GN__DEFINE_LAND(max_bool, uint8_t, (b != 0) > (a != 0) ? b : a)
+/* b, the bits of y, where that is larger than x, whose bits are a, or where it alone is NaN: without a branch, since
+ * which one it is cannot be guessed. */
+#define GN__LARGER(T, x, y) (a ^ ((a ^ b) & (T)(0 - (T)(!((y) <= (x)) & ((x) == (x))))))
+GN__DEFINE_LAND(max_f32, uint32_t, GN__LARGER(uint32_t, gn__bits_f32(a), gn__bits_f32(b)))
+GN__DEFINE_LAND(max_f64, uint64_t, GN__LARGER(uint64_t, gn__bits_f64(a), gn__bits_f64(b)))
+GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(uint16_t, gn__f16_f32(a), gn__f16_f32(b)))
+GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER(uint16_t, gn__bf16_f32(a), gn__bf16_f32(b)))
+GN__DEFINE_LAND(max_u8, uint8_t, GN__LARGER(uint8_t, a, b))
+GN__DEFINE_LAND(max_i8, uint8_t, GN__LARGER(uint8_t, (int8_t)a, (int8_t)b))
+GN__DEFINE_LAND(max_u16, uint16_t, GN__LARGER(uint16_t, a, b))
+GN__DEFINE_LAND(max_i16, uint16_t, GN__LARGER(uint16_t, (int16_t)a, (int16_t)b))
+GN__DEFINE_LAND(max_u32, uint32_t, GN__LARGER(uint32_t, a, b))
+GN__DEFINE_LAND(max_i32, uint32_t, GN__LARGER(uint32_t, (int32_t)a, (int32_t)b))
+GN__DEFINE_LAND(max_i64, uint64_t, GN__LARGER(uint64_t, (int64_t)a, (int64_t)b))
+GN__DEFINE_LAND(max_bool, uint8_t, GN__LARGER(uint8_t, a != 0, b != 0))
 GN__SMALL_END
+#undef GN__LARGER
 #undef GN__DEFINE_ADD
 #undef GN__DEFINE_LAND
 
@@ -9642,27 +9670,38 @@ static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, co
     }
 }
 
-/* How many of n indices follow the one before; counting ends where it is clear that few do. */
-static bool gn__in_runs(const int64_t *at, int64_t n) {
-    int64_t breaks = 0, most = n / 8;
-    for (int64_t j = 1; j < n && breaks <= most; j++) breaks += at[j] != at[j - 1] + 1;
-    return n >= 16 && breaks <= most;
+/* Where runs of indices end that count upwards; 0 of them where most are short: looking ends as soon as that shows. */
+static int gn__runs_of(const int64_t *at, int64_t n, uint16_t *ends) {
+    int runs = 0, most = (int)(n / 8);
+    if (n < 16) return 0;
+    for (int64_t j = 1; j <= n; j++) {
+        if (j < n && at[j] == at[j - 1] + 1) continue;
+        if (runs == most) return 0;
+        ends[runs++] = (uint16_t)j;
+    }
+    return runs;
 }
 
-/* n positions along the dim whose indices were loaded. */
-static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n, bool runs) {
+/* n positions along the dim whose indices were loaded; as runs, where there are some. */
+static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n,
+                              const uint16_t *ends, int runs) {
     int j = k->along, last = k->rank - 1;
     if (j == last && !runs) {
         gn__indexed_apply(k, table, other, at, k->t[j], k->o[j], n);
         return;
     }
-    for (int64_t i = 0, m; i < n; i += m, table += m * k->t[j], other += m * k->o[j]) {
+    for (int64_t r = 0, i = 0; r < runs; i = ends[r++])
+        gn__indexed_apply(k, table + i * k->t[j] + at[i] * k->step, other + i * k->o[j], NULL, k->element, k->element,
+                          ends[r] - i);
+    if (runs) return;
+    int64_t bytes = k->dims[last] * k->element;
+    bool dense = !k->land && k->t[last] == k->element && k->o[last] == k->element && bytes < GN__PICK_PIECE;
+    for (int64_t i = 0; i < n && dense; i++, table += k->t[j], other += k->o[j]) {
         char *p = table + at[i] * k->step;
-        for (m = 1; runs && i + m < n && at[i + m] == at[i] + m;) m++;
-        if (runs) {
-            gn__indexed_apply(k, p, other, NULL, k->element, k->element, m);
-            continue;
-        }
+        memcpy(k->gathers ? other : p, k->gathers ? p : other, (size_t)bytes);
+    }
+    for (int64_t i = 0; i < n && !dense; i++, table += k->t[j], other += k->o[j]) {
+        char *p = table + at[i] * k->step;
         for (int64_t e = 0; e < k->dims[last] && !(e && gn__pool_stops(k->pool)); e += GN__PICK_PIECE)
             gn__indexed_apply(k, p + e * k->t[last], other + e * k->o[last], NULL, k->t[last], k->o[last],
                               GN__MIN(k->dims[last] - e, (int64_t)GN__PICK_PIECE));
@@ -9688,6 +9727,7 @@ static bool gn__indexed_next(const gn__indexed *k, int first, int end, int64_t *
 /* All positions that `own` dims and the loaded one have; each block of indices serves all `shared` dims. */
 static void gn__indexed_all(gn__indexed *k) {
     int64_t own[GN_MAX_RANK + 2] = { 0 }, shared[GN_MAX_RANK + 2] = { 0 }, buffer[GN__PICKS];
+    uint16_t ends[GN__PICKS];
     int j = k->along;
     int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
     bool dense = k->index_dtype == GN_I64 && k->x[j] == 1;
@@ -9703,8 +9743,8 @@ static void gn__indexed_all(gn__indexed *k) {
                 gn__atomic_store(k->failed, 1);
                 return;
             }
-            bool runs = in_row && gn__in_runs(at, n);
-            do gn__indexed_block(k, table, other, at, n, runs);
+            int runs = in_row ? gn__runs_of(at, n, ends) : 0;
+            do gn__indexed_block(k, table, other, at, n, ends, runs);
             while (!gn__pool_stops(k->pool) && gn__indexed_next(k, k->own, j, shared, &table, &other, &index));
             if (gn__pool_stops(k->pool)) return;
         }
@@ -11419,10 +11459,10 @@ static const char *const gn__modality_names[GN_MODALITY__COUNT] = { GN_MODALITIE
 #undef GN__X
 
 static const char *gn__residency_name(const gn_ctx *g, uint32_t id) {
-    const gn__node *n = &g->nodes[id];
-    if (n->hint.residency) return gn__residency_names[n->hint.residency];
-    if (n->slot && n->leaf != GN_LEAF_WEIGHT) return g->slots[n->slot - 1].kv ? "kv cache" : "state";
-    return n->leaf == GN_LEAF_WEIGHT ? "weight" : n->leaf == GN_LEAF_DATA ? "input" : "activation";
+    const gn__node *node = &g->nodes[id];
+    if (node->hint.residency) return gn__residency_names[node->hint.residency];
+    if (node->slot && node->leaf != GN_LEAF_WEIGHT) return g->slots[node->slot - 1].kv ? "kv cache" : "state";
+    return node->leaf == GN_LEAF_WEIGHT ? "weight" : node->leaf == GN_LEAF_DATA ? "input" : "activation";
 }
 
 /* ---- recognising: one pass over the nodes for each recogniser, each with bounded work at a node. What is matched is
@@ -11433,7 +11473,7 @@ enum {
     GN__PARAM = 2,  /* depends on a weight or a state */
     GN__RESULT = 4, /* an output or an update shows it */
     GN__GRADIENT = 8,
-    GN__DROPPED = 16 /* it was read from outside its unit before the unit's end */
+    GN__DROPPED = 16 /* it was read from outside its group before the group's end */
 };
 enum { GN__SCALARS = 1, GN__REDUCTIONS = 2, GN__SOFTMAXES = 4, GN__CHOICES = 8 }; /* what a walk passes */
 enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
@@ -11446,12 +11486,12 @@ typedef struct gn__recognition {
     uint32_t *base;   /* the node whose elements this one shows */
     uint32_t *reader; /* first node that reads it, n: none */
     uint32_t *reads;  /* how often it is read */
-    uint32_t *unit;   /* parents of a union-find; after gn__groups_number 1 + the unit's last node, 0: of none */
-    uint32_t *last;   /* of a root: the unit's last node */
+    uint32_t *group;  /* parents of a union-find; after gn__groups_number 1 + the group's last node, 0: of none */
+    uint32_t *last;   /* of a root: the group's last node */
     uint32_t *keys;   /* 1 + the first attention that reads it as keys or values */
     size_t disagreements_room;
-    uint8_t *facts, *role, *kind, *phase; /* role: recognised; kind: of the node a unit formed around, the unit's role;
-                                             phase: recognised here */
+    uint8_t *facts, *role, *kind, *phase; /* role, phase: recognised; kind: of the node a group formed around,
+                                             the group's role */
 } gn__recognition;
 
 typedef struct gn__walk {
@@ -11555,10 +11595,10 @@ static bool gn__walk_reads_data(const gn__recognition *w, const gn__walk *walk) 
     return false;
 }
 
-/* ---- units: what recognisers put together ---- */
+/* ---- groups: what recognisers put together ---- */
 
 static uint32_t gn__group_root(gn__recognition *w, uint32_t i) {
-    while (w->unit[i] != i) i = w->unit[i] = w->unit[w->unit[i]];
+    while (w->group[i] != i) i = w->group[i] = w->group[w->group[i]];
     return i;
 }
 
@@ -11570,7 +11610,7 @@ static void gn__groups_join(gn__recognition *w, uint32_t i, uint32_t with) {
     uint32_t a = gn__group_root(w, i), b = gn__group_root(w, with);
     if (a != b && gn__hinted_device(w, i) == gn__hinted_device(w, with) &&
         gn__hinted_role(w, i) == gn__hinted_role(w, with))
-        w->unit[a] = b;
+        w->group[a] = b;
 }
 
 /* Node i has this role and runs with node `with`, unless another recogniser has taken it. */
@@ -11879,7 +11919,7 @@ static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
     gn__seed_phase(w, i, phase);
     if (!w->keys[i]) return;
     gn__seed_phase(w, w->keys[i] - 1, phase);
-    w->kind[i] = GN_ROLE_NONE; /* the unit is the attention's */
+    w->kind[i] = GN_ROLE_NONE; /* the group is the attention's */
     gn__groups_join(w, i, w->keys[i] - 1);
 }
 
@@ -12137,7 +12177,7 @@ static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t 
     if (!w->base || !w->facts) return false;
     w->reader = w->base + n;
     w->reads = w->base + 2 * n;
-    w->unit = w->base + 3 * n;
+    w->group = w->base + 3 * n;
     w->last = w->base + 4 * n;
     w->keys = w->base + 5 * n;
     w->role = w->facts + n;
@@ -12152,7 +12192,7 @@ static void gn__facts_of(gn__recognition *w, uint32_t i) {
     bool glue = gn__is_glue(n), free = n->leaf || gn__ops[n->op].kind == GN_CLASS_GENERATOR || glue;
     w->base[i] = glue ? w->base[p->ins[n->ins + (n->op == GN_OP_ASSIGN ? 1 : 0)]] : i;
     w->reader[i] = w->n;
-    w->unit[i] = i;
+    w->group[i] = i;
     if (n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE) w->facts[i] |= GN__PARAM;
     for (uint32_t k = 0; k < n->n_ins; k++) {
         uint32_t x = p->ins[n->ins + k];
@@ -12182,11 +12222,11 @@ static void gn__recognise(gn__recognition *w) {
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
 }
 
-/* ---- groups. A unit stays one as far as every node that reads a member from outside comes after the unit's last node:
- * then no path leaves it and comes back, whatever the other units are, and the order of the last nodes is topological
+/* ---- groups. A group stays one as far as every node that reads a member from outside comes after its last node: then
+ * no path leaves it and comes back, whatever the other groups are, and the order of the last nodes is topological
  * ---- */
 
-/* Names units by 1 + their last node. */
+/* Names groups by 1 + their last node. */
 static void gn__groups_number(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++)
         if (!gn__is_free(w, i)) w->last[gn__group_root(w, i)] = i;
@@ -12194,7 +12234,7 @@ static void gn__groups_number(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++) w->reads[i] = w->last[gn__group_root(w, i)] + 1;
     for (uint32_t i = 0; i < w->n; i++) {
         bool alone = w->reads[i] == i + 1 && !w->role[i] && !gn__hinted_role(w, i);
-        w->unit[i] = gn__is_free(w, i) || alone ? 0 : w->reads[i];
+        w->group[i] = gn__is_free(w, i) || alone ? 0 : w->reads[i];
     }
 }
 
@@ -12204,54 +12244,54 @@ static bool gn__is_gradient_work(const gn__recognition *w, uint32_t i) {
     return work && (w->facts[i] & GN__GRADIENT) && !w->role[i] && !gn__hinted_role(w, i);
 }
 
-/* A node of no unit that runs with its readers, when they are of one unit: a view, or a part of the gradient of an
+/* A node of no group that runs with its readers, when they are of one group: a view, or a part of the gradient of an
    op. */
-static bool gn__joins_readers(const gn__recognition *w, uint32_t i, uint32_t unit) {
-    if (!unit || unit == GN__SEVERAL || gn__hinted_device(w, i) || w->unit[i]) return false;
-    return gn__is_glue(&w->p->nodes[i]) || (gn__is_gradient_work(w, i) && gn__is_gradient_work(w, unit - 1));
+static bool gn__joins_readers(const gn__recognition *w, uint32_t i, uint32_t group) {
+    if (!group || group == GN__SEVERAL || gn__hinted_device(w, i) || w->group[i]) return false;
+    return gn__is_glue(&w->p->nodes[i]) || (gn__is_gradient_work(w, i) && gn__is_gradient_work(w, group - 1));
 }
 
-/* From the last node down, when all that read a node have been settled: who is read too early leaves its unit, who
-   belongs to its readers joins them. `want`: the unit of all readers so far. */
+/* From the last node down, when all that read a node have been settled: who is read too early leaves its group, who
+   belongs to its readers joins them. `want`: the group of all readers so far. */
 static void gn__groups_resolve(gn__recognition *w, uint32_t *want) {
     const gn_part *p = w->p;
     memset(want, 0, w->n * sizeof *want);
     for (uint32_t i = w->n; i-- > 0;) {
         const gn_part_node *n = &p->nodes[i];
         if (gn__is_free(w, i)) continue;
-        if (w->facts[i] & GN__DROPPED) w->unit[i] = i + 1;
-        if (gn__joins_readers(w, i, want[i])) w->unit[i] = want[i];
-        if (!w->unit[i]) w->unit[i] = gn__is_glue(n) ? GN__SEVERAL : i + 1;
+        if (w->facts[i] & GN__DROPPED) w->group[i] = i + 1;
+        if (gn__joins_readers(w, i, want[i])) w->group[i] = want[i];
+        if (!w->group[i]) w->group[i] = gn__is_glue(n) ? GN__SEVERAL : i + 1;
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = p->ins[n->ins + k];
-            want[x] = !want[x] || want[x] == w->unit[i] ? w->unit[i] : GN__SEVERAL;
-            if (w->unit[x] && w->unit[x] != w->unit[i] && i < w->unit[x]) w->facts[x] |= GN__DROPPED;
+            want[x] = !want[x] || want[x] == w->group[i] ? w->group[i] : GN__SEVERAL;
+            if (w->group[x] && w->group[x] != w->group[i] && i < w->group[x]) w->facts[x] |= GN__DROPPED;
         }
     }
 }
 
-/* A view that several units read, or nobody, goes with what it shows: that has left its unit if the view came before
+/* A view that several groups read, or nobody, goes with what it shows: that has left its group if the view came before
    the end. */
 static void gn__groups_follow(gn__recognition *w) {
     for (uint32_t i = 0; i < w->n; i++) {
-        if (w->unit[i] != GN__SEVERAL) continue;
+        if (w->group[i] != GN__SEVERAL) continue;
         const gn_part_node *n = &w->p->nodes[i];
         uint32_t x = gn__in(w, i, n->op == GN_OP_ASSIGN ? 1 : 0);
         bool alone = gn__hinted_device(w, i) != 0 || gn__is_free(w, x) ||
                      (n->op == GN_OP_ASSIGN && !gn__is_free(w, gn__in(w, i, 0)));
-        w->unit[i] = alone ? i + 1 : w->unit[x];
+        w->group[i] = alone ? i + 1 : w->group[x];
     }
 }
 
-/* Leaves and constants go with the first unit that reads them. */
+/* Leaves and constants go with the first group that reads them. */
 static void gn__groups_add_leaves(gn__recognition *w, uint32_t *want) {
     memset(want, 0, w->n * sizeof *want);
     for (uint32_t i = w->n; i-- > 0;) {
         const gn_part_node *n = &w->p->nodes[i];
-        if (gn__is_free(w, i)) w->unit[i] = want[i] && !gn__hinted_device(w, i) ? want[i] : i + 1;
+        if (gn__is_free(w, i)) w->group[i] = want[i] && !gn__hinted_device(w, i) ? want[i] : i + 1;
         for (uint32_t k = 0; k < n->n_ins; k++) {
             uint32_t x = w->p->ins[n->ins + k];
-            if (!want[x] || w->unit[i] < want[x]) want[x] = w->unit[i];
+            if (!want[x] || w->group[i] < want[x]) want[x] = w->group[i];
         }
     }
 }
@@ -12260,7 +12300,7 @@ static void gn__groups_add_leaves(gn__recognition *w, uint32_t *want) {
 static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
     gn_meaning *m = w->m;
     memset(at, 0, (w->n + 1) * sizeof *at);
-    for (uint32_t i = 0; i < w->n; i++) at[w->unit[i] - 1] = 1;
+    for (uint32_t i = 0; i < w->n; i++) at[w->group[i] - 1] = 1;
     for (uint32_t i = 0; i < w->n; i++) m->n_groups += at[i];
     m->groups = (gn_group *)gn__alloc_zero((m->n_groups + 1) * sizeof *m->groups);
     m->members = (uint32_t *)gn__alloc_zero((w->n + 1) * sizeof *m->members);
@@ -12268,7 +12308,7 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
     for (uint32_t i = 0, group = 0; i < w->n; i++)
         if (at[i]) at[i] = group++;
     for (uint32_t i = 0; i < w->n; i++) {
-        m->nodes[i].group = at[w->unit[i] - 1];
+        m->nodes[i].group = at[w->group[i] - 1];
         m->groups[m->nodes[i].group].n_nodes++;
     }
     for (uint32_t k = 0, first = 0; k < m->n_groups; k++) {
@@ -12283,7 +12323,7 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
         if (gn__is_free(w, i)) continue;
         if (gn__hinted_role(w, i)) g->role = gn__hinted_role(w, i);
         else if (!g->role) g->role = w->kind[i];
-        if (!g->role && w->unit[i] == i + 1) g->role = w->role[i];
+        if (!g->role && w->group[i] == i + 1) g->role = w->role[i];
     }
     return true;
 }
@@ -12291,22 +12331,23 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
 /* ---- what each node means: roles, residency, phase, modality; what was said wins ---- */
 
 /* A scope around a block covers the parts of the block. */
-static bool gn__role_covers(uint8_t said, uint8_t recognised) {
+static bool gn__role_covers(uint8_t hinted, uint8_t recognised) {
     bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL ||
                 recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING;
-    bool attention = said == GN_ROLE_ATTENTION || said == GN_ROLE_CROSS_ATTENTION || said == GN_ROLE_GROUPED_ATTENTION;
-    bool block = attention || said == GN_ROLE_MLP || said == GN_ROLE_HEAD || said == GN_ROLE_CONV;
-    bool kind =
-        said == GN_ROLE_ATTENTION && (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
-    return said == recognised || (part && block) || kind;
+    bool attention =
+        hinted == GN_ROLE_ATTENTION || hinted == GN_ROLE_CROSS_ATTENTION || hinted == GN_ROLE_GROUPED_ATTENTION;
+    bool block = attention || hinted == GN_ROLE_MLP || hinted == GN_ROLE_HEAD || hinted == GN_ROLE_CONV;
+    bool kind = hinted == GN_ROLE_ATTENTION &&
+                (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
+    return hinted == recognised || (part && block) || kind;
 }
 
-static bool gn__residency_covers(uint8_t said, uint8_t recognised) {
-    if (said == recognised) return true;
+static bool gn__residency_covers(uint8_t hinted, uint8_t recognised) {
+    if (hinted == recognised) return true;
     if (recognised == GN_RESIDENCY_STATE)
-        return said == GN_RESIDENCY_KV_CACHE || said == GN_RESIDENCY_WEIGHT || said == GN_RESIDENCY_GRADIENT;
-    if (recognised == GN_RESIDENCY_KV_CACHE) return said == GN_RESIDENCY_STATE;
-    return recognised == GN_RESIDENCY_ACTIVATION && said == GN_RESIDENCY_GRADIENT;
+        return hinted == GN_RESIDENCY_KV_CACHE || hinted == GN_RESIDENCY_WEIGHT || hinted == GN_RESIDENCY_GRADIENT;
+    if (recognised == GN_RESIDENCY_KV_CACHE) return hinted == GN_RESIDENCY_STATE;
+    return recognised == GN_RESIDENCY_ACTIVATION && hinted == GN_RESIDENCY_GRADIENT;
 }
 
 static uint8_t gn__residency_of(const gn__recognition *w, uint32_t i) {
@@ -12325,14 +12366,14 @@ static uint8_t gn__residency_of(const gn__recognition *w, uint32_t i) {
     return leaves[b->leaf];
 }
 
-static bool gn__disagree(gn__recognition *w, uint32_t i, uint8_t which, uint8_t said, uint8_t recognised) {
+static bool gn__disagree(gn__recognition *w, uint32_t i, uint8_t which, uint8_t hinted, uint8_t recognised) {
     gn_meaning *m = w->m;
     size_t cap = w->disagreements_room;
     void *p = m->disagreements;
     bool ok = gn__reserve(&p, &cap, m->n_disagreements + 1u, sizeof *m->disagreements);
     m->disagreements = (gn_disagreement *)p;
     w->disagreements_room = cap;
-    if (ok) m->disagreements[m->n_disagreements++] = (gn_disagreement){ i, which, said, recognised };
+    if (ok) m->disagreements[m->n_disagreements++] = (gn_disagreement){ i, which, hinted, recognised };
     return ok;
 }
 
@@ -12355,16 +12396,16 @@ static bool gn__roles_fill(gn__recognition *w) {
                   : follows                        ? w->m->groups[t->group].role
                                                    : (uint8_t)GN_ROLE_NONE;
         t->residency = h->residency ? h->residency : residency;
-        t->said = (uint8_t)((w->p->nodes[i].phase ? GN_SAID_PHASE : 0) | (h->role ? GN_SAID_ROLE : 0) |
-                            (h->residency ? GN_SAID_RESIDENCY : 0) | (h->modality ? GN_SAID_MODALITY : 0));
+        t->hinted = (uint8_t)((w->p->nodes[i].phase ? GN_HINTED_PHASE : 0) | (h->role ? GN_HINTED_ROLE : 0) |
+                              (h->residency ? GN_HINTED_RESIDENCY : 0) | (h->modality ? GN_HINTED_MODALITY : 0));
         if (h->role && w->role[i] && !gn__role_covers(h->role, w->role[i]))
-            ok = gn__disagree(w, i, GN_SAID_ROLE, h->role, w->role[i]);
+            ok = gn__disagree(w, i, GN_HINTED_ROLE, h->role, w->role[i]);
         if (ok && h->residency && !gn__residency_covers(h->residency, residency))
-            ok = gn__disagree(w, i, GN_SAID_RESIDENCY, h->residency, residency);
-        uint8_t said = w->p->nodes[i].phase, seen = w->phase[i];
-        bool same = said == seen || (said == GN_FORWARD && seen != GN_TRAINING) ||
-                    (said == GN_TRAINING && seen == GN_ENCODE) || (said == GN_DENOISE && seen == GN_ENCODE);
-        if (ok && said && seen && !same) ok = gn__disagree(w, i, GN_SAID_PHASE, said, seen);
+            ok = gn__disagree(w, i, GN_HINTED_RESIDENCY, h->residency, residency);
+        uint8_t hinted = w->p->nodes[i].phase, seen = w->phase[i];
+        bool same = hinted == seen || (hinted == GN_FORWARD && seen != GN_TRAINING) ||
+                    (hinted == GN_TRAINING && seen == GN_ENCODE) || (hinted == GN_DENOISE && seen == GN_ENCODE);
+        if (ok && hinted && seen && !same) ok = gn__disagree(w, i, GN_HINTED_PHASE, hinted, seen);
     }
     return ok;
 }
@@ -12423,13 +12464,13 @@ static bool gn__modalities_fill(gn__recognition *w) {
     bool ok = true;
     for (uint32_t i = 0; i < w->n && ok; i++) {
         const gn_part_node *n = &w->p->nodes[i];
-        uint8_t said = gn__hint_of(w, i)->modality, seen = gn__modality_seen(w, i), mix = seen;
+        uint8_t hinted = gn__hint_of(w, i)->modality, seen = gn__modality_seen(w, i), mix = seen;
         for (uint32_t k = 0; k < n->n_ins && !seen; k++) {
             uint8_t from = t[gn__in(w, i, k)].modality;
             if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
         }
-        t[i].modality = said ? said : mix;
-        if (said && seen && said != seen) ok = gn__disagree(w, i, GN_SAID_MODALITY, said, seen);
+        t[i].modality = hinted ? hinted : mix;
+        if (hinted && seen && hinted != seen) ok = gn__disagree(w, i, GN_HINTED_MODALITY, hinted, seen);
     }
     for (uint32_t i = w->n; i-- > 0;) /* what leads there is what it is read as */
         for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++)
@@ -12492,7 +12533,7 @@ static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
     for (uint32_t i = 0; i < w->p->n_outs; i++) outside[w->p->outs[i]] = 1;
     for (uint32_t i = w->n; i-- > 0;) {
         const gn_part_node *n = &w->p->nodes[i];
-        gn_group *g = &m->groups[m->nodes[i].group];
+        gn_group *group = &m->groups[m->nodes[i].group];
         bool scalar = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS,
              works = !n->leaf && !gn__op_has(n->op, GN_VIEWS) && n->op != GN_OP_FULL;
         bool loops = scalar && w->reader[i] < w->n && !outside[i];
@@ -12504,14 +12545,14 @@ static void gn__groups_cost(gn__recognition *w, uint8_t *outside) {
             if (!together) outside[x] = 1;
             read += works && (!together || outside[x]) ? gn__bytes_in(w, i, k) : 0;
         }
-        g->bytes += works && read > m->nodes[i].bytes_read ? m->nodes[i].bytes_read : read;
-        g->flops += m->nodes[i].flops;
-        g->kernels += works && !loops;
-        if (works && !loops) g->bytes += m->nodes[i].bytes_written;
-        g->phase = gn__phase_of_both(g->phase, m->nodes[i].phase);
+        group->bytes += works && read > m->nodes[i].bytes_read ? m->nodes[i].bytes_read : read;
+        group->flops += m->nodes[i].flops;
+        group->kernels += works && !loops;
+        if (works && !loops) group->bytes += m->nodes[i].bytes_written;
+        group->phase = gn__phase_of_both(group->phase, m->nodes[i].phase);
         uint8_t modality = m->nodes[i].modality;
         if (modality && !gn__is_free(w, i))
-            g->modality = !g->modality || g->modality == modality ? modality : (uint8_t)GN_MODALITY_MIXED;
+            group->modality = !group->modality || group->modality == modality ? modality : (uint8_t)GN_MODALITY_MIXED;
     }
 }
 
@@ -12567,7 +12608,7 @@ static void gn__meaning_deinit(gn_meaning *m) {
 
 static bool gn__meaning_fill(gn__recognition *w, double *way) {
     gn_meaning *m = w->m;
-    uint32_t *want = w->last; /* free once the units are numbered */
+    uint32_t *want = w->last; /* free once the groups are numbered */
     gn__recognise(w);
     gn__groups_number(w);
     gn__groups_resolve(w, want);
@@ -12711,7 +12752,8 @@ static bool gn__layout_view(gn_layout *l, uint32_t i) {
     return true;
 }
 
-static void gn__layout_places(gn_layout *l) {
+/* constants_once: one that needs memory is one element there, with strides of 0. */
+static void gn__layout_places(gn_layout *l, bool constants_once) {
     const gn_part *p = l->part;
     for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
         const gn_part_node *n = &p->nodes[i];
@@ -12721,8 +12763,10 @@ static void gn__layout_places(gn_layout *l) {
         if (n->leaf == GN_LEAF_DATA || n->leaf == GN_LEAF_VALUE) a->place = GN_PLACE_ARG;
         else if (n->leaf) a->place = GN_PLACE_SLOT;
         else if (gn__layout_view(l, i)) a->place = GN_PLACE_NONE;
-        else if (n->op == GN_OP_FULL) a->place = a->kernel ? GN_PLACE_BLOCK : GN_PLACE_NONE;
-        else if (a->group != GN__NO_GROUP && a->group != i) {
+        else if (n->op == GN_OP_FULL) {
+            a->place = a->kernel ? GN_PLACE_BLOCK : GN_PLACE_NONE;
+            if (constants_once) memset(a->view.strides, 0, sizeof a->view.strides);
+        } else if (a->group != GN__NO_GROUP && a->group != i) {
             a->place = GN_PLACE_NONE;
             l->fused++;
         } else {
@@ -13124,19 +13168,19 @@ static bool gn__group_instr(gn_layout *l, gn__group *gr, uint32_t node) {
     return true;
 }
 
-static bool gn__layout_loop(gn_layout *l, gn_kernel_step *s, gn__group *gr) {
+static bool gn__layout_loop(gn_layout *l, gn_kernel_step *step, gn__group *gr) {
     memset(&gr->regs, 0, sizeof gr->regs);
     memset(gr->uses, 0, sizeof gr->uses);
-    s->load = (uint32_t)l->n_loads;
-    s->instr = (uint32_t)l->n_instrs;
+    step->load = (uint32_t)l->n_loads;
+    step->instr = (uint32_t)l->n_instrs;
     for (uint32_t m = gr->n; m-- > 0;)
-        if (!gn__group_loads(l, gr, gr->members[m], s->node)) return false;
+        if (!gn__group_loads(l, gr, gr->members[m], step->node)) return false;
     for (uint32_t m = gr->n; m-- > 0;)
         if (!gn__group_instr(l, gr, gr->members[m])) return false;
-    s->n_loads = (uint32_t)l->n_loads - s->load;
-    s->n_instrs = (uint32_t)l->n_instrs - s->instr;
-    s->regs = gr->regs.top;
-    s->out = l->instrs[l->n_instrs - 1].dst;
+    step->n_loads = (uint32_t)l->n_loads - step->load;
+    step->n_instrs = (uint32_t)l->n_instrs - step->instr;
+    step->regs = gr->regs.top;
+    step->out = l->instrs[l->n_instrs - 1].dst;
     return true;
 }
 
@@ -13212,7 +13256,8 @@ static uint64_t gn__layout_least(const gn_part *p) {
            steps * sizeof(gn_kernel_step) + instrs * sizeof(gn_instr) + 3 * GN__BLOCK_COST;
 }
 
-static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *cancel, gn_layout *l, gn_fault *f) {
+static gn_result gn__layout_make(const gn_part *p, bool fuse, bool constants_once, const gn_flag *cancel, gn_layout *l,
+                                 gn_fault *f) {
     memset(l, 0, sizeof *l);
     l->part = p;
     l->cancel = cancel;
@@ -13221,7 +13266,7 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *can
     l->scratch = (uint32_t *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->scratch);
     gn_result r = l->lay && l->update_how && l->scratch ? GN_OK : gn__layout_no_memory(l, f);
     if (r == GN_OK) gn__layout_groups(l, fuse);
-    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_places(l);
+    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_places(l, constants_once);
     if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_last(l);
     if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK)
         r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
@@ -13240,8 +13285,8 @@ GN__COLD_END
 GN__COLD_BEGIN
 
 /* ---- schedule ----
- * Groups of nodes are units; a group whose nodes the program sends to different devices is taken apart. Several
- * placements of the units are formed (each device alone; a list schedule by earliest end; one run of units after
+ * Groups of nodes are tasks; a group whose nodes the program sends to different devices is taken apart. Several
+ * placements of the tasks are formed (each device alone; a list schedule by earliest end; one run of tasks after
  * another over the devices, cut where it costs least; then whole paths moved from device to device) and judged by one
  * simulation of the step, in which segments run and values cross links. Where a state lives decides where its writers
  * run. */
@@ -13250,7 +13295,7 @@ GN__COLD_BEGIN
 #define GN__SEGMENT_S 10e-6   /* a further run on a device in the same step: its arguments, its message, its end */
 #define GN__UPLOAD_STEPS 64.0 /* sending a weight again that another device holds is spread over so many steps */
 #define GN__NONE UINT32_MAX
-/* GN__WORK: units times devices that a stage of the search looks at; larger problems look at the likeliest devices
+/* GN__WORK: tasks times devices that a stage of the search looks at; larger problems look at the likeliest devices
    alone. */
 enum {
     GN__WORK = 1 << 21,
@@ -13263,9 +13308,9 @@ enum {
 
 typedef struct gn__task {
     uint32_t group, first, n; /* its ops: unit_nodes[first …] */
-    uint32_t in, n_in;        /* values of other units, of the step and kept ones: ins[in …] */
+    uint32_t in, n_in;        /* values of other tasks, of the step and kept ones: ins[in …] */
     uint32_t slot, n_slots;   /* weights and states it reads: slots[slot …] */
-    uint32_t said, pin;       /* devices: by the program; where it has to run */
+    uint32_t hinted, pin;     /* devices: by the program; where it has to run */
     uint32_t set;             /* state whose writer it is, the first of those that go together */
     uint32_t kernels;
     double flops[GN_RATE__COUNT], bytes;
@@ -13282,7 +13327,7 @@ typedef struct gn__hop { /* a value on a device other than its own: sent, comput
 
 /* now: 1 + the segment that goes on with it */
 typedef struct gn__seg {
-    uint32_t device, units, first, head, tail, now;
+    uint32_t device, n_tasks, first, head, tail, now;
     double work, start, end;
 } gn__seg;
 typedef struct gn__rated {
@@ -13304,16 +13349,17 @@ typedef struct gn__sched {
     gn_policy policy;
     gn_fault *f;
     uint32_t n, D, U, n_ins, n_slots, overruled;
-    gn__task *units;
+    gn__task *tasks;
     uint64_t *size; /* per node: bytes of its value */
     /* per node, or larger */
-    uint32_t *unit_of, *unit_nodes, *ins, *slots, *stamp, *set, *set_pin, *set_dev, *head, *base, *last, *seq, *die;
+    uint32_t *task_of, *task_nodes, *ins, *slots, *stamp, *set, *set_pin, *set_dev, *head, *base, *last, *seq,
+        *last_used;
     uint8_t *cheap, *keep, *lacks, *exported, *view;
-    uint32_t *order, *rank_order, *dev, *best, *seg_of, *list, *open, *path; /* per unit or device */
+    uint32_t *order, *rank_order, *dev, *best, *seg_of, *list, *open, *path; /* per task or device */
     double *out_free, *in_free, *dev_free, *work, *finish;
-    uint64_t *mem, *live, *limit, *resident, *unit_live, *unit_act;
-    uint32_t *die_next;
-    size_t cap_die;
+    uint64_t *mem, *live, *limit, *resident, *task_live, *task_act;
+    uint32_t *last_used_next;
+    size_t cap_last_used;
     gn__rated *rated;
     GN__ARRAY(gn__seg, segs);
     GN__ARRAY(gn__hop, hops);
@@ -13325,14 +13371,14 @@ typedef struct gn__sched {
     int n_blocks;
 } gn__sched;
 
-static void gn__schedule_deinit(gn_schedule *s) {
-    gn_free(s->device);
-    gn_free(s->nodes);
-    gn_free(s->segments);
-    gn_free(s->transfers);
-    gn_free(s->why);
-    gn_free(s->memory);
-    memset(s, 0, sizeof *s);
+static void gn__schedule_deinit(gn_schedule *schedule) {
+    gn_free(schedule->device);
+    gn_free(schedule->nodes);
+    gn_free(schedule->segments);
+    gn_free(schedule->transfers);
+    gn_free(schedule->why);
+    gn_free(schedule->memory);
+    memset(schedule, 0, sizeof *schedule);
 }
 
 static void *gn__sched_carve(gn__sched *s, size_t n, size_t size) {
@@ -13346,15 +13392,15 @@ static void gn__sched_deinit(gn__sched *s) {
     for (int i = 0; i < s->n_blocks; i++) gn_free(s->blocks[i]);
     gn_free(s->segs);
     gn_free(s->hops);
-    gn_free(s->die_next);
+    gn_free(s->last_used_next);
 }
 
 static bool gn__sched_alloc(gn__sched *s) {
-    uint32_t **nodes[] = { &s->unit_of, &s->unit_nodes, &s->stamp, &s->set, &s->set_pin, &s->set_dev,
-                           &s->head,    &s->base,       &s->last,  &s->seq, &s->die };
-    uint32_t **units[] = { &s->order, &s->rank_order, &s->dev, &s->best, &s->seg_of, &s->path };
+    uint32_t **nodes[] = { &s->task_of, &s->task_nodes, &s->stamp, &s->set, &s->set_pin,  &s->set_dev,
+                           &s->head,    &s->base,       &s->last,  &s->seq, &s->last_used };
+    uint32_t **tasks[] = { &s->order, &s->rank_order, &s->dev, &s->best, &s->seg_of, &s->path };
     for (size_t i = 0; i < GN__LENGTH(nodes); i++) *nodes[i] = (uint32_t *)gn__sched_carve(s, s->n, sizeof(uint32_t));
-    for (size_t i = 0; i < GN__LENGTH(units); i++) *units[i] = (uint32_t *)gn__sched_carve(s, s->n, sizeof(uint32_t));
+    for (size_t i = 0; i < GN__LENGTH(tasks); i++) *tasks[i] = (uint32_t *)gn__sched_carve(s, s->n, sizeof(uint32_t));
     double **ends[] = { &s->out_free, &s->in_free, &s->dev_free, &s->work };
     for (size_t i = 0; i < GN__LENGTH(ends); i++) *ends[i] = (double *)gn__sched_carve(s, s->D + 1u, sizeof(double));
     uint64_t **memory[] = { &s->mem, &s->live, &s->limit, &s->resident };
@@ -13365,11 +13411,11 @@ static bool gn__sched_alloc(gn__sched *s) {
     s->list = (uint32_t *)gn__sched_carve(s, s->D, sizeof(uint32_t));
     s->open = (uint32_t *)gn__sched_carve(s, s->D, sizeof(uint32_t));
     s->size = (uint64_t *)gn__sched_carve(s, s->n, sizeof(uint64_t));
-    s->unit_live = (uint64_t *)gn__sched_carve(s, s->n, sizeof(uint64_t));
-    s->unit_act = (uint64_t *)gn__sched_carve(s, s->n, sizeof(uint64_t));
+    s->task_live = (uint64_t *)gn__sched_carve(s, s->n, sizeof(uint64_t));
+    s->task_act = (uint64_t *)gn__sched_carve(s, s->n, sizeof(uint64_t));
     s->finish = (double *)gn__sched_carve(s, s->n, sizeof(double));
     s->rated = (gn__rated *)gn__sched_carve(s, GN__MAX(s->n, s->D), sizeof(gn__rated));
-    s->units = (gn__task *)gn__sched_carve(s, s->n, sizeof(gn__task));
+    s->tasks = (gn__task *)gn__sched_carve(s, s->n, sizeof(gn__task));
     s->cheap = (uint8_t *)gn__sched_carve(s, s->n, 1);
     s->keep = (uint8_t *)gn__sched_carve(s, s->n, 1);
     s->exported = (uint8_t *)gn__sched_carve(s, s->n, 1);
@@ -13409,46 +13455,46 @@ static gn_rate gn__sched_rate(uint8_t dtype) {
                                                  : GN_RATE_INT;
 }
 
-/* ---- units ---- */
+/* ---- tasks ---- */
 
 static void gn__task_add(gn__sched *s, gn__task *u, uint32_t node) {
     u->n++;
     u->flops[gn__sched_rate(s->p->nodes[node].dtype)] += s->m->nodes[node].flops;
-    s->unit_of[node] = s->U;
+    s->task_of[node] = s->U;
 }
 
 static void gn__task_open(gn__sched *s, uint32_t group, uint32_t first) {
-    gn__task *u = &s->units[s->U];
+    gn__task *u = &s->tasks[s->U];
     u->group = group;
     u->first = first;
-    u->said = u->pin = GN_UNPLACED;
+    u->hinted = u->pin = GN_UNPLACED;
     u->set = GN__NONE;
 }
 
-/* One unit for a group, or one for each of its ops when the program named several devices. */
+/* One task for a group, or one for each of its ops when the program named several devices. */
 static void gn__sched_group(gn__sched *s, uint32_t group, uint32_t *at) {
     const gn_group *g = &s->m->groups[group];
     const uint32_t *members = s->m->members + g->first;
-    uint32_t said = GN_UNPLACED, ops = 0;
+    uint32_t hinted = GN_UNPLACED, ops = 0;
     bool apart = false;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         uint32_t d = gn__sched_hinted(s, members[i]);
         if (!gn__sched_is_op(s, members[i])) continue;
         ops++;
-        apart |= d != GN_UNPLACED && said != GN_UNPLACED && d != said;
-        if (d != GN_UNPLACED) said = d;
+        apart |= d != GN_UNPLACED && hinted != GN_UNPLACED && d != hinted;
+        if (d != GN_UNPLACED) hinted = d;
     }
     for (uint32_t i = 0, k = 0; i < g->n_nodes; i++) {
         if (!gn__sched_is_op(s, members[i])) continue;
-        const gn_node_meaning *x = &s->m->nodes[members[i]];
+        const gn_node_meaning *meaning = &s->m->nodes[members[i]];
         if (apart || k == 0) gn__task_open(s, group, *at);
-        gn__task *u = &s->units[s->U];
-        s->unit_nodes[(*at)++] = members[i];
+        gn__task *u = &s->tasks[s->U];
+        s->task_nodes[(*at)++] = members[i];
         gn__task_add(s, u, members[i]);
         if (!apart && ++k < ops) continue;
-        u->said = apart ? gn__sched_hinted(s, members[i]) : said;
-        u->bytes = apart ? (double)x->bytes_read + (double)x->bytes_written : (double)g->bytes;
-        u->kernels = apart ? x->bytes_written != 0 : g->kernels;
+        u->hinted = apart ? gn__sched_hinted(s, members[i]) : hinted;
+        u->bytes = apart ? (double)meaning->bytes_read + (double)meaning->bytes_written : (double)g->bytes;
+        u->kernels = apart ? meaning->bytes_written != 0 : g->kernels;
         s->U++;
     }
 }
@@ -13458,19 +13504,19 @@ static void gn__sched_slot_in(gn__sched *s, gn__task *u, uint32_t x) {
     u->n_slots++;
 }
 
-/* What each unit reads from outside, once each. False when the groups do not stand in topological order. */
+/* What each task reads from outside, once each. False when the groups do not stand in topological order. */
 static bool gn__sched_inputs(gn__sched *s) {
     for (uint32_t i = 0; i < s->U; i++) {
-        gn__task *u = &s->units[i];
+        gn__task *u = &s->tasks[i];
         u->in = s->n_ins;
         u->slot = s->n_slots;
         for (uint32_t k = 0; k < u->n; k++) {
-            const gn_part_node *n = &s->p->nodes[s->unit_nodes[u->first + k]];
+            const gn_part_node *n = &s->p->nodes[s->task_nodes[u->first + k]];
             for (uint32_t j = 0; j < n->n_ins; j++) {
                 uint32_t x = s->p->ins[n->ins + j];
                 uint8_t leaf = s->p->nodes[x].leaf;
-                if (leaf == GN_LEAF_NONE && s->unit_of[x] == i) continue;
-                if (leaf == GN_LEAF_NONE && s->unit_of[x] > i) return false;
+                if (leaf == GN_LEAF_NONE && s->task_of[x] == i) continue;
+                if (leaf == GN_LEAF_NONE && s->task_of[x] > i) return false;
                 if (s->stamp[x] == i + 1) continue;
                 s->stamp[x] = i + 1;
                 if (leaf == GN_LEAF_WEIGHT || leaf == GN_LEAF_STATE) {
@@ -13499,7 +13545,7 @@ static void gn__sched_sets(gn__sched *s) {
         s->set_pin[i] = GN_UNPLACED;
         s->stamp[i] = n->leaf == GN_LEAF_STATE ? i : writes ? s->stamp[s->p->ins[n->ins]] : GN__NONE;
         if (!writes || s->stamp[i] == GN__NONE) continue;
-        gn__task *u = &s->units[s->unit_of[i]];
+        gn__task *u = &s->tasks[s->task_of[i]];
         uint32_t a = gn__set_find(s, s->stamp[i]), b = u->set == GN__NONE ? a : gn__set_find(s, u->set);
         s->set[GN__MAX(a, b)] = s->set[i] = u->set = GN__MIN(a, b);
     }
@@ -13510,18 +13556,18 @@ static bool gn__sched_device_has(const gn_cluster_device *d, uint16_t op) {
     return !d->ops || (wire / 8 < d->n_ops && ((d->ops[wire / 8] >> (wire % 8)) & 1) != 0);
 }
 
-/* The first op of the unit that the device lacks; NULL: none. */
-static const char *gn__sched_lacks(const gn__sched *s, uint32_t unit, uint32_t d) {
-    const gn__task *u = &s->units[unit];
+/* The first op of the task that the device lacks; NULL: none. */
+static const char *gn__sched_lacks(const gn__sched *s, uint32_t task, uint32_t d) {
+    const gn__task *u = &s->tasks[task];
     for (uint32_t i = 0; s->lacks[d] && i < u->n; i++) {
-        uint16_t op = s->p->nodes[s->unit_nodes[u->first + i]].op;
+        uint16_t op = s->p->nodes[s->task_nodes[u->first + i]].op;
         if (!gn__sched_device_has(&s->c->devices[d], op)) return gn__ops[op].name;
     }
     return NULL;
 }
 
-static bool gn__sched_can(const gn__sched *s, uint32_t unit, uint32_t d) {
-    return (s->units[unit].pin == GN_UNPLACED || s->units[unit].pin == d) && !gn__sched_lacks(s, unit, d);
+static bool gn__sched_can(const gn__sched *s, uint32_t task, uint32_t d) {
+    return (s->tasks[task].pin == GN_UNPLACED || s->tasks[task].pin == d) && !gn__sched_lacks(s, task, d);
 }
 
 /* Where states live: where the program says, else where a writer is said to run, else where they are, if their writers
@@ -13532,24 +13578,24 @@ static void gn__sched_pins(gn__sched *s) {
         if (s->p->nodes[i].leaf == GN_LEAF_STATE && s->set_pin[set] == GN_UNPLACED) s->set_pin[set] = d;
     }
     for (uint32_t i = 0; i < s->U; i++) {
-        gn__task *u = &s->units[i];
+        gn__task *u = &s->tasks[i];
         if (u->set == GN__NONE) continue;
         u->set = gn__set_find(s, u->set);
-        if (s->set_pin[u->set] == GN_UNPLACED) s->set_pin[u->set] = u->said;
+        if (s->set_pin[u->set] == GN_UNPLACED) s->set_pin[u->set] = u->hinted;
     }
     for (uint32_t i = 0; i < s->n; i++) s->stamp[i] = 0;
     for (uint32_t i = 0; i < s->n && s->homes; i++) { /* stamp: devices that hold a state of the set */
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->stamp[gn__set_find(s, i)] |= gn__sched_homes(s, i);
     }
     for (uint32_t i = 0; i < s->U && s->homes; i++)
-        for (uint32_t d = 0; d < s->D && d < 32 && s->units[i].set != GN__NONE; d++)
-            if (gn__sched_lacks(s, i, d)) s->stamp[s->units[i].set] &= ~(1u << d);
+        for (uint32_t d = 0; d < s->D && d < 32 && s->tasks[i].set != GN__NONE; d++)
+            if (gn__sched_lacks(s, i, d)) s->stamp[s->tasks[i].set] &= ~(1u << d);
     for (uint32_t i = 0; i < s->n; i++)
         if (s->set[i] == i && s->stamp[i] && s->set_pin[i] == GN_UNPLACED) s->set_pin[i] = gn__first_bit(s->stamp[i]);
     for (uint32_t i = 0; i < s->U; i++) {
-        gn__task *u = &s->units[i];
-        u->pin = u->set == GN__NONE ? u->said : s->set_pin[u->set];
-        s->overruled += u->said != GN_UNPLACED && u->said != u->pin;
+        gn__task *u = &s->tasks[i];
+        u->pin = u->set == GN__NONE ? u->hinted : s->set_pin[u->set];
+        s->overruled += u->hinted != GN_UNPLACED && u->hinted != u->pin;
     }
 }
 
@@ -13592,14 +13638,14 @@ static void gn__sched_views(gn__sched *s) {
 static gn_result gn__sched_check(gn__sched *s) {
     bool any = false;
     for (uint32_t d = 0; d < s->D; d++) {
-        const gn_cluster_device *x = &s->c->devices[d];
-        for (uint32_t i = 0; x->ops && i < s->n; i++)
-            if (gn__sched_is_op(s, i) && !gn__sched_device_has(x, s->p->nodes[i].op)) {
+        const gn_cluster_device *costs = &s->c->devices[d];
+        for (uint32_t i = 0; costs->ops && i < s->n; i++)
+            if (gn__sched_is_op(s, i) && !gn__sched_device_has(costs, s->p->nodes[i].op)) {
                 s->lacks[d] = 1;
                 break;
             }
-        s->limit[d] = x->memory ? x->memory_free : UINT64_MAX;
-        s->limited |= x->memory != 0;
+        s->limit[d] = costs->memory ? costs->memory_free : UINT64_MAX;
+        s->limited |= costs->memory != 0;
         any |= !s->lacks[d];
     }
     for (uint32_t i = 0; i < s->n; i++) {
@@ -13610,7 +13656,7 @@ static gn_result gn__sched_check(gn__sched *s) {
     gn__sched_sets(s);
     gn__sched_pins(s);
     for (uint32_t i = 0; i < s->U; i++) {
-        uint32_t pin = s->units[i].pin, d = 0;
+        uint32_t pin = s->tasks[i].pin, d = 0;
         const char *op = pin != GN_UNPLACED ? gn__sched_lacks(s, i, pin) : NULL;
         if (op)
             return gn_fail(s->f, GN_UNSUPPORTED, "device '%s', where the program wants it, has no %s",
@@ -13629,7 +13675,7 @@ static gn_result gn__sched_prepare(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         gn__type t = gn__part_type(s->p, i);
         s->size[i] = gn__type_bytes(&t);
-        s->unit_of[i] = GN__NONE;
+        s->task_of[i] = GN__NONE;
     }
     for (uint32_t i = 0; i < s->m->n_groups; i++) gn__sched_group(s, i, &at);
     gn__sched_views(s);
@@ -13649,8 +13695,8 @@ static double gn__sched_cost(const gn_cluster_device *d, const double *flops, do
     return GN__MAX(t, b) + kernels * d->launch_s;
 }
 
-static double gn__sched_work(const gn__sched *s, uint32_t unit, uint32_t d) {
-    const gn__task *u = &s->units[unit];
+static double gn__sched_work(const gn__sched *s, uint32_t task, uint32_t d) {
+    const gn__task *u = &s->tasks[task];
     return gn__sched_cost(&s->c->devices[d], u->flops, u->bytes, u->kernels);
 }
 
@@ -13691,11 +13737,11 @@ static uint32_t gn__sched_closure(const gn__sched *s, uint32_t v, uint32_t d, ui
     out[0] = v;
     *n_leaves = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const gn_part_node *x = &s->p->nodes[out[i]];
-        for (uint32_t k = 0; k < x->n_ins; k++) {
-            uint32_t y = s->p->ins[x->ins + k], *list = s->p->nodes[y].leaf ? leaves : out,
+        const gn_part_node *node = &s->p->nodes[out[i]];
+        for (uint32_t k = 0; k < node->n_ins; k++) {
+            uint32_t y = s->p->ins[node->ins + k], *list = s->p->nodes[y].leaf ? leaves : out,
                      *count = s->p->nodes[y].leaf ? n_leaves : &n, j = 0;
-            if (gn__sched_is_op(s, y) && s->dev[s->unit_of[y]] == d) continue;
+            if (gn__sched_is_op(s, y) && s->dev[s->task_of[y]] == d) continue;
             while (j < *count && list[j] != y) j++;
             if (j == *count && j < 2 * GN__RECOMPUTE_MAX) list[(*count)++] = y;
         }
@@ -13711,10 +13757,10 @@ static double gn__sched_recompute(const gn__sched *s, uint32_t v, uint32_t from,
     if (!s->cheap[v] || s->lacks[d]) return -1;
     uint32_t n = gn__sched_closure(s, v, d, nodes, leaves, &n_leaves);
     for (uint32_t i = 0; i < n; i++) {
-        const gn_node_meaning *x = &s->m->nodes[nodes[i]];
-        flops[gn__sched_rate(s->p->nodes[nodes[i]].dtype)] += x->flops;
-        bytes += (double)x->bytes_read + (double)x->bytes_written;
-        kernels += x->bytes_written != 0;
+        const gn_node_meaning *meaning = &s->m->nodes[nodes[i]];
+        flops[gn__sched_rate(s->p->nodes[nodes[i]].dtype)] += meaning->flops;
+        bytes += (double)meaning->bytes_read + (double)meaning->bytes_written;
+        kernels += meaning->bytes_written != 0;
     }
     for (uint32_t i = 0; i < n_leaves; i++)
         if (!gn__hop_find(s, leaves[i], d)) *out_more += s->size[leaves[i]];
@@ -13725,13 +13771,13 @@ static double gn__sched_recompute(const gn__sched *s, uint32_t v, uint32_t from,
     return wins ? again : -1;
 }
 
-/* Writers go where their state lives, which is where it has to, else where the first unit that touches it runs. */
+/* Writers go where their state lives, which is where it has to, else where the first task that touches it runs. */
 static void gn__sched_resolve_homes(gn__sched *s, const uint32_t *order) {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
     for (uint32_t k = 0; k < s->U; k++) {
         uint32_t i = order[k];
-        const gn__task *u = &s->units[i];
+        const gn__task *u = &s->tasks[i];
         if (u->set != GN__NONE) {
             if (s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = s->dev[i];
             s->dev[i] = s->set_dev[u->set];
@@ -13749,14 +13795,14 @@ static void gn__sched_resolve_homes(gn__sched *s, const uint32_t *order) {
 /* Where a value is: a device, or the program. */
 static uint32_t gn__sched_where(const gn__sched *s, uint32_t v) {
     uint8_t leaf = s->p->nodes[v].leaf;
-    if (leaf == GN_LEAF_NONE) return s->dev[s->unit_of[v]];
+    if (leaf == GN_LEAF_NONE) return s->dev[s->task_of[v]];
     if (leaf == GN_LEAF_STATE) return s->set_dev[gn__set_find(s, v)];
     return leaf == GN_LEAF_VALUE && gn__sched_homes(s, v) ? gn__first_bit(gn__sched_homes(s, v)) : s->D;
 }
 
-/* What has to be fetched from another segment before this unit can run. */
-static bool gn__sched_waits(const gn__sched *s, uint32_t unit, uint32_t d) {
-    const gn__task *u = &s->units[unit];
+/* What has to be fetched from another segment before this task can run. */
+static bool gn__sched_waits(const gn__sched *s, uint32_t task, uint32_t d) {
+    const gn__task *u = &s->tasks[task];
     uint64_t more;
     for (uint32_t k = 0; k < u->n_in; k++) {
         uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
@@ -13772,14 +13818,14 @@ static void gn__sched_bring_again(gn__sched *s, uint32_t v, uint32_t d, uint32_t
     uint32_t n = gn__sched_closure(s, v, d, nodes, leaves, &n_leaves);
     for (uint32_t i = 0; i < n_leaves; i++)
         if (!gn__hop_find(s, leaves[i], d)) gn__hop_add(s, leaves[i], s->D, d, GN_TRANSFER_INPUT, seg);
-    gn__hop *h = gn__hop_add(s, v, s->dev[s->unit_of[v]], d, GN__RECOMPUTED, seg);
+    gn__hop *h = gn__hop_add(s, v, s->dev[s->task_of[v]], d, GN__RECOMPUTED, seg);
     for (uint32_t i = 1; i < n && h; i++) h->bytes += s->size[nodes[i]];
     s->segs[seg].work += seconds;
 }
 
-/* Hops of what the unit reads and its device does not have. */
-static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t seg) {
-    const gn__task *u = &s->units[unit];
+/* Hops of what the task reads and its device does not have. */
+static void gn__sched_bring(gn__sched *s, uint32_t task, uint32_t d, uint32_t seg) {
+    const gn__task *u = &s->tasks[task];
     for (uint32_t k = 0; k < u->n_in && !s->bad; k++) {
         uint32_t v = s->ins[u->in + k], from = gn__sched_where(s, v);
         uint8_t leaf = s->p->nodes[v].leaf;
@@ -13819,12 +13865,12 @@ static void gn__sched_bring(gn__sched *s, uint32_t unit, uint32_t d, uint32_t se
 /* What little a segment has done is not worth a segment: it waits too. Nothing has read its results yet. */
 static void gn__sched_go_on(gn__sched *s, uint32_t seg, uint32_t later) {
     gn__seg *a = &s->segs[seg], *b = &s->segs[later];
-    b->units = a->units;
+    b->n_tasks = a->n_tasks;
     b->head = a->head;
     b->tail = a->tail;
     b->work = a->work; /* and is no further run */
     a->now = later + 1;
-    a->units = a->head = a->tail = 0;
+    a->n_tasks = a->head = a->tail = 0;
 }
 
 /* Numbers the segments that are left. */
@@ -13845,7 +13891,7 @@ static void gn__sched_number(gn__sched *s) {
     s->n_segs = n;
 }
 
-/* Segments in an order in which they can run: one ends where others need its results, or where the next unit has to
+/* Segments in an order in which they can run: one ends where others need its results, or where the next task has to
    wait. */
 static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
     memset(s->exported, 0, s->U);
@@ -13854,12 +13900,12 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         s->work[d] = 0; /* of the next segment, before it does anything */
     }
     for (uint32_t i = 0; i < s->U; i++)
-        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
-            uint32_t v = s->ins[s->units[i].in + k];
+        for (uint32_t k = 0; k < s->tasks[i].n_in; k++) {
+            uint32_t v = s->ins[s->tasks[i].in + k];
             uint64_t more;
-            if (gn__sched_is_op(s, v) && s->dev[s->unit_of[v]] != s->dev[i] &&
-                gn__sched_recompute(s, v, s->dev[s->unit_of[v]], s->dev[i], &more) < 0)
-                s->exported[s->unit_of[v]] = 1;
+            if (gn__sched_is_op(s, v) && s->dev[s->task_of[v]] != s->dev[i] &&
+                gn__sched_recompute(s, v, s->dev[s->task_of[v]], s->dev[i], &more) < 0)
+                s->exported[s->task_of[v]] = 1;
         }
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
@@ -13876,7 +13922,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
                 gn__sched_go_on(s, waits, *open);
         }
         s->seg_of[i] = *open;
-        s->segs[*open].units++;
+        s->segs[*open].n_tasks++;
         s->segs[*open].work += gn__sched_work(s, i, d);
         gn__sched_bring(s, i, d, *open);
         if (s->exported[i]) *open = GN__NONE;
@@ -13894,7 +13940,7 @@ static void gn__sched_cross(gn__sched *s, gn__hop *h, double ready) {
 }
 
 static double gn__sched_ready(const gn__sched *s, uint32_t v) {
-    return gn__sched_is_op(s, v) ? s->segs[s->seg_of[s->unit_of[v]]].end : 0;
+    return gn__sched_is_op(s, v) ? s->segs[s->seg_of[s->task_of[v]]].end : 0;
 }
 
 /* What the program reads, after all that runs; then the time between steps: that of the busiest device or end of a
@@ -13958,7 +14004,7 @@ static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
 /* ---- memory of a placement ---- */
 
 static bool gn__sched_on(const gn__sched *s, uint32_t v, uint32_t d) {
-    return gn__sched_is_op(s, v) && s->dev[s->unit_of[v]] == d;
+    return gn__sched_is_op(s, v) && s->dev[s->task_of[v]] == d;
 }
 
 /* base: the node whose memory a node's value lies in on its own device. keep: it is read after the last op has run, or
@@ -13966,7 +14012,7 @@ static bool gn__sched_on(const gn__sched *s, uint32_t v, uint32_t d) {
 static void gn__sched_bases(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t x = s->view[i] ? gn__viewed(s->p, i) : i;
-        s->base[i] = s->view[i] && gn__sched_on(s, x, s->dev[s->unit_of[i]]) ? s->base[x] : i;
+        s->base[i] = s->view[i] && gn__sched_on(s, x, s->dev[s->task_of[i]]) ? s->base[x] : i;
         s->keep[i] = 0;
         s->last[i] = GN__NONE;
     }
@@ -13996,18 +14042,18 @@ static void gn__sched_touch(gn__sched *s, uint32_t v, uint32_t d, uint32_t at) {
 /* seq: ops by segment, then by node. */
 static void gn__sched_sequence(gn__sched *s) {
     uint32_t at = 0;
-    for (size_t i = 0; i < s->n_segs; i++) s->segs[i].units = 0;
+    for (size_t i = 0; i < s->n_segs; i++) s->segs[i].n_tasks = 0;
     for (uint32_t i = 0; i < s->n; i++)
-        if (gn__sched_is_op(s, i)) s->segs[s->seg_of[s->unit_of[i]]].units++;
+        if (gn__sched_is_op(s, i)) s->segs[s->seg_of[s->task_of[i]]].n_tasks++;
     for (size_t i = 0; i < s->n_segs; i++) {
         s->segs[i].first = at;
-        at += s->segs[i].units;
-        s->segs[i].units = 0;
+        at += s->segs[i].n_tasks;
+        s->segs[i].n_tasks = 0;
     }
     for (uint32_t i = 0; i < s->n; i++) {
         if (!gn__sched_is_op(s, i)) continue;
-        gn__seg *g = &s->segs[s->seg_of[s->unit_of[i]]];
-        s->seq[g->first + g->units++] = i;
+        gn__seg *g = &s->segs[s->seg_of[s->task_of[i]]];
+        s->seq[g->first + g->n_tasks++] = i;
     }
 }
 
@@ -14029,8 +14075,8 @@ static void gn__sched_grow(gn__sched *s, uint32_t d, uint64_t bytes) {
 
 /* die: per place, 1 + the first value (then hop, from n on) that is read there for the last time. */
 static void gn__sched_last_use(gn__sched *s, uint32_t at, uint32_t what) {
-    s->die_next[what] = s->die[at];
-    s->die[at] = what + 1;
+    s->last_used_next[what] = s->last_used[at];
+    s->last_used[at] = what + 1;
 }
 
 /* Bytes on each device at their most, in mem[]; false when one has less. */
@@ -14040,17 +14086,17 @@ static bool gn__sched_fits(gn__sched *s) {
     gn__sched_sequence(s);
     gn__sched_bases(s);
     gn__sched_residents(s);
-    if (s->bad ||
-        !gn__grow_raw((void **)(void *)&s->die_next, &s->cap_die, s->n + s->n_hops + 1, sizeof *s->die_next)) {
+    if (s->bad || !gn__grow_raw((void **)(void *)&s->last_used_next, &s->cap_last_used, s->n + s->n_hops + 1,
+                                sizeof *s->last_used_next)) {
         s->bad = true;
         return false;
     }
     memcpy(s->live, s->mem, (s->D + 1) * sizeof *s->live);
     memcpy(s->resident, s->mem, (s->D + 1) * sizeof *s->resident);
-    memset(s->die, 0, s->n * sizeof *s->die);
-    memset(s->unit_live, 0, s->U * sizeof *s->unit_live);
+    memset(s->last_used, 0, s->n * sizeof *s->last_used);
+    memset(s->task_live, 0, s->U * sizeof *s->task_live);
     for (size_t i = 0; i < s->n_segs; i++)
-        for (uint32_t k = 0; k < s->segs[i].units; k++, ops++) {
+        for (uint32_t k = 0; k < s->segs[i].n_tasks; k++, ops++) {
             const gn_part_node *n = &s->p->nodes[s->seq[ops]];
             for (uint32_t j = 0; j < n->n_ins; j++) gn__sched_touch(s, s->p->ins[n->ins + j], s->segs[i].device, ops);
         }
@@ -14066,11 +14112,11 @@ static bool gn__sched_fits(gn__sched *s) {
     for (size_t i = 0; i < s->n_segs; i++) {
         const gn__seg *g = &s->segs[i];
         for (uint32_t h = g->head; h; h = s->hops[h - 1].next) gn__sched_grow(s, g->device, s->hops[h - 1].bytes);
-        for (uint32_t at = g->first; at < g->first + g->units; at++) {
+        for (uint32_t at = g->first; at < g->first + g->n_tasks; at++) {
             gn__sched_grow(s, g->device, gn__sched_own_bytes(s, s->seq[at]));
-            uint64_t *most = &s->unit_live[s->unit_of[s->seq[at]]];
+            uint64_t *most = &s->task_live[s->task_of[s->seq[at]]];
             *most = GN__MAX(*most, s->live[g->device]);
-            for (uint32_t x = s->die[at]; x; x = s->die_next[x - 1])
+            for (uint32_t x = s->last_used[at]; x; x = s->last_used_next[x - 1])
                 s->live[g->device] -= x > s->n ? s->hops[x - 1 - s->n].bytes : gn__sched_own_bytes(s, x - 1);
         }
     }
@@ -14126,15 +14172,15 @@ static void gn__sched_list(gn__sched *s) {
     memset(&all, 0, sizeof all);
     for (uint32_t d = 0; d < s->D; d++) s->open[d] = 0;
     for (uint32_t i = 0; i < s->U; i++) {
-        const gn__task *u = &s->units[i];
+        const gn__task *u = &s->tasks[i];
         for (int k = 0; k < GN_RATE__COUNT; k++) all.flops[k] += u->flops[k];
         all.bytes += u->bytes;
         all.kernels += u->kernels;
         if (u->pin != GN_UNPLACED) s->open[u->pin] = 1;
     }
     for (uint32_t d = 0; d < s->D; d++) {
-        const gn_cluster_device *x = &s->c->devices[d];
-        double t = gn__sched_cost(x, all.flops, all.bytes, all.kernels) + x->queue_s +
+        const gn_cluster_device *costs = &s->c->devices[d];
+        double t = gn__sched_cost(costs, all.flops, all.bytes, all.kernels) + costs->queue_s +
                    2 * gn__sched_link(s, s->D, d)->latency_s;
         s->rated[d] = (gn__rated){ s->open[d] ? t - 1e30 : t, d };
     }
@@ -14157,13 +14203,13 @@ static void gn__sched_singles(gn__sched *s) {
     }
 }
 
-/* A list schedule: units by the longest way from them to the end, each to the device on which it ends first. */
+/* A list schedule: tasks by the longest way from them to the end, each to the device on which it ends first. */
 static void gn__sched_ranks(gn__sched *s) {
     uint32_t a = s->list[0], b = s->list[s->D > 1 ? 1 : 0];
     double *rank = s->finish;
     memset(rank, 0, s->U * sizeof *rank);
     for (uint32_t i = s->U; i-- > 0;) {
-        const gn__task *u = &s->units[i];
+        const gn__task *u = &s->tasks[i];
         rank[i] += gn__sched_work(s, i, a);
         s->rated[i] = (gn__rated){ -rank[i], i };
         for (uint32_t k = 0; k < u->n_in; k++) {
@@ -14172,7 +14218,7 @@ static void gn__sched_ranks(gn__sched *s) {
             double over = a == b || !gn__sched_made(s, v)
                               ? 0
                               : gn__sched_wire(s, a, b, s->size[v]) + gn__sched_link(s, a, b)->latency_s;
-            rank[s->unit_of[v]] = GN__MAX(rank[s->unit_of[v]], rank[i] + over);
+            rank[s->task_of[v]] = GN__MAX(rank[s->task_of[v]], rank[i] + over);
         }
     }
     qsort(s->rated, s->U, sizeof *s->rated, gn__rated_compare);
@@ -14186,9 +14232,9 @@ typedef struct gn__offer {
     bool over;
 } gn__offer;
 
-/* When the unit would end on d, and the bytes that cross for it. */
-static gn__offer gn__sched_offer(const gn__sched *s, uint32_t unit, uint32_t d, uint64_t reserve) {
-    const gn__task *u = &s->units[unit];
+/* When the task would end on d, and the bytes that cross for it. */
+static gn__offer gn__sched_offer(const gn__sched *s, uint32_t task, uint32_t d, uint64_t reserve) {
+    const gn__task *u = &s->tasks[task];
     double begin = GN__MAX(s->dev_free[d], GN__MAX(s->c->devices[d].queue_s, gn__sched_link(s, s->D, d)->latency_s));
     uint64_t bytes = 0, more = 0;
     for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
@@ -14197,14 +14243,14 @@ static gn__offer gn__sched_offer(const gn__sched *s, uint32_t unit, uint32_t d, 
         if (k >= u->n_in && !h && !gn__sched_home(s, v, d)) more += s->size[v];
         if (k >= u->n_in && (s->p->nodes[v].leaf == GN_LEAF_WEIGHT || from == GN_UNPLACED)) continue;
         if (from == d || (s->p->nodes[v].leaf == GN_LEAF_VALUE && gn__sched_home(s, v, d))) continue;
-        double at = gn__sched_is_op(s, v) ? s->finish[s->unit_of[v]] : 0;
+        double at = gn__sched_is_op(s, v) ? s->finish[s->task_of[v]] : 0;
         if (!h) bytes += s->size[v];
         begin = GN__MAX(begin, h ? h->end
                                  : at + gn__sched_wire(s, from, d, s->size[v]) + gn__sched_link(s, from, d)->latency_s);
     }
     uint64_t full = s->mem[d] + more;
     bool over = s->limit[d] != UINT64_MAX && more > 0 && (full > s->limit[d] || s->limit[d] - full < reserve);
-    return (gn__offer){ d, begin + gn__sched_work(s, unit, d), bytes, over };
+    return (gn__offer){ d, begin + gn__sched_work(s, task, d), bytes, over };
 }
 
 static bool gn__sched_offer_better(const gn__sched *s, const gn__offer *a, const gn__offer *b) {
@@ -14213,21 +14259,21 @@ static bool gn__sched_offer_better(const gn__sched *s, const gn__offer *a, const
     return a->end < b->end;
 }
 
-static void gn__sched_accept(gn__sched *s, uint32_t unit, const gn__offer *o) {
-    const gn__task *u = &s->units[unit];
-    s->dev[unit] = o->device;
-    s->finish[unit] = s->dev_free[o->device] = o->end;
-    if (u->set != GN__NONE && s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = o->device;
+static void gn__sched_accept(gn__sched *s, uint32_t task, const gn__offer *offer) {
+    const gn__task *u = &s->tasks[task];
+    s->dev[task] = offer->device;
+    s->finish[task] = s->dev_free[offer->device] = offer->end;
+    if (u->set != GN__NONE && s->set_dev[u->set] == GN_UNPLACED) s->set_dev[u->set] = offer->device;
     for (uint32_t k = 0; k < u->n_in + u->n_slots && !s->bad; k++) {
         bool slot = k >= u->n_in;
         uint32_t v = slot ? s->slots[u->slot + k - u->n_in] : s->ins[u->in + k], set = gn__set_find(s, v);
-        if (s->p->nodes[v].leaf == GN_LEAF_STATE && s->set_dev[set] == GN_UNPLACED) s->set_dev[set] = o->device;
-        if (gn__hop_find(s, v, o->device) || gn__sched_home(s, v, o->device) ||
-            (!slot && gn__sched_where(s, v) == o->device))
+        if (s->p->nodes[v].leaf == GN_LEAF_STATE && s->set_dev[set] == GN_UNPLACED) s->set_dev[set] = offer->device;
+        if (gn__hop_find(s, v, offer->device) || gn__sched_home(s, v, offer->device) ||
+            (!slot && gn__sched_where(s, v) == offer->device))
             continue;
-        gn__hop *h = gn__hop_add(s, v, s->D, o->device, GN__RESIDENT, GN__NONE);
-        if (h) h->end = o->end;
-        if (slot) s->mem[o->device] += s->size[v];
+        gn__hop *h = gn__hop_add(s, v, s->D, offer->device, GN__RESIDENT, GN__NONE);
+        if (h) h->end = offer->end;
+        if (slot) s->mem[offer->device] += s->size[v];
     }
 }
 
@@ -14241,7 +14287,7 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = s->rank_order[k],
-                 pin = s->units[i].set != GN__NONE ? s->set_dev[s->units[i].set] : s->units[i].pin;
+                 pin = s->tasks[i].set != GN__NONE ? s->set_dev[s->tasks[i].set] : s->tasks[i].pin;
         gn__offer best = { GN_UNPLACED, 0, 0, false };
         if (pin != GN_UNPLACED) best = gn__sched_offer(s, i, pin, reserve);
         for (uint32_t w = 0; w < s->D && pin == GN_UNPLACED && (w < width || best.device == GN_UNPLACED); w++) {
@@ -14253,21 +14299,21 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
     }
 }
 
-/* ---- one run of units after another over the devices ---- */
+/* ---- one run of tasks after another over the devices ---- */
 
 typedef struct gn__cuts {
     gn__sched *s;
     uint32_t K;             /* devices, in the order of list[] */
-    double *cut;            /* per unit: bytes that cross when a run begins with it */
-    double *cost;           /* least cost of the first i units on the devices so far: two rows */
-    uint32_t *from;         /* K rows: 1 + first unit of the run that ends before i; 0: the device is not used */
-    uint32_t *queue, *peak; /* monotone queues over units */
+    double *cut;            /* per task: bytes that cross when a run begins with it */
+    double *cost;           /* least cost of the first i tasks on the devices so far: two rows */
+    uint32_t *from;         /* K rows: 1 + first task of the run that ends before i; 0: the device is not used */
+    uint32_t *queue, *peak; /* monotone queues over tasks */
     double *key;
     uint32_t *uses; /* per slot node, in the window */
     double bound;   /* longest run in seconds, 0: none */
 } gn__cuts;
 
-/* The units [low, high) that device d could run in one go, as high rises. */
+/* The tasks [low, high) that device d could run in one go, as high rises. */
 typedef struct gn__window {
     uint32_t d, low, peak_head, peak_tail;
     uint64_t resident;
@@ -14276,7 +14322,7 @@ typedef struct gn__window {
 
 static void gn__window_drop(gn__cuts *k, gn__window *w, uint32_t high) {
     gn__sched *s = k->s;
-    const gn__task *u = &s->units[w->low];
+    const gn__task *u = &s->tasks[w->low];
     for (uint32_t i = 0; i < u->n_slots && w->low < high; i++) {
         uint32_t v = s->slots[u->slot + i];
         if (--k->uses[v] == 0 && !gn__sched_home(s, v, w->d)) w->resident -= s->size[v];
@@ -14288,18 +14334,18 @@ static void gn__window_drop(gn__cuts *k, gn__window *w, uint32_t high) {
 
 static void gn__window_add(gn__cuts *k, gn__window *w, uint32_t i) {
     gn__sched *s = k->s;
-    const gn__task *u = &s->units[i];
+    const gn__task *u = &s->tasks[i];
     for (uint32_t j = 0; j < u->n_slots; j++) {
         uint32_t v = s->slots[u->slot + j];
         if (k->uses[v]++ == 0 && !gn__sched_home(s, v, w->d)) w->resident += s->size[v];
     }
     w->work += gn__sched_work(s, i, w->d);
-    while (w->peak_head < w->peak_tail && s->unit_act[k->peak[w->peak_tail - 1]] <= s->unit_act[i]) w->peak_tail--;
+    while (w->peak_head < w->peak_tail && s->task_act[k->peak[w->peak_tail - 1]] <= s->task_act[i]) w->peak_tail--;
     k->peak[w->peak_tail++] = i;
     bool can = gn__sched_can(s, i, w->d);
     uint64_t limit = s->limit[w->d];
     while (w->low <= i && (!can || (k->bound > 0 && w->work > k->bound) || w->resident > limit ||
-                           s->unit_act[k->peak[w->peak_head]] > limit - w->resident))
+                           s->task_act[k->peak[w->peak_head]] > limit - w->resident))
         gn__window_drop(k, w, i + 1);
 }
 
@@ -14312,7 +14358,7 @@ static double gn__cuts_cross(const gn__cuts *k, uint32_t j, uint32_t i) {
     return s->policy == GN_LEAST_BYTES ? k->cut[i] : t;
 }
 
-/* Device j after the devices before it: for each number of units the cheapest run that ends there. */
+/* Device j after the devices before it: for each number of tasks the cheapest run that ends there. */
 static void gn__cuts_device(gn__cuts *k, uint32_t j, const double *before, double *after) {
     gn__sched *s = k->s;
     uint32_t *from = k->from + (size_t)j * (s->U + 1), head = 0, tail = 0;
@@ -14337,7 +14383,7 @@ static void gn__cuts_device(gn__cuts *k, uint32_t j, const double *before, doubl
     }
 }
 
-/* Places the units; false when the devices cannot take them in this order. */
+/* Places the tasks; false when the devices cannot take them in this order. */
 static bool gn__cuts_place(gn__cuts *k, double bound) {
     gn__sched *s = k->s;
     double *a = k->cost, *b = k->cost + s->U + 1;
@@ -14358,14 +14404,14 @@ static bool gn__cuts_place(gn__cuts *k, double bound) {
     return true;
 }
 
-/* Bytes that would cross if all units from i on were elsewhere than those before. */
+/* Bytes that would cross if all tasks from i on were elsewhere than those before. */
 static void gn__cuts_bytes(gn__cuts *k) {
     gn__sched *s = k->s;
     for (uint32_t i = 0; i < s->U; i++)
-        for (uint32_t j = 0; j < s->units[i].n_in; j++) s->stamp[s->ins[s->units[i].in + j]] = i; /* its last reader */
+        for (uint32_t j = 0; j < s->tasks[i].n_in; j++) s->stamp[s->ins[s->tasks[i].in + j]] = i; /* its last reader */
     for (uint32_t v = 0; v < s->n; v++) {
-        if (!gn__sched_made(s, v) || s->stamp[v] <= s->unit_of[v]) continue;
-        k->cut[s->unit_of[v] + 1] += (double)s->size[v];
+        if (!gn__sched_made(s, v) || s->stamp[v] <= s->task_of[v]) continue;
+        k->cut[s->task_of[v] + 1] += (double)s->size[v];
         k->cut[s->stamp[v] + 1] -= (double)s->size[v];
     }
     for (uint32_t i = 1; i <= s->U; i++) k->cut[i] += k->cut[i - 1];
@@ -14406,7 +14452,7 @@ static void gn__sched_pipeline(gn__sched *s) {
 
 /* ---- whole paths move ---- */
 
-/* path[]: units in chains, the longest chain first, each the longest way through what is left; the rest goes with what
+/* path[]: tasks in chains, the longest chain first, each the longest way through what is left; the rest goes with what
    it reads or feeds. */
 static uint32_t gn__sched_paths(gn__sched *s) {
     uint32_t n_paths = 0, *before = s->seg_of;
@@ -14419,11 +14465,11 @@ static uint32_t gn__sched_paths(gn__sched *s) {
          n_paths < most; n_paths++) {
         uint32_t at = GN__NONE;
         for (uint32_t i = 0; i < s->U; i++) {
-            const gn__task *u = &s->units[i];
+            const gn__task *u = &s->tasks[i];
             double longest = 0;
             before[i] = GN__NONE;
             for (uint32_t k = 0; k < u->n_in && s->path[i] == GN__NONE; k++) {
-                uint32_t v = s->ins[u->in + k], w = gn__sched_made(s, v) ? s->unit_of[v] : GN__NONE;
+                uint32_t v = s->ins[u->in + k], w = gn__sched_made(s, v) ? s->task_of[v] : GN__NONE;
                 if (w == GN__NONE || s->path[w] != GN__NONE || (before[i] != GN__NONE && end[w] <= longest)) continue;
                 longest = end[w];
                 before[i] = w;
@@ -14435,9 +14481,9 @@ static uint32_t gn__sched_paths(gn__sched *s) {
         for (; at != GN__NONE; at = before[at]) s->path[at] = n_paths;
     }
     for (uint32_t i = s->U; i-- > 0;) /* what feeds a path goes with it */
-        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
-            uint32_t v = s->ins[s->units[i].in + k];
-            if (gn__sched_made(s, v) && s->path[s->unit_of[v]] == GN__NONE) s->path[s->unit_of[v]] = s->path[i];
+        for (uint32_t k = 0; k < s->tasks[i].n_in; k++) {
+            uint32_t v = s->ins[s->tasks[i].in + k];
+            if (gn__sched_made(s, v) && s->path[s->task_of[v]] == GN__NONE) s->path[s->task_of[v]] = s->path[i];
         }
     return n_paths;
 }
@@ -14448,8 +14494,8 @@ static void gn__sched_owners(gn__sched *s, uint32_t n_paths, uint32_t *owner) {
     uint32_t into[GN__MAX_PATHS + 1], from[GN__MAX_PATHS + 1];
     for (uint32_t p = 0; p <= n_paths; p++) into[p] = from[p] = GN__NONE;
     for (uint32_t i = 0; i < s->U; i++)
-        for (uint32_t k = 0; k < s->units[i].n_in; k++) {
-            uint32_t v = s->ins[s->units[i].in + k], a = gn__sched_made(s, v) ? s->path[s->unit_of[v]] : GN__NONE,
+        for (uint32_t k = 0; k < s->tasks[i].n_in; k++) {
+            uint32_t v = s->ins[s->tasks[i].in + k], a = gn__sched_made(s, v) ? s->path[s->task_of[v]] : GN__NONE,
                      b = s->path[i];
             if (a == b || a >= n_paths || b >= n_paths) continue;
             into[b] = into[b] == GN__NONE || into[b] == a ? a : n_paths;
@@ -14506,15 +14552,15 @@ static gn_result gn__sched_nowhere(const gn__sched *s, uint64_t slots, uint64_t 
                    (double)all / 1e6);
 }
 
-/* unit_act: bytes of values that live while a unit runs, when all run in order on one device. Returns the most. */
+/* task_act: bytes of values that live while a task runs, when all run in order on one device. Returns the most. */
 static uint64_t gn__sched_measure(gn__sched *s, uint64_t *out_slots) {
     uint64_t act = 0;
     for (uint32_t i = 0; i < s->U; i++) s->dev[i] = s->list[0];
     gn__sched_simulate(s, s->order);
     gn__sched_fits(s);
     for (uint32_t i = 0; i < s->U; i++) {
-        s->unit_act[i] = s->unit_live[i] - GN__MIN(s->unit_live[i], s->resident[s->dev[i]]);
-        act = GN__MAX(act, s->unit_act[i]);
+        s->task_act[i] = s->task_live[i] - GN__MIN(s->task_live[i], s->resident[s->dev[i]]);
+        act = GN__MAX(act, s->task_act[i]);
     }
     *out_slots = 0;
     for (uint32_t i = 0; i < s->n; i++)
@@ -14563,13 +14609,13 @@ static gn_result gn__sched_choose(gn__sched *s) {
 
 /* ---- the result ---- */
 
-static uint8_t gn__sched_why(const gn__sched *s, uint32_t unit) {
-    const gn__task *u = &s->units[unit];
-    uint32_t d = s->dev[unit], could = 0;
+static uint8_t gn__sched_why(const gn__sched *s, uint32_t task) {
+    const gn__task *u = &s->tasks[task];
+    uint32_t d = s->dev[task], could = 0;
     if (s->D == 1) return GN_PLACED_ONLY;
-    if (u->said == d) return GN_PLACED_SAID;
+    if (u->hinted == d) return GN_PLACED_HINTED;
     if (u->pin == d) return GN_PLACED_HOME;
-    for (uint32_t i = 0; i < s->D && could < 2; i++) could += !gn__sched_lacks(s, unit, i);
+    for (uint32_t i = 0; i < s->D && could < 2; i++) could += !gn__sched_lacks(s, task, i);
     if (could == 1) return GN_PLACED_OPS;
     if (s->now.devices < 2) return GN_PLACED_BEST;
     if (!s->have_single && s->limited) return GN_PLACED_MEMORY;
@@ -14589,7 +14635,7 @@ static void gn__sched_transfers(const gn__sched *s, gn_schedule *o) {
     for (size_t i = 0; i < s->n_hops; i++) {
         const gn__hop *h = &s->hops[i];
         if (h->why >= GN_TRANSFER__COUNT) continue;
-        uint32_t producer = gn__sched_is_op(s, h->node) ? s->seg_of[s->unit_of[h->node]] : GN__NONE;
+        uint32_t producer = gn__sched_is_op(s, h->node) ? s->seg_of[s->task_of[h->node]] : GN__NONE;
         o->transfers[o->n_transfers++] =
             (gn_transfer){ h->node, h->from, h->to, producer, h->consumer, h->bytes, h->start, h->end, h->why };
         if (h->why == GN_TRANSFER_STATE_MOVE) o->move_bytes += h->bytes;
@@ -14604,7 +14650,7 @@ static int gn__node_compare(const void *a, const void *b) {
 /* A segment's ops, and those that it computes again, into out (NULL: counted alone). Returns how many. */
 static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *out) {
     const gn__seg *g = &s->segs[seg];
-    uint32_t n = g->units, nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
+    uint32_t n = g->n_tasks, nodes[2 * GN__RECOMPUTE_MAX], leaves[2 * GN__RECOMPUTE_MAX], n_leaves;
     for (uint32_t i = 0; i < n && out; i++) out[i] = s->seq[g->first + i];
     for (uint32_t h = g->head; h; h = s->hops[h - 1].next) {
         const gn__hop *x = &s->hops[h - 1];
@@ -14617,20 +14663,20 @@ static uint32_t gn__sched_segment_nodes(gn__sched *s, uint32_t seg, uint32_t *ou
             n++;
         }
     }
-    if (out && n > g->units) qsort(out, n, sizeof *out, gn__node_compare);
+    if (out && n > g->n_tasks) qsort(out, n, sizeof *out, gn__node_compare);
     return n;
 }
 
-/* Bytes of weights and states that are where they are read: counted once a device, however many units read them
+/* Bytes of weights and states that are where they are read: counted once a device, however many tasks read them
    there. */
 static gn_result gn__sched_avoided(const gn__sched *s, gn_schedule *o) {
     uint32_t *begin = (uint32_t *)gn__alloc_zero(((size_t)s->D + 2 + s->U) * sizeof *begin), *order = begin + s->D + 2;
     if (!begin) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory for a schedule");
     for (uint32_t i = 0; i < s->U; i++) begin[s->dev[i] + 1]++;
     for (uint32_t d = 0; d < s->D; d++) begin[d + 1] += begin[d];
-    for (uint32_t i = 0; i < s->U; i++) order[begin[s->dev[i]]++] = i; /* units by device */
+    for (uint32_t i = 0; i < s->U; i++) order[begin[s->dev[i]]++] = i; /* tasks by device */
     for (uint32_t i = 0; i < s->U; i++) {
-        const gn__task *u = &s->units[order[i]];
+        const gn__task *u = &s->tasks[order[i]];
         uint32_t at = s->dev[order[i]];
         for (uint32_t k = 0; k < u->n_slots; k++) {
             uint32_t v = s->slots[u->slot + k], leaf = s->p->nodes[v].leaf;
@@ -14651,7 +14697,7 @@ static void gn__sched_devices(const gn__sched *s, gn_schedule *o) {
         o->device[i] = at < s->D ? at : GN_UNPLACED;
     }
     for (uint32_t i = 0; i < s->U; i++) {
-        const gn__task *u = &s->units[i];
+        const gn__task *u = &s->tasks[i];
         for (uint32_t k = 0; k < u->n_in + u->n_slots; k++) {
             uint32_t v = k < u->n_in ? s->ins[u->in + k] : s->slots[u->slot + k - u->n_in];
             if (o->device[v] == GN_UNPLACED) o->device[v] = s->dev[i];
@@ -14698,7 +14744,7 @@ static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
         uint32_t more = gn__sched_segment_nodes(s, i, o->nodes + at);
         o->segments[o->n_segments++] = (gn_segment){ s->segs[i].device, at, more, s->segs[i].start, s->segs[i].end };
         at += more;
-        ops += s->segs[i].units;
+        ops += s->segs[i].n_tasks;
     }
     o->recomputed = n - ops;
     gn__sched_transfers(s, o);
@@ -14754,7 +14800,7 @@ static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const
         gn__sched_list(&s);
         gn__sched_ranks(&s);
         for (int ranked = 0; ranked < 2 && !s.bad; ranked++) {
-            for (uint32_t i = 0; i < s.U; i++) s.dev[i] = device[s.unit_nodes[s.units[i].first]];
+            for (uint32_t i = 0; i < s.U; i++) s.dev[i] = device[s.task_nodes[s.tasks[i].first]];
             gn__sched_simulate(&s, ranked ? s.rank_order : s.order);
             if (!ranked || gn__sched_better(&s, &s.now, &s.top)) s.top = s.now;
         }
@@ -14869,26 +14915,27 @@ static const char *gn__place_name(const gn__explanation *k, uint32_t d) {
 /* ---- what to tell: groups of each segment, runs of equal ones ---- */
 
 static void gn__item_add(gn__explanation *k, gn__item *x, uint32_t node) {
-    const gn_node_meaning *m = &k->m->nodes[node];
-    x->flops[gn__sched_rate(k->p->nodes[node].dtype)] += m->flops;
-    x->bytes += (double)m->bytes_read + (double)m->bytes_written;
-    x->kernels += m->bytes_written != 0;
+    const gn_node_meaning *meaning = &k->m->nodes[node];
+    x->flops[gn__sched_rate(k->p->nodes[node].dtype)] += meaning->flops;
+    x->bytes += (double)meaning->bytes_read + (double)meaning->bytes_written;
+    x->kernels += meaning->bytes_written != 0;
     x->last = node;
     x->again |= k->s->device[node] != k->s->segments[x->seg].device;
     x->n++;
 }
 
 static void gn__item_close(gn__explanation *k, gn__item *x) {
-    const gn_group *g = &k->m->groups[x->group];
+    const gn_group *group = &k->m->groups[x->group];
     uint32_t ops = 0;
-    for (uint32_t i = 0; i < g->n_nodes; i++) ops += k->p->nodes[k->m->members[g->first + i]].leaf == GN_LEAF_NONE;
+    for (uint32_t i = 0; i < group->n_nodes; i++)
+        ops += k->p->nodes[k->m->members[group->first + i]].leaf == GN_LEAF_NONE;
     if (ops == x->n) {
-        x->bytes = (double)g->bytes;
-        x->kernels = g->kernels;
+        x->bytes = (double)group->bytes;
+        x->kernels = group->kernels;
     }
     x->seconds = gn__sched_cost(&k->c->devices[k->s->segments[x->seg].device], x->flops, x->bytes, x->kernels);
-    x->same = gn__mix(((uint64_t)g->role << 40) | ((uint64_t)g->phase << 32) | x->kernels,
-                      ((uint64_t)x->again << 32) | (g->role ? 0 : k->p->nodes[x->last].op));
+    x->same = gn__mix(((uint64_t)group->role << 40) | ((uint64_t)group->phase << 32) | x->kernels,
+                      ((uint64_t)x->again << 32) | (group->role ? 0 : k->p->nodes[x->last].op));
     for (int i = 0; i < GN_RATE__COUNT; i++) { /* nearly: a shared constant is made by its first reader */
         int power = 0;
         double part = frexp(x->flops[i], &power);
@@ -15042,10 +15089,10 @@ static void gn__explain_segments(gn__explanation *k) {
         gn__say(k, "\n");
     }
     for (uint32_t d = 0; d < k->s->n_devices; d++) {
-        const gn_cluster_device *x = &k->c->devices[d];
+        const gn_cluster_device *costs = &k->c->devices[d];
         if (!k->s->memory[d]) continue;
-        gn__say(k, "memory: at most %s on %s", gn__bytes_text((double)k->s->memory[d]).text, x->name);
-        if (x->memory) gn__say(k, ", which has %s free", gn__bytes_text((double)x->memory_free).text);
+        gn__say(k, "memory: at most %s on %s", gn__bytes_text((double)k->s->memory[d]).text, costs->name);
+        if (costs->memory) gn__say(k, ", which has %s free", gn__bytes_text((double)costs->memory_free).text);
         gn__say(k, "\n");
     }
 }
@@ -15075,10 +15122,10 @@ static void gn__explain_transfers(gn__explanation *k) {
 }
 
 static const char *gn__meaning_text(uint8_t which, uint8_t value) {
-    return which == GN_SAID_PHASE       ? gn__phase_names[value]
-           : which == GN_SAID_ROLE      ? gn__role_names[value]
-           : which == GN_SAID_RESIDENCY ? gn__residency_names[value]
-                                        : gn__modality_names[value];
+    return which == GN_HINTED_PHASE       ? gn__phase_names[value]
+           : which == GN_HINTED_ROLE      ? gn__role_names[value]
+           : which == GN_HINTED_RESIDENCY ? gn__residency_names[value]
+                                          : gn__modality_names[value];
 }
 
 /* What did not go as it was said, and what could not be. */
@@ -15092,7 +15139,7 @@ static void gn__explain_notes(gn__explanation *k) {
             break;
         }
         gn__say(k, "disagreement: %s%s%s%s is said to be %s and looks like %s\n", gn__ops[k->p->nodes[d->node].op].name,
-                label[0] ? " '" : "", label, label[0] ? "'" : "", gn__meaning_text(d->which, d->said),
+                label[0] ? " '" : "", label, label[0] ? "'" : "", gn__meaning_text(d->which, d->hinted),
                 gn__meaning_text(d->which, d->recognised));
     }
     if (k->s->overruled)
@@ -15283,20 +15330,20 @@ static int gn__arrow_compare(const void *a, const void *b) {
 /* From the right of the sender down or up to a channel between lanes, along it, and to the left of the receiver. */
 static void gn__draw_arrow(gn__explanation *k, const gn__arrow *a, uint32_t nth) {
     uint32_t D = k->s->n_devices;
-    const gn__box *p = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL,
+    const gn__box *box = a->producer != UINT32_MAX ? &k->boxes[a->producer] : NULL,
                   *c = a->consumer != UINT32_MAX ? &k->boxes[a->consumer] : NULL;
     double program = GN__TOP + 40, shift = 7.0 * (nth % 4), apart = 10 + 12.0 * (nth % 3),
-           x1 = p   ? p->x + p->w
+           x1 = box ? box->x + box->w
                 : c ? c->x - 20 - shift
                     : GN__LEFT,
            x2 = c ? c->x : x1 + 30 + shift;
-    double y1 = p             ? p->y + p->h / 2 + shift
+    double y1 = box           ? box->y + box->h / 2 + shift
                 : a->from < D ? k->lane[a->from] + 12
                               : program,
            y2 = c ? c->y + 14 + shift : program;
-    double out = p ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
+    double out = box ? x1 + 14 + shift : x1, in = c ? x2 - 20 - shift : x2, channel = y1;
     char text[64];
-    if (p && c) channel = y2 > y1 ? p->y + k->lane_h[a->from] + apart : p->y - apart;
+    if (box && c) channel = y2 > y1 ? box->y + k->lane_h[a->from] + apart : box->y - apart;
     gn__say(k,
             "<path d=\"M%.1f %.1f H%.1f V%.1f H%.1f V%.1f H%.1f\" fill=\"none\" stroke=\"#222\" stroke-width=\"1.4\" "
             "marker-end=\"url(#tip)\"/>\n",
@@ -15304,10 +15351,10 @@ static void gn__draw_arrow(gn__explanation *k, const gn__arrow *a, uint32_t nth)
     if (a->values > 1) snprintf(text, sizeof text, "%s, %u values", gn__bytes_text((double)a->bytes).text, a->values);
     else snprintf(text, sizeof text, "%s", gn__bytes_text((double)a->bytes).text);
     double wide = 6.4 * (double)strlen(text),
-           x = p && c ? out + 4
-               : p    ? x2 + 5
-                      : x1 - 5 - wide,
-           y = p && c ? channel - 3 : (!p && a->from < D ? y1 : program) + 16 + 13.0 * (nth % 2);
+           x = box && c ? out + 4
+               : box    ? x2 + 5
+                        : x1 - 5 - wide,
+           y = box && c ? channel - 3 : (!box && a->from < D ? y1 : program) + 16 + 13.0 * (nth % 2);
     gn__say(k, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"13\" fill=\"#fff\" fill-opacity=\"0.85\"/>\n",
             x - 1, y - 10, wide + 2);
     gn__draw_text(k, x, y, 11, "", text);
@@ -15702,23 +15749,23 @@ static void gn__field_set_int(const gn__field *d, void *msg, uint64_t v) {
 }
 
 /* `msg` is the struct of message `id`. A tail may be left empty and its bytes be appended afterwards. */
-static void gn__msg_encode(gn__buf *b, uint16_t id, const void *msg) {
+static void gn__msg_encode(gn__buf *buf, uint16_t id, const void *msg) {
     const gn__msg_info *m = gn__msg_find(id);
     for (uint16_t i = 0; i < m->n_fields; i++) {
         const gn__field *d = &m->fields[i];
         const uint8_t *p = (const uint8_t *)msg + d->offset;
         gn__span s;
         if (d->kind <= GN__KIND_u64) {
-            gn__put_le(b, gn__field_int(d, msg), d->kind);
+            gn__put_le(buf, gn__field_int(d, msg), d->kind);
             continue;
         }
         if (d->kind == GN__KIND_digest) {
-            gn__put_bytes(b, p, 32);
+            gn__put_bytes(buf, p, 32);
             continue;
         }
         memcpy(&s, p, sizeof s);
-        if (d->kind == GN__KIND_array) gn__put_u32(b, (uint32_t)s.n);
-        gn__put_bytes(b, s.p, (size_t)s.n * d->unit);
+        if (d->kind == GN__KIND_array) gn__put_u32(buf, (uint32_t)s.n);
+        gn__put_bytes(buf, s.p, (size_t)s.n * d->unit);
     }
 }
 
@@ -15836,8 +15883,8 @@ static void gn__inbox_deinit(gn__inbox *in) {
     memset(in, 0, sizeof *in);
 }
 
-static void gn__buf_wipe(gn__buf *b) {
-    if (b->p) gn_wipe(b->p, b->cap);
+static void gn__buf_wipe(gn__buf *buf) {
+    if (buf->p) gn_wipe(buf->p, buf->cap);
 }
 
 /* Overwrites what was read, which held a secret; the latest message is gone. What is not read yet stays. */
@@ -15880,37 +15927,37 @@ static gn__open_message *gn__inbox_find(gn__inbox *in, uint32_t request) {
     return NULL;
 }
 
-static void gn__inbox_close(gn__inbox *in, gn__open_message *o) {
-    in->held -= o->cut ? 0 : o->body.n;
-    gn__buf_deinit(&o->body);
-    o->used = false;
+static void gn__inbox_close(gn__inbox *in, gn__open_message *open) {
+    in->held -= open->cut ? 0 : open->body.n;
+    gn__buf_deinit(&open->body);
+    open->used = false;
 }
 
 /* Forgets the unfinished message of a request. */
 static void gn__inbox_cancel(gn__inbox *in, uint32_t request) {
-    gn__open_message *o = gn__inbox_find(in, request);
-    if (o) gn__inbox_close(in, o);
+    gn__open_message *open = gn__inbox_find(in, request);
+    if (open) gn__inbox_close(in, open);
 }
 
 static gn__open_message *gn__inbox_open(gn__inbox *in, uint16_t id, uint32_t request) {
     for (int i = 0; i < GN__OPEN_MESSAGES; i++) {
-        gn__open_message *o = &in->open[i];
-        if (o->used) continue;
-        memset(o, 0, sizeof *o);
-        o->used = true;
-        o->id = id;
-        o->request = request;
-        o->taken = in->intake.begins && in->intake.begins(in->intake.user, id, request);
-        if (o->taken) return o;
-        o->body = in->spare;
+        gn__open_message *open = &in->open[i];
+        if (open->used) continue;
+        memset(open, 0, sizeof *open);
+        open->used = true;
+        open->id = id;
+        open->request = request;
+        open->taken = in->intake.begins && in->intake.begins(in->intake.user, id, request);
+        if (open->taken) return open;
+        open->body = in->spare;
         memset(&in->spare, 0, sizeof in->spare);
-        return o;
+        return open;
     }
     return NULL;
 }
 
 /* A message whose bytes were taken as they came: p is NULL and n is not 0. */
-static bool gn__msg_taken(const gn__msg *m) { return !m->p && m->n > 0; }
+static bool gn__msg_taken(const gn__msg *msg) { return !msg->p && msg->n > 0; }
 
 static bool gn__inbox_fits(gn__inbox *in, size_t n) {
     bool fits = n <= in->limit && in->held <= in->limit - n;
@@ -15920,51 +15967,52 @@ static bool gn__inbox_fits(gn__inbox *in, size_t n) {
 }
 
 /* From here on the message is thrown away as it comes, but for its head: that says what is refused. */
-static void gn__inbox_cut(gn__inbox *in, gn__open_message *o) {
+static void gn__inbox_cut(gn__inbox *in, gn__open_message *open) {
     gn__buf head = { NULL, 0, 0, false };
-    gn__put_bytes(&head, o->body.p, GN__MIN(o->body.n, (size_t)GN__CUT_HEAD));
-    in->held -= o->body.n;
-    gn__buf_deinit(&o->body);
-    o->body = head;
-    o->cut = true;
+    gn__put_bytes(&head, open->body.p, GN__MIN(open->body.n, (size_t)GN__CUT_HEAD));
+    in->held -= open->body.n;
+    gn__buf_deinit(&open->body);
+    open->body = head;
+    open->cut = true;
 }
 
 /* Keeps what there is room for. */
-static gn_result gn__inbox_keep(gn__inbox *in, gn__open_message *o, const gn__msg *frame, gn_fault *f) {
-    if (!o->cut && !gn__inbox_fits(in, frame->n)) {
+static gn_result gn__inbox_keep(gn__inbox *in, gn__open_message *open, const gn__msg *frame, gn_fault *f) {
+    if (!open->cut && !gn__inbox_fits(in, frame->n)) {
         if (!(in->cuts >> frame->id & 1))
             return gn_fail(f, GN_LIMIT, "unfinished messages hold more than %llu bytes", (unsigned long long)in->limit);
-        gn__inbox_cut(in, o);
+        gn__inbox_cut(in, open);
     }
-    gn__put_bytes(&o->body, frame->p, o->cut ? GN__MIN(frame->n, GN__CUT_HEAD - o->body.n) : frame->n);
-    in->held += o->cut ? 0 : frame->n;
-    return o->body.failed ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a message of more than %zu bytes", o->body.n)
-                          : GN_OK;
+    gn__put_bytes(&open->body, frame->p, open->cut ? GN__MIN(frame->n, GN__CUT_HEAD - open->body.n) : frame->n);
+    in->held += open->cut ? 0 : frame->n;
+    return open->body.failed
+               ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a message of more than %zu bytes", open->body.n)
+               : GN_OK;
 }
 
 /* A frame of a message in several frames; the last one completes *out. */
 static gn_result gn__inbox_join(gn__inbox *in, const gn__msg *frame, bool more, gn__msg *out, gn_fault *f) {
-    gn__open_message *o = gn__inbox_find(in, frame->request);
+    gn__open_message *open = gn__inbox_find(in, frame->request);
     if (more && frame->n == 0) return gn_fail(f, GN_BAD_MESSAGE, "an empty frame announces another");
-    if (!o) o = gn__inbox_open(in, frame->id, frame->request);
-    if (!o) return gn_fail(f, GN_LIMIT, "more than %d unfinished messages", GN__OPEN_MESSAGES);
-    if (o->id != frame->id)
-        return gn_fail(f, GN_BAD_MESSAGE, "request %u began as message %u and goes on as %u", frame->request, o->id,
+    if (!open) open = gn__inbox_open(in, frame->id, frame->request);
+    if (!open) return gn_fail(f, GN_LIMIT, "more than %d unfinished messages", GN__OPEN_MESSAGES);
+    if (open->id != frame->id)
+        return gn_fail(f, GN_BAD_MESSAGE, "request %u began as message %u and goes on as %u", frame->request, open->id,
                        frame->id);
-    o->n += frame->n;
-    gn_result e = o->taken ? in->intake.takes(in->intake.user, frame->request, frame->p, frame->n, f)
-                           : gn__inbox_keep(in, o, frame, f);
+    open->n += frame->n;
+    gn_result e = open->taken ? in->intake.takes(in->intake.user, frame->request, frame->p, frame->n, f)
+                              : gn__inbox_keep(in, open, frame, f);
     if (e || more) return e;
-    if (o->taken) {
-        *out = (gn__msg){ frame->id, frame->request, NULL, (size_t)o->n, 0 };
-        gn__inbox_close(in, o);
+    if (open->taken) {
+        *out = (gn__msg){ frame->id, frame->request, NULL, (size_t)open->n, 0 };
+        gn__inbox_close(in, open);
         return GN_OK;
     }
-    in->whole = o->body;
-    *out = (gn__msg){ frame->id, frame->request, in->whole.p, in->whole.n, o->cut ? o->n : 0 };
-    in->held -= o->cut ? 0 : in->whole.n;
-    memset(&o->body, 0, sizeof o->body);
-    o->used = false;
+    in->whole = open->body;
+    *out = (gn__msg){ frame->id, frame->request, in->whole.p, in->whole.n, open->cut ? open->n : 0 };
+    in->held -= open->cut ? 0 : in->whole.n;
+    memset(&open->body, 0, sizeof open->body);
+    open->used = false;
     return GN_OK;
 }
 
@@ -16269,28 +16317,28 @@ static gn_result gn__blob_get(gn__rd *r, void *dst, size_t n, int element, uint3
  *     u32 node of each output; { u32 slot, u32 gen, u32 node } of each update
  * Result types do not travel: the reader infers them. */
 
-static void gn__part_put_node(gn__buf *b, const gn_part *part, const gn_part_node *x) {
-    gn__put_u16(b, gn__ops[x->op].wire);
-    gn__put_u8(b, x->phase);
+static void gn__part_put_node(gn__buf *buf, const gn_part *part, const gn_part_node *x) {
+    gn__put_u16(buf, gn__ops[x->op].wire);
+    gn__put_u8(buf, x->phase);
     if (x->leaf == GN_LEAF_NONE) {
-        gn__put_u32(b, x->n_ins);
-        gn__put_u16(b, x->n_attrs);
-        for (uint32_t i = 0; i < x->n_ins; i++) gn__put_u32(b, part->ins[x->ins + i]);
-        for (uint32_t i = 0; i < x->n_attrs; i++) gn__put_u64(b, (uint64_t)part->attrs[x->attrs + i]);
+        gn__put_u32(buf, x->n_ins);
+        gn__put_u16(buf, x->n_attrs);
+        for (uint32_t i = 0; i < x->n_ins; i++) gn__put_u32(buf, part->ins[x->ins + i]);
+        for (uint32_t i = 0; i < x->n_attrs; i++) gn__put_u64(buf, (uint64_t)part->attrs[x->attrs + i]);
         return;
     }
-    gn__put_u8(b, x->dtype);
-    gn__put_u8(b, x->rank);
-    for (uint32_t i = 0; i < x->rank; i++) gn__put_u64(b, (uint64_t)part->dims[x->dims + i]);
+    gn__put_u8(buf, x->dtype);
+    gn__put_u8(buf, x->rank);
+    for (uint32_t i = 0; i < x->rank; i++) gn__put_u64(buf, (uint64_t)part->dims[x->dims + i]);
     if (x->leaf == GN_LEAF_DATA || x->leaf == GN_LEAF_VALUE) {
-        gn__put_u32(b, x->arg);
+        gn__put_u32(buf, x->arg);
         return;
     }
-    gn__put_u32(b, x->slot);
-    gn__put_u32(b, x->gen);
+    gn__put_u32(buf, x->slot);
+    gn__put_u32(buf, x->gen);
 }
 
-static gn_result gn__part_encode(gn__buf *b, const gn_part *part, gn_fault *f) {
+static gn_result gn__part_encode(gn__buf *buf, const gn_part *part, gn_fault *f) {
     uint32_t n_ins = 0, n_attrs = 0, n_dims = 0; /* of this layout: arrays of the part may share or leave gaps */
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *x = &part->nodes[i];
@@ -16299,15 +16347,15 @@ static gn_result gn__part_encode(gn__buf *b, const gn_part *part, gn_fault *f) {
         n_dims += x->rank;
     }
     const uint32_t counts[7] = { part->n_nodes, n_ins, n_attrs, n_dims, part->n_args, part->n_outs, part->n_updates };
-    for (int i = 0; i < 7; i++) gn__put_u32(b, counts[i]);
-    for (uint32_t i = 0; i < part->n_nodes; i++) gn__part_put_node(b, part, &part->nodes[i]);
-    for (uint32_t i = 0; i < part->n_outs; i++) gn__put_u32(b, part->outs[i]);
+    for (int i = 0; i < 7; i++) gn__put_u32(buf, counts[i]);
+    for (uint32_t i = 0; i < part->n_nodes; i++) gn__part_put_node(buf, part, &part->nodes[i]);
+    for (uint32_t i = 0; i < part->n_outs; i++) gn__put_u32(buf, part->outs[i]);
     for (uint32_t i = 0; i < part->n_updates; i++) {
-        gn__put_u32(b, part->updates[i].slot);
-        gn__put_u32(b, part->updates[i].gen);
-        gn__put_u32(b, part->updates[i].node);
+        gn__put_u32(buf, part->updates[i].slot);
+        gn__put_u32(buf, part->updates[i].gen);
+        gn__put_u32(buf, part->updates[i].node);
     }
-    return b->failed ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory to encode %u nodes", part->n_nodes) : GN_OK;
+    return buf->failed ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory to encode %u nodes", part->n_nodes) : GN_OK;
 }
 
 /* A part being read from bytes that nobody vouches for. */
@@ -16493,9 +16541,9 @@ typedef struct gn__null {
 } gn__null;
 
 static void gn__null_close(void *self) { gn_free(self); }
-static gn_result gn__null_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
+static gn_result gn__null_slot_put(void *self, const gn_slot_desc *desc, gn_fault *f) {
     (void)self;
-    (void)d;
+    (void)desc;
     (void)f;
     return GN_OK;
 }
@@ -16640,26 +16688,26 @@ static void gn__cpu_close(void *self) {
 
 enum { GN__SLOTS_MAX = 1 << 20 };
 
-static gn_result gn__cpu_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
+static gn_result gn__cpu_slot_put(void *self, const gn_slot_desc *desc, gn_fault *f) {
     gn__cpu *c = (gn__cpu *)self;
-    if (d->slot >= GN__SLOTS_MAX)
-        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, GN__SLOTS_MAX);
+    if (desc->slot >= GN__SLOTS_MAX)
+        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", desc->slot, GN__SLOTS_MAX);
     size_t old = c->cap_slots;
-    if (!GN__GROW(c, slots, GN__MAX(d->slot + 1, c->n_slots) - c->n_slots))
-        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
+    if (!GN__GROW(c, slots, GN__MAX(desc->slot + 1, c->n_slots) - c->n_slots))
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", desc->slot);
     if (c->cap_slots > old) memset(c->slots + old, 0, (c->cap_slots - old) * sizeof *c->slots);
-    c->n_slots = GN__MAX(c->n_slots, (size_t)d->slot + 1);
-    gn__cpu_slot *s = &c->slots[d->slot];
+    c->n_slots = GN__MAX(c->n_slots, (size_t)desc->slot + 1);
+    gn__cpu_slot *s = &c->slots[desc->slot];
     gn__cpu_slot_free(c, s);
-    gn__type t = { d->dtype, d->shape };
-    char *mem = (char *)(uintptr_t)d->host;
-    bool aligned = ((uintptr_t)d->host & (gn__bytes_of(d->dtype) - 1)) == 0;
-    if (d->kind == GN_LEAF_STATE || !aligned) {
-        mem = gn__cpu_alloc(c, gn__type_bytes(&t), d->host == NULL, f);
+    gn__type t = { desc->dtype, desc->shape };
+    char *mem = (char *)(uintptr_t)desc->host;
+    bool aligned = ((uintptr_t)desc->host & (gn__bytes_of(desc->dtype) - 1)) == 0;
+    if (desc->kind == GN_LEAF_STATE || !aligned) {
+        mem = gn__cpu_alloc(c, gn__type_bytes(&t), desc->host == NULL, f);
         if (!mem) return f ? f->result : GN_OUT_OF_MEMORY;
-        if (d->host) memcpy(mem, d->host, gn__type_bytes(&t));
+        if (desc->host) memcpy(mem, desc->host, gn__type_bytes(&t));
     }
-    *s = (gn__cpu_slot){ t, mem, d->gen, (uint8_t)d->kind, d->kind == GN_LEAF_STATE || !aligned };
+    *s = (gn__cpu_slot){ t, mem, desc->gen, (uint8_t)desc->kind, desc->kind == GN_LEAF_STATE || !aligned };
     if (!s->owned)
         c->stats->device_bytes += gn__align_up(gn__type_bytes(&t)); /* the caller's memory is this device's */
     return GN_OK;
@@ -16687,24 +16735,24 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
 }
 
 /* What a run takes for results and new versions of states, where that is more than whoever pays may ever hold. */
-static gn_result gn__cpu_plan_fits(const gn__cpu_plan *p, gn_fault *f) {
-    uint64_t bytes = p->layout.block_bytes;
-    for (uint32_t u = 0; u < p->part->n_updates; u++) {
-        gn__type t = gn__part_type(p->part, p->part->updates[u].node);
-        if (p->layout.update_how[u] != GN_UPDATE_INPLACE) bytes = gn_size_add(bytes, gn__type_bytes(&t));
+static gn_result gn__cpu_plan_fits(const gn__cpu_plan *plan, gn_fault *f) {
+    uint64_t bytes = plan->layout.block_bytes;
+    for (uint32_t u = 0; u < plan->part->n_updates; u++) {
+        gn__type t = gn__part_type(plan->part, plan->part->updates[u].node);
+        if (plan->layout.update_how[u] != GN_UPDATE_INPLACE) bytes = gn_size_add(bytes, gn__type_bytes(&t));
     }
     return bytes <= gn__account_most(gn__paying.host)
                ? GN_OK
                : gn__account_refusal(gn__paying.host, "the results of a plan", bytes, f);
 }
 
-static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *p, const gn_part *part, gn_fault *f) {
-    p->part = part;
-    p->base = (char **)gn__alloc_zero((part->n_nodes + (size_t)1) * sizeof *p->base);
-    p->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *p->fresh);
-    if (!p->base || !p->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    gn_result r = gn__layout_make(p->part, true, c->pool.cancel, &p->layout, f);
-    return r == GN_OK ? gn__cpu_plan_fits(p, f) : r;
+static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part *part, gn_fault *f) {
+    plan->part = part;
+    plan->base = (char **)gn__alloc_zero((part->n_nodes + (size_t)1) * sizeof *plan->base);
+    plan->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *plan->fresh);
+    if (!plan->base || !plan->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn_result r = gn__layout_make(plan->part, true, true, c->pool.cancel, &plan->layout, f);
+    return r == GN_OK ? gn__cpu_plan_fits(plan, f) : r;
 }
 
 /* Bytes of host memory that a plan holds, at least. */
@@ -16718,15 +16766,15 @@ static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_p
     *out_plan = NULL;
     gn_result r = gn__charge_ahead(gn__cpu_plan_least(part), f);
     if (r != GN_OK) return r;
-    gn__cpu_plan *p = (gn__cpu_plan *)gn__alloc_zero(sizeof *p);
-    r = p ? gn__cpu_plan_fill(c, p, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    gn__give_ahead();
+    gn__cpu_plan *plan = (gn__cpu_plan *)gn__alloc_zero(sizeof *plan);
+    r = plan ? gn__cpu_plan_fill(c, plan, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    gn__release_ahead();
     if (r != GN_OK) {
-        gn__cpu_plan_destroy(c, p);
+        gn__cpu_plan_destroy(c, plan);
         return r;
     }
-    c->stats->view_copies += p->layout.view_copies;
-    *out_plan = p;
+    c->stats->view_copies += plan->layout.view_copies;
+    *out_plan = plan;
     return GN_OK;
 }
 
@@ -16767,22 +16815,22 @@ static gn_result gn__run_fail(gn__run *r, uint32_t node, gn_result result, const
 /* Where an argument's bytes are; memory that is not aligned for its dtype is copied. */
 static gn_result gn__run_arg(gn__run *r, uint32_t node) {
     const gn_part_node *n = &r->plan->part->nodes[node];
-    const gn_arg *a = &r->args[n->arg];
+    const gn_arg *arg = &r->args[n->arg];
     gn__type t = gn__part_type(r->plan->part, node);
     if (n->leaf == GN_LEAF_VALUE) {
-        gn__cpu_value *v = gn__cpu_value_find(r->cpu, a->value);
-        if (!v || !gn__type_equal(&v->type, &t))
+        gn__cpu_value *value = gn__cpu_value_find(r->cpu, arg->value);
+        if (!value || !gn__type_equal(&value->type, &t))
             return gn__run_fail(r, node, GN_STALE_HANDLE, "a kept value is gone or of another type");
-        r->plan->base[node] = v->mem;
+        r->plan->base[node] = value->mem;
         return GN_OK;
     }
-    if (a->bytes != gn__type_bytes(&t))
+    if (arg->bytes != gn__type_bytes(&t))
         return gn__run_fail(r, node, GN_BAD_SIZE, "an argument has the wrong number of bytes");
-    r->plan->base[node] = (char *)(uintptr_t)a->host;
-    if (((uintptr_t)a->host & (gn__bytes_of(t.dtype) - 1)) == 0) return GN_OK;
-    char *copy = (char *)gn_alloc(a->bytes);
+    r->plan->base[node] = (char *)(uintptr_t)arg->host;
+    if (((uintptr_t)arg->host & (gn__bytes_of(t.dtype) - 1)) == 0) return GN_OK;
+    char *copy = (char *)gn_alloc(arg->bytes);
     if (!copy) return gn__run_fail(r, node, GN_OUT_OF_MEMORY, "no memory to align an argument");
-    memcpy(copy, a->host, a->bytes);
+    memcpy(copy, arg->host, arg->bytes);
     r->copies[r->n_copies++] = r->plan->base[node] = copy;
     return GN_OK;
 }
@@ -16882,8 +16930,8 @@ static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory)
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
         gn__type t = gn__part_type(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
-        bool usable = host && a->place == GN_PLACE_BLOCK && outs[i].bytes == gn__type_bytes(&t) &&
-                      ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
+        bool usable = host && a->place == GN_PLACE_BLOCK && gn__view_is_dense(&a->view) &&
+                      outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
         if (usable && !gn__held_touches(memory, n, host, outs[i].bytes))
             r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
@@ -16908,14 +16956,14 @@ typedef struct gn__loop {
 
 /* The failure of the smallest tile is the one reported, whatever the number of threads. */
 static void gn__loop_fail(gn__loop *j, int64_t tile, gn_result r, uint32_t node) {
-    gn__pool *p = &j->run->cpu->pool;
-    gn__mutex_lock(&p->lock);
+    gn__pool *pool = &j->run->cpu->pool;
+    gn__mutex_lock(&pool->lock);
     if (tile < j->failed_at) {
         j->failed_at = tile;
         j->failed = r;
         j->node = node;
     }
-    gn__mutex_unlock(&p->lock);
+    gn__mutex_unlock(&pool->lock);
 }
 
 static size_t gn__compute_bytes(gn_dtype d) {
@@ -16933,10 +16981,13 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t 
         int64_t row = (at + done) / inner, col = (at + done) % inner, m = GN__MIN(n - done, inner - col);
         const char *s = p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col * stride) * bytes;
         char *d = (char *)dst + done * width;
-        if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, m);
-        else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, m);
-        else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, m);
-        else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, m);
+        int64_t loaded = stride ? m : 1; /* one element is repeated */
+        if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, loaded);
+        else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, loaded);
+        else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, loaded);
+        else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, loaded);
+        for (int64_t have = loaded * width; have < m * width; have *= 2)
+            memcpy(d + have, d, (size_t)GN__MIN(have, m * width - have));
         done += m;
     }
     memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
@@ -16972,6 +17023,10 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
     return zero;
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
 /* Ints that are narrower than what they are computed in, brought back into their range. */
 GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     int32_t *w = (int32_t *)y;
@@ -16998,6 +17053,9 @@ GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     default: break;
     }
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 /* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients,
  * and those of what is not finite. */
@@ -17069,22 +17127,22 @@ typedef struct gn__ahead {
     uint32_t n;
 } gn__ahead;
 
-static void gn__ahead_add(gn__ahead *a, const char *p, int64_t bytes) {
-    if (a->n == GN__AHEAD_MOST) return;
-    a->p[a->n] = p + bytes;
-    a->bytes[a->n++] = bytes;
+static void gn__ahead_add(gn__ahead *ahead, const char *p, int64_t bytes) {
+    if (ahead->n == GN__AHEAD_MOST) return;
+    ahead->p[ahead->n] = p + bytes;
+    ahead->bytes[ahead->n++] = bytes;
 }
 
-static void gn__ahead_fetch(const gn__ahead *a, uint32_t share, uint32_t shares) {
+static void gn__ahead_fetch(const gn__ahead *ahead, uint32_t share, uint32_t shares) {
 #if defined(__GNUC__) || defined(__clang__)
     __asm__ volatile(""); /* GCC drops calls of a function that does nothing but prefetch */
-    for (uint32_t i = 0; i < a->n; i++) {
-        int64_t lines = (a->bytes[i] + 63) / 64;
+    for (uint32_t i = 0; i < ahead->n; i++) {
+        int64_t lines = (ahead->bytes[i] + 63) / 64;
         for (int64_t l = lines * share / shares; l < lines * (share + 1) / shares; l++)
-            __builtin_prefetch(a->p[i] + 64 * l);
+            __builtin_prefetch(ahead->p[i] + 64 * l);
     }
 #else
-    (void)a;
+    (void)ahead;
     (void)share;
     (void)shares;
 #endif
@@ -17138,13 +17196,14 @@ static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
 GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
     const gn_layout *l = &j->run->plan->layout;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
-        const gn_load *d = &l->loads[j->step->load + i];
-        size_t width = gn__compute_bytes((gn_dtype)d->dtype);
-        if (d->constant) gn__fill_tile(own[d->reg], (gn_dtype)d->dtype, d->value, 1);
-        else if (gn__view_is_one(&d->view))
-            gn__load_flat(&d->view, j->run->plan->base[d->base] + d->view.offset, 0, 1, own[d->reg]);
+        const gn_load *load = &l->loads[j->step->load + i];
+        size_t width = gn__compute_bytes((gn_dtype)load->dtype);
+        if (load->constant) gn__fill_tile(own[load->reg], (gn_dtype)load->dtype, load->value, 1);
+        else if (gn__view_is_one(&load->view))
+            gn__load_flat(&load->view, j->run->plan->base[load->base] + load->view.offset, 0, 1, own[load->reg]);
         else continue;
-        for (size_t have = width; have < GN__TILE_N * width; have *= 2) memcpy(own[d->reg] + have, own[d->reg], have);
+        for (size_t have = width; have < GN__TILE_N * width; have *= 2)
+            memcpy(own[load->reg] + have, own[load->reg], have);
     }
 }
 
@@ -17152,23 +17211,25 @@ GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
 static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n,
                                uint32_t *out_node) {
     const gn_layout *l = &j->run->plan->layout;
-    const gn_kernel_step *s = j->step;
+    const gn_kernel_step *step = j->step;
     gn__ahead ahead;
     ahead.n = 0;
-    for (uint32_t i = 0; i < s->n_loads; i++) {
-        const gn_load *d = &l->loads[s->load + i];
-        char *from = d->constant ? NULL : j->run->plan->base[d->base] + d->view.offset;
-        char *place = d->constant ? NULL : gn__flat_place(&d->view, from, at, n);
-        now[d->reg] = place ? place : own[d->reg];
-        if (place) gn__ahead_add(&ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)d->dtype));
-        if (!place && !d->constant && !gn__view_is_one(&d->view)) gn__load_flat(&d->view, from, at, n, own[d->reg]);
+    for (uint32_t i = 0; i < step->n_loads; i++) {
+        const gn_load *load = &l->loads[step->load + i];
+        char *from = load->constant ? NULL : j->run->plan->base[load->base] + load->view.offset;
+        char *place = load->constant ? NULL : gn__flat_place(&load->view, from, at, n);
+        now[load->reg] = place ? place : own[load->reg];
+        if (place) gn__ahead_add(&ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)load->dtype));
+        if (!place && !load->constant && !gn__view_is_one(&load->view))
+            gn__load_flat(&load->view, from, at, n, own[load->reg]);
     }
-    for (uint32_t i = 0; i < s->n_instrs; i++) {
-        const gn_instr *in = &l->instrs[s->instr + i];
+    for (uint32_t i = 0; i < step->n_instrs; i++) {
+        const gn_instr *in = &l->instrs[step->instr + i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
-        bool ends = i + 1 == s->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
+        bool ends =
+            i + 1 == step->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
-        gn__ahead_fetch(&ahead, i, s->n_instrs);
+        gn__ahead_fetch(&ahead, i, step->n_instrs);
         gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
         if (r != GN_OK) {
             *out_node = in->node;
@@ -17177,9 +17238,9 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         if (ends) return GN_OK;
     }
     if (j->streams)
-        gn__stream(j->run->cpu->pool.isa, j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype), now[s->out],
+        gn__stream(j->run->cpu->pool.isa, j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype), now[step->out],
                    n * (int64_t)gn__bytes_of(j->out.dtype));
-    else gn__store_tile(&j->out, at, n, now[s->out]);
+    else gn__store_tile(&j->out, at, n, now[step->out]);
     return GN_OK;
 }
 
@@ -17213,18 +17274,19 @@ static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *s) {
+static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *step) {
     size_t width = 4;
-    for (uint32_t i = 0; i < s->n_loads; i++)
-        width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->loads[s->load + i].dtype));
-    for (uint32_t i = 0; i < s->n_instrs; i++)
-        width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->instrs[s->instr + i].out_dtype));
+    for (uint32_t i = 0; i < step->n_loads; i++)
+        width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->loads[step->load + i].dtype));
+    for (uint32_t i = 0; i < step->n_instrs; i++)
+        width = GN__MAX(width, gn__compute_bytes((gn_dtype)l->instrs[step->instr + i].out_dtype));
     return width * GN__TILE_N;
 }
 
-static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
+static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
     gn__loop j = {
-        r, s, gn__run_view(r, s->node), gn__loop_reg_bytes(&r->plan->layout, s), false, INT64_MAX, GN_OK, GN_NO_NODE
+        r,     step,      gn__run_view(r, step->node), gn__loop_reg_bytes(&r->plan->layout, step), false, INT64_MAX,
+        GN_OK, GN_NO_NODE
     };
     int64_t tiles = (gn__view_count(&j.out) + GN__TILE_N - 1) / GN__TILE_N;
     j.streams = GN__X86 && !gn__dtypes[j.out.dtype].narrow && ((uintptr_t)j.out.p & 63) == 0 &&
@@ -17239,10 +17301,10 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *s) {
 GN__COLD_BEGIN
 
 /* The rows that an append in place will overwrite are kept until the run has ended well. */
-static gn_result gn__run_save(gn__run *r, const gn__call *c) {
-    int64_t pos = gn__read_int(c->in[2].dtype, c->in[2].p), T = c->in[1].dims[2];
-    if (pos < 0 || pos > c->out.dims[2] - T) return GN_OK; /* the kernel will refuse it */
-    gn_view rows = c->out, saved = c->in[1];
+static gn_result gn__run_save(gn__run *r, const gn__call *call) {
+    int64_t pos = gn__read_int(call->in[2].dtype, call->in[2].p), T = call->in[1].dims[2];
+    if (pos < 0 || pos > call->out.dims[2] - T) return GN_OK; /* the kernel will refuse it */
+    gn_view rows = call->out, saved = call->in[1];
     int64_t bytes = (int64_t)gn__bytes_of(rows.dtype);
     rows.dims[2] = T;
     rows.p += pos * rows.strides[2] * bytes;
@@ -17277,26 +17339,26 @@ static gn_result gn__run_stopped(gn__run *r) {
     return gn__run_fail(r, GN_NO_NODE, why, gn__stop_text(why));
 }
 
-static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *s) {
+static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
     const gn_part *p = r->plan->part;
-    const gn_part_node *n = &p->nodes[s->node];
+    const gn_part_node *n = &p->nodes[step->node];
     gn_view in[GN__MAX_INPUTS];
-    if (s->n_instrs) {
-        gn_result looped = gn__run_loop(r, s);
+    if (step->n_instrs) {
+        gn_result looped = gn__run_loop(r, step);
         return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
     for (uint32_t i = 0; i < n->n_ins; i++) in[i] = gn__run_view(r, p->ins[n->ins + i]);
     gn__call c = { in,
                    (int)n->n_ins,
-                   gn__run_view(r, s->node),
+                   gn__run_view(r, step->node),
                    p->attrs + n->attrs,
                    n->n_attrs,
                    &r->cpu->pool,
                    r->fault,
-                   s->reads == UINT32_MAX ? INT64_MAX : (int64_t)s->reads };
-    gn_result e = r->plan->layout.lay[s->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
+                   step->reads == UINT32_MAX ? INT64_MAX : (int64_t)step->reads };
+    gn_result e = r->plan->layout.lay[step->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
     if (e == GN_OK) e = gn__ops[n->op].cpu(&c);
-    if (e != GN_OK && r->fault) r->fault->node = s->node;
+    if (e != GN_OK && r->fault) r->fault->node = step->node;
     return gn__run_stops(r) ? gn__run_stopped(r) : e;
 }
 
@@ -17397,11 +17459,11 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
 #else
     const char *libm = "system";
 #endif
-    const gn__pool *p = &((const gn__cpu *)self)->pool;
+    const gn__pool *pool = &((const gn__cpu *)self)->pool;
     char blas[96] = "own";
-    if (p->blas) gn__blas_identity(p->blas, blas, sizeof blas);
+    if (pool->blas) gn__blas_identity(pool->blas, blas, sizeof blas);
     int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s compiler ",
-                     gn__isa_names[p->isa], blas, libm);
+                     gn__isa_names[pool->isa], blas, libm);
 #if defined(__VERSION__)
     if (n > 0 && (size_t)n < sizeof out->identity)
         gn__copy_text(out->identity + n, sizeof out->identity - (size_t)n, __VERSION__);
@@ -17439,12 +17501,12 @@ typedef struct gn__blas_choice {
 static gn__blas_choice gn__blas_choices[8]; /* under gn__blas_lock */
 
 #ifdef _WIN32
-static bool gn__choice_read(gn__blas_choice *c) {
-    (void)c;
+static bool gn__choice_read(gn__blas_choice *choice) {
+    (void)choice;
     return false;
 }
-static bool gn__choice_write(gn__blas_choice *c, double own, double other) {
-    (void)c;
+static bool gn__choice_write(gn__blas_choice *choice, double own, double other) {
+    (void)choice;
     (void)own;
     (void)other;
     return false;
@@ -17470,41 +17532,41 @@ static bool gn__choice_path(const char *key, char *out, size_t cap) {
 }
 
 /* The file: what it is, the key, the choice, what was measured, then the hash of all that. 0: it does not fit. */
-static size_t gn__choice_text(const gn__blas_choice *c, const char *figures, char *out, size_t cap) {
-    int n = snprintf(out, cap, "genie blas 1\n%s\n%s\n%s\n", c->key, c->better ? "openblas" : "own", figures);
+static size_t gn__choice_text(const gn__blas_choice *choice, const char *figures, char *out, size_t cap) {
+    int n = snprintf(out, cap, "genie blas 1\n%s\n%s\n%s\n", choice->key, choice->better ? "openblas" : "own", figures);
     if (n <= 0 || (size_t)n + 18 > cap) return 0;
     return (size_t)n + (size_t)snprintf(out + n, cap - (size_t)n, "%016llx\n",
                                         (unsigned long long)gn__hash_bytes(out, (size_t)n, 0));
 }
 
 /* False unless the file is whole and of this key. */
-static bool gn__choice_read(gn__blas_choice *c) {
+static bool gn__choice_read(gn__blas_choice *choice) {
     char path[600], got[600] = { 0 }, want[600], figures[64] = { 0 };
-    FILE *file = gn__choice_path(c->key, path, sizeof path) ? fopen(path, "rb") : NULL;
-    size_t n = file ? fread(got, 1, sizeof got - 1, file) : 0, skip = 13 + strlen(c->key) + 1;
+    FILE *file = gn__choice_path(choice->key, path, sizeof path) ? fopen(path, "rb") : NULL;
+    size_t n = file ? fread(got, 1, sizeof got - 1, file) : 0, skip = 13 + strlen(choice->key) + 1;
     if (file) fclose(file);
     if (n < skip + 18) return false;
-    c->better = strncmp(got + skip, "openblas\n", 9) == 0;
-    const char *line = got + skip + (c->better ? 9 : 4), *end = strchr(line, '\n');
+    choice->better = strncmp(got + skip, "openblas\n", 9) == 0;
+    const char *line = got + skip + (choice->better ? 9 : 4), *end = strchr(line, '\n');
     if (!end || (size_t)(end - line) >= sizeof figures) return false;
     memcpy(figures, line, (size_t)(end - line));
-    return gn__choice_text(c, figures, want, sizeof want) == n && memcmp(want, got, n) == 0;
+    return gn__choice_text(choice, figures, want, sizeof want) == n && memcmp(want, got, n) == 0;
 }
 
 /* Written beside and put in place whole. When another process was quicker its choice counts, and is read. */
-static bool gn__choice_write(gn__blas_choice *c, double own, double other) {
+static bool gn__choice_write(gn__blas_choice *choice, double own, double other) {
     char path[600], aside[640], text[600], figures[64];
     snprintf(figures, sizeof figures, "%.1f %.1f GFLOP/s", own, other);
-    size_t n = gn__choice_text(c, figures, text, sizeof text);
-    if (!n || !gn__choice_path(c->key, path, sizeof path)) return false;
+    size_t n = gn__choice_text(choice, figures, text, sizeof text);
+    if (!n || !gn__choice_path(choice->key, path, sizeof path)) return false;
     snprintf(aside, sizeof aside, "%s.%ld", path, (long)getpid());
     FILE *file = fopen(aside, "wb");
     bool ok = file && fwrite(text, 1, n, file) == n;
     if (file) ok = fclose(file) == 0 && ok;
-    gn__blas_choice there = *c;
+    gn__blas_choice there = *choice;
     bool placed = ok && link(aside, path) == 0;
     if (ok && !placed && errno == EEXIST && gn__choice_read(&there)) {
-        *c = there;
+        *choice = there;
         placed = true;
     }
     if (ok && !placed) placed = rename(aside, path) == 0;
@@ -17600,10 +17662,10 @@ static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) 
 }
 
 static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
-    gn__null *n = (gn__null *)gn__alloc_zero(sizeof *n);
-    if (!n) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the null executor");
-    n->stats = d->stats;
-    *out = (gn_exec){ &gn__null_i, n };
+    gn__null *null = (gn__null *)gn__alloc_zero(sizeof *null);
+    if (!null) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the null executor");
+    null->stats = d->stats;
+    *out = (gn_exec){ &gn__null_i, null };
     return GN_OK;
 }
 GN__COLD_END
@@ -17711,10 +17773,10 @@ enum { GN__RUNS = 64 };               /* that are under way at once */
 #define GN__RUNS_BYTES (256ull << 20) /* of what crosses in them; and of runs kept for later use */
 
 typedef struct gn__multi {
-    gn__device *units;
-    uint32_t n_units, next_own, n_failed; /* n_failed: states */
-    bool beside;                          /* unit 0 is the device, unit 1 (opened when needed) the CPU beside it */
-    gn_exec_desc desc;                    /* beside: of the CPU. strict, log and counters of both kinds */
+    gn__device *devices;
+    uint32_t n_devices, next_own, n_failed; /* n_failed: states */
+    bool beside;       /* devices[0] is the device, devices[1] (opened when needed) the CPU beside it */
+    gn_exec_desc desc; /* beside: of the CPU. strict, log and counters of both kinds */
     gn_policy policy;
     gn_cluster_device *given; /* instead of the devices' own costs, NULL: those */
     gn_cluster_link *given_links;
@@ -17735,7 +17797,7 @@ typedef struct gn__multi {
     GN__ARRAY(gn__multi_value, values); /* ids rise */
 } gn__multi;
 
-enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS, GN__IN_TAKEN }; /* what a leaf of a piece is */
+enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS, GN__IN_IMPORTED }; /* what a leaf of a piece is */
 /* from: argument of the part, temp or crossing; of what is taken over directly its temp here, the piece that makes it
    and its temp there. */
 typedef struct gn__piece_in {
@@ -17838,7 +17900,7 @@ typedef struct gn__splitter {
 } gn__splitter;
 
 static void gn__piece_free(gn__multi *m, gn__piece *x) {
-    gn__device *u = &m->units[x->device];
+    gn__device *u = &m->devices[x->device];
     for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
         if (u->recent[i].piece == x) u->recent[i].piece = NULL;
     if (x->plan) u->exec.i->plan_destroy(u->exec.self, x->plan);
@@ -17928,7 +17990,7 @@ static gn_result gn__device_drain(gn__device *u, gn_fault *f) {
 
 static gn_result gn__multi_put(gn__multi *m, uint32_t slot, uint32_t device, gn_fault *f) {
     gn__multi_slot *s = &m->slots[slot];
-    gn__device *u = &m->units[device];
+    gn__device *u = &m->devices[device];
     gn_slot_desc d = s->d;
     if (s->on >> device & 1) return GN_OK;
     d.gen = s->own;
@@ -17957,25 +18019,26 @@ static gn_result gn__multi_slot_put(void *self, const gn_slot_desc *d, gn_fault 
         if (!copy) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a state of %zu bytes", d->bytes);
         memcpy(copy, d->host, d->bytes);
     }
-    gn__multi_slot *s = &m->slots[d->slot];
-    *s = (gn__multi_slot){ *d, ++m->next_own, 0, GN_UNPLACED, false };
-    if (copy) s->d.host = copy;
+    gn__multi_slot *slot = &m->slots[d->slot];
+    *slot = (gn__multi_slot){ *d, ++m->next_own, 0, GN_UNPLACED, false };
+    if (copy) slot->d.host = copy;
     if (!m->beside) return GN_OK;
     gn_result r = gn__multi_put(m, d->slot, 0, f);
-    if (r) memset(s, 0, sizeof *s);
+    if (r) memset(slot, 0, sizeof *slot);
     return r;
 }
 
 static void gn__multi_drain(gn__multi *m);
-static gn_result gn__multi_tell(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f);
+static gn_result gn__multi_report(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f);
 
 static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
     gn__multi *m = (gn__multi *)self;
     gn__multi_slot *s = gn__multi_slot_find(m, slot, gen);
     if (!s) return GN_STALE_HANDLE;
     if (m->unsent) gn__multi_drain(m); /* it may be read by what is not submitted yet */
-    for (uint32_t d = 0; d < m->n_units; d++)
-        if ((s->on >> d & 1) && !m->units[d].lost) m->units[d].exec.i->slot_drop(m->units[d].exec.self, slot, s->own);
+    for (uint32_t d = 0; d < m->n_devices; d++)
+        if ((s->on >> d & 1) && !m->devices[d].lost)
+            m->devices[d].exec.i->slot_drop(m->devices[d].exec.self, slot, s->own);
     if (s->d.kind == GN_LEAF_STATE && !m->beside) gn_free((void *)(uintptr_t)s->d.host);
     m->n_failed -= s->failed;
     memset(s, 0, sizeof *s);
@@ -17985,9 +18048,9 @@ static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 /* Takes a state from its home to another device, where it stays. */
 static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fault *f) {
     gn__multi_drain(m);
-    if (m->failed) return gn__multi_tell(m, UINT64_MAX, 0, f);
+    if (m->failed) return gn__multi_report(m, UINT64_MAX, 0, f);
     gn__multi_slot *s = &m->slots[slot];
-    gn__device *u = &m->units[s->home];
+    gn__device *u = &m->devices[s->home];
     gn_part_node leaf = { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE),
                           .dtype = (uint8_t)s->d.dtype,
                           .leaf = GN_LEAF_STATE,
@@ -18015,8 +18078,8 @@ static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fau
     s->on = 0;
     s->own = ++m->next_own;
     s->home = GN_UNPLACED;
-    m->units[to].counts->transfers++;
-    m->units[to].counts->transfer_bytes += s->d.bytes;
+    m->devices[to].counts->transfers++;
+    m->devices[to].counts->transfer_bytes += s->d.bytes;
     return gn__multi_put(m, slot, to, f);
 }
 
@@ -18043,7 +18106,7 @@ static bool gn__piece_add_input(gn__splitter *k, uint32_t piece, uint32_t node, 
 static uint32_t gn__piece_temp(gn__splitter *k, uint32_t source, uint32_t node) {
     gn__piece *x = &k->s->pieces[source];
     for (uint32_t i = 0; i < x->n_ins && x->n_taken; i++)
-        if (x->ins[i].node == node && x->ins[i].how == GN__IN_TAKEN) return x->ins[i].from;
+        if (x->ins[i].node == node && x->ins[i].how == GN__IN_IMPORTED) return x->ins[i].from;
     uint32_t o = gn__piece_out_at(x, node);
     if (o == GN__NOTHING) return o;
     if (x->outs[o].temp == GN__NOTHING) x->outs[o].temp = k->s->n_temps++;
@@ -18060,7 +18123,7 @@ static bool gn__piece_keep(gn__splitter *k, uint32_t piece, uint32_t node, uint3
 static bool gn__piece_add_value(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
     gn__piece *x = &k->s->pieces[piece];
     uint32_t theirs = gn__piece_temp(k, source, node);
-    if (theirs == GN__NOTHING || !gn__piece_add_input(k, piece, node, GN__IN_TAKEN, k->s->n_temps++)) return false;
+    if (theirs == GN__NOTHING || !gn__piece_add_input(k, piece, node, GN__IN_IMPORTED, k->s->n_temps++)) return false;
     x->ins[x->n_ins - 1].piece = source;
     x->ins[x->n_ins - 1].theirs = theirs;
     x->n_taken++;
@@ -18083,7 +18146,7 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
     x->needs[x->n_needs++] = source;
     x->in_bytes = gn_size_add(x->in_bytes, gn__type_bytes(&t));
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
-    if (k->m->units[x->device].reaches >> s->pieces[source].device & 1)
+    if (k->m->devices[x->device].reaches >> s->pieces[source].device & 1)
         return gn__piece_add_value(k, piece, node, source);
     uint32_t o = gn__piece_out_at(&s->pieces[source], node);
     if (o == GN__NOTHING || !GN__GROW(s, crosses, 1)) return false;
@@ -18185,7 +18248,7 @@ static bool gn__piece_import_value(gn__splitter *k, uint32_t piece, uint32_t nod
 static bool gn__split_pieces(gn__splitter *k) {
     gn__split *s = k->s;
     const gn_schedule *plan = &s->schedule;
-    uint32_t n = k->m->n_units;
+    uint32_t n = k->m->n_devices;
     s->n_pieces = 2 * n + plan->n_segments;
     s->pieces = (gn__piece *)gn__alloc_zero(s->n_pieces * sizeof *s->pieces);
     if (!s->pieces) return false;
@@ -18210,7 +18273,7 @@ static bool gn__split_updates(gn__splitter *k) {
     for (uint32_t u = 0; u < k->part->n_updates; u++) {
         const gn_part_update *up = &k->part->updates[u];
         uint32_t home = k->m->slots[up->slot].home, c = k->computed[home * (size_t)k->part->n_nodes + up->node];
-        k->writer[u] = c ? c - 1 : k->m->n_units + s->schedule.n_segments + home;
+        k->writer[u] = c ? c - 1 : k->m->n_devices + s->schedule.n_segments + home;
         gn__piece *x = &s->pieces[k->writer[u]];
         if (!GN__GROW(x, updates, 1)) return false;
         x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->slots[up->slot].own, up->node };
@@ -18263,10 +18326,10 @@ static gn__part_size gn__piece_size(const gn_part *p, const gn__piece *x) {
         n.n_args += x->ins[i].how != GN__IN_SLOT;
     }
     for (size_t i = 0; i < x->n_ops; i++) {
-        const gn_part_node *o = &p->nodes[x->ops[i]];
-        n.n_dims += o->rank;
-        n.n_ins += o->n_ins;
-        n.n_attrs += o->n_attrs;
+        const gn_part_node *node = &p->nodes[x->ops[i]];
+        n.n_dims += node->rank;
+        n.n_ins += node->n_ins;
+        n.n_attrs += node->n_attrs;
     }
     return n;
 }
@@ -18280,22 +18343,22 @@ typedef struct gn__piece_maker {
     uint32_t n, n_ins, n_attrs, n_dims, n_args;
 } gn__piece_maker;
 
-static gn_part_node *gn__piece_node(gn__piece_maker *w, uint32_t node) {
-    const gn_part *p = w->k->part;
+static gn_part_node *gn__piece_node(gn__piece_maker *maker, uint32_t node) {
+    const gn_part *p = maker->k->part;
     const gn_part_node *from = &p->nodes[node];
-    gn_part_node *n = &w->nodes[w->n];
+    gn_part_node *n = &maker->nodes[maker->n];
     *n = *from;
-    n->ins = w->n_ins;
-    n->attrs = w->n_attrs;
-    n->dims = w->n_dims;
-    for (uint32_t i = 0; i < from->rank; i++) w->dims[w->n_dims++] = p->dims[from->dims + i];
-    w->k->index[node] = w->n;
-    w->x->origin[w->n++] = node;
+    n->ins = maker->n_ins;
+    n->attrs = maker->n_attrs;
+    n->dims = maker->n_dims;
+    for (uint32_t i = 0; i < from->rank; i++) maker->dims[maker->n_dims++] = p->dims[from->dims + i];
+    maker->k->index[node] = maker->n;
+    maker->x->origin[maker->n++] = node;
     return n;
 }
 
-static void gn__piece_leaf(gn__piece_maker *w, const gn__piece_in *in) {
-    gn_part_node *n = gn__piece_node(w, in->node);
+static void gn__piece_leaf(gn__piece_maker *maker, const gn__piece_in *in) {
+    gn_part_node *n = gn__piece_node(maker, in->node);
     gn_leaf_kind kind = in->how == GN__IN_SLOT || in->how == GN__IN_ARG ? (gn_leaf_kind)n->leaf
                         : in->how == GN__IN_CROSS                       ? GN_LEAF_DATA
                                                                         : GN_LEAF_VALUE;
@@ -18304,19 +18367,20 @@ static void gn__piece_leaf(gn__piece_maker *w, const gn__piece_in *in) {
     n->n_ins = 0;
     n->n_attrs = 0;
     if (in->how == GN__IN_SLOT) {
-        n->gen = w->k->m->slots[n->slot].own;
+        n->gen = maker->k->m->slots[n->slot].own;
         return;
     }
     n->slot = n->gen = 0;
-    n->arg = w->n_args;
-    w->args[w->n_args++] = w->n - 1;
+    n->arg = maker->n_args;
+    maker->args[maker->n_args++] = maker->n - 1;
 }
 
-static void gn__piece_op(gn__piece_maker *w, uint32_t node) {
-    const gn_part *p = w->k->part;
-    const gn_part_node *n = gn__piece_node(w, node);
-    for (uint32_t i = 0; i < n->n_ins; i++) w->ins[w->n_ins++] = w->k->index[p->ins[p->nodes[node].ins + i]];
-    for (uint32_t i = 0; i < n->n_attrs; i++) w->attrs[w->n_attrs++] = p->attrs[p->nodes[node].attrs + i];
+static void gn__piece_op(gn__piece_maker *maker, uint32_t node) {
+    const gn_part *p = maker->k->part;
+    const gn_part_node *n = gn__piece_node(maker, node);
+    for (uint32_t i = 0; i < n->n_ins; i++)
+        maker->ins[maker->n_ins++] = maker->k->index[p->ins[p->nodes[node].ins + i]];
+    for (uint32_t i = 0; i < n->n_attrs; i++) maker->attrs[maker->n_attrs++] = p->attrs[p->nodes[node].attrs + i];
 }
 
 static bool gn__piece_make(gn__splitter *k, gn__piece *x) {
@@ -18358,7 +18422,7 @@ static gn_result gn__piece_slots(gn__splitter *k, const gn__piece *x, gn_fault *
 
 /* The device's plan of the piece. An error's node becomes one of the whole part. */
 static gn_result gn__piece_plan(gn__splitter *k, gn__piece *x, gn_fault *f) {
-    gn__device *u = &k->m->units[x->device];
+    gn__device *u = &k->m->devices[x->device];
     gn_result r = gn__piece_slots(k, x, f);
     if (r) return r;
     r = u->exec.i->plan_make(u->exec.self, x->part, &x->plan, f);
@@ -18392,45 +18456,47 @@ static gn_result gn__split_finish(gn__splitter *k, uint32_t *out_device, gn_faul
 /* ---- schedules ---- */
 
 /* Pieces from a device for each op: a new one begins where a value comes from another device. */
-static bool gn__schedule_levels(const gn_part *p, gn_schedule *s) {
-    uint32_t n = p->n_nodes, top = 0, n_ops = 0, devices = s->n_devices;
+static bool gn__schedule_levels(const gn_part *p, gn_schedule *schedule) {
+    uint32_t n = p->n_nodes, top = 0, n_ops = 0, devices = schedule->n_devices;
     uint32_t *level = (uint32_t *)gn__alloc_zero((n + 1) * sizeof *level);
     for (uint32_t i = 0; level && i < n; i++) {
-        const gn_part_node *x = &p->nodes[i];
-        for (uint32_t e = 0; e < x->n_ins; e++) {
-            uint32_t in = p->ins[x->ins + e];
-            if (!p->nodes[in].leaf) level[i] = GN__MAX(level[i], level[in] + (s->device[in] != s->device[i]));
+        const gn_part_node *node = &p->nodes[i];
+        for (uint32_t e = 0; e < node->n_ins; e++) {
+            uint32_t in = p->ins[node->ins + e];
+            if (!p->nodes[in].leaf)
+                level[i] = GN__MAX(level[i], level[in] + (schedule->device[in] != schedule->device[i]));
         }
         top = GN__MAX(top, level[i]);
-        n_ops += !x->leaf;
+        n_ops += !node->leaf;
     }
     uint32_t *count = (uint32_t *)gn__alloc_zero(((size_t)(top + 1) * devices + 1) * sizeof *count);
-    s->nodes = (uint32_t *)gn_alloc((n_ops + 1) * sizeof *s->nodes);
-    s->segments = (gn_segment *)gn__alloc_zero(((size_t)(top + 1) * devices + 1) * sizeof *s->segments);
-    bool ok = level && count && s->nodes && s->segments;
+    schedule->nodes = (uint32_t *)gn_alloc((n_ops + 1) * sizeof *schedule->nodes);
+    schedule->segments = (gn_segment *)gn__alloc_zero(((size_t)(top + 1) * devices + 1) * sizeof *schedule->segments);
+    bool ok = level && count && schedule->nodes && schedule->segments;
     for (uint32_t i = 0; ok && i < n; i++)
-        if (!p->nodes[i].leaf) count[level[i] * devices + s->device[i] + 1]++;
+        if (!p->nodes[i].leaf) count[level[i] * devices + schedule->device[i] + 1]++;
     for (uint32_t c = 0; ok && c < (top + 1) * devices; c++) {
         if (count[c + 1])
-            s->segments[s->n_segments++] = (gn_segment){ .device = c % devices, .first = count[c], .n = count[c + 1] };
+            schedule->segments[schedule->n_segments++] =
+                (gn_segment){ .device = c % devices, .first = count[c], .n = count[c + 1] };
         count[c + 1] += count[c];
     }
     for (uint32_t i = 0; ok && i < n; i++)
-        if (!p->nodes[i].leaf) s->nodes[count[level[i] * devices + s->device[i]]++] = i;
+        if (!p->nodes[i].leaf) schedule->nodes[count[level[i] * devices + schedule->device[i]]++] = i;
     gn_free(level);
     gn_free(count);
     return ok;
 }
 
 /* All on the device, what it refuses on the CPU beside it. Leaves are where the device is. */
-static gn_result gn__schedule_beside(gn__multi *m, const gn_part *p, gn_schedule *s, gn_fault *f) {
+static gn_result gn__schedule_beside(gn__multi *m, const gn_part *p, gn_schedule *schedule, gn_fault *f) {
     bool ok;
-    s->n_nodes = p->n_nodes;
-    s->n_devices = m->n_units;
-    s->device = (uint32_t *)gn__alloc_zero((p->n_nodes + 1) * sizeof *s->device);
-    for (uint32_t i = 0; s->device && i < p->n_nodes; i++)
-        s->device[i] = !p->nodes[i].leaf && gn__device_refuses(&m->units[0], p, i);
-    ok = s->device && gn__schedule_levels(p, s);
+    schedule->n_nodes = p->n_nodes;
+    schedule->n_devices = m->n_devices;
+    schedule->device = (uint32_t *)gn__alloc_zero((p->n_nodes + 1) * sizeof *schedule->device);
+    for (uint32_t i = 0; schedule->device && i < p->n_nodes; i++)
+        schedule->device[i] = !p->nodes[i].leaf && gn__device_refuses(&m->devices[0], p, i);
+    ok = schedule->device && gn__schedule_levels(p, schedule);
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a schedule");
 }
 
@@ -18456,25 +18522,25 @@ static double gn__running_median_add(gn__running_median *s, double now, double v
 }
 
 /* What the device takes longer for now than when it was first measured again, it takes longer for everything. */
-static void gn__device_pace(const gn__device *u, gn_cluster_device *c) {
+static void gn__device_pace(const gn__device *u, gn_cluster_device *costs) {
     double pace = u->work_first > 0 ? u->work_now / u->work_first : 1;
-    for (int i = 0; i < GN_RATE__COUNT; i++) c->flops_per_s[i] /= pace;
-    c->bytes_per_s /= pace;
-    c->launch_s *= pace;
+    for (int i = 0; i < GN_RATE__COUNT; i++) costs->flops_per_s[i] /= pace;
+    costs->bytes_per_s /= pace;
+    costs->launch_s *= pace;
 }
 
 /* Whether values go from device a to device b directly; then what that costs. */
 static bool gn__multi_reaches(const gn__multi *m, uint32_t a, uint32_t b, gn_cluster_link *out) {
-    const gn_exec *x = &m->units[a].exec, *y = &m->units[b].exec;
+    const gn_exec *x = &m->devices[a].exec, *y = &m->devices[b].exec;
     return a != b && y->i->reaches && y->i->reaches == x->i->reaches && y->i->reaches(y->self, x->self, out);
 }
 
 /* Devices and links as they are known now. What goes from one device to another goes through the program, where it is
    not taken over directly. */
 static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_cluster_link *links, gn_cluster *out) {
-    uint32_t n = m->n_units;
+    uint32_t n = m->n_devices;
     for (uint32_t d = 0; d < n; d++) {
-        gn__device *u = &m->units[d];
+        gn__device *u = &m->devices[d];
         if (u->exec.i->costs) u->exec.i->costs(u->exec.self, &u->costs, &u->up, &u->down);
         devices[d] = u->costs;
         gn__device_pace(u, &devices[d]);
@@ -18490,11 +18556,11 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
     }
     for (uint32_t a = 0; a < n; a++)
         for (uint32_t b = 0; b < n; b++) {
-            const gn_cluster_link *x = &m->units[a].down, *y = &m->units[b].up;
+            const gn_cluster_link *x = &m->devices[a].down, *y = &m->devices[b].up;
             double cost = (x->bytes_per_s > 0 ? 1 / x->bytes_per_s : 0) + (y->bytes_per_s > 0 ? 1 / y->bytes_per_s : 0);
             gn_cluster_link *to = &links[a * (n + 1) + b];
             if (a != b) *to = (gn_cluster_link){ x->latency_s + y->latency_s, cost > 0 ? 1 / cost : 0 };
-            if (m->units[b].reaches >> a & 1) gn__multi_reaches(m, a, b, to);
+            if (m->devices[b].reaches >> a & 1) gn__multi_reaches(m, a, b, to);
         }
     if (m->given) memcpy(links, m->given_links, (size_t)(n + 1) * (n + 1) * sizeof *links);
     *out = (gn_cluster){ n, devices, links };
@@ -18502,8 +18568,8 @@ static void gn__multi_cluster(gn__multi *m, gn_cluster_device *devices, gn_clust
 
 /* ---- whether another placement wins now ---- */
 
-static gn__forecast gn__forecast_of(const gn_schedule *s) {
-    return (gn__forecast){ s->seconds, s->step_seconds, s->bytes };
+static gn__forecast gn__forecast_of(const gn_schedule *schedule) {
+    return (gn__forecast){ schedule->seconds, schedule->step_seconds, schedule->bytes };
 }
 
 /* Seconds that a step gains, by the policy, when that is enough to change for; else 0. */
@@ -18517,14 +18583,14 @@ static double gn__forecast_gain(gn_policy policy, const gn__forecast *from, cons
 }
 
 /* Seconds that the states take to where the schedule wants them; *out_bytes: of those that move. */
-static double gn__schedule_moves(const gn_part *p, const gn_cluster *c, const uint32_t *homes, const gn_schedule *s,
-                                 uint64_t *out_bytes) {
+static double gn__schedule_moves(const gn_part *p, const gn_cluster *c, const uint32_t *homes,
+                                 const gn_schedule *schedule, uint64_t *out_bytes) {
     double seconds = 0;
     *out_bytes = 0;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
-        if (p->nodes[i].leaf != GN_LEAF_STATE || !homes[i] || (homes[i] >> s->device[i] & 1)) continue;
+        if (p->nodes[i].leaf != GN_LEAF_STATE || !homes[i] || (homes[i] >> schedule->device[i] & 1)) continue;
         gn__type t = gn__part_type(p, i);
-        const gn_cluster_link *l = &c->links[gn__first_bit(homes[i]) * (c->n_devices + 1) + s->device[i]];
+        const gn_cluster_link *l = &c->links[gn__first_bit(homes[i]) * (c->n_devices + 1) + schedule->device[i]];
         *out_bytes = gn_size_add(*out_bytes, gn__type_bytes(&t));
         seconds += l->latency_s + gn__sched_share((double)gn__type_bytes(&t), l->bytes_per_s);
     }
@@ -18591,7 +18657,7 @@ static gn_result gn__schedule_again(gn__splitter *k, const gn_meaning *meaning, 
 
 /* The costs of now, kept with the split. */
 static gn_result gn__split_costs(gn__multi *m, gn__split *s, gn_cluster *out, gn_fault *f) {
-    uint32_t n = m->n_units;
+    uint32_t n = m->n_devices;
     s->devices_then = (gn_cluster_device *)gn__alloc_zero(n * sizeof *s->devices_then);
     s->links_then = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *s->links_then);
     if (!s->devices_then || !s->links_then) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a cluster");
@@ -18624,11 +18690,11 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
         if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
         else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
         else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
-        if (device != GN_UNPLACED && !m->units[device].lost) homes[i] = 1u << device;
-        if (on && on <= m->n_units && (m->units[on - 1].lost || m->units[on - 1].absent) && device == GN_UNPLACED)
-            return gn__device_is_lost(&m->units[on - 1], i, "the program wants this on", f);
-        if (device != GN_UNPLACED && m->units[device].lost)
-            return gn__device_is_lost(&m->units[device], i,
+        if (device != GN_UNPLACED && !m->devices[device].lost) homes[i] = 1u << device;
+        if (on && on <= m->n_devices && (m->devices[on - 1].lost || m->devices[on - 1].absent) && device == GN_UNPLACED)
+            return gn__device_is_lost(&m->devices[on - 1], i, "the program wants this on", f);
+        if (device != GN_UNPLACED && m->devices[device].lost)
+            return gn__device_is_lost(&m->devices[device], i,
                                       n->leaf == GN_LEAF_STATE ? "this state lived on" : "this value was kept on", f);
     }
     return GN_OK;
@@ -18637,21 +18703,22 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
 /* States are where the schedule wants them from here on. */
 static gn_result gn__splitter_move_states(gn__splitter *k, gn_fault *f) {
     gn__multi *m = k->m;
-    const gn_schedule *s = &k->s->schedule;
+    const gn_schedule *schedule = &k->s->schedule;
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
         if (n->leaf != GN_LEAF_STATE) continue;
         gn__multi_slot *x = &m->slots[n->slot];
-        gn_result r = x->on && x->home != s->device[i] ? gn__multi_move(m, n->slot, s->device[i], f) : GN_OK;
+        gn_result r =
+            x->on && x->home != schedule->device[i] ? gn__multi_move(m, n->slot, schedule->device[i], f) : GN_OK;
         if (r) {
             if (f) f->node = i;
             return r;
         }
-        x->home = k->home[i] = s->device[i];
+        x->home = k->home[i] = schedule->device[i];
     }
     for (uint32_t u = 0; u < k->part->n_updates; u++) {
         gn__multi_slot *x = &m->slots[k->part->updates[u].slot];
-        if (x->home == GN_UNPLACED) x->home = s->device[k->part->updates[u].node];
+        if (x->home == GN_UNPLACED) x->home = schedule->device[k->part->updates[u].node];
     }
     return GN_OK;
 }
@@ -18683,7 +18750,7 @@ static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *o
 /* One try. `old`: to replace this one; *out is NULL then when it may stay. *out_device: which device an error is of. */
 static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split *old,
                                gn__split **out, uint32_t *out_device, gn_fault *f) {
-    size_t n = p->n_nodes + 1u, tables = (2u * m->n_units + 5) * n + p->n_updates;
+    size_t n = p->n_nodes + 1u, tables = (2u * m->n_devices + 5) * n + p->n_updates;
     uint32_t *t = (uint32_t *)gn__alloc_zero(tables * sizeof *t);
     bool *fetched = (bool *)gn__alloc_zero(n * sizeof *fetched);
     gn__split *s = (gn__split *)gn__alloc_zero(sizeof *s);
@@ -18698,17 +18765,17 @@ static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *v
                            p,
                            s,
                            t,
-                           t + m->n_units * n,
-                           t + 2 * m->n_units * n,
-                           t + (2 * m->n_units + 1) * n,
-                           t + (2 * m->n_units + 2) * n,
-                           t + (2 * m->n_units + 5) * n,
-                           t + (2 * m->n_units + 3) * n,
+                           t + m->n_devices * n,
+                           t + 2 * m->n_devices * n,
+                           t + (2 * m->n_devices + 1) * n,
+                           t + (2 * m->n_devices + 2) * n,
+                           t + (2 * m->n_devices + 5) * n,
+                           t + (2 * m->n_devices + 3) * n,
                            fetched,
                            old,
                            false };
         memcpy(k.home, value_home, p->n_nodes * sizeof *k.home);
-        r = gn__splitter_work(&k, t + (2 * m->n_units + 4) * n, out_device, f);
+        r = gn__splitter_work(&k, t + (2 * m->n_devices + 4) * n, out_device, f);
         if (k.stays) {
             gn__split_free(m, s);
             s = NULL;
@@ -18734,7 +18801,7 @@ static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f);
 
 /* The device has no kernel for a node: remembered, so that the next try places it elsewhere. GN_OK: try again. */
 static gn_result gn__multi_refused(gn__multi *m, const gn_part *p, uint32_t device, gn_fault *f) {
-    gn__device *u = &m->units[device];
+    gn__device *u = &m->devices[device];
     uint32_t node = f->node;
     if (node >= p->n_nodes || p->nodes[node].leaf || gn__device_refuses(u, p, node)) return f->result;
     gn__refusal x = gn__refusal_of(p, node);
@@ -18764,8 +18831,8 @@ static uint32_t gn__split_fallbacks(const gn__multi *m, const gn_part *p, const 
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         bool refused = false;
-        for (uint32_t d = 0; d < m->n_units && !p->nodes[i].leaf; d++)
-            refused |= d != s->schedule.device[i] && gn__device_refuses(&m->units[d], p, i);
+        for (uint32_t d = 0; d < m->n_devices && !p->nodes[i].leaf; d++)
+            refused |= d != s->schedule.device[i] && gn__device_refuses(&m->devices[d], p, i);
         n += refused;
     }
     return n;
@@ -18812,15 +18879,16 @@ static bool gn__split_fits(const gn__multi *m, const gn_part *p, const gn__split
     }
     for (uint32_t u = 0; u < p->n_updates; u++)
         if (s->update_stamps[u] != m->slots[p->updates[u].slot].own) return false;
-    for (uint32_t d = 0; d < m->n_units; d++)
-        if ((s->devices >> d & 1) && m->units[d].lost) return false;
+    for (uint32_t d = 0; d < m->n_devices; d++)
+        if ((s->devices >> d & 1) && m->devices[d].lost) return false;
     return true;
 }
 
 /* The latest one that fits; NULL: none. */
-static gn__split *gn__split_fitting(const gn__multi *m, const gn__multi_plan *p, const gn_arg *args, uint32_t *out_at) {
-    for (*out_at = p->n_splits; (*out_at)-- > 0;)
-        if (gn__split_fits(m, p->part, p->splits[*out_at], args)) return p->splits[*out_at];
+static gn__split *gn__split_fitting(const gn__multi *m, const gn__multi_plan *plan, const gn_arg *args,
+                                    uint32_t *out_at) {
+    for (*out_at = plan->n_splits; (*out_at)-- > 0;)
+        if (gn__split_fits(m, plan->part, plan->splits[*out_at], args)) return plan->splits[*out_at];
     return NULL;
 }
 
@@ -18870,21 +18938,21 @@ static gn_result gn__multi_check(gn__multi *m, const gn_part *p, const gn_arg *a
 }
 
 /* The split for where everything is now. */
-static gn_result gn__split_find(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
-    bool full = p->n_splits == GN__SPLITS_MAX;
-    if (full && p->splits[0]->n_live) gn__multi_drain(m);
-    if (m->failed) return gn__multi_tell(m, UINT64_MAX, 0, f); /* before what follows from it */
-    uint32_t *value_home = (uint32_t *)gn__alloc_zero((p->part->n_nodes + 1) * sizeof *value_home);
-    gn_result r = value_home ? gn__multi_check(m, p->part, args, value_home, f)
+static gn_result gn__split_find(gn__multi *m, gn__multi_plan *plan, const gn_arg *args, gn__split **out, gn_fault *f) {
+    bool full = plan->n_splits == GN__SPLITS_MAX;
+    if (full && plan->splits[0]->n_live) gn__multi_drain(m);
+    if (m->failed) return gn__multi_report(m, UINT64_MAX, 0, f); /* before what follows from it */
+    uint32_t *value_home = (uint32_t *)gn__alloc_zero((plan->part->n_nodes + 1) * sizeof *value_home);
+    gn_result r = value_home ? gn__multi_check(m, plan->part, args, value_home, f)
                              : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    if (!r) r = gn__split_make(m, p->part, value_home, out, f);
+    if (!r) r = gn__split_make(m, plan->part, value_home, out, f);
     gn_free(value_home);
     if (r) return r;
     if (full) {
-        gn__split_free(m, p->splits[0]);
-        memmove(p->splits, p->splits + 1, --p->n_splits * sizeof p->splits[0]);
+        gn__split_free(m, plan->splits[0]);
+        memmove(plan->splits, plan->splits + 1, --plan->n_splits * sizeof plan->splits[0]);
     }
-    p->splits[p->n_splits++] = *out;
+    plan->splits[plan->n_splits++] = *out;
     return GN_OK;
 }
 
@@ -18917,7 +18985,7 @@ static bool gn__split_drifted(const gn__split *s, const gn_cluster *c) {
 /* Whether costs have differed for long enough, looked at once a round of measurements, or it has run so often that
    states should move. */
 static bool gn__split_is_due(gn__multi *m, gn__split *s) {
-    uint32_t n = m->n_units;
+    uint32_t n = m->n_devices;
     gn_cluster c;
     bool pays = s->pays_at && s->runs >= s->pays_at;
     if ((s->round == m->round && !pays) || !s->devices_then) return false;
@@ -18957,12 +19025,12 @@ static void gn__split_told(gn__multi *m, const gn_part *p, const gn__split *old,
 }
 
 /* Puts a better split in the place of splits[at], if there is one. Whatever fails, what is there runs as before. */
-static void gn__split_replace(gn__multi *m, gn__multi_plan *p, uint32_t at, const gn_arg *args) {
-    gn__split *old = p->splits[at], *s = NULL;
+static void gn__split_replace(gn__multi *m, gn__multi_plan *plan, uint32_t at, const gn_arg *args) {
+    gn__split *old = plan->splits[at], *s = NULL;
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    uint32_t device, *value_home = (uint32_t *)gn__alloc_zero((p->part->n_nodes + 1u) * sizeof *value_home);
-    gn_result r = value_home ? gn__multi_check(m, p->part, args, value_home, &f) : GN_OUT_OF_MEMORY;
-    if (!r) r = gn__split_try(m, p->part, value_home, old, &s, &device, &f);
+    uint32_t device, *value_home = (uint32_t *)gn__alloc_zero((plan->part->n_nodes + 1u) * sizeof *value_home);
+    gn_result r = value_home ? gn__multi_check(m, plan->part, args, value_home, &f) : GN_OUT_OF_MEMORY;
+    if (!r) r = gn__split_try(m, plan->part, value_home, old, &s, &device, &f);
     gn_free(value_home);
     if (r)
         gn_logf(m->desc.log, m->desc.log_user, GN_LOG_INFO,
@@ -18971,8 +19039,8 @@ static void gn__split_replace(gn__multi *m, gn__multi_plan *p, uint32_t at, cons
         old->wait_rounds = GN__MIN(2 * old->wait_rounds, GN__WAIT_ROUNDS_MOST);
         return;
     }
-    gn__split_told(m, p->part, old, s);
-    p->splits[at] = s;
+    gn__split_told(m, plan->part, old, s);
+    plan->splits[at] = s;
     gn__split_free(m, old);
 }
 
@@ -18980,17 +19048,17 @@ static void gn__split_replace(gn__multi *m, gn__multi_plan *p, uint32_t at, cons
 static void gn__multi_measure(gn__multi *m) {
     uint64_t begin = gn_now_us();
     if (begin < m->measure_us || m->given) return;
-    gn__device *u = &m->units[m->turn];
+    gn__device *u = &m->devices[m->turn];
     if (u->probe && !u->lost && !u->busy) {
         double work = u->probe(u->probe_self);
         if (m->trace) gn__trace(m->trace, m->trace_user, "measure", u->name, begin, 0);
         if (work > 0) u->work_now = gn__running_median_add(&u->work, u->work_now, work);
         if (work > 0 && !(u->work_first > 0) && u->work.n == GN__LENGTH(u->work.last)) u->work_first = u->work_now;
     }
-    m->turn = (m->turn + 1) % m->n_units;
+    m->turn = (m->turn + 1) % m->n_devices;
     m->round += m->turn == 0;
     uint64_t end = gn_now_us();
-    m->measure_us = end + GN__MAX((uint64_t)GN__WATCH_US / m->n_units, GN__WATCH_SHARE * (end - begin));
+    m->measure_us = end + GN__MAX((uint64_t)GN__WATCH_US / m->n_devices, GN__WATCH_SHARE * (end - begin));
 }
 
 static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
@@ -19001,14 +19069,14 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
     /* of one device: a piece's executor charges it again */
     gn_result r = gn__charge_ahead(gn__part_cost(part) + gn__layout_least(part), f);
     if (r != GN_OK) return r;
-    gn__give_ahead();
-    gn__multi_plan *p = (gn__multi_plan *)gn__alloc_zero(sizeof *p);
-    if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    p->part = part;
+    gn__release_ahead();
+    gn__multi_plan *plan = (gn__multi_plan *)gn__alloc_zero(sizeof *plan);
+    if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    plan->part = part;
     for (uint32_t i = 0; i < part->n_nodes; i++) values |= part->nodes[i].leaf == GN_LEAF_VALUE;
-    r = values ? GN_OK : gn__split_find(m, p, NULL, &s, f); /* where values are is known when it runs */
-    if (r) gn__multi_plan_destroy(m, p);
-    else *out_plan = p;
+    r = values ? GN_OK : gn__split_find(m, plan, NULL, &s, f); /* where values are is known when it runs */
+    if (r) gn__multi_plan_destroy(m, plan);
+    else *out_plan = plan;
     return r;
 }
 
@@ -19031,7 +19099,7 @@ static gn__multi_run *gn__multi_run_at(const gn__multi *m, uint32_t i) {
 
 /* Fills arguments and outputs of a piece. */
 static void gn__piece_bind(gn__multi *m, gn__multi_run *w, gn__piece *x) {
-    gn__device *u = &m->units[x->device];
+    gn__device *u = &m->devices[x->device];
     for (size_t i = 0; i < x->n_ins; i++) {
         const gn__piece_in *in = &x->ins[i];
         if (in->how == GN__IN_SLOT) continue;
@@ -19072,26 +19140,27 @@ static void gn__piece_values(gn__multi *m, const gn__multi_run *w, const gn__pie
 static void gn__piece_bytes(const gn__multi_run *w, const gn__piece *x) {
     for (size_t i = 0; i < x->n_outs; i++) {
         const gn__piece_out *o = &x->outs[i];
-        const gn__cross *c = o->cross != GN__NOTHING ? &w->s->crosses[o->cross] : NULL;
+        const gn__cross *cross = o->cross != GN__NOTHING ? &w->s->crosses[o->cross] : NULL;
         const gn_out *whole = o->whole != GN__NOTHING ? &w->outs[o->whole] : NULL;
-        if (c && whole && whole->host && whole->bytes == c->bytes) memcpy(whole->host, w->memory + c->offset, c->bytes);
+        if (cross && whole && whole->host && whole->bytes == cross->bytes)
+            memcpy(whole->host, w->memory + cross->offset, cross->bytes);
     }
 }
 
 /* Waits for the oldest piece that the device was given and takes it off the list. An error may also be that of an
    earlier request. */
 static gn_result gn__device_pop(gn__multi *m, gn__device *u, gn__piece_run **out, gn_fault *f) {
-    gn__piece_run *x = *out = u->oldest;
-    gn__multi_run *w = x->run;
-    const gn__piece *piece = &w->s->pieces[x->piece];
-    bool told = x->at == GN__PIECE_FAILED;
-    gn_result r = told ? gn_fail(f, GN_CANCELLED, "this was told") : u->exec.i->wait(u->exec.self, x->ticket, f);
+    gn__piece_run *running = *out = u->oldest;
+    gn__multi_run *w = running->run;
+    const gn__piece *piece = &w->s->pieces[running->piece];
+    bool told = running->at == GN__PIECE_FAILED;
+    gn_result r = told ? gn_fail(f, GN_CANCELLED, "this was told") : u->exec.i->wait(u->exec.self, running->ticket, f);
     if (!told) r = gn__device_error(u, r, f);
-    u->oldest = x->next;
+    u->oldest = running->next;
     u->busy = u->oldest != NULL;
-    if (m->trace) gn__trace(m->trace, m->trace_user, "run", u->name, x->begin_us, 0);
-    x->at = r && r != GN_NO_VALUE ? GN__PIECE_FAILED : GN__PIECE_DONE;
-    if (x->at == GN__PIECE_FAILED) return r;
+    if (m->trace) gn__trace(m->trace, m->trace_user, "run", u->name, running->begin_us, 0);
+    running->at = r && r != GN_NO_VALUE ? GN__PIECE_FAILED : GN__PIECE_DONE;
+    if (running->at == GN__PIECE_FAILED) return r;
     w->left--;
     w->nothing |= r == GN_NO_VALUE;
     gn__piece_bytes(w, piece);
@@ -19141,36 +19210,36 @@ static gn_fault gn__piece_fault(const gn__piece *x, gn_result r, const gn_fault 
 }
 
 /* What a lost device had to do for the earliest run that is not over fails with it. */
-static void gn__failure_lost(const gn__multi *m, const gn__device *u, gn__failure *x) {
+static void gn__failure_lost(const gn__multi *m, const gn__device *u, gn__failure *failure) {
     for (uint32_t i = 0; u->lost && i < m->n_runs; i++) {
         gn__multi_run *w = gn__multi_run_at(m, i);
-        if (w->id >= x->run->id) return;
+        if (w->id >= failure->run->id) return;
         for (uint32_t k = 0; k < w->s->n_pieces; k++) {
-            const gn__piece *p = &w->s->pieces[k];
-            if (!p->part || &m->units[p->device] != u || w->pieces[k].at == GN__PIECE_DONE) continue;
-            x->run = w;
-            x->fault.node = GN_NO_NODE;
+            const gn__piece *piece = &w->s->pieces[k];
+            if (!piece->part || &m->devices[piece->device] != u || w->pieces[k].at == GN__PIECE_DONE) continue;
+            failure->run = w;
+            failure->fault.node = GN_NO_NODE;
             return;
         }
     }
 }
 
 /* The end of one piece while runs are given up. */
-static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *x) {
+static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *failure) {
     gn_fault own = { GN_OK, GN_NO_NODE, "" };
-    gn__piece_run *p;
-    gn_result r = gn__device_pop(m, u, &p, &own);
-    if (!r || p->run->id >= x->run->id) return;
+    gn__piece_run *running;
+    gn_result r = gn__device_pop(m, u, &running, &own);
+    if (!r || running->run->id >= failure->run->id) return;
     /* it stood behind what failed, and is not to blame */
-    if (r == GN_CANCELLED && p->run->delayed && x->fault.result != r) {
-        p->at = GN__PIECE_WAITS;
-        p->run->unsent++;
+    if (r == GN_CANCELLED && running->run->delayed && failure->fault.result != r) {
+        running->at = GN__PIECE_WAITS;
+        running->run->unsent++;
         m->unsent++;
         return;
     }
-    x->run = p->run;
-    x->fault = gn__piece_fault(&p->run->s->pieces[p->piece], r, &own);
-    gn__failure_lost(m, u, x);
+    failure->run = running->run;
+    failure->fault = gn__piece_fault(&running->run->s->pieces[running->piece], r, &own);
+    gn__failure_lost(m, u, failure);
 }
 
 /* What was to be kept of the run is no value. */
@@ -19202,9 +19271,9 @@ static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
 static void gn__multi_fail(gn__multi *m, gn__multi_run *run, const gn__piece *piece, gn_result r, const gn_fault *why) {
     gn__failure x = { run, gn__piece_fault(piece, r, why) };
     uint32_t first = 0;
-    for (uint32_t d = 0; d < m->n_units; d++) gn__failure_lost(m, &m->units[d], &x);
-    for (uint32_t d = 0; d < m->n_units; d++)
-        while (m->units[d].oldest) gn__failure_end(m, &m->units[d], &x);
+    for (uint32_t d = 0; d < m->n_devices; d++) gn__failure_lost(m, &m->devices[d], &x);
+    for (uint32_t d = 0; d < m->n_devices; d++)
+        while (m->devices[d].oldest) gn__failure_end(m, &m->devices[d], &x);
     if (!m->failed || x.run->id < m->failed) {
         m->failed = x.run->id;
         m->fault = x.fault;
@@ -19216,7 +19285,7 @@ static void gn__multi_fail(gn__multi *m, gn__multi_run *run, const gn__piece *pi
 }
 
 /* The error of a run up to that one, once. `mine`: the run whose nodes the program knows. */
-static gn_result gn__multi_tell(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f) {
+static gn_result gn__multi_report(gn__multi *m, uint64_t upto, uint64_t mine, gn_fault *f) {
     if (!m->failed || m->failed > upto) return GN_OK;
     gn_result r = m->fault.result;
     if (m->failed != mine) m->fault.node = GN_NO_NODE;
@@ -19261,7 +19330,7 @@ static gn_result gn__device_carry(gn__device *u, const gn_part_node *leaf, const
 static gn_result gn__piece_carry(gn__multi *m, gn__multi_run *w, const gn__piece *x, const gn__piece_in *in,
                                  uint64_t id, gn__piece_run **out_blamed, gn_fault *f) {
     const gn_part *p = w->plan->part;
-    gn__device *source = &m->units[w->s->pieces[in->piece].device], *u = &m->units[x->device];
+    gn__device *source = &m->devices[w->s->pieces[in->piece].device], *u = &m->devices[x->device];
     gn_part_node leaf = p->nodes[in->node];
     gn__type t = gn__part_type(p, in->node);
     size_t bytes = gn__type_bytes(&t);
@@ -19284,15 +19353,15 @@ static gn_result gn__piece_carry(gn__multi *m, gn__multi_run *w, const gn__piece
 }
 
 /* Values of other devices that the piece reads become values of its own. *out_blamed: an error is of that piece. */
-static gn_result gn__piece_take_values(gn__multi *m, gn__multi_run *w, const gn__piece *x, gn__piece_run **out_blamed,
-                                       gn_fault *f) {
-    gn__device *u = &m->units[x->device];
+static gn_result gn__piece_import_values(gn__multi *m, gn__multi_run *w, const gn__piece *x, gn__piece_run **out_blamed,
+                                         gn_fault *f) {
+    gn__device *u = &m->devices[x->device];
     for (size_t i = 0; i < x->n_ins && x->n_taken; i++) {
         const gn__piece_in *in = &x->ins[i];
-        if (in->how != GN__IN_TAKEN) continue;
-        gn__device *source = &m->units[w->s->pieces[in->piece].device];
+        if (in->how != GN__IN_IMPORTED) continue;
+        gn__device *source = &m->devices[w->s->pieces[in->piece].device];
         uint64_t id = u->next_value++;
-        gn_result r = u->exec.i->value_take(u->exec.self, id, source->exec.self, w->temps[in->theirs], f);
+        gn_result r = u->exec.i->value_import(u->exec.self, id, source->exec.self, w->temps[in->theirs], f);
         if (r == GN_UNSUPPORTED) r = gn__piece_carry(m, w, x, in, id, out_blamed, f);
         else u->counts->transfers_direct += !r;
         if (r && *out_blamed) return r;
@@ -19314,18 +19383,18 @@ static gn_result gn__piece_take_values(gn__multi *m, gn__multi_run *w, const gn_
 
 /* The piece of an earlier submission that an error of this one is of, if it says so. */
 static gn__piece_run *gn__device_blamed(const gn__device *u, uint64_t ticket) {
-    gn__piece_run *x = ticket ? u->oldest : NULL;
-    while (x && x->ticket != ticket) x = x->next;
-    return x;
+    gn__piece_run *running = ticket ? u->oldest : NULL;
+    while (running && running->ticket != ticket) running = running->next;
+    return running;
 }
 
 /* Submits a piece. An error is of *out_blamed; NULL: of the piece itself. */
-static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, gn__piece_run *p,
+static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, gn__piece_run *running,
                                   gn__piece_run **out_blamed, gn_fault *f) {
-    gn__device *u = &m->units[x->device];
+    gn__device *u = &m->devices[x->device];
     uint64_t ticket = 0;
     *out_blamed = NULL;
-    gn_result r = gn__piece_take_values(m, w, x, out_blamed, f);
+    gn_result r = gn__piece_import_values(m, w, x, out_blamed, f);
     if (r) return r;
     gn__piece_bind(m, w, x);
     r = gn__device_error(u, u->exec.i->submit(u->exec.self, x->plan, x->args, x->run_outs, &ticket, f), f);
@@ -19334,7 +19403,7 @@ static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, 
         if (*out_blamed) (*out_blamed)->at = GN__PIECE_FAILED;
         return r;
     }
-    p->ticket = u->last = ticket;
+    running->ticket = u->last = ticket;
     u->busy = true;
     gn__piece_values(m, w, x);
     return r;
@@ -19343,20 +19412,20 @@ static gn_result gn__piece_submit(gn__multi *m, gn__multi_run *w, gn__piece *x, 
 /* The same, of a run that is waited for; false: it or an earlier one has failed. */
 static bool gn__piece_start(gn__multi *m, gn__multi_run *w, uint32_t at) {
     gn__piece *x = &w->s->pieces[at];
-    gn__piece_run *p = &w->pieces[at], *blamed;
-    gn__device *u = &m->units[x->device];
+    gn__piece_run *running = &w->pieces[at], *blamed;
+    gn__device *u = &m->devices[x->device];
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    p->begin_us = gn_now_us();
-    gn_result r = gn__piece_submit(m, w, x, p, &blamed, &f);
+    running->begin_us = gn_now_us();
+    gn_result r = gn__piece_submit(m, w, x, running, &blamed, &f);
     if (!r || r == GN_NO_VALUE) {
         w->nothing |= r == GN_NO_VALUE;
         w->unsent--;
         m->unsent--;
-        p->at = GN__PIECE_SENT;
-        p->next = NULL;
-        if (u->oldest) u->latest->next = p;
-        else u->oldest = p;
-        u->latest = p;
+        running->at = GN__PIECE_SENT;
+        running->next = NULL;
+        if (u->oldest) u->latest->next = running;
+        else u->oldest = running;
+        u->latest = running;
         r = u->sync ? gn__device_pop(m, u, &blamed, &f) : GN_OK;
     }
     if (!r) return true;
@@ -19372,7 +19441,7 @@ static bool gn__piece_start(gn__multi *m, gn__multi_run *w, uint32_t at) {
 static bool gn__piece_is_awaited(const gn__multi *m, const gn__multi_run *w, uint32_t source, const gn__piece *x) {
     uint8_t at = w->pieces[source].at;
     return at != GN__PIECE_DONE &&
-           !(at == GN__PIECE_SENT && (m->units[x->device].reaches >> w->s->pieces[source].device & 1));
+           !(at == GN__PIECE_SENT && (m->devices[x->device].reaches >> w->s->pieces[source].device & 1));
 }
 
 /* One writes states, the other reads or writes some. */
@@ -19418,7 +19487,7 @@ static bool gn__multi_send(gn__multi *m, bool sync) {
         gn__multi_run *w = gn__multi_run_at(m, i);
         for (uint32_t k = 0; k < w->s->n_pieces && w->unsent; k++) {
             const gn__piece *x = &w->s->pieces[k];
-            if (!x->part || w->pieces[k].at != GN__PIECE_WAITS || m->units[x->device].sync != sync ||
+            if (!x->part || w->pieces[k].at != GN__PIECE_WAITS || m->devices[x->device].sync != sync ||
                 !gn__piece_ready(m, i, k))
                 continue;
             if (!gn__piece_start(m, w, k) || sync) return true; /* runs may be gone */
@@ -19431,17 +19500,17 @@ static bool gn__multi_send(gn__multi *m, bool sync) {
 /* Waits for the oldest piece that the device was given. */
 static void gn__multi_end_one(gn__multi *m, gn__device *u) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    gn__piece_run *x;
-    gn_result r = gn__device_pop(m, u, &x, &f);
-    if (r) gn__multi_fail(m, x->run, &x->run->s->pieces[x->piece], r, &f);
+    gn__piece_run *running;
+    gn_result r = gn__device_pop(m, u, &running, &f);
+    if (r) gn__multi_fail(m, running->run, &running->run->s->pieces[running->piece], r, &f);
     else gn__multi_retire(m);
 }
 
 /* Takes what has ended, without waiting. */
 static bool gn__multi_collect(gn__multi *m) {
     bool any = false;
-    for (uint32_t d = 0; d < m->n_units; d++) {
-        gn__device *u = &m->units[d];
+    for (uint32_t d = 0; d < m->n_devices; d++) {
+        gn__device *u = &m->devices[d];
         while (u->oldest && gn__exec_ended(&u->exec, u->oldest->ticket)) {
             gn__multi_end_one(m, u);
             any = true;
@@ -19464,7 +19533,7 @@ static gn__device *gn__multi_awaited(const gn__multi *m) {
     for (uint32_t i = 0; i < m->n_runs; i++) {
         const gn__multi_run *w = gn__multi_run_at(m, i);
         for (uint32_t k = 0; k < w->s->n_pieces; k++)
-            if (w->s->pieces[k].part && w->pieces[k].at == GN__PIECE_SENT) return &m->units[w->s->pieces[k].device];
+            if (w->s->pieces[k].part && w->pieces[k].at == GN__PIECE_SENT) return &m->devices[w->s->pieces[k].device];
     }
     return NULL;
 }
@@ -19475,16 +19544,16 @@ static bool gn__multi_listen(gn__multi *m, uint64_t begin_us) {
     void *selves[GN__UNITS_MAX];
     const gn_transport_i *table = NULL;
     uint32_t n = 0, least = UINT32_MAX;
-    for (uint32_t d = 0; d < m->n_units; d++) {
-        gn__device *u = &m->units[d];
+    for (uint32_t d = 0; d < m->n_devices; d++) {
+        gn__device *u = &m->devices[d];
         uint32_t ms = 0;
         if (!u->oldest) continue;
         if (!u->exec.i->listen) return false;
-        const gn_transport *t = u->exec.i->listen(u->exec.self, GN__MAX(begin_us, u->oldest->begin_us), &ms);
-        if (!t) return true; /* it is lost */
-        if (!t->i->wait_any || (table && table != t->i)) return false;
-        table = t->i;
-        selves[n++] = t->self;
+        const gn_transport *transport = u->exec.i->listen(u->exec.self, GN__MAX(begin_us, u->oldest->begin_us), &ms);
+        if (!transport) return true; /* it is lost */
+        if (!transport->i->wait_any || (table && table != transport->i)) return false;
+        table = transport->i;
+        selves[n++] = transport->self;
         least = GN__MIN(least, ms);
     }
     if (n) table->wait_any(selves, n, least);
@@ -19495,7 +19564,7 @@ static bool gn__multi_listen(gn__multi *m, uint64_t begin_us) {
 static void gn__multi_await(gn__multi *m, uint64_t begin_us) {
     gn__device *u = gn__multi_awaited(m);
     uint32_t busy = 0;
-    for (uint32_t d = 0; d < m->n_units; d++) busy += m->units[d].oldest != NULL;
+    for (uint32_t d = 0; d < m->n_devices; d++) busy += m->devices[d].oldest != NULL;
     if (!u) {
         gn_fault f;
         gn_fail(&f, GN_INTERNAL, "the pieces of a step wait for each other");
@@ -19583,7 +19652,7 @@ static gn_result gn__multi_run_begin(gn__multi *m, gn__multi_run *w, const gn_ar
     if (p->n_outs) memcpy(w->outs, outs, p->n_outs * sizeof *outs);
     for (uint32_t i = 0; i < p->n_args; i++)
         if (args[i].value) w->least_value = GN__MIN(w->least_value, args[i].value);
-    for (uint32_t d = 0; d < m->n_units; d++) w->first_own[d] = m->units[d].next_value;
+    for (uint32_t d = 0; d < m->n_devices; d++) w->first_own[d] = m->devices[d].next_value;
     for (uint32_t i = 0; i < s->n_pieces; i++)
         w->pieces[i] = (gn__piece_run){ .run = w, .piece = i, .at = GN__PIECE_WAITS };
     m->runs[(m->first_run + m->n_runs++) % GN__RUNS] = w;
@@ -19594,7 +19663,7 @@ static gn_result gn__multi_run_begin(gn__multi *m, gn__multi_run *w, const gn_ar
     if (gn__multi_run_values(m, w)) return GN_OK;
     gn_fault own;
     gn__multi_fail(m, w, NULL, gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value"), &own);
-    return gn__multi_tell(m, UINT64_MAX, w->id, f);
+    return gn__multi_report(m, UINT64_MAX, w->id, f);
 }
 
 /* The run goes on when submit has returned: what it still reads of the program's memory is copied. False: no memory. */
@@ -19635,34 +19704,35 @@ static gn_result gn__multi_run_go(gn__multi *m, gn__multi_run *w, gn_fault *f) {
         gn__multi_await(m, begin);
         gn__multi_progress(m);
     }
-    gn_result r = gn__multi_tell(m, UINT64_MAX, id, f);
+    gn_result r = gn__multi_report(m, UINT64_MAX, id, f);
     if (r || m->nothing != id) return r;
     m->nothing = 0;
     return gn_fail(f, GN_NO_VALUE, "the null executor computes no values");
 }
 
 /* The split to run, for where everything is now. */
-static gn_result gn__multi_choose(gn__multi *m, gn__multi_plan *p, const gn_arg *args, gn__split **out, gn_fault *f) {
+static gn_result gn__multi_choose(gn__multi *m, gn__multi_plan *plan, const gn_arg *args, gn__split **out,
+                                  gn_fault *f) {
     uint32_t at;
-    *out = gn__split_fitting(m, p, args, &at);
+    *out = gn__split_fitting(m, plan, args, &at);
     if (*out && m->watch && gn__split_is_due(m, *out)) {
         gn__multi_drain(m); /* plans that are at work stay */
-        gn__split_replace(m, p, at, args);
-        *out = gn__split_fitting(m, p, args, &at); /* states may have moved although it failed */
+        gn__split_replace(m, plan, at, args);
+        *out = gn__split_fitting(m, plan, args, &at); /* states may have moved although it failed */
     }
-    gn_result r = gn__multi_tell(m, UINT64_MAX, 0, f);
+    gn_result r = gn__multi_report(m, UINT64_MAX, 0, f);
     if (r) return r;
-    return !*out         ? gn__split_find(m, p, args, out, f)
-           : m->n_failed ? gn__multi_check(m, p->part, args, NULL, f)
+    return !*out         ? gn__split_find(m, plan, args, out, f)
+           : m->n_failed ? gn__multi_check(m, plan->part, args, NULL, f)
                          : GN_OK;
 }
 
 /* Of a device with the CPU beside it, which does all: tickets are its own. */
-static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *p, gn__split *s, const gn_arg *args,
+static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *plan, gn__split *s, const gn_arg *args,
                                         const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
-    gn__multi_run w = { .plan = p, .s = s, .args = (gn_arg *)(uintptr_t)args, .outs = (gn_out *)(uintptr_t)outs };
+    gn__multi_run w = { .plan = plan, .s = s, .args = (gn_arg *)(uintptr_t)args, .outs = (gn_out *)(uintptr_t)outs };
     gn__piece *x = &s->pieces[s->only];
-    gn__device *u = &m->units[x->device];
+    gn__device *u = &m->devices[x->device];
     gn__piece_run run = { .run = &w, .piece = s->only }, *blamed;
     gn_fault own = { GN_OK, GN_NO_NODE, "" };
     gn_result r = gn__multi_run_values(m, &w) ? gn__piece_submit(m, &w, x, &run, &blamed, &own)
@@ -19690,11 +19760,11 @@ static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, co
     s->runs++;
     if (m->beside && s->n_run == 1) return gn__multi_submit_alone(m, p, s, args, outs, out_ticket, f);
     /* an error of an earlier step is told before anything of this one runs */
-    for (uint32_t d = 0; d < m->n_units && m->beside; d++)
-        if ((s->devices >> d & 1) && (r = gn__device_drain(&m->units[d], f)) != GN_OK) return r;
+    for (uint32_t d = 0; d < m->n_devices && m->beside; d++)
+        if ((s->devices >> d & 1) && (r = gn__device_drain(&m->devices[d], f)) != GN_OK) return r;
     while (m->n_runs == GN__RUNS || (m->n_runs && m->run_bytes > GN__RUNS_BYTES))
         gn__multi_drive(m, gn__multi_run_at(m, 0)->id);
-    if ((r = gn__multi_tell(m, UINT64_MAX, 0, f)) != GN_OK) return r;
+    if ((r = gn__multi_report(m, UINT64_MAX, 0, f)) != GN_OK) return r;
     gn__multi_run *w = gn__multi_run_new(m, p, s);
     if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to run a part on several devices");
     uint64_t id = m->last_run + 1;
@@ -19718,24 +19788,24 @@ static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
 static bool gn__multi_ended(void *self, uint64_t ticket) {
     gn__multi *m = (gn__multi *)self;
     if (m->beside && ticket != UINT64_MAX)
-        return ticket == 0 || gn__exec_ended(&m->units[ticket & 31].exec, ticket >> 5);
+        return ticket == 0 || gn__exec_ended(&m->devices[ticket & 31].exec, ticket >> 5);
     if (!m->beside) {
         gn__multi_progress(m);
         gn__multi_collect(m);
         return !m->n_runs || gn__multi_run_at(m, 0)->id > ticket;
     }
-    for (uint32_t d = 0; d < m->n_units; d++)
-        if (m->units[d].exec.i && !gn__exec_ended(&m->units[d].exec, UINT64_MAX)) return false;
+    for (uint32_t d = 0; d < m->n_devices; d++)
+        if (m->devices[d].exec.i && !gn__exec_ended(&m->devices[d].exec, UINT64_MAX)) return false;
     return true;
 }
 
 static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     if (ticket == 0) return GN_OK;
-    if (m->beside && ticket != UINT64_MAX) return gn__device_wait(&m->units[ticket & 31], ticket >> 5, f);
-    if (m->beside) return gn__device_drain(&m->units[0], f);
+    if (m->beside && ticket != UINT64_MAX) return gn__device_wait(&m->devices[ticket & 31], ticket >> 5, f);
+    if (m->beside) return gn__device_drain(&m->devices[0], f);
     gn__multi_drive(m, ticket);
-    gn_result r = gn__multi_tell(m, ticket, ticket, f);
+    gn_result r = gn__multi_report(m, ticket, ticket, f);
     if (r) return r;
     if (ticket <= m->last_run && m->last_run - ticket < 64 * GN__LENGTH(m->gone) &&
         (m->gone[ticket / 64 % GN__LENGTH(m->gone)] >> ticket % 64 & 1))
@@ -19759,8 +19829,8 @@ static void gn__multi_values_release(void *self, uint64_t below) {
     while (n < m->n_values && m->values[n].id < below) n++;
     if (n) memmove(m->values, m->values + n, (m->n_values - n) * sizeof *m->values);
     m->n_values -= n;
-    for (uint32_t d = 0; d < m->n_units; d++) {
-        gn__device *u = &m->units[d];
+    for (uint32_t d = 0; d < m->n_devices; d++) {
+        gn__device *u = &m->devices[d];
         uint64_t least = u->next_value;
         for (size_t i = 0; i < m->n_values; i++)
             if (m->values[i].device == d && m->values[i].own) least = GN__MIN(least, m->values[i].own);
@@ -19772,28 +19842,28 @@ static void gn__multi_values_release(void *self, uint64_t below) {
 }
 
 static void gn__multi_describe(void *self, gn_device_info *out) {
-    const gn__device *u = ((gn__multi *)self)->units;
+    const gn__device *u = ((gn__multi *)self)->devices;
     while (u->absent) u++; /* not all are */
     u->exec.i->describe(u->exec.self, out);
 }
 
 static void *gn__multi_host_alloc(void *self, size_t bytes) {
-    const gn__device *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = &((gn__multi *)self)->devices[0];
     return u->exec.i->host_alloc(u->exec.self, bytes);
 }
 
 static void gn__multi_host_free(void *self, void *p) {
-    const gn__device *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = &((gn__multi *)self)->devices[0];
     u->exec.i->host_free(u->exec.self, p);
 }
 
 static void gn__multi_costs(void *self, gn_cluster_device *out, gn_cluster_link *up, gn_cluster_link *down) {
-    const gn__device *u = &((gn__multi *)self)->units[0];
+    const gn__device *u = &((gn__multi *)self)->devices[0];
     if (u->exec.i->costs) u->exec.i->costs(u->exec.self, out, up, down);
 }
 
 /* Numbers that no codec makes smaller. */
-static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f) {
+static gn_result gn__probe_make(gn__probe *probe, gn_exec x, bool work, gn_fault *f) {
     const int64_t dims[4] = { GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE, GN__PROBE_SIDE }, few = GN__PROBE_SMALL;
     const uint32_t ins[2] = { 0, 0 }, arg = 0, out = work;
     gn_part_node nodes[2] = {
@@ -19812,57 +19882,58 @@ static gn_result gn__probe_make(gn__probe *b, gn_exec x, bool work, gn_fault *f)
                      .outs = &out };
     uint32_t random[4] = { 0, 0, 0, 0 }, n = work ? GN__PROBE_SIDE * GN__PROBE_SIDE : GN__PROBE_SMALL;
     part.hash = gn__part_hash(&part);
-    b->bytes = n * sizeof(float);
-    b->x = (float *)gn__alloc_zero(b->bytes);
-    b->y = (float *)gn__alloc_zero(b->bytes);
-    b->part = gn__part_copy(&part);
-    gn_result r = b->x && b->y && b->part ? x.i->plan_make(x.self, b->part, &b->plan, f) : GN_OUT_OF_MEMORY;
+    probe->bytes = n * sizeof(float);
+    probe->x = (float *)gn__alloc_zero(probe->bytes);
+    probe->y = (float *)gn__alloc_zero(probe->bytes);
+    probe->part = gn__part_copy(&part);
+    gn_result r =
+        probe->x && probe->y && probe->part ? x.i->plan_make(x.self, probe->part, &probe->plan, f) : GN_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < n && !r; i++) {
         if (i % 4 == 0) {
             random[0] = i;
             gn__philox(random, 1, 2);
         }
-        b->x[i] = (float)(random[i % 4] >> 8) * 0x1p-23f - 1;
+        probe->x[i] = (float)(random[i % 4] >> 8) * 0x1p-23f - 1;
     }
     return r;
 }
 
-static void gn__probe_free(gn__probe *b, gn_exec x) {
-    if (b->plan) x.i->plan_destroy(x.self, b->plan);
-    gn_free(b->part);
-    gn_free(b->x);
-    gn_free(b->y);
-    memset(b, 0, sizeof *b);
+static void gn__probe_free(gn__probe *probe, gn_exec x) {
+    if (probe->plan) x.i->plan_destroy(x.self, probe->plan);
+    gn_free(probe->part);
+    gn_free(probe->x);
+    gn_free(probe->y);
+    memset(probe, 0, sizeof *probe);
 }
 
 /* gn__probe_fn of a device that works while submit waits. */
 static double gn__device_work(void *self) {
     gn__device *u = (gn__device *)self;
-    gn__probe *b = &u->again;
-    gn_arg in = { b->x, b->bytes, 0 };
-    gn_out out = { b->y, b->bytes, 0 };
+    gn__probe *probe = &u->again;
+    gn_arg in = { probe->x, probe->bytes, 0 };
+    gn_out out = { probe->y, probe->bytes, 0 };
     uint64_t ticket;
-    if (!b->plan) { /* warms up; what it took is not counted */
-        if (gn__probe_make(b, u->exec, true, NULL) != GN_OK) {
-            gn__probe_free(b, u->exec);
+    if (!probe->plan) { /* warms up; what it took is not counted */
+        if (gn__probe_make(probe, u->exec, true, NULL) != GN_OK) {
+            gn__probe_free(probe, u->exec);
             u->probe = NULL;
             return 0;
         }
-        in = (gn_arg){ b->x, b->bytes, 0 };
-        out = (gn_out){ b->y, b->bytes, 0 };
-        u->exec.i->submit(u->exec.self, b->plan, &in, &out, &ticket, NULL);
+        in = (gn_arg){ probe->x, probe->bytes, 0 };
+        out = (gn_out){ probe->y, probe->bytes, 0 };
+        u->exec.i->submit(u->exec.self, probe->plan, &in, &out, &ticket, NULL);
     }
     uint64_t begin = gn_now_us();
-    if (u->exec.i->submit(u->exec.self, b->plan, &in, &out, &ticket, NULL) != GN_OK) return 0;
+    if (u->exec.i->submit(u->exec.self, probe->plan, &in, &out, &ticket, NULL) != GN_OK) return 0;
     return (double)GN__MAX(gn_now_us() - begin, 1u) * 1e-6;
 }
 
 /* Before a context's plans are destroyed: nothing more is submitted, and what is under way is not waited for, but on
    GPUs, which may still read what another one holds. Its memory stays until the devices are closed. */
 static void gn__multi_abandon(gn__multi *m) {
-    for (uint32_t d = 0; d < m->n_units; d++) {
-        if (m->units[d].exec.i && m->units[d].exec.i->host_alloc) gn__device_drain(&m->units[d], NULL);
-        m->units[d].oldest = NULL;
+    for (uint32_t d = 0; d < m->n_devices; d++) {
+        if (m->devices[d].exec.i && m->devices[d].exec.i->host_alloc) gn__device_drain(&m->devices[d], NULL);
+        m->devices[d].oldest = NULL;
     }
     for (uint32_t i = 0; i < m->n_runs; i++) {
         gn__multi_run *w = gn__multi_run_at(m, i);
@@ -19878,8 +19949,8 @@ static void gn__multi_close(void *self) {
     gn__multi_abandon(m);
     for (size_t i = 0; i < m->n_slots && !m->beside; i++)
         if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
-    for (uint32_t d = 0; m->units && d < m->n_units; d++) {
-        gn__device *u = &m->units[d];
+    for (uint32_t d = 0; m->devices && d < m->n_devices; d++) {
+        gn__device *u = &m->devices[d];
         gn__probe_free(&u->again, u->exec);
         if (u->exec.i) u->exec.i->close(u->exec.self);
         gn_free(u->refusals);
@@ -19890,7 +19961,7 @@ static void gn__multi_close(void *self) {
     }
     gn_free(m->given);
     gn_free(m->given_links);
-    gn_free(m->units);
+    gn_free(m->devices);
     gn_free(m->slots);
     gn_free(m->values);
     gn_free(m);
@@ -19899,13 +19970,13 @@ static void gn__multi_close(void *self) {
 /* Of a driver's device; the CPU beside it does not count. */
 static gn_result gn__multi_rates(void *self, double *out_flops, double *out_bytes) {
     gn__multi *m = (gn__multi *)self;
-    const gn_exec *x = &m->units[0].exec;
+    const gn_exec *x = &m->devices[0].exec;
     return m->beside && x->i->rates ? x->i->rates(x->self, out_flops, out_bytes) : GN_UNSUPPORTED;
 }
 
 /* Of two drivers' devices, each with the CPU beside it. */
-static bool gn__multi_takes(void *self, void *from, gn_cluster_link *out_link) {
-    const gn_exec *x = &((gn__multi *)self)->units[0].exec, *y = &((gn__multi *)from)->units[0].exec;
+static bool gn__multi_imports(void *self, void *from, gn_cluster_link *out_link) {
+    const gn_exec *x = &((gn__multi *)self)->devices[0].exec, *y = &((gn__multi *)from)->devices[0].exec;
     return ((gn__multi *)self)->beside && ((gn__multi *)from)->beside && x->i->reaches &&
            x->i->reaches == y->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
@@ -19916,9 +19987,9 @@ static gn_result gn__multi_value_import(void *self, uint64_t id, void *from, uin
     if (!v) return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");
     if (v->device != 0) return GN_UNSUPPORTED; /* the CPU computed it */
     if (!GN__GROW(m, values, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
-    gn__device *u = &m->units[0];
+    gn__device *u = &m->devices[0];
     uint64_t own = u->next_value++;
-    gn_result r = u->exec.i->value_take(u->exec.self, own, source->units[0].exec.self, v->own, f);
+    gn_result r = u->exec.i->value_import(u->exec.self, own, source->devices[0].exec.self, v->own, f);
     if (!r) m->values[m->n_values++] = (gn__multi_value){ id, own, 0 };
     return r;
 }
@@ -19927,8 +19998,8 @@ static gn_result gn__multi_value_import(void *self, uint64_t id, void *from, uin
 static uint32_t gn__multi_lost(void *self, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     uint32_t lost = 0;
-    for (uint32_t i = 0; i < (m->beside ? 1 : m->n_units); i++) {
-        gn__device *u = &m->units[i];
+    for (uint32_t i = 0; i < (m->beside ? 1 : m->n_devices); i++) {
+        gn__device *u = &m->devices[i];
         gn_fault why = { GN_OK, GN_NO_NODE, "" };
         if (u->lost) gn_fail(&why, GN_DEVICE_LOST, "%s is lost: %s", u->name, u->cause);
         else if (!u->exec.i->lost || !u->exec.i->lost(u->exec.self, &why)) continue;
@@ -19951,8 +20022,8 @@ static const gn_exec_i gn__multi_i = {
     .costs = gn__multi_costs,
     .rates = gn__multi_rates,
     .ended = gn__multi_ended,
-    .reaches = gn__multi_takes,
-    .value_take = gn__multi_value_import,
+    .reaches = gn__multi_imports,
+    .value_import = gn__multi_value_import,
     .lost = gn__multi_lost,
 };
 static const gn_exec_i gn__multi_host_i = {
@@ -19970,20 +20041,20 @@ static const gn_exec_i gn__multi_host_i = {
     .costs = gn__multi_costs,
     .rates = gn__multi_rates,
     .ended = gn__multi_ended,
-    .reaches = gn__multi_takes,
-    .value_take = gn__multi_value_import,
+    .reaches = gn__multi_imports,
+    .value_import = gn__multi_value_import,
     .lost = gn__multi_lost,
 };
 
 /* The names of the devices where things are; "" when they are on none. */
 static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
     const gn__multi_value *v = gn__multi_value_find(m, id);
-    return v ? m->units[v->device].name : "";
+    return v ? m->devices[v->device].name : "";
 }
 
 static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
-    for (uint32_t d = 0; slot < m->n_slots && d < m->n_units; d++)
-        if (m->slots[slot].on >> d & 1) return m->units[d].name;
+    for (uint32_t d = 0; slot < m->n_slots && d < m->n_devices; d++)
+        if (m->slots[slot].on >> d & 1) return m->devices[d].name;
     return "";
 }
 
@@ -20037,9 +20108,9 @@ static void gn__absent_describe(void *self, gn_device_info *out) {
 static void gn__multi_absent(const gn__multi *m, char *out, size_t cap) {
     size_t n = 0;
     out[0] = 0;
-    for (uint32_t d = 0; d < m->n_units; d++) {
-        if (!m->units[d].absent || n + 1 >= cap) continue;
-        int k = snprintf(out + n, cap - n, "%s%s (%s)", n ? ", " : "", m->units[d].name, m->units[d].cause);
+    for (uint32_t d = 0; d < m->n_devices; d++) {
+        if (!m->devices[d].absent || n + 1 >= cap) continue;
+        int k = snprintf(out + n, cap - n, "%s%s (%s)", n ? ", " : "", m->devices[d].name, m->devices[d].cause);
         n += GN__MIN(k > 0 ? (size_t)k : 0, cap - 1 - n);
     }
 }
@@ -20056,22 +20127,22 @@ static const gn_exec_i gn__absent_i = {
 };
 
 /* Room for n devices, which are opened one by one. */
-static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *d) {
+static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *desc) {
     gn__multi *m = (gn__multi *)gn__alloc_zero(sizeof *m);
-    if (m) m->units = (gn__device *)gn__alloc_zero(n * sizeof *m->units);
-    if (!m || !m->units) {
+    if (m) m->devices = (gn__device *)gn__alloc_zero(n * sizeof *m->devices);
+    if (!m || !m->devices) {
         gn_free(m);
         return NULL;
     }
-    m->n_units = n;
-    m->desc = *d;
-    for (uint32_t i = 0; i < n; i++) m->units[i].next_value = 1;
+    m->n_devices = n;
+    m->desc = *desc;
+    for (uint32_t i = 0; i < n; i++) m->devices[i].next_value = 1;
     return m;
 }
 
 /* Enters a device that was opened; `sync`: it works while submit waits. */
 static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
-    gn__device *u = &m->units[i];
+    gn__device *u = &m->devices[i];
     gn_device_info info;
     exec.i->describe(exec.self, &info);
     u->exec = exec;
@@ -20082,7 +20153,7 @@ static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
 
 static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f) {
     gn_exec cpu;
-    if (m->units[1].exec.i) return GN_OK;
+    if (m->devices[1].exec.i) return GN_OK;
     gn_exec_desc d = m->desc;
     d.device = "cpu:0";
     gn_result r = gn__cpu_open(&d, &cpu, f);
@@ -20091,13 +20162,13 @@ static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f) {
 }
 
 /* A driver's device, with the CPU beside it for what it refuses. */
-static gn_result gn__driver_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
-    gn__multi *m = gn__multi_new(2, d);
+static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
+    gn__multi *m = gn__multi_new(2, desc);
     gn_exec exec = { NULL, NULL };
     if (!m) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a device");
-    gn_result r = gn__driver->open(d, &exec, f);
+    gn_result r = gn__driver->open(desc, &exec, f);
     if (r) {
-        gn_free(m->units);
+        gn_free(m->devices);
         gn_free(m);
         return r;
     }
@@ -20114,13 +20185,13 @@ static bool gn__driver_serves(const char *device) {
 }
 
 /* A local device by name: "cpu", "cpu:0", "null", or what a registered driver serves. */
-static gn_result gn__exec_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
-    if (strcmp(d->device, "cpu") == 0 || strcmp(d->device, "cpu:0") == 0) return gn__cpu_open(d, out, f);
-    if (strcmp(d->device, "null") == 0) return gn__null_open(d, out, f);
-    if (gn__driver_serves(d->device)) return gn__driver_open(d, out, f);
+static gn_result gn__exec_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
+    if (strcmp(desc->device, "cpu") == 0 || strcmp(desc->device, "cpu:0") == 0) return gn__cpu_open(desc, out, f);
+    if (strcmp(desc->device, "null") == 0) return gn__null_open(desc, out, f);
+    if (gn__driver_serves(desc->device)) return gn__driver_open(desc, out, f);
     return gn_fail(f, GN_NO_DEVICE,
                    "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible",
-                   d->device);
+                   desc->device);
 }
 
 /* ---- trace: an executor in front of another ---- */
@@ -20204,16 +20275,16 @@ static gn_result gn__traced_rates(void *self, double *flops, double *bytes) {
     gn__traced *t = (gn__traced *)self;
     return t->inner.i->rates(t->inner.self, flops, bytes);
 }
-static void gn__traced_costs(void *self, gn_cluster_device *d, gn_cluster_link *up, gn_cluster_link *down) {
+static void gn__traced_costs(void *self, gn_cluster_device *costs, gn_cluster_link *up, gn_cluster_link *down) {
     gn__traced *t = (gn__traced *)self;
-    t->inner.i->costs(t->inner.self, d, up, down);
+    t->inner.i->costs(t->inner.self, costs, up, down);
 }
 static bool gn__traced_reaches(void *self, void *from, gn_cluster_link *out_link) {
     const gn_exec *x = &((gn__traced *)self)->inner, *y = &((gn__traced *)from)->inner;
     return y->i->reaches == x->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
 static gn_result gn__traced_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
-    GN__TRACED("value_take", 0, value_take(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f));
+    GN__TRACED("value_import", 0, value_import(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f));
 }
 static uint32_t gn__traced_lost(void *self, gn_fault *f) {
     gn__traced *t = (gn__traced *)self;
@@ -20256,7 +20327,7 @@ static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
                             x->i->rates ? gn__traced_rates : NULL,
                             x->i->ended ? gn__traced_ended : NULL,
                             x->i->reaches ? gn__traced_reaches : NULL,
-                            x->i->value_take ? gn__traced_value_import : NULL,
+                            x->i->value_import ? gn__traced_value_import : NULL,
                             x->i->listen ? gn__traced_listen : NULL,
                             x->i->lost ? gn__traced_lost : NULL };
     *x = (gn_exec){ &t->table, t };
@@ -20357,17 +20428,17 @@ static double gn__measure_bytes(gn_exec x, uint32_t slot, uint32_t *gen, double 
 }
 
 /* What a run costs before it begins, and each kernel in it. */
-static void gn__measure_all(gn_exec x, uint32_t slot, uint32_t *gen, gn_cluster_device *c) {
+static void gn__measure_all(gn_exec x, uint32_t slot, uint32_t *gen, gn_cluster_device *costs) {
     static const gn_dtype dtypes[GN_RATE__COUNT] = { GN_F32, GN_F16, GN_F64, GN_I32 };
     gn_shape tiny = GN_SHAPE(4, 4);
     double one = gn__measure_op(x, slot, gen, GN_OP_MATMUL, GN_F32, tiny, 2, 1),
            many = gn__measure_op(x, slot + 1, gen, GN_OP_MATMUL, GN_F32, tiny, 2, GN__MEASURE_CHAIN);
-    c->launch_s = GN__MAX((many - one) / (GN__MEASURE_CHAIN - 1), 1e-7);
-    c->queue_s = GN__MAX(one - c->launch_s, 0);
-    if (x.i->rates && x.i->rates(x.self, c->flops_per_s, &c->bytes_per_s) == GN_OK) return;
+    costs->launch_s = GN__MAX((many - one) / (GN__MEASURE_CHAIN - 1), 1e-7);
+    costs->queue_s = GN__MAX(one - costs->launch_s, 0);
+    if (x.i->rates && x.i->rates(x.self, costs->flops_per_s, &costs->bytes_per_s) == GN_OK) return;
     for (uint32_t i = 0; i < GN_RATE__COUNT; i++)
-        c->flops_per_s[i] = gn__measure_flops(x, slot + 2 + i, gen, dtypes[i], c->queue_s);
-    c->bytes_per_s = gn__measure_bytes(x, slot + 2 + GN_RATE__COUNT, gen, c->queue_s);
+        costs->flops_per_s[i] = gn__measure_flops(x, slot + 2 + i, gen, dtypes[i], costs->queue_s);
+    costs->bytes_per_s = gn__measure_bytes(x, slot + 2 + GN_RATE__COUNT, gen, costs->queue_s);
 }
 
 static gn__mutex gn__measured_lock = GN__MUTEX_INIT;
@@ -20395,9 +20466,9 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
     gn__mutex_lock(&gn__measured_lock);
     while (at < GN__LENGTH(gn__measured) - 1 && gn__measured[at].key[0] && strcmp(gn__measured[at].key, key) != 0) at++;
     if (strcmp(gn__measured[at].key, key) != 0) {
-        gn_cluster_device *c = &gn__measured[at].costs;
-        memset(c, 0, sizeof *c);
-        gn__measure_all(x, slot, &gen, c);
+        gn_cluster_device *costs = &gn__measured[at].costs;
+        memset(costs, 0, sizeof *costs);
+        gn__measure_all(x, slot, &gen, costs);
         gn__copy_text(gn__measured[at].key, sizeof key, key);
     }
     *out = gn__measured[at].costs;
@@ -20627,20 +20698,20 @@ static gn_result gn__session_revoked(gn_fault *f) {
 }
 
 /* The next message. *f is filled for what the peer did wrong and left alone for what the transport returned. */
-static gn_result gn__link_receive(gn__link *l, const gn__link_wait_limit *w, gn__msg *out, gn_fault *f) {
+static gn_result gn__link_receive(gn__link *l, const gn__link_wait_limit *limit, gn__msg *out, gn_fault *f) {
     uint64_t start = gn_now_us(), frames = l->in.frames;
     for (;;) {
         gn_result e = gn__inbox_next(&l->in, out, f);
         if (e || out->id) return e;
         uint64_t now = gn_now_us();
-        if (l->in.frames != frames || (w->idle && !gn__inbox_unfinished(&l->in))) start = now;
+        if (l->in.frames != frames || (limit->idle && !gn__inbox_unfinished(&l->in))) start = now;
         frames = l->in.frames;
         uint64_t spent = (now - start) / 1000;
-        uint32_t left = spent < w->deadline_ms ? w->deadline_ms - (uint32_t)spent : 0;
-        if (w->stop && gn__atomic_load(w->stop)) return gn_fail(f, GN_CANCELLED, "the server stops");
-        if (w->revoked && gn__atomic_load(w->revoked)) return gn__session_revoked(f);
-        e = gn__link_read(l, w->stop ? GN__MIN(left, GN__SLICE_MS) : left);
-        if (e == GN_TIMEOUT && left == 0) return gn_fail(f, e, "no whole frame within %u ms", w->deadline_ms);
+        uint32_t left = spent < limit->deadline_ms ? limit->deadline_ms - (uint32_t)spent : 0;
+        if (limit->stop && gn__atomic_load(limit->stop)) return gn_fail(f, GN_CANCELLED, "the server stops");
+        if (limit->revoked && gn__atomic_load(limit->revoked)) return gn__session_revoked(f);
+        e = gn__link_read(l, limit->stop ? GN__MIN(left, GN__SLICE_MS) : left);
+        if (e == GN_TIMEOUT && left == 0) return gn_fail(f, e, "no whole frame within %u ms", limit->deadline_ms);
         if (e && e != GN_TIMEOUT) return gn_fail(f, e, "%s", gn__result_text(e));
     }
 }
@@ -20658,28 +20729,28 @@ typedef struct gn__ports {
     gn__port *args, *outs;
 } gn__ports;
 
-static void gn__port_set(gn__port *p, const gn_part *part, uint32_t node) {
+static void gn__port_set(gn__port *port, const gn_part *part, uint32_t node) {
     gn__type t = gn__part_type(part, node);
-    p->bytes = gn__type_bytes(&t);
-    p->element = (uint8_t)gn__bytes_of(t.dtype);
-    p->value = part->nodes[node].leaf == GN_LEAF_VALUE;
-    p->kv = part->nodes[node].op == GN_OP_KV_APPEND;
+    port->bytes = gn__type_bytes(&t);
+    port->element = (uint8_t)gn__bytes_of(t.dtype);
+    port->value = part->nodes[node].leaf == GN_LEAF_VALUE;
+    port->kv = part->nodes[node].op == GN_OP_KV_APPEND;
 }
 
-static bool gn__ports_init(gn__ports *p, const gn_part *part) {
-    memset(p, 0, sizeof *p);
-    p->args = (gn__port *)gn__alloc_zero(((size_t)part->n_args + part->n_outs) * sizeof *p->args);
-    if (!p->args) return false;
-    p->n_args = part->n_args;
-    p->n_outs = part->n_outs;
-    p->outs = p->args + part->n_args;
-    for (uint32_t i = 0; i < part->n_args; i++) gn__port_set(&p->args[i], part, part->args[i]);
-    for (uint32_t i = 0; i < part->n_outs; i++) gn__port_set(&p->outs[i], part, part->outs[i]);
+static bool gn__ports_init(gn__ports *ports, const gn_part *part) {
+    memset(ports, 0, sizeof *ports);
+    ports->args = (gn__port *)gn__alloc_zero(((size_t)part->n_args + part->n_outs) * sizeof *ports->args);
+    if (!ports->args) return false;
+    ports->n_args = part->n_args;
+    ports->n_outs = part->n_outs;
+    ports->outs = ports->args + part->n_args;
+    for (uint32_t i = 0; i < part->n_args; i++) gn__port_set(&ports->args[i], part, part->args[i]);
+    for (uint32_t i = 0; i < part->n_outs; i++) gn__port_set(&ports->outs[i], part, part->outs[i]);
     for (uint32_t i = 0; i < part->n_nodes; i++) { /* a cache given with each run */
-        const gn_part_node *x = &part->nodes[i];
-        if (x->op != GN_OP_KV_APPEND) continue;
-        const gn_part_node *cache = &part->nodes[part->ins[x->ins]];
-        if (cache->leaf == GN_LEAF_DATA) p->args[cache->arg].kv = true;
+        const gn_part_node *node = &part->nodes[i];
+        if (node->op != GN_OP_KV_APPEND) continue;
+        const gn_part_node *cache = &part->nodes[part->ins[node->ins]];
+        if (cache->leaf == GN_LEAF_DATA) ports->args[cache->arg].kv = true;
     }
     return true;
 }
@@ -20885,18 +20956,18 @@ static void gn__remote_learn(gn__remote *r, const gn__flight *x) {
 static const gn__want *gn__arrival_next(const gn__remote *r, gn__flight *x) {
     gn__arrival *a = &x->arrival;
     while (a->want < x->n_wants && a->blob.at == x->wants[a->want].bytes) {
-        const gn__want *w = ++a->want < x->n_wants ? &x->wants[a->want] : NULL;
-        if (w) gn__blob_begin(&a->blob, w->host, w->bytes, w->element, r->link.codecs);
+        const gn__want *want = ++a->want < x->n_wants ? &x->wants[a->want] : NULL;
+        if (want) gn__blob_begin(&a->blob, want->host, want->bytes, want->element, r->link.codecs);
     }
     return a->want < x->n_wants ? &x->wants[a->want] : NULL;
 }
 
 static void gn__arrival_begin(const gn__remote *r, gn__flight *x) {
     gn__arrival *a = &x->arrival;
-    const gn__want *w = x->wants;
+    const gn__want *want = x->wants;
     a->head_n = 0;
     a->want = 0;
-    if (x->n_wants > 0) gn__blob_begin(&a->blob, w->host, w->bytes, w->element, r->link.codecs);
+    if (x->n_wants > 0) gn__blob_begin(&a->blob, want->host, want->bytes, want->element, r->link.codecs);
 }
 
 /* The next n bytes of a STEP_OK. */
@@ -21442,14 +21513,14 @@ static gn_result gn__remote_bind_outputs(gn__remote *r, gn__flight *x, const gn_
     x->wants = (gn__want *)wants;
     x->n_wants = 0;
     for (uint32_t i = 0; i < ports->n_outs; i++) {
-        const gn__port *p = &ports->outs[i];
-        if (outs[i].host && outs[i].bytes != p->bytes)
-            return gn_fail(f, GN_BAD_SIZE, "%zu bytes of room for an output of %zu", outs[i].bytes, p->bytes);
+        const gn__port *port = &ports->outs[i];
+        if (outs[i].host && outs[i].bytes != port->bytes)
+            return gn_fail(f, GN_BAD_SIZE, "%zu bytes of room for an output of %zu", outs[i].bytes, port->bytes);
         gn__put_u8(&r->outs, (uint8_t)((outs[i].host ? GN__OUT_WANTED : 0) | (outs[i].keep ? GN__OUT_KEPT : 0)));
         if (outs[i].keep) gn__put_u64(&r->keeps, outs[i].keep);
         if (!outs[i].host) continue;
-        x->wants[x->n_wants++] = (gn__want){ outs[i].host, p->bytes, p->element, p->kv };
-        answer += gn__blob_most(p->bytes);
+        x->wants[x->n_wants++] = (gn__want){ outs[i].host, port->bytes, port->element, port->kv };
+        answer += gn__blob_most(port->bytes);
     }
     x->owed = answer + (answer / GN__FRAME_MAX + 1) * GN__FRAME_HEAD;
     return r->outs.failed || r->keeps.failed ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a step") : GN_OK;
@@ -21457,13 +21528,13 @@ static gn_result gn__remote_bind_outputs(gn__remote *r, gn__flight *x, const gn_
 
 static void gn__remote_put_args(gn__remote *r, const gn__ports *ports, const gn_arg *args) {
     for (uint32_t i = 0; i < ports->n_args; i++) {
-        const gn__port *p = &ports->args[i];
+        const gn__port *port = &ports->args[i];
         uint8_t id[8];
         gn__buf b = { id, 0, sizeof id, false };
         gn__put_u64(&b, args[i].value);
-        if (p->value) gn__outbox_put(&r->link.out, id, sizeof id);
-        else gn__remote_blob(r, args[i].host, p->bytes, p->element);
-        if (p->kv) r->stats->kv_bytes_moved += p->bytes;
+        if (port->value) gn__outbox_put(&r->link.out, id, sizeof id);
+        else gn__remote_blob(r, args[i].host, port->bytes, port->element);
+        if (port->kv) r->stats->kv_bytes_moved += port->bytes;
     }
 }
 
@@ -21898,23 +21969,23 @@ typedef struct gn__store {
 static uint64_t gn__weight_cost(const gn__weight *w) { return w->bytes + sizeof *w + 2 * GN__BLOCK_COST; }
 
 /* The tenant of a name, with one reference more; NULL: no memory. */
-static gn__tenant *gn__tenant_acquire(gn__store *s, const char *name) {
-    gn__tenant *t = s->tenants;
+static gn__tenant *gn__tenant_acquire(gn__store *store, const char *name) {
+    gn__tenant *t = store->tenants;
     while (t && strcmp(t->name, name) != 0) t = t->next;
     if (!t) {
         t = (gn__tenant *)gn__alloc_zero(sizeof *t);
         if (!t) return NULL;
         gn__copy_text(t->name, sizeof t->name, name);
-        t->next = s->tenants;
-        s->tenants = t;
+        t->next = store->tenants;
+        store->tenants = t;
     }
     t->refs++;
     return t;
 }
 
-static void gn__tenant_release(gn__store *s, gn__tenant *t) {
+static void gn__tenant_release(gn__store *store, gn__tenant *t) {
     if (!t || --t->refs > 0) return;
-    gn__tenant **p = &s->tenants;
+    gn__tenant **p = &store->tenants;
     while (*p != t) p = &(*p)->next;
     *p = t->next;
     gn__account_close(t->host);
@@ -21922,33 +21993,34 @@ static void gn__tenant_release(gn__store *s, gn__tenant *t) {
     gn_free(t);
 }
 
-static gn__weight **gn__store_chain(const gn__store *s, const gn__tenant *tenant, const uint8_t *digest) {
+static gn__weight **gn__store_chain(const gn__store *store, const gn__tenant *tenant, const uint8_t *digest) {
     uint64_t key;
     memcpy(&key, digest, sizeof key);
-    return &s->chains[gn__mix(key ^ s->salt, (uint64_t)(uintptr_t)tenant) & (s->n_chains - 1)];
+    return &store->chains[gn__mix(key ^ store->salt, (uint64_t)(uintptr_t)tenant) & (store->n_chains - 1)];
 }
 
-static gn__weight *gn__store_find(const gn__store *s, const gn__tenant *tenant, const uint8_t *digest, uint64_t bytes) {
-    if (!s->n_chains) return NULL;
-    for (gn__weight *w = *gn__store_chain(s, tenant, digest); w; w = w->next)
+static gn__weight *gn__store_find(const gn__store *store, const gn__tenant *tenant, const uint8_t *digest,
+                                  uint64_t bytes) {
+    if (!store->n_chains) return NULL;
+    for (gn__weight *w = *gn__store_chain(store, tenant, digest); w; w = w->next)
         if (w->tenant == tenant && w->bytes == bytes && memcmp(w->digest, digest, 32) == 0) return w;
     return NULL;
 }
 
 /* Chains for one more; false: no memory for the first of them. */
-static bool gn__store_room(gn__store *s) {
-    size_t n = s->n_chains ? s->n_chains * 2 : 256;
-    if (s->n < s->n_chains) return true;
-    gn__store old = *s;
+static bool gn__store_room(gn__store *store) {
+    size_t n = store->n_chains ? store->n_chains * 2 : 256;
+    if (store->n < store->n_chains) return true;
+    gn__store old = *store;
     /* the server's; under its lock nothing is charged */
     gn__weight **chains = (gn__weight **)gn__block_make(NULL, n * sizeof *chains, true);
-    if (!chains) return s->n_chains > 0; /* longer chains are slower, that is all */
+    if (!chains) return store->n_chains > 0; /* longer chains are slower, that is all */
     memset((void *)chains, 0, n * sizeof *chains);
-    s->chains = chains;
-    s->n_chains = n;
+    store->chains = chains;
+    store->n_chains = n;
     for (size_t i = 0; i < old.n_chains; i++)
         for (gn__weight *w = old.chains[i], *next; w; w = next) {
-            gn__weight **p = gn__store_chain(s, w->tenant, w->digest);
+            gn__weight **p = gn__store_chain(store, w->tenant, w->digest);
             next = w->next;
             w->next = *p;
             *p = w;
@@ -21958,75 +22030,75 @@ static bool gn__store_room(gn__store *s) {
 }
 
 /* Takes it out of the idle ones of its tenant. */
-static void gn__store_wake(gn__store *s, gn__weight *w) {
+static void gn__store_wake(gn__store *store, gn__weight *w) {
     *(w->newer ? &w->newer->older : &w->tenant->newest) = w->older;
     *(w->older ? &w->older->newer : &w->tenant->oldest) = w->newer;
     w->newer = w->older = NULL;
-    s->idle -= gn__weight_cost(w);
+    store->idle -= gn__weight_cost(w);
 }
 
 /* An idle one. */
-static void gn__store_remove(gn__store *s, gn__weight *w) {
-    gn__weight **p = gn__store_chain(s, w->tenant, w->digest);
+static void gn__store_remove(gn__store *store, gn__weight *w) {
+    gn__weight **p = gn__store_chain(store, w->tenant, w->digest);
     while (*p != w) p = &(*p)->next;
     *p = w->next;
-    s->n--;
-    s->dropped++;
-    gn__store_wake(s, w);
-    gn__tenant_release(s, w->tenant);
+    store->n--;
+    store->dropped++;
+    gn__store_wake(store, w);
+    gn__tenant_release(store, w->tenant);
     gn_free(w->data);
     gn_free(w);
 }
 
 /* The weight that has been idle for longest, of all tenants. */
-static gn__weight *gn__store_oldest(const gn__store *s) {
+static gn__weight *gn__store_oldest(const gn__store *store) {
     gn__weight *oldest = NULL;
-    for (const gn__tenant *t = s->tenants; t; t = t->next)
+    for (const gn__tenant *t = store->tenants; t; t = t->next)
         if (t->oldest && (!oldest || t->oldest->used < oldest->used)) oldest = t->oldest;
     return oldest;
 }
 
 /* Removes at most `most` of those that are too many or too old; false: there are none left. */
-static bool gn__store_trim(gn__store *s, uint32_t most) {
+static bool gn__store_trim(gn__store *store, uint32_t most) {
     uint64_t now = gn_now_us();
     for (uint32_t i = 0; i < most; i++) {
-        gn__weight *w = gn__store_oldest(s);
-        if (!w || (s->idle <= s->limit && now - w->used < s->age_us)) return false;
-        gn__store_remove(s, w);
+        gn__weight *w = gn__store_oldest(store);
+        if (!w || (store->idle <= store->limit && now - w->used < store->age_us)) return false;
+        gn__store_remove(store, w);
     }
     return true;
 }
 
-static void gn__store_ref(gn__store *s, gn__weight *w) {
-    if (w->refs++ == 0) gn__store_wake(s, w);
+static void gn__store_ref(gn__store *store, gn__weight *w) {
+    if (w->refs++ == 0) gn__store_wake(store, w);
 }
 
-static void gn__store_unref(gn__store *s, gn__weight *w) {
+static void gn__store_unref(gn__store *store, gn__weight *w) {
     gn__tenant *t = w->tenant;
     if (--w->refs > 0) return;
     w->used = gn_now_us();
     w->older = t->newest;
     *(t->newest ? &t->newest->newer : &t->oldest) = w;
     t->newest = w;
-    s->idle += gn__weight_cost(w);
-    gn__store_trim(s, GN__TRIM_MOST);
+    store->idle += gn__weight_cost(w);
+    gn__store_trim(store, GN__TRIM_MOST);
 }
 
 /* Enters a weight, which has its data; it is referenced once. False: no memory. */
-static bool gn__store_add(gn__store *s, gn__weight *w) {
-    if (!gn__store_room(s)) return false;
-    gn__weight **p = gn__store_chain(s, w->tenant, w->digest);
+static bool gn__store_add(gn__store *store, gn__weight *w) {
+    if (!gn__store_room(store)) return false;
+    gn__weight **p = gn__store_chain(store, w->tenant, w->digest);
     w->tenant->refs++;
     w->refs = 1;
     w->next = *p;
     *p = w;
-    s->n++;
+    store->n++;
     return true;
 }
 
-static void gn__store_deinit(gn__store *s) {
-    for (gn__weight *w = gn__store_oldest(s); w; w = gn__store_oldest(s)) gn__store_remove(s, w);
-    gn_free(s->chains);
+static void gn__store_deinit(gn__store *store) {
+    for (gn__weight *w = gn__store_oldest(store); w; w = gn__store_oldest(store)) gn__store_remove(store, w);
+    gn_free(store->chains);
 }
 
 /* ---- server: sessions ---- */
@@ -22047,43 +22119,45 @@ typedef struct gn__map {
     size_t n, cap;
 } gn__map;
 
-static size_t gn__map_place(const gn__map *t, uint64_t key) {
-    size_t i = (size_t)gn__mix(key, 0) & (t->cap - 1);
-    while (t->p[i].value && t->p[i].key != key) i = (i + 1) & (t->cap - 1);
+static size_t gn__map_place(const gn__map *map, uint64_t key) {
+    size_t i = (size_t)gn__mix(key, 0) & (map->cap - 1);
+    while (map->p[i].value && map->p[i].key != key) i = (i + 1) & (map->cap - 1);
     return i;
 }
 
-static void *gn__map_get(const gn__map *t, uint64_t key) { return t->cap ? t->p[gn__map_place(t, key)].value : NULL; }
+static void *gn__map_get(const gn__map *map, uint64_t key) {
+    return map->cap ? map->p[gn__map_place(map, key)].value : NULL;
+}
 
 /* The key is not there yet. */
-static bool gn__map_put(gn__map *t, uint64_t key, void *value) {
-    if ((t->n + 1) * 2 > t->cap) {
-        gn__map old = *t;
-        t->cap = old.cap ? old.cap * 2 : 16;
-        t->p = (struct gn__map_entry *)gn__alloc_zero(t->cap * sizeof *t->p);
-        if (!t->p) {
-            *t = old;
+static bool gn__map_put(gn__map *map, uint64_t key, void *value) {
+    if ((map->n + 1) * 2 > map->cap) {
+        gn__map old = *map;
+        map->cap = old.cap ? old.cap * 2 : 16;
+        map->p = (struct gn__map_entry *)gn__alloc_zero(map->cap * sizeof *map->p);
+        if (!map->p) {
+            *map = old;
             return false;
         }
         for (size_t i = 0; i < old.cap; i++)
-            if (old.p[i].value) t->p[gn__map_place(t, old.p[i].key)] = old.p[i];
+            if (old.p[i].value) map->p[gn__map_place(map, old.p[i].key)] = old.p[i];
         gn_free(old.p);
     }
-    size_t i = gn__map_place(t, key);
-    t->p[i].key = key;
-    t->p[i].value = value;
-    t->n++;
+    size_t i = gn__map_place(map, key);
+    map->p[i].key = key;
+    map->p[i].value = value;
+    map->n++;
     return true;
 }
 
-static void gn__map_remove(gn__map *t, uint64_t key) {
-    size_t hole = gn__map_place(t, key);
-    t->p[hole].value = NULL;
-    t->n--;
-    for (size_t i = (hole + 1) & (t->cap - 1); t->p[i].value; i = (i + 1) & (t->cap - 1)) {
-        struct gn__map_entry moved = t->p[i]; /* those behind the hole look for their place again */
-        t->p[i].value = NULL;
-        t->p[gn__map_place(t, moved.key)] = moved;
+static void gn__map_remove(gn__map *map, uint64_t key) {
+    size_t hole = gn__map_place(map, key);
+    map->p[hole].value = NULL;
+    map->n--;
+    for (size_t i = (hole + 1) & (map->cap - 1); map->p[i].value; i = (i + 1) & (map->cap - 1)) {
+        struct gn__map_entry moved = map->p[i]; /* those behind the hole look for their place again */
+        map->p[i].value = NULL;
+        map->p[gn__map_place(map, moved.key)] = moved;
     }
 }
 
@@ -22289,14 +22363,14 @@ static gn_result gn__session_blame(gn__session *s, gn_result e, gn_fault *f) {
 /* Memory that answered steps have left for the next ones: at most `most` bytes of it stay. */
 static void gn__session_spare(gn__session *s, uint64_t most) {
     for (uint32_t i = s->n_running; i < GN__SERVER_QUEUE; i++) {
-        gn__running *x = &s->running[i];
-        if (x->bytes_cap <= most) {
-            most -= x->bytes_cap;
+        gn__running *run = &s->running[i];
+        if (run->bytes_cap <= most) {
+            most -= run->bytes_cap;
             continue;
         }
-        gn_free(x->bytes);
-        x->bytes = NULL;
-        x->bytes_cap = 0;
+        gn_free(run->bytes);
+        run->bytes = NULL;
+        run->bytes_cap = 0;
     }
     if (s->args_cap <= most) return;
     gn_free(s->args_bytes);
@@ -22345,10 +22419,10 @@ static void gn__server_refuse(gn_server *server, const char *tenant, uint64_t ha
     gn__mutex_lock(&server->lock);
     if (server->n_refused == GN__REFUSED_MAX)
         memmove(server->refused, server->refused + 1, --server->n_refused * sizeof *server->refused);
-    gn__refused *x = &server->refused[server->n_refused++];
-    memset(x, 0, sizeof *x);
-    gn__copy_text(x->tenant, sizeof x->tenant, tenant);
-    x->hash = hash;
+    gn__refused *refused = &server->refused[server->n_refused++];
+    memset(refused, 0, sizeof *refused);
+    gn__copy_text(refused->tenant, sizeof refused->tenant, tenant);
+    refused->hash = hash;
     gn__mutex_unlock(&server->lock);
 }
 
@@ -22367,10 +22441,10 @@ static size_t gn__server_refused_text(gn_server *server, char *out, size_t cap) 
     size_t n = 0;
     gn__mutex_lock(&server->lock);
     for (uint32_t i = 0; i < server->n_refused; i++) {
-        const gn__refused *x = &server->refused[i];
+        const gn__refused *refused = &server->refused[i];
         char one[20 + 2 * GN__TENANT];
-        size_t k = (size_t)snprintf(one, sizeof one, "%016llx:", (unsigned long long)x->hash);
-        for (const char *t = x->tenant; *t; t++)
+        size_t k = (size_t)snprintf(one, sizeof one, "%016llx:", (unsigned long long)refused->hash);
+        for (const char *t = refused->tenant; *t; t++)
             k += (size_t)snprintf(one + k, sizeof one - k, "%02x", (unsigned)(uint8_t)*t);
         one[k++] = ' ';
         if (n + 1 < cap) memcpy(out + n, one, GN__MIN(k, cap - 1 - n));
@@ -22406,14 +22480,14 @@ static bool gn__server_remember(gn_server *server, const char *p) {
 }
 
 /* Seconds that a step of the part takes at least, by what its device was measured to do; 0: not known. */
-static double gn__part_seconds(const gn_part *p, const gn_cluster_device *c) {
+static double gn__part_seconds(const gn_part *part, const gn_cluster_device *c) {
     double seconds = 0, rate = 0;
     for (int i = 0; i < GN_RATE__COUNT; i++) rate = GN__MAX(rate, c->flops_per_s[i]);
-    for (uint32_t i = 0; i < p->n_nodes && rate > 0; i++) {
-        const gn_part_node *n = &p->nodes[i];
-        gn__type in[GN__MAX_INPUTS], out = gn__part_type(p, i);
+    for (uint32_t i = 0; i < part->n_nodes && rate > 0; i++) {
+        const gn_part_node *n = &part->nodes[i];
+        gn__type in[GN__MAX_INPUTS], out = gn__part_type(part, i);
         if (n->leaf != GN_LEAF_NONE || gn__op_has(n->op, GN_VIEWS) || n->n_ins > GN__MAX_INPUTS) continue;
-        for (uint32_t k = 0; k < n->n_ins; k++) in[k] = gn__part_type(p, p->ins[n->ins + k]);
+        for (uint32_t k = 0; k < n->n_ins; k++) in[k] = gn__part_type(part, part->ins[n->ins + k]);
         seconds += gn__op_flops(n->op, in, (int)n->n_ins, &out) / rate;
     }
     return seconds;
@@ -22516,66 +22590,66 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
 }
 
 static void gn__hasher_main(void *arg) {
-    gn__hasher *h = (gn__hasher *)arg;
-    gn__mutex_lock(&h->lock);
+    gn__hasher *hasher = (gn__hasher *)arg;
+    gn__mutex_lock(&hasher->lock);
     for (;;) {
-        while (h->done == h->ready && !h->last) gn__cond_wait(&h->changed, &h->lock);
-        if (h->done == h->ready || h->abandoned) break;
-        size_t n = (size_t)GN__MIN(h->ready - h->done, (uint64_t)GN__BLOB_CHUNK);
-        const uint8_t *p = h->data + h->done;
-        gn__mutex_unlock(&h->lock);
-        gn__net->hash_add(h->hash, p, n);
-        gn__mutex_lock(&h->lock);
-        h->done += n;
-        gn__cond_broadcast(&h->changed);
+        while (hasher->done == hasher->ready && !hasher->last) gn__cond_wait(&hasher->changed, &hasher->lock);
+        if (hasher->done == hasher->ready || hasher->abandoned) break;
+        size_t n = (size_t)GN__MIN(hasher->ready - hasher->done, (uint64_t)GN__BLOB_CHUNK);
+        const uint8_t *p = hasher->data + hasher->done;
+        gn__mutex_unlock(&hasher->lock);
+        gn__net->hash_add(hasher->hash, p, n);
+        gn__mutex_lock(&hasher->lock);
+        hasher->done += n;
+        gn__cond_broadcast(&hasher->changed);
     }
-    gn__mutex_unlock(&h->lock);
+    gn__mutex_unlock(&hasher->lock);
 }
 
 /* NULL: there is no memory, no thread, or a network unit that hashes in one piece only. */
 static gn__hasher *gn__hasher_start(void) {
-    gn__hasher *h = gn__net->hash_begin ? (gn__hasher *)gn__alloc_zero(sizeof *h) : NULL;
-    if (!h) return NULL;
-    gn__mutex_init(&h->lock);
-    gn__cond_init(&h->changed);
-    h->hash = gn__net->hash_begin();
-    if (h->hash && gn__thread_start(&h->thread, gn__hasher_main, h)) return h;
+    gn__hasher *hasher = gn__net->hash_begin ? (gn__hasher *)gn__alloc_zero(sizeof *hasher) : NULL;
+    if (!hasher) return NULL;
+    gn__mutex_init(&hasher->lock);
+    gn__cond_init(&hasher->changed);
+    hasher->hash = gn__net->hash_begin();
+    if (hasher->hash && gn__thread_start(&hasher->thread, gn__hasher_main, hasher)) return hasher;
     uint8_t ignored[32];
-    if (h->hash) gn__net->hash_end(h->hash, ignored);
-    gn__cond_deinit(&h->changed);
-    gn__mutex_deinit(&h->lock);
-    gn_free(h);
+    if (hasher->hash) gn__net->hash_end(hasher->hash, ignored);
+    gn__cond_deinit(&hasher->changed);
+    gn__mutex_deinit(&hasher->lock);
+    gn_free(hasher);
     return NULL;
 }
 
 /* `ready` bytes are at data, which stays until the next wait. */
-static void gn__hasher_feed(gn__hasher *h, const uint8_t *data, uint64_t ready) {
-    gn__mutex_lock(&h->lock);
-    h->data = data;
-    h->ready = ready;
-    gn__cond_broadcast(&h->changed);
-    gn__mutex_unlock(&h->lock);
+static void gn__hasher_feed(gn__hasher *hasher, const uint8_t *data, uint64_t ready) {
+    gn__mutex_lock(&hasher->lock);
+    hasher->data = data;
+    hasher->ready = ready;
+    gn__cond_broadcast(&hasher->changed);
+    gn__mutex_unlock(&hasher->lock);
 }
 
 /* Until it does not look at the data. */
-static void gn__hasher_wait(gn__hasher *h) {
-    gn__mutex_lock(&h->lock);
-    while (h->done != h->ready) gn__cond_wait(&h->changed, &h->lock);
-    gn__mutex_unlock(&h->lock);
+static void gn__hasher_wait(gn__hasher *hasher) {
+    gn__mutex_lock(&hasher->lock);
+    while (hasher->done != hasher->ready) gn__cond_wait(&hasher->changed, &hasher->lock);
+    gn__mutex_unlock(&hasher->lock);
 }
 
 /* The digest of all that was fed, or of nothing in particular when it is abandoned. */
-static void gn__hasher_end(gn__hasher *h, bool abandoned, uint8_t digest[32]) {
-    gn__mutex_lock(&h->lock);
-    h->last = true;
-    h->abandoned = abandoned;
-    gn__cond_broadcast(&h->changed);
-    gn__mutex_unlock(&h->lock);
-    gn__thread_join(&h->thread);
-    gn__net->hash_end(h->hash, digest);
-    gn__cond_deinit(&h->changed);
-    gn__mutex_deinit(&h->lock);
-    gn_free(h);
+static void gn__hasher_end(gn__hasher *hasher, bool abandoned, uint8_t digest[32]) {
+    gn__mutex_lock(&hasher->lock);
+    hasher->last = true;
+    hasher->abandoned = abandoned;
+    gn__cond_broadcast(&hasher->changed);
+    gn__mutex_unlock(&hasher->lock);
+    gn__thread_join(&hasher->thread);
+    gn__net->hash_end(hasher->hash, digest);
+    gn__cond_deinit(&hasher->changed);
+    gn__mutex_deinit(&hasher->lock);
+    gn_free(hasher);
 }
 
 /* Frees the bytes, which nobody hashes any more. */
@@ -22657,16 +22731,16 @@ static gn_result gn__upload_grow(gn__session *s, uint64_t n, gn_fault *f) {
 }
 
 /* The next n bytes of the weight. */
-static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *d, uint64_t n, gn_fault *f) {
+static gn_result gn__upload_piece(gn__session *s, const gn__msg_weight_put *put, uint64_t n, gn_fault *f) {
     gn__upload *u = &s->upload;
-    gn__rd r = { d->blob.p, d->blob.p + d->blob.n, false };
+    gn__rd r = { put->blob.p, put->blob.p + put->blob.n, false };
     gn_result e = gn__upload_grow(s, n, f);
     if (e) {
         gn__upload_free(u);
         u->refused = true;
         return e;
     }
-    e = gn__blob_get(&r, u->data + u->at, (size_t)n, d->element, s->link.codecs, f);
+    e = gn__blob_get(&r, u->data + u->at, (size_t)n, put->element, s->link.codecs, f);
     if (!e && u->hasher) gn__hasher_feed(u->hasher, u->data, u->at + n);
     return !e && r.p != r.end ? gn_fail(f, GN_BAD_MESSAGE, "a piece of a weight is longer than it says") : e;
 }
@@ -22698,11 +22772,11 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
 
 /* ---- slots of a session ---- */
 
-static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x, const gn__msg_slot_put *d,
+static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x, const gn__msg_slot_put *put,
                                              gn_slot_desc *desc, gn_fault *f) {
-    if (d->fill != GN__FILL_DIGEST || d->digest.n != 32 || d->blob.n != 0)
+    if (put->fill != GN__FILL_DIGEST || put->digest.n != 32 || put->blob.n != 0)
         return gn_fail(f, GN_BAD_MESSAGE, "a weight is named by its digest");
-    gn__held_weight *h = gn__session_find_weight(s, d->digest.p, desc->bytes);
+    gn__held_weight *h = gn__session_find_weight(s, put->digest.p, desc->bytes);
     if (!h) return gn_fail(f, GN_BAD_DIGEST, "no weight of this digest and of %zu bytes was uploaded", desc->bytes);
     desc->host = h->weight->data;
     gn_result e = s->exec.i->slot_put(s->exec.self, desc, f);
@@ -22712,15 +22786,15 @@ static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x,
     return GN_OK;
 }
 
-static gn_result gn__served_slot_fill_state(gn__session *s, const gn__msg_slot_put *d, gn_slot_desc *desc,
+static gn_result gn__served_slot_fill_state(gn__session *s, const gn__msg_slot_put *put, gn_slot_desc *desc,
                                             gn_fault *f) {
-    gn__rd r = { d->blob.p, d->blob.p + d->blob.n, false };
+    gn__rd r = { put->blob.p, put->blob.p + put->blob.n, false };
     uint8_t *host = NULL;
-    if (d->fill == GN__FILL_DIGEST || d->digest.n != 0 || (d->fill == GN__FILL_ZEROS && d->blob.n != 0))
+    if (put->fill == GN__FILL_DIGEST || put->digest.n != 0 || (put->fill == GN__FILL_ZEROS && put->blob.n != 0))
         return gn_fail(f, GN_BAD_MESSAGE, "a state begins with zeros or with its bytes");
-    if (d->fill == GN__FILL_BYTES && d->blob.n < gn__blob_least(desc->bytes))
+    if (put->fill == GN__FILL_BYTES && put->blob.n < gn__blob_least(desc->bytes))
         return gn_fail(f, GN_BAD_MESSAGE, "the bytes of a state are cut");
-    if (d->fill == GN__FILL_BYTES) {
+    if (put->fill == GN__FILL_BYTES) {
         host = (uint8_t *)gn_alloc(desc->bytes);
         if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a state of %zu bytes", desc->bytes);
         gn_result e = gn__blob_get(&r, host, desc->bytes, (int)gn__bytes_of(desc->dtype), s->link.codecs, f);
@@ -22753,34 +22827,34 @@ static gn__served_slot *gn__served_slot_new(gn__session *s, uint32_t slot) {
 }
 
 /* The entry of a slot that is not there now; a generation serves once. */
-static gn_result gn__served_slot_enter(gn__session *s, const gn__msg_slot_put *d, const gn__type *type,
+static gn_result gn__served_slot_enter(gn__session *s, const gn__msg_slot_put *put, const gn__type *type,
                                        gn__served_slot **out, gn_fault *f) {
-    gn__served_slot *x = (gn__served_slot *)gn__map_get(&s->slots, d->slot);
-    if (x && (!x->dropped || d->gen <= x->gen))
-        return gn_fail(f, GN_BAD_MESSAGE, "slot %u of generation %u is or was there already", d->slot, x->gen);
-    if (!x) x = gn__served_slot_new(s, d->slot);
+    gn__served_slot *x = (gn__served_slot *)gn__map_get(&s->slots, put->slot);
+    if (x && (!x->dropped || put->gen <= x->gen))
+        return gn_fail(f, GN_BAD_MESSAGE, "slot %u of generation %u is or was there already", put->slot, x->gen);
+    if (!x) x = gn__served_slot_new(s, put->slot);
     if (!x) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a slot");
-    x->slot = d->slot;
-    x->gen = d->gen;
+    x->slot = put->slot;
+    x->gen = put->gen;
     x->dropped = false;
-    x->kind = (gn_leaf_kind)d->kind;
+    x->kind = (gn_leaf_kind)put->kind;
     x->type = *type;
     memset(&x->fault, 0, sizeof x->fault);
     *out = x;
     return GN_OK;
 }
 
-static gn_result gn__served_slot_message(const gn__msg *m, gn__msg_slot_put *d, gn__type *t, gn_fault *f) {
-    gn_result e = gn__msg_decode(m->id, m->p, m->n, d, f);
+static gn_result gn__served_slot_message(const gn__msg *m, gn__msg_slot_put *put, gn__type *type, gn_fault *f) {
+    gn_result e = gn__msg_decode(m->id, m->p, m->n, put, f);
     if (e) return e;
-    memset(t, 0, sizeof *t);
-    t->dtype = (gn_dtype)d->dtype;
-    t->shape.rank = (int32_t)d->dims.n;
-    for (int i = 0; i < t->shape.rank; i++) t->shape.dims[i] = (int64_t)gn__span_u64(&d->dims, (uint64_t)i);
-    if (!gn__type_ok(t)) return gn_fail(f, GN_BAD_MESSAGE, "a slot of no valid type");
-    return d->kind == GN_LEAF_WEIGHT || d->kind == GN_LEAF_STATE
+    memset(type, 0, sizeof *type);
+    type->dtype = (gn_dtype)put->dtype;
+    type->shape.rank = (int32_t)put->dims.n;
+    for (int i = 0; i < type->shape.rank; i++) type->shape.dims[i] = (int64_t)gn__span_u64(&put->dims, (uint64_t)i);
+    if (!gn__type_ok(type)) return gn_fail(f, GN_BAD_MESSAGE, "a slot of no valid type");
+    return put->kind == GN_LEAF_WEIGHT || put->kind == GN_LEAF_STATE
                ? GN_OK
-               : gn_fail(f, GN_BAD_MESSAGE, "a slot of kind %u", d->kind);
+               : gn_fail(f, GN_BAD_MESSAGE, "a slot of kind %u", put->kind);
 }
 
 static gn_result gn__serve_slot_put(gn__session *s, const gn__msg *m, gn_fault *f) {
@@ -22855,13 +22929,13 @@ static gn_result gn__part_check_updates(gn__session *s, const gn_part *part, gn_
     gn__served_slot *x;
     s->update_checks++;
     for (uint32_t i = 0; i < part->n_updates; i++) {
-        const gn_part_update *u = &part->updates[i];
-        gn_result e = gn__served_slot_check(s, u->slot, u->gen, f, &x);
+        const gn_part_update *update = &part->updates[i];
+        gn_result e = gn__served_slot_check(s, update->slot, update->gen, f, &x);
         if (e) return e;
-        t = gn__part_type(part, u->node);
+        t = gn__part_type(part, update->node);
         if (x->kind != GN_LEAF_STATE || !gn__type_equal(&t, &x->type))
-            return gn_fail(f, GN_BAD_MESSAGE, "slot %u does not take this value", u->slot);
-        if (x->mark == s->update_checks) return gn_fail(f, GN_BAD_MESSAGE, "slot %u is updated twice", u->slot);
+            return gn_fail(f, GN_BAD_MESSAGE, "slot %u does not take this value", update->slot);
+        if (x->mark == s->update_checks) return gn_fail(f, GN_BAD_MESSAGE, "slot %u is updated twice", update->slot);
         x->mark = s->update_checks;
     }
     return GN_OK;
@@ -22906,33 +22980,35 @@ static bool gn__record_encode(const gn_part *part, gn__buf *out) {
 
 /* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a
    promise. */
-static void gn__server_record(gn_server *s, const gn_part *part) {
+static void gn__server_record(gn_server *server, const gn_part *part) {
     gn__buf b = { NULL, 0, 0, false };
-    if (!s->record_file) return;
+    if (!server->record_file) return;
     bool ok = gn__record_encode(part, &b), leave = b.n > GN__RECORD_PLAN;
     uint64_t hash = ok ? gn__hash_bytes(b.p, b.n, 0) : 0;
-    gn__mutex_lock(&s->record_lock);
-    leave = leave || s->n_recorded == GN__RECORD_PLANS || s->record_bytes + b.n > GN__RECORD_BYTES;
-    for (uint32_t i = 0; i < s->n_recorded && !leave; i++) leave = s->recorded[i] == hash;
-    if (ok && !leave) ok = gn__record_add(s->record_file, !s->n_recorded, b.p, b.n);
+    gn__mutex_lock(&server->record_lock);
+    leave = leave || server->n_recorded == GN__RECORD_PLANS || server->record_bytes + b.n > GN__RECORD_BYTES;
+    for (uint32_t i = 0; i < server->n_recorded && !leave; i++) leave = server->recorded[i] == hash;
+    if (ok && !leave) ok = gn__record_add(server->record_file, !server->n_recorded, b.p, b.n);
     if (ok && !leave) {
-        s->recorded[s->n_recorded++] = hash;
-        s->record_bytes += b.n;
+        server->recorded[server->n_recorded++] = hash;
+        server->record_bytes += b.n;
     }
-    gn__mutex_unlock(&s->record_lock);
+    gn__mutex_unlock(&server->record_lock);
     gn__buf_deinit(&b);
-    if (!ok) gn_logf(s->desc.log, s->desc.log_user, GN_LOG_WARN, "a plan could not be added to %s", s->record_file);
+    if (!ok)
+        gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "a plan could not be added to %s",
+                server->record_file);
 }
 
 /* The part's bytes, unpacked into memory that the session's limit allows. */
-static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
-    gn__rd r = { d->part.p, d->part.p + d->part.n, false };
-    if (!d->packed) return gn__part_decode(d->part.p, (size_t)d->part.n, GN__WIRE_NODES, &p->part, f);
-    uint8_t *bytes = (uint8_t *)gn_alloc(d->packed);
+static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *put, gn_fault *f) {
+    gn__rd r = { put->part.p, put->part.p + put->part.n, false };
+    if (!put->packed) return gn__part_decode(put->part.p, (size_t)put->part.n, GN__WIRE_NODES, &p->part, f);
+    uint8_t *bytes = (uint8_t *)gn_alloc(put->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    gn_result e = gn__blob_get(&r, bytes, d->packed, 1, s->link.codecs, f);
+    gn_result e = gn__blob_get(&r, bytes, put->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
-    if (!e) e = gn__part_decode(bytes, d->packed, GN__WIRE_NODES, &p->part, f);
+    if (!e) e = gn__part_decode(bytes, put->packed, GN__WIRE_NODES, &p->part, f);
     gn_free(bytes);
     return e;
 }
@@ -22987,12 +23063,12 @@ static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p
     return e;
 }
 
-static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *d, gn_fault *f) {
-    gn__work_begin(s, s->sequence + 1, true, d->hash);
-    gn_result e = gn__served_plan_part(s, p, d, f);
+static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *put, gn_fault *f) {
+    gn__work_begin(s, s->sequence + 1, true, put->hash);
+    gn_result e = gn__served_plan_part(s, p, put, f);
     gn__work_end(s);
     if (e) return e;
-    if (p->part->hash != d->hash) return gn_fail(f, GN_BAD_MESSAGE, "the part's hash is not the one announced");
+    if (p->part->hash != put->hash) return gn_fail(f, GN_BAD_MESSAGE, "the part's hash is not the one announced");
     e = gn__served_plan_allowed(s, p->part, f);
     if (!e) e = gn__part_check_slots(s, p->part, f);
     if (!e) e = gn__part_check_updates(s, p->part, f);
@@ -23134,31 +23210,31 @@ static gn_result gn__step_args(gn__session *s, const gn__served_plan *p, const g
 }
 
 /* Room for the outputs wanted, in one block of the running step. */
-static gn_result gn__step_wants(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, gn__running *x,
+static gn_result gn__step_wants(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, gn__running *run,
                                 gn_fault *f) {
-    void *wants = x->wants, *bytes = x->bytes;
+    void *wants = run->wants, *bytes = run->bytes;
     uint64_t total = 0, at = 0;
     for (uint32_t i = 0; i < p->ports.n_outs && total <= s->limit; i++)
         if (d->outs.p[i] & GN__OUT_WANTED) total += gn__round64(p->ports.outs[i].bytes);
     if (total > s->limit) return gn__session_full(s, total, f);
-    if (!gn__reserve(&wants, &x->cap, p->ports.n_outs, sizeof *x->wants))
+    if (!gn__reserve(&wants, &run->cap, p->ports.n_outs, sizeof *run->wants))
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
-    x->wants = (gn__want *)wants;
-    if (!gn__reserve(&bytes, &x->bytes_cap, total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
-    x->bytes = (uint8_t *)bytes;
+    run->wants = (gn__want *)wants;
+    if (!gn__reserve(&bytes, &run->bytes_cap, total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
+    run->bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         const gn__port *port = &p->ports.outs[i];
         s->outs[i] = (gn_out){ NULL, port->bytes, 0 };
         if (!(d->outs.p[i] & GN__OUT_WANTED)) continue;
-        s->outs[i].host = x->bytes + at;
-        x->wants[x->n_wants++] = (gn__want){ x->bytes + at, port->bytes, port->element, port->kv };
+        s->outs[i].host = run->bytes + at;
+        run->wants[run->n_wants++] = (gn__want){ run->bytes + at, port->bytes, port->element, port->kv };
         at += gn__round64(port->bytes);
     }
     return GN_OK;
 }
 
 /* Enters the outputs to keep into the list; gn__kept_remove takes them out again when the step fails. */
-static gn_result gn__step_keeps(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, gn__running *x,
+static gn_result gn__step_keeps(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, gn__running *run,
                                 gn_fault *f) {
     void *kept = s->kept;
     uint64_t k = 0;
@@ -23174,21 +23250,21 @@ static gn_result gn__step_keeps(gn__session *s, const gn__served_plan *p, const 
         gn__kept *v = &s->kept[s->n_kept++];
         *v = (gn__kept){ id, gn__part_type(p->part, p->part->outs[i]) };
         s->outs[i].keep = s->last_keep = id;
-        x->end_keep = id + 1;
+        run->end_keep = id + 1;
     }
     return k == d->keeps.n ? GN_OK : gn_fail(f, GN_BAD_MESSAGE, "more ids than kept values");
 }
 
 /* A step that failed: nothing of it stays. */
-static void gn__running_undo(gn__session *s, gn__running *x) {
-    gn__kept_remove(s, gn__kept_lower(s, x->first_keep), gn__kept_lower(s, x->end_keep));
+static void gn__running_undo(gn__session *s, gn__running *run) {
+    gn__kept_remove(s, gn__kept_lower(s, run->first_keep), gn__kept_lower(s, run->end_keep));
 }
 
-static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, gn__running *x,
+static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const gn__msg_step *d, gn__running *run,
                                 gn_fault *f) {
     void *outs = s->outs;
-    x->n_wants = 0;
-    x->first_keep = x->end_keep = s->last_keep + 1;
+    run->n_wants = 0;
+    run->first_keep = run->end_keep = s->last_keep + 1;
     if (d->outs.n != p->ports.n_outs)
         return gn_fail(f, GN_BAD_MESSAGE, "%llu outputs of a plan with %u", (unsigned long long)d->outs.n,
                        p->ports.n_outs);
@@ -23199,18 +23275,19 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     s->outs = (gn_out *)outs;
     gn_result e = gn__step_args(s, p, d, f);
-    if (!e) e = gn__step_wants(s, p, d, x, f);
-    if (!e) e = gn__step_keeps(s, p, d, x, f);
+    if (!e) e = gn__step_wants(s, p, d, run, f);
+    if (!e) e = gn__step_keeps(s, p, d, run, f);
     const gn_stats before = s->stats;
     gn__work_begin(s, d->sequence, false, p->part->hash);
-    if (!e) e = s->exec.i->submit(s->exec.self, p->plan, s->args, s->outs, &x->ticket, f);
+    if (!e) e = s->exec.i->submit(s->exec.self, p->plan, s->args, s->outs, &run->ticket, f);
     gn__work_end(s);
-    x->counts = (gn__msg_counts){ s->stats.kernels_run - before.kernels_run, s->stats.nodes_fused - before.nodes_fused,
-                                  s->stats.state_copies - before.state_copies,
-                                  s->stats.state_copy_bytes - before.state_copy_bytes };
-    x->sequence = d->sequence;
-    x->hash = p->part->hash;
-    if (e) gn__running_undo(s, x);
+    run->counts =
+        (gn__msg_counts){ s->stats.kernels_run - before.kernels_run, s->stats.nodes_fused - before.nodes_fused,
+                          s->stats.state_copies - before.state_copies,
+                          s->stats.state_copy_bytes - before.state_copy_bytes };
+    run->sequence = d->sequence;
+    run->hash = p->part->hash;
+    if (e) gn__running_undo(s, run);
     if (e && s->n_running == 0) gn__step_ended(s, 0);
     return e;
 }
@@ -23222,12 +23299,12 @@ static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_
     uint64_t last_keep = s->last_keep;
     bool spared = false;
     for (;;) {
-        gn__running *x = &s->running[s->n_running];
-        x->request = request;
-        x->plan = p;
+        gn__running *run = &s->running[s->n_running];
+        run->request = request;
+        run->plan = p;
         gn__session_busy(s, true);
         gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, d->sequence, f);
-        e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, x, f), f);
+        e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, run, f), f);
         s->n_running += !e;
         /* the flag: it ran for too long */
         if (e != GN_LIMIT || gn_flag_get(&s->cancel) || (spared && s->n_running == 0)) return e;
@@ -23282,8 +23359,8 @@ static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
    device. Under the lock. */
 static bool gn__server_is_over(const gn_server *server) {
     bool over = server->lost_devices != 0;
-    for (const gn__session *x = server->sessions; x && over; x = x->next)
-        over = !x->known || x->gone || (server->lost_devices >> x->device_at & 1);
+    for (const gn__session *other = server->sessions; other && over; other = other->next)
+        over = !other->known || other->gone || (server->lost_devices >> other->device_at & 1);
     return over;
 }
 
@@ -23330,33 +23407,33 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
     return gn__outbox_message(&s->link.out, GN__MSG_COSTS, request, &m);
 }
 
-static gn_result gn__running_answer(gn__session *s, gn__running *x) {
+static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
-    gn__work_begin(s, x->sequence, false, x->hash);
-    gn_result e = s->exec.i->wait(s->exec.self, x->ticket, &fault);
+    gn__work_begin(s, run->sequence, false, run->hash);
+    gn_result e = s->exec.i->wait(s->exec.self, run->ticket, &fault);
     gn__work_end(s);
-    if (e == GN_NO_VALUE) x->end_keep = x->first_keep; /* what it kept counts as kept */
+    if (e == GN_NO_VALUE) run->end_keep = run->first_keep; /* what it kept counts as kept */
     if (e) {
         fault.result = e = gn__session_blame(s, e, &fault);
         s->step_failures += e != GN_NO_VALUE && e != GN_CANCELLED;
-        gn__running_undo(s, x);
-        return gn__session_refuse(s, x->request, &fault, false);
+        gn__running_undo(s, run);
+        return gn__session_refuse(s, run->request, &fault, false);
     }
-    if (!x->plan->ran) gn__server_record(s->server, x->plan->part);
-    x->plan->ran = true;
+    if (!run->plan->ran) gn__server_record(s->server, run->plan->part);
+    run->plan->ran = true;
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
     uint64_t spent = gn__session_busy(s, false);
-    if (x->n_wants > 0 && (e = gn__session_costs(s, x->request, spent)) != GN_OK) return e;
-    if (!x->plan->told && s->features & GN__FEATURE_COUNTS &&
-        (e = gn__outbox_message(&s->link.out, GN__MSG_COUNTS, x->request, &x->counts)) != GN_OK)
+    if (run->n_wants > 0 && (e = gn__session_costs(s, run->request, spent)) != GN_OK) return e;
+    if (!run->plan->told && s->features & GN__FEATURE_COUNTS &&
+        (e = gn__outbox_message(&s->link.out, GN__MSG_COUNTS, run->request, &run->counts)) != GN_OK)
         return e;
-    x->plan->told = true;
-    gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, x->request, &m);
-    for (size_t i = 0; i < x->n_wants; i++) {
-        const gn__want *w = &x->wants[i];
-        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, w->host, w->bytes, w->element, s->link.codecs,
+    run->plan->told = true;
+    gn__outbox_fields(&s->link.out, GN__MSG_STEP_OK, run->request, &m);
+    for (size_t i = 0; i < run->n_wants; i++) {
+        const gn__want *want = &run->wants[i];
+        s->stats.packed_bytes_up += gn__blob_put(&s->link.out, want->host, want->bytes, want->element, s->link.codecs,
                                                  s->link.wire_ns, &s->link.scratch);
-        s->stats.tensor_bytes_up += w->bytes;
+        s->stats.tensor_bytes_up += want->bytes;
     }
     return gn__outbox_end(&s->link.out);
 }
@@ -23414,7 +23491,7 @@ static gn_result gn__session_reply_one(gn__session *s, gn_fault *f) {
 
 /* The next message, of which no more is here than its begin. What comes while steps run is received beside them, and
    their answers go as they end; before anything else is waited for, all is answered. */
-static gn_result gn__session_receive(gn__session *s, const gn__link_wait_limit *w, gn__msg *out, gn_fault *f) {
+static gn_result gn__session_receive(gn__session *s, const gn__link_wait_limit *limit, gn__msg *out, gn_fault *f) {
     while (s->n_running > 0 && !gn__exec_ended(&s->exec, s->running[s->n_running - 1].ticket)) {
         bool unfinished = gn__inbox_unfinished(&s->link.in);
         gn_result e = gn__link_read(&s->link, unfinished ? 1 : 0);
@@ -23424,7 +23501,7 @@ static gn_result gn__session_receive(gn__session *s, const gn__link_wait_limit *
         if (e || out->id) return e;
     }
     gn_result e = gn__session_reply_first(s, s->n_running, f);
-    return e ? e : gn__link_receive(&s->link, w, out, f);
+    return e ? e : gn__link_receive(&s->link, limit, out, f);
 }
 
 static gn_result gn__serve_cancel(gn__session *s, const gn__msg *m, gn_fault *f) {
@@ -23607,10 +23684,10 @@ static int gn__server_least_loaded(const gn_server *server) {
     int at = 0;
     for (int d = 0; d < server->n_devices; d++) {
         uint64_t lost = server->lost_devices >> d & 1, sessions = 0, bytes = 0;
-        for (const gn__session *x = server->sessions; x; x = x->next) {
-            if (!x->placed || x->gone || x->device_at != d) continue;
+        for (const gn__session *other = server->sessions; other; other = other->next) {
+            if (!other->placed || other->gone || other->device_at != d) continue;
             sessions++;
-            bytes += x->shown.device_bytes;
+            bytes += other->shown.device_bytes;
         }
         if (lost != best.lost           ? lost > best.lost
             : sessions != best.sessions ? sessions > best.sessions
@@ -23673,7 +23750,7 @@ static gn_result gn__session_admit(gn__session *s, gn_fault *f) {
     gn_server *server = s->server;
     uint32_t n = 0;
     gn__mutex_lock(&server->lock);
-    for (const gn__session *x = server->sessions; x; x = x->next) n += x->known && !x->gone;
+    for (const gn__session *other = server->sessions; other; other = other->next) n += other->known && !other->gone;
     s->known = n < server->desc.max_sessions;
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
@@ -24153,79 +24230,79 @@ static bool gn__copy_string(char **out, const char **text) {
     return true;
 }
 
-static gn_result gn__server_set_desc(gn_server *s, const gn_server_desc *desc, gn_fault *f) {
-    if (desc) s->desc = *desc;
-    gn_server_desc *d = &s->desc;
+static gn_result gn__server_set_desc(gn_server *server, const gn_server_desc *desc, gn_fault *f) {
+    if (desc) server->desc = *desc;
+    gn_server_desc *d = &server->desc;
     if (!d->devices) d->devices = "cpu";
     if (!d->listen) d->listen = gn__net ? "127.0.0.1:5556" : "none";
     if (d->max_sessions == 0) d->max_sessions = 64;
     if (d->memory_limit == 0) d->memory_limit = (uint64_t)8 << 30;
     if (d->deadline_ms == 0) d->deadline_ms = GN__DEADLINE_MS;
     if (d->max_step_seconds == 0) d->max_step_seconds = 600;
-    if (d->refused && !gn__server_remember(s, d->refused))
+    if (d->refused && !gn__server_remember(server, d->refused))
         return gn_fail(f, GN_BAD_ARGUMENT, "what is to be refused is not the text of gn_server_refused");
     d->refused = NULL;
-    bool ok = gn__copy_string(&s->listen, &d->listen) && gn__copy_string(&s->key, &d->key) &&
-              gn__copy_string(&s->cert, &d->cert) && gn__copy_string(&s->ca, &d->ca) &&
-              gn__copy_string(&s->url_file, &d->url_file) && gn__copy_string(&s->home, &d->home) &&
-              gn__copy_string(&s->record_file, &d->record_file) && gn__copy_string(&s->warm_file, &d->warm_file) &&
-              gn__copy_string(&s->advertise, &d->advertise);
+    bool ok = gn__copy_string(&server->listen, &d->listen) && gn__copy_string(&server->key, &d->key) &&
+              gn__copy_string(&server->cert, &d->cert) && gn__copy_string(&server->ca, &d->ca) &&
+              gn__copy_string(&server->url_file, &d->url_file) && gn__copy_string(&server->home, &d->home) &&
+              gn__copy_string(&server->record_file, &d->record_file) &&
+              gn__copy_string(&server->warm_file, &d->warm_file) && gn__copy_string(&server->advertise, &d->advertise);
     if (d->tenant_memory == 0) d->tenant_memory = GN__MIN(d->memory_limit, UINT64_MAX / 4) * 4;
     if (d->idle_memory == 0) d->idle_memory = d->memory_limit;
     if (d->idle_minutes == 0) d->idle_minutes = 60;
-    s->store.limit = d->idle_memory;
-    s->store.age_us = (uint64_t)d->idle_minutes * 60000000;
-    s->store.salt = gn__mix(gn_now_us(), (uint64_t)(uintptr_t)s);
-    s->host = gn__account_open(NULL, "the server", "--total-memory",
-                               d->total_memory ? d->total_memory : gn__host_memory() / 4 * 3);
-    s->memory = gn__account_open(NULL, "the server on devices", "--total-memory", d->total_memory);
-    if (s->host) {
-        s->host->reclaim = gn__server_reclaim;
-        s->host->user = s;
+    server->store.limit = d->idle_memory;
+    server->store.age_us = (uint64_t)d->idle_minutes * 60000000;
+    server->store.salt = gn__mix(gn_now_us(), (uint64_t)(uintptr_t)server);
+    server->host = gn__account_open(NULL, "the server", "--total-memory",
+                                    d->total_memory ? d->total_memory : gn__host_memory() / 4 * 3);
+    server->memory = gn__account_open(NULL, "the server on devices", "--total-memory", d->total_memory);
+    if (server->host) {
+        server->host->reclaim = gn__server_reclaim;
+        server->host->user = server;
     }
-    ok = ok && s->host && s->memory;
+    ok = ok && server->host && server->memory;
     return ok ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
 }
 
 /* Each device is opened once, so that a missing one is an error now and not of the first client. */
-static gn_result gn__server_add_device(gn_server *s, const char *text, size_t n, gn_fault *f) {
+static gn_result gn__server_add_device(gn_server *server, const char *text, size_t n, gn_fault *f) {
     gn_stats stats;
     gn_exec exec = { NULL, NULL };
     memset(&stats, 0, sizeof stats);
-    if (s->n_devices == GN__DEVICES_MAX || n == 0 || n > 60)
+    if (server->n_devices == GN__DEVICES_MAX || n == 0 || n > 60)
         return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters",
                        GN__DEVICES_MAX, n);
-    gn__device_name(s->devices[s->n_devices], text, n);
-    gn_exec_desc d = { s->devices[s->n_devices],
-                       s->desc.threads,
-                       s->desc.deadline_ms,
+    gn__device_name(server->devices[server->n_devices], text, n);
+    gn_exec_desc d = { server->devices[server->n_devices],
+                       server->desc.threads,
+                       server->desc.deadline_ms,
                        false,
                        &stats,
-                       s->desc.log,
-                       s->desc.log_user,
+                       server->desc.log,
+                       server->desc.log_user,
                        NULL,
                        NULL };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
-    if (!s->desc.no_costs) gn__measure(exec, &d, 0, &s->costs[s->n_devices]);
+    if (!server->desc.no_costs) gn__measure(exec, &d, 0, &server->costs[server->n_devices]);
     exec.i->close(exec.self);
-    s->n_devices++;
+    server->n_devices++;
     return GN_OK;
 }
 
-static gn_result gn__server_add_devices(gn_server *s, gn_fault *f) {
-    const char *p = s->desc.devices;
+static gn_result gn__server_add_devices(gn_server *server, gn_fault *f) {
+    const char *p = server->desc.devices;
     gn_result e = GN_OK;
     for (bool more = true; more && !e;) {
         p += strspn(p, " ");
         size_t n = strcspn(p, ",");
         size_t name = n;
         while (name > 0 && p[name - 1] == ' ') name--;
-        e = gn__server_add_device(s, p, name, f);
+        e = gn__server_add_device(server, p, name, f);
         more = p[n] == ',';
         p += n + more;
     }
-    s->desc.devices = NULL; /* the caller's text; the names are copied */
+    server->desc.devices = NULL; /* the caller's text; the names are copied */
     return e;
 }
 
@@ -24253,17 +24330,24 @@ static uint8_t *gn__record_read(const char *path, size_t *out_n) {
 }
 
 /* Makes a recorded plan once on every device, so that its kernels are compiled. The file is checked as a client is. */
-static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, gn_fault *f) {
+static gn_result gn__server_warm_plan(gn_server *server, const uint8_t *p, size_t n, gn_fault *f) {
     gn_part *part;
     gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, &part, f);
     if (e) return e;
-    for (int i = 0; i < s->n_devices && !e; i++) {
+    for (int i = 0; i < server->n_devices && !e; i++) {
         gn_stats stats;
         gn_exec exec = { NULL, NULL };
         void *plan = NULL;
         memset(&stats, 0, sizeof stats);
-        gn_exec_desc d = { s->devices[i], 1,   s->desc.deadline_ms, false, &stats, s->desc.log, s->desc.log_user,
-                           NULL,          NULL };
+        gn_exec_desc d = { server->devices[i],
+                           1,
+                           server->desc.deadline_ms,
+                           false,
+                           &stats,
+                           server->desc.log,
+                           server->desc.log_user,
+                           NULL,
+                           NULL };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -24276,132 +24360,135 @@ static gn_result gn__server_warm_plan(gn_server *s, const uint8_t *p, size_t n, 
 /* Makes the plans of a record, one after the other, beside the sessions, until the server stops or the time is up. It
    pays as a session does. */
 static void gn__server_warm(void *arg) {
-    gn_server *s = (gn_server *)arg;
+    gn_server *server = (gn_server *)arg;
     gn_fault why = { GN_OK, GN_NO_NODE, "" };
     uint64_t end = gn_now_us() + GN__WARM_MOST_S * 1000000u;
     uint32_t made = 0, refused = 0;
-    gn__rd r = { s->warm, s->warm + s->n_warm, false };
-    bool ok = s->n_warm >= sizeof gn__record_head && s->n_warm <= GN__RECORD_BYTES &&
-              memcmp(s->warm, gn__record_head, sizeof gn__record_head) == 0,
+    gn__rd r = { server->warm, server->warm + server->n_warm, false };
+    bool ok = server->n_warm >= sizeof gn__record_head && server->n_warm <= GN__RECORD_BYTES &&
+              memcmp(server->warm, gn__record_head, sizeof gn__record_head) == 0,
          late = false;
-    gn__paying.host = gn__account_open(s->host, "the making of recorded plans", "--memory", s->desc.memory_limit);
-    gn__paying.device = gn__account_open(s->memory, "the making of recorded plans", "--memory", s->desc.memory_limit);
+    gn__paying.host =
+        gn__account_open(server->host, "the making of recorded plans", "--memory", server->desc.memory_limit);
+    gn__paying.device =
+        gn__account_open(server->memory, "the making of recorded plans", "--memory", server->desc.memory_limit);
     for (r.p += ok ? sizeof gn__record_head : 0;
          ok && r.p < r.end && made + refused < GN__RECORD_PLANS && gn__paying.host && gn__paying.device;) {
         uint32_t size = gn__get_u32(&r);
         ok = !r.bad && size <= (size_t)(r.end - r.p) && size <= GN__RECORD_PLAN;
-        late = gn__atomic_load(&s->stop) || gn_now_us() > end;
+        late = gn__atomic_load(&server->stop) || gn_now_us() > end;
         if (!ok || late) break;
-        if (gn__server_warm_plan(s, r.p, size, &why) == GN_OK) made++;
+        if (gn__server_warm_plan(server, r.p, size, &why) == GN_OK) made++;
         else refused++;
         r.p += size;
     }
     gn__account_close(gn__paying.host);
     gn__account_close(gn__paying.device);
     gn__paying = (gn__payer){ NULL, NULL, false };
-    gn_logf(s->desc.log, s->desc.log_user, refused || !ok || late ? GN_LOG_WARN : GN_LOG_INFO,
-            "%u plans of %s are made, %u refused%s%s%s", made, s->warm_file, refused, refused ? ", the last: " : "",
-            why.text,
+    gn_logf(server->desc.log, server->desc.log_user, refused || !ok || late ? GN_LOG_WARN : GN_LOG_INFO,
+            "%u plans of %s are made, %u refused%s%s%s", made, server->warm_file, refused,
+            refused ? ", the last: " : "", why.text,
             late ? "; the others are left for want of time"
             : ok ? ""
                  : "; the rest of the file is no record of plans");
-    gn__atomic_store(&s->warmed, 1);
+    gn__atomic_store(&server->warmed, 1);
 }
 
 /* Reads the record, which has to be there, and begins to make its plans. */
-static gn_result gn__server_begin_warm(gn_server *s, gn_fault *f) {
-    if (!s->warm_file) return GN_OK;
-    s->warm = gn__record_read(s->warm_file, &s->n_warm);
-    if (!s->warm) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", s->warm_file);
-    s->warms = gn__thread_start(&s->warmer, gn__server_warm, s);
-    return s->warms ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no thread to make the plans of %s", s->warm_file);
+static gn_result gn__server_begin_warm(gn_server *server, gn_fault *f) {
+    if (!server->warm_file) return GN_OK;
+    server->warm = gn__record_read(server->warm_file, &server->n_warm);
+    if (!server->warm) return gn_fail(f, GN_IO_ERROR, "cannot read the plans in %s", server->warm_file);
+    server->warms = gn__thread_start(&server->warmer, gn__server_warm, server);
+    return server->warms ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no thread to make the plans of %s", server->warm_file);
 }
 
-static gn_result gn__server_listen(gn_server *s, gn_fault *f) {
-    if (strcmp(s->desc.listen, "none") == 0) return GN_OK;
-    if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "listening on %s needs the network unit", s->desc.listen);
-    gn_result e = gn__net->listen(&s->desc, &s->listener, f);
+static gn_result gn__server_listen(gn_server *server, gn_fault *f) {
+    if (strcmp(server->desc.listen, "none") == 0) return GN_OK;
+    if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "listening on %s needs the network unit", server->desc.listen);
+    gn_result e = gn__net->listen(&server->desc, &server->listener, f);
     if (e) return e;
-    s->accepting = gn__thread_start(&s->accept, gn__server_accept, s);
-    return s->accepting ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no thread for a server");
+    server->accepting = gn__thread_start(&server->accept, gn__server_accept, server);
+    return server->accepting ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no thread for a server");
 }
 
-static void gn__server_close(gn_server *s) {
-    gn__atomic_store(&s->stop, 1);
-    if (s->accepting) gn__thread_join(&s->accept);
-    if (s->warms) gn__thread_join(&s->warmer);
-    gn_free(s->warm);
-    gn__mutex_lock(&s->lock);
-    for (const gn__session *x = s->sessions; x; x = x->next)
-        if (!x->gone) x->link.t.i->interrupt(x->link.t.self);
-    for (gn__server_reap(s); s->sessions; gn__server_reap(s)) gn__cond_wait(&s->changed, &s->lock);
-    gn__atomic_store(&s->closed, 1);
-    gn__cond_broadcast(&s->changed);
-    gn__mutex_unlock(&s->lock);
-    if (s->attends) gn__thread_join(&s->attendant);
-    if (s->listener) gn__net->unlisten(s->listener);
-    gn__store_deinit(&s->store);
-    gn__account_close(s->host);
-    gn__account_close(s->memory);
-    gn__cond_deinit(&s->changed);
-    gn__mutex_deinit(&s->lock);
-    gn__mutex_deinit(&s->record_lock);
-    char *const copies[] = { s->listen, s->key,         s->cert,      s->ca,       s->url_file,
-                             s->home,   s->record_file, s->warm_file, s->advertise };
+static void gn__server_close(gn_server *server) {
+    gn__atomic_store(&server->stop, 1);
+    if (server->accepting) gn__thread_join(&server->accept);
+    if (server->warms) gn__thread_join(&server->warmer);
+    gn_free(server->warm);
+    gn__mutex_lock(&server->lock);
+    for (const gn__session *other = server->sessions; other; other = other->next)
+        if (!other->gone) other->link.t.i->interrupt(other->link.t.self);
+    for (gn__server_reap(server); server->sessions; gn__server_reap(server))
+        gn__cond_wait(&server->changed, &server->lock);
+    gn__atomic_store(&server->closed, 1);
+    gn__cond_broadcast(&server->changed);
+    gn__mutex_unlock(&server->lock);
+    if (server->attends) gn__thread_join(&server->attendant);
+    if (server->listener) gn__net->unlisten(server->listener);
+    gn__store_deinit(&server->store);
+    gn__account_close(server->host);
+    gn__account_close(server->memory);
+    gn__cond_deinit(&server->changed);
+    gn__mutex_deinit(&server->lock);
+    gn__mutex_deinit(&server->record_lock);
+    char *const copies[] = { server->listen, server->key,         server->cert,      server->ca,       server->url_file,
+                             server->home,   server->record_file, server->warm_file, server->advertise };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
-    gn_free(s);
+    gn_free(server);
 }
 
 static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_server, gn_fault *f) {
-    gn_server *s = (gn_server *)gn__alloc_zero(sizeof *s);
+    gn_server *server = (gn_server *)gn__alloc_zero(sizeof *server);
     *out_server = NULL;
-    if (!s) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
-    gn__mutex_init(&s->lock);
-    gn__mutex_init(&s->record_lock);
-    gn__cond_init(&s->changed);
-    s->next_session = 1;
-    gn_result e = gn__server_set_desc(s, desc, f);
-    if (!e) e = gn__server_add_devices(s, f);
-    if (!e) s->attends = gn__thread_start(&s->attendant, gn__attendant_main, s);
-    if (!e && !s->attends) e = gn_fail(f, GN_OUT_OF_MEMORY, "no thread for a server");
-    if (!e) e = gn__server_begin_warm(s, f);
-    if (!e) e = gn__server_listen(s, f);
-    if (e) gn__server_close(s);
-    else *out_server = s;
+    if (!server) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a server");
+    gn__mutex_init(&server->lock);
+    gn__mutex_init(&server->record_lock);
+    gn__cond_init(&server->changed);
+    server->next_session = 1;
+    gn_result e = gn__server_set_desc(server, desc, f);
+    if (!e) e = gn__server_add_devices(server, f);
+    if (!e) server->attends = gn__thread_start(&server->attendant, gn__attendant_main, server);
+    if (!e && !server->attends) e = gn_fail(f, GN_OUT_OF_MEMORY, "no thread for a server");
+    if (!e) e = gn__server_begin_warm(server, f);
+    if (!e) e = gn__server_listen(server, f);
+    if (e) gn__server_close(server);
+    else *out_server = server;
     return e;
 }
 
-static void gn__server_wait(gn_server *s) {
-    gn__mutex_lock(&s->lock);
-    while (!gn__atomic_load(&s->stop) && !gn__server_is_over(s)) {
-        gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
-        gn__store_trim(&s->store, GN__TRIM_MOST);
+static void gn__server_wait(gn_server *server) {
+    gn__mutex_lock(&server->lock);
+    while (!gn__atomic_load(&server->stop) && !gn__server_is_over(server)) {
+        gn__cond_wait_ms(&server->changed, &server->lock, GN__SLICE_MS);
+        gn__store_trim(&server->store, GN__TRIM_MOST);
     }
-    if (!gn__atomic_load(&s->stop)) gn__atomic_store(&s->lost, 1);
-    gn__mutex_unlock(&s->lock);
+    if (!gn__atomic_load(&server->stop)) gn__atomic_store(&server->lost, 1);
+    gn__mutex_unlock(&server->lock);
 }
 
 enum { GN__HANDOVER_MS = 2000 };
 
-static int gn__server_handover(gn_server *s) {
-    int fd = s->listener && gn__net->handover ? gn__net->handover(s->listener) : -1;
+static int gn__server_handover(gn_server *server) {
+    int fd = server->listener && gn__net->handover ? gn__net->handover(server->listener) : -1;
     uint64_t end = gn_now_us() + GN__HANDOVER_MS * 1000u;
-    gn__atomic_store(&s->stop, 1);
-    if (s->accepting) gn__thread_join(&s->accept);
-    s->accepting = false;
-    gn__mutex_lock(&s->lock);
-    for (gn__server_reap(s); s->sessions && gn_now_us() < end; gn__server_reap(s))
-        gn__cond_wait_ms(&s->changed, &s->lock, GN__SLICE_MS);
-    gn__mutex_unlock(&s->lock);
+    gn__atomic_store(&server->stop, 1);
+    if (server->accepting) gn__thread_join(&server->accept);
+    server->accepting = false;
+    gn__mutex_lock(&server->lock);
+    for (gn__server_reap(server); server->sessions && gn_now_us() < end; gn__server_reap(server))
+        gn__cond_wait_ms(&server->changed, &server->lock, GN__SLICE_MS);
+    gn__mutex_unlock(&server->lock);
     return fd;
 }
 
-static void gn__server_get_stats(gn_server *s, gn_stats *out) {
-    gn__mutex_lock(&s->lock);
-    *out = s->ended;
-    for (const gn__session *x = s->sessions; x; x = x->next)
-        if (!x->done) gn__stats_add(out, &x->shown);
-    gn__mutex_unlock(&s->lock);
+static void gn__server_get_stats(gn_server *server, gn_stats *out) {
+    gn__mutex_lock(&server->lock);
+    *out = server->ended;
+    for (const gn__session *other = server->sessions; other; other = other->next)
+        if (!other->done) gn__stats_add(out, &other->shown);
+    gn__mutex_unlock(&server->lock);
 }
 GN__COLD_END
 
@@ -24575,12 +24662,14 @@ static gn_result gn__cut_error(gn_ctx *g, gn_result r, uint32_t bad) {
 
 static gn_result gn__slots_upload(gn_ctx *g, const gn_part *p) {
     for (uint32_t i = 0; i < p->n_nodes; i++) {
-        const gn_part_node *n = &p->nodes[i];
-        if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
-        gn__slot *s = &g->slots[n->slot];
+        const gn_part_node *node = &p->nodes[i];
+        if (node->leaf != GN_LEAF_WEIGHT && node->leaf != GN_LEAF_STATE) continue;
+        gn__slot *s = &g->slots[node->slot];
         if (s->on_device) continue;
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
-        gn_slot_desc d = { n->slot, s->gen, s->kind, s->type.dtype, s->type.shape, s->host, gn__type_bytes(&s->type) };
+        gn_slot_desc d = {
+            node->slot, s->gen, s->kind, s->type.dtype, s->type.shape, s->host, gn__type_bytes(&s->type)
+        };
         gn_result r = g->exec.i->slot_put(g->exec.self, &d, &f);
         if (r != GN_OK) {
             char text[GN__DIMS_TEXT];
@@ -24598,28 +24687,28 @@ static gn_result gn__slots_upload(gn_ctx *g, const gn_part *p) {
 }
 
 /* What was said against what is recognised: told once, when a plan is made. */
-static void gn__disagreements_log(gn_ctx *g, const gn_part *p, const gn_meaning *m) {
-    if (!m->n_disagreements) return;
-    const gn_disagreement *d = &m->disagreements[0];
-    const gn__node *n = &g->nodes[g->cut.ids[d->node]];
+static void gn__disagreements_log(gn_ctx *g, const gn_part *p, const gn_meaning *meaning) {
+    if (!meaning->n_disagreements) return;
+    const gn_disagreement *disagreement = &meaning->disagreements[0];
+    const gn__node *n = &g->nodes[g->cut.ids[disagreement->node]];
     static const struct {
         uint8_t which;
         const char *what;
         const char *const *names;
     } kinds[] = {
-        { GN_SAID_PHASE, "phase", gn__phase_names },
-        { GN_SAID_ROLE, "role", gn__role_names },
-        { GN_SAID_RESIDENCY, "residency", gn__residency_names },
-        { GN_SAID_MODALITY, "modality", gn__modality_names },
+        { GN_HINTED_PHASE, "phase", gn__phase_names },
+        { GN_HINTED_ROLE, "role", gn__role_names },
+        { GN_HINTED_RESIDENCY, "residency", gn__residency_names },
+        { GN_HINTED_MODALITY, "modality", gn__modality_names },
     };
     size_t k = 0;
-    while (kinds[k].which != d->which) k++;
-    g->stats.meaning_disagreements += m->n_disagreements;
+    while (kinds[k].which != disagreement->which) k++;
+    g->stats.meaning_disagreements += meaning->n_disagreements;
     gn_logf(g->desc.log, g->desc.log_user, GN_LOG_WARN,
             "%u of %u nodes were said to be other than they are recognised as; the first: %s at %s:%u has the %s '%s', "
             "recognised: '%s'",
-            m->n_disagreements, p->n_nodes, gn__ops[n->op].name, n->file, n->line, kinds[k].what,
-            kinds[k].names[d->said], kinds[k].names[d->recognised]);
+            meaning->n_disagreements, p->n_nodes, gn__ops[n->op].name, n->file, n->line, kinds[k].what,
+            kinds[k].names[disagreement->hinted], kinds[k].names[disagreement->recognised]);
 }
 
 static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
@@ -24808,8 +24897,8 @@ static void gn__bind_args(const gn_ctx *g, gn_arg *args) {
             args[i] = (gn_arg){ NULL, 0, n->value };
             continue;
         }
-        const gn__data *d = &g->data[n->extra];
-        args[i] = (gn_arg){ d->owned ? d->owned : d->host ? d->host : d->small, d->bytes, 0 };
+        const gn__data *data = &g->data[n->extra];
+        args[i] = (gn_arg){ data->owned ? data->owned : data->host ? data->host : data->small, data->bytes, 0 };
     }
 }
 
@@ -24906,8 +24995,8 @@ static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *dev
                            g->desc.log_user, &g->cancel,      NULL };
 }
 
-static const char *gn__device_list(const gn_desc *d) {
-    const char *all = d && d->devices ? d->devices : getenv("GENIE_DEVICES");
+static const char *gn__device_list(const gn_desc *desc) {
+    const char *all = desc && desc->devices ? desc->devices : getenv("GENIE_DEVICES");
     return all && all[0] ? all : "cpu";
 }
 
@@ -25011,13 +25100,14 @@ typedef struct gn__places {
     const char *const *on_server;
 } gn__places;
 
-static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_stats *stats, gn__opened *out,
+static gn_result gn__place_open(gn_ctx *g, const gn__places *places, uint32_t i, gn_stats *stats, gn__opened *out,
                                 gn_fault *f) {
     char device[512];
-    const char *at = p->names;
+    const char *at = places->names;
     memset(out, 0, sizeof *out);
-    if (i >= p->n_names)
-        return gn__remote_start(g, p->t[i - p->n_names], p->on_server[i - p->n_names], p->n > 1, stats, &out->exec, f);
+    if (i >= places->n_names)
+        return gn__remote_start(g, places->t[i - places->n_names], places->on_server[i - places->n_names],
+                                places->n > 1, stats, &out->exec, f);
     for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
     at += strspn(at, " ");
     size_t n = strcspn(at, ",");
@@ -25026,21 +25116,21 @@ static gn_result gn__place_open(gn_ctx *g, const gn__places *p, uint32_t i, gn_s
     while (n > 0 && at[n - 1] == ' ') n--;
     memcpy(device, at, n);
     device[n] = 0;
-    return gn__device_open(g, device, p->n > 1, stats, out, f);
+    return gn__device_open(g, device, places->n > 1, stats, out, f);
 }
 
-static void gn__places_close(const gn__places *p, uint32_t from) {
-    for (uint32_t i = GN__MAX(from, p->n_names); i < p->n; i++)
-        p->t[i - p->n_names].i->close(p->t[i - p->n_names].self);
+static void gn__places_close(const gn__places *places, uint32_t from) {
+    for (uint32_t i = GN__MAX(from, places->n_names); i < places->n; i++)
+        places->t[i - places->n_names].i->close(places->t[i - places->n_names].self);
 }
 
 /* The text that names a device, without what follows a '?'. */
-static void gn__place_text(const gn__places *p, uint32_t i, char *out, size_t cap) {
-    const char *at = p->names;
-    if (i >= p->n_names) {
+static void gn__place_text(const gn__places *places, uint32_t i, char *out, size_t cap) {
+    const char *at = places->names;
+    if (i >= places->n_names) {
         gn_link_info info;
-        p->t[i - p->n_names].i->info(p->t[i - p->n_names].self, &info);
-        snprintf(out, cap, "%.60s/%.30s", info.peer, p->on_server[i - p->n_names]);
+        places->t[i - places->n_names].i->info(places->t[i - places->n_names].self, &info);
+        snprintf(out, cap, "%.60s/%.30s", info.peer, places->on_server[i - places->n_names]);
         return;
     }
     for (uint32_t k = 0; k < i; k++) at += strcspn(at, ",") + 1;
@@ -25056,7 +25146,7 @@ static bool gn__says_absent(gn_result r) {
 
 /* One of several could not be opened: GN_OK when the others are opened without it. */
 static gn_result gn__place_absent(gn_ctx *g, gn__multi *m, uint32_t i, const char *name, gn_fault *f) {
-    gn__device *u = &m->units[i];
+    gn__device *u = &m->devices[i];
     gn_result r = f->result;
     if (!gn__says_absent(r)) return r;
     if (g->desc.strict) {
@@ -25075,12 +25165,12 @@ static gn_result gn__place_absent(gn_ctx *g, gn__multi *m, uint32_t i, const cha
 }
 
 /* One of several: opened, or absent. */
-static gn_result gn__place_enter(gn_ctx *g, const gn__places *p, gn__multi *m, uint32_t i, gn_fault *f) {
-    gn__device *u = &m->units[i];
+static gn_result gn__place_enter(gn_ctx *g, const gn__places *places, gn__multi *m, uint32_t i, gn_fault *f) {
+    gn__device *u = &m->devices[i];
     gn__opened x;
     char name[96];
-    gn__place_text(p, i, name, sizeof name);
-    gn_result r = gn__place_open(g, p, i, &u->stats, &x, f);
+    gn__place_text(places, i, name, sizeof name);
+    gn_result r = gn__place_open(g, places, i, &u->stats, &x, f);
     if (r) {
         f->result = r;
         return gn__place_absent(g, m, i, name, f);
@@ -25092,38 +25182,38 @@ static gn_result gn__place_enter(gn_ctx *g, const gn__places *p, gn__multi *m, u
     u->costs = x.costs;
     u->up = u->down = x.link;
     for (uint32_t k = 0; k < i; k++)
-        if (strcmp(m->units[k].name, u->name) == 0)
+        if (strcmp(m->devices[k].name, u->name) == 0)
             return gn_fail(f, GN_BAD_ARGUMENT, "device %s is named twice", u->name);
     return GN_OK;
 }
 
 /* Several devices become one executor. */
-static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f) {
+static gn_result gn__places_open_all(gn_ctx *g, const gn__places *places, gn_fault *f) {
     gn_exec_desc d;
     gn__exec_desc_of(g, &d, NULL, &g->stats);
-    gn__multi *m = p->n <= GN__UNITS_MAX ? gn__multi_new(p->n, &d) : NULL;
+    gn__multi *m = places->n <= GN__UNITS_MAX ? gn__multi_new(places->n, &d) : NULL;
     gn_result r = m ? GN_OK
-                  : p->n > GN__UNITS_MAX
-                      ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", p->n, GN__UNITS_MAX)
+                  : places->n > GN__UNITS_MAX
+                      ? gn_fail(f, GN_BAD_ARGUMENT, "%u devices; %d are possible", places->n, GN__UNITS_MAX)
                       : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for devices");
     uint32_t i = 0;
     gn_fault first = { GN_OK, GN_NO_NODE, "" };
-    for (; i < p->n && !r; i++) {
-        r = gn__place_enter(g, p, m, i, f);
-        if (!r && m->units[i].absent && !first.result) first = *f;
+    for (; i < places->n && !r; i++) {
+        r = gn__place_enter(g, places, m, i, f);
+        if (!r && m->devices[i].absent && !first.result) first = *f;
     }
-    if (!r && g->stats.devices_absent == p->n) {
+    if (!r && g->stats.devices_absent == places->n) {
         *f = first;
         r = first.result;
     } /* none is there */
     if (r) {
-        gn__places_close(p, i);
+        gn__places_close(places, i);
         if (m) gn__multi_close(m);
         return r;
     }
-    for (uint32_t a = 0; a < p->n; a++)
-        for (uint32_t b = 0; b < p->n; b++)
-            m->units[b].reaches |= (uint32_t)gn__multi_reaches(m, a, b, &(gn_cluster_link){ 0, 0 }) << a;
+    for (uint32_t a = 0; a < places->n; a++)
+        for (uint32_t b = 0; b < places->n; b++)
+            m->devices[b].reaches |= (uint32_t)gn__multi_reaches(m, a, b, &(gn_cluster_link){ 0, 0 }) << a;
     m->policy = g->desc.policy;
     g->lost_told = gn__multi_lost(m, NULL); /* the absent: told by now */
     m->watch = !g->desc.keep_placement && !gn__env_forbids("GENIE_RESCHEDULE") && !gn__env_forbids("GENIE_MEASURE");
@@ -25131,18 +25221,18 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *p, gn_fault *f
     m->trace = g->desc.trace;
     m->trace_user = g->desc.trace_user;
     g->multi = m;
-    g->exec = (gn_exec){ m->units[0].exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
+    g->exec = (gn_exec){ m->devices[0].exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
     return GN_OK;
 }
 
-static gn_result gn__places_open(gn_ctx *g, const gn__places *p, gn_fault *f) {
+static gn_result gn__places_open(gn_ctx *g, const gn__places *places, gn_fault *f) {
     gn__opened one;
     if ((int)g->desc.policy < 0 || g->desc.policy >= GN_POLICY__COUNT) {
-        gn__places_close(p, 0);
+        gn__places_close(places, 0);
         return gn_fail(f, GN_BAD_ARGUMENT, "policy %d is not known", (int)g->desc.policy);
     }
-    if (p->n != 1) return gn__places_open_all(g, p, f);
-    gn_result r = gn__place_open(g, p, 0, &g->stats, &one, f);
+    if (places->n != 1) return gn__places_open_all(g, places, f);
+    gn_result r = gn__place_open(g, places, 0, &g->stats, &one, f);
     if (!r && g->desc.trace) gn__trace_exec(&one.exec, g->desc.trace, g->desc.trace_user);
     g->exec = one.exec;
     return r;
@@ -25155,10 +25245,10 @@ static uint32_t gn__names_count(const char *names) {
 }
 
 /* The devices are those of desc, unless transports are given that stand for all of them (`names` NULL). */
-static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn_transport *t,
+static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn_transport *transport,
                                 const char *const *on_server, int n_transports) {
     gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a context" };
-    gn__places p = { names, names ? gn__names_count(names) : 0, 0, t, on_server };
+    gn__places p = { names, names ? gn__names_count(names) : 0, 0, transport, on_server };
     p.n = p.n_names + (uint32_t)n_transports;
     gn_ctx *g = gn__context_alloc();
     if (!g) {
@@ -25208,7 +25298,7 @@ static void gn__context_free(gn_ctx *g) {
    why. */
 static gn_result gn__context_lost(gn_ctx *g, bool first) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    uint32_t all = g->multi && g->multi->n_units < 32 ? (1u << g->multi->n_units) - 1 : g->multi ? UINT32_MAX : 1;
+    uint32_t all = g->multi && g->multi->n_devices < 32 ? (1u << g->multi->n_devices) - 1 : g->multi ? UINT32_MAX : 1;
     uint32_t lost = g->exec.i->lost ? g->exec.i->lost(g->exec.self, &f) : 0;
     if (lost != all && !(first && lost & ~g->lost_told)) return GN_OK;
     g->lost_told |= lost;
@@ -25239,29 +25329,29 @@ static gn_tensor gn__slot_refused(gn_ctx *g, gn__loc at, gn_leaf_kind kind, cons
     return gn__handle(g, bad);
 }
 
-static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *t, const void *host,
+static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *type, const void *host,
                                const char *label) {
     void *copy = NULL;
     gn_result why = GN_OK;
     size_t slot = 0;
-    if (!gn__type_ok(t)) why = GN_BAD_SHAPE;
-    else if (kind == GN_LEAF_WEIGHT && !host && gn__count(&t->shape)) why = GN_BAD_ARGUMENT;
-    else GN__READABLE(host, gn__type_bytes(t));
+    if (!gn__type_ok(type)) why = GN_BAD_SHAPE;
+    else if (kind == GN_LEAF_WEIGHT && !host && gn__count(&type->shape)) why = GN_BAD_ARGUMENT;
+    else GN__READABLE(host, gn__type_bytes(type));
     while (slot < g->n_slots && g->slots[slot].kind) slot++;
     if (why == GN_OK && kind == GN_LEAF_STATE && host) {
-        copy = gn_alloc(gn__type_bytes(t));
-        if (copy) memcpy(copy, host, gn__type_bytes(t));
+        copy = gn_alloc(gn__type_bytes(type));
+        if (copy) memcpy(copy, host, gn__type_bytes(type));
         else why = GN_OUT_OF_MEMORY;
     }
     if (why == GN_OK && slot == g->n_slots && !GN__GROW(g, slots, 1)) why = GN_OUT_OF_MEMORY;
     if (why != GN_OK) {
         gn_free(copy);
-        return gn__slot_refused(g, at, kind, t, why, label);
+        return gn__slot_refused(g, at, kind, type, why, label);
     }
     if (slot == g->n_slots) g->n_slots++;
     memset(&g->slots[slot], 0, sizeof g->slots[slot]);
     gn__slot *s = &g->slots[slot];
-    s->type = *t;
+    s->type = *type;
     s->host = kind == GN_LEAF_STATE ? copy : host;
     s->kind = kind;
     s->gen = ++g->gen;
@@ -25345,12 +25435,12 @@ static const char *gn__explain_label(const void *owner, uint32_t node) {
 static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
     const gn__multi *m = g->multi;
     for (uint32_t i = 0; i < g->cut.part.n_nodes; i++) {
-        const gn_part_node *n = &g->cut.part.nodes[i];
-        bool slot = n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE;
-        if (!m) homes[i] = slot ? g->slots[n->slot].on_device : n->leaf == GN_LEAF_VALUE;
-        else if (slot && n->slot < m->n_slots && m->slots[n->slot].on)
-            homes[i] = n->leaf == GN_LEAF_WEIGHT ? m->slots[n->slot].on : 1u << m->slots[n->slot].home;
-        for (size_t k = 0; m && n->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
+        const gn_part_node *node = &g->cut.part.nodes[i];
+        bool slot = node->leaf == GN_LEAF_WEIGHT || node->leaf == GN_LEAF_STATE;
+        if (!m) homes[i] = slot ? g->slots[node->slot].on_device : node->leaf == GN_LEAF_VALUE;
+        else if (slot && node->slot < m->n_slots && m->slots[node->slot].on)
+            homes[i] = node->leaf == GN_LEAF_WEIGHT ? m->slots[node->slot].on : 1u << m->slots[node->slot].home;
+        for (size_t k = 0; m && node->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
             if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
     }
 }
@@ -25426,7 +25516,7 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
 }
 
 static gn_result gn__explain(gn_ctx *g, const gn_explain_desc *d, gn__explanation *k, gn_fault *f) {
-    uint32_t n = g->multi ? g->multi->n_units : 1;
+    uint32_t n = g->multi ? g->multi->n_devices : 1;
     gn_cluster own;
     gn_cluster_device *devices = (gn_cluster_device *)gn__alloc_zero(n * sizeof *devices);
     gn_cluster_link *links = (gn_cluster_link *)gn__alloc_zero((size_t)(n + 1) * (n + 1) * sizeof *links);
@@ -25484,13 +25574,13 @@ int gn_describe_network(char *out_text, size_t cap) {
 }
 
 gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *cancel, gn_layout *out_layout, gn_fault *f) {
-    return gn__layout_make(part, fuse, cancel, out_layout, f);
+    return gn__layout_make(part, fuse, false, cancel, out_layout, f);
 }
 uint64_t gn_layout_least(const gn_part *part) { return gn__layout_least(part); }
 gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l, f); }
 void gn_layout_deinit(gn_layout *l) { gn__layout_deinit(l); }
 gn_result gn_charge_ahead(uint64_t bytes, gn_fault *f) { return gn__charge_ahead(bytes, f); }
-void gn_give_ahead(void) { gn__give_ahead(); }
+void gn_release_ahead(void) { gn__release_ahead(); }
 gn_view gn_view_collapse(const gn_view *v) { return gn__view_collapse(v); }
 gn_view gn_view_dense(gn_dtype d, int rank, const int64_t *dims) {
     gn__type t = { d, { rank, { 0 } } };
@@ -25508,15 +25598,15 @@ gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const
                            const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
     return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
 }
-void gn_schedule_deinit(gn_schedule *s) { gn__schedule_deinit(s); }
+void gn_schedule_deinit(gn_schedule *schedule) { gn__schedule_deinit(schedule); }
 
 gn_ctx *gn_open(const gn_desc *desc) { return gn__context_open(desc, gn__device_list(desc), NULL, NULL, 0); }
 gn_ctx *gn_open_transport(const gn_desc *desc, gn_transport t, const char *device) {
     if (!device) device = "";
     return gn__context_open(desc, NULL, &t, &device, 1);
 }
-gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *t, const char *const *devices, int n) {
-    return gn__context_open(desc, desc ? desc->devices : NULL, t, devices, n);
+gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *transport, const char *const *devices, int n) {
+    return gn__context_open(desc, desc ? desc->devices : NULL, transport, devices, n);
 }
 
 void gn_close(gn_ctx *g) {
@@ -25550,8 +25640,8 @@ void gn_get_stats(gn_ctx *g, gn_stats *out_stats) {
     if (!out_stats) return;
     if (g) *out_stats = g->stats;
     else memset(out_stats, 0, sizeof *out_stats);
-    for (uint32_t i = 0; g && g->multi && i < g->multi->n_units; i++)
-        gn__stats_add(out_stats, &g->multi->units[i].stats);
+    for (uint32_t i = 0; g && g->multi && i < g->multi->n_devices; i++)
+        gn__stats_add(out_stats, &g->multi->devices[i].stats);
 }
 
 gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
@@ -25562,14 +25652,14 @@ gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info) {
     return GN_OK;
 }
 
-int gn_device_count(gn_ctx *g) { return !gn__usable(g) ? 0 : g->multi ? (int)g->multi->n_units : 1; }
+int gn_device_count(gn_ctx *g) { return !gn__usable(g) ? 0 : g->multi ? (int)g->multi->n_devices : 1; }
 
 static gn_result gn__device_no(gn_ctx *g, int index) {
     char text[80];
     if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_get_device_at", g);
     snprintf(text, sizeof text, "there is no device %d: the context has %d", index,
-             g->multi ? (int)g->multi->n_units : 1);
-    return index >= 0 && index < (g->multi ? (int)g->multi->n_units : 1)
+             g->multi ? (int)g->multi->n_devices : 1);
+    return index >= 0 && index < (g->multi ? (int)g->multi->n_devices : 1)
                ? GN_OK
                : gn__error_set(g, GN_NO_DEVICE, "gn_get_device_at", text);
 }
@@ -25578,17 +25668,17 @@ gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info) {
     memset(out_info, 0, sizeof *out_info);
     gn_result r = gn__device_no(g, index);
     if (r) return r;
-    const gn_exec *x = g->multi ? &g->multi->units[index].exec : &g->exec;
+    const gn_exec *x = g->multi ? &g->multi->devices[index].exec : &g->exec;
     x->i->describe(x->self, out_info);
     return GN_OK;
 }
 
 gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
     if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_set_cluster", g);
-    if (!g->multi || (c && c->n_devices != g->multi->n_units))
+    if (!g->multi || (c && c->n_devices != g->multi->n_devices))
         return gn__error_set(g, GN_BAD_ARGUMENT, "gn_set_cluster",
                              "a cluster is for a context over as many devices, and more than one");
-    size_t n = g->multi->n_units, n_links = (n + 1) * (n + 1);
+    size_t n = g->multi->n_devices, n_links = (n + 1) * (n + 1);
     gn_cluster_device *devices = c ? (gn_cluster_device *)gn_alloc(n * sizeof *devices) : NULL;
     gn_cluster_link *links = c ? (gn_cluster_link *)gn_alloc(n_links * sizeof *links) : NULL;
     if (c && (!devices || !links)) {
@@ -25611,7 +25701,7 @@ gn_result gn_set_cluster(gn_ctx *g, const gn_cluster *c) {
 gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats) {
     memset(out_stats, 0, sizeof *out_stats);
     gn_result r = gn__device_no(g, index);
-    if (!r) *out_stats = g->multi ? g->multi->units[index].stats : g->stats;
+    if (!r) *out_stats = g->multi ? g->multi->devices[index].stats : g->stats;
     return r;
 }
 
@@ -25652,28 +25742,31 @@ GN__COLD_END
 
 /* Of a number that a dtype cannot hold: the error's node, else 0 with *out_ok true. `t`: the tensor that it meets, or
    its own type. */
-static uint32_t gn__number_refused(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, const char *number) {
+static uint32_t gn__number_refused(gn_ctx *g, gn__loc at, const char *op, const gn__type *type, const char *number) {
     char text[GN__DIMS_TEXT];
     gn_fault f;
     gn_fail(&f, GN_BAD_ARGUMENT, "%s: %s cannot hold %s: cast to a dtype that can, or give another number: %s", op,
-            gn__dtypes[t->dtype].name, number, gn__type_text(t, text, sizeof text));
+            gn__dtypes[type->dtype].name, number, gn__type_text(type, text, sizeof text));
     return gn__failed_named(g, at, op, &f);
 }
 
-static bool gn__number_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, double value, uint32_t *out_bad) {
+static bool gn__number_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *type, double value,
+                          uint32_t *out_bad) {
     char number[40];
-    if (gn__holds(t->dtype, value)) return true;
+    if (gn__holds(type->dtype, value)) return true;
     snprintf(number, sizeof number, "%.17g", value);
-    *out_bad = gn__number_refused(g, at, op, t, number);
+    *out_bad = gn__number_refused(g, at, op, type, number);
     return false;
 }
 
 /* The same of a whole number; floats take any and round. */
-static bool gn__whole_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *t, int64_t value, uint32_t *out_bad) {
+static bool gn__whole_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *type, int64_t value,
+                         uint32_t *out_bad) {
     char number[40];
-    if (!gn__dtype_ok((int)t->dtype) || gn__is_float(t->dtype) || gn__wrap(value, t->dtype) == value) return true;
+    if (!gn__dtype_ok((int)type->dtype) || gn__is_float(type->dtype) || gn__wrap(value, type->dtype) == value)
+        return true;
     snprintf(number, sizeof number, "%lld", (long long)value);
-    *out_bad = gn__number_refused(g, at, op, t, number);
+    *out_bad = gn__number_refused(g, at, op, type, number);
     return false;
 }
 
@@ -25681,11 +25774,11 @@ static bool gn__whole_ok(gn_ctx *g, gn__loc at, const char *op, const gn__type *
 #define GN__EXACT ((int64_t)1 << 53)
 
 /* A whole number past GN__EXACT is the sum of two that are exact. */
-static uint32_t gn__full_whole(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *s, int64_t value) {
+static uint32_t gn__full_whole(gn_ctx *g, gn__loc at, gn_dtype d, const gn_shape *shape, int64_t value) {
     gn_shape scalar = GN_SCALAR;
-    if (d != GN_I64 || (value >= -GN__EXACT && value <= GN__EXACT)) return gn__full(g, at, d, s, (double)value);
+    if (d != GN_I64 || (value >= -GN__EXACT && value <= GN__EXACT)) return gn__full(g, at, d, shape, (double)value);
     int64_t low = value & 0xffffffff;
-    uint32_t in[2] = { gn__full(g, at, d, s, (double)(value - low)), gn__full(g, at, d, &scalar, (double)low) };
+    uint32_t in[2] = { gn__full(g, at, d, shape, (double)(value - low)), gn__full(g, at, d, &scalar, (double)low) };
     return gn__build(g, at, GN_OP_ADD, 2, in, 0, NULL);
 }
 
@@ -26022,10 +26115,10 @@ gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_
 }
 
 /* Dims as attributes; a rank that is not valid becomes one word too many, which the shape rule refuses. */
-static gn_tensor gn__dims_of(const char *file, int line, int op, gn_tensor a, const gn_shape *s) {
+static gn_tensor gn__dims_of(const char *file, int line, int op, gn_tensor a, const gn_shape *shape) {
     int64_t attrs[GN_MAX_RANK + 1] = { 0 };
-    int n = s->rank < 0 || s->rank > GN_MAX_RANK ? GN_MAX_RANK + 1 : s->rank;
-    for (int i = 0; i < n && i < GN_MAX_RANK; i++) attrs[i] = s->dims[i];
+    int n = shape->rank < 0 || shape->rank > GN_MAX_RANK ? GN_MAX_RANK + 1 : shape->rank;
+    for (int i = 0; i < n && i < GN_MAX_RANK; i++) attrs[i] = shape->dims[i];
     return gn__op(file, line, op, &a, 1, -1, attrs, n);
 }
 
@@ -26322,8 +26415,8 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     if (r == GN_OK && why != GN_OK) r = gn__error_call(g, at, "grad", why, "the loss: %s", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN_OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
     uint64_t begin = gn__trace_begin(g);
-    uint8_t said = g->hint.residency;
-    if (!said) g->hint.residency = GN_RESIDENCY_GRADIENT;
+    uint8_t hinted = g->hint.residency;
+    if (!hinted) g->hint.residency = GN_RESIDENCY_GRADIENT;
     size_t before = g->n_nodes;
     if (r == GN_OK && (r = gn__gradients(g, at, root, x, n, gx, &f)) != GN_OK) {
         gn__error_call(g, at, "grad", r, "%s", f.text);
@@ -26331,7 +26424,7 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     }
     if (r == GN_OK && !gn__grads_apart(g, at, gx, n, before))
         r = gn__error_call(g, at, "grad", GN_OUT_OF_MEMORY, "no memory for the gradients of %d parameters", n);
-    g->hint.residency = said;
+    g->hint.residency = hinted;
     for (int i = 0; i < n && gx; i++) {
         if (r != GN_OK) gn_fail(&f, r == GN_OUT_OF_MEMORY ? r : GN_NO_GRADIENT, "%s", g->error.text);
         out_grads[i] = gn__handle(g, r == GN_OK ? gx[i] : gn__failed_named(g, at, "grad", &f));
@@ -26460,43 +26553,43 @@ static gn_result gn__assigned(gn_ctx *g, uint32_t id) {
     return g->nodes[id].op == GN_OP_FAILED ? gn__cut_error(g, GN_BAD_ARGUMENT, id) : GN_OK;
 }
 
-gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *d, const gn_tensor *params, const gn_tensor *grads,
-                    const gn_tensor *velocity, int n) {
+gn_result gn_sgd_at(const char *file, int line, const gn_sgd_desc *desc, const gn_tensor *params,
+                    const gn_tensor *grads, const gn_tensor *velocity, int n) {
     gn__loc at = { file, line };
-    gn_ctx *g = d ? d->lr.ctx : NULL;
+    gn_ctx *g = desc ? desc->lr.ctx : NULL;
     if (!gn__usable(g)) return gn__unusable(at, "sgd", g);
     if (n < 0 || (n > 0 && (!params || !grads)))
         return gn__error_call(g, at, "sgd", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
-    if (d->momentum != 0 && !velocity)
+    if (desc->momentum != 0 && !velocity)
         return gn__error_call(g, at, "sgd", GN_BAD_ARGUMENT, "momentum needs velocity states");
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
-        gn_tensor in[4] = { params[i], grads[i], d->lr, d->momentum != 0 ? velocity[i] : params[i] };
+        gn_tensor in[4] = { params[i], grads[i], desc->lr, desc->momentum != 0 ? velocity[i] : params[i] };
         uint32_t x[4];
         if (!gn__optimiser_begin(&o, g, at, "sgd", in, 4, x)) return o.r;
         gn__grads *k = &o.k;
         uint32_t step = x[1];
-        if (d->weight_decay != 0) step = gn__add(k, step, gn__mul(k, x[0], gn__num(k, d->weight_decay)));
-        if (d->momentum != 0)
-            step = gn__assign_node(g, at, x[3], gn__add(k, gn__mul(k, x[3], gn__num(k, d->momentum)), step));
+        if (desc->weight_decay != 0) step = gn__add(k, step, gn__mul(k, x[0], gn__num(k, desc->weight_decay)));
+        if (desc->momentum != 0)
+            step = gn__assign_node(g, at, x[3], gn__add(k, gn__mul(k, x[3], gn__num(k, desc->momentum)), step));
         if ((o.r = gn__assigned(g, gn__assign_node(g, at, x[0], gn__sub(k, x[0], gn__mul(k, step, x[2]))))) != GN_OK)
             return o.r;
     }
     return GN_OK;
 }
 
-gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const gn_tensor *params,
+gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *desc, const gn_tensor *params,
                       const gn_tensor *grads, const gn_tensor *m, const gn_tensor *v, int n) {
     gn__loc at = { file, line };
-    gn_ctx *g = d ? d->lr.ctx : NULL;
+    gn_ctx *g = desc ? desc->lr.ctx : NULL;
     if (!gn__usable(g)) return gn__unusable(at, "adamw", g);
     if (n < 0 || (n > 0 && (!params || !grads || !m || !v)))
         return gn__error_call(g, at, "adamw", GN_BAD_ARGUMENT, "%s", gn__bad_parameters);
-    double b1 = d->beta1 != 0 ? d->beta1 : 0.9, b2 = d->beta2 != 0 ? d->beta2 : 0.999,
-           eps = d->eps != 0 ? d->eps : 1e-8;
+    double b1 = desc->beta1 != 0 ? desc->beta1 : 0.9, b2 = desc->beta2 != 0 ? desc->beta2 : 0.999,
+           eps = desc->eps != 0 ? desc->eps : 1e-8;
     for (int i = 0; i < n; i++) {
         gn__optimiser o;
-        gn_tensor in[6] = { params[i], grads[i], d->lr, d->step, m[i], v[i] };
+        gn_tensor in[6] = { params[i], grads[i], desc->lr, desc->step, m[i], v[i] };
         uint32_t x[6];
         if (!gn__optimiser_begin(&o, g, at, "adamw", in, 6, x)) return o.r;
         gn__grads *k = &o.k;
@@ -26509,7 +26602,7 @@ gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *d, const 
         uint32_t c1 = gn__sub(k, gn__num(k, 1), gn__pow(k, gn__num(k, b1), x[3])),
                  c2 = gn__sub(k, gn__num(k, 1), gn__pow(k, gn__num(k, b2), x[3]));
         uint32_t step = gn__div(k, gn__div(k, m2, c1), gn__add(k, gn__sqrt(k, gn__div(k, v2, c2)), gn__num(k, eps)));
-        if (d->weight_decay != 0) step = gn__add(k, step, gn__mul(k, x[0], gn__num(k, d->weight_decay)));
+        if (desc->weight_decay != 0) step = gn__add(k, step, gn__mul(k, x[0], gn__num(k, desc->weight_decay)));
         if ((o.r = gn__assigned(g, gn__assign_node(g, at, x[0], gn__sub(k, x[0], gn__mul(k, step, x[2]))))) != GN_OK)
             return o.r;
     }
@@ -26587,8 +26680,8 @@ static bool gn__known_axis(const char *file, int line, const char *op, gn_tensor
 
 /* The tensor as a node of its own: what changes nothing still is another tensor, with its own label, and no version of
    a state. */
-static gn_tensor gn__same(const char *file, int line, gn_tensor a, const gn__type *t) {
-    return gn_reshape_at(GN__AT, a, t->shape);
+static gn_tensor gn__same(const char *file, int line, gn_tensor a, const gn__type *type) {
+    return gn_reshape_at(GN__AT, a, type->shape);
 }
 
 static gn_tensor gn__to_dtype(const char *file, int line, gn_tensor a, gn_dtype d) {
@@ -27020,21 +27113,19 @@ gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int
     return gn_concat_at(GN__AT, parts, 2, axis);
 }
 
-/* Column minus row of the last two axes: i64 (R,C). */
-static gn_tensor gn__diagonals(const char *file, int line, gn_ctx *g, int64_t rows, int64_t columns) {
-    gn_tensor i = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, rows, 0, 1), GN_SHAPE(rows, 1));
-    return gn_sub_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, columns, 0, 1), i);
-}
-
+/* Of the last two axes: whether the column is at most (upper: at least) row + k. Numbers that f32 holds are compared as
+ * such, which is vector code everywhere. */
 static gn_tensor gn__triangle(const char *file, int line, const char *op, gn_tensor a, int64_t k, bool upper) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known(GN__AT, op, a, &t, &bad)) return bad;
     if (t.shape.rank < 2) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "%s needs rank 2 or more", op);
     int64_t rows = t.shape.dims[t.shape.rank - 2], columns = t.shape.dims[t.shape.rank - 1];
-    gn_tensor d = gn__diagonals(GN__AT, a.ctx, rows, columns),
-              at = gn_like_at(GN__AT, d, (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1));
-    gn_tensor in = upper ? gn_ge_at(GN__AT, d, at) : gn_le_at(GN__AT, d, at);
+    gn_dtype d = rows < 1 << 22 && columns < 1 << 22 ? GN_F32 : GN_I64;
+    double first = (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1);
+    gn_tensor column = gn_arange_at(GN__AT, a.ctx, d, columns, 0, 1),
+              edge = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, a.ctx, d, rows, first, 1), GN_SHAPE(rows, 1));
+    gn_tensor in = upper ? gn_ge_at(GN__AT, column, edge) : gn_le_at(GN__AT, column, edge);
     return gn_where_at(GN__AT, in, a, gn_like_at(GN__AT, a, 0));
 }
 
@@ -27608,31 +27699,31 @@ static bool gn__einsum_later(const char *rest, char c) {
 }
 
 /* Sums out the labels that neither `a` nor the output needs; `rest`: text of the operands to come. */
-static void gn__einsum_drop(const gn__einsum *e, gn__term *x, const char *a, int n_a, const char *rest) {
+static void gn__einsum_drop(const gn__einsum *e, gn__term *term, const char *a, int n_a, const char *rest) {
     gn_axes axes = { 0, { 0 } };
     int n = 0;
     gn__type before, after;
     gn_tensor bad;
-    for (int i = 0; i < x->n; i++) {
-        char c = x->labels[i];
+    for (int i = 0; i < term->n; i++) {
+        char c = term->labels[i];
         if (gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c))
-            x->labels[n++] = c;
+            term->labels[n++] = c;
         else axes.axis[axes.n++] = i;
     }
-    x->n = n;
-    if (!axes.n || !gn__known(e->file, e->line, "einsum", x->t, &before, &bad)) return;
-    x->t = gn_sum_at(e->file, e->line, x->t, axes, false);
+    term->n = n;
+    if (!axes.n || !gn__known(e->file, e->line, "einsum", term->t, &before, &bad)) return;
+    term->t = gn_sum_at(e->file, e->line, term->t, axes, false);
     /* ints sum in i64 and wrap */
-    if (gn__known(e->file, e->line, "einsum", x->t, &after, &bad))
-        x->t = gn__to_dtype(e->file, e->line, x->t, before.dtype);
+    if (gn__known(e->file, e->line, "einsum", term->t, &after, &bad))
+        term->t = gn__to_dtype(e->file, e->line, term->t, before.dtype);
 }
 
 /* x with its axes in the order of `labels`, reshaped to rank 3. */
-static gn_tensor gn__einsum_matrix(const gn__einsum *e, const gn__term *x, const char *labels, const gn_shape *s) {
-    gn_axes order = { x->n, { 0 } };
-    for (int i = 0; i < x->n; i++)
-        order.axis[i] = (int32_t)((const char *)memchr(x->labels, labels[i], (size_t)x->n) - x->labels);
-    return gn_reshape_at(e->file, e->line, gn_permute_at(e->file, e->line, x->t, order), *s);
+static gn_tensor gn__einsum_matrix(const gn__einsum *e, const gn__term *term, const char *labels, const gn_shape *s) {
+    gn_axes order = { term->n, { 0 } };
+    for (int i = 0; i < term->n; i++)
+        order.axis[i] = (int32_t)((const char *)memchr(term->labels, labels[i], (size_t)term->n) - term->labels);
+    return gn_reshape_at(e->file, e->line, gn_permute_at(e->file, e->line, term->t, order), *s);
 }
 
 /* a := a with b. */

@@ -10010,7 +10010,7 @@ static gn_result device_alloc_now(executor *x, size_t bytes, gn__cu_handle strea
         *out = 0;
     }
     if (e == 0) return GN_OK;
-    gn_account_give(x->account, bytes);
+    gn_account_release(x->account, bytes);
     return driver_fail(x, f, e, "cuMemAlloc");
 }
 
@@ -10033,7 +10033,7 @@ static gn_result device_alloc(executor *x, size_t bytes, gn__cu_ptr *out, gn_fau
 
 static void device_free(executor *x, gn__cu_ptr p, size_t bytes) {
     x->held -= align_up(bytes ? bytes : 1);
-    gn_account_give(x->account, align_up(bytes ? bytes : 1));
+    gn_account_release(x->account, align_up(bytes ? bytes : 1));
     x->stats->device_bytes -= align_up(bytes ? bytes : 1);
     if (!p || is_dead(x)) return;
     if (x->pools) cu.cuMemFreeAsync(p, x->stream);
@@ -10287,13 +10287,13 @@ static void *host_copy_alloc(executor *x, size_t bytes) {
     void *p = NULL;
     if (gn_account_charge(x->host, bytes, NULL) != GN_OK) return NULL;
     if (cu.cuMemHostAlloc(&p, bytes, 1) == 0) return p;
-    gn_account_give(x->host, bytes);
+    gn_account_release(x->host, bytes);
     return NULL;
 }
 
 static void host_copy_free(executor *x, void *p, size_t bytes) {
     cu.cuMemFreeHost(p);
-    gn_account_give(x->host, bytes);
+    gn_account_release(x->host, bytes);
 }
 
 /* Moves one slot to pinned memory. False when none may go. */
@@ -10367,7 +10367,7 @@ static void slot_free(executor *x, slot *s) {
         cu.cuEventDestroy(s->here);
     }
     if (!s->out) device_free(x, s->mem, s->bytes);
-    if (s->away && is_dead(x)) gn_account_give(x->host, s->bytes);
+    if (s->away && is_dead(x)) gn_account_release(x->host, s->bytes);
     if (s->away && !is_dead(x)) {
         cu.cuStreamSynchronize(x->stream); /* nothing reads or writes it any more */
         cu.cuStreamSynchronize(x->copies);
@@ -10707,7 +10707,7 @@ static gn_result plan_fits(const executor *x, const plan *p, gn_fault *f) {
                        "this plan needs more memory than can be addressed: realize parts of it one after another");
     gn_result r = bytes > x->block_bytes ? gn_account_charge(x->account, bytes - x->block_bytes, f) : GN_OK;
     /* taken when it runs */
-    if (r == GN_OK && bytes > x->block_bytes) gn_account_give(x->account, bytes - x->block_bytes);
+    if (r == GN_OK && bytes > x->block_bytes) gn_account_release(x->account, bytes - x->block_bytes);
     return r;
 }
 
@@ -10865,7 +10865,7 @@ static gn_result exec_plan_make(void *self, const gn_part *part, void **out_plan
     if (r != GN_OK) return r;
     plan *p = (plan *)alloc_zero(sizeof *p);
     r = p ? plan_fill(x, p, part, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    gn_give_ahead();
+    gn_release_ahead();
     if (r != GN_OK) {
         if (p) exec_plan_destroy(x, p);
         return r;
@@ -12276,7 +12276,7 @@ static void exec_close(void *self) {
             cu.cuStreamDestroy(x->stream);
         }
     }
-    gn_account_give(x->account, x->held); /* of plans that the caller has left, 0 by rule */
+    gn_account_release(x->account, x->held); /* of plans that the caller has left, 0 by rule */
     gn_free(x->slots);
     gn_free(x->values);
     gn_free(x);
@@ -12402,7 +12402,7 @@ static const gn_exec_i exec_table = {
     .rates = exec_rates,
     .ended = exec_ended,
     .reaches = exec_reaches,
-    .value_take = exec_value_import,
+    .value_import = exec_value_import,
     .lost = exec_lost,
 };
 

@@ -832,7 +832,7 @@ static bool odd_reaches(void *self, void *from, gn_cluster_link *out_link) {
 
 static long odd_taken;
 
-static gn_result odd_value_take(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+static gn_result odd_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
     gn__cpu *c = self;
     const gn__cpu_value *v = gn__cpu_value_find(from, theirs);
     if (!v) {
@@ -856,7 +856,7 @@ static gn_result odd_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
     table->plan_make = odd_plan_make;
     table->describe = table == odd_tables ? odd_describe : odd_describe_second;
     table->reaches = odd_reaches;
-    table->value_take = odd_value_take;
+    table->value_import = odd_value_import;
     out->i = table;
     return r;
 }
@@ -986,7 +986,7 @@ TEST(values_that_are_taken_over_equal_those_of_one_device) {
 
 TEST(costs_of_servers_and_links_are_known_and_kept_current) {
     gn_ctx *g = open_cluster("cpu", 1);
-    gn__remote *r = (gn__remote *)g->multi->units[1].exec.self;
+    gn__remote *r = (gn__remote *)g->multi->devices[1].exec.self;
     float x[64], out[64];
     gn_cluster_device d[2];
     gn_cluster_link l[9];
@@ -1016,7 +1016,7 @@ TEST(costs_of_servers_and_links_are_known_and_kept_current) {
 /* Whatever a peer says, numbers stay finite, and what is out of bounds or not asked for ends the connection. */
 TEST(costs_that_make_no_sense_are_refused) {
     gn_ctx *g = open_cluster("cpu", 1);
-    gn__remote *r = (gn__remote *)g->multi->units[1].exec.self;
+    gn__remote *r = (gn__remote *)g->multi->devices[1].exec.self;
     gn__buf b = { NULL, 0, 0, false };
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     static const uint64_t values[] = { 0, 1, GN__RATE_MOST, GN__RATE_MOST + 1, (uint64_t)1 << 63, UINT64_MAX };
@@ -1061,7 +1061,7 @@ TEST(a_server_that_tells_no_costs_is_a_device_like_others) {
     CHECK_RESULT(gn_status(g), GN_OK);
     on(g, 1);
     CHECK_RESULT(gn_read(gn_exp(gn_data(g, GN_F32, GN_SHAPE(2), x)), out, sizeof out), GN_OK);
-    CHECK(((gn__remote *)g->multi->units[1].exec.self)->costs.flops_per_s[0] == 0);
+    CHECK(((gn__remote *)g->multi->devices[1].exec.self)->costs.flops_per_s[0] == 0);
     gn_close(g);
     gn_server_close(s);
 }
@@ -1147,7 +1147,7 @@ TEST(a_plan_stays_where_the_program_wants_it_to_stay) {
         CHECK_INT(placed(g), 0);
     }
     CHECK_INT(stats_of(g).reschedules, 0);
-    CHECK(!((gn__remote *)g->multi->units[1].exec.self)->n_probes);
+    CHECK(!((gn__remote *)g->multi->devices[1].exec.self)->n_probes);
     gn_close(g);
 }
 
@@ -1192,7 +1192,7 @@ static gn_ctx *open_silent(gn_server **out_servers) {
 }
 
 static void set_latency(gn_ctx *g, int device, double seconds) {
-    gn__remote *r = (gn__remote *)g->multi->units[device].exec.self;
+    gn__remote *r = (gn__remote *)g->multi->devices[device].exec.self;
     r->link_up = r->link_down = (gn_cluster_link){ seconds, 1e9 };
 }
 
@@ -1300,7 +1300,7 @@ static double tell_work(void *self) {
 
 TEST(a_plan_leaves_a_slow_device_and_comes_back) {
     gn_ctx *g = open_cluster("cpu", 1);
-    gn__device *u = &g->multi->units[0];
+    gn__device *u = &g->multi->devices[0];
     slow_table = gn__cpu_i;
     slow_table.submit = slow_submit;
     u->exec.i = &slow_table;
@@ -1443,7 +1443,7 @@ TEST(an_error_of_a_queued_step_is_told_by_the_next_call) {
 /* A server that is there and says nothing: the step ends at the deadline, with its name. */
 TEST(a_device_that_does_not_answer_is_lost_at_the_deadline) {
     gn_ctx *g = open_cluster("cpu", 2);
-    gn__remote *r = (gn__remote *)g->multi->units[1].exec.self;
+    gn__remote *r = (gn__remote *)g->multi->devices[1].exec.self;
     loopback_link *link = r->link.t.self;
     const float x[2] = { 1, 2 };
     float out[2];

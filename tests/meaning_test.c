@@ -788,8 +788,8 @@ TEST(scopes_win_over_what_is_recognised) {
     CHECK_ROLE(z, GN_ROLE_LINEAR);
     CHECK_PHASE(y, GN_DENOISE);
     CHECK_MODALITY(y, GN_MODALITY_AUDIO);
-    CHECK_INT(of(y)->said, GN_SAID_PHASE | GN_SAID_ROLE | GN_SAID_MODALITY);
-    CHECK_INT(of(plain)->said, 0);
+    CHECK_INT(of(y)->hinted, GN_HINTED_PHASE | GN_HINTED_ROLE | GN_HINTED_MODALITY);
+    CHECK_INT(of(plain)->hinted, 0);
     CHECK_INT(m.groups[of(y)->group].role, GN_ROLE_HEAD);
     CHECK_INT(m.n_disagreements, 0); /* a linear is part of a head */
     check_groups();
@@ -954,7 +954,7 @@ static void check_disagreement(uint32_t i, gn_tensor t, uint8_t which, int said,
     if (CHECK(i < m.n_disagreements)) {
         CHECK_INT(m.disagreements[i].node, of(t) - m.nodes);
         CHECK_INT(m.disagreements[i].which, which);
-        CHECK_INT(m.disagreements[i].said, said);
+        CHECK_INT(m.disagreements[i].hinted, said);
         CHECK_INT(m.disagreements[i].recognised, recognised);
     }
 }
@@ -975,11 +975,11 @@ TEST(disagreements_name_node_kind_and_both_sides) {
     gn_tensor keys, a = appended_attention(0, 0, TIMES, &keys), all[] = { activation, text, e, a, gn_tanh(data) };
     REQUIRE(understand_without(all, TEST_COUNT(all), 0));
     uint32_t n = m.n_disagreements;
-    check_disagreement(n - 1, text, GN_SAID_MODALITY, GN_MODALITY_VISION, GN_MODALITY_TEXT);
+    check_disagreement(n - 1, text, GN_HINTED_MODALITY, GN_MODALITY_VISION, GN_MODALITY_TEXT);
     CHECK_INT(n, 7); /* two roles, a residency, two appends and an attention, a modality */
-    check_disagreement(1, e, GN_SAID_ROLE, GN_ROLE_LOSS, GN_ROLE_EMBEDDING);
-    check_disagreement(2, activation, GN_SAID_RESIDENCY, GN_RESIDENCY_WEIGHT, GN_RESIDENCY_ACTIVATION);
-    check_disagreement(5, a, GN_SAID_PHASE, GN_DECODE, GN_PREFILL);
+    check_disagreement(1, e, GN_HINTED_ROLE, GN_ROLE_LOSS, GN_ROLE_EMBEDDING);
+    check_disagreement(2, activation, GN_HINTED_RESIDENCY, GN_RESIDENCY_WEIGHT, GN_RESIDENCY_ACTIVATION);
+    check_disagreement(5, a, GN_HINTED_PHASE, GN_DECODE, GN_PREFILL);
     CHECK_PHASE(a, GN_DECODE);
     CHECK_MODALITY(text, GN_MODALITY_VISION);
     CHECK_RESIDENCY(activation, GN_RESIDENCY_WEIGHT);

@@ -692,7 +692,7 @@ TEST(what_the_program_says_wins) {
     links(1, 1e9);
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);
     CHECK_INT(S.device[b], 1);
-    CHECK_INT(S.why[G.said[b].group], GN_PLACED_SAID);
+    CHECK_INT(S.why[G.said[b].group], GN_PLACED_HINTED);
     CHECK(S.device[a] == 1 && S.device[c] == 1); /* and the rest comes along */
     hint_on(a, 0);
     REQUIRE(make(GN_LEAST_LATENCY) == GN_OK);

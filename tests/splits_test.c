@@ -784,7 +784,7 @@ TEST(a_device_that_is_lost_takes_what_waits_for_it) {
 /* One of two devices that are waited for together says nothing more: the wait ends at the deadline, not later. */
 TEST(a_device_that_falls_silent_beside_another_is_lost_at_the_deadline) {
     gn_ctx *g = open_cluster(NULL, 2);
-    gn__remote *r = (gn__remote *)g->multi->units[0].exec.self;
+    gn__remote *r = (gn__remote *)g->multi->devices[0].exec.self;
     loopback_link *link = r->link.t.self;
     loop l;
     int dead[2];
