@@ -3834,30 +3834,37 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
 /* gn__plane_turn: rows lie in a row at the source, elements in the result. Squares of whole lines of a cache go by way
  * of a tile on the stack, so that each line is read and written once, however far apart lines are. gn__plane_each: any
  * strides. */
-#define GN__DEFINE_TURN(B)                                                                                      \
-    static void gn__plane_turn_##B(const gn__plane *p) {                                                        \
-        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                                    \
-        uint##B##_t tile[SIDE * SIDE];                                                                          \
-        for (int64_t r = 0; r < p->rows; r += SIDE)                                                             \
-            for (int64_t c = 0; c < p->n; c += SIDE) {                                                          \
-                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE), j = 0;   \
-                const char *from = p->from + r * (B / 8) + c * p->from_step;                                    \
-                char *to = p->to + r * p->to_row + c * (B / 8);                                                 \
-                GN__TURN_WIDE(B)                                                                                \
-                for (; j < w; j++)                                                                              \
-                    for (int64_t i = 0; i < h; i++)                                                             \
-                        memcpy(&tile[i * SIDE + j], from + j * p->from_step + i * (B / 8), B / 8);              \
-                for (int64_t i = 0; i < h; i++)                                                                 \
-                    if (w == SIDE) memcpy(to + i * p->to_row, &tile[i * SIDE], GN__TURN_BYTES);                 \
-                    else memcpy(to + i * p->to_row, &tile[i * SIDE], (size_t)w * (B / 8));                      \
-            }                                                                                                   \
-    }                                                                                                           \
-    static void gn__plane_each_##B(const gn__plane *p) {                                                        \
-        for (int64_t r = 0; r < p->rows; r++) {                                                                 \
-            char *to = p->to + r * p->to_row;                                                                   \
-            const char *from = p->from + r * p->from_row;                                                       \
-            for (int64_t i = 0; i < p->n; i++, to += p->to_step, from += p->from_step) memcpy(to, from, B / 8); \
-        }                                                                                                       \
+#define GN__DEFINE_TURN(B)                                                                                    \
+    static void gn__plane_turn_##B(const gn__plane *p) {                                                      \
+        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                                  \
+        uint##B##_t tile[SIDE * SIDE];                                                                        \
+        for (int64_t r = 0; r < p->rows; r += SIDE)                                                           \
+            for (int64_t c = 0; c < p->n; c += SIDE) {                                                        \
+                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE), j = 0; \
+                const char *from = p->from + r * (B / 8) + c * p->from_step;                                  \
+                char *to = p->to + r * p->to_row + c * (B / 8);                                               \
+                GN__TURN_WIDE(B)                                                                              \
+                for (; j < w; j++)                                                                            \
+                    for (int64_t i = 0; i < h; i++)                                                           \
+                        memcpy(&tile[i * SIDE + j], from + j * p->from_step + i * (B / 8), B / 8);            \
+                for (int64_t i = 0; i < h; i++)                                                               \
+                    if (w == SIDE) memcpy(to + i * p->to_row, &tile[i * SIDE], GN__TURN_BYTES);               \
+                    else memcpy(to + i * p->to_row, &tile[i * SIDE], (size_t)w * (B / 8));                    \
+            }                                                                                                 \
+    }                                                                                                         \
+    static void gn__plane_each_##B(const gn__plane *p) {                                                      \
+        for (int64_t r = 0; r < p->rows; r++) {                                                               \
+            char *to = p->to + r * p->to_row;                                                                 \
+            const char *from = p->from + r * p->from_row;                                                     \
+            int64_t i = 0, t = p->to_step, f = p->from_step;                                                  \
+            for (; i + 4 <= p->n; i += 4, to += 4 * t, from += 4 * f) {                                       \
+                memcpy(to, from, B / 8);                                                                      \
+                memcpy(to + t, from + f, B / 8);                                                              \
+                memcpy(to + 2 * t, from + 2 * f, B / 8);                                                      \
+                memcpy(to + 3 * t, from + 3 * f, B / 8);                                                      \
+            }                                                                                                 \
+            for (; i < p->n; i++, to += t, from += f) memcpy(to, from, B / 8);                                \
+        }                                                                                                     \
     }
 GN__DEFINE_PLANES(8, 4)
 GN__DEFINE_PLANES(16, 3)
@@ -9640,14 +9647,29 @@ enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13 }; /* indices checked at a time
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
 /* Whether all are 0 to size - 1: else one of v and size - 1 - v has its highest bit set. */
-static bool gn__all_inside(const int64_t *at, int64_t n, int64_t size) {
-    uint64_t any = 0, last = (uint64_t)size - 1;
-    for (int64_t j = 0; j < n; j++) any |= (uint64_t)at[j] | (last - (uint64_t)at[j]);
-    return size > 0 && any >> 63 == 0;
-}
+#define GN__DEFINE_INSIDE(S, attribute)                                                    \
+    attribute static bool gn__all_inside_##S(const int64_t *at, int64_t n, int64_t size) { \
+        uint64_t any = 0, last = (uint64_t)size - 1;                                       \
+        for (int64_t j = 0; j < n; j++) any |= (uint64_t)at[j] | (last - (uint64_t)at[j]); \
+        return size > 0 && any >> 63 == 0;                                                 \
+    }
+GN__DEFINE_INSIDE(base, )
+#if GN__X86
+GN__DEFINE_INSIDE(avx2, GN__TARGET_AVX2)
+#endif
+#undef GN__DEFINE_INSIDE
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+static bool gn__all_inside(const gn__pool *p, const int64_t *at, int64_t n, int64_t size) {
+#if GN__X86
+    if (p && p->isa >= GN__ISA_AVX2) return gn__all_inside_avx2(at, n, size);
+#else
+    (void)p;
+#endif
+    return gn__all_inside_base(at, n, size);
+}
 
 /* n elements of one place of the table, or, with `at`, of as many places. */
 static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t along,
@@ -9739,7 +9761,7 @@ static void gn__indexed_all(gn__indexed *k) {
             char *table = k->table + b * k->t[j], *other = k->other + b * k->o[j];
             const int64_t *at = dense ? (const int64_t *)(const void *)from : buffer;
             if (!dense) gn__load_i64(buffer, k->index_dtype, from, k->x[j], n);
-            if (!gn__all_inside(at, n, k->size)) {
+            if (!gn__all_inside(k->pool, at, n, k->size)) {
                 gn__atomic_store(k->failed, 1);
                 return;
             }
