@@ -3044,7 +3044,7 @@ static const gn_driver_i *gn__driver;
 /* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to
  * compile in seconds. */
 #if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
-#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1,no-tree-loop-vectorize\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
 #elif GN__X86 && defined(__clang__)
 #define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
@@ -6494,7 +6494,9 @@ GN__DEFINE_WHERE(i64, int64_t)
             break;                                                                                                \
         }                                                                                                         \
     }
+GN__SMALL_BEGIN
 GN__DEFINE_CAST(base, )
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
 #endif
@@ -6814,7 +6816,9 @@ typedef struct gn__random_block {
         }                                                                                                        \
     }
 GN__SMALL_BEGIN
+GN__SMALL_BEGIN
 GN__DEFINE_RANDOM(base, )
+GN__SMALL_END
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
@@ -7281,7 +7285,9 @@ typedef struct gn__kernels {
 #define GN__BASE_SHAPE 4, 4, 2
 #endif
 #define GN__EXPAND(macro, ...) macro(__VA_ARGS__)
+GN__SMALL_BEGIN
 GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
@@ -7388,7 +7394,9 @@ typedef struct gn__runners {
             gn__run_prod_i64_##S                                                                            \
         }                                                                                                   \
     }
+GN__SMALL_BEGIN
 GN__DEFINE_RUNNERS(base, , 16)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
 #endif
@@ -7719,7 +7727,9 @@ typedef struct gn__products {
             }                                                                                                        \
     }
 #endif
+GN__SMALL_BEGIN
 GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
 #endif
