@@ -896,6 +896,10 @@ GN_API gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_ten
 /* Over the last axis (D): a / sqrt(mean(a^2) + eps) * gain; gain (D) or GN_NONE. (Zhang & Sennrich 2019) */
 GN_API gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
 #define gn_rmsnorm(...) gn_rmsnorm_at(GN_HERE, __VA_ARGS__)
+/* The same with a gain that is stored less 1: a / sqrt(mean(a^2) + eps) * (1 + gain), the sum in f32 where the gain
+   has 16 bits (Gemma Team 2024). */
+GN_API gn_tensor gn_rmsnorm_1p_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
+#define gn_rmsnorm_1p(...) gn_rmsnorm_1p_at(GN_HERE, __VA_ARGS__)
 /* a / max(l2_norm of the axis, eps) */
 GN_API gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, double eps);
 #define gn_normalize(...) gn_normalize_at(GN_HERE, __VA_ARGS__)
@@ -1129,6 +1133,44 @@ GN_API gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positi
 /* x (…,T,D) turned by a table whose leading axes broadcast to (…,T); elements behind the table's size stay. */
 GN_API gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved);
 #define gn_rotary_by(...) gn_rotary_by_at(GN_HERE, __VA_ARGS__)
+
+/* ---- sampling ------------------------------------------------------------------------------------------*/
+/* How a token is drawn for each row of logits (…,V). Each tensor is 0-d or of the shape of the rows, so that rows may
+   differ, and data of the step: other numbers are no other plan. GN_NONE: that step is left out. They apply from the
+   top down. */
+typedef struct gn_sample_desc {
+    gn_tensor counts;     /* i32 or i64 (…,V): how often each token has come so far; for the next three */
+    gn_tensor repetition; /* f32 above 0: logits of tokens that have come are divided by it if above 0, else multiplied
+                             (Keskar et al. 2019) */
+    gn_tensor presence, frequency; /* f32: subtracted from logits of tokens that have come, once and for each time */
+    gn_tensor bias;                /* floats that broadcast to (…,V), added */
+    gn_tensor allowed;             /* bool, broadcast to (…,V): false is never drawn */
+    gn_tensor
+        temperature; /* f32: logits are divided by it; 0: the largest is taken, of equal ones the first. None: 1 */
+    gn_tensor top_k; /* i32 or i64: the k largest, and those equal to the last of them; 0 and what is not below V: all
+                        (Fan et al. 2018) */
+    gn_tensor top_p; /* f32: of those the fewest, largest first, that have this share of their probability, and those
+                        equal to the last of them; 1 and above: all (Holtzman et al. 2020) */
+    gn_tensor min_p; /* f32 from 0 to 1: no less probable than this share of the most probable (Nguyen et al. 2025) */
+    gn_tensor seed, counter; /* i32 or i64, must be there: word 0 of Philox4x32-10 with key `seed` and counter words
+                                {counter low, high, 0, 0} is the draw. Give each row a seed and count its tokens */
+} gn_sample_desc;
+/* A token for each row, i64 (…), in f32: among those that are left, in order of their ids, the first whose probability
+   with that of all before it is above the draw. The draw has the same bits on every device, and the token is the same
+   where the draw and the shares lie further than 1e-5 from a boundary; tokens less than 2^-40 as probable as the most
+   probable are not drawn. V is 1 to 2^23. A row is -1, which no table takes as an id, if a logit is NaN, none is above
+   -infinity, or a number is outside what its line says (temperature below 0, infinite or NaN; top_k below 0; top_p
+   below 0 or NaN). No gradient. */
+GN_API gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
+#define gn_sample(...) gn_sample_at(GN_HERE, __VA_ARGS__)
+/* The logits that it divides by the temperature, f32 (…,V): penalties, bias and mask applied. */
+GN_API gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
+#define gn_adjust_logits(...) gn_adjust_logits_at(GN_HERE, __VA_ARGS__)
+/* The n most probable tokens of each row of logits (…,V), most probable first, and the logarithms of their
+   probabilities, f32: (…,n) each. Sorts the rows. Either pointer may be NULL. */
+GN_API void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
+                                gn_tensor *out_tokens);
+#define gn_top_log_probs(...) gn_top_log_probs_at(GN_HERE, __VA_ARGS__)
 
 /* ---- gradients and optimisers ---------------------------------------------------------------------------*/
 /* d loss / d params[i] as tensors of this step; loss is one float element. A parameter that the loss does not reach is
@@ -1508,6 +1550,19 @@ typedef struct gn_meaning {
 /* GN_OUT_OF_MEMORY, with *out_meaning empty. gn_meaning_deinit frees what it holds. */
 GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
+
+enum { GN_ATTENTION_SCORES = 8 };
+
+/* Attention that is written out: a product of matrices (`values`) whose input 0 is a softmax, past views and casts, of
+   what scalar ops make of products. One of these is of queries and keys; others are added to it, as a bias of positions
+   is. Of more than GN_ATTENTION_SCORES the nearest to the softmax stand here. */
+typedef struct gn_written_attention {
+    uint32_t values, softmax, n_scores, scores[GN_ATTENTION_SCORES]; /* nodes of the part */
+} gn_written_attention;
+/* All of a part, by `values`; *out_found is freed by gn_free, NULL for none. A part without a softmax costs no more
+   than a look at its ops. GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to. */
+GN_API gn_result gn_written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
+                                       uint32_t *out_n, gn_fault *f);
 
 /* ---- layout: how a part runs on one device, by the same code for every executor: which nodes are views, which run in
  * one loop, where each result lies in one block of memory. A pure function of the part. ---- */
@@ -2172,6 +2227,8 @@ typedef enum gn_op_trait {
     X(ROTARY_TABLE,   rotary_table,   0x65, STRUCTURED, 1, 1,   8, GN__INDEX,    4, false, each, 0)                    \
     /* bits: 1 interleaved, 2 back */                                                                                  \
     X(ROTARY,         rotary,         0x66, STRUCTURED, 2, 2,   1, GN__FLOATS,   4, true,  rotary, 0)                  \
+    /* bits: 1 temperature, 2 top_k, 4 top_p, 8 min_p */                                                               \
+    X(SAMPLE,         sample,         0x67, STRUCTURED, 3, 7,   1, GN__FLOATS,   0, false, reads, 0)                   \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -3021,6 +3078,18 @@ static const char *gn__stop_text(gn_result why) {
 GN__COLD_END
 gn_result gn_flag_get(const gn_flag *x) { return x ? (gn_result)gn__atomic_load(gn__flag_word(x)) : GN_OK; }
 static void gn__flag_set(gn_flag *x, gn_result why) { gn__atomic_store(gn__flag_word(x), (uint64_t)why); }
+
+/* Who cuts, decodes or plans looks at a flag once in so many nodes: some hundred microseconds. */
+enum { GN__LOOK = 1024 };
+static bool gn__stops_at(const gn_flag *cancel, uint32_t i) {
+    return cancel && i % GN__LOOK == 0 && gn_flag_get(cancel) != GN_OK;
+}
+
+/* GN_OK, or why what is planned is to end. */
+static gn_result gn__stopped(const gn_flag *cancel, gn_fault *f) {
+    gn_result why = gn_flag_get(cancel);
+    return why == GN_OK ? GN_OK : gn_fail(f, why, "%s", gn__stop_text(why));
+}
 
 /* Units registered before the first context; read-only afterwards. */
 static const gn_net_i *gn__net;
@@ -4810,13 +4879,6 @@ GN__COLD_BEGIN
 static gn__part_size gn__part_size_of(const gn_part *p) {
     return (gn__part_size){ p->n_nodes, p->n_ins,  p->n_attrs,   p->n_dims,
                             p->n_args,  p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
-}
-
-/* Charged bytes of a copy. */
-static uint64_t gn__part_cost(const gn_part *p) {
-    size_t at[8];
-    gn__part_size s = gn__part_size_of(p);
-    return gn__part_places(&s, at) + GN__BLOCK_COST;
 }
 
 static gn_part *gn__part_copy(const gn_part *p) {
@@ -10292,6 +10354,195 @@ static void gn__grad_rotary(gn__grads *k) {
 }
 GN__COLD_END
 
+GN__COLD_BEGIN
+
+/* ---- sample: logits (…,V), seed, counter [, temperature] [, top_k] [, top_p] [, min_p] of the rows' shape; attrs =
+ * bits of those that are there. Probabilities are whole numbers, 2^40 for the largest: their sums do not depend on the
+ * order in which a device adds them ---- */
+
+enum { GN__SAMPLE_BITS = 15, GN__SAMPLE_MOST = 1 << 23 };
+
+static gn_result gn__infer_sample(const gn__infer_call *c) {
+    gn_shape rows = c->in[0].shape, both;
+    int64_t bits = c->attrs[0];
+    int n = 3;
+    gn_result r = GN_OK;
+    for (int b = 0; b < 4; b++) n += (int)(bits >> b & 1);
+    if (bits < 0 || bits > GN__SAMPLE_BITS || c->n_in != n)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the flags", c->n_in);
+    if (rows.rank < 1) return gn_fail(c->fault, GN_BAD_RANK, "logits need rank 1 or more");
+    int64_t width = rows.dims[--rows.rank];
+    if (width < 1 || width > GN__SAMPLE_MOST)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "there must be 1 to %d logits in a row, not %lld", (int)GN__SAMPLE_MOST,
+                       (long long)width);
+    for (int i = 1, b = -2; i < n; i++, b++) {
+        while (b >= 0 && !(bits >> b & 1)) b++;
+        bool whole = b < 0 || b == 1;
+        r = gn__want_dtype(c, i, whole ? GN__INDEX : GN__BIT(GN_F32), "a parameter of sample");
+        if (r != GN_OK) return r;
+        if (!gn__broadcast_shapes(&rows, &c->in[i].shape, &both) || !gn__shape_equal(&both, &rows))
+            return gn__bad_shapes(c, "a parameter does not broadcast to the rows");
+    }
+    c->out->dtype = GN_I64;
+    c->out->shape = rows;
+    return GN_OK;
+}
+
+typedef struct gn__sample_job {
+    const gn__call *c;
+    gn_view in[7]; /* but for the logits broadcast to the rows; p NULL: not given. Order: as the inputs */
+    gn__atomic failed;
+} gn__sample_job;
+
+/* What a row is drawn by, and its tokens: what is left of them while a boundary is looked for. */
+typedef struct gn__sample_row {
+    double temperature, p, least;
+    int64_t k, n;
+    uint32_t draw;
+    float *x;
+    uint32_t *keys, *left; /* keys rise with logits */
+    uint64_t *weights, *left_weights;
+} gn__sample_row;
+
+static const char *gn__sample_at(const gn__sample_job *j, int i, int64_t row) {
+    const gn_view *v = &j->in[i];
+    return v->p ? v->p + gn__view_offset(v, v->rank, row) * (int64_t)gn__bytes_of(v->dtype) : NULL;
+}
+
+static double gn__sample_number(const gn__sample_job *j, int i, int64_t row, double otherwise) {
+    float x = (float)otherwise;
+    const char *p = gn__sample_at(j, i, row);
+    if (p) memcpy(&x, p, sizeof x);
+    return (double)x;
+}
+
+/* The largest key so that those of it and above have `need` tokens, or with `mass` so much weight, among those from
+   `floor` on: bit by bit, and what a bit has decided is not looked at again. */
+static uint32_t gn__sample_boundary(gn__sample_row *r, uint32_t from, uint64_t need, bool mass) {
+    int64_t n = 0;
+    uint64_t above = 0;
+    uint32_t key = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        if (r->keys[i] < from) continue;
+        r->left[n] = r->keys[i];
+        r->left_weights[n++] = mass ? r->weights[i] : 1;
+    }
+    for (int bit = 31; bit >= 0; bit--) {
+        uint32_t mid = key | (uint32_t)1 << bit;
+        uint64_t sum = above;
+        int64_t kept = 0;
+        for (int64_t i = 0; i < n; i++) sum += r->left[i] >= mid ? r->left_weights[i] : 0;
+        bool up = sum >= need;
+        for (int64_t i = 0; i < n; i++) {
+            r->left[kept] = r->left[i];
+            r->left_weights[kept] = r->left_weights[i];
+            kept += (r->left[i] >= mid) == up;
+        }
+        n = kept;
+        if (up) key = mid;
+        else above = sum;
+    }
+    return key;
+}
+
+/* Keys and weights; the first of the largest logits in *out_first. False: NaN, or none above -infinity. */
+static bool gn__sample_weigh(gn__sample_row *r, const gn__pool *pool, int64_t *out_first) {
+    float top = -INFINITY;
+    bool bad = false;
+    for (int64_t i = 0; i < r->n; i++) {
+        r->x[i] += 0.0f; /* of two zeros one */
+        bad |= r->x[i] != r->x[i];
+        if (r->x[i] > top) *out_first = i, top = r->x[i];
+        uint32_t b = gn__f32_bits(r->x[i]);
+        r->keys[i] = b >> 31 ? ~b : b | 0x80000000u;
+    }
+    if (bad || top == -INFINITY) return false;
+    if (r->temperature == 0) return true; /* nothing is weighed */
+    float t = (float)r->temperature;
+    for (int64_t i = 0; i < r->n; i++) /* where the top is infinite, only its equals count */
+        r->x[i] = r->x[i] == top ? 0 : top == INFINITY || r->x[i] == -INFINITY ? -INFINITY : (r->x[i] - top) / t;
+    gn__exp_f32(pool, r->x, r->x, r->n);
+    for (int64_t i = 0; i < r->n; i++) r->weights[i] = (uint64_t)(r->x[i] * 0x1p40f);
+    return true;
+}
+
+static uint64_t gn__sample_sum(const gn__sample_row *r, uint32_t from, uint64_t least) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < r->n; i++) sum += r->keys[i] >= from && r->weights[i] >= least ? r->weights[i] : 0;
+    return sum;
+}
+
+static int64_t gn__sample_draw(gn__sample_row *r, const gn__pool *pool) {
+    int64_t first = 0, i = 0;
+    uint32_t from = 0;
+    bool known = r->temperature >= 0 && r->temperature < (double)INFINITY && r->k >= 0 && r->p >= 0 && r->least >= 0 &&
+                 r->least <= 1;
+    if (!known || !gn__sample_weigh(r, pool, &first)) return -1;
+    if (r->temperature == 0) return first;
+    if (r->k > 0 && r->k < r->n) from = gn__sample_boundary(r, 0, (uint64_t)r->k, false);
+    if (r->p < 1) {
+        uint64_t need = (uint64_t)((double)gn__sample_sum(r, from, 0) * r->p);
+        from = gn__sample_boundary(r, from, GN__MAX(need, 1), true);
+    }
+    uint64_t least = GN__MAX((uint64_t)(r->least * 0x1p40), 1), total = gn__sample_sum(r, from, least),
+             target = (total >> 32) * r->draw + ((total & 0xffffffffu) * r->draw >> 32);
+    for (uint64_t sum = 0; i < r->n; i++) {
+        sum += r->keys[i] >= from && r->weights[i] >= least ? r->weights[i] : 0;
+        if (sum > target) break;
+    }
+    return i;
+}
+
+static void gn__sample_range(void *arg, int64_t begin, int64_t end) {
+    gn__sample_job *j = (gn__sample_job *)arg;
+    const gn_view *x = &j->c->in[0];
+    int64_t V = x->dims[x->rank - 1], room = (V + 31) / 32 * 32;
+    gn__sample_row r = { .n = V };
+    char *memory = (char *)gn__alloc_many((uint64_t)room, 1, 2 * sizeof *r.weights + 3 * sizeof *r.keys);
+    if (!memory) {
+        gn__atomic_store(&j->failed, 1);
+        return;
+    }
+    r.weights = (uint64_t *)(void *)memory;
+    r.left_weights = r.weights + room;
+    r.keys = (uint32_t *)(void *)(r.left_weights + room);
+    r.left = r.keys + room;
+    r.x = (float *)(void *)(r.left + room);
+    for (int64_t row = begin; row < end && !gn__pool_stops(j->c->pool); row++) {
+        const char *p = x->p + gn__view_offset(x, x->rank - 1, row) * (int64_t)gn__bytes_of(x->dtype);
+        uint64_t seed = (uint64_t)gn__read_int(j->in[1].dtype, gn__sample_at(j, 1, row)),
+                 counter = (uint64_t)gn__read_int(j->in[2].dtype, gn__sample_at(j, 2, row));
+        uint32_t words[4] = { (uint32_t)counter, (uint32_t)(counter >> 32), 0, 0 };
+        int64_t stride = x->strides[x->rank - 1], token;
+        double wide;
+        gn__philox(words, (uint32_t)seed, (uint32_t)(seed >> 32));
+        r.draw = words[0];
+        r.temperature = gn__sample_number(j, 3, row, 1);
+        r.k = gn__sample_at(j, 4, row) ? gn__read_int(j->in[4].dtype, gn__sample_at(j, 4, row)) : 0;
+        r.p = gn__sample_number(j, 5, row, 1);
+        r.least = gn__sample_number(j, 6, row, 0);
+        if (x->dtype != GN_F64) gn__load_f32(r.x, x->dtype, p, stride, V);
+        for (int64_t i = 0; i < V && x->dtype == GN_F64; i++) {
+            memcpy(&wide, p + i * stride * 8, sizeof wide);
+            r.x[i] = (float)wide;
+        }
+        token = gn__sample_draw(&r, j->c->pool);
+        memcpy(j->c->out.p + row * 8, &token, sizeof token);
+    }
+    gn_free(memory);
+}
+
+static gn_result gn__cpu_sample(const gn__call *c) {
+    gn__sample_job j = { .c = c };
+    for (int i = 1, from = 1; i < 7; i++)
+        if (i < 3 || (c->attrs[0] >> (i - 3) & 1))
+            j.in[i] = gn__view_broadcast(&c->in[from++], c->out.rank, c->out.dims);
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out), 1, gn__sample_range, &j);
+    return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the weights of a row")
+                                      : GN_OK;
+}
+GN__COLD_END
+
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
 static gn_result gn__infer_attention(const gn__infer_call *c) {
@@ -11510,6 +11761,7 @@ static unsigned gn__op_sort(int op) {
     case GN_OP_LOG_SOFTMAX: return GN__SOFTMAXES;
     case GN_OP_ARGMAX:
     case GN_OP_ARGSORT:
+    case GN_OP_SAMPLE:
     case GN_OP_GATHER:
     case GN_OP_CUMSUM: return GN__CHOICES;
     default: return gn__ops[op].kind == GN_CLASS_SCALAR ? GN__SCALARS : 0;
@@ -11744,23 +11996,30 @@ typedef struct gn__attention_parts {
     gn__walk walk;
 } gn__attention_parts;
 
-/* softmax(q k^T …) v written out; the products stand in either order. */
-static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
+/* softmax(q k^T …) v written out: the product i with weights as its input `side`, which the inside of the walk
+   computes; products at its edge are what scores are made of. */
+static bool gn__attention_written(const gn__recognition *w, uint32_t i, uint32_t side, gn__walk *walk) {
+    uint32_t p = gn__in_base(w, i, side);
+    if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) ||
+        !gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, walk))
+        return false;
+    return gn__walk_has(w, walk, GN_OP_SOFTMAX) ||
+           (gn__walk_has(w, walk, GN_OP_EXP) && gn__walk_has(w, walk, GN_OP_SUM));
+}
+
+/* The same of one product of queries and keys, none of which are weights; the products stand in either order. */
+static bool gn__attention_of_one(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
     for (uint32_t side = 0; side < 2; side++) {
-        uint32_t p = gn__in_base(w, i, side);
+        bool other = false;
         s->scores = GN_NO_NODE;
         s->v = gn__in(w, i, 1 - side);
-        if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) || gn__is_table(w, s->v)) continue;
-        if (!gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, &s->walk)) continue;
-        bool softmax = gn__walk_has(w, &s->walk, GN_OP_SOFTMAX) ||
-                       (gn__walk_has(w, &s->walk, GN_OP_EXP) && gn__walk_has(w, &s->walk, GN_OP_SUM)),
-             other = false;
+        if (gn__is_table(w, s->v) || !gn__attention_written(w, i, side, &s->walk)) continue;
         for (uint32_t k = 0; k < s->walk.n_edge; k++) {
             bool product = gn__op_at(w, s->walk.edge[k]) == GN_OP_MATMUL;
             other |= product ? s->scores != GN_NO_NODE : (w->facts[s->walk.edge[k]] & GN__PARAM) != 0;
             if (product) s->scores = s->walk.edge[k];
         }
-        if (!softmax || other || s->scores == GN_NO_NODE) continue;
+        if (other || s->scores == GN_NO_NODE) continue;
         s->swapped = side == 1;
         s->q = gn__in(w, s->scores, s->swapped ? 1 : 0);
         s->k = gn__in(w, s->scores, s->swapped ? 0 : 1);
@@ -11773,7 +12032,7 @@ static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__atte
 
 static bool gn__attention_at(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
     memset(s, 0, sizeof *s);
-    if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__attention_written(w, i, s);
+    if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__attention_of_one(w, i, s);
     if (gn__op_at(w, i) != GN_OP_ATTENTION) return false;
     s->q = gn__in(w, i, 0);
     s->k = gn__in(w, i, 1);
@@ -11983,7 +12242,8 @@ static void gn__see_head(gn__recognition *w, uint32_t i) {
         return;
     uint32_t logits = walk.edge[0];
     bool chooses = gn__walk_has(w, &walk, GN_OP_ARGMAX) || gn__walk_has(w, &walk, GN_OP_ARGSORT) ||
-                   gn__walk_has(w, &walk, GN_OP_SOFTMAX) || gn__walk_has(w, &walk, GN_OP_LOG_SOFTMAX);
+                   gn__walk_has(w, &walk, GN_OP_SAMPLE) || gn__walk_has(w, &walk, GN_OP_SOFTMAX) ||
+                   gn__walk_has(w, &walk, GN_OP_LOG_SOFTMAX);
     bool taken = w->role[logits] && w->role[logits] != GN_ROLE_HEAD;
     if (!chooses || taken || gn__linear_input(w, logits) == GN_NO_NODE) return;
     gn__claim(w, logits, GN_ROLE_HEAD, logits);
@@ -12191,6 +12451,46 @@ static void gn__recognise(gn__recognition *w) {
     for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
         for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++)
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
+}
+
+/* ---- attention that is written out, for who computes it in one ---- */
+
+/* The one whose values product i multiplies. */
+static bool gn__written_attention_at(const gn__recognition *w, uint32_t i, gn_written_attention *out) {
+    gn__walk walk;
+    if (gn__op_at(w, i) != GN_OP_MATMUL) return false;
+    *out = (gn_written_attention){ .values = i, .softmax = gn__in_base(w, i, 0) };
+    if (gn__op_at(w, out->softmax) != GN_OP_SOFTMAX || !gn__attention_written(w, i, 0, &walk)) return false;
+    for (uint32_t k = 0; k < walk.n_edge && out->n_scores < GN_ATTENTION_SCORES; k++)
+        if (gn__op_at(w, walk.edge[k]) == GN_OP_MATMUL) out->scores[out->n_scores++] = walk.edge[k];
+    return out->n_scores > 0;
+}
+
+static gn_result gn__written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
+                                        uint32_t *out_n, gn_fault *f) {
+    struct {
+        GN__ARRAY(gn_written_attention, found);
+    } list = { NULL, 0, 0 };
+    bool ok = true, softmax = false;
+    gn_part bare = *part;
+    gn__recognition w;
+    for (uint32_t i = 0; i < part->n_nodes; i++) softmax |= !part->nodes[i].leaf && part->nodes[i].op == GN_OP_SOFTMAX;
+    bare.hints = NULL; /* what was said of nodes changes nothing */
+    if (softmax) ok = gn__recognition_init(&w, &bare, 0, NULL);
+    for (uint32_t i = 0; ok && softmax && i < w.n && !gn__stops_at(cancel, i); i++) {
+        gn_written_attention a;
+        gn__facts_of(&w, i);
+        if (!gn__written_attention_at(&w, i, &a)) continue;
+        ok = GN__GROW(&list, found, 1);
+        if (ok) list.found[list.n_found++] = a;
+    }
+    if (softmax) gn__recognition_deinit(&w);
+    gn_result r =
+        ok ? gn__stopped(cancel, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to look for attention in a part");
+    if (r != GN_OK) gn_free(list.found);
+    *out_found = r == GN_OK ? list.found : NULL;
+    *out_n = r == GN_OK ? (uint32_t)list.n_found : 0;
+    return r;
 }
 
 /* ---- groups. A group stays one as far as every node that reads a member from outside comes after its last node: then
@@ -12642,18 +12942,6 @@ static bool gn__is_product(const gn_part_node *n) {
 static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part_node *b) {
     return a->rank == b->rank &&
            (a->rank == 0 || memcmp(p->dims + a->dims, p->dims + b->dims, a->rank * sizeof(int64_t)) == 0);
-}
-
-/* Planning looks at its flag once in so many nodes: some hundred microseconds. */
-enum { GN__LOOK = 1024 };
-static bool gn__stops_at(const gn_flag *cancel, uint32_t i) {
-    return cancel && i % GN__LOOK == 0 && gn_flag_get(cancel) != GN_OK;
-}
-
-/* GN_OK, or why what is planned is to end. */
-static gn_result gn__stopped(const gn_flag *cancel, gn_fault *f) {
-    gn_result why = gn_flag_get(cancel);
-    return why == GN_OK ? GN_OK : gn_fail(f, why, "%s", gn__stop_text(why));
 }
 
 /* The stages of a layout end early once its flag is set; gn__layout_make then looks at none of what they leave. */
@@ -17383,7 +17671,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     gn__cpu_plan *p = (gn__cpu_plan *)plan;
     gn_fault local;
     gn__run r = { .cpu = c, .plan = p, .args = args, .fault = f ? f : &local };
-    *out_ticket = 1;
+    *out_ticket = 0;
     gn__held *memory = (gn__held *)gn_alloc((p->part->n_args + 1) * (sizeof *memory + sizeof *r.copies));
     r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
     gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
@@ -17392,6 +17680,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
     gn__run_undo(&r, e != GN_OK);
+    if (e == GN_OK) *out_ticket = 1;
     c->stats->kernels_run += p->layout.n_steps;
     c->stats->nodes_fused += p->layout.fused;
     for (uint32_t i = 0; i < r.n_copies; i++) gn_free(r.copies[i]);
@@ -17635,8 +17924,8 @@ GN__COLD_BEGIN
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through
  * the program's memory, an output of one piece, an argument of the next; or, between two GPUs of this machine, from one
- * to the other: a value kept by one piece, taken over before the next. The same code puts the CPU beside a device that
- * lacks kernels; then the schedule is "all on the device but what it refuses". */
+ * to the other: a value kept by one piece, taken over before the next. The same code puts the CPU beside a driver's
+ * device, from the first op on that it refuses; then the schedule is "all on the device but what it refuses". */
 
 enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
 /* least time between two measurements; and as many times what one took */
@@ -17688,14 +17977,8 @@ typedef struct gn__device { /* one of the devices */
     gn_stats stats, *counts;        /* its own counters, when several devices were named; those that count */
     uint64_t last;                  /* ticket of its latest run */
     gn__piece_run *oldest, *latest; /* what it was given and has not been seen to end, in that order */
-    /* whose nodes an error names */
-    struct {
-        uint64_t ticket;
-        const struct gn__piece *piece;
-    } recent[16];
-    uint32_t n_recent;
-    bool busy; /* that run has not been waited for */
-    bool sync; /* submit returns when the run has ended */
+    bool busy;                      /* that run has not been waited for */
+    bool sync;                      /* submit returns when the run has ended */
     bool lost;
     bool absent;         /* it was never there */
     uint32_t reaches;    /* bits: devices whose kept values it takes over directly */
@@ -17714,7 +17997,7 @@ typedef struct gn__device { /* one of the devices */
 
 typedef struct gn__multi_slot {
     gn_slot_desc d; /* kind GN_LEAF_NONE: free. host: of a state its copy until it is on a device */
-    uint32_t own;   /* generation on the devices: a new one each time it is put */
+    uint32_t own;   /* generation on the devices: a new one each time it is put; beside: the caller's */
     uint32_t on;    /* bit d: device d has it */
     uint32_t home;  /* of a state; GN_UNPLACED: none yet */
     bool failed;    /* written by a step that failed elsewhere */
@@ -17726,14 +18009,20 @@ typedef struct gn__multi_value {
     uint32_t device;
 } gn__multi_value;
 
+/* What devices hold for the program. */
+typedef struct gn__holdings {
+    GN__ARRAY(gn__multi_slot, slots);
+    GN__ARRAY(gn__multi_value, values); /* ids rise */
+} gn__holdings;
+
 enum { GN__RUNS = 64 };               /* that are under way at once */
 #define GN__RUNS_BYTES (256ull << 20) /* of what crosses in them; and of runs kept for later use */
 
 typedef struct gn__multi {
     gn__device *devices;
     uint32_t n_devices, next_own, n_failed; /* n_failed: states */
-    bool beside;       /* devices[0] is the device, devices[1] (opened when needed) the CPU beside it */
-    gn_exec_desc desc; /* beside: of the CPU. strict, log and counters of both kinds */
+    bool beside;                            /* of a gn__native: unit 0 is its device, unit 1 the CPU beside it */
+    gn_exec_desc desc;                      /* strict, log and counters */
     gn_policy policy;
     gn_cluster_device *given; /* instead of the devices' own costs, NULL: those */
     gn_cluster_link *given_links;
@@ -17750,8 +18039,7 @@ typedef struct gn__multi {
                                  numbers, 0: none */
     gn_fault fault;           /* failed: why */
     uint64_t gone[16];        /* bit n: the run of that number, modulo their count, failed or was given up */
-    GN__ARRAY(gn__multi_slot, slots);
-    GN__ARRAY(gn__multi_value, values); /* ids rise */
+    gn__holdings held;
 } gn__multi;
 
 enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS, GN__IN_IMPORTED }; /* what a leaf of a piece is */
@@ -17858,8 +18146,6 @@ typedef struct gn__splitter {
 
 static void gn__piece_free(gn__multi *m, gn__piece *x) {
     gn__device *u = &m->devices[x->device];
-    for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
-        if (u->recent[i].piece == x) u->recent[i].piece = NULL;
     if (x->plan) u->exec.i->plan_destroy(u->exec.self, x->plan);
     void *const arrays[] = { x->ops, x->ins, x->outs, x->updates, x->needs, x->part, x->origin, x->args, x->run_outs };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
@@ -17884,19 +18170,51 @@ static void gn__split_free(gn__multi *m, gn__split *s) {
     gn_free(s);
 }
 
-static gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
-    size_t lo = 0, hi = m->n_values;
+/* How many kept values have ids below this one. */
+static size_t gn__holdings_below(const gn__holdings *h, uint64_t id) {
+    size_t lo = 0, hi = h->n_values;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        if (m->values[mid].id < id) lo = mid + 1;
+        if (h->values[mid].id < id) lo = mid + 1;
         else hi = mid;
     }
-    return lo < m->n_values && m->values[lo].id == id ? &m->values[lo] : NULL;
+    return lo;
 }
 
-static gn__multi_slot *gn__multi_slot_find(gn__multi *m, uint32_t slot, uint32_t gen) {
-    return slot < m->n_slots && m->slots[slot].d.kind != GN_LEAF_NONE && m->slots[slot].d.gen == gen ? &m->slots[slot]
-                                                                                                     : NULL;
+static gn__multi_value *gn__holdings_value(const gn__holdings *h, uint64_t id) {
+    size_t at = gn__holdings_below(h, id);
+    return at < h->n_values && h->values[at].id == id ? &h->values[at] : NULL;
+}
+
+static gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
+    return gn__holdings_value(&m->held, id);
+}
+
+/* Values with ids below this one are no longer needed. */
+static void gn__holdings_release(gn__holdings *h, uint64_t below) {
+    size_t n = gn__holdings_below(h, below);
+    if (n) memmove(h->values, h->values + n, (h->n_values - n) * sizeof *h->values);
+    h->n_values -= n;
+}
+
+static gn__multi_slot *gn__holdings_slot(const gn__holdings *h, uint32_t slot, uint32_t gen) {
+    gn__multi_slot *s = slot < h->n_slots ? &h->slots[slot] : NULL;
+    return s && s->d.kind != GN_LEAF_NONE && s->d.gen == gen ? s : NULL;
+}
+
+static gn__multi_slot *gn__multi_slot_find(const gn__multi *m, uint32_t slot, uint32_t gen) {
+    return gn__holdings_slot(&m->held, slot, gen);
+}
+
+/* Makes a place for the slot. */
+static gn_result gn__holdings_reach(gn__holdings *h, uint32_t slot, gn_fault *f) {
+    size_t old = h->cap_slots, n = GN__MAX(h->n_slots, (size_t)slot + 1);
+    if (slot >= GN__SLOTS_MAX)
+        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", slot, GN__SLOTS_MAX);
+    if (!GN__GROW(h, slots, n - h->n_slots)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", slot);
+    if (h->cap_slots > old) memset(h->slots + old, 0, (h->cap_slots - old) * sizeof *h->slots);
+    h->n_slots = n;
+    return GN_OK;
 }
 
 /* ---- what a device cannot do, and what it is ---- */
@@ -17946,7 +18264,7 @@ static gn_result gn__device_drain(gn__device *u, gn_fault *f) {
 /* ---- slots ---- */
 
 static gn_result gn__multi_put(gn__multi *m, uint32_t slot, uint32_t device, gn_fault *f) {
-    gn__multi_slot *s = &m->slots[slot];
+    gn__multi_slot *s = &m->held.slots[slot];
     gn__device *u = &m->devices[device];
     gn_slot_desc d = s->d;
     if (s->on >> device & 1) return GN_OK;
@@ -17963,24 +18281,19 @@ static gn_result gn__multi_put(gn__multi *m, uint32_t slot, uint32_t device, gn_
 
 static gn_result gn__multi_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
-    size_t old = m->cap_slots;
     void *copy = NULL;
-    if (d->slot >= GN__SLOTS_MAX)
-        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, GN__SLOTS_MAX);
-    if (!GN__GROW(m, slots, GN__MAX(d->slot + 1, m->n_slots) - m->n_slots))
-        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
-    if (m->cap_slots > old) memset(m->slots + old, 0, (m->cap_slots - old) * sizeof *m->slots);
-    m->n_slots = GN__MAX(m->n_slots, (size_t)d->slot + 1);
+    gn_result r = gn__holdings_reach(&m->held, d->slot, f);
+    if (r) return r;
     if (d->kind == GN_LEAF_STATE && d->host && !m->beside) { /* its home is known when it is first used */
         copy = gn_alloc(d->bytes);
         if (!copy) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a state of %zu bytes", d->bytes);
         memcpy(copy, d->host, d->bytes);
     }
-    gn__multi_slot *slot = &m->slots[d->slot];
-    *slot = (gn__multi_slot){ *d, ++m->next_own, 0, GN_UNPLACED, false };
+    gn__multi_slot *slot = &m->held.slots[d->slot];
+    *slot = (gn__multi_slot){ *d, m->beside ? d->gen : ++m->next_own, 0, GN_UNPLACED, false };
     if (copy) slot->d.host = copy;
     if (!m->beside) return GN_OK;
-    gn_result r = gn__multi_put(m, d->slot, 0, f);
+    r = gn__multi_put(m, d->slot, 0, f);
     if (r) memset(slot, 0, sizeof *slot);
     return r;
 }
@@ -18006,7 +18319,7 @@ static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fault *f) {
     gn__multi_drain(m);
     if (m->failed) return gn__multi_report(m, UINT64_MAX, 0, f);
-    gn__multi_slot *s = &m->slots[slot];
+    gn__multi_slot *s = &m->held.slots[slot];
     gn__device *u = &m->devices[s->home];
     gn_part_node leaf = { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE),
                           .dtype = (uint8_t)s->d.dtype,
@@ -18229,11 +18542,11 @@ static bool gn__split_updates(gn__splitter *k) {
     gn__split *s = k->s;
     for (uint32_t u = 0; u < k->part->n_updates; u++) {
         const gn_part_update *up = &k->part->updates[u];
-        uint32_t home = k->m->slots[up->slot].home, c = k->computed[home * (size_t)k->part->n_nodes + up->node];
+        uint32_t home = k->m->held.slots[up->slot].home, c = k->computed[home * (size_t)k->part->n_nodes + up->node];
         k->writer[u] = c ? c - 1 : k->m->n_devices + s->schedule.n_segments + home;
         gn__piece *x = &s->pieces[k->writer[u]];
         if (!GN__GROW(x, updates, 1)) return false;
-        x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->slots[up->slot].own, up->node };
+        x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->held.slots[up->slot].own, up->node };
     }
     return true;
 }
@@ -18324,7 +18637,7 @@ static void gn__piece_leaf(gn__piece_maker *maker, const gn__piece_in *in) {
     n->n_ins = 0;
     n->n_attrs = 0;
     if (in->how == GN__IN_SLOT) {
-        n->gen = maker->k->m->slots[n->slot].own;
+        n->gen = maker->k->m->held.slots[n->slot].own;
         return;
     }
     n->slot = n->gen = 0;
@@ -18645,8 +18958,8 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
         bool bound = n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_STATE; /* to what the program said */
         uint32_t on = k->part->hints && !m->beside && bound ? k->part->hints[i].on : 0, device = GN_UNPLACED;
         if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
-        else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
-        else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
+        else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->held.slots[n->slot].on;
+        else if (n->leaf == GN_LEAF_STATE && m->held.slots[n->slot].on) device = m->held.slots[n->slot].home;
         if (device != GN_UNPLACED && !m->devices[device].lost) homes[i] = 1u << device;
         if (on && on <= m->n_devices && (m->devices[on - 1].lost || m->devices[on - 1].absent) && device == GN_UNPLACED)
             return gn__device_is_lost(&m->devices[on - 1], i, "the program wants this on", f);
@@ -18664,7 +18977,7 @@ static gn_result gn__splitter_move_states(gn__splitter *k, gn_fault *f) {
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
         if (n->leaf != GN_LEAF_STATE) continue;
-        gn__multi_slot *x = &m->slots[n->slot];
+        gn__multi_slot *x = &m->held.slots[n->slot];
         gn_result r =
             x->on && x->home != schedule->device[i] ? gn__multi_move(m, n->slot, schedule->device[i], f) : GN_OK;
         if (r) {
@@ -18674,7 +18987,7 @@ static gn_result gn__splitter_move_states(gn__splitter *k, gn_fault *f) {
         x->home = k->home[i] = schedule->device[i];
     }
     for (uint32_t u = 0; u < k->part->n_updates; u++) {
-        gn__multi_slot *x = &m->slots[k->part->updates[u].slot];
+        gn__multi_slot *x = &m->held.slots[k->part->updates[u].slot];
         if (x->home == GN_UNPLACED) x->home = schedule->device[k->part->updates[u].node];
     }
     return GN_OK;
@@ -18686,10 +18999,11 @@ static void gn__split_stamp(gn__splitter *k) {
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
         k->s->stamps[i] = n->leaf == GN_LEAF_VALUE                                ? k->home[i]
-                          : n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE ? m->slots[n->slot].own
+                          : n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE ? m->held.slots[n->slot].own
                                                                                   : 0;
     }
-    for (uint32_t u = 0; u < k->part->n_updates; u++) k->s->update_stamps[u] = m->slots[k->part->updates[u].slot].own;
+    for (uint32_t u = 0; u < k->part->n_updates; u++)
+        k->s->update_stamps[u] = m->held.slots[k->part->updates[u].slot].own;
 }
 
 static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *out_device, gn_fault *f) {
@@ -18704,11 +19018,32 @@ static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *o
     return gn__split_finish(k, out_device, f);
 }
 
+/* Words of the tables that a split is made with. */
+static size_t gn__split_words(const gn__multi *m, const gn_part *p) {
+    return (2u * m->n_devices + 5) * (p->n_nodes + (size_t)1) + p->n_updates;
+}
+
+/* Bytes of host memory that splitting the part takes, at least: the tables, and pieces in which each op stands. The
+   devices charge what their plans of the pieces hold. */
+static uint64_t gn__split_least(const gn__multi *m, const gn_part *p) {
+    gn__part_size ops = { .n_updates = p->n_updates };
+    size_t at[8];
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        if (n->leaf) continue;
+        ops.n_nodes++;
+        ops.n_dims += n->rank;
+        ops.n_ins += n->n_ins;
+        ops.n_attrs += n->n_attrs;
+    }
+    return gn__split_words(m, p) * sizeof(uint32_t) + gn__part_places(&ops, at) + GN__BLOCK_COST;
+}
+
 /* One try. `old`: to replace this one; *out is NULL then when it may stay. *out_device: which device an error is of. */
 static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split *old,
                                gn__split **out, uint32_t *out_device, gn_fault *f) {
-    size_t n = p->n_nodes + 1u, tables = (2u * m->n_devices + 5) * n + p->n_updates;
-    uint32_t *t = (uint32_t *)gn__alloc_zero(tables * sizeof *t);
+    size_t n = p->n_nodes + (size_t)1;
+    uint32_t *t = (uint32_t *)gn__alloc_zero(gn__split_words(m, p) * sizeof *t);
     bool *fetched = (bool *)gn__alloc_zero(n * sizeof *fetched);
     gn__split *s = (gn__split *)gn__alloc_zero(sizeof *s);
     gn_result r = GN_OUT_OF_MEMORY;
@@ -18750,37 +19085,30 @@ static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *v
 
 /* ---- what a device refuses runs elsewhere, unless that is forbidden ---- */
 
-static void gn__multi_note(const gn__multi *m, const char *text) {
-    gn_logf(m->desc.log, m->desc.log_user, GN_LOG_WARN, "%s", text);
-}
-
-static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f);
-
 /* The device has no kernel for a node: remembered, so that the next try places it elsewhere. GN_OK: try again. */
-static gn_result gn__multi_refused(gn__multi *m, const gn_part *p, uint32_t device, gn_fault *f) {
-    gn__device *u = &m->devices[device];
+static gn_result gn__device_refused(gn__device *u, const gn_exec_desc *desc, const gn_part *p, const char *elsewhere,
+                                    gn_fault *f) {
     uint32_t node = f->node;
     if (node >= p->n_nodes || p->nodes[node].leaf || gn__device_refuses(u, p, node)) return f->result;
     gn__refusal x = gn__refusal_of(p, node);
-    char text[512];
+    char text[400];
     snprintf(text, sizeof text, "%s of %s has no kernel on %s (%.200s)", gn__ops[x.op].name, gn__dtypes[x.dtype].name,
              u->name, f->text);
-    if (m->desc.strict) {
+    if (desc->strict) {
         gn_fail(f, GN_STRICT, "%s; strict mode forbids to run it elsewhere", text);
         f->node = node;
         return GN_STRICT;
     }
-    if (m->beside) {
-        if (device != 0) return f->result;
-        gn_result r = gn__multi_open_beside(m, f);
-        if (r) return r;
-    }
     if (!GN__GROW(u, refusals, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     u->refusals[u->n_refusals++] = x;
-    size_t used = strlen(text);
-    snprintf(text + used, sizeof text - used, ": it runs %s", m->beside ? "on the CPU beside it" : "on another device");
-    gn__multi_note(m, text);
+    gn_logf(desc->log, desc->log_user, GN_LOG_WARN, "%s: it runs on %s", text, elsewhere);
     return GN_OK;
+}
+
+static gn_result gn__multi_refused(gn__multi *m, const gn_part *p, uint32_t device, gn_fault *f) {
+    const char *elsewhere = m->beside ? "the CPU beside it" : "another device";
+    if (m->beside && device != 0) return f->result;
+    return gn__device_refused(&m->devices[device], &m->desc, p, elsewhere, f);
 }
 
 /* Ops that another device could not take. */
@@ -18831,11 +19159,11 @@ static bool gn__split_fits(const gn__multi *m, const gn_part *p, const gn__split
         const gn_part_node *n = &p->nodes[i];
         if (n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_DATA) continue;
         const gn__multi_value *v = n->leaf == GN_LEAF_VALUE ? gn__multi_value_find(m, args[n->arg].value) : NULL;
-        if (s->stamps[i] != (n->leaf == GN_LEAF_VALUE ? v ? v->device : GN_UNPLACED : m->slots[n->slot].own))
+        if (s->stamps[i] != (n->leaf == GN_LEAF_VALUE ? v ? v->device : GN_UNPLACED : m->held.slots[n->slot].own))
             return false;
     }
     for (uint32_t u = 0; u < p->n_updates; u++)
-        if (s->update_stamps[u] != m->slots[p->updates[u].slot].own) return false;
+        if (s->update_stamps[u] != m->held.slots[p->updates[u].slot].own) return false;
     for (uint32_t d = 0; d < m->n_devices; d++)
         if ((s->devices >> d & 1) && m->devices[d].lost) return false;
     return true;
@@ -19023,8 +19351,7 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
     gn__split *s;
     bool values = false;
     *out_plan = NULL;
-    /* of one device: a piece's executor charges it again */
-    gn_result r = gn__charge_ahead(gn__part_cost(part) + gn__layout_least(part), f);
+    gn_result r = gn__charge_ahead(gn__split_least(m, part), f);
     if (r != GN_OK) return r;
     gn__release_ahead();
     gn__multi_plan *plan = (gn__multi_plan *)gn__alloc_zero(sizeof *plan);
@@ -19203,7 +19530,7 @@ static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *failure) {
 static void gn__multi_run_forget(gn__multi *m, const gn__multi_run *w) {
     for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
         gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
-        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
+        if (v) memmove(v, v + 1, (size_t)(m->held.values + m->held.n_values-- - (v + 1)) * sizeof *v);
     }
 }
 
@@ -19212,7 +19539,7 @@ static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
     for (uint32_t i = 0; i < w->s->n_pieces; i++) {
         const gn__piece *x = &w->s->pieces[i];
         for (size_t u = 0; u < x->n_updates && w->pieces[i].at == GN__PIECE_DONE; u++) {
-            gn__multi_slot *slot = &m->slots[x->updates[u].slot];
+            gn__multi_slot *slot = &m->held.slots[x->updates[u].slot];
             m->n_failed += !slot->failed;
             slot->failed = true;
         }
@@ -19586,10 +19913,10 @@ static bool gn__multi_run_values(gn__multi *m, const gn__multi_run *w) {
         for (size_t o = 0; o < x->n_outs; o++) {
             uint64_t id = x->outs[o].whole != GN__NOTHING ? w->outs[x->outs[o].whole].keep : 0;
             if (!id || !x->part) continue;
-            if (!GN__GROW(m, values, 1)) return false;
-            size_t at = m->n_values++;
-            for (; at > 0 && m->values[at - 1].id > id; at--) m->values[at] = m->values[at - 1];
-            m->values[at] = (gn__multi_value){ id, 0, x->device };
+            if (!GN__GROW(&m->held, values, 1)) return false;
+            size_t at = m->held.n_values++;
+            for (; at > 0 && m->held.values[at - 1].id > id; at--) m->held.values[at] = m->held.values[at - 1];
+            m->held.values[at] = (gn__multi_value){ id, 0, x->device };
         }
     }
     return true;
@@ -19684,27 +20011,6 @@ static gn_result gn__multi_choose(gn__multi *m, gn__multi_plan *plan, const gn_a
                          : GN_OK;
 }
 
-/* Of a device with the CPU beside it, which does all: tickets are its own. */
-static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *plan, gn__split *s, const gn_arg *args,
-                                        const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
-    gn__multi_run w = { .plan = plan, .s = s, .args = (gn_arg *)(uintptr_t)args, .outs = (gn_out *)(uintptr_t)outs };
-    gn__piece *x = &s->pieces[s->only];
-    gn__device *u = &m->devices[x->device];
-    gn__piece_run run = { .run = &w, .piece = s->only }, *blamed;
-    gn_fault own = { GN_OK, GN_NO_NODE, "" };
-    gn_result r = gn__multi_run_values(m, &w) ? gn__piece_submit(m, &w, x, &run, &blamed, &own)
-                                              : gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value");
-    if (r && f) *f = gn__piece_fault(x, r, &own);
-    if (r && r != GN_NO_VALUE) {
-        gn__multi_run_forget(m, &w);
-        return r;
-    }
-    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = run.ticket;
-    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
-    *out_ticket = run.ticket << 5 | x->device;
-    return r;
-}
-
 static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket,
                                   gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
@@ -19715,7 +20021,6 @@ static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, co
     gn_result r = gn__multi_choose(m, p, args, &s, f);
     if (r) return r;
     s->runs++;
-    if (m->beside && s->n_run == 1) return gn__multi_submit_alone(m, p, s, args, outs, out_ticket, f);
     /* an error of an earlier step is told before anything of this one runs */
     for (uint32_t d = 0; d < m->n_devices && m->beside; d++)
         if ((s->devices >> d & 1) && (r = gn__device_drain(&m->devices[d], f)) != GN_OK) return r;
@@ -19727,40 +20032,20 @@ static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, co
     uint64_t id = m->last_run + 1;
     r = gn__multi_run_begin(m, w, args, outs, f);
     if (!r) r = gn__multi_run_go(m, w, f);
-    if (!m->beside) *out_ticket = id;
-    return r;
-}
-
-/* Of a device with the CPU beside it: an error's node becomes one of the whole part. */
-static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
-    const gn__piece *piece = NULL;
-    if (u->last == ticket) u->busy = false;
-    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, ticket, f), f);
-    for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
-        if (u->recent[i].ticket == ticket) piece = u->recent[i].piece;
-    if (f && r) f->node = piece && f->node < piece->part->n_nodes ? piece->origin[f->node] : GN_NO_NODE;
+    *out_ticket = id;
     return r;
 }
 
 static bool gn__multi_ended(void *self, uint64_t ticket) {
     gn__multi *m = (gn__multi *)self;
-    if (m->beside && ticket != UINT64_MAX)
-        return ticket == 0 || gn__exec_ended(&m->devices[ticket & 31].exec, ticket >> 5);
-    if (!m->beside) {
-        gn__multi_progress(m);
-        gn__multi_collect(m);
-        return !m->n_runs || gn__multi_run_at(m, 0)->id > ticket;
-    }
-    for (uint32_t d = 0; d < m->n_devices; d++)
-        if (m->devices[d].exec.i && !gn__exec_ended(&m->devices[d].exec, UINT64_MAX)) return false;
-    return true;
+    gn__multi_progress(m);
+    gn__multi_collect(m);
+    return !m->n_runs || gn__multi_run_at(m, 0)->id > ticket;
 }
 
 static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     if (ticket == 0) return GN_OK;
-    if (m->beside && ticket != UINT64_MAX) return gn__device_wait(&m->devices[ticket & 31], ticket >> 5, f);
-    if (m->beside) return gn__device_drain(&m->devices[0], f);
     gn__multi_drive(m, ticket);
     gn_result r = gn__multi_report(m, ticket, ticket, f);
     if (r) return r;
@@ -19776,21 +20061,18 @@ static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
 /* What runs that are under way may still read is not released. */
 static void gn__multi_values_release(void *self, uint64_t below) {
     gn__multi *m = (gn__multi *)self;
-    size_t n = 0;
     gn__multi_progress(m);
     if (m->n_runs && gn__multi_run_at(m, 0)->delayed) gn__multi_collect(m);
     for (uint32_t i = 0; i < m->n_runs; i++) {
         const gn__multi_run *w = gn__multi_run_at(m, i);
         if (w->delayed && w->left) below = GN__MIN(below, w->least_value);
     }
-    while (n < m->n_values && m->values[n].id < below) n++;
-    if (n) memmove(m->values, m->values + n, (m->n_values - n) * sizeof *m->values);
-    m->n_values -= n;
+    gn__holdings_release(&m->held, below);
     for (uint32_t d = 0; d < m->n_devices; d++) {
         gn__device *u = &m->devices[d];
         uint64_t least = u->next_value;
-        for (size_t i = 0; i < m->n_values; i++)
-            if (m->values[i].device == d && m->values[i].own) least = GN__MIN(least, m->values[i].own);
+        for (size_t i = 0; i < m->held.n_values; i++)
+            if (m->held.values[i].device == d && m->held.values[i].own) least = GN__MIN(least, m->held.values[i].own);
         for (uint32_t i = 0; i < m->n_runs; i++)
             if (gn__multi_run_at(m, i)->delayed && gn__multi_run_at(m, i)->left)
                 least = GN__MIN(least, gn__multi_run_at(m, i)->first_own[d]);
@@ -19904,8 +20186,8 @@ static void gn__multi_abandon(gn__multi *m) {
 static void gn__multi_close(void *self) {
     gn__multi *m = (gn__multi *)self;
     gn__multi_abandon(m);
-    for (size_t i = 0; i < m->n_slots && !m->beside; i++)
-        if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
+    for (size_t i = 0; i < m->held.n_slots && !m->beside; i++)
+        if (m->held.slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->held.slots[i].d.host);
     for (uint32_t d = 0; m->devices && d < m->n_devices; d++) {
         gn__device *u = &m->devices[d];
         gn__probe_free(&u->again, u->exec);
@@ -19919,47 +20201,22 @@ static void gn__multi_close(void *self) {
     gn_free(m->given);
     gn_free(m->given_links);
     gn_free(m->devices);
-    gn_free(m->slots);
-    gn_free(m->values);
+    gn_free(m->held.slots);
+    gn_free(m->held.values);
     gn_free(m);
 }
 
-/* Of a driver's device; the CPU beside it does not count. */
-static gn_result gn__multi_rates(void *self, double *out_flops, double *out_bytes) {
-    gn__multi *m = (gn__multi *)self;
-    const gn_exec *x = &m->devices[0].exec;
-    return m->beside && x->i->rates ? x->i->rates(x->self, out_flops, out_bytes) : GN_UNSUPPORTED;
+static bool gn__device_lost(const gn__device *u, gn_fault *f) {
+    if (u->lost) gn_fail(f, GN_DEVICE_LOST, "%s is lost: %s", u->name, u->cause);
+    return u->lost || (u->exec.i->lost && u->exec.i->lost(u->exec.self, f));
 }
 
-/* Of two drivers' devices, each with the CPU beside it. */
-static bool gn__multi_imports(void *self, void *from, gn_cluster_link *out_link) {
-    const gn_exec *x = &((gn__multi *)self)->devices[0].exec, *y = &((gn__multi *)from)->devices[0].exec;
-    return ((gn__multi *)self)->beside && ((gn__multi *)from)->beside && x->i->reaches &&
-           x->i->reaches == y->i->reaches && x->i->reaches(x->self, y->self, out_link);
-}
-
-static gn_result gn__multi_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
-    gn__multi *m = (gn__multi *)self, *source = (gn__multi *)from;
-    const gn__multi_value *v = gn__multi_value_find(source, theirs);
-    if (!v) return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");
-    if (v->device != 0) return GN_UNSUPPORTED; /* the CPU computed it */
-    if (!GN__GROW(m, values, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
-    gn__device *u = &m->devices[0];
-    uint64_t own = u->next_value++;
-    gn_result r = u->exec.i->value_import(u->exec.self, own, source->devices[0].exec.self, v->own, f);
-    if (!r) m->values[m->n_values++] = (gn__multi_value){ id, own, 0 };
-    return r;
-}
-
-/* Of one device with the CPU beside it: that one. */
 static uint32_t gn__multi_lost(void *self, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     uint32_t lost = 0;
-    for (uint32_t i = 0; i < (m->beside ? 1 : m->n_devices); i++) {
-        gn__device *u = &m->devices[i];
+    for (uint32_t i = 0; i < m->n_devices; i++) {
         gn_fault why = { GN_OK, GN_NO_NODE, "" };
-        if (u->lost) gn_fail(&why, GN_DEVICE_LOST, "%s is lost: %s", u->name, u->cause);
-        else if (!u->exec.i->lost || !u->exec.i->lost(u->exec.self, &why)) continue;
+        if (!gn__device_lost(&m->devices[i], &why)) continue;
         if (!lost && f) *f = why;
         lost |= 1u << i;
     }
@@ -19977,10 +20234,7 @@ static const gn_exec_i gn__multi_i = {
     .values_release = gn__multi_values_release,
     .describe = gn__multi_describe,
     .costs = gn__multi_costs,
-    .rates = gn__multi_rates,
     .ended = gn__multi_ended,
-    .reaches = gn__multi_imports,
-    .value_import = gn__multi_value_import,
     .lost = gn__multi_lost,
 };
 static const gn_exec_i gn__multi_host_i = {
@@ -19996,10 +20250,7 @@ static const gn_exec_i gn__multi_host_i = {
     .host_alloc = gn__multi_host_alloc,
     .host_free = gn__multi_host_free,
     .costs = gn__multi_costs,
-    .rates = gn__multi_rates,
     .ended = gn__multi_ended,
-    .reaches = gn__multi_imports,
-    .value_import = gn__multi_value_import,
     .lost = gn__multi_lost,
 };
 
@@ -20010,8 +20261,8 @@ static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
 }
 
 static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
-    for (uint32_t d = 0; slot < m->n_slots && d < m->n_devices; d++)
-        if (m->slots[slot].on >> d & 1) return m->devices[d].name;
+    for (uint32_t d = 0; slot < m->held.n_slots && d < m->n_devices; d++)
+        if (m->held.slots[slot].on >> d & 1) return m->devices[d].name;
     return "";
 }
 
@@ -20093,46 +20344,333 @@ static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *desc) {
     }
     m->n_devices = n;
     m->desc = *desc;
-    for (uint32_t i = 0; i < n; i++) m->devices[i].next_value = 1;
     return m;
 }
 
 /* Enters a device that was opened; `sync`: it works while submit waits. */
-static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
-    gn__device *u = &m->devices[i];
+static void gn__device_enter(gn__device *u, gn_exec exec, bool sync, gn_stats *counts) {
     gn_device_info info;
     exec.i->describe(exec.self, &info);
     u->exec = exec;
     u->sync = sync;
-    u->counts = m->beside ? m->desc.stats : &u->stats;
+    u->counts = counts;
+    u->next_value = 1;
     gn__copy_text(u->name, sizeof u->name, info.name);
 }
 
-static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f) {
-    gn_exec cpu;
-    if (m->devices[1].exec.i) return GN_OK;
-    gn_exec_desc d = m->desc;
-    d.device = "cpu:0";
-    gn_result r = gn__cpu_open(&d, &cpu, f);
-    if (!r) gn__multi_enter(m, 1, cpu, true);
-    return r;
+/* ---- a driver's device ----
+ * What it is asked goes to it as it is: a part without a copy, slots and kept values under the caller's numbers. From
+ * the first plan in which it refuses an op, device and CPU are two as one executor, for the plans with such an op and
+ * for those that read what the CPU keeps. What the device held by then goes on under the same numbers, and the plans
+ * that it has are run by it as before. */
+
+typedef struct gn__native {
+    gn_exec_i table;     /* host_alloc and host_free as the device has them */
+    gn__device *devices; /* the device, and room for the CPU */
+    gn_exec_desc desc;   /* of the device; of the CPU too, but for the name */
+    gn__multi *several;  /* NULL: not yet; it owns `devices` and what is held */
+    gn__holdings held;
+} gn__native;
+
+typedef struct gn__native_plan {
+    const gn_part *part;
+    void *whole;           /* the device's plan of the part; NULL: it refuses an op */
+    gn__multi_plan *split; /* NULL: not needed by now */
+    gn_arg *args;          /* of a run, by the device's own ids; NULL: not needed by now */
+    gn_out *outs;
+} gn__native_plan;
+
+static const gn__holdings *gn__native_held(const gn__native *b) { return b->several ? &b->several->held : &b->held; }
+
+static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
+    gn__native *b = (gn__native *)self;
+    gn__device *u = b->devices;
+    if (b->several) return gn__multi_slot_put(b->several, d, f);
+    gn_result r = gn__holdings_reach(&b->held, d->slot, f);
+    if (!r) r = gn__device_error(u, u->exec.i->slot_put(u->exec.self, d, f), f);
+    if (r) return r;
+    bool state = d->kind == GN_LEAF_STATE;
+    b->held.slots[d->slot] = (gn__multi_slot){ *d, d->gen, 1, state ? 0 : GN_UNPLACED, false };
+    if (state) b->held.slots[d->slot].d.host = NULL;
+    return GN_OK;
 }
 
-/* A driver's device, with the CPU beside it for what it refuses. */
-static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
-    gn__multi *m = gn__multi_new(2, desc);
-    gn_exec exec = { NULL, NULL };
+static gn_result gn__native_slot_drop(void *self, uint32_t slot, uint32_t gen) {
+    gn__native *b = (gn__native *)self;
+    gn__multi_slot *s = gn__holdings_slot(&b->held, slot, gen);
+    if (b->several) return gn__multi_slot_drop(b->several, slot, gen);
+    if (!s) return GN_STALE_HANDLE;
+    if (!b->devices->lost) b->devices->exec.i->slot_drop(b->devices->exec.self, slot, gen);
+    memset(s, 0, sizeof *s);
+    return GN_OK;
+}
+
+/* Device and CPU become two as one. Ids of the device's own values go on above those that it holds. */
+static gn_result gn__native_become_several(gn__native *b, gn_fault *f) {
+    gn_exec cpu;
+    gn_exec_desc d = b->desc;
+    if (b->several) return GN_OK;
+    if (b->devices->next_value >> 63)
+        return gn_fail(f, GN_LIMIT,
+                       "kept values have ids up to %llu: above 2^63 none are left for what goes between "
+                       "%s and the CPU beside it",
+                       (unsigned long long)b->devices->next_value - 1, b->devices->name);
+    gn__multi *m = (gn__multi *)gn__alloc_zero(sizeof *m);
     if (!m) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a device");
-    gn_result r = gn__driver->open(desc, &exec, f);
+    d.device = "cpu:0";
+    gn_result r = gn__cpu_open(&d, &cpu, f);
     if (r) {
-        gn_free(m->devices);
         gn_free(m);
         return r;
     }
+    gn__device_enter(&b->devices[1], cpu, true, b->desc.stats);
+    m->devices = b->devices;
+    m->n_devices = 2;
     m->beside = true;
-    m->desc.device = NULL; /* the caller's */
-    gn__multi_enter(m, 0, exec, false);
-    *out = (gn_exec){ exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
+    m->desc = b->desc;
+    m->held = b->held;
+    memset(&b->held, 0, sizeof b->held);
+    b->several = m;
+    return GN_OK;
+}
+
+static void gn__native_plan_destroy(void *self, void *plan) {
+    gn__native *b = (gn__native *)self;
+    gn__native_plan *p = (gn__native_plan *)plan;
+    if (p->whole) b->devices->exec.i->plan_destroy(b->devices->exec.self, p->whole);
+    if (p->split) gn__multi_plan_destroy(b->several, p->split);
+    gn_free(p->args);
+    gn_free(p->outs);
+    gn_free(p);
+}
+
+/* The device's plan of the part itself. GN_OK without one: it refuses an op. */
+static gn_result gn__native_plan_whole(gn__native *b, gn__native_plan *p, gn_fault *f) {
+    gn__device *u = b->devices;
+    gn_fault own = { GN_OK, GN_NO_NODE, "" };
+    for (uint32_t i = 0; u->n_refusals && i < p->part->n_nodes; i++)
+        if (!p->part->nodes[i].leaf && gn__device_refuses(u, p->part, i)) return GN_OK;
+    gn_result r = gn__device_error(u, u->exec.i->plan_make(u->exec.self, p->part, &p->whole, &own), &own);
+    own.result = r;
+    if (r == GN_UNSUPPORTED) r = gn__device_refused(u, &b->desc, p->part, "the CPU beside it", &own);
+    own.result = r;
+    if (r && f) *f = own;
+    return r;
+}
+
+static gn_result gn__native_plan_split(gn__native *b, gn__native_plan *p, gn_fault *f) {
+    void *split = NULL;
+    gn_result r = gn__native_become_several(b, f);
+    if (!r) r = gn__multi_plan_make(b->several, p->part, &split, f);
+    p->split = (gn__multi_plan *)split;
+    return r;
+}
+
+static gn_result gn__native_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    gn__native *b = (gn__native *)self;
+    gn__native_plan *p = (gn__native_plan *)gn__alloc_zero(sizeof *p);
+    *out_plan = NULL;
+    if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    p->part = part;
+    gn_result r = gn__native_plan_whole(b, p, f);
+    if (!r && !p->whole) r = gn__native_plan_split(b, p, f);
+    if (r) gn__native_plan_destroy(b, p);
+    else *out_plan = p;
+    return r;
+}
+
+/* The kept values that a run reads are the device's, as far as they are there at all. */
+static bool gn__native_reads_own(const gn__native *b, const gn_part *p, const gn_arg *args) {
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        const gn__multi_value *v =
+            p->nodes[p->args[i]].leaf == GN_LEAF_VALUE ? gn__holdings_value(gn__native_held(b), args[i].value) : NULL;
+        if (v && v->device != 0) return false;
+    }
+    return true;
+}
+
+/* Arguments and outputs with the device's own ids for the caller's. */
+static gn_result gn__native_bind(gn__native *b, gn__native_plan *p, const gn_arg *args, const gn_out *outs,
+                                 gn_fault *f) {
+    const gn_part *part = p->part;
+    gn_result r = gn__multi_check(b->several, part, args, NULL, f);
+    if (r) return r;
+    if (!p->args) p->args = (gn_arg *)gn_alloc((part->n_args + (size_t)1) * sizeof *p->args);
+    if (!p->outs) p->outs = (gn_out *)gn_alloc((part->n_outs + (size_t)1) * sizeof *p->outs);
+    if (!p->args || !p->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a step");
+    for (uint32_t i = 0; i < part->n_args; i++) {
+        p->args[i] = args[i];
+        if (part->nodes[part->args[i]].leaf == GN_LEAF_VALUE)
+            p->args[i].value = gn__multi_value_find(b->several, args[i].value)->own;
+    }
+    for (uint32_t i = 0; i < part->n_outs; i++) {
+        p->outs[i] = outs[i];
+        if (outs[i].keep) p->outs[i].keep = b->devices->next_value++;
+    }
+    return GN_OK;
+}
+
+/* The device runs the part. What it keeps is known from here on, though the run may still fail. */
+static gn_result gn__native_run(gn__native *b, gn__native_plan *p, const gn_arg *args, const gn_out *outs,
+                                uint64_t *out_ticket, gn_fault *f) {
+    gn__device *u = b->devices;
+    gn__holdings *h = b->several ? &b->several->held : &b->held;
+    const gn_out *own = b->several ? p->outs : outs;
+    if (!GN__GROW(h, values, p->part->n_outs)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
+    gn_result r =
+        gn__device_error(u, u->exec.i->submit(u->exec.self, p->whole, b->several ? p->args : args, own, out_ticket, f),
+                         f);
+    if (r && r != GN_NO_VALUE) return r;
+    u->last = *out_ticket;
+    u->busy = true;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        if (!outs[i].keep) continue;
+        h->values[h->n_values++] = (gn__multi_value){ outs[i].keep, own[i].keep, 0 };
+        u->next_value = GN__MAX(u->next_value, own[i].keep + 1);
+    }
+    return r;
+}
+
+static gn_result gn__native_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket,
+                                   gn_fault *f) {
+    gn__native *b = (gn__native *)self;
+    gn__native_plan *p = (gn__native_plan *)plan;
+    gn_result r = GN_OK;
+    *out_ticket = 0;
+    if (!b->several) return gn__native_run(b, p, args, outs, out_ticket, f);
+    if (p->whole && gn__native_reads_own(b, p->part, args)) {
+        r = gn__native_bind(b, p, args, outs, f);
+        return r ? r : gn__native_run(b, p, args, outs, out_ticket, f);
+    }
+    if (!p->split) r = gn__native_plan_split(b, p, f);
+    if (!r) r = gn__multi_submit(b->several, p->split, args, outs, out_ticket, f);
+    /* the run is over; what the device was given before it may not be */
+    *out_ticket = !r || r == GN_NO_VALUE ? b->devices->last : 0;
+    return r;
+}
+
+static gn_result gn__native_wait(void *self, uint64_t ticket, gn_fault *f) {
+    gn__device *u = ((gn__native *)self)->devices;
+    if (ticket == 0) return GN_OK;
+    if (ticket == UINT64_MAX) return gn__device_drain(u, f);
+    if (u->last == ticket) u->busy = false;
+    return gn__device_error(u, u->exec.i->wait(u->exec.self, ticket, f), f);
+}
+
+static bool gn__native_ended(void *self, uint64_t ticket) {
+    return ticket == 0 || gn__exec_ended(&((gn__native *)self)->devices->exec, ticket);
+}
+
+static void gn__native_values_release(void *self, uint64_t below) {
+    gn__native *b = (gn__native *)self;
+    const gn_exec *x = &b->devices->exec;
+    if (b->several) {
+        gn__multi_values_release(b->several, below);
+        return;
+    }
+    gn__holdings_release(&b->held, below);
+    if (x->i->values_release) x->i->values_release(x->self, below);
+}
+
+static void gn__native_describe(void *self, gn_device_info *out) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    x->i->describe(x->self, out);
+}
+
+static void *gn__native_host_alloc(void *self, size_t bytes) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    return x->i->host_alloc(x->self, bytes);
+}
+
+static void gn__native_host_free(void *self, void *p) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    x->i->host_free(x->self, p);
+}
+
+static void gn__native_costs(void *self, gn_cluster_device *out, gn_cluster_link *up, gn_cluster_link *down) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    if (x->i->costs) x->i->costs(x->self, out, up, down);
+}
+
+/* The CPU beside it does not count. */
+static gn_result gn__native_rates(void *self, double *out_flops, double *out_bytes) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    return x->i->rates ? x->i->rates(x->self, out_flops, out_bytes) : GN_UNSUPPORTED;
+}
+
+static bool gn__native_reaches(void *self, void *from, gn_cluster_link *out_link) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec, *y = &((gn__native *)from)->devices->exec;
+    return x->i->reaches && x->i->reaches == y->i->reaches && x->i->reaches(x->self, y->self, out_link);
+}
+
+static gn_result gn__native_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+    gn__native *b = (gn__native *)self, *source = (gn__native *)from;
+    gn__holdings *h = b->several ? &b->several->held : &b->held;
+    const gn__multi_value *v = gn__holdings_value(gn__native_held(source), theirs);
+    gn__device *u = b->devices;
+    if (!v) return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");
+    if (v->device != 0) return GN_UNSUPPORTED; /* the CPU computed it */
+    if (!GN__GROW(h, values, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
+    uint64_t own = b->several ? u->next_value : id;
+    u->next_value = GN__MAX(u->next_value, own + 1);
+    gn_result r = u->exec.i->value_import(u->exec.self, own, source->devices->exec.self, v->own, f);
+    if (!r) h->values[h->n_values++] = (gn__multi_value){ id, own, 0 };
+    return r;
+}
+
+static uint32_t gn__native_lost(void *self, gn_fault *f) { return gn__device_lost(((gn__native *)self)->devices, f); }
+
+static void gn__native_close(void *self) {
+    gn__native *b = (gn__native *)self;
+    if (b->several) gn__multi_close(b->several);
+    else {
+        b->devices->exec.i->close(b->devices->exec.self);
+        gn_free(b->devices->refusals);
+        gn_free(b->devices);
+        gn_free(b->held.slots);
+        gn_free(b->held.values);
+    }
+    gn_free(b);
+}
+
+static const gn_exec_i gn__native_i = {
+    .close = gn__native_close,
+    .slot_put = gn__native_slot_put,
+    .slot_drop = gn__native_slot_drop,
+    .plan_make = gn__native_plan_make,
+    .plan_destroy = gn__native_plan_destroy,
+    .submit = gn__native_submit,
+    .wait = gn__native_wait,
+    .values_release = gn__native_values_release,
+    .describe = gn__native_describe,
+    .host_alloc = gn__native_host_alloc,
+    .host_free = gn__native_host_free,
+    .costs = gn__native_costs,
+    .rates = gn__native_rates,
+    .ended = gn__native_ended,
+    .reaches = gn__native_reaches,
+    .value_import = gn__native_value_import,
+    .lost = gn__native_lost,
+};
+
+static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
+    gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
+    gn_exec exec = { NULL, NULL };
+    if (b) b->devices = (gn__device *)gn__alloc_zero(2 * sizeof *b->devices);
+    gn_result r =
+        b && b->devices ? gn__driver->open(desc, &exec, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a device");
+    if (r) {
+        if (b) gn_free(b->devices);
+        gn_free(b);
+        return r;
+    }
+    b->desc = *desc;
+    b->desc.device = NULL; /* the caller's */
+    gn__device_enter(b->devices, exec, false, desc->stats);
+    b->table = gn__native_i;
+    if (!exec.i->host_alloc) b->table.host_alloc = NULL;
+    if (!exec.i->host_free) b->table.host_free = NULL;
+    *out = (gn_exec){ &b->table, b };
     return GN_OK;
 }
 
@@ -25135,7 +25673,7 @@ static gn_result gn__place_enter(gn_ctx *g, const gn__places *places, gn__multi 
     u->probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
     u->probe_self = x.exec.i == &gn__remote_i ? x.exec.self : u;
     if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
-    gn__multi_enter(m, i, x.exec, x.sync);
+    gn__device_enter(u, x.exec, x.sync, &u->stats);
     u->costs = x.costs;
     u->up = u->down = x.link;
     for (uint32_t k = 0; k < i; k++)
@@ -25395,10 +25933,11 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
         const gn_part_node *node = &g->cut.part.nodes[i];
         bool slot = node->leaf == GN_LEAF_WEIGHT || node->leaf == GN_LEAF_STATE;
         if (!m) homes[i] = slot ? g->slots[node->slot].on_device : node->leaf == GN_LEAF_VALUE;
-        else if (slot && node->slot < m->n_slots && m->slots[node->slot].on)
-            homes[i] = node->leaf == GN_LEAF_WEIGHT ? m->slots[node->slot].on : 1u << m->slots[node->slot].home;
-        for (size_t k = 0; m && node->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
-            if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
+        else if (slot && node->slot < m->held.n_slots && m->held.slots[node->slot].on)
+            homes[i] =
+                node->leaf == GN_LEAF_WEIGHT ? m->held.slots[node->slot].on : 1u << m->held.slots[node->slot].home;
+        for (size_t k = 0; m && node->leaf == GN_LEAF_VALUE && k < m->held.n_values; k++)
+            if (m->held.values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->held.values[k].device;
     }
 }
 
@@ -25518,6 +26057,10 @@ gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_mean
     return gn__meaning_make(part, recognisers_off, out_meaning, f);
 }
 void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
+gn_result gn_written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
+                                uint32_t *out_n, gn_fault *f) {
+    return gn__written_attentions(part, cancel, out_found, out_n, f);
+}
 int gn_list_gpus(int index, char *out_text, size_t cap) {
     if (index < 0 || !out_text || cap == 0) return 0;
     if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
@@ -26882,7 +27425,8 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
 
 /* ---- rows ---- */
 
-gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+/* `more` is added to the gain. */
+static gn_tensor gn__rmsnorm(const char *file, int line, gn_tensor a, gn_tensor gain, double eps, double more) {
     gn__type t, u;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) ||
@@ -26894,12 +27438,20 @@ gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain,
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
     gn_tensor y =
         gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_at(GN__AT, mean, gn__like(GN__AT, "rmsnorm", mean, eps))));
-    /* A gain that has to be widened is so behind its broadcast: in the loop over all elements, not in one of its
-       own. */
-    if (gain.ctx && t.shape.rank && u.dtype != GN_F32 && u.dtype != GN_F64)
+    /* A gain that has to be widened or added to is so behind its broadcast: in the loop over all elements, not in one
+       of its own. */
+    bool narrow = gain.ctx && u.dtype != GN_F32 && u.dtype != GN_F64;
+    if (gain.ctx && t.shape.rank && (narrow || more != 0))
         gain = gn__widened(GN__AT, gn_broadcast_at(GN__AT, gain, t.shape));
+    if (gain.ctx && more != 0) gain = gn_add_at(GN__AT, gain, gn__like(GN__AT, "rmsnorm", gain, more));
     if (gain.ctx) y = gn_mul_at(GN__AT, y, gain);
     return gn__to_dtype(GN__AT, y, t.dtype);
+}
+gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+    return gn__rmsnorm(GN__AT, a, gain, eps, 0);
+}
+gn_tensor gn_rmsnorm_1p_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+    return gn__rmsnorm(GN__AT, a, gain, eps, 1);
 }
 
 gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, double eps) {
@@ -27405,6 +27957,84 @@ gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positi
     if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
     if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
     return gn_rotary_with_at(GN__AT, x, positions, &d);
+}
+
+/* ---- sampling ---- */
+
+/* A parameter of each row, seen beside the row's logits, as f32. */
+static gn_tensor gn__of_rows(const char *file, int line, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "sample", a, &t, &bad)) return bad;
+    a = gn__to_dtype(GN__AT, a, GN_F32);
+    return t.shape.rank ? gn_unsqueeze_at(GN__AT, a, -1) : a;
+}
+
+static gn_tensor gn__adjusted(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_sample_desc d = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+    gn_tensor x = gn__to_dtype(GN__AT, logits, GN_F32), seen = GN_NONE;
+    bool penalised = gn__given(d.repetition) || gn__given(d.presence) || gn__given(d.frequency);
+    if (penalised && !gn__given(d.counts))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a penalty needs counts of tokens");
+    if (penalised) seen = gn_gt_at(GN__AT, d.counts, gn_like_at(GN__AT, d.counts, 0));
+    if (gn__given(d.repetition)) {
+        gn_tensor by = gn__of_rows(GN__AT, d.repetition);
+        gn_tensor less = gn_where_at(GN__AT, gn_gt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_div_at(GN__AT, x, by),
+                                     gn_mul_at(GN__AT, x, by));
+        x = gn_where_at(GN__AT, seen, less, x);
+    }
+    if (gn__given(d.presence))
+        x = gn_sub_at(GN__AT, x,
+                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.presence), gn__to_dtype(GN__AT, seen, GN_F32)));
+    if (gn__given(d.frequency))
+        x = gn_sub_at(GN__AT, x,
+                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.frequency), gn__to_dtype(GN__AT, d.counts, GN_F32)));
+    if (gn__given(d.bias)) x = gn_add_at(GN__AT, x, gn__to_dtype(GN__AT, d.bias, GN_F32));
+    if (gn__given(d.allowed)) x = gn_where_at(GN__AT, d.allowed, x, gn_like_at(GN__AT, x, -INFINITY));
+    gn__type u;
+    if (!gn__known(GN__AT, "sample", x, &u, &bad)) return bad;
+    if (!gn__shape_equal(&t.shape, &u.shape))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_SHAPE,
+                          "sample: a penalty, bias or mask is larger than the logits");
+    return x;
+}
+
+gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_tensor x = gn__adjusted(GN__AT, logits, desc);
+    return x.ctx == logits.ctx && x.id == logits.id ? gn_cast_at(GN__AT, x, GN_F32) : x; /* a node of its own */
+}
+
+gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_tensor in[7], bad;
+    gn__type t;
+    int64_t bits = 0;
+    int n = 3;
+    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+    if (!desc || !gn__given(desc->seed) || !gn__given(desc->counter))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a seed and a counter are needed");
+    const gn_tensor numbers[4] = { desc->temperature, desc->top_k, desc->top_p, desc->min_p };
+    in[0] = gn__adjusted(GN__AT, logits, desc);
+    in[1] = desc->seed;
+    in[2] = desc->counter;
+    for (int i = 0; i < 4; i++) {
+        if (!gn__given(numbers[i])) continue;
+        in[n++] = numbers[i];
+        bits |= (int64_t)1 << i;
+    }
+    return gn__op(GN__AT, GN_OP_SAMPLE, in, n, -1, &bits, 1);
+}
+
+void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
+                         gn_tensor *out_tokens) {
+    gn__type t;
+    gn_tensor x;
+    bool ok = gn__known_float(GN__AT, "sample", logits, &t, &x);
+    if (ok) x = gn_log_softmax_at(GN__AT, gn__to_dtype(GN__AT, logits, GN_F32), -1);
+    gn_topk_at(GN__AT, x, n, -1, true, out_log_probs, out_tokens);
 }
 
 /* ---- losses: means over everything, 0-d ---- */

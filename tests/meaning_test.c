@@ -210,7 +210,7 @@ static gn_tensor hand_layernorm(gn_tensor x, gn_tensor gain, gn_tensor bias) {
 
 TEST(norm_is_seen_in_every_writing) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), gain = weight(0, DIM), bias = weight(0, DIM), y[7];
+    gn_tensor x = gn_tanh(rows(TIMES)), gain = weight(0, DIM), bias = weight(0, DIM), y[8];
     y[0] = gn_layernorm(x, gain, bias, 1e-5);
     y[1] = hand_layernorm(x, gain, bias);
     y[2] = gn_rmsnorm(x, gain, 1e-6);
@@ -218,6 +218,7 @@ TEST(norm_is_seen_in_every_writing) {
     y[4] = gn_mul(gn_sub(x, mean_row(x)), gn_rsqrt(gn_add_c(gn_variance(x, GN_AXES(-1), 0, true), 1e-5)));
     y[5] = gn_normalize(x, -1, 1e-8);
     y[6] = gn_mul(x, gn_pow_c(gn_add_c(gn_div_c(gn_sum(gn_pow_c(x, 2), GN_AXES(-1), true), DIM), 1e-6), -0.5));
+    y[7] = gn_rmsnorm_1p(x, gain, 1e-6);
     REQUIRE(understand_without(y, TEST_COUNT(y), 0));
     for (int i = 0; i < TEST_COUNT(y); i++) {
         CHECK_ROLE(y[i], GN_ROLE_NORM);
@@ -346,6 +347,58 @@ TEST(grouped_attention_is_seen_in_every_writing) {
         CHECK_ROLE(a[i], GN_ROLE_GROUPED_ATTENTION);
     }
     check_groups();
+    close_null();
+}
+
+static uint32_t node_of(gn_tensor t) {
+    gn_result why;
+    return g->cut.where[gn__resolve(g, t, &why)];
+}
+
+/* What an executor may compute in one, whatever its role: products that a softmax stands between as its rows. */
+TEST(attention_written_out_is_listed_with_its_products) {
+    open_null();
+    gn_tensor x = gn_tanh(given(GN_SHAPE(BATCH, HEADS, TIMES, HEAD))), y[6], scores[3], soft[3];
+    gn_written_attention *found = NULL;
+    gn_flag ended = { GN_CANCELLED };
+    gn_fault f;
+    uint32_t n = 7;
+    scores[0] = gn_matmul(x, gn_transpose(x, 2, 3));
+    soft[0] = gn_softmax(gn_add(gn_mul_c(scores[0], 0.25), weight(TIMES, TIMES)), -1); /* a bias that is learned */
+    y[0] = gn_matmul(gn_reshape(gn_cast(soft[0], GN_F32), GN_SHAPE(BATCH * HEADS, TIMES, TIMES)),
+                     gn_reshape(x, GN_SHAPE(BATCH * HEADS, TIMES, HEAD)));
+    scores[1] = gn_matmul(gn_neg(x), gn_transpose(x, 2, 3)); /* a bias of positions, and values that are a table */
+    scores[2] = gn_matmul(gn_exp(x), gn_transpose(x, 2, 3));
+    soft[1] = gn_softmax(gn_fma(scores[1], gn_like(scores[1], 2), scores[2]), -1);
+    y[1] = gn_matmul(soft[1], weight(TIMES, DIM));
+    y[2] = attention_by_hand(x, x, x);
+    y[3] = attention_columns(x, x, x);
+    y[4] = attention_op(x, x, x);
+    y[5] = gn_matmul(gn_softmax(gn_tanh(x), -1), gn_transpose(x, 2, 3)); /* no scores */
+    REQUIRE(understand_without(y, TEST_COUNT(y), 0));
+    REQUIRE(CHECK_RESULT(gn_written_attentions(&g->cut.part, NULL, &found, &n, &f), GN_OK) && CHECK_INT(n, 2));
+    for (uint32_t i = 0; i < n; i++) {
+        CHECK_INT(found[i].values, node_of(y[i]));
+        CHECK_INT(found[i].softmax, node_of(soft[i]));
+        CHECK_INT(found[i].n_scores, 1 + i);
+    }
+    CHECK_INT(found[0].scores[0], node_of(scores[0]));
+    CHECK_INT(found[1].scores[0] + found[1].scores[1], node_of(scores[1]) + node_of(scores[2]));
+    gn_free(found);
+    CHECK_RESULT(gn_written_attentions(&g->cut.part, &ended, &found, &n, &f), GN_CANCELLED);
+    CHECK(!found && !n);
+    for (long k = 0; k < 4; k++) {
+        allocations = 0;
+        fails_at = k;
+        gn_result r = gn_written_attentions(&g->cut.part, NULL, &found, &n, &f);
+        fails_at = -1;
+        CHECK_RESULT(r, k < 3 ? GN_OUT_OF_MEMORY : GN_OK);
+        CHECK_INT(n, k < 3 ? 0 : 2);
+        gn_free(found);
+    }
+    REQUIRE(understand(y[2]));
+    CHECK_RESULT(gn_written_attentions(&g->cut.part, NULL, &found, &n, &f), GN_OK);
+    CHECK(!found && !n);
     close_null();
 }
 
@@ -1567,6 +1620,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(cross_attention_is_seen_in_every_writing),
     TEST_ENTRY(norms_before_the_projections_do_not_make_self_attention_cross),
     TEST_ENTRY(grouped_attention_is_seen_in_every_writing),
+    TEST_ENTRY(attention_written_out_is_listed_with_its_products),
     TEST_ENTRY(softmax_between_other_products_is_no_attention),
     TEST_ENTRY(append_and_phase_are_seen_in_every_writing),
     TEST_ENTRY(an_append_is_seen_behind_a_scale_and_a_rotation),
