@@ -2420,13 +2420,16 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-/* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text
- * (PLAIN): compiled small and soon, since this file has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step (COLD), around what runs once a connection, a session or a
+ * question (ONCE), and around what only calls builders or writes text (PLAIN): compiled small and soon, since this file
+ * has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN                                                             \
     _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
         _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
+#define GN__ONCE_BEGIN GN__COLD_BEGIN
+#define GN__ONCE_END GN__COLD_END
 #define GN__PLAIN_BEGIN _Pragma("clang optimize off")
 #define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
@@ -2434,9 +2437,13 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_END _Pragma("GCC pop_options")
 #define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
 #define GN__PLAIN_END _Pragma("GCC pop_options")
+#define GN__ONCE_BEGIN GN__PLAIN_BEGIN
+#define GN__ONCE_END GN__PLAIN_END
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
+#define GN__ONCE_BEGIN
+#define GN__ONCE_END
 #define GN__PLAIN_BEGIN
 #define GN__PLAIN_END
 #endif
@@ -8226,6 +8233,7 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
+GN__COLD_BEGIN
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn__reduce_job j = { .c = c,
                          .kind = kind,
@@ -8265,6 +8273,7 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn_free(room);
     return GN_OK;
 }
+GN__COLD_END
 static gn_result gn__cpu_sum(const gn__call *c) { return gn__reduce(c, GN__REDUCE_SUM); }
 static gn_result gn__cpu_mean(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MEAN); }
 static gn_result gn__cpu_max(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MAX); }
@@ -9180,6 +9189,7 @@ static bool gn__rows_of(const gn_view *v, int64_t *out_rows, int64_t *out_stride
     return true;
 }
 
+GN__COLD_BEGIN
 static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     gn_view a = c->in[0], b = c->in[1];
     int ra = a.rank, rb = b.rank, batch = GN__MAX(GN__MAX(ra - 2, rb - 2), 0);
@@ -9222,6 +9232,7 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     }
     return GN_OK;
 }
+GN__COLD_END
 static gn_result gn__cpu_matmul(const gn__call *c) { return gn__matmul(c, NULL); }
 static gn_result gn__cpu_linear(const gn__call *c) { return gn__matmul(c, c->n_in > 2 ? &c->in[2] : NULL); }
 
@@ -10545,6 +10556,7 @@ GN__COLD_END
 
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
+GN__COLD_BEGIN
 static gn_result gn__infer_attention(const gn__infer_call *c) {
     gn_shape q = c->in[0].shape, k = c->in[1].shape, v = c->in[2].shape;
     int64_t bits = c->attrs[0];
@@ -10575,6 +10587,7 @@ static gn_result gn__infer_attention(const gn__infer_call *c) {
     c->out->shape.dims[3] = v.dims[3];
     return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
 }
+GN__COLD_END
 
 static double gn__cost_attention(const gn__infer_call *c) {
     gn_shape q = c->in[0].shape, v = c->in[2].shape;
@@ -10920,6 +10933,7 @@ static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
+GN__COLD_BEGIN
 static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t S = c->in[1].dims[2], T = c->in[0].dims[2], bits = c->attrs[0];
     gn__attention_job j = { c, { 0 }, S, gn__word_f64(c->attrs[1]), 0 };
@@ -10941,6 +10955,7 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention")
                                       : GN_OK;
 }
+GN__COLD_END
 
 GN__COLD_BEGIN
 
@@ -11463,6 +11478,7 @@ static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
     gn__sort_rows((gn__sort_job *)arg, NULL, begin, end);
 }
 
+GN__COLD_BEGIN
 static gn_result gn__cpu_argsort(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
     int64_t n = c->in[0].dims[axis], total = gn__view_count(&c->out), first = GN__MIN(c->reads, n);
@@ -11479,6 +11495,7 @@ static gn_result gn__cpu_argsort(const gn__call *c) {
     else gn__pool_for(c->pool, total / n, 1 + 1024 / n, gn__sort_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the keys of a sort") : GN_OK;
 }
+GN__COLD_END
 GN__COLD_BEGIN
 
 /* ---- scatter and scatter_max: attrs = axis. In index order: of equal indices the last one counts, or the larger */
@@ -17758,6 +17775,8 @@ static bool gn__choice_write(gn__blas_choice *choice, double own, double other) 
     return false;
 }
 #else
+GN__COLD_END
+GN__ONCE_BEGIN
 static bool gn__choice_path(const char *key, char *out, size_t cap) {
     const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tail = "";
     if (!place || !*place) {
@@ -17914,7 +17933,7 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     *out = (gn_exec){ &gn__null_i, null };
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>multi ==========================================================================================
  * Opening a device by its name, what it costs, and several devices as one executor. */
@@ -20268,6 +20287,8 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
 
 /* ---- the place of a device that is absent: nothing is placed there ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static gn_result gn__absent_fail(const void *self, gn_fault *f) {
     const gn__device *u = (const gn__device *)self;
     return gn_fail(f, GN_NO_DEVICE, "%s is absent: %s", u->name, u->cause);
@@ -20382,6 +20403,8 @@ typedef struct gn__native_plan {
 
 static const gn__holdings *gn__native_held(const gn__native *b) { return b->several ? &b->several->held : &b->held; }
 
+GN__ONCE_END
+GN__COLD_BEGIN
 static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__native *b = (gn__native *)self;
     gn__device *u = b->devices;
@@ -20653,6 +20676,8 @@ static const gn_exec_i gn__native_i = {
     .lost = gn__native_lost,
 };
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
     gn_exec exec = { NULL, NULL };
@@ -20974,7 +20999,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
             desc->device, out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3],
             out->bytes_per_s, out->queue_s * 1e6, out->launch_s * 1e6);
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>client =========================================================================================
  * The remote executor: the client's end of protocol 1 over a transport, and what both ends need of a connection. */
@@ -22361,6 +22386,8 @@ static double gn__remote_probe_again(void *self) {
     return work && !r->no_probes && r->n_flights == 0 ? (double)r->busy * 1e-9 : 0;
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up,
                              gn_cluster_link *out_down) {
     const gn__remote *r = (const gn__remote *)self;
@@ -22416,7 +22443,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     out->self = r;
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>server =========================================================================================
  * The server's end: sessions, tenants, budgets, weights and plans, in front of local executors. */
@@ -23460,6 +23487,8 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 /* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
 static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_part *copy = gn__part_copy(part);
@@ -23472,6 +23501,8 @@ static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_free(copy);
     return ok;
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a
    promise. */
@@ -24099,6 +24130,8 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
 
 /* ---- the beginning and the end of a session ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 /* Magic and versions stand first in the HELLO of every version. */
 static gn_result gn__hello_version(const gn__msg *m, gn_fault *f) {
     gn__rd r = { m->p, m->p + m->n, false };
@@ -24331,6 +24364,8 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
     gn__outbox_wipe(&s->link.out);
     return e;
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* Says why and gives the peer a moment to read it: what it still sends is thrown away, for closing on unread bytes
    would take the message with it. */
@@ -24384,6 +24419,8 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->outs);
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static void gn__stats_add(gn_stats *to, const gn_stats *from) {
 #define GN__X(name, unit, help) to->name += from->name;
     GN_COUNTERS(GN__X)
@@ -24426,6 +24463,8 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 static void gn__session_main(void *arg) {
     gn__session *s = (gn__session *)arg;
@@ -24446,6 +24485,8 @@ static void gn__session_main(void *arg) {
 
 /* ---- the server ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 /* Joins sessions that are over; under the lock, which such a session does not take again. */
 static void gn__server_reap(gn_server *server) {
     for (gn__session **p = &server->sessions; *p;) {
@@ -24530,6 +24571,8 @@ static gn_result gn__server_admit(gn_server *server, gn_transport t, const char 
     gn_free(s);
     return GN_OUT_OF_MEMORY;
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* ---- the attendant: one thread that looks after the sessions whose own threads compute ---- */
 
@@ -24715,6 +24758,8 @@ static void gn__server_accept(void *arg) {
     }
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static bool gn__copy_string(char **out, const char **text) {
     if (!*text) return true;
     size_t n = strlen(*text) + 1;
@@ -24985,7 +25030,7 @@ static void gn__server_get_stats(gn_server *server, gn_stats *out) {
         if (!other->done) gn__stats_add(out, &other->shown);
     gn__mutex_unlock(&server->lock);
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>context ========================================================================================
  * Handles to nodes, opening, the plans of a context, cutting and submitting what a read needs. Misuse becomes a failed
@@ -25449,6 +25494,8 @@ static void gn__step_clear(gn_ctx *g) {
     g->step_gen = ++g->gen;
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static bool gn__context_init(gn_ctx *g) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
     gn__loc nowhere = { "", 0 };
@@ -25799,6 +25846,8 @@ static gn_result gn__context_lost(gn_ctx *g, bool first) {
     g->lost_told |= lost;
     return gn__error_set(g, GN_DEVICE_LOST, "", f.text);
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
@@ -25921,6 +25970,8 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
 
 /* ---- gn_explain ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static const char *gn__explain_label(const void *owner, uint32_t node) {
     const gn_ctx *g = (const gn_ctx *)owner;
     return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
@@ -26043,7 +26094,7 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__explanation *k, char *out, 
     out[k->out.n] = 0;
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>public =========================================================================================
  * Thin bodies of the public functions: check, trace, call. */
@@ -26937,6 +26988,8 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
 
 /* ---- dtypes, memory, table ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 size_t gn_dtype_bytes(gn_dtype d) { return gn__bytes_of(d); }
 const char *gn_dtype_name(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtypes[d].name : "none"; }
 float gn_f16_to_f32(uint16_t bits) { return gn__f16_f32(bits); }
@@ -27026,7 +27079,7 @@ void gn_server_stats(gn_server *s, gn_stats *out_stats) {
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) {
     return gn__server_admit(s, t, tenant ? tenant : "");
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>compose ========================================================================================
  * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
