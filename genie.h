@@ -3129,6 +3129,14 @@ static const gn_driver_i *gn__driver;
 #define GN__SMALL_BEGIN
 #define GN__SMALL_END
 #endif
+/* Around what only hosts without AVX2 take and what is scalar there anyway. */
+#if GN__X86
+#define GN__OLD_BEGIN GN__COLD_BEGIN
+#define GN__OLD_END GN__COLD_END
+#else
+#define GN__OLD_BEGIN
+#define GN__OLD_END
+#endif
 
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
 static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx512" };
@@ -6275,9 +6283,9 @@ GN__DEFINE_FLOAT_MATH(f64, double, )
 #define GN__Y(name)                                                                              \
     static float gn__m_##name##_f32_small(float a, float b) { return gn__m_##name##_f32(a, b); } \
     static double gn__m_##name##_f64_small(double a, double b) { return gn__m_##name##_f64(a, b); }
-GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN__LONG_MATH(GN__X, GN__Y)
-GN__SMALL_END
+GN__OLD_END
 #undef GN__X
 #undef GN__Y
 #define GN__LONG_F32 f32_small
@@ -6360,9 +6368,9 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #define GN__TARGET GN__TARGET_BASE
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
-GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-GN__SMALL_END
+GN__OLD_END
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -6563,9 +6571,9 @@ GN__DEFINE_WHERE(i64, int64_t)
             break;                                                                                                \
         }                                                                                                         \
     }
-GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN__DEFINE_CAST(base, )
-GN__SMALL_END
+GN__OLD_END
 #if GN__X86
 GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
 #endif
@@ -6885,9 +6893,7 @@ typedef struct gn__random_block {
         }                                                                                                        \
     }
 GN__SMALL_BEGIN
-GN__SMALL_BEGIN
 GN__DEFINE_RANDOM(base, )
-GN__SMALL_END
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
