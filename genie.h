@@ -3167,6 +3167,8 @@ typedef void (*gn__job_fn)(void *arg, int64_t begin, int64_t end);
 
 /* A core that sleeps wakes late: whoever waits looks for this long before it blocks. */
 enum { GN__POOL_SPIN_US = 50, GN__POOL_PIECE = 16 };
+/* About what waking threads costs: 5 to 10 us of whoever wakes them, and they come 10 to 60 us later. */
+enum { GN__POOL_WAKE_US = 30 };
 
 typedef struct gn__pool {
     gn__mutex lock;
@@ -3183,6 +3185,9 @@ typedef struct gn__pool {
     void *arg;
     gn__atomic next;
     int64_t total, grain;
+    uint32_t joined;  /* threads that came to the current round */
+    bool light;       /* what runs now is known to take less than waking: threads that sleep sleep on */
+    uint64_t work_us; /* what the rounds took since the caller set it to 0, added up over threads */
 } gn__pool;
 
 GN__INLINE void gn__pause(void) {
@@ -3238,6 +3243,7 @@ static void gn__pool_main(void *arg) {
         void *job = p->arg;
         int64_t total = p->total, grain = p->grain;
         if (joins) gn__atomic_add(&p->busy, 1);
+        p->joined += joins;
         gn__mutex_unlock(&p->lock);
         if (quits) return;
         if (!joins) continue;
@@ -3280,6 +3286,25 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
 }
 GN__COLD_END
 
+/* Lets the others take part; false: they sleep, and what there is to do is not worth waking them. */
+static bool gn__pool_begin(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
+    gn__mutex_lock(&p->lock);
+    bool begins = !p->light || p->asleep < p->n_threads;
+    if (begins) {
+        p->fn = fn;
+        p->arg = arg;
+        p->total = total;
+        p->grain = grain;
+        p->open = true;
+        p->joined = 0;
+        gn__atomic_store(&p->next, 0);
+        gn__atomic_add(&p->round, 1);
+        if (p->asleep && !p->light) gn__cond_broadcast(&p->wake);
+    }
+    gn__mutex_unlock(&p->lock);
+    return begins;
+}
+
 /* fn over [0, total) in ranges of `grain`; returns when all is done, or when it is to end early. A thread that comes
    late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
@@ -3289,19 +3314,18 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
         gn__pool_alone(p, fn, arg, total, grain);
         return;
     }
-    gn__mutex_lock(&p->lock);
-    p->fn = fn;
-    p->arg = arg;
-    p->total = total;
-    p->grain = grain;
-    p->open = true;
-    gn__atomic_store(&p->next, 0);
-    gn__atomic_add(&p->round, 1);
-    if (p->asleep) gn__cond_broadcast(&p->wake);
-    gn__mutex_unlock(&p->lock);
-    gn__pool_drain(p, fn, arg, total, grain);
+    bool shared = gn__pool_begin(p, total, grain, fn, arg);
+    uint64_t start = gn_now_us();
+    if (shared) gn__pool_drain(p, fn, arg, total, grain);
+    else gn__pool_alone(p, fn, arg, total, grain);
+    uint64_t took = gn_now_us() - start;
+    if (!shared) {
+        p->work_us += took;
+        return;
+    }
     gn__mutex_lock(&p->lock);
     p->open = false;
+    p->work_us += took * (1 + p->joined);
     gn__mutex_unlock(&p->lock);
     for (uint64_t left; (left = gn__atomic_load(&p->busy)) != 0 && gn__spin_while(&p->busy, left);) { }
     gn__mutex_lock(&p->lock);
@@ -6466,13 +6490,16 @@ GN__SMALL_END
 #undef GN__WHEN_I
 
 /* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
-#define GN__DEFINE_WHERE(S, T)                                                                         \
-    static void gn__tile_WHERE_##S(void *y, const void *const *x, const double *p, int64_t n) {        \
-        const int32_t *c = (const int32_t *)x[0];                                                      \
-        const T *a = (const T *)x[1], *b = (const T *)x[2];                                            \
-        T *restrict out = (T *)y;                                                                      \
-        (void)p;                                                                                       \
-        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) out[i] = c[i] ? a[i] : b[i]; \
+#define GN__DEFINE_WHERE(S, T)                                                                  \
+    static void gn__tile_WHERE_##S(void *y, const void *const *x, const double *p, int64_t n) { \
+        const int32_t *c = (const int32_t *)x[0];                                               \
+        const T *a = (const T *)x[1], *b = (const T *)x[2];                                     \
+        T *restrict out = (T *)y;                                                               \
+        (void)p;                                                                                \
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) {                     \
+            const T yes = a[i], no = b[i]; /* both are read, so that nothing branches */        \
+            out[i] = c[i] ? yes : no;                                                           \
+        }                                                                                       \
     }
 GN__DEFINE_WHERE(f32, float)
 GN__DEFINE_WHERE(f64, double)
@@ -6797,31 +6824,61 @@ static gn_result gn__infer_random(const gn__infer_call *c) {
 #define gn__infer_random_uniform gn__infer_random
 #define gn__infer_random_normal gn__infer_random
 
+typedef struct gn__full_job {
+    char *to, block[4096]; /* whole elements */
+} gn__full_job;
+
+/* Bytes [begin, end), which begin at a multiple of a block. */
+static void gn__full_range(void *arg, int64_t begin, int64_t end) {
+    const gn__full_job *j = (const gn__full_job *)arg;
+    for (int64_t at = begin, n; at < end; at += n) {
+        n = GN__MIN(end - at, (int64_t)sizeof j->block);
+        memcpy(j->to + at, j->block, (size_t)n);
+    }
+}
+
 /* One value, given as double, into every element of a dense view. */
 static gn_result gn__cpu_full(const gn__call *c) {
+    gn__full_job j;
     size_t bytes = gn__bytes_of(c->out.dtype);
     int64_t n = gn__view_count(&c->out);
     double v = gn__word_f64(c->attrs[1]);
     char one[8];
-    if (n == 0) return GN_OK;
+    j.to = c->out.p;
     if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, one, 1, 1);
     else {
         int64_t w = gn__f64_int(v, c->out.dtype);
         gn__store_i64(&w, c->out.dtype, one, 1, 1);
     }
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) memcpy(c->out.p + i * (int64_t)bytes, one, bytes);
+    for (size_t at = 0; at < sizeof j.block && at < (size_t)n * bytes; at += bytes) memcpy(j.block + at, one, bytes);
+    gn__pool_for(c->pool, n * (int64_t)bytes, 1 << 18, gn__full_range, &j);
     return GN_OK;
 }
 
-static gn_result gn__cpu_arange(const gn__call *c) {
-    double start = gn__word_f64(c->attrs[2]), step = gn__word_f64(c->attrs[3]);
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    for (int64_t i = 0; i < c->out.dims[0] && !gn__call_stops(c, i); i++) {
-        double v = start + (double)i * step;
-        int64_t w = gn__f64_int(v, c->out.dtype);
-        if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
-        else gn__store_i64(&w, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
+typedef struct gn__arange_job {
+    const gn__call *c;
+    double start, step;
+} gn__arange_job;
+
+static void gn__arange_range(void *arg, int64_t begin, int64_t end) {
+    const gn__arange_job *j = (const gn__arange_job *)arg;
+    gn_dtype d = j->c->out.dtype;
+    bool real = gn__is_float(d);
+    double v[256];
+    int64_t w[256];
+    for (int64_t i = begin, n; i < end; i += n) {
+        char *p = j->c->out.p + i * (int64_t)gn__bytes_of(d);
+        n = GN__MIN(end - i, (int64_t)(sizeof v / sizeof *v));
+        for (int64_t k = 0; k < n; k++) v[k] = j->start + (double)(i + k) * j->step;
+        for (int64_t k = 0; k < n && !real; k++) w[k] = gn__f64_int(v[k], d);
+        if (real) gn__store_f64(v, d, p, 1, n);
+        else gn__store_i64(w, d, p, 1, n);
     }
+}
+
+static gn_result gn__cpu_arange(const gn__call *c) {
+    gn__arange_job j = { c, gn__word_f64(c->attrs[2]), gn__word_f64(c->attrs[3]) };
+    gn__pool_for(c->pool, c->out.dims[0], 1 << 14, gn__arange_range, &j);
     return GN_OK;
 }
 
@@ -10855,7 +10912,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
 GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
     const gn__pool *pool = a->j->c->pool;
     int64_t nr = a->k->nr;
-    float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
+    float best[64], less[64], shrink[64] = { 0 }, part[64] = { 0 }, ones[GN__TILE_KEYS];
     int32_t at[64] = { 0 };
     bool shrinks = false;
     memcpy(best, a->scores, (size_t)nr * sizeof *best);
@@ -16907,8 +16964,9 @@ typedef struct gn__cpu {
 typedef struct gn__cpu_plan {
     const gn_part *part;
     gn_layout layout;
-    char **base;  /* per node, of this run */
-    char **fresh; /* per update: memory of the new version; kept from run to run */
+    char **base;    /* per node, of this run */
+    char **fresh;   /* per update: memory of the new version; kept from run to run */
+    uint8_t *light; /* per step: whether it took less than waking threads would when it ran last */
 } gn__cpu_plan;
 
 static size_t gn__align_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
@@ -17009,6 +17067,7 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn__layout_deinit(&p->layout);
     gn_free(p->base);
     gn_free(p->fresh);
+    gn_free(p->light);
     gn_free(p);
 }
 
@@ -17030,13 +17089,15 @@ static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part
     plan->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *plan->fresh);
     if (!plan->base || !plan->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result r = gn__layout_make(plan->part, true, c->pool.cancel, &plan->layout, f);
-    return r == GN_OK ? gn__cpu_plan_fits(plan, f) : r;
+    if (r != GN_OK) return r;
+    plan->light = (uint8_t *)gn__alloc_zero(plan->layout.n_steps + 1);
+    return plan->light ? gn__cpu_plan_fits(plan, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
 }
 
 /* Bytes of host memory that a plan holds, at least. */
 static uint64_t gn__cpu_plan_least(const gn_part *part) {
     return gn__layout_least(part) + (part->n_nodes + (uint64_t)part->n_updates + 2) * sizeof(char *) +
-           sizeof(gn__cpu_plan) + 3 * GN__BLOCK_COST;
+           sizeof(gn__cpu_plan) + 4 * GN__BLOCK_COST;
 }
 
 static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
@@ -17630,6 +17691,17 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
     return gn__run_stops(r) ? gn__run_stopped(r) : e;
 }
 
+/* A step of which the last run has shown that waking threads for it would take longer leaves them asleep. */
+static gn_result gn__run_step(gn__run *r, size_t i) {
+    gn__pool *pool = &r->cpu->pool;
+    pool->light = r->plan->light[i] != 0;
+    pool->work_us = 0;
+    gn_result e = gn__run_kernel(r, &r->plan->layout.steps[i]);
+    r->plan->light[i] = pool->work_us < GN__POOL_WAKE_US;
+    pool->light = false;
+    return e;
+}
+
 /* Values from the place `kept` of the list on are dropped: a run that fails keeps none. */
 static void gn__cpu_values_cut(gn__cpu *c, size_t kept) {
     for (; c->n_values > kept; c->n_values--)
@@ -17699,7 +17771,7 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
     gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     if (e == GN_OK) gn__run_place_outs(&r, outs, memory);
-    for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_kernel(&r, &p->layout.steps[i]);
+    for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_step(&r, i);
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
     gn__run_undo(&r, e != GN_OK);
