@@ -2420,13 +2420,16 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-/* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text
- * (PLAIN): compiled small and soon, since this file has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step (COLD), around what runs once a connection, a session or a
+ * question (ONCE), and around what only calls builders or writes text (PLAIN): compiled small and soon, since this file
+ * has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN                                                             \
     _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
         _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
+#define GN__ONCE_BEGIN GN__COLD_BEGIN
+#define GN__ONCE_END GN__COLD_END
 #define GN__PLAIN_BEGIN _Pragma("clang optimize off")
 #define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
@@ -2434,9 +2437,13 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_END _Pragma("GCC pop_options")
 #define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
 #define GN__PLAIN_END _Pragma("GCC pop_options")
+#define GN__ONCE_BEGIN GN__PLAIN_BEGIN
+#define GN__ONCE_END GN__PLAIN_END
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
+#define GN__ONCE_BEGIN
+#define GN__ONCE_END
 #define GN__PLAIN_BEGIN
 #define GN__PLAIN_END
 #endif
@@ -3113,7 +3120,7 @@ static const gn_driver_i *gn__driver;
 /* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to
  * compile in seconds. */
 #if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
-#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1,no-tree-loop-vectorize\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
 #elif GN__X86 && defined(__clang__)
 #define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
@@ -3121,6 +3128,14 @@ static const gn_driver_i *gn__driver;
 #else
 #define GN__SMALL_BEGIN
 #define GN__SMALL_END
+#endif
+/* Around what only hosts without AVX2 take and what is scalar there anyway. */
+#if GN__X86
+#define GN__OLD_BEGIN GN__COLD_BEGIN
+#define GN__OLD_END GN__COLD_END
+#else
+#define GN__OLD_BEGIN
+#define GN__OLD_END
 #endif
 
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
@@ -6299,9 +6314,9 @@ GN__DEFINE_FLOAT_MATH(f64, double, )
 #define GN__Y(name)                                                                              \
     static float gn__m_##name##_f32_small(float a, float b) { return gn__m_##name##_f32(a, b); } \
     static double gn__m_##name##_f64_small(double a, double b) { return gn__m_##name##_f64(a, b); }
-GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN__LONG_MATH(GN__X, GN__Y)
-GN__SMALL_END
+GN__OLD_END
 #undef GN__X
 #undef GN__Y
 #define GN__LONG_F32 f32_small
@@ -6384,9 +6399,9 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #define GN__TARGET GN__TARGET_BASE
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
-GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-GN__SMALL_END
+GN__OLD_END
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -6590,7 +6605,9 @@ GN__DEFINE_WHERE(i64, int64_t)
             break;                                                                                                \
         }                                                                                                         \
     }
+GN__OLD_BEGIN
 GN__DEFINE_CAST(base, )
+GN__OLD_END
 #if GN__X86
 GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
 #endif
@@ -7393,7 +7410,9 @@ typedef struct gn__kernels {
 #define GN__BASE_SHAPE 4, 4, 2
 #endif
 #define GN__EXPAND(macro, ...) macro(__VA_ARGS__)
+GN__SMALL_BEGIN
 GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
@@ -7500,7 +7519,9 @@ typedef struct gn__runners {
             gn__run_prod_i64_##S                                                                            \
         }                                                                                                   \
     }
+GN__SMALL_BEGIN
 GN__DEFINE_RUNNERS(base, , 16)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
 #endif
@@ -7831,7 +7852,9 @@ typedef struct gn__products {
             }                                                                                                        \
     }
 #endif
+GN__SMALL_BEGIN
 GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
 #endif
@@ -8266,6 +8289,7 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
+GN__COLD_BEGIN
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn__reduce_job j = { .c = c,
                          .kind = kind,
@@ -8305,6 +8329,7 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn_free(room);
     return GN_OK;
 }
+GN__COLD_END
 static gn_result gn__cpu_sum(const gn__call *c) { return gn__reduce(c, GN__REDUCE_SUM); }
 static gn_result gn__cpu_mean(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MEAN); }
 static gn_result gn__cpu_max(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MAX); }
@@ -9220,6 +9245,7 @@ static bool gn__rows_of(const gn_view *v, int64_t *out_rows, int64_t *out_stride
     return true;
 }
 
+GN__COLD_BEGIN
 static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     gn_view a = c->in[0], b = c->in[1];
     int ra = a.rank, rb = b.rank, batch = GN__MAX(GN__MAX(ra - 2, rb - 2), 0);
@@ -9262,6 +9288,7 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     }
     return GN_OK;
 }
+GN__COLD_END
 static gn_result gn__cpu_matmul(const gn__call *c) { return gn__matmul(c, NULL); }
 static gn_result gn__cpu_linear(const gn__call *c) { return gn__matmul(c, c->n_in > 2 ? &c->in[2] : NULL); }
 
@@ -10632,6 +10659,7 @@ GN__COLD_END
 
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
+GN__COLD_BEGIN
 static gn_result gn__infer_attention(const gn__infer_call *c) {
     gn_shape q = c->in[0].shape, k = c->in[1].shape, v = c->in[2].shape;
     int64_t bits = c->attrs[0];
@@ -10662,6 +10690,7 @@ static gn_result gn__infer_attention(const gn__infer_call *c) {
     c->out->shape.dims[3] = v.dims[3];
     return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
 }
+GN__COLD_END
 
 static double gn__cost_attention(const gn__infer_call *c) {
     gn_shape q = c->in[0].shape, v = c->in[2].shape;
@@ -10923,7 +10952,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
 GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
     const gn__pool *pool = a->j->c->pool;
     int64_t nr = a->k->nr;
-    float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
+    float best[64], less[64], shrink[64] = { 0 }, part[64] = { 0 }, ones[GN__TILE_KEYS];
     int32_t at[64] = { 0 };
     bool shrinks = false;
     memcpy(best, a->scores, (size_t)nr * sizeof *best);
@@ -11007,6 +11036,7 @@ static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
+GN__COLD_BEGIN
 static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t S = c->in[1].dims[2], T = c->in[0].dims[2], bits = c->attrs[0];
     gn__attention_job j = { c, { 0 }, S, gn__word_f64(c->attrs[1]), 0 };
@@ -11028,6 +11058,7 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention")
                                       : GN_OK;
 }
+GN__COLD_END
 
 GN__COLD_BEGIN
 
@@ -11550,6 +11581,7 @@ static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
     gn__sort_rows((gn__sort_job *)arg, NULL, begin, end);
 }
 
+GN__COLD_BEGIN
 static gn_result gn__cpu_argsort(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
     int64_t n = c->in[0].dims[axis], total = gn__view_count(&c->out), first = GN__MIN(c->reads, n);
@@ -11566,6 +11598,7 @@ static gn_result gn__cpu_argsort(const gn__call *c) {
     else gn__pool_for(c->pool, total / n, 1 + 1024 / n, gn__sort_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the keys of a sort") : GN_OK;
 }
+GN__COLD_END
 GN__COLD_BEGIN
 
 /* ---- scatter and scatter_max: attrs = axis. In index order: of equal indices the last one counts, or the larger */
@@ -17874,6 +17907,8 @@ static bool gn__choice_write(gn__blas_choice *choice, double own, double other) 
     return false;
 }
 #else
+GN__COLD_END
+GN__ONCE_BEGIN
 static bool gn__choice_path(const char *key, char *out, size_t cap) {
     const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tail = "";
     if (!place || !*place) {
@@ -18030,7 +18065,7 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     *out = (gn_exec){ &gn__null_i, null };
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>multi ==========================================================================================
  * Opening a device by its name, what it costs, and several devices as one executor. */
@@ -20384,6 +20419,8 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
 
 /* ---- the place of a device that is absent: nothing is placed there ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static gn_result gn__absent_fail(const void *self, gn_fault *f) {
     const gn__device *u = (const gn__device *)self;
     return gn_fail(f, GN_NO_DEVICE, "%s is absent: %s", u->name, u->cause);
@@ -20498,6 +20535,8 @@ typedef struct gn__native_plan {
 
 static const gn__holdings *gn__native_held(const gn__native *b) { return b->several ? &b->several->held : &b->held; }
 
+GN__ONCE_END
+GN__COLD_BEGIN
 static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__native *b = (gn__native *)self;
     gn__device *u = b->devices;
@@ -20769,6 +20808,8 @@ static const gn_exec_i gn__native_i = {
     .lost = gn__native_lost,
 };
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
     gn_exec exec = { NULL, NULL };
@@ -21090,7 +21131,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
             desc->device, out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3],
             out->bytes_per_s, out->queue_s * 1e6, out->launch_s * 1e6);
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>client =========================================================================================
  * The remote executor: the client's end of protocol 1 over a transport, and what both ends need of a connection. */
@@ -22477,6 +22518,8 @@ static double gn__remote_probe_again(void *self) {
     return work && !r->no_probes && r->n_flights == 0 ? (double)r->busy * 1e-9 : 0;
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up,
                              gn_cluster_link *out_down) {
     const gn__remote *r = (const gn__remote *)self;
@@ -22532,7 +22575,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     out->self = r;
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>server =========================================================================================
  * The server's end: sessions, tenants, budgets, weights and plans, in front of local executors. */
@@ -23576,6 +23619,8 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 /* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
 static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_part *copy = gn__part_copy(part);
@@ -23588,6 +23633,8 @@ static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_free(copy);
     return ok;
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a
    promise. */
@@ -24215,6 +24262,8 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
 
 /* ---- the beginning and the end of a session ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 /* Magic and versions stand first in the HELLO of every version. */
 static gn_result gn__hello_version(const gn__msg *m, gn_fault *f) {
     gn__rd r = { m->p, m->p + m->n, false };
@@ -24447,6 +24496,8 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
     gn__outbox_wipe(&s->link.out);
     return e;
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* Says why and gives the peer a moment to read it: what it still sends is thrown away, for closing on unread bytes
    would take the message with it. */
@@ -24500,6 +24551,8 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->outs);
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static void gn__stats_add(gn_stats *to, const gn_stats *from) {
 #define GN__X(name, unit, help) to->name += from->name;
     GN_COUNTERS(GN__X)
@@ -24542,6 +24595,8 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 static void gn__session_main(void *arg) {
     gn__session *s = (gn__session *)arg;
@@ -24562,6 +24617,8 @@ static void gn__session_main(void *arg) {
 
 /* ---- the server ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 /* Joins sessions that are over; under the lock, which such a session does not take again. */
 static void gn__server_reap(gn_server *server) {
     for (gn__session **p = &server->sessions; *p;) {
@@ -24646,6 +24703,8 @@ static gn_result gn__server_admit(gn_server *server, gn_transport t, const char 
     gn_free(s);
     return GN_OUT_OF_MEMORY;
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* ---- the attendant: one thread that looks after the sessions whose own threads compute ---- */
 
@@ -24831,6 +24890,8 @@ static void gn__server_accept(void *arg) {
     }
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static bool gn__copy_string(char **out, const char **text) {
     if (!*text) return true;
     size_t n = strlen(*text) + 1;
@@ -25101,7 +25162,7 @@ static void gn__server_get_stats(gn_server *server, gn_stats *out) {
         if (!other->done) gn__stats_add(out, &other->shown);
     gn__mutex_unlock(&server->lock);
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>context ========================================================================================
  * Handles to nodes, opening, the plans of a context, cutting and submitting what a read needs. Misuse becomes a failed
@@ -25565,6 +25626,8 @@ static void gn__step_clear(gn_ctx *g) {
     g->step_gen = ++g->gen;
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static bool gn__context_init(gn_ctx *g) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
     gn__loc nowhere = { "", 0 };
@@ -25915,6 +25978,8 @@ static gn_result gn__context_lost(gn_ctx *g, bool first) {
     g->lost_told |= lost;
     return gn__error_set(g, GN_DEVICE_LOST, "", f.text);
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
@@ -26037,6 +26102,8 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
 
 /* ---- gn_explain ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static const char *gn__explain_label(const void *owner, uint32_t node) {
     const gn_ctx *g = (const gn_ctx *)owner;
     return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
@@ -26159,7 +26226,7 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__explanation *k, char *out, 
     out[k->out.n] = 0;
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>public =========================================================================================
  * Thin bodies of the public functions: check, trace, call. */
@@ -27053,6 +27120,8 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
 
 /* ---- dtypes, memory, table ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 size_t gn_dtype_bytes(gn_dtype d) { return gn__bytes_of(d); }
 const char *gn_dtype_name(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtypes[d].name : "none"; }
 float gn_f16_to_f32(uint16_t bits) { return gn__f16_f32(bits); }
@@ -27142,7 +27211,7 @@ void gn_server_stats(gn_server *s, gn_stats *out_stats) {
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) {
     return gn__server_admit(s, t, tenant ? tenant : "");
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>compose ========================================================================================
  * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
