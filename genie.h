@@ -6902,8 +6902,8 @@ typedef struct gn__random_block {
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
 #endif
 /* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-40 of what the C library gives; rounded to f32 a little below
-   and a little above. Where both are equal that is what the library's rounds to. The logarithm is that of gn__w_log, the
-   cosine an odd polynomial of the distance to where it is 0, both of fewer terms. */
+   and a little above. Where both are equal that is what the library's rounds to. The logarithm is that of gn__w_log,
+   the cosine an odd polynomial of the distance to where it is 0, both of fewer terms. */
 #define GN__DEFINE_RANDOM(S, attribute)                                                                                \
     attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {                    \
         for (int l = 0; l < GN__RANDOM; l++) {                                                                         \
