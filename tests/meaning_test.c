@@ -481,6 +481,36 @@ TEST(an_append_is_seen_behind_a_scale_and_a_rotation) {
     }
 }
 
+/* Keys that are turned before they are appended, queries by the same table. */
+TEST(a_decode_step_with_rotations_is_self_attention) {
+    open_null();
+    gn_tensor x = gn_tanh(rows(1)), h = gn_layernorm(x, weight(0, DIM), GN_NONE, 1e-5),
+              at = gn_scalar_i64(g, GN_I64, 3);
+    gn_rotary_desc turn = { .scaling = GN_ROTARY_LLAMA3, .factor = 8, .context = 8192 };
+    gn_tensor q = gn_rotary_with(split_heads(project(h), 1, HEADS), at, &turn),
+              rows_of_k = gn_rotary_with(split_heads(project(h), 1, HEADS), at, &turn),
+              k = gn_kv_append(cache_state(), rows_of_k, at),
+              v = gn_kv_append(cache_state(), split_heads(project(h), 1, HEADS), at), a = gn_attention(q, k, v, NULL);
+    REQUIRE(understand(a));
+    CHECK_ROLE(a, GN_ROLE_ATTENTION);
+    CHECK(!has_role(GN_ROLE_CROSS_ATTENTION));
+    CHECK_INT(of(k)->role, GN_ROLE_KV_APPEND);
+    CHECK_PHASE(a, GN_DECODE);
+    check_groups();
+    close_null();
+}
+
+TEST(rotated_queries_of_other_keys_are_cross_attention) {
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), other = gn_exp(rows(TIMES)), at = gn_arange(g, GN_I32, TIMES, 0, 1);
+    gn_tensor q = gn_rotary(split_heads(project(x), TIMES, HEADS), at, 10000, false),
+              k = gn_rotary(split_heads(project(other), TIMES, HEADS), at, 10000, false),
+              a = gn_attention(q, k, split_heads(project(other), TIMES, HEADS), NULL);
+    REQUIRE(understand(a));
+    CHECK_ROLE(a, GN_ROLE_CROSS_ATTENTION);
+    close_null();
+}
+
 TEST(phases_of_an_encoder_and_a_decoder_stay_apart) {
     open_null();
     gn_tensor source = gn_layernorm(gn_tanh(rows(TIMES)), weight(0, DIM), GN_NONE, 1e-5),
@@ -776,6 +806,29 @@ TEST(head_with_sampling_is_seen_in_every_writing) {
     CHECK_TOGETHER(out[2], logits[2]);
     CHECK_TOGETHER(out[3], logits[2]);
     CHECK_TOGETHER(out[4], logits[3]);
+    check_groups();
+    close_null();
+}
+
+/* Penalties, a bias of the step and a mask lie between the logits and the draw. */
+TEST(head_of_drawn_tokens_is_seen) {
+    open_null();
+    static const int32_t counts[TIMES * WORDS];
+    static const uint8_t allowed[WORDS];
+    gn_tensor x = gn_layernorm(gn_tanh(rows(TIMES)), GN_NONE, GN_NONE, 1e-5),
+              logits = gn_linear(x, weight(DIM, WORDS), weight(0, WORDS));
+    gn_sample_desc d = { .counts = gn_data(g, GN_I32, GN_SHAPE(TIMES, WORDS), counts),
+                         .repetition = gn_scalar(g, GN_F32, 1.2),
+                         .allowed = gn_data(g, GN_BOOL, GN_SHAPE(WORDS), allowed),
+                         .temperature = gn_scalar(g, GN_F32, 0.7),
+                         .top_p = gn_scalar(g, GN_F32, 0.9),
+                         .seed = gn_arange(g, GN_I64, TIMES, 0, 1),
+                         .counter = gn_scalar_i64(g, GN_I64, 3) };
+    gn_tensor token = gn_sample(logits, &d);
+    REQUIRE(understand(token));
+    CHECK_ROLE(logits, GN_ROLE_HEAD);
+    CHECK_ROLE(token, GN_ROLE_SAMPLING);
+    CHECK_TOGETHER(token, logits);
     check_groups();
     close_null();
 }
@@ -1624,6 +1677,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(softmax_between_other_products_is_no_attention),
     TEST_ENTRY(append_and_phase_are_seen_in_every_writing),
     TEST_ENTRY(an_append_is_seen_behind_a_scale_and_a_rotation),
+    TEST_ENTRY(a_decode_step_with_rotations_is_self_attention),
+    TEST_ENTRY(rotated_queries_of_other_keys_are_cross_attention),
     TEST_ENTRY(phases_of_an_encoder_and_a_decoder_stay_apart),
     TEST_ENTRY(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append),
     TEST_ENTRY(attention_without_a_cache_is_neither_prefill_nor_decode),
@@ -1640,6 +1695,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(gradients_from_another_step_are_seen_as_gradients),
     TEST_ENTRY(other_updates_of_states_are_no_optimiser),
     TEST_ENTRY(head_with_sampling_is_seen_in_every_writing),
+    TEST_ENTRY(head_of_drawn_tokens_is_seen),
     TEST_ENTRY(choices_within_the_graph_and_plain_outputs_are_no_head),
     TEST_ENTRY(convolution_by_windows_is_seen_and_is_vision),
     TEST_ENTRY(modalities_spread_and_mix),

@@ -1172,6 +1172,19 @@ TEST(random_bytes_are_no_part) {
     CHECK_INT(held, 0);
 }
 
+/* Ids, inputs and attributes of ops are part of the protocol: what was once told to a peer stays. */
+TEST(ops_match_their_golden_ids) {
+    gn__buf text = { NULL, 0, 0, false };
+    for (uint32_t w = 1; w < 8 * GN__WIRE_OPS; w++) {
+        int op = gn__op_by_wire((uint16_t)w);
+        if (op < 0) continue;
+        put_text(&text, "%02x %s, %d to %d inputs, %d attributes\n", (unsigned)w, gn__ops[op].name, gn__ops[op].least,
+                 gn__ops[op].most, gn__ops[op].n_attrs);
+    }
+    check_golden("tests/golden/ops.txt", &text);
+    gn__buf_deinit(&text);
+}
+
 TEST(ops_bitmap_names_every_op) {
     uint8_t bits[GN__WIRE_OPS];
     gn__ops_bitmap(bits);
@@ -1225,6 +1238,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(part_heads_that_count_wrong_are_refused),
         TEST_ENTRY(hash_covers_every_byte_of_a_part),
         TEST_ENTRY(random_bytes_are_no_part),
+        TEST_ENTRY(ops_match_their_golden_ids),
         TEST_ENTRY(ops_bitmap_names_every_op),
     };
     test_begin(argc, argv);
