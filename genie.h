@@ -1547,8 +1547,10 @@ typedef struct gn_meaning {
 /* Bits of recognisers_off: what is not to be recognised. */
 #define GN_OFF_ROLE(role) (1u << (role))
 #define GN_OFF_PHASE(phase) (1u << (16 + (phase)))
-/* GN_OUT_OF_MEMORY, with *out_meaning empty. gn_meaning_deinit frees what it holds. */
-GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f);
+/* GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to, with *out_meaning empty. gn_meaning_deinit frees what
+   it holds. */
+GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel,
+                                 gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
 
 enum { GN_ATTENTION_SCORES = 8 };
@@ -1757,10 +1759,11 @@ typedef struct gn_schedule {
 
 /* `homes`: per node of the part, of a weight, state or value leaf: bit d set when device d holds it (of the first 32
    devices); NULL: nothing is anywhere. GN_OUT_OF_MEMORY also when no placement within the memory of the devices is
-   found, GN_UNSUPPORTED when no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside
-   it. */
+   found, GN_UNSUPPORTED when no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside it,
+   and what `cancel` (NULL: nothing) is set to. */
 GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster,
-                                  gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f);
+                                  gn_policy policy, const uint32_t *homes, const gn_flag *cancel,
+                                  gn_schedule *out_schedule, gn_fault *f);
 GN_API void gn_schedule_deinit(gn_schedule *s);
 
 /* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set,
@@ -5099,13 +5102,15 @@ static void gn__cut_share(gn_ctx *g, uint32_t id) {
     c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
 }
 
-/* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
+/* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version, and
+   when the call is cancelled. */
 GN__NOINLINE static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
     gn_result r = GN_OK;
     for (size_t w = 0; w <= g->n_nodes / 64; w++) {
         uint64_t bits = c->marks[w];
         c->marks[w] = 0;
+        if (r == GN_OK && gn__stops_at(&g->cancel, (uint32_t)w * 64)) r = gn_flag_get(&g->cancel);
         for (int b = 0; bits && r == GN_OK; b++, bits >>= 1) {
             uint32_t id = (uint32_t)(w * 64 + (size_t)b);
             if (!(bits & 1)) continue;
@@ -11946,6 +11951,7 @@ enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
 
 typedef struct gn__recognition {
     const gn_part *p;
+    const gn_flag *cancel;
     gn_meaning *m;
     uint32_t n, off;
     uint32_t *base;   /* the node whose elements this one shows */
@@ -12639,13 +12645,15 @@ static void gn__recognition_deinit(gn__recognition *w) {
     gn_free(w->facts);
 }
 
-static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, gn_meaning *m) {
+static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, const gn_flag *cancel,
+                                 gn_meaning *m) {
     size_t n = (size_t)p->n_nodes + 1;
     memset(w, 0, sizeof *w);
     w->p = p;
     w->m = m;
     w->n = p->n_nodes;
     w->off = off;
+    w->cancel = cancel;
     w->base = (uint32_t *)gn__alloc_zero(6 * n * sizeof *w->base);
     w->facts = (uint8_t *)gn__alloc_zero(4 * n);
     if (!w->base || !w->facts) return false;
@@ -12659,6 +12667,9 @@ static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t 
     w->phase = w->facts + 3 * n;
     return true;
 }
+
+/* What is seen by then is not looked at. */
+static bool gn__recognition_stops(const gn__recognition *w, uint32_t i) { return gn__stops_at(w->cancel, i); }
 
 static void gn__facts_of(gn__recognition *w, uint32_t i) {
     const gn_part *p = w->p;
@@ -12681,7 +12692,8 @@ static void gn__facts_of(gn__recognition *w, uint32_t i) {
 
 static void gn__recognise(gn__recognition *w) {
     const gn_part *p = w->p;
-    for (uint32_t i = 0; i < w->n; i++) gn__facts_of(w, i);
+    for (uint32_t i = 0; i < w->n && !gn__recognition_stops(w, i); i++) gn__facts_of(w, i);
+    if (gn_flag_get(w->cancel)) return;
     for (uint32_t i = 0; i < p->n_outs; i++) w->facts[w->base[p->outs[i]]] |= GN__RESULT;
     for (uint32_t i = 0; i < p->n_updates; i++) {
         w->facts[p->updates[i].node] |= GN__RESULT;
@@ -12692,8 +12704,10 @@ static void gn__recognise(gn__recognition *w) {
         for (uint32_t k = 0; k < p->nodes[i].n_ins && p->hints[i].role; k++)
             if (!gn__is_free(w, gn__in(w, i, k))) gn__groups_join(w, gn__in(w, i, k), i);
     for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
-        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++)
+        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++) {
+            if (gn__recognition_stops(w, i)) return;
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
+        }
 }
 
 /* ---- attention that is written out, for who computes it in one ---- */
@@ -12719,8 +12733,8 @@ static gn_result gn__written_attentions(const gn_part *part, const gn_flag *canc
     gn__recognition w;
     for (uint32_t i = 0; i < part->n_nodes; i++) softmax |= !part->nodes[i].leaf && part->nodes[i].op == GN_OP_SOFTMAX;
     bare.hints = NULL; /* what was said of nodes changes nothing */
-    if (softmax) ok = gn__recognition_init(&w, &bare, 0, NULL);
-    for (uint32_t i = 0; ok && softmax && i < w.n && !gn__stops_at(cancel, i); i++) {
+    if (softmax) ok = gn__recognition_init(&w, &bare, 0, cancel, NULL);
+    for (uint32_t i = 0; ok && softmax && i < w.n && !gn__recognition_stops(&w, i); i++) {
         gn_written_attention a;
         gn__facts_of(&w, i);
         if (!gn__written_attention_at(&w, i, &a)) continue;
@@ -13120,38 +13134,45 @@ static void gn__meaning_deinit(gn_meaning *m) {
     memset(m, 0, sizeof *m);
 }
 
-static bool gn__meaning_fill(gn__recognition *w, double *way) {
+/* Each stage looks at all nodes once; before the next it is seen whether there is to be one. */
+static gn_result gn__meaning_fill(gn__recognition *w, double *way) {
     gn_meaning *m = w->m;
     uint32_t *want = w->last; /* free once the groups are numbered */
+    gn_result why;
     gn__recognise(w);
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
     gn__groups_number(w);
     gn__groups_resolve(w, want);
     gn__groups_follow(w);
     gn__groups_add_leaves(w, want);
-    if (!gn__groups_make(w, want) || !gn__roles_fill(w)) return false;
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
+    if (!gn__groups_make(w, want) || !gn__roles_fill(w)) return GN_OUT_OF_MEMORY;
     gn__phases_fill(w);
-    if (!gn__modalities_fill(w)) return false;
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
+    if (!gn__modalities_fill(w)) return GN_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < w->n; i++) gn__cost_fill(w, i);
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
     gn__groups_cost(w, w->kind);
     if (m->n_nodes) gn__critical_fill(w, way, want);
-    return true;
+    return GN_OK;
 }
 
-static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m, gn_fault *f) {
+static gn_result gn__meaning_make(const gn_part *p, uint32_t off, const gn_flag *cancel, gn_meaning *m, gn_fault *f) {
     gn__recognition w;
     memset(m, 0, sizeof *m);
     double *way = (double *)gn_alloc(((size_t)p->n_nodes + 1) * sizeof *way);
-    bool ok = gn__recognition_init(&w, p, off, m) && way;
+    bool ok = gn__recognition_init(&w, p, off, cancel, m) && way;
     m->n_nodes = p->n_nodes;
     m->n_edges = p->n_ins;
     m->nodes = (gn_node_meaning *)gn__alloc_zero(((size_t)p->n_nodes + 1) * sizeof *m->nodes);
     m->edges = (gn_edge_meaning *)gn__alloc_zero(((size_t)p->n_ins + 1) * sizeof *m->edges);
-    ok = ok && m->nodes && m->edges && gn__meaning_fill(&w, way);
+    gn_result r = ok && m->nodes && m->edges ? gn__meaning_fill(&w, way) : GN_OUT_OF_MEMORY;
     gn__recognition_deinit(&w);
     gn_free(way);
-    if (ok) return GN_OK;
+    if (r == GN_OK) return GN_OK;
     gn__meaning_deinit(m);
-    return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the meaning of %u nodes", p->n_nodes);
+    return r == GN_OUT_OF_MEMORY ? gn_fail(f, r, "no memory for the meaning of %u nodes", p->n_nodes)
+                                 : gn_fail(f, r, "%s", gn__stop_text(r));
 }
 GN__COLD_END
 
@@ -13844,6 +13865,7 @@ typedef struct gn__verdict {
 } gn__verdict;
 
 typedef struct gn__sched {
+    const gn_flag *cancel; /* once it is set, the rest is bad */
     const gn_part *p;
     const gn_meaning *m;
     const gn_cluster *c;
@@ -14411,6 +14433,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         }
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
+        s->bad = gn__stops_at(s->cancel, k);
         uint32_t waits = *open != GN__NONE && gn__sched_waits(s, i, d) ? *open : GN__NONE;
         if (*open == GN__NONE || waits != GN__NONE) {
             if (!GN__GROW(s, segs, 1)) {
@@ -14429,7 +14452,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         gn__sched_bring(s, i, d, *open);
         if (s->exported[i]) *open = GN__NONE;
     }
-    gn__sched_number(s);
+    if (!s->bad) gn__sched_number(s);
 }
 
 /* One value crosses: each end sends and receives one thing at a time. */
@@ -14475,6 +14498,7 @@ static void gn__sched_outputs(gn__sched *s) {
 /* Judges the placement in dev[]: fills now, segs, hops. */
 static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
     double *zero[] = { s->out_free, s->in_free, s->dev_free, s->work };
+    if (s->bad) return;
     for (size_t i = 0; i < GN__LENGTH(zero); i++) memset(zero[i], 0, (s->D + 1) * sizeof(double));
     memset(s->head, 0, s->n * sizeof *s->head);
     s->n_hops = s->n_segs = 0;
@@ -14788,6 +14812,7 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
+        s->bad = gn__stops_at(s->cancel, k);
         uint32_t i = s->rank_order[k],
                  pin = s->tasks[i].set != GN__NONE ? s->set_dev[s->tasks[i].set] : s->tasks[i].pin;
         gn__offer best = { GN_UNPLACED, 0, 0, false };
@@ -15079,6 +15104,12 @@ static bool gn__sched_loses(const gn__sched *s) {
     return !(gn__sched_objective(s, &s->top, time) < GN__GAIN * gn__sched_objective(s, &s->single, time));
 }
 
+/* Why it is bad: it is to end, or there is no memory. */
+static gn_result gn__sched_ended(const gn__sched *s) {
+    gn_result r = gn__stopped(s->cancel, s->f);
+    return r != GN_OK ? r : gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+}
+
 static gn_result gn__sched_choose(gn__sched *s) {
     uint64_t slots = 0, act = 0;
     gn__sched_list(s);
@@ -15089,6 +15120,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
         if (s->have) gn__sched_moves(s);
         for (int i = 0; i < 2 && !s->bad; i++) { /* with and without room for values that live */
             gn__sched_greedy(s, i ? 0 : act);
+            if (s->bad) break;
             memcpy(s->path, s->dev, s->U * sizeof *s->path);
             gn__sched_consider(s, true);
             memcpy(s->dev, s->path, s->U * sizeof *s->path);
@@ -15098,7 +15130,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
         gn__sched_pipeline(s);
         if (s->have) gn__sched_moves(s);
     } else if (!s->have && !s->bad) act = gn__sched_measure(s, &slots);
-    if (s->bad) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+    if (s->bad) return gn__sched_ended(s);
     if (!s->have) return gn__sched_nowhere(s, slots, act);
     if (gn__sched_loses(s))
         for (uint32_t i = 0; i < s->U; i++) s->best[i] = s->single_dev;
@@ -15106,7 +15138,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
     memcpy(s->dev, s->best, s->U * sizeof *s->dev);
     gn__sched_simulate(s, s->best_ranked ? s->rank_order : s->order);
     gn__sched_fits(s);
-    return s->bad ? gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n) : GN_OK;
+    return s->bad ? gn__sched_ended(s) : GN_OK;
 }
 
 /* ---- the result ---- */
@@ -15259,9 +15291,10 @@ static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
 
 /* Ends with gn__sched_deinit, whatever it returns. */
 static gn_result gn__sched_begin(gn__sched *s, const gn_part *p, const gn_meaning *m, const gn_cluster *c,
-                                 gn_policy policy, const uint32_t *homes, gn_fault *f) {
+                                 gn_policy policy, const uint32_t *homes, const gn_flag *cancel, gn_fault *f) {
     memset(s, 0, sizeof *s);
     s->p = p;
+    s->cancel = cancel;
     s->m = m;
     s->c = c;
     s->homes = homes;
@@ -15269,18 +15302,19 @@ static gn_result gn__sched_begin(gn__sched *s, const gn_part *p, const gn_meanin
     s->f = f;
     s->n = p->n_nodes;
     s->D = c->n_devices;
-    return gn__sched_prepare(s);
+    gn_result r = gn__sched_prepare(s);
+    return r == GN_OK ? gn__stopped(cancel, f) : r;
 }
 
 static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
-                                   const uint32_t *homes, gn_schedule *out, gn_fault *f) {
+                                   const uint32_t *homes, const gn_flag *cancel, gn_schedule *out, gn_fault *f) {
     gn__sched s;
     memset(out, 0, sizeof *out);
     if (!c || !c->n_devices || !c->devices || !c->links)
         return gn_fail(f, GN_BAD_ARGUMENT, "a cluster without devices or links");
     if ((int)policy < 0 || policy >= GN_POLICY__COUNT)
         return gn_fail(f, GN_BAD_ARGUMENT, "there is no policy %d", (int)policy);
-    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, f);
+    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, cancel, f);
     if (r == GN_OK) r = gn__sched_choose(&s);
     if (r == GN_OK) r = gn__sched_fill(&s, out);
     if (r != GN_OK) gn__schedule_deinit(out);
@@ -15297,7 +15331,7 @@ typedef struct gn__forecast {
 static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
                                     const uint32_t *homes, const uint32_t *device, gn__forecast *out, gn_fault *f) {
     gn__sched s;
-    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, f);
+    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, NULL, f);
     if (r == GN_OK) {
         gn__sched_list(&s);
         gn__sched_ranks(&s);
@@ -17011,13 +17045,15 @@ static gn_result gn__part_get_head(gn__part_in *in, uint32_t max_nodes) {
 }
 
 /* Rebuilds a part; every type is inferred by the builders' own function. *out_part is freed by gn_free. */
-static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes, gn_part **out_part, gn_fault *f) {
+static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes, const gn_flag *cancel,
+                                 gn_part **out_part, gn_fault *f) {
     gn__part_in in = { { p, p + n, false }, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, NULL, 0, f };
     *out_part = NULL;
     gn_result e = gn__part_get_head(&in, max_nodes);
     for (uint32_t i = 0; !e && i < in.part->n_nodes; i++) {
         e = gn__part_get_node(&in, i);
         if (e && f) f->node = i;
+        else if (gn__stops_at(cancel, i)) e = gn__stopped(cancel, f);
     }
     if (!e) e = gn__part_get_ends(&in);
     gn_free(in.types);
@@ -19155,7 +19191,7 @@ static gn_result gn__schedule_moved(gn__splitter *k, const gn_meaning *meaning, 
         free_homes[i] = state ? 0 : homes[i];
         states += state && homes[i];
     }
-    bool made = states && gn__schedule_make(p, meaning, c, k->m->policy, free_homes, &s, NULL) == GN_OK;
+    bool made = states && gn__schedule_make(p, meaning, c, k->m->policy, free_homes, NULL, &s, NULL) == GN_OK;
     gn_free(free_homes);
     if (!made) return GN_OK;
     gn__forecast to = gn__forecast_of(&s);
@@ -19216,9 +19252,9 @@ static gn_result gn__schedule_several(gn__splitter *k, const uint32_t *homes, gn
     gn_meaning meaning;
     gn_cluster cluster;
     gn_result r = gn__split_costs(k->m, k->s, &cluster, f);
-    if (!r) r = gn__meaning_make(k->part, 0, &meaning, f);
+    if (!r) r = gn__meaning_make(k->part, 0, k->m->desc.cancel, &meaning, f);
     if (r) return r;
-    r = gn__schedule_make(k->part, &meaning, &cluster, k->m->policy, homes, &k->s->schedule, f);
+    r = gn__schedule_make(k->part, &meaning, &cluster, k->m->policy, homes, k->m->desc.cancel, &k->s->schedule, f);
     if (!r && k->old) r = gn__schedule_again(k, &meaning, &cluster, homes, f);
     gn__meaning_deinit(&meaning);
     return r;
@@ -23784,12 +23820,12 @@ static void gn__server_record(gn_server *server, const gn_part *part) {
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *put, gn_fault *f) {
     gn__rd r = { put->part.p, put->part.p + put->part.n, false };
-    if (!put->packed) return gn__part_decode(put->part.p, (size_t)put->part.n, GN__WIRE_NODES, &p->part, f);
+    if (!put->packed) return gn__part_decode(put->part.p, (size_t)put->part.n, GN__WIRE_NODES, &s->cancel, &p->part, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(put->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, put->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
-    if (!e) e = gn__part_decode(bytes, put->packed, GN__WIRE_NODES, &p->part, f);
+    if (!e) e = gn__part_decode(bytes, put->packed, GN__WIRE_NODES, &s->cancel, &p->part, f);
     gn_free(bytes);
     return e;
 }
@@ -23845,7 +23881,7 @@ static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p
 }
 
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *put, gn_fault *f) {
-    gn__work_begin(s, s->sequence + 1, true, put->hash);
+    gn__work_begin(s, UINT64_MAX, true, put->hash); /* of no step: a plan without its part would never run */
     gn_result e = gn__served_plan_part(s, p, put, f);
     gn__work_end(s);
     if (e) return e;
@@ -25127,7 +25163,7 @@ static uint8_t *gn__record_read(const char *path, size_t *out_n) {
 /* Makes a recorded plan once on every device, so that its kernels are compiled. The file is checked as a client is. */
 static gn_result gn__server_warm_plan(gn_server *server, const uint8_t *p, size_t n, gn_fault *f) {
     gn_part *part;
-    gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, &part, f);
+    gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, NULL, &part, f);
     if (e) return e;
     for (int i = 0; i < server->n_devices && !e; i++) {
         gn_stats stats;
@@ -25438,6 +25474,7 @@ GN__COLD_BEGIN
 static gn_result gn__cut_error(gn_ctx *g, gn_result r, uint32_t bad) {
     const gn__node *n = &g->nodes[bad];
     if (r == GN_OUT_OF_MEMORY) return gn__error_set(g, r, "", "no memory for the cut of the graph");
+    if (r == GN_CANCELLED) return gn__error_set(g, r, "", gn__stop_text(r));
     if (n->op == GN_OP_FAILED) {
         uint32_t label = n->label;
         g->error = g->errors[n->extra];
@@ -25508,7 +25545,7 @@ static void gn__disagreements_log(gn_ctx *g, const gn_part *p, const gn_meaning 
 
 static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
     gn_meaning m;
-    gn_result r = p->hints ? gn__meaning_make(p, 0, &m, f) : GN_OK;
+    gn_result r = p->hints ? gn__meaning_make(p, 0, &g->cancel, &m, f) : GN_OK;
     if (!p->hints || r != GN_OK) return r;
     gn__disagreements_log(g, p, &m);
     gn__meaning_deinit(&m);
@@ -25701,6 +25738,7 @@ static void gn__bind_args(const gn_ctx *g, gn_arg *args) {
 static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int n, uint64_t *later) {
     uint32_t bad;
     gn_result r = gn__cut_make(g, roots, n, &bad);
+    if (r == GN_CANCELLED) gn__pending_drop(g); /* it is not tried again */
     if (r != GN_OK) return gn__cut_error(g, r, bad);
     const gn_part *p = &g->cut.part;
     if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
@@ -26296,9 +26334,9 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
                                   const uint32_t *homes, gn__explanation *k, gn_fault *f) {
     gn_meaning m;
     gn_schedule s;
-    gn_result r = gn__meaning_make(&g->cut.part, 0, &m, f);
+    gn_result r = gn__meaning_make(&g->cut.part, 0, &g->cancel, &m, f);
     if (r != GN_OK) return r;
-    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &s, f);
+    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &g->cancel, &s, f);
     if (r == GN_OK) {
         k->p = &g->cut.part;
         k->m = &m;
@@ -26359,8 +26397,9 @@ GN__COLD_BEGIN
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
-gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f) {
-    return gn__meaning_make(part, recognisers_off, out_meaning, f);
+gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel, gn_meaning *out_meaning,
+                          gn_fault *f) {
+    return gn__meaning_make(part, recognisers_off, cancel, out_meaning, f);
 }
 void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
 gn_result gn_written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
@@ -26401,8 +26440,8 @@ bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride) {
     return gn__rows_of(v, out_rows, out_stride);
 }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy,
-                           const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
-    return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
+                           const uint32_t *homes, const gn_flag *cancel, gn_schedule *out_schedule, gn_fault *f) {
+    return gn__schedule_make(part, meaning, cluster, policy, homes, cancel, out_schedule, f);
 }
 void gn_schedule_deinit(gn_schedule *schedule) { gn__schedule_deinit(schedule); }
 
@@ -27096,7 +27135,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     gn_ctx *g = t[0].ctx;
     if (!gn__usable(g)) return gn__unreadable("gn_explain", t[0]);
     if (desc) d = *desc;
-    uint64_t begin = gn__trace_begin(g);
+    uint64_t begin = gn__call_begin(g);
     if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT)
         return gn__error_set(g, GN_BAD_ARGUMENT, "gn_explain", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
