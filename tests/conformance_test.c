@@ -2786,9 +2786,10 @@ static int falling(const void *a, const void *b) {
 
 /* By the definitions, in long double: what is left of a row's weights, then the draw. *nearest: how close any of it
    came to a boundary. */
-static int64_t draw_row(ref_real *x, int64_t n, ref_real t, int64_t k, ref_real p, ref_real least, ref_real u,
+static int64_t draw_row(const ref_real *x, int64_t n, ref_real t, int64_t k, ref_real p, ref_real least, ref_real u,
                         ref_real *nearest) {
-    ref_real *sorted = ref__alloc((size_t)n, sizeof *sorted), top = -(ref_real)INFINITY, total = 0, sum = 0, from;
+    ref_real *sorted = ref__alloc((size_t)n, sizeof *sorted), *weights = ref__alloc((size_t)n, sizeof *weights);
+    ref_real top = -(ref_real)INFINITY, total = 0, sum = 0, from;
     int64_t first = -1, token = -1;
     bool known = t >= 0 && t < (ref_real)INFINITY && k >= 0 && p >= 0 && least >= 0 && least <= 1;
     for (int64_t i = 0; i < n; i++) {
@@ -2796,38 +2797,38 @@ static int64_t draw_row(ref_real *x, int64_t n, ref_real t, int64_t k, ref_real 
         if (x[i] > top) top = x[i], first = i;
         sorted[i] = x[i];
     }
-    qsort(sorted, (size_t)n, sizeof *sorted, falling);
-    from = k > 0 && k < n ? sorted[k - 1] : -(ref_real)INFINITY;
-    for (int64_t i = 0; known && first >= 0 && t > 0 && i < n; i++) {
-        bool in = x[i] >= from;
-        sorted[i] = sorted[i] >= from ? sorted[i] : -(ref_real)INFINITY;
-        x[i] = x[i] == top ? 1 : top == (ref_real)INFINITY || !in ? 0 : expl((x[i] - top) / t);
-        sorted[i] = sorted[i] == top ? 1 : top == (ref_real)INFINITY ? 0 : expl((sorted[i] - top) / t);
-        total += x[i];
-    }
     if (!known || first < 0 || t == 0) {
         free(sorted);
+        free(weights);
         return known ? first : -1;
     }
-    from = 0;
-    for (int64_t i = 0; p < 1 && i < n && from == 0; i++) {
-        sum += sorted[i];
+    qsort(sorted, (size_t)n, sizeof *sorted, falling);
+    from = k > 0 && k < n ? sorted[k - 1] : -(ref_real)INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        weights[i] = x[i] == top ? 1 : top == (ref_real)INFINITY ? 0 : expl((x[i] - top) / t);
+        total += x[i] >= from ? weights[i] : 0;
+    }
+    for (int64_t i = 0; p < 1 && i < n; i++) {
+        sum += sorted[i] == top ? 1 : top == (ref_real)INFINITY ? 0 : expl((sorted[i] - top) / t);
         if (fabsl(sum / total - p) < *nearest) *nearest = fabsl(sum / total - p);
-        if (sum >= p * total) from = sorted[i];
+        if (sum < p * total) continue;
+        from = sorted[i];
+        break;
     }
     total = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (least > 0 && x[i] < 1 && fabsl(x[i] - least) < *nearest) *nearest = fabsl(x[i] - least);
-        if (x[i] < from || x[i] < least) x[i] = 0;
-        total += x[i];
+        if (least > 0 && weights[i] < 1 && fabsl(weights[i] - least) < *nearest) *nearest = fabsl(weights[i] - least);
+        if (x[i] < from || weights[i] < least) weights[i] = 0;
+        total += weights[i];
     }
     sum = 0;
     for (int64_t i = 0; i < n && token < 0; i++) {
-        sum += x[i] / total;
-        if (x[i] > 0 && fabsl(sum - u) < *nearest) *nearest = fabsl(sum - u);
+        sum += weights[i] / total;
+        if (weights[i] > 0 && fabsl(sum - u) < *nearest) *nearest = fabsl(sum - u);
         if (sum > u) token = i;
     }
     free(sorted);
+    free(weights);
     return token;
 }
 
