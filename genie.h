@@ -896,6 +896,10 @@ GN_API gn_tensor gn_layernorm_at(const char *file, int line, gn_tensor a, gn_ten
 /* Over the last axis (D): a / sqrt(mean(a^2) + eps) * gain; gain (D) or GN_NONE. (Zhang & Sennrich 2019) */
 GN_API gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
 #define gn_rmsnorm(...) gn_rmsnorm_at(GN_HERE, __VA_ARGS__)
+/* The same with a gain that is stored less 1: a / sqrt(mean(a^2) + eps) * (1 + gain), the sum in f32 where the gain
+   has 16 bits (Gemma Team 2024). */
+GN_API gn_tensor gn_rmsnorm_1p_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps);
+#define gn_rmsnorm_1p(...) gn_rmsnorm_1p_at(GN_HERE, __VA_ARGS__)
 /* a / max(l2_norm of the axis, eps) */
 GN_API gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, double eps);
 #define gn_normalize(...) gn_normalize_at(GN_HERE, __VA_ARGS__)
@@ -1129,6 +1133,44 @@ GN_API gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positi
 /* x (…,T,D) turned by a table whose leading axes broadcast to (…,T); elements behind the table's size stay. */
 GN_API gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved);
 #define gn_rotary_by(...) gn_rotary_by_at(GN_HERE, __VA_ARGS__)
+
+/* ---- sampling ------------------------------------------------------------------------------------------*/
+/* How a token is drawn for each row of logits (…,V). Each tensor is 0-d or of the shape of the rows, so that rows may
+   differ, and data of the step: other numbers are no other plan. GN_NONE: that step is left out. They apply from the
+   top down. */
+typedef struct gn_sample_desc {
+    gn_tensor counts;     /* i32 or i64 (…,V): how often each token has come so far; for the next three */
+    gn_tensor repetition; /* f32 above 0: logits of tokens that have come are divided by it if above 0, else multiplied
+                             (Keskar et al. 2019) */
+    gn_tensor presence, frequency; /* f32: subtracted from logits of tokens that have come, once and for each time */
+    gn_tensor bias;                /* floats that broadcast to (…,V), added */
+    gn_tensor allowed;             /* bool, broadcast to (…,V): false is never drawn */
+    gn_tensor
+        temperature; /* f32: logits are divided by it; 0: the largest is taken, of equal ones the first. None: 1 */
+    gn_tensor top_k; /* i32 or i64: the k largest, and those equal to the last of them; 0 and what is not below V: all
+                        (Fan et al. 2018) */
+    gn_tensor top_p; /* f32: of those the fewest, largest first, that have this share of their probability, and those
+                        equal to the last of them; 1 and above: all (Holtzman et al. 2020) */
+    gn_tensor min_p; /* f32 from 0 to 1: no less probable than this share of the most probable (Nguyen et al. 2025) */
+    gn_tensor seed, counter; /* i32 or i64, must be there: word 0 of Philox4x32-10 with key `seed` and counter words
+                                {counter low, high, 0, 0} is the draw. Give each row a seed and count its tokens */
+} gn_sample_desc;
+/* A token for each row, i64 (…), in f32: among those that are left, in order of their ids, the first whose probability
+   with that of all before it is above the draw. The draw has the same bits on every device, and the token is the same
+   where the draw and the shares lie further than 1e-5 from a boundary; tokens less than 2^-40 as probable as the most
+   probable are not drawn. V is 1 to 2^23. A row is -1, which no table takes as an id, if a logit is NaN, none is above
+   -infinity, or a number is outside what its line says (temperature below 0, infinite or NaN; top_k below 0; top_p
+   below 0 or NaN). No gradient. */
+GN_API gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
+#define gn_sample(...) gn_sample_at(GN_HERE, __VA_ARGS__)
+/* The logits that it divides by the temperature, f32 (…,V): penalties, bias and mask applied. */
+GN_API gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
+#define gn_adjust_logits(...) gn_adjust_logits_at(GN_HERE, __VA_ARGS__)
+/* The n most probable tokens of each row of logits (…,V), most probable first, and the logarithms of their
+   probabilities, f32: (…,n) each. Sorts the rows. Either pointer may be NULL. */
+GN_API void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
+                                gn_tensor *out_tokens);
+#define gn_top_log_probs(...) gn_top_log_probs_at(GN_HERE, __VA_ARGS__)
 
 /* ---- gradients and optimisers ---------------------------------------------------------------------------*/
 /* d loss / d params[i] as tensors of this step; loss is one float element. A parameter that the loss does not reach is
@@ -1505,9 +1547,24 @@ typedef struct gn_meaning {
 /* Bits of recognisers_off: what is not to be recognised. */
 #define GN_OFF_ROLE(role) (1u << (role))
 #define GN_OFF_PHASE(phase) (1u << (16 + (phase)))
-/* GN_OUT_OF_MEMORY, with *out_meaning empty. gn_meaning_deinit frees what it holds. */
-GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f);
+/* GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to, with *out_meaning empty. gn_meaning_deinit frees what
+   it holds. */
+GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel,
+                                 gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
+
+enum { GN_ATTENTION_SCORES = 8 };
+
+/* Attention that is written out: a product of matrices (`values`) whose input 0 is a softmax, past views and casts, of
+   what scalar ops make of products. One of these is of queries and keys; others are added to it, as a bias of positions
+   is. Of more than GN_ATTENTION_SCORES the nearest to the softmax stand here. */
+typedef struct gn_written_attention {
+    uint32_t values, softmax, n_scores, scores[GN_ATTENTION_SCORES]; /* nodes of the part */
+} gn_written_attention;
+/* All of a part, by `values`; *out_found is freed by gn_free, NULL for none. A part without a softmax costs no more
+   than a look at its ops. GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to. */
+GN_API gn_result gn_written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
+                                       uint32_t *out_n, gn_fault *f);
 
 /* ---- layout: how a part runs on one device, by the same code for every executor: which nodes are views, which run in
  * one loop, where each result lies in one block of memory. A pure function of the part. ---- */
@@ -1702,10 +1759,11 @@ typedef struct gn_schedule {
 
 /* `homes`: per node of the part, of a weight, state or value leaf: bit d set when device d holds it (of the first 32
    devices); NULL: nothing is anywhere. GN_OUT_OF_MEMORY also when no placement within the memory of the devices is
-   found, GN_UNSUPPORTED when no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside
-   it. */
+   found, GN_UNSUPPORTED when no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside it,
+   and what `cancel` (NULL: nothing) is set to. */
 GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster,
-                                  gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f);
+                                  gn_policy policy, const uint32_t *homes, const gn_flag *cancel,
+                                  gn_schedule *out_schedule, gn_fault *f);
 GN_API void gn_schedule_deinit(gn_schedule *s);
 
 /* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set,
@@ -2172,6 +2230,8 @@ typedef enum gn_op_trait {
     X(ROTARY_TABLE,   rotary_table,   0x65, STRUCTURED, 1, 1,   8, GN__INDEX,    4, false, each, 0)                    \
     /* bits: 1 interleaved, 2 back */                                                                                  \
     X(ROTARY,         rotary,         0x66, STRUCTURED, 2, 2,   1, GN__FLOATS,   4, true,  rotary, 0)                  \
+    /* bits: 1 temperature, 2 top_k, 4 top_p, 8 min_p */                                                               \
+    X(SAMPLE,         sample,         0x67, STRUCTURED, 3, 7,   1, GN__FLOATS,   0, false, reads, 0)                   \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -2363,13 +2423,16 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-/* Around code that is not on the path of a tile or of a step (COLD), and around what only calls builders or writes text
- * (PLAIN): compiled small and soon, since this file has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step (COLD), around what runs once a connection, a session or a
+ * question (ONCE), and around what only calls builders or writes text (PLAIN): compiled small and soon, since this file
+ * has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN                                                             \
     _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
         _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
+#define GN__ONCE_BEGIN GN__COLD_BEGIN
+#define GN__ONCE_END GN__COLD_END
 #define GN__PLAIN_BEGIN _Pragma("clang optimize off")
 #define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
@@ -2377,9 +2440,13 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_END _Pragma("GCC pop_options")
 #define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
 #define GN__PLAIN_END _Pragma("GCC pop_options")
+#define GN__ONCE_BEGIN GN__PLAIN_BEGIN
+#define GN__ONCE_END GN__PLAIN_END
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
+#define GN__ONCE_BEGIN
+#define GN__ONCE_END
 #define GN__PLAIN_BEGIN
 #define GN__PLAIN_END
 #endif
@@ -3022,6 +3089,18 @@ GN__COLD_END
 gn_result gn_flag_get(const gn_flag *x) { return x ? (gn_result)gn__atomic_load(gn__flag_word(x)) : GN_OK; }
 static void gn__flag_set(gn_flag *x, gn_result why) { gn__atomic_store(gn__flag_word(x), (uint64_t)why); }
 
+/* Who cuts, decodes or plans looks at a flag once in so many nodes: some hundred microseconds. */
+enum { GN__LOOK = 1024 };
+static bool gn__stops_at(const gn_flag *cancel, uint32_t i) {
+    return cancel && i % GN__LOOK == 0 && gn_flag_get(cancel) != GN_OK;
+}
+
+/* GN_OK, or why what is planned is to end. */
+static gn_result gn__stopped(const gn_flag *cancel, gn_fault *f) {
+    gn_result why = gn_flag_get(cancel);
+    return why == GN_OK ? GN_OK : gn_fail(f, why, "%s", gn__stop_text(why));
+}
+
 /* Units registered before the first context; read-only afterwards. */
 static const gn_net_i *gn__net;
 static const gn_driver_i *gn__driver;
@@ -3044,7 +3123,7 @@ static const gn_driver_i *gn__driver;
 /* Around tiles of which faster paths exist, or which are rare: compiled without vectorisation, since this file has to
  * compile in seconds. */
 #if GN__X86 && !defined(__clang__) && defined(__OPTIMIZE__)
-#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\")")
+#define GN__SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1,no-tree-loop-vectorize\")")
 #define GN__SMALL_END _Pragma("GCC pop_options")
 #elif GN__X86 && defined(__clang__)
 #define GN__SMALL_BEGIN _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)")
@@ -3052,6 +3131,14 @@ static const gn_driver_i *gn__driver;
 #else
 #define GN__SMALL_BEGIN
 #define GN__SMALL_END
+#endif
+/* Around what only hosts without AVX2 take and what is scalar there anyway. */
+#if GN__X86
+#define GN__OLD_BEGIN GN__COLD_BEGIN
+#define GN__OLD_END GN__COLD_END
+#else
+#define GN__OLD_BEGIN
+#define GN__OLD_END
 #endif
 
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
@@ -3083,6 +3170,8 @@ typedef void (*gn__job_fn)(void *arg, int64_t begin, int64_t end);
 
 /* A core that sleeps wakes late: whoever waits looks for this long before it blocks. */
 enum { GN__POOL_SPIN_US = 50, GN__POOL_PIECE = 16 };
+/* About what waking threads costs: 5 to 10 us of whoever wakes them, and they come 10 to 60 us later. */
+enum { GN__POOL_WAKE_US = 30 };
 
 typedef struct gn__pool {
     gn__mutex lock;
@@ -3099,6 +3188,9 @@ typedef struct gn__pool {
     void *arg;
     gn__atomic next;
     int64_t total, grain;
+    uint32_t joined;  /* threads that came to the current round */
+    bool light;       /* what runs now is known to take less than waking: threads that sleep sleep on */
+    uint64_t work_us; /* what the rounds took since the caller set it to 0, added up over threads */
 } gn__pool;
 
 GN__INLINE void gn__pause(void) {
@@ -3154,6 +3246,7 @@ static void gn__pool_main(void *arg) {
         void *job = p->arg;
         int64_t total = p->total, grain = p->grain;
         if (joins) gn__atomic_add(&p->busy, 1);
+        p->joined += joins;
         gn__mutex_unlock(&p->lock);
         if (quits) return;
         if (!joins) continue;
@@ -3196,6 +3289,25 @@ static bool gn__pool_init(gn__pool *p, uint32_t threads) {
 }
 GN__COLD_END
 
+/* Lets the others take part; false: they sleep, and what there is to do is not worth waking them. */
+static bool gn__pool_begin(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
+    gn__mutex_lock(&p->lock);
+    bool begins = !p->light || p->asleep < p->n_threads;
+    if (begins) {
+        p->fn = fn;
+        p->arg = arg;
+        p->total = total;
+        p->grain = grain;
+        p->open = true;
+        p->joined = 0;
+        gn__atomic_store(&p->next, 0);
+        gn__atomic_add(&p->round, 1);
+        if (p->asleep && !p->light) gn__cond_broadcast(&p->wake);
+    }
+    gn__mutex_unlock(&p->lock);
+    return begins;
+}
+
 /* fn over [0, total) in ranges of `grain`; returns when all is done, or when it is to end early. A thread that comes
    late is not waited for. */
 static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn fn, void *arg) {
@@ -3205,19 +3317,18 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
         gn__pool_alone(p, fn, arg, total, grain);
         return;
     }
-    gn__mutex_lock(&p->lock);
-    p->fn = fn;
-    p->arg = arg;
-    p->total = total;
-    p->grain = grain;
-    p->open = true;
-    gn__atomic_store(&p->next, 0);
-    gn__atomic_add(&p->round, 1);
-    if (p->asleep) gn__cond_broadcast(&p->wake);
-    gn__mutex_unlock(&p->lock);
-    gn__pool_drain(p, fn, arg, total, grain);
+    bool shared = gn__pool_begin(p, total, grain, fn, arg);
+    uint64_t start = gn_now_us();
+    if (shared) gn__pool_drain(p, fn, arg, total, grain);
+    else gn__pool_alone(p, fn, arg, total, grain);
+    uint64_t took = gn_now_us() - start;
+    if (!shared) {
+        p->work_us += took;
+        return;
+    }
     gn__mutex_lock(&p->lock);
     p->open = false;
+    p->work_us += took * (1 + p->joined);
     gn__mutex_unlock(&p->lock);
     for (uint64_t left; (left = gn__atomic_load(&p->busy)) != 0 && gn__spin_while(&p->busy, left);) { }
     gn__mutex_lock(&p->lock);
@@ -3834,30 +3945,37 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
 /* gn__plane_turn: rows lie in a row at the source, elements in the result. Squares of whole lines of a cache go by way
  * of a tile on the stack, so that each line is read and written once, however far apart lines are. gn__plane_each: any
  * strides. */
-#define GN__DEFINE_TURN(B)                                                                                      \
-    static void gn__plane_turn_##B(const gn__plane *p) {                                                        \
-        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                                    \
-        uint##B##_t tile[SIDE * SIDE];                                                                          \
-        for (int64_t r = 0; r < p->rows; r += SIDE)                                                             \
-            for (int64_t c = 0; c < p->n; c += SIDE) {                                                          \
-                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE), j = 0;   \
-                const char *from = p->from + r * (B / 8) + c * p->from_step;                                    \
-                char *to = p->to + r * p->to_row + c * (B / 8);                                                 \
-                GN__TURN_WIDE(B)                                                                                \
-                for (; j < w; j++)                                                                              \
-                    for (int64_t i = 0; i < h; i++)                                                             \
-                        memcpy(&tile[i * SIDE + j], from + j * p->from_step + i * (B / 8), B / 8);              \
-                for (int64_t i = 0; i < h; i++)                                                                 \
-                    if (w == SIDE) memcpy(to + i * p->to_row, &tile[i * SIDE], GN__TURN_BYTES);                 \
-                    else memcpy(to + i * p->to_row, &tile[i * SIDE], (size_t)w * (B / 8));                      \
-            }                                                                                                   \
-    }                                                                                                           \
-    static void gn__plane_each_##B(const gn__plane *p) {                                                        \
-        for (int64_t r = 0; r < p->rows; r++) {                                                                 \
-            char *to = p->to + r * p->to_row;                                                                   \
-            const char *from = p->from + r * p->from_row;                                                       \
-            for (int64_t i = 0; i < p->n; i++, to += p->to_step, from += p->from_step) memcpy(to, from, B / 8); \
-        }                                                                                                       \
+#define GN__DEFINE_TURN(B)                                                                                    \
+    static void gn__plane_turn_##B(const gn__plane *p) {                                                      \
+        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                                  \
+        uint##B##_t tile[SIDE * SIDE];                                                                        \
+        for (int64_t r = 0; r < p->rows; r += SIDE)                                                           \
+            for (int64_t c = 0; c < p->n; c += SIDE) {                                                        \
+                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE), j = 0; \
+                const char *from = p->from + r * (B / 8) + c * p->from_step;                                  \
+                char *to = p->to + r * p->to_row + c * (B / 8);                                               \
+                GN__TURN_WIDE(B)                                                                              \
+                for (; j < w; j++)                                                                            \
+                    for (int64_t i = 0; i < h; i++)                                                           \
+                        memcpy(&tile[i * SIDE + j], from + j * p->from_step + i * (B / 8), B / 8);            \
+                for (int64_t i = 0; i < h; i++)                                                               \
+                    if (w == SIDE) memcpy(to + i * p->to_row, &tile[i * SIDE], GN__TURN_BYTES);               \
+                    else memcpy(to + i * p->to_row, &tile[i * SIDE], (size_t)w * (B / 8));                    \
+            }                                                                                                 \
+    }                                                                                                         \
+    static void gn__plane_each_##B(const gn__plane *p) {                                                      \
+        for (int64_t r = 0; r < p->rows; r++) {                                                               \
+            char *to = p->to + r * p->to_row;                                                                 \
+            const char *from = p->from + r * p->from_row;                                                     \
+            int64_t i = 0, t = p->to_step, f = p->from_step;                                                  \
+            for (; i + 4 <= p->n; i += 4, to += 4 * t, from += 4 * f) {                                       \
+                memcpy(to, from, B / 8);                                                                      \
+                memcpy(to + t, from + f, B / 8);                                                              \
+                memcpy(to + 2 * t, from + 2 * f, B / 8);                                                      \
+                memcpy(to + 3 * t, from + 3 * f, B / 8);                                                      \
+            }                                                                                                 \
+            for (; i < p->n; i++, to += t, from += f) memcpy(to, from, B / 8);                                \
+        }                                                                                                     \
     }
 GN__DEFINE_PLANES(8, 4)
 GN__DEFINE_PLANES(16, 3)
@@ -4812,13 +4930,6 @@ static gn__part_size gn__part_size_of(const gn_part *p) {
                             p->n_args,  p->n_outs, p->n_updates, p->hints ? p->n_nodes : 0 };
 }
 
-/* Charged bytes of a copy. */
-static uint64_t gn__part_cost(const gn_part *p) {
-    size_t at[8];
-    gn__part_size s = gn__part_size_of(p);
-    return gn__part_places(&s, at) + GN__BLOCK_COST;
-}
-
 static gn_part *gn__part_copy(const gn_part *p) {
     gn__part_size s = gn__part_size_of(p);
     gn_part *copy = gn__part_alloc(&s);
@@ -4991,13 +5102,15 @@ static void gn__cut_share(gn_ctx *g, uint32_t id) {
     c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
 }
 
-/* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
+/* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version, and
+   when the call is cancelled. */
 GN__NOINLINE static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
     gn_result r = GN_OK;
     for (size_t w = 0; w <= g->n_nodes / 64; w++) {
         uint64_t bits = c->marks[w];
         c->marks[w] = 0;
+        if (r == GN_OK && gn__stops_at(&g->cancel, (uint32_t)w * 64)) r = gn_flag_get(&g->cancel);
         for (int b = 0; bits && r == GN_OK; b++, bits >>= 1) {
             uint32_t id = (uint32_t)(w * 64 + (size_t)b);
             if (!(bits & 1)) continue;
@@ -6206,9 +6319,9 @@ GN__DEFINE_FLOAT_MATH(f64, double, )
 #define GN__Y(name)                                                                              \
     static float gn__m_##name##_f32_small(float a, float b) { return gn__m_##name##_f32(a, b); } \
     static double gn__m_##name##_f64_small(double a, double b) { return gn__m_##name##_f64(a, b); }
-GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN__LONG_MATH(GN__X, GN__Y)
-GN__SMALL_END
+GN__OLD_END
 #undef GN__X
 #undef GN__Y
 #define GN__LONG_F32 f32_small
@@ -6291,9 +6404,9 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #define GN__TARGET GN__TARGET_BASE
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
-GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-GN__SMALL_END
+GN__OLD_END
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -6336,9 +6449,7 @@ GN__SMALL_END
 #undef GN__TARGET
 #if GN__X86
 #undef GN__WHEN_A
-#undef GN__WHEN_S
 #define GN__WHEN_A(...) /* what is short gains little in f64 */
-#define GN__WHEN_S(...)
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
@@ -6347,9 +6458,7 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
-#undef GN__WHEN_S
 #define GN__WHEN_A(...) __VA_ARGS__
-#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -6389,13 +6498,16 @@ GN__SMALL_END
 #undef GN__WHEN_I
 
 /* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
-#define GN__DEFINE_WHERE(S, T)                                                                         \
-    static void gn__tile_WHERE_##S(void *y, const void *const *x, const double *p, int64_t n) {        \
-        const int32_t *c = (const int32_t *)x[0];                                                      \
-        const T *a = (const T *)x[1], *b = (const T *)x[2];                                            \
-        T *restrict out = (T *)y;                                                                      \
-        (void)p;                                                                                       \
-        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) out[i] = c[i] ? a[i] : b[i]; \
+#define GN__DEFINE_WHERE(S, T)                                                                  \
+    static void gn__tile_WHERE_##S(void *y, const void *const *x, const double *p, int64_t n) { \
+        const int32_t *c = (const int32_t *)x[0];                                               \
+        const T *a = (const T *)x[1], *b = (const T *)x[2];                                     \
+        T *restrict out = (T *)y;                                                               \
+        (void)p;                                                                                \
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) {                     \
+            const T yes = a[i], no = b[i]; /* both are read, so that nothing branches */        \
+            out[i] = c[i] ? yes : no;                                                           \
+        }                                                                                       \
     }
 GN__DEFINE_WHERE(f32, float)
 GN__DEFINE_WHERE(f64, double)
@@ -6494,7 +6606,9 @@ GN__DEFINE_WHERE(i64, int64_t)
             break;                                                                                                \
         }                                                                                                         \
     }
+GN__OLD_BEGIN
 GN__DEFINE_CAST(base, )
+GN__OLD_END
 #if GN__X86
 GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
 #endif
@@ -6718,31 +6832,47 @@ static gn_result gn__infer_random(const gn__infer_call *c) {
 #define gn__infer_random_uniform gn__infer_random
 #define gn__infer_random_normal gn__infer_random
 
-/* One value, given as double, into every element of a dense view. */
+/* One value, given as double, into every element: of a dense view, or of one that is a single element in memory. */
 static gn_result gn__cpu_full(const gn__call *c) {
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    int64_t n = gn__view_count(&c->out);
     double v = gn__word_f64(c->attrs[1]);
     char one[8];
-    if (n == 0) return GN_OK;
     if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, one, 1, 1);
     else {
         int64_t w = gn__f64_int(v, c->out.dtype);
         gn__store_i64(&w, c->out.dtype, one, 1, 1);
     }
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) memcpy(c->out.p + i * (int64_t)bytes, one, bytes);
+    gn_view same = c->out;
+    same.p = one;
+    memset(same.strides, 0, sizeof same.strides);
+    if (gn__view_is_dense(&c->out)) gn__move_view(c->pool, &c->out, &same);
+    else if (gn__view_count(&c->out)) memcpy(c->out.p, one, gn__bytes_of(c->out.dtype));
     return GN_OK;
 }
 
-static gn_result gn__cpu_arange(const gn__call *c) {
-    double start = gn__word_f64(c->attrs[2]), step = gn__word_f64(c->attrs[3]);
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    for (int64_t i = 0; i < c->out.dims[0] && !gn__call_stops(c, i); i++) {
-        double v = start + (double)i * step;
-        int64_t w = gn__f64_int(v, c->out.dtype);
-        if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
-        else gn__store_i64(&w, c->out.dtype, c->out.p + i * (int64_t)bytes, 1, 1);
+typedef struct gn__arange_job {
+    const gn__call *c;
+    double start, step;
+} gn__arange_job;
+
+static void gn__arange_range(void *arg, int64_t begin, int64_t end) {
+    const gn__arange_job *j = (const gn__arange_job *)arg;
+    gn_dtype d = j->c->out.dtype;
+    bool real = gn__is_float(d);
+    double v[256];
+    int64_t w[256];
+    for (int64_t i = begin, n; i < end; i += n) {
+        char *p = j->c->out.p + i * (int64_t)gn__bytes_of(d);
+        n = GN__MIN(end - i, (int64_t)(sizeof v / sizeof *v));
+        for (int64_t k = 0; k < n; k++) v[k] = j->start + (double)(i + k) * j->step;
+        for (int64_t k = 0; k < n && !real; k++) w[k] = gn__f64_int(v[k], d);
+        if (real) gn__store_f64(v, d, p, 1, n);
+        else gn__store_i64(w, d, p, 1, n);
     }
+}
+
+static gn_result gn__cpu_arange(const gn__call *c) {
+    gn__arange_job j = { c, gn__word_f64(c->attrs[2]), gn__word_f64(c->attrs[3]) };
+    gn__pool_for(c->pool, c->out.dims[0], 1 << 14, gn__arange_range, &j);
     return GN_OK;
 }
 
@@ -6776,46 +6906,75 @@ typedef struct gn__random_block {
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
 #endif
-/* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-46 of what the C library gives; rounded to f32 a little below
-   and a little above. Where both are equal that is what the library's rounds to. */
-#define GN__DEFINE_RANDOM(S, attribute)                                                                          \
-    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
-        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                                 \
-        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
-            b->w[0][l] = (uint32_t)(first + (uint64_t)l);                                                        \
-            b->w[1][l] = (uint32_t)((first + (uint64_t)l) >> 32);                                                \
-            b->w[2][l] = (uint32_t)run;                                                                          \
-            b->w[3][l] = (uint32_t)(run >> 32);                                                                  \
-        }                                                                                                        \
-        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                           \
-            for (int l = 0; l < GN__RANDOM; l++) {                                                               \
-                uint64_t x = (uint64_t)0xD2511F53u * b->w[0][l], y = (uint64_t)0xCD9E8D57u * b->w[2][l];         \
-                uint32_t n0 = (uint32_t)(y >> 32) ^ b->w[1][l] ^ k0, n2 = (uint32_t)(x >> 32) ^ b->w[3][l] ^ k1; \
-                b->w[1][l] = (uint32_t)y;                                                                        \
-                b->w[3][l] = (uint32_t)x;                                                                        \
-                b->w[0][l] = n0;                                                                                 \
-                b->w[2][l] = n2;                                                                                 \
-            }                                                                                                    \
-    }                                                                                                            \
-    attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {              \
-        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
-            double top = (double)(int32_t)(high[l] ^ 0x80000000u) + 0x1p31;                                      \
-            wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                \
-        }                                                                                                        \
-    }                                                                                                            \
-    attribute static void gn__normal_##S(gn__random_block *b) {                                                  \
-        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
-            gn__w_log_parts p = gn__w_log_split(1.0 - b->wide[0][l]);                                            \
-            double log_u = p.e * GN__W_LN2_HI + (p.f - (p.rest - p.e * GN__W_LN2_LO));                           \
-            double v = sqrt(-2.0 * log_u) * gn__w_sin_turned(6.283185307179586477 * b->wide[1][l], 1);           \
-            double off = fabs(v) * 0x1p-46;                                                                      \
-            b->least[l] = (float)(v - off);                                                                      \
-            b->most[l] = (float)(v + off);                                                                       \
-        }                                                                                                        \
+/* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-40 of what the C library gives; rounded to f32 a little below
+   and a little above. Where both are equal that is what the library's rounds to. The logarithm is that of gn__w_log,
+   the cosine an odd polynomial of the distance to where it is 0, both of fewer terms. */
+#define GN__DEFINE_RANDOM(S, attribute)                                                                                \
+    attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {                    \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                         \
+            double top = (double)(int32_t)(high[l] ^ 0x80000000u) + 0x1p31;                                            \
+            wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                      \
+        }                                                                                                              \
+    }                                                                                                                  \
+    attribute static void gn__normal_##S(gn__random_block *b) {                                                        \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                         \
+            uint64_t u = gn__f64_bits(1.0 - b->wide[0][l]), e = (u - 0x3fe6a09e667f3bcdu + ((uint64_t)1 << 63)) >> 52; \
+            double f = gn__bits_f64(u - (e << 52) + ((uint64_t)1 << 63)) - 1.0, s = f / (2.0 + f), z = s * s;          \
+            double n = gn__bits_f64(0x4330000000000000u | e) - (0x1p52 + 2048.0);                                      \
+            double p = 0.2857175453591449 + z * (0.22191400830308503 + z * 0.19362653714202008);                       \
+            p = z * (0.6666666666737509 + z * (0.3999999879733759 + z * p));                                           \
+            double r = sqrt(-2.0 * (n * 0.69314718055994530942 + (f - s * (f - p))));                                  \
+            double h = 0.25 - fabs(b->wide[1][l] - 0.5), y = h * h;                                                    \
+            double q = 42.058134871372054 + y * (-15.081483206893 + y * 3.6658551595639612);                           \
+            q = -41.341702239903675 + y * (81.60524914901583 + y * (-76.70584754377326 + y * q));                      \
+            double v = r * (-h * (6.28318530717927 + y * q)), off = fabs(v) * 0x1p-40 + fabs(r) * 0x1p-49;             \
+            b->least[l] = (float)(v - off);                                                                            \
+            b->most[l] = (float)(v + off);                                                                             \
+        }                                                                                                              \
     }
 GN__SMALL_BEGIN
+static void gn__philox_base(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int l = 0; l < GN__RANDOM; l++) {
+        uint32_t c[4] = { (uint32_t)(first + (uint64_t)l), (uint32_t)((first + (uint64_t)l) >> 32), (uint32_t)run,
+                          (uint32_t)(run >> 32) };
+        gn__philox(c, k0, k1);
+        for (int k = 0; k < 4; k++) b->w[k][l] = c[k];
+    }
+}
 GN__DEFINE_RANDOM(base, )
 GN__SMALL_END
+#if GN__X86
+/* A word in each 64 bits, of which the upper half is not looked at: 8 elements at a time. */
+GN__TARGET_AVX2 static void gn__philox_avx2(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {
+    typedef uint64_t vec __attribute__((vector_size(32)));
+    typedef int32_t half __attribute__((vector_size(32)));
+    typedef uint32_t low __attribute__((vector_size(16), aligned(4), may_alias));
+    const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);
+    for (int l = 0; l < GN__RANDOM; l += 8) {
+        uint64_t at = first + (uint64_t)l;
+        vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);
+        c[0][0] = (vec){ at, at + 1, at + 2, at + 3 };
+        c[1][0] = c[0][0] + 4;
+        for (int i = 0; i < 2; i++) {
+            c[i][1] = c[i][0] >> 32;
+            c[i][2] = (vec){ 0 } + run;
+            c[i][3] = c[i][2] >> 32;
+        }
+        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+            for (int i = 0; i < 2; i++) {
+                vec x = (vec)__builtin_ia32_pmuludq256(m0, (half)c[i][0]),
+                    y = (vec)__builtin_ia32_pmuludq256(m1, (half)c[i][2]);
+                c[i][0] = (y >> 32) ^ c[i][1] ^ k0;
+                c[i][2] = (x >> 32) ^ c[i][3] ^ k1;
+                c[i][1] = y;
+                c[i][3] = x;
+            }
+        for (int i = 0; i < 2; i++)
+            for (int k = 0; k < 4; k++) *(low *)&b->w[k][l + 4 * i] = __builtin_convertvector(c[i][k], low);
+    }
+}
+#endif
 #if GN__X86
 GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
 #endif
@@ -7281,7 +7440,9 @@ typedef struct gn__kernels {
 #define GN__BASE_SHAPE 4, 4, 2
 #endif
 #define GN__EXPAND(macro, ...) macro(__VA_ARGS__)
+GN__SMALL_BEGIN
 GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
@@ -7309,6 +7470,7 @@ typedef struct gn__runners {
     void (*best)(void *best, void *at, const void *x, int64_t ldx, int64_t rows, int64_t n, int64_t first, bool least);
     void (*sum)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n); /* integers wrap */
     void (*prod)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
+    int64_t (*most)(const void *x, int64_t n, bool least); /* integers: the largest (least) of n side by side */
 } gn__runners;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -7369,26 +7531,60 @@ typedef struct gn__runners {
         for (; i < n; i++)                                                                                       \
             for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                    \
     }
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__MOST_WIDE(W, T)                                                                \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));          \
+    enum { STEP = 4 * W / (int)sizeof(T) };                                                \
+    T s[STEP];                                                                             \
+    vec m[4];                                                                              \
+    GN__UNROLL for (int v = 0; v < 4; v++) m[v] = (vec){ 0 } + most;                       \
+    for (; i + STEP <= n; i += STEP) {                                                     \
+        GN__UNROLL for (int v = 0; v < 4; v++) {                                           \
+            vec t = *(const vec *)(x + i + v * (STEP / 4)) ^ flip, take = (vec)(t > m[v]); \
+            m[v] = (t & take) | (m[v] & ~take);                                            \
+        }                                                                                  \
+    }                                                                                      \
+    memcpy(s, m, sizeof s);                                                                \
+    for (int l = 0; l < STEP; l++) most = s[l] > most ? s[l] : most;
+#else
+#define GN__MOST_WIDE(W, T)
+#endif
+/* The least is the largest of the complements. */
+#define GN__DEFINE_MOST(S, attribute, W, T)                                            \
+    attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
+        const T *x = (const T *)px, flip = least ? -1 : 0;                             \
+        T most = (T)(x[0] ^ flip);                                                     \
+        int64_t i = 0;                                                                 \
+        GN__MOST_WIDE(W, T)                                                            \
+        for (; i < n; i++) most = (T)(x[i] ^ flip) > most ? (T)(x[i] ^ flip) : most;   \
+        return (int64_t)(T)(most ^ flip);                                              \
+    }
 #define GN__IF_FLOAT(...) __VA_ARGS__
 #define GN__IF_INT(...)
 #define GN__DEFINE_RUNNERS(S, attribute, W)                               \
     GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)  \
     GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT) \
+    GN__DEFINE_MOST(i32_##S, attribute, W, int32_t)                       \
+    GN__DEFINE_MOST(i64_##S, attribute, W, int64_t)                       \
     GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)  \
     GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)  \
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
-#define GN__RUNNERS(S)                                                                                      \
-    {                                                                                                       \
-        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL }, [GN__F64] = { gn__run_best_f64_##S, NULL, NULL }, \
-        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL }, [GN__I64] = {                      \
-            gn__run_best_i64_##S,                                                                           \
-            gn__run_sum_i64_##S,                                                                            \
-            gn__run_prod_i64_##S                                                                            \
-        }                                                                                                   \
+#define GN__RUNNERS(S)                                                                                       \
+    {                                                                                                        \
+        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL, NULL },                                              \
+        [GN__F64] = { gn__run_best_f64_##S, NULL, NULL, NULL },                                              \
+        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S }, [GN__I64] = { \
+            gn__run_best_i64_##S,                                                                            \
+            gn__run_sum_i64_##S,                                                                             \
+            gn__run_prod_i64_##S,                                                                            \
+            gn__run_most_i64_##S                                                                             \
+        }                                                                                                    \
     }
+GN__SMALL_BEGIN
 GN__DEFINE_RUNNERS(base, , 16)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
 #endif
@@ -7539,9 +7735,21 @@ typedef struct gn__best {
 } gn__best;
 
 /* A product in two parts, whose rounding errors are kept: n factors are not off by n roundings. */
-static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
+GN__INLINE void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
     gn__w_pair p = gn__w_product(a->hi, b->hi);
     *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
+}
+
+/* GN__LANES of them, the upper half onto the lower until one is left. */
+static gn__w_pair gn__prod_fold(double *hi, double *lo) {
+    for (int h = GN__LANES / 2; h > 0; h /= 2)
+        for (int l = 0; l < h; l++) {
+            gn__w_pair a = { hi[l], lo[l] };
+            gn__prod_join(&a, &(gn__w_pair){ hi[l + h], lo[l + h] });
+            hi[l] = a.hi;
+            lo[l] = a.lo;
+        }
+    return (gn__w_pair){ hi[0], lo[0] };
 }
 
 /* How floats are multiplied, whatever they lie in: factor i of a piece of GN__CHUNK goes to running product i mod
@@ -7613,33 +7821,32 @@ typedef struct gn__products {
             y[r] = GN__LANES_PRODUCT(s[r]);                                              \
         }                                                                                \
     }
-#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                                      \
-    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                                         \
-        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                                                \
-        double last[GN__LANES], all[2][GN__LANES];                                                           \
-        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                          \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
-                lo[r][v] = (vec){ 0 };                                                                       \
-                hi[r][v] = lo[r][v] + 1;                                                                     \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int64_t i = 0; i < k; i += GN__LANES) {                                                         \
-            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                      \
-                const double *from = x + r * ldx + i;                                                        \
-                if (k - i < GN__LANES) {                                                                     \
-                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1;                   \
-                    from = last;                                                                             \
-                }                                                                                            \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                                           \
-                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));                      \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int r = 0; r < ROWS; r++) {                                                                     \
-            memcpy(all[0], hi[r], sizeof all[0]);                                                            \
-            memcpy(all[1], lo[r], sizeof all[1]);                                                            \
-            y[r] = (gn__w_pair){ all[0][0], all[1][0] };                                                     \
-            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &(gn__w_pair){ all[0][l], all[1][l] }); \
-        }                                                                                                    \
+#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                    \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                       \
+        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                              \
+        double last[GN__LANES], all[2][GN__LANES];                                         \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                        \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                           \
+                lo[r][v] = (vec){ 0 };                                                     \
+                hi[r][v] = lo[r][v] + 1;                                                   \
+            }                                                                              \
+        }                                                                                  \
+        for (int64_t i = 0; i < k; i += GN__LANES) {                                       \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                    \
+                const double *from = x + r * ldx + i;                                      \
+                if (k - i < GN__LANES) {                                                   \
+                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1; \
+                    from = last;                                                           \
+                }                                                                          \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                         \
+                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));    \
+            }                                                                              \
+        }                                                                                  \
+        for (int r = 0; r < ROWS; r++) {                                                   \
+            memcpy(all[0], hi[r], sizeof all[0]);                                          \
+            memcpy(all[1], lo[r], sizeof all[1]);                                          \
+            y[r] = gn__prod_fold(all[0], all[1]);                                          \
+        }                                                                                  \
     }
 #define GN__PROD_VECTORS(W)                                                                  \
     typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
@@ -7719,7 +7926,9 @@ typedef struct gn__products {
             }                                                                                                        \
     }
 #endif
+GN__SMALL_BEGIN
 GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
+GN__SMALL_END
 #if GN__X86
 GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
 #endif
@@ -7774,13 +7983,15 @@ static void gn__prod_columns(const gn__products *k, double *hi, double *lo, cons
             else k->down64(slots[0], slots[1], (const double *)from, ldx, some, n, q == 0);
         }
         for (int64_t i = 0; i < n; i++) {
-            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };
-            gn__w_pair a = { slots[0][i], f32 ? 0 : slots[1][i] }, all = { hi[i], lo[i] };
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 }, lost[GN__LANES] = { 0 };
+            gn__w_pair all = { hi[i], lo[i] };
             for (int64_t l = 0; l < GN__LANES && l < m; l++) s[l] = slots[0][l * GN__SLOT + i];
-            for (int64_t l = 1; l < GN__LANES && l < m && !f32; l++)
-                gn__prod_join(&a, &(gn__w_pair){ s[l], slots[1][l * GN__SLOT + i] });
+            for (int64_t l = 0; l < GN__LANES && l < m && !f32; l++) lost[l] = slots[1][l * GN__SLOT + i];
             if (f32) all.hi *= GN__LANES_PRODUCT(s);
-            else gn__prod_join(&all, &a);
+            else {
+                gn__w_pair a = gn__prod_fold(s, lost);
+                gn__prod_join(&all, &a);
+            }
             hi[i] = all.hi;
             lo[i] = all.lo;
         }
@@ -7901,6 +8112,20 @@ static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const 
     }
 }
 
+/* The same of integers' extremes whose places nobody asks for. */
+static void gn__reduce_most(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m,
+                            int64_t at) {
+    gn__runs a;
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype);
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const void *x = gn__runs_load(j, &a, p, stride, n);
+        if (x == (const void *)p) n = m - i;
+        int64_t most = gn__runners_of(j->c->pool, j->compute)->most(x, n, j->kind == GN__REDUCE_MIN);
+        gn__reduce_join(j, out, &(gn__partial){ 0, { 1, 0 }, 0, { 0, most, at + i, true } });
+    }
+}
+
 /* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
 static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m,
                            int64_t at) {
@@ -7909,7 +8134,8 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
     bool direct = stride == 1 && d == GN_F32;
     float x[GN__CHUNK];
     if (j->runs) {
-        gn__reduce_abreast(j, a, p, stride, m, at);
+        bool most = j->integer && (j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN);
+        (most ? gn__reduce_most : gn__reduce_abreast)(j, a, p, stride, m, at);
         return;
     }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
@@ -8154,6 +8380,7 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
 }
 
+GN__COLD_BEGIN
 static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn__reduce_job j = { .c = c,
                          .kind = kind,
@@ -8193,6 +8420,7 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     gn_free(room);
     return GN_OK;
 }
+GN__COLD_END
 static gn_result gn__cpu_sum(const gn__call *c) { return gn__reduce(c, GN__REDUCE_SUM); }
 static gn_result gn__cpu_mean(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MEAN); }
 static gn_result gn__cpu_max(const gn__call *c) { return gn__reduce(c, GN__REDUCE_MAX); }
@@ -9108,6 +9336,7 @@ static bool gn__rows_of(const gn_view *v, int64_t *out_rows, int64_t *out_stride
     return true;
 }
 
+GN__COLD_BEGIN
 static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     gn_view a = c->in[0], b = c->in[1];
     int ra = a.rank, rb = b.rank, batch = GN__MAX(GN__MAX(ra - 2, rb - 2), 0);
@@ -9150,6 +9379,7 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     }
     return GN_OK;
 }
+GN__COLD_END
 static gn_result gn__cpu_matmul(const gn__call *c) { return gn__matmul(c, NULL); }
 static gn_result gn__cpu_linear(const gn__call *c) { return gn__matmul(c, c->n_in > 2 ? &c->in[2] : NULL); }
 
@@ -9399,8 +9629,21 @@ static gn_result gn__cpu_assign(const gn__call *c) {
     return GN_OK;
 }
 
+/* Of what a slice without gaps replaces nothing is copied first. */
 static gn_result gn__cpu_slice_put(const gn__call *c) {
-    gn__move_view(c->pool, &c->out, &c->in[0]);
+    int axis = gn__axis(c->attrs[0], c->out.rank);
+    int64_t n = c->out.dims[axis];
+    gn__range s = gn__slice_range(c->attrs, n);
+    bool whole = s.count <= 1 || s.step == 1 || s.step == -1;
+    int64_t low = s.step < 0 ? s.begin - (s.count - 1) : s.begin, sides[2][2] = { { 0, low }, { low + s.count, n } };
+    for (int i = 0; i < 2 && whole && s.count; i++) {
+        int64_t side[4] = { axis, sides[i][0], sides[i][1], 1 };
+        gn_view to = gn__view_slice(&c->out, side), from = gn__view_slice(&c->in[0], side);
+        to = gn__view_bound(&to);
+        from = gn__view_bound(&from);
+        gn__move_view(c->pool, &to, &from);
+    }
+    if (!whole || !s.count) gn__move_view(c->pool, &c->out, &c->in[0]);
     gn_view v = gn__view_slice(&c->out, c->attrs);
     v = gn__view_bound(&v);
     gn__move_view(c->pool, &v, &c->in[1]);
@@ -9535,11 +9778,11 @@ typedef struct gn__indexed {
 #define GN__DEFINE_LAND(name, T, EXPR)                                                                        \
     static void gn__land_##name(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
                                 int64_t src_step, int64_t n) {                                                \
-        for (int64_t j = 0; j < n; j++) {                                                                     \
-            char *p = table + (at ? at[j] * step : 0) + j * along;                                            \
+        for (int64_t j = 0; j < n; j++, table += along, src += src_step) {                                    \
+            char *p = table + (at ? at[j] * step : 0);                                                        \
             T a, b;                                                                                           \
             memcpy(&a, p, sizeof a);                                                                          \
-            memcpy(&b, src + j * src_step, sizeof b);                                                         \
+            memcpy(&b, src, sizeof b);                                                                        \
             a = (T)(EXPR);                                                                                    \
             memcpy(p, &a, sizeof a);                                                                          \
         }                                                                                                     \
@@ -9556,14 +9799,19 @@ typedef struct gn__indexed {
         else                                                                                                  \
             for (int64_t j = 0; j < n; j++) to[j] = (T)(to[j] + from[j]);                                     \
     }
-#define GN__DEFINE_PICK(B)                                                                                     \
-    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,    \
-                             int64_t along, int64_t n) {                                                       \
-        for (int64_t j = 0; j < n; j++) memcpy(to + j * to_step, table + at[j] * step + j * along, B / 8);     \
-    }                                                                                                          \
-    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
-                                 int64_t src_step, int64_t n) {                                                \
-        for (int64_t j = 0; j < n; j++) memcpy(table + at[j] * step + j * along, src + j * src_step, B / 8);   \
+/* Elements at[j] of a row, or every `step` bytes and `along` further each time. */
+#define GN__DEFINE_PICK(B)                                                                                         \
+    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,        \
+                             int64_t along, int64_t n) {                                                           \
+        if (step == B / 8 && along == 0 && to_step == B / 8) {                                                     \
+            for (int64_t j = 0; j < n; j++) memcpy(to + j * (B / 8), table + at[j] * (B / 8), B / 8);              \
+            return;                                                                                                \
+        }                                                                                                          \
+        for (int64_t j = 0; j < n; j++, to += to_step, table += along) memcpy(to, table + at[j] * step, B / 8);    \
+    }                                                                                                              \
+    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along,     \
+                                 int64_t src_step, int64_t n) {                                                    \
+        for (int64_t j = 0; j < n; j++, table += along, src += src_step) memcpy(table + at[j] * step, src, B / 8); \
     }
 GN__DEFINE_PICK(8)
 GN__DEFINE_PICK(16)
@@ -9588,21 +9836,23 @@ GN__SMALL_BEGIN
 /* Sums of two 16-bit floats round once: an f32 holds more than twice their digits. */
 GN__DEFINE_LAND(add_f16, uint16_t, gn__f32_f16(gn__f16_f32(a) + gn__f16_f32(b)))
 GN__DEFINE_LAND(add_bf16, uint16_t, gn__f32_bf16(gn__bf16_f32(a) + gn__bf16_f32(b)))
-/* The larger; NaN wins. */
-#define GN__LARGER(a, b, x, y) ((y) > (x) || ((y) != (y) && (x) == (x)) ? (b) : (a))
-GN__DEFINE_LAND(max_f32, float, GN__LARGER(a, b, a, b))
-GN__DEFINE_LAND(max_f64, double, GN__LARGER(a, b, a, b))
-GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(a, b, gn__f16_f32(a), gn__f16_f32(b)))
-GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER(a, b, gn__bf16_f32(a), gn__bf16_f32(b)))
-GN__DEFINE_LAND(max_u8, uint8_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i8, int8_t, b > a ? b : a)
-GN__DEFINE_LAND(max_u16, uint16_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i16, int16_t, b > a ? b : a)
-GN__DEFINE_LAND(max_u32, uint32_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i32, int32_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i64, int64_t, b > a ? b : a)
-GN__DEFINE_LAND(max_bool, uint8_t, (b != 0) > (a != 0) ? b : a)
+/* b, the bits of y, where that is larger than x, whose bits are a, or where it alone is NaN: without a branch, since
+ * which one it is cannot be guessed. */
+#define GN__LARGER(T, x, y) (a ^ ((a ^ b) & (T)(0 - (T)(!((y) <= (x)) & ((x) == (x))))))
+GN__DEFINE_LAND(max_f32, uint32_t, GN__LARGER(uint32_t, gn__bits_f32(a), gn__bits_f32(b)))
+GN__DEFINE_LAND(max_f64, uint64_t, GN__LARGER(uint64_t, gn__bits_f64(a), gn__bits_f64(b)))
+GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(uint16_t, gn__f16_f32(a), gn__f16_f32(b)))
+GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER(uint16_t, gn__bf16_f32(a), gn__bf16_f32(b)))
+GN__DEFINE_LAND(max_u8, uint8_t, GN__LARGER(uint8_t, a, b))
+GN__DEFINE_LAND(max_i8, uint8_t, GN__LARGER(uint8_t, (int8_t)a, (int8_t)b))
+GN__DEFINE_LAND(max_u16, uint16_t, GN__LARGER(uint16_t, a, b))
+GN__DEFINE_LAND(max_i16, uint16_t, GN__LARGER(uint16_t, (int16_t)a, (int16_t)b))
+GN__DEFINE_LAND(max_u32, uint32_t, GN__LARGER(uint32_t, a, b))
+GN__DEFINE_LAND(max_i32, uint32_t, GN__LARGER(uint32_t, (int32_t)a, (int32_t)b))
+GN__DEFINE_LAND(max_i64, uint64_t, GN__LARGER(uint64_t, (int64_t)a, (int64_t)b))
+GN__DEFINE_LAND(max_bool, uint8_t, GN__LARGER(uint8_t, a != 0, b != 0))
 GN__SMALL_END
+#undef GN__LARGER
 #undef GN__DEFINE_ADD
 #undef GN__DEFINE_LAND
 
@@ -9613,14 +9863,29 @@ enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13 }; /* indices checked at a time
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
 /* Whether all are 0 to size - 1: else one of v and size - 1 - v has its highest bit set. */
-static bool gn__all_inside(const int64_t *at, int64_t n, int64_t size) {
-    uint64_t any = 0, last = (uint64_t)size - 1;
-    for (int64_t j = 0; j < n; j++) any |= (uint64_t)at[j] | (last - (uint64_t)at[j]);
-    return size > 0 && any >> 63 == 0;
-}
+#define GN__DEFINE_INSIDE(S, attribute)                                                    \
+    attribute static bool gn__all_inside_##S(const int64_t *at, int64_t n, int64_t size) { \
+        uint64_t any = 0, last = (uint64_t)size - 1;                                       \
+        for (int64_t j = 0; j < n; j++) any |= (uint64_t)at[j] | (last - (uint64_t)at[j]); \
+        return size > 0 && any >> 63 == 0;                                                 \
+    }
+GN__DEFINE_INSIDE(base, )
+#if GN__X86
+GN__DEFINE_INSIDE(avx2, GN__TARGET_AVX2)
+#endif
+#undef GN__DEFINE_INSIDE
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+static bool gn__all_inside(const gn__pool *p, const int64_t *at, int64_t n, int64_t size) {
+#if GN__X86
+    if (p && p->isa >= GN__ISA_AVX2) return gn__all_inside_avx2(at, n, size);
+#else
+    (void)p;
+#endif
+    return gn__all_inside_base(at, n, size);
+}
 
 /* n elements of one place of the table, or, with `at`, of as many places. */
 static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t along,
@@ -9643,27 +9908,38 @@ static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, co
     }
 }
 
-/* How many of n indices follow the one before; counting ends where it is clear that few do. */
-static bool gn__in_runs(const int64_t *at, int64_t n) {
-    int64_t breaks = 0, most = n / 8;
-    for (int64_t j = 1; j < n && breaks <= most; j++) breaks += at[j] != at[j - 1] + 1;
-    return n >= 16 && breaks <= most;
+/* Where runs of indices end that count upwards; 0 of them where most are short: looking ends as soon as that shows. */
+static int gn__runs_of(const int64_t *at, int64_t n, uint16_t *ends) {
+    int runs = 0, most = (int)(n / 8);
+    if (n < 16) return 0;
+    for (int64_t j = 1; j <= n; j++) {
+        if (j < n && at[j] == at[j - 1] + 1) continue;
+        if (runs == most) return 0;
+        ends[runs++] = (uint16_t)j;
+    }
+    return runs;
 }
 
-/* n positions along the dim whose indices were loaded. */
-static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n, bool runs) {
+/* n positions along the dim whose indices were loaded; as runs, where there are some. */
+static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n,
+                              const uint16_t *ends, int runs) {
     int j = k->along, last = k->rank - 1;
     if (j == last && !runs) {
         gn__indexed_apply(k, table, other, at, k->t[j], k->o[j], n);
         return;
     }
-    for (int64_t i = 0, m; i < n; i += m, table += m * k->t[j], other += m * k->o[j]) {
+    for (int64_t r = 0, i = 0; r < runs; i = ends[r++])
+        gn__indexed_apply(k, table + i * k->t[j] + at[i] * k->step, other + i * k->o[j], NULL, k->element, k->element,
+                          ends[r] - i);
+    if (runs) return;
+    int64_t bytes = k->dims[last] * k->element;
+    bool dense = !k->land && k->t[last] == k->element && k->o[last] == k->element && bytes < GN__PICK_PIECE;
+    for (int64_t i = 0; i < n && dense; i++, table += k->t[j], other += k->o[j]) {
         char *p = table + at[i] * k->step;
-        for (m = 1; runs && i + m < n && at[i + m] == at[i] + m;) m++;
-        if (runs) {
-            gn__indexed_apply(k, p, other, NULL, k->element, k->element, m);
-            continue;
-        }
+        memcpy(k->gathers ? other : p, k->gathers ? p : other, (size_t)bytes);
+    }
+    for (int64_t i = 0; i < n && !dense; i++, table += k->t[j], other += k->o[j]) {
+        char *p = table + at[i] * k->step;
         for (int64_t e = 0; e < k->dims[last] && !(e && gn__pool_stops(k->pool)); e += GN__PICK_PIECE)
             gn__indexed_apply(k, p + e * k->t[last], other + e * k->o[last], NULL, k->t[last], k->o[last],
                               GN__MIN(k->dims[last] - e, (int64_t)GN__PICK_PIECE));
@@ -9689,6 +9965,7 @@ static bool gn__indexed_next(const gn__indexed *k, int first, int end, int64_t *
 /* All positions that `own` dims and the loaded one have; each block of indices serves all `shared` dims. */
 static void gn__indexed_all(gn__indexed *k) {
     int64_t own[GN_MAX_RANK + 2] = { 0 }, shared[GN_MAX_RANK + 2] = { 0 }, buffer[GN__PICKS];
+    uint16_t ends[GN__PICKS];
     int j = k->along;
     int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
     bool dense = k->index_dtype == GN_I64 && k->x[j] == 1;
@@ -9700,12 +9977,12 @@ static void gn__indexed_all(gn__indexed *k) {
             char *table = k->table + b * k->t[j], *other = k->other + b * k->o[j];
             const int64_t *at = dense ? (const int64_t *)(const void *)from : buffer;
             if (!dense) gn__load_i64(buffer, k->index_dtype, from, k->x[j], n);
-            if (!gn__all_inside(at, n, k->size)) {
+            if (!gn__all_inside(k->pool, at, n, k->size)) {
                 gn__atomic_store(k->failed, 1);
                 return;
             }
-            bool runs = in_row && gn__in_runs(at, n);
-            do gn__indexed_block(k, table, other, at, n, runs);
+            int runs = in_row ? gn__runs_of(at, n, ends) : 0;
+            do gn__indexed_block(k, table, other, at, n, ends, runs);
             while (!gn__pool_stops(k->pool) && gn__indexed_next(k, k->own, j, shared, &table, &other, &index));
             if (gn__pool_stops(k->pool)) return;
         }
@@ -10282,8 +10559,198 @@ static void gn__grad_rotary(gn__grads *k) {
 }
 GN__COLD_END
 
+GN__COLD_BEGIN
+
+/* ---- sample: logits (…,V), seed, counter [, temperature] [, top_k] [, top_p] [, min_p] of the rows' shape; attrs =
+ * bits of those that are there. Probabilities are whole numbers, 2^40 for the largest: their sums do not depend on the
+ * order in which a device adds them ---- */
+
+enum { GN__SAMPLE_BITS = 15, GN__SAMPLE_MOST = 1 << 23 };
+
+static gn_result gn__infer_sample(const gn__infer_call *c) {
+    gn_shape rows = c->in[0].shape, both;
+    int64_t bits = c->attrs[0];
+    int n = 3;
+    gn_result r = GN_OK;
+    for (int b = 0; b < 4; b++) n += (int)(bits >> b & 1);
+    if (bits < 0 || bits > GN__SAMPLE_BITS || c->n_in != n)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the flags", c->n_in);
+    if (rows.rank < 1) return gn_fail(c->fault, GN_BAD_RANK, "logits need rank 1 or more");
+    int64_t width = rows.dims[--rows.rank];
+    if (width < 1 || width > GN__SAMPLE_MOST)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "there must be 1 to %d logits in a row, not %lld", (int)GN__SAMPLE_MOST,
+                       (long long)width);
+    for (int i = 1, b = -2; i < n; i++, b++) {
+        while (b >= 0 && !(bits >> b & 1)) b++;
+        bool whole = b < 0 || b == 1;
+        r = gn__want_dtype(c, i, whole ? GN__INDEX : GN__BIT(GN_F32), "a parameter of sample");
+        if (r != GN_OK) return r;
+        if (!gn__broadcast_shapes(&rows, &c->in[i].shape, &both) || !gn__shape_equal(&both, &rows))
+            return gn__bad_shapes(c, "a parameter does not broadcast to the rows");
+    }
+    c->out->dtype = GN_I64;
+    c->out->shape = rows;
+    return GN_OK;
+}
+
+typedef struct gn__sample_job {
+    const gn__call *c;
+    gn_view in[7]; /* but for the logits broadcast to the rows; p NULL: not given. Order: as the inputs */
+    gn__atomic failed;
+} gn__sample_job;
+
+/* What a row is drawn by, and its tokens: what is left of them while a boundary is looked for. */
+typedef struct gn__sample_row {
+    double temperature, p, least;
+    int64_t k, n;
+    uint32_t draw;
+    float *x;
+    uint32_t *keys, *left; /* keys rise with logits */
+    uint64_t *weights, *left_weights;
+} gn__sample_row;
+
+static const char *gn__sample_at(const gn__sample_job *j, int i, int64_t row) {
+    const gn_view *v = &j->in[i];
+    return v->p ? v->p + gn__view_offset(v, v->rank, row) * (int64_t)gn__bytes_of(v->dtype) : NULL;
+}
+
+static double gn__sample_number(const gn__sample_job *j, int i, int64_t row, double otherwise) {
+    float x = (float)otherwise;
+    const char *p = gn__sample_at(j, i, row);
+    if (p) memcpy(&x, p, sizeof x);
+    return (double)x;
+}
+
+/* The largest key so that those of it and above have `need` tokens, or with `mass` so much weight, among those from
+   `floor` on: bit by bit, and what a bit has decided is not looked at again. */
+static uint32_t gn__sample_boundary(gn__sample_row *r, uint32_t from, uint64_t need, bool mass) {
+    int64_t n = 0;
+    uint64_t above = 0;
+    uint32_t key = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        if (r->keys[i] < from) continue;
+        r->left[n] = r->keys[i];
+        r->left_weights[n++] = mass ? r->weights[i] : 1;
+    }
+    for (int bit = 31; bit >= 0; bit--) {
+        uint32_t mid = key | (uint32_t)1 << bit;
+        uint64_t sum = above;
+        int64_t kept = 0;
+        for (int64_t i = 0; i < n; i++) sum += r->left[i] >= mid ? r->left_weights[i] : 0;
+        bool up = sum >= need;
+        for (int64_t i = 0; i < n; i++) {
+            r->left[kept] = r->left[i];
+            r->left_weights[kept] = r->left_weights[i];
+            kept += (r->left[i] >= mid) == up;
+        }
+        n = kept;
+        if (up) key = mid;
+        else above = sum;
+    }
+    return key;
+}
+
+/* Keys and weights; the first of the largest logits in *out_first. False: NaN, or none above -infinity. */
+static bool gn__sample_weigh(gn__sample_row *r, const gn__pool *pool, int64_t *out_first) {
+    float top = -INFINITY;
+    bool bad = false;
+    for (int64_t i = 0; i < r->n; i++) {
+        r->x[i] += 0.0f; /* of two zeros one */
+        bad |= r->x[i] != r->x[i];
+        if (r->x[i] > top) *out_first = i, top = r->x[i];
+        uint32_t b = gn__f32_bits(r->x[i]);
+        r->keys[i] = b >> 31 ? ~b : b | 0x80000000u;
+    }
+    if (bad || top == -INFINITY) return false;
+    if (r->temperature == 0) return true; /* nothing is weighed */
+    float t = (float)r->temperature;
+    for (int64_t i = 0; i < r->n; i++) /* where the top is infinite, only its equals count */
+        r->x[i] = r->x[i] == top ? 0 : top == INFINITY || r->x[i] == -INFINITY ? -INFINITY : (r->x[i] - top) / t;
+    gn__exp_f32(pool, r->x, r->x, r->n);
+    for (int64_t i = 0; i < r->n; i++) r->weights[i] = (uint64_t)(r->x[i] * 0x1p40f);
+    return true;
+}
+
+static uint64_t gn__sample_sum(const gn__sample_row *r, uint32_t from, uint64_t least) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < r->n; i++) sum += r->keys[i] >= from && r->weights[i] >= least ? r->weights[i] : 0;
+    return sum;
+}
+
+static int64_t gn__sample_draw(gn__sample_row *r, const gn__pool *pool) {
+    int64_t first = 0, i = 0;
+    uint32_t from = 0;
+    bool known = r->temperature >= 0 && r->temperature < (double)INFINITY && r->k >= 0 && r->p >= 0 && r->least >= 0 &&
+                 r->least <= 1;
+    if (!known || !gn__sample_weigh(r, pool, &first)) return -1;
+    if (r->temperature == 0) return first;
+    if (r->k > 0 && r->k < r->n) from = gn__sample_boundary(r, 0, (uint64_t)r->k, false);
+    if (r->p < 1) {
+        uint64_t need = (uint64_t)((double)gn__sample_sum(r, from, 0) * r->p);
+        from = gn__sample_boundary(r, from, GN__MAX(need, 1), true);
+    }
+    uint64_t least = GN__MAX((uint64_t)(r->least * 0x1p40), 1), total = gn__sample_sum(r, from, least),
+             target = (total >> 32) * r->draw + ((total & 0xffffffffu) * r->draw >> 32);
+    for (uint64_t sum = 0; i < r->n; i++) {
+        sum += r->keys[i] >= from && r->weights[i] >= least ? r->weights[i] : 0;
+        if (sum > target) break;
+    }
+    return i;
+}
+
+static void gn__sample_range(void *arg, int64_t begin, int64_t end) {
+    gn__sample_job *j = (gn__sample_job *)arg;
+    const gn_view *x = &j->c->in[0];
+    int64_t V = x->dims[x->rank - 1], room = (V + 31) / 32 * 32;
+    gn__sample_row r = { .n = V };
+    char *memory = (char *)gn__alloc_many((uint64_t)room, 1, 2 * sizeof *r.weights + 3 * sizeof *r.keys);
+    if (!memory) {
+        gn__atomic_store(&j->failed, 1);
+        return;
+    }
+    r.weights = (uint64_t *)(void *)memory;
+    r.left_weights = r.weights + room;
+    r.keys = (uint32_t *)(void *)(r.left_weights + room);
+    r.left = r.keys + room;
+    r.x = (float *)(void *)(r.left + room);
+    for (int64_t row = begin; row < end && !gn__pool_stops(j->c->pool); row++) {
+        const char *p = x->p + gn__view_offset(x, x->rank - 1, row) * (int64_t)gn__bytes_of(x->dtype);
+        uint64_t seed = (uint64_t)gn__read_int(j->in[1].dtype, gn__sample_at(j, 1, row)),
+                 counter = (uint64_t)gn__read_int(j->in[2].dtype, gn__sample_at(j, 2, row));
+        uint32_t words[4] = { (uint32_t)counter, (uint32_t)(counter >> 32), 0, 0 };
+        int64_t stride = x->strides[x->rank - 1], token;
+        double wide;
+        gn__philox(words, (uint32_t)seed, (uint32_t)(seed >> 32));
+        r.draw = words[0];
+        r.temperature = gn__sample_number(j, 3, row, 1);
+        r.k = gn__sample_at(j, 4, row) ? gn__read_int(j->in[4].dtype, gn__sample_at(j, 4, row)) : 0;
+        r.p = gn__sample_number(j, 5, row, 1);
+        r.least = gn__sample_number(j, 6, row, 0);
+        if (x->dtype != GN_F64) gn__load_f32(r.x, x->dtype, p, stride, V);
+        for (int64_t i = 0; i < V && x->dtype == GN_F64; i++) {
+            memcpy(&wide, p + i * stride * 8, sizeof wide);
+            r.x[i] = (float)wide;
+        }
+        token = gn__sample_draw(&r, j->c->pool);
+        memcpy(j->c->out.p + row * 8, &token, sizeof token);
+    }
+    gn_free(memory);
+}
+
+static gn_result gn__cpu_sample(const gn__call *c) {
+    gn__sample_job j = { .c = c };
+    for (int i = 1, from = 1; i < 7; i++)
+        if (i < 3 || (c->attrs[0] >> (i - 3) & 1))
+            j.in[i] = gn__view_broadcast(&c->in[from++], c->out.rank, c->out.dims);
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, gn__view_count(&c->out), 1, gn__sample_range, &j);
+    return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the weights of a row")
+                                      : GN_OK;
+}
+GN__COLD_END
+
 /* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
 
+GN__COLD_BEGIN
 static gn_result gn__infer_attention(const gn__infer_call *c) {
     gn_shape q = c->in[0].shape, k = c->in[1].shape, v = c->in[2].shape;
     int64_t bits = c->attrs[0];
@@ -10314,6 +10781,7 @@ static gn_result gn__infer_attention(const gn__infer_call *c) {
     c->out->shape.dims[3] = v.dims[3];
     return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
 }
+GN__COLD_END
 
 static double gn__cost_attention(const gn__infer_call *c) {
     gn_shape q = c->in[0].shape, v = c->in[2].shape;
@@ -10575,7 +11043,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
 GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
     const gn__pool *pool = a->j->c->pool;
     int64_t nr = a->k->nr;
-    float best[64], less[64], shrink[64], part[64] = { 0 }, ones[GN__TILE_KEYS];
+    float best[64], less[64], shrink[64] = { 0 }, part[64] = { 0 }, ones[GN__TILE_KEYS];
     int32_t at[64] = { 0 };
     bool shrinks = false;
     memcpy(best, a->scores, (size_t)nr * sizeof *best);
@@ -10659,6 +11127,7 @@ static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
+GN__COLD_BEGIN
 static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t S = c->in[1].dims[2], T = c->in[0].dims[2], bits = c->attrs[0];
     gn__attention_job j = { c, { 0 }, S, gn__word_f64(c->attrs[1]), 0 };
@@ -10680,6 +11149,7 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention")
                                       : GN_OK;
 }
+GN__COLD_END
 
 GN__COLD_BEGIN
 
@@ -11202,6 +11672,7 @@ static void gn__sort_range(void *arg, int64_t begin, int64_t end) {
     gn__sort_rows((gn__sort_job *)arg, NULL, begin, end);
 }
 
+GN__COLD_BEGIN
 static gn_result gn__cpu_argsort(const gn__call *c) {
     int axis = gn__axis(c->attrs[0], c->in[0].rank);
     int64_t n = c->in[0].dims[axis], total = gn__view_count(&c->out), first = GN__MIN(c->reads, n);
@@ -11218,6 +11689,7 @@ static gn_result gn__cpu_argsort(const gn__call *c) {
     else gn__pool_for(c->pool, total / n, 1 + 1024 / n, gn__sort_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the keys of a sort") : GN_OK;
 }
+GN__COLD_END
 GN__COLD_BEGIN
 
 /* ---- scatter and scatter_max: attrs = axis. In index order: of equal indices the last one counts, or the larger */
@@ -11271,29 +11743,66 @@ static gn_result gn__infer_nonzero(const gn__infer_call *c) {
                : gn_fail(c->fault, GN_BAD_SHAPE, "a bound of %lld is not possible", (long long)c->attrs[0]);
 }
 
-static bool gn__is_nonzero(gn_dtype d, const char *p) {
-    double x;
-    if (!gn__is_float(d)) return gn__read_int(d, p) != 0;
-    gn__load_f64(&x, d, p, 1, 1);
-    return x != 0;
+GN__COLD_END
+
+/* Which of n elements, at most GN__CHUNK, are not 0. */
+static void gn__set_flags(uint8_t *set, gn_dtype d, const char *p, int64_t stride, int64_t n) {
+    union {
+        float s[GN__CHUNK];
+        double f[GN__CHUNK];
+        int64_t i[GN__CHUNK];
+    } x;
+    if (d == GN_F64) {
+        gn__load_f64(x.f, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.f[i] != 0;
+    } else if (gn__is_float(d)) {
+        gn__load_f32(x.s, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.s[i] != 0;
+    } else {
+        gn__load_i64(x.i, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.i[i] != 0;
+    }
+}
+
+/* The places of n elements of a row that begins at `at` and is read from its element `first` on: each is written where
+   the next one that is not 0 goes. How many are there then; bound + 1: one too many. */
+static int64_t gn__nonzero_put(const uint8_t *set, int64_t n, const int64_t *at, int rank, int64_t first, int64_t *out,
+                               int64_t found, int64_t bound) {
+    for (int64_t i = 0; i < n; i++) {
+        if (found == bound) {
+            if (set[i]) return bound + 1;
+            continue;
+        }
+        int64_t *o = out + found * rank;
+        for (int k = 0; k < rank - 1; k++) o[k] = at[k];
+        if (rank) o[rank - 1] = first + i;
+        found += set[i];
+    }
+    return found;
 }
 
 static gn_result gn__cpu_nonzero(const gn__call *c) {
     const gn_view *in = &c->in[0];
-    int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype);
+    int rank = in->rank, last = GN__MAX(rank - 1, 0);
+    int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype),
+            inner = rank ? in->dims[last] : 1, stride = rank ? in->strides[last] : 1, at[GN_MAX_RANK];
     int64_t *out = (int64_t *)(void *)c->out.p;
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        if (!gn__is_nonzero(in->dtype, in->p + gn__view_offset(in, in->rank, i) * bytes)) continue;
-        if (found == bound)
-            return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
-        for (int64_t k = in->rank - 1, at = i; k >= 0; at /= in->dims[k--])
-            out[found * in->rank + k] = at % in->dims[k];
-        found++;
+    uint8_t set[GN__CHUNK];
+    for (int64_t row = 0; n && row < n / inner && found <= bound; row++) {
+        const char *p = in->p + gn__view_offset(in, last, row) * bytes;
+        for (int64_t k = last - 1, left = row; k >= 0; left /= in->dims[k--]) at[k] = left % in->dims[k];
+        if ((row & 0xff) == 0xff && gn__pool_stops(c->pool)) return GN_OK;
+        for (int64_t i = 0, m; i < inner && found <= bound && !(i && gn__pool_stops(c->pool)); i += m) {
+            m = GN__MIN(inner - i, (int64_t)GN__CHUNK);
+            gn__set_flags(set, in->dtype, p + i * stride * bytes, stride, m);
+            found = gn__nonzero_put(set, m, at, rank, i, out, found, bound);
+        }
     }
-    for (int64_t i = found * in->rank; i < bound * in->rank; i++) out[i] = -1;
+    if (found > bound)
+        return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
+    for (int64_t i = found * rank; i < bound * rank; i++) out[i] = -1;
     return GN_OK;
 }
-GN__COLD_END
 
 #define GN__TILES_F(NAME) \
     { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
@@ -11318,7 +11827,7 @@ GN__COLD_END
 #endif
 #define GN__TILES_S(NAME) GN__TILES_F(NAME)
 #define GN__WIDE_S(NAME) GN__WIDE_F(NAME)
-#define GN__WIDE64_S(NAME) GN__WIDE64_A(NAME)
+#define GN__WIDE64_S(NAME) GN__WIDE64_F(NAME)
 #define GN__TILES_M(NAME) GN__TILES_A(NAME)
 #define GN__WIDE_M(NAME) GN__WIDE_F(NAME)
 #define GN__WIDE64_M(NAME) GN__WIDE64_F(NAME)
@@ -11442,6 +11951,7 @@ enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
 
 typedef struct gn__recognition {
     const gn_part *p;
+    const gn_flag *cancel;
     gn_meaning *m;
     uint32_t n, off;
     uint32_t *base;   /* the node whose elements this one shows */
@@ -11500,6 +12010,7 @@ static unsigned gn__op_sort(int op) {
     case GN_OP_LOG_SOFTMAX: return GN__SOFTMAXES;
     case GN_OP_ARGMAX:
     case GN_OP_ARGSORT:
+    case GN_OP_SAMPLE:
     case GN_OP_GATHER:
     case GN_OP_CUMSUM: return GN__CHOICES;
     default: return gn__ops[op].kind == GN_CLASS_SCALAR ? GN__SCALARS : 0;
@@ -11734,23 +12245,30 @@ typedef struct gn__attention_parts {
     gn__walk walk;
 } gn__attention_parts;
 
-/* softmax(q k^T …) v written out; the products stand in either order. */
-static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
+/* softmax(q k^T …) v written out: the product i with weights as its input `side`, which the inside of the walk
+   computes; products at its edge are what scores are made of. */
+static bool gn__attention_written(const gn__recognition *w, uint32_t i, uint32_t side, gn__walk *walk) {
+    uint32_t p = gn__in_base(w, i, side);
+    if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) ||
+        !gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, walk))
+        return false;
+    return gn__walk_has(w, walk, GN_OP_SOFTMAX) ||
+           (gn__walk_has(w, walk, GN_OP_EXP) && gn__walk_has(w, walk, GN_OP_SUM));
+}
+
+/* The same of one product of queries and keys, none of which are weights; the products stand in either order. */
+static bool gn__attention_of_one(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
     for (uint32_t side = 0; side < 2; side++) {
-        uint32_t p = gn__in_base(w, i, side);
+        bool other = false;
         s->scores = GN_NO_NODE;
         s->v = gn__in(w, i, 1 - side);
-        if (!(gn__op_sort(gn__op_at(w, p)) & (GN__SCALARS | GN__SOFTMAXES)) || gn__is_table(w, s->v)) continue;
-        if (!gn__walk_up(w, p, GN__SCALARS | GN__REDUCTIONS | GN__SOFTMAXES, GN_NO_NODE, &s->walk)) continue;
-        bool softmax = gn__walk_has(w, &s->walk, GN_OP_SOFTMAX) ||
-                       (gn__walk_has(w, &s->walk, GN_OP_EXP) && gn__walk_has(w, &s->walk, GN_OP_SUM)),
-             other = false;
+        if (gn__is_table(w, s->v) || !gn__attention_written(w, i, side, &s->walk)) continue;
         for (uint32_t k = 0; k < s->walk.n_edge; k++) {
             bool product = gn__op_at(w, s->walk.edge[k]) == GN_OP_MATMUL;
             other |= product ? s->scores != GN_NO_NODE : (w->facts[s->walk.edge[k]] & GN__PARAM) != 0;
             if (product) s->scores = s->walk.edge[k];
         }
-        if (!softmax || other || s->scores == GN_NO_NODE) continue;
+        if (other || s->scores == GN_NO_NODE) continue;
         s->swapped = side == 1;
         s->q = gn__in(w, s->scores, s->swapped ? 1 : 0);
         s->k = gn__in(w, s->scores, s->swapped ? 0 : 1);
@@ -11763,7 +12281,7 @@ static bool gn__attention_written(const gn__recognition *w, uint32_t i, gn__atte
 
 static bool gn__attention_at(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
     memset(s, 0, sizeof *s);
-    if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__attention_written(w, i, s);
+    if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__attention_of_one(w, i, s);
     if (gn__op_at(w, i) != GN_OP_ATTENTION) return false;
     s->q = gn__in(w, i, 0);
     s->k = gn__in(w, i, 1);
@@ -11973,7 +12491,8 @@ static void gn__see_head(gn__recognition *w, uint32_t i) {
         return;
     uint32_t logits = walk.edge[0];
     bool chooses = gn__walk_has(w, &walk, GN_OP_ARGMAX) || gn__walk_has(w, &walk, GN_OP_ARGSORT) ||
-                   gn__walk_has(w, &walk, GN_OP_SOFTMAX) || gn__walk_has(w, &walk, GN_OP_LOG_SOFTMAX);
+                   gn__walk_has(w, &walk, GN_OP_SAMPLE) || gn__walk_has(w, &walk, GN_OP_SOFTMAX) ||
+                   gn__walk_has(w, &walk, GN_OP_LOG_SOFTMAX);
     bool taken = w->role[logits] && w->role[logits] != GN_ROLE_HEAD;
     if (!chooses || taken || gn__linear_input(w, logits) == GN_NO_NODE) return;
     gn__claim(w, logits, GN_ROLE_HEAD, logits);
@@ -12126,13 +12645,15 @@ static void gn__recognition_deinit(gn__recognition *w) {
     gn_free(w->facts);
 }
 
-static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, gn_meaning *m) {
+static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, const gn_flag *cancel,
+                                 gn_meaning *m) {
     size_t n = (size_t)p->n_nodes + 1;
     memset(w, 0, sizeof *w);
     w->p = p;
     w->m = m;
     w->n = p->n_nodes;
     w->off = off;
+    w->cancel = cancel;
     w->base = (uint32_t *)gn__alloc_zero(6 * n * sizeof *w->base);
     w->facts = (uint8_t *)gn__alloc_zero(4 * n);
     if (!w->base || !w->facts) return false;
@@ -12146,6 +12667,9 @@ static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t 
     w->phase = w->facts + 3 * n;
     return true;
 }
+
+/* What is seen by then is not looked at. */
+static bool gn__recognition_stops(const gn__recognition *w, uint32_t i) { return gn__stops_at(w->cancel, i); }
 
 static void gn__facts_of(gn__recognition *w, uint32_t i) {
     const gn_part *p = w->p;
@@ -12168,7 +12692,8 @@ static void gn__facts_of(gn__recognition *w, uint32_t i) {
 
 static void gn__recognise(gn__recognition *w) {
     const gn_part *p = w->p;
-    for (uint32_t i = 0; i < w->n; i++) gn__facts_of(w, i);
+    for (uint32_t i = 0; i < w->n && !gn__recognition_stops(w, i); i++) gn__facts_of(w, i);
+    if (gn_flag_get(w->cancel)) return;
     for (uint32_t i = 0; i < p->n_outs; i++) w->facts[w->base[p->outs[i]]] |= GN__RESULT;
     for (uint32_t i = 0; i < p->n_updates; i++) {
         w->facts[p->updates[i].node] |= GN__RESULT;
@@ -12179,8 +12704,50 @@ static void gn__recognise(gn__recognition *w) {
         for (uint32_t k = 0; k < p->nodes[i].n_ins && p->hints[i].role; k++)
             if (!gn__is_free(w, gn__in(w, i, k))) gn__groups_join(w, gn__in(w, i, k), i);
     for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
-        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++)
+        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++) {
+            if (gn__recognition_stops(w, i)) return;
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
+        }
+}
+
+/* ---- attention that is written out, for who computes it in one ---- */
+
+/* The one whose values product i multiplies. */
+static bool gn__written_attention_at(const gn__recognition *w, uint32_t i, gn_written_attention *out) {
+    gn__walk walk;
+    if (gn__op_at(w, i) != GN_OP_MATMUL) return false;
+    *out = (gn_written_attention){ .values = i, .softmax = gn__in_base(w, i, 0) };
+    if (gn__op_at(w, out->softmax) != GN_OP_SOFTMAX || !gn__attention_written(w, i, 0, &walk)) return false;
+    for (uint32_t k = 0; k < walk.n_edge && out->n_scores < GN_ATTENTION_SCORES; k++)
+        if (gn__op_at(w, walk.edge[k]) == GN_OP_MATMUL) out->scores[out->n_scores++] = walk.edge[k];
+    return out->n_scores > 0;
+}
+
+static gn_result gn__written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
+                                        uint32_t *out_n, gn_fault *f) {
+    struct {
+        GN__ARRAY(gn_written_attention, found);
+    } list = { NULL, 0, 0 };
+    bool ok = true, softmax = false;
+    gn_part bare = *part;
+    gn__recognition w;
+    for (uint32_t i = 0; i < part->n_nodes; i++) softmax |= !part->nodes[i].leaf && part->nodes[i].op == GN_OP_SOFTMAX;
+    bare.hints = NULL; /* what was said of nodes changes nothing */
+    if (softmax) ok = gn__recognition_init(&w, &bare, 0, cancel, NULL);
+    for (uint32_t i = 0; ok && softmax && i < w.n && !gn__recognition_stops(&w, i); i++) {
+        gn_written_attention a;
+        gn__facts_of(&w, i);
+        if (!gn__written_attention_at(&w, i, &a)) continue;
+        ok = GN__GROW(&list, found, 1);
+        if (ok) list.found[list.n_found++] = a;
+    }
+    if (softmax) gn__recognition_deinit(&w);
+    gn_result r =
+        ok ? gn__stopped(cancel, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to look for attention in a part");
+    if (r != GN_OK) gn_free(list.found);
+    *out_found = r == GN_OK ? list.found : NULL;
+    *out_n = r == GN_OK ? (uint32_t)list.n_found : 0;
+    return r;
 }
 
 /* ---- groups. A group stays one as far as every node that reads a member from outside comes after its last node: then
@@ -12567,38 +13134,45 @@ static void gn__meaning_deinit(gn_meaning *m) {
     memset(m, 0, sizeof *m);
 }
 
-static bool gn__meaning_fill(gn__recognition *w, double *way) {
+/* Each stage looks at all nodes once; before the next it is seen whether there is to be one. */
+static gn_result gn__meaning_fill(gn__recognition *w, double *way) {
     gn_meaning *m = w->m;
     uint32_t *want = w->last; /* free once the groups are numbered */
+    gn_result why;
     gn__recognise(w);
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
     gn__groups_number(w);
     gn__groups_resolve(w, want);
     gn__groups_follow(w);
     gn__groups_add_leaves(w, want);
-    if (!gn__groups_make(w, want) || !gn__roles_fill(w)) return false;
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
+    if (!gn__groups_make(w, want) || !gn__roles_fill(w)) return GN_OUT_OF_MEMORY;
     gn__phases_fill(w);
-    if (!gn__modalities_fill(w)) return false;
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
+    if (!gn__modalities_fill(w)) return GN_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < w->n; i++) gn__cost_fill(w, i);
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
     gn__groups_cost(w, w->kind);
     if (m->n_nodes) gn__critical_fill(w, way, want);
-    return true;
+    return GN_OK;
 }
 
-static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m, gn_fault *f) {
+static gn_result gn__meaning_make(const gn_part *p, uint32_t off, const gn_flag *cancel, gn_meaning *m, gn_fault *f) {
     gn__recognition w;
     memset(m, 0, sizeof *m);
     double *way = (double *)gn_alloc(((size_t)p->n_nodes + 1) * sizeof *way);
-    bool ok = gn__recognition_init(&w, p, off, m) && way;
+    bool ok = gn__recognition_init(&w, p, off, cancel, m) && way;
     m->n_nodes = p->n_nodes;
     m->n_edges = p->n_ins;
     m->nodes = (gn_node_meaning *)gn__alloc_zero(((size_t)p->n_nodes + 1) * sizeof *m->nodes);
     m->edges = (gn_edge_meaning *)gn__alloc_zero(((size_t)p->n_ins + 1) * sizeof *m->edges);
-    ok = ok && m->nodes && m->edges && gn__meaning_fill(&w, way);
+    gn_result r = ok && m->nodes && m->edges ? gn__meaning_fill(&w, way) : GN_OUT_OF_MEMORY;
     gn__recognition_deinit(&w);
     gn_free(way);
-    if (ok) return GN_OK;
+    if (r == GN_OK) return GN_OK;
     gn__meaning_deinit(m);
-    return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the meaning of %u nodes", p->n_nodes);
+    return r == GN_OUT_OF_MEMORY ? gn_fail(f, r, "no memory for the meaning of %u nodes", p->n_nodes)
+                                 : gn_fail(f, r, "%s", gn__stop_text(r));
 }
 GN__COLD_END
 
@@ -12632,18 +13206,6 @@ static bool gn__is_product(const gn_part_node *n) {
 static bool gn__same_dims(const gn_part *p, const gn_part_node *a, const gn_part_node *b) {
     return a->rank == b->rank &&
            (a->rank == 0 || memcmp(p->dims + a->dims, p->dims + b->dims, a->rank * sizeof(int64_t)) == 0);
-}
-
-/* Planning looks at its flag once in so many nodes: some hundred microseconds. */
-enum { GN__LOOK = 1024 };
-static bool gn__stops_at(const gn_flag *cancel, uint32_t i) {
-    return cancel && i % GN__LOOK == 0 && gn_flag_get(cancel) != GN_OK;
-}
-
-/* GN_OK, or why what is planned is to end. */
-static gn_result gn__stopped(const gn_flag *cancel, gn_fault *f) {
-    gn_result why = gn_flag_get(cancel);
-    return why == GN_OK ? GN_OK : gn_fail(f, why, "%s", gn__stop_text(why));
 }
 
 /* The stages of a layout end early once its flag is set; gn__layout_make then looks at none of what they leave. */
@@ -12713,7 +13275,8 @@ static bool gn__layout_view(gn_layout *l, uint32_t i) {
     return true;
 }
 
-static void gn__layout_places(gn_layout *l) {
+/* constants_once: one that needs memory is one element there, with strides of 0. */
+static void gn__layout_places(gn_layout *l, bool constants_once) {
     const gn_part *p = l->part;
     for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
         const gn_part_node *n = &p->nodes[i];
@@ -12723,8 +13286,10 @@ static void gn__layout_places(gn_layout *l) {
         if (n->leaf == GN_LEAF_DATA || n->leaf == GN_LEAF_VALUE) a->place = GN_PLACE_ARG;
         else if (n->leaf) a->place = GN_PLACE_SLOT;
         else if (gn__layout_view(l, i)) a->place = GN_PLACE_NONE;
-        else if (n->op == GN_OP_FULL) a->place = a->kernel ? GN_PLACE_BLOCK : GN_PLACE_NONE;
-        else if (a->group != GN__NO_GROUP && a->group != i) {
+        else if (n->op == GN_OP_FULL) {
+            a->place = a->kernel ? GN_PLACE_BLOCK : GN_PLACE_NONE;
+            if (constants_once) memset(a->view.strides, 0, sizeof a->view.strides);
+        } else if (a->group != GN__NO_GROUP && a->group != i) {
             a->place = GN_PLACE_NONE;
             l->fused++;
         } else {
@@ -13214,7 +13779,8 @@ static uint64_t gn__layout_least(const gn_part *p) {
            steps * sizeof(gn_kernel_step) + instrs * sizeof(gn_instr) + 3 * GN__BLOCK_COST;
 }
 
-static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *cancel, gn_layout *l, gn_fault *f) {
+static gn_result gn__layout_make(const gn_part *p, bool fuse, bool constants_once, const gn_flag *cancel, gn_layout *l,
+                                 gn_fault *f) {
     memset(l, 0, sizeof *l);
     l->part = p;
     l->cancel = cancel;
@@ -13223,7 +13789,7 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *can
     l->scratch = (uint32_t *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->scratch);
     gn_result r = l->lay && l->update_how && l->scratch ? GN_OK : gn__layout_no_memory(l, f);
     if (r == GN_OK) gn__layout_groups(l, fuse);
-    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_places(l);
+    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_places(l, constants_once);
     if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_last(l);
     if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK)
         r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
@@ -13299,6 +13865,7 @@ typedef struct gn__verdict {
 } gn__verdict;
 
 typedef struct gn__sched {
+    const gn_flag *cancel; /* once it is set, the rest is bad */
     const gn_part *p;
     const gn_meaning *m;
     const gn_cluster *c;
@@ -13866,6 +14433,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         }
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
+        s->bad = gn__stops_at(s->cancel, k);
         uint32_t waits = *open != GN__NONE && gn__sched_waits(s, i, d) ? *open : GN__NONE;
         if (*open == GN__NONE || waits != GN__NONE) {
             if (!GN__GROW(s, segs, 1)) {
@@ -13884,7 +14452,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         gn__sched_bring(s, i, d, *open);
         if (s->exported[i]) *open = GN__NONE;
     }
-    gn__sched_number(s);
+    if (!s->bad) gn__sched_number(s);
 }
 
 /* One value crosses: each end sends and receives one thing at a time. */
@@ -13930,6 +14498,7 @@ static void gn__sched_outputs(gn__sched *s) {
 /* Judges the placement in dev[]: fills now, segs, hops. */
 static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
     double *zero[] = { s->out_free, s->in_free, s->dev_free, s->work };
+    if (s->bad) return;
     for (size_t i = 0; i < GN__LENGTH(zero); i++) memset(zero[i], 0, (s->D + 1) * sizeof(double));
     memset(s->head, 0, s->n * sizeof *s->head);
     s->n_hops = s->n_segs = 0;
@@ -14243,6 +14812,7 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
+        s->bad = gn__stops_at(s->cancel, k);
         uint32_t i = s->rank_order[k],
                  pin = s->tasks[i].set != GN__NONE ? s->set_dev[s->tasks[i].set] : s->tasks[i].pin;
         gn__offer best = { GN_UNPLACED, 0, 0, false };
@@ -14534,6 +15104,12 @@ static bool gn__sched_loses(const gn__sched *s) {
     return !(gn__sched_objective(s, &s->top, time) < GN__GAIN * gn__sched_objective(s, &s->single, time));
 }
 
+/* Why it is bad: it is to end, or there is no memory. */
+static gn_result gn__sched_ended(const gn__sched *s) {
+    gn_result r = gn__stopped(s->cancel, s->f);
+    return r != GN_OK ? r : gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+}
+
 static gn_result gn__sched_choose(gn__sched *s) {
     uint64_t slots = 0, act = 0;
     gn__sched_list(s);
@@ -14544,6 +15120,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
         if (s->have) gn__sched_moves(s);
         for (int i = 0; i < 2 && !s->bad; i++) { /* with and without room for values that live */
             gn__sched_greedy(s, i ? 0 : act);
+            if (s->bad) break;
             memcpy(s->path, s->dev, s->U * sizeof *s->path);
             gn__sched_consider(s, true);
             memcpy(s->dev, s->path, s->U * sizeof *s->path);
@@ -14553,7 +15130,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
         gn__sched_pipeline(s);
         if (s->have) gn__sched_moves(s);
     } else if (!s->have && !s->bad) act = gn__sched_measure(s, &slots);
-    if (s->bad) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+    if (s->bad) return gn__sched_ended(s);
     if (!s->have) return gn__sched_nowhere(s, slots, act);
     if (gn__sched_loses(s))
         for (uint32_t i = 0; i < s->U; i++) s->best[i] = s->single_dev;
@@ -14561,7 +15138,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
     memcpy(s->dev, s->best, s->U * sizeof *s->dev);
     gn__sched_simulate(s, s->best_ranked ? s->rank_order : s->order);
     gn__sched_fits(s);
-    return s->bad ? gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n) : GN_OK;
+    return s->bad ? gn__sched_ended(s) : GN_OK;
 }
 
 /* ---- the result ---- */
@@ -14714,9 +15291,10 @@ static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
 
 /* Ends with gn__sched_deinit, whatever it returns. */
 static gn_result gn__sched_begin(gn__sched *s, const gn_part *p, const gn_meaning *m, const gn_cluster *c,
-                                 gn_policy policy, const uint32_t *homes, gn_fault *f) {
+                                 gn_policy policy, const uint32_t *homes, const gn_flag *cancel, gn_fault *f) {
     memset(s, 0, sizeof *s);
     s->p = p;
+    s->cancel = cancel;
     s->m = m;
     s->c = c;
     s->homes = homes;
@@ -14724,18 +15302,19 @@ static gn_result gn__sched_begin(gn__sched *s, const gn_part *p, const gn_meanin
     s->f = f;
     s->n = p->n_nodes;
     s->D = c->n_devices;
-    return gn__sched_prepare(s);
+    gn_result r = gn__sched_prepare(s);
+    return r == GN_OK ? gn__stopped(cancel, f) : r;
 }
 
 static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
-                                   const uint32_t *homes, gn_schedule *out, gn_fault *f) {
+                                   const uint32_t *homes, const gn_flag *cancel, gn_schedule *out, gn_fault *f) {
     gn__sched s;
     memset(out, 0, sizeof *out);
     if (!c || !c->n_devices || !c->devices || !c->links)
         return gn_fail(f, GN_BAD_ARGUMENT, "a cluster without devices or links");
     if ((int)policy < 0 || policy >= GN_POLICY__COUNT)
         return gn_fail(f, GN_BAD_ARGUMENT, "there is no policy %d", (int)policy);
-    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, f);
+    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, cancel, f);
     if (r == GN_OK) r = gn__sched_choose(&s);
     if (r == GN_OK) r = gn__sched_fill(&s, out);
     if (r != GN_OK) gn__schedule_deinit(out);
@@ -14752,7 +15331,7 @@ typedef struct gn__forecast {
 static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
                                     const uint32_t *homes, const uint32_t *device, gn__forecast *out, gn_fault *f) {
     gn__sched s;
-    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, f);
+    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, NULL, f);
     if (r == GN_OK) {
         gn__sched_list(&s);
         gn__sched_ranks(&s);
@@ -16466,13 +17045,15 @@ static gn_result gn__part_get_head(gn__part_in *in, uint32_t max_nodes) {
 }
 
 /* Rebuilds a part; every type is inferred by the builders' own function. *out_part is freed by gn_free. */
-static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes, gn_part **out_part, gn_fault *f) {
+static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes, const gn_flag *cancel,
+                                 gn_part **out_part, gn_fault *f) {
     gn__part_in in = { { p, p + n, false }, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, NULL, 0, f };
     *out_part = NULL;
     gn_result e = gn__part_get_head(&in, max_nodes);
     for (uint32_t i = 0; !e && i < in.part->n_nodes; i++) {
         e = gn__part_get_node(&in, i);
         if (e && f) f->node = i;
+        else if (gn__stops_at(cancel, i)) e = gn__stopped(cancel, f);
     }
     if (!e) e = gn__part_get_ends(&in);
     gn_free(in.types);
@@ -16586,8 +17167,9 @@ typedef struct gn__cpu {
 typedef struct gn__cpu_plan {
     const gn_part *part;
     gn_layout layout;
-    char **base;  /* per node, of this run */
-    char **fresh; /* per update: memory of the new version; kept from run to run */
+    char **base;    /* per node, of this run */
+    char **fresh;   /* per update: memory of the new version; kept from run to run */
+    uint8_t *light; /* per step: whether it took less than waking threads would when it ran last */
 } gn__cpu_plan;
 
 static size_t gn__align_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
@@ -16688,6 +17270,7 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn__layout_deinit(&p->layout);
     gn_free(p->base);
     gn_free(p->fresh);
+    gn_free(p->light);
     gn_free(p);
 }
 
@@ -16708,14 +17291,16 @@ static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part
     plan->base = (char **)gn__alloc_zero((part->n_nodes + (size_t)1) * sizeof *plan->base);
     plan->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *plan->fresh);
     if (!plan->base || !plan->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    gn_result r = gn__layout_make(plan->part, true, c->pool.cancel, &plan->layout, f);
-    return r == GN_OK ? gn__cpu_plan_fits(plan, f) : r;
+    gn_result r = gn__layout_make(plan->part, true, true, c->pool.cancel, &plan->layout, f);
+    if (r != GN_OK) return r;
+    plan->light = (uint8_t *)gn__alloc_zero(plan->layout.n_steps + 1);
+    return plan->light ? gn__cpu_plan_fits(plan, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
 }
 
 /* Bytes of host memory that a plan holds, at least. */
 static uint64_t gn__cpu_plan_least(const gn_part *part) {
     return gn__layout_least(part) + (part->n_nodes + (uint64_t)part->n_updates + 2) * sizeof(char *) +
-           sizeof(gn__cpu_plan) + 3 * GN__BLOCK_COST;
+           sizeof(gn__cpu_plan) + 4 * GN__BLOCK_COST;
 }
 
 static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
@@ -16887,8 +17472,8 @@ static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory)
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
         gn__type t = gn__part_type(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
-        bool usable = host && a->place == GN_PLACE_BLOCK && outs[i].bytes == gn__type_bytes(&t) &&
-                      ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
+        bool usable = host && a->place == GN_PLACE_BLOCK && gn__view_is_dense(&a->view) &&
+                      outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
         if (usable && !gn__held_touches(memory, n, host, outs[i].bytes))
             r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
@@ -16938,10 +17523,13 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t 
         int64_t row = (at + done) / inner, col = (at + done) % inner, m = GN__MIN(n - done, inner - col);
         const char *s = p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col * stride) * bytes;
         char *d = (char *)dst + done * width;
-        if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, m);
-        else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, m);
-        else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, m);
-        else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, m);
+        int64_t loaded = stride ? m : 1; /* one element is repeated */
+        if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, loaded);
+        else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, loaded);
+        else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, loaded);
+        else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, loaded);
+        for (int64_t have = loaded * width; have < m * width; have *= 2)
+            memcpy(d + have, d, (size_t)GN__MIN(have, m * width - have));
         done += m;
     }
     memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
@@ -16977,6 +17565,10 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
     return zero;
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
 /* Ints that are narrower than what they are computed in, brought back into their range. */
 GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     int32_t *w = (int32_t *)y;
@@ -17003,6 +17595,9 @@ GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     default: break;
     }
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 /* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients,
  * and those of what is not finite. */
@@ -17309,6 +17904,17 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
     return gn__run_stops(r) ? gn__run_stopped(r) : e;
 }
 
+/* A step of which the last run has shown that waking threads for it would take longer leaves them asleep. */
+static gn_result gn__run_step(gn__run *r, size_t i) {
+    gn__pool *pool = &r->cpu->pool;
+    pool->light = r->plan->light[i] != 0;
+    pool->work_us = 0;
+    gn_result e = gn__run_kernel(r, &r->plan->layout.steps[i]);
+    r->plan->light[i] = pool->work_us < GN__POOL_WAKE_US;
+    pool->light = false;
+    return e;
+}
+
 /* Values from the place `kept` of the list on are dropped: a run that fails keeps none. */
 static void gn__cpu_values_cut(gn__cpu *c, size_t kept) {
     for (; c->n_values > kept; c->n_values--)
@@ -17373,15 +17979,16 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     gn__cpu_plan *p = (gn__cpu_plan *)plan;
     gn_fault local;
     gn__run r = { .cpu = c, .plan = p, .args = args, .fault = f ? f : &local };
-    *out_ticket = 1;
+    *out_ticket = 0;
     gn__held *memory = (gn__held *)gn_alloc((p->part->n_args + 1) * (sizeof *memory + sizeof *r.copies));
     r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
     gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     if (e == GN_OK) gn__run_place_outs(&r, outs, memory);
-    for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_kernel(&r, &p->layout.steps[i]);
+    for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_step(&r, i);
     if (e == GN_OK) e = gn__run_outs(&r, outs);
     if (e == GN_OK) gn__run_commit(&r);
     gn__run_undo(&r, e != GN_OK);
+    if (e == GN_OK) *out_ticket = 1;
     c->stats->kernels_run += p->layout.n_steps;
     c->stats->nodes_fused += p->layout.fused;
     for (uint32_t i = 0; i < r.n_copies; i++) gn_free(r.copies[i]);
@@ -17459,6 +18066,8 @@ static bool gn__choice_write(gn__blas_choice *choice, double own, double other) 
     return false;
 }
 #else
+GN__COLD_END
+GN__ONCE_BEGIN
 static bool gn__choice_path(const char *key, char *out, size_t cap) {
     const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tail = "";
     if (!place || !*place) {
@@ -17615,7 +18224,7 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     *out = (gn_exec){ &gn__null_i, null };
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>multi ==========================================================================================
  * Opening a device by its name, what it costs, and several devices as one executor. */
@@ -17625,8 +18234,8 @@ GN__COLD_BEGIN
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through
  * the program's memory, an output of one piece, an argument of the next; or, between two GPUs of this machine, from one
- * to the other: a value kept by one piece, taken over before the next. The same code puts the CPU beside a device that
- * lacks kernels; then the schedule is "all on the device but what it refuses". */
+ * to the other: a value kept by one piece, taken over before the next. The same code puts the CPU beside a driver's
+ * device, from the first op on that it refuses; then the schedule is "all on the device but what it refuses". */
 
 enum { GN__UNITS_MAX = 32, GN__SPLITS_MAX = 8, GN__MEASURE_US = 1000 };
 /* least time between two measurements; and as many times what one took */
@@ -17678,14 +18287,8 @@ typedef struct gn__device { /* one of the devices */
     gn_stats stats, *counts;        /* its own counters, when several devices were named; those that count */
     uint64_t last;                  /* ticket of its latest run */
     gn__piece_run *oldest, *latest; /* what it was given and has not been seen to end, in that order */
-    /* whose nodes an error names */
-    struct {
-        uint64_t ticket;
-        const struct gn__piece *piece;
-    } recent[16];
-    uint32_t n_recent;
-    bool busy; /* that run has not been waited for */
-    bool sync; /* submit returns when the run has ended */
+    bool busy;                      /* that run has not been waited for */
+    bool sync;                      /* submit returns when the run has ended */
     bool lost;
     bool absent;         /* it was never there */
     uint32_t reaches;    /* bits: devices whose kept values it takes over directly */
@@ -17704,7 +18307,7 @@ typedef struct gn__device { /* one of the devices */
 
 typedef struct gn__multi_slot {
     gn_slot_desc d; /* kind GN_LEAF_NONE: free. host: of a state its copy until it is on a device */
-    uint32_t own;   /* generation on the devices: a new one each time it is put */
+    uint32_t own;   /* generation on the devices: a new one each time it is put; beside: the caller's */
     uint32_t on;    /* bit d: device d has it */
     uint32_t home;  /* of a state; GN_UNPLACED: none yet */
     bool failed;    /* written by a step that failed elsewhere */
@@ -17716,14 +18319,20 @@ typedef struct gn__multi_value {
     uint32_t device;
 } gn__multi_value;
 
+/* What devices hold for the program. */
+typedef struct gn__holdings {
+    GN__ARRAY(gn__multi_slot, slots);
+    GN__ARRAY(gn__multi_value, values); /* ids rise */
+} gn__holdings;
+
 enum { GN__RUNS = 64 };               /* that are under way at once */
 #define GN__RUNS_BYTES (256ull << 20) /* of what crosses in them; and of runs kept for later use */
 
 typedef struct gn__multi {
     gn__device *devices;
     uint32_t n_devices, next_own, n_failed; /* n_failed: states */
-    bool beside;       /* devices[0] is the device, devices[1] (opened when needed) the CPU beside it */
-    gn_exec_desc desc; /* beside: of the CPU. strict, log and counters of both kinds */
+    bool beside;                            /* of a gn__native: unit 0 is its device, unit 1 the CPU beside it */
+    gn_exec_desc desc;                      /* strict, log and counters */
     gn_policy policy;
     gn_cluster_device *given; /* instead of the devices' own costs, NULL: those */
     gn_cluster_link *given_links;
@@ -17740,8 +18349,7 @@ typedef struct gn__multi {
                                  numbers, 0: none */
     gn_fault fault;           /* failed: why */
     uint64_t gone[16];        /* bit n: the run of that number, modulo their count, failed or was given up */
-    GN__ARRAY(gn__multi_slot, slots);
-    GN__ARRAY(gn__multi_value, values); /* ids rise */
+    gn__holdings held;
 } gn__multi;
 
 enum { GN__IN_SLOT, GN__IN_ARG, GN__IN_TEMP, GN__IN_CROSS, GN__IN_IMPORTED }; /* what a leaf of a piece is */
@@ -17848,8 +18456,6 @@ typedef struct gn__splitter {
 
 static void gn__piece_free(gn__multi *m, gn__piece *x) {
     gn__device *u = &m->devices[x->device];
-    for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
-        if (u->recent[i].piece == x) u->recent[i].piece = NULL;
     if (x->plan) u->exec.i->plan_destroy(u->exec.self, x->plan);
     void *const arrays[] = { x->ops, x->ins, x->outs, x->updates, x->needs, x->part, x->origin, x->args, x->run_outs };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
@@ -17874,19 +18480,51 @@ static void gn__split_free(gn__multi *m, gn__split *s) {
     gn_free(s);
 }
 
-static gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
-    size_t lo = 0, hi = m->n_values;
+/* How many kept values have ids below this one. */
+static size_t gn__holdings_below(const gn__holdings *h, uint64_t id) {
+    size_t lo = 0, hi = h->n_values;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
-        if (m->values[mid].id < id) lo = mid + 1;
+        if (h->values[mid].id < id) lo = mid + 1;
         else hi = mid;
     }
-    return lo < m->n_values && m->values[lo].id == id ? &m->values[lo] : NULL;
+    return lo;
 }
 
-static gn__multi_slot *gn__multi_slot_find(gn__multi *m, uint32_t slot, uint32_t gen) {
-    return slot < m->n_slots && m->slots[slot].d.kind != GN_LEAF_NONE && m->slots[slot].d.gen == gen ? &m->slots[slot]
-                                                                                                     : NULL;
+static gn__multi_value *gn__holdings_value(const gn__holdings *h, uint64_t id) {
+    size_t at = gn__holdings_below(h, id);
+    return at < h->n_values && h->values[at].id == id ? &h->values[at] : NULL;
+}
+
+static gn__multi_value *gn__multi_value_find(const gn__multi *m, uint64_t id) {
+    return gn__holdings_value(&m->held, id);
+}
+
+/* Values with ids below this one are no longer needed. */
+static void gn__holdings_release(gn__holdings *h, uint64_t below) {
+    size_t n = gn__holdings_below(h, below);
+    if (n) memmove(h->values, h->values + n, (h->n_values - n) * sizeof *h->values);
+    h->n_values -= n;
+}
+
+static gn__multi_slot *gn__holdings_slot(const gn__holdings *h, uint32_t slot, uint32_t gen) {
+    gn__multi_slot *s = slot < h->n_slots ? &h->slots[slot] : NULL;
+    return s && s->d.kind != GN_LEAF_NONE && s->d.gen == gen ? s : NULL;
+}
+
+static gn__multi_slot *gn__multi_slot_find(const gn__multi *m, uint32_t slot, uint32_t gen) {
+    return gn__holdings_slot(&m->held, slot, gen);
+}
+
+/* Makes a place for the slot. */
+static gn_result gn__holdings_reach(gn__holdings *h, uint32_t slot, gn_fault *f) {
+    size_t old = h->cap_slots, n = GN__MAX(h->n_slots, (size_t)slot + 1);
+    if (slot >= GN__SLOTS_MAX)
+        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", slot, GN__SLOTS_MAX);
+    if (!GN__GROW(h, slots, n - h->n_slots)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", slot);
+    if (h->cap_slots > old) memset(h->slots + old, 0, (h->cap_slots - old) * sizeof *h->slots);
+    h->n_slots = n;
+    return GN_OK;
 }
 
 /* ---- what a device cannot do, and what it is ---- */
@@ -17936,7 +18574,7 @@ static gn_result gn__device_drain(gn__device *u, gn_fault *f) {
 /* ---- slots ---- */
 
 static gn_result gn__multi_put(gn__multi *m, uint32_t slot, uint32_t device, gn_fault *f) {
-    gn__multi_slot *s = &m->slots[slot];
+    gn__multi_slot *s = &m->held.slots[slot];
     gn__device *u = &m->devices[device];
     gn_slot_desc d = s->d;
     if (s->on >> device & 1) return GN_OK;
@@ -17953,24 +18591,19 @@ static gn_result gn__multi_put(gn__multi *m, uint32_t slot, uint32_t device, gn_
 
 static gn_result gn__multi_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
-    size_t old = m->cap_slots;
     void *copy = NULL;
-    if (d->slot >= GN__SLOTS_MAX)
-        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, GN__SLOTS_MAX);
-    if (!GN__GROW(m, slots, GN__MAX(d->slot + 1, m->n_slots) - m->n_slots))
-        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
-    if (m->cap_slots > old) memset(m->slots + old, 0, (m->cap_slots - old) * sizeof *m->slots);
-    m->n_slots = GN__MAX(m->n_slots, (size_t)d->slot + 1);
+    gn_result r = gn__holdings_reach(&m->held, d->slot, f);
+    if (r) return r;
     if (d->kind == GN_LEAF_STATE && d->host && !m->beside) { /* its home is known when it is first used */
         copy = gn_alloc(d->bytes);
         if (!copy) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a state of %zu bytes", d->bytes);
         memcpy(copy, d->host, d->bytes);
     }
-    gn__multi_slot *slot = &m->slots[d->slot];
-    *slot = (gn__multi_slot){ *d, ++m->next_own, 0, GN_UNPLACED, false };
+    gn__multi_slot *slot = &m->held.slots[d->slot];
+    *slot = (gn__multi_slot){ *d, m->beside ? d->gen : ++m->next_own, 0, GN_UNPLACED, false };
     if (copy) slot->d.host = copy;
     if (!m->beside) return GN_OK;
-    gn_result r = gn__multi_put(m, d->slot, 0, f);
+    r = gn__multi_put(m, d->slot, 0, f);
     if (r) memset(slot, 0, sizeof *slot);
     return r;
 }
@@ -17996,7 +18629,7 @@ static gn_result gn__multi_slot_drop(void *self, uint32_t slot, uint32_t gen) {
 static gn_result gn__multi_move(gn__multi *m, uint32_t slot, uint32_t to, gn_fault *f) {
     gn__multi_drain(m);
     if (m->failed) return gn__multi_report(m, UINT64_MAX, 0, f);
-    gn__multi_slot *s = &m->slots[slot];
+    gn__multi_slot *s = &m->held.slots[slot];
     gn__device *u = &m->devices[s->home];
     gn_part_node leaf = { .op = (uint16_t)gn__op_leaf(GN_LEAF_STATE),
                           .dtype = (uint8_t)s->d.dtype,
@@ -18219,11 +18852,11 @@ static bool gn__split_updates(gn__splitter *k) {
     gn__split *s = k->s;
     for (uint32_t u = 0; u < k->part->n_updates; u++) {
         const gn_part_update *up = &k->part->updates[u];
-        uint32_t home = k->m->slots[up->slot].home, c = k->computed[home * (size_t)k->part->n_nodes + up->node];
+        uint32_t home = k->m->held.slots[up->slot].home, c = k->computed[home * (size_t)k->part->n_nodes + up->node];
         k->writer[u] = c ? c - 1 : k->m->n_devices + s->schedule.n_segments + home;
         gn__piece *x = &s->pieces[k->writer[u]];
         if (!GN__GROW(x, updates, 1)) return false;
-        x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->slots[up->slot].own, up->node };
+        x->updates[x->n_updates++] = (gn_part_update){ up->slot, k->m->held.slots[up->slot].own, up->node };
     }
     return true;
 }
@@ -18314,7 +18947,7 @@ static void gn__piece_leaf(gn__piece_maker *maker, const gn__piece_in *in) {
     n->n_ins = 0;
     n->n_attrs = 0;
     if (in->how == GN__IN_SLOT) {
-        n->gen = maker->k->m->slots[n->slot].own;
+        n->gen = maker->k->m->held.slots[n->slot].own;
         return;
     }
     n->slot = n->gen = 0;
@@ -18558,7 +19191,7 @@ static gn_result gn__schedule_moved(gn__splitter *k, const gn_meaning *meaning, 
         free_homes[i] = state ? 0 : homes[i];
         states += state && homes[i];
     }
-    bool made = states && gn__schedule_make(p, meaning, c, k->m->policy, free_homes, &s, NULL) == GN_OK;
+    bool made = states && gn__schedule_make(p, meaning, c, k->m->policy, free_homes, NULL, &s, NULL) == GN_OK;
     gn_free(free_homes);
     if (!made) return GN_OK;
     gn__forecast to = gn__forecast_of(&s);
@@ -18619,9 +19252,9 @@ static gn_result gn__schedule_several(gn__splitter *k, const uint32_t *homes, gn
     gn_meaning meaning;
     gn_cluster cluster;
     gn_result r = gn__split_costs(k->m, k->s, &cluster, f);
-    if (!r) r = gn__meaning_make(k->part, 0, &meaning, f);
+    if (!r) r = gn__meaning_make(k->part, 0, k->m->desc.cancel, &meaning, f);
     if (r) return r;
-    r = gn__schedule_make(k->part, &meaning, &cluster, k->m->policy, homes, &k->s->schedule, f);
+    r = gn__schedule_make(k->part, &meaning, &cluster, k->m->policy, homes, k->m->desc.cancel, &k->s->schedule, f);
     if (!r && k->old) r = gn__schedule_again(k, &meaning, &cluster, homes, f);
     gn__meaning_deinit(&meaning);
     return r;
@@ -18635,8 +19268,8 @@ static gn_result gn__splitter_homes(gn__splitter *k, uint32_t *homes, gn_fault *
         bool bound = n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_STATE; /* to what the program said */
         uint32_t on = k->part->hints && !m->beside && bound ? k->part->hints[i].on : 0, device = GN_UNPLACED;
         if (n->leaf == GN_LEAF_VALUE) device = k->home[i];
-        else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->slots[n->slot].on;
-        else if (n->leaf == GN_LEAF_STATE && m->slots[n->slot].on) device = m->slots[n->slot].home;
+        else if (n->leaf == GN_LEAF_WEIGHT) homes[i] = m->held.slots[n->slot].on;
+        else if (n->leaf == GN_LEAF_STATE && m->held.slots[n->slot].on) device = m->held.slots[n->slot].home;
         if (device != GN_UNPLACED && !m->devices[device].lost) homes[i] = 1u << device;
         if (on && on <= m->n_devices && (m->devices[on - 1].lost || m->devices[on - 1].absent) && device == GN_UNPLACED)
             return gn__device_is_lost(&m->devices[on - 1], i, "the program wants this on", f);
@@ -18654,7 +19287,7 @@ static gn_result gn__splitter_move_states(gn__splitter *k, gn_fault *f) {
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
         if (n->leaf != GN_LEAF_STATE) continue;
-        gn__multi_slot *x = &m->slots[n->slot];
+        gn__multi_slot *x = &m->held.slots[n->slot];
         gn_result r =
             x->on && x->home != schedule->device[i] ? gn__multi_move(m, n->slot, schedule->device[i], f) : GN_OK;
         if (r) {
@@ -18664,7 +19297,7 @@ static gn_result gn__splitter_move_states(gn__splitter *k, gn_fault *f) {
         x->home = k->home[i] = schedule->device[i];
     }
     for (uint32_t u = 0; u < k->part->n_updates; u++) {
-        gn__multi_slot *x = &m->slots[k->part->updates[u].slot];
+        gn__multi_slot *x = &m->held.slots[k->part->updates[u].slot];
         if (x->home == GN_UNPLACED) x->home = schedule->device[k->part->updates[u].node];
     }
     return GN_OK;
@@ -18676,10 +19309,11 @@ static void gn__split_stamp(gn__splitter *k) {
     for (uint32_t i = 0; i < k->part->n_nodes; i++) {
         const gn_part_node *n = &k->part->nodes[i];
         k->s->stamps[i] = n->leaf == GN_LEAF_VALUE                                ? k->home[i]
-                          : n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE ? m->slots[n->slot].own
+                          : n->leaf == GN_LEAF_WEIGHT || n->leaf == GN_LEAF_STATE ? m->held.slots[n->slot].own
                                                                                   : 0;
     }
-    for (uint32_t u = 0; u < k->part->n_updates; u++) k->s->update_stamps[u] = m->slots[k->part->updates[u].slot].own;
+    for (uint32_t u = 0; u < k->part->n_updates; u++)
+        k->s->update_stamps[u] = m->held.slots[k->part->updates[u].slot].own;
 }
 
 static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *out_device, gn_fault *f) {
@@ -18694,11 +19328,32 @@ static gn_result gn__splitter_work(gn__splitter *k, uint32_t *homes, uint32_t *o
     return gn__split_finish(k, out_device, f);
 }
 
+/* Words of the tables that a split is made with. */
+static size_t gn__split_words(const gn__multi *m, const gn_part *p) {
+    return (2u * m->n_devices + 5) * (p->n_nodes + (size_t)1) + p->n_updates;
+}
+
+/* Bytes of host memory that splitting the part takes, at least: the tables, and pieces in which each op stands. The
+   devices charge what their plans of the pieces hold. */
+static uint64_t gn__split_least(const gn__multi *m, const gn_part *p) {
+    gn__part_size ops = { .n_updates = p->n_updates };
+    size_t at[8];
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        if (n->leaf) continue;
+        ops.n_nodes++;
+        ops.n_dims += n->rank;
+        ops.n_ins += n->n_ins;
+        ops.n_attrs += n->n_attrs;
+    }
+    return gn__split_words(m, p) * sizeof(uint32_t) + gn__part_places(&ops, at) + GN__BLOCK_COST;
+}
+
 /* One try. `old`: to replace this one; *out is NULL then when it may stay. *out_device: which device an error is of. */
 static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *value_home, gn__split *old,
                                gn__split **out, uint32_t *out_device, gn_fault *f) {
-    size_t n = p->n_nodes + 1u, tables = (2u * m->n_devices + 5) * n + p->n_updates;
-    uint32_t *t = (uint32_t *)gn__alloc_zero(tables * sizeof *t);
+    size_t n = p->n_nodes + (size_t)1;
+    uint32_t *t = (uint32_t *)gn__alloc_zero(gn__split_words(m, p) * sizeof *t);
     bool *fetched = (bool *)gn__alloc_zero(n * sizeof *fetched);
     gn__split *s = (gn__split *)gn__alloc_zero(sizeof *s);
     gn_result r = GN_OUT_OF_MEMORY;
@@ -18740,37 +19395,30 @@ static gn_result gn__split_try(gn__multi *m, const gn_part *p, const uint32_t *v
 
 /* ---- what a device refuses runs elsewhere, unless that is forbidden ---- */
 
-static void gn__multi_note(const gn__multi *m, const char *text) {
-    gn_logf(m->desc.log, m->desc.log_user, GN_LOG_WARN, "%s", text);
-}
-
-static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f);
-
 /* The device has no kernel for a node: remembered, so that the next try places it elsewhere. GN_OK: try again. */
-static gn_result gn__multi_refused(gn__multi *m, const gn_part *p, uint32_t device, gn_fault *f) {
-    gn__device *u = &m->devices[device];
+static gn_result gn__device_refused(gn__device *u, const gn_exec_desc *desc, const gn_part *p, const char *elsewhere,
+                                    gn_fault *f) {
     uint32_t node = f->node;
     if (node >= p->n_nodes || p->nodes[node].leaf || gn__device_refuses(u, p, node)) return f->result;
     gn__refusal x = gn__refusal_of(p, node);
-    char text[512];
+    char text[400];
     snprintf(text, sizeof text, "%s of %s has no kernel on %s (%.200s)", gn__ops[x.op].name, gn__dtypes[x.dtype].name,
              u->name, f->text);
-    if (m->desc.strict) {
+    if (desc->strict) {
         gn_fail(f, GN_STRICT, "%s; strict mode forbids to run it elsewhere", text);
         f->node = node;
         return GN_STRICT;
     }
-    if (m->beside) {
-        if (device != 0) return f->result;
-        gn_result r = gn__multi_open_beside(m, f);
-        if (r) return r;
-    }
     if (!GN__GROW(u, refusals, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     u->refusals[u->n_refusals++] = x;
-    size_t used = strlen(text);
-    snprintf(text + used, sizeof text - used, ": it runs %s", m->beside ? "on the CPU beside it" : "on another device");
-    gn__multi_note(m, text);
+    gn_logf(desc->log, desc->log_user, GN_LOG_WARN, "%s: it runs on %s", text, elsewhere);
     return GN_OK;
+}
+
+static gn_result gn__multi_refused(gn__multi *m, const gn_part *p, uint32_t device, gn_fault *f) {
+    const char *elsewhere = m->beside ? "the CPU beside it" : "another device";
+    if (m->beside && device != 0) return f->result;
+    return gn__device_refused(&m->devices[device], &m->desc, p, elsewhere, f);
 }
 
 /* Ops that another device could not take. */
@@ -18821,11 +19469,11 @@ static bool gn__split_fits(const gn__multi *m, const gn_part *p, const gn__split
         const gn_part_node *n = &p->nodes[i];
         if (n->leaf == GN_LEAF_NONE || n->leaf == GN_LEAF_DATA) continue;
         const gn__multi_value *v = n->leaf == GN_LEAF_VALUE ? gn__multi_value_find(m, args[n->arg].value) : NULL;
-        if (s->stamps[i] != (n->leaf == GN_LEAF_VALUE ? v ? v->device : GN_UNPLACED : m->slots[n->slot].own))
+        if (s->stamps[i] != (n->leaf == GN_LEAF_VALUE ? v ? v->device : GN_UNPLACED : m->held.slots[n->slot].own))
             return false;
     }
     for (uint32_t u = 0; u < p->n_updates; u++)
-        if (s->update_stamps[u] != m->slots[p->updates[u].slot].own) return false;
+        if (s->update_stamps[u] != m->held.slots[p->updates[u].slot].own) return false;
     for (uint32_t d = 0; d < m->n_devices; d++)
         if ((s->devices >> d & 1) && m->devices[d].lost) return false;
     return true;
@@ -19013,8 +19661,7 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
     gn__split *s;
     bool values = false;
     *out_plan = NULL;
-    /* of one device: a piece's executor charges it again */
-    gn_result r = gn__charge_ahead(gn__part_cost(part) + gn__layout_least(part), f);
+    gn_result r = gn__charge_ahead(gn__split_least(m, part), f);
     if (r != GN_OK) return r;
     gn__release_ahead();
     gn__multi_plan *plan = (gn__multi_plan *)gn__alloc_zero(sizeof *plan);
@@ -19193,7 +19840,7 @@ static void gn__failure_end(gn__multi *m, gn__device *u, gn__failure *failure) {
 static void gn__multi_run_forget(gn__multi *m, const gn__multi_run *w) {
     for (uint32_t i = 0; i < w->plan->part->n_outs; i++) {
         gn__multi_value *v = w->outs[i].keep ? gn__multi_value_find(m, w->outs[i].keep) : NULL;
-        if (v) memmove(v, v + 1, (size_t)(m->values + m->n_values-- - (v + 1)) * sizeof *v);
+        if (v) memmove(v, v + 1, (size_t)(m->held.values + m->held.n_values-- - (v + 1)) * sizeof *v);
     }
 }
 
@@ -19202,7 +19849,7 @@ static void gn__multi_run_abort(gn__multi *m, gn__multi_run *w) {
     for (uint32_t i = 0; i < w->s->n_pieces; i++) {
         const gn__piece *x = &w->s->pieces[i];
         for (size_t u = 0; u < x->n_updates && w->pieces[i].at == GN__PIECE_DONE; u++) {
-            gn__multi_slot *slot = &m->slots[x->updates[u].slot];
+            gn__multi_slot *slot = &m->held.slots[x->updates[u].slot];
             m->n_failed += !slot->failed;
             slot->failed = true;
         }
@@ -19576,10 +20223,10 @@ static bool gn__multi_run_values(gn__multi *m, const gn__multi_run *w) {
         for (size_t o = 0; o < x->n_outs; o++) {
             uint64_t id = x->outs[o].whole != GN__NOTHING ? w->outs[x->outs[o].whole].keep : 0;
             if (!id || !x->part) continue;
-            if (!GN__GROW(m, values, 1)) return false;
-            size_t at = m->n_values++;
-            for (; at > 0 && m->values[at - 1].id > id; at--) m->values[at] = m->values[at - 1];
-            m->values[at] = (gn__multi_value){ id, 0, x->device };
+            if (!GN__GROW(&m->held, values, 1)) return false;
+            size_t at = m->held.n_values++;
+            for (; at > 0 && m->held.values[at - 1].id > id; at--) m->held.values[at] = m->held.values[at - 1];
+            m->held.values[at] = (gn__multi_value){ id, 0, x->device };
         }
     }
     return true;
@@ -19674,27 +20321,6 @@ static gn_result gn__multi_choose(gn__multi *m, gn__multi_plan *plan, const gn_a
                          : GN_OK;
 }
 
-/* Of a device with the CPU beside it, which does all: tickets are its own. */
-static gn_result gn__multi_submit_alone(gn__multi *m, gn__multi_plan *plan, gn__split *s, const gn_arg *args,
-                                        const gn_out *outs, uint64_t *out_ticket, gn_fault *f) {
-    gn__multi_run w = { .plan = plan, .s = s, .args = (gn_arg *)(uintptr_t)args, .outs = (gn_out *)(uintptr_t)outs };
-    gn__piece *x = &s->pieces[s->only];
-    gn__device *u = &m->devices[x->device];
-    gn__piece_run run = { .run = &w, .piece = s->only }, *blamed;
-    gn_fault own = { GN_OK, GN_NO_NODE, "" };
-    gn_result r = gn__multi_run_values(m, &w) ? gn__piece_submit(m, &w, x, &run, &blamed, &own)
-                                              : gn_fail(&own, GN_OUT_OF_MEMORY, "no memory for a kept value");
-    if (r && f) *f = gn__piece_fault(x, r, &own);
-    if (r && r != GN_NO_VALUE) {
-        gn__multi_run_forget(m, &w);
-        return r;
-    }
-    u->recent[u->n_recent % GN__LENGTH(u->recent)].ticket = run.ticket;
-    u->recent[u->n_recent++ % GN__LENGTH(u->recent)].piece = x;
-    *out_ticket = run.ticket << 5 | x->device;
-    return r;
-}
-
 static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket,
                                   gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
@@ -19705,7 +20331,6 @@ static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, co
     gn_result r = gn__multi_choose(m, p, args, &s, f);
     if (r) return r;
     s->runs++;
-    if (m->beside && s->n_run == 1) return gn__multi_submit_alone(m, p, s, args, outs, out_ticket, f);
     /* an error of an earlier step is told before anything of this one runs */
     for (uint32_t d = 0; d < m->n_devices && m->beside; d++)
         if ((s->devices >> d & 1) && (r = gn__device_drain(&m->devices[d], f)) != GN_OK) return r;
@@ -19717,40 +20342,20 @@ static gn_result gn__multi_submit(void *self, void *plan, const gn_arg *args, co
     uint64_t id = m->last_run + 1;
     r = gn__multi_run_begin(m, w, args, outs, f);
     if (!r) r = gn__multi_run_go(m, w, f);
-    if (!m->beside) *out_ticket = id;
-    return r;
-}
-
-/* Of a device with the CPU beside it: an error's node becomes one of the whole part. */
-static gn_result gn__device_wait(gn__device *u, uint64_t ticket, gn_fault *f) {
-    const gn__piece *piece = NULL;
-    if (u->last == ticket) u->busy = false;
-    gn_result r = gn__device_error(u, u->exec.i->wait(u->exec.self, ticket, f), f);
-    for (size_t i = 0; i < GN__LENGTH(u->recent); i++)
-        if (u->recent[i].ticket == ticket) piece = u->recent[i].piece;
-    if (f && r) f->node = piece && f->node < piece->part->n_nodes ? piece->origin[f->node] : GN_NO_NODE;
+    *out_ticket = id;
     return r;
 }
 
 static bool gn__multi_ended(void *self, uint64_t ticket) {
     gn__multi *m = (gn__multi *)self;
-    if (m->beside && ticket != UINT64_MAX)
-        return ticket == 0 || gn__exec_ended(&m->devices[ticket & 31].exec, ticket >> 5);
-    if (!m->beside) {
-        gn__multi_progress(m);
-        gn__multi_collect(m);
-        return !m->n_runs || gn__multi_run_at(m, 0)->id > ticket;
-    }
-    for (uint32_t d = 0; d < m->n_devices; d++)
-        if (m->devices[d].exec.i && !gn__exec_ended(&m->devices[d].exec, UINT64_MAX)) return false;
-    return true;
+    gn__multi_progress(m);
+    gn__multi_collect(m);
+    return !m->n_runs || gn__multi_run_at(m, 0)->id > ticket;
 }
 
 static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     if (ticket == 0) return GN_OK;
-    if (m->beside && ticket != UINT64_MAX) return gn__device_wait(&m->devices[ticket & 31], ticket >> 5, f);
-    if (m->beside) return gn__device_drain(&m->devices[0], f);
     gn__multi_drive(m, ticket);
     gn_result r = gn__multi_report(m, ticket, ticket, f);
     if (r) return r;
@@ -19766,21 +20371,18 @@ static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
 /* What runs that are under way may still read is not released. */
 static void gn__multi_values_release(void *self, uint64_t below) {
     gn__multi *m = (gn__multi *)self;
-    size_t n = 0;
     gn__multi_progress(m);
     if (m->n_runs && gn__multi_run_at(m, 0)->delayed) gn__multi_collect(m);
     for (uint32_t i = 0; i < m->n_runs; i++) {
         const gn__multi_run *w = gn__multi_run_at(m, i);
         if (w->delayed && w->left) below = GN__MIN(below, w->least_value);
     }
-    while (n < m->n_values && m->values[n].id < below) n++;
-    if (n) memmove(m->values, m->values + n, (m->n_values - n) * sizeof *m->values);
-    m->n_values -= n;
+    gn__holdings_release(&m->held, below);
     for (uint32_t d = 0; d < m->n_devices; d++) {
         gn__device *u = &m->devices[d];
         uint64_t least = u->next_value;
-        for (size_t i = 0; i < m->n_values; i++)
-            if (m->values[i].device == d && m->values[i].own) least = GN__MIN(least, m->values[i].own);
+        for (size_t i = 0; i < m->held.n_values; i++)
+            if (m->held.values[i].device == d && m->held.values[i].own) least = GN__MIN(least, m->held.values[i].own);
         for (uint32_t i = 0; i < m->n_runs; i++)
             if (gn__multi_run_at(m, i)->delayed && gn__multi_run_at(m, i)->left)
                 least = GN__MIN(least, gn__multi_run_at(m, i)->first_own[d]);
@@ -19894,8 +20496,8 @@ static void gn__multi_abandon(gn__multi *m) {
 static void gn__multi_close(void *self) {
     gn__multi *m = (gn__multi *)self;
     gn__multi_abandon(m);
-    for (size_t i = 0; i < m->n_slots && !m->beside; i++)
-        if (m->slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->slots[i].d.host);
+    for (size_t i = 0; i < m->held.n_slots && !m->beside; i++)
+        if (m->held.slots[i].d.kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)m->held.slots[i].d.host);
     for (uint32_t d = 0; m->devices && d < m->n_devices; d++) {
         gn__device *u = &m->devices[d];
         gn__probe_free(&u->again, u->exec);
@@ -19909,47 +20511,22 @@ static void gn__multi_close(void *self) {
     gn_free(m->given);
     gn_free(m->given_links);
     gn_free(m->devices);
-    gn_free(m->slots);
-    gn_free(m->values);
+    gn_free(m->held.slots);
+    gn_free(m->held.values);
     gn_free(m);
 }
 
-/* Of a driver's device; the CPU beside it does not count. */
-static gn_result gn__multi_rates(void *self, double *out_flops, double *out_bytes) {
-    gn__multi *m = (gn__multi *)self;
-    const gn_exec *x = &m->devices[0].exec;
-    return m->beside && x->i->rates ? x->i->rates(x->self, out_flops, out_bytes) : GN_UNSUPPORTED;
+static bool gn__device_lost(const gn__device *u, gn_fault *f) {
+    if (u->lost) gn_fail(f, GN_DEVICE_LOST, "%s is lost: %s", u->name, u->cause);
+    return u->lost || (u->exec.i->lost && u->exec.i->lost(u->exec.self, f));
 }
 
-/* Of two drivers' devices, each with the CPU beside it. */
-static bool gn__multi_imports(void *self, void *from, gn_cluster_link *out_link) {
-    const gn_exec *x = &((gn__multi *)self)->devices[0].exec, *y = &((gn__multi *)from)->devices[0].exec;
-    return ((gn__multi *)self)->beside && ((gn__multi *)from)->beside && x->i->reaches &&
-           x->i->reaches == y->i->reaches && x->i->reaches(x->self, y->self, out_link);
-}
-
-static gn_result gn__multi_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
-    gn__multi *m = (gn__multi *)self, *source = (gn__multi *)from;
-    const gn__multi_value *v = gn__multi_value_find(source, theirs);
-    if (!v) return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");
-    if (v->device != 0) return GN_UNSUPPORTED; /* the CPU computed it */
-    if (!GN__GROW(m, values, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
-    gn__device *u = &m->devices[0];
-    uint64_t own = u->next_value++;
-    gn_result r = u->exec.i->value_import(u->exec.self, own, source->devices[0].exec.self, v->own, f);
-    if (!r) m->values[m->n_values++] = (gn__multi_value){ id, own, 0 };
-    return r;
-}
-
-/* Of one device with the CPU beside it: that one. */
 static uint32_t gn__multi_lost(void *self, gn_fault *f) {
     gn__multi *m = (gn__multi *)self;
     uint32_t lost = 0;
-    for (uint32_t i = 0; i < (m->beside ? 1 : m->n_devices); i++) {
-        gn__device *u = &m->devices[i];
+    for (uint32_t i = 0; i < m->n_devices; i++) {
         gn_fault why = { GN_OK, GN_NO_NODE, "" };
-        if (u->lost) gn_fail(&why, GN_DEVICE_LOST, "%s is lost: %s", u->name, u->cause);
-        else if (!u->exec.i->lost || !u->exec.i->lost(u->exec.self, &why)) continue;
+        if (!gn__device_lost(&m->devices[i], &why)) continue;
         if (!lost && f) *f = why;
         lost |= 1u << i;
     }
@@ -19967,10 +20544,7 @@ static const gn_exec_i gn__multi_i = {
     .values_release = gn__multi_values_release,
     .describe = gn__multi_describe,
     .costs = gn__multi_costs,
-    .rates = gn__multi_rates,
     .ended = gn__multi_ended,
-    .reaches = gn__multi_imports,
-    .value_import = gn__multi_value_import,
     .lost = gn__multi_lost,
 };
 static const gn_exec_i gn__multi_host_i = {
@@ -19986,10 +20560,7 @@ static const gn_exec_i gn__multi_host_i = {
     .host_alloc = gn__multi_host_alloc,
     .host_free = gn__multi_host_free,
     .costs = gn__multi_costs,
-    .rates = gn__multi_rates,
     .ended = gn__multi_ended,
-    .reaches = gn__multi_imports,
-    .value_import = gn__multi_value_import,
     .lost = gn__multi_lost,
 };
 
@@ -20000,13 +20571,15 @@ static const char *gn__multi_where_value(const gn__multi *m, uint64_t id) {
 }
 
 static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
-    for (uint32_t d = 0; slot < m->n_slots && d < m->n_devices; d++)
-        if (m->slots[slot].on >> d & 1) return m->devices[d].name;
+    for (uint32_t d = 0; slot < m->held.n_slots && d < m->n_devices; d++)
+        if (m->held.slots[slot].on >> d & 1) return m->devices[d].name;
     return "";
 }
 
 /* ---- the place of a device that is absent: nothing is placed there ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static gn_result gn__absent_fail(const void *self, gn_fault *f) {
     const gn__device *u = (const gn__device *)self;
     return gn_fail(f, GN_NO_DEVICE, "%s is absent: %s", u->name, u->cause);
@@ -20083,46 +20656,337 @@ static gn__multi *gn__multi_new(uint32_t n, const gn_exec_desc *desc) {
     }
     m->n_devices = n;
     m->desc = *desc;
-    for (uint32_t i = 0; i < n; i++) m->devices[i].next_value = 1;
     return m;
 }
 
 /* Enters a device that was opened; `sync`: it works while submit waits. */
-static void gn__multi_enter(gn__multi *m, uint32_t i, gn_exec exec, bool sync) {
-    gn__device *u = &m->devices[i];
+static void gn__device_enter(gn__device *u, gn_exec exec, bool sync, gn_stats *counts) {
     gn_device_info info;
     exec.i->describe(exec.self, &info);
     u->exec = exec;
     u->sync = sync;
-    u->counts = m->beside ? m->desc.stats : &u->stats;
+    u->counts = counts;
+    u->next_value = 1;
     gn__copy_text(u->name, sizeof u->name, info.name);
 }
 
-static gn_result gn__multi_open_beside(gn__multi *m, gn_fault *f) {
-    gn_exec cpu;
-    if (m->devices[1].exec.i) return GN_OK;
-    gn_exec_desc d = m->desc;
-    d.device = "cpu:0";
-    gn_result r = gn__cpu_open(&d, &cpu, f);
-    if (!r) gn__multi_enter(m, 1, cpu, true);
-    return r;
+/* ---- a driver's device ----
+ * What it is asked goes to it as it is: a part without a copy, slots and kept values under the caller's numbers. From
+ * the first plan in which it refuses an op, device and CPU are two as one executor, for the plans with such an op and
+ * for those that read what the CPU keeps. What the device held by then goes on under the same numbers, and the plans
+ * that it has are run by it as before. */
+
+typedef struct gn__native {
+    gn_exec_i table;     /* host_alloc and host_free as the device has them */
+    gn__device *devices; /* the device, and room for the CPU */
+    gn_exec_desc desc;   /* of the device; of the CPU too, but for the name */
+    gn__multi *several;  /* NULL: not yet; it owns `devices` and what is held */
+    gn__holdings held;
+} gn__native;
+
+typedef struct gn__native_plan {
+    const gn_part *part;
+    void *whole;           /* the device's plan of the part; NULL: it refuses an op */
+    gn__multi_plan *split; /* NULL: not needed by now */
+    gn_arg *args;          /* of a run, by the device's own ids; NULL: not needed by now */
+    gn_out *outs;
+} gn__native_plan;
+
+static const gn__holdings *gn__native_held(const gn__native *b) { return b->several ? &b->several->held : &b->held; }
+
+GN__ONCE_END
+GN__COLD_BEGIN
+static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
+    gn__native *b = (gn__native *)self;
+    gn__device *u = b->devices;
+    if (b->several) return gn__multi_slot_put(b->several, d, f);
+    gn_result r = gn__holdings_reach(&b->held, d->slot, f);
+    if (!r) r = gn__device_error(u, u->exec.i->slot_put(u->exec.self, d, f), f);
+    if (r) return r;
+    bool state = d->kind == GN_LEAF_STATE;
+    b->held.slots[d->slot] = (gn__multi_slot){ *d, d->gen, 1, state ? 0 : GN_UNPLACED, false };
+    if (state) b->held.slots[d->slot].d.host = NULL;
+    return GN_OK;
 }
 
-/* A driver's device, with the CPU beside it for what it refuses. */
-static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
-    gn__multi *m = gn__multi_new(2, desc);
-    gn_exec exec = { NULL, NULL };
+static gn_result gn__native_slot_drop(void *self, uint32_t slot, uint32_t gen) {
+    gn__native *b = (gn__native *)self;
+    gn__multi_slot *s = gn__holdings_slot(&b->held, slot, gen);
+    if (b->several) return gn__multi_slot_drop(b->several, slot, gen);
+    if (!s) return GN_STALE_HANDLE;
+    if (!b->devices->lost) b->devices->exec.i->slot_drop(b->devices->exec.self, slot, gen);
+    memset(s, 0, sizeof *s);
+    return GN_OK;
+}
+
+/* Device and CPU become two as one. Ids of the device's own values go on above those that it holds. */
+static gn_result gn__native_become_several(gn__native *b, gn_fault *f) {
+    gn_exec cpu;
+    gn_exec_desc d = b->desc;
+    if (b->several) return GN_OK;
+    if (b->devices->next_value >> 63)
+        return gn_fail(f, GN_LIMIT,
+                       "kept values have ids up to %llu: above 2^63 none are left for what goes between "
+                       "%s and the CPU beside it",
+                       (unsigned long long)b->devices->next_value - 1, b->devices->name);
+    gn__multi *m = (gn__multi *)gn__alloc_zero(sizeof *m);
     if (!m) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a device");
-    gn_result r = gn__driver->open(desc, &exec, f);
+    d.device = "cpu:0";
+    gn_result r = gn__cpu_open(&d, &cpu, f);
     if (r) {
-        gn_free(m->devices);
         gn_free(m);
         return r;
     }
+    gn__device_enter(&b->devices[1], cpu, true, b->desc.stats);
+    m->devices = b->devices;
+    m->n_devices = 2;
     m->beside = true;
-    m->desc.device = NULL; /* the caller's */
-    gn__multi_enter(m, 0, exec, false);
-    *out = (gn_exec){ exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
+    m->desc = b->desc;
+    m->held = b->held;
+    memset(&b->held, 0, sizeof b->held);
+    b->several = m;
+    return GN_OK;
+}
+
+static void gn__native_plan_destroy(void *self, void *plan) {
+    gn__native *b = (gn__native *)self;
+    gn__native_plan *p = (gn__native_plan *)plan;
+    if (p->whole) b->devices->exec.i->plan_destroy(b->devices->exec.self, p->whole);
+    if (p->split) gn__multi_plan_destroy(b->several, p->split);
+    gn_free(p->args);
+    gn_free(p->outs);
+    gn_free(p);
+}
+
+/* The device's plan of the part itself. GN_OK without one: it refuses an op. */
+static gn_result gn__native_plan_whole(gn__native *b, gn__native_plan *p, gn_fault *f) {
+    gn__device *u = b->devices;
+    gn_fault own = { GN_OK, GN_NO_NODE, "" };
+    for (uint32_t i = 0; u->n_refusals && i < p->part->n_nodes; i++)
+        if (!p->part->nodes[i].leaf && gn__device_refuses(u, p->part, i)) return GN_OK;
+    gn_result r = gn__device_error(u, u->exec.i->plan_make(u->exec.self, p->part, &p->whole, &own), &own);
+    own.result = r;
+    if (r == GN_UNSUPPORTED) r = gn__device_refused(u, &b->desc, p->part, "the CPU beside it", &own);
+    own.result = r;
+    if (r && f) *f = own;
+    return r;
+}
+
+static gn_result gn__native_plan_split(gn__native *b, gn__native_plan *p, gn_fault *f) {
+    void *split = NULL;
+    gn_result r = gn__native_become_several(b, f);
+    if (!r) r = gn__multi_plan_make(b->several, p->part, &split, f);
+    p->split = (gn__multi_plan *)split;
+    return r;
+}
+
+static gn_result gn__native_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    gn__native *b = (gn__native *)self;
+    gn__native_plan *p = (gn__native_plan *)gn__alloc_zero(sizeof *p);
+    *out_plan = NULL;
+    if (!p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    p->part = part;
+    gn_result r = gn__native_plan_whole(b, p, f);
+    if (!r && !p->whole) r = gn__native_plan_split(b, p, f);
+    if (r) gn__native_plan_destroy(b, p);
+    else *out_plan = p;
+    return r;
+}
+
+/* The kept values that a run reads are the device's, as far as they are there at all. */
+static bool gn__native_reads_own(const gn__native *b, const gn_part *p, const gn_arg *args) {
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        const gn__multi_value *v =
+            p->nodes[p->args[i]].leaf == GN_LEAF_VALUE ? gn__holdings_value(gn__native_held(b), args[i].value) : NULL;
+        if (v && v->device != 0) return false;
+    }
+    return true;
+}
+
+/* Arguments and outputs with the device's own ids for the caller's. */
+static gn_result gn__native_bind(gn__native *b, gn__native_plan *p, const gn_arg *args, const gn_out *outs,
+                                 gn_fault *f) {
+    const gn_part *part = p->part;
+    gn_result r = gn__multi_check(b->several, part, args, NULL, f);
+    if (r) return r;
+    if (!p->args) p->args = (gn_arg *)gn_alloc((part->n_args + (size_t)1) * sizeof *p->args);
+    if (!p->outs) p->outs = (gn_out *)gn_alloc((part->n_outs + (size_t)1) * sizeof *p->outs);
+    if (!p->args || !p->outs) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a step");
+    for (uint32_t i = 0; i < part->n_args; i++) {
+        p->args[i] = args[i];
+        if (part->nodes[part->args[i]].leaf == GN_LEAF_VALUE)
+            p->args[i].value = gn__multi_value_find(b->several, args[i].value)->own;
+    }
+    for (uint32_t i = 0; i < part->n_outs; i++) {
+        p->outs[i] = outs[i];
+        if (outs[i].keep) p->outs[i].keep = b->devices->next_value++;
+    }
+    return GN_OK;
+}
+
+/* The device runs the part. What it keeps is known from here on, though the run may still fail. */
+static gn_result gn__native_run(gn__native *b, gn__native_plan *p, const gn_arg *args, const gn_out *outs,
+                                uint64_t *out_ticket, gn_fault *f) {
+    gn__device *u = b->devices;
+    gn__holdings *h = b->several ? &b->several->held : &b->held;
+    const gn_out *own = b->several ? p->outs : outs;
+    if (!GN__GROW(h, values, p->part->n_outs)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
+    gn_result r =
+        gn__device_error(u, u->exec.i->submit(u->exec.self, p->whole, b->several ? p->args : args, own, out_ticket, f),
+                         f);
+    if (r && r != GN_NO_VALUE) return r;
+    u->last = *out_ticket;
+    u->busy = true;
+    for (uint32_t i = 0; i < p->part->n_outs; i++) {
+        if (!outs[i].keep) continue;
+        h->values[h->n_values++] = (gn__multi_value){ outs[i].keep, own[i].keep, 0 };
+        u->next_value = GN__MAX(u->next_value, own[i].keep + 1);
+    }
+    return r;
+}
+
+static gn_result gn__native_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out_ticket,
+                                   gn_fault *f) {
+    gn__native *b = (gn__native *)self;
+    gn__native_plan *p = (gn__native_plan *)plan;
+    gn_result r = GN_OK;
+    *out_ticket = 0;
+    if (!b->several) return gn__native_run(b, p, args, outs, out_ticket, f);
+    if (p->whole && gn__native_reads_own(b, p->part, args)) {
+        r = gn__native_bind(b, p, args, outs, f);
+        return r ? r : gn__native_run(b, p, args, outs, out_ticket, f);
+    }
+    if (!p->split) r = gn__native_plan_split(b, p, f);
+    if (!r) r = gn__multi_submit(b->several, p->split, args, outs, out_ticket, f);
+    /* the run is over; what the device was given before it may not be */
+    *out_ticket = !r || r == GN_NO_VALUE ? b->devices->last : 0;
+    return r;
+}
+
+static gn_result gn__native_wait(void *self, uint64_t ticket, gn_fault *f) {
+    gn__device *u = ((gn__native *)self)->devices;
+    if (ticket == 0) return GN_OK;
+    if (ticket == UINT64_MAX) return gn__device_drain(u, f);
+    if (u->last == ticket) u->busy = false;
+    return gn__device_error(u, u->exec.i->wait(u->exec.self, ticket, f), f);
+}
+
+static bool gn__native_ended(void *self, uint64_t ticket) {
+    return ticket == 0 || gn__exec_ended(&((gn__native *)self)->devices->exec, ticket);
+}
+
+static void gn__native_values_release(void *self, uint64_t below) {
+    gn__native *b = (gn__native *)self;
+    const gn_exec *x = &b->devices->exec;
+    if (b->several) {
+        gn__multi_values_release(b->several, below);
+        return;
+    }
+    gn__holdings_release(&b->held, below);
+    if (x->i->values_release) x->i->values_release(x->self, below);
+}
+
+static void gn__native_describe(void *self, gn_device_info *out) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    x->i->describe(x->self, out);
+}
+
+static void *gn__native_host_alloc(void *self, size_t bytes) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    return x->i->host_alloc(x->self, bytes);
+}
+
+static void gn__native_host_free(void *self, void *p) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    x->i->host_free(x->self, p);
+}
+
+static void gn__native_costs(void *self, gn_cluster_device *out, gn_cluster_link *up, gn_cluster_link *down) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    if (x->i->costs) x->i->costs(x->self, out, up, down);
+}
+
+/* The CPU beside it does not count. */
+static gn_result gn__native_rates(void *self, double *out_flops, double *out_bytes) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec;
+    return x->i->rates ? x->i->rates(x->self, out_flops, out_bytes) : GN_UNSUPPORTED;
+}
+
+static bool gn__native_reaches(void *self, void *from, gn_cluster_link *out_link) {
+    const gn_exec *x = &((gn__native *)self)->devices->exec, *y = &((gn__native *)from)->devices->exec;
+    return x->i->reaches && x->i->reaches == y->i->reaches && x->i->reaches(x->self, y->self, out_link);
+}
+
+static gn_result gn__native_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
+    gn__native *b = (gn__native *)self, *source = (gn__native *)from;
+    gn__holdings *h = b->several ? &b->several->held : &b->held;
+    const gn__multi_value *v = gn__holdings_value(gn__native_held(source), theirs);
+    gn__device *u = b->devices;
+    if (!v) return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");
+    if (v->device != 0) return GN_UNSUPPORTED; /* the CPU computed it */
+    if (!GN__GROW(h, values, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
+    uint64_t own = b->several ? u->next_value : id;
+    u->next_value = GN__MAX(u->next_value, own + 1);
+    gn_result r = u->exec.i->value_import(u->exec.self, own, source->devices->exec.self, v->own, f);
+    if (!r) h->values[h->n_values++] = (gn__multi_value){ id, own, 0 };
+    return r;
+}
+
+static uint32_t gn__native_lost(void *self, gn_fault *f) { return gn__device_lost(((gn__native *)self)->devices, f); }
+
+static void gn__native_close(void *self) {
+    gn__native *b = (gn__native *)self;
+    if (b->several) gn__multi_close(b->several);
+    else {
+        b->devices->exec.i->close(b->devices->exec.self);
+        gn_free(b->devices->refusals);
+        gn_free(b->devices);
+        gn_free(b->held.slots);
+        gn_free(b->held.values);
+    }
+    gn_free(b);
+}
+
+static const gn_exec_i gn__native_i = {
+    .close = gn__native_close,
+    .slot_put = gn__native_slot_put,
+    .slot_drop = gn__native_slot_drop,
+    .plan_make = gn__native_plan_make,
+    .plan_destroy = gn__native_plan_destroy,
+    .submit = gn__native_submit,
+    .wait = gn__native_wait,
+    .values_release = gn__native_values_release,
+    .describe = gn__native_describe,
+    .host_alloc = gn__native_host_alloc,
+    .host_free = gn__native_host_free,
+    .costs = gn__native_costs,
+    .rates = gn__native_rates,
+    .ended = gn__native_ended,
+    .reaches = gn__native_reaches,
+    .value_import = gn__native_value_import,
+    .lost = gn__native_lost,
+};
+
+GN__COLD_END
+GN__ONCE_BEGIN
+static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
+    gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
+    gn_exec exec = { NULL, NULL };
+    if (b) b->devices = (gn__device *)gn__alloc_zero(2 * sizeof *b->devices);
+    gn_result r =
+        b && b->devices ? gn__driver->open(desc, &exec, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a device");
+    if (r) {
+        if (b) gn_free(b->devices);
+        gn_free(b);
+        return r;
+    }
+    b->desc = *desc;
+    b->desc.device = NULL; /* the caller's */
+    gn__device_enter(b->devices, exec, false, desc->stats);
+    b->table = gn__native_i;
+    if (!exec.i->host_alloc) b->table.host_alloc = NULL;
+    if (!exec.i->host_free) b->table.host_free = NULL;
+    *out = (gn_exec){ &b->table, b };
     return GN_OK;
 }
 
@@ -20426,7 +21290,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
             desc->device, out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3],
             out->bytes_per_s, out->queue_s * 1e6, out->launch_s * 1e6);
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>client =========================================================================================
  * The remote executor: the client's end of protocol 1 over a transport, and what both ends need of a connection. */
@@ -21813,6 +22677,8 @@ static double gn__remote_probe_again(void *self) {
     return work && !r->no_probes && r->n_flights == 0 ? (double)r->busy * 1e-9 : 0;
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up,
                              gn_cluster_link *out_down) {
     const gn__remote *r = (const gn__remote *)self;
@@ -21868,7 +22734,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     out->self = r;
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>server =========================================================================================
  * The server's end: sessions, tenants, budgets, weights and plans, in front of local executors. */
@@ -22912,6 +23778,8 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 /* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
 static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_part *copy = gn__part_copy(part);
@@ -22924,6 +23792,8 @@ static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_free(copy);
     return ok;
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a
    promise. */
@@ -22950,12 +23820,12 @@ static void gn__server_record(gn_server *server, const gn_part *part) {
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *put, gn_fault *f) {
     gn__rd r = { put->part.p, put->part.p + put->part.n, false };
-    if (!put->packed) return gn__part_decode(put->part.p, (size_t)put->part.n, GN__WIRE_NODES, &p->part, f);
+    if (!put->packed) return gn__part_decode(put->part.p, (size_t)put->part.n, GN__WIRE_NODES, &s->cancel, &p->part, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(put->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, put->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
-    if (!e) e = gn__part_decode(bytes, put->packed, GN__WIRE_NODES, &p->part, f);
+    if (!e) e = gn__part_decode(bytes, put->packed, GN__WIRE_NODES, &s->cancel, &p->part, f);
     gn_free(bytes);
     return e;
 }
@@ -23011,7 +23881,7 @@ static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p
 }
 
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *put, gn_fault *f) {
-    gn__work_begin(s, s->sequence + 1, true, put->hash);
+    gn__work_begin(s, UINT64_MAX, true, put->hash); /* of no step: a plan without its part would never run */
     gn_result e = gn__served_plan_part(s, p, put, f);
     gn__work_end(s);
     if (e) return e;
@@ -23551,6 +24421,8 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
 
 /* ---- the beginning and the end of a session ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 /* Magic and versions stand first in the HELLO of every version. */
 static gn_result gn__hello_version(const gn__msg *m, gn_fault *f) {
     gn__rd r = { m->p, m->p + m->n, false };
@@ -23783,6 +24655,8 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
     gn__outbox_wipe(&s->link.out);
     return e;
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* Says why and gives the peer a moment to read it: what it still sends is thrown away, for closing on unread bytes
    would take the message with it. */
@@ -23836,6 +24710,8 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->outs);
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static void gn__stats_add(gn_stats *to, const gn_stats *from) {
 #define GN__X(name, unit, help) to->name += from->name;
     GN_COUNTERS(GN__X)
@@ -23878,6 +24754,8 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 static void gn__session_main(void *arg) {
     gn__session *s = (gn__session *)arg;
@@ -23898,6 +24776,8 @@ static void gn__session_main(void *arg) {
 
 /* ---- the server ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 /* Joins sessions that are over; under the lock, which such a session does not take again. */
 static void gn__server_reap(gn_server *server) {
     for (gn__session **p = &server->sessions; *p;) {
@@ -23982,6 +24862,8 @@ static gn_result gn__server_admit(gn_server *server, gn_transport t, const char 
     gn_free(s);
     return GN_OUT_OF_MEMORY;
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* ---- the attendant: one thread that looks after the sessions whose own threads compute ---- */
 
@@ -24167,6 +25049,8 @@ static void gn__server_accept(void *arg) {
     }
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static bool gn__copy_string(char **out, const char **text) {
     if (!*text) return true;
     size_t n = strlen(*text) + 1;
@@ -24279,7 +25163,7 @@ static uint8_t *gn__record_read(const char *path, size_t *out_n) {
 /* Makes a recorded plan once on every device, so that its kernels are compiled. The file is checked as a client is. */
 static gn_result gn__server_warm_plan(gn_server *server, const uint8_t *p, size_t n, gn_fault *f) {
     gn_part *part;
-    gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, &part, f);
+    gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, NULL, &part, f);
     if (e) return e;
     for (int i = 0; i < server->n_devices && !e; i++) {
         gn_stats stats;
@@ -24437,7 +25321,7 @@ static void gn__server_get_stats(gn_server *server, gn_stats *out) {
         if (!other->done) gn__stats_add(out, &other->shown);
     gn__mutex_unlock(&server->lock);
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>context ========================================================================================
  * Handles to nodes, opening, the plans of a context, cutting and submitting what a read needs. Misuse becomes a failed
@@ -24590,6 +25474,7 @@ GN__COLD_BEGIN
 static gn_result gn__cut_error(gn_ctx *g, gn_result r, uint32_t bad) {
     const gn__node *n = &g->nodes[bad];
     if (r == GN_OUT_OF_MEMORY) return gn__error_set(g, r, "", "no memory for the cut of the graph");
+    if (r == GN_CANCELLED) return gn__error_set(g, r, "", gn__stop_text(r));
     if (n->op == GN_OP_FAILED) {
         uint32_t label = n->label;
         g->error = g->errors[n->extra];
@@ -24660,7 +25545,7 @@ static void gn__disagreements_log(gn_ctx *g, const gn_part *p, const gn_meaning 
 
 static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
     gn_meaning m;
-    gn_result r = p->hints ? gn__meaning_make(p, 0, &m, f) : GN_OK;
+    gn_result r = p->hints ? gn__meaning_make(p, 0, &g->cancel, &m, f) : GN_OK;
     if (!p->hints || r != GN_OK) return r;
     gn__disagreements_log(g, p, &m);
     gn__meaning_deinit(&m);
@@ -24853,6 +25738,7 @@ static void gn__bind_args(const gn_ctx *g, gn_arg *args) {
 static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int n, uint64_t *later) {
     uint32_t bad;
     gn_result r = gn__cut_make(g, roots, n, &bad);
+    if (r == GN_CANCELLED) gn__pending_drop(g); /* it is not tried again */
     if (r != GN_OK) return gn__cut_error(g, r, bad);
     const gn_part *p = &g->cut.part;
     if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
@@ -24901,6 +25787,8 @@ static void gn__step_clear(gn_ctx *g) {
     g->step_gen = ++g->gen;
 }
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static bool gn__context_init(gn_ctx *g) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
     gn__loc nowhere = { "", 0 };
@@ -25125,7 +26013,7 @@ static gn_result gn__place_enter(gn_ctx *g, const gn__places *places, gn__multi 
     u->probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
     u->probe_self = x.exec.i == &gn__remote_i ? x.exec.self : u;
     if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
-    gn__multi_enter(m, i, x.exec, x.sync);
+    gn__device_enter(u, x.exec, x.sync, &u->stats);
     u->costs = x.costs;
     u->up = u->down = x.link;
     for (uint32_t k = 0; k < i; k++)
@@ -25251,6 +26139,8 @@ static gn_result gn__context_lost(gn_ctx *g, bool first) {
     g->lost_told |= lost;
     return gn__error_set(g, GN_DEVICE_LOST, "", f.text);
 }
+GN__ONCE_END
+GN__COLD_BEGIN
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
@@ -25373,6 +26263,8 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
 
 /* ---- gn_explain ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 static const char *gn__explain_label(const void *owner, uint32_t node) {
     const gn_ctx *g = (const gn_ctx *)owner;
     return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
@@ -25385,10 +26277,11 @@ static void gn__explain_homes(const gn_ctx *g, uint32_t *homes) {
         const gn_part_node *node = &g->cut.part.nodes[i];
         bool slot = node->leaf == GN_LEAF_WEIGHT || node->leaf == GN_LEAF_STATE;
         if (!m) homes[i] = slot ? g->slots[node->slot].on_device : node->leaf == GN_LEAF_VALUE;
-        else if (slot && node->slot < m->n_slots && m->slots[node->slot].on)
-            homes[i] = node->leaf == GN_LEAF_WEIGHT ? m->slots[node->slot].on : 1u << m->slots[node->slot].home;
-        for (size_t k = 0; m && node->leaf == GN_LEAF_VALUE && k < m->n_values; k++)
-            if (m->values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->values[k].device;
+        else if (slot && node->slot < m->held.n_slots && m->held.slots[node->slot].on)
+            homes[i] =
+                node->leaf == GN_LEAF_WEIGHT ? m->held.slots[node->slot].on : 1u << m->held.slots[node->slot].home;
+        for (size_t k = 0; m && node->leaf == GN_LEAF_VALUE && k < m->held.n_values; k++)
+            if (m->held.values[k].id == g->nodes[g->cut.ids[i]].value) homes[i] = 1u << m->held.values[k].device;
     }
 }
 
@@ -25441,9 +26334,9 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
                                   const uint32_t *homes, gn__explanation *k, gn_fault *f) {
     gn_meaning m;
     gn_schedule s;
-    gn_result r = gn__meaning_make(&g->cut.part, 0, &m, f);
+    gn_result r = gn__meaning_make(&g->cut.part, 0, &g->cancel, &m, f);
     if (r != GN_OK) return r;
-    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &s, f);
+    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &g->cancel, &s, f);
     if (r == GN_OK) {
         k->p = &g->cut.part;
         k->m = &m;
@@ -25494,7 +26387,7 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__explanation *k, char *out, 
     out[k->out.n] = 0;
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>public =========================================================================================
  * Thin bodies of the public functions: check, trace, call. */
@@ -25504,10 +26397,15 @@ GN__COLD_BEGIN
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
-gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f) {
-    return gn__meaning_make(part, recognisers_off, out_meaning, f);
+gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel, gn_meaning *out_meaning,
+                          gn_fault *f) {
+    return gn__meaning_make(part, recognisers_off, cancel, out_meaning, f);
 }
 void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
+gn_result gn_written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
+                                uint32_t *out_n, gn_fault *f) {
+    return gn__written_attentions(part, cancel, out_found, out_n, f);
+}
 int gn_list_gpus(int index, char *out_text, size_t cap) {
     if (index < 0 || !out_text || cap == 0) return 0;
     if (gn__driver && gn__driver->list) return gn__driver->list(index, out_text, cap);
@@ -25521,7 +26419,7 @@ int gn_describe_network(char *out_text, size_t cap) {
 }
 
 gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *cancel, gn_layout *out_layout, gn_fault *f) {
-    return gn__layout_make(part, fuse, cancel, out_layout, f);
+    return gn__layout_make(part, fuse, false, cancel, out_layout, f);
 }
 uint64_t gn_layout_least(const gn_part *part) { return gn__layout_least(part); }
 gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l, f); }
@@ -25542,8 +26440,8 @@ bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride) {
     return gn__rows_of(v, out_rows, out_stride);
 }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy,
-                           const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
-    return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
+                           const uint32_t *homes, const gn_flag *cancel, gn_schedule *out_schedule, gn_fault *f) {
+    return gn__schedule_make(part, meaning, cluster, policy, homes, cancel, out_schedule, f);
 }
 void gn_schedule_deinit(gn_schedule *schedule) { gn__schedule_deinit(schedule); }
 
@@ -26237,7 +27135,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     gn_ctx *g = t[0].ctx;
     if (!gn__usable(g)) return gn__unreadable("gn_explain", t[0]);
     if (desc) d = *desc;
-    uint64_t begin = gn__trace_begin(g);
+    uint64_t begin = gn__call_begin(g);
     if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT)
         return gn__error_set(g, GN_BAD_ARGUMENT, "gn_explain", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
@@ -26384,6 +27282,8 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
 
 /* ---- dtypes, memory, table ---- */
 
+GN__COLD_END
+GN__ONCE_BEGIN
 size_t gn_dtype_bytes(gn_dtype d) { return gn__bytes_of(d); }
 const char *gn_dtype_name(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtypes[d].name : "none"; }
 float gn_f16_to_f32(uint16_t bits) { return gn__f16_f32(bits); }
@@ -26473,7 +27373,7 @@ void gn_server_stats(gn_server *s, gn_stats *out_stats) {
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) {
     return gn__server_admit(s, t, tenant ? tenant : "");
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>compose ========================================================================================
  * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
@@ -26872,7 +27772,8 @@ void gn_topk_at(const char *file, int line, gn_tensor a, int64_t k, int axis, bo
 
 /* ---- rows ---- */
 
-gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+/* `more` is added to the gain. */
+static gn_tensor gn__rmsnorm(const char *file, int line, gn_tensor a, gn_tensor gain, double eps, double more) {
     gn__type t, u;
     gn_tensor bad;
     if (!gn__known_float(GN__AT, "rmsnorm", a, &t, &bad) ||
@@ -26884,12 +27785,20 @@ gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain,
     gn_tensor x = gn__widened(GN__AT, a), mean = gn_mean_at(GN__AT, gn_square_at(GN__AT, x), gn__one_axis(-1), true);
     gn_tensor y =
         gn_mul_at(GN__AT, x, gn_rsqrt_at(GN__AT, gn_add_at(GN__AT, mean, gn__like(GN__AT, "rmsnorm", mean, eps))));
-    /* A gain that has to be widened is so behind its broadcast: in the loop over all elements, not in one of its
-       own. */
-    if (gain.ctx && t.shape.rank && u.dtype != GN_F32 && u.dtype != GN_F64)
+    /* A gain that has to be widened or added to is so behind its broadcast: in the loop over all elements, not in one
+       of its own. */
+    bool narrow = gain.ctx && u.dtype != GN_F32 && u.dtype != GN_F64;
+    if (gain.ctx && t.shape.rank && (narrow || more != 0))
         gain = gn__widened(GN__AT, gn_broadcast_at(GN__AT, gain, t.shape));
+    if (gain.ctx && more != 0) gain = gn_add_at(GN__AT, gain, gn__like(GN__AT, "rmsnorm", gain, more));
     if (gain.ctx) y = gn_mul_at(GN__AT, y, gain);
     return gn__to_dtype(GN__AT, y, t.dtype);
+}
+gn_tensor gn_rmsnorm_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+    return gn__rmsnorm(GN__AT, a, gain, eps, 0);
+}
+gn_tensor gn_rmsnorm_1p_at(const char *file, int line, gn_tensor a, gn_tensor gain, double eps) {
+    return gn__rmsnorm(GN__AT, a, gain, eps, 1);
 }
 
 gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, double eps) {
@@ -27060,21 +27969,19 @@ gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int
     return gn_concat_at(GN__AT, parts, 2, axis);
 }
 
-/* Column minus row of the last two axes: i64 (R,C). */
-static gn_tensor gn__diagonals(const char *file, int line, gn_ctx *g, int64_t rows, int64_t columns) {
-    gn_tensor i = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, rows, 0, 1), GN_SHAPE(rows, 1));
-    return gn_sub_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, columns, 0, 1), i);
-}
-
+/* Of the last two axes: whether the column is at most (upper: at least) row + k. Numbers that f32 holds are compared as
+ * such, which is vector code everywhere. */
 static gn_tensor gn__triangle(const char *file, int line, const char *op, gn_tensor a, int64_t k, bool upper) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known(GN__AT, op, a, &t, &bad)) return bad;
     if (t.shape.rank < 2) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "%s needs rank 2 or more", op);
     int64_t rows = t.shape.dims[t.shape.rank - 2], columns = t.shape.dims[t.shape.rank - 1];
-    gn_tensor d = gn__diagonals(GN__AT, a.ctx, rows, columns),
-              at = gn_like_at(GN__AT, d, (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1));
-    gn_tensor in = upper ? gn_ge_at(GN__AT, d, at) : gn_le_at(GN__AT, d, at);
+    gn_dtype d = rows < 1 << 22 && columns < 1 << 22 ? GN_F32 : GN_I64;
+    double first = (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1);
+    gn_tensor column = gn_arange_at(GN__AT, a.ctx, d, columns, 0, 1),
+              edge = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, a.ctx, d, rows, first, 1), GN_SHAPE(rows, 1));
+    gn_tensor in = upper ? gn_ge_at(GN__AT, column, edge) : gn_le_at(GN__AT, column, edge);
     return gn_where_at(GN__AT, in, a, gn_like_at(GN__AT, a, 0));
 }
 
@@ -27395,6 +28302,84 @@ gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positi
     if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
     if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
     return gn_rotary_with_at(GN__AT, x, positions, &d);
+}
+
+/* ---- sampling ---- */
+
+/* A parameter of each row, seen beside the row's logits, as f32. */
+static gn_tensor gn__of_rows(const char *file, int line, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "sample", a, &t, &bad)) return bad;
+    a = gn__to_dtype(GN__AT, a, GN_F32);
+    return t.shape.rank ? gn_unsqueeze_at(GN__AT, a, -1) : a;
+}
+
+static gn_tensor gn__adjusted(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_sample_desc d = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+    gn_tensor x = gn__to_dtype(GN__AT, logits, GN_F32), seen = GN_NONE;
+    bool penalised = gn__given(d.repetition) || gn__given(d.presence) || gn__given(d.frequency);
+    if (penalised && !gn__given(d.counts))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a penalty needs counts of tokens");
+    if (penalised) seen = gn_gt_at(GN__AT, d.counts, gn_like_at(GN__AT, d.counts, 0));
+    if (gn__given(d.repetition)) {
+        gn_tensor by = gn__of_rows(GN__AT, d.repetition);
+        gn_tensor less = gn_where_at(GN__AT, gn_gt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_div_at(GN__AT, x, by),
+                                     gn_mul_at(GN__AT, x, by));
+        x = gn_where_at(GN__AT, seen, less, x);
+    }
+    if (gn__given(d.presence))
+        x = gn_sub_at(GN__AT, x,
+                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.presence), gn__to_dtype(GN__AT, seen, GN_F32)));
+    if (gn__given(d.frequency))
+        x = gn_sub_at(GN__AT, x,
+                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.frequency), gn__to_dtype(GN__AT, d.counts, GN_F32)));
+    if (gn__given(d.bias)) x = gn_add_at(GN__AT, x, gn__to_dtype(GN__AT, d.bias, GN_F32));
+    if (gn__given(d.allowed)) x = gn_where_at(GN__AT, d.allowed, x, gn_like_at(GN__AT, x, -INFINITY));
+    gn__type u;
+    if (!gn__known(GN__AT, "sample", x, &u, &bad)) return bad;
+    if (!gn__shape_equal(&t.shape, &u.shape))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_SHAPE,
+                          "sample: a penalty, bias or mask is larger than the logits");
+    return x;
+}
+
+gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_tensor x = gn__adjusted(GN__AT, logits, desc);
+    return x.ctx == logits.ctx && x.id == logits.id ? gn_cast_at(GN__AT, x, GN_F32) : x; /* a node of its own */
+}
+
+gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_tensor in[7], bad;
+    gn__type t;
+    int64_t bits = 0;
+    int n = 3;
+    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+    if (!desc || !gn__given(desc->seed) || !gn__given(desc->counter))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a seed and a counter are needed");
+    const gn_tensor numbers[4] = { desc->temperature, desc->top_k, desc->top_p, desc->min_p };
+    in[0] = gn__adjusted(GN__AT, logits, desc);
+    in[1] = desc->seed;
+    in[2] = desc->counter;
+    for (int i = 0; i < 4; i++) {
+        if (!gn__given(numbers[i])) continue;
+        in[n++] = numbers[i];
+        bits |= (int64_t)1 << i;
+    }
+    return gn__op(GN__AT, GN_OP_SAMPLE, in, n, -1, &bits, 1);
+}
+
+void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
+                         gn_tensor *out_tokens) {
+    gn__type t;
+    gn_tensor x;
+    bool ok = gn__known_float(GN__AT, "sample", logits, &t, &x);
+    if (ok) x = gn_log_softmax_at(GN__AT, gn__to_dtype(GN__AT, logits, GN_F32), -1);
+    gn_topk_at(GN__AT, x, n, -1, true, out_log_probs, out_tokens);
 }
 
 /* ---- losses: means over everything, 0-d ---- */

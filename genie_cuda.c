@@ -5931,6 +5931,188 @@ static void emit_one_hot(emit *e, uint32_t node) {
     text_free(&line);
 }
 
+/* ---- sampling ---- */
+
+enum { SAMPLE_THREADS = 256 };
+static const char sample_text[] =
+    "// A token of a row of n logits by one block of 256 threads, as the CPU draws it: probabilities are whole "
+    "numbers, "
+    "2^40 for the largest,\n"
+    "// so that sums are the same in any order\n"
+    "D u32 sample_key(float x) { const u32 b = gn_u32(x); return b >> 31 ? ~b : b | 0x80000000u; }\n"
+    "D u64 sample_weight(float x, float top, float t) {\n"
+    "  const float none = gn_f32(0xff800000u), all = gn_f32(0x7f800000u);\n"
+    "  const float d = x == top ? 0.f : top == all || x == none ? none : (x - top) / t;\n"
+    "  return d == none ? 0 : (u64)(gn_exp(d) * 1099511627776.f);\n"
+    "}\n"
+    "// Over the block; MOST: the largest, else the sum\n"
+    "template <bool MOST> M u64 sample_join(u64 v, u64 *shared) {\n"
+    "  const int th = threadIdx.x;\n"
+    "  shared[th] = v;\n"
+    "  __syncthreads();\n"
+    "  for (int s = 128; s; s >>= 1) {\n"
+    "    if (th < s) shared[th] = !MOST ? shared[th] + shared[th + s] : shared[th] > shared[th + s] ? shared[th] : "
+    "shared[th + s];\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  const u64 y = shared[0];\n"
+    "  __syncthreads();\n"
+    "  return y;\n"
+    "}\n"
+    "template <class T> M float sample_load(const T *x, i64 at) { return (float)get(x[at]) + 0.f; }\n"
+    "template <class T> M u64 sample_sum(const T *x, i64 n, i64 stride, u32 from, u64 least, bool mass, float top, "
+    "float "
+    "t, u64 *shared) {\n"
+    "  u64 sum = 0;\n"
+    "  for (i64 i = threadIdx.x; i < n; i += 256) {\n"
+    "    const float v = sample_load(x, i * stride);\n"
+    "    if (sample_key(v) < from) continue;\n"
+    "    const u64 w = mass ? sample_weight(v, top, t) : 1;\n"
+    "    sum += w >= least ? w : 0;\n"
+    "  }\n"
+    "  return sample_join<false>(sum, shared);\n"
+    "}\n"
+    "// The largest key so that the tokens of it and above, among those from `from` on, number `need` or weigh so "
+    "much: "
+    "bit by bit,\n"
+    "// by sums of those that agree with it so far; 1024 and fewer of them are kept in shared memory\n"
+    "template <class T> M u32 sample_boundary(const T *x, i64 n, i64 stride, u32 from, u64 need, bool mass, float top, "
+    "float t, u64 *shared) {\n"
+    "  __shared__ u64 weights[1024];\n"
+    "  __shared__ u32 keys[1024], found;\n"
+    "  u64 above = 0, left = (u64)n;\n"
+    "  u32 key = 0;\n"
+    "  bool kept = false;\n"
+    "  for (int bit = 31; bit >= 0; bit--) {\n"
+    "    const u32 mid = key | 1u << bit;\n"
+    "    u64 sum = 0, count = 0;\n"
+    "    for (i64 i = threadIdx.x; i < (kept ? (i64)found : n); i += 256) {\n"
+    "      const float v = kept ? 0.f : sample_load(x, i * stride);\n"
+    "      const u32 k = kept ? keys[i] : sample_key(v);\n"
+    "      if (k < from || k >> bit != mid >> bit) continue;\n"
+    "      sum += kept ? weights[i] : mass ? sample_weight(v, top, t) : 1;\n"
+    "      count++;\n"
+    "    }\n"
+    "    sum = sample_join<false>(sum, shared);\n"
+    "    count = sample_join<false>(count, shared);\n"
+    "    const bool up = above + sum >= need;\n"
+    "    above += up ? 0 : sum;\n"
+    "    left = up ? count : left - count;\n"
+    "    key = up ? mid : key;\n"
+    "    if (kept || left > 1024) continue;\n"
+    "    if (threadIdx.x == 0) found = 0;\n"
+    "    __syncthreads();\n"
+    "    for (i64 i = threadIdx.x; i < n; i += 256) {\n"
+    "      const float v = sample_load(x, i * stride);\n"
+    "      const u32 k = sample_key(v);\n"
+    "      if (k < from || k >> bit != key >> bit) continue;\n"
+    "      const u32 at = atomicAdd(&found, 1u);\n"
+    "      keys[at] = k;\n"
+    "      weights[at] = mass ? sample_weight(v, top, t) : 1;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    kept = true;\n"
+    "  }\n"
+    "  return key;\n"
+    "}\n"
+    "template <class T> M void sample_row(const T *x, i64 n, i64 stride, u32 draw, float t, i64 k, float p, float "
+    "least, "
+    "i64 *out) {\n"
+    "  __shared__ u64 shared[256];\n"
+    "  const int th = threadIdx.x;\n"
+    "  const float none = gn_f32(0xff800000u), all = gn_f32(0x7f800000u);\n"
+    "  u64 best = 0, bad = 0;\n"
+    "  for (i64 i = th; i < n; i += 256) {\n"
+    "    const float v = sample_load(x, i * stride);\n"
+    "    bad |= v != v;\n"
+    "    const u64 c = (u64)sample_key(v) << 32 | (0xffffffffu - (u32)i);\n"
+    "    best = c > best ? c : best;\n"
+    "  }\n"
+    "  best = sample_join<true>(best, shared);\n"
+    "  bad = sample_join<true>(bad, shared);\n"
+    "  const i64 first = (i64)(0xffffffffu - (u32)best);\n"
+    "  const float top = sample_load(x, first * stride);\n"
+    "  const bool known = t >= 0.f && t < all && k >= 0 && p >= 0.f && least >= 0.f && least <= 1.f;\n"
+    "  if (!known || bad || top == none || t == 0.f) {\n"
+    "    if (th == 0) *out = !known || bad || top == none ? -1 : first;\n"
+    "    return;\n"
+    "  }\n"
+    "  u32 from = 0;\n"
+    "  if (k > 0 && k < n) from = sample_boundary(x, n, stride, 0, (u64)k, false, top, t, shared);\n"
+    "  if (p < 1.f) {\n"
+    "    const u64 need = (u64)((double)sample_sum(x, n, stride, from, 0, true, top, t, shared) * (double)p);\n"
+    "    from = sample_boundary(x, n, stride, from, need ? need : 1, true, top, t, shared);\n"
+    "  }\n"
+    "  u64 low = (u64)((double)least * 1099511627776.0);\n"
+    "  low = low ? low : 1;\n"
+    "  const i64 each = (n + 255) / 256, begin = th * each, end = begin + each < n ? begin + each : n;\n"
+    "  u64 sum = 0;\n"
+    "  for (i64 i = begin; i < end; i++) {\n"
+    "    const float v = sample_load(x, i * stride);\n"
+    "    const u64 w = sample_key(v) >= from ? sample_weight(v, top, t) : 0;\n"
+    "    sum += w >= low ? w : 0;\n"
+    "  }\n"
+    "  shared[th] = sum;\n"
+    "  __syncthreads();\n"
+    "  for (int s = 1; s < 256; s <<= 1) {\n"
+    "    const u64 before = th >= s ? shared[th - s] : 0;\n"
+    "    __syncthreads();\n"
+    "    shared[th] += before;\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  const u64 total = shared[255], target = (total >> 32) * draw + ((total & 0xffffffffu) * draw >> 32);\n"
+    "  u64 upto = shared[th] - sum;\n"
+    "  if (upto > target || shared[th] <= target) return;\n"
+    "  for (i64 i = begin; i < end; i++) {\n"
+    "    const float v = sample_load(x, i * stride);\n"
+    "    const u64 w = sample_key(v) >= from ? sample_weight(v, top, t) : 0;\n"
+    "    upto += w >= low ? w : 0;\n"
+    "    if (upto > target) { *out = i; return; }\n"
+    "  }\n"
+    "}\n";
+
+/* The value of input i for the row of this block, by this name; else `otherwise`. */
+static void put_sample_number(emit *e, uint32_t node, int i, const char *type, const char *name,
+                              const char *otherwise) {
+    const gn_view *out = view_of(e, node);
+    if (i < 0) {
+        put(&e->body, "  const %s %s = %s;\n", type, name, otherwise);
+        return;
+    }
+    uint32_t x = input(e, node, (uint32_t)i);
+    gn_view v = gn_view_broadcast(view_of(e, x), out->rank, out->dims), c = gn_view_collapse(&v);
+    char of[24];
+    snprintf(of, sizeof of, "%s_of", name);
+    emit_node(e, x, types[v.dtype].name, true, of);
+    put(&e->body, "  const %s %s = (%s)%s[", type, name, type, of);
+    put_offset(&e->body, &c, "blockIdx.x", false);
+    put(&e->body, "];\n");
+}
+
+static void emit_sample(emit *e, uint32_t node) {
+    static const char *const labels[4] = { "sample", "sample_of_k", "sample_of_p", "sample_of_k_and_p" };
+    static const char *const names[4][3] = {
+        { "float", "t", "1.f" }, { "i64", "k", "0" }, { "float", "p", "1.f" }, { "float", "least", "0.f" }
+    };
+    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    int64_t bits = attrs_of(e, node)[0], n = gn_view_count(out);
+    gn_view lines = *x;
+    int last = --lines.rank, at = 3;
+    if (!n) return;
+    gn_view c = gn_view_collapse(&lines);
+    emit_node(e, input(e, node, 0), types[x->dtype].name, true, "a");
+    emit_node(e, node, "i64", false, "o");
+    put_sample_number(e, node, 1, "u64", "seed", NULL);
+    put_sample_number(e, node, 2, "u64", "counter", NULL);
+    for (int i = 0; i < 4; i++)
+        put_sample_number(e, node, bits >> i & 1 ? at++ : -1, names[i][0], names[i][1], names[i][2]);
+    put(&e->body, "  u32 w[4];\n  philox(w, seed, counter, 0);\n  sample_row<%s>(a + ", types[x->dtype].name);
+    put_offset(&e->body, &c, "blockIdx.x", false);
+    put(&e->body, ", %lldll, %lldll, w[0], t, k, p, least, o + blockIdx.x);\n", (long long)x->dims[last],
+        (long long)x->strides[last]);
+    emit_launch(e, labels[bits >> 1 & 3], (uint64_t)n, 1, SAMPLE_THREADS);
+}
+
 /* ---- rotary embedding ---- */
 
 static void emit_rotary_table(emit *e, uint32_t node) {
@@ -6034,7 +6216,7 @@ static void emit_rotary(emit *e, uint32_t node) {
     put_rotary(e, node, n, vector, wide, apart, x->strides[last]);
     put(&e->body, "    vstore<%lld>(o + (row * %lldu + col), y);\n  }\n", (long long)vector, (long long)D);
     int64_t blocks = blocks_for(count / vector, 256);
-    emit_launch(e, "rotary", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+    emit_launch(e, apart ? "rotary" : "rotary_of_neighbours", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
 
 /* A copy, then one thread for each column along the axis: equal indices meet in order. `statement`
@@ -6691,7 +6873,7 @@ static const char attention_text[] =
    memory: 4 GiB twice. */
 enum { TILED_LEAST = 1 << 13, TILED_MOST = 1 << 17, TILED_ALWAYS = 1 << 30 };
 
-/* What the generator decides about one attention: of the op, or written out (fuse_written). */
+/* What the generator decides about one attention: of the op, or written out (fuse_attentions). */
 typedef struct attention_form {
     gn_view q, k, v; /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
     uint32_t in[3];  /* whose memory they show */
@@ -8272,22 +8454,26 @@ static bool is_between(const emit *e, const readers *r, uint32_t node) {
            !r->held[node] && r->step[node];
 }
 
+static bool is_one_of(const gn_written_attention *a, uint32_t node) {
+    for (uint32_t i = 0; i < a->n_scores; i++)
+        if (a->scores[i] == node) return true;
+    return false;
+}
+
 /* A product of two matrices or batches of them that is read whole, rows of n, by one step alone. */
 static bool is_scores(const emit *e, const readers *r, uint32_t node, const gn_view *read, int64_t n) {
-    if (!is_between(e, r, node) || !node_is(e, node, GN_OP_MATMUL) || e->part->nodes[node].n_ins != 2 ||
-        !is_whole(e, read, node))
-        return false;
+    if (!is_between(e, r, node) || e->part->nodes[node].n_ins != 2 || !is_whole(e, read, node)) return false;
     const gn_view *q = view_of(e, input(e, node, 0)), *k = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     return q->rank >= 2 && k->rank >= 2 && out->dims[out->rank - 1] == n;
 }
 
-/* The product before the softmax, and the loop between them. */
-static bool find_scores(const emit *e, const readers *r, uint32_t soft, attention_form *f) {
-    uint32_t x = e->layout->lay[input(e, soft, 0)].base;
-    const gn_view *read = view_of(e, input(e, soft, 0));
+/* Which product the softmax reads, and the loop between them. */
+static bool find_scores(const emit *e, const readers *r, const gn_written_attention *a, attention_form *f) {
+    uint32_t x = e->layout->lay[input(e, a->softmax, 0)].base;
+    const gn_view *read = view_of(e, input(e, a->softmax, 0));
     int64_t n = read->dims[read->rank - 1];
     f->scores = x;
-    if (is_scores(e, r, x, read, n)) return true;
+    if (is_one_of(a, x)) return is_scores(e, r, x, read, n);
     if (!is_between(e, r, x) || !e->layout->steps[r->step[x] - 1].n_instrs || !is_whole(e, read, x)) return false;
     const gn_kernel_step *s = &e->layout->steps[r->step[x] - 1];
     const gn_view *out = view_of(e, x);
@@ -8296,37 +8482,31 @@ static bool find_scores(const emit *e, const readers *r, uint32_t soft, attentio
     for (uint32_t i = 0; i < s->n_loads; i++) {
         const gn_load *d = &e->layout->loads[s->load + i];
         f->scores = d->base;
-        if (!d->constant && is_scores(e, r, d->base, &d->view, n) &&
+        if (!d->constant && is_one_of(a, d->base) && is_scores(e, r, d->base, &d->view, n) &&
             gn_view_count(view_of(e, d->base)) == gn_view_count(out))
             return true;
     }
     return false;
 }
 
-/* The product that alone reads the softmax, perhaps through a cast; its step, or 0. cast: 1 + the step of that. */
-static uint32_t find_values(const emit *e, const readers *r, uint32_t soft, uint32_t *cast) {
-    uint32_t x = soft;
+/* The product with the values alone reads the softmax, perhaps through a cast; its step, or 0. cast: 1 + the step of
+   that. */
+static uint32_t find_values(const emit *e, const readers *r, const gn_written_attention *a, uint32_t *cast) {
+    const gn_layout *l = e->layout;
+    uint32_t p = input(e, a->values, 0), v = input(e, a->values, 1), x = l->lay[p].base, step = r->step[a->values];
     *cast = 0;
-    for (uint32_t i = r->step[soft]; i < e->layout->n_steps; i++) {
-        const gn_kernel_step *s = &e->layout->steps[i];
-        const gn_load *d = s->n_loads ? &e->layout->loads[s->load] : NULL;
-        if (s->n_instrs == 1 && x == soft && s->n_loads == 1 && !d->constant && d->base == x) {
-            if (e->layout->instrs[s->instr].op != GN_OP_CAST || !is_whole(e, &d->view, x) || !is_between(e, r, s->node))
-                return 0;
-            x = s->node;
-            *cast = i + 1;
-            continue;
-        }
-        if (s->n_instrs || !node_is(e, s->node, GN_OP_MATMUL) || e->part->nodes[s->node].n_ins != 2 ||
-            e->layout->lay[input(e, s->node, 0)].base != x)
-            continue;
-        const gn_view *shown = view_of(e, input(e, s->node, 0));
-        return is_whole(e, shown, x) && shown->rank >= 2 && view_of(e, input(e, s->node, 1))->rank >= 2 &&
-                       e->layout->lay[input(e, s->node, 1)].base != x
-                   ? i + 1
-                   : 0;
+    if (!step || l->steps[step - 1].n_instrs || e->part->nodes[a->values].n_ins != 2) return 0;
+    if (x != a->softmax) {
+        if (!is_between(e, r, x)) return 0;
+        const gn_kernel_step *s = &l->steps[r->step[x] - 1];
+        const gn_load *d = s->n_loads ? &l->loads[s->load] : NULL;
+        if (s->n_instrs != 1 || s->n_loads != 1 || d->constant || d->base != a->softmax ||
+            l->instrs[s->instr].op != GN_OP_CAST || !is_whole(e, &d->view, a->softmax))
+            return 0;
+        *cast = r->step[x];
     }
-    return 0;
+    const gn_view *shown = view_of(e, p);
+    return is_whole(e, shown, x) && shown->rank >= 2 && view_of(e, v)->rank >= 2 && l->lay[v].base != x ? step : 0;
 }
 
 /* Leading dims of two products that are equal but for those of size 1, with the strides of the operands of both along
@@ -8504,22 +8684,22 @@ static bool written_pays(const emit *e, const attention_form *f) {
            (f->queries * f->dims[3] <= PLAIN_SCORES && width <= PLAIN_WIDTH && f->span * width <= PLAIN_BLOCK);
 }
 
-/* The softmax of step i with what is around it as one attention, where that is one and faster. */
-static bool find_written(const emit *e, const readers *r, uint32_t i, attention_form *f, written_steps *steps,
-                         uint32_t *values) {
-    uint32_t soft = e->layout->steps[i].node, cast = 0;
+/* An attention of the part in one kernel, where the layout lets it be one and that is faster. */
+static bool find_written(const emit *e, const readers *r, const gn_written_attention *a, attention_form *f,
+                         written_steps *steps, uint32_t *values) {
+    uint32_t soft = a->softmax, cast = 0;
     const gn_view *out = view_of(e, soft);
     *f = (attention_form){ .written = true, .length_type = GN_I32, .scale = 1 };
     if (axis_of(attrs_of(e, soft)[0], out->rank) != out->rank - 1 || !is_between(e, r, soft) ||
-        !find_scores(e, r, soft, f))
+        !find_scores(e, r, a, f))
         return false;
-    *values = find_values(e, r, soft, &cast);
+    *values = find_values(e, r, a, &cast);
     if (!*values || !written_views(e, e->layout->steps[*values - 1].node, f) ||
         strcmp(types[out->dtype].compute, types[f->q.dtype].compute) != 0)
         return false;
     *steps = (written_steps){ 1, { r->step[f->scores] - 1 } };
     if (f->loop) steps->at[steps->n++] = f->loop - 1;
-    steps->at[steps->n++] = i;
+    steps->at[steps->n++] = r->step[soft] - 1;
     if (cast) steps->at[steps->n++] = cast - 1;
     for (uint32_t k = 0; k < steps->n; k++)
         if (e->fusions[steps->at[k]].inside || e->fusions[steps->at[k]].product) return false;
@@ -8530,34 +8710,41 @@ static bool find_written(const emit *e, const readers *r, uint32_t i, attention_
     return written_pays(e, f);
 }
 
-/* Decides which products and softmaxes run as one attention; scores and weights then have no memory. False when there
-   is no memory. */
-static bool fuse_written(emit *e, const readers *r) {
+/* Its steps become one; scores and weights then have no memory. False when there is no memory. */
+static bool fuse_written(emit *e, const attention_form *f, const written_steps *steps, uint32_t values) {
     const gn_layout *l = e->layout;
-    for (uint32_t i = 0; i < l->n_steps; i++) {
-        attention_form f, *kept;
+    const gn_kernel_step *s = attention_loop(e, f);
+    attention_form *kept = (attention_form *)gn_alloc(sizeof *kept);
+    if (!kept) return false;
+    *kept = *f;
+    e->fusions[values - 1] = (fusion){ .product = values, .written = kept };
+    for (uint32_t k = 0; k < steps->n; k++) {
+        gn_lay *lay = &l->lay[l->steps[steps->at[k]].node];
+        e->fusions[steps->at[k]].inside = true;
+        lay->place = GN_PLACE_NONE;
+        lay->kernel = false;
+        e->fused++;
+    }
+    for (uint32_t k = 0; k < 2; k++) keep_until(e, f->in[k], runs_at(e, values - 1));
+    for (uint32_t k = 0; s && k < s->n_loads; k++)
+        if (!l->loads[s->load + k].constant) keep_until(e, l->loads[s->load + k].base, runs_at(e, values - 1));
+    return true;
+}
+
+/* Decides which products and softmaxes run as one attention. False when there is no memory; told to end early it leaves
+   the rest as it is. */
+static bool fuse_attentions(emit *e, const readers *r) {
+    gn_written_attention *found;
+    uint32_t n;
+    bool ok = gn_written_attentions(e->part, e->cancel, &found, &n, NULL) != GN_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < n && ok; i++) {
+        attention_form f;
         written_steps steps;
         uint32_t values;
-        if (l->steps[i].n_instrs || !node_is(e, l->steps[i].node, GN_OP_SOFTMAX) ||
-            !find_written(e, r, i, &f, &steps, &values))
-            continue;
-        const gn_kernel_step *s = attention_loop(e, &f);
-        kept = (attention_form *)gn_alloc(sizeof *kept);
-        if (!kept) return false;
-        *kept = f;
-        e->fusions[values - 1] = (fusion){ .product = values, .written = kept };
-        for (uint32_t k = 0; k < steps.n; k++) {
-            gn_lay *lay = &l->lay[l->steps[steps.at[k]].node];
-            e->fusions[steps.at[k]].inside = true;
-            lay->place = GN_PLACE_NONE;
-            lay->kernel = false;
-            e->fused++;
-        }
-        for (uint32_t k = 0; k < 2; k++) keep_until(e, f.in[k], runs_at(e, values - 1));
-        for (uint32_t k = 0; s && k < s->n_loads; k++)
-            if (!l->loads[s->load + k].constant) keep_until(e, l->loads[s->load + k].base, runs_at(e, values - 1));
+        if (find_written(e, r, &found[i], &f, &steps, &values)) ok = fuse_written(e, &f, &steps, values);
     }
-    return true;
+    gn_free(found);
+    return ok;
 }
 
 /* Embeddings that one loop alone reads, element by element, from a constant table. */
@@ -8826,7 +9013,7 @@ static bool fuse_reductions(emit *e, const readers *r) {
 /* Decides which steps run inside another's kernel, and lays memory out for it. False when there is no memory. */
 static bool fuse_steps(emit *e) {
     readers r = { 0 };
-    bool ok = readers_init(&r, e) && fuse_written(e, &r);
+    bool ok = readers_init(&r, e) && fuse_attentions(e, &r);
     for (uint32_t i = 0; ok && i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
         uint32_t node = e->layout->steps[i].node;
         if (e->fusions[i].written) fuse_attention(e, &r, i);
@@ -8906,8 +9093,8 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text, random_text, reduction_text, rows_text, product_text,
-                                       tensor_text, along_text,  attention_text, one_text,  NULL };
+static const char *const prelude[] = { shared_text, random_text, reduction_text, rows_text, product_text, tensor_text,
+                                       sample_text, along_text,  attention_text, one_text,  NULL };
 static const char *const hopper[] = { warpgroup_text, wgmma_text, sgemm_text, warpgroup_attention_text, NULL };
 
 static uint64_t hash_of_code(void) {

@@ -101,7 +101,7 @@
     X(and, OPS_I | BIT(BOOL), OPS_ALL, "u:n u:n", 0, gn_and(a, b), "a & b")                                            \
     X(or, OPS_I | BIT(BOOL), OPS_SMALL, "u:n u:n", 0, gn_or(a, b), "a | b")                                            \
     X(xor, OPS_I | BIT(BOOL), OPS_SMALL, "u:n u:n", 0, gn_xor(a, b), "a ^ b")                                          \
-    X(not, OPS_I | BIT(BOOL), OPS_ALL, "u:n", 0, gn_not(a), "~a")                                                      \
+    X(not, OPS_I | BIT(BOOL), OPS_ALL, "u:n", 0, gn_not(a), "torch.bitwise_not(a)")                                    \
     X(logical_and, OPS_W | BIT(BOOL), OPS_SMALL, "z:n z:n", 0, gn_logical_and(a, b), "torch.logical_and(a, b)")        \
     X(shift_left, OPS_I, OPS_SMALL, "u:n s:n", 0, gn_shift_left(a, b), "a << b")                                       \
     X(shift_right, OPS_I, OPS_SMALL, "u:n s:n", 0, gn_shift_right(a, b), "a >> b")                                     \
@@ -257,6 +257,7 @@
     X(linear, OPS_W, "512", "u:64,n u:n,n u:n", 128 * n * n, gn_linear(a, b, c), "torch.addmm(c, a, b)")               \
     X(attention, OPS_W | BIT(BF16), "256", "u:1,8,n,64 u:1,8,n,64 u:1,8,n,64", 2048 * n * n,                           \
       gn_attention(a, b, c, NULL), "F.scaled_dot_product_attention(a, b, c)")                                          \
+    X(rotary, OPS_W, OPS_SMALL, "u:8,n/512,64 i2048:n/512", 0, gn_rotary(a, b, 10000, false), "rotary(a, b)")          \
     X(lenet_step, BIT(F32), "64",                                                                                      \
       "u:n,1,28,28 i10:n u:6,25 u:6,1 u:16,150 u:16,1 u:400,120 u:120 u:120,84 u:84 u:84,10 u:10",                     \
       3 * 2 * 418000 * n, MANY(ops_lenet(in, y, n), 11), "lenet(a, b, (c, d, e, f, g, h, i, j, k, l))")

@@ -8,7 +8,8 @@ Tensors lie in the file of that descriptor, which both map. A line in, a line ou
     let NAME NUMBER                 a number; "let dt DTYPE" a dtype
     do OFFSET EXPRESSION            computes, puts the results there one after the other, each at a multiple of 64;
                                     answers "ok DTYPE COUNT DTYPE COUNT..." or "no WHY"
-    time N                          answers with the seconds that N times of it take: the processor's with one thread
+    time N                          runs it once, then answers with the seconds that N times of it take: the processor's
+                                    with one thread
 """
 import mmap
 import os
@@ -40,13 +41,21 @@ def lenet(images, labels, weights):
     return (loss, *(w - 0.01 * g for w, g in zip(weights, grads)))
 
 
+def rotary(x, positions):
+    half = x.shape[-1] // 2
+    angles = positions[:, None].double() * 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
 class Case:
     def __init__(self, memory):
         self.memory = memory
         self.clear()
 
     def clear(self):
-        self.known = {"torch": torch, "F": F, "lenet": lenet}
+        self.known = {"torch": torch, "F": F, "lenet": lenet, "rotary": rotary}
         self.run = None
 
     def tensor(self, name, dtype, offset, *dims):
@@ -78,6 +87,7 @@ class Case:
 
     def time(self, count):
         run, clock = self.run, time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+        run()
         start = clock()
         for _ in range(int(count)):
             run()

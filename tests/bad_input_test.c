@@ -494,6 +494,12 @@ TEST(composites_refuse_what_their_comments_exclude) {
     REFUSED(gn_rotary(floats(GN_SHAPE(2, 4)), ints(GN_I64, GN_SHAPE(3)), 100, false), GN_BAD_SHAPE);
     REFUSED(gn_rotary(floats(GN_SHAPE(4)), ints(GN_I64, GN_SHAPE(4)), 100, false), GN_BAD_RANK);
     rotations_refuse_what_their_comments_exclude();
+    REFUSED(gn_sample(f, NULL), GN_BAD_ARGUMENT);
+    REFUSED(gn_sample(f, &(gn_sample_desc){ .seed = ints(GN_I64, GN_SCALAR) }), GN_BAD_ARGUMENT);
+    REFUSED(gn_sample(i, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_adjust_logits(f, &(gn_sample_desc){ .presence = scalar }), GN_BAD_ARGUMENT);
+    REFUSED(gn_adjust_logits(f, &(gn_sample_desc){ .bias = floats(GN_SHAPE(4, 2, 3)) }), GN_BAD_SHAPE);
+    REFUSED((gn_top_log_probs(f, 4, &out[0], &out[1]), out[1]), GN_BAD_ARGUMENT);
     REFUSED(gn_nll_loss(f, ints(GN_I64, GN_SHAPE(3))), GN_BAD_SHAPE);
     REFUSED(gn_kl_loss(scalar, scalar), GN_BAD_RANK);
     REFUSED(gn_cross_entropy_smooth(f, ints(GN_I64, GN_SHAPE(2)), NAN), GN_BAD_ARGUMENT);

@@ -31,6 +31,15 @@ static gn_tensor top_values(gn_tensor a) {
     gn_topk(a, 3, 0, true, &v, NULL);
     return v;
 }
+static gn_tensor top_logarithms(gn_tensor a) {
+    gn_tensor v;
+    gn_top_log_probs(a, 3, &v, NULL);
+    return v;
+}
+static gn_tensor drawn(gn_tensor a) {
+    return gn_sample(a, &(gn_sample_desc){ .seed = gn_full(a.ctx, GN_I64, GN_SCALAR, 0),
+                                           .counter = gn_full(a.ctx, GN_I64, GN_SCALAR, 0) });
+}
 static gn_tensor one_part(gn_tensor a) {
     gn_tensor p;
     gn_split(a, 0, NULL, 1, &p);
@@ -154,6 +163,10 @@ static gn_tensor row_places(gn_ctx *g) {
     X(attention, GN_F32, S4, gn_attention(a, a, a, NULL))                                                 \
     X(rotary, GN_F32, GN_SHAPE(2, 2), gn_rotary(a, whole(g, GN_I32, GN_SHAPE(2), 0), 1, false))           \
     X(rotary, GN_F32, GN_SHAPE(2, 2), gn_rotary(a, whole(g, GN_I32, GN_SHAPE(2), 0), 1, true))            \
+    X(rmsnorm_1p, GN_F32, S4, gn_rmsnorm_1p(a, whole(g, GN_F32, V3, 0), 0))                               \
+    X(sample, GN_F32, V3, drawn(a))                                                                       \
+    X(adjust_logits, GN_F32, V3, gn_adjust_logits(a, NULL))                                               \
+    X(top_log_probs, GN_F32, V3, top_logarithms(a))                                                       \
     X(rotary_with, GN_F32, GN_SHAPE(2, 2), gn_rotary_with(a, whole(g, GN_I32, GN_SHAPE(2), 0), NULL))     \
     X(rotary_table, GN_I32, GN_SHAPE(2), gn_rotary_table(a, GN_F32, &(gn_rotary_desc){ .size = 2 }))      \
     X(rotary_by, GN_F32, GN_SHAPE(2, 3), gn_rotary_by(a, whole(g, GN_F32, GN_SHAPE(0), 0), false))        \

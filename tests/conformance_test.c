@@ -92,7 +92,7 @@ typedef struct input {
     int64_t begin, end, step;
 } input;
 
-#define MAX_INPUTS 5
+#define MAX_INPUTS 7
 
 typedef struct sample {
     const char *what; /* names the case in a failure */
@@ -1978,6 +1978,25 @@ static void cases_rmsnorm(void) {
         }
     }
 }
+BUILD(build_rmsnorm_1p, gn_rmsnorm_1p(in[0], s->n > 1 ? in[1] : GN_NONE, s->d[0]))
+static ref *refer_rmsnorm_1p(const sample *s, ref *const *in) {
+    ref *gain = s->n > 1 ? ref_make(GN_F64, in[1]->shape) : NULL;
+    for (int64_t k = 0; gain && k < gain->n; k++) gain->f[k] = 1 + in[1]->f[k];
+    return ref_scale_rows(in[0], -1, gain, s->d[0], 0);
+}
+static void cases_rmsnorm_1p(void) {
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        for (int k = 0; k < TEST_COUNT(axis_shapes) * 2; k++) {
+            sample s = { .what = "gain", .build = build_rmsnorm_1p, .refer = refer_rmsnorm_1p, .d = { 1e-3 } };
+            gn_shape shape = axis_shapes[k / 2];
+            add_input(&s, d, shape, FILL_SMALL, VIEW_ANY);
+            if (k % 2) {
+                add_input(&s, d, GN_SHAPE(shape.dims[shape.rank - 1]), FILL_POSITIVE, VIEW_ANY);
+            }
+            run(&s);
+        }
+    }
+}
 BUILD(build_normalize, gn_normalize(in[0], (int)s->p[0], s->d[0]))
 REFER(refer_normalize, ref_scale_rows(in[0], (int)s->p[0], NULL, 0, s->d[0]))
 static void cases_normalize(void) {
@@ -2745,6 +2764,267 @@ static void cases_rotary_table(void) {
     }
 }
 
+/* ---- sampling ---- */
+
+enum { BY_TEMPERATURE = 1, BY_TOP_K = 2, BY_TOP_P = 4, BY_MIN_P = 8 };
+
+static gn_tensor build_draw(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    gn_sample_desc d = { .seed = in[1], .counter = in[2] };
+    int at = 3;
+    (void)g;
+    if (s->p[0] & BY_TEMPERATURE) d.temperature = in[at++];
+    if (s->p[0] & BY_TOP_K) d.top_k = in[at++];
+    if (s->p[0] & BY_TOP_P) d.top_p = in[at++];
+    if (s->p[0] & BY_MIN_P) d.min_p = in[at++];
+    return gn_sample(in[0], &d);
+}
+
+static int falling(const void *a, const void *b) {
+    ref_real x = *(const ref_real *)a, y = *(const ref_real *)b;
+    return (x < y) - (x > y);
+}
+
+/* By the definitions, in long double: what is left of a row's weights, then the draw. *nearest: how close any of it
+   came to a boundary. */
+static int64_t draw_row(const ref_real *x, int64_t n, ref_real t, int64_t k, ref_real p, ref_real least, ref_real u,
+                        ref_real *nearest) {
+    ref_real *sorted = ref__alloc((size_t)n, sizeof *sorted), *weights = ref__alloc((size_t)n, sizeof *weights);
+    ref_real top = -(ref_real)INFINITY, total = 0, sum = 0, from;
+    int64_t first = -1, token = -1;
+    bool known = t >= 0 && t < (ref_real)INFINITY && k >= 0 && p >= 0 && least >= 0 && least <= 1;
+    for (int64_t i = 0; i < n; i++) {
+        known = known && !isnan(x[i]);
+        if (x[i] > top) top = x[i], first = i;
+        sorted[i] = x[i];
+    }
+    if (!known || first < 0 || t == 0) {
+        free(sorted);
+        free(weights);
+        return known ? first : -1;
+    }
+    qsort(sorted, (size_t)n, sizeof *sorted, falling);
+    from = k > 0 && k < n ? sorted[k - 1] : -(ref_real)INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        weights[i] = x[i] == top ? 1 : top == (ref_real)INFINITY ? 0 : expl((x[i] - top) / t);
+        total += x[i] >= from ? weights[i] : 0;
+    }
+    for (int64_t i = 0; p < 1 && i < n; i++) {
+        sum += sorted[i] == top ? 1 : top == (ref_real)INFINITY ? 0 : expl((sorted[i] - top) / t);
+        if (fabsl(sum / total - p) < *nearest) *nearest = fabsl(sum / total - p);
+        if (sum < p * total) continue;
+        from = sorted[i];
+        break;
+    }
+    total = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (least > 0 && weights[i] < 1 && fabsl(weights[i] - least) < *nearest) *nearest = fabsl(weights[i] - least);
+        if (x[i] < from || weights[i] < least) weights[i] = 0;
+        total += weights[i];
+    }
+    sum = 0;
+    for (int64_t i = 0; i < n && token < 0; i++) {
+        sum += weights[i] / total;
+        if (weights[i] > 0 && fabsl(sum - u) < *nearest) *nearest = fabsl(sum - u);
+        if (sum > u) token = i;
+    }
+    free(sorted);
+    free(weights);
+    return token;
+}
+
+static ref *draw_rows(const sample *s, ref *const *in, ref_real *nearest) {
+    gn_shape rows = in[0]->shape;
+    int64_t n = rows.dims[--rows.rank], c[GN_MAX_RANK];
+    ref *y = ref_make(GN_I64, rows);
+    ref_real *x = ref__alloc((size_t)n, sizeof *x);
+    for (int64_t row = 0; row < y->n; row++) {
+        ref_real number[4] = { 1, 0, 1, 0 };
+        uint32_t words[4], key[2], counter[4] = { 0 };
+        ref_coords(rows, row, c);
+        for (int b = 0, at = 3; b < 4; b++) {
+            if (!(s->p[0] >> b & 1)) continue;
+            int64_t k = ref_broadcast_index(in[at]->shape, rows, c);
+            number[b] = in[at]->f ? in[at]->f[k] : (ref_real)in[at]->i[k];
+            at++;
+        }
+        uint64_t seed = (uint64_t)in[1]->i[ref_broadcast_index(in[1]->shape, rows, c)],
+                 count = (uint64_t)in[2]->i[ref_broadcast_index(in[2]->shape, rows, c)];
+        key[0] = (uint32_t)seed, key[1] = (uint32_t)(seed >> 32);
+        counter[0] = (uint32_t)count, counter[1] = (uint32_t)(count >> 32);
+        philox(counter, key, words);
+        for (int64_t i = 0; i < n; i++) x[i] = ref_round(GN_F32, in[0]->f[row * n + i]);
+        y->i[row] = draw_row(x, n, number[0], (int64_t)number[1], number[2], number[3], ldexpl(words[0], -32), nearest);
+    }
+    free(x);
+    return y;
+}
+static ref *refer_draw(const sample *s, ref *const *in) {
+    ref_real nearest = 1;
+    return draw_rows(s, in, &nearest);
+}
+
+/* Numbers of an input replaced, after it was made without a view. */
+static void put_numbers(input *in, const double *numbers, int n) {
+    for (int64_t k = 0; k < in->base->n; k++) {
+        if (in->base->f) in->base->f[k] = ref_round(in->base->dtype, (ref_real)numbers[test_random_int(0, n - 1)]);
+        else in->base->i[k] = (int64_t)numbers[test_random_int(0, n - 1)];
+    }
+    free(in->bytes);
+    in->bytes = ref_encode(in->base);
+}
+
+static sample draw_sample(gn_dtype d, gn_shape shape, int64_t bits, fill f, bool each) {
+    static const double warmth[] = { 0, 0.25, 0.7, 1, 1.5, 40 }, ks[] = { 0, 1, 2, 3, 5, 40, 9000 },
+                        ps[] = { 0, 0.1, 0.5, 0.9, 0.97, 1, 2 }, leasts[] = { 0, 0.01, 0.2, 1 };
+    sample s = { .what = "draw", .build = build_draw, .refer = refer_draw, .p = { bits } };
+    gn_shape rows = shape;
+    rows.rank -= 1;
+    if (!each) rows = GN_SCALAR;
+    add_input(&s, d, shape, f, VIEW_ANY);
+    add_input(&s, GN_I64, rows, FILL_WIDE, VIEW_ANY);
+    add_input(&s, (bits & 1) ? GN_I64 : GN_I32, rows, FILL_POSITIVE, VIEW_ANY);
+    if (bits & BY_TEMPERATURE)
+        add_input(&s, GN_F32, rows, FILL_SMALL, VIEW_NONE), put_numbers(&s.in[s.n - 1], warmth, 6);
+    if (bits & BY_TOP_K)
+        add_input(&s, index_dtype((int)bits), rows, FILL_SMALL, VIEW_NONE), put_numbers(&s.in[s.n - 1], ks, 7);
+    if (bits & BY_TOP_P) add_input(&s, GN_F32, rows, FILL_SMALL, VIEW_NONE), put_numbers(&s.in[s.n - 1], ps, 7);
+    if (bits & BY_MIN_P) add_input(&s, GN_F32, rows, FILL_SMALL, VIEW_NONE), put_numbers(&s.in[s.n - 1], leasts, 4);
+    return s;
+}
+
+/* Other numbers while a draw or a share lies within 1e-5 of a boundary, where devices may differ. */
+static void draw_case(gn_dtype d, gn_shape shape, int64_t bits, fill f, bool each) {
+    for (int tries = 0; tries < 50; tries++) {
+        sample s = draw_sample(d, shape, bits, f, each);
+        ref *in[MAX_INPUTS];
+        ref_real nearest = 1;
+        for (int i = 0; i < s.n; i++) in[i] = s.in[i].value;
+        draw_rows(&s, in, &nearest);
+        if (nearest > 1.01e-5L) {
+            run(&s);
+            return;
+        }
+        for (int i = 0; i < s.n; i++) free(s.in[i].bytes);
+    }
+    test_fail(__FILE__, __LINE__, "no draw of %lld logits keeps off the boundaries",
+              (long long)shape.dims[shape.rank - 1]);
+}
+
+static void cases_sample(void) {
+    const gn_shape shapes[] = { GN_SHAPE(7), GN_SHAPE(6, 50), GN_SHAPE(2, 3, 8), GN_SHAPE(3, 1), GN_SHAPE(0, 5) };
+    static const double outside[] = { -1, NAN };
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        for (int64_t bits = 0; bits < 16; bits++) {
+            for (int k = 0; k < TEST_COUNT(shapes); k++) draw_case(d, shapes[k], bits, FILL_SMALL, k % 2);
+            draw_case(d, GN_SHAPE(12, 6), bits, FILL_SPECIAL, true);
+        }
+        draw_case(d, GN_SHAPE(2, 4000), 15, FILL_SMALL, true);
+    }
+    for (int b = 0; b < 4; b++) {
+        for (int k = 0; k < 2; k++) {
+            sample s = draw_sample(GN_F32, GN_SHAPE(4, 9), 1 << b, FILL_SMALL, true);
+            s.what = "a number that is outside";
+            if (b == 1 && k) s.in[3].base->i[0] = INT64_MIN;
+            put_numbers(&s.in[3], outside + (b == 1 ? 0 : k), 1);
+            run(&s);
+        }
+    }
+    for (int k = 0; k < 3; k++) {
+        sample s = { .what = "refused", .build = build_draw, .refer = refer_draw };
+        add_input(&s, GN_F32, k == 2 ? GN_SHAPE(3, 0) : GN_SHAPE(3, 4), FILL_SMALL, VIEW_NONE);
+        add_input(&s, k == 0 ? GN_F32 : GN_I64, k == 1 ? GN_SHAPE(4) : GN_SCALAR, FILL_SMALL, VIEW_NONE);
+        add_input(&s, GN_I64, GN_SCALAR, FILL_SMALL, VIEW_NONE);
+        s.failure = k == 0 ? GN_BAD_DTYPE : GN_BAD_SHAPE;
+        run(&s);
+    }
+}
+
+static gn_tensor build_adjust(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    gn_sample_desc d = { .counts = in[1],
+                         .repetition = s->p[0] & 1 ? in[2] : GN_NONE,
+                         .presence = s->p[0] & 2 ? in[3] : GN_NONE,
+                         .frequency = s->p[0] & 4 ? in[4] : GN_NONE,
+                         .bias = s->p[0] & 8 ? in[5] : GN_NONE,
+                         .allowed = s->p[0] & 16 ? in[6] : GN_NONE };
+    (void)g;
+    return gn_adjust_logits(in[0], &d);
+}
+static ref *refer_adjust(const sample *s, ref *const *in) {
+    ref *y = ref_make_inexact(GN_F32, in[0]->shape);
+    gn_shape rows = in[0]->shape;
+    rows.rank--;
+    for (int64_t k = 0; k < y->n; k++) {
+        int64_t c[GN_MAX_RANK];
+        ref_coords(in[0]->shape, k, c);
+        ref_real x = ref_round(GN_F32, in[0]->f[k]), terms = fabsl(x),
+                 count = (ref_real)in[1]->i[ref_broadcast_index(in[1]->shape, in[0]->shape, c)], by[3];
+        for (int i = 0; i < 3; i++)
+            by[i] = s->p[0] >> i & 1 ? in[2 + i]->f[ref_broadcast_index(in[2 + i]->shape, rows, c)] : i == 0;
+        if (count > 0) x = (x > 0 ? x / by[0] : x * by[0]) - by[1] - by[2] * count;
+        terms = terms * 4 + fabsl(by[1]) + fabsl(by[2] * count) + fabsl(x);
+        ref_real bias = s->p[0] & 8 ? in[5]->f[ref_broadcast_index(in[5]->shape, in[0]->shape, c)] : 0;
+        bool allowed = !(s->p[0] & 16) || in[6]->i[ref_broadcast_index(in[6]->shape, in[0]->shape, c)];
+        ref_put(y, k, allowed ? x + bias : -(ref_real)INFINITY, terms + fabsl(bias));
+    }
+    return y;
+}
+static void cases_adjust_logits(void) {
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        for (int bits = 0; bits < 32; bits += d == GN_F32 ? 1 : 31) {
+            for (int k = 0; k < 2; k++) {
+                sample s = { .what = "adjusted", .build = build_adjust, .refer = refer_adjust, .p = { bits } };
+                add_input(&s, d, GN_SHAPE(3, 11), FILL_SMALL, VIEW_ANY);
+                add_limited(&s, index_dtype(k), GN_SHAPE(3, 11), FILL_INDEX, VIEW_ANY, 3);
+                for (int i = 0; i < 3; i++) add_input(&s, GN_F32, k ? GN_SHAPE(3) : GN_SCALAR, FILL_POSITIVE, VIEW_ANY);
+                add_input(&s, GN_F32, k ? GN_SHAPE(3, 11) : GN_SHAPE(11), FILL_SMALL, VIEW_ANY);
+                add_input(&s, GN_BOOL, k ? GN_SHAPE(11) : GN_SHAPE(3, 11), FILL_SMALL, VIEW_ANY);
+                run(&s);
+            }
+        }
+    }
+}
+
+static gn_tensor build_top_log_probs(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    gn_tensor out[2];
+    (void)g;
+    gn_top_log_probs(in[0], s->p[0], &out[0], &out[1]);
+    return out[s->flag];
+}
+/* Logits are all different. */
+static ref *refer_top_log_probs(const sample *s, ref *const *in) {
+    gn_shape shape = in[0]->shape;
+    int64_t n = shape.dims[shape.rank - 1], k = s->p[0];
+    shape.dims[shape.rank - 1] = k;
+    ref *y = s->flag ? ref_make(GN_I64, shape) : ref_make_inexact(GN_F32, shape);
+    for (int64_t row = 0; k && row < y->n / k; row++) {
+        const ref_real *x = in[0]->f + row * n;
+        ref_real sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += expl(x[i]);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t place = 0;
+            for (int64_t l = 0; l < n; l++) place += x[l] > x[i];
+            if (place >= k) continue;
+            if (s->flag) y->i[row * k + place] = i;
+            else ref_put(y, row * k + place, x[i] - logl(sum), fabsl(x[i]) + fabsl(logl(sum)) + 1);
+        }
+    }
+    return y;
+}
+static void cases_top_log_probs(void) {
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        for (int k = 0; k < 8; k++) {
+            sample s = { .what = "top", .build = build_top_log_probs, .refer = refer_top_log_probs, .flag = k % 2 };
+            s.p[0] = k / 2 == 3 ? 12 : k;
+            s.failure = k / 2 == 3 ? GN_BAD_ARGUMENT : GN_OK;
+            add_input(&s, d, GN_SHAPE(4, 11), FILL_SMALL, VIEW_NONE);
+            for (int64_t i = 0; i < 44; i++) s.in[0].base->f[i] = (ref_real)((i * 7 + i / 11) % 11) / 2;
+            free(s.in[0].bytes);
+            s.in[0].bytes = ref_encode(s.in[0].base);
+            run(&s);
+        }
+    }
+}
+
 BUILD(build_bce_loss, gn_bce_loss(in[0], in[1]))
 BUILD(build_bce_logits_loss, gn_bce_logits_loss(in[0], in[1]))
 BUILD(build_kl_loss, gn_kl_loss(in[0], in[1]))
@@ -2854,7 +3134,10 @@ static const composite composites[] = {
     { "sort", ALL_DTYPES, 0, cases_sort },
     { "topk", ALL_DTYPES, 0, cases_topk },
     { "rmsnorm", FLOAT_DTYPES, 4, cases_rmsnorm },
+    { "rmsnorm_1p", FLOAT_DTYPES, 4, cases_rmsnorm_1p },
     { "normalize", FLOAT_DTYPES, 4, cases_normalize },
+    { "adjust_logits", FLOAT_DTYPES, 4, cases_adjust_logits },
+    { "top_log_probs", FLOAT_DTYPES, 16, cases_top_log_probs },
     { "einsum", NUMBER_DTYPES, 4, cases_einsum },
     { "outer", ALL_DTYPES, 1, cases_outer },
     { "vecdot", NUMBER_DTYPES, 4, cases_vecdot },
@@ -2937,6 +3220,7 @@ static const struct {
     { "nonzero", cases_nonzero },
     { "rotary_table", cases_rotary_table },
     { "rotary", cases_rotary },
+    { "sample", cases_sample },
 };
 
 static void run_cases(void) {

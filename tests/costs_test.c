@@ -1,5 +1,5 @@
 /* What devices cost: measured on a host that is busy with other programs, and told by an explanation of a context over
- * one device.
+ * one device; what waking threads costs, and when that is saved.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -144,12 +144,49 @@ TEST(a_tied_weight_counts_once_a_device) {
     gn_close(g);
 }
 
+/* Until the threads of g have gone to sleep; the rounds that were begun. */
+static uint64_t rounds_begun(gn_ctx *g) {
+    gn__pool *p = &((gn__cpu *)g->exec.self)->pool;
+    for (uint32_t asleep = 0; asleep < p->n_threads; usleep(1000)) {
+        gn__mutex_lock(&p->lock);
+        asleep = p->asleep;
+        gn__mutex_unlock(&p->lock);
+    }
+    return gn__atomic_load(&p->round);
+}
+
+/* Reads over n elements, several times, each beginning when all threads sleep; the least rounds that one began. */
+static uint64_t rounds_of_read(gn_ctx *g, gn_tensor x, int64_t n, bool heavy) {
+    static float out[1 << 18];
+    uint64_t least = UINT64_MAX;
+    for (int i = 0; i < 20; i++) {
+        uint64_t before = rounds_begun(g);
+        gn_tensor y = gn_slice(x, 0, 0, n, 1);
+        for (int k = 0; k < 20 && heavy; k++) y = gn_tan(y);
+        CHECK_RESULT(gn_read(gn_add_c(y, 1), out, (size_t)n * sizeof *out), GN_OK);
+        CHECK_RESULT(gn_step(g), GN_OK);
+        uint64_t began = rounds_begun(g) - before;
+        if (began < least) least = began;
+    }
+    return least;
+}
+
+TEST(threads_that_sleep_are_woken_only_for_work_that_is_worth_it) {
+    static float many[1 << 18];
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 3 });
+    gn_tensor x = gn_weight(g, GN_F32, GN_SHAPE(1 << 18), many, "many");
+    if (!TEST_SANITIZED) CHECK(rounds_of_read(g, x, 1 << 15, false) == 0); /* some microseconds of work, two ranges */
+    CHECK(rounds_of_read(g, x, 1 << 18, true) >= 1);
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(costs_measured_on_a_busy_host_are_near_those_of_a_quiet_one),
         TEST_ENTRY(an_explanation_of_one_device_predicts_its_time),
         TEST_ENTRY(an_explanation_of_one_traced_device_predicts_its_time),
         TEST_ENTRY(a_tied_weight_counts_once_a_device),
+        TEST_ENTRY(threads_that_sleep_are_woken_only_for_work_that_is_worth_it),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

@@ -15,7 +15,17 @@ static bool must_fail(void) {
     return n >= 0 && (fail_for_ever ? n >= fail_at : n == fail_at);
 }
 
-#define GN_MALLOC(n) (must_fail() ? NULL : malloc(n))
+/* Blocks of about so many bytes are counted, whoever asks for them; 0: none are. */
+static size_t watched;
+static long watched_n;
+
+static size_t noted(size_t n) {
+    size_t at = __atomic_load_n(&watched, __ATOMIC_RELAXED);
+    if (at && n >= at && n < at + 64) __atomic_add_fetch(&watched_n, 1, __ATOMIC_RELAXED);
+    return n;
+}
+
+#define GN_MALLOC(n) (must_fail() ? NULL : malloc(noted(n)))
 #define GN_REALLOC(p, n) (must_fail() ? NULL : realloc(p, n))
 #define GN_FREE(p) free(p)
 #define GENIE_EXT
@@ -801,6 +811,7 @@ TEST(the_scheduler_sees_the_cluster_that_was_set) {
 /* ---- a device that lacks kernels: the CPU under another name, which refuses tanh, and matmul of f64 ---- */
 
 static gn_exec_i odd_tables[2];
+static gn__atomic odd_plans;
 
 static gn_result odd_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
     for (uint32_t i = 0; i < part->n_nodes; i++) {
@@ -811,6 +822,7 @@ static gn_result odd_plan_make(void *self, const gn_part *part, void **out_plan,
             return GN_UNSUPPORTED;
         }
     }
+    gn__atomic_add(&odd_plans, 1);
     return gn__cpu_plan_make(self, part, out_plan, f);
 }
 
@@ -952,6 +964,173 @@ TEST(strict_makes_a_fallback_of_a_server_an_error) {
     gn_server *s;
     check_strict(open_odd_server(&s, true));
     gn_server_close(s);
+}
+
+/* ---- one device of a driver is not wrapped as several until it refuses an op ---- */
+
+enum { CHAIN = 300 };
+
+/* Ops in a row over x, as many every time; the last value with its one input is what came out. */
+static gn_result chain_read(gn_ctx *g, const float x[4], double c, float out[4]) {
+    gn_tensor t = gn_data(g, GN_F32, GN_SHAPE(4), x);
+    for (int i = 0; i < CHAIN; i++) {
+        t = i % 2 ? gn_abs(t) : gn_exp(gn_neg(t));
+    }
+    return gn_read(gn_mul_c(t, c), out, 4 * sizeof *out);
+}
+
+/* Blocks of the size of the part of such a step that are made on its way. */
+static long chain_copies(gn_ctx *g, double c, float out[4]) {
+    const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
+    gn_ctx *one = open_cpu();
+    size_t at[8];
+    float expected[4];
+    CHECK_RESULT(chain_read(one, x, c, expected), GN_OK);
+    gn__part_size size = gn__part_size_of(one->plans[0].part);
+    gn_close(one);
+    __atomic_store_n(&watched_n, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&watched, gn__part_places(&size, at), __ATOMIC_RELAXED);
+    CHECK_RESULT(chain_read(g, x, c, out), GN_OK);
+    __atomic_store_n(&watched, 0, __ATOMIC_RELAXED);
+    gn_step(g);
+    CHECK(memcmp(out, expected, sizeof expected) == 0);
+    return __atomic_load_n(&watched_n, __ATOMIC_RELAXED);
+}
+
+TEST(a_graph_is_copied_once_on_its_way_to_a_device) {
+    gn_server *s;
+    float out[4];
+    use_odd_driver();
+    for (int device = 0; device < 2; device++) { /* the CPU of this process; a driver's device */
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = device ? "odd:0" : "cpu", .threads = 1 });
+        CHECK_INT(chain_copies(g, 2, out), 1); /* of the context's own tables, which the next step needs again */
+        CHECK_INT(chain_copies(g, 2, out), 0);
+        gn_tensor t = gn_tanh(gn_full(g, GN_F32, GN_SHAPE(2), 1));
+        CHECK_RESULT(gn_read(t, out, 8), GN_OK);
+        CHECK_INT(chain_copies(g, 3, out), 1);
+        CHECK_INT(stats_of(g).fallbacks, device);
+        gn_close(g);
+    }
+    gn_ctx *g = open_odd_server(&s, false);
+    CHECK_INT(chain_copies(g, 2, out), 2); /* here, and of the message there */
+    CHECK_INT(chain_copies(g, 2, out), 0);
+    gn_close(g);
+    gn_server_close(s);
+}
+
+/* Before the first op that is refused: a state, a plan, a kept value, a step whose ticket is still to be waited for. */
+TEST(what_a_device_holds_goes_on_when_the_cpu_comes_beside_it) {
+    const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
+    float out[4], early[4];
+    uint64_t ticket = 0, plans = 0;
+    use_odd_driver();
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "odd:0", .threads = 1 });
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(4), x, "s"), w = gn_weight(g, GN_F32, GN_SHAPE(4), x, "w");
+    for (int step = 0; step < 3; step++) {
+        gn_tensor k = gn_mul(s, w), late = gn_sub(s, w);
+        void *to = early;
+        CHECK_RESULT(gn_realize(&k, 1), GN_OK);
+        CHECK_RESULT(step ? gn_read(late, early, sizeof early)
+                          : gn_read_later(&late, 1, &to, (size_t[1]){ sizeof early }, &ticket),
+                     GN_OK);
+        if (step == 1) {
+            CHECK_RESULT(gn_read(gn_tanh(k), out, sizeof out), GN_OK);
+            CHECK_NEAR(out[3], tanh(0.8 * 0.4), 1e-6);
+            CHECK_RESULT(gn_wait(g, ticket), GN_OK);
+            plans = gn__atomic_load(&odd_plans);
+        }
+        gn_assign(s, gn_add(s, s));
+        CHECK_RESULT(gn_read(gn_neg(k), out, sizeof out), GN_OK);
+        CHECK_NEAR(out[3], -0.16 * (1 << step), 1e-6);
+        CHECK_NEAR(early[3], 0.4 * (1 << step) - 0.4, 1e-6);
+        CHECK_RESULT(gn_step(g), GN_OK);
+    }
+    CHECK_INT(gn__atomic_load(&odd_plans), plans); /* those that it had are run again */
+    CHECK_INT(stats_of(g).fallbacks, 1);
+    CHECK_RESULT(gn_read(s, out, sizeof out), GN_OK);
+    CHECK_NEAR(out[3], 3.2, 1e-6);
+    CHECK_RESULT(gn_release(s), GN_OK);
+    CHECK_RESULT(gn_release(w), GN_OK);
+    gn_close(g);
+}
+
+/* Random programs on one device that refuses some of their ops. */
+TEST(random_graphs_with_ops_that_are_refused_equal_one_device) {
+    use_odd_driver();
+    for (int i = 0; i < 8; i++) {
+        CHECK(random_graphs("odd:0", 0, 12).fallbacks > 0);
+    }
+}
+
+/* The n-th allocation fails while the CPU is put beside the device: the step is told so, and the next ones are well. */
+TEST(putting_the_cpu_beside_a_device_survives_memory_that_runs_out) {
+    const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
+    long failed = 0;
+    use_odd_driver();
+    for (long n = 0; n < 150; n++) {
+        float out[4];
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "odd:0", .threads = 1 });
+        gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(4), x, "s"), t = gn_add(s, s);
+        CHECK_RESULT(gn_realize(&t, 1), GN_OK);
+        gn_tensor y = gn_tanh(t);
+        fail_at = n;
+        fail_count = 0;
+        fail_for_ever = false;
+        may_fail = true;
+        gn_result r = gn_read(y, out, sizeof out);
+        may_fail = false;
+        fail_at = -1;
+        failed += r != GN_OK;
+        CHECK(r == GN_OK || r == GN_OUT_OF_MEMORY);
+        if (CHECK_RESULT(gn_read(gn_tanh(gn_sub(t, s)), out, sizeof out), GN_OK)) {
+            CHECK_NEAR(out[3], tanh(0.4), 1e-6);
+        }
+        gn_close(g);
+    }
+    CHECK(failed > 20 && failed < 150);
+}
+
+/* A client chooses the ids of kept values. Those of the device's own, for what goes between it and the CPU, lie above
+   them. */
+TEST(kept_values_with_the_largest_ids_leave_no_room_for_the_cpu_beside_a_device) {
+    const float x[4] = { 0.1f, 0.2f, 0.3f, 0.4f };
+    gn_stats counts = { 0 };
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    gn_exec e;
+    void *plan = NULL, *refused = NULL;
+    uint64_t ticket;
+    const int64_t four = 4;
+    const uint32_t ins[1] = { 0 }, args[1] = { 0 }, outs[1] = { 1 };
+    gn_part_node nodes[2] = {
+        { .op = (uint16_t)gn__op_leaf(GN_LEAF_DATA), .dtype = GN_F32, .leaf = GN_LEAF_DATA, .rank = 1 },
+        { .op = GN_OP_NEG, .dtype = GN_F32, .rank = 1, .n_ins = 1 }
+    };
+    gn_part part = { .n_nodes = 2,
+                     .n_ins = 1,
+                     .n_dims = 1,
+                     .n_args = 1,
+                     .n_outs = 1,
+                     .nodes = nodes,
+                     .ins = ins,
+                     .dims = &four,
+                     .args = args,
+                     .outs = outs };
+    gn_arg arg = { x, sizeof x, 0 };
+    use_odd_driver();
+    gn_exec_desc d = { .device = "odd:0", .threads = 1, .stats = &counts };
+    REQUIRE(CHECK_RESULT(gn__exec_open(&d, &e, &f), GN_OK));
+    REQUIRE(CHECK_RESULT(e.i->plan_make(e.self, &part, &plan, &f), GN_OK));
+    for (uint64_t id = 5; id; id = id == 5 ? UINT64_MAX - 1 : 0) {
+        gn_out out = { NULL, 0, id };
+        CHECK_RESULT(e.i->submit(e.self, plan, &arg, &out, &ticket, &f), GN_OK);
+    }
+    nodes[1].op = GN_OP_TANH;
+    CHECK_RESULT(e.i->plan_make(e.self, &part, &refused, &f), GN_LIMIT);
+    CHECK(strstr(f.text, "above 2^63 none are left") != NULL);
+    CHECK(!refused);
+    e.i->plan_destroy(e.self, plan);
+    e.i->values_release(e.self, UINT64_MAX);
+    e.i->close(e.self);
 }
 
 /* Among several devices what one refuses is placed on another. */
@@ -1564,6 +1743,11 @@ int main(int argc, char **argv) {
         TEST_ENTRY(strict_makes_a_fallback_an_error),
         TEST_ENTRY(strict_makes_a_fallback_of_a_server_an_error),
         TEST_ENTRY(what_a_device_of_several_refuses_runs_on_another),
+        TEST_ENTRY(a_graph_is_copied_once_on_its_way_to_a_device),
+        TEST_ENTRY(what_a_device_holds_goes_on_when_the_cpu_comes_beside_it),
+        TEST_ENTRY(random_graphs_with_ops_that_are_refused_equal_one_device),
+        TEST_ENTRY(putting_the_cpu_beside_a_device_survives_memory_that_runs_out),
+        TEST_ENTRY(kept_values_with_the_largest_ids_leave_no_room_for_the_cpu_beside_a_device),
         TEST_ENTRY(values_that_are_taken_over_equal_those_of_one_device),
         TEST_ENTRY(costs_of_servers_and_links_are_known_and_kept_current),
         TEST_ENTRY(costs_that_make_no_sense_are_refused),

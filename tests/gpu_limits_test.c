@@ -653,6 +653,44 @@ static void only_a_folder_of_ones_own_keeps_kernels(void) {
     CHECK(system(command) == 0);
 }
 
+/* ---- the way of a part to the device ---- */
+
+static const gn_part *given; /* what the device was asked to plan last */
+static const gn_exec_i *real_table;
+static const gn_driver_i *real_driver;
+
+static gn_result watched_plan_make(void *self, const gn_part *part, void **out_plan, gn_fault *f) {
+    given = part;
+    return real_table->plan_make(self, part, out_plan, f);
+}
+
+static gn_result watched_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) {
+    static gn_exec_i table;
+    gn_result r = real_driver->open(d, out, f);
+    if (r != GN_OK) return r;
+    real_table = out->i;
+    table = *real_table;
+    table.plan_make = watched_plan_make;
+    out->i = &table;
+    return GN_OK;
+}
+
+TEST(a_part_is_given_to_the_gpu_as_it_is) {
+    static const gn_driver_i watched = { .prefix = "cuda", .open = watched_open };
+    float x[64] = { 1, 2, 3 };
+    real_driver = gn__driver;
+    gn_register_driver(&watched);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cuda:0", .threads = 1 });
+    REQUIRE(CHECK_RESULT(gn_status(g), GN_OK));
+    gn_tensor s = gn_state(g, GN_F32, GN_SHAPE(8, 8), x, "s"), d = gn_data(g, GN_F32, GN_SHAPE(8, 8), x);
+    gn_assign(s, gn_softmax(gn_add(gn_matmul(s, d), s), 1));
+    CHECK_RESULT(gn_step(g), GN_OK);
+    CHECK_INT(g->n_plans, 1);
+    CHECK(given && g->n_plans && given == g->plans[0].part);
+    gn_close(g);
+    gn_register_driver(real_driver);
+}
+
 int main(int argc, char **argv) {
     static const test_entry plans[] = {
         TEST_ENTRY(plans_whose_bytes_wrap_are_refused),
@@ -660,6 +698,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(plans_with_too_many_error_words_are_refused),
         TEST_ENTRY(plans_with_too_many_kernels_are_refused),
         TEST_ENTRY(plans_of_many_updates_are_made_in_time_that_grows_with_their_number),
+        TEST_ENTRY(a_part_is_given_to_the_gpu_as_it_is),
     };
     static const test_entry runs[] = {
         TEST_ENTRY(memory_is_cleared_where_several_tenants_take_it),

@@ -288,6 +288,7 @@ BUILD(b_logsumexp_keep, gn_logsumexp(in[0], GN_AXES(1), true))
 BUILD(b_variance, gn_variance(in[0], GN_AXES(1), 1, false))
 BUILD(b_std, gn_std(in[0], GN_AXES(0, 2), 0, true))
 BUILD(b_rmsnorm, gn_rmsnorm(in[0], in[1], 1e-3))
+BUILD(b_rmsnorm_1p, gn_rmsnorm_1p(in[0], in[1], 1e-3))
 BUILD(b_normalize, gn_normalize(in[0], 1, 1e-9))
 BUILD(b_sort, gn_sort(in[0], -1, true))
 BUILD(b_outer, gn_outer(in[0], in[1]))
@@ -414,6 +415,7 @@ static const problem problems[] = {
     { "variance", "sample", 1, { S(2, 3, 4) }, { 0 }, b_variance, 0 },
     { "std", "population", 1, { S(2, 3, 4) }, { 0 }, b_std, 0 },
     { "rmsnorm", "gain", 2, { S(3, 4), S(4) }, { 0 }, b_rmsnorm, 0 },
+    { "rmsnorm_1p", "gain", 2, { S(3, 4), S(4) }, { 0 }, b_rmsnorm_1p, 0 },
     { "normalize", "inner axis", 1, { S(2, 3, 4) }, { 0 }, b_normalize, 0 },
     { "sort", "descending", 1, { S(3, 4) }, { 0 }, b_sort, 0 },
     { "topk", "smallest", 1, { S(2, 5) }, { 0 }, b_topk, 0 },

@@ -502,6 +502,30 @@ TEST(equal_nodes_are_computed_once) {
     gn_close(g);
 }
 
+TEST(drawn_tokens_follow_their_probabilities) {
+    enum { DRAWS = 20000, V = 5 };
+    static const float logits[V] = { 1, -0.5f, 2, -INFINITY, 0 };
+    static int64_t tokens[DRAWS], again[DRAWS];
+    gn_ctx *g = open_context();
+    double share[V], total = 0, got[V] = { 0 };
+    for (int k = 0; k < 2; k++) {
+        gn_tensor x = gn_broadcast(gn_data(g, GN_F32, GN_SHAPE(V), logits), GN_SHAPE(DRAWS, V));
+        gn_sample_desc d = { .seed = gn_arange(g, GN_I64, DRAWS, 7, 1),
+                             .counter = gn_scalar_i64(g, GN_I64, 3),
+                             .temperature = gn_scalar(g, GN_F32, 0.8) };
+        CHECK_RESULT(gn_read(gn_sample(x, &d), k ? again : tokens, sizeof tokens), GN_OK);
+        gn_step(g);
+    }
+    CHECK(memcmp(tokens, again, sizeof tokens) == 0);
+    for (int i = 0; i < V; i++) total += share[i] = exp((double)logits[i] / 0.8);
+    for (int i = 0; i < DRAWS; i++) got[tokens[i]]++;
+    for (int i = 0; i < V; i++) {
+        double want = share[i] / total * DRAWS;
+        CHECK_NEAR(got[i], want, 4 * sqrt(want));
+    }
+    gn_close(g);
+}
+
 TEST(rotations_of_all_layers_share_one_table) {
     static const float rows[2 * 3 * 8];
     float out[48];
@@ -1084,6 +1108,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(a_chain_of_a_million_nodes_builds_runs_and_frees),
     TEST_ENTRY(a_wide_graph_with_shared_nodes_is_computed_once),
     TEST_ENTRY(equal_nodes_are_computed_once),
+    TEST_ENTRY(drawn_tokens_follow_their_probabilities),
     TEST_ENTRY(rotations_of_all_layers_share_one_table),
     TEST_ENTRY(nodes_that_differ_in_attribute_input_or_phase_are_not_shared),
     TEST_ENTRY(random_draws_and_effects_are_not_shared),

@@ -68,7 +68,7 @@ static bool understand_without(const gn_tensor *roots, int n, uint32_t off) {
         }
     }
     return CHECK_RESULT(gn__cut_make(g, ids_of, n, &bad), GN_OK) &&
-           CHECK_RESULT(gn_meaning_make(&g->cut.part, off, &m, NULL), GN_OK);
+           CHECK_RESULT(gn_meaning_make(&g->cut.part, off, NULL, &m, NULL), GN_OK);
 }
 
 static bool understand(gn_tensor root) { return understand_without(&root, 1, 0); }
@@ -210,7 +210,7 @@ static gn_tensor hand_layernorm(gn_tensor x, gn_tensor gain, gn_tensor bias) {
 
 TEST(norm_is_seen_in_every_writing) {
     open_null();
-    gn_tensor x = gn_tanh(rows(TIMES)), gain = weight(0, DIM), bias = weight(0, DIM), y[7];
+    gn_tensor x = gn_tanh(rows(TIMES)), gain = weight(0, DIM), bias = weight(0, DIM), y[8];
     y[0] = gn_layernorm(x, gain, bias, 1e-5);
     y[1] = hand_layernorm(x, gain, bias);
     y[2] = gn_rmsnorm(x, gain, 1e-6);
@@ -218,6 +218,7 @@ TEST(norm_is_seen_in_every_writing) {
     y[4] = gn_mul(gn_sub(x, mean_row(x)), gn_rsqrt(gn_add_c(gn_variance(x, GN_AXES(-1), 0, true), 1e-5)));
     y[5] = gn_normalize(x, -1, 1e-8);
     y[6] = gn_mul(x, gn_pow_c(gn_add_c(gn_div_c(gn_sum(gn_pow_c(x, 2), GN_AXES(-1), true), DIM), 1e-6), -0.5));
+    y[7] = gn_rmsnorm_1p(x, gain, 1e-6);
     REQUIRE(understand_without(y, TEST_COUNT(y), 0));
     for (int i = 0; i < TEST_COUNT(y); i++) {
         CHECK_ROLE(y[i], GN_ROLE_NORM);
@@ -349,6 +350,58 @@ TEST(grouped_attention_is_seen_in_every_writing) {
     close_null();
 }
 
+static uint32_t node_of(gn_tensor t) {
+    gn_result why;
+    return g->cut.where[gn__resolve(g, t, &why)];
+}
+
+/* What an executor may compute in one, whatever its role: products that a softmax stands between as its rows. */
+TEST(attention_written_out_is_listed_with_its_products) {
+    open_null();
+    gn_tensor x = gn_tanh(given(GN_SHAPE(BATCH, HEADS, TIMES, HEAD))), y[6], scores[3], soft[3];
+    gn_written_attention *found = NULL;
+    gn_flag ended = { GN_CANCELLED };
+    gn_fault f;
+    uint32_t n = 7;
+    scores[0] = gn_matmul(x, gn_transpose(x, 2, 3));
+    soft[0] = gn_softmax(gn_add(gn_mul_c(scores[0], 0.25), weight(TIMES, TIMES)), -1); /* a bias that is learned */
+    y[0] = gn_matmul(gn_reshape(gn_cast(soft[0], GN_F32), GN_SHAPE(BATCH * HEADS, TIMES, TIMES)),
+                     gn_reshape(x, GN_SHAPE(BATCH * HEADS, TIMES, HEAD)));
+    scores[1] = gn_matmul(gn_neg(x), gn_transpose(x, 2, 3)); /* a bias of positions, and values that are a table */
+    scores[2] = gn_matmul(gn_exp(x), gn_transpose(x, 2, 3));
+    soft[1] = gn_softmax(gn_fma(scores[1], gn_like(scores[1], 2), scores[2]), -1);
+    y[1] = gn_matmul(soft[1], weight(TIMES, DIM));
+    y[2] = attention_by_hand(x, x, x);
+    y[3] = attention_columns(x, x, x);
+    y[4] = attention_op(x, x, x);
+    y[5] = gn_matmul(gn_softmax(gn_tanh(x), -1), gn_transpose(x, 2, 3)); /* no scores */
+    REQUIRE(understand_without(y, TEST_COUNT(y), 0));
+    REQUIRE(CHECK_RESULT(gn_written_attentions(&g->cut.part, NULL, &found, &n, &f), GN_OK) && CHECK_INT(n, 2));
+    for (uint32_t i = 0; i < n; i++) {
+        CHECK_INT(found[i].values, node_of(y[i]));
+        CHECK_INT(found[i].softmax, node_of(soft[i]));
+        CHECK_INT(found[i].n_scores, 1 + i);
+    }
+    CHECK_INT(found[0].scores[0], node_of(scores[0]));
+    CHECK_INT(found[1].scores[0] + found[1].scores[1], node_of(scores[1]) + node_of(scores[2]));
+    gn_free(found);
+    CHECK_RESULT(gn_written_attentions(&g->cut.part, &ended, &found, &n, &f), GN_CANCELLED);
+    CHECK(!found && !n);
+    for (long k = 0; k < 4; k++) {
+        allocations = 0;
+        fails_at = k;
+        gn_result r = gn_written_attentions(&g->cut.part, NULL, &found, &n, &f);
+        fails_at = -1;
+        CHECK_RESULT(r, k < 3 ? GN_OUT_OF_MEMORY : GN_OK);
+        CHECK_INT(n, k < 3 ? 0 : 2);
+        gn_free(found);
+    }
+    REQUIRE(understand(y[2]));
+    CHECK_RESULT(gn_written_attentions(&g->cut.part, NULL, &found, &n, &f), GN_OK);
+    CHECK(!found && !n);
+    close_null();
+}
+
 TEST(softmax_between_other_products_is_no_attention) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), y[5];
@@ -426,6 +479,36 @@ TEST(an_append_is_seen_behind_a_scale_and_a_rotation) {
         check_groups();
         close_null();
     }
+}
+
+/* Keys that are turned before they are appended, queries by the same table. */
+TEST(a_decode_step_with_rotations_is_self_attention) {
+    open_null();
+    gn_tensor x = gn_tanh(rows(1)), h = gn_layernorm(x, weight(0, DIM), GN_NONE, 1e-5),
+              at = gn_scalar_i64(g, GN_I64, 3);
+    gn_rotary_desc turn = { .scaling = GN_ROTARY_LLAMA3, .factor = 8, .context = 8192 };
+    gn_tensor q = gn_rotary_with(split_heads(project(h), 1, HEADS), at, &turn),
+              rows_of_k = gn_rotary_with(split_heads(project(h), 1, HEADS), at, &turn),
+              k = gn_kv_append(cache_state(), rows_of_k, at),
+              v = gn_kv_append(cache_state(), split_heads(project(h), 1, HEADS), at), a = gn_attention(q, k, v, NULL);
+    REQUIRE(understand(a));
+    CHECK_ROLE(a, GN_ROLE_ATTENTION);
+    CHECK(!has_role(GN_ROLE_CROSS_ATTENTION));
+    CHECK_INT(of(k)->role, GN_ROLE_KV_APPEND);
+    CHECK_PHASE(a, GN_DECODE);
+    check_groups();
+    close_null();
+}
+
+TEST(rotated_queries_of_other_keys_are_cross_attention) {
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), other = gn_exp(rows(TIMES)), at = gn_arange(g, GN_I32, TIMES, 0, 1);
+    gn_tensor q = gn_rotary(split_heads(project(x), TIMES, HEADS), at, 10000, false),
+              k = gn_rotary(split_heads(project(other), TIMES, HEADS), at, 10000, false),
+              a = gn_attention(q, k, split_heads(project(other), TIMES, HEADS), NULL);
+    REQUIRE(understand(a));
+    CHECK_ROLE(a, GN_ROLE_CROSS_ATTENTION);
+    close_null();
 }
 
 TEST(phases_of_an_encoder_and_a_decoder_stay_apart) {
@@ -723,6 +806,29 @@ TEST(head_with_sampling_is_seen_in_every_writing) {
     CHECK_TOGETHER(out[2], logits[2]);
     CHECK_TOGETHER(out[3], logits[2]);
     CHECK_TOGETHER(out[4], logits[3]);
+    check_groups();
+    close_null();
+}
+
+/* Penalties, a bias of the step and a mask lie between the logits and the draw. */
+TEST(head_of_drawn_tokens_is_seen) {
+    open_null();
+    static const int32_t counts[TIMES * WORDS];
+    static const uint8_t allowed[WORDS];
+    gn_tensor x = gn_layernorm(gn_tanh(rows(TIMES)), GN_NONE, GN_NONE, 1e-5),
+              logits = gn_linear(x, weight(DIM, WORDS), weight(0, WORDS));
+    gn_sample_desc d = { .counts = gn_data(g, GN_I32, GN_SHAPE(TIMES, WORDS), counts),
+                         .repetition = gn_scalar(g, GN_F32, 1.2),
+                         .allowed = gn_data(g, GN_BOOL, GN_SHAPE(WORDS), allowed),
+                         .temperature = gn_scalar(g, GN_F32, 0.7),
+                         .top_p = gn_scalar(g, GN_F32, 0.9),
+                         .seed = gn_arange(g, GN_I64, TIMES, 0, 1),
+                         .counter = gn_scalar_i64(g, GN_I64, 3) };
+    gn_tensor token = gn_sample(logits, &d);
+    REQUIRE(understand(token));
+    CHECK_ROLE(logits, GN_ROLE_HEAD);
+    CHECK_ROLE(token, GN_ROLE_SAMPLING);
+    CHECK_TOGETHER(token, logits);
     check_groups();
     close_null();
 }
@@ -1302,7 +1408,7 @@ TEST(every_allocation_may_fail) {
         gn_fault f = { GN_OK, 0, "" };
         allocations = 0;
         fails_at = n;
-        gn_result r = gn_meaning_make(&g->cut.part, 0, &m, &f);
+        gn_result r = gn_meaning_make(&g->cut.part, 0, NULL, &m, &f);
         fails_at = -1;
         if (r == GN_OK) {
             break;
@@ -1445,7 +1551,7 @@ static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t of
     gn_schedule s;
     gn_fault f = { GN_OK, 0, "" };
     if (!understand_without(built, built[1].ctx ? 2 : 1, off) ||
-        !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, &s, &f), GN_OK)) {
+        !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, NULL, &s, &f), GN_OK)) {
         return false;
     }
     *out = (figures){ s.seconds, s.bytes, 0 };
@@ -1567,9 +1673,12 @@ static const test_entry tests[] = {
     TEST_ENTRY(cross_attention_is_seen_in_every_writing),
     TEST_ENTRY(norms_before_the_projections_do_not_make_self_attention_cross),
     TEST_ENTRY(grouped_attention_is_seen_in_every_writing),
+    TEST_ENTRY(attention_written_out_is_listed_with_its_products),
     TEST_ENTRY(softmax_between_other_products_is_no_attention),
     TEST_ENTRY(append_and_phase_are_seen_in_every_writing),
     TEST_ENTRY(an_append_is_seen_behind_a_scale_and_a_rotation),
+    TEST_ENTRY(a_decode_step_with_rotations_is_self_attention),
+    TEST_ENTRY(rotated_queries_of_other_keys_are_cross_attention),
     TEST_ENTRY(phases_of_an_encoder_and_a_decoder_stay_apart),
     TEST_ENTRY(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append),
     TEST_ENTRY(attention_without_a_cache_is_neither_prefill_nor_decode),
@@ -1586,6 +1695,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(gradients_from_another_step_are_seen_as_gradients),
     TEST_ENTRY(other_updates_of_states_are_no_optimiser),
     TEST_ENTRY(head_with_sampling_is_seen_in_every_writing),
+    TEST_ENTRY(head_of_drawn_tokens_is_seen),
     TEST_ENTRY(choices_within_the_graph_and_plain_outputs_are_no_head),
     TEST_ENTRY(convolution_by_windows_is_seen_and_is_vision),
     TEST_ENTRY(modalities_spread_and_mix),

@@ -107,6 +107,25 @@ static gn_tensor attention_of(const gn_tensor *in, int n) {
     return gn_attention(in[0], in[1], in[2], any_flag() ? &d : NULL);
 }
 
+static gn_tensor sample_of(const gn_tensor *in, bool draws) {
+    gn_sample_desc d = { .counts = in[1] };
+    if (draws) {
+        d.seed = in[2];
+        d.counter = in[3];
+        d.presence = d.top_k = in[4];
+        return gn_sample(in[0], &d);
+    }
+    d.repetition = d.frequency = in[2];
+    d.bias = in[3];
+    d.allowed = in[4];
+    return gn_adjust_logits(in[0], &d);
+}
+static gn_tensor top_log_probs_of(gn_tensor a, bool tokens) {
+    gn_tensor out[2];
+    gn_top_log_probs(a, any_int(), &out[0], &out[1]);
+    return out[tokens];
+}
+
 static gn_tensor rotary_of(const gn_tensor *in, bool whole) {
     gn_rotary_desc d = { .base = any_number(),
                          .interleaved = any_flag(),
@@ -212,6 +231,10 @@ static gn_tensor rotary_of(const gn_tensor *in, bool whole) {
     X(cross_entropy_smooth, 2, gn_cross_entropy_smooth(in[0], in[1], any_number()))                       \
     X(attention, 5, attention_of(in, 5))                                                                  \
     X(rotary, 2, gn_rotary(in[0], in[1], any_number(), any_flag()))                                       \
+    X(sample, 5, sample_of(in, true))                                                                     \
+    X(adjust_logits, 5, sample_of(in, false))                                                             \
+    X(top_log_probs, 1, top_log_probs_of(in[0], any_flag()))                                              \
+    X(rmsnorm_1p, 2, gn_rmsnorm_1p(in[0], in[1], any_number()))                                           \
     X(rotary_with, 2, rotary_of(in, true))                                                                \
     X(rotary_table, 1, rotary_of(in, false))                                                              \
     X(rotary_by, 2, gn_rotary_by(in[0], in[1], any_flag()))                                               \
@@ -349,7 +372,7 @@ static void check_bad_handle(const char *what, int line, gn_tensor t, gn_result 
    given back. */
 static bool may_lack(const char *name, int place, gn_result want) {
     static const char *const drawn[] = { "einsum", "concat", "stack", "attention", "label" }, *const optional[] = {
-        "layernorm", "linear", "rmsnorm"
+        "layernorm", "linear", "rmsnorm", "rmsnorm_1p"
     };
     bool may = false;
     for (int i = 0; i < TEST_COUNT(drawn); i++) {

@@ -1106,7 +1106,7 @@ static inline ref *ref_slice(const ref *a, int axis, int64_t begin, int64_t end,
     int64_t first = ref_slice_first(a->shape.dims[axis], begin, end, step, &shape.dims[axis]);
     ref *y = ref_make(a->dtype, shape);
     for (int64_t k = 0; k < y->n; k++) {
-        int64_t c[GN_MAX_RANK];
+        int64_t c[GN_MAX_RANK] = { 0 };
         ref_coords(shape, k, c);
         c[axis] = first + c[axis] * step;
         ref_copy(y, k, a, ref_index(a->shape, c));

@@ -97,6 +97,7 @@ static const pattern patterns[] = {
     { "softmax read twice", 0 },
     { "rows asked for between", 1 },
     { "softmax behind a view", 3 },
+    { "rmsnorm with a gain stored less 1", 1 },
 };
 
 static outs one(gn_tensor t) { return (outs){ { t }, 1 }; }
@@ -151,6 +152,7 @@ static outs build_pattern(gn_ctx *g, int which, gn_dtype d, int64_t a, int64_t b
         c = gn_sub(x, gn_mean(x, last, true));
         r = gn_mean(gn_square(c), last, true);
         return (outs){ { gn_mul(c, gn_rsqrt(gn_add_c(r, 1e-5))), r }, 2 };
+    case 25: return one(gn_rmsnorm_1p(x, w, 1e-5));
     default: return one(gn_softmax(gn_reshape(gn_transpose(gn_mul_c(x, 0.5), 0, 1), GN_SHAPE(a, b)), 1));
     }
 }

@@ -811,7 +811,7 @@ static gn_result decode_part(const gn__buf *b, gn_part **out) {
     uint64_t start = gn_now_us();
     uint8_t *copy = (uint8_t *)malloc(b->n ? b->n : 1);
     memcpy(copy, b->p, b->n);
-    gn_result e = gn__part_decode(copy, b->n, GN__WIRE_NODES, out, &f);
+    gn_result e = gn__part_decode(copy, b->n, GN__WIRE_NODES, NULL, out, &f);
     free(copy);
     if (e && b->n < 4096) CHECK(gn_now_us() - start < 100000);
     CHECK(peak - before <= 4096 + 40 * b->n); /* allocation is bounded by what is there */
@@ -909,7 +909,7 @@ TEST(part_without_memory_says_so) {
         size_t before = held;
         allocations = 0;
         fails_at = n;
-        e = gn__part_decode(b.p, b.n, GN__WIRE_NODES, &part, &f);
+        e = gn__part_decode(b.p, b.n, GN__WIRE_NODES, NULL, &part, &f);
         fails_at = -1;
         CHECK(e == GN_OUT_OF_MEMORY || n > 0);
         if (e) CHECK_INT(held, before);
@@ -1058,9 +1058,23 @@ TEST(part_with_more_nodes_than_allowed_is_a_limit) {
     gn__buf b = chain_part(100, before_it);
     gn_part *part = NULL;
     gn_fault f;
-    CHECK_RESULT(gn__part_decode(b.p, b.n, 100, &part, &f), GN_LIMIT);
+    CHECK_RESULT(gn__part_decode(b.p, b.n, 100, NULL, &part, &f), GN_LIMIT);
     CHECK(part == NULL);
-    CHECK_RESULT(gn__part_decode(b.p, b.n, 101, &part, &f), GN_OK);
+    CHECK_RESULT(gn__part_decode(b.p, b.n, 101, NULL, &part, &f), GN_OK);
+    gn_free(part);
+    gn__buf_deinit(&b);
+}
+
+TEST(decoding_ends_when_its_flag_is_set) {
+    gn__buf b = chain_part(100, before_it);
+    gn_part *part = NULL;
+    gn_fault f;
+    gn_flag flag = { GN_DISCONNECTED };
+    CHECK_RESULT(gn__part_decode(b.p, b.n, 101, &flag, &part, &f), GN_DISCONNECTED);
+    CHECK(part == NULL);
+    CHECK_STR(f.text, "the client has gone");
+    flag.why = GN_OK;
+    CHECK_RESULT(gn__part_decode(b.p, b.n, 101, &flag, &part, &f), GN_OK);
     gn_free(part);
     gn__buf_deinit(&b);
 }
@@ -1158,6 +1172,19 @@ TEST(random_bytes_are_no_part) {
     CHECK_INT(held, 0);
 }
 
+/* Ids, inputs and attributes of ops are part of the protocol: what was once told to a peer stays. */
+TEST(ops_match_their_golden_ids) {
+    gn__buf text = { NULL, 0, 0, false };
+    for (uint32_t w = 1; w < 8 * GN__WIRE_OPS; w++) {
+        int op = gn__op_by_wire((uint16_t)w);
+        if (op < 0) continue;
+        put_text(&text, "%02x %s, %d to %d inputs, %d attributes\n", (unsigned)w, gn__ops[op].name, gn__ops[op].least,
+                 gn__ops[op].most, gn__ops[op].n_attrs);
+    }
+    check_golden("tests/golden/ops.txt", &text);
+    gn__buf_deinit(&text);
+}
+
 TEST(ops_bitmap_names_every_op) {
     uint8_t bits[GN__WIRE_OPS];
     gn__ops_bitmap(bits);
@@ -1203,6 +1230,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(every_op_with_random_inputs_is_safe),
         TEST_ENTRY(graphs_that_are_no_graphs_are_refused),
         TEST_ENTRY(part_with_more_nodes_than_allowed_is_a_limit),
+        TEST_ENTRY(decoding_ends_when_its_flag_is_set),
         TEST_ENTRY(fan_in_of_a_hundred_thousand_is_refused),
         TEST_ENTRY(outputs_and_updates_out_of_range_are_refused),
         TEST_ENTRY(phases_out_of_range_are_refused),
@@ -1210,6 +1238,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(part_heads_that_count_wrong_are_refused),
         TEST_ENTRY(hash_covers_every_byte_of_a_part),
         TEST_ENTRY(random_bytes_are_no_part),
+        TEST_ENTRY(ops_match_their_golden_ids),
         TEST_ENTRY(ops_bitmap_names_every_op),
     };
     test_begin(argc, argv);
