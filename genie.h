@@ -9752,7 +9752,7 @@ GN__DEFINE_LAND(add_f16, uint16_t, gn__f32_f16(gn__f16_f32(a) + gn__f16_f32(b)))
 GN__DEFINE_LAND(add_bf16, uint16_t, gn__f32_bf16(gn__bf16_f32(a) + gn__bf16_f32(b)))
 /* b, the bits of y, where that is larger than x, whose bits are a, or where it alone is NaN: without a branch, since
  * which one it is cannot be guessed. */
-#define GN__LARGER(T, x, y) (a ^ ((a ^ b) & (T)(0 - (T)(!((y) <= (x)) & ((x) == (x))))))
+#define GN__LARGER(T, x, y) (a ^ ((a ^ b) & (T)(0 - (T)((int)!((y) <= (x)) & (int)((x) == (x))))))
 GN__DEFINE_LAND(max_f32, uint32_t, GN__LARGER(uint32_t, gn__bits_f32(a), gn__bits_f32(b)))
 GN__DEFINE_LAND(max_f64, uint64_t, GN__LARGER(uint64_t, gn__bits_f64(a), gn__bits_f64(b)))
 GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(uint16_t, gn__f16_f32(a), gn__f16_f32(b)))
