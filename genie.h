@@ -4776,6 +4776,7 @@ static uint32_t gn__random_node(gn_ctx *g, gn__loc at, int op, gn_dtype d, const
     }
     return gn__build(g, at, op, 1, &g->random_leaf, 2 + s->rank, attrs);
 }
+GN__COLD_END
 
 /* The node that stands for a slot's committed version in this step. */
 static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
@@ -4838,7 +4839,6 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
     g->slots[g->nodes[cache].slot - 1].kv = true;
     return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
 }
-GN__COLD_END
 
 /* ---- parts ---- */
 
