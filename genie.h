@@ -1547,8 +1547,10 @@ typedef struct gn_meaning {
 /* Bits of recognisers_off: what is not to be recognised. */
 #define GN_OFF_ROLE(role) (1u << (role))
 #define GN_OFF_PHASE(phase) (1u << (16 + (phase)))
-/* GN_OUT_OF_MEMORY, with *out_meaning empty. gn_meaning_deinit frees what it holds. */
-GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f);
+/* GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to, with *out_meaning empty. gn_meaning_deinit frees what
+   it holds. */
+GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel,
+                                 gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
 
 enum { GN_ATTENTION_SCORES = 8 };
@@ -1757,10 +1759,11 @@ typedef struct gn_schedule {
 
 /* `homes`: per node of the part, of a weight, state or value leaf: bit d set when device d holds it (of the first 32
    devices); NULL: nothing is anywhere. GN_OUT_OF_MEMORY also when no placement within the memory of the devices is
-   found, GN_UNSUPPORTED when no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside
-   it. */
+   found, GN_UNSUPPORTED when no device has an op, GN_BAD_ARGUMENT for a cluster without devices or a hint outside it,
+   and what `cancel` (NULL: nothing) is set to. */
 GN_API gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster,
-                                  gn_policy policy, const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f);
+                                  gn_policy policy, const uint32_t *homes, const gn_flag *cancel,
+                                  gn_schedule *out_schedule, gn_fault *f);
 GN_API void gn_schedule_deinit(gn_schedule *s);
 
 /* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set,
@@ -3942,30 +3945,37 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
 /* gn__plane_turn: rows lie in a row at the source, elements in the result. Squares of whole lines of a cache go by way
  * of a tile on the stack, so that each line is read and written once, however far apart lines are. gn__plane_each: any
  * strides. */
-#define GN__DEFINE_TURN(B)                                                                                      \
-    static void gn__plane_turn_##B(const gn__plane *p) {                                                        \
-        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                                    \
-        uint##B##_t tile[SIDE * SIDE];                                                                          \
-        for (int64_t r = 0; r < p->rows; r += SIDE)                                                             \
-            for (int64_t c = 0; c < p->n; c += SIDE) {                                                          \
-                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE), j = 0;   \
-                const char *from = p->from + r * (B / 8) + c * p->from_step;                                    \
-                char *to = p->to + r * p->to_row + c * (B / 8);                                                 \
-                GN__TURN_WIDE(B)                                                                                \
-                for (; j < w; j++)                                                                              \
-                    for (int64_t i = 0; i < h; i++)                                                             \
-                        memcpy(&tile[i * SIDE + j], from + j * p->from_step + i * (B / 8), B / 8);              \
-                for (int64_t i = 0; i < h; i++)                                                                 \
-                    if (w == SIDE) memcpy(to + i * p->to_row, &tile[i * SIDE], GN__TURN_BYTES);                 \
-                    else memcpy(to + i * p->to_row, &tile[i * SIDE], (size_t)w * (B / 8));                      \
-            }                                                                                                   \
-    }                                                                                                           \
-    static void gn__plane_each_##B(const gn__plane *p) {                                                        \
-        for (int64_t r = 0; r < p->rows; r++) {                                                                 \
-            char *to = p->to + r * p->to_row;                                                                   \
-            const char *from = p->from + r * p->from_row;                                                       \
-            for (int64_t i = 0; i < p->n; i++, to += p->to_step, from += p->from_step) memcpy(to, from, B / 8); \
-        }                                                                                                       \
+#define GN__DEFINE_TURN(B)                                                                                    \
+    static void gn__plane_turn_##B(const gn__plane *p) {                                                      \
+        enum { N = 128 / B, SIDE = GN__TURN_BYTES * 8 / B };                                                  \
+        uint##B##_t tile[SIDE * SIDE];                                                                        \
+        for (int64_t r = 0; r < p->rows; r += SIDE)                                                           \
+            for (int64_t c = 0; c < p->n; c += SIDE) {                                                        \
+                int64_t h = GN__MIN(p->rows - r, (int64_t)SIDE), w = GN__MIN(p->n - c, (int64_t)SIDE), j = 0; \
+                const char *from = p->from + r * (B / 8) + c * p->from_step;                                  \
+                char *to = p->to + r * p->to_row + c * (B / 8);                                               \
+                GN__TURN_WIDE(B)                                                                              \
+                for (; j < w; j++)                                                                            \
+                    for (int64_t i = 0; i < h; i++)                                                           \
+                        memcpy(&tile[i * SIDE + j], from + j * p->from_step + i * (B / 8), B / 8);            \
+                for (int64_t i = 0; i < h; i++)                                                               \
+                    if (w == SIDE) memcpy(to + i * p->to_row, &tile[i * SIDE], GN__TURN_BYTES);               \
+                    else memcpy(to + i * p->to_row, &tile[i * SIDE], (size_t)w * (B / 8));                    \
+            }                                                                                                 \
+    }                                                                                                         \
+    static void gn__plane_each_##B(const gn__plane *p) {                                                      \
+        for (int64_t r = 0; r < p->rows; r++) {                                                               \
+            char *to = p->to + r * p->to_row;                                                                 \
+            const char *from = p->from + r * p->from_row;                                                     \
+            int64_t i = 0, t = p->to_step, f = p->from_step;                                                  \
+            for (; i + 4 <= p->n; i += 4, to += 4 * t, from += 4 * f) {                                       \
+                memcpy(to, from, B / 8);                                                                      \
+                memcpy(to + t, from + f, B / 8);                                                              \
+                memcpy(to + 2 * t, from + 2 * f, B / 8);                                                      \
+                memcpy(to + 3 * t, from + 3 * f, B / 8);                                                      \
+            }                                                                                                 \
+            for (; i < p->n; i++, to += t, from += f) memcpy(to, from, B / 8);                                \
+        }                                                                                                     \
     }
 GN__DEFINE_PLANES(8, 4)
 GN__DEFINE_PLANES(16, 3)
@@ -5092,13 +5102,15 @@ static void gn__cut_share(gn_ctx *g, uint32_t id) {
     c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
 }
 
-/* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version. */
+/* Takes the marked nodes in order; clears the marks in any case. Fails on a failed node or a superseded version, and
+   when the call is cancelled. */
 GN__NOINLINE static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
     gn_result r = GN_OK;
     for (size_t w = 0; w <= g->n_nodes / 64; w++) {
         uint64_t bits = c->marks[w];
         c->marks[w] = 0;
+        if (r == GN_OK && gn__stops_at(&g->cancel, (uint32_t)w * 64)) r = gn_flag_get(&g->cancel);
         for (int b = 0; bits && r == GN_OK; b++, bits >>= 1) {
             uint32_t id = (uint32_t)(w * 64 + (size_t)b);
             if (!(bits & 1)) continue;
@@ -6437,9 +6449,7 @@ GN__SMALL_END
 #undef GN__TARGET
 #if GN__X86
 #undef GN__WHEN_A
-#undef GN__WHEN_S
 #define GN__WHEN_A(...) /* what is short gains little in f64 */
-#define GN__WHEN_S(...)
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
@@ -6448,9 +6458,7 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
-#undef GN__WHEN_S
 #define GN__WHEN_A(...) __VA_ARGS__
-#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -6824,34 +6832,20 @@ static gn_result gn__infer_random(const gn__infer_call *c) {
 #define gn__infer_random_uniform gn__infer_random
 #define gn__infer_random_normal gn__infer_random
 
-typedef struct gn__full_job {
-    char *to, block[4096]; /* whole elements */
-} gn__full_job;
-
-/* Bytes [begin, end), which begin at a multiple of a block. */
-static void gn__full_range(void *arg, int64_t begin, int64_t end) {
-    const gn__full_job *j = (const gn__full_job *)arg;
-    for (int64_t at = begin, n; at < end; at += n) {
-        n = GN__MIN(end - at, (int64_t)sizeof j->block);
-        memcpy(j->to + at, j->block, (size_t)n);
-    }
-}
-
-/* One value, given as double, into every element of a dense view. */
+/* One value, given as double, into every element: of a dense view, or of one that is a single element in memory. */
 static gn_result gn__cpu_full(const gn__call *c) {
-    gn__full_job j;
-    size_t bytes = gn__bytes_of(c->out.dtype);
-    int64_t n = gn__view_count(&c->out);
     double v = gn__word_f64(c->attrs[1]);
     char one[8];
-    j.to = c->out.p;
     if (gn__is_float(c->out.dtype)) gn__store_f64(&v, c->out.dtype, one, 1, 1);
     else {
         int64_t w = gn__f64_int(v, c->out.dtype);
         gn__store_i64(&w, c->out.dtype, one, 1, 1);
     }
-    for (size_t at = 0; at < sizeof j.block && at < (size_t)n * bytes; at += bytes) memcpy(j.block + at, one, bytes);
-    gn__pool_for(c->pool, n * (int64_t)bytes, 1 << 18, gn__full_range, &j);
+    gn_view same = c->out;
+    same.p = one;
+    memset(same.strides, 0, sizeof same.strides);
+    if (gn__view_is_dense(&c->out)) gn__move_view(c->pool, &c->out, &same);
+    else if (gn__view_count(&c->out)) memcpy(c->out.p, one, gn__bytes_of(c->out.dtype));
     return GN_OK;
 }
 
@@ -6912,46 +6906,75 @@ typedef struct gn__random_block {
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
 #endif
-/* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-46 of what the C library gives; rounded to f32 a little below
-   and a little above. Where both are equal that is what the library's rounds to. */
-#define GN__DEFINE_RANDOM(S, attribute)                                                                          \
-    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
-        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                                 \
-        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
-            b->w[0][l] = (uint32_t)(first + (uint64_t)l);                                                        \
-            b->w[1][l] = (uint32_t)((first + (uint64_t)l) >> 32);                                                \
-            b->w[2][l] = (uint32_t)run;                                                                          \
-            b->w[3][l] = (uint32_t)(run >> 32);                                                                  \
-        }                                                                                                        \
-        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                           \
-            for (int l = 0; l < GN__RANDOM; l++) {                                                               \
-                uint64_t x = (uint64_t)0xD2511F53u * b->w[0][l], y = (uint64_t)0xCD9E8D57u * b->w[2][l];         \
-                uint32_t n0 = (uint32_t)(y >> 32) ^ b->w[1][l] ^ k0, n2 = (uint32_t)(x >> 32) ^ b->w[3][l] ^ k1; \
-                b->w[1][l] = (uint32_t)y;                                                                        \
-                b->w[3][l] = (uint32_t)x;                                                                        \
-                b->w[0][l] = n0;                                                                                 \
-                b->w[2][l] = n2;                                                                                 \
-            }                                                                                                    \
-    }                                                                                                            \
-    attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {              \
-        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
-            double top = (double)(int32_t)(high[l] ^ 0x80000000u) + 0x1p31;                                      \
-            wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                \
-        }                                                                                                        \
-    }                                                                                                            \
-    attribute static void gn__normal_##S(gn__random_block *b) {                                                  \
-        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
-            gn__w_log_parts p = gn__w_log_split(1.0 - b->wide[0][l]);                                            \
-            double log_u = p.e * GN__W_LN2_HI + (p.f - (p.rest - p.e * GN__W_LN2_LO));                           \
-            double v = sqrt(-2.0 * log_u) * gn__w_sin_turned(6.283185307179586477 * b->wide[1][l], 1);           \
-            double off = fabs(v) * 0x1p-46;                                                                      \
-            b->least[l] = (float)(v - off);                                                                      \
-            b->most[l] = (float)(v + off);                                                                       \
-        }                                                                                                        \
+/* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-40 of what the C library gives; rounded to f32 a little below
+   and a little above. Where both are equal that is what the library's rounds to. The logarithm is that of gn__w_log,
+   the cosine an odd polynomial of the distance to where it is 0, both of fewer terms. */
+#define GN__DEFINE_RANDOM(S, attribute)                                                                                \
+    attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {                    \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                         \
+            double top = (double)(int32_t)(high[l] ^ 0x80000000u) + 0x1p31;                                            \
+            wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                      \
+        }                                                                                                              \
+    }                                                                                                                  \
+    attribute static void gn__normal_##S(gn__random_block *b) {                                                        \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                         \
+            uint64_t u = gn__f64_bits(1.0 - b->wide[0][l]), e = (u - 0x3fe6a09e667f3bcdu + ((uint64_t)1 << 63)) >> 52; \
+            double f = gn__bits_f64(u - (e << 52) + ((uint64_t)1 << 63)) - 1.0, s = f / (2.0 + f), z = s * s;          \
+            double n = gn__bits_f64(0x4330000000000000u | e) - (0x1p52 + 2048.0);                                      \
+            double p = 0.2857175453591449 + z * (0.22191400830308503 + z * 0.19362653714202008);                       \
+            p = z * (0.6666666666737509 + z * (0.3999999879733759 + z * p));                                           \
+            double r = sqrt(-2.0 * (n * 0.69314718055994530942 + (f - s * (f - p))));                                  \
+            double h = 0.25 - fabs(b->wide[1][l] - 0.5), y = h * h;                                                    \
+            double q = 42.058134871372054 + y * (-15.081483206893 + y * 3.6658551595639612);                           \
+            q = -41.341702239903675 + y * (81.60524914901583 + y * (-76.70584754377326 + y * q));                      \
+            double v = r * (-h * (6.28318530717927 + y * q)), off = fabs(v) * 0x1p-40 + fabs(r) * 0x1p-49;             \
+            b->least[l] = (float)(v - off);                                                                            \
+            b->most[l] = (float)(v + off);                                                                             \
+        }                                                                                                              \
     }
 GN__SMALL_BEGIN
+static void gn__philox_base(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int l = 0; l < GN__RANDOM; l++) {
+        uint32_t c[4] = { (uint32_t)(first + (uint64_t)l), (uint32_t)((first + (uint64_t)l) >> 32), (uint32_t)run,
+                          (uint32_t)(run >> 32) };
+        gn__philox(c, k0, k1);
+        for (int k = 0; k < 4; k++) b->w[k][l] = c[k];
+    }
+}
 GN__DEFINE_RANDOM(base, )
 GN__SMALL_END
+#if GN__X86
+/* A word in each 64 bits, of which the upper half is not looked at: 8 elements at a time. */
+GN__TARGET_AVX2 static void gn__philox_avx2(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {
+    typedef uint64_t vec __attribute__((vector_size(32)));
+    typedef int32_t half __attribute__((vector_size(32)));
+    typedef uint32_t low __attribute__((vector_size(16), aligned(4), may_alias));
+    const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);
+    for (int l = 0; l < GN__RANDOM; l += 8) {
+        uint64_t at = first + (uint64_t)l;
+        vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);
+        c[0][0] = (vec){ at, at + 1, at + 2, at + 3 };
+        c[1][0] = c[0][0] + 4;
+        for (int i = 0; i < 2; i++) {
+            c[i][1] = c[i][0] >> 32;
+            c[i][2] = (vec){ 0 } + run;
+            c[i][3] = c[i][2] >> 32;
+        }
+        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+            for (int i = 0; i < 2; i++) {
+                vec x = (vec)__builtin_ia32_pmuludq256(m0, (half)c[i][0]),
+                    y = (vec)__builtin_ia32_pmuludq256(m1, (half)c[i][2]);
+                c[i][0] = (y >> 32) ^ c[i][1] ^ k0;
+                c[i][2] = (x >> 32) ^ c[i][3] ^ k1;
+                c[i][1] = y;
+                c[i][3] = x;
+            }
+        for (int i = 0; i < 2; i++)
+            for (int k = 0; k < 4; k++) *(low *)&b->w[k][l + 4 * i] = __builtin_convertvector(c[i][k], low);
+    }
+}
+#endif
 #if GN__X86
 GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
 #endif
@@ -7447,6 +7470,7 @@ typedef struct gn__runners {
     void (*best)(void *best, void *at, const void *x, int64_t ldx, int64_t rows, int64_t n, int64_t first, bool least);
     void (*sum)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n); /* integers wrap */
     void (*prod)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
+    int64_t (*most)(const void *x, int64_t n, bool least); /* integers: the largest (least) of n side by side */
 } gn__runners;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -7507,24 +7531,56 @@ typedef struct gn__runners {
         for (; i < n; i++)                                                                                       \
             for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                    \
     }
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__MOST_WIDE(W, T)                                                                \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));          \
+    enum { STEP = 4 * W / (int)sizeof(T) };                                                \
+    T s[STEP];                                                                             \
+    vec m[4];                                                                              \
+    GN__UNROLL for (int v = 0; v < 4; v++) m[v] = (vec){ 0 } + most;                       \
+    for (; i + STEP <= n; i += STEP) {                                                     \
+        GN__UNROLL for (int v = 0; v < 4; v++) {                                           \
+            vec t = *(const vec *)(x + i + v * (STEP / 4)) ^ flip, take = (vec)(t > m[v]); \
+            m[v] = (t & take) | (m[v] & ~take);                                            \
+        }                                                                                  \
+    }                                                                                      \
+    memcpy(s, m, sizeof s);                                                                \
+    for (int l = 0; l < STEP; l++) most = s[l] > most ? s[l] : most;
+#else
+#define GN__MOST_WIDE(W, T)
+#endif
+/* The least is the largest of the complements. */
+#define GN__DEFINE_MOST(S, attribute, W, T)                                            \
+    attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
+        const T *x = (const T *)px, flip = least ? -1 : 0;                             \
+        T most = (T)(x[0] ^ flip);                                                     \
+        int64_t i = 0;                                                                 \
+        GN__MOST_WIDE(W, T)                                                            \
+        for (; i < n; i++) most = (T)(x[i] ^ flip) > most ? (T)(x[i] ^ flip) : most;   \
+        return (int64_t)(T)(most ^ flip);                                              \
+    }
 #define GN__IF_FLOAT(...) __VA_ARGS__
 #define GN__IF_INT(...)
 #define GN__DEFINE_RUNNERS(S, attribute, W)                               \
     GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)  \
     GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT) \
+    GN__DEFINE_MOST(i32_##S, attribute, W, int32_t)                       \
+    GN__DEFINE_MOST(i64_##S, attribute, W, int64_t)                       \
     GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)  \
     GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)  \
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
-#define GN__RUNNERS(S)                                                                                      \
-    {                                                                                                       \
-        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL }, [GN__F64] = { gn__run_best_f64_##S, NULL, NULL }, \
-        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL }, [GN__I64] = {                      \
-            gn__run_best_i64_##S,                                                                           \
-            gn__run_sum_i64_##S,                                                                            \
-            gn__run_prod_i64_##S                                                                            \
-        }                                                                                                   \
+#define GN__RUNNERS(S)                                                                                       \
+    {                                                                                                        \
+        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL, NULL },                                              \
+        [GN__F64] = { gn__run_best_f64_##S, NULL, NULL, NULL },                                              \
+        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S }, [GN__I64] = { \
+            gn__run_best_i64_##S,                                                                            \
+            gn__run_sum_i64_##S,                                                                             \
+            gn__run_prod_i64_##S,                                                                            \
+            gn__run_most_i64_##S                                                                             \
+        }                                                                                                    \
     }
 GN__SMALL_BEGIN
 GN__DEFINE_RUNNERS(base, , 16)
@@ -7679,9 +7735,21 @@ typedef struct gn__best {
 } gn__best;
 
 /* A product in two parts, whose rounding errors are kept: n factors are not off by n roundings. */
-static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
+GN__INLINE void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
     gn__w_pair p = gn__w_product(a->hi, b->hi);
     *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
+}
+
+/* GN__LANES of them, the upper half onto the lower until one is left. */
+static gn__w_pair gn__prod_fold(double *hi, double *lo) {
+    for (int h = GN__LANES / 2; h > 0; h /= 2)
+        for (int l = 0; l < h; l++) {
+            gn__w_pair a = { hi[l], lo[l] };
+            gn__prod_join(&a, &(gn__w_pair){ hi[l + h], lo[l + h] });
+            hi[l] = a.hi;
+            lo[l] = a.lo;
+        }
+    return (gn__w_pair){ hi[0], lo[0] };
 }
 
 /* How floats are multiplied, whatever they lie in: factor i of a piece of GN__CHUNK goes to running product i mod
@@ -7753,33 +7821,32 @@ typedef struct gn__products {
             y[r] = GN__LANES_PRODUCT(s[r]);                                              \
         }                                                                                \
     }
-#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                                      \
-    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                                         \
-        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                                                \
-        double last[GN__LANES], all[2][GN__LANES];                                                           \
-        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                          \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
-                lo[r][v] = (vec){ 0 };                                                                       \
-                hi[r][v] = lo[r][v] + 1;                                                                     \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int64_t i = 0; i < k; i += GN__LANES) {                                                         \
-            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                      \
-                const double *from = x + r * ldx + i;                                                        \
-                if (k - i < GN__LANES) {                                                                     \
-                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1;                   \
-                    from = last;                                                                             \
-                }                                                                                            \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                                           \
-                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));                      \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int r = 0; r < ROWS; r++) {                                                                     \
-            memcpy(all[0], hi[r], sizeof all[0]);                                                            \
-            memcpy(all[1], lo[r], sizeof all[1]);                                                            \
-            y[r] = (gn__w_pair){ all[0][0], all[1][0] };                                                     \
-            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &(gn__w_pair){ all[0][l], all[1][l] }); \
-        }                                                                                                    \
+#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                    \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                       \
+        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                              \
+        double last[GN__LANES], all[2][GN__LANES];                                         \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                        \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                           \
+                lo[r][v] = (vec){ 0 };                                                     \
+                hi[r][v] = lo[r][v] + 1;                                                   \
+            }                                                                              \
+        }                                                                                  \
+        for (int64_t i = 0; i < k; i += GN__LANES) {                                       \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                    \
+                const double *from = x + r * ldx + i;                                      \
+                if (k - i < GN__LANES) {                                                   \
+                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1; \
+                    from = last;                                                           \
+                }                                                                          \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                         \
+                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));    \
+            }                                                                              \
+        }                                                                                  \
+        for (int r = 0; r < ROWS; r++) {                                                   \
+            memcpy(all[0], hi[r], sizeof all[0]);                                          \
+            memcpy(all[1], lo[r], sizeof all[1]);                                          \
+            y[r] = gn__prod_fold(all[0], all[1]);                                          \
+        }                                                                                  \
     }
 #define GN__PROD_VECTORS(W)                                                                  \
     typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
@@ -7916,13 +7983,15 @@ static void gn__prod_columns(const gn__products *k, double *hi, double *lo, cons
             else k->down64(slots[0], slots[1], (const double *)from, ldx, some, n, q == 0);
         }
         for (int64_t i = 0; i < n; i++) {
-            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };
-            gn__w_pair a = { slots[0][i], f32 ? 0 : slots[1][i] }, all = { hi[i], lo[i] };
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 }, lost[GN__LANES] = { 0 };
+            gn__w_pair all = { hi[i], lo[i] };
             for (int64_t l = 0; l < GN__LANES && l < m; l++) s[l] = slots[0][l * GN__SLOT + i];
-            for (int64_t l = 1; l < GN__LANES && l < m && !f32; l++)
-                gn__prod_join(&a, &(gn__w_pair){ s[l], slots[1][l * GN__SLOT + i] });
+            for (int64_t l = 0; l < GN__LANES && l < m && !f32; l++) lost[l] = slots[1][l * GN__SLOT + i];
             if (f32) all.hi *= GN__LANES_PRODUCT(s);
-            else gn__prod_join(&all, &a);
+            else {
+                gn__w_pair a = gn__prod_fold(s, lost);
+                gn__prod_join(&all, &a);
+            }
             hi[i] = all.hi;
             lo[i] = all.lo;
         }
@@ -8043,6 +8112,20 @@ static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const 
     }
 }
 
+/* The same of integers' extremes whose places nobody asks for. */
+static void gn__reduce_most(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m,
+                            int64_t at) {
+    gn__runs a;
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype);
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const void *x = gn__runs_load(j, &a, p, stride, n);
+        if (x == (const void *)p) n = m - i;
+        int64_t most = gn__runners_of(j->c->pool, j->compute)->most(x, n, j->kind == GN__REDUCE_MIN);
+        gn__reduce_join(j, out, &(gn__partial){ 0, { 1, 0 }, 0, { 0, most, at + i, true } });
+    }
+}
+
 /* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
 static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m,
                            int64_t at) {
@@ -8051,7 +8134,8 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
     bool direct = stride == 1 && d == GN_F32;
     float x[GN__CHUNK];
     if (j->runs) {
-        gn__reduce_abreast(j, a, p, stride, m, at);
+        bool most = j->integer && (j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN);
+        (most ? gn__reduce_most : gn__reduce_abreast)(j, a, p, stride, m, at);
         return;
     }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
@@ -9545,8 +9629,21 @@ static gn_result gn__cpu_assign(const gn__call *c) {
     return GN_OK;
 }
 
+/* Of what a slice without gaps replaces nothing is copied first. */
 static gn_result gn__cpu_slice_put(const gn__call *c) {
-    gn__move_view(c->pool, &c->out, &c->in[0]);
+    int axis = gn__axis(c->attrs[0], c->out.rank);
+    int64_t n = c->out.dims[axis];
+    gn__range s = gn__slice_range(c->attrs, n);
+    bool whole = s.count <= 1 || s.step == 1 || s.step == -1;
+    int64_t low = s.step < 0 ? s.begin - (s.count - 1) : s.begin, sides[2][2] = { { 0, low }, { low + s.count, n } };
+    for (int i = 0; i < 2 && whole && s.count; i++) {
+        int64_t side[4] = { axis, sides[i][0], sides[i][1], 1 };
+        gn_view to = gn__view_slice(&c->out, side), from = gn__view_slice(&c->in[0], side);
+        to = gn__view_bound(&to);
+        from = gn__view_bound(&from);
+        gn__move_view(c->pool, &to, &from);
+    }
+    if (!whole || !s.count) gn__move_view(c->pool, &c->out, &c->in[0]);
     gn_view v = gn__view_slice(&c->out, c->attrs);
     v = gn__view_bound(&v);
     gn__move_view(c->pool, &v, &c->in[1]);
@@ -9681,11 +9778,11 @@ typedef struct gn__indexed {
 #define GN__DEFINE_LAND(name, T, EXPR)                                                                        \
     static void gn__land_##name(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
                                 int64_t src_step, int64_t n) {                                                \
-        for (int64_t j = 0; j < n; j++) {                                                                     \
-            char *p = table + (at ? at[j] * step : 0) + j * along;                                            \
+        for (int64_t j = 0; j < n; j++, table += along, src += src_step) {                                    \
+            char *p = table + (at ? at[j] * step : 0);                                                        \
             T a, b;                                                                                           \
             memcpy(&a, p, sizeof a);                                                                          \
-            memcpy(&b, src + j * src_step, sizeof b);                                                         \
+            memcpy(&b, src, sizeof b);                                                                        \
             a = (T)(EXPR);                                                                                    \
             memcpy(p, &a, sizeof a);                                                                          \
         }                                                                                                     \
@@ -9702,14 +9799,19 @@ typedef struct gn__indexed {
         else                                                                                                  \
             for (int64_t j = 0; j < n; j++) to[j] = (T)(to[j] + from[j]);                                     \
     }
-#define GN__DEFINE_PICK(B)                                                                                     \
-    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,    \
-                             int64_t along, int64_t n) {                                                       \
-        for (int64_t j = 0; j < n; j++) memcpy(to + j * to_step, table + at[j] * step + j * along, B / 8);     \
-    }                                                                                                          \
-    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along, \
-                                 int64_t src_step, int64_t n) {                                                \
-        for (int64_t j = 0; j < n; j++) memcpy(table + at[j] * step + j * along, src + j * src_step, B / 8);   \
+/* Elements at[j] of a row, or every `step` bytes and `along` further each time. */
+#define GN__DEFINE_PICK(B)                                                                                         \
+    static void gn__pick_##B(char *to, int64_t to_step, const char *table, const int64_t *at, int64_t step,        \
+                             int64_t along, int64_t n) {                                                           \
+        if (step == B / 8 && along == 0 && to_step == B / 8) {                                                     \
+            for (int64_t j = 0; j < n; j++) memcpy(to + j * (B / 8), table + at[j] * (B / 8), B / 8);              \
+            return;                                                                                                \
+        }                                                                                                          \
+        for (int64_t j = 0; j < n; j++, to += to_step, table += along) memcpy(to, table + at[j] * step, B / 8);    \
+    }                                                                                                              \
+    static void gn__land_set_##B(char *table, const char *src, const int64_t *at, int64_t step, int64_t along,     \
+                                 int64_t src_step, int64_t n) {                                                    \
+        for (int64_t j = 0; j < n; j++, table += along, src += src_step) memcpy(table + at[j] * step, src, B / 8); \
     }
 GN__DEFINE_PICK(8)
 GN__DEFINE_PICK(16)
@@ -9734,21 +9836,23 @@ GN__SMALL_BEGIN
 /* Sums of two 16-bit floats round once: an f32 holds more than twice their digits. */
 GN__DEFINE_LAND(add_f16, uint16_t, gn__f32_f16(gn__f16_f32(a) + gn__f16_f32(b)))
 GN__DEFINE_LAND(add_bf16, uint16_t, gn__f32_bf16(gn__bf16_f32(a) + gn__bf16_f32(b)))
-/* The larger; NaN wins. */
-#define GN__LARGER(a, b, x, y) ((y) > (x) || ((y) != (y) && (x) == (x)) ? (b) : (a))
-GN__DEFINE_LAND(max_f32, float, GN__LARGER(a, b, a, b))
-GN__DEFINE_LAND(max_f64, double, GN__LARGER(a, b, a, b))
-GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(a, b, gn__f16_f32(a), gn__f16_f32(b)))
-GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER(a, b, gn__bf16_f32(a), gn__bf16_f32(b)))
-GN__DEFINE_LAND(max_u8, uint8_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i8, int8_t, b > a ? b : a)
-GN__DEFINE_LAND(max_u16, uint16_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i16, int16_t, b > a ? b : a)
-GN__DEFINE_LAND(max_u32, uint32_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i32, int32_t, b > a ? b : a)
-GN__DEFINE_LAND(max_i64, int64_t, b > a ? b : a)
-GN__DEFINE_LAND(max_bool, uint8_t, (b != 0) > (a != 0) ? b : a)
+/* b, the bits of y, where that is larger than x, whose bits are a, or where it alone is NaN: without a branch, since
+ * which one it is cannot be guessed. */
+#define GN__LARGER(T, x, y) (a ^ ((a ^ b) & (T)(0 - (T)(!((y) <= (x)) & ((x) == (x))))))
+GN__DEFINE_LAND(max_f32, uint32_t, GN__LARGER(uint32_t, gn__bits_f32(a), gn__bits_f32(b)))
+GN__DEFINE_LAND(max_f64, uint64_t, GN__LARGER(uint64_t, gn__bits_f64(a), gn__bits_f64(b)))
+GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(uint16_t, gn__f16_f32(a), gn__f16_f32(b)))
+GN__DEFINE_LAND(max_bf16, uint16_t, GN__LARGER(uint16_t, gn__bf16_f32(a), gn__bf16_f32(b)))
+GN__DEFINE_LAND(max_u8, uint8_t, GN__LARGER(uint8_t, a, b))
+GN__DEFINE_LAND(max_i8, uint8_t, GN__LARGER(uint8_t, (int8_t)a, (int8_t)b))
+GN__DEFINE_LAND(max_u16, uint16_t, GN__LARGER(uint16_t, a, b))
+GN__DEFINE_LAND(max_i16, uint16_t, GN__LARGER(uint16_t, (int16_t)a, (int16_t)b))
+GN__DEFINE_LAND(max_u32, uint32_t, GN__LARGER(uint32_t, a, b))
+GN__DEFINE_LAND(max_i32, uint32_t, GN__LARGER(uint32_t, (int32_t)a, (int32_t)b))
+GN__DEFINE_LAND(max_i64, uint64_t, GN__LARGER(uint64_t, (int64_t)a, (int64_t)b))
+GN__DEFINE_LAND(max_bool, uint8_t, GN__LARGER(uint8_t, a != 0, b != 0))
 GN__SMALL_END
+#undef GN__LARGER
 #undef GN__DEFINE_ADD
 #undef GN__DEFINE_LAND
 
@@ -9759,14 +9863,29 @@ enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13 }; /* indices checked at a time
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
 /* Whether all are 0 to size - 1: else one of v and size - 1 - v has its highest bit set. */
-static bool gn__all_inside(const int64_t *at, int64_t n, int64_t size) {
-    uint64_t any = 0, last = (uint64_t)size - 1;
-    for (int64_t j = 0; j < n; j++) any |= (uint64_t)at[j] | (last - (uint64_t)at[j]);
-    return size > 0 && any >> 63 == 0;
-}
+#define GN__DEFINE_INSIDE(S, attribute)                                                    \
+    attribute static bool gn__all_inside_##S(const int64_t *at, int64_t n, int64_t size) { \
+        uint64_t any = 0, last = (uint64_t)size - 1;                                       \
+        for (int64_t j = 0; j < n; j++) any |= (uint64_t)at[j] | (last - (uint64_t)at[j]); \
+        return size > 0 && any >> 63 == 0;                                                 \
+    }
+GN__DEFINE_INSIDE(base, )
+#if GN__X86
+GN__DEFINE_INSIDE(avx2, GN__TARGET_AVX2)
+#endif
+#undef GN__DEFINE_INSIDE
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+static bool gn__all_inside(const gn__pool *p, const int64_t *at, int64_t n, int64_t size) {
+#if GN__X86
+    if (p && p->isa >= GN__ISA_AVX2) return gn__all_inside_avx2(at, n, size);
+#else
+    (void)p;
+#endif
+    return gn__all_inside_base(at, n, size);
+}
 
 /* n elements of one place of the table, or, with `at`, of as many places. */
 static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t along,
@@ -9789,27 +9908,38 @@ static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, co
     }
 }
 
-/* How many of n indices follow the one before; counting ends where it is clear that few do. */
-static bool gn__in_runs(const int64_t *at, int64_t n) {
-    int64_t breaks = 0, most = n / 8;
-    for (int64_t j = 1; j < n && breaks <= most; j++) breaks += at[j] != at[j - 1] + 1;
-    return n >= 16 && breaks <= most;
+/* Where runs of indices end that count upwards; 0 of them where most are short: looking ends as soon as that shows. */
+static int gn__runs_of(const int64_t *at, int64_t n, uint16_t *ends) {
+    int runs = 0, most = (int)(n / 8);
+    if (n < 16) return 0;
+    for (int64_t j = 1; j <= n; j++) {
+        if (j < n && at[j] == at[j - 1] + 1) continue;
+        if (runs == most) return 0;
+        ends[runs++] = (uint16_t)j;
+    }
+    return runs;
 }
 
-/* n positions along the dim whose indices were loaded. */
-static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n, bool runs) {
+/* n positions along the dim whose indices were loaded; as runs, where there are some. */
+static void gn__indexed_block(const gn__indexed *k, char *table, char *other, const int64_t *at, int64_t n,
+                              const uint16_t *ends, int runs) {
     int j = k->along, last = k->rank - 1;
     if (j == last && !runs) {
         gn__indexed_apply(k, table, other, at, k->t[j], k->o[j], n);
         return;
     }
-    for (int64_t i = 0, m; i < n; i += m, table += m * k->t[j], other += m * k->o[j]) {
+    for (int64_t r = 0, i = 0; r < runs; i = ends[r++])
+        gn__indexed_apply(k, table + i * k->t[j] + at[i] * k->step, other + i * k->o[j], NULL, k->element, k->element,
+                          ends[r] - i);
+    if (runs) return;
+    int64_t bytes = k->dims[last] * k->element;
+    bool dense = !k->land && k->t[last] == k->element && k->o[last] == k->element && bytes < GN__PICK_PIECE;
+    for (int64_t i = 0; i < n && dense; i++, table += k->t[j], other += k->o[j]) {
         char *p = table + at[i] * k->step;
-        for (m = 1; runs && i + m < n && at[i + m] == at[i] + m;) m++;
-        if (runs) {
-            gn__indexed_apply(k, p, other, NULL, k->element, k->element, m);
-            continue;
-        }
+        memcpy(k->gathers ? other : p, k->gathers ? p : other, (size_t)bytes);
+    }
+    for (int64_t i = 0; i < n && !dense; i++, table += k->t[j], other += k->o[j]) {
+        char *p = table + at[i] * k->step;
         for (int64_t e = 0; e < k->dims[last] && !(e && gn__pool_stops(k->pool)); e += GN__PICK_PIECE)
             gn__indexed_apply(k, p + e * k->t[last], other + e * k->o[last], NULL, k->t[last], k->o[last],
                               GN__MIN(k->dims[last] - e, (int64_t)GN__PICK_PIECE));
@@ -9835,6 +9965,7 @@ static bool gn__indexed_next(const gn__indexed *k, int first, int end, int64_t *
 /* All positions that `own` dims and the loaded one have; each block of indices serves all `shared` dims. */
 static void gn__indexed_all(gn__indexed *k) {
     int64_t own[GN_MAX_RANK + 2] = { 0 }, shared[GN_MAX_RANK + 2] = { 0 }, buffer[GN__PICKS];
+    uint16_t ends[GN__PICKS];
     int j = k->along;
     int64_t bytes = (int64_t)gn__bytes_of(k->index_dtype);
     bool dense = k->index_dtype == GN_I64 && k->x[j] == 1;
@@ -9846,12 +9977,12 @@ static void gn__indexed_all(gn__indexed *k) {
             char *table = k->table + b * k->t[j], *other = k->other + b * k->o[j];
             const int64_t *at = dense ? (const int64_t *)(const void *)from : buffer;
             if (!dense) gn__load_i64(buffer, k->index_dtype, from, k->x[j], n);
-            if (!gn__all_inside(at, n, k->size)) {
+            if (!gn__all_inside(k->pool, at, n, k->size)) {
                 gn__atomic_store(k->failed, 1);
                 return;
             }
-            bool runs = in_row && gn__in_runs(at, n);
-            do gn__indexed_block(k, table, other, at, n, runs);
+            int runs = in_row ? gn__runs_of(at, n, ends) : 0;
+            do gn__indexed_block(k, table, other, at, n, ends, runs);
             while (!gn__pool_stops(k->pool) && gn__indexed_next(k, k->own, j, shared, &table, &other, &index));
             if (gn__pool_stops(k->pool)) return;
         }
@@ -11612,29 +11743,66 @@ static gn_result gn__infer_nonzero(const gn__infer_call *c) {
                : gn_fail(c->fault, GN_BAD_SHAPE, "a bound of %lld is not possible", (long long)c->attrs[0]);
 }
 
-static bool gn__is_nonzero(gn_dtype d, const char *p) {
-    double x;
-    if (!gn__is_float(d)) return gn__read_int(d, p) != 0;
-    gn__load_f64(&x, d, p, 1, 1);
-    return x != 0;
+GN__COLD_END
+
+/* Which of n elements, at most GN__CHUNK, are not 0. */
+static void gn__set_flags(uint8_t *set, gn_dtype d, const char *p, int64_t stride, int64_t n) {
+    union {
+        float s[GN__CHUNK];
+        double f[GN__CHUNK];
+        int64_t i[GN__CHUNK];
+    } x;
+    if (d == GN_F64) {
+        gn__load_f64(x.f, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.f[i] != 0;
+    } else if (gn__is_float(d)) {
+        gn__load_f32(x.s, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.s[i] != 0;
+    } else {
+        gn__load_i64(x.i, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.i[i] != 0;
+    }
+}
+
+/* The places of n elements of a row that begins at `at` and is read from its element `first` on: each is written where
+   the next one that is not 0 goes. How many are there then; bound + 1: one too many. */
+static int64_t gn__nonzero_put(const uint8_t *set, int64_t n, const int64_t *at, int rank, int64_t first, int64_t *out,
+                               int64_t found, int64_t bound) {
+    for (int64_t i = 0; i < n; i++) {
+        if (found == bound) {
+            if (set[i]) return bound + 1;
+            continue;
+        }
+        int64_t *o = out + found * rank;
+        for (int k = 0; k < rank - 1; k++) o[k] = at[k];
+        if (rank) o[rank - 1] = first + i;
+        found += set[i];
+    }
+    return found;
 }
 
 static gn_result gn__cpu_nonzero(const gn__call *c) {
     const gn_view *in = &c->in[0];
-    int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype);
+    int rank = in->rank, last = GN__MAX(rank - 1, 0);
+    int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype),
+            inner = rank ? in->dims[last] : 1, stride = rank ? in->strides[last] : 1, at[GN_MAX_RANK];
     int64_t *out = (int64_t *)(void *)c->out.p;
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        if (!gn__is_nonzero(in->dtype, in->p + gn__view_offset(in, in->rank, i) * bytes)) continue;
-        if (found == bound)
-            return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
-        for (int64_t k = in->rank - 1, at = i; k >= 0; at /= in->dims[k--])
-            out[found * in->rank + k] = at % in->dims[k];
-        found++;
+    uint8_t set[GN__CHUNK];
+    for (int64_t row = 0; n && row < n / inner && found <= bound; row++) {
+        const char *p = in->p + gn__view_offset(in, last, row) * bytes;
+        for (int64_t k = last - 1, left = row; k >= 0; left /= in->dims[k--]) at[k] = left % in->dims[k];
+        if ((row & 0xff) == 0xff && gn__pool_stops(c->pool)) return GN_OK;
+        for (int64_t i = 0, m; i < inner && found <= bound && !(i && gn__pool_stops(c->pool)); i += m) {
+            m = GN__MIN(inner - i, (int64_t)GN__CHUNK);
+            gn__set_flags(set, in->dtype, p + i * stride * bytes, stride, m);
+            found = gn__nonzero_put(set, m, at, rank, i, out, found, bound);
+        }
     }
-    for (int64_t i = found * in->rank; i < bound * in->rank; i++) out[i] = -1;
+    if (found > bound)
+        return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
+    for (int64_t i = found * rank; i < bound * rank; i++) out[i] = -1;
     return GN_OK;
 }
-GN__COLD_END
 
 #define GN__TILES_F(NAME) \
     { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
@@ -11659,7 +11827,7 @@ GN__COLD_END
 #endif
 #define GN__TILES_S(NAME) GN__TILES_F(NAME)
 #define GN__WIDE_S(NAME) GN__WIDE_F(NAME)
-#define GN__WIDE64_S(NAME) GN__WIDE64_A(NAME)
+#define GN__WIDE64_S(NAME) GN__WIDE64_F(NAME)
 #define GN__TILES_M(NAME) GN__TILES_A(NAME)
 #define GN__WIDE_M(NAME) GN__WIDE_F(NAME)
 #define GN__WIDE64_M(NAME) GN__WIDE64_F(NAME)
@@ -11783,6 +11951,7 @@ enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
 
 typedef struct gn__recognition {
     const gn_part *p;
+    const gn_flag *cancel;
     gn_meaning *m;
     uint32_t n, off;
     uint32_t *base;   /* the node whose elements this one shows */
@@ -12476,13 +12645,15 @@ static void gn__recognition_deinit(gn__recognition *w) {
     gn_free(w->facts);
 }
 
-static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, gn_meaning *m) {
+static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, const gn_flag *cancel,
+                                 gn_meaning *m) {
     size_t n = (size_t)p->n_nodes + 1;
     memset(w, 0, sizeof *w);
     w->p = p;
     w->m = m;
     w->n = p->n_nodes;
     w->off = off;
+    w->cancel = cancel;
     w->base = (uint32_t *)gn__alloc_zero(6 * n * sizeof *w->base);
     w->facts = (uint8_t *)gn__alloc_zero(4 * n);
     if (!w->base || !w->facts) return false;
@@ -12496,6 +12667,9 @@ static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t 
     w->phase = w->facts + 3 * n;
     return true;
 }
+
+/* What is seen by then is not looked at. */
+static bool gn__recognition_stops(const gn__recognition *w, uint32_t i) { return gn__stops_at(w->cancel, i); }
 
 static void gn__facts_of(gn__recognition *w, uint32_t i) {
     const gn_part *p = w->p;
@@ -12518,7 +12692,8 @@ static void gn__facts_of(gn__recognition *w, uint32_t i) {
 
 static void gn__recognise(gn__recognition *w) {
     const gn_part *p = w->p;
-    for (uint32_t i = 0; i < w->n; i++) gn__facts_of(w, i);
+    for (uint32_t i = 0; i < w->n && !gn__recognition_stops(w, i); i++) gn__facts_of(w, i);
+    if (gn_flag_get(w->cancel)) return;
     for (uint32_t i = 0; i < p->n_outs; i++) w->facts[w->base[p->outs[i]]] |= GN__RESULT;
     for (uint32_t i = 0; i < p->n_updates; i++) {
         w->facts[p->updates[i].node] |= GN__RESULT;
@@ -12529,8 +12704,10 @@ static void gn__recognise(gn__recognition *w) {
         for (uint32_t k = 0; k < p->nodes[i].n_ins && p->hints[i].role; k++)
             if (!gn__is_free(w, gn__in(w, i, k))) gn__groups_join(w, gn__in(w, i, k), i);
     for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
-        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++)
+        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++) {
+            if (gn__recognition_stops(w, i)) return;
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
+        }
 }
 
 /* ---- attention that is written out, for who computes it in one ---- */
@@ -12556,8 +12733,8 @@ static gn_result gn__written_attentions(const gn_part *part, const gn_flag *canc
     gn__recognition w;
     for (uint32_t i = 0; i < part->n_nodes; i++) softmax |= !part->nodes[i].leaf && part->nodes[i].op == GN_OP_SOFTMAX;
     bare.hints = NULL; /* what was said of nodes changes nothing */
-    if (softmax) ok = gn__recognition_init(&w, &bare, 0, NULL);
-    for (uint32_t i = 0; ok && softmax && i < w.n && !gn__stops_at(cancel, i); i++) {
+    if (softmax) ok = gn__recognition_init(&w, &bare, 0, cancel, NULL);
+    for (uint32_t i = 0; ok && softmax && i < w.n && !gn__recognition_stops(&w, i); i++) {
         gn_written_attention a;
         gn__facts_of(&w, i);
         if (!gn__written_attention_at(&w, i, &a)) continue;
@@ -12957,38 +13134,45 @@ static void gn__meaning_deinit(gn_meaning *m) {
     memset(m, 0, sizeof *m);
 }
 
-static bool gn__meaning_fill(gn__recognition *w, double *way) {
+/* Each stage looks at all nodes once; before the next it is seen whether there is to be one. */
+static gn_result gn__meaning_fill(gn__recognition *w, double *way) {
     gn_meaning *m = w->m;
     uint32_t *want = w->last; /* free once the groups are numbered */
+    gn_result why;
     gn__recognise(w);
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
     gn__groups_number(w);
     gn__groups_resolve(w, want);
     gn__groups_follow(w);
     gn__groups_add_leaves(w, want);
-    if (!gn__groups_make(w, want) || !gn__roles_fill(w)) return false;
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
+    if (!gn__groups_make(w, want) || !gn__roles_fill(w)) return GN_OUT_OF_MEMORY;
     gn__phases_fill(w);
-    if (!gn__modalities_fill(w)) return false;
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
+    if (!gn__modalities_fill(w)) return GN_OUT_OF_MEMORY;
     for (uint32_t i = 0; i < w->n; i++) gn__cost_fill(w, i);
+    if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
     gn__groups_cost(w, w->kind);
     if (m->n_nodes) gn__critical_fill(w, way, want);
-    return true;
+    return GN_OK;
 }
 
-static gn_result gn__meaning_make(const gn_part *p, uint32_t off, gn_meaning *m, gn_fault *f) {
+static gn_result gn__meaning_make(const gn_part *p, uint32_t off, const gn_flag *cancel, gn_meaning *m, gn_fault *f) {
     gn__recognition w;
     memset(m, 0, sizeof *m);
     double *way = (double *)gn_alloc(((size_t)p->n_nodes + 1) * sizeof *way);
-    bool ok = gn__recognition_init(&w, p, off, m) && way;
+    bool ok = gn__recognition_init(&w, p, off, cancel, m) && way;
     m->n_nodes = p->n_nodes;
     m->n_edges = p->n_ins;
     m->nodes = (gn_node_meaning *)gn__alloc_zero(((size_t)p->n_nodes + 1) * sizeof *m->nodes);
     m->edges = (gn_edge_meaning *)gn__alloc_zero(((size_t)p->n_ins + 1) * sizeof *m->edges);
-    ok = ok && m->nodes && m->edges && gn__meaning_fill(&w, way);
+    gn_result r = ok && m->nodes && m->edges ? gn__meaning_fill(&w, way) : GN_OUT_OF_MEMORY;
     gn__recognition_deinit(&w);
     gn_free(way);
-    if (ok) return GN_OK;
+    if (r == GN_OK) return GN_OK;
     gn__meaning_deinit(m);
-    return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for the meaning of %u nodes", p->n_nodes);
+    return r == GN_OUT_OF_MEMORY ? gn_fail(f, r, "no memory for the meaning of %u nodes", p->n_nodes)
+                                 : gn_fail(f, r, "%s", gn__stop_text(r));
 }
 GN__COLD_END
 
@@ -13091,7 +13275,8 @@ static bool gn__layout_view(gn_layout *l, uint32_t i) {
     return true;
 }
 
-static void gn__layout_places(gn_layout *l) {
+/* constants_once: one that needs memory is one element there, with strides of 0. */
+static void gn__layout_places(gn_layout *l, bool constants_once) {
     const gn_part *p = l->part;
     for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
         const gn_part_node *n = &p->nodes[i];
@@ -13101,8 +13286,10 @@ static void gn__layout_places(gn_layout *l) {
         if (n->leaf == GN_LEAF_DATA || n->leaf == GN_LEAF_VALUE) a->place = GN_PLACE_ARG;
         else if (n->leaf) a->place = GN_PLACE_SLOT;
         else if (gn__layout_view(l, i)) a->place = GN_PLACE_NONE;
-        else if (n->op == GN_OP_FULL) a->place = a->kernel ? GN_PLACE_BLOCK : GN_PLACE_NONE;
-        else if (a->group != GN__NO_GROUP && a->group != i) {
+        else if (n->op == GN_OP_FULL) {
+            a->place = a->kernel ? GN_PLACE_BLOCK : GN_PLACE_NONE;
+            if (constants_once) memset(a->view.strides, 0, sizeof a->view.strides);
+        } else if (a->group != GN__NO_GROUP && a->group != i) {
             a->place = GN_PLACE_NONE;
             l->fused++;
         } else {
@@ -13592,7 +13779,8 @@ static uint64_t gn__layout_least(const gn_part *p) {
            steps * sizeof(gn_kernel_step) + instrs * sizeof(gn_instr) + 3 * GN__BLOCK_COST;
 }
 
-static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *cancel, gn_layout *l, gn_fault *f) {
+static gn_result gn__layout_make(const gn_part *p, bool fuse, bool constants_once, const gn_flag *cancel, gn_layout *l,
+                                 gn_fault *f) {
     memset(l, 0, sizeof *l);
     l->part = p;
     l->cancel = cancel;
@@ -13601,7 +13789,7 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, const gn_flag *can
     l->scratch = (uint32_t *)gn__alloc_zero((size_t)(p->n_nodes + 1) * sizeof *l->scratch);
     gn_result r = l->lay && l->update_how && l->scratch ? GN_OK : gn__layout_no_memory(l, f);
     if (r == GN_OK) gn__layout_groups(l, fuse);
-    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_places(l);
+    if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_places(l, constants_once);
     if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK) gn__layout_last(l);
     if (r == GN_OK && (r = gn__stopped(cancel, f)) == GN_OK)
         r = gn__layout_updates(l) ? gn__layout_memory(l, f) : gn__layout_no_memory(l, f);
@@ -13677,6 +13865,7 @@ typedef struct gn__verdict {
 } gn__verdict;
 
 typedef struct gn__sched {
+    const gn_flag *cancel; /* once it is set, the rest is bad */
     const gn_part *p;
     const gn_meaning *m;
     const gn_cluster *c;
@@ -14244,6 +14433,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         }
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
         uint32_t i = order[k], d = s->dev[i], *open = &s->open[d];
+        s->bad = gn__stops_at(s->cancel, k);
         uint32_t waits = *open != GN__NONE && gn__sched_waits(s, i, d) ? *open : GN__NONE;
         if (*open == GN__NONE || waits != GN__NONE) {
             if (!GN__GROW(s, segs, 1)) {
@@ -14262,7 +14452,7 @@ static void gn__sched_segments(gn__sched *s, const uint32_t *order) {
         gn__sched_bring(s, i, d, *open);
         if (s->exported[i]) *open = GN__NONE;
     }
-    gn__sched_number(s);
+    if (!s->bad) gn__sched_number(s);
 }
 
 /* One value crosses: each end sends and receives one thing at a time. */
@@ -14308,6 +14498,7 @@ static void gn__sched_outputs(gn__sched *s) {
 /* Judges the placement in dev[]: fills now, segs, hops. */
 static void gn__sched_simulate(gn__sched *s, const uint32_t *order) {
     double *zero[] = { s->out_free, s->in_free, s->dev_free, s->work };
+    if (s->bad) return;
     for (size_t i = 0; i < GN__LENGTH(zero); i++) memset(zero[i], 0, (s->D + 1) * sizeof(double));
     memset(s->head, 0, s->n * sizeof *s->head);
     s->n_hops = s->n_segs = 0;
@@ -14621,6 +14812,7 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
     for (uint32_t i = 0; i < s->n; i++)
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->set_dev[i] = s->set_pin[i];
     for (uint32_t k = 0; k < s->U && !s->bad; k++) {
+        s->bad = gn__stops_at(s->cancel, k);
         uint32_t i = s->rank_order[k],
                  pin = s->tasks[i].set != GN__NONE ? s->set_dev[s->tasks[i].set] : s->tasks[i].pin;
         gn__offer best = { GN_UNPLACED, 0, 0, false };
@@ -14912,6 +15104,12 @@ static bool gn__sched_loses(const gn__sched *s) {
     return !(gn__sched_objective(s, &s->top, time) < GN__GAIN * gn__sched_objective(s, &s->single, time));
 }
 
+/* Why it is bad: it is to end, or there is no memory. */
+static gn_result gn__sched_ended(const gn__sched *s) {
+    gn_result r = gn__stopped(s->cancel, s->f);
+    return r != GN_OK ? r : gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+}
+
 static gn_result gn__sched_choose(gn__sched *s) {
     uint64_t slots = 0, act = 0;
     gn__sched_list(s);
@@ -14922,6 +15120,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
         if (s->have) gn__sched_moves(s);
         for (int i = 0; i < 2 && !s->bad; i++) { /* with and without room for values that live */
             gn__sched_greedy(s, i ? 0 : act);
+            if (s->bad) break;
             memcpy(s->path, s->dev, s->U * sizeof *s->path);
             gn__sched_consider(s, true);
             memcpy(s->dev, s->path, s->U * sizeof *s->path);
@@ -14931,7 +15130,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
         gn__sched_pipeline(s);
         if (s->have) gn__sched_moves(s);
     } else if (!s->have && !s->bad) act = gn__sched_measure(s, &slots);
-    if (s->bad) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
+    if (s->bad) return gn__sched_ended(s);
     if (!s->have) return gn__sched_nowhere(s, slots, act);
     if (gn__sched_loses(s))
         for (uint32_t i = 0; i < s->U; i++) s->best[i] = s->single_dev;
@@ -14939,7 +15138,7 @@ static gn_result gn__sched_choose(gn__sched *s) {
     memcpy(s->dev, s->best, s->U * sizeof *s->dev);
     gn__sched_simulate(s, s->best_ranked ? s->rank_order : s->order);
     gn__sched_fits(s);
-    return s->bad ? gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n) : GN_OK;
+    return s->bad ? gn__sched_ended(s) : GN_OK;
 }
 
 /* ---- the result ---- */
@@ -15092,9 +15291,10 @@ static gn_result gn__sched_fill(gn__sched *s, gn_schedule *o) {
 
 /* Ends with gn__sched_deinit, whatever it returns. */
 static gn_result gn__sched_begin(gn__sched *s, const gn_part *p, const gn_meaning *m, const gn_cluster *c,
-                                 gn_policy policy, const uint32_t *homes, gn_fault *f) {
+                                 gn_policy policy, const uint32_t *homes, const gn_flag *cancel, gn_fault *f) {
     memset(s, 0, sizeof *s);
     s->p = p;
+    s->cancel = cancel;
     s->m = m;
     s->c = c;
     s->homes = homes;
@@ -15102,18 +15302,19 @@ static gn_result gn__sched_begin(gn__sched *s, const gn_part *p, const gn_meanin
     s->f = f;
     s->n = p->n_nodes;
     s->D = c->n_devices;
-    return gn__sched_prepare(s);
+    gn_result r = gn__sched_prepare(s);
+    return r == GN_OK ? gn__stopped(cancel, f) : r;
 }
 
 static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
-                                   const uint32_t *homes, gn_schedule *out, gn_fault *f) {
+                                   const uint32_t *homes, const gn_flag *cancel, gn_schedule *out, gn_fault *f) {
     gn__sched s;
     memset(out, 0, sizeof *out);
     if (!c || !c->n_devices || !c->devices || !c->links)
         return gn_fail(f, GN_BAD_ARGUMENT, "a cluster without devices or links");
     if ((int)policy < 0 || policy >= GN_POLICY__COUNT)
         return gn_fail(f, GN_BAD_ARGUMENT, "there is no policy %d", (int)policy);
-    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, f);
+    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, cancel, f);
     if (r == GN_OK) r = gn__sched_choose(&s);
     if (r == GN_OK) r = gn__sched_fill(&s, out);
     if (r != GN_OK) gn__schedule_deinit(out);
@@ -15130,7 +15331,7 @@ typedef struct gn__forecast {
 static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
                                     const uint32_t *homes, const uint32_t *device, gn__forecast *out, gn_fault *f) {
     gn__sched s;
-    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, f);
+    gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, NULL, f);
     if (r == GN_OK) {
         gn__sched_list(&s);
         gn__sched_ranks(&s);
@@ -16844,13 +17045,15 @@ static gn_result gn__part_get_head(gn__part_in *in, uint32_t max_nodes) {
 }
 
 /* Rebuilds a part; every type is inferred by the builders' own function. *out_part is freed by gn_free. */
-static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes, gn_part **out_part, gn_fault *f) {
+static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes, const gn_flag *cancel,
+                                 gn_part **out_part, gn_fault *f) {
     gn__part_in in = { { p, p + n, false }, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, NULL, 0, f };
     *out_part = NULL;
     gn_result e = gn__part_get_head(&in, max_nodes);
     for (uint32_t i = 0; !e && i < in.part->n_nodes; i++) {
         e = gn__part_get_node(&in, i);
         if (e && f) f->node = i;
+        else if (gn__stops_at(cancel, i)) e = gn__stopped(cancel, f);
     }
     if (!e) e = gn__part_get_ends(&in);
     gn_free(in.types);
@@ -17088,7 +17291,7 @@ static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part
     plan->base = (char **)gn__alloc_zero((part->n_nodes + (size_t)1) * sizeof *plan->base);
     plan->fresh = (char **)gn__alloc_zero((part->n_updates + (size_t)1) * sizeof *plan->fresh);
     if (!plan->base || !plan->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    gn_result r = gn__layout_make(plan->part, true, c->pool.cancel, &plan->layout, f);
+    gn_result r = gn__layout_make(plan->part, true, true, c->pool.cancel, &plan->layout, f);
     if (r != GN_OK) return r;
     plan->light = (uint8_t *)gn__alloc_zero(plan->layout.n_steps + 1);
     return plan->light ? gn__cpu_plan_fits(plan, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
@@ -17269,8 +17472,8 @@ static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory)
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
         gn__type t = gn__part_type(p, p->outs[i]);
         const char *host = (const char *)outs[i].host;
-        bool usable = host && a->place == GN_PLACE_BLOCK && outs[i].bytes == gn__type_bytes(&t) &&
-                      ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
+        bool usable = host && a->place == GN_PLACE_BLOCK && gn__view_is_dense(&a->view) &&
+                      outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
         if (usable && !gn__held_touches(memory, n, host, outs[i].bytes))
             r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
@@ -17320,10 +17523,13 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t 
         int64_t row = (at + done) / inner, col = (at + done) % inner, m = GN__MIN(n - done, inner - col);
         const char *s = p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col * stride) * bytes;
         char *d = (char *)dst + done * width;
-        if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, m);
-        else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, m);
-        else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, m);
-        else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, m);
+        int64_t loaded = stride ? m : 1; /* one element is repeated */
+        if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, loaded);
+        else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, loaded);
+        else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, loaded);
+        else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, loaded);
+        for (int64_t have = loaded * width; have < m * width; have *= 2)
+            memcpy(d + have, d, (size_t)GN__MIN(have, m * width - have));
         done += m;
     }
     memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
@@ -17359,6 +17565,10 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
     return zero;
 }
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
 /* Ints that are narrower than what they are computed in, brought back into their range. */
 GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     int32_t *w = (int32_t *)y;
@@ -17385,6 +17595,9 @@ GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
     default: break;
     }
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 /* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients,
  * and those of what is not finite. */
@@ -18978,7 +19191,7 @@ static gn_result gn__schedule_moved(gn__splitter *k, const gn_meaning *meaning, 
         free_homes[i] = state ? 0 : homes[i];
         states += state && homes[i];
     }
-    bool made = states && gn__schedule_make(p, meaning, c, k->m->policy, free_homes, &s, NULL) == GN_OK;
+    bool made = states && gn__schedule_make(p, meaning, c, k->m->policy, free_homes, NULL, &s, NULL) == GN_OK;
     gn_free(free_homes);
     if (!made) return GN_OK;
     gn__forecast to = gn__forecast_of(&s);
@@ -19039,9 +19252,9 @@ static gn_result gn__schedule_several(gn__splitter *k, const uint32_t *homes, gn
     gn_meaning meaning;
     gn_cluster cluster;
     gn_result r = gn__split_costs(k->m, k->s, &cluster, f);
-    if (!r) r = gn__meaning_make(k->part, 0, &meaning, f);
+    if (!r) r = gn__meaning_make(k->part, 0, k->m->desc.cancel, &meaning, f);
     if (r) return r;
-    r = gn__schedule_make(k->part, &meaning, &cluster, k->m->policy, homes, &k->s->schedule, f);
+    r = gn__schedule_make(k->part, &meaning, &cluster, k->m->policy, homes, k->m->desc.cancel, &k->s->schedule, f);
     if (!r && k->old) r = gn__schedule_again(k, &meaning, &cluster, homes, f);
     gn__meaning_deinit(&meaning);
     return r;
@@ -23607,12 +23820,12 @@ static void gn__server_record(gn_server *server, const gn_part *part) {
 /* The part's bytes, unpacked into memory that the session's limit allows. */
 static gn_result gn__served_plan_part(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *put, gn_fault *f) {
     gn__rd r = { put->part.p, put->part.p + put->part.n, false };
-    if (!put->packed) return gn__part_decode(put->part.p, (size_t)put->part.n, GN__WIRE_NODES, &p->part, f);
+    if (!put->packed) return gn__part_decode(put->part.p, (size_t)put->part.n, GN__WIRE_NODES, &s->cancel, &p->part, f);
     uint8_t *bytes = (uint8_t *)gn_alloc(put->packed);
     if (!bytes) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result e = gn__blob_get(&r, bytes, put->packed, 1, s->link.codecs, f);
     if (!e && r.p != r.end) e = gn_fail(f, GN_BAD_MESSAGE, "a plan has more bytes than announced");
-    if (!e) e = gn__part_decode(bytes, put->packed, GN__WIRE_NODES, &p->part, f);
+    if (!e) e = gn__part_decode(bytes, put->packed, GN__WIRE_NODES, &s->cancel, &p->part, f);
     gn_free(bytes);
     return e;
 }
@@ -23668,7 +23881,7 @@ static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p
 }
 
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *put, gn_fault *f) {
-    gn__work_begin(s, s->sequence + 1, true, put->hash);
+    gn__work_begin(s, UINT64_MAX, true, put->hash); /* of no step: a plan without its part would never run */
     gn_result e = gn__served_plan_part(s, p, put, f);
     gn__work_end(s);
     if (e) return e;
@@ -24950,7 +25163,7 @@ static uint8_t *gn__record_read(const char *path, size_t *out_n) {
 /* Makes a recorded plan once on every device, so that its kernels are compiled. The file is checked as a client is. */
 static gn_result gn__server_warm_plan(gn_server *server, const uint8_t *p, size_t n, gn_fault *f) {
     gn_part *part;
-    gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, &part, f);
+    gn_result e = gn__part_decode(p, n, GN__WIRE_NODES, NULL, &part, f);
     if (e) return e;
     for (int i = 0; i < server->n_devices && !e; i++) {
         gn_stats stats;
@@ -25261,6 +25474,7 @@ GN__COLD_BEGIN
 static gn_result gn__cut_error(gn_ctx *g, gn_result r, uint32_t bad) {
     const gn__node *n = &g->nodes[bad];
     if (r == GN_OUT_OF_MEMORY) return gn__error_set(g, r, "", "no memory for the cut of the graph");
+    if (r == GN_CANCELLED) return gn__error_set(g, r, "", gn__stop_text(r));
     if (n->op == GN_OP_FAILED) {
         uint32_t label = n->label;
         g->error = g->errors[n->extra];
@@ -25331,7 +25545,7 @@ static void gn__disagreements_log(gn_ctx *g, const gn_part *p, const gn_meaning 
 
 static gn_result gn__plan_understand(gn_ctx *g, const gn_part *p, gn_fault *f) {
     gn_meaning m;
-    gn_result r = p->hints ? gn__meaning_make(p, 0, &m, f) : GN_OK;
+    gn_result r = p->hints ? gn__meaning_make(p, 0, &g->cancel, &m, f) : GN_OK;
     if (!p->hints || r != GN_OK) return r;
     gn__disagreements_log(g, p, &m);
     gn__meaning_deinit(&m);
@@ -25524,6 +25738,7 @@ static void gn__bind_args(const gn_ctx *g, gn_arg *args) {
 static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int n, uint64_t *later) {
     uint32_t bad;
     gn_result r = gn__cut_make(g, roots, n, &bad);
+    if (r == GN_CANCELLED) gn__pending_drop(g); /* it is not tried again */
     if (r != GN_OK) return gn__cut_error(g, r, bad);
     const gn_part *p = &g->cut.part;
     if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
@@ -26119,9 +26334,9 @@ static gn_result gn__explain_part(gn_ctx *g, const gn_explain_desc *d, const gn_
                                   const uint32_t *homes, gn__explanation *k, gn_fault *f) {
     gn_meaning m;
     gn_schedule s;
-    gn_result r = gn__meaning_make(&g->cut.part, 0, &m, f);
+    gn_result r = gn__meaning_make(&g->cut.part, 0, &g->cancel, &m, f);
     if (r != GN_OK) return r;
-    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &s, f);
+    r = gn__schedule_make(&g->cut.part, &m, c, policy, homes, &g->cancel, &s, f);
     if (r == GN_OK) {
         k->p = &g->cut.part;
         k->m = &m;
@@ -26182,8 +26397,9 @@ GN__COLD_BEGIN
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
-gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, gn_meaning *out_meaning, gn_fault *f) {
-    return gn__meaning_make(part, recognisers_off, out_meaning, f);
+gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel, gn_meaning *out_meaning,
+                          gn_fault *f) {
+    return gn__meaning_make(part, recognisers_off, cancel, out_meaning, f);
 }
 void gn_meaning_deinit(gn_meaning *m) { gn__meaning_deinit(m); }
 gn_result gn_written_attentions(const gn_part *part, const gn_flag *cancel, gn_written_attention **out_found,
@@ -26203,7 +26419,7 @@ int gn_describe_network(char *out_text, size_t cap) {
 }
 
 gn_result gn_layout_make(const gn_part *part, bool fuse, const gn_flag *cancel, gn_layout *out_layout, gn_fault *f) {
-    return gn__layout_make(part, fuse, cancel, out_layout, f);
+    return gn__layout_make(part, fuse, false, cancel, out_layout, f);
 }
 uint64_t gn_layout_least(const gn_part *part) { return gn__layout_least(part); }
 gn_result gn_layout_pack(gn_layout *l, gn_fault *f) { return gn__layout_memory(l, f); }
@@ -26224,8 +26440,8 @@ bool gn_view_rows(const gn_view *v, int64_t *out_rows, int64_t *out_stride) {
     return gn__rows_of(v, out_rows, out_stride);
 }
 gn_result gn_schedule_make(const gn_part *part, const gn_meaning *meaning, const gn_cluster *cluster, gn_policy policy,
-                           const uint32_t *homes, gn_schedule *out_schedule, gn_fault *f) {
-    return gn__schedule_make(part, meaning, cluster, policy, homes, out_schedule, f);
+                           const uint32_t *homes, const gn_flag *cancel, gn_schedule *out_schedule, gn_fault *f) {
+    return gn__schedule_make(part, meaning, cluster, policy, homes, cancel, out_schedule, f);
 }
 void gn_schedule_deinit(gn_schedule *schedule) { gn__schedule_deinit(schedule); }
 
@@ -26919,7 +27135,7 @@ gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, cha
     gn_ctx *g = t[0].ctx;
     if (!gn__usable(g)) return gn__unreadable("gn_explain", t[0]);
     if (desc) d = *desc;
-    uint64_t begin = gn__trace_begin(g);
+    uint64_t begin = gn__call_begin(g);
     if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT)
         return gn__error_set(g, GN_BAD_ARGUMENT, "gn_explain", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
@@ -27753,21 +27969,19 @@ gn_tensor gn_roll_at(const char *file, int line, gn_tensor a, int64_t shift, int
     return gn_concat_at(GN__AT, parts, 2, axis);
 }
 
-/* Column minus row of the last two axes: i64 (R,C). */
-static gn_tensor gn__diagonals(const char *file, int line, gn_ctx *g, int64_t rows, int64_t columns) {
-    gn_tensor i = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, rows, 0, 1), GN_SHAPE(rows, 1));
-    return gn_sub_at(GN__AT, gn_arange_at(GN__AT, g, GN_I64, columns, 0, 1), i);
-}
-
+/* Of the last two axes: whether the column is at most (upper: at least) row + k. Numbers that f32 holds are compared as
+ * such, which is vector code everywhere. */
 static gn_tensor gn__triangle(const char *file, int line, const char *op, gn_tensor a, int64_t k, bool upper) {
     gn__type t;
     gn_tensor bad;
     if (!gn__known(GN__AT, op, a, &t, &bad)) return bad;
     if (t.shape.rank < 2) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_RANK, "%s needs rank 2 or more", op);
     int64_t rows = t.shape.dims[t.shape.rank - 2], columns = t.shape.dims[t.shape.rank - 1];
-    gn_tensor d = gn__diagonals(GN__AT, a.ctx, rows, columns),
-              at = gn_like_at(GN__AT, d, (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1));
-    gn_tensor in = upper ? gn_ge_at(GN__AT, d, at) : gn_le_at(GN__AT, d, at);
+    gn_dtype d = rows < 1 << 22 && columns < 1 << 22 ? GN_F32 : GN_I64;
+    double first = (double)GN__MIN(GN__MAX(k, -rows - 1), columns + 1);
+    gn_tensor column = gn_arange_at(GN__AT, a.ctx, d, columns, 0, 1),
+              edge = gn_reshape_at(GN__AT, gn_arange_at(GN__AT, a.ctx, d, rows, first, 1), GN_SHAPE(rows, 1));
+    gn_tensor in = upper ? gn_ge_at(GN__AT, column, edge) : gn_le_at(GN__AT, column, edge);
     return gn_where_at(GN__AT, in, a, gn_like_at(GN__AT, a, 0));
 }
 

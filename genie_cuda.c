@@ -6090,6 +6090,7 @@ static void put_sample_number(emit *e, uint32_t node, int i, const char *type, c
 }
 
 static void emit_sample(emit *e, uint32_t node) {
+    static const char *const labels[4] = { "sample", "sample_of_k", "sample_of_p", "sample_of_k_and_p" };
     static const char *const names[4][3] = {
         { "float", "t", "1.f" }, { "i64", "k", "0" }, { "float", "p", "1.f" }, { "float", "least", "0.f" }
     };
@@ -6109,7 +6110,7 @@ static void emit_sample(emit *e, uint32_t node) {
     put_offset(&e->body, &c, "blockIdx.x", false);
     put(&e->body, ", %lldll, %lldll, w[0], t, k, p, least, o + blockIdx.x);\n", (long long)x->dims[last],
         (long long)x->strides[last]);
-    emit_launch(e, "sample", (uint64_t)n, 1, SAMPLE_THREADS);
+    emit_launch(e, labels[bits >> 1 & 3], (uint64_t)n, 1, SAMPLE_THREADS);
 }
 
 /* ---- rotary embedding ---- */
@@ -6215,7 +6216,7 @@ static void emit_rotary(emit *e, uint32_t node) {
     put_rotary(e, node, n, vector, wide, apart, x->strides[last]);
     put(&e->body, "    vstore<%lld>(o + (row * %lldu + col), y);\n  }\n", (long long)vector, (long long)D);
     int64_t blocks = blocks_for(count / vector, 256);
-    emit_launch(e, "rotary", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+    emit_launch(e, apart ? "rotary" : "rotary_of_neighbours", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
 }
 
 /* A copy, then one thread for each column along the axis: equal indices meet in order. `statement`

@@ -260,6 +260,29 @@ static void check_states(gn_ctx *g) {
     gn_release(counter);
 }
 
+/* What is cut, and what was said of it, is no harm to the next call. */
+TEST(a_cut_ends_when_its_call_is_cancelled) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    gn_tensor x = gn_data(g, GN_F32, GN_SHAPE(1), &one), t = x;
+    gn_result why;
+    uint32_t bad;
+    float out = 0;
+    char words[4000];
+    for (int i = 0; i < 5000; i++) {
+        t = gn_add(t, x);
+    }
+    uint32_t root = gn__resolve(g, t, &why);
+    gn_cancel(g);
+    CHECK_RESULT(gn__cut_make(g, &root, 1, &bad), GN_CANCELLED);
+    CHECK_RESULT(gn__cut_error(g, GN_CANCELLED, bad), GN_CANCELLED);
+    CHECK(strstr(gn_last_error(g)->text, "cancelled") != NULL);
+    gn_tensor small = gn_add(x, x);
+    CHECK_RESULT(gn_explain(&small, 1, NULL, words, sizeof words, NULL), GN_OK);
+    CHECK_RESULT(gn_read(t, &out, sizeof out), GN_OK);
+    CHECK(out == 5001);
+    gn_close(g);
+}
+
 static void a_cancelled_step_changes_no_state(void) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
     check_states(g);
@@ -880,6 +903,7 @@ static void a_flood_of_signs_is_refused(void) {
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(endless_kernels_of_every_kind_end_when_cancelled),
+        TEST_ENTRY(a_cut_ends_when_its_call_is_cancelled),
         TEST_ENTRY(a_cancelled_step_changes_no_state),
         TEST_ENTRY(endless_kernels_on_a_server_end_when_cancelled),
         TEST_ENTRY(queued_steps_end_with_the_one_that_runs),

@@ -309,22 +309,14 @@ static double seconds_now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Wherever it is: a fifth of the time further each time. What was taken is given back. */
-TEST(a_layout_ends_soon_after_its_flag_is_set) {
-    const uint32_t n = 1000000;
-    made m = make(n, 2);
-    uint16_t sum = op_named("cumsum"), add = op_named("add");
-    for (uint32_t i = 0; i < n; i++) {
-        bool adds = i % 7 && i > 1;
-        add_node(&m, adds ? add : sum, GN_LEAF_NONE, 64);
-        for (uint32_t k = 0; k < 2 && adds; k++) {
-            add_input(&m, i - 1 - k);
-        }
-    }
+/* A stage of planning; what it makes is freed again. *out_empty: it left nothing. */
+typedef gn_result (*stage_fn)(const gn_part *part, const gn_flag *cancel, bool *out_empty, gn_fault *f);
+
+/* Wherever it is: a fifth of the time further each time. */
+static void check_ends(const char *what, stage_fn run, const gn_part *p) {
+    bool empty;
     double whole = seconds_now();
-    gn_layout l;
-    REQUIRE(gn_layout_make(&m.part, true, NULL, &l, NULL) == GN_OK);
-    gn_layout_deinit(&l);
+    REQUIRE(run(p, NULL, &empty, NULL) == GN_OK);
     whole = seconds_now() - whole;
     for (int part = 0; part < 5; part++) {
         gn_flag flag = { part ? 0 : GN_LIMIT };
@@ -337,21 +329,93 @@ TEST(a_layout_ends_soon_after_its_flag_is_set) {
         if (part) {
             atomic_store(&begun, true);
         }
-        gn_result r = gn_layout_make(&m.part, true, &flag, &l, &f);
+        gn_result r = run(p, &flag, &empty, &f);
         double took = seconds_now() - begin;
         atomic_store(&begun, true);
         pthread_join(thread, NULL);
-        printf("  of %.3f s ended after %.3f, set after %.3f: %s\n", whole, took, part ? whole * part / 6 : 0,
+        printf("  %s of %.3f s ended after %.3f, set after %.3f: %s\n", what, whole, took, part ? whole * part / 6 : 0,
                gn_result_name(r));
         /* another process may have made `whole` long */
         CHECK(r == (part ? GN_CANCELLED : GN_LIMIT) || (part == 4 && r == GN_OK));
         CHECK(!part || took < whole * (part + 2) / 6 + 0.1);
         CHECK(part || took < whole / 2 + 0.1);
-        CHECK(r == GN_OK || (l.lay == NULL && f.result == r && f.text[0]));
-        if (r == GN_OK) {
-            gn_layout_deinit(&l);
+        CHECK(r == GN_OK || (empty && f.result == r && f.text[0]));
+    }
+}
+
+static gn_result lay_out(const gn_part *part, const gn_flag *cancel, bool *out_empty, gn_fault *f) {
+    gn_layout l;
+    gn_result r = gn_layout_make(part, true, cancel, &l, f);
+    *out_empty = l.lay == NULL;
+    if (r == GN_OK) {
+        gn_layout_deinit(&l);
+    }
+    return r;
+}
+
+static gn_result understand(const gn_part *part, const gn_flag *cancel, bool *out_empty, gn_fault *f) {
+    gn_meaning m;
+    gn_result r = gn_meaning_make(part, 0, cancel, &m, f);
+    *out_empty = !m.nodes && !m.edges && !m.groups && !m.members;
+    gn_meaning_deinit(&m);
+    return r;
+}
+
+static gn_meaning understood;
+
+static gn_result place(const gn_part *part, const gn_flag *cancel, bool *out_empty, gn_fault *f) {
+    gn_cluster_device d[3] = { { .name = "" } };
+    gn_cluster_link links[16];
+    for (int i = 0; i < 16; i++) {
+        links[i] = (gn_cluster_link){ 1e-6, 1e10 };
+    }
+    for (int i = 0; i < 3; i++) {
+        d[i] = (gn_cluster_device){ .flops_per_s = { 1e9, 1e9, 1e9, 1e9 }, .bytes_per_s = 1e9, .launch_s = 1e-6 };
+    }
+    gn_schedule s;
+    gn_result r =
+        gn_schedule_make(part, &understood, &(gn_cluster){ 3, d, links }, GN_LEAST_LATENCY, NULL, cancel, &s, f);
+    *out_empty = !s.device && !s.nodes && !s.segments && !s.transfers;
+    gn_schedule_deinit(&s);
+    return r;
+}
+
+TEST(a_layout_ends_soon_after_its_flag_is_set) {
+    const uint32_t n = 1000000;
+    made m = make(n, 2);
+    uint16_t sum = op_named("cumsum"), add = op_named("add");
+    for (uint32_t i = 0; i < n; i++) {
+        bool adds = i % 7 && i > 1;
+        add_node(&m, adds ? add : sum, GN_LEAF_NONE, 64);
+        for (uint32_t k = 0; k < 2 && adds; k++) {
+            add_input(&m, i - 1 - k);
         }
     }
+    check_ends("a layout", lay_out, &m.part);
+    unmake(&m);
+}
+
+/* Walks of recognisers go from one sum to many before it. */
+TEST(meaning_and_schedule_end_soon_after_their_flag_is_set) {
+    const uint32_t n = 150000;
+    const uint32_t args[2] = { 0, 1 };
+    made m = make(n, 2);
+    uint16_t data = op_named("data"), add = op_named("add"), exp = op_named("exp");
+    for (uint32_t i = 0; i < n; i++) {
+        add_node(&m, i < 2 ? data : i % 3 ? add : exp, i < 2 ? GN_LEAF_DATA : GN_LEAF_NONE, 64);
+        m.nodes[i].dtype = GN_F32;
+        m.nodes[i].arg = i < 2 ? i : 0;
+        for (uint32_t k = 0; i > 1 && k < (i % 3 ? 2u : 1u); k++) {
+            add_input(&m, i - 1 - k);
+        }
+    }
+    m.part.n_args = 2;
+    m.part.args = args;
+    m.outs[m.part.n_outs++] = n - 1;
+    REQUIRE(gn_meaning_make(&m.part, 0, NULL, &understood, NULL) == GN_OK);
+    check_ends("meaning", understand, &m.part);
+    check_ends("a schedule", place, &m.part);
+    gn_meaning_deinit(&understood);
     unmake(&m);
 }
 
@@ -410,6 +474,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(half_a_million_nodes_are_laid_out_in_time_that_grows_with_their_number),
         TEST_ENTRY(a_chain_of_appends_is_in_place_while_no_older_version_is_read),
         TEST_ENTRY(a_layout_ends_soon_after_its_flag_is_set),
+        TEST_ENTRY(meaning_and_schedule_end_soon_after_their_flag_is_set),
         TEST_ENTRY(results_that_are_more_than_can_be_addressed_are_a_limit),
         TEST_ENTRY(tensors_of_more_bytes_than_a_host_has_addresses_are_refused),
         TEST_ENTRY(sizes_saturate),

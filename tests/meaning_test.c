@@ -68,7 +68,7 @@ static bool understand_without(const gn_tensor *roots, int n, uint32_t off) {
         }
     }
     return CHECK_RESULT(gn__cut_make(g, ids_of, n, &bad), GN_OK) &&
-           CHECK_RESULT(gn_meaning_make(&g->cut.part, off, &m, NULL), GN_OK);
+           CHECK_RESULT(gn_meaning_make(&g->cut.part, off, NULL, &m, NULL), GN_OK);
 }
 
 static bool understand(gn_tensor root) { return understand_without(&root, 1, 0); }
@@ -1408,7 +1408,7 @@ TEST(every_allocation_may_fail) {
         gn_fault f = { GN_OK, 0, "" };
         allocations = 0;
         fails_at = n;
-        gn_result r = gn_meaning_make(&g->cut.part, 0, &m, &f);
+        gn_result r = gn_meaning_make(&g->cut.part, 0, NULL, &m, &f);
         fails_at = -1;
         if (r == GN_OK) {
             break;
@@ -1551,7 +1551,7 @@ static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t of
     gn_schedule s;
     gn_fault f = { GN_OK, 0, "" };
     if (!understand_without(built, built[1].ctx ? 2 : 1, off) ||
-        !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, &s, &f), GN_OK)) {
+        !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, NULL, &s, &f), GN_OK)) {
         return false;
     }
     *out = (figures){ s.seconds, s.bytes, 0 };

@@ -288,6 +288,44 @@ TEST(concatenations_and_put_slices_have_their_elements) {
     }
 }
 
+static model constant(gn_dtype d, int rank, const int64_t *dims, double x) {
+    model m = { .dtype = d, .rank = rank };
+    for (int i = 0; i < rank; i++) m.dims[i] = dims[i];
+    sized(&m);
+    for (int64_t i = 0; i < m.n; i++) m.v[i] = x;
+    m.t = gn_full(g, d, shape_of(&m), x);
+    return m;
+}
+
+/* A constant is one element in memory: read, kept, seen through views, put into others and into states. */
+TEST(constants_have_their_value_everywhere) {
+    for (int i = 0; i < 120; i++, round_ends()) {
+        g = contexts[i & 1];
+        int64_t dims[3] = { test_random_int(0, 9), test_random_int(1, 9), i % 30 ? test_random_int(1, 9) : 90000 };
+        gn_dtype d = any_dtype();
+        model m = constant(d, 3, dims, 5), x = fresh(d, 3, dims), y = seen(m), two = x, flat = x;
+        agrees("a constant", m.t, &m);
+        agrees("a constant that is kept", m.t, &m);
+        agrees("a view of a constant", y.t, &y);
+        two.dims[1] *= 2;
+        sized(&two);
+        int64_t half = dims[1] * dims[2];
+        for (int64_t k = 0; k < two.n; k++) two.v[k] = k / half % 2 ? x.v[k / half / 2 * half + k % half] : m.v[0];
+        agrees("a constant beside a tensor", gn_concat(((gn_tensor[]){ m.t, x.t }), 2, 1), &two);
+        flat.rank = 1;
+        flat.dims[0] = x.n;
+        sized(&flat);
+        for (int64_t k = 0; k < flat.n; k++) flat.v[k] = kept(d, x.v[k] + 5);
+        gn_axes turned = { 3, { 2, 1, 0 } };
+        gn_tensor sum = gn_add(gn_permute(x.t, turned), gn_permute(m.t, turned));
+        agrees("a sum with a view of a constant", gn_reshape(gn_permute(sum, turned), GN_SHAPE(flat.n)), &flat);
+        gn_tensor state = gn_state(g, d, shape_of(&m), NULL, "held");
+        gn_assign(state, m.t);
+        CHECK_RESULT(gn_step(g), GN_OK);
+        agrees("a state that was set to a constant", state, &m);
+    }
+}
+
 /* Indices for positions `dims`, below `size`; some axes share theirs, some count upwards. */
 static model indices(int rank, const int64_t *dims, int axis, int64_t size) {
     int64_t own[MOST_RANK];
@@ -434,6 +472,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(matrices_that_are_turned_have_their_elements),
         TEST_ENTRY(elements_are_repeated_and_reversed_in_rows_of_any_length),
         TEST_ENTRY(concatenations_and_put_slices_have_their_elements),
+        TEST_ENTRY(constants_have_their_value_everywhere),
         TEST_ENTRY(gathers_and_scatters_follow_their_indices_in_order),
         TEST_ENTRY(tables_are_read_by_rows_and_ids_made_one_hot),
         TEST_ENTRY(first_index_outside_is_named_whatever_the_threads),

@@ -164,7 +164,7 @@ static gn_fault fault;
 static gn_result make(gn_policy policy) {
     gn_schedule_deinit(&S);
     memset(&fault, 0, sizeof fault);
-    return gn_schedule_make(&G.part, &G.meaning, &C.cluster, policy, G.homed ? G.homes : NULL, &S, &fault);
+    return gn_schedule_make(&G.part, &G.meaning, &C.cluster, policy, G.homed ? G.homes : NULL, NULL, &S, &fault);
 }
 
 /* ---- what holds of every schedule ---- */
@@ -335,7 +335,7 @@ static void check_singles(const view_of *v, const gn_meaning *m, gn_policy polic
                                  { 0, 0 } };
         gn_cluster one = { 1, &v->c->devices[d], l };
         gn_schedule s;
-        if (gn_schedule_make(v->p, m, &one, policy, NULL, &s, NULL) != GN_OK) continue;
+        if (gn_schedule_make(v->p, m, &one, policy, NULL, NULL, &s, NULL) != GN_OK) continue;
         CHECK(s.n_segments <= 1 && s.seconds >= 0);
         best = fmin(best, objective(&s, policy));
         gn_schedule_deinit(&s);
@@ -349,7 +349,7 @@ static bool same(const void *a, const void *b, size_t n) { return n == 0 || memc
 static void check_again(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
                         const uint32_t *homes, const gn_schedule *s) {
     gn_schedule t;
-    REQUIRE(gn_schedule_make(p, m, c, policy, homes, &t, NULL) == GN_OK);
+    REQUIRE(gn_schedule_make(p, m, c, policy, homes, NULL, &t, NULL) == GN_OK);
     CHECK(t.n_segments == s->n_segments && t.n_transfers == s->n_transfers && t.seconds == s->seconds &&
           t.bytes == s->bytes);
     CHECK(same(t.device, s->device, s->n_nodes * sizeof *t.device) &&
@@ -376,7 +376,7 @@ static void check_judged(const gn_part *p, const gn_meaning *m, const gn_cluster
 static void check_all(const gn_part *p, const gn_meaning *m, const gn_cluster *c, gn_policy policy,
                       const uint32_t *homes, bool free_choice, bool views) {
     gn_schedule_deinit(&S);
-    gn_result r = gn_schedule_make(p, m, c, policy, homes, &S, &fault);
+    gn_result r = gn_schedule_make(p, m, c, policy, homes, NULL, &S, &fault);
     view_of v = { p, c, homes, &S };
     bool any = false;
     if (free_choice) check_singles(&v, m, policy, &any);
@@ -900,7 +900,7 @@ TEST(models_of_the_real_builders_hold_what_is_promised) {
         gn_tensor y = random_model(g);
         root = gn__resolve(g, y, &r);
         REQUIRE(r == GN_OK && gn__cut_make(g, &root, 1, &bad) == GN_OK &&
-                gn_meaning_make(&g->cut.part, 0, &m, NULL) == GN_OK);
+                gn_meaning_make(&g->cut.part, 0, NULL, &m, NULL) == GN_OK);
         random_cluster((uint32_t)test_random_int(1, 5), 200000);
         check_all(&g->cut.part, &m, &C.cluster, (gn_policy)(i % GN_POLICY__COUNT), NULL, true, true);
         gn_meaning_deinit(&m);
@@ -917,11 +917,11 @@ TEST(two_towers_run_apart_whole) {
               y = gn_softmax(gn_matmul(gn_add(a, b), real_weight(g, D_MODEL, 100)), -1);
     root = gn__resolve(g, y, &r);
     REQUIRE(r == GN_OK && gn__cut_make(g, &root, 1, &bad) == GN_OK &&
-            gn_meaning_make(&g->cut.part, 0, &m, NULL) == GN_OK);
+            gn_meaning_make(&g->cut.part, 0, NULL, &m, NULL) == GN_OK);
     cluster_begin(2);
     links(1e-6, 1e9);
     gn_schedule_deinit(&S);
-    REQUIRE(gn_schedule_make(&g->cut.part, &m, &C.cluster, GN_LEAST_LATENCY, NULL, &S, NULL) == GN_OK);
+    REQUIRE(gn_schedule_make(&g->cut.part, &m, &C.cluster, GN_LEAST_LATENCY, NULL, NULL, &S, NULL) == GN_OK);
     CHECK_INT(S.n_segments, 3); /* the branches inside the layers stay in their tower */
     CHECK(S.seconds < 0.56 * S.best_single_seconds);
     gn_meaning_deinit(&m);

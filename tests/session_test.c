@@ -1573,7 +1573,7 @@ TEST(a_client_takes_large_answers_before_it_sends_more) {
     float *in = (float *)malloc(N * 4), *out = (float *)malloc(N * 4);
     uint64_t ticket = 0;
     for (int i = 0; i < N; i++) in[i] = (float)test_random_real(-1, 1); /* does not pack */
-    REQUIRE(gn__part_decode(b.p, b.n, 100, &part, &f) == GN_OK);
+    REQUIRE(gn__part_decode(b.p, b.n, 100, NULL, &part, &f) == GN_OK);
     CHECK_RESULT(x.i->plan_make(x.self, part, &plan, &f), GN_OK);
     for (int i = 0; i < 6; i++)
         CHECK_RESULT(x.i->submit(x.self, plan, &(gn_arg){ in, N * 4, 0 }, &(gn_out){ out, N * 4, 0 }, &ticket, &f),
@@ -2247,7 +2247,7 @@ static gn__buf plausible(uint16_t id, gn__buf *part) {
         break;
     case GN__MSG_SLOT_DROP: x.slot_drop = (gn__msg_slot_drop){ 4, 1 }; break;
     case GN__MSG_PLAN_PUT:
-        if (gn__part_decode(part->p, part->n, 100, &p, &f)) break;
+        if (gn__part_decode(part->p, part->n, 100, NULL, &p, &f)) break;
         x.plan_put = (gn__msg_plan_put){ 2, p->hash, 0, { part->p, part->n } };
         gn_free(p);
         break;

@@ -811,7 +811,7 @@ static gn_result decode_part(const gn__buf *b, gn_part **out) {
     uint64_t start = gn_now_us();
     uint8_t *copy = (uint8_t *)malloc(b->n ? b->n : 1);
     memcpy(copy, b->p, b->n);
-    gn_result e = gn__part_decode(copy, b->n, GN__WIRE_NODES, out, &f);
+    gn_result e = gn__part_decode(copy, b->n, GN__WIRE_NODES, NULL, out, &f);
     free(copy);
     if (e && b->n < 4096) CHECK(gn_now_us() - start < 100000);
     CHECK(peak - before <= 4096 + 40 * b->n); /* allocation is bounded by what is there */
@@ -909,7 +909,7 @@ TEST(part_without_memory_says_so) {
         size_t before = held;
         allocations = 0;
         fails_at = n;
-        e = gn__part_decode(b.p, b.n, GN__WIRE_NODES, &part, &f);
+        e = gn__part_decode(b.p, b.n, GN__WIRE_NODES, NULL, &part, &f);
         fails_at = -1;
         CHECK(e == GN_OUT_OF_MEMORY || n > 0);
         if (e) CHECK_INT(held, before);
@@ -1058,9 +1058,23 @@ TEST(part_with_more_nodes_than_allowed_is_a_limit) {
     gn__buf b = chain_part(100, before_it);
     gn_part *part = NULL;
     gn_fault f;
-    CHECK_RESULT(gn__part_decode(b.p, b.n, 100, &part, &f), GN_LIMIT);
+    CHECK_RESULT(gn__part_decode(b.p, b.n, 100, NULL, &part, &f), GN_LIMIT);
     CHECK(part == NULL);
-    CHECK_RESULT(gn__part_decode(b.p, b.n, 101, &part, &f), GN_OK);
+    CHECK_RESULT(gn__part_decode(b.p, b.n, 101, NULL, &part, &f), GN_OK);
+    gn_free(part);
+    gn__buf_deinit(&b);
+}
+
+TEST(decoding_ends_when_its_flag_is_set) {
+    gn__buf b = chain_part(100, before_it);
+    gn_part *part = NULL;
+    gn_fault f;
+    gn_flag flag = { GN_DISCONNECTED };
+    CHECK_RESULT(gn__part_decode(b.p, b.n, 101, &flag, &part, &f), GN_DISCONNECTED);
+    CHECK(part == NULL);
+    CHECK_STR(f.text, "the client has gone");
+    flag.why = GN_OK;
+    CHECK_RESULT(gn__part_decode(b.p, b.n, 101, &flag, &part, &f), GN_OK);
     gn_free(part);
     gn__buf_deinit(&b);
 }
@@ -1216,6 +1230,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(every_op_with_random_inputs_is_safe),
         TEST_ENTRY(graphs_that_are_no_graphs_are_refused),
         TEST_ENTRY(part_with_more_nodes_than_allowed_is_a_limit),
+        TEST_ENTRY(decoding_ends_when_its_flag_is_set),
         TEST_ENTRY(fan_in_of_a_hundred_thousand_is_refused),
         TEST_ENTRY(outputs_and_updates_out_of_range_are_refused),
         TEST_ENTRY(phases_out_of_range_are_refused),

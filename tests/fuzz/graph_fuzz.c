@@ -184,17 +184,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     } else {
         gn__put_bytes(&bytes, in.p, in.n);
     }
-    gn_result r = gn__part_decode(bytes.p ? bytes.p : &program, bytes.n, GN__WIRE_NODES, &p, &f);
+    gn_result r = gn__part_decode(bytes.p ? bytes.p : &program, bytes.n, GN__WIRE_NODES, NULL, &p, &f);
     FUZZ_CHECK((r == GN_OK) == (p != NULL) && (r == GN_OK || (f.result == r && f.text[0])));
     FUZZ_CHECK(!(program & 1) || r == GN_OK || r == GN_OUT_OF_MEMORY || !bytes.n);
     gn__buf_deinit(&bytes);
     if (r != GN_OK) {
         return 0;
     }
-    if (gn__part_encode(&again, p, &f) == GN_OK && gn__part_decode(again.p, again.n, GN__WIRE_NODES, &q, &f) == GN_OK) {
+    if (gn__part_encode(&again, p, &f) == GN_OK &&
+        gn__part_decode(again.p, again.n, GN__WIRE_NODES, NULL, &q, &f) == GN_OK) {
         FUZZ_CHECK(q->hash == p->hash && gn__part_equal(p, q));
     }
-    if (gn__meaning_make(p, 0, &meaning, &f) == GN_OK) {
+    if (gn__meaning_make(p, 0, NULL, &meaning, &f) == GN_OK) {
         gn__meaning_deinit(&meaning);
     }
     graph_check_layout(p);

@@ -135,7 +135,7 @@ static void session_plan_put(session_peer *x, gn__msg_plan_put *m) {
     gn__buf_reset(&x->part);
     graph_program(&program, &x->part);
     uint64_t hash =
-        x->part.n && gn__part_decode(x->part.p, x->part.n, GN__WIRE_NODES, &part, NULL) == GN_OK ? part->hash : 0;
+        x->part.n && gn__part_decode(x->part.p, x->part.n, GN__WIRE_NODES, NULL, &part, NULL) == GN_OK ? part->hash : 0;
     m->plan = (uint32_t)session_int(x, UINT32_MAX, x->plan + 1);
     m->hash = session_int(x, UINT64_MAX, hash);
     m->packed = (uint32_t)session_int(x, UINT32_MAX, 0);
