@@ -4786,6 +4786,7 @@ static uint32_t gn__random_node(gn_ctx *g, gn__loc at, int op, gn_dtype d, const
     }
     return gn__build(g, at, op, 1, &g->random_leaf, 2 + s->rank, attrs);
 }
+GN__COLD_END
 
 /* The node that stands for a slot's committed version in this step. */
 static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
@@ -4848,7 +4849,6 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
     g->slots[g->nodes[cache].slot - 1].kv = true;
     return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
 }
-GN__COLD_END
 
 /* ---- parts ---- */
 
@@ -6449,9 +6449,7 @@ GN__SMALL_END
 #undef GN__TARGET
 #if GN__X86
 #undef GN__WHEN_A
-#undef GN__WHEN_S
 #define GN__WHEN_A(...) /* what is short gains little in f64 */
-#define GN__WHEN_S(...)
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
@@ -6460,9 +6458,7 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
-#undef GN__WHEN_S
 #define GN__WHEN_A(...) __VA_ARGS__
-#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -6910,46 +6906,75 @@ typedef struct gn__random_block {
 #pragma GCC push_options
 #pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
 #endif
-/* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-46 of what the C library gives; rounded to f32 a little below
-   and a little above. Where both are equal that is what the library's rounds to. */
-#define GN__DEFINE_RANDOM(S, attribute)                                                                          \
-    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
-        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);                                                 \
-        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
-            b->w[0][l] = (uint32_t)(first + (uint64_t)l);                                                        \
-            b->w[1][l] = (uint32_t)((first + (uint64_t)l) >> 32);                                                \
-            b->w[2][l] = (uint32_t)run;                                                                          \
-            b->w[3][l] = (uint32_t)(run >> 32);                                                                  \
-        }                                                                                                        \
-        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                           \
-            for (int l = 0; l < GN__RANDOM; l++) {                                                               \
-                uint64_t x = (uint64_t)0xD2511F53u * b->w[0][l], y = (uint64_t)0xCD9E8D57u * b->w[2][l];         \
-                uint32_t n0 = (uint32_t)(y >> 32) ^ b->w[1][l] ^ k0, n2 = (uint32_t)(x >> 32) ^ b->w[3][l] ^ k1; \
-                b->w[1][l] = (uint32_t)y;                                                                        \
-                b->w[3][l] = (uint32_t)x;                                                                        \
-                b->w[0][l] = n0;                                                                                 \
-                b->w[2][l] = n2;                                                                                 \
-            }                                                                                                    \
-    }                                                                                                            \
-    attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {              \
-        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
-            double top = (double)(int32_t)(high[l] ^ 0x80000000u) + 0x1p31;                                      \
-            wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                \
-        }                                                                                                        \
-    }                                                                                                            \
-    attribute static void gn__normal_##S(gn__random_block *b) {                                                  \
-        for (int l = 0; l < GN__RANDOM; l++) {                                                                   \
-            gn__w_log_parts p = gn__w_log_split(1.0 - b->wide[0][l]);                                            \
-            double log_u = p.e * GN__W_LN2_HI + (p.f - (p.rest - p.e * GN__W_LN2_LO));                           \
-            double v = sqrt(-2.0 * log_u) * gn__w_sin_turned(6.283185307179586477 * b->wide[1][l], 1);           \
-            double off = fabs(v) * 0x1p-46;                                                                      \
-            b->least[l] = (float)(v - off);                                                                      \
-            b->most[l] = (float)(v + off);                                                                       \
-        }                                                                                                        \
+/* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-40 of what the C library gives; rounded to f32 a little below
+   and a little above. Where both are equal that is what the library's rounds to. The logarithm is that of gn__w_log,
+   the cosine an odd polynomial of the distance to where it is 0, both of fewer terms. */
+#define GN__DEFINE_RANDOM(S, attribute)                                                                                \
+    attribute static void gn__widths_##S(double *wide, const uint32_t *low, const uint32_t *high) {                    \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                         \
+            double top = (double)(int32_t)(high[l] ^ 0x80000000u) + 0x1p31;                                            \
+            wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                      \
+        }                                                                                                              \
+    }                                                                                                                  \
+    attribute static void gn__normal_##S(gn__random_block *b) {                                                        \
+        for (int l = 0; l < GN__RANDOM; l++) {                                                                         \
+            uint64_t u = gn__f64_bits(1.0 - b->wide[0][l]), e = (u - 0x3fe6a09e667f3bcdu + ((uint64_t)1 << 63)) >> 52; \
+            double f = gn__bits_f64(u - (e << 52) + ((uint64_t)1 << 63)) - 1.0, s = f / (2.0 + f), z = s * s;          \
+            double n = gn__bits_f64(0x4330000000000000u | e) - (0x1p52 + 2048.0);                                      \
+            double p = 0.2857175453591449 + z * (0.22191400830308503 + z * 0.19362653714202008);                       \
+            p = z * (0.6666666666737509 + z * (0.3999999879733759 + z * p));                                           \
+            double r = sqrt(-2.0 * (n * 0.69314718055994530942 + (f - s * (f - p))));                                  \
+            double h = 0.25 - fabs(b->wide[1][l] - 0.5), y = h * h;                                                    \
+            double q = 42.058134871372054 + y * (-15.081483206893 + y * 3.6658551595639612);                           \
+            q = -41.341702239903675 + y * (81.60524914901583 + y * (-76.70584754377326 + y * q));                      \
+            double v = r * (-h * (6.28318530717927 + y * q)), off = fabs(v) * 0x1p-40 + fabs(r) * 0x1p-49;             \
+            b->least[l] = (float)(v - off);                                                                            \
+            b->most[l] = (float)(v + off);                                                                             \
+        }                                                                                                              \
     }
 GN__SMALL_BEGIN
+static void gn__philox_base(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int l = 0; l < GN__RANDOM; l++) {
+        uint32_t c[4] = { (uint32_t)(first + (uint64_t)l), (uint32_t)((first + (uint64_t)l) >> 32), (uint32_t)run,
+                          (uint32_t)(run >> 32) };
+        gn__philox(c, k0, k1);
+        for (int k = 0; k < 4; k++) b->w[k][l] = c[k];
+    }
+}
 GN__DEFINE_RANDOM(base, )
 GN__SMALL_END
+#if GN__X86
+/* A word in each 64 bits, of which the upper half is not looked at: 8 elements at a time. */
+GN__TARGET_AVX2 static void gn__philox_avx2(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {
+    typedef uint64_t vec __attribute__((vector_size(32)));
+    typedef int32_t half __attribute__((vector_size(32)));
+    typedef uint32_t low __attribute__((vector_size(16), aligned(4), may_alias));
+    const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);
+    for (int l = 0; l < GN__RANDOM; l += 8) {
+        uint64_t at = first + (uint64_t)l;
+        vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);
+        c[0][0] = (vec){ at, at + 1, at + 2, at + 3 };
+        c[1][0] = c[0][0] + 4;
+        for (int i = 0; i < 2; i++) {
+            c[i][1] = c[i][0] >> 32;
+            c[i][2] = (vec){ 0 } + run;
+            c[i][3] = c[i][2] >> 32;
+        }
+        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
+            for (int i = 0; i < 2; i++) {
+                vec x = (vec)__builtin_ia32_pmuludq256(m0, (half)c[i][0]),
+                    y = (vec)__builtin_ia32_pmuludq256(m1, (half)c[i][2]);
+                c[i][0] = (y >> 32) ^ c[i][1] ^ k0;
+                c[i][2] = (x >> 32) ^ c[i][3] ^ k1;
+                c[i][1] = y;
+                c[i][3] = x;
+            }
+        for (int i = 0; i < 2; i++)
+            for (int k = 0; k < 4; k++) *(low *)&b->w[k][l + 4 * i] = __builtin_convertvector(c[i][k], low);
+    }
+}
+#endif
 #if GN__X86
 GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
 #endif
@@ -7445,6 +7470,7 @@ typedef struct gn__runners {
     void (*best)(void *best, void *at, const void *x, int64_t ldx, int64_t rows, int64_t n, int64_t first, bool least);
     void (*sum)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n); /* integers wrap */
     void (*prod)(void *y, const void *x, int64_t ldx, int64_t rows, int64_t n);
+    int64_t (*most)(const void *x, int64_t n, bool least); /* integers: the largest (least) of n side by side */
 } gn__runners;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -7505,24 +7531,56 @@ typedef struct gn__runners {
         for (; i < n; i++)                                                                                       \
             for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                    \
     }
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__MOST_WIDE(W, T)                                                                \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));          \
+    enum { STEP = 4 * W / (int)sizeof(T) };                                                \
+    T s[STEP];                                                                             \
+    vec m[4];                                                                              \
+    GN__UNROLL for (int v = 0; v < 4; v++) m[v] = (vec){ 0 } + most;                       \
+    for (; i + STEP <= n; i += STEP) {                                                     \
+        GN__UNROLL for (int v = 0; v < 4; v++) {                                           \
+            vec t = *(const vec *)(x + i + v * (STEP / 4)) ^ flip, take = (vec)(t > m[v]); \
+            m[v] = (t & take) | (m[v] & ~take);                                            \
+        }                                                                                  \
+    }                                                                                      \
+    memcpy(s, m, sizeof s);                                                                \
+    for (int l = 0; l < STEP; l++) most = s[l] > most ? s[l] : most;
+#else
+#define GN__MOST_WIDE(W, T)
+#endif
+/* The least is the largest of the complements. */
+#define GN__DEFINE_MOST(S, attribute, W, T)                                            \
+    attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
+        const T *x = (const T *)px, flip = least ? -1 : 0;                             \
+        T most = (T)(x[0] ^ flip);                                                     \
+        int64_t i = 0;                                                                 \
+        GN__MOST_WIDE(W, T)                                                            \
+        for (; i < n; i++) most = (T)(x[i] ^ flip) > most ? (T)(x[i] ^ flip) : most;   \
+        return (int64_t)(T)(most ^ flip);                                              \
+    }
 #define GN__IF_FLOAT(...) __VA_ARGS__
 #define GN__IF_INT(...)
 #define GN__DEFINE_RUNNERS(S, attribute, W)                               \
     GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)  \
     GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT) \
+    GN__DEFINE_MOST(i32_##S, attribute, W, int32_t)                       \
+    GN__DEFINE_MOST(i64_##S, attribute, W, int64_t)                       \
     GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)  \
     GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)  \
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
-#define GN__RUNNERS(S)                                                                                      \
-    {                                                                                                       \
-        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL }, [GN__F64] = { gn__run_best_f64_##S, NULL, NULL }, \
-        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL }, [GN__I64] = {                      \
-            gn__run_best_i64_##S,                                                                           \
-            gn__run_sum_i64_##S,                                                                            \
-            gn__run_prod_i64_##S                                                                            \
-        }                                                                                                   \
+#define GN__RUNNERS(S)                                                                                       \
+    {                                                                                                        \
+        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL, NULL },                                              \
+        [GN__F64] = { gn__run_best_f64_##S, NULL, NULL, NULL },                                              \
+        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S }, [GN__I64] = { \
+            gn__run_best_i64_##S,                                                                            \
+            gn__run_sum_i64_##S,                                                                             \
+            gn__run_prod_i64_##S,                                                                            \
+            gn__run_most_i64_##S                                                                             \
+        }                                                                                                    \
     }
 GN__SMALL_BEGIN
 GN__DEFINE_RUNNERS(base, , 16)
@@ -7677,9 +7735,21 @@ typedef struct gn__best {
 } gn__best;
 
 /* A product in two parts, whose rounding errors are kept: n factors are not off by n roundings. */
-static void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
+GN__INLINE void gn__prod_join(gn__w_pair *a, const gn__w_pair *b) {
     gn__w_pair p = gn__w_product(a->hi, b->hi);
     *a = (gn__w_pair){ p.hi, p.lo + (a->hi * b->lo + a->lo * b->hi) };
+}
+
+/* GN__LANES of them, the upper half onto the lower until one is left. */
+static gn__w_pair gn__prod_fold(double *hi, double *lo) {
+    for (int h = GN__LANES / 2; h > 0; h /= 2)
+        for (int l = 0; l < h; l++) {
+            gn__w_pair a = { hi[l], lo[l] };
+            gn__prod_join(&a, &(gn__w_pair){ hi[l + h], lo[l + h] });
+            hi[l] = a.hi;
+            lo[l] = a.lo;
+        }
+    return (gn__w_pair){ hi[0], lo[0] };
 }
 
 /* How floats are multiplied, whatever they lie in: factor i of a piece of GN__CHUNK goes to running product i mod
@@ -7751,33 +7821,32 @@ typedef struct gn__products {
             y[r] = GN__LANES_PRODUCT(s[r]);                                              \
         }                                                                                \
     }
-#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                                      \
-    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                                         \
-        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                                                \
-        double last[GN__LANES], all[2][GN__LANES];                                                           \
-        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                          \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                             \
-                lo[r][v] = (vec){ 0 };                                                                       \
-                hi[r][v] = lo[r][v] + 1;                                                                     \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int64_t i = 0; i < k; i += GN__LANES) {                                                         \
-            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                      \
-                const double *from = x + r * ldx + i;                                                        \
-                if (k - i < GN__LANES) {                                                                     \
-                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1;                   \
-                    from = last;                                                                             \
-                }                                                                                            \
-                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                                           \
-                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));                      \
-            }                                                                                                \
-        }                                                                                                    \
-        for (int r = 0; r < ROWS; r++) {                                                                     \
-            memcpy(all[0], hi[r], sizeof all[0]);                                                            \
-            memcpy(all[1], lo[r], sizeof all[1]);                                                            \
-            y[r] = (gn__w_pair){ all[0][0], all[1][0] };                                                     \
-            for (int l = 1; l < GN__LANES; l++) gn__prod_join(&y[r], &(gn__w_pair){ all[0][l], all[1][l] }); \
-        }                                                                                                    \
+#define GN__PROD_ROWS64(W, ROWS, TIMES)                                                    \
+    for (; rows >= ROWS; rows -= ROWS, x += ROWS * ldx, y += ROWS) {                       \
+        vec hi[ROWS][GN__LANES / W], lo[ROWS][GN__LANES / W];                              \
+        double last[GN__LANES], all[2][GN__LANES];                                         \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                        \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                           \
+                lo[r][v] = (vec){ 0 };                                                     \
+                hi[r][v] = lo[r][v] + 1;                                                   \
+            }                                                                              \
+        }                                                                                  \
+        for (int64_t i = 0; i < k; i += GN__LANES) {                                       \
+            GN__UNROLL for (int r = 0; r < ROWS; r++) {                                    \
+                const double *from = x + r * ldx + i;                                      \
+                if (k - i < GN__LANES) {                                                   \
+                    for (int l = 0; l < GN__LANES; l++) last[l] = l < k - i ? from[l] : 1; \
+                    from = last;                                                           \
+                }                                                                          \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++)                         \
+                    TIMES(vec, bits, hi[r][v], lo[r][v], *(const vec *)(from + v * W));    \
+            }                                                                              \
+        }                                                                                  \
+        for (int r = 0; r < ROWS; r++) {                                                   \
+            memcpy(all[0], hi[r], sizeof all[0]);                                          \
+            memcpy(all[1], lo[r], sizeof all[1]);                                          \
+            y[r] = gn__prod_fold(all[0], all[1]);                                          \
+        }                                                                                  \
     }
 #define GN__PROD_VECTORS(W)                                                                  \
     typedef double vec __attribute__((vector_size(W * 8), aligned(8), may_alias));           \
@@ -7914,13 +7983,15 @@ static void gn__prod_columns(const gn__products *k, double *hi, double *lo, cons
             else k->down64(slots[0], slots[1], (const double *)from, ldx, some, n, q == 0);
         }
         for (int64_t i = 0; i < n; i++) {
-            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 };
-            gn__w_pair a = { slots[0][i], f32 ? 0 : slots[1][i] }, all = { hi[i], lo[i] };
+            double s[GN__LANES] = { 1, 1, 1, 1, 1, 1, 1, 1 }, lost[GN__LANES] = { 0 };
+            gn__w_pair all = { hi[i], lo[i] };
             for (int64_t l = 0; l < GN__LANES && l < m; l++) s[l] = slots[0][l * GN__SLOT + i];
-            for (int64_t l = 1; l < GN__LANES && l < m && !f32; l++)
-                gn__prod_join(&a, &(gn__w_pair){ s[l], slots[1][l * GN__SLOT + i] });
+            for (int64_t l = 0; l < GN__LANES && l < m && !f32; l++) lost[l] = slots[1][l * GN__SLOT + i];
             if (f32) all.hi *= GN__LANES_PRODUCT(s);
-            else gn__prod_join(&all, &a);
+            else {
+                gn__w_pair a = gn__prod_fold(s, lost);
+                gn__prod_join(&all, &a);
+            }
             hi[i] = all.hi;
             lo[i] = all.lo;
         }
@@ -8041,6 +8112,20 @@ static void gn__reduce_abreast(const gn__reduce_job *j, gn__partial *out, const 
     }
 }
 
+/* The same of integers' extremes whose places nobody asks for. */
+static void gn__reduce_most(const gn__reduce_job *j, gn__partial *out, const char *p, int64_t stride, int64_t m,
+                            int64_t at) {
+    gn__runs a;
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype);
+    for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
+        n = GN__MIN(m - i, (int64_t)GN__CHUNK);
+        const void *x = gn__runs_load(j, &a, p, stride, n);
+        if (x == (const void *)p) n = m - i;
+        int64_t most = gn__runners_of(j->c->pool, j->compute)->most(x, n, j->kind == GN__REDUCE_MIN);
+        gn__reduce_join(j, out, &(gn__partial){ 0, { 1, 0 }, 0, { 0, most, at + i, true } });
+    }
+}
+
 /* m elements, `stride` apart, the first of them element `at` of the reduced ones. */
 static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *p, int64_t stride, int64_t m,
                            int64_t at) {
@@ -8049,7 +8134,8 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
     bool direct = stride == 1 && d == GN_F32;
     float x[GN__CHUNK];
     if (j->runs) {
-        gn__reduce_abreast(j, a, p, stride, m, at);
+        bool most = j->integer && (j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN);
+        (most ? gn__reduce_most : gn__reduce_abreast)(j, a, p, stride, m, at);
         return;
     }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
@@ -11657,29 +11743,66 @@ static gn_result gn__infer_nonzero(const gn__infer_call *c) {
                : gn_fail(c->fault, GN_BAD_SHAPE, "a bound of %lld is not possible", (long long)c->attrs[0]);
 }
 
-static bool gn__is_nonzero(gn_dtype d, const char *p) {
-    double x;
-    if (!gn__is_float(d)) return gn__read_int(d, p) != 0;
-    gn__load_f64(&x, d, p, 1, 1);
-    return x != 0;
+GN__COLD_END
+
+/* Which of n elements, at most GN__CHUNK, are not 0. */
+static void gn__set_flags(uint8_t *set, gn_dtype d, const char *p, int64_t stride, int64_t n) {
+    union {
+        float s[GN__CHUNK];
+        double f[GN__CHUNK];
+        int64_t i[GN__CHUNK];
+    } x;
+    if (d == GN_F64) {
+        gn__load_f64(x.f, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.f[i] != 0;
+    } else if (gn__is_float(d)) {
+        gn__load_f32(x.s, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.s[i] != 0;
+    } else {
+        gn__load_i64(x.i, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.i[i] != 0;
+    }
+}
+
+/* The places of n elements of a row that begins at `at` and is read from its element `first` on: each is written where
+   the next one that is not 0 goes. How many are there then; bound + 1: one too many. */
+static int64_t gn__nonzero_put(const uint8_t *set, int64_t n, const int64_t *at, int rank, int64_t first, int64_t *out,
+                               int64_t found, int64_t bound) {
+    for (int64_t i = 0; i < n; i++) {
+        if (found == bound) {
+            if (set[i]) return bound + 1;
+            continue;
+        }
+        int64_t *o = out + found * rank;
+        for (int k = 0; k < rank - 1; k++) o[k] = at[k];
+        if (rank) o[rank - 1] = first + i;
+        found += set[i];
+    }
+    return found;
 }
 
 static gn_result gn__cpu_nonzero(const gn__call *c) {
     const gn_view *in = &c->in[0];
-    int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype);
+    int rank = in->rank, last = GN__MAX(rank - 1, 0);
+    int64_t n = gn__view_count(in), bound = c->out.dims[0], found = 0, bytes = (int64_t)gn__bytes_of(in->dtype),
+            inner = rank ? in->dims[last] : 1, stride = rank ? in->strides[last] : 1, at[GN_MAX_RANK];
     int64_t *out = (int64_t *)(void *)c->out.p;
-    for (int64_t i = 0; i < n && !gn__call_stops(c, i); i++) {
-        if (!gn__is_nonzero(in->dtype, in->p + gn__view_offset(in, in->rank, i) * bytes)) continue;
-        if (found == bound)
-            return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
-        for (int64_t k = in->rank - 1, at = i; k >= 0; at /= in->dims[k--])
-            out[found * in->rank + k] = at % in->dims[k];
-        found++;
+    uint8_t set[GN__CHUNK];
+    for (int64_t row = 0; n && row < n / inner && found <= bound; row++) {
+        const char *p = in->p + gn__view_offset(in, last, row) * bytes;
+        for (int64_t k = last - 1, left = row; k >= 0; left /= in->dims[k--]) at[k] = left % in->dims[k];
+        if ((row & 0xff) == 0xff && gn__pool_stops(c->pool)) return GN_OK;
+        for (int64_t i = 0, m; i < inner && found <= bound && !(i && gn__pool_stops(c->pool)); i += m) {
+            m = GN__MIN(inner - i, (int64_t)GN__CHUNK);
+            gn__set_flags(set, in->dtype, p + i * stride * bytes, stride, m);
+            found = gn__nonzero_put(set, m, at, rank, i, out, found, bound);
+        }
     }
-    for (int64_t i = found * in->rank; i < bound * in->rank; i++) out[i] = -1;
+    if (found > bound)
+        return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "more than %lld elements are not 0", (long long)bound);
+    for (int64_t i = found * rank; i < bound * rank; i++) out[i] = -1;
     return GN_OK;
 }
-GN__COLD_END
 
 #define GN__TILES_F(NAME) \
     { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
@@ -11704,7 +11827,7 @@ GN__COLD_END
 #endif
 #define GN__TILES_S(NAME) GN__TILES_F(NAME)
 #define GN__WIDE_S(NAME) GN__WIDE_F(NAME)
-#define GN__WIDE64_S(NAME) GN__WIDE64_A(NAME)
+#define GN__WIDE64_S(NAME) GN__WIDE64_F(NAME)
 #define GN__TILES_M(NAME) GN__TILES_A(NAME)
 #define GN__WIDE_M(NAME) GN__WIDE_F(NAME)
 #define GN__WIDE64_M(NAME) GN__WIDE64_F(NAME)

@@ -374,6 +374,62 @@ TEST(cross_entropy_of_sure_and_of_unsure_rows_is_that_of_plain_loops) {
     }
 }
 
+/* ---- nonzero and extremes ---- */
+
+TEST(nonzero_of_every_dtype_and_layout_is_that_of_a_plain_loop) {
+    for (int d = 0; d < TEST_COUNT(every_dtype); d++) {
+        for (int i = 0; i < LAYOUTS; i++) {
+            lines s = { every_dtype[d], 1100, 3, 1, (layout)i };
+            gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+            fill_values(s.dtype, s.n * s.lines * 2);
+            gn_tensor x = tensor_of(g, &s);
+            int64_t count = 0, wrong = 0, all = s.n * s.lines;
+            REQUIRE(gn_read(gn_cast(x, GN_F64), read_back, (size_t)all * sizeof *read_back) == GN_OK);
+            for (int64_t k = 0; k < all; k++) {
+                count += read_back[k] != 0;
+            }
+            REQUIRE(gn_read(gn_nonzero(x, count + 5), positions, (size_t)(count + 5) * 2 * sizeof *positions) == GN_OK);
+            for (int64_t k = 0, at = 0; k < all; k++) {
+                if (read_back[k] != 0) {
+                    wrong += positions[2 * at] != k / s.n || positions[2 * at + 1] != k % s.n;
+                    at++;
+                }
+            }
+            for (int64_t k = 2 * count; k < 2 * count + 10; k++) {
+                wrong += positions[k] != -1;
+            }
+            CHECK_INT(wrong, 0);
+            CHECK_RESULT(gn_read(gn_nonzero(x, count), positions, (size_t)count * 2 * sizeof *positions), GN_OK);
+            CHECK_RESULT(gn_read(gn_nonzero(gn_reshape(x, GN_SHAPE(all)), count - 1), positions,
+                                 (size_t)(count - 1) * sizeof *positions),
+                         GN_INDEX_OUT_OF_RANGE);
+            gn_close(g);
+        }
+    }
+}
+
+TEST(extremes_of_integers_are_those_of_plain_loops) {
+    static const int64_t edges[] = { INT32_MIN, INT32_MAX, 0, -1, 1 };
+    for (int64_t n = 1; n < 5000; n = n * 2 + 3) {
+        for (int d = 5; d < TEST_COUNT(every_dtype); d++) {
+            gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+            fill_values(every_dtype[d], n);
+            values[n / 2] = every_dtype[d] == GN_I32 ? (double)edges[n % 5] : values[n / 2];
+            gn_tensor x = gn_cast(gn_data(g, GN_F64, GN_SHAPE(n), values), every_dtype[d]), y[2];
+            double least = INFINITY, most = -INFINITY, got[2] = { 0, 0 };
+            for (int64_t i = 0; i < n; i++) {
+                least = fmin(least, values[i]);
+                most = fmax(most, values[i]);
+            }
+            y[0] = gn_cast(gn_min(x, GN_ALL_AXES, false), GN_F64);
+            y[1] = gn_cast(gn_max(x, GN_ALL_AXES, false), GN_F64);
+            REQUIRE(gn_read(y[0], &got[0], 8) == GN_OK && gn_read(y[1], &got[1], 8) == GN_OK);
+            CHECK(got[0] == least && got[1] == most);
+            gn_close(g);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(argsort_of_every_dtype_and_layout_is_a_stable_sort),
@@ -383,6 +439,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(slices_of_an_argsort_read_what_a_whole_one_gives),
         TEST_ENTRY(argsort_and_topk_of_nothing_give_nothing),
         TEST_ENTRY(axis_of_an_op_changes_no_bit),
+        TEST_ENTRY(nonzero_of_every_dtype_and_layout_is_that_of_a_plain_loop),
+        TEST_ENTRY(extremes_of_integers_are_those_of_plain_loops),
         TEST_ENTRY(running_sums_products_and_extremes_are_those_of_plain_loops),
         TEST_ENTRY(cross_entropy_of_sure_and_of_unsure_rows_is_that_of_plain_loops),
     };
