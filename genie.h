@@ -4786,6 +4786,7 @@ static uint32_t gn__random_node(gn_ctx *g, gn__loc at, int op, gn_dtype d, const
     }
     return gn__build(g, at, op, 1, &g->random_leaf, 2 + s->rank, attrs);
 }
+GN__COLD_END
 
 /* The node that stands for a slot's committed version in this step. */
 static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
@@ -4848,7 +4849,6 @@ static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32
     g->slots[g->nodes[cache].slot - 1].kv = true;
     return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
 }
-GN__COLD_END
 
 /* ---- parts ---- */
 
@@ -9838,7 +9838,7 @@ GN__DEFINE_LAND(add_f16, uint16_t, gn__f32_f16(gn__f16_f32(a) + gn__f16_f32(b)))
 GN__DEFINE_LAND(add_bf16, uint16_t, gn__f32_bf16(gn__bf16_f32(a) + gn__bf16_f32(b)))
 /* b, the bits of y, where that is larger than x, whose bits are a, or where it alone is NaN: without a branch, since
  * which one it is cannot be guessed. */
-#define GN__LARGER(T, x, y) (a ^ ((a ^ b) & (T)(0 - (T)(!((y) <= (x)) & ((x) == (x))))))
+#define GN__LARGER(T, x, y) (a ^ ((a ^ b) & (T)(0 - (T)((int)!((y) <= (x)) & (int)((x) == (x))))))
 GN__DEFINE_LAND(max_f32, uint32_t, GN__LARGER(uint32_t, gn__bits_f32(a), gn__bits_f32(b)))
 GN__DEFINE_LAND(max_f64, uint64_t, GN__LARGER(uint64_t, gn__bits_f64(a), gn__bits_f64(b)))
 GN__DEFINE_LAND(max_f16, uint16_t, GN__LARGER(uint16_t, gn__f16_f32(a), gn__f16_f32(b)))
