@@ -2423,16 +2423,16 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-/* Around code that is not on the path of a tile or of a step (COLD), around what runs once a connection, a session or a
- * question (ONCE), and around what only calls builders or writes text (PLAIN): compiled small and soon, since this file
- * has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step (COLD), around what runs once a connection, a session, a
+ * plan or a question (ONCE), and around what only calls builders or writes text (PLAIN): compiled small and soon, since
+ * this file has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN                                                             \
     _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
         _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
-#define GN__ONCE_BEGIN GN__COLD_BEGIN
-#define GN__ONCE_END GN__COLD_END
+#define GN__ONCE_BEGIN GN__PLAIN_BEGIN
+#define GN__ONCE_END GN__PLAIN_END
 #define GN__PLAIN_BEGIN _Pragma("clang optimize off")
 #define GN__PLAIN_END _Pragma("clang optimize on")
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
@@ -6404,9 +6404,9 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #define GN__TARGET GN__TARGET_BASE
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
-GN__OLD_BEGIN
+GN__SMALL_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-GN__OLD_END
+GN__SMALL_END
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -12118,12 +12118,20 @@ static uint32_t gn__linear_input(const gn__recognition *w, uint32_t i) {
     return gn__in(w, i, gn__is_param(w, gn__in(w, i, 0)) ? 1 : 0);
 }
 
+/* A weight with a number added to it or taken times: a gain that is stored less 1. */
+static bool gn__is_adjusted(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    bool free = gn__op_sort(gn__op_at(w, i)) == GN__SCALARS && (w->facts[i] & GN__PARAM);
+    for (uint32_t k = 0; free && k < n->n_ins; k++) free = gn__is_free(w, gn__in_base(w, i, k));
+    return free;
+}
+
 /* Input k of a scalar op when the other one is a leaf or constant, else GN_NO_NODE. */
 static uint32_t gn__scaled_input(const gn__recognition *w, uint32_t i) {
     uint32_t found = GN_NO_NODE;
     for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
         uint32_t x = gn__in_base(w, i, k);
-        if (gn__is_free(w, x)) continue;
+        if (gn__is_free(w, x) || gn__is_adjusted(w, x)) continue;
         if (found != GN_NO_NODE) return GN_NO_NODE;
         found = x;
     }
@@ -12219,6 +12227,8 @@ static void gn__see_norm(gn__recognition *w, uint32_t i) {
                       gn__elements(w, r) == gn__elements(w, at);
         if (!affine) return;
         gn__claim(w, r, GN_ROLE_NORM, i);
+        for (uint32_t j = 0; j < w->p->nodes[r].n_ins; j++)
+            if (gn__is_adjusted(w, gn__in_base(w, r, j))) gn__claim(w, gn__in_base(w, r, j), GN_ROLE_NORM, i);
     }
 }
 
@@ -13805,7 +13815,7 @@ GN__COLD_END
  * Which device runs which groups of a part: a cost model, lists of proposals, the best of them. A pure function of
  * part, cluster and policy: no I/O, no locks, no clock. */
 
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 /* ---- schedule ----
  * Groups of nodes are tasks; a group whose nodes the program sends to different devices is taken apart. Several
@@ -15346,7 +15356,7 @@ static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const
     gn__sched_deinit(&s);
     return r;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>explain ========================================================================================
  * A schedule in words and as a picture (SVG). */
@@ -16012,7 +16022,7 @@ GN__PLAIN_END
  * A message is the payloads of the frames of one request up to the one without MORE; frames of different requests may
  * interleave. A receiver skips messages it does not know if they are OPTIONAL. Nothing here touches a socket. */
 
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 #define GN__WIRE_MIN 1 /* protocol versions spoken */
 #define GN__WIRE_MAX 1
@@ -17065,7 +17075,7 @@ static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes,
     *out_part = in.part;
     return GN_OK;
 }
-GN__COLD_END
+GN__ONCE_END
 
 /* >>cpu ============================================================================================
  * The null and the CPU executor. Runs are synchronous: a ticket is done when submit returns. */
@@ -18229,7 +18239,7 @@ GN__ONCE_END
 /* >>multi ==========================================================================================
  * Opening a device by its name, what it costs, and several devices as one executor. */
 
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through
@@ -20578,7 +20588,7 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
 
 /* ---- the place of a device that is absent: nothing is placed there ---- */
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 static gn_result gn__absent_fail(const void *self, gn_fault *f) {
     const gn__device *u = (const gn__device *)self;
@@ -20695,7 +20705,7 @@ typedef struct gn__native_plan {
 static const gn__holdings *gn__native_held(const gn__native *b) { return b->several ? &b->several->held : &b->held; }
 
 GN__ONCE_END
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__native *b = (gn__native *)self;
     gn__device *u = b->devices;
@@ -20967,7 +20977,7 @@ static const gn_exec_i gn__native_i = {
     .lost = gn__native_lost,
 };
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
@@ -21295,7 +21305,7 @@ GN__ONCE_END
 /* >>client =========================================================================================
  * The remote executor: the client's end of protocol 1 over a transport, and what both ends need of a connection. */
 
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 #define GN__DEADLINE_MS 30000u
 #define GN__SEND_PIECE (32u << 10) /* bytes sent at once to a server that may be computing */
@@ -22677,7 +22687,7 @@ static double gn__remote_probe_again(void *self) {
     return work && !r->no_probes && r->n_flights == 0 ? (double)r->busy * 1e-9 : 0;
 }
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up,
                              gn_cluster_link *out_down) {
@@ -22739,7 +22749,7 @@ GN__ONCE_END
 /* >>server =========================================================================================
  * The server's end: sessions, tenants, budgets, weights and plans, in front of local executors. */
 
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 /* ---- server: tenants and the weight store. A tenant sees its own weights only, found by content and length. What no
  * session uses stays, charged to the tenant, until it has been idle too long, there are too many bytes of it, or its
@@ -23778,7 +23788,7 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 /* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
 static bool gn__record_encode(const gn_part *part, gn__buf *out) {
@@ -23793,7 +23803,7 @@ static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     return ok;
 }
 GN__ONCE_END
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 /* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a
    promise. */
@@ -24421,7 +24431,7 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
 
 /* ---- the beginning and the end of a session ---- */
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 /* Magic and versions stand first in the HELLO of every version. */
 static gn_result gn__hello_version(const gn__msg *m, gn_fault *f) {
@@ -24656,7 +24666,7 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
     return e;
 }
 GN__ONCE_END
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 /* Says why and gives the peer a moment to read it: what it still sends is thrown away, for closing on unread bytes
    would take the message with it. */
@@ -24710,7 +24720,7 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->outs);
 }
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 static void gn__stats_add(gn_stats *to, const gn_stats *from) {
 #define GN__X(name, unit, help) to->name += from->name;
@@ -24755,7 +24765,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn__mutex_unlock(&server->lock);
 }
 GN__ONCE_END
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 static void gn__session_main(void *arg) {
     gn__session *s = (gn__session *)arg;
@@ -24776,7 +24786,7 @@ static void gn__session_main(void *arg) {
 
 /* ---- the server ---- */
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 /* Joins sessions that are over; under the lock, which such a session does not take again. */
 static void gn__server_reap(gn_server *server) {
@@ -24863,7 +24873,7 @@ static gn_result gn__server_admit(gn_server *server, gn_transport t, const char 
     return GN_OUT_OF_MEMORY;
 }
 GN__ONCE_END
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 /* ---- the attendant: one thread that looks after the sessions whose own threads compute ---- */
 
@@ -25049,7 +25059,7 @@ static void gn__server_accept(void *arg) {
     }
 }
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 static bool gn__copy_string(char **out, const char **text) {
     if (!*text) return true;

@@ -237,7 +237,10 @@
     X(arange, BIT(F32) | BIT(I32) | BIT(F64), OPS_SMALL, "", 0, gn_arange(g, d, n, 0, 1),                              \
       "torch.arange(n, dtype=dt)")                                                                                     \
     X(random_uniform, OPS_F, OPS_ALL, "", 8 * n, gn_random_uniform(g, d, GN_SHAPE(n)), "~torch.rand(n, dtype=dt)")     \
-    X(random_normal, OPS_F, OPS_ALL, "", 32 * n, gn_random_normal(g, d, GN_SHAPE(n)), "~torch.randn(n, dtype=dt)")
+    X(random_normal, OPS_F, OPS_ALL, "", 32 * n, gn_random_normal(g, d, GN_SHAPE(n)), "~torch.randn(n, dtype=dt)")     \
+    X(sample, BIT(F32), OPS_SMALL, "w:n/1024,1024", 40 * n,                                                            \
+      gn_sample(a, &(gn_sample_desc){ .seed = gn_scalar_i64(g, GN_I64, 3), .counter = gn_scalar_i64(g, GN_I64, 5) }),  \
+      "~torch.multinomial(a.softmax(1), 1)")
 
 #define OPS_PRODUCTS(X)                                                                                                \
     X(matmul, OPS_F | BIT(I32) | BIT(I8), "128 512 1024", "u:n,n u:n,n", 2 * n * n * n, gn_matmul(a, b), "a @ b")      \
