@@ -126,7 +126,7 @@ METHODS = ["strip()", "lstrip()", "rstrip('b ')", "split()", "split(',')", "spli
            "upper()", "replace('a', '')", "find('b')", "items() | list", "keys() | list", "get('a')", "get('z', 5)", "strip('\\n')", "join(['x', 'y'])"]
 TESTS = ["defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number", "boolean", "true", "false", "integer", "float",
          "equalto(1)", "eq 'a'", "ne 2", "in ['a', 1]", "odd", "even", "divisibleby 3", "not none", "not defined"]
-BINARY = ["+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", ">", "<=", ">=", "in", "not in", "and", "or", "**"]
+BINARY = ["+", "-", "*", "/", "//", "%", "~", "==", "!=", "<", ">", "<=", ">=", "in", "not in", "and", "or"]
 
 
 def expression(depth):
@@ -143,6 +143,8 @@ def expression(depth):
         left, right = expression(depth - 1), expression(depth - 1)
         op = DRAW.choice(BINARY)
         return DRAW.choice([f'({left}) {op} ({right})', f'{left} {op} {right}'])
+    if kind < 0.81: # jinja2 itself computes powers of any size
+        return f'({expression(depth - 1)}) ** {DRAW.choice(["0", "2", "0.5"])}'
     if kind < 0.86:
         return f'({expression(depth - 1)})[{DRAW.choice(["0", "-1", "1:", ":-1", "::2", "::-1", "9", "1:3", repr("role"), "5:1:-2"])}]'
     if kind < 0.92:

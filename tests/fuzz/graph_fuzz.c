@@ -25,28 +25,33 @@ static uint64_t graph_work(const gn_part *p) {
     return all;
 }
 
-/* Results that live at the same time lie apart, and all lie inside the block. */
-static void graph_check_layout(const gn_part *p) {
+/* Bytes of the block that a node's result takes. */
+static uint64_t graph_bytes(const gn_part *p, uint32_t i, bool once) {
+    gn__type t = gn__part_type(p, i);
+    uint64_t bytes = gn__type_bytes(&t);
+    return once && p->nodes[i].op == GN_OP_FULL ? GN__MIN(bytes, (uint64_t)gn__bytes_of(t.dtype)) : bytes;
+}
+
+/* Results that live at the same time lie apart, and all lie inside the block. once: a constant is one element. */
+static void graph_check_layout(const gn_part *p, bool once) {
     gn_layout l;
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    gn_result r = gn__layout_make(p, true, NULL, &l, &f);
+    gn_result r = gn__layout_make(p, true, once, NULL, &l, &f);
     FUZZ_CHECK(r == GN_OK || (f.result == r && f.text[0]));
     for (uint32_t i = 0; r == GN_OK && i < p->n_nodes; i++) {
         const gn_lay *a = &l.lay[i];
         if (!a->kernel || a->place != GN_PLACE_BLOCK) {
             continue;
         }
-        gn__type t = gn__part_type(p, i);
-        uint64_t bytes = gn__type_bytes(&t);
+        uint64_t bytes = graph_bytes(p, i, once);
         FUZZ_CHECK(bytes <= l.block_bytes && a->offset <= l.block_bytes - bytes);
         for (uint32_t k = 0; k < i && p->n_nodes <= GRAPH_PAIRS; k++) {
             const gn_lay *b = &l.lay[k];
             if (!b->kernel || b->place != GN_PLACE_BLOCK || GN__MAX(b->last, k) < i) {
                 continue;
             }
-            t = gn__part_type(p, k);
-            FUZZ_CHECK(!bytes || !gn__type_bytes(&t) || b->offset + gn__type_bytes(&t) <= a->offset ||
-                       a->offset + bytes <= b->offset);
+            uint64_t others = graph_bytes(p, k, once);
+            FUZZ_CHECK(!bytes || !others || b->offset + others <= a->offset || a->offset + bytes <= b->offset);
         }
     }
     gn__layout_deinit(&l);
@@ -198,7 +203,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (gn__meaning_make(p, 0, NULL, &meaning, &f) == GN_OK) {
         gn__meaning_deinit(&meaning);
     }
-    graph_check_layout(p);
+    graph_check_layout(p, false);
+    graph_check_layout(p, true);
     graph_run("null", p, how);
     graph_run("cpu", p, how);
     const char *gpu = graph_gpu(how);
