@@ -275,13 +275,13 @@ static void each_call_fails(int code, const char *memory, bool evicts) {
     CHECK(errors > 0 && errors < steps);
 }
 
-/* At 11 MB all fits, at 2.5 MB weights and the large state come and go. */
+/* At 11 MB all fits, at 4.84 MB weights come and go; a step with the large state and as large an argument fits. */
 static void a_call_that_fails_once_is_an_error_of_that_step_alone(void) { each_call_fails(PASSES, "11000000", false); }
 static void a_call_that_fails_once_while_memory_is_short_is_an_error_of_that_step_alone(void) {
-    each_call_fails(PASSES, "2500000", true);
+    each_call_fails(PASSES, "4840000", true);
 }
 static void a_call_that_breaks_the_context_is_an_error_of_all_steps_after_it(void) {
-    each_call_fails(BREAKS, "2500000", true);
+    each_call_fails(BREAKS, "4840000", true);
 }
 
 /* ---- two devices, of which one is lost ---- */

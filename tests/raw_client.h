@@ -141,7 +141,7 @@ GN__UNUSED static gn__buf counter_part(uint32_t slot, uint32_t gen, uint64_t dim
 GN__UNUSED static void raw_plan(raw *r, uint32_t request, uint32_t plan, gn__buf b, uint64_t spoil_hash) {
     gn_part *part = NULL;
     gn_fault f;
-    gn__part_decode(b.p, b.n, GN__WIRE_NODES, &part, &f);
+    gn__part_decode(b.p, b.n, GN__WIRE_NODES, NULL, &part, &f);
     gn__msg_plan_put m = { plan, (part ? part->hash : 0) ^ spoil_hash, 0, { b.p, b.n } };
     raw_send(r, GN__MSG_PLAN_PUT, request, &m);
     gn_free(part);
