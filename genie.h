@@ -13815,7 +13815,7 @@ GN__COLD_END
  * Which device runs which groups of a part: a cost model, lists of proposals, the best of them. A pure function of
  * part, cluster and policy: no I/O, no locks, no clock. */
 
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 
 /* ---- schedule ----
  * Groups of nodes are tasks; a group whose nodes the program sends to different devices is taken apart. Several
@@ -15356,7 +15356,7 @@ static gn_result gn__schedule_judge(const gn_part *p, const gn_meaning *m, const
     gn__sched_deinit(&s);
     return r;
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>explain ========================================================================================
  * A schedule in words and as a picture (SVG). */
@@ -18239,7 +18239,7 @@ GN__ONCE_END
 /* >>multi ==========================================================================================
  * Opening a device by its name, what it costs, and several devices as one executor. */
 
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through
@@ -20588,7 +20588,7 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
 
 /* ---- the place of a device that is absent: nothing is placed there ---- */
 
-GN__ONCE_END
+GN__COLD_END
 GN__ONCE_BEGIN
 static gn_result gn__absent_fail(const void *self, gn_fault *f) {
     const gn__device *u = (const gn__device *)self;
@@ -20705,7 +20705,7 @@ typedef struct gn__native_plan {
 static const gn__holdings *gn__native_held(const gn__native *b) { return b->several ? &b->several->held : &b->held; }
 
 GN__ONCE_END
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__native *b = (gn__native *)self;
     gn__device *u = b->devices;
@@ -20977,7 +20977,7 @@ static const gn_exec_i gn__native_i = {
     .lost = gn__native_lost,
 };
 
-GN__ONCE_END
+GN__COLD_END
 GN__ONCE_BEGIN
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
@@ -21305,7 +21305,7 @@ GN__ONCE_END
 /* >>client =========================================================================================
  * The remote executor: the client's end of protocol 1 over a transport, and what both ends need of a connection. */
 
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 
 #define GN__DEADLINE_MS 30000u
 #define GN__SEND_PIECE (32u << 10) /* bytes sent at once to a server that may be computing */
@@ -22687,7 +22687,7 @@ static double gn__remote_probe_again(void *self) {
     return work && !r->no_probes && r->n_flights == 0 ? (double)r->busy * 1e-9 : 0;
 }
 
-GN__ONCE_END
+GN__COLD_END
 GN__ONCE_BEGIN
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up,
                              gn_cluster_link *out_down) {
