@@ -1120,8 +1120,8 @@ typedef struct gn_rotary_desc {
     double low_frequency, high_frequency; /* Llama 3; 0: 1 and 4 */
     double magnitude; /* YaRN: what is turned is multiplied by it; 0: 0.1 ln factor + 1, or 1 if factor is below 1 */
 } gn_rotary_desc;
-/* gn_rotary with more to say; x (…,T,D) of rank 2 to 8, any D of `size` or more, positions (T) or (…,T), one for each
-   row of x. desc NULL: all 0. A scaled angle is off as one of that pair before scaling, if that is larger. */
+/* gn_rotary with more to say; x (…,T,D) of rank 2 to 8, any D of `size` or more, positions (T) or (…,T), one for
+   each row of x. desc NULL: all 0. A scaled angle is off as one of that pair before scaling, if that is larger. */
 GN_API gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions,
                                    const gn_rotary_desc *desc);
 #define gn_rotary_with(...) gn_rotary_with_at(GN_HERE, __VA_ARGS__)
@@ -1155,12 +1155,12 @@ typedef struct gn_sample_desc {
     gn_tensor seed, counter; /* i32 or i64, must be there: word 0 of Philox4x32-10 with key `seed` and counter words
                                 {counter low, high, 0, 0} is the draw. Give each row a seed and count its tokens */
 } gn_sample_desc;
-/* A token for each row, i64 (…), in f32: among those that are left, in order of their ids, the first whose probability
-   with that of all before it is above the draw. The draw has the same bits on every device, and the token is the same
-   where the draw and the shares lie further than 1e-5 from a boundary; tokens less than 2^-40 as probable as the most
-   probable are not drawn. V is 1 to 2^23. A row is -1, which no table takes as an id, if a logit is NaN, none is above
-   -infinity, or a number is outside what its line says (temperature below 0, infinite or NaN; top_k below 0; top_p
-   below 0 or NaN). No gradient. */
+/* A token for each row, i64 (…), in f32: among those that are left, in order of their ids, the first whose
+   probability with that of all before it is above the draw. The draw has the same bits on every device, and the
+   token is the same where the draw and the shares lie further than 1e-5 from a boundary; tokens less than 2^-40 as
+   probable as the most probable are not drawn. V is 1 to 2^23. A row is -1, which no table takes as an id, if a
+   logit is NaN, none is above -infinity, or a number is outside what its line says (temperature below 0, infinite or
+   NaN; top_k below 0; top_p below 0 or NaN). No gradient. */
 GN_API gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
 #define gn_sample(...) gn_sample_at(GN_HERE, __VA_ARGS__)
 /* The logits that it divides by the temperature, f32 (…,V): penalties, bias and mask applied. */
@@ -4061,9 +4061,11 @@ static void gn__move_chunks(gn__move *m, bool turns) {
     m->chunk[1] = GN__MIN(m->chunk[1], n);
 }
 
+static int gn__log2_bytes(int64_t bytes) { return bytes == 8 ? 3 : bytes == 4 ? 2 : bytes == 2 ? 1 : 0; }
+
 /* The kernel, and what becomes rows for it. */
 static void gn__move_kernel(gn__move *m) {
-    int last = m->rank - 1, log2 = m->element == 8 ? 3 : m->element == 4 ? 2 : m->element == 2 ? 1 : 0, turned = -1;
+    int last = m->rank - 1, log2 = gn__log2_bytes(m->element), turned = -1;
     int64_t bytes = m->element, step = m->from_stride[last], n = m->dims[last];
     bool dense = m->to_stride[last] == bytes;
 #define GN__BY_SIZE(name) \
@@ -6974,8 +6976,6 @@ GN__TARGET_AVX2 static void gn__philox_avx2(gn__random_block *b, uint64_t first,
             for (int k = 0; k < 4; k++) *(low *)&b->w[k][l + 4 * i] = __builtin_convertvector(c[i][k], low);
     }
 }
-#endif
-#if GN__X86
 GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
@@ -7019,7 +7019,9 @@ static void gn__random_store(const gn__random_job *j, gn__random_block *b, char 
         for (int64_t l = 0; l < m; l++) b->wide[0][l] = gn__random_normal_of(b, l);
         gn__store_f64(b->wide[0], d, to, 1, m);
     } else if (d == GN_F64) memcpy(to, b->wide[0], (size_t)m * sizeof b->wide[0][0]);
-    else { /* as many bits as the dtype holds */ int bits = d == GN_F32 ? 24 : d == GN_F16 ? 11 : 8;
+    else {
+        /* as many bits as the dtype holds */
+        int bits = d == GN_F32 ? 24 : d == GN_F16 ? 11 : 8;
         float unit = d == GN_F32 ? 0x1p-24f : d == GN_F16 ? 0x1p-11f : 0x1p-8f;
         for (int64_t l = 0; l < GN__RANDOM; l++) b->most[l] = (float)(int32_t)(b->w[0][l] >> (32 - bits)) * unit;
         gn__store_f32(b->most, d, to, 1, m);
@@ -8511,18 +8513,10 @@ typedef struct gn__lines {
     gn__atomic failed; /* no memory for lines; set by any thread */
 } gn__lines;
 
-/* Element i of line l is l * line + i * step elements away, on both sides. */
-static void gn__lines_move(char *to, int64_t to_line, int64_t to_step, const char *from, int64_t line, int64_t step,
-                           int64_t lines, int64_t n, int64_t bytes) {
-#define GN__MOVE(T)                         \
-    for (int64_t i = 0; i < n; i++)         \
-        for (int64_t l = 0; l < lines; l++) \
-    ((T *)(void *)to)[l * to_line + i * to_step] = ((const T *)(const void *)from)[l * line + i * step]
-    if (bytes == 4) GN__MOVE(uint32_t);
-    else if (bytes == 8) GN__MOVE(uint64_t);
-    else if (bytes == 2) GN__MOVE(uint16_t);
-    else GN__MOVE(uint8_t);
-#undef GN__MOVE
+/* `lines` lines of n elements; `line` and `step` are elements between two. */
+static gn_view gn__lines_view(gn_dtype d, const char *p, int64_t line, int64_t step, int64_t lines, int64_t n) {
+    return (
+        gn_view){ .p = (char *)(uintptr_t)p, .dtype = d, .rank = 2, .dims = { lines, n }, .strides = { line, step } };
 }
 
 static int64_t gn__lines_abreast(const gn__lines *x) { return x->n < 1 << 16 ? GN__LINES : GN__LINES / 4; }
@@ -8535,8 +8529,8 @@ static void gn__lines_range(void *arg, int64_t begin, int64_t end) {
             il = last > 0 ? x->in.strides[last - 1] : 0, ol = last > 0 ? x->out.strides[last - 1] : 0,
             long_n = n + GN__LINES_PAD, most = gn__lines_abreast(x);
     bool in_moves = is != 1 && n > 1, out_moves = os != 1 && n > 1;
-    char *from =
-        (char *)gn__alloc_many((uint64_t)long_n, (uint64_t)(most * (ib * in_moves + ob * out_moves)) + x->room + 1, 1);
+    uint64_t each = (uint64_t)(most * (ib * in_moves + ob * out_moves)) + x->room;
+    char none = 0, *from = each ? (char *)gn__alloc_many((uint64_t)long_n, each, 1) : &none;
     if (!from) {
         gn__atomic_store(&x->failed, 1);
         return;
@@ -8546,13 +8540,17 @@ static void gn__lines_range(void *arg, int64_t begin, int64_t end) {
         const char *p = x->in.p + gn__view_offset(&x->in, last, row) * ib;
         char *o = x->out.p + gn__view_offset(&x->out, last, row) * ob;
         some = GN__MIN(GN__MIN(end - row, most), side - row % side);
-        if (in_moves) gn__lines_move(from, long_n, 1, p, il, is, some, n, ib);
+        gn_view far_in = gn__lines_view(x->in.dtype, p, il, is, some, n),
+                near_in = gn__lines_view(x->in.dtype, from, long_n, 1, some, n),
+                far_out = gn__lines_view(x->out.dtype, o, ol, os, some, n),
+                near_out = gn__lines_view(x->out.dtype, to, long_n, 1, some, n);
+        if (in_moves) gn__copy_view(&near_in, &far_in);
         for (int64_t l = 0; l < some; l++)
             x->fn(x, in_moves ? from + l * long_n * ib : p + l * il * ib,
                   out_moves ? to + l * long_n * ob : o + l * ol * ob, room);
-        if (out_moves) gn__lines_move(o, ol, os, to, long_n, 1, some, n, ob);
+        if (out_moves) gn__copy_view(&far_out, &near_out);
     }
-    gn_free(from);
+    if (each) gn_free(from);
 }
 
 /* `least`: elements that are worth a task. */
@@ -9894,7 +9892,7 @@ static void gn__indexed_apply(const gn__indexed *k, char *table, char *other, co
                                  int64_t) = { gn__pick_8, gn__pick_16, gn__pick_32, gn__pick_64 };
     static const gn__land_fn set[4] = { gn__land_set_8, gn__land_set_16, gn__land_set_32, gn__land_set_64 };
     int64_t bytes = k->element;
-    int log2 = bytes == 8 ? 3 : bytes == 4 ? 2 : bytes == 2 ? 1 : 0;
+    int log2 = gn__log2_bytes(bytes);
     if (k->land) k->land(table, other, at, k->step, along, other_step, n);
     else if (at && k->gathers) pick[log2](other, other_step, table, at, k->step, along, n);
     else if (at) set[log2](table, other, at, k->step, along, other_step, n);
@@ -10272,12 +10270,9 @@ static gn_result gn__cpu_cross_entropy(const gn__call *c) {
     gn__loss_job j = { c, (double *)gn__alloc_many((uint64_t)rows + 1, 1, sizeof(double)), 0 };
     if (!j.losses) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the losses of %lld rows", (long long)rows);
     gn__pool_for(c->pool, rows, 1 + 4096 / GN__MAX(classes, 1), gn__loss_range, &j);
-    for (int64_t i = 0; i < rows && gn__atomic_load(&j.bad); i++) { /* the first one is told, whoever met one */
-        int64_t t = gn__read_int(targets->dtype, targets->p + gn__view_offset(targets, targets->rank, i) *
-                                                                  (int64_t)gn__bytes_of(targets->dtype));
-        if (t >= 0 && t < classes) continue;
+    if (gn__atomic_load(&j.bad)) {
         gn_free(j.losses);
-        return gn__bad_index(c->fault, t, classes);
+        return gn__first_outside(c, targets, classes);
     }
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
@@ -10336,13 +10331,11 @@ static void gn__grad_mse_loss(gn__grads *k) {
     k->gx[0] = d;
     k->gx[1] = gn__neg(k, d);
 }
-GN__COLD_END
 
-GN__COLD_BEGIN
-
-/* ---- rotary_table: positions (…,T) to (…,T,2n), the cosines and then the sines of n angles. attrs = dtype, n, and as
- * f64 words base, divisor, a, b, c, magnitude: angle i is position * r (1 - s + s / divisor) with r = base^(-i/n) and
- * the share s = a + b i + c r that is divided, cut to 0 and 1; magnitude is a factor of cosines and sines ---- */
+/* ---- rotary_table: positions (…,T) to (…,T,2n), the cosines and then the sines of n angles. attrs = dtype, n, and
+ * as f64 words base, divisor, a, b, c, magnitude: angle i is position * r (1 - s + s / divisor) with r =
+ * base^(-i/n) and the share s = a + b i + c r that is divided, cut to 0 and 1; magnitude is a factor of cosines and
+ * sines ---- */
 
 static gn_result gn__infer_rotary_table(const gn__infer_call *c) {
     gn_shape s = c->in[0].shape;
@@ -10409,8 +10402,8 @@ static gn_result gn__cpu_rotary_table(const gn__call *c) {
 }
 GN__COLD_END
 
-/* ---- rotary: x (…,T,D), table (…,T,2n); attrs = bits (1 interleaved, 2 back: by the negative angles). The first 2n
- * elements of a row are n pairs, which are turned; the others stay ---- */
+/* ---- rotary: x (…,T,D), table (…,T,2n); attrs = bits (1 interleaved, 2 back: by the negative angles). The first
+ * 2n elements of a row are n pairs, which are turned; the others stay ---- */
 
 static gn_result gn__infer_rotary(const gn__infer_call *c) {
     gn_shape rows = c->in[0].shape, table = c->in[1].shape, both;
@@ -10557,9 +10550,6 @@ static void gn__grad_rotary(gn__grads *k) {
     parts[1] = back ? gn__sub(k, across, along) : gn__sub(k, along, across);
     k->gx[1] = gn__sum_to(k, gn__build(k->g, k->at, GN_OP_CONCAT, 2, parts, 1, &last), &table);
 }
-GN__COLD_END
-
-GN__COLD_BEGIN
 
 /* ---- sample: logits (…,V), seed, counter [, temperature] [, top_k] [, top_p] [, min_p] of the rows' shape; attrs =
  * bits of those that are there. Probabilities are whole numbers, 2^40 for the largest: their sums do not depend on the
@@ -11149,9 +11139,6 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention")
                                       : GN_OK;
 }
-GN__COLD_END
-
-GN__COLD_BEGIN
 
 /* bool (T,S) or (1,S): which keys a query sees by causality and length; 0 when it sees all. */
 static uint32_t gn__attention_seen(gn__grads *k, int64_t T, int64_t S, uint32_t length) {
@@ -11689,8 +11676,6 @@ static gn_result gn__cpu_argsort(const gn__call *c) {
     else gn__pool_for(c->pool, total / n, 1 + 1024 / n, gn__sort_range, &j);
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the keys of a sort") : GN_OK;
 }
-GN__COLD_END
-GN__COLD_BEGIN
 
 /* ---- scatter and scatter_max: attrs = axis. In index order: of equal indices the last one counts, or the larger */
 
@@ -20702,7 +20687,7 @@ typedef struct gn__native_plan {
     gn_out *outs;
 } gn__native_plan;
 
-static const gn__holdings *gn__native_held(const gn__native *b) { return b->several ? &b->several->held : &b->held; }
+static gn__holdings *gn__native_held(gn__native *b) { return b->several ? &b->several->held : &b->held; }
 
 GN__ONCE_END
 GN__COLD_BEGIN
@@ -20804,7 +20789,7 @@ static gn_result gn__native_plan_make(void *self, const gn_part *part, void **ou
 }
 
 /* The kept values that a run reads are the device's, as far as they are there at all. */
-static bool gn__native_reads_own(const gn__native *b, const gn_part *p, const gn_arg *args) {
+static bool gn__native_reads_own(gn__native *b, const gn_part *p, const gn_arg *args) {
     for (uint32_t i = 0; i < p->n_args; i++) {
         const gn__multi_value *v =
             p->nodes[p->args[i]].leaf == GN_LEAF_VALUE ? gn__holdings_value(gn__native_held(b), args[i].value) : NULL;
@@ -20838,7 +20823,7 @@ static gn_result gn__native_bind(gn__native *b, gn__native_plan *p, const gn_arg
 static gn_result gn__native_run(gn__native *b, gn__native_plan *p, const gn_arg *args, const gn_out *outs,
                                 uint64_t *out_ticket, gn_fault *f) {
     gn__device *u = b->devices;
-    gn__holdings *h = b->several ? &b->several->held : &b->held;
+    gn__holdings *h = gn__native_held(b);
     const gn_out *own = b->several ? p->outs : outs;
     if (!GN__GROW(h, values, p->part->n_outs)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a kept value");
     gn_result r =
@@ -20929,7 +20914,7 @@ static bool gn__native_reaches(void *self, void *from, gn_cluster_link *out_link
 
 static gn_result gn__native_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
     gn__native *b = (gn__native *)self, *source = (gn__native *)from;
-    gn__holdings *h = b->several ? &b->several->held : &b->held;
+    gn__holdings *h = gn__native_held(b);
     const gn__multi_value *v = gn__holdings_value(gn__native_held(source), theirs);
     gn__device *u = b->devices;
     if (!v) return gn_fail(f, GN_STALE_HANDLE, "a kept value is gone");

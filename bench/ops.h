@@ -643,7 +643,7 @@ static double ops_kept(const char *name) {
 }
 
 /* A row that has fallen is measured again, in case something else used the machine; the best counts. */
-static double ops_settle(ops_case *o, double ratio) {
+static double ops_measure_again(ops_case *o, double ratio) {
     double kept = ops_kept(o->name), own, ceiling, other;
     if (ops.n_kept == 0) return ratio;
     if (isnan(kept)) {
@@ -684,7 +684,7 @@ static void ops_show(ops_case *o) {
         beside = false;
     }
     ops_measure(o, beside, &own, &ceiling, &other);
-    double ratio = ops_settle(o, ceiling / own);
+    double ratio = ops_measure_again(o, ceiling / own);
     printf("  %-34s %10.2f us, ceiling %10.2f: %5.3f", o->name, own * 1e6, ceiling * 1e6, ratio);
     if (beside) printf(", PyTorch %10.2f: %6.2f times", other * 1e6, own / other);
     else if (ops.torch[0] && !can) printf(", PyTorch: %.60s", line);

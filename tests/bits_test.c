@@ -17,7 +17,8 @@
 #include "test.h"
 #include "loopback.h"
 
-enum { POOL = 1 << 16, MAX_OUT = 1 << 16, VARIANTS = 4, SERVERS = 2 };
+/* The largest value of a program has 3000 x 40 elements; one that is read has MAX_OUT at most. */
+enum { POOL = 1 << 17, MAX_OUT = 1 << 16, VARIANTS = 4, SERVERS = 2 };
 
 typedef struct draws {
     uint64_t state;
