@@ -1082,11 +1082,18 @@ typedef struct gn_attention_desc {
     double scale;   /* 0: 1 / sqrt(D) */
     gn_tensor mask; /* bool, broadcast to (B,H,T,S): false hides; or of q's dtype: added to the scores. GN_NONE: none */
     gn_tensor length; /* 0-d i32 or i64: keys in use, the rest of S is ignored. GN_NONE: S */
+    int64_t window;   /* a query at position p sees keys p - window + 1 to p, itself among them; causal. 0: all to p */
+    double soft_cap;  /* above 0: a score x is soft_cap * tanh(x / soft_cap) before slopes and mask are added. 0: x */
+    gn_tensor slopes; /* (H) of f32 or of q's dtype: key j adds slope * (j - p) to a score. GN_NONE: nothing */
+    gn_tensor sinks;  /* (H), likewise: one further score a head, of a key whose value is 0. GN_NONE: none */
 } gn_attention_desc;
 /* softmax(q kT * scale + mask) v. q (B,H,T,D), k (B,G,S,D), v (B,G,S,E) = (B,H,T,E); H is a multiple of G (grouped
-   heads).
+   heads). The position of query t is p = length - T + t, that of key j is j.
    A query that sees nothing gives zeros. length outside [T if causal else 0, S]: GN_INDEX_OUT_OF_RANGE. desc may be
-   NULL. (Vaswani et al. 2017; grouped: Ainslie et al. 2023) */
+   NULL. (Vaswani et al. 2017; grouped: Ainslie et al. 2023; window: Beltagy et al. 2020, as sliding_window of the
+   models that have one; soft cap: Gemma Team 2024; slopes: ALiBi, Press et al. 2022; sinks: Xiao et al. 2024, as a
+   learned number a head in gpt-oss 2025.) Each call has its own window, so that layers may differ. A GPU reads the
+   keys of the window alone, in blocks. */
 GN_API gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, gn_tensor v,
                                  const gn_attention_desc *desc);
 #define gn_attention(...) gn_attention_at(GN_HERE, __VA_ARGS__)
@@ -2232,6 +2239,8 @@ typedef enum gn_op_trait {
     X(ROTARY,         rotary,         0x66, STRUCTURED, 2, 2,   1, GN__FLOATS,   4, true,  rotary, 0)                  \
     /* bits: 1 temperature, 2 top_k, 4 top_p, 8 min_p */                                                               \
     X(SAMPLE,         sample,         0x67, STRUCTURED, 3, 7,   1, GN__FLOATS,   0, false, reads, 0)                   \
+    /* bits as of attention, 8 slopes, 16 sinks; scale and soft cap as f64 words, window */                            \
+    X(ATTENTION_WITH, attention_with, 0x68, STRUCTURED, 3, 7,   4, GN__FLOATS,  16, true,  attention, 0)               \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -7604,17 +7613,17 @@ static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
     return &sets[GN__X86 && p && p->isa >= GN__ISA_AVX2][t];
 }
 
-/* y = exp(x), n elements. */
+/* gn__exp, and gn__tanh of f32: y = f(x), n elements. */
 #if GN__X86
-#define GN__EXP_TILES(S) \
-    { gn__tile_EXP_##S, gn__tile_EXP_##S##_avx2, gn__tile_EXP_##S##_avx2 }
+#define GN__EACH_TILES(NAME, S) \
+    { gn__tile_##NAME##_##S, gn__tile_##NAME##_##S##_avx2, gn__tile_##NAME##_##S##_avx2 }
 #else
-#define GN__EXP_TILES(S) \
-    { gn__tile_EXP_##S }
+#define GN__EACH_TILES(NAME, S) \
+    { gn__tile_##NAME##_##S }
 #endif
-#define GN__DEFINE_EXP(S, T)                                                               \
-    static void gn__exp_##S(const gn__pool *p, T *y, const T *x, int64_t n) {              \
-        static const gn__tile_fn tiles[GN__ISA__COUNT] = GN__EXP_TILES(S);                 \
+#define GN__DEFINE_EACH(name, NAME, S, T)                                                  \
+    static void gn__##name##_##S(const gn__pool *p, T *y, const T *x, int64_t n) {         \
+        static const gn__tile_fn tiles[GN__ISA__COUNT] = GN__EACH_TILES(NAME, S);          \
         T rest[GN__TILE_STEP] = { 0 };                                                     \
         const void *in[3] = { x, x, x }, *last[3] = { rest, rest, rest };                  \
         const double none[2] = { 0, 0 };                                                   \
@@ -7624,8 +7633,9 @@ static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
         tiles[p ? p->isa : GN__ISA_BASE](rest, last, none, whole < n ? GN__TILE_STEP : 0); \
         memcpy(y + whole, rest, (size_t)(n - whole) * sizeof *rest);                       \
     }
-GN__DEFINE_EXP(f32, float)
-GN__DEFINE_EXP(f64, double)
+GN__DEFINE_EACH(exp, EXP, f32, float)
+GN__DEFINE_EACH(exp, EXP, f64, double)
+GN__DEFINE_EACH(tanh, TANH, f32, float)
 
 /* A sum of pieces, neighbours first: blocks of 2^n pieces, summed apart, join to the same sum, and it is off by the
    logarithm of their number. */
@@ -10738,16 +10748,55 @@ static gn_result gn__cpu_sample(const gn__call *c) {
 }
 GN__COLD_END
 
-/* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length] ---- */
+/* ---- attention: attrs = bits (1 causal, 2 mask, 4 length), scale; inputs q, k, v [, mask] [, length].
+ * attention_with: bits 8 slopes, 16 sinks; soft cap and window too; inputs [, slopes] [, sinks] more ---- */
+
+/* What an attention says; which input the four are, 0: none. */
+typedef struct gn__attention_form {
+    int64_t bits, window;
+    double scale, cap;
+    int mask, length, slopes, sinks, n_in;
+} gn__attention_form;
+
+static gn__attention_form gn__attention_read(const int64_t *attrs, int n_attrs) {
+    gn__attention_form f = { .bits = attrs[0], .scale = gn__word_f64(attrs[1]), .n_in = 3 };
+    if (f.bits & 2) f.mask = f.n_in++;
+    if (f.bits & 4) f.length = f.n_in++;
+    if (n_attrs < 4) return f;
+    f.cap = gn__word_f64(attrs[2]);
+    f.window = attrs[3];
+    if (f.bits & 8) f.slopes = f.n_in++;
+    if (f.bits & 16) f.sinks = f.n_in++;
+    return f;
+}
+
+static double gn__attention_scale(const gn__attention_form *f, int64_t D) {
+    return f->scale != 0 ? f->scale : 1.0 / sqrt((double)GN__MAX(D, 1));
+}
 
 GN__COLD_BEGIN
+/* One number a head, if the attention has it. */
+static gn_result gn__infer_heads(const gn__infer_call *c, int at, const char *what) {
+    if (!at) return GN_OK;
+    if (c->in[at].dtype != GN_F32 && c->in[at].dtype != c->in[0].dtype)
+        return gn_fail(c->fault, GN_BAD_DTYPE, "%s are f32 or of q's dtype", what);
+    if (c->in[at].shape.rank != 1 || c->in[at].shape.dims[0] != c->in[0].shape.dims[1])
+        return gn__bad_shapes(c, "slopes and sinks are (H), one number a head of q (B,H,T,D)");
+    return GN_OK;
+}
+
 static gn_result gn__infer_attention(const gn__infer_call *c) {
     gn_shape q = c->in[0].shape, k = c->in[1].shape, v = c->in[2].shape;
-    int64_t bits = c->attrs[0];
-    int at = 3;
+    gn__attention_form f = gn__attention_read(c->attrs, c->n_attrs);
+    int64_t bits = f.bits;
     gn_result r = GN_OK;
-    if (bits < 0 || bits > 7 || c->n_in != 3 + (int)((bits >> 1) & 1) + (int)((bits >> 2) & 1))
+    if (bits < 0 || bits > (c->n_attrs < 4 ? 7 : 31) || c->n_in != f.n_in)
         return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the flags", c->n_in);
+    if (f.window < 0 || (f.window && !(bits & 1)))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "window %lld: it is a number of keys, of a causal attention",
+                       (long long)f.window);
+    if (!(f.cap >= 0 && f.cap < (double)INFINITY))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "soft cap %g is not a number above 0, or 0 for none", f.cap);
     if (q.rank != 4 || k.rank != 4 || v.rank != 4)
         return gn_fail(c->fault, GN_BAD_RANK, "q, k and v need rank 4: (B,H,T,D), (B,G,S,D), (B,G,S,E)");
     if ((r = gn__same_dtype(c, 1)) != GN_OK || (r = gn__same_dtype(c, 2)) != GN_OK) return r;
@@ -10757,21 +10806,23 @@ static gn_result gn__infer_attention(const gn__infer_call *c) {
         return gn__bad_shapes(c, "q (B,H,T,D), k (B,G,S,D), v (B,G,S,E) with H a multiple of G are needed");
     if (bits & 2) {
         gn_shape scores = GN_SHAPE(q.dims[0], q.dims[1], q.dims[2], k.dims[2]), both;
-        if (c->in[at].dtype != GN_BOOL && c->in[at].dtype != c->in[0].dtype)
+        if (c->in[3].dtype != GN_BOOL && c->in[3].dtype != c->in[0].dtype)
             return gn_fail(c->fault, GN_BAD_DTYPE, "the mask is bool or of q's dtype");
-        if (!gn__broadcast_shapes(&scores, &c->in[at].shape, &both) || !gn__shape_equal(&both, &scores))
+        if (!gn__broadcast_shapes(&scores, &c->in[3].shape, &both) || !gn__shape_equal(&both, &scores))
             return gn__bad_shapes(c, "the mask does not broadcast to (B,H,T,S)");
-        at++;
     }
     if (bits & 4) {
-        if ((r = gn__want_dtype(c, at, GN__INDEX, "the length")) != GN_OK) return r;
-        if (c->in[at].shape.rank != 0) return gn_fail(c->fault, GN_BAD_RANK, "the length is 0-d");
+        if ((r = gn__want_dtype(c, f.length, GN__INDEX, "the length")) != GN_OK) return r;
+        if (c->in[f.length].shape.rank != 0) return gn_fail(c->fault, GN_BAD_RANK, "the length is 0-d");
     }
+    if ((r = gn__infer_heads(c, f.slopes, "slopes")) != GN_OK || (r = gn__infer_heads(c, f.sinks, "sinks")) != GN_OK)
+        return r;
     *c->out = c->in[0];
     c->out->shape.dims[3] = v.dims[3];
     return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
 }
 GN__COLD_END
+#define gn__infer_attention_with gn__infer_attention
 
 static double gn__cost_attention(const gn__infer_call *c) {
     gn_shape q = c->in[0].shape, v = c->in[2].shape;
@@ -10781,47 +10832,91 @@ static double gn__cost_attention(const gn__infer_call *c) {
 
 typedef struct gn__attention_job {
     const gn__call *c;
+    gn__attention_form form;
     gn_view mask; /* broadcast to (B,H,T,S); p NULL: none */
     int64_t length;
-    double scale;
+    double scale;      /* before the cap */
     gn__atomic failed; /* no memory for scores; set by any thread */
 } gn__attention_job;
 
-/* How many keys query t sees. */
+/* The end of the keys that query t sees. */
 static int64_t gn__keys_seen(const gn__attention_job *j, int64_t t) {
-    return j->c->attrs[0] & 1 ? GN__MAX(j->length - j->c->in[0].dims[2] + t + 1, 0) : j->length;
+    return j->form.bits & 1 ? GN__MAX(j->length - j->c->in[0].dims[2] + t + 1, 0) : j->length;
+}
+
+/* The first of them. */
+static int64_t gn__keys_past(const gn__attention_job *j, int64_t t) {
+    return j->form.window ? GN__MAX(gn__keys_seen(j, t) - j->form.window, 0) : 0;
+}
+
+/* A head's slope or sink. */
+static double gn__head_number(const gn__attention_job *j, int input, int64_t h) {
+    const gn_view *v = &j->c->in[input];
+    double x;
+    gn__load_f64(&x, v->dtype, v->p + h * v->strides[0] * (int64_t)gn__bytes_of(v->dtype), 1, 1);
+    return x;
+}
+
+/* The largest score before any key is seen. */
+static double gn__sink_of(const gn__attention_job *j, int64_t h) {
+    return j->form.sinks ? gn__head_number(j, j->form.sinks, h) : -INFINITY;
+}
+
+/* Query t and the keys that it sees. */
+typedef struct gn__attention_query {
+    int64_t b, h, t, g, first, n, away; /* away: of the first key from the query, 0 or less if the query is causal */
+    const char *q, *k, *v, *m;          /* of the mask and of the first key */
+    double slope, sink;
+} gn__attention_query;
+
+static gn__attention_query gn__attention_query_of(const gn__attention_job *j, int64_t at) {
+    const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2], *m = &j->mask;
+    int64_t T = Q->dims[2], H = Q->dims[1], bytes = (int64_t)gn__bytes_of(Q->dtype);
+    gn__attention_query a = { .t = at % T, .h = at / T % H, .b = at / T / H };
+    a.g = a.h / (H / K->dims[1]);
+    a.first = gn__keys_past(j, a.t);
+    a.n = gn__keys_seen(j, a.t) - a.first;
+    a.away = a.first - (j->length - T + a.t);
+    a.q = Q->p + (a.b * Q->strides[0] + a.h * Q->strides[1] + a.t * Q->strides[2]) * bytes;
+    a.k = K->p + (a.b * K->strides[0] + a.g * K->strides[1] + a.first * K->strides[2]) * bytes;
+    a.v = V->p + (a.b * V->strides[0] + a.g * V->strides[1] + a.first * V->strides[2]) * bytes;
+    if (m->p)
+        a.m = m->p + (a.b * m->strides[0] + a.h * m->strides[1] + a.t * m->strides[2] + a.first * m->strides[3]) *
+                         (int64_t)gn__bytes_of(m->dtype);
+    a.slope = j->form.slopes ? gn__head_number(j, j->form.slopes, a.h) : 0;
+    a.sink = gn__sink_of(j, a.h);
+    return a;
 }
 
 GN__COLD_BEGIN
+
+/* The score of key i of those that the query sees, from the sum of products x. */
+static double gn__attention_score(const gn__attention_job *j, const gn__attention_query *a, int64_t i, double x) {
+    x *= j->scale;
+    if (j->form.cap != 0) x = j->form.cap * gn__w_tanh(x);
+    if (j->form.slopes) x += a->slope * (double)(a->away + i);
+    if (a->m && j->mask.dtype == GN_BOOL) x = *(const uint8_t *)(a->m + i * j->mask.strides[3]) ? x : -INFINITY;
+    else if (a->m) {
+        double added;
+        gn__load_f64(&added, j->mask.dtype, a->m + i * j->mask.strides[3] * (int64_t)gn__bytes_of(j->mask.dtype), 1, 1);
+        x += added;
+    }
+    return x;
+}
 
 /* One query row: scores (S) in `s`, in f64; then the weighted sum of v in `o`, which holds 3 E. `w` holds one key or
    value row. */
 static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s, double *q, double *w, double *o) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
-    int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype);
-    int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = gn__keys_seen(j, t);
-    const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes,
-               *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
-    double top = -INFINITY, sum = 0;
-    gn__load_f64(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3],
-                 D);
+    const gn__attention_query a = gn__attention_query_of(j, at);
+    int64_t D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), seen = a.n;
+    double top = a.sink, sum = 0;
+    gn__load_f64(q, Q->dtype, a.q, Q->strides[3], D);
     for (int64_t i = 0; i < seen && !gn__pool_stops(j->c->pool); i++) {
-        gn__load_f64(w, K->dtype, k + i * K->strides[2] * bytes, K->strides[3], D);
+        gn__load_f64(w, K->dtype, a.k + i * K->strides[2] * bytes, K->strides[3], D);
         for (int64_t l = 0; l < D; l++) w[l] *= q[l];
-        s[i] = gn__sum_f64(kernels, w, D) * j->scale;
-        if (j->mask.p) {
-            const char *m = j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2] +
-                                         i * j->mask.strides[3]) *
-                                            (int64_t)gn__bytes_of(j->mask.dtype);
-            double x = 0;
-            if (j->mask.dtype == GN_BOOL) s[i] = *(const uint8_t *)m ? s[i] : -INFINITY;
-            else {
-                gn__load_f64(&x, j->mask.dtype, m, 1, 1);
-                s[i] += x;
-            }
-        }
+        s[i] = gn__attention_score(j, &a, i, gn__sum_f64(kernels, w, D));
         top = GN_M_MAX(top, s[i]);
     }
     /* nothing seen: zeros. What a sum of GN__PIECE64 keys loses where it is added to the others is kept beside it. */
@@ -10831,7 +10926,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     for (int64_t i = 0; i < seen && top != -INFINITY && !gn__pool_stops(j->c->pool); i++) {
         double e = s[i], *part = o + E, *lost = part + E;
         bool ends = i + 1 == seen || (i + 1) % GN__PIECE64 == 0;
-        if (e != 0) gn__load_f64(w, V->dtype, v + i * V->strides[2] * bytes, V->strides[3], E);
+        if (e != 0) gn__load_f64(w, V->dtype, a.v + i * V->strides[2] * bytes, V->strides[3], E);
         for (int64_t l = 0; l < E && e != 0; l++) part[l] += e * w[l];
         for (int64_t l = 0; l < E && ends; l++) {
             double to = o[l] + part[l], back = to - o[l];
@@ -10841,6 +10936,8 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
         }
     }
     sum = top != -INFINITY ? gn__sum_f64(kernels, s, seen) : 0;
+    double sink = a.sink - top;
+    if (j->form.sinks && top != -INFINITY) gn__exp_f64(j->c->pool, &sink, &sink, 1), sum += sink;
     for (int64_t l = 0; l < E && sum != 0; l++)
         o[l] = (fabs(o[l]) < (double)INFINITY ? o[l] + o[2 * E + l] : o[l]) / sum;
     gn__store_f64(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
@@ -10858,6 +10955,12 @@ GN__NOINLINE static void gn__attention_mask(const gn__attention_job *j, const ch
         gn__load_f32(x, j->mask.dtype, m + i * stride * bytes, stride, some);
         for (int64_t l = 0; l < some; l++) s[i + l] += x[l];
     }
+}
+
+/* soft_cap * tanh of n sums of products, which are scaled by what the cap divides. */
+static void gn__cap_f32(const gn__attention_job *j, float *s, int64_t n) {
+    gn__tanh_f32(j->c->pool, s, s, n);
+    gn__kernels_of(j->c->pool)->affine(s, s, n, 0, (float)j->form.cap);
 }
 
 /* Rows [at, at + n) of keys or values of one head as f32, `*out_stride` apart: where they lie, or in `room`. */
@@ -10880,39 +10983,36 @@ GN__NOINLINE static void gn__attention_row_f32(const gn__attention_job *j, int64
                                                float *room) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2];
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
-    int64_t T = Q->dims[2], H = Q->dims[1], D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype),
-            stride;
-    int64_t t = at % T, h = at / T % H, b = at / T / H, g = h / (H / K->dims[1]);
-    int64_t seen = gn__keys_seen(j, t);
-    const char *k = K->p + (b * K->strides[0] + g * K->strides[1]) * bytes,
-               *v = V->p + (b * V->strides[0] + g * V->strides[1]) * bytes;
-    gn__load_f32(q, Q->dtype, Q->p + (b * Q->strides[0] + h * Q->strides[1] + t * Q->strides[2]) * bytes, Q->strides[3],
-                 D);
+    const gn__attention_query a = gn__attention_query_of(j, at);
+    int64_t D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), seen = a.n, stride;
+    gn__load_f32(q, Q->dtype, a.q, Q->strides[3], D);
     memset(s, 0, (size_t)seen * sizeof *s);
     memset(o, 0, (size_t)E * sizeof *o);
     for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
         n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
-        const float *rows = gn__attention_rows(K, k, i, n, room, &stride);
+        const float *rows = gn__attention_rows(K, a.k, i, n, room, &stride);
         kernels->dot(s + i, q, rows, stride, n, D);
     }
     kernels->affine(s, s, seen, 0, (float)j->scale);
-    if (j->mask.p)
-        gn__attention_mask(j,
-                           j->mask.p + (b * j->mask.strides[0] + h * j->mask.strides[1] + t * j->mask.strides[2]) *
-                                           (int64_t)gn__bytes_of(j->mask.dtype),
-                           j->mask.strides[3], s, seen);
+    if (j->form.cap != 0) gn__cap_f32(j, s, seen);
+    for (int64_t i = 0; i < seen && j->form.slopes; i++) s[i] += (float)a.slope * (float)(a.away + i);
+    if (a.m) gn__attention_mask(j, a.m, j->mask.strides[3], s, seen);
     float top = kernels->top(s, seen, 1);
+    if (j->form.sinks) top = GN_M_MAX(top, (float)a.sink);
     if (top != -INFINITY) { /* nothing seen: zeros */
         kernels->affine(s, s, seen, top, 1);
         gn__exp_f32(j->c->pool, s, s, seen);
         for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
             n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
-            const float *rows = gn__attention_rows(V, v, i, n, room, &stride);
+            const float *rows = gn__attention_rows(V, a.v, i, n, room, &stride);
             if (!j->mask.p) kernels->axpy(o, s + i, rows, stride, n, E);
             for (int64_t l = 0; l < n && j->mask.p; l++) /* what is hidden is not touched, whatever it holds */
                 if (s[i + l] != 0) kernels->axpy(o, s + i + l, rows + l * stride, 0, 1, E);
         }
-        kernels->affine(o, o, E, 0, (float)(1 / gn__sum_f32(kernels, s, seen)));
+        double sum = gn__sum_f32(kernels, s, seen);
+        float sink = (float)a.sink - top;
+        if (j->form.sinks) gn__exp_f32(j->c->pool, &sink, &sink, 1), sum += (double)sink;
+        kernels->affine(o, o, E, 0, (float)(1 / sum));
     }
     gn__store_f32(o, j->c->out.dtype, j->c->out.p + at * E * bytes, 1, E);
 }
@@ -11005,21 +11105,35 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, flo
     gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr);
     a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
     memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
+    float sink = (float)gn__sink_of(a->j, a->h);
     for (int64_t i = 0; i < GN__TILE_QUERIES; i++) {
-        a->top[i] = -INFINITY;
-        a->weight[i] = 0;
+        a->top[i] = sink;
+        a->weight[i] = sink != -INFINITY;
     }
+}
+
+/* Cap and slopes: scores of the panel from query t on with n keys from `key` on. */
+static void gn__tile_bend(const gn__attention_tile *a, int64_t t, int64_t key, int64_t n) {
+    const gn__attention_job *j = a->j;
+    int64_t nr = a->k->nr, away = key - (j->length - j->c->in[0].dims[2] + t);
+    if (j->form.cap != 0) gn__cap_f32(j, a->scores, n * nr);
+    if (!j->form.slopes) return;
+    float slope = (float)gn__head_number(j, j->form.slopes, a->h);
+    for (int64_t i = 0; i < n; i++, away++)
+        for (int64_t l = 0; l < nr; l++) a->scores[i * nr + l] += slope * (float)(away - l);
 }
 
 /* Hides scores of the panel from query t on with n keys from `key` on. */
 static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes, int64_t key, int64_t n) {
     const gn__attention_job *j = a->j;
     const gn_view *m = &j->mask;
-    /* queries that do not see the key */
-    int64_t nr = a->k->nr, hidden = j->c->attrs[0] & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2;
-    for (int64_t i = 0; i < n; i++, hidden++) {
+    /* queries that do not see the key: those before `hidden`, and from `past` on */
+    int64_t nr = a->k->nr, hidden = j->form.bits & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2,
+            past = j->form.window ? hidden + GN__MIN(j->form.window, INT64_MAX / 2) : INT64_MAX / 2;
+    for (int64_t i = 0; i < n; i++, hidden++, past++) {
         float *s = a->scores + i * nr;
         for (int64_t l = 0; l < GN__MIN(hidden, lanes); l++) s[l] = -INFINITY;
+        for (int64_t l = GN__MAX(past, 0); l < lanes; l++) s[l] = -INFINITY;
         if (m->p)
             gn__attention_mask(j,
                                m->p + (a->b * m->strides[0] + a->h * m->strides[1] + t * m->strides[2] +
@@ -11065,17 +11179,20 @@ static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
 /* False: what is hidden is not finite; the rows are to be done one by one. */
 GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
     int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t),
-            most = gn__keys_seen(a->j, a->t + a->n - 1);
-    for (int64_t key = 0, n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
+            most = gn__keys_seen(a->j, a->t + a->n - 1), past = gn__keys_past(a->j, a->t + a->n - 1);
+    for (int64_t key = gn__keys_past(a->j, a->t), n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
         n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
-        bool hides = a->j->mask.p || key + n > least;
+        bool hides = a->j->mask.p || key + n > least || key < past;
         for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr);
         gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr);
         if (hides && !gn__tile_is_finite(a, n)) return false;
         for (int64_t i = 0; i < a->n; i += nr) {
-            if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key) continue;
+            if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key ||
+                gn__keys_past(a->j, a->t + i) >= key + n)
+                continue;
             for (int64_t p = 0; p < n; p += mr)
                 a->k->micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
+            gn__tile_bend(a, a->t + i, key, n);
             if (hides) gn__tile_hide(a, a->t + i, GN__MIN(nr, a->n - i), key, n);
             gn__tile_softmax(a, i, n);
             for (int64_t e = 0; e < a->rows; e += mr)
@@ -11120,11 +11237,11 @@ static void gn__attention_tiles(void *arg, int64_t begin, int64_t end) {
 GN__COLD_BEGIN
 static gn_result gn__cpu_attention(const gn__call *c) {
     int64_t S = c->in[1].dims[2], T = c->in[0].dims[2], bits = c->attrs[0];
-    gn__attention_job j = { c, { 0 }, S, gn__word_f64(c->attrs[1]), 0 };
+    gn__attention_job j = { .c = c, .form = gn__attention_read(c->attrs, c->n_attrs), .length = S };
     int64_t dims[4] = { c->in[0].dims[0], c->in[0].dims[1], T, S };
-    if (j.scale == 0) j.scale = 1.0 / sqrt((double)GN__MAX(c->in[0].dims[3], 1));
+    j.scale = gn__attention_scale(&j.form, c->in[0].dims[3]) / (j.form.cap != 0 ? j.form.cap : 1);
     if (bits & 2) j.mask = gn__view_broadcast(&c->in[3], 4, dims);
-    if (bits & 4) j.length = gn__read_int(c->in[c->n_in - 1].dtype, c->in[c->n_in - 1].p);
+    if (bits & 4) j.length = gn__read_int(c->in[j.form.length].dtype, c->in[j.form.length].p);
     int64_t least = bits & 1 && bits & 4 ? T : 0;
     if (j.length < least || j.length > S)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld is outside %lld to %lld", (long long)j.length,
@@ -11140,51 +11257,125 @@ static gn_result gn__cpu_attention(const gn__call *c) {
                                       : GN_OK;
 }
 
-/* bool (T,S) or (1,S): which keys a query sees by causality and length; 0 when it sees all. */
-static uint32_t gn__attention_seen(gn__grads *k, int64_t T, int64_t S, uint32_t length) {
-    int64_t keys[4] = { GN_I64, S, gn__f64_word(0), gn__f64_word(1) },
-            rows[4] = { GN_I64, T, gn__f64_word(0), gn__f64_word(1) };
-    gn_shape column = GN_SHAPE(T, 1), scalar = GN_SCALAR;
-    bool causal = k->attrs[0] & 1;
-    if (!causal && !(k->attrs[0] & 4)) return 0;
-    uint32_t i = gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, keys);
-    uint32_t end =
-        k->attrs[0] & 4 ? gn__cast_to(k->g, k->at, length, GN_I64) : gn__full(k->g, k->at, GN_I64, &scalar, (double)S);
-    if (causal) {
-        uint32_t t = gn__reshape_of(k, gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, rows), &column);
-        end = gn__add(k, t, gn__add(k, end, gn__full(k->g, k->at, GN_I64, &scalar, (double)(1 - T))));
+#define gn__cpu_attention_with gn__cpu_attention
+
+/* What the gradient needs of an attention of B, H, T, S; i (S): the keys, end (T,1) or 0-d: the first key that a query
+   does not see. */
+typedef struct gn__attention_back {
+    gn__attention_form form;
+    gn_shape heads; /* (H,1,1) */
+    uint32_t i, end, seen, bent, away, rest;
+} gn__attention_back;
+
+static uint32_t gn__count_up(gn__grads *k, int64_t n) {
+    int64_t attrs[4] = { GN_I64, n, gn__f64_word(0), gn__f64_word(1) };
+    return gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, attrs);
+}
+
+static uint32_t gn__whole_num(gn__grads *k, int64_t v) { /* 0-d, i64, below 2^53 */
+    gn_shape scalar = GN_SCALAR;
+    return gn__full(k->g, k->at, GN_I64, &scalar, (double)v);
+}
+
+/* seen: bool (T,S) or (1,S): which keys a query sees by causality, window and length; 0 when it sees all. */
+static void gn__attention_seen(gn__grads *k, gn__attention_back *a, int64_t T, int64_t S) {
+    gn_shape column = GN_SHAPE(T, 1);
+    const gn__attention_form *f = &a->form;
+    bool causal = f->bits & 1;
+    if (!causal && !f->length && !f->slopes) return;
+    a->i = gn__count_up(k, S);
+    uint32_t length = f->length ? gn__cast_to(k->g, k->at, k->x[f->length], GN_I64) : gn__whole_num(k, S), past;
+    uint32_t t = gn__reshape_of(k, gn__count_up(k, T), &column);
+    a->end = gn__add(k, t, gn__add(k, length, gn__whole_num(k, 1 - T)));
+    if (causal || f->length) a->seen = gn__lt(k, a->i, causal ? a->end : length);
+    if (f->window) {
+        past = gn__sub(k, a->end, gn__whole_num(k, GN__MIN(f->window, (int64_t)1 << 50)));
+        a->seen = gn__and(k, a->seen, gn__ge(k, a->i, past));
     }
-    return gn__lt(k, i, end);
+}
+
+/* Cap and slopes of scores (B,H,T,S). */
+static uint32_t gn__attention_bend(gn__grads *k, gn__attention_back *a, uint32_t s) {
+    gn_dtype d = (gn_dtype)k->g->nodes[s].dtype;
+    if (a->form.cap != 0) {
+        a->bent = gn__tanh(k, gn__mul(k, s, gn__num(k, 1 / a->form.cap)));
+        s = gn__mul(k, a->bent, gn__num(k, a->form.cap));
+    }
+    if (!a->form.slopes) return s;
+    gn_dtype of = (gn_dtype)k->g->nodes[k->x[a->form.slopes]].dtype;
+    a->away = gn__cast_to(k->g, k->at, gn__add(k, gn__sub(k, a->i, a->end), gn__whole_num(k, 1)), of);
+    uint32_t bias = gn__mul(k, gn__reshape_of(k, k->x[a->form.slopes], &a->heads), a->away);
+    return gn__add(k, s, gn__cast_to(k->g, k->at, bias, d));
+}
+
+/* Weights of scores (B,H,T,S); a->rest (B,H,T,1): that of the sink. */
+static uint32_t gn__attention_weights(gn__grads *k, gn__attention_back *a, uint32_t s, const gn_shape *p4) {
+    int64_t last = -1, S = p4->dims[3], keys[4] = { 3, 0, S, 1 }, sink[4] = { 3, S, S + 1, 1 };
+    gn_shape one = *p4;
+    one.dims[3] = 1;
+    if (!a->form.sinks) return gn__op_in(k, GN_OP_SOFTMAX, s, 1, &last);
+    uint32_t head = gn__cast_to(k->g, k->at, k->x[a->form.sinks], (gn_dtype)k->g->nodes[s].dtype),
+             both[2] = { s, gn__broadcast_of(k, gn__reshape_of(k, head, &a->heads), &one) };
+    uint32_t p = gn__op_in(k, GN_OP_SOFTMAX, gn__build(k->g, k->at, GN_OP_CONCAT, 2, both, 1, &last), 1, &last);
+    a->rest = gn__op_in(k, GN_OP_SLICE, p, 4, sink);
+    return gn__op_in(k, GN_OP_SLICE, p, 4, keys);
+}
+
+/* To slopes or sinks: (B,H,T,n) summed to (H). */
+static void gn__attention_to_heads(gn__grads *k, const gn__attention_back *a, int input, uint32_t g) {
+    gn_shape h = GN_SHAPE(a->heads.dims[0]);
+    gn_dtype d = (gn_dtype)k->g->nodes[k->x[input]].dtype;
+    g = gn__reshape_of(k, gn__reduce_of(k, GN_OP_SUM, g, 1 | 4 | 8, false), &h);
+    k->gx[input] = gn__cast_to(k->g, k->at, g, d);
+}
+
+/* Gradients by what is added to scores, from that by the scores gs (B,H,T,S); then by the products before the cap. */
+static uint32_t gn__attention_added(gn__grads *k, const gn__attention_back *a, uint32_t gs) {
+    const gn__attention_form *f = &a->form;
+    gn_dtype d = (gn_dtype)k->g->nodes[gs].dtype;
+    bool added = f->mask && k->g->nodes[k->x[f->mask]].dtype != GN_BOOL;
+    if (added && k->need[f->mask]) k->gx[f->mask] = gs;
+    if (f->slopes && k->need[f->slopes])
+        gn__attention_to_heads(k, a, f->slopes, gn__mul(k, gs, gn__cast_to(k->g, k->at, a->away, d)));
+    if (f->cap != 0) gs = gn__mul(k, gs, gn__sub(k, gn__num(k, 1), gn__mul(k, a->bent, a->bent)));
+    return gs;
 }
 
 /* The formula written out: p = softmax(q kT scale + mask), 0 where hidden. Grouped heads as an extra axis. */
 static void gn__grad_attention(gn__grads *k) {
     gn_shape q = gn__x_shape(k, 0), kk = gn__x_shape(k, 1), v = gn__x_shape(k, 2);
     int64_t B = q.dims[0], G = kk.dims[1], R = G ? q.dims[1] / G : 0, T = q.dims[2], S = kk.dims[2], D = q.dims[3],
-            E = v.dims[3], last = -1;
+            E = v.dims[3];
     gn_shape q5 = GN_SHAPE(B, G, R, T, D), k5 = GN_SHAPE(B, G, 1, S, D), v5 = GN_SHAPE(B, G, 1, S, E),
-             o5 = GN_SHAPE(B, G, R, T, E), p4 = GN_SHAPE(B, q.dims[1], T, S), p5 = GN_SHAPE(B, G, R, T, S);
-    double scale = gn__word_f64(k->attrs[1]);
-    if (scale == 0) scale = 1.0 / sqrt((double)GN__MAX(D, 1));
+             o5 = GN_SHAPE(B, G, R, T, E), p4 = GN_SHAPE(B, q.dims[1], T, S), p5 = GN_SHAPE(B, G, R, T, S),
+             one = GN_SHAPE(B, q.dims[1], T, 1);
+    gn__attention_back a = { .form = gn__attention_read(k->attrs, k->n_attrs), .heads = GN_SHAPE(q.dims[1], 1, 1) };
+    double scale = gn__attention_scale(&a.form, D);
     uint32_t xq = gn__reshape_of(k, k->x[0], &q5), xk = gn__reshape_of(k, k->x[1], &k5),
              xv = gn__reshape_of(k, k->x[2], &v5), gy = gn__reshape_of(k, k->gy, &o5);
     uint32_t s = gn__reshape_of(k, gn__mul(k, gn__matmul_of(k, xq, gn__transposed(k, xk)), gn__num(k, scale)), &p4);
-    uint32_t seen = gn__attention_seen(k, T, S, k->x[k->n_in - 1]), mask = k->attrs[0] & 2 ? k->x[3] : 0;
+    gn__attention_seen(k, &a, T, S);
+    s = gn__attention_bend(k, &a, s);
+    uint32_t mask = a.form.mask ? k->x[a.form.mask] : 0, seen = a.seen;
     bool bool_mask = mask && k->g->nodes[mask].dtype == GN_BOOL;
     if (mask && !bool_mask) s = gn__add(k, s, mask);
     if (bool_mask) seen = seen ? gn__and(k, seen, mask) : mask;
     if (seen) s = gn__where(k, seen, s, gn__num(k, -1e30));
-    uint32_t p = gn__op_in(k, GN_OP_SOFTMAX, s, 1, &last);
+    uint32_t p = gn__attention_weights(k, &a, s, &p4);
     if (seen) p = gn__choose(k, seen, p);
     p = gn__reshape_of(k, p, &p5);
-    uint32_t gp = gn__matmul_of(k, gy, gn__transposed(k, xv));
-    uint32_t gs = gn__mul(k, p, gn__sub(k, gp, gn__reduce_of(k, GN_OP_SUM, gn__mul(k, gp, p), 16, true)));
-    if (mask && !bool_mask && k->need[3]) k->gx[3] = gn__reshape_of(k, gs, &p4);
+    uint32_t gp = gn__matmul_of(k, gy, gn__transposed(k, xv)),
+             all = gn__reduce_of(k, GN_OP_SUM, gn__mul(k, gp, p), 16, true);
+    uint32_t gs = gn__mul(k, p, gn__sub(k, gp, all));
+    if (a.form.sinks && k->need[a.form.sinks])
+        gn__attention_to_heads(k, &a, a.form.sinks, gn__neg(k, gn__mul(k, a.rest, gn__reshape_of(k, all, &one))));
+    gs = gn__reshape_of(k, gn__attention_added(k, &a, gn__reshape_of(k, gs, &p4)), &p5);
     gs = gn__mul(k, gs, gn__num(k, scale));
     if (k->need[0]) k->gx[0] = gn__reshape_of(k, gn__matmul_of(k, gs, xk), &q);
     if (k->need[1]) k->gx[1] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gn__transposed(k, gs), xq), &k5), &kk);
     if (k->need[2]) k->gx[2] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gn__transposed(k, p), gy), &v5), &v);
 }
+#define gn__grad_attention_with gn__grad_attention
 GN__COLD_END
 
 /* ---- kv_append: cache (B,H,S,D), rows (B,H,T,D), pos 0-d ---- */
@@ -12234,6 +12425,8 @@ static uint32_t gn__before_norm(const gn__recognition *w, uint32_t i) {
 
 /* ---- attention ---- */
 
+static bool gn__is_attention(int op) { return op == GN_OP_ATTENTION || op == GN_OP_ATTENTION_WITH; }
+
 typedef struct gn__attention_parts {
     uint32_t q, k, v, scores; /* scores: GN_NO_NODE for the op */
     bool masked, swapped;     /* swapped: written for columns, v^T p^T */
@@ -12277,7 +12470,7 @@ static bool gn__attention_of_one(const gn__recognition *w, uint32_t i, gn__atten
 static bool gn__attention_at(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
     memset(s, 0, sizeof *s);
     if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__attention_of_one(w, i, s);
-    if (gn__op_at(w, i) != GN_OP_ATTENTION) return false;
+    if (!gn__is_attention(gn__op_at(w, i))) return false;
     s->q = gn__in(w, i, 0);
     s->k = gn__in(w, i, 1);
     s->v = gn__in(w, i, 2);
@@ -13016,16 +13209,20 @@ static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
 }
 
 /* An attention with a length works on the keys in use, whose number is not known when a plan is made: taken as the rows
-   appended in a prefill, as half of the cache in a decode. */
+   appended in a prefill, as half of the cache in a decode. With a window it works on no more than those. */
 static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meaning *t, uint64_t caches) {
     const gn_part_node *n = &w->p->nodes[i];
-    if (gn__op_at(w, i) != GN_OP_ATTENTION || !(w->p->attrs[n->attrs] & 4) ||
-        (t->phase != GN_PREFILL && t->phase != GN_DECODE))
-        return;
-    double keys = (double)gn__dim(w, gn__in(w, i, 1), 2), queries = (double)gn__dim(w, gn__in(w, i, 0), 2);
-    double share = t->phase == GN_DECODE ? 0.5 : keys > queries ? queries / keys : 1;
-    t->flops *= share;
-    t->bytes_read -= (uint64_t)((double)caches * (1 - share));
+    if (!gn__is_attention(gn__op_at(w, i))) return;
+    gn__attention_form f = gn__attention_read(w->p->attrs + n->attrs, n->n_attrs);
+    double keys = (double)gn__dim(w, gn__in(w, i, 1), 2), queries = (double)gn__dim(w, gn__in(w, i, 0), 2), used = keys;
+    if (f.length && t->phase == GN_DECODE) used = keys / 2;
+    if (f.length && t->phase == GN_PREFILL) used = GN__MIN(keys, queries);
+    double each = used, read = used;
+    if (f.window) each = GN__MIN(used, (double)f.window), read = GN__MIN(used, (double)f.window + queries - 1);
+    if (read < keys || each < keys) {
+        t->flops *= each / keys;
+        t->bytes_read -= (uint64_t)((double)caches * (1 - read / keys));
+    }
 }
 
 static void gn__cost_fill(gn__recognition *w, uint32_t i) {
@@ -13111,9 +13308,13 @@ static uint8_t gn__role_of_op(int op) {
         uint16_t op;
         uint8_t role;
     } roles[] = {
-        { GN_OP_LINEAR, GN_ROLE_LINEAR },       { GN_OP_ATTENTION, GN_ROLE_ATTENTION },
-        { GN_OP_KV_APPEND, GN_ROLE_KV_APPEND }, { GN_OP_LAYERNORM, GN_ROLE_NORM },
-        { GN_OP_CROSS_ENTROPY, GN_ROLE_LOSS },  { GN_OP_MSE_LOSS, GN_ROLE_LOSS },
+        { GN_OP_LINEAR, GN_ROLE_LINEAR },
+        { GN_OP_ATTENTION, GN_ROLE_ATTENTION },
+        { GN_OP_ATTENTION_WITH, GN_ROLE_ATTENTION },
+        { GN_OP_KV_APPEND, GN_ROLE_KV_APPEND },
+        { GN_OP_LAYERNORM, GN_ROLE_NORM },
+        { GN_OP_CROSS_ENTROPY, GN_ROLE_LOSS },
+        { GN_OP_MSE_LOSS, GN_ROLE_LOSS },
     };
     for (size_t i = 0; i < GN__LENGTH(roles); i++)
         if (roles[i].op == op) return roles[i].role;
@@ -27048,14 +27249,18 @@ gn_tensor gn_mse_loss_at(const char *file, int line, gn_tensor a, gn_tensor b) {
 gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, gn_tensor v,
                           const gn_attention_desc *desc) {
     gn_attention_desc d = { 0 };
-    gn_tensor in[5] = { q, k, v };
+    gn_tensor in[7] = { q, k, v };
     int n = 3;
     if (desc) d = *desc;
-    if (gn__given(d.mask)) in[n++] = d.mask;
-    if (gn__given(d.length)) in[n++] = d.length;
-    int64_t attrs[2] = { (d.causal ? 1 : 0) | (gn__given(d.mask) ? 2 : 0) | (gn__given(d.length) ? 4 : 0),
-                         gn__f64_word(d.scale) };
-    return gn__op(file, line, GN_OP_ATTENTION, in, n, -1, attrs, 2);
+    const gn_tensor further[4] = { d.mask, d.length, d.slopes, d.sinks };
+    int64_t attrs[4] = { d.causal ? 1 : 0, gn__f64_word(d.scale), gn__f64_word(d.soft_cap), d.window };
+    for (int i = 0; i < 4; i++) {
+        if (!gn__given(further[i])) continue;
+        attrs[0] |= 2 << i;
+        in[n++] = further[i];
+    }
+    bool more = attrs[0] > 7 || d.soft_cap != 0 || d.window != 0; /* peers of all versions know the plain form */
+    return gn__op(file, line, more ? GN_OP_ATTENTION_WITH : GN_OP_ATTENTION, in, n, -1, attrs, more ? 4 : 2);
 }
 GN__COLD_END
 

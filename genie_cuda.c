@@ -6539,6 +6539,11 @@ static const char attention_text[] =
     "begin(z): of the z-th (b, h). Here there is no loop.\n"
     "struct no_loop { enum { LOOP = 0 }; M void begin(i64) {} template <class C> M C value(C s, i64, i64) const { "
     "return s; } };\n"
+    "// What the type of a loop on scores says of keys: how many of them a query sees, from its own back (0: all "
+    "before "
+    "it), and the score of none of them\n"
+    "template <class X> struct seen_by { static const i64 WINDOW = 0; enum { SINKS = 0 }; static M float sink(const X "
+    "&) { return gn_f32(0xff800000u); } };\n"
     "// One block of 128 threads for a query (b, h, t): scores in groups of 128 keys, a running softmax, each thread "
     "holding some of E.\n"
     "// P: T, C, MT (mask), B, H, G, TQ, S, DK, E, strides QB QH QT QD …, MASK (0 none, 1 bool, 2 added), LENGTH, "
@@ -6565,15 +6570,19 @@ static const char attention_text[] =
     "  i64 seen = n;\n"
     "  if (P::CAUSAL) { seen = n - P::TQ + t + 1; if (seen < 0) seen = 0; }\n"
     "  if (seen > n) seen = n;\n"
-    "  if (P::PARTS > 1 && seen > ((i64)blockIdx.y + 1) * P::SPAN) seen = ((i64)blockIdx.y + 1) * P::SPAN;\n"
+    "  typedef seen_by<typename P::X> by;\n"
+    "  i64 first = by::WINDOW > 0 && seen > by::WINDOW ? seen - by::WINDOW : 0;\n"
+    "  if (P::PARTS > 1) { first += (i64)blockIdx.y * P::SPAN; if (seen > first + P::SPAN) seen = first + P::SPAN; }\n"
+    "  x.begin(at / P::TQ);\n"
+    "  const C least = gn_f32(0xff800000u), sink = blockIdx.y == 0 ? (C)by::sink(x) : least;\n"
     "  q += b * P::QB + h * P::QH + t * P::QT;\n"
     "  for (int d = th; d < P::DK && KEPT; d += 128) qs[d] = get(q[d * P::QD]);\n"
-    "  C acc[(P::E + 127) / 128 > 0 ? (P::E + 127) / 128 : 1], top = gn_f32(0xff800000u), sum = 0;\n"
+    "  C acc[(P::E + 127) / 128 > 0 ? (P::E + 127) / 128 : 1], top = sink, sum = by::SINKS && sink != least ? 1 : "
+    "0;\n"
     "  UNROLL for (int e = 0; e < (P::E + 127) / 128; e++) acc[e] = 0;\n"
     "  k += b * P::KB + g * P::KH;\n"
     "  v += b * P::VB + g * P::VH;\n"
-    "  x.begin(at / P::TQ);\n"
-    "  for (i64 base = P::PARTS > 1 ? (i64)blockIdx.y * P::SPAN : 0; base < seen; base += 128) {\n"
+    "  for (i64 base = first; base < seen; base += 128) {\n"
     "    __syncthreads();\n"
     "    const i64 j = base + th;\n"
     "    C s = gn_f32(0xff800000u);\n"
@@ -6745,12 +6754,14 @@ static const char attention_text[] =
     "D u32 not_finite(u32 w, f16) { return ((w & 0x7c007c00u) + 0x04000400u) & 0x80008000u; }\n"
     "// 0 times infinity is NaN, but the keys that are hidden from a query must add nothing: values that are not "
     "finite are added by themselves to the sums of the queries that\n"
-    "// see them (bound: the last key that rows r and r + 8 see), and are 0 in shared memory when the tile is "
-    "multiplied.\n"
-    "template <class T> M void add_not_finite(u32 w, int key, const int *bound, float *o, T x) {\n"
+    "// see them (bound: the last key that rows r and r + 8 see, and W - 1 before it if W is not 0), and are 0 in "
+    "shared "
+    "memory when the tile is multiplied.\n"
+    "template <i64 W, class T> M void add_not_finite(u32 w, int key, const int *bound, float *o, T x) {\n"
     "  const u32 is = not_finite(w, x);\n"
     "  if (is) UNROLL for (int h = 0; h < 4; h++) { x.b = (u16)(w >> (h & 1) * 16); "
-    "if (is >> ((h & 1) * 16 + 15) & 1 && key <= bound[h >> 1]) o[h] += get(x); }\n"
+    "if (is >> ((h & 1) * 16 + 15) & 1 && key <= bound[h >> 1] && (W == 0 || key > bound[h >> 1] - W)) o[h] += "
+    "get(x); }\n"
     "}\n"
     "template <class T> M void clear_not_finite(u32 *w, T tag) {\n"
     "  const u32 is = not_finite(*w, tag);\n"
@@ -6762,7 +6773,8 @@ static const char attention_text[] =
     "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) bad |= not_finite(words[i], tag);\n"
     "  if (!__syncthreads_or(bad)) return;\n"
     "  for (int k = 0; k < 64; k++) UNROLL for (int n = 0; n < P::DK / 8; "
-    "n++) add_not_finite(words[flash_at<P>(0, k, n) / 4 + (threadIdx.x & 3)], key + k, bound, o[n], tag);\n"
+    "n++) add_not_finite<seen_by<typename P::X>::WINDOW>(words[flash_at<P>(0, k, n) / 4 + (threadIdx.x & 3)], key + k, "
+    "bound, o[n], tag);\n"
     "  __syncthreads();\n"
     "  for (int i = threadIdx.x; i < P::DK * 32; i += 128) clear_not_finite(words + i, tag);\n"
     "  __syncthreads();\n"
@@ -6790,19 +6802,23 @@ static const char attention_text[] =
     "  k += b * P::KB + g * P::KH;\n"
     "  v += b * P::VB + g * P::VH;\n"
     "  x_.begin(blockIdx.y);\n"
-    "  const int steps = (int)((seen + 63) / 64);\n"
+    "  typedef seen_by<typename P::X> by;\n"
+    "  // the key before the first that query 0 of the block sees, if there is a window\n"
+    "  const i64 past = n - P::TQ + first - by::WINDOW;\n"
+    "  const int steps = (int)((seen + 63) / 64), begin = by::WINDOW > 0 && past >= 0 ? (int)((past + 1) / 64) : 0;\n"
     "  flash_rows<P>(base, q, first, P::TQ, P::QT);\n"
-    "  if (steps) { flash_rows<P>(base + BYTES, k, 0, seen, P::KS); flash_rows<P>(base + 2 * BYTES, v, 0, seen, "
-    "P::VS); }\n"
+    "  if (steps) { const u32 to = base + BYTES + (begin & 1) * (2 * BYTES); flash_rows<P>(to, k, (i64)begin * 64, "
+    "seen, P::KS); flash_rows<P>(to + BYTES, v, (i64)begin * 64, seen, P::VS); }\n"
     "  copy_commit();\n"
     "  u32 x[KD][4];\n"
-    "  float o[KD * 2][4], top[2] = { least, least }, sum[2] = { 0.f, 0.f };\n"
+    "  float o[KD * 2][4], sink = by::sink(x_) * 1.4426950408889634f, top[2] = { sink, sink },\n"
+    "    one = by::SINKS && (l & 3) == 0 && sink != least ? 1.f : 0.f, sum[2] = { one, one };\n"
     "  UNROLL for (int i = 0; i < KD * 2; i++) UNROLL for (int e = 0; e < 4; e++) o[i][e] = 0.f;\n"
     "  const i64 at = first + warp * 16 + (l >> 2);\n"
-    "  for (int step = 0; step < steps; step++) {\n"
+    "  for (int step = begin; step < steps; step++) {\n"
     "    copy_wait<0>();\n"
     "    __syncthreads();\n"
-    "    if (step == 0) UNROLL for (int d = 0; d < KD; d++) matrix4(x[d], flash_at<P>(base, warp * 16 + (l & 15), "
+    "    if (step == begin) UNROLL for (int d = 0; d < KD; d++) matrix4(x[d], flash_at<P>(base, warp * 16 + (l & 15), "
     "d * 2 + (l >> 4)));\n"
     "    const u32 sk = base + BYTES + (step & 1) * (2 * BYTES), sv = sk + BYTES, next = base + BYTES + ((step + 1) & "
     "1) * (2 * BYTES);\n"
@@ -6817,7 +6833,8 @@ static const char attention_text[] =
     "      mma(s[j * 2], x[d], y[0], y[1], tag);\n"
     "      mma(s[j * 2 + 1], x[d], y[2], y[3], tag);\n"
     "    }\n"
-    "    const bool edge = (i64)step * 64 + 64 > seen || (P::CAUSAL && (i64)step * 64 + 63 > n - P::TQ + first);\n"
+    "    const bool edge = (i64)step * 64 + 64 > seen || (P::CAUSAL && (i64)step * 64 + 63 > n - P::TQ + first) || "
+    "(by::WINDOW > 0 && (i64)step * 64 <= past + 63);\n"
     "    float now[2] = { top[0], top[1] };\n"
     "    UNROLL for (int j = 0; j < 8; j++) UNROLL for (int e = 0; e < 4; e++) {\n"
     "      const i64 key = (i64)step * 64 + j * 8 + (l & 3) * 2 + (e & 1), row = at + (e >> 1) * 8 < P::TQ ? at + (e "
@@ -6825,7 +6842,8 @@ static const char attention_text[] =
     "      if (P::X::LOOP) s[j][e] = x_.value(s[j][e] * (float)P::scale(), row, edge && "
     "key >= seen ? seen - 1 : key) * 1.4426950408889634f; else s[j][e] *= scale;\n"
     "      if (edge) {\n"
-    "        if (key >= seen || (P::CAUSAL && key > n - P::TQ + at + (e >> 1) * 8)) s[j][e] = least;\n"
+    "        if (key >= seen || (P::CAUSAL && key > n - P::TQ + at + (e >> 1) * 8) || (by::WINDOW > 0 && "
+    "key <= n - P::TQ + at + (e >> 1) * 8 - by::WINDOW)) s[j][e] = least;\n"
     "      }\n"
     "      now[e >> 1] = max_nan(now[e >> 1], s[j][e]);\n"
     "    }\n"
@@ -6878,7 +6896,7 @@ typedef struct attention_form {
     gn_view q, k, v; /* (B,H,T,D), (B,G,S,D), (B,G,S,E) */
     uint32_t in[3];  /* whose memory they show */
     gn_view mask;    /* broadcast to (B,H,T,S) */
-    uint32_t mask_node, length_node;
+    uint32_t mask_node, length_node, slopes_node, sinks_node;
     gn_dtype mask_type, length_type;
     bool causal, masked, length, empty, flash, groups, tiled; /* flash: on tensor cores; groups: by warpgroups; tiled:
                                                                  in plain f32, 64 queries to a block */
@@ -6886,9 +6904,14 @@ typedef struct attention_form {
     bool written;          /* out: as a softmax and a product compute it, where the op differs */
     uint32_t loop, scores; /* 1 + the step of the loop between the product and the softmax, 0: none; the product's
                               node */
-    double scale;
+    bool slopes, sinks;    /* of the op: a number a head each */
+    double scale, cap;
     int64_t dims[4], queries, parts, span, vector; /* dims: B, H, T, S */
+    int64_t window;                                /* keys that a query sees at most; 0: all of S */
 } attention_form;
+
+/* Keys that a query sees at most. */
+static int64_t keys_of(const attention_form *f) { return f->window && f->window < f->dims[3] ? f->window : f->dims[3]; }
 
 /* Tensor cores take 16-bit heads of 16, 32, 64 or 128 without a mask, from rows that begin at multiples of 16 bytes. */
 static bool emit_is_flash(const emit *e, const attention_form *f) {
@@ -6961,16 +6984,21 @@ static void attention_decide(const emit *e, attention_form *f) {
                      f->vector) ||
         f->k.offset % 16)
         f->vector = 1;
-    if (f->flash || f->tiled || f->empty || f->queries >= emit_processors(e) || dims[3] < 256) return;
+    int64_t keys = keys_of(f);
+    if (f->flash || f->tiled || f->empty || f->queries >= emit_processors(e) || keys < 256) return;
     /* too few blocks: the keys are cut into parts, joined by a second kernel */
-    f->parts = blocks_for(dims[3], 128) > 32 ? 32 : blocks_for(dims[3], 128);
-    f->span = (blocks_for(dims[3], f->parts) + 127) / 128 * 128;
-    f->parts = blocks_for(dims[3], f->span);
+    f->parts = blocks_for(keys, 128) > 32 ? 32 : blocks_for(keys, 128);
+    f->span = (blocks_for(keys, f->parts) + 127) / 128 * 128;
+    f->parts = blocks_for(keys, f->span);
+}
+
+static bool is_attention(const emit *e, uint32_t node) {
+    return node_is(e, node, GN_OP_ATTENTION) || node_is(e, node, GN_OP_ATTENTION_WITH);
 }
 
 static attention_form attention_choose(const emit *e, uint32_t node) {
     const int64_t *attrs = attrs_of(e, node);
-    uint32_t n_ins = e->part->nodes[node].n_ins;
+    uint32_t at = 3;
     attention_form f = { .q = *view_of(e, input(e, node, 0)),
                          .k = *view_of(e, input(e, node, 1)),
                          .v = *view_of(e, input(e, node, 2)),
@@ -6982,14 +7010,22 @@ static attention_form attention_choose(const emit *e, uint32_t node) {
                          .scale = word_f64(attrs[1]) };
     f.mask_type = f.q.dtype;
     if (f.masked) {
-        f.mask_node = input(e, node, 3);
+        f.mask_node = input(e, node, at++);
         f.mask = gn_view_broadcast(view_of(e, f.mask_node), 4,
                                    (const int64_t[4]){ f.q.dims[0], f.q.dims[1], f.q.dims[2], f.k.dims[2] });
         f.mask_type = f.mask.dtype;
     }
     if (f.length) {
-        f.length_node = input(e, node, n_ins - 1);
+        f.length_node = input(e, node, at++);
         f.length_type = view_of(e, f.length_node)->dtype;
+    }
+    if (node_is(e, node, GN_OP_ATTENTION_WITH)) {
+        f.cap = word_f64(attrs[2]);
+        f.window = attrs[3];
+        f.slopes = (attrs[0] & 8) != 0;
+        f.sinks = (attrs[0] & 16) != 0;
+        if (f.slopes) f.slopes_node = input(e, node, at++);
+        if (f.sinks) f.sinks_node = input(e, node, at++);
     }
     if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[3] > 1 ? f.q.dims[3] : 1));
     attention_decide(e, &f);
@@ -7077,10 +7113,67 @@ static void put_scores(emit *e, const attention_form *f, text *label) {
     gn_free(l);
 }
 
+/* A head's number: a member of @_x, and where it is read. */
+static void head_number(emit *e, uint32_t node, const char *name, const attention_form *f, text *members, text *begin) {
+    const gn_view *v = view_of(e, node);
+    char many[16];
+    snprintf(many, sizeof many, "%ss", name);
+    emit_node(e, node, types[v->dtype].name, true, many);
+    put(&e->types, " const %s *%s; %s %s;", types[v->dtype].name, many, types[f->q.dtype].compute, name);
+    put(members, "%s%s, 0", members->n ? ", " : "", many);
+    put(begin, " %s = get(%s[z %% %lldll * %lldll]);", name, many, (long long)f->dims[1], (long long)v->strides[0]);
+}
+
+/* The type @_x of what the op does to scores beside a mask, what seen_by says of it, and `x` of it in the body. In 16
+   bits tanh is off by an eps of 1, as what it is of is. */
+static void put_score_options(emit *e, const attention_form *f, text *label) {
+    const char *c = types[f->q.dtype].compute;
+    bool small = f->dims[2] + f->dims[3] < 1 << 30;
+    text members = { 0 }, begin = { 0 }, value = { 0 };
+    put(&e->types, "struct @_x { enum { LOOP = %d };", f->cap != 0 || f->slopes);
+    if (f->cap != 0) {
+        put(&value, "    const %s cap = (%s)gn_f64(0x%llxull), part = s * (%s)gn_f64(0x%llxull);\n", c, c,
+            (unsigned long long)f64_word(f->cap), c, (unsigned long long)f64_word(1 / f->cap));
+        put(&value, types[f->q.dtype].bytes == 2 ? "    s = cap - (cap + cap) / (exp_short(part + part) + 1.f);\n"
+                                                 : "    s = cap * gn_tanh(part);\n");
+    }
+    if (f->slopes) {
+        head_number(e, f->slopes_node, "slope", f, &members, &begin);
+        put(&e->types, " i64 last;");
+        put(&members, ", 0");
+        if (f->length) {
+            put(&e->types, " const %s *used;", types[f->length_type].name);
+            put(&members, ", length");
+        }
+        if (f->length) put(&begin, " last = get(*used) - %lldll;", (long long)f->dims[2]);
+        else put(&begin, " last = %lldll;", (long long)(f->dims[3] - f->dims[2]));
+        put(&value,
+            small ? "    s = gn_fma(slope, (%s)((int)j - (int)t - (int)last), s);\n"
+                  : "    s = gn_fma(slope, (%s)(j - t - last), s);\n",
+            c);
+    }
+    if (f->sinks) head_number(e, f->sinks_node, "sink", f, &members, &begin);
+    put(&e->types, "\n  M void begin(i64 z) {%s }\n  M %s value(%s s, i64 t, i64 j) const {\n%s    return s; } };\n",
+        begin.s ? begin.s : "", c, c, value.s ? value.s : "");
+    put(&e->types,
+        "template <> struct seen_by<@_x> { static const i64 WINDOW = %lldll; enum { SINKS = %d }; static M %s "
+        "sink(const "
+        "@_x &%s) { return %s; } };\n",
+        (long long)f->window, f->sinks, c, f->sinks ? "x" : "", f->sinks ? "x.sink" : "gn_f32(0xff800000u)");
+    put(&e->body, "  const @_x x = { %s };\n", members.s ? members.s : "");
+    put(label, "%s%s%s%s", f->window ? "_window" : "", f->cap != 0 ? "_cap" : "", f->slopes ? "_slopes" : "",
+        f->sinks ? "_sinks" : "");
+    e->failed = e->failed || members.failed || begin.failed || value.failed;
+    text_free(&members);
+    text_free(&begin);
+    text_free(&value);
+}
+
 /* Of a kernel that computes scores: what is done to them, @_x, `x` and the words for its name. */
 static void put_loop_of_scores(emit *e, const attention_form *f, text *label) {
     if (f->written) put(label, "_written");
     if (f->loop) put_scores(e, f, label);
+    else if (f->cap != 0 || f->window || f->slopes || f->sinks) put_score_options(e, f, label);
     else {
         put(&e->types, "typedef no_loop @_x;\n");
         put(&e->body, "  const @_x x = no_loop();\n");
@@ -7166,7 +7259,8 @@ static const char warpgroup_attention_text[] =
     "  }\n"
     "  if (!any_of_both(bad)) return;\n"
     "  for (int k = 0; k < 128; k++) UNROLL for (int n = 0; n < P::DK / 8; n++)\n"
-    "    add_not_finite(words[((n >> 3) * 16384 + k * 128 + (((n & 7) ^ (k & 7)) << 4)) / 4 + (threadIdx.x & 3)], key "
+    "    add_not_finite<seen_by<typename P::X>::WINDOW>(words[((n >> 3) * 16384 + k * 128 + (((n & 7) ^ (k & 7)) << "
+    "4)) / 4 + (threadIdx.x & 3)], key "
     "+ k, bound, o + n * 4, tag);\n"
     "  group_sync<256>(1);\n"
     "  for (int i = threadIdx.x; i < P::DK * 64; i += 256) clear_not_finite(words + i, tag);\n"
@@ -7188,6 +7282,7 @@ static const char warpgroup_attention_text[] =
     "// Scores to weights; keep: what earlier sums are worth now; at: the first of the two queries\n"
     "template <class P> M void flash_softmax(float *s, float *top, float *sum, float *keep, float scale, bool edge, "
     "int key, const int *bound, const typename P::X &x, int at) {\n"
+    "  const i64 W = seen_by<typename P::X>::WINDOW;\n"
     "  const float least = gn_f32(0xff800000u);\n"
     "  float now[2] = { least, least };\n"
     "  if (P::X::LOOP) {\n"
@@ -7200,6 +7295,8 @@ static const char warpgroup_attention_text[] =
     "  }\n"
     "  if (edge) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i & 1) > "
     "bound[i >> 1 & 1]) s[i] = least;\n"
+    "  if (edge && W > 0) UNROLL for (int i = 0; i < 64; i++) if (key + (i >> 2) * 8 + (int)(threadIdx.x & 3) * 2 + (i "
+    "& 1) <= bound[i >> 1 & 1] - W) s[i] = least;\n"
     "  UNROLL for (int i = 0; i < 64; i++) now[i >> 1 & 1] = fmaxf(now[i >> 1 & 1], s[i]);\n"
     "  UNROLL for (int h = 0; h < 2; h++) {\n"
     "    now[h] = fmaxf(now[h], __shfl_xor_sync(0xffffffffu, now[h], 1));\n"
@@ -7218,7 +7315,7 @@ static const char warpgroup_attention_text[] =
     "  UNROLL for (int i = 0; i < 32; i++) p[i] = pair(s[i * 2], s[i * 2 + 1], tag);\n"
     "}\n"
     "template <class P> M void flash_feed(const tmap *q, const tmap *k, const tmap *v, u32 base, u32 bars, int first, "
-    "int h, int b, int steps) {\n"
+    "int h, int b, int begin, int steps) {\n"
     "  enum { TILE = P::DK * 256 };\n"
     "  const int g = h / (int)(P::H / P::G);\n"
     "  bar_expect(bars, TILE);\n"
@@ -7229,16 +7326,17 @@ static const char warpgroup_attention_text[] =
     "ve = kf + 48, parity = (step >> 1 & 1) ^ 1;\n"
     "    bar_wait(ke, parity);\n"
     "    bar_expect(kf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, step * 128, P::KH ? g : 0, "
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + d * 16384, k, d * 64, (begin + step) * 128, P::KH ? "
+    "g : 0, "
     "P::KB ? b : 0, kf);\n"
     "    bar_wait(ve, parity);\n"
     "    bar_expect(vf, TILE);\n"
-    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, step * 128, "
+    "    UNROLL for (int d = 0; d < P::DK / 64; d++) box_load(to + TILE + d * 16384, v, d * 64, (begin + step) * 128, "
     "P::VH ? g : 0, P::VB ? b : 0, vf);\n"
     "  }\n"
     "}\n"
     "template <class P> M void flash_compute(const typename P::X &x, typename P::T *out, unsigned char *memory, u32 "
-    "base, u32 bars, int first, i64 n, i64 seen, int steps) {\n"
+    "base, u32 bars, int first, i64 n, i64 seen, int begin, int steps) {\n"
     "  enum { TILE = P::DK * 256 };\n"
     "  const int t = threadIdx.x, wg = t >> 7, l = t & 31, at = first + wg * 64 + (t >> 5 & 3) * 16 + (l >> 2);\n"
     "  const float scale = P::X::LOOP ? 1.4426950408889634f : (float)P::scale() * 1.4426950408889634f, least = "
@@ -7248,8 +7346,14 @@ static const char warpgroup_attention_text[] =
     "  // the last key that rows at and at + 8 see; tiles from `whole` on have keys that some query does not see\n"
     "  const int last = (int)(n - P::TQ), bound[2] = { P::CAUSAL && last + at < n - 1 ? last + at : (int)n - 1, "
     "P::CAUSAL && last + at + 8 < n - 1 ? last + at + 8 : (int)n - 1 };\n"
-    "  const int whole = P::CAUSAL && last + first + 1 < seen ? (last + first + 1) / 128 : (int)(seen / 128);\n"
-    "  float s[64], o[P::DK / 2], top[2] = { least, least }, sum[2] = { 0.f, 0.f }, keep[2];\n"
+    "  const int whole = (P::CAUSAL && last + first + 1 < seen ? (last + first + 1) / 128 : (int)(seen / 128)) - "
+    "begin;\n"
+    "  // with a window: and those before `clear`\n"
+    "  typedef seen_by<typename P::X> by;\n"
+    "  const i64 past = last + first + 128 - by::WINDOW;\n"
+    "  const int clear = by::WINDOW > 0 && past > 0 ? (int)((past + 127) / 128) - begin : 0;\n"
+    "  float s[64], o[P::DK / 2], sink = by::sink(x) * 1.4426950408889634f, top[2] = { sink, sink }, keep[2],\n"
+    "    one = by::SINKS && (t & 3) == 0 && sink != least ? 1.f : 0.f, sum[2] = { one, one };\n"
     "  u32 p[32];\n"
     "  UNROLL for (int i = 0; i < P::DK / 2; i++) o[i] = 0.f;\n"
     "  bar_wait(bars, 0);\n"
@@ -7259,7 +7363,7 @@ static const char warpgroup_attention_text[] =
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<64>(s);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 40);\n"
-    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole, 0, bound, x, at);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, 0 >= whole || 0 < clear, begin * 128, bound, x, at);\n"
     "    flash_pack<P>(p, s);\n"
     "  }\n"
     "  if (wg == 1 && steps > 1) group_pass(2);                               // the first group begins\n"
@@ -7267,7 +7371,9 @@ static const char warpgroup_attention_text[] =
     "computed while weights are made of the scores\n"
     "    const u32 now = step & 1, next = now ^ 1, sv = base + TILE + now * (2 * TILE) + TILE;\n"
     "    bar_wait(bars + 24 + now * 8, step >> 1 & 1);\n"
-    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
+    "128, "
+    "bound, o);\n"
     "    bar_wait(bars + 8 + next * 8, step + 1 >> 1 & 1);\n"
     "    group_turn(2 + wg);                                                  // one group's products run while the "
     "other makes weights\n"
@@ -7277,7 +7383,8 @@ static const char warpgroup_attention_text[] =
     "    wgmma_wait<1>();\n"
     "    wgmma_keep<64>(s);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 40 + next * 8);\n"
-    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole, (step + 1) * 128, bound, x, at);\n"
+    "    flash_softmax<P>(s, top, sum, keep, scale, step + 1 >= whole || step + 1 < clear, (begin + step + 1) * 128, "
+    "bound, x, at);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
     "    if ((t & 127) == 0) bar_arrive(bars + 56 + now * 8);\n"
@@ -7289,7 +7396,9 @@ static const char warpgroup_attention_text[] =
     "    const int step = steps - 1;\n"
     "    const u32 sv = base + TILE + (step & 1) * (2 * TILE) + TILE;\n"
     "    bar_wait(bars + 24 + (step & 1) * 8, step >> 1 & 1);\n"
-    "    if (!P::WRITTEN && step >= whole) flash_clean<P>(memory + (sv - base), step * 128, bound, o);\n"
+    "    if (!P::WRITTEN && (step >= whole || step < clear)) flash_clean<P>(memory + (sv - base), (begin + step) * "
+    "128, "
+    "bound, o);\n"
     "    flash_values<P>(o, p, sv);\n"
     "    wgmma_wait<0>();\n"
     "    wgmma_keep<P::DK / 2>(o);\n"
@@ -7320,7 +7429,9 @@ static const char warpgroup_attention_text[] =
     "  i64 seen = n;\n"
     "  if (P::CAUSAL) { seen = n - P::TQ + (first + 127 < P::TQ - 1 ? first + 127 : P::TQ - 1) + 1; "
     "if (seen < 0) seen = 0; if (seen > n) seen = n; }\n"
-    "  const int steps = (int)((seen + 127) / 128);\n"
+    "  const i64 past = n - P::TQ + first + 1 - seen_by<typename P::X>::WINDOW;\n"
+    "  const int begin = seen_by<typename P::X>::WINDOW > 0 && past > 0 ? (int)(past / 128) : 0, steps = (int)((seen + "
+    "127) / 128) - begin;\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < 9; i++) bar_init(bars + 8 * i, i < 5 ? 1 : 2);\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
@@ -7329,11 +7440,11 @@ static const char warpgroup_attention_text[] =
     "  if (threadIdx.x >= 256) {\n"
     "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 24;\");\n"
     "    if (threadIdx.x == 256) flash_feed<P>(q, k, v, base, bars, first, (int)(blockIdx.y % P::H), (int)(blockIdx.y "
-    "/ P::H), steps);\n"
+    "/ P::H), begin, steps);\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 240;\");\n"
     "    x.begin(blockIdx.y);\n"
-    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, steps);\n"
+    "    flash_compute<P>(x, out, panels + (base - start), base, bars, first, n, seen, begin, steps);\n"
     "  }\n"
     "}\n";
 
@@ -7431,6 +7542,7 @@ static void emit_attention(emit *e, uint32_t node) {
     attention_form f = attention_choose(e, node);
     emit_attention_form(e, node, &f);
 }
+#define emit_attention_with emit_attention
 
 /* ---- the cache ---- */
 
@@ -7857,8 +7969,10 @@ static const char one_text[] =
     "  if (P::APPEND) at_said = get(*pos);\n"
     "  const bool outside = P::APPEND && (at_said < 0 || at_said >= P::S);\n"
     "  const int n = bad ? 0 : (int)said, place = outside ? -1 : (int)at_said;\n"
-    "  const int span = (n + P::PARTS - 1) / P::PARTS, begin = mine * span, end = begin + span < n ? begin + span : "
-    "n;\n"
+    "  typedef seen_by<typename P::X> by;\n"
+    "  const int past = by::WINDOW > 0 && n > by::WINDOW ? (int)(n - by::WINDOW) : 0, span = (n - past + P::PARTS - 1) "
+    "/ "
+    "P::PARTS, begin = past + mine * span, end = begin + span < n ? begin + span : n;\n"
     "  x_.begin(at);\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
     "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), old_k = zeros(), old_v = zeros(), raw_;\n"
@@ -7866,7 +7980,9 @@ static const char one_text[] =
     "  if (writes) { old_k = *(const uint4 *)(kp + (i64)place * P::KS); "
     "old_v = *(const uint4 *)(vp + (i64)place * P::VS); }\n"
     "  const T tag = T();\n"
-    "  float x[V], o[V], top = least, sum = 0.f;\n"
+    "  float x[V], o[V], top = mine == 0 && warp == 0 ? by::sink(x_) : least, sum = by::SINKS && top != least && lane "
+    "< "
+    "LANES ? 1.f : 0.f;\n"
     "  UNROLL for (int i = 0; i < V; i++) o[i] = 0.f;\n"
     "  for (int base = begin, first = 1; first || base < end; base += U * STEP, first = 0) {\n"
     "    UNROLL for (int u = 0; u < U; u++) {\n"
@@ -8026,9 +8142,10 @@ static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     attention_moves(&f->a, false);
     if (a->written && (f->a.moved[0] || f->a.moved[1] || f->a.moved[2])) return false;
     f->cluster = emit_has_clusters(e);
-    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
+    int64_t keys = keys_of(a);
+    for (f->parts = 1; f->parts < 8 && heads * f->parts * 2 <= blocks && keys >= f->parts * 64;) f->parts *= 2;
     if (!f->cluster && f->parts > 1)
-        for (; f->parts < 32 && heads * f->parts * 2 <= blocks && a->dims[3] >= f->parts * 64;) f->parts *= 2;
+        for (; f->parts < 32 && heads * f->parts * 2 <= blocks && keys >= f->parts * 64;) f->parts *= 2;
     f->cluster = f->cluster && f->parts > 1;
     return true;
 }
@@ -8200,6 +8317,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     text label = { 0 };
     uint32_t pos = append ? input(e, xk, 2) : node;
     bool early = (!append || is_constant(e, pos)) && (!a->length || is_constant(e, a->length_node)) &&
+                 (!a->slopes || is_constant(e, a->slopes_node)) && (!a->sinks || is_constant(e, a->sinks_node)) &&
                  (append ? is_first_append(e, xk) && is_first_append(e, xv)
                          : is_constant(e, xk) && is_constant(e, xv) && !a->moved[1] && !a->moved[2]);
     attention_move(e, a);
@@ -9020,7 +9138,7 @@ static bool fuse_steps(emit *e) {
         if (e->fusions[i].inside || e->fusions[i].product) continue;
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
         else if (node_is(e, node, GN_OP_MATMUL) || node_is(e, node, GN_OP_LINEAR)) fuse_vector(e, &r, i);
-        else if (node_is(e, node, GN_OP_ATTENTION)) fuse_attention(e, &r, i);
+        else if (is_attention(e, node)) fuse_attention(e, &r, i);
         /* a failed run puts back what lies there */
         if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);
     }
@@ -9041,7 +9159,7 @@ static bool emit_fused(emit *e, size_t i) {
         emit_rows(e, &e->groups[u->rows - 1]);
         return true;
     }
-    if (u->written || node_is(e, e->layout->steps[u->product - 1].node, GN_OP_ATTENTION)) emit_attended(e, u);
+    if (u->written || is_attention(e, e->layout->steps[u->product - 1].node)) emit_attended(e, u);
     else emit_vector(e, u);
     return true;
 }

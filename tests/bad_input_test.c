@@ -106,6 +106,16 @@ TEST(attention_and_cache_shapes_that_do_not_fit_are_bad_shape) {
     REFUSED(gn_attention(q, k, floats(GN_SHAPE(1, 2, 4, 3)), NULL), GN_BAD_SHAPE);
     REFUSED(gn_attention(q, floats(GN_SHAPE(1, 2, 5, 2)), k, NULL), GN_BAD_SHAPE);
     REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .mask = ints(GN_BOOL, GN_SHAPE(4)) }), GN_BAD_SHAPE);
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .slopes = floats(GN_SHAPE(2)) }), GN_BAD_SHAPE);
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .sinks = floats(GN_SHAPE(4, 1)) }), GN_BAD_SHAPE);
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .sinks = ints(GN_I64, GN_SHAPE(4)) }), GN_BAD_DTYPE);
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .slopes = gn_cast(floats(GN_SHAPE(4)), GN_F64) }),
+            GN_BAD_DTYPE);
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .window = 2 }), GN_BAD_ARGUMENT); /* not causal */
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .causal = true, .window = -1 }), GN_BAD_ARGUMENT);
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .soft_cap = -1 }), GN_BAD_ARGUMENT);
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .soft_cap = NAN }), GN_BAD_ARGUMENT);
+    REFUSED(gn_attention(q, k, k, &(gn_attention_desc){ .soft_cap = INFINITY }), GN_BAD_ARGUMENT);
     REFUSED(gn_kv_append(cache, floats(GN_SHAPE(1, 2, 6, 3)), at), GN_BAD_SHAPE);
     REFUSED(gn_kv_append(cache, floats(GN_SHAPE(1, 1, 1, 3)), at), GN_BAD_SHAPE);
     check_alive();
@@ -568,6 +578,12 @@ TEST(attention_length_outside_is_index_out_of_range) {
     q = floats(GN_SHAPE(1, 1, 2, 3));
     gn_tensor kv = floats(GN_SHAPE(1, 1, 4, 3));
     FAULTS(gn_attention(q, kv, kv, &(gn_attention_desc){ .causal = true, .length = INT0(GN_I64, 1) }),
+           GN_INDEX_OUT_OF_RANGE);
+    q = floats(GN_SHAPE(1, 1, 2, 3));
+    kv = floats(GN_SHAPE(1, 1, 4, 3));
+    FAULTS(gn_attention(q, kv, kv,
+                        &(gn_attention_desc){
+                            .causal = true, .length = INT0(GN_I64, 5), .window = 1, .sinks = floats(GN_SHAPE(1)) }),
            GN_INDEX_OUT_OF_RANGE);
 }
 

@@ -160,6 +160,7 @@ static gn_tensor row_places(gn_ctx *g) {
     X(smooth_l1_loss, GN_F32, S4, gn_smooth_l1_loss(a, a, 0))                                             \
     X(smooth_l1_loss, GN_F32, S4, gn_smooth_l1_loss(a, a, 1))                                             \
     X(cross_entropy_smooth, GN_F32, V3, gn_cross_entropy_smooth(a, whole(g, GN_I32, GN_SCALAR, 0), 0))    \
+    X(attention, GN_F32, S4, gn_attention(a, a, a, &(gn_attention_desc){ .soft_cap = 1 }))                \
     X(attention, GN_F32, S4, gn_attention(a, a, a, NULL))                                                 \
     X(rotary, GN_F32, GN_SHAPE(2, 2), gn_rotary(a, whole(g, GN_I32, GN_SHAPE(2), 0), 1, false))           \
     X(rotary, GN_F32, GN_SHAPE(2, 2), gn_rotary(a, whole(g, GN_I32, GN_SHAPE(2), 0), 1, true))            \
@@ -707,11 +708,12 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(nll_loss, gn_nll_loss(a, a))                                                                   \
     X(assign, gn_assign(a, a))                                                                       \
     X(kv_append, gn_kv_append(a, a, a))                                                              \
+    X(attention, gn_attention(a, a, a, &(gn_attention_desc){ .window = 1 }))                         \
     X(attention, gn_attention(a, a, gn_reshape(a, GN_SHAPE(6)), NULL))
 
 TEST(bad_arguments_are_told_with_op_line_and_shapes) {
     /* by these some of them are told: sort, expand… */
-    static const char said_with[] = "argsort broadcast permute unsqueeze reshape";
+    static const char said_with[] = "argsort broadcast permute unsqueeze reshape attention_with";
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
     int n = 0;
 #define X(name, call)                                                                                              \

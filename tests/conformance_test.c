@@ -1633,16 +1633,46 @@ static gn_tensor build_attention(const sample *s, gn_ctx *g, const gn_tensor *in
 }
 
 static ref *refer_attention(const sample *s, ref *const *in) {
-    ref_attention p = { in[0], in[1], in[2], s->p[0] ? in[3] : NULL, s->flag, (ref_real)s->d[0], s->p[1] };
+    ref_attention p = { .q = in[0],
+                        .k = in[1],
+                        .v = in[2],
+                        .mask = s->p[0] ? in[3] : NULL,
+                        .causal = s->flag,
+                        .scale = (ref_real)s->d[0],
+                        .length = s->p[1],
+                        .window = s->q[0],
+                        .cap = (ref_real)s->d[1],
+                        .slopes = s->q[1] ? in[s->n - 1 - s->q[2]] : NULL,
+                        .sinks = s->q[2] ? in[s->n - 1] : NULL };
     p.scale = p.scale == 0 ? 1 / sqrtl((ref_real)in[0]->shape.dims[3]) : p.scale;
     p.length = p.length < 0 ? in[1]->shape.dims[2] : p.length;
     return ref_attend(&p);
 }
 
-static void attention_case(const attention *a, gn_dtype d, int k) {
-    sample s = {
-        .what = "attention", .build = build_attention, .refer = refer_attention, .flag = a->causal, .d = { a->scale }
-    };
+/* in: q, k, v, mask if any, length if any, slopes if any, sinks if any */
+static gn_tensor build_attention_with(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    gn_attention_desc desc = { .causal = s->flag, .scale = s->d[0], .window = s->q[0], .soft_cap = s->d[1] };
+    if (s->p[0]) desc.mask = in[3];
+    if (s->p[1] >= 0) desc.length = in[3 + (s->p[0] != 0)];
+    if (s->q[1]) desc.slopes = in[s->n - 1 - s->q[2]];
+    if (s->q[2]) desc.sinks = in[s->n - 1];
+    return gn_attention(in[0], in[1], in[2], &desc);
+}
+
+/* Beside what `a` says. */
+typedef struct attention_more {
+    int64_t window;
+    double cap;
+    bool slopes, sinks;
+} attention_more;
+
+static void attention_case(const attention *a, const attention_more *more, gn_dtype d, int k) {
+    sample s = { .what = more ? "attention_with" : "attention",
+                 .build = more ? build_attention_with : build_attention,
+                 .refer = refer_attention,
+                 .flag = a->causal,
+                 .d = { a->scale } };
     s.p[0] = a->mask;
     s.p[1] = a->length;
     add_input(&s, d, GN_SHAPE(a->b, a->h, a->t, a->d), FILL_SMALL, VIEW_ANY);
@@ -1657,6 +1687,14 @@ static void attention_case(const attention *a, gn_dtype d, int k) {
         s.in[s.n - 1].base->i[0] = a->length;
         free(s.in[s.n - 1].bytes);
         s.in[s.n - 1].bytes = ref_encode(s.in[s.n - 1].base);
+    }
+    if (more) {
+        s.q[0] = more->window;
+        s.q[1] = more->slopes;
+        s.q[2] = more->sinks;
+        s.d[1] = more->cap;
+        if (more->slopes) add_input(&s, k % 2 ? GN_F32 : d, GN_SHAPE(a->h), FILL_SMALL, VIEW_ANY);
+        if (more->sinks) add_input(&s, k % 2 ? d : GN_F32, GN_SHAPE(a->h), FILL_SMALL, VIEW_ANY);
     }
     run(&s);
 }
@@ -1681,7 +1719,43 @@ static void cases_attention(void) {
     };
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < TEST_COUNT(forms) * 2; k++) {
-            attention_case(&forms[k / 2], d, k);
+            attention_case(&forms[k / 2], NULL, d, k);
+        }
+    }
+}
+
+/* Those of 16 queries and more are tensor cores' on a GPU that has them, in 16 bits with a head of 16, 32, 64, 128. */
+static void cases_attention_with(void) {
+    static const struct {
+        attention a;
+        attention_more more;
+    } forms[] = {
+        { { 1, 1, 1, 1, 1, 1, 1, true, 0, MASK_NONE, -1 }, { 1, 0, false, false } },
+        { { 2, 4, 2, 5, 9, 3, 6, true, 0, MASK_NONE, -1 }, { 3, 0, false, false } },
+        { { 2, 4, 2, 5, 9, 3, 6, false, 0, MASK_NONE, -1 }, { 0, 0.75, false, false } },
+        { { 2, 4, 2, 5, 9, 3, 6, true, 0.5, MASK_NONE, 7 }, { 0, 0, true, false } },
+        { { 2, 4, 2, 5, 9, 3, 6, false, 0, MASK_NONE, -1 }, { 0, 0, false, true } },
+        { { 1, 6, 2, 1, 33, 8, 8, true, 0, MASK_NONE, 17 }, { 5, 2, true, true } },
+        { { 1, 4, 2, 1, 33, 32, 32, true, 0, MASK_NONE, 33 }, { INT64_MAX, 0, false, true } },
+        { { 1, 4, 1, 1, 600, 32, 32, true, 0, MASK_NONE, 590 }, { 300, 1, false, true } },
+        { { 1, 4, 1, 1, 600, 32, 32, false, 0, MASK_NONE, 600 }, { 0, 0, true, false } },
+        { { 1, 2, 1, 1, 700, 12, 12, true, 0, MASK_NONE, 650 }, { 400, 0, false, true } },
+        { { 2, 2, 2, 5, 7, 4, 4, true, 0, MASK_BOOL, 6 }, { 2, 1, true, true } },
+        { { 2, 2, 1, 5, 7, 4, 4, false, 0, MASK_ADDED, -1 }, { 0, 1, true, true } },
+        { { 0, 2, 2, 5, 7, 4, 4, true, 0, MASK_NONE, -1 }, { 2, 0, true, true } },
+        { { 2, 2, 2, 5, 0, 4, 4, false, 0, MASK_NONE, -1 }, { 0, 0, false, true } },
+        { { 1, 2, 1, 5, 3, 4, 4, true, 0, MASK_NONE, -1 }, { 1, 0, false, true } }, /* some see the sink alone */
+        { { 1, 2, 1, 20, 70, 16, 16, true, 0, MASK_NONE, 60 }, { 7, 1, true, true } },
+        { { 1, 2, 1, 70, 200, 32, 32, true, 0, MASK_NONE, 180 }, { 33, 0, false, false } },
+        { { 1, 2, 1, 65, 65, 64, 64, true, 0, MASK_NONE, -1 }, { 200, 0.5, false, true } },
+        { { 1, 2, 1, 130, 310, 64, 64, true, 0, MASK_NONE, 301 }, { 100, 0, false, true } },
+        { { 1, 2, 1, 130, 310, 64, 64, true, 0, MASK_NONE, 301 }, { 129, 1, true, false } },
+        { { 1, 1, 1, 150, 420, 128, 128, true, 0, MASK_NONE, -1 }, { 20, 0, false, false } },
+        { { 1, 1, 1, 70, 130, 128, 128, false, 0, MASK_NONE, 100 }, { 0, 1, true, true } },
+    };
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
+        for (int k = 0; k < TEST_COUNT(forms) * 2; k++) {
+            attention_case(&forms[k / 2].a, &forms[k / 2].more, d, k);
         }
     }
 }
@@ -3208,6 +3282,7 @@ static const struct {
     { "cross_entropy", cases_cross_entropy },
     { "mse_loss", cases_mse_loss },
     { "attention", cases_attention },
+    { "attention_with", cases_attention_with },
     { "kv_append", cases_kv_append },
     { "prod", cases_prod },
     { "argmin", cases_argmin },

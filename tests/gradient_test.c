@@ -12,7 +12,7 @@
 
 #include "test.h"
 
-#define MAX_INPUTS 4
+#define MAX_INPUTS 6
 #define MAX_ELEMENTS 256
 
 typedef enum domain { ANY_SIGN, POSITIVE, ABOVE_ONE, EXACT_IN_F32 } domain;
@@ -269,6 +269,19 @@ BUILD(b_attention_bool, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ 
 BUILD(b_attention_added, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .mask = in[3] }))
 BUILD(b_attention_length,
       gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .causal = true, .length = position(c, 4) }))
+BUILD(b_attention_window, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .causal = true, .window = 2 }))
+BUILD(b_attention_cap, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .soft_cap = 0.4, .scale = 1.5 }))
+BUILD(b_attention_slopes, gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .slopes = in[3] }))
+BUILD(b_attention_sinks,
+      gn_attention(in[0], in[1], in[2], &(gn_attention_desc){ .sinks = in[3], .mask = bools(c, GN_SHAPE(3, 5)) }))
+BUILD(b_attention_all, gn_attention(in[0], in[1], in[2],
+                                    &(gn_attention_desc){ .causal = true,
+                                                          .mask = in[3],
+                                                          .length = position(c, 4),
+                                                          .window = 2,
+                                                          .soft_cap = 0.6,
+                                                          .slopes = in[4],
+                                                          .sinks = in[5] }))
 
 BUILD(b_prod, gn_prod(in[0], GN_AXES(1), false))
 BUILD(b_prod_keep, gn_prod(in[0], GN_AXES(0, -1), true))
@@ -461,6 +474,11 @@ static const problem problems[] = {
     { "attention", "bool mask", 3, { QKV }, { 0 }, b_attention_bool, 0 },
     { "attention", "added mask", 4, { QKV, S(4, 3, 5) }, { 0 }, b_attention_added, 0 },
     { "attention", "length", 3, { QKV }, { 0 }, b_attention_length, 0 },
+    { "attention_with", "window", 3, { QKV }, { 0 }, b_attention_window, 0 },
+    { "attention_with", "soft cap", 3, { QKV }, { 0 }, b_attention_cap, 0 },
+    { "attention_with", "slopes", 4, { QKV, S(4) }, { 0 }, b_attention_slopes, 0 },
+    { "attention_with", "sinks", 4, { QKV, S(4) }, { 0 }, b_attention_sinks, 0 },
+    { "attention_with", "all of them", 6, { QKV, S(4, 3, 5), S(4), S(4) }, { 0 }, b_attention_all, 0 },
 };
 
 /* All problems of one row of the table; a row with a gradient but without a problem fails. */

@@ -114,6 +114,17 @@ static gn_tensor golden_one_query(gn_ctx *g) {
     return gn_attention(leaf(g, GN_BF16, GN_SHAPE(1, 4, 1, 64)), k, v, &d);
 }
 
+static gn_tensor golden_attention_options(gn_ctx *g) {
+    gn_attention_desc d = { .causal = true,
+                            .window = 100,
+                            .soft_cap = 50,
+                            .length = gn_scalar(g, GN_I32, 120),
+                            .slopes = leaf(g, GN_F32, GN_SHAPE(4)),
+                            .sinks = leaf(g, GN_BF16, GN_SHAPE(4)) };
+    gn_tensor q = leaf(g, GN_BF16, GN_SHAPE(1, 4, 128, 64)), k = leaf(g, GN_BF16, GN_SHAPE(1, 2, 128, 64));
+    return gn_attention(q, k, k, &d);
+}
+
 static const struct {
     const char *name;
     gn_tensor (*build)(gn_ctx *g);
@@ -137,6 +148,7 @@ static const struct {
     { "written_attention", golden_written_attention },
     { "row_product", golden_row_product },
     { "one_query", golden_one_query },
+    { "attention_options", golden_attention_options },
 };
 
 static char *read_file(const char *path, size_t *out_n) {

@@ -104,6 +104,12 @@ static gn_tensor attention_of(const gn_tensor *in, int n) {
     gn_attention_desc d = {
         .causal = any_flag(), .scale = any_number(), .mask = n > 3 ? in[3] : GN_NONE, .length = n > 4 ? in[4] : GN_NONE
     };
+    if (any_flag()) {
+        d.window = any_int();
+        d.soft_cap = any_number();
+        d.slopes = in[3];
+        d.sinks = in[4];
+    }
     return gn_attention(in[0], in[1], in[2], any_flag() ? &d : NULL);
 }
 

@@ -312,12 +312,15 @@ static void check_reductions(const char *isa) {
 
 /* ---- attention by tiles against plain loops ---- */
 
-enum { HEADS = 4, HIDDEN_NAN = 1, MASK_BOOL = 2, MASK_ADDED = 4, CAUSAL = 8 };
+/* CAP: 0.75; WINDOW: a third of the keys */
+enum { HEADS = 4, HIDDEN_NAN = 1, MASK_BOOL = 2, MASK_ADDED = 4, CAUSAL = 8, WINDOW = 16, CAP = 32, SLOPES = 64 };
+enum { SINKS = 128 };
 /* length -1: none */
 typedef struct attention {
     int t, s, d, e, groups, how, length;
 } attention;
 typedef struct attention_data {
+    double slopes[HEADS], sinks[HEADS];
     double q[1 << 17], k[1 << 16], v[1 << 16], added[1 << 16], want[256];
     uint8_t seen[1 << 16];
 } attention_data;
@@ -327,7 +330,7 @@ static float attention_got[1 << 17];
 static bool is_seen(const attention *a, int t, int s) {
     int length = a->length < 0 ? a->s : a->length;
     return s < length && (!(a->how & CAUSAL) || s <= length - a->t + t) &&
-           (!(a->how & MASK_BOOL) || at.seen[t * a->s + s]);
+           (!(a->how & WINDOW) || s > length - a->t + t - a->s / 3) && (!(a->how & MASK_BOOL) || at.seen[t * a->s + s]);
 }
 
 /* Row t of head h; all heads share a mask. */
@@ -339,9 +342,13 @@ static void attend_plainly(const attention *a, int h, int t, double *out) {
         if (!is_seen(a, t, s)) continue;
         double dot = 0;
         for (int d = 0; d < a->d; d++) dot += at.q[(h * a->t + t) * a->d + d] * at.k[(g * a->s + s) * a->d + d];
-        weight[s] = dot / sqrt(a->d) + (a->how & MASK_ADDED ? at.added[t * a->s + s] : 0);
+        dot /= sqrt(a->d);
+        if (a->how & CAP) dot = 0.75 * tanh(dot / 0.75);
+        if (a->how & SLOPES) dot += at.slopes[h] * (s - (a->length < 0 ? a->s : a->length) + a->t - t);
+        weight[s] = dot + (a->how & MASK_ADDED ? at.added[t * a->s + s] : 0);
         top = fmax(top, weight[s]);
     }
+    if (a->how & SINKS) top = fmax(top, at.sinks[h]), sum = exp(at.sinks[h] - top);
     for (int s = 0; s < a->s; s++) sum += weight[s] = weight[s] == -INFINITY ? 0 : exp(weight[s] - top);
     for (int e = 0; e < a->e; e++) {
         out[e] = 0;
@@ -362,6 +369,12 @@ static void check_attention(gn_ctx *g, const attention *a, gn_dtype d) {
     gn_tensor v = draw_input(g, d, GN_SHAPE(1, a->groups, a->s, a->e), at.v, 1),
               added = draw_input(g, d, GN_SHAPE(a->t, a->s), at.added, 2);
     gn_attention_desc desc = { .causal = (a->how & CAUSAL) != 0 };
+    gn_tensor slopes = draw_input(g, GN_F32, GN_SHAPE(HEADS), at.slopes, 0.125),
+              sinks = draw_input(g, d, GN_SHAPE(HEADS), at.sinks, 3);
+    if (a->how & WINDOW) desc.window = a->s / 3;
+    if (a->how & CAP) desc.soft_cap = 0.75;
+    if (a->how & SLOPES) desc.slopes = slopes;
+    if (a->how & SINKS) desc.sinks = sinks;
     /* some rows see nothing */
     for (int i = 0; i < a->t * a->s; i++) at.seen[i] = test_random_int(0, 2) > 0 && i / a->s % 17 != 3;
     for (int i = 0; i < a->t; i++)
@@ -406,6 +419,15 @@ static void check_attentions(const char *isa) {
         { 40, 150, 8, 8, 2, CAUSAL | HIDDEN_NAN, -1 },
         { 20, 0, 8, 8, 4, 0, -1 },
         { 17, 90, 130, 150, 1, CAUSAL, -1 },
+        { 170, 300, 20, 24, 2, CAUSAL | WINDOW, 280 },
+        { 321, 330, 33, 5, 1, CAUSAL | WINDOW | SINKS, -1 },
+        { 170, 300, 20, 24, 2, CAP, -1 },
+        { 161, 253, 16, 40, 4, CAUSAL | SLOPES, 200 },
+        { 65, 127, 64, 64, 2, MASK_BOOL | SINKS, 100 },
+        { 170, 260, 12, 16, 4, MASK_BOOL | CAUSAL | WINDOW | CAP | SLOPES | SINKS, 230 },
+        { 170, 260, 12, 16, 4, CAUSAL | WINDOW | HIDDEN_NAN, -1 },
+        { 5, 90, 13, 15, 1, CAUSAL | WINDOW | CAP | SLOPES | SINKS, 80 },
+        { 321, 130, 33, 5, 1, CAUSAL | WINDOW | SINKS, -1 }, /* the first see the sink alone */
     };
     setenv("GENIE_ISA", isa, 1);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 3 });

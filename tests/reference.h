@@ -1258,7 +1258,9 @@ typedef struct ref_attention {
     const ref *q, *k, *v, *mask; /* mask may be NULL */
     bool causal;
     ref_real scale;
-    int64_t length;
+    int64_t length, window;    /* window 0: none */
+    ref_real cap;              /* 0: none */
+    const ref *slopes, *sinks; /* may be NULL */
 } ref_attention;
 
 /* The score of one key for one query, -infinity when the query does not see it. c is (b, h, t, s). */
@@ -1268,7 +1270,8 @@ static inline ref_real ref__score(const ref_attention *p, const int64_t c[4], re
     gn_shape scores = GN_SHAPE(q[0], q[1], q[2], k[2]);
     ref_real total = 0;
     *out_terms = 0;
-    if (c[3] >= p->length || (p->causal && c[3] > p->length - q[2] + c[2])) {
+    int64_t own = p->length - q[2] + c[2]; /* the query's position */
+    if (c[3] >= p->length || (p->causal && c[3] > own) || (p->window && c[3] <= own - p->window)) {
         return -INFINITY;
     }
     for (int64_t j = 0; j < d; j++) {
@@ -1276,6 +1279,13 @@ static inline ref_real ref__score(const ref_attention *p, const int64_t c[4], re
         ref_real y = p->k->f[((c[0] * k[1] + group) * k[2] + c[3]) * d + j];
         total += x * y * p->scale;
         *out_terms += fabsl(x * y * p->scale);
+    }
+    if (p->cap != 0) {
+        total = p->cap * tanhl(total / p->cap);
+    }
+    if (p->slopes) {
+        total += p->slopes->f[c[1]] * (ref_real)(c[3] - own);
+        *out_terms += fabsl(p->slopes->f[c[1]] * (ref_real)(c[3] - own));
     }
     if (p->mask) {
         int64_t at = ref_broadcast_index(p->mask->shape, scores, c);
@@ -1292,7 +1302,7 @@ static inline ref_real ref__score(const ref_attention *p, const int64_t c[4], re
    nothing. */
 static inline bool ref__attend(const ref_attention *p, int64_t query[4], ref_real *w, ref_real *out_terms) {
     int64_t keys = p->k->shape.dims[2];
-    ref_real top = -INFINITY, total = 0;
+    ref_real sink = p->sinks ? p->sinks->f[query[1]] : -INFINITY, top = sink, total = 0;
     *out_terms = 0;
     for (query[3] = 0; query[3] < keys; query[3]++) {
         ref_real terms;
@@ -1304,6 +1314,7 @@ static inline bool ref__attend(const ref_attention *p, int64_t query[4], ref_rea
         w[s] = top == -INFINITY ? 0 : expl(w[s] - top);
         total += w[s];
     }
+    total += sink == -INFINITY ? 0 : expl(sink - top);
     for (int64_t s = 0; s < keys; s++) {
         w[s] = top == -INFINITY ? 0 : w[s] / total;
     }

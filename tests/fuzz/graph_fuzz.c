@@ -20,7 +20,7 @@ static uint64_t graph_work(const gn_part *p) {
             work = gn_size_add(work, (uint64_t)gn__count(&t.shape));
             product = gn_size_mul(product, GN__MAX((uint64_t)gn__count(&t.shape), 1u));
         }
-        all = gn_size_add(all, gn__is_product(n) || n->op == GN_OP_ATTENTION ? gn_size_add(work, product) : work);
+        all = gn_size_add(all, gn__is_product(n) || gn__is_attention(n->op) ? gn_size_add(work, product) : work);
     }
     return all;
 }
