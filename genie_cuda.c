@@ -6736,7 +6736,7 @@ static const char attention_text[] =
     "    put(out[at * P::E + c], P::WRITTEN || sum != 0 ? o / sum : (C)0);\n"
     "  }\n"
     "}\n"
-    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 800\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "// Causal or plain attention on tensor cores: 64 queries of one (b, h) to a block of 4 warps, 64 keys at a time, "
     "head 16 to 128 (a multiple of 16).\n"
     "template <class P> M void flash_rows(u32 to, const typename P::T *p, i64 first, i64 rows, i64 stride) {\n"

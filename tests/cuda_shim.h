@@ -49,6 +49,24 @@ static inline unsigned __shfl_xor_sync(unsigned, unsigned value, int lanes) {
     shim->barrier();
     return value;
 }
+static inline float __shfl_xor_sync(unsigned mask, float value, int lanes) {
+    unsigned bits;
+    memcpy(&bits, &value, 4);
+    bits = __shfl_xor_sync(mask, bits, lanes);
+    memcpy(&value, &bits, 4);
+    return value;
+}
+static inline int __syncthreads_or(int any) {
+    unsigned *all = shim->words;
+    shim->barrier();
+    *all = 0;
+    shim->barrier();
+    *all |= any != 0;
+    shim->barrier();
+    any = *all != 0;
+    shim->barrier();
+    return any;
+}
 static inline unsigned atomicCAS(unsigned *p, unsigned expected, unsigned value) {
     unsigned old = *p;
     if (old == expected) {
@@ -135,6 +153,13 @@ template <class T> static inline void mma(float *c, const unsigned *a, unsigned 
         c[q] = (float)sum;
     }
     shim->barrier();
+}
+
+template <class T> static inline unsigned pair(float low, float high, T tag) {
+    T h = tag, l = tag;
+    put(l, low);
+    put(h, high);
+    return (unsigned)l.b | (unsigned)h.b << 16;
 }
 
 template <class... A, size_t... I>

@@ -621,6 +621,44 @@ static void attention_agrees_with_the_cpu(void) {
     }
 }
 
+/* ---- the same with more said; form bits: 1 a window of a third of the keys, 2 a soft cap, 4 slopes, 8 sinks ---- */
+
+static gn_tensor build_attention_with(gn_ctx *g, const job *j, void **data) {
+    gn_attention_desc desc = { .causal = true, .length = gn_scalar(g, GN_I32, (double)(j->b - 5)) };
+    if (j->form & 1) desc.window = j->b / 3;
+    if (j->form & 2) desc.soft_cap = 1.5;
+    if (j->form & 4) desc.slopes = gn_arange(g, GN_F32, j->e, 0.01, 0.05);
+    if (j->form & 8) desc.sinks = gn_arange(g, GN_F32, j->e, -1, 1);
+    return gn_attention(gn_data(g, j->d, GN_SHAPE(2, j->e, j->a, j->c), data[0]),
+                        gn_data(g, j->d, GN_SHAPE(2, j->e / 2, j->b, j->c), data[1]),
+                        gn_data(g, j->d, GN_SHAPE(2, j->e / 2, j->b, j->c), data[2]), &desc);
+}
+
+static void compare_attention_with(gn_dtype d, const int64_t *shape, int form) {
+    job j = { d, shape[0], shape[1], shape[2], 4, form };
+    void *data[3] = { random_bytes(d, 8 * j.a * j.c, 2), random_bytes(d, 4 * j.b * j.c, 2),
+                      random_bytes(d, 4 * j.b * j.c, 1) };
+    compare("attention with options", build_attention_with, &j, data, eps_of(d) * (d == GN_F32 ? 64 : 16));
+    for (int i = 0; i < 3; i++) free(data[i]);
+}
+
+static void windows_caps_slopes_and_sinks_agree_with_the_cpu(void) {
+    static const int64_t shapes[][3] = { { 300, 1000, 64 }, { 129, 400, 128 }, { 1, 3000, 64 }, { 1, 500, 128 },
+                                         { 64, 777, 32 },   { 20, 600, 40 },   { 6, 900, 64 } };
+    static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
+    for (int k = 0; k < TEST_COUNT(shapes) * 45; k++) {
+        compare_attention_with(dtypes[k % 3], shapes[k / 45], 1 + k % 45 / 3);
+    }
+}
+
+/* Few and small, for fibres. */
+static void attention_on_tensor_cores_takes_windows_and_sinks(void) {
+    static const int64_t narrow[3] = { 40, 150, 16 }, wide[3] = { 70, 205, 64 };
+    compare_attention_with(GN_BF16, narrow, 1);
+    compare_attention_with(GN_BF16, narrow, 15);
+    compare_attention_with(GN_F16, wide, 9);
+}
+
 /* ---- attention written out: products, a loop and a softmax that run as one kernel, or as they are where they may
    not */
 
@@ -2186,6 +2224,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(tf32_products_are_as_exact_as_their_inputs),
     TEST_ENTRY(products_on_tensor_cores_are_exact),
     TEST_ENTRY(attention_agrees_with_the_cpu),
+    TEST_ENTRY(windows_caps_slopes_and_sinks_agree_with_the_cpu),
+    TEST_ENTRY(attention_on_tensor_cores_takes_windows_and_sinks),
     TEST_ENTRY(attention_written_out_agrees_with_the_cpu),
     TEST_ENTRY(attention_written_out_of_many_shapes_agrees_with_the_cpu),
     TEST_ENTRY(values_of_hidden_keys_add_nothing),

@@ -35,7 +35,7 @@ conformance() {
 # Counting in 64 bits, as of tensors that are too large for this machine.
 wide() {
     local op words=()
-    for op in add cast where random_uniform sum argmax softmax layernorm gather embedding one_hot scatter argsort cumsum nonzero concat slice_put attention rotary rotary_table sample kv_append matmul mse_loss cross_entropy; do
+    for op in add cast where random_uniform sum argmax softmax layernorm gather embedding one_hot scatter argsort cumsum nonzero concat slice_put attention attention_with rotary rotary_table sample kv_append matmul mse_loss cross_entropy; do
         words+=("conformance_${op}_on_")
     done
     GENIE_CUDA_WIDE=1 compile 20 "${words[@]}" compile_for && GENIE_CUDA_WIDE=1 conformance 20 "${words[@]/%/cuda}"
@@ -90,10 +90,10 @@ demo_shows_its_phases() {
     grep -q '^ *captured .* has no value' "$WORK/demo" && grep -q '^ *deferred .* has no value.* 0 kernels run' "$WORK/demo" &&
         grep -q '^ *executed .* has a value on cuda:0.* 4 back' "$WORK/demo" && grep -q 'kernel mean_f32' "$WORK/demo" && grep -q '^ok the value is 10100' "$WORK/demo"
 }
-# Of compute capability 8.0 the fibres have what tensor_matmul needs.
+# Of compute capability 8.0 the fibres have what tensor_matmul and flash_attention need.
 tensor_cores() {
-    GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores --seed 1 >"$WORK/tensor" 2>&1
-    holds "$WORK/tensor" 1
+    GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores attention_on_tensor_cores --seed 1 >"$WORK/tensor" 2>&1
+    holds "$WORK/tensor" 2
 }
 smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee "$WORK/smoke" | tail -n 20; [ "$(tail -n 1 "$WORK/smoke")" = '5 passed, 0 failed, 0 skipped' ]; }
 
@@ -215,7 +215,7 @@ check kernels_of_each_kind_agree_with_the_reference conformance 100 on_cuda
 check kernels_that_count_in_64_bits_agree_with_the_reference wide
 check known_values_replay_and_fault_on_the_shim known_values
 check reductions_with_loops_are_one_kernel_and_agree_with_the_cpu rows_with_loops
-check products_on_tensor_cores_are_exact tensor_cores
+check products_on_tensor_cores_are_exact_and_attention_agrees tensor_cores
 check random_programs_and_products_of_integers_are_exact exact_programs
 check what_clients_share_is_bounded_and_their_own limits
 check copies_and_kernels_in_any_order_give_the_same streams_in_any_order
