@@ -184,6 +184,30 @@ TEST(mlp_is_seen_in_every_writing) {
     close_null();
 }
 
+/* Gates as models write them: each activation, either side first, and gate and up as halves of one product. */
+TEST(gated_mlp_is_seen_in_every_writing) {
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), first[6], down[6];
+    for (int i = 0; i < 4; i++) first[i] = mlp_up(x);
+    down[0] = mlp_down(gn_mul(gn_gelu_tanh(first[0]), mlp_up(x)));
+    down[1] = mlp_down(gn_mul(mlp_matmul(x), hand_gelu(first[1])));
+    down[2] = mlp_down(gn_mul(gn_mul(first[2], gn_sigmoid(first[2])), mlp_up(x)));
+    down[3] = mlp_down(gn_mul(gn_square(gn_relu(first[3])), mlp_up(x)));
+    for (int i = 4; i < 6; i++) {
+        first[i] = gn_linear(x, weight(DIM, 8 * DIM), i == 4 ? GN_NONE : weight(0, 8 * DIM));
+        gn_tensor gate = gn_slice(first[i], 1, 0, 4 * DIM, 1), up = gn_slice(first[i], 1, 4 * DIM, GN_END, 1);
+        down[i] = mlp_down(i == 4 ? gn_mul(gn_silu(gate), up) : gn_mul(up, gn_mul(gate, gn_sigmoid(gate))));
+    }
+    REQUIRE(understand_without(down, TEST_COUNT(down), 0));
+    for (int i = 0; i < TEST_COUNT(down); i++) {
+        CHECK_ROLE(first[i], GN_ROLE_MLP);
+        CHECK_ROLE(down[i], GN_ROLE_MLP);
+        CHECK_TOGETHER(first[i], down[i]);
+    }
+    check_groups();
+    close_null();
+}
+
 TEST(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), w[6];
@@ -496,6 +520,54 @@ TEST(a_decode_step_with_rotations_is_self_attention) {
     CHECK(!has_role(GN_ROLE_CROSS_ATTENTION));
     CHECK_INT(of(k)->role, GN_ROLE_KV_APPEND);
     CHECK_PHASE(a, GN_DECODE);
+    check_groups();
+    close_null();
+}
+
+/* Queries and keys that are normed by head before they are turned, as the ops and written out; with a cache, without
+   one, and with keys of something else. */
+TEST(norms_of_queries_and_keys_leave_attention_what_it_is) {
+    for (int i = 0; i < 6; i++) {
+        open_null();
+        gn_tensor x = gn_tanh(rows(1)), h = gn_rmsnorm(x, weight(0, DIM), 1e-6), gain = weight(0, HEAD),
+                  other = i / 2 == 2 ? gn_exp(rows(1)) : h, at = gn_scalar_i64(g, GN_I64, 3),
+                  q = split_heads(project(h), 1, HEADS), k = split_heads(project(other), 1, HEADS),
+                  v = split_heads(project(other), 1, HEADS), all[2];
+        if (i % 2) q = gn_rmsnorm(q, gain, 1e-6), k = gn_rmsnorm(k, gain, 1e-6);
+        else q = hand_layernorm(q, gain, gain), k = hand_layernorm(k, gain, gain);
+        all[1] = k;
+        q = gn_rotary(q, at, 10000, false), k = gn_rotary(k, at, 10000, false);
+        if (i / 2 == 1) k = gn_kv_append(cache_state(), k, at), v = gn_kv_append(cache_state(), v, at);
+        all[0] = gn_attention(q, k, v, NULL);
+        REQUIRE(understand_without(all, 2, 0));
+        CHECK_ROLE(all[0], i / 2 == 2 ? GN_ROLE_CROSS_ATTENTION : GN_ROLE_ATTENTION);
+        CHECK_ROLE(all[1], GN_ROLE_NORM);
+        if (i / 2 == 1) CHECK_PHASE(all[0], GN_DECODE);
+        check_groups();
+        close_null();
+    }
+}
+
+/* What a window and sinks make of it: the same, but for the keys that it reads. */
+TEST(attention_of_a_window_is_seen_and_costs_its_keys) {
+    enum { WINDOW = 4 };
+    open_null();
+    gn_tensor x = gn_tanh(rows(1)), pos = gn_scalar(g, GN_I32, 20), length = gn_add_c(pos, 1),
+              q = split_heads(project(x), 1, HEADS), k = gn_kv_append(cache_state(), q, pos),
+              v = gn_kv_append(cache_state(), split_heads(project(x), 1, HEADS), pos), all[2];
+    all[0] = gn_attention(q, k, v, &(gn_attention_desc){ .causal = true, .length = length });
+    all[1] = gn_attention(q, k, v,
+                          &(gn_attention_desc){
+                              .causal = true, .length = length, .window = WINDOW, .sinks = weight(0, HEADS) });
+    REQUIRE(understand_without(all, 2, 0));
+    for (int i = 0; i < 2; i++) {
+        CHECK_ROLE(all[i], GN_ROLE_ATTENTION);
+        CHECK_PHASE(all[i], GN_DECODE);
+        double keys = i ? WINDOW : CONTEXT / 2; /* half of the cache where nothing says more */
+        CHECK(of(all[i])->flops == 4.0 * DIM * keys);
+        CHECK_INT((int64_t)of(all[i])->bytes_read - 2 * DIM * 4 * (int64_t)keys, (DIM + 1 + i * HEADS) * 4);
+    }
+    CHECK_INT(of(k)->role, GN_ROLE_KV_APPEND);
     check_groups();
     close_null();
 }
@@ -1665,6 +1737,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(linear_is_seen_in_every_writing),
     TEST_ENTRY(products_of_activations_are_not_linear),
     TEST_ENTRY(mlp_is_seen_in_every_writing),
+    TEST_ENTRY(gated_mlp_is_seen_in_every_writing),
     TEST_ENTRY(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp),
     TEST_ENTRY(norm_is_seen_in_every_writing),
     TEST_ENTRY(divisions_by_other_roots_are_no_norm),
@@ -1678,6 +1751,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(append_and_phase_are_seen_in_every_writing),
     TEST_ENTRY(an_append_is_seen_behind_a_scale_and_a_rotation),
     TEST_ENTRY(a_decode_step_with_rotations_is_self_attention),
+    TEST_ENTRY(norms_of_queries_and_keys_leave_attention_what_it_is),
+    TEST_ENTRY(attention_of_a_window_is_seen_and_costs_its_keys),
     TEST_ENTRY(rotated_queries_of_other_keys_are_cross_attention),
     TEST_ENTRY(phases_of_an_encoder_and_a_decoder_stay_apart),
     TEST_ENTRY(rows_put_into_a_state_that_no_attention_reads_are_no_kv_append),
