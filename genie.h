@@ -922,6 +922,21 @@ GN_API gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor
 /* x (…,K) @ w (K,N) + b (N); b may be GN_NONE */
 GN_API gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b);
 #define gn_linear(...) gn_linear_at(GN_HERE, __VA_ARGS__)
+/* Each row by the weight of its expert: w (E,K,M), b (E,M) or GN_NONE, ids (…) i32 or i64 of -1 to E - 1; x (…,K),
+   or without the last axis of ids where all ids of that axis take the same row. The result is (…,M), zeros (without
+   b) where ids is -1. Another id is GN_INDEX_OUT_OF_RANGE at the read. Rows are grouped by expert where the op runs,
+   and the weight of an expert that no row names is not read. A weight that lies as (E,M,K) is given by gn_transpose.
+   A layer of a mixture of experts (Shazeer et al. 2017), x (N,K), router (K,E), gates and ids (N,k):
+       gn_topk(gn_softmax(gn_linear(x, router, GN_NONE), -1), k, -1, true, &gates, &ids);
+       gn_tensor h = gn_silu(gn_expert_linear(x, gate, ids, GN_NONE)), y;
+       h = gn_mul(h, gn_expert_linear(x, up, ids, GN_NONE));
+       y = gn_mul(gn_expert_linear(h, down, ids, GN_NONE), gn_unsqueeze(gates, -1));  // (N,k,K)
+       y = gn_sum(y, GN_AXES(1), false);
+   Low-rank adapters by row (Hu et al. 2022), a (E,K,R), b (E,R,M), ids (N), -1 for none:
+       gn_tensor low = gn_expert_linear(x, a, ids, GN_NONE);
+       y = gn_add(gn_linear(x, w, GN_NONE), gn_expert_linear(low, b, ids, GN_NONE)); */
+GN_API gn_tensor gn_expert_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor ids, gn_tensor b);
+#define gn_expert_linear(...) gn_expert_linear_at(GN_HERE, __VA_ARGS__)
 /* (N) and (M) = (N,M): each element of a times each of b, dtypes promoted as by mul. */
 GN__DECL2(outer)
 #define gn_outer(...) gn_outer_at(GN_HERE, __VA_ARGS__)
@@ -2241,6 +2256,7 @@ typedef enum gn_op_trait {
     X(SAMPLE,         sample,         0x67, STRUCTURED, 3, 7,   1, GN__FLOATS,   0, false, reads, 0)                   \
     /* bits as of attention, 8 slopes, 16 sinks; scale and soft cap as f64 words, window */                            \
     X(ATTENTION_WITH, attention_with, 0x68, STRUCTURED, 3, 7,   4, GN__FLOATS,  16, true,  attention, 0)               \
+    X(EXPERT_LINEAR,  expert_linear,  0x69, STRUCTURED, 3, 4,   0, GN__FLOATS,   4, true,  matmul, 0)                  \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -11378,6 +11394,158 @@ static void gn__grad_attention(gn__grads *k) {
 #define gn__grad_attention_with gn__grad_attention
 GN__COLD_END
 
+/* ---- expert_linear: x (…,K), w (E,K,M), ids (…) [, bias (E,M)]; x may lack the last axis of ids ---- */
+
+GN__COLD_BEGIN
+static gn_result gn__infer_expert_linear(const gn__infer_call *c) {
+    gn_shape x = c->in[0].shape, w = c->in[1].shape, ids = c->in[2].shape;
+    gn_result r = gn__same_dtype(c, 1);
+    if (r == GN_OK) r = gn__want_dtype(c, 2, GN__INDEX, "the ids of experts");
+    if (r == GN_OK && c->n_in > 3) r = gn__same_dtype(c, 3);
+    if (r != GN_OK) return r;
+    if (w.rank != 3 || ids.rank < 1 || ids.rank >= GN_MAX_RANK || x.rank > ids.rank + 1 || x.rank < ids.rank)
+        return gn_fail(c->fault, GN_BAD_RANK, "x (…,K), w (E,K,M) and ids (…) of rank 1 to %d are needed",
+                       GN_MAX_RANK - 1);
+    bool fit = x.dims[x.rank - 1] == w.dims[1];
+    for (int i = 0; i + 1 < x.rank; i++) fit = fit && x.dims[i] == ids.dims[i];
+    if (!fit) return gn__bad_shapes(c, "x (…,K), w (E,K,M), ids (…); x may lack the last axis of ids");
+    if (c->n_in > 3) {
+        gn_shape b = c->in[3].shape;
+        if (b.rank != 2 || b.dims[0] != w.dims[0] || b.dims[1] != w.dims[2])
+            return gn__bad_shapes(c, "the bias of experts is (E,M)");
+    }
+    *c->out = c->in[0];
+    c->out->shape = ids;
+    c->out->shape.dims[c->out->shape.rank++] = w.dims[2];
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+/* Leading axes of x as those of ids, over which it may repeat. */
+static gn_view gn__expert_rows(const gn_view *x, const gn_view *ids) {
+    gn_view v = *x;
+    v.rank = ids->rank;
+    if (x->rank == ids->rank) v.strides[v.rank - 1] = 0;
+    memcpy(v.dims, ids->dims, sizeof v.dims);
+    return v;
+}
+
+typedef struct gn__experts {
+    const gn__call *c;
+    gn_view lead;
+    int64_t n, *ids, *first, *rows; /* ids by row; where a group begins, and the rows by group; group E: of no expert */
+    char *x, *y;                    /* rows of the largest group side by side, if it has two and more */
+} gn__experts;
+
+static gn_result gn__experts_group(gn__experts *g) {
+    const gn_view *ids = &g->c->in[2];
+    int64_t E = g->c->in[1].dims[0];
+    memset(g->first, 0, (size_t)(E + 2) * sizeof *g->first);
+    for (int64_t i = 0; i < g->n; i++) {
+        int64_t id =
+            gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
+        if (id < -1 || id >= E)
+            return gn_fail(g->c->fault, GN_INDEX_OUT_OF_RANGE, "id %lld is none of %lld experts, nor -1", (long long)id,
+                           (long long)E);
+        g->ids[i] = id < 0 ? E : id;
+        g->first[g->ids[i] + 1]++;
+    }
+    for (int64_t e = 0; e <= E; e++) g->first[e + 1] += g->first[e];
+    for (int64_t i = 0; i < g->n; i++) g->rows[g->first[g->ids[i]]++] = i; /* each becomes where the next begins */
+    memmove(g->first + 1, g->first, (size_t)(E + 1) * sizeof *g->first);
+    g->first[0] = 0;
+    return GN_OK;
+}
+
+static void gn__expert_gather(const gn__experts *g, int64_t begin, int64_t n) {
+    const gn_view *x = &g->c->in[0];
+    int64_t bytes = (int64_t)gn__bytes_of(x->dtype), K = x->dims[x->rank - 1], step = x->strides[x->rank - 1];
+    for (int64_t i = 0; i < n; i++) {
+        const char *from = x->p + gn__view_offset(&g->lead, g->lead.rank, g->rows[begin + i]) * bytes;
+        char *to = g->x + i * K * bytes;
+        if (step == 1) memcpy(to, from, (size_t)(K * bytes));
+        for (int64_t k = 0; k < K && step != 1; k++) memcpy(to + k * bytes, from + k * step * bytes, (size_t)bytes);
+    }
+}
+
+/* The rows of one expert. False: no memory. */
+static bool gn__expert_run(const gn__experts *g, int64_t e) {
+    const gn__call *c = g->c;
+    const gn_view *x = &c->in[0], *w = &c->in[1];
+    int64_t bytes = (int64_t)gn__bytes_of(x->dtype), K = w->dims[1], M = w->dims[2], begin = g->first[e],
+            n = g->first[e + 1] - begin;
+    gn_view bias = { 0 };
+    if (c->n_in > 3) {
+        bias = c->in[3];
+        bias.p += e * bias.strides[0] * bytes;
+        bias.rank = 1, bias.dims[0] = bias.dims[1], bias.strides[0] = bias.strides[1];
+    }
+    gn__gemm p = { .m = n, .n = M, .k = K, .b = w->p + e * w->strides[0] * bytes, .bk = w->strides[1] };
+    p.bn = w->strides[2], p.bias = c->n_in > 3 ? &bias : NULL, p.dtype = x->dtype;
+    if (n > 1) {
+        gn__expert_gather(g, begin, n);
+        p.a = g->x, p.am = K, p.ak = 1, p.c = g->y;
+    } else {
+        p.a = x->p + gn__view_offset(&g->lead, g->lead.rank, g->rows[begin]) * bytes;
+        p.ak = x->strides[x->rank - 1], p.c = c->out.p + g->rows[begin] * M * bytes;
+    }
+    if (!gn__gemm_run(&p, c->pool)) return false;
+    for (int64_t i = 0; i < n && n > 1; i++)
+        memcpy(c->out.p + g->rows[begin + i] * M * bytes, g->y + i * M * bytes, (size_t)(M * bytes));
+    return true;
+}
+
+static gn_result gn__cpu_expert_linear(const gn__call *c) {
+    const gn_view *w = &c->in[1];
+    int64_t E = w->dims[0], K = w->dims[1], M = w->dims[2], most = 0, bytes = (int64_t)gn__bytes_of(w->dtype);
+    gn__experts g = { .c = c, .lead = gn__expert_rows(&c->in[0], &c->in[2]), .n = gn__view_count(&c->in[2]) };
+    g.ids = (int64_t *)gn__alloc_many(gn_size_add((uint64_t)g.n * 2, (uint64_t)E + 2), 1, sizeof *g.ids);
+    if (!g.ids) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory to group the rows of experts");
+    g.rows = g.ids + g.n, g.first = g.rows + g.n;
+    gn_result r = gn__experts_group(&g);
+    for (int64_t e = 0; e < E && r == GN_OK; e++) most = GN__MAX(most, g.first[e + 1] - g.first[e]);
+    if (r == GN_OK && most > 1 && M) g.x = (char *)gn__alloc_many((uint64_t)most, (uint64_t)(K + M), (size_t)bytes);
+    bool memory = most < 2 || !M || g.x;
+    if (g.x) g.y = g.x + most * K * bytes;
+    for (int64_t e = 0; e < E && r == GN_OK && memory && M && !gn__pool_stops(c->pool); e++)
+        if (g.first[e + 1] > g.first[e]) memory = gn__expert_run(&g, e);
+    for (int64_t i = r == GN_OK ? g.first[E] : g.n; i < g.n; i++)
+        memset(c->out.p + g.rows[i] * M * bytes, 0, (size_t)(M * bytes));
+    gn_free(g.x);
+    gn_free(g.ids);
+    if (r != GN_OK) return r;
+    return memory ? GN_OK : gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the rows of an expert");
+}
+
+/* By w: the rows of each expert, others as zeros, transposed, times gy. */
+static void gn__grad_expert_linear(gn__grads *k) {
+    gn_shape x = gn__x_shape(k, 0), w = gn__x_shape(k, 1), ids = gn__x_shape(k, 2), rows = ids;
+    int64_t n = 1, E = w.dims[0], K = w.dims[1], M = w.dims[2];
+    for (int i = 0; i < ids.rank; i++) n *= ids.dims[i];
+    rows.dims[rows.rank++] = K;
+    gn_shape flat_x = GN_SHAPE(n, K), flat_y = GN_SHAPE(n, M), flat = GN_SHAPE(n), column = GN_SHAPE(E, 1),
+             each = GN_SHAPE(E, 1, n);
+    uint32_t back[3] = { k->gy, gn__transposed(k, k->x[1]), k->x[2] };
+    if (k->need[0]) { /* an axis over which rows repeat is summed */
+        gn_shape kept = x;
+        if (x.rank == ids.rank) kept.dims[kept.rank] = K, kept.dims[kept.rank++ - 1] = 1;
+        uint32_t gx = gn__build(k->g, k->at, GN_OP_EXPERT_LINEAR, 3, back, 0, NULL);
+        k->gx[0] = gn__reshape_of(k, gn__sum_to(k, gx, &kept), &x);
+    }
+    uint32_t id = gn__cast_to(k->g, k->at, gn__reshape_of(k, k->x[2], &flat), GN_I64),
+             picks = gn__eq(k, gn__reshape_of(k, gn__count_up(k, E), &column), id),
+             gy = gn__reshape_of(k, k->gy, &flat_y);
+    if (k->need[1]) {
+        gn_shape kept = x;
+        if (x.rank == ids.rank) kept.dims[kept.rank] = K, kept.dims[kept.rank++ - 1] = 1;
+        uint32_t all = gn__broadcast_of(k, gn__reshape_of(k, k->x[0], &kept), &rows);
+        uint32_t across = gn__transposed(k, gn__reshape_of(k, all, &flat_x));
+        k->gx[1] = gn__matmul_of(k, gn__choose(k, gn__reshape_of(k, picks, &each), across), gy);
+    }
+    if (k->n_in > 3 && k->need[3])
+        k->gx[3] = gn__matmul_of(k, gn__cast_to(k->g, k->at, picks, (gn_dtype)k->g->nodes[gy].dtype), gy);
+}
+GN__COLD_END
+
 /* ---- kv_append: cache (B,H,S,D), rows (B,H,T,D), pos 0-d ---- */
 
 static gn_result gn__infer_kv_append(const gn__infer_call *c) {
@@ -12289,7 +12457,7 @@ static uint32_t gn__reader_of(const gn__recognition *w, uint32_t i) {
 /* The other input of a product with parameters, which `i` is; GN_NO_NODE: it is none. */
 static uint32_t gn__linear_input(const gn__recognition *w, uint32_t i) {
     int op = gn__op_at(w, i);
-    if (op == GN_OP_LINEAR) return gn__in(w, i, 0);
+    if (op == GN_OP_LINEAR || op == GN_OP_EXPERT_LINEAR) return gn__in(w, i, 0);
     if (op != GN_OP_MATMUL || gn__is_param(w, gn__in(w, i, 0)) == gn__is_param(w, gn__in(w, i, 1))) return GN_NO_NODE;
     return gn__in(w, i, gn__is_param(w, gn__in(w, i, 0)) ? 1 : 0);
 }
@@ -13205,6 +13373,9 @@ static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
     int op = gn__op_at(w, i);
     if (k == 0 && (op == GN_OP_EMBEDDING || op == GN_OP_GATHER)) return GN__MIN(all, gn__type_bytes(&out));
     if (k == 0 && op == GN_OP_KV_APPEND) return 0;
+    int64_t experts = k == 1 && op == GN_OP_EXPERT_LINEAR ? gn__dim(w, gn__in(w, i, 1), 0) : 0;
+    if (experts > 0) /* of no more of them than there are rows */
+        return GN__MIN(all, gn_size_mul(all / (uint64_t)experts, (uint64_t)gn__elements(w, gn__in(w, i, 2))));
     return all;
 }
 
@@ -13311,6 +13482,7 @@ static uint8_t gn__role_of_op(int op) {
         { GN_OP_LINEAR, GN_ROLE_LINEAR },
         { GN_OP_ATTENTION, GN_ROLE_ATTENTION },
         { GN_OP_ATTENTION_WITH, GN_ROLE_ATTENTION },
+        { GN_OP_EXPERT_LINEAR, GN_ROLE_LINEAR },
         { GN_OP_KV_APPEND, GN_ROLE_KV_APPEND },
         { GN_OP_LAYERNORM, GN_ROLE_NORM },
         { GN_OP_CROSS_ENTROPY, GN_ROLE_LOSS },
@@ -27228,6 +27400,11 @@ gn_tensor gn_embedding_at(const char *file, int line, gn_tensor table, gn_tensor
 gn_tensor gn_one_hot_at(const char *file, int line, gn_tensor ids, int64_t depth, gn_dtype dtype) {
     int64_t attrs[2] = { depth, dtype };
     return gn__op(file, line, GN_OP_ONE_HOT, &ids, 1, -1, attrs, 2);
+}
+
+gn_tensor gn_expert_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor ids, gn_tensor b) {
+    gn_tensor in[4] = { x, w, ids, b };
+    return gn__op(file, line, GN_OP_EXPERT_LINEAR, in, gn__given(b) ? 4 : 3, -1, NULL, 0);
 }
 
 gn_tensor gn_scatter_add_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {

@@ -6531,6 +6531,149 @@ static void emit_nonzero(emit *e, uint32_t node) {
     emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
 }
 
+/* ---- rows by the weights of their experts ---- */
+
+enum { EXPERT_ROWS = 16, EXPERT_COLUMNS = 64 }; /* of a block */
+
+static const char expert_text[] =
+    "// Rows grouped by id, group E of no expert, in one block: what stands before each group and of its tiles of 16 "
+    "rows "
+    "(E + 2 each), where the next row goes (E + 1), the rows\n"
+    "// (N). P: I (id), E, N, id_at(row)\n"
+    "template <class P> M void expert_groups(const typename P::I *ids, int *groups, u32 *err, u32 node) {\n"
+    "  int *first = groups, *tiles = first + P::E + 2, *next = tiles + P::E + 2, *rows = next + P::E + 1;\n"
+    "  __shared__ int last[2];\n"
+    "  const int t = threadIdx.x;\n"
+    "  for (int e = t; e <= P::E; e += 256) first[e] = 0;\n"
+    "  __syncthreads();\n"
+    "  for (int i = t; i < P::N; i += 256) {\n"
+    "    const i64 id = ids[P::id_at(i)];\n"
+    "    if (id < -1 || id >= P::E) fault(err, OUT_OF_RANGE, node, id, P::E);\n"
+    "    atomicAdd((u32 *)first + (id < 0 || id >= P::E ? P::E : (int)id), 1u);\n"
+    "  }\n"
+    "  int before = 0, tiles_before = 0;\n"
+    "  for (int base = 0; base <= P::E; base += 256) {\n"
+    "    __syncthreads();\n"
+    "    const int e = base + t, n = e <= P::E ? first[e] : 0, many = (n + 15) / 16;\n"
+    "    const int upto = scan<run_sum<int>, int>(n), tiles_upto = scan<run_sum<int>, int>(many);\n"
+    "    if (e <= P::E) { first[e] = next[e] = before + upto - n; tiles[e] = tiles_before + tiles_upto - many; }\n"
+    "    if (t == 255) { last[0] = upto; last[1] = tiles_upto; }\n"
+    "    __syncthreads();\n"
+    "    before += last[0];\n"
+    "    tiles_before += last[1];\n"
+    "  }\n"
+    "  if (t == 0) { first[P::E + 1] = before; tiles[P::E + 1] = tiles_before; }\n"
+    "  for (int i = t; i < P::N; i += 256) {\n"
+    "    const i64 id = ids[P::id_at(i)];\n"
+    "    rows[atomicAdd((u32 *)next + (id < 0 || id >= P::E ? P::E : (int)id), 1u)] = i;\n"
+    "  }\n"
+    "}\n"
+    "// Up to 16 rows of one group by 64 columns of its weight to a block of 256 threads, a thread 4 rows of a column. "
+    "Which rows are together does not matter to their sums.\n"
+    "// P: T, C, E, K, M, SIDE blocks side by side, BIAS, strides XK, WE WK WM, BE BM, x_at(row)\n"
+    "template <class P> M void expert_rows(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
+    "const int *groups, typename P::T *o) {\n"
+    "  typedef typename P::C C;\n"
+    "  __shared__ C xs[32][17], ws[32][65];\n"
+    "  __shared__ i64 row[16], from[16];\n"
+    "  const int *first = groups, *tiles = first + P::E + 2, *rows = tiles + P::E + 2 + P::E + 1;\n"
+    "  const int t = threadIdx.x, tile = (int)(blockIdx.x / P::SIDE), left = (int)(blockIdx.x % P::SIDE) * 64, col = "
+    "left + (t & 63), mine = t / 64 * 4;\n"
+    "  if (tile >= tiles[P::E + 1]) return;\n"
+    "  int e = 0;\n"
+    "  for (int end = P::E + 1; end - e > 1;) { const int mid = e + (end - e) / 2; if (tiles[mid] <= tile) e = mid; "
+    "else "
+    "end = mid; }\n"
+    "  const int begin = first[e] + (tile - tiles[e]) * 16, n = first[e + 1] - begin < 16 ? first[e + 1] - begin : "
+    "16;\n"
+    "  if (t < n) { row[t] = rows[begin + t]; from[t] = P::x_at(row[t]); }\n"
+    "  C sum[4] = { 0, 0, 0, 0 };\n"
+    "  for (int base = 0; base < (e < P::E ? P::K : 0); base += 32) {\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int q = 0; q < 2; q++) { const int r = t / 32 + q * 8, k = t & 31; xs[k][r] = r < n && base + k < "
+    "P::K ? get(x[from[r] + (base + k) * P::XK]) : (C)0; }\n"
+    "    UNROLL for (int q = 0; q < 8; q++) {\n"
+    "      const int i = t + q * 256, k = P::WK == 1 && P::WM != 1 ? i % 32 : i / 64, c = P::WK == 1 && P::WM != 1 ? i "
+    "/ "
+    "32 : i % 64;\n"
+    "      ws[k][c] = base + k < P::K && left + c < P::M ? get(w[e * P::WE + (base + k) * P::WK + (left + c) * P::WM]) "
+    ": "
+    "(C)0;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int k = 0; k < 32; k++) UNROLL for (int r = 0; r < 4; r++) sum[r] = gn_fma(xs[k][mine + r], "
+    "ws[k][t & "
+    "63], sum[r]);\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (col >= P::M) return;\n"
+    "  const C add = P::BIAS && e < P::E ? get(bias[e * P::BE + col * P::BM]) : (C)0;\n"
+    "  UNROLL for (int r = 0; r < 4; r++) if (mine + r < n) put(o[row[mine + r] * P::M + col], sum[r] + add);\n"
+    "}\n";
+
+/* The ids of `node` grouped in scratch; rows and experts fit ints. */
+static void emit_expert_groups(emit *e, uint32_t node, int64_t n, int64_t experts) {
+    const gn_view *ids = view_of(e, input(e, node, 2));
+    const char *type = types[ids->dtype].name;
+    gn_view c = gn_view_collapse(ids);
+    size_t bytes = (size_t)(3 * experts + 5 + n) * sizeof(int32_t);
+    if (bytes > e->scratch) e->scratch = bytes;
+    put(&e->types, "struct @_p { typedef %s I; enum { E = %lld, N = %lld }; static M i64 id_at(i64 row) { return ",
+        type, (long long)experts, (long long)n);
+    put_offset(&e->types, &c, "row", false);
+    put(&e->types, "; } };\n");
+    emit_node(e, input(e, node, 2), type, true, "ids");
+    emit_pointer(e, "int", false, "groups", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_faults(e, node);
+    put(&e->body, "  expert_groups<@_p>(ids, groups, err, node);\n");
+    emit_launch(e, "expert_groups", 1, 1, 256);
+}
+
+static void emit_expert_linear(emit *e, uint32_t node) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)),
+                  *ids = view_of(e, input(e, node, 2));
+    const gn_view *bias = e->part->nodes[node].n_ins > 3 ? view_of(e, input(e, node, 3)) : NULL;
+    int64_t n = gn_view_count(ids), experts = w->dims[0], m = w->dims[2], across = blocks_for(m, EXPERT_COLUMNS);
+    const char *type = types[x->dtype].name;
+    char name[64];
+    if (!n) return;
+    if (n > 1 << 30 || experts > 1 << 28 || w->dims[1] > 1 << 30 || m > 1 << 30) {
+        gn_fail(e->fault, GN_UNSUPPORTED, "%lld rows of %lld experts, (%lld,%lld): no kernel counts so many",
+                (long long)n, (long long)experts, (long long)w->dims[1], (long long)m);
+        e->failed = true;
+        return;
+    }
+    emit_expert_groups(e, node, n, experts);
+    if (!m) return;
+    gn_view lead = *x; /* rows of x as those of ids */
+    lead.rank = ids->rank;
+    memcpy(lead.dims, ids->dims, sizeof lead.dims);
+    if (x->rank == ids->rank) lead.strides[lead.rank - 1] = 0;
+    lead.offset = 0;
+    gn_view c = gn_view_collapse(&lead);
+    put(&e->types,
+        "struct @_p { typedef %s T; typedef %s C; enum { E = %lld, K = %lld, M = %lld, SIDE = %lld, BIAS = %d };\n"
+        "  static const i64 XK = %lldll, WE = %lldll, WK = %lldll, WM = %lldll, BE = %lldll, BM = %lldll;\n  static M "
+        "i64 "
+        "x_at(i64 row) { return ",
+        type, types[x->dtype].compute, (long long)experts, (long long)w->dims[1], (long long)m, (long long)across,
+        bias != NULL, (long long)x->strides[x->rank - 1], (long long)w->strides[0], (long long)w->strides[1],
+        (long long)w->strides[2], (long long)(bias ? bias->strides[0] : 0), (long long)(bias ? bias->strides[1] : 0));
+    put_offset(&e->types, &c, "row", false);
+    put(&e->types, "; } };\n");
+    emit_node(e, input(e, node, 0), type, true, "x");
+    emit_node(e, input(e, node, 1), type, true, "w");
+    if (bias) emit_node(e, input(e, node, 3), type, true, "bias");
+    emit_pointer(e, "int", true, "groups", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  expert_rows<@_p>(x, w, %s, groups, o);\n", bias ? "bias" : "0");
+    snprintf(name, sizeof name, "expert_rows_%s%s%s", gn_dtype_name(x->dtype), bias ? "_bias" : "",
+             w->strides[1] == 1 && w->strides[2] != 1 ? "_across" : "");
+    /* every group may end with a tile that is not full */
+    int64_t groups = experts + 1 < n ? experts + 1 : n, tiles = (n - groups) / EXPERT_ROWS + groups;
+    emit_launch(e, name, (uint64_t)(tiles * across), 1, 256);
+}
+
 /* >>attention ========================================================================================
  * Attention over many queries, and its cache: appends, what undoes and what commits them. */
 
@@ -9211,8 +9354,9 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text, random_text, reduction_text, rows_text, product_text, tensor_text,
-                                       sample_text, along_text,  attention_text, one_text,  NULL };
+static const char *const prelude[] = { shared_text,  random_text,    reduction_text, rows_text,
+                                       product_text, tensor_text,    sample_text,    along_text,
+                                       expert_text,  attention_text, one_text,       NULL };
 static const char *const hopper[] = { warpgroup_text, wgmma_text, sgemm_text, warpgroup_attention_text, NULL };
 
 static uint64_t hash_of_code(void) {

@@ -566,6 +566,23 @@ TEST(kv_append_position_outside_is_index_out_of_range) {
            GN_INDEX_OUT_OF_RANGE);
 }
 
+TEST(experts_that_are_not_there_are_index_out_of_range) {
+    gn_tensor x = floats(GN_SHAPE(2, 3)), w = floats(GN_SHAPE(4, 3, 5));
+    REFUSED(gn_expert_linear(x, w, ints(GN_I64, GN_SHAPE(3)), GN_NONE), GN_BAD_SHAPE);
+    REFUSED(gn_expert_linear(x, w, ints(GN_I64, GN_SHAPE(2)), floats(GN_SHAPE(5))), GN_BAD_SHAPE);
+    REFUSED(gn_expert_linear(x, floats(GN_SHAPE(4, 2, 5)), ints(GN_I64, GN_SHAPE(2)), GN_NONE), GN_BAD_SHAPE);
+    REFUSED(gn_expert_linear(x, floats(GN_SHAPE(3, 5)), ints(GN_I64, GN_SHAPE(2)), GN_NONE), GN_BAD_RANK);
+    REFUSED(gn_expert_linear(x, w, ints(GN_I64, GN_SCALAR), GN_NONE), GN_BAD_RANK);
+    REFUSED(gn_expert_linear(x, w, floats(GN_SHAPE(2)), GN_NONE), GN_BAD_DTYPE);
+    REFUSED(gn_expert_linear(x, gn_cast(w, GN_F16), ints(GN_I64, GN_SHAPE(2)), GN_NONE), GN_BAD_DTYPE);
+    static const int64_t none[] = { -2, 4, INT64_MAX, INT64_MIN };
+    for (int k = 0; k < TEST_COUNT(none); k++) {
+        FAULTS(gn_expert_linear(floats(GN_SHAPE(3)), floats(GN_SHAPE(4, 3, 5)),
+                                gn_reshape(INT0(GN_I64, none[k]), GN_SHAPE(1)), GN_NONE),
+               GN_INDEX_OUT_OF_RANGE);
+    }
+}
+
 TEST(attention_length_outside_is_index_out_of_range) {
     gn_tensor q = GN_NONE;
     static const int64_t lengths[] = { -1, 5, 1000, INT64_MAX, INT64_MIN };
@@ -701,6 +718,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(cross_entropy_target_outside_is_index_out_of_range),
     TEST_ENTRY(cross_entropy_gradient_with_a_target_outside_is_index_out_of_range),
     TEST_ENTRY(kv_append_position_outside_is_index_out_of_range),
+    TEST_ENTRY(experts_that_are_not_there_are_index_out_of_range),
     TEST_ENTRY(attention_length_outside_is_index_out_of_range),
     TEST_ENTRY(a_failed_step_leaves_every_state_as_it_was),
     TEST_ENTRY(a_fault_after_an_append_in_place_leaves_the_cache_as_it_was),

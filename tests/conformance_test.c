@@ -1610,6 +1610,52 @@ static void cases_mse_loss(void) {
     }
 }
 
+/* ---- rows by the weights of their experts ---- */
+
+static gn_tensor build_expert_linear(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_expert_linear(in[0], in[1], in[2], s->n > 3 ? in[3] : GN_NONE);
+}
+static ref *refer_expert_linear(const sample *s, ref *const *in) { return ref_expert_linear(in, s->n); }
+
+/* Ids from -1 on; every other case repeats rows over the last axis of ids. */
+static void cases_expert_linear(void) {
+    static const struct {
+        gn_shape ids;
+        int64_t experts, k, m;
+    } forms[] = {
+        { { 1, { 1 } }, 1, 1, 1 },
+        { { 1, { 7 } }, 3, 5, 4 },
+        { { 2, { 5, 2 } }, 4, 33, 70 },
+        { { 3, { 2, 3, 2 } }, 2, 6, 65 },
+        { { 2, { 90, 2 } }, 5, 40, 10 },
+        { { 1, { 0 } }, 3, 5, 4 },
+        { { 2, { 3, 2 } }, 4, 0, 5 },
+        { { 2, { 3, 2 } }, 4, 5, 0 },
+        { { 1, { 3 } }, 0, 5, 4 },
+        { { 2, { 4, 3 } }, 300, 9, 8 },
+        { { 7, { 1, 2, 1, 1, 2, 1, 2 } }, 3, 4, 3 },
+    };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; takes(d) && k < TEST_COUNT(forms) * 4; k++) {
+            gn_shape ids = forms[k / 4].ids, x = ids;
+            if (k % 2 == 0) x.rank++;
+            x.dims[x.rank - 1] = forms[k / 4].k;
+            sample s = { .what = k & 2 ? "with bias" : "without bias",
+                         .build = build_expert_linear,
+                         .refer = refer_expert_linear };
+            add_input(&s, d, x, FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, GN_SHAPE(forms[k / 4].experts, forms[k / 4].k, forms[k / 4].m), FILL_SMALL, VIEW_ANY);
+            add_limited(&s, index_dtype(k), ids, FILL_INDEX, VIEW_NONE, forms[k / 4].experts + 1);
+            for (int64_t i = 0; i < s.in[2].base->n; i++) s.in[2].base->i[i]--;
+            free(s.in[2].bytes);
+            s.in[2].bytes = ref_encode(s.in[2].base);
+            if (k & 2) add_input(&s, d, GN_SHAPE(forms[k / 4].experts, forms[k / 4].m), FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
+    }
+}
+
 /* ---- attention ---- */
 
 /* length -1: none */
@@ -3269,6 +3315,7 @@ static const struct {
     { "layernorm", cases_layernorm },
     { "matmul", cases_matmul },
     { "linear", cases_linear },
+    { "expert_linear", cases_expert_linear },
     { "reshape", cases_reshape },
     { "permute", cases_permute },
     { "slice", cases_slice },

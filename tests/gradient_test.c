@@ -247,6 +247,11 @@ BUILD(b_layernorm_bias, gn_layernorm(in[0], GN_NONE, in[1], 1e-3))
 BUILD(b_layernorm_bare, gn_layernorm(in[0], GN_NONE, GN_NONE, 1e-3))
 BUILD(b_matmul, gn_matmul(in[0], in[1]))
 BUILD(b_linear, gn_linear(in[0], in[1], in[2]))
+/* ids of -1 to 2 */
+#define EXPERT_IDS(shape) gn_sub(indices(c, shape, 4), gn_scalar_i64(c, GN_I64, 1))
+BUILD(b_expert_linear, gn_expert_linear(in[0], in[1], EXPERT_IDS(GN_SHAPE(5)), in[2]))
+BUILD(b_expert_linear_repeats, gn_expert_linear(in[0], in[1], EXPERT_IDS(GN_SHAPE(2, 3)), GN_NONE))
+BUILD(b_expert_linear_one, gn_expert_linear(in[0], in[1], EXPERT_IDS(GN_SHAPE(3)), GN_NONE))
 BUILD(b_linear_bare, gn_linear(in[0], in[1], GN_NONE))
 BUILD(b_reshape, gn_reshape(in[0], GN_SHAPE(2, -1)))
 BUILD(b_permute, gn_permute(in[0], GN_AXES(2, 0, 1)))
@@ -469,6 +474,9 @@ static const problem problems[] = {
     { "kl_loss", "rows", 2, { S(3, 4), S(3, 4) }, { ANY_SIGN, POSITIVE }, b_kl_loss, 0 },
     { "smooth_l1_loss", "near and far", 2, { S(3, 4), S(3, 4) }, { 0 }, b_smooth_l1_loss, 0 },
     { "cross_entropy_smooth", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy_smooth, 0 },
+    { "expert_linear", "bias", 3, { S(5, 4), S(3, 4, 2), S(3, 2) }, { 0 }, b_expert_linear, 0 },
+    { "expert_linear", "repeated rows", 2, { S(2, 4), S(3, 4, 2) }, { 0 }, b_expert_linear_repeats, 0 },
+    { "expert_linear", "one row", 2, { S(4), S(3, 4, 2) }, { 0 }, b_expert_linear_one, 0 },
     { "attention", "grouped heads", 3, { QKV }, { 0 }, b_attention, 0 },
     { "attention", "causal, scale", 3, { QKV }, { 0 }, b_attention_causal, 0 },
     { "attention", "bool mask", 3, { QKV }, { 0 }, b_attention_bool, 0 },

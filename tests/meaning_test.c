@@ -184,6 +184,26 @@ TEST(mlp_is_seen_in_every_writing) {
     close_null();
 }
 
+/* A mixture of experts: an MLP of a router's choice. */
+TEST(mlp_of_experts_is_seen) {
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), w[3], gates, ids_of, h, y;
+    for (int i = 0; i < 3; i++)
+        w[i] = gn_weight(g, GN_F32, i < 2 ? GN_SHAPE(4, DIM, 32) : GN_SHAPE(4, 32, DIM), zeros, "experts");
+    gn_topk(gn_softmax(gn_linear(x, weight(DIM, 4), GN_NONE), -1), 2, -1, true, &gates, &ids_of);
+    gn_tensor up = gn_expert_linear(x, w[1], ids_of, GN_NONE);
+    h = gn_mul(gn_silu(gn_expert_linear(x, w[0], ids_of, GN_NONE)), up);
+    y = gn_expert_linear(h, w[2], ids_of, GN_NONE);
+    REQUIRE(understand(gn_sum(gn_mul(y, gn_unsqueeze(gates, -1)), GN_AXES(1), false)));
+    CHECK_ROLE(up, GN_ROLE_MLP);
+    CHECK_ROLE(y, GN_ROLE_MLP);
+    CHECK_TOGETHER(up, y);
+    for (int i = 0; i < 3; i++) CHECK_RESIDENCY(w[i], GN_RESIDENCY_WEIGHT);
+    CHECK(of(up)->flops == 2.0 * TIMES * 2 * DIM * 32);
+    check_groups();
+    close_null();
+}
+
 /* Gates as models write them: each activation, either side first, and gate and up as halves of one product. */
 TEST(gated_mlp_is_seen_in_every_writing) {
     open_null();
@@ -1737,6 +1757,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(linear_is_seen_in_every_writing),
     TEST_ENTRY(products_of_activations_are_not_linear),
     TEST_ENTRY(mlp_is_seen_in_every_writing),
+    TEST_ENTRY(mlp_of_experts_is_seen),
     TEST_ENTRY(gated_mlp_is_seen_in_every_writing),
     TEST_ENTRY(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp),
     TEST_ENTRY(norm_is_seen_in_every_writing),

@@ -192,6 +192,7 @@ static gn_tensor rotary_of(const gn_tensor *in, bool whole) {
     X(topk_values, 1, topk_of(in[0], false))                                                              \
     X(topk_positions, 1, topk_of(in[0], true))                                                            \
     X(matmul, 2, gn_matmul(in[0], in[1]))                                                                 \
+    X(expert_linear, 4, gn_expert_linear(in[0], in[1], in[2], in[3]))                                     \
     X(linear, 3, gn_linear(in[0], in[1], in[2]))                                                          \
     X(outer, 2, gn_outer(in[0], in[1]))                                                                   \
     X(vecdot, 2, gn_vecdot(in[0], in[1], any_axis()))                                                     \

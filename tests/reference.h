@@ -1345,6 +1345,27 @@ static inline ref *ref_attend(const ref_attention *p) {
     return y;
 }
 
+/* ---- rows by the weights of their experts: in is x, w, ids, bias if n is 4 ---- */
+
+static inline ref *ref_expert_linear(ref *const *in, int n) {
+    gn_shape shape = in[2]->shape;
+    const int64_t *w = in[1]->shape.dims;
+    shape.dims[shape.rank++] = w[2];
+    ref *y = ref_make_inexact(in[0]->dtype, shape);
+    int64_t repeats = in[0]->shape.rank == in[2]->shape.rank ? in[2]->shape.dims[in[2]->shape.rank - 1] : 1;
+    for (int64_t i = 0; i < in[2]->n * w[2]; i++) {
+        int64_t row = i / w[2], e = in[2]->i[row];
+        ref_real total = e >= 0 && n > 3 ? in[3]->f[e * w[2] + i % w[2]] : 0, terms = fabsl(total);
+        for (int64_t k = 0; e >= 0 && k < w[1]; k++) {
+            ref_real x = in[0]->f[row / repeats * w[1] + k] * in[1]->f[(e * w[1] + k) * w[2] + i % w[2]];
+            total += x;
+            terms += fabsl(x);
+        }
+        ref_put(y, i, total, terms * ref__growth(y->dtype, w[1]));
+    }
+    return y;
+}
+
 /* ---- one element, by ops that are said with others ---- */
 
 typedef enum ref_test { REF_ISNAN, REF_ISINF, REF_ISFINITE, REF_ISZERO } ref_test;

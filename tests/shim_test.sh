@@ -35,7 +35,7 @@ conformance() {
 # Counting in 64 bits, as of tensors that are too large for this machine.
 wide() {
     local op words=()
-    for op in add cast where random_uniform sum argmax softmax layernorm gather embedding one_hot scatter argsort cumsum nonzero concat slice_put attention attention_with rotary rotary_table sample kv_append matmul mse_loss cross_entropy; do
+    for op in add cast where random_uniform sum argmax softmax layernorm gather embedding one_hot scatter argsort cumsum nonzero concat slice_put attention attention_with rotary rotary_table sample kv_append matmul expert_linear mse_loss cross_entropy; do
         words+=("conformance_${op}_on_")
     done
     GENIE_CUDA_WIDE=1 compile 20 "${words[@]}" compile_for && GENIE_CUDA_WIDE=1 conformance 20 "${words[@]/%/cuda}"
