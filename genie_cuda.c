@@ -6570,7 +6570,7 @@ static const char expert_text[] =
     "}\n"
     "// Up to 16 rows of one group by 64 columns of its weight to a block of 256 threads, a thread 4 rows of a column. "
     "Which rows are together does not matter to their sums.\n"
-    "// P: T, C, E, K, M, SIDE blocks side by side, BIAS, strides XK, WE WK WM, BE BM, x_at(row)\n"
+    "// P: T, C, E, K, COLUMNS, SIDE blocks side by side, BIAS, strides XK, WE WK WM, BE BM, x_at(row)\n"
     "template <class P> M void expert_rows(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
     "const int *groups, typename P::T *o) {\n"
     "  typedef typename P::C C;\n"
@@ -6596,7 +6596,8 @@ static const char expert_text[] =
     "      const int i = t + q * 256, k = P::WK == 1 && P::WM != 1 ? i % 32 : i / 64, c = P::WK == 1 && P::WM != 1 ? i "
     "/ "
     "32 : i % 64;\n"
-    "      ws[k][c] = base + k < P::K && left + c < P::M ? get(w[e * P::WE + (base + k) * P::WK + (left + c) * P::WM]) "
+    "      ws[k][c] = base + k < P::K && left + c < P::COLUMNS ? get(w[e * P::WE + (base + k) * P::WK + (left + c) * "
+    "P::WM]) "
     ": "
     "(C)0;\n"
     "    }\n"
@@ -6606,9 +6607,9 @@ static const char expert_text[] =
     "63], sum[r]);\n"
     "  }\n"
     "  __syncthreads();\n"
-    "  if (col >= P::M) return;\n"
+    "  if (col >= P::COLUMNS) return;\n"
     "  const C add = P::BIAS && e < P::E ? get(bias[e * P::BE + col * P::BM]) : (C)0;\n"
-    "  UNROLL for (int r = 0; r < 4; r++) if (mine + r < n) put(o[row[mine + r] * P::M + col], sum[r] + add);\n"
+    "  UNROLL for (int r = 0; r < 4; r++) if (mine + r < n) put(o[row[mine + r] * P::COLUMNS + col], sum[r] + add);\n"
     "}\n";
 
 /* The ids of `node` grouped in scratch; rows and experts fit ints. */
@@ -6652,7 +6653,8 @@ static void emit_expert_linear(emit *e, uint32_t node) {
     lead.offset = 0;
     gn_view c = gn_view_collapse(&lead);
     put(&e->types,
-        "struct @_p { typedef %s T; typedef %s C; enum { E = %lld, K = %lld, M = %lld, SIDE = %lld, BIAS = %d };\n"
+        "struct @_p { typedef %s T; typedef %s C; enum { E = %lld, K = %lld, COLUMNS = %lld, SIDE = %lld, BIAS = %d "
+        "};\n"
         "  static const i64 XK = %lldll, WE = %lldll, WK = %lldll, WM = %lldll, BE = %lldll, BM = %lldll;\n  static M "
         "i64 "
         "x_at(i64 row) { return ",
