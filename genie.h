@@ -2368,6 +2368,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #error "genie.h does not work under -ffast-math: NaN, infinities and the order of sums are part of its results"
 #endif
 
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include <cpuid.h>
+#endif
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -3422,11 +3425,12 @@ static double gn__word_f64(int64_t w) {
 }
 
 /* Without branches, so that loops over them become vector code. 2^112 turns f16's exponent into f32's, subnormals
-   included. */
+   included. NaN becomes quiet, as where the CPU has instructions for it. */
 GN__INLINE float gn__f16_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = (uint32_t)(h & 0x7fffu) << 13;
     uint32_t u = gn__f32_bits(gn__bits_f32(mag) * 0x1p112f);
-    return gn__bits_f32(sign | (mag >= 0x0f800000u ? 0x7f800000u | mag : u)); /* inf, NaN */
+    uint32_t nan = 0x7fc00000u | mag, edge = mag > 0x0f800000u ? nan : 0x7f800000u;
+    return gn__bits_f32(sign | (mag >= 0x0f800000u ? edge : u));
 }
 
 GN__INLINE uint16_t gn__f32_f16(float x) {
@@ -3441,9 +3445,8 @@ GN__INLINE uint16_t gn__f32_f16(float x) {
 GN__INLINE float gn__bf16_f32(uint16_t h) { return gn__bits_f32((uint32_t)h << 16); }
 
 GN__INLINE uint16_t gn__f32_bf16(float x) {
-    uint32_t u = gn__f32_bits(x);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
-    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    uint32_t u = gn__f32_bits(x), nan = (u >> 16) | 0x40u, y = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : y);
 }
 
 /* f64 to f32 by rounding to odd, so that a second rounding to fewer bits is correct. */
@@ -3696,22 +3699,88 @@ static gn_view gn__view_collapse(const gn_view *v) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
 #endif
+/* Elements in a row, by instructions that most hosts have; they give the same bits, so that no setting changes what is
+ * taken. */
+#if GN__X86
+/* The CPU's: 1 no, 2 yes, 0 not asked yet. */
+static int gn__wide_loads_state;
+static bool gn__wide_loads_ask(void) {
+    unsigned a, b, c = 0, d;
+    __builtin_cpu_init();
+    bool has = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    __atomic_store_n(&gn__wide_loads_state, has ? 2 : 1, __ATOMIC_RELAXED);
+    return has;
+}
+GN__INLINE bool gn__wide_loads(void) {
+    int state = __atomic_load_n(&gn__wide_loads_state, __ATOMIC_RELAXED);
+    return state ? state == 2 : gn__wide_loads_ask();
+}
+#define GN__TARGET_LOADS __attribute__((target("avx2,f16c")))
+typedef short gn__half8 __attribute__((vector_size(16), may_alias, aligned(2)));
+typedef float gn__float8 __attribute__((vector_size(32), may_alias, aligned(4)));
+GN__TARGET_LOADS static void gn__load_f16_wide(float *restrict dst, const uint16_t *s, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        *(gn__float8 *)(void *)(dst + i) = __builtin_ia32_vcvtph2ps256(*(const gn__half8 *)(const void *)(s + i));
+    for (; i < n; i++) dst[i] = gn__f16_f32(s[i]);
+}
+GN__TARGET_LOADS static void gn__store_f16_wide(const float *restrict src, uint16_t *o, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        *(gn__half8 *)(void *)(o + i) = __builtin_ia32_vcvtps2ph256(*(const gn__float8 *)(const void *)(src + i), 0);
+    for (; i < n; i++) o[i] = gn__f32_f16(src[i]);
+}
+GN__TARGET_LOADS static void gn__load_bf16_wide(float *restrict dst, const void *p, int64_t n) {
+    GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
+}
+GN__TARGET_LOADS static void gn__store_bf16_wide(const float *restrict src, void *p, int64_t n) {
+    GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
+}
+GN__TARGET_LOADS static void gn__load_i32_wide(int32_t *restrict dst, gn_dtype d, const void *p, int64_t n) {
+    if (d == GN_I8) GN__LOAD_LOOP(int8_t, 1, *s);
+    else if (d == GN_I16) GN__LOAD_LOOP(int16_t, 1, *s);
+    else if (d == GN_U16) GN__LOAD_LOOP(uint16_t, 1, *s);
+    else if (d == GN_BOOL) GN__LOAD_LOOP(uint8_t, 1, *s != 0);
+    else GN__LOAD_LOOP(uint8_t, 1, *s);
+}
+GN__TARGET_LOADS static void gn__store_i32_wide(const int32_t *restrict src, gn_dtype d, void *p, int64_t n) {
+    if (d == GN_BOOL) GN__STORE_LOOP(uint8_t, 1, src[i] != 0);
+    else if (gn__bytes_of(d) == 1) GN__STORE_LOOP(uint8_t, 1, (uint32_t)src[i]);
+    else GN__STORE_LOOP(uint16_t, 1, (uint32_t)src[i]);
+}
+#define GN__WIDE_LOADS(call)                         \
+    if (stride == 1 && n >= 8 && gn__wide_loads()) { \
+        call;                                        \
+        return;                                      \
+    }
+#else
+#define GN__WIDE_LOADS(call)
+#endif
+
 /* of f32, f16, bf16 only: others would lose bits */
 static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
-    if (d == GN_F16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
-    else if (d == GN_F16) GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
-    else if (d == GN_BF16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
-    else if (d == GN_BF16) GN__LOAD_LOOP(uint16_t, stride, gn__bf16_f32(*s));
-    else if (stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
+    if (d == GN_F16) {
+        GN__WIDE_LOADS(gn__load_f16_wide(dst, (const uint16_t *)p, n))
+        if (stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
+        else GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
+    } else if (d == GN_BF16) {
+        GN__WIDE_LOADS(gn__load_bf16_wide(dst, p, n))
+        if (stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
+        else GN__LOAD_LOOP(uint16_t, stride, gn__bf16_f32(*s));
+    } else if (stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
     else GN__LOAD_LOOP(float, stride, *s);
 }
 
 static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    if (d == GN_F16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
-    else if (d == GN_F16) GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
-    else if (d == GN_BF16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
-    else if (d == GN_BF16) GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
-    else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
+    if (d == GN_F16) {
+        GN__WIDE_LOADS(gn__store_f16_wide(src, (uint16_t *)p, n))
+        if (stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
+        else GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
+    } else if (d == GN_BF16) {
+        GN__WIDE_LOADS(gn__store_bf16_wide(src, p, n))
+        if (stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
+        else GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
+    } else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
     else GN__STORE_LOOP(float, stride, src[i]);
 }
 
@@ -3723,6 +3792,11 @@ static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_
     } while (0)
 /* not of i64 and u32 */
 static void gn__load_i32(int32_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
+    if (d == GN_I32 && stride == 1) {
+        memcpy(dst, p, (size_t)n * sizeof *dst);
+        return;
+    }
+    GN__WIDE_LOADS(gn__load_i32_wide(dst, d, p, n))
     switch (d) {
     case GN_I32: GN__LOAD_BOTH(int32_t, *s); break;
     case GN_BOOL: GN__LOAD_BOTH(uint8_t, *s != 0); break;
@@ -3768,6 +3842,11 @@ static void gn__store_i64(const int64_t *restrict src, gn_dtype d, void *p, int6
 }
 
 static void gn__store_i32(const int32_t *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    if (d == GN_I32 && stride == 1) {
+        memmove(p, src, (size_t)n * sizeof *src);
+        return;
+    }
+    GN__WIDE_LOADS(gn__store_i32_wide(src, d, p, n))
     switch (gn__bytes_of(d) * (d != GN_BOOL)) {
     case 0: GN__STORE_BOTH(uint8_t, src[i] != 0); break;
     case 1: GN__STORE_BOTH(uint8_t, (uint32_t)src[i]); break;
@@ -4217,8 +4296,7 @@ typedef struct gn__op_row {
     gn__cost_fn cost;
     gn__kernel cpu;
     gn__grad_fn grad;
-    gn__tile_fn tile[GN__COMPUTE__COUNT];
-    gn__tile_fn wide[GN__ISA__COUNT], wide64[GN__ISA__COUNT]; /* the tiles of f32 and of f64 by instruction path */
+    gn__tile_fn tile[GN__COMPUTE__COUNT][GN__ISA__COUNT]; /* NULL: not of this compute type */
 } gn__op_row;
 static const gn__op_row gn__ops[GN_OP__COUNT]; /* the table; its rows are at the end of >>ops */
 
@@ -5366,8 +5444,8 @@ GN__COLD_END
 #define GN_M_DIV(a, b) GN__PASTE(gn__m_div_, GN__SUFFIX)(a, b)
 #define GN_M_NEG(a) GN__PASTE(gn__m_neg_, GN__SUFFIX)(a)
 #define GN_M_ABS(a) GN__PASTE(gn__m_abs_, GN__SUFFIX)(a)
-#define GN_M_MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b)) /* NaN wins */
-#define GN_M_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+#define GN_M_MIN(a, b) GN__PASTE(gn__m_min_, GN__SUFFIX)(a, b) /* NaN wins */
+#define GN_M_MAX(a, b) GN__PASTE(gn__m_max_, GN__SUFFIX)(a, b)
 #define GN_M_POW(a, b) GN__PASTE(gn__m_pow_, GN__LONG)(a, b)
 #define GN_M_EXP(a) GN__PASTE(gn__m_exp_, GN__LONG)(a)
 #define GN_M_LOG(a) GN__PASTE(gn__m_log_, GN__LONG)(a)
@@ -6295,12 +6373,26 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_copysign_f64(a, b) copysign(a, b)
 #define gn__m_fma_f64(a, b, c) gn__w_fma(a, b, c)
 #define gn__m_fmod_f64(a, b) gn__w_fmod(a, b)
-/* remainder and floordiv from m = fmod(a, b). */
+/* Each choice by one comparison, for GCC leaves loops with && and || scalar. Remainder and floordiv from m = fmod(a, b).
+ */
 #define GN__DEFINE_FLOAT_MATH(S, T, F)                                                                     \
-    GN__INLINE T gn__m_remainder_of_##S(T m, T b) { return m != 0 && (m < 0) != (b < 0) ? m + b : m; }     \
+    GN__INLINE T gn__m_min_##S(T a, T b) {                                                                 \
+        T y = a < b ? a : b;                                                                               \
+        return a != a ? a : y;                                                                             \
+    }                                                                                                      \
+    GN__INLINE T gn__m_max_##S(T a, T b) {                                                                 \
+        T y = a > b ? a : b;                                                                               \
+        return a != a ? a : y;                                                                             \
+    }                                                                                                      \
+    GN__INLINE T gn__m_remainder_of_##S(T m, T b) {                                                        \
+        T other = (m < 0) != (b < 0) ? m + b : m;                                                          \
+        return m != 0 ? other : m;                                                                         \
+    }                                                                                                      \
     GN__INLINE T gn__m_floordiv_of_##S(T a, T b, T m) {                                                    \
-        T q = rint##F((a - m) / b) - (T)(m != 0 && (m < 0) != (b < 0));                                    \
-        return b == 0 ? a / b : q == 0 ? copysign##F(0, a / b) : q;                                        \
+        T q = rint##F((a - m) / b), less = (m < 0) != (b < 0) ? q - 1 : q;                                 \
+        q = m != 0 ? less : q;                                                                             \
+        q = q == 0 ? copysign##F(0, a / b) : q;                                                            \
+        return b == 0 ? a / b : q;                                                                         \
     }                                                                                                      \
     GN__INLINE T gn__m_remainder_##S(T a, T b) { return gn__m_remainder_of_##S(gn__m_fmod_##S(a, b), b); } \
     GN__INLINE T gn__m_floordiv_##S(T a, T b) { return gn__m_floordiv_of_##S(a, b, gn__m_fmod_##S(a, b)); }
@@ -6333,28 +6425,43 @@ GN__OLD_END
 #define GN__LONG_F64 f64
 #endif
 
-#define GN__DEFINE_INT_MATH(S, T, U)                                                                       \
-    GN__INLINE T gn__m_add_##S(T a, T b) { return (T)((U)a + (U)b); }                                      \
-    GN__INLINE T gn__m_sub_##S(T a, T b) { return (T)((U)a - (U)b); }                                      \
-    GN__INLINE T gn__m_mul_##S(T a, T b) { return (T)((U)a * (U)b); }                                      \
-    GN__INLINE T gn__m_neg_##S(T a) { return (T)((U)0 - (U)a); }                                           \
-    GN__INLINE T gn__m_abs_##S(T a) { return a < 0 ? (T)((U)0 - (U)a) : a; }                               \
-    GN__INLINE T gn__m_div_##S(T a, T b) { return b == 0 ? 0 : b == -1 ? (T)((U)0 - (U)a) : (T)(a / b); }  \
-    GN__INLINE T gn__m_fma_##S(T a, T b, T c) { return (T)((U)a * (U)b + (U)c); }                          \
-    GN__INLINE T gn__m_fmod_##S(T a, T b) { return b == 0 || b == -1 ? 0 : (T)(a % b); }                   \
-    GN__INLINE T gn__m_remainder_##S(T a, T b) {                                                           \
-        T m = gn__m_fmod_##S(a, b);                                                                        \
-        return m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m;                                              \
-    }                                                                                                      \
-    GN__INLINE T gn__m_floordiv_##S(T a, T b) {                                                            \
-        T m = gn__m_fmod_##S(a, b);                                                                        \
-        return (T)(gn__m_div_##S(a, b) - (m != 0 && (m < 0) != (b < 0)));                                  \
-    }                                                                                                      \
-    GN__INLINE T gn__m_shl_##S(T a, T b) { return b < 0 || b >= (T)(8 * sizeof(T)) ? 0 : (T)((U)a << b); } \
-    GN__INLINE T gn__m_shr_##S(T a, T b) {                                                                 \
-        if (b < 0 || b >= (T)(8 * sizeof(T))) return a < 0 ? -1 : 0;                                       \
-        return a < 0 ? (T) ~(T)(~a >> b) : (T)(a >> b);                                                    \
+#define GN__DEFINE_INT_MATH(S, T, U)                                                                    \
+    GN__INLINE T gn__m_add_##S(T a, T b) { return (T)((U)a + (U)b); }                                   \
+    GN__INLINE T gn__m_sub_##S(T a, T b) { return (T)((U)a - (U)b); }                                   \
+    GN__INLINE T gn__m_mul_##S(T a, T b) { return (T)((U)a * (U)b); }                                   \
+    GN__INLINE T gn__m_min_##S(T a, T b) { return a < b ? a : b; }                                      \
+    GN__INLINE T gn__m_max_##S(T a, T b) { return a > b ? a : b; }                                      \
+    GN__INLINE T gn__m_neg_##S(T a) { return (T)((U)0 - (U)a); }                                        \
+    GN__INLINE T gn__m_abs_##S(T a) { return a < 0 ? (T)((U)0 - (U)a) : a; }                            \
+    GN__INLINE T gn__m_div_##S(T a, T b) {                                                              \
+        T d = (U)b + 1u < 2u ? 1 : b, q = gn__m_quotient_##S(a, d), r = b == -1 ? (T)((U)0 - (U)a) : q; \
+        return b == 0 ? 0 : r;                                                                          \
+    }                                                                                                   \
+    GN__INLINE T gn__m_fma_##S(T a, T b, T c) { return (T)((U)a * (U)b + (U)c); }                       \
+    GN__INLINE T gn__m_fmod_##S(T a, T b) {                                                             \
+        T d = (U)b + 1u < 2u ? 1 : b;                                                                   \
+        return (T)((U)a - (U)gn__m_quotient_##S(a, d) * (U)d);                                          \
+    }                                                                                                   \
+    GN__INLINE T gn__m_remainder_##S(T a, T b) {                                                        \
+        T m = gn__m_fmod_##S(a, b), other = (m ^ b) < 0 ? (T)(m + b) : m;                               \
+        return m != 0 ? other : m;                                                                      \
+    }                                                                                                   \
+    GN__INLINE T gn__m_floordiv_##S(T a, T b) {                                                         \
+        T m = gn__m_fmod_##S(a, b), q = gn__m_div_##S(a, b), other = (m ^ b) < 0 ? (T)(q - 1) : q;      \
+        return m != 0 ? other : q;                                                                      \
+    }                                                                                                   \
+    GN__INLINE T gn__m_shl_##S(T a, T b) {                                                              \
+        T y = (T)((U)a << ((U)b & (8 * sizeof(T) - 1)));                                                \
+        return (U)b < 8 * sizeof(T) ? y : 0;                                                            \
+    }                                                                                                   \
+    GN__INLINE T gn__m_shr_##S(T a, T b) {                                                              \
+        U by = (U)b < 8 * sizeof(T) ? (U)b : 8 * sizeof(T) - 1;                                         \
+        T sign = a < 0 ? -1 : 0;                                                                        \
+        return (T)((U)(a ^ sign) >> by) ^ sign;                                                         \
     }
+/* a / b, b neither 0 nor -1. In f64 a quotient of two i32 is never rounded up to a whole number, and is vector code. */
+GN__INLINE int32_t gn__m_quotient_i32(int32_t a, int32_t b) { return (int32_t)((double)a / (double)b); }
+GN__INLINE int64_t gn__m_quotient_i64(int64_t a, int64_t b) { return a / b; }
 GN__DEFINE_INT_MATH(i32, int32_t, uint32_t)
 GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
 
@@ -6417,22 +6524,14 @@ GN__SMALL_END
 #define GN__PATH f32_avx2
 #define GN__TARGET GN__TARGET_AVX2
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-#undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
-#undef GN__WHEN_F
-#undef GN__WHEN_M
-#define GN__WHEN_F(...) /* polynomials gain little beyond AVX2: those tiles serve both */
-#define GN__WHEN_M(...)
 #define GN__PATH f32_avx512
 #define GN__TARGET GN__TARGET_AVX512
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
-#undef GN__WHEN_F
-#undef GN__WHEN_M
-#define GN__WHEN_F(...) __VA_ARGS__
-#define GN__WHEN_M(...) __VA_ARGS__
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -6450,11 +6549,16 @@ GN__SMALL_END
 #undef GN__PATH
 #undef GN__TARGET
 #if GN__X86
-#undef GN__WHEN_A
-#define GN__WHEN_A(...) /* what is short gains little in f64 */
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__PATH
+#undef GN__TARGET
+#undef GN__WHEN_A
+#define GN__WHEN_A(...) /* what is short gains little beyond AVX2 in f64: those tiles serve both */
+#define GN__PATH f64_avx512
+#define GN__TARGET GN__TARGET_AVX512
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__LONG
 #undef GN__PATH
@@ -6478,9 +6582,16 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 GN__SMALL_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
-#undef GN__SUFFIX
 #undef GN__PATH
 #undef GN__TARGET
+#if GN__X86
+#define GN__PATH i32_avx2
+#define GN__TARGET GN__TARGET_AVX2
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__PATH
+#undef GN__TARGET
+#endif
+#undef GN__SUFFIX
 #undef GN__T
 #undef GN__PARAM
 #define GN__SUFFIX i64
@@ -6500,21 +6611,26 @@ GN__SMALL_END
 #undef GN__WHEN_I
 
 /* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
-#define GN__DEFINE_WHERE(S, T)                                                                  \
-    static void gn__tile_WHERE_##S(void *y, const void *const *x, const double *p, int64_t n) { \
-        const int32_t *c = (const int32_t *)x[0];                                               \
-        const T *a = (const T *)x[1], *b = (const T *)x[2];                                     \
-        T *restrict out = (T *)y;                                                               \
-        (void)p;                                                                                \
-        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) {                     \
-            const T yes = a[i], no = b[i]; /* both are read, so that nothing branches */        \
-            out[i] = c[i] ? yes : no;                                                           \
-        }                                                                                       \
+#define GN__DEFINE_WHERE(path, T, attribute)                                                                 \
+    attribute static void gn__tile_WHERE_##path(void *y, const void *const *x, const double *p, int64_t n) { \
+        const int32_t *c = (const int32_t *)x[0];                                                            \
+        const T *a = (const T *)x[1], *b = (const T *)x[2];                                                  \
+        T *restrict out = (T *)y;                                                                            \
+        (void)p;                                                                                             \
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) {                                  \
+            const T yes = a[i], no = b[i]; /* both are read, so that nothing branches */                     \
+            out[i] = c[i] ? yes : no;                                                                        \
+        }                                                                                                    \
     }
-GN__DEFINE_WHERE(f32, float)
-GN__DEFINE_WHERE(f64, double)
-GN__DEFINE_WHERE(i32, int32_t)
-GN__DEFINE_WHERE(i64, int64_t)
+GN__DEFINE_WHERE(f32, float, )
+GN__DEFINE_WHERE(f64, double, )
+GN__DEFINE_WHERE(i32, int32_t, )
+GN__DEFINE_WHERE(i64, int64_t, )
+#if GN__X86
+GN__DEFINE_WHERE(f32_avx2, float, GN__TARGET_AVX2)
+GN__DEFINE_WHERE(f64_avx2, double, GN__TARGET_AVX2)
+GN__DEFINE_WHERE(i32_avx2, int32_t, GN__TARGET_AVX2)
+#endif
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -7409,7 +7525,7 @@ typedef struct gn__kernels {
             q = (quad)(((iquad)t & take) | ((iquad)q & ~take));                            \
         }                                                                                  \
         best = q[0];                                                                       \
-        for (int l = 1; l < 4; l++) best = GN_M_MAX(q[l], best);                           \
+        for (int l = 1; l < 4; l++) best = gn__m_max_f32(q[l], best);                      \
         for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best; \
         return best;                                                                       \
     }
@@ -10228,7 +10344,7 @@ static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t 
         if (narrow) gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
         else gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
         double most = narrow ? (double)k->top(s, m, 1) : gn__top_f64(x, m);
-        top = GN_M_MAX(most, top);
+        top = gn__m_max_f64(most, top);
     }
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
@@ -10362,7 +10478,8 @@ static gn_result gn__infer_rotary_table(const gn__infer_call *c) {
 static void gn__turns_f64(const gn__pool *p, int op, double *y, const double *x, int64_t n) {
     const void *in[3] = { x, x, x };
     const double none[2] = { 0, 0 };
-    gn__ops[op].wide64[p ? p->isa : GN__ISA_BASE](y, in, none, (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1));
+    int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
+    gn__ops[op].tile[GN__F64][p ? p->isa : GN__ISA_BASE](y, in, none, whole);
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(x[i]) <= GN__W_FAR)) y[i] = op == GN_OP_COS ? cos(x[i]) : sin(x[i]);
 }
@@ -10822,7 +10939,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
                 s[i] += x;
             }
         }
-        top = GN_M_MAX(top, s[i]);
+        top = gn__m_max_f64(top, s[i]);
     }
     /* nothing seen: zeros. What a sum of GN__PIECE64 keys loses where it is added to the others is kept beside it. */
     memset(o, 0, (size_t)E * 3 * sizeof *o);
@@ -11789,38 +11906,26 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     return GN_OK;
 }
 
-#define GN__TILES_F(NAME) \
-    { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
-#define GN__TILES_A(NAME) \
-    { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
 #if GN__X86
-#define GN__WIDE_A(NAME) \
-    { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx512 }
-#define GN__WIDE_F(NAME) \
-    { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx2 }
-#define GN__WIDE64_A(NAME) \
-    { gn__tile_##NAME##_f64, gn__tile_##NAME##_f64, gn__tile_##NAME##_f64 }
-#define GN__WIDE64_F(NAME) \
-    { gn__tile_##NAME##_f64, gn__tile_##NAME##_f64_avx2, gn__tile_##NAME##_f64_avx2 }
+#define GN__BY_ISA(NAME, S, avx2, avx512) \
+    { gn__tile_##NAME##_##S, gn__tile_##NAME##_##avx2, gn__tile_##NAME##_##avx512 }
 #else
-#define GN__WIDE_A(NAME) \
-    { gn__tile_##NAME##_f32, NULL, NULL }
-#define GN__WIDE_F(NAME) GN__WIDE_A(NAME)
-#define GN__WIDE64_A(NAME) \
-    { gn__tile_##NAME##_f64, NULL, NULL }
-#define GN__WIDE64_F(NAME) GN__WIDE64_A(NAME)
+#define GN__BY_ISA(NAME, S, avx2, avx512) \
+    { gn__tile_##NAME##_##S, NULL, NULL }
 #endif
+#define GN__TILES_INT(NAME) \
+    [GN__I32] = GN__BY_ISA(NAME, i32, i32_avx2, i32_avx2), [GN__I64] = GN__BY_ISA(NAME, i64, i64, i64)
+#define GN__TILES_FLOAT(NAME, best64) \
+    [GN__F32] = GN__BY_ISA(NAME, f32, f32_avx2, f32_avx512), [GN__F64] = GN__BY_ISA(NAME, f64, f64_avx2, best64)
+#define GN__TILES_F(NAME) \
+    { GN__TILES_FLOAT(NAME, f64_avx512) }
 #define GN__TILES_S(NAME) GN__TILES_F(NAME)
-#define GN__WIDE_S(NAME) GN__WIDE_F(NAME)
-#define GN__WIDE64_S(NAME) GN__WIDE64_F(NAME)
-#define GN__TILES_M(NAME) GN__TILES_A(NAME)
-#define GN__WIDE_M(NAME) GN__WIDE_F(NAME)
-#define GN__WIDE64_M(NAME) GN__WIDE64_F(NAME)
-#define GN__WIDE_I(NAME) \
-    { NULL, NULL, NULL }
-#define GN__WIDE64_I(NAME) GN__WIDE_I(NAME)
+#define GN__TILES_A(NAME) \
+    { GN__TILES_FLOAT(NAME, f64_avx2), GN__TILES_INT(NAME) }
+#define GN__TILES_M(NAME) \
+    { GN__TILES_FLOAT(NAME, f64_avx512), GN__TILES_INT(NAME) }
 #define GN__TILES_I(NAME) \
-    { NULL, NULL, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
+    { GN__TILES_INT(NAME) }
 #define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, words, flags, rule, g) \
     [GN_OP_##NAME] = { .name = lower,                                               \
                        .text = body,                                                \
@@ -11835,9 +11940,7 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
                        .tolerance = tol,                                            \
                        .infer = rule,                                               \
                        .grad = g,                                                   \
-                       .tile = GN__TILES_##cls(NAME),                               \
-                       .wide = GN__WIDE_##cls(NAME),                                \
-                       .wide64 = GN__WIDE64_##cls(NAME) },
+                       .tile = GN__TILES_##cls(NAME) },
 #define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...) \
     GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, gn__grad_##name)
 #define GN__P(NAME, name, w, cls, mask, fl, tol, body, ...) \
@@ -17565,34 +17668,39 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
 /* Ints that are narrower than what they are computed in, brought back into their range. */
-GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
-    int32_t *w = (int32_t *)y;
-    int64_t *l = (int64_t *)y;
-    switch (d) {
-    case GN_U8:
-        for (int64_t i = 0; i < n; i++) w[i] &= 0xff;
-        break;
-    case GN_U16:
-        for (int64_t i = 0; i < n; i++) w[i] &= 0xffff;
-        break;
-    case GN_I8:
-        for (int64_t i = 0; i < n; i++) w[i] = (int8_t)(uint8_t)(uint32_t)w[i];
-        break;
-    case GN_I16:
-        for (int64_t i = 0; i < n; i++) w[i] = (int16_t)(uint16_t)(uint32_t)w[i];
-        break;
-    case GN_U32:
-        for (int64_t i = 0; i < n; i++) l[i] &= 0xffffffff;
-        break;
-    case GN_BOOL:
-        for (int64_t i = 0; i < n; i++) w[i] = w[i] != 0;
-        break;
-    default: break;
+#define GN__WRAP(T, expr)                                 \
+    do {                                                  \
+        T *w = (T *)y;                                    \
+        for (int64_t i = 0; i < n; i++) w[i] = (T)(expr); \
+    } while (0)
+#define GN__DEFINE_WRAP(name, attribute)                                          \
+    attribute GN__NOINLINE static void name(void *y, gn_dtype d, int64_t n) {     \
+        switch (d) {                                                              \
+        case GN_U8: GN__WRAP(int32_t, w[i] & 0xff); break;                        \
+        case GN_U16: GN__WRAP(int32_t, w[i] & 0xffff); break;                     \
+        case GN_I8: GN__WRAP(int32_t, (int8_t)(uint8_t)(uint32_t)w[i]); break;    \
+        case GN_I16: GN__WRAP(int32_t, (int16_t)(uint16_t)(uint32_t)w[i]); break; \
+        case GN_U32: GN__WRAP(int64_t, w[i] & 0xffffffff); break;                 \
+        case GN_BOOL: GN__WRAP(int32_t, w[i] != 0); break;                        \
+        default: break;                                                           \
+        }                                                                         \
     }
-}
+GN__DEFINE_WRAP(gn__tile_wrap_base, )
+#if GN__X86
+GN__DEFINE_WRAP(gn__tile_wrap_avx2, GN__TARGET_AVX2)
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+static void gn__tile_wrap(gn__isa isa, void *y, gn_dtype d, int64_t n) {
+#if GN__X86
+    if (isa >= GN__ISA_AVX2) gn__tile_wrap_avx2(y, d, n);
+    else
+#endif
+        gn__tile_wrap_base(y, d, n);
+    (void)isa;
+}
 
 /* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients,
  * and those of what is not finite. */
@@ -17622,9 +17730,9 @@ static bool gn__op_has_far(int op) {
 }
 
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped
- * after each op, floats are not rounded before the loop's edge. */
-GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x,
-                                             int64_t n) {
+ * after each op (stored: by the store that follows), floats are not rounded before the loop's edge. */
+GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bool stored, void *y,
+                                             const void *const *x, int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
@@ -17639,18 +17747,20 @@ GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, vo
     if (gn__op_has(in->op, GN_DIVIDES) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n))
         return GN_DIVISION_BY_ZERO;
     if (in->op == GN_OP_WHERE) {
-        static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64,
-                                                               gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
-        where[compute](y, x, in->p, whole);
-    } else
-        (compute == GN__F32   ? gn__ops[in->op].wide[isa]
-         : compute == GN__F64 ? gn__ops[in->op].wide64[isa]
-                              : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
+        static const gn__tile_fn where[GN__COMPUTE__COUNT][GN__ISA__COUNT] = {
+            GN__BY_ISA(WHERE, f32, f32_avx2, f32_avx2), GN__BY_ISA(WHERE, f64, f64_avx2, f64_avx2),
+            GN__BY_ISA(WHERE, i32, i32_avx2, i32_avx2), GN__BY_ISA(WHERE, i64, i64, i64)
+        };
+        where[compute][isa](y, x, in->p, whole);
+    } else gn__ops[in->op].tile[compute][isa](y, x, in->p, whole);
     if (compute == GN__F32 && gn__op_has_far(in->op))
         gn__tile_far_f32(in->op, (float *)y, (const float *)x[0], (const float *)x[1], n);
     if (compute == GN__F64 && gn__op_has_far(in->op))
         gn__tile_far_f64(in->op, (double *)y, (const double *)x[0], (const double *)x[1], n);
-    gn__tile_wrap(y, d, whole);
+    /* of truth values, and where bits of inputs are chosen or joined, nothing is out of range */
+    bool within = gn__op_has(in->op, GN_COMPARES) || in->op == GN_OP_WHERE || in->op == GN_OP_MINIMUM ||
+                  in->op == GN_OP_MAXIMUM || in->op == GN_OP_AND || in->op == GN_OP_OR || in->op == GN_OP_XOR;
+    if (!within && !stored && compute >= GN__I32) gn__tile_wrap(isa, y, d, whole);
     return GN_OK;
 }
 
@@ -17767,7 +17877,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
             i + 1 == step->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
         gn__ahead_fetch(&ahead, i, step->n_instrs);
-        gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
+        gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, i + 1 == step->n_instrs, now[in->dst], x, n);
         if (r != GN_OK) {
             *out_node = in->node;
             return r;
