@@ -5583,7 +5583,8 @@ GN__INLINE gn__v_log_parts gn__v_log_split(float x) {
 GN__INLINE float gn__v_log_edges(float x, float y) {
     y = x == 0.0f ? -INFINITY : y;
     y = x < 0.0f ? NAN : y;
-    return x == INFINITY || x != x ? x : y;
+    y = x == INFINITY ? x : y;
+    return x != x ? x : y;
 }
 
 GN__INLINE float gn__v_log(float x) {
@@ -5599,7 +5600,9 @@ GN__INLINE float gn__v_log2(float x) {
 /* log(1 + x): the rounding of 1 + x is made good. */
 GN__INLINE float gn__v_log1p(float x) {
     float u = 1.0f + x, lost = (x - (u - 1.0f)) / u, y = gn__v_log(u);
-    return x == 0.0f ? x : u > 0.0f && u < INFINITY ? y + lost : y;
+    float more = u > 0.0f ? y + lost : y;
+    more = u < INFINITY ? more : y;
+    return x == 0.0f ? x : more;
 }
 
 /* erfcx(c) (1 + c) for c >= 0: a polynomial in (c - 3) / (c + 3). */
@@ -5919,7 +5922,8 @@ GN__INLINE gn__w_log_parts gn__w_log_split(double x) {
 GN__INLINE double gn__w_log_edges(double x, double y) {
     y = x == 0.0 ? (double)-INFINITY : y;
     y = x < 0.0 ? (double)NAN : y;
-    return x == (double)INFINITY || x != x ? x : y;
+    y = x == (double)INFINITY ? x : y;
+    return x != x ? x : y;
 }
 
 GN__INLINE double gn__w_log(double x) {
@@ -5940,7 +5944,9 @@ GN__INLINE double gn__w_log10(double x) {
 
 GN__INLINE double gn__w_log1p(double x) {
     double u = 1.0 + x, lost = (x - (u - 1.0)) / u, y = gn__w_log(u);
-    return x == 0.0 ? x : u > 0.0 && u < (double)INFINITY ? y + lost : y;
+    double more = u > 0.0 ? y + lost : y;
+    more = u < (double)INFINITY ? more : y;
+    return x == 0.0 ? x : more;
 }
 
 GN__INLINE double gn__w_log_above(double t, double x, bool large) {
@@ -6373,8 +6379,7 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_copysign_f64(a, b) copysign(a, b)
 #define gn__m_fma_f64(a, b, c) gn__w_fma(a, b, c)
 #define gn__m_fmod_f64(a, b) gn__w_fmod(a, b)
-/* Each choice by one comparison, for GCC leaves loops with && and || scalar. Remainder and floordiv from m = fmod(a, b).
- */
+/* Each choice by one comparison: GCC leaves loops with && and || scalar. Remainder and floordiv from m = fmod(a, b). */
 #define GN__DEFINE_FLOAT_MATH(S, T, F)                                                                     \
     GN__INLINE T gn__m_min_##S(T a, T b) {                                                                 \
         T y = a < b ? a : b;                                                                               \
