@@ -3450,12 +3450,11 @@ GN__INLINE uint16_t gn__f32_bf16(float x) {
 }
 
 /* f64 to f32 by rounding to odd, so that a second rounding to fewer bits is correct. */
-static float gn__f64_f32_odd(double d) {
+GN__INLINE float gn__f64_f32_odd(double d) {
     float f = (float)d;
-    if ((double)f == d || d != d || f - f != 0) return f;
-    uint32_t u = gn__f32_bits(f);
-    if (fabs((double)f) > fabs(d)) u--;
-    return gn__bits_f32(u | 1u);
+    uint32_t u = gn__f32_bits(f), below = fabs((double)f) > fabs(d) ? u - 1 : u;
+    below = (double)f == d ? u : below | 1u;
+    return gn__bits_f32(fabsf(f) < INFINITY ? below : u); /* NaN too */
 }
 
 /* The value of a double as dtype d would hold it, saturating like a cast: what a baked-in constant is. */
@@ -5614,19 +5613,30 @@ GN__INLINE float gn__v_erfc_head(float c) {
     return 0.7160046053f + u * (-0.2309273514f + u * h);
 }
 
+/* m exp(hi + lo), hi in [-104.1, 0], |lo| small, |m| below 2^64: one step more than without results below the normal
+   range, which are rounded once. */
+GN__INLINE float gn__v_exp_below(float m, float hi, float lo) {
+    float t = hi * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND;
+    float r = ((hi - n * GN__V_LN2_HI) - n * GN__V_LN2_LO) + lo;
+    float power =
+        gn__bits_f32((gn__f32_bits(t) << 23) + ((127u + 64u) << 23)); /* 2^(n + 64): of t the last bits are n */
+    return m * (1.0f + (r + r * r * gn__v_exp_tail(r))) * power * 0x1p-64f;
+}
+
 /* exp(-x^2) erfcx(x), with x^2 in two parts. */
 GN__INLINE float gn__v_erfc(float x) {
-    float a = fabsf(x), c = a > 10.2f ? 10.2f : a, h = gn__v_erfc_head(c);
+    float a = fabsf(x), c = a > 10.2f ? 10.2f : a;
     float top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
-    float y = gn__v_exp_times(h / (1.0f + c), -top * top, -(c - top) * (c + top));
-    return x < 0.0f ? 2.0f - y : x != x ? x : y;
+    float y = gn__v_exp_below(gn__v_erfc_head(c) / (1.0f + c), -top * top, -(c - top) * (c + top));
+    y = x < 0.0f ? 2.0f - y : y;
+    return x != x ? x : y;
 }
 
 /* m Phi(x) = m erfc(-x / sqrt 2) / 2. The square of x is halved, not that of a rounded x / sqrt 2. */
 GN__INLINE float gn__v_normal(float m, float x) {
     float a = fabsf(x), c = a > 14.4f ? 14.4f : a, z = c * 0.707106781f,
           top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
-    float below = x > 14.4f ? 0.0f : m, y = gn__v_exp_times(0.5f * below * (gn__v_erfc_head(z) / (1.0f + z)),
+    float below = x > 14.4f ? 0.0f : m, y = gn__v_exp_below(0.5f * below * (gn__v_erfc_head(z) / (1.0f + z)),
                                                             -0.5f * top * top, -0.5f * (c - top) * (c + top));
     y = a > 14.4f ? below * 0.0f : y;
     return x <= 0.0f ? y : m - y;
@@ -6637,12 +6647,38 @@ GN__DEFINE_WHERE(f64_avx2, double, GN__TARGET_AVX2)
 GN__DEFINE_WHERE(i32_avx2, int32_t, GN__TARGET_AVX2)
 #endif
 
+/* Whether vector code does not reach some elements: turns of large angles (b NULL), remainders of long quotients, what
+ * is not finite. */
+#define GN__DEFINE_REACH(path, T, U, F, FAR, QUOTIENT, attribute)                      \
+    attribute static bool gn__tile_has_far_##path(const T *a, const T *b, int64_t n) { \
+        U far = 0;                                                                     \
+        if (b)                                                                         \
+            for (int64_t i = 0; i < n; i++) {                                          \
+                T y = fabs##F(b[i]);                                                   \
+                U inside = fabs##F(a[i]) <= QUOTIENT * y ? 1 : 0;                      \
+                far |= y < (T)INFINITY ? 1 - inside : 1;                               \
+            }                                                                          \
+        else                                                                           \
+            for (int64_t i = 0; i < n; i++) far |= fabs##F(a[i]) <= FAR ? 0 : 1;       \
+        return far != 0;                                                               \
+    }
+GN__DEFINE_REACH(f32, float, uint32_t, f, GN__V_FAR, GN__V_QUOTIENT, )
+GN__DEFINE_REACH(f64, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, )
+#if GN__X86
+GN__DEFINE_REACH(f32_avx2, float, uint32_t, f, GN__V_FAR, GN__V_QUOTIENT, GN__TARGET_AVX2)
+GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TARGET_AVX2)
+#define GN__HAS_FAR(S, isa, a, b, n) \
+    (isa >= GN__ISA_AVX2 ? gn__tile_has_far_##S##_avx2(a, b, n) : gn__tile_has_far_##S(a, b, n))
+#else
+#define GN__HAS_FAR(S, isa, a, b, n) gn__tile_has_far_##S(a, b, n)
+#endif
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
 /* CAST of a tile between dtypes' compute types. Float to integer saturates at the target's range, NaN is 0; narrower
- * floats are rounded, narrower integers wrapped. */
+ * integers are wrapped, narrower floats rounded afterwards: f64 to odd, so that this is right. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
@@ -6655,19 +6691,9 @@ GN__DEFINE_WHERE(i32_avx2, int32_t, GN__TARGET_AVX2)
     } while (0)
 #define GN__SAME(v) (v)
 #define GN__TRUTH(v) ((v) != 0)
-#define GN__TO_F16(v) gn__f16_f32(gn__f32_f16((float)(v)))
-#define GN__TO_BF16(v) gn__bf16_f32(gn__f32_bf16((float)(v)))
-#define GN__ODD_F16(v) GN__TO_F16(gn__f64_f32_odd(v))
-#define GN__ODD_BF16(v) GN__TO_BF16(gn__f64_f32_odd(v))
 #define GN__WRAP_8(v) ((v)&0xff)
 #define GN__WRAP_16(v) ((v)&0xffff)
 #define GN__WRAP_32(v) ((v)&0xffffffff)
-#define GN__MAP_F32(from_t, f16, bf16)                        \
-    do {                                                      \
-        if (to == GN_F16) GN__MAP(from_t, float, f16);        \
-        else if (to == GN_BF16) GN__MAP(from_t, float, bf16); \
-        else GN__MAP(from_t, float, GN__SAME);                \
-    } while (0)
 /* above: the least that is too large */
 #define GN__MAP_I32_OF(T)                                                       \
     do {                                                                        \
@@ -6705,18 +6731,21 @@ GN__DEFINE_WHERE(i32_avx2, int32_t, GN__TARGET_AVX2)
     attribute static void gn__tile_cast_##S(void *restrict y, gn_dtype to, const void *restrict x, gn_dtype from, \
                                             int64_t n) {                                                          \
         switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
-        case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(float, GN__TO_F16, GN__TO_BF16); break;           \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(float, float, GN__SAME); break;                       \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
         case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(float); break;                                 \
         case GN__F32 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(float); break;                                 \
-        case GN__F64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(double, GN__ODD_F16, GN__ODD_BF16); break;        \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__F32:                                                               \
+            if (to == GN_F32) GN__MAP(double, float, GN__SAME);                                                   \
+            else GN__MAP(double, float, gn__f64_f32_odd);                                                         \
+            break;                                                                                                \
         case GN__F64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(double, double, GN__SAME); break;                     \
         case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(double); break;                                \
         case GN__F64 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(double); break;                                \
-        case GN__I32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(int32_t, GN__TO_F16, GN__TO_BF16); break;         \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(int32_t, float, GN__SAME); break;                     \
         case GN__I32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int32_t, double, GN__SAME); break;                    \
         case GN__I32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_INT(int32_t, int32_t); break;                         \
-        case GN__I64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(int64_t, GN__TO_F16, GN__TO_BF16); break;         \
+        case GN__I64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(int64_t, float, GN__SAME); break;                     \
         case GN__I64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int64_t, double, GN__SAME); break;                    \
         case GN__I64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_INT(int64_t, int32_t); break;                         \
         case GN__I32 *GN__COMPUTE__COUNT + GN__I64:                                                               \
@@ -6738,6 +6767,23 @@ GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+/* stored: what stores it rounds it. */
+static void gn__tile_cast(gn__isa isa, bool stored, void *restrict y, gn_dtype to, const void *restrict x,
+                          gn_dtype from, int64_t n) {
+#if GN__X86
+    if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, to, x, from, n);
+    else
+#endif
+        gn__tile_cast_base(y, to, x, from, n);
+    (void)isa;
+    uint16_t rounded[GN__WIDEN];
+    for (int64_t i = 0, m; (to == GN_F16 || to == GN_BF16) && !stored && i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__WIDEN);
+        gn__store_f32((float *)y + i, to, rounded, 1, m);
+        gn__load_f32((float *)y + i, to, rounded, 1, m);
+    }
+}
 
 /* ---- shape rules shared by several ops ---- */
 
@@ -6978,18 +7024,22 @@ typedef struct gn__arange_job {
 } gn__arange_job;
 
 static void gn__arange_range(void *arg, int64_t begin, int64_t end) {
+    enum { N = 256 };
     const gn__arange_job *j = (const gn__arange_job *)arg;
     gn_dtype d = j->c->out.dtype;
-    bool real = gn__is_float(d);
-    double v[256];
-    int64_t w[256];
+    gn__isa isa = j->c->pool ? j->c->pool->isa : GN__ISA_BASE;
+    double v[N], y[N]; /* y: of the compute type */
     for (int64_t i = begin, n; i < end; i += n) {
         char *p = j->c->out.p + i * (int64_t)gn__bytes_of(d);
-        n = GN__MIN(end - i, (int64_t)(sizeof v / sizeof *v));
-        for (int64_t k = 0; k < n; k++) v[k] = j->start + (double)(i + k) * j->step;
-        for (int64_t k = 0; k < n && !real; k++) w[k] = gn__f64_int(v[k], d);
-        if (real) gn__store_f64(v, d, p, 1, n);
-        else gn__store_i64(w, d, p, 1, n);
+        n = GN__MIN(end - i, (int64_t)N);
+        for (int k = 0; k < N; k++) v[k] = j->start + ((double)i + (double)k) * j->step;
+        gn__tile_cast(isa, true, y, d, v, GN_F64, N);
+        switch (gn__dtypes[d].compute) {
+        case GN__F32: gn__store_f32((const float *)(const void *)y, d, p, 1, n); break;
+        case GN__F64: gn__store_f64(y, d, p, 1, n); break;
+        case GN__I32: gn__store_i32((const int32_t *)(const void *)y, d, p, 1, n); break;
+        default: gn__store_i64((const int64_t *)(const void *)y, d, p, 1, n); break;
+        }
     }
 }
 
@@ -17709,22 +17759,24 @@ static void gn__tile_wrap(gn__isa isa, void *y, gn_dtype d, int64_t n) {
 
 /* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients,
  * and those of what is not finite. */
-#define GN__DEFINE_FAR(S, T, F, FAR, QUOTIENT)                                                         \
-    GN__NOINLINE static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {       \
-        bool turns = op == GN_OP_SIN || op == GN_OP_COS || op == GN_OP_TAN;                            \
-        for (int64_t i = 0; i < n; i++) {                                                              \
-            if (turns ? fabs##F(a[i]) <= FAR                                                           \
-                      : fabs##F(a[i]) <= QUOTIENT * fabs##F(b[i]) && fabs##F(b[i]) < (T)INFINITY)      \
-                continue;                                                                              \
-            if (turns) {                                                                               \
-                y[i] = op == GN_OP_SIN ? sin##F(a[i]) : op == GN_OP_COS ? cos##F(a[i]) : tan##F(a[i]); \
-                continue;                                                                              \
-            }                                                                                          \
-            T m = fmod##F(a[i], b[i]);                                                                 \
-            y[i] = op == GN_OP_FMOD        ? m                                                         \
-                   : op == GN_OP_REMAINDER ? gn__m_remainder_of_##S(m, b[i])                           \
-                                           : gn__m_floordiv_of_##S(a[i], b[i], m);                     \
-        }                                                                                              \
+#define GN__DEFINE_FAR(S, T, F, FAR, QUOTIENT)                                                                \
+    GN__NOINLINE static void gn__tile_far_##S(int op, gn__isa isa, T *y, const T *a, const T *b, int64_t n) { \
+        bool turns = op == GN_OP_SIN || op == GN_OP_COS || op == GN_OP_TAN;                                   \
+        if (!GN__HAS_FAR(S, isa, a, turns ? NULL : b, n)) return;                                             \
+        (void)isa;                                                                                            \
+        for (int64_t i = 0; i < n; i++) {                                                                     \
+            if (turns ? fabs##F(a[i]) <= FAR                                                                  \
+                      : fabs##F(a[i]) <= QUOTIENT * fabs##F(b[i]) && fabs##F(b[i]) < (T)INFINITY)             \
+                continue;                                                                                     \
+            if (turns) {                                                                                      \
+                y[i] = op == GN_OP_SIN ? sin##F(a[i]) : op == GN_OP_COS ? cos##F(a[i]) : tan##F(a[i]);        \
+                continue;                                                                                     \
+            }                                                                                                 \
+            T m = fmod##F(a[i], b[i]);                                                                        \
+            y[i] = op == GN_OP_FMOD        ? m                                                                \
+                   : op == GN_OP_REMAINDER ? gn__m_remainder_of_##S(m, b[i])                                  \
+                                           : gn__m_floordiv_of_##S(a[i], b[i], m);                            \
+        }                                                                                                     \
     }
 GN__DEFINE_FAR(f32, float, f, GN__V_FAR, GN__V_QUOTIENT)
 GN__DEFINE_FAR(f64, double, , GN__W_FAR, GN__W_QUOTIENT)
@@ -17742,11 +17794,7 @@ GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bo
     gn_dtype d = (gn_dtype)in->out_dtype;
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
     if (in->op == GN_OP_CAST) {
-#if GN__X86
-        if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, d, x[0], (gn_dtype)in->in_dtype, whole);
-        else
-#endif
-            gn__tile_cast_base(y, d, x[0], (gn_dtype)in->in_dtype, whole);
+        gn__tile_cast(isa, stored, y, d, x[0], (gn_dtype)in->in_dtype, whole);
         return GN_OK;
     }
     if (gn__op_has(in->op, GN_DIVIDES) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n))
@@ -17759,9 +17807,9 @@ GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bo
         where[compute][isa](y, x, in->p, whole);
     } else gn__ops[in->op].tile[compute][isa](y, x, in->p, whole);
     if (compute == GN__F32 && gn__op_has_far(in->op))
-        gn__tile_far_f32(in->op, (float *)y, (const float *)x[0], (const float *)x[1], n);
+        gn__tile_far_f32(in->op, isa, (float *)y, (const float *)x[0], (const float *)x[1], n);
     if (compute == GN__F64 && gn__op_has_far(in->op))
-        gn__tile_far_f64(in->op, (double *)y, (const double *)x[0], (const double *)x[1], n);
+        gn__tile_far_f64(in->op, isa, (double *)y, (const double *)x[0], (const double *)x[1], n);
     /* of truth values, and where bits of inputs are chosen or joined, nothing is out of range */
     bool within = gn__op_has(in->op, GN_COMPARES) || in->op == GN_OP_WHERE || in->op == GN_OP_MINIMUM ||
                   in->op == GN_OP_MAXIMUM || in->op == GN_OP_AND || in->op == GN_OP_OR || in->op == GN_OP_XOR;
