@@ -4282,6 +4282,8 @@ typedef void (*gn__tile_fn)(void *y, const void *const *x, const double *p, int6
 typedef struct gn__grads gn__grads; /* see >>graph */
 typedef void (*gn__grad_fn)(gn__grads *k);
 
+typedef enum gn__narrow { GN__NARROW_U8, GN__NARROW_I8, GN__NARROW_I16, GN__NARROW__COUNT } gn__narrow;
+
 typedef struct gn__op_row {
     const char *name, *text;
     uint16_t wire;
@@ -4296,6 +4298,7 @@ typedef struct gn__op_row {
     gn__kernel cpu;
     gn__grad_fn grad;
     gn__tile_fn tile[GN__COMPUTE__COUNT][GN__ISA__COUNT]; /* NULL: not of this compute type */
+    gn__tile_fn narrow[GN__NARROW__COUNT];                /* of narrow integers as they lie in memory; NULL: none */
 } gn__op_row;
 static const gn__op_row gn__ops[GN_OP__COUNT]; /* the table; its rows are at the end of >>ops */
 
@@ -6624,6 +6627,80 @@ GN__SMALL_END
 #undef GN__PARAM
 #undef GN__WHEN_F
 #undef GN__WHEN_I
+
+/* Tiles of narrow integers as they lie in memory; each element is computed in i32. */
+#if GN__X86
+#define GN__TARGET_NARROW GN__TARGET_AVX2
+#else
+#define GN__TARGET_NARROW
+#endif
+#define GN__TILE_NARROW(NAME, R, body)                                                                   \
+    GN__TARGET_NARROW static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x, \
+                                                                          const double *p, int64_t n) {  \
+        R *restrict out = (R *)y;                                                                        \
+        const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1];                                \
+        const int32_t p0 = (int32_t)p[0], p1 = (int32_t)p[1];                                            \
+        (void)p0;                                                                                        \
+        (void)p1;                                                                                        \
+        const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);                                         \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < whole; i++) {                                             \
+            const int32_t a = xa[i], b = xb[i];                                                          \
+            (void)b;                                                                                     \
+            out[i] = (R)(body);                                                                          \
+        }                                                                                                \
+    }
+#define GN__NARROW_U(NAME, name, wire, cls, mask, flops, tol, body, ...) \
+    GN__WHEN_##cls(GN__TILE_NARROW(NAME, GN__T, body))
+#define GN__NARROW_C(NAME, name, wire, cls, mask, flops, tol, body) GN__WHEN_##cls(GN__TILE_NARROW(NAME, uint8_t, body))
+#define GN__NARROW_N(...)
+#define GN__WHEN_F(...)
+#define GN__WHEN_I(...) __VA_ARGS__
+#undef GN__WHEN_M
+#define GN__WHEN_M(...)
+#undef GN_C
+#define GN_C(x) ((int32_t)(x))
+#define GN__SUFFIX i32
+#define GN__PATH u8
+#define GN__T uint8_t
+GN_SCALAR_OPS(GN__NARROW_U, GN__NARROW_U, GN__NARROW_N, GN__NARROW_U, GN__NARROW_U, GN__NARROW_C, GN__NARROW_U,
+              GN__NARROW_U)
+#undef GN__PATH
+#undef GN__T
+#define GN__PATH i8
+#define GN__T int8_t
+GN_SCALAR_OPS(GN__NARROW_U, GN__NARROW_U, GN__NARROW_N, GN__NARROW_U, GN__NARROW_U, GN__NARROW_C, GN__NARROW_U,
+              GN__NARROW_U)
+#undef GN__PATH
+#undef GN__T
+#define GN__PATH i16
+#define GN__T int16_t
+GN_SCALAR_OPS(GN__NARROW_U, GN__NARROW_U, GN__NARROW_N, GN__NARROW_U, GN__NARROW_U, GN__NARROW_N, GN__NARROW_U,
+              GN__NARROW_U)
+#undef GN__PATH
+#undef GN__T
+#undef GN__SUFFIX
+#undef GN__WHEN_F
+#undef GN__WHEN_I
+#undef GN_C
+#define GN_C(x) ((GN__T)(x))
+
+GN__TARGET_NARROW static void gn__tile_where_narrow(void *y, const void *const *x, int64_t n) {
+    const uint8_t *c = (const uint8_t *)x[0], *a = (const uint8_t *)x[1], *b = (const uint8_t *)x[2];
+    uint8_t *restrict out = (uint8_t *)y;
+    for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) {
+        const uint8_t yes = a[i], no = b[i];
+        out[i] = c[i] ? yes : no;
+    }
+}
+
+/* A cast between dtypes of one byte. */
+GN__TARGET_NARROW static void gn__tile_cast_narrow(void *y, gn_dtype to, const void *x, int64_t n) {
+    const uint8_t *a = (const uint8_t *)x;
+    uint8_t *restrict out = (uint8_t *)y;
+    if (to != GN_BOOL) memcpy(y, x, (size_t)n);
+    else
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) out[i] = a[i] != 0;
+}
 
 /* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
 #define GN__DEFINE_WHERE(path, T, attribute)                                                                 \
@@ -11981,37 +12058,54 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     { GN__TILES_FLOAT(NAME, f64_avx512), GN__TILES_INT(NAME) }
 #define GN__TILES_I(NAME) \
     { GN__TILES_INT(NAME) }
-#define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, words, flags, rule, g) \
-    [GN_OP_##NAME] = { .name = lower,                                               \
-                       .text = body,                                                \
-                       .wire = w,                                                   \
-                       .kind = GN_CLASS_SCALAR,                                     \
-                       .least = n,                                                  \
-                       .most = n,                                                   \
-                       .n_attrs = words,                                            \
-                       .traits = flags,                                             \
-                       .dtypes = mask,                                              \
-                       .flops = fl,                                                 \
-                       .tolerance = tol,                                            \
-                       .infer = rule,                                               \
-                       .grad = g,                                                   \
-                       .tile = GN__TILES_##cls(NAME) },
-#define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, gn__grad_##name)
-#define GN__P(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 2, 0, gn__infer_scalar, gn__grad_##name)
-#define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, gn__grad_##name)
-#define GN__D(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_DIVIDES, gn__infer_scalar, gn__grad_##name)
-#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, 0, 0, gn__infer_scalar, gn__grad_##name)
-#define GN__UN(NAME, name, w, cls, mask, fl, tol, body) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, NULL)
-#define GN__BN(NAME, name, w, cls, mask, fl, tol, body) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, NULL)
-#define GN__C(NAME, name, w, cls, mask, fl, tol, body) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_COMPARES, gn__infer_compare, NULL)
+#define GN__NARROW_NONE(NAME) \
+    { NULL, NULL, NULL }
+#define GN__NARROW_F(NAME, last) GN__NARROW_NONE(NAME)
+#define GN__NARROW_S(NAME, last) GN__NARROW_NONE(NAME)
+#define GN__NARROW_M(NAME, last) GN__NARROW_NONE(NAME)
+#define GN__NARROW_A(NAME, last) \
+    { gn__tile_##NAME##_u8, gn__tile_##NAME##_i8, last }
+#define GN__NARROW_I(NAME, last) GN__NARROW_A(NAME, last)
+#define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, words, flags, rule, g, small) \
+    [GN_OP_##NAME] = { .name = lower,                                                      \
+                       .text = body,                                                       \
+                       .wire = w,                                                          \
+                       .kind = GN_CLASS_SCALAR,                                            \
+                       .least = n,                                                         \
+                       .most = n,                                                          \
+                       .n_attrs = words,                                                   \
+                       .traits = flags,                                                    \
+                       .dtypes = mask,                                                     \
+                       .flops = fl,                                                        \
+                       .tolerance = tol,                                                   \
+                       .infer = rule,                                                      \
+                       .grad = g,                                                          \
+                       .tile = GN__TILES_##cls(NAME),                                      \
+                       .narrow = small },
+#define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...)                                        \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__P(NAME, name, w, cls, mask, fl, tol, body, ...)                                        \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 2, 0, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...)                                        \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__D(NAME, name, w, cls, mask, fl, tol, body, ...)                                                 \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_DIVIDES, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_NONE(NAME))
+#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...)                                       \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, 0, 0, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__UN(NAME, name, w, cls, mask, fl, tol, body)                                 \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, NULL, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__BN(NAME, name, w, cls, mask, fl, tol, body)                                 \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, NULL, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__C(NAME, name, w, cls, mask, fl, tol, body)                                             \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_COMPARES, gn__infer_compare, NULL, \
+            GN__NARROW_##cls(NAME, NULL))
 #define GN__GRAD_true(name) gn__grad_##name
 #define GN__GRAD_false(name) NULL
 /* cast: converted by the compute type */
@@ -17643,6 +17737,8 @@ typedef struct gn__loop {
     const gn_kernel_step *step;
     gn_view out;
     size_t reg_bytes;  /* of one register: they lie side by side, so that they spread over all sets of a cache */
+    int narrow;        /* bytes of each element of registers that hold integers as they lie in memory, 0: they do not */
+    int64_t tile;      /* elements */
     bool streams;      /* the result is larger than caches: it is written past them */
     int64_t failed_at; /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
@@ -17665,11 +17761,11 @@ static size_t gn__compute_bytes(gn_dtype d) {
     return gn__dtypes[d].compute == GN__F64 || gn__dtypes[d].compute == GN__I64 ? 8 : 4;
 }
 
-/* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole
-   step. */
-GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
+/* Elements [at, at + n) in row-major order of a collapsed view to a compute type, or as they are (narrow); zeros up to a
+   whole step. */
+GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
-    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = (int64_t)gn__compute_bytes(v->dtype);
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = narrow ? bytes : (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
     int64_t inner = v->rank ? v->dims[last] : INT64_MAX, stride = v->rank ? v->strides[last] : 0;
     for (int64_t done = 0; done < n;) {
@@ -17677,7 +17773,8 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t 
         const char *s = p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col * stride) * bytes;
         char *d = (char *)dst + done * width;
         int64_t loaded = stride ? m : 1; /* one element is repeated */
-        if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, loaded);
+        if (narrow) gn__copy_strided(d, 1, s, stride, loaded, (size_t)bytes);
+        else if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, loaded);
         else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, loaded);
         else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, loaded);
         else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, loaded);
@@ -17817,6 +17914,18 @@ GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bo
     return GN_OK;
 }
 
+static int gn__narrow_of(gn_dtype d) { /* -1: not of these */
+    return d == GN_U8 || d == GN_BOOL ? GN__NARROW_U8 : d == GN_I8 ? GN__NARROW_I8 : d == GN_I16 ? GN__NARROW_I16 : -1;
+}
+
+/* The same where registers hold integers as they lie in memory. */
+static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, int64_t n) {
+    int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
+    if (in->op == GN_OP_WHERE) gn__tile_where_narrow(y, x, whole);
+    else if (in->op == GN_OP_CAST) gn__tile_cast_narrow(y, (gn_dtype)in->out_dtype, x[0], whole);
+    else gn__ops[in->op].narrow[gn__narrow_of((gn_dtype)in->in_dtype)](y, x, in->p, whole);
+}
+
 /* Inputs that a tile reads where they lie. Those of the next tile are fetched while this one is worked on, a share at
  * each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just before, would
  * wait. */
@@ -17884,9 +17993,10 @@ static void gn__stream(gn__isa isa, char *to, const char *from, int64_t bytes) {
 
 /* Memory that can be used in place of a register: n elements of the compute type in a row. NULL: they have to be
    fetched. */
-static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
+static char *gn__flat_place(const gn_view *v, bool narrow, char *p, int64_t at, int64_t n) {
     int last = v->rank - 1;
-    if (gn__dtypes[v->dtype].narrow || v->rank == 0 || v->strides[last] != 1 || n % GN__TILE_STEP) return NULL;
+    if (gn__dtypes[v->dtype].narrow != narrow || v->rank == 0 || v->strides[last] != 1 || n % GN__TILE_STEP)
+        return NULL;
     int64_t row = at / v->dims[last], col = at % v->dims[last];
     if (col + n > v->dims[last]) return NULL;
     return p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col) * (int64_t)gn__bytes_of(v->dtype);
@@ -17897,12 +18007,17 @@ GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
     const gn_layout *l = &j->run->plan->layout;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *load = &l->loads[j->step->load + i];
-        size_t width = gn__compute_bytes((gn_dtype)load->dtype);
-        if (load->constant) gn__fill_tile(own[load->reg], (gn_dtype)load->dtype, load->value, 1);
+        size_t width = j->narrow ? (size_t)j->narrow : gn__compute_bytes((gn_dtype)load->dtype);
+        int32_t one;
+        if (load->constant && j->narrow) {
+            gn__fill_tile(&one, (gn_dtype)load->dtype, load->value, 1);
+            gn__store_i32(&one, (gn_dtype)load->dtype, own[load->reg], 1, 1);
+        } else if (load->constant) gn__fill_tile(own[load->reg], (gn_dtype)load->dtype, load->value, 1);
         else if (gn__view_is_one(&load->view))
-            gn__load_flat(&load->view, j->run->plan->base[load->base] + load->view.offset, 0, 1, own[load->reg]);
+            gn__load_flat(&load->view, j->narrow != 0, j->run->plan->base[load->base] + load->view.offset, 0, 1,
+                          own[load->reg]);
         else continue;
-        for (size_t have = width; have < GN__TILE_N * width; have *= 2)
+        for (size_t have = width; have < (size_t)j->tile * width; have *= 2)
             memcpy(own[load->reg] + have, own[load->reg], have);
     }
 }
@@ -17917,20 +18032,22 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     for (uint32_t i = 0; i < step->n_loads; i++) {
         const gn_load *load = &l->loads[step->load + i];
         char *from = load->constant ? NULL : j->run->plan->base[load->base] + load->view.offset;
-        char *place = load->constant ? NULL : gn__flat_place(&load->view, from, at, n);
+        char *place = load->constant ? NULL : gn__flat_place(&load->view, j->narrow != 0, from, at, n);
         now[load->reg] = place ? place : own[load->reg];
         if (place) gn__ahead_add(&ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)load->dtype));
         if (!place && !load->constant && !gn__view_is_one(&load->view))
-            gn__load_flat(&load->view, from, at, n, own[load->reg]);
+            gn__load_flat(&load->view, j->narrow != 0, from, at, n, own[load->reg]);
     }
     for (uint32_t i = 0; i < step->n_instrs; i++) {
         const gn_instr *in = &l->instrs[step->instr + i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
-        bool ends =
-            i + 1 == step->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
+        bool ends = i + 1 == step->n_instrs && gn__dtypes[j->out.dtype].narrow == (j->narrow != 0) && !j->streams &&
+                    n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
         gn__ahead_fetch(&ahead, i, step->n_instrs);
-        gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, i + 1 == step->n_instrs, now[in->dst], x, n);
+        gn_result r = GN_OK;
+        if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
+        else r = gn__loop_instr(in, j->run->cpu->pool.isa, i + 1 == step->n_instrs, now[in->dst], x, n);
         if (r != GN_OK) {
             *out_node = in->node;
             return r;
@@ -17940,6 +18057,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     if (j->streams)
         gn__stream(j->run->cpu->pool.isa, j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype), now[step->out],
                    n * (int64_t)gn__bytes_of(j->out.dtype));
+    else if (j->narrow) memcpy(j->out.p + at * j->narrow, now[step->out], (size_t)(n * j->narrow));
     else gn__store_tile(&j->out, at, n, now[step->out]);
     return GN_OK;
 }
@@ -17951,7 +18069,7 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
     for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * j->reg_bytes;
     gn__loop_fill(j, own);
     for (int64_t t = begin; t < end && !gn__pool_stops(&j->run->cpu->pool); t++) {
-        int64_t at = t * GN__TILE_N, n = GN__MIN(total - at, (int64_t)GN__TILE_N);
+        int64_t at = t * j->tile, n = GN__MIN(total - at, j->tile);
         gn_result r = gn__loop_tile(j, own, now, at, n, &node);
         if (r != GN_OK) {
             gn__loop_fail(j, t, r, node);
@@ -17974,6 +18092,25 @@ static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
+/* Bytes of an element when a loop's integers can be worked on as they lie in memory, 0: they cannot. */
+static int gn__loop_narrow_bytes(const gn__run *r, const gn_kernel_step *step) {
+    const gn_layout *l = &r->plan->layout;
+    size_t bytes = gn__bytes_of((gn_dtype)l->instrs[step->instr].in_dtype);
+    if (bytes > 2 || (GN__X86 && r->cpu->pool.isa < GN__ISA_AVX2)) return 0;
+    for (uint32_t i = 0; i < step->n_loads; i++)
+        if (gn__bytes_of((gn_dtype)l->loads[step->load + i].dtype) != bytes) return 0;
+    for (uint32_t i = 0; i < step->n_instrs; i++) {
+        const gn_instr *in = &l->instrs[step->instr + i];
+        int kind = gn__narrow_of((gn_dtype)in->in_dtype);
+        bool sum_of_truths = in->in_dtype == GN_BOOL && in->op == GN_OP_ADD;
+        bool copies = in->op == GN_OP_WHERE || in->op == GN_OP_CAST;
+        if (kind < 0 || gn__bytes_of((gn_dtype)in->out_dtype) != bytes || sum_of_truths) return 0;
+        if (in->op == GN_OP_SHIFT_RIGHT) return 0; /* hosts shift no narrow lanes by lanes */
+        if (copies ? bytes != 1 : !gn__ops[in->op].narrow[kind]) return 0;
+    }
+    return (int)bytes;
+}
+
 static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *step) {
     size_t width = 4;
     for (uint32_t i = 0; i < step->n_loads; i++)
@@ -17984,12 +18121,17 @@ static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *step)
 }
 
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
-    gn__loop j = {
-        r,     step,      gn__run_view(r, step->node), gn__loop_reg_bytes(&r->plan->layout, step), false, INT64_MAX,
-        GN_OK, GN_NO_NODE
-    };
-    int64_t tiles = (gn__view_count(&j.out) + GN__TILE_N - 1) / GN__TILE_N;
-    j.streams = GN__X86 && !gn__dtypes[j.out.dtype].narrow && ((uintptr_t)j.out.p & 63) == 0 &&
+    gn__loop j = { .run = r,
+                   .step = step,
+                   .out = gn__run_view(r, step->node),
+                   .reg_bytes = gn__loop_reg_bytes(&r->plan->layout, step),
+                   .narrow = gn__loop_narrow_bytes(r, step),
+                   .failed_at = INT64_MAX,
+                   .failed = GN_OK,
+                   .node = GN_NO_NODE };
+    j.tile = j.narrow ? 4 * GN__TILE_N / j.narrow : GN__TILE_N;
+    int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
+    j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
                 gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
     /* registers are allocated and filled for each range */
     int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1));
