@@ -17761,8 +17761,8 @@ static size_t gn__compute_bytes(gn_dtype d) {
     return gn__dtypes[d].compute == GN__F64 || gn__dtypes[d].compute == GN__I64 ? 8 : 4;
 }
 
-/* Elements [at, at + n) in row-major order of a collapsed view to a compute type, or as they are (narrow); zeros up to a
-   whole step. */
+/* Elements [at, at + n) in row-major order of a collapsed view to a compute type, or as they are (narrow); zeros up to
+   a whole step. */
 GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = narrow ? bytes : (int64_t)gn__compute_bytes(v->dtype);

@@ -1,5 +1,5 @@
-/* Integers of 8 and 16 bits and floats of 16 bits: every op on them against plain C of 64 bits, at lengths on both sides
- * of the vectors and blocks that a loop takes at once, in a row in memory and not; conversions of floats bit by bit.
+/* Integers of 8 and 16 bits and floats of 16 bits: ops on them against plain C of 64 bits, at lengths on both sides of
+ * the vectors and blocks that a loop takes at once, in a row in memory and not; conversions of floats bit by bit.
  *
  * Tier: quick address */
 #include "../genie.h"
