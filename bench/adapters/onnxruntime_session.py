@@ -70,7 +70,7 @@ class Stack:
     def build(self, t):
         """Weights are a part of the graph; ids, position and states go in and come out."""
         import workloads
-        helper, specs = self.onnx.helper, workloads.inputs(self.r)
+        make, specs = self.onnx.helper, workloads.inputs(self.r)
         model = workloads.is_model(self.r)
         if sum(x.nbytes for x, s in zip(t, specs) if not s.state) > 1.9e9:
             raise adapter.Unavailable('the weights are more than one ONNX file holds (2 GB)')
@@ -80,21 +80,21 @@ class Stack:
             names.append(Tensor(self, f't{i}'))
             if i in self.fed:
                 kind = self.onnx.TensorProto.INT64 if s.below else self.kind
-                inputs.append(helper.make_tensor_value_info(f't{i}', kind, s.shape))
+                inputs.append(make.make_tensor_value_info(f't{i}', kind, s.shape))
             else:
                 self.constants.append(self.onnx.numpy_helper.from_array(x, f't{i}'))
-        inputs.append(helper.make_tensor_value_info('first', self.onnx.TensorProto.INT64, []))
+        inputs.append(make.make_tensor_value_info('first', self.onnx.TensorProto.INT64, []))
         out, states = workloads.value(self, self.r, names, Tensor(self, 'first'))
         results = [out] + states
         if model:
             results.append(self.op('ArgMax', out, axis=1, keepdims=1))
         if not model or not any(n for n in self.nodes if 'first' in n.input):
             inputs.pop()
-        outputs = [helper.make_empty_tensor_value_info(x.name) for x in results]
+        outputs = [make.make_empty_tensor_value_info(x.name) for x in results]
         for o, x in zip(outputs, results):
             o.type.tensor_type.elem_type = self.onnx.TensorProto.INT64 if model and x is results[-1] else self.kind
-        graph = helper.make_graph(self.nodes, 'workload', inputs, outputs, self.constants)
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 20)], ir_version=10)
+        graph = make.make_graph(self.nodes, 'workload', inputs, outputs, self.constants)
+        made = make.make_model(graph, opset_imports=[make.make_opsetid('', 20)], ir_version=10)
         options = self.ort.SessionOptions()
         if self.r.get('threads'):
             options.intra_op_num_threads = self.r['threads']
