@@ -224,8 +224,8 @@ static void same_tokens(running *r, const reference *f, int64_t steps, int64_t c
     CHECK(worst <= 1e-4);
 }
 
-/* On the reference's own tokens in fewer bits: the reference's logit of the chosen token is within twice the bound of the
- * largest. */
+/* On the reference's own tokens in fewer bits: the reference's logit of the chosen token is within twice the bound of
+ * the largest. */
 static void near_tokens(running *r, const reference *f, double bound) {
     float logits[MOST_VOCAB];
     double worst = 0;

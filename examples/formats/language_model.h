@@ -137,8 +137,8 @@ bool lm_tensor_at(const lm_model *m, int layer, int role, const char **out_name,
 /* False, and `error`: context is above the model's, or memory is short. */
 bool lm_session_open(lm_session *s, lm_model *m, int64_t context, char error[LM_ERROR]);
 void lm_session_close(lm_session *s);
-/* ids (tokens), i32 or i64, stand at s->position on: their rows after the last layer, (tokens, dim). Keys and values are
-   appended with the step; the position is the caller's to raise. position + tokens is at most the context. */
+/* ids (tokens), i32 or i64, stand at s->position on: their rows after the last layer, (tokens, dim). Keys and values
+   are appended with the step; the position is the caller's to raise. position + tokens is at most the context. */
 gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens);
 /* The same without a cache, for training: ids (batch, tokens) -> (batch * tokens, dim). */
 gn_tensor lm_forward_batch(const lm_model *m, gn_tensor ids, int64_t batch, int64_t tokens);
