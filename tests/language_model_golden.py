@@ -3,7 +3,7 @@
 
     python3 tests/language_model_golden.py write tests/golden/models    (needs torch and transformers)
     python3 tests/language_model_golden.py check tests/golden/models    the same, and compares with what is there
-    python3 tests/language_model_golden.py model FILE DIRECTORY         the model of a golden file (needs numpy, safetensors)
+    python3 tests/language_model_golden.py gguf FILE OUT                the model of a golden file as GGUF (needs gguf, numpy)
 
 Weights are made by a formula of their name, so that the test makes them again: few bits each, so that they are the same in f32,
 f16 and bf16. A file holds config.json as transformers saves it, names and shapes of the tensors, and for prompts of
@@ -144,19 +144,95 @@ def check(value, file):
     assert value["tensors"] == have["tensors"] and value["seed"] == have["seed"], file
 
 
-def write_model(file, folder):
-    import safetensors.numpy
+def permuted(w, heads):
+    """Rows of queries or keys as GGUF has them for Llama: the two halves of a head by turns."""
+    return w.reshape(heads, 2, w.shape[0] // heads // 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
+
+
+def gguf_names(layers):
+    """Names of safetensors and of GGUF."""
+    outer = {"model.embed_tokens.weight": "token_embd.weight", "transformer.wte.weight": "token_embd.weight",
+             "transformer.wpe.weight": "position_embd.weight", "model.norm.weight": "output_norm.weight",
+             "transformer.ln_f.weight": "output_norm.weight", "transformer.ln_f.bias": "output_norm.bias",
+             "model.final_layernorm.weight": "output_norm.weight", "model.final_layernorm.bias": "output_norm.bias",
+             "lm_head.weight": "output.weight", "lm_head.bias": "output.bias"}
+    inner = {"input_layernorm": "attn_norm", "ln_1": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+             "self_attn.v_proj": "attn_v", "attn.c_attn": "attn_qkv", "self_attn.o_proj": "attn_output",
+             "self_attn.dense": "attn_output", "attn.c_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
+             "ln_2": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+             "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+             "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+    for i in range(layers):
+        for a, b in inner.items():
+            for end in (".weight", ".bias"):
+                for prefix in ("model.layers", "transformer.h"):
+                    outer[f"{prefix}.{i}.{a}{end}"] = f"blk.{i}.{b}{end}"
+    return outer
+
+
+def rope_factors(rope, size):
+    """What frequencies are divided by, as converters of Llama 3 write it (Llama Team 2024)."""
+    import math
+    import numpy as np
+    low, high = (rope["original_max_position_embeddings"] / rope[k] for k in ("low_freq_factor", "high_freq_factor"))
+    out = []
+    for i in range(size // 2):
+        wave = 2 * math.pi * rope["rope_theta"] ** (2 * i / size)
+        smooth = (rope["original_max_position_embeddings"] / wave - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+        out.append(1 if wave < high else rope["factor"] if wave > low else 1 / ((1 - smooth) / rope["factor"] + smooth))
+    return np.array(out, dtype=np.float32)
+
+
+def write_gguf(file, out):
+    """Tokens are the bytes from 32 to 126, so that a prompt of ids can be written as text, and one merge."""
+    import gguf
     value = json.load(open(file))
-    os.makedirs(folder, exist_ok=True)
-    json.dump(value["config"], open(folder + "/config.json", "w"))
-    tensors = {n: weights(n, s, value["seed"]) for n, s in value["tensors"]}
-    safetensors.numpy.save_file(tensors, folder + "/model.safetensors", metadata={"format": "pt"})
+    c, kind = value["config"], value["config"]["model_type"]
+    heads, layers = c.get("num_attention_heads") or c["n_head"], c.get("num_hidden_layers") or c["n_layer"]
+    kv, dim = c.get("num_key_value_heads", heads), c.get("hidden_size") or c["n_embd"]
+    w = gguf.GGUFWriter(out, {"phi": "phi2"}.get(kind, kind))
+    w.add_block_count(layers)
+    w.add_embedding_length(dim)
+    w.add_feed_forward_length(c.get("intermediate_size") or 4 * dim)
+    w.add_head_count(heads)
+    w.add_head_count_kv(kv)
+    w.add_context_length(256)
+    w.add_vocab_size(VOCAB)
+    head = c.get("head_dim") or dim // heads
+    w.add_key_length(head)
+    (w.add_layer_norm_rms_eps if "rms_norm_eps" in c else w.add_layer_norm_eps)(c.get("rms_norm_eps") or c.get("layer_norm_eps") or c["layer_norm_epsilon"])
+    if "rope_parameters" in c:
+        rope = c["rope_parameters"]
+        w.add_rope_freq_base(rope["rope_theta"])
+        w.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1)))
+        if rope["rope_type"] == "llama3":
+            w.add_tensor("rope_freqs.weight", rope_factors(rope, head))
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre("gpt-2")
+    w.add_token_list([chr(288 if b == 32 else b) for b in range(32, 127)] + ["zz"])
+    w.add_token_types([1] * VOCAB)
+    w.add_token_merges(["z z"])
+    names = gguf_names(layers)
+    for name, shape in value["tensors"]:
+        t = weights(name, shape, value["seed"])
+        if kind == "gpt2" and ".c_" in name and len(shape) == 2:
+            t = t.T.copy()
+        if kind == "llama" and (".q_proj.weight" in name or ".k_proj.weight" in name):
+            t = permuted(t, heads if ".q_proj" in name else kv)
+        w.add_tensor(names[name], t)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    for i, run in enumerate(value["runs"]):
+        open(f"{out}.{i}.prompt", "wb").write(bytes(32 + t for t in run["prompt"]))
+        json.dump(run["tokens"], open(f"{out}.{i}.tokens", "w"), separators=(",", ":"))
 
 
 def main():
     what, folder = sys.argv[1:3]
-    if what == "model":
-        return write_model(folder, sys.argv[3])
+    if what == "gguf":
+        return write_gguf(folder, sys.argv[3])
     os.makedirs(folder, exist_ok=True)
     wanted = sys.argv[3:]
     for name, config in configs().items():

@@ -126,6 +126,9 @@ typedef enum lm_kind { LM_WEIGHTS, LM_STATES } lm_kind;
 /* Makes gn_weights of the tensors, which borrow the files' memory, or gn_states, which can be trained. False: out of
    memory, or a file became shorter. Weights are sent when they are first used. */
 bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]);
+/* Sends the weights of a layer, -1: those outside the layers, to where they will be used; *out_bytes (may be NULL): how
+   many that were. Not needed, but a program that calls it layer by layer can tell how far it is. */
+gn_result lm_send(const lm_model *m, int layer, uint64_t *out_bytes);
 /* False when a file became shorter since it was opened. */
 bool lm_intact(const lm_model *m, char error[LM_ERROR]);
 uint64_t lm_weight_bytes(const lm_model *m);
@@ -1059,6 +1062,23 @@ bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]) {
                                     : gn_weight(g, lm__dtype_for(m, i), t->shape, host, t->name);
     }
     return lm_intact(m, error);
+}
+
+gn_result lm_send(const lm_model *m, int layer, uint64_t *out_bytes) {
+    gn_tensor corner[LM_ROLES];
+    uint64_t bytes = 0;
+    int n = 0;
+    for (int role = 0; role < LM_ROLES; role++) {
+        const lm_tensor *t = &m->tensors[lm__index(layer, role)];
+        if (!t->name) continue;
+        gn_tensor x = m->w[lm__index(layer, role)];
+        for (int axis = 0; axis < t->shape.rank; axis++) x = gn_slice(x, axis, 0, 1, 1);
+        corner[n++] = x;
+        bytes += lm__elements(&t->shape) * gn_dtype_bytes(lm__dtype_for(m, lm__index(layer, role)));
+    }
+    gn_result r = gn_realize(corner, n);
+    if (out_bytes) *out_bytes = bytes;
+    return r == GN_OK ? gn_step(m->g) : r;
 }
 
 uint64_t lm_weight_bytes(const lm_model *m) {
