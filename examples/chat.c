@@ -692,7 +692,7 @@ int main(int argc, char **argv) {
                      .top_p = 1,
                      .repeat_penalty = 1,
                      .ahead = 4,
-                     .train_steps = 300 };
+                     .train_steps = 400 };
     const char *unused = "";
     const ex_option options[] = {
         { "prompt", EX_TEXT, &set.prompt, "TEXT", "answer this and end", 0, 0 },
@@ -719,7 +719,7 @@ int main(int argc, char **argv) {
         { "explain", EX_FLAG, &set.explain, NULL, "where a decode step would run, and why", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "one line of JSON for each answer", 0, 0 },
         { "save", EX_TEXT, &set.save, "DIR", "without a model: keep the trained one there", 0, 0 },
-        { "train-steps", EX_INT, &set.train_steps, "N", "without a model: steps of training (300)", 1, 100000 },
+        { "train-steps", EX_INT, &set.train_steps, "N", "without a model: steps of training (400)", 1, 100000 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     argc = take_arguments(argc, argv, &set);

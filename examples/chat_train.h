@@ -42,8 +42,8 @@ enum {
     TRAIN_LAYERS = 2,
     TRAIN_HEADS = 4,
     TRAIN_CONTEXT = 256,
-    TRAIN_BATCH = 8,
-    TRAIN_TOKENS = 96, /* of each sequence of a batch */
+    TRAIN_BATCH = 5,
+    TRAIN_TOKENS = 160, /* of each sequence of a batch */
     TRAIN_TENSORS = 3 + 9 * TRAIN_LAYERS
 };
 
