@@ -1,7 +1,7 @@
-/* Runs a language model as its authors ship it: a directory with config.json, safetensors and tokenizer, or a GGUF file.
- * Its tokens are those of the package transformers.
+/* Runs a language model as its authors ship it: a directory with config.json, safetensors and a tokenizer, or a GGUF
+ * file. Its tokens are those of the package transformers.
  *
- *   ./examples/chat DIR                        a conversation; /reset, /stats, Ctrl-C ends an answer, Ctrl-D the program
+ *   ./examples/chat DIR                        a conversation; Ctrl-C ends an answer, Ctrl-D the program
  *   ./examples/chat FILE.gguf --prompt "Once upon a time" --max-tokens 100
  *   ./examples/chat DIR --connect @genie.url --temperature 0.8 --top-p 0.95
  *   ./examples/chat                            trains a small model on a poem, saves it, loads it and continues a line

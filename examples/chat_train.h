@@ -77,8 +77,8 @@ static bool train_write_config(const char *folder) {
     return train_write(folder, "config.json", text);
 }
 
-/* Each byte is a token, its id is the byte. As GPT-2 has it, a byte that is not a printable character stands as one above
- * U+0100 (Radford et al. 2019). */
+/* Each byte is a token, its id is the byte. As GPT-2 has it, a byte that is not a printable character stands as one
+ * above U+0100 (Radford et al. 2019). */
 static bool train_write_tokenizer(const char *folder) {
     static char text[1 << 14];
     size_t n = (size_t)snprintf(
