@@ -143,7 +143,7 @@ PYTHON
 
 gguf_gives_the_packages_tokens() {
     local family run
-    for family in gpt2 llama3 qwen2 qwen3 phi; do
+    for family in gpt2 llama3 qwen2 qwen3 qwen3_moe phi; do
         python3 tests/language_model_golden.py gguf tests/golden/models/$family.json "$WORK/$family.gguf" || return 1
         for run in 0 1 2; do
             [ "$(tokens "$WORK/$family.gguf" --file "$WORK/$family.gguf.$run.prompt" --max-tokens 200)" = "$(cat "$WORK/$family.gguf.$run.tokens")" ] ||

@@ -286,6 +286,10 @@ TEST(llama_with_biases_and_yarn_gives_the_packages_tokens) { family_is_the_packa
 TEST(mistral_gives_the_packages_tokens) { family_is_the_packages("mistral"); }
 TEST(qwen2_gives_the_packages_tokens) { family_is_the_packages("qwen2"); }
 TEST(qwen3_gives_the_packages_tokens) { family_is_the_packages("qwen3"); }
+TEST(gemma2_gives_the_packages_tokens) { family_is_the_packages("gemma2"); }
+TEST(gemma3_gives_the_packages_tokens) { family_is_the_packages("gemma3"); }
+TEST(mixtral_gives_the_packages_tokens) { family_is_the_packages("mixtral"); }
+TEST(qwen3_with_experts_gives_the_packages_tokens) { family_is_the_packages("qwen3_moe"); }
 TEST(phi_gives_the_packages_tokens) { family_is_the_packages("phi"); }
 TEST(phi3_gives_the_packages_tokens) { family_is_the_packages("phi3"); }
 
@@ -451,6 +455,10 @@ int main(int argc, char **argv) {
         TEST_ENTRY(mistral_gives_the_packages_tokens),
         TEST_ENTRY(qwen2_gives_the_packages_tokens),
         TEST_ENTRY(qwen3_gives_the_packages_tokens),
+        TEST_ENTRY(gemma2_gives_the_packages_tokens),
+        TEST_ENTRY(gemma3_gives_the_packages_tokens),
+        TEST_ENTRY(mixtral_gives_the_packages_tokens),
+        TEST_ENTRY(qwen3_with_experts_gives_the_packages_tokens),
         TEST_ENTRY(phi_gives_the_packages_tokens),
         TEST_ENTRY(phi3_gives_the_packages_tokens),
         TEST_ENTRY(old_spelling_of_a_configuration_means_the_same),

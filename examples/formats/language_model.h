@@ -68,7 +68,12 @@ typedef enum lm_role {
     LM_DOWN,
     LM_DOWN_BIAS,
     LM_POST_NORM2, /* after the MLP */
-    LM_ROLES
+    LM_ROUTER,     /* (experts, dim) */
+    LM_ROLES,
+    LM_EXPERT_GATE = LM_ROLES, /* one of each for every expert */
+    LM_EXPERT_UP,
+    LM_EXPERT_DOWN,
+    LM_ALL_ROLES
 } lm_role;
 
 typedef enum lm_activation { LM_SILU, LM_GELU, LM_GELU_TANH, LM_RELU } lm_activation;
@@ -81,8 +86,9 @@ typedef struct lm_config {
     double norm_eps, rotary_base, rotary_part, local_rotary_base; /* part: share of a head that is turned */
     double query_scalar;                                          /* scores are divided by its root; 0: head_dim */
     double attention_cap, logit_cap;
-    int64_t activation, tied;    /* lm_activation; bool, -1: as the files are */
-    int64_t end[LM_ENDS], n_end; /* tokens that end a text */
+    int64_t experts, experts_used, expert_inner, normed_experts; /* normed: shares of those used add up to 1; bool */
+    int64_t activation, tied;                                    /* lm_activation; bool, -1: as the files are */
+    int64_t end[LM_ENDS], n_end;                                 /* tokens that end a text */
     gn_rotary_desc rotary;
     uint8_t windowed[LM_LAYERS];
 } lm_config;
@@ -96,7 +102,7 @@ typedef struct lm_model {
     gn_dtype dtype;     /* of weights, cache and activations */
     const char *source; /* "safetensors", "GGUF" */
     gn_ctx *g;          /* from lm_load on */
-    lm_tensor *tensors; /* (1 + layers) * LM_ROLES; outer ones are those of layer -1 */
+    lm_tensor *tensors; /* (1 + layers) * LM_ROLES, outer ones are those of layer -1; then the experts of each layer */
     gn_tensor *w;       /* the same; GN_NONE: there is none */
     safetensors *files;
     gguf *gguf;
@@ -109,6 +115,7 @@ typedef struct lm_pass {
     gn_tensor position; /* 0-d i32: of the first token; GN_NONE without a cache */
     gn_tensor places;   /* (tokens) i32: position + 0, 1 … */
     gn_tensor *cache;   /* keys and values of each layer (batch, kv_heads, context, head_dim); NULL: none */
+    int64_t context;    /* of the cache */
 } lm_pass;
 
 /* A sequence: its KV cache, and where it ends. */
@@ -215,6 +222,18 @@ static bool lm__fail(char error[LM_ERROR], const char *format, ...) {
 
 static size_t lm__index(int layer, int role) { return (size_t)(layer + 1) * LM_ROLES + (size_t)role; }
 
+static size_t lm__expert_index(const lm_model *m, int layer, int64_t expert, int role) {
+    enum { EACH = LM_ALL_ROLES - LM_ROLES };
+    size_t before = (size_t)layer * (size_t)m->config.experts + (size_t)expert;
+    return lm__index((int)m->config.layers, 0) + before * EACH + (size_t)(role - LM_EXPERT_GATE);
+}
+
+/* All places for tensors. */
+static size_t lm__count(const lm_model *m) {
+    return m->config.experts ? lm__expert_index(m, (int)m->config.layers, 0, LM_EXPERT_GATE)
+                             : lm__index((int)m->config.layers, 0);
+}
+
 /* ---- layers, written on the public builders ---- */
 
 static gn_tensor lm__w(const lm_pass *p, int layer, lm_role role) { return p->m->w[lm__index(layer, (int)role)]; }
@@ -284,6 +303,28 @@ static void lm__queries_keys_values(const lm_pass *p, int layer, gn_tensor x, gn
     for (int i = 0; i < 2; i++) out[i] = lm__rotate(p, layer, out[i]);
 }
 
+/* Which of `keys` keys a query sees: none behind it, and in a windowed layer the last ones alone. (tokens, keys), bool
+ */
+static gn_tensor lm__visible(const lm_pass *p, int layer, int64_t keys) {
+    gn_tensor query = gn_unsqueeze(p->places, 1), key = gn_arange(p->m->g, GN_I32, keys, 0, 1);
+    gn_tensor seen = gn_le(key, query);
+    if (!p->m->config.windowed[layer]) return seen;
+    return gn_and(seen, gn_gt(key, gn_sub_c(query, (double)p->m->config.window)));
+}
+
+/* Attention whose scores x become cap * tanh(x / cap) (Gemma Team 2024), written out. qkv as gn_attention has them. */
+static gn_tensor lm__capped_attention(const lm_pass *p, const gn_tensor qkv[3], gn_tensor seen, double scale) {
+    const lm_config *c = &p->m->config;
+    int64_t shared = c->heads / c->kv_heads, keys = p->cache ? p->context : p->tokens;
+    if (scale <= 0) scale = 1 / sqrt((double)c->head_dim);
+    gn_tensor q = gn_reshape(qkv[0], GN_SHAPE(p->batch, c->kv_heads, shared * p->tokens, c->head_dim));
+    gn_tensor s = gn_mul_c(gn_matmul(q, gn_transpose(qkv[1], 2, 3)), scale / c->attention_cap);
+    s = gn_reshape(gn_mul_c(gn_tanh(s), c->attention_cap), GN_SHAPE(p->batch, c->heads, p->tokens, keys));
+    s = gn_softmax(gn_where(seen, s, gn_like(s, -60000)), -1); /* far below any cap, and within f16 */
+    s = gn_reshape(s, GN_SHAPE(p->batch, c->kv_heads, shared * p->tokens, keys));
+    return gn_reshape(gn_matmul(s, qkv[2]), GN_SHAPE(p->batch, c->heads, p->tokens, c->head_dim));
+}
+
 /* x (batch * tokens, dim) -> the same, with the output projection. */
 static gn_tensor lm__attention(const lm_pass *p, int layer, gn_tensor x) {
     const lm_config *c = &p->m->config;
@@ -295,7 +336,10 @@ static gn_tensor lm__attention(const lm_pass *p, int layer, gn_tensor x) {
         for (int i = 1; i < 3; i++) qkv[i] = gn_kv_append(p->cache[2 * layer + i - 1], qkv[i], p->position);
         d.length = gn_add_c(p->position, (double)p->tokens);
     }
-    gn_tensor y = gn_transpose(gn_attention(qkv[0], qkv[1], qkv[2], &d), 1, 2);
+    if (c->windowed[layer] || c->attention_cap > 0) d.mask = lm__visible(p, layer, p->cache ? p->context : p->tokens);
+    gn_tensor y =
+        c->attention_cap > 0 ? lm__capped_attention(p, qkv, d.mask, d.scale) : gn_attention(qkv[0], qkv[1], qkv[2], &d);
+    y = gn_transpose(y, 1, 2);
     return lm__linear(p, layer, LM_O, gn_reshape(y, GN_SHAPE(p->batch * p->tokens, c->heads * c->head_dim)));
 }
 
@@ -315,6 +359,28 @@ static gn_tensor lm__gated_mlp(const lm_pass *p, int layer, gn_tensor x) {
         part[1] = lm__linear(p, layer, LM_UP, x);
     }
     return lm__linear(p, layer, LM_DOWN, gn_mul(lm__activate(p, part[0]), part[1]));
+}
+
+/* Each token goes through the experts that the router finds most probable, and their results are added by their share
+   (Jiang et al. 2024). All experts are computed; those that a token does not use have a share of 0. */
+static gn_tensor lm__experts(const lm_pass *p, int layer, gn_tensor x) {
+    const lm_model *m = p->m;
+    const lm_config *c = &m->config;
+    gn_tensor value, place, sum = GN_NONE;
+    gn_tensor share = gn_matmul(x, gn_transpose(lm__w(p, layer, LM_ROUTER), 0, 1));
+    share = gn_softmax(gn_cast(share, GN_F32), 1);
+    gn_topk(share, c->experts_used, 1, true, &value, &place);
+    if (c->normed_experts) value = gn_div(value, gn_sum(value, GN_AXES(1), true));
+    share = gn_full(m->g, GN_F32, GN_SHAPE(p->batch * p->tokens, c->experts), 0);
+    share = gn_cast(gn_scatter(share, 1, place, value), m->dtype);
+    for (int64_t i = 0; i < c->experts; i++) {
+        const gn_tensor *w = &m->w[lm__expert_index(m, layer, i, LM_EXPERT_GATE)];
+        gn_tensor gate = lm__activate(p, gn_matmul(x, gn_transpose(w[0], 0, 1)));
+        gn_tensor y = gn_mul(gate, gn_matmul(x, gn_transpose(w[1], 0, 1)));
+        y = gn_mul(gn_matmul(y, gn_transpose(w[2], 0, 1)), gn_slice(share, 1, i, i + 1, 1));
+        sum = i ? gn_add(sum, y) : y;
+    }
+    return sum;
 }
 
 /* ---- one block a family: x (batch * tokens, dim) -> x of the next layer ---- */
@@ -337,9 +403,24 @@ static gn_tensor lm__phi_block(const lm_pass *p, int layer, gn_tensor x) {
     return gn_add(gn_add(x, lm__attention(p, layer, h)), lm__mlp(p, layer, h));
 }
 
+/* Norms before and behind each part (Gemma Team 2024) */
+static gn_tensor lm__gemma_block(const lm_pass *p, int layer, gn_tensor x) {
+    gn_tensor a = lm__attention(p, layer, lm__norm(p, layer, LM_NORM1, x));
+    x = gn_add(x, lm__norm(p, layer, LM_POST_NORM1, a));
+    gn_tensor h = lm__gated_mlp(p, layer, lm__norm(p, layer, LM_NORM2, x));
+    return gn_add(x, lm__norm(p, layer, LM_POST_NORM2, h));
+}
+
+/* Llama with experts in place of the MLP */
+static gn_tensor lm__experts_block(const lm_pass *p, int layer, gn_tensor x) {
+    x = gn_add(x, lm__attention(p, layer, lm__norm(p, layer, LM_NORM1, x)));
+    return gn_add(x, lm__experts(p, layer, lm__norm(p, layer, LM_NORM2, x)));
+}
+
 /* ---- the families ----
  * Letters of shapes: V vocab, D dim, C context, H head_dim, Q heads * head_dim, K kv_heads * head_dim, F all three of
- * them, I inner, G twice inner, R pairs that are turned. */
+ * them, I inner, G twice inner, R pairs that are turned, E experts, X the inner width of an expert. Names of experts
+ * have the number of the layer and that of the expert; GGUF holds all of a layer in one tensor. */
 
 #define LM__NONE \
     { LM_ROLES, NULL, NULL, NULL, 0 }
@@ -396,6 +477,52 @@ static const lm_weight lm__llama_layer[] = {
     { LM_UP_BIAS, "layers.%d.mlp.up_proj.bias", "blk.%d.ffn_up.bias", "I", LM_OPTIONAL },
     { LM_DOWN, "layers.%d.mlp.down_proj.weight", "blk.%d.ffn_down.weight", "DI", 0 },
     { LM_DOWN_BIAS, "layers.%d.mlp.down_proj.bias", "blk.%d.ffn_down.bias", "D", LM_OPTIONAL },
+    LM__NONE,
+};
+
+static const lm_weight lm__gemma_layer[] = {
+    { LM_NORM1, "layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", "D", 0 },
+    { LM_Q, "layers.%d.self_attn.q_proj.weight", "blk.%d.attn_q.weight", "QD", 0 },
+    { LM_K, "layers.%d.self_attn.k_proj.weight", "blk.%d.attn_k.weight", "KD", 0 },
+    { LM_V, "layers.%d.self_attn.v_proj.weight", "blk.%d.attn_v.weight", "KD", 0 },
+    { LM_Q_NORM, "layers.%d.self_attn.q_norm.weight", "blk.%d.attn_q_norm.weight", "H", LM_OPTIONAL },
+    { LM_K_NORM, "layers.%d.self_attn.k_norm.weight", "blk.%d.attn_k_norm.weight", "H", LM_OPTIONAL },
+    { LM_O, "layers.%d.self_attn.o_proj.weight", "blk.%d.attn_output.weight", "DQ", 0 },
+    { LM_POST_NORM1, "layers.%d.post_attention_layernorm.weight", "blk.%d.post_attention_norm.weight", "D", 0 },
+    { LM_NORM2, "layers.%d.pre_feedforward_layernorm.weight", "blk.%d.ffn_norm.weight", "D", 0 },
+    { LM_GATE, "layers.%d.mlp.gate_proj.weight", "blk.%d.ffn_gate.weight", "ID", 0 },
+    { LM_UP, "layers.%d.mlp.up_proj.weight", "blk.%d.ffn_up.weight", "ID", 0 },
+    { LM_DOWN, "layers.%d.mlp.down_proj.weight", "blk.%d.ffn_down.weight", "DI", 0 },
+    { LM_POST_NORM2, "layers.%d.post_feedforward_layernorm.weight", "blk.%d.post_ffw_norm.weight", "D", 0 },
+    LM__NONE,
+};
+
+static const lm_weight lm__mixtral_layer[] = {
+    { LM_NORM1, "layers.%d.input_layernorm.weight", NULL, "D", 0 },
+    { LM_Q, "layers.%d.self_attn.q_proj.weight", NULL, "QD", 0 },
+    { LM_K, "layers.%d.self_attn.k_proj.weight", NULL, "KD", 0 },
+    { LM_V, "layers.%d.self_attn.v_proj.weight", NULL, "KD", 0 },
+    { LM_O, "layers.%d.self_attn.o_proj.weight", NULL, "DQ", 0 },
+    { LM_NORM2, "layers.%d.post_attention_layernorm.weight", NULL, "D", 0 },
+    { LM_ROUTER, "layers.%d.block_sparse_moe.gate.weight", NULL, "ED", 0 },
+    { LM_EXPERT_GATE, "layers.%d.block_sparse_moe.experts.%d.w1.weight", NULL, "XD", 0 },
+    { LM_EXPERT_UP, "layers.%d.block_sparse_moe.experts.%d.w3.weight", NULL, "XD", 0 },
+    { LM_EXPERT_DOWN, "layers.%d.block_sparse_moe.experts.%d.w2.weight", NULL, "DX", 0 },
+    LM__NONE,
+};
+static const lm_weight lm__qwen_experts_layer[] = {
+    { LM_NORM1, "layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", "D", 0 },
+    { LM_Q, "layers.%d.self_attn.q_proj.weight", "blk.%d.attn_q.weight", "QD", 0 },
+    { LM_K, "layers.%d.self_attn.k_proj.weight", "blk.%d.attn_k.weight", "KD", 0 },
+    { LM_V, "layers.%d.self_attn.v_proj.weight", "blk.%d.attn_v.weight", "KD", 0 },
+    { LM_Q_NORM, "layers.%d.self_attn.q_norm.weight", "blk.%d.attn_q_norm.weight", "H", 0 },
+    { LM_K_NORM, "layers.%d.self_attn.k_norm.weight", "blk.%d.attn_k_norm.weight", "H", 0 },
+    { LM_O, "layers.%d.self_attn.o_proj.weight", "blk.%d.attn_output.weight", "DQ", 0 },
+    { LM_NORM2, "layers.%d.post_attention_layernorm.weight", "blk.%d.ffn_norm.weight", "D", 0 },
+    { LM_ROUTER, "layers.%d.mlp.gate.weight", "blk.%d.ffn_gate_inp.weight", "ED", 0 },
+    { LM_EXPERT_GATE, "layers.%d.mlp.experts.%d.gate_proj.weight", "blk.%d.ffn_gate_exps.weight", "XD", 0 },
+    { LM_EXPERT_UP, "layers.%d.mlp.experts.%d.up_proj.weight", "blk.%d.ffn_up_exps.weight", "XD", 0 },
+    { LM_EXPERT_DOWN, "layers.%d.mlp.experts.%d.down_proj.weight", "blk.%d.ffn_down_exps.weight", "DX", 0 },
     LM__NONE,
 };
 
@@ -464,6 +591,66 @@ static const lm_family lm__families[] = {
       .outer = lm__llama_outer,
       .layer = lm__llama_layer,
       .usual = { .context = 32768, .norm_eps = 1e-6, .rotary_base = 10000, .head_dim = 128, .window_from = 28 } },
+    { .name = "gemma2",
+      .prefix = "model.",
+      .block = lm__gemma_block,
+      .outer = lm__llama_outer,
+      .layer = lm__gemma_layer,
+      .gain_less_1 = true,
+      .scaled_embedding = true,
+      .usual = { .context = 8192,
+                 .norm_eps = 1e-6,
+                 .rotary_base = 10000,
+                 .head_dim = 256,
+                 .window = 4096,
+                 .window_pattern = 2,
+                 .query_scalar = 256,
+                 .attention_cap = 50,
+                 .logit_cap = 30,
+                 .activation = LM_GELU_TANH,
+                 .tied = 1 } },
+    { .name = "gemma3_text",
+      .prefix = "model.",
+      .block = lm__gemma_block,
+      .outer = lm__llama_outer,
+      .layer = lm__gemma_layer,
+      .gain_less_1 = true,
+      .scaled_embedding = true,
+      .usual = { .context = 131072,
+                 .norm_eps = 1e-6,
+                 .rotary_base = 1e6,
+                 .local_rotary_base = 10000,
+                 .head_dim = 256,
+                 .window = 4096,
+                 .window_pattern = 6,
+                 .query_scalar = 256,
+                 .activation = LM_GELU_TANH,
+                 .tied = 1 } },
+    { .name = "mixtral",
+      .prefix = "model.",
+      .block = lm__experts_block,
+      .outer = lm__llama_outer,
+      .layer = lm__mixtral_layer,
+      .usual = { .context = 131072,
+                 .norm_eps = 1e-5,
+                 .rotary_base = 1e6,
+                 .kv_heads = 8,
+                 .experts = 8,
+                 .experts_used = 2,
+                 .normed_experts = 1 } },
+    { .name = "qwen3_moe",
+      .gguf = "qwen3moe",
+      .prefix = "model.",
+      .block = lm__experts_block,
+      .outer = lm__llama_outer,
+      .layer = lm__qwen_experts_layer,
+      .usual = { .context = 32768,
+                 .norm_eps = 1e-6,
+                 .rotary_base = 10000,
+                 .kv_heads = 4,
+                 .experts = 128,
+                 .experts_used = 8,
+                 .expert_inner = 768 } },
     { .name = "phi",
       .gguf = "phi2",
       .prefix = "model.",
@@ -531,6 +718,9 @@ static const lm__field lm__fields[] = {
     { LM__REAL(local_rotary_base), { "rope_local_base_freq" }, { NULL }, 1, 1e15 },
     { LM__REAL(query_scalar), { "query_pre_attn_scalar" }, { NULL }, 1e-3, 1e6 },
     { LM__REAL(attention_cap), { "attn_logit_softcapping" }, { "attn_logit_softcapping" }, 1e-3, 1e6 },
+    { LM__INT(experts), { "num_local_experts", "num_experts" }, { "expert_count" }, 1, 1024 },
+    { LM__INT(experts_used), { "num_experts_per_tok" }, { "expert_used_count" }, 1, 1024 },
+    { LM__INT(expert_inner), { "moe_intermediate_size" }, { "expert_feed_forward_length" }, 1, 1 << 22 },
     { LM__REAL(logit_cap), { "final_logit_softcapping" }, { "final_logit_softcapping" }, 1e-3, 1e6 },
 };
 
@@ -546,7 +736,7 @@ static bool lm__store(lm_config *c, const lm__field *f, const char *name, double
     return true;
 }
 
-/* A value that is missing or null keeps what is usual. */
+/* A value that is missing keeps what is usual; so does null, but for what may be none: a window, a cap. */
 static bool lm__json_fields(lm_config *c, json_value root, char error[LM_ERROR]) {
     for (size_t i = 0; i < sizeof lm__fields / sizeof *lm__fields; i++)
         for (int k = 0; k < 3 && lm__fields[i].json[k]; k++) {
@@ -554,8 +744,11 @@ static bool lm__json_fields(lm_config *c, json_value root, char error[LM_ERROR])
             json_value v = json_get(root, name);
             double number;
             if (json_kind_of(v) == JSON_MISSING) continue;
-            if (json_kind_of(v) == JSON_NULL) { /* a window of null is none */
-                if (lm__fields[i].at == offsetof(lm_config, window)) c->window = 0;
+            if (json_kind_of(v) == JSON_NULL) {
+                size_t at = lm__fields[i].at;
+                if (at == offsetof(lm_config, window)) c->window = 0;
+                if (at == offsetof(lm_config, attention_cap)) c->attention_cap = 0;
+                if (at == offsetof(lm_config, logit_cap)) c->logit_cap = 0;
                 continue;
             }
             if (!json_get_double(v, &number)) return lm__fail(error, "%s is not a number", name);
@@ -728,6 +921,10 @@ static bool lm__config_json(lm_model *m, json_value root, char error[LM_ERROR]) 
         return false;
     if (!lm__json_activation(c, root, error) || !lm__json_rotary(c, root, error)) return false;
     if (json_get_bool(json_get(root, "tie_word_embeddings"), &tied)) c->tied = tied;
+    if (json_get_bool(json_get(root, "norm_topk_prob"), &tied)) c->normed_experts = tied;
+    if (c->experts &&
+        (json_count(json_get(root, "mlp_only_layers")) || lm__json_number(root, "decoder_sparse_step", 1) != 1.0))
+        return lm__fail(error, "layers without experts between those with them are not read");
     return lm__json_windows(c, root, error);
 }
 
@@ -771,6 +968,7 @@ static bool lm__config_gguf(lm_model *m, char error[LM_ERROR]) {
     snprintf(key, sizeof key, "%s.rope.dimension_count", architecture);
     if (gguf_get_u64(m->gguf, key, &turned) && turned <= 4096) c->rotary.size = (int64_t)turned;
     c->rotary.interleaved = m->family->gguf_interleaved;
+    c->normed_experts = c->experts > 0; /* GGUF has no word for it */
     return true;
 }
 
@@ -793,8 +991,9 @@ static bool lm__config_finish(lm_config *c, char error[LM_ERROR]) {
     if (c->rotary_base > 0 && (c->rotary.size % 2 || c->rotary.size < 2 || c->rotary.size > c->head_dim))
         return lm__fail(error, "%lld of %lld elements of a head cannot be turned in pairs", (long long)c->rotary.size,
                         (long long)c->head_dim);
-    if (c->attention_cap > 0) return lm__fail(error, "a soft cap on attention (attn_logit_softcapping) is not read");
-    return true;
+    if (!c->expert_inner) c->expert_inner = c->inner;
+    return c->experts_used <= c->experts ||
+           lm__fail(error, "%lld of %lld experts are to be used", (long long)c->experts_used, (long long)c->experts);
 }
 
 /* ---- tensors ---- */
@@ -811,6 +1010,8 @@ static int64_t lm__extent(const lm_config *c, char letter) {
     case 'F': return q + 2 * k;
     case 'I': return c->inner;
     case 'G': return 2 * c->inner;
+    case 'E': return c->experts;
+    case 'X': return c->expert_inner;
     default: return c->rotary.size / 2; /* R */
     }
 }
@@ -844,18 +1045,27 @@ static bool lm__find_safetensors(const lm_model *m, const char *prefix, const ch
     return out->name || lm__fail(error, "out of memory");
 }
 
-static bool lm__find_gguf(const lm_model *m, const char *name, lm_tensor *out, char error[LM_ERROR]) {
+/* expert: which of those that a tensor holds, -1: it is one tensor. */
+static bool lm__find_gguf(const lm_model *m, const char *name, int expert, lm_tensor *out, char error[LM_ERROR]) {
     gguf_tensor t;
     if (!gguf_find(m->gguf, name, &t)) return true;
+    if (expert >= 0 && t.rank == 3 && expert < t.dims[0]) {
+        t.bytes /= (uint64_t)t.dims[0];
+        t.data += (uint64_t)expert * t.bytes;
+        t.rank = 2;
+        t.dims[0] = t.dims[1];
+        t.dims[1] = t.dims[2];
+    }
     *out = (lm_tensor){ .name = strdup(name), .data = t.data, .bytes = t.bytes, .type = t.type };
     out->shape.rank = (int32_t)t.rank;
     for (uint32_t k = 0; k < t.rank; k++) out->shape.dims[k] = t.dims[k];
     return out->name || lm__fail(error, "out of memory");
 }
 
-/* The tensor of a row of the family's table, with its shape checked. */
-static bool lm__find(lm_model *m, const lm_weight *row, int layer, char error[LM_ERROR]) {
-    lm_tensor *t = &m->tensors[lm__index(layer, (int)row->role)];
+/* The tensor of a row of the family's table, with its shape checked; expert: -1 outside of them. */
+static bool lm__find(lm_model *m, const lm_weight *row, int layer, int expert, char error[LM_ERROR]) {
+    lm_tensor *t =
+        &m->tensors[expert < 0 ? lm__index(layer, (int)row->role) : lm__expert_index(m, layer, expert, (int)row->role)];
     const char *format = m->gguf ? row->gguf : row->name;
     char name[160] = "", want_text[80], have_text[80];
     gn_shape want = { .rank = (int32_t)strlen(row->shape) };
@@ -867,10 +1077,11 @@ static bool lm__find(lm_model *m, const lm_weight *row, int layer, char error[LM
     if (!format) return true;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    snprintf(name, sizeof name, format, layer);
+#pragma GCC diagnostic ignored "-Wformat-extra-args"
+    snprintf(name, sizeof name, format, layer, expert);
 #pragma GCC diagnostic pop
     const char *prefix = flags & LM_BARE ? "" : m->family->prefix;
-    bool ok = m->gguf ? lm__find_gguf(m, name, t, error) : lm__find_safetensors(m, prefix, name, t, error);
+    bool ok = m->gguf ? lm__find_gguf(m, name, expert, t, error) : lm__find_safetensors(m, prefix, name, t, error);
     if (!ok) return false;
     if (!t->name)
         return (flags & LM_OPTIONAL) || lm__fail(error, "the tensor %s%s is missing", m->gguf ? "" : prefix, name);
@@ -899,7 +1110,7 @@ static bool lm__may_be_left(const lm_model *m, const char *name) {
 
 /* Every tensor of the files is one of the family's. */
 static bool lm__all_used(const lm_model *m, char error[LM_ERROR]) {
-    size_t n = lm__index((int)m->config.layers - 1, LM_ROLES), used = 0, all;
+    size_t n = lm__count(m), used = 0, all;
     char **names = malloc(n * sizeof *names);
     bool ok = names != NULL || lm__fail(error, "out of memory");
     for (size_t i = 0; ok && i < n; i++)
@@ -920,15 +1131,18 @@ static bool lm__all_used(const lm_model *m, char error[LM_ERROR]) {
 }
 
 static bool lm__find_all(lm_model *m, char error[LM_ERROR]) {
-    size_t n = lm__index((int)m->config.layers - 1, LM_ROLES);
+    size_t n = lm__count(m);
     m->tensors = calloc(n, sizeof *m->tensors);
     m->w = calloc(n, sizeof *m->w);
     if (!m->tensors || !m->w) return lm__fail(error, "out of memory");
     for (const lm_weight *row = m->family->outer; row->shape; row++)
-        if (!lm__find(m, row, -1, error)) return false;
+        if (!lm__find(m, row, -1, -1, error)) return false;
     for (int layer = 0; layer < m->config.layers; layer++)
-        for (const lm_weight *row = m->family->layer; row->shape; row++)
-            if (!lm__find(m, row, layer, error)) return false;
+        for (const lm_weight *row = m->family->layer; row->shape; row++) {
+            bool each = row->role >= LM_EXPERT_GATE;
+            for (int i = each ? 0 : -1; i < (each ? (int)m->config.experts : 0); i++)
+                if (!lm__find(m, row, layer, i, error)) return false;
+        }
     return lm__all_used(m, error);
 }
 
@@ -996,7 +1210,7 @@ lm_model *lm_open(const char *path, gn_dtype dtype, char error[LM_ERROR]) {
 
 void lm_close(lm_model *m) {
     if (!m) return;
-    size_t n = m->tensors ? lm__index((int)m->config.layers - 1, LM_ROLES) : 0;
+    size_t n = m->tensors ? lm__count(m) : 0;
     for (size_t i = 0; i < n; i++) {
         free(m->tensors[i].name);
         free(m->tensors[i].owned);
@@ -1049,7 +1263,7 @@ static const void *lm__host(const lm_model *m, size_t index) {
 }
 
 bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]) {
-    size_t n = lm__index((int)m->config.layers - 1, LM_ROLES);
+    size_t n = lm__count(m);
     m->g = g;
     for (size_t i = 0; i < n; i++) {
         lm_tensor *t = &m->tensors[i];
@@ -1065,25 +1279,38 @@ bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]) {
 }
 
 gn_result lm_send(const lm_model *m, int layer, uint64_t *out_bytes) {
-    gn_tensor corner[LM_ROLES];
+    enum { AT_ONCE = 64 };
+    gn_tensor corner[AT_ONCE];
+    size_t first = lm__index(layer, 0), n = LM_ROLES, more = 0, behind = 0;
     uint64_t bytes = 0;
-    int n = 0;
-    for (int role = 0; role < LM_ROLES; role++) {
-        const lm_tensor *t = &m->tensors[lm__index(layer, role)];
-        if (!t->name) continue;
-        gn_tensor x = m->w[lm__index(layer, role)];
-        for (int axis = 0; axis < t->shape.rank; axis++) x = gn_slice(x, axis, 0, 1, 1);
-        corner[n++] = x;
-        bytes += lm__elements(&t->shape) * gn_dtype_bytes(lm__dtype_for(m, lm__index(layer, role)));
+    gn_result r = GN_OK;
+    int held = 0;
+    if (layer >= 0 && m->config.experts) {
+        more = lm__expert_index(m, layer, 0, LM_EXPERT_GATE);
+        behind = lm__expert_index(m, layer + 1, 0, LM_EXPERT_GATE) - more;
     }
-    gn_result r = gn_realize(corner, n);
+    for (size_t k = 0; k < n + behind && r == GN_OK; k++) {
+        size_t i = k < n ? first + k : more + k - n;
+        const lm_tensor *t = &m->tensors[i];
+        if (t->name) {
+            gn_tensor x = m->w[i];
+            for (int axis = 0; axis < t->shape.rank; axis++) x = gn_slice(x, axis, 0, 1, 1);
+            corner[held++] = x;
+            bytes += lm__elements(&t->shape) * gn_dtype_bytes(lm__dtype_for(m, i));
+        }
+        if (held == AT_ONCE || k + 1 == n + behind) {
+            if (held) r = gn_realize(corner, held);
+            if (r == GN_OK) r = gn_step(m->g);
+            held = 0;
+        }
+    }
     if (out_bytes) *out_bytes = bytes;
-    return r == GN_OK ? gn_step(m->g) : r;
+    return r;
 }
 
 uint64_t lm_weight_bytes(const lm_model *m) {
     uint64_t sum = 0;
-    for (size_t i = 0; i < lm__index((int)m->config.layers - 1, LM_ROLES); i++)
+    for (size_t i = 0; i < lm__count(m); i++)
         if (m->tensors[i].name) sum += lm__elements(&m->tensors[i].shape) * gn_dtype_bytes(lm__dtype_for(m, i));
     return sum;
 }
@@ -1112,12 +1339,6 @@ bool lm_session_open(lm_session *s, lm_model *m, int64_t context, char error[LM_
     if (context < 1 || context > c->context)
         return lm__fail(error, "a context of %lld tokens: this model has room for 1 to %lld", (long long)context,
                         (long long)c->context);
-    for (int64_t i = 0; i < c->layers; i++)
-        if (c->windowed[i] && c->window < context)
-            return lm__fail(error,
-                            "layers that see %lld tokens of a context of %lld are not read; choose a context of at "
-                            "most %lld",
-                            (long long)c->window, (long long)context, (long long)c->window);
     s->cache = calloc(2 * LM_LAYERS, sizeof *s->cache);
     if (!s->cache) return lm__fail(error, "out of memory");
     for (int64_t i = 0; i < 2 * c->layers; i++)
@@ -1144,7 +1365,7 @@ static gn_tensor lm__layers(const lm_pass *p, gn_tensor ids) {
 
 gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens) {
     gn_ctx *g = s->m->g;
-    lm_pass p = { .m = s->m, .batch = 1, .tokens = tokens, .cache = s->cache };
+    lm_pass p = { .m = s->m, .batch = 1, .tokens = tokens, .cache = s->cache, .context = s->context };
     p.position = gn_scalar(g, GN_I32, (double)s->position);
     p.places = gn_add(gn_arange(g, GN_I32, tokens, 0, 1), p.position);
     return lm__layers(&p, ids);
