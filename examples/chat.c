@@ -576,7 +576,7 @@ static bool begin_talk(chat *c) {
 static bool once(chat *c, const char *prompt, size_t n) {
     bool ok = talk_message(c, "user", prompt, n) && reply(c);
     if (ok && !c->set->json) print_stats(c);
-    return ok;
+    return ok && !ex_interrupted;
 }
 
 static bool from_file(chat *c) {
@@ -591,6 +591,13 @@ static bool from_file(chat *c) {
     return ok;
 }
 
+/* Whether a signal ends the wait for a line. */
+static void interrupts_reads(bool yes) {
+    struct sigaction a = { .sa_handler = ex_on_signal, .sa_flags = yes ? 0 : SA_RESTART };
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}
+
 static bool interactive(chat *c) {
     static line_editor editor;
     bool terminal = isatty(STDIN_FILENO) != 0;
@@ -599,7 +606,10 @@ static bool interactive(chat *c) {
             "%s, %s, %s, %lld tokens of context. /reset begins anew, /stats tells of the last answer, Ctrl-D ends.\n",
             lm_family_name(c->m), gn_dtype_name(c->m->dtype), c->device.name, (long long)c->s.context);
     for (;;) {
+        ex_interrupted = 0;
+        interrupts_reads(true);
         line_result r = line_read(&editor, "> ");
+        interrupts_reads(false);
         if (r == LINE_END) break;
         if (r == LINE_INTERRUPTED || !editor.n) continue;
         if (!strcmp(editor.text, "/stats")) print_stats(c);
@@ -617,7 +627,7 @@ static bool interactive(chat *c) {
         }
     }
     line_editor_free(&editor);
-    return true;
+    return !ex_interrupted;
 }
 
 static int run_model(const settings *set) {

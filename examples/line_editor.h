@@ -122,8 +122,12 @@ static inline line_result line_read(line_editor *e, const char *prompt) {
     raw = before;
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO | ISIG);
     tcsetattr(STDIN_FILENO, TCSADRAIN, &raw);
-    line__show(e, prompt);
-    while (read(STDIN_FILENO, &c, 1) == 1 && line__key(e, c, &result)) line__show(e, prompt);
+    for (bool goes_on = true; goes_on;) {
+        line__show(e, prompt);
+        bool have = read(STDIN_FILENO, &c, 1) == 1; /* else the input has ended, or a signal came */
+        if (!have) result = LINE_END;
+        goes_on = have && line__key(e, c, &result);
+    }
     tcsetattr(STDIN_FILENO, TCSADRAIN, &before);
     printf("\n");
     e->text[e->n] = 0;

@@ -110,7 +110,23 @@ server_that_is_lost_ends_the_conversation() {
     ! wait "$program" && cat "$WORK/lost.errors" && grep -q 'what was printed stays' "$WORK/lost.errors"
 }
 
-# A terminal: editing, history by the arrows, Ctrl-C at the line and in an answer, Ctrl-D.
+# A signal ends the program while it waits for a line.
+signal_ends_the_wait_for_a_line() {
+    local status=0 program
+    mkfifo "$WORK/quiet"
+    "$EXAMPLES/chat" "$model" --max-tokens 2 --json <"$WORK/quiet" >"$WORK/quiet.out" 2>&1 &
+    program=$!
+    processes+=("$program")
+    exec 6>"$WORK/quiet"
+    echo He >&6
+    within 20 grep -q '"text"' "$WORK/quiet.out" || { cat "$WORK/quiet.out"; return 1; }
+    kill -TERM "$program"
+    wait "$program" || status=$?
+    exec 6>&-
+    echo "status $status"; [ "$status" = 130 ]
+}
+
+# A terminal: editing, history by the arrows, Ctrl-C at the line, Ctrl-D.
 terminal_edits_recalls_and_interrupts() {
     timeout 60 python3 - "$EXAMPLES/chat" "$model" <<'PYTHON'
 import os, pty, sys, time, select
@@ -164,6 +180,7 @@ check chat_tells_log_probabilities log_probabilities_are_told
 check chat_explains_a_step explanation_names_the_layers
 check chat_tells_bad_input bad_input_is_told
 check chat_with_a_lost_server_ends server_that_is_lost_ends_the_conversation
+check chat_ends_by_a_signal signal_ends_the_wait_for_a_line
 if has python3; then check chat_on_a_terminal_edits_and_recalls terminal_edits_recalls_and_interrupts
 else skip chat_on_a_terminal_edits_and_recalls "no python3 here"; fi
 if python3 -c 'import gguf' 2>/dev/null; then check chat_on_gguf_gives_the_packages_tokens gguf_gives_the_packages_tokens
