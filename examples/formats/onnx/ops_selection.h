@@ -1,0 +1,3 @@
+#ifndef ONNX_OPS_SELECTION_H
+#define ONNX_OPS_SELECTION_H
+#endif

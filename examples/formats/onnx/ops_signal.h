@@ -1,0 +1,3 @@
+#ifndef ONNX_OPS_SIGNAL_H
+#define ONNX_OPS_SIGNAL_H
+#endif
