@@ -126,6 +126,7 @@ bool onnx_find(onnx_span *s, uint32_t number, onnx_field *out);
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>

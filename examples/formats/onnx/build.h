@@ -217,7 +217,7 @@ static bool onnx__initialisers(onnx_session *s, onnx__scope *scope, onnx_span gr
     onnx_tensor t;
     while (onnx_find(&graph, 5, &f)) {
         if (!onnx__describe_tensor(&w, f.bytes, &t)) return false;
-        onnx__value *v = onnx__load(s, &t, f.bytes.at);
+        onnx__value *v = onnx__load(s, &t, true);
         if (!v) return false;
         s->counts.parameters += (int64_t)t.elements;
         onnx__define(s, scope, t.name, v);
@@ -248,6 +248,8 @@ static onnx__value **onnx__subgraph(onnx__call *c, onnx_span graph, onnx__value 
         onnx__no(c, "subgraphs lie more than %d deep in each other", ONNX__LEVELS);
         return NULL;
     }
+    if (s->counts.nodes++ >= ONNX__CALLS) onnx__no(c, "more than %d nodes in one build", ONNX__CALLS);
+    if (c->failed) return NULL;
     onnx__scope *scope = onnx__new_scope(s, c->scope, onnx__count(graph, 1) * 2);
     int i = 0;
     bool ok = onnx__initialisers(s, scope, graph);
@@ -424,7 +426,7 @@ void onnx_session_close(onnx_session *s) {
     for (int i = 0; i < ONNX__BUCKETS; i++)
         for (onnx__kept *k = s->kept[i], *next; k; k = next) {
             next = k->next;
-            gn_release(k->weight);
+            if (k->weight.ctx) gn_release(k->weight);
             free(k->copy);
             free(k);
         }
@@ -501,9 +503,8 @@ static bool onnx__symbols_agree(onnx_session *s) {
 }
 
 static onnx__value *onnx__input_value(onnx_session *s, const onnx_tensor *t) {
-    onnx__value *v = onnx__load(s, t, NULL);
+    onnx__value *v = onnx__load(s, t, false);
     if (!v) return NULL;
-    v->constant = false;
     v->main = gn_data(s->g, onnx_type_dtype(v->type), v->shape, v->bytes ? v->host : "");
     return v;
 }
@@ -532,6 +533,16 @@ static bool onnx__define_inputs(onnx_session *s, onnx__scope *scope) {
 
 /* ---- building and running ---- */
 
+static onnx__value **onnx__build_graph(onnx_session *s) {
+    onnx__scope *scope = onnx__new_scope(s, NULL, onnx__count(s->model->graph, 1) * 2);
+    int n;
+    scope->opsets = (onnx_span){ s->model->map.data, s->model->map.data + s->model->map.size };
+    scope->opset_field = 8;
+    bool ok = onnx__symbols_agree(s) && onnx__initialisers(s, scope, s->model->graph) &&
+              onnx__define_inputs(s, scope) && onnx__run_nodes(s, scope, s->model->graph, 1);
+    return ok ? onnx__graph_outputs(s, scope, s->model->graph, &n) : NULL;
+}
+
 bool onnx_build(onnx_session *s, char error[ONNX_ERROR]) {
     s->error = error;
     s->outputs = NULL;
@@ -540,13 +551,7 @@ bool onnx_build(onnx_session *s, char error[ONNX_ERROR]) {
     gn_step(s->fold);
     onnx__free_chunks(s);
     if (r != GN_OK) return onnx__fail(error, "%s", gn_last_error(s->g)->text);
-    onnx__scope *scope = onnx__new_scope(s, NULL, onnx__count(s->model->graph, 1) * 2);
-    scope->opsets = (onnx_span){ s->model->map.data, s->model->map.data + s->model->map.size };
-    scope->opset_field = 8;
-    int n;
-    bool ok = onnx__symbols_agree(s) && onnx__initialisers(s, scope, s->model->graph) &&
-              onnx__define_inputs(s, scope) && onnx__run_nodes(s, scope, s->model->graph, 1);
-    if (ok) s->outputs = onnx__graph_outputs(s, scope, s->model->graph, &n);
+    if (setjmp(s->give_up) == 0) s->outputs = onnx__build_graph(s);
     if (mapping_cut(&s->model->map) != MAPPING_WHOLE) return onnx__fail(error, "the file became shorter meanwhile");
     return s->outputs != NULL;
 }
@@ -583,7 +588,9 @@ bool onnx_run(onnx_session *s, char error[ONNX_ERROR]) {
             if (v->kind != ONNX__ONE || v->host || v->constant || !v->bytes) continue;
             t[n] = v->main;
             bytes[n] = v->bytes;
-            v->host = out[n++] = onnx__alloc(s, v->bytes);
+            out[n] = onnx__room(s, v->bytes, SIZE_MAX / 4);
+            if (!out[n]) return onnx__fail(error, "there is no memory for %zu bytes of a result", v->bytes);
+            v->host = out[n++];
         }
     if (n && gn_read_many(t, n, out, bytes) != GN_OK) {
         s->outputs = NULL;

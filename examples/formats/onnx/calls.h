@@ -96,7 +96,13 @@ static gn_dtype ox_dtype(const onnx__call *c, int i) { return onnx_type_dtype(ox
 
 /* Host bytes of input i. */
 static const void *ox_host(onnx__call *c, int i) {
-    const void *p = ox_has(c, i) && c->in[i]->kind == ONNX__ONE ? onnx__host(c->s, c->in[i]) : NULL;
+    bool is = ox_has(c, i) && c->in[i]->kind == ONNX__ONE;
+    if (is && !c->in[i]->host && c->in[i]->bytes > ONNX__FOLD) {
+        onnx__no(c, "the values of input %d are needed to build it: %zu bytes, at most %d", i, c->in[i]->bytes,
+                 ONNX__FOLD);
+        return NULL;
+    }
+    const void *p = is ? onnx__host(c->s, c->in[i]) : NULL;
     if (!p) onnx__no(c, "input %d has no values: %s", i, ox_has(c, i) ? c->s->error : "it is left out");
     return p;
 }
@@ -139,6 +145,15 @@ static double ox_number(onnx__call *c, int i, double otherwise) {
         return otherwise;
     }
     return ox_host_element(c, i, 0);
+}
+
+/* The same of a whole number. */
+static int64_t ox_integer(onnx__call *c, int i, int64_t otherwise) {
+    int n;
+    if (!ox_has(c, i)) return otherwise;
+    const int64_t *p = ox_host_ints(c, i, &n);
+    if (p && n != 1) onnx__no(c, "input %d has %d elements, one is needed", i, n);
+    return p && n == 1 ? p[0] : otherwise;
 }
 
 /* ---- attributes ---- */
@@ -279,7 +294,7 @@ static void ox_out_host(onnx__call *c, int i, onnx_type type, gn_shape shape, co
 
 /* A constant table in the node's context; `host` may go afterwards. */
 static gn_tensor ox_table(onnx__call *c, gn_dtype dtype, gn_shape shape, const void *host) {
-    return onnx__constant(c->s, c->g, dtype, shape, host, onnx__elements(shape) * onnx__dtype_bytes[dtype], NULL);
+    return onnx__constant(c->s, c->g, dtype, shape, host, onnx__elements(shape) * onnx__dtype_bytes[dtype]);
 }
 
 static gn_tensor ox_indices(onnx__call *c, const int64_t *index, int64_t n) {

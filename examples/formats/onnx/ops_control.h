@@ -85,7 +85,7 @@ static bool ox_condition(onnx__call *c, onnx__value *v) {
 
 static void ox_loop(onnx__call *c) {
     onnx_span graph = ox_graph(c, "body");
-    int64_t trips = ox_has(c, 0) ? (int64_t)ox_number(c, 0, 0) : INT64_MAX;
+    int64_t trips = ox_has(c, 0) ? ox_integer(c, 0, 0) : INT64_MAX;
     bool go = ox_has(c, 1) ? ox_number(c, 1, 1) != 0 : true;
     int carried = c->n_in > 2 ? c->n_in - 2 : 0, n = 0;
     if (c->n_out < carried) onnx__no(c, "%d results of %d carried values", c->n_out, carried);

@@ -12,13 +12,20 @@ static void ox_binary(onnx__call *c) {
     ox_out_like(c, 0, c->op->binary(GN_HERE, a, b), 0);
 }
 
-static void ox_compare(onnx__call *c) { ox_out(c, 0, c->op->binary(GN_HERE, ox_in(c, 0), ox_in(c, 1))); }
+/* A u64 in an i64, so that the order of the i64 is its own; the same again takes it back. */
+static gn_tensor ox_ordered(onnx__call *c, gn_tensor t) {
+    return ox_type(c, 0) == ONNX_UINT64 ? gn_xor(t, gn_like_i64(t, INT64_MIN)) : t;
+}
+
+static void ox_compare(onnx__call *c) {
+    ox_out(c, 0, c->op->binary(GN_HERE, ox_ordered(c, ox_in(c, 0)), ox_ordered(c, ox_in(c, 1))));
+}
 
 /* Sum, Max, Min of any number of inputs; Mean divides. */
 static void ox_variadic(onnx__call *c) {
-    gn_tensor t = ox_in(c, 0);
-    for (int i = 1; i < c->n_in; i++) t = c->op->binary(GN_HERE, t, ox_in(c, i));
-    ox_out_like(c, 0, onnx__is(c->op_name, "Mean") ? gn_div_c(t, c->n_in) : t, 0);
+    gn_tensor t = ox_ordered(c, ox_in(c, 0));
+    for (int i = 1; i < c->n_in; i++) t = c->op->binary(GN_HERE, t, ox_ordered(c, ox_in(c, i)));
+    ox_out_like(c, 0, onnx__is(c->op_name, "Mean") ? gn_div_c(t, c->n_in) : ox_ordered(c, t), 0);
 }
 
 static void ox_mod(onnx__call *c) {
@@ -101,28 +108,30 @@ static void ox_activation(onnx__call *c) {
 
 /* ---- casts ---- */
 
-/* Rounds f32 to a float of 8 or 4 bits, ties to even. `largest`: its greatest number; saturated, or past it `past`. */
+/* Rounds f32 to a float of 8 or 4 bits, ties to even. Past its greatest number: that one, or NaN or an infinity. */
 static gn_tensor ox_round_small(gn_tensor t, onnx_type type, bool saturate) {
     static const struct {
         int mantissa, least; /* bits, exponent of the smallest normal number */
-        float largest, past;
-    } formats[] = { [ONNX_FLOAT8E4M3FN] = { 3, -6, 448, NAN },
-                    [ONNX_FLOAT8E4M3FNUZ] = { 3, -7, 240, NAN },
-                    [ONNX_FLOAT8E5M2] = { 2, -14, 57344, INFINITY },
-                    [ONNX_FLOAT8E5M2FNUZ] = { 2, -15, 57344, NAN },
-                    [ONNX_FLOAT4E2M1] = { 1, 0, 6, 6 } };
+        float largest;
+    } formats[] = { [ONNX_FLOAT8E4M3FN] = { 3, -6, 448 },
+                    [ONNX_FLOAT8E4M3FNUZ] = { 3, -7, 240 },
+                    [ONNX_FLOAT8E5M2] = { 2, -14, 57344 },
+                    [ONNX_FLOAT8E5M2FNUZ] = { 2, -15, 57344 },
+                    [ONNX_FLOAT4E2M1] = { 1, 0, 6 } };
     double largest = (double)formats[type].largest;
-    gn_tensor size = gn_abs(t), e = gn_floor(gn_log2(gn_maximum_c(size, ldexp(1, formats[type].least))));
-    e = gn_where(gn_gt(gn_exp2(e), gn_maximum_c(size, ldexp(1, formats[type].least))), gn_sub_c(e, 1), e);
-    gn_tensor step = gn_exp2(gn_sub_c(e, formats[type].mantissa));
-    gn_tensor r = gn_mul(gn_round(gn_div(size, step)), step);
-    bool fnuz = type == ONNX_FLOAT8E4M3FNUZ || type == ONNX_FLOAT8E5M2FNUZ;
-    gn_tensor past = type == ONNX_FLOAT4E2M1 || saturate ? gn_like(t, largest) : gn_full(t.ctx, GN_F32, GN_SCALAR, 0);
-    if (!saturate && type != ONNX_FLOAT4E2M1) past = type == ONNX_FLOAT8E5M2 ? gn_reciprocal(past) : gn_div(past, past);
-    gn_tensor beyond = type == ONNX_FLOAT8E5M2 && !saturate ? gn_ge_c(r, largest + 4096) : gn_gt_c(r, largest);
-    r = gn_where(beyond, past, gn_where(gn_isnan(t), size, r));
-    if (fnuz && saturate) r = gn_where(gn_isinf(t), gn_like(t, largest), r);
-    gn_tensor out = gn_copysign(r, t);
+    bool keeps = saturate || type == ONNX_FLOAT4E2M1, fnuz = type == ONNX_FLOAT8E4M3FNUZ || type == ONNX_FLOAT8E5M2FNUZ;
+    gn_tensor size = gn_abs(t), least = gn_like(t, ldexp(1, formats[type].least)), past = gn_like(t, largest);
+    gn_tensor within = gn_minimum_c(size, 4 * largest), e = gn_floor(gn_log2(gn_maximum(within, least)));
+    e = gn_where(gn_gt(gn_exp2(e), gn_maximum(within, least)), gn_sub_c(e, 1), e);
+    gn_tensor step = gn_exp2(gn_sub_c(e, formats[type].mantissa)), r = gn_mul(gn_round(gn_div(within, step)), step);
+    if (!keeps) {
+        past = gn_reciprocal(gn_mul_c(past, 0)); /* an infinity */
+        if (type != ONNX_FLOAT8E5M2) past = gn_sub(past, past);
+    }
+    r = gn_where(gn_gt_c(r, largest), past, r);
+    if (type == ONNX_FLOAT4E2M1) /* NaN becomes -0 */
+        return gn_where(gn_isnan(t), gn_neg(gn_mul_c(least, 0)), gn_copysign(r, t));
+    gn_tensor out = gn_copysign(gn_where(gn_isnan(t), size, r), t);
     return fnuz ? gn_where(gn_eq_c(r, 0), gn_like(t, 0), out) : out;
 }
 
@@ -251,7 +260,7 @@ static void ox_arg(onnx__call *c) {
 static void ox_running(onnx__call *c) {
     gn_tensor t = ox_in(c, 0);
     bool product = onnx__is(c->op_name, "CumProd");
-    int axis = ox_axis(c, (int64_t)ox_number(c, 1, 0), ox_rank(t));
+    int axis = ox_axis(c, ox_integer(c, 1, 0), ox_rank(t));
     if (c->failed) return;
     if (ox_int(c, "reverse", 0)) t = gn_flip(t, GN_AXES(axis));
     if (ox_int(c, "exclusive", 0)) {

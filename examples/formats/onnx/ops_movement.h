@@ -2,6 +2,8 @@
 #ifndef ONNX_OPS_MOVEMENT_H
 #define ONNX_OPS_MOVEMENT_H
 
+#define ONNX__EXTENT (INT64_C(1) << 40) /* elements along an axis that a node may ask for */
+
 static void ox_identity(onnx__call *c) {
     if (ox_has(c, 0)) c->out[0] = c->in[0];
     else c->out[0] = onnx__new_value(c->s, ONNX__NOTHING);
@@ -116,8 +118,10 @@ static void ox_split(onnx__call *c) {
     gn_tensor t = ox_in(c, 0);
     int n, axis = ox_axis(c, ox_int(c, "axis", 0), ox_rank(t));
     const int64_t *sizes = ox_input_or_ints(c, 13, 1, "split", &n);
+    int64_t parts = ox_int(c, "num_outputs", c->n_out);
+    if (parts < 1 || parts > INT32_MAX) onnx__no(c, "%" PRId64 " parts", parts);
     if (c->failed) return;
-    int64_t all = ox_dim(t, axis), parts = ox_int(c, "num_outputs", c->n_out), each = (all + parts - 1) / parts, at = 0;
+    int64_t all = ox_dim(t, axis), each = (all + parts - 1) / parts, at = 0;
     if (sizes && n != c->n_out) onnx__no(c, "%d sizes for %d outputs", n, c->n_out);
     for (int i = 0; !c->failed && i < c->n_out; i++) {
         int64_t size = sizes ? sizes[i] : all - at < each ? all - at : each;
@@ -350,6 +354,8 @@ static void ox_pad(onnx__call *c) {
     if (c->version >= 18 && ox_has(c, 3)) axes = ox_host_ints(c, 3, &m);
     if (!axes) m = rank;
     if (!c->failed && n != 2 * m) onnx__no(c, "%d pads for %d axes", n, m);
+    for (int i = 0; !c->failed && i < n; i++)
+        if (pads[i] > ONNX__EXTENT || pads[i] < -ONNX__EXTENT) onnx__no(c, "a pad of %" PRId64, pads[i]);
     for (int i = 0; !c->failed && i < m; i++)
         t = ox_pad_axis(c, t, ox_axis(c, axes ? axes[i] : i, rank), pads[i], pads[m + i], value);
     if (!c->failed) ox_out_like(c, 0, t, 0);
@@ -362,6 +368,8 @@ static void ox_center_crop_pad(onnx__call *c) {
     if (!c->failed && n != (axes ? m : rank)) onnx__no(c, "%d sizes for %d axes", n, axes ? m : rank);
     for (int i = 0; !c->failed && i < n; i++) {
         int axis = ox_axis(c, axes ? axes[i] : i, rank);
+        if (want[i] < 0 || want[i] > ONNX__EXTENT) onnx__no(c, "a size of %" PRId64, want[i]);
+        if (c->failed) return;
         int64_t size = ox_dim(t, axis), more = want[i] - size;
         if (more < 0) t = gn_slice(t, axis, -more / 2, -more / 2 + want[i], 1);
         else t = ox_pad_axis(c, t, axis, more / 2, more - more / 2, GN_NONE);
@@ -398,7 +406,7 @@ static onnx__value *ox_attribute_tensor(onnx__call *c, onnx_span attribute) {
     onnx__walk w = { .model = c->s->model, .begin = c->s->model->map.data, .path = "", .error = ignored };
     onnx_field f = onnx__get(attribute, 5);
     if (!f.at || !onnx__describe_tensor(&w, f.bytes, &t)) return NULL;
-    return onnx__load(c->s, &t, f.bytes.at);
+    return onnx__load(c->s, &t, true);
 }
 
 static void ox_constant(onnx__call *c) {
@@ -466,12 +474,14 @@ static void ox_eye_like(onnx__call *c) {
 
 static void ox_trilu(onnx__call *c) {
     gn_tensor t = ox_in(c, 0);
-    int64_t k = (int64_t)ox_number(c, 1, 0);
+    int64_t k = ox_integer(c, 1, 0);
     if (!c->failed) ox_out_like(c, 0, ox_int(c, "upper", 1) ? gn_triu(t, k) : gn_tril(t, k), 0);
 }
 
 static void ox_one_hot(onnx__call *c) {
-    int64_t depth = (int64_t)ox_number(c, 1, 0);
+    double number = ox_number(c, 1, 0);
+    int64_t depth = number >= 0 && number < 0x1p40 ? (int64_t)number : -1;
+    if (depth < 0) onnx__no(c, "a depth of %g", number);
     gn_tensor ids = ox_cast(ox_in(c, 0), GN_I64), values = ox_in(c, 2);
     if (c->failed) return;
     int rank = ox_rank(ids) + 1, axis = ox_axis(c, ox_int(c, "axis", -1), rank);
@@ -492,7 +502,7 @@ static void ox_depth_to_space(onnx__call *c) {
     gn_tensor t = ox_in(c, 0);
     int64_t b = ox_int(c, "blocksize", 1);
     gn_shape s = onnx__shape(t);
-    if (s.rank != 4 || b < 1 || s.dims[1] % (b * b)) {
+    if (s.rank != 4 || b < 1 || b > 65536 || s.dims[1] % (b * b)) {
         onnx__no(c, "blocks of %" PRId64 " of a tensor of rank %d", b, s.rank);
         return;
     }
@@ -507,7 +517,7 @@ static void ox_space_to_depth(onnx__call *c) {
     gn_tensor t = ox_in(c, 0);
     int64_t b = ox_int(c, "blocksize", 1);
     gn_shape s = onnx__shape(t);
-    if (s.rank != 4 || b < 1 || s.dims[2] % b || s.dims[3] % b) {
+    if (s.rank != 4 || b < 1 || b > 65536 || s.dims[2] % b || s.dims[3] % b) {
         onnx__no(c, "blocks of %" PRId64 " of a tensor of rank %d", b, s.rank);
         return;
     }

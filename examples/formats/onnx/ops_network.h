@@ -281,10 +281,9 @@ static void ox_transposed_pads(onnx__call *c, ox_window *w, const int64_t *extra
         if (want < 1 || want > INT32_MAX) onnx__no(c, "a result of size %" PRId64, want);
         w->out[i] = want;
         if (!shape && !same) continue;
-        int64_t total = full - want;
+        int64_t total = full - want, half = total >= 0 ? total / 2 : -((1 - total) / 2); /* towards the lower */
         bool upper = !ox_text_is(c, "auto_pad", "SAME_LOWER", "NOTSET") && ox_has_attribute(c, "auto_pad") && same;
-        w->before[i] = upper || shape ? total / 2 : total - total / 2;
-        if (shape && !same) w->before[i] = total - total / 2;
+        w->before[i] = upper ? half : total - half;
         w->after[i] = total - w->before[i];
     }
 }
@@ -467,17 +466,15 @@ static void ox_max_unpool(onnx__call *c) {
         in_plane *= s.dims[i + 2];
         out_plane *= out.dims[i + 2];
     }
-    gn_shape whole = given ? ox_make_shape(c, given, m) : out;
-    /* places are of the planes as MaxPool saw them, which the given shape may exceed */
     gn_tensor zero = gn_full(c->g, ox_dtype(c, 0), GN_SHAPE(planes * out_plane), 0);
     gn_tensor flat = gn_scatter(zero, 0, gn_reshape(places, GN_SHAPE(planes * in_plane)),
                                 gn_reshape(t, GN_SHAPE(planes * in_plane)));
-    if (given && !c->failed && (int64_t)onnx__elements(whole) != planes * out_plane) {
-        gn_shape more = { 1, { (int64_t)onnx__elements(whole) - planes * out_plane } }, none = { 1, { 0 } };
-        if (more.dims[0] < 0) onnx__no(c, "the given shape is smaller than what was pooled");
-        else flat = gn_pad(flat, none, more, GN_PAD_CONSTANT, 0);
+    gn_tensor y = gn_reshape(flat, out); /* places are of planes of this size, which the given shape may exceed */
+    for (int i = 2; given && i < s.rank && !c->failed; i++) {
+        if (given[i] < out.dims[i] || given[i] > ONNX__EXTENT) onnx__no(c, "a result of size %" PRId64, given[i]);
+        else y = ox_pad_axis(c, y, i, 0, given[i] - out.dims[i], GN_NONE);
     }
-    if (!c->failed) ox_out_like(c, 0, gn_reshape(flat, whole), 0);
+    if (!c->failed) ox_out_like(c, 0, y, 0);
 }
 
 /* Columns of windows added up where they overlap. */

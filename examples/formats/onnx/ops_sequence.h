@@ -39,7 +39,7 @@ static void ox_sequence_empty(onnx__call *c) {
 
 /* A position in a sequence, counted from the end when below 0. `most`: the last one that is allowed. */
 static int ox_place(onnx__call *c, int i, int n, int most, int otherwise) {
-    int64_t at = (int64_t)ox_number(c, i, otherwise);
+    int64_t at = ox_integer(c, i, otherwise);
     if (at < 0) at += n;
     if (at < 0 || at > most) onnx__no(c, "place %" PRId64 " in a sequence of %d", at, n);
     return c->failed ? 0 : (int)at;

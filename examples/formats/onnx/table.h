@@ -11,8 +11,8 @@
     { name, 7, flags, ox_binary, NULL, builder }
 #define ONNX__COMPARE(name, flags, builder) \
     { name, 7, flags, ox_compare, NULL, builder }
-#define ONNX__VARIADIC(name, builder) \
-    { name, 1, 0, ox_variadic, NULL, builder }
+#define ONNX__VARIADIC(name, flags, builder) \
+    { name, 1, flags, ox_variadic, NULL, builder }
 #define ONNX__OP(name, since, flags, build) \
     { name, since, flags, build, NULL, NULL }
 
@@ -61,14 +61,14 @@ static const onnx__op onnx__ops[] = {
     ONNX__BINARY("Sub", ONNX__WRAPS, gn_sub_at),
     ONNX__BINARY("Xor", 0, gn_xor_at),
     ONNX__COMPARE("Equal", ONNX__WRAPS, gn_eq_at),
-    ONNX__COMPARE("Greater", 0, gn_gt_at),
-    ONNX__COMPARE("GreaterOrEqual", 0, gn_ge_at),
-    ONNX__COMPARE("Less", 0, gn_lt_at),
-    ONNX__COMPARE("LessOrEqual", 0, gn_le_at),
-    ONNX__VARIADIC("Max", gn_maximum_at),
-    ONNX__VARIADIC("Mean", gn_add_at),
-    ONNX__VARIADIC("Min", gn_minimum_at),
-    ONNX__VARIADIC("Sum", gn_add_at),
+    ONNX__COMPARE("Greater", ONNX__WRAPS, gn_gt_at),
+    ONNX__COMPARE("GreaterOrEqual", ONNX__WRAPS, gn_ge_at),
+    ONNX__COMPARE("Less", ONNX__WRAPS, gn_lt_at),
+    ONNX__COMPARE("LessOrEqual", ONNX__WRAPS, gn_le_at),
+    ONNX__VARIADIC("Max", ONNX__WRAPS, gn_maximum_at),
+    ONNX__VARIADIC("Mean", 0, gn_add_at),
+    ONNX__VARIADIC("Min", ONNX__WRAPS, gn_minimum_at),
+    ONNX__VARIADIC("Sum", 0, gn_add_at),
     ONNX__OP("ArgMax", 1, 0, ox_arg),
     ONNX__OP("ArgMin", 1, 0, ox_arg),
     ONNX__OP("Attention", 23, 0, ox_attention),

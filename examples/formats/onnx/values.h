@@ -3,10 +3,11 @@
 #define ONNX_VALUES_H
 
 enum {
-    ONNX__FOLD = 64 << 20, /* bytes of a result that is folded */
-    ONNX__SMALL = 256,     /* bytes of a constant that is data of the step rather than a weight */
-    ONNX__CALLS = 4000000, /* nodes of one build, loops unrolled */
-    ONNX__LEVELS = 48      /* subgraphs and functions in each other */
+    ONNX__MEMORY = 1 << 30, /* bytes of names and tables of a build */
+    ONNX__FOLD = 64 << 20,  /* bytes of a result that is folded */
+    ONNX__SMALL = 256,      /* bytes of a constant that is data of the step rather than a weight */
+    ONNX__CALLS = 1 << 20,  /* nodes of one build, loops unrolled */
+    ONNX__LEVELS = 48       /* subgraphs and functions in each other */
 };
 
 typedef struct onnx__chunk {
@@ -26,7 +27,7 @@ typedef struct onnx__value {
     gn_tensor local, main; /* in the folding context, in the program's */
     const void *host;
     size_t bytes;
-    const uint8_t *key; /* of an initialiser: its message */
+    const onnx_tensor *file; /* of an initialiser that has not been unpacked */
     struct onnx__value **items;
     int n;
 } onnx__value;
@@ -56,6 +57,8 @@ struct onnx_session {
     onnx *model;
     gn_ctx *g, *fold;
     onnx__chunk *chunks; /* memory of this build */
+    size_t held;         /* its bytes */
+    jmp_buf give_up;     /* where a build goes on that has no memory; all it made is in the chunks */
     onnx__kept *kept[ONNX__BUCKETS];
     onnx__bound *inputs;
     onnx__value **outputs;
@@ -64,26 +67,34 @@ struct onnx_session {
     char *error;
 };
 
-static void *onnx__alloc(onnx_session *s, size_t bytes) {
-    bytes = (bytes + 63) & ~(size_t)63;
+/* Memory of this build, zeroed, 64-byte aligned; NULL when there is none or it would be too much. */
+static void *onnx__room(onnx_session *s, size_t bytes, size_t most) {
     onnx__chunk *c = s->chunks;
+    if (bytes > most) return NULL;
+    bytes = (bytes + 63) & ~(size_t)63;
     if (!c || c->size - c->used < bytes) {
         size_t size = bytes > 65536 ? bytes : 65536;
-        c = malloc(sizeof *c + 64 + size);
-        if (!c) {
-            fprintf(stderr, "onnx: out of memory\n");
-            abort();
-        }
+        if (!(c = calloc(1, sizeof *c + 64 + size))) return NULL;
         *c = (onnx__chunk){ s->chunks, 0, size };
         s->chunks = c;
+        s->held += size;
     }
     uint8_t *base = (uint8_t *)(((uintptr_t)(c + 1) + 63) & ~(uintptr_t)63);
     void *p = base + c->used;
     c->used += bytes;
-    return memset(p, 0, bytes);
+    return p;
+}
+
+/* The same for builders: where there is none, the build ends. */
+static void *onnx__alloc(onnx_session *s, size_t bytes) {
+    void *p = s->held < ONNX__MEMORY ? onnx__room(s, bytes, ONNX__MEMORY) : NULL;
+    if (p) return p;
+    onnx__fail(s->error, "building takes more than %d MiB, or memory is short", ONNX__MEMORY >> 20);
+    longjmp(s->give_up, 1);
 }
 
 static void onnx__free_chunks(onnx_session *s) {
+    s->held = 0;
     while (s->chunks) {
         onnx__chunk *next = s->chunks->next;
         free(s->chunks);
@@ -126,19 +137,6 @@ static onnx__value *onnx__tensor_value(onnx_session *s, gn_tensor t, bool local,
     return v;
 }
 
-/* The host's bytes of a value; computes it if they are not there. NULL: s->error says why. */
-static const void *onnx__host(onnx_session *s, onnx__value *v) {
-    if (v->host) return v->host;
-    void *out = onnx__alloc(s, v->bytes + 1);
-    gn_tensor t = v->constant ? v->local : v->main;
-    if (!v->constant) s->counts.early_reads++;
-    if (v->bytes && gn_read(t, out, v->bytes) != GN_OK) {
-        onnx__fail(s->error, "%s", gn_last_error(v->constant ? s->fold : s->g)->text);
-        return NULL;
-    }
-    return v->host = out;
-}
-
 /* ---- constants of the program's context ---- */
 
 static uint64_t onnx__hash(const void *p, size_t n, uint64_t h) {
@@ -164,41 +162,86 @@ static double onnx__number(gn_dtype dtype, const void *host, size_t i) {
     }
 }
 
-/* Finds or makes the weight of some bytes. */
-static gn_tensor onnx__weight(onnx_session *s, gn_dtype dtype, gn_shape shape, const void *host, size_t bytes,
-                              const uint8_t *key) {
-    uint64_t hash = key ? onnx__hash(&key, sizeof key, 1) : onnx__hash(host, bytes, (uint64_t)dtype);
-    onnx__kept **bucket = &s->kept[hash % ONNX__BUCKETS];
-    for (onnx__kept *k = *bucket; k; k = k->next)
-        if (k->hash == hash && k->key == key && k->dtype == dtype && k->bytes == bytes &&
-            !memcmp(&k->shape, &shape, sizeof shape) && (key || !memcmp(k->host, host, bytes)))
-            return k->weight;
-    onnx__kept *k = calloc(1, sizeof *k);
-    bool whole = key && (uintptr_t)host >= (uintptr_t)s->model->map.data &&
-                 (uintptr_t)host < (uintptr_t)s->model->map.data + s->model->map.size;
-    void *copy = whole ? NULL : malloc(bytes);
-    if (!k || (!whole && !copy)) {
-        free(k);
-        free(copy);
-        return gn_data(s->g, dtype, shape, host); /* as data of this step, which needs no memory here */
+/* Finds what the session keeps of a tensor of the file (key), or of bytes; `add` is put there if there is none. */
+static onnx__kept *onnx__keep(onnx_session *s, const onnx__kept *like, bool add) {
+    uint64_t hash =
+        like->key ? onnx__hash(&like->key, sizeof like->key, 1) : onnx__hash(like->host, like->bytes, like->dtype);
+    onnx__kept **bucket = &s->kept[hash % ONNX__BUCKETS], *k;
+    for (k = *bucket; k; k = k->next)
+        if (k->hash == hash && k->key == like->key && k->dtype == like->dtype && k->bytes == like->bytes &&
+            !memcmp(&k->shape, &like->shape, sizeof k->shape) && (k->key || !memcmp(k->host, like->host, k->bytes)))
+            return k;
+    if (!add || !(k = malloc(sizeof *k))) return NULL;
+    *k = *like;
+    k->hash = hash;
+    k->next = *bucket;
+    return *bucket = k;
+}
+
+/* An initialiser's elements, where they lie in the file or unpacked once for the session. */
+static onnx__kept *onnx__unpacked(onnx_session *s, const onnx__value *v) {
+    const onnx_tensor *t = v->file;
+    onnx__kept like = { .key = t->message.at, .dtype = onnx_type_dtype(t->type), .shape = v->shape, .bytes = v->bytes };
+    onnx__kept *k = onnx__keep(s, &like, false);
+    if (k) return k;
+    like.host = t->data;
+    if (!t->data || t->type == ONNX_BOOL || (uintptr_t)t->data % onnx__dtype_bytes[like.dtype]) {
+        like.host = like.copy = malloc(v->bytes + 1);
+        if (!like.copy || !onnx_decode(t, like.copy, s->error)) {
+            if (!like.copy)
+                onnx__fail(s->error, "there is no memory for %zu bytes of '%.*s'", v->bytes, ONNX__SHOW(t->name));
+            free(like.copy);
+            return NULL;
+        }
     }
-    if (copy) memcpy(copy, host, bytes);
-    *k = (onnx__kept){ key, hash, dtype, shape, copy, copy ? copy : host, bytes, GN_NONE, *bucket };
-    k->weight = gn_weight(s->g, dtype, shape, k->host, NULL);
-    *bucket = k;
+    if (!(k = onnx__keep(s, &like, true))) free(like.copy);
+    return k;
+}
+
+/* The host's bytes of a value; computes it if they are not there. NULL: s->error says why. */
+static const void *onnx__host(onnx_session *s, onnx__value *v) {
+    if (v->host) return v->host;
+    if (v->file) {
+        const onnx__kept *k = onnx__unpacked(s, v);
+        return v->host = k ? k->host : NULL;
+    }
+    void *out = onnx__room(s, v->bytes + 1, SIZE_MAX / 4);
+    if (!out) {
+        onnx__fail(s->error, "there is no memory for %zu bytes of a value", v->bytes);
+        return NULL;
+    }
+    gn_tensor t = v->constant ? v->local : v->main;
+    if (!v->constant) s->counts.early_reads++;
+    if (v->bytes && gn_read(t, out, v->bytes) != GN_OK) {
+        onnx__fail(s->error, "%s", gn_last_error(v->constant ? s->fold : s->g)->text);
+        return NULL;
+    }
+    return v->host = out;
+}
+
+/* The weight of bytes that were folded; the session keeps a copy. */
+static gn_tensor onnx__weight(onnx_session *s, gn_dtype dtype, gn_shape shape, const void *host, size_t bytes) {
+    onnx__kept like = { .dtype = dtype, .shape = shape, .host = host, .bytes = bytes },
+               *k = onnx__keep(s, &like, false);
+    if (!k && (like.copy = malloc(bytes))) {
+        like.host = memcpy(like.copy, host, bytes);
+        if (!(k = onnx__keep(s, &like, true))) free(like.copy);
+    }
+    if (!k) return gn_data(s->g, dtype, shape, host); /* as data of this step, which needs no memory here */
+    if (!k->weight.ctx) k->weight = gn_weight(s->g, dtype, shape, k->host, NULL);
     return k->weight;
 }
 
 /* A constant where the program computes: equal elements are made there, small ones are data of the step. */
 static gn_tensor onnx__constant(onnx_session *s, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host,
-                                size_t bytes, const uint8_t *key) {
+                                size_t bytes) {
     size_t each = onnx__dtype_bytes[dtype];
     bool equal = bytes >= each && bytes && !memcmp(host, (const uint8_t *)host + each, bytes - each);
     if (equal && dtype == GN_I64) return gn_full_i64(g, dtype, shape, *(const int64_t *)host);
     double v = equal ? onnx__number(dtype, host, 0) : NAN;
     bool negative_zero = v == 0 && signbit(v);
     if (isfinite(v) && !negative_zero) return gn_full(g, dtype, shape, v);
-    if (g == s->g && bytes >= ONNX__SMALL) return onnx__weight(s, dtype, shape, host, bytes, key);
+    if (g == s->g && bytes >= ONNX__SMALL) return onnx__weight(s, dtype, shape, host, bytes);
     return gn_data_copy(g, dtype, shape, bytes ? host : "");
 }
 
@@ -206,34 +249,35 @@ static gn_tensor onnx__constant(onnx_session *s, gn_ctx *g, gn_dtype dtype, gn_s
 static gn_tensor onnx__tensor_in(onnx_session *s, onnx__value *v, gn_ctx *g) {
     gn_tensor *slot = g == s->fold ? &v->local : &v->main;
     if (slot->ctx) return *slot;
+    if (v->file && g == s->g && v->bytes >= ONNX__SMALL) {
+        onnx__kept *k = onnx__unpacked(s, v);
+        if (k && !k->weight.ctx) k->weight = gn_weight(g, k->dtype, k->shape, k->host, NULL);
+        return k ? (*slot = k->weight) : GN_NONE;
+    }
     const void *host = onnx__host(s, v);
     if (!host) return GN_NONE;
-    return *slot = onnx__constant(s, g, onnx_type_dtype(v->type), v->shape, host, v->bytes, v->key);
+    return *slot = onnx__constant(s, g, onnx_type_dtype(v->type), v->shape, host, v->bytes);
 }
 
-/* The value of a tensor of the file, or of the program's memory. */
-static onnx__value *onnx__load(onnx_session *s, const onnx_tensor *t, const uint8_t *key) {
+/* The value of a tensor of the file (`constant`), or of the program's memory. */
+static onnx__value *onnx__load(onnx_session *s, const onnx_tensor *t, bool constant) {
     onnx__value *v = onnx__new_value(s, ONNX__ONE);
     v->type = t->type;
     v->shape.rank = t->rank;
     memcpy(v->shape.dims, t->dims, sizeof t->dims);
     v->bytes = t->bytes;
-    v->key = key;
-    v->constant = true;
+    v->constant = constant;
     if (onnx_type_dtype(t->type) == GN_DTYPE_NONE) {
         onnx__fail(s->error, "tensor '%.*s': %s is not held", ONNX__SHOW(t->name), onnx_type_name(t->type));
         return NULL;
     }
-    uint32_t each = onnx__dtype_bytes[onnx_type_dtype(t->type)];
-    if (t->data && t->type != ONNX_BOOL && (uintptr_t)t->data % each == 0) {
+    if (!constant) {
         v->host = t->data;
         return v;
     }
-    void *out = onnx__alloc(s, v->bytes + 1);
-    if (t->message.at) {
-        if (!onnx_decode(t, out, s->error)) return NULL;
-    } else if (v->bytes) memcpy(out, t->data, v->bytes);
-    v->host = out;
+    onnx_tensor *copy = onnx__alloc(s, sizeof *copy);
+    *copy = *t;
+    v->file = copy;
     return v;
 }
 #endif
