@@ -134,8 +134,7 @@ static inline bool om_run(gn_ctx *g, const om_job *job) {
     if (!m) fprintf(stderr, "%s\n", error);
     for (int i = 0; ok && i < n; i++) {
         onnx_slot slot;
-        onnx_input(s, i, &slot);
-        ok = om_bind(s, job, &slot, &seed, &owners[i]);
+        ok = onnx_input(s, i, &slot) && om_bind(s, job, &slot, &seed, &owners[i]);
     }
     double begin = ex_now();
     if (ok && (!onnx_build(s, error) || !onnx_run(s, error))) ok = (fprintf(stderr, "%s\n", error), false);

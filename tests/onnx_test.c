@@ -259,7 +259,7 @@ TEST(same_lower_pads_the_beginning_and_ceil_mode_ends_in_the_input) {
     put_ints(&c, "pads", pads, 2, true);
     put_attribute(&c, "ceil_mode", 3, NULL, 0, 1);
     CHECK_VALUES(run_node(&c, NULL, 19, dims, 3, counting, &t, y), y, 1,
-                 2.5); /* a third window would begin in the pads */
+                 3.5); /* a third window would begin in the pads */
 }
 
 /* y = Identity(w) of a tensor of the file. */
@@ -471,7 +471,8 @@ TEST(external_data_stays_beside_the_model) {
     }
 }
 
-/* A model that is cut anywhere, or has any byte altered, is refused or read; the reader holds at most twice the file. */
+/* A model that is cut anywhere, or has any byte altered, is refused or read; the reader holds at most twice the
+   file. */
 TEST(cut_and_altered_models_are_read_or_refused) {
     static const int64_t two[] = { 2 };
     bytes n = node("If", "w", "y"), w = tensor("w", ONNX_BOOL, two, 0), a = branch("Neg");

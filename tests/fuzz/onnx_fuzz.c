@@ -1,5 +1,5 @@
-/* Any bytes as a model in the ONNX format: refused with a reason, or each tensor lies in the file, and what can be built
- * on inputs of ones is built, or refused, without more memory than a build may take. */
+/* Any bytes as a model in the ONNX format: refused with a reason, or each tensor lies in the file, and what can be
+ * built on inputs of ones is built, or refused, without more memory than a build may take. */
 #include "formats_fuzz.h"
 #define ONNX_IMPLEMENTATION
 #include "../../examples/formats/onnx.h"

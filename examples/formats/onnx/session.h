@@ -25,8 +25,8 @@ typedef struct onnx_slot {
     onnx_span symbols[ONNX_RANK]; /* names of sizes that are equal wherever they stand */
 } onnx_slot;
 
-/* Walks the graph, its subgraphs and the functions: each node that cannot be built is a line on `refusals` (may be NULL):
-   name, op, version, why. NULL if there is one; `error` has the first. Both `m` and `g` outlive the session. */
+/* Walks the graph, its subgraphs and the functions: each node that cannot be built is a line on `refusals` (may be
+   NULL): name, op, version, why. NULL if there is one; `error` has the first. Both `m` and `g` outlive the session. */
 onnx_session *onnx_session_open(onnx *m, gn_ctx *g, FILE *refusals, char error[ONNX_ERROR]);
 void onnx_session_close(onnx_session *s);
 int onnx_inputs(const onnx_session *s);
