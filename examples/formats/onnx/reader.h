@@ -128,7 +128,7 @@ static const char *const onnx__message_names[] = { "model",     "operator set", 
                                                    "dim",       "function",     "sequence",   "optional" };
 
 struct onnx {
-    char *path, *folder; /* the model's file; the folder's path without links */
+    char *path, *folder; /* the model's file; the folder's path without links, NULL for a file that has none */
     mapping map;
     onnx_span graph;
     int64_t ir;
@@ -308,11 +308,12 @@ onnx *onnx_open(const char *path, char error[ONNX_ERROR]) {
     onnx *m = calloc(1, sizeof *m);
     onnx__walk w = { .model = m, .path = path, .error = error };
     error[0] = 0;
-    if (!m || !(m->path = strdup(path)) || !(m->folder = onnx__folder_of(path))) {
-        onnx__fail(error, "%s: no such file", path);
+    if (!m || !(m->path = strdup(path))) {
+        onnx__fail(error, "%s: out of memory", path);
         onnx_close(m);
         return NULL;
     }
+    m->folder = onnx__folder_of(path);
     bool ok = mapping_open(&m->map, path, error, ONNX_ERROR);
     onnx_span all = { m->map.data, m->map.data ? m->map.data + m->map.size : NULL };
     w.begin = all.at;

@@ -125,7 +125,8 @@ static bool onnx__decimal(onnx_span s, uint64_t *out) {
 /* A place beside the model, which no link leads away from. */
 static bool onnx__external_path(const onnx__walk *w, onnx_span at, onnx_span place, char *out) {
     char joined[PATH_MAX];
-    size_t folder = strlen(w->model->folder);
+    size_t folder = w->model->folder ? strlen(w->model->folder) : 0;
+    if (!folder) return onnx__refuse(w, at.at, "external data of a model that lies in no folder");
     if (!onnx__size(place) || onnx__size(place) > 1000 || memchr(place.at, 0, onnx__size(place)) || place.at[0] == '/')
         return onnx__refuse(w, at.at, "external data lies in no file beside the model");
     for (const uint8_t *p = place.at; p + 1 < place.end; p++)
