@@ -92,12 +92,33 @@ static inline bool om_results(onnx_session *s, const om_job *job) {
     return true;
 }
 
-static inline void om_table(onnx_session *s, gn_ctx *g, double first) {
+/* How often each role that genie.h knows stands in the explanation of the step: "conv 53, residual 16". */
+static inline void om_recognise(onnx_session *s, char *out, size_t cap) {
+#define OM_ROLE(name, number, text) text,
+    static const char *const roles[] = { GN_ROLES(OM_ROLE) };
+#undef OM_ROLE
+    char error[ONNX_ERROR], *text;
+    snprintf(out, cap, "nothing");
+    if (!onnx_explain(s, &text, error)) return;
+    for (size_t k = 1, at = 0; k < sizeof roles / sizeof *roles; k++) {
+        int count = 0;
+        size_t length = strlen(roles[k]);
+        for (const char *p = text; (p = strstr(p, roles[k])); p += length) { /* a whole item of a list */
+            bool begins = p - text > 1 && p[-1] == ' ' && (p[-2] == ',' || p[-2] == ':');
+            count += begins && strchr(",\n", p[length]) != NULL;
+        }
+        if (count && at < cap) at += (size_t)snprintf(out + at, cap - at, "%s%s %d", at ? ", " : "", roles[k], count);
+    }
+    free(text);
+}
+
+static inline void om_table(onnx_session *s, gn_ctx *g, const char *recognised, double first) {
     onnx_counts c = onnx_get_counts(s);
     gn_device_info device;
     gn_get_device(g, &device);
     ex_row("nodes", "%lld, %lld of them folded", (long long)c.nodes, (long long)c.folded);
     ex_row("parameters", "%.3f million", (double)c.parameters * 1e-6);
+    ex_row("recognised", "%s", recognised);
     ex_row("arithmetic", "%.3f GFLOP in convolutions and matrix products", c.flops * 1e-9);
     if (c.early_reads || c.on_host)
         ex_row("while built", "%lld values read, %lld nodes computed here", (long long)c.early_reads,
@@ -136,9 +157,12 @@ static inline bool om_run(gn_ctx *g, const om_job *job) {
         onnx_slot slot;
         ok = onnx_input(s, i, &slot) && om_bind(s, job, &slot, &seed, &owners[i]);
     }
+    char recognised[256];
     double begin = ex_now();
-    if (ok && (!onnx_build(s, error) || !onnx_run(s, error))) ok = (fprintf(stderr, "%s\n", error), false);
-    if (ok) om_table(s, g, ex_now() - begin);
+    if (ok && !onnx_build(s, error)) ok = (fprintf(stderr, "%s\n", error), false);
+    if (ok) om_recognise(s, recognised, sizeof recognised);
+    if (ok && !onnx_run(s, error)) ok = (fprintf(stderr, "%s\n", error), false);
+    if (ok) om_table(s, g, recognised, ex_now() - begin);
     ok = ok && om_results(s, job) && (!job->bench || om_bench(s));
     onnx_session_close(s);
     for (int i = 0; owners && i < n; i++) free(owners[i]);

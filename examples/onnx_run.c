@@ -15,12 +15,12 @@
 
 int main(int argc, char **argv) {
     static const char about[] = "Runs a model in the ONNX format, or ONNX's node tests.";
-    const char *connect = NULL, *check = NULL, *out = NULL, *home = NULL, *model = NULL, *inputs[64];
+    const char *connect = NULL, *check = NULL, *out = NULL, *home = NULL, *model = NULL, *one = NULL, *inputs[64];
     bool bench = false;
     int64_t seed = 1;
     int n_inputs = 0, n = 1, result = EX_OK;
     ex_option options[] = {
-        { "input", EX_TEXT, &home, "NAME=FILE", "an input, from a .npy or .pb file; once for each", 0, 0 },
+        { "input", EX_TEXT, &one, "NAME=FILE", "an input, from a .npy or .pb file; once for each", 0, 0 },
         { "connect", EX_MAYBE, &connect, "URL", "run on a server, or any other device", 0, 0 },
         { "home", EX_TEXT, &home, "DIR", "folder of keys and credentials", 0, 0 },
         { "out", EX_TEXT, &out, "DIR", "write each output to DIR/NAME.npy", 0, 0 },
@@ -31,6 +31,7 @@ int main(int argc, char **argv) {
     };
     for (int i = 1; i < argc; i++) { /* what may stand more than once, or without a name, is taken out */
         if (!strcmp(argv[i], "--input") && i + 1 < argc && n_inputs < 64) inputs[n_inputs++] = argv[++i];
+        else if (!strncmp(argv[i], "--input=", 8) && n_inputs < 64) inputs[n_inputs++] = argv[i] + 8;
         else if (i == 1 && argv[i][0] != '-') model = argv[i];
         else argv[n++] = argv[i];
     }

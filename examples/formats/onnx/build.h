@@ -576,26 +576,50 @@ bool onnx_result(onnx_session *s, int i, int k, onnx_tensor *out, char error[ONN
     return true;
 }
 
-bool onnx_run(onnx_session *s, char error[ONNX_ERROR]) {
-    enum { MOST = 256 };
-    gn_tensor t[MOST];
-    void *out[MOST];
-    size_t bytes[MOST];
+/* Tensors of the outputs that the context has to compute, at most `most`. */
+static int onnx__pending(const onnx_session *s, onnx__value **out, int most) {
     int n = 0;
     for (int i = 0; i < s->n_outputs; i++)
-        for (int k = 0; k < onnx_result_count(s, i) && n < MOST; k++) {
+        for (int k = 0; k < onnx_result_count(s, i) && n < most; k++) {
             onnx__value *v = s->outputs[i]->kind == ONNX__ONE ? s->outputs[i] : s->outputs[i]->items[k];
-            if (v->kind != ONNX__ONE || v->host || v->constant || !v->bytes) continue;
-            t[n] = v->main;
-            bytes[n] = v->bytes;
-            out[n] = onnx__room(s, v->bytes, SIZE_MAX / 4);
-            if (!out[n]) return onnx__fail(error, "there is no memory for %zu bytes of a result", v->bytes);
-            v->host = out[n++];
+            if (v->kind == ONNX__ONE && !v->host && !v->constant && v->bytes) out[n++] = v;
         }
+    return n;
+}
+
+enum { ONNX__READS = 256 };
+
+bool onnx_explain(onnx_session *s, char **out_text, char error[ONNX_ERROR]) {
+    onnx__value *values[ONNX__READS];
+    gn_tensor t[ONNX__READS];
+    size_t bytes = 0, cap = 4 << 20;
+    int n = onnx__pending(s, values, ONNX__READS);
+    for (int i = 0; i < n; i++) t[i] = values[i]->main;
+    *out_text = n ? malloc(cap) : NULL;
+    if (!*out_text) return onnx__fail(error, "nothing is computed in the context");
+    if (gn_explain(t, n, NULL, *out_text, cap, &bytes) == GN_OK) return true;
+    free(*out_text);
+    *out_text = NULL;
+    return onnx__fail(error, "%s", gn_last_error(s->g)->text);
+}
+
+bool onnx_run(onnx_session *s, char error[ONNX_ERROR]) {
+    onnx__value *values[ONNX__READS];
+    gn_tensor t[ONNX__READS];
+    void *out[ONNX__READS];
+    size_t bytes[ONNX__READS];
+    int n = onnx__pending(s, values, ONNX__READS);
+    for (int i = 0; i < n; i++) {
+        t[i] = values[i]->main;
+        bytes[i] = values[i]->bytes;
+        out[i] = onnx__room(s, bytes[i], SIZE_MAX / 4);
+        if (!out[i]) return onnx__fail(error, "there is no memory for %zu bytes of a result", bytes[i]);
+    }
     if (n && gn_read_many(t, n, out, bytes) != GN_OK) {
         s->outputs = NULL;
         return onnx__fail(error, "%s", gn_last_error(s->g)->text);
     }
+    for (int i = 0; i < n; i++) values[i]->host = out[i];
     return true;
 }
 #endif

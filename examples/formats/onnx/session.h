@@ -49,4 +49,7 @@ bool onnx_result(onnx_session *s, int i, int k, onnx_tensor *out, char error[ONN
 /* Computes all tensors of all outputs in one go. */
 bool onnx_run(onnx_session *s, char error[ONNX_ERROR]);
 onnx_counts onnx_get_counts(const onnx_session *s);
+/* gn_explain of the outputs that are computed in the context, before they have been; *out_text is freed by the caller.
+   False: there is none. */
+bool onnx_explain(onnx_session *s, char **out_text, char error[ONNX_ERROR]);
 #endif
