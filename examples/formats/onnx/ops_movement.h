@@ -28,6 +28,8 @@ static void ox_reshape(onnx__call *c) {
         }
         if (s.dims[i] < -1 || (s.dims[i] == -1 && open >= 0)) onnx__no(c, "a shape with %" PRId64, s.dims[i]);
         if (s.dims[i] == -1) open = i;
+        else if (s.dims[i] < 0 || (known && s.dims[i] > INT64_MAX / known))
+            return onnx__no(c, "the shape is too large");
         else known *= s.dims[i];
     }
     int64_t all = (int64_t)onnx__elements(in);

@@ -69,6 +69,16 @@ static void ox_fill(int64_t *to, const int64_t *from, int given, int n, int64_t 
     for (int i = 0; i < n; i++) to[i] = from && given == n ? from[i] : otherwise;
 }
 
+/* Numbers of a window that no product of them overflows. */
+static bool ox_window_sane(onnx__call *c, const ox_window *w, int i) {
+    enum { MOST = 1 << 20 };
+    bool ok = w->kernel[i] > 0 && w->stride[i] > 0 && w->dilation[i] > 0 && w->before[i] >= 0 && w->after[i] >= 0;
+    if (!ok || w->kernel[i] > MOST || w->stride[i] > MOST || w->dilation[i] > MOST || w->before[i] > MOST ||
+        w->after[i] > MOST)
+        onnx__no(c, "kernel, strides and dilations are from 1, pads from 0 to %d", MOST);
+    return !c->failed;
+}
+
 /* Pads of auto_pad, and the size of the result. Under ceil mode the last window may reach past the pads. */
 static void ox_window_axis(onnx__call *c, ox_window *w, int i, bool ceiling) {
     int64_t reach = (w->kernel[i] - 1) * w->dilation[i] + 1, total;
@@ -111,11 +121,7 @@ static bool ox_get_window(onnx__call *c, gn_tensor t, const int64_t *kernel, int
         w->in[i] = s.dims[i + 2];
         w->before[i] = pads ? pads[i] : 0;
         w->after[i] = pads ? pads[w->n + i] : 0;
-        bool sane = w->kernel[i] > 0 && w->stride[i] > 0 && w->dilation[i] > 0 && w->before[i] >= 0 && w->after[i] >= 0;
-        if (!sane || w->kernel[i] > INT32_MAX || w->dilation[i] > INT32_MAX || w->before[i] > INT32_MAX ||
-            w->after[i] > INT32_MAX || w->stride[i] > INT32_MAX)
-            onnx__no(c, "kernel, strides, dilations and pads are above 0 and below 2^31");
-        else ox_window_axis(c, w, i, ox_int(c, "ceil_mode", 0) != 0);
+        if (ox_window_sane(c, w, i)) ox_window_axis(c, w, i, ox_int(c, "ceil_mode", 0) != 0);
     }
     return !c->failed;
 }
@@ -312,6 +318,8 @@ static void ox_conv_transpose(onnx__call *c) {
         w.kernel[i] = ks.dims[i + 2];
         w.before[i] = pads ? pads[i] : 0;
         w.after[i] = pads ? pads[w.n + i] : 0;
+        if (extra[i] < 0 || extra[i] > 65536 || llabs(w.before[i]) > 1 << 20 || llabs(w.after[i]) > 1 << 20)
+            onnx__no(c, "pads of %" PRId64 " and %" PRId64, w.before[i], w.after[i]);
         if (w.stride[i] < 1 || w.dilation[i] < 1 || w.stride[i] > 65536 || w.dilation[i] > 65536)
             onnx__no(c, "strides and dilations are from 1 to 65536");
     }
@@ -461,6 +469,9 @@ static void ox_max_unpool(onnx__call *c) {
     if (c->failed) return;
     int64_t in_plane = 1, out_plane = 1, planes = s.dims[0] * s.dims[1];
     for (int i = 0; i < n; i++) {
+        int64_t stride = strides ? strides[i] : 1, more = pads && !given ? pads[i] | pads[n + i] : 0;
+        if (kernel[i] < 1 || kernel[i] > 65536 || stride < 1 || stride > 65536 || more < 0 || more > 65536)
+            return onnx__no(c, "kernel, strides and pads are at most 65536");
         out.dims[i + 2] =
             (s.dims[i + 2] - 1) * (strides ? strides[i] : 1) + kernel[i] - (pads && !given ? pads[i] + pads[n + i] : 0);
         in_plane *= s.dims[i + 2];
@@ -498,10 +509,14 @@ static void ox_col2im(onnx__call *c) {
         w.after[i] = given && k == 2 * n ? given[n + i] : 0;
         w.in[i] = image[i];
         w.kernel[i] = block[i];
+        if (image[i] < 1 || image[i] > 1 << 20) onnx__no(c, "an image of size %" PRId64, image[i]);
+        if (!ox_window_sane(c, &w, i)) return;
         ox_window_axis(c, &w, i, false);
         padded *= image[i] + w.before[i] + w.after[i];
         o *= w.out[i];
         b *= block[i];
+        if (padded > ONNX__EXTENT || o > ONNX__EXTENT || b > ONNX__EXTENT) onnx__no(c, "the image is too large");
+        if (c->failed) return;
     }
     gn_shape s = onnx__shape(t);
     if (c->failed || s.rank != 3 || s.dims[2] != o || b < 1 || s.dims[1] % b) {
