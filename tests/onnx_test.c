@@ -10,14 +10,14 @@
 #include <sys/stat.h>
 
 /* Counts what the reader holds. */
-static size_t held, held_most;
+static size_t reader_held, reader_most;
 
 static void *counted(void *p, size_t size) {
     size_t *old = p ? (size_t *)p - 2 : NULL, before = old ? *old : 0, *now = realloc(old, size + 2 * sizeof *now);
     if (!now) return NULL;
     *now = size;
-    held += size - before;
-    if (held > held_most) held_most = held;
+    reader_held += size - before;
+    if (reader_held > reader_most) reader_most = reader_held;
     return now + 2;
 }
 static void *counted_zeroed(size_t n, size_t size) {
@@ -26,7 +26,7 @@ static void *counted_zeroed(size_t n, size_t size) {
 }
 static void counted_free(void *p) {
     if (!p) return;
-    held -= *((size_t *)p - 2);
+    reader_held -= *((size_t *)p - 2);
     free((size_t *)p - 2);
 }
 static char *counted_text(const char *text) {
@@ -429,7 +429,7 @@ TEST(what_cannot_be_built_is_refused_by_name) {
     bytes s = tensor("w", ONNX_STRING, two, 1);
     n = node("Identity", "w", "y");
     m = simple(&n, &s, 13);
-    refused(&m, "STRING is not held");
+    refused(&m, "STRING is not reader_held");
     bytes w = tensor("w", 1, three, 1);
     put_bytes(&w, 9, "12345678", 8);
     m = simple(&n, &w, 13);
@@ -485,14 +485,14 @@ TEST(cut_and_altered_models_are_read_or_refused) {
         bytes other = m;
         if (i < m.n) other.n = i;
         else other.at[i - m.n] ^= (uint8_t)test_random_int(1, 255);
-        held_most = held;
-        size_t before = held;
+        reader_most = reader_held;
+        size_t before = reader_held;
         onnx *o = onnx_open(file_of("altered.onnx", other.at, other.n), error);
         CHECK(o || error[0]);
-        CHECK(held_most - before <= 2 * other.n + 2 * sizeof(onnx) + 256);
+        CHECK(reader_most - before <= 2 * other.n + 2 * sizeof(onnx) + 256);
         opened += o != NULL;
         onnx_close(o);
-        CHECK_INT(held, before);
+        CHECK_INT(reader_held, before);
     }
     CHECK(opened > 0 && opened < (int)(2 * m.n));
 }
