@@ -429,7 +429,7 @@ TEST(what_cannot_be_built_is_refused_by_name) {
     bytes s = tensor("w", ONNX_STRING, two, 1);
     n = node("Identity", "w", "y");
     m = simple(&n, &s, 13);
-    refused(&m, "STRING is not reader_held");
+    refused(&m, "STRING is not held");
     bytes w = tensor("w", 1, three, 1);
     put_bytes(&w, 9, "12345678", 8);
     m = simple(&n, &w, 13);
