@@ -66,6 +66,7 @@ enum { ONNX_ERROR = 768, ONNX_RANK = 8, ONNX_OPSET_OLDEST = 7, ONNX_OPSET_NEWEST
     X(INT2, 26, 2, GN_I8)
 
 typedef enum onnx_type {
+    ONNX__SIGNED = -1, /* an int, whatever the compiler */
     ONNX_UNDEFINED = 0,
 #define ONNX__X(name, number, bits, dtype) ONNX_##name = number,
     ONNX_TYPES(ONNX__X) ONNX_TYPE__COUNT
