@@ -6526,11 +6526,11 @@ GN__DEFINE_WHERE(i64, int64_t)
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
 #endif
-#define GN__MAP(from_t, to_t, expr)                                        \
-    do {                                                                   \
-        const from_t *from_p = (const from_t *)x;                          \
-        to_t *to_p = (to_t *)y;                                            \
-        for (int64_t i = 0; i < n; i++) to_p[i] = (to_t)(expr(from_p[i])); \
+#define GN__MAP(from_t, to_t, expr)                                                       \
+    do {                                                                                  \
+        const from_t *from_p = (const from_t *)x;                                         \
+        to_t *to_p = (to_t *)y;                                                           \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) to_p[i] = (to_t)(expr(from_p[i])); \
     } while (0)
 #define GN__SAME(v) (v)
 #define GN__TRUTH(v) ((v) != 0)
@@ -6554,8 +6554,7 @@ GN__DEFINE_WHERE(i64, int64_t)
         int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);   \
         T least = (T)gn__f64_int(-INFINITY, to), above = (T)((double)most + 1); \
         if (to == GN_BOOL) GN__MAP(T, int32_t, GN__TRUTH);                      \
-        else                                                                    \
-            for (int64_t i = 0; i < n; i++) {                                   \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                   \
                 T v = a[i], c = v < above ? v : 0;                              \
                 int32_t r = (int32_t)(c > least ? c : least);                   \
                 b[i] = v >= above ? most : r;                                   \
@@ -6566,7 +6565,7 @@ GN__DEFINE_WHERE(i64, int64_t)
         const T *a = (const T *)x;                                                                       \
         int64_t *b = (int64_t *)y, most = gn__f64_int(INFINITY, to), least = gn__f64_int(-INFINITY, to); \
         T low = (T)least, above = to == GN_U32 ? (T)4294967296.0 : (T)9223372036854775808.0;             \
-        for (int64_t i = 0; i < n; i++) {                                                                \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                                                 \
             T v = a[i];                                                                                  \
             b[i] = v != v ? 0 : v <= low ? least : v >= above ? most : (int64_t)v;                       \
         }                                                                                                \
@@ -6583,6 +6582,7 @@ GN__DEFINE_WHERE(i64, int64_t)
 #define GN__DEFINE_CAST(S, attribute)                                                                             \
     attribute static void gn__tile_cast_##S(void *restrict y, gn_dtype to, const void *restrict x, gn_dtype from, \
                                             int64_t n) {                                                          \
+        n &= ~(int64_t)(GN__TILE_STEP - 1); /* as in GN__TILE */                                                  \
         switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(float, GN__TO_F16, GN__TO_BF16); break;           \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
@@ -18224,7 +18224,7 @@ GN__ONCE_END
 /* >>multi ==========================================================================================
  * Opening a device by its name, what it costs, and several devices as one executor. */
 
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through
@@ -20573,7 +20573,7 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
 
 /* ---- the place of a device that is absent: nothing is placed there ---- */
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 static gn_result gn__absent_fail(const void *self, gn_fault *f) {
     const gn__device *u = (const gn__device *)self;
@@ -20690,7 +20690,7 @@ typedef struct gn__native_plan {
 static gn__holdings *gn__native_held(gn__native *b) { return b->several ? &b->several->held : &b->held; }
 
 GN__ONCE_END
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__native *b = (gn__native *)self;
     gn__device *u = b->devices;
@@ -20962,7 +20962,7 @@ static const gn_exec_i gn__native_i = {
     .lost = gn__native_lost,
 };
 
-GN__COLD_END
+GN__ONCE_END
 GN__ONCE_BEGIN
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
