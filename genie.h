@@ -19672,6 +19672,9 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
 /* UINT64_MAX: all that was submitted. */
 static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
 
+GN__ONCE_END
+GN__COLD_BEGIN
+
 /* ---- runs ----
  * A run is one submission of a part; its ticket is its number. A piece is submitted when all that it reads is there, or
  * on its way on the devices, whatever other runs wait for: so that one device works on one step while another works on
@@ -20573,7 +20576,7 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
 
 /* ---- the place of a device that is absent: nothing is placed there ---- */
 
-GN__ONCE_END
+GN__COLD_END
 GN__ONCE_BEGIN
 static gn_result gn__absent_fail(const void *self, gn_fault *f) {
     const gn__device *u = (const gn__device *)self;
@@ -20690,7 +20693,7 @@ typedef struct gn__native_plan {
 static gn__holdings *gn__native_held(gn__native *b) { return b->several ? &b->several->held : &b->held; }
 
 GN__ONCE_END
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__native *b = (gn__native *)self;
     gn__device *u = b->devices;
@@ -20962,7 +20965,7 @@ static const gn_exec_i gn__native_i = {
     .lost = gn__native_lost,
 };
 
-GN__ONCE_END
+GN__COLD_END
 GN__ONCE_BEGIN
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
