@@ -7135,12 +7135,18 @@ enum {
     GN__ABREAST = 32
 };
 
-/* The innermost loops of f32 rows and products, for one instruction path. */
-typedef struct gn__kernels {
+/* Tiles of a product. The elements of packed sides and of C have one size; for the pairs of 16-bit integers those of
+   sides are two terms each, the first in the lower half. */
+typedef struct gn__tiles {
     int mr, nr; /* mr at most GN__GEMM_MR */
-    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr), GN__RUN terms one after the
-       other, then these sums */
-    void (*micro)(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add);
+    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr); of floats GN__RUN terms one after
+       the other, then these sums */
+    void (*micro)(const void *a, const void *b, void *c, int64_t ldc, int64_t k, bool add);
+} gn__tiles;
+
+/* The innermost loops of f32 rows and of products, for one instruction path. */
+typedef struct gn__kernels {
+    gn__tiles f32, f64, i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
     /* y[n] += x[0] b[0][n] + … + x[rows - 1] b[rows - 1][n], in that order; rows are ldb apart */
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
     /* y[rows] += x . b[row]; GN__LANES running sums, combined in a fixed order */
@@ -7171,34 +7177,45 @@ typedef struct gn__kernels {
 #define GN__LANES_SUM(s) (((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])))
 
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                                     \
-    attribute static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) { \
-        GN__CONTRACT                                                                                                  \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                                 \
-        vec acc[MR][NV], run[MR][NV];                                                                                 \
-        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; }   \
-        for (int64_t l; k > 0; k -= l) {                                                                              \
-            GN__UNROLL for (int i = 0; i < MR; i++) {                                                                 \
-                GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] = (vec){ 0 };                                       \
-            }                                                                                                         \
-            for (l = 0; l < GN__RUN && l < k; l++, a += MR, b += W * NV) {                                            \
-                vec w[NV];                                                                                            \
-                GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                             \
-                GN__UNROLL for (int i = 0; i < MR; i++) {                                                             \
-                    GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] += a[i] * w[v];                                 \
-                }                                                                                                     \
-            }                                                                                                         \
-            GN__UNROLL for (int i = 0; i < MR; i++) {                                                                 \
-                GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += run[i][v];                                       \
-            }                                                                                                         \
-        }                                                                                                             \
-        GN__UNROLL for (int i = 0; i < MR; i++) {                                                                     \
-            GN__UNROLL for (int v = 0; v < NV; v++) {                                                                 \
-                vec *to = (vec *)(c + i * ldc + v * W);                                                               \
-                if (add) acc[i][v] += *to;                                                                            \
-                *to = acc[i][v];                                                                                      \
-            }                                                                                                         \
-        }                                                                                                             \
+#define GN__MADD(sum, a, w) sum += (a) * (w)
+/* Sums of two products of 16 bits each, which wrap. */
+#define GN__MADD_PAIRS(sum, a, w)                                        \
+    do {                                                                 \
+        vec both = (vec){ 0 } + (a);                                     \
+        __asm__("vpmaddwd %2, %1, %0" : "=v"(both) : "v"(both), "v"(w)); \
+        sum += both;                                                     \
+    } while (0)
+#define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES)                                                 \
+    attribute static void gn__micro_##name(const void *pa, const void *pb, void *pc, int64_t ldc, int64_t k,        \
+                                           bool add) {                                                              \
+        GN__CONTRACT                                                                                                \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                   \
+        const T *a = (const T *)pa, *b = (const T *)pb;                                                             \
+        T *c = (T *)pc;                                                                                             \
+        vec acc[MR][NV], run[MR][NV];                                                                               \
+        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; } \
+        for (int64_t l; k > 0; k -= l) {                                                                            \
+            GN__UNROLL for (int i = 0; i < MR; i++) {                                                               \
+                GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] = (vec){ 0 };                                     \
+            }                                                                                                       \
+            for (l = 0; l < RUN && l < k; l++, a += MR, b += W * NV) {                                              \
+                vec w[NV];                                                                                          \
+                GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                           \
+                GN__UNROLL for (int i = 0; i < MR; i++) {                                                           \
+                    GN__UNROLL for (int v = 0; v < NV; v++) TIMES(run[i][v], a[i], w[v]);                           \
+                }                                                                                                   \
+            }                                                                                                       \
+            GN__UNROLL for (int i = 0; i < MR; i++) {                                                               \
+                GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += run[i][v];                                     \
+            }                                                                                                       \
+        }                                                                                                           \
+        GN__UNROLL for (int i = 0; i < MR; i++) {                                                                   \
+            GN__UNROLL for (int v = 0; v < NV; v++) {                                                               \
+                vec *to = (vec *)(c + i * ldc + v * W);                                                             \
+                if (add) acc[i][v] += *to;                                                                          \
+                *to = acc[i][v];                                                                                    \
+            }                                                                                                       \
+        }                                                                                                           \
     }
 /* Four rows at a time, so that there are as many chains of additions. */
 #define GN__DOT_ROWS(T, W, ROWS)                                                                                    \
@@ -7337,14 +7354,21 @@ typedef struct gn__kernels {
         for (; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];        \
     }
 #else
-#define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                           \
-    static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) { \
-        float acc[MR][W * NV] = { { 0 } };                                                                  \
-        for (int64_t l = 0; l < k; l++, a += MR, b += W * NV)                                               \
-            for (int i = 0; i < MR; i++)                                                                    \
-                for (int v = 0; v < W * NV; v++) acc[i][v] += a[i] * b[v];                                  \
-        for (int i = 0; i < MR; i++)                                                                        \
-            for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v]; \
+#define GN__MADD(sum, a, w) sum += (a) * (w)
+#define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES)                                            \
+    static void gn__micro_##name(const void *pa, const void *pb, void *pc, int64_t ldc, int64_t k, bool add) { \
+        const T *a = (const T *)pa, *b = (const T *)pb;                                                        \
+        T acc[MR][W * NV] = { { 0 } }, *c = (T *)pc;                                                           \
+        for (int64_t l; k > 0; k -= l) {                                                                       \
+            T run[MR][W * NV] = { { 0 } };                                                                     \
+            for (l = 0; l < RUN && l < k; l++, a += MR, b += W * NV)                                           \
+                for (int i = 0; i < MR; i++)                                                                   \
+                    for (int v = 0; v < W * NV; v++) TIMES(run[i][v], a[i], b[v]);                             \
+            for (int i = 0; i < MR; i++)                                                                       \
+                for (int v = 0; v < W * NV; v++) acc[i][v] += run[i][v];                                       \
+        }                                                                                                      \
+        for (int i = 0; i < MR; i++)                                                                           \
+            for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v];    \
     }
 #define GN__DEFINE_DOT(name, attribute, T, W)                                                        \
     static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
@@ -7421,19 +7445,22 @@ typedef struct gn__kernels {
         return best;                                                                                    \
     }
 #endif
-#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                            \
-    GN__DEFINE_TOP(S, attribute, W)                                            \
-    GN__DEFINE_MAPS(S, attribute, W)                                           \
-    GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                  \
-    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES)) \
-    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2))                        \
-    GN__DEFINE_AXPY(S, attribute, W)                                           \
-    GN__DEFINE_DOWN(f32_##S, attribute, float, W)                              \
+#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                  \
+    GN__DEFINE_TOP(S, attribute, W)                                                  \
+    GN__DEFINE_MAPS(S, attribute, W)                                                 \
+    GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD)        \
+    GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD) \
+    GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)   \
+    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES))       \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2))                              \
+    GN__DEFINE_AXPY(S, attribute, W)                                                 \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W)                                    \
     GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2))
-#define GN__KERNELS(S, W, MR, NV)                                                                                     \
-    {                                                                                                                 \
-        MR, W *NV, gn__micro_##S, gn__axpy_##S, gn__dot_f32_##S, gn__dot_f64_##S, gn__down_f32_##S, gn__join_f32_##S, \
-            gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S                             \
+#define GN__KERNELS(S, pairs, W, MR, NV)                                                                               \
+    {                                                                                                                  \
+        { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, { MR, W * NV, gn__micro_i32_##S },   \
+            { MR, W * NV, pairs }, gn__axpy_##S, gn__dot_f32_##S, gn__dot_f64_##S, gn__down_f32_##S, gn__join_f32_##S, \
+            gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S                              \
     }
 
 #if defined(__aarch64__)
@@ -7448,16 +7475,18 @@ GN__SMALL_END
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
+GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
+GN__DEFINE_MICRO(pairs_avx512, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX, GN__MADD_PAIRS)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
-    GN__EXPAND(GN__KERNELS, base, GN__BASE_SHAPE),
+    GN__EXPAND(GN__KERNELS, base, NULL, GN__BASE_SHAPE),
 #if GN__X86
-    GN__KERNELS(avx2, 8, 6, 2),
-    GN__KERNELS(avx512, 16, 7, 2),
+    GN__KERNELS(avx2, gn__micro_pairs_avx2, 8, 6, 2),
+    GN__KERNELS(avx512, gn__micro_pairs_avx512, 16, 7, 2),
 #endif
 };
 
@@ -8880,14 +8909,15 @@ static double gn__cost_matmul(const gn__infer_call *c) {
     return 2.0 * (double)gn__count(&c->out->shape) * (double)c->in[0].shape.dims[c->in[0].shape.rank - 1];
 }
 
-/* columns of a task in f64; 2^48 pieces are more than memory can show */
+/* columns of a task in f64 with few rows; 2^48 pieces are more than memory can show */
 enum { GN__GEMM_N64 = 256, GN__GEMM_LEVELS = 48 };
 enum {
     GN__GEMM_KC = 256,
     GN__GEMM_MC = 168,
     GN__GEMM_NC = 256,
     GN__GEMM_SMALL = 4,
-    GN__GEMM_PANEL = 1 << 22,
+    GN__GEMM_PANEL = 1 << 24, /* bytes */
+    GN__GEMM_EDGE = 1 << 13,
     GN__GEMV_N = 2048,
     GN__GEMM_DEEP = 4 * GN__GEMM_KC,
     GN__GEMM_MR = 8
@@ -8895,106 +8925,180 @@ enum {
 
 typedef struct gn__gemm_job {
     const gn__gemm *g;
-    gn__kernels kernels;
-    float *a;                /* packed rows: blocks of KC deep, each of panels of mr rows */
+    const gn__kernels *kernels;
+    const gn__tiles *tiles;
+    int64_t size;            /* bytes of a packed element and of a sum */
+    int64_t k;               /* packed elements along K */
+    char *a;                 /* packed rows: blocks of KC deep, each of panels of mr rows */
     int64_t row, rows;       /* packed now */
     int64_t tiles_m, tile_m; /* tasks along M, and rows of each: a multiple of mr */
     int64_t width;           /* columns of a task of a product with few rows */
+    bool direct;             /* sums lie in C */
+    bool pairs;              /* a packed element is two terms */
+    bool joins;              /* sums of floats over more than GN__GEMM_DEEP terms */
     gn__atomic failed;       /* no memory for scratch; set by any thread */
 } gn__gemm_job;
 
-/* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
-GN__NOINLINE static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
-                                    int mr) {
-    float line[GN__GEMM_MR][GN__GEMM_KC];
-    const float *from[GN__GEMM_MR];
-    bool direct = g->dtype == GN_F32 && g->ak == 1;
-    for (int i = 0; i < mr; i++) {
-        const char *p = i < rows ? gn__gemm_a(g, row + i, at) : NULL;
-        from[i] = i < rows && direct ? (const float *)(const void *)p : line[i];
-        if (i >= rows) memset(line[i], 0, (size_t)k * sizeof **line);
-        else if (!direct) gn__load_f32(line[i], g->dtype, p, g->ak, k);
+/* n elements of a side from p on, as they are packed; `pairs`: of what may be one fewer than 2 n. */
+static void gn__pack_line(void *to, const gn__gemm *g, const char *p, int64_t stride, int64_t n, bool pairs,
+                          int64_t terms) {
+    int32_t w[2 * GN__WIDEN];
+    uint8_t compute = gn__dtypes[g->dtype].compute;
+    if (compute == GN__F32) gn__load_f32((float *)to, g->dtype, p, stride, n);
+    else if (compute == GN__F64) gn__load_f64((double *)to, GN_F64, p, stride, n);
+    else if (!pairs) gn__load_i32((int32_t *)to, g->dtype == GN_U32 ? GN_I32 : g->dtype, p, stride, n);
+    for (int64_t i = 0, m; pairs && i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__WIDEN);
+        w[2 * m - 1] = 0;
+        gn__load_i32(w, g->dtype, p + 2 * i * stride * (int64_t)gn__bytes_of(g->dtype), stride,
+                     GN__MIN(terms - 2 * i, 2 * m));
+        for (int64_t l = 0; l < m; l++)
+            ((uint32_t *)to)[i + l] = ((uint32_t)w[2 * l] & 0xffff) | (uint32_t)w[2 * l + 1] << 16;
     }
-    for (int64_t l = 0; l < k; l++, out += mr)
-        for (int i = 0; i < mr; i++) out[i] = from[i][l];
 }
 
-/* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. Rows of B are read along, columns in
-   pieces. */
-GN__NOINLINE static void gn__pack_b(float *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
-                                    int nr) {
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr;
-    float line[GN__GEMM_NC + 64];
+static bool gn__pack_direct(const gn__gemm *g, bool pairs) {
+    return !pairs && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
+}
+
+/* out[l * mr + i] = from[i][l]: GN__GEMM_MR of them each time, of which those beyond mr are written over. */
+#define GN__PACK_TURN(T)                                                                                   \
+    do {                                                                                                   \
+        T *to = (T *)out;                                                                                  \
+        const T *f[GN__GEMM_MR];                                                                           \
+        int64_t l = 0;                                                                                     \
+        for (int i = 0; i < GN__GEMM_MR; i++) f[i] = (const T *)from[i];                                   \
+        for (; l < k - 1; l++, to += mr) GN__UNROLL for (int i = 0; i < GN__GEMM_MR; i++) to[i] = f[i][l]; \
+        for (; l < k; l++, to += mr)                                                                       \
+            for (int i = 0; i < mr; i++) to[i] = f[i][l];                                                  \
+    } while (0)
+
+/* One panel of mr rows of A from `row`, zero-padded, k packed elements deep from `at`: k by mr. */
+GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
+                                    int mr, bool pairs) {
+    double line[GN__GEMM_MR][GN__GEMM_KC];
+    const void *from[GN__GEMM_MR];
+    bool direct = gn__pack_direct(g, pairs) && g->ak == 1;
+    int64_t deep = pairs ? 2 : 1;
+    for (int i = 0; i < GN__GEMM_MR; i++) {
+        const char *p = i < mr && i < rows ? gn__gemm_a(g, row + i, at * deep) : NULL;
+        from[i] = p && direct ? (const void *)p : i < mr ? line[i] : from[0];
+        if (!p && i < mr) memset(line[i], 0, sizeof line[i]);
+        else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, pairs, GN__MIN(g->k - at * deep, k * deep));
+    }
+    if (g->dtype == GN_F64) GN__PACK_TURN(uint64_t);
+    else GN__PACK_TURN(uint32_t);
+}
+
+/* Columns of B that lie in a row: lines of a cache are turned at a time. */
+static void gn__pack_turned(char *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr,
+                            bool pairs) {
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4, deep = pairs ? 2 : 1,
+            side = GN__TURN_BYTES / size;
+    char lines[GN__TURN_BYTES * GN__GEMM_KC];
+    bool direct = gn__pack_direct(g, pairs);
+    for (int64_t i = 0, n; i < cols; i += n) {
+        const char *from = g->b + (at * deep * g->bk + (col + i) * g->bn) * bytes;
+        n = GN__MIN(GN__MIN(cols - i, side), nr - i % nr);
+        for (int64_t l = 0; l < n && !direct; l++)
+            gn__pack_line(lines + l * k * size, g, from + l * g->bn * bytes, g->bk, k, pairs,
+                          GN__MIN(g->k - at * deep, k * deep));
+        gn__plane p = { .to = out + (i / nr * nr * k + i % nr) * size,
+                        .from = direct ? from : lines,
+                        .rows = k,
+                        .n = n,
+                        .to_row = nr * size,
+                        .from_step = direct ? g->bn * size : k * size };
+        if (size == 8) gn__plane_turn_64(&p);
+        else gn__plane_turn_32(&p);
+    }
+    for (int64_t i = cols; i % nr; i++)
+        for (int64_t l = 0; l < k; l++) memset(out + (i / nr * nr * k + i % nr + l * nr) * size, 0, (size_t)size);
+}
+
+/* k x cols of B, in packed elements, from (at, col): panels of nr columns, k by nr, zero-padded. */
+GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
+                                    int nr, bool pairs) {
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr,
+            size = g->dtype == GN_F64 ? 8 : 4;
+    double line[GN__GEMM_NC + 64];
+    uint32_t second[GN__GEMM_NC + 64];
     if (g->bk == 1 && g->bn != 1) {
-        for (int64_t i = 0; i < padded; i++) {
-            float *to = out + i / nr * nr * k + i % nr;
-            if (i < cols) gn__load_f32(line, g->dtype, g->b + (at + (col + i) * g->bn) * bytes, 1, k);
-            else memset(line, 0, (size_t)k * sizeof *line);
-            for (int64_t l = 0; l < k; l++) to[l * nr] = line[l];
-        }
+        gn__pack_turned((char *)out, g, col, cols, at, k, nr, pairs);
         return;
     }
+    memset(line, 0, sizeof line);
     for (int64_t l = 0; l < k; l++) {
-        const char *p = g->b + ((at + l) * g->bk + col * g->bn) * bytes;
-        const float *from = (const float *)(const void *)p;
-        if (g->dtype != GN_F32 || g->bn != 1 || padded != cols) {
-            gn__load_f32(line, g->dtype, p, g->bn, cols);
-            memset(line + cols, 0, (size_t)(padded - cols) * sizeof *line);
-            from = line;
-        }
-        for (int64_t q = 0; q < padded; q += nr) memcpy(out + q * k + l * nr, from + q, (size_t)nr * sizeof *out);
+        const char *p = g->b + ((at + l) * (pairs ? 2 : 1) * g->bk + col * g->bn) * bytes;
+        const char *from = (const char *)line;
+        if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) from = p;
+        else gn__pack_line(line, g, p, g->bn, cols, false, cols);
+        if (pairs && 2 * (at + l) + 1 < g->k) gn__pack_line(second, g, p + g->bk * bytes, g->bn, cols, false, cols);
+        else if (pairs) memset(second, 0, sizeof second);
+        for (int64_t i = 0; i < cols && pairs; i++)
+            ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
+        for (int64_t q = 0; q < padded; q += nr)
+            memcpy((char *)out + (q * k + l * nr) * size, from + q * size, (size_t)(nr * size));
     }
 }
 
 static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
-    const gn__gemm *g = j->g;
-    int mr = j->kernels.mr;
+    int mr = j->tiles->mr;
     int64_t padded = (j->rows + mr - 1) / mr * mr;
     for (int64_t p = begin * mr; p < end * mr; p += mr)
-        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
-            int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
-            gn__pack_a(j->a + padded * at + p * k, g, j->row + p, j->rows - p, at, k, mr);
+        for (int64_t at = 0; at < j->k && !gn__pool_stops(j->g->pool); at += GN__GEMM_KC) {
+            int64_t k = GN__MIN(j->k - at, (int64_t)GN__GEMM_KC);
+            gn__pack_a(j->a + (padded * at + p * k) * j->size, j->g, j->row + p, j->rows - p, at, k, mr, j->pairs);
         }
 }
 
-/* Bias, rounding and storing of f32 sums. */
-GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, float *sums, int64_t row, int64_t col, int64_t n) {
+/* Bias, rounding and storing of sums. */
+GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, void *sums, int64_t row, int64_t col, int64_t n) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
+    uint8_t compute = gn__dtypes[g->dtype].compute;
     char *to = g->c + (row * g->n + col) * bytes;
-    float w[GN__GEMM_NC];
+    double room[GN__GEMM_NC];
     for (int64_t i = 0, m; g->bias && i < n; i += m) {
+        const char *p = g->bias->p + (col + i) * g->bias->strides[0] * bytes;
         m = GN__MIN(n - i, (int64_t)GN__GEMM_NC);
-        gn__load_f32(w, g->dtype, g->bias->p + (col + i) * g->bias->strides[0] * bytes, g->bias->strides[0], m);
-        for (int64_t l = 0; l < m; l++) sums[i + l] += w[l];
+        gn__pack_line(room, g, p, g->bias->strides[0], m, false, m);
+        if (compute == GN__F32)
+            for (int64_t l = 0; l < m; l++) ((float *)sums)[i + l] += ((float *)(void *)room)[l];
+        else if (compute == GN__F64)
+            for (int64_t l = 0; l < m; l++) ((double *)sums)[i + l] += room[l];
+        else
+            for (int64_t l = 0; l < m; l++) ((uint32_t *)sums)[i + l] += ((uint32_t *)(void *)room)[l];
     }
-    if (to != (char *)sums) gn__store_f32(sums, g->dtype, to, 1, n);
+    if (to == (char *)sums) return;
+    if (compute == GN__F32) gn__store_f32((const float *)sums, g->dtype, to, 1, n);
+    else gn__store_i32((const int32_t *)sums, g->dtype, to, 1, n);
 }
 
 /* Micro tiles of the rows [p, p + rows) of the packed ones; those that stick out go through `edge`. */
-static void gn__gemm_block(const gn__gemm_job *j, const float *a, const float *b, float *c, int64_t ldc, int64_t rows,
-                           int64_t cols, int64_t k, bool add, float *edge) {
-    int mr = j->kernels.mr, nr = j->kernels.nr;
+static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *b, char *c, int64_t ldc, int64_t rows,
+                           int64_t cols, int64_t k, bool add, char *edge) {
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size;
     for (int64_t q = 0; q < cols; q += nr)
         for (int64_t p = 0; p < rows; p += mr) {
+            char *to = c + (p * ldc + q) * size;
             if (p + mr <= rows && q + nr <= cols) {
-                j->kernels.micro(a + p * k, b + q * k, c + p * ldc + q, ldc, k, add);
+                j->tiles->micro(a + p * k * size, b + q * k * size, to, ldc, k, add);
                 continue;
             }
-            j->kernels.micro(a + p * k, b + q * k, edge, nr, k, false);
-            for (int64_t i = 0; i < mr && p + i < rows; i++)
-                for (int64_t l = 0; l < nr && q + l < cols; l++) {
-                    float *to = c + (p + i) * ldc + q + l;
-                    *to = add ? *to + edge[i * nr + l] : edge[i * nr + l];
-                }
+            int64_t high = GN__MIN(mr, rows - p);
+            size_t wide = (size_t)(GN__MIN(nr, cols - q) * size);
+            for (int64_t i = 0; i < high && add; i++) memcpy(edge + i * nr * size, to + i * ldc * size, wide);
+            j->tiles->micro(a + p * k * size, b + q * k * size, edge, nr, k, add);
+            for (int64_t i = 0; i < high; i++) memcpy(to + i * ldc * size, edge + i * nr * size, wide);
         }
 }
 
-/* Sums over at most GN__GEMM_DEEP terms are added to those before them in f64, and at the end replaced by what all come
-   to. */
+/* Sums over at most GN__GEMM_DEEP terms are added to those before them, f32 in f64 and f64 in two parts, and at the end
+   replaced by what all come to. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
 #endif
 GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
     if (first)
@@ -9004,43 +9108,56 @@ GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, b
     if (last)
         for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];
 }
+
+/* What additions have lost is NaN where a sum is infinite. */
+GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, double *sums, int64_t n, bool first, bool last) {
+    for (int64_t i = 0; i < n && first; i++) totals[i] = lost[i] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double t = totals[i] + sums[i], back = t - totals[i];
+        lost[i] += (totals[i] - (t - back)) + (sums[i] - back);
+        totals[i] = t;
+    }
+    for (int64_t i = 0; i < n && last; i++) sums[i] = totals[i] + (lost[i] == lost[i] ? lost[i] : 0);
+}
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
 /* Columns [col, col + cols) of the packed rows from p on: B is packed KC deep, then used by all of them. */
-static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int64_t rows, int64_t col) {
+static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64_t rows, int64_t col) {
     const gn__gemm *g = j->g;
-    int mr = j->kernels.mr, nr = j->kernels.nr;
+    int mr = j->tiles->mr, nr = j->tiles->nr;
     int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr,
-            chunk = GN__GEMM_MC / mr * mr;
-    bool direct = g->dtype == GN_F32;
-    float *edge = scratch, *b = edge + 32 * 64, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC;
-    double *totals = (double *)(void *)(sums + (direct ? 0 : j->tile_m * GN__GEMM_NC));
-    float *c = direct ? (float *)(void *)g->c + (j->row + p) * g->n + col : sums;
-    int64_t ldc = direct ? g->n : GN__GEMM_NC;
-    for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
-        int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
-        gn__pack_b(b, g, col, cols, at, k, nr);
+            chunk = GN__GEMM_MC / mr * mr, size = j->size, tile = j->tile_m * GN__GEMM_NC;
+    char *edge = scratch, *b = edge + GN__GEMM_EDGE, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC * size;
+    double *totals = (double *)(void *)(sums + (j->direct ? 0 : tile * size));
+    char *c = j->direct ? g->c + ((j->row + p) * g->n + col) * size : sums;
+    int64_t ldc = j->direct ? g->n : GN__GEMM_NC;
+    for (int64_t at = 0; at < j->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
+        int64_t k = GN__MIN(j->k - at, (int64_t)GN__GEMM_KC);
+        gn__pack_b(b, g, col, cols, at, k, nr, j->pairs);
         for (int64_t q = 0; q < rows; q += chunk)
-            gn__gemm_block(j, j->a + padded * at + (p + q) * k, b, c + q * ldc, ldc, GN__MIN(rows - q, chunk), cols, k,
-                           at % GN__GEMM_DEEP > 0, edge);
-        bool last = at + k == g->k;
-        for (int64_t i = 0; i < rows && g->k > GN__GEMM_DEEP && (last || (at + k) % GN__GEMM_DEEP == 0); i++)
-            gn__gemm_join(totals + i * GN__GEMM_NC, c + i * ldc, cols, at < GN__GEMM_DEEP, last);
+            gn__gemm_block(j, j->a + (padded * at + (p + q) * k) * size, b, c + q * ldc * size, ldc,
+                           GN__MIN(rows - q, chunk), cols, k, j->joins ? at % GN__GEMM_DEEP > 0 : at > 0, edge);
+        bool first = at < GN__GEMM_DEEP, last = at + k == g->k;
+        for (int64_t i = 0; i < rows && j->joins && (last || (at + k) % GN__GEMM_DEEP == 0); i++) {
+            double *to = totals + i * GN__GEMM_NC;
+            if (size == 8) gn__gemm_join64(to, to + tile, (double *)(void *)(c + i * ldc * size), cols, first, last);
+            else gn__gemm_join(to, (float *)(void *)(c + i * ldc * size), cols, first, last);
+        }
     }
-    for (int64_t i = 0; i < rows && (!direct || g->bias || g->k == 0); i++) {
-        if (g->k == 0) memset(c + i * ldc, 0, (size_t)cols * sizeof *c);
-        gn__gemm_store(g, c + i * ldc, j->row + p + i, col, cols);
+    for (int64_t i = 0; i < rows && (!j->direct || g->bias || g->k == 0); i++) {
+        if (g->k == 0) memset(c + i * ldc * size, 0, (size_t)(cols * size));
+        gn__gemm_store(g, c + i * ldc * size, j->row + p + i, col, cols);
     }
 }
 
 static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
-    size_t tile = (size_t)j->tile_m * GN__GEMM_NC,
-           sums = (j->g->dtype == GN_F32 ? 0 : tile) + (j->g->k > GN__GEMM_DEEP ? 2 * tile : 0);
-    float *raw = (float *)gn_alloc(sizeof(float) * (32 * 64 + (GN__GEMM_NC + 64) * GN__GEMM_KC + sums) + 64);
-    float *scratch = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+    int64_t tile = j->tile_m * GN__GEMM_NC, size = j->size,
+            sums = (j->direct ? 0 : tile * size) + (j->joins ? tile * (size == 8 ? 16 : 8) : 0);
+    char *raw = (char *)gn_alloc((size_t)(GN__GEMM_EDGE + (GN__GEMM_NC + 64) * GN__GEMM_KC * size + sums + 64));
+    char *scratch = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     if (!raw) {
         gn__atomic_store(&j->failed, 1);
         return;
@@ -9060,15 +9177,14 @@ static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t a
     const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
     float x[GN__PIECE], w[GN__PIECE];
     gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
-    if (along && plain) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
+    if (along && plain) j->kernels->dot(y, x, (const float *)(const void *)b, g->bn, n, k);
     for (int64_t i = 0; i < n && along && !plain; i++) {
         gn__load_f32(w, g->dtype, b + i * g->bn * bytes, g->bk, k);
-        j->kernels.dot(y + i, x, w, 0, 1, k);
+        j->kernels->dot(y + i, x, w, 0, 1, k);
     }
     for (int64_t i = 0, m; i < n && !along; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__down_f32(&j->kernels, y + i, x, &(gn__down){ b + i * g->bn * bytes, g->dtype, g->bk, g->bn, NULL, 0 }, k,
-                     m);
+        gn__down_f32(j->kernels, y + i, x, &(gn__down){ b + i * g->bn * bytes, g->dtype, g->bk, g->bn, NULL, 0 }, k, m);
     }
 }
 
@@ -9094,38 +9210,47 @@ static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
 /* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
 static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     const gn__gemm *g = j->g;
-    int64_t mr = j->kernels.mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
+    uint8_t compute = gn__dtypes[g->dtype].compute;
+    bool floats = compute == GN__F32 || compute == GN__F64;
+    j->pairs = !floats && gn__bytes_of(g->dtype) < 4 && j->kernels->pairs.micro;
+    j->tiles = compute == GN__F32   ? &j->kernels->f32
+               : compute == GN__F64 ? &j->kernels->f64
+               : j->pairs           ? &j->kernels->pairs
+                                    : &j->kernels->i32;
+    j->size = compute == GN__F64 ? 8 : 4;
+    j->direct = gn__pack_direct(g, j->pairs);
+    j->joins = floats && g->k > GN__GEMM_DEEP;
+    j->k = j->pairs ? (g->k + 1) / 2 : g->k;
+    int64_t mr = j->tiles->mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
             threads = pool ? (int64_t)pool->n_threads + 1 : 1;
-    int64_t most = GN__MAX(GN__GEMM_PANEL / GN__MAX(g->k, 1) / mr * mr, mr),
+    int64_t most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr),
             panels = (GN__MIN(g->m, most) + mr - 1) / mr;
-    float *raw = (float *)gn__alloc_many((uint64_t)(panels * mr * GN__MAX(g->k, 1)) + 16, 1, sizeof *raw);
+    char *raw = (char *)gn__alloc_many((uint64_t)(panels * mr * GN__MAX(j->k, 1)) + 16, 1, (size_t)j->size);
     if (!raw) return false;
-    j->a = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+    j->a = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     for (j->row = 0; j->row < g->m; j->row += j->rows) {
         j->rows = GN__MIN(g->m - j->row, most);
         panels = (j->rows + mr - 1) / mr;
         j->tiles_m = GN__MAX(GN__MIN((3 * threads + tiles_n - 1) / tiles_n, panels), 1);
         j->tile_m = (panels + j->tiles_m - 1) / j->tiles_m * mr;
         j->tiles_m = (panels * mr + j->tile_m - 1) / j->tile_m;
-        gn__pool_for(pool, panels, 1 + 16384 / GN__MAX(g->k * mr, 1), gn__gemm_pack_range, j);
+        gn__pool_for(pool, panels, 1 + 16384 / GN__MAX(j->k * mr, 1), gn__gemm_pack_range, j);
         gn__pool_for(pool, j->tiles_m * tiles_n, 1, gn__gemm_range, j);
     }
     gn_free(raw);
     return gn__atomic_load(&j->failed) == 0;
 }
 
-static bool gn__gemm_f32(const gn__gemm *g, gn__pool *pool) {
-    gn__gemm_job j = { .g = g, .kernels = gn__kernel_sets[pool ? pool->isa : GN__ISA_BASE] };
-    if (g->m > GN__GEMM_SMALL) return gn__gemm_panels(&j, pool);
-    int64_t share =
-        (g->n + 4 * (pool ? (int64_t)pool->n_threads + 1 : 1) - 1) / (4 * (pool ? (int64_t)pool->n_threads + 1 : 1));
-    j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), (int64_t)GN__GEMV_N);
-    gn__pool_for(pool, (g->n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(g->k * g->m * j.width, 1), gn__gemv_range,
-                 &j);
-    return true;
+/* Few rows of f32, f16, bf16. */
+static void gn__gemv(gn__gemm_job *j, gn__pool *pool) {
+    const gn__gemm *g = j->g;
+    int64_t threads = pool ? (int64_t)pool->n_threads + 1 : 1, share = (g->n + 4 * threads - 1) / (4 * threads);
+    j->width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), (int64_t)GN__GEMV_N);
+    gn__pool_for(pool, (g->n + j->width - 1) / j->width, 1 + 16384 / GN__MAX(g->k * g->m * j->width, 1), gn__gemv_range,
+                 j);
 }
 
-/* f64: rows of C by pieces of K, which a gn__tree joins. */
+/* f64 with few rows or columns: rows of C by pieces of K, which a gn__tree joins. */
 static void gn__gemm_f64_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
     const gn__gemm *g = j->g;
@@ -9139,8 +9264,8 @@ static void gn__gemm_f64_range(void *arg, int64_t begin, int64_t end) {
             gn__load_f64(x, GN_F64, gn__gemm_a(g, row, at), g->ak, k);
             memset(sum, 0, (size_t)n * sizeof *sum);
             const char *b = g->b + (at * g->bk + col * g->bn) * 8;
-            if (g->bk == 1) j->kernels.dot64(sum, x, (const double *)(const void *)b, g->bn, n, k);
-            else gn__down_f64(&j->kernels, sum, x, &(gn__down){ b, GN_F64, g->bk, g->bn, NULL, 0 }, k, n);
+            if (g->bk == 1) j->kernels->dot64(sum, x, (const double *)(const void *)b, g->bn, n, k);
+            else gn__down_f64(j->kernels, sum, x, &(gn__down){ b, GN_F64, g->bk, g->bn, NULL, 0 }, k, n);
             gn__trees_add(levels, n, pieces, sum);
         }
         gn__trees_sum(levels, n, pieces);
@@ -9152,8 +9277,8 @@ static void gn__gemm_f64_range(void *arg, int64_t begin, int64_t end) {
 
 GN__COLD_BEGIN
 
-/* Integers; sums wrap. */
-static void gn__gemm_int_range(void *arg, int64_t begin, int64_t end) {
+/* i64; sums wrap. */
+static void gn__gemm_i64_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm *g = ((const gn__gemm_job *)arg)->g;
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), blocks = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC;
     int64_t y[GN__GEMM_NC] = { 0 }, w[GN__GEMM_NC];
@@ -9312,11 +9437,17 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     copy.pool = pool;
     if (g->m == 0 || g->n == 0) return true;
     if (pool && pool->blas && gn__is_for_blas(g)) return gn__gemm_blas(g, pool->blas);
-    if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(&copy, pool);
-    gn__gemm_job j = { .g = &copy, .kernels = *gn__kernels_of(pool) };
-    int64_t width = g->dtype == GN_F64 ? GN__GEMM_N64 : GN__GEMM_NC;
+    gn__gemm_job j = { .g = &copy, .kernels = gn__kernels_of(pool) };
+    uint8_t compute = gn__dtypes[g->dtype].compute;
+    if (compute == GN__F32 && g->m <= GN__GEMM_SMALL) {
+        gn__gemv(&j, pool);
+        return true;
+    }
+    bool thin = compute == GN__F64 && GN__MIN(g->m, g->n) <= GN__GEMM_SMALL;
+    if (!thin && g->dtype != GN_I64) return gn__gemm_panels(&j, pool);
+    int64_t width = thin ? GN__GEMM_N64 : GN__GEMM_NC;
     gn__pool_for(pool, g->m * ((g->n + width - 1) / width), 1 + 16384 / GN__MAX(g->k * 8, 1),
-                 g->dtype == GN_F64 ? gn__gemm_f64_range : gn__gemm_int_range, &j);
+                 thin ? gn__gemm_f64_range : gn__gemm_i64_range, &j);
     return true;
 }
 
@@ -10964,8 +11095,8 @@ typedef struct gn__attention_tile {
 } gn__attention_tile;
 
 static uint64_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
-    return (uint64_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) +
-                      GN__TILE_KEYS * (E + k->mr)) +
+    return (uint64_t)(GN__TILE_QUERIES * (D + E + k->f32.mr + 3) + (GN__TILE_KEYS + k->f32.mr) * (D + k->f32.nr) +
+                      GN__TILE_KEYS * (E + k->f32.mr)) +
            16 * 8;
 }
 
@@ -10978,7 +11109,7 @@ static float *gn__tile_carve(float **room, int64_t n) {
 GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
     const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES,
-            bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->mr, nr = a->k->nr;
+            bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->f32.mr, nr = a->k->f32.nr;
     a->b = task / tiles / H, a->h = task / tiles % H, a->t = task % tiles * GN__TILE_QUERIES,
     a->n = GN__MIN(T - a->t, (int64_t)GN__TILE_QUERIES);
     int64_t g = a->h / (H / K->dims[1]);
@@ -11002,7 +11133,7 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, flo
     a->scores = gn__tile_carve(&room, (GN__TILE_KEYS + mr) * nr);
     a->top = gn__tile_carve(&room, GN__TILE_QUERIES);
     a->weight = (double *)(void *)gn__tile_carve(&room, 2 * GN__TILE_QUERIES);
-    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr);
+    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr, false);
     a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
     memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
     for (int64_t i = 0; i < GN__TILE_QUERIES; i++) {
@@ -11016,7 +11147,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
     const gn__attention_job *j = a->j;
     const gn_view *m = &j->mask;
     /* queries that do not see the key */
-    int64_t nr = a->k->nr, hidden = j->c->attrs[0] & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2;
+    int64_t nr = a->k->f32.nr, hidden = j->c->attrs[0] & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2;
     for (int64_t i = 0; i < n; i++, hidden++) {
         float *s = a->scores + i * nr;
         for (int64_t l = 0; l < GN__MIN(hidden, lanes); l++) s[l] = -INFINITY;
@@ -11032,7 +11163,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
 /* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
 GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
     const gn__pool *pool = a->j->c->pool;
-    int64_t nr = a->k->nr;
+    int64_t nr = a->k->f32.nr;
     float best[64], less[64], shrink[64] = { 0 }, part[64] = { 0 }, ones[GN__TILE_KEYS];
     int32_t at[64] = { 0 };
     bool shrinks = false;
@@ -11064,22 +11195,23 @@ static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
 
 /* False: what is hidden is not finite; the rows are to be done one by one. */
 GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
-    int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t),
+    int64_t mr = a->k->f32.mr, nr = a->k->f32.nr, least = gn__keys_seen(a->j, a->t),
             most = gn__keys_seen(a->j, a->t + a->n - 1);
     for (int64_t key = 0, n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
         n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
         bool hides = a->j->mask.p || key + n > least;
-        for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr);
-        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr);
+        for (int64_t p = 0; p < n; p += mr)
+            gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr, false);
+        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr, false);
         if (hides && !gn__tile_is_finite(a, n)) return false;
         for (int64_t i = 0; i < a->n; i += nr) {
             if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key) continue;
             for (int64_t p = 0; p < n; p += mr)
-                a->k->micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
+                a->k->f32.micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
             if (hides) gn__tile_hide(a, a->t + i, GN__MIN(nr, a->n - i), key, n);
             gn__tile_softmax(a, i, n);
             for (int64_t e = 0; e < a->rows; e += mr)
-                a->k->micro(a->values + e * n, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
+                a->k->f32.micro(a->values + e * n, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
         }
     }
     return true;
@@ -11089,9 +11221,9 @@ GN__NOINLINE static void gn__tile_store(const gn__attention_tile *a) {
     const gn_view *out = &a->j->c->out;
     float row[GN__TILE_WIDE];
     for (int64_t i = 0; i < a->n; i++) {
-        const float *sums = a->sums + i / a->k->nr * a->k->nr * a->rows + i % a->k->nr;
+        const float *sums = a->sums + i / a->k->f32.nr * a->k->f32.nr * a->rows + i % a->k->f32.nr;
         float scale = a->top[i] == -INFINITY ? 0 : (float)(1 / a->weight[i]); /* nothing seen: zeros */
-        for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * a->k->nr] * scale;
+        for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * a->k->f32.nr] * scale;
         gn__store_f32(row, out->dtype,
                       out->p + (((a->b * out->dims[1] + a->h) * out->dims[2] + a->t + i) * a->E) *
                                    (int64_t)gn__bytes_of(out->dtype),
