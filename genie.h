@@ -3108,12 +3108,13 @@ static const gn_driver_i *gn__driver;
 /* ---- instruction paths of the CPU executor: kernels are compiled for each, the host's best is picked at run time */
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include <cpuid.h>
 #define GN__X86 1
-#define GN__TARGET_AVX2 __attribute__((target("avx2,fma")))
+#define GN__TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #if defined(__clang__)
-#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"), min_vector_width(512)))
+#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c"), min_vector_width(512)))
 #else
-#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")))
+#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,prefer-vector-width=512")))
 #endif
 #else
 #define GN__X86 0
@@ -3155,7 +3156,9 @@ static gn__isa gn__isa_pick(void) {
     __builtin_cpu_init();
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    unsigned a, b, c = 0, d; /* bit 29 of the third: F16C */
+    bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
     if (most >= GN__ISA_AVX512 && avx512 && avx2) return GN__ISA_AVX512;
     if (most >= GN__ISA_AVX2 && avx2) return GN__ISA_AVX2;
 #endif
@@ -7149,18 +7152,21 @@ typedef struct gn__kernels {
     gn__tiles f32, f64, i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
     /* y[n] += x[0] b[0][n] + … + x[rows - 1] b[rows - 1][n], in that order; rows are ldb apart */
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
-    /* y[rows] += x . b[row]; GN__LANES running sums, combined in a fixed order */
-    void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
-    void (*dot64)(double *y, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t k);
+    /* y[r] += x[r] . b[r], rows ldx and ldb apart; GN__LANES running sums, combined in a fixed order */
+    void (*dot)(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
+    void (*dot64)(double *y, const double *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     /* The same down n columns, n <= GN__CHUNK: running sum r mod GN__LANES, a row of `slots`, += x[r] b[r][n]; the
      * first ones are set where `fresh`. Then y[n] += what `lanes` of them (those that were set) come to. */
-    void (*down)(float *slots, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*down)(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     void (*join)(float *y, const float *slots, int64_t lanes, int64_t n);
-    void (*down64)(double *slots, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*down64)(double *slots, const double *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     void (*join64)(double *y, const double *slots, int64_t lanes, int64_t n);
     float (*top)(const float *x, int64_t n, float sign); /* largest of sign * x, NaN if there is one */
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
     void (*gain)(float *y, const float *g, const float *b, int64_t n);         /* y * g + b; one of them may be NULL */
+    /* dot and down with b of f16 and of bf16; NULL: what is b is converted first */
+    void (*dot16[2])(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
+    void (*down16[2])(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
 } gn__kernels;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -7217,91 +7223,106 @@ typedef struct gn__kernels {
             }                                                                                                       \
         }                                                                                                           \
     }
+/* Elements of rows as vectors, and one. */
+#define GN__WIDE(p) *(const vec *)(p)
+#define GN__ONE(x) x
+#define GN__WIDE_BF16(p) (vec)(__builtin_convertvector(*(const half *)(p), bits) << 16)
+#define GN__WIDE_F16(p) (vec) __builtin_ia32_vcvtph2ps256((halves)(*(const half *)(p)))
+#define GN__NARROW(W, B)                                                                               \
+    typedef B half __attribute__((vector_size(W * sizeof(B)), aligned(sizeof(B)), may_alias, unused)); \
+    typedef int16_t halves __attribute__((vector_size(W * 2), unused));                                \
+    typedef uint32_t bits __attribute__((vector_size(W * 4), unused));
 /* Four rows at a time, so that there are as many chains of additions. */
-#define GN__DOT_ROWS(T, W, ROWS)                                                                                    \
-    for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, y += ROWS) {                                                \
-        vec acc[ROWS][GN__LANES / W];                                                                               \
-        T s[ROWS][GN__LANES];                                                                                       \
-        int64_t l = 0;                                                                                              \
-        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                                 \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[r][v] = (vec){ 0 };                              \
-        }                                                                                                           \
-        for (; l + GN__LANES <= k; l += GN__LANES) {                                                                \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                                    \
-                vec w = *(const vec *)(x + l + v * W);                                                              \
-                GN__UNROLL for (int r = 0; r < ROWS; r++) acc[r][v] += w * *(const vec *)(b + r * ldb + l + v * W); \
-            }                                                                                                       \
-        }                                                                                                           \
-        memcpy(s, acc, sizeof s);                                                                                   \
-        for (int r = 0; r < ROWS; r++) {                                                                            \
-            for (int64_t i = l; i < k; i++) s[r][i - l] += x[i] * b[r * ldb + i];                                   \
-            quad h = *(const quad *)s[r] + *(const quad *)(s[r] + 4); /* as GN__LANES_SUM adds */                   \
-            y[r] += (h[0] + h[2]) + (h[1] + h[3]);                                                                  \
-        }                                                                                                           \
+#define GN__DOT_ROWS(T, W, ROWS, WIDE, ONE)                                                       \
+    for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, x += ROWS * ldx, y += ROWS) {             \
+        vec acc[ROWS][GN__LANES / W];                                                             \
+        T s[ROWS][GN__LANES];                                                                     \
+        int64_t l = 0;                                                                            \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                               \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[r][v] = (vec){ 0 };            \
+        }                                                                                         \
+        for (; l + GN__LANES <= k; l += GN__LANES) {                                              \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                  \
+                GN__UNROLL for (int r = 0; r < ROWS; r++) acc[r][v] +=                            \
+                    *(const vec *)(x + r * ldx + l + v * W) * WIDE(b + r * ldb + l + v * W);      \
+            }                                                                                     \
+        }                                                                                         \
+        memcpy(s, acc, sizeof s);                                                                 \
+        for (int r = 0; r < ROWS; r++) {                                                          \
+            for (int64_t i = l; i < k; i++) s[r][i - l] += x[r * ldx + i] * ONE(b[r * ldb + i]);  \
+            quad h = *(const quad *)s[r] + *(const quad *)(s[r] + 4); /* as GN__LANES_SUM adds */ \
+            y[r] += (h[0] + h[2]) + (h[1] + h[3]);                                                \
+        }                                                                                         \
     }
-#define GN__DEFINE_DOT(name, attribute, T, W)                                                                  \
-    attribute static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
-        GN__CONTRACT                                                                                           \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));              \
-        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));             \
-        GN__DOT_ROWS(T, W, 4)                                                                                  \
-        GN__DOT_ROWS(T, W, 1)                                                                                  \
+#define GN__DEFINE_DOT(name, attribute, T, W, B, WIDE, ONE)                                                        \
+    attribute static void gn__dot_##name(T *y, const T *x, int64_t ldx, const void *pb, int64_t ldb, int64_t rows, \
+                                         int64_t k) {                                                              \
+        GN__CONTRACT                                                                                               \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                  \
+        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));                 \
+        GN__NARROW(W, B)                                                                                           \
+        const B *b = (const B *)pb;                                                                                \
+        GN__DOT_ROWS(T, W, 4, WIDE, ONE)                                                                           \
+        GN__DOT_ROWS(T, W, 1, WIDE, ONE)                                                                           \
     }
 /* Four rows of a running sum at a time. */
-#define GN__DEFINE_DOWN(name, attribute, T, W)                                                                    \
-    attribute static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, \
-                                          bool fresh) {                                                           \
-        GN__CONTRACT                                                                                              \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                 \
-        const int64_t step = GN__LANES * ldb;                                                                     \
-        int64_t r = 0;                                                                                            \
-        for (; r + 4 * GN__LANES <= rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {                \
-            for (int l = 0; l < GN__LANES; l++, x++, b += ldb) {                                                  \
-                const T *b1 = b + step, *b2 = b1 + step, *b3 = b2 + step, x0 = x[0], x1 = x[GN__LANES],           \
-                        x2 = x[2 * GN__LANES], x3 = x[3 * GN__LANES];                                             \
-                T *s = slots + l * GN__SLOT;                                                                      \
-                int64_t i = 0;                                                                                    \
-                for (; i + W <= n; i += W) {                                                                      \
-                    vec t = { 0 };                                                                                \
-                    if (!fresh) t = *(const vec *)(s + i);                                                        \
-                    t += x0 * *(const vec *)(b + i);                                                              \
-                    t += x1 * *(const vec *)(b1 + i);                                                             \
-                    t += x2 * *(const vec *)(b2 + i);                                                             \
-                    t += x3 * *(const vec *)(b3 + i);                                                             \
-                    *(vec *)(s + i) = t;                                                                          \
-                }                                                                                                 \
-                for (; i < n; i++) {                                                                              \
-                    T t = fresh ? 0 : s[i];                                                                       \
-                    t += x0 * b[i];                                                                               \
-                    t += x1 * b1[i];                                                                              \
-                    t += x2 * b2[i];                                                                              \
-                    t += x3 * b3[i];                                                                              \
-                    s[i] = t;                                                                                     \
-                }                                                                                                 \
-            }                                                                                                     \
-            fresh = false;                                                                                        \
-        }                                                                                                         \
-        for (; r < rows; r++, x++, b += ldb) {                                                                    \
-            T *s = slots + r % GN__LANES * GN__SLOT;                                                              \
-            int64_t i = 0;                                                                                        \
-            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                      \
-            for (; i + W <= n; i += W) *(vec *)(s + i) += x[0] * *(const vec *)(b + i);                           \
-            for (; i < n; i++) s[i] += x[0] * b[i];                                                               \
-        }                                                                                                         \
-    }                                                                                                             \
-    attribute static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                       \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                 \
-        int64_t i = 0;                                                                                            \
-        for (; i + W <= n && lanes == GN__LANES; i += W) {                                                        \
-            vec s[GN__LANES];                                                                                     \
-            GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i);       \
-            *(vec *)(y + i) += GN__LANES_SUM(s);                                                                  \
-        }                                                                                                         \
-        for (; i < n; i++) {                                                                                      \
-            T s[GN__LANES] = { 0 };                                                                               \
-            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                                   \
-            y[i] += GN__LANES_SUM(s);                                                                             \
-        }                                                                                                         \
+#define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                          \
+    attribute static void gn__down_##name(T *slots, const T *x, const void *pb, int64_t ldb, int64_t rows, int64_t n, \
+                                          bool fresh) {                                                               \
+        GN__CONTRACT                                                                                                  \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                     \
+        GN__NARROW(W, B)                                                                                              \
+        const B *b = (const B *)pb;                                                                                   \
+        const int64_t step = GN__LANES * ldb;                                                                         \
+        int64_t r = 0;                                                                                                \
+        for (; r + 4 * GN__LANES <= rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {                    \
+            for (int l = 0; l < GN__LANES; l++, x++, b += ldb) {                                                      \
+                const B *b1 = b + step, *b2 = b1 + step, *b3 = b2 + step;                                             \
+                const T x0 = x[0], x1 = x[GN__LANES], x2 = x[2 * GN__LANES], x3 = x[3 * GN__LANES];                   \
+                T *s = slots + l * GN__SLOT;                                                                          \
+                int64_t i = 0;                                                                                        \
+                for (; i + W <= n; i += W) {                                                                          \
+                    vec t = { 0 };                                                                                    \
+                    if (!fresh) t = *(const vec *)(s + i);                                                            \
+                    t += x0 * WIDE(b + i);                                                                            \
+                    t += x1 * WIDE(b1 + i);                                                                           \
+                    t += x2 * WIDE(b2 + i);                                                                           \
+                    t += x3 * WIDE(b3 + i);                                                                           \
+                    *(vec *)(s + i) = t;                                                                              \
+                }                                                                                                     \
+                for (; i < n; i++) {                                                                                  \
+                    T t = fresh ? 0 : s[i];                                                                           \
+                    t += x0 * ONE(b[i]);                                                                              \
+                    t += x1 * ONE(b1[i]);                                                                             \
+                    t += x2 * ONE(b2[i]);                                                                             \
+                    t += x3 * ONE(b3[i]);                                                                             \
+                    s[i] = t;                                                                                         \
+                }                                                                                                     \
+            }                                                                                                         \
+            fresh = false;                                                                                            \
+        }                                                                                                             \
+        for (; r < rows; r++, x++, b += ldb) {                                                                        \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                                  \
+            int64_t i = 0;                                                                                            \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                          \
+            for (; i + W <= n; i += W) *(vec *)(s + i) += x[0] * WIDE(b + i);                                         \
+            for (; i < n; i++) s[i] += x[0] * ONE(b[i]);                                                              \
+        }                                                                                                             \
+    }
+#define GN__DEFINE_JOIN(name, attribute, T, W)                                                              \
+    attribute static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                 \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));           \
+        int64_t i = 0;                                                                                      \
+        for (; i + W <= n && lanes == GN__LANES; i += W) {                                                  \
+            vec s[GN__LANES];                                                                               \
+            GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i); \
+            *(vec *)(y + i) += GN__LANES_SUM(s);                                                            \
+        }                                                                                                   \
+        for (; i < n; i++) {                                                                                \
+            T s[GN__LANES] = { 0 };                                                                         \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
+            y[i] += GN__LANES_SUM(s);                                                                       \
+        }                                                                                                   \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                           \
     attribute static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows,        \
@@ -7370,28 +7391,34 @@ typedef struct gn__kernels {
         for (int i = 0; i < MR; i++)                                                                           \
             for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v];    \
     }
-#define GN__DEFINE_DOT(name, attribute, T, W)                                                        \
-    static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
-        for (int64_t r = 0; r < rows; r++, b += ldb) {                                               \
-            T s[GN__LANES] = { 0 };                                                                  \
-            for (int64_t l = 0; l < k; l++) s[l % GN__LANES] += x[l] * b[l];                         \
-            y[r] += GN__LANES_SUM(s);                                                                \
-        }                                                                                            \
-    }
-#define GN__DEFINE_DOWN(name, attribute, T, W)                                                                        \
-    static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, bool fresh) { \
-        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                                \
-            T *s = slots + r % GN__LANES * GN__SLOT;                                                                  \
-            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                          \
-            for (int64_t i = 0; i < n; i++) s[i] += x[r] * b[i];                                                      \
-        }                                                                                                             \
-    }                                                                                                                 \
-    static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                                     \
-        for (int64_t i = 0; i < n; i++) {                                                                             \
+#define GN__WIDE(p) (p)
+#define GN__ONE(x) x
+#define GN__DEFINE_DOT(name, attribute, T, W, B, WIDE, ONE)                                                           \
+    static void gn__dot_##name(T *y, const T *x, int64_t ldx, const void *pb, int64_t ldb, int64_t rows, int64_t k) { \
+        const B *b = (const B *)pb;                                                                                   \
+        for (int64_t r = 0; r < rows; r++, x += ldx, b += ldb) {                                                      \
             T s[GN__LANES] = { 0 };                                                                                   \
-            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                                       \
-            y[i] += GN__LANES_SUM(s);                                                                                 \
+            for (int64_t l = 0; l < k; l++) s[l % GN__LANES] += x[l] * ONE(b[l]);                                     \
+            y[r] += GN__LANES_SUM(s);                                                                                 \
         }                                                                                                             \
+    }
+#define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                \
+    static void gn__down_##name(T *slots, const T *x, const void *pb, int64_t ldb, int64_t rows, int64_t n, \
+                                bool fresh) {                                                               \
+        const B *b = (const B *)pb;                                                                         \
+        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                      \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                        \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                \
+            for (int64_t i = 0; i < n; i++) s[i] += x[r] * ONE(b[i]);                                       \
+        }                                                                                                   \
+    }
+#define GN__DEFINE_JOIN(name, attribute, T, W)                                    \
+    static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) { \
+        for (int64_t i = 0; i < n; i++) {                                         \
+            T s[GN__LANES] = { 0 };                                               \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];   \
+            y[i] += GN__LANES_SUM(s);                                             \
+        }                                                                         \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                       \
     static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
@@ -7451,30 +7478,44 @@ typedef struct gn__kernels {
     GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD)        \
     GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD) \
     GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)   \
-    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES))       \
-    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2))                              \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)   \
     GN__DEFINE_AXPY(S, attribute, W)                                                 \
-    GN__DEFINE_DOWN(f32_##S, attribute, float, W)                                    \
-    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2))
-#define GN__KERNELS(S, pairs, W, MR, NV)                                                                               \
-    {                                                                                                                  \
-        { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, { MR, W * NV, gn__micro_i32_##S },   \
-            { MR, W * NV, pairs }, gn__axpy_##S, gn__dot_f32_##S, gn__dot_f64_##S, gn__down_f32_##S, gn__join_f32_##S, \
-            gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S                              \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)          \
+    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                    \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)  \
+    GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
+/* of 8 lanes, which no wider vector changes */
+#define GN__DEFINE_DOTS(S, attribute, W) \
+    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE)
+#define GN__DEFINE_HALVES(name, WIDE, ONE)                                       \
+    GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE) \
+    GN__DEFINE_DOWN(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)
+/* last: dot16 and down16 */
+#define GN__KERNELS(S, pairs, dot, W, MR, NV, ...)                                                                   \
+    {                                                                                                                \
+        { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, { MR, W * NV, gn__micro_i32_##S }, \
+            { MR, W * NV, pairs }, gn__axpy_##S, dot, gn__dot_f64_##S, gn__down_f32_##S, gn__join_f32_##S,           \
+            gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S, __VA_ARGS__               \
     }
 
 #if defined(__aarch64__)
+#define GN__BASE_WIDTH 8
 #define GN__BASE_SHAPE 4, 8, 2 /* NEON: 16 of 32 registers hold sums */
 #else
+#define GN__BASE_WIDTH 4
 #define GN__BASE_SHAPE 4, 4, 2
 #endif
 #define GN__EXPAND(macro, ...) macro(__VA_ARGS__)
 GN__SMALL_BEGIN
 GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
+GN__EXPAND(GN__DEFINE_DOTS, base, , GN__BASE_WIDTH)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
+GN__DEFINE_DOTS(avx2, GN__TARGET_AVX2, 8)
+GN__DEFINE_HALVES(f16, GN__WIDE_F16, gn__f16_f32)
+GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
 GN__DEFINE_MICRO(pairs_avx512, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX, GN__MADD_PAIRS)
 #endif
@@ -7483,10 +7524,12 @@ GN__DEFINE_MICRO(pairs_avx512, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX,
 #endif
 
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
-    GN__EXPAND(GN__KERNELS, base, NULL, GN__BASE_SHAPE),
+    GN__EXPAND(GN__KERNELS, base, NULL, gn__dot_f32_base, GN__BASE_SHAPE, { NULL, NULL }, { NULL, NULL }),
 #if GN__X86
-    GN__KERNELS(avx2, gn__micro_pairs_avx2, 8, 6, 2),
-    GN__KERNELS(avx512, gn__micro_pairs_avx512, 16, 7, 2),
+    GN__KERNELS(avx2, gn__micro_pairs_avx2, gn__dot_f32_avx2, 8, 6, 2, { gn__dot_f16, gn__dot_bf16 },
+                { gn__down_f16, gn__down_bf16 }),
+    GN__KERNELS(avx512, gn__micro_pairs_avx512, gn__dot_f32_avx2, 16, 7, 2, { gn__dot_f16, gn__dot_bf16 },
+                { gn__down_f16, gn__down_bf16 }),
 #endif
 };
 
@@ -7707,7 +7750,7 @@ static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
         for (int64_t i = 0, m; i < n; i += m * PIECE) {                                    \
             T s[8] = { 0 };                                                                \
             m = GN__MAX(GN__MIN((n - i) / PIECE, 8), 1);                                   \
-            k->member(s, ones, x + i, PIECE, m, GN__MIN(n - i, (int64_t)PIECE));           \
+            k->member(s, ones, 0, x + i, PIECE, m, GN__MIN(n - i, (int64_t)PIECE));        \
             for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l]);                 \
         }                                                                                  \
     }
@@ -7744,20 +7787,21 @@ static const char *gn__down_at(const gn__down *d, int64_t row) {
 }
 
 /* y[i] += the sum of x[r] times row r's element i, at most a piece of rows, as `dot` adds along a row. */
-#define GN__DEFINE_DOWN_OF(S, T, DTYPE, member, finish, load)                                                      \
+#define GN__DEFINE_DOWN_OF(S, T, plain, whole, finish, load)                                                       \
     static void gn__down_##S(const gn__kernels *k, T *y, const T *x, const gn__down *d, int64_t rows, int64_t n) { \
         T slots[GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];                                                 \
-        bool direct = d->dtype == DTYPE && d->along == 1 && !d->rows;                                              \
-        if (direct) k->member(slots, x, (const T *)(const void *)d->p, d->down, rows, n, true);                    \
-        for (int64_t r = 0, some; r < rows && !direct; r += some) {                                                \
+        void (*down)(T *, const T *, const void *, int64_t, int64_t, int64_t, bool) = NULL;                        \
+        if (d->along == 1 && !d->rows) down = whole;                                                               \
+        if (down) down(slots, x, d->p, d->down, rows, n, true);                                                    \
+        for (int64_t r = 0, some; r < rows && !down; r += some) {                                                  \
             some = GN__MIN(rows - r, (int64_t)GN__LANES);                                                          \
             for (int64_t l = 0; l < some; l++) load(room[l], d->dtype, gn__down_at(d, r + l), d->along, n);        \
-            k->member(slots, x + r, room[0], GN__CHUNK, some, n, r == 0);                                          \
+            k->plain(slots, x + r, room[0], GN__CHUNK, some, n, r == 0);                                           \
         }                                                                                                          \
         k->finish(y, slots, GN__MIN(rows, (int64_t)GN__LANES), n);                                                 \
     }
-GN__DEFINE_DOWN_OF(f32, float, GN_F32, down, join, gn__load_f32)
-GN__DEFINE_DOWN_OF(f64, double, GN_F64, down64, join64, gn__load_f64)
+GN__DEFINE_DOWN_OF(f32, float, down, d->dtype == GN_F32 ? k->down : k->down16[d->dtype == GN_BF16], join, gn__load_f32)
+GN__DEFINE_DOWN_OF(f64, double, down64, d->dtype == GN_F64 ? k->down64 : NULL, join64, gn__load_f64)
 
 typedef struct gn__best {
     double f;
@@ -8767,7 +8811,7 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     double off = gn__sum_f32(k, y, n) / (double)n; /* what rounding the mean to f32 has left */
     for (int64_t i = 0; i < n; i += GN__PIECE) {
         float s = 0;
-        k->dot(&s, y + i, y + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
+        k->dot(&s, y + i, 0, y + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
         gn__tree_add(&squares, (double)s);
     }
     double variance = gn__tree_sum(&squares) / (double)n - off * off;
@@ -8909,16 +8953,12 @@ static double gn__cost_matmul(const gn__infer_call *c) {
     return 2.0 * (double)gn__count(&c->out->shape) * (double)c->in[0].shape.dims[c->in[0].shape.rank - 1];
 }
 
-/* columns of a task in f64 with few rows; 2^48 pieces are more than memory can show */
-enum { GN__GEMM_N64 = 256, GN__GEMM_LEVELS = 48 };
 enum {
     GN__GEMM_KC = 256,
     GN__GEMM_MC = 168,
     GN__GEMM_NC = 256,
-    GN__GEMM_SMALL = 4,
     GN__GEMM_PANEL = 1 << 24, /* bytes */
     GN__GEMM_EDGE = 1 << 13,
-    GN__GEMV_N = 2048,
     GN__GEMM_DEEP = 4 * GN__GEMM_KC,
     GN__GEMM_MR = 8
 };
@@ -8932,7 +8972,6 @@ typedef struct gn__gemm_job {
     char *a;                 /* packed rows: blocks of KC deep, each of panels of mr rows */
     int64_t row, rows;       /* packed now */
     int64_t tiles_m, tile_m; /* tasks along M, and rows of each: a multiple of mr */
-    int64_t width;           /* columns of a task of a product with few rows */
     bool direct;             /* sums lie in C */
     bool pairs;              /* a packed element is two terms */
     bool joins;              /* sums of floats over more than GN__GEMM_DEEP terms */
@@ -9072,6 +9111,7 @@ GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, void *sums, int64_t r
     }
     if (to == (char *)sums) return;
     if (compute == GN__F32) gn__store_f32((const float *)sums, g->dtype, to, 1, n);
+    else if (compute == GN__F64) memcpy(to, sums, (size_t)(n * bytes));
     else gn__store_i32((const int32_t *)sums, g->dtype, to, 1, n);
 }
 
@@ -9169,44 +9209,6 @@ static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* y += row `row` of A from `at` on by n columns of B from `col` on, k deep: along the columns or down the rows. */
-static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t at, int64_t k, int64_t col, int64_t n) {
-    const gn__gemm *g = j->g;
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
-    bool along = n < 8 || (g->bk == 1 && g->bn != 1), plain = g->dtype == GN_F32 && g->bk == 1;
-    const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
-    float x[GN__PIECE], w[GN__PIECE];
-    gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
-    if (along && plain) j->kernels->dot(y, x, (const float *)(const void *)b, g->bn, n, k);
-    for (int64_t i = 0; i < n && along && !plain; i++) {
-        gn__load_f32(w, g->dtype, b + i * g->bn * bytes, g->bk, k);
-        j->kernels->dot(y + i, x, w, 0, 1, k);
-    }
-    for (int64_t i = 0, m; i < n && !along; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__down_f32(j->kernels, y + i, x, &(gn__down){ b + i * g->bn * bytes, g->dtype, g->bk, g->bn, NULL, 0 }, k, m);
-    }
-}
-
-/* Few rows: no packing. A piece of B is read for all of them. */
-static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
-    const gn__gemm_job *j = (const gn__gemm_job *)arg;
-    const gn__gemm *g = j->g;
-    float y[GN__GEMM_SMALL * GN__GEMV_N];
-    double totals[GN__GEMM_SMALL * GN__GEMV_N];
-    for (int64_t t = begin; t < end; t++) {
-        int64_t col = t * j->width, n = GN__MIN(g->n - col, j->width);
-        memset(y, 0, (size_t)(g->m * n) * sizeof *y);
-        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__PIECE) {
-            if (at > 0) memset(y, 0, (size_t)(g->m * n) * sizeof *y);
-            for (int64_t row = 0; row < g->m; row++)
-                gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__PIECE), col, n);
-            if (g->k > GN__PIECE) gn__gemm_join(totals, y, g->m * n, at == 0, at + GN__PIECE >= g->k);
-        }
-        for (int64_t row = 0; row < g->m; row++) gn__gemm_store(g, y + row * n, row, col, n);
-    }
-}
-
 /* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
 static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     const gn__gemm *g = j->g;
@@ -9241,38 +9243,184 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     return gn__atomic_load(&j->failed) == 0;
 }
 
-/* Few rows of f32, f16, bf16. */
-static void gn__gemv(gn__gemm_job *j, gn__pool *pool) {
-    const gn__gemm *g = j->g;
-    int64_t threads = pool ? (int64_t)pool->n_threads + 1 : 1, share = (g->n + 4 * threads - 1) / (4 * threads);
-    j->width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), (int64_t)GN__GEMV_N);
-    gn__pool_for(pool, (g->n + j->width - 1) / j->width, 1 + 16384 / GN__MAX(g->k * g->m * j->width, 1), gn__gemv_range,
-                 j);
+/* ---- products with few rows or few columns: nothing is packed, the large side is read once ---- */
+
+typedef struct gn__gemv {
+    const gn__gemm *g;
+    const gn__kernels *kernels;
+    bool turned, wide; /* the few are columns of B, the results' rows those of A; in f64 */
+    int64_t few, n;    /* the few, and results of each */
+    const char *x;     /* those few, as f32 or f64: k in a row, ldx elements apart */
+    int64_t ldx;
+    const char *w;       /* the large side: n rows, each k long */
+    int64_t wn, wk;      /* its strides */
+    const gn_view *lead; /* its rows where no stride tells them */
+    int64_t width;       /* results of a task */
+} gn__gemv;
+
+static const char *gn__gemv_row(const gn__gemv *j, int64_t row, int64_t at) {
+    int64_t from = j->lead ? gn__view_offset(j->lead, j->lead->rank, row) : row * j->wn;
+    return j->w + (from + at * j->wk) * (int64_t)gn__bytes_of(j->g->dtype);
 }
 
-/* f64 with few rows or columns: rows of C by pieces of K, which a gn__tree joins. */
-static void gn__gemm_f64_range(void *arg, int64_t begin, int64_t end) {
-    const gn__gemm_job *j = (const gn__gemm_job *)arg;
-    const gn__gemm *g = j->g;
-    double levels[GN__GEMM_LEVELS * GN__GEMM_N64], sum[GN__GEMM_N64], x[GN__PIECE64];
-    int64_t blocks = (g->n + GN__GEMM_N64 - 1) / GN__GEMM_N64;
-    for (int64_t t = begin; t < end; t++) {
-        int64_t row = t / blocks, col = t % blocks * GN__GEMM_N64, n = GN__MIN(g->n - col, (int64_t)GN__GEMM_N64);
-        uint64_t pieces = 0;
-        for (int64_t at = 0; at < g->k && !(at % 4096 == 0 && gn__pool_stops(g->pool)); at += GN__PIECE64, pieces++) {
-            int64_t k = GN__MIN(g->k - at, (int64_t)GN__PIECE64);
-            gn__load_f64(x, GN_F64, gn__gemm_a(g, row, at), g->ak, k);
-            memset(sum, 0, (size_t)n * sizeof *sum);
-            const char *b = g->b + (at * g->bk + col * g->bn) * 8;
-            if (g->bk == 1) j->kernels->dot64(sum, x, (const double *)(const void *)b, g->bn, n, k);
-            else gn__down_f64(j->kernels, sum, x, &(gn__down){ b, GN_F64, g->bk, g->bn, NULL, 0 }, k, n);
-            gn__trees_add(levels, n, pieces, sum);
-        }
-        gn__trees_sum(levels, n, pieces);
-        if (g->bias) gn__load_f64(sum, GN_F64, g->bias->p + col * g->bias->strides[0] * 8, g->bias->strides[0], n);
-        for (int64_t i = 0; i < n && g->bias; i++) levels[i] += sum[i];
-        gn__store_f64(levels, GN_F64, g->c + (row * g->n + col) * 8, 1, n);
+/* Totals of f64 are in two parts: what an addition loses is added up. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
+#endif
+static void gn__gemv_join(double *total, double *lost, const double *s, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        double t = total[i] + s[i], back = t - total[i];
+        lost[i] += (total[i] - (t - back)) + (s[i] - back);
+        total[i] = t;
     }
+}
+
+static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
+    for (int64_t i = 0; i < n; i++) total[i] += (double)s[i];
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* total[r], lost[r] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb elements apart; b of dtype
+   d. `one`: all are of one result. */
+static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool one, const char *x, int64_t ldx,
+                         const void *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k) {
+    double s[4] = { 0 };
+    float t[4] = { 0 };
+    if (j->wide) j->kernels->dot64(s, (const double *)(const void *)x, ldx, b, ldb, rows, k);
+    else
+        (d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16])(t, (const float *)(const void *)x, ldx, b,
+                                                                          ldb, rows, k);
+    for (int64_t r = 0; r < rows; r++)
+        if (j->wide) gn__gemv_join(total + (one ? 0 : r), lost + (one ? 0 : r), s + r, 1);
+        else total[one ? 0 : r] += (double)t[r];
+}
+
+enum { GN__GEMV_FEW = 4, GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE };
+
+/* Results [col, col + n) along rows: four rows at a time, or one by four pieces. */
+static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
+    double room[GN__GEMV_TERMS];
+    gn_dtype d = j->g->dtype;
+    int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, outs, terms;
+    bool direct = j->wk == 1 && (d == GN_F32 || d == GN_F64 || j->kernels->dot16[d == GN_BF16]);
+    for (int64_t i = 0; i < n; i += outs) {
+        outs = n - i < 4 || j->lead ? 1 : 4;
+        for (int64_t at = 0; at < j->g->k && !gn__pool_stops(j->g->pool); at += terms) {
+            int64_t ldb = direct ? j->wn : piece;
+            const char *b = direct ? gn__gemv_row(j, col + i, at) : (const char *)room;
+            terms = GN__MIN(j->g->k - at, outs == 4 ? piece : 4 * piece);
+            for (int64_t l = 0; l < outs && !direct; l++)
+                gn__pack_line((char *)room + l * ldb * size, j->g, gn__gemv_row(j, col + i + l, at), j->wk, terms,
+                              false, terms);
+            for (int64_t r = 0; r < j->few; r++) {
+                const char *x = j->x + (r * j->ldx + at) * size;
+                gn_dtype of = direct || j->wide ? d : GN_F32;
+                int64_t bytes = (int64_t)gn__bytes_of(of);
+                double *to = total + r * n + i, *off = lost + r * n + i;
+                if (outs == 4) gn__gemv_dot(j, to, off, false, x, 0, b, of, ldb, 4, terms);
+                for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
+                    m = GN__MAX((terms - q) / piece, 1);
+                    gn__gemv_dot(j, to, off, true, x + q * size, piece, b + q * bytes, of, piece, m,
+                                 GN__MIN(terms - q, piece));
+                }
+            }
+        }
+    }
+}
+
+/* The same down rows that lie side by side. */
+static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
+    int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE;
+    double y[GN__CHUNK];
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        for (int64_t at = 0; at < j->g->k && !gn__pool_stops(j->g->pool); at += piece) {
+            gn__down rows = { gn__gemv_row(j, col + i, at), j->g->dtype, j->wk, j->wn, NULL, 0 };
+            int64_t k = GN__MIN(j->g->k - at, piece);
+            for (int64_t r = 0; r < j->few; r++) {
+                const void *x = j->x + (r * j->ldx + at) * size;
+                memset(y, 0, (size_t)(m * size));
+                if (j->wide) {
+                    gn__down_f64(j->kernels, y, (const double *)x, &rows, k, m);
+                    gn__gemv_join(total + r * n + i, lost + r * n + i, y, m);
+                } else {
+                    gn__down_f32(j->kernels, (float *)(void *)y, (const float *)x, &rows, k, m);
+                    gn__gemv_join_f32(total + r * n + i, (float *)(void *)y, m);
+                }
+            }
+        }
+    }
+}
+
+/* Results [col, col + n) of all, in the order of C. */
+static void gn__gemv_store(const gn__gemv *j, const double *total, const double *lost, int64_t col, int64_t n) {
+    double out[GN__GEMV_N], bias[GN__GEMV_FEW] = { 0 };
+    gn__gemm one = *j->g;
+    one.n = j->n * j->few; /* as a single row */
+    one.bias = NULL;
+    if (j->turned && j->g->bias)
+        gn__pack_line(bias, j->g, j->g->bias->p, j->g->bias->strides[0], j->few, false, j->few);
+    for (int64_t r = 0; r < j->few; r++)
+        for (int64_t i = 0; i < n; i++) {
+            int64_t from = r * n + i, to = j->turned ? i * j->few + r : from;
+            double v = lost[from] == lost[from] ? total[from] + lost[from] : total[from];
+            if (j->wide) out[to] = v + bias[r];
+            else ((float *)(void *)out)[to] = (float)v + ((float *)(void *)bias)[r];
+        }
+    if (j->turned) gn__gemm_store(&one, out, 0, col * j->few, n * j->few);
+    for (int64_t r = 0; r < j->few && !j->turned; r++)
+        gn__gemm_store(j->g, (char *)out + r * n * (j->wide ? 8 : 4), r, col, n);
+}
+
+static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
+    const gn__gemv *j = (const gn__gemv *)arg;
+    double total[GN__GEMV_N], lost[GN__GEMV_N];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t col = t * j->width, n = GN__MIN(j->n - col, j->width);
+        memset(total, 0, (size_t)(j->few * n) * sizeof *total);
+        memset(lost, 0, (size_t)(j->few * n) * sizeof *lost);
+        if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
+        else gn__gemv_down(j, total, lost, col, n);
+        gn__gemv_store(j, total, lost, col, n);
+    }
+}
+
+/* False: no memory for the few. */
+static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
+    bool turned = g->m > GN__GEMV_FEW, wide = g->dtype == GN_F64;
+    gn__gemv j = { .g = g,
+                   .kernels = gn__kernels_of(pool),
+                   .turned = turned,
+                   .wide = wide,
+                   .few = turned ? g->n : g->m,
+                   .n = turned ? g->m : g->n,
+                   .w = turned ? g->a : g->b,
+                   .wn = turned ? g->am : g->bn,
+                   .wk = turned ? g->ak : g->bk,
+                   .lead = turned ? g->lead : NULL,
+                   .x = turned ? g->b : gn__gemm_a(g, 0, 0),
+                   .ldx = turned ? g->bn : g->am };
+    int64_t step = turned ? g->bk : g->ak, size = wide ? 8 : 4, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
+    char *room = NULL;
+    if (g->dtype != (wide ? GN_F64 : GN_F32) || step != 1 || (!turned && g->lead && j.few > 1)) {
+        room = (char *)gn__alloc_many((uint64_t)g->k, (uint64_t)j.few, (size_t)size);
+        if (!room) return false;
+        for (int64_t r = 0; r < j.few; r++)
+            gn__pack_line(room + r * g->k * size, g,
+                          turned ? g->b + r * g->bn * (int64_t)gn__bytes_of(g->dtype) : gn__gemm_a(g, r, 0), step, g->k,
+                          false, g->k);
+        j.x = room;
+        j.ldx = g->k;
+    }
+    int64_t share = (j.n + 4 * threads - 1) / (4 * threads);
+    j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), GN__GEMV_N / j.few / 64 * 64);
+    gn__pool_for(pool, (j.n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(g->k * j.few * j.width, 1), gn__gemv_range,
+                 &j);
+    gn_free(room);
+    return true;
 }
 
 GN__COLD_BEGIN
@@ -9386,7 +9534,7 @@ static bool gn__blas_side(int64_t rows, int64_t cols, int64_t row, int64_t col, 
 
 /* What is for BLAS: f32 and f64 products of more than a few rows. By shape alone. */
 static bool gn__is_for_blas(const gn__gemm *g) {
-    return (g->dtype == GN_F32 || g->dtype == GN_F64) && g->m > GN__GEMM_SMALL && g->k > 0 && g->m <= INT_MAX &&
+    return (g->dtype == GN_F32 || g->dtype == GN_F64) && g->m > GN__GEMV_FEW && g->k > 0 && g->m <= INT_MAX &&
            g->n <= INT_MAX && g->k <= INT_MAX;
 }
 
@@ -9439,15 +9587,11 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (pool && pool->blas && gn__is_for_blas(g)) return gn__gemm_blas(g, pool->blas);
     gn__gemm_job j = { .g = &copy, .kernels = gn__kernels_of(pool) };
     uint8_t compute = gn__dtypes[g->dtype].compute;
-    if (compute == GN__F32 && g->m <= GN__GEMM_SMALL) {
-        gn__gemv(&j, pool);
-        return true;
-    }
-    bool thin = compute == GN__F64 && GN__MIN(g->m, g->n) <= GN__GEMM_SMALL;
-    if (!thin && g->dtype != GN_I64) return gn__gemm_panels(&j, pool);
-    int64_t width = thin ? GN__GEMM_N64 : GN__GEMM_NC;
-    gn__pool_for(pool, g->m * ((g->n + width - 1) / width), 1 + 16384 / GN__MAX(g->k * 8, 1),
-                 thin ? gn__gemm_f64_range : gn__gemm_i64_range, &j);
+    bool floats = compute == GN__F32 || compute == GN__F64;
+    if (floats && GN__MIN(g->m, g->n) <= GN__GEMV_FEW) return gn__gemv_run(&copy, pool);
+    if (g->dtype != GN_I64) return gn__gemm_panels(&j, pool);
+    gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1),
+                 gn__gemm_i64_range, &j);
     return true;
 }
 
@@ -11024,7 +11168,7 @@ GN__NOINLINE static void gn__attention_row_f32(const gn__attention_job *j, int64
     for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
         n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
         const float *rows = gn__attention_rows(K, k, i, n, room, &stride);
-        kernels->dot(s + i, q, rows, stride, n, D);
+        kernels->dot(s + i, q, 0, rows, stride, n, D);
     }
     kernels->affine(s, s, seen, 0, (float)j->scale);
     if (j->mask.p)
