@@ -48,6 +48,12 @@ static gn_tensor row_by_matrix(gn_ctx *g, gn_dtype d) {
 static gn_tensor row_by_transposed(gn_ctx *g, gn_dtype d) {
     return gn_matmul(input(g, d, GN_SHAPE(1, 300), 0), gn_transpose(input(g, d, GN_SHAPE(403, 300), 9), 0, 1));
 }
+static gn_tensor matrix_by_columns(gn_ctx *g, gn_dtype d) {
+    return gn_linear(input(g, d, GN_SHAPE(301, 400), 0), input(g, d, GN_SHAPE(400, 3), 9), input(g, d, GN_SHAPE(3), 2));
+}
+static gn_tensor transposed_by_column(gn_ctx *g, gn_dtype d) {
+    return gn_matmul(gn_transpose(input(g, d, GN_SHAPE(400, 301), 0), 0, 1), input(g, d, GN_SHAPE(400, 1), 9));
+}
 static gn_tensor sum_of_rows(gn_ctx *g, gn_dtype d) {
     return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), false);
 }
@@ -115,6 +121,8 @@ static const path_case cases[] = {
     { "layer", false, layer },
     { "row_by_matrix", false, row_by_matrix },
     { "row_by_transposed", false, row_by_transposed },
+    { "matrix_by_columns", false, matrix_by_columns },
+    { "transposed_by_column", false, transposed_by_column },
     { "sum_of_rows", false, sum_of_rows },
     { "mean_of_columns", false, mean_of_columns },
     { "sum_of_all", false, sum_of_all },
