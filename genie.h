@@ -3145,6 +3145,8 @@ static const gn_driver_i *gn__driver;
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
 static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx512" };
 
+static gn__atomic gn__f16c; /* f16 is converted by instructions, which give the same bits: since a path was picked */
+
 GN__COLD_BEGIN
 /* $GENIE_ISA=base|avx2 lowers it. */
 static gn__isa gn__isa_pick(void) {
@@ -3159,6 +3161,7 @@ static gn__isa gn__isa_pick(void) {
     unsigned a, b, c = 0, d; /* bit 29 of the third: F16C */
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
+    if (most >= GN__ISA_AVX2 && avx2) gn__atomic_store(&gn__f16c, 1);
     if (most >= GN__ISA_AVX512 && avx512 && avx2) return GN__ISA_AVX512;
     if (most >= GN__ISA_AVX2 && avx2) return GN__ISA_AVX2;
 #endif
@@ -3429,7 +3432,8 @@ static double gn__word_f64(int64_t w) {
 GN__INLINE float gn__f16_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = (uint32_t)(h & 0x7fffu) << 13;
     uint32_t u = gn__f32_bits(gn__bits_f32(mag) * 0x1p112f);
-    return gn__bits_f32(sign | (mag >= 0x0f800000u ? 0x7f800000u | mag : u)); /* inf, NaN */
+    uint32_t quiet = mag > 0x0f800000u ? 0x400000u : 0;                               /* as instructions do */
+    return gn__bits_f32(sign | (mag >= 0x0f800000u ? 0x7f800000u | quiet | mag : u)); /* inf, NaN */
 }
 
 GN__INLINE uint16_t gn__f32_f16(float x) {
@@ -3699,9 +3703,33 @@ static gn_view gn__view_collapse(const gn_view *v) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
 #endif
+#if GN__X86
+typedef int16_t gn__halves __attribute__((vector_size(16), aligned(2), may_alias));
+typedef float gn__wholes __attribute__((vector_size(32), aligned(4), may_alias));
+GN__TARGET_AVX2 static void gn__widen_f16(float *to, const uint16_t *from, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) *(gn__wholes *)(to + i) = __builtin_ia32_vcvtph2ps256(*(const gn__halves *)(from + i));
+    for (; i < n; i++) to[i] = gn__f16_f32(from[i]);
+}
+GN__TARGET_AVX2 static void gn__narrow_f16(uint16_t *to, const float *from, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        *(gn__halves *)(to + i) = __builtin_ia32_vcvtps2ph256(*(const gn__wholes *)(from + i), 0);
+    for (; i < n; i++) to[i] = gn__f32_f16(from[i]);
+}
+#else
+static void gn__widen_f16(float *to, const uint16_t *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = gn__f16_f32(from[i]);
+}
+static void gn__narrow_f16(uint16_t *to, const float *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = gn__f32_f16(from[i]);
+}
+#endif
+
 /* of f32, f16, bf16 only: others would lose bits */
 static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
-    if (d == GN_F16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
+    if (d == GN_F16 && stride == 1 && gn__atomic_load(&gn__f16c)) gn__widen_f16(dst, (const uint16_t *)p, n);
+    else if (d == GN_F16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
     else if (d == GN_F16) GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
     else if (d == GN_BF16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
     else if (d == GN_BF16) GN__LOAD_LOOP(uint16_t, stride, gn__bf16_f32(*s));
@@ -3710,7 +3738,8 @@ static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t
 }
 
 static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    if (d == GN_F16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
+    if (d == GN_F16 && stride == 1 && gn__atomic_load(&gn__f16c)) gn__narrow_f16((uint16_t *)p, src, n);
+    else if (d == GN_F16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
     else if (d == GN_F16) GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
     else if (d == GN_BF16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
     else if (d == GN_BF16) GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
@@ -7149,7 +7178,7 @@ typedef struct gn__tiles {
 
 /* The innermost loops of f32 rows and of products, for one instruction path. */
 typedef struct gn__kernels {
-    gn__tiles f32, f64, i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
+    gn__tiles f32, f64;
     /* y[n] += x[0] b[0][n] + … + x[rows - 1] b[rows - 1][n], in that order; rows are ldb apart */
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
     /* y[r] += x[r] . b[r], rows ldx and ldb apart; GN__LANES running sums, combined in a fixed order */
@@ -7164,6 +7193,11 @@ typedef struct gn__kernels {
     float (*top)(const float *x, int64_t n, float sign); /* largest of sign * x, NaN if there is one */
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
     void (*gain)(float *y, const float *g, const float *b, int64_t n);         /* y * g + b; one of them may be NULL */
+    gn__tiles i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
+    /* f32, f64: the sums of micro where m and n are 4 or more: C (dense) = A * B, whose rows lie ldb apart, nothing
+       packed; NULL: none */
+    void (*tiny[2])(const void *a, int64_t am, int64_t ak, const void *b, int64_t ldb, void *c, int64_t m, int64_t n,
+                    int64_t k);
     /* dot and down with b of f16 and of bf16; NULL: what is b is converted first */
     void (*dot16[2])(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     void (*down16[2])(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
@@ -7228,6 +7262,30 @@ typedef struct gn__kernels {
 #define GN__ONE(x) x
 #define GN__WIDE_BF16(p) (vec)(__builtin_convertvector(*(const half *)(p), bits) << 16)
 #define GN__WIDE_F16(p) (vec) __builtin_ia32_vcvtph2ps256((halves)(*(const half *)(p)))
+/* Squares of 4 by 4; the last of a row and of a column lie over those before. */
+#define GN__DEFINE_TINY(S, attribute, T)                                                                              \
+    attribute static void gn__tiny_##S(const void *pa, int64_t am, int64_t ak, const void *pb, int64_t ldb, void *pc, \
+                                       int64_t m, int64_t n, int64_t k) {                                             \
+        GN__CONTRACT                                                                                                  \
+        typedef T vec __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));                     \
+        for (int64_t i = 0; i < m; i += 4)                                                                            \
+            for (int64_t q = 0; q < n; q += 4) {                                                                      \
+                int64_t row = i + 4 > m ? m - 4 : i, col = q + 4 > n ? n - 4 : q, left = k;                           \
+                const T *a = (const T *)pa + row * am, *b = (const T *)pb + col;                                      \
+                T *c = (T *)pc + row * n + col;                                                                       \
+                vec acc[4], run[4];                                                                                   \
+                GN__UNROLL for (int r = 0; r < 4; r++) acc[r] = (vec){ 0 };                                           \
+                while (left > 0) {                                                                                    \
+                    GN__UNROLL for (int r = 0; r < 4; r++) run[r] = (vec){ 0 };                                       \
+                    for (int l = 0; l < GN__RUN && left > 0; l++, left--, a += ak, b += ldb) {                        \
+                        vec w = *(const vec *)b;                                                                      \
+                        GN__UNROLL for (int r = 0; r < 4; r++) run[r] += a[r * am] * w;                               \
+                    }                                                                                                 \
+                    GN__UNROLL for (int r = 0; r < 4; r++) acc[r] += run[r];                                          \
+                }                                                                                                     \
+                GN__UNROLL for (int r = 0; r < 4; r++) * (vec *)(c + r * n) = acc[r];                                 \
+            }                                                                                                         \
+    }
 #define GN__NARROW(W, B)                                                                               \
     typedef B half __attribute__((vector_size(W * sizeof(B)), aligned(sizeof(B)), may_alias, unused)); \
     typedef int16_t halves __attribute__((vector_size(W * 2), unused));                                \
@@ -7477,25 +7535,27 @@ typedef struct gn__kernels {
     GN__DEFINE_MAPS(S, attribute, W)                                                 \
     GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD)        \
     GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD) \
-    GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)   \
     GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)   \
     GN__DEFINE_AXPY(S, attribute, W)                                                 \
     GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)          \
     GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                    \
     GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)  \
     GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
+#define GN__DEFINE_MICRO_I32(S, attribute, W, MR, NV) \
+    GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)
 /* of 8 lanes, which no wider vector changes */
 #define GN__DEFINE_DOTS(S, attribute, W) \
     GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE)
 #define GN__DEFINE_HALVES(name, WIDE, ONE)                                       \
     GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE) \
     GN__DEFINE_DOWN(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)
-/* last: dot16 and down16 */
-#define GN__KERNELS(S, pairs, dot, W, MR, NV, ...)                                                                   \
-    {                                                                                                                \
-        { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, { MR, W * NV, gn__micro_i32_##S }, \
-            { MR, W * NV, pairs }, gn__axpy_##S, dot, gn__dot_f64_##S, gn__down_f32_##S, gn__join_f32_##S,           \
-            gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S, __VA_ARGS__               \
+#define GN__TILES(micro, W, MR, NV) MR, W *NV, micro
+/* last: tiles of integers, tiny products, dot16 and down16 */
+#define GN__KERNELS(S, dot, W, MR, NV, ...)                                                                           \
+    {                                                                                                                 \
+        { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##S, dot, gn__dot_f64_##S, \
+            gn__down_f32_##S, gn__join_f32_##S, gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S,      \
+            gn__gain_##S, __VA_ARGS__                                                                                 \
     }
 
 #if defined(__aarch64__)
@@ -7509,6 +7569,7 @@ typedef struct gn__kernels {
 GN__SMALL_BEGIN
 GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
 GN__EXPAND(GN__DEFINE_DOTS, base, , GN__BASE_WIDTH)
+GN__EXPAND(GN__DEFINE_MICRO_I32, base, , GN__BASE_SHAPE)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
@@ -7516,20 +7577,27 @@ GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
 GN__DEFINE_DOTS(avx2, GN__TARGET_AVX2, 8)
 GN__DEFINE_HALVES(f16, GN__WIDE_F16, gn__f16_f32)
 GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32)
+GN__DEFINE_MICRO_I32(avx2, GN__TARGET_AVX2, 8, 6, 2)
+GN__DEFINE_TINY(f32, GN__TARGET_AVX2, float)
+GN__DEFINE_TINY(f64, GN__TARGET_AVX2, double)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
-GN__DEFINE_MICRO(pairs_avx512, GN__TARGET_AVX512, uint32_t, 16, 7, 2, INT64_MAX, GN__MADD_PAIRS)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
+#define GN__OF_AVX2                                                                           \
+    { GN__TILES(gn__micro_i32_avx2, 8, 6, 2) }, { GN__TILES(gn__micro_pairs_avx2, 8, 6, 2) }, \
+        { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, {                      \
+        gn__down_f16, gn__down_bf16                                                           \
+    }
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
-    GN__EXPAND(GN__KERNELS, base, NULL, gn__dot_f32_base, GN__BASE_SHAPE, { NULL, NULL }, { NULL, NULL }),
+    GN__EXPAND(GN__KERNELS, base, gn__dot_f32_base, GN__BASE_SHAPE,
+               { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) }, { 0, 0, NULL }, { NULL, NULL },
+               { NULL, NULL }, { NULL, NULL }),
 #if GN__X86
-    GN__KERNELS(avx2, gn__micro_pairs_avx2, gn__dot_f32_avx2, 8, 6, 2, { gn__dot_f16, gn__dot_bf16 },
-                { gn__down_f16, gn__down_bf16 }),
-    GN__KERNELS(avx512, gn__micro_pairs_avx512, gn__dot_f32_avx2, 16, 7, 2, { gn__dot_f16, gn__dot_bf16 },
-                { gn__down_f16, gn__down_bf16 }),
+    GN__KERNELS(avx2, gn__dot_f32_avx2, 8, 6, 2, GN__OF_AVX2),
+    GN__KERNELS(avx512, gn__dot_f32_avx2, 16, 7, 2, GN__OF_AVX2),
 #endif
 };
 
@@ -8972,6 +9040,7 @@ typedef struct gn__gemm_job {
     char *a;                 /* packed rows: blocks of KC deep, each of panels of mr rows */
     int64_t row, rows;       /* packed now */
     int64_t tiles_m, tile_m; /* tasks along M, and rows of each: a multiple of mr */
+    int64_t room;            /* bytes of packed B */
     bool direct;             /* sums lie in C */
     bool pairs;              /* a packed element is two terms */
     bool joins;              /* sums of floats over more than GN__GEMM_DEEP terms */
@@ -9022,7 +9091,7 @@ GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, i
     for (int i = 0; i < GN__GEMM_MR; i++) {
         const char *p = i < mr && i < rows ? gn__gemm_a(g, row + i, at * deep) : NULL;
         from[i] = p && direct ? (const void *)p : i < mr ? line[i] : from[0];
-        if (!p && i < mr) memset(line[i], 0, sizeof line[i]);
+        if (!p && i < mr) memset(line[i], 0, (size_t)k * (g->dtype == GN_F64 ? 8 : 4));
         else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, pairs, GN__MIN(g->k - at * deep, k * deep));
     }
     if (g->dtype == GN_F64) GN__PACK_TURN(uint64_t);
@@ -9066,14 +9135,14 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
         gn__pack_turned((char *)out, g, col, cols, at, k, nr, pairs);
         return;
     }
-    memset(line, 0, sizeof line);
+    memset(line, 0, (size_t)(padded * size));
     for (int64_t l = 0; l < k; l++) {
         const char *p = g->b + ((at + l) * (pairs ? 2 : 1) * g->bk + col * g->bn) * bytes;
         const char *from = (const char *)line;
         if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) from = p;
         else gn__pack_line(line, g, p, g->bn, cols, false, cols);
         if (pairs && 2 * (at + l) + 1 < g->k) gn__pack_line(second, g, p + g->bk * bytes, g->bn, cols, false, cols);
-        else if (pairs) memset(second, 0, sizeof second);
+        else if (pairs) memset(second, 0, (size_t)cols * sizeof *second);
         for (int64_t i = 0; i < cols && pairs; i++)
             ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
         for (int64_t q = 0; q < padded; q += nr)
@@ -9169,7 +9238,7 @@ static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64
     int mr = j->tiles->mr, nr = j->tiles->nr;
     int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr,
             chunk = GN__GEMM_MC / mr * mr, size = j->size, tile = j->tile_m * GN__GEMM_NC;
-    char *edge = scratch, *b = edge + GN__GEMM_EDGE, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC * size;
+    char *edge = scratch, *b = edge + GN__GEMM_EDGE, *sums = b + j->room;
     double *totals = (double *)(void *)(sums + (j->direct ? 0 : tile * size));
     char *c = j->direct ? g->c + ((j->row + p) * g->n + col) * size : sums;
     int64_t ldc = j->direct ? g->n : GN__GEMM_NC;
@@ -9194,9 +9263,9 @@ static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64
 
 static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
-    int64_t tile = j->tile_m * GN__GEMM_NC, size = j->size,
-            sums = (j->direct ? 0 : tile * size) + (j->joins ? tile * (size == 8 ? 16 : 8) : 0);
-    char *raw = (char *)gn_alloc((size_t)(GN__GEMM_EDGE + (GN__GEMM_NC + 64) * GN__GEMM_KC * size + sums + 64));
+    int64_t tile = j->tile_m * GN__GEMM_NC,
+            sums = (j->direct ? 0 : tile * j->size) + (j->joins ? tile * (j->size == 8 ? 16 : 8) : 0);
+    char *raw = (char *)gn_alloc((size_t)(GN__GEMM_EDGE + j->room + sums + 64));
     char *scratch = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     if (!raw) {
         gn__atomic_store(&j->failed, 1);
@@ -9209,8 +9278,8 @@ static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
-static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
+/* What a dtype's tiles are. */
+static void gn__gemm_prepare(gn__gemm_job *j) {
     const gn__gemm *g = j->g;
     uint8_t compute = gn__dtypes[g->dtype].compute;
     bool floats = compute == GN__F32 || compute == GN__F64;
@@ -9223,6 +9292,12 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     j->direct = gn__pack_direct(g, j->pairs);
     j->joins = floats && g->k > GN__GEMM_DEEP;
     j->k = j->pairs ? (g->k + 1) / 2 : g->k;
+    j->room = (GN__GEMM_NC + 64) * GN__GEMM_KC * j->size;
+}
+
+/* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
+static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
+    const gn__gemm *g = j->g;
     int64_t mr = j->tiles->mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
             threads = pool ? (int64_t)pool->n_threads + 1 : 1;
     int64_t most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr),
@@ -9241,6 +9316,116 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     }
     gn_free(raw);
     return gn__atomic_load(&j->failed) == 0;
+}
+
+/* By shape alone: the order of additions is another. */
+enum { GN__GEMV_FEW = 4 };
+static bool gn__gemm_is_thin(const gn__gemm *g) {
+    uint8_t compute = gn__dtypes[g->dtype].compute;
+    int64_t few = GN__MIN(g->m, g->n), many = GN__MAX(g->m, g->n);
+    bool tiny = few == GN__GEMV_FEW && g->k <= 64 && many <= 64;
+    return (compute == GN__F32 || compute == GN__F64) && few <= GN__GEMV_FEW && !tiny;
+}
+
+/* ---- small products: by one thread, in scratch that many of a batch share. The bits are those of tiles. ---- */
+
+/* elements of both sides; products of a product that no other thread is woken for */
+enum { GN__SMALL_SIDES = 1 << 15, GN__TINY_SIDES = 1 << 9, GN__SMALL_TERMS = 1 << 18 };
+
+static bool gn__gemm_is_small(const gn__gemm *g) {
+    return g->dtype != GN_I64 && g->k > 0 && g->k <= GN__GEMM_KC && g->n <= GN__GEMM_NC && g->m <= GN__SMALL_SIDES &&
+           (g->m + g->n) * g->k <= GN__SMALL_SIDES;
+}
+
+/* Makes j what g's shape needs. Bytes of scratch. */
+static size_t gn__small_prepare(gn__gemm_job *j) {
+    const gn__gemm *g = j->g;
+    gn__gemm_prepare(j);
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, sums;
+    j->rows = g->m;
+    j->tile_m = (g->m + mr - 1) / mr * mr;
+    j->room = (g->n + nr - 1) / nr * nr * j->k * j->size;
+    sums = j->direct ? 0 : j->tile_m * GN__GEMM_NC * j->size;
+    return (size_t)(GN__GEMM_EDGE + j->room + sums + (j->tile_m * j->k + 16) * j->size);
+}
+
+/* A side of a tiny product as f32 or f64, rows of `cols` in a row. */
+static const void *gn__tiny_side(void *room, const gn__gemm *g, const char *p, int64_t rows, int64_t cols, int64_t row,
+                                 int64_t col) {
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4;
+    for (int64_t i = 0; i < rows; i++)
+        gn__pack_line((char *)room + i * cols * size, g, p + i * row * bytes, col, cols, false, cols);
+    return room;
+}
+
+static bool gn__gemm_tiny(const gn__gemm_job *j) {
+    const gn__gemm *g = j->g;
+    bool wide = g->dtype == GN_F64;
+    if (!j->kernels->tiny[wide] || j->tiles == &j->kernels->i32 || j->pairs || g->m < 4 || g->n < 4 || g->lead ||
+        (g->m + g->n) * g->k > GN__TINY_SIDES || (g->m * g->n > GN__TINY_SIDES && !j->direct))
+        return false;
+    double left[GN__TINY_SIDES], right[GN__TINY_SIDES], sums[GN__TINY_SIDES];
+    const void *a = g->a, *b = g->b;
+    int64_t am = g->am, ak = g->ak, ldb = g->bk;
+    if (!j->direct) {
+        a = gn__tiny_side(left, g, g->a, g->m, g->k, am, ak);
+        am = g->k;
+        ak = 1;
+    }
+    if (!j->direct || g->bn != 1) {
+        b = gn__tiny_side(right, g, g->b, g->k, g->n, g->bk, g->bn);
+        ldb = g->n;
+    }
+    void *c = j->direct ? (void *)g->c : (void *)sums;
+    j->kernels->tiny[wide](a, am, ak, b, ldb, c, g->m, g->n, g->k);
+    if (g->bias || !j->direct)
+        for (int64_t i = 0; i < g->m; i++) gn__gemm_store(g, (char *)c + i * g->n * j->size, i, 0, g->n);
+    return true;
+}
+
+static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
+    if (gn__gemm_tiny(j)) return;
+    int64_t mr = j->tiles->mr;
+    j->a = scratch + GN__GEMM_EDGE + j->room + (j->direct ? 0 : j->tile_m * GN__GEMM_NC * j->size);
+    for (int64_t p = 0; p < j->rows; p += mr)
+        gn__pack_a(j->a + p * j->k * j->size, j->g, p, j->rows - p, 0, j->k, (int)mr, j->pairs);
+    gn__gemm_task(j, scratch, 0, j->rows, 0);
+}
+
+static bool gn__gemm_small_one(gn__gemm_job *j) {
+    size_t bytes = gn__small_prepare(j);
+    if (gn__gemm_tiny(j)) return true;
+    char *raw = (char *)gn_alloc(bytes + 64);
+    if (raw) gn__gemm_small(j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+    gn_free(raw);
+    return raw != NULL;
+}
+
+typedef struct gn__batch {
+    const gn__gemm *g;    /* without its sides */
+    const gn_view *a, *b; /* which the batch's dims walk */
+    char *c;
+    gn__pool *pool;
+    gn__atomic failed; /* no memory for scratch; set by any thread */
+} gn__batch;
+
+static void gn__batch_range(void *arg, int64_t begin, int64_t end) {
+    gn__batch *t = (gn__batch *)arg;
+    gn__gemm g = *t->g;
+    gn__gemm_job j = { .g = &g, .kernels = gn__kernels_of(t->pool) };
+    int64_t bytes = (int64_t)gn__bytes_of(g.dtype);
+    char *raw = (char *)gn_alloc(gn__small_prepare(&j) + 64);
+    if (!raw) {
+        gn__atomic_store(&t->failed, 1);
+        return;
+    }
+    for (int64_t i = begin; i < end && !gn__pool_stops(t->pool); i++) {
+        g.a = t->a->p + gn__view_offset(t->a, t->a->rank, i) * bytes;
+        g.b = t->b->p + gn__view_offset(t->b, t->b->rank, i) * bytes;
+        g.c = t->c + i * g.m * g.n * bytes;
+        gn__gemm_small(&j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+    }
+    gn_free(raw);
 }
 
 /* ---- products with few rows or few columns: nothing is packed, the large side is read once ---- */
@@ -9298,7 +9483,7 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool on
         else total[one ? 0 : r] += (double)t[r];
 }
 
-enum { GN__GEMV_FEW = 4, GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE };
+enum { GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE };
 
 /* Results [col, col + n) along rows: four rows at a time, or one by four pieces. */
 static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
@@ -9586,10 +9771,12 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (g->m == 0 || g->n == 0) return true;
     if (pool && pool->blas && gn__is_for_blas(g)) return gn__gemm_blas(g, pool->blas);
     gn__gemm_job j = { .g = &copy, .kernels = gn__kernels_of(pool) };
-    uint8_t compute = gn__dtypes[g->dtype].compute;
-    bool floats = compute == GN__F32 || compute == GN__F64;
-    if (floats && GN__MIN(g->m, g->n) <= GN__GEMV_FEW) return gn__gemv_run(&copy, pool);
-    if (g->dtype != GN_I64) return gn__gemm_panels(&j, pool);
+    if (gn__gemm_is_thin(g)) return gn__gemv_run(&copy, pool);
+    if (gn__gemm_is_small(g) && g->m * g->n * g->k <= GN__SMALL_TERMS) return gn__gemm_small_one(&j);
+    if (g->dtype != GN_I64) {
+        gn__gemm_prepare(&j);
+        return gn__gemm_panels(&j, pool);
+    }
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1),
                  gn__gemm_i64_range, &j);
     return true;
@@ -9643,14 +9830,23 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     gn_view ba = gn__view_broadcast(&a, batch, dims), bb = gn__view_broadcast(&b, batch, dims);
     int64_t n_batch = 1;
     for (int i = 0; i < batch; i++) n_batch *= dims[i];
-    for (int64_t i = 0; i < n_batch; i++) {
+    bool blas = c->pool && c->pool->blas && gn__is_for_blas(&g), ok = true;
+    if (n_batch > 1 && !blas && !gn__gemm_is_thin(&g) && gn__gemm_is_small(&g)) {
+        ba = gn__view_collapse(&ba);
+        bb = gn__view_collapse(&bb);
+        gn__batch t = { &g, &ba, &bb, c->out.p, c->pool, 0 };
+        g.pool = c->pool;
+        if (g.m && g.n) gn__pool_for(c->pool, n_batch, 1 + GN__SMALL_TERMS / (g.m * g.n * g.k), gn__batch_range, &t);
+        ok = gn__atomic_load(&t.failed) == 0;
+        n_batch = 0;
+    }
+    for (int64_t i = 0; i < n_batch && ok; i++) {
         g.a = a.p + gn__view_offset(&ba, batch, i) * bytes;
         g.b = b.p + gn__view_offset(&bb, batch, i) * bytes;
         g.c = c->out.p + i * g.m * g.n * bytes;
-        if (!gn__gemm_run(&g, c->pool))
-            return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of a matmul");
+        ok = gn__gemm_run(&g, c->pool);
     }
-    return GN_OK;
+    return ok ? GN_OK : gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of a matmul");
 }
 GN__COLD_END
 static gn_result gn__cpu_matmul(const gn__call *c) { return gn__matmul(c, NULL); }
