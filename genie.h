@@ -3145,6 +3145,20 @@ static const gn_driver_i *gn__driver;
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
 static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx512" };
 
+/* The processor adds products of pairs of bf16 to f32, those of the upper halves first, rounding each sum. */
+static gn__atomic gn__bf16_pairs;
+#if GN__X86
+#define GN__PAIRS_BF16(sum, w, a) __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(a))
+GN__TARGET_AVX512 static bool gn__pairs_are_in_order(void) {
+    typedef float vec __attribute__((vector_size(64)));
+    typedef uint32_t bits __attribute__((vector_size(64)));
+    vec first = (vec){ 0 } + 0x1p25f, second = first, w = (vec)((bits){ 0 } + 0x3f803f80u); /* ones */
+    uint32_t up = 0x3f80cc00u, down = 0xcc003f80u;                                          /* 1 and -2^25 */
+    GN__PAIRS_BF16(first, w, up);
+    GN__PAIRS_BF16(second, w, down);
+    return first[0] == 0 && second[0] == 1;
+}
+#endif
 static gn__atomic gn__f16c; /* f16 is converted by instructions, which give the same bits: since a path was picked */
 
 GN__COLD_BEGIN
@@ -3162,6 +3176,8 @@ static gn__isa gn__isa_pick(void) {
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
     if (most >= GN__ISA_AVX2 && avx2) gn__atomic_store(&gn__f16c, 1);
+    bool bf16 = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1); /* AVX512-BF16 */
+    if (avx512 && bf16 && gn__pairs_are_in_order()) gn__atomic_store(&gn__bf16_pairs, 1);
     if (most >= GN__ISA_AVX512 && avx512 && avx2) return GN__ISA_AVX512;
     if (most >= GN__ISA_AVX2 && avx2) return GN__ISA_AVX2;
 #endif
@@ -7194,6 +7210,7 @@ typedef struct gn__kernels {
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
     void (*gain)(float *y, const float *g, const float *b, int64_t n);         /* y * g + b; one of them may be NULL */
     gn__tiles i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
+    gn__tiles bf16;       /* pairs of bf16, the first in the upper half, to the sums of f32; without a kernel: none */
     /* f32, f64: the sums of micro where m and n are 4 or more: C (dense) = A * B, whose rows lie ldb apart, nothing
        packed; NULL: none */
     void (*tiny[2])(const void *a, int64_t am, int64_t ak, const void *b, int64_t ldb, void *c, int64_t m, int64_t n,
@@ -7580,24 +7597,26 @@ GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32)
 GN__DEFINE_MICRO_I32(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_TINY(f32, GN__TARGET_AVX2, float)
 GN__DEFINE_TINY(f64, GN__TARGET_AVX2, double)
+#define GN__MADD_BF16(sum, a, w) GN__PAIRS_BF16(sum, w, a)
+GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
 GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
-#define GN__OF_AVX2                                                                           \
-    { GN__TILES(gn__micro_i32_avx2, 8, 6, 2) }, { GN__TILES(gn__micro_pairs_avx2, 8, 6, 2) }, \
-        { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, {                      \
-        gn__down_f16, gn__down_bf16                                                           \
+#define GN__OF_AVX2(...)                                                                                       \
+    { GN__TILES(gn__micro_i32_avx2, 8, 6, 2) }, { GN__TILES(gn__micro_pairs_avx2, 8, 6, 2) }, { __VA_ARGS__ }, \
+        { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, {                                       \
+        gn__down_f16, gn__down_bf16                                                                            \
     }
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
     GN__EXPAND(GN__KERNELS, base, gn__dot_f32_base, GN__BASE_SHAPE,
-               { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) }, { 0, 0, NULL }, { NULL, NULL },
-               { NULL, NULL }, { NULL, NULL }),
+               { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) }, { 0, 0, NULL }, { 0, 0, NULL },
+               { NULL, NULL }, { NULL, NULL }, { NULL, NULL }),
 #if GN__X86
-    GN__KERNELS(avx2, gn__dot_f32_avx2, 8, 6, 2, GN__OF_AVX2),
-    GN__KERNELS(avx512, gn__dot_f32_avx2, 16, 7, 2, GN__OF_AVX2),
+    GN__KERNELS(avx2, gn__dot_f32_avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL)),
+    GN__KERNELS(avx512, gn__dot_f32_avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2))),
 #endif
 };
 
@@ -8966,8 +8985,9 @@ static void gn__grad_layernorm(gn__grads *k) {
 GN__COLD_END
 
 /* ---- matmul and linear ----
- * f32, f16, bf16: tiles of C with packed panels and a micro-kernel per instruction set, accumulating in f32. The order
- * of the sum over K is fixed by the shape alone. f64 and integers: rows of C by scaled rows of B. */
+ * Tiles of C with packed panels and a micro-kernel per instruction set: f32, f16 and bf16 accumulate in f32, integers of
+ * 16 bits and fewer in 32, which wraps. Products of few rows or columns of floats read the other side as it lies. The
+ * order of the sum over K is fixed by the shape and the dtype alone. i64: rows of C by scaled rows of B. */
 
 typedef struct gn__gemm {
     int64_t m, n, k;
@@ -9036,7 +9056,7 @@ typedef struct gn__gemm_job {
     const gn__kernels *kernels;
     const gn__tiles *tiles;
     int64_t size;            /* bytes of a packed element and of a sum */
-    int64_t k;               /* packed elements along K */
+    int64_t k, kc;           /* packed elements along K, and of a block */
     char *a;                 /* packed rows: blocks of KC deep, each of panels of mr rows */
     int64_t row, rows;       /* packed now */
     int64_t tiles_m, tile_m; /* tasks along M, and rows of each: a multiple of mr */
@@ -9047,22 +9067,56 @@ typedef struct gn__gemm_job {
     gn__atomic failed;       /* no memory for scratch; set by any thread */
 } gn__gemm_job;
 
-/* n elements of a side from p on, as they are packed; `pairs`: of what may be one fewer than 2 n. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
+/* n pairs of 16 bits: of bf16 the first is the upper half. */
+static void gn__pair_up(uint32_t *to, const uint16_t *first, const uint16_t *second, int64_t stride, int64_t n,
+                        bool bf16) {
+    const uint16_t *low = bf16 ? second : first, *high = bf16 ? first : second;
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++) to[i] = low[i] | (uint32_t)high[i] << 16;
+    else if (stride == 2)
+        for (int64_t i = 0; i < n; i++) to[i] = low[2 * i] | (uint32_t)high[2 * i] << 16;
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = low[i * stride] | (uint32_t)high[i * stride] << 16;
+}
+
+/* The least magnitude of n numbers other than 0, in units of the least one, less 1; 0xffff: there is none. */
+static uint16_t gn__least_bf16(uint16_t least, const uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t m = (uint16_t)((x[i] & 0x7fffu) - 1u);
+        least = m < least ? m : least;
+    }
+    return least;
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* n packed elements of a side from p on; `pairs`: of `terms`, which may be one fewer than 2 n. */
 static void gn__pack_line(void *to, const gn__gemm *g, const char *p, int64_t stride, int64_t n, bool pairs,
                           int64_t terms) {
-    int32_t w[2 * GN__WIDEN];
     uint8_t compute = gn__dtypes[g->dtype].compute;
-    if (compute == GN__F32) gn__load_f32((float *)to, g->dtype, p, stride, n);
+    gn_dtype narrow = g->dtype == GN_BF16 ? GN_U16 : g->dtype;
+    if (pairs && gn__bytes_of(narrow) == 2) {
+        const uint16_t *from = (const uint16_t *)(const void *)p, zero = 0;
+        gn__pair_up((uint32_t *)to, from, from + stride, 2 * stride, terms / 2, g->dtype == GN_BF16);
+        if (terms & 1)
+            gn__pair_up((uint32_t *)to + n - 1, from + (terms - 1) * stride, &zero, 1, 1, g->dtype == GN_BF16);
+    } else if (pairs) {
+        int32_t w[2 * GN__WIDEN];
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = GN__MIN(n - i, (int64_t)GN__WIDEN);
+            w[2 * m - 1] = 0;
+            gn__load_i32(w, narrow, p + 2 * i * stride, stride, GN__MIN(terms - 2 * i, 2 * m));
+            for (int64_t l = 0; l < m; l++)
+                ((uint32_t *)to)[i + l] = ((uint32_t)w[2 * l] & 0xffff) | (uint32_t)w[2 * l + 1] << 16;
+        }
+    } else if (compute == GN__F32) gn__load_f32((float *)to, g->dtype, p, stride, n);
     else if (compute == GN__F64) gn__load_f64((double *)to, GN_F64, p, stride, n);
-    else if (!pairs) gn__load_i32((int32_t *)to, g->dtype == GN_U32 ? GN_I32 : g->dtype, p, stride, n);
-    for (int64_t i = 0, m; pairs && i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__WIDEN);
-        w[2 * m - 1] = 0;
-        gn__load_i32(w, g->dtype, p + 2 * i * stride * (int64_t)gn__bytes_of(g->dtype), stride,
-                     GN__MIN(terms - 2 * i, 2 * m));
-        for (int64_t l = 0; l < m; l++)
-            ((uint32_t *)to)[i + l] = ((uint32_t)w[2 * l] & 0xffff) | (uint32_t)w[2 * l + 1] << 16;
-    }
+    else gn__load_i32((int32_t *)to, g->dtype == GN_U32 ? GN_I32 : g->dtype, p, stride, n);
 }
 
 static bool gn__pack_direct(const gn__gemm *g, bool pairs) {
@@ -9139,12 +9193,21 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
     for (int64_t l = 0; l < k; l++) {
         const char *p = g->b + ((at + l) * (pairs ? 2 : 1) * g->bk + col * g->bn) * bytes;
         const char *from = (const char *)line;
+        bool both = 2 * (at + l) + 1 < g->k;
         if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) from = p;
-        else gn__pack_line(line, g, p, g->bn, cols, false, cols);
-        if (pairs && 2 * (at + l) + 1 < g->k) gn__pack_line(second, g, p + g->bk * bytes, g->bn, cols, false, cols);
-        else if (pairs) memset(second, 0, (size_t)cols * sizeof *second);
-        for (int64_t i = 0; i < cols && pairs; i++)
-            ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
+        else if (pairs && bytes == 2) {
+            const uint16_t *first = (const uint16_t *)(const void *)p;
+            gn__pair_up((uint32_t *)(void *)line, first, both ? first + g->bk : first, g->bn, cols,
+                        g->dtype == GN_BF16);
+            for (int64_t i = 0; i < cols && !both; i++)
+                ((uint32_t *)(void *)line)[i] &= g->dtype == GN_BF16 ? 0xffff0000u : 0xffffu;
+        } else gn__pack_line(line, g, p, g->bn, cols, false, cols);
+        if (pairs && bytes == 1) {
+            memset(second, 0, (size_t)cols * sizeof *second);
+            if (both) gn__pack_line(second, g, p + g->bk, g->bn, cols, false, cols);
+            for (int64_t i = 0; i < cols; i++)
+                ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
+        }
         for (int64_t q = 0; q < padded; q += nr)
             memcpy((char *)out + (q * k + l * nr) * size, from + q * size, (size_t)(nr * size));
     }
@@ -9155,8 +9218,8 @@ static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
     int mr = j->tiles->mr;
     int64_t padded = (j->rows + mr - 1) / mr * mr;
     for (int64_t p = begin * mr; p < end * mr; p += mr)
-        for (int64_t at = 0; at < j->k && !gn__pool_stops(j->g->pool); at += GN__GEMM_KC) {
-            int64_t k = GN__MIN(j->k - at, (int64_t)GN__GEMM_KC);
+        for (int64_t at = 0; at < j->k && !gn__pool_stops(j->g->pool); at += j->kc) {
+            int64_t k = GN__MIN(j->k - at, j->kc);
             gn__pack_a(j->a + (padded * at + p * k) * j->size, j->g, j->row + p, j->rows - p, at, k, mr, j->pairs);
         }
 }
@@ -9242,14 +9305,14 @@ static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64
     double *totals = (double *)(void *)(sums + (j->direct ? 0 : tile * size));
     char *c = j->direct ? g->c + ((j->row + p) * g->n + col) * size : sums;
     int64_t ldc = j->direct ? g->n : GN__GEMM_NC;
-    for (int64_t at = 0; at < j->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
-        int64_t k = GN__MIN(j->k - at, (int64_t)GN__GEMM_KC);
+    for (int64_t at = 0; at < j->k && !gn__pool_stops(g->pool); at += j->kc) {
+        int64_t k = GN__MIN(j->k - at, j->kc);
         gn__pack_b(b, g, col, cols, at, k, nr, j->pairs);
         for (int64_t q = 0; q < rows; q += chunk)
             gn__gemm_block(j, j->a + (padded * at + (p + q) * k) * size, b, c + q * ldc * size, ldc,
-                           GN__MIN(rows - q, chunk), cols, k, j->joins ? at % GN__GEMM_DEEP > 0 : at > 0, edge);
-        bool first = at < GN__GEMM_DEEP, last = at + k == g->k;
-        for (int64_t i = 0; i < rows && j->joins && (last || (at + k) % GN__GEMM_DEEP == 0); i++) {
+                           GN__MIN(rows - q, chunk), cols, k, j->joins ? at % (4 * j->kc) > 0 : at > 0, edge);
+        bool first = at < 4 * j->kc, last = at + k == j->k;
+        for (int64_t i = 0; i < rows && j->joins && (last || (at + k) % (4 * j->kc) == 0); i++) {
             double *to = totals + i * GN__GEMM_NC;
             if (size == 8) gn__gemm_join64(to, to + tile, (double *)(void *)(c + i * ldc * size), cols, first, last);
             else gn__gemm_join(to, (float *)(void *)(c + i * ldc * size), cols, first, last);
@@ -9278,13 +9341,37 @@ static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* What a dtype's tiles are. */
-static void gn__gemm_prepare(gn__gemm_job *j) {
+/* The exponent of the least number of a side other than 0; 0 where that is not quickly known. */
+static int gn__least_exponent(const char *p, int64_t rows, int64_t cols, int64_t row, int64_t col) {
+    uint16_t least = UINT16_MAX;
+    if (row == 1) {
+        int64_t n = rows;
+        rows = cols, cols = n, row = col;
+    } else if (col != 1) return 0;
+    for (int64_t i = 0; i < rows; i++) least = gn__least_bf16(least, (const uint16_t *)(const void *)p + i * row, cols);
+    return (least + 1) >> 7;
+}
+
+enum { GN__PAIRS_TERMS = 1 << 17 }; /* products of a product that packing pairs pays for */
+
+/* Whether sums of pairs have the bits that f32 gives: their instruction takes numbers below the normal range for 0. All
+   sums are multiples of what the product of the least two is a multiple of: when that is normal, so are they. */
+static bool gn__takes_bf16_pairs(const gn__gemm *g, const gn__kernels *k) {
+    if (g->dtype != GN_BF16 || g->lead || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs)) return false;
+    if (g->m * g->n * g->k < GN__PAIRS_TERMS) return false;
+    int a = gn__least_exponent(g->a, g->m, g->k, g->am, g->ak), b = 0;
+    if (a) b = gn__least_exponent(g->b, g->k, g->n, g->bk, g->bn);
+    return a && b && a + b - 2 * 127 - 2 * 7 >= -126;
+}
+
+/* What a product's tiles are. */
+static void gn__gemm_prepare(gn__gemm_job *j, bool bf16) {
     const gn__gemm *g = j->g;
     uint8_t compute = gn__dtypes[g->dtype].compute;
     bool floats = compute == GN__F32 || compute == GN__F64;
-    j->pairs = !floats && gn__bytes_of(g->dtype) < 4 && j->kernels->pairs.micro;
-    j->tiles = compute == GN__F32   ? &j->kernels->f32
+    j->pairs = bf16 || (!floats && gn__bytes_of(g->dtype) < 4 && j->kernels->pairs.micro);
+    j->tiles = bf16                 ? &j->kernels->bf16
+               : compute == GN__F32 ? &j->kernels->f32
                : compute == GN__F64 ? &j->kernels->f64
                : j->pairs           ? &j->kernels->pairs
                                     : &j->kernels->i32;
@@ -9292,6 +9379,7 @@ static void gn__gemm_prepare(gn__gemm_job *j) {
     j->direct = gn__pack_direct(g, j->pairs);
     j->joins = floats && g->k > GN__GEMM_DEEP;
     j->k = j->pairs ? (g->k + 1) / 2 : g->k;
+    j->kc = bf16 ? GN__GEMM_KC / 2 : GN__GEMM_KC;
     j->room = (GN__GEMM_NC + 64) * GN__GEMM_KC * j->size;
 }
 
@@ -9338,9 +9426,9 @@ static bool gn__gemm_is_small(const gn__gemm *g) {
 }
 
 /* Makes j what g's shape needs. Bytes of scratch. */
-static size_t gn__small_prepare(gn__gemm_job *j) {
+static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     const gn__gemm *g = j->g;
-    gn__gemm_prepare(j);
+    gn__gemm_prepare(j, bf16);
     int64_t mr = j->tiles->mr, nr = j->tiles->nr, sums;
     j->rows = g->m;
     j->tile_m = (g->m + mr - 1) / mr * mr;
@@ -9393,8 +9481,9 @@ static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
 }
 
 static bool gn__gemm_small_one(gn__gemm_job *j) {
-    size_t bytes = gn__small_prepare(j);
+    size_t bytes = gn__small_prepare(j, false);
     if (gn__gemm_tiny(j)) return true;
+    if (gn__takes_bf16_pairs(j->g, j->kernels)) bytes = gn__small_prepare(j, true);
     char *raw = (char *)gn_alloc(bytes + 64);
     if (raw) gn__gemm_small(j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
     gn_free(raw);
@@ -9412,9 +9501,11 @@ typedef struct gn__batch {
 static void gn__batch_range(void *arg, int64_t begin, int64_t end) {
     gn__batch *t = (gn__batch *)arg;
     gn__gemm g = *t->g;
-    gn__gemm_job j = { .g = &g, .kernels = gn__kernels_of(t->pool) };
+    gn__gemm_job j = { .g = &g, .kernels = gn__kernels_of(t->pool) }, pairs = j;
     int64_t bytes = (int64_t)gn__bytes_of(g.dtype);
-    char *raw = (char *)gn_alloc(gn__small_prepare(&j) + 64);
+    size_t room = gn__small_prepare(&j, false), other = 0;
+    if (g.dtype == GN_BF16 && j.kernels->bf16.micro) other = gn__small_prepare(&pairs, true);
+    char *raw = (char *)gn_alloc(GN__MAX(room, other) + 64);
     if (!raw) {
         gn__atomic_store(&t->failed, 1);
         return;
@@ -9423,7 +9514,8 @@ static void gn__batch_range(void *arg, int64_t begin, int64_t end) {
         g.a = t->a->p + gn__view_offset(t->a, t->a->rank, i) * bytes;
         g.b = t->b->p + gn__view_offset(t->b, t->b->rank, i) * bytes;
         g.c = t->c + i * g.m * g.n * bytes;
-        gn__gemm_small(&j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+        gn__gemm_small(gn__takes_bf16_pairs(&g, j.kernels) ? &pairs : &j,
+                       (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
     }
     gn_free(raw);
 }
@@ -9774,7 +9866,7 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (gn__gemm_is_thin(g)) return gn__gemv_run(&copy, pool);
     if (gn__gemm_is_small(g) && g->m * g->n * g->k <= GN__SMALL_TERMS) return gn__gemm_small_one(&j);
     if (g->dtype != GN_I64) {
-        gn__gemm_prepare(&j);
+        gn__gemm_prepare(&j, gn__takes_bf16_pairs(g, j.kernels));
         return gn__gemm_panels(&j, pool);
     }
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1),
