@@ -106,13 +106,18 @@
                      bits on every instruction path. Sums, means and running sums of any length, along any axis, are
                      within 2 eps of the sum of absolute terms, products on a CPU within 4; in f32 those of equal
                      numbers, whose roundings all go one way, within 5: at most 16 terms are added one after the other.
-                     On a GPU the error of an f32 product grows with the terms that a thread adds one after the other:
-                     82 eps were seen for 65,536 equal numbers.
+                     On a GPU a thread may add all k terms of an f32 product one after the other: within k/2 eps then;
+                     for equal numbers math_test allows 4 + k/8 (864 eps were seen for k = 16,385).
                      `./build.sh test math_test` prints the errors.
        Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
        Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
                      gn_cancel alone may be called from any thread while a call runs: that call ends soon with
                      GN_CANCELLED and the context goes on.
+       Log           gn_desc.log and gn_server_desc.log are given every line with its level. Without them lines go to
+                     stderr if $GENIE_LOG is set: error, warn, info or debug is the least urgent level that is printed;
+                     any other value, as 1, means warn. A line holds no key, code or credential; of a client it holds
+                     its address, its label and the public name of its credential. genie_serve --log-level and
+                     --log-format choose level and form of the server's own log.
        Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
                      $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew,
                      $GENIE_BLAS=openblas: its matrix products instead of our own, auto: those of the two that were
@@ -437,7 +442,7 @@ typedef struct gn_desc {
                              cost later ($GENIE_RESCHEDULE=0) */
     const char *home;     /* folder of keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
     const char *label;    /* what servers name this context in their logs; at most 63 bytes of it */
-    gn_log_fn log;        /* NULL: errors and warnings go to stderr when $GENIE_LOG is set */
+    gn_log_fn log;        /* called on any thread of the context's; NULL: stderr, see "Log" in the manual */
     void *log_user;
     gn_trace_fn trace; /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs
                           nothing */
@@ -1329,6 +1334,22 @@ GN_API void gn_host_free(gn_ctx *g, void *p);
 /* ---- server ---------------------------------------------------------------------------------------------*/
 typedef struct gn_server gn_server;
 
+/* A session that begins or ends. Texts are valid during the call, and none is a secret. */
+typedef struct gn_session_event {
+    bool ended;
+    uint64_t session;   /* its number, from 1 */
+    const char *peer;   /* address and port of the client */
+    const char *tenant; /* the public name of its credential, of its key with an own PKI; "": a transport of our own */
+    const char *label;  /* gn_desc.label; "" when it begins, for it comes later */
+    const char *device;
+    double seconds;     /* that it lasted; 0 when it begins */
+    gn_result result;   /* of its end: GN_DISCONNECTED when the client went; GN_OK when it begins */
+    const char *reason; /* in words; "" when it begins */
+    gn_stats stats;     /* of the session alone; device_bytes: held at its end */
+} gn_session_event;
+/* On the session's own thread: what takes long holds up that session. */
+typedef void (*gn_session_fn)(void *user, const gn_session_event *event);
+
 typedef struct gn_server_desc {
     const char *listen;          /* "host:port", NULL: 127.0.0.1:5556; port 0: any free port */
     const char *devices;         /* NULL: "cpu". A client that names none is given the one with the fewest sessions, of
@@ -1355,6 +1376,8 @@ typedef struct gn_server_desc {
     int listen_fd; /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log; /* NULL: as for a context */
     void *log_user;
+    gn_session_fn session; /* begins and ends of sessions, which are then not logged; NULL: they are, at level info */
+    void *session_user;
     const char *record_file;  /* every plan is added to it once a step of it has ended well, NULL: none. It holds
                                  graphs: ops, shapes and the constants that a program writes into them, which are part
                                  of kernels; no data, weights or states, and no keys of random numbers */
@@ -2786,6 +2809,15 @@ static void *gn__alloc_zero(size_t bytes) {
     return p;
 }
 
+/* The least urgent level that $GENIE_LOG lets through; 0: it is not set. */
+static int gn__log_most(void) {
+    static const char *const words[] = { "error", "warn", "info", "debug" };
+    const char *said = getenv("GENIE_LOG");
+    for (int i = 0; said && i < 4; i++)
+        if (strcmp(said, words[i]) == 0) return GN_LOG_ERROR + i;
+    return said ? GN_LOG_WARN : 0;
+}
+
 GN__PRINTF(4, 5) void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *format, ...) {
     static const char *const names[] = { "", "error", "warning", "info", "debug" };
     char text[1024];
@@ -2794,7 +2826,7 @@ GN__PRINTF(4, 5) void gn_logf(gn_log_fn log, void *user, gn_log_level level, con
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     if (log) log(user, level, text);
-    else if (level <= GN_LOG_WARN && getenv("GENIE_LOG")) fprintf(stderr, "genie: %s: %s\n", names[level], text);
+    else if ((int)level <= gn__log_most()) fprintf(stderr, "genie: %s: %s\n", names[level], text);
 }
 
 static const struct {
@@ -25288,12 +25320,30 @@ static void gn__session_refund(gn__session *s) {
     gn__mutex_unlock(&s->server->lock);
 }
 
-static void gn__session_end(gn__session *s, const gn_fault *why) {
-    gn_server *server = s->server;
-    if (s->known)
-        gn_logf(server->desc.log, server->desc.log_user, why->result == GN_DISCONNECTED ? GN_LOG_INFO : GN_LOG_WARN,
+/* Says that it begins (why is NULL) or has ended, to whom the server was told to. */
+static void gn__session_tell(gn__session *s, const gn_fault *why) {
+    const gn_server_desc *desc = &s->server->desc;
+    gn_session_event e = { why != NULL, s->id, s->peer, s->tenant, s->label, s->device, 0, GN_OK, "", { 0 } };
+    if (why) {
+        e.seconds = (double)(gn_now_us() - s->came_us) * 1e-6;
+        e.result = why->result;
+        e.reason = why->text;
+    }
+    gn__link_count(&s->link);
+    e.stats = s->stats;
+    if (desc->session) desc->session(desc->session_user, &e);
+    else if (!why)
+        gn_logf(desc->log, desc->log_user, GN_LOG_INFO, "session %llu of %s on %s", (unsigned long long)s->id, s->peer,
+                s->device);
+    else
+        gn_logf(desc->log, desc->log_user, why->result == GN_DISCONNECTED ? GN_LOG_INFO : GN_LOG_WARN,
                 "session %llu%s%s%s of %s on %s is over: %s", (unsigned long long)s->id, s->label[0] ? " ('" : "",
                 s->label, s->label[0] ? "')" : "", s->peer, s->device, why->text);
+}
+
+static void gn__session_end(gn__session *s, const gn_fault *why) {
+    gn_server *server = s->server;
+    if (s->known) gn__session_tell(s, why);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s",
                 (unsigned long long)s->id, s->peer, why->text);
@@ -25322,8 +25372,7 @@ static void gn__session_main(void *arg) {
     uint32_t request = 0;
     gn_result e = gn__session_greet(s, &request, &why);
     if (!e) {
-        gn_logf(s->server->desc.log, s->server->desc.log_user, GN_LOG_INFO, "session %llu of %s on %s",
-                (unsigned long long)s->id, s->peer, s->device);
+        gn__session_tell(s, NULL);
         e = gn__session_serve(s, &request, &why);
     }
     why.result = e;

@@ -23,6 +23,9 @@ settings_of() {
         examples/genie_serve) echo "--devices list" ;;
         bench/bench_core) echo "--once --json" ;;
         bench/bench_gpu) echo "--quick --json" ;;
+        bench/genie_bench)
+            echo "all --quick --no-adapters --out $WORK/results"
+            echo "core --once --only tiny --out $WORK/results" ;;
     esac
 }
 
