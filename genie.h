@@ -9017,9 +9017,9 @@ static void gn__grad_layernorm(gn__grads *k) {
 GN__COLD_END
 
 /* ---- matmul and linear ----
- * Tiles of C with packed panels and a micro-kernel per instruction set: f32, f16 and bf16 accumulate in f32, integers of
- * 16 bits and fewer in 32, which wraps. Products of few rows or columns of floats read the other side as it lies. The
- * order of the sum over K is fixed by the shape and the dtype alone. i64: rows of C by scaled rows of B. */
+ * Tiles of C with packed panels and a micro-kernel per instruction set: f32, f16 and bf16 accumulate in f32, integers
+ * of 16 bits and fewer in 32, which wraps. Products of few rows or columns of floats read the other side as it lies.
+ * The order of the sum over K is fixed by the shape and the dtype alone. i64: rows of C by scaled rows of B. */
 
 typedef struct gn__gemm {
     int64_t m, n, k;
