@@ -3140,7 +3140,6 @@ static const gn_driver_i *gn__driver;
 /* ---- instruction paths of the CPU executor: kernels are compiled for each, the host's best is picked at run time */
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#include <cpuid.h>
 #define GN__X86 1
 #define GN__TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #if defined(__clang__)
@@ -3191,7 +3190,6 @@ GN__TARGET_AVX512 static bool gn__pairs_are_in_order(void) {
     return first[0] == 0 && second[0] == 1;
 }
 #endif
-static gn__atomic gn__f16c; /* f16 is converted by instructions, which give the same bits: since a path was picked */
 
 GN__COLD_BEGIN
 /* $GENIE_ISA=base|avx2 lowers it. */
@@ -3207,7 +3205,6 @@ static gn__isa gn__isa_pick(void) {
     unsigned a, b, c = 0, d; /* bit 29 of the third: F16C */
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
-    if (most >= GN__ISA_AVX2 && avx2) gn__atomic_store(&gn__f16c, 1);
     bool bf16 = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1); /* AVX512-BF16 */
     if (avx512 && bf16 && gn__pairs_are_in_order()) gn__atomic_store(&gn__bf16_pairs, 1);
     if (most >= GN__ISA_AVX512 && avx512 && avx2) return GN__ISA_AVX512;
@@ -3480,8 +3477,7 @@ static double gn__word_f64(int64_t w) {
 GN__INLINE float gn__f16_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = (uint32_t)(h & 0x7fffu) << 13;
     uint32_t u = gn__f32_bits(gn__bits_f32(mag) * 0x1p112f);
-    uint32_t quiet = mag > 0x0f800000u ? 0x400000u : 0;                               /* as instructions do */
-    return gn__bits_f32(sign | (mag >= 0x0f800000u ? 0x7f800000u | quiet | mag : u)); /* inf, NaN */
+    return gn__bits_f32(sign | (mag >= 0x0f800000u ? 0x7f800000u | mag : u)); /* inf, NaN */
 }
 
 GN__INLINE uint16_t gn__f32_f16(float x) {
@@ -3751,33 +3747,9 @@ static gn_view gn__view_collapse(const gn_view *v) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
 #endif
-#if GN__X86
-typedef int16_t gn__halves __attribute__((vector_size(16), aligned(2), may_alias));
-typedef float gn__wholes __attribute__((vector_size(32), aligned(4), may_alias));
-GN__TARGET_AVX2 static void gn__widen_f16(float *to, const uint16_t *from, int64_t n) {
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) *(gn__wholes *)(to + i) = __builtin_ia32_vcvtph2ps256(*(const gn__halves *)(from + i));
-    for (; i < n; i++) to[i] = gn__f16_f32(from[i]);
-}
-GN__TARGET_AVX2 static void gn__narrow_f16(uint16_t *to, const float *from, int64_t n) {
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        *(gn__halves *)(to + i) = __builtin_ia32_vcvtps2ph256(*(const gn__wholes *)(from + i), 0);
-    for (; i < n; i++) to[i] = gn__f32_f16(from[i]);
-}
-#else
-static void gn__widen_f16(float *to, const uint16_t *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = gn__f16_f32(from[i]);
-}
-static void gn__narrow_f16(uint16_t *to, const float *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = gn__f32_f16(from[i]);
-}
-#endif
-
 /* of f32, f16, bf16 only: others would lose bits */
 static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
-    if (d == GN_F16 && stride == 1 && gn__atomic_load(&gn__f16c)) gn__widen_f16(dst, (const uint16_t *)p, n);
-    else if (d == GN_F16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
+    if (d == GN_F16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
     else if (d == GN_F16) GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
     else if (d == GN_BF16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
     else if (d == GN_BF16) GN__LOAD_LOOP(uint16_t, stride, gn__bf16_f32(*s));
@@ -3786,8 +3758,7 @@ static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t
 }
 
 static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    if (d == GN_F16 && stride == 1 && gn__atomic_load(&gn__f16c)) gn__narrow_f16((uint16_t *)p, src, n);
-    else if (d == GN_F16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
+    if (d == GN_F16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
     else if (d == GN_F16) GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
     else if (d == GN_BF16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
     else if (d == GN_BF16) GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
