@@ -2391,6 +2391,9 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #error "genie.h does not work under -ffast-math: NaN, infinities and the order of sums are part of its results"
 #endif
 
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include <cpuid.h>
+#endif
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -3473,11 +3476,12 @@ static double gn__word_f64(int64_t w) {
 }
 
 /* Without branches, so that loops over them become vector code. 2^112 turns f16's exponent into f32's, subnormals
-   included. */
+   included. NaN becomes quiet, as where the CPU has instructions for it. */
 GN__INLINE float gn__f16_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = (uint32_t)(h & 0x7fffu) << 13;
     uint32_t u = gn__f32_bits(gn__bits_f32(mag) * 0x1p112f);
-    return gn__bits_f32(sign | (mag >= 0x0f800000u ? 0x7f800000u | mag : u)); /* inf, NaN */
+    uint32_t nan = 0x7fc00000u | mag, edge = mag > 0x0f800000u ? nan : 0x7f800000u;
+    return gn__bits_f32(sign | (mag >= 0x0f800000u ? edge : u));
 }
 
 GN__INLINE uint16_t gn__f32_f16(float x) {
@@ -3492,18 +3496,16 @@ GN__INLINE uint16_t gn__f32_f16(float x) {
 GN__INLINE float gn__bf16_f32(uint16_t h) { return gn__bits_f32((uint32_t)h << 16); }
 
 GN__INLINE uint16_t gn__f32_bf16(float x) {
-    uint32_t u = gn__f32_bits(x);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
-    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+    uint32_t u = gn__f32_bits(x), nan = (u >> 16) | 0x40u, y = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : y);
 }
 
 /* f64 to f32 by rounding to odd, so that a second rounding to fewer bits is correct. */
-static float gn__f64_f32_odd(double d) {
+GN__INLINE float gn__f64_f32_odd(double d) {
     float f = (float)d;
-    if ((double)f == d || d != d || f - f != 0) return f;
-    uint32_t u = gn__f32_bits(f);
-    if (fabs((double)f) > fabs(d)) u--;
-    return gn__bits_f32(u | 1u);
+    uint32_t u = gn__f32_bits(f), below = fabs((double)f) > fabs(d) ? u - 1 : u;
+    below = (double)f == d ? u : below | 1u;
+    return gn__bits_f32(fabsf(f) < INFINITY ? below : u); /* NaN too */
 }
 
 /* The value of a double as dtype d would hold it, saturating like a cast: what a baked-in constant is. */
@@ -3747,22 +3749,88 @@ static gn_view gn__view_collapse(const gn_view *v) {
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
 #endif
+/* Elements in a row, by instructions that most hosts have; they give the same bits, so that no setting changes what is
+ * taken. */
+#if GN__X86
+/* The CPU's: 1 no, 2 yes, 0 not asked yet. */
+static int gn__wide_loads_state;
+static bool gn__wide_loads_ask(void) {
+    unsigned a, b, c = 0, d;
+    __builtin_cpu_init();
+    bool has = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    __atomic_store_n(&gn__wide_loads_state, has ? 2 : 1, __ATOMIC_RELAXED);
+    return has;
+}
+GN__INLINE bool gn__wide_loads(void) {
+    int state = __atomic_load_n(&gn__wide_loads_state, __ATOMIC_RELAXED);
+    return state ? state == 2 : gn__wide_loads_ask();
+}
+#define GN__TARGET_LOADS __attribute__((target("avx2,f16c")))
+typedef short gn__half8 __attribute__((vector_size(16), may_alias, aligned(2)));
+typedef float gn__float8 __attribute__((vector_size(32), may_alias, aligned(4)));
+GN__TARGET_LOADS static void gn__load_f16_wide(float *restrict dst, const uint16_t *s, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        *(gn__float8 *)(void *)(dst + i) = __builtin_ia32_vcvtph2ps256(*(const gn__half8 *)(const void *)(s + i));
+    for (; i < n; i++) dst[i] = gn__f16_f32(s[i]);
+}
+GN__TARGET_LOADS static void gn__store_f16_wide(const float *restrict src, uint16_t *o, int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        *(gn__half8 *)(void *)(o + i) = __builtin_ia32_vcvtps2ph256(*(const gn__float8 *)(const void *)(src + i), 0);
+    for (; i < n; i++) o[i] = gn__f32_f16(src[i]);
+}
+GN__TARGET_LOADS static void gn__load_bf16_wide(float *restrict dst, const void *p, int64_t n) {
+    GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
+}
+GN__TARGET_LOADS static void gn__store_bf16_wide(const float *restrict src, void *p, int64_t n) {
+    GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
+}
+GN__TARGET_LOADS static void gn__load_i32_wide(int32_t *restrict dst, gn_dtype d, const void *p, int64_t n) {
+    if (d == GN_I8) GN__LOAD_LOOP(int8_t, 1, *s);
+    else if (d == GN_I16) GN__LOAD_LOOP(int16_t, 1, *s);
+    else if (d == GN_U16) GN__LOAD_LOOP(uint16_t, 1, *s);
+    else if (d == GN_BOOL) GN__LOAD_LOOP(uint8_t, 1, *s != 0);
+    else GN__LOAD_LOOP(uint8_t, 1, *s);
+}
+GN__TARGET_LOADS static void gn__store_i32_wide(const int32_t *restrict src, gn_dtype d, void *p, int64_t n) {
+    if (d == GN_BOOL) GN__STORE_LOOP(uint8_t, 1, src[i] != 0);
+    else if (gn__bytes_of(d) == 1) GN__STORE_LOOP(uint8_t, 1, (uint32_t)src[i]);
+    else GN__STORE_LOOP(uint16_t, 1, (uint32_t)src[i]);
+}
+#define GN__WIDE_LOADS(call)                         \
+    if (stride == 1 && n >= 8 && gn__wide_loads()) { \
+        call;                                        \
+        return;                                      \
+    }
+#else
+#define GN__WIDE_LOADS(call)
+#endif
+
 /* of f32, f16, bf16 only: others would lose bits */
 static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
-    if (d == GN_F16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
-    else if (d == GN_F16) GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
-    else if (d == GN_BF16 && stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
-    else if (d == GN_BF16) GN__LOAD_LOOP(uint16_t, stride, gn__bf16_f32(*s));
-    else if (stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
+    if (d == GN_F16) {
+        GN__WIDE_LOADS(gn__load_f16_wide(dst, (const uint16_t *)p, n))
+        if (stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
+        else GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
+    } else if (d == GN_BF16) {
+        GN__WIDE_LOADS(gn__load_bf16_wide(dst, p, n))
+        if (stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
+        else GN__LOAD_LOOP(uint16_t, stride, gn__bf16_f32(*s));
+    } else if (stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
     else GN__LOAD_LOOP(float, stride, *s);
 }
 
 static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
-    if (d == GN_F16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
-    else if (d == GN_F16) GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
-    else if (d == GN_BF16 && stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
-    else if (d == GN_BF16) GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
-    else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
+    if (d == GN_F16) {
+        GN__WIDE_LOADS(gn__store_f16_wide(src, (uint16_t *)p, n))
+        if (stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
+        else GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
+    } else if (d == GN_BF16) {
+        GN__WIDE_LOADS(gn__store_bf16_wide(src, p, n))
+        if (stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
+        else GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
+    } else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
     else GN__STORE_LOOP(float, stride, src[i]);
 }
 
@@ -3774,6 +3842,11 @@ static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_
     } while (0)
 /* not of i64 and u32 */
 static void gn__load_i32(int32_t *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
+    if (d == GN_I32 && stride == 1) {
+        memcpy(dst, p, (size_t)n * sizeof *dst);
+        return;
+    }
+    GN__WIDE_LOADS(gn__load_i32_wide(dst, d, p, n))
     switch (d) {
     case GN_I32: GN__LOAD_BOTH(int32_t, *s); break;
     case GN_BOOL: GN__LOAD_BOTH(uint8_t, *s != 0); break;
@@ -3819,6 +3892,11 @@ static void gn__store_i64(const int64_t *restrict src, gn_dtype d, void *p, int6
 }
 
 static void gn__store_i32(const int32_t *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    if (d == GN_I32 && stride == 1) {
+        memmove(p, src, (size_t)n * sizeof *src);
+        return;
+    }
+    GN__WIDE_LOADS(gn__store_i32_wide(src, d, p, n))
     switch (gn__bytes_of(d) * (d != GN_BOOL)) {
     case 0: GN__STORE_BOTH(uint8_t, src[i] != 0); break;
     case 1: GN__STORE_BOTH(uint8_t, (uint32_t)src[i]); break;
@@ -4255,6 +4333,8 @@ typedef void (*gn__tile_fn)(void *y, const void *const *x, const double *p, int6
 typedef struct gn__grads gn__grads; /* see >>graph */
 typedef void (*gn__grad_fn)(gn__grads *k);
 
+typedef enum gn__narrow { GN__NARROW_U8, GN__NARROW_I8, GN__NARROW_I16, GN__NARROW__COUNT } gn__narrow;
+
 typedef struct gn__op_row {
     const char *name, *text;
     uint16_t wire;
@@ -4268,8 +4348,8 @@ typedef struct gn__op_row {
     gn__cost_fn cost;
     gn__kernel cpu;
     gn__grad_fn grad;
-    gn__tile_fn tile[GN__COMPUTE__COUNT];
-    gn__tile_fn wide[GN__ISA__COUNT], wide64[GN__ISA__COUNT]; /* the tiles of f32 and of f64 by instruction path */
+    gn__tile_fn tile[GN__COMPUTE__COUNT][GN__ISA__COUNT]; /* NULL: not of this compute type */
+    gn__tile_fn narrow[GN__NARROW__COUNT];                /* of narrow integers as they lie in memory; NULL: none */
 } gn__op_row;
 static const gn__op_row gn__ops[GN_OP__COUNT]; /* the table; its rows are at the end of >>ops */
 
@@ -5417,8 +5497,8 @@ GN__COLD_END
 #define GN_M_DIV(a, b) GN__PASTE(gn__m_div_, GN__SUFFIX)(a, b)
 #define GN_M_NEG(a) GN__PASTE(gn__m_neg_, GN__SUFFIX)(a)
 #define GN_M_ABS(a) GN__PASTE(gn__m_abs_, GN__SUFFIX)(a)
-#define GN_M_MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b)) /* NaN wins */
-#define GN_M_MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+#define GN_M_MIN(a, b) GN__PASTE(gn__m_min_, GN__SUFFIX)(a, b) /* NaN wins */
+#define GN_M_MAX(a, b) GN__PASTE(gn__m_max_, GN__SUFFIX)(a, b)
 #define GN_M_POW(a, b) GN__PASTE(gn__m_pow_, GN__LONG)(a, b)
 #define GN_M_EXP(a) GN__PASTE(gn__m_exp_, GN__LONG)(a)
 #define GN_M_LOG(a) GN__PASTE(gn__m_log_, GN__LONG)(a)
@@ -5556,7 +5636,8 @@ GN__INLINE gn__v_log_parts gn__v_log_split(float x) {
 GN__INLINE float gn__v_log_edges(float x, float y) {
     y = x == 0.0f ? -INFINITY : y;
     y = x < 0.0f ? NAN : y;
-    return x == INFINITY || x != x ? x : y;
+    y = x == INFINITY ? x : y;
+    return x != x ? x : y;
 }
 
 GN__INLINE float gn__v_log(float x) {
@@ -5572,7 +5653,9 @@ GN__INLINE float gn__v_log2(float x) {
 /* log(1 + x): the rounding of 1 + x is made good. */
 GN__INLINE float gn__v_log1p(float x) {
     float u = 1.0f + x, lost = (x - (u - 1.0f)) / u, y = gn__v_log(u);
-    return x == 0.0f ? x : u > 0.0f && u < INFINITY ? y + lost : y;
+    float more = u > 0.0f ? y + lost : y;
+    more = u < INFINITY ? more : y;
+    return x == 0.0f ? x : more;
 }
 
 /* erfcx(c) (1 + c) for c >= 0: a polynomial in (c - 3) / (c + 3). */
@@ -5584,19 +5667,30 @@ GN__INLINE float gn__v_erfc_head(float c) {
     return 0.7160046053f + u * (-0.2309273514f + u * h);
 }
 
+/* m exp(hi + lo), hi in [-104.1, 0], |lo| small, |m| below 2^64: one step more than without results below the normal
+   range, which are rounded once. */
+GN__INLINE float gn__v_exp_below(float m, float hi, float lo) {
+    float t = hi * 1.44269504f + GN__V_ROUND, n = t - GN__V_ROUND;
+    float r = ((hi - n * GN__V_LN2_HI) - n * GN__V_LN2_LO) + lo;
+    float power =
+        gn__bits_f32((gn__f32_bits(t) << 23) + ((127u + 64u) << 23)); /* 2^(n + 64): of t the last bits are n */
+    return m * (1.0f + (r + r * r * gn__v_exp_tail(r))) * power * 0x1p-64f;
+}
+
 /* exp(-x^2) erfcx(x), with x^2 in two parts. */
 GN__INLINE float gn__v_erfc(float x) {
-    float a = fabsf(x), c = a > 10.2f ? 10.2f : a, h = gn__v_erfc_head(c);
+    float a = fabsf(x), c = a > 10.2f ? 10.2f : a;
     float top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
-    float y = gn__v_exp_times(h / (1.0f + c), -top * top, -(c - top) * (c + top));
-    return x < 0.0f ? 2.0f - y : x != x ? x : y;
+    float y = gn__v_exp_below(gn__v_erfc_head(c) / (1.0f + c), -top * top, -(c - top) * (c + top));
+    y = x < 0.0f ? 2.0f - y : y;
+    return x != x ? x : y;
 }
 
 /* m Phi(x) = m erfc(-x / sqrt 2) / 2. The square of x is halved, not that of a rounded x / sqrt 2. */
 GN__INLINE float gn__v_normal(float m, float x) {
     float a = fabsf(x), c = a > 14.4f ? 14.4f : a, z = c * 0.707106781f,
           top = gn__bits_f32(gn__f32_bits(c) & 0xfffff000u);
-    float below = x > 14.4f ? 0.0f : m, y = gn__v_exp_times(0.5f * below * (gn__v_erfc_head(z) / (1.0f + z)),
+    float below = x > 14.4f ? 0.0f : m, y = gn__v_exp_below(0.5f * below * (gn__v_erfc_head(z) / (1.0f + z)),
                                                             -0.5f * top * top, -0.5f * (c - top) * (c + top));
     y = a > 14.4f ? below * 0.0f : y;
     return x <= 0.0f ? y : m - y;
@@ -5892,7 +5986,8 @@ GN__INLINE gn__w_log_parts gn__w_log_split(double x) {
 GN__INLINE double gn__w_log_edges(double x, double y) {
     y = x == 0.0 ? (double)-INFINITY : y;
     y = x < 0.0 ? (double)NAN : y;
-    return x == (double)INFINITY || x != x ? x : y;
+    y = x == (double)INFINITY ? x : y;
+    return x != x ? x : y;
 }
 
 GN__INLINE double gn__w_log(double x) {
@@ -5913,7 +6008,9 @@ GN__INLINE double gn__w_log10(double x) {
 
 GN__INLINE double gn__w_log1p(double x) {
     double u = 1.0 + x, lost = (x - (u - 1.0)) / u, y = gn__w_log(u);
-    return x == 0.0 ? x : u > 0.0 && u < (double)INFINITY ? y + lost : y;
+    double more = u > 0.0 ? y + lost : y;
+    more = u < (double)INFINITY ? more : y;
+    return x == 0.0 ? x : more;
 }
 
 GN__INLINE double gn__w_log_above(double t, double x, bool large) {
@@ -6346,12 +6443,25 @@ GN__INLINE double gn__w_fmod(double a, double b) {
 #define gn__m_copysign_f64(a, b) copysign(a, b)
 #define gn__m_fma_f64(a, b, c) gn__w_fma(a, b, c)
 #define gn__m_fmod_f64(a, b) gn__w_fmod(a, b)
-/* remainder and floordiv from m = fmod(a, b). */
+/* Each choice by one comparison: GCC leaves loops with && and || scalar. Remainder and floordiv from m = fmod(a, b). */
 #define GN__DEFINE_FLOAT_MATH(S, T, F)                                                                     \
-    GN__INLINE T gn__m_remainder_of_##S(T m, T b) { return m != 0 && (m < 0) != (b < 0) ? m + b : m; }     \
+    GN__INLINE T gn__m_min_##S(T a, T b) {                                                                 \
+        T y = a < b ? a : b;                                                                               \
+        return a != a ? a : y;                                                                             \
+    }                                                                                                      \
+    GN__INLINE T gn__m_max_##S(T a, T b) {                                                                 \
+        T y = a > b ? a : b;                                                                               \
+        return a != a ? a : y;                                                                             \
+    }                                                                                                      \
+    GN__INLINE T gn__m_remainder_of_##S(T m, T b) {                                                        \
+        T other = (m < 0) != (b < 0) ? m + b : m;                                                          \
+        return m != 0 ? other : m;                                                                         \
+    }                                                                                                      \
     GN__INLINE T gn__m_floordiv_of_##S(T a, T b, T m) {                                                    \
-        T q = rint##F((a - m) / b) - (T)(m != 0 && (m < 0) != (b < 0));                                    \
-        return b == 0 ? a / b : q == 0 ? copysign##F(0, a / b) : q;                                        \
+        T q = rint##F((a - m) / b), less = (m < 0) != (b < 0) ? q - 1 : q;                                 \
+        q = m != 0 ? less : q;                                                                             \
+        q = q == 0 ? copysign##F(0, a / b) : q;                                                            \
+        return b == 0 ? a / b : q;                                                                         \
     }                                                                                                      \
     GN__INLINE T gn__m_remainder_##S(T a, T b) { return gn__m_remainder_of_##S(gn__m_fmod_##S(a, b), b); } \
     GN__INLINE T gn__m_floordiv_##S(T a, T b) { return gn__m_floordiv_of_##S(a, b, gn__m_fmod_##S(a, b)); }
@@ -6384,28 +6494,43 @@ GN__OLD_END
 #define GN__LONG_F64 f64
 #endif
 
-#define GN__DEFINE_INT_MATH(S, T, U)                                                                       \
-    GN__INLINE T gn__m_add_##S(T a, T b) { return (T)((U)a + (U)b); }                                      \
-    GN__INLINE T gn__m_sub_##S(T a, T b) { return (T)((U)a - (U)b); }                                      \
-    GN__INLINE T gn__m_mul_##S(T a, T b) { return (T)((U)a * (U)b); }                                      \
-    GN__INLINE T gn__m_neg_##S(T a) { return (T)((U)0 - (U)a); }                                           \
-    GN__INLINE T gn__m_abs_##S(T a) { return a < 0 ? (T)((U)0 - (U)a) : a; }                               \
-    GN__INLINE T gn__m_div_##S(T a, T b) { return b == 0 ? 0 : b == -1 ? (T)((U)0 - (U)a) : (T)(a / b); }  \
-    GN__INLINE T gn__m_fma_##S(T a, T b, T c) { return (T)((U)a * (U)b + (U)c); }                          \
-    GN__INLINE T gn__m_fmod_##S(T a, T b) { return b == 0 || b == -1 ? 0 : (T)(a % b); }                   \
-    GN__INLINE T gn__m_remainder_##S(T a, T b) {                                                           \
-        T m = gn__m_fmod_##S(a, b);                                                                        \
-        return m != 0 && (m < 0) != (b < 0) ? (T)(m + b) : m;                                              \
-    }                                                                                                      \
-    GN__INLINE T gn__m_floordiv_##S(T a, T b) {                                                            \
-        T m = gn__m_fmod_##S(a, b);                                                                        \
-        return (T)(gn__m_div_##S(a, b) - (m != 0 && (m < 0) != (b < 0)));                                  \
-    }                                                                                                      \
-    GN__INLINE T gn__m_shl_##S(T a, T b) { return b < 0 || b >= (T)(8 * sizeof(T)) ? 0 : (T)((U)a << b); } \
-    GN__INLINE T gn__m_shr_##S(T a, T b) {                                                                 \
-        if (b < 0 || b >= (T)(8 * sizeof(T))) return a < 0 ? -1 : 0;                                       \
-        return a < 0 ? (T) ~(T)(~a >> b) : (T)(a >> b);                                                    \
+#define GN__DEFINE_INT_MATH(S, T, U)                                                                    \
+    GN__INLINE T gn__m_add_##S(T a, T b) { return (T)((U)a + (U)b); }                                   \
+    GN__INLINE T gn__m_sub_##S(T a, T b) { return (T)((U)a - (U)b); }                                   \
+    GN__INLINE T gn__m_mul_##S(T a, T b) { return (T)((U)a * (U)b); }                                   \
+    GN__INLINE T gn__m_min_##S(T a, T b) { return a < b ? a : b; }                                      \
+    GN__INLINE T gn__m_max_##S(T a, T b) { return a > b ? a : b; }                                      \
+    GN__INLINE T gn__m_neg_##S(T a) { return (T)((U)0 - (U)a); }                                        \
+    GN__INLINE T gn__m_abs_##S(T a) { return a < 0 ? (T)((U)0 - (U)a) : a; }                            \
+    GN__INLINE T gn__m_div_##S(T a, T b) {                                                              \
+        T d = (U)b + 1u < 2u ? 1 : b, q = gn__m_quotient_##S(a, d), r = b == -1 ? (T)((U)0 - (U)a) : q; \
+        return b == 0 ? 0 : r;                                                                          \
+    }                                                                                                   \
+    GN__INLINE T gn__m_fma_##S(T a, T b, T c) { return (T)((U)a * (U)b + (U)c); }                       \
+    GN__INLINE T gn__m_fmod_##S(T a, T b) {                                                             \
+        T d = (U)b + 1u < 2u ? 1 : b;                                                                   \
+        return (T)((U)a - (U)gn__m_quotient_##S(a, d) * (U)d);                                          \
+    }                                                                                                   \
+    GN__INLINE T gn__m_remainder_##S(T a, T b) {                                                        \
+        T m = gn__m_fmod_##S(a, b), other = (m ^ b) < 0 ? (T)(m + b) : m;                               \
+        return m != 0 ? other : m;                                                                      \
+    }                                                                                                   \
+    GN__INLINE T gn__m_floordiv_##S(T a, T b) {                                                         \
+        T m = gn__m_fmod_##S(a, b), q = gn__m_div_##S(a, b), other = (m ^ b) < 0 ? (T)(q - 1) : q;      \
+        return m != 0 ? other : q;                                                                      \
+    }                                                                                                   \
+    GN__INLINE T gn__m_shl_##S(T a, T b) {                                                              \
+        T y = (T)((U)a << ((U)b & (8 * sizeof(T) - 1)));                                                \
+        return (U)b < 8 * sizeof(T) ? y : 0;                                                            \
+    }                                                                                                   \
+    GN__INLINE T gn__m_shr_##S(T a, T b) {                                                              \
+        U by = (U)b < 8 * sizeof(T) ? (U)b : 8 * sizeof(T) - 1;                                         \
+        T sign = a < 0 ? -1 : 0;                                                                        \
+        return (T)((U)(a ^ sign) >> by) ^ sign;                                                         \
     }
+/* a / b, b neither 0 nor -1. In f64 a quotient of two i32 is never rounded up to a whole number, and is vector code. */
+GN__INLINE int32_t gn__m_quotient_i32(int32_t a, int32_t b) { return (int32_t)((double)a / (double)b); }
+GN__INLINE int64_t gn__m_quotient_i64(int64_t a, int64_t b) { return a / b; }
 GN__DEFINE_INT_MATH(i32, int32_t, uint32_t)
 GN__DEFINE_INT_MATH(i64, int64_t, uint64_t)
 
@@ -6468,22 +6593,14 @@ GN__SMALL_END
 #define GN__PATH f32_avx2
 #define GN__TARGET GN__TARGET_AVX2
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-#undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
-#undef GN__WHEN_F
-#undef GN__WHEN_M
-#define GN__WHEN_F(...) /* polynomials gain little beyond AVX2: those tiles serve both */
-#define GN__WHEN_M(...)
 #define GN__PATH f32_avx512
 #define GN__TARGET GN__TARGET_AVX512
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
-#undef GN__WHEN_F
-#undef GN__WHEN_M
-#define GN__WHEN_F(...) __VA_ARGS__
-#define GN__WHEN_M(...) __VA_ARGS__
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -6501,11 +6618,16 @@ GN__SMALL_END
 #undef GN__PATH
 #undef GN__TARGET
 #if GN__X86
-#undef GN__WHEN_A
-#define GN__WHEN_A(...) /* what is short gains little in f64 */
 #define GN__LONG f64
 #define GN__PATH f64_avx2
 #define GN__TARGET GN__TARGET_AVX2
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__PATH
+#undef GN__TARGET
+#undef GN__WHEN_A
+#define GN__WHEN_A(...) /* what is short gains little beyond AVX2 in f64: those tiles serve both */
+#define GN__PATH f64_avx512
+#define GN__TARGET GN__TARGET_AVX512
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__LONG
 #undef GN__PATH
@@ -6529,9 +6651,16 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 GN__SMALL_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 GN__SMALL_END
-#undef GN__SUFFIX
 #undef GN__PATH
 #undef GN__TARGET
+#if GN__X86
+#define GN__PATH i32_avx2
+#define GN__TARGET GN__TARGET_AVX2
+GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__PATH
+#undef GN__TARGET
+#endif
+#undef GN__SUFFIX
 #undef GN__T
 #undef GN__PARAM
 #define GN__SUFFIX i64
@@ -6550,29 +6679,134 @@ GN__SMALL_END
 #undef GN__WHEN_F
 #undef GN__WHEN_I
 
-/* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
-#define GN__DEFINE_WHERE(S, T)                                                                  \
-    static void gn__tile_WHERE_##S(void *y, const void *const *x, const double *p, int64_t n) { \
-        const int32_t *c = (const int32_t *)x[0];                                               \
-        const T *a = (const T *)x[1], *b = (const T *)x[2];                                     \
-        T *restrict out = (T *)y;                                                               \
-        (void)p;                                                                                \
-        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) {                     \
-            const T yes = a[i], no = b[i]; /* both are read, so that nothing branches */        \
-            out[i] = c[i] ? yes : no;                                                           \
-        }                                                                                       \
+/* Tiles of narrow integers as they lie in memory; each element is computed in i32. */
+#if GN__X86
+#define GN__TARGET_NARROW GN__TARGET_AVX2
+#else
+#define GN__TARGET_NARROW
+#endif
+#define GN__TILE_NARROW(NAME, R, body)                                                                   \
+    GN__TARGET_NARROW static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x, \
+                                                                          const double *p, int64_t n) {  \
+        R *restrict out = (R *)y;                                                                        \
+        const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1];                                \
+        const int32_t p0 = (int32_t)p[0], p1 = (int32_t)p[1];                                            \
+        (void)p0;                                                                                        \
+        (void)p1;                                                                                        \
+        const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1);                                         \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < whole; i++) {                                             \
+            const int32_t a = xa[i], b = xb[i];                                                          \
+            (void)b;                                                                                     \
+            out[i] = (R)(body);                                                                          \
+        }                                                                                                \
     }
-GN__DEFINE_WHERE(f32, float)
-GN__DEFINE_WHERE(f64, double)
-GN__DEFINE_WHERE(i32, int32_t)
-GN__DEFINE_WHERE(i64, int64_t)
+#define GN__NARROW_U(NAME, name, wire, cls, mask, flops, tol, body, ...) \
+    GN__WHEN_##cls(GN__TILE_NARROW(NAME, GN__T, body))
+#define GN__NARROW_C(NAME, name, wire, cls, mask, flops, tol, body) GN__WHEN_##cls(GN__TILE_NARROW(NAME, uint8_t, body))
+#define GN__NARROW_N(...)
+#define GN__WHEN_F(...)
+#define GN__WHEN_I(...) __VA_ARGS__
+#undef GN__WHEN_M
+#define GN__WHEN_M(...)
+#undef GN_C
+#define GN_C(x) ((int32_t)(x))
+#define GN__SUFFIX i32
+#define GN__PATH u8
+#define GN__T uint8_t
+GN_SCALAR_OPS(GN__NARROW_U, GN__NARROW_U, GN__NARROW_N, GN__NARROW_U, GN__NARROW_U, GN__NARROW_C, GN__NARROW_U,
+              GN__NARROW_U)
+#undef GN__PATH
+#undef GN__T
+#define GN__PATH i8
+#define GN__T int8_t
+GN_SCALAR_OPS(GN__NARROW_U, GN__NARROW_U, GN__NARROW_N, GN__NARROW_U, GN__NARROW_U, GN__NARROW_C, GN__NARROW_U,
+              GN__NARROW_U)
+#undef GN__PATH
+#undef GN__T
+#define GN__PATH i16
+#define GN__T int16_t
+GN_SCALAR_OPS(GN__NARROW_U, GN__NARROW_U, GN__NARROW_N, GN__NARROW_U, GN__NARROW_U, GN__NARROW_N, GN__NARROW_U,
+              GN__NARROW_U)
+#undef GN__PATH
+#undef GN__T
+#undef GN__SUFFIX
+#undef GN__WHEN_F
+#undef GN__WHEN_I
+#undef GN_C
+#define GN_C(x) ((GN__T)(x))
+
+GN__TARGET_NARROW static void gn__tile_where_narrow(void *y, const void *const *x, int64_t n) {
+    const uint8_t *c = (const uint8_t *)x[0], *a = (const uint8_t *)x[1], *b = (const uint8_t *)x[2];
+    uint8_t *restrict out = (uint8_t *)y;
+    for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) {
+        const uint8_t yes = a[i], no = b[i];
+        out[i] = c[i] ? yes : no;
+    }
+}
+
+/* A cast between dtypes of one byte. */
+GN__TARGET_NARROW static void gn__tile_cast_narrow(void *y, gn_dtype to, const void *x, int64_t n) {
+    const uint8_t *a = (const uint8_t *)x;
+    uint8_t *restrict out = (uint8_t *)y;
+    if (to != GN_BOOL) memcpy(y, x, (size_t)n);
+    else
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) out[i] = a[i] != 0;
+}
+
+/* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
+#define GN__DEFINE_WHERE(path, T, attribute)                                                                 \
+    attribute static void gn__tile_WHERE_##path(void *y, const void *const *x, const double *p, int64_t n) { \
+        const int32_t *c = (const int32_t *)x[0];                                                            \
+        const T *a = (const T *)x[1], *b = (const T *)x[2];                                                  \
+        T *restrict out = (T *)y;                                                                            \
+        (void)p;                                                                                             \
+        for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) {                                  \
+            const T yes = a[i], no = b[i]; /* both are read, so that nothing branches */                     \
+            out[i] = c[i] ? yes : no;                                                                        \
+        }                                                                                                    \
+    }
+GN__DEFINE_WHERE(f32, float, )
+GN__DEFINE_WHERE(f64, double, )
+GN__DEFINE_WHERE(i32, int32_t, )
+GN__DEFINE_WHERE(i64, int64_t, )
+#if GN__X86
+GN__DEFINE_WHERE(f32_avx2, float, GN__TARGET_AVX2)
+GN__DEFINE_WHERE(f64_avx2, double, GN__TARGET_AVX2)
+GN__DEFINE_WHERE(i32_avx2, int32_t, GN__TARGET_AVX2)
+#endif
+
+/* Whether vector code does not reach some elements: turns of large angles (b NULL), remainders of long quotients, what
+ * is not finite. */
+#define GN__DEFINE_REACH(path, T, U, F, FAR, QUOTIENT, attribute)                      \
+    attribute static bool gn__tile_has_far_##path(const T *a, const T *b, int64_t n) { \
+        U far = 0;                                                                     \
+        if (b)                                                                         \
+            for (int64_t i = 0; i < n; i++) {                                          \
+                T y = fabs##F(b[i]);                                                   \
+                U inside = fabs##F(a[i]) <= QUOTIENT * y ? 1 : 0;                      \
+                far |= y < (T)INFINITY ? 1 - inside : 1;                               \
+            }                                                                          \
+        else                                                                           \
+            for (int64_t i = 0; i < n; i++) far |= fabs##F(a[i]) <= FAR ? 0 : 1;       \
+        return far != 0;                                                               \
+    }
+GN__DEFINE_REACH(f32, float, uint32_t, f, GN__V_FAR, GN__V_QUOTIENT, )
+GN__DEFINE_REACH(f64, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, )
+#if GN__X86
+GN__DEFINE_REACH(f32_avx2, float, uint32_t, f, GN__V_FAR, GN__V_QUOTIENT, GN__TARGET_AVX2)
+GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TARGET_AVX2)
+#define GN__HAS_FAR(S, isa, a, b, n) \
+    (isa >= GN__ISA_AVX2 ? gn__tile_has_far_##S##_avx2(a, b, n) : gn__tile_has_far_##S(a, b, n))
+#else
+#define GN__HAS_FAR(S, isa, a, b, n) gn__tile_has_far_##S(a, b, n)
+#endif
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
 /* CAST of a tile between dtypes' compute types. Float to integer saturates at the target's range, NaN is 0; narrower
- * floats are rounded, narrower integers wrapped. */
+ * integers are wrapped, narrower floats rounded afterwards: f64 to odd, so that this is right. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
@@ -6585,19 +6819,9 @@ GN__DEFINE_WHERE(i64, int64_t)
     } while (0)
 #define GN__SAME(v) (v)
 #define GN__TRUTH(v) ((v) != 0)
-#define GN__TO_F16(v) gn__f16_f32(gn__f32_f16((float)(v)))
-#define GN__TO_BF16(v) gn__bf16_f32(gn__f32_bf16((float)(v)))
-#define GN__ODD_F16(v) GN__TO_F16(gn__f64_f32_odd(v))
-#define GN__ODD_BF16(v) GN__TO_BF16(gn__f64_f32_odd(v))
 #define GN__WRAP_8(v) ((v)&0xff)
 #define GN__WRAP_16(v) ((v)&0xffff)
 #define GN__WRAP_32(v) ((v)&0xffffffff)
-#define GN__MAP_F32(from_t, f16, bf16)                        \
-    do {                                                      \
-        if (to == GN_F16) GN__MAP(from_t, float, f16);        \
-        else if (to == GN_BF16) GN__MAP(from_t, float, bf16); \
-        else GN__MAP(from_t, float, GN__SAME);                \
-    } while (0)
 /* above: the least that is too large */
 #define GN__MAP_I32_OF(T)                                                       \
     do {                                                                        \
@@ -6635,18 +6859,21 @@ GN__DEFINE_WHERE(i64, int64_t)
     attribute static void gn__tile_cast_##S(void *restrict y, gn_dtype to, const void *restrict x, gn_dtype from, \
                                             int64_t n) {                                                          \
         switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
-        case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(float, GN__TO_F16, GN__TO_BF16); break;           \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(float, float, GN__SAME); break;                       \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
         case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(float); break;                                 \
         case GN__F32 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(float); break;                                 \
-        case GN__F64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(double, GN__ODD_F16, GN__ODD_BF16); break;        \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__F32:                                                               \
+            if (to == GN_F32) GN__MAP(double, float, GN__SAME);                                                   \
+            else GN__MAP(double, float, gn__f64_f32_odd);                                                         \
+            break;                                                                                                \
         case GN__F64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(double, double, GN__SAME); break;                     \
         case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(double); break;                                \
         case GN__F64 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(double); break;                                \
-        case GN__I32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(int32_t, GN__TO_F16, GN__TO_BF16); break;         \
+        case GN__I32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(int32_t, float, GN__SAME); break;                     \
         case GN__I32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int32_t, double, GN__SAME); break;                    \
         case GN__I32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_INT(int32_t, int32_t); break;                         \
-        case GN__I64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP_F32(int64_t, GN__TO_F16, GN__TO_BF16); break;         \
+        case GN__I64 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(int64_t, float, GN__SAME); break;                     \
         case GN__I64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int64_t, double, GN__SAME); break;                    \
         case GN__I64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_INT(int64_t, int32_t); break;                         \
         case GN__I32 *GN__COMPUTE__COUNT + GN__I64:                                                               \
@@ -6668,6 +6895,23 @@ GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
+
+/* stored: what stores it rounds it. */
+static void gn__tile_cast(gn__isa isa, bool stored, void *restrict y, gn_dtype to, const void *restrict x,
+                          gn_dtype from, int64_t n) {
+#if GN__X86
+    if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, to, x, from, n);
+    else
+#endif
+        gn__tile_cast_base(y, to, x, from, n);
+    (void)isa;
+    uint16_t rounded[GN__WIDEN];
+    for (int64_t i = 0, m; (to == GN_F16 || to == GN_BF16) && !stored && i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__WIDEN);
+        gn__store_f32((float *)y + i, to, rounded, 1, m);
+        gn__load_f32((float *)y + i, to, rounded, 1, m);
+    }
+}
 
 /* ---- shape rules shared by several ops ---- */
 
@@ -6908,18 +7152,22 @@ typedef struct gn__arange_job {
 } gn__arange_job;
 
 static void gn__arange_range(void *arg, int64_t begin, int64_t end) {
+    enum { N = 256 };
     const gn__arange_job *j = (const gn__arange_job *)arg;
     gn_dtype d = j->c->out.dtype;
-    bool real = gn__is_float(d);
-    double v[256];
-    int64_t w[256];
+    gn__isa isa = j->c->pool ? j->c->pool->isa : GN__ISA_BASE;
+    double v[N], y[N]; /* y: of the compute type */
     for (int64_t i = begin, n; i < end; i += n) {
         char *p = j->c->out.p + i * (int64_t)gn__bytes_of(d);
-        n = GN__MIN(end - i, (int64_t)(sizeof v / sizeof *v));
-        for (int64_t k = 0; k < n; k++) v[k] = j->start + (double)(i + k) * j->step;
-        for (int64_t k = 0; k < n && !real; k++) w[k] = gn__f64_int(v[k], d);
-        if (real) gn__store_f64(v, d, p, 1, n);
-        else gn__store_i64(w, d, p, 1, n);
+        n = GN__MIN(end - i, (int64_t)N);
+        for (int k = 0; k < N; k++) v[k] = j->start + ((double)i + (double)k) * j->step;
+        gn__tile_cast(isa, true, y, d, v, GN_F64, N);
+        switch (gn__dtypes[d].compute) {
+        case GN__F32: gn__store_f32((const float *)(const void *)y, d, p, 1, n); break;
+        case GN__F64: gn__store_f64(y, d, p, 1, n); break;
+        case GN__I32: gn__store_i32((const int32_t *)(const void *)y, d, p, 1, n); break;
+        default: gn__store_i64((const int64_t *)(const void *)y, d, p, 1, n); break;
+        }
     }
 }
 
@@ -7538,7 +7786,7 @@ typedef struct gn__kernels {
             q = (quad)(((iquad)t & take) | ((iquad)q & ~take));                            \
         }                                                                                  \
         best = q[0];                                                                       \
-        for (int l = 1; l < 4; l++) best = GN_M_MAX(q[l], best);                           \
+        for (int l = 1; l < 4; l++) best = gn__m_max_f32(q[l], best);                      \
         for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best; \
         return best;                                                                       \
     }
@@ -10794,7 +11042,7 @@ static double gn__row_loss(const gn__pool *pool, const gn_view *logits, int64_t 
         if (narrow) gn__load_f32(s, logits->dtype, p + i * stride * bytes, stride, m);
         else gn__load_f64(x, logits->dtype, p + i * stride * bytes, stride, m);
         double most = narrow ? (double)k->top(s, m, 1) : gn__top_f64(x, m);
-        top = GN_M_MAX(most, top);
+        top = gn__m_max_f64(most, top);
     }
     for (int64_t i = 0, m; i < n && !gn__pool_stops(pool); i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
@@ -10928,7 +11176,8 @@ static gn_result gn__infer_rotary_table(const gn__infer_call *c) {
 static void gn__turns_f64(const gn__pool *p, int op, double *y, const double *x, int64_t n) {
     const void *in[3] = { x, x, x };
     const double none[2] = { 0, 0 };
-    gn__ops[op].wide64[p ? p->isa : GN__ISA_BASE](y, in, none, (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1));
+    int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
+    gn__ops[op].tile[GN__F64][p ? p->isa : GN__ISA_BASE](y, in, none, whole);
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(x[i]) <= GN__W_FAR)) y[i] = op == GN_OP_COS ? cos(x[i]) : sin(x[i]);
 }
@@ -11388,7 +11637,7 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
                 s[i] += x;
             }
         }
-        top = GN_M_MAX(top, s[i]);
+        top = gn__m_max_f64(top, s[i]);
     }
     /* nothing seen: zeros. What a sum of GN__PIECE64 keys loses where it is added to the others is kept beside it. */
     memset(o, 0, (size_t)E * 3 * sizeof *o);
@@ -12356,71 +12605,74 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     return GN_OK;
 }
 
-#define GN__TILES_F(NAME) \
-    { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, NULL, NULL }
-#define GN__TILES_A(NAME) \
-    { gn__tile_##NAME##_f32, gn__tile_##NAME##_f64, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
 #if GN__X86
-#define GN__WIDE_A(NAME) \
-    { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx512 }
-#define GN__WIDE_F(NAME) \
-    { gn__tile_##NAME##_f32, gn__tile_##NAME##_f32_avx2, gn__tile_##NAME##_f32_avx2 }
-#define GN__WIDE64_A(NAME) \
-    { gn__tile_##NAME##_f64, gn__tile_##NAME##_f64, gn__tile_##NAME##_f64 }
-#define GN__WIDE64_F(NAME) \
-    { gn__tile_##NAME##_f64, gn__tile_##NAME##_f64_avx2, gn__tile_##NAME##_f64_avx2 }
+#define GN__BY_ISA(NAME, S, avx2, avx512) \
+    { gn__tile_##NAME##_##S, gn__tile_##NAME##_##avx2, gn__tile_##NAME##_##avx512 }
 #else
-#define GN__WIDE_A(NAME) \
-    { gn__tile_##NAME##_f32, NULL, NULL }
-#define GN__WIDE_F(NAME) GN__WIDE_A(NAME)
-#define GN__WIDE64_A(NAME) \
-    { gn__tile_##NAME##_f64, NULL, NULL }
-#define GN__WIDE64_F(NAME) GN__WIDE64_A(NAME)
+#define GN__BY_ISA(NAME, S, avx2, avx512) \
+    { gn__tile_##NAME##_##S, NULL, NULL }
 #endif
+#define GN__TILES_INT(NAME) \
+    [GN__I32] = GN__BY_ISA(NAME, i32, i32_avx2, i32_avx2), [GN__I64] = GN__BY_ISA(NAME, i64, i64, i64)
+#define GN__TILES_FLOAT(NAME, best64) \
+    [GN__F32] = GN__BY_ISA(NAME, f32, f32_avx2, f32_avx512), [GN__F64] = GN__BY_ISA(NAME, f64, f64_avx2, best64)
+#define GN__TILES_F(NAME) \
+    { GN__TILES_FLOAT(NAME, f64_avx512) }
 #define GN__TILES_S(NAME) GN__TILES_F(NAME)
-#define GN__WIDE_S(NAME) GN__WIDE_F(NAME)
-#define GN__WIDE64_S(NAME) GN__WIDE64_F(NAME)
-#define GN__TILES_M(NAME) GN__TILES_A(NAME)
-#define GN__WIDE_M(NAME) GN__WIDE_F(NAME)
-#define GN__WIDE64_M(NAME) GN__WIDE64_F(NAME)
-#define GN__WIDE_I(NAME) \
-    { NULL, NULL, NULL }
-#define GN__WIDE64_I(NAME) GN__WIDE_I(NAME)
+#define GN__TILES_A(NAME) \
+    { GN__TILES_FLOAT(NAME, f64_avx2), GN__TILES_INT(NAME) }
+#define GN__TILES_M(NAME) \
+    { GN__TILES_FLOAT(NAME, f64_avx512), GN__TILES_INT(NAME) }
 #define GN__TILES_I(NAME) \
-    { NULL, NULL, gn__tile_##NAME##_i32, gn__tile_##NAME##_i64 }
-#define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, words, flags, rule, g) \
-    [GN_OP_##NAME] = { .name = lower,                                               \
-                       .text = body,                                                \
-                       .wire = w,                                                   \
-                       .kind = GN_CLASS_SCALAR,                                     \
-                       .least = n,                                                  \
-                       .most = n,                                                   \
-                       .n_attrs = words,                                            \
-                       .traits = flags,                                             \
-                       .dtypes = mask,                                              \
-                       .flops = fl,                                                 \
-                       .tolerance = tol,                                            \
-                       .infer = rule,                                               \
-                       .grad = g,                                                   \
-                       .tile = GN__TILES_##cls(NAME),                               \
-                       .wide = GN__WIDE_##cls(NAME),                                \
-                       .wide64 = GN__WIDE64_##cls(NAME) },
-#define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, gn__grad_##name)
-#define GN__P(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 2, 0, gn__infer_scalar, gn__grad_##name)
-#define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, gn__grad_##name)
-#define GN__D(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_DIVIDES, gn__infer_scalar, gn__grad_##name)
-#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, 0, 0, gn__infer_scalar, gn__grad_##name)
-#define GN__UN(NAME, name, w, cls, mask, fl, tol, body) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, NULL)
-#define GN__BN(NAME, name, w, cls, mask, fl, tol, body) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, NULL)
-#define GN__C(NAME, name, w, cls, mask, fl, tol, body) \
-    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_COMPARES, gn__infer_compare, NULL)
+    { GN__TILES_INT(NAME) }
+#define GN__NARROW_NONE(NAME) \
+    { NULL, NULL, NULL }
+#define GN__NARROW_F(NAME, last) GN__NARROW_NONE(NAME)
+#define GN__NARROW_S(NAME, last) GN__NARROW_NONE(NAME)
+#define GN__NARROW_M(NAME, last) GN__NARROW_NONE(NAME)
+#define GN__NARROW_A(NAME, last) \
+    { gn__tile_##NAME##_u8, gn__tile_##NAME##_i8, last }
+#define GN__NARROW_I(NAME, last) GN__NARROW_A(NAME, last)
+#define GN__ROW(NAME, lower, w, cls, mask, fl, tol, body, n, words, flags, rule, g, small) \
+    [GN_OP_##NAME] = { .name = lower,                                                      \
+                       .text = body,                                                       \
+                       .wire = w,                                                          \
+                       .kind = GN_CLASS_SCALAR,                                            \
+                       .least = n,                                                         \
+                       .most = n,                                                          \
+                       .n_attrs = words,                                                   \
+                       .traits = flags,                                                    \
+                       .dtypes = mask,                                                     \
+                       .flops = fl,                                                        \
+                       .tolerance = tol,                                                   \
+                       .infer = rule,                                                      \
+                       .grad = g,                                                          \
+                       .tile = GN__TILES_##cls(NAME),                                      \
+                       .narrow = small },
+#define GN__U(NAME, name, w, cls, mask, fl, tol, body, ...)                                        \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__P(NAME, name, w, cls, mask, fl, tol, body, ...)                                        \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 2, 0, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__B(NAME, name, w, cls, mask, fl, tol, body, ...)                                        \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__D(NAME, name, w, cls, mask, fl, tol, body, ...)                                                 \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_DIVIDES, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_NONE(NAME))
+#define GN__T3(NAME, name, w, cls, mask, fl, tol, body, ...)                                       \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 3, 0, 0, gn__infer_scalar, gn__grad_##name, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__UN(NAME, name, w, cls, mask, fl, tol, body)                                 \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 1, 0, 0, gn__infer_scalar, NULL, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__BN(NAME, name, w, cls, mask, fl, tol, body)                                 \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, 0, gn__infer_scalar, NULL, \
+            GN__NARROW_##cls(NAME, gn__tile_##NAME##_i16))
+#define GN__C(NAME, name, w, cls, mask, fl, tol, body)                                             \
+    GN__ROW(NAME, #name, w, cls, mask, fl, tol, #body, 2, 0, GN_COMPARES, gn__infer_compare, NULL, \
+            GN__NARROW_##cls(NAME, NULL))
 #define GN__GRAD_true(name) gn__grad_##name
 #define GN__GRAD_false(name) NULL
 /* cast: converted by the compute type */
@@ -18052,6 +18304,8 @@ typedef struct gn__loop {
     const gn_kernel_step *step;
     gn_view out;
     size_t reg_bytes;  /* of one register: they lie side by side, so that they spread over all sets of a cache */
+    int narrow;        /* bytes of each element of registers that hold integers as they lie in memory, 0: they do not */
+    int64_t tile;      /* elements */
     bool streams;      /* the result is larger than caches: it is written past them */
     int64_t failed_at; /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
@@ -18074,11 +18328,11 @@ static size_t gn__compute_bytes(gn_dtype d) {
     return gn__dtypes[d].compute == GN__F64 || gn__dtypes[d].compute == GN__I64 ? 8 : 4;
 }
 
-/* Elements [at, at + n) in row-major order of a collapsed view, n <= GN__TILE_N, to a compute type; zeros up to a whole
-   step. */
-GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t at, int64_t n, void *dst) {
+/* Elements [at, at + n) in row-major order of a collapsed view to a compute type, or as they are (narrow); zeros up to
+   a whole step. */
+GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char *p, int64_t at, int64_t n, void *dst) {
     uint8_t compute = gn__dtypes[v->dtype].compute;
-    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = (int64_t)gn__compute_bytes(v->dtype);
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = narrow ? bytes : (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
     int64_t inner = v->rank ? v->dims[last] : INT64_MAX, stride = v->rank ? v->strides[last] : 0;
     for (int64_t done = 0; done < n;) {
@@ -18086,7 +18340,8 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, const char *p, int64_t 
         const char *s = p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col * stride) * bytes;
         char *d = (char *)dst + done * width;
         int64_t loaded = stride ? m : 1; /* one element is repeated */
-        if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, loaded);
+        if (narrow) gn__copy_strided(d, 1, s, stride, loaded, (size_t)bytes);
+        else if (compute == GN__F32) gn__load_f32((float *)(void *)d, v->dtype, s, stride, loaded);
         else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, loaded);
         else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, loaded);
         else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, loaded);
@@ -18132,53 +18387,60 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
 #endif
 /* Ints that are narrower than what they are computed in, brought back into their range. */
-GN__NOINLINE static void gn__tile_wrap(void *y, gn_dtype d, int64_t n) {
-    int32_t *w = (int32_t *)y;
-    int64_t *l = (int64_t *)y;
-    switch (d) {
-    case GN_U8:
-        for (int64_t i = 0; i < n; i++) w[i] &= 0xff;
-        break;
-    case GN_U16:
-        for (int64_t i = 0; i < n; i++) w[i] &= 0xffff;
-        break;
-    case GN_I8:
-        for (int64_t i = 0; i < n; i++) w[i] = (int8_t)(uint8_t)(uint32_t)w[i];
-        break;
-    case GN_I16:
-        for (int64_t i = 0; i < n; i++) w[i] = (int16_t)(uint16_t)(uint32_t)w[i];
-        break;
-    case GN_U32:
-        for (int64_t i = 0; i < n; i++) l[i] &= 0xffffffff;
-        break;
-    case GN_BOOL:
-        for (int64_t i = 0; i < n; i++) w[i] = w[i] != 0;
-        break;
-    default: break;
+#define GN__WRAP(T, expr)                                 \
+    do {                                                  \
+        T *w = (T *)y;                                    \
+        for (int64_t i = 0; i < n; i++) w[i] = (T)(expr); \
+    } while (0)
+#define GN__DEFINE_WRAP(name, attribute)                                          \
+    attribute GN__NOINLINE static void name(void *y, gn_dtype d, int64_t n) {     \
+        switch (d) {                                                              \
+        case GN_U8: GN__WRAP(int32_t, w[i] & 0xff); break;                        \
+        case GN_U16: GN__WRAP(int32_t, w[i] & 0xffff); break;                     \
+        case GN_I8: GN__WRAP(int32_t, (int8_t)(uint8_t)(uint32_t)w[i]); break;    \
+        case GN_I16: GN__WRAP(int32_t, (int16_t)(uint16_t)(uint32_t)w[i]); break; \
+        case GN_U32: GN__WRAP(int64_t, w[i] & 0xffffffff); break;                 \
+        case GN_BOOL: GN__WRAP(int32_t, w[i] != 0); break;                        \
+        default: break;                                                           \
+        }                                                                         \
     }
-}
+GN__DEFINE_WRAP(gn__tile_wrap_base, )
+#if GN__X86
+GN__DEFINE_WRAP(gn__tile_wrap_avx2, GN__TARGET_AVX2)
+#endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
+static void gn__tile_wrap(gn__isa isa, void *y, gn_dtype d, int64_t n) {
+#if GN__X86
+    if (isa >= GN__ISA_AVX2) gn__tile_wrap_avx2(y, d, n);
+    else
+#endif
+        gn__tile_wrap_base(y, d, n);
+    (void)isa;
+}
+
 /* Where the vector code does not reach, elements are made again: turns of large angles, remainders of long quotients,
  * and those of what is not finite. */
-#define GN__DEFINE_FAR(S, T, F, FAR, QUOTIENT)                                                         \
-    GN__NOINLINE static void gn__tile_far_##S(int op, T *y, const T *a, const T *b, int64_t n) {       \
-        bool turns = op == GN_OP_SIN || op == GN_OP_COS || op == GN_OP_TAN;                            \
-        for (int64_t i = 0; i < n; i++) {                                                              \
-            if (turns ? fabs##F(a[i]) <= FAR                                                           \
-                      : fabs##F(a[i]) <= QUOTIENT * fabs##F(b[i]) && fabs##F(b[i]) < (T)INFINITY)      \
-                continue;                                                                              \
-            if (turns) {                                                                               \
-                y[i] = op == GN_OP_SIN ? sin##F(a[i]) : op == GN_OP_COS ? cos##F(a[i]) : tan##F(a[i]); \
-                continue;                                                                              \
-            }                                                                                          \
-            T m = fmod##F(a[i], b[i]);                                                                 \
-            y[i] = op == GN_OP_FMOD        ? m                                                         \
-                   : op == GN_OP_REMAINDER ? gn__m_remainder_of_##S(m, b[i])                           \
-                                           : gn__m_floordiv_of_##S(a[i], b[i], m);                     \
-        }                                                                                              \
+#define GN__DEFINE_FAR(S, T, F, FAR, QUOTIENT)                                                                \
+    GN__NOINLINE static void gn__tile_far_##S(int op, gn__isa isa, T *y, const T *a, const T *b, int64_t n) { \
+        bool turns = op == GN_OP_SIN || op == GN_OP_COS || op == GN_OP_TAN;                                   \
+        if (!GN__HAS_FAR(S, isa, a, turns ? NULL : b, n)) return;                                             \
+        (void)isa;                                                                                            \
+        for (int64_t i = 0; i < n; i++) {                                                                     \
+            if (turns ? fabs##F(a[i]) <= FAR                                                                  \
+                      : fabs##F(a[i]) <= QUOTIENT * fabs##F(b[i]) && fabs##F(b[i]) < (T)INFINITY)             \
+                continue;                                                                                     \
+            if (turns) {                                                                                      \
+                y[i] = op == GN_OP_SIN ? sin##F(a[i]) : op == GN_OP_COS ? cos##F(a[i]) : tan##F(a[i]);        \
+                continue;                                                                                     \
+            }                                                                                                 \
+            T m = fmod##F(a[i], b[i]);                                                                        \
+            y[i] = op == GN_OP_FMOD        ? m                                                                \
+                   : op == GN_OP_REMAINDER ? gn__m_remainder_of_##S(m, b[i])                                  \
+                                           : gn__m_floordiv_of_##S(a[i], b[i], m);                            \
+        }                                                                                                     \
     }
 GN__DEFINE_FAR(f32, float, f, GN__V_FAR, GN__V_QUOTIENT)
 GN__DEFINE_FAR(f64, double, , GN__W_FAR, GN__W_QUOTIENT)
@@ -18189,36 +18451,46 @@ static bool gn__op_has_far(int op) {
 }
 
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped
- * after each op, floats are not rounded before the loop's edge. */
-GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, void *y, const void *const *x,
-                                             int64_t n) {
+ * after each op (stored: by the store that follows), floats are not rounded before the loop's edge. */
+GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bool stored, void *y,
+                                             const void *const *x, int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
     gn_dtype d = (gn_dtype)in->out_dtype;
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
     if (in->op == GN_OP_CAST) {
-#if GN__X86
-        if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, d, x[0], (gn_dtype)in->in_dtype, whole);
-        else
-#endif
-            gn__tile_cast_base(y, d, x[0], (gn_dtype)in->in_dtype, whole);
+        gn__tile_cast(isa, stored, y, d, x[0], (gn_dtype)in->in_dtype, whole);
         return GN_OK;
     }
     if (gn__op_has(in->op, GN_DIVIDES) && compute >= GN__I32 && gn__tile_has_zero(x[1], compute, n))
         return GN_DIVISION_BY_ZERO;
     if (in->op == GN_OP_WHERE) {
-        static const gn__tile_fn where[GN__COMPUTE__COUNT] = { gn__tile_WHERE_f32, gn__tile_WHERE_f64,
-                                                               gn__tile_WHERE_i32, gn__tile_WHERE_i64 };
-        where[compute](y, x, in->p, whole);
-    } else
-        (compute == GN__F32   ? gn__ops[in->op].wide[isa]
-         : compute == GN__F64 ? gn__ops[in->op].wide64[isa]
-                              : gn__ops[in->op].tile[compute])(y, x, in->p, whole);
+        static const gn__tile_fn where[GN__COMPUTE__COUNT][GN__ISA__COUNT] = {
+            GN__BY_ISA(WHERE, f32, f32_avx2, f32_avx2), GN__BY_ISA(WHERE, f64, f64_avx2, f64_avx2),
+            GN__BY_ISA(WHERE, i32, i32_avx2, i32_avx2), GN__BY_ISA(WHERE, i64, i64, i64)
+        };
+        where[compute][isa](y, x, in->p, whole);
+    } else gn__ops[in->op].tile[compute][isa](y, x, in->p, whole);
     if (compute == GN__F32 && gn__op_has_far(in->op))
-        gn__tile_far_f32(in->op, (float *)y, (const float *)x[0], (const float *)x[1], n);
+        gn__tile_far_f32(in->op, isa, (float *)y, (const float *)x[0], (const float *)x[1], n);
     if (compute == GN__F64 && gn__op_has_far(in->op))
-        gn__tile_far_f64(in->op, (double *)y, (const double *)x[0], (const double *)x[1], n);
-    gn__tile_wrap(y, d, whole);
+        gn__tile_far_f64(in->op, isa, (double *)y, (const double *)x[0], (const double *)x[1], n);
+    /* of truth values, and where bits of inputs are chosen or joined, nothing is out of range */
+    bool within = gn__op_has(in->op, GN_COMPARES) || in->op == GN_OP_WHERE || in->op == GN_OP_MINIMUM ||
+                  in->op == GN_OP_MAXIMUM || in->op == GN_OP_AND || in->op == GN_OP_OR || in->op == GN_OP_XOR;
+    if (!within && !stored && compute >= GN__I32) gn__tile_wrap(isa, y, d, whole);
     return GN_OK;
+}
+
+static int gn__narrow_of(gn_dtype d) { /* -1: not of these */
+    return d == GN_U8 || d == GN_BOOL ? GN__NARROW_U8 : d == GN_I8 ? GN__NARROW_I8 : d == GN_I16 ? GN__NARROW_I16 : -1;
+}
+
+/* The same where registers hold integers as they lie in memory. */
+static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, int64_t n) {
+    int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
+    if (in->op == GN_OP_WHERE) gn__tile_where_narrow(y, x, whole);
+    else if (in->op == GN_OP_CAST) gn__tile_cast_narrow(y, (gn_dtype)in->out_dtype, x[0], whole);
+    else gn__ops[in->op].narrow[gn__narrow_of((gn_dtype)in->in_dtype)](y, x, in->p, whole);
 }
 
 /* Inputs that a tile reads where they lie. Those of the next tile are fetched while this one is worked on, a share at
@@ -18288,9 +18560,10 @@ static void gn__stream(gn__isa isa, char *to, const char *from, int64_t bytes) {
 
 /* Memory that can be used in place of a register: n elements of the compute type in a row. NULL: they have to be
    fetched. */
-static char *gn__flat_place(const gn_view *v, char *p, int64_t at, int64_t n) {
+static char *gn__flat_place(const gn_view *v, bool narrow, char *p, int64_t at, int64_t n) {
     int last = v->rank - 1;
-    if (gn__dtypes[v->dtype].narrow || v->rank == 0 || v->strides[last] != 1 || n % GN__TILE_STEP) return NULL;
+    if (gn__dtypes[v->dtype].narrow != narrow || v->rank == 0 || v->strides[last] != 1 || n % GN__TILE_STEP)
+        return NULL;
     int64_t row = at / v->dims[last], col = at % v->dims[last];
     if (col + n > v->dims[last]) return NULL;
     return p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col) * (int64_t)gn__bytes_of(v->dtype);
@@ -18301,12 +18574,17 @@ GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
     const gn_layout *l = &j->run->plan->layout;
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *load = &l->loads[j->step->load + i];
-        size_t width = gn__compute_bytes((gn_dtype)load->dtype);
-        if (load->constant) gn__fill_tile(own[load->reg], (gn_dtype)load->dtype, load->value, 1);
+        size_t width = j->narrow ? (size_t)j->narrow : gn__compute_bytes((gn_dtype)load->dtype);
+        int32_t one;
+        if (load->constant && j->narrow) {
+            gn__fill_tile(&one, (gn_dtype)load->dtype, load->value, 1);
+            gn__store_i32(&one, (gn_dtype)load->dtype, own[load->reg], 1, 1);
+        } else if (load->constant) gn__fill_tile(own[load->reg], (gn_dtype)load->dtype, load->value, 1);
         else if (gn__view_is_one(&load->view))
-            gn__load_flat(&load->view, j->run->plan->base[load->base] + load->view.offset, 0, 1, own[load->reg]);
+            gn__load_flat(&load->view, j->narrow != 0, j->run->plan->base[load->base] + load->view.offset, 0, 1,
+                          own[load->reg]);
         else continue;
-        for (size_t have = width; have < GN__TILE_N * width; have *= 2)
+        for (size_t have = width; have < (size_t)j->tile * width; have *= 2)
             memcpy(own[load->reg] + have, own[load->reg], have);
     }
 }
@@ -18321,20 +18599,22 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     for (uint32_t i = 0; i < step->n_loads; i++) {
         const gn_load *load = &l->loads[step->load + i];
         char *from = load->constant ? NULL : j->run->plan->base[load->base] + load->view.offset;
-        char *place = load->constant ? NULL : gn__flat_place(&load->view, from, at, n);
+        char *place = load->constant ? NULL : gn__flat_place(&load->view, j->narrow != 0, from, at, n);
         now[load->reg] = place ? place : own[load->reg];
         if (place) gn__ahead_add(&ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)load->dtype));
         if (!place && !load->constant && !gn__view_is_one(&load->view))
-            gn__load_flat(&load->view, from, at, n, own[load->reg]);
+            gn__load_flat(&load->view, j->narrow != 0, from, at, n, own[load->reg]);
     }
     for (uint32_t i = 0; i < step->n_instrs; i++) {
         const gn_instr *in = &l->instrs[step->instr + i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
-        bool ends =
-            i + 1 == step->n_instrs && !gn__dtypes[j->out.dtype].narrow && !j->streams && n % GN__TILE_STEP == 0;
+        bool ends = i + 1 == step->n_instrs && gn__dtypes[j->out.dtype].narrow == (j->narrow != 0) && !j->streams &&
+                    n % GN__TILE_STEP == 0;
         now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
         gn__ahead_fetch(&ahead, i, step->n_instrs);
-        gn_result r = gn__loop_instr(in, j->run->cpu->pool.isa, now[in->dst], x, n);
+        gn_result r = GN_OK;
+        if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
+        else r = gn__loop_instr(in, j->run->cpu->pool.isa, i + 1 == step->n_instrs, now[in->dst], x, n);
         if (r != GN_OK) {
             *out_node = in->node;
             return r;
@@ -18344,6 +18624,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     if (j->streams)
         gn__stream(j->run->cpu->pool.isa, j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype), now[step->out],
                    n * (int64_t)gn__bytes_of(j->out.dtype));
+    else if (j->narrow) memcpy(j->out.p + at * j->narrow, now[step->out], (size_t)(n * j->narrow));
     else gn__store_tile(&j->out, at, n, now[step->out]);
     return GN_OK;
 }
@@ -18355,7 +18636,7 @@ static void gn__loop_tiles(gn__loop *j, char *regs, int64_t begin, int64_t end) 
     for (uint32_t i = 0; i < j->step->regs; i++) own[i] = regs + (size_t)i * j->reg_bytes;
     gn__loop_fill(j, own);
     for (int64_t t = begin; t < end && !gn__pool_stops(&j->run->cpu->pool); t++) {
-        int64_t at = t * GN__TILE_N, n = GN__MIN(total - at, (int64_t)GN__TILE_N);
+        int64_t at = t * j->tile, n = GN__MIN(total - at, j->tile);
         gn_result r = gn__loop_tile(j, own, now, at, n, &node);
         if (r != GN_OK) {
             gn__loop_fail(j, t, r, node);
@@ -18378,6 +18659,25 @@ static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
+/* Bytes of an element when a loop's integers can be worked on as they lie in memory, 0: they cannot. */
+static int gn__loop_narrow_bytes(const gn__run *r, const gn_kernel_step *step) {
+    const gn_layout *l = &r->plan->layout;
+    size_t bytes = gn__bytes_of((gn_dtype)l->instrs[step->instr].in_dtype);
+    if (bytes > 2 || (GN__X86 && r->cpu->pool.isa < GN__ISA_AVX2)) return 0;
+    for (uint32_t i = 0; i < step->n_loads; i++)
+        if (gn__bytes_of((gn_dtype)l->loads[step->load + i].dtype) != bytes) return 0;
+    for (uint32_t i = 0; i < step->n_instrs; i++) {
+        const gn_instr *in = &l->instrs[step->instr + i];
+        int kind = gn__narrow_of((gn_dtype)in->in_dtype);
+        bool sum_of_truths = in->in_dtype == GN_BOOL && in->op == GN_OP_ADD;
+        bool copies = in->op == GN_OP_WHERE || in->op == GN_OP_CAST;
+        if (kind < 0 || gn__bytes_of((gn_dtype)in->out_dtype) != bytes || sum_of_truths) return 0;
+        if (in->op == GN_OP_SHIFT_RIGHT) return 0; /* hosts shift no narrow lanes by lanes */
+        if (copies ? bytes != 1 : !gn__ops[in->op].narrow[kind]) return 0;
+    }
+    return (int)bytes;
+}
+
 static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *step) {
     size_t width = 4;
     for (uint32_t i = 0; i < step->n_loads; i++)
@@ -18388,12 +18688,17 @@ static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *step)
 }
 
 static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
-    gn__loop j = {
-        r,     step,      gn__run_view(r, step->node), gn__loop_reg_bytes(&r->plan->layout, step), false, INT64_MAX,
-        GN_OK, GN_NO_NODE
-    };
-    int64_t tiles = (gn__view_count(&j.out) + GN__TILE_N - 1) / GN__TILE_N;
-    j.streams = GN__X86 && !gn__dtypes[j.out.dtype].narrow && ((uintptr_t)j.out.p & 63) == 0 &&
+    gn__loop j = { .run = r,
+                   .step = step,
+                   .out = gn__run_view(r, step->node),
+                   .reg_bytes = gn__loop_reg_bytes(&r->plan->layout, step),
+                   .narrow = gn__loop_narrow_bytes(r, step),
+                   .failed_at = INT64_MAX,
+                   .failed = GN_OK,
+                   .node = GN_NO_NODE };
+    j.tile = j.narrow ? 4 * GN__TILE_N / j.narrow : GN__TILE_N;
+    int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
+    j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
                 gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
     /* registers are allocated and filled for each range */
     int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1));
