@@ -8017,7 +8017,7 @@ static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
 /* y = exp(x), n elements. */
 #if GN__X86
 #define GN__EXP_TILES(S) \
-    { gn__tile_EXP_##S, gn__tile_EXP_##S##_avx2, gn__tile_EXP_##S##_avx2 }
+    { gn__tile_EXP_##S, gn__tile_EXP_##S##_avx2, gn__tile_EXP_##S##_avx512 }
 #else
 #define GN__EXP_TILES(S) \
     { gn__tile_EXP_##S }
