@@ -246,7 +246,9 @@ list_sources() {
         build) sources="$sources bench/*.c" ;;
         install) sources=examples/genie_serve.c ;;
         bench) sources='bench/*.c' ;;
-        test) { ! is_wanted tests/programs_test.sh && ! is_wanted tests/ops_test.sh; } || sources="$sources bench/*.c" ;;
+        test)
+            if is_wanted tests/programs_test.sh || is_wanted tests/ops_test.sh; then sources="$sources bench/*.c"
+            elif is_wanted tests/genie_bench_test.sh; then sources="$sources bench/genie_bench.c"; fi ;;
     esac
     for source in $sources; do
         if [ -f "$source" ] && is_wanted "$source"; then echo "$source"; fi

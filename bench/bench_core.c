@@ -85,15 +85,6 @@ static double samples_a[MAX_SAMPLES], samples_b[MAX_SAMPLES], samples_c[MAX_SAMP
 
 static int repeats(int usual) { return set.once ? 1 : set.quick ? (usual + 3) / 4 : usual; }
 
-static uint64_t seed = 0x9E3779B97F4A7C15u;
-
-static float draw(void) { /* (-1, 1), xorshift64* (Vigna 2016) */
-    seed ^= seed >> 12;
-    seed ^= seed << 25;
-    seed ^= seed >> 27;
-    return (float)((double)((seed * UINT64_C(2685821657736338717)) >> 40) * 0x1p-23 - 1);
-}
-
 static float *make_floats(size_t n, float scale) {
     float *p = aligned_alloc(64, (n * sizeof *p + 63) & ~(size_t)63);
     if (!p) {

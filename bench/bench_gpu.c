@@ -88,15 +88,6 @@ static double samples[MAX_SAMPLES];
 static int repeats(int usual) { return set.quick ? (usual + 3) / 4 : usual; }
 static int64_t sized(int64_t usual) { return set.quick ? usual / 8 : usual; }
 
-static uint64_t seed = 0x9E3779B97F4A7C15u;
-
-static float draw(void) { /* (-1, 1), xorshift64* (Vigna 2016) */
-    seed ^= seed >> 12;
-    seed ^= seed << 25;
-    seed ^= seed >> 27;
-    return (float)((double)((seed * UINT64_C(2685821657736338717)) >> 40) * 0x1p-23 - 1);
-}
-
 static void *or_die(void *p) {
     if (!p) {
         fprintf(stderr, "bench_gpu: out of memory\n");
@@ -124,19 +115,6 @@ static double element(gn_dtype d, const void *p, size_t i) {
 }
 static double eps_of(gn_dtype d) { return d == GN_F32 ? 0x1p-23 : 0x1p-8; }
 static const char *word(gn_dtype d) { return gn_dtype_name(d); }
-
-/* The largest |got - want| so far beside the largest |want|. */
-typedef struct worst {
-    double worst, largest;
-} worst;
-
-static void error_add(worst *e, double got, double want) {
-    double d = fabs(got - want);
-    if (!(d <= e->worst)) e->worst = d;
-    if (fabs(want) > e->largest) e->largest = fabs(want);
-}
-
-static double error_of(const worst *e) { return e->largest > 0 ? e->worst / e->largest : NAN; }
 
 static gn_ctx *open_or_die(const char *device, const char *home) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = device, .home = home });
@@ -477,7 +455,7 @@ static void refer_distance(const job *j, int64_t r, double *out) {
 }
 
 static double rows_error(const job *j, refer_fn refer) {
-    worst e = { 0 };
+    largest_error e = { 0 };
     double *out = or_die(malloc((size_t)j->n * sizeof *out));
     int64_t width = j->out_shape.rank == 1 ? 1 : j->n;
     for (int s = 0; s < 24; s++) {
@@ -594,7 +572,7 @@ static gn_tensor build_product(gn_ctx *g, const job *j) {
 }
 
 static double product_error(const job *j) {
-    worst e = { 0 };
+    largest_error e = { 0 };
     for (int s = 0; s < 256; s++) {
         int64_t r = s * 7919 % j->m, c = s * 104729 % j->n;
         double sum = 0;
@@ -814,7 +792,7 @@ static gn_tensor build_attention_written(gn_ctx *g, const job *j) {
 }
 
 static double attention_error(const job *j, int64_t heads, int64_t t, int64_t width, bool causal) {
-    worst e = { 0 };
+    largest_error e = { 0 };
     double *p = or_die(malloc((size_t)t * sizeof *p));
     for (int s = 0; s < 8; s++) {
         int64_t h = s * 17 % heads, q = (s * 811 + 63) % t, from = h * t * width, last = causal ? q : t - 1;
@@ -878,7 +856,7 @@ static gn_tensor build_mlp(gn_ctx *g, const job *j) {
 
 static double mlp_error(const job *j, const void *x, const void *out) {
     static double h[2][MLP_DIM];
-    worst e = { 0 };
+    largest_error e = { 0 };
     for (int s = 0; s < 3; s++) {
         int r = s * 31 % MLP_ROWS;
         for (int i = 0; i < MLP_DIM; i++) h[0][i] = element(j->d, x, (size_t)(r * MLP_DIM + i));
@@ -987,7 +965,7 @@ static double flow_time(flow *f, char what, int steps) {
 
 /* Of the last results, one row each. */
 static double flow_error(const flow *f) {
-    worst e = { 0 };
+    largest_error e = { 0 };
     double *h = or_die(malloc(2 * FLOW_SIDE * sizeof *h));
     for (int b = 0; b < FLOW_BUFFERS; b++) {
         size_t first = (size_t)(f->rows - 1 - b * 3) * FLOW_SIDE;
@@ -1225,7 +1203,7 @@ static void model_make(void) {
 /* The logits of one step beside those of the CPU executor. */
 static double gpt_error(gn_ctx *g) {
     float *logits[2];
-    worst e = { 0 };
+    largest_error e = { 0 };
     for (int i = 0; i < 2; i++) {
         gpt m;
         gn_ctx *on = i ? open_or_die("cpu", NULL) : g;
@@ -1280,31 +1258,18 @@ static void decode_row(const char *name, gn_ctx *g, int ahead, double target, do
 
 /* A server over this device in this process, and a context that reaches it over TLS on loopback. */
 typedef struct remote {
-    gn_server *server;
-    char folder[64], home[2][96];
+    ex_place place;
     gn_ctx *g;
 } remote;
 
 static void remote_open(remote *r) {
-    gn_error error;
-    snprintf(r->folder, sizeof r->folder, "/tmp/genie-bench-XXXXXX");
-    if (!mkdtemp(r->folder)) {
-        perror(r->folder);
-        exit(EX_FAILED);
-    }
-    for (int i = 0; i < 2; i++) snprintf(r->home[i], sizeof r->home[i], "%s/%s", r->folder, i ? "client" : "server");
-    gn_server_desc d = { .listen = "127.0.0.1:0", .devices = set.device, .home = r->home[0] };
-    if (gn_server_open(&d, &r->server, &error) != GN_OK) {
-        ex_print_error("no server", &error);
-        exit(EX_FAILED);
-    }
-    r->g = open_or_die(gn_server_url(r->server), r->home[1]);
+    if (!ex_own_server(&r->place, set.device)) exit(EX_FAILED);
+    r->g = open_or_die(r->place.devices, r->place.home);
 }
 
 static void remote_close(remote *r) {
     gn_close(r->g);
-    gn_server_close(r->server);
-    nftw(r->folder, ex_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    ex_place_close(&r->place);
 }
 
 static void bench_decode(gn_ctx *g) {
@@ -1622,7 +1587,7 @@ static void print_json(const gn_device_info *d) {
 
 /* Milliseconds of a step that makes n numbers on the first GPU and adds them up there or on the second. Every step's
    numbers are others. */
-static double between_step(gn_ctx *g, const char *where, gn_tensor x, int64_t n, int turn, worst *e) {
+static double between_step(gn_ctx *g, const char *where, gn_tensor x, int64_t n, int turn, largest_error *e) {
     float out = NAN, scale = (float)(1 + turn % 4);
     double start = ex_now();
     gn_on(g, "0");
@@ -1636,7 +1601,7 @@ static double between_step(gn_ctx *g, const char *where, gn_tensor x, int64_t n,
 }
 
 /* What a value's way takes, in milliseconds: the step with it less the step without it. */
-static double between_way(int64_t n, const float *numbers, double *out_p95, worst *e) {
+static double between_way(int64_t n, const float *numbers, double *out_p95, largest_error *e) {
     enum { TIMES = 31 };
     static double with[TIMES], without[TIMES];
     gn_ctx *g = open_or_die("cuda:0,cuda:1", NULL);
@@ -1679,7 +1644,7 @@ static double between_ceiling(size_t bytes) {
 static void bench_between(void) {
     int64_t n = sized(64 << 20);
     int gpus = 0;
-    worst e = { 0 };
+    largest_error e = { 0 };
     if (!wanted("between_gpus") || !cu.ready || cu.cuDeviceGetCount(&gpus) || gpus < 2 ||
         strcmp(set.device, "cuda:0") != 0)
         return;

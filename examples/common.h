@@ -149,36 +149,49 @@ static inline void ex_verdict(bool ok, const char *text) {
 /* One JSON object on one line: begin, fields, end. */
 typedef struct ex_json {
     int fields;
+    FILE *to; /* NULL: standard output */
 } ex_json;
 
-static inline void ex_json_name(ex_json *j, const char *name) { printf("%s\"%s\":", j->fields++ ? "," : "{", name); }
+static inline FILE *ex_json_file(const ex_json *j) { return j->to ? j->to : stdout; }
+static inline void ex_json_string(const ex_json *j, const char *text) {
+    FILE *f = ex_json_file(j);
+    fputc('"', f);
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c == '"' || *c == '\\') fprintf(f, "\\%c", *c);
+        else if (*c < 0x20) fprintf(f, "\\u%04x", *c);
+        else fputc(*c, f);
+    }
+    fputc('"', f);
+}
+static inline void ex_json_name(ex_json *j, const char *name) {
+    fprintf(ex_json_file(j), "%s\"%s\":", j->fields++ ? "," : "{", name);
+}
 static inline void ex_json_text(ex_json *j, const char *name, const char *text) {
     ex_json_name(j, name);
-    putchar('"');
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c == '"' || *c == '\\') printf("\\%c", *c);
-        else if (*c < 0x20) printf("\\u%04x", *c);
-        else putchar(*c);
-    }
-    putchar('"');
+    ex_json_string(j, text);
 }
 static inline void ex_json_number(ex_json *j, const char *name, double v) {
     ex_json_name(j, name);
-    if (isfinite(v)) printf("%.9g", v);
-    else printf("null");
+    if (isfinite(v)) fprintf(ex_json_file(j), "%.9g", v);
+    else fprintf(ex_json_file(j), "null");
 }
-static inline void ex_json_end(ex_json *j) { printf("%s}\n", j->fields ? "" : "{"); }
+/* An object within another begins with a name in that one and { .to = that one's file }, and ends with this. */
+static inline void ex_json_close(const ex_json *j) { fprintf(ex_json_file(j), "%s}", j->fields ? "" : "{"); }
+static inline void ex_json_end(ex_json *j) {
+    ex_json_close(j);
+    fputc('\n', ex_json_file(j));
+}
 
 /* Every counter of the table, by name. */
 static inline void ex_json_stats(ex_json *j, const char *name, const gn_stats *s) {
-    ex_json inner = { 0 };
+    ex_json inner = { .to = j->to };
     ex_json_name(j, name);
 #define EX_COUNTER(counter, unit, help) \
     ex_json_name(&inner, #counter);     \
-    printf("%llu", (unsigned long long)s->counter);
+    fprintf(ex_json_file(&inner), "%llu", (unsigned long long)s->counter);
     GN_COUNTERS(EX_COUNTER)
 #undef EX_COUNTER
-    putchar('}');
+    ex_json_close(&inner);
 }
 
 /* ---- trace -----------------------------------------------------------------------------------------
@@ -281,7 +294,9 @@ static inline void ex_place_close(ex_place *p) {
     memset(p, 0, sizeof *p);
 }
 
-static inline bool ex_own_server(ex_place *p) {
+/* A server over these devices (NULL: this CPU) in this process; the folder is ex_place_close's to remove, also when it
+   fails. */
+static inline bool ex_own_server(ex_place *p, const char *devices) {
     const char *tmp = getenv("TMPDIR");
     gn_error error;
     snprintf(p->folder, sizeof p->folder, "%s/genie-XXXXXX", tmp && *tmp ? tmp : "/tmp");
@@ -292,7 +307,7 @@ static inline bool ex_own_server(ex_place *p) {
     }
     snprintf(p->server_home, sizeof p->server_home, "%s/server", p->folder);
     snprintf(p->client_home, sizeof p->client_home, "%s/client", p->folder);
-    gn_server_desc d = { .listen = "127.0.0.1:0", .home = p->server_home };
+    gn_server_desc d = { .listen = "127.0.0.1:0", .devices = devices, .home = p->server_home };
     if (gn_server_open(&d, &p->server, &error) != GN_OK) {
         ex_print_error("cannot open a server in this process", &error);
         return false;
@@ -313,7 +328,7 @@ static inline bool ex_place_open(ex_place *p, const char *connect, const char *h
     }
     if (env && *env) return true;
     if (!connect) {
-        if (ex_own_server(p)) return true;
+        if (ex_own_server(p, NULL)) return true;
         ex_place_close(p);
         return false;
     }

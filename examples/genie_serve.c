@@ -6,7 +6,9 @@
  *
  * One server a URL file: a second one with the same home takes --url-file FILE of its own.
  */
+#define JSON_IMPLEMENTATION
 #include "common.h"
+#include "formats/json.h"
 
 static gn_server *server;
 static volatile sig_atomic_t ending; /* it was told to end, or ends by itself: the server is not to be told again */
@@ -51,9 +53,117 @@ static const char *default_url_file(const char *home, char *path, size_t cap) {
     return n > 0 && (size_t)n < cap ? path : NULL;
 }
 
-static void log_line(void *user, gn_log_level level, const char *text) {
-    if (level <= *(const gn_log_level *)user) fprintf(stderr, "genie_serve: %s\n", text);
+/* ---- the log: each line is written at once, for sessions write beside each other ---- */
+
+static struct {
+    const char *format, *level; /* as given */
+    gn_log_level most;
+    bool json;
+} logs = { .format = "text" };
+
+static const char *const level_names[] = { "", "error", "warn", "info", "debug" };
+
+/* Bytes that are no UTF-8 become U+FFFD. */
+static void json_field(ex_json *j, const char *name, const char *text) {
+    char quoted[4096];
+    size_t n = json_quote(text, strlen(text), quoted, sizeof quoted);
+    ex_json_name(j, name);
+    fwrite(n <= sizeof quoted ? quoted : "\"…\"", 1, n <= sizeof quoted ? n : 5, j->to);
 }
+
+static void json_begin_line(ex_json *j, gn_log_level level, const char *event) {
+    struct timespec now;
+    struct tm utc;
+    char when[40];
+    clock_gettime(CLOCK_REALTIME, &now);
+    size_t n = strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &utc));
+    snprintf(when + n, sizeof when - n, ".%03ldZ", now.tv_nsec / 1000000);
+    json_field(j, "time", when);
+    json_field(j, "level", level_names[level]);
+    json_field(j, "event", event);
+}
+
+static void log_line(void *user, gn_log_level level, const char *text) {
+    char line[8192];
+    (void)user;
+    if (level > logs.most) return;
+    if (!logs.json) {
+        fprintf(stderr, "genie_serve: %s\n", text);
+        return;
+    }
+    ex_json j = { .to = fmemopen(line, sizeof line, "w") };
+    if (!j.to) return;
+    json_begin_line(&j, level, "log");
+    json_field(&j, "text", text);
+    ex_json_end(&j);
+    if (fclose(j.to) == 0) fputs(line, stderr);
+}
+
+/* The end of a session without fault is as ordinary as its beginning. */
+static gn_log_level session_level(const gn_session_event *e) {
+    return !e->ended || e->result == GN_DISCONNECTED ? GN_LOG_INFO : GN_LOG_WARN;
+}
+
+static void session_text(const gn_session_event *e) {
+    const gn_stats *s = &e->stats;
+    char name[128], text[2048];
+    snprintf(name, sizeof name, "session %llu%s%s%s of %s, tenant %s, on %s", (unsigned long long)e->session,
+             e->label[0] ? " ('" : "", e->label, e->label[0] ? "')" : "", e->peer, e->tenant[0] ? e->tenant : "-",
+             e->device);
+    if (!e->ended) snprintf(text, sizeof text, "%s begins", name);
+    else
+        snprintf(text, sizeof text,
+                 "%s is over after %.3f s: %s; %llu steps, %llu plans made, %llu found, %llu bytes up, %llu down, "
+                 "%llu of weights sent, %llu known, %llu fallbacks, %llu faults",
+                 name, e->seconds, e->reason, (unsigned long long)s->steps_run, (unsigned long long)s->plans_made,
+                 (unsigned long long)s->plans_found, (unsigned long long)s->socket_bytes_up,
+                 (unsigned long long)s->socket_bytes_down, (unsigned long long)s->weight_bytes_sent,
+                 (unsigned long long)s->weight_bytes_known, (unsigned long long)s->fallbacks,
+                 (unsigned long long)s->faults);
+    log_line(NULL, session_level(e), text);
+}
+
+static void session_json(const gn_session_event *e) {
+    char line[16384];
+    ex_json j = { .to = fmemopen(line, sizeof line, "w") };
+    if (!j.to) return;
+    json_begin_line(&j, session_level(e), e->ended ? "session_end" : "session_begin");
+    ex_json_name(&j, "session");
+    fprintf(j.to, "%llu", (unsigned long long)e->session);
+    json_field(&j, "peer", e->peer);
+    json_field(&j, "tenant", e->tenant);
+    json_field(&j, "label", e->label);
+    json_field(&j, "device", e->device);
+    if (e->ended) {
+        ex_json_number(&j, "seconds", e->seconds);
+        json_field(&j, "result", gn_result_name(e->result));
+        json_field(&j, "reason", e->reason);
+        ex_json_stats(&j, "counters", &e->stats);
+    }
+    ex_json_end(&j);
+    if (fclose(j.to) == 0) fputs(line, stderr);
+}
+
+static void log_session(void *user, const gn_session_event *e) {
+    (void)user;
+    if (session_level(e) > logs.most) return;
+    if (logs.json) session_json(e);
+    else session_text(e);
+}
+
+/* False: a word is none of those that --help names. */
+static bool choose_log(bool verbose) {
+    logs.json = strcmp(logs.format, "json") == 0;
+    logs.most = verbose ? GN_LOG_INFO : GN_LOG_WARN;
+    for (int i = GN_LOG_ERROR; i <= GN_LOG_DEBUG && logs.level; i++)
+        if (!strcmp(logs.level, level_names[i])) {
+            logs.most = (gn_log_level)i;
+            logs.level = NULL;
+        }
+    return !logs.level && (logs.json || !strcmp(logs.format, "text"));
+}
+
+/* ---- serving ---- */
 
 enum { REFUSED = 16384 }; /* bytes of gn_server_refused, and more than there can be */
 
@@ -161,15 +271,17 @@ int main(int argc, char **argv) {
         { "record", EX_TEXT, &desc.record_file, "FILE",
           "add plans that have run to this file: ops, shapes, constants; no data or weights", 0, 0 },
         { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file beside the first clients", 0, 0 },
-        { "verbose", EX_FLAG, &verbose, NULL, "say on stderr who comes and goes", 0, 0 },
+        { "log-level", EX_TEXT, &logs.level, "LEVEL", "of the log on stderr: error, warn, info or debug (warn)", 0, 0 },
+        { "log-format", EX_TEXT, &logs.format, "FORMAT", "text, or json: an object a line (text)", 0, 0 },
+        { "verbose", EX_FLAG, &verbose, NULL, "as --log-level info: say who comes and goes", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     ex_parse(argc, argv, "genie_serve lends this machine's devices to programs elsewhere, over TLS.", options);
     if (desc.devices && !strcmp(desc.devices, "list")) return list_devices();
     if (!desc.url_file) desc.url_file = default_url_file(desc.home, path, sizeof path);
-    gn_log_level level = verbose ? GN_LOG_INFO : GN_LOG_WARN;
+    if (!choose_log(verbose)) ex_usage(argv[0], "--log-level or --log-format is none of the words");
     desc.log = log_line;
-    desc.log_user = &level;
+    desc.session = log_session;
     desc.max_sessions = (uint32_t)sessions;
     desc.code_hours = (uint32_t)code_hours;
     desc.threads = (uint32_t)threads;

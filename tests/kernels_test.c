@@ -380,6 +380,116 @@ static void plans_of_unusual_products_are_made(void) {
     munmap(high, (size_t)K * HIGH * 4);
 }
 
+/* ---- what threads hold stays in registers ---- */
+
+static gn_tensor unread(gn_ctx *g, gn_dtype d, gn_shape shape) { /* data that no one touches */
+    static void *memory;
+    if (!memory) memory = mmap(NULL, (size_t)1 << 30, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? GN_NONE : gn_data(g, d, shape, memory);
+}
+
+static void make(gn_tensor t) { CHECK_RESULT(gn_realize(&t, 1), GN_OK); }
+
+/* Rows and products of one row, as models have them. */
+static void make_rows(gn_ctx *g, gn_dtype d, int64_t n) {
+    gn_tensor x = unread(g, d, GN_SHAPE(512, n)), v = unread(g, d, GN_SHAPE(n));
+    make(gn_softmax(x, 1));
+    make(gn_softmax(gn_add(gn_mul_c(x, 0.125), v), 1));
+    make(gn_log_softmax(gn_mul(x, v), 1));
+    make(gn_layernorm(x, v, v, 1e-5));
+    make(gn_rmsnorm(gn_add(x, v), v, 1e-5));
+    make(gn_sum(gn_mul(x, x), GN_AXES(1), false));
+    make(gn_sum(x, GN_AXES(0), false));
+    CHECK_RESULT(gn_step(g), GN_OK);
+}
+static void make_products(gn_ctx *g, gn_dtype d, int64_t k) {
+    static const int64_t widths[] = { 768, 50257 };
+    for (int i = 0; i < TEST_COUNT(widths); i++) {
+        gn_tensor x = unread(g, d, GN_SHAPE(1, k)), b = unread(g, d, GN_SHAPE(widths[i]));
+        make(gn_linear(x, unread(g, d, GN_SHAPE(k, widths[i])), b));
+        make(gn_matmul(x, gn_transpose(unread(g, d, GN_SHAPE(widths[i], k)), 0, 1)));
+        make(gn_matmul(gn_rmsnorm(x, unread(g, d, GN_SHAPE(k)), 1e-5), unread(g, d, GN_SHAPE(k, widths[i]))));
+        CHECK_RESULT(gn_step(g), GN_OK);
+    }
+}
+
+static const unsigned char *elf_section(const unsigned char *elf, size_t i) {
+    uint64_t table;
+    memcpy(&table, elf + 40, sizeof table);
+    return elf + table + i * 64;
+}
+static uint64_t elf_number(const unsigned char *p, size_t bytes) {
+    uint64_t v = 0;
+    memcpy(&v, p, bytes);
+    return v;
+}
+
+/* Functions of compiled code that have a frame in memory: their number; *of: how many have an entry at all. */
+static int frames_in(const unsigned char *elf, int *of) {
+    int found = 0;
+    for (size_t i = 0; i < elf_number(elf + 60, 2); i++) {
+        const unsigned char *s = elf_section(elf, i), *names = elf_section(elf, (size_t)elf_number(elf + 62, 2));
+        const char *name = (const char *)elf + elf_number(names + 24, 8) + elf_number(s, 4);
+        const unsigned char *at = elf + elf_number(s + 24, 8), *end = at + elf_number(s + 32, 8);
+        if (strcmp(name, ".nv.info") != 0) continue;
+        while (at < end) { /* format, attribute, and a value or the length of what follows */
+            bool sized = at[0] == 4;
+            if (sized && at[1] == 0x11) { /* a symbol and the bytes of its frame */
+                ++*of;
+                found += elf_number(at + 8, 4) != 0;
+            }
+            at += 4 + (sized ? elf_number(at + 2, 2) : 0);
+        }
+    }
+    return found;
+}
+
+/* The same of a program in the cache, whose head ends with the bytes of its code. Tells the program's kernels. */
+static int frames_of(const char *path, int *of) {
+    FILE *f = fopen(path, "rb");
+    static unsigned char all[8 << 20];
+    size_t n = f ? fread(all, 1, sizeof all, f) : 0, bytes = n < 24 ? 0 : (size_t)elf_number(all + 16, 8);
+    if (f) fclose(f);
+    if (!CHECK(n < sizeof all && bytes > 64 && bytes < n && memcmp(all + n - bytes, "\177ELF", 4) == 0)) return 0;
+    int found = frames_in(all + n - bytes, of);
+    if (found) test_fail(__FILE__, __LINE__, "%d kernels of %s hold numbers in memory", found, path);
+    return found;
+}
+
+static void sums_of_rows_and_products_stay_in_registers(void) {
+    static const gn_dtype dtypes[] = { GN_F32, GN_BF16 };
+    static const int64_t lengths[] = { 3072, 8192 };
+    char folder[] = "/tmp/genie_kernels_XXXXXX", path[400], why[2000];
+    size_t failed = 0;
+    int of = 0;
+    if (TEST_SANITIZED || getenv("GENIE_CACHE")) {
+        test_skip(TEST_SANITIZED ? "the compiler of kernels is not sanitized" : "GENIE_CACHE is in use");
+        return;
+    }
+    REQUIRE(mkdtemp(folder) != NULL);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cuda:0" });
+    for (int d = 0; d < TEST_COUNT(dtypes); d++) {
+        for (int i = 0; i < TEST_COUNT(lengths); i++) {
+            make_rows(g, dtypes[d], lengths[i]);
+            make_products(g, dtypes[d], lengths[i]);
+        }
+    }
+    gn_close(g);
+    setenv("GENIE_CACHE", folder, 1);
+    size_t n = gn_cuda_compile_collected("sm_90a", false, &failed, why, sizeof why);
+    unsetenv("GENIE_CACHE");
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (strstr(e->d_name, ".cubin")) (void)frames_of(path, &of);
+        if (e->d_name[0] != '.') unlink(path);
+    }
+    if (dir) closedir(dir);
+    rmdir(folder);
+    if (failed == n && strstr(why, "NVRTC")) test_skip(why);
+    else CHECK(!failed && of >= 40);
+}
+
 /* ---- compiling ---- */
 
 static void compile_for(const char *arch, bool one_of_each) {
@@ -421,7 +531,8 @@ static void generate_all(void) {
 int main(int argc, char **argv) {
     static const test_entry tests[] = { TEST_ENTRY(kernel_texts_match_golden),
                                         TEST_ENTRY(kernels_of_large_tensors_count_in_64_bits),
-                                        TEST_ENTRY(plans_of_unusual_products_are_made) };
+                                        TEST_ENTRY(plans_of_unusual_products_are_made),
+                                        TEST_ENTRY(sums_of_rows_and_products_stay_in_registers) };
     const char *arch = getenv("KERNELS_ARCH") ? getenv("KERNELS_ARCH") : "sm_90a", *named = getenv("KERNELS_ARCHS"),
                *others = named;
     bool one_of_each = TEST_SANITIZED || getenv("GENIE_CUDA_ONE_OF_EACH") != NULL;

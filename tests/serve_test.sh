@@ -129,6 +129,58 @@ client() {
     local home=$1 where=$2; shift 2
     GENIE_HOME=$home GENIE_DEVICES=$where timeout -k 5 120 "$@"
 }
+
+# ---- the log ----
+
+# Of a client that pairs and one that comes again: two sessions, a line each for its begin and its end, and nothing secret.
+json_log_tells_of_sessions() {
+    start_server "$WORK/logged" --log-format json --log-level info || return 1
+    local code; code=$(sed -E 's/.*code=([^&]*).*/\1/' "$WORK/logged/url")
+    client "$WORK/logged-client" "@$WORK/logged/url" "$EXAMPLES/hello" && client "$WORK/logged-client" "127.0.0.1:$server_port" "$EXAMPLES/hello" || return 1
+    kill -TERM "$server_process" && wait "$server_process"
+    python3 - "$WORK/logged/log" "$WORK/logged-client" "$code" <<'PYTHON'
+import glob, json, os, re, sys
+text = open(sys.argv[1]).read()
+lines = [json.loads(l) for l in text.splitlines() if l.startswith('{')]
+begins, ends = ([l for l in lines if l['event'] == e] for e in ('session_begin', 'session_end'))
+assert len(begins) == len(ends) == 2, lines
+for b, e in zip(begins, ends):
+    assert b['session'] == e['session'] and b['peer'] == e['peer'] and b['peer'].startswith('127.0.0.1'), (b, e)
+    assert b['tenant'] == e['tenant'] == begins[0]['tenant'] != '' and b['device'] == e['device'] == 'cpu:0', (b, e)
+    assert e['result'] == 'GN_DISCONNECTED' and e['level'] == 'info' and 0 < e['seconds'] < 60, e
+    assert e['counters']['steps_run'] >= 1 and e['counters']['socket_bytes_up'] > 100 and e['counters']['sessions'] == 1, e
+assert all(re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z', l['time']) for l in lines)
+assert len(sys.argv[3]) >= 16 and sys.argv[3] not in text
+words = 0
+for path in glob.glob(sys.argv[2] + '/**', recursive=True):
+    for word in re.findall(rb'[A-Za-z0-9+/=_-]{20,}', open(path, 'rb').read()) if os.path.isfile(path) else []:
+        words += 1
+        assert word.decode() == begins[0]['tenant'] or word.decode() not in text, path
+assert words > 0
+PYTHON
+}
+
+text_log_tells_of_sessions() {
+    start_server "$WORK/texts" --log-level info || return 1
+    client "$WORK/texts-client" "@$WORK/texts/url" "$EXAMPLES/hello" || return 1
+    kill -TERM "$server_process" && wait "$server_process"
+    cat "$WORK/texts/log"
+    grep -qE '^genie_serve: session [0-9]+ of 127\.0\.0\.1:[0-9]+, tenant [^ ]+, on cpu:0 begins$' "$WORK/texts/log" &&
+        grep -qE '^genie_serve: session [0-9]+ of .*, tenant [^ ]+, on cpu:0 is over after [0-9.]+ s: .*; [1-9][0-9]* steps, .* 0 faults$' "$WORK/texts/log"
+}
+
+# A device that is absent is a warning: printed from level warn on.
+library_logs_from_a_level_on() {
+    local level said
+    for level in '' error warn info debug 1; do
+        said=no
+        GENIE_LOG=$level GENIE_DEVICES=cpu,cuda:77 "$EXAMPLES/hello" 2>"$WORK/said" || return 1
+        ! grep 'genie: warning: cuda:77 is absent' "$WORK/said" || said=yes
+        case $level in error) [ $said = no ] ;; *) [ $said = yes ] ;; esac || { echo "GENIE_LOG=$level: $said"; return 1; }
+    done
+    GENIE_DEVICES=cpu,cuda:77 env -u GENIE_LOG "$EXAMPLES/hello" 2>"$WORK/said" && ! grep absent "$WORK/said"
+}
+
 hello() { client "$WORK/client" "$1" "$EXAMPLES/hello" | grep -F "computed by 127.0.0.1:$server_port/"; }
 code_works_once() { fails_with 'code was used' client "$WORK/stranger" "@$WORK/used" "$EXAMPLES/hello"; }
 url_file_has_a_new_code() { [ -n "$(secret_code)" ] && [ "$(secret_code)" != "$(sed -n -E 's/.*code=([A-Za-z0-9_-]+).*/\1/p' "$WORK/used")" ]; }
@@ -360,4 +412,12 @@ if has python3; then
 else
     skip json_of_the_examples "no python3 here"
 fi
+if has python3; then
+    check json_log_has_a_line_for_each_end_of_a_session_and_no_secret json_log_tells_of_sessions
+else
+    skip json_log_has_a_line_for_each_end_of_a_session_and_no_secret "no python3 here"
+fi
+check text_log_has_a_line_for_each_end_of_a_session text_log_tells_of_sessions
+check log_with_a_word_that_is_none_is_refused fails_with 'log-format' "$serve" --home "$WORK/refused" --log-format xml
+check log_of_a_program_begins_at_its_level library_logs_from_a_level_on
 finish
