@@ -20,6 +20,7 @@ settings_of() {
             echo "--tokens 8 --ahead 4 --json"
             echo "--tokens 4 --mode cached"
             echo "--tokens 4 --mode blind" ;;
+        examples/chat) echo "--train-steps 2 --max-tokens 4 --json" ;;
         examples/genie_serve) echo "--devices list" ;;
         bench/bench_core) echo "--once --json" ;;
         bench/bench_gpu) echo "--quick --json" ;;

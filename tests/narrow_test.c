@@ -1,0 +1,230 @@
+/* Integers of 8 and 16 bits and floats of 16 bits: ops on them against plain C of 64 bits, at lengths on both sides of
+ * the vectors and blocks that a loop takes at once, in a row in memory and not; conversions of floats bit by bit.
+ *
+ * Tier: quick address */
+#include "../genie.h"
+
+#include <math.h>
+
+#include "test.h"
+
+enum { LONGEST = 9001, FLOATS = 1 << 18 };
+
+typedef enum op {
+    ADD,
+    SUB,
+    MUL,
+    MINIMUM,
+    MAXIMUM,
+    NEG,
+    ABS,
+    RELU,
+    CLAMP,
+    SIGN,
+    AND,
+    OR,
+    XOR,
+    NOT,
+    LEFT,
+    RIGHT,
+    EQ,
+    LT,
+    WHERE,
+    CHAIN,
+    TO_TRUTH,
+    OPS
+} op;
+static const char *const op_names[OPS] = {
+    "add", "sub", "mul", "minimum",    "maximum",     "neg", "abs", "relu",  "clamp", "sign",   "and",
+    "or",  "xor", "not", "shift_left", "shift_right", "eq",  "lt",  "where", "chain", "to bool"
+};
+
+static gn_ctx *g;
+static int64_t a64[2 * LONGEST], b64[2 * LONGEST];
+
+static gn_tensor build(op o, gn_tensor a, gn_tensor b) {
+    switch (o) {
+    case ADD: return gn_add(a, b);
+    case SUB: return gn_sub(a, b);
+    case MUL: return gn_mul(a, b);
+    case MINIMUM: return gn_minimum(a, b);
+    case MAXIMUM: return gn_maximum(a, b);
+    case NEG: return gn_neg(a);
+    case ABS: return gn_abs(a);
+    case RELU: return gn_relu(a);
+    case CLAMP: return gn_clamp(a, 1, 100);
+    case SIGN: return gn_sign(a);
+    case AND: return gn_and(a, b);
+    case OR: return gn_or(a, b);
+    case XOR: return gn_xor(a, b);
+    case NOT: return gn_not(a);
+    case LEFT: return gn_shift_left(a, b);
+    case RIGHT: return gn_shift_right(a, b);
+    case EQ: return gn_eq(a, b);
+    case LT: return gn_lt(a, b);
+    case WHERE: return gn_where(gn_lt(a, b), a, gn_add(b, b));
+    case CHAIN: return gn_xor(gn_mul(gn_add(a, b), a), gn_neg(b));
+    default: return gn_cast(a, GN_BOOL);
+    }
+}
+
+static int64_t wrapped(gn_dtype d, int64_t v) {
+    return d == GN_U8    ? (int64_t)(v & 0xff)
+           : d == GN_I8  ? ((v & 0xff) ^ 0x80) - 0x80
+           : d == GN_U16 ? (int64_t)(v & 0xffff)
+                         : ((v & 0xffff) ^ 0x8000) - 0x8000;
+}
+
+static int64_t computed(op o, gn_dtype d, int64_t a, int64_t b) {
+    switch (o) {
+    case ADD: return wrapped(d, a + b);
+    case SUB: return wrapped(d, a - b);
+    case MUL: return wrapped(d, a * b);
+    case MINIMUM: return a < b ? a : b;
+    case MAXIMUM: return a > b ? a : b;
+    case NEG: return wrapped(d, -a);
+    case ABS: return wrapped(d, a < 0 ? -a : a);
+    case RELU: return a < 0 ? 0 : a;
+    case CLAMP: return a < 1 ? 1 : a > 100 ? 100 : a;
+    case SIGN: return (a > 0) - (a < 0);
+    case AND: return wrapped(d, a & b);
+    case OR: return wrapped(d, a | b);
+    case XOR: return wrapped(d, a ^ b);
+    case NOT: return wrapped(d, ~a);
+    case LEFT: return wrapped(d, a * ((int64_t)1 << (b & 7)));
+    case RIGHT: return (a - (((a % (1 << (b & 7))) + (1 << (b & 7))) % (1 << (b & 7)))) / (1 << (b & 7));
+    case EQ: return a == b;
+    case LT: return a < b;
+    case WHERE: return a < b ? a : wrapped(d, b + b);
+    case CHAIN: return wrapped(d, wrapped(d, wrapped(d, a + b) * a) ^ wrapped(d, -b));
+    default: return a != 0;
+    }
+}
+
+/* step 2: every second element is read */
+static void check_ints(op o, gn_dtype d, int64_t n, int step) {
+    static int64_t got[LONGEST];
+    static uint8_t bytes[LONGEST];
+    gn_tensor a = gn_cast(gn_data(g, GN_I64, GN_SHAPE(n * step), a64), d),
+              b = gn_cast(gn_data(g, GN_I64, GN_SHAPE(n * step), b64), d), all[2] = { a, b };
+    gn_realize(all, 2); /* so that the loop reads memory */
+    if (o == LEFT || o == RIGHT) b = gn_and(b, gn_full(g, d, GN_SHAPE(1), 7));
+    gn_tensor x = gn_slice(a, 0, 0, GN_END, step), y = gn_slice(b, 0, 0, GN_END, step);
+    gn_tensor t = build(o, x, y);
+    gn_info info;
+    gn_realize(&t, 1);
+    bool truths = gn_describe(t, &info) == GN_OK && info.dtype == GN_BOOL;
+    gn_result r = truths ? gn_read(t, bytes, (size_t)n) : gn_read(gn_cast(t, GN_I64), got, (size_t)n * sizeof *got);
+    if (r != GN_OK) {
+        test_fail(__FILE__, __LINE__, "%s", gn_last_error(g)->text);
+        return;
+    }
+    for (int64_t i = 0; i < n && truths; i++) got[i] = bytes[i]; /* 0 or 1 in memory too */
+    for (int64_t i = 0; i < n; i++) {
+        int64_t want = computed(o, d, wrapped(d, a64[i * step]), wrapped(d, b64[i * step]));
+        if (got[i] != want) {
+            test_fail(__FILE__, __LINE__, "%s of %s, %lld elements, step %d: [%lld] is %lld, not %lld", op_names[o],
+                      gn_dtype_name(d), (long long)n, step, (long long)i, (long long)got[i], (long long)want);
+            return;
+        }
+    }
+    gn_step(g);
+}
+
+TEST(narrow_integers_are_exact_at_all_lengths) {
+    static const gn_dtype dtypes[] = { GN_U8, GN_I8, GN_U16, GN_I16 };
+    static const int64_t lengths[] = { 1, 31, 33, 1024, 2049, 4096, 4097, LONGEST };
+    for (int i = 0; i < 2 * LONGEST; i++) {
+        a64[i] = (int64_t)(test_random() % 65536) - 32768;
+        b64[i] = i % 5 ? (int64_t)(test_random() % 65536) - 32768 : a64[i];
+    }
+    g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    for (int o = 0; o < OPS; o++)
+        for (int d = 0; d < TEST_COUNT(dtypes); d++)
+            for (int l = 0; l < TEST_COUNT(lengths); l++)
+                for (int step = 1; step <= 2; step++) check_ints((op)o, dtypes[d], lengths[l], step);
+    gn_close(g);
+}
+
+/* The value that the bits of an f16 stand for. */
+static double f16_value(uint16_t h) {
+    int exponent = h >> 10 & 31, fraction = h & 1023;
+    double v = exponent == 31 ? (fraction ? NAN : INFINITY)
+               : exponent     ? ldexp(1024 + fraction, exponent - 25)
+                              : ldexp(fraction, -24);
+    return h & 0x8000 ? -v : v;
+}
+
+TEST(every_float_of_16_bits_is_read_as_its_value) {
+    static uint16_t h[65536];
+    static float f[65536], b[65536];
+    for (int i = 0; i < 65536; i++) h[i] = (uint16_t)i;
+    g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    CHECK(gn_read(gn_cast(gn_data(g, GN_F16, GN_SHAPE(65536), h), GN_F32), f, sizeof f) == GN_OK);
+    CHECK(gn_read(gn_cast(gn_data(g, GN_BF16, GN_SHAPE(65536), h), GN_F32), b, sizeof b) == GN_OK);
+    for (int i = 0; i < 65536; i++) {
+        uint32_t bits, wide = (uint32_t)i << 16;
+        float one = gn_f16_to_f32(h[i]);
+        CHECK(isnan(f[i]) ? isnan(f16_value(h[i])) : (double)f[i] == f16_value(h[i]));
+        CHECK(memcmp(&f[i], &one, sizeof one) == 0); /* of NaN sign and fraction too */
+        memcpy(&bits, &b[i], sizeof bits);
+        CHECK(bits == wide);
+    }
+    gn_close(g);
+}
+
+TEST(floats_are_rounded_to_16_bits_as_one_at_a_time) {
+    static float x[FLOATS], back[FLOATS];
+    static uint16_t f[FLOATS], b[FLOATS];
+    for (uint32_t i = 0; i < FLOATS; i++) {
+        uint32_t bits = i * 16384 + (uint32_t)(test_random() % 3) * 4096 + (uint32_t)(test_random() % 3) - 1;
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+    g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    gn_tensor t = gn_data(g, GN_F32, GN_SHAPE(FLOATS), x);
+    CHECK(gn_read(gn_cast(t, GN_F16), f, sizeof f) == GN_OK);
+    CHECK(gn_read(gn_cast(t, GN_BF16), b, sizeof b) == GN_OK);
+    CHECK(gn_read(gn_neg(gn_neg(gn_cast(gn_cast(t, GN_F16), GN_F32))), back, sizeof back) == GN_OK);
+    for (int i = 0; i < FLOATS; i++) {
+        float one = gn_f16_to_f32(gn_f32_to_f16(x[i]));
+        CHECK(f[i] == gn_f32_to_f16(x[i]));
+        CHECK(b[i] == gn_f32_to_bf16(x[i]));
+        CHECK(memcmp(&back[i], &one, sizeof one) == 0);
+        if (isfinite(x[i]) && f[i] < 0x7c00 && f[i]) {
+            double below = f16_value((uint16_t)(f[i] - 1)), above = f16_value((uint16_t)(f[i] + 1)), v = (double)x[i];
+            double at = f16_value(f[i]), off = fabs(v - at);
+            CHECK(off <= fabs(v - below) && (isinf(above) || off <= fabs(above - v)));
+        }
+    }
+    gn_close(g);
+}
+
+/* Once: by way of f32 each of these would be halfway between two results. */
+TEST(doubles_are_rounded_once_to_16_bits) {
+    double x[64];
+    uint16_t f[64], b[64];
+    for (int i = 0; i < 64; i++)
+        x[i] = (i & 1 ? -1 : 1) * (1 + (i & 2 ? 0x1p-11 : 0x1p-8) + (i & 4 ? 0x1p-40 : -0x1p-40));
+    g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(64), x);
+    CHECK(gn_read(gn_cast(t, GN_F16), f, sizeof f) == GN_OK);
+    CHECK(gn_read(gn_cast(t, GN_BF16), b, sizeof b) == GN_OK);
+    for (int i = 0; i < 64; i++) {
+        int sign = i & 1 ? 0x8000 : 0;
+        if (i & 2) CHECK(f[i] == (sign | (i & 4 ? 0x3c01 : 0x3c00)));
+        else CHECK(b[i] == (sign | (i & 4 ? 0x3f81 : 0x3f80)));
+    }
+    gn_close(g);
+}
+
+int main(int argc, char **argv) {
+    static const test_entry tests[] = {
+        TEST_ENTRY(narrow_integers_are_exact_at_all_lengths),
+        TEST_ENTRY(every_float_of_16_bits_is_read_as_its_value),
+        TEST_ENTRY(floats_are_rounded_to_16_bits_as_one_at_a_time),
+        TEST_ENTRY(doubles_are_rounded_once_to_16_bits),
+    };
+    test_begin(argc, argv);
+    test_all(tests, TEST_COUNT(tests));
+    return test_end();
+}
