@@ -3169,11 +3169,11 @@ static const gn_driver_i *gn__driver;
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define GN__X86 1
-#define GN__TARGET_AVX2 __attribute__((target("avx2,fma")))
+#define GN__TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
 #if defined(__clang__)
-#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"), min_vector_width(512)))
+#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c"), min_vector_width(512)))
 #else
-#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")))
+#define GN__TARGET_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,f16c,prefer-vector-width=512")))
 #endif
 #else
 #define GN__X86 0
@@ -3204,6 +3204,21 @@ static const gn_driver_i *gn__driver;
 typedef enum gn__isa { GN__ISA_BASE, GN__ISA_AVX2, GN__ISA_AVX512, GN__ISA__COUNT } gn__isa;
 static const char *const gn__isa_names[GN__ISA__COUNT] = { "base", "avx2", "avx512" };
 
+/* The processor adds products of pairs of bf16 to f32, those of the upper halves first, rounding each sum. */
+static gn__atomic gn__bf16_pairs;
+#if GN__X86
+#define GN__PAIRS_BF16(sum, w, a) __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(a))
+GN__TARGET_AVX512 static bool gn__pairs_are_in_order(void) {
+    typedef float vec __attribute__((vector_size(64)));
+    typedef uint32_t bits __attribute__((vector_size(64)));
+    vec first = (vec){ 0 } + 0x1p25f, second = first, w = (vec)((bits){ 0 } + 0x3f803f80u); /* ones */
+    uint32_t up = 0x3f80cc00u, down = 0xcc003f80u;                                          /* 1 and -2^25 */
+    GN__PAIRS_BF16(first, w, up);
+    GN__PAIRS_BF16(second, w, down);
+    return first[0] == 0 && second[0] == 1;
+}
+#endif
+
 GN__COLD_BEGIN
 /* $GENIE_ISA=base|avx2 lowers it. */
 static gn__isa gn__isa_pick(void) {
@@ -3215,7 +3230,11 @@ static gn__isa gn__isa_pick(void) {
     __builtin_cpu_init();
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    unsigned a, b, c = 0, d; /* bit 29 of the third: F16C */
+    bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
+    bool bf16 = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1); /* AVX512-BF16 */
+    if (avx512 && bf16 && gn__pairs_are_in_order()) gn__atomic_store(&gn__bf16_pairs, 1);
     if (most >= GN__ISA_AVX512 && avx512 && avx2) return GN__ISA_AVX512;
     if (most >= GN__ISA_AVX2 && avx2) return GN__ISA_AVX2;
 #endif
@@ -6817,11 +6836,11 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
 #pragma GCC push_options
 #pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
 #endif
-#define GN__MAP(from_t, to_t, expr)                                        \
-    do {                                                                   \
-        const from_t *from_p = (const from_t *)x;                          \
-        to_t *to_p = (to_t *)y;                                            \
-        for (int64_t i = 0; i < n; i++) to_p[i] = (to_t)(expr(from_p[i])); \
+#define GN__MAP(from_t, to_t, expr)                                                       \
+    do {                                                                                  \
+        const from_t *from_p = (const from_t *)x;                                         \
+        to_t *to_p = (to_t *)y;                                                           \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) to_p[i] = (to_t)(expr(from_p[i])); \
     } while (0)
 #define GN__SAME(v) (v)
 #define GN__TRUTH(v) ((v) != 0)
@@ -6835,8 +6854,7 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
         int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);   \
         T least = (T)gn__f64_int(-INFINITY, to), above = (T)((double)most + 1); \
         if (to == GN_BOOL) GN__MAP(T, int32_t, GN__TRUTH);                      \
-        else                                                                    \
-            for (int64_t i = 0; i < n; i++) {                                   \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                   \
                 T v = a[i], c = v < above ? v : 0;                              \
                 int32_t r = (int32_t)(c > least ? c : least);                   \
                 b[i] = v >= above ? most : r;                                   \
@@ -6847,7 +6865,7 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
         const T *a = (const T *)x;                                                                       \
         int64_t *b = (int64_t *)y, most = gn__f64_int(INFINITY, to), least = gn__f64_int(-INFINITY, to); \
         T low = (T)least, above = to == GN_U32 ? (T)4294967296.0 : (T)9223372036854775808.0;             \
-        for (int64_t i = 0; i < n; i++) {                                                                \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                                                 \
             T v = a[i];                                                                                  \
             b[i] = v != v ? 0 : v <= low ? least : v >= above ? most : (int64_t)v;                       \
         }                                                                                                \
@@ -6864,6 +6882,7 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
 #define GN__DEFINE_CAST(S, attribute)                                                                             \
     attribute static void gn__tile_cast_##S(void *restrict y, gn_dtype to, const void *restrict x, gn_dtype from, \
                                             int64_t n) {                                                          \
+        n &= ~(int64_t)(GN__TILE_STEP - 1); /* as in GN__TILE */                                                  \
         switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(float, float, GN__SAME); break;                       \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
@@ -7440,26 +7459,41 @@ enum {
     GN__ABREAST = 32
 };
 
-/* The innermost loops of f32 rows and products, for one instruction path. */
-typedef struct gn__kernels {
+/* Tiles of a product. The elements of packed sides and of C have one size; for the pairs of 16-bit integers those of
+   sides are two terms each, the first in the lower half. */
+typedef struct gn__tiles {
     int mr, nr; /* mr at most GN__GEMM_MR */
-    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr), GN__RUN terms one after the
-       other, then these sums */
-    void (*micro)(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add);
+    /* C tile (mr x nr, row stride ldc) = or += packed A (k x mr) * packed B (k x nr); of floats GN__RUN terms one after
+       the other, then these sums */
+    void (*micro)(const void *a, const void *b, void *c, int64_t ldc, int64_t k, bool add);
+} gn__tiles;
+
+/* The innermost loops of f32 rows and of products, for one instruction path. */
+typedef struct gn__kernels {
+    gn__tiles f32, f64;
     /* y[n] += x[0] b[0][n] + … + x[rows - 1] b[rows - 1][n], in that order; rows are ldb apart */
     void (*axpy)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n);
-    /* y[rows] += x . b[row]; GN__LANES running sums, combined in a fixed order */
-    void (*dot)(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t k);
-    void (*dot64)(double *y, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t k);
+    /* y[r] += x[r] . b[r], rows ldx and ldb apart; GN__LANES running sums, combined in a fixed order */
+    void (*dot)(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
+    void (*dot64)(double *y, const double *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
     /* The same down n columns, n <= GN__CHUNK: running sum r mod GN__LANES, a row of `slots`, += x[r] b[r][n]; the
      * first ones are set where `fresh`. Then y[n] += what `lanes` of them (those that were set) come to. */
-    void (*down)(float *slots, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*down)(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     void (*join)(float *y, const float *slots, int64_t lanes, int64_t n);
-    void (*down64)(double *slots, const double *x, const double *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
+    void (*down64)(double *slots, const double *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     void (*join64)(double *y, const double *slots, int64_t lanes, int64_t n);
     float (*top)(const float *x, int64_t n, float sign); /* largest of sign * x, NaN if there is one */
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
     void (*gain)(float *y, const float *g, const float *b, int64_t n);         /* y * g + b; one of them may be NULL */
+    gn__tiles i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
+    gn__tiles bf16;       /* pairs of bf16, the first in the upper half, to the sums of f32; without a kernel: none */
+    /* f32, f64: the sums of micro where m and n are 4 or more: C (dense) = A * B, whose rows lie ldb apart, nothing
+       packed; NULL: none */
+    void (*tiny[2])(const void *a, int64_t am, int64_t ak, const void *b, int64_t ldb, void *c, int64_t m, int64_t n,
+                    int64_t k);
+    /* dot and down with b of f16 and of bf16; NULL: what is b is converted first */
+    void (*dot16[2])(float *y, const float *x, int64_t ldx, const void *b, int64_t ldb, int64_t rows, int64_t k);
+    void (*down16[2])(float *slots, const float *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
 } gn__kernels;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -7476,120 +7510,170 @@ typedef struct gn__kernels {
 #define GN__LANES_SUM(s) (((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7])))
 
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                                     \
-    attribute static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) { \
-        GN__CONTRACT                                                                                                  \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));                                 \
-        vec acc[MR][NV], run[MR][NV];                                                                                 \
-        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; }   \
-        for (int64_t l; k > 0; k -= l) {                                                                              \
-            GN__UNROLL for (int i = 0; i < MR; i++) {                                                                 \
-                GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] = (vec){ 0 };                                       \
-            }                                                                                                         \
-            for (l = 0; l < GN__RUN && l < k; l++, a += MR, b += W * NV) {                                            \
-                vec w[NV];                                                                                            \
-                GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                             \
-                GN__UNROLL for (int i = 0; i < MR; i++) {                                                             \
-                    GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] += a[i] * w[v];                                 \
-                }                                                                                                     \
-            }                                                                                                         \
-            GN__UNROLL for (int i = 0; i < MR; i++) {                                                                 \
-                GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += run[i][v];                                       \
-            }                                                                                                         \
-        }                                                                                                             \
-        GN__UNROLL for (int i = 0; i < MR; i++) {                                                                     \
-            GN__UNROLL for (int v = 0; v < NV; v++) {                                                                 \
-                vec *to = (vec *)(c + i * ldc + v * W);                                                               \
-                if (add) acc[i][v] += *to;                                                                            \
-                *to = acc[i][v];                                                                                      \
-            }                                                                                                         \
-        }                                                                                                             \
-    }
-/* Four rows at a time, so that there are as many chains of additions. */
-#define GN__DOT_ROWS(T, W, ROWS)                                                                                    \
-    for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, y += ROWS) {                                                \
-        vec acc[ROWS][GN__LANES / W];                                                                               \
-        T s[ROWS][GN__LANES];                                                                                       \
-        int64_t l = 0;                                                                                              \
-        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                                                 \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[r][v] = (vec){ 0 };                              \
-        }                                                                                                           \
-        for (; l + GN__LANES <= k; l += GN__LANES) {                                                                \
-            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                                    \
-                vec w = *(const vec *)(x + l + v * W);                                                              \
-                GN__UNROLL for (int r = 0; r < ROWS; r++) acc[r][v] += w * *(const vec *)(b + r * ldb + l + v * W); \
+#define GN__MADD(sum, a, w) sum += (a) * (w)
+/* Sums of two products of 16 bits each, which wrap. */
+#define GN__MADD_PAIRS(sum, a, w)                                        \
+    do {                                                                 \
+        vec both = (vec){ 0 } + (a);                                     \
+        __asm__("vpmaddwd %2, %1, %0" : "=v"(both) : "v"(both), "v"(w)); \
+        sum += both;                                                     \
+    } while (0)
+#define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES)                                                 \
+    attribute static void gn__micro_##name(const void *pa, const void *pb, void *pc, int64_t ldc, int64_t k,        \
+                                           bool add) {                                                              \
+        GN__CONTRACT                                                                                                \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                   \
+        const T *a = (const T *)pa, *b = (const T *)pb;                                                             \
+        T *c = (T *)pc;                                                                                             \
+        vec acc[MR][NV], run[MR][NV];                                                                               \
+        GN__UNROLL for (int i = 0; i < MR; i++) { GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] = (vec){ 0 }; } \
+        for (int64_t l; k > 0; k -= l) {                                                                            \
+            GN__UNROLL for (int i = 0; i < MR; i++) {                                                               \
+                GN__UNROLL for (int v = 0; v < NV; v++) run[i][v] = (vec){ 0 };                                     \
+            }                                                                                                       \
+            for (l = 0; l < RUN && l < k; l++, a += MR, b += W * NV) {                                              \
+                vec w[NV];                                                                                          \
+                GN__UNROLL for (int v = 0; v < NV; v++) w[v] = *(const vec *)(b + v * W);                           \
+                GN__UNROLL for (int i = 0; i < MR; i++) {                                                           \
+                    GN__UNROLL for (int v = 0; v < NV; v++) TIMES(run[i][v], a[i], w[v]);                           \
+                }                                                                                                   \
+            }                                                                                                       \
+            GN__UNROLL for (int i = 0; i < MR; i++) {                                                               \
+                GN__UNROLL for (int v = 0; v < NV; v++) acc[i][v] += run[i][v];                                     \
             }                                                                                                       \
         }                                                                                                           \
-        memcpy(s, acc, sizeof s);                                                                                   \
-        for (int r = 0; r < ROWS; r++) {                                                                            \
-            for (int64_t i = l; i < k; i++) s[r][i - l] += x[i] * b[r * ldb + i];                                   \
-            quad h = *(const quad *)s[r] + *(const quad *)(s[r] + 4); /* as GN__LANES_SUM adds */                   \
-            y[r] += (h[0] + h[2]) + (h[1] + h[3]);                                                                  \
+        GN__UNROLL for (int i = 0; i < MR; i++) {                                                                   \
+            GN__UNROLL for (int v = 0; v < NV; v++) {                                                               \
+                vec *to = (vec *)(c + i * ldc + v * W);                                                             \
+                if (add) acc[i][v] += *to;                                                                          \
+                *to = acc[i][v];                                                                                    \
+            }                                                                                                       \
         }                                                                                                           \
     }
-#define GN__DEFINE_DOT(name, attribute, T, W)                                                                  \
-    attribute static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
-        GN__CONTRACT                                                                                           \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));              \
-        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));             \
-        GN__DOT_ROWS(T, W, 4)                                                                                  \
-        GN__DOT_ROWS(T, W, 1)                                                                                  \
+/* Elements of rows as vectors, and one. */
+#define GN__WIDE(p) *(const vec *)(p)
+#define GN__ONE(x) x
+#define GN__WIDE_BF16(p) (vec)(__builtin_convertvector(*(const half *)(p), bits) << 16)
+#define GN__WIDE_F16(p) (vec) __builtin_ia32_vcvtph2ps256((halves)(*(const half *)(p)))
+/* Squares of 4 by 4; the last of a row and of a column lie over those before. */
+#define GN__DEFINE_TINY(S, attribute, T)                                                                              \
+    attribute static void gn__tiny_##S(const void *pa, int64_t am, int64_t ak, const void *pb, int64_t ldb, void *pc, \
+                                       int64_t m, int64_t n, int64_t k) {                                             \
+        GN__CONTRACT                                                                                                  \
+        typedef T vec __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));                     \
+        for (int64_t i = 0; i < m; i += 4)                                                                            \
+            for (int64_t q = 0; q < n; q += 4) {                                                                      \
+                int64_t row = i + 4 > m ? m - 4 : i, col = q + 4 > n ? n - 4 : q, left = k;                           \
+                const T *a = (const T *)pa + row * am, *b = (const T *)pb + col;                                      \
+                T *c = (T *)pc + row * n + col;                                                                       \
+                vec acc[4], run[4];                                                                                   \
+                GN__UNROLL for (int r = 0; r < 4; r++) acc[r] = (vec){ 0 };                                           \
+                while (left > 0) {                                                                                    \
+                    GN__UNROLL for (int r = 0; r < 4; r++) run[r] = (vec){ 0 };                                       \
+                    for (int l = 0; l < GN__RUN && left > 0; l++, left--, a += ak, b += ldb) {                        \
+                        vec w = *(const vec *)b;                                                                      \
+                        GN__UNROLL for (int r = 0; r < 4; r++) run[r] += a[r * am] * w;                               \
+                    }                                                                                                 \
+                    GN__UNROLL for (int r = 0; r < 4; r++) acc[r] += run[r];                                          \
+                }                                                                                                     \
+                GN__UNROLL for (int r = 0; r < 4; r++) * (vec *)(c + r * n) = acc[r];                                 \
+            }                                                                                                         \
+    }
+#define GN__NARROW(W, B)                                                                               \
+    typedef B half __attribute__((vector_size(W * sizeof(B)), aligned(sizeof(B)), may_alias, unused)); \
+    typedef int16_t halves __attribute__((vector_size(W * 2), unused));                                \
+    typedef uint32_t bits __attribute__((vector_size(W * 4), unused));
+/* Four rows at a time, so that there are as many chains of additions. */
+#define GN__DOT_ROWS(T, W, ROWS, WIDE, ONE)                                                       \
+    for (; rows >= ROWS; rows -= ROWS, b += ROWS * ldb, x += ROWS * ldx, y += ROWS) {             \
+        vec acc[ROWS][GN__LANES / W];                                                             \
+        T s[ROWS][GN__LANES];                                                                     \
+        int64_t l = 0;                                                                            \
+        GN__UNROLL for (int r = 0; r < ROWS; r++) {                                               \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[r][v] = (vec){ 0 };            \
+        }                                                                                         \
+        for (; l + GN__LANES <= k; l += GN__LANES) {                                              \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) {                                  \
+                GN__UNROLL for (int r = 0; r < ROWS; r++) acc[r][v] +=                            \
+                    *(const vec *)(x + r * ldx + l + v * W) * WIDE(b + r * ldb + l + v * W);      \
+            }                                                                                     \
+        }                                                                                         \
+        memcpy(s, acc, sizeof s);                                                                 \
+        for (int r = 0; r < ROWS; r++) {                                                          \
+            for (int64_t i = l; i < k; i++) s[r][i - l] += x[r * ldx + i] * ONE(b[r * ldb + i]);  \
+            quad h = *(const quad *)s[r] + *(const quad *)(s[r] + 4); /* as GN__LANES_SUM adds */ \
+            y[r] += (h[0] + h[2]) + (h[1] + h[3]);                                                \
+        }                                                                                         \
+    }
+#define GN__DEFINE_DOT(name, attribute, T, W, B, WIDE, ONE)                                                        \
+    attribute static void gn__dot_##name(T *y, const T *x, int64_t ldx, const void *pb, int64_t ldb, int64_t rows, \
+                                         int64_t k) {                                                              \
+        GN__CONTRACT                                                                                               \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                  \
+        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));                 \
+        GN__NARROW(W, B)                                                                                           \
+        const B *b = (const B *)pb;                                                                                \
+        GN__DOT_ROWS(T, W, 4, WIDE, ONE)                                                                           \
+        GN__DOT_ROWS(T, W, 1, WIDE, ONE)                                                                           \
     }
 /* Four rows of a running sum at a time. */
-#define GN__DEFINE_DOWN(name, attribute, T, W)                                                                    \
-    attribute static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, \
-                                          bool fresh) {                                                           \
-        GN__CONTRACT                                                                                              \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                 \
-        const int64_t step = GN__LANES * ldb;                                                                     \
-        int64_t r = 0;                                                                                            \
-        for (; r + 4 * GN__LANES <= rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {                \
-            for (int l = 0; l < GN__LANES; l++, x++, b += ldb) {                                                  \
-                const T *b1 = b + step, *b2 = b1 + step, *b3 = b2 + step, x0 = x[0], x1 = x[GN__LANES],           \
-                        x2 = x[2 * GN__LANES], x3 = x[3 * GN__LANES];                                             \
-                T *s = slots + l * GN__SLOT;                                                                      \
-                int64_t i = 0;                                                                                    \
-                for (; i + W <= n; i += W) {                                                                      \
-                    vec t = { 0 };                                                                                \
-                    if (!fresh) t = *(const vec *)(s + i);                                                        \
-                    t += x0 * *(const vec *)(b + i);                                                              \
-                    t += x1 * *(const vec *)(b1 + i);                                                             \
-                    t += x2 * *(const vec *)(b2 + i);                                                             \
-                    t += x3 * *(const vec *)(b3 + i);                                                             \
-                    *(vec *)(s + i) = t;                                                                          \
-                }                                                                                                 \
-                for (; i < n; i++) {                                                                              \
-                    T t = fresh ? 0 : s[i];                                                                       \
-                    t += x0 * b[i];                                                                               \
-                    t += x1 * b1[i];                                                                              \
-                    t += x2 * b2[i];                                                                              \
-                    t += x3 * b3[i];                                                                              \
-                    s[i] = t;                                                                                     \
-                }                                                                                                 \
-            }                                                                                                     \
-            fresh = false;                                                                                        \
-        }                                                                                                         \
-        for (; r < rows; r++, x++, b += ldb) {                                                                    \
-            T *s = slots + r % GN__LANES * GN__SLOT;                                                              \
-            int64_t i = 0;                                                                                        \
-            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                      \
-            for (; i + W <= n; i += W) *(vec *)(s + i) += x[0] * *(const vec *)(b + i);                           \
-            for (; i < n; i++) s[i] += x[0] * b[i];                                                               \
-        }                                                                                                         \
-    }                                                                                                             \
-    attribute static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                       \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                 \
-        int64_t i = 0;                                                                                            \
-        for (; i + W <= n && lanes == GN__LANES; i += W) {                                                        \
-            vec s[GN__LANES];                                                                                     \
-            GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i);       \
-            *(vec *)(y + i) += GN__LANES_SUM(s);                                                                  \
-        }                                                                                                         \
-        for (; i < n; i++) {                                                                                      \
-            T s[GN__LANES] = { 0 };                                                                               \
-            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                                   \
-            y[i] += GN__LANES_SUM(s);                                                                             \
-        }                                                                                                         \
+#define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                          \
+    attribute static void gn__down_##name(T *slots, const T *x, const void *pb, int64_t ldb, int64_t rows, int64_t n, \
+                                          bool fresh) {                                                               \
+        GN__CONTRACT                                                                                                  \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                     \
+        GN__NARROW(W, B)                                                                                              \
+        const B *b = (const B *)pb;                                                                                   \
+        const int64_t step = GN__LANES * ldb;                                                                         \
+        int64_t r = 0;                                                                                                \
+        for (; r + 4 * GN__LANES <= rows; r += 4 * GN__LANES, x += 3 * GN__LANES, b += 3 * step) {                    \
+            for (int l = 0; l < GN__LANES; l++, x++, b += ldb) {                                                      \
+                const B *b1 = b + step, *b2 = b1 + step, *b3 = b2 + step;                                             \
+                const T x0 = x[0], x1 = x[GN__LANES], x2 = x[2 * GN__LANES], x3 = x[3 * GN__LANES];                   \
+                T *s = slots + l * GN__SLOT;                                                                          \
+                int64_t i = 0;                                                                                        \
+                for (; i + W <= n; i += W) {                                                                          \
+                    vec t = { 0 };                                                                                    \
+                    if (!fresh) t = *(const vec *)(s + i);                                                            \
+                    t += x0 * WIDE(b + i);                                                                            \
+                    t += x1 * WIDE(b1 + i);                                                                           \
+                    t += x2 * WIDE(b2 + i);                                                                           \
+                    t += x3 * WIDE(b3 + i);                                                                           \
+                    *(vec *)(s + i) = t;                                                                              \
+                }                                                                                                     \
+                for (; i < n; i++) {                                                                                  \
+                    T t = fresh ? 0 : s[i];                                                                           \
+                    t += x0 * ONE(b[i]);                                                                              \
+                    t += x1 * ONE(b1[i]);                                                                             \
+                    t += x2 * ONE(b2[i]);                                                                             \
+                    t += x3 * ONE(b3[i]);                                                                             \
+                    s[i] = t;                                                                                         \
+                }                                                                                                     \
+            }                                                                                                         \
+            fresh = false;                                                                                            \
+        }                                                                                                             \
+        for (; r < rows; r++, x++, b += ldb) {                                                                        \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                                  \
+            int64_t i = 0;                                                                                            \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                          \
+            for (; i + W <= n; i += W) *(vec *)(s + i) += x[0] * WIDE(b + i);                                         \
+            for (; i < n; i++) s[i] += x[0] * ONE(b[i]);                                                              \
+        }                                                                                                             \
+    }
+#define GN__DEFINE_JOIN(name, attribute, T, W)                                                              \
+    attribute static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                 \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));           \
+        int64_t i = 0;                                                                                      \
+        for (; i + W <= n && lanes == GN__LANES; i += W) {                                                  \
+            vec s[GN__LANES];                                                                               \
+            GN__UNROLL for (int l = 0; l < GN__LANES; l++) s[l] = *(const vec *)(slots + l * GN__SLOT + i); \
+            *(vec *)(y + i) += GN__LANES_SUM(s);                                                            \
+        }                                                                                                   \
+        for (; i < n; i++) {                                                                                \
+            T s[GN__LANES] = { 0 };                                                                         \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                             \
+            y[i] += GN__LANES_SUM(s);                                                                       \
+        }                                                                                                   \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                           \
     attribute static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows,        \
@@ -7642,37 +7726,50 @@ typedef struct gn__kernels {
         for (; i < n; i++) y[i] = g && b ? y[i] * g[i] + b[i] : g ? y[i] * g[i] : y[i] + b[i];        \
     }
 #else
-#define GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                                           \
-    static void gn__micro_##S(const float *a, const float *b, float *c, int64_t ldc, int64_t k, bool add) { \
-        float acc[MR][W * NV] = { { 0 } };                                                                  \
-        for (int64_t l = 0; l < k; l++, a += MR, b += W * NV)                                               \
-            for (int i = 0; i < MR; i++)                                                                    \
-                for (int v = 0; v < W * NV; v++) acc[i][v] += a[i] * b[v];                                  \
-        for (int i = 0; i < MR; i++)                                                                        \
-            for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v]; \
+#define GN__MADD(sum, a, w) sum += (a) * (w)
+#define GN__DEFINE_MICRO(name, attribute, T, W, MR, NV, RUN, TIMES)                                            \
+    static void gn__micro_##name(const void *pa, const void *pb, void *pc, int64_t ldc, int64_t k, bool add) { \
+        const T *a = (const T *)pa, *b = (const T *)pb;                                                        \
+        T acc[MR][W * NV] = { { 0 } }, *c = (T *)pc;                                                           \
+        for (int64_t l; k > 0; k -= l) {                                                                       \
+            T run[MR][W * NV] = { { 0 } };                                                                     \
+            for (l = 0; l < RUN && l < k; l++, a += MR, b += W * NV)                                           \
+                for (int i = 0; i < MR; i++)                                                                   \
+                    for (int v = 0; v < W * NV; v++) TIMES(run[i][v], a[i], b[v]);                             \
+            for (int i = 0; i < MR; i++)                                                                       \
+                for (int v = 0; v < W * NV; v++) acc[i][v] += run[i][v];                                       \
+        }                                                                                                      \
+        for (int i = 0; i < MR; i++)                                                                           \
+            for (int v = 0; v < W * NV; v++) c[i * ldc + v] = add ? c[i * ldc + v] + acc[i][v] : acc[i][v];    \
     }
-#define GN__DEFINE_DOT(name, attribute, T, W)                                                        \
-    static void gn__dot_##name(T *y, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t k) { \
-        for (int64_t r = 0; r < rows; r++, b += ldb) {                                               \
-            T s[GN__LANES] = { 0 };                                                                  \
-            for (int64_t l = 0; l < k; l++) s[l % GN__LANES] += x[l] * b[l];                         \
-            y[r] += GN__LANES_SUM(s);                                                                \
-        }                                                                                            \
-    }
-#define GN__DEFINE_DOWN(name, attribute, T, W)                                                                        \
-    static void gn__down_##name(T *slots, const T *x, const T *b, int64_t ldb, int64_t rows, int64_t n, bool fresh) { \
-        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                                \
-            T *s = slots + r % GN__LANES * GN__SLOT;                                                                  \
-            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                          \
-            for (int64_t i = 0; i < n; i++) s[i] += x[r] * b[i];                                                      \
-        }                                                                                                             \
-    }                                                                                                                 \
-    static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) {                                     \
-        for (int64_t i = 0; i < n; i++) {                                                                             \
+#define GN__WIDE(p) (p)
+#define GN__ONE(x) x
+#define GN__DEFINE_DOT(name, attribute, T, W, B, WIDE, ONE)                                                           \
+    static void gn__dot_##name(T *y, const T *x, int64_t ldx, const void *pb, int64_t ldb, int64_t rows, int64_t k) { \
+        const B *b = (const B *)pb;                                                                                   \
+        for (int64_t r = 0; r < rows; r++, x += ldx, b += ldb) {                                                      \
             T s[GN__LANES] = { 0 };                                                                                   \
-            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];                                       \
-            y[i] += GN__LANES_SUM(s);                                                                                 \
+            for (int64_t l = 0; l < k; l++) s[l % GN__LANES] += x[l] * ONE(b[l]);                                     \
+            y[r] += GN__LANES_SUM(s);                                                                                 \
         }                                                                                                             \
+    }
+#define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                \
+    static void gn__down_##name(T *slots, const T *x, const void *pb, int64_t ldb, int64_t rows, int64_t n, \
+                                bool fresh) {                                                               \
+        const B *b = (const B *)pb;                                                                         \
+        for (int64_t r = 0; r < rows; r++, b += ldb) {                                                      \
+            T *s = slots + r % GN__LANES * GN__SLOT;                                                        \
+            if (fresh && r < GN__LANES) memset(s, 0, (size_t)n * sizeof *s);                                \
+            for (int64_t i = 0; i < n; i++) s[i] += x[r] * ONE(b[i]);                                       \
+        }                                                                                                   \
+    }
+#define GN__DEFINE_JOIN(name, attribute, T, W)                                    \
+    static void gn__join_##name(T *y, const T *slots, int64_t lanes, int64_t n) { \
+        for (int64_t i = 0; i < n; i++) {                                         \
+            T s[GN__LANES] = { 0 };                                               \
+            for (int64_t l = 0; l < lanes; l++) s[l] = slots[l * GN__SLOT + i];   \
+            y[i] += GN__LANES_SUM(s);                                             \
+        }                                                                         \
     }
 #define GN__DEFINE_AXPY(S, attribute, W)                                                                       \
     static void gn__axpy_##S(float *y, const float *x, const float *b, int64_t ldb, int64_t rows, int64_t n) { \
@@ -7726,43 +7823,76 @@ typedef struct gn__kernels {
         return best;                                                                                    \
     }
 #endif
-#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                            \
-    GN__DEFINE_TOP(S, attribute, W)                                            \
-    GN__DEFINE_MAPS(S, attribute, W)                                           \
-    GN__DEFINE_MICRO(S, attribute, W, MR, NV)                                  \
-    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES)) \
-    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2))                        \
-    GN__DEFINE_AXPY(S, attribute, W)                                           \
-    GN__DEFINE_DOWN(f32_##S, attribute, float, W)                              \
-    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2))
-#define GN__KERNELS(S, W, MR, NV)                                                                                     \
+#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                  \
+    GN__DEFINE_TOP(S, attribute, W)                                                  \
+    GN__DEFINE_MAPS(S, attribute, W)                                                 \
+    GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD)        \
+    GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD) \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)   \
+    GN__DEFINE_AXPY(S, attribute, W)                                                 \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)          \
+    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                    \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)  \
+    GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
+#define GN__DEFINE_MICRO_I32(S, attribute, W, MR, NV) \
+    GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)
+/* of 8 lanes, which no wider vector changes */
+#define GN__DEFINE_DOTS(S, attribute, W) \
+    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE)
+#define GN__DEFINE_HALVES(name, WIDE, ONE)                                       \
+    GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE) \
+    GN__DEFINE_DOWN(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)
+#define GN__TILES(micro, W, MR, NV) MR, W *NV, micro
+/* last: tiles of integers, tiny products, dot16 and down16 */
+#define GN__KERNELS(S, dot, W, MR, NV, ...)                                                                           \
     {                                                                                                                 \
-        MR, W *NV, gn__micro_##S, gn__axpy_##S, gn__dot_f32_##S, gn__dot_f64_##S, gn__down_f32_##S, gn__join_f32_##S, \
-            gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S, gn__gain_##S                             \
+        { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##S, dot, gn__dot_f64_##S, \
+            gn__down_f32_##S, gn__join_f32_##S, gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S,      \
+            gn__gain_##S, __VA_ARGS__                                                                                 \
     }
 
 #if defined(__aarch64__)
+#define GN__BASE_WIDTH 8
 #define GN__BASE_SHAPE 4, 8, 2 /* NEON: 16 of 32 registers hold sums */
 #else
+#define GN__BASE_WIDTH 4
 #define GN__BASE_SHAPE 4, 4, 2
 #endif
 #define GN__EXPAND(macro, ...) macro(__VA_ARGS__)
 GN__SMALL_BEGIN
 GN__EXPAND(GN__DEFINE_KERNELS, base, , GN__BASE_SHAPE)
+GN__EXPAND(GN__DEFINE_DOTS, base, , GN__BASE_WIDTH)
+GN__EXPAND(GN__DEFINE_MICRO_I32, base, , GN__BASE_SHAPE)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
 GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
+GN__DEFINE_DOTS(avx2, GN__TARGET_AVX2, 8)
+GN__DEFINE_HALVES(f16, GN__WIDE_F16, gn__f16_f32)
+GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32)
+GN__DEFINE_MICRO_I32(avx2, GN__TARGET_AVX2, 8, 6, 2)
+GN__DEFINE_TINY(f32, GN__TARGET_AVX2, float)
+GN__DEFINE_TINY(f64, GN__TARGET_AVX2, double)
+#define GN__MADD_BF16(sum, a, w) GN__PAIRS_BF16(sum, w, a)
+GN__DEFINE_MICRO(bf16, GN__TARGET_AVX512, float, 16, 7, 2, GN__RUN / 2, GN__MADD_BF16)
+GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__MADD_PAIRS)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
+#define GN__OF_AVX2(...)                                                                                       \
+    { GN__TILES(gn__micro_i32_avx2, 8, 6, 2) }, { GN__TILES(gn__micro_pairs_avx2, 8, 6, 2) }, { __VA_ARGS__ }, \
+        { gn__tiny_f32, gn__tiny_f64 }, { gn__dot_f16, gn__dot_bf16 }, {                                       \
+        gn__down_f16, gn__down_bf16                                                                            \
+    }
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
-    GN__EXPAND(GN__KERNELS, base, GN__BASE_SHAPE),
+    GN__EXPAND(GN__KERNELS, base, gn__dot_f32_base, GN__BASE_SHAPE,
+               { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) }, { 0, 0, NULL }, { 0, 0, NULL },
+               { NULL, NULL }, { NULL, NULL }, { NULL, NULL }),
 #if GN__X86
-    GN__KERNELS(avx2, 8, 6, 2),
-    GN__KERNELS(avx512, 16, 7, 2),
+    GN__KERNELS(avx2, gn__dot_f32_avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL)),
+    GN__KERNELS(avx512, gn__dot_f32_avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2))),
 #endif
 };
 
@@ -7912,7 +8042,7 @@ static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
 /* gn__exp, and gn__tanh of f32: y = f(x), n elements. */
 #if GN__X86
 #define GN__EACH_TILES(NAME, S) \
-    { gn__tile_##NAME##_##S, gn__tile_##NAME##_##S##_avx2, gn__tile_##NAME##_##S##_avx2 }
+    { gn__tile_##NAME##_##S, gn__tile_##NAME##_##S##_avx2, gn__tile_##NAME##_##S##_avx512 }
 #else
 #define GN__EACH_TILES(NAME, S) \
     { gn__tile_##NAME##_##S }
@@ -7984,7 +8114,7 @@ static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
         for (int64_t i = 0, m; i < n; i += m * PIECE) {                                    \
             T s[8] = { 0 };                                                                \
             m = GN__MAX(GN__MIN((n - i) / PIECE, 8), 1);                                   \
-            k->member(s, ones, x + i, PIECE, m, GN__MIN(n - i, (int64_t)PIECE));           \
+            k->member(s, ones, 0, x + i, PIECE, m, GN__MIN(n - i, (int64_t)PIECE));        \
             for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l]);                 \
         }                                                                                  \
     }
@@ -8021,20 +8151,21 @@ static const char *gn__down_at(const gn__down *d, int64_t row) {
 }
 
 /* y[i] += the sum of x[r] times row r's element i, at most a piece of rows, as `dot` adds along a row. */
-#define GN__DEFINE_DOWN_OF(S, T, DTYPE, member, finish, load)                                                      \
+#define GN__DEFINE_DOWN_OF(S, T, plain, whole, finish, load)                                                       \
     static void gn__down_##S(const gn__kernels *k, T *y, const T *x, const gn__down *d, int64_t rows, int64_t n) { \
         T slots[GN__LANES * GN__SLOT], room[GN__LANES][GN__CHUNK];                                                 \
-        bool direct = d->dtype == DTYPE && d->along == 1 && !d->rows;                                              \
-        if (direct) k->member(slots, x, (const T *)(const void *)d->p, d->down, rows, n, true);                    \
-        for (int64_t r = 0, some; r < rows && !direct; r += some) {                                                \
+        void (*down)(T *, const T *, const void *, int64_t, int64_t, int64_t, bool) = NULL;                        \
+        if (d->along == 1 && !d->rows) down = whole;                                                               \
+        if (down) down(slots, x, d->p, d->down, rows, n, true);                                                    \
+        for (int64_t r = 0, some; r < rows && !down; r += some) {                                                  \
             some = GN__MIN(rows - r, (int64_t)GN__LANES);                                                          \
             for (int64_t l = 0; l < some; l++) load(room[l], d->dtype, gn__down_at(d, r + l), d->along, n);        \
-            k->member(slots, x + r, room[0], GN__CHUNK, some, n, r == 0);                                          \
+            k->plain(slots, x + r, room[0], GN__CHUNK, some, n, r == 0);                                           \
         }                                                                                                          \
         k->finish(y, slots, GN__MIN(rows, (int64_t)GN__LANES), n);                                                 \
     }
-GN__DEFINE_DOWN_OF(f32, float, GN_F32, down, join, gn__load_f32)
-GN__DEFINE_DOWN_OF(f64, double, GN_F64, down64, join64, gn__load_f64)
+GN__DEFINE_DOWN_OF(f32, float, down, d->dtype == GN_F32 ? k->down : k->down16[d->dtype == GN_BF16], join, gn__load_f32)
+GN__DEFINE_DOWN_OF(f64, double, down64, d->dtype == GN_F64 ? k->down64 : NULL, join64, gn__load_f64)
 
 typedef struct gn__best {
     double f;
@@ -9044,7 +9175,7 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     double off = gn__sum_f32(k, y, n) / (double)n; /* what rounding the mean to f32 has left */
     for (int64_t i = 0; i < n; i += GN__PIECE) {
         float s = 0;
-        k->dot(&s, y + i, y + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
+        k->dot(&s, y + i, 0, y + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
         gn__tree_add(&squares, (double)s);
     }
     double variance = gn__tree_sum(&squares) / (double)n - off * off;
@@ -9131,8 +9262,9 @@ static void gn__grad_layernorm(gn__grads *k) {
 GN__COLD_END
 
 /* ---- matmul and linear ----
- * f32, f16, bf16: tiles of C with packed panels and a micro-kernel per instruction set, accumulating in f32. The order
- * of the sum over K is fixed by the shape alone. f64 and integers: rows of C by scaled rows of B. */
+ * Tiles of C with packed panels and a micro-kernel per instruction set: f32, f16 and bf16 accumulate in f32, integers
+ * of 16 bits and fewer in 32, which wraps. Products of few rows or columns of floats read the other side as it lies.
+ * The order of the sum over K is fixed by the shape and the dtype alone. i64: rows of C by scaled rows of B. */
 
 typedef struct gn__gemm {
     int64_t m, n, k;
@@ -9186,121 +9318,236 @@ static double gn__cost_matmul(const gn__infer_call *c) {
     return 2.0 * (double)gn__count(&c->out->shape) * (double)c->in[0].shape.dims[c->in[0].shape.rank - 1];
 }
 
-/* columns of a task in f64; 2^48 pieces are more than memory can show */
-enum { GN__GEMM_N64 = 256, GN__GEMM_LEVELS = 48 };
 enum {
     GN__GEMM_KC = 256,
     GN__GEMM_MC = 168,
     GN__GEMM_NC = 256,
-    GN__GEMM_SMALL = 4,
-    GN__GEMM_PANEL = 1 << 22,
-    GN__GEMV_N = 2048,
+    GN__GEMM_PANEL = 1 << 24, /* bytes */
+    GN__GEMM_EDGE = 1 << 13,
     GN__GEMM_DEEP = 4 * GN__GEMM_KC,
     GN__GEMM_MR = 8
 };
 
 typedef struct gn__gemm_job {
     const gn__gemm *g;
-    gn__kernels kernels;
-    float *a;                /* packed rows: blocks of KC deep, each of panels of mr rows */
+    const gn__kernels *kernels;
+    const gn__tiles *tiles;
+    int64_t size;            /* bytes of a packed element and of a sum */
+    int64_t k, kc;           /* packed elements along K, and of a block */
+    char *a;                 /* packed rows: blocks of KC deep, each of panels of mr rows */
     int64_t row, rows;       /* packed now */
     int64_t tiles_m, tile_m; /* tasks along M, and rows of each: a multiple of mr */
-    int64_t width;           /* columns of a task of a product with few rows */
+    int64_t room;            /* bytes of packed B */
+    bool direct;             /* sums lie in C */
+    bool pairs;              /* a packed element is two terms */
+    bool joins;              /* sums of floats over more than GN__GEMM_DEEP terms */
     gn__atomic failed;       /* no memory for scratch; set by any thread */
 } gn__gemm_job;
 
-/* One panel of mr rows of A from `row`, zero-padded, k deep from `at`: k by mr. */
-GN__NOINLINE static void gn__pack_a(float *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
-                                    int mr) {
-    float line[GN__GEMM_MR][GN__GEMM_KC];
-    const float *from[GN__GEMM_MR];
-    bool direct = g->dtype == GN_F32 && g->ak == 1;
-    for (int i = 0; i < mr; i++) {
-        const char *p = i < rows ? gn__gemm_a(g, row + i, at) : NULL;
-        from[i] = i < rows && direct ? (const float *)(const void *)p : line[i];
-        if (i >= rows) memset(line[i], 0, (size_t)k * sizeof **line);
-        else if (!direct) gn__load_f32(line[i], g->dtype, p, g->ak, k);
-    }
-    for (int64_t l = 0; l < k; l++, out += mr)
-        for (int i = 0; i < mr; i++) out[i] = from[i][l];
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
+/* n pairs of 16 bits: of bf16 the first is the upper half. */
+static void gn__pair_up(uint32_t *to, const uint16_t *first, const uint16_t *second, int64_t stride, int64_t n,
+                        bool bf16) {
+    const uint16_t *low = bf16 ? second : first, *high = bf16 ? first : second;
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++) to[i] = low[i] | (uint32_t)high[i] << 16;
+    else if (stride == 2)
+        for (int64_t i = 0; i < n; i++) to[i] = low[2 * i] | (uint32_t)high[2 * i] << 16;
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = low[i * stride] | (uint32_t)high[i * stride] << 16;
 }
 
-/* k x cols of B, from (at, col): panels of nr columns, k by nr, zero-padded. Rows of B are read along, columns in
-   pieces. */
-GN__NOINLINE static void gn__pack_b(float *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
-                                    int nr) {
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr;
-    float line[GN__GEMM_NC + 64];
-    if (g->bk == 1 && g->bn != 1) {
-        for (int64_t i = 0; i < padded; i++) {
-            float *to = out + i / nr * nr * k + i % nr;
-            if (i < cols) gn__load_f32(line, g->dtype, g->b + (at + (col + i) * g->bn) * bytes, 1, k);
-            else memset(line, 0, (size_t)k * sizeof *line);
-            for (int64_t l = 0; l < k; l++) to[l * nr] = line[l];
+/* The least magnitude of n numbers other than 0, in units of the least one, less 1; 0xffff: there is none. */
+static uint16_t gn__least_bf16(uint16_t least, const uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t m = (uint16_t)((x[i] & 0x7fffu) - 1u);
+        least = m < least ? m : least;
+    }
+    return least;
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* n packed elements of a side from p on; `pairs`: of `terms`, which may be one fewer than 2 n. */
+static void gn__pack_line(void *to, const gn__gemm *g, const char *p, int64_t stride, int64_t n, bool pairs,
+                          int64_t terms) {
+    uint8_t compute = gn__dtypes[g->dtype].compute;
+    gn_dtype narrow = g->dtype == GN_BF16 ? GN_U16 : g->dtype;
+    if (pairs && gn__bytes_of(narrow) == 2) {
+        const uint16_t *from = (const uint16_t *)(const void *)p, zero = 0;
+        gn__pair_up((uint32_t *)to, from, from + stride, 2 * stride, terms / 2, g->dtype == GN_BF16);
+        if (terms & 1)
+            gn__pair_up((uint32_t *)to + n - 1, from + (terms - 1) * stride, &zero, 1, 1, g->dtype == GN_BF16);
+    } else if (pairs) {
+        int32_t w[2 * GN__WIDEN];
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = GN__MIN(n - i, (int64_t)GN__WIDEN);
+            w[2 * m - 1] = 0;
+            gn__load_i32(w, narrow, p + 2 * i * stride, stride, GN__MIN(terms - 2 * i, 2 * m));
+            for (int64_t l = 0; l < m; l++)
+                ((uint32_t *)to)[i + l] = ((uint32_t)w[2 * l] & 0xffff) | (uint32_t)w[2 * l + 1] << 16;
         }
+    } else if (compute == GN__F32) gn__load_f32((float *)to, g->dtype, p, stride, n);
+    else if (compute == GN__F64) gn__load_f64((double *)to, GN_F64, p, stride, n);
+    else gn__load_i32((int32_t *)to, g->dtype == GN_U32 ? GN_I32 : g->dtype, p, stride, n);
+}
+
+static bool gn__pack_direct(const gn__gemm *g, bool pairs) {
+    return !pairs && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
+}
+
+/* out[l * mr + i] = from[i][l]: GN__GEMM_MR of them each time, of which those beyond mr are written over. */
+#define GN__PACK_TURN(T)                                                                                   \
+    do {                                                                                                   \
+        T *to = (T *)out;                                                                                  \
+        const T *f[GN__GEMM_MR];                                                                           \
+        int64_t l = 0;                                                                                     \
+        for (int i = 0; i < GN__GEMM_MR; i++) f[i] = (const T *)from[i];                                   \
+        for (; l < k - 1; l++, to += mr) GN__UNROLL for (int i = 0; i < GN__GEMM_MR; i++) to[i] = f[i][l]; \
+        for (; l < k; l++, to += mr)                                                                       \
+            for (int i = 0; i < mr; i++) to[i] = f[i][l];                                                  \
+    } while (0)
+
+/* One panel of mr rows of A from `row`, zero-padded, k packed elements deep from `at`: k by mr. */
+GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, int64_t rows, int64_t at, int64_t k,
+                                    int mr, bool pairs) {
+    double line[GN__GEMM_MR][GN__GEMM_KC];
+    const void *from[GN__GEMM_MR];
+    bool direct = gn__pack_direct(g, pairs) && g->ak == 1;
+    int64_t deep = pairs ? 2 : 1;
+    for (int i = 0; i < GN__GEMM_MR; i++) {
+        const char *p = i < mr && i < rows ? gn__gemm_a(g, row + i, at * deep) : NULL;
+        from[i] = p && direct ? (const void *)p : i < mr ? line[i] : from[0];
+        if (!p && i < mr) memset(line[i], 0, (size_t)k * (g->dtype == GN_F64 ? 8 : 4));
+        else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, pairs, GN__MIN(g->k - at * deep, k * deep));
+    }
+    if (g->dtype == GN_F64) GN__PACK_TURN(uint64_t);
+    else GN__PACK_TURN(uint32_t);
+}
+
+/* Columns of B that lie in a row: lines of a cache are turned at a time. */
+static void gn__pack_turned(char *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k, int nr,
+                            bool pairs) {
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4, deep = pairs ? 2 : 1,
+            side = GN__TURN_BYTES / size;
+    char lines[GN__TURN_BYTES * GN__GEMM_KC];
+    bool direct = gn__pack_direct(g, pairs);
+    for (int64_t i = 0, n; i < cols; i += n) {
+        const char *from = g->b + (at * deep * g->bk + (col + i) * g->bn) * bytes;
+        n = GN__MIN(GN__MIN(cols - i, side), nr - i % nr);
+        for (int64_t l = 0; l < n && !direct; l++)
+            gn__pack_line(lines + l * k * size, g, from + l * g->bn * bytes, g->bk, k, pairs,
+                          GN__MIN(g->k - at * deep, k * deep));
+        gn__plane p = { .to = out + (i / nr * nr * k + i % nr) * size,
+                        .from = direct ? from : lines,
+                        .rows = k,
+                        .n = n,
+                        .to_row = nr * size,
+                        .from_step = direct ? g->bn * size : k * size };
+        if (size == 8) gn__plane_turn_64(&p);
+        else gn__plane_turn_32(&p);
+    }
+    for (int64_t i = cols; i % nr; i++)
+        for (int64_t l = 0; l < k; l++) memset(out + (i / nr * nr * k + i % nr + l * nr) * size, 0, (size_t)size);
+}
+
+/* k x cols of B, in packed elements, from (at, col): panels of nr columns, k by nr, zero-padded. */
+GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, int64_t cols, int64_t at, int64_t k,
+                                    int nr, bool pairs) {
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), padded = (cols + nr - 1) / nr * nr,
+            size = g->dtype == GN_F64 ? 8 : 4;
+    double line[GN__GEMM_NC + 64];
+    uint32_t second[GN__GEMM_NC + 64];
+    if (g->bk == 1 && g->bn != 1) {
+        gn__pack_turned((char *)out, g, col, cols, at, k, nr, pairs);
         return;
     }
+    memset(line, 0, (size_t)(padded * size));
     for (int64_t l = 0; l < k; l++) {
-        const char *p = g->b + ((at + l) * g->bk + col * g->bn) * bytes;
-        const float *from = (const float *)(const void *)p;
-        if (g->dtype != GN_F32 || g->bn != 1 || padded != cols) {
-            gn__load_f32(line, g->dtype, p, g->bn, cols);
-            memset(line + cols, 0, (size_t)(padded - cols) * sizeof *line);
-            from = line;
+        const char *p = g->b + ((at + l) * (pairs ? 2 : 1) * g->bk + col * g->bn) * bytes;
+        const char *from = (const char *)line;
+        bool both = 2 * (at + l) + 1 < g->k;
+        if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) from = p;
+        else if (pairs && bytes == 2) {
+            const uint16_t *first = (const uint16_t *)(const void *)p;
+            gn__pair_up((uint32_t *)(void *)line, first, both ? first + g->bk : first, g->bn, cols,
+                        g->dtype == GN_BF16);
+            for (int64_t i = 0; i < cols && !both; i++)
+                ((uint32_t *)(void *)line)[i] &= g->dtype == GN_BF16 ? 0xffff0000u : 0xffffu;
+        } else gn__pack_line(line, g, p, g->bn, cols, false, cols);
+        if (pairs && bytes == 1) {
+            memset(second, 0, (size_t)cols * sizeof *second);
+            if (both) gn__pack_line(second, g, p + g->bk, g->bn, cols, false, cols);
+            for (int64_t i = 0; i < cols; i++)
+                ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
         }
-        for (int64_t q = 0; q < padded; q += nr) memcpy(out + q * k + l * nr, from + q, (size_t)nr * sizeof *out);
+        for (int64_t q = 0; q < padded; q += nr)
+            memcpy((char *)out + (q * k + l * nr) * size, from + q * size, (size_t)(nr * size));
     }
 }
 
 static void gn__gemm_pack_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm_job *j = (const gn__gemm_job *)arg;
-    const gn__gemm *g = j->g;
-    int mr = j->kernels.mr;
+    int mr = j->tiles->mr;
     int64_t padded = (j->rows + mr - 1) / mr * mr;
     for (int64_t p = begin * mr; p < end * mr; p += mr)
-        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
-            int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
-            gn__pack_a(j->a + padded * at + p * k, g, j->row + p, j->rows - p, at, k, mr);
+        for (int64_t at = 0; at < j->k && !gn__pool_stops(j->g->pool); at += j->kc) {
+            int64_t k = GN__MIN(j->k - at, j->kc);
+            gn__pack_a(j->a + (padded * at + p * k) * j->size, j->g, j->row + p, j->rows - p, at, k, mr, j->pairs);
         }
 }
 
-/* Bias, rounding and storing of f32 sums. */
-GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, float *sums, int64_t row, int64_t col, int64_t n) {
+/* Bias, rounding and storing of sums. */
+GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, void *sums, int64_t row, int64_t col, int64_t n) {
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
+    uint8_t compute = gn__dtypes[g->dtype].compute;
     char *to = g->c + (row * g->n + col) * bytes;
-    float w[GN__GEMM_NC];
+    double room[GN__GEMM_NC];
     for (int64_t i = 0, m; g->bias && i < n; i += m) {
+        const char *p = g->bias->p + (col + i) * g->bias->strides[0] * bytes;
         m = GN__MIN(n - i, (int64_t)GN__GEMM_NC);
-        gn__load_f32(w, g->dtype, g->bias->p + (col + i) * g->bias->strides[0] * bytes, g->bias->strides[0], m);
-        for (int64_t l = 0; l < m; l++) sums[i + l] += w[l];
+        gn__pack_line(room, g, p, g->bias->strides[0], m, false, m);
+        if (compute == GN__F32)
+            for (int64_t l = 0; l < m; l++) ((float *)sums)[i + l] += ((float *)(void *)room)[l];
+        else if (compute == GN__F64)
+            for (int64_t l = 0; l < m; l++) ((double *)sums)[i + l] += room[l];
+        else
+            for (int64_t l = 0; l < m; l++) ((uint32_t *)sums)[i + l] += ((uint32_t *)(void *)room)[l];
     }
-    if (to != (char *)sums) gn__store_f32(sums, g->dtype, to, 1, n);
+    if (to == (char *)sums) return;
+    if (compute == GN__F32) gn__store_f32((const float *)sums, g->dtype, to, 1, n);
+    else if (compute == GN__F64) memcpy(to, sums, (size_t)(n * bytes));
+    else gn__store_i32((const int32_t *)sums, g->dtype, to, 1, n);
 }
 
 /* Micro tiles of the rows [p, p + rows) of the packed ones; those that stick out go through `edge`. */
-static void gn__gemm_block(const gn__gemm_job *j, const float *a, const float *b, float *c, int64_t ldc, int64_t rows,
-                           int64_t cols, int64_t k, bool add, float *edge) {
-    int mr = j->kernels.mr, nr = j->kernels.nr;
+static void gn__gemm_block(const gn__gemm_job *j, const char *a, const char *b, char *c, int64_t ldc, int64_t rows,
+                           int64_t cols, int64_t k, bool add, char *edge) {
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size;
     for (int64_t q = 0; q < cols; q += nr)
         for (int64_t p = 0; p < rows; p += mr) {
+            char *to = c + (p * ldc + q) * size;
             if (p + mr <= rows && q + nr <= cols) {
-                j->kernels.micro(a + p * k, b + q * k, c + p * ldc + q, ldc, k, add);
+                j->tiles->micro(a + p * k * size, b + q * k * size, to, ldc, k, add);
                 continue;
             }
-            j->kernels.micro(a + p * k, b + q * k, edge, nr, k, false);
-            for (int64_t i = 0; i < mr && p + i < rows; i++)
-                for (int64_t l = 0; l < nr && q + l < cols; l++) {
-                    float *to = c + (p + i) * ldc + q + l;
-                    *to = add ? *to + edge[i * nr + l] : edge[i * nr + l];
-                }
+            int64_t high = GN__MIN(mr, rows - p);
+            size_t wide = (size_t)(GN__MIN(nr, cols - q) * size);
+            for (int64_t i = 0; i < high && add; i++) memcpy(edge + i * nr * size, to + i * ldc * size, wide);
+            j->tiles->micro(a + p * k * size, b + q * k * size, edge, nr, k, add);
+            for (int64_t i = 0; i < high; i++) memcpy(to + i * ldc * size, edge + i * nr * size, wide);
         }
 }
 
-/* Sums over at most GN__GEMM_DEEP terms are added to those before them in f64, and at the end replaced by what all come
-   to. */
+/* Sums over at most GN__GEMM_DEEP terms are added to those before them, f32 in f64 and f64 in two parts, and at the end
+   replaced by what all come to. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited")
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
 #endif
 GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, bool first, bool last) {
     if (first)
@@ -9310,43 +9557,56 @@ GN__NOINLINE static void gn__gemm_join(double *totals, float *sums, int64_t n, b
     if (last)
         for (int64_t i = 0; i < n; i++) sums[i] = (float)totals[i];
 }
+
+/* What additions have lost is NaN where a sum is infinite. */
+GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, double *sums, int64_t n, bool first, bool last) {
+    for (int64_t i = 0; i < n && first; i++) totals[i] = lost[i] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double t = totals[i] + sums[i], back = t - totals[i];
+        lost[i] += (totals[i] - (t - back)) + (sums[i] - back);
+        totals[i] = t;
+    }
+    for (int64_t i = 0; i < n && last; i++) sums[i] = totals[i] + (lost[i] == lost[i] ? lost[i] : 0);
+}
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
 /* Columns [col, col + cols) of the packed rows from p on: B is packed KC deep, then used by all of them. */
-static void gn__gemm_task(const gn__gemm_job *j, float *scratch, int64_t p, int64_t rows, int64_t col) {
+static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64_t rows, int64_t col) {
     const gn__gemm *g = j->g;
-    int mr = j->kernels.mr, nr = j->kernels.nr;
+    int mr = j->tiles->mr, nr = j->tiles->nr;
     int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr,
-            chunk = GN__GEMM_MC / mr * mr;
-    bool direct = g->dtype == GN_F32;
-    float *edge = scratch, *b = edge + 32 * 64, *sums = b + (GN__GEMM_NC + 64) * GN__GEMM_KC;
-    double *totals = (double *)(void *)(sums + (direct ? 0 : j->tile_m * GN__GEMM_NC));
-    float *c = direct ? (float *)(void *)g->c + (j->row + p) * g->n + col : sums;
-    int64_t ldc = direct ? g->n : GN__GEMM_NC;
-    for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__GEMM_KC) {
-        int64_t k = GN__MIN(g->k - at, (int64_t)GN__GEMM_KC);
-        gn__pack_b(b, g, col, cols, at, k, nr);
+            chunk = GN__GEMM_MC / mr * mr, size = j->size, tile = j->tile_m * GN__GEMM_NC;
+    char *edge = scratch, *b = edge + GN__GEMM_EDGE, *sums = b + j->room;
+    double *totals = (double *)(void *)(sums + (j->direct ? 0 : tile * size));
+    char *c = j->direct ? g->c + ((j->row + p) * g->n + col) * size : sums;
+    int64_t ldc = j->direct ? g->n : GN__GEMM_NC;
+    for (int64_t at = 0; at < j->k && !gn__pool_stops(g->pool); at += j->kc) {
+        int64_t k = GN__MIN(j->k - at, j->kc);
+        gn__pack_b(b, g, col, cols, at, k, nr, j->pairs);
         for (int64_t q = 0; q < rows; q += chunk)
-            gn__gemm_block(j, j->a + padded * at + (p + q) * k, b, c + q * ldc, ldc, GN__MIN(rows - q, chunk), cols, k,
-                           at % GN__GEMM_DEEP > 0, edge);
-        bool last = at + k == g->k;
-        for (int64_t i = 0; i < rows && g->k > GN__GEMM_DEEP && (last || (at + k) % GN__GEMM_DEEP == 0); i++)
-            gn__gemm_join(totals + i * GN__GEMM_NC, c + i * ldc, cols, at < GN__GEMM_DEEP, last);
+            gn__gemm_block(j, j->a + (padded * at + (p + q) * k) * size, b, c + q * ldc * size, ldc,
+                           GN__MIN(rows - q, chunk), cols, k, j->joins ? at % (4 * j->kc) > 0 : at > 0, edge);
+        bool first = at < 4 * j->kc, last = at + k == j->k;
+        for (int64_t i = 0; i < rows && j->joins && (last || (at + k) % (4 * j->kc) == 0); i++) {
+            double *to = totals + i * GN__GEMM_NC;
+            if (size == 8) gn__gemm_join64(to, to + tile, (double *)(void *)(c + i * ldc * size), cols, first, last);
+            else gn__gemm_join(to, (float *)(void *)(c + i * ldc * size), cols, first, last);
+        }
     }
-    for (int64_t i = 0; i < rows && (!direct || g->bias || g->k == 0); i++) {
-        if (g->k == 0) memset(c + i * ldc, 0, (size_t)cols * sizeof *c);
-        gn__gemm_store(g, c + i * ldc, j->row + p + i, col, cols);
+    for (int64_t i = 0; i < rows && (!j->direct || g->bias || g->k == 0); i++) {
+        if (g->k == 0) memset(c + i * ldc * size, 0, (size_t)(cols * size));
+        gn__gemm_store(g, c + i * ldc * size, j->row + p + i, col, cols);
     }
 }
 
 static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
-    size_t tile = (size_t)j->tile_m * GN__GEMM_NC,
-           sums = (j->g->dtype == GN_F32 ? 0 : tile) + (j->g->k > GN__GEMM_DEEP ? 2 * tile : 0);
-    float *raw = (float *)gn_alloc(sizeof(float) * (32 * 64 + (GN__GEMM_NC + 64) * GN__GEMM_KC + sums) + 64);
-    float *scratch = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+    int64_t tile = j->tile_m * GN__GEMM_NC,
+            sums = (j->direct ? 0 : tile * j->size) + (j->joins ? tile * (j->size == 8 ? 16 : 8) : 0);
+    char *raw = (char *)gn_alloc((size_t)(GN__GEMM_EDGE + j->room + sums + 64));
+    char *scratch = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     if (!raw) {
         gn__atomic_store(&j->failed, 1);
         return;
@@ -9358,108 +9618,369 @@ static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* y += row `row` of A from `at` on by n columns of B from `col` on, k deep: along the columns or down the rows. */
-static void gn__gemv_add(const gn__gemm_job *j, float *y, int64_t row, int64_t at, int64_t k, int64_t col, int64_t n) {
-    const gn__gemm *g = j->g;
-    int64_t bytes = (int64_t)gn__bytes_of(g->dtype);
-    bool along = n < 8 || (g->bk == 1 && g->bn != 1), plain = g->dtype == GN_F32 && g->bk == 1;
-    const char *b = g->b + (at * g->bk + col * g->bn) * bytes;
-    float x[GN__PIECE], w[GN__PIECE];
-    gn__load_f32(x, g->dtype, gn__gemm_a(g, row, at), g->ak, k);
-    if (along && plain) j->kernels.dot(y, x, (const float *)(const void *)b, g->bn, n, k);
-    for (int64_t i = 0; i < n && along && !plain; i++) {
-        gn__load_f32(w, g->dtype, b + i * g->bn * bytes, g->bk, k);
-        j->kernels.dot(y + i, x, w, 0, 1, k);
-    }
-    for (int64_t i = 0, m; i < n && !along; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
-        gn__down_f32(&j->kernels, y + i, x, &(gn__down){ b + i * g->bn * bytes, g->dtype, g->bk, g->bn, NULL, 0 }, k,
-                     m);
-    }
+/* The exponent of the least number of a side other than 0; 0 where that is not quickly known. */
+static int gn__least_exponent(const char *p, int64_t rows, int64_t cols, int64_t row, int64_t col) {
+    uint16_t least = UINT16_MAX;
+    if (row == 1) {
+        int64_t n = rows;
+        rows = cols, cols = n, row = col;
+    } else if (col != 1) return 0;
+    for (int64_t i = 0; i < rows; i++) least = gn__least_bf16(least, (const uint16_t *)(const void *)p + i * row, cols);
+    return (least + 1) >> 7;
 }
 
-/* Few rows: no packing. A piece of B is read for all of them. */
-static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
-    const gn__gemm_job *j = (const gn__gemm_job *)arg;
+enum { GN__PAIRS_TERMS = 1 << 17 }; /* products of a product that packing pairs pays for */
+
+/* Whether sums of pairs have the bits that f32 gives: their instruction takes numbers below the normal range for 0. All
+   sums are multiples of what the product of the least two is a multiple of: when that is normal, so are they. */
+static bool gn__takes_bf16_pairs(const gn__gemm *g, const gn__kernels *k) {
+    if (g->dtype != GN_BF16 || g->lead || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs)) return false;
+    if (g->m * g->n * g->k < GN__PAIRS_TERMS) return false;
+    int a = gn__least_exponent(g->a, g->m, g->k, g->am, g->ak), b = 0;
+    if (a) b = gn__least_exponent(g->b, g->k, g->n, g->bk, g->bn);
+    return a && b && a + b - 2 * 127 - 2 * 7 >= -126;
+}
+
+/* What a product's tiles are. */
+static void gn__gemm_prepare(gn__gemm_job *j, bool bf16) {
     const gn__gemm *g = j->g;
-    float y[GN__GEMM_SMALL * GN__GEMV_N];
-    double totals[GN__GEMM_SMALL * GN__GEMV_N];
-    for (int64_t t = begin; t < end; t++) {
-        int64_t col = t * j->width, n = GN__MIN(g->n - col, j->width);
-        memset(y, 0, (size_t)(g->m * n) * sizeof *y);
-        for (int64_t at = 0; at < g->k && !gn__pool_stops(g->pool); at += GN__PIECE) {
-            if (at > 0) memset(y, 0, (size_t)(g->m * n) * sizeof *y);
-            for (int64_t row = 0; row < g->m; row++)
-                gn__gemv_add(j, y + row * n, row, at, GN__MIN(g->k - at, (int64_t)GN__PIECE), col, n);
-            if (g->k > GN__PIECE) gn__gemm_join(totals, y, g->m * n, at == 0, at + GN__PIECE >= g->k);
-        }
-        for (int64_t row = 0; row < g->m; row++) gn__gemm_store(g, y + row * n, row, col, n);
-    }
+    uint8_t compute = gn__dtypes[g->dtype].compute;
+    bool floats = compute == GN__F32 || compute == GN__F64;
+    j->pairs = bf16 || (!floats && gn__bytes_of(g->dtype) < 4 && j->kernels->pairs.micro);
+    j->tiles = bf16                 ? &j->kernels->bf16
+               : compute == GN__F32 ? &j->kernels->f32
+               : compute == GN__F64 ? &j->kernels->f64
+               : j->pairs           ? &j->kernels->pairs
+                                    : &j->kernels->i32;
+    j->size = compute == GN__F64 ? 8 : 4;
+    j->direct = gn__pack_direct(g, j->pairs);
+    j->joins = floats && g->k > GN__GEMM_DEEP;
+    j->k = j->pairs ? (g->k + 1) / 2 : g->k;
+    j->kc = bf16 ? GN__GEMM_KC / 2 : GN__GEMM_KC;
+    j->room = (GN__GEMM_NC + 64) * GN__GEMM_KC * j->size;
 }
 
 /* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
 static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     const gn__gemm *g = j->g;
-    int64_t mr = j->kernels.mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
+    int64_t mr = j->tiles->mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
             threads = pool ? (int64_t)pool->n_threads + 1 : 1;
-    int64_t most = GN__MAX(GN__GEMM_PANEL / GN__MAX(g->k, 1) / mr * mr, mr),
+    int64_t most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr),
             panels = (GN__MIN(g->m, most) + mr - 1) / mr;
-    float *raw = (float *)gn__alloc_many((uint64_t)(panels * mr * GN__MAX(g->k, 1)) + 16, 1, sizeof *raw);
+    char *raw = (char *)gn__alloc_many((uint64_t)(panels * mr * GN__MAX(j->k, 1)) + 16, 1, (size_t)j->size);
     if (!raw) return false;
-    j->a = (float *)(void *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+    j->a = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
     for (j->row = 0; j->row < g->m; j->row += j->rows) {
         j->rows = GN__MIN(g->m - j->row, most);
         panels = (j->rows + mr - 1) / mr;
         j->tiles_m = GN__MAX(GN__MIN((3 * threads + tiles_n - 1) / tiles_n, panels), 1);
         j->tile_m = (panels + j->tiles_m - 1) / j->tiles_m * mr;
         j->tiles_m = (panels * mr + j->tile_m - 1) / j->tile_m;
-        gn__pool_for(pool, panels, 1 + 16384 / GN__MAX(g->k * mr, 1), gn__gemm_pack_range, j);
+        gn__pool_for(pool, panels, 1 + 16384 / GN__MAX(j->k * mr, 1), gn__gemm_pack_range, j);
         gn__pool_for(pool, j->tiles_m * tiles_n, 1, gn__gemm_range, j);
     }
     gn_free(raw);
     return gn__atomic_load(&j->failed) == 0;
 }
 
-static bool gn__gemm_f32(const gn__gemm *g, gn__pool *pool) {
-    gn__gemm_job j = { .g = g, .kernels = gn__kernel_sets[pool ? pool->isa : GN__ISA_BASE] };
-    if (g->m > GN__GEMM_SMALL) return gn__gemm_panels(&j, pool);
-    int64_t share =
-        (g->n + 4 * (pool ? (int64_t)pool->n_threads + 1 : 1) - 1) / (4 * (pool ? (int64_t)pool->n_threads + 1 : 1));
-    j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), (int64_t)GN__GEMV_N);
-    gn__pool_for(pool, (g->n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(g->k * g->m * j.width, 1), gn__gemv_range,
-                 &j);
+/* By shape alone: the order of additions is another. */
+enum { GN__GEMV_FEW = 4 };
+static bool gn__gemm_is_thin(const gn__gemm *g) {
+    uint8_t compute = gn__dtypes[g->dtype].compute;
+    int64_t few = GN__MIN(g->m, g->n), many = GN__MAX(g->m, g->n);
+    bool tiny = few == GN__GEMV_FEW && g->k <= 64 && many <= 64;
+    return (compute == GN__F32 || compute == GN__F64) && few <= GN__GEMV_FEW && !tiny;
+}
+
+/* ---- small products: by one thread, in scratch that many of a batch share. The bits are those of tiles. ---- */
+
+/* elements of both sides; products of a product that no other thread is woken for */
+enum { GN__SMALL_SIDES = 1 << 15, GN__TINY_SIDES = 1 << 9, GN__SMALL_TERMS = 1 << 18 };
+
+static bool gn__gemm_is_small(const gn__gemm *g) {
+    return g->dtype != GN_I64 && g->k > 0 && g->k <= GN__GEMM_KC && g->n <= GN__GEMM_NC && g->m <= GN__SMALL_SIDES &&
+           (g->m + g->n) * g->k <= GN__SMALL_SIDES;
+}
+
+/* Makes j what g's shape needs. Bytes of scratch. */
+static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
+    const gn__gemm *g = j->g;
+    gn__gemm_prepare(j, bf16);
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, sums;
+    j->rows = g->m;
+    j->tile_m = (g->m + mr - 1) / mr * mr;
+    j->room = (g->n + nr - 1) / nr * nr * j->k * j->size;
+    sums = j->direct ? 0 : j->tile_m * GN__GEMM_NC * j->size;
+    return (size_t)(GN__GEMM_EDGE + j->room + sums + (j->tile_m * j->k + 16) * j->size);
+}
+
+/* A side of a tiny product as f32 or f64, rows of `cols` in a row. */
+static const void *gn__tiny_side(void *room, const gn__gemm *g, const char *p, int64_t rows, int64_t cols, int64_t row,
+                                 int64_t col) {
+    int64_t bytes = (int64_t)gn__bytes_of(g->dtype), size = g->dtype == GN_F64 ? 8 : 4;
+    for (int64_t i = 0; i < rows; i++)
+        gn__pack_line((char *)room + i * cols * size, g, p + i * row * bytes, col, cols, false, cols);
+    return room;
+}
+
+static bool gn__gemm_tiny(const gn__gemm_job *j) {
+    const gn__gemm *g = j->g;
+    bool wide = g->dtype == GN_F64;
+    if (!j->kernels->tiny[wide] || j->tiles == &j->kernels->i32 || j->pairs || g->m < 4 || g->n < 4 || g->lead ||
+        (g->m + g->n) * g->k > GN__TINY_SIDES || (g->m * g->n > GN__TINY_SIDES && !j->direct))
+        return false;
+    double left[GN__TINY_SIDES], right[GN__TINY_SIDES], sums[GN__TINY_SIDES];
+    const void *a = g->a, *b = g->b;
+    int64_t am = g->am, ak = g->ak, ldb = g->bk;
+    if (!j->direct) {
+        a = gn__tiny_side(left, g, g->a, g->m, g->k, am, ak);
+        am = g->k;
+        ak = 1;
+    }
+    if (!j->direct || g->bn != 1) {
+        b = gn__tiny_side(right, g, g->b, g->k, g->n, g->bk, g->bn);
+        ldb = g->n;
+    }
+    void *c = j->direct ? (void *)g->c : (void *)sums;
+    j->kernels->tiny[wide](a, am, ak, b, ldb, c, g->m, g->n, g->k);
+    if (g->bias || !j->direct)
+        for (int64_t i = 0; i < g->m; i++) gn__gemm_store(g, (char *)c + i * g->n * j->size, i, 0, g->n);
     return true;
 }
 
-/* f64: rows of C by pieces of K, which a gn__tree joins. */
-static void gn__gemm_f64_range(void *arg, int64_t begin, int64_t end) {
-    const gn__gemm_job *j = (const gn__gemm_job *)arg;
-    const gn__gemm *g = j->g;
-    double levels[GN__GEMM_LEVELS * GN__GEMM_N64], sum[GN__GEMM_N64], x[GN__PIECE64];
-    int64_t blocks = (g->n + GN__GEMM_N64 - 1) / GN__GEMM_N64;
-    for (int64_t t = begin; t < end; t++) {
-        int64_t row = t / blocks, col = t % blocks * GN__GEMM_N64, n = GN__MIN(g->n - col, (int64_t)GN__GEMM_N64);
-        uint64_t pieces = 0;
-        for (int64_t at = 0; at < g->k && !(at % 4096 == 0 && gn__pool_stops(g->pool)); at += GN__PIECE64, pieces++) {
-            int64_t k = GN__MIN(g->k - at, (int64_t)GN__PIECE64);
-            gn__load_f64(x, GN_F64, gn__gemm_a(g, row, at), g->ak, k);
-            memset(sum, 0, (size_t)n * sizeof *sum);
-            const char *b = g->b + (at * g->bk + col * g->bn) * 8;
-            if (g->bk == 1) j->kernels.dot64(sum, x, (const double *)(const void *)b, g->bn, n, k);
-            else gn__down_f64(&j->kernels, sum, x, &(gn__down){ b, GN_F64, g->bk, g->bn, NULL, 0 }, k, n);
-            gn__trees_add(levels, n, pieces, sum);
-        }
-        gn__trees_sum(levels, n, pieces);
-        if (g->bias) gn__load_f64(sum, GN_F64, g->bias->p + col * g->bias->strides[0] * 8, g->bias->strides[0], n);
-        for (int64_t i = 0; i < n && g->bias; i++) levels[i] += sum[i];
-        gn__store_f64(levels, GN_F64, g->c + (row * g->n + col) * 8, 1, n);
+static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
+    if (gn__gemm_tiny(j)) return;
+    int64_t mr = j->tiles->mr;
+    j->a = scratch + GN__GEMM_EDGE + j->room + (j->direct ? 0 : j->tile_m * GN__GEMM_NC * j->size);
+    for (int64_t p = 0; p < j->rows; p += mr)
+        gn__pack_a(j->a + p * j->k * j->size, j->g, p, j->rows - p, 0, j->k, (int)mr, j->pairs);
+    gn__gemm_task(j, scratch, 0, j->rows, 0);
+}
+
+static bool gn__gemm_small_one(gn__gemm_job *j) {
+    size_t bytes = gn__small_prepare(j, false);
+    if (gn__gemm_tiny(j)) return true;
+    if (gn__takes_bf16_pairs(j->g, j->kernels)) bytes = gn__small_prepare(j, true);
+    char *raw = (char *)gn_alloc(bytes + 64);
+    if (raw) gn__gemm_small(j, (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+    gn_free(raw);
+    return raw != NULL;
+}
+
+typedef struct gn__batch {
+    const gn__gemm *g;    /* without its sides */
+    const gn_view *a, *b; /* which the batch's dims walk */
+    char *c;
+    gn__pool *pool;
+    gn__atomic failed; /* no memory for scratch; set by any thread */
+} gn__batch;
+
+static void gn__batch_range(void *arg, int64_t begin, int64_t end) {
+    gn__batch *t = (gn__batch *)arg;
+    gn__gemm g = *t->g;
+    gn__gemm_job j = { .g = &g, .kernels = gn__kernels_of(t->pool) }, pairs = j;
+    int64_t bytes = (int64_t)gn__bytes_of(g.dtype);
+    size_t room = gn__small_prepare(&j, false), other = 0;
+    if (g.dtype == GN_BF16 && j.kernels->bf16.micro) other = gn__small_prepare(&pairs, true);
+    char *raw = (char *)gn_alloc(GN__MAX(room, other) + 64);
+    if (!raw) {
+        gn__atomic_store(&t->failed, 1);
+        return;
     }
+    for (int64_t i = begin; i < end && !gn__pool_stops(t->pool); i++) {
+        g.a = t->a->p + gn__view_offset(t->a, t->a->rank, i) * bytes;
+        g.b = t->b->p + gn__view_offset(t->b, t->b->rank, i) * bytes;
+        g.c = t->c + i * g.m * g.n * bytes;
+        gn__gemm_small(gn__takes_bf16_pairs(&g, j.kernels) ? &pairs : &j,
+                       (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63));
+    }
+    gn_free(raw);
+}
+
+/* ---- products with few rows or few columns: nothing is packed, the large side is read once ---- */
+
+typedef struct gn__gemv {
+    const gn__gemm *g;
+    const gn__kernels *kernels;
+    bool turned, wide; /* the few are columns of B, the results' rows those of A; in f64 */
+    int64_t few, n;    /* the few, and results of each */
+    const char *x;     /* those few, as f32 or f64: k in a row, ldx elements apart */
+    int64_t ldx;
+    const char *w;       /* the large side: n rows, each k long */
+    int64_t wn, wk;      /* its strides */
+    const gn_view *lead; /* its rows where no stride tells them */
+    int64_t width;       /* results of a task */
+} gn__gemv;
+
+static const char *gn__gemv_row(const gn__gemv *j, int64_t row, int64_t at) {
+    int64_t from = j->lead ? gn__view_offset(j->lead, j->lead->rank, row) : row * j->wn;
+    return j->w + (from + at * j->wk) * (int64_t)gn__bytes_of(j->g->dtype);
+}
+
+/* Totals of f64 are in two parts: what an addition loses is added up. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=unlimited,fp-contract=off")
+#endif
+static void gn__gemv_join(double *total, double *lost, const double *s, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        double t = total[i] + s[i], back = t - total[i];
+        lost[i] += (total[i] - (t - back)) + (s[i] - back);
+        total[i] = t;
+    }
+}
+
+static void gn__gemv_join_f32(double *total, const float *s, int64_t n) {
+    for (int64_t i = 0; i < n; i++) total[i] += (double)s[i];
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* total[r], lost[r] += the sum of x[r] times row r of b, at most a piece: rows ldx and ldb elements apart; b of dtype
+   d. `one`: all are of one result. */
+static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool one, const char *x, int64_t ldx,
+                         const void *b, gn_dtype d, int64_t ldb, int64_t rows, int64_t k) {
+    double s[4] = { 0 };
+    float t[4] = { 0 };
+    if (j->wide) j->kernels->dot64(s, (const double *)(const void *)x, ldx, b, ldb, rows, k);
+    else
+        (d == GN_F32 ? j->kernels->dot : j->kernels->dot16[d == GN_BF16])(t, (const float *)(const void *)x, ldx, b,
+                                                                          ldb, rows, k);
+    for (int64_t r = 0; r < rows; r++)
+        if (j->wide) gn__gemv_join(total + (one ? 0 : r), lost + (one ? 0 : r), s + r, 1);
+        else total[one ? 0 : r] += (double)t[r];
+}
+
+enum { GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE };
+
+/* Results [col, col + n) along rows: four rows at a time, or one by four pieces. */
+static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
+    double room[GN__GEMV_TERMS];
+    gn_dtype d = j->g->dtype;
+    int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, outs, terms;
+    bool direct = j->wk == 1 && (d == GN_F32 || d == GN_F64 || j->kernels->dot16[d == GN_BF16]);
+    for (int64_t i = 0; i < n; i += outs) {
+        outs = n - i < 4 || j->lead ? 1 : 4;
+        for (int64_t at = 0; at < j->g->k && !gn__pool_stops(j->g->pool); at += terms) {
+            int64_t ldb = direct ? j->wn : piece;
+            const char *b = direct ? gn__gemv_row(j, col + i, at) : (const char *)room;
+            terms = GN__MIN(j->g->k - at, outs == 4 ? piece : 4 * piece);
+            for (int64_t l = 0; l < outs && !direct; l++)
+                gn__pack_line((char *)room + l * ldb * size, j->g, gn__gemv_row(j, col + i + l, at), j->wk, terms,
+                              false, terms);
+            for (int64_t r = 0; r < j->few; r++) {
+                const char *x = j->x + (r * j->ldx + at) * size;
+                gn_dtype of = direct || j->wide ? d : GN_F32;
+                int64_t bytes = (int64_t)gn__bytes_of(of);
+                double *to = total + r * n + i, *off = lost + r * n + i;
+                if (outs == 4) gn__gemv_dot(j, to, off, false, x, 0, b, of, ldb, 4, terms);
+                for (int64_t q = 0, m; q < terms && outs == 1; q += m * piece) {
+                    m = GN__MAX((terms - q) / piece, 1);
+                    gn__gemv_dot(j, to, off, true, x + q * size, piece, b + q * bytes, of, piece, m,
+                                 GN__MIN(terms - q, piece));
+                }
+            }
+        }
+    }
+}
+
+/* The same down rows that lie side by side. */
+static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
+    int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE;
+    double y[GN__CHUNK];
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__CHUNK);
+        for (int64_t at = 0; at < j->g->k && !gn__pool_stops(j->g->pool); at += piece) {
+            gn__down rows = { gn__gemv_row(j, col + i, at), j->g->dtype, j->wk, j->wn, NULL, 0 };
+            int64_t k = GN__MIN(j->g->k - at, piece);
+            for (int64_t r = 0; r < j->few; r++) {
+                const void *x = j->x + (r * j->ldx + at) * size;
+                memset(y, 0, (size_t)(m * size));
+                if (j->wide) {
+                    gn__down_f64(j->kernels, y, (const double *)x, &rows, k, m);
+                    gn__gemv_join(total + r * n + i, lost + r * n + i, y, m);
+                } else {
+                    gn__down_f32(j->kernels, (float *)(void *)y, (const float *)x, &rows, k, m);
+                    gn__gemv_join_f32(total + r * n + i, (float *)(void *)y, m);
+                }
+            }
+        }
+    }
+}
+
+/* Results [col, col + n) of all, in the order of C. */
+static void gn__gemv_store(const gn__gemv *j, const double *total, const double *lost, int64_t col, int64_t n) {
+    double out[GN__GEMV_N], bias[GN__GEMV_FEW] = { 0 };
+    gn__gemm one = *j->g;
+    one.n = j->n * j->few; /* as a single row */
+    one.bias = NULL;
+    if (j->turned && j->g->bias)
+        gn__pack_line(bias, j->g, j->g->bias->p, j->g->bias->strides[0], j->few, false, j->few);
+    for (int64_t r = 0; r < j->few; r++)
+        for (int64_t i = 0; i < n; i++) {
+            int64_t from = r * n + i, to = j->turned ? i * j->few + r : from;
+            double v = lost[from] == lost[from] ? total[from] + lost[from] : total[from];
+            if (j->wide) out[to] = v + bias[r];
+            else ((float *)(void *)out)[to] = (float)v + ((float *)(void *)bias)[r];
+        }
+    if (j->turned) gn__gemm_store(&one, out, 0, col * j->few, n * j->few);
+    for (int64_t r = 0; r < j->few && !j->turned; r++)
+        gn__gemm_store(j->g, (char *)out + r * n * (j->wide ? 8 : 4), r, col, n);
+}
+
+static void gn__gemv_range(void *arg, int64_t begin, int64_t end) {
+    const gn__gemv *j = (const gn__gemv *)arg;
+    double total[GN__GEMV_N], lost[GN__GEMV_N];
+    for (int64_t t = begin; t < end; t++) {
+        int64_t col = t * j->width, n = GN__MIN(j->n - col, j->width);
+        memset(total, 0, (size_t)(j->few * n) * sizeof *total);
+        memset(lost, 0, (size_t)(j->few * n) * sizeof *lost);
+        if (n < 8 || j->wk == 1 || j->lead) gn__gemv_along(j, total, lost, col, n);
+        else gn__gemv_down(j, total, lost, col, n);
+        gn__gemv_store(j, total, lost, col, n);
+    }
+}
+
+/* False: no memory for the few. */
+static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
+    bool turned = g->m > GN__GEMV_FEW, wide = g->dtype == GN_F64;
+    gn__gemv j = { .g = g,
+                   .kernels = gn__kernels_of(pool),
+                   .turned = turned,
+                   .wide = wide,
+                   .few = turned ? g->n : g->m,
+                   .n = turned ? g->m : g->n,
+                   .w = turned ? g->a : g->b,
+                   .wn = turned ? g->am : g->bn,
+                   .wk = turned ? g->ak : g->bk,
+                   .lead = turned ? g->lead : NULL,
+                   .x = turned ? g->b : gn__gemm_a(g, 0, 0),
+                   .ldx = turned ? g->bn : g->am };
+    int64_t step = turned ? g->bk : g->ak, size = wide ? 8 : 4, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
+    char *room = NULL;
+    if (g->dtype != (wide ? GN_F64 : GN_F32) || step != 1 || (!turned && g->lead && j.few > 1)) {
+        room = (char *)gn__alloc_many((uint64_t)g->k, (uint64_t)j.few, (size_t)size);
+        if (!room) return false;
+        for (int64_t r = 0; r < j.few; r++)
+            gn__pack_line(room + r * g->k * size, g,
+                          turned ? g->b + r * g->bn * (int64_t)gn__bytes_of(g->dtype) : gn__gemm_a(g, r, 0), step, g->k,
+                          false, g->k);
+        j.x = room;
+        j.ldx = g->k;
+    }
+    int64_t share = (j.n + 4 * threads - 1) / (4 * threads);
+    j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), GN__GEMV_N / j.few / 64 * 64);
+    gn__pool_for(pool, (j.n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(g->k * j.few * j.width, 1), gn__gemv_range,
+                 &j);
+    gn_free(room);
+    return true;
 }
 
 GN__COLD_BEGIN
 
-/* Integers; sums wrap. */
-static void gn__gemm_int_range(void *arg, int64_t begin, int64_t end) {
+/* i64; sums wrap. */
+static void gn__gemm_i64_range(void *arg, int64_t begin, int64_t end) {
     const gn__gemm *g = ((const gn__gemm_job *)arg)->g;
     int64_t bytes = (int64_t)gn__bytes_of(g->dtype), blocks = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC;
     int64_t y[GN__GEMM_NC] = { 0 }, w[GN__GEMM_NC];
@@ -9567,7 +10088,7 @@ static bool gn__blas_side(int64_t rows, int64_t cols, int64_t row, int64_t col, 
 
 /* What is for BLAS: f32 and f64 products of more than a few rows. By shape alone. */
 static bool gn__is_for_blas(const gn__gemm *g) {
-    return (g->dtype == GN_F32 || g->dtype == GN_F64) && g->m > GN__GEMM_SMALL && g->k > 0 && g->m <= INT_MAX &&
+    return (g->dtype == GN_F32 || g->dtype == GN_F64) && g->m > GN__GEMV_FEW && g->k > 0 && g->m <= INT_MAX &&
            g->n <= INT_MAX && g->k <= INT_MAX;
 }
 
@@ -9618,11 +10139,15 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     copy.pool = pool;
     if (g->m == 0 || g->n == 0) return true;
     if (pool && pool->blas && gn__is_for_blas(g)) return gn__gemm_blas(g, pool->blas);
-    if (gn__dtypes[g->dtype].compute == GN__F32) return gn__gemm_f32(&copy, pool);
-    gn__gemm_job j = { .g = &copy, .kernels = *gn__kernels_of(pool) };
-    int64_t width = g->dtype == GN_F64 ? GN__GEMM_N64 : GN__GEMM_NC;
-    gn__pool_for(pool, g->m * ((g->n + width - 1) / width), 1 + 16384 / GN__MAX(g->k * 8, 1),
-                 g->dtype == GN_F64 ? gn__gemm_f64_range : gn__gemm_int_range, &j);
+    gn__gemm_job j = { .g = &copy, .kernels = gn__kernels_of(pool) };
+    if (gn__gemm_is_thin(g)) return gn__gemv_run(&copy, pool);
+    if (gn__gemm_is_small(g) && g->m * g->n * g->k <= GN__SMALL_TERMS) return gn__gemm_small_one(&j);
+    if (g->dtype != GN_I64) {
+        gn__gemm_prepare(&j, gn__takes_bf16_pairs(g, j.kernels));
+        return gn__gemm_panels(&j, pool);
+    }
+    gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1),
+                 gn__gemm_i64_range, &j);
     return true;
 }
 
@@ -9674,14 +10199,23 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     gn_view ba = gn__view_broadcast(&a, batch, dims), bb = gn__view_broadcast(&b, batch, dims);
     int64_t n_batch = 1;
     for (int i = 0; i < batch; i++) n_batch *= dims[i];
-    for (int64_t i = 0; i < n_batch; i++) {
+    bool blas = c->pool && c->pool->blas && gn__is_for_blas(&g), ok = true;
+    if (n_batch > 1 && !blas && !gn__gemm_is_thin(&g) && gn__gemm_is_small(&g)) {
+        ba = gn__view_collapse(&ba);
+        bb = gn__view_collapse(&bb);
+        gn__batch t = { &g, &ba, &bb, c->out.p, c->pool, 0 };
+        g.pool = c->pool;
+        if (g.m && g.n) gn__pool_for(c->pool, n_batch, 1 + GN__SMALL_TERMS / (g.m * g.n * g.k), gn__batch_range, &t);
+        ok = gn__atomic_load(&t.failed) == 0;
+        n_batch = 0;
+    }
+    for (int64_t i = 0; i < n_batch && ok; i++) {
         g.a = a.p + gn__view_offset(&ba, batch, i) * bytes;
         g.b = b.p + gn__view_offset(&bb, batch, i) * bytes;
         g.c = c->out.p + i * g.m * g.n * bytes;
-        if (!gn__gemm_run(&g, c->pool))
-            return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of a matmul");
+        ok = gn__gemm_run(&g, c->pool);
     }
-    return GN_OK;
+    return ok ? GN_OK : gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of a matmul");
 }
 GN__COLD_END
 static gn_result gn__cpu_matmul(const gn__call *c) { return gn__matmul(c, NULL); }
@@ -11288,7 +11822,7 @@ GN__NOINLINE static void gn__attention_row_f32(const gn__attention_job *j, int64
     for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
         n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
         const float *rows = gn__attention_rows(K, a.k, i, n, room, &stride);
-        kernels->dot(s + i, q, rows, stride, n, D);
+        kernels->dot(s + i, q, 0, rows, stride, n, D);
     }
     kernels->affine(s, s, seen, 0, (float)j->scale);
     if (j->form.cap != 0) gn__cap_f32(j, s, seen);
@@ -11361,8 +11895,8 @@ typedef struct gn__attention_tile {
 } gn__attention_tile;
 
 static uint64_t gn__tile_floats(const gn__kernels *k, int64_t D, int64_t E) {
-    return (uint64_t)(GN__TILE_QUERIES * (D + E + k->mr + 3) + (GN__TILE_KEYS + k->mr) * (D + k->nr) +
-                      GN__TILE_KEYS * (E + k->mr)) +
+    return (uint64_t)(GN__TILE_QUERIES * (D + E + k->f32.mr + 3) + (GN__TILE_KEYS + k->f32.mr) * (D + k->f32.nr) +
+                      GN__TILE_KEYS * (E + k->f32.mr)) +
            16 * 8;
 }
 
@@ -11375,7 +11909,7 @@ static float *gn__tile_carve(float **room, int64_t n) {
 GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, float *room) {
     const gn_view *Q = &a->j->c->in[0], *K = &a->j->c->in[1], *V = &a->j->c->in[2];
     int64_t T = Q->dims[2], H = Q->dims[1], tiles = (T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES,
-            bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->mr, nr = a->k->nr;
+            bytes = (int64_t)gn__bytes_of(Q->dtype), mr = a->k->f32.mr, nr = a->k->f32.nr;
     a->b = task / tiles / H, a->h = task / tiles % H, a->t = task % tiles * GN__TILE_QUERIES,
     a->n = GN__MIN(T - a->t, (int64_t)GN__TILE_QUERIES);
     int64_t g = a->h / (H / K->dims[1]);
@@ -11399,7 +11933,7 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, flo
     a->scores = gn__tile_carve(&room, (GN__TILE_KEYS + mr) * nr);
     a->top = gn__tile_carve(&room, GN__TILE_QUERIES);
     a->weight = (double *)(void *)gn__tile_carve(&room, 2 * GN__TILE_QUERIES);
-    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr);
+    gn__pack_b(a->query, &a->q, a->t, a->n, 0, a->D, (int)nr, false);
     a->k->affine(a->query, a->query, (a->n + nr - 1) / nr * nr * a->D, 0, (float)a->j->scale);
     memset(a->sums, 0, (size_t)(GN__TILE_QUERIES * a->rows) * sizeof *a->sums);
     float sink = (float)gn__sink_of(a->j, a->h);
@@ -11412,7 +11946,7 @@ GN__NOINLINE static void gn__tile_begin(gn__attention_tile *a, int64_t task, flo
 /* Cap and slopes: scores of the panel from query t on with n keys from `key` on. */
 static void gn__tile_bend(const gn__attention_tile *a, int64_t t, int64_t key, int64_t n) {
     const gn__attention_job *j = a->j;
-    int64_t nr = a->k->nr, away = key - (j->length - j->c->in[0].dims[2] + t);
+    int64_t nr = a->k->f32.nr, away = key - (j->length - j->c->in[0].dims[2] + t);
     if (j->form.cap != 0) gn__cap_f32(j, a->scores, n * nr);
     if (!j->form.slopes) return;
     float slope = (float)gn__head_number(j, j->form.slopes, a->h);
@@ -11425,7 +11959,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
     const gn__attention_job *j = a->j;
     const gn_view *m = &j->mask;
     /* queries that do not see the key: those before `hidden`, and from `past` on */
-    int64_t nr = a->k->nr, hidden = j->form.bits & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2,
+    int64_t nr = a->k->f32.nr, hidden = j->form.bits & 1 ? key + j->c->in[0].dims[2] - j->length - t : INT64_MIN / 2,
             past = j->form.window ? hidden + GN__MIN(j->form.window, INT64_MAX / 2) : INT64_MAX / 2;
     for (int64_t i = 0; i < n; i++, hidden++, past++) {
         float *s = a->scores + i * nr;
@@ -11443,7 +11977,7 @@ static void gn__tile_hide(const gn__attention_tile *a, int64_t t, int64_t lanes,
 /* Scores become weights against the largest score so far; what was summed against a smaller one shrinks. */
 GN__NOINLINE static void gn__tile_softmax(const gn__attention_tile *a, int64_t first, int64_t n) {
     const gn__pool *pool = a->j->c->pool;
-    int64_t nr = a->k->nr;
+    int64_t nr = a->k->f32.nr;
     float best[64], less[64], shrink[64] = { 0 }, part[64] = { 0 }, ones[GN__TILE_KEYS];
     int32_t at[64] = { 0 };
     bool shrinks = false;
@@ -11475,25 +12009,26 @@ static bool gn__tile_is_finite(const gn__attention_tile *a, int64_t n) {
 
 /* False: what is hidden is not finite; the rows are to be done one by one. */
 GN__NOINLINE static bool gn__tile_run(gn__attention_tile *a) {
-    int64_t mr = a->k->mr, nr = a->k->nr, least = gn__keys_seen(a->j, a->t),
+    int64_t mr = a->k->f32.mr, nr = a->k->f32.nr, least = gn__keys_seen(a->j, a->t),
             most = gn__keys_seen(a->j, a->t + a->n - 1), past = gn__keys_past(a->j, a->t + a->n - 1);
     for (int64_t key = gn__keys_past(a->j, a->t), n; key < most && !gn__pool_stops(a->j->c->pool); key += n) {
         n = GN__MIN(most - key, (int64_t)GN__TILE_KEYS);
         bool hides = a->j->mask.p || key + n > least || key < past;
-        for (int64_t p = 0; p < n; p += mr) gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr);
-        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr);
+        for (int64_t p = 0; p < n; p += mr)
+            gn__pack_a(a->keys + p * a->D, &a->kv, key + p, n - p, 0, a->D, (int)mr, false);
+        gn__pack_b(a->values, &a->v, 0, a->E, key, n, (int)mr, false);
         if (hides && !gn__tile_is_finite(a, n)) return false;
         for (int64_t i = 0; i < a->n; i += nr) {
             if (gn__keys_seen(a->j, a->t + GN__MIN(i + nr, a->n) - 1) <= key ||
                 gn__keys_past(a->j, a->t + i) >= key + n)
                 continue;
             for (int64_t p = 0; p < n; p += mr)
-                a->k->micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
+                a->k->f32.micro(a->keys + p * a->D, a->query + i * a->D, a->scores + p * nr, nr, a->D, false);
             gn__tile_bend(a, a->t + i, key, n);
             if (hides) gn__tile_hide(a, a->t + i, GN__MIN(nr, a->n - i), key, n);
             gn__tile_softmax(a, i, n);
             for (int64_t e = 0; e < a->rows; e += mr)
-                a->k->micro(a->values + e * n, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
+                a->k->f32.micro(a->values + e * n, a->scores, a->sums + i * a->rows + e * nr, nr, n, true);
         }
     }
     return true;
@@ -11503,9 +12038,9 @@ GN__NOINLINE static void gn__tile_store(const gn__attention_tile *a) {
     const gn_view *out = &a->j->c->out;
     float row[GN__TILE_WIDE];
     for (int64_t i = 0; i < a->n; i++) {
-        const float *sums = a->sums + i / a->k->nr * a->k->nr * a->rows + i % a->k->nr;
+        const float *sums = a->sums + i / a->k->f32.nr * a->k->f32.nr * a->rows + i % a->k->f32.nr;
         float scale = a->top[i] == -INFINITY ? 0 : (float)(1 / a->weight[i]); /* nothing seen: zeros */
-        for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * a->k->nr] * scale;
+        for (int64_t e = 0; e < a->E; e++) row[e] = sums[e * a->k->f32.nr] * scale;
         gn__store_f32(row, out->dtype,
                       out->p + (((a->b * out->dims[1] + a->h) * out->dims[2] + a->t + i) * a->E) *
                                    (int64_t)gn__bytes_of(out->dtype),
@@ -18934,7 +19469,7 @@ GN__ONCE_END
 /* >>multi ==========================================================================================
  * Opening a device by its name, what it costs, and several devices as one executor. */
 
-GN__COLD_BEGIN
+GN__ONCE_BEGIN
 
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through
@@ -20381,6 +20916,9 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
 
 /* UINT64_MAX: all that was submitted. */
 static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
+
+GN__ONCE_END
+GN__COLD_BEGIN
 
 /* ---- runs ----
  * A run is one submission of a part; its ticket is its number. A piece is submitted when all that it reads is there, or

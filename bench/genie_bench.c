@@ -10,7 +10,7 @@
  *
  * Each variable NAME_BENCH_CMD names a command that runs the same on another stack (bench/adapters/README.md); Genie
  * and the commands take turns, --rounds times. Values are compared with double precision before a time counts. --quick
- * shows that it works, not how fast.
+ * shows that it works, not how fast. Where there is no git, $GENIE_BENCH_COMMIT names the commit.
  */
 #ifndef GENIE_EXT
 #define GENIE_EXT

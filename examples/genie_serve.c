@@ -9,8 +9,10 @@
 #define JSON_IMPLEMENTATION
 #include "common.h"
 #include "formats/json.h"
+#include "metrics.h"
 
 static gn_server *server;
+static const char *metrics_at;       /* --metrics; NULL: none */
 static volatile sig_atomic_t ending; /* it was told to end, or ends by itself: the server is not to be told again */
 
 enum { GRACE_S = 10 }; /* that what is computed may take to end */
@@ -19,6 +21,7 @@ static void on_signal(int number) {
     (void)number;
     if (ending) return;
     ending = 1;
+    metrics.draining = true;
     alarm(GRACE_S);
     gn_server_stop(server);
 }
@@ -146,6 +149,7 @@ static void session_json(const gn_session_event *e) {
 
 static void log_session(void *user, const gn_session_event *e) {
     (void)user;
+    metrics_session(e);
     if (session_level(e) > logs.most) return;
     if (logs.json) session_json(e);
     else session_text(e);
@@ -207,6 +211,20 @@ static void on(int number, void (*handler)(int)) {
     sigaction(number, &action, NULL);
 }
 
+/* Without --metrics there is nothing to begin. */
+static bool begin_metrics(const char *devices) {
+    char error[HTTP_ERROR];
+    if (!metrics_at) return true;
+    if (!metrics_open(server, metrics_at, devices, error)) {
+        fprintf(stderr, "genie_serve: --metrics %s: %s\n", metrics_at, error);
+        gn_server_close(server);
+        return false;
+    }
+    printf("metrics on port %d\n", http_port(metrics.http));
+    fflush(stdout);
+    return true;
+}
+
 static int serve(gn_server_desc *desc, char **argv) {
     gn_error error;
     on(SIGALRM, on_alarm);
@@ -223,10 +241,12 @@ static int serve(gn_server_desc *desc, char **argv) {
     if (ex_terminal() && !desc->key) printf("give this to one client, once: --connect '%s'\n", gn_server_url(server));
     if (desc->url_file) printf("the URL is in %s: --connect @%s\n", desc->url_file, desc->url_file);
     fflush(stdout);
+    if (!begin_metrics(desc->devices)) return EX_FAILED;
     gn_result r = gn_server_run(server);
     if (r == GN_DEVICE_LOST) return start_again(argv);
     ending = 1;
     alarm(GRACE_S);
+    metrics_close();
     gn_stats stats;
     gn_server_stats(server, &stats);
     printf("stopped: %llu sessions served, %llu refused, %llu steps run\n", (unsigned long long)stats.sessions,
@@ -271,6 +291,8 @@ int main(int argc, char **argv) {
         { "record", EX_TEXT, &desc.record_file, "FILE",
           "add plans that have run to this file: ops, shapes, constants; no data or weights", 0, 0 },
         { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file beside the first clients", 0, 0 },
+        { "metrics", EX_TEXT, &metrics_at, "HOST:PORT",
+          "answer /metrics, /livez and /readyz over HTTP there, on a loopback address", 0, 0 },
         { "log-level", EX_TEXT, &logs.level, "LEVEL", "of the log on stderr: error, warn, info or debug (warn)", 0, 0 },
         { "log-format", EX_TEXT, &logs.format, "FORMAT", "text, or json: an object a line (text)", 0, 0 },
         { "verbose", EX_FLAG, &verbose, NULL, "as --log-level info: say who comes and goes", 0, 0 },

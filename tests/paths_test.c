@@ -48,6 +48,12 @@ static gn_tensor row_by_matrix(gn_ctx *g, gn_dtype d) {
 static gn_tensor row_by_transposed(gn_ctx *g, gn_dtype d) {
     return gn_matmul(input(g, d, GN_SHAPE(1, 300), 0), gn_transpose(input(g, d, GN_SHAPE(403, 300), 9), 0, 1));
 }
+static gn_tensor matrix_by_columns(gn_ctx *g, gn_dtype d) {
+    return gn_linear(input(g, d, GN_SHAPE(301, 400), 0), input(g, d, GN_SHAPE(400, 3), 9), input(g, d, GN_SHAPE(3), 2));
+}
+static gn_tensor transposed_by_column(gn_ctx *g, gn_dtype d) {
+    return gn_matmul(gn_transpose(input(g, d, GN_SHAPE(400, 301), 0), 0, 1), input(g, d, GN_SHAPE(400, 1), 9));
+}
 static gn_tensor sum_of_rows(gn_ctx *g, gn_dtype d) {
     return gn_sum(input(g, d, GN_SHAPE(97, 1025), 0), GN_AXES(1), false);
 }
@@ -115,6 +121,8 @@ static const path_case cases[] = {
     { "layer", false, layer },
     { "row_by_matrix", false, row_by_matrix },
     { "row_by_transposed", false, row_by_transposed },
+    { "matrix_by_columns", false, matrix_by_columns },
+    { "transposed_by_column", false, transposed_by_column },
     { "sum_of_rows", false, sum_of_rows },
     { "mean_of_columns", false, mean_of_columns },
     { "sum_of_all", false, sum_of_all },
@@ -188,6 +196,77 @@ static void check_isas(const path_case *c) {
                 test_fail(__FILE__, __LINE__, "%s: %s differs by %g of %g", gn_dtype_name(dtypes[d]), isas[k], worst,
                           top);
             }
+        }
+    }
+}
+
+/* ---- products whose sides lie otherwise, or which are one of a batch ---- */
+
+static double left_side[1 << 17], right_side[1 << 17];
+
+/* Transposed sides, dense ones and each item alone give the same bits. */
+static void check_products(const char *isa) {
+    static const int64_t shapes[][4] = { { 66, 4, 4, 4 },  { 5, 5, 9, 6 },     { 4, 32, 32, 32 }, { 3, 33, 71, 17 },
+                                         { 2, 4, 100, 9 }, { 2, 70, 300, 33 }, { 3, 1, 40, 70 },  { 2, 80, 300, 2 } };
+    static const gn_dtype kinds[] = { GN_F32, GN_F64, GN_BF16, GN_F16, GN_I8, GN_I16, GN_I32 };
+    setenv("GENIE_ISA", isa, 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 3 });
+    unsetenv("GENIE_ISA");
+    for (int c = 0; c < TEST_COUNT(shapes) * TEST_COUNT(kinds); c++) {
+        const int64_t *s = shapes[c / TEST_COUNT(kinds)], batch = s[0], m = s[1], k = s[2], n = s[3];
+        gn_dtype d = kinds[c % TEST_COUNT(kinds)];
+        double scale = c % TEST_COUNT(kinds) > 3 ? 60 : 1;
+        size_t bytes = (size_t)(batch * m * n) * sizeof *got;
+        for (int64_t i = 0; i < batch * m * k; i++) {
+            left_side[i] = test_random_real(-scale, scale);
+        }
+        for (int64_t i = 0; i < batch * k * n; i++) {
+            right_side[i] = test_random_real(-scale, scale);
+        }
+        gn_tensor a = gn_cast(gn_data(g, GN_F64, GN_SHAPE(batch, m, k), left_side), d),
+                  b = gn_cast(gn_data(g, GN_F64, GN_SHAPE(batch, k, n), right_side), d),
+                  at = gn_add_c(gn_transpose(a, 1, 2), 0), bt = gn_add_c(gn_transpose(b, 1, 2), 0);
+        gn_tensor sides[] = { a, b, at, bt };
+        CHECK_RESULT(gn_realize(sides, 4), GN_OK);
+        CHECK_RESULT(gn_read(gn_cast(gn_matmul(a, b), GN_F64), wanted, bytes), GN_OK);
+        for (int how = 1; how < 4; how++) {
+            gn_tensor y = gn_matmul(how & 1 ? gn_transpose(at, 1, 2) : a, how & 2 ? gn_transpose(bt, 1, 2) : b);
+            CHECK_RESULT(gn_read(gn_cast(y, GN_F64), got, bytes), GN_OK);
+            if (memcmp(wanted, got, bytes) != 0) {
+                test_fail(__FILE__, __LINE__, "%s: transposed sides (%d) of (%d,%d,%d) by %d change bits",
+                          gn_dtype_name(d), how, (int)batch, (int)m, (int)k, (int)n);
+            }
+        }
+        for (int64_t i = 0; i < batch; i += batch - 1) {
+            gn_tensor x = gn_reshape(gn_slice(a, 0, i, i + 1, 1), GN_SHAPE(m, k)),
+                      w = gn_reshape(gn_slice(b, 0, i, i + 1, 1), GN_SHAPE(k, n));
+            CHECK_RESULT(gn_read(gn_cast(gn_matmul(x, w), GN_F64), got, bytes / (size_t)batch), GN_OK);
+            if (memcmp(wanted + i * m * n, got, bytes / (size_t)batch) != 0) {
+                test_fail(__FILE__, __LINE__, "%s: (%d,%d) by %d alone has other bits than in a batch",
+                          gn_dtype_name(d), (int)m, (int)k, (int)n);
+            }
+        }
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+/* Sums and terms above and below the normal range, which instructions for pairs of bf16 take for 0. */
+static double scale_of_left = 1;
+static gn_tensor product_of_small(gn_ctx *g, gn_dtype d) {
+    return gn_matmul(gn_mul_c(input(g, d, GN_SHAPE(70, 701), 0), scale_of_left),
+                     gn_mul_c(input(g, d, GN_SHAPE(701, 90), 9), 1e-19));
+}
+
+static void check_small_numbers(void) {
+    static const double scales[] = { 1, 1e-12, 1e-17, 1e-19, 1e-21 };
+    const path_case c = { "", false, product_of_small };
+    for (int i = 0; i < TEST_COUNT(scales); i++) {
+        scale_of_left = scales[i];
+        size_t n = run_case(&c, GN_BF16, 2, NULL, wanted), m = run_case(&c, GN_BF16, 2, "avx2", got);
+        REQUIRE(n > 0 && n == m);
+        if (memcmp(wanted, got, n * sizeof *got) != 0) {
+            test_fail(__FILE__, __LINE__, "products of bf16 times %g differ from those of wider paths", scales[i]);
         }
     }
 }
@@ -506,6 +585,19 @@ int main(int argc, char **argv) {
             check_attentions(isas[i]);
             test_close();
         }
+    }
+    for (int i = 0; i < TEST_COUNT(isas); i++) {
+        char name[160];
+        snprintf(name, sizeof name, "transposed_and_batched_products_have_the_bits_of_dense_ones_on_%s", isas[i]);
+        if (test_open(name)) {
+            check_products(isas[i]);
+            test_close();
+        }
+    }
+    if (test_open("products_of_small_bf16_have_equal_bits_with_and_without_pairs")) {
+        fill_numbers();
+        check_small_numbers();
+        test_close();
     }
     if (test_open("nan_and_edges_have_equal_bits_on_every_instruction_path")) {
         check_edges();

@@ -20,7 +20,11 @@ settings_of() {
             echo "--tokens 8 --ahead 4 --json"
             echo "--tokens 4 --mode cached"
             echo "--tokens 4 --mode blind" ;;
+        examples/chat) echo "--train-steps 2 --max-tokens 4 --json" ;;
         examples/genie_serve) echo "--devices list" ;;
+        examples/onnx_run) # y = -x of two floats
+            printf '\010\010\102\002\020\015\072\043\012\013\012\001x\022\001y\042\003Neg\132\017\012\001x\022\012\012\010\010\001\022\004\012\002\010\002\142\003\012\001y' >"$WORK/negative.onnx"
+            echo "$WORK/negative.onnx --out $WORK" ;;
         bench/bench_core) echo "--once --json" ;;
         bench/bench_gpu) echo "--quick --json" ;;
         bench/genie_bench)

@@ -169,6 +169,59 @@ text_log_tells_of_sessions() {
         grep -qE '^genie_serve: session [0-9]+ of .*, tenant [^ ]+, on cpu:0 is over after [0-9.]+ s: .*; [1-9][0-9]* steps, .* 0 faults$' "$WORK/texts/log"
 }
 
+# get PATH [HEADER]: what --metrics answers, its status first.
+get() {
+    python3 - "$metrics_port" "$@" <<'PYTHON'
+import http.client, sys
+c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=20)
+c.request('GET', sys.argv[2], headers={'Accept': sys.argv[3]} if len(sys.argv) > 3 else {})
+r = c.getresponse()
+print(r.status, r.getheader('Content-Type'))
+print(r.read().decode(), end='')
+PYTHON
+}
+
+# Numbers beside those of the log; families once, each with help and type; both formats end as they should.
+metrics_are_answered() {
+    start_server "$WORK/measured" --metrics 127.0.0.1:0 || return 1
+    within 20 grep -q 'metrics on port' "$WORK/measured/log" || return 1
+    metrics_port=$(sed -n 's/^metrics on port //p' "$WORK/measured/log")
+    client "$WORK/measured-client" "@$WORK/measured/url" "$EXAMPLES/hello" || return 1
+    within 20 eval 'get /metrics | grep -q "^genie_session_duration_seconds_count 1$"' || return 1
+    get /metrics >"$WORK/metrics" && get /metrics application/openmetrics-text >"$WORK/openmetrics" || return 1
+    grep -qE '^genie_steps_run_total [1-9]' "$WORK/metrics" && grep -q '^genie_sessions_open 0$' "$WORK/metrics" &&
+        grep -q '^200 text/plain; version=0.0.4' "$WORK/metrics" && grep -q '^200 application/openmetrics-text' "$WORK/openmetrics" &&
+        [ "$(tail -n 1 "$WORK/openmetrics")" = '# EOF' ] && get /livez | grep -q '^200' && within 20 eval 'get /readyz | grep -q "^ready"' &&
+        get /other | grep -q '^404' || { head -n 20 "$WORK/metrics"; return 1; }
+    python3 - "$WORK/metrics" "$(sed -n -E '/define GN_COUNTERS/,/^$/s/^ *X\(([a-z_0-9]+),.*/\1/p' genie.h | wc -l)" <<'PYTHON'
+import re, sys
+lines = open(sys.argv[1]).read().splitlines()[1:]
+types = dict(l.split()[2:4] for l in lines if l.startswith('# TYPE'))
+helps = [l.split()[2] for l in lines if l.startswith('# HELP')]
+assert len(helps) == len(set(helps)) == len(types) == int(sys.argv[2]) + 4, (len(helps), len(types))
+for l in lines:
+    if l.startswith('#'): continue
+    name, value = re.fullmatch(r'(genie_[a-z0-9_]+)(?:\{[a-z]+="[^"]*"\})? ([0-9.]+)', l).groups()
+    family = re.sub('_(bucket|sum|count)$', '', name) if name not in types else name
+    assert family in types and (types[family] == 'counter') == name.endswith('_total'), l
+PYTHON
+}
+
+# Where promtool is there, it is asked too.
+promtool_takes_the_metrics() { tail -n +2 "$WORK/metrics" | promtool check metrics; }
+
+# The null device computes nothing.
+device_that_does_not_compute_is_not_ready() {
+    start_server "$WORK/unready" --devices null --metrics 127.0.0.1:0 || return 1
+    within 20 grep -q 'metrics on port' "$WORK/unready/log" || return 1
+    metrics_port=$(sed -n 's/^metrics on port //p' "$WORK/unready/log")
+    within 20 eval 'get /readyz | grep -q "^device 0: the null executor computes no values"' && get /readyz | grep -q '^503' && get /livez | grep -q '^200'
+}
+
+metrics_stay_on_loopback() {
+    fails_with 'token' "$serve" --home "$WORK/public" --listen 127.0.0.1:0 --metrics 0.0.0.0:0
+}
+
 # A device that is absent is a warning: printed from level warn on.
 library_logs_from_a_level_on() {
     local level said
@@ -420,4 +473,13 @@ fi
 check text_log_has_a_line_for_each_end_of_a_session text_log_tells_of_sessions
 check log_with_a_word_that_is_none_is_refused fails_with 'log-format' "$serve" --home "$WORK/refused" --log-format xml
 check log_of_a_program_begins_at_its_level library_logs_from_a_level_on
+if has python3; then
+    check metrics_are_those_of_the_counters metrics_are_answered
+    if has promtool; then check promtool_takes_the_metrics promtool_takes_the_metrics
+    else skip promtool_takes_the_metrics "no promtool here"; fi
+else
+    skip metrics_are_those_of_the_counters "no python3 here"
+fi
+! has python3 || check device_that_does_not_compute_is_not_ready device_that_does_not_compute_is_not_ready
+check metrics_on_a_public_address_are_refused metrics_stay_on_loopback
 finish

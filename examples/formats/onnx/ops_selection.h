@@ -1,0 +1,282 @@
+/* ops_selection.h - a part of onnx.h: top-k, random numbers, optimiser steps, and what has a size that depends on
+ * values: those are computed here, from values that are read while the step is built. */
+#ifndef ONNX_OPS_SELECTION_H
+#define ONNX_OPS_SELECTION_H
+
+static void ox_top_k(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0), values, places;
+    int64_t k = c->version < 10 ? ox_int(c, "k", 0) : ox_integer(c, 1, 0);
+    int axis = ox_axis(c, ox_int(c, "axis", -1), ox_rank(x));
+    if (c->failed) return;
+    gn_topk(ox_ordered(c, x), k, axis, ox_int(c, "largest", 1) != 0, &values, &places);
+    ox_out_like(c, 0, ox_ordered(c, values), 0);
+    if (ox_wants(c, 1)) ox_out(c, 1, places);
+}
+
+static void ox_swiglu(onnx__call *c) {
+    gn_tensor a = ox_in(c, 0), b = ox_in(c, 1);
+    ox_out_like(c, 0, gn_mul(gn_mul(a, gn_sigmoid(gn_mul_c(a, ox_float(c, "alpha", 1)))), b), 0);
+}
+
+/* ---- random numbers: the context's seed counts, not the node's ---- */
+
+static void ox_random(onnx__call *c) {
+    onnx_span op = c->op_name;
+    bool like = onnx__is(op, "RandomUniformLike") || onnx__is(op, "RandomNormalLike");
+    bool uniform = onnx__is(op, "RandomUniformLike") || onnx__is(op, "RandomUniform");
+    int64_t type = ox_int(c, "dtype", like ? (int64_t)ox_type(c, 0) : ONNX_FLOAT);
+    int n;
+    const int64_t *dims = like ? NULL : ox_ints(c, "shape", &n);
+    if (!onnx__is_plain((int)type) || !ox_is_float(onnx_type_dtype((int)type)) || (!like && !dims)) {
+        onnx__no(c, "random %s", onnx_type_name((int)type));
+        return;
+    }
+    gn_shape s = like ? ox_in_shape(c, 0) : ox_make_shape(c, dims, n);
+    gn_dtype d = onnx_type_dtype((int)type);
+    if (c->failed) return;
+    double low = ox_float(c, "low", 0), high = ox_float(c, "high", 1), mean = ox_float(c, "mean", 0);
+    gn_tensor y = uniform ? gn_add_c(gn_mul_c(gn_random_uniform(c->g, d, s), high - low), low)
+                          : gn_add_c(gn_mul_c(gn_random_normal(c->g, d, s), ox_float(c, "scale", 1)), mean);
+    ox_out(c, 0, y);
+}
+
+static void ox_bernoulli(onnx__call *c) {
+    gn_tensor p = ox_in(c, 0);
+    int64_t type = ox_int(c, "dtype", (int64_t)ox_type(c, 0));
+    if (!onnx__is_plain((int)type)) onnx__no(c, "results of %s", onnx_type_name((int)type));
+    if (c->failed) return;
+    gn_tensor hit = gn_lt(gn_random_uniform(c->g, ox_dtype(c, 0), onnx__shape(p)), p);
+    ox_out(c, 0, ox_cast(hit, onnx_type_dtype((int)type)));
+}
+
+/* ---- steps of optimisers (ai.onnx.preview.training): inputs R, T, then all X, all G, all states ---- */
+
+static void ox_adagrad(onnx__call *c, gn_tensor r, gn_tensor t, int n, int i) {
+    gn_tensor x = ox_in(c, 2 + i), h = ox_in(c, 2 + 2 * n + i);
+    gn_tensor rate = gn_div(r, gn_add_c(gn_mul_c(ox_cast(t, onnx__dtype(r)), ox_float(c, "decay_factor", 0)), 1));
+    gn_tensor g = gn_add(ox_in(c, 2 + n + i), gn_mul_c(x, ox_float(c, "norm_coefficient", 0)));
+    h = gn_add(h, gn_square(g));
+    ox_out_like(c, i, gn_sub(x, gn_div(gn_mul(g, rate), gn_add_c(gn_sqrt(h), ox_float(c, "epsilon", 1e-6)))), 2 + i);
+    ox_out_like(c, n + i, h, 2 + i);
+}
+
+static void ox_adam(onnx__call *c, gn_tensor r, gn_tensor t, int n, int i) {
+    gn_tensor x = ox_in(c, 2 + i), v = ox_in(c, 2 + 2 * n + i), h = ox_in(c, 2 + 3 * n + i);
+    double a = ox_float(c, "alpha", 0.9), b = ox_float(c, "beta", 0.999);
+    gn_tensor g = gn_add(ox_in(c, 2 + n + i), gn_mul_c(x, ox_float(c, "norm_coefficient", 0)));
+    gn_tensor step = ox_cast(t, onnx__dtype(x)),
+              scale = gn_div(gn_sqrt(gn_sub(gn_like(x, 1), gn_pow(gn_like(x, b), step))),
+                             gn_sub(gn_like(x, 1), gn_pow(gn_like(x, a), step)));
+    v = gn_add(gn_mul_c(v, a), gn_mul_c(g, 1 - a));
+    h = gn_add(gn_mul_c(h, b), gn_mul_c(gn_square(g), 1 - b));
+    gn_tensor rate = gn_where(gn_gt_c(t, 0), gn_mul(r, scale), r);
+    x = gn_sub(x, gn_div(gn_mul(rate, v), gn_add_c(gn_sqrt(h), ox_float(c, "epsilon", 1e-6))));
+    ox_out_like(c, i, gn_mul_c(x, 1 - ox_float(c, "norm_coefficient_post", 0)), 2 + i);
+    ox_out_like(c, n + i, v, 2 + i);
+    ox_out_like(c, 2 * n + i, h, 2 + i);
+}
+
+static void ox_momentum(onnx__call *c, gn_tensor r, gn_tensor t, int n, int i) {
+    gn_tensor x = ox_in(c, 2 + i), v = ox_in(c, 2 + 2 * n + i);
+    double a = ox_float(c, "alpha", 0), b = ox_float(c, "beta", 0);
+    gn_tensor g = gn_add(ox_in(c, 2 + n + i), gn_mul_c(x, ox_float(c, "norm_coefficient", 0)));
+    gn_tensor share = gn_where(gn_gt_c(t, 0), gn_like(x, b), gn_like(x, 1));
+    v = gn_add(gn_mul_c(v, a), gn_mul(g, share));
+    bool nesterov = ox_text_is(c, "mode", "nesterov", "standard");
+    ox_out_like(c, i, gn_sub(x, gn_mul(r, nesterov ? gn_add(g, gn_mul_c(v, a)) : v)), 2 + i);
+    ox_out_like(c, n + i, v, 2 + i);
+}
+
+static void ox_optimise(onnx__call *c) {
+    bool adam = onnx__is(c->op_name, "Adam"), adagrad = onnx__is(c->op_name, "Adagrad");
+    int each = adam ? 4 : 3, n = (c->n_in - 2) / each;
+    gn_tensor r = ox_in(c, 0), t = ox_in(c, 1);
+    if (c->n_in < 2 + each || (c->n_in - 2) % each || c->n_out != n * (each - 1)) onnx__no(c, "%d inputs", c->n_in);
+    for (int i = 0; i < n && !c->failed; i++) {
+        if (adam) ox_adam(c, r, t, n, i);
+        else if (adagrad) ox_adagrad(c, r, t, n, i);
+        else ox_momentum(c, r, t, n, i);
+    }
+}
+
+/* ---- sizes that depend on values ---- */
+
+static void ox_non_zero(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0);
+    int64_t n = 0;
+    if (c->failed) return;
+    c->s->counts.early_reads += c->g == c->s->g;
+    if (gn_read(gn_count_nonzero(x, GN_ALL_AXES, false), &n, sizeof n) != GN_OK)
+        onnx__no(c, "%s", gn_last_error(c->g)->text);
+    if (!c->failed) ox_out(c, 0, gn_transpose(gn_nonzero(x, n), 0, 1));
+}
+
+static void ox_compress(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0);
+    const uint8_t *keep = ox_host(c, 1);
+    bool flat = !ox_has_attribute(c, "axis");
+    int axis = flat ? 0 : ox_axis(c, ox_int(c, "axis", 0), ox_rank(x));
+    if (c->failed || ox_type(c, 1) != ONNX_BOOL) return onnx__no(c, "the condition is no bool");
+    int64_t n = (int64_t)onnx__elements(ox_in_shape(c, 1)), m = 0;
+    int64_t *index = onnx__alloc(c->s, (size_t)(n + 1) * sizeof *index);
+    for (int64_t i = 0; i < n; i++)
+        if (keep[i]) index[m++] = i;
+    if (flat) x = gn_reshape(x, GN_SHAPE((int64_t)onnx__elements(onnx__shape(x))));
+    ox_out_like(c, 0, gn_index_select(x, axis, ox_indices(c, index, m)), 0);
+}
+
+typedef struct ox_rows {
+    const uint8_t *bytes; /* rows one after the other */
+    gn_dtype dtype;
+    size_t n, each;
+} ox_rows;
+
+static int ox_compare_rows(const ox_rows *r, int64_t a, int64_t b) {
+    for (size_t i = 0; i < r->each; i++) {
+        size_t x = (size_t)a * r->each + i, y = (size_t)b * r->each + i;
+        if (r->dtype == GN_I64) {
+            int64_t u = ((const int64_t *)(const void *)r->bytes)[x], v = ((const int64_t *)(const void *)r->bytes)[y];
+            if (u != v) return u < v ? -1 : 1;
+            continue;
+        }
+        double u = onnx__number(r->dtype, r->bytes, x), v = onnx__number(r->dtype, r->bytes, y);
+        if (u < v || (isnan(v) && !isnan(u))) return -1; /* NaN is the greatest */
+        if (v < u || (isnan(u) && !isnan(v))) return 1;
+    }
+    return 0;
+}
+
+/* Sorts places of rows, equal ones in the order of their places: merges runs that double. */
+static void ox_sort_rows(const ox_rows *r, int64_t *order, int64_t *room) {
+    for (size_t width = 1; width < r->n; width *= 2)
+        for (size_t lo = 0; lo < r->n; lo += 2 * width) {
+            size_t mid = lo + width < r->n ? lo + width : r->n, hi = lo + 2 * width < r->n ? lo + 2 * width : r->n;
+            size_t a = lo, b = mid, k = lo;
+            while (a < mid || b < hi)
+                room[k++] =
+                    b == hi || (a < mid && ox_compare_rows(r, order[a], order[b]) <= 0) ? order[a++] : order[b++];
+            memcpy(order + lo, room + lo, (hi - lo) * sizeof *order);
+        }
+}
+
+/* The rows (or elements) that are there, in order of their values or of their first place. */
+static void ox_unique(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0);
+    bool flat = !ox_has_attribute(c, "axis"), sorted = ox_int(c, "sorted", 1) != 0;
+    int axis = flat ? 0 : ox_axis(c, ox_int(c, "axis", 0), ox_rank(x));
+    if (c->failed) return;
+    gn_dtype held = ox_dtype(c, 0), d = held == GN_F16 || held == GN_BF16 ? GN_F32 : held;
+    if (flat) x = gn_reshape(x, GN_SHAPE((int64_t)onnx__elements(onnx__shape(x))));
+    gn_shape s = onnx__shape(x);
+    size_t all = onnx__elements(s), n = (size_t)s.dims[axis], each = n ? all / n : 0,
+           bytes = all * onnx__dtype_bytes[d];
+    uint8_t *host = onnx__alloc(c->s, bytes + 1);
+    c->s->counts.early_reads += c->g == c->s->g;
+    gn_tensor first = gn_transpose(ox_cast(x, d), 0, axis);
+    if (bytes && gn_read(first, host, bytes) != GN_OK) return onnx__no(c, "%s", gn_last_error(c->g)->text);
+    ox_rows rows = { host, d, n, each };
+    int64_t *order = onnx__alloc(c->s, (n + 1) * 8), *room = onnx__alloc(c->s, (n + 1) * 8),
+            *count = onnx__alloc(c->s, (n + 1) * 8);
+    int64_t *inverse = onnx__alloc(c->s, (n + 1) * 8), *at = onnx__alloc(c->s, (n + 1) * 8),
+            *group = onnx__alloc(c->s, (n + 1) * 8), m = 0;
+    for (size_t i = 0; i < n; i++) order[i] = (int64_t)i;
+    ox_sort_rows(&rows, order, room);
+    for (size_t i = 0; i < n; i++) { /* equal rows stand in the order of their places */
+        if (i == 0 || ox_compare_rows(&rows, order[i - 1], order[i])) at[m++] = order[i];
+        group[order[i]] = m - 1;
+    }
+    int64_t *rank = room, k = 0;
+    for (int64_t i = 0; i < m; i++) rank[i] = sorted ? i : -1;
+    for (size_t i = 0; i < n && !sorted; i++)
+        if (rank[group[i]] < 0) rank[group[i]] = k++;
+    int64_t *from = onnx__alloc(c->s, ((size_t)m + 1) * 8);
+    for (int64_t i = 0; i < m; i++) from[rank[i]] = at[i];
+    for (size_t i = 0; i < n; i++) count[inverse[i] = rank[group[i]]]++;
+    ox_out_like(c, 0, gn_index_select(x, axis, ox_indices(c, from, m)), 0);
+    ox_out_host(c, 1, ONNX_INT64, GN_SHAPE(m), from);
+    ox_out_host(c, 2, ONNX_INT64, GN_SHAPE((int64_t)n), inverse);
+    ox_out_host(c, 3, ONNX_INT64, GN_SHAPE(m), count);
+}
+
+/* ---- boxes ---- */
+
+/* Corners of a box: y1, x1, y2, x2 in any order of corners, or centre and size. */
+static void ox_corners(const float *b, bool centre, double out[4]) {
+    for (int i = 0; i < 2; i++) {
+        double a = (double)b[i], z = (double)b[i + 2];
+        if (centre) a = (double)b[i] - (double)b[i + 2] / 2, z = (double)b[i] + (double)b[i + 2] / 2;
+        out[i] = fmin(a, z);
+        out[i + 2] = fmax(a, z);
+    }
+}
+
+static double ox_overlap(const double a[4], const double b[4]) {
+    double h = fmin(a[2], b[2]) - fmax(a[0], b[0]), w = fmin(a[3], b[3]) - fmax(a[1], b[1]);
+    double both = h > 0 && w > 0 ? h * w : 0,
+           all = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both;
+    return all > 0 ? both / all : 0;
+}
+
+/* Boxes (B,N,4), scores (B,C,N): those that are left, best first, each overlapping no better one too much. */
+static void ox_suppress(onnx__call *c) {
+    const float *boxes = ox_host(c, 0), *scores = ox_host(c, 1);
+    gn_shape bs = ox_in_shape(c, 0), ss = ox_in_shape(c, 1);
+    double least = ox_number(c, 4, (double)-INFINITY), overlap = ox_number(c, 3, 0);
+    int64_t most = ox_integer(c, 2, 0), found = 0;
+    bool centre = ox_int(c, "center_point_box", 0) != 0,
+         fits = bs.rank == 3 && ss.rank == 3 && bs.dims[2] == 4 && bs.dims[1] == ss.dims[2] && bs.dims[0] == ss.dims[0];
+    if (!fits || ox_type(c, 0) != ONNX_FLOAT || ox_type(c, 1) != ONNX_FLOAT) onnx__no(c, "boxes and scores do not fit");
+    if (c->failed) return;
+    int64_t n = ss.dims[2], room = ss.dims[0] * ss.dims[1] * (most < n ? (most > 0 ? most : 0) : n);
+    int64_t *out = onnx__alloc(c->s, (size_t)(room + 1) * 3 * sizeof *out);
+    double(*kept)[4] = onnx__alloc(c->s, (size_t)(n + 1) * sizeof *kept);
+    uint8_t *used = onnx__alloc(c->s, (size_t)n + 1);
+    for (int64_t p = 0; p < ss.dims[0] * ss.dims[1]; p++) {
+        int64_t b = p / ss.dims[1], taken = 0;
+        memset(used, 0, (size_t)n);
+        while (taken < most && taken < n) {
+            int64_t best = -1;
+            for (int64_t i = 0; i < n; i++)
+                if (!used[i] && (double)scores[p * n + i] > least &&
+                    (best < 0 || scores[p * n + i] > scores[p * n + best]))
+                    best = i;
+            if (best < 0) break;
+            used[best] = 1;
+            ox_corners(boxes + (b * n + best) * 4, centre, kept[taken]);
+            bool free_of = true;
+            for (int64_t k = 0; k < taken && free_of; k++) free_of = !(ox_overlap(kept[k], kept[taken]) > overlap);
+            if (!free_of) continue;
+            taken++;
+            memcpy(out + 3 * found++, (int64_t[3]){ b, p % ss.dims[1], best }, 3 * sizeof *out);
+        }
+    }
+    ox_out_host(c, 0, ONNX_INT64, GN_SHAPE(found, 3), out);
+}
+
+/* ---- bits ---- */
+
+/* The same bits as another type of the same width. */
+static void ox_bit_cast(onnx__call *c) {
+    int64_t to = ox_int(c, "to", 0);
+    onnx_type from = ox_type(c, 0);
+    bool plain = (onnx__is_plain((int)to) || to == ONNX_UINT64) && (onnx__is_plain(from) || from == ONNX_UINT64);
+    if (!plain || onnx_type_bits((int)to) != onnx_type_bits(from))
+        onnx__no(c, "%s as %s", onnx_type_name(from), onnx_type_name((int)to));
+    const void *host = c->failed ? NULL : ox_host(c, 0);
+    if (host) ox_out_host(c, 0, (onnx_type)to, ox_in_shape(c, 0), host);
+}
+
+static void ox_array_feature(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0), index = ox_in(c, 1);
+    if (c->failed) return;
+    int rank = ox_rank(x);
+    int64_t n = (int64_t)onnx__elements(onnx__shape(index));
+    gn_tensor y = gn_index_select(x, rank - 1, gn_reshape(ox_from_end(index, ox_dim(x, -1)), GN_SHAPE(n)));
+    ox_out_like(c, 0, rank == 1 ? gn_reshape(y, GN_SHAPE(1, n)) : y, 0);
+}
+
+static void ox_binarizer(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0);
+    ox_out_like(c, 0, ox_cast(gn_gt_c(x, ox_float(c, "threshold", 0)), ox_dtype(c, 0)), 0);
+}
+#endif

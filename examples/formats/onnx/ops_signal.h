@@ -1,0 +1,406 @@
+/* ops_signal.h - a part of onnx.h: resizing, sampling at points of a grid, Fourier transforms and windows. */
+#ifndef ONNX_OPS_SIGNAL_H
+#define ONNX_OPS_SIGNAL_H
+
+/* ---- resize ---- */
+
+typedef struct ox_resize {
+    onnx__call *c;
+    int64_t in, out;
+    double scale, begin, end, cubic; /* begin and end: of the region of interest */
+    bool nearest, is_cubic, antialias, exclude;
+} ox_resize;
+
+/* Where element i of the result lies in the input. */
+static double ox_resize_place(const ox_resize *r, int64_t i) {
+    onnx__call *c = r->c;
+    const char *name = "coordinate_transformation_mode", *usual = "half_pixel";
+    double x = (double)i, in = (double)r->in, out = (double)r->out, exact = r->scale * in;
+    if (c->version < 11) return x / r->scale;
+    if (ox_text_is(c, name, "asymmetric", usual)) return x / r->scale;
+    if (ox_text_is(c, name, "align_corners", usual)) return exact == 1 ? 0 : x * (in - 1) / (exact - 1);
+    if (ox_text_is(c, name, "pytorch_half_pixel", usual)) return exact > 1 ? (x + 0.5) / r->scale - 0.5 : -0.5;
+    if (ox_text_is(c, name, "half_pixel_symmetric", usual))
+        return in / 2 * (1 - out / exact) + (x + 0.5) / r->scale - 0.5;
+    if (ox_text_is(c, name, "tf_crop_and_resize", usual))
+        return out > 1 ? r->begin * (in - 1) + x * (r->end - r->begin) * (in - 1) / (out - 1)
+                       : (r->begin + r->end) * (in - 1) / 2;
+    if (!ox_text_is(c, name, "half_pixel", usual)) onnx__no(c, "this coordinate_transformation_mode is not known");
+    return (x + 0.5) / r->scale - 0.5;
+}
+
+static double ox_cubic_weight(double x, double a) {
+    x = fabs(x);
+    if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+    return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
+}
+
+static double ox_nearest_place(onnx__call *c, double x) {
+    const char *name = "nearest_mode", *usual = "round_prefer_floor";
+    if (c->version < 11 || ox_text_is(c, name, "floor", usual)) return floor(x);
+    if (ox_text_is(c, name, "ceil", usual)) return ceil(x);
+    return ox_text_is(c, name, "round_prefer_ceil", usual) ? floor(x + 0.5) : ceil(x - 0.5);
+}
+
+/* Elements and weights of tap t of each place; the sum over taps is the result. */
+static void ox_resize_tap(const ox_resize *r, int64_t taps, int64_t t, int64_t *index, double *weight) {
+    double narrow = r->antialias && r->scale < 1 ? r->scale : 1;
+    for (int64_t i = 0; i < r->out; i++) {
+        double x = ox_resize_place(r, i), base = r->nearest ? ox_nearest_place(r->c, x) : floor(x), sum = 0, mine = 0;
+        int64_t first = (int64_t)base - (r->nearest ? 0 : taps / 2 - 1);
+        for (int64_t k = 0; k < taps && !r->nearest; k++) {
+            double d = (x - (double)(first + k)) * narrow, at = (double)(first + k);
+            double w = r->is_cubic ? ox_cubic_weight(d, r->cubic) : fmax(1 - fabs(d), 0);
+            if (r->exclude && (at < 0 || at >= (double)r->in)) w = 0;
+            if (k == t) mine = w;
+            sum += w;
+        }
+        int64_t at = first + t;
+        index[i] = at < 0 ? 0 : at >= r->in ? r->in - 1 : at;
+        weight[i] = r->nearest ? 1 : sum != 0 ? mine / sum : 0;
+    }
+}
+
+static gn_tensor ox_resize_axis(const ox_resize *r, gn_tensor x, int axis, double outside) {
+    onnx__call *c = r->c;
+    double narrow = r->antialias && r->scale < 1 ? r->scale : 1;
+    int64_t taps = r->nearest ? 1 : 2 - 2 * ((int64_t)floor((r->is_cubic ? -2 : -1) / narrow) + 1);
+    gn_shape line = { ox_rank(x), { 1, 1, 1, 1, 1, 1, 1, 1 } };
+    gn_tensor y = GN_NONE;
+    if (taps > 4096) onnx__no(c, "an antialiasing filter of %" PRId64 " elements", taps);
+    line.dims[axis] = r->out;
+    for (int64_t t = 0; t < taps && !c->failed; t++) {
+        int64_t *index = onnx__alloc(c->s, (size_t)(r->out + 1) * sizeof *index);
+        double *weight = onnx__alloc(c->s, (size_t)(r->out + 1) * sizeof *weight);
+        ox_resize_tap(r, taps, t, index, weight);
+        gn_tensor part = gn_index_select(x, axis, ox_indices(c, index, r->out));
+        if (!r->nearest) part = gn_mul(part, ox_cast(ox_table(c, GN_F64, line, weight), onnx__dtype(x)));
+        y = y.ctx ? gn_add(y, part) : part;
+    }
+    if (c->failed || !ox_text_is(c, "coordinate_transformation_mode", "tf_crop_and_resize", "half_pixel")) return y;
+    uint8_t *out = onnx__alloc(c->s, (size_t)(r->out + 1));
+    for (int64_t i = 0; i < r->out; i++) {
+        double at = ox_resize_place(r, i);
+        out[i] = at < 0 || at > (double)(r->in - 1);
+    }
+    return gn_where(ox_table(c, GN_BOOL, line, out), gn_like(y, outside), y);
+}
+
+/* Scales and sizes of all axes that are resized. */
+static bool ox_resize_sizes(onnx__call *c, gn_shape s, const int64_t *axes, int n, ox_resize *r) {
+    int m = 0, scales_at = c->version < 11 ? 1 : 2;
+    const int64_t *sizes = ox_has(c, 3) ? ox_host_ints(c, 3, &m) : NULL;
+    double least = (double)INFINITY, most = 0;
+    if (!sizes && !ox_has(c, scales_at) && !ox_has_attribute(c, "scales")) onnx__no(c, "neither scales nor sizes");
+    int k;
+    const float *old = ox_floats(c, "scales", &k);
+    int64_t given = sizes ? m : ox_has(c, scales_at) ? (int64_t)onnx__elements(c->in[scales_at]->shape) : k;
+    if (!c->failed && given != n) onnx__no(c, "%" PRId64 " scales or sizes for %d axes", given, n);
+    for (int i = 0; i < n && !c->failed; i++) {
+        r[i].in = s.dims[ox_axis(c, axes[i], s.rank)];
+        if (sizes) r[i].scale = (double)sizes[i] / (double)r[i].in;
+        else r[i].scale = ox_has(c, scales_at) ? ox_host_element(c, scales_at, (size_t)i) : (double)old[i];
+        if (!(r[i].scale > 0) || r[i].scale * (double)r[i].in > 1e9) onnx__no(c, "a scale of %g", r[i].scale);
+        r[i].out = sizes ? sizes[i] : (int64_t)floor(r[i].scale * (double)r[i].in);
+        least = fmin(least, r[i].scale);
+        most = fmax(most, r[i].scale);
+    }
+    bool small = ox_text_is(c, "keep_aspect_ratio_policy", "not_larger", "stretch");
+    if (!sizes || ox_text_is(c, "keep_aspect_ratio_policy", "stretch", "stretch")) return !c->failed;
+    for (int i = 0; i < n && !c->failed; i++) {
+        r[i].scale = small ? least : most;
+        r[i].out = (int64_t)floor(r[i].scale * (double)r[i].in + 0.5);
+    }
+    return !c->failed;
+}
+
+static void ox_resize_op(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0);
+    gn_shape s = onnx__shape(x);
+    int n;
+    int64_t all[GN_MAX_RANK] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    const int64_t *axes = ox_ints(c, "axes", &n);
+    ox_resize r[GN_MAX_RANK];
+    if (!axes) axes = all, n = s.rank;
+    if (n > s.rank) onnx__no(c, "%d axes of a tensor of rank %d", n, s.rank);
+    if (c->failed || !ox_resize_sizes(c, s, axes, n, r)) return;
+    gn_dtype d = ox_dtype(c, 0);
+    bool nearest = ox_text_is(c, "mode", "nearest", "nearest"), is_cubic = ox_text_is(c, "mode", "cubic", "nearest");
+    bool crops = ox_text_is(c, "coordinate_transformation_mode", "tf_crop_and_resize", "half_pixel");
+    for (int i = 0; i < n && !c->failed; i++) {
+        r[i].c = c;
+        r[i].nearest = nearest;
+        r[i].is_cubic = is_cubic;
+        r[i].antialias = ox_int(c, "antialias", 0) != 0;
+        r[i].exclude = ox_int(c, "exclude_outside", 0) != 0;
+        r[i].cubic = ox_float(c, "cubic_coeff_a", -0.75);
+        r[i].begin = crops ? ox_host_element(c, 1, (size_t)i) : 0;
+        r[i].end = crops ? ox_host_element(c, 1, (size_t)(n + i)) : 1;
+        if (r[i].out == r[i].in && r[i].scale == 1 && !crops) continue;
+        if (!nearest) x = ox_cast(x, d == GN_F64 ? d : GN_F32);
+        x = ox_resize_axis(&r[i], x, ox_axis(c, axes[i], s.rank), ox_float(c, "extrapolation_value", 0));
+    }
+    if (!c->failed) ox_out_like(c, 0, ox_is_float(d) ? ox_cast(x, d) : ox_convert(c, x, ONNX_FLOAT, ox_type(c, 0)), 0);
+}
+
+/* ---- grids ---- */
+
+/* From [-1, 1] to places of an axis of that size. */
+static gn_tensor ox_grid_place(gn_tensor g, int64_t size, bool corners) {
+    g = gn_add_c(g, 1);
+    return corners ? gn_mul_c(g, (double)(size - 1) / 2) : gn_div_c(gn_sub_c(gn_mul_c(g, (double)size), 1), 2);
+}
+
+/* Places outside mirrored at the borders until they are inside. */
+static gn_tensor ox_reflect(gn_tensor x, double low, double high) {
+    if (high <= low) return gn_mul_c(x, 0);
+    gn_tensor period = gn_like(x, 2 * (high - low)), at = gn_remainder(gn_sub_c(x, low), period);
+    return gn_add_c(gn_minimum(at, gn_sub(period, at)), low);
+}
+
+typedef struct ox_grid {
+    onnx__call *c;
+    gn_tensor flat;  /* (N,C,S) */
+    gn_tensor at[3]; /* (N,O): places by axis, the slowest first */
+    int64_t size[3], n, channels;
+    int axes;
+    bool corners;
+} ox_grid;
+
+/* The elements at whole places (N,O) by axis; 0 outside where padding is of zeros. */
+static gn_tensor ox_grid_pick(const ox_grid *g, const gn_tensor *place) {
+    onnx__call *c = g->c;
+    bool zeros = ox_text_is(c, "padding_mode", "zeros", "zeros"),
+         mirrored = ox_text_is(c, "padding_mode", "reflection", "zeros");
+    gn_tensor inside = GN_NONE, index = GN_NONE;
+    for (int i = 0; i < g->axes; i++) {
+        gn_tensor p = place[i];
+        double most = (double)(g->size[i] - 1);
+        if (mirrored) p = gn_round(g->corners ? ox_reflect(p, 0, most) : ox_reflect(p, -0.5, most + 0.5));
+        gn_tensor ok = gn_and(gn_ge_c(p, 0), gn_le_c(p, most)), whole = gn_cast(gn_clamp(p, 0, most), GN_I64);
+        inside = inside.ctx ? gn_and(inside, ok) : ok;
+        index = index.ctx ? gn_add(gn_mul_c(index, (double)g->size[i]), whole) : whole;
+    }
+    gn_shape s = onnx__shape(index), wide = { 3, { s.dims[0], g->channels, s.dims[1] } };
+    gn_tensor got = gn_gather(g->flat, 2, gn_broadcast(gn_unsqueeze(index, 1), wide));
+    return zeros ? gn_where(gn_unsqueeze(inside, 1), got, gn_like(got, 0)) : got;
+}
+
+/* The sum over taps of an axis, and of those after it. */
+static gn_tensor ox_grid_taps(const ox_grid *g, int axis, gn_tensor *place, int taps) {
+    if (axis == g->axes) return ox_grid_pick(g, place);
+    gn_tensor base = gn_floor(g->at[axis]), part = gn_sub(g->at[axis], base), y = GN_NONE;
+    for (int t = 0; t < taps; t++) {
+        double offset = t - (taps / 2 - 1), a = -0.75;
+        gn_tensor d = gn_abs(gn_sub_c(part, offset)), w = gn_sub(gn_like(d, 1), d);
+        if (taps == 4) {
+            gn_tensor near = gn_add_c(gn_mul(gn_square(d), gn_sub_c(gn_mul_c(d, a + 2), a + 3)), 1);
+            gn_tensor far = gn_mul(gn_add_c(gn_mul(gn_sub_c(gn_mul_c(d, a), 5 * a), d), 8 * a), d);
+            w = gn_where(gn_le_c(d, 1), near, gn_sub_c(far, 4 * a));
+        }
+        place[axis] = gn_add_c(base, offset);
+        gn_tensor got = gn_mul(ox_grid_taps(g, axis + 1, place, taps), gn_unsqueeze(w, 1));
+        y = y.ctx ? gn_add(y, got) : got;
+    }
+    return y;
+}
+
+static void ox_grid_sample(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0), grid = ox_in(c, 1), place[3];
+    if (c->failed) return;
+    gn_shape s = onnx__shape(x), gs = onnx__shape(grid), out = { s.rank, { s.dims[0], s.dims[1] } };
+    ox_grid g = {
+        .c = c, .axes = s.rank - 2, .n = s.dims[0], .channels = s.dims[1], .corners = ox_int(c, "align_corners", 0) != 0
+    };
+    if (g.axes < 1 || g.axes > 3 || gs.rank != s.rank || gs.dims[gs.rank - 1] != g.axes) {
+        onnx__no(c, "an input of rank %d, a grid of rank %d", s.rank, gs.rank);
+        return;
+    }
+    gn_dtype d = ox_dtype(c, 0), wide = d == GN_F64 ? d : GN_F32;
+    bool nearest = ox_text_is(c, "mode", "nearest", "linear"),
+         cubic = ox_text_is(c, "mode", "cubic", "linear") || ox_text_is(c, "mode", "bicubic", "linear");
+    int64_t all = 1, points = 1;
+    for (int i = 0; i < g.axes; i++) {
+        all *= g.size[i] = s.dims[i + 2];
+        points *= out.dims[i + 2] = gs.dims[i + 1];
+    }
+    g.flat = gn_reshape(ox_cast(x, wide), GN_SHAPE(s.dims[0], s.dims[1], all));
+    grid = gn_reshape(ox_cast(grid, wide), GN_SHAPE(s.dims[0], points, g.axes));
+    bool border = ox_text_is(c, "padding_mode", "border", "zeros"),
+         mirrored = ox_text_is(c, "padding_mode", "reflection", "zeros");
+    for (int i = 0; i < g.axes; i++) { /* the grid names the fastest axis first */
+        int k = g.axes - 1 - i;
+        double most = (double)(g.size[i] - 1);
+        g.at[i] = ox_grid_place(gn_reshape(gn_slice(grid, 2, k, k + 1, 1), GN_SHAPE(s.dims[0], points)), g.size[i],
+                                g.corners);
+        if (nearest) g.at[i] = gn_round(g.at[i]);
+        if (border && !cubic) g.at[i] = gn_clamp(g.at[i], 0, most);
+        if (mirrored && !cubic)
+            g.at[i] = g.corners ? ox_reflect(g.at[i], 0, most) : ox_reflect(g.at[i], -0.5, most + 0.5);
+        place[i] = g.at[i];
+    }
+    gn_tensor y = nearest ? ox_grid_pick(&g, place) : ox_grid_taps(&g, 0, place, cubic ? 4 : 2);
+    ox_out_like(c, 0, ox_cast(gn_reshape(y, out), d), 0);
+}
+
+static void ox_affine_grid(onnx__call *c) {
+    gn_tensor theta = ox_in(c, 0);
+    int n;
+    const int64_t *size = ox_host_ints(c, 1, &n);
+    bool corners = ox_int(c, "align_corners", 0) != 0;
+    int axes = n - 2;
+    if (c->failed || axes < 2 || axes > 3) {
+        onnx__no(c, "a size of %d dimensions", n);
+        return;
+    }
+    gn_shape whole = { axes, { 0 } }, out = { axes + 2, { 0 } };
+    gn_tensor parts[4];
+    gn_dtype d = ox_dtype(c, 0);
+    int64_t all = 1;
+    out.dims[0] = size[0];
+    out.dims[axes + 1] = axes;
+    for (int i = 0; i < axes; i++) {
+        if (size[i + 2] < 1 || size[i + 2] > INT32_MAX || all > INT32_MAX)
+            onnx__no(c, "a size of %" PRId64, size[i + 2]);
+        if (c->failed) return;
+        all *= out.dims[i + 1] = whole.dims[i] = size[i + 2];
+    }
+    for (int i = 0; i < axes; i++) {
+        gn_shape line = { axes, { 1, 1, 1 } };
+        double step = corners ? (size[i + 2] > 1 ? 2.0 / (double)(size[i + 2] - 1) : 0) : 2.0 / (double)size[i + 2];
+        line.dims[i] = size[i + 2];
+        gn_tensor at = ox_cast(gn_arange(c->g, GN_F64, size[i + 2], corners ? -1 : -1 + step / 2, step), d);
+        parts[axes - 1 - i] = gn_reshape(gn_broadcast(gn_reshape(at, line), whole), GN_SHAPE(all));
+    }
+    parts[axes] = gn_full(c->g, d, GN_SHAPE(all), 1);
+    gn_tensor points = gn_stack(parts, axes + 1, 1); /* (all, axes + 1) */
+    ox_out_like(c, 0, gn_reshape(gn_matmul(points, gn_transpose(theta, 1, 2)), out), 0);
+}
+
+/* ---- Fourier transforms: products with a table of cosines and sines ---- */
+
+enum { ONNX__FOURIER = 4096 };
+
+/* (rows, columns): cos or sin of 2 pi i j / n. */
+static gn_tensor ox_turns(onnx__call *c, int64_t rows, int64_t columns, int64_t n, bool sine, double factor,
+                          gn_dtype d) {
+    double *t = onnx__alloc(c->s, (size_t)(rows * columns + 1) * sizeof *t);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            double angle = 6.283185307179586477 * (double)((i * j) % n) / (double)n;
+            t[i * columns + j] = factor * (sine ? sin(angle) : cos(angle));
+        }
+    return ox_cast(ox_table(c, GN_F64, GN_SHAPE(rows, columns), t), d);
+}
+
+/* x (…,L,1 or 2) along its last but one axis: (…,K,2), K = n or n / 2 + 1; or back. */
+static gn_tensor ox_fourier(onnx__call *c, gn_tensor x, int64_t n, bool back, bool half) {
+    gn_dtype d = onnx__dtype(x);
+    int last = ox_rank(x) - 1;
+    int64_t have = ox_dim(x, last - 1), out = half && !back ? n / 2 + 1 : n, parts = ox_dim(x, last);
+    if (n < 1 || n > ONNX__FOURIER || parts < 1 || parts > 2) {
+        onnx__no(c, "a transform of %" PRId64 " elements, 1 to %d are built", n, ONNX__FOURIER);
+        return x;
+    }
+    int64_t want = half && back ? n / 2 + 1 : n, used = have < want ? have : want;
+    gn_tensor re = gn_squeeze(gn_slice(gn_slice(x, last, 0, 1, 1), last - 1, 0, used, 1), GN_AXES(last));
+    gn_tensor im =
+        parts == 2 ? gn_squeeze(gn_slice(gn_slice(x, last, 1, 2, 1), last - 1, 0, used, 1), GN_AXES(last)) : GN_NONE;
+    double factor = back ? 1.0 / (double)n : 1;
+    gn_tensor cosine = ox_turns(c, used, out, n, false, factor, d),
+              sine = ox_turns(c, used, out, n, true, back ? factor : -1, d);
+    if (half && back) { /* the other half is its mirror image: elements inside count twice */
+        double *twice = onnx__alloc(c->s, (size_t)(used + 1) * sizeof *twice);
+        for (int64_t i = 0; i < used; i++) twice[i] = i == 0 || 2 * i == n ? 1 : 2;
+        gn_tensor count = ox_cast(ox_table(c, GN_F64, GN_SHAPE(used), twice), d);
+        re = gn_mul(re, count);
+        if (im.ctx) im = gn_mul(im, count);
+        gn_tensor y = gn_matmul(re, cosine);
+        return gn_unsqueeze(im.ctx ? gn_sub(y, gn_matmul(im, sine)) : y, last);
+    }
+    gn_tensor y[2] = { gn_matmul(re, cosine), gn_matmul(re, sine) };
+    if (im.ctx) {
+        y[0] = gn_sub(y[0], gn_matmul(im, sine));
+        y[1] = gn_add(y[1], gn_matmul(im, cosine));
+    }
+    return gn_stack(y, 2, last);
+}
+
+static void ox_dft(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0);
+    int rank = ox_rank(x);
+    bool back = ox_int(c, "inverse", 0) != 0, half = ox_int(c, "onesided", 0) != 0;
+    int64_t given = c->version < 20 ? ox_int(c, "axis", 1) : ox_integer(c, 2, -2);
+    int axis = ox_axis(c, given, rank);
+    if (c->failed || rank < 2 || axis == rank - 1) {
+        onnx__no(c, "axis %d of an input of rank %d", axis, rank);
+        return;
+    }
+    int64_t size = ox_dim(x, axis), n = ox_integer(c, 1, half && back ? 2 * (size - 1) : size);
+    x = gn_transpose(x, axis, rank - 2);
+    gn_tensor y = ox_fourier(c, x, n, back, half);
+    if (!c->failed) ox_out_like(c, 0, gn_transpose(y, axis, rank - 2), 0);
+}
+
+static void ox_stft(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0);
+    int64_t step = ox_integer(c, 1, 0), size = ox_has(c, 2) ? (int64_t)onnx__elements(ox_in_shape(c, 2)) : 0;
+    int64_t frame = ox_integer(c, 3, size);
+    gn_shape s = onnx__shape(x);
+    if (c->failed || s.rank < 2 || step < 1 || frame < 1 || frame > s.dims[1]) {
+        onnx__no(c, "frames of %" PRId64 " every %" PRId64 " elements", frame, step);
+        return;
+    }
+    if (s.rank == 2) x = gn_unsqueeze(x, 2);
+    ox_window w = { .n = 1,
+                    .in = { s.dims[1] },
+                    .kernel = { frame },
+                    .stride = { step },
+                    .dilation = { 1 },
+                    .out = { (s.dims[1] - frame) / step + 1 } };
+    gn_tensor frames = ox_windows_of(c, x, &w, 0, 1); /* (B, frames, frame, 1 or 2) */
+    if (ox_has(c, 2)) frames = gn_mul(frames, gn_reshape(ox_in(c, 2), GN_SHAPE(frame, 1)));
+    gn_tensor y = ox_fourier(c, frames, frame, false, ox_int(c, "onesided", 1) != 0);
+    if (!c->failed) ox_out_like(c, 0, y, 0);
+}
+
+static void ox_window_function(onnx__call *c) {
+    int64_t n = ox_integer(c, 0, 0), type = ox_int(c, "output_datatype", 1);
+    bool hann = onnx__is(c->op_name, "HannWindow"), hamming = onnx__is(c->op_name, "HammingWindow");
+    if (n < 0 || n > 1 << 24 || !onnx__is_plain((int)type))
+        onnx__no(c, "%" PRId64 " elements of %s", n, onnx_type_name((int)type));
+    if (c->failed) return;
+    double *w = onnx__alloc(c->s, (size_t)(n + 1) * sizeof *w);
+    double period = (double)(ox_int(c, "periodic", 1) ? n : n - 1), a = hann ? 0.5 : hamming ? 25.0 / 46 : 0.42;
+    for (int64_t i = 0; i < n; i++) {
+        double turn = period > 0 ? 6.283185307179586477 * (double)i / period : 0;
+        w[i] = hann || hamming ? a - (1 - a) * cos(turn) : a - 0.5 * cos(turn) + 0.08 * cos(2 * turn);
+    }
+    ox_out(c, 0, ox_cast(ox_table(c, GN_F64, GN_SHAPE(n), w), onnx_type_dtype((int)type)));
+}
+
+static void ox_mel_matrix(onnx__call *c) {
+    int64_t bins = ox_integer(c, 0, 0), dft = ox_integer(c, 1, 0), rate = ox_integer(c, 2, 0),
+            type = ox_int(c, "output_datatype", 1);
+    double low = ox_number(c, 3, 0), high = ox_number(c, 4, 0);
+    int64_t spectrum = dft / 2 + 1;
+    if (bins < 1 || bins > 65536 || dft < 1 || dft > 1 << 20 || rate < 1 || !(low >= 0 && high > low) ||
+        !onnx__is_plain((int)type))
+        onnx__no(c, "%" PRId64 " bins of %" PRId64 " elements", bins, dft);
+    if (c->failed) return;
+    double *w = onnx__alloc(c->s, (size_t)(bins * spectrum + 1) * sizeof *w);
+    int64_t *edge = onnx__alloc(c->s, (size_t)(bins + 2) * sizeof *edge);
+    double from = 2595 * log10(1 + low / 700), step = (2595 * log10(1 + high / 700) - from) / (double)(bins + 2);
+    for (int64_t i = 0; i < bins + 2; i++) {
+        double place = (double)(dft + 1) * (700 * (pow(10, ((double)i * step + from) / 2595) - 1)) / (double)rate;
+        edge[i] = place > 0 && place < 1e9 ? (int64_t)floor(place) : 0;
+    }
+    for (int64_t i = 0; i < bins; i++) {
+        int64_t a = edge[i], b = edge[i + 1], e = edge[i + 2];
+        if (b == a && b < spectrum) w[b * bins + i] = 1;
+        for (int64_t j = a; j <= b && b > a && j < spectrum; j++) w[j * bins + i] = (double)(j - a) / (double)(b - a);
+        for (int64_t j = b; j < e && j < spectrum; j++) w[j * bins + i] = (double)(e - j) / (double)(e - b);
+    }
+    ox_out(c, 0, ox_cast(ox_table(c, GN_F64, GN_SHAPE(spectrum, bins), w), onnx_type_dtype((int)type)));
+}
+#endif

@@ -1,0 +1,191 @@
+#!/usr/bin/env bash
+# examples/chat as a program: a model that it trains, saves and loads again; the same tokens by any number of steps ahead and over TLS;
+# stop strings, templates, drawing, conversations, a terminal, and what bad input gets. GGUF files written by PyPI's gguf give the tokens
+# of PyPI's transformers; skipped where a package is missing; tests/oracles.txt names the first.
+# Tier: quick
+. "$(dirname "$0")/script.sh"
+export PYTHONPATH=$ROOT/build/oracles${PYTHONPATH:+:$PYTHONPATH} TMPDIR=$WORK
+unset GENIE_DEVICES
+model=$WORK/model
+chat() { timeout 60 "$EXAMPLES/chat" "$@" 2>"$WORK/chat.errors" </dev/null; }
+# Tokens of an answer as JSON has them.
+tokens() { chat "$@" --json | sed -n 's/.*"tokens":\(\[[0-9,]*\]\).*/\1/p'; }
+
+trains_saves_and_goes_on() {
+    chat --train-steps 40 --save "$model" --json --max-tokens 8 | grep -F '"family":"llama"' || { cat "$WORK/chat.errors"; return 1; }
+    [ -s "$model/config.json" ] && [ -s "$model/model.safetensors" ] && [ -s "$model/tokenizer.json" ] && [ -z "$(ls -d "$WORK"/genie-model-* 2>/dev/null)" ]
+}
+
+# A model that has learned nothing would miss what nearly every line of the poem has.
+training_lowers_the_loss() {
+    chat --train-steps 1 --max-tokens 1 >/dev/null; first=$(sed -n 's/.*loss //p' "$WORK/chat.errors")
+    chat --train-steps 40 --max-tokens 1 >/dev/null; last=$(sed -n 's/.*loss //p' "$WORK/chat.errors")
+    echo "$first $last"; awk -v a="$first" -v b="$last" 'BEGIN { exit !(b < a / 2) }'
+}
+
+any_number_of_steps_ahead_gives_the_same_tokens() {
+    local want ahead; want=$(tokens "$model" --prompt He --max-tokens 50)
+    [ "$(tr , '\n' <<<"$want" | wc -l)" = 50 ] || { echo "tokens: $want"; return 1; }
+    for ahead in 1 2 16 64; do [ "$(tokens "$model" --prompt He --max-tokens 50 --ahead $ahead)" = "$want" ] || { echo "$ahead ahead"; return 1; }; done
+}
+
+over_tls_the_tokens_are_the_same() {
+    start_server "$WORK/server" || return 1
+    export GENIE_HOME=$WORK/client
+    [ "$(tokens "$model" --prompt He --max-tokens 50 --connect "@$WORK/server/url")" = "$(tokens "$model" --prompt He --max-tokens 50)" ] || return 1
+    chat "$model" --prompt He --max-tokens 50 --connect "@$WORK/server/url" >/dev/null
+    cat "$WORK/chat.errors"
+    grep -E '50 tokens \(length\).* [1-9][0-9]* bytes a token at the socket, on 127' "$WORK/chat.errors"
+}
+
+# The first stop string ends the text, wherever its tokens and characters begin; no part of it is printed.
+stop_strings_are_never_printed() {
+    local all stop; all=$(chat "$model" --prompt He --max-tokens 80; echo .); all=${all%?.}
+    for stop in "${all:7:1}" "${all:11:5}" "${all:3:9}"; do
+        [ "$(chat "$model" --prompt He --max-tokens 80 --stop "never comes" --stop="$stop"; echo .)" = "${all%%"$stop"*}"$'\n.' ] || { echo "stop '$stop' in '$all'"; return 1; }
+    done
+    chat "$model" --prompt He --max-tokens 3 --stop "${all:0:3}${all:3:1}zz" >"$WORK/out"
+    [ "$(cat "$WORK/out")" = "$(chat "$model" --prompt He --max-tokens 3)" ]   # what was held back comes when the text ends
+}
+
+drawing_follows_the_seed() {
+    local draw=("$model" --prompt He --max-tokens 30 --temperature 1.5) one
+    one=$(tokens "${draw[@]}" --seed 1)
+    [ "$(tokens "${draw[@]}" --seed 1 --ahead 9)" = "$one" ] && [ "$(tokens "${draw[@]}" --seed 2)" != "$one" ] || return 1
+    [ "$(tokens "${draw[@]}" --top-k 1)" = "$(tokens "$model" --prompt He --max-tokens 30)" ] || return 1
+    [ "$(tokens "${draw[@]}" --min-p 1)" = "$(tokens "$model" --prompt He --max-tokens 30)" ] || return 1
+    tokens "$model" --prompt He --max-tokens 20 --repeat-penalty 100 | tr -d '[]' | tr , '\n' | sort | uniq -d | wc -l | grep -qx 0
+}
+
+template_of_the_directory_is_used() {
+    cp -r "$model" "$WORK/with"
+    echo '{"eos_token":{"content":"<end>"},"chat_template":"{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<he>{% endif %}"}' >"$WORK/with/tokenizer_config.json"
+    [ "$(tokens "$WORK/with" --prompt One --system Two --max-tokens 9)" = "$(tokens "$model" --prompt '<system>Two<user>One<he>' --max-tokens 9)" ] || return 1
+    [ "$(tokens "$WORK/with" --raw --prompt One --max-tokens 9)" = "$(tokens "$model" --prompt One --max-tokens 9)" ] || return 1
+    sed -i 's/{% for/{% macro x() %}{% for/' "$WORK/with/tokenizer_config.json"
+    fails_with 'macro' "$EXAMPLES/chat" "$WORK/with" --prompt One
+}
+
+conversation_goes_on_and_begins_anew() {
+    printf 'He\n/stats\nand\n/reset\nHe\n/nothing\n' | timeout 60 "$EXAMPLES/chat" "$model" --max-tokens 6 --json >"$WORK/talk" 2>"$WORK/talk.errors" || return 1
+    cat "$WORK/talk.errors"
+    grep -q 'tokens/s' "$WORK/talk.errors" && grep -q '/nothing is not known' "$WORK/talk.errors" || return 1
+    [ "$(grep -c '"text"' "$WORK/talk")" = 3 ] && [ "$(sed -n 1p "$WORK/talk" | cut -d: -f2,3)" = "$(sed -n 3p "$WORK/talk" | cut -d: -f2,3)" ] || return 1
+    sed -n 2p "$WORK/talk" | grep -E '"prompt_tokens":11,"reused_tokens":7'   # He, 6 tokens, and
+}
+
+log_probabilities_are_told() {
+    chat "$model" --prompt He --max-tokens 3 --logprobs 2 --json | grep -E '"log_prob":-[0-9]' && chat "$model" --prompt He --max-tokens 3 --logprobs 2 >/dev/null
+    [ "$(grep -cE '^[0-9]+ .* -[0-9.]+: [0-9]+ -[0-9.]+ [0-9]+ -[0-9.]+$' "$WORK/chat.errors")" = 3 ]
+}
+
+explanation_names_the_layers() { chat "$model" --explain | grep -E 'embedding.*attention.*head'; }
+
+bad_input_is_told() {
+    fails_with 'no such file or directory' "$EXAMPLES/chat" "$WORK/nowhere" || return 1
+    fails_with 'the prompt has 30 tokens, the context room for 20' "$EXAMPLES/chat" "$model" --context 20 --prompt "$(printf '%030d' 0)" || return 1
+    fails_with 'room for 1 to 256' "$EXAMPLES/chat" "$model" --context 300 --prompt x || return 1
+    fails_with 'takes a text that is not empty' "$EXAMPLES/chat" "$model" --stop '' || return 1
+    fails_with "dtype is f32, f16 or bf16, not 'q'" "$EXAMPLES/chat" "$model" --dtype q || return 1
+    fails_with 'File exists' "$EXAMPLES/chat" --save "$model" || return 1
+    cp -r "$model" "$WORK/bad"
+    sed -i 's/"<end>":256/"<end>":256,"more":257/' "$WORK/bad/tokenizer.json"
+    fails_with 'the tokenizer has 258 tokens, the model.s embedding 257 rows' "$EXAMPLES/chat" "$WORK/bad" --prompt x || return 1
+    truncate -s 5000 "$WORK/bad/model.safetensors"
+    fails_with 'model.safetensors.*byte' "$EXAMPLES/chat" "$WORK/bad" --prompt x || return 1
+    rm "$WORK/bad/tokenizer.json"; cp "$model/model.safetensors" "$WORK/bad/"
+    fails_with 'no tokenizer.json' "$EXAMPLES/chat" "$WORK/bad" --prompt x
+}
+
+server_that_is_lost_ends_the_conversation() {
+    start_server "$WORK/lost" || return 1
+    mkfifo "$WORK/lines"
+    GENIE_HOME=$WORK/client2 timeout 60 "$EXAMPLES/chat" "$model" --max-tokens 6 --json --connect "@$WORK/lost/url" <"$WORK/lines" >"$WORK/lost.out" 2>"$WORK/lost.errors" &
+    local program=$!
+    exec 7>"$WORK/lines"
+    echo He >&7
+    within 20 grep -q '"text"' "$WORK/lost.out" || { cat "$WORK/lost.errors"; return 1; }
+    kill -9 "$server_process"
+    echo and >&7; exec 7>&-
+    ! wait "$program" && cat "$WORK/lost.errors" && grep -q 'what was printed stays' "$WORK/lost.errors"
+}
+
+# A signal ends the program while it waits for a line.
+signal_ends_the_wait_for_a_line() {
+    local status=0 program
+    mkfifo "$WORK/quiet"
+    "$EXAMPLES/chat" "$model" --max-tokens 2 --json <"$WORK/quiet" >"$WORK/quiet.out" 2>&1 &
+    program=$!
+    processes+=("$program")
+    exec 6>"$WORK/quiet"
+    echo He >&6
+    within 20 grep -q '"text"' "$WORK/quiet.out" || { cat "$WORK/quiet.out"; return 1; }
+    kill -TERM "$program"
+    wait "$program" || status=$?
+    exec 6>&-
+    echo "status $status"; [ "$status" = 130 ]
+}
+
+# A terminal: editing, history by the arrows, Ctrl-C at the line, Ctrl-D.
+terminal_edits_recalls_and_interrupts() {
+    timeout 60 python3 - "$EXAMPLES/chat" "$model" <<'PYTHON'
+import os, pty, sys, time, select
+def run(keys, *flags):
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(sys.argv[1], sys.argv[1:3] + list(flags))
+    out = b""
+    for texts, key in keys:
+        end = time.time() + 20
+        while not all(t in out for t in texts) and time.time() < end:
+            if select.select([fd], [], [], 0.2)[0]:
+                out += os.read(fd, 65536)
+        assert all(t in out for t in texts), (texts, out)
+        out = b""
+        os.write(fd, key)
+    while True:
+        try: more = os.read(fd, 65536)
+        except OSError: break
+        if not more: break
+        out += more
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, out
+    return out
+# "Hxe", one to the left, backspace: "He"; then the same line again by the arrow; then a line that is given up
+line, stats = b"\n\r\x1b[K> ", b"[2 + 5 tokens"
+run([([b"> "], b"Hxe\x1b[D\x7f\r"), ([line], b"/stats\r"), ([stats, line], b"/reset\r"), ([line], b"\x1b[A\x1b[A\x1b[A\r"),
+     ([line], b"/stats\r"), ([stats, line], b"gone\x03"), ([line], b"\x04")], "--max-tokens", "5")
+PYTHON
+}
+
+gguf_gives_the_packages_tokens() {
+    local family run
+    for family in gpt2 llama3 qwen2 qwen3 qwen3_moe phi; do
+        python3 tests/language_model_golden.py gguf tests/golden/models/$family.json "$WORK/$family.gguf" || return 1
+        for run in 0 1 2; do
+            [ "$(tokens "$WORK/$family.gguf" --file "$WORK/$family.gguf.$run.prompt" --max-tokens 200)" = "$(cat "$WORK/$family.gguf.$run.tokens")" ] ||
+                { echo "$family, prompt $run"; cat "$WORK/chat.errors"; return 1; }
+        done
+    done
+}
+
+check chat_trains_a_model_saves_it_and_goes_on trains_saves_and_goes_on
+check chat_training_lowers_the_loss training_lowers_the_loss
+check chat_steps_ahead_give_the_same_tokens any_number_of_steps_ahead_gives_the_same_tokens
+check chat_over_tls_gives_the_same_tokens over_tls_the_tokens_are_the_same
+check chat_stop_strings_are_never_printed stop_strings_are_never_printed
+check chat_draws_by_its_seed drawing_follows_the_seed
+check chat_uses_the_template_of_the_directory template_of_the_directory_is_used
+check chat_conversation_goes_on_and_begins_anew conversation_goes_on_and_begins_anew
+check chat_tells_log_probabilities log_probabilities_are_told
+check chat_explains_a_step explanation_names_the_layers
+check chat_tells_bad_input bad_input_is_told
+check chat_with_a_lost_server_ends server_that_is_lost_ends_the_conversation
+check chat_ends_by_a_signal signal_ends_the_wait_for_a_line
+if has python3; then check chat_on_a_terminal_edits_and_recalls terminal_edits_recalls_and_interrupts
+else skip chat_on_a_terminal_edits_and_recalls "no python3 here"; fi
+if python3 -c 'import gguf' 2>/dev/null; then check chat_on_gguf_gives_the_packages_tokens gguf_gives_the_packages_tokens
+else skip chat_on_gguf_gives_the_packages_tokens "python3 has no gguf (pip install --target build/oracles -r tests/oracles.txt)"; fi
+if python3 -c 'import torch, transformers' 2>/dev/null; then
+    check golden_models_are_the_packages env HF_HUB_OFFLINE=1 timeout 600 python3 -W ignore tests/language_model_golden.py check tests/golden/models
+else skip golden_models_are_the_packages "python3 has no torch with transformers"; fi
+finish

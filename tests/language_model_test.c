@@ -1,0 +1,475 @@
+/* examples/formats/language_model.h beside PyPI's transformers: small models of each family, whose weights a formula
+ * makes, and what the package made of them (tests/golden/models, written by tests/language_model_golden.py). In f32 200
+ * greedy tokens for prompts of several lengths, one chunk and several, and the logits; in f16 and bf16 the token chosen
+ * after the reference's own. Old spellings of configurations, shards, prefixes and buffers; what is refused, by name.
+ *
+ * Tier: quick address */
+#define _GNU_SOURCE
+#include "test.h"
+#include <ftw.h>
+#include <sys/stat.h>
+
+#define LANGUAGE_MODEL_IMPLEMENTATION
+#include "../examples/formats/language_model.h"
+
+enum { MOST_STEPS = 256, MOST_VOCAB = 128, MOST_ROWS = 8 };
+
+static char folder[64] = "/tmp/genie-models-XXXXXX", error[LM_ERROR];
+
+/* `error` holds the text. */
+static void says(const char *text) {
+    bool does = strstr(error, text) != NULL;
+    if (!does) printf("  \"%s\" lacks \"%s\"\n", error, text);
+    CHECK(does);
+}
+
+/* ---- golden files ---- */
+
+typedef struct golden {
+    char *text;
+    json_value root;
+    int64_t seed, steps;
+} golden;
+
+static golden golden_open(const char *name) {
+    golden x = { 0 };
+    char path[256];
+    json_error why;
+    snprintf(path, sizeof path, "tests/golden/models/%s.json", name);
+    FILE *f = fopen(path, "r");
+    x.text = calloc(1, 1 << 18);
+    size_t n = f ? fread(x.text, 1, 1 << 18, f) : 0;
+    if (f) fclose(f);
+    CHECK(n > 0 && json_check(x.text, n, NULL, &x.root, &why));
+    CHECK(json_get_i64(json_get(x.root, "seed"), &x.seed) && json_get_i64(json_get(x.root, "steps"), &x.steps));
+    CHECK(x.steps <= MOST_STEPS);
+    return x;
+}
+
+static size_t numbers(json_value list, double *out, size_t most) {
+    json_value key, item;
+    size_t n = 0;
+    for (json_iter i = json_begin(list); n < most && json_next(&i, &key, &item); n++) json_get_double(item, &out[n]);
+    return n;
+}
+
+/* The formula of language_model_golden.py: splitmix64 (Steele et al. 2014) of the name's FNV-1a and the index. */
+static float *formula(const char *name, const safetensors_tensor *t, uint64_t seed, size_t n) {
+    uint64_t h = UINT64_C(0xCBF29CE484222325);
+    size_t length = strlen(name);
+    for (size_t i = 0; i < length; i++) h = (h ^ (unsigned char)name[i]) * UINT64_C(0x100000001B3);
+    bool gain = t->rank == 1 && length > 6 && !strcmp(name + length - 6, "weight");
+    float scale = gain ? 128 : t->rank == 1 ? 64 : 32, *out = malloc(n * sizeof *out);
+    for (size_t i = 0; out && i < n; i++) {
+        uint64_t x = h + seed + (i + 1) * UINT64_C(0x9E3779B97F4A7C15);
+        x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+        x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+        x ^= x >> 31;
+        out[i] = ((float)(int64_t)(x >> 58) - 32) / scale + (gain ? 1.0f : 0.0f);
+    }
+    return out;
+}
+
+typedef struct tensors {
+    safetensors_tensor t[128];
+    char names[128][96];
+    int64_t dims[128][2];
+    size_t n;
+} tensors;
+
+static void tensors_make(tensors *all, const golden *x) {
+    json_value key, item, part;
+    memset(all, 0, sizeof *all);
+    for (json_iter i = json_begin(json_get(x->root, "tensors")); json_next(&i, &key, &item) && all->n < 128; all->n++) {
+        safetensors_tensor *t = &all->t[all->n];
+        json_iter pair = json_begin(item);
+        double dims[2] = { 1, 1 };
+        size_t count;
+        json_next(&pair, &key, &part);
+        CHECK(json_get_string(part, all->names[all->n], sizeof all->names[0], NULL));
+        json_next(&pair, &key, &part);
+        t->rank = (uint8_t)numbers(part, dims, 2);
+        for (int k = 0; k < 2; k++) all->dims[all->n][k] = (int64_t)dims[k];
+        count = (size_t)(dims[0] * (t->rank == 2 ? dims[1] : 1));
+        t->name = all->names[all->n];
+        t->dims = all->dims[all->n];
+        t->dtype = SAFETENSORS_F32;
+        t->bytes = count * 4;
+        t->data = (uint8_t *)formula(t->name, t, (uint64_t)x->seed, count);
+    }
+}
+
+static void tensors_free(tensors *all) {
+    for (size_t i = 0; i < all->n; i++) free((void *)(uintptr_t)all->t[i].data);
+}
+
+static void write_text(const char *directory, const char *file, const char *text, size_t n) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fwrite(text, 1, n, f) == n);
+    if (f) fclose(f);
+}
+
+static void write_tensors(const char *directory, const char *file, const safetensors_tensor *t, size_t n) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", directory, file);
+    CHECK(safetensors_write(path, t, n, NULL, error));
+}
+
+/* A directory with the model of a golden file; config NULL: its own. */
+static void write_model(const char *directory, const golden *x, const char *config) {
+    static tensors all;
+    json_value own = json_get(x->root, "config");
+    mkdir(directory, 0700);
+    tensors_make(&all, x);
+    write_text(directory, "config.json", config ? config : own.text, config ? strlen(config) : own.size);
+    write_tensors(directory, "model.safetensors", all.t, all.n);
+    tensors_free(&all);
+}
+
+/* ---- a model that runs ---- */
+
+typedef struct running {
+    gn_ctx *g;
+    lm_model *m;
+    lm_session s;
+} running;
+
+static bool running_open(running *r, const char *directory, gn_dtype dtype, int64_t context) {
+    memset(r, 0, sizeof *r);
+    r->g = gn_open(&(gn_desc){ .devices = "cpu" });
+    r->m = lm_open(directory, dtype, error);
+    bool ok = r->m && lm_load(r->m, r->g, LM_WEIGHTS, error) && lm_session_open(&r->s, r->m, context, error);
+    if (!ok) printf("  %s\n", error);
+    CHECK(ok);
+    return ok;
+}
+
+static void running_close(running *r) {
+    lm_session_close(&r->s);
+    gn_close(r->g);
+    lm_close(r->m);
+}
+
+/* Feeds n ids; the logits of the last one. */
+static bool feed(running *r, const int32_t *ids, int64_t n, float logits[MOST_VOCAB]) {
+    gn_tensor x = lm_forward(&r->s, gn_data(r->g, GN_I32, GN_SHAPE(n), ids), n);
+    gn_tensor y = lm_logits(r->m, gn_slice(x, 0, -1, GN_END, 1));
+    bool ok = gn_read(y, logits, (size_t)r->m->config.vocab * sizeof(float)) == GN_OK && gn_step(r->g) == GN_OK;
+    if (!ok) printf("  %s\n", gn_last_error(r->g)->text);
+    r->s.position += n;
+    return ok;
+}
+
+static int32_t largest(const float *x, int64_t n) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+/* The largest difference as a share of the largest logit. */
+static double distance(const float *x, const double *y, size_t n) {
+    double most = 0, largest_y = 0;
+    for (size_t i = 0; i < n; i++) {
+        most = fmax(most, fabs(x[i] - y[i]));
+        largest_y = fmax(largest_y, fabs(y[i]));
+    }
+    return most / largest_y;
+}
+
+typedef struct reference {
+    int32_t prompt[MOST_STEPS], n_prompt, tokens[MOST_STEPS];
+    int64_t rows[MOST_ROWS];
+    double logits[MOST_ROWS][MOST_VOCAB];
+    size_t n_rows;
+} reference;
+
+static void reference_read(reference *f, const golden *x, json_value run) {
+    double list[MOST_STEPS];
+    json_value key, item;
+    f->n_prompt = (int32_t)numbers(json_get(run, "prompt"), list, MOST_STEPS);
+    for (int i = 0; i < f->n_prompt; i++) f->prompt[i] = (int32_t)list[i];
+    CHECK_INT(numbers(json_get(run, "tokens"), list, MOST_STEPS), x->steps);
+    for (int64_t i = 0; i < x->steps; i++) f->tokens[i] = (int32_t)list[i];
+    f->n_rows = numbers(json_get(x->root, "rows"), list, MOST_ROWS);
+    for (size_t i = 0; i < f->n_rows; i++) f->rows[i] = (int64_t)list[i];
+    size_t n = 0;
+    for (json_iter i = json_begin(json_get(run, "logits")); json_next(&i, &key, &item); n++)
+        numbers(item, f->logits[n], MOST_VOCAB);
+    CHECK_INT(n, f->n_rows);
+}
+
+/* Greedy tokens of one run, the prompt fed in chunks: all are the reference's, and so are the logits to 1e-4. */
+static void same_tokens(running *r, const reference *f, int64_t steps, int64_t chunk) {
+    float logits[MOST_VOCAB];
+    int64_t same = 0;
+    double worst = 0;
+    bool ok = true;
+    r->s.position = 0;
+    for (int64_t i = 0; i < f->n_prompt; i += chunk)
+        ok = ok && feed(r, f->prompt + i, f->n_prompt - i < chunk ? f->n_prompt - i : chunk, logits);
+    for (int64_t i = 0; ok && i < steps; i++) {
+        int32_t token = largest(logits, r->m->config.vocab);
+        for (size_t k = 0; k < f->n_rows; k++)
+            if (f->rows[k] == i) worst = fmax(worst, distance(logits, f->logits[k], (size_t)r->m->config.vocab));
+        if (token != f->tokens[i]) break;
+        same++;
+        if (i + 1 < steps) ok = feed(r, &token, 1, logits);
+    }
+    printf("  prompt of %d in chunks of %lld: %lld tokens, logits within %.1e\n", f->n_prompt, (long long)chunk,
+           (long long)same, worst);
+    CHECK_INT(same, steps);
+    CHECK(worst <= 1e-4);
+}
+
+/* On the reference's own tokens in fewer bits: the reference's logit of the chosen token is within twice the bound of
+ * the largest. */
+static void near_tokens(running *r, const reference *f, double bound) {
+    float logits[MOST_VOCAB];
+    double worst = 0;
+    size_t k = 0, vocab = (size_t)r->m->config.vocab;
+    bool ok;
+    r->s.position = 0;
+    ok = feed(r, f->prompt, f->n_prompt, logits);
+    for (int64_t i = 0; ok && k < f->n_rows; i++) {
+        if (f->rows[k] == i) {
+            const double *y = f->logits[k++];
+            double high = y[f->tokens[i]], most = 0;
+            for (size_t v = 0; v < vocab; v++) most = fmax(most, fabs(y[v]));
+            worst = fmax(worst, distance(logits, y, vocab));
+            CHECK(y[largest(logits, (int64_t)vocab)] >= high - 2 * bound * most);
+        }
+        ok = feed(r, &f->tokens[i], 1, logits);
+    }
+    printf("  %s: logits within %.1e, bound %.1e\n", gn_dtype_name(r->m->dtype), worst, bound);
+    CHECK(k == f->n_rows && worst <= bound);
+}
+
+static void model_directory(const char *name, char out[128]) { snprintf(out, 128, "%s/%s", folder, name); }
+
+static void family_is_the_packages(const char *name) {
+    golden x = golden_open(name);
+    char directory[128];
+    json_value key, run;
+    static reference f;
+    running r;
+    model_directory(name, directory);
+    write_model(directory, &x, NULL);
+    if (running_open(&r, directory, GN_DTYPE_NONE, 256)) {
+        CHECK(r.m->dtype == GN_F32);
+        for (json_iter i = json_begin(json_get(x.root, "runs")); json_next(&i, &key, &run);) {
+            reference_read(&f, &x, run);
+            same_tokens(&r, &f, x.steps, 256);
+        }
+        same_tokens(&r, &f, 20, 7);
+    }
+    running_close(&r);
+    /* The error that the package itself makes in fewer bits, and half as much again. The two dtypes differ by 3 bits,
+     * and errors of few tokens by chance: the larger one counts. */
+    double f16 = 0, bf16 = 0;
+    json_value errors = json_get(x.root, "errors");
+    CHECK(json_get_double(json_get(errors, "f16"), &f16) && json_get_double(json_get(errors, "bf16"), &bf16));
+    double bound = 1.5 * fmax(f16, bf16 / 8);
+    if (running_open(&r, directory, GN_F16, 256)) near_tokens(&r, &f, bound);
+    running_close(&r);
+    if (running_open(&r, directory, GN_BF16, 256)) near_tokens(&r, &f, 8 * bound);
+    running_close(&r);
+    free(x.text);
+}
+
+TEST(gpt2_gives_the_packages_tokens) { family_is_the_packages("gpt2"); }
+TEST(llama2_gives_the_packages_tokens) { family_is_the_packages("llama2"); }
+TEST(llama3_tied_gives_the_packages_tokens) { family_is_the_packages("llama3"); }
+TEST(llama_with_biases_and_yarn_gives_the_packages_tokens) { family_is_the_packages("llama_biased"); }
+TEST(mistral_gives_the_packages_tokens) { family_is_the_packages("mistral"); }
+TEST(qwen2_gives_the_packages_tokens) { family_is_the_packages("qwen2"); }
+TEST(qwen3_gives_the_packages_tokens) { family_is_the_packages("qwen3"); }
+TEST(gemma2_gives_the_packages_tokens) { family_is_the_packages("gemma2"); }
+TEST(gemma3_gives_the_packages_tokens) { family_is_the_packages("gemma3"); }
+TEST(mixtral_gives_the_packages_tokens) { family_is_the_packages("mixtral"); }
+TEST(qwen3_with_experts_gives_the_packages_tokens) { family_is_the_packages("qwen3_moe"); }
+TEST(phi_gives_the_packages_tokens) { family_is_the_packages("phi"); }
+TEST(phi3_gives_the_packages_tokens) { family_is_the_packages("phi3"); }
+
+/* ---- the same model written in other ways ---- */
+
+static void run_first(const char *directory, const golden *x) {
+    static reference f;
+    json_value key, run;
+    running r;
+    json_iter i = json_begin(json_get(x->root, "runs"));
+    json_next(&i, &key, &run);
+    reference_read(&f, x, run);
+    if (running_open(&r, directory, GN_DTYPE_NONE, 256)) same_tokens(&r, &f, 12, 256);
+    running_close(&r);
+}
+
+TEST(old_spelling_of_a_configuration_means_the_same) {
+    golden x = golden_open("llama3");
+    char directory[128];
+    model_directory("old", directory);
+    write_model(directory, &x,
+                "{\"model_type\":\"llama\",\"vocab_size\":96,\"hidden_size\":32,\"num_hidden_layers\":2,"
+                "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":null,\"intermediate_size\":48,"
+                "\"max_position_embeddings\":256,\"rms_norm_eps\":1e-6,\"rope_theta\":10000.0,\"rope_scaling\":"
+                "{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":"
+                "64,\"rope_type\":\"llama3\"},\"tie_word_embeddings\":true,\"torch_dtype\":\"float32\"}");
+    run_first(directory, &x);
+    free(x.text);
+}
+
+TEST(shards_and_names_without_prefix_and_buffers_are_the_same_model) {
+    golden x = golden_open("gpt2");
+    static tensors all;
+    static char index[1 << 14];
+    char directory[128];
+    json_value config = json_get(x.root, "config");
+    size_t half, n;
+    model_directory("shards", directory);
+    mkdir(directory, 0700);
+    tensors_make(&all, &x);
+    for (size_t i = 0; i < all.n; i++) /* as the first files of GPT-2 are: no prefix, a mask in each layer */
+        all.t[i].name = strncmp(all.names[i], "transformer.", 12) ? all.names[i] : all.names[i] + 12;
+    int64_t mask_dims[4] = { 1, 1, 2, 2 };
+    static const float mask[4] = { 1, 0, 1, 1 };
+    all.t[all.n++] = (safetensors_tensor){ .name = "h.0.attn.bias",
+                                           .dims = mask_dims,
+                                           .data = (const uint8_t *)mask,
+                                           .bytes = 16,
+                                           .rank = 4,
+                                           .dtype = SAFETENSORS_F32 };
+    half = all.n / 2;
+    write_tensors(directory, "a.safetensors", all.t, half);
+    write_tensors(directory, "b.safetensors", all.t + half, all.n - half);
+    n = (size_t)snprintf(index, sizeof index, "{\"weight_map\":{");
+    for (size_t i = 0; i < all.n; i++)
+        n += (size_t)snprintf(index + n, sizeof index - n, "%s\"%s\":\"%s.safetensors\"", i ? "," : "", all.t[i].name,
+                              i < half ? "a" : "b");
+    n += (size_t)snprintf(index + n, sizeof index - n, "}}");
+    write_text(directory, "model.safetensors.index.json", index, n);
+    write_text(directory, "config.json", config.text, config.size);
+    run_first(directory, &x);
+    all.n--;
+    tensors_free(&all);
+    free(x.text);
+}
+
+/* ---- what is refused ---- */
+
+static void refused(const char *directory, const char *text) {
+    lm_model *m = lm_open(directory, GN_DTYPE_NONE, error);
+    CHECK(!m);
+    says(text);
+    lm_close(m);
+}
+
+/* The golden configuration of Qwen 2 with one text replaced. */
+static void refused_config(const golden *x, const char *from, const char *to, const char *text) {
+    char config[2048], directory[128];
+    json_value own = json_get(x->root, "config");
+    const char *at = strstr(own.text, from);
+    CHECK(at != NULL);
+    if (!at) return;
+    snprintf(config, sizeof config, "%.*s%s%.*s", (int)(at - own.text), own.text, to,
+             (int)(own.text + own.size - at) - (int)strlen(from), at + strlen(from));
+    model_directory("refused", directory);
+    write_text(directory, "config.json", config, strlen(config));
+    refused(directory, text);
+}
+
+TEST(configuration_that_is_not_read_is_refused_by_its_name) {
+    golden x = golden_open("qwen2");
+    char directory[128];
+    model_directory("refused", directory);
+    write_model(directory, &x, NULL);
+    refused_config(&x, "\"qwen2\"", "\"mamba\"", "'mamba' is not known; known are gpt2, llama");
+    refused_config(&x, "\"silu\"", "\"xielu\"", "hidden_act \"xielu\" is not known");
+    refused_config(&x, "\"default\"", "\"longrope\"", "rope_type \"longrope\" is not known");
+    refused_config(&x, "\"hidden_size\":32", "\"hidden_size\":40",
+                   "model.embed_tokens.weight has shape (96, 32); a qwen2 of this configuration has (96, 40)");
+    refused_config(&x, "\"hidden_size\":32", "\"hidden_size\":-1", "hidden_size is -1");
+    refused_config(&x, "\"hidden_size\":32", "\"hidden_size\":32.5", "not a whole number");
+    refused_config(&x, "\"hidden_size\":32,", "", "the number of its width is missing");
+    refused_config(&x, "\"num_hidden_layers\":2", "\"num_hidden_layers\":1", "layer_types has 2 entries for 1 layers");
+    refused_config(&x, "\"num_key_value_heads\":2", "\"num_key_value_heads\":3", "cannot share");
+    refused_config(&x, "\"hidden_act\"", "\"quantization_config\":{\"quant_method\":\"gptq\"},\"hidden_act\"",
+                   "quantised by \"gptq\"");
+    refused_config(&x, "\"eos_token_id\":null", "\"eos_token_id\":\"no\"", "neither a token nor a list");
+    free(x.text);
+}
+
+TEST(tensors_that_are_missing_or_too_many_are_named) {
+    golden x = golden_open("phi");
+    char directory[128];
+    static tensors all;
+    float one = 1;
+    int64_t dim = 1;
+    model_directory("tensors", directory);
+    write_model(directory, &x, NULL);
+    tensors_make(&all, &x);
+    write_tensors(directory, "model.safetensors", all.t, all.n - 1);
+    char missing[160];
+    snprintf(missing, sizeof missing, "the tensor %s is missing", all.t[all.n - 1].name);
+    refused(directory, missing);
+    all.t[all.n] = (safetensors_tensor){ .name = "model.layers.0.router",
+                                         .dims = &dim,
+                                         .data = (const uint8_t *)&one,
+                                         .bytes = 4,
+                                         .rank = 1,
+                                         .dtype = SAFETENSORS_F32 };
+    write_tensors(directory, "model.safetensors", all.t, all.n + 1);
+    refused(directory, "the tensor model.layers.0.router is in the files, and no phi has it");
+    refused("/nowhere/at/all", "no such file");
+    tensors_free(&all);
+    free(x.text);
+}
+
+TEST(context_longer_than_the_model_is_refused) {
+    golden x = golden_open("gpt2");
+    char directory[128];
+    running r;
+    lm_session s;
+    model_directory("context", directory);
+    write_model(directory, &x, NULL);
+    if (running_open(&r, directory, GN_DTYPE_NONE, 16)) {
+        CHECK(!lm_session_open(&s, r.m, 257, error));
+        says("has room for 1 to 256");
+    }
+    running_close(&r);
+    free(x.text);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
+    (void)st, (void)type, (void)at;
+    return remove(path);
+}
+
+int main(int argc, char **argv) {
+    static const test_entry tests[] = {
+        TEST_ENTRY(gpt2_gives_the_packages_tokens),
+        TEST_ENTRY(llama2_gives_the_packages_tokens),
+        TEST_ENTRY(llama3_tied_gives_the_packages_tokens),
+        TEST_ENTRY(llama_with_biases_and_yarn_gives_the_packages_tokens),
+        TEST_ENTRY(mistral_gives_the_packages_tokens),
+        TEST_ENTRY(qwen2_gives_the_packages_tokens),
+        TEST_ENTRY(qwen3_gives_the_packages_tokens),
+        TEST_ENTRY(gemma2_gives_the_packages_tokens),
+        TEST_ENTRY(gemma3_gives_the_packages_tokens),
+        TEST_ENTRY(mixtral_gives_the_packages_tokens),
+        TEST_ENTRY(qwen3_with_experts_gives_the_packages_tokens),
+        TEST_ENTRY(phi_gives_the_packages_tokens),
+        TEST_ENTRY(phi3_gives_the_packages_tokens),
+        TEST_ENTRY(old_spelling_of_a_configuration_means_the_same),
+        TEST_ENTRY(shards_and_names_without_prefix_and_buffers_are_the_same_model),
+        TEST_ENTRY(configuration_that_is_not_read_is_refused_by_its_name),
+        TEST_ENTRY(tensors_that_are_missing_or_too_many_are_named),
+        TEST_ENTRY(context_longer_than_the_model_is_refused),
+    };
+    test_begin(argc, argv);
+    if (!mkdtemp(folder)) return 1;
+    test_all(tests, TEST_COUNT(tests));
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return test_end();
+}

@@ -1,0 +1,540 @@
+/* The reader of ONNX models under examples/formats: models of bytes that stand here, for what is easily read wrongly,
+ * and files that are cut, altered or lie. What ops compute is onnx_node_test's.
+ *
+ * Tier: quick address */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "test.h"
+#include <fcntl.h>
+#include <sys/stat.h>
+
+/* Counts what the reader holds. */
+static size_t reader_held, reader_most;
+
+static void *counted(void *p, size_t size) {
+    size_t *old = p ? (size_t *)p - 2 : NULL, before = old ? *old : 0, *now = realloc(old, size + 2 * sizeof *now);
+    if (!now) return NULL;
+    *now = size;
+    reader_held += size - before;
+    if (reader_held > reader_most) reader_most = reader_held;
+    return now + 2;
+}
+static void *counted_zeroed(size_t n, size_t size) {
+    void *p = counted(NULL, n * size);
+    return p ? memset(p, 0, n * size) : NULL;
+}
+static void counted_free(void *p) {
+    if (!p) return;
+    reader_held -= *((size_t *)p - 2);
+    free((size_t *)p - 2);
+}
+static char *counted_text(const char *text) {
+    char *p = counted(NULL, strlen(text) + 1);
+    return p ? strcpy(p, text) : NULL;
+}
+static char *counted_path(const char *path, char *out) {
+    char whole[4096];
+    return realpath(path, out ? out : whole) ? out ? out : counted_text(whole) : NULL;
+}
+
+#define malloc(n) counted(NULL, n)
+#define realloc counted
+#define calloc counted_zeroed
+#define free counted_free
+#define strdup counted_text
+#define realpath counted_path
+#define ONNX_IMPLEMENTATION
+#include "../examples/formats/onnx.h"
+#undef malloc
+#undef realloc
+#undef calloc
+#undef free
+#undef strdup
+#undef realpath
+
+/* ---- writing messages ---- */
+
+typedef struct bytes {
+    uint8_t at[2048];
+    size_t n;
+} bytes;
+
+static void put_varint(bytes *b, uint64_t v) {
+    for (; v > 127; v >>= 7) b->at[b->n++] = (uint8_t)(v | 128);
+    b->at[b->n++] = (uint8_t)v;
+}
+static void put_bytes(bytes *b, int field, const void *data, size_t n) {
+    put_varint(b, (uint64_t)field << 3 | 2);
+    put_varint(b, n);
+    if (n) memcpy(b->at + b->n, data, n);
+    b->n += n;
+}
+static void put_text(bytes *b, int field, const char *text) { put_bytes(b, field, text, strlen(text)); }
+static void put_message(bytes *b, int field, const bytes *m) { put_bytes(b, field, m->at, m->n); }
+static void put_number(bytes *b, int field, uint64_t v) {
+    put_varint(b, (uint64_t)field << 3);
+    put_varint(b, v);
+}
+
+/* Names are separated by commas; "" is an input that is left out. */
+static void put_names(bytes *b, int field, const char *names) {
+    for (const char *end; names; names = *end ? end + 1 : NULL) {
+        end = strchr(names, ',');
+        if (!end) end = names + strlen(names);
+        put_bytes(b, field, names, (size_t)(end - names));
+    }
+}
+
+static bytes node(const char *op, const char *in, const char *out) {
+    bytes b = { .n = 0 };
+    if (in) put_names(&b, 1, in);
+    put_names(&b, 2, out);
+    put_text(&b, 4, op);
+    return b;
+}
+static void put_ints(bytes *n, const char *name, const int64_t *v, int count, bool packed) {
+    bytes a = { .n = 0 }, list = { .n = 0 };
+    put_text(&a, 1, name);
+    for (int i = 0; i < count; i++) {
+        if (packed) put_varint(&list, (uint64_t)v[i]);
+        else put_number(&a, 8, (uint64_t)v[i]);
+    }
+    if (packed) put_message(&a, 8, &list);
+    put_message(n, 5, &a);
+}
+static void put_attribute(bytes *n, const char *name, int field, const void *data, size_t size, uint64_t number) {
+    bytes a = { .n = 0 };
+    put_text(&a, 1, name);
+    if (data) put_bytes(&a, field, data, size);
+    else put_number(&a, field, number);
+    put_message(n, 5, &a);
+}
+
+static bytes tensor(const char *name, int type, const int64_t *dims, int rank) {
+    bytes t = { .n = 0 };
+    for (int i = 0; i < rank; i++) put_number(&t, 1, (uint64_t)dims[i]);
+    put_number(&t, 2, (uint64_t)type);
+    put_text(&t, 8, name);
+    return t;
+}
+
+/* A value's declaration; a size below 0 is the name "n". */
+static bytes value(const char *name, int type, const int64_t *dims, int rank) {
+    bytes v = { .n = 0 }, t = { .n = 0 }, tt = { .n = 0 }, shape = { .n = 0 };
+    for (int i = 0; i < rank; i++) {
+        bytes d = { .n = 0 };
+        if (dims[i] < 0) put_text(&d, 2, "n");
+        else put_number(&d, 1, (uint64_t)dims[i]);
+        put_message(&shape, 1, &d);
+    }
+    put_number(&tt, 1, (uint64_t)type);
+    put_message(&tt, 2, &shape);
+    put_message(&t, 1, &tt);
+    put_text(&v, 1, name);
+    put_message(&v, 2, &t);
+    return v;
+}
+
+static bytes model_of(const bytes *graph, int opset) {
+    bytes m = { .n = 0 }, set = { .n = 0 };
+    put_number(&m, 1, 8);
+    put_number(&set, 2, (uint64_t)opset);
+    put_message(&m, 8, &set);
+    put_message(&m, 7, graph);
+    return m;
+}
+
+/* ---- running them ---- */
+
+static char folder[64];
+static char error[ONNX_ERROR];
+
+static const char *file_of(const char *name, const void *data, size_t size) {
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(data, 1, size, f) != size || fclose(f))
+        test_fail(__FILE__, __LINE__, "%s cannot be written", path);
+    return path;
+}
+
+/* Runs a model on x (f32); the elements of its first output in out, their number, or -1 with `error`. */
+static int run(const bytes *m, const int64_t *dims, int rank, const float *x, onnx_tensor *t, double out[64]) {
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    onnx *o = onnx_open(file_of("model.onnx", m->at, m->n), error);
+    onnx_session *s = o ? onnx_session_open(o, g, NULL, error) : NULL;
+    onnx_tensor in = { .type = ONNX_FLOAT, .rank = rank, .elements = 1, .data = x };
+    int n = -1;
+    for (int i = 0; i < rank; i++) in.elements *= (uint64_t)(in.dims[i] = dims[i]);
+    in.bytes = in.elements * 4;
+    if (s && (!x || onnx_bind(s, "x", &in, error)) && onnx_build(s, error) && onnx_run(s, error) &&
+        onnx_result(s, 0, 0, t, error)) {
+        n = (int)t->elements;
+        for (int i = 0; i < n && i < 64; i++) out[i] = onnx__number(onnx_type_dtype(t->type), t->data, (size_t)i);
+    }
+    onnx_session_close(s);
+    onnx_close(o);
+    gn_close(g);
+    return n;
+}
+
+/* One node y = op(x, …) on x. */
+static int run_node(const bytes *nd, const bytes *extra, int opset, const int64_t *dims, int rank, const float *x,
+                    onnx_tensor *t, double out[64]) {
+    bytes g = { .n = 0 }, vx = value("x", 1, dims, rank), vy = value("y", 1, NULL, 0);
+    put_message(&g, 1, nd);
+    if (extra) put_message(&g, 5, extra);
+    put_message(&g, 11, &vx);
+    put_text(&g, 2, "g");
+    bytes name = { .n = 0 };
+    put_text(&name, 1, "y");
+    put_message(&g, 12, &name);
+    (void)vy;
+    bytes m = model_of(&g, opset);
+    return run(&m, dims, rank, x, t, out);
+}
+
+static const float counting[32] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
+
+#define CHECK_VALUES(n, got, ...)                                                                      \
+    do {                                                                                               \
+        const double want_[] = { __VA_ARGS__ };                                                        \
+        CHECK_INT(n, (int)(sizeof want_ / sizeof *want_));                                             \
+        for (int i_ = 0; i_ < n && i_ < (int)(sizeof want_ / sizeof *want_); i_++)                     \
+            if (!(fabs(got[i_] - want_[i_]) < 1e-6))                                                   \
+                test_fail(__FILE__, __LINE__, "element %d is %.9g, not %.9g", i_, got[i_], want_[i_]); \
+    } while (0)
+
+TEST(softmax_before_13_goes_over_all_axes_from_its_own) {
+    static const int64_t dims[] = { 1, 2, 2 };
+    static const float zeros[4] = { 0 };
+    double y[64];
+    onnx_tensor t;
+    bytes n = node("Softmax", "x", "y");
+    CHECK_VALUES(run_node(&n, NULL, 11, dims, 3, zeros, &t, y), y, 0.25, 0.25, 0.25, 0.25);
+    CHECK_VALUES(run_node(&n, NULL, 13, dims, 3, zeros, &t, y), y, 0.5, 0.5, 0.5, 0.5);
+}
+
+TEST(input_left_out_by_an_empty_name_is_none) {
+    static const int64_t dims[] = { 4 }, one[] = { 1 };
+    double y[64];
+    onnx_tensor t;
+    bytes n = node("Clip", "x,,most", "y"), most = tensor("most", 1, one, 0);
+    put_bytes(&most, 9, "\0\0\0\x40", 4); /* 2 */
+    CHECK_VALUES(run_node(&n, &most, 13, dims, 1, counting, &t, y), y, 1, 2, 2, 2);
+}
+
+TEST(zero_in_a_shape_keeps_the_size_unless_zeros_are_allowed) {
+    static const int64_t dims[] = { 2, 3 }, none[] = { 0, 3 }, two[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    bytes n = node("Reshape", "x,shape", "y"), shape = tensor("shape", 7, two, 1);
+    put_bytes(&shape, 7, "\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11); /* 0, -1 packed */
+    CHECK_INT(run_node(&n, &shape, 14, dims, 2, counting, &t, y), 6);
+    CHECK(t.rank == 2 && t.dims[0] == 2 && t.dims[1] == 3);
+    bytes zero = tensor("shape", 7, two, 1);
+    put_bytes(&zero, 7, "\x03\x00", 2);
+    put_attribute(&n, "allowzero", 3, NULL, 0, 1);
+    CHECK_INT(run_node(&n, &zero, 14, none, 2, counting, &t, y), 0);
+    CHECK(t.rank == 2 && t.dims[0] == 3 && t.dims[1] == 0);
+    CHECK_INT(run_node(&n, &shape, 14, dims, 2, counting, &t, y), -1);
+}
+
+TEST(same_lower_pads_the_beginning_and_ceil_mode_ends_in_the_input) {
+    static const int64_t dims[] = { 1, 1, 4 }, k2[] = { 2 }, k3[] = { 3 }, pads[] = { 1, 1 };
+    double y[64];
+    onnx_tensor t;
+    bytes n = node("MaxPool", "x", "y");
+    put_ints(&n, "kernel_shape", k2, 1, true);
+    put_attribute(&n, "auto_pad", 4, "SAME_LOWER", 10, 0);
+    CHECK_VALUES(run_node(&n, NULL, 12, dims, 3, counting, &t, y), y, 1, 2, 3, 4);
+    bytes u = node("MaxPool", "x", "y");
+    put_ints(&u, "kernel_shape", k2, 1, false);
+    put_attribute(&u, "auto_pad", 4, "SAME_UPPER", 10, 0);
+    CHECK_VALUES(run_node(&u, NULL, 12, dims, 3, counting, &t, y), y, 2, 3, 4, 4);
+    bytes c = node("AveragePool", "x", "y");
+    put_ints(&c, "kernel_shape", k2, 1, true);
+    put_ints(&c, "strides", k3, 1, true);
+    put_ints(&c, "pads", pads, 2, true);
+    put_attribute(&c, "ceil_mode", 3, NULL, 0, 1);
+    CHECK_VALUES(run_node(&c, NULL, 19, dims, 3, counting, &t, y), y, 1,
+                 3.5); /* a third window would begin in the pads */
+}
+
+/* y = Identity(w) of a tensor of the file. */
+static int run_tensor(const bytes *w, onnx_tensor *t, double y[64]) {
+    static const int64_t one[] = { 1 };
+    bytes n = node("Identity", "w", "y");
+    return run_node(&n, w, 21, one, 1, counting, t, y);
+}
+
+TEST(tensors_are_read_from_every_field_packed_or_not) {
+    static const int64_t three[] = { 3 };
+    double y[64];
+    onnx_tensor t;
+    bytes half = tensor("w", ONNX_FLOAT16, three, 1), each = tensor("w", ONNX_INT8, three, 1);
+    bytes four = tensor("w", ONNX_INT4, three, 1), many = tensor("w", ONNX_UINT4, three, 1);
+    put_bytes(&half, 5, "\x80\x78\x00\x80\x88\x03", 6); /* 15360 (1), 0, 50176 (-4) */
+    CHECK_INT(run_tensor(&half, &t, y), 3);
+    CHECK(t.type == ONNX_FLOAT16 && ((const uint16_t *)t.data)[0] == 15360 && ((const uint16_t *)t.data)[2] == 50176);
+    put_number(&each, 5, 7);
+    put_number(&each, 5, (uint64_t)-5);
+    put_bytes(&each, 5, "\x09", 1);
+    CHECK_VALUES(run_tensor(&each, &t, y), y, 7, -5, 9);
+    put_bytes(&four, 9, "\xf1\x08", 2); /* two a byte, the lower first; the last half is not used */
+    CHECK_VALUES(run_tensor(&four, &t, y), y, 1, -1, -8);
+    put_bytes(&many, 5, "\xf1\x01\x08", 3); /* the same as numbers of a byte each */
+    CHECK_VALUES(run_tensor(&many, &t, y), y, 1, 15, 8);
+}
+
+TEST(floats_and_doubles_in_pieces_are_joined) {
+    static const int64_t three[] = { 3 };
+    double y[64];
+    onnx_tensor t;
+    bytes f = tensor("w", ONNX_FLOAT, three, 1);
+    f.at[f.n++] = 4 << 3 | 5;
+    memcpy(f.at + f.n, "\0\0\x80\x3f", 4);
+    f.n += 4;
+    put_bytes(&f, 4, "\0\0\0\x40\0\0\x40\x40", 8);
+    CHECK_VALUES(run_tensor(&f, &t, y), y, 1, 2, 3);
+}
+
+TEST(initialiser_that_is_an_input_is_its_default) {
+    static const int64_t dims[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    bytes g = { .n = 0 }, n = node("Add", "x,w", "y"), x = value("x", 1, dims, 1), w = value("w", 1, dims, 1);
+    bytes def = tensor("w", 1, dims, 1), name = { .n = 0 };
+    put_bytes(&def, 9, "\0\0\x80\x3f\0\0\0\x40", 8);
+    put_text(&name, 1, "y");
+    put_message(&g, 1, &n);
+    put_message(&g, 5, &def);
+    put_message(&g, 11, &x);
+    put_message(&g, 11, &w);
+    put_message(&g, 12, &name);
+    bytes m = model_of(&g, 13);
+    CHECK_VALUES(run(&m, dims, 1, counting, &t, y), y, 2, 4);
+}
+
+/* If(cond) with branches that use x of the graph around them. */
+static bytes branch(const char *op) {
+    bytes g = { .n = 0 }, n = node(op, "x", "z"), name = { .n = 0 };
+    put_text(&name, 1, "z");
+    put_message(&g, 1, &n);
+    put_message(&g, 12, &name);
+    return g;
+}
+
+TEST(branches_see_values_of_the_graph_around_them) {
+    static const int64_t dims[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    for (int yes = 0; yes < 2; yes++) {
+        bytes n = node("If", "w", "y"), w = tensor("w", ONNX_BOOL, NULL, 0), a = branch("Neg"), b = branch("Identity");
+        put_bytes(&w, 9, yes ? "\1" : "\0", 1);
+        put_attribute(&n, "then_branch", 6, a.at, a.n, 0);
+        put_attribute(&n, "else_branch", 6, b.at, b.n, 0);
+        CHECK_VALUES(run_node(&n, &w, 13, dims, 1, counting, &t, y), y, yes ? -1 : 1, yes ? -2 : 2);
+    }
+}
+
+TEST(loop_without_end_is_refused) {
+    static const int64_t dims[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    bytes n = node("Loop", ",,x", "y"), g = { .n = 0 }, one = node("Identity", "v", "o"), name = { .n = 0 };
+    static const char *const in[] = { "i", "c", "v" }, *const out[] = { "c", "o" };
+    put_message(&g, 1, &one);
+    for (int i = 0; i < 3; i++) {
+        name.n = 0;
+        put_text(&name, 1, in[i]);
+        put_message(&g, 11, &name);
+    }
+    for (int i = 0; i < 2; i++) {
+        name.n = 0;
+        put_text(&name, 1, out[i]);
+        put_message(&g, 12, &name);
+    }
+    put_attribute(&n, "body", 6, g.at, g.n, 0);
+    CHECK_INT(run_node(&n, NULL, 13, dims, 1, counting, &t, y), -1);
+    CHECK(strstr(error, "nodes in one build") || strstr(error, "MiB"));
+}
+
+TEST(function_of_the_model_takes_attributes_of_its_caller) {
+    static const int64_t dims[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    bytes f = { .n = 0 }, inner = node("LeakyRelu", "a", "b"), set = { .n = 0 }, a = { .n = 0 }, attribute = { .n = 0 };
+    put_text(&attribute, 1, "alpha");
+    put_text(&attribute, 21, "slope");
+    put_message(&inner, 5, &attribute);
+    put_text(&f, 1, "Mine");
+    put_text(&f, 4, "a");
+    put_text(&f, 5, "b");
+    put_text(&f, 6, "slope");
+    put_message(&f, 7, &inner);
+    put_number(&set, 2, 16);
+    put_message(&f, 9, &set);
+    put_text(&f, 10, "own");
+    bytes g = { .n = 0 }, n = node("Mine", "x", "y"), x = value("x", 1, dims, 1), name = { .n = 0 };
+    put_text(&n, 7, "own");
+    put_text(&a, 1, "slope");
+    a.at[a.n++] = 2 << 3 | 5;
+    memcpy(a.at + a.n, "\0\0\0\x3f", 4); /* 0.5 */
+    a.n += 4;
+    put_message(&n, 5, &a);
+    put_text(&name, 1, "y");
+    put_message(&g, 1, &n);
+    put_message(&g, 11, &x);
+    put_message(&g, 12, &name);
+    bytes m = model_of(&g, 16);
+    put_message(&m, 25, &f);
+    static const float minus[2] = { -2, 4 };
+    CHECK_VALUES(run(&m, dims, 1, minus, &t, y), y, -1, 4);
+}
+
+/* ---- what is refused ---- */
+
+static void refused(const bytes *m, const char *why) {
+    static const int64_t dims[] = { 2 };
+    double y[64];
+    onnx_tensor t;
+    error[0] = 0;
+    CHECK_INT(run(m, dims, 1, counting, &t, y), -1);
+    if (!strstr(error, why)) test_fail(__FILE__, __LINE__, "'%s' does not say '%s'", error, why);
+}
+
+static bytes simple(const bytes *nd, const bytes *w, int opset) {
+    static const int64_t dims[] = { 2 };
+    bytes g = { .n = 0 }, x = value("x", 1, dims, 1), name = { .n = 0 };
+    put_text(&name, 1, "y");
+    put_message(&g, 1, nd);
+    if (w) put_message(&g, 5, w);
+    put_message(&g, 11, &x);
+    put_message(&g, 12, &name);
+    return model_of(&g, opset);
+}
+
+TEST(what_cannot_be_built_is_refused_by_name) {
+    static const int64_t two[] = { 2 }, three[] = { 3 };
+    bytes n = node("Frobnicate", "x", "y"), m = simple(&n, NULL, 13);
+    refused(&m, "node 'y' (Frobnicate, version 13): there is no such op here");
+    n = node("Neg", "y", "y");
+    m = simple(&n, NULL, 13);
+    refused(&m, "cycle");
+    n = node("Neg", "x", "y");
+    m = simple(&n, NULL, 3);
+    refused(&m, "operator set 3");
+    bytes s = tensor("w", ONNX_STRING, two, 1);
+    n = node("Identity", "w", "y");
+    m = simple(&n, &s, 13);
+    refused(&m, "STRING is not held");
+    bytes w = tensor("w", 1, three, 1);
+    put_bytes(&w, 9, "12345678", 8);
+    m = simple(&n, &w, 13);
+    refused(&m, "raw data has another length");
+}
+
+TEST(input_of_another_shape_names_both) {
+    static const int64_t dims[] = { 2, 3 };
+    double y[64];
+    onnx_tensor t;
+    bytes n = node("Neg", "x", "y"), m = simple(&n, NULL, 13);
+    CHECK_INT(run(&m, dims, 2, counting, &t, y), -1);
+    CHECK(strstr(error, "(2)") && strstr(error, "(2,3)"));
+}
+
+TEST(external_data_stays_beside_the_model) {
+    static const int64_t two[] = { 2 };
+    static const char *const places[] = { "../secret", "/etc/passwd", "a/../../secret", "link", "gone", "" };
+    static const char *const why[] = { "leaves", "beside", "leaves", "by a link", "not there", "beside" };
+    char link[128];
+    double y[64];
+    onnx_tensor t;
+    bytes n = node("Identity", "w", "y");
+    file_of("data.bin", "\0\0\0\0\0\0\x80\x3f\0\0\0\x40", 12);
+    snprintf(link, sizeof link, "%s/link", folder);
+    CHECK(symlink("/etc/hostname", link) == 0 || access(link, F_OK) == 0);
+    for (int i = 0; i < 7; i++) {
+        bytes w = tensor("w", 1, two, 1), entry = { .n = 0 }, offset = { .n = 0 };
+        put_text(&entry, 1, "location");
+        put_text(&entry, 2, i < 6 ? places[i] : "data.bin");
+        put_message(&w, 13, &entry);
+        put_text(&offset, 1, "offset");
+        put_text(&offset, 2, "4");
+        put_message(&w, 13, &offset);
+        put_number(&w, 14, 1);
+        bytes m = simple(&n, &w, 13);
+        if (i < 6) refused(&m, why[i]);
+        else CHECK_VALUES(run(&m, two, 1, counting, &t, y), y, 1, 2);
+    }
+}
+
+/* A model that is cut anywhere, or has any byte altered, is refused or read; the reader holds at most twice the
+   file. */
+TEST(cut_and_altered_models_are_read_or_refused) {
+    static const int64_t two[] = { 2 };
+    bytes n = node("If", "w", "y"), w = tensor("w", ONNX_BOOL, two, 0), a = branch("Neg");
+    put_bytes(&w, 5, "\1", 1);
+    put_attribute(&n, "then_branch", 6, a.at, a.n, 0);
+    put_attribute(&n, "else_branch", 6, a.at, a.n, 0);
+    bytes m = simple(&n, &w, 13);
+    int opened = 0;
+    for (size_t i = 0; i < 2 * m.n; i++) {
+        bytes other = m;
+        if (i < m.n) other.n = i;
+        else other.at[i - m.n] ^= (uint8_t)test_random_int(1, 255);
+        reader_most = reader_held;
+        size_t before = reader_held;
+        onnx *o = onnx_open(file_of("altered.onnx", other.at, other.n), error);
+        CHECK(o || error[0]);
+        CHECK(reader_most - before <= 2 * other.n + 2 * sizeof(onnx) + 256);
+        opened += o != NULL;
+        onnx_close(o);
+        CHECK_INT(reader_held, before);
+    }
+    CHECK(opened > 0 && opened < (int)(2 * m.n));
+}
+
+TEST(nesting_past_the_limit_is_refused) {
+    bytes g = branch("Neg");
+    for (int i = 0; i < 60 && g.n < 1900; i++) {
+        bytes n = node("If", "x", "z"), next = { .n = 0 };
+        put_attribute(&n, "then_branch", 6, g.at, g.n, 0);
+        put_message(&next, 1, &n);
+        g = next;
+    }
+    bytes m = model_of(&g, 13);
+    onnx *o = onnx_open(file_of("deep.onnx", m.at, m.n), error);
+    CHECK(!o && strstr(error, "deep in each other"));
+    onnx_close(o);
+}
+
+int main(int argc, char **argv) {
+    static const test_entry tests[] = {
+        TEST_ENTRY(softmax_before_13_goes_over_all_axes_from_its_own),
+        TEST_ENTRY(input_left_out_by_an_empty_name_is_none),
+        TEST_ENTRY(zero_in_a_shape_keeps_the_size_unless_zeros_are_allowed),
+        TEST_ENTRY(same_lower_pads_the_beginning_and_ceil_mode_ends_in_the_input),
+        TEST_ENTRY(tensors_are_read_from_every_field_packed_or_not),
+        TEST_ENTRY(floats_and_doubles_in_pieces_are_joined),
+        TEST_ENTRY(initialiser_that_is_an_input_is_its_default),
+        TEST_ENTRY(branches_see_values_of_the_graph_around_them),
+        TEST_ENTRY(loop_without_end_is_refused),
+        TEST_ENTRY(function_of_the_model_takes_attributes_of_its_caller),
+        TEST_ENTRY(what_cannot_be_built_is_refused_by_name),
+        TEST_ENTRY(input_of_another_shape_names_both),
+        TEST_ENTRY(external_data_stays_beside_the_model),
+        TEST_ENTRY(cut_and_altered_models_are_read_or_refused),
+        TEST_ENTRY(nesting_past_the_limit_is_refused),
+    };
+    test_begin(argc, argv);
+    snprintf(folder, sizeof folder, "/tmp/onnx-test-XXXXXX");
+    if (!mkdtemp(folder)) return 1;
+    test_all(tests, TEST_COUNT(tests));
+    char command[96];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command)) puts("the folder stays");
+    return test_end();
+}
