@@ -9804,7 +9804,7 @@ typedef struct gn__gemv {
     const gn__kernels *kernels;
     bool turned, wide; /* the few are columns of B, the results' rows those of A; in f64 */
     int64_t few, n;    /* the few, and results of each */
-    const char *x;     /* those few, as f32 or f64: k in a row, ldx elements apart */
+    const char *x;     /* those few, as f32 or f64: k in a row, ldx elements apart; NULL: made a piece at a time */
     int64_t ldx;
     const char *w;       /* the large side: n rows, each k long */
     int64_t wn, wk;      /* its strides */
@@ -9815,6 +9815,16 @@ typedef struct gn__gemv {
 static const char *gn__gemv_row(const gn__gemv *j, int64_t row, int64_t at) {
     int64_t from = j->lead ? gn__view_offset(j->lead, j->lead->rank, row) : row * j->wn;
     return j->w + (from + at * j->wk) * (int64_t)gn__bytes_of(j->g->dtype);
+}
+
+/* n terms of one of the few, from `at` on: as they lie, or made in `room`. */
+static const char *gn__gemv_few(const gn__gemv *j, void *room, int64_t which, int64_t at, int64_t n) {
+    const gn__gemm *g = j->g;
+    if (j->x) return j->x + (which * j->ldx + at) * (j->wide ? 8 : 4);
+    const char *from =
+        j->turned ? g->b + (which * g->bn + at * g->bk) * (int64_t)gn__bytes_of(g->dtype) : gn__gemm_a(g, which, at);
+    gn__pack_line(room, g, from, j->turned ? g->bk : g->ak, n, false, n);
+    return (const char *)room;
 }
 
 /* Totals of f64 are in two parts: what an addition loses is added up. */
@@ -9852,11 +9862,12 @@ static void gn__gemv_dot(const gn__gemv *j, double *total, double *lost, bool on
         else total[one ? 0 : r] += (double)t[r];
 }
 
-enum { GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE };
+/* results of a task; terms at once; how long the few may be to be made once, for all tasks */
+enum { GN__GEMV_N = 2048, GN__GEMV_TERMS = 4 * GN__PIECE, GN__GEMV_DEEP = 1 << 18 };
 
 /* Results [col, col + n) along rows: four rows at a time, or one by four pieces. */
 static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
-    double room[GN__GEMV_TERMS];
+    double room[GN__GEMV_TERMS], few[GN__GEMV_TERMS];
     gn_dtype d = j->g->dtype;
     int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE, outs, terms;
     bool direct = j->wk == 1 && (d == GN_F32 || d == GN_F64 || j->kernels->dot16[d == GN_BF16]);
@@ -9870,7 +9881,7 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
                 gn__pack_line((char *)room + l * ldb * size, j->g, gn__gemv_row(j, col + i + l, at), j->wk, terms,
                               false, terms);
             for (int64_t r = 0; r < j->few; r++) {
-                const char *x = j->x + (r * j->ldx + at) * size;
+                const char *x = gn__gemv_few(j, few, r, at, terms);
                 gn_dtype of = direct || j->wide ? d : GN_F32;
                 int64_t bytes = (int64_t)gn__bytes_of(of);
                 double *to = total + r * n + i, *off = lost + r * n + i;
@@ -9888,14 +9899,14 @@ static void gn__gemv_along(const gn__gemv *j, double *total, double *lost, int64
 /* The same down rows that lie side by side. */
 static void gn__gemv_down(const gn__gemv *j, double *total, double *lost, int64_t col, int64_t n) {
     int64_t size = j->wide ? 8 : 4, piece = j->wide ? GN__PIECE64 : GN__PIECE;
-    double y[GN__CHUNK];
+    double y[GN__CHUNK], few[GN__GEMV_TERMS];
     for (int64_t i = 0, m; i < n; i += m) {
         m = GN__MIN(n - i, (int64_t)GN__CHUNK);
         for (int64_t at = 0; at < j->g->k && !gn__pool_stops(j->g->pool); at += piece) {
             gn__down rows = { gn__gemv_row(j, col + i, at), j->g->dtype, j->wk, j->wn, NULL, 0 };
             int64_t k = GN__MIN(j->g->k - at, piece);
             for (int64_t r = 0; r < j->few; r++) {
-                const void *x = j->x + (r * j->ldx + at) * size;
+                const void *x = gn__gemv_few(j, few, r, at, k);
                 memset(y, 0, (size_t)(m * size));
                 if (j->wide) {
                     gn__down_f64(j->kernels, y, (const double *)x, &rows, k, m);
@@ -9960,12 +9971,10 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
     int64_t step = turned ? g->bk : g->ak, size = wide ? 8 : 4, threads = pool ? (int64_t)pool->n_threads + 1 : 1;
     char *room = NULL;
     if (g->dtype != (wide ? GN_F64 : GN_F32) || step != 1 || (!turned && g->lead && j.few > 1)) {
-        room = (char *)gn__alloc_many((uint64_t)g->k, (uint64_t)j.few, (size_t)size);
-        if (!room) return false;
-        for (int64_t r = 0; r < j.few; r++)
-            gn__pack_line(room + r * g->k * size, g,
-                          turned ? g->b + r * g->bn * (int64_t)gn__bytes_of(g->dtype) : gn__gemm_a(g, r, 0), step, g->k,
-                          false, g->k);
+        j.x = NULL;
+        if (g->k <= GN__GEMV_DEEP && !(room = (char *)gn__alloc_many((uint64_t)g->k, (uint64_t)j.few, (size_t)size)))
+            return false;
+        for (int64_t r = 0; r < j.few && room; r++) (void)gn__gemv_few(&j, room + r * g->k * size, r, 0, g->k);
         j.x = room;
         j.ldx = g->k;
     }

@@ -260,6 +260,11 @@
     X(linear, OPS_W, "512", "u:64,n u:n,n u:n", 128 * n * n, gn_linear(a, b, c), "torch.addmm(c, a, b)")               \
     X(attention, OPS_W | BIT(BF16), "256", "u:1,8,n,64 u:1,8,n,64 u:1,8,n,64", 2048 * n * n,                           \
       gn_attention(a, b, c, NULL), "F.scaled_dot_product_attention(a, b, c)")                                          \
+    X(attention_with, OPS_W, "256", "u:1,8,n,64 u:1,8,n,64 u:1,8,n,64", 512 * n * n,                                   \
+      gn_attention(a, b, c, &(gn_attention_desc){ .causal = true, .window = 64 }),                                     \
+      "F.scaled_dot_product_attention(a, b, c, attn_mask=torch.ones(n, n, dtype=torch.bool).tril().triu(-63))")        \
+    X(expert_linear, OPS_W, "64", "u:n,256 u:8,256,256 i8:n", 131072 * n, gn_expert_linear(a, b, c, GN_NONE),          \
+      "(a[:, None] @ b[c])[:, 0]")                                                                                     \
     X(rotary, OPS_W, OPS_SMALL, "u:8,n/512,64 i2048:n/512", 0, gn_rotary(a, b, 10000, false), "rotary(a, b)")          \
     X(lenet_step, BIT(F32), "64",                                                                                      \
       "u:n,1,28,28 i10:n u:6,25 u:6,1 u:16,150 u:16,1 u:400,120 u:120 u:120,84 u:84 u:84,10 u:10",                     \

@@ -21,7 +21,7 @@ genie_compiles() {
 
 # The matrix kernel keeps its 16 sums in vector registers: fused multiply-adds by a lane, no spills between them.
 kernel_is_neon() {
-    aarch64-linux-gnu-objdump -d --no-show-raw-insn "$WORK/genie.o" | awk '/^[0-9a-f]+ </ { inside = /<gn__micro_base>/ } inside && /fmla/ { n++ } END { print n + 0, "vector multiply-adds"; exit !(n >= 8) }'
+    aarch64-linux-gnu-objdump -d --no-show-raw-insn "$WORK/genie.o" | awk '/^[0-9a-f]+ </ { inside = /<gn__micro_f32_base>/ } inside && /fmla/ { n++ } END { print n + 0, "vector multiply-adds"; exit !(n >= 8) }'
 }
 
 # runs PROGRAM LEAST WORD ...: those tests pass, and there are at least so many of them.
