@@ -303,42 +303,19 @@ static void lm__queries_keys_values(const lm_pass *p, int layer, gn_tensor x, gn
     for (int i = 0; i < 2; i++) out[i] = lm__rotate(p, layer, out[i]);
 }
 
-/* Which of `keys` keys a query sees: none behind it, and in a windowed layer the last ones alone. (tokens, keys), bool
- */
-static gn_tensor lm__visible(const lm_pass *p, int layer, int64_t keys) {
-    gn_tensor query = gn_unsqueeze(p->places, 1), key = gn_arange(p->m->g, GN_I32, keys, 0, 1);
-    gn_tensor seen = gn_le(key, query);
-    if (!p->m->config.windowed[layer]) return seen;
-    return gn_and(seen, gn_gt(key, gn_sub_c(query, (double)p->m->config.window)));
-}
-
-/* Attention whose scores x become cap * tanh(x / cap) (Gemma Team 2024), written out. qkv as gn_attention has them. */
-static gn_tensor lm__capped_attention(const lm_pass *p, const gn_tensor qkv[3], gn_tensor seen, double scale) {
-    const lm_config *c = &p->m->config;
-    int64_t shared = c->heads / c->kv_heads, keys = p->cache ? p->context : p->tokens;
-    if (scale <= 0) scale = 1 / sqrt((double)c->head_dim);
-    gn_tensor q = gn_reshape(qkv[0], GN_SHAPE(p->batch, c->kv_heads, shared * p->tokens, c->head_dim));
-    gn_tensor s = gn_mul_c(gn_matmul(q, gn_transpose(qkv[1], 2, 3)), scale / c->attention_cap);
-    s = gn_reshape(gn_mul_c(gn_tanh(s), c->attention_cap), GN_SHAPE(p->batch, c->heads, p->tokens, keys));
-    s = gn_softmax(gn_where(seen, s, gn_like(s, -60000)), -1); /* far below any cap, and within f16 */
-    s = gn_reshape(s, GN_SHAPE(p->batch, c->kv_heads, shared * p->tokens, keys));
-    return gn_reshape(gn_matmul(s, qkv[2]), GN_SHAPE(p->batch, c->heads, p->tokens, c->head_dim));
-}
-
 /* x (batch * tokens, dim) -> the same, with the output projection. */
 static gn_tensor lm__attention(const lm_pass *p, int layer, gn_tensor x) {
     const lm_config *c = &p->m->config;
     gn_tensor qkv[3];
-    gn_attention_desc d = { .causal = true };
+    gn_attention_desc d = { .causal = true, .soft_cap = c->attention_cap };
     lm__queries_keys_values(p, layer, x, qkv);
     if (c->query_scalar > 0) d.scale = 1 / sqrt(c->query_scalar);
     if (p->cache) {
         for (int i = 1; i < 3; i++) qkv[i] = gn_kv_append(p->cache[2 * layer + i - 1], qkv[i], p->position);
         d.length = gn_add_c(p->position, (double)p->tokens);
     }
-    if (c->windowed[layer] || c->attention_cap > 0) d.mask = lm__visible(p, layer, p->cache ? p->context : p->tokens);
-    gn_tensor y =
-        c->attention_cap > 0 ? lm__capped_attention(p, qkv, d.mask, d.scale) : gn_attention(qkv[0], qkv[1], qkv[2], &d);
+    if (c->windowed[layer]) d.window = c->window;
+    gn_tensor y = gn_attention(qkv[0], qkv[1], qkv[2], &d);
     y = gn_transpose(y, 1, 2);
     return lm__linear(p, layer, LM_O, gn_reshape(y, GN_SHAPE(p->batch * p->tokens, c->heads * c->head_dim)));
 }
