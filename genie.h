@@ -6537,11 +6537,11 @@ GN__OLD_END
         return (T)((U)a - (U)gn__m_quotient_##S(a, d) * (U)d);                                          \
     }                                                                                                   \
     GN__INLINE T gn__m_remainder_##S(T a, T b) {                                                        \
-        T m = gn__m_fmod_##S(a, b), other = (m ^ b) < 0 ? (T)(m + b) : m;                               \
+        T m = gn__m_fmod_##S(a, b), other = (m ^ b) < 0 ? (T)((U)m + (U)b) : m;                         \
         return m != 0 ? other : m;                                                                      \
     }                                                                                                   \
     GN__INLINE T gn__m_floordiv_##S(T a, T b) {                                                         \
-        T m = gn__m_fmod_##S(a, b), q = gn__m_div_##S(a, b), other = (m ^ b) < 0 ? (T)(q - 1) : q;      \
+        T m = gn__m_fmod_##S(a, b), q = gn__m_div_##S(a, b), other = (m ^ b) < 0 ? (T)((U)q - 1) : q;   \
         return m != 0 ? other : q;                                                                      \
     }                                                                                                   \
     GN__INLINE T gn__m_shl_##S(T a, T b) {                                                              \

@@ -181,18 +181,21 @@ print(r.read().decode(), end='')
 PYTHON
 }
 
+# got PATH PATTERN: the answer has such a line. By way of a file: a grep that ends early would break the pipe.
+got() { get "$1" >"$WORK/got" && grep -q "$2" "$WORK/got"; }
+
 # Numbers beside those of the log; families once, each with help and type; both formats end as they should.
 metrics_are_answered() {
     start_server "$WORK/measured" --metrics 127.0.0.1:0 || return 1
     within 20 grep -q 'metrics on port' "$WORK/measured/log" || return 1
     metrics_port=$(sed -n 's/^metrics on port //p' "$WORK/measured/log")
     client "$WORK/measured-client" "@$WORK/measured/url" "$EXAMPLES/hello" || return 1
-    within 20 eval 'get /metrics | grep -q "^genie_session_duration_seconds_count 1$"' || return 1
+    within 20 got /metrics '^genie_session_duration_seconds_count 1$' || return 1
     get /metrics >"$WORK/metrics" && get /metrics application/openmetrics-text >"$WORK/openmetrics" || return 1
     grep -qE '^genie_steps_run_total [1-9]' "$WORK/metrics" && grep -q '^genie_sessions_open 0$' "$WORK/metrics" &&
         grep -q '^200 text/plain; version=0.0.4' "$WORK/metrics" && grep -q '^200 application/openmetrics-text' "$WORK/openmetrics" &&
-        [ "$(tail -n 1 "$WORK/openmetrics")" = '# EOF' ] && get /livez | grep -q '^200' && within 20 eval 'get /readyz | grep -q "^ready"' &&
-        get /other | grep -q '^404' || { head -n 20 "$WORK/metrics"; return 1; }
+        [ "$(tail -n 1 "$WORK/openmetrics")" = '# EOF' ] && got /livez '^200' && within 20 got /readyz '^ready' &&
+        got /other '^404' || { head -n 20 "$WORK/metrics"; return 1; }
     python3 - "$WORK/metrics" "$(sed -n -E '/define GN_COUNTERS/,/^$/s/^ *X\(([a-z_0-9]+),.*/\1/p' genie.h | wc -l)" <<'PYTHON'
 import re, sys
 lines = open(sys.argv[1]).read().splitlines()[1:]
@@ -215,7 +218,7 @@ device_that_does_not_compute_is_not_ready() {
     start_server "$WORK/unready" --devices null --metrics 127.0.0.1:0 || return 1
     within 20 grep -q 'metrics on port' "$WORK/unready/log" || return 1
     metrics_port=$(sed -n 's/^metrics on port //p' "$WORK/unready/log")
-    within 20 eval 'get /readyz | grep -q "^device 0: the null executor computes no values"' && get /readyz | grep -q '^503' && get /livez | grep -q '^200'
+    within 20 got /readyz '^device 0: the null executor computes no values' && grep -q '^503' "$WORK/got" && got /livez '^200'
 }
 
 metrics_stay_on_loopback() {
