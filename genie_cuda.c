@@ -39,6 +39,8 @@
  *   GENIE_CUDA_RANK=n                 products on tensor cores by what the model holds for the best but n; none is
  *                                     measured
  *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks
+ *   GENIE_CUDA_SAMPLE=n               of all kernels that are compiled to see that they do, one of each kind and every
+ *                                     nth, others each time
  *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck,
  *                                     which does not see that the others have met with it
  *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more
@@ -10212,7 +10214,8 @@ GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size
 size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text, size_t cap) {
     struct device *d = &devices[DEVICES_MAX];
     kernel **all = (kernel **)gn_alloc((d->n_kernels + 1) * sizeof *all);
-    size_t n = 0;
+    const char *sample = getenv("GENIE_CUDA_SAMPLE");
+    size_t n = 0, every = sample && atoi(sample) > 1 ? (size_t)atoi(sample) : 1, at = (size_t)getpid() % every;
     gn_fault f = { 0 };
     *out_failed = 0;
     if (cap) *out_text = 0;
@@ -10221,6 +10224,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
     snprintf(d->arch_name, sizeof d->arch_name, "%s", arch);
     for (kernel *k = d->newest; k; k = k->older) {
         if (one_of_each && (env_is("GENIE_CUDA_ONE_OF_EACH", "1") ? !k->chosen : kind_is_in(k, all, n))) continue;
+        if (!one_of_each && ++at % every != 0 && kind_is_in(k, all, n)) continue;
         /* such a GPU is never given this kernel */
         if (needs_tensor_cores(k) && strtol(arch + 3, NULL, 10) < 80) continue;
         if (needs_hopper(k) && strcmp(arch, "sm_90a") != 0) continue;

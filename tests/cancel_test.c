@@ -581,9 +581,12 @@ static int kernels_of(double seconds) {
     if (each == 0) {
         gn_server *s = open_planner((gn_server_desc){ 0 });
         gn_ctx *g = open_client(s, (gn_desc){ 0 });
-        double begin = now_s();
-        CHECK_RESULT(run_many(g, SOME), GN_OK);
-        each = (now_s() - begin) / SOME;
+        for (int i = 0; i < 3; i++) { /* the quickest: others may compute meanwhile */
+            double begin = now_s();
+            CHECK_RESULT(run_many(g, SOME + i), GN_OK);
+            double took = (now_s() - begin) / (SOME + i);
+            if (i == 0 || took < each) each = took;
+        }
         gn_close(g);
         close_planner(s);
     }

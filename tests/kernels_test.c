@@ -7,6 +7,7 @@
  *
  * KERNELS_ARCH names the one arch (sm_90a); KERNELS_ARCHS="sm_60 sm_70" names those of which one kernel of each kind is
  * compiled, and nothing else then. With GENIE_CUDA_ONE_OF_EACH one of each is all that is generated for KERNELS_ARCH.
+ * KERNELS_EVERY=N: of the one arch, one kernel of each kind and every Nth of the others, other ones each time.
  * What compiles is left in $GENIE_CACHE, if that is set. Under a sanitizer one kernel of each kind is compiled for
  * KERNELS_ARCH: NVRTC has no instrumented code, the generator has.
  *
@@ -513,6 +514,7 @@ static void compile_for(const char *arch, bool one_of_each) {
         return;
     }
     alarm(0);
+    if (getenv("KERNELS_EVERY")) setenv("GENIE_CUDA_SAMPLE", getenv("KERNELS_EVERY"), 1);
     double from = (double)clock() / CLOCKS_PER_SEC;
     size_t n = gn_cuda_compile_collected(arch, one_of_each, &failed, why, sizeof why);
     printf("%s: %zu kernels, %.1f s of CPU\n", arch, n, (double)clock() / CLOCKS_PER_SEC - from);

@@ -172,6 +172,8 @@ static int run(const bytes *m, const int64_t *dims, int rank, const float *x, on
         onnx_result(s, 0, 0, t, error)) {
         n = (int)t->elements;
         for (int i = 0; i < n && i < 64; i++) out[i] = onnx__number(onnx_type_dtype(t->type), t->data, (size_t)i);
+        static char kept[4096]; /* the session owns what it gives */
+        if (t->data) t->data = memcpy(kept, t->data, t->bytes < sizeof kept ? (size_t)t->bytes : sizeof kept);
     }
     onnx_session_close(s);
     onnx_close(o);
