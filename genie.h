@@ -9618,14 +9618,17 @@ static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* The exponent of the least number of a side other than 0; 0 where that is not quickly known. */
-static int gn__least_exponent(const char *p, int64_t rows, int64_t cols, int64_t row, int64_t col) {
+/* The exponent of the least number of a side other than 0; 0 where that is not quickly known, or nobody waits for it. */
+static int gn__least_exponent(const gn__gemm *g, const char *p, int64_t rows, int64_t cols, int64_t row, int64_t col) {
     uint16_t least = UINT16_MAX;
     if (row == 1) {
         int64_t n = rows;
         rows = cols, cols = n, row = col;
     } else if (col != 1) return 0;
-    for (int64_t i = 0; i < rows; i++) least = gn__least_bf16(least, (const uint16_t *)(const void *)p + i * row, cols);
+    for (int64_t i = 0; i < rows; i++) {
+        if (i % GN__GEMM_KC == 0 && gn__pool_stops(g->pool)) return 0;
+        least = gn__least_bf16(least, (const uint16_t *)(const void *)p + i * row, cols);
+    }
     return (least + 1) >> 7;
 }
 
@@ -9635,9 +9638,9 @@ enum { GN__PAIRS_TERMS = 1 << 17 }; /* products of a product that packing pairs 
    sums are multiples of what the product of the least two is a multiple of: when that is normal, so are they. */
 static bool gn__takes_bf16_pairs(const gn__gemm *g, const gn__kernels *k) {
     if (g->dtype != GN_BF16 || g->lead || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs)) return false;
-    if (g->m * g->n * g->k < GN__PAIRS_TERMS) return false;
-    int a = gn__least_exponent(g->a, g->m, g->k, g->am, g->ak), b = 0;
-    if (a) b = gn__least_exponent(g->b, g->k, g->n, g->bk, g->bn);
+    if ((double)g->m * (double)g->n * (double)g->k < GN__PAIRS_TERMS) return false;
+    int a = gn__least_exponent(g, g->a, g->m, g->k, g->am, g->ak), b = 0;
+    if (a) b = gn__least_exponent(g, g->b, g->k, g->n, g->bk, g->bn);
     return a && b && a + b - 2 * 127 - 2 * 7 >= -126;
 }
 
@@ -10152,7 +10155,7 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     if (gn__gemm_is_thin(g)) return gn__gemv_run(&copy, pool);
     if (gn__gemm_is_small(g) && g->m * g->n * g->k <= GN__SMALL_TERMS) return gn__gemm_small_one(&j);
     if (g->dtype != GN_I64) {
-        gn__gemm_prepare(&j, gn__takes_bf16_pairs(g, j.kernels));
+        gn__gemm_prepare(&j, gn__takes_bf16_pairs(&copy, j.kernels));
         return gn__gemm_panels(&j, pool);
     }
     gn__pool_for(pool, g->m * ((g->n + GN__GEMM_NC - 1) / GN__GEMM_NC), 1 + 16384 / GN__MAX(g->k * 8, 1),
