@@ -9618,7 +9618,7 @@ static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* The exponent of the least number of a side other than 0; 0 where that is not quickly known, or nobody waits for it. */
+/* The exponent of the least number of a side other than 0; 0 where that is not quickly known, or after a cancel. */
 static int gn__least_exponent(const gn__gemm *g, const char *p, int64_t rows, int64_t cols, int64_t row, int64_t col) {
     uint16_t least = UINT16_MAX;
     if (row == 1) {
@@ -9983,8 +9983,8 @@ static bool gn__gemv_run(const gn__gemm *g, gn__pool *pool) {
     }
     int64_t share = (j.n + 4 * threads - 1) / (4 * threads);
     j.width = GN__MIN(GN__MAX((share + 63) / 64 * 64, 64), GN__GEMV_N / j.few / 64 * 64);
-    gn__pool_for(pool, (j.n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(g->k * j.few * j.width, 1), gn__gemv_range,
-                 &j);
+    gn__pool_for(pool, (j.n + j.width - 1) / j.width, 1 + 16384 / GN__MAX(GN__MIN(g->k, 16384) * j.few * j.width, 1),
+                 gn__gemv_range, &j);
     gn_free(room);
     return true;
 }
