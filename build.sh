@@ -72,7 +72,7 @@ choose_folder() {
 choose_flags() {
     FLAGS='-std=gnu11 -O2 -ffp-contract=off -pthread -Wall -Wextra -Wconversion -Wshadow -Werror -I.'
     if [ -n "${SAN:-}" ]; then
-        FLAGS="$FLAGS -O1 -g -fno-omit-frame-pointer -fsanitize=$SAN -fno-sanitize-recover=all"
+        FLAGS="$FLAGS -O1 -g1 -fno-omit-frame-pointer -fsanitize=$SAN -fno-sanitize-recover=all"
         export ASAN_OPTIONS=${ASAN_OPTIONS:-allocator_may_return_null=1}
         export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
         export TSAN_OPTIONS=${TSAN_OPTIONS:-allocator_may_return_null=1}
@@ -239,6 +239,14 @@ shared() {
     make_unit "$out" "$CC $FLAGS -shared -Wl,-soname,$(shared_name) -Wl,--version-script=$out.symbols -Wl,-Bsymbolic-functions -Wl,-z,defs $OBJECTS -o $out $LIBS"
 }
 
+# What genie_trace record has CUDA load into programs; a shared object of its own, which only the C library is linked to.
+injection() {
+    local out=$OUT/examples/genie_trace_cupti.so
+    [ -z "${SAN:-}" ] && [ "$(uname -s)" = Linux ] && [ -f examples/trace/cupti.c ] || return 0
+    make_unit "$out" "$CC $FLAGS -fPIC -shared -fvisibility=hidden -MMD -MF $out.d examples/trace/cupti.c -o $out -ldl"
+    ln -f "$out" examples/genie_trace_cupti.so
+}
+
 # The sources to make programs of: all, or the examples and those tests that the command line names.
 list_sources() {
     local source sources='examples/*.c tests/*_test.c'
@@ -283,6 +291,7 @@ build_all() {
     printf '%s\n' $units $sources | xargs -n 1 -P "$jobs" bash -eu -c 'compile "$1"' unit || broken=1
     [ -z "$sources" ] || printf '%s\n' "$sources" | xargs -n 1 -P "$jobs" bash -eu -c 'link "$1"' unit || broken=1
     archive && shared || die "the library did not build"
+    [ "$command" = install ] || injection || die "genie_trace_cupti.so did not build"
     [ "$broken" = 0 ] || [ "$command" = test ] || die "the build failed"
     # examples/NAME is the last build without sanitizers.
     local program
@@ -463,6 +472,7 @@ TEXT
 clean_all() {
     local source
     for source in examples/*.c; do rm -f "${source%.c}"; done
+    rm -f examples/genie_trace_cupti.so
     rm -rf build
 }
 

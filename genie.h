@@ -34,107 +34,123 @@
        7. Close.  gn_close(g);
 
    TOPICS
-       Lazy          gn_describe tells what a tensor is, whether it is computed and where, without computing it.
-                     gn_read_many reads several in one go, gn_realize computes without reading, gn_read_later reads
-                     without waiting: gn_wait does.
-       States        gn_assign gives a new version; whatever was built on the old one keeps seeing the old value.
-                     Updates happen with the next read, realise or step, all of them or none. Over several devices a
-                     step may fail on one when another has written for it, or already for steps behind it, and on a GPU
-                     between two kernels (its driver refuses a launch):
-                     those states are failed then (GN_STATE_FAILED) until they are released and made again.
-       Plans         found by the structure of the graph. Numbers that change from step to step (learning rate,
-                     position) are gn_scalar or data; numbers given as C constants are part of the plan.
-       Memory        a GPU with less memory than the weights need moves those that were used longest ago to pinned host
-                     memory, and back before the kernel that reads them; gn_stats counts evictions, weight_moves and
+       Lazy          gn_describe says what a tensor is, whether it has been computed and where it lies, without
+                     computing it. gn_read_many reads several tensors at once; gn_realize computes without reading;
+                     gn_read_later returns at once, and gn_wait waits for its result.
+       States        gn_assign makes a new version of a state; what was built on the old version still sees the old
+                     value. Updates take effect with the next read, realise or step: all of them or none.
+                     There are cases in which a failed step has already changed a state: when several devices take part
+                     and one has finished before another fails, when later steps were already submitted, or when a GPU's
+                     driver refuses a launch between two kernels. Such a state is marked as failed (GN_STATE_FAILED)
+                     until it is released and made again.
+       Recorded      gn_step_record keeps a step that was built; gn_step_run runs it again with new values of the leaves
+                     that gn_step_give names (token, position), for about a microsecond and one small frame, and with
+                     the same bits.
+       Plans         are found by the structure of the graph. A number that changes from step to step (a learning rate,
+                     a position) should be a gn_scalar or data; a number written as a C constant is part of the plan.
+       Memory        A GPU with less memory than the weights need moves the least recently used ones to pinned host
+                     memory, and back before the kernel that reads them. gn_stats counts evictions, weight_moves and
                      their bytes.
-       Overlap       a GPU copies data and results of 640 KiB and more in streams of their own while it computes other
-                     steps: keep two buffers for data and three for results, and read with gn_read_later a few steps
-                     ahead of gn_wait. Buffers of gn_host_alloc it copies by itself; those of plain memory pass through
-                     pinned pieces (16 MiB a direction), copied by up to four threads. gn_stats counts copies_aside, and
-                     copies_waited where that is not possible. For each direction the device holds two areas as large as
-                     the largest.
-                     Several devices work at the same time: on parts of one step that do not need each other, and on
-                     different steps, if the program waits later than it submits (gn_read_later a few steps ahead of
-                     gn_wait, or steps without reads). What one device needs of another is sent on when it arrives,
-                     within whatever call the program makes next; gn_wait waits for all servers at once, without
-                     spinning. Up to 64 steps are under way, and those that are begun hold up to 256 MiB of values
-                     between devices and copied data. When a step fails, those behind it are given up: the error is told
-                     once, by the next call that submits or waits; waiting for one of those steps is GN_CANCELLED.
-       Sizes         a tensor has at most 2^47 bytes, on a 32-bit host 2^31 - 1; a plan whose results are together more
+       Overlap       A GPU copies data and results of 640 KiB or more in separate streams while it computes other
+                     steps. To use this, keep two buffers for data and three for results, and call gn_read_later a few
+                     steps ahead of gn_wait. Buffers from gn_host_alloc are copied directly; plain memory is copied
+                     through pinned pieces (16 MiB for each direction) by up to four threads. gn_stats counts
+                     copies_aside, and copies_waited where a step had to wait. For each direction the device holds two
+                     areas as large as the largest copy.
+                     Several devices work at the same time: on independent parts of one step, and on different steps if
+                     the program submits ahead of waiting (gn_read_later a few steps ahead of gn_wait, or steps without
+                     reads). A value that one device needs from another is passed on when it arrives, inside whichever
+                     call the program makes next; gn_wait waits for all servers at once without spinning. Up to 64 steps
+                     may be in flight, and those that have begun hold up to 256 MiB of values between devices and of
+                     copied data. When a step fails, the steps behind it are abandoned: the next call that submits or
+                     waits returns the error, once; waiting for one of those steps returns GN_CANCELLED.
+       Sizes         A tensor has at most 2^47 bytes, on a 32-bit host 2^31 - 1. A plan whose results together are more
                      than the host can address is GN_LIMIT. 32-bit x86 needs -msse2 -mfpmath=sse.
-       Budgets       on a server all that a session causes is charged to it, its tenant and the server
-                     (gn_server_desc.memory_limit, tenant_memory, total_memory): tensors, scratch of kernels, plans,
-                     tables, messages that are not whole yet, uploads, device memory. What does not fit is GN_LIMIT,
-                     names the budget, and the session goes on; a step or state that was refused has changed nothing.
-                     Room is made by weights that no session uses (idle_memory, idle_minutes).
-       Meaning       the structure of a graph tells what its nodes are for: embedding, linear, MLP, attention, KV
+       Budgets       On a server everything that a session causes is charged to the session, its tenant and the server
+                     (gn_server_desc.memory_limit, tenant_memory, total_memory): tensors, scratch memory of kernels,
+                     plans, tables, incomplete messages, uploads and device memory. What does not fit is refused with
+                     GN_LIMIT and the name of the budget, and the session goes on; a refused step has changed nothing.
+                     Weights that no session uses are dropped to make room (idle_memory, idle_minutes).
+       Meaning       The structure of a graph shows what its nodes are for: embedding, linear, MLP, attention, KV
                      append, norm, residual, loss, optimiser step, head; prefill, decode, training; text, vision. Such
-                     blocks run and are placed as units. A program may say it (gn_role, gn_phase, gn_residency,
-                     gn_modality), and what is said wins; where it contradicts the structure, that is counted
-                     (meaning_disagreements) and logged once a plan.
-       Devices       with several named (gn_desc.devices) a cost model places each part of the graph by gn_desc.policy:
-                     least latency, most throughput or least bytes. Weights and states stay where they are; a split that
-                     the model says loses is refused; gn_on says where a part runs. gn_explain tells in words or draws
-                     (SVG) what runs where, why, what crosses and what that costs, also for a cluster that is only
-                     described. What devices and links cost is measured: by a server at its start, by a context over
-                     several when it opens, of links with every step; servers and CPUs that are not in use are asked now
-                     and then, within a hundredth of the time. When that differs from what a plan was placed by, more
-                     than half as much again and several times in a row, the plan is placed anew if the model says that
-                     it then takes a sixth less; a state moves only if that pays within as many steps as the plan has
-                     run. Counted (reschedules), traced and logged; gn_desc.keep_placement forbids it. An op that a
-                     device has no kernel for runs on another, or on the CPU beside it: logged and counted (fallbacks);
-                     with gn_desc.strict it is an error (GN_STRICT). A device of several that is not there when the
-                     context is opened (no such device, no answer, a server that is full) keeps its index, and nothing
-                     runs there: logged, counted (devices_absent), told by gn_get_device_at and gn_explain; with
-                     gn_desc.strict, and when none is there, gn_open fails. A wrong key, credential or name is an error
-                     as ever. On a server that lends several devices a client that names none is given the one with the
-                     fewest sessions, of those the one that holds the fewest bytes.
-       Trace         gn_desc.trace is called for each call, each thing a device is asked to do, and each node that is
-                     built.
-       Remote        a server is a device like the others: gn_open connects, everything else is equal. Equal identities
-                     (gn_get_device) compute equal bits: sums are added in an order that the shapes give, however
-                     operands lie in memory. On a GPU floats of 16 bits are not rounded between steps that run as one
-                     kernel, and attention that is written out is one when nothing else reads its scores.
-                     Every wait has a deadline, which means silence: a server that computes,
-                     compiles or measures gives signs of life, four a second, however long that takes (one of an earlier
-                     version does not: then a step must be shorter than the deadline). A server lets one step compute
-                     for 600 s (--max-step-seconds), then it fails with GN_LIMIT; what a client no longer waits for,
-                     because it was cancelled or has gone, ends. gn_status, and the first gn_step after a loss, tell
-                     that a server has gone.
-       Accuracy      elementwise functions on a CPU are vector polynomials, within 3 units in the last place, below the
-                     normal range too (erfc 4, gelu 5, in f64 5 and 6; in f64 acosh and selu 3.5, mish 4), with equal
-                     bits on every instruction path. Sums, means and running sums of any length, along any axis, are
-                     within 2 eps of the sum of absolute terms, products on a CPU within 4; in f32 those of equal
-                     numbers, whose roundings all go one way, within 5: at most 16 terms are added one after the other.
-                     On a GPU a thread may add all k terms of an f32 product one after the other: within k/2 eps then;
-                     for equal numbers math_test allows 4 + k/8 (864 eps were seen for k = 16,385).
+                     blocks are placed and run as units. A program may state its meaning (gn_role, gn_phase,
+                     gn_residency, gn_modality), which takes precedence; where that contradicts the structure, it is
+                     counted (meaning_disagreements) and logged once for each plan.
+       Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
+                     gn_desc.policy: least latency, most throughput or fewest bytes. Weights and states stay where they
+                     are. A split is used only if the model expects it to pay. gn_on fixes where a part runs.
+                     gn_explain describes, in words or as SVG, what runs where and why, what crosses the network and
+                     what that costs; it can do so for a cluster that is only described.
+                     Costs of devices and links are measured: by a server when it starts, by a context over several
+                     devices when it opens, and for links during every step. Idle servers and CPUs are measured again
+                     now and then, in at most a hundredth of the time. A plan is placed anew if a cost differs by more
+                     than half from the one it was placed by, several times in a row, and the model expects the new
+                     placement to take at least a sixth less time. A state moves only if that pays within as many steps
+                     as the plan has run so far. This is counted (reschedules), traced and logged;
+                     gn_desc.keep_placement forbids it.
+                     An op that a device has no kernel for runs on another device, or on the CPU beside it. That is
+                     logged and counted (fallbacks); with gn_desc.strict it is an error (GN_STRICT).
+                     If one of several devices is absent when the context opens (no such device, no answer, a full
+                     server), it keeps its index and nothing runs there. That is logged, counted (devices_absent), and
+                     visible through gn_get_device_at and gn_explain. With gn_desc.strict, or if all are absent, gn_open
+                     fails. A wrong key, credential or name is always an error.
+                     A client that names no device of a server with several is given the one with the fewest sessions
+                     and, among those, the one holding the fewest bytes.
+       Trace         gn_desc.trace is called for each API call, each command to a device, and each node built.
+                     $GENIE_TRACE=FILE (gn_desc.trace_file) records when things happened: the stages of every step,
+                     messages with their sizes before and after compression, calls to the GPU's driver, and what the
+                     servers did for this context. Servers' times are converted to this machine's clock; an event named
+                     "clock" states the uncertainty. $GENIE_TRACE_KERNELS=1 adds each kernel with the nodes that it
+                     computes. genie_serve --trace FILE does the same for a server. Open the file in Perfetto or
+                     chrome://tracing; a file named *.jsonl is for jq. examples/genie_trace summarises and draws it, and
+                     records any other CUDA program in the same form.
+       Remote        A server is a device like any other: gn_open connects, everything else is the same.
+                     Equal identities (gn_get_device) compute equal bits: the order in which a sum is added depends on
+                     shapes alone, never on how operands lie in memory, and the result of every op is rounded to its
+                     dtype whether or not it is fused with others. There is one exception, on a GPU: attention written
+                     out as ops runs as one op if nothing else reads its scores, which are then not rounded.
+                     Every wait has a deadline, and a deadline means silence: while a server computes, compiles or
+                     measures it sends four signs of life a second, however long that takes (servers of an earlier
+                     version do not: with those, a step must be shorter than the deadline). A server lets one step run
+                     for 600 s (--max-step-seconds); then the step fails with GN_LIMIT. Work that no client waits for
+                     any longer, because it was cancelled or the client has gone, is stopped. gn_status, and the first
+                     gn_step after a loss, report that a server has gone.
+       Accuracy      On a CPU, elementwise functions are vector polynomials, within 3 units in the last place, also
+                     below the normal range (erfc 4, gelu 5, in f64 5 and 6; in f64 acosh and selu 3.5, mish 4), with
+                     equal bits on every instruction path. Sums, means and running sums of any length, along any axis,
+                     are within 2 eps of the sum of absolute terms, products on a CPU within 4. In f32, when all terms
+                     are equal and all roundings go the same way, they are within 5: at most 16 terms are added in
+                     sequence.
+                     On a GPU one thread may add all k terms of an f32 product in sequence: the bound is then k/2 eps;
+                     for equal numbers math_test allows 4 + k/8 (the largest seen: 864 eps for k = 16,385).
                      `./build.sh test math_test` prints the errors.
-       Errors        no function aborts or prints. gn_result says what, gn_last_error says where and why.
-       Threads       one thread at a time in one context; contexts are independent. A server runs on its own threads.
-                     gn_cancel alone may be called from any thread while a call runs: that call ends soon with
-                     GN_CANCELLED and the context goes on.
-       Log           gn_desc.log and gn_server_desc.log are given every line with its level. Without them lines go to
-                     stderr if $GENIE_LOG is set: error, warn, info or debug is the least urgent level that is printed;
-                     any other value, as 1, means warn. A line holds no key, code or credential; of a client it holds
-                     its address, its label and the public name of its credential. genie_serve --log-level and
-                     --log-format choose level and form of the server's own log.
-       Settings      desc field, else environment ($GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG,
-                     $GENIE_MEASURE=0: no device is measured, $GENIE_RESCHEDULE=0: no plan is placed anew,
-                     $GENIE_BLAS=openblas: its matrix products instead of our own, auto: those of the two that were
-                     measured to be faster, once, kept in $GENIE_CACHE, else ~/.cache/genie; those of the network in
-                     genie_net.c), else default.
+       Errors        No function aborts or prints. gn_result says what went wrong, gn_last_error where and why.
+       Threads       One thread at a time in one context; contexts are independent. A server runs its own threads.
+                     gn_cancel alone may be called from any thread during another call: that call soon returns
+                     GN_CANCELLED, and the context can be used further.
+       Log           gn_desc.log and gn_server_desc.log receive every line with its level. Without them, lines go to
+                     stderr if $GENIE_LOG is set: error, warn, info or debug names the least urgent level printed; any
+                     other value, such as 1, means warn. A line never holds a key, code or credential; it identifies a
+                     client by its address, its label and the public name of its credential. genie_serve --log-level and
+                     --log-format set the level and form of the server's own log.
+       Settings      come from the field of the desc, else from the environment, else from a default. The environment:
+                     $GENIE_DEVICES, $GENIE_THREADS, $GENIE_HOME, $GENIE_LOG; $GENIE_MEASURE=0: measure no device;
+                     $GENIE_RESCHEDULE=0: place no plan anew; $GENIE_BLAS=openblas: OpenBLAS computes matrix products,
+                     auto: whichever of OpenBLAS and our own was measured to be faster, once, kept in $GENIE_CACHE, else
+                     ~/.cache/genie. genie_net.c lists those of the network.
 
    WHAT IT DOES NOT DO
-       No tensor and no group of ops (an attention, an MLP) is cut over several devices; what crosses between two
-       devices passes through the program, but for values between two GPUs of its own machine. A state moves to another
-       device only when it is said to live there or its own cannot run its writers, and then through the program too.
-       No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST); other devices of the context go on, a
-       context over that server alone is at its end, and the program opens another. Floats of 16 bits are computed in 32
-       within a loop: where such a loop is cut over two devices they are rounded once more. No sparse or quantised
-       dtypes. No Python.
-       Denoising and audio are not recognised: a program says them (gn_phase, gn_modality).
-       Matmul and linear take inputs of one dtype. Attention is differentiated by the formula written out, scores in
-       memory.
+       - No single tensor, attention or MLP is divided over several devices.
+       - What passes between two devices goes through the program, except between two GPUs of one machine. A state moves
+         to another device only when it is declared to live there or its own device cannot run its writers; it then goes
+         through the program too.
+       - No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST). The context's other devices go on; a
+         context over that server alone has ended, and the program opens another.
+       - 16-bit floats are computed in f32 within a loop; a loop that is cut over two devices rounds once more.
+       - No sparse dtypes. Quantisation is a way to store weights (gn_quantized), not to compute. No Python.
+       - Denoising and audio are not recognised: a program states them (gn_phase, gn_modality).
+       - Matmul and linear take inputs of one dtype. The gradient of attention is that of the formula written out, with
+         its scores in memory.
 
    SECTIONS (search for the tag; each uses only those above it)
        >>api      handles, enums, descs, public functions
@@ -142,6 +158,7 @@
        >>config   macros and includes
        >>base     errors, the log, memory and its accounts, bytes, hashes
        >>platform threads, the pool of workers, clock
+       >>trace    spans of time in memory, and from there to a file
        >>types    dtypes, shapes, strided memory
        >>graph    nodes, cuts, versions of states, the builders that gradients need
        >>ops      the mathematics of scalar rows, a block for each structured op, the table
@@ -157,6 +174,7 @@
        >>context  handles, opening, plans, cutting and submitting what a read needs
        >>public   bodies of the public functions
        >>compose  composite ops, losses, einsum, optimisers: written on the public functions
+       >>pages    which page of a cache holds which tokens of which sequence
 
    ADDING AN OP
        An elementwise op is a declaration and a row; its builder, CPU kernels, GPU kernels and gradients are made from
@@ -404,64 +422,82 @@ typedef struct gn_stats {
 typedef enum gn_log_level { GN_LOG_ERROR = 1, GN_LOG_WARN, GN_LOG_INFO, GN_LOG_DEBUG } gn_log_level;
 typedef void (*gn_log_fn)(void *user, gn_log_level level, const char *text);
 
-/* What a placement over several devices is chosen by. */
+/* What the placement of a graph over several devices minimises. */
 typedef enum gn_policy {
     GN_LEAST_LATENCY,   /* the time of one step, from the program's inputs to its outputs */
-    GN_MOST_THROUGHPUT, /* the time between two steps that follow each other without waiting: that of the busiest device
-                           or link */
+    GN_MOST_THROUGHPUT, /* the time between consecutive steps that do not wait for each other: that of the busiest
+                           device or link */
     GN_LEAST_BYTES,     /* the bytes that cross links in one step */
     GN_POLICY__COUNT
 } gn_policy;
 
-/* A call that computes, waits or closes, what a device was asked to do, a node that was built. Valid during the
-   callback. */
+/* One API call that computes, waits or closes, one command to a device, or one node that was built. Valid during the
+   callback only. */
 typedef struct gn_trace_event {
-    const char *name;   /* "gn_read"; "submit", "wait", "plan_make"… of a device; "run": from a submission to one of
-                           several devices until its end was seen; "matmul" for a node */
-    const char *device; /* "" for the program's own */
-    uint64_t begin_us, end_us; /* monotonic; of a node both are the same */
-    uint64_t bytes;            /* of the tensors that are read, sent or kept; 0 where it has none */
+    const char *name; /* of a call "gn_read"; of a device "submit", "wait", "plan_make"…, or "run": from a submission
+                           to one of several devices until its end was noticed; of a node its op, "matmul" */
+    const char *device;        /* "" for calls and nodes */
+    uint64_t begin_us, end_us; /* monotonic clock; equal for a node */
+    uint64_t bytes;            /* of the tensors read, sent or kept; 0 if none */
 } gn_trace_event;
 typedef void (*gn_trace_fn)(void *user, const gn_trace_event *event);
+
+/* How far the weights of a context have come on their way to servers. All are there when known + sent is total. */
+typedef struct gn_progress {
+    uint64_t total;  /* bytes of the weights that steps have needed on servers so far: more when a step needs others */
+    uint64_t known;  /* of them: were there already, found by digest, and are not sent */
+    uint64_t sent;   /* of them: sent, before compression */
+    uint64_t packed; /* bytes that the sent ones took, compressed */
+} gn_progress;
+typedef void (*gn_progress_fn)(void *user, const gn_progress *progress);
 
 /* ---- context ---------------------------------------------------------------------------------------
  * One thread at a time in one context; different contexts may be used by different threads at once. */
 
 typedef struct gn_desc {
     const char *devices;  /* comma-separated, at most 32: "cpu", "null", "cuda:0", a server's URL, "host:port", "@FILE"
-                             with a URL. NULL: $GENIE_DEVICES, else "cpu". With several each part of a graph runs where
-                             the policy wants it; one that is not there does not keep the others from being opened */
-    gn_policy policy;     /* of several devices */
-    uint32_t deadline_ms; /* longest wait for a server, 0: 30,000 */
-    uint32_t max_nodes;   /* nodes of one step, 0: 2^21 */
+                             containing a URL. NULL: $GENIE_DEVICES, else "cpu". With several, each part of a graph runs
+                             where the policy puts it; the others open even if one is absent */
+    gn_policy policy;     /* with several devices */
+    uint32_t deadline_ms; /* longest silence of a server, 0: 30,000 */
+    uint32_t max_nodes;   /* most nodes of one step, 0: 2^21 */
     uint32_t threads;     /* of the CPU executor, 0: all cores ($GENIE_THREADS) */
     uint64_t seed;        /* of gn_random_*; equal seeds give equal numbers */
-    bool strict;          /* a fallback is an error, not a counted event; so is a device of several that is absent
+    bool strict;          /* fallbacks are errors, not counted events (GN_STRICT); so is an absent device of several
                              (GN_NO_DEVICE) */
-    bool keep_placement;  /* plans over several devices stay where they were placed first, whatever devices and links
-                             cost later ($GENIE_RESCHEDULE=0) */
+    bool keep_placement;  /* plans over several devices stay where they were placed first, even if costs of devices and
+                             links change ($GENIE_RESCHEDULE=0) */
     const char *home;     /* folder of keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
-    const char *label;    /* what servers name this context in their logs; at most 63 bytes of it */
-    gn_log_fn log;        /* called on any thread of the context's; NULL: stderr, see "Log" in the manual */
+    const char *label;    /* name of this context in servers' logs; the first 63 bytes are used */
+    gn_log_fn log;        /* called on any of the context's threads; NULL: stderr, see "Log" in the manual */
     void *log_user;
-    gn_trace_fn trace; /* called as each event ends, on the thread of the context; NULL: nothing is traced, which costs
-                          nothing */
+    gn_trace_fn trace; /* called when an event ends, on the context's thread; NULL: none, at no cost */
     void *trace_user;
-    uint64_t plan_memory; /* bytes of plans kept, those used last; one that is gone is made again when it is needed. 0:
+    const char *trace_file; /* where to write calls, stages, messages, driver calls and what servers did: JSON Lines if
+                               the name ends in .jsonl, else Chrome's format; %p becomes the process id. NULL:
+                               $GENIE_TRACE, else none */
+    bool trace_kernels;     /* trace each kernel too, with its time on the device: now and then a step is run kernel by
+                               kernel, and the trace states what that cost ($GENIE_TRACE_KERNELS=1) */
+    uint64_t plan_memory;   /* bytes of plans kept, the most recently used; a dropped plan is made again when needed. 0:
                              256 MiB */
+    gn_progress_fn progress; /* called while weights go to a server, on the thread of the call that sends them: before
+                                their digests are computed, then after each weight that is there and each piece that
+                                was sent (1 MiB at most). It may call gn_cancel and nothing else of the context. NULL:
+                                nobody is told. A device of this machine is no server */
+    void *progress_user;
 } gn_desc;
 
-/* Opens a context; desc may be NULL. Never returns NULL: a context that failed answers every call with its cause.
-   Connecting to a server happens here, within the deadline. */
+/* Opens a context; desc may be NULL. Never returns NULL: a context that failed to open answers every call with the
+   cause. Connects to servers, within the deadline. */
 GN_API gn_ctx *gn_open(const gn_desc *desc);
-/* Ends the context; every handle of it becomes an error (GN_CLOSED_CONTEXT). */
+/* Ends the context; using one of its handles afterwards is an error (GN_CLOSED_CONTEXT). */
 GN_API void gn_close(gn_ctx *g);
-/* GN_OK, or why the context could not be opened; GN_DEVICE_LOST once no device is left, also when nobody has used it
+/* GN_OK, or why the context could not be opened; GN_DEVICE_LOST once no device is left, even if it has not been used
    since. */
 GN_API gn_result gn_status(gn_ctx *g);
-/* The last error of this context; valid until the next call that fails. A call that has no context to keep its error
-   in, for all its tensors are GN_NONE or its context is NULL, is told by every context of its thread until the next
-   call that fails there. */
+/* The last error of this context; valid until the next call that fails. The error of a call without a context (all its
+   tensors are GN_NONE, or its context is NULL) is returned for every context used on that thread, until the next call
+   that fails there. */
 GN_API const gn_error *gn_last_error(gn_ctx *g);
 GN_API const char *gn_result_name(gn_result r); /* "GN_BAD_SHAPE" */
 GN_API const char *gn_result_text(gn_result r); /* one sentence */
@@ -472,46 +508,46 @@ typedef struct gn_device_info {
     char identity[192]; /* equal identities compute equal bits */
     char tls[32];       /* "TLSv1.2", "" for a local device */
     char cipher[64];
-    char records[64]; /* the library that encrypts: "OpenSSL 3.0.17", or "mbedTLS 2.28.3", which takes ten times as
-                         long */
+    char records[64]; /* the library that encrypts records: "OpenSSL 3.0.17", or "mbedTLS 2.28.3", which takes ten times
+                         as long */
     bool remote;
-    bool absent; /* it could not be opened: it runs nothing, and has a name alone */
+    bool absent; /* it could not be opened: it runs nothing, and only `name` is set */
 } gn_device_info;
 
-GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info); /* the first that is there */
+GN_API gn_result gn_get_device(gn_ctx *g, gn_device_info *out_info); /* the first that is not absent */
 /* Devices in the order of gn_desc.devices; 0 for a context that is not open. */
 GN_API int gn_device_count(gn_ctx *g);
 GN_API gn_result gn_get_device_at(gn_ctx *g, int index, gn_device_info *out_info);
-/* What one device of several has done: its share of gn_get_stats. Of a single one: all of it. */
+/* One device's share of gn_get_stats. */
 GN_API gn_result gn_get_device_stats(gn_ctx *g, int index, gn_stats *out_stats);
 
 /* Ends a step: pending state updates are submitted, the step's nodes and values are recycled, weights and states stay.
-   Does not wait for a server. Returns the first error of a pending update; after one that was refused none has
-   happened, and the next step begins clean. Else GN_DEVICE_LOST if a device was lost of which no call has told yet, or
-   none is left: what lived there is gone. */
+   Does not wait for a server. Returns the first error of a pending update; if one was refused, none of them has
+   happened, and the next step starts afresh. Else GN_DEVICE_LOST if a device was lost and no call has reported it yet,
+   or if none is left: what lived there is gone. */
 GN_API gn_result gn_step(gn_ctx *g);
 /* Waits until everything submitted has run; returns its first error. */
 GN_API gn_result gn_sync(gn_ctx *g);
-/* The one call that is allowed from another thread while a call of the context runs (not beside gn_open and gn_close):
-   the call that runs ends soon with GN_CANCELLED, unless it has as good as ended, and the context goes on. When none
-   runs nothing happens. What the call computes, and what was submitted before and has not ended, ends too where that is
-   possible: on this CPU and on that of a server within milliseconds, on a GPU before its next kernel is launched, where
-   a plan is made at its next look or compiled program; an earlier server computes on, and its answer is thrown away.
-   State updates of a step that ended so happened all or not at all, as after any failed step; gn_wait tells
-   GN_CANCELLED of each such ticket. */
+/* The only call allowed from another thread during a call on the context (but not during gn_open or gn_close): that
+   call soon returns GN_CANCELLED, unless it is about to return anyway, and the context can be used further. Without a
+   call in progress nothing happens. The call's computation, and everything submitted earlier that has not finished,
+   stops where that is possible: on this CPU or a server's within milliseconds; on a GPU before the next kernel is
+   launched; while a plan is being made, at the next check or after the program being compiled. A server of an earlier
+   version computes to the end, and its answer is discarded. State updates of a cancelled step happen all or not at all,
+   as for any failed step; gn_wait returns GN_CANCELLED for each ticket concerned. */
 GN_API void gn_cancel(gn_ctx *g);
 
 /* ---- leaves ----------------------------------------------------------------------------------------
- * Shapes are row-major. A label is copied. Builders return at once; errors show at the read. */
+ * Shapes are row-major. Labels are copied. Builders return at once; their errors are returned by the read. */
 
 /* A value of this step. Borrows `host` until gn_step. */
 GN_API gn_tensor gn_data_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host);
 #define gn_data(...) gn_data_at(GN_HERE, __VA_ARGS__)
-/* The same, copied now. */
+/* The same, but `host` is copied now. */
 GN_API gn_tensor gn_data_copy_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape,
                                  const void *host);
 #define gn_data_copy(...) gn_data_copy_at(GN_HERE, __VA_ARGS__)
-/* A running number of this step (learning rate, position): 0-d, its value is not part of the plan. */
+/* A number that changes from step to step (learning rate, position): 0-d; its value is not part of the plan. */
 GN_API gn_tensor gn_scalar_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, double value);
 #define gn_scalar(...) gn_scalar_at(GN_HERE, __VA_ARGS__)
 /* the same, exact past 2^53 */
@@ -529,11 +565,11 @@ GN_API gn_tensor gn_state_at(const char *file, int line, gn_ctx *g, gn_dtype dty
 /* Releases a weight or a state, on the device too; its handle becomes stale. */
 GN_API gn_result gn_release(gn_tensor slot);
 
-/* Generators: made where they are used, never sent. A number that the dtype cannot hold is GN_BAD_ARGUMENT, here, in
-   gn_scalar, gn_like, the ops with a C number (_c) and all that take a value: for ints one that is not whole or out of
-   range, for bool all but 0 and 1, for floats one so large that it would become an infinity; others are rounded. A
-   double holds whole numbers up to 2^53; those beyond are given to …_i64, and to ops by gn_add(a, gn_like_i64(a,
-   n)). */
+/* Generators: computed where they are used, never sent. A number that the dtype cannot hold is GN_BAD_ARGUMENT, here as
+   in gn_scalar, gn_like, the ops with a C number (_c) and every other call that takes a value: for ints a number that
+   is fractional or out of range, for bool anything but 0 and 1, for floats a finite number that would round to
+   infinity; all others are rounded. A double holds whole numbers exactly up to 2^53; for larger ones use the …_i64
+   forms, with an op gn_add(a, gn_like_i64(a, n)). */
 GN_API gn_tensor gn_full_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, double value);
 #define gn_full(...) gn_full_at(GN_HERE, __VA_ARGS__)
 GN_API gn_tensor gn_full_i64_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, int64_t value);
@@ -556,10 +592,10 @@ GN_API gn_tensor gn_random_normal_at(const char *file, int line, gn_ctx *g, gn_d
 
 /* A new version of `state` (a state or a version of one) holding `value` (same shape and dtype). Takes part in the next
    read, realise or step, exactly once. Older versions keep their value for nodes built on them.
-   Updates of a step happen all or not at all: an assign or append that is refused (or whose value failed) holds back
-   every other update of the step, and each read, realise, explanation and the step itself returns its error until
-   gn_step has ended that step. States keep their values and can be read after it; a value of the step that is needed in
-   any case is read before. */
+   The updates of a step happen all or not at all: an assign or append that is refused (or whose value failed) holds
+   back every other update of the step, and each read, realise, explanation and gn_step itself returns its error, until
+   gn_step has ended that step. States keep their values and can be read in the next step; read what you need in any
+   case before such an assign. */
 GN_API gn_tensor gn_assign_at(const char *file, int line, gn_tensor state, gn_tensor value);
 #define gn_assign(...) gn_assign_at(GN_HERE, __VA_ARGS__)
 /* cache (B,H,S,D) with rows (B,H,T,D) written at [pos, pos+T) of S; pos is a 0-d i32 or i64. If `cache` is a state or a
@@ -569,21 +605,66 @@ GN_API gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn
 
 /* ---- values ----------------------------------------------------------------------------------------*/
 
-/* Computes `t` and copies it to `out`; `bytes` must be its exact size. Waits. After an error `out` may hold a part of
-   it. While a refused assign or append of the step stands, that is the error of every read. */
+/* Computes `t`, waits, and copies it to `out`; `bytes` must be its exact size. After an error `out` may have been
+   written in part. After a refused assign or append, every read of the step returns that error. */
 GN_API gn_result gn_read(gn_tensor t, void *out, size_t bytes);
-/* Several at once: one plan, one round trip. */
+/* Several tensors at once: one plan, one round trip. */
 GN_API gn_result gn_read_many(const gn_tensor *t, int n, void *const *out, const size_t *bytes);
-/* The same without waiting: the bytes are in `out` when gn_wait of *out_ticket, or gn_sync, has returned; until then
-   the buffers belong to the context, also after gn_step. A GPU copies large ones while it computes later steps
-   (Overlap, above). What fails in the run is told by the wait. */
+/* The same without waiting: the bytes are in `out` once gn_wait(*out_ticket) or gn_sync has returned; until then the
+   buffers belong to the context, even after gn_step. A GPU copies large results while it computes later steps (see
+   Overlap in the manual). Errors of the run are returned by the wait. */
 GN_API gn_result gn_read_later(const gn_tensor *t, int n, void *const *out, const size_t *bytes, uint64_t *out_ticket);
-/* Waits for the reads of that ticket and what was submitted before them, on all devices; 0: for nothing. Returns the
-   first error of those runs that has not been told; GN_CANCELLED when these reads did not happen because of one that
-   was. */
+/* Waits for the reads of that ticket and for everything submitted before them, on all devices; ticket 0: for nothing.
+   Returns the first error of those runs that has not been returned yet, or GN_CANCELLED if these reads did not happen
+   because of one that has. */
 GN_API gn_result gn_wait(gn_ctx *g, uint64_t ticket);
 /* Computes and keeps the values on the device until gn_step; does not wait for a server. */
 GN_API gn_result gn_realize(const gn_tensor *t, int n);
+
+/* ---- recorded steps --------------------------------------------------------------------------------
+ * A step that is built once and run many times with new values of some leaves: what its building costs (tens of ns a
+ * node) is paid once; a run costs the program about a microsecond and, with a server, one frame that holds the given
+ * values. Bits, errors, cancelling and what happens to states are those of the same step built anew each time.
+ *
+ *     gn_step_record(g, (gn_tensor[]){ token, position }, 2, &next, 1, &step);
+ *     for (int32_t at = 0; at < n; at++) {
+ *         gn_step_give(step, 0, &id, sizeof id);
+ *         gn_step_give(step, 1, &at, sizeof at);
+ *         gn_step_run(step, (void *[]){ &id }, (size_t[]){ sizeof id }, NULL);
+ *     }
+ *     gn_recording_close(step); */
+
+/* A small value, free to copy. It ends with gn_recording_close or its context. */
+typedef struct gn_recording {
+    gn_ctx *ctx;
+    uint32_t id, gen;
+} gn_recording;
+
+/* Records the step as it stands instead of running it: `results`, in one run with all pending updates of states. Its
+   plan is made now, and weights are sent. The step ends without any update; the context goes on as if it had not been
+   built. `given`: gn_data, gn_data_copy or gn_scalar leaves, each once, that runs give anew; what they hold now is
+   their first value, and what other data leaves hold now is copied and goes with each run. (Large constants are better
+   weights.) `results` are no leaves; both may be NULL with 0. GN_BAD_ARGUMENT: of this step something has been computed
+   already, there is nothing to run, nothing that runs needs a given leaf; else as for gn_read. After an error the step
+   stands as before, and *out_recording is no recording. Its plan stays, whatever gn_desc.plan_memory says. */
+GN_API gn_result gn_step_record(gn_ctx *g, const gn_tensor *given, int n_given, const gn_tensor *results, int n_results,
+                                gn_recording *out_recording);
+/* The value of given[leaf] from the next run on, copied now; `bytes` must be its exact size. Leaves that are not given
+   keep the latest value. */
+GN_API gn_result gn_step_give(gn_recording s, int leaf, const void *host, size_t bytes);
+/* Ends the step that is being built, if there is one, as gn_step does (an error of that is returned, and nothing runs),
+   and runs the recorded step as the next: states have their new versions from here on. out[i], bytes[i]: where the i-th
+   result goes, as in gn_read_many; out[i] NULL: it stays on the device (gn_recording_result). out NULL: all do, bytes
+   is not read. It waits if something is copied and out_ticket is NULL; else *out_ticket is what gn_wait takes, as in
+   gn_read_later. After an error no state has changed. GN_STALE_HANDLE: a weight or state of the step was released. */
+GN_API gn_result gn_step_run(gn_recording s, void *const *out, const size_t *bytes, uint64_t *out_ticket);
+/* The i-th result of the latest run, which left it on the device: a tensor of the present step, to be read and built
+   upon until the next gn_step or gn_step_run. Of a result that is a state's new version: the state. A failed tensor if
+   there is none. */
+GN_API gn_tensor gn_recording_result_at(const char *file, int line, gn_recording s, int result);
+#define gn_recording_result(...) gn_recording_result_at(GN_HERE, __VA_ARGS__)
+/* Runs that were begun go on. GN_STALE_HANDLE: it was closed before. */
+GN_API gn_result gn_recording_close(gn_recording s);
 
 typedef struct gn_info {
     gn_result result; /* GN_OK, or why the node failed */
@@ -591,21 +672,21 @@ typedef struct gn_info {
     gn_dtype dtype;
     gn_shape shape;
     size_t bytes;
-    double flops;          /* arithmetic of this node alone */
-    bool computed;         /* a value exists (leaves: always) */
-    char device[96];       /* where the value is, "" when not computed or on the host */
-    const char *label;     /* "" if none; valid until gn_close */
-    const char *phase;     /* "unknown", "forward", "prefill"… as said */
-    const char *role;      /* "none", "attention"… as said, else of the op by itself; what surrounds it is recognised
-                              when a plan is made */
-    const char *residency; /* "input", "weight", "state", "kv cache", "activation"… as said, else by the kind of
-                              tensor */
-    const char *modality;  /* "unknown", "text"… as said */
+    double flops;      /* arithmetic of this node alone */
+    bool computed;     /* a value exists (leaves: always) */
+    char device[96];   /* where the value is, "" if not computed or on the host */
+    const char *label; /* "" if none; valid until gn_close */
+    const char *phase; /* "unknown", "forward", "prefill"… as set by gn_phase */
+    const char *role;  /* "none", "attention"… as set by gn_role, else that of the op alone; surrounding structure is
+                              recognised when a plan is made */
+    const char *residency; /* "input", "weight", "state", "kv cache"… as set by gn_residency, else by the
+                              kind of tensor */
+    const char *modality;  /* "unknown", "text"… as set by gn_modality */
 } gn_info;
 
-/* What is known of a tensor without computing anything. Returns the node's own result. */
+/* What is known about a tensor without computing anything. Returns the node's own result. */
 GN_API gn_result gn_describe(gn_tensor t, gn_info *out_info);
-/* Names a tensor; the name shows in errors, explanations and traces. Returns t. */
+/* Names a tensor, for errors, explanations and traces. Returns t. */
 GN_API gn_tensor gn_label(gn_tensor t, const char *label);
 
 /* ---- scalar ops: broadcasting as in NumPy, promotion as in PyTorch ------------------------------------
@@ -776,7 +857,7 @@ GN_API gn_tensor gn_cast_at(const char *file, int line, gn_tensor a, gn_dtype dt
 GN_API gn_tensor gn_clamp_at(const char *file, int line, gn_tensor a, double lo, double hi);
 #define gn_clamp(...) gn_clamp_at(GN_HERE, __VA_ARGS__)
 
-/* Said with the ops above. Tests of numbers give bool; a number counts as true when it is not 0 (NaN is not 0). */
+/* Composed of the ops above. Tests give bool; a number counts as true when it is not 0 (NaN is not 0). */
 /* clang-format off */
 GN__DECL1(isnan)       /* ints: false */
 #define gn_isnan(...) gn_isnan_at(GN_HERE, __VA_ARGS__)
@@ -908,6 +989,29 @@ GN_API gn_tensor gn_rmsnorm_1p_at(const char *file, int line, gn_tensor a, gn_te
 /* a / max(l2_norm of the axis, eps) */
 GN_API gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, double eps);
 #define gn_normalize(...) gn_normalize_at(GN_HERE, __VA_ARGS__)
+/* Norms of x (N,C,…), floats; gain and bias are (C) or GN_NONE, of x's dtype, and multiply and are added last.
+   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT by what they are given. Differentiable. */
+/* (x - mean) / sqrt(variance + eps) by channel with statistics (C) that are given (Ioffe, Szegedy 2015). */
+GN_API gn_tensor gn_batch_norm_at(const char *file, int line, gn_tensor x, gn_tensor mean, gn_tensor variance,
+                                  gn_tensor gain, gn_tensor bias, double eps);
+#define gn_batch_norm(...) gn_batch_norm_at(GN_HERE, __VA_ARGS__)
+/* The same with those of x, which out_mean and out_variance get unless they are NULL; the variance is of all elements,
+   without correction. Running averages are the program's: gn_assign(running, gn_lerp(running, mean, share)). */
+GN_API gn_tensor gn_batch_norm_train_at(const char *file, int line, gn_tensor x, gn_tensor gain, gn_tensor bias,
+                                        double eps, gn_tensor *out_mean, gn_tensor *out_variance);
+#define gn_batch_norm_train(...) gn_batch_norm_train_at(GN_HERE, __VA_ARGS__)
+/* By image and by group of C / groups channels (Wu, He 2018); as many groups as channels is an instance norm. */
+GN_API gn_tensor gn_group_norm_at(const char *file, int line, gn_tensor x, int64_t groups, gn_tensor gain,
+                                  gn_tensor bias, double eps);
+#define gn_group_norm(...) gn_group_norm_at(GN_HERE, __VA_ARGS__)
+GN_API gn_tensor gn_instance_norm_at(const char *file, int line, gn_tensor x, gn_tensor gain, gn_tensor bias,
+                                     double eps);
+#define gn_instance_norm(...) gn_instance_norm_at(GN_HERE, __VA_ARGS__)
+/* x / (k + alpha / size * sum)^beta, the sum of squares over `size` channels, (size - 1) / 2 of them before x's own
+   (Krizhevsky et al. 2012). */
+GN_API gn_tensor gn_local_response_norm_at(const char *file, int line, gn_tensor x, int64_t size, double alpha,
+                                           double beta, double k);
+#define gn_local_response_norm(...) gn_local_response_norm_at(GN_HERE, __VA_ARGS__)
 /* In order along an axis: stable, NaN last in both directions. argsort gives positions, i64. */
 GN_API gn_tensor gn_sort_at(const char *file, int line, gn_tensor a, int axis, bool descending);
 #define gn_sort(...) gn_sort_at(GN_HERE, __VA_ARGS__)
@@ -927,10 +1031,11 @@ GN_API gn_tensor gn_matmul_at(const char *file, int line, gn_tensor a, gn_tensor
 /* x (…,K) @ w (K,N) + b (N); b may be GN_NONE */
 GN_API gn_tensor gn_linear_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor b);
 #define gn_linear(...) gn_linear_at(GN_HERE, __VA_ARGS__)
-/* Each row by the weight of its expert: w (E,K,M), b (E,M) or GN_NONE, ids (…) i32 or i64 of -1 to E - 1; x (…,K),
-   or without the last axis of ids where all ids of that axis take the same row. The result is (…,M), zeros (without
-   b) where ids is -1. Another id is GN_INDEX_OUT_OF_RANGE at the read. Rows are grouped by expert where the op runs,
-   and the weight of an expert that no row names is not read. A weight that lies as (E,M,K) is given by gn_transpose.
+/* Each row times the weight of its expert: w (E,K,M), b (E,M) or GN_NONE, ids (…) i32 or i64 from -1 to E - 1; x
+   (…,K), or without the last axis of ids if all ids along that axis take one row. The result is (…,M); where an id
+   is -1 it is zero, without b. Any other id is GN_INDEX_OUT_OF_RANGE at the read. The device groups the rows by
+   expert and does not read the weight of an expert that no row names. For a weight stored as (E,M,K) use
+   gn_transpose.
    A layer of a mixture of experts (Shazeer et al. 2017), x (N,K), router (K,E), gates and ids (N,k):
        gn_topk(gn_softmax(gn_linear(x, router, GN_NONE), -1), k, -1, true, &gates, &ids);
        gn_tensor h = gn_silu(gn_expert_linear(x, gate, ids, GN_NONE)), y;
@@ -948,13 +1053,88 @@ GN__DECL2(outer)
 /* Sum of a * b along one axis, the others broadcast: one product of vectors for each. Ints sum in i64. */
 GN_API gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int axis);
 #define gn_vecdot(...) gn_vecdot_at(GN_HERE, __VA_ARGS__)
-/* Einstein's sum: "bij,bjk->bik". A letter an axis, commas between tensors, blanks are skipped; letters that are not
-   after the arrow are summed; without an arrow the result has the letters that occur once, in alphabetical order
-   (capitals first). A letter twice in one tensor takes its diagonal. Sizes must agree. "..." stands for the axes
-   without a letter, which broadcast; without an arrow they come first. n tensors of one dtype, multiplied from left to
-   right. (NumPy's, PyTorch's) */
+/* Einstein summation as in NumPy and PyTorch: "bij,bjk->bik". One letter for each axis, commas between tensors, blanks
+   are skipped; letters missing after the arrow are summed over; without an arrow the result has the letters that occur
+   once, in alphabetical order (capitals first). A letter that occurs twice in one tensor takes its diagonal. Sizes must
+   agree. "..." stands for the axes without a letter, which broadcast; without an arrow they come first. n tensors of
+   one dtype, multiplied from left to right. */
 GN_API gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n);
 #define gn_einsum(...) gn_einsum_at(GN_HERE, __VA_ARGS__)
+
+/* ---- quantised weights: bytes as files store them, never expanded in memory ----
+   A weight is (N,K): N rows of K elements, as in the files of model hubs and in GGUF, so that the digest of a file's
+   bytes is the digest of the weight. For a plain weight of that form write gn_linear(x, gn_transpose(w, 0, 1), b):
+   nothing is copied. A quantised weight is `data`, u8 or i8 (N, bytes of a row), and for some formats scales and zero
+   points:
+       INT8   K bytes, two's complement: scale * (q - zero)
+       INT4   K / 2 bytes, element 2 i in the low half of byte i: scale * (q - zero), q from 0 to 15; groups are even
+       FP8    K bytes of e4m3 without infinities (Micikevicius et al. 2022): scale * q
+       Q4_0 … Q6_K  blocks of GGUF, which contain their scales; numbers and layouts are those of its specification
+   The numbers are pinned: they travel. X(NAME, number, elements of a block, its bytes, text) */
+#define GN_QUANTS(X)              \
+    X(Q4_0, 2, 32, 18, "q4_0")    \
+    X(Q4_1, 3, 32, 20, "q4_1")    \
+    X(Q5_0, 6, 32, 22, "q5_0")    \
+    X(Q5_1, 7, 32, 24, "q5_1")    \
+    X(Q8_0, 8, 32, 34, "q8_0")    \
+    X(Q4_K, 12, 256, 144, "q4_k") \
+    X(Q5_K, 13, 256, 176, "q5_k") \
+    X(Q6_K, 14, 256, 210, "q6_k") \
+    X(INT8, 64, 1, 1, "int8")     \
+    X(INT4, 65, 2, 1, "int4")     \
+    X(FP8_E4M3, 66, 1, 1, "fp8_e4m3")
+
+typedef enum gn_quant {
+    GN_QUANT_NONE = 0,
+#define GN__X(name, number, elements, bytes, text) GN_QUANT_##name = number,
+    GN_QUANTS(GN__X)
+#undef GN__X
+} gn_quant;
+
+/* Elements and bytes of one block; false if `format` is none of the above. */
+GN_API bool gn_quant_block(gn_quant format, int *out_elements, int *out_bytes);
+
+/* Tensors of one context, usually made by gn_weight. scales (SN,SK), f32, f16 or bf16: the element in row n and column
+   k uses scale [n / rows][k / (K / SK)]; SK divides K. zeros (SN,SK), u8 or i8, for INT8 and INT4 only; GN_NONE means
+   0, for INT4 8. rows is the number of rows that share a scale, and SN is N / rows rounded up: 1 for INT8 and INT4; for
+   FP8 N (one scale for all), 1, or the height of a block. rows 0: N / SN, which must be whole. With GGUF's formats
+   scales and zeros are GN_NONE. */
+typedef struct gn_quantized {
+    gn_quant format;
+    gn_tensor data, scales, zeros;
+    int64_t rows;
+} gn_quantized;
+
+/* x (…,K) times the rows of w (N,K), plus b (N) or GN_NONE: (…,N). x and b are f32, f16 or bf16, of one dtype. Sums
+   are those of f32 products: within 4 eps of the sum of absolute terms on a CPU, K/2 eps on a GPU, then rounded to
+   x's dtype; on a GPU, with more than 8 rows of x, weights are rounded to x's dtype first. Differentiable by x, not by
+   w (GN_NO_GRADIENT). GN_BAD_SHAPE: rows that are not whole blocks, scales whose columns do not divide K. */
+GN_API gn_tensor gn_linear_quantized_at(const char *file, int line, gn_tensor x, gn_quantized w, gn_tensor b);
+#define gn_linear_quantized(...) gn_linear_quantized_at(GN_HERE, __VA_ARGS__)
+/* Rows of w (V,K) by ids (…), i32 or i64: (…,K) of dtype f32, f16 or bf16. An id out of range is
+   GN_INDEX_OUT_OF_RANGE at the read. */
+GN_API gn_tensor gn_embedding_quantized_at(const char *file, int line, gn_quantized w, gn_tensor ids, gn_dtype dtype);
+#define gn_embedding_quantized(...) gn_embedding_quantized_at(GN_HERE, __VA_ARGS__)
+/* w as (N,K) of f32, f16 or bf16: the format's formula computed in f32 (for GGUF's blocks bit for bit what the package
+   gguf computes), then rounded to the dtype. */
+GN_API gn_tensor gn_dequantize_at(const char *file, int line, gn_quantized w, gn_dtype dtype);
+#define gn_dequantize(...) gn_dequantize_at(GN_HERE, __VA_ARGS__)
+
+typedef struct gn_quantize_desc {
+    gn_quant format;
+    int64_t group;   /* INT8, INT4, FP8: columns that share a scale; divides K. 0: K */
+    int64_t rows;    /* FP8: rows that share a scale. 0: all with group 0, else 1 */
+    gn_dtype scales; /* of INT8, INT4 and FP8. 0: f32 */
+    bool zeros;      /* INT8, INT4: zero points too, for values that are not around 0 */
+} gn_quantize_desc;
+/* Quantises a (N,K), f32, f16 or bf16, on the device that holds it, when the result is read. The error of an element is
+   at most, plus that of rounding the scale to its dtype: INT8 largest / 254, INT4 largest / 14, where largest is that
+   of the group's absolute values (with zero points range / 255 and range / 15); Q8_0 largest / 254, Q4_0 largest / 8,
+   Q5_0 largest / 16, Q4_1 range / 30, Q5_1 range / 62; FP8 1/16 of the element or largest / 2^18. GGUF's formats give
+   the same bytes as the package gguf. A NaN or infinity makes its whole group NaN. The formats with blocks of 256 can
+   only be read (GN_UNSUPPORTED). To keep the result as a weight, read its tensors and make weights of them. */
+GN_API gn_quantized gn_quantize_at(const char *file, int line, gn_tensor a, const gn_quantize_desc *desc);
+#define gn_quantize(...) gn_quantize_at(GN_HERE, __VA_ARGS__)
 
 /* ---- movement -----------------------------------------------------------------------------------------*/
 GN_API gn_tensor gn_reshape_at(const char *file, int line, gn_tensor a, gn_shape shape); /* one dim may be -1 */
@@ -1029,6 +1209,92 @@ GN_API gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape 
                               gn_shape dilation);
 #define gn_im2col(...) gn_im2col_at(GN_HERE, __VA_ARGS__)
 
+/* ---- convolution ---------------------------------------------------------------------------------------*/
+/* One number for each spatial axis, of which there are one to three. All zero: stride and dilation 1, no padding, one
+   group. */
+typedef struct gn_conv_desc {
+    int64_t stride[3], dilation[3]; /* 0: 1 */
+    int64_t before[3], after[3];    /* zeros padded before and after x; negative: elements cropped from x */
+    int64_t groups;                 /* channels are divided into this many independent groups; 0: 1 */
+    bool transposed;                /* a transposed convolution: the gradient of a convolution by its x */
+    int64_t extra[3];               /* if transposed: further elements at the end of the result (output padding) */
+    gn_tensor residual;             /* added, of the result's shape; or GN_NONE */
+    bool clamps;                    /* finally clamp the result to [least, most]: 0 and INFINITY make a ReLU */
+    double least, most;
+} gn_conv_desc;
+/* x (N,C,…) over one to three spatial axes, w (M,C/groups,…), bias (M) or GN_NONE: (N,M,…), floats of one dtype,
+       y[n,m,o] = bias[m] + sum over c and k of x[n,c, o * stride + k * dilation - before] w[m,c,k],
+   where x is 0 outside; the size of the result is (in + before + after - (kernel - 1) * dilation - 1) / stride + 1,
+   rounded down. If transposed, w is (C,M/groups,…), x[n,c,i] w[c,m,k] is added to y[n,m, i * stride + k * dilation
+   - before], and the size is (in - 1) * stride + (kernel - 1) * dilation + 1 - before - after + extra (Dumoulin & Visin
+   2016). desc NULL: as if all zero. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by
+   all its tensors. */
+GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
+                            const gn_conv_desc *desc);
+#define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)
+
+typedef enum gn_pool_kind {
+    GN_POOL_MAX,     /* NaN if the window has one; -infinity if it covers no element of x */
+    GN_POOL_SUM,     /* of powers and then rooted it makes an LP pool */
+    GN_POOL_AVERAGE, /* over the elements of x that the window covers, or over the padding too (counts_pads) */
+    GN_POOL_INDEX    /* i64: position of the (first) largest element, row-major within its image */
+} gn_pool_kind;
+/* One number for each spatial axis. All but the kernel may be 0. */
+typedef struct gn_pool_desc {
+    gn_pool_kind kind;
+    int64_t kernel[3], stride[3], dilation[3]; /* stride and dilation 0: 1 */
+    int64_t before[3], after[3];               /* padding around x, less than the extent of the kernel */
+    bool ceiling;                              /* a last window may reach past the padding, but starts before it */
+    bool counts_pads;                          /* an average counts padding as zeros, but nothing past it */
+    bool adaptive; /* kernel is the size of the result: window o covers elements floor(o n / size) to
+                      ceil((o + 1) n / size); strides, dilations and padding are ignored */
+} gn_pool_desc;
+/* Pools windows of x (N,C,…), floats, over one to three spatial axes: (N,C,…), of size
+       (in + before + after - (kernel - 1) * dilation - 1) / stride + 1,
+   rounded down, or up if `ceiling`. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable
+   except GN_POOL_INDEX; the first of equal largest elements gets the gradient. */
+GN_API gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc *desc);
+#define gn_pool(...) gn_pool_at(GN_HERE, __VA_ARGS__)
+
+typedef enum gn_interpolate_kind {
+    GN_INTERPOLATE_NEAREST, /* the element nearest to a place, of any dtype */
+    GN_INTERPOLATE_LINEAR,  /* two, by how near they are; four over two axes, eight over three */
+    GN_INTERPOLATE_CUBIC    /* four by Keys' cubic (1981), sixteen over two axes */
+} gn_interpolate_kind;
+typedef enum gn_interpolate_places { /* where element o of `out` lies among those of x, of which there are `in` */
+                                     GN_INTERPOLATE_CENTRES, /* (o + 1/2) in / out - 1/2: elements are areas */
+                                     GN_INTERPOLATE_CORNERS, /* o (in - 1) / (out - 1); 0 where out is 1 */
+                                     GN_INTERPOLATE_EDGES,   /* o in / out */
+                                     GN_INTERPOLATE_MAPPED   /* as `map` says */
+} gn_interpolate_places;
+typedef enum gn_interpolate_rounding { /* of a place to the nearest element */
+                                       GN_INTERPOLATE_HALF_DOWN,
+                                       GN_INTERPOLATE_HALF_UP,
+                                       GN_INTERPOLATE_FLOOR,
+                                       GN_INTERPOLATE_CEIL
+} gn_interpolate_rounding;
+typedef struct gn_interpolate_map {
+    double before, times, over, after; /* (o + before) * times / over + after, no place farther off than 2^31 */
+} gn_interpolate_map;
+/* All 0: nearest. Numbers in the order of the axes. */
+typedef struct gn_interpolate_desc {
+    gn_interpolate_kind kind;
+    gn_interpolate_places places;
+    gn_interpolate_rounding rounding; /* PyTorch's nearest: edges and floor; its nearest-exact: centres and half up */
+    gn_interpolate_map map[3];
+    double stretch[3]; /* the filter is so much wider; in / out smooths what becomes smaller (antialiasing); 0: 1 */
+    bool inside;       /* what lies outside x has no weight; else it is as the element at that edge */
+    bool sets_cubic;   /* else the cubic's a is -0.75 */
+    double cubic;
+} gn_interpolate_desc;
+/* x with other sizes along one to three axes, which ascend: each element is a sum of those of x near its place, by
+   weights that sum up to 1 (ONNX's Resize, whose modes all are such places). All but nearest: of floats. NULL: nearest.
+   GN_BAD_RANK: axes. GN_BAD_SHAPE: sizes are not 0 to 2^30, or x has none along an axis. GN_BAD_ARGUMENT, GN_BAD_DTYPE.
+   Differentiable. */
+GN_API gn_tensor gn_interpolate_at(const char *file, int line, gn_tensor x, gn_axes axes, gn_shape sizes,
+                                   const gn_interpolate_desc *desc);
+#define gn_interpolate(...) gn_interpolate_at(GN_HERE, __VA_ARGS__)
+
 /* ---- indexing: indices are i32 or i64, none negative; one out of range is GN_INDEX_OUT_OF_RANGE at the read
    ---------*/
 /* out[i][j][k] = a[index[i][j][k]][j][k] for axis 0, and so on; index has a's rank and is nowhere larger off the
@@ -1102,26 +1368,105 @@ typedef struct gn_attention_desc {
     double scale;   /* 0: 1 / sqrt(D) */
     gn_tensor mask; /* bool, broadcast to (B,H,T,S): false hides; or of q's dtype: added to the scores. GN_NONE: none */
     gn_tensor length; /* 0-d i32 or i64: keys in use, the rest of S is ignored. GN_NONE: S */
-    int64_t window;   /* a query at position p sees keys p - window + 1 to p, itself among them; causal. 0: all to p */
-    double soft_cap;  /* above 0: a score x is soft_cap * tanh(x / soft_cap) before slopes and mask are added. 0: x */
-    gn_tensor slopes; /* (H) of f32 or of q's dtype: key j adds slope * (j - p) to a score. GN_NONE: nothing */
-    gn_tensor sinks;  /* (H), likewise: one further score a head, of a key whose value is 0. GN_NONE: none */
+    int64_t window;   /* with causal: a query at position p sees keys p - window + 1 to p. 0: all keys up to p */
+    double soft_cap;  /* above 0: a score x becomes soft_cap * tanh(x / soft_cap), before slopes and mask are added */
+    gn_tensor slopes; /* (H) of f32 or of q's dtype: slope * (j - p) is added to the score of key j. GN_NONE: none */
+    gn_tensor sinks;  /* (H), same dtypes: one more score for each head, of a key whose value is 0. GN_NONE: none */
 } gn_attention_desc;
 /* softmax(q kT * scale + mask) v. q (B,H,T,D), k (B,G,S,D), v (B,G,S,E) = (B,H,T,E); H is a multiple of G (grouped
    heads). The position of query t is p = length - T + t, that of key j is j.
-   A query that sees nothing gives zeros. length outside [T if causal else 0, S]: GN_INDEX_OUT_OF_RANGE. desc may be
-   NULL. (Vaswani et al. 2017; grouped: Ainslie et al. 2023; window: Beltagy et al. 2020, as sliding_window of the
-   models that have one; soft cap: Gemma Team 2024; slopes: ALiBi, Press et al. 2022; sinks: Xiao et al. 2024, as a
-   learned number a head in gpt-oss 2025.) Each call has its own window, so that layers may differ. A GPU reads the
-   keys of the window alone, in blocks. */
+   The result of a query that sees no key is 0. length outside [T if causal else 0, S]: GN_INDEX_OUT_OF_RANGE. desc may
+   be NULL. (Vaswani et al. 2017; grouped: Ainslie et al. 2023; window: Beltagy et al. 2020; soft cap: Gemma Team 2024;
+   slopes: ALiBi, Press et al. 2022; sinks: Xiao et al. 2024, as a learned number for each head in gpt-oss 2025.) Layers
+   may differ, since every call has its own desc. A GPU reads only the blocks of keys that the window covers. */
 GN_API gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, gn_tensor v,
                                  const gn_attention_desc *desc);
 #define gn_attention(...) gn_attention_at(GN_HERE, __VA_ARGS__)
-/* Rotary embedding of x (…,T,D), D even, by positions (T) or (…,T) that broadcast, i32 or i64: pairs of elements
-   turned by position * base^(-2i/D). Pairs are (2i, 2i+1) when interleaved (Su et al. 2021), else (i, i + D/2). Angles
-   are computed in f64, their cosines and sines then rounded to f32, of an f64 x not: those of an angle a are off by at
-   most 4 a eps(f64) and half a unit in the last place. Equal positions and angles are one table a step, however many
-   layers use them. */
+
+/* ---- many sequences: caches in pages (Kwon et al. 2023) ------------------------------------------------
+   One tensor holds tokens of many sequences, one in each row, whether they are being decoded, part of a prompt or
+   drafted. Keys and values are stored in pools of pages, states (P,G,S,D): P pages of S tokens. A table (B,M) says
+   which pages hold which sequence: token j of sequence b is in page table[b][j / S], at j % S. Slots, sequences,
+   positions and tables are data of the step, i32 or i64, so that sequences come, grow and go without a new plan. N, B
+   and M are part of the plan: use few different values. gn_kv_pages, below, allocates pages. */
+
+/* pool (P,G,S,D) with rows (N,G,D) written at slots (N): page * S + offset; -1 writes nothing. If `pool` is a state or
+   a version of one, the result is its new version; otherwise it is a plain tensor. All slots are checked before
+   anything is written: a slot outside -1 to P * S - 1, or one that occurs twice, is GN_INDEX_OUT_OF_RANGE. With
+   sequences (N) and table (B,M) (both or neither, GN_NONE) so is a slot whose page is not in the table of the row's
+   sequence. */
+GN_API gn_tensor gn_page_append_at(const char *file, int line, gn_tensor pool, gn_tensor rows, gn_tensor slots,
+                                   gn_tensor sequences, gn_tensor table);
+#define gn_page_append(...) gn_page_append_at(GN_HERE, __VA_ARGS__)
+/* Page to[i] of the pool becomes a copy of what page from[i] held before; from and to are (C). Where to is -1 nothing
+   is written. The result is as for gn_page_append. */
+GN_API gn_tensor gn_page_copy_at(const char *file, int line, gn_tensor pool, gn_tensor from, gn_tensor to);
+#define gn_page_copy(...) gn_page_copy_at(GN_HERE, __VA_ARGS__)
+/* softmax(q kT * scale) v of each row over the tokens of its sequence up to its own: q (N,H,D), keys (P,G,S,D), values
+   (P,G,S,E) = (N,H,E); H is a multiple of G. positions (N): row n sees tokens 0 to positions[n] of sequences[n]; with
+   sequence -1 it sees none, and its result is 0. Of desc (may be NULL) scale, window, soft_cap, slopes and sinks are
+   used; mask and length must be GN_NONE. GN_INDEX_OUT_OF_RANGE: a sequence outside -1 to B - 1, a position outside 0 to
+   M * S - 1, a page outside 0 to P - 1 among those that a row sees. The bits of a row depend on its own q, keys and
+   values and on S, not on other rows nor on which pages are used. */
+GN_API gn_tensor gn_page_attention_at(const char *file, int line, gn_tensor q, gn_tensor keys, gn_tensor values,
+                                      gn_tensor sequences, gn_tensor positions, gn_tensor table,
+                                      const gn_attention_desc *desc);
+#define gn_page_attention(...) gn_page_attention_at(GN_HERE, __VA_ARGS__)
+
+/* Allocates pages: which page holds which tokens of which sequence. It is plain bookkeeping on the host and knows no
+   tensor or context. The program makes the pools once, two states (pages,G,page_size,D) for each layer; one page number
+   is valid in all of them. A step:
+       gn_kv_pages_begin / _append / _cut / _end      sequences change; slots of the new tokens
+       gn_kv_pages_copies                             pages to copy with gn_page_copy in each pool, before its append
+       gn_kv_pages_table                              the table
+       ... gn_page_copy, gn_page_append, gn_page_attention, gn_step ...
+       gn_kv_pages_step                               the new tokens have been written and may now be shared
+   Sequences that begin with equal tokens share pages. A shared page is never written: a full one stays as it is, one
+   that is not full is copied before its next token. Only what a step has written is shared. After a failed step cut
+   each sequence back to its length before; the copies still have to be made. One thread at a time. Results: GN_OK,
+   GN_BAD_ARGUMENT (a sequence that was not begun, a number below its minimum), GN_INDEX_OUT_OF_RANGE (more tokens than
+   a sequence may have), GN_OUT_OF_MEMORY (no free page, no free sequence, no host memory); after an error nothing has
+   changed. */
+typedef struct gn_kv_pages gn_kv_pages;
+typedef struct gn_kv_pages_desc {
+    int64_t pages;     /* P of the pools, at least 1 */
+    int64_t page_size; /* S, tokens in a page; 0: 16 */
+    int64_t sequences; /* B, most at a time, at least 1 */
+    int64_t tokens;    /* most in one sequence; 0: pages * page_size. M = (tokens + page_size - 1) / page_size */
+    bool keep;         /* keep pages of ended sequences for sharing until their room is needed; the oldest go first */
+    bool alone;        /* share nothing: equal tokens are computed again in each sequence */
+} gn_kv_pages_desc;
+/* *out is NULL after an error. Memory: 4 bytes for each token of the pools, about 64 for each page, 4 B M. */
+GN_API gn_result gn_kv_pages_open(const gn_kv_pages_desc *desc, gn_kv_pages **out);
+GN_API void gn_kv_pages_close(gn_kv_pages *p); /* may be NULL */
+/* A new sequence, *out_sequence from 0 to B - 1, that will hold n tokens. The first *out_shared of them exist already;
+   that is never all of them, since the last one's row has yet to be computed. The caller appends the rest. */
+GN_API gn_result gn_kv_pages_begin(gn_kv_pages *p, const int32_t *tokens, int64_t n, int32_t *out_sequence,
+                                   int64_t *out_shared);
+/* n more tokens; their slots go to out_slots (n). */
+GN_API gn_result gn_kv_pages_append(gn_kv_pages *p, int32_t sequence, const int32_t *tokens, int64_t n,
+                                    int64_t *out_slots);
+/* Shortens a sequence to its first `length` tokens. */
+GN_API gn_result gn_kv_pages_cut(gn_kv_pages *p, int32_t sequence, int64_t length);
+GN_API gn_result gn_kv_pages_end(gn_kv_pages *p, int32_t sequence);
+GN_API int64_t gn_kv_pages_length(const gn_kv_pages *p, int32_t sequence); /* tokens; -1 if it was not begun */
+/* Copies that the next step has to make, at most one for each sequence. Writes up to `room` of them and returns how
+   many there are. */
+GN_API int64_t gn_kv_pages_copies(const gn_kv_pages *p, int32_t *from, int32_t *to, int64_t room);
+GN_API void gn_kv_pages_step(gn_kv_pages *p);
+/* table (B, M): the first M pages of each sequence, -1 where it has none. Returns the pages of the longest. */
+GN_API int64_t gn_kv_pages_table(const gn_kv_pages *p, int32_t *table, int64_t M);
+typedef struct gn_kv_pages_info {
+    int64_t used, shared, kept, free; /* pages in use; of these, by several sequences; kept for sharing; free */
+    int64_t sequences, tokens;        /* sequences begun, and the tokens of all of them */
+    int64_t reused, copied, evicted;  /* since opening: tokens shared, pages copied, kept pages dropped */
+} gn_kv_pages_info;
+GN_API gn_kv_pages_info gn_kv_pages_get_info(const gn_kv_pages *p);
+/* Rotary embedding of x (…,T,D), D even, at positions (T) or (…,T) that broadcast, i32 or i64. Element pairs are
+   rotated by position * base^(-2i/D). Pairs are (2i, 2i+1) if interleaved (Su et al. 2021), else (i, i + D/2). Angles
+   are computed in f64; their cosines and sines are rounded to f32 unless x is f64. For an angle a their error is at
+   most 4 a eps(f64) and half a unit in the last place. The table is computed once a step for all layers with the same
+   positions and angles. */
 GN_API gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base,
                               bool interleaved);
 #define gn_rotary(...) gn_rotary_at(GN_HERE, __VA_ARGS__)
@@ -1139,58 +1484,60 @@ typedef enum gn_rotary_scaling {
 typedef struct gn_rotary_desc {
     double base; /* 0: 10000 */
     bool interleaved;
-    int64_t size;                /* elements of the head that are turned, its first ones, an even number; 0: D */
-    gn_rotary_scaling scaling;   /* all below are of some scalings alone, and not looked at by others */
-    double factor;               /* of all but the plain one: above 0 */
-    int64_t context;             /* YaRN, Llama 3: positions that the model was trained on, above 0 */
-    double beta_fast, beta_slow; /* YaRN; 0: 32 and 1 */
+    int64_t size;                         /* how many leading elements of the head are rotated, even; 0: D */
+    gn_rotary_scaling scaling;            /* each field below is read by the scalings it names only */
+    double factor;                        /* all but PLAIN: above 0 */
+    int64_t context;                      /* YaRN, Llama 3: positions that the model was trained on, above 0 */
+    double beta_fast, beta_slow;          /* YaRN; 0: 32 and 1 */
     double low_frequency, high_frequency; /* Llama 3; 0: 1 and 4 */
-    double magnitude; /* YaRN: what is turned is multiplied by it; 0: 0.1 ln factor + 1, or 1 if factor is below 1 */
+    double magnitude; /* YaRN: multiplies the rotated elements; 0: 0.1 ln factor + 1, or 1 if factor is below 1 */
 } gn_rotary_desc;
-/* gn_rotary with more to say; x (…,T,D) of rank 2 to 8, any D of `size` or more, positions (T) or (…,T), one for
-   each row of x. desc NULL: all 0. A scaled angle is off as one of that pair before scaling, if that is larger. */
+/* gn_rotary with all options: x (…,T,D) of rank 2 to 8, D at least `size`, positions (T) or (…,T): one for a row
+   of x. desc NULL: all zero. The error of a scaled angle is that of the pair's angle before scaling, if larger. */
 GN_API gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions,
                                    const gn_rotary_desc *desc);
 #define gn_rotary_with(...) gn_rotary_with_at(GN_HERE, __VA_ARGS__)
-/* Its two halves. The table of positions (…,T) of rank 0 to 7 is (…,T,size), cosines and then sines; desc->size is
-   given, desc->interleaved is not looked at. dtype: f32 for an x of f32, f16 or bf16, f64 for one of f64. */
+/* The halves of gn_rotary_with. For positions (…,T) of rank 0 to 7 the table is (…,T,size): cosines, then sines.
+   desc->size must be given; desc->interleaved is ignored. dtype: f32 for an x of f32, f16 or bf16, f64 for f64. */
 GN_API gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
                                     const gn_rotary_desc *desc);
 #define gn_rotary_table(...) gn_rotary_table_at(GN_HERE, __VA_ARGS__)
-/* x (…,T,D) turned by a table whose leading axes broadcast to (…,T); elements behind the table's size stay. */
+/* x (…,T,D) rotated by a table whose leading axes broadcast to (…,T); elements beyond the table's size stay as they
+   are. */
 GN_API gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved);
 #define gn_rotary_by(...) gn_rotary_by_at(GN_HERE, __VA_ARGS__)
 
 /* ---- sampling ------------------------------------------------------------------------------------------*/
-/* How a token is drawn for each row of logits (…,V). Each tensor is 0-d or of the shape of the rows, so that rows may
-   differ, and data of the step: other numbers are no other plan. GN_NONE: that step is left out. They apply from the
-   top down. */
+/* How a token is drawn for each row of logits (…,V). Each tensor is 0-d or has the rows' shape, so that rows may
+   differ; they are data, so other values do not need another plan. GN_NONE skips that stage. The stages apply from top
+   to bottom. */
 typedef struct gn_sample_desc {
-    gn_tensor counts;     /* i32 or i64 (…,V): how often each token has come so far; for the next three */
-    gn_tensor repetition; /* f32 above 0: logits of tokens that have come are divided by it if above 0, else multiplied
-                             (Keskar et al. 2019) */
-    gn_tensor presence, frequency; /* f32: subtracted from logits of tokens that have come, once and for each time */
+    gn_tensor counts;     /* i32 or i64 (…,V): how often each token has occurred so far; for the next three */
+    gn_tensor repetition; /* f32 above 0: positive logits of tokens that have occurred are divided by it, others
+                             multiplied (Keskar et al. 2019) */
+    gn_tensor presence, frequency; /* f32: subtracted from logits of tokens that have occurred: once, and each time */
     gn_tensor bias;                /* floats that broadcast to (…,V), added */
     gn_tensor allowed;             /* bool, broadcast to (…,V): false is never drawn */
     gn_tensor
         temperature; /* f32: logits are divided by it; 0: the largest is taken, of equal ones the first. None: 1 */
-    gn_tensor top_k; /* i32 or i64: the k largest, and those equal to the last of them; 0 and what is not below V: all
-                        (Fan et al. 2018) */
-    gn_tensor top_p; /* f32: of those the fewest, largest first, that have this share of their probability, and those
-                        equal to the last of them; 1 and above: all (Holtzman et al. 2020) */
-    gn_tensor min_p; /* f32 from 0 to 1: no less probable than this share of the most probable (Nguyen et al. 2025) */
-    gn_tensor seed, counter; /* i32 or i64, must be there: word 0 of Philox4x32-10 with key `seed` and counter words
-                                {counter low, high, 0, 0} is the draw. Give each row a seed and count its tokens */
+    gn_tensor top_k; /* i32 or i64: keeps the k largest, with ties of the last; 0, or V and above: all (Fan et al.
+                        2018) */
+    gn_tensor top_p; /* f32: of those keeps the fewest, largest first, whose probabilities reach this share, with ties
+                        of the last; 1 and above: all (Holtzman et al. 2020) */
+    gn_tensor min_p; /* f32 from 0 to 1: keeps those at least this share as probable as the most probable (Nguyen et al.
+                        2025) */
+    gn_tensor seed, counter; /* i32 or i64, required: the draw is word 0 of Philox4x32-10 with key `seed` and counter
+                                words {counter low, high, 0, 0}. Give each row a seed and count its tokens */
 } gn_sample_desc;
-/* A token for each row, i64 (…), in f32: among those that are left, in order of their ids, the first whose
-   probability with that of all before it is above the draw. The draw has the same bits on every device, and the
-   token is the same where the draw and the shares lie further than 1e-5 from a boundary; tokens less than 2^-40 as
-   probable as the most probable are not drawn. V is 1 to 2^23. A row is -1, which no table takes as an id, if a
-   logit is NaN, none is above -infinity, or a number is outside what its line says (temperature below 0, infinite or
-   NaN; top_k below 0; top_p below 0 or NaN). No gradient. */
+/* A token for each row, i64 (…), computed in f32: of the tokens kept, in order of their ids, the first at which the
+   running sum of probabilities exceeds the draw. The draw has the same bits on every device, and the token is the same
+   unless the draw or a share is within 1e-5 of a boundary; tokens less than 2^-40 as probable as the most probable one
+   are never drawn. V is 1 to 2^23. The result is -1, which is no valid id of an embedding, if a logit is NaN, all are
+   -infinity, or a parameter is outside the range given above (temperature below 0, infinite or NaN; top_k below 0;
+   top_p below 0 or NaN). No gradient. */
 GN_API gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
 #define gn_sample(...) gn_sample_at(GN_HERE, __VA_ARGS__)
-/* The logits that it divides by the temperature, f32 (…,V): penalties, bias and mask applied. */
+/* The logits before division by the temperature, f32 (…,V): penalties, bias and mask applied. */
 GN_API gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc);
 #define gn_adjust_logits(...) gn_adjust_logits_at(GN_HERE, __VA_ARGS__)
 /* The n most probable tokens of each row of logits (…,V), most probable first, and the logarithms of their
@@ -1227,7 +1574,7 @@ GN_API gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *de
 #define gn_adamw(...) gn_adamw_at(GN_HERE, __VA_ARGS__)
 
 /* ---- meaning --------------------------------------------------------------------------------------------*/
-/* What a node is for. Genie recognises it from the structure of the graph; a program may say it, and what is said wins.
+/* What a node is for. Genie recognises it from the structure of the graph; what a program states takes precedence.
  * The numbers of phases are pinned: they travel. X(NAME, number, text) */
 #define GN_PHASES(X)               \
     X(PHASE_UNKNOWN, 0, "unknown") \
@@ -1282,32 +1629,32 @@ typedef enum gn_residency_kind { GN_RESIDENCIES(GN__X) GN_RESIDENCY__COUNT } gn_
 typedef enum gn_modality_kind { GN_MODALITIES(GN__X) GN_MODALITY__COUNT } gn_modality_kind;
 #undef GN__X
 
-/* Scopes: each holds for the nodes, weights and states made from here on until the next call; 0 returns to recognising.
-   A kind out of range is GN_BAD_ARGUMENT and changes nothing. */
+/* Each applies to the nodes, weights and states made from now on until its next call; 0 returns to recognition. A kind
+   out of range is GN_BAD_ARGUMENT and changes nothing. */
 GN_API gn_result gn_phase(gn_ctx *g, gn_phase_kind phase);
 GN_API gn_result gn_role(gn_ctx *g, gn_role_kind role);
 GN_API gn_result gn_residency(gn_ctx *g, gn_residency_kind residency);
 GN_API gn_result gn_modality(gn_ctx *g, gn_modality_kind modality);
-/* Where the nodes made from here on run: a name as in gn_desc.devices (what follows a '?' does not count) or its index,
-   "0" for the first; NULL lets the scheduler decide. A device that the context does not have is GN_NO_DEVICE and
-   changes nothing. */
+/* Where the nodes made from now on run: a name as in gn_desc.devices (anything after '?' is ignored) or its index, "0"
+   for the first; NULL lets the scheduler decide. A device that the context does not have is GN_NO_DEVICE and changes
+   nothing. */
 GN_API gn_result gn_on(gn_ctx *g, const char *device);
 
 /* ---- cluster and explanation ----------------------------------------------------------------------------*/
-/* What is known of the devices and the links between them. Every number that is 0 means "no limit, no cost". */
+/* What is known about devices and the links between them. A number that is 0 means "no limit" or "no cost". */
 typedef enum gn_rate { GN_RATE_F32, GN_RATE_HALF /* f16, bf16 */, GN_RATE_F64, GN_RATE_INT, GN_RATE__COUNT } gn_rate;
 
 typedef struct gn_cluster_device {
     char name[96];                      /* as in gn_desc.devices, secrets removed */
     double flops_per_s[GN_RATE__COUNT]; /* arithmetic of matrix products, by element type */
     double bytes_per_s;                 /* of its memory */
-    double launch_s;                    /* of each kernel */
-    double queue_s;                     /* until it begins what is sent to it now */
+    double launch_s;                    /* overhead of each kernel */
+    double queue_s;                     /* until it would begin work sent now */
     uint64_t memory;                    /* bytes it has */
-    uint64_t memory_free;               /* bytes of it that can be filled besides what it holds for this program
-                                           already; read when memory is not 0 */
-    const uint8_t *ops;                 /* bit w set: it has the op of wire id w; NULL: all */
-    size_t n_ops;                       /* bytes of ops; what lies beyond is not there */
+    uint64_t memory_free;               /* of these, free bytes besides what it already holds for this program; read if
+                                           memory is not 0 */
+    const uint8_t *ops;                 /* bit w set: it has the op with wire id w; NULL: all */
+    size_t n_ops;                       /* bytes of ops; it lacks all ops beyond them */
 } gn_cluster_device;
 
 typedef struct gn_cluster_link {
@@ -1317,27 +1664,27 @@ typedef struct gn_cluster_link {
 typedef struct gn_cluster {
     uint32_t n_devices;
     const gn_cluster_device *devices;
-    const gn_cluster_link *links; /* links[from * (n_devices + 1) + to]; index n_devices is the program itself. What
-                                     lies on the diagonal is not read */
+    const gn_cluster_link *links; /* links[from * (n_devices + 1) + to]; index n_devices is the program itself. The
+                                     diagonal is not read */
 } gn_cluster;
 
 typedef enum gn_explain_format { GN_EXPLAIN_TEXT, GN_EXPLAIN_SVG, GN_EXPLAIN__COUNT } gn_explain_format;
 
 typedef struct gn_explain_desc {
     gn_explain_format format;
-    const gn_cluster *cluster; /* an invented one; NULL: the devices of the context */
-    gn_policy policy;          /* for an invented cluster; else the context's own counts */
+    const gn_cluster *cluster; /* a hypothetical one; NULL: the devices of the context */
+    gn_policy policy;          /* for a hypothetical cluster; otherwise the context's own is used */
 } gn_explain_desc;
 
-/* Tells how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links and
-   what does not have to, in how many seconds the cost model expects it. A context over one device measures it, and the
-   link to it, with its first explanation (some milliseconds; $GENIE_MEASURE=0: not). A plan that is known keeps the
-   placement it was made with until costs have changed enough (see Devices above).
-   Words, or a picture (SVG 1.1): boxes are groups of nodes, colours their roles, frames what repeats, lanes devices,
-   arrows transfers, order goes from left to right. Writes at most cap bytes, a NUL
-   included, to out; *out_bytes (may be NULL) is the length of the whole text without the NUL, so that a call with cap 0
-   asks for the room. desc may be NULL: words on the context's devices. GN_BAD_SIZE when it does not fit; what gn_read
-   says of the tensors; GN_OUT_OF_MEMORY also when the graph fits on no device. */
+/* Describes how t[0 … n) would be placed now, without computing it: where each part runs and why, what crosses links
+   and what need not, and how many seconds the cost model expects. The first explanation of a context over one device
+   measures that device and the link to it (some milliseconds; not with $GENIE_MEASURE=0). A known plan keeps the
+   placement it was made with until costs have changed enough (see Devices in the manual). As text, or as a picture (SVG
+   1.1): boxes are groups of nodes, colours their roles, frames repetition, lanes devices, arrows transfers, time runs
+   from left to right. Writes at most cap bytes to out, including a NUL; *out_bytes (may be NULL) is the length of the
+   whole text without the NUL, so a call with cap 0 asks for the size. desc may be NULL: text, for the context's
+   devices. GN_BAD_SIZE if it does not fit; the errors of gn_read; GN_OUT_OF_MEMORY also if the graph fits on no device.
+   */
 GN_API gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap,
                             size_t *out_bytes);
 
@@ -1348,91 +1695,192 @@ GN_API float gn_f16_to_f32(uint16_t bits);
 GN_API uint16_t gn_f32_to_f16(float x); /* to nearest even */
 GN_API float gn_bf16_to_f32(uint16_t bits);
 GN_API uint16_t gn_f32_to_bf16(float x); /* to nearest even */
-/* Page-aligned host memory that transports and GPUs use without a further copy; NULL when there is none. It is freed
-   with the same context, before that is closed. */
+/* Page-aligned host memory that transports and GPUs use without another copy; NULL if there is none. Free it with the
+   same context, before closing that. */
 GN_API void *gn_host_alloc(gn_ctx *g, size_t bytes);
 GN_API void gn_host_free(gn_ctx *g, void *p);
 
 /* ---- server ---------------------------------------------------------------------------------------------*/
 typedef struct gn_server gn_server;
 
-/* A session that begins or ends. Texts are valid during the call, and none is a secret. */
+/* A session begins or ends. Texts are valid during the call only, and contain no secrets. */
 typedef struct gn_session_event {
     bool ended;
     uint64_t session;   /* its number, from 1 */
     const char *peer;   /* address and port of the client */
-    const char *tenant; /* the public name of its credential, of its key with an own PKI; "": a transport of our own */
-    const char *label;  /* gn_desc.label; "" when it begins, for it comes later */
+    const char *tenant; /* the public name of its credential or, with an own PKI, of its key; "" with neither */
+    const char *label;  /* gn_desc.label; "" at the beginning, since it arrives later */
     const char *device;
-    double seconds;     /* that it lasted; 0 when it begins */
-    gn_result result;   /* of its end: GN_DISCONNECTED when the client went; GN_OK when it begins */
-    const char *reason; /* in words; "" when it begins */
-    gn_stats stats;     /* of the session alone; device_bytes: held at its end */
+    double seconds;     /* its duration; 0 at the beginning */
+    gn_result result;   /* why it ended: GN_DISCONNECTED if the client left; GN_OK at the beginning */
+    const char *reason; /* the same in words; "" at the beginning */
+    gn_stats stats;     /* of this session only; device_bytes: held at its end */
 } gn_session_event;
-/* On the session's own thread: what takes long holds up that session. */
+/* Called on the session's own thread, which waits for it. */
 typedef void (*gn_session_fn)(void *user, const gn_session_event *event);
 
 typedef struct gn_server_desc {
-    const char *listen;          /* "host:port", NULL: 127.0.0.1:5556; port 0: any free port */
-    const char *devices;         /* NULL: "cpu". A client that names none is given the one with the fewest sessions, of
-                                    those the one that holds the fewest bytes, of those the first; one that is lost only
-                                    when all are */
-    const char *key, *cert, *ca; /* PEM files of an own PKI; all NULL: a P-256 key of our own, made at first start */
-    const char *url_file;   /* the URL is written here, mode 0600; GN_BAD_ARGUMENT when it is that of another server
-                               that runs */
+    const char *listen;  /* "host:port", NULL: 127.0.0.1:5556; port 0: any free port */
+    const char *devices; /* NULL: "cpu". A client that names none gets the one with the fewest sessions, then the
+                                    one holding the fewest bytes, then the first; a lost one only if all are lost */
+    const char *key, *cert, *ca; /* PEM files of your own PKI; all NULL: a P-256 key, made at the first start */
+    const char *url_file;   /* the URL is written here, mode 0600; GN_BAD_ARGUMENT if another running server uses the
+                               file */
     const char *home;       /* keys and credentials, NULL: $GENIE_HOME, else ~/.config/genie */
     uint32_t max_sessions;  /* 0: 64 */
     uint32_t threads;       /* of the CPU executor of each session, 0: all cores */
-    uint64_t memory_limit;  /* bytes that one session may cause in host memory (tensors, scratch, messages, plans,
-                               tables), and as many on its device; 0: 8 GiB. Up to 8 MiB of messages under way and 3 of
-                               its link come on top */
-    uint64_t tenant_memory; /* the same of all sessions of a tenant with the weights that it has left here; 0: four
-                               times memory_limit */
-    uint64_t total_memory;  /* the same of all tenants; 0: three quarters of this machine's memory, and no limit on
-                               devices but their own */
-    uint64_t idle_memory;   /* bytes of weights that no session uses; those that were used longest ago go first. 0:
+    uint64_t memory_limit;  /* bytes of host memory charged to one session (tensors, scratch, messages, plans, tables),
+                               and as many on its device; 0: 8 GiB. Up to 8 MiB of messages in flight and 3 MiB of its
+                               connection come on top */
+    uint64_t tenant_memory; /* the same for all sessions of a tenant, with the weights it has left here; 0: four times
                                memory_limit */
-    uint32_t idle_minutes;  /* how long they stay at most, 0: 60 */
+    uint64_t total_memory;  /* the same for all tenants; 0: three quarters of this machine's memory, and on devices only
+                               their own limit */
+    uint64_t idle_memory;   /* most bytes of weights that no session uses; the least recently used go first. 0:
+                               memory_limit */
+    uint32_t idle_minutes;  /* how long they are kept at most, 0: 60 */
     uint32_t deadline_ms;   /* longest wait for a peer that has begun a message, 0: 30,000 */
-    bool no_costs;          /* the devices are not measured at the start, and clients learn nothing of their speed */
+    bool no_costs;          /* do not measure devices at the start; clients are told nothing about their speed */
     int listen_fd; /* a listening socket from gn_server_handover, taken over with the code in url_file; 0: a new one */
     gn_log_fn log; /* NULL: as for a context */
     void *log_user;
-    gn_session_fn session; /* begins and ends of sessions, which are then not logged; NULL: they are, at level info */
+    gn_session_fn session; /* receives the beginnings and ends of sessions; NULL: they are logged, at level info */
     void *session_user;
-    const char *record_file;  /* every plan is added to it once a step of it has ended well, NULL: none. It holds
-                                 graphs: ops, shapes and the constants that a program writes into them, which are part
-                                 of kernels; no data, weights or states, and no keys of random numbers */
-    const char *warm_file;    /* plans that an earlier server recorded are made beside the first clients, within
-                                 memory_limit and ten minutes; NULL: none */
-    const char *advertise;    /* "host" or "host:port" for the URL, as clients reach this server; NULL: the address of
-                                 `listen` */
-    uint32_t code_hours;      /* how long a pairing code is good, 0: 24 */
-    int32_t max_step_seconds; /* that one step may compute, or its plan be made, 0: 600; negative: no end. It ends with
-                                 GN_LIMIT then; a device on which it does not end within ten seconds more is lost
-                                 (gn_server_run). A plan that would take ten times as long is refused */
-    const char *refused;      /* of gn_server_refused: plans that are not taken again, NULL: none */
+    const char *record_file; /* each plan is appended after its first successful step, NULL: none. It holds graphs: ops,
+                                 shapes and the constants written into programs, which are part of kernels; no data,
+                                 weights or states, and no keys of random numbers */
+    const char *warm_file;   /* plans recorded by an earlier server, made while the first clients already connect,
+                                 within memory_limit and ten minutes; NULL: none */
+    const char *advertise;   /* "host" or "host:port" to put into the URL, as clients reach this server; NULL: the
+                                 address of `listen` */
+    uint32_t code_hours;     /* lifetime of a pairing code, 0: 24 */
+    int32_t max_step_seconds; /* longest time for one step or for making its plan, 0: 600; negative: no limit. Then it
+                                 fails with GN_LIMIT; if it has not stopped ten seconds later, the device is lost
+                                 (gn_server_run). A plan expected to take ten times as long is refused beforehand */
+    const char *refused;      /* from gn_server_refused: plans that are not accepted again, NULL: none */
+    const char *admin_file;   /* a URL is written here, mode 0600, whose code pairs one client as an administrator, who
+                                 sees the sessions of all tenants (gn_server_query). The file is removed once the code
+                                 has been used. GN_BAD_ARGUMENT when it is the URL file. NULL: none */
+    const char *trace_file;   /* where to write what every session does, as gn_desc.trace_file; NULL: none. It holds no
+                                 data, only names of ops, kernels and driver calls, shapes and sizes */
+    bool trace_kernels;       /* as of gn_desc */
 } gn_server_desc;
 
-/* Writes a line about the GPU `index` of this machine (driver, memory, compiler of kernels), or why it cannot be used
-   and what to install, and returns the line's length; 0 when there is no such GPU. Index 0 always has a line. */
+/* ---- what a server is doing ----
+ * A snapshot, from gn_server_look in the server's process or gn_server_query in a client. Columns are N(name, help), a
+ * number, and T(name, bytes, help), a text; new columns are added at the end. */
+/* clang-format off */
+#define GN_SERVER_COLUMNS(N, T)                                                                                   \
+    T(version, 32,    "version of the server")                                                                    \
+    N(all,            "1: of all tenants; 0: of the asking one's sessions alone")                                 \
+    N(draining,       "1: no more sessions are taken")                                                            \
+    N(uptime_us,      "microseconds since it was opened")                                                         \
+    N(sessions_most,  "sessions at once")                                                                         \
+    N(sessions_now,   "sessions that are open")                                                                   \
+    N(sessions_untold, "of them, those that the list leaves out for its length")                                  \
+    N(host_bytes,     "bytes of host memory that sessions and weights hold")                                      \
+    N(host_limit,     "bytes they may hold; 0: no limit")                                                         \
+    N(idle_bytes,     "bytes of weights that no session uses")                                                    \
+    N(weights,        "weights that are held")
+#define GN_DEVICE_COLUMNS(N, T)                                                                                   \
+    T(name, 64,       "as a client names it")                                                                     \
+    T(identity, 192,  "equal identities compute equal bits")                                                      \
+    N(lost,           "1: it can only be had anew, by another process")                                           \
+    N(sessions,       "sessions that have it")                                                                    \
+    N(running,        "of them, those that run steps on it now")                                                  \
+    N(busy_us,        "microseconds in which at least one session ran steps, since the server was opened")        \
+    N(step_us,        "running average of how long a session kept it busy at a time")                             \
+    N(queue_us,       "until it begins what is sent to it now, about")                                            \
+    N(held_bytes,     "bytes that sessions hold on it")                                                           \
+    N(memory_bytes,   "bytes it has; 0: not known")                                                               \
+    N(flops_per_s,    "f32 arithmetic of matrix products a second, as measured; 0: not known")                    \
+    N(bytes_per_s,    "of its memory, as measured; 0: not known")
+#define GN_SESSION_COLUMNS(N, T)                                                                                  \
+    N(session,        "its number, from 1")                                                                       \
+    T(tenant, 64,     "public name of the client's credential")                                                   \
+    T(peer, 96,       "address and port of the client")                                                           \
+    T(label, 64,      "gn_desc.label")                                                                            \
+    T(device, 64,     "name of its device")                                                                       \
+    T(role, 32,       "what most of the work of its latest plan is for")                                          \
+    T(phase, 32,      "phase of that plan")                                                                       \
+    N(plan_hash,      "of that plan's structure; 0: none yet")                                                    \
+    N(age_us,         "microseconds since it came")                                                               \
+    N(step_us,        "for how long it has kept its device busy now; 0: it does not")                             \
+    N(busy_us,        "microseconds in which it did, in all")                                                     \
+    N(host_bytes,     "bytes of host memory that it holds")                                                       \
+    N(held_bytes,     "bytes it holds on its device")                                                             \
+    N(plans,          "plans that it has")                                                                        \
+    N(steps,          "steps it sent")                                                                            \
+    N(bytes_up,       "bytes it sent, TLS included")                                                              \
+    N(bytes_down,     "bytes it was sent, TLS included")                                                          \
+    N(weights_sent,   "bytes of weights it sent")                                                                 \
+    N(weights_known,  "bytes of weights it did not send, for they were here")                                     \
+    N(fallbacks,      "ops of its plans that run elsewhere than on its device")                                   \
+    N(faults,         "steps that ended with an error")
+
+/* Times that are measured, as histograms. X(NAME, name, by phase, help) */
+#define GN_TIMINGS(X)                                                                                             \
+    X(STEP,      step,      1, "from when a step's device was free for it until it had ended")                    \
+    X(QUEUE,     queue,     0, "from when a step had come until its device was free of earlier ones of the session") \
+    X(COMPILE,   compile,   0, "making a plan: layout, kernels")                                                  \
+    X(RECEIVE,   receive,   0, "a weight, from its first piece to its last")                                      \
+    X(SEND,      send,      0, "packing and sending the results that were due together")                          \
+    X(FIRST,     first,     1, "from when the first of steps of one phase came until their first result was ready") \
+    X(NEXT,      next,      1, "between two results of steps of one phase that follow each other")
+/* Upper bounds of the buckets in microseconds; the last bucket has none. */
+#define GN_TIME_BOUNDS                                                                                            \
+    10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, 500000, 1000000, 2500000,   \
+    5000000, 10000000, 30000000, 60000000, 600000000
+/* clang-format on */
+enum { GN_TIME_BUCKETS = 23, GN_VIEW_DEVICES = 32, GN_VIEW_SESSIONS = 1024 };
+
+#define GN__X(NAME, name, by_phase, help) GN_TIMING_##NAME,
+typedef enum gn_timing { GN_TIMINGS(GN__X) GN_TIMING__COUNT } gn_timing;
+#undef GN__X
+
+typedef struct gn_times {
+    uint64_t count, sum_us, buckets[GN_TIME_BUCKETS]; /* not cumulative */
+} gn_times;
+
+#define GN__N(name, help) uint64_t name;
+#define GN__T(name, bytes, help) char name[bytes];
+typedef struct gn_device_view {
+    GN_DEVICE_COLUMNS(GN__N, GN__T)
+} gn_device_view;
+typedef struct gn_session_view {
+    GN_SESSION_COLUMNS(GN__N, GN__T)
+} gn_session_view;
+typedef struct gn_server_view {
+    GN_SERVER_COLUMNS(GN__N, GN__T)
+    gn_stats stats; /* of open sessions and, in a view of all tenants, of ended ones too */
+    uint32_t n_devices, n_sessions;
+    gn_device_view devices[GN_VIEW_DEVICES];
+    gn_session_view *sessions;                         /* in order of number, at most GN_VIEW_SESSIONS */
+    uint64_t plans[GN_ROLE__COUNT][GN_PHASE__COUNT];   /* by the role of most of their work, and phase */
+    gn_times times[GN_TIMING__COUNT][GN_PHASE__COUNT]; /* of all tenants; if not by phase, at index 0 */
+} gn_server_view;
+#undef GN__N
+#undef GN__T
+
+/* Writes a line about GPU `index` of this machine (driver, memory, kernel compiler), or why it cannot be used and what
+   to install, and returns the line's length; 0 if there is no such GPU. Index 0 always has a line. */
 GN_API int gn_list_gpus(int index, char *out_text, size_t cap);
-/* Writes a line about the network: the libraries that shake hands, encrypt, hash and pack, and why a fast one is not
-   used. Returns the line's length; a program without the network unit has a line too. Any thread. */
+/* Writes a line about the network: the libraries used for handshakes, encryption, hashing and compression, and why a
+   faster one is not used. Returns its length; a program without genie_net.c gets a line too. Any thread. */
 GN_API int gn_describe_network(char *out_text, size_t cap);
 /* Opens the server and starts its threads. On failure *out_server is NULL and *out_error (may be NULL) says why. */
 GN_API gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error);
-/* Waits until gn_server_stop. GN_DEVICE_LOST when a device was lost, since only another process can use that GPU again:
-   at once, or, when clients work with other devices, as soon as the last of them has left. */
+/* Waits until gn_server_stop. GN_DEVICE_LOST if a device was lost, since only another process can use that GPU again:
+   at once or, while clients use other devices, as soon as the last of them has left. */
 GN_API gn_result gn_server_run(gn_server *s);
-/* Ends every session with the cause, and returns the listening socket as a descriptor that stays open across exec, -1
-   if there is none: connections wait there until a server opens with it as listen_fd. Takes at most 2 seconds; what
-   follows is exec or close. */
+/* Ends every session, stating the cause, and returns the listening socket as a descriptor that stays open across exec,
+   or -1 if there is none; connections wait on it until a server opens with it as listen_fd. Takes at most 2 seconds.
+   Exec or close must follow. */
 GN_API int gn_server_handover(gn_server *s);
-/* Plans that did not end, which cost the server its device: text for the gn_server_desc.refused of the process that
-   takes over. Returns the text's length; of it cap - 1 bytes at most are written. */
+/* The plans that did not end and so cost the server its device, as text for gn_server_desc.refused of the process that
+   takes over. Returns the text's length; at most cap - 1 bytes of it are written. */
 GN_API size_t gn_server_refused(gn_server *s, char *out_text, size_t cap);
-/* Makes gn_server_run return, and what sessions compute end. May be called from any thread and from a signal
+/* Makes gn_server_run return, and stops what sessions compute. May be called from any thread and from a signal
    handler. */
 GN_API void gn_server_stop(gn_server *s);
 /* Stops, ends every session, frees. */
@@ -1441,6 +1889,27 @@ GN_API void gn_server_close(gn_server *s);
 GN_API const char *gn_server_url(gn_server *s);
 GN_API uint16_t gn_server_port(gn_server *s);
 GN_API void gn_server_stats(gn_server *s, gn_stats *out_stats);
+/* Refuses new sessions from now on (GN_LIMIT); gn_server_run returns when the last session has ended, or at
+   gn_server_stop. May be called from any thread and from a signal handler. */
+GN_API void gn_server_drain(gn_server *s);
+/* A snapshot of all tenants; free *out_view with gn_server_view_free. GN_OUT_OF_MEMORY. Any thread. */
+GN_API gn_result gn_server_look(gn_server *s, gn_server_view **out_view);
+/* Asks the server of the context's device `index`, and waits for the answer. A client paired as an administrator
+   (gn_server_desc.admin_file) sees everything; any other sees its own tenant's sessions and what they hold, without
+   times. GN_UNSUPPORTED: the device is not a server's, or its server is of a version without this query. */
+GN_API gn_result gn_server_query(gn_ctx *g, int index, gn_server_view **out_view);
+GN_API void gn_server_view_free(gn_server_view *view); /* NULL: nothing */
+
+/* A TLS front for a service of this machine that speaks plain TCP, such as a metrics page: connections to desc->listen
+   are passed on to 127.0.0.1:to after the handshake. Reads from desc: listen, key and cert, home (whose key is used
+   without those), max_sessions (connections at a time, 0: 16), advertise and log. Clients are not authenticated; that
+   is left to the service. Connections that have not finished the handshake are limited as a server's are; one that is
+   idle for a minute is closed. */
+typedef struct gn_front gn_front;
+/* GN_UNSUPPORTED without the network unit; else as gn_server_open. *out_error may be NULL. */
+GN_API gn_result gn_front_open(const gn_server_desc *desc, uint16_t to, gn_front **out_front, gn_error *out_error);
+GN_API uint16_t gn_front_port(const gn_front *front);
+GN_API void gn_front_close(gn_front *front); /* ends its connections; NULL: nothing */
 
 /* ---- the op table, for tools and tests --------------------------------------------------------------------*/
 typedef enum gn_op_class {
@@ -1628,7 +2097,7 @@ typedef enum gn_place {
     GN_PLACE_SLOT,
     GN_PLACE_BLOCK,  /* in the plan's block, at `offset` */
     GN_PLACE_OWN,    /* memory of its own that becomes the state's */
-    GN_PLACE_INPLACE /* the state's own memory, written in place (kv_append) */
+    GN_PLACE_INPLACE /* the state's own memory, written in place (kv_append, page_append) */
 } gn_place;
 
 typedef struct gn_lay {
@@ -1977,6 +2446,8 @@ typedef struct gn_net_i {
        list cannot be read, it is). Thread-safe. NULL slots: nobody leaves it. */
     uint64_t (*clients)(void *listener);
     bool (*stays)(void *listener, const char *tenant);
+    /* Whether a tenant that was let in is an administrator now. Thread-safe. NULL slot: nobody is. */
+    bool (*admin)(void *listener, const char *tenant);
     const char *(*url)(void *listener);
     uint16_t (*port)(void *listener);
     void (*unlisten)(void *listener);
@@ -1999,6 +2470,10 @@ typedef struct gn_net_i {
     uint32_t codecs; /* bit c set: codec c is known; codec 0 (raw) is always */
     /* Writes a line about the libraries that encrypt, hash and pack; returns its length. */
     int (*about)(char *out_text, size_t cap);
+    /* gn_front_open and what follows it. */
+    gn_result (*front)(const gn_server_desc *d, uint16_t to, void **out_front, gn_fault *f);
+    uint16_t (*front_port)(const void *front);
+    void (*unfront)(void *front);
 } gn_net_i;
 
 /* gelu_tanh(x) = x / (1 + e^-(c1 x + c3 x^3)): c1 = sqrt(8 / pi), c3 = 0.044715 c1, and what their doubles leave of
@@ -2280,6 +2755,24 @@ typedef enum gn_op_trait {
     /* bits as of attention, 8 slopes, 16 sinks; scale and soft cap as f64 words, window */                            \
     X(ATTENTION_WITH, attention_with, 0x68, STRUCTURED, 3, 7,   4, GN__FLOATS,  16, true,  attention, 0)               \
     X(EXPERT_LINEAR,  expert_linear,  0x69, STRUCTURED, 3, 4,   0, GN__FLOATS,   4, true,  matmul, 0)                  \
+    /* inputs: pool, rows, slots [, sequences, table] */                                                               \
+    X(PAGE_APPEND,    page_append,    0x6a, STRUCTURED, 3, 5,   0, GN__ALL,      0, false, page_append, GN_SINGLE)     \
+    /* as attention_with: bits (1 always), scale, soft cap, window; q, keys, values, sequences, positions, table */    \
+    X(PAGE_ATTENTION, page_attention, 0x6b, STRUCTURED, 6, 8,   4, GN__FLOATS,  16, false, page_attention, 0)          \
+    /* format, bits: 1 scales, 2 zeros, 4 bias; rows of a scale; then of what has it the dtype of the result */        \
+    X(LINEAR_QUANTIZED, linear_quantized, 0x70, STRUCTURED, 2, 5, 3, GN__WIDENED, 4, true, matmul, 0)                  \
+    X(EMBEDDING_QUANTIZED, embedding_quantized, 0x71, STRUCTURED, 2, 4, 4, GN__OCTETS, 1, false, each, 0)              \
+    X(DEQUANTIZE,     dequantize,     0x72, STRUCTURED, 1, 3,   4, GN__OCTETS,   1, false, each, 0)                    \
+    X(QUANTIZE,       quantize,       0x73, STRUCTURED, 1, 3,   3, GN__WIDENED,  0, false, each, 0)                    \
+    /* bits: 1 transposed, 2 bias, 4 residual; groups; least and most as f64 words; by spatial axis stride, dilation,  \
+       before, after */                                                                                                \
+    X(CONV,           conv,           0x78, STRUCTURED, 2, 4,  -1, GN__FLOATS,   4, true,  conv, 0)                    \
+    /* gn_pool_kind; bits: 1 ceiling, 2 counts pads, 4 adaptive; by spatial axis kernel, stride, dilation, before,     \
+       after */                                                                                                        \
+    X(POOL,           pool,           0x79, STRUCTURED, 1, 1,  -1, GN__FLOATS,   4, true,  pool, 0)                    \
+    /* gn_interpolate_kind; bits: 3 gn_interpolate_rounding, 4 inside; a as f64 word; by axis: axis, size, then as     \
+       f64 words before, times, over, after, stretch */                                                                \
+    X(INTERPOLATE,    interpolate,    0x7a, STRUCTURED, 1, 1,  -1, GN__ALL,     16, true,  interpolate, 0)             \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -2395,6 +2888,56 @@ GN_API uint64_t gn_now_us(void);        /* monotonic */
 GN_API gn_result gn_flag_get(const gn_flag *x); /* GN_OK: not set, or NULL */
 GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *format, ...);
 
+/* ---- traces: what a thread does while somebody traces the context or session that it works for ---- */
+/* What a span is about: the stages of the pipeline, then what happens inside them. X(NAME, text) */
+#define GN_STAGES(X)                                                                   \
+    X(CALL, "call")               /* of the program */                                 \
+    X(INITIALISE, "initialise")   /* devices, connections */                           \
+    X(UPLOAD, "upload")           /* weights and states */                             \
+    X(INPUT, "input")             /* arguments of a step */                            \
+    X(PLAN, "plan")               /* cutting, placing, laying out, generating */       \
+    X(COMPILE, "compile")         /* generated text to machine code */                 \
+    X(LAUNCH, "launch")           /* of a step */                                      \
+    X(SYNCHRONISE, "synchronise") /* waiting for its end */                            \
+    X(OUTPUT, "output")           /* results to the program */                         \
+    X(FREE, "free")               /* memory, plans, devices */                         \
+    X(FRAME, "frame")             /* a message: its tensors' bytes before and after */ \
+    X(QUEUE, "queue")             /* what has come and is not begun */                 \
+    X(DRIVER, "driver")           /* a call of the GPU's driver */                     \
+    X(KERNEL, "kernel")           /* on the device */                                  \
+    X(NOTE, "note")               /* what belongs to no time: detail says it */        \
+    X(CLOCK, "clock")             /* bytes: ns to add, packed: ns that it may be off */
+/* clang-format off */
+typedef enum gn_stage {
+#define GN__X(NAME, text) GN_STAGE_##NAME,
+    GN_STAGES(GN__X) GN_STAGE__COUNT
+#undef GN__X
+} gn_stage;
+/* clang-format on */
+
+typedef struct gn_span {
+    gn_stage stage;
+    const char *name; /* 63 bytes of it are kept */
+    const char *lane; /* NULL: the calling thread's; spans of one lane lie inside or after each other */
+    bool beside;      /* it may overlap others of its lane */
+    uint64_t begin_ns, end_ns, bytes, packed;
+    const char *detail; /* may be NULL */
+} gn_span;
+
+GN_API uint64_t gn_now_ns(void); /* monotonic */
+/* Whether what the calling thread does is traced, and then whether its kernels are timed one by one too. */
+GN_API bool gn_traces(void);
+GN_API bool gn_traces_kernels(void);
+/* Records a span that has ended; nothing when the thread is not traced. Any thread; takes some 100 ns. */
+GN_API void gn_trace_span(const gn_span *s);
+/* The same of what began at begin_ns and ends now, in the lane of the thread; begin_ns 0: nothing. */
+GN_API void gn_trace_end(gn_stage stage, const char *name, uint64_t begin_ns, uint64_t bytes, const char *detail);
+/* What a kernel computes, as the detail of its span: the part's hash, then the nodes of the steps that it does.
+   "plan 00c0ffee00c0ffee nodes 4 5 7 ops matmul add relu". A text that is too long ends with an ellipsis. */
+enum { GN__KERNEL_TEXT = 700 };
+GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t *steps, size_t n, char *out,
+                           size_t cap);
+
 #ifdef __cplusplus
 }
 #endif
@@ -2484,8 +3027,8 @@ GN_API void gn_logf(gn_log_fn log, void *user, gn_log_level level, const char *f
 #define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
 #define GN__ONCE_BEGIN GN__PLAIN_BEGIN
 #define GN__ONCE_END GN__PLAIN_END
-#define GN__PLAIN_BEGIN _Pragma("clang optimize off")
-#define GN__PLAIN_END _Pragma("clang optimize on")
+#define GN__PLAIN_BEGIN GN__COLD_BEGIN
+#define GN__PLAIN_END GN__COLD_END
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
 #define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
@@ -2570,6 +3113,13 @@ GN__PRINTF(3, 0) static void gn__fail_v(gn_fault *f, gn_result r, const char *fo
     f->result = r;
     f->node = GN_NO_NODE;
     vsnprintf(f->text, sizeof f->text, format, args);
+}
+
+/* Nothing has happened; the rest of its text is not written, on the path of every step. */
+GN__INLINE void gn__fault_clear(gn_fault *f) {
+    f->result = GN_OK;
+    f->node = GN_NO_NODE;
+    f->text[0] = 0;
 }
 
 GN__PRINTF(3, 4) gn_result gn_fail(gn_fault *f, gn_result r, const char *format, ...) {
@@ -3151,7 +3701,7 @@ static void gn__flag_set(gn_flag *x, gn_result why) { gn__atomic_store(gn__flag_
 
 /* Who cuts, decodes or plans looks at a flag once in so many nodes: some hundred microseconds. */
 enum { GN__LOOK = 1024 };
-static bool gn__stops_at(const gn_flag *cancel, uint32_t i) {
+GN__INLINE bool gn__stops_at(const gn_flag *cancel, uint32_t i) {
     return cancel && i % GN__LOOK == 0 && gn_flag_get(cancel) != GN_OK;
 }
 
@@ -3192,8 +3742,17 @@ static const gn_driver_i *gn__driver;
 #define GN__SMALL_BEGIN
 #define GN__SMALL_END
 #endif
-/* Around what only hosts without AVX2 take and what is scalar there anyway. */
-#if GN__X86
+/* Sanitizers leave these alone: their checks would take a third of the time that such a build takes. Long tiles touch
+   memory as the short ones do, and compute what the functions of base tiles compute; both have checks. Functions that
+   take addresses and become part of a tile are marked too: what notes the life of their variables would stay there. */
+#if GN__X86 && !defined(__clang__) && (defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__))
+#define GN__UNCHECKED __attribute__((no_sanitize("address,thread,undefined")))
+#else
+#define GN__UNCHECKED
+#endif
+/* Around what only hosts without AVX2 take and what is scalar there anyway; between a sanitizer's checks operands would
+   be in other orders, and other NaNs with them. */
+#if GN__X86 && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define GN__OLD_BEGIN GN__COLD_BEGIN
 #define GN__OLD_END GN__COLD_END
 #else
@@ -3415,6 +3974,604 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
     gn__mutex_unlock(&p->lock);
 }
 
+/* >>trace ==========================================================================================
+ * The recorder of traces: spans are kept in memory as they end, until a thread of its own writes them to a file, or a
+ * peer asks for them. Of who is not traced each hook is one branch. */
+
+uint64_t gn_now_ns(void) {
+#ifdef _WIN32
+    return gn_now_us() * 1000u;
+#else
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+#endif
+}
+
+#define GN__X(NAME, text) text,
+static const char *const gn__stage_names[GN_STAGE__COUNT] = { GN_STAGES(GN__X) };
+#undef GN__X
+
+/* A span as it is kept, before its three texts. process: 0 is this one, others are peers of a file. */
+typedef struct gn__kept_span {
+    uint64_t begin_ns, end_ns, bytes, packed;
+    uint32_t detail_n;
+    uint16_t process;
+    uint8_t stage, beside, name_n, lane_n;
+} gn__kept_span;
+
+enum {
+    GN__SPAN_TEXT = 63,            /* bytes of a name, of a lane */
+    GN__SPAN_DETAIL = 48 << 10,    /* bytes of a detail */
+    GN__SPANS_OF_PEER = 512 << 10, /* bytes kept for a peer until it asks */
+    GN__SPANS_OF_FILE = 1 << 20,   /* and for the thread that writes */
+    GN__TRACE_LANES = 256,
+    GN__TRACE_PEERS = 64,
+    GN__TRACE_MS = 50 /* between two writes */
+};
+
+typedef struct gn__spans {
+    gn__mutex lock;
+    uint8_t *p;
+    size_t n, cap;
+    uint64_t lost; /* that found no room */
+} gn__spans;
+
+/* Never freed, since threads keep its address, but for its buffers; used again for the same path. */
+typedef struct gn__trace_file {
+    struct gn__trace_file *next;
+    gn__spans spans;
+    gn__mutex io;   /* of what follows, taken before spans.lock */
+    uint8_t *spare; /* the other half: one is filled while the other is written */
+    gn__buf text;
+    FILE *to;
+    char path[512];
+    bool lines, begun, written; /* JSON Lines; an object is in the text, the text in the file */
+    int failed;                 /* errno of the first write that failed */
+    uint32_t users, n_lanes;
+    gn__atomic n_peers;
+    bool quits;
+    gn__atomic filling; /* the writer is not to wait */
+    gn__cond wake;
+    gn__thread writer;
+    struct {
+        uint16_t process;
+        char name[GN__SPAN_TEXT + 1];
+    } lanes[GN__TRACE_LANES];
+} gn__trace_file;
+
+static gn__mutex gn__trace_lock = GN__MUTEX_INIT;
+static gn__trace_file *gn__trace_files;
+static gn__atomic gn__trace_threads;
+
+/* Of the calling thread. */
+static GN__THREAD_LOCAL struct {
+    bool on, kernels;
+    gn__trace_file *file;
+    gn__spans *peer;
+    uint64_t unpacked; /* bytes that what was received has grown by since a message was last told */
+    char lane[32];
+} gn__tracing;
+
+bool gn_traces(void) { return gn__tracing.on; }
+bool gn_traces_kernels(void) { return gn__tracing.on && gn__tracing.kernels; }
+GN__INLINE uint64_t gn__span_begin(void) { return gn__tracing.on ? gn_now_ns() : 0; }
+
+GN__COLD_BEGIN
+/* From here on the thread is traced to these, or to nobody. */
+static void gn__trace_to(gn__trace_file *file, gn__spans *peer, bool kernels) {
+    gn__tracing.on = file || peer;
+    gn__tracing.kernels = kernels;
+    gn__tracing.file = file;
+    gn__tracing.peer = peer;
+    if (gn__tracing.on && !gn__tracing.lane[0])
+        snprintf(gn__tracing.lane, sizeof gn__tracing.lane, "thread %llu",
+                 (unsigned long long)gn__atomic_add(&gn__trace_threads, 1));
+}
+GN__COLD_END
+
+/* Bytes that are kept then, 0: there is no room. */
+static size_t gn__spans_add(gn__spans *to, const gn_span *s, uint16_t process) {
+    const char *lane = s->lane ? s->lane : gn__tracing.lane;
+    size_t name = strlen(s->name), track = strlen(lane), detail = s->detail ? strlen(s->detail) : 0;
+    gn__kept_span head = { .begin_ns = s->begin_ns,
+                           .end_ns = GN__MAX(s->end_ns, s->begin_ns),
+                           .bytes = s->bytes,
+                           .packed = s->packed,
+                           .detail_n = (uint32_t)GN__MIN(detail, (size_t)GN__SPAN_DETAIL),
+                           .process = process,
+                           .stage = (uint8_t)s->stage,
+                           .beside = s->beside,
+                           .name_n = (uint8_t)GN__MIN(name, (size_t)GN__SPAN_TEXT),
+                           .lane_n = (uint8_t)GN__MIN(track, (size_t)GN__SPAN_TEXT) };
+    size_t bytes = sizeof head + head.name_n + head.lane_n + head.detail_n;
+    gn__mutex_lock(&to->lock);
+    bool fits = to->p && bytes <= to->cap - to->n;
+    if (fits) {
+        uint8_t *at = to->p + to->n;
+        memcpy(at, &head, sizeof head);
+        memcpy(at += sizeof head, s->name, head.name_n);
+        memcpy(at += head.name_n, lane, head.lane_n);
+        if (head.detail_n) memcpy(at + head.lane_n, s->detail, head.detail_n);
+        to->n += bytes;
+    }
+    bytes = fits ? to->n : 0;
+    gn__mutex_unlock(&to->lock);
+    return bytes;
+}
+
+/* Takes the first span of [*at, n). */
+static gn__kept_span gn__spans_next(const uint8_t *p, size_t *at, const char **texts) {
+    gn__kept_span head;
+    memcpy(&head, p + *at, sizeof head);
+    *texts = (const char *)p + *at + sizeof head;
+    *at += sizeof head + head.name_n + head.lane_n + head.detail_n;
+    return head;
+}
+
+GN__COLD_BEGIN
+/* ---- text: JSON of the file ---- */
+
+GN__PRINTF(2, 3) static void gn__put_format(gn__buf *b, const char *format, ...) {
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    gn__put_bytes(b, text, n < 0 ? 0 : GN__MIN((size_t)n, sizeof text - 1));
+}
+
+/* Bytes of the UTF-8 character at p, 0: there is none. */
+static size_t gn__utf8_bytes(const uint8_t *p, size_t n) {
+    size_t k = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+    if (k > n) return 0;
+    for (size_t i = 1; i < k; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    bool bad = k > 2 && ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
+                         (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f));
+    return bad ? 0 : k;
+}
+
+/* ---- the same without printf, for what is written of every span: each writes at `at`, returns what follows ---- */
+
+#define GN__WRITE(at, text) ((char *)memcpy(at, text, sizeof text - 1) + sizeof text - 1)
+
+static char *gn__write_u64(char *at, uint64_t v) {
+    char digits[20];
+    size_t n = sizeof digits;
+    do digits[--n] = (char)('0' + v % 10);
+    while (v /= 10);
+    memcpy(at, digits + n, sizeof digits - n);
+    return at + sizeof digits - n;
+}
+
+/* Microseconds with three digits behind the point. */
+static char *gn__write_us(char *at, uint64_t ns) {
+    at = gn__write_u64(at, ns / 1000);
+    *at++ = '.';
+    for (uint64_t part = ns % 1000, unit = 100; unit; unit /= 10) *at++ = (char)('0' + part / unit % 10);
+    return at;
+}
+
+static char *gn__write_text(char *at, const char *text) {
+    size_t n = strlen(text);
+    memcpy(at, text, n);
+    return at + n;
+}
+
+/* A string of JSON with its quotes, of at most 6 n + 2 bytes; what is no UTF-8 becomes '?'. */
+static char *gn__write_quoted(char *at, const char *text, size_t n) {
+    const uint8_t *p = (const uint8_t *)text;
+    *at++ = '"';
+    for (size_t i = 0, k; i < n; i += GN__MAX(k, (size_t)1)) {
+        k = p[i] < 0x80 ? 1 : gn__utf8_bytes(p + i, n - i);
+        if (k == 0) {
+            *at++ = '?';
+        } else if (k == 1 && (p[i] < 0x20 || p[i] == '"' || p[i] == '\\')) {
+            at = GN__WRITE(at, "\\u00");
+            *at++ = "0123456789abcdef"[p[i] >> 4];
+            *at++ = "0123456789abcdef"[p[i] & 15];
+        } else if (k == 1) {
+            *at++ = (char)p[i];
+        } else {
+            memcpy(at, p + i, k);
+            at += k;
+        }
+    }
+    *at++ = '"';
+    return at;
+}
+
+/* Room for n more bytes; NULL: there is no memory, which the buffer remembers. */
+static char *gn__put_room(gn__buf *b, size_t n) {
+    void *p = b->p;
+    if (b->failed || n > SIZE_MAX - b->n || !gn__reserve(&p, &b->cap, b->n + n, 1)) {
+        b->failed = true;
+        return NULL;
+    }
+    b->p = (uint8_t *)p;
+    return (char *)p + b->n;
+}
+
+static void gn__put_quoted(gn__buf *b, const char *text, size_t n) {
+    char *at = gn__put_room(b, 6 * n + 2);
+    if (at) b->n = (size_t)(gn__write_quoted(at, text, n) - (char *)b->p);
+}
+
+/* Between two objects. */
+static void gn__trace_comma(gn__trace_file *x) {
+    if (!x->lines) gn__put_bytes(&x->text, x->begun ? ",\n" : "[\n", 2);
+    x->begun = true;
+}
+
+/* How a process or a lane is called: Chrome's metadata, of a process a line. tid 0: the process. */
+static void gn__trace_called(gn__trace_file *x, unsigned process, unsigned lane, const char *name, size_t n) {
+    unsigned long long now = gn_now_ns();
+    if (x->lines && !lane) {
+        gn__put_format(&x->text,
+                       "{\"name\":\"process\",\"stage\":\"note\",\"process\":%u,\"lane\":\"\",\"begin_ns\":%llu,"
+                       "\"end_ns\":%llu,\"bytes\":0,\"packed_bytes\":0,\"detail\":",
+                       process + 1, now, now);
+        gn__put_quoted(&x->text, name, n);
+        gn__put_bytes(&x->text, "}\n", 2);
+    }
+    if (x->lines) return;
+    gn__trace_comma(x);
+    gn__put_format(&x->text, "{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"%s\",\"args\":{\"name\":", process + 1,
+                   lane, lane ? "thread_name" : "process_name");
+    gn__put_quoted(&x->text, name, n);
+    gn__put_bytes(&x->text, "}}", 2);
+}
+
+/* The number of a lane, from 1; one that is new is told. Those beyond the table share the last. */
+static unsigned gn__trace_lane(gn__trace_file *x, uint16_t process, const char *name, size_t n) {
+    uint32_t i = 0;
+    while (i < x->n_lanes &&
+           (x->lanes[i].process != process || strlen(x->lanes[i].name) != n || memcmp(x->lanes[i].name, name, n) != 0))
+        i++;
+    if (i < x->n_lanes) return i + 1;
+    if (i == GN__TRACE_LANES) return GN__TRACE_LANES;
+    x->lanes[i].process = process;
+    memcpy(x->lanes[i].name, name, n);
+    x->lanes[i].name[n] = 0;
+    x->n_lanes++;
+    gn__trace_called(x, process, i + 1, name, n);
+    return i + 1;
+}
+
+/* bytes and packed, or what they are of a clock; then the detail. */
+static char *gn__write_amounts(char *at, const gn__kept_span *s, const char *texts) {
+    bool clock = s->stage == GN_STAGE_CLOCK, back = clock && s->bytes >> 63; /* the offset has a sign */
+    at = clock ? GN__WRITE(at, "\"offset_ns\":") : GN__WRITE(at, "\"bytes\":");
+    if (back) *at++ = '-';
+    at = gn__write_u64(at, back ? 0 - s->bytes : s->bytes);
+    at = clock ? GN__WRITE(at, ",\"uncertainty_ns\":") : GN__WRITE(at, ",\"packed_bytes\":");
+    at = gn__write_u64(at, s->packed);
+    at = GN__WRITE(at, ",\"detail\":");
+    return gn__write_quoted(at, texts + s->name_n + s->lane_n, s->detail_n);
+}
+
+enum { GN__SPAN_FIXED = 320 }; /* bytes of JSON that a span takes beside its texts */
+
+static void gn__trace_line(gn__trace_file *x, const gn__kept_span *s, const char *texts) {
+    char *at = gn__put_room(&x->text, GN__SPAN_FIXED + 6 * ((size_t)s->name_n + s->lane_n + s->detail_n));
+    if (!at) return;
+    at = GN__WRITE(at, "{\"name\":");
+    at = gn__write_quoted(at, texts, s->name_n);
+    at = GN__WRITE(at, ",\"stage\":\"");
+    at = gn__write_text(at, gn__stage_names[s->stage]);
+    at = GN__WRITE(at, "\",\"process\":");
+    at = gn__write_u64(at, s->process + 1u);
+    at = GN__WRITE(at, ",\"lane\":");
+    at = gn__write_quoted(at, texts + s->name_n, s->lane_n);
+    at = GN__WRITE(at, ",\"begin_ns\":");
+    at = gn__write_u64(at, s->begin_ns);
+    at = GN__WRITE(at, ",\"end_ns\":");
+    at = gn__write_u64(at, s->end_ns);
+    *at++ = ',';
+    at = gn__write_amounts(at, s, texts);
+    if (s->beside) at = GN__WRITE(at, ",\"beside\":true");
+    at = GN__WRITE(at, "}\n");
+    x->text.n = (size_t)(at - (char *)x->text.p);
+}
+
+/* Of one that may overlap others of its lane, two events that share an id: its begin, its end. */
+static void gn__trace_chrome_event(gn__trace_file *x, const gn__kept_span *s, const char *texts, unsigned lane,
+                                   char phase) {
+    gn__trace_comma(x);
+    char *at = gn__put_room(&x->text, GN__SPAN_FIXED + 6 * ((size_t)s->name_n + s->detail_n));
+    if (!at) return;
+    at = GN__WRITE(at, "{\"name\":");
+    at = gn__write_quoted(at, texts, s->name_n);
+    at = GN__WRITE(at, ",\"cat\":\"");
+    at = gn__write_text(at, gn__stage_names[s->stage]);
+    at = GN__WRITE(at, "\",\"ph\":\"");
+    *at++ = phase;
+    at = GN__WRITE(at, "\",\"pid\":");
+    at = gn__write_u64(at, s->process + 1u);
+    at = GN__WRITE(at, ",\"tid\":");
+    at = gn__write_u64(at, lane);
+    at = GN__WRITE(at, ",\"ts\":");
+    at = gn__write_us(at, phase == 'e' ? s->end_ns : s->begin_ns);
+    at = phase == 'X' ? GN__WRITE(at, ",\"dur\":") : GN__WRITE(at, ",\"id\":\"");
+    at = phase == 'X' ? gn__write_us(at, s->end_ns - s->begin_ns) : gn__write_u64(at, s->begin_ns);
+    if (phase != 'X') *at++ = '"';
+    at = GN__WRITE(at, ",\"args\":{");
+    at = gn__write_amounts(at, s, texts);
+    at = GN__WRITE(at, "}}");
+    x->text.n = (size_t)(at - (char *)x->text.p);
+}
+
+static void gn__trace_chrome(gn__trace_file *x, const gn__kept_span *s, const char *texts) {
+    unsigned lane = gn__trace_lane(x, s->process, texts + s->name_n, s->lane_n);
+    gn__trace_chrome_event(x, s, texts, lane, s->beside ? 'b' : 'X');
+    if (s->beside) gn__trace_chrome_event(x, s, texts, lane, 'e');
+}
+
+/* Writes what is there; the file is whole JSON after each write. */
+static void gn__trace_write(gn__trace_file *x) {
+    gn__payer paying = gn__paying;
+    gn__kept_span s;
+    const char *texts;
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    gn__mutex_lock(&x->io);
+    gn__mutex_lock(&x->spans.lock);
+    uint8_t *p = x->spans.p;
+    size_t n = x->spans.n;
+    x->spans.p = x->spare;
+    x->spans.n = 0;
+    x->spare = p;
+    gn__mutex_unlock(&x->spans.lock);
+    for (size_t at = 0; at < n;) {
+        s = gn__spans_next(p, &at, &texts);
+        if (x->lines) gn__trace_line(x, &s, texts);
+        else gn__trace_chrome(x, &s, texts);
+        x->begun = true;
+    }
+    if (x->text.n > 0 && !x->failed) {
+        if (!x->lines) gn__put_bytes(&x->text, "\n]\n", 3);
+        bool ok = !x->text.failed && (!x->written || x->lines || fseek(x->to, -3, SEEK_END) == 0) &&
+                  fwrite(x->text.p, 1, x->text.n, x->to) == x->text.n && fflush(x->to) == 0;
+        if (!ok) x->failed = errno ? errno : ENOMEM;
+        x->written = true;
+    }
+    x->text.n = 0;
+    gn__mutex_unlock(&x->io);
+    gn__paying = paying;
+}
+
+static void gn__trace_main(void *arg) {
+    gn__trace_file *x = (gn__trace_file *)arg;
+    gn__mutex_lock(&gn__trace_lock);
+    while (!x->quits) {
+        if (!gn__atomic_load(&x->filling)) gn__cond_wait_ms(&x->wake, &gn__trace_lock, GN__TRACE_MS);
+        gn__atomic_store(&x->filling, 0);
+        gn__mutex_unlock(&gn__trace_lock);
+        gn__trace_write(x);
+        gn__mutex_lock(&gn__trace_lock);
+    }
+    gn__mutex_unlock(&gn__trace_lock);
+}
+GN__COLD_END
+
+/* The writer wakes early, so that it is done with one half before the other is full. */
+GN__NOINLINE static void gn__trace_hurry(gn__trace_file *x) {
+    gn__mutex_lock(&gn__trace_lock);
+    gn__atomic_store(&x->filling, 1);
+    gn__cond_broadcast(&x->wake);
+    gn__mutex_unlock(&gn__trace_lock);
+}
+
+/* A full half is written by whoever needs room. */
+static void gn__trace_add(gn__trace_file *x, const gn_span *s, uint16_t process) {
+    size_t filled = gn__spans_add(&x->spans, s, process);
+    if (filled > GN__SPANS_OF_FILE / 4 && !gn__atomic_load(&x->filling)) gn__trace_hurry(x);
+    if (filled) return;
+    gn__trace_write(x);
+    gn__spans_add(&x->spans, s, process);
+}
+
+void gn_trace_span(const gn_span *s) {
+    if (gn__tracing.file) gn__trace_add(gn__tracing.file, s, 0);
+    if (gn__tracing.peer && !gn__spans_add(gn__tracing.peer, s, 0)) {
+        gn__mutex_lock(&gn__tracing.peer->lock);
+        gn__tracing.peer->lost++;
+        gn__mutex_unlock(&gn__tracing.peer->lock);
+    }
+}
+
+void gn_trace_end(gn_stage stage, const char *name, uint64_t begin_ns, uint64_t bytes, const char *detail) {
+    if (!begin_ns || !gn__tracing.on) return;
+    gn_span s = { stage, name, NULL, false, begin_ns, gn_now_ns(), bytes, 0, detail };
+    gn_trace_span(&s);
+}
+
+GN__COLD_BEGIN
+/* ---- files ---- */
+
+/* The name with the process's number in place of %p. */
+static void gn__trace_path(const char *path, char out[512]) {
+    const char *at = strstr(path, "%p");
+#ifdef _WIN32
+    long number = (long)GetCurrentProcessId();
+#else
+    long number = (long)getpid();
+#endif
+    if (at) snprintf(out, 512, "%.*s%ld%s", (int)(at - path), path, number, at + 2);
+    else gn__copy_text(out, 512, path);
+}
+
+/* What the file begins with: who writes it, and what its clock is. */
+static void gn__trace_head(gn__trace_file *x) {
+    struct timespec wall = { 0, 0 };
+#ifndef _WIN32
+    clock_gettime(CLOCK_REALTIME, &wall);
+#else
+    timespec_get(&wall, TIME_UTC);
+#endif
+    char detail[160];
+    uint64_t now = gn_now_ns(), unix_ns = (uint64_t)wall.tv_sec * 1000000000u + (uint64_t)wall.tv_nsec;
+    snprintf(detail, sizeof detail, "genie " GN_VERSION "; ns of a monotonic clock; Unix time is %lld ns later",
+             (long long)(unix_ns - now));
+    gn_span s = { GN_STAGE_NOTE, "trace", "trace", false, now, now, 0, 0, detail };
+    gn__trace_called(x, 0, 0, "program", 7);
+    gn__spans_add(&x->spans, &s, 0);
+}
+
+static gn_result gn__trace_start(gn__trace_file *x, const char *path, gn_fault *f) {
+    size_t n = strlen(path);
+    bool known = x->to != NULL;
+    if (!known) x->to = fopen(path, "wb");
+    if (!x->to) return gn_fail(f, GN_IO_ERROR, "the trace %.200s cannot be written: %s", path, strerror(errno));
+    setvbuf(x->to, NULL, _IONBF, 0); /* a batch is one write: the file is whole if the program is killed */
+    x->lines = n > 6 && strcmp(path + n - 6, ".jsonl") == 0;
+    x->quits = false;
+    x->spans.cap = GN__SPANS_OF_FILE;
+    if (!x->spans.p) x->spans.p = (uint8_t *)gn_alloc(GN__SPANS_OF_FILE);
+    if (!x->spare) x->spare = (uint8_t *)gn_alloc(GN__SPANS_OF_FILE);
+    if (!x->spans.p || !x->spare || !gn__thread_start(&x->writer, gn__trace_main, x))
+        return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a trace");
+    if (!known) gn__trace_head(x);
+    return GN_OK;
+}
+
+/* The recorder of a path, which lives on; to be given back by gn__trace_close. */
+static gn_result gn__trace_open(const char *name, gn__trace_file **out, gn_fault *f) {
+    char path[512];
+    gn__payer paying = gn__paying;
+    gn__paying = (gn__payer){ NULL, NULL, false };
+    gn__trace_path(name, path);
+    gn__mutex_lock(&gn__trace_lock);
+    gn__trace_file *x = gn__trace_files;
+    while (x && strcmp(x->path, path) != 0) x = x->next;
+    if (!x) {
+        x = (gn__trace_file *)gn__alloc_zero(sizeof *x);
+        if (x) {
+            gn__mutex_init(&x->spans.lock);
+            gn__mutex_init(&x->io);
+            gn__cond_init(&x->wake);
+            gn__copy_text(x->path, sizeof x->path, path);
+            x->next = gn__trace_files;
+            gn__trace_files = x;
+        }
+    }
+    gn_result r = !x         ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a trace")
+                  : x->users ? GN_OK
+                             : gn__trace_start(x, path, f);
+    if (!r) x->users++;
+    *out = r ? NULL : x;
+    gn__mutex_unlock(&gn__trace_lock);
+    gn__paying = paying;
+    return r;
+}
+
+/* Nobody writes it any more: until it is opened again it takes no memory but its own. */
+static void gn__trace_rest(gn__trace_file *x) {
+    gn__mutex_lock(&gn__trace_lock);
+    gn__mutex_lock(&x->io);
+    gn__mutex_lock(&x->spans.lock);
+    if (x->users == 0) {
+        gn_free(x->spans.p);
+        gn_free(x->spare);
+        gn__buf_deinit(&x->text);
+        x->spans.p = x->spare = NULL;
+        x->spans.n = 0;
+    }
+    gn__mutex_unlock(&x->spans.lock);
+    gn__mutex_unlock(&x->io);
+    gn__mutex_unlock(&gn__trace_lock);
+}
+
+/* All that was recorded is in the file then. */
+static void gn__trace_close(gn__trace_file *x, gn_log_fn log, void *user) {
+    gn__mutex_lock(&gn__trace_lock);
+    bool last = --x->users == 0;
+    x->quits = last;
+    gn__cond_broadcast(&x->wake);
+    gn__thread writer = x->writer;
+    gn__mutex_unlock(&gn__trace_lock);
+    if (last) gn__thread_join(&writer);
+    gn__trace_write(x);
+    if (last) gn__trace_rest(x);
+    if (x->failed) gn_logf(log, user, GN_LOG_ERROR, "the trace %s is not whole: %s", x->path, strerror(x->failed));
+}
+
+/* A number for a peer whose spans go into the file; the last one stands for all that are too many. */
+static uint16_t gn__trace_peer(gn__trace_file *x, const char *name) {
+    uint64_t next = gn__atomic_add(&x->n_peers, 1), n = GN__MIN(next, (uint64_t)GN__TRACE_PEERS);
+    gn__mutex_lock(&x->io);
+    gn__trace_called(x, (unsigned)n, 0, name, strlen(name));
+    gn__mutex_unlock(&x->io);
+    return (uint16_t)n;
+}
+GN__COLD_END
+
+/* ---- ranges for NVIDIA's tools, when their library is there: libnvToolsExt, found once ---- */
+
+static gn__atomic gn__nvtx_state; /* 0: not looked for, 1: it is there, 2: it is not */
+static int (*gn__nvtx_push)(const char *);
+static int (*gn__nvtx_pop)(void);
+
+GN__COLD_BEGIN
+static bool gn__nvtx_find(void) {
+#ifndef _WIN32
+    gn__mutex_lock(&gn__trace_lock);
+    const char *place = getenv("GENIE_NVTX");
+    void *lib =
+        gn__atomic_load(&gn__nvtx_state) ? NULL : dlopen(place && *place ? place : "libnvToolsExt.so.1", RTLD_NOW);
+    void *push = lib ? dlsym(lib, "nvtxRangePushA") : NULL, *pop = lib ? dlsym(lib, "nvtxRangePop") : NULL;
+    if (push && pop) {
+        memcpy(&gn__nvtx_push, &push, sizeof push);
+        memcpy(&gn__nvtx_pop, &pop, sizeof pop);
+    }
+    if (!gn__atomic_load(&gn__nvtx_state)) gn__atomic_store(&gn__nvtx_state, push && pop ? 1 : 2);
+    gn__mutex_unlock(&gn__trace_lock);
+#else
+    gn__atomic_store(&gn__nvtx_state, 2);
+#endif
+    return gn__atomic_load(&gn__nvtx_state) == 1;
+}
+GN__COLD_END
+
+GN__INLINE bool gn__nvtx(void) {
+    uint64_t state = gn__atomic_load(&gn__nvtx_state);
+    return state == 1 || (state == 0 && gn__nvtx_find());
+}
+
+/* ---- who is told of a context's calls: its program, a file ---- */
+
+typedef struct gn__watch {
+    gn_trace_fn fn;
+    void *user;
+    gn__trace_file *file;
+    const gn_ctx *of; /* whose calls they are */
+    bool kernels;
+} gn__watch;
+
+GN__INLINE bool gn__watches(const gn__watch *w) { return w->fn || w->file; }
+
+/* Of what a program or a device does, as it begins: the time. */
+static uint64_t gn__watch_begin(const gn__watch *w, const char *name) {
+    if (w->file && gn__nvtx()) gn__nvtx_push(name);
+    return gn_now_ns();
+}
+
+/* `beside`: it may overlap others of its kind. bytes: of tensors. */
+static void gn__watch_span(const gn__watch *w, gn_stage stage, const char *name, const char *device, bool beside,
+                           uint64_t begin_ns, uint64_t bytes) {
+    uint64_t now = gn_now_ns();
+    gn_trace_event e = { name, device, begin_ns / 1000, now / 1000, bytes };
+    gn_span s = { stage, name, beside ? device : NULL, beside, begin_ns, now, bytes, 0, device };
+    if (w->fn) w->fn(w->user, &e);
+    if (w->file) gn__trace_add(w->file, &s, 0);
+}
+
+static void gn__watch_end(const gn__watch *w, gn_stage stage, const char *name, const char *device, uint64_t begin_ns,
+                          uint64_t bytes) {
+    if (w->file && gn__nvtx()) gn__nvtx_pop();
+    gn__watch_span(w, stage, name, device, false, begin_ns, bytes);
+}
+
 /* >>types ==========================================================================================
  * Dtypes and conversions between them, shapes, broadcasting, promotion, strided memory. No I/O. */
 
@@ -3438,6 +4595,8 @@ typedef enum gn__compute { GN__F32, GN__F64, GN__I32, GN__I64, GN__COMPUTE__COUN
 
 #define GN__BIT(d) (1u << (d))
 #define GN__FLOATS (GN__BIT(GN_F32) | GN__BIT(GN_F64) | GN__BIT(GN_F16) | GN__BIT(GN_BF16))
+#define GN__WIDENED (GN__BIT(GN_F32) | GN__BIT(GN_F16) | GN__BIT(GN_BF16)) /* computed in f32 */
+#define GN__OCTETS (GN__BIT(GN_U8) | GN__BIT(GN_I8))
 #define GN__INDEX (GN__BIT(GN_I32) | GN__BIT(GN_I64))
 #define GN__UNSIGNED (GN__BIT(GN_U8) | GN__BIT(GN_U16) | GN__BIT(GN_U32))
 #define GN__INTS (GN__INDEX | GN__BIT(GN_I8) | GN__BIT(GN_I16) | GN__UNSIGNED)
@@ -3469,22 +4628,22 @@ static bool gn__dtype_ok(int d) { return d > 0 && d < GN_DTYPE__COUNT; }
 static bool gn__is_float(gn_dtype d) { return gn__dtype_ok((int)d) && (GN__BIT(d) & GN__FLOATS) != 0; }
 static size_t gn__bytes_of(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtypes[d].bytes : 0; }
 
-GN__INLINE uint32_t gn__f32_bits(float x) {
+GN__UNCHECKED GN__INLINE uint32_t gn__f32_bits(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
     return u;
 }
-GN__INLINE float gn__bits_f32(uint32_t u) {
+GN__UNCHECKED GN__INLINE float gn__bits_f32(uint32_t u) {
     float x;
     memcpy(&x, &u, 4);
     return x;
 }
-GN__INLINE uint64_t gn__f64_bits(double x) {
+GN__UNCHECKED GN__INLINE uint64_t gn__f64_bits(double x) {
     uint64_t u;
     memcpy(&u, &x, 8);
     return u;
 }
-GN__INLINE double gn__bits_f64(uint64_t u) {
+GN__UNCHECKED GN__INLINE double gn__bits_f64(uint64_t u) {
     double x;
     memcpy(&x, &u, 8);
     return x;
@@ -3627,6 +4786,10 @@ GN__COLD_END
 
 /* NumPy's rule; false when the shapes do not fit or the result has no valid size. */
 static bool gn__broadcast_shapes(const gn_shape *a, const gn_shape *b, gn_shape *out) {
+    if (gn__shape_equal(a, b)) {
+        if (out != a) *out = *a;
+        return gn__shape_ok(out);
+    }
     gn_shape r = { GN__MAX(a->rank, b->rank), { 0 } };
     for (int i = 1; i <= r.rank; i++) {
         int64_t x = i <= a->rank ? a->dims[a->rank - i] : 1, y = i <= b->rank ? b->dims[b->rank - i] : 1;
@@ -3777,18 +4940,21 @@ static gn_view gn__view_collapse(const gn_view *v) {
 /* Elements in a row, by instructions that most hosts have; they give the same bits, so that no setting changes what is
  * taken. */
 #if GN__X86
-/* The CPU's: 1 no, 2 yes, 0 not asked yet. */
+/* The CPU's: 1 no, 2 yes, 3 also AVX512-BF16, 0 not asked yet. */
 static int gn__wide_loads_state;
-static bool gn__wide_loads_ask(void) {
+static int gn__wide_loads_ask(void) {
     unsigned a, b, c = 0, d;
     __builtin_cpu_init();
     bool has = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-    __atomic_store_n(&gn__wide_loads_state, has ? 2 : 1, __ATOMIC_RELAXED);
-    return has;
+    bool wide = has && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                __builtin_cpu_supports("avx512bw");
+    int state = wide && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 5 & 1) ? 3 : has ? 2 : 1;
+    __atomic_store_n(&gn__wide_loads_state, state, __ATOMIC_RELAXED);
+    return state;
 }
-GN__INLINE bool gn__wide_loads(void) {
+GN__INLINE int gn__wide_loads(void) {
     int state = __atomic_load_n(&gn__wide_loads_state, __ATOMIC_RELAXED);
-    return state ? state == 2 : gn__wide_loads_ask();
+    return state ? state : gn__wide_loads_ask();
 }
 #define GN__TARGET_LOADS __attribute__((target("avx2,f16c")))
 typedef short gn__half8 __attribute__((vector_size(16), may_alias, aligned(2)));
@@ -3805,11 +4971,58 @@ GN__TARGET_LOADS static void gn__store_f16_wide(const float *restrict src, uint1
         *(gn__half8 *)(void *)(o + i) = __builtin_ia32_vcvtps2ph256(*(const gn__float8 *)(const void *)(src + i), 0);
     for (; i < n; i++) o[i] = gn__f32_f16(src[i]);
 }
+/* Rounded to f16 in place; n a multiple of 8. */
+GN__TARGET_LOADS static void gn__round_f16_wide(float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i += 8) {
+        gn__float8 *at = (gn__float8 *)(void *)(y + i);
+        *at = __builtin_ia32_vcvtph2ps256((gn__half8)__builtin_ia32_vcvtps2ph256(*at, 0));
+    }
+}
+GN__TARGET_LOADS static void gn__round_bf16_wide(float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = gn__bf16_f32(gn__f32_bf16(y[i]));
+}
 GN__TARGET_LOADS static void gn__load_bf16_wide(float *restrict dst, const void *p, int64_t n) {
     GN__LOAD_LOOP(uint16_t, 1, gn__bf16_f32(*s));
 }
 GN__TARGET_LOADS static void gn__store_bf16_wide(const float *restrict src, void *p, int64_t n) {
     GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
+}
+/* 16 at a time; returns how many were done. */
+typedef short gn__half16 __attribute__((vector_size(32), may_alias, aligned(2)));
+typedef float gn__float16 __attribute__((vector_size(64), may_alias, aligned(4)));
+GN__TARGET_AVX512 static int64_t gn__load_f16_native(float *restrict dst, const uint16_t *s, int64_t n) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        gn__float16 v;
+        __asm__("vcvtph2ps %1, %0" : "=v"(v) : "v"(*(const gn__half16 *)(const void *)(s + i)));
+        *(gn__float16 *)(void *)(dst + i) = v;
+    }
+    return i;
+}
+GN__TARGET_AVX512 static int64_t gn__store_f16_native(const float *restrict src, uint16_t *o, int64_t n) {
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        gn__half16 v;
+        __asm__("vcvtps2ph $0, %1, %0" : "=v"(v) : "v"(*(const gn__float16 *)(const void *)(src + i)));
+        *(gn__half16 *)(void *)(o + i) = v;
+    }
+    return i;
+}
+/* By an instruction that rounds to nearest and takes denormals for 0: where there is one, not by it. */
+GN__TARGET_AVX512 static void gn__store_bf16_native(const float *restrict src, uint16_t *o, int64_t n) {
+    typedef float wide __attribute__((vector_size(64), may_alias, aligned(4)));
+    typedef short halves __attribute__((vector_size(32), may_alias, aligned(2)));
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        wide v = *(const wide *)(const void *)(src + i);
+        halves to;
+        uint16_t denormal;
+        __asm__("vfpclassps $0x20, %1, %0" : "=Yk"(denormal) : "v"(v));
+        __asm__("vcvtneps2bf16 %1, %0" : "=v"(to) : "v"(v));
+        *(halves *)(void *)(o + i) = to;
+        for (int64_t l = i; denormal && l < i + 16; l++) o[l] = gn__f32_bf16(src[l]);
+    }
+    for (; i < n; i++) o[i] = gn__f32_bf16(src[i]);
 }
 GN__TARGET_LOADS static void gn__load_i32_wide(int32_t *restrict dst, gn_dtype d, const void *p, int64_t n) {
     if (d == GN_I8) GN__LOAD_LOOP(int8_t, 1, *s);
@@ -3823,10 +5036,34 @@ GN__TARGET_LOADS static void gn__store_i32_wide(const int32_t *restrict src, gn_
     else if (gn__bytes_of(d) == 1) GN__STORE_LOOP(uint8_t, 1, (uint32_t)src[i]);
     else GN__STORE_LOOP(uint16_t, 1, (uint32_t)src[i]);
 }
-#define GN__WIDE_LOADS(call)                         \
-    if (stride == 1 && n >= 8 && gn__wide_loads()) { \
-        call;                                        \
-        return;                                      \
+/* gn__f64_f32_odd of n elements: towards 0, then the last bit is set where that lost some. */
+GN__TARGET_AVX512 static int64_t gn__f64_odd_native(float *restrict y, const double *restrict x, int64_t n) {
+    typedef double wide __attribute__((vector_size(64), may_alias, aligned(8)));
+    typedef float vec __attribute__((vector_size(32), may_alias, aligned(4)));
+    typedef uint32_t bits __attribute__((vector_size(32), may_alias, aligned(4)));
+    const bits one = (bits){ 0 } + 1;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        wide v = *(const wide *)(const void *)(x + i), back;
+        vec f;
+        uint8_t lost;
+        __asm__("vcvtpd2ps %{rz-sae%}, %1, %0" : "=v"(f) : "v"(v));
+        __asm__("vcvtps2pd %1, %0" : "=v"(back) : "v"(f));
+        __asm__("vcmppd $12, %2, %1, %0" : "=Yk"(lost) : "v"(back), "v"(v)); /* not equal, both numbers */
+        __asm__("vpord %2, %0, %0%{%1%}" : "+v"(f) : "Yk"(lost), "v"(one));
+        *(vec *)(void *)(y + i) = f;
+    }
+    return i;
+}
+/* n elements of 8 bytes, all the same. */
+typedef uint64_t gn__words __attribute__((may_alias));
+GN__TARGET_LOADS static void gn__fill_wide(gn__words *to, uint64_t v, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = v;
+}
+#define GN__WIDE_LOADS(call)                             \
+    if (stride == 1 && n >= 8 && gn__wide_loads() > 1) { \
+        call;                                            \
+        return;                                          \
     }
 #else
 #define GN__WIDE_LOADS(call)
@@ -3835,7 +5072,8 @@ GN__TARGET_LOADS static void gn__store_i32_wide(const int32_t *restrict src, gn_
 /* of f32, f16, bf16 only: others would lose bits */
 static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
     if (d == GN_F16) {
-        GN__WIDE_LOADS(gn__load_f16_wide(dst, (const uint16_t *)p, n))
+        GN__WIDE_LOADS(int64_t i = gn__wide_loads() > 2 ? gn__load_f16_native(dst, (const uint16_t *)p, n) : 0;
+                       gn__load_f16_wide(dst + i, (const uint16_t *)p + i, n - i))
         if (stride == 1) GN__LOAD_LOOP(uint16_t, 1, gn__f16_f32(*s));
         else GN__LOAD_LOOP(uint16_t, stride, gn__f16_f32(*s));
     } else if (d == GN_BF16) {
@@ -3848,11 +5086,13 @@ static void gn__load_f32(float *restrict dst, gn_dtype d, const void *p, int64_t
 
 static void gn__store_f32(const float *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
     if (d == GN_F16) {
-        GN__WIDE_LOADS(gn__store_f16_wide(src, (uint16_t *)p, n))
+        GN__WIDE_LOADS(int64_t i = gn__wide_loads() > 2 ? gn__store_f16_native(src, (uint16_t *)p, n) : 0;
+                       gn__store_f16_wide(src + i, (uint16_t *)p + i, n - i))
         if (stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_f16(src[i]));
         else GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(src[i]));
     } else if (d == GN_BF16) {
-        GN__WIDE_LOADS(gn__store_bf16_wide(src, p, n))
+        GN__WIDE_LOADS(gn__wide_loads() > 2 ? gn__store_bf16_native(src, (uint16_t *)p, n)
+                                            : gn__store_bf16_wide(src, p, n))
         if (stride == 1) GN__STORE_LOOP(uint16_t, 1, gn__f32_bf16(src[i]));
         else GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(src[i]));
     } else if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
@@ -3916,6 +5156,10 @@ static void gn__store_i64(const int64_t *restrict src, gn_dtype d, void *p, int6
     }
 }
 
+static void gn__widen_f64(double *restrict y, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
+}
+
 static void gn__store_i32(const int32_t *restrict src, gn_dtype d, void *p, int64_t stride, int64_t n) {
     if (d == GN_I32 && stride == 1) {
         memmove(p, src, (size_t)n * sizeof *src);
@@ -3933,22 +5177,60 @@ static void gn__store_i32(const int32_t *restrict src, gn_dtype d, void *p, int6
 #pragma GCC pop_options
 #endif
 
+static void gn__f64_odd(float *dst, const double *src, int64_t n) {
+    int64_t i = 0;
+#if GN__X86
+    if (gn__wide_loads() > 2) i = gn__f64_odd_native(dst, src, n);
+#endif
+    for (; i < n; i++) dst[i] = gn__f64_f32_odd(src[i]);
+}
+
+/* The first `have` bytes, which are whole elements and divide 8 or are more, again and again up to n bytes. */
+static void gn__repeat_bytes(char *p, int64_t have, int64_t n) {
+    for (; have < 8 && have < n; have *= 2) memcpy(p + have, p, (size_t)GN__MIN(have, n - have));
+#if GN__X86
+    if (have == 8 && n >= 64 && gn__wide_loads() > 1 && ((uintptr_t)p & 7) == 0) {
+        uint64_t v;
+        memcpy(&v, p, sizeof v);
+        gn__fill_wide((gn__words *)(void *)p, v, n / 8);
+        memcpy(p + n / 8 * 8, p, (size_t)(n % 8));
+        return;
+    }
+#endif
+    for (; have < n; have *= 2) memcpy(p + have, p, (size_t)GN__MIN(have, n - have));
+}
+
 GN__COLD_BEGIN
 
 static void gn__load_f64(double *dst, gn_dtype d, const void *p, int64_t stride, int64_t n) {
     if (d == GN_F64 && stride == 1) memcpy(dst, p, (size_t)n * sizeof *dst);
     else if (d == GN_F64) GN__LOAD_LOOP(double, stride, *s);
+    else if (d == GN_F32 && stride == 1) gn__widen_f64(dst, (const float *)p, n);
     else if (d == GN_F32) GN__LOAD_LOOP(float, stride, (double)*s);
-    else if (gn__dtypes[d].compute == GN__F32) GN__LOAD_NARROW(double, float, gn__load_f32);
+    else if (gn__dtypes[d].compute == GN__F32 && n > 1) {
+        float w[GN__WIDEN];
+        for (int64_t at = 0, m; at < n; at += m) {
+            m = GN__MIN(n - at, (int64_t)GN__WIDEN);
+            gn__load_f32(w, d, (const uint16_t *)p + at * stride, stride, m);
+            gn__widen_f64(dst + at, w, m);
+        }
+    } else if (gn__dtypes[d].compute == GN__F32) GN__LOAD_NARROW(double, float, gn__load_f32);
     else if (d == GN_I64) GN__LOAD_LOOP(int64_t, stride, (double)*s);
     else if (d == GN_U32) GN__LOAD_LOOP(uint32_t, stride, (double)*s);
     else GN__LOAD_NARROW(double, int32_t, gn__load_i32);
 }
 
 static void gn__store_f64(const double *src, gn_dtype d, void *p, int64_t stride, int64_t n) {
+    float odd[GN__WIDEN];
     switch (d) {
-    case GN_F16: GN__STORE_LOOP(uint16_t, stride, gn__f32_f16(gn__f64_f32_odd(src[i]))); break;
-    case GN_BF16: GN__STORE_LOOP(uint16_t, stride, gn__f32_bf16(gn__f64_f32_odd(src[i]))); break;
+    case GN_F16:
+    case GN_BF16:
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = GN__MIN(n - i, (int64_t)GN__WIDEN);
+            gn__f64_odd(odd, src + i, m);
+            gn__store_f32(odd, d, (uint16_t *)p + i * stride, stride, m);
+        }
+        break;
     case GN_F32: GN__STORE_LOOP(float, stride, src[i]); break;
     default:
         if (stride == 1) memmove(p, src, (size_t)n * sizeof *src);
@@ -4029,7 +5311,6 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
 #if GN__VECTORS
 #define GN__LOW_8 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define GN__HIGH_8 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#define GN__BACK_8 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0
 #define GN__LOW_16 0, 8, 1, 9, 2, 10, 3, 11
 #define GN__HIGH_16 4, 12, 5, 13, 6, 14, 7, 15
 #define GN__BACK_16 7, 6, 5, 4, 3, 2, 1, 0
@@ -4056,21 +5337,6 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
             for (; i < p->n; i++) *(loose *)(void *)(to + i * (B / 8)) = one;                                      \
         }                                                                                                          \
     }                                                                                                              \
-    static void gn__plane_back_##B(const gn__plane *p) {                                                           \
-        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                          \
-        enum { N = 128 / B };                                                                                      \
-        for (int64_t r = 0; r < p->rows; r++) {                                                                    \
-            char *to = p->to + r * p->to_row;                                                                      \
-            const char *from = p->from + r * p->from_row;                                                          \
-            int64_t i = 0;                                                                                         \
-            for (; i + N <= p->n; i += N) {                                                                        \
-                gn__v##B v = *(const gn__v##B *)(const void *)(from - (i + N - 1) * (B / 8));                      \
-                *(gn__v##B *)(void *)(to + i * (B / 8)) = GN__SHUFFLE(gn__v##B, v, v, GN__BACK_##B);               \
-            }                                                                                                      \
-            for (; i < p->n; i++)                                                                                  \
-                *(loose *)(void *)(to + i * (B / 8)) = *(const loose *)(const void *)(from - i * (B / 8));         \
-        }                                                                                                          \
-    }                                                                                                              \
     GN__INLINE void gn__turn_few_##B(char *to, const char *from, int64_t from_step) {                              \
         enum { N = 128 / B };                                                                                      \
         gn__v##B v[2][N];                                                                                          \
@@ -4081,6 +5347,22 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
             v[~k & 1][2 * l + 1] = GN__SHUFFLE(gn__v##B, a, b, GN__HIGH_##B);                                      \
         }                                                                                                          \
         GN__UNROLL for (int l = 0; l < N; l++) * (gn__v##B *)(void *)(to + l * GN__TURN_BYTES) = v[ROUNDS & 1][l]; \
+    }
+#define GN__DEFINE_BACK(B)                                                                                 \
+    static void gn__plane_back_##B(const gn__plane *p) {                                                   \
+        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                  \
+        enum { N = 128 / B };                                                                              \
+        for (int64_t r = 0; r < p->rows; r++) {                                                            \
+            char *to = p->to + r * p->to_row;                                                              \
+            const char *from = p->from + r * p->from_row;                                                  \
+            int64_t i = 0;                                                                                 \
+            for (; i + N <= p->n; i += N) {                                                                \
+                gn__v##B v = *(const gn__v##B *)(const void *)(from - (i + N - 1) * (B / 8));              \
+                *(gn__v##B *)(void *)(to + i * (B / 8)) = GN__SHUFFLE(gn__v##B, v, v, GN__BACK_##B);       \
+            }                                                                                              \
+            for (; i < p->n; i++)                                                                          \
+                *(loose *)(void *)(to + i * (B / 8)) = *(const loose *)(const void *)(from - i * (B / 8)); \
+        }                                                                                                  \
     }
 #define GN__TURN_WIDE(B)                                                                                         \
     for (; j + N <= w; j += N) {                                                                                 \
@@ -4093,6 +5375,7 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
     }
 #else
 #define GN__DEFINE_PLANES(B, ROUNDS)
+#define GN__DEFINE_BACK(B)
 #define GN__TURN_WIDE(B)
 #endif
 
@@ -4135,11 +5418,31 @@ GN__DEFINE_PLANES(8, 4)
 GN__DEFINE_PLANES(16, 3)
 GN__DEFINE_PLANES(32, 2)
 GN__DEFINE_PLANES(64, 1)
+GN__DEFINE_BACK(16)
+GN__DEFINE_BACK(32)
+GN__DEFINE_BACK(64)
+#if GN__VECTORS
+static void gn__plane_back_8(const gn__plane *p) { /* not every host turns the bytes of a vector around */
+    for (int64_t r = 0; r < p->rows; r++) {
+        char *to = p->to + r * p->to_row;
+        const char *from = p->from + r * p->from_row;
+        int64_t i = 0;
+        for (; i + 8 <= p->n; i += 8) {
+            uint64_t v;
+            memcpy(&v, from - i - 7, sizeof v);
+            v = __builtin_bswap64(v);
+            memcpy(to + i, &v, sizeof v);
+        }
+        for (; i < p->n; i++) to[i] = from[-i];
+    }
+}
+#endif
 GN__DEFINE_TURN(8)
 GN__DEFINE_TURN(16)
 GN__DEFINE_TURN(32)
 GN__DEFINE_TURN(64)
 #undef GN__DEFINE_PLANES
+#undef GN__DEFINE_BACK
 #undef GN__DEFINE_TURN
 #undef GN__TURN_WIDE
 
@@ -4301,6 +5604,10 @@ static void gn__move_view(gn__pool *pool, const gn_view *dst, const gn_view *src
     int64_t total = gn__view_count(src);
     gn__move m = { .to = dst->p, .from = src->p, .element = (int64_t)gn__bytes_of(src->dtype) };
     if (total == 0) return;
+    if (total * m.element <= GN__MOVE_GRAIN && gn__view_is_dense(dst) && gn__view_is_dense(src)) {
+        memcpy(dst->p, src->p, (size_t)(total * m.element));
+        return;
+    }
     gn__move_sort(&m, dst, src);
     gn__move_join(&m);
     gn__move_kernel(&m);
@@ -4337,6 +5644,12 @@ typedef gn_result (*gn__infer_fn)(const gn__infer_call *c);
 typedef double (*gn__cost_fn)(const gn__infer_call *c); /* floating point operations */
 
 /* What a structured kernel of the CPU executor sees. The output is dense. */
+/* Makes elements [at, at + n) of a dense tensor at `to`; on several threads at once. */
+typedef struct gn__feed {
+    void (*make)(void *arg, char *to, int64_t at, int64_t n);
+    void *arg;
+} gn__feed;
+
 typedef struct gn__call {
     const gn_view *in;
     int n_in;
@@ -4347,6 +5660,8 @@ typedef struct gn__call {
     gn_fault *fault;
     int64_t reads; /* of an argsort: elements of each row that anything reads, from its first on; may be more than there
                       are */
+    const gn__feed *source; /* of a reduction for which gn__reduce_streams holds: makes in[0], whose memory holds
+                                 nothing; NULL: it is there */
 } gn__call;
 typedef gn_result (*gn__kernel)(const gn__call *c);
 
@@ -4389,7 +5704,7 @@ static int gn__op_leaf(gn_leaf_kind kind) {
     return kind > GN_LEAF_NONE && kind < GN_LEAF__COUNT ? ops[kind] : -1;
 }
 
-static bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
+GN__INLINE bool gn__op_has(int op, gn_op_trait t) { return (gn__ops[op].traits & t) != 0; }
 
 GN__COLD_BEGIN
 /* Appended to an error: the types of what an op was given. */
@@ -4446,9 +5761,12 @@ static gn_result gn__infer(int op, const gn__type *in, int n_in, const int64_t *
     return r;
 }
 
-static double gn__op_flops(int op, const gn__type *in, int n_in, const gn__type *out) {
+enum { GN__COST_INPUTS = 6 }; /* a cost looks at no others */
+
+static double gn__op_flops(int op, const gn__type *in, int n_in, const int64_t *attrs, int n_attrs,
+                           const gn__type *out) {
     gn__type copy = *out;
-    gn__infer_call c = { in, n_in, NULL, 0, &copy, NULL };
+    gn__infer_call c = { in, n_in, attrs, n_attrs, &copy, NULL };
     gn__cost_fn cost = gn__ops[op].cost;
     return cost ? cost(&c) : gn__ops[op].flops * (double)gn__count(&out->shape);
 }
@@ -4458,8 +5776,7 @@ typedef struct gn__hint {
     uint8_t phase, role, residency, modality, on;
 } gn__hint;
 
-typedef struct gn__node { /* 64 bytes: a line of the cache */
-    uint64_t hash;        /* of the structure below, equal for equal structures */
+typedef struct gn__node { /* 56 bytes */
     const char *file;
     uint64_t value; /* id of the kept value, 0: none */
     uint32_t line;
@@ -4514,7 +5831,24 @@ typedef struct gn__plan {
     gn__origin *origins;  /* per node, of the latest step that used the plan */
     uint32_t next;        /* 1 + index of the plan that came after it the last time, 0: none did */
     uint64_t used, bytes; /* the step that used it last; what making it took */
+    uint32_t pins;        /* recordings that hold it */
 } gn__plan;
+
+typedef struct gn__recording { /* a step to be run again */
+    uint32_t gen;              /* 0: free */
+    uint32_t ran;              /* the step, by generation, that its latest run was; 0: none */
+    uint32_t random;           /* argument that is the run's counter, UINT32_MAX: none */
+    uint32_t n_given, n_slots;
+    const gn_part *part; /* its plan's */
+    gn__plan plan;       /* a copy, with origins of its own */
+    gn_arg *args;
+    uint8_t *bytes;        /* of the data leaves */
+    uint32_t *given;       /* their arguments */
+    gn_part_update *slots; /* weights and states that it needs, with their leaves */
+    gn_out *outs;
+    uint32_t *versions; /* per output: 1 + slot of which it is the new version, 0: none, UINT32_MAX: one that another
+                           follows */
+} gn__recording;
 
 #define GN__ARRAY(T, name) \
     T *name;               \
@@ -4561,6 +5895,7 @@ struct gn_ctx {
     uint32_t opened_gen, step_gen;
     uint32_t max_nodes;
     gn_desc desc;
+    gn__watch watch;
     gn_exec exec;
     struct gn__multi *multi; /* what exec is when several devices were named, else NULL */
     gn_cluster_device costs; /* of the one device, once `measured` */
@@ -4577,6 +5912,8 @@ struct gn_ctx {
     GN__ARRAY(gn__slot, slots);
     GN__ARRAY(uint32_t, pending); /* slots with a pending version */
     GN__ARRAY(gn__plan, plans);
+    GN__ARRAY(gn__recording, recordings);
+    gn_progress progress;                             /* of the weights on their way to servers */
     uint32_t *shape_table, *plan_table, *label_table; /* open addressing, 1 + index */
     size_t shape_room, plan_room, label_room;         /* powers of two */
     gn__cut cut;
@@ -4589,6 +5926,7 @@ struct gn_ctx {
     uint32_t n_random;               /* generators built in this step */
     uint32_t random_leaf;            /* node of the running counter in this step, 0: none */
     uint32_t failed_effect;          /* first failed assign of this step, 0: none */
+    bool step_ran;                   /* something of this step was given to the device */
     uint32_t lost_told;              /* bits: devices whose loss a call has told */
     gn__hint hint;                   /* what the scopes in force say */
     char *device_names;              /* as given, comma-separated, without what follows a '?' */
@@ -4627,8 +5965,8 @@ static bool gn__table_room(uint32_t **table, size_t *room, size_t used,
 }
 
 static uint64_t gn__shape_hash(const gn_shape *s) {
-    uint64_t h = (uint64_t)s->rank;
-    for (int i = 0; i < s->rank; i++) h = gn__mix(h, (uint64_t)s->dims[i]);
+    uint64_t h = (uint64_t)s->rank, odd = 0x9E3779B97F4A7C15u;
+    for (int i = 0; i < s->rank; i++, odd *= 0xBF58476D1CE4E5B9u) h += (uint64_t)s->dims[i] * odd; /* side by side */
     return gn__mix(h, 0x51);
 }
 static uint64_t gn__shape_hash_of(const void *owner, uint32_t i) {
@@ -4694,31 +6032,39 @@ static gn__type gn__type_of(const gn_ctx *g, uint32_t id) {
 
 static double gn__node_flops(const gn_ctx *g, uint32_t id) {
     const gn__node *n = &g->nodes[id];
-    gn__type in[3] = { { GN_DTYPE_NONE, { 0, { 0 } } } }, out = gn__type_of(g, id);
-    for (uint32_t i = 0; i < n->n_ins && i < 3; i++) in[i] = gn__type_of(g, g->ins[n->ins + i]);
-    return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, &out);
+    gn__type in[GN__COST_INPUTS] = { { GN_DTYPE_NONE, { 0, { 0 } } } }, out = gn__type_of(g, id);
+    for (uint32_t i = 0; i < n->n_ins && i < GN__COST_INPUTS; i++) in[i] = gn__type_of(g, g->ins[n->ins + i]);
+    return n->leaf ? 0 : gn__op_flops(n->op, in, (int)n->n_ins, g->attrs + n->attrs, n->n_attrs, &out);
 }
 
 /* ---- trace: off, one branch that is predicted ---- */
 
-static void gn__trace(gn_trace_fn fn, void *user, const char *name, const char *device, uint64_t begin_us,
-                      uint64_t bytes) {
-    gn_trace_event e = { name, device, begin_us, gn_now_us(), bytes };
-    fn(user, &e);
+GN__NOINLINE static uint64_t gn__traced_begin(const gn_ctx *g, const char *name) {
+    gn__trace_to(g->watch.file, NULL, g->watch.kernels);
+    return gn__watches(&g->watch) ? gn__watch_begin(&g->watch, name) : 0;
 }
 
-GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g) { return g->desc.trace ? gn_now_us() : 0; }
+/* The calling thread works for this context from here on. */
+GN__INLINE uint64_t gn__trace_begin(const gn_ctx *g, const char *name) {
+    return gn__watches(&g->watch) || gn__tracing.on ? gn__traced_begin(g, name) : 0;
+}
 
 /* A call that computes or waits begins: what was cancelled before is over. */
-GN__INLINE uint64_t gn__call_begin(gn_ctx *g) {
+GN__INLINE uint64_t gn__call_begin(gn_ctx *g, const char *name) {
     gn__flag_set(&g->cancel, GN_OK);
-    return gn__trace_begin(g);
+    return gn__trace_begin(g, name);
 }
-GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_us, uint64_t bytes) {
-    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, name, "", begin_us, bytes);
+GN__INLINE void gn__trace_end(const gn_ctx *g, const char *name, uint64_t begin_ns, uint64_t bytes) {
+    if (gn__watches(&g->watch)) gn__watch_end(&g->watch, GN_STAGE_CALL, name, "", begin_ns, bytes);
 }
 
 GN__COLD_BEGIN
+static void gn__node_told(const gn_ctx *g, int op) {
+    gn_trace_event e = { gn__ops[op].name, "", gn_now_us(), 0, 0 };
+    e.end_us = e.begin_us;
+    g->watch.fn(g->watch.user, &e);
+}
+
 /* Why node 0 stands for a node: told once a step, of the first that could not be built. */
 static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dtype, uint32_t shape, bool full) {
     gn_error *e = &g->errors[0];
@@ -4763,21 +6109,13 @@ static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, u
     n->attrs = (uint32_t)g->n_attrs;
     n->n_attrs = (uint8_t)n_attrs;
     n->hint = g->hint;
-    if (g->desc.trace) gn__trace(g->desc.trace, g->desc.trace_user, gn__ops[op].name, "", gn_now_us(), 0);
+    if (g->watch.fn) gn__node_told(g, op);
     g->stats.nodes_built++;
     return (uint32_t)g->n_nodes++;
 }
 
 static uint32_t gn__node_new(gn_ctx *g, gn__loc at, int op, const gn__type *t, int n_in, int n_attrs) {
     return gn__node_shaped(g, at, op, t->dtype, gn__shape_intern(g, &t->shape), n_in, n_attrs);
-}
-
-static void gn__node_hash(gn_ctx *g, uint32_t id) {
-    gn__node *n = &g->nodes[id];
-    uint64_t h = gn__mix(((uint64_t)n->op << 32) | ((uint64_t)n->dtype << 16) | n->leaf, n->shape);
-    for (uint32_t i = 0; i < n->n_ins; i++) h = gn__mix(h, g->nodes[g->ins[n->ins + i]].hash);
-    for (uint32_t i = 0; i < n->n_attrs; i++) h = gn__mix(h, (uint64_t)g->attrs[n->attrs + i]);
-    n->hash = gn__mix(h, n->slot);
 }
 
 GN__COLD_BEGIN
@@ -4856,7 +6194,6 @@ static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_
         g->ins[g->n_ins++] = in[i];
     }
     for (int i = 0; i < n_attrs; i++) g->attrs[g->n_attrs++] = attrs[i];
-    gn__node_hash(g, id);
     return id;
 }
 
@@ -4871,13 +6208,15 @@ static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, cons
                                    const int64_t *attrs) {
     uint32_t x[3];
     gn__type t[3];
+    bool same = true;
     for (int i = 0; i < n_in; i++) {
         x[i] = in[i];
         if (g->nodes[x[i]].op == GN_OP_FAILED) return x[i];
-        t[i] = gn__type_of(g, x[i]);
+        same &= i < first || g->nodes[x[i]].dtype == g->nodes[x[first]].dtype;
     }
-    gn_dtype d = gn__promote(t + first, n_in - first);
-    for (int i = first; i < n_in; i++) x[i] = gn__cast_to(g, at, x[i], d);
+    for (int i = first; i < n_in && !same; i++) t[i] = gn__type_of(g, x[i]);
+    gn_dtype d = same ? (gn_dtype)g->nodes[x[first]].dtype : gn__promote(t + first, n_in - first);
+    for (int i = first; i < n_in && !same; i++) x[i] = gn__cast_to(g, at, x[i], d);
     return gn__build(g, at, op, n_in, x, n_attrs, attrs);
 }
 
@@ -4906,7 +6245,6 @@ static uint32_t gn__data_leaf(gn_ctx *g, gn__loc at, const gn__type *t, const vo
     if (small) memcpy(d->small, small, small_bytes);
     g->nodes[id].leaf = GN_LEAF_DATA;
     g->nodes[id].extra = (uint32_t)g->n_data++;
-    gn__node_hash(g, id);
     return id;
 }
 
@@ -4959,7 +6297,6 @@ static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
     n->label = s->label;
     n->hint = s->hint;
     n->hint.phase = g->hint.phase;
-    gn__node_hash(g, id);
     s->leaf = id;
     s->leaf_gen = g->step_gen;
     s->leaf_version = s->version;
@@ -4999,13 +6336,16 @@ static uint32_t gn__assign_node(gn_ctx *g, gn__loc at, uint32_t target, uint32_t
     return gn__make_version(g, at, GN_OP_ASSIGN, target, id);
 }
 
-static uint32_t gn__kv_append_node(gn_ctx *g, gn__loc at, uint32_t cache, uint32_t rows, uint32_t pos) {
-    uint32_t in[3] = { cache, rows, pos };
-    uint32_t id = gn__build(g, at, GN_OP_KV_APPEND, 3, in, 0, NULL);
+/* Ops that write rows into their first input. */
+static bool gn__appends(int op) { return op == GN_OP_KV_APPEND || op == GN_OP_PAGE_APPEND; }
+
+/* in: the cache, rows, where they go, and what else the op takes */
+static uint32_t gn__append_node(gn_ctx *g, gn__loc at, int op, const uint32_t *in, int n) {
+    uint32_t id = gn__build(g, at, op, n, in, 0, NULL), cache = in[0];
     bool version = g->nodes[cache].op != GN_OP_FAILED && g->nodes[cache].slot && g->nodes[cache].leaf != GN_LEAF_WEIGHT;
     if (!version) return id;
     g->slots[g->nodes[cache].slot - 1].kv = true;
-    return gn__make_version(g, at, GN_OP_KV_APPEND, cache, id);
+    return gn__make_version(g, at, op, cache, id);
 }
 
 /* ---- parts ---- */
@@ -5115,6 +6455,32 @@ static gn__type gn__part_type(const gn_part *p, uint32_t node) {
     gn__type t = { (gn_dtype)n->dtype, { n->rank, { 0 } } };
     for (int i = 0; i < n->rank; i++) t.shape.dims[i] = p->dims[n->dims + (uint32_t)i];
     return t;
+}
+
+GN__INLINE uint64_t gn__part_elements(const gn_part *p, uint32_t node) {
+    const gn_part_node *n = &p->nodes[node];
+    uint64_t all = 1;
+    for (uint32_t i = 0; i < n->rank; i++) all *= (uint64_t)p->dims[n->dims + i];
+    return all;
+}
+static size_t gn__part_bytes(const gn_part *p, uint32_t node) {
+    return (size_t)gn__part_elements(p, node) * gn__bytes_of((gn_dtype)p->nodes[node].dtype);
+}
+
+/* Whether that is the node's type. */
+static bool gn__part_is(const gn_part *p, uint32_t node, const gn__type *t) {
+    const gn_part_node *n = &p->nodes[node];
+    bool same = n->dtype == (uint8_t)t->dtype && n->rank == t->shape.rank;
+    for (uint32_t i = 0; i < n->rank && same; i++) same = p->dims[n->dims + i] == t->shape.dims[i];
+    return same;
+}
+
+static double gn__part_flops(const gn_part *p, uint32_t node) {
+    const gn_part_node *n = &p->nodes[node];
+    if (!gn__ops[n->op].cost) return gn__ops[n->op].flops * (double)gn__part_elements(p, node);
+    gn__type in[GN__COST_INPUTS] = { { GN_DTYPE_NONE, { 0, { 0 } } } }, out = gn__part_type(p, node);
+    for (uint32_t k = 0; k < n->n_ins && k < GN__COST_INPUTS; k++) in[k] = gn__part_type(p, p->ins[n->ins + k]);
+    return gn__op_flops(n->op, in, (int)n->n_ins, p->attrs + n->attrs, n->n_attrs, &out);
 }
 
 /* ---- cut: what the roots and the pending updates need ---- */
@@ -5343,6 +6709,8 @@ GN__COLD_BEGIN
 
 /* ---- gradients: the table's column, applied from the loss down ---- */
 
+enum { GN__MAX_ATTRS = 24 }; /* of an op that has a gradient */
+
 struct gn__grads {
     gn_ctx *g;
     gn__loc at;
@@ -5350,7 +6718,7 @@ struct gn__grads {
     uint32_t x[GN__MAX_INPUTS], gx[GN__MAX_INPUTS];
     bool need[GN__MAX_INPUTS];
     int n_in, n_attrs;
-    int64_t attrs[2 + GN_MAX_RANK];
+    int64_t attrs[GN__MAX_ATTRS];
 };
 
 #define GN__B1(NAME, name, ...)                                       \
@@ -5496,7 +6864,11 @@ static gn_result gn__gradients(gn_ctx *g, gn__loc at, uint32_t loss, const uint3
     }
     for (int i = 0; i < n && r == GN_OK; i++) {
         out[i] = params[i] <= loss ? grads[params[i]] : 0;
-        if (!out[i])
+        if (!out[i] && !gn__is_float((gn_dtype)g->nodes[params[i]].dtype))
+            r = gn_fail(f, GN_NO_GRADIENT, "parameter %d ('%s') is %s: only floats have gradients%s", i,
+                        gn__label_text(g, g->nodes[params[i]].label), gn__dtypes[g->nodes[params[i]].dtype].name,
+                        ", a quantised weight is trained before it is quantised");
+        else if (!out[i])
             r = gn_fail(f, GN_NO_GRADIENT,
                         "the loss does not depend on parameter %d ('%s') through differentiable operations", i,
                         gn__label_text(g, g->nodes[params[i]].label));
@@ -5762,7 +7134,8 @@ GN__INLINE float gn__v_erf(float x) {
     float p =
         0.1128358516f + z * (-0.02685381259f + z * (0.005188329061f + z * (-0.0008010206851f + z * 7.853908527e-5f)));
     p = x * (1.128379166f + z * (-0.3761262583f + z * p));
-    return a < 1.0f ? p : copysignf(1.0f - gn__v_erfc(a), x);
+    /* From 4 on it is 1; so powers stay above denormals, which are slow. */
+    return a < 1.0f ? p : copysignf(1.0f - gn__v_erfc(a > 4.0f ? 4.0f : a), x);
 }
 
 #define GN__V_FAR 65536.0f /* beyond it the C library takes sin, cos and tan: gn__tile_far_f32 */
@@ -6249,7 +7622,7 @@ GN__INLINE double gn__w_erf(double x) {
     p = 0.1128379167094708 +
         z * (-0.02686617064349976 + z * (0.005223977608933453 + z * (-8.548326051777871e-4 + z * p)));
     p = x * (1.12837916709551257390 + z * (-0.37612638903183615 + z * p));
-    return a < 1.0 ? p : copysign(1.0 - gn__w_erfc(a), x);
+    return a < 1.0 ? p : copysign(1.0 - gn__w_erfc(a > 6.0 ? 6.0 : a), x); /* from 6 on it is 1 */
 }
 
 /* A sum of two doubles, the second below the rounding of the first. */
@@ -6568,7 +7941,15 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
  * Bodies are never contracted, so that all paths give the same bits ---- */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#pragma GCC optimize("O3") /* between checks a lower level takes operands in other orders, and other NaNs with them */
+#else
+/* What O2 adds to O1 that these loops gain by: constants stay in registers, upper halves are zeroed at the end. */
+#pragma GCC optimize("O1,expensive-optimizations,gcse,tree-pre,tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
+#pragma GCC optimize("no-math-errno,no-trapping-math,fp-contract=off")
+/* A short loop that crosses a boundary takes up to twice the time. */
+#pragma GCC optimize("align-loops=32")
 /* These two would make branches: asin takes 1.24 times the time, sin 1.17. */
 #pragma GCC optimize("no-thread-jumps,no-code-hoisting")
 #endif
@@ -6578,9 +7959,21 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #else
 #define GN__ONE_BY_ONE
 #endif
-#define GN__TILE(NAME, R, body)                                                                                    \
-    GN__TARGET static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x, const double *p, \
-                                                                   int64_t n) {                                    \
+/* Base tiles of floats: a is in its register before b, since the first operand's NaN is the one that a sum gives. */
+#if GN__X86 && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define GN__TAKEN_FIRST(a) __asm__("" : "+x"(a))
+#else
+#define GN__TAKEN_FIRST(a) (void)0
+#endif
+#define GN__TAKEN(a) (void)0
+#define GN__CHECKS_F GN__UNCHECKED
+#define GN__CHECKS_A
+#define GN__CHECKS_I
+#define GN__CHECKS_M GN__CHECKS_F
+#define GN__CHECKS_S GN__CHECKS_F
+#define GN__TILE(CHECKS, NAME, R, body)                                                                            \
+    CHECKS GN__TARGET static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x,           \
+                                                                          const double *p, int64_t n) {            \
         R *restrict out = (R *)y;                                                                                  \
         const GN__T *xa = (const GN__T *)x[0], *xb = (const GN__T *)x[1], *xc = (const GN__T *)x[2];               \
         const GN__T p0 = GN__PARAM(p[0]), p1 = GN__PARAM(p[1]);                                                    \
@@ -6588,14 +7981,18 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
         (void)p1;                                                                                                  \
         const int64_t whole = n & ~(int64_t)(GN__TILE_STEP - 1); /* says so to the compiler: no code for a rest */ \
         GN__ONE_BY_ONE for (int64_t i = 0; i < whole; i++) {                                                       \
-            const GN__T a = xa[i], b = xb[i], c = xc[i];                                                           \
+            GN__T a = xa[i];                                                                                       \
+            const GN__T b = xb[i], c = xc[i];                                                                      \
+            GN__TAKEN(a);                                                                                          \
             (void)b;                                                                                               \
             (void)c;                                                                                               \
             out[i] = (R)(body);                                                                                    \
         }                                                                                                          \
     }
-#define GN__TILE_U(NAME, name, wire, cls, mask, flops, tol, body, ...) GN__WHEN_##cls(GN__TILE(NAME, GN__T, body))
-#define GN__TILE_C(NAME, name, wire, cls, mask, flops, tol, body) GN__WHEN_##cls(GN__TILE(NAME, int32_t, body))
+#define GN__TILE_U(NAME, name, wire, cls, mask, flops, tol, body, ...) \
+    GN__WHEN_##cls(GN__TILE(GN__CHECKS_##cls, NAME, GN__T, body))
+#define GN__TILE_C(NAME, name, wire, cls, mask, flops, tol, body) \
+    GN__WHEN_##cls(GN__TILE(GN__CHECKS_##cls, NAME, int32_t, body))
 #define GN__WHEN_A(...) __VA_ARGS__
 #define GN__WHEN_M(...) __VA_ARGS__
 #define GN__WHEN_F(...) __VA_ARGS__
@@ -6607,9 +8004,13 @@ GN__INLINE bool gn__call_stops(const gn__call *c, int64_t i) {
 #define GN__TARGET GN__TARGET_BASE
 #define GN__T float
 #define GN__PARAM(x) ((float)(x))
-GN__SMALL_BEGIN
+#undef GN__TAKEN
+#define GN__TAKEN GN__TAKEN_FIRST
+GN__OLD_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-GN__SMALL_END
+GN__OLD_END
+#undef GN__TAKEN
+#define GN__TAKEN(a) (void)0
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -6636,9 +8037,13 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #define GN__TARGET GN__TARGET_BASE
 #define GN__T double
 #define GN__PARAM(x) (x)
-GN__SMALL_BEGIN
+#undef GN__TAKEN
+#define GN__TAKEN GN__TAKEN_FIRST
+GN__OLD_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-GN__SMALL_END
+GN__OLD_END
+#undef GN__TAKEN
+#define GN__TAKEN(a) (void)0
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -6673,9 +8078,9 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #define GN__TARGET GN__TARGET_BASE
 #define GN__T int32_t
 #define GN__PARAM(x) ((int32_t)gn__f64_int(x, GN_I32))
-GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-GN__SMALL_END
+GN__OLD_END
 #undef GN__PATH
 #undef GN__TARGET
 #if GN__X86
@@ -6693,9 +8098,9 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #define GN__TARGET GN__TARGET_BASE
 #define GN__T int64_t
 #define GN__PARAM(x) gn__f64_int(x, GN_I64)
-GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-GN__SMALL_END
+GN__OLD_END
 #undef GN__SUFFIX
 #undef GN__PATH
 #undef GN__TARGET
@@ -6710,6 +8115,37 @@ GN__SMALL_END
 #else
 #define GN__TARGET_NARROW
 #endif
+/* Of a as wide as its lane; shifts by halves of the distance, since hosts shift no narrow lanes by lanes. */
+#define GN__NARROW_OPS(S, T, U)                                                      \
+    GN__INLINE int32_t gn__narrow_neg_##S(int32_t a) {                               \
+        const U x = (U)a;                                                            \
+        return (T)(U)(0 - x);                                                        \
+    }                                                                                \
+    GN__INLINE int32_t gn__narrow_abs_##S(int32_t a) {                               \
+        const T x = (T)a, y = (T)(U)(0 - (U)a);                                      \
+        return a < 0 ? y : x;                                                        \
+    }                                                                                \
+    GN__INLINE int32_t gn__narrow_shl_##S(int32_t a, int32_t b) {                    \
+        const U by = (U)b;                                                           \
+        U x = (U)a, y = sizeof(T) > 1 ? (U)(x << 8 * (sizeof(T) > 1)) : x;           \
+        x = by & 8 ? y : x, y = (U)(x << 4);                                         \
+        x = by & 4 ? y : x, y = (U)(x << 2);                                         \
+        x = by & 2 ? y : x, y = (U)(x << 1);                                         \
+        x = by & 1 ? y : x;                                                          \
+        return by < 8 * sizeof(T) ? (T)x : 0;                                        \
+    }                                                                                \
+    GN__INLINE int32_t gn__narrow_shr_##S(int32_t a, int32_t b) {                    \
+        const U by = (U)b;                                                           \
+        T x = (T)a, sign = (T)(a < 0 ? -1 : 0), y = sizeof(T) > 1 ? (T)(x >> 8) : x; \
+        x = by & 8 ? y : x, y = (T)(x >> 4);                                         \
+        x = by & 4 ? y : x, y = (T)(x >> 2);                                         \
+        x = by & 2 ? y : x, y = (T)(x >> 1);                                         \
+        x = by & 1 ? y : x;                                                          \
+        return by < 8 * sizeof(T) ? x : sign;                                        \
+    }
+GN__NARROW_OPS(u8, uint8_t, uint8_t)
+GN__NARROW_OPS(i8, int8_t, uint8_t)
+GN__NARROW_OPS(i16, int16_t, uint16_t)
 #define GN__TILE_NARROW(NAME, R, body)                                                                   \
     GN__TARGET_NARROW static void GN__PASTE(gn__tile_##NAME##_, GN__PATH)(void *y, const void *const *x, \
                                                                           const double *p, int64_t n) {  \
@@ -6735,6 +8171,14 @@ GN__SMALL_END
 #define GN__WHEN_M(...)
 #undef GN_C
 #define GN_C(x) ((int32_t)(x))
+#undef GN_M_SHL
+#undef GN_M_SHR
+#define GN_M_SHL(a, b) GN__PASTE(gn__narrow_shl_, GN__PATH)(a, b)
+#define GN_M_SHR(a, b) GN__PASTE(gn__narrow_shr_, GN__PATH)(a, b)
+#undef GN_M_NEG
+#undef GN_M_ABS
+#define GN_M_NEG(a) GN__PASTE(gn__narrow_neg_, GN__PATH)(a)
+#define GN_M_ABS(a) GN__PASTE(gn__narrow_abs_, GN__PATH)(a)
 #define GN__SUFFIX i32
 #define GN__PATH u8
 #define GN__T uint8_t
@@ -6759,6 +8203,14 @@ GN_SCALAR_OPS(GN__NARROW_U, GN__NARROW_U, GN__NARROW_N, GN__NARROW_U, GN__NARROW
 #undef GN__WHEN_I
 #undef GN_C
 #define GN_C(x) ((GN__T)(x))
+#undef GN_M_SHL
+#undef GN_M_SHR
+#define GN_M_SHL(a, b) GN__PASTE(gn__m_shl_, GN__SUFFIX)(a, b)
+#define GN_M_SHR(a, b) GN__PASTE(gn__m_shr_, GN__SUFFIX)(a, b)
+#undef GN_M_NEG
+#undef GN_M_ABS
+#define GN_M_NEG(a) GN__PASTE(gn__m_neg_, GN__SUFFIX)(a)
+#define GN_M_ABS(a) GN__PASTE(gn__m_abs_, GN__SUFFIX)(a)
 
 GN__TARGET_NARROW static void gn__tile_where_narrow(void *y, const void *const *x, int64_t n) {
     const uint8_t *c = (const uint8_t *)x[0], *a = (const uint8_t *)x[1], *b = (const uint8_t *)x[2];
@@ -6798,6 +8250,8 @@ GN__DEFINE_WHERE(i64, int64_t, )
 GN__DEFINE_WHERE(f32_avx2, float, GN__TARGET_AVX2)
 GN__DEFINE_WHERE(f64_avx2, double, GN__TARGET_AVX2)
 GN__DEFINE_WHERE(i32_avx2, int32_t, GN__TARGET_AVX2)
+GN__DEFINE_WHERE(f32_avx512, float, GN__TARGET_AVX512)
+GN__DEFINE_WHERE(f64_avx512, double, GN__TARGET_AVX512)
 #endif
 
 /* Whether vector code does not reach some elements: turns of large angles (b NULL), remainders of long quotients, what
@@ -6834,7 +8288,7 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
  * integers are wrapped, narrower floats rounded afterwards: f64 to odd, so that this is right. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,align-loops=32,no-trapping-math,fp-contract=off")
 #endif
 #define GN__MAP(from_t, to_t, expr)                                                       \
     do {                                                                                  \
@@ -6921,21 +8375,35 @@ GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
 #pragma GCC pop_options
 #endif
 
+/* Results as their dtype holds them, in the f32 that floats of 16 bits are computed in. */
+static void gn__tile_round(float *y, gn_dtype d, int64_t n) {
+    uint16_t rounded[GN__WIDEN];
+#if GN__X86
+    if (n % 8 == 0 && gn__wide_loads() > 1) {
+        if (d == GN_F16) gn__round_f16_wide(y, n);
+        else gn__round_bf16_wide(y, n);
+        return;
+    }
+#endif
+    for (int64_t i = 0, m; i < n; i += m) {
+        m = GN__MIN(n - i, (int64_t)GN__WIDEN);
+        gn__store_f32(y + i, d, rounded, 1, m);
+        gn__load_f32(y + i, d, rounded, 1, m);
+    }
+}
+
 /* stored: what stores it rounds it. */
 static void gn__tile_cast(gn__isa isa, bool stored, void *restrict y, gn_dtype to, const void *restrict x,
                           gn_dtype from, int64_t n) {
 #if GN__X86
-    if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, to, x, from, n);
+    bool odd = from == GN_F64 && (to == GN_F16 || to == GN_BF16) && isa >= GN__ISA_AVX2;
+    if (odd) gn__f64_odd((float *)y, (const double *)x, n);
+    else if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, to, x, from, n);
     else
 #endif
         gn__tile_cast_base(y, to, x, from, n);
     (void)isa;
-    uint16_t rounded[GN__WIDEN];
-    for (int64_t i = 0, m; (to == GN_F16 || to == GN_BF16) && !stored && i < n; i += m) {
-        m = GN__MIN(n - i, (int64_t)GN__WIDEN);
-        gn__store_f32((float *)y + i, to, rounded, 1, m);
-        gn__load_f32((float *)y + i, to, rounded, 1, m);
-    }
+    if ((to == GN_F16 || to == GN_BF16) && !stored) gn__tile_round((float *)y, to, n);
 }
 
 /* ---- shape rules shared by several ops ---- */
@@ -7121,9 +8589,10 @@ static gn_result gn__infer_dims(const gn__infer_call *c, int first, gn_shape *ou
     out->rank = rank;
     for (int i = 0; i < rank; i++) out->dims[i] = c->attrs[first + i];
     char text[GN__DIMS_TEXT];
-    return gn__shape_ok(out) ? GN_OK
-                             : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension of %s is negative or the tensor too large",
-                                       gn__dims_text(out->dims, rank, text, sizeof text));
+    return gn__shape_ok(out)
+               ? GN_OK
+               : gn_fail(c->fault, GN_BAD_SHAPE, "a dimension of %s is negative, or the tensor is too large",
+                         gn__dims_text(out->dims, rank, text, sizeof text));
 }
 
 GN__COLD_BEGIN
@@ -7142,7 +8611,7 @@ static gn_result gn__infer_arange(const gn__infer_call *c) {
     c->out->shape = GN_SHAPE(c->attrs[1]);
     return gn__shape_ok(&c->out->shape)
                ? GN_OK
-               : gn_fail(c->fault, GN_BAD_SHAPE, "(%lld) elements are not possible", (long long)c->attrs[1]);
+               : gn_fail(c->fault, GN_BAD_SHAPE, "a shape of (%lld) is not possible", (long long)c->attrs[1]);
 }
 
 static gn_result gn__infer_random(const gn__infer_call *c) {
@@ -7175,6 +8644,30 @@ typedef struct gn__arange_job {
     const gn__call *c;
     double start, step;
 } gn__arange_job;
+GN__COLD_END
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
+/* Elements first to first + n - 1, n at most 256. */
+static void gn__arange_values(const gn__arange_job *j, double *v, int64_t first, int64_t n) {
+    const double start = j->start, step = j->step, at = (double)first;
+    for (int32_t k = 0; k < (int32_t)n; k++) v[k] = start + (at + (double)k) * step;
+}
+/* The same into memory where all are whole and within i32: n of f32, i32 or f64. */
+static void gn__arange_whole(const gn__arange_job *j, void *p, int64_t first, int64_t n) {
+    const int32_t start = (int32_t)(j->start + (double)first * j->step), step = (int32_t)j->step;
+    float *restrict f = (float *)p;
+    double *restrict w = (double *)p;
+    int32_t *restrict l = (int32_t *)p, d = (int32_t)j->c->out.dtype;
+    for (int32_t k = 0; k < (int32_t)n && d == GN_I32; k++) l[k] = start + k * step;
+    for (int32_t k = 0; k < (int32_t)n && d == GN_F32; k++) f[k] = (float)(start + k * step);
+    for (int32_t k = 0; k < (int32_t)n && d == GN_F64; k++) w[k] = (double)(start + k * step);
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 static void gn__arange_range(void *arg, int64_t begin, int64_t end) {
     enum { N = 256 };
@@ -7182,20 +8675,28 @@ static void gn__arange_range(void *arg, int64_t begin, int64_t end) {
     gn_dtype d = j->c->out.dtype;
     gn__isa isa = j->c->pool ? j->c->pool->isa : GN__ISA_BASE;
     double v[N], y[N]; /* y: of the compute type */
+    double furthest = fabs(j->start) + fabs(j->step) * (double)end;
+    bool whole = furthest < 0x1p31 && j->start == floor(j->start) && j->step == floor(j->step) &&
+                 (d == GN_F32 || d == GN_F64 || d == GN_I32);
     for (int64_t i = begin, n; i < end; i += n) {
         char *p = j->c->out.p + i * (int64_t)gn__bytes_of(d);
         n = GN__MIN(end - i, (int64_t)N);
-        for (int k = 0; k < N; k++) v[k] = j->start + ((double)i + (double)k) * j->step;
+        if (whole || d == GN_F64) {
+            if (whole) gn__arange_whole(j, p, i, n);
+            else gn__arange_values(j, (double *)(void *)p, i, n);
+            continue;
+        }
+        gn__arange_values(j, v, i, N);
         gn__tile_cast(isa, true, y, d, v, GN_F64, N);
         switch (gn__dtypes[d].compute) {
         case GN__F32: gn__store_f32((const float *)(const void *)y, d, p, 1, n); break;
-        case GN__F64: gn__store_f64(y, d, p, 1, n); break;
         case GN__I32: gn__store_i32((const int32_t *)(const void *)y, d, p, 1, n); break;
         default: gn__store_i64((const int64_t *)(const void *)y, d, p, 1, n); break;
         }
     }
 }
 
+GN__COLD_BEGIN
 static gn_result gn__cpu_arange(const gn__call *c) {
     gn__arange_job j = { c, gn__word_f64(c->attrs[2]), gn__word_f64(c->attrs[3]) };
     gn__pool_for(c->pool, c->out.dims[0], 1 << 14, gn__arange_range, &j);
@@ -7230,7 +8731,7 @@ typedef struct gn__random_block {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O3,no-math-errno,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-math-errno,no-trapping-math,fp-contract=off")
 #endif
 /* normal_: Box-Muller on (0, 1] and [0, 1) in f64, to 2^-40 of what the C library gives; rounded to f32 a little below
    and a little above. Where both are equal that is what the library's rounds to. The logarithm is that of gn__w_log,
@@ -7242,7 +8743,7 @@ typedef struct gn__random_block {
             wide[l] = (top * 0x1p21 + (double)(int32_t)(low[l] >> 11)) * 0x1p-53;                                      \
         }                                                                                                              \
     }                                                                                                                  \
-    attribute static void gn__normal_##S(gn__random_block *b) {                                                        \
+    attribute static void gn__normal_##S(gn__random_block *b, float more) {                                            \
         for (int l = 0; l < GN__RANDOM; l++) {                                                                         \
             uint64_t u = gn__f64_bits(1.0 - b->wide[0][l]), e = (u - 0x3fe6a09e667f3bcdu + ((uint64_t)1 << 63)) >> 52; \
             double f = gn__bits_f64(u - (e << 52) + ((uint64_t)1 << 63)) - 1.0, s = f / (2.0 + f), z = s * s;          \
@@ -7254,8 +8755,9 @@ typedef struct gn__random_block {
             double q = 42.058134871372054 + y * (-15.081483206893 + y * 3.6658551595639612);                           \
             q = -41.341702239903675 + y * (81.60524914901583 + y * (-76.70584754377326 + y * q));                      \
             double v = r * (-h * (6.28318530717927 + y * q)), off = fabs(v) * 0x1p-40 + fabs(r) * 0x1p-49;             \
-            b->least[l] = (float)(v - off);                                                                            \
-            b->most[l] = (float)(v + off);                                                                             \
+            float low = (float)(v - off), high = (float)(v + off);                                                     \
+            b->least[l] = low - fabsf(low) * more;                                                                     \
+            b->most[l] = high + fabsf(high) * more;                                                                    \
         }                                                                                                              \
     }
 GN__SMALL_BEGIN
@@ -7271,55 +8773,67 @@ static void gn__philox_base(gn__random_block *b, uint64_t first, uint64_t run, u
 GN__DEFINE_RANDOM(base, )
 GN__SMALL_END
 #if GN__X86
-/* A word in each 64 bits, of which the upper half is not looked at: 8 elements at a time. */
-GN__TARGET_AVX2 static void gn__philox_avx2(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {
-    typedef uint64_t vec __attribute__((vector_size(32)));
-    typedef int32_t half __attribute__((vector_size(32)));
-    typedef uint32_t low __attribute__((vector_size(16), aligned(4), may_alias));
-    const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);
-    for (int l = 0; l < GN__RANDOM; l += 8) {
-        uint64_t at = first + (uint64_t)l;
-        vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);
-        c[0][0] = (vec){ at, at + 1, at + 2, at + 3 };
-        c[1][0] = c[0][0] + 4;
-        for (int i = 0; i < 2; i++) {
-            c[i][1] = c[i][0] >> 32;
-            c[i][2] = (vec){ 0 } + run;
-            c[i][3] = c[i][2] >> 32;
-        }
-        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-            for (int i = 0; i < 2; i++) {
-                vec x = (vec)__builtin_ia32_pmuludq256(m0, (half)c[i][0]),
-                    y = (vec)__builtin_ia32_pmuludq256(m1, (half)c[i][2]);
-                c[i][0] = (y >> 32) ^ c[i][1] ^ k0;
-                c[i][2] = (x >> 32) ^ c[i][3] ^ k1;
-                c[i][1] = y;
-                c[i][3] = x;
-            }
-        for (int i = 0; i < 2; i++)
-            for (int k = 0; k < 4; k++) *(low *)&b->w[k][l + 4 * i] = __builtin_convertvector(c[i][k], low);
+/* A word in each 64 bits, of which the upper half is not looked at: two vectors of W elements at a time. */
+#define GN__DEFINE_PHILOX(S, attribute, W, MUL)                                                                  \
+    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
+        typedef uint64_t vec __attribute__((vector_size(8 * W)));                                                \
+        typedef int32_t half __attribute__((vector_size(8 * W)));                                                \
+        typedef uint32_t low __attribute__((vector_size(4 * W), aligned(4), may_alias));                         \
+        const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);                 \
+        vec at;                                                                                                  \
+        for (int l = 0; l < W; l++) at[l] = first + (uint64_t)l;                                                 \
+        for (int l = 0; l < GN__RANDOM; l += 2 * W, at += (uint64_t)(2 * W)) {                                   \
+            vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);                         \
+            for (int i = 0; i < 2; i++) {                                                                        \
+                c[i][0] = at + (uint64_t)(i * W);                                                                \
+                c[i][1] = c[i][0] >> 32;                                                                         \
+                c[i][2] = (vec){ 0 } + run;                                                                      \
+                c[i][3] = c[i][2] >> 32;                                                                         \
+            }                                                                                                    \
+            for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                       \
+                for (int i = 0; i < 2; i++) {                                                                    \
+                    vec x = (vec)MUL(m0, (half)c[i][0]), y = (vec)MUL(m1, (half)c[i][2]);                        \
+                    c[i][0] = (y >> 32) ^ c[i][1] ^ k0;                                                          \
+                    c[i][2] = (x >> 32) ^ c[i][3] ^ k1;                                                          \
+                    c[i][1] = y;                                                                                 \
+                    c[i][3] = x;                                                                                 \
+                }                                                                                                \
+            for (int i = 0; i < 2; i++)                                                                          \
+                for (int k = 0; k < 4; k++) *(low *)&b->w[k][l + i * W] = __builtin_convertvector(c[i][k], low); \
+        }                                                                                                        \
     }
-}
+#if defined(__clang__)
+#define GN__MUL512(a, b) __builtin_ia32_pmuludq512(a, b)
+#else
+#define GN__MUL512(a, b) __builtin_ia32_pmuludq512_mask(a, b, (gn__zero512){ 0 }, (unsigned char)255)
+typedef long long gn__zero512 __attribute__((vector_size(64)));
+#endif
+GN__DEFINE_PHILOX(avx2, GN__TARGET_AVX2, 4, __builtin_ia32_pmuludq256)
+GN__DEFINE_PHILOX(avx512, GN__TARGET_AVX512, 8, GN__MUL512)
 GN__DEFINE_RANDOM(avx2, GN__TARGET_AVX2)
+GN__DEFINE_RANDOM(avx512, GN__TARGET_AVX512)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
 #endif
 
+/* normal: 1 for f32, 2 for 16 bits: the bounds are then beyond both neighbours, so that no tie of the second rounding
+   lies between. */
 static void gn__random_fill(const gn__pool *pool, gn__random_block *b, uint64_t first, uint64_t run, uint64_t key,
-                            bool wide, bool normal) {
+                            bool wide, int normal) {
+#define GN__RANDOM_FILL(S)                                                                            \
+    do {                                                                                              \
+        gn__philox_##S(b, first, run, key);                                                           \
+        for (int k = 0; k < 2 && wide; k++) gn__widths_##S(b->wide[k], b->w[2 * k], b->w[2 * k + 1]); \
+        if (normal) gn__normal_##S(b, normal > 1 ? 0x1p-23f : 0);                                     \
+    } while (0)
 #if GN__X86
-    if (pool && pool->isa >= GN__ISA_AVX2) {
-        gn__philox_avx2(b, first, run, key);
-        for (int k = 0; k < 2 && wide; k++) gn__widths_avx2(b->wide[k], b->w[2 * k], b->w[2 * k + 1]);
-        if (normal) gn__normal_avx2(b);
-        return;
-    }
+    if (pool && pool->isa == GN__ISA_AVX512) GN__RANDOM_FILL(avx512);
+    else if (pool && pool->isa == GN__ISA_AVX2) GN__RANDOM_FILL(avx2);
+    else
 #endif
+        GN__RANDOM_FILL(base);
     (void)pool;
-    gn__philox_base(b, first, run, key);
-    for (int k = 0; k < 2 && wide; k++) gn__widths_base(b->wide[k], b->w[2 * k], b->w[2 * k + 1]);
-    if (normal) gn__normal_base(b);
 }
 
 static double gn__random_normal_of(const gn__random_block *b, int64_t l) {
@@ -7336,9 +8850,20 @@ typedef struct gn__random_job {
 static void gn__random_store(const gn__random_job *j, gn__random_block *b, char *to, int64_t m) {
     gn_dtype d = j->c->out.dtype;
     if (j->normal && d == GN_F32) {
-        for (int64_t l = 0; l < m; l++)
-            if (b->least[l] != b->most[l]) b->least[l] = (float)gn__random_normal_of(b, l);
+        for (int64_t l = 0; l < m && memcmp(b->least + l, b->most + l, (size_t)(m - l) * sizeof *b->most); l++)
+            if (b->least[l] != b->most[l]) b->least[l] = b->most[l] = (float)gn__random_normal_of(b, l);
         memcpy(to, b->least, (size_t)m * sizeof *b->least);
+    } else if (j->normal && d != GN_F64) {
+        uint16_t low[GN__RANDOM], high[GN__RANDOM];
+        gn__store_f32(b->least, d, low, 1, m);
+        gn__store_f32(b->most, d, high, 1, m);
+        for (int64_t l = 0; l < m && memcmp(low + l, high + l, (size_t)(m - l) * sizeof *low); l++) {
+            if (low[l] == high[l]) continue;
+            double v = gn__random_normal_of(b, l);
+            gn__store_f64(&v, d, low + l, 1, 1);
+            high[l] = low[l];
+        }
+        memcpy(to, low, (size_t)m * sizeof *low);
     } else if (j->normal) {
         for (int64_t l = 0; l < m; l++) b->wide[0][l] = gn__random_normal_of(b, l);
         gn__store_f64(b->wide[0], d, to, 1, m);
@@ -7359,7 +8884,10 @@ static void gn__random_range(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin, m; i < end; i += m) {
         m = GN__MIN(end - i, (int64_t)GN__RANDOM);
         gn__random_fill(j->c->pool, &b, (uint64_t)i, (uint64_t)j->run, (uint64_t)j->c->attrs[1],
-                        j->normal || d == GN_F64, j->normal && d == GN_F32);
+                        j->normal || d == GN_F64,
+                        !j->normal || d == GN_F64 ? 0
+                        : d == GN_F32             ? 1
+                                                  : 2);
         gn__random_store(j, &b, j->c->out.p + i * (int64_t)gn__bytes_of(d), m);
     }
 }
@@ -7438,13 +8966,17 @@ typedef struct gn__reduce_job {
                               the number of threads */
     bool integer, columns;
     bool floats, products;        /* a sum or mean of floats; a product of floats */
+    bool few;                     /* elements each, of many results: extremes, sums */
     bool runs;                    /* by gn__runners: integers, and the extremes that no f32 kernel finds */
     gn__compute compute;          /* what those run in */
+    int lane;                     /* that, or where the extremes of bytes are found as they lie: GN__LANE_ */
     struct gn__partial *partials; /* results by blocks, when these are several */
     double *sums;                 /* the same down columns: blocks by results */
+    gn__atomic *failed;           /* no memory for what a source makes */
 } gn__reduce_job;
 
 enum { GN__CHUNK = 512 }; /* elements of a stack buffer */
+enum { GN__LANE_I8 = GN__COMPUTE__COUNT, GN__LANE_U8, GN__LANE__COUNT };
 
 /* How floats are added, whatever they lie in and whoever adds them: element i of a piece goes to running sum i mod
  * GN__LANES, the upper half of these is added to the lower until one is left, and pieces are joined by a gn__tree. So
@@ -7455,6 +8987,7 @@ enum {
     GN__SLOT = GN__CHUNK + 16,
     GN__PIECE = 128,
     GN__PIECE64 = 64,
+    GN__JOINED = 4,
     GN__RUN = GN__PIECE / GN__LANES,
     GN__ABREAST = 32
 };
@@ -7482,7 +9015,12 @@ typedef struct gn__kernels {
     void (*join)(float *y, const float *slots, int64_t lanes, int64_t n);
     void (*down64)(double *slots, const double *x, const void *b, int64_t ldb, int64_t rows, int64_t n, bool fresh);
     void (*join64)(double *y, const double *slots, int64_t lanes, int64_t n);
+    /* What GN__JOINED whole pieces, one behind the other, come to in a gn__tree. They are read in the order they lie
+       in, which is what memory is fast at. */
+    double (*sum)(const float *x);
+    double (*sum64)(const double *x);
     float (*top)(const float *x, int64_t n, float sign); /* largest of sign * x, NaN if there is one */
+    double (*top64)(const double *x, int64_t n, double sign);
     void (*affine)(float *y, const float *x, int64_t n, float sub, float mul); /* (x - sub) * mul */
     void (*gain)(float *y, const float *g, const float *b, int64_t n);         /* y * g + b; one of them may be NULL */
     gn__tiles i32, pairs; /* pairs: of 16-bit integers, sums of 32; without a kernel where i32 serves */
@@ -7615,6 +9153,21 @@ typedef struct gn__kernels {
         const B *b = (const B *)pb;                                                                                \
         GN__DOT_ROWS(T, W, 4, WIDE, ONE)                                                                           \
         GN__DOT_ROWS(T, W, 1, WIDE, ONE)                                                                           \
+    }
+#define GN__DEFINE_SUM(name, attribute, T, W, PIECE)                                                    \
+    attribute static double gn__sum_##name(const T *x) {                                                \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));       \
+        double y[GN__JOINED];                                                                           \
+        for (int p = 0; p < GN__JOINED; p++) {                                                          \
+            vec acc[GN__LANES / W];                                                                     \
+            T s[GN__LANES];                                                                             \
+            GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] = (vec){ 0 };                     \
+            for (int l = 0; l < PIECE; l += GN__LANES, x += GN__LANES)                                  \
+                GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] += *(const vec *)(x + v * W); \
+            memcpy(s, acc, sizeof s);                                                                   \
+            y[p] = (double)GN__LANES_SUM(s);                                                            \
+        }                                                                                               \
+        return (y[0] + y[1]) + (y[2] + y[3]);                                                           \
     }
 /* Four rows of a running sum at a time. */
 #define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                          \
@@ -7753,6 +9306,16 @@ typedef struct gn__kernels {
             y[r] += GN__LANES_SUM(s);                                                                                 \
         }                                                                                                             \
     }
+#define GN__DEFINE_SUM(name, attribute, T, W, PIECE)                  \
+    static double gn__sum_##name(const T *x) {                        \
+        double y[GN__JOINED];                                         \
+        for (int p = 0; p < GN__JOINED; p++, x += PIECE) {            \
+            T s[GN__LANES] = { 0 };                                   \
+            for (int l = 0; l < PIECE; l++) s[l % GN__LANES] += x[l]; \
+            y[p] = (double)GN__LANES_SUM(s);                          \
+        }                                                             \
+        return (y[0] + y[1]) + (y[2] + y[3]);                         \
+    }
 #define GN__DEFINE_DOWN(name, attribute, T, W, B, WIDE, ONE)                                                \
     static void gn__down_##name(T *slots, const T *x, const void *pb, int64_t ldb, int64_t rows, int64_t n, \
                                 bool fresh) {                                                               \
@@ -7785,70 +9348,81 @@ typedef struct gn__kernels {
     }
 #endif
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__DEFINE_TOP(S, attribute, W)                                                    \
-    attribute static float gn__top_##S(const float *x, int64_t n, float sign) {            \
-        typedef float vec __attribute__((vector_size(W * 4), aligned(4), may_alias));      \
-        typedef int32_t ivec __attribute__((vector_size(W * 4)));                          \
-        typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));        \
-        typedef int32_t iquad __attribute__((vector_size(16)));                            \
-        vec m[4];                                                                          \
-        quad q;                                                                            \
-        float s[4 * W], best;                                                              \
-        int64_t i = 0;                                                                     \
-        GN__UNROLL for (int v = 0; v < 4; v++) m[v] = (vec){ 0 } - INFINITY;               \
-        for (; i + 4 * W <= n; i += 4 * W) {                                               \
-            GN__UNROLL for (int v = 0; v < 4; v++) {                                       \
-                vec t = sign * *(const vec *)(x + i + v * W);                              \
-                ivec take = (t > m[v]) | (t != t);                                         \
-                m[v] = (vec)(((ivec)t & take) | ((ivec)m[v] & ~take));                     \
-            }                                                                              \
-        }                                                                                  \
-        memcpy(s, m, sizeof s);                                                            \
-        q = *(const quad *)s;                                                              \
-        for (int l = 4; l < 4 * W; l += 4) {                                               \
-            quad t = *(const quad *)(s + l);                                               \
-            iquad take = (t > q) | (t != t);                                               \
-            q = (quad)(((iquad)t & take) | ((iquad)q & ~take));                            \
-        }                                                                                  \
-        best = q[0];                                                                       \
-        for (int l = 1; l < 4; l++) best = gn__m_max_f32(q[l], best);                      \
-        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best; \
-        return best;                                                                       \
+/* V vectors of W elements at a time: with fewer loads in a row memory is read at half its speed. */
+#define GN__DEFINE_TOP(S, attribute, T, I, W, V)                                                                     \
+    attribute static T gn__top_##S(const T *x, int64_t n, T sign) {                                                  \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                    \
+        typedef I ivec __attribute__((vector_size(W * sizeof(T))));                                                  \
+        vec m[V];                                                                                                    \
+        typedef T quad __attribute__((vector_size(16), aligned(sizeof(T)), may_alias));                              \
+        typedef I iquad __attribute__((vector_size(16)));                                                            \
+        enum { Q = 16 / (int)sizeof(T) };                                                                            \
+        T s[W], best;                                                                                                \
+        int64_t i = 0;                                                                                               \
+        if (n < W) { /* short rows: no vectors to put together */                                                    \
+            for (best = -(T)INFINITY; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;    \
+            return best;                                                                                             \
+        }                                                                                                            \
+        GN__UNROLL for (int v = 0; v < V; v++) m[v] = (vec){ 0 } - (T)INFINITY;                                      \
+        for (; i + V * W <= n; i += V * W)                                                                           \
+            GN__UNROLL for (int v = 0; v < V; v++) GN__TOP_OF(vec, ivec, m[v], sign **(const vec *)(x + i + v * W)); \
+        for (; i + W <= n; i += W) GN__TOP_OF(vec, ivec, m[0], sign **(const vec *)(x + i));                         \
+        GN__UNROLL for (int v = 1; v < V; v++) GN__TOP_OF(vec, ivec, m[0], m[v]);                                    \
+        memcpy(s, m, sizeof s);                                                                                      \
+        quad q = *(const quad *)s;                                                                                   \
+        for (int l = Q; l < W; l += Q) GN__TOP_OF(quad, iquad, q, *(const quad *)(s + l));                           \
+        best = q[0];                                                                                                 \
+        for (int l = 1; l < Q; l++) best = q[l] > best || q[l] != q[l] ? q[l] : best;                                \
+        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;                           \
+        return best;                                                                                                 \
     }
+#define GN__TOP_OF(V, M, most, expr)                   \
+    do {                                               \
+        V t = expr;                                    \
+        M take = (t > most) | (t != t);                \
+        most = (V)(((M)t & take) | ((M)most & ~take)); \
+    } while (0)
 #else
-#define GN__DEFINE_TOP(S, attribute, W)                                                                 \
-    static float gn__top_##S(const float *x, int64_t n, float sign) {                                   \
-        float best = -INFINITY;                                                                         \
+#define GN__DEFINE_TOP(S, attribute, T, I, W, V)                                                        \
+    static T gn__top_##S(const T *x, int64_t n, T sign) {                                               \
+        T best = -(T)INFINITY;                                                                          \
         for (int64_t i = 0; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best; \
         return best;                                                                                    \
     }
 #endif
-#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                  \
-    GN__DEFINE_TOP(S, attribute, W)                                                  \
-    GN__DEFINE_MAPS(S, attribute, W)                                                 \
-    GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD)        \
-    GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD) \
-    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)   \
-    GN__DEFINE_AXPY(S, attribute, W)                                                 \
-    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)          \
-    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                    \
-    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)  \
+#define GN__DEFINE_MICROS(S, attribute, W, MR, NV)                            \
+    GN__DEFINE_MICRO(f32_##S, attribute, float, W, MR, NV, GN__RUN, GN__MADD) \
+    GN__DEFINE_MICRO(f64_##S, attribute, double, (W / 2), MR, NV, GN__RUN, GN__MADD)
+#define GN__DEFINE_KERNELS(S, attribute, W, MR, NV)                                 \
+    GN__DEFINE_TOP(f32_##S, attribute, float, int32_t, W, 8)                        \
+    GN__DEFINE_TOP(f64_##S, attribute, double, int64_t, (W / 2), 8)                 \
+    GN__DEFINE_MAPS(S, attribute, W)                                                \
+    GN__DEFINE_MICROS(S, attribute, W, MR, NV)                                      \
+    GN__DEFINE_DOT(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE)  \
+    GN__DEFINE_SUM(f64_##S, attribute, double, (W / 2), GN__PIECE64)                \
+    GN__DEFINE_AXPY(S, attribute, W)                                                \
+    GN__DEFINE_DOWN(f32_##S, attribute, float, W, float, GN__WIDE, GN__ONE)         \
+    GN__DEFINE_JOIN(f32_##S, attribute, float, W)                                   \
+    GN__DEFINE_DOWN(f64_##S, attribute, double, (W / 2), double, GN__WIDE, GN__ONE) \
     GN__DEFINE_JOIN(f64_##S, attribute, double, (W / 2))
 #define GN__DEFINE_MICRO_I32(S, attribute, W, MR, NV) \
     GN__DEFINE_MICRO(i32_##S, attribute, uint32_t, W, MR, NV, INT64_MAX, GN__MADD)
 /* of 8 lanes, which no wider vector changes */
-#define GN__DEFINE_DOTS(S, attribute, W) \
-    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE)
+#define GN__DEFINE_DOTS(S, attribute, W)                                                                 \
+    GN__DEFINE_DOT(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), float, GN__WIDE, GN__ONE) \
+    GN__DEFINE_SUM(f32_##S, attribute, float, (W < GN__LANES ? W : GN__LANES), GN__PIECE)
 #define GN__DEFINE_HALVES(name, WIDE, ONE)                                       \
     GN__DEFINE_DOT(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE) \
     GN__DEFINE_DOWN(name, GN__TARGET_AVX2, float, GN__LANES, uint16_t, WIDE, ONE)
 #define GN__TILES(micro, W, MR, NV) MR, W *NV, micro
-/* last: tiles of integers, tiny products, dot16 and down16 */
-#define GN__KERNELS(S, dot, W, MR, NV, ...)                                                                           \
-    {                                                                                                                 \
-        { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##S, dot, gn__dot_f64_##S, \
-            gn__down_f32_##S, gn__join_f32_##S, gn__down_f64_##S, gn__join_f64_##S, gn__top_##S, gn__affine_##S,      \
-            gn__gain_##S, __VA_ARGS__                                                                                 \
+/* rows: whose kernels of rows, which gain nothing from wider vectors; last: tiles of integers, tiny products, dot16
+   and down16 */
+#define GN__KERNELS(S, rows, W, MR, NV, ...)                                                                           \
+    {                                                                                                                  \
+        { MR, W * NV, gn__micro_f32_##S }, { MR, W * NV / 2, gn__micro_f64_##S }, gn__axpy_##rows, gn__dot_f32_##rows, \
+            gn__dot_f64_##rows, gn__down_f32_##rows, gn__join_f32_##rows, gn__down_f64_##rows, gn__join_f64_##rows,    \
+            gn__sum_f32_##rows, gn__sum_f64_##rows, gn__top_f32_##rows, gn__top_f64_##rows, gn__affine_##rows,         \
+            gn__gain_##rows, __VA_ARGS__                                                                               \
     }
 
 #if defined(__aarch64__)
@@ -7866,7 +9440,7 @@ GN__EXPAND(GN__DEFINE_MICRO_I32, base, , GN__BASE_SHAPE)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_KERNELS(avx2, GN__TARGET_AVX2, 8, 6, 2)
-GN__DEFINE_KERNELS(avx512, GN__TARGET_AVX512, 16, 7, 2)
+GN__DEFINE_MICROS(avx512, GN__TARGET_AVX512, 16, 7, 2)
 GN__DEFINE_DOTS(avx2, GN__TARGET_AVX2, 8)
 GN__DEFINE_HALVES(f16, GN__WIDE_F16, gn__f16_f32)
 GN__DEFINE_HALVES(bf16, GN__WIDE_BF16, gn__bf16_f32)
@@ -7887,12 +9461,11 @@ GN__DEFINE_MICRO(pairs_avx2, GN__TARGET_AVX2, uint32_t, 8, 6, 2, INT64_MAX, GN__
         gn__down_f16, gn__down_bf16                                                                            \
     }
 static const gn__kernels gn__kernel_sets[GN__ISA__COUNT] = {
-    GN__EXPAND(GN__KERNELS, base, gn__dot_f32_base, GN__BASE_SHAPE,
-               { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) }, { 0, 0, NULL }, { 0, 0, NULL },
-               { NULL, NULL }, { NULL, NULL }, { NULL, NULL }),
+    GN__EXPAND(GN__KERNELS, base, base, GN__BASE_SHAPE, { GN__EXPAND(GN__TILES, gn__micro_i32_base, GN__BASE_SHAPE) },
+               { 0, 0, NULL }, { 0, 0, NULL }, { NULL, NULL }, { NULL, NULL }, { NULL, NULL }),
 #if GN__X86
-    GN__KERNELS(avx2, gn__dot_f32_avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL)),
-    GN__KERNELS(avx512, gn__dot_f32_avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2))),
+    GN__KERNELS(avx2, avx2, 8, 6, 2, GN__OF_AVX2(0, 0, NULL)),
+    GN__KERNELS(avx512, avx2, 16, 7, 2, GN__OF_AVX2(GN__TILES(gn__micro_bf16, 16, 7, 2))),
 #endif
 };
 
@@ -7915,20 +9488,23 @@ typedef struct gn__runners {
 #pragma GCC optimize("O2,no-tree-vectorize")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__BEST_WIDE(W, T, I, BETTER)                                                          \
-    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));               \
-    typedef I mask __attribute__((vector_size(W), aligned(sizeof(I)), may_alias));              \
-    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {                      \
-        vec y = *(vec *)(best + i);                                                             \
-        mask a = *(mask *)(at + i), row = (mask){ 0 } + (I)first;                               \
-        for (int64_t r = 0; r < rows; r++, row += 1) {                                          \
-            vec v = *(const vec *)(x + r * ldx + i);                                            \
-            mask m = (mask)(least ? v < y : v > y) BETTER(| ((mask)(v != v) & (mask)(y == y))); \
-            y = (vec)((m & (mask)v) | (~m & (mask)y));                                          \
-            a = (m & row) | (~m & a);                                                           \
-        }                                                                                       \
-        *(vec *)(best + i) = y;                                                                 \
-        *(mask *)(at + i) = a;                                                                  \
+/* The least is the largest of the complements, or of what has the other sign. */
+#define GN__BEST_WIDE(W, T, I, BETTER)                                                         \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));              \
+    typedef I mask __attribute__((vector_size(W), aligned(sizeof(I)), may_alias));             \
+    const I all = least ? -1 : 0;                                                              \
+    const mask flip = (mask){ 0 } + (I)(all BETTER(&(I)((uint64_t)1 << (8 * sizeof(I) - 1)))); \
+    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {                     \
+        vec y = (vec)(*(mask *)(best + i) ^ flip);                                             \
+        mask a = *(mask *)(at + i), row = (mask){ 0 } + (I)first;                              \
+        for (int64_t r = 0; r < rows; r++, row += 1) {                                         \
+            vec v = (vec)(*(const mask *)(x + r * ldx + i) ^ flip);                            \
+            mask m = (mask)(v > y) BETTER(| ((mask)(v != v) & (mask)(y == y)));                \
+            y = (vec)((m & (mask)v) | (~m & (mask)y));                                         \
+            a = (m & row) | (~m & a);                                                          \
+        }                                                                                      \
+        *(mask *)(best + i) = (mask)y ^ flip;                                                  \
+        *(mask *)(at + i) = a;                                                                 \
     }
 #define GN__RUN_WIDE(W, T, OP)                                                        \
     typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));     \
@@ -7969,32 +9545,68 @@ typedef struct gn__runners {
             for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                    \
     }
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__MOST_WIDE(W, T)                                                                \
-    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));          \
-    enum { STEP = 4 * W / (int)sizeof(T) };                                                \
-    T s[STEP];                                                                             \
-    vec m[4];                                                                              \
-    GN__UNROLL for (int v = 0; v < 4; v++) m[v] = (vec){ 0 } + most;                       \
-    for (; i + STEP <= n; i += STEP) {                                                     \
-        GN__UNROLL for (int v = 0; v < 4; v++) {                                           \
-            vec t = *(const vec *)(x + i + v * (STEP / 4)) ^ flip, take = (vec)(t > m[v]); \
-            m[v] = (t & take) | (m[v] & ~take);                                            \
-        }                                                                                  \
-    }                                                                                      \
-    memcpy(s, m, sizeof s);                                                                \
-    for (int l = 0; l < STEP; l++) most = s[l] > most ? s[l] : most;
+#define GN__MOST_WIDE(W, T)                                                                                    \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                              \
+    enum { Q = 16 / (int)sizeof(T), ONE = W / (int)sizeof(T), STEP = 8 * ONE };                                \
+    T s[ONE];                                                                                                  \
+    vec m[8];                                                                                                  \
+    GN__UNROLL for (int v = 0; v < 8; v++) m[v] = (vec){ 0 } + most;                                           \
+    for (; i + STEP <= n; i += STEP)                                                                           \
+        GN__UNROLL for (int v = 0; v < 8; v++) GN__MOST_OF(vec, m[v], *(const vec *)(x + i + v * ONE) ^ flip); \
+    for (; i + ONE <= n; i += ONE) GN__MOST_OF(vec, m[0], *(const vec *)(x + i) ^ flip);                       \
+    GN__UNROLL for (int v = 1; v < 8; v++) GN__MOST_OF(vec, m[0], m[v]);                                       \
+    memcpy(s, m, sizeof s);                                                                                    \
+    {                                                                                                          \
+        typedef T quad __attribute__((vector_size(16), aligned(sizeof(T)), may_alias));                        \
+        quad q = *(const quad *)s;                                                                             \
+        for (int l = Q; l < ONE; l += Q) GN__MOST_OF(quad, q, *(const quad *)(s + l));                         \
+        for (int l = 0; l < Q; l++) most = q[l] > most ? q[l] : most;                                          \
+    }
+#define GN__MOST_OF(V, y, expr)        \
+    do {                               \
+        V t = expr, take = (V)(t > y); \
+        y = (t & take) | (y & ~take);  \
+    } while (0)
 #else
 #define GN__MOST_WIDE(W, T)
 #endif
 /* The least is the largest of the complements. */
 #define GN__DEFINE_MOST(S, attribute, W, T)                                            \
     attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
-        const T *x = (const T *)px, flip = least ? -1 : 0;                             \
+        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                        \
         T most = (T)(x[0] ^ flip);                                                     \
         int64_t i = 0;                                                                 \
         GN__MOST_WIDE(W, T)                                                            \
         for (; i < n; i++) most = (T)(x[i] ^ flip) > most ? (T)(x[i] ^ flip) : most;   \
         return (int64_t)(T)(most ^ flip);                                              \
+    }
+/* The largest (least) down columns: as GN__DEFINE_BEST, without places. */
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__PEAK_WIDE(W, T)                                                       \
+    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias)); \
+    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {        \
+        vec y = *(vec *)(best + i) ^ flip;                                        \
+        for (int64_t r = 0; r < rows; r++) {                                      \
+            vec v = *(const vec *)(x + r * ldx + i) ^ flip, take = (vec)(v > y);  \
+            y = (v & take) | (y & ~take);                                         \
+        }                                                                         \
+        *(vec *)(best + i) = y ^ flip;                                            \
+    }
+#else
+#define GN__PEAK_WIDE(W, T)
+#endif
+#define GN__DEFINE_PEAK(S, attribute, W, T)                                                                  \
+    attribute static void gn__run_peak_##S(void *pbest, void *at, const void *px, int64_t ldx, int64_t rows, \
+                                           int64_t n, int64_t first, bool least) {                           \
+        T *best = (T *)pbest, flip = (T)(least ? -1 : 0);                                                    \
+        const T *x = (const T *)px;                                                                          \
+        int64_t i = 0;                                                                                       \
+        (void)at;                                                                                            \
+        (void)first;                                                                                         \
+        GN__PEAK_WIDE(W, T)                                                                                  \
+        for (; i < n; i++)                                                                                   \
+            for (int64_t r = 0; r < rows; r++)                                                               \
+                if ((T)(x[r * ldx + i] ^ flip) > (T)(best[i] ^ flip)) best[i] = x[r * ldx + i];              \
     }
 #define GN__IF_FLOAT(...) __VA_ARGS__
 #define GN__IF_INT(...)
@@ -8003,21 +9615,23 @@ typedef struct gn__runners {
     GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT) \
     GN__DEFINE_MOST(i32_##S, attribute, W, int32_t)                       \
     GN__DEFINE_MOST(i64_##S, attribute, W, int64_t)                       \
+    GN__DEFINE_MOST(i8_##S, attribute, W, int8_t)                         \
+    GN__DEFINE_MOST(u8_##S, attribute, W, uint8_t)                        \
+    GN__DEFINE_PEAK(i8_##S, attribute, W, int8_t)                         \
+    GN__DEFINE_PEAK(u8_##S, attribute, W, uint8_t)                        \
     GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)  \
     GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)  \
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, sum, +)               \
     GN__DEFINE_RUN(i64_##S, attribute, W, uint64_t, prod, *)
-#define GN__RUNNERS(S)                                                                                       \
-    {                                                                                                        \
-        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL, NULL },                                              \
-        [GN__F64] = { gn__run_best_f64_##S, NULL, NULL, NULL },                                              \
-        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S }, [GN__I64] = { \
-            gn__run_best_i64_##S,                                                                            \
-            gn__run_sum_i64_##S,                                                                             \
-            gn__run_prod_i64_##S,                                                                            \
-            gn__run_most_i64_##S                                                                             \
-        }                                                                                                    \
+#define GN__RUNNERS(S)                                                                                         \
+    {                                                                                                          \
+        [GN__F32] = { gn__run_best_f32_##S, NULL, NULL, NULL },                                                \
+        [GN__F64] = { gn__run_best_f64_##S, NULL, NULL, NULL },                                                \
+        [GN__I32] = { gn__run_best_i32_##S, gn__run_sum_i32_##S, NULL, gn__run_most_i32_##S },                 \
+        [GN__I64] = { gn__run_best_i64_##S, gn__run_sum_i64_##S, gn__run_prod_i64_##S, gn__run_most_i64_##S }, \
+        [GN__LANE_I8] = { gn__run_peak_i8_##S, NULL, NULL, gn__run_most_i8_##S },                              \
+        [GN__LANE_U8] = { gn__run_peak_u8_##S, NULL, NULL, gn__run_most_u8_##S },                              \
     }
 GN__SMALL_BEGIN
 GN__DEFINE_RUNNERS(base, , 16)
@@ -8029,8 +9643,9 @@ GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
 #pragma GCC pop_options
 #endif
 
-static const gn__runners *gn__runners_of(const gn__pool *p, gn__compute t) {
-    static const gn__runners sets[2][GN__COMPUTE__COUNT] = {
+/* t: a compute type or a GN__LANE_ */
+static const gn__runners *gn__runners_of(const gn__pool *p, int t) {
+    static const gn__runners sets[2][GN__LANE__COUNT] = {
         GN__RUNNERS(base),
 #if GN__X86
         GN__RUNNERS(avx2),
@@ -8071,9 +9686,11 @@ typedef struct gn__tree {
     double at[64];
 } gn__tree;
 
-GN__INLINE void gn__tree_add(gn__tree *t, double v) {
-    for (uint64_t b = t->n++; b & 1; b >>= 1) v = t->at[--t->depth] + v;
+/* v: a piece, or the sum of `pieces`, a power of 2 by which the number of those before can be divided. */
+GN__INLINE void gn__tree_add(gn__tree *t, double v, uint64_t pieces) {
+    for (uint64_t b = t->n / pieces; b & 1; b >>= 1) v = t->at[--t->depth] + v;
     t->at[t->depth++] = v;
+    t->n += pieces;
 }
 
 static double gn__tree_sum(const gn__tree *t) {
@@ -8107,19 +9724,35 @@ static void gn__trees_sum(double *rows, int64_t n, uint64_t pieces) {
 static const float gn__ones[GN__PIECE] = { GN__ONES64, GN__ONES64 };
 static const double gn__ones64[GN__PIECE64] = { GN__ONES64 };
 
-/* n elements, the first of a piece, and so are those that follow after n unless these are the last. Whole pieces are
-   added up side by side. */
-#define GN__DEFINE_PIECES(S, T, PIECE, member, ones)                                       \
+/* n elements, the first of a piece, and so are those that follow after n unless these are the last. */
+#define GN__DEFINE_PIECES(S, T, PIECE, dot, sum, ones)                                     \
     static void gn__pieces_##S(const gn__kernels *k, gn__tree *t, const T *x, int64_t n) { \
-        for (int64_t i = 0, m; i < n; i += m * PIECE) {                                    \
-            T s[8] = { 0 };                                                                \
-            m = GN__MAX(GN__MIN((n - i) / PIECE, 8), 1);                                   \
-            k->member(s, ones, 0, x + i, PIECE, m, GN__MIN(n - i, (int64_t)PIECE));        \
-            for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l]);                 \
+        while (n > 0) {                                                                    \
+            T s = 0;                                                                       \
+            int64_t m = GN__MIN(n, (int64_t)PIECE);                                        \
+            if (n >= GN__JOINED * PIECE && t->n % GN__JOINED == 0) {                       \
+                m = GN__JOINED * PIECE;                                                    \
+                gn__tree_add(t, k->sum(x), GN__JOINED);                                    \
+            } else {                                                                       \
+                k->dot(&s, ones, 0, x, 0, 1, m);                                           \
+                gn__tree_add(t, (double)s, 1);                                             \
+            }                                                                              \
+            x += m;                                                                        \
+            n -= m;                                                                        \
         }                                                                                  \
     }
-GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, gn__ones)
-GN__DEFINE_PIECES(f64, double, GN__PIECE64, dot64, gn__ones64)
+GN__DEFINE_PIECES(f32, float, GN__PIECE, dot, sum, gn__ones)
+GN__DEFINE_PIECES(f64, double, GN__PIECE64, dot64, sum64, gn__ones64)
+
+/* The same of 16-bit floats, where there is a kernel for them: eight pieces side by side. */
+static void gn__pieces_half(const gn__kernels *k, gn__tree *t, gn_dtype d, const uint16_t *x, int64_t n) {
+    for (int64_t i = 0, m; i < n; i += m * GN__PIECE) {
+        float s[8] = { 0 };
+        m = GN__MAX(GN__MIN((n - i) / GN__PIECE, 8), 1);
+        k->dot16[d == GN_BF16](s, gn__ones, 0, x + i, GN__PIECE, m, GN__MIN(n - i, (int64_t)GN__PIECE));
+        for (int64_t l = 0; l < m; l++) gn__tree_add(t, (double)s[l], 1);
+    }
+}
 
 static double gn__sum_f64(const gn__kernels *k, const double *x, int64_t n) {
     gn__tree t;
@@ -8412,10 +10045,9 @@ static void gn__prod_columns(const gn__products *k, double *hi, double *lo, cons
         for (int64_t q = 0, some; q < m; q += some) {
             const void *from = gn__down_at(x, r + q);
             some = direct ? m : GN__MIN(m - q, (int64_t)GN__LANES);
-            for (int64_t l = 0; l < some && !direct; l++) {
+            for (int64_t l = 0; l < some && !direct; l++)
                 if (f32) gn__load_f32((float *)room[0] + l * GN__CHUNK, x->dtype, gn__down_at(x, r + q + l), 1, n);
                 else gn__load_f64(room[l], x->dtype, gn__down_at(x, r + q + l), 1, n);
-            }
             if (!direct) from = room;
             int64_t ldx = direct ? x->down : GN__CHUNK;
             if (f32) k->down32(slots[0], NULL, (const float *)from, ldx, some, n, q == 0);
@@ -8454,33 +10086,35 @@ typedef struct gn__partial {
 /* levels: of 1024 / GN__PIECE64 pieces */
 enum { GN__REDUCE_BLOCK = 1 << 16, GN__REDUCE_ROWS = 1024, GN__REDUCE_DEEP = 8, GN__REDUCE_LEVELS = 5 };
 
-/* Whether one of 64 elements is v. */
-static bool gn__among(const float *x, float v) {
-    int found = 0;
-    for (int i = 0; i < 64; i++) found |= x[i] == v;
-    return found != 0;
-}
-
-/* Extremes of f32: a vector search for the value, then one for its place where it is a new one. */
-static void gn__best_f32(const gn__reduce_job *j, gn__best *b, const float *x, int64_t n, int64_t at) {
-    bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN;
-    float sign = least ? -1 : 1, top = sign * gn__kernels_of(j->c->pool)->top(x, n, sign);
-    bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;
-    if (b->any && (b->f != b->f || !(better || nan))) return;
-    if (j->kind < GN__REDUCE_ARGMAX && !nan && top != 0) { /* its place does not matter, as with 0, of either sign */
-        *b = (gn__best){ (double)top, 0, at, true };
-        return;
+/* Extremes of floats: a vector search for the value, then one for its place where it is a new one. */
+#define GN__DEFINE_BEST_OF(S, T, top_of)                                                                \
+    static bool gn__among_##S(const T *x, T v) { /* whether one of 64 elements is v */                  \
+        int found = 0;                                                                                  \
+        for (int i = 0; i < 64; i++) found |= x[i] == v;                                                \
+        return found != 0;                                                                              \
+    }                                                                                                   \
+    static void gn__best_##S(const gn__reduce_job *j, gn__best *b, const T *x, int64_t n, int64_t at) { \
+        bool least = j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN;                         \
+        T sign = least ? -1 : 1, top = sign * gn__kernels_of(j->c->pool)->top_of(x, n, sign);           \
+        bool nan = top != top, better = least ? (double)top < b->f : (double)top > b->f;                \
+        if (b->any && (b->f != b->f || !(better || nan))) return;                                       \
+        if (j->kind < GN__REDUCE_ARGMAX && !nan &&                                                      \
+            top != 0) { /* its place does not matter, as with 0, of either sign */                      \
+            *b = (gn__best){ (double)top, 0, at, true };                                                \
+            return;                                                                                     \
+        }                                                                                               \
+        int64_t i = 0;                                                                                  \
+        while (!nan && i + 64 < n && !gn__among_##S(x + i, top)) i += 64;                               \
+        while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;                                    \
+        *b = (gn__best){ (double)x[i], 0, at + i, true };                                               \
     }
-    int64_t i = 0;
-    while (!nan && i + 64 < n && !gn__among(x + i, top)) i += 64;
-    while (i + 1 < n && (nan ? x[i] == x[i] : x[i] != top)) i++;
-    *b = (gn__best){ (double)x[i], 0, at + i, true };
-}
+GN__DEFINE_BEST_OF(f32, float, top)
+GN__DEFINE_BEST_OF(f64, double, top64)
 
-typedef union gn__chunk {
-    float s[GN__CHUNK];
+typedef union gn__chunk { /* of narrow elements as many as fit */
+    float s[2 * GN__CHUNK];
     double f[GN__CHUNK];
-    int32_t i[GN__CHUNK];
+    int32_t i[2 * GN__CHUNK];
     int64_t l[GN__CHUNK];
 } gn__chunk;
 /* running results and their places; elements that had to be converted */
@@ -8488,10 +10122,16 @@ typedef struct gn__runs {
     gn__chunk y, at, x;
 } gn__runs;
 
+/* Columns that one task goes down: as many as a gn__runs has room for. */
+static int64_t gn__reduce_abreast_columns(const gn__reduce_job *j) {
+    bool wide = j->compute == GN__F64 || j->compute == GN__I64;
+    return !j->runs || wide ? GN__CHUNK : j->lane >= GN__LANE_I8 ? 8 * GN__CHUNK : 2 * GN__CHUNK;
+}
+
 /* `rows` rows of n elements, ldx apart, where they lie or converted; the first is row `row` for the results. */
 static void gn__runs_add(const gn__reduce_job *j, gn__runs *a, const void *x, int64_t ldx, int64_t rows, int64_t n,
                          int64_t row) {
-    const gn__runners *k = gn__runners_of(j->c->pool, j->compute);
+    const gn__runners *k = gn__runners_of(j->c->pool, j->lane);
     if (j->kind == GN__REDUCE_SUM) k->sum(&a->y, x, ldx, rows, n);
     else if (j->kind == GN__REDUCE_PROD) k->prod(&a->y, x, ldx, rows, n);
     else k->best(&a->y, &a->at, x, ldx, rows, n, row, j->kind == GN__REDUCE_MIN || j->kind == GN__REDUCE_ARGMIN);
@@ -8499,8 +10139,8 @@ static void gn__runs_add(const gn__reduce_job *j, gn__runs *a, const void *x, in
 
 /* n results begin: sums with 0, products with 1, extremes with their first element. */
 static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, int64_t n) {
-    size_t width = j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
-    memset(&a->at, 0, (size_t)n * width);
+    size_t width = j->lane >= GN__LANE_I8 ? 1 : j->compute == GN__F64 || j->compute == GN__I64 ? 8 : 4;
+    if (j->lane < GN__LANE_I8) memset(&a->at, 0, (size_t)n * width);
     if (j->kind >= GN__REDUCE_MAX) memcpy(&a->y, x, (size_t)n * width);
     else if (j->kind == GN__REDUCE_SUM) memset(&a->y, 0, (size_t)n * width);
     else
@@ -8511,8 +10151,10 @@ static void gn__runs_begin(const gn__reduce_job *j, gn__runs *a, const void *x, 
 GN__NOINLINE static const void *gn__runs_load(const gn__reduce_job *j, gn__runs *a, const char *p, int64_t stride,
                                               int64_t n) {
     gn_dtype d = j->c->in[0].dtype;
-    if (stride == 1 && (d == GN_F32 || d == GN_F64 || (d == GN_I32 && j->compute == GN__I32) || d == GN_I64)) return p;
-    if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
+    bool bytes = j->lane >= GN__LANE_I8, wide = d == GN_F32 || d == GN_F64 || d == GN_I64;
+    if (stride == 1 && (bytes || wide || (d == GN_I32 && j->compute == GN__I32))) return p;
+    if (bytes) gn__copy_strided((char *)&a->x, 1, p, stride, n, 1);
+    else if (j->compute == GN__F32) gn__load_f32(a->x.s, d, p, stride, n);
     else if (j->compute == GN__F64) gn__load_f64(a->x.f, d, p, stride, n);
     else if (j->compute == GN__I32) gn__load_i32(a->x.i, d, p, stride, n);
     else gn__load_i64(a->x.l, d, p, stride, n);
@@ -8522,10 +10164,14 @@ GN__NOINLINE static const void *gn__runs_load(const gn__reduce_job *j, gn__runs 
 /* Result i of those that ran; its element's number is at * step + first. */
 static gn__partial gn__runs_result(const gn__reduce_job *j, const gn__runs *a, int64_t i, int64_t step, int64_t first) {
     gn__compute t = j->compute;
-    int64_t whole = t == GN__I32   ? (int64_t)a->y.i[i]
-                    : t == GN__I64 ? a->y.l[i]
-                                   : 0,
-            at = t == GN__F64 || t == GN__I64 ? a->at.l[i] : (int64_t)a->at.i[i];
+    int64_t whole = j->lane == GN__LANE_I8   ? (int64_t)((const int8_t *)&a->y)[i]
+                    : j->lane == GN__LANE_U8 ? (int64_t)((const uint8_t *)&a->y)[i]
+                    : t == GN__I32           ? (int64_t)a->y.i[i]
+                    : t == GN__I64           ? a->y.l[i]
+                                             : 0,
+            at = j->lane >= GN__LANE_I8         ? 0
+                 : t == GN__F64 || t == GN__I64 ? a->at.l[i]
+                                                : (int64_t)a->at.i[i];
     double real = t == GN__F32 ? (double)a->y.s[i] : t == GN__F64 ? a->y.f[i] : 0;
     return (gn__partial){ 0, { 1, 0 }, (uint64_t)whole, { real, whole, at * step + first, true } };
 }
@@ -8560,7 +10206,7 @@ static void gn__reduce_most(const gn__reduce_job *j, gn__partial *out, const cha
         n = GN__MIN(m - i, (int64_t)GN__CHUNK);
         const void *x = gn__runs_load(j, &a, p, stride, n);
         if (x == (const void *)p) n = m - i;
-        int64_t most = gn__runners_of(j->c->pool, j->compute)->most(x, n, j->kind == GN__REDUCE_MIN);
+        int64_t most = gn__runners_of(j->c->pool, j->lane)->most(x, n, j->kind == GN__REDUCE_MIN);
         gn__reduce_join(j, out, &(gn__partial){ 0, { 1, 0 }, 0, { 0, most, at + i, true } });
     }
 }
@@ -8570,8 +10216,11 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
                            int64_t at) {
     gn_dtype d = j->c->in[0].dtype;
     int64_t bytes = (int64_t)gn__bytes_of(d);
-    bool direct = stride == 1 && d == GN_F32;
-    float x[GN__CHUNK];
+    bool f32 = j->compute == GN__F32, direct = stride == 1 && (d == GN_F32 || d == GN_F64);
+    union {
+        float s[GN__CHUNK];
+        double f[GN__CHUNK];
+    } x;
     if (j->runs) {
         bool most = j->integer && (j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN);
         (most ? gn__reduce_most : gn__reduce_abreast)(j, a, p, stride, m, at);
@@ -8579,8 +10228,11 @@ static void gn__reduce_run(const gn__reduce_job *j, gn__partial *a, const char *
     }
     for (int64_t i = 0, n; i < m; i += n, p += n * stride * bytes) {
         n = direct ? m : GN__MIN(m - i, (int64_t)GN__CHUNK);
-        if (!direct) gn__load_f32(x, d, p, stride, n);
-        gn__best_f32(j, &a->best, direct ? (const float *)(const void *)p : x, n, at + i);
+        if (!direct && f32) gn__load_f32(x.s, d, p, stride, n);
+        else if (!direct) gn__load_f64(x.f, d, p, stride, n);
+        const void *from = direct ? (const void *)p : &x;
+        if (f32) gn__best_f32(j, &a->best, (const float *)from, n, at + i);
+        else gn__best_f64(j, &a->best, (const double *)from, n, at + i);
     }
 }
 
@@ -8603,6 +10255,8 @@ GN__NOINLINE static void gn__reduce_pieces(const gn__reduce_job *j, gn__partial 
                     : f32       ? GN__PIECE
                                 : GN__PIECE64,
             run;
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    bool half = stride == 1 && f32 && d != GN_F32 && !j->products && k->dot16[d == GN_BF16];
     bool direct = stride == 1 && (d == GN_F32 || d == GN_F64);
     union {
         float s[GN__CHUNK];
@@ -8614,6 +10268,10 @@ GN__NOINLINE static void gn__reduce_pieces(const gn__reduce_job *j, gn__partial 
         const char *p = gn__reduce_at(j, base, i, &run);
         run = GN__MIN(run, end - i);
         n = i + run == end ? run : run / piece * piece;
+        if (half && n > 0) {
+            gn__pieces_half(k, &t, d, (const uint16_t *)(const void *)p, n);
+            continue;
+        }
         if (!direct || n == 0) {
             n = GN__MIN(end - i, (int64_t)GN__CHUNK);
             for (int64_t have = 0, some; have < n; have += some) {
@@ -8625,8 +10283,8 @@ GN__NOINLINE static void gn__reduce_pieces(const gn__reduce_job *j, gn__partial 
             p = (const char *)&x;
         }
         if (j->products) gn__prod_pieces(gn__products_of(j->c->pool), &a->prod, f32, p, n);
-        else if (f32) gn__pieces_f32(gn__kernels_of(j->c->pool), &t, (const float *)(const void *)p, n);
-        else gn__pieces_f64(gn__kernels_of(j->c->pool), &t, (const double *)(const void *)p, n);
+        else if (f32) gn__pieces_f32(k, &t, (const float *)(const void *)p, n);
+        else gn__pieces_f64(k, &t, (const double *)(const void *)p, n);
     }
     if (j->floats) a->sum = gn__tree_sum(&t);
 }
@@ -8678,16 +10336,59 @@ GN__NOINLINE static void gn__reduce_store(const gn__reduce_job *j, int64_t at, c
     else gn__store_i64(&whole, out->dtype, o, 1, 1);
 }
 
-/* A task is a block of a result. */
+/* Task t is a block of a result. */
+static void gn__reduce_task(const gn__reduce_job *j, int64_t t) {
+    int64_t from = t % j->blocks * GN__REDUCE_BLOCK;
+    gn__partial a =
+        gn__reduce_part(j, t / j->blocks, from, j->blocks == 1 ? j->n : GN__MIN(from + GN__REDUCE_BLOCK, j->n));
+    if (j->blocks == 1) gn__reduce_store(j, t, &a);
+    else j->partials[t] = a;
+}
+
 static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; t++) gn__reduce_task((const gn__reduce_job *)arg, t);
+}
+
+/* The same where a source makes the elements: those of one block, or of the rows that are as many, at a time, in memory
+   that stays in a cache. */
+static void gn__reduce_stream(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
-    for (int64_t t = begin; t < end; t++) {
-        int64_t from = t % j->blocks * GN__REDUCE_BLOCK;
-        gn__partial a =
-            gn__reduce_part(j, t / j->blocks, from, j->blocks == 1 ? j->n : GN__MIN(from + GN__REDUCE_BLOCK, j->n));
-        if (j->blocks == 1) gn__reduce_store(j, t, &a);
-        else j->partials[t] = a;
+    gn__reduce_job own = *j;
+    gn__call call = *j->c;
+    gn_view in = j->c->in[0];
+    int64_t bytes = (int64_t)gn__bytes_of(in.dtype), most = GN__MIN(j->n * (end - begin), (int64_t)GN__REDUCE_BLOCK);
+    int64_t rows = j->blocks > 1 ? 1 : GN__MAX(most / j->n, 1);
+    char *room = (char *)gn__alloc_many((uint64_t)GN__MAX(most, GN__MIN(j->n, (int64_t)GN__REDUCE_BLOCK)) + 64, 1,
+                                        (size_t)bytes);
+    if (!room) {
+        gn__atomic_store(j->failed, 1);
+        return;
     }
+    own.c = &call;
+    call.in = &in;
+    for (int64_t t = begin, some; t < end && !gn__pool_stops(j->c->pool); t += some) {
+        some = GN__MIN(rows, end - t);
+        int64_t from = t % j->blocks * GN__REDUCE_BLOCK, at = t / j->blocks * j->n + from,
+                n = j->blocks > 1 ? GN__MIN((int64_t)GN__REDUCE_BLOCK, j->n - from) : some * j->n;
+        j->c->source->make(j->c->source->arg, room, at, n);
+        in.p = (char *)((uintptr_t)room - (uintptr_t)(at * bytes));
+        for (int64_t l = 0; l < some; l++) gn__reduce_task(&own, t + l);
+    }
+    gn_free(room);
+}
+
+/* Whether a reduction of a dense tensor by these axes reads its elements in the order they lie in, row by row. */
+static bool gn__reduce_streams(const gn_view *in, int64_t axes) {
+    int64_t n = 1;
+    bool kept = false;
+    for (int i = in->rank - 1; i >= 0; i--) {
+        bool reduced = (axes >> i) & 1;
+        if (in->dims[i] == 1) continue;
+        if (reduced && kept) return false;
+        if (reduced) n *= in->dims[i];
+        kept = kept || !reduced;
+    }
+    return n > 64 && gn__view_is_dense(in);
 }
 
 /* Rows [begin, end) of m neighbouring columns, at most GN__REDUCE_ROWS: their sums in the first m of `rows`. */
@@ -8732,11 +10433,11 @@ static void gn__columns_run(const gn__reduce_job *j, gn__runs *a, const char *ba
 GN__NOINLINE static void gn__reduce_columns_run(void *arg, int64_t begin, int64_t end) {
     const gn__reduce_job *j = (const gn__reduce_job *)arg;
     int64_t width = j->kept.dims[j->kept.rank - 1], bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype),
-            wide = (width + GN__CHUNK - 1) / GN__CHUNK;
+            most = gn__reduce_abreast_columns(j), wide = (width + most - 1) / most;
     gn__runs a;
     for (int64_t t = begin; t < end; t++) {
-        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * GN__CHUNK,
-                m = GN__MIN(width - col, (int64_t)GN__CHUNK), from = t % j->blocks * GN__REDUCE_ROWS;
+        int64_t outer = t / j->blocks / wide, col = t / j->blocks % wide * most, m = GN__MIN(width - col, most),
+                from = t % j->blocks * GN__REDUCE_ROWS;
         gn__columns_run(j, &a, j->c->in[0].p + (gn__view_offset(&j->kept, j->kept.rank - 1, outer) + col) * bytes, from,
                         GN__MIN(from + GN__REDUCE_ROWS, j->n), m);
         for (int64_t i = 0, at = outer * width + col; i < m; i++, at++) {
@@ -8744,6 +10445,66 @@ GN__NOINLINE static void gn__reduce_columns_run(void *arg, int64_t begin, int64_
             if (j->blocks == 1) gn__reduce_store(j, at, &one);
             else j->partials[at * j->blocks + t % j->blocks] = one;
         }
+    }
+}
+
+/* Element r of the reduced ones for results [at, at + m), in the compute type. */
+static void gn__few_load(const gn__reduce_job *j, void *x, int64_t r, int64_t at, int64_t m) {
+    gn_dtype d = j->c->in[0].dtype;
+    int last = j->kept.rank - 1;
+    int64_t inner = j->kept.dims[last], stride = j->kept.strides[last], bytes = (int64_t)gn__bytes_of(d);
+    const char *base = j->c->in[0].p + gn__view_offset(&j->reduced, j->reduced.rank, r) * bytes;
+    for (int64_t done = 0, some; done < m; done += some) {
+        int64_t row = (at + done) / inner, col = (at + done) % inner;
+        const char *p = base + (gn__view_offset(&j->kept, last, row) + col * stride) * bytes;
+        some = GN__MIN(m - done, inner - col);
+        if (j->compute == GN__F32) gn__load_f32((float *)x + done, d, p, stride, some);
+        else if (j->compute == GN__F64) gn__load_f64((double *)x + done, d, p, stride, some);
+        else if (j->compute == GN__I32) gn__load_i32((int32_t *)x + done, d, p, stride, some);
+        else gn__load_i64((int64_t *)x + done, d, p, stride, some);
+    }
+}
+
+/* Extremes of a few elements each that lie apart, as those of windows do: many results side by side. A task is
+   GN__CHUNK of them. */
+static void gn__reduce_few(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    int64_t total = gn__view_count(&j->c->out);
+    gn__runs a;
+    for (int64_t t = begin; t < end && !gn__pool_stops(j->c->pool); t++) {
+        int64_t at = t * GN__CHUNK, m = GN__MIN(total - at, (int64_t)GN__CHUNK);
+        for (int64_t r = 0; r < j->n; r++) {
+            gn__few_load(j, &a.x, r, at, m);
+            if (r == 0) gn__runs_begin(j, &a, &a.x, m);
+            gn__runs_add(j, &a, &a.x, 0, 1, m, r);
+        }
+        if (j->kind < GN__REDUCE_ARGMAX && j->c->out.dtype == GN_F32) {
+            memcpy(j->c->out.p + at * (int64_t)sizeof(float), a.y.s, (size_t)m * sizeof(float));
+            continue;
+        }
+        for (int64_t i = 0; i < m; i++) {
+            gn__partial one = gn__runs_result(j, &a, i, 1, 0);
+            gn__reduce_store(j, at + i, &one);
+        }
+    }
+}
+
+/* Sums of up to GN__LANES elements each, computed in f32: the same. Each is a running sum of its own, as in a row. */
+static void gn__reduce_few_sums(void *arg, int64_t begin, int64_t end) {
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    const gn__kernels *k = gn__kernels_of(j->c->pool);
+    const gn_view *out = &j->c->out;
+    int64_t total = gn__view_count(out);
+    float x[GN__LANES * GN__CHUNK], slots[GN__LANES * GN__SLOT], y[GN__CHUNK];
+    double wide[GN__CHUNK], by = j->kind == GN__REDUCE_MEAN ? (double)j->n : 1;
+    for (int64_t t = begin; t < end && !gn__pool_stops(j->c->pool); t++) {
+        int64_t at = t * GN__CHUNK, m = GN__MIN(total - at, (int64_t)GN__CHUNK);
+        for (int64_t r = 0; r < j->n; r++) gn__few_load(j, x + r * GN__CHUNK, r, at, m);
+        memset(y, 0, sizeof y);
+        k->down(slots, gn__ones, x, GN__CHUNK, j->n, m, true);
+        k->join(y, slots, j->n, m);
+        for (int64_t i = 0; i < m; i++) wide[i] = (double)y[i] / by;
+        gn__store_f64(wide, out->dtype, out->p + at * (int64_t)gn__bytes_of(out->dtype), 1, m);
     }
 }
 
@@ -8797,7 +10558,7 @@ static void gn__reduce_finish(const gn__reduce_job *j) {
         gn__tree t;
         t.n = 0, t.depth = 0;
         for (int64_t b = 0; b < j->blocks && j->floats; b++)
-            gn__tree_add(&t, j->columns ? j->sums[b * total + i] : j->partials[i * j->blocks + b].sum);
+            gn__tree_add(&t, j->columns ? j->sums[b * total + i] : j->partials[i * j->blocks + b].sum, 1);
         if (j->floats) a.sum = gn__tree_sum(&t);
         else a = j->partials[i * j->blocks];
         for (int64_t b = 1; b < j->blocks && !j->floats; b++) gn__reduce_join(j, &a, &j->partials[i * j->blocks + b]);
@@ -8816,7 +10577,13 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
                  j->reduced.strides[j->reduced.rank - 1] != 1;
     j->floats = sums && !j->integer;
     j->products = !sums && !best && !j->integer;
-    j->runs = j->integer || (best && (j->columns || j->compute == GN__F64));
+    j->runs = j->integer || (best && j->columns);
+    bool most = j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN;
+    bool sums_few = j->floats && j->compute == GN__F32 && j->n <= GN__LANES && j->n > 0;
+    j->few = ((best && j->n <= 64) || sums_few) && !j->columns && j->inner <= 16 && gn__view_count(&j->c->out) >= 64;
+    if (j->few) j->kept = gn__view_collapse(&j->kept);
+    most = most && !j->few;
+    j->lane = most && d == GN_I8 ? GN__LANE_I8 : most && d == GN_U8 ? GN__LANE_U8 : (int)j->compute;
 }
 
 GN__COLD_BEGIN
@@ -8839,7 +10606,10 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
     int64_t width = j.kept.rank ? j.kept.dims[j.kept.rank - 1] : 0, total = gn__view_count(&c->out);
     gn__reduce_how(&j, width);
     int64_t block = j.columns && !j.products ? GN__REDUCE_ROWS : GN__REDUCE_BLOCK,
-            tasks = j.columns ? total / GN__MAX(width, 1) * ((width + GN__CHUNK - 1) / GN__CHUNK) : total;
+            abreast = gn__reduce_abreast_columns(&j),
+            tasks = j.columns ? total / GN__MAX(width, 1) * ((width + abreast - 1) / abreast)
+                    : j.few   ? (total + GN__CHUNK - 1) / GN__CHUNK
+                              : total;
     j.blocks = GN__MAX((j.n + block - 1) / block, 1);
     void *room = j.blocks > 1 ? gn__alloc_many((uint64_t)total, (uint64_t)j.blocks,
                                                j.columns && j.floats ? sizeof *j.sums : sizeof *j.partials)
@@ -8848,15 +10618,21 @@ static gn_result gn__reduce(const gn__call *c, gn__reduce_kind kind) {
         return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a reduction of %lld elements", (long long)j.n);
     j.partials = (gn__partial *)room;
     j.sums = (double *)room;
+    gn__atomic failed;
+    gn__atomic_store(&failed, 0);
+    j.failed = &failed;
     gn__pool_for(c->pool, tasks * j.blocks,
-                 1 + 16384 / GN__MAX(j.columns ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1),
-                 !j.columns   ? gn__reduce_range
+                 1 + 16384 / GN__MAX(j.columns || j.few ? GN__MIN(j.n, block) * GN__CHUNK : GN__MIN(j.n, block), 1),
+                 c->source    ? gn__reduce_stream
+                 : j.few      ? j.floats ? gn__reduce_few_sums : gn__reduce_few
+                 : !j.columns ? gn__reduce_range
                  : j.products ? gn__reduce_columns_prod
                  : j.runs     ? gn__reduce_columns_run
                               : gn__reduce_columns,
                  &j);
     if (j.blocks > 1 && !gn__pool_stops(c->pool)) gn__reduce_finish(&j);
     gn_free(room);
+    if (gn__atomic_load(&failed)) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for elements to reduce");
     return GN_OK;
 }
 GN__COLD_END
@@ -9012,7 +10788,7 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O3,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
 #endif
 /* y = x - sub; y = x / by; the largest, NaN if there is one */
 static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
@@ -9045,11 +10821,11 @@ static void gn__gain_f64(double *restrict y, const double *gain, const double *b
     for (int64_t i = 0; gain && i < n; i++) y[i] *= gain[i];
     for (int64_t i = 0; bias && i < n; i++) y[i] += bias[i];
 }
+static void gn__squares_apart_f64(double *restrict x, const double *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = (x[i] - y[i]) * (x[i] - y[i]);
+}
 static void gn__squares_f64(double *y, const double *x, double sub, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = (x[i] - sub) * (x[i] - sub);
-}
-static void gn__widen_f64(double *y, const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = (double)x[i];
 }
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -9108,9 +10884,109 @@ GN__NOINLINE static void gn__softmax_line_f32(const gn__lines *j, const char *p,
     if (!whole) gn__store_f32(y, j->out.dtype, o, 1, n);
 }
 
+enum { GN__SOFTMAX_ROOM = 1 << 16 }; /* elements of a block of columns */
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#endif
+/* Lines side by side: m columns of n rows, to the bits that gn__softmax_line_S gives. y holds n m elements and, for a
+   logarithm, e as many; else both are one. */
+#define GN__DEFINE_SOFTMAX_COLUMNS(S, T, PIECE, ONES, SCALED, SCALE)                                           \
+    static void gn__tops_##S(T *top, const T *y, int64_t n, int64_t m) {                                       \
+        T nan[GN__CHUNK];                                                                                      \
+        for (int64_t i = 0; i < m; i++) nan[i] = 0, top[i] = -(T)INFINITY;                                     \
+        for (int64_t r = 0; r < n; r++, y += m)                                                                \
+            for (int64_t i = 0; i < m; i++) {                                                                  \
+                nan[i] = y[i] != y[i] ? (T)1 : nan[i];                                                         \
+                top[i] = y[i] > top[i] ? y[i] : top[i];                                                        \
+            }                                                                                                  \
+        for (int64_t i = 0; i < m; i++) top[i] = nan[i] != 0 ? (T)NAN : top[i];                                \
+    }                                                                                                          \
+    static void gn__softmax_columns_##S(const gn__pool *pool, T *y, T *e, int64_t n, int64_t m, bool log_of) { \
+        const gn__kernels *k = gn__kernels_of(pool);                                                           \
+        T top[GN__CHUNK], part[GN__CHUNK];                                                                     \
+        double sums[GN__SOFTMAX_LEVELS * GN__CHUNK], wide[GN__CHUNK];                                          \
+        uint64_t pieces = 0;                                                                                   \
+        gn__tops_##S(top, y, n, m);                                                                            \
+        for (int64_t r = 0; r < n; r++)                                                                        \
+            for (int64_t i = 0; i < m; i++) y[r * m + i] -= top[i];                                            \
+        gn__exp_##S(pool, e, y, n *m);                                                                         \
+        for (int64_t r = 0; r < n; r += PIECE, pieces++) {                                                     \
+            gn__down from = { (const char *)(e + r * m), sizeof(T) == 4 ? GN_F32 : GN_F64, m, 1, NULL, 0 };    \
+            memset(part, 0, (size_t)m * sizeof *part);                                                         \
+            gn__down_##S(k, part, ONES, &from, GN__MIN(n - r, (int64_t)PIECE), m);                             \
+            for (int64_t i = 0; i < m; i++) wide[i] = (double)part[i];                                         \
+            gn__trees_add(sums, m, pieces, wide);                                                              \
+        }                                                                                                      \
+        gn__trees_sum(sums, m, pieces);                                                                        \
+        for (int64_t i = 0; i < m; i++) part[i] = log_of ? (T)log(sums[i]) : (T)(SCALED(sums[i]));             \
+        for (int64_t r = 0; r < n && log_of; r++)                                                              \
+            for (int64_t i = 0; i < m; i++) y[r * m + i] -= part[i];                                           \
+        for (int64_t r = 0; r < n && !log_of; r++)                                                             \
+            for (int64_t i = 0; i < m; i++) y[r * m + i] SCALE part[i];                                        \
+    }
+#define GN__OVER(v) 1 / (v)
+enum { GN__SOFTMAX_LEVELS = 7 }; /* of GN__SOFTMAX_ROOM / GN__LINES / GN__PIECE64 pieces */
+GN__DEFINE_SOFTMAX_COLUMNS(f32, float, GN__PIECE, gn__ones, GN__OVER, *=)
+GN__DEFINE_SOFTMAX_COLUMNS(f64, double, GN__PIECE64, gn__ones64, , /=)
+#undef GN__OVER
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* Columns that are taken at a time; 0: line by line. */
+static int64_t gn__softmax_abreast(const gn__lines *x) {
+    int last = x->in.rank - 1;
+    bool apart = last > 0 && x->n > 1 && x->n <= GN__SOFTMAX_ROOM / GN__LINES && x->in.strides[last] != 1 &&
+                 x->in.strides[last - 1] == 1 && x->out.strides[last - 1] == 1;
+    if (!apart || x->in.dims[last - 1] < GN__LINES) return 0;
+    int64_t threads = x->c->pool ? (int64_t)x->c->pool->n_threads + 1 : 1, side = x->in.dims[last - 1];
+    int64_t most = GN__MIN(GN__SOFTMAX_ROOM / x->n, GN__MIN((side + threads - 1) / threads, (int64_t)GN__CHUNK));
+    return GN__MAX(most / GN__LINES * GN__LINES, (int64_t)GN__LINES);
+}
+
+static void gn__softmax_range(void *arg, int64_t begin, int64_t end) {
+    gn__lines *x = (gn__lines *)arg;
+    int last = x->in.rank - 1;
+    int64_t bytes = (int64_t)gn__bytes_of(x->in.dtype), most = gn__softmax_abreast(x), side = x->in.dims[last - 1],
+            wide = (side + most - 1) / most, is = x->in.strides[last] * bytes, os = x->out.strides[last] * bytes;
+    bool narrow = gn__dtypes[x->in.dtype].compute == GN__F32, log_of = x->kind == GN__SOFTMAX_LOG;
+    char *room =
+        (char *)gn__alloc_many((uint64_t)(x->n * most), log_of ? 2 : 1, narrow ? sizeof(float) : sizeof(double));
+    if (!room) {
+        gn__atomic_store(&x->failed, 1);
+        return;
+    }
+    for (int64_t t = begin; t < end && !gn__pool_stops(x->c->pool); t++) {
+        int64_t col = t % wide * most, m = GN__MIN(most, side - col);
+        const char *p = x->in.p + (gn__view_offset(&x->in, last - 1, t / wide) + col) * bytes;
+        char *o = x->out.p + (gn__view_offset(&x->out, last - 1, t / wide) + col) * bytes;
+        float *y = (float *)(void *)room;
+        double *f = (double *)(void *)room;
+        for (int64_t r = 0; r < x->n; r++)
+            if (narrow) gn__load_f32(y + r * m, x->in.dtype, p + r * is, 1, m);
+            else memcpy(f + r * m, p + r * is, (size_t)m * sizeof *f);
+        if (narrow) gn__softmax_columns_f32(x->c->pool, y, log_of ? y + x->n * m : y, x->n, m, log_of);
+        else gn__softmax_columns_f64(x->c->pool, f, log_of ? f + x->n * m : f, x->n, m, log_of);
+        for (int64_t r = 0; r < x->n; r++)
+            if (narrow) gn__store_f32(y + r * m, x->out.dtype, o + r * os, 1, m);
+            else memcpy(o + r * os, f + r * m, (size_t)m * sizeof *f);
+    }
+    gn_free(room);
+}
+
 static gn_result gn__softmax(const gn__call *c, bool log) {
     gn__lines x = gn__lines_of(c, c->attrs[0], log ? GN__SOFTMAX_LOG : 0);
     bool narrow = gn__dtypes[c->in[0].dtype].compute == GN__F32;
+    int64_t abreast = gn__softmax_abreast(&x), side = abreast ? x.in.dims[x.in.rank - 2] : 1;
+    if (abreast && gn__view_count(&c->out)) {
+        gn__pool_for(c->pool, gn__view_count(&c->out) / x.n / side * ((side + abreast - 1) / abreast),
+                     1 + 4096 / (x.n * abreast), gn__softmax_range, &x);
+        return gn__atomic_load(&x.failed)
+                   ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for columns of %lld", (long long)x.n)
+                   : GN_OK;
+    }
     x.fn = narrow ? gn__softmax_line_f32 : gn__softmax_line_f64;
     x.room = narrow && c->in[0].dtype != GN_F32 ? sizeof(float) : 0;
     return gn__lines_run(&x, 4096);
@@ -9176,7 +11052,7 @@ static void gn__layernorm_row_f32(const gn__rows_job *j, const char *p, char *o,
     for (int64_t i = 0; i < n; i += GN__PIECE) {
         float s = 0;
         k->dot(&s, y + i, 0, y + i, 0, 1, GN__MIN(n - i, (int64_t)GN__PIECE));
-        gn__tree_add(&squares, (double)s);
+        gn__tree_add(&squares, (double)s, 1);
     }
     double variance = gn__tree_sum(&squares) / (double)n - off * off;
     k->affine(y, y, n, (float)off,
@@ -9266,6 +11142,154 @@ GN__COLD_END
  * of 16 bits and fewer in 32, which wraps. Products of few rows or columns of floats read the other side as it lies.
  * The order of the sum over K is fixed by the shape and the dtype alone. i64: rows of C by scaled rows of B. */
 
+/* Windows of images as one side of a product: element (c * taps + t, p) is that of channel c which tap t meets at place
+   p; places of all images one after the other. They are read where a panel is packed. */
+typedef struct gn__windows {
+    const gn_view *x, *out, *bias, *residual; /* (N,C,…), (N,M,…), (M) or NULL, as out or NULL */
+    int64_t channel, filter;                  /* the first of the group */
+    int64_t taps, *offset[3];                 /* of each tap by axis: what it meets at place 0, which may lie outside */
+    int64_t in[3], places[3], step[3];        /* by axis: a place further is `step` elements further in x */
+    int64_t xs[3], os[3], rs[3];              /* strides of x, from one place to the next of out and of the residual */
+    int64_t first, first_of_residual;         /* element of the place 0 of image and filter 0 */
+    bool direct, clamps;                      /* results lie as the sums of one product do */
+    double least, most, around;               /* bounds of results; what x is outside */
+} gn__windows;
+
+static int64_t gn__windows_places(const gn__windows *w) { return w->places[0] * w->places[1] * w->places[2]; }
+
+/* A place of an image, counted on in rows along the last axis. */
+typedef struct gn__place {
+    int64_t image, at[3];
+} gn__place;
+
+static gn__place gn__place_of(const gn__windows *w, int64_t column) {
+    int64_t all = gn__windows_places(w), p = column % all;
+    return (gn__place){ column / all,
+                        { p / w->places[2] / w->places[1], p / w->places[2] % w->places[1], p % w->places[2] } };
+}
+
+static void gn__place_skip(const gn__windows *w, gn__place *p, int64_t n) {
+    p->at[2] += n;
+    for (int i = 2; i > 0 && p->at[i] == w->places[i]; i--) {
+        p->at[i] = 0;
+        p->at[i - 1]++;
+    }
+    if (p->at[0] == w->places[0]) {
+        p->at[0] = 0;
+        p->image++;
+    }
+}
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
+static void gn__windows_load(void *to, gn_dtype d, const char *p, int64_t stride, int64_t n) {
+    if (d == GN_F32 && stride == 1 && n < 32)
+        for (int64_t i = 0; i < n; i++) ((float *)to)[i] = ((const float *)(const void *)p)[i];
+    else if (d == GN_F32 && stride == 2)
+        for (int64_t i = 0; i < n; i++) ((float *)to)[i] = ((const float *)(const void *)p)[2 * i];
+    else if (d == GN_F64) gn__load_f64((double *)to, d, p, stride, n);
+    else gn__load_f32((float *)to, d, p, stride, n);
+}
+
+static void gn__windows_outside(char *to, const gn__windows *w, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end && w->x->dtype == GN_F64; i++) ((double *)(void *)to)[i] = w->around;
+    for (int64_t i = begin; i < end && w->x->dtype != GN_F64; i++) ((float *)(void *)to)[i] = (float)w->around;
+}
+
+/* n elements of a row of x, `step` apart, from i2 on, as f32 or f64. */
+static void gn__windows_line(char *to, const gn__windows *w, int64_t image, int64_t channel, int64_t i0, int64_t i1,
+                             int64_t i2, int64_t step, int64_t n) {
+    const gn_view *x = w->x;
+    int64_t size = x->dtype == GN_F64 ? 8 : 4, before = 0, end = n;
+    if (i2 < 0) before = GN__MIN(step == 1 ? -i2 : (-i2 + step - 1) / step, n);
+    if (i2 + (n - 1) * step >= w->in[2]) end = step == 1 ? w->in[2] - i2 : (w->in[2] - i2 + step - 1) / step;
+    if (i0 < 0 || i0 >= w->in[0] || i1 < 0 || i1 >= w->in[1] || end <= before) {
+        gn__windows_outside(to, w, 0, n);
+        return;
+    }
+    int64_t at = image * x->strides[0] + channel * x->strides[1] + i0 * w->xs[0] + i1 * w->xs[1] +
+                 (i2 + before * step) * w->xs[2];
+    gn__windows_outside(to, w, 0, before);
+    gn__windows_load(to + before * size, x->dtype, x->p + at * (int64_t)gn__bytes_of(x->dtype), w->xs[2] * step,
+                     end - before);
+    gn__windows_outside(to, w, end, n);
+}
+
+/* n places from p on, along the last axis, of tap t of channel c. */
+static void gn__windows_run(char *to, const gn__windows *w, const gn__place *p, int64_t c, int64_t t, int64_t n) {
+    gn__windows_line(to, w, p->image, w->channel + c, p->at[0] * w->step[0] + w->offset[0][t],
+                     p->at[1] * w->step[1] + w->offset[1][t], p->at[2] * w->step[2] + w->offset[2][t], w->step[2], n);
+}
+
+/* k x cols of the side from (at, col) on, as gn__pack_b has them. */
+GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
+                                          int64_t k, int nr) {
+    enum { MOST = 256 + 64 };
+    double line[MOST];
+    int64_t padded = (cols + nr - 1) / nr * nr, size = w->x->dtype == GN_F64 ? 8 : 4;
+    gn__place first = gn__place_of(w, col);
+    memset(line, 0, (size_t)(padded * size));
+    for (int64_t l = 0; l < k; l++) {
+        gn__place p = first;
+        for (int64_t i = 0, n; i < cols; i += n) {
+            n = GN__MIN(cols - i, w->places[2] - p.at[2]);
+            gn__windows_run((char *)line + i * size, w, &p, (at + l) / w->taps, (at + l) % w->taps, n);
+            gn__place_skip(w, &p, n);
+        }
+        for (int64_t q = 0; q < padded; q += nr)
+            memcpy((char *)out + (q * k + l * nr) * size, (char *)line + q * size, (size_t)(nr * size));
+    }
+}
+
+/* Bias, residual and bounds of n sums of one filter. */
+#define GN__DEFINE_WINDOWS_FINISH(S, T)                                                                            \
+    static void gn__windows_finish_##S(T *y, const T *residual, T bias, T least, T most, bool clamps, int64_t n) { \
+        for (int64_t i = 0; i < n; i++) y[i] += bias;                                                              \
+        for (int64_t i = 0; i < n && residual; i++) y[i] += residual[i];                                           \
+        for (int64_t i = 0; i < n && clamps; i++) y[i] = y[i] < least ? least : y[i] > most ? most : y[i];         \
+    }
+GN__DEFINE_WINDOWS_FINISH(f32, float)
+GN__DEFINE_WINDOWS_FINISH(f64, double)
+#undef GN__DEFINE_WINDOWS_FINISH
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* Sums of filter `row` at n places from p on, to where they belong. */
+static void gn__windows_store_from(const gn__windows *w, void *sums, int64_t row, gn__place p, int64_t n) {
+    const gn_view *out = w->out, *r = w->residual;
+    bool wide = out->dtype == GN_F64, more = w->bias || r || w->clamps;
+    int64_t size = wide ? 8 : 4, bytes = (int64_t)gn__bytes_of(out->dtype), m = w->filter + row, some;
+    double bias = 0, room[256];
+    if (w->bias) gn__load_f64(&bias, out->dtype, w->bias->p + m * w->bias->strides[0] * bytes, 1, 1);
+    for (int64_t i = 0; i < n; i += some) {
+        char *y = (char *)sums + i * size;
+        int64_t at = p.image * out->strides[0] + m * out->strides[1] + w->first, from = 0;
+        for (int a = 0; a < 3; a++) at += p.at[a] * w->os[a];
+        some = GN__MIN(GN__MIN(n - i, w->places[2] - p.at[2]), (int64_t)GN__LENGTH(room));
+        if (r) {
+            from = p.image * r->strides[0] + m * r->strides[1] + w->first_of_residual;
+            for (int a = 0; a < 3; a++) from += p.at[a] * w->rs[a];
+            gn__windows_load(room, out->dtype, r->p + from * bytes, w->rs[2], some);
+        }
+        if (wide && more)
+            gn__windows_finish_f64((double *)(void *)y, r ? room : NULL, bias, w->least, w->most, w->clamps, some);
+        else if (more)
+            gn__windows_finish_f32((float *)(void *)y, r ? (float *)(void *)room : NULL, (float)bias, (float)w->least,
+                                   (float)w->most, w->clamps, some);
+        if (!w->direct && wide) gn__store_f64((double *)(void *)y, GN_F64, out->p + at * bytes, w->os[2], some);
+        else if (!w->direct) gn__store_f32((float *)(void *)y, out->dtype, out->p + at * bytes, w->os[2], some);
+        gn__place_skip(w, &p, some);
+    }
+}
+
+static void gn__windows_store(const gn__windows *w, void *sums, int64_t row, int64_t col, int64_t n) {
+    if (!w->direct || w->bias || w->residual || w->clamps)
+        gn__windows_store_from(w, sums, row, gn__place_of(w, col), n);
+}
+
 typedef struct gn__gemm {
     int64_t m, n, k;
     const char *a, *b;      /* first elements */
@@ -9273,6 +11297,7 @@ typedef struct gn__gemm {
     int64_t am, ak, bk, bn; /* strides in elements */
     const gn_view *lead;    /* rows of A that no stride am tells: these; or NULL */
     const gn_view *bias;    /* (n), or NULL */
+    const gn__windows *win; /* what B is instead, and where results go; or NULL */
     gn_dtype dtype;
     const gn__pool *pool; /* it runs in; NULL: none */
 } gn__gemm;
@@ -9341,7 +11366,10 @@ typedef struct gn__gemm_job {
     bool direct;             /* sums lie in C */
     bool pairs;              /* a packed element is two terms */
     bool joins;              /* sums of floats over more than GN__GEMM_DEEP terms */
-    gn__atomic failed;       /* no memory for scratch; set by any thread */
+    bool local;              /* rows are packed where they are used: there are columns for one task */
+    char *scratch;           /* of the workers, scratch_bytes each */
+    int64_t scratch_bytes;
+    gn__atomic next; /* task */
 } gn__gemm_job;
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -9462,6 +11490,10 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
             size = g->dtype == GN_F64 ? 8 : 4;
     double line[GN__GEMM_NC + 64];
     uint32_t second[GN__GEMM_NC + 64];
+    if (g->win) {
+        gn__windows_pack(out, g->win, col, cols, at, k, nr);
+        return;
+    }
     if (g->bk == 1 && g->bn != 1) {
         gn__pack_turned((char *)out, g, col, cols, at, k, nr, pairs);
         return;
@@ -9507,6 +11539,10 @@ GN__NOINLINE static void gn__gemm_store(const gn__gemm *g, void *sums, int64_t r
     uint8_t compute = gn__dtypes[g->dtype].compute;
     char *to = g->c + (row * g->n + col) * bytes;
     double room[GN__GEMM_NC];
+    if (g->win) {
+        gn__windows_store(g->win, sums, row, col, n);
+        return;
+    }
     for (int64_t i = 0, m; g->bias && i < n; i += m) {
         const char *p = g->bias->p + (col + i) * g->bias->strides[0] * bytes;
         m = GN__MIN(n - i, (int64_t)GN__GEMM_NC);
@@ -9572,22 +11608,30 @@ GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, double *s
 #pragma GCC pop_options
 #endif
 
+/* Bytes of rows that a task packs for itself; pack_a writes behind the last. */
+static int64_t gn__gemm_own(const gn__gemm_job *j) { return (GN__GEMM_MC + 2 * GN__GEMM_MR) * GN__GEMM_KC * j->size; }
+
 /* Columns [col, col + cols) of the packed rows from p on: B is packed KC deep, then used by all of them. */
 static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64_t rows, int64_t col) {
     const gn__gemm *g = j->g;
     int mr = j->tiles->mr, nr = j->tiles->nr;
     int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr,
             chunk = GN__GEMM_MC / mr * mr, size = j->size, tile = j->tile_m * GN__GEMM_NC;
-    char *edge = scratch, *b = edge + GN__GEMM_EDGE, *sums = b + j->room;
+    char *edge = scratch, *b = edge + GN__GEMM_EDGE, *own = b + j->room, *sums = own + (j->local ? gn__gemm_own(j) : 0);
     double *totals = (double *)(void *)(sums + (j->direct ? 0 : tile * size));
     char *c = j->direct ? g->c + ((j->row + p) * g->n + col) * size : sums;
     int64_t ldc = j->direct ? g->n : GN__GEMM_NC;
     for (int64_t at = 0; at < j->k && !gn__pool_stops(g->pool); at += j->kc) {
         int64_t k = GN__MIN(j->k - at, j->kc);
         gn__pack_b(b, g, col, cols, at, k, nr, j->pairs);
-        for (int64_t q = 0; q < rows; q += chunk)
-            gn__gemm_block(j, j->a + (padded * at + (p + q) * k) * size, b, c + q * ldc * size, ldc,
-                           GN__MIN(rows - q, chunk), cols, k, j->joins ? at % (4 * j->kc) > 0 : at > 0, edge);
+        for (int64_t q = 0; q < rows; q += chunk) {
+            int64_t some = GN__MIN(rows - q, chunk);
+            const char *a = j->local ? own : j->a + (padded * at + (p + q) * k) * size;
+            for (int64_t i = 0; i < some && j->local; i += mr)
+                gn__pack_a(own + i * k * size, g, j->row + p + q + i, some - i, at, k, mr, j->pairs);
+            gn__gemm_block(j, a, b, c + q * ldc * size, ldc, some, cols, k, j->joins ? at % (4 * j->kc) > 0 : at > 0,
+                           edge);
+        }
         bool first = at < 4 * j->kc, last = at + k == j->k;
         for (int64_t i = 0; i < rows && j->joins && (last || (at + k) % (4 * j->kc) == 0); i++) {
             double *to = totals + i * GN__GEMM_NC;
@@ -9595,27 +11639,22 @@ static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64
             else gn__gemm_join(to, (float *)(void *)(c + i * ldc * size), cols, first, last);
         }
     }
-    for (int64_t i = 0; i < rows && (!j->direct || g->bias || g->k == 0); i++) {
+    for (int64_t i = 0; i < rows && (!j->direct || g->bias || g->win || g->k == 0); i++) {
         if (g->k == 0) memset(c + i * ldc * size, 0, (size_t)(cols * size));
         gn__gemm_store(g, c + i * ldc * size, j->row + p + i, col, cols);
     }
 }
 
-static void gn__gemm_range(void *arg, int64_t begin, int64_t end) {
+/* Worker w of those that make the tasks of C, each in scratch of its own. */
+static void gn__gemm_workers(void *arg, int64_t begin, int64_t end) {
     gn__gemm_job *j = (gn__gemm_job *)arg;
-    int64_t tile = j->tile_m * GN__GEMM_NC,
-            sums = (j->direct ? 0 : tile * j->size) + (j->joins ? tile * (j->size == 8 ? 16 : 8) : 0);
-    char *raw = (char *)gn_alloc((size_t)(GN__GEMM_EDGE + j->room + sums + 64));
-    char *scratch = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
-    if (!raw) {
-        gn__atomic_store(&j->failed, 1);
-        return;
-    }
-    for (int64_t t = begin; t < end; t++) {
-        int64_t p = t % j->tiles_m * j->tile_m;
-        gn__gemm_task(j, scratch, p, GN__MIN(j->rows - p, j->tile_m), t / j->tiles_m * GN__GEMM_NC);
-    }
-    gn_free(raw);
+    int64_t tasks = j->tiles_m * ((j->g->n + GN__GEMM_NC - 1) / GN__GEMM_NC);
+    for (int64_t w = begin, t; w < end; w++)
+        while ((t = (int64_t)gn__atomic_add(&j->next, 1) - 1) < tasks && !gn__pool_stops(j->g->pool)) {
+            int64_t p = t % j->tiles_m * j->tile_m;
+            gn__gemm_task(j, j->scratch + w * j->scratch_bytes, p, GN__MIN(j->rows - p, j->tile_m),
+                          t / j->tiles_m * GN__GEMM_NC);
+        }
 }
 
 /* The exponent of the least number of a side other than 0; 0 where that is not quickly known, or after a cancel. */
@@ -9637,7 +11676,7 @@ enum { GN__PAIRS_TERMS = 1 << 17 }; /* products of a product that packing pairs 
 /* Whether sums of pairs have the bits that f32 gives: their instruction takes numbers below the normal range for 0. All
    sums are multiples of what the product of the least two is a multiple of: when that is normal, so are they. */
 static bool gn__takes_bf16_pairs(const gn__gemm *g, const gn__kernels *k) {
-    if (g->dtype != GN_BF16 || g->lead || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs)) return false;
+    if (g->dtype != GN_BF16 || g->lead || g->win || !k->bf16.micro || !gn__atomic_load(&gn__bf16_pairs)) return false;
     if ((double)g->m * (double)g->n * (double)g->k < GN__PAIRS_TERMS) return false;
     int a = gn__least_exponent(g, g->a, g->m, g->k, g->am, g->ak), b = 0;
     if (a) b = gn__least_exponent(g, g->b, g->k, g->n, g->bk, g->bn);
@@ -9656,34 +11695,55 @@ static void gn__gemm_prepare(gn__gemm_job *j, bool bf16) {
                : j->pairs           ? &j->kernels->pairs
                                     : &j->kernels->i32;
     j->size = compute == GN__F64 ? 8 : 4;
-    j->direct = gn__pack_direct(g, j->pairs);
+    j->direct = gn__pack_direct(g, j->pairs) && (!g->win || g->win->direct);
     j->joins = floats && g->k > GN__GEMM_DEEP;
     j->k = j->pairs ? (g->k + 1) / 2 : g->k;
     j->kc = bf16 ? GN__GEMM_KC / 2 : GN__GEMM_KC;
     j->room = (GN__GEMM_NC + 64) * GN__GEMM_KC * j->size;
 }
 
-/* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. */
+/* How the rows from j->row on, at most `most`, are cut into tasks. */
+static void gn__gemm_cut(gn__gemm_job *j, int64_t most, int64_t tiles_n, int64_t threads) {
+    int64_t mr = j->tiles->mr, panels;
+    j->rows = GN__MIN(j->g->m - j->row, most);
+    panels = (j->rows + mr - 1) / mr;
+    int64_t shares = (j->g->win ? 1 : 3) * threads; /* each task lays windows out anew */
+    j->tiles_m = GN__MAX(GN__MIN((shares + tiles_n - 1) / tiles_n, panels), 1);
+    j->tile_m = (panels + j->tiles_m - 1) / j->tiles_m * mr;
+    j->tiles_m = (panels * mr + j->tile_m - 1) / j->tile_m;
+    gn__atomic_store(&j->next, 0);
+}
+
+/* Rows of A are packed once, a panel's worth of memory at a time; then every task is a block of C. All scratch is one
+   block, the first rows being the most: an allocator keeps one, and returns several to the system product by
+   product. */
 static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
     const gn__gemm *g = j->g;
     int64_t mr = j->tiles->mr, tiles_n = (g->n + GN__GEMM_NC - 1) / GN__GEMM_NC,
-            threads = pool ? (int64_t)pool->n_threads + 1 : 1;
-    int64_t most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr),
-            panels = (GN__MIN(g->m, most) + mr - 1) / mr;
-    char *raw = (char *)gn__alloc_many((uint64_t)(panels * mr * GN__MAX(j->k, 1)) + 16, 1, (size_t)j->size);
+            threads = pool ? (int64_t)pool->n_threads + 1 : 1,
+            most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr);
+    gn__gemm_cut(j, most, tiles_n, threads);
+    j->local = tiles_n == 1;
+    int64_t workers = GN__MIN(threads, j->tiles_m * tiles_n), tile = j->tile_m * GN__GEMM_NC;
+    j->scratch_bytes =
+        GN__GEMM_EDGE + j->room + (j->direct ? 0 : tile * j->size) + (j->joins ? tile * (j->size == 8 ? 16 : 8) : 0);
+    j->scratch_bytes += j->local ? gn__gemm_own(j) : 0;
+    j->scratch_bytes = (j->scratch_bytes + 63) & ~(int64_t)63;
+    uint64_t rows = j->local ? 0 : (uint64_t)((j->rows + mr - 1) / mr * mr * GN__MAX(j->k, 1)),
+             packed = gn_size_mul(rows + 16, (uint64_t)j->size),
+             all = gn_size_add(packed, gn_size_mul((uint64_t)workers, (uint64_t)j->scratch_bytes));
+    char *raw = (char *)gn__alloc_many(gn_size_add(all, 64), 1, 1);
     if (!raw) return false;
-    j->a = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
-    for (j->row = 0; j->row < g->m; j->row += j->rows) {
-        j->rows = GN__MIN(g->m - j->row, most);
-        panels = (j->rows + mr - 1) / mr;
-        j->tiles_m = GN__MAX(GN__MIN((3 * threads + tiles_n - 1) / tiles_n, panels), 1);
-        j->tile_m = (panels + j->tiles_m - 1) / j->tiles_m * mr;
-        j->tiles_m = (panels * mr + j->tile_m - 1) / j->tile_m;
-        gn__pool_for(pool, panels, 1 + 16384 / GN__MAX(j->k * mr, 1), gn__gemm_pack_range, j);
-        gn__pool_for(pool, j->tiles_m * tiles_n, 1, gn__gemm_range, j);
+    j->scratch = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+    j->a = j->scratch + workers * j->scratch_bytes;
+    for (; j->row < g->m; j->row += j->rows) {
+        gn__gemm_cut(j, most, tiles_n, threads);
+        if (!j->local)
+            gn__pool_for(pool, (j->rows + mr - 1) / mr, 1 + 16384 / GN__MAX(j->k * mr, 1), gn__gemm_pack_range, j);
+        gn__pool_for(pool, workers, 1, gn__gemm_workers, j);
     }
     gn_free(raw);
-    return gn__atomic_load(&j->failed) == 0;
+    return true;
 }
 
 /* By shape alone: the order of additions is another. */
@@ -9730,7 +11790,7 @@ static bool gn__gemm_tiny(const gn__gemm_job *j) {
     const gn__gemm *g = j->g;
     bool wide = g->dtype == GN_F64;
     if (!j->kernels->tiny[wide] || j->tiles == &j->kernels->i32 || j->pairs || g->m < 4 || g->n < 4 || g->lead ||
-        (g->m + g->n) * g->k > GN__TINY_SIDES || (g->m * g->n > GN__TINY_SIDES && !j->direct))
+        g->win || (g->m + g->n) * g->k > GN__TINY_SIDES || (g->m * g->n > GN__TINY_SIDES && !j->direct))
         return false;
     double left[GN__TINY_SIDES], right[GN__TINY_SIDES], sums[GN__TINY_SIDES];
     const void *a = g->a, *b = g->b;
@@ -10062,7 +12122,7 @@ static gn_result gn__blas_open(uint32_t threads, const gn__blas **out, bool *out
     *out_auto = want && strcmp(want, "auto") == 0;
     if (!want || !*want || strcmp(want, "own") == 0) return GN_OK;
     if (!*out_auto && strcmp(want, "openblas") != 0)
-        return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': 'own', 'openblas' or 'auto' is possible", want);
+        return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_BLAS is '%.60s': use 'own', 'openblas' or 'auto'", want);
     gn__mutex_lock(&gn__blas_lock);
     gn__blas *b = &gn__blas_loaded;
     bool there = b->sgemm || gn__blas_load(b);
@@ -10127,11 +12187,10 @@ static bool gn__gemm_blas(const gn__gemm *g, const gn__blas *b) {
          *copy_b = dense_b ? gn__blas_dense(g, false, &tb, &ldb) : NULL;
     const void *pa = dense_a ? copy_a : g->a, *pb = dense_b ? copy_b : g->b;
     bool ok = (!dense_a || copy_a) && (!dense_b || copy_b);
-    for (int64_t i = 0; i < g->m && g->bias && ok; i++) {
+    for (int64_t i = 0; i < g->m && g->bias && ok; i++)
         if (g->dtype == GN_F32)
             gn__load_f32((float *)(void *)g->c + i * g->n, GN_F32, g->bias->p, g->bias->strides[0], g->n);
         else gn__load_f64((double *)(void *)g->c + i * g->n, GN_F64, g->bias->p, g->bias->strides[0], g->n);
-    }
     int m = (int)g->m, n = (int)g->n, k = (int)g->k, add = g->bias != NULL;
     if (ok && g->dtype == GN_F32)
         b->sgemm(101, ta, tb, m, n, k, 1, (const float *)pa, lda, (const float *)pb, ldb, (float)add,
@@ -10145,14 +12204,85 @@ static bool gn__gemm_blas(const gn__gemm *g, const gn__blas *b) {
 }
 GN__COLD_END
 
+#if GN__X86
+/* Bytes times a few vectors: rows of the large side lie in a row, the few are widened once. Sums wrap, so that their
+ * order does not matter. */
+typedef struct gn__bytes_job {
+    const gn__gemm *g;
+    const int16_t *x; /* few by k */
+    const char *w;
+    int64_t wn, few, at_row, at_few; /* of results: elements between those of two rows, of two of the few */
+} gn__bytes_job;
+
+#define GN__DEFINE_DOT_BYTES(S, T)                                                                          \
+    GN__TARGET_AVX2 static uint32_t gn__dot_##S(const int16_t *x, const char *w, int64_t k) {               \
+        typedef T bytes __attribute__((vector_size(16), aligned(1), may_alias));                            \
+        typedef int16_t halves __attribute__((vector_size(32), aligned(2), may_alias));                     \
+        typedef uint32_t vec __attribute__((vector_size(32)));                                              \
+        vec sum[4] = { { 0 }, { 0 }, { 0 }, { 0 } };                                                        \
+        uint32_t s = 0;                                                                                     \
+        int64_t i = 0;                                                                                      \
+        for (; i + 64 <= k; i += 64) GN__UNROLL for (int v = 0; v < 4; v++) {                               \
+                halves a = __builtin_convertvector(*(const bytes *)(const void *)(w + i + 16 * v), halves); \
+                sum[v] += (vec)__builtin_ia32_pmaddwd256(*(const halves *)(x + i + 16 * v), a);             \
+            }                                                                                               \
+        sum[0] += sum[1] + sum[2] + sum[3];                                                                 \
+        for (int l = 0; l < 8; l++) s += sum[0][l];                                                         \
+        for (; i < k; i++) s += (uint32_t)((int32_t)((const T *)w)[i] * (int32_t)x[i]);                     \
+        return s;                                                                                           \
+    }
+GN__DEFINE_DOT_BYTES(i8, int8_t)
+GN__DEFINE_DOT_BYTES(u8, uint8_t)
+
+static void gn__gemv_bytes_range(void *arg, int64_t begin, int64_t end) {
+    const gn__bytes_job *j = (const gn__bytes_job *)arg;
+    int64_t k = j->g->k;
+    for (int64_t i = begin; i < end && !gn__pool_stops(j->g->pool); i++)
+        for (int64_t r = 0; r < j->few; r++) {
+            const char *w = j->w + i * j->wn;
+            uint32_t s = j->g->dtype == GN_I8 ? gn__dot_i8(j->x + r * k, w, k) : gn__dot_u8(j->x + r * k, w, k);
+            j->g->c[i * j->at_row + r * j->at_few] = (char)(uint8_t)s;
+        }
+}
+
+/* Whether that is what it is. */
+static bool gn__gemm_is_bytes(const gn__gemm *g, const gn__pool *pool) {
+    bool turned = g->m > GN__GEMV_FEW;
+    return (g->dtype == GN_I8 || g->dtype == GN_U8) && pool && pool->isa >= GN__ISA_AVX2 && !g->win && !g->bias &&
+           GN__MIN(g->m, g->n) <= GN__GEMV_FEW && g->k >= 64 && g->k <= GN__GEMV_DEEP && !g->lead &&
+           (turned ? g->ak : g->bk) == 1;
+}
+
+static bool gn__gemv_bytes(const gn__gemm *g, gn__pool *pool) {
+    bool turned = g->m > GN__GEMV_FEW;
+    int64_t few = turned ? g->n : g->m, n = turned ? g->m : g->n, piece[GN__WIDEN];
+    int16_t *x = (int16_t *)gn__alloc_many((uint64_t)g->k, (uint64_t)few, sizeof *x);
+    gn__bytes_job j = { g, x, turned ? g->a : g->b, turned ? g->am : g->bn, few, turned ? few : 1, turned ? 1 : n };
+    if (!x) return false;
+    for (int64_t r = 0; r < few; r++)
+        for (int64_t l = 0, m; l < g->k; l += m) {
+            m = GN__MIN(g->k - l, (int64_t)GN__WIDEN);
+            const char *from = turned ? g->b + r * g->bn + l * g->bk : g->a + r * g->am + l * g->ak;
+            gn__load_i64(piece, g->dtype, from, turned ? g->bk : g->ak, m);
+            for (int64_t i = 0; i < m; i++) x[r * g->k + l + i] = (int16_t)piece[i];
+        }
+    gn__pool_for(pool, n, 1 + 65536 / (g->k * few), gn__gemv_bytes_range, &j);
+    gn_free(x);
+    return true;
+}
+#endif
+
 /* False: no memory for scratch. */
 static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     gn__gemm copy = *g;
     copy.pool = pool;
     if (g->m == 0 || g->n == 0) return true;
-    if (pool && pool->blas && gn__is_for_blas(g)) return gn__gemm_blas(g, pool->blas);
+    if (pool && pool->blas && gn__is_for_blas(g) && !g->win) return gn__gemm_blas(g, pool->blas);
     gn__gemm_job j = { .g = &copy, .kernels = gn__kernels_of(pool) };
-    if (gn__gemm_is_thin(g)) return gn__gemv_run(&copy, pool);
+    if (gn__gemm_is_thin(g) && !g->win) return gn__gemv_run(&copy, pool);
+#if GN__X86
+    if (gn__gemm_is_bytes(g, pool)) return gn__gemv_bytes(&copy, pool);
+#endif
     if (gn__gemm_is_small(g) && g->m * g->n * g->k <= GN__SMALL_TERMS) return gn__gemm_small_one(&j);
     if (g->dtype != GN_I64) {
         gn__gemm_prepare(&j, gn__takes_bf16_pairs(&copy, j.kernels));
@@ -10264,6 +12394,609 @@ static void gn__grad_linear(gn__grads *k) {
     if (k->need[1]) k->gx[1] = gn__matmul_of(k, gn__transposed(k, gn__reshape_of(k, k->x[0], &flat_x)), gy);
     if (k->n_in > 2) k->gx[2] = gn__reduce_of(k, GN_OP_SUM, gy, 1, false);
 }
+
+/* ---- conv: x (N,C,…), w (M,C/groups,…) or, transposed, (C,M/groups,…) [, bias (M)] [, residual] ----
+ * A product of filters with windows that are read where they lie. A transposed one is a product for each remainder that
+ * places leave when they are divided by the strides: those taps meet elements of x side by side. */
+
+enum { GN__CONV_TRANSPOSED = 1, GN__CONV_BIAS = 2, GN__CONV_RESIDUAL = 4, GN__CONV_FIXED = 4, GN__CONV_AXIS = 4 };
+#define GN__CONV_MOST ((int64_t)1 << 30)
+
+/* What the attributes of one spatial axis say. */
+typedef struct gn__conv_axis {
+    int64_t stride, dilation, before, after;
+} gn__conv_axis;
+
+static gn__conv_axis gn__conv_axis_of(const int64_t *attrs, int axis) {
+    const int64_t *a = attrs + GN__CONV_FIXED + GN__CONV_AXIS * axis;
+    return (gn__conv_axis){ a[0], a[1], a[2], a[3] };
+}
+
+GN__COLD_BEGIN
+/* Places of a kernel along one axis; below 1: none. */
+static int64_t gn__conv_places(gn__conv_axis a, int64_t in, int64_t kernel, bool transposed) {
+    int64_t reach = (kernel - 1) * a.dilation + 1, room = in + a.before + a.after - reach;
+    if (transposed) return (in - 1) * a.stride + reach - a.before - a.after;
+    return room < 0 ? 0 : room / a.stride + 1;
+}
+
+static gn_result gn__infer_conv_axes(const gn__infer_call *c) {
+    gn_shape x = c->in[0].shape, w = c->in[1].shape;
+    bool transposed = c->attrs[0] & GN__CONV_TRANSPOSED;
+    for (int i = 0; i + 2 < x.rank; i++) {
+        gn__conv_axis a = gn__conv_axis_of(c->attrs, i);
+        int64_t in = x.dims[i + 2], kernel = w.dims[i + 2], most = GN__CONV_MOST;
+        if (a.stride < 1 || a.stride > most || a.dilation < 1 || a.dilation > most || a.before < -most ||
+            a.before > most || a.after < -most || a.after > most)
+            return gn_fail(
+                c->fault, GN_BAD_ARGUMENT,
+                "conv: stride %lld and dilation %lld of axis %d are not 1 to 2^30, or its pads %lld and %lld "
+                "further from 0",
+                (long long)a.stride, (long long)a.dilation, i, (long long)a.before, (long long)a.after);
+        if (in > most || kernel < 1 || kernel > most || (transposed && in < 1))
+            return gn_fail(c->fault, GN_BAD_SHAPE, "axes of conv have at most 2^30 elements, its kernel one or more");
+        int64_t places = gn__conv_places(a, in, kernel, transposed);
+        if (places < 1)
+            return gn_fail(c->fault, GN_BAD_SHAPE,
+                           "a kernel of %lld at dilation %lld has no place on axis %d of %lld, pads %lld and %lld",
+                           (long long)kernel, (long long)a.dilation, i, (long long)in, (long long)a.before,
+                           (long long)a.after);
+        c->out->shape.dims[i + 2] = places;
+    }
+    return GN_OK;
+}
+
+static gn_result gn__infer_conv(const gn__infer_call *c) {
+    gn_shape x = c->in[0].shape, w = c->in[1].shape;
+    int n = x.rank - 2, at = 2;
+    if (n < 1 || n > 3 || w.rank != x.rank)
+        return gn_fail(c->fault, GN_BAD_RANK, "conv takes x (N,C,...) and w of the same rank, 3 to 5");
+    if (c->n_attrs != GN__CONV_FIXED + GN__CONV_AXIS * n)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "conv over %d axes takes %d attributes, not %d", n,
+                       GN__CONV_FIXED + GN__CONV_AXIS * n, c->n_attrs);
+    int64_t bits = c->attrs[0], groups = c->attrs[1];
+    double least = gn__word_f64(c->attrs[2]), most = gn__word_f64(c->attrs[3]);
+    bool transposed = bits & GN__CONV_TRANSPOSED;
+    if (bits < 0 || bits > 7 || c->n_in != 2 + !!(bits & GN__CONV_BIAS) + !!(bits & GN__CONV_RESIDUAL))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "conv with bits %lld does not have %d inputs", (long long)bits,
+                       c->n_in);
+    if (!(least <= most)) return gn_fail(c->fault, GN_BAD_ARGUMENT, "conv cannot clamp to [%g, %g]", least, most);
+    for (int i = 1; i < c->n_in; i++) {
+        gn_result r = gn__same_dtype(c, i);
+        if (r != GN_OK) return r;
+    }
+    if (groups < 1 || x.dims[1] % groups || w.dims[0] % groups || (transposed && w.dims[0] != x.dims[1]) ||
+        (!transposed && w.dims[1] != x.dims[1] / groups))
+        return gn_fail(c->fault, GN_BAD_SHAPE, "w of conv in %lld groups is %s", (long long)groups,
+                       transposed ? "(C,M/groups,...)" : "(M,C/groups,...), M in as many");
+    if (transposed && w.dims[1] > GN__MAX_BYTES / groups) return gn__bad_shapes(c, "the result is too large");
+    *c->out = c->in[0];
+    c->out->shape.dims[1] = transposed ? w.dims[1] * groups : w.dims[0];
+    gn_result r = gn__infer_conv_axes(c);
+    if (r != GN_OK) return r;
+    if ((bits & GN__CONV_BIAS) && (c->in[at].shape.rank != 1 || c->in[at].shape.dims[0] != c->out->shape.dims[1]))
+        return gn__bad_shapes(c, "the bias of conv is (M)");
+    if ((bits & GN__CONV_BIAS)) at++;
+    if ((bits & GN__CONV_RESIDUAL) && !gn__shape_equal(&c->in[at].shape, &c->out->shape))
+        return gn__bad_shapes(c, "the residual of conv has the result's shape");
+    return GN_OK;
+}
+GN__COLD_END
+
+static double gn__cost_conv(const gn__infer_call *c) {
+    const gn_shape *x = &c->in[0].shape, *w = &c->in[1].shape;
+    double terms = 2 * (double)w->dims[1];
+    for (int i = 2; i < w->rank; i++) terms *= (double)w->dims[i];
+    return terms * (double)gn__count(c->attrs[0] & GN__CONV_TRANSPOSED ? x : &c->out->shape);
+}
+
+typedef struct gn__conv {
+    const gn__call *c;
+    gn__windows win;
+    gn__conv_axis axis[3];
+    int64_t kernel[3], ws[3], groups, filters, channels; /* strides of w; filters and channels of a group */
+    int64_t wm, wc;                                      /* strides of w by filter and by channel */
+    int64_t n_picked[3], *lists[3];                      /* taps that take part: numbers, then offsets */
+    char *dense;                                         /* filters of a group side by side; NULL: they lie so */
+    bool transposed, pools, largest;                     /* it is a pool; of the largest, not a sum */
+    const double *counts[3];                             /* of a mean: what sums are divided by, by place; or NULL */
+} gn__conv;
+
+static void gn__conv_prepare(gn__conv *k, const gn__call *c) {
+    const gn_view *x = &c->in[0], *w = &c->in[1];
+    int n = x->rank - 2, at = 2;
+    int64_t t = c->attrs[0] & GN__CONV_TRANSPOSED;
+    *k = (gn__conv){ .c = c, .groups = c->attrs[1], .transposed = t != 0 };
+    k->filters = c->out.dims[1] / k->groups;
+    k->channels = x->dims[1] / k->groups;
+    k->wm = w->strides[t];
+    k->wc = w->strides[1 - t];
+    gn__windows *v = &k->win;
+    v->x = x;
+    v->out = &c->out;
+    if (c->attrs[0] & GN__CONV_BIAS) v->bias = &c->in[at++];
+    if (c->attrs[0] & GN__CONV_RESIDUAL) v->residual = &c->in[at];
+    v->least = gn__word_f64(c->attrs[2]);
+    v->most = gn__word_f64(c->attrs[3]);
+    v->clamps = v->least > -INFINITY || v->most < INFINITY;
+    for (int i = 0; i < 3; i++) { /* fewer than three axes: the first are of one element */
+        int from = i - (3 - n);
+        bool there = from >= 0;
+        k->axis[i] = there ? gn__conv_axis_of(c->attrs, from) : (gn__conv_axis){ 1, 1, 0, 0 };
+        k->kernel[i] = there ? w->dims[from + 2] : 1;
+        k->ws[i] = there ? w->strides[from + 2] : 0;
+        v->in[i] = there ? x->dims[from + 2] : 1;
+        v->xs[i] = there ? x->strides[from + 2] : 0;
+        v->places[i] = there ? c->out.dims[from + 2] : 1;
+        v->os[i] = there ? c->out.strides[from + 2] : 0;
+        v->rs[i] = there && v->residual ? v->residual->strides[from + 2] : 0;
+    }
+}
+
+/* Along one axis all places, or of a transposed one every stride-th from `first` on, and the taps that meet elements
+   there: their numbers, then their offsets. */
+static void gn__conv_pick(gn__conv *k, int i, int64_t first, int64_t *list) {
+    gn__windows *v = &k->win;
+    gn__conv_axis a = k->axis[i];
+    int64_t n = 0, s = a.stride;
+    k->lists[i] = list;
+    for (int64_t t = 0; t < k->kernel[i]; t++)
+        if (!k->transposed || (first + a.before - t * a.dilation) % s == 0) list[n++] = t;
+    k->n_picked[i] = n;
+    v->step[i] = k->transposed ? 1 : s;
+    if (k->transposed) {
+        v->places[i] = (v->places[i] - first - 1) / s + 1;
+        v->first += first * v->os[i];
+        v->first_of_residual += first * v->rs[i];
+        v->os[i] *= s;
+        v->rs[i] *= s;
+    }
+    for (int64_t t = 0; t < n; t++)
+        list[n + t] = k->transposed ? (first + a.before - list[t] * a.dilation) / s : list[t] * a.dilation - a.before;
+}
+
+static void gn__conv_taps(gn__conv *k) {
+    int64_t n0 = k->n_picked[0], n1 = k->n_picked[1], n2 = k->n_picked[2];
+    k->win.taps = n0 * n1 * n2;
+    for (int64_t t = 0; t < k->win.taps; t++) {
+        k->win.offset[0][t] = k->lists[0][n0 + t / n2 / n1];
+        k->win.offset[1][t] = k->lists[1][n1 + t / n2 % n1];
+        k->win.offset[2][t] = k->lists[2][n2 + t % n2];
+    }
+}
+
+/* The filters of group g as rows of channels of the picked taps. */
+static void gn__conv_gather(const gn__conv *k, int64_t g) {
+    const gn_view *w = &k->c->in[1];
+    int64_t bytes = (int64_t)gn__bytes_of(w->dtype), n1 = k->n_picked[1], n2 = k->n_picked[2];
+    char *to = k->dense;
+    for (int64_t i = 0; i < k->filters * k->channels; i++) {
+        int64_t m = i / k->channels, c = i % k->channels;
+        int64_t row =
+            k->transposed ? m * k->wm + (g * k->channels + c) * k->wc : (g * k->filters + m) * k->wm + c * k->wc;
+        for (int64_t t = 0; t < k->win.taps; t++, to += bytes) {
+            int64_t at = row + k->lists[0][t / n2 / n1] * k->ws[0] + k->lists[1][t / n2 % n1] * k->ws[1] +
+                         k->lists[2][t % n2] * k->ws[2];
+            memcpy(to, w->p + at * bytes, (size_t)bytes);
+        }
+    }
+}
+
+/* A kernel of one element that meets each element of x: all axes are one. */
+static void gn__conv_flatten(gn__windows *v) {
+    int64_t x = 1, o = 1, r = 1;
+    for (int i = 2; i >= 0; i--) {
+        if (v->in[i] == 1 && v->places[i] == 1 && v->offset[i][0] == 0) continue;
+        bool same =
+            v->in[i] == v->places[i] && v->step[i] == 1 && v->offset[i][0] == 0 && v->xs[i] == x && v->os[i] == o;
+        if (!same || (v->residual && v->rs[i] != r)) return;
+        x *= v->in[i];
+        o *= v->in[i];
+        r *= v->in[i];
+    }
+    v->in[2] = v->places[2] = x;
+    v->step[2] = 1;
+    v->xs[2] = v->os[2] = v->rs[2] = 1;
+    for (int i = 0; i < 2; i++) v->in[i] = v->places[i] = v->step[i] = 1, v->os[i] = v->xs[i] = v->rs[i] = 0;
+}
+
+/* ---- few filters of few channels, as where each channel has its own: channels are laid out so that what neighbouring
+ * places meet lies side by side (an axis with a stride as so many pieces), and taps are added line by line ---- */
+
+enum { GN__NEAR_BLOCK = 64, GN__NEAR_FILTERS = 8, GN__NEAR_CHANNELS = 16 };
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast") /* vectors are written out */
+#endif
+/* y[i] = the sum of w[t] * x[offset[t] + i], n up to a multiple of GN__NEAR_BLOCK; at most GN__RUN in a row. Without w
+   the largest of them, NaN where there is one. */
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__DEFINE_NEAR(S, attribute, T, I, W)                                                                         \
+    attribute static void gn__near_##S(T *y, const T *x, const int64_t *offset, const T *w, int64_t taps, int64_t n) { \
+        GN__CONTRACT                                                                                                   \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                      \
+        typedef I ivec __attribute__((vector_size(W * sizeof(T))));                                                    \
+        for (int64_t i = 0; i < n; i += 4 * W) {                                                                       \
+            vec acc[4], run[4];                                                                                        \
+            GN__UNROLL for (int v = 0; v < 4; v++) acc[v] = (vec){ 0 } - (w ? 0 : (T)INFINITY);                        \
+            for (int64_t t = 0; t < taps && !w; t++) {                                                                 \
+                const T *from = x + offset[t] + i;                                                                     \
+                GN__UNROLL for (int v = 0; v < 4; v++) {                                                               \
+                    vec a = *(const vec *)(from + v * W);                                                              \
+                    ivec take = (a > acc[v]) | (a != a);                                                               \
+                    acc[v] = (vec)(((ivec)a & take) | ((ivec)acc[v] & ~take));                                         \
+                }                                                                                                      \
+            }                                                                                                          \
+            for (int64_t t = 0; t < taps && w;) {                                                                      \
+                GN__UNROLL for (int v = 0; v < 4; v++) run[v] = (vec){ 0 };                                            \
+                for (int64_t l = 0; l < GN__RUN && t < taps; l++, t++) {                                               \
+                    const T *from = x + offset[t] + i;                                                                 \
+                    GN__UNROLL for (int v = 0; v < 4; v++) run[v] += w[t] * *(const vec *)(from + v * W);              \
+                }                                                                                                      \
+                GN__UNROLL for (int v = 0; v < 4; v++) acc[v] += run[v];                                               \
+            }                                                                                                          \
+            GN__UNROLL for (int v = 0; v < 4; v++) * (vec *)(y + i + v * W) = acc[v];                                  \
+        }                                                                                                              \
+    }
+#else
+#define GN__DEFINE_NEAR(S, attribute, T, I, W)                                                               \
+    static void gn__near_##S(T *y, const T *x, const int64_t *offset, const T *w, int64_t taps, int64_t n) { \
+        for (int64_t i = 0; i < n; i++) {                                                                    \
+            T acc = w ? 0 : -(T)INFINITY;                                                                    \
+            for (int64_t t = 0; t < taps && !w; t++) {                                                       \
+                T a = x[offset[t] + i];                                                                      \
+                acc = a > acc || a != a ? a : acc;                                                           \
+            }                                                                                                \
+            for (int64_t t = 0; t < taps && w;) {                                                            \
+                T run = 0;                                                                                   \
+                for (int64_t l = 0; l < GN__RUN && t < taps; l++, t++) run += w[t] * x[offset[t] + i];       \
+                acc += run;                                                                                  \
+            }                                                                                                \
+            y[i] = acc;                                                                                      \
+        }                                                                                                    \
+    }
+#endif
+GN__DEFINE_NEAR(f32, , float, int32_t, GN__BASE_WIDTH)
+GN__DEFINE_NEAR(f64, , double, int64_t, (GN__BASE_WIDTH / 2))
+#if GN__X86
+GN__DEFINE_NEAR(f32_avx2, GN__TARGET_AVX2, float, int32_t, 8)
+GN__DEFINE_NEAR(f32_avx512, GN__TARGET_AVX512, float, int32_t, 16)
+#endif
+#undef GN__DEFINE_NEAR
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+typedef struct gn__near {
+    const gn__conv *k;
+    int64_t low[3], pieces[3], length[3]; /* by axis: the least offset; pieces as the stride and elements of each */
+    int64_t channel, *offset;             /* elements of a channel that is laid out; where each tap begins */
+    int64_t line;                         /* places at once, with what lies between rows; 0: a row at a time */
+    gn__atomic failed;                    /* no memory for scratch; set by any thread */
+} gn__near;
+
+static int64_t gn__near_row(const gn__near *j) { return j->pieces[2] * j->length[2]; }
+
+/* How a channel is laid out. False where that is much larger than the channel, as dilation can make it. */
+static bool gn__near_layout(const gn__conv *k, gn__near *j) {
+    const gn__windows *v = &k->win;
+    double size = 1, in = 1, places = 1;
+    *j = (gn__near){ .k = k, .channel = 1 };
+    for (int i = 0; i < 3; i++) {
+        int64_t high = j->low[i] = v->offset[i][0];
+        for (int64_t t = 1; t < v->taps; t++) {
+            j->low[i] = GN__MIN(j->low[i], v->offset[i][t]);
+            high = GN__MAX(high, v->offset[i][t]);
+        }
+        j->pieces[i] = GN__MIN(v->step[i], high - j->low[i] + 1); /* what no tap meets is left out */
+        j->length[i] = v->places[i] + (high - j->low[i]) / v->step[i];
+        size *= (double)j->pieces[i] * (double)j->length[i];
+        in *= (double)v->in[i];
+        places *= (double)v->places[i];
+    }
+    if (size > 4 * (in + places) + 4096) return false;
+    j->channel = (int64_t)size;
+    if (gn__near_row(j) <= (int64_t)gn_size_align((uint64_t)v->places[2], GN__NEAR_BLOCK))
+        j->line = (v->places[1] - 1) * gn__near_row(j) + v->places[2];
+    return true;
+}
+
+static bool gn__near_suits(const gn__conv *k) {
+    gn__near j;
+    return k->groups > 1 && k->filters <= GN__NEAR_FILTERS && k->channels <= GN__NEAR_CHANNELS && k->channels > 0 &&
+           k->win.taps > 0 && gn__near_layout(k, &j);
+}
+
+/* The channels of one image that a group reads. */
+static void gn__near_lay(const gn__near *j, char *to, int64_t image, int64_t group) {
+    const gn__windows *v = &j->k->win;
+    int64_t size = v->x->dtype == GN_F64 ? 8 : 4, rows0 = j->pieces[0] * j->length[0];
+    for (int64_t r = 0; r < j->k->channels * rows0; r++) {
+        int64_t c = r / rows0, a = r % rows0, i0 = j->low[0] + a / j->length[0] + a % j->length[0] * v->step[0];
+        for (int64_t piece = 0; piece < j->pieces[1]; piece++)
+            for (int64_t b = 0; b < j->length[1]; b++)
+                for (int64_t q = 0; q < j->pieces[2]; q++, to += j->length[2] * size)
+                    gn__windows_line(to, v, image, group * j->k->channels + c, i0, j->low[1] + piece + b * v->step[1],
+                                     j->low[2] + q, v->step[2], j->length[2]);
+    }
+    memset(to, 0, (size_t)(4 * GN__NEAR_BLOCK * size));
+}
+
+static void gn__near_taps(gn__near *j) {
+    const gn__windows *v = &j->k->win;
+    int64_t n = v->taps;
+    for (int64_t t = 0; t < n * j->k->channels; t++) {
+        int64_t at = 0;
+        for (int i = 0; i < 3; i++) {
+            int64_t d = v->offset[i][t % n] - j->low[i];
+            at = at * j->pieces[i] * j->length[i] + d % v->step[i] * j->length[i] + d / v->step[i];
+        }
+        j->offset[t] = t / n * j->channel + at;
+    }
+}
+
+/* A row of sums as means. */
+static void gn__near_divide(const gn__conv *k, char *y, int64_t a, int64_t b) {
+    double rest = k->counts[0][a] * k->counts[1][b];
+    for (int64_t i = 0; i < k->win.places[2]; i++) {
+        double n = rest * k->counts[2][i];
+        if (k->win.x->dtype == GN_F64) ((double *)(void *)y)[i] /= n;
+        else ((float *)(void *)y)[i] /= (float)n;
+    }
+}
+
+/* n results from x on. */
+static void gn__near_line(const gn__pool *pool, bool wide, void *y, const void *x, const int64_t *offset, const void *w,
+                          int64_t taps, int64_t n) {
+    gn__isa isa = pool ? pool->isa : GN__ISA_BASE;
+    if (wide) gn__near_f64((double *)y, (const double *)x, offset, (const double *)w, taps, n);
+#if GN__X86
+    else if (isa == GN__ISA_AVX512)
+        gn__near_f32_avx512((float *)y, (const float *)x, offset, (const float *)w, taps, n);
+    else if (isa == GN__ISA_AVX2) gn__near_f32_avx2((float *)y, (const float *)x, offset, (const float *)w, taps, n);
+#endif
+    else gn__near_f32((float *)y, (const float *)x, offset, (const float *)w, taps, n);
+    (void)isa;
+}
+
+/* Rows of a line, `pitch` apart, to where they lie in a row: f32 without a residual. */
+static void gn__near_plain(const gn__windows *v, float *y, int64_t row, const gn__place *p, int64_t rows,
+                           int64_t pitch) {
+    int64_t m = v->filter + row, n = v->places[2];
+    const gn_view *out = v->out;
+    float bias = v->bias ? *(const float *)(const void *)(v->bias->p + m * v->bias->strides[0] * 4) : 0;
+    float *to = (float *)(void *)out->p + p->image * out->strides[0] + m * out->strides[1] + v->first +
+                p->at[0] * v->os[0] + p->at[1] * v->os[1];
+    if (v->bias || v->clamps)
+        gn__windows_finish_f32(y, NULL, bias, (float)v->least, (float)v->most, v->clamps, (rows - 1) * pitch + n);
+    for (int64_t r = 0; r < rows; r++, to += v->os[1], y += pitch) memcpy(to, y, (size_t)n * sizeof *y);
+}
+
+/* One filter of an image, whose channels are laid out at x; y: room for a line. */
+static void gn__near_filter(const gn__near *j, const char *x, char *y, const char *w, const gn__windows *v,
+                            int64_t image, int64_t row) {
+    int64_t taps = v->taps * j->k->channels, size = v->x->dtype == GN_F64 ? 8 : 4, pitch = gn__near_row(j),
+            lines = j->line ? 1 : v->places[1], n = j->line ? j->line : v->places[2], rows = j->line ? v->places[1] : 1,
+            plane = j->pieces[1] * j->length[1];
+    const gn__pool *pool = j->k->c->pool;
+    /* some milliseconds of work, then a look at the flag */
+    int64_t piece = GN__MAX((1 << 22) / GN__MAX(taps, 1) / GN__NEAR_BLOCK, 1) * GN__NEAR_BLOCK;
+    bool plain = v->out->dtype == GN_F32 && !v->residual && v->os[2] == 1;
+    for (int64_t a = 0; a < v->places[0]; a++)
+        for (int64_t b = 0; b < lines && !gn__pool_stops(pool); b++) {
+            gn__place p = { image, { a, b, 0 } };
+            const char *from = x + (a * plane + b) * pitch * size;
+            for (int64_t i = 0; i < n && !gn__pool_stops(pool); i += piece)
+                gn__near_line(pool, size == 8, y + i * size, from + i * size, j->offset, w, taps,
+                              GN__MIN(piece, n - i));
+            for (int64_t r = 0; r < rows && j->k->counts[0]; r++) gn__near_divide(j->k, y + r * pitch * size, a, b + r);
+            if (plain) gn__near_plain(v, (float *)(void *)y, row, &p, rows, pitch);
+            for (int64_t r = 0; r < rows && !plain; r++, p.at[1]++)
+                gn__windows_store_from(v, y + r * pitch * size, row, p, v->places[2]);
+        }
+}
+
+static void gn__near_range(void *arg, int64_t begin, int64_t end) {
+    gn__near *j = (gn__near *)arg;
+    const gn__conv *k = j->k;
+    const gn_view *w = &k->c->in[k->c->n_in > 1];
+    gn__windows v = k->win;
+    int64_t size = w->dtype == GN_F64 ? 8 : 4, bytes = (int64_t)gn__bytes_of(w->dtype), terms = v.taps * k->channels,
+            line = GN__MAX(j->line, v.places[2]) + 2 * GN__NEAR_BLOCK;
+    char *room =
+        (char *)gn__alloc_many((uint64_t)(k->channels * j->channel + 4 * GN__NEAR_BLOCK + line + k->filters * terms), 1,
+                               (size_t)size);
+    if (!room) {
+        gn__atomic_store(&j->failed, 1);
+        return;
+    }
+    char *y = room + (k->channels * j->channel + 4 * GN__NEAR_BLOCK) * size, *filters = y + line * size;
+    for (int64_t i = begin; i < end && !gn__pool_stops(k->c->pool); i++) {
+        int64_t image = i / k->groups, g = i % k->groups;
+        const char *from = k->dense ? k->dense + g * k->filters * terms * bytes : w->p + g * k->filters * k->wm * bytes;
+        v.filter = g * k->filters;
+        gn__near_lay(j, room, image, g);
+        for (int64_t m = 0; m < k->filters && !gn__pool_stops(k->c->pool); m++) {
+            char *own = filters + m * terms * size;
+            if (!k->pools) gn__windows_load(own, w->dtype, from + m * (k->dense ? terms : k->wm) * bytes, 1, terms);
+            for (int64_t t = 0; t < terms && k->pools && size == 8; t++) ((double *)(void *)own)[t] = 1;
+            for (int64_t t = 0; t < terms && k->pools && size == 4; t++) ((float *)(void *)own)[t] = 1;
+            gn__near_filter(j, room, y, k->largest ? NULL : own, &v, image, m);
+        }
+    }
+    gn_free(room);
+}
+
+static bool gn__near_run(gn__conv *k) {
+    const gn__call *c = k->c;
+    gn__near j;
+    int64_t terms = k->win.taps * k->channels, bytes = (int64_t)gn__bytes_of(c->out.dtype);
+    char *one = k->dense;
+    (void)gn__near_layout(k, &j);
+    k->win.direct = false;
+    j.offset = (int64_t *)gn__alloc_many((uint64_t)terms, 1, sizeof *j.offset);
+    if (one) k->dense = (char *)gn__alloc_many((uint64_t)(c->out.dims[1] * terms), 1, (size_t)bytes);
+    bool ok = j.offset && (!one || k->dense);
+    char *all = k->dense;
+    if (ok) gn__near_taps(&j);
+    for (int64_t g = 0; g < k->groups && ok && one; g++, k->dense += k->filters * terms * bytes) gn__conv_gather(k, g);
+    k->dense = all;
+    int64_t work = terms * k->filters * gn__windows_places(&k->win);
+    if (ok) gn__pool_for(c->pool, c->in[0].dims[0] * k->groups, 1 + 65536 / GN__MAX(work, 1), gn__near_range, &j);
+    if (one) gn_free(all);
+    k->dense = one;
+    gn_free(j.offset);
+    return ok && gn__atomic_load(&j.failed) == 0;
+}
+
+/* Filters of the places that were picked. False: no memory. */
+static bool gn__conv_run(gn__conv *k) {
+    const gn__call *c = k->c;
+    gn__windows *v = &k->win;
+    const gn_view *w = &c->in[1];
+    int64_t bytes = (int64_t)gn__bytes_of(w->dtype), places, dense = 1;
+    gn__conv_taps(k);
+    if (v->taps == 1) gn__conv_flatten(v);
+    places = gn__windows_places(v);
+    if (gn__near_suits(k)) return gn__near_run(k);
+    v->direct = (w->dtype == GN_F32 || w->dtype == GN_F64) && c->in[0].dims[0] == 1 && c->out.strides[1] == places;
+    for (int i = 2; i >= 0; i--) {
+        v->direct = v->direct && (v->places[i] == 1 || v->os[i] == dense);
+        dense *= v->places[i];
+    }
+    gn__gemm p = { .m = k->filters, .n = places * c->in[0].dims[0], .k = k->channels * v->taps, .win = v, .ak = 1 };
+    p.dtype = w->dtype;
+    p.am = k->dense ? p.k : k->wm;
+    for (int64_t g = 0; g < k->groups && !gn__pool_stops(c->pool); g++) {
+        v->channel = g * k->channels;
+        v->filter = g * k->filters;
+        p.a = k->dense ? k->dense : w->p + v->filter * k->wm * bytes;
+        p.c = c->out.p + v->filter * c->out.strides[1] * bytes;
+        if (k->dense) gn__conv_gather(k, g);
+        if (!gn__gemm_run(&p, c->pool)) return false;
+    }
+    return true;
+}
+
+/* Whether all elements of a filter lie one after the other. */
+static bool gn__conv_lies(const gn__conv *k) {
+    int64_t dense = 1;
+    for (int i = 2; i >= 0; i--) {
+        if (k->kernel[i] > 1 && k->ws[i] != dense) return false;
+        dense *= k->kernel[i];
+    }
+    return !k->transposed && (k->channels == 1 || k->wc == dense);
+}
+/* Room for the lists and offsets of all taps. NULL: no memory; else *out_lists is where lists go. */
+static int64_t *gn__conv_room(gn__conv *k, int64_t **out_lists) {
+    uint64_t taps = 1, lines = 0;
+    for (int i = 0; i < 3; i++) {
+        taps = gn_size_mul(taps, (uint64_t)k->kernel[i]);
+        lines += 2 * (uint64_t)k->kernel[i];
+    }
+    uint64_t all = gn_size_add(gn_size_mul(3, taps), lines);
+    int64_t *room = gn_size_fits(all) ? (int64_t *)gn__alloc_many(all, 1, sizeof *room) : NULL;
+    for (int i = 0; i < 3 && room; i++) k->win.offset[i] = room + (uint64_t)i * taps;
+    *out_lists = room ? room + 3 * taps : NULL;
+    return room;
+}
+
+static void gn__conv_pick_all(gn__conv *k, int64_t *lists, int64_t a, int64_t b, int64_t c) {
+    gn__conv_pick(k, 0, a, lists);
+    gn__conv_pick(k, 1, b, lists + 2 * k->kernel[0]);
+    gn__conv_pick(k, 2, c, lists + 2 * (k->kernel[0] + k->kernel[1]));
+}
+
+static gn_result gn__cpu_conv(const gn__call *c) {
+    gn__conv start, k;
+    gn__conv_prepare(&start, c);
+    int64_t turns[3], *lists;
+    if (gn__view_count(&c->out) == 0) return GN_OK;
+    int64_t *room = gn__conv_room(&start, &lists);
+    bool ok = room != NULL;
+    if (ok && !gn__conv_lies(&start)) {
+        uint64_t w = gn_size_mul((uint64_t)(start.filters * start.channels), (uint64_t)(lists - room) / 3);
+        start.dense = (char *)gn__alloc_many(GN__MAX(w, 1), 1, gn__bytes_of(c->out.dtype));
+        ok = start.dense != NULL;
+    }
+    for (int i = 0; i < 3; i++) turns[i] = start.transposed ? GN__MIN(start.axis[i].stride, start.win.places[i]) : 1;
+    for (int64_t t = 0; ok && t < turns[0] * turns[1] * turns[2] && !gn__pool_stops(c->pool); t++) {
+        k = start;
+        gn__conv_pick_all(&k, lists, t / turns[2] / turns[1], t / turns[2] % turns[1], t % turns[2]);
+        ok = gn__conv_run(&k);
+    }
+    gn_free(start.dense);
+    gn_free(room);
+    return ok ? GN_OK : gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of a conv");
+}
+
+GN__COLD_BEGIN
+/* The attributes of the conv over n axes that a gradient is: its results are as large as said, whatever a division left
+   over. By axis, of the one that is differentiated: `large` and `small` are the sides that the stride leads from and
+   to. */
+static int gn__conv_back(const int64_t *attrs, int64_t *out, int n, const int64_t *large, const int64_t *small,
+                         const int64_t *kernel, bool by_w) {
+    out[1] = attrs[1];
+    out[2] = gn__f64_word(-INFINITY);
+    out[3] = gn__f64_word(INFINITY);
+    for (int i = 0; i < n; i++) {
+        gn__conv_axis a = gn__conv_axis_of(attrs, i);
+        int64_t *to = out + GN__CONV_FIXED + GN__CONV_AXIS * i;
+        to[0] = by_w ? a.dilation : a.stride;
+        to[1] = by_w ? a.stride : a.dilation;
+        to[2] = a.before;
+        to[3] = (small[i] - 1) * a.stride + (kernel[i] - 1) * a.dilation + 1 - a.before - large[i];
+    }
+    return GN__CONV_FIXED + GN__CONV_AXIS * n;
+}
+
+/* The gradient by w: of x and gy as images and filters, channels and batch exchanged, groups side by side. Transposed
+   it is that of gy and x. */
+static uint32_t gn__conv_grad_w(gn__grads *k, uint32_t large, uint32_t small) {
+    gn_shape s = *gn__shape_of(k->g, large), w = gn__x_shape(k, 1);
+    int n = s.rank - 2;
+    int64_t groups = k->attrs[1], order[GN_MAX_RANK] = { 2, 1, 0 }, turn[GN_MAX_RANK] = { 1, 0 },
+            own[GN__MAX_ATTRS] = { 0 };
+    gn_shape split = { s.rank + 1, { s.dims[0], groups, s.dims[1] / groups } },
+             joined = { s.rank, { s.dims[1] / groups, groups * s.dims[0] } };
+    for (int i = 0; i < n; i++) {
+        split.dims[i + 3] = joined.dims[i + 2] = s.dims[i + 2];
+        order[i + 3] = i + 3;
+        turn[i + 2] = i + 2;
+    }
+    uint32_t in[2] = { gn__dims_op(k, GN_OP_RESHAPE, large, &split), gn__op_in(k, GN_OP_PERMUTE, small, s.rank, turn) };
+    in[0] = gn__dims_op(k, GN_OP_RESHAPE, gn__op_in(k, GN_OP_PERMUTE, in[0], split.rank, order), &joined);
+    int n_attrs = gn__conv_back(k->attrs, own, n, s.dims + 2, gn__shape_of(k->g, small)->dims + 2, w.dims + 2, true);
+    return gn__op_in(k, GN_OP_PERMUTE, gn__build(k->g, k->at, GN_OP_CONV, 2, in, n_attrs, own), s.rank, turn);
+}
+
+/* The gradient by x: of a convolution a transposed one, and the reverse. */
+static uint32_t gn__conv_grad_x(gn__grads *k, uint32_t gy) {
+    gn_shape x = gn__x_shape(k, 0), w = gn__x_shape(k, 1), o = *gn__shape_of(k->g, gy);
+    bool transposed = k->attrs[0] & GN__CONV_TRANSPOSED;
+    if (gn__count(&x) == 0) return gn__zeros_like(k, k->x[0]); /* pads alone */
+    int64_t own[GN__MAX_ATTRS] = { transposed ? 0 : GN__CONV_TRANSPOSED };
+    uint32_t in[2] = { gy, k->x[1] };
+    int n = gn__conv_back(k->attrs, own, x.rank - 2, (transposed ? o : x).dims + 2, (transposed ? x : o).dims + 2,
+                          w.dims + 2, false);
+    return gn__build(k->g, k->at, GN_OP_CONV, 2, in, n, own);
+}
+
+static void gn__grad_conv(gn__grads *k) {
+    int at = 2;
+    int64_t bits = k->attrs[0], all = ((int64_t)1 << gn__x_shape(k, 1).rank) - 1;
+    double least = gn__word_f64(k->attrs[2]), most = gn__word_f64(k->attrs[3]);
+    uint32_t gy = k->gy;
+    if (most < INFINITY) gy = gn__where(k, gn__lt(k, k->y, gn__num(k, most)), gy, gn__num(k, 0));
+    if (least > -INFINITY) gy = gn__where(k, gn__gt(k, k->y, gn__num(k, least)), gy, gn__num(k, 0));
+    bool transposed = bits & GN__CONV_TRANSPOSED;
+    if (k->need[0]) k->gx[0] = gn__conv_grad_x(k, gy);
+    if (k->need[1]) k->gx[1] = gn__conv_grad_w(k, transposed ? gy : k->x[0], transposed ? k->x[0] : gy);
+    if (bits & GN__CONV_BIAS) k->gx[at++] = gn__reduce_of(k, GN_OP_SUM, gy, all & ~(int64_t)2, false);
+    if (bits & GN__CONV_RESIDUAL) k->gx[at] = gy;
+}
+GN__COLD_END
 
 /* ---- movement. Reshape, permute, slice and broadcast are views where they can be; their kernels are copies ---- */
 
@@ -10598,8 +13331,9 @@ static gn_result gn__infer_one_hot(const gn__infer_call *c) {
     if (s.rank >= GN_MAX_RANK) return gn_fail(c->fault, GN_BAD_RANK, "one_hot takes ids of rank 7 or less");
     s.dims[s.rank++] = c->attrs[0];
     c->out->shape = s;
-    return gn__shape_ok(&s) ? GN_OK
-                            : gn_fail(c->fault, GN_BAD_SHAPE, "depth %lld is not possible", (long long)c->attrs[0]);
+    return gn__shape_ok(&s)
+               ? GN_OK
+               : gn_fail(c->fault, GN_BAD_SHAPE, "the depth of one_hot cannot be %lld", (long long)c->attrs[0]);
 }
 
 /* One loop for all of them: positions are those of the index, in row-major order; `t` and `o` are the steps of the
@@ -10705,6 +13439,24 @@ GN__SMALL_END
 #undef GN__LARGER
 #undef GN__DEFINE_ADD
 #undef GN__DEFINE_LAND
+#if GN__X86
+/* Sums of f16 by the CPU's own conversions, which give the same bits. */
+GN__TARGET_LOADS static void gn__land_add_f16_wide(char *table, const char *src, const int64_t *at, int64_t step,
+                                                   int64_t along, int64_t src_step, int64_t n) {
+    typedef float quad __attribute__((vector_size(16)));
+    typedef short eight __attribute__((vector_size(16)));
+    for (int64_t j = 0; j < n; j++, table += along, src += src_step) {
+        char *p = table + (at ? at[j] * step : 0);
+        int16_t a, b;
+        memcpy(&a, p, sizeof a);
+        memcpy(&b, src, sizeof b);
+        quad x = __builtin_ia32_vcvtph2ps((eight){ a }), y = __builtin_ia32_vcvtph2ps((eight){ b });
+        eight sum = __builtin_ia32_vcvtps2ph(x + y, 0);
+        a = sum[0];
+        memcpy(p, &a, sizeof a);
+    }
+}
+#endif
 
 enum { GN__PICKS = 512, GN__PICK_PIECE = 1 << 13 }; /* indices checked at a time; elements between looks at the flag */
 
@@ -10778,9 +13530,16 @@ static void gn__indexed_block(const gn__indexed *k, char *table, char *other, co
         gn__indexed_apply(k, table, other, at, k->t[j], k->o[j], n);
         return;
     }
-    for (int64_t r = 0, i = 0; r < runs; i = ends[r++])
-        gn__indexed_apply(k, table + i * k->t[j] + at[i] * k->step, other + i * k->o[j], NULL, k->element, k->element,
-                          ends[r] - i);
+    for (int64_t r = 0, i = 0; r < runs; i = ends[r++]) {
+        char *p = table + i * k->t[j] + at[i] * k->step, *o = other + i * k->o[j];
+        int64_t size = (ends[r] - i) * k->element;
+        if (k->land) gn__indexed_apply(k, p, o, NULL, k->element, k->element, ends[r] - i);
+        else if (size == 1) *(k->gathers ? o : p) = *(k->gathers ? p : o);
+        else if (size == 2) memcpy(k->gathers ? o : p, k->gathers ? p : o, 2);
+        else if (size == 4) memcpy(k->gathers ? o : p, k->gathers ? p : o, 4);
+        else if (size == 8) memcpy(k->gathers ? o : p, k->gathers ? p : o, 8);
+        else memcpy(k->gathers ? o : p, k->gathers ? p : o, (size_t)size);
+    }
     if (runs) return;
     int64_t bytes = k->dims[last] * k->element;
     bool dense = !k->land && k->t[last] == k->element && k->o[last] == k->element && bytes < GN__PICK_PIECE;
@@ -10974,6 +13733,12 @@ static gn_result gn__cpu_scatter_add(const gn__call *c) {
         [GN_I16] = gn__land_add_16,    [GN_U16] = gn__land_add_16,  [GN_I32] = gn__land_add_32,
         [GN_U32] = gn__land_add_32,    [GN_I64] = gn__land_add_64,
     };
+#if GN__X86
+    if (c->out.dtype == GN_F16 && gn__wide_loads() > 1) {
+        static const gn__land_fn wide[GN_DTYPE__COUNT] = { [GN_F16] = gn__land_add_f16_wide };
+        return gn__scatter(c, wide);
+    }
+#endif
     return gn__scatter(c, add);
 }
 GN__COLD_END
@@ -11128,7 +13893,7 @@ static gn_result gn__cpu_cross_entropy(const gn__call *c) {
     }
     gn__tree sums;
     sums.n = 0, sums.depth = 0;
-    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) gn__tree_add(&sums, j.losses[i]);
+    for (int64_t i = 0; i < rows && !gn__pool_stops(c->pool); i++) gn__tree_add(&sums, j.losses[i], 1);
     double mean = gn__tree_sum(&sums) / (double)rows;
     gn__store_f64(&mean, c->out.dtype, c->out.p, 1, 1);
     gn_free(j.losses);
@@ -11158,7 +13923,7 @@ static gn_result gn__cpu_mse_loss(const gn__call *c) {
                          sb, m);
             have += m;
             if (have < GN__CHUNK && (row + 1 < n / inner || i + m < inner)) continue;
-            for (int64_t l = 0; l < have; l++) x[l] = (x[l] - y[l]) * (x[l] - y[l]);
+            gn__squares_apart_f64(x, y, have);
             gn__pieces_f64(gn__kernels_of(c->pool), &sums, x, have);
             have = 0;
         }
@@ -11268,7 +14033,7 @@ static gn_result gn__infer_rotary(const gn__infer_call *c) {
         return gn_fail(c->fault, GN_BAD_RANK, "x (…,T,D) of rank 2 or more and a table (…,T,size) are needed");
     int64_t size = table.dims[--table.rank], width = rows.dims[--rows.rank];
     if (size % 2 || size > width)
-        return gn_fail(c->fault, GN_BAD_SHAPE, "the table turns %lld elements, which is no even number up to %lld",
+        return gn_fail(c->fault, GN_BAD_SHAPE, "the table turns %lld elements, which is not an even number up to %lld",
                        (long long)size, (long long)width);
     if (!gn__broadcast_shapes(&rows, &table, &both) || !gn__shape_equal(&both, &rows))
         return gn__bad_shapes(c, "the positions do not broadcast to the rows of x");
@@ -11678,8 +14443,9 @@ typedef struct gn__attention_job {
     gn__attention_form form;
     gn_view mask; /* broadcast to (B,H,T,S); p NULL: none */
     int64_t length;
-    double scale;      /* before the cap */
-    gn__atomic failed; /* no memory for scores; set by any thread */
+    double scale;                                 /* before the cap */
+    gn__atomic failed;                            /* no memory for scores; set by any thread */
+    const int64_t *sequences, *positions, *table; /* of pages: (N), (N), (N,M) whole numbers; NULL: plain keys */
 } gn__attention_job;
 
 /* The end of the keys that query t sees. */
@@ -11708,9 +14474,29 @@ static double gn__sink_of(const gn__attention_job *j, int64_t h) {
 /* Query t and the keys that it sees. */
 typedef struct gn__attention_query {
     int64_t b, h, t, g, first, n, away; /* away: of the first key from the query, 0 or less if the query is causal */
-    const char *q, *k, *v, *m;          /* of the mask and of the first key */
+    const char *q, *k, *v, *m;          /* of the mask and of the first key; of pages: of the head in page 0 */
+    const int64_t *pages;
     double slope, sink;
 } gn__attention_query;
+
+/* Of pages, where each row is a batch of its own: the keys of row a->b. */
+static void gn__attention_pages(const gn__attention_job *j, gn__attention_query *a) {
+    int64_t at = j->sequences[a->b] < 0 ? -1 : j->positions[a->b];
+    a->first = j->form.window ? GN__MAX(at + 1 - j->form.window, 0) : 0;
+    a->n = at + 1 - a->first;
+    a->away = a->first - at;
+    a->pages = at < 0 ? NULL : j->table + j->sequences[a->b] * j->c->in[5].dims[1];
+}
+
+/* Key or value i of those that the query sees; *n, how many are wanted, becomes how many follow one another there. */
+static const char *gn__attention_key(const gn__attention_query *a, const gn_view *v, const char *head, int64_t i,
+                                     int64_t *n) {
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype), size = v->dims[2];
+    if (!a->pages) return head + i * v->strides[2] * bytes;
+    int64_t key = a->first + i, offset = key % size;
+    *n = GN__MIN(*n, size - offset);
+    return head + (a->pages[key / size] * v->strides[0] + offset * v->strides[2]) * bytes;
+}
 
 static gn__attention_query gn__attention_query_of(const gn__attention_job *j, int64_t at) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2], *m = &j->mask;
@@ -11721,8 +14507,10 @@ static gn__attention_query gn__attention_query_of(const gn__attention_job *j, in
     a.n = gn__keys_seen(j, a.t) - a.first;
     a.away = a.first - (j->length - T + a.t);
     a.q = Q->p + (a.b * Q->strides[0] + a.h * Q->strides[1] + a.t * Q->strides[2]) * bytes;
-    a.k = K->p + (a.b * K->strides[0] + a.g * K->strides[1] + a.first * K->strides[2]) * bytes;
-    a.v = V->p + (a.b * V->strides[0] + a.g * V->strides[1] + a.first * V->strides[2]) * bytes;
+    int64_t batch = j->sequences ? 0 : a.b, past = j->sequences ? 0 : a.first;
+    a.k = K->p + (batch * K->strides[0] + a.g * K->strides[1] + past * K->strides[2]) * bytes;
+    a.v = V->p + (batch * V->strides[0] + a.g * V->strides[1] + past * V->strides[2]) * bytes;
+    if (j->sequences) gn__attention_pages(j, &a);
     if (m->p)
         a.m = m->p + (a.b * m->strides[0] + a.h * m->strides[1] + a.t * m->strides[2] + a.first * m->strides[3]) *
                          (int64_t)gn__bytes_of(m->dtype);
@@ -11756,8 +14544,8 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     int64_t D = Q->dims[3], E = V->dims[3], bytes = (int64_t)gn__bytes_of(Q->dtype), seen = a.n;
     double top = a.sink, sum = 0;
     gn__load_f64(q, Q->dtype, a.q, Q->strides[3], D);
-    for (int64_t i = 0; i < seen && !gn__pool_stops(j->c->pool); i++) {
-        gn__load_f64(w, K->dtype, a.k + i * K->strides[2] * bytes, K->strides[3], D);
+    for (int64_t i = 0, one = 1; i < seen && !gn__pool_stops(j->c->pool); i++) {
+        gn__load_f64(w, K->dtype, gn__attention_key(&a, K, a.k, i, &one), K->strides[3], D);
         for (int64_t l = 0; l < D; l++) w[l] *= q[l];
         s[i] = gn__attention_score(j, &a, i, gn__sum_f64(kernels, w, D));
         top = gn__m_max_f64(top, s[i]);
@@ -11766,10 +14554,10 @@ static void gn__attention_row(const gn__attention_job *j, int64_t at, double *s,
     memset(o, 0, (size_t)E * 3 * sizeof *o);
     for (int64_t i = 0; i < seen && top != -INFINITY; i++) s[i] -= top;
     if (top != -INFINITY) gn__exp_f64(j->c->pool, s, s, seen);
-    for (int64_t i = 0; i < seen && top != -INFINITY && !gn__pool_stops(j->c->pool); i++) {
+    for (int64_t i = 0, one = 1; i < seen && top != -INFINITY && !gn__pool_stops(j->c->pool); i++) {
         double e = s[i], *part = o + E, *lost = part + E;
         bool ends = i + 1 == seen || (i + 1) % GN__PIECE64 == 0;
-        if (e != 0) gn__load_f64(w, V->dtype, a.v + i * V->strides[2] * bytes, V->strides[3], E);
+        if (e != 0) gn__load_f64(w, V->dtype, gn__attention_key(&a, V, a.v, i, &one), V->strides[3], E);
         for (int64_t l = 0; l < E && e != 0; l++) part[l] += e * w[l];
         for (int64_t l = 0; l < E && ends; l++) {
             double to = o[l] + part[l], back = to - o[l];
@@ -11806,19 +14594,22 @@ static void gn__cap_f32(const gn__attention_job *j, float *s, int64_t n) {
     gn__kernels_of(j->c->pool)->affine(s, s, n, 0, (float)j->form.cap);
 }
 
-/* Rows [at, at + n) of keys or values of one head as f32, `*out_stride` apart: where they lie, or in `room`. */
-static const float *gn__attention_rows(const gn_view *v, const char *head, int64_t at, int64_t n, float *room,
-                                       int64_t *out_stride) {
+enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
+
+/* Keys or values from the ith on that the query sees, *out_n of them, as f32, `*out_stride` apart: where they lie, or
+   in `room`. */
+static const float *gn__attention_rows(const gn__attention_query *a, const gn_view *v, const char *head, int64_t i,
+                                       float *room, int64_t *out_n, int64_t *out_stride) {
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = v->dims[3];
-    const char *p = head + at * v->strides[2] * bytes;
+    int64_t n = GN__MIN(a->n - i, (int64_t)GN__ATTENTION_ROWS);
+    const char *p = gn__attention_key(a, v, head, i, &n);
+    *out_n = n;
     *out_stride = v->dtype == GN_F32 && v->strides[3] == 1 ? v->strides[2] : width;
     if (v->dtype == GN_F32 && v->strides[3] == 1) return (const float *)(const void *)p;
-    for (int64_t i = 0; i < n; i++)
-        gn__load_f32(room + i * width, v->dtype, p + i * v->strides[2] * bytes, v->strides[3], width);
+    for (int64_t l = 0; l < n; l++)
+        gn__load_f32(room + l * width, v->dtype, p + l * v->strides[2] * bytes, v->strides[3], width);
     return room;
 }
-
-enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
 
 /* One query row in f32, f16 or bf16: f32 sums, one row of scores. Scratch: s (S), q (D), o (E), room
    (GN__ATTENTION_ROWS * max(D, E)). */
@@ -11832,8 +14623,7 @@ GN__NOINLINE static void gn__attention_row_f32(const gn__attention_job *j, int64
     memset(s, 0, (size_t)seen * sizeof *s);
     memset(o, 0, (size_t)E * sizeof *o);
     for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
-        n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
-        const float *rows = gn__attention_rows(K, a.k, i, n, room, &stride);
+        const float *rows = gn__attention_rows(&a, K, a.k, i, room, &n, &stride);
         kernels->dot(s + i, q, 0, rows, stride, n, D);
     }
     kernels->affine(s, s, seen, 0, (float)j->scale);
@@ -11846,8 +14636,7 @@ GN__NOINLINE static void gn__attention_row_f32(const gn__attention_job *j, int64
         kernels->affine(s, s, seen, top, 1);
         gn__exp_f32(j->c->pool, s, s, seen);
         for (int64_t i = 0, n; i < seen && !gn__pool_stops(j->c->pool); i += n) {
-            n = GN__MIN(seen - i, (int64_t)GN__ATTENTION_ROWS);
-            const float *rows = gn__attention_rows(V, a.v, i, n, room, &stride);
+            const float *rows = gn__attention_rows(&a, V, a.v, i, room, &n, &stride);
             if (!j->mask.p) kernels->axpy(o, s + i, rows, stride, n, E);
             for (int64_t l = 0; l < n && j->mask.p; l++) /* what is hidden is not touched, whatever it holds */
                 if (s[i + l] != 0) kernels->axpy(o, s + i + l, rows + l * stride, 0, 1, E);
@@ -12220,6 +15009,217 @@ static void gn__grad_attention(gn__grads *k) {
     if (k->need[2]) k->gx[2] = gn__reshape_of(k, gn__sum_to(k, gn__matmul_of(k, gn__transposed(k, p), gy), &v5), &v);
 }
 #define gn__grad_attention_with gn__grad_attention
+
+/* ---- page_append: pool (P,G,S,D), rows (N,G,D), slots (N) [, sequences (N), table (B,M)] ---- */
+
+/* Input `at` holds whole numbers, one for each of n rows; n -1: a table (B,M). */
+static gn_result gn__infer_numbers(const gn__infer_call *c, int at, int64_t n, const char *what) {
+    gn_shape s = c->in[at].shape;
+    gn_result r = gn__want_dtype(c, at, GN__INDEX, what);
+    if (r == GN_OK && s.rank != (n < 0 ? 2 : 1))
+        return gn_fail(c->fault, GN_BAD_RANK, "%s need rank %d", what, n < 0 ? 2 : 1);
+    if (r == GN_OK && n >= 0 && s.dims[0] != n)
+        return gn__bad_shapes(c, "slots, sequences and positions are (N), one for each row");
+    return r;
+}
+
+/* Slots are checked against each other, and each against its sequence's pages. */
+static double gn__cost_page_append(const gn__infer_call *c) {
+    double n = (double)c->in[1].shape.dims[0], pages = c->n_in == 5 ? (double)c->in[4].shape.dims[1] : 0;
+    return (double)gn__count(&c->out->shape) + n * (n / 2 + pages);
+}
+
+static gn_result gn__infer_page_append(const gn__infer_call *c) {
+    gn_shape pool = c->in[0].shape, rows = c->in[1].shape;
+    gn_result r = gn__same_dtype(c, 1);
+    if (r != GN_OK) return r;
+    if (c->n_in == 4) return gn_fail(c->fault, GN_BAD_ARGUMENT, "sequences come with a table, and a table with them");
+    if (pool.rank != 4 || rows.rank != 3)
+        return gn_fail(c->fault, GN_BAD_RANK, "a pool (P,G,S,D) and rows (N,G,D) are needed");
+    if (pool.dims[1] != rows.dims[1] || pool.dims[3] != rows.dims[2])
+        return gn__bad_shapes(c, "the rows (N,G,D) do not fit the pool (P,G,S,D)");
+    if ((r = gn__infer_numbers(c, 2, rows.dims[0], "slots")) != GN_OK) return r;
+    if (c->n_in == 5) r = gn__infer_numbers(c, 3, rows.dims[0], "sequences");
+    if (c->n_in == 5 && r == GN_OK) r = gn__infer_numbers(c, 4, -1, "tables");
+    *c->out = c->in[0];
+    return r;
+}
+
+static int64_t gn__number_at(const gn_view *v, int64_t i) {
+    return gn__read_int(v->dtype, v->p + gn__view_offset(v, v->rank, i) * (int64_t)gn__bytes_of(v->dtype));
+}
+
+/* Whether a page stands in the table of a sequence. */
+static bool gn__page_is_of(const gn__pool *pool, const gn_view *table, int64_t sequence, int64_t page) {
+    int64_t many = table->strides[1] ? table->dims[1] : 1; /* of a row that repeats one number the first tells all */
+    for (int64_t m = 0;
+         m < many && !((m & 0xffff) == 0xffff && gn__pool_stops(pool)) && sequence >= 0 && sequence < table->dims[0];
+         m++)
+        if (gn__number_at(table, sequence * many + m) == page) return true;
+    return false;
+}
+
+/* Reads slots (N) and checks them. */
+static gn_result gn__slots_read(const gn__call *c, int64_t *slots) {
+    int64_t n = c->in[2].dims[0], size = c->in[0].dims[2], many = c->in[0].dims[0] * size;
+    uint8_t *taken = (uint8_t *)gn__alloc_zero((size_t)many / 8 + 1);
+    gn_result r = taken ? GN_OK : gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory to check the slots of an append");
+    for (int64_t i = 0; i < n && r == GN_OK; i++) {
+        int64_t at = slots[i] = gn__number_at(&c->in[2], i);
+        if (gn__pool_stops(c->pool)) {
+            r = gn__stopped(c->pool->cancel, c->fault);
+            break;
+        }
+        if (at < -1 || at >= many)
+            r = gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "slot %lld of row %lld is outside -1 to %lld", (long long)at,
+                        (long long)i, (long long)many - 1);
+        else if (at >= 0 && (taken[at / 8] >> at % 8 & 1))
+            r = gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "slot %lld of row %lld is also that of another row",
+                        (long long)at, (long long)i);
+        else if (at >= 0 && c->n_in == 5 && !gn__page_is_of(c->pool, &c->in[4], gn__number_at(&c->in[3], i), at / size))
+            r = gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE,
+                        "slot %lld of row %lld lies in page %lld, which is not in the table of its sequence %lld",
+                        (long long)at, (long long)i, (long long)(at / size), (long long)gn__number_at(&c->in[3], i));
+        else if (at >= 0) taken[at / 8] |= (uint8_t)(1 << at % 8);
+    }
+    gn_free(taken);
+    return r;
+}
+
+/* Rows (N,G,D) to their slots of a pool, or back from them. */
+static void gn__slots_copy(const gn_view *pool, const int64_t *slots, const gn_view *rows, bool back) {
+    int64_t bytes = (int64_t)gn__bytes_of(pool->dtype), size = pool->dims[2];
+    gn_view in_pool = *pool, row = *rows;
+    in_pool.rank = row.rank = 2;
+    in_pool.dims[0] = pool->dims[1], in_pool.strides[0] = pool->strides[1];
+    in_pool.dims[1] = pool->dims[3], in_pool.strides[1] = pool->strides[3];
+    row.dims[0] = rows->dims[1], row.strides[0] = rows->strides[1];
+    row.dims[1] = rows->dims[2], row.strides[1] = rows->strides[2];
+    for (int64_t i = 0; i < rows->dims[0]; i++) {
+        if (slots[i] < 0) continue;
+        in_pool.p = pool->p + (slots[i] / size * pool->strides[0] + slots[i] % size * pool->strides[2]) * bytes;
+        row.p = rows->p + i * rows->strides[0] * bytes;
+        if (back) gn__copy_view(&row, &in_pool);
+        else gn__copy_view(&in_pool, &row);
+    }
+}
+
+/* When the executor gives the pool's own memory as output, only the rows are written. */
+static gn_result gn__cpu_page_append(const gn__call *c) {
+    int64_t *slots = (int64_t *)gn__alloc_many((uint64_t)c->in[2].dims[0] + 1, 1, sizeof *slots);
+    if (!slots) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the slots of an append");
+    gn_result r = gn__slots_read(c, slots);
+    if (r == GN_OK && c->out.p != c->in[0].p) gn__move_view(c->pool, &c->out, &c->in[0]);
+    if (r == GN_OK) gn__slots_copy(&c->out, slots, &c->in[1], false);
+    gn_free(slots);
+    return r;
+}
+
+/* ---- page_attention: q (N,H,D), keys (P,G,S,D), values (P,G,S,E), sequences (N), positions (N), table (B,M)
+ * [, slopes] [, sinks]; attrs as of attention_with, bits 1, 8 and 16 ---- */
+
+static gn__attention_form gn__page_attention_read(const int64_t *attrs) {
+    gn__attention_form f = gn__attention_read(attrs, 4);
+    if (f.slopes) f.slopes += 3;
+    if (f.sinks) f.sinks += 3;
+    f.n_in += 3;
+    return f;
+}
+
+static gn_result gn__infer_page_attention(const gn__infer_call *c) {
+    gn_shape q = c->in[0].shape, k = c->in[1].shape, v = c->in[2].shape;
+    int64_t bits = c->attrs[0];
+    gn_result r = GN_OK;
+    if (bits < 0 || bits > 31 || (bits & 7) != 1)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "attention over pages takes no mask and no length");
+    gn__attention_form f = gn__page_attention_read(c->attrs);
+    if (c->n_in != f.n_in) return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the flags", c->n_in);
+    if (f.window < 0 || !(f.cap >= 0 && f.cap < (double)INFINITY))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "window %lld, soft cap %g: neither is below 0, and the cap is finite",
+                       (long long)f.window, f.cap);
+    if (q.rank != 3 || k.rank != 4 || v.rank != 4)
+        return gn_fail(c->fault, GN_BAD_RANK, "q (N,H,D), keys (P,G,S,D) and values (P,G,S,E) are needed");
+    if ((r = gn__same_dtype(c, 1)) != GN_OK || (r = gn__same_dtype(c, 2)) != GN_OK) return r;
+    bool fit = k.dims[0] == v.dims[0] && k.dims[1] == v.dims[1] && k.dims[2] == v.dims[2] && k.dims[3] == q.dims[2];
+    if (!fit || (k.dims[1] ? q.dims[1] % k.dims[1] : q.dims[1]))
+        return gn__bad_shapes(c, "q (N,H,D), keys (P,G,S,D), values (P,G,S,E) with H a multiple of G are needed");
+    r = gn__infer_numbers(c, 3, q.dims[0], "sequences");
+    if (r == GN_OK) r = gn__infer_numbers(c, 4, q.dims[0], "positions");
+    if (r == GN_OK) r = gn__infer_numbers(c, 5, -1, "tables");
+    if (r != GN_OK) return r;
+    if ((r = gn__infer_heads(c, f.slopes, "slopes")) != GN_OK || (r = gn__infer_heads(c, f.sinks, "sinks")) != GN_OK)
+        return r;
+    *c->out = c->in[0];
+    c->out->shape.dims[2] = v.dims[3];
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+/* How long sequences are is not known when a plan is made: half of the table. */
+static double gn__cost_page_attention(const gn__infer_call *c) {
+    gn_shape q = c->in[0].shape, v = c->in[2].shape, table = c->in[5].shape;
+    return (double)q.dims[0] * (double)q.dims[1] * (double)v.dims[2] * (double)table.dims[1] *
+           (double)(q.dims[2] + v.dims[3]);
+}
+
+/* Reads sequences, positions and the table to `to`, which has room for them, and checks what rows see of it; *out_seen:
+   the most keys that a row sees. */
+static gn_result gn__pages_read(const gn__call *c, int64_t *to, int64_t window, int64_t *out_seen) {
+    int64_t n = c->in[0].dims[0], B = c->in[5].dims[0], M = c->in[5].dims[1], S = c->in[1].dims[2],
+            P = c->in[1].dims[0];
+    int64_t *sequences = to, *positions = to + n, *table = to + 2 * n;
+    for (int64_t i = 0; i < n; i++) {
+        sequences[i] = gn__number_at(&c->in[3], i);
+        positions[i] = gn__number_at(&c->in[4], i);
+    }
+    for (int64_t i = 0; i < B * M; i++) table[i] = gn__number_at(&c->in[5], i);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t b = sequences[i], p = positions[i];
+        if (b < -1 || b >= B)
+            return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "sequence %lld of row %lld is outside -1 to %lld",
+                           (long long)b, (long long)i, (long long)B - 1);
+        if (b < 0) continue;
+        if (p < 0 || !S || p / S >= M)
+            return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE,
+                           "position %lld of row %lld is outside 0 to %lld: a table has room for %lld pages of %lld",
+                           (long long)p, (long long)i, (long long)(M && S > INT64_MAX / M ? INT64_MAX : M * S) - 1,
+                           (long long)M, (long long)S);
+        int64_t first = window ? GN__MAX(p + 1 - window, 0) : 0;
+        for (int64_t m = first / S; m <= p / S; m++) {
+            if ((m & 0xff) == (first / S & 0xff) && gn__pool_stops(c->pool))
+                return gn__stopped(c->pool->cancel, c->fault);
+            if (table[b * M + m] < 0 || table[b * M + m] >= P)
+                return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE,
+                               "page %lld of sequence %lld, number %lld, is outside 0 to %lld", (long long)m,
+                               (long long)b, (long long)table[b * M + m], (long long)P - 1);
+        }
+        *out_seen = GN__MAX(*out_seen, p + 1 - first);
+    }
+    return GN_OK;
+}
+
+/* Each row as a batch of one query. */
+static gn_result gn__cpu_page_attention(const gn__call *c) {
+    gn_view in[8];
+    gn__call rows = *c;
+    gn__attention_job j = { .c = &rows, .form = gn__page_attention_read(c->attrs) };
+    uint64_t n = (uint64_t)c->in[0].dims[0], table = (uint64_t)gn__view_count(&c->in[5]);
+    int64_t *numbers = (int64_t *)gn__alloc_many(gn_size_add(gn_size_mul(n, 2), gn_size_add(table, 1)), 1, 8);
+    if (!numbers) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a table of pages");
+    gn_result r = gn__pages_read(c, numbers, j.form.window, &j.length);
+    memcpy(in, c->in, (size_t)c->n_in * sizeof *in);
+    rows.in = in;
+    in[0].rank = 4;
+    in[0].dims[3] = in[0].dims[2], in[0].strides[3] = in[0].strides[2];
+    in[0].dims[2] = 1;
+    j.sequences = numbers, j.positions = numbers + n, j.table = numbers + 2 * n;
+    j.scale = gn__attention_scale(&j.form, in[0].dims[3]) / (j.form.cap != 0 ? j.form.cap : 1);
+    if (r == GN_OK && gn__view_count(&c->out))
+        gn__pool_for(c->pool, in[0].dims[0] * in[0].dims[1], 1 + 1024 / GN__MAX(j.length, 1), gn__attention_range, &j);
+    gn_free(numbers);
+    if (r != GN_OK) return r;
+    return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention")
+                                      : GN_OK;
+}
 GN__COLD_END
 
 /* ---- expert_linear: x (…,K), w (E,K,M), ids (…) [, bias (E,M)]; x may lack the last axis of ids ---- */
@@ -12272,8 +15272,8 @@ static gn_result gn__experts_group(gn__experts *g) {
         int64_t id =
             gn__read_int(ids->dtype, ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
         if (id < -1 || id >= E)
-            return gn_fail(g->c->fault, GN_INDEX_OUT_OF_RANGE, "id %lld is none of %lld experts, nor -1", (long long)id,
-                           (long long)E);
+            return gn_fail(g->c->fault, GN_INDEX_OUT_OF_RANGE, "id %lld is neither -1 nor one of the %lld experts",
+                           (long long)id, (long long)E);
         g->ids[i] = id < 0 ? E : id;
         g->first[g->ids[i] + 1]++;
     }
@@ -12374,6 +15374,1593 @@ static void gn__grad_expert_linear(gn__grads *k) {
 }
 GN__COLD_END
 
+/* ---- quantised weights: attrs = format, bits (1 scales, 2 zeros, 4 bias), rows of a scale [, dtype] ---- */
+
+GN__COLD_BEGIN
+typedef struct gn__quant_form {
+    uint8_t number;
+    uint16_t elements, bytes;
+    const char *name;
+} gn__quant_form;
+static const gn__quant_form *gn__quant_form_of(int64_t number) {
+    static const gn__quant_form forms[] = {
+#define GN__X(NAME, number, elements, bytes, text) { number, elements, bytes, text },
+        GN_QUANTS(GN__X)
+#undef GN__X
+    };
+    for (size_t i = 0; i < GN__LENGTH(forms); i++)
+        if (forms[i].number == number) return &forms[i];
+    return NULL;
+}
+static bool gn__quant_has_scales(int64_t format) { return format >= GN_QUANT_INT8; }
+static bool gn__quant_is_int(int64_t format) { return format == GN_QUANT_INT8 || format == GN_QUANT_INT4; }
+
+/* Scales and zero points of (n,k), inputs from `first` on. */
+static gn_result gn__quant_infer_scales(const gn__infer_call *c, int first, int64_t n, int64_t k, int *out_next) {
+    int64_t format = c->attrs[0], bits = c->attrs[1], rows = c->attrs[2];
+    const gn__quant_form *form = gn__quant_form_of(format);
+    *out_next = first + (int)(bits & 1) + (int)(bits >> 1 & 1);
+    if (((bits & 1) != 0) != gn__quant_has_scales(format))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "%s %s", form->name,
+                       bits & 1 ? "has its scales in its blocks: none are given" : "needs a tensor of scales");
+    if ((bits & 2) && !gn__quant_is_int(format))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "%s has no zero points", form->name);
+    if (*out_next > c->n_in) return gn_fail(c->fault, GN_BAD_ARGUMENT, "scales or zero points are missing");
+    if (!(bits & 1)) return GN_OK;
+    gn_shape s = c->in[first].shape;
+    gn_result r =
+        gn__want_dtype(c, first, GN__BIT(GN_F32) | GN__BIT(GN_F16) | GN__BIT(GN_BF16), "scales of a quantised weight");
+    if (r == GN_OK && (bits & 2)) r = gn__want_dtype(c, first + 1, GN__BIT(GN_U8) | GN__BIT(GN_I8), "zero points");
+    if (r != GN_OK) return r;
+    if (s.rank != 2) return gn_fail(c->fault, GN_BAD_RANK, "scales are (SN,SK), not of rank %d", s.rank);
+    if ((bits & 2) && !gn__shape_equal(&s, &c->in[first + 1].shape))
+        return gn__bad_shapes(c, "zero points have the shape of the scales");
+    if (s.dims[1] < 1 || k % s.dims[1])
+        return gn_fail(c->fault, GN_BAD_SHAPE,
+                       "%lld scales a row do not divide its %lld elements: a group is K / SK columns",
+                       (long long)s.dims[1], (long long)k);
+    if (format == GN_QUANT_INT4 && k / s.dims[1] % 2)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "a group of %lld columns of int4 ends within a byte: make it even",
+                       (long long)(k / s.dims[1]));
+    if (rows == 0 && n && (!s.dims[0] || n % s.dims[0]))
+        return gn_fail(c->fault, GN_BAD_SHAPE, "%lld rows of scales do not divide %lld rows: say how many share one",
+                       (long long)s.dims[0], (long long)n);
+    if (rows < 0 || (rows > 0 && n / rows + (n % rows != 0) != s.dims[0]))
+        return gn_fail(c->fault, GN_BAD_SHAPE, "scales for every %lld of %lld rows are not %lld rows", (long long)rows,
+                       (long long)n, (long long)s.dims[0]);
+    if (gn__quant_is_int(format) && s.dims[0] != n)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "each row of %s has its own scales: (%lld,SK) are needed", form->name,
+                       (long long)n);
+    return GN_OK;
+}
+
+/* The format alone. */
+static gn_result gn__quant_infer_form(const gn__infer_call *c, int64_t bits, const gn__quant_form **out) {
+    *out = gn__quant_form_of(c->attrs[0]);
+    if (!*out)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "%lld is not a quantised format: see GN_QUANTS",
+                       (long long)c->attrs[0]);
+    if (c->attrs[1] & ~bits) return gn_fail(c->fault, GN_BAD_ARGUMENT, "unknown bits %llx", (long long)c->attrs[1]);
+    return GN_OK;
+}
+
+/* Rows and columns of the weight whose data is input `at`; its scales follow from `first` on. */
+static gn_result gn__quant_infer(const gn__infer_call *c, int at, int first, int64_t bits, int64_t *out_n,
+                                 int64_t *out_k, int *out_next) {
+    const gn__quant_form *form;
+    gn_shape s = c->in[at].shape;
+    gn_result r = gn__quant_infer_form(c, bits, &form);
+    if (r == GN_OK) r = gn__want_dtype(c, at, GN__OCTETS, "the data of a quantised weight");
+    if (r != GN_OK) return r;
+    if (s.rank != 2)
+        return gn_fail(c->fault, GN_BAD_RANK, "the data of a quantised weight is (N, bytes of a row), not of rank %d",
+                       s.rank);
+    if (s.dims[1] < 1 || s.dims[1] % form->bytes || s.dims[1] / form->bytes > INT32_MAX)
+        return gn_fail(c->fault, GN_BAD_SHAPE,
+                       "a row of %lld bytes is not a whole number of blocks of %s, %d bytes for %d elements",
+                       (long long)s.dims[1], form->name, form->bytes, form->elements);
+    *out_n = s.dims[0];
+    *out_k = s.dims[1] / form->bytes * form->elements;
+    return gn__quant_infer_scales(c, first, *out_n, *out_k, out_next);
+}
+
+static gn_result gn__infer_linear_quantized(const gn__infer_call *c) {
+    int64_t n, k;
+    int next;
+    gn_shape x = c->in[0].shape;
+    gn_result r = gn__quant_infer(c, 1, 2, 7, &n, &k, &next);
+    if (r != GN_OK) return r;
+    if (next + (int)(c->attrs[1] >> 2 & 1) != c->n_in)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the bits", c->n_in);
+    if (x.rank < 1) return gn_fail(c->fault, GN_BAD_RANK, "x is (…,K)");
+    if (x.dims[x.rank - 1] != k)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "x has %lld columns, the weight (%lld,%lld)",
+                       (long long)x.dims[x.rank - 1], (long long)n, (long long)k);
+    if (next < c->n_in) {
+        if ((r = gn__same_dtype(c, next)) != GN_OK) return r;
+        if (c->in[next].shape.rank != 1 || c->in[next].shape.dims[0] != n)
+            return gn__bad_shapes(c, "the bias of a quantised weight is (N)");
+    }
+    *c->out = c->in[0];
+    c->out->shape.dims[x.rank - 1] = n;
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+static gn_result gn__infer_embedding_quantized(const gn__infer_call *c) {
+    int64_t n, k;
+    int next;
+    gn_result r = gn__quant_infer(c, 0, 2, 3, &n, &k, &next);
+    if (r == GN_OK) r = gn__want_dtype(c, 1, GN__INDEX, "an id");
+    if (r == GN_OK) r = gn__infer_dtype_attr(c, c->attrs[3], GN__WIDENED, &c->out->dtype);
+    if (r != GN_OK) return r;
+    if (next != c->n_in) return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the bits", c->n_in);
+    c->out->shape = c->in[1].shape;
+    if (c->out->shape.rank >= GN_MAX_RANK) return gn_fail(c->fault, GN_BAD_RANK, "ids are of rank 7 or less");
+    c->out->shape.dims[c->out->shape.rank++] = k;
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+static gn_result gn__infer_dequantize(const gn__infer_call *c) {
+    int64_t n, k;
+    int next;
+    gn_result r = gn__quant_infer(c, 0, 1, 3, &n, &k, &next);
+    if (r == GN_OK) r = gn__infer_dtype_attr(c, c->attrs[3], GN__WIDENED, &c->out->dtype);
+    if (r != GN_OK) return r;
+    if (next != c->n_in) return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the bits", c->n_in);
+    c->out->shape = GN_SHAPE(n, k);
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+static gn_result gn__infer_quantize(const gn__infer_call *c) {
+    const gn__quant_form *form;
+    gn_shape s = c->in[0].shape;
+    int next;
+    gn_result r = gn__quant_infer_form(c, 3, &form);
+    if (r != GN_OK) return r;
+    if (form->elements == 256)
+        return gn_fail(c->fault, GN_UNSUPPORTED, "%s is read, not made: q4_0, q4_1, q5_0, q5_1 and q8_0 are made",
+                       form->name);
+    if (s.rank != 2) return gn_fail(c->fault, GN_BAD_RANK, "what is quantised is (N,K), not of rank %d", s.rank);
+    if (s.dims[1] < 1 || s.dims[1] % form->elements)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "rows of %lld are not a whole number of blocks of %s, %d elements each",
+                       (long long)s.dims[1], form->name, form->elements);
+    r = gn__quant_infer_scales(c, 1, s.dims[0], s.dims[1], &next);
+    if (r != GN_OK) return r;
+    if (next != c->n_in) return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs do not match the bits", c->n_in);
+    c->out->dtype = GN_U8;
+    c->out->shape = GN_SHAPE(s.dims[0], s.dims[1] / form->elements * form->bytes);
+    return GN_OK;
+}
+GN__COLD_END
+
+/* A weight whose types are right. `row`: bytes of a row; a scale is of `group` columns and `rows` rows. */
+typedef struct gn__quant {
+    int64_t format, n, k, row, group, rows, per_row;
+    int elements, bytes; /* of a block */
+    const gn_view *data, *scales, *zeros;
+} gn__quant;
+
+static gn__quant gn__quant_of(const int64_t *attrs, const gn_view *data, int64_t n, int64_t k, const gn_view *more) {
+    const gn__quant_form *form = gn__quant_form_of(attrs[0]);
+    gn__quant q = { .format = attrs[0], .n = n, .k = k, .row = k / form->elements * form->bytes, .data = data };
+    q.elements = form->elements, q.bytes = form->bytes, q.rows = 1;
+    if (attrs[1] & 1) q.scales = more++;
+    if (attrs[1] & 2) q.zeros = more;
+    if (!q.scales) return q;
+    q.per_row = q.scales->dims[1];
+    q.group = k / q.per_row;
+    q.rows = attrs[2] ? attrs[2] : q.scales->dims[0] ? n / q.scales->dims[0] : 1;
+    return q;
+}
+static gn__quant gn__quant_of_data(const int64_t *attrs, const gn_view *data, const gn_view *more) {
+    const gn__quant_form *form = gn__quant_form_of(attrs[0]);
+    return gn__quant_of(attrs, data, data->dims[0], data->dims[1] / form->bytes * form->elements, more);
+}
+
+/* What a thread holds of a row: its scales and zero points, and a copy of its bytes if they do not lie together. */
+typedef struct gn__quant_row {
+    float *scale, *zero;
+    uint8_t *copy;
+    const uint8_t *p;
+} gn__quant_row;
+
+static size_t gn__quant_row_floats(const gn__quant *q) { return (size_t)q->per_row * 2 + ((size_t)q->row + 3) / 4; }
+static gn__quant_row gn__quant_row_in(const gn__quant *q, float *room) {
+    gn__quant_row r = { room, room + q->per_row, (uint8_t *)(void *)(room + 2 * q->per_row), NULL };
+    for (int64_t i = 0; i < q->per_row && !q->zeros; i++) r.zero[i] = q->format == GN_QUANT_INT4 ? 8.f : 0.f;
+    return r;
+}
+
+static void gn__quant_row_zeros(const gn__quant *q, int64_t n, gn__quant_row *r) {
+    const gn_view *z = q->zeros;
+    for (int64_t i = 0; i < q->per_row && z; i++)
+        r->zero[i] = (float)gn__read_int(z->dtype, z->p + n * z->strides[0] + i * z->strides[1]);
+}
+static void gn__quant_row_scales(const gn__quant *q, int64_t n, gn__quant_row *r) {
+    const gn_view *s = q->scales;
+    if (!s) return;
+    gn__load_f32(r->scale, s->dtype, s->p + n / q->rows * s->strides[0] * (int64_t)gn__bytes_of(s->dtype),
+                 s->strides[1], q->per_row);
+    gn__quant_row_zeros(q, n, r);
+}
+static void gn__quant_row_bytes(const gn__quant *q, int64_t n, gn__quant_row *r) {
+    const char *p = q->data->p + n * q->data->strides[0];
+    int64_t step = q->data->strides[1];
+    for (int64_t i = 0; i < q->row && step != 1; i++) r->copy[i] = (uint8_t)p[i * step];
+    r->p = step == 1 ? (const uint8_t *)p : r->copy;
+}
+static void gn__quant_row_load(const gn__quant *q, int64_t n, gn__quant_row *r) {
+    gn__quant_row_bytes(q, n, r);
+    gn__quant_row_scales(q, n, r);
+}
+
+GN__INLINE uint32_t gn__quant_word(const uint8_t *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+/* Eight lanes, whatever the host has. */
+typedef uint8_t gn__quant_b __attribute__((vector_size(8), aligned(1), may_alias));
+typedef int32_t gn__quant_i __attribute__((vector_size(32)));
+typedef float gn__quant_f __attribute__((vector_size(32), aligned(4), may_alias));
+/* Bytes as 32 bits each, and a scale, on each path. */
+#define GN__QUANT_BYTES_base(p) __builtin_convertvector(*(const gn__quant_b *)(const void *)(p), gn__quant_i)
+#define GN__QUANT_HALF_base(p) gn__f16_f32((uint16_t)((p)[0] | (p)[1] << 8))
+#if defined(__clang__)
+#define GN__QUANT_BYTES_avx2 GN__QUANT_BYTES_base
+#else
+typedef long long gn__quant_l __attribute__((vector_size(16)));
+typedef char gn__quant_c __attribute__((vector_size(16)));
+#define GN__QUANT_BYTES_avx2(p) \
+    (gn__quant_i) __builtin_ia32_pmovzxbd256((gn__quant_c)(gn__quant_l){ (long long)gn__quant_long(p) })
+#endif
+#define GN__QUANT_HALF_avx2(p) __builtin_ia32_vcvtph2ps((gn__half8){ (short)((p)[0] | (p)[1] << 8) })[0]
+#define GN__QUANT_PUT(o, ints, d, m) \
+    (*(gn__quant_f *)(void *)(o) = __builtin_convertvector((ints), gn__quant_f) * (d) + (m))
+GN__INLINE uint64_t gn__quant_long(const uint8_t *p) {
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+#define GN__QUANT_LANES ((gn__quant_i){ 0, 1, 2, 3, 4, 5, 6, 7 })
+
+GN__INLINE float gn__quant_fp8(uint8_t v) {
+    union {
+        uint32_t u;
+        float f;
+    } x = { (v & 0x7fu) << 20 }, bits;
+    bits.f = x.f * 0x1p120f;
+    bits.u |= (v & 0x80u) << 24 | ((v & 0x7fu) == 0x7fu ? 0x7fc00000u : 0);
+    return bits.f;
+}
+
+/* Scale and minimum of the j-th 32 of 256: 6 bits each, in 12 bytes. */
+GN__INLINE void gn__quant_six(const uint8_t *s, int j, float *scale, float *least) {
+    int up = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | s[j - 4] >> 6 << 4,
+        low = j < 4 ? s[j + 4] & 63 : s[j + 4] >> 4 | s[j] >> 6 << 4;
+    *scale *= (float)up;
+    *least *= (float)low;
+}
+#define GN__QUANT_BLOCKS(NAME, ...)                                                                \
+    case GN_QUANT_##NAME:                                                                          \
+        for (int64_t i = 0; i < n; i += q->elements, p += q->bytes, o += q->elements) __VA_ARGS__; \
+        break;
+#define GN__DEFINE_QUANT(S, attribute)                                                                                 \
+    /* Blocks of 32: low and high halves of 16 bytes; `fifth` holds a further bit of each. */                          \
+    attribute GN__INLINE void gn__quant_halves_##S(const uint8_t *p, float *o, float d, float m, int less) {           \
+        for (int i = 0; i < 16; i += 8) {                                                                              \
+            gn__quant_i v = GN__QUANT_BYTES_##S(p + i);                                                                \
+            GN__QUANT_PUT(o + i, (v & 15) - less, d, m);                                                               \
+            GN__QUANT_PUT(o + 16 + i, (v >> 4) - less, d, m);                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    attribute GN__INLINE void gn__quant_fives_##S(const uint8_t *p, uint32_t fifth, float *o, float d, float m,        \
+                                                  int less) {                                                          \
+        for (int i = 0; i < 16; i += 8) {                                                                              \
+            gn__quant_i v = GN__QUANT_BYTES_##S(p + i), bits = (gn__quant_i){ 0 } + (int32_t)fifth;                    \
+            GN__QUANT_PUT(o + i, ((v & 15) | (bits >> (GN__QUANT_LANES + i) & 1) << 4) - less, d, m);                  \
+            GN__QUANT_PUT(o + 16 + i, (v >> 4 | (bits >> (GN__QUANT_LANES + i + 16) & 1) << 4) - less, d, m);          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    attribute GN__INLINE void gn__quant_45_k_##S(const uint8_t *p, float *o, bool five) {                              \
+        const uint8_t *high = p + 16, *q = five ? p + 48 : p + 16;                                                     \
+        for (int j = 0; j < 8; j++, o += 32) {                                                                         \
+            float d = GN__QUANT_HALF_##S(p), m = GN__QUANT_HALF_##S(p + 2);                                            \
+            const uint8_t *b = q + j / 2 * 32;                                                                         \
+            gn__quant_six(p + 4, j, &d, &m);                                                                           \
+            for (int i = 0; i < 32; i += 8) {                                                                          \
+                gn__quant_i v = GN__QUANT_BYTES_##S(b + i) >> (j % 2 * 4) & 15;                                        \
+                if (five) v |= (GN__QUANT_BYTES_##S(high + i) >> j & 1) << 4;                                          \
+                GN__QUANT_PUT(o + i, v, d, -m);                                                                        \
+            }                                                                                                          \
+        }                                                                                                              \
+    }                                                                                                                  \
+    attribute GN__INLINE void gn__quant_6_k_##S(const uint8_t *p, float *o) {                                          \
+        float d = GN__QUANT_HALF_##S(p + 208);                                                                         \
+        for (int half = 0; half < 2; half++) /* 128 bytes of low halves, 64 of two bits more, 16 scales */             \
+            for (int j = 0; j < 8; j++, o += 16) {                                                                     \
+                const uint8_t *low = p + 64 * half + j % 4 * 16, *high = p + 128 + 32 * half + j % 2 * 16;             \
+                float s = d * (float)(int8_t)p[192 + 8 * half + j];                                                    \
+                for (int i = 0; i < 16; i += 8) {                                                                      \
+                    gn__quant_i v = GN__QUANT_BYTES_##S(low + i) >> (j / 4 * 4) & 15;                                  \
+                    GN__QUANT_PUT(o + i, (v | (GN__QUANT_BYTES_##S(high + i) >> (j / 2 * 2) & 3) << 4) - 32, s, 0.f);  \
+                }                                                                                                      \
+            }                                                                                                          \
+    }                                                                                                                  \
+    /* n elements from `at` on, within one group, of formats with scales. */                                           \
+    attribute GN__INLINE void gn__quant_group_##S(const uint8_t *p, int64_t format, float s, float z, int64_t at,      \
+                                                  int64_t n, float *o) {                                               \
+        int64_t i = 0;                                                                                                 \
+        if (format == GN_QUANT_INT8) {                                                                                 \
+            for (p += at; i + 8 <= n; i += 8) { /* as numbers of 0 to 255 with the upper bit turned */                 \
+                gn__quant_i v = (GN__QUANT_BYTES_##S(p + i) ^ 128) - 128;                                              \
+                *(gn__quant_f *)(void *)(o + i) = (__builtin_convertvector(v, gn__quant_f) - z) * s;                   \
+            }                                                                                                          \
+            for (; i < n; i++) o[i] = ((float)(int8_t)p[i] - z) * s;                                                   \
+        } else if (format == GN_QUANT_INT4) {                                                                          \
+            for (; i + 8 <= n && at % 2 == 0; i += 8) {                                                                \
+                gn__quant_i v = (gn__quant_i){ 0 } + (int32_t)gn__quant_word(p + (at + i) / 2);                        \
+                v = v >> 4 * GN__QUANT_LANES & 15;                                                                     \
+                *(gn__quant_f *)(void *)(o + i) = (__builtin_convertvector(v, gn__quant_f) - z) * s;                   \
+            }                                                                                                          \
+            for (; i < n; i++) o[i] = ((float)(p[(at + i) / 2] >> ((at + i) % 2 * 4) & 15) - z) * s;                   \
+        } else {                                                                                                       \
+            for (p += at; i + 8 <= n; i += 8) {                                                                        \
+                gn__quant_i v = GN__QUANT_BYTES_##S(p + i), low = v & 0x7f, bits = low << 20;                          \
+                gn__quant_f f = (gn__quant_f)bits * 0x1p120f;                                                          \
+                bits = (gn__quant_i)f | v >> 7 << 31 | ((low == 0x7f) & 0x7fc00000);                                   \
+                *(gn__quant_f *)(void *)(o + i) = (gn__quant_f)bits * s;                                               \
+            }                                                                                                          \
+            for (; i < n; i++) o[i] = gn__quant_fp8(p[i]) * s;                                                         \
+        }                                                                                                              \
+    }                                                                                                                  \
+    /* n elements of a row from `at` on as f32; both are multiples of the block's elements. */                         \
+    attribute static void gn__quant_values_##S(const gn__quant *q, const gn__quant_row *r, int64_t at, int64_t n,      \
+                                               float *o) {                                                             \
+        const uint8_t *p = r->p + at / q->elements * q->bytes;                                                         \
+        for (int64_t i = at; gn__quant_has_scales(q->format) && i < at + n;) {                                         \
+            int64_t g = i / q->group, some = GN__MIN((g + 1) * q->group, at + n) - i;                                  \
+            gn__quant_group_##S(r->p, q->format, r->scale[g], r->zero[g], i, some, o + (i - at));                      \
+            i += some;                                                                                                 \
+        }                                                                                                              \
+        switch (q->format) {                                                                                           \
+            GN__QUANT_BLOCKS(Q4_0, gn__quant_halves_##S(p + 2, o, GN__QUANT_HALF_##S(p), 0, 8))                        \
+            GN__QUANT_BLOCKS(Q4_1,                                                                                     \
+                             gn__quant_halves_##S(p + 4, o, GN__QUANT_HALF_##S(p), GN__QUANT_HALF_##S(p + 2), 0))      \
+            GN__QUANT_BLOCKS(Q5_0, gn__quant_fives_##S(p + 6, gn__quant_word(p + 2), o, GN__QUANT_HALF_##S(p), 0, 16)) \
+            GN__QUANT_BLOCKS(Q5_1, gn__quant_fives_##S(p + 8, gn__quant_word(p + 4), o, GN__QUANT_HALF_##S(p),         \
+                                                       GN__QUANT_HALF_##S(p + 2), 0))                                  \
+            GN__QUANT_BLOCKS(Q8_0, { gn__quant_group_##S(p + 2, GN_QUANT_INT8, GN__QUANT_HALF_##S(p), 0, 0, 32, o); }) \
+            GN__QUANT_BLOCKS(Q4_K, gn__quant_45_k_##S(p, o, false))                                                    \
+            GN__QUANT_BLOCKS(Q5_K, gn__quant_45_k_##S(p, o, true))                                                     \
+            GN__QUANT_BLOCKS(Q6_K, gn__quant_6_k_##S(p, o))                                                            \
+        }                                                                                                              \
+    }
+enum { GN__QUANT_RUN = 1024 }; /* elements whose sums lanes keep */
+typedef void (*gn__quant_fn)(const gn__quant *q, const gn__quant_row *r, int64_t at, int64_t n, float *o);
+GN__OLD_BEGIN
+GN__DEFINE_QUANT(base, GN__TARGET_BASE)
+GN__OLD_END
+#if GN__X86
+GN__DEFINE_QUANT(avx2, GN__TARGET_AVX2)
+#endif
+static gn__quant_fn gn__quant_fn_of(const gn__pool *p) {
+#if GN__X86
+    if (p && p->isa >= GN__ISA_AVX2) return gn__quant_values_avx2;
+#endif
+    (void)p;
+    return gn__quant_values_base;
+}
+
+/* A row by x without widening it in memory, for the formats whose groups of 16 and more are bytes or halves in order:
+   each group is summed in 8 lanes twice, then taken times its scale. */
+static bool gn__quant_dots(const gn__quant *q) {
+    bool blocks = q->format == GN_QUANT_Q8_0 || q->format == GN_QUANT_Q4_0;
+    return blocks || (gn__quant_is_int(q->format) && q->group % 16 == 0);
+}
+#if GN__X86
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast") /* vectors are written out */
+#define GN__QUANT_SIGNED(p) \
+    (gn__quant_i) __builtin_ia32_pmovsxbd256((gn__quant_c)(gn__quant_l){ (long long)gn__quant_long(p) })
+#else
+typedef int8_t gn__quant_s __attribute__((vector_size(8), aligned(1), may_alias));
+#define GN__QUANT_SIGNED(p) __builtin_convertvector(*(const gn__quant_s *)(const void *)(p), gn__quant_i)
+#endif
+#define GN__QUANT_NIBBLES(p) \
+    (((gn__quant_i){ 0 } + (int32_t)gn__quant_word(p)) >> (gn__quant_i){ 0, 4, 8, 12, 16, 20, 24, 28 } & 15)
+#define GN__QUANT_TERM(sum, v, zero, x) \
+    ((sum) += (__builtin_convertvector((v), gn__quant_f) - (zero)) * *(const gn__quant_f *)(const void *)(x))
+GN__TARGET_AVX2 static float gn__quant_dot(const gn__quant *q, const gn__quant_row *r, const float *x) {
+    GN__CONTRACT
+    int64_t group = q->scales ? q->group : 32, g = 0;
+    gn__quant_f total = { 0 };
+    float y = 0;
+    for (int64_t at = 0; at < q->k; at += group, g++, x += group) {
+        gn__quant_f a = { 0 }, b = { 0 };
+        const uint8_t *p = r->p + at / q->elements * q->bytes;
+        float s = q->scales ? r->scale[g] : GN__QUANT_HALF_avx2(p), z = q->scales ? r->zero[g] : 8;
+        if (q->format == GN_QUANT_INT4)
+            for (int64_t i = 0; i < group; i += 16) {
+                GN__QUANT_TERM(a, GN__QUANT_NIBBLES(p + i / 2), z, x + i);
+                GN__QUANT_TERM(b, GN__QUANT_NIBBLES(p + i / 2 + 4), z, x + i + 8);
+            }
+        else if (q->format == GN_QUANT_Q4_0)
+            for (int i = 0; i < 16; i += 8) {
+                gn__quant_i v = GN__QUANT_BYTES_avx2(p + 2 + i);
+                GN__QUANT_TERM(a, v & 15, z, x + i);
+                GN__QUANT_TERM(b, v >> 4, z, x + 16 + i);
+            }
+        else {
+            if (q->format == GN_QUANT_Q8_0) z = 0, p += 2;
+            for (int64_t i = 0; i < group; i += 16) {
+                GN__QUANT_TERM(a, GN__QUANT_SIGNED(p + i), z, x + i);
+                GN__QUANT_TERM(b, GN__QUANT_SIGNED(p + i + 8), z, x + i + 8);
+            }
+        }
+        total += (a + b) * s;
+        if (at / GN__QUANT_RUN == (at + group) / GN__QUANT_RUN && at + group < q->k) continue;
+        y += GN__LANES_SUM(total);
+        total = (gn__quant_f){ 0 };
+    }
+    return y;
+}
+
+/* The same sums in 16 lanes, so that the bits are equal: `a` in half of them, `b` in the others. Of int4 they take
+   turns: eight bytes lie in each pair of lanes, which a shift and a look into the 16 values (v - zero) make numbers of;
+   gn__quant_turns brings x into that order. */
+typedef int32_t gn__quant_i2 __attribute__((vector_size(64)));
+typedef uint64_t gn__quant_l2 __attribute__((vector_size(64)));
+typedef float gn__quant_f2 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int8_t gn__quant_s2 __attribute__((vector_size(16), aligned(1), may_alias));
+#if defined(__clang__)
+#define GN__QUANT_LOOK(table, i) __builtin_ia32_permvarsf512((table), (i))
+#define GN__QUANT_SIGNED2(p) __builtin_convertvector(*(const gn__quant_s2 *)(const void *)(p), gn__quant_i2)
+#else
+#define GN__QUANT_LOOK(table, i) __builtin_shuffle((table), (i))
+#define GN__QUANT_SIGNED2(p)                                                                                \
+    (gn__quant_i2) __builtin_ia32_pmovsxbd512_mask((gn__quant_c) * (const gn__quant_s2 *)(const void *)(p), \
+                                                   (gn__quant_i2){ 0 }, (unsigned short)-1)
+#endif
+static void gn__quant_turns(float *o, const float *x, int64_t k) {
+    for (int64_t at = 0; at < k; at += 16)
+        for (int64_t i = 0; i < 8; i++) {
+            o[at + 2 * i] = x[at + i];
+            o[at + 2 * i + 1] = x[at + 8 + i];
+        }
+}
+/* What will be needed some rows on: a processor's own look ahead ends with a page of memory. */
+GN__INLINE void gn__quant_ahead(const uint8_t *p, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const void *)((uintptr_t)p + 2048 + (uintptr_t)i));
+}
+GN__TARGET_AVX512 static float gn__quant_dot_4(const gn__quant *q, const gn__quant_row *r, const float *x) {
+    GN__CONTRACT
+    const gn__quant_i2 by = { 0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28 };
+    const gn__quant_f2 values = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    const uint8_t *p = r->p;
+    gn__quant_f2 total = { 0 };
+    float y = 0;
+    int64_t at = 0;
+    for (int64_t g = 0; at < q->k; g++) {
+        gn__quant_f2 sum = { 0 }, table = values - r->zero[g];
+        gn__quant_ahead(p, q->group / 2);
+        for (int64_t end = at + q->group; at < end; at += 16, p += 8, x += 16) {
+            gn__quant_i2 v = (gn__quant_i2)((gn__quant_l2){ 0 } + gn__quant_long(p)) >> by;
+            sum += GN__QUANT_LOOK(table, v) * *(const gn__quant_f2 *)(const void *)x;
+        }
+        gn__quant_l2 turned = (gn__quant_l2)sum;
+        turned = turned >> 32 | turned << 32;
+        total += (sum + (gn__quant_f2)turned) * r->scale[g];
+        if ((at - q->group) / GN__QUANT_RUN == at / GN__QUANT_RUN && at < q->k) continue;
+        gn__quant_f t = { total[0], total[2], total[4], total[6], total[8], total[10], total[12], total[14] };
+        y += GN__LANES_SUM(t);
+        total = (gn__quant_f2){ 0 };
+    }
+    return y;
+}
+GN__TARGET_AVX512 static float gn__quant_dot_8(const gn__quant *q, const gn__quant_row *r, const float *x) {
+    GN__CONTRACT
+    int64_t group = q->scales ? q->group : 32, at = 0;
+    gn__quant_f total = { 0 };
+    const uint8_t *p = r->p;
+    float y = 0;
+    for (int64_t g = 0; at < q->k; g++) {
+        gn__quant_f2 sum = { 0 };
+        float s = q->scales ? r->scale[g] : GN__QUANT_HALF_avx2(p), z = q->zeros ? r->zero[g] : 0;
+        gn__quant_ahead(p, group);
+        p += q->bytes - q->elements; /* of a block: its scale */
+        for (int64_t end = at + group; at < end; at += 16, p += 16, x += 16) {
+            sum += (__builtin_convertvector(GN__QUANT_SIGNED2(p), gn__quant_f2) - z) *
+                   *(const gn__quant_f2 *)(const void *)x;
+        }
+        gn__quant_f half[2];
+        memcpy(half, &sum, sizeof half);
+        total += (half[0] + half[1]) * s;
+        if ((at - group) / GN__QUANT_RUN == at / GN__QUANT_RUN && at < q->k) continue;
+        y += GN__LANES_SUM(total);
+        total = (gn__quant_f){ 0 };
+    }
+    return y;
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+#else
+static void gn__quant_turns(float *o, const float *x, int64_t k) { memcpy(o, x, (size_t)k * sizeof *o); }
+static float gn__quant_dot(const gn__quant *q, const gn__quant_row *r, const float *x) {
+    (void)q, (void)r, (void)x;
+    return 0;
+}
+#define gn__quant_dot_4 gn__quant_dot
+#define gn__quant_dot_8 gn__quant_dot
+#endif
+
+typedef float (*gn__quant_dot_fn)(const gn__quant *q, const gn__quant_row *r, const float *x);
+/* What computes a row; NULL: it is widened. */
+static gn__quant_dot_fn gn__quant_dot_of(const gn__quant *q, const gn__pool *p) {
+    if (!GN__X86 || !p || p->isa < GN__ISA_AVX2 || !gn__quant_dots(q)) return NULL;
+    bool wide = p->isa == GN__ISA_AVX512;
+    return wide && q->format == GN_QUANT_INT4   ? gn__quant_dot_4
+           : wide && q->format != GN_QUANT_Q4_0 ? gn__quant_dot_8
+                                                : gn__quant_dot;
+}
+
+/* Rows of a weight for some rows x (m,K), f32 and dense. */
+enum {
+    GN__QUANT_CHUNK = 1024,
+    GN__QUANT_FEW = 8,
+    GN__QUANT_SIDE = 4,
+    GN__QUANT_STRETCH = 64, /* rows whose scales are widened at once, where they lie together */
+    GN__QUANT_ROWS = 256,
+    GN__QUANT_DEEP = 128
+};
+typedef struct gn__quant_job {
+    const gn__quant *q;
+    const gn__call *c;
+    const float *x, *bias;
+    int64_t m, first; /* rows of x; of a stretch: of the weight's rows */
+    float *rows;      /* a stretch of the weight's rows, widened */
+    char *out;
+    gn__atomic failed; /* 1: no memory, 2: an id is out of range */
+} gn__quant_job;
+
+/* The chunk behind: of several rows side by side no processor sees that they are streams. */
+GN__INLINE void gn__quant_fetch(const gn__quant *q, const gn__quant_row *r, int64_t at) {
+    const uint8_t *p = r->p + at / q->elements * q->bytes,
+                  *end = r->p + GN__MIN(at + GN__QUANT_CHUNK, q->k) / q->elements * q->bytes;
+    for (; p < end; p += 64) __builtin_prefetch(p, 0, 0);
+}
+
+static bool gn__quant_scales_together(const gn__quant *q) {
+    const gn_view *s = q->scales;
+    return s && q->rows == 1 && s->strides[1] == 1 && s->strides[0] == q->per_row;
+}
+
+/* Some rows of the weight from n on. `scales`: room for those of a stretch of rows, the first of which begins at
+   `begin`; they are widened when its first row comes. NULL: a row at a time. */
+static void gn__quant_rows_load(const gn__quant *q, int64_t begin, int64_t n, int64_t end, float *scales,
+                                gn__quant_row *row) {
+    int64_t at = (n - begin) % GN__QUANT_STRETCH, bytes = (int64_t)gn__bytes_of(scales ? q->scales->dtype : GN_U8);
+    if (scales && at == 0)
+        gn__load_f32(scales, q->scales->dtype, q->scales->p + n * q->per_row * bytes, 1,
+                     GN__MIN(end - n, (int64_t)GN__QUANT_STRETCH) * q->per_row);
+    for (int64_t r = 0; r < GN__QUANT_SIDE && n + r < end; r++) {
+        gn__quant_row_bytes(q, n + r, &row[r]);
+        if (scales) {
+            row[r].scale = scales + (at + r) * q->per_row;
+            gn__quant_row_zeros(q, n + r, &row[r]);
+        } else gn__quant_row_scales(q, n + r, &row[r]);
+    }
+}
+
+static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
+    gn__quant_job *j = (gn__quant_job *)arg;
+    const gn__quant *q = j->q;
+    gn__quant_fn values = gn__quant_fn_of(j->c->pool);
+    const gn__kernels *kernels = gn__kernels_of(j->c->pool);
+    size_t each = gn__quant_row_floats(q);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
+    gn__quant_dot_fn dot = j->m <= 2 ? gn__quant_dot_of(q, j->c->pool) : NULL;
+    bool turns = GN__X86 && dot == gn__quant_dot_4 && dot != gn__quant_dot;
+    const float *x = j->x;
+    float y[GN__QUANT_FEW][GN__QUANT_SIDE],
+        *room = (float *)gn__alloc_many(1,
+                                        GN__QUANT_SIDE * (each + GN__QUANT_CHUNK) +
+                                            (uint64_t)(2 * q->k + GN__QUANT_STRETCH * q->per_row),
+                                        sizeof *room);
+    if (!room) {
+        gn__atomic_store(&j->failed, 1);
+        return;
+    }
+    float *w = room + GN__QUANT_SIDE * each, *turned = w + GN__QUANT_SIDE * GN__QUANT_CHUNK,
+          *scales = gn__quant_scales_together(q) ? turned + 2 * q->k : NULL;
+    for (int64_t i = 0; i < j->m && turns; i++) gn__quant_turns(turned + i * q->k, j->x + i * q->k, q->k);
+    if (turns) x = turned;
+    gn__quant_row row[GN__QUANT_SIDE];
+    for (int64_t r = 0; r < GN__QUANT_SIDE; r++) row[r] = gn__quant_row_in(q, room + (size_t)r * each);
+    for (int64_t n = begin; n < end; n += GN__QUANT_SIDE) {
+        int64_t side = GN__MIN(end - n, (int64_t)GN__QUANT_SIDE);
+        memset(y, 0, sizeof y);
+        gn__quant_rows_load(q, begin, n, end, scales, row);
+        for (int64_t i = 0; i < j->m && dot; i++)
+            for (int64_t r = 0; r < side; r++) y[i][r] = dot(q, &row[r], x + i * q->k);
+        for (int64_t at = 0; at < q->k && !dot; at += GN__QUANT_CHUNK) {
+            int64_t some = GN__MIN(q->k - at, (int64_t)GN__QUANT_CHUNK);
+            for (int64_t r = 0; r < side; r++) {
+                gn__quant_fetch(q, &row[r], at + some);
+                values(q, &row[r], at, some, w + r * GN__QUANT_CHUNK);
+            }
+            for (int64_t i = 0; i < j->m; i++)
+                kernels->dot(y[i], j->x + i * q->k + at, 0, w, GN__QUANT_CHUNK, side, some);
+        }
+        for (int64_t i = 0; i < j->m; i++) {
+            for (int64_t r = 0; r < side && j->bias; r++) y[i][r] += j->bias[n + r];
+            gn__store_f32(y[i], j->c->out.dtype, j->out + (i * q->n + n) * bytes, 1, side);
+        }
+    }
+    gn_free(room);
+}
+
+/* Rows begin to end of a weight as f32, or of a stretch of it that begins at j->first. */
+static void gn__quant_widen_range(void *arg, int64_t begin, int64_t end) {
+    gn__quant_job *j = (gn__quant_job *)arg;
+    const gn__quant *q = j->q;
+    gn__quant_fn values = gn__quant_fn_of(j->c->pool);
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
+    float *room = (float *)gn__alloc_many(1, gn__quant_row_floats(q) + (uint64_t)(j->rows ? 0 : q->k), sizeof *room);
+    if (!room) {
+        gn__atomic_store(&j->failed, 1);
+        return;
+    }
+    float *w = room + gn__quant_row_floats(q);
+    gn__quant_row row = gn__quant_row_in(q, room);
+    const gn_view *ids = j->rows || j->c->n_in < 2 || j->m == 0 ? NULL : &j->c->in[1];
+    for (int64_t i = begin; i < end; i++) {
+        int64_t n = j->first + i;
+        if (ids)
+            n = gn__read_int(ids->dtype,
+                             ids->p + gn__view_offset(ids, ids->rank, i) * (int64_t)gn__bytes_of(ids->dtype));
+        if (n < 0 || n >= q->n) {
+            gn__atomic_store(&j->failed, 2);
+            break;
+        }
+        gn__quant_row_load(q, n, &row);
+        values(q, &row, 0, q->k, j->rows ? j->rows + i * q->k : w);
+        if (!j->rows) gn__store_f32(w, j->c->out.dtype, j->out + i * q->k * bytes, 1, q->k);
+    }
+    gn_free(room);
+}
+
+/* Many rows of x: stretches of the weight are widened, and are then a product of f32. False: no memory. */
+static bool gn__quant_many(gn__quant_job *j) {
+    const gn__quant *q = j->q;
+    const gn__call *c = j->c;
+    int64_t side = GN__MIN(q->n, (int64_t)GN__QUANT_ROWS), bytes = (int64_t)gn__bytes_of(c->out.dtype);
+    float *y = (float *)gn__alloc_many((uint64_t)j->m, (uint64_t)side, sizeof *y);
+    j->rows = (float *)gn__alloc_many((uint64_t)side, (uint64_t)q->k, sizeof *j->rows);
+    bool ok = y && j->rows;
+    for (j->first = 0; j->first < q->n && ok && !gn__pool_stops(c->pool); j->first += side) {
+        int64_t n = GN__MIN(side, q->n - j->first);
+        gn__pool_for(c->pool, n, 1 + 65536 / q->k, gn__quant_widen_range, j);
+        gn__gemm g = { .m = j->m, .n = n, .k = q->k, .a = (const char *)j->x, .b = (const char *)j->rows };
+        g.am = q->k, g.ak = 1, g.bk = 1, g.bn = q->k, g.c = (char *)y, g.dtype = GN_F32;
+        ok = gn__atomic_load(&j->failed) == 0 && gn__gemm_run(&g, c->pool);
+        for (int64_t i = 0; i < j->m && ok; i++) {
+            for (int64_t r = 0; r < n && j->bias; r++) y[i * n + r] += j->bias[j->first + r];
+            gn__store_f32(y + i * n, c->out.dtype, j->out + (i * q->n + j->first) * bytes, 1, n);
+        }
+    }
+    gn_free(y);
+    gn_free(j->rows);
+    j->rows = NULL;
+    return ok;
+}
+
+/* Rows of x as f32, a piece at a time. */
+static gn_result gn__cpu_linear_quantized(const gn__call *c) {
+    gn__quant q = gn__quant_of_data(c->attrs, &c->in[1], c->in + 2);
+    gn_view lead = c->in[0];
+    lead.rank--;
+    int64_t m = gn__view_count(&lead), bytes = (int64_t)gn__bytes_of(lead.dtype), step = lead.strides[lead.rank],
+            piece = GN__MIN(m, (int64_t)GN__QUANT_DEEP);
+    const gn_view *b = c->attrs[1] & 4 ? &c->in[c->n_in - 1] : NULL;
+    gn__quant_job j = { .q = &q, .c = c };
+    gn__atomic_store(&j.failed, 0);
+    if (!m || !q.n) return GN_OK;
+    float *x = (float *)gn__alloc_many(1, gn_size_add(gn_size_mul((uint64_t)piece, (uint64_t)q.k), (uint64_t)q.n),
+                                       sizeof *x),
+          *bias = x ? x + piece * q.k : NULL;
+    bool ok = x != NULL;
+    if (ok && b) gn__load_f32(bias, b->dtype, b->p, b->strides[0], q.n);
+    j.x = x;
+    j.bias = b ? bias : NULL;
+    for (int64_t at = 0; at < m && ok && !gn__pool_stops(c->pool); at += piece) {
+        j.m = GN__MIN(piece, m - at);
+        j.out = c->out.p + at * q.n * bytes;
+        for (int64_t i = 0; i < j.m; i++)
+            gn__load_f32(x + i * q.k, lead.dtype, lead.p + gn__view_offset(&lead, lead.rank, at + i) * bytes, step,
+                         q.k);
+        if (j.m > GN__QUANT_FEW) ok = gn__quant_many(&j);
+        else gn__pool_for(c->pool, q.n, 4 + 65536 / q.k / 4 * 4, gn__quant_few_range, &j);
+        ok = ok && gn__atomic_load(&j.failed) == 0;
+    }
+    gn_free(x);
+    return ok ? GN_OK : gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for rows of a quantised weight");
+}
+
+static gn_result gn__quant_widen(const gn__call *c, const gn__quant *q, int64_t rows, bool by_ids) {
+    gn__quant_job j = { .q = q, .c = c, .m = by_ids, .out = c->out.p };
+    gn__atomic_store(&j.failed, 0);
+    gn__pool_for(c->pool, rows, 1 + 65536 / q->k, gn__quant_widen_range, &j);
+    if (gn__atomic_load(&j.failed) == 2) return gn__first_outside(c, &c->in[1], q->n);
+    return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row of a quantised weight")
+                                      : GN_OK;
+}
+static gn_result gn__cpu_dequantize(const gn__call *c) {
+    gn__quant q = gn__quant_of_data(c->attrs, &c->in[0], c->in + 1);
+    return gn__quant_widen(c, &q, q.n, false);
+}
+static gn_result gn__cpu_embedding_quantized(const gn__call *c) {
+    gn__quant q = gn__quant_of_data(c->attrs, &c->in[0], c->in + 2);
+    return gn__quant_widen(c, &q, gn__view_count(&c->in[1]), true);
+}
+
+GN__COLD_BEGIN
+/* To the nearest, ties to even; what is larger than 448 becomes it. */
+static uint8_t gn__quant_to_fp8(float v) {
+    float a = fabsf(v), step = 0x1p-9f;
+    uint8_t sign = signbit(v) ? 0x80 : 0;
+    int e = 0;
+    if (a != a) return sign | 0x7f;
+    if (a >= 448) return sign | 0x7e;
+    if (a < 0x1p-6f) return sign | (uint8_t)rintf(a / step); /* 8 is the least normal one */
+    a = frexpf(a, &e);                                       /* a of 1/2 to 1, 16 steps: mantissas of 8 to 16 */
+    int m = (int)rintf(a * 16);
+    return sign | (uint8_t)((e + 6) * 8 + m - 8);
+}
+static int gn__quant_clamp(float v, int low, int high) {
+    return v >= (float)high ? high : v > (float)low ? (int)v : low; /* NaN: low */
+}
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#endif
+/* A block of q8_0 whose elements are all finite; false: they are not. Halves are rounded away from 0. */
+static bool gn__quant_make_q8(const float *x, uint8_t *p) {
+    int32_t most = 0;
+    for (int i = 0; i < 32; i++) {
+        int32_t a = (int32_t)(gn__f32_bits(x[i]) & 0x7fffffffu);
+        most = a > most ? a : most;
+    }
+    if (most >= 0x7f800000) return false;
+    float d = gn__bits_f32((uint32_t)most) / 127, id = d != 0 ? 1 / d : 0;
+    uint16_t half = gn__f32_f16(d);
+    p[0] = (uint8_t)half, p[1] = (uint8_t)(half >> 8);
+    if (!(id < (float)INFINITY)) return false;
+    for (int i = 0; i < 32; i++) {
+        float a = fabsf(x[i] * id), whole = (float)(int32_t)a; /* at most 191: where d is the least number */
+        int32_t k = (int32_t)whole + (int32_t)(2 * (a - whole)), v = x[i] < 0 ? -k : k;
+        v = v > 127 ? 127 : v;
+        p[i + 2] = (uint8_t)(v < -128 ? -128 : v);
+    }
+    return true;
+}
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+/* A block of 32 of GGUF's; NaN or infinity among them makes its scale NaN. */
+static void gn__quant_make_32(int64_t format, const float *x, uint8_t *p) {
+    bool five = format == GN_QUANT_Q5_0 || format == GN_QUANT_Q5_1,
+         min = format == GN_QUANT_Q4_1 || format == GN_QUANT_Q5_1;
+    int most = five ? 31 : 15, at = 0;
+    if (format == GN_QUANT_Q8_0 && gn__quant_make_q8(x, p)) return;
+    float low = x[0], high = x[0], wild = 0;
+    for (int i = 0; i < 32; i++) {
+        wild += x[i] * 0;
+        if (x[i] < low) low = x[i];
+        if (x[i] > high) high = x[i];
+        if (fabsf(x[i]) > fabsf(x[at])) at = i;
+    }
+    float d = min                       ? (high - low) / (float)most
+              : format == GN_QUANT_Q8_0 ? fabsf(x[at]) / 127
+                                        : x[at] / (five ? -16 : -8),
+          id = d != 0 ? 1 / d : 0;
+    uint16_t half = gn__f32_f16(wild != 0 ? NAN : d), least = gn__f32_f16(low);
+    uint32_t fifth = 0;
+    *p++ = (uint8_t)half, *p++ = (uint8_t)(half >> 8);
+    for (int i = 0; i < 32 && format == GN_QUANT_Q8_0; i++) {
+        float a = fabsf(x[i] * id), f = floorf(a);
+        f += floorf(2 * (a - f)); /* halves away from 0 */
+        p[i] = (uint8_t)gn__quant_clamp(x[i] < 0 ? -f : f, -128, 127);
+    }
+    if (format == GN_QUANT_Q8_0) return;
+    if (min) *p++ = (uint8_t)least, *p++ = (uint8_t)(least >> 8);
+    uint8_t *q = p + (five ? 4 : 0);
+    for (int i = 0; i < 32; i++) {
+        float v = min ? (x[i] - low) * id + 0.5f : (float)((double)x[i] * (double)id + (five ? 16.5 : 8.5));
+        int k = gn__quant_clamp(v, 0, most);
+        q[i % 16] = (uint8_t)(i < 16 ? k & 15 : q[i % 16] | (k & 15) << 4);
+        fifth |= (uint32_t)(k >> 4) << i;
+    }
+    for (int i = 0; i < 4 && five; i++) p[i] = (uint8_t)(fifth >> (8 * i));
+}
+
+static void gn__quant_make_row(const gn__quant *q, const gn__quant_row *r, const float *x, uint8_t *p) {
+    if (!q->scales) {
+        for (int64_t i = 0; i < q->k; i += 32, p += q->bytes) gn__quant_make_32(q->format, x + i, p);
+        return;
+    }
+    for (int64_t i = 0; i < q->k; i++) {
+        float s = r->scale[i / q->group], z = r->zero[i / q->group], v = s != 0 ? x[i] / s : 0;
+        if (q->format == GN_QUANT_FP8_E4M3) p[i] = gn__quant_to_fp8(v);
+        else if (q->format == GN_QUANT_INT8) p[i] = (uint8_t)gn__quant_clamp(rintf(v) + z, -128, 127);
+        else {
+            int k = gn__quant_clamp(rintf(v) + z, 0, 15);
+            p[i / 2] = (uint8_t)(i % 2 ? p[i / 2] | k << 4 : k);
+        }
+    }
+}
+
+static void gn__quantize_range(void *arg, int64_t begin, int64_t end) {
+    gn__quant_job *j = (gn__quant_job *)arg;
+    const gn__quant *q = j->q;
+    const gn_view *a = &j->c->in[0];
+    float *room = (float *)gn__alloc_many(1, gn__quant_row_floats(q) + (uint64_t)q->k, sizeof *room);
+    if (!room) {
+        gn__atomic_store(&j->failed, 1);
+        return;
+    }
+    gn__quant_row row = gn__quant_row_in(q, room);
+    float *x = room + gn__quant_row_floats(q);
+    for (int64_t n = begin; n < end; n++) {
+        gn__quant_row_scales(q, n, &row);
+        gn__load_f32(x, a->dtype, a->p + n * a->strides[0] * (int64_t)gn__bytes_of(a->dtype), a->strides[1], q->k);
+        gn__quant_make_row(q, &row, x, (uint8_t *)j->out + n * q->row);
+    }
+    gn_free(room);
+}
+
+static gn_result gn__cpu_quantize(const gn__call *c) {
+    gn__quant q = gn__quant_of(c->attrs, NULL, c->in[0].dims[0], c->in[0].dims[1], c->in + 1);
+    gn__quant_job j = { .q = &q, .c = c, .out = c->out.p };
+    gn__atomic_store(&j.failed, 0);
+    gn__pool_for(c->pool, q.n, 1 + 16384 / q.k, gn__quantize_range, &j);
+    return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a row to quantise") : GN_OK;
+}
+
+static void gn__grad_linear_quantized(gn__grads *k) {
+    gn_shape x = gn__x_shape(k, 0), o = *gn__shape_of(k->g, k->y);
+    int64_t n = o.dims[o.rank - 1], rows = 1, bits = k->attrs[1];
+    for (int i = 0; i + 1 < x.rank; i++) rows *= x.dims[i];
+    gn_shape flat = GN_SHAPE(rows, n);
+    uint32_t gy = gn__reshape_of(k, k->gy, &flat), in[3] = { k->x[1], k->x[2], k->x[3] };
+    int64_t attrs[4] = { k->attrs[0], bits & 3, k->attrs[2], k->g->nodes[k->gy].dtype };
+    if (k->need[0]) {
+        uint32_t w = gn__build(k->g, k->at, GN_OP_DEQUANTIZE, 1 + (int)(bits & 1) + (int)(bits >> 1 & 1), in, 4, attrs);
+        k->gx[0] = gn__reshape_of(k, gn__matmul_of(k, gy, w), &x);
+    }
+    if (bits & 4) k->gx[k->n_in - 1] = gn__reduce_of(k, GN_OP_SUM, gy, 1, false);
+}
+GN__COLD_END
+
+/* ---- pool: x (N,C,…). As few filters of few channels where windows are even, else window by window ---- */
+
+enum { GN__POOL_CEILING = 1, GN__POOL_COUNTS_PADS = 2, GN__POOL_ADAPTIVE = 4, GN__POOL_FIXED = 2, GN__POOL_AXIS = 5 };
+
+typedef struct gn__pool_axis {
+    int64_t kernel, stride, dilation, before, after;
+} gn__pool_axis;
+
+static gn__pool_axis gn__pool_axis_of(const int64_t *attrs, int axis) {
+    const int64_t *a = attrs + GN__POOL_FIXED + GN__POOL_AXIS * axis;
+    return (gn__pool_axis){ a[0], a[1], a[2], a[3], a[4] };
+}
+
+/* Windows along an axis of n elements; below 1: none. */
+static int64_t gn__pool_places(gn__pool_axis a, int64_t bits, int64_t n) {
+    int64_t room = n + a.before + a.after - (a.kernel - 1) * a.dilation - 1;
+    if (bits & GN__POOL_ADAPTIVE) return a.kernel;
+    if (room < 0) return 0;
+    int64_t places = (room + (bits & GN__POOL_CEILING ? a.stride - 1 : 0)) / a.stride + 1;
+    return bits & GN__POOL_CEILING && (places - 1) * a.stride >= n + a.before ? places - 1 : places;
+}
+
+/* Elements of an axis from begin to end, every step-th. */
+static gn__range gn__pool_span(gn__pool_axis a, int64_t bits, int64_t n, int64_t o) {
+    int64_t begin = o * n / a.kernel, end = ((o + 1) * n + a.kernel - 1) / a.kernel;
+    if (bits & GN__POOL_ADAPTIVE) return (gn__range){ begin, end - begin, 1 };
+    return (gn__range){ o * a.stride - a.before, a.kernel, a.dilation };
+}
+
+/* Those of them that lie from `least` to below `most`. */
+static gn__range gn__range_clip(gn__range r, int64_t least, int64_t most) {
+    int64_t skip = r.begin < least ? (least - r.begin + r.step - 1) / r.step : 0;
+    r.begin += skip * r.step;
+    r.count = r.begin >= most ? 0 : GN__MIN(r.count - skip, (most - r.begin - 1) / r.step + 1);
+    return r;
+}
+
+/* Taps of a window that an average divides by. */
+static double gn__pool_count(gn__pool_axis a, int64_t bits, int64_t n, int64_t o) {
+    gn__range r = gn__pool_span(a, bits, n, o);
+    bool pads = bits & GN__POOL_COUNTS_PADS;
+    if (bits & GN__POOL_ADAPTIVE) return (double)r.count;
+    r = gn__range_clip(r, pads ? -a.before : 0, pads ? n + a.after : n);
+    return (double)GN__MAX(r.count, 1);
+}
+
+GN__COLD_BEGIN
+static gn_result gn__infer_pool(const gn__infer_call *c) {
+    gn_shape x = c->in[0].shape;
+    int n = x.rank - 2;
+    int64_t most = GN__CONV_MOST;
+    if (n < 1 || n > 3) return gn_fail(c->fault, GN_BAD_RANK, "pool takes x (N,C,...) of rank 3 to 5");
+    if (c->n_attrs != GN__POOL_FIXED + GN__POOL_AXIS * n)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "pool over %d axes takes %d attributes, not %d", n,
+                       GN__POOL_FIXED + GN__POOL_AXIS * n, c->n_attrs);
+    if (c->attrs[0] < 0 || c->attrs[0] > GN_POOL_INDEX || c->attrs[1] < 0 || c->attrs[1] > 7)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "pool does not know kind %lld with bits %lld", (long long)c->attrs[0],
+                       (long long)c->attrs[1]);
+    *c->out = c->in[0];
+    if (c->attrs[0] == GN_POOL_INDEX) c->out->dtype = GN_I64;
+    for (int i = 0; i < n; i++) {
+        gn__pool_axis a = gn__pool_axis_of(c->attrs, i);
+        int64_t in = x.dims[i + 2];
+        if (a.kernel < 1 || a.kernel > most || a.stride < 1 || a.stride > most || a.dilation < 1 || a.dilation > most ||
+            a.before < 0 || a.before > (a.kernel - 1) * a.dilation || a.after < 0 ||
+            a.after > (a.kernel - 1) * a.dilation || a.before > most || a.after > most)
+            return gn_fail(c->fault, GN_BAD_ARGUMENT,
+                           "pool: kernel %lld, stride %lld and dilation %lld of axis %d are not 1 to 2^30, or its pads "
+                           "%lld and %lld not 0 to less than the kernel's reach",
+                           (long long)a.kernel, (long long)a.stride, (long long)a.dilation, i, (long long)a.before,
+                           (long long)a.after);
+        if (in < 1 || in > most) return gn__bad_shapes(c, "axes of pool have 1 to 2^30 elements");
+        int64_t places = gn__pool_places(a, c->attrs[1], in);
+        if (places < 1) return gn__bad_shapes(c, "a window is larger than its axis and its pads");
+        c->out->shape.dims[i + 2] = places;
+    }
+    return GN_OK;
+}
+GN__COLD_END
+
+static double gn__cost_pool(const gn__infer_call *c) {
+    double taps = (double)gn__count(&c->out->shape);
+    for (int i = 0; i + 2 < c->out->shape.rank && c->attrs; i++)
+        taps *= c->attrs[1] & GN__POOL_ADAPTIVE
+                    ? (double)c->in[0].shape.dims[i + 2] / (double)GN__MAX(c->out->shape.dims[i + 2], 1)
+                    : (double)gn__pool_axis_of(c->attrs, i).kernel;
+    return taps;
+}
+
+typedef struct gn__pool_job {
+    const gn__call *c;
+    gn__pool_axis axis[3];
+    int64_t in[3], out[3], xs[3], kind, bits;
+    double *counts[3];
+    gn__atomic failed; /* no memory for scratch; set by any thread */
+} gn__pool_job;
+
+/* The window at place o of an image that lies at x, row by row. */
+static double gn__pool_window(const gn__pool_job *j, const double *x, const int64_t *o, int64_t *out_at) {
+    gn__range r[3];
+    double best = -INFINITY, sum = 0;
+    bool any = false;
+    for (int i = 0; i < 3; i++) r[i] = gn__range_clip(gn__pool_span(j->axis[i], j->bits, j->in[i], o[i]), 0, j->in[i]);
+    *out_at = 0;
+    for (int64_t a = r[0].begin, ka = 0; ka < r[0].count; ka++, a += r[0].step)
+        for (int64_t b = r[1].begin, kb = 0; kb < r[1].count; kb++, b += r[1].step)
+            for (int64_t e = r[2].begin, ke = 0; ke < r[2].count; ke++, e += r[2].step) {
+                int64_t at = (a * j->in[1] + b) * j->in[2] + e;
+                sum += x[at];
+                if (any && !(x[at] > best) && (best != best || x[at] == x[at])) continue;
+                any = true;
+                best = x[at];
+                *out_at = at;
+            }
+    return j->kind == GN_POOL_MAX ? best : sum;
+}
+
+static void gn__pool_range(void *arg, int64_t begin, int64_t end) {
+    gn__pool_job *j = (gn__pool_job *)arg;
+    const gn_view *x = &j->c->in[0], *out = &j->c->out;
+    int64_t rows = j->in[0] * j->in[1], bytes = (int64_t)gn__bytes_of(x->dtype),
+            all = j->out[0] * j->out[1] * j->out[2], at;
+    double *image = (double *)gn__alloc_many((uint64_t)rows, (uint64_t)j->in[2], sizeof *image);
+    if (!image) {
+        gn__atomic_store(&j->failed, 1);
+        return;
+    }
+    for (int64_t i = begin; i < end && !gn__pool_stops(j->c->pool); i++) {
+        int64_t from = i / x->dims[1] * x->strides[0] + i % x->dims[1] * x->strides[1];
+        for (int64_t r = 0; r < rows; r++)
+            gn__load_f64(image + r * j->in[2], x->dtype,
+                         x->p + (from + r / j->in[1] * j->xs[0] + r % j->in[1] * j->xs[1]) * bytes, j->xs[2], j->in[2]);
+        for (int64_t p = 0; p < all && !gn__pool_stops(j->c->pool); p++) {
+            int64_t o[3] = { p / j->out[2] / j->out[1], p / j->out[2] % j->out[1], p % j->out[2] };
+            double y = gn__pool_window(j, image, o, &at);
+            if (j->kind == GN_POOL_AVERAGE) y /= j->counts[0][o[0]] * j->counts[1][o[1]] * j->counts[2][o[2]];
+            if (j->kind == GN_POOL_INDEX) ((int64_t *)(void *)out->p)[i * all + p] = at;
+            else gn__store_f64(&y, out->dtype, out->p + (i * all + p) * bytes, 1, 1);
+        }
+    }
+    gn_free(image);
+}
+
+/* As a conv, whose filters are of ones. */
+static void gn__pool_prepare(gn__conv *k, const gn__pool_job *j) {
+    const gn__call *c = j->c;
+    *k = (gn__conv){ .c = c, .groups = c->out.dims[1], .filters = 1, .channels = 1, .pools = true };
+    k->largest = j->kind == GN_POOL_MAX;
+    gn__windows *v = &k->win;
+    v->x = &c->in[0];
+    v->out = &c->out;
+    v->around = k->largest ? -INFINITY : 0;
+    for (int i = 0; i < 3; i++) {
+        int axis = c->out.rank - 3 + i;
+        k->axis[i] = (gn__conv_axis){ j->axis[i].stride, j->axis[i].dilation, j->axis[i].before, 0 };
+        k->kernel[i] = j->axis[i].kernel;
+        v->in[i] = j->in[i];
+        v->places[i] = j->out[i];
+        v->xs[i] = j->xs[i];
+        v->os[i] = axis >= 2 ? c->out.strides[axis] : 0;
+        if (j->kind == GN_POOL_AVERAGE) k->counts[i] = j->counts[i];
+    }
+}
+
+/* False: these windows are taken one by one. */
+static bool gn__pool_even(const gn__pool_job *j, gn_result *out_r) {
+    gn__conv k;
+    gn__near layout;
+    int64_t *lists;
+    double taps = 1;
+    gn__pool_prepare(&k, j);
+    for (int i = 0; i < 3; i++) taps *= (double)k.kernel[i];
+    if (j->kind == GN_POOL_INDEX || j->bits & GN__POOL_ADAPTIVE || taps > 1 << 16) return false;
+    int64_t *room = gn__conv_room(&k, &lists);
+    bool ok = room != NULL, suits = true;
+    if (ok) {
+        gn__conv_pick_all(&k, lists, 0, 0, 0);
+        gn__conv_taps(&k);
+        suits = gn__near_layout(&k, &layout);
+    }
+    if (ok && suits) ok = gn__near_run(&k);
+    gn_free(room);
+    *out_r = ok ? GN_OK : gn_fail(j->c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of a pool");
+    return suits;
+}
+
+static gn_result gn__cpu_pool(const gn__call *c) {
+    gn__pool_job j = { .c = c, .kind = c->attrs[0], .bits = c->attrs[1] };
+    const gn_view *x = &c->in[0];
+    gn_result r = GN_OK;
+    uint64_t places = 0;
+    if (gn__view_count(&c->out) == 0) return GN_OK;
+    for (int i = 0; i < 3; i++) {
+        int axis = x->rank - 3 + i;
+        j.axis[i] = axis >= 2 ? gn__pool_axis_of(c->attrs, axis - 2) : (gn__pool_axis){ 1, 1, 1, 0, 0 };
+        j.in[i] = axis >= 2 ? x->dims[axis] : 1;
+        j.out[i] = axis >= 2 ? c->out.dims[axis] : 1;
+        j.xs[i] = axis >= 2 ? x->strides[axis] : 0;
+        places += (uint64_t)j.out[i];
+    }
+    double *counts = (double *)gn__alloc_many(places, 1, sizeof *counts);
+    if (!counts) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of a pool");
+    for (int i = 0; i < 3; i++) {
+        j.counts[i] = i ? j.counts[i - 1] + j.out[i - 1] : counts;
+        for (int64_t o = 0; o < j.out[i] && j.kind == GN_POOL_AVERAGE; o++)
+            j.counts[i][o] = gn__pool_count(j.axis[i], j.bits, j.in[i], o);
+    }
+    if (!gn__pool_even(&j, &r)) {
+        gn__pool_for(c->pool, x->dims[0] * x->dims[1], 1, gn__pool_range, &j);
+        if (gn__atomic_load(&j.failed)) r = gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of a pool");
+    }
+    gn_free(counts);
+    return r;
+}
+
+GN__COLD_BEGIN
+/* (places, n) of 1 where a window meets an element, else 0. */
+static uint32_t gn__pool_hits(gn__grads *k, gn__pool_axis a, int64_t bits, int64_t n, int64_t places) {
+    gn_shape column = GN_SHAPE(places, 1);
+    uint32_t i = gn__count_up(k, n), o = gn__reshape_of(k, gn__count_up(k, places), &column), hits;
+#define NUMBER(v) gn__whole_num(k, v)
+    if (bits & GN__POOL_ADAPTIVE) {
+        uint32_t size = NUMBER(places), in = NUMBER(n), next = gn__add(k, o, NUMBER(1));
+        hits = gn__and(k, gn__lt(k, gn__mul(k, i, size), gn__mul(k, next, in)),
+                       gn__gt(k, gn__mul(k, gn__add(k, i, NUMBER(1)), size), gn__mul(k, o, in)));
+    } else {
+        uint32_t at = gn__sub(k, i, gn__sub(k, gn__mul(k, o, NUMBER(a.stride)), NUMBER(a.before)));
+        hits = gn__and(k, gn__ge(k, at, NUMBER(0)), gn__le(k, at, NUMBER((a.kernel - 1) * a.dilation)));
+        if (a.dilation > 1) hits = gn__and(k, hits, gn__eq(k, gn__fmod(k, at, NUMBER(a.dilation)), NUMBER(0)));
+    }
+#undef NUMBER
+    return gn__cast_to(k->g, k->at, hits, (gn_dtype)k->g->nodes[k->gy].dtype);
+}
+
+/* How many elements each window meets, of one image. */
+static uint32_t gn__pool_met(gn__grads *k, const gn_shape *x, uint32_t *out_ones) {
+    gn_shape one = *x;
+    int64_t sum[GN__MAX_ATTRS];
+    one.dims[0] = one.dims[1] = 1;
+    memcpy(sum, k->attrs, sizeof sum);
+    sum[0] = GN_POOL_SUM;
+    *out_ones = gn__full(k->g, k->at, (gn_dtype)k->g->nodes[k->gy].dtype, &one, 1);
+    return gn__op_in(k, GN_OP_POOL, *out_ones, k->n_attrs, sum);
+}
+
+/* What one element is worth in each average; 0 where a window meets none. */
+static uint32_t gn__pool_share(gn__grads *k, const gn_shape *x) {
+    uint32_t ones, met = gn__pool_met(k, x, &ones);
+    uint32_t share = gn__div(k, gn__op_in(k, GN_OP_POOL, ones, k->n_attrs, k->attrs), met);
+    return gn__choose(k, gn__gt(k, met, gn__num(k, 0)), share);
+}
+
+static void gn__grad_pool(gn__grads *k) {
+    gn_shape x = gn__x_shape(k, 0), o = *gn__shape_of(k->g, k->y);
+    int64_t attrs[GN__MAX_ATTRS], planes = x.dims[0] * x.dims[1], in = 1, out = 1;
+    uint32_t gy = k->gy;
+    if (k->attrs[0] == GN_POOL_INDEX) return;
+    memcpy(attrs, k->attrs, sizeof attrs);
+    for (int i = 2; i < x.rank; i++) {
+        in *= x.dims[i];
+        out *= o.dims[i];
+    }
+    if (k->attrs[0] == GN_POOL_MAX) {
+        gn_shape from = GN_SHAPE(planes, out), to = GN_SHAPE(planes, in);
+        attrs[0] = GN_POOL_INDEX;
+        uint32_t at = gn__op_in(k, GN_OP_POOL, k->x[0], k->n_attrs, attrs),
+                 zeros = gn__full(k->g, k->at, (gn_dtype)k->g->nodes[gy].dtype, &to, 0);
+        bool spread = false; /* between the elements of such a window there may be none at all */
+        for (int i = 2; i < x.rank; i++) spread = spread || gn__pool_axis_of(k->attrs, i - 2).dilation > 1;
+        uint32_t ones, met = spread ? gn__pool_met(k, &x, &ones) : 0;
+        if (spread) gy = gn__choose(k, gn__gt(k, met, gn__num(k, 0)), gy);
+        gy = gn__scatter_of(k, zeros, 1, gn__reshape_of(k, at, &from), gn__reshape_of(k, gy, &from));
+        k->gx[0] = gn__reshape_of(k, gy, &x);
+        return;
+    }
+    if (k->attrs[0] == GN_POOL_AVERAGE) gy = gn__mul(k, gy, gn__pool_share(k, &x));
+    for (int i = 2; i < x.rank; i++) { /* along each axis a product, which is last then */
+        int64_t order[GN_MAX_RANK];
+        for (int a = 0; a < x.rank; a++) order[a] = a;
+        order[i] = x.rank - 1;
+        order[x.rank - 1] = i;
+        gy = gn__op_in(k, GN_OP_PERMUTE, gy, x.rank, order);
+        gy = gn__matmul_of(k, gy,
+                           gn__pool_hits(k, gn__pool_axis_of(k->attrs, i - 2), k->attrs[1], x.dims[i], o.dims[i]));
+        gy = gn__op_in(k, GN_OP_PERMUTE, gy, x.rank, order);
+    }
+    k->gx[0] = gy;
+}
+GN__COLD_END
+
+/* ---- interpolation: along each axis a place's elements and their weights ---- */
+
+enum { GN__INTERPOLATE_ROUNDING = 3, GN__INTERPOLATE_INSIDE = 4, GN__INTERPOLATE_FIXED = 3, GN__INTERPOLATE_AXIS = 7 };
+enum { GN__INTERPOLATE_PIECE = 1 << 16 }; /* elements of scratch that stay in a core's cache */
+
+typedef struct gn__interpolate_axis {
+    int64_t axis, size;
+    double before, times, over, after, stretch;
+} gn__interpolate_axis;
+
+static gn__interpolate_axis gn__interpolate_axis_of(const int64_t *attrs, int i) {
+    const int64_t *a = attrs + GN__INTERPOLATE_FIXED + GN__INTERPOLATE_AXIS * i;
+    return (gn__interpolate_axis){
+        a[0], a[1], gn__word_f64(a[2]), gn__word_f64(a[3]), gn__word_f64(a[4]), gn__word_f64(a[5]), gn__word_f64(a[6])
+    };
+}
+
+static double gn__interpolate_place(const gn__interpolate_axis *a, int64_t o) {
+    return ((double)o + a->before) * a->times / a->over + a->after;
+}
+
+/* Elements of a place; but for the nearest, where it is one, an even number. */
+static int64_t gn__interpolate_taps(int64_t kind, double stretch) {
+    return kind == GN_INTERPOLATE_NEAREST ? 1 : 2 * (int64_t)ceil((double)kind * stretch);
+}
+
+GN__COLD_BEGIN
+static gn_result gn__infer_interpolate_axis(const gn__infer_call *c, int i, int least) {
+    gn__interpolate_axis a = gn__interpolate_axis_of(c->attrs, i);
+    double first = gn__interpolate_place(&a, 0), last = gn__interpolate_place(&a, GN__MAX(a.size, 1) - 1),
+           most = 2147483648.0;
+    if (a.axis < least || a.axis >= c->in[0].shape.rank)
+        return gn_fail(c->fault, GN_BAD_RANK,
+                       "axis %lld of interpolate is outside a tensor of rank %d, or does not ascend", (long long)a.axis,
+                       c->in[0].shape.rank);
+    if (a.size < 0 || a.size > GN__CONV_MOST || c->in[0].shape.dims[a.axis] < 1 ||
+        c->in[0].shape.dims[a.axis] > GN__CONV_MOST)
+        return gn_fail(c->fault, GN_BAD_SHAPE,
+                       "interpolate of axis %lld to %lld: sizes are 1 to 2^30, those wanted may be 0",
+                       (long long)a.axis, (long long)a.size);
+    if (!(fabs(first) <= most && fabs(last) <= most && a.stretch >= 1 && a.stretch <= (double)GN__CONV_MOST))
+        return gn_fail(
+            c->fault, GN_BAD_ARGUMENT,
+            "interpolate of axis %lld: places from %g to %g, a filter stretched by %g; places lie within 2^31, "
+            "and filters become 1 to 2^30 times as wide",
+            (long long)a.axis, first, last, a.stretch);
+    c->out->shape.dims[a.axis] = a.size;
+    return GN_OK;
+}
+
+static gn_result gn__infer_interpolate(const gn__infer_call *c) {
+    int n = (c->n_attrs - GN__INTERPOLATE_FIXED) / GN__INTERPOLATE_AXIS;
+    gn_result r = GN_OK;
+    if (n < 1 || n > 3 || c->n_attrs != GN__INTERPOLATE_FIXED + GN__INTERPOLATE_AXIS * n)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "interpolate takes one to three axes, not %d attributes", c->n_attrs);
+    if (c->attrs[0] < 0 || c->attrs[0] > GN_INTERPOLATE_CUBIC || c->attrs[1] < 0 || c->attrs[1] > 7 ||
+        !isfinite(gn__word_f64(c->attrs[2])))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT,
+                       "interpolate does not know kind %lld with bits %lld and a cubic of %g", (long long)c->attrs[0],
+                       (long long)c->attrs[1], gn__word_f64(c->attrs[2]));
+    if (c->attrs[0] != GN_INTERPOLATE_NEAREST) r = gn__want_dtype(c, 0, GN__FLOATS, "a tensor that is interpolated");
+    *c->out = c->in[0];
+    for (int i = 0; i < n && r == GN_OK; i++)
+        r = gn__infer_interpolate_axis(c, i, i ? (int)gn__interpolate_axis_of(c->attrs, i - 1).axis + 1 : 0);
+    if (r == GN_OK && !gn__shape_ok(&c->out->shape)) r = gn__bad_shapes(c, "the result is too large");
+    return r;
+}
+GN__COLD_END
+
+static double gn__cost_interpolate(const gn__infer_call *c) {
+    double taps = (double)gn__count(&c->out->shape);
+    for (int i = 0; c->attrs && i < (c->n_attrs - GN__INTERPOLATE_FIXED) / GN__INTERPOLATE_AXIS; i++)
+        taps *= (double)gn__interpolate_taps(c->attrs[0], gn__interpolate_axis_of(c->attrs, i).stretch);
+    return taps;
+}
+
+typedef struct gn__interpolate_plan {
+    int64_t in, out, taps;
+    int32_t *from; /* (taps, out): elements of x */
+    char *weight;  /* (taps, out), f32 or f64 */
+} gn__interpolate_plan;
+
+static double gn__interpolate_weight(int64_t kind, double d, double a) {
+    d = fabs(d);
+    if (kind == GN_INTERPOLATE_LINEAR) return GN__MAX(1 - d, 0);
+    if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
+    return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
+}
+
+static double gn__interpolate_round(double x, int64_t rounding) {
+    if (rounding == GN_INTERPOLATE_FLOOR) return floor(x);
+    if (rounding == GN_INTERPOLATE_CEIL) return ceil(x);
+    return rounding == GN_INTERPOLATE_HALF_UP ? floor(x + 0.5) : ceil(x - 0.5);
+}
+
+static void gn__interpolate_weigh(const gn__call *c, const gn__interpolate_plan *p, const gn__interpolate_axis *a,
+                                  bool wide) {
+    const int64_t *attrs = c->attrs;
+    bool near = attrs[0] == GN_INTERPOLATE_NEAREST, inside = attrs[1] & GN__INTERPOLATE_INSIDE;
+    double cubic = gn__word_f64(attrs[2]);
+    for (int64_t o = 0; o < p->out && !gn__pool_stops(c->pool); o++) {
+        double x = gn__interpolate_place(a, o), sum = 0,
+               first = near ? gn__interpolate_round(x, attrs[1] & GN__INTERPOLATE_ROUNDING)
+                            : floor(x) - (double)(p->taps / 2 - 1);
+        for (int turn = 0; turn < 2; turn++)
+            for (int64_t t = 0; t < p->taps; t++) {
+                double at = first + (double)t,
+                       w = near ? 1 : gn__interpolate_weight(attrs[0], (x - at) / a->stretch, cubic);
+                if (inside && !near && (at < 0 || at >= (double)p->in)) w = 0;
+                if (turn == 0) sum += w;
+                if (turn == 0 || near) continue;
+                w = sum != 0 ? w / sum : 0;
+                if (wide) ((double *)(void *)p->weight)[t * p->out + o] = w;
+                else ((float *)(void *)p->weight)[t * p->out + o] = (float)w;
+            }
+        for (int64_t t = 0; t < p->taps; t++)
+            p->from[t * p->out + o] = (int32_t)GN__MIN(GN__MAX((int64_t)first + t, 0), p->in - 1);
+    }
+}
+
+/* line: n results side by side, each of elements of one line. blend: n of rows `pitch` apart. Tables are as those of a
+   plan, `step` between two taps; `first` is what of x lies at it. */
+#if defined(__GNUC__) || defined(__clang__)
+#define GN__INTERPOLATE_VECTORS(T, W)                                                         \
+    typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias)); \
+    for (; i + W <= n; i += W) {                                                              \
+        vec v = u * *(const vec *)(a + i) + w * *(const vec *)(b + i);                        \
+        if (t) v += *(const vec *)(y + i);                                                    \
+        *(vec *)(y + i) = v;                                                                  \
+    }
+#else
+#define GN__INTERPOLATE_VECTORS(T, W)
+#endif
+#define GN__DEFINE_INTERPOLATE(S, attribute, T, W)                                                              \
+    attribute static void gn__interpolate_line_##S(T *y, const T *x, const int32_t *from, const T *weight,      \
+                                                   int64_t taps, int64_t step, int64_t first, int64_t n) {      \
+        for (int64_t t = 0; t < taps; t += 2) {                                                                 \
+            const int32_t *f = from + t * step, *g = f + step;                                                  \
+            const T *u = weight + t * step, *w = u + step, *at = x - first;                                     \
+            if (t == 0)                                                                                         \
+                for (int64_t i = 0; i < n; i++) y[i] = u[i] * at[f[i]] + w[i] * at[g[i]];                       \
+            else                                                                                                \
+                for (int64_t i = 0; i < n; i++) y[i] += u[i] * at[f[i]] + w[i] * at[g[i]];                      \
+        }                                                                                                       \
+    }                                                                                                           \
+    attribute static void gn__interpolate_blend_##S(T *y, const T *x, const int32_t *from, const T *weight,     \
+                                                    int64_t taps, int64_t step, int64_t first, int64_t pitch,   \
+                                                    int64_t n) {                                                \
+        for (int64_t t = 0; t < taps; t += 2) {                                                                 \
+            const T *a = x + (from[t * step] - first) * pitch, *b = x + (from[(t + 1) * step] - first) * pitch; \
+            T u = weight[t * step], w = weight[(t + 1) * step];                                                 \
+            int64_t i = 0;                                                                                      \
+            GN__INTERPOLATE_VECTORS(T, W)                                                                       \
+            for (; i < n; i++) y[i] = (t ? y[i] : 0) + (u * a[i] + w * b[i]);                                   \
+        }                                                                                                       \
+    }
+GN__DEFINE_INTERPOLATE(f32, , float, GN__BASE_WIDTH)
+GN__DEFINE_INTERPOLATE(f64, , double, (GN__BASE_WIDTH / 2))
+#if GN__X86
+GN__DEFINE_INTERPOLATE(f32_avx2, GN__TARGET_AVX2, float, 8)
+#endif
+#undef GN__DEFINE_INTERPOLATE
+
+typedef struct gn__interpolate_job {
+    const gn__call *c;
+    const char *x; /* without gaps */
+    int n;
+    gn__interpolate_plan plan[3];
+    int64_t bytes, wide;    /* of an element; of one that is computed with */
+    int64_t rows, bands;    /* places of the first axis at a time */
+    int64_t slices;         /* elements along it that a band needs at most; 0: none is kept */
+    int64_t from, to, pass; /* elements behind one of the first axis: of x, of the result, after the last axis alone */
+    int64_t inner[3];       /* elements behind one of each axis when it is turned into its result */
+    bool near, direct;      /* direct: what lies behind the first axis is taken where it is */
+    gn__atomic failed;      /* no memory for scratch; set by any thread */
+} gn__interpolate_job;
+
+#define GN__INTERPOLATE_PICK(T) \
+    for (int64_t i = 0; i < n; i++) ((T *)(void *)y)[i] = ((const T *)(const void *)x)[from[i] - first]
+/* n elements of a line, or of rows, of `bytes` each. */
+static void gn__interpolate_pick(char *y, const char *x, const int32_t *from, int64_t first, int64_t bytes, int64_t n) {
+    if (bytes == 1) GN__INTERPOLATE_PICK(uint8_t);
+    else if (bytes == 2) GN__INTERPOLATE_PICK(uint16_t);
+    else if (bytes == 4) GN__INTERPOLATE_PICK(uint32_t);
+    else if (bytes == 8) GN__INTERPOLATE_PICK(uint64_t);
+    else
+        for (int64_t i = 0; i < n; i++) memcpy(y + i * bytes, x + (from[i] - first) * bytes, (size_t)bytes);
+}
+#undef GN__INTERPOLATE_PICK
+
+/* Places begin to end of axis `at`, of the lines at x, whose first element is number `first`. */
+static void gn__interpolate_pass(const gn__interpolate_job *j, int at, char *y, const char *x, int64_t first,
+                                 int64_t begin, int64_t end) {
+    const gn__interpolate_plan *p = &j->plan[at];
+    const gn__pool *pool = j->c->pool;
+    int64_t inner = j->inner[at], row = inner * j->wide, n = end - begin;
+    const int64_t piece = GN__MAX(((int64_t)1 << 22) / p->taps, 64); /* places between two looks at a cancel */
+    const int32_t *from = p->from + begin;
+    const char *weight = j->near ? NULL : p->weight + begin * j->wide;
+    bool fast = GN__X86 && pool && pool->isa >= GN__ISA_AVX2;
+    if (j->near) {
+        gn__interpolate_pick(y, x, from, first, row, n);
+        return;
+    }
+#define INTERPOLATE(S, T, ...)                                                                      \
+    if (inner == 1)                                                                                 \
+        for (int64_t o = 0; o < n && !gn__pool_stops(pool); o += piece)                             \
+            gn__interpolate_line_##S((T *)(void *)y + o, (const T *)(const void *)x, from + o,      \
+                                     (const T *)(const void *)weight + o, p->taps, p->out, first,   \
+                                     GN__MIN(piece, n - o));                                        \
+    else                                                                                            \
+        for (int64_t o = 0; o < n && !gn__pool_stops(pool); o++)                                    \
+        gn__interpolate_blend_##S((T *)(void *)(y + o * row), (const T *)(const void *)x, from + o, \
+                                  (const T *)(const void *)weight + o, p->taps, p->out, first, inner, inner)
+    if (j->wide == 8) {
+        INTERPOLATE(f64, double);
+        return;
+    }
+#if GN__X86
+    if (fast) {
+        INTERPOLATE(f32_avx2, float);
+        return;
+    }
+#endif
+    (void)fast;
+    INTERPOLATE(f32, float);
+#undef INTERPOLATE
+}
+
+/* What lies behind one element of the first axis, with the other axes as they become; spare: room for a pass and for
+   the elements as they are computed with. */
+static void gn__interpolate_slice(const gn__interpolate_job *j, char *y, const char *x, char *spare) {
+    const gn__interpolate_plan *last = &j->plan[j->n - 1];
+    bool loads = !j->near && j->bytes != j->wide;
+    char *to = j->n > 2 ? spare : y, *wide = j->n > 1 ? spare + j->pass * j->wide : y;
+    if (loads) gn__load_f32((float *)(void *)wide, j->c->in[0].dtype, x, 1, j->from);
+    if (loads) x = wide;
+    if (j->n == 1) return;
+    int64_t lines = j->from / (last->in * j->inner[j->n - 1]);
+    for (int64_t l = 0; l < lines; l++)
+        gn__interpolate_pass(j, j->n - 1, to + l * last->out * j->inner[j->n - 1] * j->wide,
+                             x + l * last->in * j->inner[j->n - 1] * j->wide, 0, 0, last->out);
+    if (j->n == 2) return;
+    const gn__interpolate_plan *mid = &j->plan[1];
+    lines = j->pass / (mid->in * j->inner[1]);
+    for (int64_t l = 0; l < lines; l++)
+        gn__interpolate_pass(j, 1, y + l * mid->out * j->inner[1] * j->wide, to + l * mid->in * j->inner[1] * j->wide,
+                             0, 0, mid->out);
+}
+
+/* The elements of the first axis that places begin to end take: the first of them, and how many lie from it to the
+   last. */
+static int64_t gn__interpolate_span(const gn__interpolate_plan *p, int64_t begin, int64_t end, int64_t *out_first) {
+    int64_t least = INT64_MAX, most = -1;
+    for (int64_t t = 0; t < p->taps; t++)
+        for (int64_t o = begin; o < end; o++) {
+            least = GN__MIN(least, p->from[t * p->out + o]);
+            most = GN__MAX(most, p->from[t * p->out + o]);
+        }
+    *out_first = least;
+    return most - least + 1;
+}
+
+/* As gn__interpolate_band, of the nearest: each place of the first axis is a slice, or the one before it again. */
+static void gn__interpolate_copy(const gn__interpolate_job *j, char *y, const char *x, int64_t begin, int64_t end,
+                                 char *spare) {
+    const int32_t *from = j->plan[0].from;
+    int64_t row = j->to * j->bytes;
+    for (int64_t o = begin; o < end && !gn__pool_stops(j->c->pool); o++, y += row)
+        if (o > begin && from[o] == from[o - 1]) memcpy(y, y - row, (size_t)row);
+        else gn__interpolate_slice(j, y, x + from[o] * j->from * j->bytes, spare);
+}
+
+/* Places begin to end of one image. room: slices, the results where they are rounded, what a slice needs, which slices
+   are there. */
+static void gn__interpolate_band(const gn__interpolate_job *j, int64_t image, int64_t begin, int64_t end, char *room) {
+    const gn__interpolate_plan *p = &j->plan[0];
+    gn_dtype d = j->c->out.dtype;
+    bool stores = !j->near && j->bytes != j->wide;
+    char *rounded = room + j->slices * j->to * j->wide, *spare = rounded + (stores ? j->rows * j->to * j->wide : 0),
+         *there = spare + (j->pass + j->from) * j->wide, *y = j->c->out.p + (image * p->out + begin) * j->to * j->bytes;
+    const char *x = j->x + image * p->in * j->from * j->bytes, *from = room;
+    int64_t first = 0, n = j->direct ? 0 : gn__interpolate_span(p, begin, end, &first);
+    if (j->near && j->n > 1) {
+        gn__interpolate_copy(j, y, x, begin, end, spare);
+        return;
+    }
+    memset(there, 0, (size_t)n);
+    if (j->direct) from = x;
+    for (int64_t t = 0; t < p->taps && !j->direct; t++)
+        for (int64_t o = begin; o < end && !gn__pool_stops(j->c->pool); o++) {
+            int64_t at = p->from[t * p->out + o];
+            if (!there[at - first])
+                gn__interpolate_slice(j, room + (at - first) * j->to * j->wide, x + at * j->from * j->bytes, spare);
+            there[at - first] = 1;
+        }
+    gn__interpolate_pass(j, 0, stores ? rounded : y, from, first, begin, end);
+    if (stores) gn__store_f32((const float *)(const void *)rounded, d, y, 1, (end - begin) * j->to);
+}
+
+static void gn__interpolate_range(void *arg, int64_t begin, int64_t end) {
+    gn__interpolate_job *j = (gn__interpolate_job *)arg;
+    bool stores = !j->near && j->bytes != j->wide;
+    uint64_t rows = (uint64_t)(j->slices + (stores ? j->rows : 0)),
+             all = gn_size_add((uint64_t)(j->pass + j->from), gn_size_mul(rows, (uint64_t)j->to));
+    all = gn_size_add(gn_size_mul(all, (uint64_t)j->wide), (uint64_t)j->slices);
+    char *room = (char *)gn__alloc_many(all, 1, 1);
+    if (!room) {
+        gn__atomic_store(&j->failed, 1);
+        return;
+    }
+    for (int64_t i = begin; i < end && !gn__pool_stops(j->c->pool); i++) {
+        int64_t from = i % j->bands * j->rows;
+        gn__interpolate_band(j, i / j->bands, from, GN__MIN(from + j->rows, j->plan[0].out), room);
+    }
+    gn_free(room);
+}
+
+/* Sizes of what lies behind the axes, and the bands. */
+static void gn__interpolate_lay(gn__interpolate_job *j) {
+    const gn_view *x = &j->c->in[0], *out = &j->c->out;
+    int64_t axis[3];
+    for (int i = 0; i < j->n; i++) axis[i] = gn__interpolate_axis_of(j->c->attrs, i).axis;
+    for (int i = 0; i < 3; i++) j->inner[i] = 1;
+    j->from = j->to = j->pass = 1;
+    for (int a = (int)axis[0] + 1; a < x->rank; a++) {
+        j->from *= x->dims[a];
+        j->to *= out->dims[a];
+        j->pass *= a >= axis[j->n - 1] ? out->dims[a] : x->dims[a];
+        for (int i = 0; i < j->n; i++)
+            if (a > axis[i]) j->inner[i] *= out->dims[a];
+    }
+    j->direct = j->n == 1 && (j->near || j->bytes == j->wide);
+    int64_t each = GN__MAX(j->to, 1) * GN__MAX(j->plan[0].in / j->plan[0].out, 1);
+    j->rows = GN__MIN(GN__MAX(GN__INTERPOLATE_PIECE / each, 1), j->plan[0].out);
+    j->bands = (j->plan[0].out + j->rows - 1) / j->rows;
+    for (int64_t b = 0; b < j->bands && !j->direct && !(j->near && j->n > 1); b++) {
+        int64_t first, end = GN__MIN((b + 1) * j->rows, j->plan[0].out);
+        j->slices = GN__MAX(j->slices, gn__interpolate_span(&j->plan[0], b * j->rows, end, &first));
+    }
+}
+
+static bool gn__interpolate_plan_all(gn__interpolate_job *j) {
+    bool ok = true;
+    for (int i = 0; i < j->n && ok; i++) {
+        gn__interpolate_axis a = gn__interpolate_axis_of(j->c->attrs, i);
+        gn__interpolate_plan *p = &j->plan[i];
+        p->in = j->c->in[0].dims[a.axis];
+        p->out = a.size;
+        p->taps = gn__interpolate_taps(j->c->attrs[0], a.stretch);
+        p->from = (int32_t *)gn__alloc_many((uint64_t)p->taps, (uint64_t)p->out, sizeof *p->from);
+        p->weight = j->near ? NULL : (char *)gn__alloc_many((uint64_t)p->taps, (uint64_t)p->out, (size_t)j->wide);
+        ok = p->from && (j->near || p->weight);
+        if (ok) gn__interpolate_weigh(j->c, p, &a, j->wide == 8);
+    }
+    return ok;
+}
+
+/* x as one piece: where it is, or a copy. */
+static const char *gn__interpolate_dense(const gn__call *c, char **out_copy) {
+    gn_view to = c->in[0];
+    int64_t step = 1;
+    bool dense = true;
+    for (int i = to.rank - 1; i >= 0; i--) {
+        dense = dense && (to.dims[i] == 1 || to.strides[i] == step);
+        to.strides[i] = step;
+        step *= to.dims[i];
+    }
+    if (dense) return c->in[0].p;
+    *out_copy = to.p = (char *)gn__alloc_many((uint64_t)step, gn__bytes_of(to.dtype), 1);
+    if (to.p) gn__move_view(c->pool, &to, &c->in[0]);
+    return to.p;
+}
+
+static gn_result gn__cpu_interpolate(const gn__call *c) {
+    gn__interpolate_job j = { .c = c, .n = (c->n_attrs - GN__INTERPOLATE_FIXED) / GN__INTERPOLATE_AXIS };
+    char *copy = NULL;
+    int64_t all = gn__view_count(&c->out);
+    if (!all) return GN_OK;
+    j.near = c->attrs[0] == GN_INTERPOLATE_NEAREST;
+    j.bytes = (int64_t)gn__bytes_of(c->out.dtype);
+    j.wide = j.near ? j.bytes : c->out.dtype == GN_F64 ? 8 : 4;
+    bool ok = gn__interpolate_plan_all(&j);
+    if (ok) ok = (j.x = gn__interpolate_dense(c, &copy)) != NULL;
+    if (ok && !gn__pool_stops(c->pool)) { /* else tables are not whole */
+        gn__interpolate_lay(&j);
+        int64_t tasks = all / (j.plan[0].out * j.to) * j.bands;
+        gn__pool_for(c->pool, tasks, 1 + GN__INTERPOLATE_PIECE / (j.rows * j.to * j.plan[0].taps),
+                     gn__interpolate_range, &j);
+    }
+    gn_free(copy);
+    for (int i = 0; i < j.n; i++) {
+        gn_free(j.plan[i].from);
+        gn_free(j.plan[i].weight);
+    }
+    if (ok && !gn__atomic_load(&j.failed)) return GN_OK;
+    return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scratch of an interpolation");
+}
+
+GN__COLD_BEGIN
+/* Along each axis the product with what an interpolation of the unit matrix is: (size, in). */
+static void gn__grad_interpolate(gn__grads *k) {
+    gn_shape x = gn__x_shape(k, 0);
+    gn_dtype d = (gn_dtype)k->g->nodes[k->gy].dtype;
+    uint32_t gy = k->gy;
+    for (int i = 0; i < (k->n_attrs - GN__INTERPOLATE_FIXED) / GN__INTERPOLATE_AXIS; i++) {
+        int64_t attrs[GN__INTERPOLATE_FIXED + GN__INTERPOLATE_AXIS], order[GN_MAX_RANK],
+            last = x.rank - 1, axis = gn__interpolate_axis_of(k->attrs, i).axis, n = x.dims[axis];
+        gn_shape column = GN_SHAPE(n, 1);
+        memcpy(attrs, k->attrs, GN__INTERPOLATE_FIXED * sizeof *attrs);
+        memcpy(attrs + GN__INTERPOLATE_FIXED, k->attrs + GN__INTERPOLATE_FIXED + GN__INTERPOLATE_AXIS * i,
+               GN__INTERPOLATE_AXIS * sizeof *attrs);
+        attrs[GN__INTERPOLATE_FIXED] = 0;
+        uint32_t at = gn__count_up(k, n), unit = gn__eq(k, gn__reshape_of(k, at, &column), at);
+        uint32_t by = gn__op_in(k, GN_OP_INTERPOLATE, gn__cast_to(k->g, k->at, unit, d),
+                                GN__INTERPOLATE_FIXED + GN__INTERPOLATE_AXIS, attrs);
+        for (int a = 0; a < x.rank; a++) order[a] = a;
+        order[axis] = last;
+        order[last] = axis;
+        gy = gn__op_in(k, GN_OP_PERMUTE, gy, x.rank, order);
+        gy = gn__matmul_of(k, gy, by);
+        gy = gn__op_in(k, GN_OP_PERMUTE, gy, x.rank, order);
+    }
+    k->gx[0] = gy;
+}
+GN__COLD_END
+
 /* ---- kv_append: cache (B,H,S,D), rows (B,H,T,D), pos 0-d ---- */
 
 static gn_result gn__infer_kv_append(const gn__infer_call *c) {
@@ -12452,7 +17039,8 @@ GN__COLD_END
         if (kind == GN__ALONG_MAX && first) run = (double)x[0];                                             \
         for (int64_t i = 0; i < n && kind == GN__ALONG_MAX; i++) {                                          \
             double v = (double)x[i];                                                                        \
-            if (v > run || v != v) run = v;                                                                 \
+            if (v != v) run = v;                                                                            \
+            run = v > run ? v : run;                                                                        \
             y[i] = (T)run;                                                                                  \
         }                                                                                                   \
         *run_at = run;                                                                                      \
@@ -12460,6 +17048,32 @@ GN__COLD_END
     }
 GN__DEFINE_ALONG(f32, float)
 GN__DEFINE_ALONG(f64, double)
+
+/* Running sums of f32: eight at a time are added up in f64 before what came before is added to each of them, so that
+   one addition does not wait for the one before. */
+#define GN__DEFINE_SUMS(name, T)                                                                            \
+    static void gn__sums_##name(const float *x, T *y, int64_t n, double *run_at, double *lost_at) {         \
+        int64_t i = 0;                                                                                      \
+        for (; i + 8 <= n; i += 8) {                                                                        \
+            double p[8], base = *run_at + *lost_at;                                                         \
+            for (int l = 0; l < 8; l += 2) p[l] = (double)x[i + l], p[l + 1] = p[l] + (double)x[i + l + 1]; \
+            p[2] += p[1], p[3] += p[1], p[6] += p[5], p[7] += p[5];                                         \
+            for (int l = 4; l < 8; l++) p[l] += p[3];                                                       \
+            double sum = *run_at + p[7], back = sum - *run_at;                                              \
+            if (!(fabs(sum) < (double)INFINITY)) break;                                                     \
+            *lost_at += (*run_at - (sum - back)) + (p[7] - back);                                           \
+            *run_at = sum;                                                                                  \
+            for (int l = 0; l < 8; l++) y[i + l] = (T)(base + p[l]);                                        \
+        }                                                                                                   \
+        for (; i < n; i++) {                                                                                \
+            double sum = *run_at + (double)x[i], back = sum - *run_at;                                      \
+            *lost_at += (*run_at - (sum - back)) + ((double)x[i] - back);                                   \
+            *run_at = sum;                                                                                  \
+            y[i] = (T)(fabs(sum) < (double)INFINITY ? sum + *lost_at : sum);                                \
+        }                                                                                                   \
+    }
+GN__DEFINE_SUMS(f32, float)
+GN__DEFINE_SUMS(half, double)
 
 static void gn__along_i64(gn__along kind, int64_t *x, int64_t n, int64_t *run_at, bool first) {
     int64_t run = *run_at;
@@ -12484,7 +17098,15 @@ static void gn__along_line(const gn__lines *j, const char *p, char *o, void *roo
         const char *from = p + i * ib;
         char *to = o + i * ob;
         m = GN__MIN(j->n - i, (int64_t)GN__CHUNK);
-        if (d == GN_F32)
+        if (d == GN_F32 && kind == GN__ALONG_SUM)
+            gn__sums_f32((const float *)(const void *)from, (float *)(void *)to, m, &run, &lost);
+        else if (kind == GN__ALONG_SUM && (d == GN_F16 || d == GN_BF16)) {
+            float narrow[GN__CHUNK];
+            gn__load_f32(narrow, d, from, 1, m);
+            gn__sums_half(narrow, x.f, m, &run, &lost);
+            gn__f64_odd(narrow, x.f, m);
+            gn__store_f32(narrow, d, to, 1, m);
+        } else if (d == GN_F32)
             gn__along_f32(kind, (const float *)(const void *)from, (float *)(void *)to, m, &run, &lost, i == 0);
         else if (d == GN_F64)
             gn__along_f64(kind, (const double *)(const void *)from, (double *)(void *)to, m, &run, &lost, i == 0);
@@ -13144,21 +17766,19 @@ typedef struct gn__walk {
     uint32_t inside[GN__WALK_MOST], edge[GN__WALK_MOST], n_inside, n_edge;
 } gn__walk;
 
-static int gn__op_at(const gn__recognition *w, uint32_t i) {
+GN__INLINE int gn__op_at(const gn__recognition *w, uint32_t i) {
     return w->p->nodes[i].leaf ? GN_OP_FAILED : w->p->nodes[i].op;
 }
-static uint32_t gn__in(const gn__recognition *w, uint32_t i, uint32_t k) { return w->p->ins[w->p->nodes[i].ins + k]; }
-static uint32_t gn__in_base(const gn__recognition *w, uint32_t i, uint32_t k) { return w->base[gn__in(w, i, k)]; }
-static bool gn__is_free(const gn__recognition *w, uint32_t i) { return (w->facts[i] & GN__FREE) != 0; }
+GN__INLINE uint32_t gn__in(const gn__recognition *w, uint32_t i, uint32_t k) {
+    return w->p->ins[w->p->nodes[i].ins + k];
+}
+GN__INLINE uint32_t gn__in_base(const gn__recognition *w, uint32_t i, uint32_t k) { return w->base[gn__in(w, i, k)]; }
+GN__INLINE bool gn__is_free(const gn__recognition *w, uint32_t i) { return (w->facts[i] & GN__FREE) != 0; }
 static int64_t gn__dim(const gn__recognition *w, uint32_t i, int axis) {
     return w->p->dims[w->p->nodes[i].dims + (uint32_t)axis];
 }
 
-static int64_t gn__elements(const gn__recognition *w, uint32_t i) {
-    int64_t n = 1;
-    for (int k = 0; k < w->p->nodes[i].rank; k++) n *= gn__dim(w, i, k);
-    return n;
-}
+static int64_t gn__elements(const gn__recognition *w, uint32_t i) { return (int64_t)gn__part_elements(w->p, i); }
 
 /* Shows elements of its input as they are, or as another dtype. */
 static bool gn__is_glue(const gn_part_node *n) {
@@ -13288,7 +17908,7 @@ static uint32_t gn__reader_of(const gn__recognition *w, uint32_t i) {
 /* The other input of a product with parameters, which `i` is; GN_NO_NODE: it is none. */
 static uint32_t gn__linear_input(const gn__recognition *w, uint32_t i) {
     int op = gn__op_at(w, i);
-    if (op == GN_OP_LINEAR || op == GN_OP_EXPERT_LINEAR) return gn__in(w, i, 0);
+    if (op == GN_OP_LINEAR || op == GN_OP_EXPERT_LINEAR || op == GN_OP_LINEAR_QUANTIZED) return gn__in(w, i, 0);
     if (op != GN_OP_MATMUL || gn__is_param(w, gn__in(w, i, 0)) == gn__is_param(w, gn__in(w, i, 1))) return GN_NO_NODE;
     return gn__in(w, i, gn__is_param(w, gn__in(w, i, 0)) ? 1 : 0);
 }
@@ -13425,6 +18045,7 @@ static uint32_t gn__before_norm(const gn__recognition *w, uint32_t i) {
 /* ---- attention ---- */
 
 static bool gn__is_attention(int op) { return op == GN_OP_ATTENTION || op == GN_OP_ATTENTION_WITH; }
+static bool gn__attends(int op) { return gn__is_attention(op) || op == GN_OP_PAGE_ATTENTION; }
 
 typedef struct gn__attention_parts {
     uint32_t q, k, v, scores; /* scores: GN_NO_NODE for the op */
@@ -13469,7 +18090,7 @@ static bool gn__attention_of_one(const gn__recognition *w, uint32_t i, gn__atten
 static bool gn__attention_at(const gn__recognition *w, uint32_t i, gn__attention_parts *s) {
     memset(s, 0, sizeof *s);
     if (gn__op_at(w, i) == GN_OP_MATMUL) return gn__attention_of_one(w, i, s);
-    if (!gn__is_attention(gn__op_at(w, i))) return false;
+    if (!gn__attends(gn__op_at(w, i))) return false;
     s->q = gn__in(w, i, 0);
     s->k = gn__in(w, i, 1);
     s->v = gn__in(w, i, 2);
@@ -13488,7 +18109,7 @@ static uint32_t gn__source(const gn__recognition *w, uint32_t x, bool *out_proje
         *out_projected = in != GN_NO_NODE;
         if (*out_projected) return gn__before_norm(w, w->base[in]);
         int op = gn__op_at(w, at);
-        if (op == GN_OP_KV_APPEND || op == GN_OP_SLICE_PUT) at = gn__in_base(w, at, 1);
+        if (gn__appends(op) || op == GN_OP_SLICE_PUT) at = gn__in_base(w, at, 1);
         else if (op == GN_OP_ROTARY) at = gn__in_base(w, at, 0);
         else if (gn__op_sort(op) == GN__SCALARS || op == GN_OP_CONCAT || op == GN_OP_LAYERNORM)
             at = gn__main_input(w, at);
@@ -13531,7 +18152,7 @@ static bool gn__is_cache(const gn__recognition *w, uint32_t i) {
 
 static bool gn__is_append(const gn__recognition *w, uint32_t i) {
     int op = gn__op_at(w, i);
-    if (op == GN_OP_KV_APPEND) return true;
+    if (gn__appends(op)) return true;
     return w->keys[i] &&
            (op == GN_OP_SLICE_PUT || op == GN_OP_SCATTER || (op == GN_OP_CONCAT && w->p->nodes[i].n_ins == 2)) &&
            w->p->nodes[gn__in_base(w, i, 0)].leaf;
@@ -13567,24 +18188,26 @@ static void gn__see_attention(gn__recognition *w, uint32_t i) {
     }
     int rank = w->p->nodes[s.q].rank;
     bool one = rank >= 2 && gn__dim(w, s.q, rank - (s.swapped ? 1 : 2)) == 1;
+    if (gn__op_at(w, i) == GN_OP_PAGE_ATTENTION) return; /* prompts and decoding side by side */
     if (gn__is_cache(w, keys) && one) gn__seed_phase(w, i, GN_DECODE);
     else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, keys))
         gn__seed_phase(w, i, GN_ENCODE);
 }
 
 /* Rows written into a cache: the op, or a slice, scatter or concatenation that an attention reads as keys or values.
-   One row is a step of decoding, several are a prefill. */
+   One row is a step of decoding, several are a prefill; rows of many sequences are both. */
 static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
     if (w->role[i] || !gn__is_append(w, i)) return;
     const gn_part_node *n = &w->p->nodes[i], *rows = &w->p->nodes[gn__in(w, i, 1)];
-    int64_t axis = gn__op_at(w, i) == GN_OP_KV_APPEND ? 2 : w->p->attrs[n->attrs];
+    bool pages = gn__op_at(w, i) == GN_OP_PAGE_APPEND;
+    int64_t axis = pages ? 0 : gn__op_at(w, i) == GN_OP_KV_APPEND ? 2 : w->p->attrs[n->attrs];
     if (axis < 0) axis += n->rank;
     if (axis < 0 || axis >= rows->rank) return;
     uint8_t phase = gn__dim(w, gn__in(w, i, 1), (int)axis) == 1 ? GN_DECODE : GN_PREFILL;
     gn__claim(w, i, GN_ROLE_KV_APPEND, i);
-    gn__seed_phase(w, i, phase);
+    if (!pages) gn__seed_phase(w, i, phase);
     if (!w->keys[i]) return;
-    gn__seed_phase(w, w->keys[i] - 1, phase);
+    if (!pages) gn__seed_phase(w, w->keys[i] - 1, phase);
     w->kind[i] = GN_ROLE_NONE; /* the group is the attention's */
     gn__groups_join(w, i, w->keys[i] - 1);
 }
@@ -13593,7 +18216,7 @@ static void gn__see_kv_append(gn__recognition *w, uint32_t i) {
 
 static bool gn__is_lookup(const gn__recognition *w, uint32_t i) {
     int op = gn__op_at(w, i);
-    if (op == GN_OP_EMBEDDING) return gn__is_param(w, gn__in(w, i, 0));
+    if (op == GN_OP_EMBEDDING || op == GN_OP_EMBEDDING_QUANTIZED) return gn__is_param(w, gn__in(w, i, 0));
     if (op == GN_OP_GATHER)
         return gn__is_param(w, gn__in(w, i, 0)) && w->p->attrs[w->p->nodes[i].attrs] == 0 && w->p->nodes[i].rank == 2;
     for (uint32_t k = 0; k < 2 && op == GN_OP_MATMUL; k++) /* one_hot(ids) @ table */
@@ -13630,9 +18253,13 @@ static void gn__see_linear(gn__recognition *w, uint32_t i) {
     gn__claim_tail(w, i, GN_ROLE_LINEAR);
 }
 
-/* A product of filters with windows of an image that fixed indices pick (im2col). */
+/* A convolution, also one that is written as a product of filters with windows that fixed indices pick (im2col). */
 static void gn__see_conv(gn__recognition *w, uint32_t i) {
     uint32_t x = gn__linear_input(w, i);
+    if (!w->role[i] && gn__op_at(w, i) == GN_OP_CONV) {
+        gn__claim(w, i, GN_ROLE_CONV, i);
+        gn__claim_tail(w, i, GN_ROLE_CONV);
+    }
     if (w->role[i] || x == GN_NO_NODE) return;
     uint32_t windows = w->base[x];
     int op = gn__op_at(w, windows);
@@ -13856,7 +18483,7 @@ static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t 
 }
 
 /* What is seen by then is not looked at. */
-static bool gn__recognition_stops(const gn__recognition *w, uint32_t i) { return gn__stops_at(w->cancel, i); }
+GN__INLINE bool gn__recognition_stops(const gn__recognition *w, uint32_t i) { return gn__stops_at(w->cancel, i); }
 
 static void gn__facts_of(gn__recognition *w, uint32_t i) {
     const gn_part *p = w->p;
@@ -14198,12 +18825,18 @@ static bool gn__modalities_fill(gn__recognition *w) {
 /* Bytes that a kernel of its own reads of input k: rows of a table, rows that are appended, one copy of what is
    broadcast. */
 static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
-    gn__type x = gn__part_type(w->p, gn__in(w, i, k)), b = gn__part_type(w->p, gn__in_base(w, i, k)),
-             out = gn__part_type(w->p, i);
-    uint64_t all = GN__MIN(gn__type_bytes(&x), (uint64_t)gn__count(&b.shape) * gn__bytes_of(x.dtype));
+    uint32_t x = gn__in(w, i, k), b = w->base[x];
+    uint64_t elements = gn__part_elements(w->p, x), all = b == x ? elements : gn__part_elements(w->p, b);
     int op = gn__op_at(w, i);
-    if (k == 0 && (op == GN_OP_EMBEDDING || op == GN_OP_GATHER)) return GN__MIN(all, gn__type_bytes(&out));
-    if (k == 0 && op == GN_OP_KV_APPEND) return 0;
+    all = GN__MIN(elements, all) * gn__bytes_of((gn_dtype)w->p->nodes[x].dtype);
+    if (k == 0 && (op == GN_OP_EMBEDDING || op == GN_OP_GATHER)) return GN__MIN(all, gn__part_bytes(w->p, i));
+    if (op == GN_OP_EMBEDDING_QUANTIZED && k != 1) /* of no more rows than there are ids */
+        return GN__MIN(all, gn_size_mul(all / (uint64_t)GN__MAX(gn__dim(w, gn__in(w, i, 0), 0), 1),
+                                        (uint64_t)gn__elements(w, gn__in(w, i, 1))));
+    if (k == 0 && gn__appends(op)) return 0;
+    if ((k == 1 || k == 2) && op == GN_OP_PAGE_ATTENTION) /* of no more pages than the table has */
+        return GN__MIN(all, gn_size_mul(all / (uint64_t)GN__MAX(gn__dim(w, x, 0), 1),
+                                        (uint64_t)gn__elements(w, gn__in(w, i, 5))));
     int64_t experts = k == 1 && op == GN_OP_EXPERT_LINEAR ? gn__dim(w, gn__in(w, i, 1), 0) : 0;
     if (experts > 0) /* of no more of them than there are rows */
         return GN__MIN(all, gn_size_mul(all / (uint64_t)experts, (uint64_t)gn__elements(w, gn__in(w, i, 2))));
@@ -14212,7 +18845,7 @@ static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
 
 /* An attention with a length works on the keys in use, whose number is not known when a plan is made: taken as the rows
    appended in a prefill, as half of the cache in a decode. With a window it works on no more than those. */
-static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meaning *t, uint64_t caches) {
+static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meaning *t) {
     const gn_part_node *n = &w->p->nodes[i];
     if (!gn__is_attention(gn__op_at(w, i))) return;
     gn__attention_form f = gn__attention_read(w->p->attrs + n->attrs, n->n_attrs);
@@ -14223,6 +18856,7 @@ static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meani
     if (f.window) each = GN__MIN(used, (double)f.window), read = GN__MIN(used, (double)f.window + queries - 1);
     if (read < keys || each < keys) {
         t->flops *= each / keys;
+        uint64_t caches = gn__part_bytes(w->p, gn__in(w, i, 1)) + gn__part_bytes(w->p, gn__in(w, i, 2));
         t->bytes_read -= (uint64_t)((double)caches * (1 - read / keys));
     }
 }
@@ -14230,21 +18864,18 @@ static void gn__cost_of_keys(const gn__recognition *w, uint32_t i, gn_node_meani
 static void gn__cost_fill(gn__recognition *w, uint32_t i) {
     const gn_part_node *n = &w->p->nodes[i];
     gn_node_meaning *t = &w->m->nodes[i];
-    gn__type in[3], out = gn__part_type(w->p, i);
-    memset(in, 0, sizeof in);
+    uint64_t bytes = gn__part_bytes(w->p, i);
     for (uint32_t k = 0; k < n->n_ins; k++) {
         gn_edge_meaning *e = &w->m->edges[n->ins + k];
-        gn__type x = gn__part_type(w->p, gn__in(w, i, k));
-        if (k < 3) in[k] = x;
-        e->bytes = gn__type_bytes(&x);
-        e->change = e->bytes ? (double)gn__type_bytes(&out) / (double)e->bytes : 0;
+        e->bytes = gn__part_bytes(w->p, gn__in(w, i, k));
+        e->change = e->bytes ? (double)bytes / (double)e->bytes : 0;
         if (!gn__op_has(n->op, GN_VIEWS)) t->bytes_read += gn__bytes_in(w, i, k);
     }
     if (n->leaf) return;
-    t->flops = gn__op_flops(n->op, in, (int)n->n_ins, &out);
+    t->flops = gn__part_flops(w->p, i);
     if (gn__op_has(n->op, GN_VIEWS) || n->op == GN_OP_FULL) return;
-    t->bytes_written = gn__op_at(w, i) == GN_OP_KV_APPEND ? gn__type_bytes(&in[1]) : gn__type_bytes(&out);
-    gn__cost_of_keys(w, i, t, gn__type_bytes(&in[1]) + gn__type_bytes(&in[2]));
+    t->bytes_written = gn__appends(n->op) ? gn__part_bytes(w->p, gn__in(w, i, 1)) : bytes;
+    gn__cost_of_keys(w, i, t);
 }
 
 /* Sums of the groups. A scalar op whose readers are all scalar ops of its group runs in their loop: it is no kernel,
@@ -14314,8 +18945,12 @@ static uint8_t gn__role_of_op(int op) {
         { GN_OP_ATTENTION, GN_ROLE_ATTENTION },
         { GN_OP_ATTENTION_WITH, GN_ROLE_ATTENTION },
         { GN_OP_EXPERT_LINEAR, GN_ROLE_LINEAR },
+        { GN_OP_LINEAR_QUANTIZED, GN_ROLE_LINEAR },
         { GN_OP_KV_APPEND, GN_ROLE_KV_APPEND },
+        { GN_OP_PAGE_APPEND, GN_ROLE_KV_APPEND },
+        { GN_OP_PAGE_ATTENTION, GN_ROLE_ATTENTION },
         { GN_OP_LAYERNORM, GN_ROLE_NORM },
+        { GN_OP_CONV, GN_ROLE_CONV },
         { GN_OP_CROSS_ENTROPY, GN_ROLE_LOSS },
         { GN_OP_MSE_LOSS, GN_ROLE_LOSS },
     };
@@ -14545,17 +19180,29 @@ static uint32_t gn__states_leaf(const gn__states *s, uint32_t slot) {
     return one ? (uint32_t)s->leaves[lo] : GN_NO_NODE;
 }
 
+/* Memory that says where an append writes: if it were written meanwhile, places would change behind their check. */
+static void gn__layout_targets(const gn_layout *l, bool *places) {
+    const gn_part *p = l->part;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *n = &p->nodes[i];
+        if (n->leaf != GN_LEAF_NONE || !gn__appends(n->op)) continue;
+        for (uint32_t k = 2; k < n->n_ins; k++) places[l->lay[p->ins[n->ins + k]].base] = true;
+    }
+}
+
 /* For each node 1 + the state's leaf that appends lead to it from, each of which could be made in place: nothing reads
    an older version after the append that ends it, nor are the rows the state's own; 0: none. Of any node it costs as
    much as of one. */
-static void gn__layout_chains(gn_layout *l, uint32_t *root) {
+static void gn__layout_chains(gn_layout *l, uint32_t *root, bool *places) {
     const gn_part *p = l->part;
+    gn__layout_targets(l, places);
     for (uint32_t i = 0; i < p->n_nodes && !gn__layout_stops(l, i); i++) {
         const gn_part_node *n = &p->nodes[i];
         root[i] = n->leaf == GN_LEAF_STATE ? i + 1 : 0;
-        if (n->leaf != GN_LEAF_NONE || n->op != GN_OP_KV_APPEND) continue;
+        if (n->leaf != GN_LEAF_NONE || !gn__appends(n->op)) continue;
         uint32_t old = p->ins[n->ins], rows = l->lay[p->ins[n->ins + 1]].base;
-        if (root[old] && l->lay[old].last <= i && rows != old && rows != root[old] - 1) root[i] = root[old];
+        if (root[old] && l->lay[old].last <= i && rows != old && rows != root[old] - 1 && !places[old] && !places[i])
+            root[i] = root[old];
     }
 }
 
@@ -14588,19 +19235,18 @@ static void gn__layout_update(gn_layout *l, uint32_t u, bool inplace) {
         base->place = GN_PLACE_OWN;
         base->own = u;
     }
-    if (p->nodes[up->node].op == GN_OP_KV_APPEND) {
-        gn__type t = gn__part_type(p, up->node);
+    if (gn__appends(p->nodes[up->node].op)) {
         l->state_copies++;
-        l->state_copy_bytes = gn_size_add(l->state_copy_bytes, gn__type_bytes(&t));
+        l->state_copy_bytes = gn_size_add(l->state_copy_bytes, gn__part_bytes(p, up->node));
     }
 }
 
 static bool gn__layout_updates(gn_layout *l) {
     const gn_part *p = l->part;
     gn__states states;
-    uint32_t *root = p->n_updates ? (uint32_t *)gn__alloc_zero(p->n_nodes * sizeof *root) : NULL;
+    uint32_t *root = p->n_updates ? (uint32_t *)gn__alloc_zero(p->n_nodes * (sizeof *root + sizeof(bool))) : NULL;
     bool ok = gn__states_init(&states, p) && (root || !p->n_updates);
-    if (root) gn__layout_chains(l, root);
+    if (root) gn__layout_chains(l, root, (bool *)(root + p->n_nodes));
     for (uint32_t u = 0; u < p->n_updates && ok && !gn__layout_stops(l, u); u++)
         gn__layout_update(l, u, gn__layout_inplace(l, &states, root, &p->updates[u]));
     gn_free(states.leaves);
@@ -14998,6 +19644,44 @@ static gn_result gn__layout_make(const gn_part *p, bool fuse, bool constants_onc
     if (r != GN_OK) gn__layout_deinit(l);
     return r;
 }
+/* ---- what a kernel computes, for traces ---- */
+
+/* Text that ends with an ellipsis when it is too long for `cap`. */
+typedef struct gn__line {
+    char *p;
+    size_t n, cap;
+} gn__line;
+
+GN__PRINTF(2, 3) static void gn__line_put(gn__line *l, const char *format, ...) {
+    char word[96];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(word, sizeof word, format, args);
+    va_end(args);
+    size_t k = n < 0 ? 0 : GN__MIN((size_t)n, sizeof word - 1);
+    if (l->n + 5 > l->cap) return;
+    bool fits = l->n + k + 5 <= l->cap;
+    memcpy(l->p + l->n, fits ? word : " ...", fits ? k + 1 : 5);
+    l->n = fits ? l->n + k : l->cap;
+}
+
+void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t *steps, size_t n, char *out, size_t cap) {
+    gn__line line = { out, 0, cap };
+    memset(out, 0, cap);
+    gn__line_put(&line, "plan %016llx nodes", (unsigned long long)p->hash);
+    for (int ops = 0; ops < 2; ops++) {
+        if (ops) gn__line_put(&line, " ops");
+        for (size_t k = 0; k < n; k++) {
+            const gn_kernel_step *step = &l->steps[steps[k]];
+            for (uint32_t i = 0; i < GN__MAX(step->n_instrs, 1u); i++) {
+                uint32_t node = step->n_instrs ? l->instrs[step->instr + i].node : step->node;
+                if (ops) gn__line_put(&line, " %s", gn__ops[p->nodes[node].op].name);
+                else gn__line_put(&line, " %u", node);
+            }
+        }
+    }
+}
+
 GN__COLD_END
 
 /* >>schedule =======================================================================================
@@ -15147,8 +19831,8 @@ static bool gn__sched_alloc(gn__sched *s) {
     return !s->bad;
 }
 
-static bool gn__sched_is_op(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE; }
-static uint32_t gn__sched_homes(const gn__sched *s, uint32_t node) {
+GN__INLINE bool gn__sched_is_op(const gn__sched *s, uint32_t node) { return s->p->nodes[node].leaf == GN_LEAF_NONE; }
+GN__INLINE uint32_t gn__sched_homes(const gn__sched *s, uint32_t node) {
     return s->homes ? s->homes[node] & (s->D < 32 ? (1u << s->D) - 1 : UINT32_MAX) : 0;
 }
 /* An op whose result comes from somewhere: what generators make, constants above all, is made wherever it is used. */
@@ -15162,7 +19846,7 @@ static uint32_t gn__first_bit(uint32_t w) { return (uint32_t)gn__top_bit(w & (~w
 static const gn_cluster_link *gn__sched_link(const gn__sched *s, uint32_t from, uint32_t to) {
     return &s->c->links[(size_t)from * (s->D + 1) + to];
 }
-static double gn__sched_share(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
+GN__INLINE double gn__sched_share(double amount, double rate) { return rate > 0 ? amount / rate : 0; }
 static double gn__sched_wire(const gn__sched *s, uint32_t from, uint32_t to, uint64_t bytes) {
     return gn__sched_share((double)bytes, gn__sched_link(s, from, to)->bytes_per_s);
 }
@@ -15263,7 +19947,7 @@ static uint32_t gn__set_find(const gn__sched *s, uint32_t x) {
 static void gn__sched_sets(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
-        bool writes = n->leaf == GN_LEAF_NONE && (n->op == GN_OP_KV_APPEND || n->op == GN_OP_ASSIGN);
+        bool writes = n->leaf == GN_LEAF_NONE && (gn__appends(n->op) || n->op == GN_OP_ASSIGN);
         s->set[i] = i;
         s->set_pin[i] = GN_UNPLACED;
         s->stamp[i] = n->leaf == GN_LEAF_STATE ? i : writes ? s->stamp[s->p->ins[n->ins]] : GN__NONE;
@@ -15307,9 +19991,8 @@ static void gn__sched_pins(gn__sched *s) {
         if (s->set_pin[u->set] == GN_UNPLACED) s->set_pin[u->set] = u->hinted;
     }
     for (uint32_t i = 0; i < s->n; i++) s->stamp[i] = 0;
-    for (uint32_t i = 0; i < s->n && s->homes; i++) { /* stamp: devices that hold a state of the set */
+    for (uint32_t i = 0; i < s->n && s->homes; i++) /* stamp: devices that hold a state of the set */
         if (s->p->nodes[i].leaf == GN_LEAF_STATE) s->stamp[gn__set_find(s, i)] |= gn__sched_homes(s, i);
-    }
     for (uint32_t i = 0; i < s->U && s->homes; i++)
         for (uint32_t d = 0; d < s->D && d < 32 && s->tasks[i].set != GN__NONE; d++)
             if (gn__sched_lacks(s, i, d)) s->stamp[s->tasks[i].set] &= ~(1u << d);
@@ -15327,8 +20010,7 @@ static void gn__sched_cheap(gn__sched *s) {
     for (uint32_t i = 0; i < s->n; i++) {
         const gn_part_node *n = &s->p->nodes[i];
         uint32_t count = 1;
-        if (n->leaf || n->op == GN_OP_KV_APPEND || n->op == GN_OP_ASSIGN || gn__sched_hinted(s, i) != GN_UNPLACED)
-            continue;
+        if (n->leaf || gn__appends(n->op) || n->op == GN_OP_ASSIGN || gn__sched_hinted(s, i) != GN_UNPLACED) continue;
         for (uint32_t k = 0; k < n->n_ins && count; k++) {
             uint32_t x = s->p->ins[n->ins + k];
             if (s->p->nodes[x].leaf == GN_LEAF_DATA) continue;
@@ -15386,7 +20068,7 @@ static gn_result gn__sched_check(gn__sched *s) {
                            s->c->devices[pin].name, op);
         while (!any && d < s->D && gn__sched_lacks(s, i, d)) d++;
         if (!any && d == s->D)
-            return gn_fail(s->f, GN_UNSUPPORTED, "no device has all of what runs together with %s",
+            return gn_fail(s->f, GN_UNSUPPORTED, "no device has everything that must run together with %s",
                            gn__sched_lacks(s, i, 0));
     }
     return GN_OK;
@@ -15396,8 +20078,7 @@ static gn_result gn__sched_prepare(gn__sched *s) {
     uint32_t at = 0;
     if (!gn__sched_alloc(s)) return gn_fail(s->f, GN_OUT_OF_MEMORY, "no memory to schedule %u nodes", s->n);
     for (uint32_t i = 0; i < s->n; i++) {
-        gn__type t = gn__part_type(s->p, i);
-        s->size[i] = gn__type_bytes(&t);
+        s->size[i] = gn__part_bytes(s->p, i);
         s->task_of[i] = GN__NONE;
     }
     for (uint32_t i = 0; i < s->m->n_groups; i++) gn__sched_group(s, i, &at);
@@ -15423,7 +20104,7 @@ static double gn__sched_work(const gn__sched *s, uint32_t task, uint32_t d) {
     return gn__sched_cost(&s->c->devices[d], u->flops, u->bytes, u->kernels);
 }
 
-static gn__hop *gn__hop_find(const gn__sched *s, uint32_t node, uint32_t to) {
+GN__INLINE gn__hop *gn__hop_find(const gn__sched *s, uint32_t node, uint32_t to) {
     for (uint32_t h = s->head[node]; h; h = s->hops[h - 1].same)
         if (s->hops[h - 1].to == to) return &s->hops[h - 1];
     return NULL;
@@ -15750,7 +20431,7 @@ static void gn__sched_bases(gn__sched *s) {
 /* An append to a state is in the state's memory; constants are filled in where they are used. */
 static uint64_t gn__sched_own_bytes(const gn__sched *s, uint32_t i) {
     const gn_part_node *n = &s->p->nodes[i];
-    return s->view[i] || n->op == GN_OP_FULL || (n->op == GN_OP_KV_APPEND && s->set[i] != i) ? 0 : s->size[i];
+    return s->view[i] || n->op == GN_OP_FULL || (gn__appends(n->op) && s->set[i] != i) ? 0 : s->size[i];
 }
 
 /* Place `at` of the sequence, on device d, reads the value. */
@@ -16227,9 +20908,7 @@ static void gn__sched_owners(gn__sched *s, uint32_t n_paths, uint32_t *owner) {
             into[b] = into[b] == GN__NONE || into[b] == a ? a : n_paths;
             from[a] = from[a] == GN__NONE || from[a] == b ? b : n_paths;
         }
-    for (uint32_t p = 0; p < n_paths; p++) {
-        owner[p] = into[p] == from[p] && into[p] < p ? owner[into[p]] : p;
-    }
+    for (uint32_t p = 0; p < n_paths; p++) owner[p] = into[p] == from[p] && into[p] < p ? owner[into[p]] : p;
 }
 
 /* dev: the best placement with path p on device d; with_owned: and the paths that it owns. False when nothing moves. */
@@ -16510,7 +21189,7 @@ static gn_result gn__schedule_make(const gn_part *p, const gn_meaning *m, const 
     gn__sched s;
     memset(out, 0, sizeof *out);
     if (!c || !c->n_devices || !c->devices || !c->links)
-        return gn_fail(f, GN_BAD_ARGUMENT, "a cluster without devices or links");
+        return gn_fail(f, GN_BAD_ARGUMENT, "the cluster has no devices or no links");
     if ((int)policy < 0 || policy >= GN_POLICY__COUNT)
         return gn_fail(f, GN_BAD_ARGUMENT, "there is no policy %d", (int)policy);
     gn_result r = gn__sched_begin(&s, p, m, c, policy, homes, cancel, f);
@@ -17245,7 +21924,9 @@ enum {
     GN__FEATURE_CANCEL = 32,
     GN__FEATURE_LABEL = 64,
     GN__FEATURE_COUNTS = 128,
-    GN__FEATURES = 255
+    GN__FEATURE_TRACE = 256,
+    GN__FEATURE_QUERY = 512,
+    GN__FEATURES = 1023
 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT }; /* where a slot's first value comes from */
@@ -17351,6 +22032,26 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                             /* wh
     F(M, u64, copies, GN__COUNT_MOST, 0, "states copied because an old version had a later reader") \
     F(M, u64, copy_bytes, GN__COUNT_MOST, 0, "bytes of those")
 
+#define GN__FIELDS_QUERY(F, M) F(M, u32, sessions, UINT32_MAX, 0, "sessions to be told of at most")
+#define GN__FIELDS_QUERY_OK(F, M)                                                                                    \
+    F(M, tail, tables, 0, 1,                                                                                         \
+      "tables: u16 name's length, name, u32 bytes of its rows, rows: u32 bytes, then columns: a u64, or u16 length " \
+      "and text")
+#define GN__TRACE_MOST_BYTES (200u << 10) /* of events in one answer: a frame holds it */
+#define GN__FIELDS_TRACE_ASK(F, M)                                                   \
+    F(M, u64, clock, UINT64_MAX, 0, "the client's, ns; comes back")                  \
+    F(M, u8, level, 2, 0, "from here on 1: stages are recorded, 2: each kernel too") \
+    F(M, u32, most, GN__TRACE_MOST_BYTES, 0, "bytes of events that the answer may have")
+#define GN__FIELDS_TRACE_EVENTS(F, M)                                                                                \
+    F(M, u64, clock, UINT64_MAX, 0, "of TRACE_ASK")                                                                  \
+    F(M, u64, came, (uint64_t)1 << 62, 0, "the server's clock when TRACE_ASK was read, ns")                          \
+    F(M, u64, went, (uint64_t)1 << 62, 0, "and when this was written")                                               \
+    F(M, u64, lost, UINT64_MAX, 0, "events of the session that found no room, all together")                         \
+    F(M, u64, left, UINT64_MAX, 0, "bytes of events that are not in this answer")                                    \
+    F(M, tail, events, 0, 1,                                                                                         \
+      "each: u8 stage, u8 beside, u8 and u8 and u32 bytes of name, lane and detail, u64 begin, end, bytes, packed, " \
+      "texts")
+
 /* X(NAME, name, id, direction, help). Ids are pinned and never reused. UP: client to server. */
 #define GN__MESSAGES(X)                                                                                               \
     X(HELLO, hello, 1, UP, "the first message; nothing else is read before it is answered")                           \
@@ -17375,7 +22076,11 @@ enum { GN__OUT_WANTED = 1, GN__OUT_KEPT = 2 };                             /* wh
     X(CANCEL_STEPS, cancel_steps, 18, UP, "feature bit 5: what was asked for is no longer wanted; not answered")      \
     X(LABEL, label, 19, UP, "feature bit 6: what the program calls itself, for the server's log; not answered")       \
     X(COUNTS, counts, 20, DOWN,                                                                                       \
-      "feature bit 7: what each run of a plan counts; precedes the first STEP_OK of that plan; answers nothing")
+      "feature bit 7: what each run of a plan counts; precedes the first STEP_OK of that plan; answers nothing")      \
+    X(TRACE_ASK, trace_ask, 21, UP, "feature bit 8: what has the session been doing, and what is the time?")          \
+    X(TRACE_EVENTS, trace_events, 22, DOWN, "answers TRACE_ASK")                                                      \
+    X(QUERY, query, 23, UP, "feature bit 9: what does the server do now?")                                            \
+    X(QUERY_OK, query_ok, 24, DOWN, "answers QUERY: what the asking tenant may see")
 
 /* n elements of the field's unit */
 typedef struct gn__span {
@@ -17530,8 +22235,8 @@ static gn_result gn__msg_decode(uint16_t id, const uint8_t *p, size_t n, void *o
     memset(out, 0, m->size);
     for (uint16_t i = 0; i < m->n_fields; i++)
         if (!gn__field_decode(&m->fields[i], &r, out))
-            return gn_fail(f, GN_BAD_MESSAGE, "message %s of %zu bytes: field %s is cut or out of range", m->name, n,
-                           m->fields[i].name);
+            return gn_fail(f, GN_BAD_MESSAGE, "message %s of %zu bytes: field %s is truncated or out of range", m->name,
+                           n, m->fields[i].name);
     if (r.p != r.end)
         return gn_fail(f, GN_BAD_MESSAGE, "message %s of %zu bytes: %zu too many", m->name, n, (size_t)(r.end - r.p));
     return GN_OK;
@@ -17553,6 +22258,230 @@ static void gn__span_text(const gn__span *s, char *out, size_t cap) {
 static gn__span gn__span_of_text(const char *text, size_t max) {
     gn__span s = { (const uint8_t *)text, GN__MIN(strlen(text), max) };
     return s;
+}
+
+/* ---- what a server does, as tables: rows and texts have lengths, so that a peer of another version skips what it does
+ * not know and finds zeros for what it is not told ---- */
+
+#define GN__VIEW_MOST (1u << 20) /* bytes of all tables */
+
+typedef struct gn__column { /* text: bytes it may have, its NUL included; 0: n numbers */
+    uint32_t offset;
+    uint16_t text, n;
+} gn__column;
+
+typedef struct gn__counter_row {
+    char name[64];
+    uint64_t value;
+} gn__counter_row;
+typedef struct gn__plans_row {
+    char role[32], phase[32];
+    uint64_t n;
+} gn__plans_row;
+typedef struct gn__times_row {
+    char timing[32], phase[32];
+    gn_times times;
+} gn__times_row;
+
+#define GN__N(name, help) { offsetof(GN__OF, name), 0, 1 },
+#define GN__T(name, bytes, help) { offsetof(GN__OF, name), bytes, 0 },
+#define GN__OF gn_server_view
+static const gn__column gn__server_columns[] = { GN_SERVER_COLUMNS(GN__N, GN__T) };
+#undef GN__OF
+#define GN__OF gn_device_view
+static const gn__column gn__device_columns[] = { GN_DEVICE_COLUMNS(GN__N, GN__T) };
+#undef GN__OF
+#define GN__OF gn_session_view
+static const gn__column gn__session_columns[] = { GN_SESSION_COLUMNS(GN__N, GN__T) };
+#undef GN__OF
+#define GN__OF gn__counter_row
+static const gn__column gn__counter_columns[] = { GN__T(name, 64, "") GN__N(value, "") };
+#undef GN__OF
+#define GN__OF gn__plans_row
+static const gn__column gn__plans_columns[] = { GN__T(role, 32, "") GN__T(phase, 32, "") GN__N(n, "") };
+#undef GN__OF
+#define GN__OF gn__times_row
+static const gn__column gn__times_columns[] = { GN__T(timing, 32, "") GN__T(phase, 32, ""){
+    offsetof(gn__times_row, times), 0, sizeof(gn_times) / sizeof(uint64_t) } };
+#undef GN__OF
+#undef GN__N
+#undef GN__T
+
+#define GN__X(NAME, name, by_phase, help) #name,
+static const char *const gn__timing_names[GN_TIMING__COUNT] = { GN_TIMINGS(GN__X) };
+#undef GN__X
+#define GN__X(name, unit, help) #name,
+static const char *const gn__counter_names[] = { GN_COUNTERS(GN__X) };
+#undef GN__X
+
+enum { GN__TABLE_SERVER, GN__TABLE_COUNTERS, GN__TABLE_DEVICES, GN__TABLE_SESSIONS, GN__TABLE_PLANS, GN__TABLE_TIMES };
+typedef struct gn__table {
+    const char *name;
+    const gn__column *columns;
+    size_t n_columns, row; /* row: bytes of its struct */
+} gn__table;
+#define GN__TABLE(name, type) \
+    { #name, gn__##name##_columns, GN__LENGTH(gn__##name##_columns), sizeof(type) }
+static const gn__table gn__tables[] = {
+    GN__TABLE(server, gn_server_view),   GN__TABLE(counter, gn__counter_row), GN__TABLE(device, gn_device_view),
+    GN__TABLE(session, gn_session_view), GN__TABLE(plans, gn__plans_row),     GN__TABLE(times, gn__times_row),
+};
+#undef GN__TABLE
+
+/* The index of a name; the list's length: it is none of them. */
+static size_t gn__name_index(const char *const *names, size_t n, const char *name) {
+    size_t i = 0;
+    while (i < n && strcmp(names[i], name) != 0) i++;
+    return i;
+}
+
+/* A u32 that will say how many bytes follow it; gn__length_end writes it. */
+static size_t gn__length_begin(gn__buf *b) {
+    gn__put_u32(b, 0);
+    return b->n;
+}
+
+static void gn__length_end(gn__buf *b, size_t from) {
+    gn__buf at = { b->p + from - 4, 0, 4, false };
+    if (!b->failed) gn__put_u32(&at, (uint32_t)(b->n - from));
+}
+
+static void gn__row_put(gn__buf *b, const gn__table *t, const void *row) {
+    size_t from = gn__length_begin(b);
+    for (size_t i = 0; i < t->n_columns; i++) {
+        const gn__column *c = &t->columns[i];
+        const uint8_t *p = (const uint8_t *)row + c->offset;
+        size_t n = c->text ? strlen((const char *)p) : 0;
+        if (c->text) gn__put_u16(b, (uint16_t)n);
+        if (c->text) gn__put_bytes(b, p, n);
+        for (uint16_t k = 0; k < c->n; k++, p += 8) {
+            uint64_t v;
+            memcpy(&v, p, sizeof v);
+            gn__put_u64(b, v);
+        }
+    }
+    gn__length_end(b, from);
+}
+
+/* Fills a row that is all zeros; false: it is cut within a column. Texts are of printable ASCII. */
+static bool gn__row_get(gn__rd *rd, const gn__table *t, void *row) {
+    uint32_t bytes = gn__get_u32(rd);
+    gn__rd r = { rd->p, rd->p, false };
+    if (!gn__get_view(rd, bytes)) return bytes == 0 && !rd->bad;
+    r.end = rd->p;
+    for (size_t i = 0; i < t->n_columns && r.p < r.end; i++) {
+        const gn__column *c = &t->columns[i];
+        uint8_t *p = (uint8_t *)row + c->offset;
+        if (c->text) {
+            gn__span text = { NULL, gn__get_u16(&r) };
+            text.p = gn__get_view(&r, (size_t)text.n);
+            memset(p, 0, c->text);
+            if (!r.bad) gn__span_text(&text, (char *)p, c->text);
+        }
+        for (uint16_t k = 0; k < c->n && !r.bad; k++, p += 8) {
+            uint64_t v = gn__get_u64(&r);
+            memcpy(p, &v, sizeof v);
+        }
+    }
+    return !r.bad;
+}
+
+static void gn__table_put(gn__buf *b, int which, const void *rows, size_t n) {
+    const gn__table *t = &gn__tables[which];
+    gn__put_u16(b, (uint16_t)strlen(t->name));
+    gn__put_bytes(b, t->name, strlen(t->name));
+    size_t from = gn__length_begin(b);
+    for (size_t i = 0; i < n; i++) gn__row_put(b, t, (const uint8_t *)rows + i * t->row);
+    gn__length_end(b, from);
+}
+
+/* Counters, plans and times: a row for each that is not 0. */
+static void gn__view_put(gn__buf *b, const gn_server_view *v) {
+    gn__table_put(b, GN__TABLE_SERVER, v, 1);
+    gn__table_put(b, GN__TABLE_DEVICES, v->devices, v->n_devices);
+    gn__table_put(b, GN__TABLE_SESSIONS, v->sessions, v->n_sessions);
+    for (size_t i = 0; i < GN__LENGTH(gn__counter_names); i++) {
+        gn__counter_row row = { "", 0 };
+        memcpy(&row.value, (const uint8_t *)&v->stats + i * sizeof row.value, sizeof row.value);
+        gn__copy_text(row.name, sizeof row.name, gn__counter_names[i]);
+        if (row.value) gn__table_put(b, GN__TABLE_COUNTERS, &row, 1);
+    }
+    for (int r = 0; r < GN_ROLE__COUNT * GN_PHASE__COUNT; r++) {
+        int role = r / GN_PHASE__COUNT, phase = r % GN_PHASE__COUNT;
+        gn__plans_row row = { "", "", v->plans[role][phase] };
+        gn__copy_text(row.role, sizeof row.role, gn__role_names[role]);
+        gn__copy_text(row.phase, sizeof row.phase, gn__phase_names[phase]);
+        if (row.n) gn__table_put(b, GN__TABLE_PLANS, &row, 1);
+    }
+    for (int r = 0; r < GN_TIMING__COUNT * GN_PHASE__COUNT; r++) {
+        int timing = r / GN_PHASE__COUNT, phase = r % GN_PHASE__COUNT;
+        gn__times_row row = { "", "", v->times[timing][phase] };
+        gn__copy_text(row.timing, sizeof row.timing, gn__timing_names[timing]);
+        gn__copy_text(row.phase, sizeof row.phase, gn__phase_names[phase]);
+        if (row.times.count) gn__table_put(b, GN__TABLE_TIMES, &row, 1);
+    }
+}
+
+/* A row into the view; a name that this version does not know is left out. False: it is not valid, or there are too
+   many. */
+static bool gn__view_row(gn__rd *rd, int which, gn_server_view *v) {
+    const gn__table *t = &gn__tables[which];
+    gn__counter_row counter = { "", 0 };
+    gn__plans_row plans = { "", "", 0 };
+    gn__times_row times;
+    memset(&times, 0, sizeof times);
+    if (which == GN__TABLE_SERVER) return gn__row_get(rd, t, v);
+    if (which == GN__TABLE_DEVICES)
+        return v->n_devices < GN_VIEW_DEVICES && gn__row_get(rd, t, &v->devices[v->n_devices++]);
+    if (which == GN__TABLE_SESSIONS)
+        return v->n_sessions < GN_VIEW_SESSIONS && gn__row_get(rd, t, &v->sessions[v->n_sessions++]);
+    if (!gn__row_get(rd, t,
+                     which == GN__TABLE_COUNTERS ? (void *)&counter
+                     : which == GN__TABLE_PLANS  ? (void *)&plans
+                                                 : &times))
+        return false;
+    size_t c = gn__name_index(gn__counter_names, GN__LENGTH(gn__counter_names), counter.name);
+    size_t role = gn__name_index(gn__role_names, GN_ROLE__COUNT, plans.role);
+    size_t timing = gn__name_index(gn__timing_names, GN_TIMING__COUNT, times.timing);
+    size_t phase =
+        gn__name_index(gn__phase_names, GN_PHASE__COUNT, which == GN__TABLE_PLANS ? plans.phase : times.phase);
+    if (c < GN__LENGTH(gn__counter_names)) memcpy((uint8_t *)&v->stats + c * 8, &counter.value, 8);
+    if (role < GN_ROLE__COUNT && phase < GN_PHASE__COUNT) v->plans[role][phase] = plans.n;
+    if (timing < GN_TIMING__COUNT && phase < GN_PHASE__COUNT) v->times[timing][phase] = times.times;
+    return true;
+}
+
+/* A view and room for n sessions in one block, all zeros. */
+static gn_server_view *gn__view_make(size_t n) {
+    gn_server_view *v = (gn_server_view *)gn__alloc_zero(sizeof *v + n * sizeof *v->sessions);
+    if (v) v->sessions = (gn_session_view *)(void *)(v + 1);
+    return v;
+}
+
+static gn_result gn__view_get(const gn__span *tables, gn_server_view **out, gn_fault *f) {
+    gn__rd r = { tables->p, tables->p + tables->n, false };
+    gn_server_view *v = tables->n <= GN__VIEW_MOST ? gn__view_make(GN_VIEW_SESSIONS) : NULL;
+    bool ok = v != NULL;
+    *out = v;
+    if (!v) return gn_fail(f, tables->n > GN__VIEW_MOST ? GN_BAD_MESSAGE : GN_OUT_OF_MEMORY, "no memory for an answer");
+    while (ok && r.p < r.end) {
+        char name[32];
+        gn__span text = { NULL, gn__get_u16(&r) };
+        text.p = gn__get_view(&r, (size_t)text.n);
+        uint32_t bytes = gn__get_u32(&r);
+        gn__rd rows = { r.p, r.p, false };
+        ok = !r.bad && bytes <= (size_t)(r.end - r.p);
+        if (!ok) break;
+        r.p = rows.end = rows.p + bytes;
+        gn__span_text(&text, name, sizeof name);
+        int which = 0;
+        while (which < (int)GN__LENGTH(gn__tables) && strcmp(gn__tables[which].name, name) != 0) which++;
+        while (ok && which < (int)GN__LENGTH(gn__tables) && rows.p < rows.end) ok = gn__view_row(&rows, which, v);
+    }
+    if (ok) return GN_OK;
+    gn_free(v);
+    *out = NULL;
+    return gn_fail(f, GN_BAD_MESSAGE, "the tables of an answer are truncated or too many");
 }
 
 /* ---- the bitmap of ops ---- */
@@ -17801,6 +22730,9 @@ typedef struct gn__outbox {
     uint16_t id;
     uint32_t request;
     uint64_t frames;
+    uint64_t begin_ns, bytes,
+        raw;          /* of the message being written, while it is traced: when it began; what was put; what
+                                      more it would be if nothing were packed */
     gn_result result; /* the first failure of the sink */
     gn_result (*sink)(void *user, const uint8_t *p, size_t n);
     void *user;
@@ -17847,8 +22779,20 @@ static void gn__outbox_begin(gn__outbox *o, uint16_t id, uint32_t request) {
     o->id = id;
     o->request = request;
     o->start = o->b.n;
+    o->begin_ns = gn__span_begin();
+    o->bytes = o->raw = 0;
     gn__outbox_frame(o);
 }
+
+GN__COLD_BEGIN
+/* Of a message that is sent or was received: bytes as they travel, and as they would if nothing were packed. */
+static void gn__message_traced(uint16_t id, bool sent, uint64_t begin_ns, uint64_t bytes, uint64_t packed) {
+    if (id == GN__MSG_TRACE_ASK || id == GN__MSG_TRACE_EVENTS) return; /* of no step */
+    gn_span s = { GN_STAGE_FRAME, gn__msgs[id - 1].name,     NULL, false, begin_ns, gn_now_ns(), bytes,
+                  packed,         sent ? "sent" : "received" };
+    gn_trace_span(&s);
+}
+GN__COLD_END
 
 static void gn__outbox_seal(gn__outbox *o, uint16_t flags) {
     gn__buf head = { o->b.p + o->head, 0, GN__FRAME_HEAD, false };
@@ -17860,6 +22804,7 @@ static void gn__outbox_seal(gn__outbox *o, uint16_t flags) {
 
 static void gn__outbox_put(gn__outbox *o, const void *src, size_t n) {
     const uint8_t *p = (const uint8_t *)src;
+    o->bytes += n;
     while (n > 0 && !o->result && !o->b.failed) {
         size_t room = GN__FRAME_MAX - (o->b.n - o->head - GN__FRAME_HEAD), take = GN__MIN(n, room);
         if (take == 0) {
@@ -17893,6 +22838,7 @@ static gn_result gn__outbox_end(gn__outbox *o) {
         return GN_OUT_OF_MEMORY;
     }
     gn__outbox_seal(o, 0);
+    if (o->begin_ns) gn__message_traced(o->id, true, o->begin_ns, o->bytes + o->raw, o->bytes);
     return o->b.n >= GN__FRAME_MAX ? gn__outbox_flush(o) : GN_OK;
 }
 
@@ -17945,6 +22891,7 @@ static uint64_t gn__blob_put(gn__outbox *o, const void *src, size_t n, int eleme
         gn__put_u32(&b, (uint32_t)(stored ? stored : raw));
         gn__outbox_put(o, head, sizeof head);
         gn__outbox_put(o, stored ? scratch->p : p + at, stored ? stored : raw);
+        if (stored) o->raw += raw - stored;
         stored_bytes += sizeof head + (stored ? stored : raw);
     }
     return stored_bytes;
@@ -17994,6 +22941,7 @@ static gn_result gn__chunk_begin(gn__blob_in *b, gn__rd *r, gn_fault *f) {
 static gn_result gn__chunk_unpack(gn__blob_in *b, const uint8_t *p, size_t n, gn_fault *f) {
     gn_result e = gn__net->unpack(b->head[0], p, n, b->element, b->to + b->at, b->raw);
     b->at += b->raw;
+    gn__tracing.unpacked += b->raw - n;
     return e ? gn_fail(f, e, "a packed chunk of %zu bytes does not unpack to %zu", n, b->raw) : GN_OK;
 }
 
@@ -18041,7 +22989,7 @@ static gn_result gn__blob_get(gn__rd *r, void *dst, size_t n, int element, uint3
     gn_result e = r->bad ? GN_OK : gn__blob_take(&b, r, f);
     gn__buf_deinit(&b.packed);
     if (!e && b.at < n) r->bad = true;
-    return e || !r->bad ? e : gn_fail(f, GN_BAD_MESSAGE, "a blob is cut: %zu bytes belong here", n);
+    return e || !r->bad ? e : gn_fail(f, GN_BAD_MESSAGE, "a blob is truncated: %zu bytes belong here", n);
 }
 
 /* ---- parts ----
@@ -18126,10 +23074,10 @@ static gn_result gn__part_get_leaf(gn__part_in *in, uint32_t index) {
     t.dtype = (gn_dtype)gn__get_u8(&in->r);
     t.shape.rank = gn__get_u8(&in->r);
     if (in->r.bad || t.shape.rank > GN_MAX_RANK)
-        return gn_fail(in->f, GN_BAD_MESSAGE, "a leaf is cut or has rank %d", t.shape.rank);
+        return gn_fail(in->f, GN_BAD_MESSAGE, "a leaf is truncated or has rank %d", t.shape.rank);
     for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = (int64_t)gn__get_u64(&in->r);
     if (in->r.bad || !gn__type_ok(&t))
-        return gn_fail(in->f, GN_BAD_MESSAGE, "a leaf is cut or its dtype or shape is not valid");
+        return gn_fail(in->f, GN_BAD_MESSAGE, "a leaf is truncated, or its dtype or shape is invalid");
     if (x->leaf == GN_LEAF_DATA || x->leaf == GN_LEAF_VALUE) {
         x->arg = gn__get_u32(&in->r);
         if (x->arg >= in->part->n_args || in->args[x->arg] != UINT32_MAX)
@@ -18165,7 +23113,7 @@ static gn_result gn__part_get_inputs(gn__part_in *in, uint32_t index) {
         in->types[i] = gn__part_type(in->part, from);
     }
     for (uint32_t i = 0; i < x->n_attrs; i++) in->attrs[in->n_attrs++] = (int64_t)gn__get_u64(&in->r);
-    return in->r.bad ? gn_fail(in->f, GN_BAD_MESSAGE, "node %u is cut", index) : GN_OK;
+    return in->r.bad ? gn_fail(in->f, GN_BAD_MESSAGE, "node %u is truncated", index) : GN_OK;
 }
 
 static gn_result gn__part_get_op(gn__part_in *in, uint32_t index) {
@@ -18183,7 +23131,7 @@ static gn_result gn__part_get_node(gn__part_in *in, uint32_t index) {
     uint16_t wire = gn__get_u16(&in->r);
     x->phase = gn__get_u8(&in->r);
     if (in->r.bad || x->phase >= GN_PHASE__COUNT)
-        return gn_fail(in->f, GN_BAD_MESSAGE, "node %u is cut or of phase %u", index, x->phase);
+        return gn_fail(in->f, GN_BAD_MESSAGE, "node %u is truncated or of phase %u", index, x->phase);
     int op = gn__op_by_wire(wire);
     if (op < 0) return gn_fail(in->f, GN_UNSUPPORTED, "this server does not know the op with wire id %u", wire);
     x->op = (uint16_t)op;
@@ -18197,18 +23145,18 @@ static gn_result gn__part_get_ends(gn__part_in *in) {
     for (uint32_t i = 0; i < part->n_outs; i++) {
         in->outs[i] = gn__get_u32(&in->r);
         if (in->r.bad || in->outs[i] >= part->n_nodes)
-            return gn_fail(in->f, GN_BAD_MESSAGE, "output %u is cut or node %u", i, in->outs[i]);
+            return gn_fail(in->f, GN_BAD_MESSAGE, "output %u is truncated or node %u", i, in->outs[i]);
     }
     for (uint32_t i = 0; i < part->n_updates; i++) {
         in->updates[i].slot = gn__get_u32(&in->r);
         in->updates[i].gen = gn__get_u32(&in->r);
         in->updates[i].node = gn__get_u32(&in->r);
         if (in->r.bad || in->updates[i].node >= part->n_nodes)
-            return gn_fail(in->f, GN_BAD_MESSAGE, "update %u is cut or of node %u", i, in->updates[i].node);
+            return gn_fail(in->f, GN_BAD_MESSAGE, "update %u is truncated or of node %u", i, in->updates[i].node);
     }
     if (in->r.p != in->r.end || in->n_ins != part->n_ins || in->n_attrs != part->n_attrs ||
         in->n_dims != part->n_dims || in->n_args != part->n_args)
-        return gn_fail(in->f, GN_BAD_MESSAGE, "the part holds more or less than its head says");
+        return gn_fail(in->f, GN_BAD_MESSAGE, "the part holds more or less than its header says");
     return GN_OK;
 }
 
@@ -18369,6 +23317,7 @@ typedef struct gn__cpu_plan {
     char **base;    /* per node, of this run */
     char **fresh;   /* per update: memory of the new version; kept from run to run */
     uint8_t *light; /* per step: whether it took less than waking threads would when it ran last */
+    uint8_t *feeds; /* per step: a loop whose result only the next step, a reduction, reads: it may run inside it */
 } gn__cpu_plan;
 
 static size_t gn__align_up(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
@@ -18429,7 +23378,7 @@ enum { GN__SLOTS_MAX = 1 << 20 };
 static gn_result gn__cpu_slot_put(void *self, const gn_slot_desc *desc, gn_fault *f) {
     gn__cpu *c = (gn__cpu *)self;
     if (desc->slot >= GN__SLOTS_MAX)
-        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", desc->slot, GN__SLOTS_MAX);
+        return gn_fail(f, GN_LIMIT, "slot %u is beyond the %d that are possible", desc->slot, GN__SLOTS_MAX);
     size_t old = c->cap_slots;
     if (!GN__GROW(c, slots, GN__MAX(desc->slot + 1, c->n_slots) - c->n_slots))
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", desc->slot);
@@ -18462,10 +23411,8 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
     gn__cpu *c = (gn__cpu *)self;
     gn__cpu_plan *p = (gn__cpu_plan *)plan;
     if (!p) return;
-    for (uint32_t i = 0; p->part && p->fresh && i < p->part->n_updates; i++) {
-        gn__type t = gn__part_type(p->part, p->part->updates[i].node);
-        gn__cpu_free(c, p->fresh[i], gn__type_bytes(&t));
-    }
+    for (uint32_t i = 0; p->part && p->fresh && i < p->part->n_updates; i++)
+        gn__cpu_free(c, p->fresh[i], gn__part_bytes(p->part, p->part->updates[i].node));
     gn__layout_deinit(&p->layout);
     gn_free(p->base);
     gn_free(p->fresh);
@@ -18476,13 +23423,39 @@ static void gn__cpu_plan_destroy(void *self, void *plan) {
 /* What a run takes for results and new versions of states, where that is more than whoever pays may ever hold. */
 static gn_result gn__cpu_plan_fits(const gn__cpu_plan *plan, gn_fault *f) {
     uint64_t bytes = plan->layout.block_bytes;
-    for (uint32_t u = 0; u < plan->part->n_updates; u++) {
-        gn__type t = gn__part_type(plan->part, plan->part->updates[u].node);
-        if (plan->layout.update_how[u] != GN_UPDATE_INPLACE) bytes = gn_size_add(bytes, gn__type_bytes(&t));
-    }
+    for (uint32_t u = 0; u < plan->part->n_updates; u++)
+        if (plan->layout.update_how[u] != GN_UPDATE_INPLACE)
+            bytes = gn_size_add(bytes, gn__part_bytes(plan->part, plan->part->updates[u].node));
     return bytes <= gn__account_most(gn__paying.host)
                ? GN_OK
                : gn__account_refusal(gn__paying.host, "the results of a plan", bytes, f);
+}
+
+static bool gn__is_reduction(uint16_t op) {
+    return op == GN_OP_SUM || op == GN_OP_MEAN || op == GN_OP_PROD || op == GN_OP_MAX || op == GN_OP_MIN ||
+           op == GN_OP_ARGMAX || op == GN_OP_ARGMIN;
+}
+
+/* Which loops' results are read by nothing but the reduction that comes next. */
+static void gn__cpu_plan_feeds(gn__cpu_plan *plan) {
+    const gn_part *p = plan->part;
+    const gn_layout *l = &plan->layout;
+    uint32_t *reads = l->scratch;
+    bool some = false;
+    for (size_t i = 0; i + 1 < l->n_steps; i++) {
+        const gn_part_node *next = &p->nodes[l->steps[i + 1].node];
+        if (!l->steps[i].n_instrs || l->steps[i + 1].n_instrs || !gn__is_reduction(next->op)) continue;
+        plan->feeds[i] = p->ins[next->ins] == l->steps[i].node &&
+                         gn__reduce_streams(&l->lay[l->steps[i].node].view, p->attrs[next->attrs]);
+        some |= plan->feeds[i] != 0;
+    }
+    if (!some) return;
+    memset(reads, 0, p->n_nodes * sizeof *reads);
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        for (uint32_t k = 0; k < p->nodes[i].n_ins; k++) reads[p->ins[p->nodes[i].ins + k]]++;
+    for (uint32_t i = 0; i < p->n_outs; i++) reads[p->outs[i]]++;
+    for (uint32_t i = 0; i < p->n_updates; i++) reads[p->updates[i].node]++;
+    for (size_t i = 0; i + 1 < l->n_steps; i++) plan->feeds[i] = plan->feeds[i] && reads[l->steps[i].node] == 1;
 }
 
 static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part *part, gn_fault *f) {
@@ -18492,8 +23465,11 @@ static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part
     if (!plan->base || !plan->fresh) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     gn_result r = gn__layout_make(plan->part, true, true, c->pool.cancel, &plan->layout, f);
     if (r != GN_OK) return r;
-    plan->light = (uint8_t *)gn__alloc_zero(plan->layout.n_steps + 1);
-    return plan->light ? gn__cpu_plan_fits(plan, f) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    plan->light = (uint8_t *)gn__alloc_zero(2 * plan->layout.n_steps + 1);
+    if (!plan->light) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
+    plan->feeds = plan->light + plan->layout.n_steps;
+    gn__cpu_plan_feeds(plan);
+    return gn__cpu_plan_fits(plan, f);
 }
 
 /* Bytes of host memory that a plan holds, at least. */
@@ -18522,9 +23498,11 @@ static gn_result gn__cpu_plan_make(void *self, const gn_part *part, void **out_p
 /* ---- a run ---- */
 
 /* saved: dense */
+/* slots: NULL, or rows is a pool and these (n) are where the rows saved (n,G,D) lie */
 typedef struct gn__undo {
     gn_view rows;
     char *saved;
+    int64_t *slots, n;
 } gn__undo;
 
 typedef struct gn__run {
@@ -18557,18 +23535,17 @@ static gn_result gn__run_fail(gn__run *r, uint32_t node, gn_result result, const
 static gn_result gn__run_arg(gn__run *r, uint32_t node) {
     const gn_part_node *n = &r->plan->part->nodes[node];
     const gn_arg *arg = &r->args[n->arg];
-    gn__type t = gn__part_type(r->plan->part, node);
     if (n->leaf == GN_LEAF_VALUE) {
         gn__cpu_value *value = gn__cpu_value_find(r->cpu, arg->value);
-        if (!value || !gn__type_equal(&value->type, &t))
+        if (!value || !gn__part_is(r->plan->part, node, &value->type))
             return gn__run_fail(r, node, GN_STALE_HANDLE, "a kept value is gone or of another type");
         r->plan->base[node] = value->mem;
         return GN_OK;
     }
-    if (arg->bytes != gn__type_bytes(&t))
+    if (arg->bytes != gn__part_bytes(r->plan->part, node))
         return gn__run_fail(r, node, GN_BAD_SIZE, "an argument has the wrong number of bytes");
     r->plan->base[node] = (char *)(uintptr_t)arg->host;
-    if (((uintptr_t)arg->host & (gn__bytes_of(t.dtype) - 1)) == 0) return GN_OK;
+    if (((uintptr_t)arg->host & (gn__bytes_of((gn_dtype)n->dtype) - 1)) == 0) return GN_OK;
     char *copy = (char *)gn_alloc(arg->bytes);
     if (!copy) return gn__run_fail(r, node, GN_OUT_OF_MEMORY, "no memory to align an argument");
     memcpy(copy, arg->host, arg->bytes);
@@ -18579,9 +23556,8 @@ static gn_result gn__run_arg(gn__run *r, uint32_t node) {
 static gn_result gn__run_slot(gn__run *r, uint32_t node, uint32_t slot, uint32_t gen, gn_leaf_kind kind,
                               char **out_mem) {
     gn__cpu *c = r->cpu;
-    gn__type t = gn__part_type(r->plan->part, node);
     gn__cpu_slot *s = slot < c->n_slots ? &c->slots[slot] : NULL;
-    if (!s || s->kind != (uint8_t)kind || s->gen != gen || !gn__type_equal(&s->type, &t))
+    if (!s || s->kind != (uint8_t)kind || s->gen != gen || !gn__part_is(r->plan->part, node, &s->type))
         return gn__run_fail(r, node, GN_STALE_HANDLE, "a weight or state is gone or of another type");
     if (out_mem) *out_mem = s->mem;
     return GN_OK;
@@ -18602,9 +23578,8 @@ static gn_result gn__run_bind(gn__run *r) {
     for (uint32_t u = 0; u < p->n_updates; u++) {
         gn_result e = gn__run_slot(r, p->updates[u].node, p->updates[u].slot, p->updates[u].gen, GN_LEAF_STATE, NULL);
         if (e != GN_OK) return e;
-        gn__type t = gn__part_type(p, p->updates[u].node);
         if (l->update_how[u] == GN_UPDATE_INPLACE || r->plan->fresh[u]) continue;
-        r->plan->fresh[u] = gn__cpu_alloc(c, gn__type_bytes(&t), false, r->fault);
+        r->plan->fresh[u] = gn__cpu_alloc(c, gn__part_bytes(p, p->updates[u].node), false, r->fault);
         if (!r->plan->fresh[u]) return r->fault ? r->fault->result : GN_OUT_OF_MEMORY;
     }
     for (uint32_t i = 0; i < p->n_nodes; i++) {
@@ -18626,8 +23601,8 @@ static gn_result gn__run_bind(gn__run *r) {
 static gn_view gn__run_view(const gn__run *r, uint32_t node) {
     const gn_lay *a = &r->plan->layout.lay[node];
     gn_view v = a->view;
-    v.p = r->plan->base[a->base];
-    v = gn__view_bound(&v);
+    v.p = r->plan->base[a->base] + v.offset;
+    v.offset = 0;
     return v;
 }
 
@@ -18669,10 +23644,10 @@ static void gn__run_place_outs(gn__run *r, const gn_out *outs, gn__held *memory)
     uint32_t n = gn__run_held(r, memory);
     for (uint32_t i = 0; i < p->n_outs; i++) {
         const gn_lay *a = &r->plan->layout.lay[p->outs[i]];
-        gn__type t = gn__part_type(p, p->outs[i]);
+        size_t element = gn__bytes_of((gn_dtype)p->nodes[p->outs[i]].dtype);
         const char *host = (const char *)outs[i].host;
         bool usable = host && a->place == GN_PLACE_BLOCK && gn__view_is_dense(&a->view) &&
-                      outs[i].bytes == gn__type_bytes(&t) && ((uintptr_t)host & (gn__bytes_of(t.dtype) - 1)) == 0;
+                      outs[i].bytes == gn__part_bytes(p, p->outs[i]) && ((uintptr_t)host & (element - 1)) == 0;
         if (usable && !gn__held_touches(memory, n, host, outs[i].bytes))
             r->plan->base[p->outs[i]] = (char *)outs[i].host;
     }
@@ -18713,6 +23688,31 @@ static size_t gn__compute_bytes(gn_dtype d) {
     return gn__dtypes[d].compute == GN__F64 || gn__dtypes[d].compute == GN__I64 ? 8 : 4;
 }
 
+/* Elements [at, at + n) of a view of short rows, as they are: by counting, since a division for each row takes longer
+   than its elements. */
+static void gn__load_short(const gn_view *v, const char *p, int64_t at, int64_t n, char *dst) {
+    int last = v->rank - 1;
+    int64_t place[GN_MAX_RANK], inner = v->dims[last], bytes = (int64_t)gn__bytes_of(v->dtype);
+    int64_t step = v->strides[last] * bytes;
+    for (int i = last; i >= 0; i--) {
+        place[i] = at % v->dims[i];
+        at /= v->dims[i];
+        p += place[i] * v->strides[i] * bytes;
+    }
+    for (int64_t m; n > 0; n -= m) {
+        m = GN__MIN(n, inner - place[last]);
+        for (int64_t i = 0; i < m; i++, p += step, dst += bytes)
+            if (bytes == 4) memcpy(dst, p, 4);
+            else memcpy(dst, p, 8);
+        place[last] += m;
+        for (int i = last; i > 0 && place[i] == v->dims[i]; i--) {
+            p += (v->strides[i - 1] - v->dims[i] * v->strides[i]) * bytes;
+            place[i] = 0;
+            place[i - 1]++;
+        }
+    }
+}
+
 /* Elements [at, at + n) in row-major order of a collapsed view to a compute type, or as they are (narrow); zeros up to
    a whole step. */
 GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char *p, int64_t at, int64_t n, void *dst) {
@@ -18720,8 +23720,11 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char
     int64_t bytes = (int64_t)gn__bytes_of(v->dtype), width = narrow ? bytes : (int64_t)gn__compute_bytes(v->dtype);
     int last = v->rank - 1;
     int64_t inner = v->rank ? v->dims[last] : INT64_MAX, stride = v->rank ? v->strides[last] : 0;
-    for (int64_t done = 0; done < n;) {
-        int64_t row = (at + done) / inner, col = (at + done) % inner, m = GN__MIN(n - done, inner - col);
+    bool short_rows = v->rank > 1 && inner < 16 && width == bytes && bytes >= 4;
+    if (short_rows) gn__load_short(v, p, at, n, (char *)dst);
+    for (int64_t done = short_rows ? n : 0; done < n;) {
+        int64_t row = at + done < inner ? 0 : (at + done) / inner, col = at + done - row * inner,
+                m = GN__MIN(n - done, inner - col);
         const char *s = p + ((v->rank > 1 ? gn__view_offset(v, last, row) : 0) + col * stride) * bytes;
         char *d = (char *)dst + done * width;
         int64_t loaded = stride ? m : 1; /* one element is repeated */
@@ -18730,8 +23733,7 @@ GN__NOINLINE static void gn__load_flat(const gn_view *v, bool narrow, const char
         else if (compute == GN__F64) gn__load_f64((double *)(void *)d, v->dtype, s, stride, loaded);
         else if (compute == GN__I32) gn__load_i32((int32_t *)(void *)d, v->dtype, s, stride, loaded);
         else gn__load_i64((int64_t *)(void *)d, v->dtype, s, stride, loaded);
-        for (int64_t have = loaded * width; have < m * width; have *= 2)
-            memcpy(d + have, d, (size_t)GN__MIN(have, m * width - have));
+        if (loaded < m) gn__repeat_bytes(d, width, m * width);
         done += m;
     }
     memset((char *)dst + n * width, 0, (size_t)((-n & (GN__TILE_STEP - 1)) * width));
@@ -18835,8 +23837,15 @@ static bool gn__op_has_far(int op) {
            op == GN_OP_FLOOR_DIVIDE;
 }
 
-/* One instruction on the n elements of a tile and what is behind them up to a whole step. Narrow integers are wrapped
- * after each op (stored: by the store that follows), floats are not rounded before the loop's edge. */
+/* Its result is an input, or a truth value: nothing to wrap or to round. */
+static bool gn__op_chooses(uint16_t op) {
+    return gn__op_has(op, GN_COMPARES) || op == GN_OP_WHERE || op == GN_OP_MINIMUM || op == GN_OP_MAXIMUM ||
+           op == GN_OP_AND || op == GN_OP_OR || op == GN_OP_XOR;
+}
+
+/* One instruction on the n elements of a tile and what is behind them up to a whole step. After each op narrow integers
+ * are wrapped and floats of 16 bits rounded (stored: by the store that follows), so that no result depends on where a
+ * loop is cut. */
 GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bool stored, void *y,
                                              const void *const *x, int64_t n) {
     uint8_t compute = gn__dtypes[in->in_dtype].compute;
@@ -18850,7 +23859,7 @@ GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bo
         return GN_DIVISION_BY_ZERO;
     if (in->op == GN_OP_WHERE) {
         static const gn__tile_fn where[GN__COMPUTE__COUNT][GN__ISA__COUNT] = {
-            GN__BY_ISA(WHERE, f32, f32_avx2, f32_avx2), GN__BY_ISA(WHERE, f64, f64_avx2, f64_avx2),
+            GN__BY_ISA(WHERE, f32, f32_avx2, f32_avx512), GN__BY_ISA(WHERE, f64, f64_avx2, f64_avx512),
             GN__BY_ISA(WHERE, i32, i32_avx2, i32_avx2), GN__BY_ISA(WHERE, i64, i64, i64)
         };
         where[compute][isa](y, x, in->p, whole);
@@ -18859,10 +23868,9 @@ GN__NOINLINE static gn_result gn__loop_instr(const gn_instr *in, gn__isa isa, bo
         gn__tile_far_f32(in->op, isa, (float *)y, (const float *)x[0], (const float *)x[1], n);
     if (compute == GN__F64 && gn__op_has_far(in->op))
         gn__tile_far_f64(in->op, isa, (double *)y, (const double *)x[0], (const double *)x[1], n);
-    /* of truth values, and where bits of inputs are chosen or joined, nothing is out of range */
-    bool within = gn__op_has(in->op, GN_COMPARES) || in->op == GN_OP_WHERE || in->op == GN_OP_MINIMUM ||
-                  in->op == GN_OP_MAXIMUM || in->op == GN_OP_AND || in->op == GN_OP_OR || in->op == GN_OP_XOR;
-    if (!within && !stored && compute >= GN__I32) gn__tile_wrap(isa, y, d, whole);
+    if (stored || gn__op_chooses(in->op)) return GN_OK;
+    if (compute >= GN__I32) gn__tile_wrap(isa, y, d, whole);
+    else if (d == GN_F16 || d == GN_BF16) gn__tile_round((float *)y, d, whole);
     return GN_OK;
 }
 
@@ -18974,42 +23982,61 @@ GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
     }
 }
 
-/* One tile; `now` holds where each register is during it: in its own memory, or where the tensor lies. */
-static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n,
-                               uint32_t *out_node) {
-    const gn_layout *l = &j->run->plan->layout;
+/* The last of a loop: a cast that changes nothing before what stores it rounds or wraps. */
+static bool gn__cast_keeps(const gn_instr *in) {
+    return in->op == GN_OP_CAST && in->out_dtype != GN_BOOL &&
+           gn__dtypes[in->in_dtype].compute == gn__dtypes[in->out_dtype].compute;
+}
+
+/* One tile's inputs; `now` holds where each register is during it: in its own memory, or where the tensor lies. to:
+   where what is loaded goes instead, since it is the result; or NULL. */
+static void gn__loop_loads(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n, char *to,
+                           gn__ahead *ahead) {
     const gn_kernel_step *step = j->step;
-    gn__ahead ahead;
-    ahead.n = 0;
     for (uint32_t i = 0; i < step->n_loads; i++) {
-        const gn_load *load = &l->loads[step->load + i];
+        const gn_load *load = &j->run->plan->layout.loads[step->load + i];
         char *from = load->constant ? NULL : j->run->plan->base[load->base] + load->view.offset;
         char *place = load->constant ? NULL : gn__flat_place(&load->view, j->narrow != 0, from, at, n);
         now[load->reg] = place ? place : own[load->reg];
-        if (place) gn__ahead_add(&ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)load->dtype));
-        if (!place && !load->constant && !gn__view_is_one(&load->view))
-            gn__load_flat(&load->view, j->narrow != 0, from, at, n, own[load->reg]);
+        if (place) gn__ahead_add(ahead, place, n * (int64_t)gn__bytes_of((gn_dtype)load->dtype));
+        if (place || load->constant || gn__view_is_one(&load->view)) continue;
+        if (to) now[load->reg] = to;
+        gn__load_flat(&load->view, j->narrow != 0, from, at, n, now[load->reg]);
     }
-    for (uint32_t i = 0; i < step->n_instrs; i++) {
-        const gn_instr *in = &l->instrs[step->instr + i];
+}
+
+static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, int64_t at, int64_t n,
+                               uint32_t *out_node) {
+    const gn_kernel_step *step = j->step;
+    const gn_instr *instrs = j->run->plan->layout.instrs + step->instr;
+    gn__isa isa = j->run->cpu->pool.isa;
+    gn__ahead ahead;
+    ahead.n = 0;
+    uint32_t last = step->n_instrs - 1;
+    bool same = gn__dtypes[j->out.dtype].narrow == (j->narrow != 0) && !j->streams,
+         lands = same && n % GN__TILE_STEP == 0, keeps = !j->narrow && gn__cast_keeps(&instrs[last]);
+    int64_t bytes = n * (int64_t)gn__bytes_of(j->out.dtype);
+    char *to = j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype);
+    gn__loop_loads(j, own, now, at, n, lands && keeps && last == 0 ? to : NULL, &ahead);
+    if (same) gn__ahead_add(&ahead, to, bytes); /* where results are converted that takes longer than memory does */
+    for (uint32_t i = 0; i <= last; i++) {
+        const gn_instr *in = &instrs[i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
-        bool ends = i + 1 == step->n_instrs && gn__dtypes[j->out.dtype].narrow == (j->narrow != 0) && !j->streams &&
-                    n % GN__TILE_STEP == 0;
-        now[in->dst] = ends ? j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype) : own[in->dst];
+        bool kept = keeps && i == last;
+        now[in->dst] = i == last && lands ? to : kept ? now[in->src[0]] : own[in->dst];
         gn__ahead_fetch(&ahead, i, step->n_instrs);
         gn_result r = GN_OK;
-        if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
-        else r = gn__loop_instr(in, j->run->cpu->pool.isa, i + 1 == step->n_instrs, now[in->dst], x, n);
+        if (kept && lands && x[0] != to) memcpy(to, x[0], (size_t)bytes);
+        else if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
+        else if (!kept) r = gn__loop_instr(in, isa, i == last, now[in->dst], x, n);
         if (r != GN_OK) {
             *out_node = in->node;
             return r;
         }
-        if (ends) return GN_OK;
     }
-    if (j->streams)
-        gn__stream(j->run->cpu->pool.isa, j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype), now[step->out],
-                   n * (int64_t)gn__bytes_of(j->out.dtype));
-    else if (j->narrow) memcpy(j->out.p + at * j->narrow, now[step->out], (size_t)(n * j->narrow));
+    if (lands) return GN_OK;
+    if (j->streams) gn__stream(isa, to, now[step->out], bytes);
+    else if (j->narrow) memcpy(to, now[step->out], (size_t)bytes);
     else gn__store_tile(&j->out, at, n, now[step->out]);
     return GN_OK;
 }
@@ -19057,7 +24084,6 @@ static int gn__loop_narrow_bytes(const gn__run *r, const gn_kernel_step *step) {
         bool sum_of_truths = in->in_dtype == GN_BOOL && in->op == GN_OP_ADD;
         bool copies = in->op == GN_OP_WHERE || in->op == GN_OP_CAST;
         if (kind < 0 || gn__bytes_of((gn_dtype)in->out_dtype) != bytes || sum_of_truths) return 0;
-        if (in->op == GN_OP_SHIFT_RIGHT) return 0; /* hosts shift no narrow lanes by lanes */
         if (copies ? bytes != 1 : !gn__ops[in->op].narrow[kind]) return 0;
     }
     return (int)bytes;
@@ -19072,7 +24098,7 @@ static size_t gn__loop_reg_bytes(const gn_layout *l, const gn_kernel_step *step)
     return width * GN__TILE_N;
 }
 
-static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
+static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
     gn__loop j = { .run = r,
                    .step = step,
                    .out = gn__run_view(r, step->node),
@@ -19082,20 +24108,93 @@ static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
                    .failed = GN_OK,
                    .node = GN_NO_NODE };
     j.tile = j.narrow ? 4 * GN__TILE_N / j.narrow : GN__TILE_N;
+    return j;
+}
+
+static gn_result gn__loop_result(gn__run *r, const gn__loop *j) {
+    if (j->failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j->node, j->failed, "an integer divisor is 0");
+    return j->failed ? gn__run_fail(r, j->node, j->failed, "no memory for the tiles of a loop") : GN_OK;
+}
+
+static gn_result gn__run_loop(gn__run *r, const gn_kernel_step *step) {
+    gn__loop j = gn__loop_of(r, step);
     int64_t tiles = (gn__view_count(&j.out) + j.tile - 1) / j.tile;
     j.streams = GN__X86 && gn__dtypes[j.out.dtype].narrow == (j.narrow != 0) && ((uintptr_t)j.out.p & 63) == 0 &&
                 gn__view_count(&j.out) * (int64_t)gn__bytes_of(j.out.dtype) >= GN__STREAM_BYTES;
     /* registers are allocated and filled for each range */
     int64_t share = tiles / (16 * ((int64_t)r->cpu->pool.n_threads + 1));
     gn__pool_for(&r->cpu->pool, tiles, GN__MAX(share, 16), gn__loop_range, &j);
-    if (j.failed == GN_DIVISION_BY_ZERO) return gn__run_fail(r, j.node, j.failed, "an integer divisor is 0");
-    return j.failed ? gn__run_fail(r, j.node, j.failed, "no memory for the tiles of a loop") : GN_OK;
+    return gn__loop_result(r, &j);
+}
+
+/* A gn__feed: elements [at, at + n) of a loop's result, elsewhere than where it lies. */
+static void gn__loop_make(void *arg, char *to, int64_t at, int64_t n) {
+    gn__loop *j = (gn__loop *)arg, here = *j;
+    size_t regs = here.step->regs;
+    char *raw = (char *)gn_alloc(regs * (here.reg_bytes + 2 * sizeof(char *)) + 64);
+    uint32_t node = here.step->node;
+    here.out.p = (char *)((uintptr_t)to - (uintptr_t)(at * (int64_t)gn__bytes_of(here.out.dtype)));
+    gn_result r = raw ? GN_OK : GN_OUT_OF_MEMORY;
+    char *mem = (char *)(((uintptr_t)raw + 63) & ~(uintptr_t)63);
+    char **own = (char **)(void *)(mem + regs * here.reg_bytes), **now = own + regs;
+    for (size_t i = 0; i < regs && raw; i++) own[i] = mem + i * here.reg_bytes;
+    if (raw) gn__loop_fill(&here, own);
+    for (int64_t i = at, m; i < at + n && r == GN_OK && !gn__pool_stops(&here.run->cpu->pool); i += m) {
+        m = GN__MIN(at + n - i, here.tile);
+        r = gn__loop_tile(&here, own, now, i, m, &node);
+    }
+    if (r != GN_OK) gn__loop_fail(j, at, r, node);
+    gn_free(raw);
+}
+
+/* Whether anything that the loop reads lies where `out` does. */
+static bool gn__loop_meets(const gn__loop *j, const gn_view *out) {
+    uintptr_t begin = (uintptr_t)out->p, end = begin + (size_t)gn__view_count(out) * gn__bytes_of(out->dtype);
+    for (uint32_t i = 0; i < j->step->n_loads; i++) {
+        const gn_load *load = &j->run->plan->layout.loads[j->step->load + i];
+        if (load->constant) continue;
+        uintptr_t from = (uintptr_t)j->run->plan->base[load->base] + (uintptr_t)load->view.offset;
+        int64_t low = 0, high = 1;
+        for (int k = 0; k < load->view.rank; k++) {
+            int64_t far = (load->view.dims[k] - 1) * load->view.strides[k];
+            if (far < 0) low += far;
+            else high += far;
+        }
+        int64_t bytes = (int64_t)gn__bytes_of(load->view.dtype);
+        if (from + (uintptr_t)(low * bytes) < end && begin < from + (uintptr_t)(high * bytes)) return true;
+    }
+    return false;
 }
 
 GN__COLD_BEGIN
 
+static gn_view gn__undo_rows(const gn__undo *u) {
+    gn__type t = { u->rows.dtype, { 3, { u->n, u->rows.dims[1], u->rows.dims[3] } } };
+    return gn__view_dense(&t, u->saved);
+}
+
+static gn_result gn__run_save_slots(gn__run *r, const gn__call *call) {
+    gn__undo u = { .rows = call->out, .n = call->in[2].dims[0] };
+    u.slots = (int64_t *)gn__alloc_many((uint64_t)u.n + 1, 1, sizeof *u.slots);
+    u.saved = (char *)gn_alloc((size_t)gn__view_count(&call->in[1]) * gn__bytes_of(u.rows.dtype) + 1);
+    gn_result e = GN_OK;
+    if (!u.slots || !u.saved || !GN__GROW(r, undos, 1))
+        e = gn_fail(r->fault, GN_OUT_OF_MEMORY, "no memory for an append");
+    if (e == GN_OK) e = gn__slots_read(call, u.slots);
+    if (e != GN_OK) {
+        gn_free(u.slots);
+        gn_free(u.saved);
+        return e;
+    }
+    gn_view saved = gn__undo_rows(&u);
+    gn__slots_copy(&u.rows, u.slots, &saved, true);
+    r->undos[r->n_undos++] = u;
+    return GN_OK;
+}
+
 /* The rows that an append in place will overwrite are kept until the run has ended well. */
 static gn_result gn__run_save(gn__run *r, const gn__call *call) {
+    if (call->in[1].rank == 3) return gn__run_save_slots(r, call);
     int64_t pos = gn__read_int(call->in[2].dtype, call->in[2].p), T = call->in[1].dims[2];
     if (pos < 0 || pos > call->out.dims[2] - T) return GN_OK; /* the kernel will refuse it */
     gn_view rows = call->out, saved = call->in[1];
@@ -19110,7 +24209,7 @@ static gn_result gn__run_save(gn__run *r, const gn__call *call) {
     }
     saved = gn__view_dense(&t, mem);
     gn__copy_view(&saved, &rows);
-    r->undos[r->n_undos++] = (gn__undo){ rows, mem };
+    r->undos[r->n_undos++] = (gn__undo){ .rows = rows, .saved = mem };
     return GN_OK;
 }
 
@@ -19118,8 +24217,10 @@ static void gn__run_undo(gn__run *r, bool restore) {
     for (size_t i = r->n_undos; i-- > 0;) {
         gn__undo *u = &r->undos[i];
         gn__type t = { u->rows.dtype, { 4, { u->rows.dims[0], u->rows.dims[1], u->rows.dims[2], u->rows.dims[3] } } };
-        gn_view saved = gn__view_dense(&t, u->saved);
-        if (restore) gn__copy_view(&u->rows, &saved);
+        gn_view saved = u->slots ? gn__undo_rows(u) : gn__view_dense(&t, u->saved);
+        if (restore && u->slots) gn__slots_copy(&u->rows, u->slots, &saved, false);
+        else if (restore) gn__copy_view(&u->rows, &saved);
+        gn_free(u->slots);
         gn_free(u->saved);
     }
     gn_free(r->undos);
@@ -19137,8 +24238,9 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
     const gn_part *p = r->plan->part;
     const gn_part_node *n = &p->nodes[step->node];
     gn_view in[GN__MAX_INPUTS];
+    size_t at = (size_t)(step - r->plan->layout.steps);
     if (step->n_instrs) {
-        gn_result looped = gn__run_loop(r, step);
+        gn_result looped = r->plan->feeds[at] ? GN_OK : gn__run_loop(r, step);
         return gn__run_stops(r) ? gn__run_stopped(r) : looped;
     }
     for (uint32_t i = 0; i < n->n_ins; i++) in[i] = gn__run_view(r, p->ins[n->ins + i]);
@@ -19149,10 +24251,20 @@ static gn_result gn__run_kernel(gn__run *r, const gn_kernel_step *step) {
                    n->n_attrs,
                    &r->cpu->pool,
                    r->fault,
-                   step->reads == UINT32_MAX ? INT64_MAX : (int64_t)step->reads };
+                   step->reads == UINT32_MAX ? INT64_MAX : (int64_t)step->reads,
+                   NULL };
+    gn__loop fed;
+    gn__feed source = { gn__loop_make, &fed };
+    if (at && r->plan->feeds[at - 1]) {
+        fed = gn__loop_of(r, step - 1);
+        if (!gn__loop_meets(&fed, &c.out)) c.source = &source;
+        gn_result looped = c.source ? GN_OK : gn__run_loop(r, step - 1);
+        if (looped != GN_OK) return gn__run_stops(r) ? gn__run_stopped(r) : looped;
+    }
     gn_result e = r->plan->layout.lay[step->node].place == GN_PLACE_INPLACE ? gn__run_save(r, &c) : GN_OK;
     if (e == GN_OK) e = gn__ops[n->op].cpu(&c);
     if (e != GN_OK && r->fault) r->fault->node = step->node;
+    if (e == GN_OK && c.source) e = gn__loop_result(r, &fed);
     return gn__run_stops(r) ? gn__run_stopped(r) : e;
 }
 
@@ -19164,6 +24276,21 @@ static gn_result gn__run_step(gn__run *r, size_t i) {
     gn_result e = gn__run_kernel(r, &r->plan->layout.steps[i]);
     r->plan->light[i] = pool->work_us < GN__POOL_WAKE_US;
     pool->light = false;
+    return e;
+}
+
+/* The same, with a span: the nodes that the kernel computes, and what they are. */
+static gn_result gn__run_step_traced(gn__run *r, size_t i) {
+    const gn_kernel_step *step = &r->plan->layout.steps[i];
+    char detail[GN__KERNEL_TEXT];
+    uint64_t begin = gn_now_ns();
+    gn_result e = gn__run_step(r, i);
+    gn_view out = gn__run_view(r, step->node);
+    uint64_t now = gn_now_ns(), bytes = (uint64_t)gn__view_count(&out) * gn__bytes_of(out.dtype);
+    const uint32_t one = (uint32_t)i;
+    gn_kernel_text(r->plan->part, &r->plan->layout, &one, 1, detail, sizeof detail);
+    gn_trace_span(&(gn_span){ GN_STAGE_KERNEL, gn__ops[r->plan->part->nodes[step->node].op].name, "cpu", false, begin,
+                              now, bytes, 0, detail });
     return e;
 }
 
@@ -19192,12 +24319,18 @@ static gn_result gn__run_outs(gn__run *r, const gn_out *outs) {
     size_t kept = r->cpu->n_values;
     gn_result e = GN_OK;
     for (uint32_t i = 0; i < p->n_outs && e == GN_OK; i++) {
-        gn__type t = gn__part_type(p, p->outs[i]);
-        gn_view from = gn__run_view(r, p->outs[i]), to = gn__view_dense(&t, outs[i].host);
-        if (outs[i].host && outs[i].bytes != gn__type_bytes(&t))
-            e = gn__run_fail(r, p->outs[i], GN_BAD_SIZE, "an output has the wrong number of bytes");
-        else if (outs[i].host && from.p != to.p) gn__move_view(&r->cpu->pool, &to, &from);
-        if (e == GN_OK && outs[i].keep) e = gn__run_keep(r, p->outs[i], outs[i].keep, &from);
+        uint32_t node = p->outs[i];
+        if (outs[i].host && outs[i].bytes != gn__part_bytes(p, node)) {
+            e = gn__run_fail(r, node, GN_BAD_SIZE, "an output has the wrong number of bytes");
+            continue;
+        }
+        gn_view from = gn__run_view(r, node);
+        if (outs[i].host && from.p != (char *)outs[i].host) {
+            gn__type t = gn__part_type(p, node);
+            gn_view to = gn__view_dense(&t, outs[i].host);
+            gn__move_view(&r->cpu->pool, &to, &from);
+        }
+        if (outs[i].keep) e = gn__run_keep(r, node, outs[i].keep, &from);
     }
     if (e != GN_OK) gn__cpu_values_cut(r->cpu, kept);
     return e;
@@ -19236,8 +24369,12 @@ static gn_result gn__cpu_submit(void *self, void *plan, const gn_arg *args, cons
     r.copies = memory ? (char **)(void *)(memory + p->part->n_args + 1) : NULL;
     gn_result e = memory ? gn__run_bind(&r) : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a run");
     if (e == GN_OK) gn__run_place_outs(&r, outs, memory);
-    for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++) e = gn__run_step(&r, i);
+    bool traced = gn_traces_kernels();
+    for (size_t i = 0; i < p->layout.n_steps && e == GN_OK; i++)
+        e = traced ? gn__run_step_traced(&r, i) : gn__run_step(&r, i);
+    uint64_t begin = gn__span_begin();
     if (e == GN_OK) e = gn__run_outs(&r, outs);
+    gn_trace_end(GN_STAGE_OUTPUT, "results", begin, 0, "cpu");
     if (e == GN_OK) gn__run_commit(&r);
     gn__run_undo(&r, e != GN_OK);
     if (e == GN_OK) *out_ticket = 1;
@@ -19591,8 +24728,7 @@ typedef struct gn__multi {
     bool watch;           /* plans are placed anew when costs have changed */
     uint32_t turn, round; /* the device that is measured next; times that all were */
     uint64_t measure_us;  /* when */
-    gn_trace_fn trace;
-    void *trace_user;
+    gn__watch trace;
     struct gn__multi_run *runs[GN__RUNS], *dead; /* a ring, oldest first; dead: given up when the context closes */
     uint32_t first_run, n_runs, unsent;          /* unsent: pieces of runs that are not submitted */
     uint64_t last_run, run_bytes, spare_bytes;
@@ -19772,7 +24908,7 @@ static gn__multi_slot *gn__multi_slot_find(const gn__multi *m, uint32_t slot, ui
 static gn_result gn__holdings_reach(gn__holdings *h, uint32_t slot, gn_fault *f) {
     size_t old = h->cap_slots, n = GN__MAX(h->n_slots, (size_t)slot + 1);
     if (slot >= GN__SLOTS_MAX)
-        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", slot, GN__SLOTS_MAX);
+        return gn_fail(f, GN_LIMIT, "slot %u is beyond the %d that are possible", slot, GN__SLOTS_MAX);
     if (!GN__GROW(h, slots, n - h->n_slots)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", slot);
     if (h->cap_slots > old) memset(h->slots + old, 0, (h->cap_slots - old) * sizeof *h->slots);
     h->n_slots = n;
@@ -19972,11 +25108,10 @@ static uint64_t gn__cross_end(const gn__split *s) {
 static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint32_t source) {
     gn__split *s = k->s;
     gn__piece *x = &s->pieces[piece];
-    gn__type t = gn__part_type(k->part, node);
     GN_ASSERT(source < piece);
     if (!GN__GROW(x, needs, 1)) return false;
     x->needs[x->n_needs++] = source;
-    x->in_bytes = gn_size_add(x->in_bytes, gn__type_bytes(&t));
+    x->in_bytes = gn_size_add(x->in_bytes, gn__part_bytes(k->part, node));
     k->received[x->device * (size_t)k->part->n_nodes + node] = piece + 1;
     if (k->m->devices[x->device].reaches >> s->pieces[source].device & 1)
         return gn__piece_add_value(k, piece, node, source);
@@ -19986,7 +25121,7 @@ static bool gn__piece_cross(gn__splitter *k, uint32_t piece, uint32_t node, uint
     if (out->cross == GN__NOTHING) {
         uint64_t end = gn__cross_end(s);
         out->cross = (uint32_t)s->n_crosses;
-        s->crosses[s->n_crosses++] = (gn__cross){ end, gn__type_bytes(&t), node, source };
+        s->crosses[s->n_crosses++] = (gn__cross){ end, gn__part_bytes(k->part, node), node, source };
     }
     return gn__piece_add_input(k, piece, node, GN__IN_CROSS, out->cross);
 }
@@ -20041,8 +25176,7 @@ static bool gn__piece_import_leaf(gn__splitter *k, uint32_t piece, uint32_t node
 static bool gn__view_is_remade(const gn_part *p, uint32_t node) {
     const gn_part_node *n = &p->nodes[node];
     if (n->leaf || (n->op != GN_OP_PERMUTE && n->op != GN_OP_RESHAPE && n->op != GN_OP_BROADCAST)) return false;
-    gn__type from = gn__part_type(p, p->ins[n->ins]), to = gn__part_type(p, node);
-    return gn__type_bytes(&from) <= gn__type_bytes(&to);
+    return gn__part_bytes(p, p->ins[n->ins]) <= gn__part_bytes(p, node);
 }
 
 static bool gn__piece_compute(gn__splitter *k, uint32_t piece, uint32_t node) {
@@ -20421,10 +25555,10 @@ static double gn__schedule_moves(const gn_part *p, const gn_cluster *c, const ui
     *out_bytes = 0;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         if (p->nodes[i].leaf != GN_LEAF_STATE || !homes[i] || (homes[i] >> schedule->device[i] & 1)) continue;
-        gn__type t = gn__part_type(p, i);
+        size_t bytes = gn__part_bytes(p, i);
         const gn_cluster_link *l = &c->links[gn__first_bit(homes[i]) * (c->n_devices + 1) + schedule->device[i]];
-        *out_bytes = gn_size_add(*out_bytes, gn__type_bytes(&t));
-        seconds += l->latency_s + gn__sched_share((double)gn__type_bytes(&t), l->bytes_per_s);
+        *out_bytes = gn_size_add(*out_bytes, bytes);
+        seconds += l->latency_s + gn__sched_share((double)bytes, l->bytes_per_s);
     }
     return seconds;
 }
@@ -20657,7 +25791,7 @@ static gn_result gn__device_refused(gn__device *u, const gn_exec_desc *desc, con
     snprintf(text, sizeof text, "%s of %s has no kernel on %s (%.200s)", gn__ops[x.op].name, gn__dtypes[x.dtype].name,
              u->name, f->text);
     if (desc->strict) {
-        gn_fail(f, GN_STRICT, "%s; strict mode forbids to run it elsewhere", text);
+        gn_fail(f, GN_STRICT, "%s; strict mode forbids running it elsewhere", text);
         f->node = node;
         return GN_STRICT;
     }
@@ -20868,7 +26002,8 @@ static void gn__split_told(gn__multi *m, const gn_part *p, const gn__split *old,
             moved, ops, (unsigned long long)s->moved_bytes,
             (steps ? s->schedule.step_seconds : s->schedule.seconds) * 1e3,
             (steps ? s->was.step_seconds : s->was.seconds) * 1e3);
-    if (m->trace) gn__trace(m->trace, m->trace_user, "reschedule", "", gn_now_us(), s->moved_bytes);
+    if (gn__watches(&m->trace))
+        gn__watch_span(&m->trace, GN_STAGE_PLAN, "reschedule", "", false, gn_now_ns(), s->moved_bytes);
 }
 
 /* Puts a better split in the place of splits[at], if there is one. Whatever fails, what is there runs as before. */
@@ -20881,7 +26016,7 @@ static void gn__split_replace(gn__multi *m, gn__multi_plan *plan, uint32_t at, c
     gn_free(value_home);
     if (r)
         gn_logf(m->desc.log, m->desc.log_user, GN_LOG_INFO,
-                "a plan stays where it is, for it could not be placed anew: %s", f.text);
+                "a plan stays where it is, since it could not be placed again: %s", f.text);
     if (!s) {
         old->wait_rounds = GN__MIN(2 * old->wait_rounds, GN__WAIT_ROUNDS_MOST);
         return;
@@ -20898,7 +26033,8 @@ static void gn__multi_measure(gn__multi *m) {
     gn__device *u = &m->devices[m->turn];
     if (u->probe && !u->lost && !u->busy) {
         double work = u->probe(u->probe_self);
-        if (m->trace) gn__trace(m->trace, m->trace_user, "measure", u->name, begin, 0);
+        if (gn__watches(&m->trace))
+            gn__watch_span(&m->trace, GN_STAGE_INITIALISE, "measure", u->name, false, begin * 1000, 0);
         if (work > 0) u->work_now = gn__running_median_add(&u->work, u->work_now, work);
         if (work > 0 && !(u->work_first > 0) && u->work.n == GN__LENGTH(u->work.last)) u->work_first = u->work_now;
     }
@@ -21003,11 +26139,13 @@ static gn_result gn__device_pop(gn__multi *m, gn__device *u, gn__piece_run **out
     gn__multi_run *w = running->run;
     const gn__piece *piece = &w->s->pieces[running->piece];
     bool told = running->at == GN__PIECE_FAILED;
-    gn_result r = told ? gn_fail(f, GN_CANCELLED, "this was told") : u->exec.i->wait(u->exec.self, running->ticket, f);
+    gn_result r =
+        told ? gn_fail(f, GN_CANCELLED, "reported before") : u->exec.i->wait(u->exec.self, running->ticket, f);
     if (!told) r = gn__device_error(u, r, f);
     u->oldest = running->next;
     u->busy = u->oldest != NULL;
-    if (m->trace) gn__trace(m->trace, m->trace_user, "run", u->name, running->begin_us, 0);
+    if (gn__watches(&m->trace))
+        gn__watch_span(&m->trace, GN_STAGE_LAUNCH, "run", u->name, true, running->begin_us * 1000, 0);
     running->at = r && r != GN_NO_VALUE ? GN__PIECE_FAILED : GN__PIECE_DONE;
     if (running->at == GN__PIECE_FAILED) return r;
     w->left--;
@@ -21617,7 +26755,7 @@ static gn_result gn__multi_wait(void *self, uint64_t ticket, gn_fault *f) {
     if (ticket <= m->last_run && m->last_run - ticket < 64 * GN__LENGTH(m->gone) &&
         (m->gone[ticket / 64 % GN__LENGTH(m->gone)] >> ticket % 64 & 1))
         return gn_fail(f, GN_CANCELLED,
-                       "this step did not run to its end: it, or one before it, has failed, which was told then");
+                       "this step did not complete: it, or one before it, failed; the error was reported then");
     if (!m->nothing || m->nothing > ticket) return GN_OK;
     m->nothing = 0;
     return gn_fail(f, GN_NO_VALUE, "the null executor computes no values");
@@ -22255,9 +27393,10 @@ static gn_result gn__exec_open(const gn_exec_desc *desc, gn_exec *out, gn_fault 
     if (strcmp(desc->device, "cpu") == 0 || strcmp(desc->device, "cpu:0") == 0) return gn__cpu_open(desc, out, f);
     if (strcmp(desc->device, "null") == 0) return gn__null_open(desc, out, f);
     if (gn__driver_serves(desc->device)) return gn__driver_open(desc, out, f);
-    return gn_fail(f, GN_NO_DEVICE,
-                   "there is no device '%.60s' in this program: 'cpu', 'null' or the URL of a server is possible",
-                   desc->device);
+    bool gpu = strncmp(desc->device, "cuda", 4) == 0 && (!desc->device[4] || desc->device[4] == ':');
+    return gn_fail(f, GN_NO_DEVICE, "there is no device '%.60s' in this program: %s", desc->device,
+                   gpu ? "build it with genie_cuda.c to use this machine's GPUs"
+                       : "use 'cpu', 'null' or the URL of a server");
 }
 
 /* ---- trace: an executor in front of another ---- */
@@ -22265,8 +27404,7 @@ static gn_result gn__exec_open(const gn_exec_desc *desc, gn_exec *out, gn_fault 
 typedef struct gn__traced {
     gn_exec_i table;
     gn_exec inner;
-    gn_trace_fn fn;
-    void *user;
+    gn__watch watch;
     char device[96];
 } gn__traced;
 
@@ -22275,42 +27413,90 @@ typedef struct gn__traced_plan {
     uint64_t bytes; /* of its data */
 } gn__traced_plan;
 
-#define GN__TRACED(name, bytes, call)                         \
-    gn__traced *t = (gn__traced *)self;                       \
-    uint64_t begin = gn_now_us();                             \
-    gn_result r = t->inner.i->call;                           \
-    gn__trace(t->fn, t->user, name, t->device, begin, bytes); \
+#define GN__TRACED(stage, name, bytes, call)                        \
+    gn__traced *t = (gn__traced *)self;                             \
+    uint64_t begin = gn__watch_begin(&t->watch, name);              \
+    gn_result r = t->inner.i->call;                                 \
+    gn__watch_end(&t->watch, stage, name, t->device, begin, bytes); \
     return r
 
 static gn_result gn__traced_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
-    GN__TRACED("slot_put", d->bytes, slot_put(t->inner.self, d, f));
+    GN__TRACED(GN_STAGE_UPLOAD, "slot_put", d->bytes, slot_put(t->inner.self, d, f));
 }
 static gn_result gn__traced_slot_drop(void *self, uint32_t slot, uint32_t gen) {
-    GN__TRACED("slot_drop", 0, slot_drop(t->inner.self, slot, gen));
+    GN__TRACED(GN_STAGE_FREE, "slot_drop", 0, slot_drop(t->inner.self, slot, gen));
 }
+/* The first number that is a part of its own of a weight's name, as in "layers.12.up": most programs number their
+   layers so. -1: there is none. */
+static int gn__layer_of(const char *label) {
+    static const char between[] = "./_-[]:";
+    for (const char *at = label; *at;) {
+        size_t n = strcspn(at, between);
+        if (n && n < 7 && strspn(at, "0123456789") == n) return atoi(at);
+        at += n + (at[n] != 0);
+    }
+    return -1;
+}
+
+/* What a plan's nodes are for: "plan HASH" and, of each op, "NODE op role layer label"; kernels name the nodes that
+   they compute. A node without a weight is of the layer of the last that had one; where no name tells, two residual
+   sums make a layer. */
+static void gn__plan_told(const gn__watch *w, const gn_part *p) {
+    gn_meaning m;
+    char *text = (char *)gn_alloc(GN__SPAN_DETAIL);
+    gn__line line = { text, 0, GN__SPAN_DETAIL };
+    uint64_t now = gn_now_ns();
+    if (!text || gn__meaning_make(p, 0, NULL, &m, NULL) != GN_OK) {
+        gn_free(text);
+        return;
+    }
+    int layer = -1;
+    uint32_t sums = 0;
+    text[0] = 0;
+    gn__line_put(&line, "plan %016llx", (unsigned long long)p->hash);
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        const gn_part_node *node = &p->nodes[i];
+        const char *label = "";
+        for (uint32_t k = 0; k < node->n_ins && !node->leaf; k++) {
+            const gn_part_node *in = &p->nodes[p->ins[node->ins + k]];
+            if (in->leaf != GN_LEAF_WEIGHT && in->leaf != GN_LEAF_STATE) continue;
+            if (in->slot < w->of->n_slots) label = gn__label_text(w->of, w->of->slots[in->slot].label);
+            if (gn__layer_of(label) >= 0) layer = gn__layer_of(label);
+        }
+        if (!node->leaf)
+            gn__line_put(&line, ";%u %s %s %d %.40s", i, gn__ops[node->op].name,
+                         m.nodes[i].role ? gn__role_names[m.nodes[i].role] : "-", layer >= 0 ? layer : (int)(sums / 2),
+                         label);
+        sums += m.nodes[i].role == GN_ROLE_RESIDUAL && node->op == GN_OP_ADD;
+    }
+    gn__meaning_deinit(&m);
+    gn__trace_add(w->file, &(gn_span){ GN_STAGE_NOTE, "plan", "notes", false, now, gn_now_ns(), 0, 0, text }, 0);
+    gn_free(text);
+}
+
 static gn_result gn__traced_plan_make(void *self, const gn_part *p, void **out, gn_fault *f) {
     gn__traced *t = (gn__traced *)self;
     gn__traced_plan *plan = (gn__traced_plan *)gn__alloc_zero(sizeof *plan);
-    uint64_t begin = gn_now_us();
     *out = NULL;
     if (!plan) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
-    for (uint32_t i = 0; i < p->n_args; i++) {
-        gn__type type = gn__part_type(p, p->args[i]);
-        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA) plan->bytes = gn_size_add(plan->bytes, gn__type_bytes(&type));
-    }
+    uint64_t begin = gn__watch_begin(&t->watch, "plan_make");
+    for (uint32_t i = 0; i < p->n_args; i++)
+        if (p->nodes[p->args[i]].leaf == GN_LEAF_DATA)
+            plan->bytes = gn_size_add(plan->bytes, gn__part_bytes(p, p->args[i]));
     gn_result r = t->inner.i->plan_make(t->inner.self, p, &plan->inner, f);
-    gn__trace(t->fn, t->user, "plan_make", t->device, begin, 0);
+    gn__watch_end(&t->watch, GN_STAGE_PLAN, "plan_make", t->device, begin, 0);
+    if (!r && t->watch.file && t->watch.kernels) gn__plan_told(&t->watch, p);
     if (r) gn_free(plan);
     else *out = plan;
     return r;
 }
 static gn_result gn__traced_wait(void *self, uint64_t ticket, gn_fault *f) {
-    GN__TRACED("wait", 0, wait(t->inner.self, ticket, f));
+    GN__TRACED(GN_STAGE_SYNCHRONISE, "wait", 0, wait(t->inner.self, ticket, f));
 }
 static gn_result gn__traced_submit(void *self, void *plan, const gn_arg *args, const gn_out *outs, uint64_t *out,
                                    gn_fault *f) {
     const gn__traced_plan *p = (const gn__traced_plan *)plan;
-    GN__TRACED("submit", p->bytes, submit(t->inner.self, p->inner, args, outs, out, f));
+    GN__TRACED(GN_STAGE_LAUNCH, "submit", p->bytes, submit(t->inner.self, p->inner, args, outs, out, f));
 }
 static void gn__traced_plan_destroy(void *self, void *plan) {
     gn__traced *t = (gn__traced *)self;
@@ -22350,7 +27536,8 @@ static bool gn__traced_reaches(void *self, void *from, gn_cluster_link *out_link
     return y->i->reaches == x->i->reaches && x->i->reaches(x->self, y->self, out_link);
 }
 static gn_result gn__traced_value_import(void *self, uint64_t id, void *from, uint64_t theirs, gn_fault *f) {
-    GN__TRACED("value_import", 0, value_import(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f));
+    GN__TRACED(GN_STAGE_INPUT, "value_import", 0,
+               value_import(t->inner.self, id, ((gn__traced *)from)->inner.self, theirs, f));
 }
 static uint32_t gn__traced_lost(void *self, gn_fault *f) {
     gn__traced *t = (gn__traced *)self;
@@ -22362,22 +27549,21 @@ static const gn_transport *gn__traced_listen(void *self, uint64_t since_us, uint
 }
 static void gn__traced_close(void *self) {
     gn__traced *t = (gn__traced *)self;
-    uint64_t begin = gn_now_us();
+    uint64_t begin = gn__watch_begin(&t->watch, "close");
     t->inner.i->close(t->inner.self);
-    gn__trace(t->fn, t->user, "close", t->device, begin, 0);
+    gn__watch_end(&t->watch, GN_STAGE_FREE, "close", t->device, begin, 0);
     gn_free(t);
 }
 
 /* Puts a tracer before *x; without memory it runs untraced. */
-static void gn__trace_exec(gn_exec *x, gn_trace_fn fn, void *user) {
+static void gn__trace_exec(gn_exec *x, const gn__watch *watch) {
     gn__traced *t = (gn__traced *)gn__alloc_zero(sizeof *t);
     gn_device_info info;
     if (!t) return;
     x->i->describe(x->self, &info);
     gn__copy_text(t->device, sizeof t->device, info.name);
     t->inner = *x;
-    t->fn = fn;
-    t->user = user;
+    t->watch = *watch;
     t->table = (gn_exec_i){ gn__traced_close,
                             gn__traced_slot_put,
                             gn__traced_slot_drop,
@@ -22594,6 +27780,7 @@ typedef struct gn__link {
     bool paced;                      /* wire_ns is measured, not guessed */
     uint64_t burst, sent_us;         /* bytes sent one after another, and when the last of them were */
     uint64_t sent;                   /* bytes of frames, all together */
+    uint64_t came_ns;                /* when bytes last came, while the thread is traced */
     uint8_t *ahead; /* bytes [ahead_at, ahead_n) were received for the inbox while its thread computed */
     size_t ahead_at, ahead_n;
     gn_result (*before)(void *user); /* each piece of a large send: waits until the peer reads; NULL: the transport
@@ -22749,6 +27936,7 @@ static gn_result gn__link_read(gn__link *l, uint32_t timeout_ms) {
     if (l->ahead) return gn__link_take(l, p, room);
     gn_result e = l->t.i->recv(l->t.self, p, room, &n, timeout_ms);
     if (!e) l->in.n += n;
+    if (!e) l->came_ns = gn__span_begin();
     return e;
 }
 
@@ -22760,7 +27948,7 @@ typedef struct gn__link_wait_limit {
 } gn__link_wait_limit;
 
 static gn_result gn__session_revoked(gn_fault *f) {
-    return gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair anew with a URL from the server");
+    return gn_fail(f, GN_BAD_CREDENTIAL, "this client's credential was revoked: pair again with a URL from the server");
 }
 
 /* The next message. *f is filled for what the peer did wrong and left alone for what the transport returned. */
@@ -22774,10 +27962,10 @@ static gn_result gn__link_receive(gn__link *l, const gn__link_wait_limit *limit,
         frames = l->in.frames;
         uint64_t spent = (now - start) / 1000;
         uint32_t left = spent < limit->deadline_ms ? limit->deadline_ms - (uint32_t)spent : 0;
-        if (limit->stop && gn__atomic_load(limit->stop)) return gn_fail(f, GN_CANCELLED, "the server stops");
+        if (limit->stop && gn__atomic_load(limit->stop)) return gn_fail(f, GN_CANCELLED, "the server is shutting down");
         if (limit->revoked && gn__atomic_load(limit->revoked)) return gn__session_revoked(f);
         e = gn__link_read(l, limit->stop ? GN__MIN(left, GN__SLICE_MS) : left);
-        if (e == GN_TIMEOUT && left == 0) return gn_fail(f, e, "no whole frame within %u ms", limit->deadline_ms);
+        if (e == GN_TIMEOUT && left == 0) return gn_fail(f, e, "no complete frame within %u ms", limit->deadline_ms);
         if (e && e != GN_TIMEOUT) return gn_fail(f, e, "%s", gn__result_text(e));
     }
 }
@@ -22796,11 +27984,10 @@ typedef struct gn__ports {
 } gn__ports;
 
 static void gn__port_set(gn__port *port, const gn_part *part, uint32_t node) {
-    gn__type t = gn__part_type(part, node);
-    port->bytes = gn__type_bytes(&t);
-    port->element = (uint8_t)gn__bytes_of(t.dtype);
+    port->bytes = gn__part_bytes(part, node);
+    port->element = (uint8_t)gn__bytes_of((gn_dtype)part->nodes[node].dtype);
     port->value = part->nodes[node].leaf == GN_LEAF_VALUE;
-    port->kv = part->nodes[node].op == GN_OP_KV_APPEND;
+    port->kv = gn__appends(part->nodes[node].op);
 }
 
 static bool gn__ports_init(gn__ports *ports, const gn_part *part) {
@@ -22814,7 +28001,7 @@ static bool gn__ports_init(gn__ports *ports, const gn_part *part) {
     for (uint32_t i = 0; i < part->n_outs; i++) gn__port_set(&ports->outs[i], part, part->outs[i]);
     for (uint32_t i = 0; i < part->n_nodes; i++) { /* a cache given with each run */
         const gn_part_node *node = &part->nodes[i];
-        if (node->op != GN_OP_KV_APPEND) continue;
+        if (!gn__appends(node->op)) continue;
         const gn_part_node *cache = &part->nodes[part->ins[node->ins]];
         if (cache->leaf == GN_LEAF_DATA) ports->args[cache->arg].kv = true;
     }
@@ -22870,7 +28057,9 @@ typedef struct gn__remote {
     uint32_t first, n_flights;
     gn__remote_weight *weights; /* put but not sent: they go together, with one question */
     size_t n_weights, cap_weights;
-    uint64_t asked; /* ticket of the open question, 0: none */
+    uint64_t asked;       /* ticket of the open question, 0: none */
+    uint64_t queried;     /* the same of gn_server_query */
+    gn_server_view *view; /* the latest answer to it */
     uint8_t have[GN__WIRE_ASK / 8];
     uint8_t ops[GN__WIRE_OPS];
     size_t n_ops;
@@ -22903,6 +28092,9 @@ typedef struct gn__remote {
     uint64_t cancelled[GN__IN_FLIGHT]; /* the latest steps that the server did not run to their end: an earlier one had
                                           failed, or gn_cancel */
     uint32_t n_cancelled;              /* of all times */
+    const gn__watch *watch;            /* the context's */
+    gn_ctx *owner;                     /* who is told of the progress; NULL: nobody */
+    struct gn__remote_trace *trace;    /* NULL: the server is not asked what it does */
 } gn__remote;
 
 /* counts: of each run, once told */
@@ -22933,7 +28125,7 @@ static gn_result gn__remote_is_lost(const gn__remote *r, gn_fault *f) {
 
 static gn_result gn__remote_bad(gn__remote *r, gn_fault *f, const char *what) {
     gn_fault cause;
-    gn_fail(&cause, GN_BAD_MESSAGE, "%s answered with something that is not valid: %s", r->link.info.peer, what);
+    gn_fail(&cause, GN_BAD_MESSAGE, "%s sent an invalid answer: %s", r->link.info.peer, what);
     return gn__remote_lose(r, &cause, f);
 }
 
@@ -22959,6 +28151,14 @@ static void gn__flight_end(gn__remote *r, gn__flight *x) {
     }
 }
 
+typedef struct gn__remote_trace {
+    uint64_t ticket; /* of the open question, 0: none */
+    uint64_t sent_ns, asked_us, left, lost, owed;
+    uint64_t offset,
+        within; /* ns to add to the server's clock, how much that may be off at most; UINT64_MAX: not known */
+    uint16_t process;
+} gn__remote_trace;
+
 /* ERROR: the end of the session, or the end of one request. */
 static gn_result gn__remote_handle_error(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_error d;
@@ -22974,6 +28174,12 @@ static gn_result gn__remote_handle_error(gn__remote *r, const gn__msg *m, gn_fau
     uint64_t ticket = r->next - (uint32_t)((uint32_t)r->next - m->request);
     if (ticket >= r->next || ticket == 0 || ticket > UINT64_MAX / 2)
         return gn__remote_bad(r, f, "an error of an unknown request");
+    if (r->trace && r->trace->ticket == ticket) { /* no step fails by it */
+        r->trace->ticket = r->trace->left = 0;
+        r->owed -= r->trace->owed;
+        gn_logf(r->log, r->log_user, GN_LOG_WARN, "%s: no events: %s", r->link.info.peer, text);
+        return GN_OK;
+    }
     if (x && d.result != GN_CANCELLED && d.result != GN_NO_VALUE) r->step_errors++;
     /* nobody waits for it, and nothing was queued behind it */
     bool alone = x && x->waste && r->n_flights == 1 && !r->failed;
@@ -22985,6 +28191,7 @@ static gn_result gn__remote_handle_error(gn__remote *r, const gn__msg *m, gn_fau
     }
     if (d.result == GN_CANCELLED) r->cancelled[r->n_cancelled++ % GN__IN_FLIGHT] = ticket;
     if (r->asked == ticket) r->asked = 0;
+    if (r->queried == ticket) r->queried = 0;
     if (x) gn__flight_end(r, x);
     return GN_OK;
 }
@@ -23073,7 +28280,7 @@ static gn_result gn__remote_handle_step(gn__remote *r, const gn__msg *m, gn_faul
         if (gn__arrival_add(r, x, m->p, m->n, &fault)) return gn__remote_bad(r, f, fault.text);
     }
     if (gn__msg_decode(m->id, x->arrival.head, x->arrival.head_n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
-    if (gn__arrival_next(r, x)) return gn__remote_bad(r, f, "a step's answer is cut: outputs are missing");
+    if (gn__arrival_next(r, x)) return gn__remote_bad(r, f, "a step's answer is truncated: outputs are missing");
     for (size_t i = 0; i < x->n_wants; i++) {
         r->stats->tensor_bytes_down += x->wants[i].bytes;
         if (x->wants[i].kv) r->stats->kv_bytes_moved += x->wants[i].bytes;
@@ -23113,6 +28320,18 @@ static gn_result gn__remote_handle_have(gn__remote *r, const gn__msg *m, gn_faul
     memset(r->have, 0, sizeof r->have);
     if (d.have.n) memcpy(r->have, d.have.p, (size_t)d.have.n);
     r->asked = 0;
+    return GN_OK;
+}
+
+static gn_result gn__remote_handle_query(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_query_ok d;
+    gn_fault fault;
+    if (r->queried == 0 || (uint32_t)r->queried != m->request) return gn__remote_bad(r, f, "an answer to no question");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    gn_free(r->view);
+    gn_result e = gn__view_get(&d.tables, &r->view, &fault);
+    if (e == GN_BAD_MESSAGE) return gn__remote_bad(r, f, fault.text);
+    r->queried = 0; /* without memory there is no view */
     return GN_OK;
 }
 
@@ -23158,7 +28377,74 @@ static gn_result gn__remote_handle_alive(gn__remote *r, const gn__msg *m, gn_fau
     return GN_OK;
 }
 
-static gn_result gn__remote_handle(gn__remote *r, const gn__msg *m, gn_fault *f) {
+/* ---- what the server does, in the client's time ---- */
+
+enum {
+    GN__TRACE_PINGS = 8,
+    GN__TRACE_FEW = 24 << 10 /* bytes of events asked for beside steps: any socket's buffer holds them */,
+    GN__TRACE_EVERY_US = 100000
+};
+
+/* What lies in the middle of the quickest exchange is the same moment, half of what the exchange took up or down. */
+static void gn__remote_align(gn__remote *r, const gn__msg_trace_events *d, uint64_t now) {
+    gn__remote_trace *t = r->trace;
+    uint64_t there = d->went - d->came, trip = now - t->sent_ns, half = trip > there ? (trip - there) / 2 : 0;
+    if (half >= t->within) return;
+    t->within = half;
+    t->offset = t->sent_ns + half - d->came;
+    char detail[160];
+    snprintf(detail, sizeof detail, "%.90s: ns to add to its clock, from the quickest exchange", r->link.info.peer);
+    gn_span s = { GN_STAGE_CLOCK, "clock", "clock", false, t->sent_ns, now, t->offset, half, detail };
+    gn__trace_add(r->watch->file, &s, 0);
+}
+
+/* An event as it travels; false: it is not valid. */
+static bool gn__remote_event(const gn__remote *r, gn__rd *rd) {
+    uint8_t stage = gn__get_u8(rd), beside = gn__get_u8(rd), name_n = gn__get_u8(rd), lane_n = gn__get_u8(rd);
+    uint32_t detail_n = gn__get_u32(rd);
+    uint64_t begin = gn__get_u64(rd), end = gn__get_u64(rd), bytes = gn__get_u64(rd), packed = gn__get_u64(rd);
+    char name[GN__SPAN_TEXT + 1], lane[GN__SPAN_TEXT + 1];
+    if (rd->bad || stage >= GN_STAGE__COUNT || beside > 1 || end < begin || name_n > GN__SPAN_TEXT ||
+        lane_n > GN__SPAN_TEXT || detail_n > GN__SPAN_DETAIL)
+        return false;
+    char *detail = (char *)gn_alloc(detail_n + 1);
+    if (!detail) return true; /* it is left out */
+    gn__get_bytes(rd, name, name_n);
+    gn__get_bytes(rd, lane, lane_n);
+    gn__get_bytes(rd, detail, detail_n);
+    name[name_n] = lane[lane_n] = detail[detail_n] = 0;
+    gn_span s = { (gn_stage)stage,        name,  lane,   beside != 0, begin + r->trace->offset,
+                  end + r->trace->offset, bytes, packed, detail };
+    if (!rd->bad) gn__trace_add(r->watch->file, &s, r->trace->process);
+    gn_free(detail);
+    return !rd->bad;
+}
+
+static gn_result gn__remote_handle_events(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    gn__msg_trace_events d;
+    gn_fault fault;
+    gn__remote_trace *t = r->trace;
+    uint64_t now = gn_now_ns();
+    if (!t || t->ticket == 0 || (uint32_t)t->ticket != m->request)
+        return gn__remote_bad(r, f, "events that nobody asked for");
+    if (gn__msg_decode(m->id, m->p, m->n, &d, &fault)) return gn__remote_bad(r, f, fault.text);
+    if (d.clock != t->sent_ns || d.went < d.came) return gn__remote_bad(r, f, "a clock that goes back");
+    gn__rd rd = { d.events.p, d.events.p + d.events.n, false };
+    t->ticket = 0;
+    r->owed -= t->owed;
+    t->left = d.left;
+    gn__remote_align(r, &d, now);
+    while (rd.p < rd.end)
+        if (!gn__remote_event(r, &rd)) return gn__remote_bad(r, f, "an event that is none");
+    if (d.lost != t->lost)
+        gn_logf(r->log, r->log_user, GN_LOG_WARN,
+                "%s: %llu events of this session's trace were dropped for lack of room", r->link.info.peer,
+                (unsigned long long)d.lost);
+    t->lost = d.lost;
+    return GN_OK;
+}
+
+static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
     if (m->id == GN__MSG_ALIVE) return gn__remote_handle_alive(r, m, f);
     r->works = false;
     /* at most one a request, and one at the beginning */
@@ -23172,8 +28458,20 @@ static gn_result gn__remote_handle(gn__remote *r, const gn__msg *m, gn_fault *f)
     case GN__MSG_STEP_OK: return gn__remote_handle_step(r, m, f);
     case GN__MSG_ERROR: return gn__remote_handle_error(r, m, f);
     case GN__MSG_WEIGHT_HAVE: return gn__remote_handle_have(r, m, f);
+    case GN__MSG_QUERY_OK: return gn__remote_handle_query(r, m, f);
+    case GN__MSG_TRACE_EVENTS: return gn__remote_handle_events(r, m, f);
     default: return gn__remote_bad(r, f, gn__msgs[m->id - 1].name);
     }
+}
+
+static gn_result gn__remote_handle(gn__remote *r, const gn__msg *m, gn_fault *f) {
+    uint64_t begin = gn__span_begin();
+    uint16_t id = m->id;
+    size_t n = m->n;
+    gn_result e = gn__remote_take(r, m, f);
+    if (begin) gn__message_traced(id, false, begin, n + gn__tracing.unpacked, n);
+    gn__tracing.unpacked = 0;
+    return e;
 }
 
 /* A server that closes says why first: looks for that before the executor is given up. */
@@ -23201,7 +28499,7 @@ static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
     gn_fault fault;
     gn__msg m;
     uint64_t frames = r->link.in.frames;
-    r->link.in.limit = r->owed + GN__HELLO_MAX; /* no honest answer is larger */
+    r->link.in.limit = r->owed + GN__HELLO_MAX + (r->queried ? GN__VIEW_MOST : 0); /* no honest answer is larger */
     gn_result e = gn__link_receive(&r->link, &w, &m, &fault);
     if (r->link.in.frames != frames) r->heard_us = gn_now_us();
     if (!e) return gn__remote_handle(r, &m, f);
@@ -23228,7 +28526,8 @@ static bool gn__remote_leaves(gn__remote *r) {
 
 static gn_result gn__remote_silent(gn__remote *r, uint32_t deadline_ms, gn_fault *f) {
     gn_fault fault;
-    gn_fail(&fault, GN_TIMEOUT, "%s gave no answer and no sign of life within %u ms", r->link.info.peer, deadline_ms);
+    gn_fail(&fault, GN_TIMEOUT, "%s neither answered nor showed a sign of life within %u ms", r->link.info.peer,
+            deadline_ms);
     return gn__remote_lose(r, &fault, f);
 }
 
@@ -23315,7 +28614,8 @@ static gn_result gn__remote_ready(gn__remote *r, uint64_t n, gn_fault *f) {
 static gn_result gn__remote_before(void *user) {
     gn__remote *r = (gn__remote *)user;
     uint64_t start = gn_now_us(), frames = r->link.in.frames;
-    if (r->n_flights == 0 || !(r->features & GN__FEATURE_ALIVE)) return GN_OK;
+    bool asked = r->trace && r->trace->ticket; /* what comes may be more than buffers hold */
+    if ((r->n_flights == 0 || !(r->features & GN__FEATURE_ALIVE)) && !asked) return GN_OK;
     for (uint32_t state = gn__link_state(&r->link, 0); !(state & GN_LINK_WRITABLE);
          state = gn__link_state(&r->link, GN__PEEK_MS)) {
         gn_result e = state & GN_LINK_READABLE ? gn__remote_look(r, 0, NULL) : GN_TIMEOUT;
@@ -23340,6 +28640,71 @@ static gn_result gn__remote_message(gn__remote *r, uint16_t id, const void *msg,
     if (e) return e;
     gn__outbox_fields(&r->link.out, id, (uint32_t)r->next++, msg);
     return gn__remote_end(r, f);
+}
+
+/* Asks for events; nothing while a question is open. */
+static gn_result gn__remote_trace_ask(gn__remote *r, uint32_t most, gn_fault *f) {
+    gn__remote_trace *t = r->trace;
+    gn_result e = t->ticket ? GN_OK : gn__remote_ready(r, UINT64_MAX, f);
+    if (t->ticket || e) return e;
+    gn__msg_trace_ask m = { gn_now_ns(), r->watch->kernels ? 2 : 1, most };
+    t->sent_ns = m.clock;
+    t->asked_us = m.clock / 1000;
+    t->ticket = r->next;
+    t->owed = most + 128;
+    r->owed += t->owed;
+    gn__outbox_fields(&r->link.out, GN__MSG_TRACE_ASK, (uint32_t)r->next++, &m);
+    return gn__remote_end(r, f);
+}
+
+/* Asks and waits for the answer. */
+static gn_result gn__remote_trace_fetch(gn__remote *r, uint32_t most, gn_fault *f) {
+    gn_result e = gn__remote_trace_ask(r, most, f);
+    if (!e) e = gn__remote_flush(r, f);
+    while (!e && r->trace->ticket) e = gn__remote_receive(r, r->link.deadline_ms, f);
+    return e;
+}
+
+/* Before a step: what the server has recorded comes before the step's answer. Much at once where a send that waits
+   receives meanwhile (gn__remote_before). */
+static gn_result gn__remote_trace_step(gn__remote *r, gn_fault *f) {
+    const gn__remote_trace *t = r->trace;
+    bool much = t->left > 2 * GN__TRACE_FEW && r->link.before;
+    if (t->ticket || (!much && gn_now_us() - t->asked_us < GN__TRACE_EVERY_US)) return GN_OK;
+    return gn__remote_trace_ask(r, much ? GN__TRACE_MOST_BYTES : GN__TRACE_FEW, f);
+}
+
+/* The server records what it does for this session from here on. One that cannot is told of in the trace. */
+static gn_result gn__remote_trace_begin(gn__remote *r, const gn__watch *watch, gn_fault *f) {
+    gn_result e = GN_OK;
+    r->watch = watch;
+    if (!watch->file) return GN_OK;
+    if (!(r->features & GN__FEATURE_TRACE)) {
+        gn_span s = { GN_STAGE_NOTE,
+                      "no trace of the server: it is of an earlier version",
+                      "clock",
+                      false,
+                      gn_now_ns(),
+                      0,
+                      0,
+                      0,
+                      r->link.info.peer };
+        gn__trace_add(watch->file, &s, 0);
+        return GN_OK;
+    }
+    r->trace = (gn__remote_trace *)gn__alloc_zero(sizeof *r->trace);
+    if (!r->trace) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a trace");
+    r->trace->within = UINT64_MAX;
+    r->trace->process = gn__trace_peer(watch->file, r->link.info.peer);
+    for (int i = 0; i < GN__TRACE_PINGS && !e; i++) e = gn__remote_trace_fetch(r, 0, f);
+    return e;
+}
+
+/* At the end: what is left. */
+static void gn__remote_trace_end(gn__remote *r) {
+    r->cancel = NULL;
+    for (int i = 0; i < 64 && !r->lost; i++)
+        if (gn__remote_trace_fetch(r, GN__TRACE_MOST_BYTES, NULL) || r->trace->left == 0) return;
 }
 
 static void gn__remote_blob(gn__remote *r, const void *p, size_t n, int element) {
@@ -23383,7 +28748,7 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     void *weights = r->weights;
     if (r->lost) return gn__remote_is_lost(r, f);
     if (d->kind != GN_LEAF_WEIGHT) return gn__remote_put_slot(r, d, NULL, f);
-    if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "weights on a server need the network unit, for its SHA-256");
+    if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "weights on a server need genie_net.c, for its SHA-256");
     if (!gn__reserve(&weights, &r->cap_weights, r->n_weights + 1, sizeof *r->weights))
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight");
     r->weights = (gn__remote_weight *)weights;
@@ -23398,6 +28763,7 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
     gn__msg_slot_drop m = { slot, gen };
     for (size_t i = 0; i < r->n_weights; i++) {
         if (r->weights[i].slot.slot != slot || r->weights[i].slot.gen != gen) continue;
+        if (r->owner && r->weights[i].hashed) r->owner->progress.total -= r->weights[i].slot.bytes;
         r->weights[i] = r->weights[--r->n_weights];
         return GN_OK;
     }
@@ -23455,10 +28821,50 @@ static gn_result gn__remote_ask(gn__remote *r, size_t first, size_t n, gn_fault 
     return GN_OK;
 }
 
+/* What the server does now; one question at a time. */
+static gn_result gn__remote_query(gn__remote *r, gn_server_view **out, gn_fault *f) {
+    gn__msg_query m = { GN_VIEW_SESSIONS };
+    uint64_t ticket = 0;
+    if (!(r->features & GN__FEATURE_QUERY))
+        return gn_fail(f, GN_UNSUPPORTED, "the server at %s is of an earlier version, which cannot tell what it does",
+                       r->link.info.peer);
+    gn_result e = gn__remote_ready(r, UINT64_MAX, f);
+    while (!e && r->queried) e = gn__remote_receive(r, r->link.deadline_ms, f); /* one that was cancelled */
+    gn_free(r->view);
+    r->view = NULL;
+    if (!e) {
+        ticket = r->queried = r->next;
+        e = gn__remote_message(r, GN__MSG_QUERY, &m, f);
+        if (e) r->queried = 0;
+    }
+    if (!e) e = gn__remote_flush(r, f);
+    while (!e && r->queried) e = gn__remote_receive(r, r->link.deadline_ms, f);
+    if (e) return e;
+    r->stats->round_trips++;
+    if (r->failed && r->error_ticket == ticket) {
+        r->failed = false;
+        return gn__copy_fault(f, &r->error);
+    }
+    *out = r->view;
+    r->view = NULL;
+    return *out ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for what the server tells");
+}
+
+static void gn__remote_progress(gn__remote *r, uint64_t total, uint64_t known, uint64_t sent, uint64_t packed) {
+    gn_ctx *g = r->owner;
+    if (!g) return;
+    g->progress.total += total;
+    g->progress.known += known;
+    g->progress.sent += sent;
+    g->progress.packed += packed;
+    if (g->desc.progress) g->desc.progress(g->desc.progress_user, &g->progress);
+}
+
 /* One weight in pieces of 1 MiB, a message each. */
 static gn_result gn__remote_upload(gn__remote *r, const gn__remote_weight *w, gn_fault *f) {
     gn_result e = GN_OK;
     size_t at = 0, total = w->slot.bytes;
+    uint64_t packed = r->stats->packed_bytes_up;
     int element = (int)gn__bytes_of(w->slot.dtype);
     do {
         size_t n = GN__MIN(total - at, (size_t)GN__BLOB_CHUNK);
@@ -23470,13 +28876,17 @@ static gn_result gn__remote_upload(gn__remote *r, const gn__remote_weight *w, gn
         m.element = (uint8_t)element;
         e = gn_flag_get(r->cancel) ? gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED))
                                    : gn__remote_ready(r, UINT64_MAX, f);
-        if (e) return e; /* between two pieces: the weight is begun again when it is needed */
+        if (e) break; /* between two pieces: the weight is begun again when it is needed */
         gn__outbox_fields(&r->link.out, GN__MSG_WEIGHT_PUT, (uint32_t)r->next++, &m);
         gn__remote_blob(r, (const uint8_t *)w->slot.host + at, n, element);
         e = gn__remote_end(r, f);
+        if (e) break;
         at += n;
-    } while (!e && at < total);
-    r->stats->weight_bytes_sent += total;
+        gn__remote_progress(r, 0, 0, n, r->stats->packed_bytes_up - packed);
+        packed = r->stats->packed_bytes_up;
+    } while (at < total);
+    if (e && r->owner) r->owner->progress.sent -= at;
+    else if (!e) r->stats->weight_bytes_sent += total;
     return e;
 }
 
@@ -23485,8 +28895,10 @@ static gn_result gn__remote_send_weight(gn__remote *r, size_t i, gn_fault *f) {
     gn_result e = GN_OK;
     for (size_t k = 0; k < i && !w->known; k++) /* a twin was uploaded just now */
         w->known = r->weights[k].slot.bytes == w->slot.bytes && memcmp(r->weights[k].digest, w->digest, 32) == 0;
-    if (w->known) r->stats->weight_bytes_known += w->slot.bytes;
-    else e = gn__remote_upload(r, w, f);
+    if (w->known) {
+        r->stats->weight_bytes_known += w->slot.bytes;
+        gn__remote_progress(r, 0, w->slot.bytes, 0, 0);
+    } else e = gn__remote_upload(r, w, f);
     return e ? e : gn__remote_put_slot(r, &w->slot, w->digest, f);
 }
 
@@ -23495,10 +28907,15 @@ static gn_result gn__remote_send_weight(gn__remote *r, size_t i, gn_fault *f) {
 static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
     size_t sent = 0;
+    uint64_t begin = r->n_weights > 0 ? gn__span_begin() : 0, bytes = r->stats->weight_bytes_sent;
+    uint64_t more = 0;
+    for (size_t i = 0; i < r->n_weights; i++) more += r->weights[i].hashed ? 0 : r->weights[i].slot.bytes;
+    if (more) gn__remote_progress(r, more, 0, 0, 0);
     if (r->n_weights > 0) gn__remote_digest(r);
     for (size_t first = 0; !e && first < r->n_weights; first += GN__WIRE_ASK)
         e = gn__remote_ask(r, first, GN__MIN(r->n_weights - first, (size_t)GN__WIRE_ASK), f);
     for (; !e && sent < r->n_weights; sent += !e) e = gn__remote_send_weight(r, sent, f);
+    gn_trace_end(GN_STAGE_UPLOAD, "weights", begin, r->stats->weight_bytes_sent - bytes, NULL);
     r->n_weights -= sent;
     if (r->n_weights > 0 && sent > 0) memmove(r->weights, r->weights + sent, r->n_weights * sizeof *r->weights);
     return e;
@@ -23635,14 +29052,17 @@ static gn_result gn__remote_submit(void *self, void *plan, const gn_arg *args, c
     gn__flight *x = gn__remote_flight(r, r->n_flights);
     e = gn__remote_bind_outputs(r, x, &p->ports, outs, f);
     if (e) return e;
+    if (r->trace) e = gn__remote_trace_step(r, f);
+    if (e) return e;
     gn__msg_step m = { p->id,      r->sequence + 1,          r->release,
                        r->seen,    { r->outs.p, r->outs.n }, { r->keeps.p, r->keeps.n / 8 },
                        { NULL, 0 } };
-    uint64_t packed = r->stats->packed_bytes_up;
+    uint64_t packed = r->stats->packed_bytes_up, raw = r->stats->tensor_bytes_up, begin = gn__span_begin();
     x->ticket = r->next++;
     x->plan = p;
     gn__outbox_fields(&r->link.out, GN__MSG_STEP, (uint32_t)x->ticket, &m);
     gn__remote_put_args(r, &p->ports, args);
+    gn_trace_end(GN_STAGE_INPUT, "arguments", begin, r->stats->tensor_bytes_up - raw, NULL);
     e = gn__remote_end(r, f);
     if (e) return e;
     r->sequence++;
@@ -23674,8 +29094,8 @@ static gn_result gn__remote_wait(void *self, uint64_t ticket, gn_fault *f) {
     if (e) return e;
     if (r->failed && r->error_ticket <= ticket) return gn__remote_told(r, f);
     return gn__remote_cancelled(r, ticket) ? gn_fail(f, GN_CANCELLED,
-                                                     "this step did not run to its end: it was cancelled, or one "
-                                                     "before it has failed, which was told then")
+                                                     "this step did not complete: it was cancelled, or one before it "
+                                                     "failed; the error was reported then")
                                            : GN_OK;
 }
 
@@ -23751,6 +29171,9 @@ static void gn__remote_close(void *self) {
     }
     if (!r->lost) {
         r->link.deadline_ms = GN__MIN(r->link.deadline_ms, 1000u);
+        if (r->trace) gn__remote_trace_end(r);
+    }
+    if (!r->lost) {
         gn__outbox_message(&r->link.out, GN__MSG_BYE, (uint32_t)r->next++, &m);
         gn__outbox_flush(&r->link.out);
     }
@@ -23763,9 +29186,11 @@ static void gn__remote_close(void *self) {
         gn__buf_deinit(&r->flights[i].arrival.blob.packed);
     }
     gn_free(r->weights);
+    gn_free(r->view);
     gn__buf_deinit(&r->outs);
     gn__buf_deinit(&r->keeps);
     gn__buf_deinit(&r->part);
+    gn_free(r->trace);
     gn_free(r);
 }
 
@@ -23962,7 +29387,7 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->next_plan = 1;
     r->opened_us = gn_now_us();
     r->features = GN__FEATURE_FALLBACK | GN__FEATURE_LABEL | GN__FEATURE_COUNTS | GN__FEATURE_ALIVE |
-                  GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) |
+                  GN__FEATURE_TRACE | GN__FEATURE_QUERY | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) |
                   (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
     if (desc) {
         r->log = desc->log;
@@ -24247,6 +29672,8 @@ typedef struct gn__served_plan {
     uint64_t bytes; /* that making `plan` took */
     struct gn__served_plan *newer, *older; /* among those that are made; newer: used later */
     uint64_t args_bytes;                   /* of its data, each rounded up to 64 */
+    uint8_t role, phase;                   /* what most of its work is for */
+    bool counted;                          /* among the session's plans_by */
     bool ran, told;                        /* a step of it has ended well; the client knows what a run counts */
     uint64_t slots_seen;                   /* the session's slot_changes when its slots were last seen to exist */
     gn_fault fault;                        /* as of a slot */
@@ -24278,13 +29705,14 @@ typedef struct gn__upload {
     gn__hasher *hasher; /* NULL: the weight is small, or there is no thread; it is hashed at the end */
     bool refused;       /* the client was told; what still comes is dropped */
     uint8_t digest[32];
-    uint64_t total, at;
+    uint64_t total, at, begun_us;
     uint8_t *data;
     size_t cap;
 } gn__upload;
 
-typedef struct gn__running { /* a step that was submitted and is not answered */
-    uint64_t sequence, hash; /* hash: of its plan */
+typedef struct gn__running {              /* a step that was submitted and is not answered */
+    uint64_t sequence, hash;              /* hash: of its plan */
+    uint64_t came_us, begun_us, ended_us; /* it was read; submitted; seen to have ended, 0: not yet */
     gn__served_plan *plan;
     gn__msg_counts counts;
     uint64_t ticket, first_keep, end_keep; /* ids of what it keeps: from first_keep up to, not including, end_keep */
@@ -24317,10 +29745,21 @@ typedef struct gn__session {
                                   server's lock */
     uint64_t features;         /* that both know */
     int device_at;             /* among the server's */
-    uint64_t begun_us;         /* when the first step not yet answered came, 0: none */
-    gn_flag cancel;            /* what the executor is at is to end */
-    gn__atomic step_us;        /* when the oldest step that has not ended began to be the oldest, 0: there is none */
-    gn__mutex attend;          /* of what follows and, while it works, of the link */
+    uint64_t begun_us;         /* when the first step not yet answered came, 0: none; under the server's lock */
+    uint64_t came_step_us, free_us; /* when the latest step was read, when the latest to end was seen to have ended */
+    uint64_t since_us, result_us;   /* when the first of the latest steps of one phase came; when a result of theirs was
+                                       ready, 0: none was */
+    uint64_t send_us;               /* spent on results that are not sent yet */
+    bool sends;                     /* there are such */
+    uint8_t result_phase;
+    struct { /* under the server's lock: for who looks */
+        uint64_t busy_us, hash;
+        uint32_t plans, by[GN_ROLE__COUNT][GN_PHASE__COUNT];
+        uint8_t role, phase;
+    } looks;
+    gn_flag cancel;      /* what the executor is at is to end */
+    gn__atomic step_us;  /* when the oldest step that has not ended began to be the oldest, 0: there is none */
+    gn__mutex attend;    /* of what follows and, while it works, of the link */
     bool works, parting; /* its thread is in a call of the executor; all that runs has ended or is to end, for good */
     uint64_t work_us, sign_us;         /* when the call began; when the client last heard from it */
     uint64_t cancel_to;                /* steps up to this sequence are not wanted any more */
@@ -24348,6 +29787,7 @@ typedef struct gn__session {
     gn_arg *args;
     gn_out *outs;
     size_t cap_args, cap_outs;
+    gn__spans spans; /* for a client that asked; p NULL: none did */
 } gn__session;
 
 /* a plan that did not end, and whose it was */
@@ -24361,7 +29801,8 @@ typedef struct gn__refused {
 enum { GN__RECORD_PLANS = 1024, GN__RECORD_PLAN = 8 << 20, GN__RECORD_BYTES = 128 << 20 };
 
 struct gn_server {
-    char *listen, *key, *cert, *ca, *url_file, *home, *record_file, *warm_file, *advertise; /* copies of the desc's */
+    /* copies of the desc's */
+    char *listen, *key, *cert, *ca, *url_file, *home, *record_file, *warm_file, *advertise, *admin_file;
     gn_server_desc desc;
     char devices[GN__DEVICES_MAX][64];
     gn_cluster_device costs[GN__DEVICES_MAX];
@@ -24382,9 +29823,16 @@ struct gn_server {
     gn__store store;
     uint32_t busy[GN__DEVICES_MAX];    /* sessions that run steps on the device now */
     uint64_t step_us[GN__DEVICES_MAX]; /* running average of their length */
-    gn_stats ended;                    /* of sessions that are over */
+    uint64_t busy_us[GN__DEVICES_MAX],
+        busy_since[GN__DEVICES_MAX]; /* that at least one did; since when, while one does */
+    gn_times times[GN_TIMING__COUNT][GN_PHASE__COUNT];
+    char identities[GN__DEVICES_MAX][192];
+    uint64_t opened_us;
+    gn__atomic draining;
+    gn_stats ended; /* of sessions that are over */
     uint64_t next_session;
-    uint64_t turned_us; /* since when connections turned away are counted, and how many were */
+    gn__trace_file *trace; /* NULL: none */
+    uint64_t turned_us;    /* since when connections turned away are counted, and how many were */
     uint32_t turned;
     gn__mutex record_lock;                             /* of the next three: a file may be slow */
     uint64_t recorded[GN__RECORD_PLANS], record_bytes; /* hashes of the plans in the record */
@@ -24454,12 +29902,59 @@ static void gn__session_show(gn__session *s) {
     gn__mutex_unlock(&s->server->lock);
 }
 
+/* ---- what is timed. Under the server's lock ---- */
+
+static void gn__times_add(gn_server *server, gn_timing what, int phase, uint64_t us) {
+    static const uint64_t bounds[GN_TIME_BUCKETS - 1] = { GN_TIME_BOUNDS };
+    gn_times *t = &server->times[what][phase];
+    size_t i = 0;
+    while (i < GN__LENGTH(bounds) && us > bounds[i]) i++;
+    t->count++;
+    t->sum_us += us;
+    t->buckets[i]++;
+}
+
+static void gn__session_timed(gn__session *s, gn_timing what, int phase, uint64_t us) {
+    gn__mutex_lock(&s->server->lock);
+    gn__times_add(s->server, what, phase, us);
+    gn__mutex_unlock(&s->server->lock);
+}
+
+/* A step has been seen to have ended: the device was free for it once the one before had. */
+static void gn__running_ended(gn__session *s, gn__running *run) {
+    uint64_t begun = GN__MAX(run->begun_us, s->free_us);
+    if (run->ended_us) return;
+    run->ended_us = s->free_us = GN__MAX(gn_now_us(), begun);
+    gn__mutex_lock(&s->server->lock);
+    gn__times_add(s->server, GN_TIMING_QUEUE, 0, begun - run->came_us);
+    gn__times_add(s->server, GN_TIMING_STEP, run->plan->phase, run->ended_us - begun);
+    s->looks.role = run->plan->role;
+    s->looks.phase = run->plan->phase;
+    s->looks.hash = run->hash;
+    gn__mutex_unlock(&s->server->lock);
+}
+
+/* Of a step that ended well: steps of one phase that follow each other have a first result and others. */
+static void gn__running_result(gn__session *s, const gn__running *run) {
+    int phase = run->plan->phase;
+    if (!s->since_us || s->result_phase != phase) {
+        s->since_us = GN__MAX(run->came_us, 1u);
+        s->result_us = 0;
+        s->result_phase = (uint8_t)phase;
+    }
+    if (run->n_wants == 0) return;
+    bool first = s->result_us == 0;
+    gn__session_timed(s, first ? GN_TIMING_FIRST : GN_TIMING_NEXT, phase,
+                      run->ended_us - (first ? s->since_us : s->result_us));
+    s->result_us = run->ended_us;
+}
+
 /* ---- a session's thread in a call of the executor. What takes long is attended by the server's attendant, see
    below */
 
 /* sequence: of the newest step that it is about; plans: it makes the plan of that step, which may have to be answered
    yet. */
-static void gn__work_begin(gn__session *s, uint64_t sequence, bool plans, uint64_t hash) {
+static uint64_t gn__work_begin(gn__session *s, uint64_t sequence, bool plans, uint64_t hash) {
     uint64_t now = gn_now_us();
     if (!plans && !gn__atomic_load(&s->step_us)) gn__atomic_store(&s->step_us, now);
     gn__mutex_lock(&s->attend);
@@ -24470,6 +29965,7 @@ static void gn__work_begin(gn__session *s, uint64_t sequence, bool plans, uint64
     s->work_sequence = sequence;
     s->work_hash = hash;
     gn__mutex_unlock(&s->attend);
+    return now;
 }
 
 static void gn__work_end(gn__session *s) {
@@ -24553,10 +30049,7 @@ static double gn__part_seconds(const gn_part *part, const gn_cluster_device *c) 
     for (int i = 0; i < GN_RATE__COUNT; i++) rate = GN__MAX(rate, c->flops_per_s[i]);
     for (uint32_t i = 0; i < part->n_nodes && rate > 0; i++) {
         const gn_part_node *n = &part->nodes[i];
-        gn__type in[GN__MAX_INPUTS], out = gn__part_type(part, i);
-        if (n->leaf != GN_LEAF_NONE || gn__op_has(n->op, GN_VIEWS) || n->n_ins > GN__MAX_INPUTS) continue;
-        for (uint32_t k = 0; k < n->n_ins; k++) in[k] = gn__part_type(part, part->ins[n->ins + k]);
-        seconds += gn__op_flops(n->op, in, (int)n->n_ins, &out) / rate;
+        if (n->leaf == GN_LEAF_NONE && !gn__op_has(n->op, GN_VIEWS)) seconds += gn__part_flops(part, i) / rate;
     }
     return seconds;
 }
@@ -24568,14 +30061,14 @@ static gn_result gn__served_plan_allowed(gn__session *s, const gn_part *part, gn
            most = 10.0 * server->desc.max_step_seconds;
     if (gn__server_refuses(server, s->tenant, part->hash))
         return gn_fail(f, GN_LIMIT,
-                       "this plan did not end within the %d s that the server lets one step compute, and cost it its "
-                       "device: it is not taken again",
+                       "this plan is refused: it once ran past the %d s that the server allows for a step, and cost "
+                       "the server its device",
                        server->desc.max_step_seconds);
     if (seconds == 0 || seconds <= most) return GN_OK;
     return gn_fail(
         f, GN_LIMIT,
-        "a step of this plan would compute for %.3g s; the server lets one step compute for %d s (--max-step-seconds)",
-        seconds, server->desc.max_step_seconds);
+        "a step of this plan would take about %.3g s; the server allows %d s for a step (--max-step-seconds)", seconds,
+        server->desc.max_step_seconds);
 }
 
 /* ---- weights of a session ---- */
@@ -24651,6 +30144,7 @@ static gn_result gn__serve_weight_ask(gn__session *s, const gn__msg *m, gn_fault
         if (!h) continue;
         gn__session_pin(s, h);
         have[i / 8] |= (uint8_t)(1u << (i % 8));
+        s->stats.weight_bytes_known += h->weight->bytes;
     }
     gn__paying.spare = true;
     gn__msg_weight_have answer = { { have, (d.digests.n + 7) / 8 } };
@@ -24768,11 +30262,13 @@ static gn_result gn__upload_finish(gn__session *s, gn_fault *f) {
     else gn__net->sha256(u->data, (size_t)u->total, digest);
     u->hasher = NULL;
     uint64_t total = u->total; /* the upload is cleared when it ends */
+    gn__session_timed(s, GN_TIMING_RECEIVE, 0, gn_now_us() - u->begun_us);
     if (memcmp(digest, u->digest, 32) != 0) {
         gn__upload_end(s);
         return gn_fail(f, GN_BAD_DIGEST, "a weight of %llu bytes does not have the SHA-256 it was announced with",
                        (unsigned long long)total);
     }
+    s->stats.weight_bytes_sent += total;
     gn__weight *w = gn__upload_enter(s, digest);
     gn__upload_end(s);
     if (!w) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a weight of %llu bytes", (unsigned long long)total);
@@ -24822,6 +30318,7 @@ static gn_result gn__serve_weight_put(gn__session *s, const gn__msg *m, gn_fault
     if (d.offset == 0) { /* a new one, or one that the client begins again */
         gn__upload_end(s);
         u->total = d.total;
+        u->begun_us = gn_now_us();
         memcpy(u->digest, d.digest, 32);
         if (u->total > GN__HASH_ALONE && u->total <= s->limit) u->hasher = gn__hasher_start();
     }
@@ -24847,7 +30344,9 @@ static gn_result gn__served_slot_fill_weight(gn__session *s, gn__served_slot *x,
     gn__held_weight *h = gn__session_find_weight(s, put->digest.p, desc->bytes);
     if (!h) return gn_fail(f, GN_BAD_DIGEST, "no weight of this digest and of %zu bytes was uploaded", desc->bytes);
     desc->host = h->weight->data;
+    uint64_t begin = gn__span_begin();
     gn_result e = s->exec.i->slot_put(s->exec.self, desc, f);
+    gn_trace_end(GN_STAGE_UPLOAD, "slot_put", begin, desc->bytes, s->device);
     if (e) return e;
     h->slots++;
     x->weight = h;
@@ -24861,7 +30360,7 @@ static gn_result gn__served_slot_fill_state(gn__session *s, const gn__msg_slot_p
     if (put->fill == GN__FILL_DIGEST || put->digest.n != 0 || (put->fill == GN__FILL_ZEROS && put->blob.n != 0))
         return gn_fail(f, GN_BAD_MESSAGE, "a state begins with zeros or with its bytes");
     if (put->fill == GN__FILL_BYTES && put->blob.n < gn__blob_least(desc->bytes))
-        return gn_fail(f, GN_BAD_MESSAGE, "the bytes of a state are cut");
+        return gn_fail(f, GN_BAD_MESSAGE, "the bytes of a state are truncated");
     if (put->fill == GN__FILL_BYTES) {
         host = (uint8_t *)gn_alloc(desc->bytes);
         if (!host) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a state of %zu bytes", desc->bytes);
@@ -24873,7 +30372,9 @@ static gn_result gn__served_slot_fill_state(gn__session *s, const gn__msg_slot_p
         }
     }
     desc->host = host;
+    uint64_t begin = gn__span_begin();
     gn_result e = s->exec.i->slot_put(s->exec.self, desc, f);
+    gn_trace_end(GN_STAGE_UPLOAD, "slot_put", begin, desc->bytes, s->device);
     gn_free(host);
     return e;
 }
@@ -24977,15 +30478,13 @@ static gn_result gn__served_slot_check(gn__session *s, uint32_t slot, uint32_t g
 
 /* The slots that a part names are there, of the kind and type that it says. */
 static gn_result gn__part_check_slots(gn__session *s, const gn_part *part, gn_fault *f) {
-    gn__type t;
     gn__served_slot *x;
     for (uint32_t i = 0; i < part->n_nodes; i++) {
         const gn_part_node *n = &part->nodes[i];
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
         gn_result e = gn__served_slot_check(s, n->slot, n->gen, f, &x);
         if (e) return e;
-        t = gn__part_type(part, i);
-        if ((gn_leaf_kind)n->leaf != x->kind || !gn__type_equal(&t, &x->type))
+        if ((gn_leaf_kind)n->leaf != x->kind || !gn__part_is(part, i, &x->type))
             return gn_fail(f, GN_BAD_MESSAGE, "slot %u is of another kind or type", n->slot);
     }
     return GN_OK;
@@ -24993,15 +30492,13 @@ static gn_result gn__part_check_slots(gn__session *s, const gn_part *part, gn_fa
 
 /* Updates are of states, of the state's type, and one for each. */
 static gn_result gn__part_check_updates(gn__session *s, const gn_part *part, gn_fault *f) {
-    gn__type t;
     gn__served_slot *x;
     s->update_checks++;
     for (uint32_t i = 0; i < part->n_updates; i++) {
         const gn_part_update *update = &part->updates[i];
         gn_result e = gn__served_slot_check(s, update->slot, update->gen, f, &x);
         if (e) return e;
-        t = gn__part_type(part, update->node);
-        if (x->kind != GN_LEAF_STATE || !gn__type_equal(&t, &x->type))
+        if (x->kind != GN_LEAF_STATE || !gn__part_is(part, update->node, &x->type))
             return gn_fail(f, GN_BAD_MESSAGE, "slot %u does not take this value", update->slot);
         if (x->mark == s->update_checks) return gn_fail(f, GN_BAD_MESSAGE, "slot %u is updated twice", update->slot);
         x->mark = s->update_checks;
@@ -25097,16 +30594,55 @@ static void gn__served_plan_leave(gn__session *s, gn__served_plan *p) {
     *(p->older ? &p->older->newer : &s->oldest) = p->newer;
 }
 
+/* Role and phase that most of the plan's work has, of that for which one was recognised. Without memory to recognise
+   them none: that is no reason to refuse a plan. */
+static void gn__served_plan_purpose(gn__session *s, gn__served_plan *p) {
+    double roles[GN_ROLE__COUNT] = { 0 }, phases[GN_PHASE__COUNT] = { 0 };
+    gn_meaning m;
+    gn_fault ignored;
+    uint64_t bytes;
+    if (gn__meaning_make(p->part, 0, &s->cancel, &m, &ignored)) gn__account_refused(s->host, &bytes);
+    else {
+        for (uint32_t i = 0; i < m.n_groups; i++) {
+            const gn_group *g = &m.groups[i];
+            if (g->role) roles[g->role] += g->flops + (double)g->bytes;
+            if (g->phase) phases[g->phase] += g->flops + (double)g->bytes;
+        }
+        gn__meaning_deinit(&m);
+    }
+    for (uint8_t i = 1; i < GN_ROLE__COUNT; i++)
+        if (roles[i] > roles[p->role]) p->role = i;
+    for (uint8_t i = 1; i < GN_PHASE__COUNT; i++)
+        if (phases[i] > phases[p->phase]) p->phase = i;
+}
+
+/* Among the plans that are told of, or no more. */
+static void gn__served_plan_count(gn__session *s, gn__served_plan *p, bool there) {
+    if (p->counted == there) return;
+    p->counted = there;
+    gn__mutex_lock(&s->server->lock);
+    s->looks.plans += there ? 1u : 0u - 1u;
+    s->looks.by[p->role][p->phase] += there ? 1u : 0u - 1u;
+    s->looks.role = p->role;
+    s->looks.phase = p->phase;
+    s->looks.hash = p->part->hash;
+    gn__mutex_unlock(&s->server->lock);
+}
+
 /* The executor's plan, as the one that was used last. sequence: of the step that needs it. */
 static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, uint64_t sequence, gn_fault *f) {
-    uint64_t before = gn__account_held(s->host);
+    uint64_t before = gn__account_held(s->host), begun = gn_now_us();
+    uint64_t begin = gn__span_begin();
     gn__work_begin(s, sequence, true, p->part->hash);
     gn_result e = s->exec.i->plan_make(s->exec.self, p->part, &p->plan, f);
     gn__work_end(s);
+    gn_trace_end(GN_STAGE_PLAN, "plan_make", begin, 0, s->device);
+    gn__session_timed(s, GN_TIMING_COMPILE, 0, gn_now_us() - begun);
     if (e) {
         p->plan = NULL;
         return e;
     }
+    s->stats.plans_made++;
     uint64_t after = gn__account_held(s->host);
     p->bytes = after - GN__MIN(after, before);
     s->plan_bytes += p->bytes;
@@ -25116,7 +30652,9 @@ static gn_result gn__served_plan_make(gn__session *s, gn__served_plan *p, uint64
 
 static void gn__served_plan_unmake(gn__session *s, gn__served_plan *p) {
     if (!p->plan) return;
+    uint64_t begin = gn__span_begin();
     s->exec.i->plan_destroy(s->exec.self, p->plan);
+    gn_trace_end(GN_STAGE_FREE, "plan_destroy", begin, 0, s->device);
     s->plan_bytes -= p->bytes;
     gn__served_plan_leave(s, p);
     p->plan = NULL;
@@ -25138,8 +30676,10 @@ static gn_result gn__session_trim_plans(gn__session *s, const gn__served_plan *p
 static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const gn__msg_plan_put *put, gn_fault *f) {
     gn__work_begin(s, UINT64_MAX, true, put->hash); /* of no step: a plan without its part would never run */
     gn_result e = gn__served_plan_part(s, p, put, f);
+    if (!e) gn__served_plan_purpose(s, p);
     gn__work_end(s);
     if (e) return e;
+    gn__served_plan_count(s, p, true);
     if (p->part->hash != put->hash) return gn_fail(f, GN_BAD_MESSAGE, "the part's hash is not the one announced");
     e = gn__served_plan_allowed(s, p->part, f);
     if (!e) e = gn__part_check_slots(s, p->part, f);
@@ -25156,6 +30696,7 @@ static gn_result gn__served_plan_build(gn__session *s, gn__served_plan *p, const
 /* Frees all but the entry itself. */
 static void gn__served_plan_clear(gn__session *s, gn__served_plan *p) {
     gn__served_plan_unmake(s, p);
+    gn__served_plan_count(s, p, false);
     gn_free(p->ports.args);
     gn_free(p->part);
     p->part = NULL;
@@ -25215,16 +30756,19 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 static uint64_t gn__session_busy(gn__session *s, bool busy) {
     uint64_t now = gn_now_us(), spent = 0;
     if (busy == (s->begun_us != 0)) return 0;
-    gn__mutex_lock(&s->server->lock);
-    if (busy) s->server->busy[s->device_at]++;
-    else {
-        uint64_t *average = &s->server->step_us[s->device_at];
+    gn_server *server = s->server;
+    int at = s->device_at;
+    gn__mutex_lock(&server->lock);
+    if (busy && server->busy[at]++ == 0) server->busy_since[at] = now;
+    if (!busy) {
+        uint64_t *average = &server->step_us[at];
         spent = now - s->begun_us;
-        s->server->busy[s->device_at]--;
+        if (--server->busy[at] == 0) server->busy_us[at] += now - server->busy_since[at];
         *average = *average ? (*average * 7 + spent) / 8 : spent;
+        s->looks.busy_us += spent;
     }
-    gn__mutex_unlock(&s->server->lock);
     s->begun_us = busy ? GN__MAX(now, 1u) : 0;
+    gn__mutex_unlock(&server->lock);
     return GN__MIN(spent, GN__WAIT_MOST / 1000) * 1000;
 }
 
@@ -25248,17 +30792,22 @@ static void gn__kept_remove(gn__session *s, size_t from, size_t to) {
 static gn_result gn__step_arg(gn__session *s, const gn__served_plan *p, uint32_t i, gn__rd *r, uint8_t *at,
                               gn_fault *f) {
     const gn__port *port = &p->ports.args[i];
-    gn__type t;
     s->args[i] = (gn_arg){ at, port->bytes, 0 };
-    if (!port->value) return gn__blob_get(r, at, port->bytes, port->element, s->link.codecs, f);
+    if (!port->value) {
+        const uint8_t *from = r->p;
+        gn_result e = gn__blob_get(r, at, port->bytes, port->element, s->link.codecs, f);
+        if (e) return e;
+        s->stats.tensor_bytes_down += port->bytes;
+        s->stats.packed_bytes_down += (uint64_t)(r->p - from);
+        return GN_OK;
+    }
     uint64_t id = gn__get_u64(r);
     size_t k = gn__kept_lower(s, id);
     s->args[i] = (gn_arg){ NULL, 0, id };
-    if (r->bad) return gn_fail(f, GN_BAD_MESSAGE, "the arguments of a step are cut");
+    if (r->bad) return gn_fail(f, GN_BAD_MESSAGE, "the arguments of a step are truncated");
     if (k == s->n_kept || s->kept[k].id != id)
         return gn_fail(f, GN_STALE_HANDLE, "value %llu is not kept", (unsigned long long)id);
-    t = gn__part_type(p->part, p->part->args[i]);
-    return gn__type_equal(&t, &s->kept[k].type)
+    return gn__part_is(p->part, p->part->args[i], &s->kept[k].type)
                ? GN_OK
                : gn_fail(f, GN_BAD_MESSAGE, "value %llu is of another type", (unsigned long long)id);
 }
@@ -25350,9 +30899,13 @@ static gn_result gn__step_start(gn__session *s, const gn__served_plan *p, const 
     if (!e) e = gn__step_wants(s, p, d, run, f);
     if (!e) e = gn__step_keeps(s, p, d, run, f);
     const gn_stats before = s->stats;
-    gn__work_begin(s, d->sequence, false, p->part->hash);
+    run->came_us = s->came_step_us;
+    run->begun_us = gn__work_begin(s, d->sequence, false, p->part->hash);
+    run->ended_us = 0;
+    uint64_t begin = gn__span_begin();
     if (!e) e = s->exec.i->submit(s->exec.self, p->plan, s->args, s->outs, &run->ticket, f);
     gn__work_end(s);
+    gn_trace_end(GN_STAGE_LAUNCH, "submit", begin, p->args_bytes, s->device);
     run->counts =
         (gn__msg_counts){ s->stats.kernels_run - before.kernels_run, s->stats.nodes_fused - before.nodes_fused,
                           s->stats.state_copies - before.state_copies,
@@ -25392,6 +30945,7 @@ static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_
 
 static gn_result gn__serve_step(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn__msg_step d;
+    s->came_step_us = gn_now_us();
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e && !m->over) return e;
     gn__session_unpin(s);
@@ -25482,8 +31036,11 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
     gn__work_begin(s, run->sequence, false, run->hash);
+    uint64_t begin = gn__span_begin();
     gn_result e = s->exec.i->wait(s->exec.self, run->ticket, &fault);
     gn__work_end(s);
+    gn_trace_end(GN_STAGE_SYNCHRONISE, "wait", begin, 0, s->device);
+    gn__running_ended(s, run);
     if (e == GN_NO_VALUE) run->end_keep = run->first_keep; /* what it kept counts as kept */
     if (e) {
         fault.result = e = gn__session_blame(s, e, &fault);
@@ -25494,7 +31051,8 @@ static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     if (!run->plan->ran) gn__server_record(s->server, run->plan->part);
     run->plan->ran = true;
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
-    uint64_t spent = gn__session_busy(s, false);
+    uint64_t spent = gn__session_busy(s, false), answer_us = gn_now_us();
+    gn__running_result(s, run);
     if (run->n_wants > 0 && (e = gn__session_costs(s, run->request, spent)) != GN_OK) return e;
     if (!run->plan->told && s->features & GN__FEATURE_COUNTS &&
         (e = gn__outbox_message(&s->link.out, GN__MSG_COUNTS, run->request, &run->counts)) != GN_OK)
@@ -25507,7 +31065,10 @@ static gn_result gn__running_answer(gn__session *s, gn__running *run) {
                                                  s->link.wire_ns, &s->link.scratch);
         s->stats.tensor_bytes_up += want->bytes;
     }
-    return gn__outbox_end(&s->link.out);
+    e = gn__outbox_end(&s->link.out);
+    if (run->n_wants > 0) s->send_us += gn_now_us() - answer_us;
+    s->sends = s->sends || run->n_wants > 0;
+    return e;
 }
 
 /* Answers the first n of the steps that were submitted. */
@@ -25539,7 +31100,11 @@ static gn_result gn__session_drain(gn__session *s) { return gn__session_drain_fi
 static gn_result gn__session_reply_first(gn__session *s, uint32_t n, gn_fault *f) {
     gn_result e = gn__session_drain_first(s, n);
     gn__session_show(s); /* before the client can know */
+    uint64_t begin = gn_now_us();
     if (!e) e = gn__outbox_flush(&s->link.out);
+    if (s->sends) gn__session_timed(s, GN_TIMING_SEND, 0, s->send_us + gn_now_us() - begin);
+    s->sends = false;
+    s->send_us = 0;
     return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
 }
 
@@ -25549,6 +31114,7 @@ static gn_result gn__session_advance(gn__session *s, gn_fault *f) {
     bool wanted = false;
     for (; n < s->n_running && gn__exec_ended(&s->exec, s->running[n].ticket); n++)
         wanted = wanted || s->running[n].n_wants > 0;
+    for (uint32_t i = s->n_ended; i < n; i++) gn__running_ended(s, &s->running[i]);
     if (n > s->n_ended) gn__step_ended(s, s->n_running - n);
     s->n_ended = n;
     return wanted ? gn__session_reply_first(s, n, f) : GN_OK;
@@ -25596,7 +31162,9 @@ static gn_result gn__serve_label(gn__session *s, const gn__msg *m, gn_fault *f) 
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     if (e) return e;
     if (s->label[0]) return gn_fail(f, GN_BAD_MESSAGE, "a session has one label");
+    gn__mutex_lock(&s->server->lock);
     gn__span_text(&d.text, s->label, sizeof s->label);
+    gn__mutex_unlock(&s->server->lock);
     gn_logf(s->server->desc.log, s->server->desc.log_user, GN_LOG_INFO, "session %llu of %s is '%s'",
             (unsigned long long)s->id, s->peer, s->label);
     return GN_OK;
@@ -25607,6 +31175,184 @@ static gn_result gn__serve_bye(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
     (void)s;
     return e ? e : gn_fail(f, GN_DISCONNECTED, "the client said goodbye (%s)", gn__result_name((gn_result)d.reason));
+}
+
+/* ---- what the server does now ---- */
+
+static void gn__stats_add(gn_stats *to, const gn_stats *from) {
+#define GN__X(name, unit, help) to->name += from->name;
+    GN_COUNTERS(GN__X)
+#undef GN__X
+}
+
+static void gn__device_view(const gn_server *server, int at, uint64_t now, gn_device_view *d) {
+    const gn_cluster_device *c = &server->costs[at];
+    gn__copy_text(d->name, sizeof d->name, server->devices[at]);
+    gn__copy_text(d->identity, sizeof d->identity, server->identities[at]);
+    d->lost = server->lost_devices >> at & 1;
+    d->running = server->busy[at];
+    d->busy_us = server->busy_us[at] + (server->busy[at] ? now - server->busy_since[at] : 0);
+    d->step_us = server->step_us[at];
+    d->queue_us = d->running * d->step_us + (uint64_t)(c->queue_s * 1e6);
+    d->memory_bytes = c->memory;
+    d->flops_per_s = gn__cost_on_wire(c->flops_per_s[GN_RATE_F32], GN__RATE_MOST);
+    d->bytes_per_s = gn__cost_on_wire(c->bytes_per_s, GN__RATE_MOST);
+}
+
+static void gn__session_view(const gn__session *s, uint64_t now, gn_session_view *v) {
+    uint64_t running = s->begun_us ? now - GN__MIN(s->begun_us, now) : 0;
+    v->session = s->id;
+    gn__copy_text(v->tenant, sizeof v->tenant, s->tenant);
+    gn__copy_text(v->peer, sizeof v->peer, s->peer);
+    gn__copy_text(v->label, sizeof v->label, s->label);
+    if (s->placed) gn__copy_text(v->device, sizeof v->device, s->server->devices[s->device_at]);
+    gn__copy_text(v->role, sizeof v->role, gn__role_names[s->looks.role]);
+    gn__copy_text(v->phase, sizeof v->phase, gn__phase_names[s->looks.phase]);
+    v->plan_hash = s->looks.hash;
+    v->age_us = now - GN__MIN(s->came_us, now);
+    v->step_us = running;
+    v->busy_us = s->looks.busy_us + running;
+    v->host_bytes = s->host ? gn__account_held(s->host) : 0;
+    v->held_bytes = s->shown.device_bytes;
+    v->plans = s->looks.plans;
+    v->steps = s->shown.steps_run;
+    v->bytes_up = s->shown.socket_bytes_down;
+    v->bytes_down = s->shown.socket_bytes_up;
+    v->weights_sent = s->shown.weight_bytes_sent;
+    v->weights_known = s->shown.weight_bytes_known;
+    v->fallbacks = s->shown.fallbacks;
+    v->faults = s->shown.faults;
+}
+
+/* A session into the sums; into the list while there is room. */
+static void gn__view_add(gn_server_view *v, const gn__session *s, uint64_t now, size_t room) {
+    gn_device_view *d = &v->devices[s->device_at];
+    gn__stats_add(&v->stats, &s->shown);
+    v->sessions_now++;
+    for (int i = 0; i < GN_ROLE__COUNT * GN_PHASE__COUNT; i++)
+        (&v->plans[0][0])[i] += s->looks.by[i / GN_PHASE__COUNT][i % GN_PHASE__COUNT];
+    if (s->placed) {
+        d->sessions++;
+        d->held_bytes += s->shown.device_bytes;
+    }
+    if (v->n_sessions < room) gn__session_view(s, now, &v->sessions[v->n_sessions++]);
+    else v->sessions_untold++;
+    if (v->all) return;
+    if (s->placed) d->running += s->begun_us != 0;
+    if (s->placed) d->busy_us += s->looks.busy_us + (s->begun_us ? now - GN__MIN(s->begun_us, now) : 0);
+    v->host_bytes += s->host ? gn__account_held(s->host) : 0;
+}
+
+/* Of all tenants: what the server has. Of one: which devices there are, and nothing that another's sessions change. */
+static void gn__view_begin(const gn_server *server, uint64_t now, gn_server_view *v) {
+    gn__copy_text(v->version, sizeof v->version, GN_VERSION);
+    v->draining = gn__atomic_load(&server->draining) || gn__atomic_load(&server->stop);
+    v->uptime_us = now - server->opened_us;
+    v->sessions_most = server->desc.max_sessions;
+    v->n_devices = (uint32_t)server->n_devices;
+    for (int i = 0; i < server->n_devices; i++) {
+        gn_device_view *d = &v->devices[i];
+        gn__device_view(server, i, now, d);
+        if (!v->all) d->running = d->busy_us = d->step_us = d->queue_us = 0;
+    }
+    if (!v->all) return;
+    v->stats = server->ended;
+    v->host_bytes = gn__account_held(server->host);
+    v->host_limit = gn__atomic_load(&server->host->limit);
+    v->idle_bytes = server->store.idle;
+    v->weights = server->store.n;
+    memcpy(v->times, server->times, sizeof v->times);
+}
+
+/* tenant NULL: of all. Of more than `most` sessions the newest are listed. */
+static gn_result gn__server_view(gn_server *server, const char *tenant, uint32_t most, gn_server_view **out,
+                                 gn_fault *f) {
+    size_t room = GN__MIN(GN__MIN(most, (uint32_t)GN_VIEW_SESSIONS), server->desc.max_sessions);
+    gn_server_view *v = *out = gn__view_make(room);
+    if (!v) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for what the server does");
+    v->all = tenant == NULL;
+    gn__mutex_lock(&server->lock);
+    uint64_t now = gn_now_us();
+    gn__view_begin(server, now, v);
+    for (const gn__session *s = server->sessions; s; s = s->next) { /* the newest stands first */
+        bool there = s->known && !s->gone;
+        if (there && (!tenant || strcmp(tenant, s->tenant) == 0)) gn__view_add(v, s, now, room);
+        else if (!s->done && !tenant) gn__stats_add(&v->stats, &s->shown);
+    }
+    gn__mutex_unlock(&server->lock);
+    for (uint32_t i = 0; i < v->n_sessions / 2; i++) {
+        gn_session_view x = v->sessions[i];
+        v->sessions[i] = v->sessions[v->n_sessions - 1 - i];
+        v->sessions[v->n_sessions - 1 - i] = x;
+    }
+    return GN_OK;
+}
+
+static gn_result gn__serve_query(gn__session *s, const gn__msg *m, gn_fault *f) {
+    gn__msg_query d;
+    gn_server *server = s->server;
+    gn__buf b = { NULL, 0, 0, false };
+    gn_server_view *v;
+    gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
+    if (e) return e;
+    bool all = !s->attached && gn__net->admin && gn__net->admin(server->listener, s->tenant);
+    gn__session_show(s);
+    e = gn__server_view(server, all ? NULL : s->tenant, d.sessions, &v, f);
+    if (e) return e;
+    gn__view_put(&b, v);
+    gn_free(v);
+    gn__msg_query_ok answer = { { b.p, b.n } };
+    e = b.failed ? GN_OUT_OF_MEMORY : gn__outbox_message(&s->link.out, GN__MSG_QUERY_OK, m->request, &answer);
+    gn__buf_deinit(&b);
+    return e ? gn_fail(f, e, "no memory for what the server does") : GN_OK;
+}
+
+/* Events as they travel, as many as fit; what is left moves to the front. */
+static void gn__session_events(gn__spans *from, size_t most, gn__buf *out) {
+    const char *texts;
+    size_t at = 0;
+    while (at < from->n) {
+        size_t before = at;
+        gn__kept_span s = gn__spans_next(from->p, &at, &texts);
+        size_t n = (size_t)s.name_n + s.lane_n + s.detail_n;
+        if (out->n + 40 + n > most) {
+            at = before;
+            break;
+        }
+        const uint8_t small[] = { s.stage, s.beside, s.name_n, s.lane_n };
+        gn__put_bytes(out, small, sizeof small);
+        gn__put_u32(out, s.detail_n);
+        const uint64_t large[] = { s.begin_ns, s.end_ns, s.bytes, s.packed };
+        for (size_t i = 0; i < GN__LENGTH(large); i++) gn__put_u64(out, large[i]);
+        gn__put_bytes(out, texts, n);
+    }
+    memmove(from->p, from->p + at, from->n - at);
+    from->n -= at;
+}
+
+/* Answered beside the steps that run: what they do is told next time. */
+static gn_result gn__serve_trace_ask(gn__session *s, const gn__msg *m, gn_fault *f) {
+    gn__msg_trace_ask d;
+    gn__buf events = { NULL, 0, 0, false };
+    uint64_t came = s->link.came_ns ? s->link.came_ns : gn_now_ns();
+    gn_result e = gn__msg_decode(m->id, m->p, m->n, &d, f);
+    if (e) return e;
+    if (!(s->features & GN__FEATURE_TRACE)) return gn_fail(f, GN_BAD_MESSAGE, "TRACE_ASK without its feature");
+    if (!s->spans.p) {
+        s->spans.p = (uint8_t *)gn_alloc(GN__SPANS_OF_PEER);
+        if (!s->spans.p) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a trace");
+        gn__mutex_init(&s->spans.lock);
+        s->spans.cap = GN__SPANS_OF_PEER;
+    }
+    gn__trace_to(s->server->trace, &s->spans, s->server->desc.trace_kernels || d.level > 1);
+    gn__session_events(&s->spans, d.most, &events);
+    gn__msg_trace_events answer = { d.clock, came, 0, s->spans.lost, s->spans.n, { events.p, events.n } };
+    answer.went = gn_now_ns();
+    gn__paying.spare = true;
+    e = events.failed ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a trace")
+                      : gn__outbox_message(&s->link.out, GN__MSG_TRACE_EVENTS, m->request, &answer);
+    gn__buf_deinit(&events);
+    return e;
 }
 
 typedef gn_result (*gn__serve_fn)(gn__session *s, const gn__msg *m, gn_fault *f);
@@ -25622,29 +31368,46 @@ static const gn__serve_fn gn__serve[GN__MSG__COUNT] = {
     [GN__MSG_PLAN_PUT] = gn__serve_plan_put,
     [GN__MSG_PLAN_DROP] = gn__serve_plan_drop,
     [GN__MSG_STEP] = gn__serve_step,
+    [GN__MSG_QUERY] = gn__serve_query,
+    [GN__MSG_TRACE_ASK] = gn__serve_trace_ask,
 };
 
 /* GN_OK: the session goes on, whether the request was served or refused. */
 static gn_result gn__session_handle(gn__session *s, const gn__msg *m, gn_fault *f) {
     gn_result e = GN_OK;
-    if (m->id != GN__MSG_STEP) e = gn__session_drain(s);
+    if (m->id == GN__MSG_TRACE_ASK) e = GN_OK;
+    else if (m->id != GN__MSG_STEP) e = gn__session_drain(s);
     /* half: the device has work meanwhile */
     else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_drain_first(s, GN__SERVER_QUEUE / 2);
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (m->id != GN__MSG_STEP && gn__session_left(s) < s->limit / 2) gn__session_spare(s, 0);
     gn__paying.spare = false;
     if (gn__serve[m->id]) e = gn__session_blame(s, gn__serve[m->id](s, m, f), f);
-    else e = gn_fail(f, GN_BAD_MESSAGE, "message %s does not belong here", gn__msgs[m->id - 1].name);
+    else e = gn_fail(f, GN_BAD_MESSAGE, "message %s is not expected here", gn__msgs[m->id - 1].name);
     gn__paying.spare = true;
     if (!e && m->id == GN__MSG_STEP) return gn__session_advance(s, f);
     if (!e || e == GN_BAD_MESSAGE || e == GN_DISCONNECTED || s->link.out.result) return e;
     if (s->parting)
         return gn_fail(f, e == GN_CANCELLED ? e : GN_DISCONNECTED, "%s",
-                       e == GN_CANCELLED ? "the server stops" : "the client has gone");
+                       e == GN_CANCELLED ? "the server is shutting down" : "the client has gone");
     if (m->id == GN__MSG_STEP && e != GN_CANCELLED && e != GN_NO_VALUE) s->step_failures++;
     gn_result sent = gn__session_drain(s); /* earlier steps are answered first */
     if (!sent) sent = gn__session_refuse(s, m->request, f, false);
     return sent ? gn_fail(f, sent, "%s", gn__result_text(sent)) : GN_OK;
+}
+
+/* The same, traced: how long the message has lain here, and what was done about it. */
+static gn_result gn__session_attend_to(gn__session *s, const gn__msg *m, gn_fault *f) {
+    uint64_t begin = gn__span_begin();
+    uint16_t id = m->id;
+    size_t n = m->n;
+    if (begin && s->link.came_ns && id != GN__MSG_TRACE_ASK)
+        gn_trace_span(
+            &(gn_span){ GN_STAGE_QUEUE, gn__msgs[id - 1].name, "queue", true, s->link.came_ns, begin, n, n, NULL });
+    gn_result e = gn__session_handle(s, m, f);
+    if (begin) gn__message_traced(id, false, begin, n + gn__tracing.unpacked, n);
+    gn__tracing.unpacked = 0;
+    return e;
 }
 
 /* gn__inbox.give: results that wait to be sent may hold the memory that a message needs: then they go first. */
@@ -25669,7 +31432,7 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
         if (!e && m.id == 0) e = gn__session_receive(s, &w, &m, f);
         if (e) return e;
         *out_request = m.request;
-        e = gn__session_handle(s, &m, f);
+        e = gn__session_attend_to(s, &m, f);
         if (e) return e;
     }
 }
@@ -25825,14 +31588,16 @@ static gn_result gn__session_admit(gn__session *s, gn_fault *f) {
     uint32_t n = 0;
     gn__mutex_lock(&server->lock);
     for (const gn__session *other = server->sessions; other; other = other->next) n += other->known && !other->gone;
-    s->known = n < server->desc.max_sessions;
+    bool drains = gn__atomic_load(&server->draining) != 0;
+    s->known = !drains && n < server->desc.max_sessions;
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
-    if (!s->known) return gn_fail(f, GN_LIMIT, "the server has %u sessions, all it takes", n);
+    if (drains) return gn_fail(f, GN_LIMIT, "the server is shutting down and takes no new sessions");
+    if (!s->known) return gn_fail(f, GN_LIMIT, "the server has %u sessions, as many as it takes (--max-sessions)", n);
     if (gn__server_refuses(server, s->tenant, 0) < GN__REFUSED_TENANT) return GN_OK;
     return gn_fail(f, GN_LIMIT,
-                   "this client has sent %u plans that did not end and cost the server its device: it takes no more of "
-                   "it until it is started again",
+                   "this client has sent %u plans that never ended and cost the server its device: it is refused until "
+                   "the server is restarted",
                    GN__REFUSED_TENANT);
 }
 
@@ -25949,7 +31714,12 @@ static void gn__session_free_work(gn__session *s) {
         if (x && !x->dropped) gn__served_slot_drop(s, x);
         gn_free(x);
     }
+    uint64_t begin = gn__span_begin();
     if (s->exec.i) s->exec.i->close(s->exec.self);
+    gn_trace_end(GN_STAGE_FREE, "close", begin, 0, s->device);
+    gn__trace_to(NULL, NULL, false);
+    if (s->spans.p) gn__mutex_deinit(&s->spans.lock);
+    gn_free(s->spans.p);
     gn__session_unpin(s);
     for (int i = 0; i < GN__SERVER_QUEUE; i++) {
         gn_free(s->running[i].wants);
@@ -25967,12 +31737,6 @@ static void gn__session_free_work(gn__session *s) {
 
 GN__ONCE_END
 GN__ONCE_BEGIN
-static void gn__stats_add(gn_stats *to, const gn_stats *from) {
-#define GN__X(name, unit, help) to->name += from->name;
-    GN_COUNTERS(GN__X)
-#undef GN__X
-}
-
 /* It pays for nothing more. */
 static void gn__session_refund(gn__session *s) {
     gn__paying = (gn__payer){ NULL, NULL, false };
@@ -26034,6 +31798,8 @@ static void gn__session_main(void *arg) {
     gn__session *s = (gn__session *)arg;
     gn_fault why = { GN_OK, GN_NO_NODE, "" };
     uint32_t request = 0;
+    snprintf(gn__tracing.lane, sizeof gn__tracing.lane, "session %llu", (unsigned long long)s->id);
+    gn__trace_to(s->server->trace, NULL, s->server->desc.trace_kernels);
     gn_result e = gn__session_greet(s, &request, &why);
     if (!e) {
         gn__session_tell(s, NULL);
@@ -26200,7 +31966,7 @@ static bool gn__attend_time(gn__session *s, uint64_t now) {
     if (!gn_flag_get(&s->cancel)) {
         gn__flag_set(&s->cancel, GN_LIMIT);
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN,
-                "session %llu of %s: a step of plan %016llx computes for longer than %d s; it is to end",
+                "session %llu of %s: a step of plan %016llx has run for longer than %d s and is being stopped",
                 (unsigned long long)s->id, s->peer, (unsigned long long)s->work_hash, server->desc.max_step_seconds);
     }
     return s->given_up = gn__session_late(s, now, GN__GRACE_US);
@@ -26224,7 +31990,7 @@ static gn__session *gn__attend_next(gn_server *server, uint64_t below, uint64_t 
 /* Its thread cannot tell its client any more. */
 static void gn__attend_give_up(gn__session *s, gn_fault *why) {
     gn_fail(why, GN_DEVICE_LOST,
-            "a step of plan %016llx did not end within %d s, nor within %u s after it was told to: %s is given up",
+            "a step of plan %016llx did not end within %d s, nor within %u s of being told to stop: %s is given up",
             (unsigned long long)s->work_hash, s->server->desc.max_step_seconds, GN__GRACE_US / 1000000, s->device);
     gn__msg_error m = { GN_DEVICE_LOST, 1, GN_NO_NODE, gn__span_of_text(why->text, 399) };
     if (s->works && gn__link_state(&s->link, 0) & GN_LINK_WRITABLE) gn__attend_send(s, GN__MSG_ERROR, 0, &m);
@@ -26345,11 +32111,12 @@ static gn_result gn__server_set_desc(gn_server *server, const gn_server_desc *de
     if (d->refused && !gn__server_remember(server, d->refused))
         return gn_fail(f, GN_BAD_ARGUMENT, "what is to be refused is not the text of gn_server_refused");
     d->refused = NULL;
-    bool ok = gn__copy_string(&server->listen, &d->listen) && gn__copy_string(&server->key, &d->key) &&
-              gn__copy_string(&server->cert, &d->cert) && gn__copy_string(&server->ca, &d->ca) &&
-              gn__copy_string(&server->url_file, &d->url_file) && gn__copy_string(&server->home, &d->home) &&
-              gn__copy_string(&server->record_file, &d->record_file) &&
-              gn__copy_string(&server->warm_file, &d->warm_file) && gn__copy_string(&server->advertise, &d->advertise);
+    bool ok =
+        gn__copy_string(&server->listen, &d->listen) && gn__copy_string(&server->key, &d->key) &&
+        gn__copy_string(&server->cert, &d->cert) && gn__copy_string(&server->ca, &d->ca) &&
+        gn__copy_string(&server->url_file, &d->url_file) && gn__copy_string(&server->home, &d->home) &&
+        gn__copy_string(&server->record_file, &d->record_file) && gn__copy_string(&server->warm_file, &d->warm_file) &&
+        gn__copy_string(&server->advertise, &d->advertise) && gn__copy_string(&server->admin_file, &d->admin_file);
     if (d->tenant_memory == 0) d->tenant_memory = GN__MIN(d->memory_limit, UINT64_MAX / 4) * 4;
     if (d->idle_memory == 0) d->idle_memory = d->memory_limit;
     if (d->idle_minutes == 0) d->idle_minutes = 60;
@@ -26371,6 +32138,7 @@ static gn_result gn__server_set_desc(gn_server *server, const gn_server_desc *de
 static gn_result gn__server_add_device(gn_server *server, const char *text, size_t n, gn_fault *f) {
     gn_stats stats;
     gn_exec exec = { NULL, NULL };
+    uint64_t begin = gn__span_begin();
     memset(&stats, 0, sizeof stats);
     if (server->n_devices == GN__DEVICES_MAX || n == 0 || n > 60)
         return gn_fail(f, GN_BAD_ARGUMENT, "a device list of more than %d names or with a name of %zu characters",
@@ -26388,7 +32156,11 @@ static gn_result gn__server_add_device(gn_server *server, const char *text, size
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     if (!server->desc.no_costs) gn__measure(exec, &d, 0, &server->costs[server->n_devices]);
+    gn_device_info info;
+    exec.i->describe(exec.self, &info);
+    gn__copy_text(server->identities[server->n_devices], sizeof server->identities[0], info.identity);
     exec.i->close(exec.self);
+    gn_trace_end(GN_STAGE_INITIALISE, "device", begin, 0, d.device);
     server->n_devices++;
     return GN_OK;
 }
@@ -26493,7 +32265,7 @@ static void gn__server_warm(void *arg) {
             refused ? ", the last: " : "", why.text,
             late ? "; the others are left for want of time"
             : ok ? ""
-                 : "; the rest of the file is no record of plans");
+                 : "; the rest of the file is not a record of plans");
     gn__atomic_store(&server->warmed, 1);
 }
 
@@ -26508,7 +32280,7 @@ static gn_result gn__server_begin_warm(gn_server *server, gn_fault *f) {
 
 static gn_result gn__server_listen(gn_server *server, gn_fault *f) {
     if (strcmp(server->desc.listen, "none") == 0) return GN_OK;
-    if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "listening on %s needs the network unit", server->desc.listen);
+    if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "listening on %s needs genie_net.c", server->desc.listen);
     gn_result e = gn__net->listen(&server->desc, &server->listener, f);
     if (e) return e;
     server->accepting = gn__thread_start(&server->accept, gn__server_accept, server);
@@ -26536,8 +32308,10 @@ static void gn__server_close(gn_server *server) {
     gn__cond_deinit(&server->changed);
     gn__mutex_deinit(&server->lock);
     gn__mutex_deinit(&server->record_lock);
-    char *const copies[] = { server->listen, server->key,         server->cert,      server->ca,       server->url_file,
-                             server->home,   server->record_file, server->warm_file, server->advertise };
+    if (server->trace) gn__trace_close(server->trace, server->desc.log, server->desc.log_user);
+    char *const copies[] = { server->listen,    server->key,       server->cert,        server->ca,
+                             server->url_file,  server->home,      server->record_file, server->warm_file,
+                             server->advertise, server->admin_file };
     for (size_t i = 0; i < GN__LENGTH(copies); i++) gn_free(copies[i]);
     gn_free(server);
 }
@@ -26550,8 +32324,13 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     gn__mutex_init(&server->record_lock);
     gn__cond_init(&server->changed);
     server->next_session = 1;
+    server->opened_us = gn_now_us();
     gn_result e = gn__server_set_desc(server, desc, f);
+    if (!e && server->desc.trace_file) e = gn__trace_open(server->desc.trace_file, &server->trace, f);
+    server->desc.trace_file = NULL; /* the caller's text */
+    gn__trace_to(server->trace, NULL, false);
     if (!e) e = gn__server_add_devices(server, f);
+    gn__trace_to(NULL, NULL, false);
     if (!e) server->attends = gn__thread_start(&server->attendant, gn__attendant_main, server);
     if (!e && !server->attends) e = gn_fail(f, GN_OUT_OF_MEMORY, "no thread for a server");
     if (!e) e = gn__server_begin_warm(server, f);
@@ -26561,9 +32340,17 @@ static gn_result gn__server_open(const gn_server_desc *desc, gn_server **out_ser
     return e;
 }
 
+/* It takes no more sessions and has none. Under the lock. */
+static bool gn__server_is_drained(const gn_server *server) {
+    bool none = gn__atomic_load(&server->draining) != 0;
+    for (const gn__session *s = server->sessions; s && none; s = s->next) none = !s->known || s->gone;
+    return none;
+}
+
 static void gn__server_wait(gn_server *server) {
     gn__mutex_lock(&server->lock);
     while (!gn__atomic_load(&server->stop) && !gn__server_is_over(server)) {
+        if (gn__server_is_drained(server)) gn__atomic_store(&server->stop, 1);
         gn__cond_wait_ms(&server->changed, &server->lock, GN__SLICE_MS);
         gn__store_trim(&server->store, GN__TRIM_MOST);
     }
@@ -26867,7 +32654,7 @@ static void gn__plans_trim(gn_ctx *g) {
     low = GN__MIN(low, g->plan_clock - GN__MIN(g->plan_clock, GN__PLANS_RECENT));
     for (size_t i = 0; i < g->n_plans; i++) {
         g->plans[i].next = 0;
-        if (g->plans[i].used >= low) g->plans[kept++] = g->plans[i];
+        if (g->plans[i].used >= low || g->plans[i].pins) g->plans[kept++] = g->plans[i];
         else gn__plan_free(g, &g->plans[i]);
     }
     g->stats.plans_dropped += g->n_plans - kept;
@@ -26903,9 +32690,9 @@ static void gn__blame_largest(const gn_part *p, gn_fault *f) {
     size_t most = 0;
     if (f->node < p->n_nodes || (f->result != GN_OUT_OF_MEMORY && f->result != GN_LIMIT)) return;
     for (uint32_t i = 0; i < p->n_nodes; i++) {
-        gn__type t = gn__part_type(p, i);
-        if (gn__type_bytes(&t) < most && f->node != GN_NO_NODE) continue;
-        most = gn__type_bytes(&t);
+        size_t bytes = gn__part_bytes(p, i);
+        if (bytes < most && f->node != GN_NO_NODE) continue;
+        most = bytes;
         f->node = i;
     }
     if (f->node >= p->n_nodes) return;
@@ -26918,13 +32705,13 @@ static void gn__blame_largest(const gn_part *p, gn_fault *f) {
 
 static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
     gn_part *p = &g->cut.part;
-    gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
     gn__plan *expected = gn__plan_expected(g);
     *out_r = GN_OK;
     if (expected) {
         g->stats.plans_found++;
         return expected;
     }
+    gn_fault f = { GN_OUT_OF_MEMORY, GN_NO_NODE, "no memory for a plan" };
     p->hash = gn__part_hash(p);
     gn__plan made = { .key = gn__plan_key(p) };
     *out_r = GN_OUT_OF_MEMORY;
@@ -26958,10 +32745,10 @@ static gn__plan *gn__plan_of(gn_ctx *g, gn_result *out_r) {
 }
 
 /* Where each node of the plan came from this time: what an error of a queued step is reported with. */
-static void gn__plan_note(gn_ctx *g, gn__plan *plan) {
+static void gn__plan_note(const gn_ctx *g, gn__origin *out) {
     for (size_t i = 0; i < g->cut.n_ids; i++) {
         const gn__node *n = &g->nodes[g->cut.ids[i]];
-        plan->origins[i] = (gn__origin){ n->file, n->line, n->label, n->op };
+        out[i] = (gn__origin){ n->file, n->line, n->label, n->op };
     }
 }
 
@@ -27006,21 +32793,45 @@ static void gn__bind_args(const gn_ctx *g, gn_arg *args) {
     }
 }
 
-/* later: when it is not NULL the run is not waited for, and it is told what to wait for. */
-static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int n, uint64_t *later) {
+/* The plan of the roots and the pending updates, whose weights and states are on the device; NULL with *out_r. */
+static gn__plan *gn__plan_ready(gn_ctx *g, const uint32_t *roots, int n, gn_result *out_r) {
     uint32_t bad;
-    gn_result r = gn__cut_make(g, roots, n, &bad);
-    if (r == GN_CANCELLED) gn__pending_drop(g); /* it is not tried again */
-    if (r != GN_OK) return gn__cut_error(g, r, bad);
-    const gn_part *p = &g->cut.part;
-    if ((r = gn__slots_upload(g, p)) != GN_OK) return r;
+    uint64_t begin = gn__span_begin();
+    *out_r = gn__cut_make(g, roots, n, &bad);
+    gn_trace_end(GN_STAGE_PLAN, "cut", begin, 0, NULL);
+    if (*out_r != GN_OK) gn__cut_error(g, *out_r, bad);
+    if (*out_r == GN_OK) *out_r = gn__slots_upload(g, &g->cut.part);
+    return *out_r == GN_OK ? gn__plan_of(g, out_r) : NULL;
+}
+
+/* later: when it is not NULL the run is not waited for, and it is told what to wait for. */
+static gn_result gn__launch(gn_ctx *g, const gn__plan *plan, const gn_arg *args, const gn_out *outs, int n,
+                            uint64_t *later) {
+    gn_fault f;
+    uint64_t ticket = 0;
+    bool waits = false;
+    gn__fault_clear(&f);
+    g->step_ran = true;
+    gn_result r = g->exec.i->submit(g->exec.self, plan->exec_plan, args, outs, &ticket, &f);
+    if (r == GN_OK || r == GN_NO_VALUE) g->last_ticket = ticket;
+    g->stats.steps_run++;
+    for (int i = 0; i < n && !later; i++) waits |= outs[i].host != NULL;
+    if (later) *later = r == GN_OK ? g->last_ticket : 0;
+    if (r == GN_OK && waits) r = g->exec.i->wait(g->exec.self, g->last_ticket, &f);
+    if (r == GN_NO_VALUE) return gn__error_set(g, r, "", f.text);
+    return r == GN_OK ? r : gn__run_error(g, plan, &f);
+}
+
+static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int n, uint64_t *later) {
+    gn_result r;
     uint64_t told = g->multi ? g->multi->told : 0;
-    gn__plan *plan = gn__plan_of(g, &r);
+    gn__plan *plan = gn__plan_ready(g, roots, n, &r);
+    const gn_part *p = &g->cut.part;
     bool failed = g->multi && g->multi->told != told;                /* an earlier step */
     if (!plan && (failed || r == GN_CANCELLED)) gn__pending_drop(g); /* this one is not tried again */
     if (!plan) return r;
     gn__plan_follows(g, plan);
-    gn__plan_note(g, plan);
+    gn__plan_note(g, plan->origins);
     gn_arg *args = (gn_arg *)gn_alloc((p->n_args + 1) * sizeof *args);
     if (!args) return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a step");
     gn__bind_args(g, args);
@@ -27028,22 +32839,11 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
         bool leaf = p->nodes[p->outs[i]].leaf != GN_LEAF_NONE, version = g->nodes[roots[i]].slot != 0;
         outs[i].keep = leaf || version || g->nodes[roots[i]].value ? 0 : g->next_value++;
     }
-    gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    uint64_t ticket = 0;
-    r = g->exec.i->submit(g->exec.self, plan->exec_plan, args, outs, &ticket, &f);
-    if (r == GN_OK || r == GN_NO_VALUE) g->last_ticket = ticket;
+    r = gn__launch(g, plan, args, outs, n, later);
     gn_free(args);
-    g->stats.steps_run++;
-    bool waits = false;
-    for (int i = 0; i < n && !later; i++) waits |= outs[i].host != NULL;
-    if (later) *later = r == GN_OK ? g->last_ticket : 0;
-    if (r == GN_OK && waits) r = g->exec.i->wait(g->exec.self, g->last_ticket, &f);
-    if (r != GN_OK && r != GN_NO_VALUE) {
-        gn__pending_drop(g); /* an update is tried once: the states keep their values */
-        return gn__run_error(g, plan, &f);
-    }
-    gn__commit(g, roots, outs, n);
-    return r == GN_NO_VALUE ? gn__error_set(g, r, "", f.text) : GN_OK;
+    if (r == GN_OK || r == GN_NO_VALUE) gn__commit(g, roots, outs, n);
+    else gn__pending_drop(g); /* an update is tried once: the states keep their values */
+    return r;
 }
 
 /* ---- context ---- */
@@ -27055,6 +32855,7 @@ static void gn__step_clear(gn_ctx *g) {
     g->n_nodes = g->n_errors = 1;
     g->errors[0].result = GN_OK;
     g->n_random = g->random_leaf = g->failed_effect = 0;
+    g->step_ran = false;
     g->run_counter++;
     g->step_gen = ++g->gen;
 }
@@ -27164,7 +32965,11 @@ static bool gn__device_is_word(const char *device) {
 static gn_result gn__remote_start(gn_ctx *g, gn_transport t, const char *on_server, bool several, gn_stats *stats,
                                   gn_exec *out, gn_fault *f) {
     gn_result r = gn__remote_open(&g->desc, t, on_server, several, stats, out, f);
-    if (!r) ((gn__remote *)out->self)->cancel = &g->cancel;
+    if (r) return r;
+    ((gn__remote *)out->self)->cancel = &g->cancel;
+    ((gn__remote *)out->self)->owner = g;
+    r = gn__remote_trace_begin((gn__remote *)out->self, &g->watch, f);
+    if (r) out->i->close(out->self);
     return r;
 }
 
@@ -27185,17 +32990,19 @@ static gn_result gn__device_open(gn_ctx *g, const char *device, bool several, gn
     }
     if (gn__device_is_word(device))
         return gn_fail(f, GN_BAD_ARGUMENT,
-                       "there is no device '%.60s' here: name cpu (the one of this machine), cuda:N (a GPU, with "
-                       "genie_cuda.c), null, or a server by HOST:PORT, its "
-                       "URL genie://HOST:PORT[/DEVICE]?pin=…&code=…, or @FILE that holds one. A host of that name "
-                       "is genie://%.40s",
+                       "there is no device '%.60s' here. Devices are cpu, cuda:N (a GPU of this machine, with "
+                       "genie_cuda.c), null, and servers: HOST:PORT, a URL "
+                       "genie://HOST:PORT[/DEVICE]?pin=…&code=…, or @FILE that holds one. For a host of "
+                       "that name write genie://%.40s",
                        device, device);
     if (!gn__net)
         return gn_fail(f, GN_NO_DEVICE, "device '%.60s' is on a server, and this program was built without genie_net.c",
                        strchr(device, '?') ? "genie://…" : device);
     gn_net_desc nd = { g->desc.home, g->desc.deadline_ms, g->desc.log, g->desc.log_user };
     gn_transport t = { NULL, NULL };
+    uint64_t begin = gn__span_begin();
     gn_result r = gn__net->connect(device, &nd, &t, on_server, f);
+    gn_trace_end(GN_STAGE_INITIALISE, "connect", begin, 0, NULL);
     return r != GN_OK ? r : gn__remote_start(g, t, on_server, several, stats, &out->exec, f);
 }
 
@@ -27258,7 +33065,7 @@ static gn_result gn__place_absent(gn_ctx *g, gn__multi *m, uint32_t i, const cha
     if (!gn__says_absent(r)) return r;
     if (g->desc.strict) {
         gn_fault why = *f;
-        return gn_fail(f, GN_NO_DEVICE, "%s is absent, and strict mode forbids to go on without it: %s", name,
+        return gn_fail(f, GN_NO_DEVICE, "%s is absent, and strict mode forbids going on without it: %s", name,
                        why.text);
     }
     gn_logf(g->desc.log, g->desc.log_user, GN_LOG_WARN, "%s is absent: %s", name, f->text);
@@ -27284,7 +33091,7 @@ static gn_result gn__place_enter(gn_ctx *g, const gn__places *places, gn__multi 
     }
     u->probe = x.exec.i == &gn__remote_i ? gn__remote_probe_again : x.exec.i == &gn__cpu_i ? gn__device_work : NULL;
     u->probe_self = x.exec.i == &gn__remote_i ? x.exec.self : u;
-    if (g->desc.trace) gn__trace_exec(&x.exec, g->desc.trace, g->desc.trace_user);
+    if (gn__watches(&g->watch)) gn__trace_exec(&x.exec, &g->watch);
     gn__device_enter(u, x.exec, x.sync, &u->stats);
     u->costs = x.costs;
     u->up = u->down = x.link;
@@ -27325,8 +33132,7 @@ static gn_result gn__places_open_all(gn_ctx *g, const gn__places *places, gn_fau
     g->lost_told = gn__multi_lost(m, NULL); /* the absent: told by now */
     m->watch = !g->desc.keep_placement && !gn__env_forbids("GENIE_RESCHEDULE") && !gn__env_forbids("GENIE_MEASURE");
     m->measure_us = gn_now_us() + GN__WATCH_US;
-    m->trace = g->desc.trace;
-    m->trace_user = g->desc.trace_user;
+    m->trace = g->watch;
     g->multi = m;
     g->exec = (gn_exec){ m->devices[0].exec.i->host_alloc ? &gn__multi_host_i : &gn__multi_i, m };
     return GN_OK;
@@ -27340,7 +33146,7 @@ static gn_result gn__places_open(gn_ctx *g, const gn__places *places, gn_fault *
     }
     if (places->n != 1) return gn__places_open_all(g, places, f);
     gn_result r = gn__place_open(g, places, 0, &g->stats, &one, f);
-    if (!r && g->desc.trace) gn__trace_exec(&one.exec, g->desc.trace, g->desc.trace_user);
+    if (!r && gn__watches(&g->watch)) gn__trace_exec(&one.exec, &g->watch);
     g->exec = one.exec;
     return r;
 }
@@ -27349,6 +33155,15 @@ static uint32_t gn__names_count(const char *names) {
     uint32_t n = 1;
     for (; *names; names++) n += *names == ',';
     return n;
+}
+
+/* Who is told of what the context does; not of its own first node. */
+static gn_result gn__watch_open(gn_ctx *g, gn_fault *f) {
+    const char *path = g->desc.trace_file ? g->desc.trace_file : getenv("GENIE_TRACE"),
+               *kernels = getenv("GENIE_TRACE_KERNELS");
+    g->watch = (gn__watch){ g->desc.trace, g->desc.trace_user, NULL, g, false };
+    g->watch.kernels = g->desc.trace_kernels || (kernels && strcmp(kernels, "1") == 0);
+    return path && *path ? gn__trace_open(path, &g->watch.file, f) : GN_OK;
 }
 
 /* The devices are those of desc, unless transports are given that stand for all of them (`names` NULL). */
@@ -27363,7 +33178,6 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
         return &gn__no_context;
     }
     if (desc) g->desc = *desc;
-    g->desc.trace = NULL; /* not of the context's own first node */
     if (!g->desc.deadline_ms) g->desc.deadline_ms = 30000;
     g->max_nodes = g->desc.max_nodes ? g->desc.max_nodes : 1u << 21;
     if (g->desc.plan_memory == 0) g->desc.plan_memory = (uint64_t)256 << 20;
@@ -27371,12 +33185,13 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     g->status = g->plan_account && gn__context_init(g) && gn__device_names_keep(g, names, on_server, n_transports)
                     ? GN_OK
                     : GN_OUT_OF_MEMORY;
-    g->desc.trace = desc ? desc->trace : NULL;
-    uint64_t begin = gn__trace_begin(g);
+    if (g->status == GN_OK) g->status = gn__watch_open(g, &f);
+    uint64_t begin = gn__trace_begin(g, "gn_open");
     if (g->status == GN_OK) g->status = gn__places_open(g, &p, &f);
     else gn__places_close(&p, 0);
-    gn__trace_end(g, "gn_open", begin, 0);
-    g->desc.devices = g->desc.home = g->desc.label = NULL; /* the caller's strings need not outlive the call */
+    if (gn__watches(&g->watch)) gn__watch_end(&g->watch, GN_STAGE_INITIALISE, "gn_open", "", begin, 0);
+    /* the caller's strings need not outlive the call */
+    g->desc.devices = g->desc.home = g->desc.label = g->desc.trace_file = NULL;
     if (g->status != GN_OK) {
         gn__error_set(g, g->status, "", f.text);
         gn_logf(g->desc.log, g->desc.log_user, GN_LOG_ERROR, "%s", f.text);
@@ -27384,19 +33199,26 @@ static gn_ctx *gn__context_open(const gn_desc *desc, const char *names, const gn
     return g;
 }
 
+static void gn__recording_free(gn__recording *s) {
+    void *all[] = { s->plan.origins, s->args, s->bytes, s->given, s->slots, s->outs, s->versions };
+    for (size_t i = 0; i < GN__LENGTH(all); i++) gn_free(all[i]);
+    memset(s, 0, sizeof *s);
+}
+
 static void gn__context_free(gn_ctx *g) {
     if (g->multi) gn__multi_abandon(g->multi);
+    for (size_t i = 0; i < g->n_recordings; i++) gn__recording_free(&g->recordings[i]);
     for (size_t i = 0; i < g->n_plans; i++) gn__plan_free(g, &g->plans[i]);
     if (g->exec.i) g->exec.i->close(g->exec.self);
     for (size_t i = 0; i < g->n_data; i++) gn_free(g->data[i].owned);
     for (size_t i = 0; i < g->n_labels; i++) gn_free(g->labels[i]);
     for (size_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)g->slots[i].host);
-    void *arrays[] = { g->nodes,       g->ins,         g->attrs,     g->shapes,    g->data,        g->errors,
-                       g->labels,      g->slots,       g->pending,   g->plans,     g->shape_table, g->plan_table,
-                       g->label_table, g->cut.nodes,   g->cut.ins,   g->cut.attrs, g->cut.dims,    g->cut.args,
-                       g->cut.outs,    g->cut.updates, g->cut.hints, g->cut.ids,   g->cut.marks,   g->cut.where,
-                       g->cut.seen,    g->device_names };
+    void *arrays[] = { g->nodes,       g->ins,          g->attrs,     g->shapes,    g->data,        g->errors,
+                       g->labels,      g->slots,        g->pending,   g->plans,     g->shape_table, g->plan_table,
+                       g->label_table, g->cut.nodes,    g->cut.ins,   g->cut.attrs, g->cut.dims,    g->cut.args,
+                       g->cut.outs,    g->cut.updates,  g->cut.hints, g->cut.ids,   g->cut.marks,   g->cut.where,
+                       g->cut.seen,    g->device_names, g->recordings };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
     gn__account_close(g->plan_account);
 }
@@ -27524,12 +33346,198 @@ static gn_result gn__values(gn_ctx *g, const gn_tensor *t, int n, void *const *o
         static char nothing;
         outs[i] = (gn_out){ out[i] ? out[i] : &nothing, bytes[i], 0 };
     }
-    uint64_t begin = gn__call_begin(g), total = 0;
+    uint64_t begin = gn__call_begin(g, call), total = 0;
     if (r == GN_OK) r = gn__submit(g, roots, outs, n, later);
     for (int i = 0; outs && i < n; i++) total += outs[i].bytes;
     gn__trace_end(g, call, begin, total);
     gn_free(roots);
     gn_free(outs);
+    return r;
+}
+
+/* ---- recorded steps ---- */
+
+static gn__recording *gn__recording_of(gn_recording s, const char *call, gn_result *out_r) {
+    gn_ctx *g = s.ctx;
+    *out_r = GN_STALE_HANDLE;
+    if (!gn__usable(g)) *out_r = gn__unusable((gn__loc){ "", 0 }, call, g);
+    else if (s.gen < g->opened_gen) gn__error_set(g, *out_r = GN_CLOSED_CONTEXT, call, "its context was closed");
+    else if (!s.gen || s.id >= g->n_recordings || g->recordings[s.id].gen != s.gen)
+        gn__error_set(g, *out_r, call, "the recorded step was closed");
+    else return *out_r = GN_OK, &g->recordings[s.id];
+    return NULL;
+}
+
+/* Room for what a recording of the cut holds. */
+static gn_result gn__recording_alloc(gn_ctx *g, int n_given, gn__recording *s) {
+    const gn_part *p = &g->cut.part;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < p->n_args; i++) bytes += (gn__part_bytes(p, p->args[i]) + 63) & ~(size_t)63;
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        s->n_slots += p->nodes[i].leaf == GN_LEAF_WEIGHT || p->nodes[i].leaf == GN_LEAF_STATE;
+    s->plan.origins = (gn__origin *)gn_alloc((p->n_nodes + 1) * sizeof *s->plan.origins);
+    s->args = (gn_arg *)gn_alloc((p->n_args + 1) * sizeof *s->args);
+    s->bytes = (uint8_t *)gn_alloc(bytes + 1);
+    s->given = (uint32_t *)gn_alloc(((size_t)n_given + 1) * sizeof *s->given);
+    s->slots = (gn_part_update *)gn_alloc((s->n_slots + 1) * sizeof *s->slots);
+    s->outs = (gn_out *)gn__alloc_zero((p->n_outs + 1) * sizeof *s->outs);
+    s->versions = (uint32_t *)gn_alloc((p->n_outs + 1) * sizeof *s->versions);
+    bool all = s->plan.origins && s->args && s->bytes && s->given && s->slots && s->outs && s->versions;
+    return all && GN__GROW(g, recordings, 1)
+               ? GN_OK
+               : gn__error_set(g, GN_OUT_OF_MEMORY, "gn_step_record", "no memory for a recorded step");
+}
+
+/* Copies the values that the data leaves have now; finds the given ones. */
+static gn_result gn__recording_args(gn_ctx *g, const uint32_t *given, int n_given, gn__recording *s) {
+    const gn_part *p = &g->cut.part;
+    size_t at = 0;
+    gn__bind_args(g, s->args);
+    s->random = UINT32_MAX;
+    for (uint32_t i = 0; i < p->n_args; i++) {
+        if (s->args[i].bytes) memcpy(s->bytes + at, s->args[i].host, s->args[i].bytes);
+        s->args[i].host = s->bytes + at;
+        at += (s->args[i].bytes + 63) & ~(size_t)63;
+        if (g->random_leaf && g->cut.ids[p->args[i]] == g->random_leaf) s->random = i;
+    }
+    for (int k = 0; k < n_given; k++) {
+        uint32_t i = 0;
+        while (i < p->n_args && g->cut.ids[p->args[i]] != given[k]) i++;
+        if (i == p->n_args)
+            return gn__error_call(g, (gn__loc){ "", 0 }, "gn_step_record", GN_BAD_ARGUMENT,
+                                  "nothing that would run needs the given leaf %d", k);
+        s->given[s->n_given++] = i;
+    }
+    return GN_OK;
+}
+
+static gn_result gn__recording_make(gn_ctx *g, const uint32_t *given, int n_given, const uint32_t *roots, int n,
+                                    gn__recording *s) {
+    gn_result r;
+    gn__plan *plan = gn__plan_ready(g, roots, n, &r);
+    const gn_part *p = &g->cut.part;
+    if (plan) r = gn__recording_alloc(g, n_given, s);
+    if (plan && r == GN_OK) r = gn__recording_args(g, given, n_given, s);
+    if (!plan || r != GN_OK) return r;
+    gn__origin *origins = s->plan.origins;
+    s->plan = *plan;
+    s->plan.origins = origins;
+    s->part = plan->part;
+    gn__plan_note(g, origins);
+    s->n_slots = 0;
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        if (p->nodes[i].leaf == GN_LEAF_WEIGHT || p->nodes[i].leaf == GN_LEAF_STATE)
+            s->slots[s->n_slots++] = (gn_part_update){ p->nodes[i].slot, p->nodes[i].gen, i };
+    for (int i = 0; i < n; i++) {
+        uint32_t slot = g->nodes[roots[i]].slot;
+        s->versions[i] = slot && g->slots[slot - 1].pending != roots[i] ? UINT32_MAX : slot;
+    }
+    plan->pins++;
+    return GN_OK;
+}
+
+/* What may be recorded of these. */
+static gn_result gn__recordable(gn_ctx *g, const uint32_t *given, int n_given, const uint32_t *roots, int n) {
+    const char *call = "gn_step_record";
+    gn__loc nowhere = { "", 0 };
+    if (g->step_ran)
+        return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT,
+                              "something of this step has been computed already: record it before it is read");
+    if (n == 0 && g->n_pending == 0)
+        return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "there is no result and no update: nothing to run");
+    for (int i = 0; i < n_given; i++) {
+        if (g->nodes[given[i]].leaf != GN_LEAF_DATA)
+            return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "given %d is no gn_data or gn_scalar but %s", i,
+                                  gn__ops[g->nodes[given[i]].op].name);
+        for (int k = 0; k < i; k++)
+            if (given[k] == given[i])
+                return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "given %d is the same leaf as %d", i, k);
+    }
+    for (int i = 0; i < n; i++)
+        if (g->nodes[roots[i]].leaf != GN_LEAF_NONE)
+            return gn__error_call(g, nowhere, call, GN_BAD_ARGUMENT, "result %d is a leaf (%s): nothing computes it", i,
+                                  gn__ops[g->nodes[roots[i]].op].name);
+    return GN_OK;
+}
+
+static gn_result gn__record(gn_ctx *g, const gn_tensor *given, int n_given, const gn_tensor *results, int n,
+                            gn_recording *out) {
+    gn__recording made = { 0 };
+    const char *call = "gn_step_record";
+    uint32_t *ids = (uint32_t *)gn_alloc(((size_t)n_given + (size_t)n + 1) * sizeof *ids), *roots = ids + n_given;
+    if (!ids) return gn__error_set(g, GN_OUT_OF_MEMORY, call, "no memory for a recorded step");
+    gn_result r = gn__roots(g, (gn__loc){ "", 0 }, call, given, n_given, ids);
+    if (r == GN_OK) r = gn__roots(g, (gn__loc){ "", 0 }, call, results, n, roots);
+    if (r == GN_OK) r = gn__recordable(g, ids, n_given, roots, n);
+    if (r == GN_OK) r = gn__recording_make(g, ids, n_given, roots, n, &made);
+    gn_free(ids);
+    if (r != GN_OK) {
+        gn__recording_free(&made);
+        return r;
+    }
+    gn__step_clear(g);
+    g->run_counter--; /* this was no run */
+    size_t at = 0;
+    while (at < g->n_recordings && g->recordings[at].gen) at++;
+    if (at == g->n_recordings) g->n_recordings++;
+    made.gen = ++g->gen;
+    g->recordings[at] = made;
+    *out = (gn_recording){ g, (uint32_t)at, made.gen };
+    return GN_OK;
+}
+
+static gn__plan *gn__recording_plan(const gn_ctx *g, const gn__recording *s) {
+    size_t i = 0;
+    while (g->plans[i].part != s->part) i++; /* pinned: it is there */
+    return &g->plans[i];
+}
+
+/* Where results go; the errors of gn_read. */
+static gn_result gn__recording_bind(gn_ctx *g, gn__recording *s, void *const *out, const size_t *bytes) {
+    const gn_part *p = s->part;
+    char text[GN__DIMS_TEXT];
+    static char nothing;
+    if (out && !bytes)
+        return gn__error_set(g, GN_BAD_ARGUMENT, "gn_step_run", "the sizes of the results' buffers are NULL");
+    for (uint32_t i = 0; i < p->n_outs; i++) {
+        size_t want = gn__part_bytes(p, p->outs[i]);
+        void *to = out ? out[i] : NULL;
+        gn__type t = gn__part_type(p, p->outs[i]);
+        if (to && bytes[i] != want)
+            return gn__error_call(g, (gn__loc){ "", 0 }, "gn_step_run", GN_BAD_SIZE,
+                                  "result %u, %s, holds %llu bytes, the buffer %llu", (unsigned)i,
+                                  gn__type_text(&t, text, sizeof text), (unsigned long long)want,
+                                  (unsigned long long)bytes[i]);
+        GN__READABLE(to, want);
+        s->outs[i] = (gn_out){ to && !want ? &nothing : to, want, 0 };
+    }
+    for (uint32_t i = 0; i < p->n_outs; i++)
+        if (!s->outs[i].host && !s->versions[i]) s->outs[i].keep = g->next_value++;
+    return GN_OK;
+}
+
+static gn_result gn__recording_run(gn_ctx *g, gn__recording *s, void *const *out, const size_t *bytes,
+                                   uint64_t *later) {
+    gn_result r = GN_OK;
+    const gn_part *p = s->part;
+    s->ran = 0;
+    if (g->n_nodes > 1 || g->n_pending || g->step_ran || g->failed_effect) r = gn__step_end(g);
+    if (r == GN_OK) r = gn__recording_bind(g, s, out, bytes);
+    for (uint32_t i = 0; i < s->n_slots && r == GN_OK; i++)
+        if (g->slots[s->slots[i].slot].gen != s->slots[i].gen) {
+            gn_fault f;
+            const gn__origin *o = &s->plan.origins[s->slots[i].node];
+            gn_fail(&f, GN_STALE_HANDLE, "a weight or state that the recorded step needs was released");
+            r = gn__error_node(g, &f, o->file, o->line, o->op, o->label);
+        }
+    if (r != GN_OK) return r;
+    gn__plan *plan = gn__recording_plan(g, s);
+    gn__plan_follows(g, plan);
+    if (s->random != UINT32_MAX) memcpy((void *)(uintptr_t)s->args[s->random].host, &g->run_counter, 8);
+    r = gn__launch(g, &s->plan, s->args, s->outs, (int)p->n_outs, later);
+    if (r != GN_OK && r != GN_NO_VALUE) return r;
+    for (uint32_t i = 0; i < p->n_updates; i++) g->slots[p->updates[i].slot].version++;
+    s->ran = g->step_gen;
     return r;
 }
 
@@ -27726,11 +33734,32 @@ gn_ctx *gn_open_transports(const gn_desc *desc, const gn_transport *transport, c
     return gn__context_open(desc, desc ? desc->devices : NULL, transport, devices, n);
 }
 
+/* The context's counters that are not 0, at its end: "name=number". */
+static void gn__counters_told(gn_ctx *g) {
+    gn_stats s = g->stats;
+    char text[2500];
+    gn__line line = { text, 0, sizeof text };
+    for (uint32_t i = 0; g->multi && i < g->multi->n_devices; i++) gn__stats_add(&s, &g->multi->devices[i].stats);
+    text[0] = 0;
+#define GN__X(name, unit, help) \
+    if (s.name) gn__line_put(&line, "%s" #name "=%llu", line.n ? " " : "", (unsigned long long)s.name);
+    GN_COUNTERS(GN__X)
+#undef GN__X
+    uint64_t now = gn_now_ns();
+    gn__trace_add(g->watch.file, &(gn_span){ GN_STAGE_NOTE, "counters", "notes", false, now, now, 0, 0, text }, 0);
+}
+
 void gn_close(gn_ctx *g) {
     if (!g || !g->open) return;
-    uint64_t begin = gn__trace_begin(g);
+    uint64_t begin = gn__trace_begin(g, "gn_close");
+    gn__watch watch = g->watch;
+    gn_log_fn log = g->desc.log;
+    void *log_user = g->desc.log_user;
+    if (watch.file) gn__counters_told(g);
     gn__context_free(g);
     gn__trace_end(g, "gn_close", begin, 0);
+    gn__trace_to(NULL, NULL, false);
+    if (watch.file) gn__trace_close(watch.file, log, log_user);
     gn__mutex_lock(&gn__contexts_lock);
     uint32_t gen = g->gen;
     memset(&g->open, 0, sizeof *g - offsetof(gn_ctx, open));
@@ -27828,7 +33857,7 @@ void gn_cancel(gn_ctx *g) {
 
 gn_result gn_step(gn_ctx *g) {
     if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_step", g);
-    uint64_t begin = gn__call_begin(g);
+    uint64_t begin = gn__call_begin(g, "gn_step");
     gn_result r = gn__step_end(g);
     gn__trace_end(g, "gn_step", begin, 0);
     return r;
@@ -27837,7 +33866,7 @@ gn_result gn_step(gn_ctx *g) {
 gn_result gn_sync(gn_ctx *g) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_sync", g);
-    uint64_t begin = gn__call_begin(g);
+    uint64_t begin = gn__call_begin(g, "gn_sync");
     gn_result r = g->exec.i->wait(g->exec.self, UINT64_MAX, &f);
     gn__trace_end(g, "gn_sync", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
@@ -27848,7 +33877,7 @@ gn_result gn_wait(gn_ctx *g, uint64_t ticket) {
     if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_wait", g);
     bool given = ticket <= (g->multi ? g->multi->last_run : g->last_ticket);
     if (!given) return gn__error_set(g, GN_BAD_ARGUMENT, "gn_wait", "gn_read_later has given no such ticket");
-    uint64_t begin = gn__call_begin(g);
+    uint64_t begin = gn__call_begin(g, "gn_wait");
     gn_result r = ticket ? g->exec.i->wait(g->exec.self, ticket, &f) : GN_OK;
     gn__trace_end(g, "gn_wait", begin, 0);
     return r == GN_OK ? r : gn__run_error(g, NULL, &f);
@@ -27966,7 +33995,7 @@ gn_result gn_release(gn_tensor slot) {
     gn__slot *s = &g->slots[slot.id & ~GN__SLOT_BIT];
     if (s->pending)
         return gn__error_set(g, GN_BAD_ARGUMENT, "gn_release", "the state has a pending version: end the step first");
-    uint64_t begin = gn__call_begin(g);
+    uint64_t begin = gn__call_begin(g, "gn_release");
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
     gn__trace_end(g, "gn_release", begin, 0);
     if (s->kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)s->host);
@@ -28311,6 +34340,53 @@ gn_tensor gn_expert_linear_at(const char *file, int line, gn_tensor x, gn_tensor
     return gn__op(file, line, GN_OP_EXPERT_LINEAR, in, gn__given(b) ? 4 : 3, -1, NULL, 0);
 }
 
+/* Inputs and attributes of an op on a quantised weight: data, what stands between, scales, zeros, then b. */
+typedef struct gn__quant_inputs {
+    gn_tensor in[5];
+    int n;
+    int64_t attrs[4];
+} gn__quant_inputs;
+static void gn__quant_add(gn__quant_inputs *q, gn_tensor t, int64_t bit) {
+    if (bit && !gn__given(t)) return;
+    q->in[q->n++] = t;
+    q->attrs[1] |= bit;
+}
+
+bool gn_quant_block(gn_quant format, int *out_elements, int *out_bytes) {
+    const gn__quant_form *form = gn__quant_form_of(format);
+    if (!form) return false;
+    if (out_elements) *out_elements = form->elements;
+    if (out_bytes) *out_bytes = form->bytes;
+    return true;
+}
+
+gn_tensor gn_linear_quantized_at(const char *file, int line, gn_tensor x, gn_quantized w, gn_tensor b) {
+    gn__quant_inputs q = { .attrs = { w.format, 0, w.rows, 0 } };
+    gn__quant_add(&q, x, 0);
+    gn__quant_add(&q, w.data, 0);
+    gn__quant_add(&q, w.scales, 1);
+    gn__quant_add(&q, w.zeros, 2);
+    gn__quant_add(&q, b, 4);
+    return gn__op(file, line, GN_OP_LINEAR_QUANTIZED, q.in, q.n, -1, q.attrs, 3);
+}
+
+gn_tensor gn_embedding_quantized_at(const char *file, int line, gn_quantized w, gn_tensor ids, gn_dtype dtype) {
+    gn__quant_inputs q = { .attrs = { w.format, 0, w.rows, dtype } };
+    gn__quant_add(&q, w.data, 0);
+    gn__quant_add(&q, ids, 0);
+    gn__quant_add(&q, w.scales, 1);
+    gn__quant_add(&q, w.zeros, 2);
+    return gn__op(file, line, GN_OP_EMBEDDING_QUANTIZED, q.in, q.n, -1, q.attrs, 4);
+}
+
+gn_tensor gn_dequantize_at(const char *file, int line, gn_quantized w, gn_dtype dtype) {
+    gn__quant_inputs q = { .attrs = { w.format, 0, w.rows, dtype } };
+    gn__quant_add(&q, w.data, 0);
+    gn__quant_add(&q, w.scales, 1);
+    gn__quant_add(&q, w.zeros, 2);
+    return gn__op(file, line, GN_OP_DEQUANTIZE, q.in, q.n, -1, q.attrs, 4);
+}
+
 gn_tensor gn_scatter_add_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
     gn_tensor in[3] = { a, index, src };
     int64_t attr = axis;
@@ -28342,6 +34418,23 @@ gn_tensor gn_attention_at(const char *file, int line, gn_tensor q, gn_tensor k, 
     }
     bool more = attrs[0] > 7 || d.soft_cap != 0 || d.window != 0; /* peers of all versions know the plain form */
     return gn__op(file, line, more ? GN_OP_ATTENTION_WITH : GN_OP_ATTENTION, in, n, -1, attrs, more ? 4 : 2);
+}
+
+gn_tensor gn_page_attention_at(const char *file, int line, gn_tensor q, gn_tensor keys, gn_tensor values,
+                               gn_tensor sequences, gn_tensor positions, gn_tensor table,
+                               const gn_attention_desc *desc) {
+    gn_attention_desc d = { 0 };
+    gn_tensor in[10] = { q, keys, values, sequences, positions, table };
+    int n = 6;
+    if (desc) d = *desc;
+    const gn_tensor further[4] = { d.mask, d.length, d.slopes, d.sinks };
+    int64_t attrs[4] = { 1, gn__f64_word(d.scale), gn__f64_word(d.soft_cap), d.window };
+    for (int i = 0; i < 4; i++) {
+        if (!gn__given(further[i])) continue;
+        attrs[0] |= 2 << i;
+        in[n++] = further[i];
+    }
+    return gn__op(file, line, GN_OP_PAGE_ATTENTION, in, n, -1, attrs, 4);
 }
 GN__COLD_END
 
@@ -28379,7 +34472,19 @@ gn_tensor gn_kv_append_at(const char *file, int line, gn_tensor cache, gn_tensor
     uint32_t x[3];
     if (!gn__usable(g)) return gn__dead(at, "kv_append", g, in, 3);
     gn__inputs(g, at, GN_OP_KV_APPEND, in, 3, x);
-    return gn__handle(g, gn__kv_append_node(g, at, x[0], x[1], x[2]));
+    return gn__handle(g, gn__append_node(g, at, GN_OP_KV_APPEND, x, 3));
+}
+
+gn_tensor gn_page_append_at(const char *file, int line, gn_tensor pool, gn_tensor rows, gn_tensor slots,
+                            gn_tensor sequences, gn_tensor table) {
+    gn_ctx *g = pool.ctx ? pool.ctx : rows.ctx ? rows.ctx : slots.ctx;
+    gn__loc at = { file, line };
+    gn_tensor in[5] = { pool, rows, slots, sequences, table };
+    uint32_t x[5];
+    int n = gn__given(sequences) || gn__given(table) ? 5 : 3;
+    if (!gn__usable(g)) return gn__dead(at, "page_append", g, in, 3);
+    gn__inputs(g, at, GN_OP_PAGE_APPEND, in, n, x);
+    return gn__handle(g, gn__append_node(g, at, GN_OP_PAGE_APPEND, x, n));
 }
 
 /* Arrays that are missing, or fewer than no tensors. */
@@ -28410,13 +34515,94 @@ gn_result gn_realize(const gn_tensor *t, int n) {
     return gn__usable(t[0].ctx) ? gn__values(t[0].ctx, t, n, NULL, NULL, NULL) : gn__unreadable("gn_realize", t[0]);
 }
 
+gn_result gn_step_record(gn_ctx *g, const gn_tensor *given, int n_given, const gn_tensor *results, int n_results,
+                         gn_recording *out_recording) {
+    if (out_recording) *out_recording = (gn_recording){ NULL, 0, 0 };
+    if (!gn__usable(g)) return gn__unusable((gn__loc){ "", 0 }, "gn_step_record", g);
+    if (!out_recording || n_given < 0 || n_results < 0 || (n_given && !given) || (n_results && !results))
+        return gn__error_set(g, GN_BAD_ARGUMENT, "gn_step_record",
+                             "an array or the place of the recording is NULL, or a number is negative");
+    uint64_t begin = gn__call_begin(g, "gn_step_record");
+    gn_result r = gn__record(g, given, n_given, results, n_results, out_recording);
+    gn__trace_end(g, "gn_step_record", begin, 0);
+    return r;
+}
+
+gn_result gn_step_give(gn_recording s, int leaf, const void *host, size_t bytes) {
+    gn_result r;
+    gn__recording *k = gn__recording_of(s, "gn_step_give", &r);
+    if (!k) return r;
+    if (leaf < 0 || (uint32_t)leaf >= k->n_given || (!host && bytes))
+        return gn__error_call(s.ctx, (gn__loc){ "", 0 }, "gn_step_give", GN_BAD_ARGUMENT,
+                              "there is no given leaf %d (the step has %u), or its value is NULL", leaf,
+                              (unsigned)k->n_given);
+    gn_arg *arg = &k->args[k->given[leaf]];
+    if (bytes != arg->bytes)
+        return gn__error_call(s.ctx, (gn__loc){ "", 0 }, "gn_step_give", GN_BAD_SIZE,
+                              "the given leaf %d holds %llu bytes, the buffer %llu", leaf,
+                              (unsigned long long)arg->bytes, (unsigned long long)bytes);
+    if (bytes) memcpy((void *)(uintptr_t)arg->host, host, bytes);
+    return GN_OK;
+}
+
+gn_result gn_step_run(gn_recording s, void *const *out, const size_t *bytes, uint64_t *out_ticket) {
+    gn_result r;
+    uint64_t total = 0;
+    if (out_ticket) *out_ticket = 0;
+    gn__recording *k = gn__recording_of(s, "gn_step_run", &r);
+    if (!k) return r;
+    uint64_t begin = gn__call_begin(s.ctx, "gn_step_run");
+    r = gn__recording_run(s.ctx, k, out, bytes, out_ticket);
+    for (uint32_t i = 0; i < k->part->n_outs; i++) total += k->outs[i].host ? k->outs[i].bytes : 0;
+    gn__trace_end(s.ctx, "gn_step_run", begin, total);
+    return r;
+}
+
+gn_tensor gn_recording_result_at(const char *file, int line, gn_recording s, int result) {
+    gn_result r;
+    gn_fault f;
+    gn_ctx *g = s.ctx;
+    gn__loc at = { file, line };
+    const char *call = "gn_recording_result";
+    gn__recording *k = gn__recording_of(s, call, &r);
+    if (!gn__usable(g)) return gn__dead(at, call, g, NULL, 0);
+    if (!k) gn_fail(&f, r, "the recorded step was closed, or its context");
+    else if (result < 0 || (uint32_t)result >= k->part->n_outs)
+        gn_fail(&f, GN_BAD_ARGUMENT, "there is no result %d: the step has %u", result, (unsigned)k->part->n_outs);
+    else if (k->versions[result] == UINT32_MAX)
+        gn_fail(&f, GN_SUPERSEDED, "result %d is a version of a state that another follows: let gn_step_run copy it",
+                result);
+    else if (k->versions[result]) {
+        uint32_t slot = k->versions[result] - 1;
+        return (gn_tensor){ g, slot | GN__SLOT_BIT, g->slots[slot].gen };
+    } else if (k->ran != g->step_gen || !k->outs[result].keep)
+        gn_fail(&f, GN_STALE_HANDLE, "no run of this step has left its result %d on the device", result);
+    else {
+        gn__type t = gn__part_type(k->part, k->part->outs[result]);
+        uint32_t id = gn__node_new(g, at, GN_OP_VALUE, &t, 0, 0);
+        g->nodes[id].leaf = id ? GN_LEAF_VALUE : g->nodes[id].leaf;
+        g->nodes[id].value = id ? k->outs[result].keep : 0;
+        return gn__handle(g, id);
+    }
+    return gn__handle(g, gn__failed_named(g, at, call, &f));
+}
+
+gn_result gn_recording_close(gn_recording s) {
+    gn_result r;
+    gn__recording *k = gn__recording_of(s, "gn_recording_close", &r);
+    if (!k) return r;
+    gn__recording_plan(s.ctx, k)->pins--;
+    gn__recording_free(k);
+    return GN_OK;
+}
+
 gn_result gn_explain(const gn_tensor *t, int n, const gn_explain_desc *desc, char *out, size_t cap, size_t *out_bytes) {
     gn_explain_desc d = { GN_EXPLAIN_TEXT, NULL, GN_LEAST_LATENCY };
     if (n <= 0 || !t) return gn__unreadable("gn_explain", GN_NONE);
     gn_ctx *g = t[0].ctx;
     if (!gn__usable(g)) return gn__unreadable("gn_explain", t[0]);
     if (desc) d = *desc;
-    uint64_t begin = gn__call_begin(g);
+    uint64_t begin = gn__call_begin(g, "gn_explain");
     if ((int)d.format < 0 || d.format >= GN_EXPLAIN__COUNT)
         return gn__error_set(g, GN_BAD_ARGUMENT, "gn_explain", "gn_explain: there is no such format");
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
@@ -28540,7 +34726,7 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
     uint32_t root = gn__resolve(g, loss, &why);
     if (r == GN_OK && why != GN_OK) r = gn__error_call(g, at, "grad", why, "the loss: %s", gn__handle_text(why));
     if (r == GN_OK && g->nodes[root].op == GN_OP_FAILED) r = gn__cut_error(g, GN_BAD_ARGUMENT, root);
-    uint64_t begin = gn__trace_begin(g);
+    uint64_t begin = gn__trace_begin(g, "gn_grad");
     uint8_t hinted = g->hint.residency;
     if (!hinted) g->hint.residency = GN_RESIDENCY_GRADIENT;
     size_t before = g->n_nodes;
@@ -28613,8 +34799,8 @@ gn_result gn_get_op(int index, gn_op_info *out) {
 
 gn_result gn_server_open(const gn_server_desc *desc, gn_server **out_server, gn_error *out_error) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
-    gn_result e = out_server ? gn__server_open(desc, out_server, &f)
-                             : gn_fail(&f, GN_BAD_ARGUMENT, "there is no place for the server");
+    gn_result e =
+        out_server ? gn__server_open(desc, out_server, &f) : gn_fail(&f, GN_BAD_ARGUMENT, "out_server is NULL");
     if (!out_error) return e;
     memset(out_error, 0, sizeof *out_error);
     out_error->result = e;
@@ -28649,6 +34835,51 @@ void gn_server_stats(gn_server *s, gn_stats *out_stats) {
     if (!out_stats) return;
     memset(out_stats, 0, sizeof *out_stats);
     if (s) gn__server_get_stats(s, out_stats);
+}
+
+void gn_server_drain(gn_server *s) {
+    if (s) gn__atomic_store(&s->draining, 1);
+}
+
+gn_result gn_server_look(gn_server *s, gn_server_view **out_view) {
+    gn_fault f;
+    if (out_view) *out_view = NULL;
+    return s && out_view ? gn__server_view(s, NULL, GN_VIEW_SESSIONS, out_view, &f) : GN_BAD_ARGUMENT;
+}
+
+gn_result gn_server_query(gn_ctx *g, int index, gn_server_view **out_view) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    if (!out_view) return GN_BAD_ARGUMENT;
+    *out_view = NULL;
+    gn_result r = gn__device_no(g, index);
+    if (r) return r;
+    uint64_t begin = gn__call_begin(g, "gn_server_query");
+    gn_exec x = gn__exec_bare(g->multi ? g->multi->devices[index].exec : g->exec);
+    r = x.i == &gn__remote_i ? gn__remote_query((gn__remote *)x.self, out_view, &f)
+                             : gn_fail(&f, GN_UNSUPPORTED, "device %d is not on a server", index);
+    gn__trace_end(g, "gn_server_query", begin, 0);
+    return r ? gn__error_set(g, r, "gn_server_query", f.text) : GN_OK;
+}
+
+void gn_server_view_free(gn_server_view *view) { gn_free(view); }
+
+gn_result gn_front_open(const gn_server_desc *desc, uint16_t to, gn_front **out_front, gn_error *out_error) {
+    gn_fault f = { GN_OK, GN_NO_NODE, "" };
+    void *front = NULL;
+    gn_result e = !desc || !desc->listen || !out_front || to == 0
+                      ? gn_fail(&f, GN_BAD_ARGUMENT, "a front needs an address, a port to pass to, and a place for it")
+                  : !gn__net || !gn__net->front ? gn_fail(&f, GN_UNSUPPORTED, "TLS needs the network unit")
+                                                : gn__net->front(desc, to, &front, &f);
+    if (out_front) *out_front = (gn_front *)front;
+    if (!out_error) return e;
+    memset(out_error, 0, sizeof *out_error);
+    out_error->result = e;
+    gn__copy_text(out_error->text, sizeof out_error->text, f.text);
+    return e;
+}
+uint16_t gn_front_port(const gn_front *front) { return front ? gn__net->front_port(front) : 0; }
+void gn_front_close(gn_front *front) {
+    if (front) gn__net->unfront(front);
 }
 
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) {
@@ -29092,6 +35323,112 @@ gn_tensor gn_normalize_at(const char *file, int line, gn_tensor a, int axis, dou
                         t.dtype);
 }
 
+/* ---- norms by channel ---- */
+
+/* v (C) along axis 1 of x, widened. */
+static gn_tensor gn__by_channel(const char *file, int line, const char *op, gn_tensor v, const gn__type *x) {
+    gn__type t;
+    gn_tensor bad;
+    gn_shape s = { x->shape.rank, { 1, 1, 1, 1, 1, 1, 1, 1 } };
+    if (!gn__known(GN__AT, op, v, &t, &bad)) return bad;
+    if (t.dtype != x->dtype && t.dtype != gn__wide_dtype(x->dtype))
+        return gn__refuse(GN__AT, GN__OF(v), GN_BAD_DTYPE, "%s: numbers by channel have x's dtype", op);
+    s.dims[1] = x->shape.dims[1];
+    if (t.shape.rank != 1 || t.shape.dims[0] != s.dims[1])
+        return gn__refuse(GN__AT, GN__OF(v), GN_BAD_SHAPE, "%s: numbers by channel are (%lld)", op,
+                          (long long)s.dims[1]);
+    return gn__widened(GN__AT, gn_reshape_at(GN__AT, v, s));
+}
+
+/* y * gain + bias in the dtype of x. */
+static gn_tensor gn__channel_gain(const char *file, int line, const char *op, gn_tensor y, gn_tensor gain,
+                                  gn_tensor bias, const gn__type *x) {
+    if (gn__given(gain)) y = gn_mul_at(GN__AT, y, gn__by_channel(GN__AT, op, gain, x));
+    if (gn__given(bias)) y = gn_add_at(GN__AT, y, gn__by_channel(GN__AT, op, bias, x));
+    return gn__to_dtype(GN__AT, y, x->dtype);
+}
+
+static bool gn__has_channels(const char *file, int line, const char *op, gn_tensor x, gn__type *t, gn_tensor *out_bad) {
+    if (!gn__known_float(GN__AT, op, x, t, out_bad)) return false;
+    if (t->shape.rank >= 2) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "%s takes x (N,C,...), not rank %d", op, t->shape.rank);
+    return false;
+}
+
+gn_tensor gn_batch_norm_at(const char *file, int line, gn_tensor x, gn_tensor mean, gn_tensor variance, gn_tensor gain,
+                           gn_tensor bias, double eps) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__has_channels(GN__AT, "batch_norm", x, &t, &bad)) return bad;
+    gn_tensor spread = gn__by_channel(GN__AT, "batch_norm", variance, &t);
+    gn_tensor by = gn_rsqrt_at(GN__AT, gn_add_c_at(GN__AT, spread, eps));
+    if (gn__given(gain)) by = gn_mul_at(GN__AT, by, gn__by_channel(GN__AT, "batch_norm", gain, &t));
+    gn_tensor y = gn_sub_at(GN__AT, gn__widened(GN__AT, x), gn__by_channel(GN__AT, "batch_norm", mean, &t));
+    return gn__channel_gain(GN__AT, "batch_norm", gn_mul_at(GN__AT, y, by), GN_NONE, bias, &t);
+}
+
+gn_tensor gn_batch_norm_train_at(const char *file, int line, gn_tensor x, gn_tensor gain, gn_tensor bias, double eps,
+                                 gn_tensor *out_mean, gn_tensor *out_variance) {
+    gn__type t;
+    gn_tensor mean, variance, bad;
+    bool ok = gn__has_channels(GN__AT, "batch_norm_train", x, &t, &bad);
+    if (ok) {
+        gn_axes axes = { t.shape.rank - 1, { 0, 2, 3, 4, 5, 6, 7 } };
+        gn_tensor wide = gn__widened(GN__AT, x);
+        mean = gn_mean_at(GN__AT, wide, axes, false);
+        variance = gn_variance_at(GN__AT, wide, axes, 0, false);
+        bad = gn_batch_norm_at(GN__AT, x, mean, variance, gain, bias, eps);
+    } else {
+        mean = variance = bad;
+    }
+    if (out_mean) *out_mean = ok ? gn__to_dtype(GN__AT, mean, t.dtype) : mean;
+    if (out_variance) *out_variance = ok ? gn__to_dtype(GN__AT, variance, t.dtype) : variance;
+    return bad;
+}
+
+static gn_tensor gn__group_norm(const char *file, int line, const char *op, gn_tensor x, int64_t groups, gn_tensor gain,
+                                gn_tensor bias, double eps) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__has_channels(GN__AT, op, x, &t, &bad)) return bad;
+    if (groups == 0) groups = GN__MAX(t.shape.dims[1], 1);
+    if (groups < 1 || t.shape.dims[1] % groups)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "%s: %lld channels in %lld groups", op,
+                          (long long)t.shape.dims[1], (long long)groups);
+    gn_shape rows = GN_SHAPE(t.shape.dims[0], groups, t.shape.dims[1] / groups);
+    for (int i = 2; i < t.shape.rank; i++) rows.dims[2] *= t.shape.dims[i];
+    gn_tensor y = gn_reshape_at(GN__AT, gn__widened(GN__AT, x), rows);
+    y = gn_reshape_at(GN__AT, gn_layernorm_at(GN__AT, y, GN_NONE, GN_NONE, eps), t.shape);
+    return gn__channel_gain(GN__AT, op, y, gain, bias, &t);
+}
+
+gn_tensor gn_group_norm_at(const char *file, int line, gn_tensor x, int64_t groups, gn_tensor gain, gn_tensor bias,
+                           double eps) {
+    return gn__group_norm(GN__AT, "group_norm", x, groups == 0 ? -1 : groups, gain, bias, eps);
+}
+
+gn_tensor gn_instance_norm_at(const char *file, int line, gn_tensor x, gn_tensor gain, gn_tensor bias, double eps) {
+    return gn__group_norm(GN__AT, "instance_norm", x, 0, gain, bias, eps);
+}
+
+gn_tensor gn_local_response_norm_at(const char *file, int line, gn_tensor x, int64_t size, double alpha, double beta,
+                                    double k) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__has_channels(GN__AT, "local_response_norm", x, &t, &bad)) return bad;
+    if (size < 1 || size > GN__CONV_MOST)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "local_response_norm over %lld channels: 1 to 2^30",
+                          (long long)size);
+    gn_pool_desc d = { .kind = GN_POOL_SUM, .kernel = { size, 1 }, .before = { (size - 1) / 2 } };
+    d.after[0] = size - 1 - d.before[0];
+    gn_shape planes = GN_SHAPE(t.shape.dims[0], 1, t.shape.dims[1], 1);
+    for (int i = 2; i < t.shape.rank; i++) planes.dims[3] *= t.shape.dims[i];
+    gn_tensor wide = gn__widened(GN__AT, x);
+    gn_tensor sum = gn_pool_at(GN__AT, gn_reshape_at(GN__AT, gn_square_at(GN__AT, wide), planes), &d);
+    sum = gn_add_c_at(GN__AT, gn_mul_c_at(GN__AT, gn_reshape_at(GN__AT, sum, t.shape), alpha / (double)size), k);
+    return gn__to_dtype(GN__AT, gn_div_at(GN__AT, wide, gn_pow_c_at(GN__AT, sum, beta)), t.dtype);
+}
+
 /* ---- linear algebra ---- */
 
 gn_tensor gn_outer_at(const char *file, int line, gn_tensor a, gn_tensor b) {
@@ -29112,6 +35449,68 @@ gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int
     gn_tensor y =
         gn_sum_at(GN__AT, gn_mul_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)), gn__one_axis(axis), false);
     return gn__is_float(d) ? gn__to_dtype(GN__AT, y, d) : y;
+}
+
+/* ---- quantising: scales and zero points from the largest and the least of each group ---- */
+
+/* a (N,K), filled up with rows of 0, as (SN,rows,SK,group). */
+static gn_tensor gn__quant_groups(const char *file, int line, gn_tensor a, gn_shape s, int64_t rows, int64_t group) {
+    int64_t high = (s.dims[0] + rows - 1) / rows;
+    gn_shape none = GN_SHAPE(0, 0), below = GN_SHAPE(high * rows - s.dims[0], 0);
+    if (below.dims[0]) a = gn_pad_at(file, line, a, none, below, GN_PAD_CONSTANT, 0);
+    return gn_reshape_at(file, line, a, GN_SHAPE(high, rows, s.dims[1] / group, group));
+}
+
+/* From the least to the largest, 0 among them: INT4 0 to 15, INT8 -128 to 127. */
+static void gn__quant_zeros(const char *file, int line, gn_tensor groups, gn_dtype d, gn_quantized *out) {
+    gn_axes axes = GN_AXES(1, 3);
+    bool four = out->format == GN_QUANT_INT4;
+    gn_tensor high = gn_max_at(file, line, groups, axes, false), low = gn_min_at(file, line, groups, axes, false),
+              zero = gn_like_at(file, line, high, 0);
+    high = gn_maximum_at(file, line, high, zero);
+    low = gn_minimum_at(file, line, low, zero);
+    gn_tensor range = gn_sub_at(file, line, high, low);
+    out->scales =
+        gn__to_dtype(file, line, gn_div_at(file, line, range, gn_like_at(file, line, range, four ? 15 : 255)), d);
+    gn_tensor scale = gn__to_dtype(file, line, out->scales, GN_F32), down = gn_div_at(file, line, low, scale);
+    down = gn_where_at(file, line, gn_eq_at(file, line, scale, zero), zero, gn_round_at(file, line, down));
+    zero = gn_clamp_at(file, line, gn_sub_at(file, line, gn_like_at(file, line, down, four ? 0 : -128), down),
+                       four ? 0 : -128, four ? 15 : 127);
+    out->zeros = gn__to_dtype(file, line, zero, four ? GN_U8 : GN_I8);
+}
+
+gn_quantized gn_quantize_at(const char *file, int line, gn_tensor a, const gn_quantize_desc *desc) {
+    gn_quantize_desc d = desc ? *desc : (gn_quantize_desc){ .format = GN_QUANT_NONE };
+    gn_quantized out = { .format = d.format };
+    gn__type t;
+    if (!gn__known(file, line, "quantize", a, &t, &out.data)) return out;
+    gn_shape s = t.shape;
+    int64_t rows = d.rows ? d.rows : d.group ? 1 : GN__MAX(s.dims[0], 1), group = d.group ? d.group : s.dims[1];
+    if (gn__quant_is_int(d.format)) rows = 1;
+    gn__quant_inputs q = { .attrs = { d.format, 0, 0, 0 } };
+    gn__quant_add(&q, a, 0);
+    if (gn__quant_has_scales(d.format) && gn__quant_form_of(d.format) && s.rank == 2 && s.dims[1] > 0) {
+        if (group < 1 || s.dims[1] % group || rows < 1) {
+            out.data = gn__refuse(file, line, a.ctx, &a, 1, GN_BAD_SHAPE,
+                                  "quantize: groups of %lld columns and %lld rows do not divide (%lld,%lld)",
+                                  (long long)group, (long long)rows, (long long)s.dims[0], (long long)s.dims[1]);
+            return out;
+        }
+        gn_tensor groups = gn__quant_groups(file, line, gn__to_dtype(file, line, a, GN_F32), s, rows, group);
+        gn_dtype of = d.scales ? d.scales : GN_F32;
+        out.rows = q.attrs[2] = rows;
+        if (d.zeros && gn__quant_is_int(d.format)) gn__quant_zeros(file, line, groups, of, &out);
+        else {
+            gn_tensor most = gn_max_at(file, line, gn_abs_at(file, line, groups), GN_AXES(1, 3), false);
+            double steps = d.format == GN_QUANT_INT8 ? 127 : d.format == GN_QUANT_INT4 ? 7 : 448;
+            most = gn_div_at(file, line, most, gn_like_at(file, line, most, steps));
+            out.scales = gn__to_dtype(file, line, most, of);
+        }
+    }
+    gn__quant_add(&q, out.scales, 1);
+    gn__quant_add(&q, out.zeros, 2);
+    out.data = gn__op(file, line, GN_OP_QUANTIZE, q.in, q.n, -1, q.attrs, 3);
+    return out;
 }
 
 /* ---- movement ---- */
@@ -29333,6 +35732,30 @@ gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, 
     return gn_gather_at(GN__AT, a, axis, gn_broadcast_at(GN__AT, gn_reshape_at(GN__AT, ids, row), t.shape));
 }
 
+/* An append of rows that are gathered from the pool, so that all are read before any is written. */
+gn_tensor gn_page_copy_at(const char *file, int line, gn_tensor pool, gn_tensor from, gn_tensor to) {
+    gn__type t, u, v;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "page_copy", pool, &t, &bad) || !gn__known(GN__AT, "page_copy", from, &u, &bad) ||
+        !gn__known(GN__AT, "page_copy", to, &v, &bad))
+        return bad;
+    if (t.shape.rank != 4 || u.shape.rank != 1 || v.shape.rank != 1 || u.shape.dims[0] != v.shape.dims[0])
+        return gn__refuse(GN__AT, GN__OF_BOTH(pool, from), GN_BAD_SHAPE,
+                          "page_copy takes a pool (P,G,S,D) and pages (C), from where and to where");
+    const int64_t *d = t.shape.dims, C = u.shape.dims[0], S = d[2];
+    gn_tensor page = gn_unsqueeze_at(GN__AT, gn__to_dtype(GN__AT, to, GN_I64), 1);
+    page = gn_minimum_at(GN__AT, page, gn_like_at(GN__AT, page, (double)d[0])); /* past the pool: out of range */
+    gn_tensor none = gn_like_at(GN__AT, page, -1);
+    gn_tensor slots = gn_add_at(GN__AT, gn_mul_at(GN__AT, page, gn_like_at(GN__AT, page, (double)S)),
+                                gn_arange_i64_at(GN__AT, pool.ctx, GN_I64, S, 0, 1));
+    slots = gn_where_at(GN__AT, gn_lt_at(GN__AT, page, gn_like_at(GN__AT, page, 0)), none, slots);
+    from = gn_where_at(GN__AT, gn_lt_at(GN__AT, to, gn_like_at(GN__AT, to, 0)), gn_like_at(GN__AT, from, 0), from);
+    gn_tensor rows = gn_reshape_at(GN__AT, pool, GN_SHAPE(d[0], d[1] * S * d[3]));
+    rows = gn_reshape_at(GN__AT, gn_embedding_at(GN__AT, rows, from), GN_SHAPE(C, d[1], S, d[3]));
+    rows = gn_reshape_at(GN__AT, gn_transpose_at(GN__AT, rows, 1, 2), GN_SHAPE(C * S, d[1], d[3]));
+    return gn_page_append_at(GN__AT, pool, rows, gn_reshape_at(GN__AT, slots, GN_SHAPE(C * S)), GN_NONE, GN_NONE);
+}
+
 /* Row-major places of the indexed blocks; -1, which no table has, when any of the k parts is out of range. */
 static gn_tensor gn__flat_index(const char *file, int line, gn_tensor index, const gn_shape *s, int k) {
     gn_tensor at = GN_NONE, ok = GN_NONE;
@@ -29369,16 +35792,24 @@ gn_tensor gn_gather_nd_at(const char *file, int line, gn_tensor a, gn_tensor ind
     return gn_reshape_at(GN__AT, gn_embedding_at(GN__AT, gn_reshape_at(GN__AT, a, GN_SHAPE(rows, block)), at), s);
 }
 
-/* One axis of reflect or edge padding: for each place of the result the place it takes its element from. */
-static gn_tensor gn__pad_axis(const char *file, int line, gn_tensor a, int axis, int64_t d, int64_t before,
+/* What lies before (or after) an axis of d elements: n of them, the edge again and again, or what the edge reflects. */
+static gn_tensor gn__pad_side(const char *file, int line, gn_tensor a, gn_shape s, int axis, int64_t n, bool after,
+                              bool reflect) {
+    int64_t d = s.dims[axis], from = reflect ? (after ? d - 2 : n) : after ? d - 1 : 0, to = from - n;
+    s.dims[axis] = n;
+    if (!reflect) return gn_broadcast_at(GN__AT, gn_slice_at(GN__AT, a, axis, from, from + 1, 1), s);
+    return gn_slice_at(GN__AT, a, axis, from, to < 0 ? INT64_MIN : to, -1);
+}
+
+/* One axis of reflect or edge padding; s is the shape of a. */
+static gn_tensor gn__pad_axis(const char *file, int line, gn_tensor a, gn_shape s, int axis, int64_t before,
                               int64_t after, bool reflect) {
-    gn_tensor i = gn_arange_at(GN__AT, a.ctx, GN_I64, before + d + after, (double)-before, 1),
-              from = gn_clamp_at(GN__AT, i, 0, (double)(d - 1));
-    if (reflect) { /* n - 1 - |n - 1 - |i|| */
-        gn_tensor last = gn_like_at(GN__AT, i, (double)(d - 1));
-        from = gn_sub_at(GN__AT, last, gn_abs_at(GN__AT, gn_sub_at(GN__AT, last, gn_abs_at(GN__AT, i))));
-    }
-    return gn_index_select_at(GN__AT, a, axis, from);
+    gn_tensor parts[3];
+    int n = 0;
+    if (before) parts[n++] = gn__pad_side(GN__AT, a, s, axis, before, false, reflect);
+    if (s.dims[axis]) parts[n++] = a;
+    if (after) parts[n++] = gn__pad_side(GN__AT, a, s, axis, after, true, reflect);
+    return gn_concat_at(GN__AT, parts, n, axis);
 }
 
 gn_tensor gn_pad_at(const char *file, int line, gn_tensor a, gn_shape before, gn_shape after, gn_pad_mode mode,
@@ -29408,9 +35839,10 @@ gn_tensor gn_pad_at(const char *file, int line, gn_tensor a, gn_shape before, gn
     for (int i = 0; i < t.shape.rank; i++) {
         int64_t b = before.dims[i], e = after.dims[i], d = t.shape.dims[i];
         if (!b && !e) continue;
+        if (mode != GN_PAD_CONSTANT) y = gn__pad_axis(GN__AT, y, t.shape, i, b, e, mode == GN_PAD_REFLECT);
         t.shape.dims[i] = b + d + e;
-        if (mode != GN_PAD_CONSTANT) y = gn__pad_axis(GN__AT, y, i, d, b, e, mode == GN_PAD_REFLECT);
-        else y = gn_slice_put_at(GN__AT, gn_full_at(GN__AT, a.ctx, t.dtype, t.shape, value), y, i, b, b + d, 1);
+        if (mode == GN_PAD_CONSTANT)
+            y = gn_slice_put_at(GN__AT, gn_full_at(GN__AT, a.ctx, t.dtype, t.shape, value), y, i, b, b + d, 1);
     }
     return y;
 }
@@ -29464,6 +35896,100 @@ gn_tensor gn_im2col_at(const char *file, int line, gn_tensor a, gn_shape kernel,
     if (!gn__known(GN__AT, "im2col", y, &u, &bad)) return bad;
     return gn_reshape_at(GN__AT, y,
                          GN_SHAPE(t.shape.dims[0], t.shape.dims[1] * kernel.dims[0] * kernel.dims[1], out[0] * out[1]));
+}
+
+gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias, const gn_conv_desc *desc) {
+    gn_conv_desc d = { 0 };
+    gn_tensor in[4] = { x, w };
+    int64_t attrs[GN__MAX_ATTRS] = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    int n = 2;
+    if (desc) d = *desc;
+    if (!gn__known(GN__AT, "conv", x, &t, &bad)) return bad;
+    if (gn__given(bias)) in[n++] = bias;
+    if (gn__given(d.residual)) in[n++] = d.residual;
+    attrs[0] = (d.transposed ? GN__CONV_TRANSPOSED : 0) | (gn__given(bias) ? GN__CONV_BIAS : 0) |
+               (gn__given(d.residual) ? GN__CONV_RESIDUAL : 0);
+    attrs[1] = d.groups ? d.groups : 1;
+    attrs[2] = gn__f64_word(d.clamps ? d.least : -INFINITY);
+    attrs[3] = gn__f64_word(d.clamps ? d.most : INFINITY);
+    int axes = GN__MIN(GN__MAX(t.shape.rank - 2, 0), 3), n_attrs = GN__CONV_FIXED + GN__CONV_AXIS * axes;
+    for (int i = 0; i < axes; i++) {
+        int64_t *a = attrs + GN__CONV_FIXED + GN__CONV_AXIS * i, extra = d.extra[i];
+        if (extra < 0 || extra > (d.transposed ? GN__CONV_MOST : 0) || d.after[i] < -GN__CONV_MOST)
+            return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT,
+                              "conv: extra %lld, which is 0 or more, of a transposed one alone", (long long)extra);
+        a[0] = d.stride[i] ? d.stride[i] : 1;
+        a[1] = d.dilation[i] ? d.dilation[i] : 1;
+        a[2] = d.before[i];
+        a[3] = d.after[i] - extra;
+    }
+    return gn__op(file, line, GN_OP_CONV, in, n, -1, attrs, n_attrs);
+}
+
+gn_tensor gn_pool_at(const char *file, int line, gn_tensor x, const gn_pool_desc *desc) {
+    gn_pool_desc d = { .kind = GN_POOL_MAX };
+    int64_t attrs[GN__MAX_ATTRS] = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known(GN__AT, "pool", x, &t, &bad)) return bad;
+    attrs[0] = d.kind;
+    attrs[1] = (d.ceiling ? GN__POOL_CEILING : 0) | (d.counts_pads ? GN__POOL_COUNTS_PADS : 0) |
+               (d.adaptive ? GN__POOL_ADAPTIVE : 0);
+    int axes = GN__MIN(GN__MAX(t.shape.rank - 2, 0), 3);
+    for (int i = 0; i < axes; i++) {
+        int64_t *a = attrs + GN__POOL_FIXED + GN__POOL_AXIS * i;
+        bool even = !d.adaptive;
+        a[0] = d.kernel[i];
+        a[1] = even && d.stride[i] ? d.stride[i] : 1;
+        a[2] = even && d.dilation[i] ? d.dilation[i] : 1;
+        a[3] = even ? d.before[i] : 0;
+        a[4] = even ? d.after[i] : 0;
+    }
+    return gn__op(file, line, GN_OP_POOL, &x, 1, -1, attrs, GN__POOL_FIXED + GN__POOL_AXIS * axes);
+}
+
+/* Where the elements of the result lie among the `in` of x. */
+static gn_interpolate_map gn__interpolate_map_of(const gn_interpolate_desc *d, int i, int64_t in, int64_t out) {
+    double times = (double)in, over = (double)GN__MAX(out, 1);
+    if (d->places == GN_INTERPOLATE_MAPPED) return d->map[i];
+    if (d->places == GN_INTERPOLATE_EDGES) return (gn_interpolate_map){ 0, times, over, 0 };
+    if (d->places == GN_INTERPOLATE_CENTRES) return (gn_interpolate_map){ 0.5, times, over, -0.5 };
+    return (gn_interpolate_map){ 0, out > 1 ? times - 1 : 0, out > 1 ? over - 1 : 1, 0 };
+}
+
+gn_tensor gn_interpolate_at(const char *file, int line, gn_tensor x, gn_axes axes, gn_shape sizes,
+                            const gn_interpolate_desc *desc) {
+    gn_interpolate_desc d = { .kind = GN_INTERPOLATE_NEAREST };
+    int64_t attrs[GN__MAX_ATTRS] = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known(GN__AT, "interpolate", x, &t, &bad)) return bad;
+    if (axes.n < 1 || axes.n > 3 || sizes.rank != axes.n || d.places < 0 || d.places > GN_INTERPOLATE_MAPPED ||
+        d.rounding < 0 || d.rounding > GN_INTERPOLATE_CEIL)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT,
+                          "interpolate takes one to three axes, and as many sizes: these are %d and %d", axes.n,
+                          sizes.rank);
+    attrs[0] = d.kind;
+    attrs[1] = (int64_t)d.rounding | (d.inside ? GN__INTERPOLATE_INSIDE : 0);
+    attrs[2] = gn__f64_word(d.sets_cubic ? d.cubic : -0.75);
+    for (int i = 0; i < axes.n; i++) {
+        int64_t *a = attrs + GN__INTERPOLATE_FIXED + GN__INTERPOLATE_AXIS * i;
+        int axis = gn__axis(axes.axis[i], t.shape.rank);
+        gn_interpolate_map m = gn__interpolate_map_of(&d, i, axis < 0 ? 1 : t.shape.dims[axis], sizes.dims[i]);
+        a[0] = axis;
+        a[1] = sizes.dims[i];
+        a[2] = gn__f64_word(m.before);
+        a[3] = gn__f64_word(m.times);
+        a[4] = gn__f64_word(m.over);
+        a[5] = gn__f64_word(m.after);
+        a[6] = gn__f64_word(d.stretch[i] == 0 ? 1 : d.stretch[i]);
+    }
+    return gn__op(file, line, GN_OP_INTERPOLATE, &x, 1, -1, attrs,
+                  GN__INTERPOLATE_FIXED + GN__INTERPOLATE_AXIS * axes.n);
 }
 
 /* ---- rotary embedding ---- */
@@ -30001,6 +36527,310 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
+GN__PLAIN_END
+
+/* >>pages ==========================================================================================
+ * Which page of a cache holds which tokens of which sequence. A page of tokens is known by what stands before it, its
+ * parent, a number that equal prefixes have in common, and by its tokens; those of one parent lie in one list. */
+
+GN__PLAIN_BEGIN
+enum { GN__NO_PAGE = -1 };
+
+/* n: tokens that it holds; known: of them those that steps have written, if `step` is the present one; name: as a
+   parent, once it is full. older, newer: kept pages by age, or the next free one */
+typedef struct gn__page {
+    uint64_t parent, name, step;
+    int32_t n, known, holders, next, older, newer, copy_of;
+} gn__page;
+
+typedef struct gn__page_sequence {
+    int64_t n; /* tokens; -1: not begun */
+    int32_t *pages;
+} gn__page_sequence;
+
+struct gn_kv_pages {
+    gn_kv_pages_desc d;
+    int64_t most_pages; /* of a sequence */
+    uint64_t names, step, buckets;
+    int32_t free, oldest, newest, *heads, *tokens, *lists;
+    gn__page *pages;
+    gn__page_sequence *sequences;
+    gn_kv_pages_info info;
+};
+
+static int32_t *gn__page_tokens(const gn_kv_pages *p, int32_t page) { return p->tokens + page * p->d.page_size; }
+static int32_t *gn__page_head(const gn_kv_pages *p, uint64_t parent) {
+    return &p->heads[gn__mix(0x70616765, parent) & (p->buckets - 1)];
+}
+
+/* Tokens of a page that may be shared. */
+static int64_t gn__page_known(const gn_kv_pages *p, const gn__page *g) { return g->step == p->step ? g->known : g->n; }
+
+static void gn__page_unlink(gn_kv_pages *p, int32_t page) {
+    int32_t *at = gn__page_head(p, p->pages[page].parent);
+    while (*at != page) at = &p->pages[*at].next;
+    *at = p->pages[page].next;
+}
+
+/* A page that is kept leaves the list of those. */
+static void gn__page_unkeep(gn_kv_pages *p, int32_t page) {
+    gn__page *g = &p->pages[page];
+    *(g->older < 0 ? &p->oldest : &p->pages[g->older].newer) = g->newer;
+    *(g->newer < 0 ? &p->newest : &p->pages[g->newer].older) = g->older;
+    p->info.kept--;
+}
+
+static void gn__page_free(gn_kv_pages *p, int32_t page) {
+    gn__page_unlink(p, page);
+    p->pages[page] = (gn__page){ .newer = p->free, .copy_of = GN__NO_PAGE };
+    p->free = page;
+    p->info.free++;
+}
+
+static void gn__page_hold(gn_kv_pages *p, int32_t page) {
+    gn__page *g = &p->pages[page];
+    if (g->holders == 0) gn__page_unkeep(p, page), p->info.used++;
+    if (++g->holders == 2) p->info.shared++;
+}
+
+static void gn__page_drop(gn_kv_pages *p, int32_t page) {
+    gn__page *g = &p->pages[page];
+    if (--g->holders == 1) p->info.shared--;
+    if (g->holders) return;
+    p->info.used--;
+    if (!p->d.keep || gn__page_known(p, g) < g->n || g->copy_of >= 0) {
+        gn__page_free(p, page);
+        return;
+    }
+    g->older = p->newest, g->newer = GN__NO_PAGE;
+    *(p->newest < 0 ? &p->oldest : &p->pages[p->newest].newer) = page;
+    p->newest = page;
+    p->info.kept++;
+}
+
+/* An empty page behind `parent`, held once. There is one: the caller has looked. */
+static int32_t gn__page_take(gn_kv_pages *p, uint64_t parent) {
+    if (p->free < 0) {
+        int32_t old = p->oldest;
+        gn__page_unkeep(p, old);
+        gn__page_free(p, old);
+        p->info.evicted++;
+    }
+    int32_t page = p->free, *head = gn__page_head(p, parent);
+    p->free = p->pages[page].newer;
+    p->pages[page] =
+        (gn__page){ .parent = parent, .holders = 1, .next = *head, .step = p->step, .copy_of = GN__NO_PAGE };
+    *head = page;
+    p->info.free--;
+    p->info.used++;
+    return page;
+}
+
+/* The page behind `parent` that has most of the n tokens; *out_n: how many. Whole pages come first. */
+static int32_t gn__page_find(const gn_kv_pages *p, uint64_t parent, const int32_t *tokens, int64_t n, int64_t *out_n) {
+    int32_t best = GN__NO_PAGE;
+    *out_n = 0;
+    for (int32_t at = *gn__page_head(p, parent); at >= 0 && *out_n < p->d.page_size; at = p->pages[at].next) {
+        const gn__page *g = &p->pages[at];
+        int64_t most = GN__MIN(n, gn__page_known(p, g)), i = 0;
+        if (g->parent != parent) continue;
+        while (i < most && gn__page_tokens(p, at)[i] == tokens[i]) i++;
+        if (i > *out_n) *out_n = i, best = at;
+    }
+    return best;
+}
+
+/* A page that has become full: pages behind it belong to every equal prefix. */
+static void gn__page_name(gn_kv_pages *p, int32_t page) {
+    gn__page *g = &p->pages[page];
+    g->name = ++p->names;
+    for (int32_t at = *gn__page_head(p, g->parent); at >= 0 && !p->d.alone; at = p->pages[at].next) {
+        const gn__page *o = &p->pages[at];
+        if (at == page || o->parent != g->parent || o->n < p->d.page_size || !o->name) continue;
+        if (!memcmp(gn__page_tokens(p, at), gn__page_tokens(p, page), (size_t)p->d.page_size * sizeof(int32_t))) {
+            g->name = o->name;
+            return;
+        }
+    }
+}
+
+void gn_kv_pages_close(gn_kv_pages *p) {
+    if (!p) return;
+    gn_free(p->heads);
+    gn_free(p->tokens);
+    gn_free(p->lists);
+    gn_free(p->pages);
+    gn_free(p->sequences);
+    gn_free(p);
+}
+
+gn_result gn_kv_pages_open(const gn_kv_pages_desc *desc, gn_kv_pages **out) {
+    *out = NULL;
+    if (!desc || desc->pages < 1 || desc->pages > INT32_MAX || desc->page_size < 0 || desc->page_size > INT32_MAX ||
+        desc->sequences < 1 || desc->sequences > INT32_MAX || desc->tokens < 0)
+        return GN_BAD_ARGUMENT;
+    gn_kv_pages *p = (gn_kv_pages *)gn__alloc_zero(sizeof *p);
+    if (!p) return GN_OUT_OF_MEMORY;
+    p->d = *desc;
+    if (!p->d.page_size) p->d.page_size = 16;
+    int64_t P = p->d.pages, S = p->d.page_size, B = p->d.sequences;
+    if (!p->d.tokens || p->d.tokens > P * S) p->d.tokens = P * S;
+    p->most_pages = (p->d.tokens + S - 1) / S;
+    for (p->buckets = 16; p->buckets < (uint64_t)P;) p->buckets *= 2;
+    p->heads = (int32_t *)gn__alloc_many(p->buckets, 1, sizeof *p->heads);
+    p->tokens = (int32_t *)gn__alloc_many((uint64_t)P, (uint64_t)S, sizeof *p->tokens);
+    p->lists = (int32_t *)gn__alloc_many((uint64_t)B, (uint64_t)p->most_pages, sizeof *p->lists);
+    p->pages = (gn__page *)gn__alloc_many((uint64_t)P, 1, sizeof *p->pages);
+    p->sequences = (gn__page_sequence *)gn__alloc_many((uint64_t)B, 1, sizeof *p->sequences);
+    if (!p->heads || !p->tokens || !p->lists || !p->pages || !p->sequences) {
+        gn_kv_pages_close(p);
+        return GN_OUT_OF_MEMORY;
+    }
+    memset(p->heads, 0xff, (size_t)p->buckets * sizeof *p->heads);
+    for (int64_t i = 0; i < P; i++)
+        p->pages[i] = (gn__page){ .newer = i + 1 < P ? (int32_t)i + 1 : GN__NO_PAGE, .copy_of = GN__NO_PAGE };
+    for (int64_t i = 0; i < B; i++) p->sequences[i] = (gn__page_sequence){ -1, p->lists + i * p->most_pages };
+    p->oldest = p->newest = GN__NO_PAGE;
+    p->step = 1;
+    p->info.free = P;
+    *out = p;
+    return GN_OK;
+}
+
+static gn__page_sequence *gn__page_sequence_of(const gn_kv_pages *p, int32_t sequence) {
+    bool is = sequence >= 0 && sequence < p->d.sequences && p->sequences[sequence].n >= 0;
+    return is ? &p->sequences[sequence] : NULL;
+}
+
+gn_result gn_kv_pages_begin(gn_kv_pages *p, const int32_t *tokens, int64_t n, int32_t *out_sequence,
+                            int64_t *out_shared) {
+    int32_t free = 0;
+    uint64_t parent = 0;
+    int64_t same = p->d.page_size;
+    if (n < 0 || (n && !tokens)) return GN_BAD_ARGUMENT;
+    if (n > p->d.tokens) return GN_INDEX_OUT_OF_RANGE;
+    while (free < p->d.sequences && p->sequences[free].n >= 0) free++;
+    if (free == p->d.sequences) return GN_OUT_OF_MEMORY;
+    gn__page_sequence *s = &p->sequences[free];
+    s->n = 0;
+    for (int64_t k = 0; !p->d.alone && same == p->d.page_size && s->n + 1 < n; k++) {
+        int32_t page = gn__page_find(p, parent, tokens + s->n, GN__MIN(n - 1 - s->n, p->d.page_size), &same);
+        if (page < 0) break;
+        gn__page_hold(p, page);
+        s->pages[k] = page;
+        s->n += same;
+        parent = p->pages[page].name;
+    }
+    p->info.sequences++;
+    p->info.tokens += s->n;
+    p->info.reused += s->n;
+    *out_sequence = free;
+    *out_shared = s->n;
+    return GN_OK;
+}
+
+/* The page that the next token of a sequence goes to: its last, a copy of that when others hold it, or a new one. */
+static int32_t gn__page_for(gn_kv_pages *p, gn__page_sequence *s) {
+    int64_t S = p->d.page_size, k = s->n / S;
+    int32_t offset = (int32_t)(s->n % S), page = offset ? s->pages[k] : GN__NO_PAGE;
+    uint64_t parent = k ? p->pages[s->pages[k - 1]].name : 0;
+    if (page >= 0 && p->pages[page].holders == 1) { /* what was cut off is written over */
+        gn__page *g = &p->pages[page];
+        if (g->n > offset) g->known = (int32_t)GN__MIN(gn__page_known(p, g), (int64_t)offset), g->step = p->step;
+        if (g->n > offset) g->n = offset, g->name = 0;
+        return page;
+    }
+    s->pages[k] = gn__page_take(p, parent);
+    if (page < 0) return s->pages[k];
+    gn__page *g = &p->pages[s->pages[k]];
+    memcpy(gn__page_tokens(p, s->pages[k]), gn__page_tokens(p, page), (size_t)offset * sizeof(int32_t));
+    g->n = offset;
+    g->copy_of = page;
+    p->info.copied++;
+    gn__page_drop(p, page);
+    return s->pages[k];
+}
+
+/* Pages that n more tokens of a sequence take. */
+static int64_t gn__pages_wanted(const gn_kv_pages *p, const gn__page_sequence *s, int64_t n) {
+    int64_t S = p->d.page_size, have = (s->n + S - 1) / S, want = (s->n + n + S - 1) / S - have;
+    return want + (n && s->n % S && p->pages[s->pages[s->n / S]].holders > 1);
+}
+
+gn_result gn_kv_pages_append(gn_kv_pages *p, int32_t sequence, const int32_t *tokens, int64_t n, int64_t *out_slots) {
+    gn__page_sequence *s = gn__page_sequence_of(p, sequence);
+    if (!s || n < 0 || (n && (!tokens || !out_slots))) return GN_BAD_ARGUMENT;
+    if (n > p->d.tokens - s->n) return GN_INDEX_OUT_OF_RANGE;
+    if (gn__pages_wanted(p, s, n) > p->info.free + p->info.kept) return GN_OUT_OF_MEMORY;
+    for (int64_t i = 0; i < n; i++, s->n++) {
+        int32_t page = gn__page_for(p, s);
+        gn__page *g = &p->pages[page];
+        if (g->step != p->step) g->step = p->step, g->known = g->n;
+        gn__page_tokens(p, page)[g->n] = tokens[i];
+        out_slots[i] = page * p->d.page_size + g->n;
+        if (++g->n == p->d.page_size) gn__page_name(p, page);
+    }
+    p->info.tokens += n;
+    return GN_OK;
+}
+
+gn_result gn_kv_pages_cut(gn_kv_pages *p, int32_t sequence, int64_t length) {
+    gn__page_sequence *s = gn__page_sequence_of(p, sequence);
+    int64_t S = p->d.page_size;
+    if (!s || length < 0 || length > s->n) return GN_BAD_ARGUMENT;
+    for (int64_t k = (s->n + S - 1) / S; k > (length + S - 1) / S; k--) gn__page_drop(p, s->pages[k - 1]);
+    p->info.tokens -= s->n - length;
+    s->n = length;
+    /* tokens that no step has written, and that nobody has now */
+    gn__page *g = length % S ? &p->pages[s->pages[length / S]] : NULL;
+    if (g && g->holders == 1 && g->n > length % S && gn__page_known(p, g) < g->n) gn__page_for(p, s);
+    return GN_OK;
+}
+
+gn_result gn_kv_pages_end(gn_kv_pages *p, int32_t sequence) {
+    gn_result r = gn_kv_pages_cut(p, sequence, 0);
+    if (r != GN_OK) return r;
+    p->sequences[sequence].n = -1;
+    p->info.sequences--;
+    return GN_OK;
+}
+
+int64_t gn_kv_pages_length(const gn_kv_pages *p, int32_t sequence) {
+    const gn__page_sequence *s = gn__page_sequence_of(p, sequence);
+    return s ? s->n : -1;
+}
+
+int64_t gn_kv_pages_copies(const gn_kv_pages *p, int32_t *from, int32_t *to, int64_t room) {
+    int64_t n = 0;
+    for (int64_t b = 0; b < p->d.sequences; b++) {
+        const gn__page_sequence *s = &p->sequences[b];
+        for (int64_t k = 0; k * p->d.page_size < s->n; k++) {
+            int32_t page = s->pages[k], old = p->pages[page].copy_of;
+            if (old < 0) continue;
+            if (n < room) from[n] = old, to[n] = page;
+            n++;
+        }
+    }
+    return n;
+}
+
+void gn_kv_pages_step(gn_kv_pages *p) {
+    for (int64_t i = 0; i < p->d.pages && p->info.used; i++) p->pages[i].copy_of = GN__NO_PAGE;
+    p->step++;
+}
+
+int64_t gn_kv_pages_table(const gn_kv_pages *p, int32_t *table, int64_t M) {
+    int64_t longest = 0;
+    for (int64_t b = 0; b < p->d.sequences; b++) {
+        const gn__page_sequence *s = &p->sequences[b];
+        int64_t n = s->n < 0 ? 0 : (s->n + p->d.page_size - 1) / p->d.page_size;
+        for (int64_t k = 0; k < M; k++) table[b * M + k] = k < n ? s->pages[k] : -1;
+        longest = GN__MAX(longest, n);
+    }
+    return longest;
+}
+
+gn_kv_pages_info gn_kv_pages_get_info(const gn_kv_pages *p) { return p->info; }
 GN__PLAIN_END
 
 #if defined(__GNUC__) && !defined(__clang__)

@@ -59,8 +59,9 @@
  *
  * Sections, each using those above it: >>driver (functions found by dlopen) >>text >>gpu (what a device keeps for all
  * sessions) >>kernels (device code that several rooms use) >>emit (what kernels are written with); a room for each kind
- * of kernel, its device code beside its emitters: >>loops >>rows >>products >>indexing >>attention >>one (steps of one
- * row) >>fuse (what runs in another step's kernel) >>ops (the table); >>compile >>memory >>run >>devices */
+ * of kernel, its device code beside its emitters: >>loops >>rows >>products >>indexing >>windows >>attention >>one
+ * (steps of one row) >>fuse (what runs in another step's kernel) >>ops (the table); >>compile >>memory >>run
+ * >>devices */
 #define _GNU_SOURCE
 #define GENIE_EXT
 #include "genie.h"
@@ -69,6 +70,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -85,7 +87,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 22
+#define GN__CU_GENERATOR 24
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -193,11 +195,97 @@ static struct {
                       const unsigned *, int, int, int, int);
 #define GN__X(name, symbol, args) int(*name) args;
     GN__CU_DRIVER(GN__X)
+    struct {
+        GN__CU_DRIVER(GN__X)
+    } real; /* as the driver gives them: those above tell a trace too */
 #undef GN__X
 #define GN__X(name, args) int(*name) args;
     GN__CU_NVRTC(GN__X)
 #undef GN__X
 } cu = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* ---- calls of the driver in a trace: each goes through a function that looks whether its thread is traced ---- */
+
+typedef struct call_word {
+    enum { WORD_HIDDEN, WORD_NUMBER, WORD_BYTES } kind; /* of an argument: handles and addresses are not told */
+    uint64_t value;
+} call_word;
+
+static char *put_number(char *at, uint64_t v) {
+    char digits[20];
+    int n = 0;
+    do digits[n++] = (char)('0' + v % 10);
+    while (v /= 10);
+    while (n > 0) *at++ = digits[--n];
+    return at;
+}
+
+/* "(…, 4096 B, …)", and what the call gave when that was an error. */
+static void call_told(const char *name, uint64_t begin_ns, const call_word *words, size_t n, int r) {
+    char text[400], *at = text;
+    gn_span s = { .stage = GN_STAGE_DRIVER, .name = name, .begin_ns = begin_ns, .end_ns = gn_now_ns(), .detail = text };
+    for (size_t i = 0; i < n; i++) {
+        memcpy(at, i ? ", " : "(", 2);
+        at += i ? 2 : 1;
+        if (words[i].kind != WORD_HIDDEN) at = put_number(at, words[i].value);
+        else *at++ = '_';
+        if (words[i].kind == WORD_BYTES) {
+            memcpy(at, " B", 2);
+            at += 2;
+            s.bytes += words[i].value;
+        }
+    }
+    *at++ = ')';
+    *at = 0;
+    if (r != 0) snprintf(at, 40, " = error %d", r);
+    gn_trace_span(&s);
+}
+
+#define CALL_WORD(a)                          \
+    {                                         \
+        _Generic((a), unsigned                \
+                 : WORD_NUMBER, int           \
+                 : WORD_NUMBER, unsigned long \
+                 : WORD_BYTES, default        \
+                 : WORD_HIDDEN),              \
+            (uint64_t)(uintptr_t)(a)          \
+    }
+/* Lists of n arguments: their types and names, their names, what is told of them. clang-format off: columns */
+/* clang-format off */
+#define CALL_1(F, a) F(a, x1)
+#define CALL_2(F, a, ...) F(a, x2), CALL_1(F, __VA_ARGS__)
+#define CALL_3(F, a, ...) F(a, x3), CALL_2(F, __VA_ARGS__)
+#define CALL_4(F, a, ...) F(a, x4), CALL_3(F, __VA_ARGS__)
+#define CALL_5(F, a, ...) F(a, x5), CALL_4(F, __VA_ARGS__)
+#define CALL_6(F, a, ...) F(a, x6), CALL_5(F, __VA_ARGS__)
+#define CALL_7(F, a, ...) F(a, x7), CALL_6(F, __VA_ARGS__)
+#define CALL_8(F, a, ...) F(a, x8), CALL_7(F, __VA_ARGS__)
+#define CALL_9(F, a, ...) F(a, x9), CALL_8(F, __VA_ARGS__)
+#define CALL_10(F, a, ...) F(a, x10), CALL_9(F, __VA_ARGS__)
+#define CALL_11(F, a, ...) F(a, x11), CALL_10(F, __VA_ARGS__)
+#define CALL_NTH(a, b, c, d, e, f, g, h, i, j, k, n, ...) CALL_##n
+#define CALL_OF(...) CALL_NTH(__VA_ARGS__, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define CALL_EACH_(list, F, ...) list(F, __VA_ARGS__)
+#define CALL_EACH(list, F, ...) CALL_EACH_(list, F, __VA_ARGS__)
+#define CALL_DECLARED(type, name) type name
+#define CALL_NAMED(type, name) name
+#define CALL_TOLD(type, name) CALL_WORD(name)
+#define CALL_DECLARE(...) CALL_EACH(CALL_OF(__VA_ARGS__), CALL_DECLARED, __VA_ARGS__)
+#define CALL_NAMES(...) CALL_EACH(CALL_OF(__VA_ARGS__), CALL_NAMED, __VA_ARGS__)
+#define CALL_WORDS(...) CALL_EACH(CALL_OF(__VA_ARGS__), CALL_TOLD, __VA_ARGS__)
+
+#define GN__X(name, symbol, args)                                                    \
+    static int told_##name(CALL_DECLARE args) {                                      \
+        if (!gn_traces()) return cu.real.name(CALL_NAMES args);                      \
+        uint64_t begin_ns = gn_now_ns();                                             \
+        int r = cu.real.name(CALL_NAMES args);                                       \
+        const call_word words[] = { CALL_WORDS args };                               \
+        call_told(symbol, begin_ns, words, sizeof words / sizeof *words, r);         \
+        return r;                                                                    \
+    }
+GN__CU_DRIVER(GN__X)
+#undef GN__X
+/* clang-format on */
 
 static bool env_is(const char *name, const char *value) {
     const char *s = getenv(name);
@@ -240,13 +328,15 @@ static bool load_driver(void) {
         return false;
     }
 #define GN__X(name, in_library, args)                                                                         \
-    if (!driver_symbol(#name, in_library, &cu.name) &&                                                        \
+    cu.name = told_##name;                                                                                    \
+    if (!driver_symbol(#name, in_library, &cu.real.name) &&                                                   \
         strcmp(#name, "cuLaunchKernelEx") != 0) { /* 11.8 and newer have it */                                \
         snprintf(cu.why, sizeof cu.why, "the NVIDIA driver is too old (no %s): install 470 or newer", #name); \
         return false;                                                                                         \
     }
     GN__CU_DRIVER(GN__X)
 #undef GN__X
+    if (!cu.real.cuLaunchKernelEx) cu.cuLaunchKernelEx = NULL;
     if (!driver_symbol("cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", &cu.tensor_map)) cu.tensor_map = NULL;
     int r = cu.cuInit(0);
     if (r != 0) {
@@ -1173,7 +1263,14 @@ static const char shared_text[] =
     "1.;\n"
     "  return p;\n"
     "}\n"
-    "template <class C> M C gn_logistic(C m, C a) { return over(m, power_of(a)); }\n"
+    "D double gn_logistic(double m, double a) { return over(m, power_of(a)); }\n"
+    "// m / (1 + e^-a), m: 1 or a. e: 2^40 e^-|a|, so that what is not normal is rounded once, last.\n"
+    "D float gn_logistic(float m, float a) {\n"
+    "  const float c = fabsf(a), j = fmaxf(fmaf(c, -1.44269504f, 12583079.f), 12582913.f), n = j - 12583079.f;\n"
+    "  const float e = exp2_near(fmaf(c, -1.92596299e-8f, fmaf(c, -1.44269502f, -n))) * gn_f32(gn_u32(j) << 23);\n"
+    "  const float r = rcp_near(fmaf(e, 9.09494702e-13f, 1.f));\n"
+    "  return (a < 0.f ? r * e : r) * m * (a < 0.f ? 9.09494702e-13f : 1.f);\n"
+    "}\n"
     "template <class C> M C gn_mish(C a) {\n"
     "  power<C> p = power_of(a);\n"
     "  p.v = (C)2 * p.v / (p.one / p.v + (C)2);\n"
@@ -1252,7 +1349,16 @@ static const char shared_text[] =
     "static M float of(double v) { T h; put(h, v); return get(h); }\n"
     "  static M float of(int v) { return of((float)v); } static M float of(i64 v) { return of((float)v); } };\n"
     "template <> struct cast_to<f16> : cast_half<f16> {};\n"
-    "template <> struct cast_to<bf16> : cast_half<bf16> {};\n"
+    "template <> struct cast_to<bf16> : cast_half<bf16> {\n"
+    "  using cast_half<bf16>::of;\n"
+    "  static M float of(float v) {                       // the upper half of a pair is the f32 that it stands for\n"
+    "#if !defined(GN_HOST) && __CUDA_ARCH__ >= 900\n"
+    "    u32 r; asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(v), \"f\"(0.f)); return gn_f32(r);\n"
+    "#else\n"
+    "    return gn_f32((u32)float_bfloat(v) << 16);\n"
+    "#endif\n"
+    "  }\n"
+    "};\n"
     "template <> struct cast_to<int> { static M int of(int v) { return v; } static M int of(i64 v) { "
     "return (int)(u32)(u64)v; }\n"
     "  static M int of(float v) { return v != v ? 0 : v <= -2147483648.f ? (-2147483647 - 1) : v >= 2147483648.f ? "
@@ -1283,6 +1389,10 @@ static const char shared_text[] =
     "err[5] = (u32)((u64)limit >> 32);\n"
     "}\n"
     "#define OUT_OF_RANGE 30u\n"
+    "// as a limit: what the value is instead of too large\n"
+    "#define TOO_MANY -1\n"
+    "#define TWICE -2\n"
+    "#define FOREIGN -3\n"
     "#define DIVIDED_BY_ZERO 31u\n"
     "// sums and choices; at: position, the earlier of equals is chosen and NaN before all\n"
     "template <class C> M C max_nan(C a, C b) { return a > b || a != a ? a : b; }\n"
@@ -1598,6 +1708,7 @@ typedef struct launch {
     uint8_t cluster, when;
     bool early, waits;
     blas_product *blas;
+    uint32_t step; /* 1 + that of the layout whose kernel it is, 0: of none */
 } launch;
 
 /* Memory of a plan beside the layout's block, by what it is for. */
@@ -1656,6 +1767,7 @@ typedef struct emit {
                                      kernels after them */
     uint32_t *appends, n_appends; /* in-place appends so far, in their order */
     uint32_t *append_flags;
+    uint32_t *checked, n_checked; /* appends to pages whose slots have been checked */
     uint32_t n_flags;  /* words behind the error words, 0 before the run: that an append has been done, blocks that have
                           ended */
     bool rereads;      /* what this kernel's pointers show may change while it waits: no restrict */
@@ -1664,6 +1776,7 @@ typedef struct emit {
     size_t save;                /* bytes that in-place appends save */
     const gn_kernel_step *tail; /* the loop that runs in the kernel of the matmul that is generated now, NULL: none */
     uint32_t n_tails;
+    uint32_t step;       /* 1 + that of the layout which is generated now, 0: none */
     bool alone;          /* the plan has this kernel only: it takes arguments of one element by value */
     bool by_value;       /* some are: a graph would keep the values of the run in which it was captured */
     const choice *given; /* of the product that is generated to be measured; NULL: the stored one, or the model's */
@@ -1761,7 +1874,8 @@ static void emit_launch_shared(emit *e, const char *label, uint64_t grid_x, uint
                                                  e->when,
                                                  e->early,
                                                  e->waits,
-                                                 NULL };
+                                                 NULL,
+                                                 e->step };
     e->n_instead += e->when == LAUNCH_INSTEAD;
     if (!grid_ok)
         gn_fail(e->fault, GN_UNSUPPORTED, "kernel %s needs a grid of %llu by %llu blocks", label,
@@ -1892,6 +2006,13 @@ static bool node_is(const emit *e, uint32_t node, gn_op_id op) {
     return e->part->nodes[node].leaf == GN_LEAF_NONE && e->part->nodes[node].op == op;
 }
 
+/* Of a product; GN_NO_NODE: it has none. */
+static uint32_t bias_of(const emit *e, uint32_t node) {
+    uint32_t n = e->part->nodes[node].n_ins;
+    bool has = node_is(e, node, GN_OP_LINEAR_QUANTIZED) ? (attrs_of(e, node)[1] & 4) != 0 : n > 2;
+    return has ? input(e, node, n - 1) : GN_NO_NODE;
+}
+
 static int axis_of(int64_t axis, int rank) { return (int)(axis < 0 ? axis + rank : axis); }
 
 /* >>loops ============================================================================================
@@ -1967,11 +2088,12 @@ static void emit_concat(emit *e, uint32_t node) {
 /* ---- fused loops ---- */
 
 /* number: of its first instruction, where several loops stand in one kernel. */
+/* stored: the last value goes to memory alone, where it is rounded. scores: of attention, which are not. */
 typedef struct loop {
     const gn_kernel_step *step;
     int64_t n, vector;
     uint32_t number;
-    bool small;
+    bool small, stored, scores;
     char names[512][64];
     char label[64];
 } loop;
@@ -2069,7 +2191,14 @@ static void loop_load(emit *e, loop *l, uint32_t i) {
 }
 
 /* What it is computed in holds more bits than it does: they are dropped before anything looks at them. */
-static bool wraps(gn_dtype dtype) { return !types[dtype].real && dtype != GN_I32 && dtype != GN_I64; }
+static bool drops_bits(gn_dtype d) { return types[d].real ? d == GN_F16 || d == GN_BF16 : d != GN_I32 && d != GN_I64; }
+
+/* Behind instruction i its value has bits to drop: not where it is one of its inputs, or a truth value. */
+static bool loop_drops(const loop *l, uint32_t i, const gn_instr *in) {
+    if (!drops_bits(in->out_dtype) || in->op == GN_OP_MINIMUM || in->op == GN_OP_MAXIMUM) return false;
+    if (types[in->out_dtype].real && l->scores) return false;
+    return !l->stored || i + 1 < l->step->n_instrs;
+}
 
 static void loop_instr(emit *e, loop *l, uint32_t i) {
     const gn_instr *in = &e->layout->instrs[l->step->instr + i];
@@ -2096,7 +2225,7 @@ static void loop_instr(emit *e, loop *l, uint32_t i) {
             e->faults = true;
         }
         put(b, "        t%u = (%s)(%s); (void)b; (void)c; (void)p0; (void)p1; }\n", t, to, row.text);
-        if (wraps(in->out_dtype)) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
+        if (loop_drops(l, i, in)) put(b, "      t%u = cast_to<%s>::of(t%u);\n", t, types[in->out_dtype].name, t);
     }
     snprintf(l->names[in->dst], sizeof l->names[0], "t%u", t);
     size_t n = strlen(l->label);
@@ -2126,6 +2255,7 @@ static void emit_loop(emit *e, const gn_kernel_step *s) {
         return;
     }
     l->step = s;
+    l->stored = true;
     snprintf(l->label, sizeof l->label, "loop_%s", gn_dtype_name(out->dtype));
     loop_sizes(e, l);
     if (l->n) {
@@ -2397,7 +2527,8 @@ typedef struct row_kernel {
     int64_t vector, groups; /* elements at once; how many times a thread takes so many */
     row_order order;
     int tx, ty, lanes;
-    bool small, keeps; /* keeps: what is read stays in registers */
+    bool small, keeps;    /* keeps: what is read stays in registers */
+    bool held[ROW_STEPS]; /* the value stands in registers of an input */
 } row_kernel;
 
 static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
@@ -2556,6 +2687,21 @@ static void put_row_loop(row_kernel *k, uint32_t m) {
     snprintf(k->values[m], sizeof k->values[m], "%.63s", l->names[s->step->out]);
 }
 
+/* Rounds the value of a step that other steps of the kernel read. */
+static void put_row_rounded(row_kernel *k, uint32_t m) {
+    const row_group *g = k->g;
+    gn_dtype d = view_of(k->e, g->steps[m].step->node)->dtype;
+    bool read = false;
+    for (uint32_t i = m + 1; i < g->n_steps; i++)
+        for (uint32_t j = 0; j < row_inputs(k->e, g->steps[i].step); j++) {
+            gn_load in = row_input(k->e, g, g->steps[i].step, j);
+            read = read || (!in.constant && row_member(g, in.base) == (int)m);
+        }
+    if (!read || !types[d].real || !drops_bits(d)) return;
+    put(&k->e->body, "      const %s h%u = cast_to<%s>::of(%s);\n", types[d].compute, m, types[d].name, k->values[m]);
+    snprintf(k->values[m], sizeof k->values[m], "h%u", m);
+}
+
 /* The value of an element that a softmax or a norm gives, from what its row's reductions gave. */
 static void put_row_op(row_kernel *k, uint32_t m) {
     const row_step *s = &k->g->steps[m];
@@ -2579,6 +2725,7 @@ static void put_row_op(row_kernel *k, uint32_t m) {
         put(&k->e->body, "      const %s v%u = %s(%s - top%u) * other%u;\n", c, m, row_exp(k->e, node), x, m, m);
     else put(&k->e->body, "      const %s v%u = (%s - top%u) - other%u;\n", c, m, x, m, m);
     snprintf(k->values[m], sizeof k->values[m], "v%u", m);
+    put_row_rounded(k, m);
 }
 
 static void put_row_step(row_kernel *k, uint32_t m) {
@@ -2589,7 +2736,7 @@ static void put_row_step(row_kernel *k, uint32_t m) {
 /* Marks a value over elements, and those it is computed from; loads: what they read. */
 static void row_need(row_kernel *k, uint32_t m, bool *steps, bool *loads) {
     const row_step *s = &k->g->steps[m];
-    if (steps[m]) return;
+    if (steps[m] || k->held[m]) return;
     steps[m] = s->full;
     for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
         gn_load d = row_input(k->e, k->g, s->step, i);
@@ -2634,6 +2781,7 @@ static void put_row_reduced(row_kernel *k, uint32_t m, const char *a) {
         put(&k->e->body, "    const %s s%u = cast_to<%s>::of((i64)(%s));\n", types[dtype].compute, m, types[dtype].name,
             value);
     snprintf(k->values[m], sizeof k->values[m], "s%u", m);
+    put_row_rounded(k, m);
 }
 
 static void put_row_store(row_kernel *k, uint32_t m, const char *at) {
@@ -3057,6 +3205,40 @@ static void put_row_stores(row_kernel *k, uint32_t level) {
     }
 }
 
+/* Steps that read a load over elements; *out_m: the last of them. */
+static int row_readers(row_kernel *k, uint32_t load, uint32_t *out_m) {
+    int n = 0;
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        const row_step *s = &k->g->steps[m];
+        bool reads = false;
+        for (uint32_t i = 0; i < row_inputs(k->e, s->step); i++) {
+            gn_load d = row_input(k->e, k->g, s->step, i);
+            if (d.constant || row_member(k->g, d.base) >= 0) continue;
+            reads = reads || row_load_of(k, &d, s->full || !s->step->n_instrs) == load;
+        }
+        if (!reads) continue;
+        n++;
+        *out_m = m;
+    }
+    return n;
+}
+
+/* What a loop has computed takes the registers of an input of its dtype that nothing else reads: later walks over the
+   row find it there, and do not compute it again. */
+static void put_row_held(row_kernel *k, uint32_t m, uint32_t level) {
+    const row_step *s = &k->g->steps[m];
+    uint32_t reader = ROW_STEPS;
+    if (!k->keeps || !s->full || !s->step->n_instrs || level == row_levels(k->g)) return;
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        if (!k->loads[i].along || k->loads[i].dtype != view_of(k->e, s->step->node)->dtype) continue;
+        if (row_readers(k, i, &reader) != 1 || reader != m) continue;
+        put(&k->e->body, "      put(w%u[k][v], %s);\n", i, k->values[m]);
+        snprintf(k->values[m], sizeof k->values[m], "get(w%u[k][v])", i);
+        k->held[m] = true;
+        return;
+    }
+}
+
 /* One walk over the row: what waits for `level` reductions. */
 static void put_row_pass(row_kernel *k, uint32_t level) {
     const row_group *g = k->g;
@@ -3084,8 +3266,11 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
                 taken_type(reduce_kind_of(k->e, g->steps[m].step->node), row_input_dtype(k->e, m, g)), m,
                 (long long)k->vector);
     put(b, "      UNROLL for (int v = 0; v < %lld; v++) {\n", (long long)k->vector);
-    for (uint32_t m = 0; m < g->n_steps; m++)
-        if (steps[m]) put_row_step(k, m);
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        if (!steps[m]) continue;
+        put_row_step(k, m);
+        put_row_held(k, m, level);
+    }
     for (uint32_t m = 0; m < g->n_steps; m++) {
         if (row_phase(k, m, level) >= 0) put_row_accumulate(k, m, row_phase(k, m, level));
         if (row_stores_at(&g->steps[m], level)) put(b, "      put(y%u[v], %s);\n", m, k->values[m]);
@@ -4726,6 +4911,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         return;
     }
     l->step = t->loop;
+    l->stored = true;
     l->label[0] = 0;
     l->small = is_few(gn_view_count(out));
     for (uint32_t i = 0; t->loop && i < t->loop->n_loads; i++) l->small = l->small && is_small(&load_of(e, l, i)->view);
@@ -4742,7 +4928,7 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
     put(&e->types, " };\n  template <int V> M void fetch(i64 i, i64 c, in<V> &r) const {\n");
     emit_node(e, t->result, to, false, "o");
     if (t->has_bias) {
-        uint32_t bias = input(e, t->node, 2);
+        uint32_t bias = bias_of(e, t->node);
         int64_t stride = view_of(e, bias)->strides[0];
         bool wide = stride == 1 && base_offset(e, bias) % (t->vector * types[d].bytes) == 0;
         put(&e->types,
@@ -4758,7 +4944,8 @@ static void put_epilogue(emit *e, const epilogue *t, gn_dtype d) {
         "  }\n  template <int V> M void value(const in<V> &r, const %s *from, O *y) const {\n%s    UNROLL for (int v = "
         "0; v < V; v++) {\n",
         types[d].compute, constants.s ? constants.s : "");
-    if (wraps(d) && t->loop) put(&e->types, "      const %s sum = cast_to<%s>::of(%s);\n", types[d].compute, type, sum);
+    if (drops_bits(d) && t->loop)
+        put(&e->types, "      const %s sum = cast_to<%s>::of(%s);\n", types[d].compute, type, sum);
     else put(&e->types, "      const %s sum = %s;\n", types[d].compute, sum);
     text body = e->body; /* instructions are written into the body */
     e->body = (text){ 0 };
@@ -5692,7 +5879,7 @@ static blas_product *blas_describe(const emit *e, const product *p, gn_dtype d, 
    algorithm that was chosen. */
 static bool emit_blas(emit *e, const matmul *x, const choice *c) {
     const product *p = &x->p;
-    uint32_t bias = x->t.has_bias ? input(e, x->t.node, 2) : UINT32_MAX;
+    uint32_t bias = bias_of(e, x->t.node);
     bool takes_bias = x->t.has_bias && !x->t.loop && view_of(e, bias)->strides[0] == 1 &&
                       alignment_of(base_offset(e, bias)) >= 16,
          whole = !x->t.loop && (takes_bias || !x->t.has_bias);
@@ -5738,7 +5925,7 @@ static matmul matmul_of(const emit *e, uint32_t node) {
     x.t = (epilogue){ .node = node,
                       .result = e->tail ? e->tail->node : node,
                       .loop = e->tail,
-                      .has_bias = e->part->nodes[node].n_ins > 2 };
+                      .has_bias = bias_of(e, node) != GN_NO_NODE };
     x.t.vector = epilogue_vector(e, &x.t, x.p.n);
     return x;
 }
@@ -6541,7 +6728,7 @@ static void emit_nonzero(emit *e, uint32_t node) {
     put_offset(b, &c, "i", is_small(&c));
     put(b,
         "]) != 0, upto = scan<run_sum<int>, int>(is);\n    const i64 at = found + upto - 1;\n    if (is && at == "
-        "%lldll) fault(err, OUT_OF_RANGE, node, %lldll, -1);\n    if (is && at < %lldll) {\n",
+        "%lldll) fault(err, OUT_OF_RANGE, node, %lldll, TOO_MANY);\n    if (is && at < %lldll) {\n",
         (long long)bound, (long long)bound, (long long)bound);
     for (int k = 0; k < in->rank; k++) {
         below = in->dims[k] ? below / in->dims[k] : 0;
@@ -6698,6 +6885,783 @@ static void emit_expert_linear(emit *e, uint32_t node) {
     /* every group may end with a tile that is not full */
     int64_t groups = experts + 1 < n ? experts + 1 : n, tiles = (n - groups) / EXPERT_ROWS + groups;
     emit_launch(e, name, (uint64_t)(tiles * across), 1, 256);
+}
+
+/* ---- quantised weights ---- */
+
+static const char quant_text[] =
+    "// Quantised weights. P: F (format), U (elements that are read at once), K, N, GROUP, HAS_Z, WIDE (16 bytes "
+    "at once), EVEN (2), S, Z (types of scales and zero points), WS0 WS1, ROWS, SS0 SS1, ZS0 ZS1\n"
+    "template <class P> struct quant {\n"
+    "  typedef typename P::SCALE S; typedef typename P::Z Z;\n"
+    "  enum { F = P::F, U = P::U, BYTES = F == 65 ? U / 2 : U };\n"
+    "  static M u32 byte(const u8 *p, int i) { return p[i * P::WS1]; }\n"
+    "  static M u32 pair(const u8 *p, int i) { return P::EVEN ? (u32)*(const u16 *)(p + i) : byte(p, i) | "
+    "byte(p, i + 1) << 8; }\n"
+    "  static M u32 word(const u8 *p, int i) { return pair(p, i) | pair(p, i + 2) << 16; }\n"
+    "  static M float half(const u8 *p, int i) { return half_float(pair(p, i)); }\n"
+    "  static M float whole(u32 q, float z) { return gn_f32(0x4b000000u | q) - (8388608.f + z); }   // q - z "
+    "without a conversion\n"
+    "  static M float fp8(u32 b) {\n"
+    "    const u32 low = b & 0x7fu, bits = gn_u32(gn_f32(low << 20) * gn_f32(0x7b800000u)) | (b & 0x80u) << 24;\n"
+    "    return gn_f32(low == 0x7fu ? 0x7fc00000u : bits);\n"
+    "  }\n"
+    "  static M float zero(const Z *z, i64 n, int k) { return P::HAS_Z ? (float)get(z[n / P::ROWS * P::ZS0 + k / "
+    "P::GROUP * P::ZS1]) : F == 65 ? 8.f : 0.f; }\n"
+    "  static M float group(const S *s, i64 n, int k) { return get(s[n / P::ROWS * P::SS0 + k / P::GROUP * "
+    "P::SS1]); }\n"
+    "  static M void scaled(const u8 *row, float z, int k, float *v) {\n"
+    "    union { uint4 all[BYTES / 16 ? BYTES / 16 : 1]; u32 w[BYTES / 4 ? BYTES / 4 : 1]; } q;\n"
+    "    const int at = F == 65 ? k / 2 : k;\n"
+    "    if (BYTES < 4) q.w[0] = byte(row, at);\n"
+    "    else if (P::WIDE) UNROLL for (int i = 0; i < BYTES / 16; i++) q.all[i] = *(const uint4 *)(row + at + 16 "
+    "* i);\n"
+    "    else UNROLL for (int i = 0; i < BYTES / 4; i++) q.w[i] = word(row, at + 4 * i);\n"
+    "    UNROLL for (int i = 0; i < U; i++) {\n"
+    "      if (F == 65) v[i] = whole(q.w[i / 8] >> i % 8 * 4 & 15u, z);\n"
+    "      else {\n"
+    "        const u32 b = q.w[i / 4] >> i % 4 * 8 & 255u;\n"
+    "        v[i] = F == 66 ? fp8(b) : whole(b ^ 128u, 128.f + z);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  // 32 elements: halves of 16 bytes from `at` on, a fifth bit of each in the word at `high`\n"
+    "  static M void halves(const u8 *p, int at, int high, int less, float *v) {\n"
+    "    const u32 fifth = high ? word(p, high) : 0u;\n"
+    "    UNROLL for (int i = 0; i < 4; i++) {\n"
+    "      const u32 w = word(p, at + 4 * i);\n"
+    "      UNROLL for (int j = 0; j < 4; j++) {\n"
+    "        const int e = 4 * i + j;\n"
+    "        v[e] = whole((w >> 8 * j & 15u) | (fifth >> e & 1u) << 4, (float)less);\n"
+    "        v[e + 16] = whole((w >> (8 * j + 4) & 15u) | (fifth >> (e + 16) & 1u) << 4, (float)less);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  static M void times(float *v, float d, float m) { UNROLL for (int i = 0; i < 32; i++) v[i] = gn_fma(v[i], "
+    "d, m); }\n"
+    "  static M void four_k(const u8 *p, int j, float *v) {\n"
+    "    const u8 *s = p + 4 * P::WS1;\n"
+    "    const u32 up = j < 4 ? byte(s, j) & 63u : (byte(s, j + 4) & 15u) | byte(s, j - 4) >> 6 << 4, low = j < "
+    "4 ? byte(s, j + 4) & 63u : byte(s, j + 4) >> 4 | byte(s, j) >> 6 << 4;\n"
+    "    UNROLL for (int i = 0; i < 8; i++) {\n"
+    "      const u32 w = word(p, (F == 13 ? 48 : 16) + j / 2 * 32 + 4 * i) >> j % 2 * 4 & 0x0f0f0f0fu, h = F == "
+    "13 ? word(p, 16 + 4 * i) >> j & 0x01010101u : 0u;\n"
+    "      UNROLL for (int b = 0; b < 4; b++) v[4 * i + b] = whole((w | h << 4) >> 8 * b & 31u, 0.f);\n"
+    "    }\n"
+    "    times(v, half(p, 0) * (float)(int)up, -(half(p, 2) * (float)(int)low));\n"
+    "  }\n"
+    "  static M void six_k(const u8 *p, int j, float *v) {                  // the 32 at j: two scales of 16\n"
+    "    const int h = j / 4, in = j % 4;\n"
+    "    const float d = half(p, 208), a = d * (float)(int)(i8)byte(p, 192 + 2 * j), b = d * "
+    "(float)(int)(i8)byte(p, 193 + 2 * j);\n"
+    "    UNROLL for (int i = 0; i < 8; i++) {\n"
+    "      const u32 w = (word(p, 64 * h + in % 2 * 32 + 4 * i) >> in / 2 * 4 & 0x0f0f0f0fu) | (word(p, 128 + 32 "
+    "* h + 4 * i) >> in * 2 & 0x03030303u) << 4;\n"
+    "      UNROLL for (int c = 0; c < 4; c++) v[4 * i + c] = whole(w >> 8 * c & 63u, 32.f) * (i < 4 ? a : b);\n"
+    "    }\n"
+    "  }\n"
+    "  // U elements of row n from k on: v[i] * *scale\n"
+    "  static M void load(const u8 *w, const S *s, const Z *z, i64 n, int k, float *v, float *scale) {\n"
+    "    const u8 *row = w + n * P::WS0;\n"
+    "    *scale = 1.f;\n"
+    "    if (F >= 64) { *scale = group(s, n, k); scaled(row, zero(z, n, k), k, v); return; }\n"
+    "    const u8 *p = row + (i64)(k / P::BLOCK) * P::BLOCK_BYTES * P::WS1;\n"
+    "    if (F == 12 || F == 13) { four_k(p, k % 256 / 32, v); return; }\n"
+    "    if (F == 14) { six_k(p, k % 256 / 32, v); return; }\n"
+    "    const float d = half(p, 0);\n"
+    "    if (F == 8) {\n"
+    "      UNROLL for (int i = 0; i < 8; i++) {\n"
+    "        const u32 q = word(p, 2 + 4 * i);\n"
+    "        UNROLL for (int b = 0; b < 4; b++) v[4 * i + b] = whole((q >> 8 * b & 255u) ^ 128u, 128.f);\n"
+    "      }\n"
+    "    } else halves(p, F == 2 ? 2 : F == 3 ? 4 : F == 6 ? 6 : 8, F == 6 ? 2 : F == 7 ? 4 : 0, F == 2 ? 8 : F "
+    "== 6 ? 16 : 0, v);\n"
+    "    if (F == 3 || F == 7) times(v, d, half(p, 2));\n"
+    "    else *scale = d;\n"
+    "  }\n"
+    "};\n"
+    "// R rows of the weight to a warp, by up to MB rows of x. P too: T, M, MB, R, XV (x is read 16 bytes at "
+    "once), BIAS, BS, x_at(row), XK\n"
+    "template <class P> M void quant_rows(const typename P::T *x, const u8 *w, const typename P::SCALE *s, const "
+    "typename P::Z *z, const typename P::T *bias, typename P::T *o) {\n"
+    "  enum { U = P::U, R = P::R, MB = P::MB };\n"
+    "  const int lane = threadIdx.x & 31, first = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R, top = "
+    "(int)blockIdx.y * MB;\n"
+    "  float sum[R][MB];\n"
+    "  UNROLL for (int r = 0; r < R; r++) UNROLL for (int m = 0; m < MB; m++) sum[r][m] = 0.f;\n"
+    "  if (first >= P::N) return;\n"
+    "  for (int k = lane * U; k < P::K; k += 32 * U) {\n"
+    "    float v[R][U], scale[R];\n"
+    "    UNROLL for (int r = 0; r < R; r++) quant<P>::load(w, s, z, first + r < P::N ? first + r : P::N - 1, k, "
+    "v[r], &scale[r]);\n"
+    "    UNROLL for (int m = 0; m < MB; m++) {\n"
+    "      if (top + m >= P::ROWS_X) break;\n"
+    "      const typename P::T *a = x + P::x_at(top + m) + (i64)k * P::XK;\n"
+    "      typename P::T e[U];\n"
+    "      if (P::XV) vload<P::XV ? U : 1>(e, a); else UNROLL for (int i = 0; i < U; i++) e[i] = a[i * P::XK];\n"
+    "      UNROLL for (int r = 0; r < R; r++) {\n"
+    "        float some = 0.f;\n"
+    "        UNROLL for (int i = 0; i < U; i++) some = gn_fma(v[r][i], get(e[i]), some);\n"
+    "        sum[r][m] = gn_fma(some, scale[r], sum[r][m]);\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int r = 0; r < R; r++) UNROLL for (int m = 0; m < MB; m++) {\n"
+    "    float y = sum[r][m];\n"
+    "    UNROLL for (int bit = 16; bit > 0; bit /= 2) y += exchange(y, bit);\n"
+    "    if (lane != 0 || first + r >= P::N || top + m >= P::ROWS_X) continue;\n"
+    "    if (P::BIAS) y += get(bias[(first + r) * P::BS]);\n"
+    "    put(o[(i64)(top + m) * P::N + first + r], y);\n"
+    "  }\n"
+    "}\n"
+    "// Row n as it is without its format, U elements from k on. P too: PACKED: they begin at a multiple of 16 bytes\n"
+    "template <class P> M void quant_widen(const u8 *w, const typename P::SCALE *s, const typename P::Z *z, i64 n, "
+    "int k, typename P::T *o) {\n"
+    "  float v[P::U], scale;\n"
+    "  typename P::T out[P::U];\n"
+    "  quant<P>::load(w, s, z, n, k, v, &scale);\n"
+    "  UNROLL for (int i = 0; i < P::U; i++) put(out[i], v[i] * scale);\n"
+    "  if (P::PACKED) vstore<P::PACKED ? P::U : 1>(o, out);\n"
+    "  else UNROLL for (int i = 0; i < P::U; i++) o[i] = out[i];\n"
+    "}\n"
+    "D int quant_clamp(float v, int low, int high) { return v >= (float)high ? high : v > (float)low ? (int)v : "
+    "low; }\n"
+    "D u32 quant_to_fp8(float v) {\n"
+    "  const float a = fabsf(v);\n"
+    "  const u32 sign = gn_u32(v) >> 24 & 0x80u;\n"
+    "  if (a != a) return sign | 0x7fu;\n"
+    "  if (a >= 448.f) return sign | 0x7eu;\n"
+    "  if (a < 0.015625f) return sign | (u32)rintf(a * 512.f);\n"
+    "  const int e = (int)(gn_u32(a) >> 23) - 127;\n"
+    "  return sign | (u32)((e + 7) * 8 + (int)rintf(a * gn_f32((u32)(127 + 3 - e) << 23)) - 8);\n"
+    "}\n"
+    "// What is stored of v / s with the zero point z\n"
+    "template <class P> M u32 quant_step(float x, float s, float z) {\n"
+    "  const float v = s != 0.f ? x / s : 0.f;\n"
+    "  if (P::F == 66) return quant_to_fp8(v);\n"
+    "  return (u32)quant_clamp(rintf(v) + z, P::F == 65 ? 0 : -128, P::F == 65 ? 15 : 127) & 255u;\n"
+    "}\n"
+    "// A block of 32 of GGUF's, as its own package makes it. P: F, x(i)\n"
+    "template <class P, class X> M void quant_make_32(const X &x, u8 *p) {\n"
+    "  const bool five = P::F == 6 || P::F == 7, least = P::F == 3 || P::F == 7;\n"
+    "  float low = x(0), high = low, at = low, wild = 0.f;\n"
+    "  for (int i = 0; i < 32; i++) {\n"
+    "    const float v = x(i);\n"
+    "    wild += v * 0.f;\n"
+    "    if (v < low) low = v;\n"
+    "    if (v > high) high = v;\n"
+    "    if (fabsf(v) > fabsf(at)) at = v;\n"
+    "  }\n"
+    "  const float d = least ? (high - low) / (five ? 31.f : 15.f) : P::F == 8 ? fabsf(at) / 127.f : at / (five "
+    "? -16.f : -8.f), id = d != 0.f ? 1.f / d : 0.f;\n"
+    "  const u32 half = float_half(wild != 0.f ? gn_f32(0x7fc00000u) : d), lowest = float_half(low);\n"
+    "  *p++ = (u8)half; *p++ = (u8)(half >> 8);\n"
+    "  if (P::F == 8) {\n"
+    "    for (int i = 0; i < 32; i++) {\n"
+    "      const float v = x(i), a = fabsf(v * id);\n"
+    "      float f = floorf(a);\n"
+    "      f += floorf(2.f * (a - f));\n"
+    "      p[i] = (u8)quant_clamp(v < 0.f ? -f : f, -128, 127);\n"
+    "    }\n"
+    "    return;\n"
+    "  }\n"
+    "  if (least) { *p++ = (u8)lowest; *p++ = (u8)(lowest >> 8); }\n"
+    "  u8 *q = p + (five ? 4 : 0);\n"
+    "  u32 fifth = 0u;\n"
+    "  for (int i = 0; i < 16; i++) {\n"
+    "    u32 two[2];\n"
+    "    for (int h = 0; h < 2; h++) {\n"
+    "      const float v = x(i + 16 * h), t = least ? (v - low) * id + 0.5f : (float)((double)v * (double)id + "
+    "(five ? 16.5 : 8.5));\n"
+    "      two[h] = (u32)quant_clamp(t, 0, five ? 31 : 15);\n"
+    "      fifth |= two[h] >> 4 << (i + 16 * h);\n"
+    "    }\n"
+    "    q[i] = (u8)((two[0] & 15u) | (two[1] & 15u) << 4);\n"
+    "  }\n"
+    "  if (five) for (int i = 0; i < 4; i++) p[i] = (u8)(fifth >> 8 * i);\n"
+    "}\n";
+
+/* A quantised weight as kernels see it: data, then scales and zero points. */
+typedef struct quant_form {
+    uint32_t data, scales, zeros, bias; /* nodes; GN_NO_NODE: none */
+    int64_t format, n, k, group, rows, unit;
+    int elements, bytes;
+    bool wide, even;
+} quant_form;
+
+/* `data`: its place among the node's inputs; `first`: that of the scales. */
+static quant_form quant_of(const emit *e, uint32_t node, uint32_t data, uint32_t first) {
+    const int64_t *attrs = attrs_of(e, node);
+    quant_form q = { .format = attrs[0], .rows = attrs[2], .data = input(e, node, data) };
+    q.scales = attrs[1] & 1 ? input(e, node, first++) : GN_NO_NODE;
+    q.zeros = attrs[1] & 2 ? input(e, node, first++) : GN_NO_NODE;
+    q.bias = attrs[1] & 4 ? input(e, node, first) : GN_NO_NODE;
+    gn_quant_block((gn_quant)q.format, &q.elements, &q.bytes);
+    return q;
+}
+
+static void quant_fit(const emit *e, quant_form *q, int64_t n, int64_t k) {
+    q->n = n, q->k = k, q->group = k;
+    q->unit = q->format == GN_QUANT_INT8 || q->format == GN_QUANT_FP8_E4M3 ? 16 : 32;
+    if (q->scales != GN_NO_NODE) {
+        const gn_view *s = view_of(e, q->scales);
+        q->group = k / s->dims[1];
+        if (!q->rows) q->rows = s->dims[0] ? n / s->dims[0] : 1;
+        if (q->group % q->unit) q->unit = q->elements;
+    }
+    if (q->rows < 1) q->rows = 1;
+}
+
+/* Alignment of the data for loads of more than a byte. */
+static void quant_lies(const emit *e, quant_form *q) {
+    const gn_view *w = view_of(e, q->data);
+    int64_t at = base_offset(e, q->data);
+    q->even = w->strides[1] == 1 && w->strides[0] % 2 == 0 && at % 2 == 0;
+    q->wide = w->strides[1] == 1 && w->strides[0] % 16 == 0 && at % 16 == 0;
+}
+
+/* Members of @_p. */
+static void put_quant_type(emit *e, const quant_form *q, gn_dtype type, const char *more) {
+    const gn_view *w = view_of(e, q->data), *s = q->scales != GN_NO_NODE ? view_of(e, q->scales) : NULL,
+                  *z = q->zeros != GN_NO_NODE ? view_of(e, q->zeros) : NULL;
+    put(&e->types,
+        "struct @_p { typedef %s T; typedef %s SCALE; typedef %s Z; enum { F = %d, U = %d, K = %lld, N = %lld, GROUP = "
+        "%lld, HAS_Z = %d, WIDE = %d, EVEN = %d, BLOCK = %d, BLOCK_BYTES = %d };\n  static const i64 WS0 = %lldll, WS1 "
+        "= %lldll, ROWS = %lldll, SS0 = %lldll, SS1 = %lldll, ZS0 = %lldll, ZS1 = %lldll;\n%s};\n",
+        types[type].name, s ? types[s->dtype].name : "float", z ? types[z->dtype].name : "u8", (int)q->format,
+        (int)q->unit, (long long)q->k, (long long)q->n, (long long)q->group, z != NULL, q->wide, q->even, q->elements,
+        q->bytes, (long long)w->strides[0], (long long)w->strides[1], (long long)q->rows,
+        (long long)(s ? s->strides[0] : 0), (long long)(s ? s->strides[1] : 0), (long long)(z ? z->strides[0] : 0),
+        (long long)(z ? z->strides[1] : 0), more);
+}
+
+/* Parameters "w", "s" and "z". */
+static void emit_quant_inputs(emit *e, const quant_form *q) {
+    emit_node(e, q->data, "u8", true, "w");
+    if (q->scales != GN_NO_NODE) emit_node(e, q->scales, types[view_of(e, q->scales)->dtype].name, true, "s");
+    if (q->zeros != GN_NO_NODE) emit_node(e, q->zeros, types[view_of(e, q->zeros)->dtype].name, true, "z");
+}
+static const char *quant_args(const quant_form *q) {
+    return q->zeros != GN_NO_NODE ? "w, s, z" : q->scales != GN_NO_NODE ? "w, s, 0" : "w, 0, 0";
+}
+
+static const char *quant_label(const quant_form *q) {
+    switch (q->format) {
+#define GN__X(NAME, number, elements, bytes, text) \
+    case number: return text;
+        GN_QUANTS(GN__X)
+#undef GN__X
+    }
+    return "";
+}
+
+static bool quant_counts(emit *e, const quant_form *q, int64_t n_rows) {
+    if (q->k <= 1 << 30 && q->n <= 1 << 30 && n_rows <= 1 << 19) return true;
+    gn_fail(e->fault, GN_UNSUPPORTED, "(%lld,%lld) of %s in groups of %lld, %lld rows: no GPU kernel counts so many",
+            (long long)q->n, (long long)q->k, quant_label(q), (long long)q->group, (long long)n_rows);
+    e->failed = true;
+    return false;
+}
+
+/* Rows as they are without their format: all, or those that ids name. `to`: GN_DTYPE_NONE: the node's memory, else a
+   dense matrix of that type in REGION_ROWS. */
+static void emit_quant_widen(emit *e, uint32_t node, quant_form *q, uint32_t ids_node, gn_dtype to) {
+    const gn_view *ids = ids_node != GN_NO_NODE ? view_of(e, ids_node) : NULL;
+    gn_dtype d = to ? to : view_of(e, node)->dtype;
+    int64_t n_rows = ids ? gn_view_count(ids) : q->n, units = q->k / q->unit, n = n_rows * units;
+    char name[64];
+    if (!quant_counts(e, q, 0) || !n) return;
+    bool packed = q->unit * types[d].bytes % 16 == 0 && (to || base_offset(e, node) % 16 == 0);
+    put_quant_type(e, q, d, packed ? "  enum { PACKED = 1 };\n" : "  enum { PACKED = 0 };\n");
+    emit_quant_inputs(e, q);
+    if (ids) emit_node(e, ids_node, types[ids->dtype].name, true, "ids");
+    if (to) emit_pointer(e, types[d].name, false, "o", (param){ PARAM_PLAN, REGION_ROWS, 0 });
+    else emit_node(e, node, types[d].name, false, "o");
+    if (ids) emit_faults(e, node);
+    put(&e->body,
+        "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < %lldull; g += (u64)gridDim.x * 256) {\n    const i64 "
+        "row = (i64)(g / %lldu);\n    const int k = (int)(g %% %lldu) * %d;\n    i64 n = row;\n",
+        (long long)n, (long long)units, (long long)units, (int)q->unit);
+    if (ids) {
+        gn_view c = gn_view_collapse(ids);
+        put(&e->body, "    n = ids[");
+        put_offset(&e->body, &c, "row", false);
+        put(&e->body,
+            "];\n    if (n < 0 || n >= %lldll) { if (k == 0) fault(err, OUT_OF_RANGE, node, n, %lldll); continue; }\n",
+            (long long)q->n, (long long)q->n);
+    }
+    put(&e->body, "    quant_widen<@_p>(%s, n, k, o + (row * %lldll + k));\n  }\n", quant_args(q), (long long)q->k);
+    int64_t blocks = blocks_for(n, 256);
+    snprintf(name, sizeof name, "%s_%s", ids ? "embedding" : "dequantize", quant_label(q));
+    emit_launch(e, name, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+static void emit_dequantize(emit *e, uint32_t node) {
+    const gn_view *out = view_of(e, node);
+    quant_form q = quant_of(e, node, 0, 1);
+    quant_fit(e, &q, out->dims[0], out->dims[1]);
+    quant_lies(e, &q);
+    emit_quant_widen(e, node, &q, GN_NO_NODE, GN_DTYPE_NONE);
+}
+
+static void emit_embedding_quantized(emit *e, uint32_t node) {
+    const gn_view *out = view_of(e, node);
+    quant_form q = quant_of(e, node, 0, 2);
+    quant_fit(e, &q, view_of(e, q.data)->dims[0], out->dims[out->rank - 1]);
+    quant_lies(e, &q);
+    emit_quant_widen(e, node, &q, input(e, node, 1), GN_DTYPE_NONE);
+}
+
+/* Some rows of x: each row of the weight is read once for up to 8 of them. */
+static void emit_quant_rows(emit *e, uint32_t node, const quant_form *q, int64_t n_rows) {
+    uint32_t xn = input(e, node, 0);
+    const gn_view *x = view_of(e, xn), *bias = q->bias != GN_NO_NODE ? view_of(e, q->bias) : NULL;
+    const char *type = types[x->dtype].name;
+    int bytes = types[x->dtype].bytes,
+        most = n_rows == 1   ? 1
+               : n_rows == 2 ? 2
+               : n_rows <= 4 ? 4
+                             : 8,
+        across = most < 4 ? 2 : 1;
+    gn_view lead = *x;
+    text more = { 0 };
+    char name[64];
+    lead.rank--, lead.offset = 0;
+    gn_view c = gn_view_collapse(&lead);
+    bool wide = x->strides[x->rank - 1] == 1 && base_offset(e, xn) % 16 == 0 && q->unit * bytes % 16 == 0;
+    for (int i = 0; i < c.rank; i++) wide = wide && c.strides[i] * bytes % 16 == 0;
+    put(&more,
+        "  enum { ROWS_X = %lld, MB = %d, R = %d, XV = %d, BIAS = %d };\n  static const i64 XK = %lldll, BS = "
+        "%lldll;\n  static M i64 x_at(i64 row) { return ",
+        (long long)n_rows, most, across, wide, bias != NULL, (long long)x->strides[x->rank - 1],
+        (long long)(bias ? bias->strides[0] : 0));
+    put_offset(&more, &c, "row", false);
+    put(&more, "; }\n");
+    put_quant_type(e, q, x->dtype, more.s ? more.s : "");
+    e->failed = e->failed || more.failed;
+    text_free(&more);
+    emit_node(e, xn, type, true, "x");
+    emit_quant_inputs(e, q);
+    if (bias) emit_node(e, q->bias, type, true, "bias");
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  quant_rows<@_p>(x, %s, %s, o);\n", quant_args(q), bias ? "bias" : "0");
+    snprintf(name, sizeof name, "linear_%s_%s", quant_label(q), type);
+    emit_launch(e, name, (uint64_t)blocks_for(q->n, 8 * across), (uint64_t)blocks_for(n_rows, most), 256);
+}
+
+enum { QUANT_FEW = 8 }; /* rows of x that read the weight as it lies */
+
+/* More rows: the weight is widened to their dtype once, and is an operand like others then. */
+static void emit_quant_product(emit *e, uint32_t node, quant_form *q, gn_dtype d) {
+    gn_lay *lay = &e->layout->lay[q->data], kept = *lay;
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)q->n, (size_t)q->k), types[d].bytes);
+    if (bytes > e->rows) e->rows = bytes;
+    emit_quant_widen(e, node, q, GN_NO_NODE, d);
+    lay->view = (gn_view){ .dtype = d, .rank = 2, .dims = { q->k, q->n }, .strides = { 1, q->k } };
+    e->moved = q->data + 1;
+    matmul x = matmul_of(e, node);
+    product_form f = product_choose(e, &x.shape, d, asked_rank());
+    product_bind(e, &x.p, &f, d, base_offset(e, x.xa), 0);
+    emit_own_product(e, &x, f);
+    e->moved = 0;
+    *lay = kept;
+}
+
+static void emit_linear_quantized(emit *e, uint32_t node) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    int64_t n = out->dims[out->rank - 1], k = x->dims[x->rank - 1], n_rows = n ? gn_view_count(out) / n : 0;
+    quant_form q = quant_of(e, node, 1, 2);
+    if (!n_rows) return;
+    quant_fit(e, &q, n, k);
+    quant_lies(e, &q);
+    gn_view dense = gn_view_dense(x->dtype, x->rank, x->dims), w = gn_view_dense(x->dtype, 2, (int64_t[2]){ k, n });
+    bool one = product_of(*x, w, out).m == product_of(dense, w, out).m; /* rows of x lie as those of a matrix */
+    if (n_rows > QUANT_FEW && one) emit_quant_product(e, node, &q, x->dtype);
+    else if (quant_counts(e, &q, n_rows)) emit_quant_rows(e, node, &q, n_rows);
+}
+
+/* As it is made: by bytes, or by blocks of 32. */
+static void emit_quantize(emit *e, uint32_t node) {
+    uint32_t xn = input(e, node, 0);
+    const gn_view *x = view_of(e, xn);
+    quant_form q = quant_of(e, node, 0, 1);
+    quant_fit(e, &q, x->dims[0], x->dims[1]);
+    int each = q.elements == 32 ? 32 : q.elements;
+    int64_t n = q.n * (q.k / each), blocks = blocks_for(n, 256);
+    char name[64];
+    q.unit = 1, q.data = node; /* its strides are those of dense rows */
+    if (!n || !quant_counts(e, &q, 0)) return;
+    put_quant_type(e, &q, x->dtype, "");
+    emit_node(e, xn, types[x->dtype].name, true, "a");
+    if (q.scales != GN_NO_NODE) emit_node(e, q.scales, types[view_of(e, q.scales)->dtype].name, true, "s");
+    if (q.zeros != GN_NO_NODE) emit_node(e, q.zeros, types[view_of(e, q.zeros)->dtype].name, true, "z");
+    emit_node(e, node, "u8", false, "o");
+    put(&e->types, "struct @_x { const %s *a; M float operator()(int i) const { return get(a[i * %lldll]); } };\n",
+        types[x->dtype].name, (long long)x->strides[1]);
+    put(&e->body,
+        "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < %lldull; g += (u64)gridDim.x * 256) {\n    const i64 "
+        "n = (i64)(g / %lldu);\n    const int k = (int)(g %% %lldu) * %d;\n    const @_x x = { a + n * %lldll + (i64)k "
+        "* %lldll };\n",
+        (long long)n, (long long)(q.k / each), (long long)(q.k / each), each, (long long)x->strides[0],
+        (long long)x->strides[1]);
+    const char *zero = q.zeros != GN_NO_NODE ? "z" : "0";
+    if (q.elements == 32) put(&e->body, "    quant_make_32<@_p>(x, o + g * %d);\n  }\n", q.bytes);
+    else {
+        put(&e->body, "    u32 b = quant_step<@_p>(x(0), quant<@_p>::group(s, n, k), quant<@_p>::zero(%s, n, k));\n",
+            zero);
+        if (q.elements == 2)
+            put(&e->body,
+                "    b |= quant_step<@_p>(x(1), quant<@_p>::group(s, n, k + 1), quant<@_p>::zero(%s, n, k + 1)) << "
+                "4;\n",
+                zero);
+        put(&e->body, "    o[g] = (u8)b;\n  }\n");
+    }
+    snprintf(name, sizeof name, "quantize_%s", quant_label(&q));
+    emit_launch(e, name, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+/* >>windows ==========================================================================================
+ * Convolutions and pools. */
+
+enum {
+    CONV_TILE = 64,
+    CONV_FEW = 4
+}; /* filters and places of a block; filters of a group that get a thread a result */
+
+static const char conv_text[] =
+    "// P: T, C, TR (transposed), by axis I (sizes of x), O (of the result), K, S, DL, B (before), strides XN XC X0 X1 "
+    "X2, WM WC W0 W1 W2, RN RM R0 R1 R2, BS; CG MG (channels, filters of a group), GROUPS, IMAGES, BIAS, RES, CLAMP, "
+    "least(), most()\n"
+    "// Where tap k meets x along an axis of place o: -1 where that is outside.\n"
+    "template <bool TR> M i64 conv_at(i64 o, i64 k, i64 s, i64 d, i64 before, i64 in) {\n"
+    "  if (!TR) { const i64 i = o * s + k * d - before; return i < in ? i : -1; }\n"
+    "  const i64 q = o + before - k * d;\n"
+    "  return q >= 0 && q % s == 0 && q / s < in ? q / s : -1;\n"
+    "}\n"
+    "template <class P> struct conv_place {\n"
+    "  i64 n, a, b, c;\n"
+    "  M conv_place(i64 p) { c = p % P::O2; b = p / P::O2 % P::O1; a = p / (P::O2 * P::O1) % P::O0; n = p / (P::O2 * "
+    "P::O1 * P::O0); }\n"
+    "  M typename P::C at(const typename P::T *x, i64 channel, i64 tap) const {\n"
+    "    const i64 i = conv_at<P::TR>(a, tap / (P::K2 * P::K1), P::S0, P::DL0, P::B0, P::I0), j = conv_at<P::TR>(b, "
+    "tap "
+    "/ P::K2 % P::K1, P::S1, P::DL1, P::B1, P::I1), k = conv_at<P::TR>(c, tap % P::K2, P::S2, P::DL2, P::B2, P::I2);\n"
+    "    return i < 0 || j < 0 || k < 0 ? (typename P::C)0 : get(x[n * P::XN + channel * P::XC + i * P::X0 + j * P::X1 "
+    "+ k * P::X2]);\n"
+    "  }\n"
+    "  M void store(typename P::T *o, const typename P::T *bias, const typename P::T *residual, i64 m, typename P::C "
+    "y) "
+    "const {\n"
+    "    if (P::BIAS) y += get(bias[m * P::BS]);\n"
+    "    if (P::RES) y += get(residual[n * P::RN + m * P::RM + a * P::R0 + b * P::R1 + c * P::R2]);\n"
+    "    if (P::CLAMP) y = y < P::least() ? P::least() : y > P::most() ? P::most() : y;\n"
+    "    put(o[(((n * (P::MG * P::GROUPS) + m) * P::O0 + a) * P::O1 + b) * P::O2 + c], y);\n"
+    "  }\n"
+    "};\n"
+    "template <class P> M typename P::C conv_weight(const typename P::T *w, i64 group, i64 m, i64 c, i64 tap) {\n"
+    "  return get(w[(P::TR ? m : group * P::MG + m) * P::WM + (P::TR ? group * P::CG + c : c) * P::WC + tap / (P::K2 * "
+    "P::K1) * P::W0 + tap / P::K2 % P::K1 * P::W1 + tap % P::K2 * P::W2]);\n"
+    "}\n"
+    "// A product of 64 filters with 64 places by a block of 256 threads; windows are gathered where they lie.\n"
+    "template <class P> M void conv_tile(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
+    "const typename P::T *residual, typename P::T *o) {\n"
+    "  typedef typename P::C C;\n"
+    "  __shared__ C xs[16][64], ws[16][65];\n"
+    "  const i64 TAPS = P::K0 * P::K1 * P::K2, DEEP = TAPS * P::CG, PLACES = P::IMAGES * P::O0 * P::O1 * P::O2;\n"
+    "  const i64 ACROSS = (PLACES + 63) / 64, DOWN = (P::MG + 63) / 64, tile = blockIdx.x % ACROSS * 64, group = "
+    "blockIdx.x / ACROSS / DOWN, left = blockIdx.x / ACROSS % DOWN * 64;\n"
+    "  const int t = threadIdx.x, tx = t & 15, ty = t >> 4;\n"
+    "  const conv_place<P> mine(tile + (t & 63));\n"
+    "  C sum[4][4] = {};\n"
+    "  for (i64 base = 0; base < DEEP; base += 16) {\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int q = 0; q < 4; q++) {\n"
+    "      const i64 k = base + t / 64 + q * 4;\n"
+    "      xs[t / 64 + q * 4][t & 63] = k < DEEP && tile + (t & 63) < PLACES ? mine.at(x, group * P::CG + k / TAPS, k "
+    "% "
+    "TAPS) : (C)0;\n"
+    "    }\n"
+    "    UNROLL for (int q = 0; q < 4; q++) {\n"
+    "      const i64 k = base + (t & 15), m = left + t / 16 + q * 16;\n"
+    "      ws[t & 15][t / 16 + q * 16] = k < DEEP && m < P::MG ? conv_weight<P>(w, group, m, k / TAPS, k % TAPS) : "
+    "(C)0;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    UNROLL for (int k = 0; k < 16; k++) UNROLL for (int a = 0; a < 4; a++) UNROLL for (int b = 0; b < 4; b++) "
+    "sum[a][b] = gn_fma(ws[k][ty * 4 + a], xs[k][tx + 16 * b], sum[a][b]);\n"
+    "  }\n"
+    "  UNROLL for (int b = 0; b < 4; b++) {\n"
+    "    const conv_place<P> p(tile + tx + 16 * b);\n"
+    "    UNROLL for (int a = 0; a < 4; a++) if (tile + tx + 16 * b < PLACES && left + ty * 4 + a < P::MG) p.store(o, "
+    "bias, residual, group * P::MG + left + ty * 4 + a, sum[a][b]);\n"
+    "  }\n"
+    "}\n"
+    "// A thread a result, where a group has few filters.\n"
+    "template <class P> M void conv_each(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
+    "const typename P::T *residual, typename P::T *o) {\n"
+    "  const i64 TAPS = P::K0 * P::K1 * P::K2, OUT = P::O0 * P::O1 * P::O2, ALL = P::IMAGES * P::GROUPS * P::MG * "
+    "OUT;\n"
+    "  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < ALL; i += (i64)gridDim.x * 256) {\n"
+    "    const i64 m = i / OUT % (P::MG * P::GROUPS), group = m / P::MG;\n"
+    "    const conv_place<P> p(i / OUT / (P::MG * P::GROUPS) * OUT + i % OUT);\n"
+    "    typename P::C sum = 0;\n"
+    "    for (i64 c = 0; c < P::CG; c++) for (i64 k = 0; k < TAPS; k++) sum = gn_fma(conv_weight<P>(w, group, m % "
+    "P::MG, c, k), p.at(x, group * P::CG + c, k), sum);\n"
+    "    p.store(o, bias, residual, m, sum);\n"
+    "  }\n"
+    "}\n";
+
+static void put_axes(text *t, const char *name, const int64_t *of, int n, int64_t otherwise) {
+    for (int i = 0; i < 3; i++)
+        put(t, ", %s%d = %lldll", name, i, (long long)(i < 3 - n ? otherwise : of[i - (3 - n)]));
+}
+
+/* What conv_text calls P. */
+static void put_conv(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const int64_t *a = attrs_of(e, node);
+    int64_t s[4][3] = { { 0 } }, groups = a[1], none[GN_MAX_RANK] = { 0 };
+    int n = x->rank - 2, transposed = a[0] & 1;
+    text *t = &e->types;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < 4; k++) s[k][i] = a[4 + 4 * i + k];
+    put(t, "struct @_p { typedef %s T; typedef %s C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d };\n",
+        types[x->dtype].name, types[x->dtype].compute, transposed, bias != NULL, residual != NULL,
+        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY);
+    put(t, "  static const i64 GROUPS = %lldll, CG = %lldll, MG = %lldll, IMAGES = %lldll", (long long)groups,
+        (long long)(x->dims[1] / groups), (long long)(out->dims[1] / groups), (long long)x->dims[0]);
+    put(t, ", XN = %lldll, XC = %lldll, WM = %lldll, WC = %lldll, BS = %lldll, RN = %lldll, RM = %lldll",
+        (long long)x->strides[0], (long long)x->strides[1], (long long)w->strides[transposed],
+        (long long)w->strides[1 - transposed], (long long)(bias ? bias->strides[0] : 0),
+        (long long)(residual ? residual->strides[0] : 0), (long long)(residual ? residual->strides[1] : 0));
+    put_axes(t, "I", x->dims + 2, n, 1);
+    put_axes(t, "O", out->dims + 2, n, 1);
+    put_axes(t, "K", w->dims + 2, n, 1);
+    put_axes(t, "S", s[0], n, 1);
+    put_axes(t, "DL", s[1], n, 1);
+    put_axes(t, "B", s[2], n, 0);
+    put_axes(t, "X", x->strides + 2, n, 0);
+    put_axes(t, "W", w->strides + 2, n, 0);
+    put_axes(t, "R", residual ? residual->strides + 2 : none, n, 0);
+    put(t,
+        ";\n  static M C least() { return (C)gn_f64(0x%llxull); }\n  static M C most() { return (C)gn_f64(0x%llxull); "
+        "}\n};\n",
+        (unsigned long long)a[2], (unsigned long long)a[3]);
+}
+
+static void emit_conv(emit *e, uint32_t node) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node), *bias = NULL, *residual = NULL;
+    const int64_t *a = attrs_of(e, node);
+    int at = 2, at_bias = a[0] & 2 ? at++ : 0, at_residual = a[0] & 4 ? at : 0;
+    const char *type = types[x->dtype].name;
+    char name[64];
+    int64_t count = gn_view_count(out), filters = out->dims[1] / a[1];
+    if (!count) {
+        emit_nothing(e);
+        return;
+    }
+    if (at_bias) bias = view_of(e, input(e, node, (uint32_t)at_bias));
+    if (at_residual) residual = view_of(e, input(e, node, (uint32_t)at_residual));
+    bool few = filters <= CONV_FEW;
+    int64_t blocks = few ? blocks_for(count, 256)
+                         : blocks_for(count / out->dims[1], CONV_TILE) * blocks_for(filters, CONV_TILE) * a[1];
+    if (!few && blocks > INT32_MAX) few = true, blocks = blocks_for(count, 256);
+    put_conv(e, node, bias, residual);
+    emit_node(e, input(e, node, 0), type, true, "x");
+    emit_node(e, input(e, node, 1), type, true, "w");
+    if (bias) emit_node(e, input(e, node, (uint32_t)at_bias), type, true, "bias");
+    if (residual) emit_node(e, input(e, node, (uint32_t)at_residual), type, true, "residual");
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  conv_%s<@_p>(x, w, %s, %s, o);\n", few ? "each" : "tile", bias ? "bias" : "0",
+        residual ? "residual" : "0");
+    snprintf(name, sizeof name, "conv_%s_%s", few ? "each" : "tile", gn_dtype_name(x->dtype));
+    emit_launch(e, name, (uint64_t)(few && blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+/* ---- pooling ---- */
+
+static const char pool_text[] =
+    "// A thread a window. P: T, C, U (of the result), KIND (of gn_pool_kind), ADAPTIVE, PADS (counted), PLANES, XN "
+    "XC, "
+    "CHANNELS, by axis I, O, K, S, DL, B (before), A (after), X (stride)\n"
+    "struct pool_span { i64 begin, n, step; };\n"
+    "template <class U, class C> M void pool_put(U &y, C v, i64) { put(y, v); }\n"
+    "template <class C> M void pool_put(i64 &y, C, i64 at) { y = at; }\n"
+    "template <class P> M pool_span pool_of(i64 o, i64 in, i64 k, i64 s, i64 d, i64 before) {\n"
+    "  pool_span r = { o * s - before, k, d };\n"
+    "  if (P::ADAPTIVE) { r.begin = o * in / k; r.n = ((o + 1) * in + k - 1) / k - r.begin; r.step = 1; }\n"
+    "  return r;\n"
+    "}\n"
+    "// Those from `least` to below `most`.\n"
+    "D pool_span pool_clip(pool_span r, i64 least, i64 most) {\n"
+    "  const i64 skip = r.begin < least ? (least - r.begin + r.step - 1) / r.step : 0;\n"
+    "  r.begin += skip * r.step;\n"
+    "  const i64 left = r.n - skip, within = (most - r.begin - 1) / r.step + 1;\n"
+    "  r.n = r.begin >= most ? 0 : left < within ? left : within;\n"
+    "  return r;\n"
+    "}\n"
+    "template <class P> M i64 pool_count(const pool_span &r, i64 in, i64 before, i64 after) {\n"
+    "  const i64 n = pool_clip(r, P::PADS ? -before : 0, P::PADS ? in + after : in).n;\n"
+    "  return P::ADAPTIVE ? r.n : n > 0 ? n : 1;\n"
+    "}\n"
+    "template <class P> M void pool_each(const typename P::T *x, typename P::U *y) {\n"
+    "  typedef typename P::C C;\n"
+    "  const i64 OUT = P::O0 * P::O1 * P::O2, ALL = P::PLANES * OUT;\n"
+    "  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < ALL; i += (i64)gridDim.x * 256) {\n"
+    "    const i64 plane = i / OUT, from = plane / P::CHANNELS * P::XN + plane % P::CHANNELS * P::XC;\n"
+    "    const pool_span p = pool_of<P>(i / (P::O1 * P::O2) % P::O0, P::I0, P::K0, P::S0, P::DL0, P::B0), q = "
+    "pool_of<P>(i / P::O2 % P::O1, P::I1, P::K1, P::S1, P::DL1, P::B1), r = pool_of<P>(i % P::O2, P::I2, P::K2, P::S2, "
+    "P::DL2, P::B2);\n"
+    "    C sum = 0, best = (C)gn_f64(0xfff0000000000000ull);\n"
+    "    i64 at = 0;\n"
+    "    bool any = false;\n"
+    "    const pool_span u = pool_clip(p, 0, P::I0), w = pool_clip(q, 0, P::I1), z = pool_clip(r, 0, P::I2);\n"
+    "    for (i64 ta = 0, a = u.begin; ta < u.n; ta++, a += u.step) for (i64 tb = 0, b = w.begin; tb < w.n; tb++, b += "
+    "w.step) for (i64 tc = 0, c = z.begin; tc < z.n; tc++, c += z.step) {\n"
+    "      const C v = get(x[from + a * P::X0 + b * P::X1 + c * P::X2]);\n"
+    "      sum += v;\n"
+    "      if (any && !(v > best) && (best != best || v == v)) continue;\n"
+    "      any = true;\n"
+    "      best = v;\n"
+    "      at = (a * P::I1 + b) * P::I2 + c;\n"
+    "    }\n"
+    "    if (P::KIND == 2) sum /= (C)pool_count<P>(p, P::I0, P::B0, P::A0) * (C)pool_count<P>(q, P::I1, P::B1, P::A1) "
+    "* "
+    "(C)pool_count<P>(r, P::I2, P::B2, P::A2);\n"
+    "    pool_put(y[i], P::KIND == 0 ? best : sum, at);\n"
+    "  }\n"
+    "}\n";
+
+static void emit_pool(emit *e, uint32_t node) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    const int64_t *a = attrs_of(e, node);
+    int64_t s[5][3] = { { 0 } }, count = gn_view_count(out), blocks = blocks_for(count, 256);
+    int n = x->rank - 2;
+    text *t = &e->types;
+    char name[64];
+    if (!count) {
+        emit_nothing(e);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < 5; k++) s[k][i] = a[2 + 5 * i + k];
+    put(t, "struct @_p { typedef %s T; typedef %s C; typedef %s U; enum { KIND = %d, PADS = %d, ADAPTIVE = %d };\n",
+        types[x->dtype].name, types[x->dtype].compute, types[out->dtype].name, (int)a[0], (a[1] & 2) != 0,
+        (a[1] & 4) != 0);
+    put(t, "  static const i64 PLANES = %lldll, CHANNELS = %lldll, XN = %lldll, XC = %lldll",
+        (long long)(x->dims[0] * x->dims[1]), (long long)x->dims[1], (long long)x->strides[0],
+        (long long)x->strides[1]);
+    put_axes(t, "I", x->dims + 2, n, 1);
+    put_axes(t, "O", out->dims + 2, n, 1);
+    put_axes(t, "K", s[0], n, 1);
+    put_axes(t, "S", s[1], n, 1);
+    put_axes(t, "DL", s[2], n, 1);
+    put_axes(t, "B", s[3], n, 0);
+    put_axes(t, "A", s[4], n, 0);
+    put_axes(t, "X", x->strides + 2, n, 0);
+    put(t, ";\n};\n");
+    emit_node(e, input(e, node, 0), types[x->dtype].name, true, "x");
+    emit_node(e, node, types[out->dtype].name, false, "o");
+    put(&e->body, "  pool_each<@_p>(x, o);\n");
+    snprintf(name, sizeof name, "pool_%s", gn_dtype_name(x->dtype));
+    emit_launch(e, name, (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+/* ---- resizing ---- */
+
+static const char interpolate_text[] =
+    "// Of an axis, P: KIND (of gn_interpolate_kind), ROUND, INSIDE, IN, TAPS, place(o), cubic(), stretch()\n"
+    "template <class P> M i64 interpolate_clip(i64 i) { return i < 0 ? 0 : i < P::IN ? i : P::IN - 1; }\n"
+    "template <class P> M i64 interpolate_near(i64 o) {\n"
+    "  const double x = P::place(o);\n"
+    "  return interpolate_clip<P>((i64)(P::ROUND == 2 ? floor(x) : P::ROUND == 3 ? ceil(x) : P::ROUND == 1 ? floor(x + "
+    "0.5) "
+    ": ceil(x - 0.5)));\n"
+    "}\n"
+    "template <class P, class C> struct interpolate_taps {\n"
+    "  i64 first;\n"
+    "  C part, total;\n"
+    "  M interpolate_taps(i64 o) {\n"
+    "    const double x = P::place(o), base = floor(x);\n"
+    "    first = (i64)base - (P::TAPS / 2 - 1);\n"
+    "    part = (C)(x - base);\n"
+    "    total = 0;\n"
+    "    for (i64 k = 0; k < P::TAPS; k++) total += of(k);\n"
+    "  }\n"
+    "  M C of(i64 k) const {\n"
+    "    if (P::INSIDE && (first + k < 0 || first + k >= P::IN)) return 0;\n"
+    "    C d = (part + (C)(P::TAPS / 2 - 1 - k)) / (C)P::stretch();\n"
+    "    const C a = (C)P::cubic();\n"
+    "    d = d < 0 ? -d : d;\n"
+    "    if (P::KIND == 1) return d < 1 ? 1 - d : (C)0;\n"
+    "    if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;\n"
+    "    return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : (C)0;\n"
+    "  }\n"
+    "  M C weight(i64 k) const { return total != 0 ? of(k) / total : (C)0; }\n"
+    "  M i64 at(i64 k) const { return interpolate_clip<P>(first + k); }\n"
+    "};\n";
+
+/* What interpolate_text calls P, of one axis. */
+static void put_interpolate_axis(emit *e, uint32_t node, int i) {
+    const int64_t *a = attrs_of(e, node), *of = a + 3 + 7 * i;
+    double stretch = word_f64(of[6]);
+    int64_t taps = a[0] ? 2 * (int64_t)ceil((double)a[0] * stretch) : 1;
+    put(&e->types,
+        "struct @_p%d { enum { KIND = %d, ROUND = %d, INSIDE = %d }; static const i64 IN = %lldll, TAPS = ", i,
+        (int)a[0], (int)a[1] & 3, (a[1] & 4) != 0, (long long)view_of(e, input(e, node, 0))->dims[of[0]]);
+    put(&e->types,
+        "%lldll;\n  static M double place(i64 o) { return ((double)o + gn_f64(0x%llxull)) * gn_f64(0x%llxull)",
+        (long long)taps, (unsigned long long)of[2], (unsigned long long)of[3]);
+    put(&e->types,
+        " / gn_f64(0x%llxull) + gn_f64(0x%llxull); }\n  static M double cubic() { return gn_f64(0x%llxull); }\n",
+        (unsigned long long)of[4], (unsigned long long)of[5], (unsigned long long)a[2]);
+    put(&e->types, "  static M double stretch() { return gn_f64(0x%llxull); }\n};\n", (unsigned long long)of[6]);
+}
+
+/* The place of result i along an axis. */
+static void put_interpolate_place(text *t, const gn_view *out, int64_t axis) {
+    int64_t below = 1;
+    for (int k = (int)axis + 1; k < out->rank; k++) below *= out->dims[k];
+    put(t, "(i64)(i / %lldull %% %lldull)", (long long)below, (long long)out->dims[axis]);
+}
+
+static void emit_interpolate(emit *e, uint32_t node) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    const int64_t *a = attrs_of(e, node);
+    int n = (e->part->nodes[node].n_attrs - 3) / 7;
+    bool near = a[0] == 0;
+    const char *compute = types[x->dtype].compute;
+    gn_view rest = *out; /* over the result's positions, without the axes */
+    text line = { 0 };
+    memcpy(rest.strides, x->strides, sizeof rest.strides);
+    for (int i = 0; i < n; i++) {
+        rest.strides[a[3 + 7 * i]] = 0;
+        put_interpolate_axis(e, node, i);
+        if (near) put(&line, "    const i64 at%d = interpolate_near<@_p%d>(", i, i);
+        else put(&line, "    const interpolate_taps<@_p%d, %s> by%d(", i, compute, i);
+        put_interpolate_place(&line, out, a[3 + 7 * i]);
+        put(&line, ");\n");
+    }
+    gn_view c = gn_view_collapse(&rest);
+    if (!near) put(&line, "    %s sum = 0;\n", compute);
+    for (int i = 0; i < n && !near; i++)
+        put(&line,
+            "    for (i64 t%d = 0; t%d < @_p%d::TAPS; t%d++) {\n    const i64 at%d = by%d.at(t%d);\n    const %s w%d = "
+            "by%d.weight(t%d)%s;\n",
+            i, i, i, i, i, i, i, compute, i, i, i,
+            i == 0   ? ""
+            : i == 1 ? " * w0"
+                     : " * w1");
+    if (near) put(&line, "    y = a[");
+    else put(&line, "    sum += w%d * get(a[", n - 1);
+    put_offset(&line, &c, "i", is_small(&c));
+    for (int i = 0; i < n; i++) put(&line, " + at%d * %lldll", i, (long long)x->strides[a[3 + 7 * i]]);
+    if (near) put(&line, "];\n");
+    else put(&line, "]);\n    %.*s\n    put(y, sum);\n", n, "}}}");
+    emit_node(e, input(e, node, 0), types[x->dtype].name, true, "a");
+    if (line.failed) e->failed = true;
+    else emit_each(e, node, near ? "interpolate_nearest" : "interpolate", line.s);
+    text_free(&line);
 }
 
 /* >>attention ========================================================================================
@@ -7258,6 +8222,7 @@ static void put_scores(emit *e, const attention_form *f, text *label) {
         return;
     }
     l->step = attention_loop(e, f);
+    l->scores = true;
     l->label[0] = 0;
     put(&e->types, "struct @_x { enum { LOOP = 1 };");
     for (uint32_t i = 0; i < l->step->n_loads; i++) scores_load(e, l, f, i, &begin, &value, &members);
@@ -7764,9 +8729,470 @@ static void emit_kv_append(emit *e, uint32_t node) {
                 1, 256);
 }
 
+/* ---- caches in pages ---- */
+
+static const char page_text[] =
+    "// Slots of an append: in range, no two alike, each in the table of its row's sequence. P: I (slot), Q "
+    "(sequence), "
+    "TI (page), N, SLOTS, S, B, MANY pages of a sequence, CHECKED\n"
+    "template <class P> M void page_slots(const typename P::I *slots, const typename P::Q *sequences, const typename "
+    "P::TI *table, u32 *err, u32 node) {\n"
+    "  const int i = blockIdx.x * 256 + threadIdx.x;\n"
+    "  if (i >= P::N) return;\n"
+    "  const i64 at = slots[i * P::IS];\n"
+    "  if (at < -1 || at >= P::SLOTS) fault(err, OUT_OF_RANGE, node, at, P::SLOTS);\n"
+    "  if (at < 0 || at >= P::SLOTS) return;\n"
+    "  for (int j = 0; j < i; j++) if (slots[j * P::IS] == at) { fault(err, OUT_OF_RANGE, node, at, TWICE); break; }\n"
+    "  if (!P::CHECKED) return;\n"
+    "  const i64 b = sequences[i * P::QS], page = at / P::S;\n"
+    "  bool mine = false;\n"
+    "  if (b >= 0 && b < P::B) for (i64 m = 0; m < P::MANY && !mine; m++) mine = table[b * P::TB + m * P::TM] == "
+    "page;\n"
+    "  if (!mine) fault(err, OUT_OF_RANGE, node, at, FOREIGN);\n"
+    "}\n"
+    "// The keys of row n that this block works on. P: SI PI TI, SS PS TB TM, B, MANY, S, PAGES, WINDOW, PARTS, SPAN\n"
+    "template <class P> struct page_row {\n"
+    "  i64 p, begin, end;\n"
+    "  const typename P::TI *pages;\n"
+    "  M void init(i64 n, const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI "
+    "*table, u32 *err, u32 node) {\n"
+    "    const i64 b = sequences[n * P::SS];\n"
+    "    const bool none = b < 0 || b >= P::B;\n"
+    "    p = none ? 0 : (i64)positions[n * P::PS];\n"
+    "    const bool out = p < 0 || p >= P::MANY * P::S;\n"
+    "    if ((b < -1 || b >= P::B) && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, b, P::B);\n"
+    "    if (!none && out && threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, p, P::MANY * P::S);\n"
+    "    pages = table + (none ? 0 : b * P::TB);\n"
+    "    begin = P::WINDOW > 0 && p + 1 > P::WINDOW ? p + 1 - P::WINDOW : 0;\n"
+    "    end = none || out ? 0 : p + 1;\n"
+    "    if (P::PARTS > 1) { begin += (i64)blockIdx.y * P::SPAN; if (end > begin + P::SPAN) end = begin + P::SPAN; }\n"
+    "  }\n"
+    "  // The page of key j; -1 when it is none of the pool.\n"
+    "  M i64 page(i64 j, u32 *err, u32 node) const {\n"
+    "    const i64 at = pages[j / P::S * P::TM];\n"
+    "    if (at >= 0 && at < P::PAGES) return at;\n"
+    "    fault(err, OUT_OF_RANGE, node, at, P::PAGES);\n"
+    "    return -1;\n"
+    "  }\n"
+    "};\n"
+    "// A block of 128 threads for one head of one row: 128 keys at a time. P: as page_row, T, C, X, H, G, DK, E, "
+    "strides QN QH QD, KP KH KS KD, VP VH VS VD, scale()\n"
+    "template <class P> M void page_attention(const typename P::T *q, const typename P::T *k, const typename P::T *v, "
+    "const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename "
+    "P::X x, typename P::T *out, typename P::C *parts, u32 *err, u32 node) {\n"
+    "  typedef typename P::C C;\n"
+    "  enum { EACH = (P::E + 127) / 128 };\n"
+    "  __shared__ __align__(16) C shared[4], sums[4];\n"
+    "  __shared__ C ps[128];\n"
+    "  __shared__ i64 from[128];\n"
+    "  const int th = threadIdx.x;\n"
+    "  const i64 at = blockIdx.x, h = at % P::H, n = at / P::H, g = h / (P::H / P::G);\n"
+    "  const C least = gn_f32(0xff800000u);\n"
+    "  page_row<P> row;\n"
+    "  row.init(n, sequences, positions, table, err, node);\n"
+    "  q += n * P::QN + h * P::QH;\n"
+    "  C acc[EACH], top = blockIdx.y == 0 ? x.sink(h) : least, sum = top != least ? 1 : 0;\n"
+    "  UNROLL for (int e = 0; e < EACH; e++) acc[e] = 0;\n"
+    "  for (i64 base = row.begin; base < row.end; base += 128) {\n"
+    "    __syncthreads();\n"
+    "    const i64 j = base + th, page = j < row.end ? row.page(j, err, node) : -1;\n"
+    "    C s = least;\n"
+    "    if (page >= 0) {\n"
+    "      const typename P::T *key = k + page * P::KP + g * P::KH + j % P::S * P::KS;\n"
+    "      C d4[4] = { 0, 0, 0, 0 };\n"
+    "      _Pragma(\"unroll 4\") for (int d = 0; d < P::DK; d++) d4[d & 3] = gn_fma((C)get(q[d * P::QD]), "
+    "(C)get(key[d * P::KD]), d4[d & 3]);\n"
+    "      s = x.value(((d4[0] + d4[1]) + (d4[2] + d4[3])) * P::scale(), h, j - row.p);\n"
+    "    }\n"
+    "    from[th] = page * P::VP + g * P::VH + j % P::S * P::VS;\n"
+    "    max_of<C> m;\n"
+    "    m.v = s;\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) m.merge(exchange(m, l));\n"
+    "    if ((th & 31) == 0) shared[th >> 5] = m.v;\n"
+    "    __syncthreads();\n"
+    "    C now = max_nan(max_nan(shared[0], shared[1]), max_nan(shared[2], shared[3]));\n"
+    "    now = max_nan(top, now);\n"
+    "    const bool none = now == least;\n"
+    "    const C p = page >= 0 && !none ? gn_exp(s - now) : (C)0, keep = none || top == now ? (C)1 : gn_exp(top - "
+    "now);\n"
+    "    ps[th] = p;\n"
+    "    sum_of<C> group;\n"
+    "    group.v = p;\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) group.merge(exchange(group, l));\n"
+    "    if ((th & 31) == 0) sums[th >> 5] = group.v;\n"
+    "    __syncthreads();\n"
+    "    sum = sum * keep + ((sums[0] + sums[1]) + (sums[2] + sums[3]));\n"
+    "    top = now;\n"
+    "    const int count = row.end - base < 128 ? (int)(row.end - base) : 128;\n"
+    "    UNROLL for (int e = 0; e < EACH; e++) {\n"
+    "      const int c = e * 128 + th;\n"
+    "      C o = acc[e] * keep;\n"
+    "      if (c < P::E) _Pragma(\"unroll 8\") for (int l = 0; l < count; l++) if (ps[l] != 0) o = gn_fma(ps[l], "
+    "(C)get(v[from[l] + (i64)c * P::VD]), o);\n"
+    "      acc[e] = o;\n"
+    "    }\n"
+    "  }\n"
+    "  if (P::PARTS > 1) parts += (at * P::PARTS + blockIdx.y) * (P::E + 2);\n"
+    "  UNROLL for (int e = 0; e < EACH; e++) {\n"
+    "    const int c = e * 128 + th;\n"
+    "    if (c >= P::E) continue;\n"
+    "    if (P::PARTS > 1) parts[2 + c] = acc[e];\n"
+    "    else put(out[at * P::E + c], sum != 0 ? acc[e] / sum : (C)0);\n"
+    "  }\n"
+    "  if (P::PARTS > 1 && th == 0) { parts[0] = top; parts[1] = sum; }\n"
+    "}\n"
+    "// The same for R heads that share keys, of D = E elements, 16 bytes to a lane: a warp has 32 / LANES keys at a "
+    "time, V elements each. C is float.\n"
+    "template <class P> M void page_attention_wide(const typename P::T *q, const typename P::T *k, const typename P::T "
+    "*v, const typename P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename "
+    "P::X x, typename P::T *out, float *parts, u32 *err, u32 node) {\n"
+    "  typedef typename P::T T;\n"
+    "  enum { V = 16 / (int)sizeof(T), R = P::R, LANES = P::E / V, KEYS = 32 / LANES, STEP = 4 * KEYS, U = R > 4 ? 2 : "
+    "4 };\n"
+    "  __shared__ float part[4][R][P::E + 2];\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  const int th = threadIdx.x, warp = th >> 5, lane = th & 31, sub = lane % LANES, key = warp * KEYS + lane / "
+    "LANES;\n"
+    "  const i64 at = (i64)blockIdx.x * R, h = at % P::H, n = at / P::H, g = h / (P::H / P::G);\n"
+    "  const T tag = T();\n"
+    "  page_row<P> row;\n"
+    "  row.init(n, sequences, positions, table, err, node);\n"
+    "  float y[R][V], o[R][V], top[R], sum[R];\n"
+    "  UNROLL for (int r = 0; r < R; r++) {\n"
+    "    const uint4 w = *(const uint4 *)(q + n * P::QN + (h + r) * P::QH + sub * V);\n"
+    "    UNROLL for (int i = 0; i < V; i++) { y[r][i] = part_of(w, i, tag) * (float)P::scale(); o[r][i] = 0.f; }\n"
+    "    top[r] = warp == 0 && blockIdx.y == 0 ? x.sink(h + r) : least;\n"
+    "    sum[r] = top[r] != least && lane < LANES ? 1.f : 0.f;\n"
+    "  }\n"
+    "  const T *kp = k + g * P::KH + sub * V, *vp = v + g * P::VH + sub * V;\n"
+    "  for (i64 base = row.begin; base < row.end; base += U * STEP) {\n"
+    "    uint4 kr[U], vr[U];\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const i64 j = base + key + u * STEP, page = j < row.end ? row.page(j, err, node) : -1;\n"
+    "      kr[u] = vr[u] = zeros();\n"
+    "      if (page >= 0) { kr[u] = *(const uint4 *)(kp + page * P::KP + j % P::S * P::KS); vr[u] = *(const uint4 "
+    "*)(vp + page * P::VP + j % P::S * P::VS); }\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < R; r++) {\n"
+    "      float s[U], now = top[r];\n"
+    "      UNROLL for (int u = 0; u < U; u++) {\n"
+    "        const i64 j = base + key + u * STEP;\n"
+    "        s[u] = 0.f;\n"
+    "        UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(y[r][i], part_of(kr[u], i, tag), s[u]);\n"
+    "        UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
+    "        if (j >= row.end) s[u] = least; else s[u] = x.value(s[u], h + r, j - row.p);\n"
+    "        now = max_nan(now, s[u]);\n"
+    "      }\n"
+    "      UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
+    "      const bool none = now == least;\n"
+    "      const float keep = none || top[r] == now ? 1.f : gn_exp(top[r] - now);\n"
+    "      sum[r] *= keep;\n"
+    "      UNROLL for (int i = 0; i < V; i++) o[r][i] *= keep;\n"
+    "      UNROLL for (int u = 0; u < U; u++) {\n"
+    "        const float p = none || base + key + u * STEP >= row.end ? 0.f : gn_exp(s[u] - now);\n"
+    "        if (sub == 0) sum[r] += p;\n"
+    "        if (p != 0.f) UNROLL for (int i = 0; i < V; i++) o[r][i] = gn_fma(p, part_of(vr[u], i, tag), o[r][i]);\n"
+    "      }\n"
+    "      top[r] = now;\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int r = 0; r < R; r++) {\n"
+    "    if (sub != 0) sum[r] = 0.f;\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) sum[r] += exchange(sum[r], l);\n"
+    "    UNROLL for (int l = LANES; l < 32; l *= 2) UNROLL for (int i = 0; i < V; i++) o[r][i] += exchange(o[r][i], "
+    "l);\n"
+    "    if (lane < LANES) UNROLL for (int i = 0; i < V; i++) part[warp][r][sub * V + i] = o[r][i];\n"
+    "    if (lane == 0) { part[warp][r][P::E] = top[r]; part[warp][r][P::E + 1] = sum[r]; }\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (int i = th; i < R * P::E; i += 128) {\n"
+    "    const int r = i / P::E, c = i % P::E;\n"
+    "    float all = least, num = 0.f, den = 0.f;\n"
+    "    UNROLL for (int w = 0; w < 4; w++) all = max_nan(all, part[w][r][P::E]);\n"
+    "    UNROLL for (int w = 0; w < 4; w++) if (part[w][r][P::E + 1] != 0.f) { const float f = "
+    "gn_exp(part[w][r][P::E] - all); num = gn_fma(f, part[w][r][c], num); den = gn_fma(f, part[w][r][P::E + 1], den); "
+    "}\n"
+    "    if (P::PARTS == 1) { put(out[(at + r) * P::E + c], den != 0.f ? num / den : 0.f); continue; }\n"
+    "    float *to = parts + ((at + r) * P::PARTS + blockIdx.y) * (P::E + 2);\n"
+    "    to[2 + c] = num;\n"
+    "    if (c == 0) { to[0] = all; to[1] = den; }\n"
+    "  }\n"
+    "}\n";
+
+/* The slots of two appends are the same numbers, checked alike. */
+static bool slots_are_checked(const emit *e, uint32_t node) {
+    uint32_t n = e->part->nodes[node].n_ins;
+    for (uint32_t i = 0; i < e->n_checked; i++) {
+        uint32_t other = e->checked[i];
+        const gn_view *a = view_of(e, input(e, node, 0)), *b = view_of(e, input(e, other, 0));
+        bool same = e->part->nodes[other].n_ins == n && a->dims[0] == b->dims[0] && a->dims[2] == b->dims[2];
+        for (uint32_t k = 2; k < n && same; k++) same = input(e, node, k) == input(e, other, k);
+        if (same) return true;
+    }
+    return false;
+}
+
+/* What is wrong with slots stops every kernel that writes behind this one. Appends of many layers have the same. */
+static void emit_page_slots(emit *e, uint32_t node) {
+    const gn_view *pool = view_of(e, input(e, node, 0)), *slots = view_of(e, input(e, node, 2));
+    bool checked = e->part->nodes[node].n_ins == 5;
+    const gn_view *of = view_of(e, input(e, node, checked ? 3 : 2)),
+                  *table = view_of(e, input(e, node, checked ? 4 : 2));
+    if (slots_are_checked(e, node)) return;
+    e->checked[e->n_checked++] = node;
+    put(&e->types,
+        "struct @_p { typedef %s I; typedef %s Q; typedef %s TI; enum { N = %lld, MANY = %lld, CHECKED = %d };\n"
+        "  static const i64 SLOTS = %lldll, S = %lldll, B = %lldll, IS = %lldll, QS = %lldll, TB = %lldll, TM = "
+        "%lldll; "
+        "};\n",
+        types[slots->dtype].name, types[of->dtype].name, types[table->dtype].name, (long long)slots->dims[0],
+        (long long)(!checked            ? 0
+                    : table->strides[1] ? table->dims[1]
+                                        : 1),
+        checked, (long long)(pool->dims[0] * pool->dims[2]), (long long)(pool->dims[2] > 1 ? pool->dims[2] : 1),
+        (long long)table->dims[0], (long long)slots->strides[0], (long long)of->strides[0],
+        (long long)table->strides[0], (long long)(checked ? table->strides[1] : 0));
+    emit_node(e, input(e, node, 2), types[slots->dtype].name, true, "slots");
+    if (checked) {
+        emit_node(e, input(e, node, 3), types[of->dtype].name, true, "sequences");
+        emit_node(e, input(e, node, 4), types[table->dtype].name, true, "table");
+    }
+    emit_faults(e, node);
+    put(&e->body, "  page_slots<@_p>(slots, %s, err, node);\n",
+        checked ? "sequences, table" : "(const @_p::Q *)0, (const @_p::TI *)0");
+    emit_launch(e, "page_slots", (uint64_t)blocks_for(slots->dims[0], 256), 1, 256);
+}
+
+/* Bytes of a word that rows of D elements are made of: as many as alignment lets be. */
+static int page_word(const gn_view *pool, const gn_view *from) {
+    int bytes = types[pool->dtype].bytes;
+    const gn_view *both[2] = { pool, from };
+    for (int word = 16; word > bytes; word /= 2) {
+        int64_t many = word / bytes;
+        bool fits = from->dims[2] % many == 0;
+        for (int k = 0; k < 2 && fits; k++) {
+            const gn_view *v = both[k];
+            fits = v->strides[v->rank - 1] == 1 && v->offset % word == 0;
+            for (int i = 0; i + 1 < v->rank; i++) fits = fits && v->strides[i] % many == 0;
+        }
+        if (fits) return word;
+    }
+    return bytes;
+}
+
+/* The loop of `body` over words (N,G,D) of rows, `to` in the pool; for what has no slot it is left out. */
+static void put_page_loop(text *t, const gn_view *pool, const gn_view *slots, const gn_view *from, int word,
+                          const char *names, const char *body) {
+    int64_t many = word / types[pool->dtype].bytes, D = from->dims[2] / many, G = from->dims[1];
+    int64_t S = pool->dims[2], of[3] = { G * S * D, S * D, D };
+    put(t,
+        "for (u64 i = (u64)blockIdx.x * 256 + threadIdx.x; i < %lldull; i += (u64)gridDim.x * 256) {\n"
+        "    const i64 d = (i64)(i %% %lldull), g = (i64)(i / %lldull %% %lldull), n = (i64)(i / %lldull), slot = "
+        "slots%s[n * %lldll];\n    if (slot < 0) continue;\n    const i64 to = slot / %lldll * %lldll + g * %lldll + "
+        "slot %% %lldll * %lldll + d;\n%s  }\n",
+        (long long)(from->dims[0] * G * D), (long long)D, (long long)D, (long long)G, (long long)(G * D), names,
+        (long long)slots->strides[0], (long long)S, (long long)of[0], (long long)of[1], (long long)S, (long long)of[2],
+        body);
+}
+
+/* In the pool's own memory, unless an older version is still read. */
+static void emit_page_append(emit *e, uint32_t node) {
+    uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
+    const gn_view *from = view_of(e, y), *slots = view_of(e, z);
+    bool in_place = e->layout->lay[node].place == GN_PLACE_INPLACE;
+    gn_view out = gn_view_dense(from->dtype, 4, view_of(e, node)->dims);
+    int64_t n = gn_view_count(from);
+    char body[200];
+    if (!in_place) emit_copy(e, node, x);
+    if (!from->dims[0]) return;
+    if (from->dims[0] > 1 << 16) {
+        gn_fail(e->fault, GN_UNSUPPORTED,
+                "an append of %lld rows, at most 65536 at once on a GPU: append them in parts",
+                (long long)from->dims[0]);
+        e->failed = true;
+        return;
+    }
+    emit_page_slots(e, node);
+    if (!n) return;
+    int word = page_word(&out, from), many = word / types[from->dtype].bytes;
+    const char *type = word == 16 ? "uint4" : raw_types[word], *slot = types[slots->dtype].name;
+    emit_node(e, y, type, true, "rows");
+    emit_node(e, z, slot, true, "slots");
+    emit_node(e, node, type, false, "o");
+    if (in_place) emit_saved(e, node, type, "saved", "flag");
+    emit_errors(e);
+    put(&e->body, "  if (*err) return;\n  ");
+    if (in_place) put(&e->body, "if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n  ");
+    snprintf(body, sizeof body, "%s    o[to] = rows[n * %lldll + g * %lldll + d * %lldll];\n",
+             in_place ? "    saved[i] = o[to];\n" : "", (long long)(from->strides[0] / many),
+             (long long)(from->strides[1] / many), (long long)(many > 1 ? 1 : from->strides[2]));
+    put_page_loop(&e->body, &out, slots, from, word, "", body);
+    int64_t blocks = blocks_for(n / many, 256);
+    emit_launch(e, in_place ? "page_append_in_place" : "page_append", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks),
+                1, 256);
+}
+
+/* How attention over pages is computed: f64 and odd heads a head to a block; else `heads` that share keys. */
+enum { PAGE_SPAN = 512, PAGE_HEADS = 8 };
+
+typedef struct page_form {
+    gn_view q, k, v, of, at, table;
+    int64_t heads, parts, window;
+    uint32_t slopes, sinks; /* inputs, 0: none */
+    double scale, cap;
+} page_form;
+
+static bool page_is_wide(const page_form *f) {
+    int64_t bytes = types[f->q.dtype].bytes, many = 16 / bytes, d = f->q.dims[2], lanes = d / many;
+    bool fits = f->q.dtype != GN_F64 && d == f->v.dims[3] && d % many == 0 && lanes >= 1 && lanes <= 32 &&
+                (lanes & (lanes - 1)) == 0;
+    const gn_view *all[3] = { &f->q, &f->k, &f->v };
+    for (int i = 0; i < 3 && fits; i++) {
+        fits = all[i]->strides[all[i]->rank - 1] == 1 && all[i]->offset % 16 == 0;
+        for (int k = 0; k + 1 < all[i]->rank; k++) fits = fits && all[i]->strides[k] % many == 0;
+    }
+    return fits;
+}
+
+static page_form page_choose(const emit *e, uint32_t node) {
+    const int64_t *attrs = attrs_of(e, node);
+    page_form f = { .q = *view_of(e, input(e, node, 0)),
+                    .k = *view_of(e, input(e, node, 1)),
+                    .v = *view_of(e, input(e, node, 2)),
+                    .of = *view_of(e, input(e, node, 3)),
+                    .at = *view_of(e, input(e, node, 4)),
+                    .table = *view_of(e, input(e, node, 5)),
+                    .parts = 1,
+                    .scale = word_f64(attrs[1]),
+                    .cap = word_f64(attrs[2]),
+                    .window = attrs[3] };
+    uint32_t next = 6;
+    if (attrs[0] & 8) f.slopes = next++;
+    if (attrs[0] & 16) f.sinks = next++;
+    if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[2] > 1 ? f.q.dims[2] : 1));
+    int64_t shared = f.k.dims[1] ? f.q.dims[1] / f.k.dims[1] : 1, keys = f.table.dims[1] * f.k.dims[2];
+    if (page_is_wide(&f))
+        for (int64_t r = 1; r <= PAGE_HEADS; r++)
+            if (shared % r == 0) f.heads = r;
+    /* few rows: keys are cut into parts of a fixed size, joined by a second kernel */
+    int64_t blocks = f.q.dims[0] * f.q.dims[1] / (f.heads ? f.heads : 1);
+    if (f.window && f.window < keys) keys = f.window;
+    if (blocks < 2 * emit_processors(e) && keys > PAGE_SPAN) f.parts = blocks_for(keys, PAGE_SPAN);
+    return f;
+}
+
+/* The type @_x of what is done to scores, and `x` of it in the body. */
+static void put_page_scores(emit *e, uint32_t node, const page_form *f) {
+    const char *c = types[f->q.dtype].compute;
+    const uint32_t in[2] = { f->slopes, f->sinks };
+    const char *const names[2] = { "slopes", "sinks" };
+    text members = { 0 };
+    put(&e->types, "struct @_x {");
+    for (int i = 0; i < 2; i++) {
+        if (!in[i]) continue;
+        const char *type = types[view_of(e, input(e, node, in[i]))->dtype].name;
+        emit_node(e, input(e, node, in[i]), type, true, names[i]);
+        put(&e->types, " const %s *%s;", type, names[i]);
+        put(&members, "%s%s", members.n ? ", " : "", names[i]);
+    }
+    put(&e->types, "\n  M %s value(%s s, i64 h, i64 away) const {\n", c, c);
+    if (f->cap != 0)
+        put(&e->types, "    s = (%s)gn_f64(0x%llxull) * gn_tanh(s * (%s)gn_f64(0x%llxull));\n", c,
+            (unsigned long long)f64_word(f->cap), c, (unsigned long long)f64_word(1 / f->cap));
+    if (f->slopes)
+        put(&e->types, "    s = gn_fma((%s)get(slopes[h * %lldll]), (%s)away, s);\n", c,
+            (long long)view_of(e, input(e, node, f->slopes))->strides[0], c);
+    put(&e->types, "    return s;\n  }\n  M %s sink(i64 h) const { return ", c);
+    if (f->sinks) put(&e->types, "get(sinks[h * %lldll])", (long long)view_of(e, input(e, node, f->sinks))->strides[0]);
+    else put(&e->types, "gn_f32(0xff800000u)");
+    put(&e->types, "; }\n};\n");
+    put(&e->body, "  const @_x x = { %s };\n", members.s ? members.s : "");
+    e->failed = e->failed || members.failed;
+    text_free(&members);
+}
+
+static void put_page_type(emit *e, const page_form *f) {
+    const gn_view *q = &f->q, *k = &f->k, *v = &f->v;
+    put(&e->types,
+        "struct @_p { typedef %s T; typedef %s C; typedef %s SI; typedef %s PI; typedef %s TI; typedef @_x X; enum { R "
+        "= "
+        "%lld, DK = %lld, E = %lld, PARTS = %lld, WRITTEN = 0 };\n",
+        types[q->dtype].name, types[q->dtype].compute, types[f->of.dtype].name, types[f->at.dtype].name,
+        types[f->table.dtype].name, (long long)(f->heads ? f->heads : 1), (long long)q->dims[2], (long long)v->dims[3],
+        (long long)f->parts);
+    put(&e->types,
+        "  static const i64 H = %lldll, G = %lldll, B = %lldll, MANY = %lldll, S = %lldll, PAGES = %lldll, WINDOW = "
+        "%lldll, SPAN = %dll, SS = %lldll, PS = %lldll, TB = %lldll, TM = %lldll,\n",
+        (long long)q->dims[1], (long long)k->dims[1], (long long)f->table.dims[0], (long long)f->table.dims[1],
+        (long long)(k->dims[2] > 1 ? k->dims[2] : 1), (long long)(k->dims[2] ? k->dims[0] : 0), (long long)f->window,
+        (int)PAGE_SPAN, (long long)f->of.strides[0], (long long)f->at.strides[0], (long long)f->table.strides[0],
+        (long long)f->table.strides[1]);
+    put(&e->types,
+        "  QN = %lldll, QH = %lldll, QD = %lldll, KP = %lldll, KH = %lldll, KS = %lldll, KD = %lldll, VP = %lldll, VH "
+        "= "
+        "%lldll, VS = %lldll, VD = %lldll;\n  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n",
+        (long long)q->strides[0], (long long)q->strides[1], (long long)q->strides[2], (long long)k->strides[0],
+        (long long)k->strides[1], (long long)k->strides[2], (long long)k->strides[3], (long long)v->strides[0],
+        (long long)v->strides[1], (long long)v->strides[2], (long long)v->strides[3],
+        (unsigned long long)f64_word(f->scale));
+}
+
+static void emit_page_attention(emit *e, uint32_t node) {
+    static const char *const names[6] = { "q", "k", "v", "sequences", "positions", "table" };
+    page_form f = page_choose(e, node);
+    const gn_view *views[6] = { &f.q, &f.k, &f.v, &f.of, &f.at, &f.table };
+    const char *type = types[f.q.dtype].name, *compute = types[f.q.dtype].compute;
+    int64_t queries = f.q.dims[0] * f.q.dims[1];
+    char label[96];
+    if (!queries || !f.v.dims[3]) return;
+    put_page_scores(e, node, &f);
+    put_page_type(e, &f);
+    for (uint32_t i = 0; i < 6; i++) emit_node(e, input(e, node, i), types[views[i]->dtype].name, true, names[i]);
+    if (f.parts > 1) emit_pointer(e, compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, type, false, "o");
+    emit_faults(e, node);
+    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, x, o, %s, err, node);\n",
+        f.heads ? "_wide" : "", f.parts > 1 ? "parts" : "0");
+    snprintf(label, sizeof label, "page_attention_%s%s%s%s%s", gn_dtype_name(f.q.dtype), f.window ? "_window" : "",
+             f.cap != 0 ? "_cap" : "", f.slopes ? "_slopes" : "", f.sinks ? "_sinks" : "");
+    emit_launch(e, label, (uint64_t)(queries / (f.heads ? f.heads : 1)), (uint64_t)f.parts, 128);
+    if (f.parts == 1) return;
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)queries, (size_t)f.parts), (size_t)(f.v.dims[3] + 2));
+    bytes = gn_size_mul(bytes, f.q.dtype == GN_F64 ? 8 : 4);
+    if (bytes > e->scratch) e->scratch = bytes;
+    put(&e->types, "struct @_p { typedef %s T; typedef %s C; enum { E = %lld, PARTS = %lld, WRITTEN = 0 }; };\n", type,
+        compute, (long long)f.v.dims[3], (long long)f.parts);
+    emit_pointer(e, compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  attention_join<@_p>(parts, o);\n");
+    emit_launch(e, "attention_join", (uint64_t)queries, 1, 128);
+}
+
+static void put_page_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
+    uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
+    const gn_view *from = view_of(e, y), *slots = view_of(e, z);
+    gn_view out = gn_view_dense(from->dtype, 4, view_of(e, node)->dims);
+    int word = page_word(&out, from);
+    const char *type = word == 16 ? "uint4" : raw_types[word];
+    char name[4][32];
+    snprintf(name[0], sizeof name[0], "slots%u", i);
+    snprintf(name[1], sizeof name[1], "o%u", i);
+    snprintf(name[2], sizeof name[2], "saved%u", i);
+    snprintf(name[3], sizeof name[3], "    o%u[to] = saved%u[i];\n", i, i);
+    emit_node(e, z, types[slots->dtype].name, true, name[0]);
+    emit_node(e, node, type, false, name[1]);
+    emit_pointer(e, type, true, name[2], (param){ PARAM_PLAN, REGION_SAVED, (int64_t)save });
+    put(&e->body, "  if (err[%u]) ", ERROR_WORDS + e->append_flags[at]);
+    put_page_loop(&e->body, &out, slots, from, word, name[0] + 5, name[3]);
+}
+
 /* One of the appends in place that a failed run puts back; the ith of this kernel. */
 static void put_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
+    if (node_is(e, node, GN_OP_PAGE_APPEND)) {
+        put_page_undo(e, at, i, save);
+        return;
+    }
     gn_view out = gn_view_dense(view_of(e, node)->dtype, 4, view_of(e, node)->dims), part = out;
     part.dims[2] = view_of(e, y)->dims[2];
     gn_view co = gn_view_collapse(&part);
@@ -7856,7 +9282,7 @@ static const char one_text[] =
     "  return w;\n"
     "}\n"
     "// The same of what is there only behind a wait, and is in the cache for the block's other warps\n"
-    "D uint4 steady(const void *p) {\n"
+    "D uint4 cached(const void *p) {\n"
     "  uint4 w;\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ < 800\n"
     "  w = *(const uint4 *)p;\n"
@@ -7881,23 +9307,6 @@ static const char one_text[] =
     "v++) { x[c][v] = get(raw_[v]); some[c % G].take(x[c][v], 0); } }\n"
     "  }\n"
     "  if (!P::NORM) return;\n"
-    "  if (sizeof(typename P::T) == 2) {                                 // sums of differences from one element, "
-    "both at once\n"
-    "    const float one = get(a[0]);\n"
-    "    float d1[4] = { 0.f, 0.f, 0.f, 0.f }, d2[4] = { 0.f, 0.f, 0.f, 0.f };\n"
-    "    UNROLL for (int c = 0; c < CH; c++)\n"
-    "      if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) { const float d = x[c][v] - one; "
-    "d1[v & 3] += d; d2[v & 3] = gn_fma(d, d, d2[v & 3]); }\n"
-    "    float s1 = (d1[0] + d1[1]) + (d1[2] + d1[3]), s2 = (d2[0] + d2[1]) + (d2[2] + d2[3]);\n"
-    "    UNROLL for (int l = 16; l > 0; l /= 2) { const float t = exchange(s1, l), u = exchange(s2, l); s1 += t; "
-    "s2 += u; }\n"
-    "    s1 *= 1.f / (float)P::k;\n"
-    "    s2 = s2 * (1.f / (float)P::k) - s1 * s1;\n"
-    "    *mean = one + s1;\n"
-    "    *scale = rsqrtf((s2 > 0.f ? s2 : 0.f) + (float)P::eps());\n"
-    "    return;\n"
-    "  }\n"
-
     "  *mean = joined<32, G, false>(some).v / (float)P::k;\n"
     "  UNROLL for (int c = 0; c < CH; c++)\n"
     "    if ((c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) squares[c % G].square(x[c][v] - *mean);\n"
@@ -7907,7 +9316,7 @@ static const char one_text[] =
     "  float y = (x - mean) * scale;\n"
     "  if (P::HAS_GAIN) y = y * gain;\n"
     "  if (P::HAS_SHIFT) y = y + shift;\n"
-    "  return y;\n"
+    "  return cast_to<typename P::T>::of(y);\n"
     "}\n"
     "D best_of<float, false> fresh(const best_of<float, false> *p) {     // past the L1, "
     "which may hold what stood there before\n"
@@ -7961,7 +9370,7 @@ static const char one_text[] =
     "    UNROLL for (int j = 0; j < U / G; j++) {\n"
     "      const int l = (s / G + j) * P::LANES + first - place / R::APART;\n"
     "      own[j] = zeros();\n"
-    "      if (l < P::k) own[j] = steady(x + l);\n"
+    "      if (l < P::k) own[j] = cached(x + l);\n"
     "    }\n"
     "  }\n"
     "  M float at(int i, int place) const {\n"
@@ -8051,6 +9460,59 @@ static const char one_text[] =
     "    if (mine) best.take(e.value(y), first + lane);\n"
     "    vector_best<P>(best, parts, done, out);\n"
     "  } else if (mine) e.end(first + lane, y);\n"
+    "}\n"
+    "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp.\n"
+    "// P: of quant, and k, V, S (1), R, EARLY, NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST, NEXT\n"
+    "template <class P, class E> M void vector_quant(const typename P::T *a, const u8 *w, const typename "
+    "P::SCALE *s, const typename P::Z *z, const typename P::T *gain, const typename P::T *shift, E &e, "
+    "best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "  enum { U = P::U, R = P::R };\n"
+    "  typedef typename P::T T;\n"
+    "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
+    "  int row = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R;\n"
+    "  float v[R][U], scale[R], mean = 0.f, factor = 1.f;\n"
+    "  best_of<float, false> best;\n"
+    "  best.init();\n"
+    "  if (P::NEXT == 0) let_next_start();\n"
+    "  if (!P::EARLY) await_previous();\n"
+    "  bool there = lane * U < P::K && row < P::N;\n"
+    "  if (there) { UNROLL for (int r = 0; r < R; r++) quant<P>::load(w, s, z, row + r < P::N ? row + r : P::N - "
+    "1, lane * U, v[r], &scale[r]); }\n"
+    "  if (P::NEXT == 1) let_next_start();\n"
+    "  await_previous();\n"
+    "  if (P::NEXT >= 2) let_next_start();\n"
+    "  if (P::NORM) { float all[(P::k + 32 * P::V - 1) / (32 * P::V)][P::V]; vector_norm<P>(a, all, &mean, "
+    "&factor); }\n"
+    "  for (; row < P::N; row += step) {\n"
+    "    const bool mine = lane < R && row + lane < P::N;\n"
+    "    float sum[R], y = 0.f;\n"
+    "    UNROLL for (int r = 0; r < R; r++) sum[r] = 0.f;\n"
+    "    if (mine) { e.early(row + lane); e.load(row + lane); }\n"
+    "    for (int k = lane * U; k < P::K; k += 32 * U) {\n"
+    "      T x_[U], g_[U], h_[U];\n"
+    "      float x[U];\n"
+    "      if (!there) { UNROLL for (int r = 0; r < R; r++) quant<P>::load(w, s, z, row + r < P::N ? row + r : "
+    "P::N - 1, k, v[r], &scale[r]); }\n"
+    "      there = false;\n"
+    "      vload<U>(x_, a + k);\n"
+    "      if (P::HAS_GAIN) vload<U>(g_, gain + k);\n"
+    "      if (P::HAS_SHIFT) vload<U>(h_, shift + k);\n"
+    "      UNROLL for (int i = 0; i < U; i++) x[i] = P::NORM ? vector_normed<P>(get(x_[i]), mean, factor, "
+    "P::HAS_GAIN ? get(g_[i]) : 0.f, P::HAS_SHIFT ? get(h_[i]) : 0.f) : get(x_[i]);\n"
+    "      UNROLL for (int r = 0; r < R; r++) {\n"
+    "        float some = 0.f;\n"
+    "        UNROLL for (int i = 0; i < U; i++) some = gn_fma(v[r][i], x[i], some);\n"
+    "        sum[r] = gn_fma(some, scale[r], sum[r]);\n"
+    "      }\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < R; r++) {\n"
+    "      UNROLL for (int bit = 16; bit > 0; bit /= 2) sum[r] += exchange(sum[r], bit);\n"
+    "      if (lane == r) y = sum[r];\n"
+    "    }\n"
+    "    if (!mine) continue;\n"
+    "    if (P::BEST) best.take(e.value(y), row + lane); else e.end(row + lane, y);\n"
+    "  }\n"
+    "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
     "// The same with B's columns contiguous (BK 1): R columns at a time to each warp.\n"
     "template <class P, int G> M void vector_columns(uint4 (*w)[G], const typename P::T *b, int col, int c0) {\n"
@@ -8306,14 +9768,37 @@ typedef struct vector_form {
     product p;
     int64_t vector, stride;
     uint32_t splits, columns, side, grid, lanes;
-    bool dot;
+    bool dot, quantised;
+    quant_form q;
 } vector_form;
+
+/* A quantised weight whose groups are read 16 bytes at a time. */
+static bool vector_quantised(const emit *e, uint32_t node, vector_form *form) {
+    uint32_t xa = input(e, node, 0), bias = bias_of(e, node);
+    const gn_view *x = view_of(e, xa), *out = view_of(e, node);
+    int64_t n = out->dims[out->rank - 1], k = x->dims[x->rank - 1], blocks = emit_processors(e);
+    form->q = quant_of(e, node, 1, 2);
+    quant_fit(e, &form->q, n, k);
+    quant_lies(e, &form->q);
+    form->quantised = true;
+    form->vector = 16 / types[x->dtype].bytes;
+    form->p = (product){ .m = 1, .n = n, .k = k, .batches = 1 };
+    if (n < 1 || gn_view_count(out) != n || n > 1 << 28 || k > 65536 || form->q.unit < 16 || k % form->vector ||
+        !is_dense_row(e, xa, k, 16) || (bias != GN_NO_NODE && n > 1 && view_of(e, bias)->strides[0] != 1))
+        return false;
+    form->columns = n >= 16 * blocks ? 2 : 1;
+    int64_t grid = blocks_for(n, 8 * form->columns);
+    form->grid = (uint32_t)(grid > 4 * blocks ? 4 * blocks : grid);
+    form->splits = 1;
+    return true;
+}
 
 static bool vector_choose(const emit *e, uint32_t node, vector_form *form) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
     gn_dtype d = view_of(e, xa)->dtype;
     int bytes = types[d].bytes;
     memset(form, 0, sizeof *form);
+    if (node_is(e, node, GN_OP_LINEAR_QUANTIZED)) return vector_quantised(e, node, form);
     form->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
     form->vector = 16 / bytes;
     form->dot = form->p.bk == 1 && form->p.bn != 1;
@@ -8398,7 +9883,7 @@ static void put_ending_loads(emit *e, loop *l, const gn_kernel_step *s, uint32_t
 
 /* What becomes of one element: the struct @_e, from the product's bias and the loop that takes it in. */
 static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *members) {
-    bool has_bias = e->part->nodes[node].n_ins > 2;
+    bool has_bias = bias_of(e, node) != GN_NO_NODE;
     const gn_kernel_step *s = u->loop ? &e->layout->steps[u->loop - 1] : NULL;
     const gn_view *product_view = view_of(e, node), *out = view_of(e, s ? s->node : node);
     loop *l = (loop *)alloc_zero(sizeof *l);
@@ -8409,7 +9894,7 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
     }
     put(t, "struct @_e {\n");
     if (has_bias) {
-        emit_node(e, input(e, node, 2), types[product_view->dtype].name, true, "bias");
+        emit_node(e, bias_of(e, node), types[product_view->dtype].name, true, "bias");
         put(t, "  const %s *bias;\n", types[product_view->dtype].name);
         put(members, "bias, ");
     }
@@ -8423,7 +9908,8 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
         has_bias ? "get(bias[i])" : "0.f", loads.s ? loads.s : "");
     put(t, "  M float value(float y) const { return cast_to<%s>::of(y + b); }\n", types[product_view->dtype].name);
     if (!u->best) {
-        put(t, "  M void end(int i, float y) const {\n    y = y + b;\n");
+        put(t, s ? "  M void end(int i, float y) const {\n    y = value(y);\n"
+                 : "  M void end(int i, float y) const {\n    y = y + b;\n");
         for (uint32_t i = 0; s && i < s->n_loads; i++) {
             const gn_load *load = &e->layout->loads[s->load + i];
             if (load->constant)
@@ -8431,6 +9917,7 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
                     types[load->dtype].name, (unsigned long long)f64_word(load->value));
         }
         l->label[0] = 0;
+        l->stored = true;
         for (uint32_t i = 0; s && i < s->n_instrs; i++) loop_instr(e, l, i);
         if (e->body.n) text_add(t, e->body.s, e->body.n);
         e->body.n = 0;
@@ -8445,6 +9932,18 @@ static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *m
 static void put_vector_type(emit *e, const fusion *u, const vector_form *form, uint32_t node, bool early) {
     int64_t attrs[2] = { 0, 0 };
     if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
+    if (form->quantised) {
+        text more = { 0 };
+        put(&more,
+            "  enum { k = %lld, V = %lld, S = 1, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = "
+            "%d, NEXT = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
+            (long long)form->p.k, (long long)form->vector, form->columns, early, u->norm != 0, (attrs[1] & 1) != 0,
+            (attrs[1] & 2) != 0, u->best != 0, NEXT_STARTS, (unsigned long long)attrs[0]);
+        put_quant_type(e, &form->q, view_of(e, input(e, node, 0))->dtype, more.s ? more.s : "");
+        e->failed = e->failed || more.failed;
+        text_free(&more);
+        return;
+    }
     put(&e->types,
         "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = "
         "%d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u };\n"
@@ -8461,7 +9960,8 @@ static void emit_vector(emit *e, const fusion *u) {
     uint32_t xb = input(e, node, 1), n_ins = u->norm ? e->part->nodes[norm].n_ins : 1;
     const int64_t flags = u->norm ? attrs_of(e, norm)[1] : 0;
     const char *type = types[view_of(e, input(e, node, 0))->dtype].name;
-    bool early = is_constant(e, xb) && (e->part->nodes[node].n_ins < 3 || is_constant(e, input(e, node, 2)));
+    bool early = is_constant(e, xb);
+    for (uint32_t i = 2; i < e->part->nodes[node].n_ins; i++) early = early && is_constant(e, input(e, node, i));
     text members = { 0 };
     vector_form form;
     char name[64];
@@ -8472,7 +9972,8 @@ static void emit_vector(emit *e, const fusion *u) {
     e->cluster = (uint8_t)form.splits;
     put_ending(e, u, node, &e->types, &members);
     emit_node(e, input(e, norm, 0), type, true, "a");
-    emit_node(e, xb, type, true, "b");
+    if (form.quantised) emit_quant_inputs(e, &form.q);
+    else emit_node(e, xb, type, true, "b");
     if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
     if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
     if (u->best) {
@@ -8480,10 +9981,12 @@ static void emit_vector(emit *e, const fusion *u) {
         emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
         emit_node(e, e->layout->steps[u->best - 1].node, "i64", false, "best");
     }
-    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, b, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0,
-        members.s ? members.s : "", form.dot ? "dot" : "times", flags & 1 ? "gain" : "0", flags & 2 ? "shift" : "0",
-        u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
-    snprintf(name, sizeof name, "%svector_%s_%s%s", u->norm ? "norm_" : "", form.dot ? "dot" : "times", type,
+    const char *way = form.quantised ? "quant" : form.dot ? "dot" : "times";
+    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, %s, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0,
+        members.s ? members.s : "", way, form.quantised ? quant_args(&form.q) : "b", flags & 1 ? "gain" : "0",
+        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+    snprintf(name, sizeof name, "%svector_%s%s_%s%s", u->norm ? "norm_" : "", way,
+             form.quantised ? quant_label(&form.q) : "", type,
              u->loop   ? "_loop"
              : u->best ? "_argmax"
                        : "");
@@ -8737,8 +10240,8 @@ static uint32_t runs_at(const emit *e, uint32_t i) {
 /* An append of one row in place that this attention alone reads, all of it as (B,G,S,D); its step, or 0. */
 static uint32_t takes_append(const emit *e, const readers *r, uint32_t x, const gn_view *shown) {
     const gn_view *whole = view_of(e, x);
-    if (e->layout->lay[x].base != x || e->layout->lay[x].place != GN_PLACE_INPLACE || r->reads[x] != 1 || !r->step[x] ||
-        shown->offset != whole->offset)
+    if (!node_is(e, x, GN_OP_KV_APPEND) || e->layout->lay[x].base != x || e->layout->lay[x].place != GN_PLACE_INPLACE ||
+        r->reads[x] != 1 || !r->step[x] || shown->offset != whole->offset)
         return 0;
     for (int i = 0; i < 4; i++)
         if (shown->dims[i] != whole->dims[i] || (whole->dims[i] > 1 && shown->strides[i] != whole->strides[i]))
@@ -9353,7 +10856,9 @@ static bool fuse_steps(emit *e) {
         if (e->fusions[i].written) fuse_attention(e, &r, i);
         if (e->fusions[i].inside || e->fusions[i].product) continue;
         if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
-        else if (node_is(e, node, GN_OP_MATMUL) || node_is(e, node, GN_OP_LINEAR)) fuse_vector(e, &r, i);
+        else if (node_is(e, node, GN_OP_MATMUL) || node_is(e, node, GN_OP_LINEAR) ||
+                 node_is(e, node, GN_OP_LINEAR_QUANTIZED))
+            fuse_vector(e, &r, i);
         else if (is_attention(e, node)) fuse_attention(e, &r, i);
         /* a failed run puts back what lies there */
         if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);
@@ -9427,9 +10932,10 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text,  random_text,    reduction_text, rows_text,
-                                       product_text, tensor_text,    sample_text,    along_text,
-                                       expert_text,  attention_text, one_text,       NULL };
+static const char *const prelude[] = { shared_text, random_text, reduction_text,   rows_text,      product_text,
+                                       tensor_text, sample_text, along_text,       expert_text,    quant_text,
+                                       conv_text,   pool_text,   interpolate_text, attention_text, page_text,
+                                       one_text,    NULL };
 static const char *const hopper[] = { warpgroup_text, wgmma_text, sgemm_text, warpgroup_attention_text, NULL };
 
 static uint64_t hash_of_code(void) {
@@ -10076,8 +11582,8 @@ static gn_result compile_busy(struct device *d, kernel **all, size_t n, const ch
     if (!cu.nvrtc || *cu.nvrtc_why) return gn_fail(f, GN_NO_DEVICE, "%s", cu.nvrtc_why);
     if (!compile_charge(tenant, 0))
         return gn_fail(f, GN_LIMIT,
-                       "the programs of this client have used the %llu seconds of the GPU's compiler that it has in an "
-                       "hour: fewer shapes, or wait",
+                       "this client has used up the %llu seconds per hour that the GPU's compiler may take for it: use "
+                       "fewer shapes, or wait",
                        (unsigned long long)(compile_budget() / 1000000));
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     /* few kernels: one or two to a program, so that all cores compile */
@@ -10379,6 +11885,7 @@ typedef struct executor {
     uint64_t held;
     gn_account *account, *host; /* the session's, of device memory and of pinned memory */
     uint64_t device_limit;      /* $GENIE_CUDA_MEMORY, 0: none */
+    struct timing *timing;      /* of the kernels that are launched now; NULL: nobody times them */
     uint64_t clock;             /* what slots are used at; those used at this very time do not move */
     bool evicts;
     gn__cu_handle copies, main_at;    /* stream of weights on their way back; event in the main stream */
@@ -10920,7 +12427,7 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn_result r = enter(x, f);
     if (r != GN_OK) return r;
     if (d->slot >= SLOTS_MAX)
-        return gn_fail(f, GN_LIMIT, "slot %u is past the %d that are possible", d->slot, SLOTS_MAX);
+        return gn_fail(f, GN_LIMIT, "slot %u is beyond the %d that are possible", d->slot, SLOTS_MAX);
     while (x->n_slots <= d->slot) {
         if (!grow(&x->slots, x->n_slots, &x->cap_slots, sizeof *x->slots))
             return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for slot %u", d->slot);
@@ -10990,10 +12497,9 @@ static void exec_values_release(void *self, uint64_t below) {
 static void values_drop(executor *x, uint64_t ticket) {
     size_t kept = 0;
     values_stay(x);
-    for (size_t i = 0; i < x->n_values; i++) {
+    for (size_t i = 0; i < x->n_values; i++)
         if (x->values[i].run == ticket) device_free(x, x->values[i].mem, value_size(&x->values[i]));
         else x->values[kept++] = x->values[i];
-    }
     x->n_values = kept;
 }
 
@@ -11093,6 +12599,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     gn_free(p->emit.inlined);
     gn_free(p->emit.appends);
     gn_free(p->emit.append_flags);
+    gn_free(p->emit.checked);
     gn_free(p->words);
     gn_free(p->arg_at);
     gn_free(p->out_at);
@@ -11220,7 +12727,7 @@ static void plan_measure(executor *x, plan *p); /* below: it runs kernels */
 static gn_result other_way(executor *x, gn_fault *f, uint64_t *counter, uint64_t times, const char *what) {
     *counter += times;
     gn_logf(x->log, x->log_user, GN_LOG_WARN, "cuda:%d: %s", x->device->ordinal, what);
-    return x->strict ? gn_fail(f, GN_STRICT, "%s; strict mode forbids to compute it in another way", what) : GN_OK;
+    return x->strict ? gn_fail(f, GN_STRICT, "%s; strict mode forbids computing it in another way", what) : GN_OK;
 }
 
 /* What the plan will hold is refused before anything is compiled for it. */
@@ -11255,22 +12762,26 @@ static void emit_begin(emit *e, executor *x, plan *p, gn_fault *f) {
     e->inlined = (bool *)alloc_zero((size_t)p->part->n_nodes + 1);
     e->appends = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->appends);
     e->append_flags = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->append_flags);
+    e->checked = (uint32_t *)alloc_zero((p->layout.n_steps + 1) * sizeof *e->checked);
 }
 
 static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     emit *e = &p->emit;
     size_t outs = 0, own = 0, args = 0, data = 0;
     emit_begin(e, x, p, f);
-    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || (fuses_steps() && !fuse_steps(e)))
+    if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !e->checked ||
+        (fuses_steps() && !fuse_steps(e)))
         return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f)
                                       : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     if (!gn_flag_get(x->cancel)) plan_measure(x, p);
     for (size_t i = 0; i < p->layout.n_steps && !e->failed && !gn_flag_get(x->cancel); i++) {
         e->tail = tail_of(e, i);
         e->n_tails += e->tail != NULL;
+        e->step = (uint32_t)i + 1;
         emit_step(e, i);
         i += e->tail != NULL;
     }
+    e->step = 0;
     x->stats->products_by_blas += e->n_blas;
     x->stats->products_by_other += e->n_other;
     if (e->n_lost &&
@@ -11319,7 +12830,11 @@ static gn_result launches_compile(executor *x, const launch *launches, size_t n,
     if (!all) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory to compile");
     for (size_t i = 0; i < n; i++)
         if (launches[i].kernel) all[kernels++] = launches[i].kernel;
+    char detail[40];
+    snprintf(detail, sizeof detail, "%llu kernels", (unsigned long long)kernels);
+    uint64_t begin = gn_traces() ? gn_now_ns() : 0;
     gn_result r = compile_kernels(x->device, all, kernels, x->tenant, cancel, f);
+    gn_trace_end(GN_STAGE_COMPILE, "compile_kernels", begin, 0, detail);
     for (size_t i = 0; i < n && r == GN_OK; i++) /* 8: more dynamic shared memory than 48 KiB */
         if (launches[i].kernel && launches[i].kernel->function && launches[i].shared > 49152)
             cu.cuFuncSetAttribute(launches[i].kernel->function, 8, (int)launches[i].shared);
@@ -11416,7 +12931,11 @@ static void run_error(executor *x, const run *r, const uint32_t *words) {
         return;
     }
     if (words[0] == GN_DIVISION_BY_ZERO) gn_fail(&x->failed, GN_DIVISION_BY_ZERO, "an integer divisor is 0");
-    else if (limit < 0) gn_fail(&x->failed, (gn_result)words[0], "more than %lld elements are not 0", (long long)at);
+    else if (limit == -1) gn_fail(&x->failed, (gn_result)words[0], "more than %lld elements are not 0", (long long)at);
+    else if (limit == -2)
+        gn_fail(&x->failed, (gn_result)words[0], "slot %lld is also that of another row", (long long)at);
+    else if (limit == -3)
+        gn_fail(&x->failed, (gn_result)words[0], "slot %lld lies in no page of its row's sequence", (long long)at);
     else
         gn_fail(&x->failed, (gn_result)words[0], "index %lld is outside 0 to %lld", (long long)at,
                 (long long)(limit - 1));
@@ -11795,6 +13314,92 @@ static bool run_may_end(const plan *p) {
     return may || !p->began;
 }
 
+/* ---- kernels one by one, for a trace: an event before the first and after each ---- */
+
+typedef struct timing {
+    gn__cu_handle *events;
+    const launch **launches; /* of events[1…] */
+    size_t n, cap;           /* events recorded; there are */
+} timing;
+
+static void timing_free(timing *t) {
+    for (size_t i = 0; i < t->cap; i++) cu.real.cuEventDestroy(t->events[i]);
+    gn_free(t->events);
+    gn_free(t->launches);
+}
+
+/* False: there is no room for events. */
+static bool timing_init(timing *t, size_t launches) {
+    *t = (timing){ (gn__cu_handle *)alloc_zero((launches + 1) * sizeof *t->events),
+                   (const launch **)alloc_zero((launches + 1) * sizeof *t->launches), 0, 0 };
+    while (t->events && t->launches && t->cap <= launches && cu.real.cuEventCreate(&t->events[t->cap], 0) == 0)
+        t->cap++;
+    if (t->cap == launches + 1) return true;
+    timing_free(t);
+    return false;
+}
+
+static void timing_mark(executor *x, const launch *l) {
+    timing *t = x->timing;
+    if (t->n < t->cap && cu.real.cuEventRecord(t->events[t->n], x->stream) == 0) t->launches[t->n++] = l;
+}
+
+/* The step in whose kernel step k runs. */
+static uint32_t step_owner(const plan *p, uint32_t k) {
+    const emit *e = &p->emit;
+    if (k > 0 && tail_of(e, k - 1) == &p->layout.steps[k]) return k - 1;
+    if (!e->fusions[k].inside) return k;
+    for (uint32_t i = 0; i < p->layout.n_steps; i++) {
+        const fusion *u = &e->fusions[i];
+        const uint32_t taken[] = { u->norm, u->product, u->loop, u->best, u->append[0], u->append[1] };
+        for (size_t j = 0; j < sizeof taken / sizeof *taken; j++)
+            if (taken[j] == k + 1 && !u->inside) return i;
+        for (uint32_t j = 0; u->rows && j < e->groups[u->rows - 1].n_steps; j++)
+            if (row_at(e, &e->groups[u->rows - 1], j) == k) return i;
+    }
+    while (k + 1 < p->layout.n_steps && e->fusions[k].inside) k++; /* with what reads it */
+    return k;
+}
+
+static void kernel_told(const plan *p, const launch *l, const char *lane, uint64_t begin, uint64_t end) {
+    enum { STEPS = 64 };
+    uint32_t steps[STEPS];
+    size_t n = 0;
+    char detail[GN__KERNEL_TEXT];
+    for (uint32_t k = 0; l->step && k < p->layout.n_steps && n < STEPS; k++)
+        if (step_owner(p, k) == l->step - 1) steps[n++] = k;
+    gn_kernel_text(p->part, &p->layout, steps, n, detail, sizeof detail);
+    gn_span s = { .stage = GN_STAGE_KERNEL,
+                  .name = l->blas ? "cublasLtMatmul" : l->kernel->name,
+                  .lane = lane,
+                  .begin_ns = begin,
+                  .end_ns = end,
+                  .detail = detail };
+    gn_trace_span(&s);
+}
+
+/* Told when all have ended: from then back, since that moment both clocks know. */
+static void timing_told(executor *x, const plan *p, const timing *t, uint64_t begin) {
+    char lane[32], detail[160];
+    float ms = 0;
+    int r = t->n > 1 ? cu.real.cuEventSynchronize(t->events[t->n - 1]) : 1;
+    uint64_t end = gn_now_ns();
+    if (r != 0 || cu.real.cuEventElapsedTime(&ms, t->events[0], t->events[t->n - 1]) != 0) return;
+    uint64_t spent = (uint64_t)((double)ms * 1e6), first = end - spent, at = 0;
+    snprintf(lane, sizeof lane, "cuda:%d", x->device->ordinal);
+    for (size_t i = 1; i < t->n; i++) {
+        float upto = 0;
+        if (cu.real.cuEventElapsedTime(&upto, t->events[0], t->events[i]) != 0) return;
+        uint64_t to = (uint64_t)((double)upto * 1e6);
+        kernel_told(p, t->launches[i], lane, first + at, first + to);
+        at = to;
+    }
+    snprintf(detail, sizeof detail,
+             "%llu kernels one by one, which took the GPU %llu ns; this step waited for them, others do not",
+             (unsigned long long)t->n - 1, (unsigned long long)spent);
+    gn_trace_end(GN_STAGE_LAUNCH, "profiling replay", begin, 0, detail);
+}
+
 static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
     gn_result r = GN_OK;
     bool by_blas = true;
@@ -11807,6 +13412,7 @@ static gn_result run_launches(executor *x, plan *p, gn_fault *f) {
         if (l->when != LAUNCH_ALWAYS && (l->when == LAUNCH_AFTER_BLAS) != by_blas) continue;
         if (p->moved || p->streams) r = run_weights(x, p, i, f);
         if (r == GN_OK) r = l->blas ? run_blas_launch(x, p, l, &by_blas, f) : run_launch(x, p, l, f);
+        if (x->timing && r == GN_OK) timing_mark(x, l);
         p->began = p->began || r == GN_OK;
     }
     return r;
@@ -11828,6 +13434,23 @@ static bool run_capture(executor *x, plan *p, int at, size_t nodes) {
     return *exec != NULL;
 }
 
+/* The same, kernel by kernel with a time each; what it costs is the span of its own. */
+static gn_result run_timed(executor *x, plan *p, gn_fault *f) {
+    timing t;
+    if (!timing_init(&t, p->emit.n_launches)) return run_launches(x, p, f);
+    cu.real.cuStreamSynchronize(x->stream);
+    uint64_t begin = gn_now_ns();
+    x->timing = &t;
+    timing_mark(x, NULL);
+    gn_result r = run_launches(x, p, f);
+    x->timing = NULL;
+    if (r == GN_OK) timing_told(x, p, &t, begin);
+    timing_free(&t);
+    return r;
+}
+
+enum { TIMED_FIRST = 2, TIMED_EVERY = 64 }; /* runs of a plan whose kernels are timed, when they are traced */
+
 /* From the second run on as one graph, captured again when memory has moved. `moves`: results lie elsewhere in each
    run. */
 static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
@@ -11835,6 +13458,8 @@ static gn_result run_kernels(executor *x, plan *p, bool moves, gn_fault *f) {
     int at = -1;
     p->runs++;
     p->began = false;
+    if (gn_traces_kernels() && p->emit.n_launches && (p->runs == TIMED_FIRST || p->runs % TIMED_EVERY == 0))
+        return run_timed(x, p, f);
     if (!x->graphs || p->emit.by_value || moves || p->moved || p->streams || p->runs < 2 || p->emit.n_launches < 2)
         return run_launches(x, p, f);
     for (int i = 0; i < CAPTURES; i++)
@@ -12117,13 +13742,19 @@ static gn_result run_start(executor *x, plan *p, const gn_arg *args, const gn_ou
     if (e == GN_OK) e = run_bind(x, p, f);
     if (e == GN_OK) e = run_keep(x, p, outs, r, &moves, f);
     if (e == GN_OK) e = run_download_area(x, p, outs, f);
+    uint64_t begin = gn_traces() ? gn_now_ns() : 0;
     if (e == GN_OK) e = run_arguments(x, p, args, stage + (align_up(r->stage_bytes + up) - up), direct, r->inherits, f);
+    gn_trace_end(GN_STAGE_INPUT, "arguments", begin, p->args_bytes, NULL);
     /* what lay in this area before */
     int copied = p->download_area ? copiers_wait(&x->down, p->download_area->copied) : 0;
     if (e == GN_OK && copied != 0) e = driver_fail(x, f, copied, "a copy from the GPU");
     if (e == GN_OK) e = run_kernels(x, p, moves, f);
     if (e == GN_OK && (p->moved || p->streams)) e = run_weight_outs(x, p, f);
+    begin = gn_traces() ? gn_now_ns() : 0;
     if (e == GN_OK) e = run_results(x, p, outs, r, f);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; begin && i < p->part->n_outs; i++) bytes += outs[i].host ? outs[i].bytes : 0;
+    gn_trace_end(GN_STAGE_OUTPUT, "results", begin, bytes, NULL);
     r->stage_bytes = align_up(r->stage_bytes + up);
     if (e == GN_OK) DRIVER(x, f, cuEventRecord(r->done, p->download_area ? x->downloads : x->stream));
     if (e == GN_OK && direct) DRIVER(x, f, cuEventSynchronize(x->uploaded));
@@ -12992,7 +14623,7 @@ static gn_result device_find(int ordinal, struct device **out, gn_fault *f) {
     gn_result r = GN_OK;
     load_libraries();
     if (ordinal < 0 || ordinal >= DEVICES_MAX)
-        return gn_fail(f, GN_NO_DEVICE, "GPU %d is past the %d that are possible", ordinal, DEVICES_MAX);
+        return gn_fail(f, GN_NO_DEVICE, "GPU %d is beyond the %d that are possible", ordinal, DEVICES_MAX);
     struct device *d = &devices[compile_only ? DEVICES_MAX : ordinal];
     pthread_mutex_lock(&devices_lock);
     if (!d->open) {
@@ -13066,7 +14697,7 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     char why[400];
     long ordinal = colon ? strtol(colon + 1, &end, 10) : 0;
     if (colon && (end == colon + 1 || *end))
-        return gn_fail(f, GN_NO_DEVICE, "'%.60s' is no device; cuda:0 is", desc->device);
+        return gn_fail(f, GN_NO_DEVICE, "'%.60s' is not a device; cuda:0 is", desc->device);
     gn_result r = device_find(ordinal < 0 || ordinal > 1000 ? -1 : (int)ordinal, &d, f);
     if (r != GN_OK) return r;
     executor *x = (executor *)alloc_zero(sizeof *x);

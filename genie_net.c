@@ -40,7 +40,8 @@
  *
  * FILES in the home folder (its owner's, 0700; the files 0600, replaced atomically, changed under a lock on `lock`)
  *   key.pem, cert.pem      the server's key and its self-signed certificate
- *   clients                "ID SHA256-OF-SECRET" a line: whom the server knows; removing a line, or a '#' before it,
+ *   clients                "ID SHA256-OF-SECRET" a line, with " admin" behind it for an administrator (with an own PKI
+     "FINGERPRINT admin", base64url, by hand): whom the server knows; removing a line, or a '#' before it,
      revokes a client, whose
  *                          sessions end within two seconds.
  *                          It is told so (one whose line is gone only by the server that let it in before); others
@@ -74,6 +75,7 @@
  *   >>listener  listen, pairing, credentials
  *   >>strangers accept: connections that have not said who they are
  *   >>server    opening and closing a listener
+ *   >>front     TLS in front of a service that has none
  *   >>codec     pack and unpack
  *   >>register  the vtable
  */
@@ -605,7 +607,7 @@ static gn_result gn__home_check(const char *home, gn_fault *f) {
     if (e == ENOENT) return GN_OK;
     if (e != 0)
         return gn_fail(f, GN_IO_ERROR,
-                       "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home,
+                       "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that you can write to", home,
                        strerror(e));
     if (st.st_uid != geteuid())
         return gn_fail(f, GN_INSECURE,
@@ -623,7 +625,7 @@ static gn_result gn__home_make(const char *home, gn_fault *f) {
     int e = gn__make_dirs(home);
     if (e != 0)
         return gn_fail(f, GN_IO_ERROR,
-                       "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that may be written", home,
+                       "cannot use the home folder %s: %s. Set GENIE_HOME to a folder that you can write to", home,
                        strerror(e));
     return gn__home_check(home, f);
 }
@@ -1167,8 +1169,7 @@ static gn_result gn__crypto_resolve(gn__log log, gn_fault *f) {
     const char *asked = gn__crypto_preferred();
     const gn__crypto *c = gn__crypto_use();
     if (asked != NULL && strcmp(asked, "mbedtls") != 0 && strcmp(asked, "libcrypto") != 0)
-        return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_AEAD is '%.40s': 'auto', 'libcrypto' or 'mbedtls' is possible",
-                       asked);
+        return gn_fail(f, GN_BAD_ARGUMENT, "GENIE_AEAD is '%.40s': use 'auto', 'libcrypto' or 'mbedtls'", asked);
     if (c != NULL || (asked != NULL && strcmp(asked, "mbedtls") == 0)) return GN_OK;
     if (asked != NULL) return gn_fail(f, GN_UNSUPPORTED, "GENIE_AEAD asks for libcrypto: %s", gn__crypto_found.why);
     if (!atomic_exchange(&said, true))
@@ -2172,7 +2173,7 @@ static gn_result gn__flush(gn__link *l, uint64_t deadline) {
 static gn_result gn__worn(gn__link *l) {
     gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR,
             "the key of the connection with %s has encrypted %llu records, all that is safe with %s, and the peer "
-            "takes no new one: connect anew",
+            "takes no new one: connect again",
             l->peer, (unsigned long long)gn__key_records, l->cipher);
     return GN_TLS_FAILED;
 }
@@ -2366,9 +2367,8 @@ static gn_result gn__tls_refused(gn__link *l, int e, gn_fault *f) {
     if (l->pin_wrong) {
         gn__hex(l->peer_key, GN__PIN, hex);
         return gn_fail(f, GN_BAD_PIN,
-                       "%s has another key than the pinned one (it has %s). If the server was set up anew, connect "
-                       "with its new URL; "
-                       "otherwise somebody may stand between you and it",
+                       "%s has another key than the pinned one (it has %s). If the server was set up again, connect "
+                       "with its new URL; otherwise somebody may be intercepting the connection",
                        l->address, hex);
     }
     gn__tls_text(e, buf, sizeof buf);
@@ -2779,9 +2779,8 @@ static gn_result gn__client_trust(gn__link *l, const gn__url *u, gn_fault *f) {
     }
     if (!l->use_pin && l->tls->ca.raw.len == 0)
         return gn_fail(f, GN_INSECURE,
-                       "nothing tells the key of %s: connect once with the URL that the server printed "
-                       "(genie://...?pin=...&code=...), "
-                       "or set GENIE_CA to its authorities",
+                       "%s is not a server known here: connect once with the URL that it printed "
+                       "(genie://...?pin=...&code=...), or set GENIE_CA to its authorities",
                        u->address);
     /* A credential goes to no key but the one it was granted by. */
     if (stored && gn__same(l->pin, pin, GN__PIN)) p.flags |= GN__PROOF_CREDENTIAL;
@@ -2882,6 +2881,10 @@ struct gn__listener {
     uint64_t code_ends_us;
     unsigned url_at;
     char urls[GN__URLS][GN__URL_MAX];
+    uint8_t admin_code[GN__CODE];
+    bool admin_valid; /* until it is used, or as old as a code may be */
+    uint64_t admin_ends_us;
+    char admin_file[GN__PATH];
     gn__old_code old_codes[GN__OLD_CODES]; /* rings: the latest replace the oldest */
     gn__guest guests[GN__GUESTS];
     unsigned old_code_at, guest_at;
@@ -2956,8 +2959,8 @@ static uint64_t gn__failures_delay_us(gn__listener *l, const uint8_t network[GN_
 
 static gn_result gn__not_accepted(gn_fault *f) {
     return gn_fail(f, GN_BAD_CREDENTIAL,
-                   "not accepted: no credential and no pairing code that this server knows. Take the URL that it has "
-                   "now; a code pairs one client, once");
+                   "not accepted: neither a credential nor a pairing code that this server knows. Use its current URL; "
+                   "a code pairs one client, once");
 }
 
 /* The code in the URL file of a server that handed over, whose URL somebody may hold, and how long it is still good. */
@@ -3027,14 +3030,61 @@ static gn_result gn__new_code(gn__listener *l, bool keep, gn_fault *f) {
     return l->url_file[0] == 0 ? GN_OK : gn__write_url(l, f);
 }
 
+static bool gn__same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
+}
+
+/* A URL whose code pairs one administrator, in a file of its own. */
+static gn_result gn__admin_code_make(gn__listener *l, gn_fault *f) {
+    char pin[44], code[23], line[GN__URL_MAX + 1];
+    if (l->admin_file[0] == 0) return GN_OK;
+    if (l->ca.p != NULL)
+        return gn_fail(f, GN_BAD_ARGUMENT,
+                       "with your own PKI there are no pairing codes: name administrators in %s/clients", l->home);
+    if (gn__same_file(l->admin_file, l->url_file))
+        return gn_fail(f, GN_BAD_ARGUMENT,
+                       "the URLs of clients and of an administrator cannot share %s: give --admin a file of its own",
+                       l->admin_file);
+    if (gn__random(l->admin_code, GN__CODE) != GN_OK)
+        return gn_fail(f, GN_TLS_FAILED, "no random numbers from the system for a pairing code");
+    gn__b64(l->pin, GN__PIN, pin);
+    gn__b64(l->admin_code, GN__CODE, code);
+    int n =
+        snprintf(line, sizeof line, "genie://%s:%u?pin=%s&code=%s\n", l->url_host, (unsigned)l->url_port, pin, code);
+    int e = gn__write_file(l->admin_file, line, (size_t)n, NULL);
+    gn_wipe(code, sizeof code);
+    gn_wipe(line, sizeof line);
+    if (e != 0)
+        return gn_fail(f, GN_IO_ERROR, "cannot write the administrator's URL to %s: %s", l->admin_file, strerror(e));
+    l->admin_valid = true;
+    l->admin_ends_us = gn_now_us() + l->code_life_us;
+    return GN_OK;
+}
+
+/* Uses up the administrator's code if that is what was given; its file is removed then. */
+static bool gn__admin_code_take(gn__listener *l, const gn__proof *p) {
+    pthread_mutex_lock(&l->lock);
+    bool good = p->flags & GN__PROOF_CODE && l->admin_valid && gn_now_us() < l->admin_ends_us &&
+                gn__same(p->code, l->admin_code, GN__CODE);
+    if (good) {
+        l->admin_valid = false;
+        gn_wipe(l->admin_code, GN__CODE);
+        unlink(l->admin_file);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return good;
+}
+
 /* The first code, and the URL file becomes ours. */
 static gn_result gn__first_code(gn__listener *l, bool keep, gn_fault *f) {
     int lock = -1;
     gn_result r = l->url_file[0] != 0 ? gn__home_lock(l->home, &lock, f) : GN_OK;
     if (r == GN_OK && lock >= 0 && gn__url_file_taken(l->url_file))
-        r = gn_fail(f, GN_BAD_ARGUMENT,
-                    "the URL file %s is that of another server that runs: give this one a file of its own (--url-file)",
-                    l->url_file);
+        r = gn_fail(
+            f, GN_BAD_ARGUMENT,
+            "the URL file %s belongs to another server that is running: give this one a file of its own (--url-file)",
+            l->url_file);
     if (r == GN_OK) r = gn__new_code(l, keep, f);
     if (lock >= 0) close(lock);
     return r;
@@ -3080,8 +3130,8 @@ static gn_result gn__consume_code(gn__listener *l, const uint8_t code[GN__CODE],
     if (how == GN__CODE_UNKNOWN) return gn__not_accepted(f);
     return gn_fail(f, GN_BAD_CREDENTIAL,
                    how == GN__CODE_USED
-                       ? "this pairing code was used: each pairs one client, once. Take the URL that the server has now"
-                       : "this pairing code has expired. Take the URL that the server has now");
+                       ? "this pairing code was used: each pairs one client, once. Use the server's current URL"
+                       : "this pairing code has expired. Use the server's current URL");
 }
 
 /* Whom we let in, to tell such a client later that it was revoked. */
@@ -3105,10 +3155,10 @@ static bool gn__guest_known(gn__listener *l, const uint8_t id[GN__ID], const uin
 }
 
 /* Grants a credential. The server keeps only the hash of its secret. */
-static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64], uint8_t out_grant[256],
+static gn_result gn__grant(gn__listener *l, bool admin, const char *peer, char out_tenant[64], uint8_t out_grant[256],
                            size_t *out_n, gn_fault *f) {
     uint8_t hash[32];
-    char digest[65];
+    char digest[sizeof " admin" + 64];
     gn_fault fault;
     gn_result r = gn__random(out_grant + 1, GN__ID + GN__SECRET);
     if (r != GN_OK) return gn_fail(f, r, "the server has no random numbers for a credential");
@@ -3116,6 +3166,7 @@ static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64
     gn__hex(out_grant + 1, GN__ID, out_tenant);
     gn__net_sha256(out_grant + 1 + GN__ID, GN__SECRET, hash);
     gn__hex(hash, sizeof hash, digest);
+    if (admin) memcpy(digest + 64, " admin", sizeof " admin");
     r = gn__store_put(l->home, "clients", out_tenant, digest, &fault);
     if (r != GN_OK) {
         gn_logf(l->log.fn, l->log.user, GN_LOG_ERROR, "the client at %s cannot be paired: %s", peer, fault.text);
@@ -3124,9 +3175,15 @@ static gn_result gn__grant(gn__listener *l, const char *peer, char out_tenant[64
         return gn_fail(f, r, "the server cannot store the credential; its log says why");
     }
     gn__guest_note(l, out_grant + 1, hash);
-    gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "paired with the client at %s, named %s", peer, out_tenant);
+    gn_logf(l->log.fn, l->log.user, GN_LOG_INFO, "paired with the %s at %s, named %s",
+            admin ? "administrator" : "client", peer, out_tenant);
     *out_n = GN__GRANT_BYTES;
     return GN_OK;
+}
+
+/* The digest of a line of `clients`; what follows it says what the client may. */
+static bool gn__client_hash(const char *value, uint8_t out[32]) {
+    return gn__unhex(value, strcspn(value, " "), out, 32);
 }
 
 /* Whether the line of id in `clients` stands behind a '#'. */
@@ -3136,7 +3193,7 @@ static bool gn__marked_revoked(gn__listener *l, const char *id, const uint8_t ha
     bool found = false;
     snprintf(key, sizeof key, "#%s", id);
     return gn__store_get(l->home, "clients", key, value, sizeof value, &found, NULL) == GN_OK && found &&
-           gn__unhex(value, strlen(value), known, sizeof known) && gn__same(hash, known, sizeof known);
+           gn__client_hash(value, known) && gn__same(hash, known, sizeof known);
 }
 
 /* GN_OK when the credential is one of ours; the file is read each time, so that a removed line counts at once. */
@@ -3153,7 +3210,7 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
         return gn_fail(f, r, "the server cannot read its list of clients; its log says why");
     }
     gn__net_sha256(p->secret, GN__SECRET, hash);
-    if (found && gn__unhex(value, strlen(value), known, sizeof known) && gn__same(hash, known, sizeof known)) {
+    if (found && gn__client_hash(value, known) && gn__same(hash, known, sizeof known)) {
         gn__guest_note(l, p->id, hash);
         memcpy(out_tenant, id, sizeof id);
         return GN_OK;
@@ -3162,7 +3219,7 @@ static gn_result gn__check_credential(gn__listener *l, const gn__proof *p, const
     gn_logf(l->log.fn, l->log.user, GN_LOG_WARN, "a credential from %s %s", peer,
             revoked ? "is revoked" : "is not known");
     return revoked ? gn_fail(f, GN_BAD_CREDENTIAL,
-                             "this client's credential was revoked: pair anew with a URL from the server")
+                             "this client's credential was revoked: pair again with a URL from the server")
                    : gn__not_accepted(f);
 }
 
@@ -3176,14 +3233,15 @@ static const gn_transport_i gn__server_i = {
     .state = gn__link_state,
 };
 
-/* The credential, else the code. A spent code says more than an unknown credential. */
+/* An administrator's code, else the credential, else the code. A spent code says more than an unknown credential. */
 static gn_result gn__check_proof(gn__listener *l, const gn__proof *p, const char *peer, char out_tenant[64],
                                  uint8_t out_grant[256], size_t *out_grant_n, gn_fault *f) {
     gn_result r = gn__not_accepted(f);
+    if (gn__admin_code_take(l, p)) return gn__grant(l, true, peer, out_tenant, out_grant, out_grant_n, f);
     if (p->flags & GN__PROOF_CREDENTIAL) r = gn__check_credential(l, p, peer, out_tenant, f);
     if (r != GN_BAD_CREDENTIAL || !(p->flags & GN__PROOF_CODE)) return r;
     r = gn__consume_code(l, p->code, peer, f);
-    return r == GN_OK ? gn__grant(l, peer, out_tenant, out_grant, out_grant_n, f) : r;
+    return r == GN_OK ? gn__grant(l, false, peer, out_tenant, out_grant, out_grant_n, f) : r;
 }
 
 /* What tells one state of `clients` from another. */
@@ -3210,6 +3268,17 @@ static bool gn__net_stays(void *listener, const char *tenant) {
     gn_result r = gn__store_get(l->home, "clients", tenant, value, sizeof value, &found, NULL);
     gn_wipe(value, sizeof value);
     return r != GN_OK || found;
+}
+
+static bool gn__net_admin(void *listener, const char *tenant) {
+    gn__listener *l = listener;
+    char value[80];
+    bool found = false;
+    if (gn__store_get(l->home, "clients", tenant, value, sizeof value, &found, NULL) != GN_OK || !found) return false;
+    const char *word = l->ca.p != NULL ? value : value + strcspn(value, " ");
+    bool admin = strcmp(word, l->ca.p != NULL ? "admin" : " admin") == 0;
+    gn_wipe(value, sizeof value);
+    return admin;
 }
 
 static gn_result gn__net_authenticate(void *listener, gn_transport t, const uint8_t *auth, size_t n,
@@ -3283,7 +3352,7 @@ static gn_result gn__identity(gn__listener *l, const gn_server_desc *d, gn_fault
         if (r != GN_OK && d->key == NULL)
             gn_fail(f, r,
                     "key.pem and cert.pem in %s are not a key and its certificate: remove cert.pem, or both (then "
-                    "every client must pair anew)",
+                    "every client must pair again)",
                     l->home);
     }
     if (r == GN_OK) gn__key_pin(&t->own, l->pin);
@@ -3296,10 +3365,10 @@ static gn_result gn__identity(gn__listener *l, const gn_server_desc *d, gn_fault
 static gn_result gn__bind_error(const char *where, int e, gn_fault *f) {
     if (e == EADDRINUSE)
         return gn_fail(f, GN_PORT_IN_USE,
-                       "%s is in use: stop what listens there, or choose another port (0 is any free one)", where);
-    if (e == EADDRNOTAVAIL) return gn_fail(f, GN_IO_ERROR, "%s is no address of this machine", where);
-    if (e == EACCES)
-        return gn_fail(f, GN_IO_ERROR, "%s may not be opened by this user: choose a port above 1023", where);
+                       "%s is in use: stop the program that listens there, or choose another port (0 picks a free one)",
+                       where);
+    if (e == EADDRNOTAVAIL) return gn_fail(f, GN_IO_ERROR, "%s is not an address of this machine", where);
+    if (e == EACCES) return gn_fail(f, GN_IO_ERROR, "this user may not listen on %s: choose a port above 1023", where);
     return gn_fail(f, GN_IO_ERROR, "cannot listen on %s: %s", where, strerror(e));
 }
 
@@ -3362,7 +3431,7 @@ static gn_result gn__adopt_socket(gn__listener *l, int fd, gn_fault *f) {
     int listens = 0, flags = fcntl(fd, F_GETFL);
     socklen_t n = sizeof listens;
     if (flags < 0 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &n) != 0 || !listens)
-        return gn_fail(f, GN_BAD_ARGUMENT, "descriptor %d is no listening socket", fd);
+        return gn_fail(f, GN_BAD_ARGUMENT, "descriptor %d is not a listening socket", fd);
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
         return gn_fail(f, GN_IO_ERROR, "descriptor %d: %s", fd, strerror(errno));
     l->fd = fd;
@@ -3395,7 +3464,7 @@ static gn_result gn__listen_socket(gn__listener *l, const gn_server_desc *d, gn_
  *
  * From `limit` strangers on one is closed for each that comes: first those that have said nothing, then those whose
  * first record is unfinished, then those that have long left a handshake where it was, of each kind the one that has
- * waited longest. One that advances is never closed, and each kind has its patience: a client that is only slow is not
+ * waited longest. One that advances is never closed, and each kind has its time limit: who is only slow is not
  * cut. At twice the limit nobody is accepted until one may be closed; the system's queue holds the others. */
 
 enum gn__stage { GN__SAID_NOTHING, GN__SAID_PART, GN__SHAKING, GN__SHAKEN, GN__STAGE__COUNT };
@@ -3530,11 +3599,16 @@ static gn_result gn__stranger_accept(gn__listener *l, gn_fault *f) {
     return GN_OK;
 }
 
+static bool gn__is_at_the_door(const gn__listener *l) {
+    struct pollfd door = { l->fd, POLLIN, 0 };
+    return poll(&door, 1, 0) > 0 && door.revents != 0;
+}
+
 /* Lets in who waits at the door, as far as there is room; GN_TIMEOUT: all of them, or nobody may come now. */
 static gn_result gn__strangers_come(gn__listener *l, gn_fault *f) {
     gn_result r = GN_OK;
     for (; r == GN_OK && l->n < l->limit && l->arrivals > 0; l->arrivals--) r = gn__stranger_accept(l, f);
-    if (r != GN_OK || l->arrivals == 0) return r != GN_OK ? r : GN_TIMEOUT;
+    if (r != GN_OK || l->arrivals == 0 || !gn__is_at_the_door(l)) return r != GN_OK ? r : GN_TIMEOUT;
     uint32_t victim = gn__stranger_victim(l, false);
     if (victim < l->n) return gn__stranger_cut(l, victim, f);
     if (l->n < 2 * l->limit) return (r = gn__stranger_accept(l, f)) == GN_OK ? GN_TIMEOUT : r;
@@ -3701,11 +3775,14 @@ static gn_result gn__net_listen(const gn_server_desc *d, void **out_listener, gn
     gn_result r = GN_OK;
     if (d->url_file != NULL && snprintf(l->url_file, sizeof l->url_file, "%s", d->url_file) >= GN__PATH)
         r = gn_fail(f, GN_BAD_ARGUMENT, "the path of the URL file is too long");
+    if (d->admin_file != NULL && snprintf(l->admin_file, sizeof l->admin_file, "%s", d->admin_file) >= GN__PATH)
+        r = gn_fail(f, GN_BAD_ARGUMENT, "the path of the administrator's URL file is too long");
     if (r == GN_OK) r = gn__crypto_resolve(l->log, f);
     if (r == GN_OK) r = gn__strangers_make(l, d, f);
     if (r == GN_OK) r = gn__listen_socket(l, d, f);
     if (r == GN_OK) r = gn__identity(l, d, f);
     if (r == GN_OK) r = gn__first_code(l, d->listen_fd > 0, f);
+    if (r == GN_OK) r = gn__admin_code_make(l, f);
     if (r != GN_OK) {
         gn__net_unlisten(l);
         return r;
@@ -3723,6 +3800,151 @@ static const char *gn__net_url(void *listener) {
 }
 
 static uint16_t gn__net_port(void *listener) { return ((gn__listener *)listener)->port; }
+
+/* >>front ===========================================================================================
+ * A listener whose connections, once they have shaken hands, are passed on to a port of this machine: a thread each. */
+
+enum { GN__FRONT_IDLE_MS = 60000, GN__FRONT_SEND_MS = 10000, GN__FRONT_MOST = 16, GN__FRONT_SLICE_MS = 100 };
+
+typedef struct gn__front {
+    gn__listener *listener;
+    uint16_t to;
+    uint32_t most;
+    pthread_t thread;
+    atomic_bool stop;
+    atomic_uint open; /* connections that are passed on */
+} gn__front;
+
+typedef struct gn__passed {
+    gn__front *front;
+    gn_transport t;
+} gn__passed;
+
+static int gn__front_connect(uint16_t port) {
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    struct timeval most = { GN__FRONT_SEND_MS / 1000, 0 };
+    int fd = gn__socket(AF_INET);
+    if (fd < 0) return -1;
+    bool ok = fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0 &&
+              setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most) == 0 &&
+              connect(fd, (struct sockaddr *)&at, sizeof at) == 0;
+    if (!ok) close(fd);
+    return ok ? fd : -1;
+}
+
+static bool gn__front_send(int fd, const uint8_t *p, size_t n) {
+    while (n > 0) {
+        ssize_t k = send(fd, p, n, MSG_NOSIGNAL);
+        if (k < 0 && errno != EINTR) return false;
+        p += k > 0 ? k : 0;
+        n -= k > 0 ? (size_t)k : 0;
+    }
+    return true;
+}
+
+/* What has come from the peer goes to the service. False: the end of one of them. */
+static bool gn__front_up(const gn__front *front, gn_transport t, int fd, uint8_t *room, size_t cap) {
+    while (!atomic_load(&front->stop)) {
+        size_t n = 0;
+        gn_result r = gn__tls_recv(t.self, room, cap, &n, 0);
+        if (r == GN_TIMEOUT) return true;
+        if (r != GN_OK || !gn__front_send(fd, room, n)) return false;
+    }
+    return false;
+}
+
+/* The same the other way: once. */
+static bool gn__front_down(gn_transport t, int fd, uint8_t *room, size_t cap) {
+    ssize_t n = recv(fd, room, cap, MSG_DONTWAIT);
+    if (n < 0) return gn__again(errno) || errno == EINTR;
+    return n > 0 && gn__tls_send(t.self, room, (size_t)n, GN__FRONT_SEND_MS) == GN_OK;
+}
+
+static void *gn__front_pass(void *arg) {
+    gn__passed *p = arg;
+    gn__front *front = p->front;
+    gn_transport t = p->t;
+    uint8_t room[16384];
+    int fd = gn__front_connect(front->to);
+    uint64_t moved = gn_now_us();
+    bool good = fd >= 0 && gn__front_up(front, t, fd, room, sizeof room); /* what came with the handshake */
+    while (good && !atomic_load(&front->stop) && gn_now_us() - moved < GN__FRONT_IDLE_MS * 1000u) {
+        struct pollfd polls[2] = { { ((gn__link *)t.self)->fd, POLLIN, 0 }, { fd, POLLIN, 0 } };
+        int n = poll(polls, 2, GN__FRONT_SLICE_MS);
+        if (n > 0) moved = gn_now_us();
+        if (polls[0].revents) good = gn__front_up(front, t, fd, room, sizeof room);
+        if (good && polls[1].revents) good = gn__front_down(t, fd, room, sizeof room);
+    }
+    if (fd >= 0) close(fd);
+    t.i->close(t.self);
+    gn_free(p);
+    atomic_fetch_sub(&front->open, 1u);
+    return NULL;
+}
+
+static bool gn__front_begin(gn__front *front, gn_transport t) {
+    pthread_t thread;
+    gn__passed *p = atomic_load(&front->open) < front->most ? gn_alloc(sizeof *p) : NULL;
+    if (p == NULL) return false;
+    *p = (gn__passed){ front, t };
+    atomic_fetch_add(&front->open, 1u);
+    if (pthread_create(&thread, NULL, gn__front_pass, p) == 0) {
+        pthread_detach(thread);
+        return true;
+    }
+    atomic_fetch_sub(&front->open, 1u);
+    gn_free(p);
+    return false;
+}
+
+static void *gn__front_main(void *arg) {
+    gn__front *front = arg;
+    while (!atomic_load(&front->stop)) {
+        gn_transport t;
+        gn_fault f;
+        if (gn__net_accept(front->listener, GN__FRONT_SLICE_MS, &t, &f) != GN_OK) continue;
+        if (!gn__front_begin(front, t)) t.i->close(t.self);
+    }
+    return NULL;
+}
+
+static gn_result gn__net_front(const gn_server_desc *d, uint16_t to, void **out_front, gn_fault *f) {
+    gn_server_desc own = { .listen = d->listen,
+                           .home = d->home,
+                           .key = d->key,
+                           .cert = d->cert,
+                           .advertise = d->advertise,
+                           .log = d->log,
+                           .log_user = d->log_user };
+    gn__front *front = gn_alloc(sizeof *front);
+    void *listener = NULL;
+    *out_front = NULL;
+    if (front == NULL) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a front");
+    memset(front, 0, sizeof *front);
+    front->to = to;
+    front->most = own.max_sessions = d->max_sessions != 0 ? d->max_sessions : GN__FRONT_MOST;
+    gn_result r = gn__net_listen(&own, &listener, f);
+    front->listener = listener;
+    if (r == GN_OK && pthread_create(&front->thread, NULL, gn__front_main, front) != 0)
+        r = gn_fail(f, GN_OUT_OF_MEMORY, "no thread for a front");
+    if (r == GN_OK) *out_front = front;
+    else {
+        gn__net_unlisten(listener);
+        gn_free(front);
+    }
+    return r;
+}
+
+static uint16_t gn__net_front_port(const void *front) { return ((const gn__front *)front)->listener->port; }
+
+static void gn__net_unfront(void *arg) {
+    gn__front *front = arg;
+    atomic_store(&front->stop, true);
+    pthread_join(front->thread, NULL);
+    while (atomic_load(&front->open) > 0) nanosleep(&(struct timespec){ 0, 5000000 }, NULL); /* each looks soon */
+    gn__net_unlisten(front->listener);
+    gn_free(front);
+}
 
 /* >>codec ===========================================================================================
  * Tensor bytes, packed: codec 1 is one zstd frame; codec 2 is one zstd frame of the byte planes, all first bytes of the
@@ -4022,6 +4244,7 @@ static const gn_net_i gn__net = {
     .authenticate = gn__net_authenticate,
     .clients = gn__net_clients,
     .stays = gn__net_stays,
+    .admin = gn__net_admin,
     .url = gn__net_url,
     .port = gn__net_port,
     .unlisten = gn__net_unlisten,
@@ -4035,6 +4258,9 @@ static const gn_net_i gn__net = {
     .unpack = gn__net_unpack,
     .codecs = 1u << GN__RAW | 1u << GN__ZSTD | 1u << GN__PLANES,
     .about = gn__net_about,
+    .front = gn__net_front,
+    .front_port = gn__net_front_port,
+    .unfront = gn__net_unfront,
 };
 
 __attribute__((constructor)) static void gn__net_register(void) { gn_register_net(&gn__net); }

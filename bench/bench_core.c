@@ -372,6 +372,191 @@ static void bench_step_client(void) {
     free(m.host);
 }
 
+/* ---- the same of a decoder of 1.1 billion parameters in structure (22 layers, 32 heads, 4 of them of keys), its
+   matrices narrow: the program's part does not depend on width. Built anew in each step, and recorded. ---- */
+
+enum { LLAMA_LAYERS = 22, LLAMA_HEADS = 32, LLAMA_KV = 4, LLAMA_HEAD = 4, LLAMA_DIM = LLAMA_HEADS * LLAMA_HEAD };
+
+typedef struct llama {
+    gn_ctx *g;
+    gn_tensor w[LLAMA_LAYERS][9], cache[LLAMA_LAYERS][2], table, norm, head, last, token, position;
+    float *host;
+} llama;
+
+static void llama_open(llama *m, gn_ctx *g) {
+    enum { D = LLAMA_DIM, KV = LLAMA_KV * LLAMA_HEAD };
+    static const int shapes[9][2] = { { 0, D }, { D, D }, { D, KV }, { D, KV }, { D, D },
+                                      { 0, D }, { D, D }, { D, D },  { D, D } };
+    m->g = g;
+    m->host = make_floats((size_t)D * D, 0.05f);
+    for (int l = 0; l < LLAMA_LAYERS; l++) {
+        for (int i = 0; i < 9; i++)
+            m->w[l][i] = gn_weight(g, GN_F32, i % 5 ? GN_SHAPE(shapes[i][0], shapes[i][1]) : GN_SHAPE(D), m->host, "w");
+        for (int i = 0; i < 2; i++)
+            m->cache[l][i] = gn_state(g, GN_F32, GN_SHAPE(1, LLAMA_KV, 64, LLAMA_HEAD), NULL, "kv");
+    }
+    m->table = gn_weight(g, GN_F32, GN_SHAPE(WORDS, D), m->host, "table");
+    m->head = gn_weight(g, GN_F32, GN_SHAPE(D, WORDS), m->host, "head");
+    m->norm = gn_weight(g, GN_F32, GN_SHAPE(D), m->host, "norm");
+    m->last = gn_state(g, GN_I32, GN_SHAPE(1), NULL, "last");
+}
+
+static gn_tensor llama_heads(gn_tensor x, int n) { return gn_reshape(x, GN_SHAPE(1, n, 1, LLAMA_HEAD)); }
+
+static void llama_build(llama *m, int32_t token, int32_t position) {
+    m->token = gn_scalar(m->g, GN_I32, token);
+    m->position = gn_scalar(m->g, GN_I32, position);
+    gn_tensor x = gn_embedding(m->table, gn_reshape(m->token, GN_SHAPE(1))), at = gn_reshape(m->position, GN_SHAPE(1)),
+              length = gn_add_c(m->position, 1);
+    for (int l = 0; l < LLAMA_LAYERS; l++) {
+        const gn_tensor *w = m->w[l];
+        gn_tensor h = gn_rmsnorm(x, w[0], 1e-5);
+        gn_tensor q = gn_rotary(llama_heads(gn_matmul(h, w[1]), LLAMA_HEADS), at, 10000, false),
+                  k = gn_rotary(llama_heads(gn_matmul(h, w[2]), LLAMA_KV), at, 10000, false);
+        k = gn_kv_append(m->cache[l][0], k, m->position);
+        gn_tensor v = gn_kv_append(m->cache[l][1], llama_heads(gn_matmul(h, w[3]), LLAMA_KV), m->position);
+        gn_attention_desc d = { .causal = true, .length = length };
+        x = gn_add(x, gn_matmul(gn_reshape(gn_attention(q, k, v, &d), GN_SHAPE(1, LLAMA_DIM)), w[4]));
+        h = gn_rmsnorm(x, w[5], 1e-5);
+        x = gn_add(x, gn_matmul(gn_mul(gn_silu(gn_matmul(h, w[6])), gn_matmul(h, w[7])), w[8]));
+    }
+    x = gn_matmul(gn_rmsnorm(x, m->norm, 1e-5), m->head);
+    gn_assign(m->last, gn_cast(gn_argmax(x, GN_AXES(1), false), GN_I32));
+}
+
+/* us from the first call of a step until it is handed over: to the null device, or, with a link, to it. */
+static int llama_steps(llama *m, held_link *l, bool recorded, int batches) {
+    enum { BATCH = 16 };
+    gn_recording s;
+    int n = 0;
+    if (recorded) llama_build(m, 1, 0);
+    if (recorded &&
+        !ex_check(m->g, gn_step_record(m->g, (gn_tensor[]){ m->token, m->position }, 2, NULL, 0, &s), "record"))
+        exit(EX_FAILED);
+    for (int b = 0; b < batches + 2; b++) {
+        if (l) l->hold = b > 0;
+        for (int32_t i = 0; i < BATCH; i++) {
+            gn_result r = GN_OK;
+            if (l) l->handed = 0;
+            double start = ex_now();
+            if (recorded) {
+                r = gn_step_give(s, 0, &i, sizeof i);
+                r = r ? r : gn_step_give(s, 1, &i, sizeof i);
+                r = r ? r : gn_step_run(s, NULL, NULL, NULL);
+            } else {
+                llama_build(m, i, i);
+                r = gn_step(m->g);
+            }
+            if (b >= 2) samples_a[n++] = 1e6 * ((l ? l->handed : ex_now()) - start);
+            if (r != GN_NO_VALUE && !ex_check(m->g, r, "step")) exit(EX_FAILED);
+        }
+        if (l) {
+            l->hold = false;
+            if (held_put(l, l->bytes, l->n) != GN_OK) exit(EX_FAILED);
+            l->n = 0;
+            if (!ex_check(m->g, gn_sync(m->g), "sync")) exit(EX_FAILED);
+        }
+    }
+    return n;
+}
+
+static void llama_rows(llama *m, held_link *l, const char *built, const char *recorded) {
+    gn_stats before, after;
+    llama_open(m, m->g);
+    gn_get_stats(m->g, &before);
+    llama_build(m, 1, 0);
+    gn_get_stats(m->g, &after);
+    if (!ex_check(m->g, gn_step(m->g) == GN_NO_VALUE ? GN_OK : gn_status(m->g), "step")) exit(EX_FAILED);
+    int n = llama_steps(m, l, false, repeats(60));
+    show(built, quantile(samples_a, n, 0.5), true, 30, "us");
+    if (!l) note("step_1b_nodes", (double)(after.nodes_built - before.nodes_built), "nodes of that step");
+    gn_step(m->g);
+    uint64_t up = l ? l->up : 0;
+    n = llama_steps(m, l, true, repeats(60));
+    show(recorded, quantile(samples_a, n, 0.5), true, 3, "us");
+    if (l) note("step_recorded_bytes_up", (double)(l->up - up) / (n + 32), "bytes of frames a recorded step");
+    gn_close(m->g);
+    free(m->host);
+}
+
+static void bench_step_recorded(void) {
+    if (!wanted("step_recorded")) return;
+    ex_place place;
+    int ends[2];
+    held_link *l, *far;
+    llama m = { .g = open_or_die("null", 1) };
+    llama_rows(&m, NULL, "step_1b_us", "step_recorded_us");
+    if (!ex_place_open(&place, NULL, NULL) || !place.server || socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) {
+        failed("no server for step_recorded");
+        return;
+    }
+    if (gn_server_attach(place.server, held_transport(ends[0], &far), "bench") != GN_OK) exit(EX_FAILED);
+    m.g = gn_open_transport(NULL, held_transport(ends[1], &l), "cpu");
+    if (!ex_check(m.g, gn_status(m.g), "step_recorded")) exit(EX_FAILED);
+    llama_rows(&m, l, "step_1b_remote_us", "step_recorded_remote_us");
+    ex_place_close(&place);
+}
+
+/* ---- what a trace costs: nobody traces, the stages, the kernels too; the file is written meanwhile ---- */
+
+enum { TRACED_DIM = 256, TRACED_ROWS = 64 };
+
+typedef struct traced {
+    gn_ctx *g;
+    gn_tensor x, w[3];
+    char path[64];
+} traced;
+
+static void traced_open(traced *t, int kind, const float *values) {
+    snprintf(t->path, sizeof t->path, "/tmp/genie_trace_%ld_%d.json", (long)getpid(), kind);
+    t->g = gn_open(
+        &(gn_desc){ .devices = "cpu", .threads = 1, .trace_file = kind ? t->path : NULL, .trace_kernels = kind == 2 });
+    if (!ex_check(t->g, gn_status(t->g), "trace")) exit(EX_FAILED);
+    t->x = gn_state(t->g, GN_F32, GN_SHAPE(16), values, "x");
+    for (int i = 0; i < 3; i++) t->w[i] = gn_weight(t->g, GN_F32, GN_SHAPE(TRACED_DIM, TRACED_DIM), values, "w");
+}
+
+/* Seconds of CPU, those of the thread that writes the file included. */
+static double traced_step(traced *t, const float *batch, float *y) {
+    clock_t start = clock();
+    gn_tensor h = gn_data(t->g, GN_F32, GN_SHAPE(TRACED_ROWS, TRACED_DIM), batch);
+    for (int i = 0; i < 3; i++) h = gn_relu(gn_matmul(h, t->w[i]));
+    read_or_die(h, y, TRACED_ROWS * TRACED_DIM * sizeof *y);
+    gn_step(t->g);
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+static void bench_traced(void) {
+    static const char *const kinds[3] = { "off", "stages", "kernels" };
+    if (!wanted("traced")) return;
+    float *values = make_floats(TRACED_DIM * TRACED_DIM, 0.01f), *y = make_floats(TRACED_ROWS * TRACED_DIM, 1);
+    traced t[3];
+    double *tiny[3] = { samples_a, samples_b, samples_c }, step[3] = { INFINITY, INFINITY, INFINITY };
+    int runs = repeats(400);
+    for (int k = 0; k < 16; k++) values[k] = (float)k;
+    for (int k = 0; k < 3; k++) traced_open(&t[k], k, values);
+    for (int i = -2; i < runs; i++)
+        for (int k = 0; k < 3; k++) tiny[k][i < 0 ? 0 : i] = 1e6 * tiny_run(t[k].g, t[k].x, i);
+    for (int i = -2; i < runs; i++)
+        for (int k = 0; k < 3; k++) step[k] = fmin(step[k], traced_step(&t[k], values, y));
+    for (int k = 0; k < 3; k++) {
+        char name[64];
+        snprintf(name, sizeof name, "traced_read_%s_us", kinds[k]);
+        note(name, quantile(tiny[k], runs, 0.25), "us a tiny read");
+    }
+    double event = 1e3 / 6 * (quantile(samples_b, runs, 0.25) - quantile(samples_a, runs, 0.25));
+    show("traced_event_ns", event, true, 150, "ns of the program's thread, six events a read");
+    note("traced_step_ms", 1e3 * step[0], "ms of CPU, three layers, nobody traces");
+    show("traced_stages_percent", 100 * (step[1] / step[0] - 1), true, 5, "% of that step");
+    note("traced_kernels_percent", 100 * (step[2] / step[0] - 1), "% of it, each kernel too");
+    for (int k = 0; k < 3; k++) {
+        gn_close(t[k].g);
+        if (k) remove(t[k].path);
+    }
+    free(values);
+    free(y);
+}
+
 /* ---- round trip over TLS beside raw TCP, both sides spinning for 50 us before they block ---- */
 
 enum { ECHO_BYTES = 256, SPIN_US = 50 };
@@ -1324,6 +1509,8 @@ enum {
 typedef struct gpt {
     gn_ctx *g;
     gn_tensor w[GPT_LAYERS][GPT_WEIGHTS], cache[GPT_LAYERS][2], token_table, place_table, gain, bias;
+    gn_quantized q[GPT_LAYERS][GPT_WEIGHTS], table; /* matrices (N,K) of a format, where one is asked for */
+    uint8_t *bytes_of_q;
     float *host;
     size_t used, bytes; /* floats taken from host; bytes that one step reads */
 } gpt;
@@ -1354,26 +1541,57 @@ static void gpt_open(gpt *m, gn_ctx *g) {
     m->bias = gpt_weight(m, 0, GPT_DIM, true);
 }
 
+/* Matrices of random bytes, groups of 64 columns with a scale of f16. */
+static gn_quantized gpt_quantized(gpt *m, gn_quant format, int64_t n, int64_t k, size_t *at) {
+    int64_t row = format == GN_QUANT_INT4 ? k / 2 : k;
+    uint8_t *data = m->bytes_of_q + *at, *scales = data + n * row;
+    *at += ((size_t)(n * row + n * k / 64 * 2) + 63) & ~(size_t)63;
+    for (int64_t i = 0; i < n * row; i++) data[i] = (uint8_t)(i * 37 + (i >> 9));
+    for (int64_t i = 0; i < n * k / 64; i++) memcpy(scales + 2 * i, &(uint16_t){ 0x1400 }, 2); /* 2^-10 */
+    return (gn_quantized){ .format = format,
+                           .data = gn_weight(m->g, GN_U8, GN_SHAPE(n, row), data, "q"),
+                           .scales = gn_weight(m->g, GN_F16, GN_SHAPE(n, k / 64), scales, "s") };
+}
+
+static void gpt_quantise(gpt *m, gn_quant format) {
+    static const int shapes[GPT_WEIGHTS][2] = { [2] = { 1, 3 }, [4] = { 1, 1 }, [8] = { 1, 4 }, [10] = { 4, 1 } };
+    size_t at = 0;
+    m->bytes_of_q = aligned_alloc(64, (size_t)160 << 20);
+    if (!m->bytes_of_q) failed("memory");
+    for (int l = 0; l < GPT_LAYERS; l++)
+        for (int i = 0; i < GPT_WEIGHTS; i++)
+            if (shapes[i][0])
+                m->q[l][i] = gpt_quantized(m, format, shapes[i][1] * GPT_DIM, shapes[i][0] * GPT_DIM, &at);
+    m->table = gpt_quantized(m, format, GPT_VOCAB, GPT_DIM, &at);
+}
+
+static gn_tensor gpt_product(const gpt *m, gn_tensor x, int l, int i) {
+    return m->q[l][i].format ? gn_linear_quantized(x, m->q[l][i], m->w[l][i + 1])
+                             : gn_linear(x, m->w[l][i], m->w[l][i + 1]);
+}
+
 static gn_tensor gpt_heads(gn_tensor qkv, int which) {
     return gn_reshape(gn_slice(qkv, 1, which * GPT_DIM, (which + 1) * GPT_DIM, 1), GN_SHAPE(1, GPT_HEADS, 1, GPT_HEAD));
 }
 
 static gn_tensor gpt_token(const gpt *m, int32_t token, int32_t position) {
     gn_tensor pos = gn_scalar(m->g, GN_I32, position), id = gn_reshape(gn_scalar(m->g, GN_I32, token), GN_SHAPE(1));
-    gn_tensor x = gn_add(gn_embedding(m->token_table, id), gn_embedding(m->place_table, gn_reshape(pos, GN_SHAPE(1))));
+    gn_tensor x = m->table.format ? gn_embedding_quantized(m->table, id, GN_F32) : gn_embedding(m->token_table, id);
+    x = gn_add(x, gn_embedding(m->place_table, gn_reshape(pos, GN_SHAPE(1))));
     for (int l = 0; l < GPT_LAYERS; l++) {
         const gn_tensor *w = m->w[l];
-        gn_tensor qkv = gn_linear(gn_layernorm(x, w[0], w[1], 1e-5), w[2], w[3]);
+        gn_tensor qkv = gpt_product(m, gn_layernorm(x, w[0], w[1], 1e-5), l, 2);
         gn_tensor k = gn_kv_append(m->cache[l][0], gpt_heads(qkv, 1), pos),
                   v = gn_kv_append(m->cache[l][1], gpt_heads(qkv, 2), pos);
         gn_attention_desc d = { .causal = true, .length = gn_add_c(pos, 1) };
         gn_tensor a = gn_reshape(gn_attention(gpt_heads(qkv, 0), k, v, &d), GN_SHAPE(1, GPT_DIM));
-        x = gn_add(x, gn_linear(a, w[4], w[5]));
-        gn_tensor h = gn_gelu_tanh(gn_linear(gn_layernorm(x, w[6], w[7], 1e-5), w[8], w[9]));
-        x = gn_add(x, gn_linear(h, w[10], w[11]));
+        x = gn_add(x, gpt_product(m, a, l, 4));
+        gn_tensor h = gn_gelu_tanh(gpt_product(m, gn_layernorm(x, w[6], w[7], 1e-5), l, 8));
+        x = gn_add(x, gpt_product(m, h, l, 10));
     }
     x = gn_layernorm(x, m->gain, m->bias, 1e-5);
-    return gn_argmax(gn_matmul(x, gn_transpose(m->token_table, 0, 1)), GN_AXES(1), false);
+    x = m->table.format ? gn_linear_quantized(x, m->table, GN_NONE) : gn_matmul(x, gn_transpose(m->token_table, 0, 1));
+    return gn_argmax(x, GN_AXES(1), false);
 }
 
 static void bench_decode(void) {
@@ -1397,6 +1615,40 @@ static void bench_decode(void) {
     note("decode_read_gb_s", 1e-9 * (double)m.bytes / memory, "GB/s, reading alone");
     gn_close(g);
     free(m.host);
+}
+
+/* The same step with all matrices int8 or int4, beside f32 in turn; head and embedding too. */
+static void bench_decode_quantised(void) {
+    static const struct {
+        const char *name, *ms;
+        gn_quant format;
+        double target;
+    } rows[] = { { "decode_int8_vs_f32", "decode_int8_ms", GN_QUANT_INT8, 2.8 },
+                 { "decode_int4_vs_f32", "decode_int4_ms", GN_QUANT_INT4, 4 } };
+    for (int k = 0; k < 2; k++) {
+        if (!wanted(rows[k].name)) continue;
+        gpt m;
+        gn_ctx *g = open_or_die("cpu", set.threads);
+        int runs = repeats(24);
+        int64_t token = 1;
+        gpt_open(&m, g);
+        gpt_quantise(&m, rows[k].format);
+        gpt plain = m;
+        memset(plain.q, 0, sizeof plain.q);
+        plain.table.format = GN_QUANT_NONE;
+        for (int i = -4; i < 2 * runs; i++) {
+            double start = ex_now();
+            read_or_die(gpt_token(i % 2 ? &plain : &m, (int32_t)(token % GPT_VOCAB), 512 + i / 2), &token,
+                        sizeof token);
+            (i % 2 ? samples_b : samples_a)[i < 0 ? 0 : i / 2] = ex_now() - start;
+            gn_step(g);
+        }
+        show(rows[k].name, quantile(samples_b, runs, 0.5) / quantile(samples_a, runs, 0.5), false, rows[k].target, "x");
+        note(rows[k].ms, 1e3 * quantile(samples_a, runs, 0.5), "ms a token, groups of 64, past position 512");
+        gn_close(g);
+        free(m.host);
+        free(m.bytes_of_q);
+    }
 }
 
 /* ---- two servers, each a process with a core of its own, beside one of them: work that is halved, several steps
@@ -1632,7 +1884,9 @@ int main(int argc, char **argv) {
     bench_node_build();
     bench_plan();
     bench_tiny();
+    bench_traced();
     bench_step_client();
+    bench_step_recorded();
     bench_round_trip();
     bench_upload();
     bench_download();
@@ -1644,6 +1898,7 @@ int main(int argc, char **argv) {
     bench_mlp();
     bench_attention();
     bench_decode();
+    bench_decode_quantised();
     bench_ops(keep_path, check_path);
     if (set.json) print_json();
     return failures ? EX_FAILED : EX_OK;

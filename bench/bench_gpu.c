@@ -1690,9 +1690,9 @@ static void bench_all(gn_ctx *g) {
 
 int main(int argc, char **argv) {
     const ex_option options[] = {
-        { "only", EX_TEXT, &set.only, "WORD", "only rows whose name holds it", 0, 0 },
+        { "only", EX_TEXT, &set.only, "WORD", "only rows whose name contains WORD", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
-        { "verbose", EX_FLAG, &set.verbose, NULL, "a line for each shape of the rows of many", 0, 0 },
+        { "verbose", EX_FLAG, &set.verbose, NULL, "a line for each shape of rows that sum up many", 0, 0 },
         { "quick", EX_FLAG, &set.quick, NULL, "fewer repetitions of smaller tensors: shows that it works, not how fast",
           0, 0 },
         { "device", EX_TEXT, &set.device, "NAME", "cuda:0, cuda:1, ... (cuda:0)", 0, 0 },

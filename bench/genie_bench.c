@@ -204,24 +204,25 @@ static void keep_command(int argc, char **argv) {
 static void parse(int argc, char **argv, settings *s) {
     const ex_option options[] = {
         { "device", EX_TEXT, &s->device, "NAME", "cpu, cuda:0, a server's URL, @FILE (cpu)", 0, 0 },
-        { "batch", EX_INT, &s->batch, "N", "samples or sequences of a step (64)", 1, 65536 },
-        { "hidden", EX_INT, &s->hidden, "N", "width (2048; of models their own)", 0, 65536 },
-        { "tokens", EX_INT, &s->tokens, "N", "length of attention and prefill, past of decode (128)", 1, 65536 },
-        { "layers", EX_INT, &s->layers, "N", "of models (their own)", 0, 34 },
-        { "vocab", EX_INT, &s->vocab, "N", "of models (their own)", 0, 1 << 20 },
-        { "iters", EX_INT, &s->iters, "N", "timed steps of a round (80)", 1, 1000000 },
-        { "warmup", EX_INT, &s->warmup, "N", "steps before them (20)", 0, 1000000 },
-        { "rounds", EX_INT, &s->rounds, "N", "rounds, in which all take turns (3)", 1, MAX_RUNS },
-        { "threads", EX_INT, &s->threads, "N", "of the CPU (all cores)", 0, 1024 },
+        { "batch", EX_INT, &s->batch, "N", "samples or sequences per step (64)", 1, 65536 },
+        { "hidden", EX_INT, &s->hidden, "N", "width (2048; models have their own)", 0, 65536 },
+        { "tokens", EX_INT, &s->tokens, "N", "length of attention and prefill, context of decode (128)", 1, 65536 },
+        { "layers", EX_INT, &s->layers, "N", "layers of a model (its own)", 0, 34 },
+        { "vocab", EX_INT, &s->vocab, "N", "vocabulary of a model (its own)", 0, 1 << 20 },
+        { "iters", EX_INT, &s->iters, "N", "timed steps per round (80)", 1, 1000000 },
+        { "warmup", EX_INT, &s->warmup, "N", "untimed steps before them (20)", 0, 1000000 },
+        { "rounds", EX_INT, &s->rounds, "N", "rounds; in each, all contestants take turns (3)", 1, MAX_RUNS },
+        { "threads", EX_INT, &s->threads, "N", "threads of the CPU (all cores)", 0, 1024 },
         { "dtype", EX_TEXT, &s->dtype, "NAME", "f32, f16, bf16 or f64 (f32)", 0, 0 },
-        { "tag", EX_TEXT, &s->tag, "NAME", "of the files (the workload)", 0, 0 },
-        { "out", EX_TEXT, &s->out, "DIR", "where they go (build/results)", 0, 0 },
-        { "limit", EX_INT, &s->limit, "SECONDS", "for one command of another stack (600)", 1, 86400 },
-        { "only", EX_TEXT, &s->only, "WORD", "of ablate: switches that hold it", 0, 0 },
-        { "no-adapters", EX_FLAG, &s->no_adapters, NULL, "variables *_BENCH_CMD are not looked at", 0, 0 },
-        { "no-reference", EX_FLAG, &s->no_reference, NULL, "no double precision: others beside Genie's values", 0, 0 },
-        { "force", EX_FLAG, &s->force, NULL, "of compare: other devices and versions too, marked", 0, 0 },
-        { "quick", EX_FLAG, &s->quick, NULL, "small sizes, few steps: shows that it works, not how fast", 0, 0 },
+        { "tag", EX_TEXT, &s->tag, "NAME", "name of the result files (the workload)", 0, 0 },
+        { "out", EX_TEXT, &s->out, "DIR", "folder of the result files (build/results)", 0, 0 },
+        { "limit", EX_INT, &s->limit, "SECONDS", "time limit of one adapter command (600)", 1, 86400 },
+        { "only", EX_TEXT, &s->only, "WORD", "ablate: only switches whose name contains WORD", 0, 0 },
+        { "no-adapters", EX_FLAG, &s->no_adapters, NULL, "ignore the variables *_BENCH_CMD", 0, 0 },
+        { "no-reference", EX_FLAG, &s->no_reference, NULL, "compare others with Genie instead of with double precision",
+          0, 0 },
+        { "force", EX_FLAG, &s->force, NULL, "compare: accept other devices and versions, and mark them", 0, 0 },
+        { "quick", EX_FLAG, &s->quick, NULL, "small sizes and few steps: shows that it works, not how fast", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     ex_parse(
@@ -288,11 +289,18 @@ static void run_word(const char *word, const settings *s, gn_ctx *g, report *all
         run_transport(s, colon ? colon + 1 : "", all);
         for (int i = first; i < all->n; i++) md_row(stdout, &all->results[i]);
     }
-    if (all->n == before) ex_usage("genie_bench", "no workload '%s'", word);
+    if (all->n == before)
+        ex_usage("genie_bench",
+                 "no workload '%s': there are mlp, matmul, elementwise, rows, attention, gpt2, llama, "
+                 "training and transport, and all",
+                 word);
 }
 
 static void run_words(const char *words, const settings *s, gn_ctx *g, report *all) {
     char *list = or_die(strdup(words)), *rest = NULL;
+    printf("Times in ms, memory in MiB; medians of %lld runs of %lld steps after %lld.\n\n", (long long)s->rounds,
+           (long long)s->iters, (long long)s->warmup);
+    md_head(stdout);
     for (char *word = strtok_r(list, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) run_word(word, s, g, all);
     free(list);
 }

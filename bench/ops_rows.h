@@ -265,6 +265,42 @@
       "F.scaled_dot_product_attention(a, b, c, attn_mask=torch.ones(n, n, dtype=torch.bool).tril().triu(-63))")        \
     X(expert_linear, OPS_W, "64", "u:n,256 u:8,256,256 i8:n", 131072 * n, gn_expert_linear(a, b, c, GN_NONE),          \
       "(a[:, None] @ b[c])[:, 0]")                                                                                     \
+    X(quantize, BIT(F32) | BIT(BF16), OPS_SMALL, "u:n/1024,1024", 0,                                                   \
+      gn_dequantize(gn_quantize(a, &(gn_quantize_desc){ .format = GN_QUANT_Q8_0 }), d),                                \
+      "~(lambda g, s: (g / s).round() * s)(a.reshape(-1, 32), a.reshape(-1, 32).abs().amax(1, True) / 127)")           \
+    X(conv, OPS_W, "64", "u:1,n,56,56 u:n,n,3,3", 56448 * n * n,                                                       \
+      gn_conv(a, b, GN_NONE, &(gn_conv_desc){ .before = { 1, 1 }, .after = { 1, 1 } }), "F.conv2d(a, b, padding=1)")   \
+    X(conv_depthwise, OPS_W, "128", "u:1,n,56,56 u:n,1,3,3", 56448 * n,                                                \
+      gn_conv(a, b, GN_NONE, &(gn_conv_desc){ .before = { 1, 1 }, .after = { 1, 1 }, .groups = n }),                   \
+      "F.conv2d(a, b, padding=1, groups=n)")                                                                           \
+    X(conv_grouped, OPS_W, "128", "u:1,n,28,28 u:n,4,3,3", 56448 * n,                                                  \
+      gn_conv(a, b, GN_NONE, &(gn_conv_desc){ .before = { 1, 1 }, .after = { 1, 1 }, .groups = n / 4 }),               \
+      "F.conv2d(a, b, padding=1, groups=n // 4)")                                                                      \
+    X(conv_transposed, OPS_W, "64", "u:1,n,14,14 u:n,n,4,4", 6272 * n * n,                                             \
+      gn_conv(a, b, GN_NONE,                                                                                           \
+              &(gn_conv_desc){ .before = { 1, 1 }, .after = { 1, 1 }, .stride = { 2, 2 }, .transposed = true }),       \
+      "F.conv_transpose2d(a, b, stride=2, padding=1)")                                                                 \
+    X(pool, OPS_W, "64", "u:1,n,112,112", 28224 * n,                                                                   \
+      gn_pool(a, &(gn_pool_desc){ .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } }),    \
+      "F.max_pool2d(a, 3, 2, 1)")                                                                                      \
+    X(interpolate, OPS_W, "64", "u:1,n,56,56", 0, gn_interpolate(a, GN_AXES(2, 3), GN_SHAPE(112, 112), NULL),          \
+      "F.interpolate(a, scale_factor=2)")                                                                              \
+    X(interpolate_linear, OPS_W, "64", "u:1,n,56,56", 0,                                                               \
+      gn_interpolate(a, GN_AXES(2, 3), GN_SHAPE(112, 112), &(gn_interpolate_desc){ .kind = GN_INTERPOLATE_LINEAR }),   \
+      "F.interpolate(a, scale_factor=2, mode='bilinear')")                                                             \
+    X(interpolate_cubic, OPS_W, "64", "u:1,n,56,56", 0,                                                                \
+      gn_interpolate(a, GN_AXES(2, 3), GN_SHAPE(112, 112), &(gn_interpolate_desc){ .kind = GN_INTERPOLATE_CUBIC }),    \
+      "F.interpolate(a, scale_factor=2, mode='bicubic')")                                                              \
+    X(batch_norm, OPS_W, "64", "u:1,n,112,112 u:n p:n", 0, gn_batch_norm(a, b, c, GN_NONE, GN_NONE, 1e-5),             \
+      "F.batch_norm(a, b, c)")                                                                                         \
+    X(batch_norm_train, OPS_W, "64", "u:4,n,56,56", 0, gn_batch_norm_train(a, GN_NONE, GN_NONE, 1e-5, NULL, NULL),     \
+      "F.batch_norm(a, None, None, training=True)")                                                                    \
+    X(group_norm, OPS_W, "64", "u:1,n,112,112 u:n u:n", 0, gn_group_norm(a, 8, b, c, 1e-5),                            \
+      "F.group_norm(a, 8, b, c)")                                                                                      \
+    X(instance_norm, OPS_W, "64", "u:1,n,112,112", 0, gn_instance_norm(a, GN_NONE, GN_NONE, 1e-5),                     \
+      "F.instance_norm(a)")                                                                                            \
+    X(local_response_norm, OPS_W, "64", "u:1,n,56,56", 0, gn_local_response_norm(a, 5, 1e-4, 0.75, 1),                 \
+      "F.local_response_norm(a, 5)")                                                                                   \
     X(rotary, OPS_W, OPS_SMALL, "u:8,n/512,64 i2048:n/512", 0, gn_rotary(a, b, 10000, false), "rotary(a, b)")          \
     X(lenet_step, BIT(F32), "64",                                                                                      \
       "u:n,1,28,28 i10:n u:6,25 u:6,1 u:16,150 u:16,1 u:400,120 u:120 u:120,84 u:84 u:84,10 u:10",                     \

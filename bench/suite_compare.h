@@ -84,7 +84,7 @@ static void check_sides(const settings *s, const side *a, const side *b) {
     json_value as = json_get(a->root, "settings"), bs = json_get(b->root, "settings");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (!equal_values(json_get(as, sizes[i]), json_get(bs, sizes[i])))
-            die("%s and %s are of another --%s: that is no comparison", a->path, b->path, sizes[i]);
+            die("%s and %s have another --%s and cannot be compared", a->path, b->path, sizes[i]);
     json_value ac = json_get(json_get(a->root, "machine"), "class"),
                bc = json_get(json_get(b->root, "machine"), "class");
     if (!equal_values(ac, bc)) differ(s, "classes of devices", a, b, ac, bc);
@@ -180,11 +180,10 @@ enum { SVG_WIDTH = 860, SVG_LEFT = 260, SVG_BAR = 18, SVG_STEP = 26, SVG_HEAD = 
 
 static void svg_text(FILE *f, double x, double y, const char *kind, const char *text) {
     fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\">", x, y, kind);
-    for (; *text; text++) {
+    for (; *text; text++)
         if (*text == '&') fputs("&amp;", f);
         else if (*text == '<') fputs("&lt;", f);
         else fputc(*text, f);
-    }
     fputs("</text>\n", f);
 }
 

@@ -97,7 +97,8 @@ static bool open_nvml(void) {
     return nvml.ready = nvml.nvmlInit_v2() == 0;
 }
 
-static double told(int code, unsigned value, double scale) { return code == 0 ? scale * value : NAN; }
+/* The value is read once the call that wrote it has returned: arguments of one call have no order. */
+static double told(int code, const unsigned *value, double scale) { return code == 0 ? scale * *value : NAN; }
 
 /* NVML counts all GPUs: a CUDA_VISIBLE_DEVICES of plain numbers is followed. */
 static unsigned nvml_index(const char *device) {
@@ -120,12 +121,12 @@ static gpu_state gpu_now(const char *device) {
         snprintf(s.cuda, sizeof s.cuda, "%d.%d", cuda / 1000, cuda % 1000 / 10);
     if (nvml.nvmlDeviceGetHandleByIndex_v2(nvml_index(device), &d) != 0) return s;
     if (nvml.nvmlDeviceGetName(d, s.name, sizeof s.name) != 0) s.name[0] = 0;
-    s.sm_mhz = told(nvml.nvmlDeviceGetClockInfo(d, 1, &v), v, 1);
-    s.memory_mhz = told(nvml.nvmlDeviceGetClockInfo(d, 2, &v), v, 1);
-    s.most_sm_mhz = told(nvml.nvmlDeviceGetMaxClockInfo(d, 1, &v), v, 1);
-    s.watts = told(nvml.nvmlDeviceGetPowerUsage(d, &v), v, 1e-3);
-    s.limit_watts = told(nvml.nvmlDeviceGetEnforcedPowerLimit(d, &v), v, 1e-3);
-    s.celsius = told(nvml.nvmlDeviceGetTemperature(d, 0, &v), v, 1);
+    s.sm_mhz = told(nvml.nvmlDeviceGetClockInfo(d, 1, &v), &v, 1);
+    s.memory_mhz = told(nvml.nvmlDeviceGetClockInfo(d, 2, &v), &v, 1);
+    s.most_sm_mhz = told(nvml.nvmlDeviceGetMaxClockInfo(d, 1, &v), &v, 1);
+    s.watts = told(nvml.nvmlDeviceGetPowerUsage(d, &v), &v, 1e-3);
+    s.limit_watts = told(nvml.nvmlDeviceGetEnforcedPowerLimit(d, &v), &v, 1e-3);
+    s.celsius = told(nvml.nvmlDeviceGetTemperature(d, 0, &v), &v, 1);
     return s;
 }
 

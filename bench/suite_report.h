@@ -207,15 +207,19 @@ static void md_row(FILE *f, const result *r) {
     fputc('\n', f);
 }
 
+static void md_head(FILE *f) {
+    fputs("| case | who | mean | p50 | p95 | min | max | a second | device | host | error |\n"
+          "|---|---|---|---|---|---|---|---|---|---|---|\n",
+          f);
+}
+
 static void md_report(FILE *f, const report *all, const settings *s, const machine *m) {
     char clocks[160] = "";
     fprintf(f, "# %s\n\n", s->tag);
     if (all->n) {
         fprintf(f, "Times in ms, memory in MiB; medians of %lld runs of %lld steps after %lld.\n\n",
                 (long long)s->rounds, (long long)s->iters, (long long)s->warmup);
-        fputs("| case | who | mean | p50 | p95 | min | max | a second | device | host | error |\n"
-              "|---|---|---|---|---|---|---|---|---|---|---|\n",
-              f);
+        md_head(f);
     }
     for (int i = 0; i < all->n; i++) md_row(f, &all->results[i]);
     if (!s->no_adapters && all->n) {

@@ -8,32 +8,21 @@
  */
 #define _DEFAULT_SOURCE /* beside what common.h asks for */
 #include "common.h"
-#define CHAT_TEMPLATE_IMPLEMENTATION
-#include "formats/chat_template.h"
-#define LANGUAGE_MODEL_IMPLEMENTATION
-#include "formats/language_model.h"
-#define TOKENIZER_IMPLEMENTATION
-#include "formats/tokenizer.h"
+
+#include "text_model.h"
+
 #include "chat_train.h"
 #include "line_editor.h"
 
 enum { MAX_AHEAD = 64, MAX_STOPS = 16, MAX_LOG_PROBS = 20, USUAL_CONTEXT = 4096 };
 
 typedef struct settings {
-    const char *program, *path, *connect, *home, *prompt, *file, *system, *dtype, *save, *stop[MAX_STOPS];
+    const char *program, *path, *connect, *home, *prompt, *file, *system, *dtype, *quantize, *save, *stop[MAX_STOPS];
     int n_stop;
     double temperature, top_p, min_p, repeat_penalty;
     int64_t top_k, seed, max_tokens, context, ahead, log_probs, train_steps;
     bool explain, json, raw;
 } settings;
-
-/* Text on its way out: what may be the beginning of a stop string is held back. */
-typedef struct sink {
-    const settings *set;
-    char *text; /* all of the answer so far */
-    size_t n, room, printed;
-    bool stopped, failed;
-} sink;
 
 /* One decode step under way. */
 typedef struct slot {
@@ -52,11 +41,8 @@ typedef struct answer_stats {
 typedef struct chat {
     const settings *set;
     gn_ctx *g;
-    lm_model *m;
+    text_model of;
     lm_session s;
-    tokenizer *t;
-    chat_template *templ; /* NULL: plain text */
-    char bos[256], eos[256];
     gn_tensor token, counts; /* states: the last token (1) i64; how often each has come (1, vocab) i32 */
     tokenizer_ids held;      /* what the KV cache holds */
     chat_template_text talk; /* messages as JSON without the closing bracket; or the text so far */
@@ -64,56 +50,13 @@ typedef struct chat {
     tokenizer_ids out; /* tokens of the answer */
     answer_stats stats;
     gn_device_info device;
+    ex_progress bar;
 } chat;
 
-/* ---- text out ----------------------------------------------------------------------------------------------*/
-static void sink_print(sink *s, size_t to) {
-    if (to > s->printed && !s->set->json) {
-        fwrite(s->text + s->printed, 1, to - s->printed, stdout);
-        fflush(stdout);
-    }
-    if (to > s->printed) s->printed = to;
-}
-
-/* The longest end of the text that a stop string begins with. */
-static size_t sink_held(const sink *s) {
-    size_t most = 0;
-    for (int i = 0; i < s->set->n_stop; i++) {
-        size_t n = strlen(s->set->stop[i]) - 1, have = s->n - s->printed;
-        for (n = n < have ? n : have; n > most; n--)
-            if (!memcmp(s->text + s->n - n, s->set->stop[i], n)) most = n;
-    }
-    return most;
-}
-
-/* Where the first stop string begins, in what is not printed yet; s->n: nowhere. */
-static size_t sink_stop(const sink *s) {
-    for (size_t at = s->printed; at < s->n; at++)
-        for (int i = 0; i < s->set->n_stop; i++) {
-            size_t n = strlen(s->set->stop[i]);
-            if (s->n - at >= n && !memcmp(s->text + at, s->set->stop[i], n)) return at;
-        }
-    return s->n;
-}
-
-static void sink_add(void *user, const char *text, size_t size) {
-    sink *s = user;
-    if (s->stopped || s->failed) return;
-    if (s->n + size + 1 > s->room) {
-        size_t room = 2 * (s->n + size + 64);
-        char *more = realloc(s->text, room);
-        s->failed = !more;
-        if (!more) return;
-        s->text = more;
-        s->room = room;
-    }
-    memcpy(s->text + s->n, text, size);
-    s->n += size;
-    size_t at = sink_stop(s);
-    s->stopped = at < s->n;
-    s->n = at;
-    s->text[s->n] = 0;
-    sink_print(s, s->stopped ? s->n : s->n - sink_held(s));
+static void print_text(void *user, const char *text, size_t size) {
+    (void)user;
+    fwrite(text, 1, size, stdout);
+    fflush(stdout);
 }
 
 /* ---- the next token ----------------------------------------------------------------------------------------*/
@@ -139,11 +82,11 @@ static gn_tensor draw(chat *c, gn_tensor logits, int64_t position) {
 /* x (tokens, dim): the token that follows row `row` becomes the state, and is on its way to the slot. */
 static bool draw_later(chat *c, gn_tensor row, int64_t position, slot *out) {
     int64_t n = c->set->log_probs;
-    gn_tensor logits = lm_logits(c->m, row), next = draw(c, logits, position), want[4] = { next };
+    gn_tensor logits = lm_logits(c->of.m, row), next = draw(c, logits, position), want[4] = { next };
     void *to[4] = { &out->token, &out->log_prob, out->others, out->other_log_probs };
     const size_t bytes[4] = { sizeof out->token, sizeof out->log_prob, (size_t)n * 8, (size_t)n * 4 };
     gn_assign(c->token, next);
-    if (penalized(c->set)) gn_assign(c->counts, gn_add(c->counts, gn_one_hot(next, c->m->config.vocab, GN_I32)));
+    if (penalized(c->set)) gn_assign(c->counts, gn_add(c->counts, gn_one_hot(next, c->of.m->config.vocab, GN_I32)));
     if (n) {
         want[1] = gn_gather(gn_log_softmax(logits, 1), 1, gn_unsqueeze(next, 1));
         gn_top_log_probs(logits, n, &want[3], &want[2]);
@@ -184,7 +127,7 @@ static bool prefill(chat *c, const tokenizer_ids *ids) {
 
 /* Tokens that have come, for the penalty on repeating them. */
 static bool count_tokens(chat *c, const tokenizer_ids *ids) {
-    size_t vocab = (size_t)c->m->config.vocab;
+    size_t vocab = (size_t)c->of.m->config.vocab;
     int32_t *counts = calloc(vocab, sizeof *counts);
     if (!counts) return false;
     for (size_t i = 0; i < ids->n; i++) counts[ids->id[i]]++;
@@ -193,21 +136,9 @@ static bool count_tokens(chat *c, const tokenizer_ids *ids) {
     return ex_check(c->g, gn_step(c->g), "counting tokens");
 }
 
-static bool keep_id(tokenizer_ids *ids, uint32_t id) {
-    if (ids->n == ids->room) {
-        size_t room = 2 * ids->room + 256;
-        uint32_t *more = realloc(ids->id, room * sizeof *more);
-        if (!more) return false;
-        ids->id = more;
-        ids->room = room;
-    }
-    ids->id[ids->n++] = id;
-    return true;
-}
-
 static void print_log_probs(const chat *c, const slot *s) {
     size_t n;
-    const char *text = tokenizer_token(c->t, (uint32_t)s->token, &n);
+    const char *text = tokenizer_token(c->of.t, (uint32_t)s->token, &n);
     fprintf(stderr, "\n%lld %.*s %.6f:", (long long)s->token, text ? (int)n : 1, text ? text : "?",
             (double)s->log_prob);
     for (int64_t i = 0; i < c->set->log_probs; i++)
@@ -218,18 +149,18 @@ static void print_log_probs(const chat *c, const slot *s) {
 /* Takes the token of a slot; false when the answer ends with it. */
 static bool take(chat *c, const slot *s, tokenizer_stream *stream, sink *out) {
     c->stats.ended = "end";
-    for (int64_t i = 0; i < c->m->config.n_end; i++)
-        if (c->m->config.end[i] == s->token) return false;
+    for (int64_t i = 0; i < c->of.m->config.n_end; i++)
+        if (c->of.m->config.end[i] == s->token) return false;
     c->stats.tokens++;
     c->stats.log_prob += (double)s->log_prob;
     if (c->set->log_probs && !c->set->json) print_log_probs(c, s);
     c->stats.ended = "failed";
     if (s->token < 0 || !keep_id(&c->out, (uint32_t)s->token)) {
-        fprintf(stderr, s->token < 0 ? "the model's logits are no numbers\n" : "out of memory\n");
+        fprintf(stderr, s->token < 0 ? "the model's logits are not numbers\n" : "out of memory\n");
         out->failed = true;
         return false;
     }
-    tokenizer_decode(c->t, stream, (uint32_t)s->token, sink_add, out);
+    tokenizer_decode(c->of.t, stream, (uint32_t)s->token, sink_add, out);
     c->stats.ended = out->failed ? "failed" : "stop";
     return !out->stopped && !out->failed;
 }
@@ -273,9 +204,9 @@ static bool answer(chat *c, const tokenizer_ids *ids, sink *out) {
     int64_t most = c->set->max_tokens && c->set->max_tokens < room ? c->set->max_tokens : room;
     if (room < 2 || !ids->n) {
         fprintf(stderr,
-                ids->n ? "the prompt has %zu tokens, the context room for %lld: raise --context%s\n"
-                       : "the prompt has no token\n",
-                ids->n, (long long)c->s.context, isatty(STDIN_FILENO) ? ", or begin anew with /reset" : "");
+                ids->n ? "the prompt has %zu tokens, but the context has room for %lld: see --context%s\n"
+                       : "the prompt has no tokens\n",
+                ids->n, (long long)c->s.context, isatty(STDIN_FILENO) ? ", or start again with /reset" : "");
         return false;
     }
     c->stats = (answer_stats){ .prompt = (int64_t)ids->n };
@@ -283,7 +214,7 @@ static bool answer(chat *c, const tokenizer_ids *ids, sink *out) {
     ex_interrupted = 0;
     if ((penalized(c->set) && !count_tokens(c, ids)) || !prefill(c, ids)) return false;
     bool ok = decode(c, most, &stream, out, begin);
-    if (ok && !out->stopped) tokenizer_decode_end(c->t, &stream, sink_add, out);
+    if (ok && !out->stopped) tokenizer_decode_end(c->of.t, &stream, sink_add, out);
     if (!out->stopped) sink_print(out, out->n);
     if (ok && most == room && !strcmp(c->stats.ended, "length")) c->stats.ended = "context";
     c->held.n = 0;
@@ -293,57 +224,9 @@ static bool answer(chat *c, const tokenizer_ids *ids, sink *out) {
 }
 
 /* ---- prompts -----------------------------------------------------------------------------------------------*/
-static bool talk_add(chat_template_text *t, const char *text, size_t n) {
-    if (t->size + n + 1 > t->room) {
-        size_t room = 2 * (t->size + n) + 256;
-        char *more = realloc(t->text, room);
-        if (!more) return false;
-        t->text = more;
-        t->room = room;
-    }
-    memcpy(t->text + t->size, text, n);
-    t->text[t->size += n] = 0;
-    return true;
-}
-
-static bool talk_quote(chat_template_text *t, const char *text, size_t n) {
-    size_t need = json_quote(text, n, NULL, 0);
-    char *quoted = malloc(need + 1);
-    bool ok = quoted && json_quote(text, n, quoted, need) == need && talk_add(t, quoted, need);
-    free(quoted);
-    return ok;
-}
-
 /* Adds what somebody says: a message for the template, or without one the text itself. */
 static bool talk_message(chat *c, const char *role, const char *text, size_t n) {
-    chat_template_text *t = &c->talk;
-    char head[64];
-    if (!c->templ) return talk_add(t, text, n);
-    int size = snprintf(head, sizeof head, "%s{\"role\":\"%s\",\"content\":", t->size ? "," : "", role);
-    return talk_add(t, head, (size_t)size) && talk_quote(t, text, n) && talk_add(t, "}", 1);
-}
-
-/* The conversation as the model's ids. */
-static bool talk_ids(chat *c, tokenizer_ids *ids) {
-    char error[CHAT_TEMPLATE_ERROR];
-    chat_template_text data = { 0 }, text = { 0 };
-    json_value root;
-    json_error why;
-    if (!c->templ) return tokenizer_encode(c->t, c->talk.text, c->talk.size, TOKENIZER_TEMPLATE, ids);
-    bool ok = talk_add(&data, "{\"messages\":[", 13) && talk_add(&data, c->talk.text, c->talk.size) &&
-              talk_add(&data, "],\"add_generation_prompt\":true,\"bos_token\":", 43) &&
-              talk_quote(&data, c->bos, strlen(c->bos)) && talk_add(&data, ",\"eos_token\":", 13) &&
-              talk_quote(&data, c->eos, strlen(c->eos)) && talk_add(&data, "}", 1) &&
-              json_check(data.text, data.size, NULL, &root, &why);
-    if (!ok) fprintf(stderr, "out of memory\n");
-    if (ok && !chat_template_render(c->templ, root, &text, error)) {
-        fprintf(stderr, "the chat template: %s\n", error);
-        ok = false;
-    }
-    ok = ok && tokenizer_encode(c->t, text.text, text.size, 0, ids);
-    chat_template_text_free(&data);
-    chat_template_text_free(&text);
-    return ok;
+    return c->of.templ ? talk_role(&c->talk, role, text, n) : talk_add(&c->talk, text, n);
 }
 
 /* ---- reports -----------------------------------------------------------------------------------------------*/
@@ -376,8 +259,8 @@ static void print_json(const chat *c, const sink *out) {
     for (size_t i = 0; i < c->out.n; i++) printf("%s%u", i ? "," : "", c->out.id[i]);
     putchar(']');
     ex_json_text(&j, "ended", a->ended);
-    ex_json_text(&j, "family", lm_family_name(c->m));
-    ex_json_text(&j, "dtype", gn_dtype_name(c->m->dtype));
+    ex_json_text(&j, "family", lm_family_name(c->of.m));
+    ex_json_text(&j, "dtype", gn_dtype_name(c->of.m->dtype));
     ex_json_number(&j, "prompt_tokens", (double)a->prompt);
     ex_json_number(&j, "reused_tokens", (double)a->reused);
     ex_json_number(&j, "tokens_per_second", rate(a));
@@ -392,7 +275,7 @@ static void print_json(const chat *c, const sink *out) {
 /* Where the next decode step would run, and why. */
 static bool explain(chat *c) {
     size_t n = 0;
-    gn_tensor next = draw(c, lm_logits(c->m, lm_forward(&c->s, c->token, 1)), 1);
+    gn_tensor next = draw(c, lm_logits(c->of.m, lm_forward(&c->s, c->token, 1)), 1);
     bool ok =
         ex_check(c->g, gn_explain(&next, 1, NULL, NULL, 0, &n) == GN_BAD_SIZE || n ? GN_OK : GN_INTERNAL, "explain");
     char *text = ok ? malloc(n + 1) : NULL;
@@ -403,149 +286,36 @@ static bool explain(chat *c) {
 }
 
 /* ---- opening -----------------------------------------------------------------------------------------------*/
-/* The text of a special token in tokenizer_config.json: a string, or an object with it. */
-static void special_token(json_value root, const char *name, char out[256]) {
-    json_value v = json_get(root, name);
-    if (json_kind_of(v) == JSON_OBJECT) v = json_get(v, "content");
-    if (!json_get_string(v, out, 256, NULL)) out[0] = 0;
-}
-
-static bool open_template_text(chat *c, const char *text, size_t n) {
-    char error[CHAT_TEMPLATE_ERROR];
-    c->templ = chat_template_open(text, n, error);
-    if (!c->templ) fprintf(stderr, "the chat template is not read: %s; --raw does without\n", error);
-    return c->templ != NULL;
-}
-
-/* chat_template of tokenizer_config.json: a text, or a list of which the one called default counts. */
-static bool open_template_json(chat *c, json_value v) {
-    json_value key, item;
-    size_t n;
-    if (json_kind_of(v) == JSON_ARRAY) {
-        for (json_iter i = json_begin(v); json_next(&i, &key, &item);)
-            if (json_is(json_get(item, "name"), "default")) v = json_get(item, "template");
-    }
-    char *text = json_kind_of(v) == JSON_STRING ? malloc(v.size) : NULL;
-    bool ok = !text || (json_get_string(v, text, v.size, &n) && open_template_text(c, text, n));
-    free(text);
-    return ok;
-}
-
-static bool open_template_directory(chat *c) {
-    char path[PATH_MAX], why[256];
-    mapping map;
-    json_value root;
-    json_error at;
-    bool ok = true;
-    snprintf(path, sizeof path, "%s/chat_template.jinja", c->set->path);
-    bool file = !access(path, R_OK) && mapping_open(&map, path, why, sizeof why);
-    if (file) {
-        ok = open_template_text(c, (const char *)map.data, map.size);
-        mapping_close(&map);
-    }
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", c->set->path);
-    if (!ok || access(path, R_OK) || !mapping_open(&map, path, why, sizeof why)) return ok;
-    ok = json_check((const char *)map.data, map.size, NULL, &root, &at);
-    if (!ok) fprintf(stderr, "%s: byte %zu: %s\n", path, at.offset, at.text);
-    special_token(root, "bos_token", c->bos);
-    special_token(root, "eos_token", c->eos);
-    if (ok && !file) ok = open_template_json(c, json_get(root, "chat_template"));
-    mapping_close(&map);
-    return ok;
-}
-
-static void gguf_token(const chat *c, const char *key, char out[256]) {
-    uint64_t id;
-    size_t n;
-    if (!gguf_get_u64(c->m->gguf, key, &id) || id > UINT32_MAX) return;
-    const char *text = tokenizer_token(c->t, (uint32_t)id, &n);
-    if (text && n < 256) snprintf(out, 256, "%.*s", (int)n, text);
-}
-
-static bool open_template(chat *c) {
-    gguf_string text;
-    if (c->set->raw) return true;
-    if (!c->m->gguf) return open_template_directory(c);
-    gguf_token(c, "tokenizer.ggml.bos_token_id", c->bos);
-    gguf_token(c, "tokenizer.ggml.eos_token_id", c->eos);
-    return !gguf_get_string(c->m->gguf, "tokenizer.chat_template", &text) ||
-           open_template_text(c, text.text, text.size);
-}
-
-static bool open_files(chat *c) {
-    char error[LM_ERROR];
-    static const struct {
-        const char *name;
-        gn_dtype is;
-    } dtypes[] = { { "", GN_DTYPE_NONE }, { "f32", GN_F32 }, { "f16", GN_F16 }, { "bf16", GN_BF16 } };
-    size_t i = 0;
-    while (i < 4 && strcmp(c->set->dtype, dtypes[i].name)) i++;
-    if (i == 4) ex_usage(c->set->program, "--dtype is f32, f16 or bf16, not '%s'", c->set->dtype);
-    c->m = lm_open(c->set->path, dtypes[i].is, error);
-    if (c->m) c->t = tokenizer_open(c->set->path, error);
-    if (!c->m || !c->t) {
-        fprintf(stderr, "%s\n", error);
-        return false;
-    }
-    if ((int64_t)tokenizer_size(c->t) > c->m->config.vocab) {
-        fprintf(stderr, "%s: the tokenizer has %zu tokens, the model's embedding %lld rows\n", c->set->path,
-                tokenizer_size(c->t), (long long)c->m->config.vocab);
-        return false;
-    }
-    return open_template(c);
-}
-
-/* Sends the weights, a layer at a time, with a bar on a terminal. */
-static bool send_weights(chat *c) {
-    double begin = ex_now(), total = (double)lm_weight_bytes(c->m), done = 0;
-    bool bar = isatty(STDERR_FILENO) && c->device.remote;
-    gn_stats stats;
-    for (int layer = -1; layer < c->m->config.layers; layer++) {
-        uint64_t bytes = 0;
-        if (!ex_check(c->g, lm_send(c->m, layer, &bytes), "sending the weights")) return false;
-        done += (double)bytes;
-        double took = ex_now() - begin, speed = done / (took > 0 ? took : 1e-9);
-        if (bar && took > 0.2)
-            fprintf(stderr, "\rweights: %.2f of %.2f GB, %.0f MB/s, %.0f s left\033[K", 1e-9 * done, 1e-9 * total,
-                    1e-6 * speed, (total - done) / speed);
-        if (ex_interrupted) return false;
-    }
-    gn_get_stats(c->g, &stats);
-    if (bar)
-        fprintf(stderr, "\rweights: %.2f GB in %.1f s, %.2f GB of it sent as %.2f GB, %.2f GB were there\033[K\n",
-                1e-9 * total, ex_now() - begin, 1e-9 * (double)stats.weight_bytes_sent,
-                1e-9 * (double)stats.packed_bytes_up, 1e-9 * (double)stats.weight_bytes_known);
-    return true;
-}
-
 static bool open_model(chat *c, const ex_place *place) {
     const settings *set = c->set;
     char error[LM_ERROR];
-    int64_t most = c->m->config.context, context = set->context           ? set->context
-                                                   : most < USUAL_CONTEXT ? most
-                                                                          : USUAL_CONTEXT;
-    c->g = gn_open(&(gn_desc){ .devices = place->devices, .home = place->home, .trace = ex_trace() });
+    int64_t most = c->of.m->config.context, context = set->context           ? set->context
+                                                      : most < USUAL_CONTEXT ? most
+                                                                             : USUAL_CONTEXT;
+    c->bar.total = lm_weight_bytes(c->of.m);
+    c->g = gn_open(&(gn_desc){ .devices = place->devices,
+                               .home = place->home,
+                               .progress = ex_progress_show,
+                               .progress_user = ex_progress_begin(&c->bar) });
     if (!ex_check(c->g, gn_status(c->g), "cannot connect")) return false;
     gn_get_device(c->g, &c->device);
-    if (!lm_load(c->m, c->g, LM_WEIGHTS, error) || !lm_session_open(&c->s, c->m, context, error)) {
+    if (!lm_load(c->of.m, c->g, LM_WEIGHTS, error) || !lm_session_open(&c->s, c->of.m, context, error)) {
         fprintf(stderr, "%s: %s\n", set->path, error);
         return false;
     }
     c->token = gn_state(c->g, GN_I64, GN_SHAPE(1), NULL, "token");
-    if (penalized(set)) c->counts = gn_state(c->g, GN_I32, GN_SHAPE(1, c->m->config.vocab), NULL, "counts");
-    if (send_weights(c)) return true;
+    if (penalized(set)) c->counts = gn_state(c->g, GN_I32, GN_SHAPE(1, c->of.m->config.vocab), NULL, "counts");
+    if (send_weights(&c->of, c->g, &c->bar)) return true;
     fprintf(stderr, "%s needs %.2f GB for weights (%s) and %.2f GB for a context of %lld tokens\n", set->path,
-            1e-9 * (double)lm_weight_bytes(c->m), gn_dtype_name(c->m->dtype),
-            1e-9 * (double)lm_cache_bytes(c->m, context), (long long)context);
+            1e-9 * (double)lm_weight_bytes(c->of.m), gn_dtype_name(c->of.m->dtype),
+            1e-9 * (double)lm_cache_bytes(c->of.m, context), (long long)context);
     return false;
 }
 
 static void chat_close(chat *c) {
     gn_close(c->g);
     free(c->s.cache);
-    lm_close(c->m);
-    tokenizer_close(c->t);
-    chat_template_close(c->templ);
+    text_model_close(&c->of);
     tokenizer_ids_free(&c->held);
     tokenizer_ids_free(&c->out);
     chat_template_text_free(&c->talk);
@@ -554,10 +324,10 @@ static void chat_close(chat *c) {
 /* ---- the run -----------------------------------------------------------------------------------------------*/
 /* Answers what was said last; the answer becomes a part of the conversation. */
 static bool reply(chat *c) {
-    sink out = { .set = c->set };
+    sink out = { .stop = c->set->stop, .n_stop = c->set->n_stop, .print = c->set->json ? NULL : print_text };
     tokenizer_ids ids = { 0 };
-    bool ok =
-        talk_ids(c, &ids) && answer(c, &ids, &out) && talk_message(c, "assistant", out.text ? out.text : "", out.n);
+    bool ok = talk_ids(&c->of, &c->talk, &ids) && answer(c, &ids, &out) &&
+              talk_message(c, "assistant", out.text ? out.text : "", out.n);
     if (ok && !c->set->json) printf("\n");
     if (ok && c->set->json) print_json(c, &out);
     fflush(stdout);
@@ -569,8 +339,8 @@ static bool reply(chat *c) {
 static bool begin_talk(chat *c) {
     c->talk.size = 0;
     if (!*c->set->system) return true;
-    if (!c->templ) fprintf(stderr, "--system needs a model with a chat template\n");
-    return c->templ && talk_message(c, "system", c->set->system, strlen(c->set->system));
+    if (!c->of.templ) fprintf(stderr, "--system needs a model with a chat template\n");
+    return c->of.templ && talk_message(c, "system", c->set->system, strlen(c->set->system));
 }
 
 static bool once(chat *c, const char *prompt, size_t n) {
@@ -602,9 +372,9 @@ static bool interactive(chat *c) {
     static line_editor editor;
     bool terminal = isatty(STDIN_FILENO) != 0;
     if (terminal)
-        printf(
-            "%s, %s, %s, %lld tokens of context. /reset begins anew, /stats tells of the last answer, Ctrl-D ends.\n",
-            lm_family_name(c->m), gn_dtype_name(c->m->dtype), c->device.name, (long long)c->s.context);
+        printf("%s, %s, %s, %lld tokens of context. /reset starts again, /stats shows figures of the last answer, "
+               "Ctrl-D exits.\n",
+               lm_family_name(c->of.m), gn_dtype_name(c->of.m->dtype), c->device.name, (long long)c->s.context);
     for (;;) {
         ex_interrupted = 0;
         interrupts_reads(true);
@@ -634,8 +404,9 @@ static int run_model(const settings *set) {
     ex_place place = { .devices = getenv("GENIE_DEVICES") ? NULL : "cpu", .home = set->home };
     chat c = { .set = set };
     ex_catch_signals();
-    bool ok = open_files(&c) && (!set->connect || ex_place_open(&place, set->connect, set->home)) &&
-              open_model(&c, &place) && begin_talk(&c);
+    bool ok = open_files(&c.of, set->program, set->path, set->dtype, set->quantize, set->raw) &&
+              (!set->connect || ex_place_open(&place, set->connect, set->home)) && open_model(&c, &place) &&
+              begin_talk(&c);
     if (ok && set->explain) ok = explain(&c);
     else if (ok && *set->file) ok = from_file(&c);
     else if (ok && *set->prompt) ok = once(&c, set->prompt, strlen(set->prompt));
@@ -698,6 +469,7 @@ int main(int argc, char **argv) {
                      .file = "",
                      .system = "",
                      .dtype = "",
+                     .quantize = "",
                      .save = "",
                      .top_p = 1,
                      .repeat_penalty = 1,
@@ -705,34 +477,35 @@ int main(int argc, char **argv) {
                      .train_steps = 400 };
     const char *unused = "";
     const ex_option options[] = {
-        { "prompt", EX_TEXT, &set.prompt, "TEXT", "answer this and end", 0, 0 },
-        { "file", EX_TEXT, &set.file, "FILE", "the same with a file's text", 0, 0 },
-        { "system", EX_TEXT, &set.system, "TEXT", "what the chat template gets as the system's message", 0, 0 },
-        { "raw", EX_FLAG, &set.raw, NULL, "text as it is, without the chat template", 0, 0 },
-        { "temperature", EX_NUMBER, &set.temperature, "T", "0: the most probable token (0)", 0, 100 },
-        { "top-k", EX_INT, &set.top_k, "K", "draw among the K most probable; 0: all (0)", 0, 1 << 23 },
-        { "top-p", EX_NUMBER, &set.top_p, "P", "among the fewest that have this share (1)", 0, 1 },
-        { "min-p", EX_NUMBER, &set.min_p, "P", "no less probable than this share of the most probable (0)", 0, 1 },
-        { "repeat-penalty", EX_NUMBER, &set.repeat_penalty, "R", "divides logits of tokens that have come (1)", 0.01,
-          100 },
-        { "seed", EX_INT, &set.seed, "N", "equal seeds draw equal tokens (0)", 0, 1e15 },
-        { "stop", EX_TEXT, &unused, "TEXT", "ends the answer before this text; several times", 0, 0 },
-        { "max-tokens", EX_INT, &set.max_tokens, "N", "of an answer; 0: until the context is full (0)", 0, 1 << 28 },
-        { "context", EX_INT, &set.context, "N", "tokens of the KV cache (the model's, at most 4096)", 1, 1 << 28 },
-        { "ahead", EX_INT, &set.ahead, "N", "decode steps under way at once (4)", 1, MAX_AHEAD },
-        { "logprobs", EX_INT, &set.log_probs, "N", "the N most probable tokens at each place (0)", 0, MAX_LOG_PROBS },
-        { "dtype", EX_TEXT, &set.dtype, "TYPE", "f32, f16 or bf16 (as the file has it)", 0, 0 },
-        { "connect", EX_MAYBE, &set.connect, "WHERE", "a URL, @FILE, - or host:port ($GENIE_DEVICES, else this CPU)", 0,
-          0 },
-        { "home", EX_TEXT, &set.home, "DIR", "folder of the client's credentials ($GENIE_HOME, else ~/.config/genie)",
-          0, 0 },
-        { "explain", EX_FLAG, &set.explain, NULL, "where a decode step would run, and why", 0, 0 },
-        { "json", EX_FLAG, &set.json, NULL, "one line of JSON for each answer", 0, 0 },
-        { "save", EX_TEXT, &set.save, "DIR", "without a model: keep the trained one there", 0, 0 },
-        { "train-steps", EX_INT, &set.train_steps, "N", "without a model: steps of training (400)", 1, 100000 },
+        { "prompt", EX_TEXT, &set.prompt, "TEXT", "answer this prompt and exit", 0, 0 },
+        { "file", EX_TEXT, &set.file, "FILE", "the same, with the prompt in a file", 0, 0 },
+        { "system", EX_TEXT, &set.system, "TEXT", "system message for the chat template", 0, 0 },
+        { "raw", EX_FLAG, &set.raw, NULL, "do not apply the chat template", 0, 0 },
+        { "temperature", EX_NUMBER, &set.temperature, "T",
+          "sampling temperature; 0: always the most probable token (0)", 0, 100 },
+        { "top-k", EX_INT, &set.top_k, "K", "sample from the K most probable tokens; 0: all (0)", 0, 1 << 23 },
+        { "top-p", EX_NUMBER, &set.top_p, "P", "from the fewest tokens that together have this probability (1)", 0, 1 },
+        { "min-p", EX_NUMBER, &set.min_p, "P", "from tokens at least this fraction as probable as the best (0)", 0, 1 },
+        { "repeat-penalty", EX_NUMBER, &set.repeat_penalty, "R",
+          "divide the logits of tokens that have appeared by R (1)", 0.01, 100 },
+        { "seed", EX_INT, &set.seed, "N", "seed of sampling (0)", 0, 1e15 },
+        { "stop", EX_TEXT, &unused, "TEXT", "end the answer before this text; may be repeated", 0, 0 },
+        { "max-tokens", EX_INT, &set.max_tokens, "N", "longest answer, in tokens; 0: until the context is full (0)", 0,
+          1 << 28 },
+        { "context", EX_INT, &set.context, "N", "size of the KV cache, in tokens (the model's context, at most 4096)",
+          1, 1 << 28 },
+        { "ahead", EX_INT, &set.ahead, "N", "decode steps in flight (4)", 1, MAX_AHEAD },
+        { "logprobs", EX_INT, &set.log_probs, "N", "also print the N most probable tokens at each position (0)", 0,
+          MAX_LOG_PROBS },
+        MODEL_OPTIONS(set),
+        { "explain", EX_FLAG, &set.explain, NULL, "explain where a decode step would run, and why", 0, 0 },
+        { "json", EX_FLAG, &set.json, NULL, "print each answer as one line of JSON", 0, 0 },
+        { "save", EX_TEXT, &set.save, "DIR", "without a model: save the one that is trained there", 0, 0 },
+        { "train-steps", EX_INT, &set.train_steps, "N", "without a model: training steps (400)", 1, 100000 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     argc = take_arguments(argc, argv, &set);
-    ex_parse(argc, argv, "chat DIR|FILE.gguf runs a language model; without one it trains a small one first.", options);
+    ex_operand = "[DIR|FILE.gguf] ";
+    ex_parse(argc, argv, "chat runs a language model; without one it trains a small one first.", options);
     return set.path ? run_model(&set) : run_trained(&set);
 }

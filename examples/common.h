@@ -40,8 +40,10 @@ typedef struct ex_option {
     double lo, hi;
 } ex_option;
 
+static const char *ex_operand = ""; /* what --help shows between the program's name and its options, with a blank */
+
 static inline void ex_help(const char *program, const char *about, const ex_option *o) {
-    printf("%s\n\nusage: %s [options]\n", about, program);
+    printf("%s\n\nusage: %s %s[options]\n", about, program, ex_operand);
     for (; o->name; o++) {
         char left[64];
         snprintf(left, sizeof left, "--%s%s%s%s", o->name,
@@ -51,7 +53,7 @@ static inline void ex_help(const char *program, const char *about, const ex_opti
                  o->kind == EX_FLAG ? "" : o->value, o->kind == EX_MAYBE ? "]" : "");
         printf("  %-22s %s\n", left, o->help);
     }
-    printf("  %-22s %s\n  %-22s %s\n", "--help", "print this and stop", "--version", "print the version and stop");
+    printf("  %-22s %s\n  %-22s %s\n", "--help", "print this and exit", "--version", "print the version and exit");
 }
 
 static inline bool ex_parse_bytes(const char *text, uint64_t *out) {
@@ -118,7 +120,7 @@ static inline void ex_parse(int argc, char **argv, const char *about, const ex_o
         if (!eq && !has_next && o->kind != EX_MAYBE) ex_usage(argv[0], "--%s needs a value", o->name);
         const char *value = eq ? eq + 1 : has_next ? argv[++i] : "";
         if (ex_store(o, value)) continue;
-        if (o->kind == EX_BYTES) ex_usage(argv[0], "--%s takes a size as 512M or 8G, not '%s'", o->name, value);
+        if (o->kind == EX_BYTES) ex_usage(argv[0], "--%s takes a size such as 512M or 8G, not '%s'", o->name, value);
         ex_usage(argv[0], "--%s takes a number from %g to %g, not '%s'", o->name, o->lo, o->hi, value);
     }
 }
@@ -156,11 +158,10 @@ static inline FILE *ex_json_file(const ex_json *j) { return j->to ? j->to : stdo
 static inline void ex_json_string(const ex_json *j, const char *text) {
     FILE *f = ex_json_file(j);
     fputc('"', f);
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++)
         if (*c == '"' || *c == '\\') fprintf(f, "\\%c", *c);
         else if (*c < 0x20) fprintf(f, "\\u%04x", *c);
         else fputc(*c, f);
-    }
     fputc('"', f);
 }
 static inline void ex_json_name(ex_json *j, const char *name) {
@@ -194,51 +195,11 @@ static inline void ex_json_stats(ex_json *j, const char *name, const gn_stats *s
     ex_json_close(&inner);
 }
 
-/* ---- trace -----------------------------------------------------------------------------------------
- * GENIE_TRACE=FILE: calls and what each device was asked, in Chrome's trace format (chrome://tracing, Perfetto). The
- * file is whole after every event, so it can be read when the program ended early. */
-typedef struct ex_tracer {
-    FILE *file;
-    char lanes[33][96];
-    int n_lanes;
-    long events;
-} ex_tracer;
-
-static inline int ex_trace_lane(ex_tracer *t, const char *device) {
-    int i = 0;
-    while (i < t->n_lanes && strcmp(t->lanes[i], device)) i++;
-    if (i == t->n_lanes && i < 33) snprintf(t->lanes[t->n_lanes++], sizeof t->lanes[0], "%s", device);
-    return i;
-}
-
-static inline void ex_trace_event(void *user, const gn_trace_event *e) {
-    static ex_tracer tracer;
-    ex_tracer *t = &tracer;
-    (void)user;
-    if (!t->file && t->events == 0) t->file = fopen(getenv("GENIE_TRACE"), "w");
-    if (t->events++ == 0 && !t->file)
-        fprintf(stderr, "%s: %s; no trace is written\n", getenv("GENIE_TRACE"), strerror(errno));
-    if (!t->file || (!e->device[0] && e->begin_us == e->end_us)) return; /* nodes are many and take no time */
-    if (ftell(t->file) > 0) fseek(t->file, -3, SEEK_CUR);                /* over the end */
-    fprintf(t->file,
-            "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%llu,\"dur\":%llu,\"args\":{\"device\":\"%"
-            "s\",\"bytes\":%llu}}\n]\n",
-            ftell(t->file) > 0 ? "," : "[", e->name, ex_trace_lane(t, e->device), (unsigned long long)e->begin_us,
-            (unsigned long long)(e->end_us - e->begin_us), e->device, (unsigned long long)e->bytes);
-    fflush(t->file);
-}
-
-/* For gn_desc.trace. */
-static inline gn_trace_fn ex_trace(void) {
-    const char *path = getenv("GENIE_TRACE");
-    return path && *path ? ex_trace_event : NULL;
-}
-
 /* ---- errors ----------------------------------------------------------------------------------------*/
 static inline const char *ex_advice(gn_result r) {
     switch (r) {
-    case GN_BAD_CREDENTIAL: return "a code pairs one client, once; the server's URL file holds the next one";
-    case GN_TIMEOUT: return "look whether the server still runs and how loaded it is";
+    case GN_BAD_CREDENTIAL: return "a code pairs one client, once; the server's URL file holds a new one";
+    case GN_TIMEOUT: return "check that the server is running, and how busy it is";
     case GN_UNSUPPORTED: return "link genie_net.c to reach servers, genie_cuda.c for GPUs";
     case GN_NO_DEVICE: return "./examples/genie_serve --devices list shows what this machine has";
     default: return NULL;
@@ -253,6 +214,19 @@ static inline void ex_print_error(const char *what, const gn_error *e) {
     if (e->line)
         fprintf(stderr, "  at %s:%d, op %s%s%s\n", e->file, e->line, e->op, e->label[0] ? ", label " : "", e->label);
     if (advice) fprintf(stderr, "  %s\n", advice);
+}
+
+/* The first line of a file, a secret of 16 characters or more that clients have to show. False: `error` says why. */
+static inline bool ex_read_token(const char *path, char out[256], char *error, size_t cap) {
+    FILE *f = fopen(path, "r");
+    bool ok = f && fgets(out, 256, f);
+    int why = ok ? 0 : f && !ferror(f) ? ENODATA : errno;
+    if (f) fclose(f);
+    if (ok) out[strcspn(out, "\r\n")] = 0;
+    if (!ok) snprintf(error, cap, "%.120s: %s", path, why == ENODATA ? "the file is empty" : strerror(why));
+    else if (strlen(out) < 16) snprintf(error, cap, "%.120s: a token has 16 characters or more", path);
+    else return true;
+    return false;
 }
 
 /* True if r is GN_OK; otherwise prints the context's last error. */
@@ -301,7 +275,7 @@ static inline bool ex_own_server(ex_place *p, const char *devices) {
     gn_error error;
     snprintf(p->folder, sizeof p->folder, "%s/genie-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(p->folder)) {
-        fprintf(stderr, "%s: %s; set TMPDIR to a folder that can be written\n", p->folder, strerror(errno));
+        fprintf(stderr, "%s: %s; set TMPDIR to a folder that you can write to\n", p->folder, strerror(errno));
         p->folder[0] = 0;
         return false;
     }

@@ -1,9 +1,7 @@
 /* Where a graph would run, and why, before anything runs: a transformer of 12 layers on an invented cluster.
  * Prints the words and writes the picture to explain.svg.
- *
- *   ./examples/explain                        one GPU behind a link of 1 Gbit/s, beside a CPU
- *   ./examples/explain --gpus 2 --policy throughput
- *   ./examples/explain --gpus 2 --decode      one token */
+ *   ./examples/explain                        one GPU behind a link of 1 Gbit/s, and a CPU
+ *   ./examples/explain --gpus 2 --decode --policy throughput */
 #include "common.h"
 
 enum { LAYERS = 12, HEADS = 12, DIM = 768, VOCAB = 50257, ROOM = 1024 };
@@ -75,22 +73,24 @@ int main(int argc, char **argv) {
     bool decode = false;
     const char *policy = policies[0], *file = "explain.svg";
     const ex_option options[] = {
-        { "gpus", EX_INT, &gpus, "N", "GPUs of the invented cluster, beside a CPU", 0, 8 },
+        { "gpus", EX_INT, &gpus, "N", "GPUs of the invented cluster, which also has a CPU", 0, 8 },
         { "policy", EX_TEXT, &policy, "WHICH", "latency, throughput or bytes", 0, 0 },
-        { "decode", EX_FLAG, &decode, NULL, "one token instead of 512", 0, 0 },
-        { "svg", EX_TEXT, &file, "FILE", "the picture (explain.svg)", 0, 0 },
+        { "decode", EX_FLAG, &decode, NULL, "decode one token instead of a prompt of 512", 0, 0 },
+        { "svg", EX_TEXT, &file, "FILE", "write the picture there (explain.svg)", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };
     static gn_cluster_device devices[9];
     static gn_cluster_link links[100];
-    ex_parse(argc, argv, "explain tells where a transformer would run on an invented cluster, and why.", options);
+    ex_parse(argc, argv, "explain shows where a transformer would run on an invented cluster, and why.", options);
     while (chosen < GN_POLICY__COUNT && strcmp(policies[chosen], policy) != 0) chosen++;
+    if (chosen == GN_POLICY__COUNT) ex_usage(argv[0], "--policy takes latency, throughput or bytes, not %s", policy);
     zeros = calloc((size_t)VOCAB * DIM, sizeof *zeros);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "null" });
     gn_cluster cluster = invent(gpus, devices, links);
     gn_explain_desc desc = { .cluster = &cluster, .policy = (gn_policy)chosen };
     gn_tensor y = next_token(g, decode ? 1 : 512);
-    FILE *svg = zeros && show(y, &desc, stdout) ? fopen(file, "w") : NULL;
+    FILE *svg = zeros && show(y, &desc, stdout) ? fopen(file, "w") : (errno = 0, NULL);
+    if (!svg && errno) perror(file);
     desc.format = GN_EXPLAIN_SVG;
     bool ok = svg && show(y, &desc, svg) && fclose(svg) == 0;
     gn_close(g);

@@ -3,6 +3,7 @@
  *   ./examples/genie_serve                       on this machine alone, 127.0.0.1:5556
  *   ./examples/genie_serve --listen 0.0.0.0:5556 --url-file genie.url
  *   ./examples/remote_mlp --connect @genie.url   on the other machine, with that file
+ *   ./examples/genie_serve top HOST:PORT         what it does now, in a terminal
  *
  * One server a URL file: a second one with the same home takes --url-file FILE of its own.
  */
@@ -10,24 +11,41 @@
 #include "common.h"
 #include "formats/json.h"
 #include "metrics.h"
+#include "top.h"
 
 static gn_server *server;
-static const char *metrics_at;       /* --metrics; NULL: none */
+static const char *metrics_at, *metrics_file; /* --metrics, --metrics-token; NULL: none */
 static volatile sig_atomic_t ending; /* it was told to end, or ends by itself: the server is not to be told again */
+static volatile sig_atomic_t draining;
+static int64_t drain_seconds; /* that sessions may go on after the first signal */
 
 enum { GRACE_S = 10 }; /* that what is computed may take to end */
 
-static void on_signal(int number) {
-    (void)number;
-    if (ending) return;
+static void stop_now(void) {
     ending = 1;
-    metrics.draining = true;
     alarm(GRACE_S);
     gn_server_stop(server);
 }
 
+/* The second one ends what the first one let go on. */
+static void on_signal(int number) {
+    (void)number;
+    if (ending) return;
+    if (drain_seconds == 0 || draining) {
+        stop_now();
+        return;
+    }
+    draining = 1;
+    alarm((unsigned)drain_seconds);
+    gn_server_drain(server);
+}
+
 /* A kernel that does not end holds its thread, and the GPU until this process is gone. */
 static void on_alarm(int number) {
+    if (!ending) { /* the time to drain is up */
+        stop_now();
+        return;
+    }
     static const char text[] = "genie_serve: work did not end within 10 s: ended by force\n";
     (void)number;
     ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
@@ -179,7 +197,7 @@ static int start_again(char **argv) {
     setenv("GENIE_LISTEN_FD", text, 1);
     gn_server_refused(server, refused, sizeof refused);
     setenv("GENIE_REFUSED", refused, 1);
-    if (ending) return EX_OK;
+    if (ending || draining) return EX_OK;
     fprintf(stderr, "genie_serve: starting again\n");
     execv("/proc/self/exe", argv);
     perror("genie_serve: cannot start again");
@@ -212,15 +230,15 @@ static void on(int number, void (*handler)(int)) {
 }
 
 /* Without --metrics there is nothing to begin. */
-static bool begin_metrics(const char *devices) {
+static bool begin_metrics(const gn_server_desc *desc) {
     char error[HTTP_ERROR];
     if (!metrics_at) return true;
-    if (!metrics_open(server, metrics_at, devices, error)) {
-        fprintf(stderr, "genie_serve: --metrics %s: %s\n", metrics_at, error);
+    if (!metrics_open(server, metrics_at, metrics_file, desc, error)) {
+        fprintf(stderr, "genie_serve: --metrics %s\n", error);
         gn_server_close(server);
         return false;
     }
-    printf("metrics on port %d\n", http_port(metrics.http));
+    printf("metrics on port %d\n", metrics_port());
     fflush(stdout);
     return true;
 }
@@ -234,14 +252,17 @@ static int serve(gn_server_desc *desc, char **argv) {
         ex_print_error("genie_serve", &error);
         return EX_FAILED;
     }
-    if (ending) gn_server_stop(server); /* told before it was there */
-    on(SIGPIPE, SIG_IGN);               /* who reads our log may end; clients are served all the same */
+    if (draining) gn_server_drain(server); /* told before it was there */
+    if (ending) gn_server_stop(server);
+    on(SIGPIPE, SIG_IGN); /* who reads our log may end; clients are served all the same */
     /* The URL holds a code, so it goes to a person's terminal and into the file, not into a log. */
     printf("serving %s on port %u\n", desc->devices ? desc->devices : "cpu", (unsigned)gn_server_port(server));
     if (ex_terminal() && !desc->key) printf("give this to one client, once: --connect '%s'\n", gn_server_url(server));
+    if (desc->admin_file)
+        printf("an administrator's URL is in %s: genie_serve top @%s\n", desc->admin_file, desc->admin_file);
     if (desc->url_file) printf("the URL is in %s: --connect @%s\n", desc->url_file, desc->url_file);
     fflush(stdout);
-    if (!begin_metrics(desc->devices)) return EX_FAILED;
+    if (!begin_metrics(desc)) return EX_FAILED;
     gn_result r = gn_server_run(server);
     if (r == GN_DEVICE_LOST) return start_again(argv);
     ending = 1;
@@ -255,59 +276,83 @@ static int serve(gn_server_desc *desc, char **argv) {
     return r == GN_OK ? EX_OK : EX_FAILED;
 }
 
+static struct {
+    gn_server_desc desc;
+    int64_t sessions, threads, code_hours, idle_minutes, step_seconds;
+    bool verbose;
+} given = { .step_seconds = 600 };
+
+static const ex_option options[] = {
+    { "listen", EX_TEXT, &given.desc.listen, "HOST:PORT", "where to listen (127.0.0.1:5556); port 0 picks a free one",
+      0, 0 },
+    { "devices", EX_TEXT, &given.desc.devices, "LIST",
+      "devices to lend, e.g. cpu or cuda:0,cuda:1 (cpu); 'list' shows what this machine has", 0, 0 },
+    { "url-file", EX_TEXT, &given.desc.url_file, "FILE",
+      "write the pairing URL there, mode 0600 (HOME/url, see --home); each server needs its own file", 0, 0 },
+    { "key", EX_TEXT, &given.desc.key, "FILE", "own PKI: the server's private key, PEM", 0, 0 },
+    { "cert", EX_TEXT, &given.desc.cert, "FILE", "own PKI: the server's certificate, PEM", 0, 0 },
+    { "ca", EX_TEXT, &given.desc.ca, "FILE", "own PKI: clients must have a certificate from this authority, PEM", 0,
+      0 },
+    { "advertise", EX_TEXT, &given.desc.advertise, "HOST",
+      "the host name for the URL, with :PORT if clients reach this server through another port", 0, 0 },
+    { "code-hours", EX_INT, &given.code_hours, "N", "how long a pairing code is valid, in hours (24)", 1, 87600 },
+    { "home", EX_TEXT, &given.desc.home, "DIR", "folder of keys and credentials ($GENIE_HOME, else ~/.config/genie)", 0,
+      0 },
+    { "memory", EX_BYTES, &given.desc.memory_limit, "SIZE",
+      "host memory that one session may use; the same again on its device (8G)", 0, 0 },
+    { "tenant-memory", EX_BYTES, &given.desc.tenant_memory, "SIZE",
+      "the same for all sessions of one client, with the weights it left behind (4 x --memory)", 0, 0 },
+    { "total-memory", EX_BYTES, &given.desc.total_memory, "SIZE",
+      "the same for all clients (three quarters of this machine's memory)", 0, 0 },
+    { "idle-memory", EX_BYTES, &given.desc.idle_memory, "SIZE",
+      "weights to keep that no session uses, in bytes (as --memory)", 0, 0 },
+    { "idle-minutes", EX_INT, &given.idle_minutes, "N", "how long to keep them, in minutes (60)", 1, 525600 },
+    { "max-sessions", EX_INT, &given.sessions, "N", "sessions at once (64)", 1, 65535 },
+    { "threads", EX_INT, &given.threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
+    { "max-step-seconds", EX_INT, &given.step_seconds, "N", "how long one step may compute (600); 0: no limit", 0,
+      100000000 },
+    { "record", EX_TEXT, &given.desc.record_file, "FILE",
+      "append plans that have run to this file: ops, shapes and constants; no data or weights", 0, 0 },
+    { "warm", EX_TEXT, &given.desc.warm_file, "FILE",
+      "compile the plans of such a file in advance, while the first clients are served", 0, 0 },
+    { "admin", EX_TEXT, &given.desc.admin_file, "FILE",
+      "write a URL there that pairs one administrator, who sees all sessions: genie_serve top @FILE", 0, 0 },
+    { "metrics", EX_TEXT, &metrics_at, "HOST:PORT",
+      "serve a status page, /metrics, /livez and /readyz there over HTTP; loopback addresses only", 0, 0 },
+    { "metrics-token", EX_TEXT, &metrics_file, "FILE",
+      "serve them over TLS on any address; clients need the token in FILE, as bearer token or password", 0, 0 },
+    { "trace", EX_TEXT, &given.desc.trace_file, "FILE",
+      "write a trace of all sessions: for Perfetto, or as JSON Lines if FILE ends in .jsonl", 0, 0 },
+    { "trace-kernels", EX_FLAG, &given.desc.trace_kernels, NULL, "with --trace: time each kernel, too", 0, 0 },
+    { "drain-seconds", EX_INT, &drain_seconds, "N",
+      "after SIGTERM, take no new sessions and let the present ones go on for this long (0)", 0, 86400 },
+    { "log-level", EX_TEXT, &logs.level, "LEVEL", "what to log to stderr: error, warn, info or debug (warn)", 0, 0 },
+    { "log-format", EX_TEXT, &logs.format, "FORMAT", "text, or json: one object per line (text)", 0, 0 },
+    { "verbose", EX_FLAG, &given.verbose, NULL, "as --log-level info: log the begin and end of each session", 0, 0 },
+    { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
+};
+
 int main(int argc, char **argv) {
-    gn_server_desc desc = { 0 };
-    int64_t sessions = 0, threads = 0, code_hours = 0, idle_minutes = 0, step_seconds = 600;
-    bool verbose = false;
+    gn_server_desc *desc = &given.desc;
     char path[PATH_MAX];
-    const ex_option options[] = {
-        { "listen", EX_TEXT, &desc.listen, "HOST:PORT", "where to listen (127.0.0.1:5556); port 0 is any free one", 0,
-          0 },
-        { "devices", EX_TEXT, &desc.devices, "LIST",
-          "devices to lend, as cpu or cuda:0 (cpu); 'list' shows what there is", 0, 0 },
-        { "url-file", EX_TEXT, &desc.url_file, "FILE",
-          "write the URL there, mode 0600 (url, in the folder of --home); one server a file", 0, 0 },
-        { "key", EX_TEXT, &desc.key, "FILE", "own PKI: the server's private key, PEM", 0, 0 },
-        { "cert", EX_TEXT, &desc.cert, "FILE", "own PKI: the server's certificate, PEM", 0, 0 },
-        { "ca", EX_TEXT, &desc.ca, "FILE", "own PKI: clients must have a certificate of this authority, PEM", 0, 0 },
-        { "advertise", EX_TEXT, &desc.advertise, "HOST",
-          "what clients call this machine, with :PORT if they reach another port; stands in the URL", 0, 0 },
-        { "code-hours", EX_INT, &code_hours, "N", "how long the URL's pairing code is good, in hours (24)", 1, 87600 },
-        { "home", EX_TEXT, &desc.home, "DIR", "folder of keys and credentials ($GENIE_HOME, else ~/.config/genie)", 0,
-          0 },
-        { "memory", EX_BYTES, &desc.memory_limit, "SIZE",
-          "bytes of host memory one session may cause, and as many on its device (8G)", 0, 0 },
-        { "tenant-memory", EX_BYTES, &desc.tenant_memory, "SIZE",
-          "the same of all sessions of a client, with weights it has left (4 x --memory)", 0, 0 },
-        { "total-memory", EX_BYTES, &desc.total_memory, "SIZE",
-          "the same of all clients (three quarters of this machine's memory)", 0, 0 },
-        { "idle-memory", EX_BYTES, &desc.idle_memory, "SIZE",
-          "bytes of weights that stay though no session uses them (--memory)", 0, 0 },
-        { "idle-minutes", EX_INT, &idle_minutes, "N", "how long they stay (60)", 1, 525600 },
-        { "max-sessions", EX_INT, &sessions, "N", "clients at once (64)", 1, 65535 },
-        { "threads", EX_INT, &threads, "N", "threads of a CPU session (all cores)", 1, 4096 },
-        { "max-step-seconds", EX_INT, &step_seconds, "N", "how long one step may compute (600); 0: without end", 0,
-          100000000 },
-        { "record", EX_TEXT, &desc.record_file, "FILE",
-          "add plans that have run to this file: ops, shapes, constants; no data or weights", 0, 0 },
-        { "warm", EX_TEXT, &desc.warm_file, "FILE", "make the plans of such a file beside the first clients", 0, 0 },
-        { "metrics", EX_TEXT, &metrics_at, "HOST:PORT",
-          "answer /metrics, /livez and /readyz over HTTP there, on a loopback address", 0, 0 },
-        { "log-level", EX_TEXT, &logs.level, "LEVEL", "of the log on stderr: error, warn, info or debug (warn)", 0, 0 },
-        { "log-format", EX_TEXT, &logs.format, "FORMAT", "text, or json: an object a line (text)", 0, 0 },
-        { "verbose", EX_FLAG, &verbose, NULL, "as --log-level info: say who comes and goes", 0, 0 },
-        { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
-    };
-    ex_parse(argc, argv, "genie_serve lends this machine's devices to programs elsewhere, over TLS.", options);
-    if (desc.devices && !strcmp(desc.devices, "list")) return list_devices();
-    if (!desc.url_file) desc.url_file = default_url_file(desc.home, path, sizeof path);
-    if (!choose_log(verbose)) ex_usage(argv[0], "--log-level or --log-format is none of the words");
-    desc.log = log_line;
-    desc.session = log_session;
-    desc.max_sessions = (uint32_t)sessions;
-    desc.code_hours = (uint32_t)code_hours;
-    desc.threads = (uint32_t)threads;
-    desc.max_step_seconds = step_seconds > 0 ? (int32_t)step_seconds : -1;
-    desc.idle_minutes = (uint32_t)idle_minutes;
-    return serve(&desc, argv);
+    if (argc > 1 && strcmp(argv[1], "top") == 0) {
+        argv[1] = argv[0];
+        return top_main(argc - 1, argv + 1);
+    }
+    ex_parse(argc, argv,
+             "genie_serve lends this machine's devices to programs on other machines, over TLS.\n"
+             "'genie_serve top HOST:PORT' shows what a server does now.",
+             options);
+    if (desc->devices && !strcmp(desc->devices, "list")) return list_devices();
+    if (!desc->url_file) desc->url_file = default_url_file(desc->home, path, sizeof path);
+    if (!choose_log(given.verbose))
+        ex_usage(argv[0], "--log-level takes error, warn, info or debug, --log-format text or json");
+    desc->log = log_line;
+    desc->session = log_session;
+    desc->max_sessions = (uint32_t)given.sessions;
+    desc->code_hours = (uint32_t)given.code_hours;
+    desc->threads = (uint32_t)given.threads;
+    desc->max_step_seconds = given.step_seconds > 0 ? (int32_t)given.step_seconds : -1;
+    desc->idle_minutes = (uint32_t)given.idle_minutes;
+    return serve(desc, argv);
 }

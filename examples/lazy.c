@@ -58,7 +58,7 @@ int main(int argc, char **argv) {
     ex_parse(argc, argv, "lazy shows what is deferred, what is computed, and where.", options);
     ex_place place;
     if (!ex_place_open(&place, connect, NULL)) return EX_FAILED;
-    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home, .trace = ex_trace() });
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
     bool ok = ex_check(g, gn_status(g), "cannot connect") && one_step(g, data, true);
     count(g, "after one step:");
     for (int i = 0; ok && i < 99; i++) ok = one_step(g, data, false);

@@ -1,11 +1,13 @@
-/* metrics.h - what genie_serve --metrics HOST:PORT answers: /metrics for Prometheus (its text format, or OpenMetrics
- * where that is asked for), /livez, /readyz. On loopback alone, for it has no TLS. Threads of its own. Include common.h
- * first. */
+/* metrics.h - what genie_serve --metrics HOST:PORT answers: / a status page, /status.json what it shows, /metrics for
+ * Prometheus (its text format, or OpenMetrics where that is asked for), /livez, /readyz. All figures are of one
+ * gn_server_look, but for how long sessions lasted. Threads of its own. Include common.h first. */
 #ifndef METRICS_H
 #define METRICS_H
 
 #define HTTP_IMPLEMENTATION
 #include "formats/http.h"
+#include "status_page.h"
+#include "view.h"
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -16,11 +18,12 @@ static const double metrics_bounds[METRICS_BUCKETS] = { 0.01, 0.1, 1, 10, 60, 60
 static struct {
     gn_server *server;
     http_server *http;
+    gn_front *front; /* TLS before it; NULL: none */
     pthread_t thread;
     bool running;
-    atomic_bool stop, draining; /* draining: set by a signal's handler */
-    pthread_mutex_t lock;       /* of what follows: sessions count on their own threads */
-    uint64_t begun, ended, faulted, lasted[METRICS_BUCKETS + 1];
+    atomic_bool stop;
+    pthread_mutex_t lock; /* of what follows: sessions count on their own threads */
+    uint64_t ended, faulted, lasted[METRICS_BUCKETS + 1];
     double seconds;
     double looks; /* when the canaries' look that is under way began; 0: none is */
     bool looked, over;
@@ -32,15 +35,13 @@ static struct {
 
 static inline void metrics_session(const gn_session_event *e) {
     int at = 0;
+    if (!e->ended) return;
     pthread_mutex_lock(&metrics.lock);
-    if (!e->ended) metrics.begun++;
-    else {
-        while (at < METRICS_BUCKETS && e->seconds > metrics_bounds[at]) at++;
-        metrics.lasted[at]++;
-        metrics.seconds += e->seconds;
-        metrics.ended++;
-        metrics.faulted += e->result != GN_DISCONNECTED;
-    }
+    while (at < METRICS_BUCKETS && e->seconds > metrics_bounds[at]) at++;
+    metrics.lasted[at]++;
+    metrics.seconds += e->seconds;
+    metrics.ended++;
+    metrics.faulted += e->result != GN_DISCONNECTED;
     pthread_mutex_unlock(&metrics.lock);
 }
 
@@ -49,6 +50,7 @@ static inline void metrics_session(const gn_session_event *e) {
 typedef struct metrics_page {
     FILE *to;
     bool open; /* OpenMetrics: a counter's family has no _total, and the page ends with # EOF */
+    const gn_server_view *v;
 } metrics_page;
 
 static void metrics_head(const metrics_page *p, const char *name, const char *end, const char *type, const char *help) {
@@ -56,61 +58,198 @@ static void metrics_head(const metrics_page *p, const char *name, const char *en
     fprintf(p->to, "# HELP genie_%s%s %s\n# TYPE genie_%s%s %s\n", name, shown, help, name, shown, type);
 }
 
-/* us become seconds; bytes now held are a gauge, all else only grows. */
+/* The unit stands last: us become seconds, "socket_bytes_up" "socket_up_bytes", "bytes_to_host" "to_host_bytes". Bytes
+   now held are a gauge, all else only grows. */
 static void metrics_counter(const metrics_page *p, const char *name, const char *unit, const char *help, uint64_t v) {
     char base[96];
+    const char *bytes = strstr(name, "_bytes_");
     bool us = strcmp(unit, "us") == 0, gauge = strcmp(name, "device_bytes") == 0;
-    snprintf(base, sizeof base, "%.*s%s", us ? (int)strlen(name) - 3 : (int)strlen(name), name, us ? "_seconds" : "");
+    if (bytes) snprintf(base, sizeof base, "%.*s_%s_bytes", (int)(bytes - name), name, bytes + 7);
+    else if (strncmp(name, "bytes_", 6) == 0) snprintf(base, sizeof base, "%s_bytes", name + 6);
+    else if (us) snprintf(base, sizeof base, "%.*s_seconds", (int)strlen(name) - 3, name);
+    else snprintf(base, sizeof base, "%s", name);
     metrics_head(p, base, gauge ? "" : "_total", gauge ? "gauge" : "counter", help);
     if (us) fprintf(p->to, "genie_%s_total %.6f\n", base, (double)v * 1e-6);
     else fprintf(p->to, "genie_%s%s %llu\n", base, gauge ? "" : "_total", (unsigned long long)v);
 }
 
+static void metrics_gauge(const metrics_page *p, const char *name, const char *help, double v) {
+    metrics_head(p, name, "", "gauge", help);
+    fprintf(p->to, "genie_%s %.17g\n", name, v);
+}
+
+static void metrics_server(const metrics_page *p) {
+    metrics_gauge(p, "uptime_seconds", "since the server was opened", (double)p->v->uptime_us * 1e-6);
+    metrics_gauge(p, "draining", "1: no more sessions are taken", (double)p->v->draining);
+    metrics_gauge(p, "sessions_open", "sessions now", (double)p->v->sessions_now);
+    metrics_gauge(p, "sessions_most", "sessions that are taken at once", (double)p->v->sessions_most);
+    metrics_gauge(p, "host_memory_bytes", "host memory that sessions and weights hold", (double)p->v->host_bytes);
+    metrics_gauge(p, "host_memory_limit_bytes", "host memory that they may hold", (double)p->v->host_limit);
+    metrics_gauge(p, "weights", "weights that are held", (double)p->v->weights);
+    metrics_gauge(p, "idle_weights_bytes", "weights that no session uses", (double)p->v->idle_bytes);
+}
+
+/* Rows by device: at most GN_VIEW_DEVICES, whose names are the server's own. */
+static void metrics_devices(const metrics_page *p) {
+    static const struct {
+        const char *name, *end, *help;
+        size_t at;
+        double scale;
+    } rows[] = {
+#define EX_ROW(field, name, end, scale, help) { name, end, help, offsetof(gn_device_view, field), scale }
+        EX_ROW(sessions, "device_sessions", "", 1, "sessions that have the device"),
+        EX_ROW(running, "device_sessions_running", "", 1, "sessions that run steps on it now"),
+        EX_ROW(busy_us, "device_busy_seconds", "_total", 1e-6, "in which at least one session ran steps on it"),
+        EX_ROW(queue_us, "device_queue_seconds", "", 1e-6, "until it begins what is sent to it now, about"),
+        EX_ROW(held_bytes, "device_held_bytes", "", 1, "that sessions hold on it"),
+        EX_ROW(memory_bytes, "device_memory_bytes", "", 1, "that it has; 0: not known"),
+        EX_ROW(lost, "device_lost", "", 1, "1: it can only be had anew, by another process"),
+#undef EX_ROW
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        metrics_head(p, rows[k].name, rows[k].end, rows[k].end[0] ? "counter" : "gauge", rows[k].help);
+        for (uint32_t i = 0; i < p->v->n_devices; i++) {
+            uint64_t value;
+            memcpy(&value, (const char *)&p->v->devices[i] + rows[k].at, sizeof value);
+            fprintf(p->to, "genie_%s%s{device=\"%s\"} %.17g\n", rows[k].name, rows[k].end, p->v->devices[i].name,
+                    (double)value * rows[k].scale);
+        }
+    }
+}
+
+static void metrics_plans(const metrics_page *p) {
+    metrics_head(p, "plans", "", "gauge", "plans that sessions have, by what most of their work is for");
+    for (int r = 0; r < GN_ROLE__COUNT; r++)
+        for (int k = 0; k < GN_PHASE__COUNT; k++)
+            fprintf(p->to, "genie_plans{role=\"%s\",phase=\"%s\"} %llu\n", view_roles[r], view_phases[k],
+                    (unsigned long long)p->v->plans[r][k]);
+}
+
+/* Whatever was done otherwise than it is done best: no row is an error. */
+static void metrics_fallbacks(const metrics_page *p) {
+    const gn_stats *s = &p->v->stats;
+    const struct {
+        const char *kind;
+        uint64_t n;
+    } rows[] = {
+        { "op_without_kernel", s->fallbacks },
+        { "view_copied", s->view_copies },
+        { "state_copied", s->state_copies },
+        { "copy_waited_for", s->copies_waited },
+        { "transfer_by_host", s->transfers - s->transfers_direct },
+        { "weight_evicted", s->evictions },
+        { "blas_fault", s->blas_faults },
+        { "stored_choice_lost", s->choices_lost + s->choices_rejected },
+        { "plan_dropped", s->plans_dropped },
+        { "link_without_libcrypto", s->slow_links },
+    };
+    metrics_head(p, "fallback_events", "_total", "counter",
+                 "what was done in a slower way than the usual one, by kind");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        fprintf(p->to, "genie_fallback_events_total{kind=\"%s\"} %llu\n", rows[i].kind, (unsigned long long)rows[i].n);
+}
+
+/* One row of buckets; label: "" or one, as phase="decode". Bounds are seconds, counts of each bucket alone. */
+static void metrics_buckets(const metrics_page *p, const char *name, const char *label, const double *bounds, int n,
+                            const uint64_t *counts, double sum) {
+    uint64_t all = 0;
+    const char *comma = label[0] ? "," : "", *open = label[0] ? "{" : "", *close = label[0] ? "}" : "";
+    for (int i = 0; i <= n; i++) {
+        char bound[32] = "+Inf";
+        if (i < n) snprintf(bound, sizeof bound, p->open && bounds[i] >= 1 ? "%.1f" : "%g", bounds[i]);
+        fprintf(p->to, "genie_%s_bucket{%s%sle=\"%s\"} %llu\n", name, label, comma, bound,
+                (unsigned long long)(all += counts[i]));
+    }
+    fprintf(p->to, "genie_%s_sum%s%s%s %.6f\ngenie_%s_count%s%s%s %llu\n", name, open, label, close, sum, name, open,
+            label, close, (unsigned long long)all);
+}
+
+/* Families of gn_timing. Both directions of a transfer are one. */
+static void metrics_times(const metrics_page *p) {
+    static const struct {
+        gn_timing what;
+        const char *name, *label;
+    } rows[] = {
+        { GN_TIMING_STEP, "step_duration_seconds", "" },
+        { GN_TIMING_QUEUE, "queue_duration_seconds", "" },
+        { GN_TIMING_COMPILE, "compile_duration_seconds", "" },
+        { GN_TIMING_FIRST, "first_result_seconds", "" },
+        { GN_TIMING_NEXT, "next_result_seconds", "" },
+        { GN_TIMING_RECEIVE, "transfer_duration_seconds", "direction=\"received\"" },
+        { GN_TIMING_SEND, "transfer_duration_seconds", "direction=\"sent\"" },
+    };
+    double bounds[GN_TIME_BUCKETS - 1];
+    for (int i = 0; i < GN_TIME_BUCKETS - 1; i++) bounds[i] = (double)view_bounds[i] * 1e-6;
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        gn_timing what = rows[k].what;
+        bool direction = rows[k].label[0] != 0;
+        const char *help = direction ? "receiving a weight, or packing and sending results" : view_timings[what].help;
+        if (!k || strcmp(rows[k].name, rows[k - 1].name)) metrics_head(p, rows[k].name, "", "histogram", help);
+        for (int phase = 0; phase < (view_timings[what].by_phase ? GN_PHASE__COUNT : 1); phase++) {
+            const gn_times *t = &p->v->times[what][phase];
+            char label[64];
+            snprintf(label, sizeof label, view_timings[what].by_phase ? "phase=\"%s\"" : "%s",
+                     view_timings[what].by_phase ? view_phases[phase] : rows[k].label);
+            metrics_buckets(p, rows[k].name, label, bounds, GN_TIME_BUCKETS - 1, t->buckets, (double)t->sum_us * 1e-6);
+        }
+    }
+}
+
 static void metrics_sessions(const metrics_page *p) {
-    uint64_t sum = 0;
     pthread_mutex_lock(&metrics.lock);
-    metrics_head(p, "sessions_open", "", "gauge", "sessions now");
-    fprintf(p->to, "genie_sessions_open %llu\n", (unsigned long long)(metrics.begun - metrics.ended));
     metrics_head(p, "sessions_faulted", "_total", "counter", "sessions that ended other than by the client's goodbye");
     fprintf(p->to, "genie_sessions_faulted_total %llu\n", (unsigned long long)metrics.faulted);
     metrics_head(p, "session_duration_seconds", "", "histogram", "how long sessions lasted");
-    for (int i = 0; i <= METRICS_BUCKETS; i++) {
-        char bound[32] = "+Inf";
-        if (i < METRICS_BUCKETS)
-            snprintf(bound, sizeof bound, p->open && metrics_bounds[i] >= 1 ? "%.1f" : "%g", metrics_bounds[i]);
-        fprintf(p->to, "genie_session_duration_seconds_bucket{le=\"%s\"} %llu\n", bound,
-                (unsigned long long)(sum += metrics.lasted[i]));
-    }
-    fprintf(p->to, "genie_session_duration_seconds_sum %.6f\ngenie_session_duration_seconds_count %llu\n",
-            metrics.seconds, (unsigned long long)metrics.ended);
+    metrics_buckets(p, "session_duration_seconds", "", metrics_bounds, METRICS_BUCKETS, metrics.lasted,
+                    metrics.seconds);
     pthread_mutex_unlock(&metrics.lock);
 }
 
-static void metrics_all(http_exchange *x) {
-    static const char open_type[] = "application/openmetrics-text";
-    const char *accept = http_header(x, "Accept");
-    char *text = NULL;
-    size_t size = 0;
-    gn_stats stats;
-    metrics_page p = { open_memstream(&text, &size), accept && strstr(accept, open_type) };
-    if (!p.to) {
-        http_reply(x, 500, "text/plain", "out of memory\n", 14);
-        return;
-    }
-    gn_server_stats(metrics.server, &stats);
-#define EX_METRIC(name, unit, help) metrics_counter(&p, #name, unit, help, stats.name);
+static void metrics_write(FILE *to, const gn_server_view *v, bool open) {
+    metrics_page p = { to, open, v };
+#define EX_METRIC(name, unit, help) metrics_counter(&p, #name, unit, help, v->stats.name);
     GN_COUNTERS(EX_METRIC)
 #undef EX_METRIC
+    metrics_server(&p);
+    metrics_devices(&p);
+    metrics_plans(&p);
+    metrics_fallbacks(&p);
+    metrics_times(&p);
     metrics_sessions(&p);
     metrics_head(&p, "build_info", "", "gauge", "always 1");
-    fprintf(p.to, "genie_build_info{version=\"%s\"} 1\n%s", GN_VERSION, p.open ? "# EOF\n" : "");
-    if (fclose(p.to) == 0)
-        http_reply(x, 200,
-                   p.open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
-                          : "text/plain; version=0.0.4; charset=utf-8",
-                   text, size);
+    fprintf(to, "genie_build_info{version=\"%s\"} 1\n%s", GN_VERSION, open ? "# EOF\n" : "");
+}
+
+/* ---- /, /status.json and /metrics: each writes what is known now ---- */
+
+enum { METRICS_PAGE, METRICS_JSON, METRICS_TEXT, METRICS_OPEN };
+
+static void metrics_view(http_exchange *x, int form) {
+    static const char *const types[] = { "text/html; charset=utf-8", "application/json",
+                                         "text/plain; version=0.0.4; charset=utf-8",
+                                         "application/openmetrics-text; version=1.0.0; charset=utf-8" };
+    char *text = NULL;
+    size_t size = 0;
+    gn_server_view *v = NULL;
+    FILE *to = open_memstream(&text, &size);
+    bool ok = to && gn_server_look(metrics.server, &v) == GN_OK;
+    if (ok && form >= METRICS_TEXT) metrics_write(to, v, form == METRICS_OPEN);
+    else if (ok && form == METRICS_JSON) view_json(to, v);
+    else if (ok) {
+        fputs(status_page_head, to);
+        view_json(to, v);
+        fputs(status_page_tail, to);
+    }
+    if (to) ok = fclose(to) == 0 && ok;
+    gn_server_view_free(v);
+    if (ok) http_reply(x, 200, types[form], text, size);
     else http_reply(x, 500, "text/plain", "out of memory\n", 14);
     free(text);
+}
+
+static void metrics_all(http_exchange *x) {
+    const char *accept = http_header(x, "Accept");
+    metrics_view(x, accept && strstr(accept, "application/openmetrics-text") ? METRICS_OPEN : METRICS_TEXT);
 }
 
 /* ---- /readyz: each device adds two numbers every ten seconds, on a thread that may have to wait for it ---- */
@@ -156,8 +295,11 @@ static void *metrics_canaries_main(void *arg) {
 
 static void metrics_ready(http_exchange *x) {
     char text[600] = "ready\n";
+    gn_server_view *v = NULL;
+    bool draining = gn_server_look(metrics.server, &v) == GN_OK && v->draining;
+    gn_server_view_free(v);
     pthread_mutex_lock(&metrics.lock);
-    if (metrics.draining) snprintf(text, sizeof text, "draining\n");
+    if (draining) snprintf(text, sizeof text, "draining\n");
     else if (metrics.looks > 0 && ex_now() - metrics.looks > METRICS_CANARY_S)
         snprintf(text, sizeof text, "a device has not answered for %.0f s\n", ex_now() - metrics.looks);
     else if (!metrics.looked) snprintf(text, sizeof text, "the devices are being tried\n");
@@ -169,11 +311,13 @@ static void metrics_ready(http_exchange *x) {
 static void metrics_answer(void *user, http_exchange *x) {
     const char *path = http_path(x);
     (void)user;
-    if (strcmp(http_method(x), "GET")) http_reply(x, 405, "text/plain", "GET alone\n", 10);
+    if (strcmp(http_method(x), "GET")) http_reply(x, 405, "text/plain", "only GET is answered here\n", 26);
+    else if (!strcmp(path, "/")) metrics_view(x, METRICS_PAGE);
+    else if (!strcmp(path, "/status.json")) metrics_view(x, METRICS_JSON);
     else if (!strcmp(path, "/metrics")) metrics_all(x);
     else if (!strcmp(path, "/livez")) http_reply(x, 200, "text/plain", "alive\n", 6);
     else if (!strcmp(path, "/readyz")) metrics_ready(x);
-    else http_reply(x, 404, "text/plain", "/metrics, /livez or /readyz\n", 28);
+    else http_reply(x, 404, "text/plain", "not found: there are /, /status.json, /metrics, /livez and /readyz\n", 66);
 }
 
 /* ---- begin and end ---- */
@@ -188,6 +332,8 @@ static void *metrics_main(void *arg) {
 static inline void metrics_close(void) {
     bool over = false;
     if (!metrics.running) return;
+    gn_front_close(metrics.front);
+    metrics.front = NULL;
     metrics.stop = true;
     http_wake(metrics.http);
     pthread_join(metrics.thread, NULL);
@@ -200,13 +346,34 @@ static inline void metrics_close(void) {
     metrics.running = false;
 }
 
-/* False: `error` says why. */
-static inline bool metrics_open(gn_server *server, const char *where, const char *devices, char error[HTTP_ERROR]) {
+static inline int metrics_port(void) { return metrics.front ? gn_front_port(metrics.front) : http_port(metrics.http); }
+
+/* With a token_file by TLS, with the server's key; without on loopback alone. False: `error` says why. */
+static inline bool metrics_open(gn_server *server, const char *where, const char *token_file,
+                                const gn_server_desc *desc, char error[HTTP_ERROR]) {
+    char token[256] = "";
+    gn_error why = { 0 };
     pthread_t canaries;
-    metrics.http = http_open(&(http_options){ .listen = where, .answer = metrics_answer }, error);
+    if (token_file && !ex_read_token(token_file, token, error, HTTP_ERROR)) return false;
+    http_options o = { .listen = token_file ? "127.0.0.1:0" : where,
+                       .token = token_file ? token : NULL,
+                       .any_host = token_file != NULL,
+                       .idle_ms = 10000,
+                       .out_bytes = 16 << 20,
+                       .answer = metrics_answer };
+    metrics.http = http_open(&o, error);
+    memset(token, 0, sizeof token);
     if (!metrics.http) return false;
     metrics.server = server;
-    char *list = strdup(devices ? devices : "cpu");
+    gn_server_desc front = *desc;
+    front.listen = where;
+    front.max_sessions = 64;
+    if (token_file && gn_front_open(&front, (uint16_t)http_port(metrics.http), &metrics.front, &why) != GN_OK) {
+        http_close(metrics.http);
+        snprintf(error, HTTP_ERROR, "%.100s: %.150s", where, why.text);
+        return false;
+    }
+    char *list = strdup(desc->devices ? desc->devices : "cpu");
     metrics.running = list && pthread_create(&metrics.thread, NULL, metrics_main, NULL) == 0;
     if (metrics.running && pthread_create(&canaries, NULL, metrics_canaries_main, list) == 0) {
         pthread_detach(canaries);
@@ -216,7 +383,7 @@ static inline bool metrics_open(gn_server *server, const char *where, const char
     metrics.over = true;
     if (metrics.running) metrics_close();
     else http_close(metrics.http);
-    snprintf(error, HTTP_ERROR, "no thread for it");
+    snprintf(error, HTTP_ERROR, "%.200s: no thread for it", where);
     return false;
 }
 

@@ -6,10 +6,12 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
-/* A whole file of at most 2 GiB; the caller frees it. */
+/* A whole file of at most 2 GiB; the caller frees it. NULL: errno says why, 0: it is too large. */
 static inline uint8_t *of_read(const char *path, size_t *size) {
-    FILE *f = fopen(path, "rb");
+    struct stat info;
+    FILE *f = stat(path, &info) == 0 && S_ISDIR(info.st_mode) ? (errno = EISDIR, NULL) : fopen(path, "rb");
     if (!f) return NULL;
+    errno = 0;
     long end = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
     uint8_t *data = end >= 0 && end < INT32_MAX ? malloc((size_t)end + 1) : NULL;
     bool ok = data && fseek(f, 0, SEEK_SET) == 0 && fread(data, 1, (size_t)end, f) == (size_t)end;
@@ -56,19 +58,20 @@ static inline bool of_parse_npy(const char *path, const uint8_t *data, size_t si
     char text[512];
     bool wide = size > 12 && data[6] >= 2;
     size_t start = wide ? 12 : 10, length = 0;
-    if (size < 12 || memcmp(data, "\x93NUMPY", 6)) return of_fail(error, path, "this is no .npy file");
+    if (size < 12 || memcmp(data, "\x93NUMPY", 6)) return of_fail(error, path, "this is not a .npy file");
     for (size_t i = start; i > 8; i--) length = length << 8 | data[i - 1];
-    if (length > size - start || length >= sizeof text) return of_fail(error, path, "its header is cut or too long");
+    if (length > size - start || length >= sizeof text)
+        return of_fail(error, path, "its header is truncated or too long");
     memcpy(text, data + start, length);
     text[length] = 0;
     *t = (onnx_tensor){ .type = ONNX_UNDEFINED };
     for (size_t i = 0; i < sizeof of_numpy / sizeof *of_numpy; i++)
         if (strstr(text, of_numpy[i].descr)) t->type = of_numpy[i].type;
-    if (!t->type) return of_fail(error, path, "elements of this kind, or of another byte order, are not read");
-    if (strstr(text, "'fortran_order': True")) return of_fail(error, path, "Fortran's order is not read");
-    if (!of_shape(text, t)) return of_fail(error, path, "its shape is not understood");
+    if (!t->type) return of_fail(error, path, "elements of this type or byte order are not supported");
+    if (strstr(text, "'fortran_order': True")) return of_fail(error, path, "Fortran order is not supported");
+    if (!of_shape(text, t)) return of_fail(error, path, "its shape is not valid");
     t->bytes = t->elements * onnx_type_bits(t->type) / 8;
-    if (t->bytes != size - start - length) return of_fail(error, path, "it has another length than its shape");
+    if (t->bytes != size - start - length) return of_fail(error, path, "its length does not match its shape");
     t->data = data + start + length;
     return true;
 }
@@ -87,10 +90,10 @@ static inline bool of_write_npy(const char *path, const onnx_tensor *t, char *er
     int n = snprintf(text, sizeof text, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr, dims);
     int length = (10 + n + 1 + 63) / 64 * 64 - 10;
     FILE *f = fopen(path, "wb");
-    if (!f) return of_fail(error, path, "it cannot be written");
+    if (!f) return of_fail(error, path, strerror(errno));
     fprintf(f, "\x93NUMPY%c%c%c%c%-*s\n", 1, 0, length & 255, length >> 8, length - 1, text);
     bool ok = !t->bytes || fwrite(t->data, 1, t->bytes, f) == t->bytes;
-    return fclose(f) == 0 && ok ? true : of_fail(error, path, "it could not be written");
+    return fclose(f) == 0 && ok ? true : of_fail(error, path, strerror(errno));
 }
 
 /* A tensor of a .npy or .pb file. *out_owner is freed by the caller when the tensor has been used. */
@@ -98,7 +101,8 @@ static inline bool of_load(const char *path, onnx_tensor *t, uint8_t **out_owner
     size_t size, n = strlen(path);
     uint8_t *data = of_read(path, &size);
     *out_owner = data;
-    if (!data) return of_fail(error, path, "it cannot be read");
+    if (!data)
+        return of_fail(error, path, errno ? strerror(errno) : "the file is larger than 2 GiB, or cannot be read");
     if (n > 4 && !strcmp(path + n - 4, ".npy")) return of_parse_npy(path, data, size, t, error);
     return onnx_parse_tensor((onnx_span){ data, data + size }, t, error);
 }

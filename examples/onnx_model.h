@@ -73,6 +73,23 @@ static inline bool om_bind(onnx_session *s, const om_job *job, const onnx_slot *
     return onnx_bind(s, name, &t, error) || (fprintf(stderr, "%s\n", error), false);
 }
 
+/* Every --input names an input of the model. */
+static inline bool om_inputs_known(onnx_session *s, const om_job *job) {
+    char name[256];
+    for (int k = 0; k < job->n_inputs; k++) {
+        bool known = false;
+        for (int i = 0; i < onnx_inputs(s) && !known; i++) {
+            onnx_slot slot;
+            if (!onnx_input(s, i, &slot)) continue;
+            om_name(slot.name, name);
+            size_t n = strlen(name);
+            known = !strncmp(job->inputs[k], name, n) && job->inputs[k][n] == '=';
+        }
+        if (!known) return fprintf(stderr, "--input %s: the model has no such input\n", job->inputs[k]), false;
+    }
+    return true;
+}
+
 static inline bool om_results(onnx_session *s, const om_job *job) {
     char error[ONNX_ERROR], name[256], path[4096];
     onnx_slot slot;
@@ -140,7 +157,7 @@ static inline bool om_bench(onnx_session *s) {
         for (; at && times[at - 1] > t; at--) times[at] = times[at - 1];
         times[at] = t;
     }
-    ex_row("step", "%.2f ms at least, %.2f ms in the middle of %d", times[0] * 1e3, times[n / 2] * 1e3, n);
+    ex_row("step", "%.3f ms at best, median %.3f ms, %d steps", times[0] * 1e3, times[n / 2] * 1e3, n);
     return true;
 }
 
@@ -151,7 +168,7 @@ static inline bool om_run(gn_ctx *g, const om_job *job) {
     int n = s ? onnx_inputs(s) : 0;
     uint8_t **owners = calloc((size_t)n + 1, sizeof *owners);
     uint64_t seed = job->seed;
-    bool ok = s && owners;
+    bool ok = s && owners && om_inputs_known(s, job);
     if (!m) fprintf(stderr, "%s\n", error);
     for (int i = 0; ok && i < n; i++) {
         onnx_slot slot;

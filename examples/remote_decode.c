@@ -408,7 +408,7 @@ static int run(const settings *set, float *const *host) {
     ex_place place;
     ex_catch_signals();
     if (!ex_place_open(&place, set->connect, set->home)) return EX_FAILED;
-    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home, .trace = ex_trace() });
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
     bool ok = run_on(g, set, host);
     gn_close(g);
     ex_place_close(&place);
@@ -437,13 +437,12 @@ int main(int argc, char **argv) {
           "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
         { "mode", EX_TEXT, &set.mode_name, "MODE", "semantic, cached or blind (semantic)", 0, 0 },
         { "size", EX_TEXT, &set.size_name, "SIZE", "small, or gpt2: as large as GPT-2 124M (small)", 0, 0 },
-        { "tokens", EX_INT, &set.tokens, "N", "tokens to make (128)", 2, MAX_CONTEXT },
+        { "tokens", EX_INT, &set.tokens, "N", "tokens to generate (128)", 2, MAX_CONTEXT },
         { "prompt", EX_INT, &set.prompt, "N", "tokens of the prompt (16)", 1, MAX_CONTEXT },
-        { "ahead", EX_INT, &set.ahead, "N", "semantic: steps queued before the tokens are read (1)", 1, MAX_CONTEXT },
-        { "seed", EX_INT, &set.seed, "N", "of weights and prompt (1)", 0, 1e15 },
-        { "no-check", EX_FLAG, &set.no_check, NULL, "do not compare with the local CPU", 0, 0 },
-        { "home", EX_TEXT, &set.home, "DIR", "folder of the client's credentials ($GENIE_HOME, else ~/.config/genie)",
-          0, 0 },
+        { "ahead", EX_INT, &set.ahead, "N", "semantic: steps in flight before tokens are read (1)", 1, MAX_CONTEXT },
+        { "seed", EX_INT, &set.seed, "N", "seed of weights and prompt (1)", 0, 1e15 },
+        { "no-check", EX_FLAG, &set.no_check, NULL, "do not check the tokens against the local CPU", 0, 0 },
+        { "home", EX_TEXT, &set.home, "DIR", "folder of client credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };

@@ -340,7 +340,7 @@ static int run(const settings *set, const dg_set *train, const dg_set *test) {
     ex_catch_signals();
     if (!ex_place_open(&place, set->connect, set->home)) return EX_FAILED;
     o.centroid = dg_centroid_accuracy(train, test);
-    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home, .trace = ex_trace() });
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = place.devices, .home = place.home });
     bool ok = run_on(g, set, train, test, &o);
     gn_close(g);
     ex_place_close(&place);
@@ -382,18 +382,16 @@ int main(int argc, char **argv) {
     const ex_option options[] = {
         { "connect", EX_MAYBE, &set.connect, "WHERE",
           "a URL, @FILE, - or host:port ($GENIE_DEVICES, else a server in this process)", 0, 0 },
-        { "data", EX_TEXT, &set.data, "DIR", "read MNIST's IDX files there instead of drawing digits", 0, 0 },
+        { "data", EX_TEXT, &set.data, "DIR", "read MNIST's IDX files from there instead of drawing digits", 0, 0 },
         { "write-idx", EX_TEXT, &set.write_idx, "DIR", "write the digits there as IDX files and stop", 0, 0 },
         { "steps", EX_INT, &set.steps, "N", "training steps (1000)", 1, 1e9 },
-        { "batch", EX_INT, &set.batch, "N", "digits of a step (64)", 1, 65536 },
-        { "seed", EX_INT, &set.seed, "N", "of digits, network and batches (1)", 0, 1e15 },
-        { "lr", EX_NUMBER, &set.lr, "RATE", "learning rate at its highest (0.05)", 0, 10 },
-        { "loss-every", EX_INT, &set.loss_every, "N", "steps between two losses read; 1 waits at every step (10)", 1,
+        { "batch", EX_INT, &set.batch, "N", "digits per step (64)", 1, 65536 },
+        { "seed", EX_INT, &set.seed, "N", "seed of digits, network and batches (1)", 0, 1e15 },
+        { "lr", EX_NUMBER, &set.lr, "RATE", "highest learning rate (0.05)", 0, 10 },
+        { "loss-every", EX_INT, &set.loss_every, "N", "read the loss every N steps; 1 waits for each step (10)", 1,
           1e9 },
-        { "min-accuracy", EX_NUMBER, &set.min_accuracy, "SHARE", "held-out accuracy below which this fails (0.97)", 0,
-          1 },
-        { "home", EX_TEXT, &set.home, "DIR", "folder of the client's credentials ($GENIE_HOME, else ~/.config/genie)",
-          0, 0 },
+        { "min-accuracy", EX_NUMBER, &set.min_accuracy, "SHARE", "fail below this held-out accuracy (0.97)", 0, 1 },
+        { "home", EX_TEXT, &set.home, "DIR", "folder of client credentials ($GENIE_HOME, else ~/.config/genie)", 0, 0 },
         { "json", EX_FLAG, &set.json, NULL, "end with one line of JSON", 0, 0 },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };

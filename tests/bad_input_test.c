@@ -21,9 +21,7 @@ static void open_context(void) {
     gn_desc desc = { .devices = on_loopback ? NULL : "cpu", .threads = 2 };
     g = on_loopback ? loopback_open(&desc) : gn_open(&desc);
     CHECK_RESULT(gn_status(g), GN_OK);
-    for (int i = 0; i < SIZE; i++) {
-        x[i] = i + 1;
-    }
+    for (int i = 0; i < SIZE; i++) x[i] = i + 1;
     kept = gn_state(g, GN_F64, GN_SHAPE(SIZE), x, "kept");
 }
 
@@ -32,25 +30,35 @@ static void check_alive(void) {
     double x[2] = { 3, 4 }, y = 0, held[SIZE] = { 0 };
     gn_tensor t = gn_data(g, GN_F64, GN_SHAPE(2), x);
     if (!CHECK_RESULT(gn_read(gn_matmul(t, t), &y, sizeof y), GN_OK) ||
-        !CHECK_RESULT(gn_read(kept, held, sizeof held), GN_OK)) {
+        !CHECK_RESULT(gn_read(kept, held, sizeof held), GN_OK))
         test_fail(__FILE__, __LINE__, "%s", gn_last_error(g)->text);
-    }
     CHECK_NEAR(y, 25, 0);
     bool as_before = true;
-    for (int i = 0; i < SIZE; i++) {
-        as_before = as_before && held[i] == i + 1;
-    }
+    for (int i = 0; i < SIZE; i++) as_before = as_before && held[i] == i + 1;
     CHECK(as_before);
     CHECK_RESULT(gn_step(g), GN_OK);
 }
 
+enum { ZEROS = 128 };
+
+/* A shape that asks for more than there is would read past the array. */
+static void check_zeros(gn_shape shape) {
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++) n *= shape.dims[i];
+    if (n <= ZEROS) return;
+    printf("a tensor of %lld zeros: there are %d\n", (long long)n, ZEROS);
+    exit(1);
+}
+
 static gn_tensor floats(gn_shape shape) {
-    static const float x[64] = { 0 };
+    static const float x[ZEROS] = { 0 };
+    check_zeros(shape);
     return gn_data(g, GN_F32, shape, x);
 }
 
 static gn_tensor ints(gn_dtype dtype, gn_shape shape) {
-    static const int64_t x[64] = { 0 };
+    static const int64_t x[ZEROS] = { 0 };
+    check_zeros(shape);
     return gn_data(g, dtype, shape, x);
 }
 
@@ -226,9 +234,7 @@ TEST(read_of_another_size_is_bad_size) {
     CHECK_RESULT(gn_read(t, out, 25), GN_BAD_SIZE);
     CHECK_RESULT(gn_read(t, out, 0), GN_BAD_SIZE);
     CHECK_RESULT(gn_read_many(both, 2, hosts, bytes), GN_BAD_SIZE);
-    for (int i = 0; i < TEST_COUNT(out); i++) {
-        CHECK_INT(out[i], 0x5a);
-    }
+    for (int i = 0; i < TEST_COUNT(out); i++) CHECK_INT(out[i], 0x5a);
     CHECK_RESULT(gn_read(t, NULL, 24), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_read_many(both, -1, hosts, bytes), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_read(t, out, 24), GN_OK);
@@ -288,9 +294,7 @@ static gn_tensor values(gn_dtype dtype, gn_shape shape, const int64_t *x) {
     int32_t narrow[16];
     unsigned char bytes[16];
     int64_t n = 1;
-    for (int i = 0; i < shape.rank; i++) {
-        n *= shape.dims[i];
-    }
+    for (int i = 0; i < shape.rank; i++) n *= shape.dims[i];
     for (int64_t i = 0; i < n; i++) {
         narrow[i] = (int32_t)x[i];
         bytes[i] = (unsigned char)x[i];
@@ -386,11 +390,8 @@ TEST(gather_index_outside_is_index_out_of_range) {
 TEST(embedding_id_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
-    for (int k = 0; k < OUTSIDE; k++) {
-        if (next_outside(k, &d, &x)) {
-            FAULTS(gn_embedding(floats(GN_SHAPE(4, 3)), INTS(d, 1, x)), GN_INDEX_OUT_OF_RANGE);
-        }
-    }
+    for (int k = 0; k < OUTSIDE; k++)
+        if (next_outside(k, &d, &x)) FAULTS(gn_embedding(floats(GN_SHAPE(4, 3)), INTS(d, 1, x)), GN_INDEX_OUT_OF_RANGE);
     FAULTS(gn_embedding(floats(GN_SHAPE(4, 0)), INTS(GN_I64, 4)), GN_INDEX_OUT_OF_RANGE);
 }
 
@@ -489,6 +490,17 @@ TEST(composites_refuse_what_their_comments_exclude) {
     REFUSED(gn_cumsum(scalar, 0), GN_BAD_RANK);
     REFUSED(gn_sort(f, 2, false), GN_BAD_RANK);
     REFUSED(gn_normalize(i, 0, 1), GN_BAD_DTYPE);
+    gn_tensor x = floats(GN_SHAPE(2, 6, 3)), three = floats(GN_SHAPE(3)), six = floats(GN_SHAPE(6));
+    REFUSED(gn_batch_norm(x, six, three, GN_NONE, GN_NONE, 1), GN_BAD_SHAPE);
+    REFUSED(gn_batch_norm(x, three, six, GN_NONE, GN_NONE, 1), GN_BAD_SHAPE);
+    REFUSED(gn_batch_norm(x, six, six, three, GN_NONE, 1), GN_BAD_SHAPE);
+    REFUSED(gn_batch_norm(x, six, gn_cast(six, GN_F64), GN_NONE, GN_NONE, 1), GN_BAD_DTYPE);
+    REFUSED(gn_batch_norm_train(six, GN_NONE, GN_NONE, 1, NULL, NULL), GN_BAD_RANK);
+    REFUSED(gn_group_norm(x, 4, GN_NONE, GN_NONE, 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_group_norm(x, 0, GN_NONE, GN_NONE, 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_group_norm(x, 2, GN_NONE, three, 1), GN_BAD_SHAPE);
+    REFUSED(gn_instance_norm(x, three, GN_NONE, 1), GN_BAD_SHAPE);
+    REFUSED(gn_local_response_norm(x, 0, 1, 1, 1), GN_BAD_ARGUMENT);
     REFUSED(gn_rmsnorm(scalar, GN_NONE, 1), GN_BAD_RANK);
     REFUSED(gn_vecdot(f, floats(GN_SHAPE(3)), 2), GN_BAD_RANK);
     REFUSED(gn_vecdot(f, floats(GN_SHAPE(2)), 0), GN_BAD_SHAPE);
@@ -526,21 +538,16 @@ TEST(composites_refuse_what_their_comments_exclude) {
 TEST(one_hot_class_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
-    for (int k = 0; k < OUTSIDE; k++) {
-        if (next_outside(k, &d, &x)) {
-            FAULTS(gn_one_hot(INTS(d, 3, x), 4, GN_F32), GN_INDEX_OUT_OF_RANGE);
-        }
-    }
+    for (int k = 0; k < OUTSIDE; k++)
+        if (next_outside(k, &d, &x)) FAULTS(gn_one_hot(INTS(d, 3, x), 4, GN_F32), GN_INDEX_OUT_OF_RANGE);
 }
 
 TEST(cross_entropy_target_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
-    for (int k = 0; k < OUTSIDE; k++) {
-        if (next_outside(k, &d, &x)) {
+    for (int k = 0; k < OUTSIDE; k++)
+        if (next_outside(k, &d, &x))
             FAULTS(gn_cross_entropy(floats(GN_SHAPE(2, 4)), INTS(d, 3, x)), GN_INDEX_OUT_OF_RANGE);
-        }
-    }
 }
 
 /* Its gradient selects by the targets too. */
@@ -564,6 +571,145 @@ TEST(kv_append_position_outside_is_index_out_of_range) {
     }
     FAULTS(gn_kv_append(floats(GN_SHAPE(1, 2, 4, 2)), floats(GN_SHAPE(1, 2, 3, 2)), INT0(GN_I64, 2)),
            GN_INDEX_OUT_OF_RANGE);
+}
+
+static gn_quantized quantized(gn_quant format, gn_shape data, gn_shape scales) {
+    gn_quantized w = { .format = format, .data = ints(GN_U8, data) };
+    if (scales.rank) w.scales = floats(scales);
+    return w;
+}
+
+TEST(quantised_weights_that_do_not_fit_are_refused) {
+    gn_tensor x = floats(GN_SHAPE(1, 32));
+    gn_quantized fits = quantized(GN_QUANT_INT8, GN_SHAPE(2, 32), GN_SHAPE(2, 4)), w = fits;
+    REFUSED(gn_linear_quantized(x, quantized(GN_QUANT_INT8, GN_SHAPE(2, 32), GN_SHAPE(2, 5)), GN_NONE), GN_BAD_SHAPE);
+    CHECK(strstr(gn_last_error(g)->text, "5 scales a row do not divide its 32 elements"));
+    REFUSED(gn_linear_quantized(x, quantized(GN_QUANT_Q8_0, GN_SHAPE(1, 33), GN_SCALAR), GN_NONE), GN_BAD_SHAPE);
+    CHECK(strstr(gn_last_error(g)->text, "33 bytes is not a whole number of blocks of q8_0, 34 bytes for 32 elements"));
+    REFUSED(gn_linear_quantized(x, quantized(GN_QUANT_INT4, GN_SHAPE(2, 8), GN_SHAPE(2, 1)), GN_NONE), GN_BAD_SHAPE);
+    REFUSED(gn_linear_quantized(x, quantized(GN_QUANT_INT4, GN_SHAPE(2, 3), GN_SHAPE(2, 2)), GN_NONE), GN_BAD_SHAPE);
+    REFUSED(gn_linear_quantized(x, quantized(GN_QUANT_INT8, GN_SHAPE(2, 32), GN_SHAPE(1, 4)), GN_NONE), GN_BAD_SHAPE);
+    REFUSED(gn_linear_quantized(x, quantized(GN_QUANT_INT8, GN_SHAPE(2, 32), GN_SCALAR), GN_NONE), GN_BAD_ARGUMENT);
+    REFUSED(gn_linear_quantized(x, quantized(GN_QUANT_Q8_0, GN_SHAPE(1, 34), GN_SHAPE(1, 1)), GN_NONE),
+            GN_BAD_ARGUMENT);
+    REFUSED(gn_linear_quantized(x, quantized((gn_quant)5, GN_SHAPE(1, 34), GN_SCALAR), GN_NONE), GN_BAD_ARGUMENT);
+    REFUSED(gn_linear_quantized(gn_cast(x, GN_F64), fits, GN_NONE), GN_BAD_DTYPE);
+    REFUSED(gn_linear_quantized(x, fits, floats(GN_SHAPE(3))), GN_BAD_SHAPE);
+    w.data = gn_cast(w.data, GN_I32);
+    REFUSED(gn_linear_quantized(x, w, GN_NONE), GN_BAD_DTYPE);
+    w = fits;
+    w.rows = 3;
+    REFUSED(gn_dequantize(w, GN_F32), GN_BAD_SHAPE);
+    REFUSED(gn_dequantize(quantized(GN_QUANT_FP8_E4M3, GN_SHAPE(5, 4), GN_SHAPE(2, 1)), GN_F32), GN_BAD_SHAPE);
+    REFUSED(gn_dequantize(fits, GN_F64), GN_BAD_DTYPE);
+    REFUSED(gn_quantize(x, &(gn_quantize_desc){ .format = GN_QUANT_Q4_K }).data, GN_UNSUPPORTED);
+    REFUSED(gn_quantize(x, &(gn_quantize_desc){ .format = GN_QUANT_INT8, .group = 5 }).data, GN_BAD_SHAPE);
+    REFUSED(gn_embedding_quantized(fits, floats(GN_SHAPE(1)), GN_F32), GN_BAD_DTYPE);
+    static const int64_t none[] = { -1, 2, INT64_MAX, INT64_MIN };
+    for (int k = 0; k < TEST_COUNT(none); k++) {
+        FAULTS(gn_embedding_quantized(quantized(GN_QUANT_INT8, GN_SHAPE(2, 32), GN_SHAPE(2, 4)), INT0(GN_I64, none[k]),
+                                      GN_F32),
+               GN_INDEX_OUT_OF_RANGE);
+    }
+    fits = quantized(GN_QUANT_INT8, GN_SHAPE(2, 32), GN_SHAPE(2, 4));
+    x = floats(GN_SHAPE(1, 32));
+    gn_tensor grad, loss = gn_sum(gn_linear_quantized(x, fits, GN_NONE), GN_ALL_AXES, false);
+    CHECK_RESULT(gn_grad(loss, &fits.data, 1, &grad), GN_NO_GRADIENT);
+    CHECK(strstr(gn_last_error(g)->text, "is u8: only floats have gradients"));
+}
+
+TEST(convolutions_that_make_no_sense_are_refused) {
+    gn_tensor x = floats(GN_SHAPE(2, 4, 5)), w = floats(GN_SHAPE(6, 4, 3));
+    static const struct {
+        gn_conv_desc d;
+        gn_result want;
+    } bad[] = {
+        { { .stride = { -1 } }, GN_BAD_ARGUMENT },
+        { { .dilation = { INT64_MAX } }, GN_BAD_ARGUMENT },
+        { { .before = { INT64_MIN } }, GN_BAD_ARGUMENT },
+        { { .after = { INT64_MAX } }, GN_BAD_ARGUMENT },
+        { { .extra = { 1 } }, GN_BAD_ARGUMENT },
+        { { .extra = { INT64_MAX }, .transposed = true }, GN_BAD_ARGUMENT },
+        { { .clamps = true, .least = 1, .most = -1 }, GN_BAD_ARGUMENT },
+        { { .clamps = true, .least = NAN, .most = 1 }, GN_BAD_ARGUMENT },
+        { { .dilation = { 3 } }, GN_BAD_SHAPE },
+        { { .before = { -3 } }, GN_BAD_SHAPE },
+        { { .groups = 2 }, GN_BAD_SHAPE },
+        { { .groups = -1 }, GN_BAD_SHAPE },
+        { { .groups = INT64_MAX }, GN_BAD_SHAPE },
+        { { .transposed = true }, GN_BAD_SHAPE },
+    };
+    for (int k = 0; k < TEST_COUNT(bad); k++) REFUSED(gn_conv(x, w, GN_NONE, &bad[k].d), bad[k].want);
+    REFUSED(gn_conv(x, w, floats(GN_SHAPE(4)), NULL), GN_BAD_SHAPE);
+    REFUSED(gn_conv(x, w, gn_cast(floats(GN_SHAPE(6)), GN_F16), NULL), GN_BAD_DTYPE);
+    REFUSED(gn_conv(x, w, GN_NONE, &(gn_conv_desc){ .residual = floats(GN_SHAPE(2, 6, 5)) }), GN_BAD_SHAPE);
+    REFUSED(gn_conv(x, floats(GN_SHAPE(6, 4, 0)), GN_NONE, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_conv(x, floats(GN_SHAPE(6, 4)), GN_NONE, NULL), GN_BAD_RANK);
+    REFUSED(gn_conv(floats(GN_SHAPE(2, 4)), floats(GN_SHAPE(6, 4)), GN_NONE, NULL), GN_BAD_RANK);
+    REFUSED(gn_conv(ints(GN_I32, GN_SHAPE(2, 4, 5)), ints(GN_I32, GN_SHAPE(6, 4, 3)), GN_NONE, NULL), GN_BAD_DTYPE);
+    gn_tensor in[2] = { x, w };
+    static const int64_t attrs[] = { 2, 1, 0, 0, 1, 1, 0, 0, 9 }; /* a bias that is not there; one number too many */
+    REFUSED(gn_apply(g, 0x78, in, 2, attrs, 8), GN_BAD_ARGUMENT);
+    REFUSED(gn_apply(g, 0x78, in, 2, attrs + 1, 8), GN_BAD_SHAPE);
+    REFUSED(gn_apply(g, 0x78, in, 2, attrs, 9), GN_BAD_ARGUMENT);
+}
+
+TEST(pools_that_make_no_sense_are_refused) {
+    gn_tensor x = floats(GN_SHAPE(2, 4, 5));
+    static const struct {
+        gn_pool_desc d;
+        gn_result want;
+    } bad[] = {
+        { { .kernel = { 0 } }, GN_BAD_ARGUMENT },
+        { { .kernel = { INT64_MAX } }, GN_BAD_ARGUMENT },
+        { { .kernel = { 2 }, .stride = { -1 } }, GN_BAD_ARGUMENT },
+        { { .kernel = { 2 }, .dilation = { INT64_MIN } }, GN_BAD_ARGUMENT },
+        { { .kernel = { 2 }, .before = { 2 } }, GN_BAD_ARGUMENT },
+        { { .kernel = { 2 }, .after = { -1 } }, GN_BAD_ARGUMENT },
+        { { .kernel = { 2 }, .kind = (gn_pool_kind)4 }, GN_BAD_ARGUMENT },
+        { { .kernel = { 6 } }, GN_BAD_SHAPE },
+    };
+    for (int k = 0; k < TEST_COUNT(bad); k++) REFUSED(gn_pool(x, &bad[k].d), bad[k].want);
+    gn_pool_desc one = { .kernel = { 1 } };
+    REFUSED(gn_pool(floats(GN_SHAPE(2, 4)), &one), GN_BAD_RANK);
+    REFUSED(gn_pool(floats(GN_SHAPE(2, 4, 0)), &one), GN_BAD_SHAPE);
+    REFUSED(gn_pool(ints(GN_I32, GN_SHAPE(2, 4, 5)), &one), GN_BAD_DTYPE);
+    static const int64_t attrs[] = { 0, 8, 1, 1, 1, 0, 0, 0 }; /* a bit that is none; one number too many */
+    REFUSED(gn_apply(g, 0x79, &x, 1, attrs, 7), GN_BAD_ARGUMENT);
+    REFUSED(gn_apply(g, 0x79, &x, 1, attrs, 8), GN_BAD_ARGUMENT);
+}
+
+TEST(interpolations_that_make_no_sense_are_refused) {
+    gn_tensor x = floats(GN_SHAPE(2, 4, 5));
+    static const struct {
+        gn_interpolate_desc d;
+        gn_axes axes;
+        int64_t size;
+        gn_result want;
+    } bad[] = {
+        { { .kind = (gn_interpolate_kind)3 }, { 1, { 2 } }, 2, GN_BAD_ARGUMENT },
+        { { .kind = (gn_interpolate_kind)-1 }, { 1, { 2 } }, 2, GN_BAD_ARGUMENT },
+        { { .rounding = (gn_interpolate_rounding)4 }, { 1, { 2 } }, 2, GN_BAD_ARGUMENT },
+        { { .places = (gn_interpolate_places)4 }, { 1, { 2 } }, 2, GN_BAD_ARGUMENT },
+        { { .stretch = { 0.5 } }, { 1, { 2 } }, 2, GN_BAD_ARGUMENT },
+        { { .stretch = { NAN } }, { 1, { 2 } }, 2, GN_BAD_ARGUMENT },
+        { { .sets_cubic = true, .cubic = INFINITY }, { 1, { 2 } }, 2, GN_BAD_ARGUMENT },
+        { { .places = GN_INTERPOLATE_MAPPED }, { 1, { 2 } }, 2, GN_BAD_ARGUMENT }, /* over 0 */
+        { { .places = GN_INTERPOLATE_MAPPED, .map = { { 1, 3e9, 1, 0 } } }, { 1, { 2 } }, 2, GN_BAD_ARGUMENT },
+        { { .kind = GN_INTERPOLATE_LINEAR }, { 1, { 3 } }, 2, GN_BAD_RANK },
+        { { .kind = GN_INTERPOLATE_LINEAR }, { 1, { 2 } }, -1, GN_BAD_SHAPE },
+        { { .kind = GN_INTERPOLATE_LINEAR }, { 1, { 2 } }, INT64_MAX, GN_BAD_SHAPE },
+        { { .kind = GN_INTERPOLATE_LINEAR }, { 0, { 2 } }, 2, GN_BAD_ARGUMENT },
+    };
+    for (int k = 0; k < TEST_COUNT(bad); k++)
+        REFUSED(gn_interpolate(x, bad[k].axes, GN_SHAPE(bad[k].size), &bad[k].d), bad[k].want);
+    REFUSED(gn_interpolate(x, GN_AXES(2, 1), GN_SHAPE(2, 2), NULL), GN_BAD_RANK);
+    REFUSED(gn_interpolate(x, GN_AXES(1, 1), GN_SHAPE(2, 2), NULL), GN_BAD_RANK);
+    REFUSED(gn_interpolate(floats(GN_SHAPE(2, 0)), GN_AXES(1), GN_SHAPE(2), NULL), GN_BAD_SHAPE);
+    static const int64_t attrs[] = { 0, 8, 0, 0, 1, 0, 0, 0, 0, 0 }; /* a bit that is none; one number too few */
+    REFUSED(gn_apply(g, 0x7a, &x, 1, attrs, 10), GN_BAD_ARGUMENT);
+    REFUSED(gn_apply(g, 0x7a, &x, 1, attrs, 9), GN_BAD_ARGUMENT);
+    REFUSED(gn_apply(g, 0x7a, &x, 1, attrs, 3), GN_BAD_ARGUMENT);
 }
 
 TEST(experts_that_are_not_there_are_index_out_of_range) {
@@ -620,9 +766,7 @@ TEST(a_failed_step_leaves_every_state_as_it_was) {
         CHECK_RESULT(pos == 4 && r == GN_OK ? later : r, pos == 4 ? GN_INDEX_OUT_OF_RANGE : GN_OK);
     }
     CHECK_RESULT(gn_read(cache, cached, sizeof cached), GN_OK);
-    for (int i = 0; i < 8; i++) {
-        CHECK_NEAR((double)cached[i], 5, 0);
-    }
+    for (int i = 0; i < 8; i++) CHECK_NEAR((double)cached[i], 5, 0);
     check_alive();
 }
 
@@ -638,9 +782,7 @@ TEST(a_fault_after_an_append_in_place_leaves_the_cache_as_it_was) {
         CHECK_RESULT(gn_read(picked, out, 8), step ? GN_OK : GN_INDEX_OUT_OF_RANGE);
         gn_step(g);
         CHECK_RESULT(gn_read(cache, out, sizeof out), GN_OK);
-        for (int i = 0; i < 8; i++) {
-            CHECK_NEAR((double)out[i], step && i >= 2 && i < 6 ? 5 : 1, 0);
-        }
+        for (int i = 0; i < 8; i++) CHECK_NEAR((double)out[i], step && i >= 2 && i < 6 ? 5 : 1, 0);
         CHECK_RESULT(gn_step(g), GN_OK);
     }
     check_alive();
@@ -718,6 +860,10 @@ static const test_entry tests[] = {
     TEST_ENTRY(cross_entropy_target_outside_is_index_out_of_range),
     TEST_ENTRY(cross_entropy_gradient_with_a_target_outside_is_index_out_of_range),
     TEST_ENTRY(kv_append_position_outside_is_index_out_of_range),
+    TEST_ENTRY(quantised_weights_that_do_not_fit_are_refused),
+    TEST_ENTRY(convolutions_that_make_no_sense_are_refused),
+    TEST_ENTRY(pools_that_make_no_sense_are_refused),
+    TEST_ENTRY(interpolations_that_make_no_sense_are_refused),
     TEST_ENTRY(experts_that_are_not_there_are_index_out_of_range),
     TEST_ENTRY(attention_length_outside_is_index_out_of_range),
     TEST_ENTRY(a_failed_step_leaves_every_state_as_it_was),

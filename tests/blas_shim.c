@@ -43,9 +43,7 @@ static int asked(const char *what) {
     char line[100] = "";
     const char *path = getenv("GENIE_SHIM_FAULTS");
     FILE *f = path ? fopen(path, "r") : NULL;
-    if (!f) {
-        return 0;
-    }
+    if (!f) return 0;
     int is = fgets(line, sizeof line, f) && strncmp(line, what, strlen(what)) == 0;
     fclose(f);
     return is;
@@ -132,9 +130,8 @@ API int cublasLtMatmulAlgoGetHeuristic(void *lt, void *p, void *a, void *b, void
     (void)c;
     (void)d;
     (void)w;
-    for (*n = 0; *n < most && *n < ALGORITHMS; ++*n) {
+    for (*n = 0; *n < most && *n < ALGORITHMS; ++*n)
         out[*n] = (found){ .algorithm = { algorithm_word(*n), (uint64_t)clock() }, .workspace = 4096 };
-    }
     return 0;
 }
 

@@ -67,9 +67,7 @@ static char *made_up_config(void) {
 static char *made_up_core(void) { return made_up.core; }
 
 static void *made_up_dlopen(const char *name, int how) {
-    if (!made_up.on) {
-        return dlopen(name, how);
-    }
+    if (!made_up.on) return dlopen(name, how);
     return made_up.missing ? NULL : (void *)&made_up;
 }
 
@@ -86,12 +84,9 @@ static void *made_up_dlsym(void *lib, const char *name) {
         { "openblas_get_corename", (void (*)(void))made_up_core },
     };
     void *found = NULL;
-    if (lib != (void *)&made_up) {
-        return dlsym(lib, name);
-    }
-    for (int i = 0; i < TEST_COUNT(functions); i++) {
+    if (lib != (void *)&made_up) return dlsym(lib, name);
+    for (int i = 0; i < TEST_COUNT(functions); i++)
         if (strcmp(functions[i].name, name) == 0) memcpy(&found, &functions[i].fn, sizeof found);
-    }
     return found;
 }
 
@@ -136,27 +131,19 @@ static void check_product(gn_ctx *g, gn_dtype d, bool flip_a, bool flip_b) {
     const void *a = d == GN_F32 ? (const void *)a32 : a64, *b = d == GN_F32 ? (const void *)b32 : b64,
                *c = d == GN_F32 ? (const void *)bias32 : bias64;
     gn_tensor y = gn_linear(side(g, d, M, K, a, flip_a), side(g, d, K, N, b, flip_b), gn_data(g, d, GN_SHAPE(N), c));
-    if (!CHECK_RESULT(gn_read(gn_cast(y, GN_F64), got, sizeof got), GN_OK)) {
-        return;
-    }
+    if (!CHECK_RESULT(gn_read(gn_cast(y, GN_F64), got, sizeof got), GN_OK)) return;
     for (int i = 0; i < M * N; i++) {
         double want = bias64[i % N];
-        for (int k = 0; k < K; k++) {
-            want += a64[i / N * K + k] * b64[k * N + i % N];
-        }
+        for (int k = 0; k < K; k++) want += a64[i / N * K + k] * b64[k * N + i % N];
         CHECK_NEAR(got[i], want, d == GN_F32 ? 2e-5 : 1e-13);
     }
 }
 
 TEST(products_by_openblas_are_right) {
     gn_ctx *g = open_with("openblas");
-    if (!g) {
-        return;
-    }
+    if (!g) return;
     fill();
-    for (int how = 0; how < 8; how++) {
-        check_product(g, how & 4 ? GN_F64 : GN_F32, how & 1, (how >> 1) & 1);
-    }
+    for (int how = 0; how < 8; how++) check_product(g, how & 4 ? GN_F64 : GN_F32, how & 1, (how >> 1) & 1);
     gn_close(g);
 }
 
@@ -166,9 +153,7 @@ TEST(openblas_and_its_threads_are_part_of_the_identity) {
     CHECK_RESULT(gn_get_device(own, &without), GN_OK);
     CHECK(strstr(without.identity, "blas own") != NULL);
     gn_close(own);
-    if (!g) {
-        return;
-    }
+    if (!g) return;
     CHECK_RESULT(gn_get_device(g, &with), GN_OK);
     CHECK(strstr(with.identity, "OpenBLAS") != NULL && strstr(with.identity, "2 threads") != NULL);
     gn_close(g);
@@ -206,9 +191,8 @@ static int open_auto(const char *how, const char *core, bool slow, char identity
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2, .log = count_warnings });
     unsetenv("GENIE_BLAS");
     identity[0] = 0;
-    if (CHECK_RESULT(gn_status(g), GN_OK) && CHECK_RESULT(gn_get_device(g, &d), GN_OK)) {
+    if (CHECK_RESULT(gn_status(g), GN_OK) && CHECK_RESULT(gn_get_device(g, &d), GN_OK))
         snprintf(identity, 512, "%s", d.identity);
-    }
     gn_close(g);
     return made_up.products - before;
 }

@@ -1,7 +1,8 @@
 /* What a client can make a server hold: the server runs in a process of its own, reached over socketpairs, so that its
  * resident memory is its own. Each attack costs its client a few bytes; under a limit of 64 MiB the server's memory
  * must stay near that limit, the client must be told which limit it was, and a client of another tenant must not
- * notice. `budget_test figures` prints the memory.
+ * notice. The server may open 1,024 descriptors. GENIE_FIGURES=1 prints its memory, threads and descriptors under each
+ * attack.
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
@@ -9,6 +10,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #define GENIE_IMPLEMENTATION
 #include "genie.h"
@@ -19,7 +24,9 @@
 
 /* OVER: room for messages under way, code and the allocator's own */
 enum { MIB = 1 << 20, LIMIT = 64 * MIB, OVER = 24 * MIB };
-enum { CLIENTS = 12 };
+enum { CLIENTS = 12, DESCRIPTORS = 1024 };
+/* of one client: its session's, the pool's, one that hashes an upload */
+enum { THREADS_A_CLIENT = 4, DESCRIPTORS_A_CLIENT = 4 };
 
 /* A server in a child process; sockets[i] leads to it, a session of tenants[i]. */
 typedef struct host {
@@ -28,28 +35,58 @@ typedef struct host {
     uint64_t before; /* resident bytes once it was open */
 } host;
 
+/* threads, descriptors: the most since it was asked last */
 typedef struct held {
-    uint64_t now, peak, sessions, device_bytes;
+    uint64_t now, peak, threads, descriptors;
 } held;
 
-static uint64_t status_bytes(const char *key) {
+static uint64_t status_number(const char *key) {
     char line[256];
-    unsigned long long kib = 0;
+    unsigned long long number = 0;
     FILE *f = fopen("/proc/self/status", "r");
     if (!f) return 0;
     while (fgets(line, sizeof line, f))
-        if (strncmp(line, key, strlen(key)) == 0) sscanf(line + strlen(key), ": %llu", &kib);
+        if (strncmp(line, key, strlen(key)) == 0) sscanf(line + strlen(key), ": %llu", &number);
     fclose(f);
-    return (uint64_t)kib * 1024;
+    return number;
+}
+
+static uint64_t status_bytes(const char *key) { return status_number(key) * 1024; }
+
+static uint64_t open_descriptors(void) {
+    uint64_t n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    return n > 3 ? n - 3 : 0; /* ., .. and the folder itself */
+}
+
+static struct { atomic_uint_least64_t threads, descriptors; } most_seen;
+
+static void see(atomic_uint_least64_t *most, uint64_t now) {
+    if (now > atomic_load(most)) atomic_store(most, now);
+}
+
+/* A thread of the server's process, which it counts too. */
+static void *watch(void *unused) {
+    (void)unused;
+    for (;; usleep(2000)) {
+        see(&most_seen.threads, status_number("Threads"));
+        see(&most_seen.descriptors, open_descriptors());
+    }
+    return NULL;
 }
 
 /* Answers each byte with what it holds, until the control socket is closed. */
 static void host_main(gn_server *s, int control) {
     char byte;
+    pthread_t watcher;
+    if (pthread_create(&watcher, NULL, watch, NULL) != 0) _exit(5);
     while (read(control, &byte, 1) == 1) {
-        gn_stats stats;
-        gn_server_stats(s, &stats);
-        held h = { status_bytes("VmRSS"), status_bytes("VmHWM"), stats.sessions, stats.device_bytes };
+        see(&most_seen.threads, status_number("Threads"));
+        see(&most_seen.descriptors, open_descriptors());
+        held h = { status_bytes("VmRSS"), status_bytes("VmHWM"), atomic_exchange(&most_seen.threads, 0),
+                   atomic_exchange(&most_seen.descriptors, 0) };
         if (write(control, &h, sizeof h) != (ssize_t)sizeof h) break;
     }
     gn_server_close(s);
@@ -57,7 +94,7 @@ static void host_main(gn_server *s, int control) {
 }
 
 static held host_ask(const host *h) {
-    held answer = { 0, 0, 0, 0 };
+    held answer = { 0 };
     if (write(h->control, "?", 1) != 1 || read(h->control, &answer, sizeof answer) != (ssize_t)sizeof answer)
         test_fail(__FILE__, __LINE__, "the server is gone");
     return answer;
@@ -78,6 +115,8 @@ static host host_begin(gn_server_desc desc, const char *const *tenants, int n) {
     if (h.pid == 0) {
         gn_server *s = NULL;
         gn_error e;
+        struct rlimit few = { DESCRIPTORS, DESCRIPTORS };
+        if (setrlimit(RLIMIT_NOFILE, &few) != 0) _exit(6);
         desc.listen = "none";
         desc.no_costs = true;
         if (!desc.threads) desc.threads = 2;
@@ -370,6 +409,7 @@ static void attack_run(const attack *a) {
     gn_ctx *honest = client_on(h.sockets[1]);
     honest_step(honest);
     told[0] = 0;
+    held before = host_ask(&h);
     gn_result r = a->run(h.sockets[0]);
     held during = host_ask(&h);
     uint64_t slow = 0;
@@ -377,9 +417,13 @@ static void attack_run(const attack *a) {
     gn_close(honest);
     uint64_t grown = during.peak - GN__MIN(h.before, during.peak);
     if (!CHECK(TEST_SANITIZED || grown <= LIMIT + OVER) || getenv("GENIE_FIGURES"))
-        printf("  %-40s %6.1f MiB at its peak, %6.1f MiB after; honest step at most %.1f ms; %s %s\n", a->name,
-               (double)grown / MIB, (double)(during.now - GN__MIN(h.before, during.now)) / MIB, (double)slow / 1e3,
-               gn__result_name(r), told);
+        printf("  %-40s %6.1f MiB at its peak, %6.1f MiB after; threads %d before, %d at most; descriptors %d, %d; "
+               "honest step at most %.1f ms; %s %s\n",
+               a->name, (double)grown / MIB, (double)(during.now - GN__MIN(h.before, during.now)) / MIB,
+               (int)before.threads, (int)during.threads, (int)before.descriptors, (int)during.descriptors,
+               (double)slow / 1e3, gn__result_name(r), told);
+    CHECK(during.threads <= before.threads + THREADS_A_CLIENT);
+    CHECK(during.descriptors <= before.descriptors + DESCRIPTORS_A_CLIENT);
     if (r || a->refused) {
         CHECK_RESULT(r, GN_LIMIT);
         if (!strstr(told, "--memory"))

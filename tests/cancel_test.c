@@ -32,13 +32,17 @@ static double busy_share(void) {
     return spent / (now_s() - begin);
 }
 
+/* Whether somebody computes: on a machine that others use too it may take a while to see. */
+static bool comes_to_work(void) {
+    for (double begin = now_s(); now_s() - begin < 10;)
+        if (busy_share() > 0.1) return true;
+    return false;
+}
+
 /* Whether nobody computes any more; what was told to end may take a while on a machine that others use too. */
 static bool comes_to_rest(void) {
-    for (double begin = now_s(); now_s() - begin < 10;) {
-        if (busy_share() < 0.08) {
-            return true;
-        }
-    }
+    for (double begin = now_s(); now_s() - begin < 10;)
+        if (busy_share() < 0.08) return true;
     return false;
 }
 
@@ -50,9 +54,7 @@ static double wide_one = 1;
 
 static gn_tensor spread(gn_ctx *g, gn_dtype d, gn_shape s) {
     gn_shape ones = s;
-    for (int i = 0; i < s.rank; i++) {
-        ones.dims[i] = 1;
-    }
+    for (int i = 0; i < s.rank; i++) ones.dims[i] = 1;
     const void *value = d == GN_I64 ? (const void *)&zero : d == GN_F64 ? (const void *)&wide_one : (const void *)&one;
     return gn_broadcast(gn_data(g, d, ones, value), s);
 }
@@ -107,20 +109,20 @@ static gn_tensor endless_query(gn_ctx *g) {
               k = spread(g, GN_F32, GN_SHAPE(1, 1, 1 << 20, 1 << 13));
     return gn_attention(q, k, k, NULL);
 }
+static gn_tensor endless_interpolate(gn_ctx *g) {
+    gn_interpolate_desc wide = { .kind = GN_INTERPOLATE_LINEAR, .stretch = { 1 << 13 } };
+    return gn_interpolate(spread(g, GN_F32, GN_SHAPE(1 << 20, 1)), GN_AXES(1), GN_SHAPE(32), &wide);
+}
 /* Many short kernels: what looks between them. */
 static gn_tensor endless_chain(gn_ctx *g) {
     gn_tensor x = gn_full(g, GN_F32, GN_SHAPE(1 << 20), 1);
-    for (int i = 0; i < 20000; i++) {
-        x = gn_softmax(x, -1);
-    }
+    for (int i = 0; i < 20000; i++) x = gn_softmax(x, -1);
     return x;
 }
 /* One loop of many instructions. */
 static gn_tensor endless_loop(gn_ctx *g) {
     gn_tensor x = gn_arange(g, GN_F32, 1 << 24, 0, 1), y = x;
-    for (int i = 0; i < 3000; i++) {
-        y = gn_sin(gn_add(y, x));
-    }
+    for (int i = 0; i < 3000; i++) y = gn_sin(gn_add(y, x));
     return y;
 }
 
@@ -142,6 +144,7 @@ static const struct {
     { "embedding", endless_embedding },
     { "attention", endless_attention },
     { "query", endless_query },
+    { "interpolate", endless_interpolate },
     { "chain", endless_chain },
     { "loop", endless_loop },
 };
@@ -170,17 +173,13 @@ static void cancel_after(canceller *c, gn_ctx *g, int ms) {
     c->g = g;
     c->after_ms = ms;
     atomic_init(&c->done, false);
-    if (pthread_create(&c->thread, NULL, cancel_main, c) != 0) {
-        exit(2);
-    }
+    if (pthread_create(&c->thread, NULL, cancel_main, c) != 0) exit(2);
 }
 
 static gn_result run_endless(gn_ctx *g, int which) {
     gn_tensor t = endless[which].make(g);
     gn_result r = gn_realize(&t, 1);
-    if (r == GN_OK) {
-        r = gn_sync(g); /* a server computes while we go on */
-    }
+    if (r == GN_OK) r = gn_sync(g); /* a server computes while we go on */
     gn_step(g);
     return r;
 }
@@ -212,9 +211,7 @@ static void check_works(gn_ctx *g) {
 static void endless_kernels_of_every_kind_end_when_cancelled(void) {
     for (uint32_t threads = 1; threads <= 3; threads += 2) {
         gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
-        for (int i = 0; i < ENDLESS; i++) {
-            run_cancelled(g, i);
-        }
+        for (int i = 0; i < ENDLESS; i++) run_cancelled(g, i);
         check_works(g);
         gn_close(g);
     }
@@ -268,9 +265,7 @@ TEST(a_cut_ends_when_its_call_is_cancelled) {
     uint32_t bad;
     float out = 0;
     char words[4000];
-    for (int i = 0; i < 5000; i++) {
-        t = gn_add(t, x);
-    }
+    for (int i = 0; i < 5000; i++) t = gn_add(t, x);
     uint32_t root = gn__resolve(g, t, &why);
     gn_cancel(g);
     CHECK_RESULT(gn__cut_make(g, &root, 1, &bad), GN_CANCELLED);
@@ -305,9 +300,7 @@ static gn_server *open_server(gn_server_desc desc) {
 }
 
 static void make_pair(int ends[2]) {
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) {
-        exit(2);
-    }
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) exit(2);
 }
 
 static gn_ctx *open_client(gn_server *s, gn_desc desc) {
@@ -324,9 +317,7 @@ static gn_result old_send(void *self, const void *data, size_t n, uint32_t timeo
     static const size_t features_at = GN__FRAME_HEAD + 8;
     loopback_link *l = self;
     uint8_t hello[GN__HELLO_MAX];
-    if (l->up > 0 || n > sizeof hello) {
-        return loopback__send(self, data, n, timeout_ms);
-    }
+    if (l->up > 0 || n > sizeof hello) return loopback__send(self, data, n, timeout_ms);
     memcpy(hello, data, n);
     hello[features_at] &= (uint8_t)~withheld;
     return loopback__send(self, hello, n, timeout_ms);
@@ -349,9 +340,7 @@ static void endless_kernels_on_a_server_end_when_cancelled(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     gn_ctx *g = open_client(s, (gn_desc){ 0 });
     static const int some[] = { 0, 1, 3, 12, 14 };
-    for (int i = 0; i < (int)(sizeof some / sizeof *some); i++) {
-        run_cancelled(g, some[i]);
-    }
+    for (int i = 0; i < (int)(sizeof some / sizeof *some); i++) run_cancelled(g, some[i]);
     check_works(g);
     CHECK(comes_to_rest());
     check_states(g);
@@ -397,9 +386,7 @@ static int long_bits(double seconds) {
         CHECK_RESULT(gn_realize(&t, 1), GN_OK);
         took = now_s() - begin;
         gn_step(g);
-        for (; took >= 0.05 && took < seconds; bits++) {
-            took *= 2;
-        }
+        for (; took >= 0.05 && took < seconds; bits++) took *= 2;
     }
     gn_close(g);
     return bits - 1;
@@ -415,9 +402,8 @@ static void a_step_longer_than_the_deadline_is_no_loss(void) {
     gn_tensor t = gn_nonzero(spread(g, GN_I64, GN_SHAPE((int64_t)1 << bits)), 4);
     CHECK_RESULT(gn_read(t, places, sizeof places), GN_OK);
     CHECK(places[0] == -1);
-    if (now_s() - begin < 1) {
+    if (now_s() - begin < 1)
         test_fail(__FILE__, __LINE__, "the step took only %.2f s: shorter than it should be", now_s() - begin);
-    }
     gn_step(g);
     check_works(g);
     gn_close(g);
@@ -468,24 +454,30 @@ static void a_step_longer_than_the_server_allows_ends_with_the_limit(void) {
     gn_server_close(s);
 }
 
-/* Many short steps in flight are not one long one. */
-static void queued_steps_have_each_their_own_time(void) {
-    gn_server *s = open_server((gn_server_desc){ .max_step_seconds = 1 });
-    gn_ctx *g = open_client(s, (gn_desc){ 0 });
-    int bits = long_bits(0.25);
+/* Queues n steps, whose length `bits` says, and returns the seconds that they took together. */
+static double queued_steps(gn_ctx *g, int n, int bits) {
     double begin = now_s();
     gn_tensor counter = gn_state(g, GN_F32, GN_SCALAR, NULL, "counter");
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < n; i++) {
         gn_tensor t = gn_nonzero(spread(g, GN_I64, GN_SHAPE((int64_t)1 << bits)), 4);
         gn_assign(counter, gn_add(gn_add_c(counter, 2), gn_cast(gn_max(t, GN_ALL_AXES, false), GN_F32)));
         CHECK_RESULT(gn_step(g), GN_OK);
     }
     float count = 0;
     CHECK_RESULT(gn_read(counter, &count, sizeof count), GN_OK);
-    CHECK(count == 8);
-    if (now_s() - begin < 1.2) {
-        test_fail(__FILE__, __LINE__, "the steps took only %.2f s together", now_s() - begin);
-    }
+    CHECK(count == (float)n);
+    return now_s() - begin;
+}
+
+/* Many short steps in flight are not one long one. What a step takes differs between runs on a shared machine: there
+   are as many of them as together take longer than the limit. */
+static void queued_steps_have_each_their_own_time(void) {
+    gn_server *s = open_server((gn_server_desc){ .max_step_seconds = 1 });
+    gn_ctx *g = open_client(s, (gn_desc){ 0 });
+    int bits = long_bits(0.2), n = 8;
+    double took = queued_steps(g, n, bits);
+    while (took < 1.2 && n < 64) took = queued_steps(g, n *= 2, bits);
+    if (took < 1.2) test_fail(__FILE__, __LINE__, "%d steps took only %.2f s together", n, took);
     gn_close(g);
     gn_server_close(s);
 }
@@ -502,7 +494,7 @@ static void a_plan_of_ten_times_the_limit_is_refused_beforehand(void) {
         gn_matmul(spread(g, GN_F32, GN_SHAPE(1, (int64_t)1 << 41)), spread(g, GN_F32, GN_SHAPE((int64_t)1 << 41, 8)));
     gn_realize(&t, 1);
     CHECK_RESULT(gn_sync(g), GN_LIMIT);
-    CHECK(strstr(gn_last_error(g)->text, "would compute for") != NULL);
+    CHECK(strstr(gn_last_error(g)->text, "would take about") != NULL);
     CHECK(now_s() - begin < 0.8 || TEST_SANITIZED);
     gn_step(g);
     check_works(g);
@@ -526,7 +518,7 @@ static void a_step_whose_client_has_gone_ends(void) {
         gn_tensor t = endless_nonzero(g);
         REQUIRE(gn_read_later(&t, 1, &host, &bytes, &ticket) == GN_OK);
         wait_ms(200);
-        CHECK(busy_share() > 0.1);
+        CHECK(comes_to_work());
         static char rubbish[4096];
         memset(rubbish, 0xff, sizeof rubbish);
         for (int i = 0, full = 0; i < 2000 * unread && full < 10; i++) {
@@ -560,9 +552,7 @@ static void close_planner(gn_server *s) {
 /* A chain of so many kernels, all alike. */
 static gn_tensor many_kernels(gn_ctx *g, int n) {
     gn_tensor x = gn_full(g, GN_F32, GN_SHAPE(4), 1);
-    for (int i = 0; i < n; i++) {
-        x = gn_cumsum(x, 0);
-    }
+    for (int i = 0; i < n; i++) x = gn_cumsum(x, 0);
     return x;
 }
 
@@ -642,7 +632,7 @@ static void a_plan_whose_client_has_gone_is_not_made(void) {
     gn_tensor t = many_kernels(g, n);
     CHECK_RESULT(gn_realize(&t, 1), GN_OK);
     wait_ms(200);
-    CHECK(busy_share() > 0.1);
+    CHECK(comes_to_work());
     shutdown(fd, SHUT_RDWR);
     close(fd);
     wait_ms(600 + 600 * TEST_SANITIZED);
@@ -754,22 +744,15 @@ static void check_storm(gn_ctx *g, int steps, int products) {
     REQUIRE(pthread_create(&thread, NULL, storm_main, &s) == 0);
     for (int i = 0; i < steps; i++) {
         float y[4096], before = seen;
-        for (int k = 0; k < 4096; k++) {
-            x[k] = (float)(i + k);
-        }
+        for (int k = 0; k < 4096; k++) x[k] = (float)(i + k);
         gn_tensor t = gn_data(g, GN_F32, GN_SHAPE(64, 64), x);
         gn_assign(counter, gn_add_c(counter, 1));
-        for (int k = 0; k < products; k++) {
-            t = gn_maximum(t, gn_mul_c(gn_matmul(t, t), 0));
-        }
+        for (int k = 0; k < products; k++) t = gn_maximum(t, gn_mul_c(gn_matmul(t, t), 0));
         gn_result r = gn_read(gn_add_c(gn_add(t, t), 1), y, sizeof y);
         ok += r == GN_OK;
         cancelled += r == GN_CANCELLED;
-        if (r == GN_OK) {
-            CHECK(y[0] == 2 * x[0] + 1 && y[4095] == 2 * x[4095] + 1);
-        } else {
-            CHECK_RESULT(r, GN_CANCELLED);
-        }
+        if (r == GN_OK) CHECK(y[0] == 2 * x[0] + 1 && y[4095] == 2 * x[4095] + 1);
+        else CHECK_RESULT(r, GN_CANCELLED);
         gn_result stepped = gn_step(g);
         CHECK(stepped == GN_OK || stepped == GN_CANCELLED);
         gn_result read = GN_CANCELLED;
@@ -822,9 +805,8 @@ static void plans_that_did_not_end_are_remembered_by_the_next_server(void) {
     gn_server *s = open_server((gn_server_desc){ 0 });
     CHECK_INT(gn_server_refused(s, text, sizeof text), 0);
     CHECK_STR(text, "");
-    for (unsigned i = 0; i < GN__REFUSED_MAX + 3; i++) {
+    for (unsigned i = 0; i < GN__REFUSED_MAX + 3; i++)
         gn__server_refuse(s, i % 2 ? "tenant: of many\xff bytes" : "", 0x123456789abcdef0u + i);
-    }
     size_t n = gn_server_refused(s, text, sizeof text);
     CHECK(n > 1000 && n < sizeof text && strlen(text) == n);
     CHECK_INT(gn_server_refused(s, again, 8), n);
@@ -841,9 +823,7 @@ static void plans_that_did_not_end_are_remembered_by_the_next_server(void) {
         gn_result r =
             gn_server_open(&(gn_server_desc){ .listen = "none", .no_costs = true, .refused = text }, &s, &error);
         CHECK_RESULT(r, whole ? GN_OK : GN_BAD_ARGUMENT);
-        if (r == GN_OK) {
-            gn_server_close(s);
-        }
+        if (r == GN_OK) gn_server_close(s);
     }
 }
 
@@ -859,7 +839,7 @@ static void a_remembered_plan_is_refused_at_once_and_its_client_after_three(void
     g = open_client(s, (gn_desc){ 0 });
     t = gn_exp(gn_data(g, GN_F32, GN_SCALAR, &one));
     CHECK_RESULT(gn_read(t, &out, sizeof out), GN_LIMIT);
-    CHECK(strstr(gn_last_error(g)->text, "not taken again") != NULL);
+    CHECK(strstr(gn_last_error(g)->text, "this plan is refused") != NULL);
     gn_step(g);
     check_works(g);
     gn_close(g);
@@ -891,9 +871,7 @@ static void a_flood_of_signs_is_refused(void) {
     gn__msg_encode(&b, GN__MSG_ALIVE, &m);
     gn__msg sign = { GN__MSG_ALIVE, 0, bytes, 8, 0 };
     int taken = 0;
-    while (taken < 100000 && gn__remote_handle(r, &sign, &f) == GN_OK) {
-        taken++;
-    }
+    while (taken < 100000 && gn__remote_handle(r, &sign, &f) == GN_OK) taken++;
     CHECK(taken >= 4 && taken < 5000);
     CHECK_RESULT(f.result, GN_BAD_MESSAGE);
     CHECK(r->lost);

@@ -88,10 +88,10 @@ TEST(what_goes_wrong_while_rendering_is_told_with_its_line) {
         { "{{ '\xc3\xa4' | upper }}", "beyond ASCII" },
         { "{% for a, b in [[1]] %}{% endfor %}", "1 parts for 2 names" },
         { "{% for a in none %}{% endfor %}", "None has no items" },
-        { "{% set a.b = 1 %}", "a is no namespace" },
+        { "{% set a.b = 1 %}", "a is not a namespace" },
     };
     for (int i = 0; i < TEST_COUNT(cases); i++) check_made(__LINE__, cases[i].source, "{}", cases[i].says);
-    check_made(__LINE__, "x", "[]", "no object");
+    check_made(__LINE__, "x", "[]", "not an object");
 }
 
 TEST(templates_cannot_take_more_than_their_share) {

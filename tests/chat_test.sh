@@ -79,11 +79,23 @@ log_probabilities_are_told() {
     [ "$(grep -cE '^[0-9]+ .* -[0-9.]+: [0-9]+ -[0-9.]+ [0-9]+ -[0-9.]+$' "$WORK/chat.errors")" = 3 ]
 }
 
+# The probability of the first token moves, and little.
+quantised_weights_give_nearly_the_same() {
+    local how exact near
+    log_prob() { chat "$model" --prompt He --max-tokens 1 --logprobs 1 --json "$@" | grep -oE '"log_prob":-[0-9.]+' | head -n 1 | cut -d: -f2; }
+    exact=$(log_prob)
+    for how in int8:0.05 int4:0.5 fp8:0.5; do
+        near=$(log_prob --quantize "${how%:*}"); echo "$how: $exact $near"
+        awk -v a="$exact" -v b="$near" -v most="${how#*:}" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(d > 0 && d < most) }' || return 1
+    done
+    fails_with "quantize is int8, int4 or fp8, not 'int3'" "$EXAMPLES/chat" "$model" --quantize int3
+}
+
 explanation_names_the_layers() { chat "$model" --explain | grep -E 'embedding.*attention.*head'; }
 
 bad_input_is_told() {
     fails_with 'no such file or directory' "$EXAMPLES/chat" "$WORK/nowhere" || return 1
-    fails_with 'the prompt has 30 tokens, the context room for 20' "$EXAMPLES/chat" "$model" --context 20 --prompt "$(printf '%030d' 0)" || return 1
+    fails_with 'the prompt has 30 tokens, but the context has room for 20' "$EXAMPLES/chat" "$model" --context 20 --prompt "$(printf '%030d' 0)" || return 1
     fails_with 'room for 1 to 256' "$EXAMPLES/chat" "$model" --context 300 --prompt x || return 1
     fails_with 'takes a text that is not empty' "$EXAMPLES/chat" "$model" --stop '' || return 1
     fails_with "dtype is f32, f16 or bf16, not 'q'" "$EXAMPLES/chat" "$model" --dtype q || return 1
@@ -168,6 +180,16 @@ gguf_gives_the_packages_tokens() {
     done
 }
 
+# Blocks used as they lie give the tokens of the same blocks widened to f32 before they are used.
+quantised_gguf_gives_its_own_tokens() {
+    local blocks file=$WORK/blocks.gguf
+    for blocks in Q8_0 Q4_0 Q5_1; do
+        python3 tests/language_model_golden.py gguf tests/golden/models/llama3.json "$file" $blocks || return 1
+        [ "$(tokens "$file" --file "$file.0.prompt" --max-tokens 60)" = "$(tokens "$file" --dtype f32 --file "$file.0.prompt" --max-tokens 60)" ] ||
+            { echo "$blocks"; cat "$WORK/chat.errors"; return 1; }
+    done
+}
+
 check chat_trains_a_model_saves_it_and_goes_on trains_saves_and_goes_on
 check chat_training_lowers_the_loss training_lowers_the_loss
 check chat_steps_ahead_give_the_same_tokens any_number_of_steps_ahead_gives_the_same_tokens
@@ -177,13 +199,16 @@ check chat_draws_by_its_seed drawing_follows_the_seed
 check chat_uses_the_template_of_the_directory template_of_the_directory_is_used
 check chat_conversation_goes_on_and_begins_anew conversation_goes_on_and_begins_anew
 check chat_tells_log_probabilities log_probabilities_are_told
+check chat_quantises_when_it_loads quantised_weights_give_nearly_the_same
 check chat_explains_a_step explanation_names_the_layers
 check chat_tells_bad_input bad_input_is_told
 check chat_with_a_lost_server_ends server_that_is_lost_ends_the_conversation
 check chat_ends_by_a_signal signal_ends_the_wait_for_a_line
 if has python3; then check chat_on_a_terminal_edits_and_recalls terminal_edits_recalls_and_interrupts
 else skip chat_on_a_terminal_edits_and_recalls "no python3 here"; fi
-if python3 -c 'import gguf' 2>/dev/null; then check chat_on_gguf_gives_the_packages_tokens gguf_gives_the_packages_tokens
+if python3 -c 'import gguf' 2>/dev/null; then
+    check chat_on_gguf_gives_the_packages_tokens gguf_gives_the_packages_tokens
+    check chat_on_quantised_gguf_gives_its_own_tokens quantised_gguf_gives_its_own_tokens
 else skip chat_on_gguf_gives_the_packages_tokens "python3 has no gguf (pip install --target build/oracles -r tests/oracles.txt)"; fi
 if python3 -c 'import torch, transformers' 2>/dev/null; then
     check golden_models_are_the_packages env HF_HUB_OFFLINE=1 timeout 600 python3 -W ignore tests/language_model_golden.py check tests/golden/models

@@ -129,11 +129,8 @@ static void one_product_is_counted(void) {
     CHECK_RESULT(compute(g[0], GN_F32, 5), GN_OK);
     gn_get_stats(g[0], &s);
     FILE *f = fopen(getenv("GENIE_TEST_BITS"), "rb");
-    if (f) {
-        CHECK(fread(known, sizeof known, 1, f) == 1 && memcmp(known, result, sizeof known) == 0);
-    } else if ((f = fopen(getenv("GENIE_TEST_BITS"), "wb")) != NULL) {
-        CHECK(fwrite(result, sizeof known, 1, f) == 1);
-    }
+    if (f) CHECK(fread(known, sizeof known, 1, f) == 1 && memcmp(known, result, sizeof known) == 0);
+    else if ((f = fopen(getenv("GENIE_TEST_BITS"), "wb")) != NULL) CHECK(fwrite(result, sizeof known, 1, f) == 1);
     if (f) fclose(f);
     memcpy(known, result, sizeof known);
     CHECK_RESULT(compute(g[1], GN_F32, 5), GN_OK); /* another session follows the same choice */

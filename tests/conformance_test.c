@@ -92,7 +92,7 @@ typedef struct input {
     int64_t begin, end, step;
 } input;
 
-#define MAX_INPUTS 7
+#define MAX_INPUTS 8
 
 typedef struct sample {
     const char *what; /* names the case in a failure */
@@ -108,6 +108,9 @@ typedef struct sample {
     const char *text;
     double d[2];
     bool flag;
+    gn_conv_desc conv;
+    gn_pool_desc pool;
+    gn_interpolate_desc interpolate;
     gn_result failure; /* GN_OK, or what the node must be */
 } sample;
 
@@ -171,9 +174,8 @@ static ref_real random_float(gn_dtype d, fill f, int64_t k) {
         if (f == FILL_FACTORS && isfinite(x) && x != 0 && (fabsl(x) > 4 || fabsl(x) < 0.25L)) return x > 0 ? 2 : -0.5L;
         return f == FILL_SUMMABLE && isfinite(x) && fabsl(x) > 1000 ? 1000 : x;
     }
-    if (f == FILL_WIDE) {
+    if (f == FILL_WIDE)
         return ldexpl((ref_real)test_random_real(-2, 2), (int)test_random_int(format.bottom, format.top));
-    }
     return (ref_real)(f == FILL_POSITIVE ? test_random_real(0.1, 4) : test_random_real(-2, 2));
 }
 
@@ -182,39 +184,30 @@ static int64_t random_int(gn_dtype d, fill f, int64_t k, int64_t limit) {
         int64_t x = special_int(d, k);
         return f == FILL_DIVISOR && x == 0 ? 1 : x;
     }
-    if (f == FILL_INDEX) {
+    if (f == FILL_INDEX)
         return limit > 0 ? test_random_int(0, limit - 1) : 0; /* no element of the view, perhaps one of its base */
-    }
     int64_t x =
         f == FILL_WIDE ? (int64_t)test_random() : test_random_int(f == FILL_POSITIVE || ref_is_unsigned(d) ? 1 : -9, 9);
     return d == GN_BOOL ? x & 1 : x;
 }
 
 static void fill_ref(ref *r, fill f, int64_t limit) {
-    for (int64_t k = 0; k < r->n; k++) {
-        if (r->f) {
-            r->f[k] = ref_round(r->dtype, random_float(r->dtype, f, k));
-        } else {
-            r->i[k] = ref_wrap(r->dtype, random_int(r->dtype, f, k, limit));
-        }
-    }
+    for (int64_t k = 0; k < r->n; k++)
+        if (r->f) r->f[k] = ref_round(r->dtype, random_float(r->dtype, f, k));
+        else r->i[k] = ref_wrap(r->dtype, random_int(r->dtype, f, k, limit));
 }
 
 /* Chooses a view that ends in `shape`, and returns the shape to begin with. */
 static gn_shape choose_view(input *in, gn_shape shape, view v) {
     v = v == VIEW_ANY ? (view)test_random_int(0, VIEWS - 1) : v;
-    if (shape.rank == 0 || v == VIEW_NONE) {
-        return shape;
-    }
+    if (shape.rank == 0 || v == VIEW_NONE) return shape;
     gn_shape base = shape;
     in->axis = (int)test_random_int(0, shape.rank - 1);
     in->permuted = v == VIEW_PERMUTE || v == VIEW_PERMUTED_STEPS;
     in->sliced = v == VIEW_STEPS || v == VIEW_PERMUTED_STEPS || v == VIEW_BACKWARDS;
     int64_t *dim = &base.dims[in->axis];
     in->broadcasted = v == VIEW_BROADCAST && *dim <= 128; /* a long sum of equal terms rounds to one side */
-    if (in->broadcasted) {
-        *dim = 1;
-    }
+    if (in->broadcasted) *dim = 1;
     if (in->sliced) {
         in->step = v == VIEW_BACKWARDS ? -test_random_int(1, 2) : test_random_int(1, 3);
         int64_t offset = test_random_int(0, 2), steps = in->step < 0 ? -in->step : in->step, length = *dim;
@@ -265,17 +258,11 @@ static void add_input(sample *s, gn_dtype dtype, gn_shape shape, fill f, view v)
 /* ---- comparing ---- */
 
 static bool float_matches(gn_dtype d, ref_real got, ref_real want, ref_real magnitude, double tolerance) {
-    if (isnan(want) || isnan(got)) {
-        return isnan(want) && isnan(got);
-    }
-    if (got == want) {
-        return true;
-    }
+    if (isnan(want) || isnan(got)) return isnan(want) && isnan(got);
+    if (got == want) return true;
     ref_real bound = (ref_real)tolerance * ref_eps(d) * magnitude + ref_tiny(d);
     ref_real overflow = ref_largest(d) * (1 + ref_eps(d) / 4); /* from here on rounding gives infinity */
-    if (isinf(got)) {
-        return (got > 0) == (want > 0) && fabsl(want) + bound >= overflow;
-    }
+    if (isinf(got)) return (got > 0) == (want > 0) && fabsl(want) + bound >= overflow;
     return !isinf(want) && fabsl(got - want) <= bound;
 }
 
@@ -304,9 +291,7 @@ static void compare(const sample *s, const ref *got, const ref *want) {
 
 static gn_tensor build_on(const sample *s, gn_ctx *g) {
     gn_tensor in[MAX_INPUTS];
-    for (int i = 0; i < s->n; i++) {
-        in[i] = view_tensor(g, &s->in[i]);
-    }
+    for (int i = 0; i < s->n; i++) in[i] = view_tensor(g, &s->in[i]);
     return s->build(s, g, in);
 }
 
@@ -338,9 +323,7 @@ static void *read_on(device on, const sample *s, size_t bytes) {
     unsigned char *out = ref__alloc(bytes + 1, 1);
     gn_result r = gn_read(build_on(s, g), out, bytes);
     gn_step(g);
-    if (r == GN_OK) {
-        return out;
-    }
+    if (r == GN_OK) return out;
     if (r == GN_NO_VALUE && runs_one_of_each(on)) {
         free(out);
         return NULL;
@@ -358,9 +341,8 @@ static void check_values(const sample *s, const ref *want) {
         compare(s, ref_decode(want->dtype, want->shape, local), want);
     } else if (local) {
         remote = read_on(ON_LOOPBACK, s, bytes);
-        if (remote && memcmp(local, remote, bytes) != 0) {
+        if (remote && memcmp(local, remote, bytes) != 0)
             test_fail(__FILE__, __LINE__, "%s %s: the server's bytes differ", s->what, gn_dtype_name(want->dtype));
-        }
     }
     free(local);
     free(remote);
@@ -369,9 +351,7 @@ static void check_values(const sample *s, const ref *want) {
 static void check_null(const sample *s, gn_tensor t, size_t bytes) {
     unsigned char *out = ref__alloc(bytes + 1, 1);
     gn_result r = gn_read(t, out, bytes);
-    if (r != GN_NO_VALUE) {
-        test_fail(__FILE__, __LINE__, "%s: a read on null is %s", s->what, gn_result_name(r));
-    }
+    if (r != GN_NO_VALUE) test_fail(__FILE__, __LINE__, "%s: a read on null is %s", s->what, gn_result_name(r));
     free(out);
 }
 
@@ -379,12 +359,8 @@ static void check_null(const sample *s, gn_tensor t, size_t bytes) {
 static void run(sample *s) {
     gn_ctx *g = contexts[running.on];
     ref *values[MAX_INPUTS], *want = NULL;
-    for (int i = 0; i < s->n; i++) {
-        values[i] = s->in[i].value;
-    }
-    if (s->failure == GN_OK) {
-        want = s->refer(s, values);
-    }
+    for (int i = 0; i < s->n; i++) values[i] = s->in[i].value;
+    if (s->failure == GN_OK) want = s->refer(s, values);
     gn_tensor t = build_on(s, g);
     if (describes(s, t, want ? want->dtype : GN_DTYPE_NONE, want ? want->shape : GN_SCALAR)) {
         if (computes_nothing(running.on)) {
@@ -395,9 +371,7 @@ static void run(sample *s) {
         }
     }
     gn_step(g);
-    for (int i = 0; i < s->n; i++) {
-        free(s->in[i].bytes);
-    }
+    for (int i = 0; i < s->n; i++) free(s->in[i].bytes);
     ref_reset();
     running.cases++;
 }
@@ -560,11 +534,8 @@ static void promotion_cases(const ref_scalar_op *op) {
     bool all = strcmp(op->name, "add") == 0 || strcmp(op->name, "lt") == 0;
     for (gn_dtype a = GN_F32; a < GN_DTYPE__COUNT; a++) {
         for (gn_dtype b = GN_F32; b < GN_DTYPE__COUNT; b++) {
-            for (int ranks = 0; ranks < 4 && takes(a) && takes(b); ranks++) {
-                if (all || test_random_int(0, 5) == 0) {
-                    promotion_case(op, a, b, ranks);
-                }
-            }
+            for (int ranks = 0; ranks < 4 && takes(a) && takes(b); ranks++)
+                if (all || test_random_int(0, 5) == 0) promotion_case(op, a, b, ranks);
         }
     }
 }
@@ -575,9 +546,7 @@ static void scalar_cases(const ref_scalar_op *op) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         if (!takes(d)) {
             sample s = scalar_sample("dtype outside the mask", op);
-            for (int i = 0; i < op->arity; i++) {
-                add_input(&s, d, GN_SHAPE(3), FILL_SMALL, VIEW_NONE);
-            }
+            for (int i = 0; i < op->arity; i++) add_input(&s, d, GN_SHAPE(3), FILL_SMALL, VIEW_NONE);
             s.failure = GN_BAD_DTYPE;
             run(&s);
         } else if (op->arity == 1) {
@@ -588,9 +557,7 @@ static void scalar_cases(const ref_scalar_op *op) {
             binary_cases(op, d);
         }
     }
-    if (op->arity == 2) {
-        promotion_cases(op);
-    }
+    if (op->arity == 2) promotion_cases(op);
 }
 
 static gn_tensor build_where(const sample *s, gn_ctx *g, const gn_tensor *in) {
@@ -622,9 +589,8 @@ static void cases_where(void) {
         { { 8, { 1, 2, 1, 3, 1, 1, 2, 3 } }, { 8, { 2, 1, 2, 3, 1, 2, 1, 3 } }, { 8, { 1, 1, 1, 1, 1, 1, 1, 1 } } },
     };
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
-        for (int k = 0; k < TEST_COUNT(shapes); k++) {
+        for (int k = 0; k < TEST_COUNT(shapes); k++)
             where_case("shape", shapes[k], d, d, k % 2 ? FILL_SPECIAL : FILL_SMALL);
-        }
         for (gn_dtype other = GN_F32; other < GN_DTYPE__COUNT; other++) {
             where_case("mixed dtypes", shapes[1], d, other, FILL_SMALL);
             where_case("mixed dtypes, b is 0-d", shapes[4], d, other, FILL_SMALL);
@@ -670,9 +636,7 @@ static double held(gn_dtype d, double v) {
         [GN_I8] = 127, [GN_I16] = 32767, [GN_I32] = 2147483647.0, [GN_I64] = 0x1p62,
         [GN_U8] = 255, [GN_U16] = 65535, [GN_U32] = 4294967295.0
     };
-    if (d == GN_BOOL) {
-        return v != 0;
-    }
+    if (d == GN_BOOL) return v != 0;
     return d <= GN_BF16 ? v : isnan(v) ? 0 : trunc(fmin(fmax(v, least[d]), most[d]));
 }
 
@@ -689,12 +653,8 @@ static gn_tensor unless_refused(const sample *s, gn_tensor t, gn_ctx *g, const c
     gn_info info;
     gn_op_info row;
     int i = 0;
-    if (s->failure != GN_OK || gn_describe(t, &info) != GN_BAD_ARGUMENT) {
-        return t;
-    }
-    while (gn_get_op(i, &row) == GN_OK && strcmp(row.name, op) != 0) {
-        i++;
-    }
+    if (s->failure != GN_OK || gn_describe(t, &info) != GN_BAD_ARGUMENT) return t;
+    while (gn_get_op(i, &row) == GN_OK && strcmp(row.name, op) != 0) i++;
     return gn_apply_at(__FILE__, __LINE__, g, row.wire, in, n_in, attrs, n_attrs);
 }
 
@@ -800,11 +760,8 @@ static void release_slot(gn_ctx *g) {
 }
 
 static gn_tensor keep_slot(gn_ctx *g, gn_tensor t) {
-    for (int on = 0; on < DEVICES; on++) {
-        if (contexts[on] == g) {
-            slot_of[on] = t;
-        }
-    }
+    for (int on = 0; on < DEVICES; on++)
+        if (contexts[on] == g) slot_of[on] = t;
     return t;
 }
 
@@ -827,9 +784,7 @@ static gn_tensor build_assign(const sample *s, gn_ctx *g, const gn_tensor *in) {
 }
 
 static void release_slots(void) {
-    for (int on = 0; on < DEVICES; on++) {
-        release_slot(contexts[on]);
-    }
+    for (int on = 0; on < DEVICES; on++) release_slot(contexts[on]);
 }
 
 static void cases_weight(void) {
@@ -986,9 +941,7 @@ static void random_cases(bool normal) {
     philox_known_answers();
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         random_case(d, GN_SHAPE(1), true, normal);
-        for (int k = 0; k < TEST_COUNT(leaf_shapes); k++) {
-            random_case(d, leaf_shapes[k], false, normal);
-        }
+        for (int k = 0; k < TEST_COUNT(leaf_shapes); k++) random_case(d, leaf_shapes[k], false, normal);
         random_case(d, GN_SHAPE(5001), false, normal);
     }
 }
@@ -1026,9 +979,7 @@ static void random_statistics(bool normal) {
 
 static void cases_random(bool normal) {
     random_cases(normal);
-    if (!computes_nothing(running.on) && !runs_one_of_each(running.on)) {
-        random_statistics(normal);
-    }
+    if (!computes_nothing(running.on) && !runs_one_of_each(running.on)) random_statistics(normal);
 }
 
 static void cases_random_uniform(void) { cases_random(false); }
@@ -1105,9 +1056,7 @@ static void reduction_cases(sample form, bool chooses, fill special) {
             reduction_case(&form, "axes", &reductions[k], d, ref_is_float(d) ? FILL_POSITIVE : FILL_WIDE);
         }
         form.failure = GN_OK;
-        if (takes(d)) {
-            reduction_case(&form, "special values", &specials, d, special);
-        }
+        if (takes(d)) reduction_case(&form, "special values", &specials, d, special);
     }
 }
 
@@ -1185,9 +1134,7 @@ static void cases_layernorm(void) {
                          .d = { 1e-3 } };
             gn_shape shape = shapes[k / 4], row = GN_SHAPE(shape.dims[shape.rank - 1]);
             add_input(&s, d, shape, FILL_SMALL, VIEW_ANY);
-            for (int i = 0; i < (k & 1) + (k >> 1 & 1); i++) {
-                add_input(&s, d, row, FILL_SMALL, VIEW_ANY);
-            }
+            for (int i = 0; i < (k & 1) + (k >> 1 & 1); i++) add_input(&s, d, row, FILL_SMALL, VIEW_ANY);
             run(&s);
         }
     }
@@ -1270,9 +1217,7 @@ static void cases_linear(void) {
             sample s = { .what = k % 2 ? "with bias" : "without bias", .build = build_linear, .refer = refer_linear };
             add_input(&s, d, shapes[k / 2][0], FILL_SMALL, VIEW_ANY);
             add_input(&s, d, shapes[k / 2][1], FILL_SMALL, VIEW_ANY);
-            if (k % 2) {
-                add_input(&s, d, GN_SHAPE(shapes[k / 2][1].dims[1]), FILL_SMALL, VIEW_ANY);
-            }
+            if (k % 2) add_input(&s, d, GN_SHAPE(shapes[k / 2][1].dims[1]), FILL_SMALL, VIEW_ANY);
             run(&s);
         }
     }
@@ -1551,9 +1496,7 @@ static void cases_scatter_add(void) {
     for (int k = 0; k < TEST_COUNT(indexings) * 2; k++) {
         const indexing *x = &indexings[k / 2];
         for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
-            if (!takes(d)) {
-                continue;
-            }
+            if (!takes(d)) continue;
             sample s = {
                 .what = "scatter_add", .build = build_scatter_add, .refer = refer_scatter_add, .p = { x->axis }
             };
@@ -1610,6 +1553,158 @@ static void cases_mse_loss(void) {
     }
 }
 
+/* ---- quantised weights: p is the format, the first input of scales, its rows, and what the op is given ---- */
+
+enum { QUANT_SCALES = 1, QUANT_ZEROS = 2, QUANT_BIAS = 4 };
+
+static const struct {
+    gn_quant format;
+    int64_t n, k, group, rows;
+} quants[] = {
+    { GN_QUANT_Q4_0, 5, 96, 0, 0 },      { GN_QUANT_Q4_1, 3, 64, 0, 0 },      { GN_QUANT_Q5_0, 4, 32, 0, 0 },
+    { GN_QUANT_Q5_1, 70, 64, 0, 0 },     { GN_QUANT_Q8_0, 6, 160, 0, 0 },     { GN_QUANT_Q4_K, 3, 512, 0, 0 },
+    { GN_QUANT_Q5_K, 5, 256, 0, 0 },     { GN_QUANT_Q6_K, 4, 512, 0, 0 },     { GN_QUANT_INT8, 4, 96, 32, 1 },
+    { GN_QUANT_INT8, 9, 35, 7, 1 },      { GN_QUANT_INT8, 1, 1100, 1100, 1 }, { GN_QUANT_INT4, 4, 256, 128, 1 },
+    { GN_QUANT_INT4, 3, 30, 6, 1 },      { GN_QUANT_INT4, 65, 64, 32, 1 },    { GN_QUANT_FP8_E4M3, 7, 48, 48, 7 },
+    { GN_QUANT_FP8_E4M3, 5, 40, 40, 1 }, { GN_QUANT_FP8_E4M3, 7, 64, 32, 3 }, { GN_QUANT_FP8_E4M3, 2, 13, 13, 2 },
+    { GN_QUANT_Q4_0, 33, 2080, 0, 0 },   { GN_QUANT_INT8, 3, 64, 16, 1 },     { GN_QUANT_Q8_0, 0, 32, 0, 0 },
+};
+
+static ref_quant quant_of(const sample *s, ref *const *in) {
+    int first = (int)s->p[1];
+    ref_quant q = { .format = (int)s->p[0], .rows = s->p[2] ? s->p[2] : 1 };
+    if (s->p[3] & QUANT_SCALES) q.scales = in[first++];
+    if (s->p[3] & QUANT_ZEROS) q.zeros = in[first];
+    return q;
+}
+static gn_quantized quantized_of(const sample *s, const gn_tensor *in, gn_tensor data) {
+    int first = (int)s->p[1];
+    gn_quantized q = { .format = (gn_quant)s->p[0], .data = data, .rows = s->p[2] };
+    if (s->p[3] & QUANT_SCALES) q.scales = in[first++];
+    if (s->p[3] & QUANT_ZEROS) q.zeros = in[first];
+    return q;
+}
+
+/* Bytes of all kinds, but of FP8 no NaN in a sum: they would be all there is to see. */
+static void add_quant(sample *s, int k, bool sums) {
+    int elements, bytes;
+    gn_quant_block(quants[k].format, &elements, &bytes);
+    bool plain = quants[k].format == GN_QUANT_FP8_E4M3 && sums;
+    add_input(s, test_random_int(0, 1) ? GN_U8 : GN_I8, GN_SHAPE(quants[k].n, quants[k].k / elements * bytes),
+              FILL_WIDE, plain ? VIEW_NONE : VIEW_ANY);
+    input *in = &s->in[s->n - 1];
+    for (int64_t i = 0; i < in->base->n && plain; i++)
+        if ((in->base->i[i] & 127) == 127) in->base->i[i] ^= 1;
+    if (!plain) return;
+    free(in->bytes);
+    in->bytes = ref_encode(in->base);
+}
+
+static void add_quant_scales(sample *s, int k, int how) {
+    static const gn_dtype types[] = { GN_F32, GN_F16, GN_BF16 };
+    s->p[0] = quants[k].format, s->p[1] = s->n, s->p[2] = quants[k].rows;
+    if (!quants[k].group) return;
+    gn_shape shape = GN_SHAPE((quants[k].n + quants[k].rows - 1) / quants[k].rows, quants[k].k / quants[k].group);
+    add_input(s, types[how % 3], shape, FILL_POSITIVE, VIEW_ANY);
+    s->p[3] = QUANT_SCALES;
+    if (how % 2 == 0 || quants[k].format == GN_QUANT_FP8_E4M3) return;
+    if (quants[k].format == GN_QUANT_INT4) add_limited(s, GN_U8, shape, FILL_INDEX, VIEW_ANY, 16);
+    else add_input(s, GN_I8, shape, FILL_SMALL, VIEW_ANY);
+    s->p[3] |= QUANT_ZEROS;
+}
+
+static gn_tensor build_linear_quantized(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_linear_quantized(in[0], quantized_of(s, in, in[1]), s->p[3] & QUANT_BIAS ? in[s->n - 1] : GN_NONE);
+}
+static ref *refer_linear_quantized(const sample *s, ref *const *in) {
+    ref_quant q = quant_of(s, in);
+    q.data = in[1];
+    return ref_linear_quantized(in[0], &q, s->p[3] & QUANT_BIAS ? in[s->n - 1] : NULL);
+}
+static void cases_linear_quantized(void) {
+    static const gn_shape rows[] = { { 0, { 0 } },  { 1, { 1 } }, { 2, { 3, 2 } },
+                                     { 1, { 19 } }, { 1, { 0 } }, { 1, { 140 } } };
+    static const gn_dtype types[] = { GN_F32, GN_F16, GN_BF16 };
+    for (int k = 0; k < TEST_COUNT(quants) * TEST_COUNT(rows); k++) {
+        int q = k / TEST_COUNT(rows), how = q + k % TEST_COUNT(rows);
+        gn_shape x = rows[k % TEST_COUNT(rows)];
+        if (x.rank == 1 && x.dims[0] == 140 && quants[q].k > 100) continue;
+        x.dims[x.rank++] = quants[q].k;
+        sample s = { .what = "product", .build = build_linear_quantized, .refer = refer_linear_quantized };
+        add_input(&s, types[k % 3], x, FILL_SMALL, VIEW_ANY);
+        add_quant(&s, q, true);
+        add_quant_scales(&s, q, how);
+        if (how & 2) {
+            add_input(&s, types[k % 3], GN_SHAPE(quants[q].n), FILL_SMALL, VIEW_ANY);
+            s.p[3] |= QUANT_BIAS;
+        }
+        run(&s);
+    }
+}
+
+static gn_tensor build_embedding_quantized(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_embedding_quantized(quantized_of(s, in, in[0]), in[1], s->dtype);
+}
+static ref *refer_embedding_quantized(const sample *s, ref *const *in) {
+    ref_quant q = quant_of(s, in);
+    q.data = in[0];
+    return ref_dequantize(&q, in[1], s->dtype);
+}
+static gn_tensor build_dequantize(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_dequantize(quantized_of(s, in, in[0]), s->dtype);
+}
+static ref *refer_dequantize(const sample *s, ref *const *in) {
+    ref_quant q = quant_of(s, in);
+    q.data = in[0];
+    return ref_dequantize(&q, NULL, s->dtype);
+}
+static void cases_widen(bool by_ids) {
+    static const gn_dtype types[] = { GN_F32, GN_F16, GN_BF16 };
+    for (int k = 0; k < TEST_COUNT(quants) * 3; k++) {
+        sample s = { .what = "rows",
+                     .build = by_ids ? build_embedding_quantized : build_dequantize,
+                     .refer = by_ids ? refer_embedding_quantized : refer_dequantize,
+                     .dtype = types[(k + k / 3) % 3] };
+        if (by_ids && !quants[k / 3].n) continue;
+        add_quant(&s, k / 3, false);
+        if (by_ids)
+            add_limited(&s, index_dtype(k), id_shapes[k % TEST_COUNT(id_shapes)], FILL_INDEX, VIEW_ANY,
+                        quants[k / 3].n);
+        add_quant_scales(&s, k / 3, k);
+        run(&s);
+    }
+}
+static void cases_embedding_quantized(void) { cases_widen(true); }
+static void cases_dequantize(void) { cases_widen(false); }
+
+/* By gn_apply: gn_quantize makes the scales itself. */
+static gn_tensor build_quantize(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    return gn_apply(g, 0x73, in, s->n, (const int64_t[3]){ s->p[0], s->p[3], s->p[2] }, 3);
+}
+static ref *refer_quantize(const sample *s, ref *const *in) {
+    ref_quant q = quant_of(s, in);
+    gn_shape shape = in[0]->shape;
+    if (s->p[0] == GN_QUANT_INT4) shape.dims[1] /= 2;
+    return ref_quantize(in[0], &q, shape);
+}
+static void cases_quantize(void) {
+    static const gn_dtype types[] = { GN_F32, GN_F16, GN_BF16 };
+    for (int k = 0; k < TEST_COUNT(quants) * 3; k++) {
+        if (!quants[k / 3].group) continue;
+        sample s = { .what = "bytes", .build = build_quantize, .refer = refer_quantize };
+        add_input(&s, types[(k + k / 3) % 3], GN_SHAPE(quants[k / 3].n, quants[k / 3].k), FILL_SMALL, VIEW_ANY);
+        for (int64_t i = 0; i < s.in[0].base->n; i++) s.in[0].base->f[i] *= 64;
+        free(s.in[0].bytes);
+        s.in[0].bytes = ref_encode(s.in[0].base);
+        for (int64_t i = 0; i < s.in[0].value->n && s.in[0].value != s.in[0].base; i++) s.in[0].value->f[i] *= 64;
+        add_quant_scales(&s, k / 3, k);
+        run(&s);
+    }
+}
+
 /* ---- rows by the weights of their experts ---- */
 
 static gn_tensor build_expert_linear(const sample *s, gn_ctx *g, const gn_tensor *in) {
@@ -1654,6 +1749,177 @@ static void cases_expert_linear(void) {
             run(&s);
         }
     }
+}
+
+/* ---- windows ---- */
+
+/* flag: with a bias; an input more is the residual */
+static gn_tensor build_conv(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    gn_conv_desc d = s->conv;
+    if (s->n > 2 + s->flag) d.residual = in[2 + s->flag];
+    return gn_conv(in[0], in[1], s->flag ? in[2] : GN_NONE, &d);
+}
+static ref *refer_conv(const sample *s, ref *const *in) { return ref_conv(in, s->flag, s->n > 2 + s->flag, &s->conv); }
+
+typedef struct conv_form {
+    gn_shape x, w;
+    gn_conv_desc d;
+} conv_form;
+
+static const conv_form conv_forms[] = {
+    { { 3, { 2, 3, 9 } }, { 3, { 4, 3, 3 } }, { .groups = 1 } },
+    { { 3, { 1, 6, 11 } },
+      { 3, { 9, 2, 4 } },
+      { .groups = 3, .stride = { 2 }, .dilation = { 3 }, .before = { 2 }, .after = { 5 } } },
+    { { 4, { 2, 5, 6, 7 } }, { 4, { 9, 5, 3, 3 } }, { .before = { 1, 1 }, .after = { 1, 1 } } },
+    { { 4, { 1, 40, 5, 5 } }, { 4, { 33, 40, 1, 1 } }, { .groups = 1 } },
+    { { 4, { 1, 2, 5, 1 } }, { 4, { 3, 2, 1, 1 } }, { .stride = { 1, 2 } } },
+    { { 4, { 2, 3, 16, 14 } }, { 4, { 16, 3, 7, 7 } }, { .stride = { 2, 2 }, .before = { 3, 3 }, .after = { 3, 3 } } },
+    { { 4, { 2, 6, 9, 10 } }, { 4, { 6, 1, 3, 3 } }, { .groups = 6, .before = { 1, 1 }, .after = { 1, 1 } } },
+    { { 4, { 1, 4, 13, 35 } },
+      { 4, { 8, 1, 5, 3 } },
+      { .groups = 4, .stride = { 2, 3 }, .before = { 2, 0 }, .after = { 1, 1 } } },
+    { { 4, { 1, 8, 9, 9 } },
+      { 4, { 8, 4, 3, 3 } },
+      { .groups = 2, .stride = { 1, 2 }, .dilation = { 2, 1 }, .before = { -1, 2 }, .after = { 0, -2 } } },
+    { { 5, { 1, 2, 4, 5, 6 } },
+      { 5, { 3, 2, 2, 3, 2 } },
+      { .stride = { 1, 2, 1 }, .before = { 1, 0, 1 }, .after = { 0, 1, 1 } } },
+    { { 5, { 2, 3, 3, 4, 5 } }, { 5, { 3, 1, 2, 2, 3 } }, { .groups = 3, .dilation = { 1, 2, 1 } } },
+    { { 4, { 1, 300, 3, 3 } }, { 4, { 2, 300, 2, 2 } }, { .groups = 1 } },
+    { { 3, { 2, 4, 7 } }, { 3, { 4, 3, 3 } }, { .transposed = true } },
+    { { 3, { 1, 4, 7 } },
+      { 3, { 4, 5, 2 } },
+      { .transposed = true, .stride = { 5 }, .before = { 1 }, .extra = { 2 } } },
+    { { 4, { 2, 6, 5, 4 } },
+      { 4, { 6, 4, 3, 3 } },
+      { .transposed = true, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 }, .extra = { 1, 1 } } },
+    { { 4, { 1, 6, 4, 5 } },
+      { 4, { 6, 1, 4, 4 } },
+      { .transposed = true, .groups = 6, .stride = { 2, 2 }, .before = { 1, 0 }, .after = { 1, 2 } } },
+    { { 4, { 1, 6, 4, 5 } },
+      { 4, { 6, 7, 3, 2 } },
+      { .transposed = true, .groups = 2, .stride = { 3, 2 }, .dilation = { 2, 3 }, .after = { -2, 1 } } },
+    { { 5, { 1, 2, 2, 3, 4 } },
+      { 5, { 2, 3, 2, 2, 2 } },
+      { .transposed = true, .stride = { 2, 1, 2 }, .extra = { 0, 0, 1 } } },
+    { { 3, { 0, 3, 9 } }, { 3, { 4, 3, 3 } }, { .groups = 1 } },
+    { { 3, { 2, 0, 9 } }, { 3, { 4, 0, 3 } }, { .groups = 1 } },
+    { { 3, { 2, 3, 0 } }, { 3, { 4, 3, 3 } }, { .before = { 2 }, .after = { 1 } } },
+};
+
+static void cases_conv(void) {
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; takes(d) && k < TEST_COUNT(conv_forms) * 4; k++) {
+            const conv_form *f = &conv_forms[k / 4];
+            gn_shape out = f->x;
+            sample s = { .what = "window", .build = build_conv, .refer = refer_conv, .flag = k & 1, .conv = f->d };
+            out.dims[1] = f->d.transposed ? f->w.dims[1] * (f->d.groups ? f->d.groups : 1) : f->w.dims[0];
+            for (int i = 2; i < out.rank; i++) out.dims[i] = ref_conv_size(&f->d, i - 2, f->x.dims[i], f->w.dims[i]);
+            if (k % 4 == 3) {
+                s.conv.clamps = true;
+                s.conv.least = -0.75;
+                s.conv.most = d == GN_F32 ? INFINITY : 3;
+            }
+            add_input(&s, d, f->x, FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, f->w, FILL_SMALL, VIEW_ANY);
+            if (s.flag) add_input(&s, d, GN_SHAPE(out.dims[1]), FILL_SMALL, VIEW_ANY);
+            if (k & 2) add_input(&s, d, out, FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_pool(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_pool(in[0], &s->pool);
+}
+static ref *refer_pool(const sample *s, ref *const *in) { return ref_pool(in[0], &s->pool); }
+
+static void cases_pool(void) {
+    static const struct {
+        gn_shape x;
+        gn_pool_desc d;
+    } forms[] = {
+        { { 3, { 2, 3, 9 } }, { .kernel = { 3 } } },
+        { { 3, { 1, 2, 10 } }, { .kernel = { 3 }, .stride = { 3 }, .before = { 1 }, .after = { 1 }, .ceiling = true } },
+        { { 4, { 2, 3, 8, 9 } }, { .kernel = { 2, 2 }, .stride = { 2, 2 } } },
+        { { 4, { 1, 5, 13, 38 } }, { .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } } },
+        { { 4, { 1, 3, 7, 8 } },
+          { .kernel = { 3, 4 }, .stride = { 2, 3 }, .before = { 2, 1 }, .after = { 2, 3 }, .ceiling = true } },
+        { { 4, { 1, 2, 9, 9 } }, { .kernel = { 2, 3 }, .dilation = { 3, 2 }, .before = { 1, 0 }, .stride = { 1, 2 } } },
+        { { 4, { 2, 2, 6, 70 } }, { .kernel = { 1, 5 }, .before = { 0, 2 }, .after = { 0, 2 } } },
+        { { 5, { 1, 2, 4, 5, 6 } }, { .kernel = { 2, 3, 2 }, .stride = { 2, 1, 2 }, .before = { 1, 1, 0 } } },
+        { { 4, { 2, 3, 7, 10 } }, { .kernel = { 3, 4 }, .adaptive = true } },
+        { { 4, { 1, 3, 2, 3 } }, { .kernel = { 5, 3 }, .adaptive = true } },
+        { { 4, { 1, 4, 7, 7 } }, { .kernel = { 7, 7 } } },
+        { { 3, { 0, 3, 9 } }, { .kernel = { 3 } } },
+    };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+        for (int k = 0; takes(d) && k < TEST_COUNT(forms) * 5; k++) {
+            sample s = { .what = "window", .build = build_pool, .refer = refer_pool, .pool = forms[k / 5].d };
+            s.pool.kind = k % 5 < 4 ? (gn_pool_kind)(k % 5) : GN_POOL_AVERAGE;
+            s.pool.counts_pads = k % 5 == 4;
+            add_input(&s, d, forms[k / 5].x, FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
+        sample s = { .what = "special values", .build = build_pool, .refer = refer_pool };
+        s.pool = (gn_pool_desc){ .kernel = { 2 } };
+        if (takes(d)) {
+            add_input(&s, d, GN_SHAPE(1, 1, SPECIAL_FLOATS), FILL_SPECIAL, VIEW_NONE);
+            run(&s);
+        }
+    }
+}
+
+static gn_tensor build_interpolate(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_interpolate(in[0], s->axes, s->shape, &s->interpolate);
+}
+static ref *refer_interpolate(const sample *s, ref *const *in) {
+    return ref_interpolate(in[0], s->axes, s->shape, &s->interpolate);
+}
+
+#define MAPS(...) .places = GN_INTERPOLATE_MAPPED, .map = { __VA_ARGS__ }
+static const struct {
+    gn_shape x;
+    gn_axes axes;
+    gn_shape sizes;
+    gn_interpolate_desc d;
+} interpolate_forms[] = {
+    { { 1, { 7 } }, { 1, { 0 } }, { 1, { 19 } }, { .rounding = GN_INTERPOLATE_HALF_UP } },
+    { { 3, { 2, 3, 9 } }, { 1, { -1 } }, { 1, { 4 } }, { .places = GN_INTERPOLATE_EDGES } },
+    { { 4, { 2, 3, 5, 6 } }, { 2, { 2, 3 } }, { 2, { 10, 12 } }, { .rounding = GN_INTERPOLATE_FLOOR } },
+    { { 4, { 1, 2, 13, 33 } }, { 2, { 2, 3 } }, { 2, { 6, 41 } }, { .rounding = GN_INTERPOLATE_CEIL } },
+    { { 4, { 2, 3, 5, 6 } }, { 2, { 2, 3 } }, { 2, { 7, 11 } }, { .places = GN_INTERPOLATE_CORNERS } },
+    { { 4, { 1, 2, 20, 31 } }, { 2, { 2, 3 } }, { 2, { 6, 7 } }, { .stretch = { 20 / 6.0, 31 / 7.0 } } },
+    { { 4, { 1, 2, 20, 31 } },
+      { 2, { 2, 3 } },
+      { 2, { 6, 7 } },
+      { .stretch = { 20 / 6.0, 31 / 7.0 }, .inside = true } },
+    { { 4, { 2, 5, 6, 3 } }, { 2, { 1, 2 } }, { 2, { 8, 9 } }, { .sets_cubic = true, .cubic = -0.5, .inside = true } },
+    { { 4, { 2, 5, 6, 3 } }, { 2, { 0, 2 } }, { 2, { 3, 4 } }, { .places = GN_INTERPOLATE_EDGES } },
+    { { 5, { 1, 2, 3, 4, 5 } }, { 3, { 2, 3, 4 } }, { 3, { 6, 3, 11 } }, { .stretch = { 1, 4 / 3.0, 1 } } },
+    { { 5, { 2, 3, 2, 4, 2 } }, { 3, { 0, 1, 3 } }, { 3, { 3, 2, 6 } }, { .rounding = GN_INTERPOLATE_HALF_UP } },
+    { { 3, { 1, 2, 9 } }, { 1, { 2 } }, { 1, { 8 } }, { MAPS({ 0.25, -2, 3, 6 }) } },
+    { { 2, { 3, 1 } }, { 2, { 0, 1 } }, { 2, { 1, 5 } }, { .places = GN_INTERPOLATE_CORNERS } },
+    { { 3, { 0, 2, 9 } }, { 1, { 2 } }, { 1, { 8 } }, { .sets_cubic = true } },
+    { { 3, { 1, 2, 9 } }, { 1, { 2 } }, { 1, { 0 } }, { .sets_cubic = true } },
+};
+
+static void cases_interpolate(void) {
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++)
+        for (int k = 0; takes(d) && k < TEST_COUNT(interpolate_forms) * 3; k++) {
+            sample s = { .what = "places", .build = build_interpolate, .refer = refer_interpolate };
+            s.interpolate = interpolate_forms[k / 3].d;
+            s.interpolate.kind = (gn_interpolate_kind)(k % 3);
+            s.axes = interpolate_forms[k / 3].axes;
+            s.shape = interpolate_forms[k / 3].sizes;
+            s.failure = k % 3 && !ref_is_float(d) ? GN_BAD_DTYPE : GN_OK;
+            add_input(&s, d, interpolate_forms[k / 3].x, FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
 }
 
 /* ---- attention ---- */
@@ -1763,11 +2029,8 @@ static void cases_attention(void) {
         { 1, 2, 1, 5, 3, 4, 4, true, 0, MASK_NONE, -1 }, /* the first two queries see nothing */
         { 1, 2, 2, 19, 70, 16, 16, true, 0, MASK_NONE, -1 },
     };
-    for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
-        for (int k = 0; k < TEST_COUNT(forms) * 2; k++) {
-            attention_case(&forms[k / 2], NULL, d, k);
-        }
-    }
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++)
+        for (int k = 0; k < TEST_COUNT(forms) * 2; k++) attention_case(&forms[k / 2], NULL, d, k);
 }
 
 /* Those of 16 queries and more are tensor cores' on a GPU that has them, in 16 bits with a head of 16, 32, 64, 128. */
@@ -1799,9 +2062,101 @@ static void cases_attention_with(void) {
         { { 1, 1, 1, 150, 420, 128, 128, true, 0, MASK_NONE, -1 }, { 20, 0, false, false } },
         { { 1, 1, 1, 70, 130, 128, 128, false, 0, MASK_NONE, 100 }, { 0, 1, true, true } },
     };
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++)
+        for (int k = 0; k < TEST_COUNT(forms) * 2; k++) attention_case(&forms[k / 2].a, &forms[k / 2].more, d, k);
+}
+
+/* ---- caches in pages ---- */
+
+/* Whole numbers as an input. */
+static void add_numbers(sample *s, gn_dtype d, gn_shape shape, const int64_t *x) {
+    add_input(s, d, shape, FILL_SMALL, VIEW_NONE);
+    input *in = &s->in[s->n - 1];
+    for (int64_t i = 0; i < in->base->n; i++) in->base->i[i] = x[i];
+    free(in->bytes);
+    in->bytes = ref_encode(in->base);
+}
+
+static gn_tensor build_page_append(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_page_append(in[0], in[1], in[2], s->n > 3 ? in[3] : GN_NONE, s->n > 3 ? in[4] : GN_NONE);
+}
+static ref *refer_page_append(const sample *s, ref *const *in) {
+    (void)s;
+    return ref_page_append(in);
+}
+
+static void cases_page_append(void) {
+    static const int64_t slots[8] = { 14, -1, 0, 7, 4, -1, 8, 11 }, of[8] = { 1, -1, 0, 1, 0, 1, 1, 2 },
+                         tables[6] = { 0, 1, 4, 2, 3, 2 }, forms[][2] = { { 8, 4 }, { 1, 4 }, { 0, 4 }, { 7, 0 } };
+    for (int k = 0; k < TEST_COUNT(forms) * 2; k++) {
+        for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
+            const int64_t *n = forms[k / 2];
+            sample s = { .what = "page_append", .build = build_page_append, .refer = refer_page_append };
+            bool checked = k % 2 && n[0] < 8;
+            add_input(&s, d, GN_SHAPE(5, 2, 3, n[1]), FILL_SPECIAL, VIEW_ANY);
+            add_input(&s, d, GN_SHAPE(n[0], 2, n[1]), FILL_SMALL, VIEW_ANY);
+            add_numbers(&s, index_dtype(k), GN_SHAPE(n[0]), slots);
+            if (checked) add_numbers(&s, index_dtype(k + 1), GN_SHAPE(n[0]), of);
+            if (checked) add_numbers(&s, index_dtype(k), GN_SHAPE(3, 2), tables);
+            run(&s);
+        }
+    }
+}
+
+/* in: q, keys, values, sequences, positions, table, slopes if any, sinks if any */
+static gn_tensor build_page_attention(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    gn_attention_desc desc = { .scale = s->d[0], .window = s->q[0], .soft_cap = s->d[1] };
+    if (s->q[1]) desc.slopes = in[6];
+    if (s->q[2]) desc.sinks = in[s->n - 1];
+    return gn_page_attention(in[0], in[1], in[2], in[3], in[4], in[5], &desc);
+}
+static ref *refer_page_attention(const sample *s, ref *const *in) {
+    ref_attention p = { .causal = true,
+                        .scale = (ref_real)s->d[0],
+                        .window = s->q[0],
+                        .cap = (ref_real)s->d[1],
+                        .slopes = s->q[1] ? in[6] : NULL,
+                        .sinks = s->q[2] ? in[s->n - 1] : NULL };
+    if (p.scale == 0) p.scale = 1 / sqrtl((ref_real)in[0]->shape.dims[2]);
+    return ref_page_attention(in, &p);
+}
+
+/* Four sequences of up to 9 pages of `size`; the last row is of none. */
+static void cases_page_attention(void) {
+    static const struct {
+        int64_t heads, groups, d, e, size;
+        double scale;
+        attention_more more;
+    } forms[] = {
+        { 1, 1, 1, 1, 1, 0, { 0, 0, false, false } },      { 4, 2, 8, 8, 4, 0, { 0, 0, false, false } },
+        { 6, 2, 5, 3, 3, 0.3, { 4, 0, true, false } },     { 8, 2, 64, 64, 16, 0, { 0, 0, false, true } },
+        { 4, 4, 32, 32, 70, 0, { 300, 1, true, true } },   { 3, 3, 16, 24, 5, 0, { 1, 0, false, true } },
+        { 8, 1, 128, 128, 80, 0, { 0, 2, false, false } },
+    };
+    static const int64_t table[4 * 9] = { 3, 0, 9, 2, 7, 1, 8, 4, 6, 5, -1, 99, 0, 0,
+                                          0, 0, 0, 0, 2, 3, 1, 0, 4, 5, 6,  7,  8 };
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < TEST_COUNT(forms) * 2; k++) {
-            attention_case(&forms[k / 2].a, &forms[k / 2].more, d, k);
+            const int64_t size = forms[k / 2].size, of[6] = { 2, 0, 1, 0, 2, -1 },
+                          at[6] = { size * 9 - 1, 0, size - 1, size * 5, size * 2, -7 };
+            sample s = { .what = "page_attention",
+                         .build = build_page_attention,
+                         .refer = refer_page_attention,
+                         .d = { forms[k / 2].scale, forms[k / 2].more.cap } };
+            s.q[0] = forms[k / 2].more.window;
+            s.q[1] = forms[k / 2].more.slopes;
+            s.q[2] = forms[k / 2].more.sinks;
+            add_input(&s, d, GN_SHAPE(6, forms[k / 2].heads, forms[k / 2].d), FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, GN_SHAPE(10, forms[k / 2].groups, size, forms[k / 2].d), FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, GN_SHAPE(10, forms[k / 2].groups, size, forms[k / 2].e), FILL_SMALL, VIEW_ANY);
+            add_numbers(&s, index_dtype(k), GN_SHAPE(6), of);
+            add_numbers(&s, index_dtype(k + 1), GN_SHAPE(6), at);
+            add_numbers(&s, index_dtype(k), GN_SHAPE(4, 9), table);
+            if (s.q[1]) add_input(&s, k % 2 ? GN_F32 : d, GN_SHAPE(forms[k / 2].heads), FILL_SMALL, VIEW_ANY);
+            if (s.q[2]) add_input(&s, k % 2 ? d : GN_F32, GN_SHAPE(forms[k / 2].heads), FILL_SMALL, VIEW_ANY);
+            run(&s);
         }
     }
 }
@@ -2091,9 +2446,7 @@ static void cases_rmsnorm(void) {
             sample s = { .what = "gain", .build = build_rmsnorm, .refer = refer_rmsnorm, .d = { 1e-3 } };
             gn_shape shape = axis_shapes[k / 2];
             add_input(&s, d, shape, FILL_SMALL, VIEW_ANY);
-            if (k % 2) {
-                add_input(&s, d, GN_SHAPE(shape.dims[shape.rank - 1]), FILL_SMALL, VIEW_ANY);
-            }
+            if (k % 2) add_input(&s, d, GN_SHAPE(shape.dims[shape.rank - 1]), FILL_SMALL, VIEW_ANY);
             run(&s);
         }
     }
@@ -2110,13 +2463,65 @@ static void cases_rmsnorm_1p(void) {
             sample s = { .what = "gain", .build = build_rmsnorm_1p, .refer = refer_rmsnorm_1p, .d = { 1e-3 } };
             gn_shape shape = axis_shapes[k / 2];
             add_input(&s, d, shape, FILL_SMALL, VIEW_ANY);
-            if (k % 2) {
-                add_input(&s, d, GN_SHAPE(shape.dims[shape.rank - 1]), FILL_POSITIVE, VIEW_ANY);
-            }
+            if (k % 2) add_input(&s, d, GN_SHAPE(shape.dims[shape.rank - 1]), FILL_POSITIVE, VIEW_ANY);
             run(&s);
         }
     }
 }
+/* p: groups (0: of the batch, -1: as given), q: gain, bias */
+static gn_tensor build_channel_norm(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    gn_tensor gain = s->q[0] ? in[1] : GN_NONE, bias = s->q[1] ? in[1 + s->q[0]] : GN_NONE;
+    int64_t at = 1 + s->q[0] + s->q[1];
+    if (s->p[0] < 0) return gn_batch_norm(in[0], in[at], in[at + 1], gain, bias, s->d[0]);
+    if (s->p[0] == 0) return gn_batch_norm_train(in[0], gain, bias, s->d[0], NULL, NULL);
+    if (s->p[0] == s->in[0].value->shape.dims[1]) return gn_instance_norm(in[0], gain, bias, s->d[0]);
+    return gn_group_norm(in[0], s->p[0], gain, bias, s->d[0]);
+}
+static ref *refer_channel_norm(const sample *s, ref *const *in) {
+    return ref_channel_norm(in, s->p[0], s->q[0] != 0, s->q[1] != 0, s->d[0]);
+}
+static void channel_norm_cases(const int64_t *groups, int n_groups) {
+    static const gn_shape shapes[] = { { 4, { 2, 6, 5, 7 } }, { 2, { 9, 12 } }, { 5, { 1, 6, 2, 3, 4 } } };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++)
+        for (int k = 0; takes(d) && k < TEST_COUNT(shapes) * n_groups * 4; k++) {
+            gn_shape x = shapes[k / 4 % 3], by = GN_SHAPE(x.dims[1]);
+            sample s = { .what = "channels", .build = build_channel_norm, .refer = refer_channel_norm, .d = { 1e-3 } };
+            s.p[0] = groups[k / 12];
+            s.q[0] = k & 1;
+            s.q[1] = k >> 1 & 1;
+            add_input(&s, d, x, FILL_SMALL, VIEW_ANY);
+            for (int i = 0; i < s.q[0] + s.q[1]; i++) add_input(&s, d, by, FILL_SMALL, VIEW_ANY);
+            if (s.p[0] < 0) add_input(&s, d, by, FILL_SMALL, VIEW_ANY);
+            if (s.p[0] < 0) add_input(&s, d, by, FILL_POSITIVE, VIEW_ANY);
+            run(&s);
+        }
+}
+static void cases_batch_norm(void) {
+    static const int64_t groups[] = { -1, 0 };
+    channel_norm_cases(groups, 2);
+}
+static void cases_group_norm(void) {
+    static const int64_t groups[] = { 1, 2, 3, 6 };
+    channel_norm_cases(groups, 4);
+}
+
+BUILD(build_local_response_norm, gn_local_response_norm(in[0], s->p[0], s->d[0], s->d[1], 1.5))
+REFER(refer_local_response_norm, ref_local_response_norm(in[0], s->p[0], s->d[0], s->d[1], 1.5))
+static void cases_local_response_norm(void) {
+    static const gn_shape shapes[] = { { 4, { 2, 6, 5, 7 } }, { 2, { 9, 12 } }, { 3, { 1, 2, 9 } } };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++)
+        for (int k = 0; takes(d) && k < TEST_COUNT(shapes) * 4; k++) {
+            sample s = { .what = "channels",
+                         .build = build_local_response_norm,
+                         .refer = refer_local_response_norm,
+                         .d = { 0.5, 0.75 },
+                         .p = { 1 + k % 4 } };
+            add_input(&s, d, shapes[k / 4], FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
+}
+
 BUILD(build_normalize, gn_normalize(in[0], (int)s->p[0], s->d[0]))
 REFER(refer_normalize, ref_scale_rows(in[0], (int)s->p[0], NULL, 0, s->d[0]))
 static void cases_normalize(void) {
@@ -2148,14 +2553,10 @@ static void einsum_case(const char *text, gn_result failure) {
         sample s = { .what = text, .text = text, .build = build_einsum, .refer = refer_einsum, .failure = failure };
         for (const char *p = text; takes(d) && *p && *p != '-'; p += *p == ',') {
             gn_shape shape = GN_SCALAR;
-            for (; *p && *p != ',' && *p != '-'; p++) {
-                shape.dims[shape.rank++] = sizes[*p - 'a'];
-            }
+            for (; *p && *p != ',' && *p != '-'; p++) shape.dims[shape.rank++] = sizes[*p - 'a'];
             add_input(&s, d, shape, FILL_SMALL, VIEW_ANY);
         }
-        if (takes(d)) {
-            run(&s);
-        }
+        if (takes(d)) run(&s);
     }
 }
 static void cases_einsum(void) {
@@ -2166,9 +2567,7 @@ static void cases_einsum(void) {
         "ij,jk,kl->", "i,i,i->i",   "bi,bj,bk->bijk", ",i->i",        "iz,zj->ij",       "zi,ij->zj",
         "imj,mj->im", "iij,jk->ki", "ijij->ji",       "bhjk,i->hki",
     };
-    for (int k = 0; k < TEST_COUNT(texts); k++) {
-        einsum_case(texts[k], GN_OK);
-    }
+    for (int k = 0; k < TEST_COUNT(texts); k++) einsum_case(texts[k], GN_OK);
     einsum_case("ij,jk->il", GN_BAD_ARGUMENT); /* not a label of the inputs */
     einsum_case("ij,jk->ii", GN_BAD_ARGUMENT);
     einsum_case("ij,jk-ik", GN_BAD_ARGUMENT);
@@ -2199,9 +2598,8 @@ static ref *refer_vecdot(const sample *s, ref *const *in) {
             int64_t outer = s->p[0] == 1 ? y->shape.dims[1] : 1, n = s->p[0] == 1 ? 4 : 5,
                     base = k / outer * outer * n + k % outer;
             y->i[k] = 0;
-            for (int64_t j = 0; j < n; j++) {
+            for (int64_t j = 0; j < n; j++)
                 y->i[k] += ref_wrap(in[0]->dtype, in[0]->i[base + j * outer] * in[1]->i[base + j * outer]);
-            }
         }
     }
     return y;
@@ -2226,9 +2624,7 @@ static bool from_flip(const void *how, const ref *a, const int64_t *c, int64_t *
     const sample *s = how;
     for (int i = 0; i < a->shape.rank; i++) {
         bool named = s->axes.n == 0;
-        for (int k = 0; k < s->axes.n; k++) {
-            named = named || ref_axis(a, s->axes.axis[k]) == i;
-        }
+        for (int k = 0; k < s->axes.n; k++) named = named || ref_axis(a, s->axes.axis[k]) == i;
         from[i] = named ? a->shape.dims[i] - 1 - c[i] : c[i];
     }
     return true;
@@ -2273,17 +2669,13 @@ static void cases_roll(void) {
 
 static bool from_tile(const void *how, const ref *a, const int64_t *c, int64_t *from) {
     (void)how;
-    for (int i = 0; i < a->shape.rank; i++) {
-        from[i] = c[i] % a->shape.dims[i];
-    }
+    for (int i = 0; i < a->shape.rank; i++) from[i] = c[i] % a->shape.dims[i];
     return true;
 }
 BUILD(build_tile, gn_tile(in[0], s->shape))
 static ref *refer_tile(const sample *s, ref *const *in) {
     gn_shape shape = in[0]->shape;
-    for (int i = 0; i < shape.rank; i++) {
-        shape.dims[i] *= s->shape.dims[i];
-    }
+    for (int i = 0; i < shape.rank; i++) shape.dims[i] *= s->shape.dims[i];
     return ref_moved(in[0], shape, from_tile, s, 0);
 }
 static void cases_tile(void) {
@@ -2403,9 +2795,7 @@ BUILD(build_stack, gn_stack(in, s->n, (int)s->p[0]))
 static ref *refer_stack(const sample *s, ref *const *in) {
     gn_shape shape = in[0]->shape;
     int axis = s->p[0] < 0 ? (int)s->p[0] + shape.rank + 1 : (int)s->p[0];
-    for (int i = shape.rank++; i > axis; i--) {
-        shape.dims[i] = shape.dims[i - 1];
-    }
+    for (int i = shape.rank++; i > axis; i--) shape.dims[i] = shape.dims[i - 1];
     shape.dims[axis] = s->n;
     ref *y = ref_make(in[0]->dtype, shape);
     for (int64_t k = 0; k < y->n; k++) {
@@ -2421,9 +2811,7 @@ static void cases_stack(void) {
     for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++) {
         for (int axis = -3; axis < 3; axis++) {
             sample s = { .what = "stack", .build = build_stack, .refer = refer_stack, .p = { axis } };
-            for (int i = 0; i < 3; i++) {
-                add_input(&s, d, GN_SHAPE(3, 4), FILL_SPECIAL, VIEW_ANY);
-            }
+            for (int i = 0; i < 3; i++) add_input(&s, d, GN_SHAPE(3, 4), FILL_SPECIAL, VIEW_ANY);
             run(&s);
         }
     }
@@ -2481,11 +2869,8 @@ static bool from_pad(const void *how, const ref *a, const int64_t *c, int64_t *f
     for (int i = 0; i < a->shape.rank; i++) {
         int64_t n = a->shape.dims[i], x = c[i] - s->shape.dims[i];
         inside = inside && x >= 0 && x < n;
-        if (s->p[0] == GN_PAD_EDGE) {
-            x = x < 0 ? 0 : x >= n ? n - 1 : x;
-        } else if (s->p[0] == GN_PAD_REFLECT) {
-            x = x < 0 ? -x : x >= n ? 2 * n - 2 - x : x;
-        }
+        if (s->p[0] == GN_PAD_EDGE) x = x < 0 ? 0 : x >= n ? n - 1 : x;
+        else if (s->p[0] == GN_PAD_REFLECT) x = x < 0 ? -x : x >= n ? 2 * n - 2 - x : x;
         from[i] = x;
     }
     return inside || s->p[0] != GN_PAD_CONSTANT;
@@ -2498,9 +2883,7 @@ static gn_shape after_pad(const sample *s) {
 BUILD(build_pad, gn_pad(in[0], s->shape, after_pad(s), (gn_pad_mode)s->p[0], held(dtype_of(in[0]), s->d[0])))
 static ref *refer_pad(const sample *s, ref *const *in) {
     gn_shape shape = in[0]->shape, after = after_pad(s);
-    for (int i = 0; i < shape.rank; i++) {
-        shape.dims[i] += s->shape.dims[i] + after.dims[i];
-    }
+    for (int i = 0; i < shape.rank; i++) shape.dims[i] += s->shape.dims[i] + after.dims[i];
     return ref_moved(in[0], shape, from_pad, s, s->d[0]);
 }
 static void pad_case(const char *what, int mode, gn_shape before, int64_t after, gn_shape shape, gn_result failure) {
@@ -2576,16 +2959,11 @@ BUILD(build_diagonal, gn_diagonal(in[0], s->p[0], (int)s->p[1], (int)s->p[2]))
 static ref *refer_diagonal(const sample *s, ref *const *in) {
     gn_shape shape = GN_SCALAR;
     int64_t n = 0;
-    for (int i = 0; i < in[0]->shape.rank; i++) {
-        if (i != ref_axis(in[0], (int)s->p[1]) && i != ref_axis(in[0], (int)s->p[2])) {
+    for (int i = 0; i < in[0]->shape.rank; i++)
+        if (i != ref_axis(in[0], (int)s->p[1]) && i != ref_axis(in[0], (int)s->p[2]))
             shape.dims[shape.rank++] = in[0]->shape.dims[i];
-        }
-    }
-    for (int64_t i = 0; i < in[0]->shape.dims[ref_axis(in[0], (int)s->p[1])]; i++) {
-        for (int64_t j = 0; j < in[0]->shape.dims[ref_axis(in[0], (int)s->p[2])]; j++) {
-            n += j - i == s->p[0];
-        }
-    }
+    for (int64_t i = 0; i < in[0]->shape.dims[ref_axis(in[0], (int)s->p[1])]; i++)
+        for (int64_t j = 0; j < in[0]->shape.dims[ref_axis(in[0], (int)s->p[2])]; j++) n += j - i == s->p[0];
     shape.dims[shape.rank++] = n;
     return ref_moved(in[0], shape, from_diagonal, s, 0);
 }
@@ -2985,10 +3363,9 @@ static ref *refer_draw(const sample *s, ref *const *in) {
 
 /* Numbers of an input replaced, after it was made without a view. */
 static void put_numbers(input *in, const double *numbers, int n) {
-    for (int64_t k = 0; k < in->base->n; k++) {
+    for (int64_t k = 0; k < in->base->n; k++)
         if (in->base->f) in->base->f[k] = ref_round(in->base->dtype, (ref_real)numbers[test_random_int(0, n - 1)]);
         else in->base->i[k] = (int64_t)numbers[test_random_int(0, n - 1)];
-    }
     free(in->bytes);
     in->bytes = ref_encode(in->base);
 }
@@ -3153,9 +3530,8 @@ REFER(refer_loss, ref_elementwise_loss(in[0], in[1], (ref_loss)s->p[0], s->d[0])
 
 /* Probabilities: the fractions of small numbers, 0 and 1 among them. */
 static void to_probabilities(input *in) {
-    for (int64_t k = 0; k < in->base->n; k++) {
+    for (int64_t k = 0; k < in->base->n; k++)
         in->base->f[k] = k % 7 == 3 ? 0 : k % 7 == 5 ? 1 : ref_round(in->base->dtype, fabsl(in->base->f[k]) / 2);
-    }
     free(in->bytes);
     in->bytes = ref_encode(in->base);
     in->value = in->base;
@@ -3169,12 +3545,8 @@ static void loss_cases(sample form, bool probabilities, bool targets) {
             s.what = "loss";
             add_input(&s, d, shapes[k], FILL_SMALL, probabilities ? VIEW_NONE : VIEW_ANY);
             add_input(&s, d, shapes[k], FILL_SMALL, targets ? VIEW_NONE : VIEW_ANY);
-            if (probabilities) {
-                to_probabilities(&s.in[0]);
-            }
-            if (targets) {
-                to_probabilities(&s.in[1]);
-            }
+            if (probabilities) to_probabilities(&s.in[0]);
+            if (targets) to_probabilities(&s.in[1]);
             run(&s);
         }
     }
@@ -3204,9 +3576,7 @@ static void class_loss_cases(bool logits, double smoothing) {
                          .flag = logits,
                          .d = { smoothing } };
             s.failure = smoothing > 1 ? GN_BAD_ARGUMENT : GN_OK;
-            if (ref_elements(id_shapes[k]) == 0) {
-                continue;
-            }
+            if (ref_elements(id_shapes[k]) == 0) continue;
             add_input(&s, d, ref__with_axis(id_shapes[k], 7), FILL_SMALL, VIEW_ANY);
             add_limited(&s, index_dtype(k), id_shapes[k], FILL_INDEX, VIEW_ANY, 7);
             run(&s);
@@ -3256,6 +3626,9 @@ static const composite composites[] = {
     { "rmsnorm", FLOAT_DTYPES, 4, cases_rmsnorm },
     { "rmsnorm_1p", FLOAT_DTYPES, 4, cases_rmsnorm_1p },
     { "normalize", FLOAT_DTYPES, 4, cases_normalize },
+    { "batch_norm", FLOAT_DTYPES, 8, cases_batch_norm },
+    { "group_norm", FLOAT_DTYPES, 8, cases_group_norm },
+    { "local_response_norm", FLOAT_DTYPES, 4, cases_local_response_norm },
     { "adjust_logits", FLOAT_DTYPES, 4, cases_adjust_logits },
     { "top_log_probs", FLOAT_DTYPES, 16, cases_top_log_probs },
     { "einsum", NUMBER_DTYPES, 4, cases_einsum },
@@ -3316,6 +3689,13 @@ static const struct {
     { "matmul", cases_matmul },
     { "linear", cases_linear },
     { "expert_linear", cases_expert_linear },
+    { "linear_quantized", cases_linear_quantized },
+    { "embedding_quantized", cases_embedding_quantized },
+    { "dequantize", cases_dequantize },
+    { "quantize", cases_quantize },
+    { "conv", cases_conv },
+    { "pool", cases_pool },
+    { "interpolate", cases_interpolate },
     { "reshape", cases_reshape },
     { "permute", cases_permute },
     { "slice", cases_slice },
@@ -3331,6 +3711,8 @@ static const struct {
     { "attention", cases_attention },
     { "attention_with", cases_attention_with },
     { "kv_append", cases_kv_append },
+    { "page_append", cases_page_append },
+    { "page_attention", cases_page_attention },
     { "prod", cases_prod },
     { "argmin", cases_argmin },
     { "cumsum", cases_cumsum },
@@ -3351,39 +3733,27 @@ static void run_cases(void) {
         scalar_cases(op);
         return;
     }
-    for (int k = 0; k < TEST_COUNT(generators); k++) {
-        if (strcmp(generators[k].name, running.row.name) == 0) {
-            generators[k].cases();
-        }
-    }
-    for (int k = 0; k < TEST_COUNT(composites); k++) {
-        if (strcmp(composites[k].name, running.row.name) == 0) {
-            composites[k].cases();
-        }
-    }
+    for (int k = 0; k < TEST_COUNT(generators); k++)
+        if (strcmp(generators[k].name, running.row.name) == 0) generators[k].cases();
+    for (int k = 0; k < TEST_COUNT(composites); k++)
+        if (strcmp(composites[k].name, running.row.name) == 0) composites[k].cases();
 }
 
 /* One test for a row on a device. The stream is seeded by the row's name alone: all devices see the same cases. */
 static void test_row(const gn_op_info *row, device on) {
     char name[96];
     snprintf(name, sizeof name, "conformance_%s_on_%s", row->name, device_names[on]);
-    if (!test_open(name)) {
-        return;
-    }
+    if (!test_open(name)) return;
     test_reseed(row->name);
     running.row = *row;
     running.on = on;
     running.tolerance = row->tolerance;
     running.cases = 0;
     bool absent = gn_status(contexts[on]) != GN_OK;
-    if (absent) {
-        test_skip(gn_last_error(contexts[on])->text);
-    } else {
-        run_cases();
-    }
-    if (running.cases == 0 && !absent) {
+    if (absent) test_skip(gn_last_error(contexts[on])->text);
+    else run_cases();
+    if (running.cases == 0 && !absent)
         test_fail(__FILE__, __LINE__, "the op has no cases: add it to reference.h or to the generators");
-    }
     test_close();
 }
 
@@ -3397,9 +3767,7 @@ static void every_generator_has_its_row(void) {
             gn_op_info row;
             found = found || (gn_get_op(i, &row) == GN_OK && strcmp(row.name, name) == 0);
         }
-        if (!found) {
-            test_fail(__FILE__, __LINE__, "no op of the table is named %s", name);
-        }
+        if (!found) test_fail(__FILE__, __LINE__, "no op of the table is named %s", name);
     }
     CHECK_RESULT(gn_get_op(gn_op_count(), &running.row), GN_BAD_ARGUMENT);
     CHECK_RESULT(gn_get_op(-1, &running.row), GN_BAD_ARGUMENT);
@@ -3451,14 +3819,19 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = { TEST_ENTRY(every_generator_has_its_row),
                                         TEST_ENTRY(einsum_refuses_what_makes_no_sense) };
     test_begin(argc, argv);
+#if defined(__SANITIZE_THREAD__)
+    if (test__.n_words == 0 && test__.shards == 0 && !test__.list) { /* the other runs compute all of it */
+        test__.shards = 3;
+        test__.shard = (int)(test__.seed % 3);
+        printf("the thread sanitizer sees a third of the cases each time: shard %d/3\n", test__.shard);
+    }
+#endif
     open_devices();
     test_all(tests, TEST_COUNT(tests));
     for (int on = 0; on < DEVICES; on++) {
         for (int i = 0; i < gn_op_count() && contexts[on]; i++) {
             gn_op_info row;
-            if (gn_get_op(i, &row) == GN_OK) {
-                test_row(&row, (device)on);
-            }
+            if (gn_get_op(i, &row) == GN_OK) test_row(&row, (device)on);
         }
         for (int k = 0; k < TEST_COUNT(composites) && contexts[on]; k++) {
             gn_op_info row = { .name = composites[k].name,
@@ -3468,11 +3841,8 @@ int main(int argc, char **argv) {
             test_row(&row, (device)on);
         }
     }
-    for (int on = 0; on < DEVICES; on++) {
-        if (contexts[on]) {
-            gn_close(contexts[on]);
-        }
-    }
+    for (int on = 0; on < DEVICES; on++)
+        if (contexts[on]) gn_close(contexts[on]);
     loopback_close();
     return test_end();
 }

@@ -20,9 +20,7 @@ static gn_tensor numbers(gn_dtype d, int n, const double *x) {
 
 /* NaN equals NaN, and zeros are told apart by their sign. */
 static bool same(double got, double want, double bound) {
-    if (isnan(want) || isnan(got)) {
-        return isnan(want) && isnan(got);
-    }
+    if (isnan(want) || isnan(got)) return isnan(want) && isnan(got);
     return got == want ? signbit(got) == signbit(want) : fabs(got - want) <= bound * fabs(want);
 }
 
@@ -49,9 +47,7 @@ static void check_values(int line, gn_tensor t, double bound, int n, const doubl
 static void check_refused(int line, gn_tensor t, gn_result want) {
     gn_info info;
     gn_result r = gn_describe(t, &info);
-    if (r != want) {
-        test_fail(__FILE__, line, "the node is %s, not %s", gn_result_name(r), gn_result_name(want));
-    }
+    if (r != want) test_fail(__FILE__, line, "the node is %s, not %s", gn_result_name(r), gn_result_name(want));
 }
 
 #define REFUSED(t, want) check_refused(__LINE__, t, want)
@@ -140,9 +136,7 @@ TEST(reductions_over_nothing_have_their_neutral_element) {
         IS(gn_any(none, last, false), 0, 0);
         IS(gn_all(none, last, false), 1, 1);
         IS(gn_count_nonzero(none, last, false), 0, 0);
-        if (d != GN_BOOL) {
-            IS(gn_l1_norm(none, last, false), 0, 0);
-        }
+        if (d != GN_BOOL) IS(gn_l1_norm(none, last, false), 0, 0);
         if (is_float) {
             IS(gn_l2_norm(none, last, false), 0, 0);
             IS(gn_mean(none, last, false), NAN, NAN);
@@ -560,6 +554,20 @@ TEST(reductions_over_no_axes_leave_each_element) {
 }
 
 /* Where pow takes an int with a float, what is said with products does, too. */
+/* 2^90 taps, of which one is of x. */
+TEST(windows_far_larger_than_what_they_see_take_no_longer) {
+    enum { B = 1 << 30 };
+    gn_pool_desc d = { .kernel = { B, B, B }, .before = { B - 1, B - 1, B - 1 } };
+    float x = -3, y = 0;
+    for (int kind = GN_POOL_MAX; kind <= GN_POOL_AVERAGE; kind++) {
+        d.kind = (gn_pool_kind)kind;
+        gn_tensor one = gn_data(g, GN_F32, GN_SHAPE(1, 1, 1, 1, 1), &x);
+        CHECK_RESULT(gn_read(gn_pool(one, &d), &y, sizeof y), GN_OK);
+        CHECK(y == -3);
+        gn_step(g);
+    }
+}
+
 TEST(ints_with_floats_promote_in_composites_as_in_pow) {
     gn_tensor i = V(GN_U8, 0, 2, 4), f = V(GN_F32, 0.5, 0.5, 0.5);
     IS(gn_pow(i, f), 0, 0x1.6a09e6p+0, 2);
@@ -606,6 +614,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(whole_numbers_past_2_to_53_are_exact),
         TEST_ENTRY(gradients_at_ties_are_shared_as_in_pytorch),
         TEST_ENTRY(reductions_over_no_axes_leave_each_element),
+        TEST_ENTRY(windows_far_larger_than_what_they_see_take_no_longer),
         TEST_ENTRY(ints_with_floats_promote_in_composites_as_in_pow),
     };
     test_begin(argc, argv);

@@ -95,9 +95,7 @@ static void run_block(unsigned threads) {
     }
     while (left) {
         for (unsigned i = 0; i < threads; i++) {
-            if (!alive[i]) {
-                continue;
-            }
+            if (!alive[i]) continue;
             current = i;
             shim.thread.x = i;
             swapcontext(&scheduler, &fibres[i]);
@@ -120,9 +118,7 @@ static const char *asked(const char *kind) {
     static __thread char line[200];
     const char *path = getenv("GENIE_SHIM_FAULTS");
     FILE *f = path ? fopen(path, "r") : NULL;
-    if (!f) {
-        return NULL;
-    }
+    if (!f) return NULL;
     char *got = fgets(line, sizeof line, f);
     fclose(f);
     line[strcspn(line, "\n")] = 0;
@@ -149,13 +145,9 @@ API long shim_modules(void) { return modules; }
 API const char *shim_failed_call(void) { return failed_call; }
 
 static int fails(const char *call) {
-    if (atomic_fetch_add(&calls, 1) != fail_at) {
-        return alive_or(0);
-    }
+    if (atomic_fetch_add(&calls, 1) != fail_at) return alive_or(0);
     failed_call = call;
-    if (fail_code == 700 && here) {
-        broken[here->number] = 1;
-    }
+    if (fail_code == 700 && here) broken[here->number] = 1;
     return fail_code;
 }
 #define MAY_FAIL()                     \
@@ -197,18 +189,15 @@ static context *memory_of(ptr p) {
     const char *at = (const char *)(uintptr_t)p;
     context *of = NULL;
     pthread_mutex_lock(&memories_lock);
-    for (int i = n_memories; i-- > 0 && !of;) {
+    for (int i = n_memories; i-- > 0 && !of;)
         of = at >= memories[i].p && at < memories[i].p + memories[i].bytes ? memories[i].of : NULL;
-    }
     pthread_mutex_unlock(&memories_lock);
     return of;
 }
 
 static void memory_add(const void *p, size_t bytes) {
     pthread_mutex_lock(&memories_lock);
-    if (n_memories == (int)(sizeof memories / sizeof *memories)) {
-        abort();
-    }
+    if (n_memories == (int)(sizeof memories / sizeof *memories)) abort();
     memories[n_memories++] = (memory){ p, bytes, here };
     live++;
     pthread_mutex_unlock(&memories_lock);
@@ -229,9 +218,7 @@ static void memory_remove(ptr p) {
 static int memory_is_whole(ptr p, size_t bytes) {
     int is = 0;
     pthread_mutex_lock(&memories_lock);
-    for (int i = 0; i < n_memories && !is; i++) {
-        is = (ptr)(uintptr_t)memories[i].p == p && memories[i].bytes == bytes;
-    }
+    for (int i = 0; i < n_memories && !is; i++) is = (ptr)(uintptr_t)memories[i].p == p && memories[i].bytes == bytes;
     pthread_mutex_unlock(&memories_lock);
     return is;
 }
@@ -249,9 +236,7 @@ static int memory_holds(ptr p, size_t bytes) {
 
 static void memory_is_here(const char *call, ptr p) {
     context *of = memory_of(p);
-    if (of && of != here) {
-        wrong_place(call, "memory", of->number);
-    }
+    if (of && of != here) wrong_place(call, "memory", of->number);
     if (!of) {
         fprintf(stderr, "cuda_shim: %s: %llx is no memory of a device\n", call, p);
         abort();
@@ -350,9 +335,7 @@ static int can_go(const stream *s) {
 static void step(stream *s) {
     op *o = s->first;
     s->first = o->next;
-    if (!s->first) {
-        s->last = NULL;
-    }
+    if (!s->first) s->last = NULL;
     op_do(o);
     s->done++;
     free(o->owned);
@@ -365,23 +348,18 @@ static void run_until(stream *s, uint64_t number) {
         if (order() % 2 == 0) {
             drawn = drawn * 6364136223846793005u + 1442695040888963407u;
             int other = (int)((drawn >> 33) % STREAMS);
-            while (!can_go(&streams[other])) { /* one always can: the program asks for what is waited for first */
+            while (!can_go(&streams[other])) /* one always can: the program asks for what is waited for first */
                 other = (other + 1) % STREAMS;
-            }
             step(&streams[other]);
             continue;
         }
-        if (!can_go(s)) {
-            run_until(s->first->until.in, s->first->until.number);
-        }
+        if (!can_go(s)) run_until(s->first->until.in, s->first->until.number);
         step(s);
     }
 }
 
 static void run_all(void) {
-    for (int i = 0; i < STREAMS; i++) {
-        run_until(&streams[i], streams[i].asked);
-    }
+    for (int i = 0; i < STREAMS; i++) run_until(&streams[i], streams[i].asked);
 }
 
 /* Puts the op at the end of its stream, or does it. The caller holds the lock. */
@@ -393,27 +371,19 @@ static void ask(void *handle, op o) {
         free(o.owned);
         return;
     }
-    if (!drawn) {
-        drawn = (uint64_t)order();
-    }
+    if (!drawn) drawn = (uint64_t)order();
     copy = malloc(sizeof *copy);
     *copy = o;
     op **last = s->captures ? &s->captured_last : &s->last;
-    if (*last) {
-        (*last)->next = copy;
-    } else {
-        *(s->captures ? &s->captured : &s->first) = copy;
-    }
+    if (*last) (*last)->next = copy;
+    else *(s->captures ? &s->captured : &s->first) = copy;
     *last = copy;
     s->asked += !s->captures;
 }
 
 static int is_pinned(const void *p) {
-    for (int i = 0; i < n_pinned; i++) {
-        if ((const char *)p >= pinned[i].p && (const char *)p < pinned[i].p + pinned[i].bytes) {
-            return 1;
-        }
-    }
+    for (int i = 0; i < n_pinned; i++)
+        if ((const char *)p >= pinned[i].p && (const char *)p < pinned[i].p + pinned[i].bytes) return 1;
     return 0;
 }
 
@@ -435,9 +405,7 @@ static void *copy_of(const void *p, size_t n) {
 /* Of the n-th device: "80" is of all of them, "60,80" of the first and those after it. */
 static int arch(int device) {
     const char *s = getenv("GENIE_SHIM_ARCH");
-    for (; s && device > 0 && strchr(s, ','); device--) {
-        s = strchr(s, ',') + 1;
-    }
+    for (; s && device > 0 && strchr(s, ','); device--) s = strchr(s, ',') + 1;
     return s ? atoi(s) : 60;
 }
 
@@ -523,9 +491,7 @@ API int cuStreamBeginCapture_v2(void *s, int mode) {
     (void)mode;
     BELONGS("a stream", ((stream *)s)->of);
     MAY_FAIL();
-    if (!order()) {
-        return 801;
-    }
+    if (!order()) return 801;
     ((stream *)s)->captures = 1;
     return 0;
 }
@@ -592,18 +558,12 @@ API int cuStreamWaitEvent(void *s, void *e, unsigned f) {
     (void)f;
     BELONGS("a stream", ((stream *)s)->of);
     MAY_FAIL();
-    if (((event *)e)->in) {
-        LOCKED(ask(s, (op){ .kind = WAIT, .until = *(event *)e }));
-    }
+    if (((event *)e)->in) LOCKED(ask(s, (op){ .kind = WAIT, .until = *(event *)e }));
     return 0;
 }
 static void event_wait(const event *at) {
-    if (order() && gettid() != getpid()) {
-        usleep(10000);
-    }
-    if (at->in) {
-        LOCKED(run_until(at->in, at->number));
-    }
+    if (order() && gettid() != getpid()) usleep(10000);
+    if (at->in) LOCKED(run_until(at->in, at->number));
 }
 API int cuEventSynchronize(void *e) {
     BELONGS("an event", ((event *)e)->of);
@@ -621,16 +581,10 @@ API int cuEventQuery(void *e) /* what is asked for comes */
 /* Fresh memory holds rubbish, so that what is read before it is written shows. */
 static int memory_make(ptr *p, size_t n) {
     const char *limit = asked("memory");
-    if (!here) {
-        return 201;
-    }
-    if (limit && n >= strtoull(limit, NULL, 10)) {
-        return 2;
-    }
+    if (!here) return 201;
+    if (limit && n >= strtoull(limit, NULL, 10)) return 2;
     void *m = aligned_alloc(256, (n + 255) & ~(size_t)255);
-    if (!m) {
-        return 2;
-    }
+    if (!m) return 2;
     memset(m, 0xcb, n);
     memory_add(m, (n + 255) & ~(size_t)255);
     *p = (ptr)(uintptr_t)m;
@@ -651,9 +605,7 @@ API int cuMemAllocAsync(ptr *p, size_t n, void *s) {
     BELONGS("a stream", ((stream *)s)->of);
     MAY_FAIL();
     int r = memory_make(p, n);
-    if (r == 0) {
-        LOCKED(ask(s, (op){ .kind = FILL, .to = (void *)(uintptr_t)*p, .fill = 0xcb, .bytes = n }));
-    }
+    if (r == 0) LOCKED(ask(s, (op){ .kind = FILL, .to = (void *)(uintptr_t)*p, .fill = 0xcb, .bytes = n }));
     return r;
 }
 API int cuMemFreeAsync(ptr p, void *s) {
@@ -686,9 +638,7 @@ API int cuMemHostAlloc(void **p, size_t n, unsigned f) {
     *p = NULL;
     MAY_FAIL();
     *p = n_pinned < 4096 ? malloc(n) : NULL;
-    if (*p) {
-        LOCKED(pinned[n_pinned].p = *p; pinned[n_pinned++].bytes = n; live++);
-    }
+    if (*p) LOCKED(pinned[n_pinned].p = *p; pinned[n_pinned++].bytes = n; live++);
     return *p ? 0 : 2;
 }
 API int cuMemFreeHost(void *p) {
@@ -792,9 +742,7 @@ API int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *p, cons
     (void)d;
     MAY_FAIL();
     size_t end = type >= 0 && type < (int)sizeof bytes ? dims[0] * bytes[type] : SIZE_MAX;
-    for (unsigned i = 1; i < rank; i++) {
-        end += (dims[i] - 1) * strides[i - 1];
-    }
+    for (unsigned i = 1; i < rank; i++) end += (dims[i] - 1) * strides[i - 1];
     if (!memory_holds((ptr)(uintptr_t)p, end)) {
         fprintf(stderr, "cuda_shim: a map of %zu bytes at %p is not memory of the device\n", end, p);
         abort();
@@ -866,9 +814,7 @@ API int cuModuleLoadDataEx(void **m, const void *image, unsigned n, int *options
 API int cuModuleUnload(void *m) {
     BELONGS("a module", ((module *)m)->of);
     LOCKED(run_all());
-    if (((module *)m)->library) {
-        dlclose(((module *)m)->library);
-    }
+    if (((module *)m)->library) dlclose(((module *)m)->library);
     for (function *f = ((module *)m)->functions, *next; f; f = next) {
         next = f->next;
         free(f);
@@ -886,16 +832,13 @@ static int empty_function(void **out, module *m, const char *name) {
         names = strchr(names, '\n');
         names = names ? names + 1 : NULL;
     }
-    if (!names) {
-        return 500;
-    }
+    if (!names) return 500;
     function *f = calloc(1, sizeof *f);
     *f = (function){ .of = here, .next = m->functions };
     m->functions = f;
     snprintf(f->name, sizeof f->name, "%s", name);
-    for (const char *s = names + n + 1; *s != '\n' && f->params < LAUNCH_PARAMS; s++) {
+    for (const char *s = names + n + 1; *s != '\n' && f->params < LAUNCH_PARAMS; s++)
         f->pointers[f->params++] = *s == '*';
-    }
     *out = f;
     return 0;
 }
@@ -909,9 +852,8 @@ static int empty_launch(const function *f, unsigned block, void **params) {
             fprintf(stderr, "cuda_shim: parameter %d of %s, %llx, is no memory of the device\n", i, f->name, p);
             abort();
         }
-        for (unsigned k = 0; k < block && strncmp(f->name, "canary", 6) == 0; k++) {
+        for (unsigned k = 0; k < block && strncmp(f->name, "canary", 6) == 0; k++)
             ((unsigned *)(uintptr_t)p)[k] = k * 3 + 7;
-        }
     }
     return 0;
 }
@@ -921,16 +863,12 @@ API int cuModuleGetFunction(void **out, void *handle, const char *name) {
     char call[200];
     BELONGS("a module", m->of);
     MAY_FAIL();
-    if (m->names) {
-        return empty_function(out, m, name);
-    }
+    if (m->names) return empty_function(out, m, name);
     snprintf(call, sizeof call, "%s__call", name);
     function found = { dlsym(m->library, call), 0, here, m->functions, "", { 0 } };
     snprintf(call, sizeof call, "%s__params", name);
     int *params = dlsym(m->library, call);
-    if (!found.call || !params) {
-        return 500;
-    }
+    if (!found.call || !params) return 500;
     found.params = *params;
     snprintf(found.name, sizeof found.name, "%s", name);
     *out = calloc(1, sizeof found);
@@ -962,30 +900,22 @@ API int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     (void)extra;
     BELONGS("a function", ((function *)f)->of);
     BELONGS("a stream", ((stream *)stream_handle)->of);
-    if (!gx || !gy || gz != 1 || !bx || bx > THREADS || by != 1 || bz != 1) {
-        return 1;
-    }
+    if (!gx || !gy || gz != 1 || !bx || bx > THREADS || by != 1 || bz != 1) return 1;
     const char *word = asked("hang");
-    while (word && strstr(((function *)f)->name, word)) {
-        usleep(100000);
-    }
+    while (word && strstr(((function *)f)->name, word)) usleep(100000);
     if (asked("sticky")) {
         broken[here->number] = 1;
         unlink(getenv("GENIE_SHIM_FAULTS"));
     }
     MAY_FAIL();
-    if (empty()) {
-        return empty_launch(f, bx, params);
-    }
+    if (empty()) return empty_launch(f, bx, params);
     char *own = calloc(LAUNCH_PARAMS, 8);
     for (int i = 0; i < ((function *)f)->params && i < LAUNCH_PARAMS; i++) {
         memcpy(own + 8 * i, params[i], 8);
         ptr p;
         memcpy(&p, params[i], sizeof p);
         context *of = devices() > 1 ? memory_of(p) : NULL;
-        if (of && of != here) {
-            wrong_place(__func__, "memory", of->number);
-        }
+        if (of && of != here) wrong_place(__func__, "memory", of->number);
     }
     LOCKED(ask(stream_handle, (op){ .kind = LAUNCH, .function = f, .grid = { gx, gy }, .block = bx, .owned = own }));
     return 0;
@@ -1063,9 +993,7 @@ static void name_kernels(program *p) {
                 *to++ = (char)last;
                 last = '.';
             }
-            if (*s == ')') {
-                break;
-            }
+            if (*s == ')') break;
         }
         *to++ = '\n';
         *to = 0;
@@ -1089,18 +1017,14 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options) {
         snprintf(p->log, sizeof p->log, "the shim was asked not to compile %s", word);
         return 6;
     }
-    for (const char *s = p->source; *s; s++) {
-        h = (h ^ (unsigned char)*s) * 1099511628211u;
-    }
+    for (const char *s = p->source; *s; s++) h = (h ^ (unsigned char)*s) * 1099511628211u;
     snprintf(folder, sizeof folder, "%s", __FILE__);
     *strrchr(folder, '/') = 0;
     mkdir(dir ? dir : "/tmp", 0700);
     snprintf(p->path, sizeof p->path, "%s/%016llx.so", dir ? dir : "/tmp", (unsigned long long)h);
     snprintf(source, sizeof source, "%s.cpp", p->path);
     FILE *f = fopen(source, "w");
-    if (!f) {
-        return 6;
-    }
+    if (!f) return 6;
     fprintf(f, "#include \"cuda_shim.h\"\n%s", p->source);
     write_calls(f, p->source);
     fclose(f);
@@ -1115,9 +1039,7 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options) {
         fclose(f);
     }
     unlink(command);
-    if (r == 0) {
-        unlink(source);
-    }
+    if (r == 0) unlink(source);
     return r == 0 ? 0 : 6;
 }
 static const char *cubin(const program *p) { return p->names ? p->names : p->path; }

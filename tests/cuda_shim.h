@@ -69,9 +69,7 @@ static inline int __syncthreads_or(int any) {
 }
 static inline unsigned atomicCAS(unsigned *p, unsigned expected, unsigned value) {
     unsigned old = *p;
-    if (old == expected) {
-        *p = value;
-    }
+    if (old == expected) *p = value;
     return old;
 }
 static inline unsigned atomicAdd(unsigned *p, unsigned value) {

@@ -72,8 +72,9 @@ program_in_cxx_runs() {
 blocks_of_the_readme_compile() {
     awk 'BEGIN { print "#define GENIE_IMPLEMENTATION\n#include \"genie.h\"\ngn_tensor my_attention(gn_tensor q, gn_tensor k, gn_tensor v);" }
          /^```c$/ { inside = 1; text = ""; next }
-         /^```/ { if (inside && text !~ /main *\(/) printf "void block_%d(gn_ctx *g, gn_tensor x, gn_tensor weight, gn_tensor bias, gn_tensor targets, gn_tensor q, gn_tensor k, gn_tensor v);\n" \
-             "void block_%d(gn_ctx *g, gn_tensor x, gn_tensor weight, gn_tensor bias, gn_tensor targets, gn_tensor q, gn_tensor k, gn_tensor v) {\n%s}\n", ++n, n, text
+         BEGIN { given = "gn_ctx *g, gn_tensor x, gn_tensor weight, gn_tensor bias, gn_tensor targets, gn_tensor q, gn_tensor k, gn_tensor v, " \
+             "gn_tensor token, gn_tensor position, gn_tensor next, gn_recording step, int32_t id" }
+         /^```/ { if (inside && text !~ /main *\(/) printf "void block_%d(%s);\nvoid block_%d(%s) {\n%s}\n", ++n, given, n, given, text
              inside = 0 }
          inside { text = text $0 "\n" }
          END { exit n < 2 }' README.md | sed '1d' >"$WORK/blocks.c" || return 1

@@ -314,7 +314,7 @@ TEST(safetensors_headers_that_are_wrong_are_refused_with_tensor_and_byte) {
         { "{", 0, "byte 9" },
         { "{}x", 0, "follows" },
         { "{}", 1, "belong to no tensor" },
-        { "{\"a\":1}", 0, "no object" },
+        { "{\"a\":1}", 0, "not an object" },
         { "{\"a\":{}}", 0, "missing" },
         { "{\"__metadata__\":{\"a\":1}}", 0, "object of strings" },
         { "{\"__metadata__\":[]}", 0, "object of strings" },
@@ -335,7 +335,7 @@ TEST(safetensors_headers_that_are_wrong_are_refused_with_tensor_and_byte) {
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}", 4, "two numbers" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4, "two numbers" },
         { "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,5]}}", 5, "take 4 bytes" },
-        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "cut" },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 7, "truncated" },
         { "{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_"
           "offsets\":[1,3]}}",
           3, "overlaps" },
@@ -670,7 +670,7 @@ TEST(gguf_that_is_wrong_is_refused_by_name) {
         { 8, 2, 33, 1, 0, 68, "whole number of blocks" },
         { 0, 5, 1, 1, 0, 4, "4 dimensions" },
         { 0, 1, 8, 1, 16, 48, "multiple of the alignment" },
-        { 0, 1, 8, 1, 0, 31, "cut" },
+        { 0, 1, 8, 1, 0, 31, "truncated" },
         { 0, 1, 8, 1, 32, 64, "gap" },
         { 0, 1, 8, 1, 0, 64, "belong to no tensor" },
         { 0, 2, (uint64_t)1 << 40, (uint64_t)1 << 40, 0, 0, "too large" },
@@ -792,7 +792,7 @@ TEST(files_that_are_none_are_refused) {
     char error[GGUF_ERROR];
     mapping m;
     CHECK(mkfifo(place("pipe"), 0600) == 0);
-    CHECK(!mapping_open(&m, place("pipe"), error, sizeof error) && strstr(error, "no regular file"));
+    CHECK(!mapping_open(&m, place("pipe"), error, sizeof error) && strstr(error, "not a regular file"));
     CHECK(!mapping_open(&m, folder, error, sizeof error) && !mapping_open(&m, place("none"), error, sizeof error));
     CHECK(!safetensors_open(place("pipe"), st_error) && !gguf_open(place("pipe"), gg_error));
     mapping many[64];

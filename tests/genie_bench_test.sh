@@ -219,6 +219,20 @@ absent_device_is_told() {
     [ "$status" = 77 ] && grep -q '^SKIP: genie_bench: ' "$WORK/absent"
 }
 
+# What is printed says what its columns are.
+columns_are_named() { "$bench" rows:sum "${quick[@]}" --tag named >"$WORK/named" && grep -q '^| case | who | mean ' "$WORK/named" && fails_with 'there are mlp, matmul' "$bench" rows,nothing "${quick[@]}"; }
+
+# Driver and kernels are cuda_shim.c's, what is asked of the GPU is nvml_shim.c's.
+gpu_state_is_told() {
+    mkdir -p "$WORK/objects" "$WORK/cache" "$WORK/nvml" && chmod 700 "$WORK/cache"
+    $CC -std=gnu11 -O2 -fPIC -shared -o "$WORK/shim.so" tests/cuda_shim.c -ldl -lpthread &&
+        $CC -std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -shared -o "$WORK/nvml/libnvidia-ml.so.1" tests/nvml_shim.c || return 1
+    GENIE_LIBCUDA=$WORK/shim.so GENIE_NVRTC=$WORK/shim.so GENIE_SHIM_DIR=$WORK/objects GENIE_CACHE=$WORK/cache CXX=${CXX:-c++} GENIE_CUBLASLT=0 GENIE_MEASURE=0 \
+        LD_LIBRARY_PATH=$WORK/nvml "$bench" rows:sum --device cuda:0 "${quick[@]}" --no-adapters --tag state || return 1
+    result "$WORK/results/state.json" "[d['machine'][k] for k in ('sm_mhz', 'memory_mhz', 'most_sm_mhz', 'watts', 'limit_watts', 'celsius')] == [1755, 2619, 1980, 411.5, 700, 48]" &&
+        result "$WORK/results/state.json" "d['machine']['gpu'] == 'GPU of the shim' and d['versions']['driver'] == '999.25' and d['versions']['cuda'] == '12.9'"
+}
+
 command_lines_are_checked() {
     fails_with "no workload 'nothing'" "$bench" nothing "${quick[@]}" && fails_with 'name a workload' "$bench" &&
         fails_with 'dtype is' "$bench" mlp "${quick[@]}" --dtype f8 && fails_with 'tag takes' "$bench" mlp "${quick[@]}" --tag ../x &&
@@ -250,6 +264,8 @@ check forced_comparisons_are_marked forced_comparisons_are_marked
 check chart_has_a_bar_for_each_result chart_is_whole
 check stacks_of_one_file_are_compared one_file_compares_its_stacks
 check switches_are_taken_away_alone switches_are_taken_away
+check columns_are_named columns_are_named
+check gpu_state_is_told_as_its_driver_gives_it gpu_state_is_told
 check absent_device_is_told absent_device_is_told
 check wrong_command_lines_are_told command_lines_are_checked
 finish

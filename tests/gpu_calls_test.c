@@ -69,17 +69,12 @@ static uint64_t runs_of(gn_ctx *g) {
 /* An answer: typed, and with its cause in words. */
 static bool answered(work *x, gn_result r, const char *step) {
     told->steps++;
-    if (r == GN_OK) {
-        return true;
-    }
+    if (r == GN_OK) return true;
     told->errors++;
     if (r != GN_OUT_OF_MEMORY && r != GN_DEVICE_LOST && r != GN_INTERNAL && r != GN_COMPILE_FAILED &&
-        r != GN_STALE_HANDLE && r != GN_STATE_FAILED) {
+        r != GN_STALE_HANDLE && r != GN_STATE_FAILED)
         wrong("%s: %s: %s", step, gn_result_name(r), gn_last_error(x->g)->text);
-    }
-    if (!*gn_last_error(x->g)->text) {
-        wrong("%s: %s without a word", step, gn_result_name(r));
-    }
+    if (!*gn_last_error(x->g)->text) wrong("%s: %s without a word", step, gn_result_name(r));
     return false;
 }
 
@@ -241,18 +236,15 @@ static bool run(long at, int code, const char *memory) {
         if (code != BREAKS && shim.live() != 0) wrong("%ld things of the driver are left", shim.live());
         _exit(0);
     }
-    if (child < 0 || waitpid(child, &status, 0) != child) {
-        return false;
-    }
+    if (child < 0 || waitpid(child, &status, 0) != child) return false;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         test_fail(__FILE__, __LINE__, "call %ld (%s) fails with %d: the program ends with %s %d; %s", at, told->failed,
                   code, WIFSIGNALED(status) ? "signal" : "status",
                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), told->what);
         return false;
     }
-    if (*told->what) {
+    if (*told->what)
         test_fail(__FILE__, __LINE__, "call %ld (%s) fails with %d: %s", at, told->failed, code, told->what);
-    }
     return true;
 }
 

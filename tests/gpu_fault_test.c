@@ -13,9 +13,7 @@ static const char *device_name = "cuda:0";
 /* NULL ends the fault. */
 static bool ask_fault(const char *what) {
     const char *path = getenv("GENIE_SHIM_FAULTS");
-    if (!what) {
-        return remove(path) == 0;
-    }
+    if (!what) return remove(path) == 0;
     FILE *f = fopen(path, "w");
     return f && fputs(what, f) >= 0 && fclose(f) == 0;
 }
@@ -32,9 +30,7 @@ static gn_result read_sum(gn_ctx *g, int64_t n) {
     float out = 0;
     gn_tensor x = gn_exp(gn_full(g, GN_F32, GN_SHAPE(n), 0));
     gn_result r = gn_realize(&x, 1); /* so that all n are in memory */
-    if (r == GN_OK) {
-        r = gn_read(gn_sum(x, GN_ALL_AXES, false), &out, sizeof out);
-    }
+    if (r == GN_OK) r = gn_read(gn_sum(x, GN_ALL_AXES, false), &out, sizeof out);
     CHECK(r != GN_OK || out == (float)n);
     gn_step(g);
     return r;
@@ -112,9 +108,7 @@ int main(int argc, char **argv) {
                TEST_COUNT(tests));
         return 0;
     }
-    if (getenv("GENIE_TEST_DEVICES")) {
-        device_name = getenv("GENIE_TEST_DEVICES");
-    }
+    if (getenv("GENIE_TEST_DEVICES")) device_name = getenv("GENIE_TEST_DEVICES");
     test_all(tests, TEST_COUNT(tests));
     return test_end();
 }

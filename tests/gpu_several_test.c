@@ -17,9 +17,7 @@ static bool real; /* not the shim: large shapes, and times that mean something *
 
 static gn_ctx *open_on(const char *devices) {
     gn_ctx *g = gn_open(&(gn_desc){ .devices = devices });
-    if (!CHECK_RESULT(gn_status(g), GN_OK)) {
-        printf("  %s: %s\n", devices, gn_last_error(g)->text);
-    }
+    if (!CHECK_RESULT(gn_status(g), GN_OK)) printf("  %s: %s\n", devices, gn_last_error(g)->text);
     return g;
 }
 
@@ -27,25 +25,19 @@ static gn_ctx *open_on(const char *devices) {
 static void on(gn_ctx *g, int device) {
     char index[16];
     snprintf(index, sizeof index, "%d", device);
-    if (gn_device_count(g) > 1) {
-        CHECK_RESULT(gn_on(g, index), GN_OK);
-    }
+    if (gn_device_count(g) > 1) CHECK_RESULT(gn_on(g, index), GN_OK);
 }
 
 static void anywhere(gn_ctx *g) { on(g, (int)test_random_int(0, 1)); }
 
 static bool well(gn_ctx *g, gn_result r) {
-    if (r != GN_OK) {
-        test_fail(__FILE__, __LINE__, "%s: %s", gn_result_name(r), gn_last_error(g)->text);
-    }
+    if (r != GN_OK) test_fail(__FILE__, __LINE__, "%s: %s", gn_result_name(r), gn_last_error(g)->text);
     return r == GN_OK;
 }
 
 /* Whole numbers of -2 to 2. */
 static void fill(float *x, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        x[i] = (float)test_random_int(-2, 2);
-    }
+    for (size_t i = 0; i < n; i++) x[i] = (float)test_random_int(-2, 2);
 }
 
 static void same(const char *what, const float *several, const float *one, size_t n) {
@@ -108,9 +100,8 @@ static void walk_step(gn_ctx *g, walk *w, uint64_t moves, const float *data, flo
     }
     test__.stream = moves;
     if (test_random_int(0, 1)) well(g, gn_realize(w->pool + POOL - 2, 2)); /* kept, then used by the next cut */
-    for (int i = 0; i < STATES; i++) {
+    for (int i = 0; i < STATES; i++)
         if (test_random_int(0, 1)) gn_assign(w->states[i], gn_clamp(w->pool[test_random_int(4, POOL - 1)], -2, 2));
-    }
     for (int i = 0; i < 4; i++) {
         reads[i] = w->pool[test_random_int(i ? 4 : 0, POOL - 1)];
         to[i] = out[i];
@@ -505,9 +496,8 @@ static void contexts_of_one_thread_take_turns(void) {
 static gn_ctx *client_of(gn_server *s, const char *device) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0 ||
-        gn_server_attach(s, loopback_transport(ends[0]), "test") != GN_OK) {
+        gn_server_attach(s, loopback_transport(ends[0]), "test") != GN_OK)
         exit(2);
-    }
     return gn_open_transport(&(gn_desc){ .deadline_ms = 60000 }, loopback_transport(ends[1]), device);
 }
 

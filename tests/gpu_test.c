@@ -35,9 +35,7 @@ static void compare(const char *what, build_fn build, const job *j, void **data,
     gn_tensor t[2] = { build(cpu, j, data), build(gpu, j, data) };
     gn_info info;
     void *out[2];
-    if (!CHECK_RESULT(gn_describe(t[0], &info), GN_OK)) {
-        return;
-    }
+    if (!CHECK_RESULT(gn_describe(t[0], &info), GN_OK)) return;
     int64_t n = 1;
     for (int i = 0; i < info.shape.rank; i++) n *= info.shape.dims[i];
     size_t bytes = (size_t)n * gn_dtype_bytes(info.dtype);
@@ -249,6 +247,10 @@ static int64_t exact_at(const exact_side *s, int64_t z, int64_t outer, int64_t k
                      (s->across ? outer : k)];
 }
 
+static double as_held(gn_dtype d, float x) {
+    return d == GN_F32 ? x : d == GN_F16 ? gn_f16_to_f32(gn_f32_to_f16(x)) : gn_bf16_to_f32(gn_f32_to_bf16(x));
+}
+
 /* Sums of such numbers have no more than 24 bits: whatever their order, they are exact. form bit 0 a lies across, bit 1
    b; bit 2 relu(y + bias); bits 3 and 4 two of a, of b. */
 static void check_exact(gn_dtype d, int64_t m, int64_t n, int64_t k, int64_t left, int form) {
@@ -265,11 +267,9 @@ static void check_exact(gn_dtype d, int64_t m, int64_t n, int64_t k, int64_t lef
     for (int64_t i = 0; i < batches * m * n && r == GN_OK; i++) {
         int64_t sum = 0, z = i / (m * n), row = i / n % m, column = i % n;
         for (int64_t l = 0; l < k; l++) sum += exact_at(&a, z, row, l) * exact_at(&b, z, column, l);
-        if (form & 4) sum += exact_at(&bias, 0, column, 0) * 64;
-        float x = form & 4 && sum < 0 ? 0.f : (float)sum / 4096.f;
-        double want = d == GN_F32   ? x
-                      : d == GN_F16 ? gn_f16_to_f32(gn_f32_to_f16(x))
-                                    : gn_bf16_to_f32(gn_f32_to_bf16(x));
+        double want = as_held(d, (float)sum / 4096.f);
+        if (form & 4) want = as_held(d, (float)(want + (double)exact_at(&bias, 0, column, 0) / 64.));
+        if (form & 4 && want < 0) want = 0;
         if (element(d, out, i) == want) continue;
         test_fail(__FILE__, __LINE__, "%s %lldx%lldx%lld, %lld left, form %d, rank %s: element %lld is %g, not %g",
                   gn_dtype_name(d), (long long)m, (long long)n, (long long)k, (long long)left, form,
@@ -646,9 +646,8 @@ static void windows_caps_slopes_and_sinks_agree_with_the_cpu(void) {
     static const int64_t shapes[][3] = { { 300, 1000, 64 }, { 129, 400, 128 }, { 1, 3000, 64 }, { 1, 500, 128 },
                                          { 64, 777, 32 },   { 20, 600, 40 },   { 6, 900, 64 } };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
-    for (int k = 0; k < TEST_COUNT(shapes) * 45; k++) {
+    for (int k = 0; k < TEST_COUNT(shapes) * 45; k++)
         compare_attention_with(dtypes[k % 3], shapes[k / 45], 1 + k % 45 / 3);
-    }
 }
 
 /* Few and small, for fibres. */
@@ -999,6 +998,60 @@ static void check_where_it_ran(gn_ctx *g, size_t result_bytes) {
     if (!info.remote) {
         CHECK_INT(stats.bytes_to_host, result_bytes);
         CHECK(stats.kernels_run > 0);
+    }
+    gn_close(g);
+}
+
+/* A row whose norm its product takes in: as small numbers, far from 0, with one that is far from all others. */
+static void norm_row(gn_dtype d, int64_t k, int kind, uint16_t *row) {
+    for (int64_t i = 0; i < k; i++) {
+        double u = test_random_real(-1, 1);
+        put_element(d, row, i, kind == 1 ? 100 + u : kind == 2 && i == 0 ? 1000 : u);
+    }
+}
+
+/* A product with a matrix that picks some of the row's elements gives them as they are when the norm has a kernel of
+   its own: its sums are added in the same order there. */
+static void a_norm_within_its_product_has_equal_bits(void) {
+    enum { PICKED = 64, MOST = 2048 };
+    static const struct {
+        gn_dtype d;
+        int64_t k;
+    } rows[] = { { GN_F16, 200 }, { GN_F16, 768 }, { GN_F16, MOST }, { GN_BF16, 768 } };
+    static uint16_t row[MOST], whole[MOST], gain[MOST], picks[MOST * PICKED], picked[PICKED];
+    gn_ctx *g = open_known();
+    for (int i = 0; i < TEST_COUNT(rows); i++) {
+        const gn_dtype d = rows[i].d;
+        const int64_t k = rows[i].k;
+        memset(picks, 0, sizeof picks);
+        for (int j = 0; j < PICKED; j++) put_element(d, picks, (j * k / PICKED) * PICKED + j, 1);
+        for (int64_t j = 0; j < k; j++) put_element(d, gain, j, test_random_real(-2, 2));
+        gn_tensor w = gn_weight(g, d, GN_SHAPE(k, PICKED), picks, "picks"),
+                  by = gn_weight(g, d, GN_SHAPE(k), gain, "g");
+        for (int kind = 0; kind < 3; kind++) {
+            gn_stats before, after;
+            int different = 0;
+            norm_row(d, k, kind, row);
+            gn_tensor x = gn_data(g, d, GN_SHAPE(1, k), row);
+            CHECK_RESULT(gn_read(gn_layernorm(x, by, GN_NONE, 1e-5), whole, (size_t)k * 2), GN_OK);
+            gn_step(g);
+            x = gn_data(g, d, GN_SHAPE(1, k), row);
+            gn_get_stats(g, &before);
+            gn_tensor y = gn_linear(gn_layernorm(x, by, GN_NONE, 1e-5), w, GN_NONE);
+            CHECK_RESULT(gn_read(y, picked, sizeof picked), GN_OK);
+            gn_get_stats(g, &after);
+            gn_step(g);
+            CHECK_INT(after.kernels_run - before.kernels_run, 1);
+            for (int j = 0; j < PICKED; j++) { /* a sum that begins with 0 has no -0 */
+                uint16_t want = whole[j * k / PICKED];
+                different += picked[j] != (want == 0x8000 ? 0 : want);
+            }
+            if (different)
+                test_fail(__FILE__, __LINE__, "%s, %d elements, kind %d: %d of %d differ", gn_dtype_name(d), (int)k,
+                          kind, different, PICKED);
+        }
+        gn_release(w);
+        gn_release(by);
     }
     gn_close(g);
 }
@@ -1807,10 +1860,9 @@ static void tokens_one_by_one_agree_with_the_cpu(void) {
         }
         token_model_make(&m[0], cpu, data);
         token_model_make(&m[1], gpu, data);
-        for (int i = 0; i < TEST_COUNT(places); i++) {
+        for (int i = 0; i < TEST_COUNT(places); i++)
             if (compiles_only) token_generate(&m[1], k + i);
             else token_step(m, (int32_t)(i * 37), places[i], k + i);
-        }
         for (int i = 0; i < 2; i++) {
             for (int w = 0; w < TOKEN_WEIGHTS; w++) gn_release(m[i].w[w]);
             gn_release(m[i].k);
@@ -2186,9 +2238,7 @@ static void all_kernels_compile(void) {
            n = gn_cuda_compile_collected(getenv("GENIE_CUDA_COMPILE_ONLY"), getenv("GENIE_CUDA_ONE_OF_EACH") != NULL,
                                          &failed, why, sizeof why);
     printf("%zu kernels\n", n);
-    if (failed || !n) {
-        test_fail(__FILE__, __LINE__, "%zu of %zu kernels do not compile; the first: %s", failed, n, why);
-    }
+    if (failed || !n) test_fail(__FILE__, __LINE__, "%zu of %zu kernels do not compile; the first: %s", failed, n, why);
 }
 
 static const test_entry tests[] = {
@@ -2234,6 +2284,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(products_of_ever_other_rows_are_measured_a_few_times),
     TEST_ENTRY(loops_after_products_agree_with_the_cpu),
     TEST_ENTRY(rows_and_reductions_agree_with_the_cpu),
+    TEST_ENTRY(a_norm_within_its_product_has_equal_bits),
     TEST_ENTRY(loops_over_large_tensors_reach_all_of_them),
     TEST_ENTRY(copies_of_large_tensors_reach_all_of_them),
     TEST_ENTRY(reductions_of_large_tensors_agree_with_sums_by_hand),

@@ -30,9 +30,7 @@ static gn_ctx *g;
 
 static int64_t elements(gn_shape s) {
     int64_t n = 1;
-    for (int i = 0; i < s.rank; i++) {
-        n *= s.dims[i];
-    }
+    for (int i = 0; i < s.rank; i++) n *= s.dims[i];
     return n;
 }
 
@@ -64,17 +62,13 @@ typedef struct trial {
 /* Viewed inputs are permuted to reversed axes, then every second row is taken, backwards. */
 static gn_shape base_shape(gn_shape s, bool viewed) {
     gn_shape base = s;
-    for (int i = 0; viewed && i < s.rank; i++) {
-        base.dims[s.rank - 1 - i] = i == 0 ? 2 * s.dims[0] : s.dims[i];
-    }
+    for (int i = 0; viewed && i < s.rank; i++) base.dims[s.rank - 1 - i] = i == 0 ? 2 * s.dims[0] : s.dims[i];
     return base;
 }
 
 static gn_tensor seen(gn_tensor t, int rank) {
     gn_axes order = { rank, { 0 } };
-    for (int i = 0; i < rank; i++) {
-        order.axis[i] = rank - 1 - i;
-    }
+    for (int i = 0; i < rank; i++) order.axis[i] = rank - 1 - i;
     return rank == 0 ? t : gn_slice(gn_permute(t, order), 0, -1, INT64_MIN, -2);
 }
 
@@ -87,18 +81,15 @@ static gn_tensor build_loss(const trial *t, gn_tensor *leaves) {
     }
     gn_tensor y = t->p->build(g, in);
     gn_info info;
-    if (gn_describe(y, &info) != GN_OK || elements(info.shape) > TEST_COUNT(t->weights)) {
-        return y;
-    }
+    if (gn_describe(y, &info) != GN_OK || elements(info.shape) > TEST_COUNT(t->weights)) return y;
     return gn_sum(gn_mul(y, gn_data(g, GN_F64, info.shape, t->weights)), GN_ALL_AXES, false);
 }
 
 static double loss_at(const trial *t) {
     gn_tensor leaves[MAX_INPUTS];
     double y = NAN;
-    if (!CHECK_RESULT(gn_read(build_loss(t, leaves), &y, sizeof y), GN_OK)) {
+    if (!CHECK_RESULT(gn_read(build_loss(t, leaves), &y, sizeof y), GN_OK))
         test_fail(__FILE__, __LINE__, "%s: %s", t->p->op, gn_last_error(g)->text);
-    }
     gn_step(g);
     return y;
 }
@@ -136,21 +127,15 @@ static void run_trial(const problem *p, bool viewed) {
         hosts[i] = gradients[i];
         bytes[i] = (size_t)elements(t.base[i]) * sizeof(double);
     }
-    for (int k = 0; k < TEST_COUNT(t.weights); k++) {
+    for (int k = 0; k < TEST_COUNT(t.weights); k++)
         t.weights[k] = p->step > 0 ? (double)test_random_int(-8, 8) / 4 : test_random_real(-1, 1);
-    }
     gn_tensor loss = build_loss(&t, leaves);
     gn_result r = gn_grad(loss, leaves, p->n, out);
-    if (r == GN_OK) {
-        r = gn_read_many(out, p->n, hosts, bytes);
-    }
-    if (r != GN_OK) {
+    if (r == GN_OK) r = gn_read_many(out, p->n, hosts, bytes);
+    if (r != GN_OK)
         test_fail(__FILE__, __LINE__, "%s (%s): %s: %s", p->op, p->what, gn_result_name(r), gn_last_error(g)->text);
-    }
     gn_step(g);
-    for (int i = 0; r == GN_OK && i < p->n; i++) {
-        check_input(&t, i, gradients[i]);
-    }
+    for (int i = 0; r == GN_OK && i < p->n; i++) check_input(&t, i, gradients[i]);
 }
 
 /* ---- the scalar rows ---- */
@@ -164,17 +149,10 @@ static gn_tensor build_ternary(gn_ctx *c, const gn_tensor *in) { return gn_apply
 static domain domain_of(const char *op, int input) {
     static const char *const positive[][2] = { { "log", "" }, { "sqrt", "" }, { "rsqrt", "" }, { "pow", "pow" },
                                                { "", "div" }, { "log2", "" }, { "log10", "" } };
-    if (strcmp(op, "acosh") == 0) {
-        return ABOVE_ONE;
-    }
-    if (input > 1) {
-        return ANY_SIGN;
-    }
-    for (int k = 0; k < TEST_COUNT(positive); k++) {
-        if (strcmp(positive[k][input], op) == 0) {
-            return POSITIVE;
-        }
-    }
+    if (strcmp(op, "acosh") == 0) return ABOVE_ONE;
+    if (input > 1) return ANY_SIGN;
+    for (int k = 0; k < TEST_COUNT(positive); k++)
+        if (strcmp(positive[k][input], op) == 0) return POSITIVE;
     return ANY_SIGN;
 }
 
@@ -205,9 +183,7 @@ static void scalar_problems(const gn_op_info *row) {
 
 static gn_tensor indices(gn_ctx *c, gn_shape shape, int64_t limit) {
     int64_t x[MAX_ELEMENTS];
-    for (int64_t j = 0; j < elements(shape); j++) {
-        x[j] = (j * 5 + 2) % limit; /* repeats */
-    }
+    for (int64_t j = 0; j < elements(shape); j++) x[j] = (j * 5 + 2) % limit; /* repeats */
     return gn_data_copy(c, GN_I64, shape, x);
 }
 
@@ -215,9 +191,7 @@ static gn_tensor position(gn_ctx *c, int64_t x) { return gn_data_copy(c, GN_I64,
 
 static gn_tensor bools(gn_ctx *c, gn_shape shape) {
     uint8_t x[MAX_ELEMENTS];
-    for (int64_t j = 0; j < elements(shape); j++) {
-        x[j] = j % 3 != 1;
-    }
+    for (int64_t j = 0; j < elements(shape); j++) x[j] = j % 3 != 1;
     return gn_data_copy(c, GN_BOOL, shape, x);
 }
 
@@ -249,9 +223,41 @@ BUILD(b_matmul, gn_matmul(in[0], in[1]))
 BUILD(b_linear, gn_linear(in[0], in[1], in[2]))
 /* ids of -1 to 2 */
 #define EXPERT_IDS(shape) gn_sub(indices(c, shape, 4), gn_scalar_i64(c, GN_I64, 1))
+/* Sums of f32: exact enough by a long step, since they are linear. */
+static gn_tensor b_linear_quantized(gn_ctx *c, const gn_tensor *in) {
+    static const int8_t q[12] = { 1, -2, 0, 1, 2, 1, -1, 0, 1, 1, -1, 2 };
+    static const float scales[6] = { 1, 0.5f, 2, 1, 0.25f, 1 };
+    gn_quantized w = { .format = GN_QUANT_INT8,
+                       .data = gn_data(c, GN_I8, GN_SHAPE(3, 4), q),
+                       .scales = gn_data(c, GN_F32, GN_SHAPE(3, 2), scales) };
+    return gn_cast(gn_linear_quantized(gn_cast(in[0], GN_F32), w, gn_cast(in[1], GN_F32)), GN_F64);
+}
 BUILD(b_expert_linear, gn_expert_linear(in[0], in[1], EXPERT_IDS(GN_SHAPE(5)), in[2]))
 BUILD(b_expert_linear_repeats, gn_expert_linear(in[0], in[1], EXPERT_IDS(GN_SHAPE(2, 3)), GN_NONE))
 BUILD(b_expert_linear_one, gn_expert_linear(in[0], in[1], EXPERT_IDS(GN_SHAPE(3)), GN_NONE))
+#define CONV(...) (&(gn_conv_desc){ __VA_ARGS__ })
+#define CONV_TWO .stride = { 2, 1 }, .dilation = { 1, 2 }, .before = { 1, 2 }, .after = { 0, 1 }
+BUILD(b_conv, gn_conv(in[0], in[1], in[2], CONV(CONV_TWO)))
+BUILD(b_conv_groups, gn_conv(in[0], in[1], GN_NONE, CONV(CONV_TWO, .groups = 2)))
+BUILD(b_conv_own, gn_conv(in[0], in[1], GN_NONE, CONV(.stride = { 3 }, .groups = 3)))
+BUILD(b_conv_tail, gn_conv(in[0], in[1], in[2], CONV(.residual = in[3], .clamps = true, .least = -0.4, .most = 0.9)))
+BUILD(b_conv_volume, gn_conv(in[0], in[1], GN_NONE, CONV(.before = { 1 }, .stride = { 1, 2, 1 })))
+BUILD(b_conv_back, gn_conv(in[0], in[1], in[2], CONV(.transposed = true, CONV_TWO, .extra = { 1 })))
+BUILD(b_conv_back_groups, gn_conv(in[0], in[1], GN_NONE, CONV(.transposed = true, .stride = { 2 }, .groups = 2)))
+#define POOL(...) gn_pool(in[0], &(gn_pool_desc){ __VA_ARGS__ })
+#define POOL_TWO .kernel = { 2, 3 }, .stride = { 2, 1 }, .before = { 1, 1 }, .after = { 0, 2 }
+BUILD(b_pool_max, POOL(.kind = GN_POOL_MAX, POOL_TWO))
+BUILD(b_pool_sum, POOL(.kind = GN_POOL_SUM, .kernel = { 2, 2 }, .dilation = { 2, 1 }))
+BUILD(b_pool_average, POOL(.kind = GN_POOL_AVERAGE, POOL_TWO, .ceiling = true))
+BUILD(b_pool_pads, POOL(.kind = GN_POOL_AVERAGE, POOL_TWO, .counts_pads = true))
+BUILD(b_pool_adaptive, POOL(.kind = GN_POOL_AVERAGE, .kernel = { 3, 2 }, .adaptive = true))
+BUILD(b_pool_volume, POOL(.kind = GN_POOL_AVERAGE, .kernel = { 2, 1, 2 }, .stride = { 1, 1, 2 }))
+BUILD(b_pool_apart, POOL(.kind = GN_POOL_AVERAGE, .kernel = { 2 }, .dilation = { 5 }, .before = { 4 }, .after = { 3 }))
+#define INTERPOLATE(axes, sizes, ...) gn_interpolate(in[0], axes, sizes, &(gn_interpolate_desc){ __VA_ARGS__ })
+BUILD(b_interpolate, INTERPOLATE(GN_AXES(1, 2), GN_SHAPE(5, 3)))
+BUILD(b_interpolate_linear, INTERPOLATE(GN_AXES(1, 2), GN_SHAPE(5, 3), .kind = GN_INTERPOLATE_LINEAR))
+BUILD(b_interpolate_cubic, INTERPOLATE(GN_AXES(0, 1, 2), GN_SHAPE(3, 2, 5), .kind = GN_INTERPOLATE_CUBIC,
+                                       .stretch = { 1, 1.5, 1 }, .places = GN_INTERPOLATE_CORNERS))
 BUILD(b_linear_bare, gn_linear(in[0], in[1], GN_NONE))
 BUILD(b_reshape, gn_reshape(in[0], GN_SHAPE(2, -1)))
 BUILD(b_permute, gn_permute(in[0], GN_AXES(2, 0, 1)))
@@ -474,9 +480,27 @@ static const problem problems[] = {
     { "kl_loss", "rows", 2, { S(3, 4), S(3, 4) }, { ANY_SIGN, POSITIVE }, b_kl_loss, 0 },
     { "smooth_l1_loss", "near and far", 2, { S(3, 4), S(3, 4) }, { 0 }, b_smooth_l1_loss, 0 },
     { "cross_entropy_smooth", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy_smooth, 0 },
+    { "linear_quantized", "bias", 2, { S(2, 3, 4), S(3) }, { 0 }, b_linear_quantized, 4 },
     { "expert_linear", "bias", 3, { S(5, 4), S(3, 4, 2), S(3, 2) }, { 0 }, b_expert_linear, 0 },
     { "expert_linear", "repeated rows", 2, { S(2, 4), S(3, 4, 2) }, { 0 }, b_expert_linear_repeats, 0 },
     { "expert_linear", "one row", 2, { S(4), S(3, 4, 2) }, { 0 }, b_expert_linear_one, 0 },
+    { "conv", "bias", 3, { S(2, 2, 4, 5), S(3, 2, 2, 2), S(3) }, { 0 }, b_conv, 0 },
+    { "conv", "groups", 2, { S(1, 4, 5, 4), S(6, 2, 3, 2) }, { 0 }, b_conv_groups, 0 },
+    { "conv", "a filter a channel", 2, { S(2, 3, 9), S(3, 1, 2) }, { 0 }, b_conv_own, 0 },
+    { "conv", "residual, clamp", 4, { S(2, 2, 4), S(3, 2, 2), S(3), S(2, 3, 3) }, { 0 }, b_conv_tail, 0 },
+    { "conv", "three axes", 2, { S(1, 2, 2, 3, 3), S(2, 2, 2, 2, 2) }, { 0 }, b_conv_volume, 0 },
+    { "conv", "transposed", 3, { S(2, 2, 3, 3), S(2, 3, 2, 2), S(3) }, { 0 }, b_conv_back, 0 },
+    { "conv", "transposed groups", 2, { S(2, 4, 3), S(4, 2, 3) }, { 0 }, b_conv_back_groups, 0 },
+    { "interpolate", "nearest", 1, { S(2, 3, 4) }, { 0 }, b_interpolate, 0 },
+    { "interpolate", "linear", 1, { S(2, 3, 4) }, { 0 }, b_interpolate_linear, 0 },
+    { "interpolate", "cubic", 1, { S(2, 3, 4) }, { 0 }, b_interpolate_cubic, 0 },
+    { "pool", "largest", 1, { S(2, 2, 4, 5) }, { 0 }, b_pool_max, 0 },
+    { "pool", "sum", 1, { S(1, 2, 4, 5) }, { 0 }, b_pool_sum, 0 },
+    { "pool", "average", 1, { S(2, 2, 4, 5) }, { 0 }, b_pool_average, 0 },
+    { "pool", "average over pads", 1, { S(1, 2, 4, 5) }, { 0 }, b_pool_pads, 0 },
+    { "pool", "adaptive", 1, { S(1, 2, 4, 5) }, { 0 }, b_pool_adaptive, 0 },
+    { "pool", "windows that meet nothing", 1, { S(1, 2, 2) }, { 0 }, b_pool_apart, 0 },
+    { "pool", "three axes", 1, { S(1, 2, 3, 2, 4) }, { 0 }, b_pool_volume, 0 },
     { "attention", "grouped heads", 3, { QKV }, { 0 }, b_attention, 0 },
     { "attention", "causal, scale", 3, { QKV }, { 0 }, b_attention_causal, 0 },
     { "attention", "bool mask", 3, { QKV }, { 0 }, b_attention_bool, 0 },
@@ -494,9 +518,7 @@ static void test_row(const gn_op_info *row) {
     char name[96];
     int count = 0;
     snprintf(name, sizeof name, "gradient_%s_equals_difference_quotient", row->name);
-    if (!row->has_gradient || !test_open(name)) {
-        return;
-    }
+    if (!row->has_gradient || !test_open(name)) return;
     for (int k = 0; k < TEST_COUNT(problems); k++) {
         if (strcmp(problems[k].op, row->name) == 0) {
             run_trial(&problems[k], false);
@@ -508,9 +530,7 @@ static void test_row(const gn_op_info *row) {
         scalar_problems(row);
         count++;
     }
-    if (count == 0) {
-        test_fail(__FILE__, __LINE__, "the op has a gradient and no problem here");
-    }
+    if (count == 0) test_fail(__FILE__, __LINE__, "the op has a gradient and no problem here");
     test_close();
 }
 
@@ -519,12 +539,9 @@ static void test_composites(void) {
     for (int k = 0; k < TEST_COUNT(problems); k++) {
         gn_op_info row, composite = { .name = problems[k].op, .kind = GN_CLASS_STRUCTURED, .has_gradient = true };
         bool known = k > 0 && strcmp(problems[k - 1].op, problems[k].op) == 0; /* problems of one op stand together */
-        for (int i = 0; i < gn_op_count() && !known; i++) {
+        for (int i = 0; i < gn_op_count() && !known; i++)
             known = gn_get_op(i, &row) == GN_OK && strcmp(row.name, problems[k].op) == 0;
-        }
-        if (!known) {
-            test_row(&composite);
-        }
+        if (!known) test_row(&composite);
     }
 }
 
@@ -541,9 +558,7 @@ TEST(gradient_of_products_with_zeros_is_that_of_the_others) {
         gn_tensor y = k ? gn_cumprod(t, 1) : gn_prod(t, GN_AXES(1), false);
         CHECK_RESULT(gn_grad(gn_sum(y, GN_ALL_AXES, false), &t, 1, &out), GN_OK);
         CHECK_RESULT(gn_read(out, got, sizeof got), GN_OK);
-        for (int i = 0; i < 12; i++) {
-            CHECK_NEAR(got[i / 3][i % 3], (k ? running : prod)[i / 3][i % 3], 0);
-        }
+        for (int i = 0; i < 12; i++) CHECK_NEAR(got[i / 3][i % 3], (k ? running : prod)[i / 3][i % 3], 0);
         gn_step(g);
     }
 }
@@ -554,9 +569,7 @@ TEST(gradient_of_a_tensor_used_twice_adds_up) {
     gn_tensor loss = gn_sum(gn_add(gn_mul(t, t), gn_mul_c(t, 5)), GN_ALL_AXES, false);
     CHECK_RESULT(gn_grad(loss, &t, 1, &out), GN_OK);
     CHECK_RESULT(gn_read(out, got, sizeof got), GN_OK);
-    for (int i = 0; i < 3; i++) {
-        CHECK_NEAR(got[i], 2 * x[i] + 5, 0);
-    }
+    for (int i = 0; i < 3; i++) CHECK_NEAR(got[i], 2 * x[i] + 5, 0);
     gn_step(g);
 }
 
@@ -697,9 +710,7 @@ static void check_params(const training *t, double want[PARAMS][SIZE], double bo
     for (int i = 0; i < PARAMS; i++) {
         double got[SIZE];
         CHECK_RESULT(gn_read(gn_cast(t->p[i], GN_F64), got, sizeof got), GN_OK);
-        for (int j = 0; j < SIZE; j++) {
-            CHECK_NEAR(got[j], want[i][j], bound * (1 + fabs(want[i][j])));
-        }
+        for (int j = 0; j < SIZE; j++) CHECK_NEAR(got[j], want[i][j], bound * (1 + fabs(want[i][j])));
     }
 }
 
@@ -753,9 +764,7 @@ static void run_adamw(gn_dtype dtype, gn_adamw_desc desc, double bound) {
         gradients_of(&t, grads);
         CHECK_RESULT(gn_adamw(&desc, t.p, grads, t.first, t.second, PARAMS), GN_OK);
         CHECK_RESULT(gn_step(g), GN_OK);
-        for (int i = 0; i < PARAMS; i++) {
-            adamw_loop(p[i], m[i], v[i], i, step, &desc, 0.05);
-        }
+        for (int i = 0; i < PARAMS; i++) adamw_loop(p[i], m[i], v[i], i, step, &desc, 0.05);
     }
     check_params(&t, p, bound);
     end_training(&t);
@@ -805,9 +814,7 @@ int main(int argc, char **argv) {
     g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
     for (int i = 0; i < gn_op_count(); i++) {
         gn_op_info row;
-        if (gn_get_op(i, &row) == GN_OK) {
-            test_row(&row);
-        }
+        if (gn_get_op(i, &row) == GN_OK) test_row(&row);
     }
     test_composites();
     test_all(tests, TEST_COUNT(tests));

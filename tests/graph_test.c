@@ -37,9 +37,7 @@ static bool is_computed(gn_tensor t) {
 static double read_f64(gn_tensor t) {
     double x = NAN;
     gn_result r = gn_read(t, &x, sizeof x);
-    if (r != GN_OK) {
-        test_fail(__FILE__, __LINE__, "the read is %s: %s", gn_result_name(r), gn_last_error(t.ctx)->text);
-    }
+    if (r != GN_OK) test_fail(__FILE__, __LINE__, "the read is %s: %s", gn_result_name(r), gn_last_error(t.ctx)->text);
     return x;
 }
 
@@ -226,9 +224,7 @@ static double time_of_many(int n) {
 }
 
 TEST(many_results_of_many_leaves_take_linear_time) {
-    if (on_loopback) {
-        return; /* of a run, not of the wire */
-    }
+    if (on_loopback) return; /* of a run, not of the wire */
     double few = time_of_many(MANY / 4), many = time_of_many(MANY);
     printf("  %d results: %.1f ms, %d: %.1f ms\n", MANY / 4, few * 1e-3, MANY, many * 1e-3);
     CHECK(many <= 8 * few);
@@ -271,9 +267,7 @@ typedef struct pool {
 } pool;
 
 static void pool_add(pool *p, gn_tensor t) {
-    if (p->stepwise) {
-        CHECK_RESULT(gn_realize(&t, 1), GN_OK);
-    }
+    if (p->stepwise) CHECK_RESULT(gn_realize(&t, 1), GN_OK);
     p->t[p->n++] = t;
 }
 
@@ -288,9 +282,7 @@ static void pool_leaves(pool *p) {
     static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_BOOL, GN_I8, GN_I16, GN_U16, GN_U32 };
     double x[CELLS];
     for (int k = 0; k < 7; k++) {
-        for (int i = 0; i < CELLS; i++) {
-            x[i] = test_random_real(-5, 5);
-        }
+        for (int i = 0; i < CELLS; i++) x[i] = test_random_real(-5, 5);
         gn_tensor t = gn_data_copy(p->g, GN_F64, GN_SHAPE(ROWS, COLUMNS), x);
         gn_shape shape = shapes[test_random_int(0, TEST_COUNT(shapes) - 1)];
         int64_t n = shape.rank == 0 ? 1 : shape.rank == 1 ? shape.dims[0] : shape.dims[0] * shape.dims[1];
@@ -371,17 +363,14 @@ static size_t read_pool(gn_ctx *g, uint64_t stream, bool stepwise, unsigned char
     test__.stream = stream;
     pool_grow(&p);
     for (int i = 0; i < 2; i++) {
-        if (!CHECK_RESULT(gn_describe(p.t[POOL - 2 + i], &info[i]), GN_OK)) {
+        if (!CHECK_RESULT(gn_describe(p.t[POOL - 2 + i], &info[i]), GN_OK))
             test_fail(__FILE__, __LINE__, "%s", gn_last_error(g)->text);
-        }
         hosts[i] = out + (i ? bytes[0] : 0);
         bytes[i] = info[i].bytes;
     }
     CHECK(bytes[0] + bytes[1] <= cap);
     gn_result r = gn_read_many(p.t + POOL - 2, 2, hosts, bytes);
-    if (!CHECK_RESULT(r, GN_OK)) {
-        test_fail(__FILE__, __LINE__, "%s: %s", gn_last_error(g)->op, gn_last_error(g)->text);
-    }
+    if (!CHECK_RESULT(r, GN_OK)) test_fail(__FILE__, __LINE__, "%s: %s", gn_last_error(g)->op, gn_last_error(g)->text);
     gn_step(g);
     return bytes[0] + bytes[1];
 }
@@ -393,9 +382,8 @@ TEST(fused_graphs_give_the_bits_of_single_steps) {
         uint64_t stream = test_random();
         size_t n = read_pool(g, stream, false, whole, sizeof whole);
         size_t m = read_pool(local, stream, true, single, sizeof single);
-        if (n != m || memcmp(whole, single, n) != 0) {
+        if (n != m || memcmp(whole, single, n) != 0)
             test_fail(__FILE__, __LINE__, "graph %d of stream %" PRIu64 " differs", k, stream);
-        }
     }
     CHECK(on_loopback || stats_of(g).nodes_fused > 0);
     gn_close(local);
@@ -420,9 +408,7 @@ TEST(one_plan_serves_a_thousand_steps) {
         CHECK_RESULT(gn_sgd(&(gn_sgd_desc){ .lr = lr }, &w, &grad, NULL, 1), GN_OK);
         REQUIRE(gn_read(loss, out, sizeof(float)) == GN_OK);
         REQUIRE(gn_step(g) == GN_OK);
-        for (int i = 0; i < 2; i++) {
-            want[i] -= (float)(1.0 / (2 + step)) * 2 * (want[i] - goal[i]);
-        }
+        for (int i = 0; i < 2; i++) want[i] -= (float)(1.0 / (2 + step)) * 2 * (want[i] - goal[i]);
     }
     gn_stats s = stats_of(g);
     CHECK_INT(s.plans_made, 1);
@@ -461,9 +447,7 @@ TEST(a_chain_of_a_million_nodes_builds_runs_and_frees) {
     enum { NODES = 1000000 };
     gn_ctx *g = open_context();
     gn_tensor t = number(g, 1.5);
-    for (int i = 0; i < NODES; i++) {
-        t = gn_neg(t);
-    }
+    for (int i = 0; i < NODES; i++) t = gn_neg(t);
     CHECK_NEAR(read_f64(t), 1.5, 0);
     CHECK(stats_of(g).nodes_built >= NODES);
     CHECK_RESULT(gn_step(g), GN_OK);
@@ -474,9 +458,7 @@ TEST(a_chain_of_a_million_nodes_builds_runs_and_frees) {
 TEST(a_wide_graph_with_shared_nodes_is_computed_once) {
     gn_ctx *g = open_context();
     gn_tensor t = number(g, 1);
-    for (int i = 0; i < 60; i++) {
-        t = gn_add(t, t); /* 2^60 paths */
-    }
+    for (int i = 0; i < 60; i++) t = gn_add(t, t); /* 2^60 paths */
     CHECK_NEAR(read_f64(t), 0x1p60, 0);
     gn_close(g);
 }
@@ -593,9 +575,7 @@ TEST(a_step_past_max_nodes_is_too_many_nodes) {
     gn_ctx *g = on_loopback ? loopback_open(&desc) : gn_open(&desc);
     gn_tensor t = number(g, 1);
     double x;
-    for (int i = 0; i < 200; i++) {
-        t = gn_neg(t);
-    }
+    for (int i = 0; i < 200; i++) t = gn_neg(t);
     CHECK_RESULT(gn_read(t, &x, sizeof x), GN_TOO_MANY_NODES);
     CHECK_RESULT(gn_step(g), GN_OK);
     CHECK_NEAR(read_f64(gn_neg(number(g, 3))), -3, 0);
@@ -702,9 +682,7 @@ TEST(nodes_built_on_an_old_version_keep_its_value) {
 TEST(versions_chain_within_a_step) {
     gn_ctx *g = open_context();
     gn_tensor s = gn_state(g, GN_F64, GN_SCALAR, NULL, "s"), v = s;
-    for (int i = 1; i <= 4; i++) {
-        v = gn_assign(v, gn_add_c(v, i));
-    }
+    for (int i = 1; i <= 4; i++) v = gn_assign(v, gn_add_c(v, i));
     CHECK_NEAR(read_f64(v), 10, 0);
     CHECK_RESULT(gn_step(g), GN_OK);
     CHECK_NEAR(read_f64(s), 10, 0);
@@ -891,9 +869,7 @@ TEST(weights_stay_over_steps) {
 
 TEST(weight_that_the_server_has_is_not_sent_again) {
     static float w[5000];
-    for (int i = 0; i < TEST_COUNT(w); i++) {
-        w[i] = (float)test_random_real(-1, 1);
-    }
+    for (int i = 0; i < TEST_COUNT(w); i++) w[i] = (float)test_random_real(-1, 1);
     gn_ctx *a = open_context(), *b = open_context();
     gn_ctx *both[2] = { a, b };
     for (int i = 0; i < 2; i++) {
@@ -925,11 +901,8 @@ TEST(random_numbers_follow_seed_and_order_over_steps) {
         gn_close(g);
     }
     CHECK(memcmp(x[0], x[1], sizeof x[0]) == 0);
-    for (int i = 0; i < 8; i++) {
-        for (int j = 0; j < i; j++) {
-            CHECK((&x[0][0][0])[i] != (&x[0][0][0])[j]);
-        }
-    }
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < i; j++) CHECK((&x[0][0][0])[i] != (&x[0][0][0])[j]);
     gn_ctx *g = open_seeded(12);
     CHECK(read_f64(gn_random_uniform(g, GN_F64, GN_SCALAR)) != x[0][0][0]);
     gn_close(g);
@@ -944,9 +917,7 @@ static void check_error(gn_ctx *g, gn_result result, const char *op, const char 
     CHECK_STR(e->label, label);
     CHECK_INT(e->line, line);
     CHECK(strstr(e->file, "graph_test.c") != NULL);
-    if (!strstr(e->text, text)) {
-        test_fail(__FILE__, __LINE__, "\"%s\" does not hold \"%s\"", e->text, text);
-    }
+    if (!strstr(e->text, text)) test_fail(__FILE__, __LINE__, "\"%s\" does not hold \"%s\"", e->text, text);
 }
 
 TEST(error_names_op_label_shapes_and_line) {
@@ -1031,17 +1002,11 @@ static void *train_alone(void *arg) {
 TEST(two_contexts_run_on_two_threads_at_once) {
     double values[2] = { 3, -5 };
     pthread_t threads[2];
-    for (int i = 0; i < 2; i++) {
-        REQUIRE(pthread_create(&threads[i], NULL, train_alone, &values[i]) == 0);
-    }
-    for (int i = 0; i < 2; i++) {
-        pthread_join(threads[i], NULL);
-    }
+    for (int i = 0; i < 2; i++) REQUIRE(pthread_create(&threads[i], NULL, train_alone, &values[i]) == 0);
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < 2; i++) {
         double want = i ? -5 : 3;
-        for (int step = 0; step < 300; step++) {
-            want = want * 0.5 + step;
-        }
+        for (int step = 0; step < 300; step++) want = want * 0.5 + step;
         CHECK_NEAR(values[i], want, 0);
     }
 }

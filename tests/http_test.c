@@ -244,6 +244,13 @@ TEST(a_token_is_asked_for) {
     REQUIRE(s != NULL);
     CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "\r\n", "401") && strstr(got, "WWW-Authenticate: Bearer\r\n"));
     CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "Authorization: Bearer secre\r\n\r\n", "401"));
+    /* as a browser does: a name, a colon, the token */
+    CHECK(strstr(got, "WWW-Authenticate: Basic realm=\"token\"\r\n"));
+    CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "Authorization: Basic bWU6c2VjcmV0\r\n\r\n", "404"));
+    CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "Authorization: Basic bWU6c2VjcmV0cw==\r\n\r\n", "401"));
+    CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "Authorization: Basic c2VjcmV0\r\n\r\n", "401"));
+    CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "Authorization: Basic bWU6c2Vj*mV0\r\n\r\n", "401"));
+    CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "Authorization: Basic \r\n\r\n", "401"));
     CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "Authorization: Bearer secrets\r\n\r\n", "401"));
     CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "Authorization: Bearer \r\n\r\n", "401"));
     CHECK(answers(s, "GET / HTTP/1.1\r\n" HOST "Authorization: Bearer secret\r\n\r\n", "404"));

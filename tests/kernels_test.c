@@ -11,7 +11,7 @@
  * What compiles is left in $GENIE_CACHE, if that is set. Under a sanitizer one kernel of each kind is compiled for
  * KERNELS_ARCH: NVRTC has no instrumented code, the generator has.
  *
- * Tier: slow kernels address thread */
+ * Tier: slow kernels address */
 #define main conformance_main
 #include "conformance_test.c"
 #undef main
@@ -22,10 +22,6 @@
 
 GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text,
                                         size_t cap);
-
-/* NVRTC's own threads and locks are not instrumented. */
-const char *__tsan_default_suppressions(void);
-const char *__tsan_default_suppressions(void) { return "called_from_lib:libnvrtc.so\nrace:libnvrtc.so\n"; }
 
 /* ---- golden texts ---- */
 
@@ -156,18 +152,14 @@ static char *read_file(const char *path, size_t *out_n) {
     FILE *f = fopen(path, "rb");
     char *text = NULL;
     *out_n = 0;
-    if (!f) {
-        return NULL;
-    }
+    if (!f) return NULL;
     for (size_t got = 1; got;) {
         text = realloc(text, *out_n + 65537);
         got = text ? fread(text + *out_n, 1, 65536, f) : 0;
         *out_n += got;
     }
     fclose(f);
-    if (text) {
-        text[*out_n] = 0;
-    }
+    if (text) text[*out_n] = 0;
     return text;
 }
 
@@ -237,9 +229,7 @@ typedef struct dump {
 static bool dump_open(dump *d) {
     snprintf(d->folder, sizeof d->folder, "/tmp/genie-kernels-XXXXXX");
     d->said = getenv("GENIE_DUMP_KERNELS");
-    if (!CHECK(mkdtemp(d->folder) != NULL)) {
-        return false;
-    }
+    if (!CHECK(mkdtemp(d->folder) != NULL)) return false;
     d->g = gn_open(&(gn_desc){ .devices = "cuda:0" });
     return CHECK_RESULT(gn_status(d->g), GN_OK);
 }
@@ -247,11 +237,8 @@ static bool dump_open(dump *d) {
 static void dump_close(dump *d) {
     gn_close(d->g);
     rmdir(d->folder);
-    if (d->said) {
-        setenv("GENIE_DUMP_KERNELS", d->said, 1);
-    } else {
-        unsetenv("GENIE_DUMP_KERNELS");
-    }
+    if (d->said) setenv("GENIE_DUMP_KERNELS", d->said, 1);
+    else unsetenv("GENIE_DUMP_KERNELS");
 }
 
 /* What the device generates for t that it has not generated before. */
@@ -510,28 +497,22 @@ static void compile_for(const char *arch, bool one_of_each) {
     char name[96];
     size_t failed = 0;
     snprintf(name, sizeof name, "%s_kernels_compile_for_%s", one_of_each ? "one_of_each_kind_of" : "all", arch);
-    if (!test_open(name)) {
-        return;
-    }
+    if (!test_open(name)) return;
     alarm(0);
     if (getenv("KERNELS_EVERY")) setenv("GENIE_CUDA_SAMPLE", getenv("KERNELS_EVERY"), 1);
     double from = (double)clock() / CLOCKS_PER_SEC;
     size_t n = gn_cuda_compile_collected(arch, one_of_each, &failed, why, sizeof why);
     printf("%s: %zu kernels, %.1f s of CPU\n", arch, n, (double)clock() / CLOCKS_PER_SEC - from);
-    if (failed == n && strstr(why, "NVRTC")) {
-        test_skip(why);
-    } else if (failed || n == 0) {
+    if (failed == n && strstr(why, "NVRTC")) test_skip(why);
+    else if (failed || n == 0)
         test_fail(__FILE__, __LINE__, "%zu of %zu kernels do not compile; the first: %s", failed, n, why);
-    }
     test_close();
 }
 
 static void generate_all(void) {
     for (int i = 0; i < gn_op_count(); i++) {
         gn_op_info row;
-        if (gn_get_op(i, &row) == GN_OK) {
-            test_row(&row, ON_NAMED);
-        }
+        if (gn_get_op(i, &row) == GN_OK) test_row(&row, ON_NAMED);
     }
     for (int k = 0; k < TEST_COUNT(composites); k++) {
         gn_op_info row = { .name = composites[k].name,
@@ -551,27 +532,18 @@ int main(int argc, char **argv) {
                *others = named;
     bool one_of_each = TEST_SANITIZED || getenv("GENIE_CUDA_ONE_OF_EACH") != NULL;
     char list[200];
-    if (!others) {
-        others = getenv("KERNELS_ARCH") || one_of_each ? "" : "sm_75 sm_80 sm_86 sm_89 sm_100 sm_120";
-    }
+    if (!others) others = getenv("KERNELS_ARCH") || one_of_each ? "" : "sm_75 sm_80 sm_86 sm_89 sm_100 sm_120";
     snprintf(list, sizeof list, "%s", others);
     test_begin(argc, argv);
     setenv("GENIE_CUDA_COMPILE_ONLY", named ? "sm_60" : arch, 1);
     setenv("GENIE_TEST_DEVICES", "cuda:0", 1);
-    if (!named && !getenv("KERNELS_ARCH")) {
-        test_all(tests, TEST_COUNT(tests));
-    }
+    if (!named && !getenv("KERNELS_ARCH")) test_all(tests, TEST_COUNT(tests));
     open_devices();
     generate_all();
-    if (!named) {
-        compile_for(arch, one_of_each);
-    }
-    for (char *save = NULL, *other = strtok_r(list, " ", &save); other; other = strtok_r(NULL, " ", &save)) {
+    if (!named) compile_for(arch, one_of_each);
+    for (char *save = NULL, *other = strtok_r(list, " ", &save); other; other = strtok_r(NULL, " ", &save))
         compile_for(other, true);
-    }
-    for (int on = 0; on < DEVICES; on++) {
-        gn_close(contexts[on]);
-    }
+    for (int on = 0; on < DEVICES; on++) gn_close(contexts[on]);
     loopback_close();
     return test_end();
 }

@@ -190,7 +190,7 @@ def rope_factors(rope, size):
     return np.array(out, dtype=np.float32)
 
 
-def write_gguf(file, out):
+def write_gguf(file, out, blocks=None):
     """Tokens are the bytes from 32 to 126, so that a prompt of ids can be written as text, and one merge."""
     import gguf
     import numpy as np
@@ -235,7 +235,11 @@ def write_gguf(file, out):
             t = t.T.copy()
         if kind == "llama" and (".q_proj.weight" in name or ".k_proj.weight" in name):
             t = permuted(t, heads if ".q_proj" in name else kv)
-        w.add_tensor(names[name], t)
+        if blocks and len(t.shape) == 2 and t.shape[1] % 32 == 0:
+            kind_of = gguf.GGMLQuantizationType[blocks]
+            w.add_tensor(names[name], gguf.quants.quantize(t, kind_of), raw_dtype=kind_of)
+        else:
+            w.add_tensor(names[name], t)
     for name, parts in stacks.items():
         w.add_tensor(name, np.stack([parts[i] for i in sorted(parts)]))
     w.write_header_to_file()
@@ -250,7 +254,7 @@ def write_gguf(file, out):
 def main():
     what, folder = sys.argv[1:3]
     if what == "gguf":
-        return write_gguf(folder, sys.argv[3])
+        return write_gguf(folder, sys.argv[3], *sys.argv[4:])
     os.makedirs(folder, exist_ok=True)
     wanted = sys.argv[3:]
     for name, config in configs().items():

@@ -247,6 +247,94 @@ static void near_tokens(running *r, const reference *f, double bound) {
     CHECK(k == f->n_rows && worst <= bound);
 }
 
+/* ---- all prompts at once, as sequences of one plan ---- */
+
+enum { SEQUENCES = 4, CHUNK = 7, ROWS = SEQUENCES * CHUNK + 2 };
+
+typedef struct many {
+    reference f[SEQUENCES];
+    int32_t tokens[SEQUENCES][2 * MOST_STEPS], sequence[SEQUENCES];
+    int64_t n[SEQUENCES]; /* tokens there are */
+    int count;
+} many;
+
+/* Up to CHUNK tokens of each sequence, one after another; pick: the row of the last token of each. */
+static lm_rows many_rows(const running *r, const lm_pages *p, many *m, int64_t pick[SEQUENCES]) {
+    static int32_t ids[ROWS], places[ROWS], of[ROWS], table[SEQUENCES * 64], from[SEQUENCES], to[SEQUENCES];
+    static int64_t slots[ROWS];
+    int64_t at = 0;
+    for (int i = 0; i < ROWS; i++) ids[i] = places[i] = 0, of[i] = -1, slots[i] = -1;
+    for (int b = 0; b < m->count; b++) {
+        int64_t begin = gn_kv_pages_length(p->held, m->sequence[b]), left = m->n[b] - begin;
+        int64_t n = left < CHUNK ? left : CHUNK;
+        CHECK(gn_kv_pages_append(p->held, m->sequence[b], m->tokens[b] + begin, n, slots + at) == GN_OK);
+        for (int64_t k = 0; k < n; k++, at++) {
+            ids[at] = m->tokens[b][begin + k];
+            places[at] = (int32_t)(begin + k);
+            of[at] = m->sequence[b];
+        }
+        pick[b] = at - 1;
+    }
+    gn_kv_pages_table(p->held, table, 64);
+    int64_t copies = gn_kv_pages_copies(p->held, from, to, SEQUENCES);
+    for (int64_t i = copies; i < SEQUENCES; i++) from[i] = 0, to[i] = -1;
+    lm_rows rows = { .n = ROWS,
+                     .ids = gn_data_copy(r->g, GN_I32, GN_SHAPE(ROWS), ids),
+                     .positions = gn_data_copy(r->g, GN_I32, GN_SHAPE(ROWS), places),
+                     .sequences = gn_data_copy(r->g, GN_I32, GN_SHAPE(ROWS), of),
+                     .slots = gn_data_copy(r->g, GN_I64, GN_SHAPE(ROWS), slots),
+                     .table = gn_data_copy(r->g, GN_I32, GN_SHAPE(SEQUENCES, 64), table) };
+    if (copies) rows.from = gn_data_copy(r->g, GN_I32, GN_SHAPE(SEQUENCES), from);
+    if (copies) rows.to = gn_data_copy(r->g, GN_I32, GN_SHAPE(SEQUENCES), to);
+    return rows;
+}
+
+/* One step; sequences whose tokens are all in get the next one. */
+static bool many_step(running *r, lm_pages *p, many *m) {
+    static float logits[SEQUENCES * MOST_VOCAB];
+    int64_t pick[SEQUENCES] = { 0 }, vocab = r->m->config.vocab;
+    lm_rows rows = many_rows(r, p, m, pick);
+    gn_tensor x = gn_index_select(lm_forward_pages(p, &rows), 0, gn_data(r->g, GN_I64, GN_SHAPE(SEQUENCES), pick));
+    bool ok = gn_read(lm_logits(r->m, x), logits, (size_t)(SEQUENCES * vocab) * sizeof *logits) == GN_OK &&
+              gn_step(r->g) == GN_OK;
+    if (!ok) printf("  %s\n", gn_last_error(r->g)->text);
+    gn_kv_pages_step(p->held);
+    for (int b = 0; b < m->count && ok; b++)
+        if (gn_kv_pages_length(p->held, m->sequence[b]) == m->n[b])
+            m->tokens[b][m->n[b]++] = largest(logits + b * vocab, vocab);
+    return ok;
+}
+
+/* Prompts of several lengths and chunks, the last a copy of the first that comes later and shares its pages. */
+static void pages_give_the_same_tokens(running *r, const golden *x, int64_t steps) {
+    static many m;
+    lm_pages p;
+    json_value key, run;
+    memset(&m, 0, sizeof m);
+    gn_kv_pages_desc d = { .pages = 150, .page_size = 5, .sequences = SEQUENCES, .tokens = 256 };
+    bool ok = CHECK(lm_pages_open(&p, r->m, &d, error));
+    for (json_iter i = json_begin(json_get(x->root, "runs")); json_next(&i, &key, &run) && m.count < SEQUENCES - 1;)
+        reference_read(&m.f[m.count++], x, run);
+    m.f[m.count] = m.f[m.count - 1];
+    int late = m.count;
+    for (int b = 0, step = 0; ok && step < 400; step++) {
+        for (; b < m.count; b++) {
+            int64_t shared;
+            memcpy(m.tokens[b], m.f[b].prompt, (size_t)m.f[b].n_prompt * sizeof(int32_t));
+            m.n[b] = m.f[b].n_prompt;
+            ok = CHECK(gn_kv_pages_begin(p.held, m.tokens[b], m.n[b], &m.sequence[b], &shared) == GN_OK);
+            CHECK((shared > 0) == (b == late && m.n[b] > 1) || b < late);
+        }
+        ok = ok && many_step(r, &p, &m);
+        if (step == 12) m.count = late + 1;
+        if (m.count > late && m.n[late] > m.f[late].n_prompt + steps) break;
+    }
+    for (int b = 0; b < m.count; b++)
+        for (int64_t i = 0; i < steps && ok; i++) ok = CHECK_INT(m.tokens[b][m.f[b].n_prompt + i], m.f[b].tokens[i]);
+    CHECK(gn_kv_pages_get_info(p.held).reused > 0);
+    lm_pages_close(&p);
+}
+
 static void model_directory(const char *name, char out[128]) { snprintf(out, 128, "%s/%s", folder, name); }
 
 static void family_is_the_packages(const char *name) {
@@ -264,6 +352,7 @@ static void family_is_the_packages(const char *name) {
             same_tokens(&r, &f, x.steps, 256);
         }
         same_tokens(&r, &f, 20, 7);
+        pages_give_the_same_tokens(&r, &x, 30);
     }
     running_close(&r);
     /* The error that the package itself makes in fewer bits, and half as much again. The two dtypes differ by 3 bits,

@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "test.h"
@@ -22,11 +23,8 @@ typedef struct made {
 
 static uint16_t op_named(const char *name) {
     gn_op_info info;
-    for (int i = 0; gn_get_op(i, &info) == GN_OK; i++) {
-        if (strcmp(info.name, name) == 0) {
-            return (uint16_t)(i + 1);
-        }
-    }
+    for (int i = 0; gn_get_op(i, &info) == GN_OK; i++)
+        if (strcmp(info.name, name) == 0) return (uint16_t)(i + 1);
     return 0;
 }
 
@@ -37,9 +35,7 @@ static made make(uint32_t n, uint32_t most_ins) {
     m.ins = calloc((size_t)n * most_ins, sizeof *m.ins);
     m.outs = calloc(n, sizeof *m.outs);
     m.dims = calloc(n, sizeof *m.dims);
-    if (!m.nodes || !m.ins || !m.outs || !m.dims) {
-        exit(2);
-    }
+    if (!m.nodes || !m.ins || !m.outs || !m.dims) exit(2);
     m.part = (gn_part){ .nodes = m.nodes, .ins = m.ins, .outs = m.outs, .dims = m.dims };
     return m;
 }
@@ -80,9 +76,7 @@ static size_t plain_take(hole *list, size_t *n, size_t *end, size_t bytes) {
         if (list[i].bytes >= bytes) {
             list[i].at += bytes;
             list[i].bytes -= bytes;
-            if (!list[i].bytes) {
-                memmove(list + i, list + i + 1, (--*n - i) * sizeof *list);
-            }
+            if (!list[i].bytes) memmove(list + i, list + i + 1, (--*n - i) * sizeof *list);
             return at;
         }
     }
@@ -94,9 +88,7 @@ static size_t plain_take(hole *list, size_t *n, size_t *end, size_t bytes) {
 
 static void plain_give(hole *list, size_t *n, size_t at, size_t bytes) {
     size_t i = 0;
-    while (i < *n && list[i].at < at) {
-        i++;
-    }
+    while (i < *n && list[i].at < at) i++;
     memmove(list + i + 1, list + i, (*n - i) * sizeof *list);
     list[i] = (hole){ at, bytes };
     ++*n;
@@ -123,18 +115,15 @@ TEST(every_result_lies_in_the_first_hole_that_holds_it) {
             add_node(&m, sum, GN_LEAF_NONE,
                      test_random_int(0, 9) == 0 ? 0 : test_random_int(1, test_random_int(1, 2000)));
             sizes[i] = ((size_t)m.dims[i] + 63) / 64 * 64;
-            for (int64_t k = i ? test_random_int(0, 2) : 0; k > 0; k--) {
+            for (int64_t k = i ? test_random_int(0, 2) : 0; k > 0; k--)
                 add_input(&m, (uint32_t)test_random_int(i > 80 ? i - 80 : 0, i - 1));
-            }
         }
         REQUIRE(gn_layout_make(&m.part, true, NULL, &l, NULL) == GN_OK);
         for (uint32_t i = 0; i < n; i++) {
             CHECK_INT(l.lay[i].offset, plain_take(list, &holes, &end, sizes[i]));
-            for (uint32_t k = 0; k <= i; k++) {
-                if ((l.lay[k].last > k ? l.lay[k].last : k) == i && sizes[k]) {
+            for (uint32_t k = 0; k <= i; k++)
+                if ((l.lay[k].last > k ? l.lay[k].last : k) == i && sizes[k])
                     plain_give(list, &holes, l.lay[k].offset, sizes[k]);
-                }
-            }
         }
         CHECK_INT(l.block_bytes, end);
         gn_layout_deinit(&l);
@@ -159,18 +148,13 @@ static double seconds_to_lay_out(const made *m, const char *what) {
 static double many_holes(uint32_t n) {
     made m = make(n, 2);
     uint16_t sum = op_named("cumsum");
-    for (uint32_t i = 0; i < n / 2; i++) {
-        add_node(&m, sum, GN_LEAF_NONE, 64);
-    }
+    for (uint32_t i = 0; i < n / 2; i++) add_node(&m, sum, GN_LEAF_NONE, 64);
     for (uint32_t i = 0; i < n / 2; i++) {
         add_node(&m, sum, GN_LEAF_NONE, 128);
         add_input(&m, i % 2 ? n / 2 + i - 1 : i);
     }
-    for (uint32_t i = 0; i < n; i++) {
-        if (i >= n / 2 || i % 2) {
-            add_out(&m, i);
-        }
-    }
+    for (uint32_t i = 0; i < n; i++)
+        if (i >= n / 2 || i % 2) add_out(&m, i);
     double s = seconds_to_lay_out(&m, "holes");
     unmake(&m);
     return s;
@@ -182,9 +166,7 @@ static double many_appends(uint32_t n) {
     uint16_t append = op_named("kv_append"), state = op_named("state");
     gn_part_update *updates = calloc(n, sizeof *updates);
     uint32_t rows = add_node(&m, op_named("data"), GN_LEAF_DATA, 64);
-    if (!updates) {
-        exit(2);
-    }
+    if (!updates) exit(2);
     for (uint32_t i = 0; i < n / 2 - 1; i++) {
         uint32_t leaf = add_node(&m, state, GN_LEAF_STATE, 64);
         m.nodes[leaf].slot = i;
@@ -207,9 +189,7 @@ static double one_chain(uint32_t n, bool all) {
     uint16_t append = op_named("kv_append"), state = op_named("state");
     gn_part_update *updates = calloc(n, sizeof *updates);
     uint32_t rows = add_node(&m, op_named("data"), GN_LEAF_DATA, 64), last = add_node(&m, state, GN_LEAF_STATE, 64);
-    if (!updates) {
-        exit(2);
-    }
+    if (!updates) exit(2);
     m.part.updates = updates;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t y = add_node(&m, append, GN_LEAF_NONE, 64);
@@ -217,9 +197,7 @@ static double one_chain(uint32_t n, bool all) {
         add_input(&m, rows);
         add_input(&m, rows);
         last = y;
-        if (all || i + 1 == n) {
-            updates[m.part.n_updates++] = (gn_part_update){ 0, 1, y };
-        }
+        if (all || i + 1 == n) updates[m.part.n_updates++] = (gn_part_update){ 0, 1, y };
     }
     double s = seconds_to_lay_out(&m, all ? "versions of one state" : "appends to one state");
     free(updates);
@@ -269,9 +247,8 @@ TEST(a_chain_of_appends_is_in_place_while_no_older_version_is_read) {
             add_node(&m, op_named("cumsum"), GN_LEAF_NONE, 64);
             add_input(&m, versions[cases[c].read_at]);
         }
-        for (uint32_t i = 0; i < cases[c].n_updates; i++) {
+        for (uint32_t i = 0; i < cases[c].n_updates; i++)
             updates[i] = (gn_part_update){ 0, 1, versions[cases[c].updated[i]] };
-        }
         m.part.updates = updates;
         m.part.n_updates = cases[c].n_updates;
         REQUIRE(gn_layout_make(&m.part, true, NULL, &l, NULL) == GN_OK);
@@ -326,17 +303,15 @@ static void check_ends(const char *what, stage_fn run, const gn_part *p) {
         pthread_t thread;
         REQUIRE(pthread_create(&thread, NULL, set_later, &s) == 0);
         double begin = seconds_now();
-        if (part) {
-            atomic_store(&begun, true);
-        }
+        if (part) atomic_store(&begun, true);
         gn_result r = run(p, &flag, &empty, &f);
         double took = seconds_now() - begin;
         atomic_store(&begun, true);
         pthread_join(thread, NULL);
         printf("  %s of %.3f s ended after %.3f, set after %.3f: %s\n", what, whole, took, part ? whole * part / 6 : 0,
                gn_result_name(r));
-        /* another process may have made `whole` long */
-        CHECK(r == (part ? GN_CANCELLED : GN_LIMIT) || (part == 4 && r == GN_OK));
+        /* another process may have made `whole` long: then it can end before the flag is seen */
+        CHECK(r == (part ? GN_CANCELLED : GN_LIMIT) || (part > 1 && r == GN_OK && took < whole * part / 6 + 0.02));
         CHECK(!part || took < whole * (part + 2) / 6 + 0.1);
         CHECK(part || took < whole / 2 + 0.1);
         CHECK(r == GN_OK || (empty && f.result == r && f.text[0]));
@@ -347,9 +322,7 @@ static gn_result lay_out(const gn_part *part, const gn_flag *cancel, bool *out_e
     gn_layout l;
     gn_result r = gn_layout_make(part, true, cancel, &l, f);
     *out_empty = l.lay == NULL;
-    if (r == GN_OK) {
-        gn_layout_deinit(&l);
-    }
+    if (r == GN_OK) gn_layout_deinit(&l);
     return r;
 }
 
@@ -366,12 +339,9 @@ static gn_meaning understood;
 static gn_result place(const gn_part *part, const gn_flag *cancel, bool *out_empty, gn_fault *f) {
     gn_cluster_device d[3] = { { .name = "" } };
     gn_cluster_link links[16];
-    for (int i = 0; i < 16; i++) {
-        links[i] = (gn_cluster_link){ 1e-6, 1e10 };
-    }
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 16; i++) links[i] = (gn_cluster_link){ 1e-6, 1e10 };
+    for (int i = 0; i < 3; i++)
         d[i] = (gn_cluster_device){ .flops_per_s = { 1e9, 1e9, 1e9, 1e9 }, .bytes_per_s = 1e9, .launch_s = 1e-6 };
-    }
     gn_schedule s;
     gn_result r =
         gn_schedule_make(part, &understood, &(gn_cluster){ 3, d, links }, GN_LEAST_LATENCY, NULL, cancel, &s, f);
@@ -387,9 +357,7 @@ TEST(a_layout_ends_soon_after_its_flag_is_set) {
     for (uint32_t i = 0; i < n; i++) {
         bool adds = i % 7 && i > 1;
         add_node(&m, adds ? add : sum, GN_LEAF_NONE, 64);
-        for (uint32_t k = 0; k < 2 && adds; k++) {
-            add_input(&m, i - 1 - k);
-        }
+        for (uint32_t k = 0; k < 2 && adds; k++) add_input(&m, i - 1 - k);
     }
     check_ends("a layout", lay_out, &m.part);
     unmake(&m);
@@ -405,9 +373,7 @@ TEST(meaning_and_schedule_end_soon_after_their_flag_is_set) {
         add_node(&m, i < 2 ? data : i % 3 ? add : exp, i < 2 ? GN_LEAF_DATA : GN_LEAF_NONE, 64);
         m.nodes[i].dtype = GN_F32;
         m.nodes[i].arg = i < 2 ? i : 0;
-        for (uint32_t k = 0; i > 1 && k < (i % 3 ? 2u : 1u); k++) {
-            add_input(&m, i - 1 - k);
-        }
+        for (uint32_t k = 0; i > 1 && k < (i % 3 ? 2u : 1u); k++) add_input(&m, i - 1 - k);
     }
     m.part.n_args = 2;
     m.part.args = args;
@@ -427,9 +393,7 @@ TEST(results_that_are_more_than_can_be_addressed_are_a_limit) {
         made m = make(counts[c], 1);
         gn_layout l;
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
-        for (uint32_t i = 0; i < counts[c]; i++) {
-            add_out(&m, add_node(&m, sum, GN_LEAF_NONE, (int64_t)1 << 47));
-        }
+        for (uint32_t i = 0; i < counts[c]; i++) add_out(&m, add_node(&m, sum, GN_LEAF_NONE, (int64_t)1 << 47));
         CHECK_RESULT(gn_layout_make(&m.part, true, NULL, &l, &f), GN_LIMIT);
         CHECK(strstr(f.text, "addressed") != NULL);
         unmake(&m);
@@ -468,6 +432,38 @@ TEST(sizes_saturate) {
           !gn_size_fits(GN_SIZE_FULL));
 }
 
+/* Scratch that an allocator hands back to the system after each product is faulted in, page by page, by the next. */
+TEST(products_step_by_step_take_no_new_pages_of_the_system) {
+#if defined(__GLIBC__)
+    enum { ROWS = 64, SIDE = 2048, STEPS = 20 };
+    if (TEST_SANITIZED || sizeof(void *) < 8) {
+        test_skip(TEST_SANITIZED ? "a sanitizer's allocator gives pages back"
+                                 : "with 32 bits large blocks are given back");
+        return;
+    }
+    float *w = calloc((size_t)SIDE * SIDE, sizeof *w), *x = calloc((size_t)ROWS * SIDE, sizeof *x);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
+    REQUIRE(w && x);
+    gn_tensor right = gn_weight(g, GN_F32, GN_SHAPE(SIDE, SIDE), w, "w");
+    struct rusage before, after;
+    for (int i = -3; i < STEPS; i++) {
+        if (i == 0) getrusage(RUSAGE_SELF, &before);
+        gn_tensor y = gn_matmul(gn_data(g, GN_F32, GN_SHAPE(ROWS, SIDE), x), right);
+        CHECK_RESULT(gn_read(y, x, (size_t)ROWS * SIDE * sizeof *x), GN_OK);
+        gn_step(g);
+    }
+    getrusage(RUSAGE_SELF, &after);
+    long pages = after.ru_minflt - before.ru_minflt;
+    if (pages >= 20 * STEPS) printf("%ld pages in %d steps\n", pages, STEPS);
+    CHECK(pages < 20 * STEPS);
+    gn_close(g);
+    free(w);
+    free(x);
+#else
+    test_skip("of this allocator only");
+#endif
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(every_result_lies_in_the_first_hole_that_holds_it),
@@ -477,6 +473,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(meaning_and_schedule_end_soon_after_their_flag_is_set),
         TEST_ENTRY(results_that_are_more_than_can_be_addressed_are_a_limit),
         TEST_ENTRY(tensors_of_more_bytes_than_a_host_has_addresses_are_refused),
+        TEST_ENTRY(products_step_by_step_take_no_new_pages_of_the_system),
         TEST_ENTRY(sizes_saturate),
     };
     test_begin(argc, argv);

@@ -30,13 +30,9 @@ static inline gn_result loopback__send(void *self, const void *data, size_t n, u
     const char *p = data;
     while (n > 0) {
         gn_result r = loopback__ready(l->fd, POLLOUT, timeout_ms);
-        if (r != GN_OK) {
-            return r;
-        }
+        if (r != GN_OK) return r;
         ssize_t sent = send(l->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-            return GN_DISCONNECTED;
-        }
+        if (sent < 0 && errno != EAGAIN && errno != EINTR) return GN_DISCONNECTED;
         p += sent > 0 ? sent : 0;
         n -= sent > 0 ? (size_t)sent : 0;
         l->up += sent > 0 ? (uint64_t)sent : 0;
@@ -48,18 +44,14 @@ static inline gn_result loopback__recv(void *self, void *data, size_t max, size_
     loopback_link *l = self;
     for (;;) {
         gn_result r = loopback__ready(l->fd, POLLIN, timeout_ms);
-        if (r != GN_OK) {
-            return r;
-        }
+        if (r != GN_OK) return r;
         ssize_t got = recv(l->fd, data, max, MSG_DONTWAIT);
         if (got > 0) {
             *out_n = (size_t)got;
             l->down += (uint64_t)got;
             return GN_OK;
         }
-        if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-            return GN_DISCONNECTED;
-        }
+        if (got == 0 || (errno != EAGAIN && errno != EINTR)) return GN_DISCONNECTED;
     }
 }
 
@@ -86,9 +78,7 @@ static inline uint32_t loopback__state(void *self, uint32_t timeout_ms) {
 #else
     const short gone = POLLERR | POLLHUP;
 #endif
-    if (poll(&p, 1, (int)timeout_ms) <= 0) {
-        return 0;
-    }
+    if (poll(&p, 1, (int)timeout_ms) <= 0) return 0;
     return (p.revents & POLLOUT ? GN_LINK_WRITABLE : 0u) | (p.revents & POLLIN ? GN_LINK_READABLE : 0u) |
            (p.revents & gone ? GN_LINK_GONE : 0u);
 }
@@ -108,9 +98,7 @@ static inline gn_result loopback__granted(void *self, const uint8_t *grant, size
 
 static inline gn_result loopback__wait_any(void *const *selves, size_t n, uint32_t timeout_ms) {
     struct pollfd p[32];
-    for (size_t i = 0; i < n; i++) {
-        p[i] = (struct pollfd){ ((const loopback_link *)selves[i])->fd, POLLIN, 0 };
-    }
+    for (size_t i = 0; i < n; i++) p[i] = (struct pollfd){ ((const loopback_link *)selves[i])->fd, POLLIN, 0 };
     return poll(p, (nfds_t)n, timeout_ms > 600000 ? 600000 : (int)timeout_ms) > 0 ? GN_OK : GN_TIMEOUT;
 }
 
@@ -128,9 +116,7 @@ static inline gn_transport loopback_transport_to(int fd, const char *peer) {
         .state = loopback__state,
     };
     loopback_link *l = calloc(1, sizeof *l);
-    if (!l) {
-        exit(2);
-    }
+    if (!l) exit(2);
     l->fd = fd;
     l->peer = peer;
     return (gn_transport){ &table, l };
@@ -145,13 +131,9 @@ static char loopback__home[64];
 
 static inline gn_server *loopback_server(void) {
     gn_error error;
-    if (loopback__server) {
-        return loopback__server;
-    }
+    if (loopback__server) return loopback__server;
     snprintf(loopback__home, sizeof loopback__home, "/tmp/genie-test-XXXXXX");
-    if (!mkdtemp(loopback__home)) {
-        exit(2);
-    }
+    if (!mkdtemp(loopback__home)) exit(2);
     gn_server_desc desc = { .listen = "127.0.0.1:0", .devices = "cpu", .threads = 3, .home = loopback__home };
     if (gn_server_open(&desc, &loopback__server, &error) != GN_OK) {
         printf("the loopback server does not open: %s\n0 passed, 1 failed, 0 skipped\n", error.text);
@@ -166,18 +148,14 @@ static inline void loopback_close(void) {
         loopback__server = NULL;
         char command[sizeof loopback__home + 16];
         snprintf(command, sizeof command, "rm -rf '%s'", loopback__home);
-        if (system(command) != 0) {
-            printf("%s stays behind\n", loopback__home);
-        }
+        if (system(command) != 0) printf("%s stays behind\n", loopback__home);
     }
 }
 
 /* A context whose device is the loopback server's CPU. */
 static inline gn_ctx *loopback_open(const gn_desc *desc) {
     int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) {
-        exit(2);
-    }
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) exit(2);
     gn_server *server = loopback_server();
     if (gn_server_attach(server, loopback_transport(ends[0]), "test") != GN_OK) {
         printf("the loopback server takes no session\n0 passed, 1 failed, 0 skipped\n");

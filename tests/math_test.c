@@ -131,18 +131,14 @@ static double slack = 1; /* how much larger bounds are than this CPU's */
 /* |got - want| in units of the last place of want, in a format of so many bits and so small an exponent. */
 static double units(double got, long double want, int bits, int least, double largest) {
     int e = 0;
-    if (want != want || got != got) {
-        return want != want && got != got ? 0 : INFINITY;
-    }
+    if (want != want || got != got) return want != want && got != got ? 0 : INFINITY;
     if (isinf(got) || fabsl(want) > (long double)largest) { /* either side of the overflow */
         return (isinf(got) || fabs(got) == largest) &&
                        fabsl(want) >= (long double)largest * (1 - ldexpl(1, 1 - bits)) && (got > 0) == (want > 0)
                    ? 0
                    : INFINITY;
     }
-    if (got == 0 && want == 0) {
-        return !signbit(got) == !signbit(want) || slack > 1 ? 0 : INFINITY;
-    }
+    if (got == 0 && want == 0) return !signbit(got) == !signbit(want) || slack > 1 ? 0 : INFINITY;
     (void)frexpl(want, &e);
     return (double)(fabsl((long double)got - want) / ldexpl(1, (e < least ? least : e) - bits));
 }
@@ -179,9 +175,8 @@ TEST(f32_over_all_floats_is_within_bounds) {
             }
         }
         printf("    f32 %-12s %5.2f at %a\n", f->name, worst, (double)at);
-        if (!(worst <= slack * f->most32)) {
+        if (!(worst <= slack * f->most32))
             test_fail(__FILE__, __LINE__, "%s of f32: %g units at %a", f->name, worst, (double)at);
-        }
     }
 }
 
@@ -206,12 +201,8 @@ static double some_number(int i) {
                                     -745.14,
                                     1e22 };
     static const double ranges[] = { 1e-3, 1, 1.5, 3, 30, 750, 1e5 };
-    if (i < TEST_COUNT(edges)) {
-        return edges[i];
-    }
-    if (i % 4 == 0) {
-        return ldexp(test_random_real(-1, 1), (int)test_random_int(-1074, 1024));
-    }
+    if (i < TEST_COUNT(edges)) return edges[i];
+    if (i % 4 == 0) return ldexp(test_random_real(-1, 1), (int)test_random_int(-1074, 1024));
     return i % 4 == 1 ? 1 + test_random_real(-1, 1) * 1e-3
                       : ranges[(i >> 2) % TEST_COUNT(ranges)] * test_random_real(-1, 1);
 }
@@ -224,9 +215,7 @@ TEST(f64_beside_long_double_is_within_bounds) {
         const function *f = &functions[k];
         double worst = 0, at = 0;
         for (int round = 0; round < (TEST_SANITIZED ? 1 : 3); round++) {
-            for (int i = 0; i < CHUNK; i++) {
-                x64[i] = some_number(i);
-            }
+            for (int i = 0; i < CHUNK; i++) x64[i] = some_number(i);
             REQUIRE(gn_read(f->op(gn_data(g, GN_F64, GN_SHAPE(CHUNK), x64)), y64, sizeof y64) == GN_OK);
             for (int i = 0; i < CHUNK; i++) {
                 double e = units(y64[i], f->widest((long double)x64[i]), 53, -1021, 0x1.fffffffffffffp1023);
@@ -237,9 +226,8 @@ TEST(f64_beside_long_double_is_within_bounds) {
             }
         }
         printf("    f64 %-12s %5.2f at %a\n", f->name, worst, at);
-        if (!(worst <= slack * f->most64)) {
+        if (!(worst <= slack * f->most64))
             test_fail(__FILE__, __LINE__, "%s of f64: %g units at %a", f->name, worst, at);
-        }
     }
 #endif
 }
@@ -290,17 +278,14 @@ static void check_pair(const pair *p, bool wide) {
         }
     }
     printf("    %s %-6s %5.2f at %a, %a\n", wide ? "f64" : "f32", p->name, worst, a, b);
-    if (!(worst <= slack * (wide ? p->most64 : p->most32))) {
+    if (!(worst <= slack * (wide ? p->most64 : p->most32)))
         test_fail(__FILE__, __LINE__, "%s of %s: %g units at %a, %a", p->name, gn_dtype_name(d), worst, a, b);
-    }
 }
 
 TEST(two_inputs_beside_long_double_are_within_bounds) {
     for (int k = 0; k < TEST_COUNT(pairs); k++) {
         check_pair(&pairs[k], false);
-        if (__LDBL_MANT_DIG__ >= 64) {
-            check_pair(&pairs[k], true);
-        }
+        if (__LDBL_MANT_DIG__ >= 64) check_pair(&pairs[k], true);
     }
 }
 
@@ -310,9 +295,7 @@ TEST(all_16_bit_floats_are_within_bounds) {
     static double exact[CHUNK], back[CHUNK];
     for (int d = 0; d < 2; d++) {
         gn_dtype dtype = d ? GN_BF16 : GN_F16;
-        for (int i = 0; i < CHUNK; i++) {
-            in[i] = (uint16_t)i;
-        }
+        for (int i = 0; i < CHUNK; i++) in[i] = (uint16_t)i;
         REQUIRE(gn_read(gn_cast(gn_data(g, dtype, GN_SHAPE(CHUNK), in), GN_F64), exact, sizeof exact) == GN_OK);
         for (int k = 0; k < TEST_COUNT(functions); k++) {
             const function *f = &functions[k];
@@ -327,9 +310,8 @@ TEST(all_16_bit_floats_are_within_bounds) {
                     at = exact[i];
                 }
             }
-            if (!(worst <= 0.5 + slack * f->most32 * (d ? 0x1p-16 : 0x1p-13))) {
+            if (!(worst <= 0.5 + slack * f->most32 * (d ? 0x1p-16 : 0x1p-13)))
                 test_fail(__FILE__, __LINE__, "%s of %s: %g units at %a", f->name, gn_dtype_name(dtype), worst, at);
-            }
             gn_step(g);
         }
     }
@@ -355,9 +337,8 @@ static void check_sums(gn_dtype d, const char *what, gn_tensor (*op)(gn_tensor x
     REQUIRE(n * beside <= LONGEST && beside <= CHUNK);
     if (!CHECK_RESULT(gn_read(op(gn_data(g, d, s, d == GN_F64 ? (void *)terms64 : terms32), axis),
                               d == GN_F64 ? (void *)y64 : y32, (size_t)beside * (d == GN_F64 ? 8 : 4)),
-                      GN_OK)) {
+                      GN_OK))
         return;
-    }
     for (int64_t r = 0; r < beside; r++) {
         long double sum = 0, lost = 0, all = 0; /* long double alone would be off by several eps of 2^20 doubles */
         for (int64_t i = 0; i < n; i++) {
@@ -434,9 +415,8 @@ static double equal_product(gn_ctx *on, gn_dtype d, int64_t rows, int64_t column
     gn_tensor first = gn_cast(gn_slice(gn_slice(a, 0, 0, 1, 1), 1, 0, 1, 1), GN_F64);
     if (gn_read(gn_min(y, GN_ALL_AXES, false), &ends[0], sizeof ends[0]) != GN_OK ||
         gn_read(gn_max(y, GN_ALL_AXES, false), &ends[1], sizeof ends[1]) != GN_OK ||
-        gn_read(first, &at, sizeof at) != GN_OK) {
+        gn_read(first, &at, sizeof at) != GN_OK)
         return INFINITY;
-    }
     long double want = (long double)k * at;
     double off = (double)fmaxl(fabsl(ends[0] - want), fabsl(ends[1] - want));
     gn_step(on);
@@ -470,9 +450,7 @@ TEST(products_of_equal_numbers_are_within_bounds_on_every_instruction_path) {
     static const char *const isas[] = { "base", "avx2", "avx512" };
     static const gn_dtype dtypes[] = { GN_F32, GN_F16, GN_BF16 };
     static const int64_t depths[] = { 15, 16, 17, 128, 129, 256, 300, 1024, 1025, 5000 };
-    if (getenv("GENIE_TEST_DEVICES")) {
-        test_skip("the instruction paths are this CPU's");
-    }
+    if (getenv("GENIE_TEST_DEVICES")) test_skip("the instruction paths are this CPU's");
     for (int i = 0; i < TEST_COUNT(isas); i++) {
         setenv("GENIE_ISA", isas[i], 1);
         gn_ctx *on = gn_open(&(gn_desc){ .devices = "cpu", .threads = 2 });
@@ -514,9 +492,7 @@ TEST(products_of_many_factors_are_within_bounds) {
 /* Softmax of equal numbers is 1 / n, along either axis and of any length. */
 TEST(softmax_of_equal_numbers_is_within_bounds) {
     static const int64_t lengths[] = { 1, 10, 1000, 4099, 100000 };
-    for (int i = 0; i < LONGEST; i++) {
-        terms64[i] = 0.1;
-    }
+    for (int i = 0; i < LONGEST; i++) terms64[i] = 0.1;
     for (int l = 0; l < TEST_COUNT(lengths); l++) {
         for (int axis = 0; axis < 2; axis++) {
             int64_t n = lengths[l];
@@ -533,9 +509,7 @@ TEST(softmax_of_equal_numbers_is_within_bounds) {
 /* An element alone has the bits that it has among others, wherever a tile ends. */
 TEST(place_in_a_tile_changes_no_bit) {
     for (int k = 0; k < TEST_COUNT(functions); k++) {
-        for (int i = 0; i < 1100; i++) {
-            x64[i] = some_number(100 + i);
-        }
+        for (int i = 0; i < 1100; i++) x64[i] = some_number(100 + i);
         REQUIRE(gn_read(functions[k].op(gn_data(g, GN_F64, GN_SHAPE(1100), x64)), y64, 1100 * sizeof *y64) == GN_OK);
         for (int i = 0; i < 1100; i += 37) {
             double one = 0;
@@ -564,9 +538,7 @@ static void random_words(uint64_t element, uint64_t run, uint64_t key, uint32_t 
 static double random_number(gn_dtype d, bool normal, const uint32_t w[4]) {
     double first = (double)((((uint64_t)w[1] << 32) | w[0]) >> 11) * 0x1p-53,
            second = (double)((((uint64_t)w[3] << 32) | w[2]) >> 11) * 0x1p-53;
-    if (normal) {
-        return sqrt(-2 * log(1 - first)) * cos(6.283185307179586477 * second);
-    }
+    if (normal) return sqrt(-2 * log(1 - first)) * cos(6.283185307179586477 * second);
     return d == GN_F64   ? first
            : d == GN_F32 ? (double)(w[0] >> 8) * 0x1p-24
            : d == GN_F16 ? (double)(w[0] >> 21) * 0x1p-11
@@ -597,9 +569,7 @@ TEST(random_numbers_have_the_bits_of_their_formula_on_every_instruction_path) {
         gn_tensor rounded = gn_cast(gn_cast(gn_data(on, GN_F64, GN_SHAPE(n), formula), d), GN_F64);
         REQUIRE(gn_read(y, got, (size_t)n * sizeof *got) == GN_OK &&
                 gn_read(rounded, want, (size_t)n * sizeof *want) == GN_OK);
-        for (int64_t l = 0; l < n; l++) {
-            wrong += memcmp(&got[l], &want[l], sizeof *got) != 0;
-        }
+        for (int64_t l = 0; l < n; l++) wrong += memcmp(&got[l], &want[l], sizeof *got) != 0;
         if (wrong) {
             test_fail(__FILE__, __LINE__, "%s, %s, %s: %d numbers differ", gn_dtype_name(d), isas[i % 3],
                       normal ? "normal" : "uniform", (int)wrong);

@@ -11,9 +11,7 @@
 static _Atomic long fails_at = -1, allocations, blocks_held; /* threads of executors allocate too */
 
 static void *counted_resize(void *p, size_t n) {
-    if (fails_at >= 0 && allocations++ >= fails_at) {
-        return NULL;
-    }
+    if (fails_at >= 0 && allocations++ >= fails_at) return NULL;
     void *q = realloc(p, n);
     blocks_held += q && !p;
     return q;
@@ -63,9 +61,7 @@ static bool understand_without(const gn_tensor *roots, int n, uint32_t off) {
     gn_meaning_deinit(&m);
     for (int i = 0; i < n; i++) {
         ids_of[i] = gn__resolve(g, roots[i], &why);
-        if (!CHECK_RESULT(why, GN_OK) || !CHECK(g->nodes[ids_of[i]].op != GN_OP_FAILED)) {
-            return false;
-        }
+        if (!CHECK_RESULT(why, GN_OK) || !CHECK(g->nodes[ids_of[i]].op != GN_OP_FAILED)) return false;
     }
     return CHECK_RESULT(gn__cut_make(g, ids_of, n, &bad), GN_OK) &&
            CHECK_RESULT(gn_meaning_make(&g->cut.part, off, NULL, &m, NULL), GN_OK);
@@ -88,11 +84,8 @@ static const gn_node_meaning *of(gn_tensor t) {
 #define CHECK_TOGETHER(a, b) CHECK_INT(of(a)->group, of(b)->group)
 
 static bool has_role(gn_role_kind role) {
-    for (uint32_t i = 0; i < m.n_nodes; i++) {
-        if (m.nodes[i].role == role) {
-            return true;
-        }
-    }
+    for (uint32_t i = 0; i < m.n_nodes; i++)
+        if (m.nodes[i].role == role) return true;
     return false;
 }
 
@@ -109,11 +102,9 @@ static void check_groups(void) {
         }
     }
     CHECK_INT(at, p->n_nodes);
-    for (uint32_t i = 0; i < p->n_nodes; i++) {
-        for (uint32_t k = 0; k < p->nodes[i].n_ins; k++) {
+    for (uint32_t i = 0; i < p->n_nodes; i++)
+        for (uint32_t k = 0; k < p->nodes[i].n_ins; k++)
             bad += m.nodes[p->ins[p->nodes[i].ins + k]].group > m.nodes[i].group;
-        }
-    }
     CHECK_INT(bad, 0);
 }
 
@@ -231,9 +222,7 @@ TEST(gated_mlp_is_seen_in_every_writing) {
 TEST(two_products_without_an_activation_or_with_a_skip_between_are_no_mlp) {
     open_null();
     gn_tensor x = gn_tanh(rows(TIMES)), w[6];
-    for (int i = 0; i < 6; i++) {
-        w[i] = weight(DIM, DIM);
-    }
+    for (int i = 0; i < 6; i++) w[i] = weight(DIM, DIM);
     gn_tensor plain = gn_matmul(gn_matmul(x, w[0]), w[1]), scaled = gn_matmul(gn_mul_c(gn_matmul(x, w[2]), 2), w[3]);
     gn_tensor skip = gn_matmul(gn_relu(gn_add(gn_matmul(x, w[4]), x)), w[5]), all[] = { plain, scaled, skip };
     REQUIRE(understand_without(all, TEST_COUNT(all), 0));
@@ -264,9 +253,7 @@ TEST(norm_is_seen_in_every_writing) {
     y[6] = gn_mul(x, gn_pow_c(gn_add_c(gn_div_c(gn_sum(gn_pow_c(x, 2), GN_AXES(-1), true), DIM), 1e-6), -0.5));
     y[7] = gn_rmsnorm_1p(x, gain, 1e-5); /* of another eps: equal nodes would be one */
     REQUIRE(understand_without(y, TEST_COUNT(y), 0));
-    for (int i = 0; i < TEST_COUNT(y); i++) {
-        CHECK_ROLE(y[i], GN_ROLE_NORM);
-    }
+    for (int i = 0; i < TEST_COUNT(y); i++) CHECK_ROLE(y[i], GN_ROLE_NORM);
     CHECK_INT(m.n_groups, 1 + TEST_COUNT(y)); /* x is a group of its own */
     check_groups();
     close_null();
@@ -387,9 +374,7 @@ TEST(grouped_attention_is_seen_in_every_writing) {
                              gn_reshape(k, GN_SHAPE(GROUPS, 1, TIMES, HEAD)),
                              gn_reshape(v, GN_SHAPE(GROUPS, 1, TIMES, HEAD)));
     REQUIRE(understand_without(a, 3, 0));
-    for (int i = 0; i < 3; i++) {
-        CHECK_ROLE(a[i], GN_ROLE_GROUPED_ATTENTION);
-    }
+    for (int i = 0; i < 3; i++) CHECK_ROLE(a[i], GN_ROLE_GROUPED_ATTENTION);
     check_groups();
     close_null();
 }
@@ -500,9 +485,8 @@ TEST(append_and_phase_are_seen_in_every_writing) {
             CHECK(has_role(GN_ROLE_KV_APPEND));
             CHECK_TOGETHER(keys, a);
             CHECK_RESIDENCY(keys, how == 1 ? GN_RESIDENCY_STATE : GN_RESIDENCY_KV_CACHE);
-            for (uint32_t k = 0; k < m.n_nodes; k++) {
+            for (uint32_t k = 0; k < m.n_nodes; k++)
                 CHECK_STR(gn__phase_names[m.nodes[k].phase], i & 2 ? "decode" : "prefill");
-            }
             check_groups();
             close_null();
         }
@@ -738,9 +722,7 @@ TEST(loss_is_seen_in_every_writing) {
     l[7] = gn_mean(gn_sum(gn_neg(gn_mul(hot, gn_log(gn_softmax(logits, -1)))), GN_AXES(1), false), GN_ALL_AXES, false);
     l[8] = gn_smooth_l1_loss(logits, target, 1);
     REQUIRE(understand_without(l, TEST_COUNT(l), 0));
-    for (int i = 0; i < TEST_COUNT(l); i++) {
-        CHECK_ROLE(l[i], GN_ROLE_LOSS);
-    }
+    for (int i = 0; i < TEST_COUNT(l); i++) CHECK_ROLE(l[i], GN_ROLE_LOSS);
     CHECK_ROLE(logs, GN_ROLE_LOSS);
     check_groups();
     close_null();
@@ -777,15 +759,10 @@ static void optimise(int how, gn_tensor p, gn_tensor grad) {
     gn_tensor lr = gn_scalar(g, GN_F32, 0.1), a = parameter(), b = parameter();
     gn_sgd_desc sgd = { .lr = lr, .momentum = 0.9 };
     gn_adamw_desc adam = { .lr = lr, .step = gn_scalar(g, GN_F32, 1), .weight_decay = how == 2 ? 0.01 : 0 };
-    if (how == 0) {
-        CHECK_RESULT(gn_sgd(&sgd, &p, &grad, &a, 1), GN_OK);
-    } else if (how < 3) {
-        CHECK_RESULT(gn_adamw(&adam, &p, &grad, &a, &b, 1), GN_OK);
-    } else if (how == 3) {
-        gn_assign(p, gn_sub(p, gn_mul(lr, grad)));
-    } else {
-        gn_assign(p, gn_add(gn_mul_c(p, 0.999), gn_mul(gn_neg(lr), grad)));
-    }
+    if (how == 0) CHECK_RESULT(gn_sgd(&sgd, &p, &grad, &a, 1), GN_OK);
+    else if (how < 3) CHECK_RESULT(gn_adamw(&adam, &p, &grad, &a, &b, 1), GN_OK);
+    else if (how == 3) gn_assign(p, gn_sub(p, gn_mul(lr, grad)));
+    else gn_assign(p, gn_add(gn_mul_c(p, 0.999), gn_mul(gn_neg(lr), grad)));
 }
 
 TEST(optimiser_is_seen_in_every_writing) {
@@ -797,9 +774,7 @@ TEST(optimiser_is_seen_in_every_writing) {
         CHECK(has_role(GN_ROLE_OPTIMIZER));
         CHECK_RESIDENCY(grad, GN_RESIDENCY_GRADIENT);
         CHECK_INT(m.groups[m.n_groups - 1].role, GN_ROLE_OPTIMIZER);
-        for (uint32_t k = 0; k < m.n_nodes; k++) {
-            CHECK_STR(gn__phase_names[m.nodes[k].phase], "training");
-        }
+        for (uint32_t k = 0; k < m.n_nodes; k++) CHECK_STR(gn__phase_names[m.nodes[k].phase], "training");
         check_groups();
         close_null();
     }
@@ -819,13 +794,10 @@ TEST(optimiser_step_is_one_group_a_parameter) {
     CHECK_RESULT(gn_adamw(&(gn_adamw_desc){ .lr = lr, .step = step }, p, grads, mm, v, 3), GN_OK);
     REQUIRE(understand(loss));
     int steps = 0;
-    for (uint32_t k = 0; k < m.n_groups; k++) {
-        steps += m.groups[k].role == GN_ROLE_OPTIMIZER;
-    }
+    for (uint32_t k = 0; k < m.n_groups; k++) steps += m.groups[k].role == GN_ROLE_OPTIMIZER;
     CHECK_INT(steps, 3);
-    for (uint32_t u = 0; u < g->cut.part.n_updates; u++) {
+    for (uint32_t u = 0; u < g->cut.part.n_updates; u++)
         CHECK_INT(m.groups[m.nodes[g->cut.part.updates[u].node].group].role, GN_ROLE_OPTIMIZER);
-    }
     check_groups();
     close_null();
 }
@@ -876,9 +848,7 @@ TEST(head_with_sampling_is_seen_in_every_writing) {
     gn_tensor x = gn_layernorm(gn_tanh(rows(TIMES)), GN_NONE, GN_NONE, 1e-5), table = weight(WORDS, DIM),
               token = gn_state(g, GN_I64, GN_SHAPE(TIMES), NULL, "token");
     gn_tensor logits[5], out[6];
-    for (int i = 0; i < 4; i++) {
-        logits[i] = gn_matmul(x, gn_transpose(table, 0, 1));
-    }
+    for (int i = 0; i < 4; i++) logits[i] = gn_matmul(x, gn_transpose(table, 0, 1));
     logits[4] = gn_linear(x, weight(DIM, WORDS), weight(0, WORDS));
     out[0] = gn_argmax(logits[0], GN_AXES(1), false);
     out[1] = gn_softmax(gn_div(logits[1], gn_scalar(g, GN_F32, 0.7)), -1);
@@ -887,12 +857,8 @@ TEST(head_with_sampling_is_seen_in_every_writing) {
     gn_assign(token, gn_argmax(logits[4], GN_AXES(1), false));
     out[5] = gn_tanh(logits[4]);
     REQUIRE(understand_without(out, 6, 0));
-    for (int i = 0; i < 5; i++) {
-        CHECK_ROLE(logits[i], GN_ROLE_HEAD);
-    }
-    for (int i = 0; i < 5; i++) {
-        CHECK_ROLE(out[i], GN_ROLE_SAMPLING);
-    }
+    for (int i = 0; i < 5; i++) CHECK_ROLE(logits[i], GN_ROLE_HEAD);
+    for (int i = 0; i < 5; i++) CHECK_ROLE(out[i], GN_ROLE_SAMPLING);
     CHECK_TOGETHER(out[0], logits[0]);
     CHECK_TOGETHER(out[1], logits[1]);
     CHECK_TOGETHER(out[2], logits[2]);
@@ -947,6 +913,20 @@ TEST(convolution_by_windows_is_seen_and_is_vision) {
     CHECK_ROLE(y, GN_ROLE_CONV);
     CHECK_ROLE(flat, GN_ROLE_LINEAR);
     CHECK_MODALITY(flat, GN_MODALITY_VISION);
+    CHECK_MODALITY(image, GN_MODALITY_VISION);
+    check_groups();
+    close_null();
+}
+
+TEST(convolution_and_its_activation_are_one_stage) {
+    open_null();
+    gn_tensor image = given(GN_SHAPE(1, 3, 8, 8)), filters = gn_reshape(weight(8, 27), GN_SHAPE(8, 3, 3, 3)),
+              y = gn_conv(image, filters, GN_NONE, &(gn_conv_desc){ .before = { 1, 1 }, .after = { 1, 1 } }),
+              bent = gn_relu(y), flat = gn_matmul(gn_reshape(bent, GN_SHAPE(1, 512)), weight(512, 10));
+    REQUIRE(understand(flat));
+    CHECK_ROLE(y, GN_ROLE_CONV);
+    CHECK_ROLE(bent, GN_ROLE_CONV);
+    CHECK_ROLE(flat, GN_ROLE_LINEAR);
     CHECK_MODALITY(image, GN_MODALITY_VISION);
     check_groups();
     close_null();
@@ -1138,11 +1118,8 @@ TEST(plans_that_differ_in_scopes_have_keys_of_their_own) {
         gn_step(g);
     }
     REQUIRE(CHECK_INT(g->n_plans, GN_ROLE__COUNT * GN_PHASE__COUNT));
-    for (size_t i = 0; i < g->n_plans; i++) {
-        for (size_t k = 0; k < i; k++) {
-            CHECK(g->plans[i].key != g->plans[k].key);
-        }
-    }
+    for (size_t i = 0; i < g->n_plans; i++)
+        for (size_t k = 0; k < i; k++) CHECK(g->plans[i].key != g->plans[k].key);
     close_null();
 }
 
@@ -1336,9 +1313,7 @@ TEST(a_transformer_layer_falls_into_its_blocks) {
     gn_tensor table = weight(WORDS, DIM), x = gn_embedding(table, words(TIMES)),
               h = gn_layernorm(x, weight(0, DIM), weight(0, DIM), 1e-5);
     gn_tensor qkv = gn_linear(h, weight(DIM, 3 * DIM), weight(0, 3 * DIM)), part[3];
-    for (int i = 0; i < 3; i++) {
-        part[i] = split_heads(gn_slice(qkv, 1, i * DIM, (i + 1) * DIM, 1), TIMES, HEADS);
-    }
+    for (int i = 0; i < 3; i++) part[i] = split_heads(gn_slice(qkv, 1, i * DIM, (i + 1) * DIM, 1), TIMES, HEADS);
     gn_tensor pos = gn_scalar(g, GN_I32, 0), k = gn_kv_append(cache_state(), part[1], pos),
               v = gn_kv_append(cache_state(), part[2], pos);
     gn_tensor a = gn_attention(part[0], k, v, &(gn_attention_desc){ .causal = true, .length = gn_add_c(pos, TIMES) });
@@ -1404,26 +1379,18 @@ static void say_something(void) {
 TEST(groups_of_random_graphs_are_complete_and_without_cycles) {
     open_null();
     gn_tensor state[2];
-    for (int i = 0; i < 2; i++) {
-        state[i] = gn_state(g, GN_F32, GN_SHAPE(8, 8), zeros, "s");
-    }
+    for (int i = 0; i < 2; i++) state[i] = gn_state(g, GN_F32, GN_SHAPE(8, 8), zeros, "s");
     for (int round = 0, n_rounds = test_rounds(TEST_SANITIZED ? 500 : 5000); round < n_rounds; round++) {
         gn_tensor t[64] = { given(GN_SHAPE(8, 8)), state[0], state[1], given(GN_SHAPE(8, 8)),
                             gn_full(g, GN_F32, GN_SHAPE(8, 8), 1) },
                   outs[4];
         int n = 5, want = (int)test_random_int(6, 60);
         for (; n < want; n++) {
-            if (round % 3 == 2 && test_random_int(0, 5) == 0) {
-                say_something();
-            }
+            if (round % 3 == 2 && test_random_int(0, 5) == 0) say_something();
             t[n] = random_node(t, n);
         }
-        if (round % 2) {
-            gn_assign(state[0], t[n - 2]);
-        }
-        for (int i = 0; i < 4; i++) {
-            outs[i] = t[i ? test_random_int(0, n - 1) : n - 1];
-        }
+        if (round % 2) gn_assign(state[0], t[n - 2]);
+        for (int i = 0; i < 4; i++) outs[i] = t[i ? test_random_int(0, n - 1) : n - 1];
         REQUIRE(understand_without(outs, 4, round % 5 ? 0 : (uint32_t)test_random()));
         check_groups();
         gn_role(g, GN_ROLE_NONE), gn_residency(g, GN_RESIDENCY_UNKNOWN), gn_phase(g, GN_PHASE_UNKNOWN), gn_on(g, NULL);
@@ -1478,9 +1445,7 @@ TEST(a_chain_of_a_million_nodes_takes_linear_time) {
 TEST(a_shared_node_with_a_million_readers_takes_linear_time) {
     open_null();
     gn_tensor x = gn_tanh(rows(1)), y = x;
-    for (int i = 0, n_rounds = test_rounds(500000); i < n_rounds; i++) {
-        y = gn_add(gn_relu(x), y);
-    }
+    for (int i = 0, n_rounds = test_rounds(500000); i < n_rounds; i++) y = gn_add(gn_relu(x), y);
     CHECK(seconds_of(y) < 10);
     check_groups();
     close_null();
@@ -1502,9 +1467,7 @@ TEST(every_allocation_may_fail) {
         fails_at = n;
         gn_result r = gn_meaning_make(&g->cut.part, 0, NULL, &m, &f);
         fails_at = -1;
-        if (r == GN_OK) {
-            break;
-        }
+        if (r == GN_OK) break;
         CHECK_RESULT(r, GN_OUT_OF_MEMORY);
         CHECK(f.result == GN_OUT_OF_MEMORY && f.text[0]);
         CHECK(!m.nodes && !m.groups && m.n_nodes == 0);
@@ -1549,9 +1512,7 @@ static void pair_make(pair *c, double flops_per_s, double bytes_per_s, double la
     memset(c, 0, sizeof *c);
     c->cluster = (gn_cluster){ 2, c->devices, c->links };
     for (int d = 0; d < 2; d++) {
-        for (int k = 0; k < GN_RATE__COUNT; k++) {
-            c->devices[d].flops_per_s[k] = flops_per_s;
-        }
+        for (int k = 0; k < GN_RATE__COUNT; k++) c->devices[d].flops_per_s[k] = flops_per_s;
         c->devices[d].bytes_per_s = bytes_per_s;
         c->devices[d].launch_s = launch_s;
     }
@@ -1643,13 +1604,10 @@ static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t of
     gn_schedule s;
     gn_fault f = { GN_OK, 0, "" };
     if (!understand_without(built, built[1].ctx ? 2 : 1, off) ||
-        !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, NULL, &s, &f), GN_OK)) {
+        !CHECK_RESULT(gn_schedule_make(&g->cut.part, &m, cluster, policy, NULL, NULL, &s, &f), GN_OK))
         return false;
-    }
     *out = (figures){ s.seconds, s.bytes, 0 };
-    for (uint32_t i = 0; i < s.n_segments; i++) {
-        out->devices |= 1u << s.segments[i].device;
-    }
+    for (uint32_t i = 0; i < s.n_segments; i++) out->devices |= 1u << s.segments[i].device;
     gn_schedule_deinit(&s);
     return true;
 }
@@ -1687,15 +1645,13 @@ TEST(each_recogniser_changes_the_time_of_a_schedule) {
     for (int i = 0; i < TEST_COUNT(blocks); i++) {
         pair c;
         figures with, without;
-        if (blocks[i].off == GN_OFF_ROLE(GN_ROLE_CONV)) {
+        if (blocks[i].off == GN_OFF_ROLE(GN_ROLE_CONV))
             continue; /* the windows have a kernel of their own in any case: it saves bytes alone */
-        }
         open_null();
         pair_make(&c, 1e12, 1e11, 1e-5, 1, 1e9);
         if (both_schedules(&blocks[i], &c.cluster, GN_LEAST_LATENCY, &with, &without) &&
-            !CHECK(with.seconds < 0.98 * without.seconds)) {
+            !CHECK(with.seconds < 0.98 * without.seconds))
             printf("    %s: %g s, without %g s\n", blocks[i].name, with.seconds, without.seconds);
-        }
         close_null();
     }
 }
@@ -1726,9 +1682,8 @@ static void check_phase_places(int64_t t, uint32_t off, gn_phase_kind phase, gn_
     open_null();
     gn_phase(g, said);
     gn_tensor pos = gn_scalar(g, GN_I32, 0), q = given(GN_SHAPE(1, HEADS, t, HEAD)), cache[2];
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         cache[i] = gn_kv_append(gn_state(g, GN_F32, GN_SHAPE(1, HEADS, 4096, HEAD), NULL, "kv"), gn_tanh(q), pos);
-    }
     built[0] =
         gn_attention(q, cache[0], cache[1], &(gn_attention_desc){ .causal = true, .length = gn_add_c(pos, (double)t) });
     built[1] = GN_NONE;
@@ -1794,6 +1749,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(head_of_drawn_tokens_is_seen),
     TEST_ENTRY(choices_within_the_graph_and_plain_outputs_are_no_head),
     TEST_ENTRY(convolution_by_windows_is_seen_and_is_vision),
+    TEST_ENTRY(convolution_and_its_activation_are_one_stage),
     TEST_ENTRY(modalities_spread_and_mix),
     TEST_ENTRY(scopes_win_over_what_is_recognised),
     TEST_ENTRY(nodes_of_one_scope_are_one_group),

@@ -57,23 +57,15 @@ static gn_dtype any_dtype(void) {
 
 static gn_shape any_shape(void) {
     gn_shape s = { (int32_t)test_random_int(0, 4), { 0 } };
-    if (test_random_int(0, 15) == 0) {
-        s.rank = (int32_t)any_int();
-    }
-    for (int i = 0; i < GN_MAX_RANK; i++) {
-        s.dims[i] = any_int();
-    }
+    if (test_random_int(0, 15) == 0) s.rank = (int32_t)any_int();
+    for (int i = 0; i < GN_MAX_RANK; i++) s.dims[i] = any_int();
     return s;
 }
 
 static gn_axes any_axes(void) {
     gn_axes a = { (int32_t)test_random_int(0, 3), { 0 } };
-    if (test_random_int(0, 15) == 0) {
-        a.n = (int32_t)any_int();
-    }
-    for (int i = 0; i < GN_MAX_RANK; i++) {
-        a.axis[i] = any_axis();
-    }
+    if (test_random_int(0, 15) == 0) a.n = (int32_t)any_int();
+    for (int i = 0; i < GN_MAX_RANK; i++) a.axis[i] = any_axis();
     return a;
 }
 
@@ -132,6 +124,21 @@ static gn_tensor top_log_probs_of(gn_tensor a, bool tokens) {
     return out[tokens];
 }
 
+static gn_quantized quantized_of(const gn_tensor *in) {
+    static const int formats[] = { 2, 3, 6, 7, 8, 12, 13, 14, 64, 65, 66, 0, 99 };
+    return (gn_quantized){ .format = (gn_quant)formats[test_random_int(0, 12)],
+                           .data = in[0],
+                           .scales = any_flag() ? in[1] : GN_NONE,
+                           .zeros = any_flag() ? in[2] : GN_NONE,
+                           .rows = any_flag() ? any_int() : 0 };
+}
+static gn_tensor quantize_of(gn_tensor a) {
+    const gn_tensor in[3] = { a, a, a };
+    gn_quantize_desc d = { quantized_of(in).format, any_flag() ? any_int() : 0, any_flag() ? any_int() : 0, any_dtype(),
+                           any_flag() };
+    return gn_quantize(a, any_flag() ? &d : NULL).data;
+}
+
 static gn_tensor rotary_of(const gn_tensor *in, bool whole) {
     gn_rotary_desc d = { .base = any_number(),
                          .interleaved = any_flag(),
@@ -146,6 +153,37 @@ static gn_tensor rotary_of(const gn_tensor *in, bool whole) {
                          .magnitude = any_number() };
     const gn_rotary_desc *desc = any_flag() ? &d : NULL;
     return whole ? gn_rotary_with(in[0], in[1], desc) : gn_rotary_table(in[0], any_dtype(), desc);
+}
+
+static gn_tensor conv_of(const gn_tensor *in) {
+    gn_conv_desc d = { .groups = any_int(),
+                       .transposed = any_flag(),
+                       .residual = any_flag() ? in[3] : GN_NONE,
+                       .clamps = any_flag(),
+                       .least = any_number(),
+                       .most = any_number() };
+    for (int i = 0; i < 3; i++) {
+        d.stride[i] = any_int();
+        d.dilation[i] = any_int();
+        d.before[i] = any_int();
+        d.after[i] = any_int();
+        d.extra[i] = any_int();
+    }
+    return gn_conv(in[0], in[1], any_flag() ? in[2] : GN_NONE, any_flag() ? &d : NULL);
+}
+
+static gn_tensor pool_of(const gn_tensor *in) {
+    gn_pool_desc d = {
+        .kind = (gn_pool_kind)any_int(), .ceiling = any_flag(), .counts_pads = any_flag(), .adaptive = any_flag()
+    };
+    for (int i = 0; i < 3; i++) {
+        d.kernel[i] = any_int();
+        d.stride[i] = any_int();
+        d.dilation[i] = any_int();
+        d.before[i] = any_int();
+        d.after[i] = any_int();
+    }
+    return gn_pool(in[0], any_flag() ? &d : NULL);
 }
 
 /* X(name, inputs, call) */
@@ -193,6 +231,12 @@ static gn_tensor rotary_of(const gn_tensor *in, bool whole) {
     X(topk_positions, 1, topk_of(in[0], true))                                                            \
     X(matmul, 2, gn_matmul(in[0], in[1]))                                                                 \
     X(expert_linear, 4, gn_expert_linear(in[0], in[1], in[2], in[3]))                                     \
+    X(pool, 1, pool_of(in))                                                                               \
+    X(linear_quantized, 5, gn_linear_quantized(in[3], quantized_of(in), any_flag() ? in[4] : GN_NONE))    \
+    X(embedding_quantized, 4, gn_embedding_quantized(quantized_of(in), in[3], any_dtype()))               \
+    X(dequantize, 3, gn_dequantize(quantized_of(in), any_dtype()))                                        \
+    X(quantize, 1, quantize_of(in[0]))                                                                    \
+    X(conv, 4, conv_of(in))                                                                               \
     X(linear, 3, gn_linear(in[0], in[1], in[2]))                                                          \
     X(outer, 2, gn_outer(in[0], in[1]))                                                                   \
     X(vecdot, 2, gn_vecdot(in[0], in[1], any_axis()))                                                     \
@@ -247,6 +291,9 @@ static gn_tensor rotary_of(const gn_tensor *in, bool whole) {
     X(rotary_by, 2, gn_rotary_by(in[0], in[1], any_flag()))                                               \
     X(assign, 2, gn_assign(in[0], in[1]))                                                                 \
     X(kv_append, 3, gn_kv_append(in[0], in[1], in[2]))                                                    \
+    X(page_append, 5, gn_page_append(in[0], in[1], in[2], in[3], in[4]))                                  \
+    X(page_copy, 3, gn_page_copy(in[0], in[1], in[2]))                                                    \
+    X(page_attention, 5, gn_page_attention(in[0], in[1], in[2], in[3], in[4], in[4], NULL))               \
     X(label, 1, gn_label(in[0], any_flag() ? any_spec() : NULL))
 
 typedef struct call {
@@ -370,9 +417,8 @@ TEST(null_pointers_are_answered_not_followed) {
 static void check_bad_handle(const char *what, int line, gn_tensor t, gn_result want) {
     gn_info info;
     gn_result r = gn_describe(t, &info);
-    if (r != want) {
+    if (r != want)
         test_fail(__FILE__, line, "%s: the node is %s, not %s", what, gn_result_name(r), gn_result_name(want));
-    }
 }
 
 /* Inputs that a call may leave out: by GN_NONE, or by a number of inputs or a description that is drawn; a label is
@@ -382,12 +428,9 @@ static bool may_lack(const char *name, int place, gn_result want) {
         "layernorm", "linear", "rmsnorm", "rmsnorm_1p"
     };
     bool may = false;
-    for (int i = 0; i < TEST_COUNT(drawn); i++) {
-        may = may || strcmp(name, drawn[i]) == 0;
-    }
-    for (int i = 0; i < TEST_COUNT(optional); i++) {
+    for (int i = 0; i < TEST_COUNT(drawn); i++) may = may || strcmp(name, drawn[i]) == 0;
+    for (int i = 0; i < TEST_COUNT(optional); i++)
         may = may || (place > 0 && want == GN_BAD_ARGUMENT && strcmp(name, optional[i]) == 0);
-    }
     return may;
 }
 
@@ -396,14 +439,10 @@ static void each_place(gn_tensor bad, gn_result want) {
     for (int k = 0; k < TEST_COUNT(calls) + gn_op_count(); k++) {
         for (int place = 0, n = 1; place < n; place++) {
             gn_tensor in[5];
-            for (int i = 0; i < 5; i++) {
-                in[i] = i == place ? bad : small(GN_F32, GN_SHAPE(2, 2));
-            }
+            for (int i = 0; i < 5; i++) in[i] = i == place ? bad : small(GN_F32, GN_SHAPE(2, 2));
             if (k >= TEST_COUNT(calls)) {
                 gn_tensor t = table_call(k - TEST_COUNT(calls), in, &n);
-                if (t.ctx) {
-                    check_bad_handle("an op of the table", __LINE__, t, want);
-                }
+                if (t.ctx) check_bad_handle("an op of the table", __LINE__, t, want);
                 continue;
             }
             n = calls[k].n;
@@ -411,9 +450,8 @@ static void each_place(gn_tensor bad, gn_result want) {
             gn_info info;
             gn_result r = gn_describe(t, &info);
             bool also = place > 0 && r != GN_OK; /* the drawn arguments may be refused first */
-            if (r == GN_INTERNAL || (r != want && !also && !may_lack(calls[k].name, place, want))) {
+            if (r == GN_INTERNAL || (r != want && !also && !may_lack(calls[k].name, place, want)))
                 test_fail(__FILE__, __LINE__, "%s, input %d: %s", calls[k].name, place, gn_result_name(r));
-            }
         }
         gn_step(g);
     }
@@ -529,12 +567,9 @@ TEST(labels_of_any_length_are_cut_and_kept) {
 static void check_any(const char *what, gn_tensor t) {
     gn_info info;
     gn_result r = gn_describe(t, &info);
-    if (r == GN_INTERNAL || (r != GN_OK && t.ctx == g && !gn_last_error(g)->text[0])) {
+    if (r == GN_INTERNAL || (r != GN_OK && t.ctx == g && !gn_last_error(g)->text[0]))
         test_fail(__FILE__, __LINE__, "%s: %s \"%s\"", what, gn_result_name(r), gn_last_error(g)->text);
-    }
-    if (r != GN_OK || info.bytes > 1 << 20) {
-        return;
-    }
+    if (r != GN_OK || info.bytes > 1 << 20) return;
     void *out = malloc(info.bytes + 1);
     r = gn_read(t, out, info.bytes);
     free(out);
@@ -552,16 +587,13 @@ static void every_op_on(gn_shape shape) {
             for (int again = 0; again < 4; again++) {
                 gn_tensor in[5];
                 int n;
-                for (int i = 0; i < 5; i++) {
+                for (int i = 0; i < 5; i++)
                     in[i] = gn_full(g, again && i ? dtypes[test_random_int(0, 4)] : dtypes[d], shape, 0);
-                }
                 if (k < TEST_COUNT(calls)) {
                     check_any(calls[k].name, calls[k].build(in));
                 } else if (again == 0) {
                     gn_tensor t = table_call(k - TEST_COUNT(calls), in, &n);
-                    if (t.ctx) {
-                        check_any("an op of the table", t);
-                    }
+                    if (t.ctx) check_any("an op of the table", t);
                 }
             }
             gn_step(g);
@@ -580,9 +612,7 @@ TEST(every_op_takes_or_refuses_scalars) { every_op_on(GN_SCALAR); }
 /* Products of dims near and past what fits: built, and read where nothing is computed. */
 TEST(every_op_takes_or_refuses_huge_tensors) {
     bool was = computes;
-    if (was) {
-        return;
-    }
+    if (was) return;
     every_op_on(GN_SHAPE(INT64_C(1) << 44));
     every_op_on(GN_SHAPE(INT64_C(1) << 22, INT64_C(1) << 22));
     every_op_on(GN_SHAPE(1, INT64_C(1) << 15, INT64_C(1) << 15, INT64_C(1) << 14));
@@ -595,9 +625,7 @@ enum { POOL = 24, WALK = 40000 };
 static gn_tensor leaf(void) {
     static const double x[64] = { 1, 0, -1, 2, 0.5, 3, 1e10, -3, 0, 1, 2, 3 };
     gn_shape s = { (int32_t)test_random_int(0, 4), { 0 } };
-    for (int i = 0; i < s.rank; i++) {
-        s.dims[i] = test_random_int(0, 6) ? test_random_int(1, 2) : 0;
-    }
+    for (int i = 0; i < s.rank; i++) s.dims[i] = test_random_int(0, 6) ? test_random_int(1, 2) : 0;
     gn_tensor t = gn_data(g, GN_F64, s, x);
     return test_random_int(0, 2) ? gn_cast(t, (gn_dtype)test_random_int(1, GN_DTYPE__COUNT - 1)) : t;
 }
@@ -606,12 +634,8 @@ static gn_tensor any_tensor(const gn_tensor *pool) {
     static const float x[2] = { 0 };
     int64_t k = test_random_int(0, 60);
     gn_tensor t = pool[test_random_int(0, POOL - 1)];
-    if (k == 0) {
-        return GN_NONE;
-    }
-    if (k == 1) {
-        return gn_data(other, GN_F32, GN_SHAPE(2), x);
-    }
+    if (k == 0) return GN_NONE;
+    if (k == 1) return gn_data(other, GN_F32, GN_SHAPE(2), x);
     t.id ^= k == 2 ? (uint32_t)test_random() : 0;
     t.gen ^= k == 3 ? (uint32_t)test_random() : 0;
     return t;
@@ -620,9 +644,7 @@ static gn_tensor any_tensor(const gn_tensor *pool) {
 /* The gradient of a sum with respect to one of the pool. */
 static void walk_gradient(const gn_tensor *pool) {
     gn_tensor loss = gn_sum(any_tensor(pool), GN_ALL_AXES, any_flag()), param = any_tensor(pool), out;
-    if (gn_grad(loss, &param, 1, &out) == GN_OK) {
-        check_any("a gradient", out);
-    }
+    if (gn_grad(loss, &param, 1, &out) == GN_OK) check_any("a gradient", out);
 }
 
 static void walk(int steps) {
@@ -631,30 +653,20 @@ static void walk(int steps) {
         if (i % 200 == 0) {
             CHECK(gn_step(g) != GN_INTERNAL);
             gn_step(other);
-            for (int k = 0; k < POOL; k++) {
-                pool[k] = k ? leaf() : state;
-            }
+            for (int k = 0; k < POOL; k++) pool[k] = k ? leaf() : state;
         }
         const call *c = &calls[test_random_int(0, TEST_COUNT(calls) - 1)];
-        if (c->build == call_assign && test_random_int(0, 40)) {
+        if (c->build == call_assign && test_random_int(0, 40))
             continue; /* nearly all fail, and with them every read of the step */
-        }
         gn_tensor in[5], t;
         int n;
-        for (int k = 0; k < 5; k++) {
-            in[k] = any_tensor(pool);
-        }
+        for (int k = 0; k < 5; k++) in[k] = any_tensor(pool);
         t = test_random_int(0, 2) ? c->build(in) : table_call((int)test_random_int(0, gn_op_count() - 1), in, &n);
         gn_info info;
-        if (gn_describe(t, &info) == GN_OK && info.bytes <= 1 << 14 && t.ctx == g) {
+        if (gn_describe(t, &info) == GN_OK && info.bytes <= 1 << 14 && t.ctx == g)
             pool[test_random_int(1, POOL - 1)] = t;
-        }
-        if (i % 4 == 0) {
-            check_any(c->name, t);
-        }
-        if (i % 32 == 0) {
-            walk_gradient(pool);
-        }
+        if (i % 4 == 0) check_any(c->name, t);
+        if (i % 32 == 0) walk_gradient(pool);
     }
     gn_step(g);
     gn_step(other);
@@ -693,21 +705,15 @@ static bool same_values(const gn_info *info, const unsigned char *a, const unsig
     for (size_t i = 0; i < info->bytes; i += n) {
         float x[2];
         double y[2];
-        if (memcmp(a + i, b + i, n) == 0) {
-            continue;
-        }
+        if (memcmp(a + i, b + i, n) == 0) continue;
         if (info->dtype == GN_F32) {
             memcpy(&x[0], a + i, n);
             memcpy(&x[1], b + i, n);
-            if (isnan(x[0]) && isnan(x[1])) {
-                continue;
-            }
+            if (isnan(x[0]) && isnan(x[1])) continue;
         } else if (info->dtype == GN_F64) {
             memcpy(&y[0], a + i, n);
             memcpy(&y[1], b + i, n);
-            if (isnan(y[0]) && isnan(y[1])) {
-                continue;
-            }
+            if (isnan(y[0]) && isnan(y[1])) continue;
         }
         return false;
     }
@@ -720,9 +726,8 @@ static bool twin_keep(twin *t, gn_tensor lazy, gn_tensor eager) {
     gn_result r = gn_describe(lazy, &t->info), q = gn_describe(eager, &twin_info);
     CHECK_RESULT(r, q);
     if (r != GN_OK || t->info.bytes > TWIN_BYTES || narrow(t->info.dtype) ||
-        gn_read(eager, t->bytes, t->info.bytes) != GN_OK) {
+        gn_read(eager, t->bytes, t->info.bytes) != GN_OK)
         return false;
-    }
     t->lazy = lazy;
     t->eager = gn_data_copy(other, t->info.dtype, t->info.shape, t->bytes);
     return true;
@@ -735,12 +740,8 @@ static void twin_leaf(twin *t) {
     do {
         d = (gn_dtype)test_random_int(1, GN_DTYPE__COUNT - 1);
     } while (narrow(d));
-    for (int i = 0; i < s.rank; i++) {
-        s.dims[i] = test_random_int(0, 9) ? test_random_int(1, 2 + (i == 0)) : 0;
-    }
-    for (int i = 0; i < 64; i++) {
-        x[i] = (double)test_random_int(-3, 8) / (test_random_int(0, 3) ? 1 : 4);
-    }
+    for (int i = 0; i < s.rank; i++) s.dims[i] = test_random_int(0, 9) ? test_random_int(1, 2 + (i == 0)) : 0;
+    for (int i = 0; i < 64; i++) x[i] = (double)test_random_int(-3, 8) / (test_random_int(0, 3) ? 1 : 4);
     gn_tensor lazy = gn_cast(gn_data_copy(g, GN_F64, s, x), d), eager = gn_cast(gn_data_copy(other, GN_F64, s, x), d);
     CHECK(twin_keep(t, lazy, eager));
 }
@@ -748,9 +749,7 @@ static void twin_leaf(twin *t) {
 static void twin_step(twin *pool) {
     static unsigned char out[TWIN_BYTES];
     static twin next;
-    for (int k = 0; k < POOL; k++) {
-        twin_leaf(&pool[k]);
-    }
+    for (int k = 0; k < POOL; k++) twin_leaf(&pool[k]);
     for (int i = 0; i < TWIN_OPS; i++) {
         const call *c = &calls[test_random_int(0, TEST_COUNT(calls) - 1)];
         gn_tensor in[2][5], y[2];
@@ -769,9 +768,7 @@ static void twin_step(twin *pool) {
             y[k] = of_table ? table_call(row, in[k], &n) : c->build == call_assign ? in[k][0] : c->build(in[k]);
             g = mine;
         }
-        if (y[0].ctx && twin_keep(&next, y[0], y[1])) {
-            pool[test_random_int(0, POOL - 1)] = next;
-        }
+        if (y[0].ctx && twin_keep(&next, y[0], y[1])) pool[test_random_int(0, POOL - 1)] = next;
     }
     for (int k = 0; k < POOL; k++) {
         gn_result r = gn_read(pool[k].lazy, out, pool[k].info.bytes);
@@ -786,9 +783,7 @@ static void twin_step(twin *pool) {
 
 TEST(a_step_read_at_its_end_equals_one_read_after_every_op) {
     static twin pool[POOL];
-    for (int i = 0; i < TWIN_STEPS && computes; i++) {
-        twin_step(pool);
-    }
+    for (int i = 0; i < TWIN_STEPS && computes; i++) twin_step(pool);
 }
 
 TEST(closed_contexts_answer_every_op) {

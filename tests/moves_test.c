@@ -208,8 +208,15 @@ static void round_ends(void) {
     rooms_free();
 }
 
+/* A quarter of them shows a thread sanitizer every kind of copy. */
+static int rounds_of(int n) {
+    int rounds = TEST_SANITIZED_THREADS ? n / 4 : n;
+    if (rounds < n) printf("  %s: %d of %d rounds\n", test__.name, rounds, n);
+    return rounds;
+}
+
 TEST(views_that_are_copied_have_their_elements) {
-    for (int i = 0; i < 600; i++, round_ends()) {
+    for (int i = 0, n = rounds_of(600); i < n; i++, round_ends()) {
         g = contexts[i & 1];
         model m = seen(any(any_dtype(), i % 30 ? 0 : 150000));
         agrees("a view", m.t, &m);
@@ -237,7 +244,7 @@ TEST(matrices_that_are_turned_have_their_elements) {
 }
 
 TEST(elements_are_repeated_and_reversed_in_rows_of_any_length) {
-    for (int i = 0; i < 300; i++, round_ends()) {
+    for (int i = 0, n = rounds_of(300); i < n; i++, round_ends()) {
         g = contexts[i & 1];
         int64_t dims[3] = { test_random_int(1, 40), test_random_int(1, 40), 1 };
         model m = fresh(any_dtype(), 3, dims), y = spread(&m, 2, test_random_int(1, 70));
@@ -252,7 +259,7 @@ TEST(elements_are_repeated_and_reversed_in_rows_of_any_length) {
 }
 
 TEST(concatenations_and_put_slices_have_their_elements) {
-    for (int i = 0; i < 300; i++, round_ends()) {
+    for (int i = 0, n = rounds_of(300); i < n; i++, round_ends()) {
         g = contexts[i & 1];
         model a = seen(any(any_dtype(), i % 30 ? 0 : 150000)), b = a;
         if (a.rank == 0) continue;
@@ -299,7 +306,7 @@ static model constant(gn_dtype d, int rank, const int64_t *dims, double x) {
 
 /* A constant is one element in memory: read, kept, seen through views, put into others and into states. */
 TEST(constants_have_their_value_everywhere) {
-    for (int i = 0; i < 120; i++, round_ends()) {
+    for (int i = 0, n = rounds_of(120); i < n; i++, round_ends()) {
         g = contexts[i & 1];
         int64_t dims[3] = { test_random_int(0, 9), test_random_int(1, 9), i % 30 ? test_random_int(1, 9) : 90000 };
         gn_dtype d = any_dtype();
@@ -397,14 +404,14 @@ static void gather_and_scatter(int i) {
 }
 
 TEST(gathers_and_scatters_follow_their_indices_in_order) {
-    for (int i = 0; i < 800; i++, round_ends()) {
+    for (int i = 0, n = rounds_of(800); i < n; i++, round_ends()) {
         g = contexts[i & 1];
         gather_and_scatter(i);
     }
 }
 
 TEST(tables_are_read_by_rows_and_ids_made_one_hot) {
-    for (int i = 0; i < 200; i++, round_ends()) {
+    for (int i = 0, n = rounds_of(200); i < n; i++, round_ends()) {
         g = contexts[i & 1];
         int64_t table_dims[2] = { test_random_int(1, 50), test_random_int(1, 90) },
                 id_dims[2] = { test_random_int(0, 30), i % 20 ? test_random_int(1, 9) : 700 };

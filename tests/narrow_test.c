@@ -217,12 +217,141 @@ TEST(doubles_are_rounded_once_to_16_bits) {
     gn_close(g);
 }
 
+/* Largest and least of bytes: in rows, down columns, of all. */
+TEST(extremes_of_bytes_are_exact) {
+    enum { R = 37, C = 700 };
+    static int8_t x[R * C];
+    uint32_t seed = 7;
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    for (int bits = 0; bits < 2; bits++) {
+        gn_dtype d = bits ? GN_U8 : GN_I8;
+        for (int i = 0; i < R * C; i++) x[i] = (int8_t)((seed = seed * 1664525u + 1013904223u) >> 24);
+        gn_tensor t = gn_data_copy(g, d, GN_SHAPE(R, C), x), all[6];
+        int8_t got[6][C];
+        for (int k = 0; k < 6; k++) {
+            gn_axes axes = k < 2 ? GN_AXES(1) : k < 4 ? GN_AXES(0) : GN_AXES(0, 1);
+            all[k] = k & 1 ? gn_min(t, axes, false) : gn_max(t, axes, false);
+            CHECK(gn_read(all[k], got[k], k < 2 ? R : k < 4 ? C : 1) == GN_OK);
+        }
+        int most = -999, least = 999;
+        for (int i = 0; i < R; i++) {
+            int high = -999, low = 999;
+            for (int j = 0; j < C; j++) {
+                int v = bits ? (uint8_t)x[i * C + j] : x[i * C + j];
+                high = v > high ? v : high;
+                low = v < low ? v : low;
+            }
+            CHECK(got[0][i] == (int8_t)high && got[1][i] == (int8_t)low);
+            most = high > most ? high : most;
+            least = low < least ? low : least;
+        }
+        for (int j = 0; j < C; j++) {
+            int high = -999, low = 999;
+            for (int i = 0; i < R; i++) {
+                int v = bits ? (uint8_t)x[i * C + j] : x[i * C + j];
+                high = v > high ? v : high;
+                low = v < low ? v : low;
+            }
+            CHECK(got[2][j] == (int8_t)high && got[3][j] == (int8_t)low);
+        }
+        CHECK(got[4][0] == (int8_t)most && got[5][0] == (int8_t)least);
+    }
+    gn_close(g);
+}
+
+/* Windows of 2 by 3, of f32 and f64 with NaN in some: largest, its place, sum. */
+TEST(extremes_and_sums_of_small_windows_are_exact) {
+    enum { B = 5, H = 7, W = 11, N = B * H * 2 * W * 3 };
+    static float x[N], high[N / 6], sum[N / 6];
+    static double wide[N], high64[N / 6];
+    static int64_t at[N / 6];
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    for (int i = 0; i < N; i++) wide[i] = x[i] = i % 97 == 5 ? NAN : (float)((i * 7919) % 211 - 105);
+    gn_shape s = GN_SHAPE(B, H, 2, W, 3);
+    gn_tensor t = gn_data(g, GN_F32, s, x), u = gn_data(g, GN_F64, s, wide);
+    CHECK(gn_read(gn_max(t, GN_AXES(2, 4), false), high, sizeof high) == GN_OK);
+    CHECK(gn_read(gn_max(u, GN_AXES(2, 4), false), high64, sizeof high64) == GN_OK);
+    CHECK(gn_read(gn_sum(t, GN_AXES(2, 4), false), sum, sizeof sum) == GN_OK);
+    CHECK(gn_read(gn_argmax(t, GN_AXES(2, 4), false), at, sizeof at) == GN_OK);
+    for (int o = 0; o < N / 6; o++) {
+        float best = -INFINITY, all = 0; /* sums of whole numbers are exact in any order */
+        int place = 0;
+        for (int r = 0; r < 6; r++) {
+            float v = x[(o / W * 2 + r / 3) * W * 3 + o % W * 3 + r % 3];
+            if (v > best || (v != v && best == best)) best = v, place = r;
+            all += v;
+        }
+        CHECK(best == best ? high[o] == best && high64[o] == (double)best
+                           : high[o] != high[o] && high64[o] != high64[o]);
+        CHECK(all == all ? sum[o] == all : sum[o] != sum[o]);
+        CHECK(at[o] == place);
+    }
+    gn_close(g);
+}
+
+/* Normals of 16 bits are those of f64 with the same key and counter, rounded once; aranges of whole numbers. */
+TEST(generators_of_narrow_floats_round_once) {
+    enum { N = 40000 };
+    static double wide[N];
+    static uint16_t got[2][N], want[2][N];
+    gn_dtype d[3] = { GN_F64, GN_F16, GN_BF16 };
+    for (int k = 0; k < 3; k++) {
+        g = gn_open(&(gn_desc){ .devices = "cpu", .seed = 11 });
+        gn_tensor t = gn_random_normal(g, d[k], GN_SHAPE(N));
+        CHECK(gn_read(t, k ? (void *)got[k - 1] : wide, (size_t)N * (k ? 2 : 8)) == GN_OK);
+        if (k)
+            CHECK(gn_read(gn_cast(gn_data(g, GN_F64, GN_SHAPE(N), wide), d[k]), want[k - 1], sizeof want[0]) == GN_OK);
+        gn_close(g);
+    }
+    CHECK(memcmp(got, want, sizeof got) == 0);
+    static float f[N];
+    static int32_t l[N];
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    CHECK(gn_read(gn_arange(g, GN_F32, N, 16777000, -3), f, sizeof f) == GN_OK);
+    CHECK(gn_read(gn_arange(g, GN_I32, N, -7, 53000), l, sizeof l) == GN_OK);
+    for (int i = 0; i < N; i++) {
+        CHECK(f[i] == (float)(16777000.0 - 3.0 * i));
+        CHECK(l[i] == -7 + 53000 * i);
+    }
+    gn_close(g);
+}
+
+/* Bytes times a few vectors, on both sides, wrapping; rows on both sides of what a vector and a block take. */
+TEST(products_of_bytes_with_few_vectors_wrap) {
+    enum { M = 67, K = 331, MOST = 3 };
+    static uint8_t a[M * K], x[K * MOST], got[2][M * MOST];
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    for (int i = 0; i < M * K; i++) a[i] = (uint8_t)test_random();
+    for (int i = 0; i < K * MOST; i++) x[i] = (uint8_t)test_random();
+    static const int depths[4] = { 64, 127, 256, K };
+    for (int c = 0; c < 2 * 4 * MOST; c++) {
+        gn_dtype d = c & 1 ? GN_U8 : GN_I8;
+        int k = depths[c / 2 % 4], few = c / 8 + 1;
+        gn_tensor w = gn_slice(gn_data_copy(g, d, GN_SHAPE(M, K), a), 1, 0, k, 1);
+        gn_tensor v = gn_data_copy(g, d, GN_SHAPE(few, k), x);
+        CHECK(gn_read(gn_matmul(w, gn_transpose(v, 0, 1)), got[0], (size_t)(M * few)) == GN_OK);
+        CHECK(gn_read(gn_matmul(v, gn_transpose(w, 0, 1)), got[1], (size_t)(M * few)) == GN_OK);
+        for (int i = 0; i < M; i++)
+            for (int r = 0; r < few; r++) {
+                int64_t sum = 0;
+                for (int l = 0; l < k; l++)
+                    sum += c & 1 ? a[i * K + l] * x[r * k + l] : (int8_t)a[i * K + l] * (int8_t)x[r * k + l];
+                CHECK(got[0][i * few + r] == (uint8_t)sum && got[1][r * M + i] == (uint8_t)sum);
+            }
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(narrow_integers_are_exact_at_all_lengths),
         TEST_ENTRY(every_float_of_16_bits_is_read_as_its_value),
         TEST_ENTRY(floats_are_rounded_to_16_bits_as_one_at_a_time),
         TEST_ENTRY(doubles_are_rounded_once_to_16_bits),
+        TEST_ENTRY(extremes_of_bytes_are_exact),
+        TEST_ENTRY(extremes_and_sums_of_small_windows_are_exact),
+        TEST_ENTRY(generators_of_narrow_floats_round_once),
+        TEST_ENTRY(products_of_bytes_with_few_vectors_wrap),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

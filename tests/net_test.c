@@ -42,9 +42,7 @@ static atomic_long alloc_countdown; /* 0: never fails; n: the n-th allocation an
 
 static void *failing_alloc(size_t bytes) {
     long n = atomic_load(&alloc_countdown);
-    if (n > 0 && !atomic_compare_exchange_strong(&alloc_countdown, &n, n > 1 ? n - 1 : 1)) {
-        n = 2;
-    }
+    if (n > 0 && !atomic_compare_exchange_strong(&alloc_countdown, &n, n > 1 ? n - 1 : 1)) n = 2;
     return n == 1 ? NULL : gn_alloc(bytes);
 }
 
@@ -94,9 +92,8 @@ static const char *new_folder(char out[GN__PATH]) {
 
 static void write_text(const char *path, const char *text, mode_t mode) {
     FILE *file = fopen(path, "w");
-    if (file == NULL || fputs(text, file) < 0 || fclose(file) != 0 || chmod(path, mode) != 0) {
+    if (file == NULL || fputs(text, file) < 0 || fclose(file) != 0 || chmod(path, mode) != 0)
         test_fail(__FILE__, __LINE__, "cannot write %s", path);
-    }
 }
 
 static bool read_text(const char *path, char *out, size_t cap) {
@@ -462,10 +459,9 @@ static const char *const malformed_urls[] = {
 
 TEST(url_that_is_malformed_is_refused) {
     gn__url u;
-    for (int i = 0; i < TEST_COUNT(malformed_urls); i++) {
+    for (int i = 0; i < TEST_COUNT(malformed_urls); i++)
         if (gn__parse_url(malformed_urls[i], &u) == NULL)
             test_fail(__FILE__, __LINE__, "accepted: %s", malformed_urls[i]);
-    }
 }
 
 TEST(url_too_long_anywhere_is_refused) {
@@ -1185,7 +1181,7 @@ TEST(listen_on_a_bad_address_is_said) {
     gn_fault f;
     gn_server_desc d = { .listen = "192.0.2.1:0", .home = new_folder(home) }; /* TEST-NET-1: no machine has it */
     CHECK_RESULT(gn__net.listen(&d, &l, &f), GN_IO_ERROR);
-    CHECK(strstr(f.text, "no address of this machine") != NULL);
+    CHECK(strstr(f.text, "not an address of this machine") != NULL);
     d.listen = "127.0.0.1:99999";
     CHECK_RESULT(gn__net.listen(&d, &l, &f), GN_BAD_ARGUMENT);
     d.listen = "127.0.0.1:0";
@@ -1779,6 +1775,11 @@ static size_t hello_bytes(uint8_t *out, size_t cap) {
     return n;
 }
 
+static bool is_closed(int fd) {
+    struct pollfd p = { fd, POLLIN | POLLRDHUP, 0 };
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
 /* Strangers that stop wherever they can, more than there is room for, keep an honest client out no longer than the
    patience with their kind; each is closed once, and there are never more than twice the limit. */
 TEST(strangers_that_stop_anywhere_leave_room) {
@@ -1807,17 +1808,46 @@ TEST(strangers_that_stop_anywhere_leave_room) {
         CHECK(atomic_load(&d.most) <= 2 * LIMIT);
         CHECK(atomic_load(&d.turned_away) <= open);
         int closed = 0;
-        for (int i = 0; i < open; i++) {
-            struct pollfd p = { fds[i], POLLIN | POLLRDHUP, 0 };
-            closed += poll(&p, 1, 0) == 1 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-        }
+        for (int i = 0; i < open; i++) closed += is_closed(fds[i]);
         CHECK_INT(atomic_load(&d.turned_away), closed);
-        for (int i = 0; i < open; i++) {
+        for (int i = 0; i < open; i++)
             if (kind == STRANGER_SHAKEN) raw_free(&shaken[i]);
             else close(fds[i]);
-        }
         door_close(&d);
     }
+}
+
+/* Each that comes costs one its place: whoever has said least, of those the one that has waited longest, though others
+   have waited for longer still. */
+TEST(strangers_that_have_said_least_are_cut_first) {
+    enum { SHAKING, PART, SILENT, SILENT_TOO, LIMIT };
+    static const int order[LIMIT] = { SILENT, SILENT_TOO, PART, SHAKING }, naps[LIMIT] = { 2200, 1200, 50, 250 };
+    uint8_t hello[2048];
+    size_t n = hello_bytes(hello, sizeof hello);
+    const size_t says[LIMIT] = { n, n - 1, 0, 0 };
+    int fds[LIMIT], came[LIMIT];
+    door d;
+    REQUIRE(door_open(&d, LIMIT));
+    for (int i = 0; i < LIMIT; i++, nap(naps[i - 1])) {
+        fds[i] = tcp_connect(gn__net.port(d.l));
+        if (says[i]) CHECK(send(fds[i], hello, says[i], MSG_NOSIGNAL) == (ssize_t)says[i]);
+    }
+    CHECK_INT(atomic_load(&d.turned_away), 0);
+    for (int k = 0; k < LIMIT; k++) {
+        came[k] = tcp_connect(gn__net.port(d.l));
+        CHECK(send(came[k], hello, n, MSG_NOSIGNAL) == (ssize_t)n);
+        for (int i = 0; i < 1000 && atomic_load(&d.turned_away) <= k; i++) nap(10);
+        CHECK_INT(atomic_load(&d.turned_away), k + 1);
+        for (int i = 0; i < LIMIT; i++)
+            if (is_closed(fds[order[i]]) != (i <= k))
+                test_fail(__FILE__, __LINE__, "number %d to go is %s after %d came", i, i <= k ? "here" : "gone",
+                          k + 1);
+    }
+    for (int i = 0; i < LIMIT; i++) {
+        close(fds[i]);
+        close(came[i]);
+    }
+    door_close(&d);
 }
 
 static int late_sends; /* the first record goes at once: silence has no credit */
@@ -3826,6 +3856,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(connection_cut_at_any_byte_is_an_error),
     TEST_ENTRY(connection_altered_at_any_byte_is_an_error),
     TEST_ENTRY(strangers_that_stop_anywhere_leave_room),
+    TEST_ENTRY(strangers_that_have_said_least_are_cut_first),
     TEST_ENTRY(handshake_that_advances_is_never_cut),
     TEST_ENTRY(limit_of_strangers_follows_descriptors),
     TEST_ENTRY(client_with_a_suite_of_ours_is_accepted),

@@ -96,10 +96,9 @@ static bytes node(const char *op, const char *in, const char *out) {
 static void put_ints(bytes *n, const char *name, const int64_t *v, int count, bool packed) {
     bytes a = { .n = 0 }, list = { .n = 0 };
     put_text(&a, 1, name);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (packed) put_varint(&list, (uint64_t)v[i]);
         else put_number(&a, 8, (uint64_t)v[i]);
-    }
     if (packed) put_message(&a, 8, &list);
     put_message(n, 5, &a);
 }
@@ -341,6 +340,60 @@ TEST(branches_see_values_of_the_graph_around_them) {
     }
 }
 
+/* y = Relu(BatchNormalization(Conv(x)) + x), the convolution of one channel by 2. The number that joined it. */
+static int64_t joined(bool also, double y[4]) {
+    static const float w[] = { 2 }, stats[4][1] = { { 3 }, { 1 }, { 4 }, { 8.99999f } }, x[] = { 1, 2, 3, 4 };
+    static const char *const names[] = { "gain", "bias", "mean", "var" };
+    const int64_t dims[] = { 1, 1, 2, 2 }, one[] = { 1 };
+    bytes g = { .n = 0 }, conv = node("Conv", "x,w", "c"),
+          norm = node("BatchNormalization", "c,gain,bias,mean,var", "n"), add = node("Add", also ? "n,c" : "n,x", "a"),
+          relu = node("Relu", "a", "y"), name = { .n = 0 };
+    bytes vx = value("x", 1, dims, 4), tw = tensor("w", 1, (const int64_t[]){ 1, 1, 1, 1 }, 4);
+    put_message(&g, 1, &conv);
+    put_message(&g, 1, &norm);
+    put_message(&g, 1, &add);
+    put_message(&g, 1, &relu);
+    put_text(&g, 2, "g");
+    put_bytes(&tw, 9, w, sizeof w);
+    put_message(&g, 5, &tw);
+    for (int i = 0; i < 4; i++) {
+        bytes t = tensor(names[i], 1, one, 1);
+        put_bytes(&t, 9, stats[i], sizeof stats[i]);
+        put_message(&g, 5, &t);
+    }
+    put_message(&g, 11, &vx);
+    put_text(&name, 1, "y");
+    put_message(&g, 12, &name);
+    bytes m = model_of(&g, 15);
+    gn_ctx *ctx = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1 });
+    onnx *o = onnx_open(file_of("model.onnx", m.at, m.n), error);
+    onnx_session *s = o ? onnx_session_open(o, ctx, NULL, error) : NULL;
+    onnx_tensor in = { .type = ONNX_FLOAT, .rank = 4, .dims = { 1, 1, 2, 2 }, .elements = 4, .data = x, .bytes = 16 },
+                t;
+    int64_t n = -1;
+    for (int turn = 0; turn < 2 && s; turn++) { /* the second build finds the weights of the first */
+        bool ok = onnx_bind(s, "x", &in, error) && onnx_build(s, error) && onnx_run(s, error) &&
+                  onnx_result(s, 0, 0, &t, error);
+        if (!CHECK(ok)) break;
+        n = onnx_get_counts(s).joined;
+        for (int i = 0; i < 4; i++) y[i] = (double)((const float *)t.data)[i];
+    }
+    onnx_session_close(s);
+    onnx_close(o);
+    gn_close(ctx);
+    return n;
+}
+
+/* (2 x - 4) / 3 * 3 + 1 + x, or + 2 x. */
+TEST(norm_sum_and_bound_behind_a_convolution_join_it) {
+    double y[4];
+    CHECK_INT(joined(false, y), 3);
+    const double want[] = { 0, 3, 6, 9 }, doubled[] = { 1, 5, 9, 13 };
+    for (int i = 0; i < 4; i++) CHECK(fabs(y[i] - want[i]) < 1e-5);
+    CHECK_INT(joined(true, y), 0); /* what is used twice stays by itself */
+    for (int i = 0; i < 4; i++) CHECK(fabs(y[i] - doubled[i]) < 1e-5);
+}
+
 TEST(loop_without_end_is_refused) {
     static const int64_t dims[] = { 2 };
     double y[64];
@@ -523,6 +576,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(floats_and_doubles_in_pieces_are_joined),
         TEST_ENTRY(initialiser_that_is_an_input_is_its_default),
         TEST_ENTRY(branches_see_values_of_the_graph_around_them),
+        TEST_ENTRY(norm_sum_and_bound_behind_a_convolution_join_it),
         TEST_ENTRY(loop_without_end_is_refused),
         TEST_ENTRY(function_of_the_model_takes_attributes_of_its_caller),
         TEST_ENTRY(what_cannot_be_built_is_refused_by_name),

@@ -18,9 +18,7 @@ typedef struct path_case {
 static double numbers[1 << 17]; /* one pool of inputs for all cases */
 
 static void fill_numbers(void) {
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        numbers[i] = test_random_real(-2, 2);
-    }
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) numbers[i] = test_random_real(-2, 2);
 }
 
 /* A tensor of the pool's numbers from `offset` on, in the dtype asked for. */
@@ -146,9 +144,7 @@ static const path_case cases[] = {
    failed check. */
 static size_t run_case(const path_case *c, gn_dtype dtype, uint32_t threads, const char *isa, double *out) {
     gn_info info = { .result = GN_OK };
-    if (isa) {
-        setenv("GENIE_ISA", isa, 1);
-    }
+    if (isa) setenv("GENIE_ISA", isa, 1);
     gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = threads });
     gn_tensor y = c->build(g, dtype), wide = gn_cast(gn_add_c(y, 0), GN_F64);
     memset(out, 0xff, MAX_OUT * sizeof *out);
@@ -182,9 +178,7 @@ static void check_isas(const path_case *c) {
     for (int d = 0; d < TEST_COUNT(dtypes); d++) {
         size_t n = run_case(c, dtypes[d], 2, NULL, wanted);
         double top = 1, worst = 0;
-        for (size_t i = 0; i < n; i++) {
-            top = fmax(top, fabs(wanted[i]));
-        }
+        for (size_t i = 0; i < n; i++) top = fmax(top, fabs(wanted[i]));
         for (int k = 0; k < TEST_COUNT(isas); k++) {
             size_t m = run_case(c, dtypes[d], 2, isas[k], got);
             REQUIRE(n > 0 && m == n);
@@ -217,12 +211,8 @@ static void check_products(const char *isa) {
         gn_dtype d = kinds[c % TEST_COUNT(kinds)];
         double scale = c % TEST_COUNT(kinds) > 3 ? 60 : 1;
         size_t bytes = (size_t)(batch * m * n) * sizeof *got;
-        for (int64_t i = 0; i < batch * m * k; i++) {
-            left_side[i] = test_random_real(-scale, scale);
-        }
-        for (int64_t i = 0; i < batch * k * n; i++) {
-            right_side[i] = test_random_real(-scale, scale);
-        }
+        for (int64_t i = 0; i < batch * m * k; i++) left_side[i] = test_random_real(-scale, scale);
+        for (int64_t i = 0; i < batch * k * n; i++) right_side[i] = test_random_real(-scale, scale);
         gn_tensor a = gn_cast(gn_data(g, GN_F64, GN_SHAPE(batch, m, k), left_side), d),
                   b = gn_cast(gn_data(g, GN_F64, GN_SHAPE(batch, k, n), right_side), d),
                   at = gn_add_c(gn_transpose(a, 1, 2), 0), bt = gn_add_c(gn_transpose(b, 1, 2), 0);
@@ -265,9 +255,8 @@ static void check_small_numbers(void) {
         scale_of_left = scales[i];
         size_t n = run_case(&c, GN_BF16, 2, NULL, wanted), m = run_case(&c, GN_BF16, 2, "avx2", got);
         REQUIRE(n > 0 && n == m);
-        if (memcmp(wanted, got, n * sizeof *got) != 0) {
+        if (memcmp(wanted, got, n * sizeof *got) != 0)
             test_fail(__FILE__, __LINE__, "products of bf16 times %g differ from those of wider paths", scales[i]);
-        }
     }
 }
 
@@ -302,9 +291,7 @@ static void draw_numbers(gn_dtype d, int n) {
 
 static bool is_better(int op, bool real, double x, double best, int64_t xi, int64_t besti) {
     bool least = op == MIN || op == ARGMIN;
-    if (!real) {
-        return least ? xi < besti : xi > besti;
-    }
+    if (!real) return least ? xi < besti : xi > besti;
     return !isnan(best) && (isnan(x) || (least ? x < best : x > best));
 }
 
@@ -330,9 +317,8 @@ static void reduce_plainly(int op, bool real, const int64_t dims[3], int axes) {
                  (done[out] == 0 || is_better(op, real, wide_in[i], real_want[out], int_in[i], int_want[out])))
             real_want[out] = wide_in[i], int_want[out] = int_in[i];
         else if (op > MIN) {
-            if (done[out] == 0 || is_better(op, real, wide_in[i], best[out], int_in[i], best_int[out])) {
+            if (done[out] == 0 || is_better(op, real, wide_in[i], best[out], int_in[i], best_int[out]))
                 best[out] = wide_in[i], best_int[out] = int_in[i], int_want[out] = done[out];
-            }
         }
         done[out]++;
     }
@@ -343,18 +329,15 @@ static void check_reduction(gn_ctx *g, gn_dtype d, const int64_t dims[3], int op
     gn_axes axes = { 0 };
     for (int i = 0; i < 3; i++)
         if ((bits >> i) & 1) axes.axis[axes.n++] = i;
-    if (real && op == PROD) {
-        return; /* has no vector code */
-    }
+    if (real && op == PROD) return; /* has no vector code */
     gn_tensor x = gn_cast(gn_data(g, GN_F64, GN_SHAPE(dims[0], dims[1], dims[2]), wide_in), d),
               y = reductions[op](__FILE__, __LINE__, x, axes, false);
     bool whole = !real || op > MIN;
     gn_info info;
     y = gn_cast(y, whole ? GN_I64 : GN_F64);
     if (!CHECK_RESULT(gn_describe(y, &info), GN_OK) ||
-        !CHECK_RESULT(gn_read(y, whole ? (void *)int_got : real_got, info.bytes), GN_OK)) {
+        !CHECK_RESULT(gn_read(y, whole ? (void *)int_got : real_got, info.bytes), GN_OK))
         return;
-    }
     reduce_plainly(op, real, dims, bits);
     for (size_t i = 0; i < info.bytes / 8; i++) {
         bool right = whole ? int_got[i] == int_want[i]
@@ -379,11 +362,8 @@ static void check_reductions(const char *isa) {
     for (int d = 1; d < GN_DTYPE__COUNT; d++) {
         for (int s = 0; s < TEST_COUNT(shapes); s++) {
             draw_numbers((gn_dtype)d, (int)(shapes[s][0] * shapes[s][1] * shapes[s][2]));
-            for (int op = 0; op < REDUCTIONS; op++) {
-                for (int bits = 1; bits < 8; bits++) {
-                    check_reduction(g, (gn_dtype)d, shapes[s], op, bits);
-                }
-            }
+            for (int op = 0; op < REDUCTIONS; op++)
+                for (int bits = 1; bits < 8; bits++) check_reduction(g, (gn_dtype)d, shapes[s], op, bits);
         }
     }
     gn_close(g);
@@ -467,9 +447,8 @@ static void check_attention(gn_ctx *g, const attention *a, gn_dtype d) {
     desc.length = a->length < 0 ? GN_NONE : gn_scalar(g, GN_I32, a->length);
     if (!CHECK_RESULT(gn_read(gn_cast(gn_attention(q, k, v, &desc), GN_F32), attention_got,
                               (size_t)(HEADS * a->t * a->e) * sizeof *attention_got),
-                      GN_OK)) {
+                      GN_OK))
         return;
-    }
     double bound = d == GN_F32 ? 4e-6 : d == GN_F16 ? 1e-3 : 8e-3;
     for (int i = 0; i < HEADS * a->t; i += 1 + i % 3) {
         attend_plainly(a, i / a->t, i % a->t, at.want);

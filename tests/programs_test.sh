@@ -20,8 +20,14 @@ settings_of() {
             echo "--tokens 8 --ahead 4 --json"
             echo "--tokens 4 --mode cached"
             echo "--tokens 4 --mode blind" ;;
-        examples/chat) echo "--train-steps 2 --max-tokens 4 --json" ;;
+        examples/chat) echo "--train-steps 2 --max-tokens 4 --json --save $WORK/poem" ;;
+        examples/serve_text) echo "$WORK/poem --json" ;;
         examples/genie_serve) echo "--devices list" ;;
+        examples/genie_trace)
+            HOME=$WORK GENIE_TRACE=$WORK/hello.jsonl "$EXAMPLES/hello" >"$WORK/hello.output" 2>&1
+            echo "$WORK/hello.jsonl"
+            echo "$WORK/hello.jsonl --html $WORK/hello.html"
+            echo calls ;;
         examples/onnx_run) # y = -x of two floats
             printf '\010\010\102\002\020\015\072\043\012\013\012\001x\022\001y\042\003Neg\132\017\012\001x\022\012\012\010\010\001\022\004\012\002\010\002\142\003\012\001y' >"$WORK/negative.onnx"
             echo "$WORK/negative.onnx --out $WORK" ;;

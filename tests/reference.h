@@ -79,9 +79,7 @@ static inline ref_real ref_largest(gn_dtype d) { return ldexpl(1, ref_format_of(
 
 /* To the nearest number of the dtype, ties to even, past the largest to infinity. */
 static inline ref_real ref_round(gn_dtype d, ref_real x) {
-    if (x == 0 || isnan(x) || isinf(x)) {
-        return x;
-    }
+    if (x == 0 || isnan(x) || isinf(x)) return x;
     ref_format f = ref_format_of(d);
     int e = ilogbl(x) < f.bottom ? f.bottom : ilogbl(x);
     ref_real unit = ldexpl(1, e + 1 - f.digits);
@@ -131,9 +129,7 @@ static inline int64_t ref_lowest_int(gn_dtype d) { return ref_is_unsigned(d) ? 0
 
 static inline int64_t ref_elements(gn_shape s) {
     int64_t n = 1;
-    for (int i = 0; i < s.rank; i++) {
-        n *= s.dims[i];
-    }
+    for (int i = 0; i < s.rank; i++) n *= s.dims[i];
     return n;
 }
 
@@ -142,11 +138,8 @@ static inline ref *ref_make(gn_dtype dtype, gn_shape shape) {
     r->dtype = dtype;
     r->shape = shape;
     r->n = ref_elements(shape);
-    if (ref_is_float(dtype)) {
-        r->f = ref__alloc((size_t)r->n, sizeof *r->f);
-    } else {
-        r->i = ref__alloc((size_t)r->n, sizeof *r->i);
-    }
+    if (ref_is_float(dtype)) r->f = ref__alloc((size_t)r->n, sizeof *r->f);
+    else r->i = ref__alloc((size_t)r->n, sizeof *r->i);
     r->next = ref__all;
     ref__all = r;
     return r;
@@ -155,25 +148,18 @@ static inline ref *ref_make(gn_dtype dtype, gn_shape shape) {
 /* A result that is computed, so that it has magnitudes when it is a float. */
 static inline ref *ref_make_inexact(gn_dtype dtype, gn_shape shape) {
     ref *r = ref_make(dtype, shape);
-    if (r->f) {
-        r->mag = ref__alloc((size_t)r->n, sizeof *r->mag);
-    }
+    if (r->f) r->mag = ref__alloc((size_t)r->n, sizeof *r->mag);
     return r;
 }
 
 static inline void ref_put(ref *r, int64_t k, ref_real value, ref_real magnitude) {
     r->f[k] = value;
-    if (r->mag) {
-        r->mag[k] = magnitude;
-    }
+    if (r->mag) r->mag[k] = magnitude;
 }
 
 static inline void ref_copy(ref *to, int64_t k, const ref *from, int64_t j) {
-    if (to->f) {
-        to->f[k] = from->f[j];
-    } else {
-        to->i[k] = from->i[j];
-    }
+    if (to->f) to->f[k] = from->f[j];
+    else to->i[k] = from->i[j];
 }
 
 static inline int ref_axis(const ref *r, int axis) { return axis < 0 ? axis + r->shape.rank : axis; }
@@ -188,18 +174,14 @@ static inline void ref_coords(gn_shape s, int64_t k, int64_t c[GN_MAX_RANK]) {
 
 static inline int64_t ref_index(gn_shape s, const int64_t *c) {
     int64_t k = 0;
-    for (int i = 0; i < s.rank; i++) {
-        k = k * s.dims[i] + c[i];
-    }
+    for (int i = 0; i < s.rank; i++) k = k * s.dims[i] + c[i];
     return k;
 }
 
 /* The element of a tensor of shape `in`, broadcast to `out`, that stands at out's coordinates. */
 static inline int64_t ref_broadcast_index(gn_shape in, gn_shape out, const int64_t *c) {
     int64_t k = 0;
-    for (int i = 0; i < in.rank; i++) {
-        k = k * in.dims[i] + (in.dims[i] == 1 ? 0 : c[i + out.rank - in.rank]);
-    }
+    for (int i = 0; i < in.rank; i++) k = k * in.dims[i] + (in.dims[i] == 1 ? 0 : c[i + out.rank - in.rank]);
     return k;
 }
 
@@ -314,46 +296,31 @@ static inline ref *ref_decode(gn_dtype dtype, gn_shape shape, const void *bytes)
 /* ---- conversion and promotion ---- */
 
 static inline int64_t ref__float_to_int(gn_dtype d, ref_real x) {
-    if (d == GN_BOOL) {
-        return x != 0;
-    }
-    if (isnan(x)) {
-        return 0;
-    }
+    if (d == GN_BOOL) return x != 0;
+    if (isnan(x)) return 0;
     ref_real low = (ref_real)ref_lowest_int(d), high = (ref_real)ref_highest_int(d);
     return x <= low ? ref_lowest_int(d) : x >= high ? ref_highest_int(d) : (int64_t)truncl(x);
 }
 
 static inline ref *ref_cast(const ref *a, gn_dtype dtype) {
     ref *y = ref_make(dtype, a->shape);
-    for (int64_t k = 0; k < a->n; k++) {
-        if (y->f) {
-            y->f[k] = ref_round(dtype, a->f ? a->f[k] : (ref_real)a->i[k]);
-        } else {
-            y->i[k] = a->f ? ref__float_to_int(dtype, a->f[k]) : ref_wrap(dtype, a->i[k]);
-        }
-    }
+    for (int64_t k = 0; k < a->n; k++)
+        if (y->f) y->f[k] = ref_round(dtype, a->f ? a->f[k] : (ref_real)a->i[k]);
+        else y->i[k] = a->f ? ref__float_to_int(dtype, a->f[k]) : ref_wrap(dtype, a->i[k]);
     return y;
 }
 
 /* The dtype that holds both, PyTorch's torch.promote_types where that has them. */
 static inline gn_dtype ref_promote_pair(gn_dtype a, gn_dtype b) {
-    if (a == b) {
-        return a;
-    }
-    if (ref_is_float(a) != ref_is_float(b)) {
-        return ref_is_float(a) ? a : b;
-    }
-    if (ref_is_float(a)) {
-        return a == GN_F64 || b == GN_F64 ? GN_F64 : GN_F32; /* f16 with bf16 too */
-    }
+    if (a == b) return a;
+    if (ref_is_float(a) != ref_is_float(b)) return ref_is_float(a) ? a : b;
+    if (ref_is_float(a)) return a == GN_F64 || b == GN_F64 ? GN_F64 : GN_F32; /* f16 with bf16 too */
     /* The narrowest of these that holds all numbers of both. */
     static const gn_dtype ints[] = { GN_BOOL, GN_U8, GN_I8, GN_U16, GN_I16, GN_U32, GN_I32, GN_I64 };
     int k = 0;
     while (ref_lowest_int(ints[k]) > ref_lowest_int(a) || ref_lowest_int(ints[k]) > ref_lowest_int(b) ||
-           ref_highest_int(ints[k]) < ref_highest_int(a) || ref_highest_int(ints[k]) < ref_highest_int(b)) {
+           ref_highest_int(ints[k]) < ref_highest_int(a) || ref_highest_int(ints[k]) < ref_highest_int(b))
         k++;
-    }
     return ints[k];
 }
 
@@ -366,9 +333,7 @@ static inline gn_dtype ref_promote(ref *const *in, int n) {
         gn_dtype *group = in[i]->shape.rank ? &with_dims : &without;
         *group = *group == GN_DTYPE_NONE ? in[i]->dtype : ref_promote_pair(*group, in[i]->dtype);
     }
-    if (with_dims == GN_DTYPE_NONE || without == GN_DTYPE_NONE) {
-        return with_dims == GN_DTYPE_NONE ? without : with_dims;
-    }
+    if (with_dims == GN_DTYPE_NONE || without == GN_DTYPE_NONE) return with_dims == GN_DTYPE_NONE ? without : with_dims;
     return ref__category(without) > ref__category(with_dims) ? ref_promote_pair(with_dims, without) : with_dims;
 }
 
@@ -617,17 +582,13 @@ static inline int64_t ref__ifloor_divide(const int64_t *x, gn_dtype d) {
 }
 static inline int64_t ref__ishift_left(const int64_t *x, gn_dtype d) {
     int64_t y = x[1] < 0 || x[1] > 63 ? 0 : x[0];
-    for (int64_t k = 0; y && k < x[1]; k++) {
-        y = ref__wrapping_add(y, y);
-    }
+    for (int64_t k = 0; y && k < x[1]; k++) y = ref__wrapping_add(y, y);
     (void)d;
     return y;
 }
 static inline int64_t ref__ishift_right(const int64_t *x, gn_dtype d) {
     int64_t y = x[0];
-    for (int64_t k = 0; k < 64 && (x[1] < 0 || k < x[1]); k++) {
-        y = y < 0 ? -((-(y + 1)) / 2) - 1 : y / 2;
-    }
+    for (int64_t k = 0; k < 64 && (x[1] < 0 || k < x[1]); k++) y = y < 0 ? -((-(y + 1)) / 2) - 1 : y / 2;
     (void)d;
     return y;
 }
@@ -711,11 +672,8 @@ static const ref_scalar_op ref_scalar_ops[] = {
 };
 
 static inline const ref_scalar_op *ref_find_scalar(const char *name) {
-    for (size_t k = 0; k < sizeof ref_scalar_ops / sizeof *ref_scalar_ops; k++) {
-        if (strcmp(ref_scalar_ops[k].name, name) == 0) {
-            return &ref_scalar_ops[k];
-        }
-    }
+    for (size_t k = 0; k < sizeof ref_scalar_ops / sizeof *ref_scalar_ops; k++)
+        if (strcmp(ref_scalar_ops[k].name, name) == 0) return &ref_scalar_ops[k];
     return NULL;
 }
 
@@ -735,11 +693,8 @@ static inline ref *ref_scalar(const ref_scalar_op *op, ref *const *in) {
         ref_coords(shape, k, c);
         for (int a = 0; a < op->arity; a++) {
             int64_t j = ref_broadcast_index(x[a]->shape, shape, c);
-            if (x[a]->f) {
-                f[a] = x[a]->f[j];
-            } else {
-                i[a] = x[a]->i[j];
-            }
+            if (x[a]->f) f[a] = x[a]->f[j];
+            else i[a] = x[a]->i[j];
         }
         if (!ref_is_float(dtype)) {
             y->i[k] = ref_wrap(y->dtype, op->i(i, dtype));
@@ -795,9 +750,7 @@ static inline ref *ref_clamp(const ref *a, double low, double high) {
 static inline ref *ref_full(gn_dtype dtype, gn_shape shape, double value) {
     const ref *x = ref_number(dtype, value);
     ref *y = ref_make(dtype, shape);
-    for (int64_t k = 0; k < y->n; k++) {
-        ref_copy(y, k, x, 0);
-    }
+    for (int64_t k = 0; k < y->n; k++) ref_copy(y, k, x, 0);
     return y;
 }
 
@@ -805,11 +758,8 @@ static inline ref *ref_arange(gn_dtype dtype, int64_t n, double start, double st
     ref *y = ref_make_inexact(dtype, GN_SHAPE(n));
     for (int64_t k = 0; k < n; k++) {
         ref_real x = (ref_real)start + (ref_real)k * (ref_real)step;
-        if (y->f) {
-            ref_put(y, k, x, fabsl((ref_real)start) + fabsl((ref_real)k * (ref_real)step));
-        } else {
-            y->i[k] = (int64_t)x;
-        }
+        if (y->f) ref_put(y, k, x, fabsl((ref_real)start) + fabsl((ref_real)k * (ref_real)step));
+        else y->i[k] = (int64_t)x;
     }
     return y;
 }
@@ -828,9 +778,7 @@ typedef struct ref_split {
 
 static inline ref_split ref__split(const ref *a, gn_axes axes) {
     ref_split s = { { false }, GN_SCALAR, a->shape, GN_SCALAR };
-    for (int k = 0; k < axes.n; k++) {
-        s.reduced[ref_axis(a, axes.axis[k])] = true;
-    }
+    for (int k = 0; k < axes.n; k++) s.reduced[ref_axis(a, axes.axis[k])] = true;
     for (int i = 0; i < a->shape.rank; i++) {
         s.reduced[i] = s.reduced[i] || axes.n == 0;
         gn_shape *to = s.reduced[i] ? &s.inner : &s.kept;
@@ -845,9 +793,7 @@ static inline int64_t ref__inside(const ref *a, const ref_split *s, int64_t k, i
     int64_t outer[GN_MAX_RANK], inner[GN_MAX_RANK], c[GN_MAX_RANK];
     ref_coords(s->kept, k, outer);
     ref_coords(s->inner, j, inner);
-    for (int i = 0, o = 0, n = 0; i < a->shape.rank; i++) {
-        c[i] = s->reduced[i] ? inner[n++] : outer[o++];
-    }
+    for (int i = 0, o = 0, n = 0; i < a->shape.rank; i++) c[i] = s->reduced[i] ? inner[n++] : outer[o++];
     return ref_index(a->shape, c);
 }
 
@@ -880,12 +826,8 @@ static inline ref *ref_sum(const ref *a, gn_axes axes, bool keep, bool mean) {
 
 /* True when element p goes before element q of a, by NaN first, then by `sign` times the value. */
 static inline bool ref__beats(const ref *a, int64_t p, int64_t q, int sign) {
-    if (!a->f) {
-        return sign > 0 ? a->i[p] > a->i[q] : a->i[p] < a->i[q];
-    }
-    if (isnan(a->f[p]) || isnan(a->f[q])) {
-        return isnan(a->f[p]) && !isnan(a->f[q]);
-    }
+    if (!a->f) return sign > 0 ? a->i[p] > a->i[q] : a->i[p] < a->i[q];
+    if (isnan(a->f[p]) || isnan(a->f[q])) return isnan(a->f[p]) && !isnan(a->f[q]);
     return sign > 0 ? a->f[p] > a->f[q] : a->f[p] < a->f[q];
 }
 
@@ -895,16 +837,10 @@ static inline ref *ref_extreme(const ref *a, gn_axes axes, bool keep, int sign, 
     ref *y = ref_make(position ? GN_I64 : a->dtype, keep ? s.full : s.kept);
     for (int64_t k = 0; k < y->n; k++) {
         int64_t best = 0;
-        for (int64_t j = 1; j < ref_elements(s.inner); j++) {
-            if (ref__beats(a, ref__inside(a, &s, k, j), ref__inside(a, &s, k, best), sign)) {
-                best = j;
-            }
-        }
-        if (position) {
-            y->i[k] = best;
-        } else {
-            ref_copy(y, k, a, ref__inside(a, &s, k, best));
-        }
+        for (int64_t j = 1; j < ref_elements(s.inner); j++)
+            if (ref__beats(a, ref__inside(a, &s, k, j), ref__inside(a, &s, k, best), sign)) best = j;
+        if (position) y->i[k] = best;
+        else ref_copy(y, k, a, ref__inside(a, &s, k, best));
     }
     return y;
 }
@@ -922,17 +858,13 @@ static inline ref *ref_softmax(const ref *a, int axis, bool logarithm) {
             ref_real x = a->f[ref__inside(a, &s, k, j)];
             top = isnan(x) || x > top ? x : top;
         }
-        for (int64_t j = 0; j < count; j++) {
-            total += expl(a->f[ref__inside(a, &s, k, j)] - top);
-        }
+        for (int64_t j = 0; j < count; j++) total += expl(a->f[ref__inside(a, &s, k, j)] - top);
         for (int64_t j = 0; j < count; j++) {
             int64_t at = ref__inside(a, &s, k, j);
             ref_real x = a->f[at] - top, p = expl(x) / total;
-            if (logarithm) {
+            if (logarithm)
                 ref_put(y, at, x - logl(total), fabsl(x) + fabsl(logl(total)) + ref__growth(a->dtype, count));
-            } else {
-                ref_put(y, at, p, p > 0 ? p * (ref__growth(a->dtype, count) + fabsl(x)) : 0);
-            }
+            else ref_put(y, at, p, p > 0 ? p * (ref__growth(a->dtype, count) + fabsl(x)) : 0);
         }
     }
     return y;
@@ -949,9 +881,7 @@ static inline ref *ref_layernorm(const ref *a, const ref *gain, const ref *bias,
             mean += x[j] / (ref_real)d;
             terms += fabsl(x[j]) / (ref_real)d;
         }
-        for (int64_t j = 0; j < d; j++) {
-            var += (x[j] - mean) * (x[j] - mean) / (ref_real)d;
-        }
+        for (int64_t j = 0; j < d; j++) var += (x[j] - mean) * (x[j] - mean) / (ref_real)d;
         ref_real scale = 1 / sqrtl(var + (ref_real)eps);
         for (int64_t j = 0; j < d; j++) {
             ref_real g = gain ? gain->f[j] : 1, b = bias ? bias->f[j] : 0;
@@ -967,9 +897,7 @@ static inline ref *ref_layernorm(const ref *a, const ref *gain, const ref *bias,
 /* The same tensor with a row axis in front (`left`) or a column axis behind when it is a vector. */
 static inline ref *ref__as_matrix(const ref *a, bool left) {
     ref *r = ref_cast(a, a->dtype);
-    if (r->shape.rank == 1) {
-        r->shape = left ? GN_SHAPE(1, a->shape.dims[0]) : GN_SHAPE(a->shape.dims[0], 1);
-    }
+    if (r->shape.rank == 1) r->shape = left ? GN_SHAPE(1, a->shape.dims[0]) : GN_SHAPE(a->shape.dims[0], 1);
     return r;
 }
 
@@ -994,11 +922,8 @@ static inline void ref__dot(ref *y, int64_t at, const ref *a, int64_t p, int64_t
             whole = ref__wrapping_add(whole, ref__wrapping_mul(a->i[x], b->i[z]));
         }
     }
-    if (y->f) {
-        ref_put(y, at, total, terms * ref__growth(y->dtype, inner));
-    } else {
-        y->i[at] = ref_wrap(y->dtype, whole);
-    }
+    if (y->f) ref_put(y, at, total, terms * ref__growth(y->dtype, inner));
+    else y->i[at] = ref_wrap(y->dtype, whole);
 }
 
 static inline ref *ref_matmul(ref *const *in) {
@@ -1017,12 +942,8 @@ static inline ref *ref_matmul(ref *const *in) {
         ref__dot(y, at, a, p, at / columns % rows, b, q, at % columns);
     }
     y->shape = batch;
-    if (in[0]->shape.rank > 1) {
-        y->shape.dims[y->shape.rank++] = rows;
-    }
-    if (in[1]->shape.rank > 1) {
-        y->shape.dims[y->shape.rank++] = columns;
-    }
+    if (in[0]->shape.rank > 1) y->shape.dims[y->shape.rank++] = rows;
+    if (in[1]->shape.rank > 1) y->shape.dims[y->shape.rank++] = columns;
     return y;
 }
 
@@ -1031,11 +952,8 @@ static inline ref *ref_linear(ref *const *in, int n) {
     ref *y = ref_matmul(in);
     for (int64_t k = 0; n == 3 && k < y->n; k++) {
         int64_t j = k % in[2]->n;
-        if (y->f) {
-            ref_put(y, k, y->f[k] + in[2]->f[j], y->mag[k] + fabsl(in[2]->f[j]));
-        } else {
-            y->i[k] = ref_wrap(y->dtype, ref__wrapping_add(y->i[k], in[2]->i[j]));
-        }
+        if (y->f) ref_put(y, k, y->f[k] + in[2]->f[j], y->mag[k] + fabsl(in[2]->f[j]));
+        else y->i[k] = ref_wrap(y->dtype, ref__wrapping_add(y->i[k], in[2]->i[j]));
     }
     return y;
 }
@@ -1044,12 +962,8 @@ static inline ref *ref_linear(ref *const *in, int n) {
 
 static inline ref *ref_reshape(const ref *a, gn_shape shape) {
     int64_t known = 1;
-    for (int i = 0; i < shape.rank; i++) {
-        known *= shape.dims[i] < 0 ? 1 : shape.dims[i];
-    }
-    for (int i = 0; i < shape.rank; i++) {
-        shape.dims[i] = shape.dims[i] < 0 ? a->n / known : shape.dims[i];
-    }
+    for (int i = 0; i < shape.rank; i++) known *= shape.dims[i] < 0 ? 1 : shape.dims[i];
+    for (int i = 0; i < shape.rank; i++) shape.dims[i] = shape.dims[i] < 0 ? a->n / known : shape.dims[i];
     ref *y = ref_cast(a, a->dtype);
     y->shape = shape;
     return y;
@@ -1057,16 +971,12 @@ static inline ref *ref_reshape(const ref *a, gn_shape shape) {
 
 static inline ref *ref_permute(const ref *a, gn_axes order) {
     gn_shape shape = a->shape;
-    for (int i = 0; i < shape.rank; i++) {
-        shape.dims[i] = a->shape.dims[ref_axis(a, order.axis[i])];
-    }
+    for (int i = 0; i < shape.rank; i++) shape.dims[i] = a->shape.dims[ref_axis(a, order.axis[i])];
     ref *y = ref_make(a->dtype, shape);
     for (int64_t k = 0; k < y->n; k++) {
         int64_t c[GN_MAX_RANK], from[GN_MAX_RANK];
         ref_coords(shape, k, c);
-        for (int i = 0; i < shape.rank; i++) {
-            from[ref_axis(a, order.axis[i])] = c[i];
-        }
+        for (int i = 0; i < shape.rank; i++) from[ref_axis(a, order.axis[i])] = c[i];
         ref_copy(y, k, a, ref_index(a->shape, from));
     }
     return y;
@@ -1074,9 +984,7 @@ static inline ref *ref_permute(const ref *a, gn_axes order) {
 
 static inline ref *ref_transpose(const ref *a, int axis0, int axis1) {
     gn_axes order = { a->shape.rank, { 0 } };
-    for (int i = 0; i < a->shape.rank; i++) {
-        order.axis[i] = i;
-    }
+    for (int i = 0; i < a->shape.rank; i++) order.axis[i] = i;
     order.axis[ref_axis(a, axis0)] = ref_axis(a, axis1);
     order.axis[ref_axis(a, axis1)] = ref_axis(a, axis0);
     return ref_permute(a, order);
@@ -1092,9 +1000,7 @@ static inline int64_t ref_slice_first(int64_t n, int64_t begin, int64_t end, int
     int64_t count = 0;
     for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
         count++;
-        if (step > 0 ? i > INT64_MAX - step : i < INT64_MIN - step) {
-            break;
-        }
+        if (step > 0 ? i > INT64_MAX - step : i < INT64_MIN - step) break;
     }
     *out_count = count;
     return begin;
@@ -1129,9 +1035,7 @@ static inline ref *ref_slice_put(const ref *a, const ref *b, int axis, int64_t b
 static inline ref *ref_concat(ref *const *in, int n, int axis) {
     gn_shape shape = in[0]->shape;
     axis = ref_axis(in[0], axis);
-    for (int p = 1; p < n; p++) {
-        shape.dims[axis] += in[p]->shape.dims[axis];
-    }
+    for (int p = 1; p < n; p++) shape.dims[axis] += in[p]->shape.dims[axis];
     ref *y = ref_make(in[0]->dtype, shape);
     int64_t offset = 0;
     for (int p = 0; p < n; p++) {
@@ -1178,18 +1082,14 @@ static inline gn_shape ref__with_axis(gn_shape ids, int64_t last) {
 static inline ref *ref_embedding(const ref *table, const ref *ids) {
     int64_t d = table->shape.dims[1];
     ref *y = ref_make(table->dtype, ref__with_axis(ids->shape, d));
-    for (int64_t k = 0; k < y->n; k++) {
-        ref_copy(y, k, table, ids->i[k / d] * d + k % d);
-    }
+    for (int64_t k = 0; k < y->n; k++) ref_copy(y, k, table, ids->i[k / d] * d + k % d);
     return y;
 }
 
 static inline ref *ref_one_hot(const ref *ids, int64_t depth, gn_dtype dtype) {
     ref *y = ref_make(dtype, ref__with_axis(ids->shape, depth));
     const ref *one = ref_number(dtype, 1);
-    for (int64_t k = 0; k < ids->n; k++) {
-        ref_copy(y, k * depth + ids->i[k], one, 0);
-    }
+    for (int64_t k = 0; k < ids->n; k++) ref_copy(y, k * depth + ids->i[k], one, 0);
     return y;
 }
 
@@ -1197,9 +1097,7 @@ static inline ref *ref_scatter_add(const ref *a, int axis, const ref *index, con
     ref *y = ref_make_inexact(a->dtype, a->shape);
     for (int64_t k = 0; k < a->n; k++) {
         ref_copy(y, k, a, k);
-        if (y->f) {
-            y->mag[k] = fabsl(a->f[k]);
-        }
+        if (y->f) y->mag[k] = fabsl(a->f[k]);
     }
     for (int64_t k = 0; k < index->n; k++) {
         int64_t c[GN_MAX_RANK];
@@ -1233,9 +1131,7 @@ static inline ref *ref_cross_entropy(const ref *logits, const ref *targets) {
         int64_t at = k * classes + targets->i[k];
         ref_put(y, 0, y->f[0] - p->f[at] / rows, y->mag[0] + p->mag[at] / rows * ref__growth(y->dtype, targets->n));
     }
-    if (targets->n == 0) {
-        ref_put(y, 0, NAN, 0);
-    }
+    if (targets->n == 0) ref_put(y, 0, NAN, 0);
     return y;
 }
 
@@ -1246,9 +1142,7 @@ static inline ref *ref_mse_loss(ref *const *in) {
         ref_real term = d->f[k] * d->f[k] / (ref_real)d->n;
         ref_put(y, 0, y->f[0] + term, y->mag[0] + term * ref__growth(d->dtype, d->n));
     }
-    if (d->n == 0) {
-        ref_put(y, 0, NAN, 0);
-    }
+    if (d->n == 0) ref_put(y, 0, NAN, 0);
     return y;
 }
 
@@ -1271,27 +1165,21 @@ static inline ref_real ref__score(const ref_attention *p, const int64_t c[4], re
     ref_real total = 0;
     *out_terms = 0;
     int64_t own = p->length - q[2] + c[2]; /* the query's position */
-    if (c[3] >= p->length || (p->causal && c[3] > own) || (p->window && c[3] <= own - p->window)) {
-        return -INFINITY;
-    }
+    if (c[3] >= p->length || (p->causal && c[3] > own) || (p->window && c[3] <= own - p->window)) return -INFINITY;
     for (int64_t j = 0; j < d; j++) {
         ref_real x = p->q->f[((c[0] * q[1] + c[1]) * q[2] + c[2]) * d + j];
         ref_real y = p->k->f[((c[0] * k[1] + group) * k[2] + c[3]) * d + j];
         total += x * y * p->scale;
         *out_terms += fabsl(x * y * p->scale);
     }
-    if (p->cap != 0) {
-        total = p->cap * tanhl(total / p->cap);
-    }
+    if (p->cap != 0) total = p->cap * tanhl(total / p->cap);
     if (p->slopes) {
         total += p->slopes->f[c[1]] * (ref_real)(c[3] - own);
         *out_terms += fabsl(p->slopes->f[c[1]] * (ref_real)(c[3] - own));
     }
     if (p->mask) {
         int64_t at = ref_broadcast_index(p->mask->shape, scores, c);
-        if (!p->mask->f) {
-            return p->mask->i[at] ? total : -INFINITY;
-        }
+        if (!p->mask->f) return p->mask->i[at] ? total : -INFINITY;
         total += p->mask->f[at];
         *out_terms += isfinite(p->mask->f[at]) ? fabsl(p->mask->f[at]) : 0;
     }
@@ -1315,9 +1203,7 @@ static inline bool ref__attend(const ref_attention *p, int64_t query[4], ref_rea
         total += w[s];
     }
     total += sink == -INFINITY ? 0 : expl(sink - top);
-    for (int64_t s = 0; s < keys; s++) {
-        w[s] = top == -INFINITY ? 0 : w[s] / total;
-    }
+    for (int64_t s = 0; s < keys; s++) w[s] = top == -INFINITY ? 0 : w[s] / total;
     return top != -INFINITY;
 }
 
@@ -1345,6 +1231,51 @@ static inline ref *ref_attend(const ref_attention *p) {
     return y;
 }
 
+/* ---- caches in pages. in: pool (P,G,S,D), rows (N,G,D), slots; q (N,H,D), keys, values, sequences, positions,
+ * table ---- */
+
+static inline ref *ref_page_append(ref *const *in) {
+    const int64_t *p = in[0]->shape.dims;
+    ref *y = ref_make(in[0]->dtype, in[0]->shape);
+    for (int64_t i = 0; i < y->n; i++) ref_copy(y, i, in[0], i);
+    for (int64_t i = 0; i < in[1]->n; i++) {
+        int64_t slot = in[2]->i[i / p[3] / p[1]], g = i / p[3] % p[1];
+        if (slot >= 0) ref_copy(y, ((slot / p[2] * p[1] + g) * p[2] + slot % p[2]) * p[3] + i % p[3], in[1], i);
+    }
+    return y;
+}
+
+/* The keys or values of one row's sequence, one after another: (1,G,n,D). */
+static inline ref *ref__pages(const ref *pool, const int64_t *table, int64_t n) {
+    const int64_t *p = pool->shape.dims;
+    ref *y = ref_make(pool->dtype, GN_SHAPE(1, p[1], n, p[3]));
+    for (int64_t i = 0; i < y->n; i++) {
+        int64_t g = i / p[3] / n, j = i / p[3] % n;
+        ref_copy(y, i, pool, ((table[j / p[2]] * p[1] + g) * p[2] + j % p[2]) * p[3] + i % p[3]);
+    }
+    return y;
+}
+
+/* `of` says scale, window, cap, slopes and sinks: each row is a query that is alone. */
+static inline ref *ref_page_attention(ref *const *in, const ref_attention *of) {
+    int64_t H = in[0]->shape.dims[1], D = in[0]->shape.dims[2], E = in[2]->shape.dims[3], M = in[5]->shape.dims[1];
+    ref *y = ref_make_inexact(in[0]->dtype, GN_SHAPE(in[0]->shape.dims[0], H, E));
+    for (int64_t n = 0; n < in[0]->shape.dims[0]; n++) {
+        const int64_t *table = in[5]->i + in[3]->i[n] * M;
+        ref_attention a = *of;
+        ref *q = ref_make(in[0]->dtype, GN_SHAPE(1, H, 1, D));
+        if (in[3]->i[n] < 0) continue;
+        for (int64_t i = 0; i < q->n; i++) ref_copy(q, i, in[0], n * H * D + i);
+        a.q = q;
+        a.length = in[4]->i[n] + 1;
+        a.k = ref__pages(in[1], table, a.length);
+        a.v = ref__pages(in[2], table, a.length);
+        const ref *one = ref_attend(&a);
+        for (int64_t i = 0; i < one->n; i++) ref_put(y, n * H * E + i, one->f[i], one->mag[i]);
+    }
+    return y;
+}
+
 /* ---- rows by the weights of their experts: in is x, w, ids, bias if n is 4 ---- */
 
 static inline ref *ref_expert_linear(ref *const *in, int n) {
@@ -1366,6 +1297,397 @@ static inline ref *ref_expert_linear(ref *const *in, int n) {
     return y;
 }
 
+/* ---- quantised weights, element by element: data (N, bytes of a row), scales and zeros by their place or NULL ---- */
+
+typedef struct ref_quant {
+    int format;
+    const ref *data, *scales, *zeros;
+    int64_t rows; /* of a scale */
+} ref_quant;
+
+static inline int64_t ref_quant_columns(const ref_quant *q) {
+    int elements = 1, bytes = 1;
+    gn_quant_block((gn_quant)q->format, &elements, &bytes);
+    return q->data->shape.dims[1] / bytes * elements;
+}
+
+static inline ref_real ref__quant_half(const int64_t *b, int64_t at) {
+    int64_t bits = (b[at] & 255) | (b[at + 1] & 255) << 8, e = bits >> 10 & 31, m = bits & 1023;
+    ref_real v = e == 31 ? (m ? (ref_real)NAN : (ref_real)INFINITY)
+                 : e     ? ldexpl(1024 + (ref_real)m, (int)e - 25)
+                         : ldexpl((ref_real)m, -24);
+    return bits >> 15 ? -v : v;
+}
+
+static inline ref_real ref__quant_e4m3(int64_t b) {
+    int64_t e = b >> 3 & 15, m = b & 7;
+    ref_real v = e == 15 && m == 7 ? (ref_real)NAN : e ? ldexpl(8 + (ref_real)m, (int)e - 10) : ldexpl((ref_real)m, -9);
+    return b & 128 ? -v : v;
+}
+
+/* Element k of a block of 32 whose quants begin at `at`: 4 bits, a fifth at `fifth` if that is not 0. */
+static inline int64_t ref__quant_bits(const int64_t *b, int64_t at, int64_t fifth, int64_t k) {
+    int64_t q = b[at + k % 16] >> (k / 16 * 4) & 15;
+    return fifth ? q | (b[fifth + k / 8] >> k % 8 & 1) << 4 : q;
+}
+
+/* Of Q4_K and Q5_K: d * scale * q - least * min; of Q6_K d * scale * (q - 32). */
+static inline ref_real ref__quant_k(int format, const int64_t *b, int64_t k) {
+    if (format == GN_QUANT_Q6_K) {
+        int64_t half = k / 128, in = k % 128, low = b[half * 64 + in % 64] >> (in / 64 * 4) & 15,
+                high = b[128 + half * 32 + in % 32] >> (in / 32 * 2) & 3, s = b[192 + k / 16] & 255;
+        return ref__quant_half(b, 208) * (ref_real)(s > 127 ? s - 256 : s) * (ref_real)((low | high << 4) - 32);
+    }
+    int64_t j = k / 32, q = b[(format == GN_QUANT_Q5_K ? 48 : 16) + j / 2 * 32 + k % 32] >> (j % 2 * 4) & 15;
+    if (format == GN_QUANT_Q5_K) q |= (b[16 + k % 32] >> j & 1) << 4;
+    const int64_t *s = b + 4;
+    int64_t scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6 & 3) << 4,
+            least = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4 & 15) | (s[j] >> 6 & 3) << 4;
+    return ref__quant_half(b, 0) * (ref_real)(scale * q) - ref__quant_half(b, 2) * (ref_real)least;
+}
+
+static inline ref_real ref_quant_value(const ref_quant *q, int64_t n, int64_t k) {
+    int elements = 1, bytes = 1;
+    gn_quant_block((gn_quant)q->format, &elements, &bytes);
+    const int64_t *b = q->data->i + n * q->data->shape.dims[1] + k / elements * bytes;
+    int64_t in = k % elements;
+    if (q->scales) {
+        int64_t per = q->scales->shape.dims[1], at = n / q->rows * per + k / (ref_quant_columns(q) / per);
+        ref_real s = q->scales->f[at], z = q->zeros ? (ref_real)q->zeros->i[at] : q->format == GN_QUANT_INT4 ? 8 : 0;
+        if (q->format == GN_QUANT_FP8_E4M3) return s * ref__quant_e4m3(b[0] & 255);
+        if (q->format == GN_QUANT_INT4) return s * ((ref_real)(b[0] >> (in * 4) & 15) - z);
+        return s * ((ref_real)(int8_t)b[0] - z);
+    }
+    ref_real d = ref__quant_half(b, 0);
+    switch (q->format) {
+    case GN_QUANT_Q4_0: return d * (ref_real)(ref__quant_bits(b, 2, 0, in) - 8);
+    case GN_QUANT_Q4_1: return d * (ref_real)ref__quant_bits(b, 4, 0, in) + ref__quant_half(b, 2);
+    case GN_QUANT_Q5_0: return d * (ref_real)(ref__quant_bits(b, 6, 2, in) - 16);
+    case GN_QUANT_Q5_1: return d * (ref_real)ref__quant_bits(b, 8, 4, in) + ref__quant_half(b, 2);
+    case GN_QUANT_Q8_0: return d * (ref_real)(int8_t)b[2 + in];
+    default: return ref__quant_k(q->format, b, in);
+    }
+}
+
+/* Rows by ids, or all of them if ids is NULL; not rounded on the way. */
+static inline ref *ref_dequantize(const ref_quant *q, const ref *ids, gn_dtype dtype) {
+    int64_t columns = ref_quant_columns(q);
+    gn_shape shape = ids ? ids->shape : GN_SHAPE(q->data->shape.dims[0]);
+    shape.dims[shape.rank++] = columns;
+    ref *y = ref_make_inexact(dtype, shape);
+    for (int64_t i = 0; i < y->n; i++) {
+        ref_real v = ref_quant_value(q, ids ? ids->i[i / columns] : i / columns, i % columns);
+        ref_put(y, i, v, 2 * fabsl(v) + (ref_real)0.001);
+    }
+    return y;
+}
+
+static inline ref *ref_linear_quantized(const ref *x, const ref_quant *q, const ref *bias) {
+    int64_t columns = ref_quant_columns(q), n = q->data->shape.dims[0];
+    gn_shape shape = x->shape;
+    shape.dims[shape.rank - 1] = n;
+    ref *y = ref_make_inexact(x->dtype, shape);
+    for (int64_t i = 0; i < y->n; i++) {
+        ref_real total = bias ? bias->f[i % n] : 0, terms = fabsl(total);
+        for (int64_t k = 0; k < columns; k++) {
+            ref_real v = x->f[i / n * columns + k] * ref_quant_value(q, i % n, k);
+            total += v;
+            terms += fabsl(v);
+        }
+        ref_put(y, i, total, terms * ref__growth(y->dtype, columns));
+    }
+    return y;
+}
+
+/* a (N,K) in a format with scales: the nearest step, ties to even, as f32 divides. */
+static inline ref *ref_quantize(const ref *a, const ref_quant *q, gn_shape shape) {
+    ref *y = ref_make(GN_U8, shape);
+    int64_t columns = a->shape.dims[1], per = q->scales->shape.dims[1];
+    for (int64_t i = 0; i < a->n; i++) {
+        int64_t n = i / columns, k = i % columns, at = n / q->rows * per + k / (columns / per), best = 0;
+        float s = (float)q->scales->f[at], v = s != 0 ? (float)a->f[i] / s : 0;
+        if (q->format == GN_QUANT_FP8_E4M3) {
+            for (int64_t b = 0; b < 127; b++) {
+                ref_real now = fabsl(ref__quant_e4m3(b) - fabsl((ref_real)v)),
+                         then = fabsl(ref__quant_e4m3(best) - fabsl((ref_real)v));
+                if (now < then || (now == then && b % 2 == 0)) best = b;
+            }
+            y->i[i] = best | (signbit(v) ? 128 : 0);
+            continue;
+        }
+        bool four = q->format == GN_QUANT_INT4;
+        float z = q->zeros ? (float)q->zeros->i[at] : four ? 8 : 0, whole = rintf(v) + z;
+        whole = whole > (four ? 15 : 127) ? (four ? 15 : 127) : whole < (four ? 0 : -128) ? (four ? 0 : -128) : whole;
+        if (four) y->i[i / 2] |= (int64_t)whole << (i % 2 * 4);
+        else y->i[i] = (int64_t)whole & 255;
+    }
+    return y;
+}
+
+/* ---- windows ---- */
+
+/* What tap k of place o meets along an axis of n elements; -1: what is outside. */
+static inline int64_t ref__tap(const gn_conv_desc *d, int axis, int64_t o, int64_t k, int64_t n) {
+    int64_t stride = d->stride[axis] ? d->stride[axis] : 1, dilation = d->dilation[axis] ? d->dilation[axis] : 1;
+    if (!d->transposed) {
+        int64_t i = o * stride + k * dilation - d->before[axis];
+        return i >= 0 && i < n ? i : -1;
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (i * stride + k * dilation - d->before[axis] == o) return i;
+    return -1;
+}
+
+/* Size of the result along an axis. */
+static inline int64_t ref_conv_size(const gn_conv_desc *d, int axis, int64_t n, int64_t kernel) {
+    int64_t stride = d->stride[axis] ? d->stride[axis] : 1, dilation = d->dilation[axis] ? d->dilation[axis] : 1;
+    int64_t reach = (kernel - 1) * dilation + 1, pads = d->before[axis] + d->after[axis];
+    return d->transposed ? (n - 1) * stride + reach - pads + d->extra[axis] : (n + pads - reach) / stride + 1;
+}
+
+/* in: x, w, then what of bias and residual there is */
+static inline ref *ref_conv(ref *const *in, bool bias, bool residual, const gn_conv_desc *d) {
+    const ref *x = in[0], *w = in[1], *b = bias ? in[2] : NULL, *r = residual ? in[2 + bias] : NULL;
+    int64_t groups = d->groups ? d->groups : 1, channels = x->shape.dims[1] / groups, taps = 1,
+            filters = d->transposed ? w->shape.dims[1] : w->shape.dims[0] / groups;
+    gn_shape shape = x->shape;
+    shape.dims[1] = filters * groups;
+    for (int i = 2; i < shape.rank; i++) {
+        shape.dims[i] = ref_conv_size(d, i - 2, x->shape.dims[i], w->shape.dims[i]);
+        taps *= w->shape.dims[i];
+    }
+    ref *y = ref_make_inexact(x->dtype, shape);
+    for (int64_t e = 0; e < y->n; e++) {
+        int64_t o[GN_MAX_RANK], m, g;
+        ref_coords(shape, e, o);
+        m = o[1], g = m / filters;
+        ref_real total = b ? b->f[m] : 0, terms;
+        total += r ? r->f[e] : 0;
+        terms = (b ? fabsl(b->f[m]) : 0) + (r ? fabsl(r->f[e]) : 0);
+        for (int64_t t = 0; t < channels * taps; t++) {
+            int64_t c = g * channels + t / taps, rest = t % taps, at = o[0] * x->shape.dims[1] + c, k[3] = { 0 };
+            int64_t row = d->transposed ? c * filters + m % filters : m * channels + t / taps;
+            bool inside = true;
+            for (int i = shape.rank - 1; i > 1; i--) {
+                k[i - 2] = rest % w->shape.dims[i];
+                rest /= w->shape.dims[i];
+            }
+            for (int i = 2; i < shape.rank; i++) {
+                int64_t from = ref__tap(d, i - 2, o[i], k[i - 2], x->shape.dims[i]);
+                inside = inside && from >= 0;
+                at = at * x->shape.dims[i] + from;
+            }
+            if (inside) {
+                ref_real product = x->f[at] * w->f[row * taps + t % taps];
+                total += product;
+                terms += fabsl(product);
+            }
+        }
+        if (d->clamps) total = total < d->least ? d->least : total > d->most ? d->most : total;
+        ref_put(y, e, total, terms * ref__growth(y->dtype, channels * taps));
+    }
+    return y;
+}
+
+/* Windows along an axis of n elements, and the elements of one: *out_counted are those that an average divides by. */
+static inline int64_t ref_pool_size(const gn_pool_desc *d, int axis, int64_t n) {
+    int64_t stride = d->stride[axis] ? d->stride[axis] : 1, dilation = d->dilation[axis] ? d->dilation[axis] : 1;
+    int64_t room = n + d->before[axis] + d->after[axis] - (d->kernel[axis] - 1) * dilation - 1;
+    int64_t size = d->adaptive ? d->kernel[axis] : room / stride + 1;
+    if (d->ceiling && !d->adaptive && room % stride && size * stride < n + d->before[axis]) size++;
+    return size;
+}
+
+static inline bool ref__pool_meets(const gn_pool_desc *d, int axis, int64_t o, int64_t at) {
+    int64_t stride = d->stride[axis] ? d->stride[axis] : 1, dilation = d->dilation[axis] ? d->dilation[axis] : 1;
+    int64_t from = o * stride - d->before[axis];
+    return at >= from && (at - from) % dilation == 0 && (at - from) / dilation < d->kernel[axis];
+}
+
+/* Whether element `at` is in window o. */
+static inline bool ref__pool_has(const gn_pool_desc *d, int axis, int64_t n, int64_t o, int64_t at) {
+    if (d->adaptive) return (at + 1) * d->kernel[axis] > o * n && at * d->kernel[axis] < (o + 1) * n;
+    return ref__pool_meets(d, axis, o, at);
+}
+
+static inline ref *ref_pool(const ref *x, const gn_pool_desc *d) {
+    gn_shape shape = x->shape;
+    int64_t all = 1;
+    for (int i = 2; i < shape.rank; i++) {
+        shape.dims[i] = ref_pool_size(d, i - 2, x->shape.dims[i]);
+        all *= x->shape.dims[i];
+    }
+    ref *y = d->kind == GN_POOL_INDEX ? ref_make(GN_I64, shape) : ref_make_inexact(x->dtype, shape);
+    for (int64_t e = 0; e < y->n; e++) {
+        int64_t o[GN_MAX_RANK], place = 0, met = 0;
+        ref_real best = -INFINITY, sum = 0, terms = 0, counted = 1;
+        ref_coords(shape, e, o);
+        for (int64_t p = 0; p < all; p++) {
+            int64_t rest = p;
+            bool in = true;
+            for (int i = shape.rank - 1; i > 1; i--) {
+                in = in && ref__pool_has(d, i - 2, x->shape.dims[i], o[i], rest % x->shape.dims[i]);
+                rest /= x->shape.dims[i];
+            }
+            if (!in) continue;
+            ref_real v = x->f[(o[0] * shape.dims[1] + o[1]) * all + p];
+            if (met == 0 || (v > best && !isnan(best)) || (isnan(v) && !isnan(best))) {
+                best = v;
+                place = p;
+            }
+            met++;
+            sum += v;
+            terms += fabsl(v);
+        }
+        for (int i = 2; i < shape.rank; i++) {
+            int64_t n = x->shape.dims[i], pads = d->counts_pads && !d->adaptive, some = 0;
+            for (int64_t at = -pads * d->before[i - 2]; at < n + pads * d->after[i - 2]; at++)
+                some += ref__pool_has(d, i - 2, n, o[i], at);
+            counted *= (ref_real)some;
+        }
+        if (d->kind == GN_POOL_INDEX) y->i[e] = place;
+        else if (d->kind == GN_POOL_MAX) ref_put(y, e, best, 0);
+        else if (d->kind == GN_POOL_SUM) ref_put(y, e, sum, terms * ref__growth(y->dtype, met));
+        else ref_put(y, e, sum / counted, terms / counted * ref__growth(y->dtype, met));
+    }
+    return y;
+}
+
+/* ---- norms by channel ---- */
+
+/* in: x, then what of gain, bias and (groups < 0) mean and variance there is. groups 0: of all images, each channel. */
+static inline ref *ref_channel_norm(ref *const *in, int64_t groups, bool gain, bool bias, double eps) {
+    const ref *x = in[0], *g = gain ? in[1] : NULL, *b = bias ? in[1 + gain] : NULL;
+    int64_t channels = x->shape.dims[1], spatial = 1;
+    for (int i = 2; i < x->shape.rank; i++) spatial *= x->shape.dims[i];
+    ref *y = ref_make_inexact(x->dtype, x->shape);
+    for (int64_t e = 0; e < y->n; e++) {
+        int64_t c = e / spatial % channels, image = e / spatial / channels, n = 0;
+        ref_real mean = 0, var = 0, most = 0;
+        for (int turn = 0; turn < 2 && groups >= 0; turn++) {
+            n = 0;
+            for (int64_t k = 0; k < x->n; k++) {
+                int64_t other = k / spatial % channels;
+                bool same = groups
+                                ? k / spatial / channels == image && other * groups / channels == c * groups / channels
+                                : other == c;
+                if (!same) continue;
+                n++;
+                if (turn) var += (x->f[k] - mean) * (x->f[k] - mean);
+                else mean += x->f[k];
+                most = fmaxl(most, fabsl(x->f[k]));
+            }
+            if (turn) var /= (ref_real)n;
+            else mean /= (ref_real)n;
+        }
+        if (groups < 0) mean = in[1 + gain + bias]->f[c], var = in[2 + gain + bias]->f[c], n = 1;
+        ref_real by = (g ? g->f[c] : 1) / sqrtl(var + (ref_real)eps), shift = b ? b->f[c] : 0;
+        ref_put(y, e, (x->f[e] - mean) * by + shift,
+                (fabsl(x->f[e]) + fabsl(mean) + most) * fabsl(by) * ref__growth(x->dtype, n) + fabsl(shift));
+    }
+    return y;
+}
+
+static inline ref *ref_local_response_norm(const ref *x, int64_t size, double alpha, double beta, double k) {
+    int64_t channels = x->shape.dims[1], spatial = 1;
+    for (int i = 2; i < x->shape.rank; i++) spatial *= x->shape.dims[i];
+    ref *y = ref_make_inexact(x->dtype, x->shape);
+    for (int64_t e = 0; e < y->n; e++) {
+        int64_t c = e / spatial % channels;
+        ref_real sum = 0;
+        for (int64_t o = c - (size - 1) / 2; o <= c + size / 2; o++)
+            if (o >= 0 && o < channels) sum += x->f[e + (o - c) * spatial] * x->f[e + (o - c) * spatial];
+        ref_real v = x->f[e] / powl((ref_real)k + (ref_real)alpha / (ref_real)size * sum, (ref_real)beta);
+        ref_put(y, e, v, 4 * fabsl(v) * ref__growth(x->dtype, size));
+    }
+    return y;
+}
+
+/* ---- interpolation ---- */
+
+static inline double ref__interpolate_place(const gn_interpolate_desc *d, int i, int64_t in, int64_t out, int64_t o) {
+    const gn_interpolate_map *m = &d->map[i];
+    double x = (double)o, n = (double)in, size = (double)out;
+    if (d->places == GN_INTERPOLATE_MAPPED) return (x + m->before) * m->times / m->over + m->after;
+    if (d->places == GN_INTERPOLATE_EDGES) return x * n / size;
+    if (d->places == GN_INTERPOLATE_CORNERS) return out == 1 ? 0 : x * (n - 1) / (size - 1);
+    return (x + 0.5) * n / size - 0.5;
+}
+
+static inline ref_real ref__interpolate_kernel(const gn_interpolate_desc *d, ref_real x) {
+    ref_real a = d->sets_cubic ? (ref_real)d->cubic : -0.75L;
+    x = fabsl(x);
+    if (d->kind == GN_INTERPOLATE_LINEAR) return x < 1 ? 1 - x : 0;
+    if (x <= 1) return (a + 2) * x * x * x - (a + 3) * x * x + 1;
+    return x < 2 ? a * x * x * x - 5 * a * x * x + 8 * a * x - 4 * a : 0;
+}
+
+/* What each of `in` elements counts in place o; slack[i] is above 0 where the filter meets it. */
+static inline void ref__interpolate_weigh(const gn_interpolate_desc *d, int i, int64_t in, int64_t out, int64_t o,
+                                          ref_real *weight, ref_real *slack) {
+    double x = ref__interpolate_place(d, i, in, out, o), stretch = d->stretch[i] > 0 ? d->stretch[i] : 1;
+    int64_t reach = (int64_t)ceil(2 * stretch) + 1, base = (int64_t)floor(x);
+    ref_real sum = 0;
+    for (int64_t k = 0; k < in; k++) weight[k] = slack[k] = 0;
+    if (d->kind == GN_INTERPOLATE_NEAREST) {
+        base = (int64_t)(d->rounding == GN_INTERPOLATE_CEIL      ? ceil(x)
+                         : d->rounding == GN_INTERPOLATE_FLOOR   ? floor(x)
+                         : d->rounding == GN_INTERPOLATE_HALF_UP ? floor(x + 0.5)
+                                                                 : ceil(x - 0.5));
+        weight[base < 0 ? 0 : base >= in ? in - 1 : base] = 1;
+        return;
+    }
+    for (int64_t k = base - reach; k <= base + reach; k++) {
+        ref_real w = ref__interpolate_kernel(d, ((ref_real)x - (ref_real)k) / (ref_real)stretch);
+        int64_t at = k < 0 ? 0 : k >= in ? in - 1 : k;
+        if (d->inside && at != k) continue;
+        weight[at] += w;
+        if (fabsl((ref_real)x - (ref_real)k) <= 2 * (ref_real)stretch) slack[at] += 0.1L;
+        sum += w;
+    }
+    for (int64_t k = 0; k < in; k++) weight[k] = sum != 0 ? weight[k] / sum : 0;
+}
+
+static inline ref *ref_interpolate(const ref *x, gn_axes axes, gn_shape sizes, const gn_interpolate_desc *d) {
+    enum { MOST = 64 };
+    gn_shape shape = x->shape;
+    int64_t all = 1;
+    for (int i = 0; i < axes.n; i++) {
+        shape.dims[ref_axis(x, axes.axis[i])] = sizes.dims[i];
+        all *= x->shape.dims[ref_axis(x, axes.axis[i])];
+    }
+    ref *y = x->f ? ref_make_inexact(x->dtype, shape) : ref_make(x->dtype, shape);
+    for (int64_t e = 0; e < y->n; e++) {
+        ref_real weight[3][MOST], slack[3][MOST], total = 0, terms = 0;
+        int64_t o[GN_MAX_RANK];
+        ref_coords(shape, e, o);
+        for (int i = 0; i < axes.n; i++) {
+            int axis = ref_axis(x, axes.axis[i]);
+            ref__interpolate_weigh(d, i, x->shape.dims[axis], sizes.dims[i], o[axis], weight[i], slack[i]);
+        }
+        for (int64_t p = 0; p < all; p++) {
+            int64_t rest = p, at = 0;
+            ref_real w = 1, more = 1;
+            for (int i = axes.n - 1; i >= 0; i--) {
+                int axis = ref_axis(x, axes.axis[i]);
+                int64_t k = rest % x->shape.dims[axis];
+                rest /= x->shape.dims[axis];
+                o[axis] = k;
+                w *= weight[i][k];
+                more *= fabsl(weight[i][k]) + slack[i][k];
+            }
+            for (int i = 0; i < shape.rank; i++) at = at * x->shape.dims[i] + o[i];
+            if (d->kind == GN_INTERPOLATE_NEAREST && w != 0) ref_copy(y, e, x, at);
+            if (d->kind == GN_INTERPOLATE_NEAREST) continue;
+            total += w * x->f[at];
+            terms += more * fabsl(x->f[at]);
+        }
+        if (d->kind != GN_INTERPOLATE_NEAREST) ref_put(y, e, total, terms * ref__growth(y->dtype, all));
+        else if (y->mag) y->mag[e] = 0;
+    }
+    return y;
+}
+
 /* ---- one element, by ops that are said with others ---- */
 
 typedef enum ref_test { REF_ISNAN, REF_ISINF, REF_ISFINITE, REF_ISZERO } ref_test;
@@ -1377,9 +1699,7 @@ static inline bool ref__is(const ref *a, int64_t k, ref_test t) {
 
 static inline ref *ref_is(const ref *a, ref_test t) {
     ref *y = ref_make(GN_BOOL, a->shape);
-    for (int64_t k = 0; k < a->n; k++) {
-        y->i[k] = ref__is(a, k, t);
-    }
+    for (int64_t k = 0; k < a->n; k++) y->i[k] = ref__is(a, k, t);
     return y;
 }
 
@@ -1390,9 +1710,7 @@ static inline ref *ref_logical(ref *const *in, int kind) {
         int64_t c[GN_MAX_RANK];
         bool x[2];
         ref_coords(y->shape, k, c);
-        for (int i = 0; i < 2; i++) {
-            x[i] = !ref__is(in[i], ref_broadcast_index(in[i]->shape, y->shape, c), REF_ISZERO);
-        }
+        for (int i = 0; i < 2; i++) x[i] = !ref__is(in[i], ref_broadcast_index(in[i]->shape, y->shape, c), REF_ISZERO);
         y->i[k] = kind == 0 ? x[0] && x[1] : kind == 1 ? x[0] || x[1] : x[0] != x[1];
     }
     return y;
@@ -1476,9 +1794,7 @@ static inline void ref__reduce_floats(ref *y, int64_t k, const ref *a, const ref
         ref_put(y, k, base + logl(total), fabsl(base) + fabsl(logl(total)) + growth + terms);
     } else {
         ref_real mean = 0, spread = 0;
-        for (int64_t j = 0; j < n; j++) {
-            mean += a->f[ref__inside(a, s, k, j)] / (ref_real)n;
-        }
+        for (int64_t j = 0; j < n; j++) mean += a->f[ref__inside(a, s, k, j)] / (ref_real)n;
         for (int64_t j = 0; j < n; j++) {
             ref_real x = a->f[ref__inside(a, s, k, j)] - (n ? mean : 0);
             spread += x * x;
@@ -1496,13 +1812,9 @@ static inline ref *ref_reduce(const ref *a, gn_axes axes, bool keep, ref_reducti
     bool real = a->f && kind != REF_ANY && kind != REF_ALL && kind != REF_COUNT;
     ref *y = real ? ref_make_inexact(a->dtype, shape)
                   : ref_make(kind == REF_ANY || kind == REF_ALL ? GN_BOOL : GN_I64, shape);
-    for (int64_t k = 0; k < y->n; k++) {
-        if (real) {
-            ref__reduce_floats(y, k, a, &s, kind, correction);
-        } else {
-            ref__reduce_ints(y, k, a, &s, kind);
-        }
-    }
+    for (int64_t k = 0; k < y->n; k++)
+        if (real) ref__reduce_floats(y, k, a, &s, kind, correction);
+        else ref__reduce_ints(y, k, a, &s, kind);
     return y;
 }
 
@@ -1542,12 +1854,8 @@ static inline ref *ref_cumulate(const ref *a, int axis, ref_running kind) {
 /* Whether element p stands before q: by value, NaN last, equal ones by place. */
 static inline bool ref__precedes(const ref *a, int64_t p, int64_t q, bool descending) {
     bool nan[2] = { a->f && isnan(a->f[p]), a->f && isnan(a->f[q]) };
-    if (nan[0] || nan[1]) {
-        return nan[0] == nan[1] ? p < q : nan[1];
-    }
-    if (a->f ? a->f[p] == a->f[q] : a->i[p] == a->i[q]) {
-        return p < q;
-    }
+    if (nan[0] || nan[1]) return nan[0] == nan[1] ? p < q : nan[1];
+    if (a->f ? a->f[p] == a->f[q] : a->i[p] == a->i[q]) return p < q;
     return ref__beats(a, p, q, descending ? 1 : -1);
 }
 
@@ -1561,18 +1869,12 @@ static inline ref *ref_sort(const ref *a, int axis, bool descending, int64_t cou
     for (int64_t k = 0; y->n && k < ref_elements(s.kept); k++) {
         for (int64_t j = 0; j < ref_elements(s.inner); j++) {
             int64_t at = ref__inside(a, &s, k, j), place = 0;
-            for (int64_t i = 0; i < ref_elements(s.inner); i++) {
+            for (int64_t i = 0; i < ref_elements(s.inner); i++)
                 place += i != j && ref__precedes(a, ref__inside(a, &s, k, i), at, descending);
-            }
-            if (place >= count) {
-                continue;
-            }
+            if (place >= count) continue;
             int64_t to = ref__inside(y, &s, k, place);
-            if (positions) {
-                y->i[to] = j;
-            } else {
-                ref_copy(y, to, a, at);
-            }
+            if (positions) y->i[to] = j;
+            else ref_copy(y, to, a, at);
         }
     }
     return y;
@@ -1631,9 +1933,7 @@ static inline ref *ref_scatter(const ref *a, int axis, const ref *index, const r
         c[ref_axis(a, axis)] = index->i[k];
         int64_t at = ref_index(a->shape, c);
         bool keeps = larger && (a->f ? isnan(y->f[at]) || src->f[k] <= y->f[at] : src->i[k] <= y->i[at]);
-        if (!keeps) {
-            ref_copy(y, at, src, k);
-        }
+        if (!keeps) ref_copy(y, at, src, k);
     }
     return y;
 }
@@ -1650,9 +1950,7 @@ static inline ref *ref_gather_nd(const ref *a, const ref *index) {
     ref *y = ref_make(a->dtype, shape);
     for (int64_t k = 0; k < rows * block; k++) {
         int64_t row = 0;
-        for (int i = 0; i < parts; i++) {
-            row = row * a->shape.dims[i] + index->i[k / block * parts + i];
-        }
+        for (int i = 0; i < parts; i++) row = row * a->shape.dims[i] + index->i[k / block * parts + i];
         ref_copy(y, k, a, row * block + k % block);
     }
     return y;
@@ -1661,14 +1959,9 @@ static inline ref *ref_gather_nd(const ref *a, const ref *index) {
 static inline ref *ref_nonzero(const ref *a, int64_t bound) {
     ref *y = ref_make(GN_I64, GN_SHAPE(bound, a->shape.rank));
     int64_t found = 0;
-    for (int64_t k = 0; k < y->n; k++) {
-        y->i[k] = -1;
-    }
-    for (int64_t k = 0; k < a->n; k++) {
-        if (!ref__is(a, k, REF_ISZERO)) {
-            ref_coords(a->shape, k, y->i + found++ * a->shape.rank);
-        }
-    }
+    for (int64_t k = 0; k < y->n; k++) y->i[k] = -1;
+    for (int64_t k = 0; k < a->n; k++)
+        if (!ref__is(a, k, REF_ISZERO)) ref_coords(a->shape, k, y->i + found++ * a->shape.rank);
     return y;
 }
 
@@ -1682,14 +1975,10 @@ static inline gn_shape ref__einsum_letters(const char *const *labels, const char
         for (int j = 0; labels[i][j]; j++) {
             char c = labels[i][j];
             size[(int)c] = in[i]->shape.dims[j];
-            if (!strchr(out, c) && !strchr(letters, c)) {
-                letters[strlen(letters)] = c;
-            }
+            if (!strchr(out, c) && !strchr(letters, c)) letters[strlen(letters)] = c;
         }
     }
-    for (int i = 0; out[i]; i++) {
-        shape.dims[i] = size[(int)out[i]];
-    }
+    for (int i = 0; out[i]; i++) shape.dims[i] = size[(int)out[i]];
     return shape;
 }
 
@@ -1698,17 +1987,13 @@ static inline ref *ref_einsum(const char *const *labels, const char *out, ref *c
     int64_t size[128] = { 0 }, value[128] = { 0 }, total = 1;
     char letters[32] = "";
     gn_shape shape = ref__einsum_letters(labels, out, in, n, size, letters);
-    for (int i = 0; letters[i]; i++) {
-        total *= size[(int)letters[i]];
-    }
+    for (int i = 0; letters[i]; i++) total *= size[(int)letters[i]];
     ref *y = ref_make_inexact(in[0]->dtype, shape);
     for (int64_t k = 0; k < y->n; k++) {
         int64_t c[GN_MAX_RANK], whole = 0;
         ref_real sum = 0, terms = 0;
         ref_coords(shape, k, c);
-        for (int i = 0; out[i]; i++) {
-            value[(int)out[i]] = c[i];
-        }
+        for (int i = 0; out[i]; i++) value[(int)out[i]] = c[i];
         for (int64_t t = 0; t < total; t++) {
             int64_t rest = t, product = 1;
             ref_real f = 1;
@@ -1718,9 +2003,7 @@ static inline ref *ref_einsum(const char *const *labels, const char *out, ref *c
             }
             for (int i = 0; i < n; i++) {
                 int64_t at = 0;
-                for (int j = 0; labels[i][j]; j++) {
-                    at = at * in[i]->shape.dims[j] + value[(int)labels[i][j]];
-                }
+                for (int j = 0; labels[i][j]; j++) at = at * in[i]->shape.dims[j] + value[(int)labels[i][j]];
                 f *= in[i]->f ? in[i]->f[at] : 1;
                 product = ref__wrapping_mul(product, in[i]->i ? in[i]->i[at] : 1);
             }
@@ -1728,11 +2011,8 @@ static inline ref *ref_einsum(const char *const *labels, const char *out, ref *c
             terms += fabsl(f);
             whole = ref__wrapping_add(whole, product);
         }
-        if (y->f) {
-            ref_put(y, k, sum, terms * (ref__growth(y->dtype, total) + (ref_real)n));
-        } else {
-            y->i[k] = ref_wrap(y->dtype, whole);
-        }
+        if (y->f) ref_put(y, k, sum, terms * (ref__growth(y->dtype, total) + (ref_real)n));
+        else y->i[k] = ref_wrap(y->dtype, whole);
     }
     return y;
 }

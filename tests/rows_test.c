@@ -328,9 +328,7 @@ static void kernels_compile_for(const char *arch) {
     char name[64];
     size_t failed = 0;
     snprintf(name, sizeof name, "kernels_of_rows_compile_for_%s", arch);
-    if (!test_open(name)) {
-        return;
-    }
+    if (!test_open(name)) return;
     size_t n = TEST_SANITIZED ? 0 : gn_cuda_compile_collected(arch, false, &failed, why, sizeof why);
     if (TEST_SANITIZED) test_skip("NVRTC is not instrumented");
     else if (failed == n && strstr(why, "NVRTC")) test_skip(why);

@@ -68,12 +68,8 @@ static void read_product(line *l, const char *operands) {
     sscanf(strstr(l->text, "HGMMA.64x"), "HGMMA.64x%dx", &columns);
     l->kind = KIND_PRODUCT;
     l->ends_group = strstr(operands, "gsb0") != NULL;
-    if (sums >= 0) {
-        add(&l->product.sums, sums, columns / 2);
-    }
-    if (comma && register_at(comma + 2) >= 0) {
-        add(&l->product.rows, register_at(comma + 2), 4);
-    }
+    if (sums >= 0) add(&l->product.sums, sums, columns / 2);
+    if (comma && register_at(comma + 2) >= 0) add(&l->product.rows, register_at(comma + 2), 4);
 }
 
 /* All registers that are named. Wide are the data of a wide access (LDS.128 R8, [R4]), addresses that say so (R4.64),
@@ -83,15 +79,11 @@ static void read_operands(line *l, const char *op, const char *operands) {
     bool writes = strncmp(op, "ST", 2) != 0 && strncmp(op, "RED", 3) != 0, product = strstr(op, ".WIDE") != NULL;
     for (const char *s = operands; *s; s++) {
         int r = s > operands && (isalnum((unsigned char)s[-1]) || s[-1] == '_') ? -1 : register_at(s);
-        if (r < 0) {
-            continue;
-        }
+        if (r < 0) continue;
         bool address = s > operands && s[-1] == '[', wide = strncmp(s + strcspn(s, ".,]+ "), ".64", 3) == 0;
         int count = wide || (product && (s == operands || !strchr(s, ','))) ? 2 : address ? 1 : width;
         add(&l->touched, r, count);
-        if (writes && s == operands) {
-            add(&l->written, r, count);
-        }
+        if (writes && s == operands) add(&l->written, r, count);
     }
 }
 
@@ -140,9 +132,8 @@ typedef struct label {
 
 static void find_targets(const label *labels, int n_labels) {
     for (int i = 0; i < n_lines; i++) {
-        for (int k = 0; k < n_labels && lines[i].name[0]; k++) {
+        for (int k = 0; k < n_labels && lines[i].name[0]; k++)
             if (strcmp(labels[k].name, lines[i].name) == 0) lines[i].target = labels[k].line;
-        }
     }
 }
 
@@ -198,18 +189,14 @@ static void pass(const char *function, int at, state *s) {
             return;
         }
     }
-    if (l->kind != KIND_PRODUCT) {
-        return;
-    }
+    if (l->kind != KIND_PRODUCT) return;
     if (!s->open && s->n == MAX_GROUPS) { /* the two oldest end together, at the later one's wait */
         unite(&s->groups[1].sums, &s->groups[0].sums);
         unite(&s->groups[1].rows, &s->groups[0].rows);
         memmove(s->groups, s->groups + 1, (MAX_GROUPS - 1) * sizeof s->groups[0]);
         s->n--;
     }
-    if (!s->open) {
-        s->groups[s->n++] = (group){ 0 };
-    }
+    if (!s->open) s->groups[s->n++] = (group){ 0 };
     unite(&s->groups[s->n - 1].sums, &l->product.sums);
     unite(&s->groups[s->n - 1].rows, &l->product.rows);
     s->open = !l->ends_group;
@@ -218,9 +205,8 @@ static void pass(const char *function, int at, state *s) {
 /* Whether line `at` has not been reached with this before. */
 static bool is_new(const char *function, int at, const state *s) {
     line *l = &lines[at];
-    for (int i = 0; i < l->n_states; i++) {
+    for (int i = 0; i < l->n_states; i++)
         if (memcmp(&l->states[i], s, sizeof *s) == 0) return false;
-    }
     if (l->n_states == MAX_STATES) {
         fault(function, at, "reached in too many ways");
         return false;

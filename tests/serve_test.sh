@@ -184,11 +184,16 @@ PYTHON
 # got PATH PATTERN: the answer has such a line. By way of a file: a grep that ends early would break the pipe.
 got() { get "$1" >"$WORK/got" && grep -q "$2" "$WORK/got"; }
 
+# metrics_server HOME [FLAG ...]: start_server with --metrics; sets metrics_port.
+metrics_server() {
+    start_server "$@" --metrics 127.0.0.1:0 || return 1
+    within 20 grep -q 'metrics on port' "$1/log" || return 1
+    metrics_port=$(sed -n 's/^metrics on port //p' "$1/log")
+}
+
 # Numbers beside those of the log; families once, each with help and type; both formats end as they should.
 metrics_are_answered() {
-    start_server "$WORK/measured" --metrics 127.0.0.1:0 || return 1
-    within 20 grep -q 'metrics on port' "$WORK/measured/log" || return 1
-    metrics_port=$(sed -n 's/^metrics on port //p' "$WORK/measured/log")
+    metrics_server "$WORK/measured" || return 1
     client "$WORK/measured-client" "@$WORK/measured/url" "$EXAMPLES/hello" || return 1
     within 20 got /metrics '^genie_session_duration_seconds_count 1$' || return 1
     get /metrics >"$WORK/metrics" && get /metrics application/openmetrics-text >"$WORK/openmetrics" || return 1
@@ -201,12 +206,66 @@ import re, sys
 lines = open(sys.argv[1]).read().splitlines()[1:]
 types = dict(l.split()[2:4] for l in lines if l.startswith('# TYPE'))
 helps = [l.split()[2] for l in lines if l.startswith('# HELP')]
-assert len(helps) == len(set(helps)) == len(types) == int(sys.argv[2]) + 4, (len(helps), len(types))
+assert len(helps) == len(set(helps)) == len(types) > int(sys.argv[2]) + 20, (len(helps), len(types))
+rows, labels = {}, {'device': set(), 'kind': set(), 'phase': set(), 'role': set(), 'direction': set(), 'le': set(), 'version': set()}
 for l in lines:
     if l.startswith('#'): continue
-    name, value = re.fullmatch(r'(genie_[a-z0-9_]+)(?:\{[a-z]+="[^"]*"\})? ([0-9.]+)', l).groups()
+    name, label, value = re.fullmatch(r'(genie_[a-z0-9_]+)(?:\{((?:[a-z]+="[^"]*",?)+)\})? ([0-9.e+-]+)', l).groups()
     family = re.sub('_(bucket|sum|count)$', '', name) if name not in types else name
     assert family in types and (types[family] == 'counter') == name.endswith('_total'), l
+    assert not re.search('_(bytes|us)(?!_total$|$)(_|$)', name), l
+    for k, v in re.findall(r'([a-z]+)="([^"]*)"', label or ''): labels[k].add(v)
+    assert (name, label) not in rows, l
+    rows[name, label] = float(value)
+assert max(map(len, labels.values())) < 40 and labels['direction'] == {'received', 'sent'} and labels['device'] == {'cpu:0'}, labels
+steps = rows['genie_steps_run_total', None]
+timed = sum(v for (n, l), v in rows.items() if n == 'genie_step_duration_seconds_count')
+assert steps == timed == rows['genie_queue_duration_seconds_count', None] >= 1, (steps, timed)
+for (name, label), v in rows.items(): # a histogram's buckets rise to its count
+    if not name.endswith('_count'): continue
+    of = [x for (n, l), x in rows.items() if n == name[:-5] + 'bucket' and (not label or label in l)]
+    assert of == sorted(of) and of[-1] == v, name
+assert rows['genie_compile_duration_seconds_count', None] == rows['genie_plans_made_total', None] >= 1
+PYTHON
+}
+
+# The page holds the same figures as /status.json, and needs no other file.
+status_page_is_one_file() {
+    get / >"$WORK/page" && get /status.json >"$WORK/status.json" && grep -q '^200 text/html' "$WORK/page" && grep -q '^200 application/json' "$WORK/status.json" || return 1
+    python3 - "$WORK/page" "$WORK/status.json" <<'PYTHON'
+import json, re, sys
+page, status = (open(p).read().split('\n', 1)[1] for p in sys.argv[1:])
+inside = json.loads(re.search(r"<script id='status' type='application/json'>(.*?)</script>", page, re.S).group(1))
+status = json.loads(status)
+assert inside['all'] == status['all'] == 1 and inside['counters'] == status['counters'] and status['counters']['steps_run'] > 0
+assert status['devices'][0]['name'] == 'cpu:0' and status['times'] and not status['sessions']
+assert not re.search(r'(?:src|href)=.(?!data:)|@import|https?://(?!www\.w3\.org/2000/svg)', page)
+PYTHON
+}
+
+# Drawn by a browser where there is one: elements are counted, and the pictures of three kinds of screen are not blank and differ.
+status_page_is_drawn() {
+    local browser=(timeout -k 5 100 chromium --headless=new --no-sandbox --disable-gpu --hide-scrollbars "--user-data-dir=$WORK/browser")
+    "${browser[@]}" --virtual-time-budget=1000 --dump-dom "http://127.0.0.1:$metrics_port/" >"$WORK/dom" 2>"$WORK/browser.log" || { tail -n 5 "$WORK/browser.log"; return 1; }
+    "${browser[@]}" --window-size=1100,800 "--screenshot=$WORK/wide.png" "http://127.0.0.1:$metrics_port/" &&
+        "${browser[@]}" --window-size=500,800 --blink-settings=preferredColorScheme=0 "--screenshot=$WORK/dark.png" "http://127.0.0.1:$metrics_port/" || return 1
+    python3 - "$WORK/dom" "$WORK/wide.png" "$WORK/dark.png" <<'PYTHON'
+import re, struct, sys, zlib
+dom = open(sys.argv[1]).read()
+assert len(re.findall(r'class="tile"', dom)) >= 10 and len(re.findall(r'class="card"', dom)) == 1 and 'cpu:0' in dom
+assert '>serving<' in dom and 'no sessions now' in dom and dom.count('role="meter"') >= 1 and '<path' in dom
+def first_and_number(path):
+    data, at, packed = open(path, 'rb').read(), 8, b''
+    while at < len(data):
+        n, kind = struct.unpack('>I4s', data[at:at + 8])
+        if kind == b'IHDR': width, height, depth, colour = struct.unpack('>IIBB', data[at + 8:at + 18])
+        if kind == b'IDAT': packed += data[at + 8:at + 8 + n]
+        at += 12 + n
+    raw, size = zlib.decompress(packed), 4 if colour == 6 else 3
+    rows = [raw[y * (width * size + 1):(y + 1) * (width * size + 1)] for y in range(height)]
+    return rows[0][1:4], len({r for r in rows})
+(light, many), (dark, more) = map(first_and_number, sys.argv[2:])
+assert min(light) > 200 and max(dark) < 60 and many > 50 and more > 50, (light, many, dark, more)
 PYTHON
 }
 
@@ -215,14 +274,142 @@ promtool_takes_the_metrics() { tail -n +2 "$WORK/metrics" | promtool check metri
 
 # The null device computes nothing.
 device_that_does_not_compute_is_not_ready() {
-    start_server "$WORK/unready" --devices null --metrics 127.0.0.1:0 || return 1
-    within 20 grep -q 'metrics on port' "$WORK/unready/log" || return 1
-    metrics_port=$(sed -n 's/^metrics on port //p' "$WORK/unready/log")
+    metrics_server "$WORK/unready" --devices null || return 1
     within 20 got /readyz '^device 0: the null executor computes no values' && grep -q '^503' "$WORK/got" && got /livez '^200'
+}
+
+# By TLS, with the server's own certificate; to who has the token, as a bearer's or as a browser's password. Who says nothing or no TLS
+# harms nobody.
+metrics_by_tls_need_a_token() {
+    printf 'correct horse battery staple\n' >"$WORK/token" && printf 'short\n' >"$WORK/short"
+    fails_with '16 characters' "$serve" --home "$WORK/public" --listen 127.0.0.1:0 --metrics 0.0.0.0:0 --metrics-token "$WORK/short" || return 1
+    start_server "$WORK/guarded" --metrics 0.0.0.0:0 --metrics-token "$WORK/token" || return 1
+    within 20 grep -q 'metrics on port' "$WORK/guarded/log" || return 1
+    metrics_port=$(sed -n 's/^metrics on port //p' "$WORK/guarded/log")
+    python3 - "$metrics_port" "$WORK/guarded" <<'PYTHON'
+import base64, glob, http.client, socket, ssl, sys
+port, home = int(sys.argv[1]), sys.argv[2]
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+tls.load_verify_locations(glob.glob(home + '/**/cert.pem', recursive=True)[0])
+tls.check_hostname = False
+def get(path, **headers):
+    c = http.client.HTTPSConnection('127.0.0.1', port, context=tls, timeout=20)
+    c.request('GET', path, headers=headers)
+    r = c.getresponse()
+    return r.status, r.read(), r.headers.get_all('WWW-Authenticate')
+silent = [socket.create_connection(('127.0.0.1', port)) for _ in range(40)]
+plain = socket.create_connection(('127.0.0.1', port))
+plain.sendall(b'GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n')
+token = 'correct horse battery staple'
+basic = lambda t: 'Basic ' + base64.b64encode(('anyone:' + t).encode()).decode()
+status, page, _ = get('/metrics', Authorization='Bearer ' + token)
+assert status == 200 and b'genie_sessions_open 0' in page and len(page) > 20000, status
+assert get('/', Authorization=basic(token), Host='gpu.example:9095')[0] == 200
+status, page, how = get('/metrics')
+assert status == 401 and b'genie_' not in page and len(how) == 2, (status, how)
+for wrong in ('Bearer ' + token + '!', 'Bearer', basic('x' + token), 'Basic !!!!', 'Basic ' + 'QUFB' * 300, 'Basic'):
+    assert get('/', Authorization=wrong)[0] == 401, wrong
+plain.settimeout(20)
+try: assert b'HTTP' not in plain.recv(100)
+except ConnectionResetError: pass
+PYTHON
 }
 
 metrics_stay_on_loopback() {
     fails_with 'token' "$serve" --home "$WORK/public" --listen 127.0.0.1:0 --metrics 0.0.0.0:0
+}
+
+# ---- top ----
+
+# view HOME WHERE EXPRESSION: what `top --json` prints, as `v` of a Python expression that must hold.
+view() {
+    GENIE_HOME=$1 timeout -k 5 60 "$serve" top "$2" --json >"$WORK/view" || return 1
+    python3 -c 'import json, sys
+v = json.load(open(sys.argv[1]))
+assert eval(sys.argv[2]), v' "$WORK/view" "$3"
+}
+
+# An administrator sees all, another client its own sessions; the administrator's code works once, and its file goes.
+top_shows_what_a_client_may_see() {
+    start_server "$WORK/watched" --admin "$WORK/watched/admin" || return 1
+    [ "$(stat -c %a "$WORK/watched/admin")" = 600 ] || return 1
+    # one file cannot hold both URLs, by whatever name it is called
+    fails_with 'a file of its own' "$serve" --home "$WORK/one" --listen 127.0.0.1:0 --url-file "$WORK/one-url" --admin "$WORK/./one-url" || return 1
+    cp "$WORK/watched/admin" "$WORK/admin.used"
+    local where=127.0.0.1:$server_port
+    client "$WORK/watched-client" "@$WORK/watched/url" "$EXAMPLES/hello" || return 1
+    view "$WORK/watched-client" "$where" "v['all'] == 0 and len(v['sessions']) == 1 and v['counters']['steps_run'] == 0 and not v['times']" || return 1
+    view "$WORK/watched-admin" "@$WORK/watched/admin" "v['all'] == 1 and v['counters']['steps_run'] >= 1 and v['times'] and v['sessions'][0]['label'] == 'genie_serve top'" || return 1
+    [ ! -e "$WORK/watched/admin" ] && grep -q ' admin$' "$WORK/watched/server/clients" 2>/dev/null || grep -q ' admin$' "$WORK/watched/clients" || return 1
+    view "$WORK/watched-admin" "$where" "v['all'] == 1" || return 1
+    fails_with 'not accepted' env GENIE_HOME="$WORK/watched-thief" "$serve" top "@$WORK/admin.used" || return 1
+    # who is no administrator any more sees its own at once
+    sed -i 's/ admin$//' "$WORK/watched/clients" && view "$WORK/watched-admin" "$where" "v['all'] == 0"
+}
+
+top_prints_once() {
+    GENIE_HOME=$WORK/watched-admin COLUMNS=90 timeout -k 5 60 "$serve" top "127.0.0.1:$server_port" --once >"$WORK/top" || return 1
+    cat "$WORK/top"
+    grep -q '^genie .* serving' "$WORK/top" && grep -q '^cpu:0 .*busy' "$WORK/top" && grep -q '^TENANT' "$WORK/top" && ! grep -q $'\033' "$WORK/top" &&
+        [ "$(LC_ALL=C.UTF-8 awk 'length($0) > 90' "$WORK/top" | wc -l)" = 0 ]
+}
+
+# In a terminal: a picture that follows the terminal's size, keys, no colours with NO_COLOR, the terminal as it was at the end.
+top_in_a_terminal() {
+    GENIE_HOME=$WORK/watched-admin LC_ALL=C.UTF-8 python3 - "$serve" "127.0.0.1:$server_port" <<'PYTHON'
+import fcntl, os, pty, re, select, signal, struct, sys, termios, time
+def run(keys, **more):
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ.update(more)
+        os.execv(sys.argv[1], [sys.argv[1], 'top', sys.argv[2], '--interval', '0.3'])
+    out = b''
+    def until(text, seconds=20):
+        nonlocal out
+        end, begin = time.time() + seconds, len(out)
+        while text not in out[begin:]:
+            assert time.time() < end, (text, out)
+            if select.select([fd], [], [], 0.2)[0]: out += os.read(fd, 65536)
+        return out[begin:]
+    def size(rows, columns):
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack('HHHH', rows, columns, 0, 0))
+        os.kill(pid, signal.SIGWINCH)
+    until(b'q quit')
+    size(12, 60)
+    until(b'\033[12;1H')
+    picture = until(b'\033[12;1H').split(b'\033[H')[-1] # drawn again by itself
+    lines = [re.sub('\033\\[[0-9;?]*[A-Za-z]', '', l) for l in picture.decode().split('\r\n')]
+    assert len(lines) <= 12 and max(map(len, lines)) <= 60, lines
+    size(40, 150)
+    until(b'\033[40;1H')
+    os.write(fd, b'p')
+    until(b'PAUSED')
+    os.write(fd, b'p')
+    os.write(fd, keys)
+    try: until(b'\033[?1049l')
+    except OSError: pass
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status == 0 and b'\033[?25h' in out, status
+    return out
+coloured, plain = run(b'q', TERM='xterm'), run(b'\003', TERM='xterm', NO_COLOR='1')
+assert b'\033[1m' in coloured and not re.search(rb'\033\[[0-9;]*m', plain.replace(b'\033[0m', b'')), plain
+PYTHON
+}
+
+# The first SIGTERM lets sessions go on and turns new ones away; with the last of them the server ends.
+draining_server_ends_with_its_sessions() {
+    metrics_server "$WORK/drained" --drain-seconds 60 || return 1
+    local works process=$server_process
+    client "$WORK/drained-client" "@$WORK/drained/url" "$EXAMPLES/hello" || return 1
+    GENIE_HOME=$WORK/drained-client "$EXAMPLES/remote_mlp" --connect "127.0.0.1:$server_port" --steps 100000 >/dev/null 2>&1 & works=$!
+    processes+=("$works")
+    within 20 got /status.json '"steps":[1-9][0-9]' || return 1
+    kill -TERM "$process"
+    within 20 got /readyz '^draining' && grep -q '^503' "$WORK/got" && got /livez '^200' || return 1
+    fails_with 'takes no new sessions' client "$WORK/drained-client" "127.0.0.1:$server_port" "$EXAMPLES/hello" || return 1
+    kill -0 "$process" && kill -KILL "$works" || return 1
+    wait "$works" 2>/dev/null
+    ended 20 "$process"
 }
 
 # A device that is absent is a warning: printed from level warn on.
@@ -364,7 +551,7 @@ trace_is_whole_after_a_kill() {
     kill -9 $pid
     wait $pid 2>/dev/null || true
     python3 -c 'import json, sys
-events = json.load(open(sys.argv[1]))
+events = [e for e in json.load(open(sys.argv[1])) if e["ph"] not in "Mbe"]
 names = {e["name"] for e in events}
 print(len(events), names)
 sys.exit(not ({"gn_open", "gn_read", "submit", "wait", "plan_make"} <= names and all(e["dur"] >= 0 and e["ph"] == "X" for e in events)))' "$WORK/trace.json"
@@ -478,11 +665,24 @@ check log_with_a_word_that_is_none_is_refused fails_with 'log-format' "$serve" -
 check log_of_a_program_begins_at_its_level library_logs_from_a_level_on
 if has python3; then
     check metrics_are_those_of_the_counters metrics_are_answered
+    check status_page_is_one_file_with_the_same_figures status_page_is_one_file
+    if [ -n "${SAN:-}" ]; then skip status_page_is_drawn "once is enough, without sanitizers"
+    elif has chromium; then check status_page_is_drawn status_page_is_drawn
+    else skip status_page_is_drawn "no chromium here"; fi
     if has promtool; then check promtool_takes_the_metrics promtool_takes_the_metrics
     else skip promtool_takes_the_metrics "no promtool here"; fi
 else
     skip metrics_are_those_of_the_counters "no python3 here"
 fi
+if has python3; then
+    check top_shows_what_a_client_may_see top_shows_what_a_client_may_see
+    check top_prints_once_without_a_terminal top_prints_once
+    check top_in_a_terminal_follows_its_size_and_keys top_in_a_terminal
+    check draining_server_ends_with_its_sessions draining_server_ends_with_its_sessions
+else
+    skip top_shows_what_a_client_may_see "no python3 here"
+fi
 ! has python3 || check device_that_does_not_compute_is_not_ready device_that_does_not_compute_is_not_ready
-check metrics_on_a_public_address_are_refused metrics_stay_on_loopback
+! has python3 || check metrics_by_tls_need_a_token metrics_by_tls_need_a_token
+check metrics_on_a_public_address_without_a_token_are_refused metrics_stay_on_loopback
 finish

@@ -35,14 +35,14 @@ conformance() {
 # Counting in 64 bits, as of tensors that are too large for this machine.
 wide() {
     local op words=()
-    for op in add cast where random_uniform sum argmax softmax layernorm gather embedding one_hot scatter argsort cumsum nonzero concat slice_put attention attention_with rotary rotary_table sample kv_append matmul expert_linear mse_loss cross_entropy; do
+    for op in add cast where random_uniform sum argmax softmax layernorm gather embedding one_hot scatter argsort cumsum nonzero concat slice_put attention attention_with rotary rotary_table sample kv_append page_append page_attention matmul expert_linear mse_loss cross_entropy; do
         words+=("conformance_${op}_on_")
     done
     GENIE_CUDA_WIDE=1 compile 20 "${words[@]}" compile_for && GENIE_CUDA_WIDE=1 conformance 20 "${words[@]/%/cuda}"
 }
 known_values() {
-    on_shim "$BUILD/tests/gpu_test" ones_times replayed launched_again one_element a_fault _place_are_put_back an_old_version indices_into_nothing long_rows a_loop_takes attention_written_out_agrees by_attention_written --seed 1 >"$WORK/known" 2>&1
-    holds "$WORK/known" 14
+    on_shim "$BUILD/tests/gpu_test" ones_times replayed launched_again one_element a_fault _place_are_put_back an_old_version indices_into_nothing long_rows a_loop_takes attention_written_out_agrees by_attention_written norm_within --seed 1 >"$WORK/known" 2>&1
+    holds "$WORK/known" 15
 }
 rows_with_loops() {
     on_shim "$BUILD/tests/rows_test" --seed 1 >"$WORK/rows" 2>&1

@@ -73,9 +73,7 @@ static struct {
    them. */
 static inline int test_rounds(int n) {
     int rounds = TEST_SANITIZED_THREADS ? (n + 9) / 10 : n;
-    if (rounds < n) {
-        printf("  %s: %d of %d rounds\n", test__.name, rounds, n);
-    }
+    if (rounds < n) printf("  %s: %d of %d rounds\n", test__.name, rounds, n);
     return rounds;
 }
 
@@ -94,9 +92,7 @@ static inline int test_rounds(int n) {
 TEST__PRINTF(3, 4)
 static inline void test_fail(const char *file, int line, const char *format, ...) {
     va_list args;
-    if (test__.failed_checks++ >= TEST_MAX_PRINTED) {
-        return;
-    }
+    if (test__.failed_checks++ >= TEST_MAX_PRINTED) return;
     printf("  %s:%d: %s: ", file, line, test__.name);
     va_start(args, format);
     vprintf(format, args);
@@ -111,32 +107,24 @@ static inline void test_skip(const char *why) {
 }
 
 static inline bool test_true(const char *file, int line, const char *text, bool holds) {
-    if (!holds) {
-        test_fail(file, line, "%s", text);
-    }
+    if (!holds) test_fail(file, line, "%s", text);
     return holds;
 }
 
 static inline bool test_int(const char *file, int line, const char *text, int64_t got, int64_t want) {
-    if (got != want) {
-        test_fail(file, line, "%s is %" PRId64 ", not %" PRId64, text, got, want);
-    }
+    if (got != want) test_fail(file, line, "%s is %" PRId64 ", not %" PRId64, text, got, want);
     return got == want;
 }
 
 static inline bool test_str(const char *file, int line, const char *text, const char *got, const char *want) {
     bool same = got && strcmp(got, want) == 0;
-    if (!same) {
-        test_fail(file, line, "%s is \"%s\", not \"%s\"", text, got ? got : "(null)", want);
-    }
+    if (!same) test_fail(file, line, "%s is \"%s\", not \"%s\"", text, got ? got : "(null)", want);
     return same;
 }
 
 static inline bool test_near(const char *file, int line, const char *text, double got, double want, double bound) {
     bool near = fabs(got - want) <= bound;
-    if (!near) {
-        test_fail(file, line, "%s is %.17g, not %.17g within %g", text, got, want, bound);
-    }
+    if (!near) test_fail(file, line, "%s is %.17g, not %.17g within %g", text, got, want, bound);
     return near;
 }
 
@@ -154,9 +142,7 @@ static inline bool test_near(const char *file, int line, const char *text, doubl
 #define CHECK_RESULT(got, want) test_result(__FILE__, __LINE__, #got, (got), (want))
 #ifdef GENIE_H
 static inline bool test_result(const char *file, int line, const char *text, gn_result got, gn_result want) {
-    if (got != want) {
-        test_fail(file, line, "%s is %s, not %s", text, gn_result_name(got), gn_result_name(want));
-    }
+    if (got != want) test_fail(file, line, "%s is %s, not %s", text, gn_result_name(got), gn_result_name(want));
     return got == want;
 }
 #endif
@@ -183,9 +169,7 @@ static inline double test_random_real(double low, double high) {
 /* Starts the stream that belongs to a name (FNV-1a of it, mixed with the seed). */
 static inline void test_reseed(const char *name) {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (; *name; name++) {
-        h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
-    }
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
     test__.stream = h ^ (test__.seed * UINT64_C(0xd1342543de82ef95));
 }
 
@@ -194,26 +178,19 @@ static inline void test_reseed(const char *name) {
 static inline void test__hung(int signal_number) {
     static const char text[] = "\nthe running test hangs\n";
     (void)signal_number;
-    if (write(STDOUT_FILENO, text, sizeof text - 1) < 0) {
-        _exit(2);
-    }
+    if (write(STDOUT_FILENO, text, sizeof text - 1) < 0) _exit(2);
     _exit(1);
 }
 
 static inline void test_begin(int argc, char **argv) {
     test__.seed = (uint64_t)time(NULL) * 1000003u + (uint64_t)getpid();
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-            test__.seed = strtoull(argv[++i], NULL, 0);
-        } else if (strcmp(argv[i], "--list") == 0) {
-            test__.list = true;
-        } else if (strcmp(argv[i], "--shard") == 0 && i + 1 < argc &&
-                   sscanf(argv[i + 1], "%d/%d", &test__.shard, &test__.shards) == 2) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) test__.seed = strtoull(argv[++i], NULL, 0);
+        else if (strcmp(argv[i], "--list") == 0) test__.list = true;
+        else if (strcmp(argv[i], "--shard") == 0 && i + 1 < argc &&
+                 sscanf(argv[i + 1], "%d/%d", &test__.shard, &test__.shards) == 2)
             i++;
-        } else if (test__.n_words < TEST_MAX_WORDS) {
-            test__.words[test__.n_words++] = argv[i];
-        }
-    }
+        else if (test__.n_words < TEST_MAX_WORDS) test__.words[test__.n_words++] = argv[i];
     signal(SIGALRM, test__hung);
     if (!test__.list) {
         printf("seed %" PRIu64 "\n", test__.seed);
@@ -223,17 +200,13 @@ static inline void test_begin(int argc, char **argv) {
 
 static inline bool test_wanted(const char *name) {
     bool wanted = test__.n_words == 0;
-    for (int i = 0; i < test__.n_words; i++) {
-        wanted = wanted || strstr(name, test__.words[i]) != NULL;
-    }
+    for (int i = 0; i < test__.n_words; i++) wanted = wanted || strstr(name, test__.words[i]) != NULL;
     return wanted;
 }
 
 /* For tests that are made while running: true when the test of this name is to run now; ends with test_close. */
 static inline bool test_open(const char *name) {
-    if (!test_wanted(name) || (test__.shards > 1 && test__.seen++ % test__.shards != test__.shard)) {
-        return false;
-    }
+    if (!test_wanted(name) || (test__.shards > 1 && test__.seen++ % test__.shards != test__.shard)) return false;
     if (test__.list) {
         printf("%s\n", name);
         return false;
@@ -269,9 +242,7 @@ static inline void test_all(const test_entry *tests, int n) {
 }
 
 static inline int test_end(void) {
-    if (test__.list) {
-        return 0;
-    }
+    if (test__.list) return 0;
     printf("%ld passed, %ld failed, %ld skipped\n", test__.passed, test__.failed, test__.skips);
     return test__.failed || test__.passed + test__.skips == 0;
 }

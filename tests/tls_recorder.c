@@ -83,12 +83,8 @@ static int accept_link(int listener, uint16_t port, const char *folder, link_end
 static bool send_all(int fd, const uint8_t *data, size_t n) {
     while (n > 0) {
         ssize_t k = send(fd, data, n, MSG_NOSIGNAL);
-        if (k < 0 && errno == EINTR) {
-            continue;
-        }
-        if (k <= 0) {
-            return false;
-        }
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) return false;
         data += k;
         n -= (size_t)k;
     }
@@ -114,20 +110,11 @@ static int relay(uint16_t port, const char *folder) {
     for (;;) {
         struct pollfd wait[2 * MAX_LINKS + 1];
         wait[0] = (struct pollfd){ listener, POLLIN, 0 };
-        for (int i = 0; i < n; i++) {
-            wait[i + 1] = (struct pollfd){ ends[i].ended ? -1 : ends[i].fd, POLLIN, 0 };
-        }
-        if (poll(wait, (nfds_t)n + 1, -1) < 0 && errno != EINTR) {
-            return 2;
-        }
-        for (int i = 0; i < n; i++) {
-            if (wait[i + 1].revents) {
-                move_bytes(&ends[i], &ends[i ^ 1]);
-            }
-        }
-        if (wait[0].revents) {
-            n = accept_link(listener, port, folder, ends, n);
-        }
+        for (int i = 0; i < n; i++) wait[i + 1] = (struct pollfd){ ends[i].ended ? -1 : ends[i].fd, POLLIN, 0 };
+        if (poll(wait, (nfds_t)n + 1, -1) < 0 && errno != EINTR) return 2;
+        for (int i = 0; i < n; i++)
+            if (wait[i + 1].revents) move_bytes(&ends[i], &ends[i ^ 1]);
+        if (wait[0].revents) n = accept_link(listener, port, folder, ends, n);
     }
 }
 
@@ -228,31 +215,21 @@ static int find(const char *path, char **texts, int n) {
     for (int i = 0; i < n; i++) {
         capture text = { (uint8_t *)texts[i], strlen(texts[i]), texts[i] };
         bool is_file = texts[i][0] == '@';
-        if (is_file) {
-            text = read_capture(texts[i] + 1);
-        }
+        if (is_file) text = read_capture(texts[i] + 1);
         if (text.n > 0 && memmem(c.bytes, c.n, text.bytes, text.n)) {
             printf("%s contains \"%s\"\n", path, texts[i]);
             found++;
         }
-        if (is_file) {
-            free(text.bytes);
-        }
+        if (is_file) free(text.bytes);
     }
     free(c.bytes);
     return found ? 0 : 1;
 }
 
 int main(int argc, char **argv) {
-    if (argc == 4 && strcmp(argv[1], "relay") == 0) {
-        return relay((uint16_t)strtoul(argv[2], NULL, 10), argv[3]);
-    }
-    if (argc == 4 && strcmp(argv[1], "check") == 0) {
-        return check(argv[2], argv[3]);
-    }
-    if (argc >= 4 && strcmp(argv[1], "find") == 0) {
-        return find(argv[2], argv + 3, argc - 3);
-    }
+    if (argc == 4 && strcmp(argv[1], "relay") == 0) return relay((uint16_t)strtoul(argv[2], NULL, 10), argv[3]);
+    if (argc == 4 && strcmp(argv[1], "check") == 0) return check(argv[2], argv[3]);
+    if (argc >= 4 && strcmp(argv[1], "find") == 0) return find(argv[2], argv + 3, argc - 3);
     fprintf(stderr, "usage: tls_recorder relay PORT FOLDER | check UP DOWN | find FILE TEXT...\n");
     return 2;
 }

@@ -298,7 +298,7 @@ def as_gguf(make, pre, first=None, **keys):
 
 def as_pieces(kind, **more):
     def other(path):
-        return path + '.gguf', Pieces(kind, path + '.gguf', 6000, **more)
+        return path + '.gguf', Pieces(kind, path + '.gguf', 8000, **more)
     return other
 
 

@@ -77,7 +77,7 @@ second_attempt_costs_nothing() {
     for _ in 1 2 3; do
         GENIE_HOME=$WORK/home.hanging GENIE_DEVICES=127.0.0.1:$server_port GENIE_TEST_ENDLESS=atanh timeout -k 5 30 "$client" >"$WORK/again" 2>&1
         cat "$WORK/again"
-        grep -q '^GN_LIMIT after [01]\.[0-9] s: .*not taken again' "$WORK/again" || return 1
+        grep -q '^GN_LIMIT after [01]\.[0-9] s: .*this plan is refused' "$WORK/again" || return 1
     done
     client_process=$other
     ended_saying 30 other 'the longest 0' && [ "$(grep -c '^serving' "$WORK/gpu/log")" = 2 ]

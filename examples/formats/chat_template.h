@@ -524,11 +524,13 @@ static void ct__json(ct__work *w, ct__value v, int indent, int depth) {
     const ct__list *items = dict ? &v.u.dict->values : v.type == CT__LIST ? v.u.list : NULL;
     if (w->failed) return;
     if (depth > CT__DEPTH) ct__fail(w, "values lie too deep in each other");
-    else if (v.type == CT__UNDEFINED || v.type == CT__LOOP) ct__fail(w, "%s is no JSON", ct__type_names[v.type]);
+    else if (v.type == CT__UNDEFINED || v.type == CT__LOOP)
+        ct__fail(w, "%s cannot be written as JSON", ct__type_names[v.type]);
     else if (v.type == CT__NONE) ct__write(w, "null", 4);
     else if (v.type == CT__BOOL) ct__write(w, v.u.i ? "true" : "false", v.u.i ? 4 : 5);
     else if (v.type == CT__TEXT) ct__json_text(w, v);
-    else if (v.type == CT__FLOAT && !isfinite(v.u.f)) ct__fail(w, "a float that is not finite is no JSON");
+    else if (v.type == CT__FLOAT && !isfinite(v.u.f))
+        ct__fail(w, "a float that is not finite cannot be written as JSON");
     else if (!items) ct__write_value(w, v);
     if (!items) return;
     ct__write(w, dict ? "{" : "[", 1);
@@ -690,7 +692,7 @@ static ct__value ct__slice(ct__work *w, ct__value v, const ct__value bounds[3]) 
     if (v.type != CT__LIST && v.type != CT__TEXT) return ct__fail(w, "%s has no slices", ct__type_names[v.type]);
     for (int k = 0; k < 3; k++)
         if (bounds[k].type != CT__NONE && bounds[k].type != CT__INT && bounds[k].type != CT__BOOL)
-            return ct__fail(w, "%s is no bound of a slice", ct__type_names[bounds[k].type]);
+            return ct__fail(w, "%s cannot bound a slice", ct__type_names[bounds[k].type]);
     const ct__list *items = ct__items(w, v);
     int64_t n = (int64_t)items->n, step = bounds[2].type == CT__NONE ? 1 : bounds[2].u.i;
     if (step == 0 || step > (1 << 30) || step < -(1 << 30)) return ct__fail(w, "a slice by such a step is not read");
@@ -962,7 +964,7 @@ static ct__value ct__string(ct__work *w, ct__value v, const ct__args *a) { retur
 static ct__value ct__to_int(ct__work *w, ct__value v, const ct__args *a) {
     ct__value otherwise = a->n ? a->at[0] : ct__int(0);
     char number[64], *end = number;
-    if (v.type == CT__UNDEFINED) return ct__fail(w, "an undefined value is no number");
+    if (v.type == CT__UNDEFINED) return ct__fail(w, "an undefined value is not a number");
     if (v.type == CT__INT || v.type == CT__BOOL) return ct__int(v.u.i);
     if (v.type == CT__TEXT) {
         v = ct__strip(v, NULL, true, true);
@@ -1422,9 +1424,8 @@ static void ct__unpack(ct__work *w, const ct__node *loop, ct__value item) {
         return;
     }
     const ct__list *parts = ct__items(w, item);
-    for (uint32_t k = loop->c; k && !w->failed; k = ct__at(w, k)->next, n++) {
+    for (uint32_t k = loop->c; k && !w->failed; k = ct__at(w, k)->next, n++)
         if (n < parts->n) ct__assign(w, ct__at(w, k)->text, ct__at(w, k)->n, parts->at[n]);
-    }
     if (n != parts->n) ct__fail(w, "%zu parts for %zu names", parts->n, n);
 }
 
@@ -1473,7 +1474,7 @@ static void ct__run_set(ct__work *w, const ct__node *x) {
         return;
     }
     ct__value space = ct__look_up(w, x->text, x->n);
-    if (space.type != CT__DICT || !space.u.dict->space) ct__fail(w, "%.*s is no namespace", (int)x->n, x->text);
+    if (space.type != CT__DICT || !space.u.dict->space) ct__fail(w, "%.*s is not a namespace", (int)x->n, x->text);
     else ct__put(w, space.u.dict, x->v, v);
 }
 
@@ -1638,7 +1639,7 @@ static size_t ct__code(ct__work *w, int digits, char *out) {
         c = c << 4 | (uint32_t)d;
     }
     if (c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) {
-        ct__fail(w, "an escape that is no character");
+        ct__fail(w, "an escape that is not a character");
         return 0;
     }
     return json__encode(c, out);
@@ -2224,7 +2225,7 @@ bool chat_template_render(const chat_template *t, json_value variables, chat_tem
     w.out = out;
     w.line = 1;
     ct__write(&w, "", 0);
-    if (json_kind_of(variables) != JSON_OBJECT) ct__fail(&w, "the variables are no object");
+    if (json_kind_of(variables) != JSON_OBJECT) ct__fail(&w, "the variables are not an object");
     for (json_iter i = json_begin(variables); !w.failed && json_next(&i, &key, &value);) {
         ct__value name = ct__from_json(&w, key), v = ct__from_json(&w, value);
         if (!w.failed) ct__assign(&w, name.u.text, name.n, v);

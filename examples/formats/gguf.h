@@ -281,7 +281,7 @@ static bool gguf__name(gguf__reader *r) {
     if (!s.size || s.size > GGUF__NAME) return gguf__refuse(r, place, "a key or name has 1 to 65535 bytes");
     for (uint64_t i = 0, n; i < s.size; i += n) {
         n = json_utf8(s.text + i, (size_t)(s.size - i));
-        if (!n || !s.text[i]) return gguf__refuse(r, place, "a key or name is no UTF-8 or holds a 0 byte");
+        if (!n || !s.text[i]) return gguf__refuse(r, place, "a key or name is not UTF-8 or holds a 0 byte");
     }
     r->item = s;
     return true;
@@ -381,7 +381,7 @@ static bool gguf__read_info(gguf__reader *r) {
         snprintf(text, sizeof text, "type %s (%u) is not read", gguf_type_name(type), type);
         return gguf__refuse(r, r->at - 4, text);
     }
-    if (first % elements) return gguf__refuse(r, r->at - 4, "a row is no whole number of blocks of its type");
+    if (first % elements) return gguf__refuse(r, r->at - 4, "a row is not a whole number of blocks of its type");
     if (!empty && n / elements > UINT64_MAX / 2 / block)
         return gguf__refuse(r, r->at - 4, "the tensor's bytes do not fit 64 bits");
     return gguf__u64(r, &offset);
@@ -425,10 +425,10 @@ static bool gguf__check_data(gguf *g, gguf__reader *r, size_t file) {
     for (uint64_t i = 0; i < f->n_infos; i++) {
         uint64_t offset = gguf__offset(f->infos[i]), expected = (end + f->alignment - 1) / f->alignment * f->alignment;
         r->item = gguf__string_at(f->infos[i]);
-        if (offset % f->alignment) return gguf__refuse(r, f->infos[i], "its offset is no multiple of the alignment");
+        if (offset % f->alignment) return gguf__refuse(r, f->infos[i], "its offset is not a multiple of the alignment");
         if (offset <= room) gguf__tensor_at(g, &(gguf__entry){ f->infos[i], (uint32_t)file }, &t);
         if (offset > room || t.bytes > room - offset)
-            return gguf__refuse(r, f->infos[i], "its data lies behind the file's end; the file is cut");
+            return gguf__refuse(r, f->infos[i], "its data lies beyond the end of the file, which is truncated");
         if (t.bytes && offset < end) return gguf__refuse(r, f->infos[i], "its data overlaps another tensor's");
         if (t.bytes && offset > expected) return gguf__refuse(r, f->infos[i], "a gap lies before its data");
         if (t.bytes) end = offset + t.bytes;
@@ -443,7 +443,7 @@ static bool gguf__check_data(gguf *g, gguf__reader *r, size_t file) {
 static bool gguf__read_head(gguf__reader *r, gguf__file *f) {
     uint32_t magic, version;
     if (!gguf__u32(r, &magic) || !gguf__u32(r, &version)) return false;
-    if (magic != 0x46554747) return gguf__refuse(r, r->at - 8, "this is no GGUF file");
+    if (magic != 0x46554747) return gguf__refuse(r, r->at - 8, "this is not a GGUF file");
     if (version == 0x02000000 || version == 0x03000000)
         return gguf__refuse(r, r->at - 4, "big-endian files are not read");
     if (version != 2 && version != 3) return gguf__refuse(r, r->at - 4, "versions 2 and 3 are read, this is another");
@@ -464,7 +464,7 @@ static bool gguf__read_file(gguf *g, size_t file) {
     gguf_value v;
     if (!mapping_open(&f->map, f->path, g->error, GGUF_ERROR)) return false;
     if (f->map.size < 24)
-        return gguf__fail(g->error, "%.200s: %u bytes are no GGUF file", f->path, (unsigned)f->map.size);
+        return gguf__fail(g->error, "%.200s: %u bytes are too few for a GGUF file", f->path, (unsigned)f->map.size);
     r.at = f->map.data;
     r.end = r.at + (f->map.size < GGUF__HEADER ? f->map.size : GGUF__HEADER);
     if (!gguf__read_head(&r, f) || !gguf__read_keys(&r, f)) return false;

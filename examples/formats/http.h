@@ -23,7 +23,7 @@
    answered with 408, 413, 414, 431 or 503 and cut off. Grammar is strict: no folded lines, no spaces before a colon, no
    two lengths, no bare line feeds. A server on a loopback address answers only to names of this machine in "Host", so
    that no page of a browser reaches it by a name of its own; one on another address must have a token, which clients
-   send as "Authorization: Bearer TOKEN".
+   send as "Authorization: Bearer TOKEN", or as the password of "Basic", as browsers do.
 
    Does not do: TLS, request bodies in chunks, compression, ranges, HTTP/2. */
 #ifndef HTTP_H
@@ -45,6 +45,7 @@ typedef struct http_exchange http_exchange;
 typedef struct http_options { /* zero: the default */
     const char *listen;       /* "HOST:PORT", "[HOST]:PORT"; port 0: a free one; NULL: "127.0.0.1:0" */
     const char *token;        /* NULL: none is asked for; a listener beyond loopback needs one */
+    bool any_host;            /* on loopback too any name will do in "Host": requests are passed on from elsewhere */
     void (*answer)(void *user, http_exchange *x);
     void (*gone)(void *user, http_exchange *x); /* the client of an exchange that is not ended has gone; may be NULL */
     void *user;
@@ -355,7 +356,8 @@ static bool http__put_head(http_exchange *x, int status, const char *type, const
     int n = snprintf(head, sizeof head,
                      "HTTP/1.1 %d %s\r\nContent-Type: %.100s\r\n%sCache-Control: no-store\r\n"
                      "X-Content-Type-Options: nosniff\r\n%sConnection: %s\r\n\r\n",
-                     status, http__reason(status), type, framing, status == 401 ? "WWW-Authenticate: Bearer\r\n" : "",
+                     status, http__reason(status), type, framing,
+                     status == 401 ? "WWW-Authenticate: Bearer\r\nWWW-Authenticate: Basic realm=\"token\"\r\n" : "",
                      x->head.keep ? "keep-alive" : "close");
     return n > 0 && (size_t)n < sizeof head && http__put(x, head, (size_t)n);
 }
@@ -492,11 +494,34 @@ static bool http__is_local(const char *host) {
     return false;
 }
 
+/* Whether `coded` is base64 (RFC 4648) of a name, a colon and the token. */
+static bool http__basic(const char *token, const char *coded) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char text[512];
+    size_t n = 0;
+    uint32_t bits = 0;
+    int have = 0;
+    for (; *coded && *coded != '=' && n + 1 < sizeof text; coded++) {
+        const char *digit = strchr(digits, *coded);
+        if (!digit) return false;
+        bits = bits << 6 | (uint32_t)(digit - digits);
+        have += 6;
+        if (have < 8) continue;
+        have -= 8;
+        text[n++] = (char)(bits >> have);
+    }
+    text[n] = 0;
+    const char *colon = strchr(text, ':');
+    return colon && strlen(text) == n && (!*coded || *coded == '=') && http__same(token, colon + 1);
+}
+
 static int http__allowed(const http_exchange *x) {
     const char *host = http__find(&x->head, "Host"), *proof = http__find(&x->head, "Authorization");
-    if (x->server->loopback && host && !http__is_local(host)) return 403;
-    if (!x->server->token) return 0;
-    return proof && !strncasecmp(proof, "Bearer ", 7) && http__same(x->server->token, proof + 7) ? 0 : 401;
+    const char *token = x->server->token;
+    if (x->server->loopback && !x->server->o.any_host && host && !http__is_local(host)) return 403;
+    if (!token) return 0;
+    bool bearer = proof && !strncasecmp(proof, "Bearer ", 7) && http__same(token, proof + 7);
+    return bearer || (proof && !strncasecmp(proof, "Basic ", 6) && http__basic(token, proof + 6)) ? 0 : 401;
 }
 
 static bool http__grow(http_exchange *x, size_t room) {

@@ -218,7 +218,7 @@ static bool json__string(json__checker *c, uint32_t *out_hash) {
         const char *place = c->at;
         size_t n = json__character(&c->at, c->end, bytes);
         if (!n)
-            return json__fail(c, place, "a string holds a control character, a bad escape or bytes that are no UTF-8");
+            return json__fail(c, place, "a string holds a control character, a bad escape or bytes that are not UTF-8");
         for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)bytes[i]) * 16777619u;
     }
     if (c->at >= c->end) return json__fail(c, start, "a string does not end");
@@ -255,7 +255,8 @@ static bool json__number(json__checker *c) {
 
 static bool json__word(json__checker *c, const char *word) {
     size_t n = strlen(word);
-    if ((size_t)(c->end - c->at) < n || memcmp(c->at, word, n)) return json__fail(c, c->at, "this is no value");
+    if ((size_t)(c->end - c->at) < n || memcmp(c->at, word, n))
+        return json__fail(c, c->at, "a JSON value is expected here");
     c->at += n;
     return true;
 }
@@ -350,7 +351,7 @@ static bool json__scalar(json__checker *c) {
     case '7':
     case '8':
     case '9': return json__number(c);
-    default: return json__fail(c, c->at, "this is no value");
+    default: return json__fail(c, c->at, "a JSON value is expected here");
     }
 }
 

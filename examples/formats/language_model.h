@@ -12,13 +12,13 @@
        gn_tensor x = lm_forward(&s, ids, 5);                           ids (5) i32 or i64: -> (5, dim)
        gn_read(lm_logits(m, gn_slice(x, 0, -1, GN_END, 1)), ...);      (1, vocab) f32
        gn_step(m->g);
-       ...
+       ...                                                             many sequences in one plan: lm_pages_open
        gn_close(m->g);
        lm_close(m);                                                    after the context: it borrows the file
 
-   Read: a directory with config.json and safetensors, or a GGUF file (its quantised weights become f32, unless another
-   dtype is asked for). Families: the table lm__families; examples/adding_a_family.md says how to add one. What a
-   configuration asks for that is not here is refused by its name, and so is a tensor that the family does not have:
+   Read: a directory with config.json and safetensors, or a GGUF file (its quantised weights are used as they lie,
+   unless a dtype is asked for). Families: the table lm__families; examples/adding_a_family.md says how to add one. What
+   a configuration asks for that is not here is refused by its name, and so is a tensor that the family does not have:
    text that is nearly right is wrong. */
 #ifndef LANGUAGE_MODEL_H
 #define LANGUAGE_MODEL_H
@@ -104,18 +104,40 @@ typedef struct lm_model {
     gn_ctx *g;          /* from lm_load on */
     lm_tensor *tensors; /* (1 + layers) * LM_ROLES, outer ones are those of layer -1; then the experts of each layer */
     gn_tensor *w;       /* the same; GN_NONE: there is none */
+    gn_quantized *q;    /* the same, of those that are quantised; others have no format */
+    gn_quant quant;     /* what matrices become when they are loaded; GN_QUANT_NONE: as they are */
+    bool as_stored;     /* no dtype was asked for */
     safetensors *files;
     gguf *gguf;
 } lm_model;
+
+/* Many sequences in one plan: the KV caches of all layers as pools of pages, and who holds which page. */
+typedef struct lm_pages {
+    lm_model *m;
+    gn_kv_pages *held;
+    gn_kv_pages_desc desc;
+    gn_tensor *pool; /* keys and values of each layer (pages, kv_heads, page_size, head_dim) */
+} lm_pages;
+
+/* The rows of one step, n tokens of any sequences: data of the step. slots -1 and sequences -1 where a row is of none;
+   its position is still one of the model's. */
+typedef struct lm_rows {
+    int64_t n;
+    gn_tensor ids, positions, sequences, slots; /* (n) i32 or i64 */
+    gn_tensor table;                            /* (sequences, pages of the longest, or more) */
+    gn_tensor from, to;                         /* pages to copy first; GN_NONE: none */
+} lm_rows;
 
 /* One pass of `tokens` tokens of each of `batch` sequences through the layers. */
 typedef struct lm_pass {
     const lm_model *m;
     int64_t batch, tokens;
-    gn_tensor position; /* 0-d i32: of the first token; GN_NONE without a cache */
-    gn_tensor places;   /* (tokens) i32: position + 0, 1 … */
-    gn_tensor *cache;   /* keys and values of each layer (batch, kv_heads, context, head_dim); NULL: none */
-    int64_t context;    /* of the cache */
+    gn_tensor position;    /* 0-d i32: of the first token; GN_NONE without a cache */
+    gn_tensor places;      /* (tokens) i32: position + 0, 1 … */
+    gn_tensor *cache;      /* keys and values of each layer (batch, kv_heads, context, head_dim); NULL: none */
+    int64_t context;       /* of the cache */
+    const lm_pages *pages; /* NULL, or the batch is one, its tokens are `rows` */
+    const lm_rows *rows;
 } lm_pass;
 
 /* A sequence: its KV cache, and where it ends. */
@@ -126,9 +148,13 @@ typedef struct lm_session {
 } lm_session;
 
 /* `path`: a directory, or a GGUF file (of splits the first). dtype: GN_F32, GN_F16 or GN_BF16, to which what the file
-   holds is converted; GN_DTYPE_NONE: as the file has it, f32 for what is quantised. NULL: `error` says why. */
+   holds is converted; GN_DTYPE_NONE: as the file has it; what is
+   quantised stays so, and is computed with in f32. NULL: `error` says why. */
 lm_model *lm_open(const char *path, gn_dtype dtype, char error[LM_ERROR]);
 void lm_close(lm_model *m); /* after gn_close of its context */
+/* Before lm_load: the matrices of layers, head and embedding become GN_QUANT_INT8 or INT4 (groups of 64 columns, or as
+   many as divide a row, scales f16) or FP8_E4M3 (a scale a row); those of experts do not. Computed on this CPU. */
+void lm_quantize(lm_model *m, gn_quant format);
 typedef enum lm_kind { LM_WEIGHTS, LM_STATES } lm_kind;
 /* Makes gn_weights of the tensors, which borrow the files' memory, or gn_states, which can be trained. False: out of
    memory, or a file became shorter. Weights are sent when they are first used. */
@@ -150,6 +176,12 @@ void lm_session_close(lm_session *s);
 /* ids (tokens), i32 or i64, stand at s->position on: their rows after the last layer, (tokens, dim). Keys and values
    are appended with the step; the position is the caller's to raise. position + tokens is at most the context. */
 gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens);
+/* Makes the pools; nothing of desc but `tokens` may be 0, which is then the model's context. False, and `error`: more
+   tokens than the model's context, or memory is short. */
+bool lm_pages_open(lm_pages *p, lm_model *m, const gn_kv_pages_desc *desc, char error[LM_ERROR]);
+void lm_pages_close(lm_pages *p);
+/* The rows after the last layer, (n, dim). Keys and values are appended with the step. */
+gn_tensor lm_forward_pages(const lm_pages *p, const lm_rows *rows);
 /* The same without a cache, for training: ids (batch, tokens) -> (batch * tokens, dim). */
 gn_tensor lm_forward_batch(const lm_model *m, gn_tensor ids, int64_t batch, int64_t tokens);
 gn_tensor lm_logits(const lm_model *m, gn_tensor rows); /* (n, dim) -> (n, vocab) f32 */
@@ -206,6 +238,7 @@ struct lm_tensor {
     char *name;
     const void *data; /* in the file */
     void *owned;      /* NULL, or what replaces it: converted, or aligned */
+    void *scales;     /* NULL, or those of what lm_quantize made */
     uint64_t bytes;   /* in the file */
     uint32_t type;    /* gguf_type */
     gn_shape shape;
@@ -244,7 +277,9 @@ static bool lm__has(const lm_pass *p, int layer, lm_role role) {
 /* x (n, in) -> (n, out); the bias is the role that follows. */
 static gn_tensor lm__linear(const lm_pass *p, int layer, lm_role role, gn_tensor x) {
     const lm_tensor *t = &p->m->tensors[lm__index(layer, (int)role)];
+    const gn_quantized *q = &p->m->q[lm__index(layer, (int)role)];
     gn_tensor w = lm__w(p, layer, role);
+    if (q->format) return gn_linear_quantized(x, *q, lm__w(p, layer, (lm_role)(role + 1)));
     return gn_linear(x, t->in_out ? w : gn_transpose(w, 0, 1), lm__w(p, layer, (lm_role)(role + 1)));
 }
 
@@ -303,6 +338,21 @@ static void lm__queries_keys_values(const lm_pass *p, int layer, gn_tensor x, gn
     for (int i = 0; i < 2; i++) out[i] = lm__rotate(p, layer, out[i]);
 }
 
+/* Queries over pages: (1, heads, rows, head_dim) -> (rows, heads * head_dim). */
+static gn_tensor lm__attention_over_pages(const lm_pass *p, int layer, gn_tensor qkv[3], const gn_attention_desc *d) {
+    const lm_config *c = &p->m->config;
+    const lm_rows *r = p->rows;
+    for (int i = 0; i < 3; i++)
+        qkv[i] = gn_reshape(gn_transpose(qkv[i], 1, 2), GN_SHAPE(r->n, i ? c->kv_heads : c->heads, c->head_dim));
+    for (int i = 1; i < 3; i++) {
+        gn_tensor pool = p->pages->pool[2 * layer + i - 1];
+        if (r->from.ctx) pool = gn_page_copy(pool, r->from, r->to);
+        qkv[i] = gn_page_append(pool, qkv[i], r->slots, r->sequences, r->table);
+    }
+    gn_tensor y = gn_page_attention(qkv[0], qkv[1], qkv[2], r->sequences, r->positions, r->table, d);
+    return gn_reshape(y, GN_SHAPE(r->n, c->heads * c->head_dim));
+}
+
 /* x (batch * tokens, dim) -> the same, with the output projection. */
 static gn_tensor lm__attention(const lm_pass *p, int layer, gn_tensor x) {
     const lm_config *c = &p->m->config;
@@ -315,6 +365,7 @@ static gn_tensor lm__attention(const lm_pass *p, int layer, gn_tensor x) {
         d.length = gn_add_c(p->position, (double)p->tokens);
     }
     if (c->windowed[layer]) d.window = c->window;
+    if (p->rows) return lm__linear(p, layer, LM_O, lm__attention_over_pages(p, layer, qkv, &d));
     gn_tensor y = gn_attention(qkv[0], qkv[1], qkv[2], &d);
     y = gn_transpose(y, 1, 2);
     return lm__linear(p, layer, LM_O, gn_reshape(y, GN_SHAPE(p->batch * p->tokens, c->heads * c->head_dim)));
@@ -1111,7 +1162,8 @@ static bool lm__find_all(lm_model *m, char error[LM_ERROR]) {
     size_t n = lm__count(m);
     m->tensors = calloc(n, sizeof *m->tensors);
     m->w = calloc(n, sizeof *m->w);
-    if (!m->tensors || !m->w) return lm__fail(error, "out of memory");
+    m->q = calloc(n, sizeof *m->q);
+    if (!m->tensors || !m->w || !m->q) return lm__fail(error, "out of memory");
     for (const lm_weight *row = m->family->outer; row->shape; row++)
         if (!lm__find(m, row, -1, -1, error)) return false;
     for (int layer = 0; layer < m->config.layers; layer++)
@@ -1182,8 +1234,11 @@ lm_model *lm_open(const char *path, gn_dtype dtype, char error[LM_ERROR]) {
     }
     gn_dtype stored = lm__dtype_of(m->tensors[lm__index(-1, LM_EMBEDDING)].type);
     m->dtype = dtype ? dtype : stored ? stored : GN_F32;
+    m->as_stored = dtype == GN_DTYPE_NONE;
     return m;
 }
+
+void lm_quantize(lm_model *m, gn_quant format) { m->quant = format; }
 
 void lm_close(lm_model *m) {
     if (!m) return;
@@ -1191,9 +1246,11 @@ void lm_close(lm_model *m) {
     for (size_t i = 0; i < n; i++) {
         free(m->tensors[i].name);
         free(m->tensors[i].owned);
+        free(m->tensors[i].scales);
     }
     free(m->tensors);
     free(m->w);
+    free(m->q);
     safetensors_close(m->files);
     gguf_close(m->gguf);
     free(m);
@@ -1239,12 +1296,107 @@ static const void *lm__host(const lm_model *m, size_t index) {
     return ok ? out : NULL;
 }
 
+/* ---- quantised matrices ---- */
+
+/* What the weight will be: what was asked for, or what the file holds; GN_QUANT_NONE: numbers. */
+static gn_quant lm__quant_of(const lm_model *m, size_t i) {
+    static const uint8_t roles[] = { LM_EMBEDDING, LM_HEAD,    LM_QKV,  LM_Q,  LM_K,   LM_V,
+                                     LM_O,         LM_GATE_UP, LM_GATE, LM_UP, LM_DOWN };
+    const lm_tensor *t = &m->tensors[i];
+    bool listed = false;
+    for (size_t k = 0; k < sizeof roles; k++) listed = listed || roles[k] == i % LM_ROLES;
+    if (i >= lm__index((int)m->config.layers, 0) || !listed || !t->name || t->shape.rank != 2) return GN_QUANT_NONE;
+    if (m->quant) return t->shape.dims[!t->in_out] % 2 ? GN_QUANT_NONE : m->quant;
+    return m->as_stored && t->type != GGUF_F32 && gn_quant_block((gn_quant)t->type, NULL, NULL) ? (gn_quant)t->type
+                                                                                                : GN_QUANT_NONE;
+}
+
+/* Rows and columns as it is used, and columns that share a scale. */
+static void lm__quant_sizes(const lm_model *m, size_t i, int64_t *out_n, int64_t *out_k, int64_t *out_group) {
+    const lm_tensor *t = &m->tensors[i];
+    *out_n = t->shape.dims[t->in_out];
+    *out_k = t->shape.dims[!t->in_out];
+    *out_group = 64;
+    while (*out_k % *out_group) *out_group /= 2;
+    if (m->quant == GN_QUANT_FP8_E4M3) *out_group = *out_k;
+}
+
+static uint64_t lm__bytes(const lm_model *m, size_t i) {
+    const lm_tensor *t = &m->tensors[i];
+    gn_quant format = lm__quant_of(m, i);
+    int64_t n, k, group;
+    if (!format) return lm__elements(&t->shape) * gn_dtype_bytes(lm__dtype_for(m, i));
+    if (!m->quant) return t->bytes;
+    lm__quant_sizes(m, i, &n, &k, &group);
+    return (uint64_t)n * ((uint64_t)k / (format == GN_QUANT_INT4 ? 2 : 1) +
+                          (uint64_t)(k / group) * (format == GN_QUANT_FP8_E4M3 ? 4 : 2));
+}
+
+/* Quantises on `cpu` into memory of the tensor. False: out of memory. */
+static bool lm__quantise(lm_model *m, size_t i, gn_ctx *cpu) {
+    lm_tensor *t = &m->tensors[i];
+    int64_t n, k, group;
+    const void *host = lm__host(m, i);
+    lm__quant_sizes(m, i, &n, &k, &group);
+    bool fp8 = m->quant == GN_QUANT_FP8_E4M3;
+    size_t row = (size_t)k / (m->quant == GN_QUANT_INT4 ? 2 : 1), each = fp8 ? 4 : 2;
+    uint8_t *data = malloc((size_t)n * row), *scales = malloc((size_t)n * (size_t)(k / group) * each);
+    bool ok = host && data && scales;
+    if (ok) {
+        gn_tensor a = gn_data(cpu, lm__dtype_for(m, i), t->shape, host);
+        gn_quantized q =
+            gn_quantize(t->in_out ? gn_transpose(a, 0, 1) : a,
+                        &(gn_quantize_desc){
+                            .format = m->quant, .group = group, .rows = 1, .scales = fp8 ? GN_F32 : GN_F16 });
+        const gn_tensor both[2] = { q.data, q.scales };
+        void *const out[2] = { data, scales };
+        const size_t sizes[2] = { (size_t)n * row, (size_t)n * (size_t)(k / group) * each };
+        ok = gn_read_many(both, 2, out, sizes) == GN_OK && gn_step(cpu) == GN_OK;
+    }
+    free(t->owned);
+    t->owned = data;
+    t->scales = scales;
+    return ok;
+}
+
+/* The weight in its quantised form, as the file has it or as it was made. */
+static void lm__load_quantised(lm_model *m, size_t i) {
+    lm_tensor *t = &m->tensors[i];
+    gn_quantized *q = &m->q[i];
+    int elements, bytes;
+    int64_t n, k, group;
+    lm__quant_sizes(m, i, &n, &k, &group);
+    *q = (gn_quantized){ .format = lm__quant_of(m, i) };
+    gn_quant_block(q->format, &elements, &bytes);
+    q->data = gn_weight(m->g, GN_U8, GN_SHAPE(n, k / elements * bytes), t->owned ? t->owned : t->data, t->name);
+    if (t->scales)
+        q->scales = gn_weight(m->g, q->format == GN_QUANT_FP8_E4M3 ? GN_F32 : GN_F16, GN_SHAPE(n, k / group), t->scales,
+                              t->name);
+    m->w[i] = q->data;
+}
+
+static bool lm__quantise_all(lm_model *m, char error[LM_ERROR]) {
+    if (!m->quant) return true;
+    gn_ctx *cpu = gn_open(&(gn_desc){ .devices = "cpu" });
+    bool ok = gn_status(cpu) == GN_OK || lm__fail(error, "no CPU to quantise on");
+    for (size_t i = 0; ok && i < lm__count(m); i++)
+        if (lm__quant_of(m, i) && !lm__quantise(m, i, cpu))
+            ok = lm__fail(error, "%s cannot be quantised: %.300s", m->tensors[i].name, gn_last_error(cpu)->text);
+    gn_close(cpu);
+    return ok;
+}
+
 bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]) {
     size_t n = lm__count(m);
     m->g = g;
+    if (kind == LM_WEIGHTS && !lm__quantise_all(m, error)) return false;
     for (size_t i = 0; i < n; i++) {
         lm_tensor *t = &m->tensors[i];
         if (!t->name) continue;
+        if (kind == LM_WEIGHTS && lm__quant_of(m, i)) {
+            lm__load_quantised(m, i);
+            continue;
+        }
         const void *host = lm__host(m, i);
         if (!host)
             return lm__fail(error, "no memory for %s as %s (%llu bytes)", t->name, gn_dtype_name(m->dtype),
@@ -1273,7 +1425,7 @@ gn_result lm_send(const lm_model *m, int layer, uint64_t *out_bytes) {
             gn_tensor x = m->w[i];
             for (int axis = 0; axis < t->shape.rank; axis++) x = gn_slice(x, axis, 0, 1, 1);
             corner[held++] = x;
-            bytes += lm__elements(&t->shape) * gn_dtype_bytes(lm__dtype_for(m, i));
+            bytes += lm__bytes(m, i);
         }
         if (held == AT_ONCE || k + 1 == n + behind) {
             if (held) r = gn_realize(corner, held);
@@ -1288,7 +1440,7 @@ gn_result lm_send(const lm_model *m, int layer, uint64_t *out_bytes) {
 uint64_t lm_weight_bytes(const lm_model *m) {
     uint64_t sum = 0;
     for (size_t i = 0; i < lm__count(m); i++)
-        if (m->tensors[i].name) sum += lm__elements(&m->tensors[i].shape) * gn_dtype_bytes(lm__dtype_for(m, i));
+        if (m->tensors[i].name) sum += lm__bytes(m, i);
     return sum;
 }
 
@@ -1332,7 +1484,9 @@ void lm_session_close(lm_session *s) {
 
 static gn_tensor lm__layers(const lm_pass *p, gn_tensor ids) {
     const lm_model *m = p->m;
-    gn_tensor x = gn_embedding(lm__w(p, -1, LM_EMBEDDING), ids);
+    const gn_quantized *table = &m->q[lm__index(-1, LM_EMBEDDING)];
+    gn_tensor x =
+        table->format ? gn_embedding_quantized(*table, ids, m->dtype) : gn_embedding(lm__w(p, -1, LM_EMBEDDING), ids);
     if (lm__has(p, -1, LM_PLACES)) x = gn_add(x, gn_embedding(lm__w(p, -1, LM_PLACES), p->places));
     x = gn_reshape(x, GN_SHAPE(p->batch * p->tokens, m->config.dim));
     if (m->family->scaled_embedding) x = gn_mul_c(x, sqrt((double)m->config.dim));
@@ -1348,6 +1502,38 @@ gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens) {
     return lm__layers(&p, ids);
 }
 
+bool lm_pages_open(lm_pages *p, lm_model *m, const gn_kv_pages_desc *desc, char error[LM_ERROR]) {
+    const lm_config *c = &m->config;
+    *p = (lm_pages){ .m = m, .desc = *desc };
+    if (!p->desc.tokens) p->desc.tokens = c->context;
+    if (p->desc.tokens > c->context)
+        return lm__fail(error, "a context of %lld tokens: this model has room for 1 to %lld", (long long)p->desc.tokens,
+                        (long long)c->context);
+    gn_result r = gn_kv_pages_open(&p->desc, &p->held);
+    p->pool = calloc(2 * LM_LAYERS, sizeof *p->pool);
+    if (r == GN_BAD_ARGUMENT)
+        return lm__fail(error, "%lld pages of %lld tokens for %lld sequences: each is at least 1",
+                        (long long)desc->pages, (long long)desc->page_size, (long long)desc->sequences);
+    if (r != GN_OK || !p->pool) return lm__fail(error, "out of memory");
+    gn_shape shape = GN_SHAPE(p->desc.pages, c->kv_heads, p->desc.page_size, c->head_dim);
+    for (int64_t i = 0; i < 2 * c->layers; i++)
+        p->pool[i] = gn_state(m->g, m->dtype, shape, NULL, i % 2 ? "values" : "keys");
+    return true;
+}
+
+void lm_pages_close(lm_pages *p) {
+    for (int64_t i = 0; p->pool && i < 2 * p->m->config.layers; i++) gn_release(p->pool[i]);
+    free(p->pool);
+    gn_kv_pages_close(p->held);
+    *p = (lm_pages){ 0 };
+}
+
+gn_tensor lm_forward_pages(const lm_pages *p, const lm_rows *rows) {
+    lm_pass pass = { .m = p->m, .batch = 1, .tokens = rows->n, .pages = p, .rows = rows };
+    pass.places = rows->positions;
+    return lm__layers(&pass, rows->ids);
+}
+
 gn_tensor lm_forward_batch(const lm_model *m, gn_tensor ids, int64_t batch, int64_t tokens) {
     lm_pass p = { .m = m, .batch = batch, .tokens = tokens, .places = gn_arange(m->g, GN_I32, tokens, 0, 1) };
     return lm__layers(&p, ids);
@@ -1357,7 +1543,9 @@ gn_tensor lm_logits(const lm_model *m, gn_tensor rows) {
     lm_pass p = { .m = m };
     double cap = m->config.logit_cap;
     gn_tensor x = lm__norm(&p, -1, LM_FINAL_NORM, rows);
+    const gn_quantized *table = &m->q[lm__index(-1, LM_EMBEDDING)];
     gn_tensor y = lm__has(&p, -1, LM_HEAD) ? lm__linear(&p, -1, LM_HEAD, x)
+                  : table->format          ? gn_linear_quantized(x, *table, GN_NONE)
                                            : gn_matmul(x, gn_transpose(lm__w(&p, -1, LM_EMBEDDING), 0, 1));
     y = gn_cast(y, GN_F32);
     return cap > 0 ? gn_mul_c(gn_tanh(gn_div_c(y, cap)), cap) : y;

@@ -133,7 +133,7 @@ static bool mapping__say(char *error, size_t size, const char *path, const char 
 static bool mapping__map(mapping *m, int file, const char *path, char *error, size_t error_size) {
     struct stat info;
     if (fstat(file, &info)) return mapping__say(error, error_size, path, strerror(errno));
-    if (!S_ISREG(info.st_mode)) return mapping__say(error, error_size, path, "this is no regular file");
+    if (!S_ISREG(info.st_mode)) return mapping__say(error, error_size, path, "this is not a regular file");
     if ((uint64_t)info.st_size > SIZE_MAX)
         return mapping__say(error, error_size, path, "too large for this machine's addresses");
     m->size = (uint64_t)info.st_size;

@@ -23,6 +23,9 @@
    counted (onnx_counts). Loops are unrolled, functions inlined. Floats of 8 and 4 bits are held as f32, ints of 4 and 2
    bits as i8 or u8, u64 as i64; ops that would compute with them are refused, casts and what only moves them are not.
 
+   A batch norm of initialisers behind a convolution becomes other weights of it, a sum its residual, Relu and Clip its
+   bounds, where nothing else uses what they take; onnx_counts tells how many did.
+
    Versions: opset 7 to 28 (https://onnx.ai/onnx/operators, wire: https://protobuf.dev/programming-guides/encoding).
    Not there: strings, complex numbers, sparse tensors, maps, training information. */
 #ifndef ONNX_H

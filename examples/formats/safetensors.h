@@ -194,7 +194,7 @@ static bool st__open_header(safetensors *s, st__shard *f) {
     if (header > ST__HEADER || header > size - 8)
         return st__fail(s->error,
                         "%s: byte 0: a header of %" PRIu64 " bytes does not fit (file: %" PRIu64 " bytes, limit: %d); "
-                        "the file is cut or of another format",
+                        "the file is truncated or of another format",
                         f->path, header, size, ST__HEADER);
     f->start = 8 + header;
     if (!header || f->map.data[8] != '{') return st__fail(s->error, "%s: byte 8: a header begins with {", f->path);
@@ -259,7 +259,7 @@ static bool st__read_shape(safetensors *s, const st__shard *f, json_value key, j
         uint64_t d;
         if (t->rank == SAFETENSORS_RANK) return st__refuse(s, f, key, value, "more than 8 dimensions");
         if (!json_get_u64(value, &d) || d > INT64_MAX)
-            return st__refuse(s, f, key, value, "a dimension is no whole number from 0 to 2^63 - 1");
+            return st__refuse(s, f, key, value, "a dimension is not a whole number from 0 to 2^63 - 1");
         dims[t->rank] = (int64_t)d;
         if (d == 0) {
             empty = true;
@@ -284,7 +284,8 @@ static bool st__read_offsets(safetensors *s, const st__shard *f, json_value key,
         begin > end)
         return st__refuse(s, f, key, offsets, "data_offsets are two numbers, the second not below the first");
     if (end > room) {
-        snprintf(text, sizeof text, "its data ends at byte %" PRIu64 " of %" PRIu64 "; the file is cut", end, room);
+        snprintf(text, sizeof text, "its data ends at byte %" PRIu64 " of %" PRIu64 "; the file is truncated", end,
+                 room);
         return st__refuse(s, f, key, offsets, text);
     }
     if (end - begin != bytes) {
@@ -303,7 +304,7 @@ static int st__read_tensor(safetensors *s, const st__shard *f, json_value key, j
     static const char *const names[3] = { "dtype", "shape", "data_offsets" };
     json_value name, value, found[3] = { { NULL, 0 }, { NULL, 0 }, { NULL, 0 } };
     uint64_t bytes = 0;
-    bool ok = json_kind_of(entry) == JSON_OBJECT || st__refuse(s, f, key, entry, "this is no object");
+    bool ok = json_kind_of(entry) == JSON_OBJECT || st__refuse(s, f, key, entry, "this is not an object");
     for (json_iter i = json_begin(entry); ok && json_next(&i, &name, &value);) {
         int k = 0;
         while (k < 3 && !json_is(name, names[k])) k++;
@@ -350,7 +351,7 @@ static bool st__read_shard(safetensors *s, size_t k, safetensors_tensor *t, char
         size_t size;
         if (json_is(key, "__metadata__")) continue;
         if (!json_get_string(key, *names, key.size - 1, &size))
-            return st__refuse(s, f, key, key, "the name is no string");
+            return st__refuse(s, f, key, key, "the name is not a string");
         if (strlen(*names) != size) return st__refuse(s, f, key, key, "the name holds a 0 byte");
         t->name = *names;
         t->file = (uint32_t)k;

@@ -1528,7 +1528,7 @@ static bool tok__read_vocabulary(tokenizer *t, json_value vocab, json_value adde
     json_value key, value;
     uint64_t id;
     size_t n = tok__count_ids(vocab, added);
-    if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is no number below %d", TOK__IDS);
+    if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is not a number below %d", TOK__IDS);
     if (!tok__make_room(t, n)) return false;
     for (json_iter i = json_begin(vocab); json_next(&i, &key, &value);)
         if (!json_get_u64(value, &id) || !tok__enter_json(t, (uint32_t)id, key, true))
@@ -1539,7 +1539,7 @@ static bool tok__read_vocabulary(tokenizer *t, json_value vocab, json_value adde
 static bool tok__read_pieces(tokenizer *t, json_value vocab, json_value added) {
     json_value none, pair, piece, score;
     size_t n = tok__count_ids(vocab, added), id = 0;
-    if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is no number below %d", TOK__IDS);
+    if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is not a number below %d", TOK__IDS);
     if (!tok__make_room(t, n)) return false;
     t->scores = (double *)calloc(n + 1, sizeof *t->scores);
     if (!t->scores) return tok__no_memory(t);
@@ -1548,7 +1548,7 @@ static bool tok__read_pieces(tokenizer *t, json_value vocab, json_value added) {
         json_iter k = json_begin(pair);
         if (json_kind_of(pair) != JSON_ARRAY || !json_next(&k, &none, &piece) || !json_next(&k, &none, &score) ||
             !json_get_double(score, &t->scores[id]))
-            return tok__fail(t, "piece %zu is no text with a score", id);
+            return tok__fail(t, "piece %zu is not a text with a score", id);
         if (!tok__enter_json(t, (uint32_t)id, piece, true)) return false;
         tok__text x = t->pieces[id];
         if (x.size && !tok__trie_add(&t->unigram, tok__at(t, x), x.size, (uint32_t)id)) return tok__no_memory(t);
@@ -1592,7 +1592,7 @@ static bool tok__add_merge(tokenizer *t, const char *a, size_t na, const char *b
 static bool tok__add_merge_line(tokenizer *t, const char *p, size_t n, uint32_t rank) {
     const char *space = n ? (const char *)memchr(p, ' ', n) : NULL, *b = space ? space + 1 : NULL;
     if (!space || memchr(b, ' ', n - (size_t)(b - p)))
-        return tok__fail(t, "merge %u is no two texts with a space between", rank);
+        return tok__fail(t, "merge %u is not two texts with a space between", rank);
     return tok__add_merge(t, p, (size_t)(space - p), b, n - (size_t)(b - p), rank);
 }
 
@@ -1605,7 +1605,7 @@ static bool tok__read_merge(tokenizer *t, json_value v, uint32_t rank) {
     if (json_kind_of(v) == JSON_ARRAY) {
         if (!json_next(&i, &none, &first) || !json_next(&i, &none, &second) ||
             !json_get_string(first, a, sizeof a, &na) || !json_get_string(second, b, sizeof b, &nb))
-            return tok__fail(t, "merge %u is no pair of texts", rank);
+            return tok__fail(t, "merge %u is not a pair of texts", rank);
         return tok__add_merge(t, a, na, b, nb, rank);
     }
     return tok__add_merge_line(t, a, json_get_string(v, a, sizeof a, &na) ? na : 0, rank);
@@ -1824,7 +1824,7 @@ static bool tok__add_role(tokenizer *t, const char *role, json_value v) {
     char text[256];
     size_t n;
     json_value content = json_kind_of(v) == JSON_OBJECT ? tok__member(v, "content") : v;
-    if (!json_get_string(content, text, sizeof text, &n) || !n) return tok__fail(t, "the %s is no token", role);
+    if (!json_get_string(content, text, sizeof text, &n) || !n) return tok__fail(t, "the %s is not a token", role);
     uint32_t id = tok__id_of(t, text, n);
     if (id == TOKENIZER_NONE) return tok__fail(t, "the %s \"%s\" is not in the vocabulary", role, text);
     if (t->flags[id] & TOK__ADDED) {
@@ -1942,7 +1942,7 @@ static bool tok__read_folder_first(tokenizer *t, const tok__folder *f) {
     if (!tok__is_set(v)) v = tok__member(f->special.root, "bos_token");
     if (json_kind_of(v) == JSON_OBJECT) v = tok__member(v, "content");
     if (!tok__is_set(v)) snprintf(text, sizeof text, "<|endoftext|>");
-    else if (!json_get_string(v, text, sizeof text, NULL)) return tok__fail(t, "the bos_token is no token");
+    else if (!json_get_string(v, text, sizeof text, NULL)) return tok__fail(t, "the bos_token is not a token");
     t->before[0] = tokenizer_find(t, text);
     t->n_before = t->before[0] != TOKENIZER_NONE;
     return t->n_before || tok__fail(t, "the bos_token \"%s\" is not in the vocabulary", text);
@@ -1958,7 +1958,7 @@ static bool tok__read_folder(tokenizer *t, tok__folder *f, const char *path) {
         !tok__open_json(t, &f->vocab, path, "vocab.json"))
         return false;
     size_t n = tok__count_folder(f, decoder);
-    if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is no number below %d", TOK__IDS);
+    if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is not a number below %d", TOK__IDS);
     if (!tok__unicode(t) || !tok__make_room(t, n)) return false;
     for (json_iter i = json_begin(f->vocab.root); json_next(&i, &key, &id);) {
         uint64_t x;
@@ -1998,7 +1998,7 @@ static double tok__score_at(const tok__gguf *x, size_t i) {
 static bool tok__gguf_array(tokenizer *t, tok__gguf *x, const char *key, gguf_kind kind, gguf_value *out) {
     if (!gguf_get(x->g, key, out)) return true;
     if (out->kind == GGUF_KIND_ARRAY && out->item == kind && out->count == x->n) return true;
-    return tok__fail(t, "%s is no list of a number for each of %zu tokens", key, x->n);
+    return tok__fail(t, "%s is not a list of one number for each of %zu tokens", key, x->n);
 }
 
 /* Values of tokenizer.ggml.pre: the expression, and what else they say. */
@@ -2075,7 +2075,7 @@ static bool tok__gguf_tokens(tokenizer *t, tok__gguf *x) {
     gguf_string text;
     if (!gguf_get(x->g, "tokenizer.ggml.tokens", &x->tokens) || x->tokens.kind != GGUF_KIND_ARRAY ||
         x->tokens.item != GGUF_KIND_STRING || x->tokens.count > TOK__IDS)
-        return tok__fail(t, "tokenizer.ggml.tokens is no list of at most %d texts", TOK__IDS);
+        return tok__fail(t, "tokenizer.ggml.tokens is not a list of at most %d texts", TOK__IDS);
     x->n = (size_t)x->tokens.count;
     if (!tok__gguf_array(t, x, "tokenizer.ggml.token_type", GGUF_KIND_I32, &x->types) ||
         !tok__gguf_array(t, x, "tokenizer.ggml.scores", GGUF_KIND_F32, &x->scores) || !tok__make_room(t, x->n))
@@ -2097,11 +2097,11 @@ static bool tok__gguf_merges(tokenizer *t, tok__gguf *x) {
     uint32_t rank = 0;
     if (!gguf_get(x->g, "tokenizer.ggml.merges", &at) || at.kind != GGUF_KIND_ARRAY || at.item != GGUF_KIND_STRING ||
         at.count > TOK__IDS)
-        return tok__fail(t, "tokenizer.ggml.merges is no list of at most %d texts", TOK__IDS);
+        return tok__fail(t, "tokenizer.ggml.merges is not a list of at most %d texts", TOK__IDS);
     if (!tok__make_merges(t, (size_t)at.count)) return false;
     for (; gguf_next(&at, &item); rank++)
         if (!gguf_value_string(&item, &text) || !tok__add_merge_line(t, text.text, (size_t)text.size, rank))
-            return t->error[0] ? false : tok__fail(t, "merge %u is no text", rank);
+            return t->error[0] ? false : tok__fail(t, "merge %u is not a text", rank);
     return true;
 }
 
@@ -2167,7 +2167,7 @@ static bool tok__gguf_scores(tokenizer *t, tok__gguf *x) {
     for (uint32_t i = 0; i < x->n; i++) {
         tok__text text = t->tokens[i];
         t->scores[i] = tok__score_at(x, i);
-        if (!(t->scores[i] == t->scores[i])) return tok__fail(t, "the score of token %u is no number", i);
+        if (!(t->scores[i] == t->scores[i])) return tok__fail(t, "the score of token %u is not a number", i);
         if (!tok__joins(x, i) || !text.size) continue;
         if (!tok__trie_add(&t->unigram, tok__at(t, text), text.size, i)) return tok__no_memory(t);
         if (t->scores[i] < least) least = t->scores[i];
@@ -2181,7 +2181,7 @@ static bool tok__gguf_id(tokenizer *t, tok__gguf *x, const char *key, uint64_t o
     uint64_t id = otherwise;
     gguf_value v;
     if (gguf_get(x->g, key, &v) && (!gguf_get_u64(x->g, key, &id) || id >= x->n))
-        return tok__fail(t, "%s is no id below %zu", key, x->n);
+        return tok__fail(t, "%s is not an id below %zu", key, x->n);
     *out = id < x->n ? (uint32_t)id : TOKENIZER_NONE;
     return true;
 }

@@ -36,16 +36,12 @@ static inline void fuzz_free(void *p) {
 static inline void *fuzz_resize(void *p, size_t n) {
     size_t *old = p ? (size_t *)p - 2 : NULL, before = old ? *old : 0;
     if (n > FUZZ_MEMORY || __atomic_add_fetch(&fuzz_held, n, __ATOMIC_RELAXED) > FUZZ_MEMORY + before) {
-        if (n <= FUZZ_MEMORY) {
-            __atomic_sub_fetch(&fuzz_held, n, __ATOMIC_RELAXED);
-        }
+        if (n <= FUZZ_MEMORY) __atomic_sub_fetch(&fuzz_held, n, __ATOMIC_RELAXED);
         return NULL;
     }
     size_t *q = realloc(old, n + 2 * sizeof *q); /* two words keep the alignment */
     __atomic_sub_fetch(&fuzz_held, q ? before : n, __ATOMIC_RELAXED);
-    if (!q) {
-        return NULL;
-    }
+    if (!q) return NULL;
     *q = n;
     return q + 2;
 }

@@ -36,13 +36,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     for (size_t i = 0, n; folder && (n = fuzz_seed(i, bytes, sizeof bytes)) > 0; i++) {
         snprintf(path, sizeof path, "%s/seed-%zu", folder, i);
         FILE *f = fopen(path, "wb");
-        if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0) {
-            exit(2);
-        }
+        if (!f || fwrite(bytes, 1, n, f) != n || fclose(f) != 0) exit(2);
     }
-    if (folder) {
-        exit(0);
-    }
+    if (folder) exit(0);
     return 0;
 }
 #endif
@@ -54,9 +50,7 @@ typedef struct fuzz_input {
 } fuzz_input;
 
 static inline uint8_t fuzz_byte(fuzz_input *in) {
-    if (!in->n) {
-        return 0;
-    }
+    if (!in->n) return 0;
     in->n--;
     return *in->p++;
 }

@@ -40,16 +40,12 @@ static void graph_check_layout(const gn_part *p, bool once) {
     FUZZ_CHECK(r == GN_OK || (f.result == r && f.text[0]));
     for (uint32_t i = 0; r == GN_OK && i < p->n_nodes; i++) {
         const gn_lay *a = &l.lay[i];
-        if (!a->kernel || a->place != GN_PLACE_BLOCK) {
-            continue;
-        }
+        if (!a->kernel || a->place != GN_PLACE_BLOCK) continue;
         uint64_t bytes = graph_bytes(p, i, once);
         FUZZ_CHECK(bytes <= l.block_bytes && a->offset <= l.block_bytes - bytes);
         for (uint32_t k = 0; k < i && p->n_nodes <= GRAPH_PAIRS; k++) {
             const gn_lay *b = &l.lay[k];
-            if (!b->kernel || b->place != GN_PLACE_BLOCK || GN__MAX(b->last, k) < i) {
-                continue;
-            }
+            if (!b->kernel || b->place != GN_PLACE_BLOCK || GN__MAX(b->last, k) < i) continue;
             uint64_t others = graph_bytes(p, k, once);
             FUZZ_CHECK(!bytes || !others || b->offset + others <= a->offset || a->offset + bytes <= b->offset);
         }
@@ -63,12 +59,8 @@ static bool graph_put_slots(const gn_exec *x, const gn_part *p) {
         const gn_part_node *n = &p->nodes[i];
         gn__type t = gn__part_type(p, i);
         gn_slot_desc d = { n->slot, n->gen, (gn_leaf_kind)n->leaf, t.dtype, t.shape, zeros, gn__type_bytes(&t) };
-        if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) {
-            continue;
-        }
-        if (n->slot > 1000 || d.bytes > sizeof zeros || x->i->slot_put(x->self, &d, NULL) != GN_OK) {
-            return false;
-        }
+        if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
+        if (n->slot > 1000 || d.bytes > sizeof zeros || x->i->slot_put(x->self, &d, NULL) != GN_OK) return false;
     }
     return true;
 }
@@ -94,13 +86,9 @@ static void graph_submit(const gn_exec *x, const gn_part *p, void *plan, uint8_t
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
         gn_result r = x->i->submit(x->self, plan, args, outs, &ticket, &f);
         FUZZ_CHECK(r == GN_OK || f.result == r);
-        if (r == GN_OK) {
-            x->i->wait(x->self, ticket, &f);
-        }
+        if (r == GN_OK) x->i->wait(x->self, ticket, &f);
     }
-    for (uint32_t i = 0; outs && i < p->n_outs; i++) {
-        gn_free(outs[i].host);
-    }
+    for (uint32_t i = 0; outs && i < p->n_outs; i++) gn_free(outs[i].host);
     gn_free(args);
     gn_free(outs);
 }
@@ -138,12 +126,8 @@ static void graph_run(const char *device, const gn_part *p, uint8_t how) {
     gn__paying.device = memory;
     if (graph_open(&d, how, &x, &f) == GN_OK) {
         gn_result r = graph_plan(&x, device, p, how, &plan);
-        if (r == GN_OK && graph_work(p) <= GRAPH_WORK && graph_put_slots(&x, p)) {
-            graph_submit(&x, p, plan, how);
-        }
-        if (r == GN_OK) {
-            x.i->plan_destroy(x.self, plan);
-        }
+        if (r == GN_OK && graph_work(p) <= GRAPH_WORK && graph_put_slots(&x, p)) graph_submit(&x, p, plan, how);
+        if (r == GN_OK) x.i->plan_destroy(x.self, plan);
         x.i->close(x.self);
     }
     gn__paying = (gn__payer){ NULL, NULL, false };
@@ -161,15 +145,11 @@ static const char *graph_gpu(uint8_t which) {
     gn_exec x = { NULL, NULL };
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn_exec_desc d = { .device = devices[which % 3], .threads = 1, .stats = &stats };
-    if (!getenv("GENIE_LIBCUDA")) {
-        return NULL;
-    }
+    if (!getenv("GENIE_LIBCUDA")) return NULL;
     memset(&stats, 0, sizeof stats);
     if (!open[which % 3]) {
         gn_result r = gn__driver->open(&d, &x, &f);
-        if (r != GN_OK) {
-            printf("%s: %s\n", devices[which % 3], f.text);
-        }
+        if (r != GN_OK) printf("%s: %s\n", devices[which % 3], f.text);
         FUZZ_CHECK(r == GN_OK);
         x.i->close(x.self);
         open[which % 3] = true;
@@ -184,33 +164,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     gn_fault f = { GN_OK, GN_NO_NODE, "" };
     gn__buf bytes = { NULL, 0, 0, false }, again = { NULL, 0, 0, false };
     gn_meaning meaning;
-    if (program & 1) {
-        graph_program(&in, &bytes);
-    } else {
-        gn__put_bytes(&bytes, in.p, in.n);
-    }
+    if (program & 1) graph_program(&in, &bytes);
+    else gn__put_bytes(&bytes, in.p, in.n);
     gn_result r = gn__part_decode(bytes.p ? bytes.p : &program, bytes.n, GN__WIRE_NODES, NULL, &p, &f);
     FUZZ_CHECK((r == GN_OK) == (p != NULL) && (r == GN_OK || (f.result == r && f.text[0])));
     FUZZ_CHECK(!(program & 1) || r == GN_OK || r == GN_OUT_OF_MEMORY || !bytes.n);
     gn__buf_deinit(&bytes);
-    if (r != GN_OK) {
-        return 0;
-    }
+    if (r != GN_OK) return 0;
     if (gn__part_encode(&again, p, &f) == GN_OK &&
-        gn__part_decode(again.p, again.n, GN__WIRE_NODES, NULL, &q, &f) == GN_OK) {
+        gn__part_decode(again.p, again.n, GN__WIRE_NODES, NULL, &q, &f) == GN_OK)
         FUZZ_CHECK(q->hash == p->hash && gn__part_equal(p, q));
-    }
-    if (gn__meaning_make(p, 0, NULL, &meaning, &f) == GN_OK) {
-        gn__meaning_deinit(&meaning);
-    }
+    if (gn__meaning_make(p, 0, NULL, &meaning, &f) == GN_OK) gn__meaning_deinit(&meaning);
     graph_check_layout(p, false);
     graph_check_layout(p, true);
     graph_run("null", p, how);
     graph_run("cpu", p, how);
     const char *gpu = graph_gpu(how);
-    if (gpu) {
-        graph_run(gpu, p, how);
-    }
+    if (gpu) graph_run(gpu, p, how);
     gn__buf_deinit(&again);
     gn_free(p);
     gn_free(q);
@@ -253,9 +223,7 @@ size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
         return 2 + graph_extreme(index ? 1 + (index - 1) / HOWS : 0, out + 2);
     }
     index -= FIRST;
-    if (index > 10 || cap < 400) {
-        return 0;
-    }
+    if (index > 10 || cap < 400) return 0;
     uint32_t at = ((uint32_t)index + 2) * 2654435761u;
     for (size_t i = 0; i < 400; i++) {
         at = at * 1664525u + 1013904223u;

@@ -65,9 +65,7 @@ static inline gn__type graph_type(graph_maker *m) {
     memset(&t, 0, sizeof t);
     t.dtype = (gn_dtype)(1 + fuzz_byte(m->in) % (GN_DTYPE__COUNT - 1));
     t.shape.rank = fuzz_byte(m->in) % (GN_MAX_RANK + 1);
-    for (int i = 0; i < t.shape.rank; i++) {
-        t.shape.dims[i] = graph_dim(fuzz_byte(m->in));
-    }
+    for (int i = 0; i < t.shape.rank; i++) t.shape.dims[i] = graph_dim(fuzz_byte(m->in));
     return t;
 }
 
@@ -98,20 +96,14 @@ static inline void graph_leaf(graph_maker *m, gn_leaf_kind kind) {
     gn__type t = graph_type(m);
     size_t at = m->nodes.n;
     bool is_arg = kind == GN_LEAF_DATA || kind == GN_LEAF_VALUE;
-    if (!gn__type_ok(&t)) {
-        return;
-    }
+    if (!gn__type_ok(&t)) return;
     gn__put_u16(&m->nodes, gn__ops[gn__op_leaf(kind)].wire);
     gn__put_u8(&m->nodes, 0);
     gn__put_u8(&m->nodes, (uint8_t)t.dtype);
     gn__put_u8(&m->nodes, (uint8_t)t.shape.rank);
-    for (int i = 0; i < t.shape.rank; i++) {
-        gn__put_u64(&m->nodes, (uint64_t)t.shape.dims[i]);
-    }
+    for (int i = 0; i < t.shape.rank; i++) gn__put_u64(&m->nodes, (uint64_t)t.shape.dims[i]);
     gn__put_u32(&m->nodes, is_arg ? m->n_args : fuzz_byte(m->in) % 8u);
-    if (!is_arg) {
-        gn__put_u32(&m->nodes, 1);
-    }
+    if (!is_arg) gn__put_u32(&m->nodes, 1);
     graph_add(m, at, &t, 0, 0, is_arg);
 }
 
@@ -119,23 +111,15 @@ static inline void graph_op(graph_maker *m, int op, const uint32_t *ins, uint32_
                             uint16_t n_attrs) {
     gn__type in[8], t;
     size_t at = m->nodes.n;
-    for (uint32_t i = 0; i < n_ins; i++) {
-        in[i] = m->types[ins[i]];
-    }
+    for (uint32_t i = 0; i < n_ins; i++) in[i] = m->types[ins[i]];
     memset(&t, 0, sizeof t);
-    if (gn__infer(op, in, (int)n_ins, attrs, n_attrs, &t, NULL) != GN_OK) {
-        return;
-    }
+    if (gn__infer(op, in, (int)n_ins, attrs, n_attrs, &t, NULL) != GN_OK) return;
     gn__put_u16(&m->nodes, gn__ops[op].wire);
     gn__put_u8(&m->nodes, 0);
     gn__put_u32(&m->nodes, n_ins);
     gn__put_u16(&m->nodes, n_attrs);
-    for (uint32_t i = 0; i < n_ins; i++) {
-        gn__put_u32(&m->nodes, ins[i]);
-    }
-    for (uint32_t i = 0; i < n_attrs; i++) {
-        gn__put_u64(&m->nodes, (uint64_t)attrs[i]);
-    }
+    for (uint32_t i = 0; i < n_ins; i++) gn__put_u32(&m->nodes, ins[i]);
+    for (uint32_t i = 0; i < n_attrs; i++) gn__put_u64(&m->nodes, (uint64_t)attrs[i]);
     graph_add(m, at, &t, n_ins, n_attrs, false);
 }
 
@@ -151,26 +135,18 @@ static inline void graph_any_op(graph_maker *m, uint8_t which) {
     uint32_t ins[8], most = GN__MIN(row->most, 7u);
     int64_t attrs[12];
     uint8_t how = fuzz_byte(m->in);
-    if (row->kind == GN_CLASS_LEAF || row->least > most) {
-        return;
-    }
+    if (row->kind == GN_CLASS_LEAF || row->least > most) return;
     uint32_t n_ins = row->least + how % (most - row->least + 1u);
     uint16_t n_attrs = (uint16_t)(row->n_attrs < 0 ? how / 8 % 12 : row->n_attrs);
-    for (uint32_t i = 0; i < n_ins; i++) {
-        ins[i] = graph_input(m);
-    }
-    for (uint16_t i = 0; i < n_attrs; i++) {
-        attrs[i] = graph_word(fuzz_byte(m->in));
-    }
+    for (uint32_t i = 0; i < n_ins; i++) ins[i] = graph_input(m);
+    for (uint16_t i = 0; i < n_attrs; i++) attrs[i] = graph_word(fuzz_byte(m->in));
     graph_op(m, op, ins, n_ins, attrs, n_attrs);
 }
 
 static inline void graph_full(graph_maker *m) {
     gn__type t = graph_type(m);
     int64_t attrs[2 + GN_MAX_RANK] = { t.dtype, 0x3ff0000000000000 };
-    for (int i = 0; i < t.shape.rank; i++) {
-        attrs[2 + i] = t.shape.dims[i];
-    }
+    for (int i = 0; i < t.shape.rank; i++) attrs[2 + i] = t.shape.dims[i];
     graph_op(m, GN_OP_FULL, NULL, 0, attrs, (uint16_t)(2 + t.shape.rank));
 }
 
@@ -179,12 +155,8 @@ static inline void graph_broadcast(graph_maker *m) {
     uint32_t from = graph_input(m);
     const gn_shape *s = &m->types[from].shape;
     int more = fuzz_byte(m->in) % 4, n = 0;
-    for (int i = 0; i < more && more + s->rank <= GN_MAX_RANK; i++) {
-        dims[n++] = graph_dim(fuzz_byte(m->in));
-    }
-    for (int i = 0; i < s->rank; i++) {
-        dims[n++] = s->dims[i] == 1 ? graph_dim(fuzz_byte(m->in)) : s->dims[i];
-    }
+    for (int i = 0; i < more && more + s->rank <= GN_MAX_RANK; i++) dims[n++] = graph_dim(fuzz_byte(m->in));
+    for (int i = 0; i < s->rank; i++) dims[n++] = s->dims[i] == 1 ? graph_dim(fuzz_byte(m->in)) : s->dims[i];
     graph_op(m, GN_OP_BROADCAST, &from, 1, dims, (uint16_t)n);
 }
 
@@ -223,9 +195,7 @@ static inline void graph_instruction(graph_maker *m, uint8_t what) {
     } else if (what == GRAPH_OUT) {
         graph_out(m, graph_input(m));
     } else if (what == GRAPH_OUT_ALL) {
-        for (uint32_t i = 0; i < m->n; i++) {
-            graph_out(m, i);
-        }
+        for (uint32_t i = 0; i < m->n; i++) graph_out(m, i);
     } else if (what == GRAPH_UPDATE) {
         gn__put_u32(&m->updates, fuzz_byte(m->in) % 8u);
         gn__put_u32(&m->updates, 1);
@@ -241,20 +211,14 @@ static inline void graph_program(fuzz_input *in, gn__buf *to) {
     graph_maker m;
     memset(&m, 0, sizeof m);
     m.in = in;
-    while (in->n) {
-        graph_instruction(&m, fuzz_byte(in));
-    }
+    while (in->n) graph_instruction(&m, fuzz_byte(in));
     const uint32_t head[7] = { m.n, m.n_ins, m.n_attrs, m.n_dims, m.n_args, m.n_outs, m.n_updates };
     bool whole = m.n && !m.nodes.failed && !m.outs.failed && !m.updates.failed;
-    for (int i = 0; whole && i < 7; i++) {
-        gn__put_u32(to, head[i]);
-    }
+    for (int i = 0; whole && i < 7; i++) gn__put_u32(to, head[i]);
     gn__put_bytes(to, m.nodes.p, whole ? m.nodes.n : 0);
     gn__put_bytes(to, m.outs.p, whole ? m.outs.n : 0);
     gn__put_bytes(to, m.updates.p, whole ? m.updates.n : 0);
-    if (to->failed) {
-        to->n = 0;
-    }
+    if (to->failed) to->n = 0;
     gn__buf_deinit(&m.nodes);
     gn__buf_deinit(&m.outs);
     gn__buf_deinit(&m.updates);

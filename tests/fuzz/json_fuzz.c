@@ -39,11 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_limits limits = { .values = 100000 };
     json_value root;
     json_error why;
-    if (json_check((const char *)data, size, &limits, &root, &why)) {
-        FUZZ_CHECK(json_walk(root) <= limits.values);
-    } else {
-        FUZZ_CHECK(why.text[0] && why.offset <= size && !root.text);
-    }
+    if (json_check((const char *)data, size, &limits, &root, &why)) FUZZ_CHECK(json_walk(root) <= limits.values);
+    else FUZZ_CHECK(why.text[0] && why.offset <= size && !root.text);
     return 0;
 }
 

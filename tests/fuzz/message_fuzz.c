@@ -42,9 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         for (gn__msg m = { 1, 0, NULL, 0, 0 }; r == GN_OK && m.id;) {
             r = gn__inbox_next(&box, &m, &f);
             FUZZ_CHECK(r == GN_OK || (f.result == r && f.text[0]));
-            if (r == GN_OK && m.id && !m.over) {
-                message_round_trip(&m);
-            }
+            if (r == GN_OK && m.id && !m.over) message_round_trip(&m);
         }
         FUZZ_CHECK(box.held <= box.limit);
     }
@@ -62,11 +60,8 @@ size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
     for (uint16_t i = 0; m && i < m->n_fields; i++) {
         const gn__field *d = &m->fields[i];
         gn__span s = { bytes, index & 1 ? GN__MIN(d->max, 32u / GN__MAX(d->unit, 1u) + 1) : 0 };
-        if (d->kind <= GN__KIND_u64) {
-            gn__field_set_int(d, fields, index & 1 ? d->max : GN__MIN(d->max, 1u));
-        } else if (d->kind != GN__KIND_digest) {
-            memcpy(fields + d->offset, &s, sizeof s);
-        }
+        if (d->kind <= GN__KIND_u64) gn__field_set_int(d, fields, index & 1 ? d->max : GN__MIN(d->max, 1u));
+        else if (d->kind != GN__KIND_digest) memcpy(fields + d->offset, &s, sizeof s);
     }
     if (m) {
         gn__put_u8(&b, (uint8_t)(index * 37));
@@ -77,9 +72,8 @@ size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
         gn__msg_encode(&b, m->id, fields);
     }
     size_t n = b.failed || b.n > cap ? 0 : b.n;
-    for (uint32_t i = 0, payload = n > 13 ? (uint32_t)n - 13 : 0; n && i < 4; i++) {
+    for (uint32_t i = 0, payload = n > 13 ? (uint32_t)n - 13 : 0; n && i < 4; i++)
         b.p[1 + i] = (uint8_t)(payload >> (8 * i));
-    }
     memcpy(out, b.p ? b.p : bytes, n);
     gn__buf_deinit(&b);
     return n;

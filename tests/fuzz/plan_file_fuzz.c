@@ -46,9 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!b.failed && plan_file_write(&b)) {
         gn_result r = gn_server_open(&desc, &server, &error);
         FUZZ_CHECK(r == GN_OK || r == GN_OUT_OF_MEMORY);
-        while (r == GN_OK && !gn__atomic_load(&server->warmed)) {
-            usleep(100);
-        }
+        while (r == GN_OK && !gn__atomic_load(&server->warmed)) usleep(100);
         gn_server_close(server);
     }
     gn__buf_deinit(&plan);
@@ -60,9 +58,7 @@ size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
     static const uint8_t wrong[] = { 0, 'G', 'N', 'P', 'L', 'A', 'N', 'S', '1', 255, 255, 255, 255, 0 };
     static const uint8_t program[] = { 1, GRAPH_DATA,   0, 2, 3, 4, GRAPH_WEIGHT, 0, 2, 4, 3, 0, GRAPH_OPS + 40, 1,
                                        0, GRAPH_OUT_ALL };
-    if (index > 2 || cap < 32) {
-        return 0;
-    }
+    if (index > 2 || cap < 32) return 0;
     memcpy(out, index < 2 ? wrong : program, index < 2 ? sizeof wrong : sizeof program);
     return index == 0 ? 9 : index == 1 ? sizeof wrong : sizeof program;
 }

@@ -46,9 +46,7 @@ static void replay_add(const char *name, const uint8_t *p, size_t n) {
     replay_input *x = &replay_inputs[replay_n++];
     x->p = malloc(n + 1);
     x->n = n;
-    if (!x->p) {
-        exit(2);
-    }
+    if (!x->p) exit(2);
     memcpy(x->p, p, n);
     snprintf(x->name, sizeof x->name, "%.79s", name);
 }
@@ -69,9 +67,7 @@ static void replay_collect(const replay_target *t) {
             fclose(f);
         }
     }
-    if (d) {
-        closedir(d);
-    }
+    if (d) closedir(d);
     qsort(replay_inputs, replay_n, sizeof *replay_inputs, replay_compare);
     for (size_t i = 0, n; (n = t->seed(i, replay_scratch, sizeof replay_scratch)) > 0; i++) {
         snprintf(path, sizeof path, "seed %zu", i);
@@ -106,9 +102,7 @@ static void replay_edge(uint8_t *p, size_t n, uint64_t *s) {
                                       65536 };
     uint64_t v = edges[replay_random(s) % 16] + (replay_random(s) & 1 ? replay_random(s) % 3 - 1 : 0);
     size_t bytes = (size_t)1 << replay_random(s) % 4, at = replay_random(s) % n;
-    for (size_t i = 0; i < bytes && at + i < n; i++) {
-        p[at + i] = (uint8_t)(v >> (8 * i));
-    }
+    for (size_t i = 0; i < bytes && at + i < n; i++) p[at + i] = (uint8_t)(v >> (8 * i));
 }
 
 static size_t replay_alter_once(uint8_t *p, size_t n, uint64_t *s) {
@@ -128,9 +122,7 @@ static size_t replay_alter_once(uint8_t *p, size_t n, uint64_t *s) {
         return n - k;
     case 4:
         k = k < n - from ? k : n - from;
-        if (n + k > REPLAY_BYTES) {
-            return n;
-        }
+        if (n + k > REPLAY_BYTES) return n;
         memmove(p + at + k, p + at, n - at);
         memmove(p + at, p + (from < at ? from : from + k < n ? from + k : at), k);
         return n + k;
@@ -150,9 +142,8 @@ static size_t replay_make(size_t input, size_t k) {
     size_t n = replay_inputs[input].n;
     memcpy(replay_scratch, replay_inputs[input].p, n);
     replay_random(&s);
-    for (size_t times = k ? 1 + replay_random(&s) % 4 : 0; times > 0; times--) {
+    for (size_t times = k ? 1 + replay_random(&s) % 4 : 0; times > 0; times--)
         n = replay_alter_once(replay_scratch, n, &s);
-    }
     return n;
 }
 
@@ -168,9 +159,7 @@ static bool replay_leaks(const replay_target *t, size_t n) {
     for (int again = 0; again < 3; again++) {
         size_t held = replay_held();
         t->run(replay_scratch, n);
-        if (replay_held() == held) {
-            return false;
-        }
+        if (replay_held() == held) return false;
     }
     return true;
 }
@@ -181,18 +170,14 @@ static void replay_run(const replay_target *t, size_t alterations, volatile repl
         at->k = i / replay_n;
         size_t n = replay_make(at->input, at->k), held = replay_held();
         uint8_t *exact = malloc(n ? n : 1); /* a read past the end is seen by a sanitizer */
-        if (!exact) {
-            exit(2);
-        }
+        if (!exact) exit(2);
         memcpy(exact, replay_scratch, n);
         alarm(REPLAY_SECONDS);
         t->run(exact, n);
         free(exact);
         at->held = replay_held() - held;
         at->leaked = at->held != 0 && replay_leaks(t, n);
-        if (at->leaked) {
-            exit(1);
-        }
+        if (at->leaked) exit(1);
     }
     exit(0);
 }
@@ -220,9 +205,7 @@ static bool replay_one(const replay_target *t, size_t alterations, const char *f
     struct timespec begin, end;
     volatile replay_place *at = mmap(NULL, sizeof *at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int status = 0;
-    while (replay_n > 0) {
-        free(replay_inputs[--replay_n].p);
-    }
+    while (replay_n > 0) free(replay_inputs[--replay_n].p);
     replay_collect(t);
     if (at == MAP_FAILED || replay_n == 0) {
         printf("FAIL %s: %s\n", t->name, replay_n ? "no memory" : "no input");
@@ -231,9 +214,7 @@ static bool replay_one(const replay_target *t, size_t alterations, const char *f
     clock_gettime(CLOCK_MONOTONIC, &begin);
     fflush(stdout);
     pid_t child = fork();
-    if (child == 0) {
-        replay_run(t, alterations, at);
-    }
+    if (child == 0) replay_run(t, alterations, at);
     if (child < 0 || waitpid(child, &status, 0) != child) {
         printf("FAIL %s: no process\n", t->name);
         return false;
@@ -252,12 +233,9 @@ int main(int argc, char **argv) {
     bool ok = argc > 3;
     for (int i = 3; i < argc; i++) {
         const replay_target *t = NULL;
-        for (size_t k = 0; k < replay_n_targets; k++) {
+        for (size_t k = 0; k < replay_n_targets; k++)
             t = strcmp(replay_targets[k].name, argv[i]) == 0 ? &replay_targets[k] : t;
-        }
-        if (!t) {
-            printf("FAIL %s: no such target\n", argv[i]);
-        }
+        if (!t) printf("FAIL %s: no such target\n", argv[i]);
         ok = t && replay_one(t, (size_t)strtoull(argv[1], NULL, 10), argv[2]) && ok;
     }
     return !ok;

@@ -72,9 +72,7 @@ static uint64_t session_count(session_peer *x, uint64_t max, uint64_t right, uin
 }
 
 static void session_weight(uint8_t *bytes, uint8_t digest[32]) {
-    for (size_t i = 0; i < SESSION_WEIGHT; i++) {
-        bytes[i] = (uint8_t)(i * 3);
-    }
+    for (size_t i = 0; i < SESSION_WEIGHT; i++) bytes[i] = (uint8_t)(i * 3);
     gn__net->sha256(bytes, SESSION_WEIGHT, digest);
 }
 
@@ -108,11 +106,8 @@ static uint64_t session_right(const session_peer *x, uint16_t id, const char *na
         { "dtype", GN_F32 },
     };
     const gn__session *s = session_of(x);
-    for (size_t i = 0; i < GN__LENGTH(fixed); i++) {
-        if (strcmp(name, fixed[i].name) == 0) {
-            return fixed[i].v;
-        }
-    }
+    for (size_t i = 0; i < GN__LENGTH(fixed); i++)
+        if (strcmp(name, fixed[i].name) == 0) return fixed[i].v;
     return strcmp(name, "sequence") == 0  ? s->sequence + 1
            : strcmp(name, "seen") == 0    ? s->step_failures
            : strcmp(name, "plan") == 0    ? x->plan + (id == GN__MSG_PLAN_PUT)
@@ -157,9 +152,7 @@ static void session_slot_put(session_peer *x, gn__msg_slot_put *m, uint8_t diges
     m->dims = (gn__span){ dims, session_count(x, GN_MAX_RANK, 2, GN_MAX_RANK) };
     for (uint64_t i = 0; i < m->dims.n; i++) {
         uint64_t d = session_int(x, (uint64_t)1 << 47, i < 2 ? (uint64_t)right[i] : 1);
-        for (int k = 0; k < 8; k++) {
-            dims[i * 8 + (uint64_t)k] = (uint8_t)(d >> (8 * k));
-        }
+        for (int k = 0; k < 8; k++) dims[i * 8 + (uint64_t)k] = (uint8_t)(d >> (8 * k));
     }
     m->digest = (gn__span){ digest, session_count(x, 32, weight ? 32 : 0, 32) };
     m->blob = (gn__span){ bytes, session_count(x, SESSION_WEIGHT, weight ? 0 : SESSION_WEIGHT, SESSION_WEIGHT) };
@@ -184,13 +177,10 @@ static void session_step(session_peer *x, gn__msg_step *m, gn__buf *outs, gn__bu
     }
     for (uint64_t i = 0; i < n_args && p && p->ports.args; i++) {
         const gn__port *port = &p->ports.args[i];
-        if (port->value) {
-            gn__put_u64(args, session_int(x, UINT64_MAX, kept));
-        } else {
-            for (size_t k = 0, n = (size_t)session_int(x, UINT16_MAX, port->bytes); k < n && k < 4096; k++) {
+        if (port->value) gn__put_u64(args, session_int(x, UINT64_MAX, kept));
+        else
+            for (size_t k = 0, n = (size_t)session_int(x, UINT16_MAX, port->bytes); k < n && k < 4096; k++)
                 gn__put_u8(args, 0);
-            }
-        }
     }
     m->outs = (gn__span){ outs->p, outs->n };
     m->keeps = (gn__span){ keeps->p, keeps->n / 8 };
@@ -230,15 +220,10 @@ static void session_message(session_peer *x, uint16_t id) {
     uint8_t digest[64] = { 0 }, bytes[1024] = { 0 }, dims[GN_MAX_RANK * 8];
     gn__buf a = { NULL, 0, 0, false }, b = a, c = a;
     memset(&m, 0, sizeof m);
-    if (id == GN__MSG_PLAN_PUT) {
-        session_plan_put(x, &m.plan_put);
-    } else if (id == GN__MSG_SLOT_PUT) {
-        session_slot_put(x, &m.slot_put, digest, bytes, dims);
-    } else if (id == GN__MSG_STEP) {
-        session_step(x, &m.step, &a, &b, &c);
-    } else {
-        session_fields(x, gn__msg_find(id), (uint8_t *)&m, digest, bytes);
-    }
+    if (id == GN__MSG_PLAN_PUT) session_plan_put(x, &m.plan_put);
+    else if (id == GN__MSG_SLOT_PUT) session_slot_put(x, &m.slot_put, digest, bytes, dims);
+    else if (id == GN__MSG_STEP) session_step(x, &m.step, &a, &b, &c);
+    else session_fields(x, gn__msg_find(id), (uint8_t *)&m, digest, bytes);
     gn__outbox_message(&x->out, id, ++x->messages, &m);
     gn__outbox_flush(&x->out);
     gn__buf_deinit(&a);
@@ -265,9 +250,7 @@ static gn_result session_recv(void *self, void *data, size_t max, size_t *out_n,
     session_peer *x = self;
     (void)timeout_ms;
     while (x->at == x->wire.n) {
-        if (!x->in.n || x->messages == SESSION_MESSAGES || x->wire.failed) {
-            return GN_DISCONNECTED;
-        }
+        if (!x->in.n || x->messages == SESSION_MESSAGES || x->wire.failed) return GN_DISCONNECTED;
         gn__buf_reset(&x->wire);
         x->at = 0;
         session_message(x, (uint16_t)(1 + fuzz_byte(&x->in) % (GN__MSG__COUNT - 1)));
@@ -316,7 +299,7 @@ static const struct {
     { GN__MSG_PLAN_PUT, 4, 4, true },    { GN__MSG_STEP, 0, 10, false },      { GN__MSG_PLAN_PUT, 2, 4, true },
     { GN__MSG_STEP, 0, 21, false },      { GN__MSG_STEP, 0, 21, false },      { GN__MSG_PLAN_DROP, 0, 1, false },
     { GN__MSG_SLOT_DROP, 0, 2, false },  { GN__MSG_CANCEL, 0, 1, false },     { GN__MSG_PLAN_PUT, 4, 4, true },
-    { GN__MSG_STEP, 0, 10, false },      { GN__MSG_BYE, 0, 1, false },
+    { GN__MSG_STEP, 0, 10, false },      { GN__MSG_QUERY, 0, 1, false },      { GN__MSG_BYE, 0, 1, false },
 };
 
 size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
@@ -328,9 +311,7 @@ size_t fuzz_seed(size_t index, uint8_t *out, size_t cap) {
         for (uint8_t k = 0; k < session_script[i].n; k++, n++) {
             bool first = k == 0 && session_script[i].has_first;
             out[n] = first ? session_script[i].first : 255;
-            if (!first && fields++ == field && edge > 0) {
-                out[n] = (uint8_t)(127 + edge);
-            }
+            if (!first && fields++ == field && edge > 0) out[n] = (uint8_t)(127 + edge);
         }
     }
     return field < fields ? n : 0;
@@ -353,16 +334,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                             .memory_limit = SESSION_MEMORY,
                             .no_costs = true,
                             .log = session_log };
-    if (gn_server_open(&desc, &x.server, NULL) != GN_OK) {
-        return 0;
-    }
+    if (gn_server_open(&desc, &x.server, NULL) != GN_OK) return 0;
     gn__mutex_init(&x.lock);
     gn__cond_init(&x.changed);
     gn_server_attach(x.server, (gn_transport){ &table, &x }, "someone");
     gn__mutex_lock(&x.lock);
-    while (!x.closed) {
-        gn__cond_wait(&x.changed, &x.lock);
-    }
+    while (!x.closed) gn__cond_wait(&x.changed, &x.lock);
     gn__mutex_unlock(&x.lock);
     gn_server_close(x.server);
     gn__cond_deinit(&x.changed);

@@ -9,6 +9,7 @@ static onnx__scope *onnx__new_scope(onnx_session *s, onnx__scope *outer, size_t 
     size_t n = 16;
     while (n < names) n *= 2;
     if (outer) *scope = *outer;
+    scope->uses = NULL;
     scope->outer = outer;
     scope->n_buckets = n;
     scope->names = onnx__alloc(s, n * sizeof(onnx__name *));
@@ -31,6 +32,34 @@ static void onnx__define(onnx_session *s, onnx__scope *scope, onnx_span name, on
     onnx__name **bucket = onnx__bucket(scope, name), *n = onnx__alloc(s, sizeof *n);
     *n = (onnx__name){ name, value, *bucket };
     *bucket = n;
+}
+
+static onnx__use **onnx__use_of(onnx__scope *scope, onnx_span name) {
+    onnx__use **u = &scope->uses[onnx__hash(name.at, onnx__size(name), 7) & (scope->n_buckets - 1)];
+    while (*u && !onnx__same((*u)->name, name)) u = &(*u)->next;
+    return u;
+}
+
+static void onnx__count_use(onnx_session *s, onnx__scope *scope, onnx_span name) {
+    onnx__use **u = onnx__use_of(scope, name);
+    if (!*u) {
+        *u = onnx__alloc(s, sizeof **u);
+        (*u)->name = name;
+    }
+    (*u)->n++;
+}
+
+/* Names that a graph and the graphs in it use, each as often as it is there. */
+static void onnx__count_uses(onnx_session *s, onnx__scope *scope, onnx_span graph, int depth) {
+    onnx_field node, f, sub;
+    for (onnx_span p = graph; onnx_find(&p, 1, &node);) {
+        for (onnx_span q = node.bytes; onnx_find(&q, 1, &f);) onnx__count_use(s, scope, f.bytes);
+        for (onnx_span q = node.bytes; depth < ONNX__LEVELS && onnx_find(&q, 5, &f);) {
+            for (onnx_span r = f.bytes; onnx_find(&r, 6, &sub);) onnx__count_uses(s, scope, sub.bytes, depth + 1);
+            for (onnx_span r = f.bytes; onnx_find(&r, 11, &sub);) onnx__count_uses(s, scope, sub.bytes, depth + 1);
+        }
+    }
+    while (onnx_find(&graph, 12, &f)) onnx__count_use(s, scope, onnx__get(f.bytes, 1).bytes);
 }
 
 static bool onnx__is_standard(onnx_span domain) { return !onnx__size(domain) || onnx__is(domain, "ai.onnx"); }
@@ -198,7 +227,11 @@ static bool onnx__run_node(onnx_session *s, onnx__scope *scope, onnx_span node) 
     else if (c->op) onnx__build_op(c);
     else onnx__no(c, "there is no such op here");
     for (int i = 0; !c->failed && i < c->n_out; i++)
-        if (ox_wants(c, i) && c->out[i]) onnx__define(s, scope, c->out_names[i], c->out[i]);
+        if (ox_wants(c, i) && c->out[i]) {
+            onnx__use *use = scope->uses ? *onnx__use_of(scope, c->out_names[i]) : NULL;
+            onnx__define(s, scope, c->out_names[i], c->out[i]);
+            c->out[i]->uses = use ? use->n : 0;
+        }
     return !c->failed;
 }
 
@@ -441,12 +474,11 @@ void onnx_session_close(onnx_session *s) {
 
 static void onnx__print_shape(char *out, size_t cap, int rank, const int64_t *dims, const onnx_span *symbols) {
     size_t n = (size_t)snprintf(out, cap, "(");
-    for (int i = 0; i < rank && n < cap; i++) {
+    for (int i = 0; i < rank && n < cap; i++)
         if (dims[i] >= 0 || !symbols) n += (size_t)snprintf(out + n, cap - n, "%s%" PRId64, i ? "," : "", dims[i]);
         else if (onnx__size(symbols[i]) && onnx__size(symbols[i]) < 40)
             n += (size_t)snprintf(out + n, cap - n, "%s%.*s", i ? "," : "", ONNX__SHOW(symbols[i]));
         else n += (size_t)snprintf(out + n, cap - n, "%s?", i ? "," : "");
-    }
     if (n < cap) snprintf(out + n, cap - n, ")");
 }
 
@@ -538,6 +570,8 @@ static onnx__value **onnx__build_graph(onnx_session *s) {
     int n;
     scope->opsets = (onnx_span){ s->model->map.data, s->model->map.data + s->model->map.size };
     scope->opset_field = 8;
+    scope->uses = onnx__alloc(s, scope->n_buckets * sizeof *scope->uses);
+    onnx__count_uses(s, scope, s->model->graph, 0);
     bool ok = onnx__symbols_agree(s) && onnx__initialisers(s, scope, s->model->graph) &&
               onnx__define_inputs(s, scope) && onnx__run_nodes(s, scope, s->model->graph, 1);
     return ok ? onnx__graph_outputs(s, scope, s->model->graph, &n) : NULL;

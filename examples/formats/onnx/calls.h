@@ -32,10 +32,17 @@ typedef struct onnx__name {
 
 enum { ONNX__NAMES = 64, ONNX__DOMAINS = 8 };
 
+typedef struct onnx__use {
+    onnx_span name;
+    int n; /* times that nodes and subgraphs name it, and outputs */
+    struct onnx__use *next;
+} onnx__use;
+
 typedef struct onnx__scope {
     struct onnx__scope *outer; /* NULL for the model and for functions */
     onnx__name **names;
     size_t n_buckets;
+    onnx__use **uses;         /* of the model's graph, in as many buckets; NULL: not counted */
     const onnx__call *caller; /* of a function: where its attributes come from */
     onnx_span function;
     onnx_span opsets; /* the message that lists operator sets */
@@ -288,6 +295,52 @@ static void ox_out_host(onnx__call *c, int i, onnx_type type, gn_shape shape, co
     v->constant = c->g == c->s->fold;
     if (!v->constant) v->main = gn_data(c->g, d, shape, v->bytes ? host : "");
     c->out[i] = v;
+}
+
+/* ---- convolutions that grow ---- */
+
+/* The convolution whose only use is input i of this node; NULL: it is none. Making it anew with this node in it costs
+   nothing, since what nobody reads is not computed. */
+static const onnx__conv *ox_conv_before(const onnx__call *c, int i) {
+    bool is = c->g == c->s->g && c->scope->uses && ox_has(c, i) && c->in[i]->kind == ONNX__ONE && c->in[i]->uses == 1;
+    return is ? c->in[i]->conv : NULL;
+}
+
+static void ox_out_conv(onnx__call *c, const onnx__conv *v) {
+    ox_out_like(c, 0, gn_conv(v->x, v->w, v->bias, &v->desc), 0);
+    if (!c->failed && c->n_out && c->out[0]) c->out[0]->conv = v;
+}
+
+/* The node as a bound of the convolution before it. False: there is none, or it has one. */
+static bool ox_join_clamp(onnx__call *c, double least, double most) {
+    const onnx__conv *from = ox_conv_before(c, 0);
+    if (!from || from->desc.clamps || !(least <= most)) return false;
+    onnx__conv *v = onnx__alloc(c->s, sizeof *v);
+    *v = *from;
+    v->desc.clamps = true;
+    v->desc.least = least;
+    v->desc.most = most;
+    ox_out_conv(c, v);
+    c->s->counts.joined++;
+    return true;
+}
+
+/* The node, a sum of two, as a convolution with a residual. */
+static bool ox_join_sum(onnx__call *c) {
+    for (int i = 0; i < 2; i++) {
+        const onnx__conv *from = ox_conv_before(c, i);
+        gn_shape a = ox_in_shape(c, 0), b = ox_in_shape(c, 1);
+        bool same = a.rank == b.rank && ox_type(c, 0) == ox_type(c, 1);
+        for (int k = 0; same && k < a.rank; k++) same = a.dims[k] == b.dims[k];
+        if (!from || !same || from->desc.clamps || from->desc.residual.ctx) continue;
+        onnx__conv *v = onnx__alloc(c->s, sizeof *v);
+        *v = *from;
+        v->desc.residual = ox_in(c, 1 - i);
+        ox_out_conv(c, v);
+        c->s->counts.joined++;
+        return true;
+    }
+    return false;
 }
 
 /* ---- small things that builders share ---- */

@@ -202,14 +202,7 @@ static void ox_causal_conv(onnx__call *c) {
     gn_shape before = { 3, { 0, 0, past } }, none = { 3, { 0 } };
     gn_tensor both[2] = { ox_in(c, 3), x };
     gn_tensor whole = ox_has(c, 3) ? gn_concat(both, 2, 2) : gn_pad(x, before, none, GN_PAD_CONSTANT, 0);
-    ox_window w = { .n = 1,
-                    .in = { s.dims[2] + past },
-                    .kernel = { past + 1 },
-                    .stride = { 1 },
-                    .dilation = { 1 },
-                    .out = { s.dims[2] } };
-    gn_tensor y = ox_depthwise(whole, kernel, &w);
-    if (ox_has(c, 2)) y = gn_add(y, ox_by_channel(ox_in(c, 2), 3));
+    gn_tensor y = gn_conv(whole, kernel, ox_has(c, 2) ? ox_in(c, 2) : GN_NONE, &(gn_conv_desc){ .groups = s.dims[1] });
     if (!ox_text_is(c, "activation", "none", "none")) y = gn_silu(y);
     ox_out_like(c, 0, y, 0);
     if (ox_wants(c, 1)) ox_out_like(c, 1, gn_slice(whole, 2, s.dims[2], GN_END, 1), 0);

@@ -144,10 +144,9 @@ static void ox_scan(onnx__call *c) {
         }
         onnx__value **out = onnx__subgraph(c, graph, in, c->n_in, &n);
         if (out && n != c->n_out) onnx__no(c, "the body has %d results, %d are needed", n, c->n_out);
-        for (int i = 0; out && !c->failed && i < c->n_out; i++) {
+        for (int i = 0; out && !c->failed && i < c->n_out; i++)
             if (i < states) in[i] = out[i];
             else ox_scan_add(c, &scans[i - states], out[i], i - states < n_oaxes ? (int)oaxes[i - states] : 0);
-        }
     }
     for (int i = 0; i < c->n_out && !c->failed; i++) {
         int k = i - states;

@@ -5,11 +5,19 @@
 static void ox_unary(onnx__call *c) { ox_out_like(c, 0, c->op->unary(GN_HERE, ox_in(c, 0)), 0); }
 static void ox_test(onnx__call *c) { ox_out(c, 0, c->op->unary(GN_HERE, ox_in(c, 0))); }
 
+static void ox_relu(onnx__call *c) {
+    if (!ox_join_clamp(c, 0, (double)INFINITY)) ox_out_like(c, 0, gn_relu(ox_in(c, 0)), 0);
+}
+
 static void ox_binary(onnx__call *c) {
     gn_tensor a = ox_in(c, 0), b = ox_in(c, 1);
     if (ox_type(c, 0) != ox_type(c, 1))
         onnx__no(c, "inputs of %s and %s", onnx_type_name(ox_type(c, 0)), onnx_type_name(ox_type(c, 1)));
     ox_out_like(c, 0, c->op->binary(GN_HERE, a, b), 0);
+}
+
+static void ox_add(onnx__call *c) {
+    if (!ox_join_sum(c)) ox_binary(c);
 }
 
 /* A u64 in an i64, so that the order of the i64 is its own; the same again takes it back. */
@@ -65,6 +73,10 @@ static void ox_clip(onnx__call *c) {
         ox_out_like(c, 0, gn_clamp(t, ox_float(c, "min", (double)-INFINITY), ox_float(c, "max", (double)INFINITY)), 0);
         return;
     }
+    bool known = (!ox_has(c, 1) || c->in[1]->constant) && (!ox_has(c, 2) || c->in[2]->constant);
+    if (known && ox_conv_before(c, 0) &&
+        ox_join_clamp(c, ox_number(c, 1, (double)-INFINITY), ox_number(c, 2, (double)INFINITY)))
+        return;
     if (ox_has(c, 1)) t = gn_maximum(t, ox_cast(ox_in(c, 1), d));
     if (ox_has(c, 2)) t = gn_minimum(t, ox_cast(ox_in(c, 2), d));
     ox_out_like(c, 0, t, 0);

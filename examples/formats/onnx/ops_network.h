@@ -35,6 +35,32 @@ static void ox_einsum(onnx__call *c) {
     if (!c->failed) ox_out_like(c, 0, ox_cast(gn_einsum(text, in, c->n_in), ox_dtype(c, 0)), 0);
 }
 
+/* Determinants (…): elimination with the largest of each column as pivot, a step a column. */
+static void ox_det(onnx__call *c) {
+    enum { MOST = 64 };
+    gn_tensor a = ox_in(c, 0);
+    gn_shape s = ox_in_shape(c, 0), batch = s;
+    int64_t n = s.rank >= 2 ? s.dims[s.rank - 1] : 0, many = 1;
+    gn_dtype d = ox_dtype(c, 0);
+    if (n < 1 || n > MOST || s.dims[s.rank - 2] != n) onnx__no(c, "matrices are squares of 1 to %d rows", MOST);
+    if (c->failed) return;
+    batch.rank -= 2;
+    for (int i = 0; i < batch.rank; i++) many *= s.dims[i];
+    a = gn_reshape(ox_cast(a, d == GN_F64 ? d : GN_F32), GN_SHAPE(many, n, n));
+    gn_tensor det = gn_like(gn_slice(gn_slice(a, 1, 0, 1, 1), 2, 0, 1, 1), 1);
+    for (int64_t m = n; m > 0; m--) {
+        gn_tensor at = gn_argmax(gn_abs(gn_slice(a, 2, 0, 1, 1)), GN_AXES(1), true);
+        gn_tensor row = gn_gather(a, 1, gn_broadcast(at, GN_SHAPE(many, 1, m))), pivot = gn_slice(row, 2, 0, 1, 1);
+        det = gn_mul(det, gn_where(gn_eq_c(at, 0), pivot, gn_neg(pivot)));
+        if (m == 1) break;
+        gn_tensor place = gn_reshape(gn_arange_i64(c->g, GN_I64, m, 0, 1), GN_SHAPE(1, m, 1));
+        gn_tensor rest = gn_slice(gn_where(gn_eq(place, at), gn_slice(a, 1, 0, 1, 1), a), 1, 1, m, 1);
+        gn_tensor by = gn_div(gn_slice(rest, 2, 0, 1, 1), gn_where(gn_eq_c(pivot, 0), gn_like(pivot, 1), pivot));
+        a = gn_sub(gn_slice(rest, 2, 1, m, 1), gn_mul(by, gn_slice(row, 2, 1, m, 1)));
+    }
+    ox_out_like(c, 0, ox_cast(gn_reshape(det, batch), d), 0);
+}
+
 /* ---- rows ---- */
 
 /* Softmax and its like: along one axis; before version 13 over all axes from `axis` on. */
@@ -126,19 +152,6 @@ static bool ox_get_window(onnx__call *c, gn_tensor t, const int64_t *kernel, int
     return !c->failed;
 }
 
-/* t with `value` around, so that all windows lie within. */
-static gn_tensor ox_pad_window(gn_tensor t, const ox_window *w, double value) {
-    gn_shape before = { w->n + 2, { 0 } }, after = before;
-    bool any = false;
-    for (int i = 0; i < w->n; i++) {
-        int64_t end = (w->out[i] - 1) * w->stride[i] + (w->kernel[i] - 1) * w->dilation[i] + 1;
-        before.dims[i + 2] = w->before[i];
-        after.dims[i + 2] = end > w->before[i] + w->in[i] ? end - w->before[i] - w->in[i] : 0;
-        any |= before.dims[i + 2] || after.dims[i + 2];
-    }
-    return any ? gn_pad(t, before, after, GN_PAD_CONSTANT, value) : t;
-}
-
 /* Axis `axis` of the padded t as two: places of windows, and elements in one. */
 static gn_tensor ox_windows_of(onnx__call *c, gn_tensor t, const ox_window *w, int i, int axis) {
     int64_t n = w->out[i] * w->kernel[i];
@@ -152,91 +165,50 @@ static gn_tensor ox_windows_of(onnx__call *c, gn_tensor t, const ox_window *w, i
     return gn_reshape(gn_index_select(t, axis, ox_indices(c, index, n)), out);
 }
 
-/* Element k of each window along spatial axis i of the padded t. */
-static gn_tensor ox_tap(gn_tensor t, const ox_window *w, int i, int64_t k) {
-    int64_t begin = k * w->dilation[i];
-    return gn_slice(t, i + 2, begin, begin + (w->out[i] - 1) * w->stride[i] + 1, w->stride[i]);
-}
-
-/* All windows of the padded t: (N,C,K…,O…) with K and O as one axis each. At most 3 spatial axes. */
-static gn_tensor ox_all_windows(onnx__call *c, gn_tensor t, const ox_window *w) {
-    gn_shape s = onnx__shape(t);
-    int64_t k = 1, o = 1;
-    if (w->n > 3) {
-        onnx__no(c, "more than 3 spatial axes");
-        return t;
-    }
-    for (int i = w->n - 1; i >= 0; i--) t = ox_windows_of(c, t, w, i, i + 2);
-    gn_axes order = { 2 + 2 * w->n, { 0, 1 } };
-    for (int i = 0; i < w->n; i++) {
-        order.axis[2 + i] = 3 + 2 * i;
-        order.axis[2 + w->n + i] = 2 + 2 * i;
-        k *= w->kernel[i];
-        o *= w->out[i];
-    }
-    return gn_reshape(gn_permute(t, order), GN_SHAPE(s.dims[0], s.dims[1], k, o));
-}
-
 /* ---- convolution ---- */
 
-/* One filter a channel: the taps one after the other, which become one loop. */
-static gn_tensor ox_depthwise(gn_tensor t, gn_tensor kernel, const ox_window *w) {
-    gn_shape ks = onnx__shape(kernel), one = { w->n + 2, { 1, ks.dims[0], 1, 1, 1, 1, 1, 1 } };
-    int64_t all = 1, channels = ox_dim(t, 1);
-    gn_tensor y = GN_NONE;
-    if (ks.dims[0] != channels) t = gn_repeat(t, ks.dims[0] / channels, 1);
-    for (int i = 0; i < w->n; i++) all *= w->kernel[i];
-    gn_tensor flat = gn_reshape(kernel, GN_SHAPE(ks.dims[0], all));
-    for (int64_t k = 0; k < all; k++) {
-        gn_tensor tap = t;
-        int64_t rest = k;
-        for (int i = w->n - 1; i >= 0; i--) {
-            tap = ox_tap(tap, w, i, rest % w->kernel[i]);
-            rest /= w->kernel[i];
-        }
-        gn_tensor part = gn_mul(tap, gn_reshape(gn_slice(flat, 1, k, k + 1, 1), one));
-        y = y.ctx ? gn_add(y, part) : part;
-    }
-    return y;
-}
-
-/* Windows as columns, (N, C*K, O). */
-static gn_tensor ox_columns(onnx__call *c, gn_tensor t, const ox_window *w) {
-    gn_shape s = onnx__shape(t);
-    int64_t k = 1, o = 1;
-    bool plain = true;
-    for (int i = 0; i < w->n; i++) {
-        k *= w->kernel[i];
-        o *= w->out[i];
-        plain &= w->stride[i] == 1;
-    }
-    if (k == 1 && plain) return gn_reshape(t, GN_SHAPE(s.dims[0], s.dims[1], o));
-    if (w->n == 2)
-        return gn_im2col(t, GN_SHAPE(w->kernel[0], w->kernel[1]), GN_SHAPE(w->stride[0], w->stride[1]), GN_SHAPE(0, 0),
-                         GN_SHAPE(w->dilation[0], w->dilation[1]));
-    return gn_reshape(ox_all_windows(c, t, w), GN_SHAPE(s.dims[0], s.dims[1] * k, o));
-}
-
-/* x (N,C,…) that is padded, kernel (M,C/group,…): (N,M,…). */
-static gn_tensor ox_convolve(onnx__call *c, gn_tensor x, gn_tensor kernel, const ox_window *w, int64_t group) {
-    gn_shape s = onnx__shape(x), ks = onnx__shape(kernel), out = { w->n + 2, { s.dims[0], ks.dims[0] } };
-    int64_t k = 1, o = 1, m = ks.dims[0], inner = ks.rank > 1 ? ks.dims[1] : 0;
-    if (ks.rank != w->n + 2 || group < 1 || inner * group != s.dims[1] || m % group) {
-        onnx__no(c, "%" PRId64 " channels, %" PRId64 " groups, a kernel of %" PRId64 " by %" PRId64 " channels",
-                 s.dims[1], group, m, inner);
-        return x;
+/* How a node convolves x (N,C,…) with a kernel (M,C/group,…) or, transposed, (C,M/group,…), floats. A transposed one's
+   result is as large as `w->out` says. False: refused. */
+static bool ox_conv_desc(onnx__call *c, gn_tensor x, gn_tensor kernel, const ox_window *w, bool transposed,
+                         gn_conv_desc *d) {
+    gn_shape s = onnx__shape(x), ks = onnx__shape(kernel);
+    int64_t group = ox_int(c, "group", 1), places = 1, taps = 1;
+    *d = (gn_conv_desc){ .groups = group, .transposed = transposed };
+    bool fits = w->n <= 3 && ks.rank == w->n + 2 && group >= 1 && ks.dims[0] % group == 0 &&
+                (transposed ? ks.dims[0] == s.dims[1] : s.dims[1] % group == 0 && ks.dims[1] == s.dims[1] / group);
+    if (!fits) {
+        onnx__no(c, "%" PRId64 " channels, %" PRId64 " groups, a kernel of %" PRId64 " by %" PRId64 " over %d axes",
+                 s.dims[1], group, ks.dims[0], ks.rank > 1 ? ks.dims[1] : 0, w->n);
+        return false;
     }
     for (int i = 0; i < w->n; i++) {
-        out.dims[i + 2] = w->out[i];
-        k *= w->kernel[i];
-        o *= w->out[i];
+        int64_t reach = (w->kernel[i] - 1) * w->dilation[i] + 1;
+        d->stride[i] = w->stride[i];
+        d->dilation[i] = w->dilation[i];
+        d->before[i] = w->before[i];
+        d->after[i] = transposed ? (w->in[i] - 1) * w->stride[i] + reach - w->before[i] - w->out[i] : w->after[i];
+        places *= transposed ? w->in[i] : w->out[i];
+        taps *= w->kernel[i];
     }
-    if (c->g == c->s->g) c->s->counts.flops += 2.0 * (double)s.dims[0] * (double)(m * o) * (double)(inner * k);
-    if (inner == 1 && k <= 64) return ox_depthwise(x, kernel, w);
-    gn_tensor columns = ox_columns(c, x, w);
-    if (group == 1) return gn_reshape(gn_matmul(gn_reshape(kernel, GN_SHAPE(m, inner * k)), columns), out);
-    columns = gn_reshape(columns, GN_SHAPE(s.dims[0], group, inner * k, o));
-    return gn_reshape(gn_matmul(gn_reshape(kernel, GN_SHAPE(group, m / group, inner * k)), columns), out);
+    if (c->g == c->s->g)
+        c->s->counts.flops += 2.0 * (double)(s.dims[0] * ks.dims[0] * places) * (double)(ks.dims[1] * taps);
+    return true;
+}
+
+static gn_tensor ox_convolve(onnx__call *c, gn_tensor x, gn_tensor kernel, const ox_window *w) {
+    gn_conv_desc d;
+    return ox_conv_desc(c, x, kernel, w, false, &d) ? gn_conv(x, kernel, GN_NONE, &d) : x;
+}
+
+/* The convolution that the node is, which nodes after it may join. */
+static void ox_out_convolution(onnx__call *c, const ox_window *w, bool transposed) {
+    onnx__conv *v = onnx__alloc(c->s, sizeof *v);
+    v->x = ox_in(c, 0);
+    v->w = ox_in(c, 1);
+    v->bias = ox_has(c, 2) ? ox_in(c, 2) : GN_NONE;
+    v->kernel = c->in[1];
+    v->offset = ox_has(c, 2) ? c->in[2] : NULL;
+    if (ox_conv_desc(c, v->x, v->w, w, transposed, &v->desc)) ox_out_conv(c, v);
 }
 
 /* b (C) along axis 1 of a tensor of that rank. */
@@ -257,21 +229,7 @@ static void ox_conv(onnx__call *c) {
     for (int i = 0; shape && i < n && !c->failed; i++)
         if (i + 2 >= ks.rank || shape[i] != ks.dims[i + 2]) onnx__no(c, "kernel_shape is not the kernel's");
     if (c->failed || !ox_get_window(c, x, ks.dims + 2, ks.rank - 2, &w)) return;
-    gn_tensor y = ox_convolve(c, ox_pad_window(x, &w, 0), kernel, &w, ox_int(c, "group", 1));
-    if (ox_has(c, 2) && !c->failed) y = gn_add(y, ox_by_channel(ox_in(c, 2), w.n + 2));
-    ox_out_like(c, 0, y, 0);
-}
-
-/* Zeros between the elements of an axis, so that a step takes `stride`. */
-static gn_tensor ox_spread(gn_tensor t, int axis, int64_t stride) {
-    gn_shape s = onnx__shape(t), wide = { s.rank + 1, { 0 } }, none = wide, after = wide;
-    if (stride == 1) return t;
-    for (int i = 0; i < wide.rank; i++) wide.dims[i] = i <= axis ? s.dims[i] : i == axis + 1 ? 1 : s.dims[i - 1];
-    after.dims[axis + 1] = stride - 1;
-    t = gn_pad(gn_reshape(t, wide), none, after, GN_PAD_CONSTANT, 0);
-    int64_t n = s.dims[axis];
-    s.dims[axis] *= stride;
-    return gn_slice(gn_reshape(t, s), axis, 0, (n - 1) * stride + 1, 1);
+    ox_out_convolution(c, &w, false);
 }
 
 /* Pads of a transposed convolution: given, of output_shape, or of auto_pad. */
@@ -296,13 +254,13 @@ static void ox_transposed_pads(onnx__call *c, ox_window *w, const int64_t *extra
 
 static void ox_conv_transpose(onnx__call *c) {
     gn_tensor x = ox_in(c, 0), kernel = ox_in(c, 1);
-    int64_t group = ox_int(c, "group", 1), extra[6];
+    int64_t extra[6];
     ox_window w;
     int n, m;
     if (c->failed) return;
     gn_shape ks = onnx__shape(kernel), s = onnx__shape(x);
-    if (s.rank < 3 || ks.rank != s.rank || group < 1 || ks.dims[0] != s.dims[1] || ks.dims[0] % group) {
-        onnx__no(c, "an input of rank %d, a kernel of rank %d, %" PRId64 " groups", s.rank, ks.rank, group);
+    if (s.rank < 3 || ks.rank != s.rank) {
+        onnx__no(c, "an input of rank %d, a kernel of rank %d", s.rank, ks.rank);
         return;
     }
     w = (ox_window){ .n = s.rank - 2 };
@@ -325,122 +283,72 @@ static void ox_conv_transpose(onnx__call *c) {
     }
     if (!c->failed) ox_transposed_pads(c, &w, extra);
     if (c->failed) return;
-    gn_axes flip = { w.n, { 0 } };
-    for (int i = 0; i < w.n; i++) {
-        int64_t reach = (w.kernel[i] - 1) * w.dilation[i];
-        x = ox_pad_axis(c, ox_spread(x, i + 2, w.stride[i]), i + 2, reach - w.before[i], reach - w.after[i] + extra[i],
-                        GN_NONE);
-        w.stride[i] = 1;
-        flip.axis[i] = i + 2;
-    }
-    gn_shape split = { ks.rank + 1, { group, ks.dims[0] / group, ks.dims[1] } }, joined = ks;
-    for (int i = 0; i < w.n; i++) split.dims[i + 3] = ks.dims[i + 2];
-    joined.dims[0] = group * ks.dims[1];
-    joined.dims[1] = ks.dims[0] / group;
-    kernel = gn_reshape(gn_transpose(gn_reshape(gn_flip(kernel, flip), split), 1, 2), joined);
-    gn_tensor y = ox_convolve(c, x, kernel, &w, group);
-    if (ox_has(c, 2) && !c->failed) y = gn_add(y, ox_by_channel(ox_in(c, 2), w.n + 2));
-    ox_out_like(c, 0, y, 0);
+    ox_out_convolution(c, &w, true);
 }
 
 /* ---- pooling ---- */
 
-static double ox_least(gn_dtype d) {
-    if (d == GN_F16) return -65504;
-    return d == GN_I8 ? -128 : d == GN_U8 ? 0 : d == GN_I32 ? -2147483648.0 : -3.38e38;
+/* Windows of t as the node says, of floats. */
+static gn_tensor ox_pool_of(onnx__call *c, gn_tensor t, const ox_window *w, gn_pool_kind kind) {
+    gn_pool_desc d = { .kind = kind,
+                       .ceiling = ox_int(c, "ceil_mode", 0) != 0,
+                       .counts_pads = ox_int(c, "count_include_pad", 0) != 0 };
+    if (w->n > 3) onnx__no(c, "windows over %d axes", w->n);
+    for (int i = 0; i < w->n && i < 3; i++) {
+        d.kernel[i] = w->kernel[i];
+        d.stride[i] = w->stride[i];
+        d.dilation[i] = w->dilation[i];
+        d.before[i] = w->before[i];
+        d.after[i] = w->after[i];
+    }
+    return gn_pool(t, &d);
 }
 
-/* Where each window's largest element lies in the whole input, row-major (or with its last axis slowest). */
-static void ox_pool_places(onnx__call *c, gn_tensor windows, const ox_window *w, gn_shape s, gn_shape out) {
-    int64_t all = 1;
-    for (int i = 0; i < w->n; i++) all *= w->in[i];
-    int64_t *place = onnx__alloc(c->s, (size_t)(all + 1) * sizeof *place);
-    for (int64_t p = 0; p < all; p++) {
-        int64_t at = 0, rest = p, stride = all, columns[6] = { 0 };
-        for (int i = w->n - 1; i >= 0; i--) columns[i] = rest % w->in[i], rest /= w->in[i];
-        for (int i = w->n - 1; i >= 0; i--) stride /= w->in[i], at += columns[i] * stride;
-        place[p] = ox_int(c, "storage_order", 0) ? at : p;
-    }
-    gn_shape plane = { w->n + 2, { 1, 1 } };
-    for (int i = 0; i < w->n; i++) plane.dims[i + 2] = w->in[i];
-    gn_tensor places = ox_all_windows(c, ox_pad_window(ox_table(c, GN_I64, plane, place), w, 0), w);
-    if (c->failed) return;
-    gn_shape ws = onnx__shape(windows);
-    gn_tensor at = gn_argmax(windows, GN_AXES(2), true);
-    gn_tensor where = gn_gather(gn_broadcast(places, ws), 2, at);
-    gn_tensor image =
-        gn_reshape(gn_arange_i64(c->g, GN_I64, s.dims[0] * s.dims[1], 0, all), GN_SHAPE(s.dims[0], s.dims[1], 1, 1));
-    ox_out(c, 1, gn_reshape(gn_add(where, image), out));
+/* The input and its windows. */
+static bool ox_pool_window(onnx__call *c, ox_window *w) {
+    int n;
+    const int64_t *kernel = ox_ints(c, "kernel_shape", &n);
+    if (!kernel) onnx__no(c, "kernel_shape is missing");
+    return !c->failed && ox_get_window(c, ox_in(c, 0), kernel, n, w);
 }
 
 static void ox_max_pool(onnx__call *c) {
     gn_tensor t = ox_in(c, 0);
+    bool is_float = ox_is_float(ox_dtype(c, 0));
     ox_window w;
-    int n;
-    const int64_t *kernel = ox_ints(c, "kernel_shape", &n);
-    if (!kernel) onnx__no(c, "kernel_shape is missing");
-    if (c->failed || !ox_get_window(c, t, kernel, n, &w)) return;
-    gn_shape s = onnx__shape(t), out = s;
-    for (int i = 0; i < w.n; i++) out.dims[i + 2] = w.out[i];
-    gn_tensor padded = ox_pad_window(t, &w, ox_least(ox_dtype(c, 0)));
-    if (ox_wants(c, 1)) {
-        gn_tensor windows = ox_all_windows(c, padded, &w);
-        if (!c->failed) ox_pool_places(c, windows, &w, s, out);
+    if (!ox_pool_window(c, &w)) return;
+    if (!is_float) t = ox_cast(t, GN_F64); /* exact */
+    ox_out_like(c, 0, ox_cast(ox_pool_of(c, t, &w, GN_POOL_MAX), ox_dtype(c, 0)), 0);
+    if (!ox_wants(c, 1) || c->failed) return;
+    gn_shape s = onnx__shape(t);
+    gn_tensor at = ox_pool_of(c, t, &w, GN_POOL_INDEX);
+    int64_t all = 1;
+    for (int i = 0; i < w.n; i++) all *= w.in[i];
+    if (ox_int(c, "storage_order", 0)) { /* the last axis slowest */
+        gn_tensor rest = at, turned = gn_like_i64(at, 0);
+        int64_t stride = all;
+        for (int i = w.n - 1; i >= 0; i--) {
+            stride /= w.in[i];
+            turned = gn_add(turned, gn_mul(gn_remainder(rest, gn_scalar_i64(c->g, GN_I64, w.in[i])),
+                                           gn_scalar_i64(c->g, GN_I64, stride)));
+            rest = gn_floor_divide(rest, gn_scalar_i64(c->g, GN_I64, w.in[i]));
+        }
+        at = turned;
     }
-    for (int i = 0; i < w.n; i++) {
-        gn_tensor most = ox_tap(padded, &w, i, 0);
-        for (int64_t k = 1; k < w.kernel[i] && k < 64; k++) most = gn_maximum(most, ox_tap(padded, &w, i, k));
-        if (w.kernel[i] > 64) most = gn_max(ox_windows_of(c, padded, &w, i, i + 2), GN_AXES(i + 3), false);
-        padded = most;
-    }
-    ox_out_like(c, 0, padded, 0);
-}
-
-/* Sums over windows, axis by axis. */
-static gn_tensor ox_sum_windows(onnx__call *c, gn_tensor t, const ox_window *w) {
-    for (int i = 0; i < w->n; i++) {
-        gn_tensor sum = ox_tap(t, w, i, 0);
-        for (int64_t k = 1; k < w->kernel[i] && k < 64; k++) sum = gn_add(sum, ox_tap(t, w, i, k));
-        if (w->kernel[i] > 64) sum = gn_sum(ox_windows_of(c, t, w, i, i + 2), GN_AXES(i + 3), false);
-        t = sum;
-    }
-    return t;
+    gn_shape planes = { s.rank, { s.dims[0], s.dims[1], 1, 1, 1, 1, 1, 1 } };
+    ox_out(c, 1, gn_add(at, gn_reshape(gn_arange_i64(c->g, GN_I64, s.dims[0] * s.dims[1], 0, all), planes)));
 }
 
 static void ox_average_pool(onnx__call *c) {
-    gn_tensor t = ox_in(c, 0);
     ox_window w;
-    int n;
-    const int64_t *kernel = ox_ints(c, "kernel_shape", &n);
-    bool with_pads = ox_int(c, "count_include_pad", 0) != 0;
-    if (!kernel) onnx__no(c, "kernel_shape is missing");
-    if (c->failed || !ox_get_window(c, t, kernel, n, &w)) return;
-    gn_tensor y = ox_sum_windows(c, ox_pad_window(t, &w, 0), &w);
-    for (int i = 0; i < w.n; i++) { /* elements of each window that count, axis by axis */
-        float *count = onnx__alloc(c->s, (size_t)(w.out[i] + 1) * sizeof *count);
-        int64_t from = with_pads ? 0 : w.before[i], to = w.before[i] + w.in[i] + (with_pads ? w.after[i] : 0);
-        gn_shape line = { w.n + 2, { 1, 1, 1, 1, 1, 1, 1, 1 } };
-        line.dims[i + 2] = w.out[i];
-        for (int64_t o = 0; o < w.out[i]; o++)
-            for (int64_t k = 0; k < w.kernel[i]; k++) {
-                int64_t at = o * w.stride[i] + k * w.dilation[i];
-                count[o] += at >= from && at < to ? 1.0f : 0.0f;
-            }
-        y = gn_div(y, ox_cast(ox_table(c, GN_F32, line, count), ox_dtype(c, 0)));
-    }
-    ox_out_like(c, 0, y, 0);
+    if (ox_pool_window(c, &w)) ox_out_like(c, 0, ox_pool_of(c, ox_in(c, 0), &w, GN_POOL_AVERAGE), 0);
 }
 
 static void ox_lp_pool(onnx__call *c) {
-    gn_tensor t = ox_in(c, 0);
     ox_window w;
-    int n;
     double p = (double)ox_int(c, "p", 2);
-    const int64_t *kernel = ox_ints(c, "kernel_shape", &n);
-    if (!kernel) onnx__no(c, "kernel_shape is missing");
-    if (c->failed || !ox_get_window(c, t, kernel, n, &w)) return;
-    gn_tensor y = ox_sum_windows(c, gn_pow_c(gn_abs(ox_pad_window(t, &w, 0)), p), &w);
-    ox_out_like(c, 0, gn_pow_c(y, 1 / p), 0);
+    if (!ox_pool_window(c, &w)) return;
+    ox_out_like(c, 0, gn_pow_c(ox_pool_of(c, gn_pow_c(gn_abs(ox_in(c, 0)), p), &w, GN_POOL_SUM), 1 / p), 0);
 }
 
 static void ox_global_pool(onnx__call *c) {
@@ -481,10 +389,9 @@ static void ox_max_unpool(onnx__call *c) {
     gn_tensor flat = gn_scatter(zero, 0, gn_reshape(places, GN_SHAPE(planes * in_plane)),
                                 gn_reshape(t, GN_SHAPE(planes * in_plane)));
     gn_tensor y = gn_reshape(flat, out); /* places are of planes of this size, which the given shape may exceed */
-    for (int i = 2; given && i < s.rank && !c->failed; i++) {
+    for (int i = 2; given && i < s.rank && !c->failed; i++)
         if (given[i] < out.dims[i] || given[i] > ONNX__EXTENT) onnx__no(c, "a result of size %" PRId64, given[i]);
         else y = ox_pad_axis(c, y, i, 0, given[i] - out.dims[i], GN_NONE);
-    }
     if (!c->failed) ox_out_like(c, 0, y, 0);
 }
 
@@ -545,6 +452,49 @@ static void ox_col2im(onnx__call *c) {
 
 /* ---- norms ---- */
 
+/* A weight that is computed from the model's own once a session. */
+static gn_tensor ox_folded(onnx__call *c, const uint8_t *key, gn_tensor local) {
+    gn_info info;
+    if (gn_describe(local, &info) != GN_OK) return GN_NONE;
+    onnx__kept like = { .key = key, .dtype = info.dtype, .shape = info.shape }, *k;
+    like.bytes = onnx__elements(info.shape) * onnx__dtype_bytes[info.dtype];
+    if (!(k = onnx__keep(c->s, &like, false)) && (like.copy = malloc(like.bytes + 1))) {
+        like.host = like.copy;
+        bool ok = gn_read(local, like.copy, like.bytes) == GN_OK;
+        if (!ok || !(k = onnx__keep(c->s, &like, true))) free(like.copy);
+    }
+    if (k && !k->weight.ctx) k->weight = gn_weight(c->s->g, k->dtype, k->shape, k->host, NULL);
+    return k ? k->weight : GN_NONE;
+}
+
+/* A norm of initialisers behind a convolution of initialisers: other weights of that. False: it is none. */
+static bool ox_join_norm(onnx__call *c, double eps) {
+    const onnx__conv *from = ox_conv_before(c, 0);
+    gn_tensor in[5];
+    gn_dtype d = ox_dtype(c, 0), wide = d == GN_F64 ? d : GN_F32;
+    if (!from || from->desc.residual.ctx || from->desc.clamps || from->desc.transposed) return false;
+    if (!from->kernel || !from->kernel->file || from->kernel->bytes > ONNX__FOLD ||
+        (from->offset && !from->offset->file))
+        return false;
+    for (int i = 1; i < 5; i++) {
+        if (!ox_has(c, i) || !c->in[i]->file || ox_dtype(c, i) != d) return false;
+        in[i] = ox_cast(onnx__tensor_in(c->s, c->in[i], c->s->fold), wide);
+    }
+    gn_tensor w = ox_cast(onnx__tensor_in(c->s, from->kernel, c->s->fold), wide);
+    gn_tensor bias = from->offset ? ox_cast(onnx__tensor_in(c->s, from->offset, c->s->fold), wide) : gn_like(in[3], 0);
+    gn_shape by = { onnx__shape(w).rank, { onnx__shape(w).dims[0], 1, 1, 1, 1, 1, 1, 1 } };
+    gn_tensor gain = gn_div(in[1], gn_sqrt(gn_add_c(in[4], eps)));
+    onnx__conv *v = onnx__alloc(c->s, sizeof *v);
+    *v = *from;
+    v->kernel = v->offset = NULL; /* they are the model's no more */
+    v->w = ox_folded(c, c->node.at, ox_cast(gn_mul(w, gn_reshape(gain, by)), d));
+    v->bias = ox_folded(c, c->node.at + 1, ox_cast(gn_add(gn_mul(gn_sub(bias, in[3]), gain), in[2]), d));
+    if (!v->w.ctx || !v->bias.ctx) return false;
+    ox_out_conv(c, v);
+    c->s->counts.joined++;
+    return true;
+}
+
 static void ox_batch_norm(onnx__call *c) {
     gn_tensor x = ox_in(c, 0), mean = ox_in(c, 3), var = ox_in(c, 4);
     double eps = ox_float(c, "epsilon", 1e-5), momentum = ox_float(c, "momentum", 0.9);
@@ -554,7 +504,14 @@ static void ox_batch_norm(onnx__call *c) {
         onnx__no(c, "an input of rank %d", rank);
         return;
     }
-    if (ox_int(c, "training_mode", 0)) {
+    if (!ox_int(c, "training_mode", 0)) {
+        if (ox_join_norm(c, eps)) return;
+        bool one = ox_dtype(c, 1) == d && ox_dtype(c, 2) == d && ox_dtype(c, 3) == d && ox_dtype(c, 4) == d;
+        if (one) {
+            ox_out_like(c, 0, gn_batch_norm(x, mean, var, ox_in(c, 1), ox_in(c, 2), eps), 0);
+            return;
+        }
+    } else {
         gn_axes axes = { rank - 1, { 0, 2, 3, 4, 5, 6, 7 } };
         gn_tensor now = gn_mean(x, axes, false), spread = gn_variance(x, axes, 0, false);
         ox_out_as(c, 1, gn_add(gn_mul_c(mean, momentum), gn_mul_c(now, 1 - momentum)), ox_type(c, 3));
@@ -580,10 +537,7 @@ static void ox_instance_norm(onnx__call *c) {
         onnx__no(c, "an input of rank %d", s.rank);
         return;
     }
-    gn_tensor rows = gn_reshape(x, GN_SHAPE(s.dims[0], s.dims[1], -1));
-    gn_tensor y = gn_reshape(ox_standardise(rows, ox_float(c, "epsilon", 1e-5)), s);
-    y = gn_add(gn_mul(y, ox_by_channel(ox_in(c, 1), s.rank)), ox_by_channel(ox_in(c, 2), s.rank));
-    ox_out_like(c, 0, y, 0);
+    ox_out_like(c, 0, gn_instance_norm(x, ox_in(c, 1), ox_in(c, 2), ox_float(c, "epsilon", 1e-5)), 0);
 }
 
 static void ox_group_norm(onnx__call *c) {
@@ -636,21 +590,8 @@ static void ox_layer_norm(onnx__call *c) {
 }
 
 static void ox_lrn(onnx__call *c) {
-    gn_tensor x = ox_in(c, 0), sum = GN_NONE;
-    int64_t size = ox_int(c, "size", 1), channels = ox_dim(x, 1);
-    gn_shape before = { ox_rank(x), { 0 } }, after = before;
-    if (size < 1 || size > 64) onnx__no(c, "size %" PRId64, size);
-    if (c->failed) return;
-    before.dims[1] = (size - 1) / 2;
-    after.dims[1] = size - 1 - before.dims[1];
-    gn_tensor squares = gn_pad(gn_square(x), before, after, GN_PAD_CONSTANT, 0);
-    for (int64_t i = 0; i < size; i++) {
-        gn_tensor part = gn_slice(squares, 1, i, i + channels, 1);
-        sum = sum.ctx ? gn_add(sum, part) : part;
-    }
     double alpha = ox_float(c, "alpha", 1e-4), beta = ox_float(c, "beta", 0.75), bias = ox_float(c, "bias", 1);
-    gn_tensor base = gn_add_c(gn_mul_c(sum, alpha / (double)size), bias);
-    ox_out_like(c, 0, gn_div(x, gn_pow_c(base, beta)), 0);
+    ox_out_like(c, 0, gn_local_response_norm(ox_in(c, 0), ox_int(c, "size", 1), alpha, beta, bias), 0);
 }
 
 static void ox_lp_norm(onnx__call *c) {

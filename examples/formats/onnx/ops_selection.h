@@ -92,11 +92,10 @@ static void ox_optimise(onnx__call *c) {
     int each = adam ? 4 : 3, n = (c->n_in - 2) / each;
     gn_tensor r = ox_in(c, 0), t = ox_in(c, 1);
     if (c->n_in < 2 + each || (c->n_in - 2) % each || c->n_out != n * (each - 1)) onnx__no(c, "%d inputs", c->n_in);
-    for (int i = 0; i < n && !c->failed; i++) {
+    for (int i = 0; i < n && !c->failed; i++)
         if (adam) ox_adam(c, r, t, n, i);
         else if (adagrad) ox_adagrad(c, r, t, n, i);
         else ox_momentum(c, r, t, n, i);
-    }
 }
 
 /* ---- sizes that depend on values ---- */

@@ -7,80 +7,46 @@
 typedef struct ox_resize {
     onnx__call *c;
     int64_t in, out;
-    double scale, begin, end, cubic; /* begin and end: of the region of interest */
-    bool nearest, is_cubic, antialias, exclude;
+    double scale, begin, end; /* begin and end: of the region of interest */
 } ox_resize;
 
-/* Where element i of the result lies in the input. */
-static double ox_resize_place(const ox_resize *r, int64_t i) {
+/* Where elements of the result lie in the input. */
+static gn_interpolate_map ox_resize_map(const ox_resize *r) {
     onnx__call *c = r->c;
     const char *name = "coordinate_transformation_mode", *usual = "half_pixel";
-    double x = (double)i, in = (double)r->in, out = (double)r->out, exact = r->scale * in;
-    if (c->version < 11) return x / r->scale;
-    if (ox_text_is(c, name, "asymmetric", usual)) return x / r->scale;
-    if (ox_text_is(c, name, "align_corners", usual)) return exact == 1 ? 0 : x * (in - 1) / (exact - 1);
-    if (ox_text_is(c, name, "pytorch_half_pixel", usual)) return exact > 1 ? (x + 0.5) / r->scale - 0.5 : -0.5;
-    if (ox_text_is(c, name, "half_pixel_symmetric", usual))
-        return in / 2 * (1 - out / exact) + (x + 0.5) / r->scale - 0.5;
-    if (ox_text_is(c, name, "tf_crop_and_resize", usual))
-        return out > 1 ? r->begin * (in - 1) + x * (r->end - r->begin) * (in - 1) / (out - 1)
-                       : (r->begin + r->end) * (in - 1) / 2;
-    if (!ox_text_is(c, name, "half_pixel", usual)) onnx__no(c, "this coordinate_transformation_mode is not known");
-    return (x + 0.5) / r->scale - 0.5;
+    double in = (double)r->in, out = (double)r->out, exact = r->scale * in, shift = 0;
+    gn_interpolate_map none = { 0, 0, 1, 0 };
+    if (c->version < 11 || ox_text_is(c, name, "asymmetric", usual)) return (gn_interpolate_map){ 0, 1, r->scale, 0 };
+    if (ox_text_is(c, name, "align_corners", usual))
+        return exact == 1 ? none : (gn_interpolate_map){ 0, in - 1, exact - 1, 0 };
+    if (ox_text_is(c, name, "tf_crop_and_resize", usual)) {
+        none.after = (r->begin + r->end) * (in - 1) / 2;
+        return out > 1 ? (gn_interpolate_map){ 0, (r->end - r->begin) * (in - 1), out - 1, r->begin * (in - 1) } : none;
+    }
+    none.after = -0.5;
+    if (ox_text_is(c, name, "pytorch_half_pixel", usual) && exact <= 1) return none;
+    if (ox_text_is(c, name, "half_pixel_symmetric", usual)) shift = in / 2 * (1 - out / exact);
+    else if (!ox_text_is(c, name, "half_pixel", usual) && !ox_text_is(c, name, "pytorch_half_pixel", usual))
+        onnx__no(c, "this coordinate_transformation_mode is not known");
+    return (gn_interpolate_map){ 0.5, 1, r->scale, shift - 0.5 };
 }
 
-static double ox_cubic_weight(double x, double a) {
-    x = fabs(x);
-    if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
-    return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
-}
-
-static double ox_nearest_place(onnx__call *c, double x) {
+static gn_interpolate_rounding ox_nearest_mode(onnx__call *c) {
     const char *name = "nearest_mode", *usual = "round_prefer_floor";
-    if (c->version < 11 || ox_text_is(c, name, "floor", usual)) return floor(x);
-    if (ox_text_is(c, name, "ceil", usual)) return ceil(x);
-    return ox_text_is(c, name, "round_prefer_ceil", usual) ? floor(x + 0.5) : ceil(x - 0.5);
+    if (c->version < 11 || ox_text_is(c, name, "floor", usual)) return GN_INTERPOLATE_FLOOR;
+    if (ox_text_is(c, name, "ceil", usual)) return GN_INTERPOLATE_CEIL;
+    return ox_text_is(c, name, "round_prefer_ceil", usual) ? GN_INTERPOLATE_HALF_UP : GN_INTERPOLATE_HALF_DOWN;
 }
 
-/* Elements and weights of tap t of each place; the sum over taps is the result. */
-static void ox_resize_tap(const ox_resize *r, int64_t taps, int64_t t, int64_t *index, double *weight) {
-    double narrow = r->antialias && r->scale < 1 ? r->scale : 1;
-    for (int64_t i = 0; i < r->out; i++) {
-        double x = ox_resize_place(r, i), base = r->nearest ? ox_nearest_place(r->c, x) : floor(x), sum = 0, mine = 0;
-        int64_t first = (int64_t)base - (r->nearest ? 0 : taps / 2 - 1);
-        for (int64_t k = 0; k < taps && !r->nearest; k++) {
-            double d = (x - (double)(first + k)) * narrow, at = (double)(first + k);
-            double w = r->is_cubic ? ox_cubic_weight(d, r->cubic) : fmax(1 - fabs(d), 0);
-            if (r->exclude && (at < 0 || at >= (double)r->in)) w = 0;
-            if (k == t) mine = w;
-            sum += w;
-        }
-        int64_t at = first + t;
-        index[i] = at < 0 ? 0 : at >= r->in ? r->in - 1 : at;
-        weight[i] = r->nearest ? 1 : sum != 0 ? mine / sum : 0;
-    }
-}
-
-static gn_tensor ox_resize_axis(const ox_resize *r, gn_tensor x, int axis, double outside) {
+/* `outside` at places that no element of x is around. */
+static gn_tensor ox_resize_outside(const ox_resize *r, gn_tensor y, int axis, double outside) {
     onnx__call *c = r->c;
-    double narrow = r->antialias && r->scale < 1 ? r->scale : 1;
-    int64_t taps = r->nearest ? 1 : 2 - 2 * ((int64_t)floor((r->is_cubic ? -2 : -1) / narrow) + 1);
-    gn_shape line = { ox_rank(x), { 1, 1, 1, 1, 1, 1, 1, 1 } };
-    gn_tensor y = GN_NONE;
-    if (taps > 4096) onnx__no(c, "an antialiasing filter of %" PRId64 " elements", taps);
-    line.dims[axis] = r->out;
-    for (int64_t t = 0; t < taps && !c->failed; t++) {
-        int64_t *index = onnx__alloc(c->s, (size_t)(r->out + 1) * sizeof *index);
-        double *weight = onnx__alloc(c->s, (size_t)(r->out + 1) * sizeof *weight);
-        ox_resize_tap(r, taps, t, index, weight);
-        gn_tensor part = gn_index_select(x, axis, ox_indices(c, index, r->out));
-        if (!r->nearest) part = gn_mul(part, ox_cast(ox_table(c, GN_F64, line, weight), onnx__dtype(x)));
-        y = y.ctx ? gn_add(y, part) : part;
-    }
-    if (c->failed || !ox_text_is(c, "coordinate_transformation_mode", "tf_crop_and_resize", "half_pixel")) return y;
+    gn_interpolate_map m = ox_resize_map(r);
+    gn_shape line = { ox_rank(y), { 1, 1, 1, 1, 1, 1, 1, 1 } };
     uint8_t *out = onnx__alloc(c->s, (size_t)(r->out + 1));
+    line.dims[axis] = r->out;
     for (int64_t i = 0; i < r->out; i++) {
-        double at = ox_resize_place(r, i);
+        double at = ((double)i + m.before) * m.times / m.over + m.after;
         out[i] = at < 0 || at > (double)(r->in - 1);
     }
     return gn_where(ox_table(c, GN_BOOL, line, out), gn_like(y, outside), y);
@@ -125,21 +91,40 @@ static void ox_resize_op(onnx__call *c) {
     if (n > s.rank) onnx__no(c, "%d axes of a tensor of rank %d", n, s.rank);
     if (c->failed || !ox_resize_sizes(c, s, axes, n, r)) return;
     gn_dtype d = ox_dtype(c, 0);
-    bool nearest = ox_text_is(c, "mode", "nearest", "nearest"), is_cubic = ox_text_is(c, "mode", "cubic", "nearest");
+    gn_interpolate_desc desc = { .places = GN_INTERPOLATE_MAPPED,
+                                 .rounding = ox_nearest_mode(c),
+                                 .inside = ox_int(c, "exclude_outside", 0) != 0,
+                                 .sets_cubic = true,
+                                 .cubic = ox_float(c, "cubic_coeff_a", -0.75) };
+    desc.kind = ox_text_is(c, "mode", "nearest", "nearest") ? GN_INTERPOLATE_NEAREST
+                : ox_text_is(c, "mode", "cubic", "nearest") ? GN_INTERPOLATE_CUBIC
+                                                            : GN_INTERPOLATE_LINEAR;
     bool crops = ox_text_is(c, "coordinate_transformation_mode", "tf_crop_and_resize", "half_pixel");
-    for (int i = 0; i < n && !c->failed; i++) {
-        r[i].c = c;
-        r[i].nearest = nearest;
-        r[i].is_cubic = is_cubic;
-        r[i].antialias = ox_int(c, "antialias", 0) != 0;
-        r[i].exclude = ox_int(c, "exclude_outside", 0) != 0;
-        r[i].cubic = ox_float(c, "cubic_coeff_a", -0.75);
-        r[i].begin = crops ? ox_host_element(c, 1, (size_t)i) : 0;
-        r[i].end = crops ? ox_host_element(c, 1, (size_t)(n + i)) : 1;
-        if (r[i].out == r[i].in && r[i].scale == 1 && !crops) continue;
-        if (!nearest) x = ox_cast(x, d == GN_F64 ? d : GN_F32);
-        x = ox_resize_axis(&r[i], x, ox_axis(c, axes[i], s.rank), ox_float(c, "extrapolation_value", 0));
+    int which[GN_MAX_RANK + 1] = { 0 }, some = 0;
+    for (int axis = 0; axis < s.rank; axis++) /* they ascend */
+        for (int i = 0; i < n && !c->failed; i++) {
+            if (ox_axis(c, axes[i], s.rank) != axis) continue;
+            r[i].c = c;
+            r[i].begin = crops ? ox_host_element(c, 1, (size_t)i) : 0;
+            r[i].end = crops ? ox_host_element(c, 1, (size_t)(n + i)) : 1;
+            if (r[i].out != r[i].in || r[i].scale != 1 || crops) which[some++] = i;
+        }
+    if (desc.kind != GN_INTERPOLATE_NEAREST) x = ox_cast(x, d == GN_F64 ? d : GN_F32);
+    for (int from = 0; from < some && !c->failed; from += 3) {
+        gn_axes at = { some - from > 3 ? 3 : some - from, { 0 } };
+        gn_shape sizes = { at.n, { 0 } };
+        for (int k = 0; k < at.n; k++) {
+            const ox_resize *one = &r[which[from + k]];
+            at.axis[k] = ox_axis(c, axes[which[from + k]], s.rank);
+            sizes.dims[k] = one->out;
+            desc.map[k] = ox_resize_map(one);
+            desc.stretch[k] = ox_int(c, "antialias", 0) && one->scale < 1 ? 1 / one->scale : 1;
+        }
+        x = gn_interpolate(x, at, sizes, &desc);
     }
+    for (int i = 0; i < some && crops && !c->failed; i++)
+        x = ox_resize_outside(&r[which[i]], x, ox_axis(c, axes[which[i]], s.rank),
+                              ox_float(c, "extrapolation_value", 0));
     if (!c->failed) ox_out_like(c, 0, ox_is_float(d) ? ox_cast(x, d) : ox_convert(c, x, ONNX_FLOAT, ox_type(c, 0)), 0);
 }
 
@@ -275,6 +260,52 @@ static void ox_affine_grid(onnx__call *c) {
     parts[axes] = gn_full(c->g, d, GN_SHAPE(all), 1);
     gn_tensor points = gn_stack(parts, axes + 1, 1); /* (all, axes + 1) */
     ox_out_like(c, 0, gn_reshape(gn_matmul(points, gn_transpose(theta, 1, 2)), out), 0);
+}
+
+/* ---- regions ---- */
+
+/* (R,1,out*samples,size): what each element along an axis counts in each sample; column `from` of rois (R,4) is where
+   a region begins along it, the next but one where it ends. */
+static gn_tensor ox_roi_weights(onnx__call *c, gn_tensor rois, int from, int64_t out, int64_t samples, int64_t size,
+                                bool half) {
+    int64_t n = out * samples, regions = ox_dim(rois, 0);
+    double scale = ox_float(c, "spatial_scale", 1), shift = half ? 0.5 : 0, each = 1 / (double)n;
+    gn_dtype d = onnx__dtype(rois);
+    gn_tensor begin = gn_sub_c(gn_mul_c(gn_slice(rois, 1, from, from + 1, 1), scale), shift),
+              end = gn_sub_c(gn_mul_c(gn_slice(rois, 1, from + 2, from + 3, 1), scale), shift), length;
+    length = gn_sub(end, begin);
+    if (!half) length = gn_maximum(length, gn_like(length, 1));
+    gn_tensor steps = gn_reshape(gn_arange(c->g, d, n, each / 2, each), GN_SHAPE(1, n));
+    gn_tensor at = gn_add(begin, gn_mul(length, steps)), inside = gn_and(gn_ge_c(at, -1), gn_le_c(at, (double)size));
+    at = gn_reshape(gn_clamp(at, 0, (double)(size - 1)), GN_SHAPE(regions, n, 1));
+    gn_tensor far = gn_abs(gn_sub(at, gn_reshape(gn_arange(c->g, d, size, 0, 1), GN_SHAPE(1, 1, size))));
+    gn_tensor weight = gn_relu(gn_sub(gn_like(far, 1), far));
+    weight = gn_where(gn_reshape(inside, GN_SHAPE(regions, n, 1)), weight, gn_like(weight, 0));
+    return gn_unsqueeze(weight, 1);
+}
+
+/* Samples between elements are products with weights by row and by column. */
+static void ox_roi_align(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0), rois = ox_in(c, 1), which = ox_in(c, 2);
+    int64_t oh = ox_int(c, "output_height", 1), ow = ox_int(c, "output_width", 1), n = ox_int(c, "sampling_ratio", 0);
+    bool half = c->version >= 16 && ox_text_is(c, "coordinate_transformation_mode", "half_pixel", "half_pixel");
+    if (c->failed) return;
+    gn_shape s = onnx__shape(x), r = onnx__shape(rois);
+    if (s.rank != 4 || r.rank != 2 || r.dims[1] != 4 || s.dims[2] < 1 || s.dims[3] < 1)
+        return onnx__no(c, "an input of rank %d, regions of rank %d", s.rank, r.rank);
+    if (!ox_text_is(c, "mode", "avg", "avg")) return onnx__no(c, "only the mode avg is built");
+    if (n < 1 || n > 64 || oh < 1 || oh > 1024 || ow < 1 || ow > 1024)
+        return onnx__no(c,
+                        "a result of %" PRId64 " by %" PRId64 " with %" PRId64 " samples each way: it is at most "
+                        "1024 by 1024 with 1 to 64; as many as a region has elements are not counted",
+                        oh, ow, n);
+    gn_dtype d = ox_dtype(c, 0), wide = d == GN_F64 ? d : GN_F32;
+    rois = ox_cast(rois, wide);
+    gn_tensor rows = ox_roi_weights(c, rois, 1, oh, n, s.dims[2], half),
+              columns = ox_roi_weights(c, rois, 0, ow, n, s.dims[3], half);
+    gn_tensor all = gn_matmul(rows, ox_cast(gn_index_select(x, 0, which), wide));
+    all = gn_reshape(gn_matmul(all, gn_transpose(columns, 2, 3)), GN_SHAPE(r.dims[0], s.dims[1], oh, n, ow, n));
+    ox_out_like(c, 0, ox_cast(gn_mean(all, GN_AXES(3, 5), false), d), 0);
 }
 
 /* ---- Fourier transforms: products with a table of cosines and sines ---- */

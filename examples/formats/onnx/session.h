@@ -11,6 +11,7 @@ typedef struct onnx_counts {
     int64_t early_reads; /* values that were computed and read while the step was built, because a node's shape, a
                             condition or a count needs them */
     int64_t on_host;     /* nodes whose result the builder computed itself, because its size depends on values */
+    int64_t joined;      /* nodes that became a part of the convolution before them */
     int64_t parameters;  /* elements of the initialisers */
     double flops;        /* of the nodes that were built in the context */
 } onnx_counts;

@@ -17,6 +17,14 @@ typedef struct onnx__chunk {
 
 typedef enum onnx__value_kind { ONNX__NOTHING, ONNX__ONE, ONNX__MANY } onnx__value_kind;
 
+struct onnx__value;
+/* A convolution, so that what follows it can become a part of it. */
+typedef struct onnx__conv {
+    gn_tensor x, w, bias;
+    struct onnx__value *kernel, *offset; /* w and bias as the model has them; NULL: it does not */
+    gn_conv_desc desc;
+} onnx__conv;
+
 /* A tensor, a sequence, or an optional value that is not there. A constant has host bytes or a tensor of the folding
    context, and gets one of the program's context when it is used there. */
 typedef struct onnx__value {
@@ -30,6 +38,8 @@ typedef struct onnx__value {
     const onnx_tensor *file; /* of an initialiser that has not been unpacked */
     struct onnx__value **items;
     int n;
+    const onnx__conv *conv; /* what it is the result of; NULL: of another op */
+    int uses;               /* of its name in the model's graph; 0: not counted */
 } onnx__value;
 
 /* A weight that the session made: found again by what it is made of. */

@@ -11,7 +11,7 @@ struct norm_vector_times_bf16_loop_e {
   M void load(int i) { }
   M float value(float y) const { return cast_to<bf16>::of(y + b); }
   M void end(int i, float y) const {
-    y = y + b;
+    y = value(y);
       float t0;
       { typedef float GN_T; const GN_T a = y, b = y, c = y, p0 = cast_to<GN_T>::of(gn_f64(0x0ull)), p1 = cast_to<GN_T>::of(gn_f64(0x0ull));
         t0 = (float)(GN_M_NORMAL(a, a)); (void)b; (void)c; (void)p0; (void)p1; }

@@ -1,0 +1,720 @@
+/* Many sequences in one plan: appends to pages and attention over them against a loop in f64, whatever the pages are
+ * and whatever the neighbours do, on the device of $GENIE_TEST_DEVICES (cpu); gn_kv_pages against a plain model that
+ * keeps for each sequence the list of its tokens, through random histories.
+ *
+ * Tier: quick address */
+#include "../genie.h"
+
+#include "numbers.h"
+
+static gn_ctx *g;
+
+/* ---- attention over pages ---- */
+
+/* B sequences of n[b] tokens, of which the last rows[b] are queries; pages placed at random. */
+enum { MOST_B = 6, MOST_ROWS = 64 };
+typedef struct setting {
+    int64_t B, H, G, D, E, S, P, M, N; /* N: rows, with those that are of no sequence */
+    int64_t n[MOST_B], rows[MOST_B];
+    gn_attention_desc d;
+    bool slopes, sinks;
+} setting;
+
+typedef struct values {
+    double *q, *k, *v; /* (N,H,D); (B,tokens,G,D); (B,tokens,G,E) */
+    double slopes[16], sinks[16];
+    int64_t sequence[MOST_ROWS], position[MOST_ROWS], slot[MOST_ROWS];
+    int64_t table[MOST_B * 64];
+} values;
+
+static int64_t tokens_of(const setting *s) { return s->M * s->S; }
+
+static double *draw(gn_dtype d, int64_t n) {
+    double *x = malloc((size_t)n * sizeof *x + 1);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = test_random_real(-1, 1);
+        if (d == GN_F32) x[i] = (double)(float)x[i];
+        if (d == GN_BF16) x[i] = (double)gn_bf16_to_f32(gn_f32_to_bf16((float)x[i]));
+    }
+    return x;
+}
+
+static void place_pages(const setting *s, values *v) {
+    int64_t pages[256], left = s->P;
+    for (int64_t i = 0; i < s->P; i++) pages[i] = i;
+    for (int64_t b = 0; b < s->B; b++)
+        for (int64_t m = 0; m < s->M; m++) {
+            bool needed = m * s->S < s->n[b];
+            int64_t pick = needed ? test_random_int(0, left - 1) : 0;
+            v->table[b * s->M + m] = needed ? pages[pick] : test_random_int(-5, 300); /* what is not seen is not read */
+            if (needed) pages[pick] = pages[--left];
+        }
+}
+
+/* Rows of the sequences one after another, then mixed; the last are of none. */
+static void place_rows(const setting *s, values *v, bool mixed) {
+    int64_t at = 0;
+    for (int64_t b = 0; b < s->B; b++)
+        for (int64_t i = 0; i < s->rows[b]; i++) {
+            v->sequence[at] = b;
+            v->position[at++] = s->n[b] - s->rows[b] + i;
+        }
+    for (; at < s->N; at++) v->sequence[at] = -1, v->position[at] = test_random_int(-3, 1 << 20);
+    for (int64_t i = s->N - 1; i > 0 && mixed; i--) {
+        int64_t k = test_random_int(0, i), b = v->sequence[i], p = v->position[i];
+        v->sequence[i] = v->sequence[k], v->position[i] = v->position[k];
+        v->sequence[k] = b, v->position[k] = p;
+    }
+    for (int64_t i = 0; i < s->N; i++) {
+        int64_t b = v->sequence[i], p = v->position[i];
+        v->slot[i] = b < 0 ? -1 : v->table[b * s->M + p / s->S] * s->S + p % s->S;
+    }
+}
+
+static values values_make(const setting *s, gn_dtype d) {
+    values v = { .q = draw(d, s->N * s->H * s->D),
+                 .k = draw(d, s->B * tokens_of(s) * s->G * s->D),
+                 .v = draw(d, s->B * tokens_of(s) * s->G * s->E) };
+    for (int i = 0; i < 16; i++) v.slopes[i] = -0.25 * i / 16, v.sinks[i] = 0.5 * i - 2;
+    return v;
+}
+
+static void values_free(values *v) {
+    free(v->q);
+    free(v->k);
+    free(v->v);
+}
+
+static gn_tensor tensor_of(gn_dtype d, gn_shape shape, const double *x) {
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++) n *= shape.dims[i];
+    char *bytes = malloc((size_t)n * gn_dtype_bytes(d) + 1);
+    for (int64_t i = 0; i < n; i++) {
+        float y = (float)x[i];
+        uint16_t half = gn_f32_to_bf16(y);
+        if (d == GN_F64) memcpy(bytes + i * 8, &x[i], 8);
+        else if (d == GN_F32) memcpy(bytes + i * 4, &y, 4);
+        else memcpy(bytes + i * 2, &half, 2);
+    }
+    gn_tensor t = gn_data_copy(g, d, shape, bytes);
+    free(bytes);
+    return t;
+}
+
+static gn_tensor numbers_of(gn_shape shape, const int64_t *x, bool small) {
+    int64_t n = 1;
+    for (int i = 0; i < shape.rank; i++) n *= shape.dims[i];
+    int32_t *narrow = malloc((size_t)n * 4 + 1);
+    for (int64_t i = 0; i < n; i++) narrow[i] = (int32_t)x[i];
+    gn_tensor t = small ? gn_data_copy(g, GN_I32, shape, narrow) : gn_data_copy(g, GN_I64, shape, x);
+    free(narrow);
+    return t;
+}
+
+/* The tokens of every sequence in its pages: garbage elsewhere. side 0: keys, 1: values. */
+static gn_tensor pool_of(const setting *s, const values *v, gn_dtype d, int side, double garbage) {
+    int64_t width = side ? s->E : s->D, n = s->P * s->G * s->S * width;
+    double *x = malloc((size_t)n * sizeof *x);
+    const double *from = side ? v->v : v->k;
+    for (int64_t i = 0; i < n; i++) x[i] = garbage;
+    for (int64_t b = 0; b < s->B; b++)
+        for (int64_t t = 0; t < s->n[b]; t++)
+            for (int64_t h = 0; h < s->G; h++)
+                for (int64_t e = 0; e < width; e++)
+                    x[((v->table[b * s->M + t / s->S] * s->G + h) * s->S + t % s->S) * width + e] =
+                        from[((b * tokens_of(s) + t) * s->G + h) * width + e];
+    gn_tensor t = tensor_of(d, GN_SHAPE(s->P, s->G, s->S, width), x);
+    free(x);
+    return t;
+}
+
+static gn_tensor attend(const setting *s, const values *v, gn_dtype d, gn_tensor keys, gn_tensor vals) {
+    gn_attention_desc desc = s->d;
+    if (s->slopes) desc.slopes = tensor_of(d, GN_SHAPE(s->H), v->slopes);
+    if (s->sinks) desc.sinks = tensor_of(GN_F32 == d ? d : GN_F32, GN_SHAPE(s->H), v->sinks);
+    if (d == GN_F64 && s->sinks) desc.sinks = tensor_of(d, GN_SHAPE(s->H), v->sinks);
+    return gn_page_attention(tensor_of(d, GN_SHAPE(s->N, s->H, s->D), v->q), keys, vals,
+                             numbers_of(GN_SHAPE(s->N), v->sequence, true),
+                             numbers_of(GN_SHAPE(s->N), v->position, false),
+                             numbers_of(GN_SHAPE(s->B, s->M), v->table, true), &desc);
+}
+
+/* Row n, head h of the formula. */
+static void expect(const setting *s, const values *v, int64_t n, int64_t h, double *out) {
+    int64_t b = v->sequence[n], p = v->position[n], from = s->d.window ? p + 1 - s->d.window : 0, w = h / (s->H / s->G);
+    double scale = s->d.scale != 0 ? s->d.scale : 1 / sqrt((double)s->D), top = s->sinks ? v->sinks[h] : -INFINITY,
+           sum = 0, score[512];
+    for (int64_t e = 0; e < s->E; e++) out[e] = 0;
+    if (b < 0) return;
+    for (int64_t j = from < 0 ? 0 : from; j <= p; j++) {
+        double x = 0;
+        for (int64_t e = 0; e < s->D; e++)
+            x += v->q[(n * s->H + h) * s->D + e] * v->k[((b * tokens_of(s) + j) * s->G + w) * s->D + e];
+        x *= scale;
+        if (s->d.soft_cap > 0) x = s->d.soft_cap * tanh(x / s->d.soft_cap);
+        if (s->slopes) x += v->slopes[h] * (double)(j - p);
+        score[j] = x;
+        if (x > top) top = x;
+    }
+    if (s->sinks) sum = exp(v->sinks[h] - top);
+    for (int64_t j = from < 0 ? 0 : from; j <= p; j++) {
+        double weight = exp(score[j] - top);
+        sum += weight;
+        for (int64_t e = 0; e < s->E; e++) out[e] += weight * v->v[((b * tokens_of(s) + j) * s->G + w) * s->E + e];
+    }
+    for (int64_t e = 0; e < s->E; e++) out[e] /= sum;
+}
+
+static const setting settings[] = {
+    { .B = 1, .H = 1, .G = 1, .D = 1, .E = 1, .S = 1, .P = 1, .M = 1, .N = 1, .n = { 1 }, .rows = { 1 } },
+    { .B = 3,
+      .H = 4,
+      .G = 2,
+      .D = 8,
+      .E = 8,
+      .S = 4,
+      .P = 40,
+      .M = 9,
+      .N = 8,
+      .n = { 1, 17, 33 },
+      .rows = { 1, 1, 1 } },
+    { .B = 3,
+      .H = 6,
+      .G = 2,
+      .D = 5,
+      .E = 3,
+      .S = 3,
+      .P = 40,
+      .M = 9,
+      .N = 20,
+      .n = { 9, 17, 26 },
+      .rows = { 9, 1, 4 } },
+    { .B = 2,
+      .H = 3,
+      .G = 3,
+      .D = 64,
+      .E = 64,
+      .S = 16,
+      .P = 64,
+      .M = 20,
+      .N = 4,
+      .n = { 300, 270 },
+      .rows = { 2, 1 } },
+    { .B = 2,
+      .H = 8,
+      .G = 2,
+      .D = 32,
+      .E = 32,
+      .S = 8,
+      .P = 60,
+      .M = 30,
+      .N = 9,
+      .n = { 40, 200 },
+      .rows = { 8, 1 },
+      .d = { .window = 19 } },
+    { .B = 2,
+      .H = 4,
+      .G = 1,
+      .D = 16,
+      .E = 24,
+      .S = 16,
+      .P = 50,
+      .M = 20,
+      .N = 6,
+      .n = { 300, 31 },
+      .rows = { 1, 4 },
+      .d = { .soft_cap = 0.5, .scale = 0.7 },
+      .slopes = true,
+      .sinks = true },
+    { .B = 4,
+      .H = 4,
+      .G = 4,
+      .D = 12,
+      .E = 12,
+      .S = 5,
+      .P = 50,
+      .M = 8,
+      .N = 4,
+      .n = { 1, 0, 40, 12 },
+      .rows = { 1, 0, 1, 1 },
+      .d = { .window = 1 },
+      .sinks = true },
+    { .B = 2,
+      .H = 2,
+      .G = 1,
+      .D = 128,
+      .E = 128,
+      .S = 16,
+      .P = 20,
+      .M = 9,
+      .N = 16,
+      .n = { 5, 140 },
+      .rows = { 5, 11 },
+      .d = { .window = 100 },
+      .slopes = true },
+};
+
+TEST(attention_over_pages_is_the_formula) {
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_BF16 };
+    static const double errors[] = { 2e-6, 1e-14, 0.01 };
+    for (int k = 0; k < TEST_COUNT(settings) * TEST_COUNT(dtypes); k++) {
+        const setting *s = &settings[k / 3];
+        gn_dtype d = dtypes[k % 3];
+        values v = values_make(s, d);
+        place_pages(s, &v);
+        place_rows(s, &v, k % 2);
+        gn_tensor y = attend(s, &v, d, pool_of(s, &v, d, 0, NAN), pool_of(s, &v, d, 1, INFINITY));
+        int64_t n = s->N * s->H * s->E;
+        char *got = malloc((size_t)n * 8);
+        double want[256], worst = 0;
+        if (CHECK_RESULT(gn_read(y, got, (size_t)n * gn_dtype_bytes(d)), GN_OK))
+            for (int64_t i = 0; i < s->N * s->H; i++) {
+                expect(s, &v, i / s->H, i % s->H, want);
+                for (int64_t e = 0; e < s->E; e++) {
+                    double error = fabs(element(d, got, i * s->E + e) - want[e]);
+                    if (!(error <= worst)) worst = error;
+                }
+            }
+        else printf("%s\n", gn_last_error(g)->text);
+        if (!(worst <= errors[k % 3]))
+            test_fail(__FILE__, __LINE__, "setting %d, %s: off by %g", k / 3, gn_dtype_name(d), worst);
+        free(got);
+        values_free(&v);
+        gn_step(g);
+    }
+}
+
+/* Appends to states, then attention: rows of sequence 0 alone, or with all others. */
+static bool run_states(const setting *s, values *v, gn_dtype d, bool alone, void *got) {
+    values mine = *v;
+    setting held = *s;
+    for (int64_t b = 0; b < s->B; b++) held.n[b] -= s->rows[b];
+    for (int64_t i = 0; i < s->N && alone; i++)
+        if (mine.sequence[i]) mine.sequence[i] = mine.slot[i] = -1, mine.position[i] = 0;
+    for (int64_t b = 1; b < s->B && alone; b++) held.n[b] = 0;
+    gn_tensor pools[2], next[2];
+    for (int side = 0; side < 2; side++) {
+        int64_t width = side ? s->E : s->D;
+        double *rows = malloc((size_t)(s->N * s->G * width) * sizeof *rows);
+        const double *from = side ? v->v : v->k;
+        pools[side] = gn_state(g, d, GN_SHAPE(s->P, s->G, s->S, width), NULL, "pool");
+        gn_assign(pools[side], pool_of(&held, &mine, d, side, alone ? 0 : NAN));
+        if (!CHECK_RESULT(gn_step(g), GN_OK)) return false;
+        for (int64_t i = 0; i < s->N; i++)
+            for (int64_t e = 0; e < s->G * width; e++)
+                rows[i * s->G * width + e] =
+                    mine.sequence[i] < 0
+                        ? NAN
+                        : from[(mine.sequence[i] * tokens_of(s) + mine.position[i]) * s->G * width + e];
+        next[side] =
+            gn_page_append(pools[side], tensor_of(d, GN_SHAPE(s->N, s->G, width), rows),
+                           numbers_of(GN_SHAPE(s->N), mine.slot, side), numbers_of(GN_SHAPE(s->N), mine.sequence, side),
+                           numbers_of(GN_SHAPE(s->B, s->M), mine.table, !side));
+        free(rows);
+        if (side == 0) gn_realize(&next[0], 1);
+        if (side == 0) gn_step(g), next[0] = pools[0];
+    }
+    gn_tensor y = attend(s, &mine, d, next[0], next[1]);
+    bool ok = CHECK_RESULT(gn_read(y, got, (size_t)(s->N * s->H * s->E) * gn_dtype_bytes(d)), GN_OK);
+    if (!ok) printf("%s\n", gn_last_error(g)->text);
+    CHECK_RESULT(gn_step(g), GN_OK);
+    for (int side = 0; side < 2; side++) gn_release(pools[side]);
+    return ok;
+}
+
+TEST(rows_are_bit_for_bit_those_of_a_sequence_that_is_alone) {
+    for (int k = 0; k < TEST_COUNT(settings) * 2; k++) {
+        const setting *s = &settings[k / 2];
+        gn_dtype d = k % 2 ? GN_BF16 : GN_F32;
+        size_t row = (size_t)(s->H * s->E) * gn_dtype_bytes(d), bytes = (size_t)s->N * row;
+        char *all = malloc(bytes), *one = malloc(bytes);
+        values v = values_make(s, d);
+        place_pages(s, &v);
+        place_rows(s, &v, true);
+        bool ok = run_states(s, &v, d, false, all);
+        values moved = v; /* the same rows, other pages */
+        place_pages(s, &moved);
+        for (int64_t i = 0; i < s->N; i++)
+            if (moved.sequence[i] >= 0)
+                moved.slot[i] =
+                    moved.table[moved.sequence[i] * s->M + moved.position[i] / s->S] * s->S + moved.position[i] % s->S;
+        ok = ok && run_states(s, &moved, d, true, one);
+        for (int64_t i = 0; i < s->N && ok; i++)
+            if (v.sequence[i] == 0) CHECK(!memcmp(all + i * (int64_t)row, one + i * (int64_t)row, row));
+        free(all);
+        free(one);
+        values_free(&v);
+    }
+}
+
+/* ---- appends ---- */
+
+enum { P = 5, G = 2, S = 3, D = 4, N = 6, POOL = P * G * S * D };
+
+static gn_tensor rows_of(float first) {
+    float rows[N * G * D];
+    for (int i = 0; i < N * G * D; i++) rows[i] = first + (float)i;
+    return gn_data_copy(g, GN_F32, GN_SHAPE(N, G, D), rows);
+}
+
+static gn_tensor ints(gn_shape s, const int64_t *x) { return gn_data_copy(g, GN_I64, s, x); }
+
+/* Places that lie in the memory which is written would change behind their check. */
+TEST(appends_whose_slots_lie_in_their_own_pool_write_another_memory) {
+    int64_t start[8], got[8], rows[4] = { 100, 101, 102, 103 };
+    gn_stats before, after;
+    for (int i = 0; i < 8; i++) start[i] = (i + 3) % 8;
+    gn_tensor pool = gn_state(g, GN_I64, GN_SHAPE(8, 1, 1, 1), start, "pool");
+    gn_get_stats(g, &before);
+    gn_tensor slots = gn_slice(gn_reshape(pool, GN_SHAPE(8)), 0, 0, 4, 1); /* 3 4 5 6 */
+    gn_page_append(pool, ints(GN_SHAPE(4, 1, 1), rows), slots, GN_NONE, GN_NONE);
+    CHECK_RESULT(gn_step(g), GN_OK);
+    CHECK_RESULT(gn_read(pool, got, sizeof got), GN_OK);
+    for (int i = 0; i < 8; i++) CHECK_INT(got[i], i >= 3 && i < 7 ? 100 + i - 3 : start[i]);
+    gn_get_stats(g, &after);
+    CHECK(after.state_copies > before.state_copies);
+    gn_release(pool);
+}
+
+TEST(appends_write_their_slots_in_place_and_no_others) {
+    gn_stats before, after;
+    float start[POOL], got[POOL];
+    for (int i = 0; i < POOL; i++) start[i] = (float)-i;
+    gn_tensor pool = gn_state(g, GN_F32, GN_SHAPE(P, G, S, D), start, "pool");
+    gn_get_stats(g, &before);
+    for (int step = 0; step < 20; step++) {
+        int64_t slots[N], taken[P * S] = { 0 };
+        for (int i = 0; i < N; i++) {
+            do slots[i] = test_random_int(-1, P * S - 1);
+            while (slots[i] >= 0 && taken[slots[i]]++);
+            for (int h = 0; h < G && slots[i] >= 0; h++)
+                for (int e = 0; e < D; e++)
+                    start[((slots[i] / S * G + h) * S + slots[i] % S) * D + e] =
+                        (float)(1000 * step + (i * G + h) * D + e);
+        }
+        gn_page_append(pool, rows_of(1000.0f * (float)step), ints(GN_SHAPE(N), slots), GN_NONE, GN_NONE);
+        CHECK_RESULT(gn_step(g), GN_OK);
+        CHECK_RESULT(gn_read(pool, got, sizeof got), GN_OK);
+        CHECK(!memcmp(got, start, sizeof got));
+    }
+    gn_get_stats(g, &after);
+    CHECK_INT(after.state_copies, before.state_copies);
+    gn_release(pool);
+}
+
+TEST(pages_are_copied_as_they_were_before) {
+    static const int64_t from[] = { 0, 1, 4, 0 }, to[] = { 1, 0, -1, 3 }, slots[N] = { 0, -1, -1, 14, -1, 4 };
+    float start[POOL], want[POOL], got[POOL];
+    for (int i = 0; i < POOL; i++) start[i] = want[i] = (float)i;
+    for (int k = 0; k < 4; k++)
+        if (to[k] >= 0) memcpy(want + to[k] * G * S * D, start + from[k] * G * S * D, sizeof(float) * G * S * D);
+    for (int i = 0; i < N; i++)
+        for (int h = 0; h < G && slots[i] >= 0; h++)
+            for (int e = 0; e < D; e++)
+                want[((slots[i] / S * G + h) * S + slots[i] % S) * D + e] = (float)(500 + (i * G + h) * D + e);
+    gn_tensor pool = gn_state(g, GN_F32, GN_SHAPE(P, G, S, D), start, "pool");
+    gn_tensor copied = gn_page_copy(pool, ints(GN_SHAPE(4), from), ints(GN_SHAPE(4), to));
+    gn_page_append(copied, rows_of(500), ints(GN_SHAPE(N), slots), GN_NONE, GN_NONE);
+    CHECK_RESULT(gn_step(g), GN_OK);
+    CHECK_RESULT(gn_read(pool, got, sizeof got), GN_OK);
+    CHECK(!memcmp(got, want, sizeof got));
+    gn_release(pool);
+}
+
+/* Nothing is written: not by this append, nor by one before it. */
+static void refused(gn_tensor pool, const float *held, const int64_t *slots, const char *why) {
+    static const int64_t fine[N] = { 14, 13, -1, -1, -1, -1 }, sequences[N] = { 0, 1, 0, 1, -1, 0 },
+                         table[2 * 2] = { 3, 0, 1, 2 };
+    float got[POOL];
+    gn_tensor next = gn_page_append(pool, rows_of(1), ints(GN_SHAPE(N), fine), GN_NONE, GN_NONE);
+    next = gn_page_append(next, rows_of(2), ints(GN_SHAPE(N), slots), ints(GN_SHAPE(N), sequences),
+                          ints(GN_SHAPE(2, 2), table));
+    CHECK_RESULT(gn_read(next, got, sizeof got), why ? GN_INDEX_OUT_OF_RANGE : GN_OK);
+    if (why && !strstr(gn_last_error(g)->text, why))
+        test_fail(__FILE__, __LINE__, "\"%s\" does not say %s", gn_last_error(g)->text, why);
+    gn_step(g);
+    CHECK_RESULT(gn_read(pool, got, sizeof got), GN_OK);
+    CHECK((memcmp(got, held, sizeof got) != 0) == !why);
+}
+
+TEST(slots_that_are_doubled_foreign_or_out_of_range_write_nothing) {
+    static const int64_t doubled[N] = { 9, 3, 10, -1, -1, 9 }, foreign[N] = { 0, 2, 1, 3, -1, -1 },
+                         high[N] = { 0, 3, P * S, -1, -1, -1 }, low[N] = { 0, 3, -2, -1, -1, -1 },
+                         none[N] = { 0, -1, -1, -1, 9, -1 }, good[N] = { 0, 3, 1, 8, -1, 11 };
+    float held[POOL];
+    for (int i = 0; i < POOL; i++) held[i] = (float)-i;
+    gn_tensor pool = gn_state(g, GN_F32, GN_SHAPE(P, G, S, D), held, "pool");
+    bool cpu = !getenv("GENIE_TEST_DEVICES");
+    refused(pool, held, doubled, cpu ? "that of another row" : "slot");
+    refused(pool, held, foreign, cpu ? "not in the table of its sequence 1" : "slot");
+    refused(pool, held, none, cpu ? "not in the table of its sequence -1" : "slot");
+    refused(pool, held, high, "outside");
+    refused(pool, held, low, "outside");
+    refused(pool, held, good, NULL);
+    gn_release(pool);
+}
+
+TEST(positions_and_pages_outside_are_index_out_of_range) {
+    const setting *s = &settings[1];
+    for (int k = 0; k < 6; k++) {
+        values v = values_make(s, GN_F32);
+        place_pages(s, &v);
+        place_rows(s, &v, false);
+        gn_tensor keys = pool_of(s, &v, GN_F32, 0, 0), vals = pool_of(s, &v, GN_F32, 1, 0);
+        if (k == 1) v.position[1] = tokens_of(s);
+        if (k == 2) v.position[1] = -1;
+        if (k == 3) v.table[s->M + 2] = s->P;
+        if (k == 4) v.table[s->M + 4] = -1;
+        if (k == 5) v.sequence[2] = s->B;
+        float *got = malloc((size_t)(s->N * s->H * s->E) * 4);
+        CHECK_RESULT(gn_read(attend(s, &v, GN_F32, keys, vals), got, (size_t)(s->N * s->H * s->E) * 4),
+                     k ? GN_INDEX_OUT_OF_RANGE : GN_OK);
+        gn_step(g);
+        free(got);
+        values_free(&v);
+    }
+}
+
+/* ---- gn_kv_pages against a model ---- */
+
+enum { MODEL_PAGES = 24, MODEL_SIZE = 4, MODEL_B = 5, MODEL_TOKENS = 40 };
+
+/* A pool whose elements are the hash of all tokens up to theirs, as keys and values are a function of them. */
+typedef struct model {
+    gn_kv_pages *p;
+    uint64_t pool[MODEL_PAGES * MODEL_SIZE];
+    int32_t tokens[MODEL_B][MODEL_TOKENS];
+    int64_t n[MODEL_B], before[MODEL_B]; /* -1: not begun; before: when the step began */
+    int64_t slots[MODEL_B * MODEL_TOKENS], n_slots;
+    uint64_t values[MODEL_B * MODEL_TOKENS];
+    bool wrote[MODEL_B];
+} model;
+
+static uint64_t hash_of(const int32_t *tokens, int64_t n) {
+    uint64_t h = 1469598103934665603ull;
+    for (int64_t i = 0; i < n; i++) h = (h ^ (uint64_t)(uint32_t)tokens[i]) * 1099511628211ull + 7;
+    return h;
+}
+
+static void model_append(model *m, int b, const int32_t *tokens, int64_t n) {
+    gn_kv_pages_info before = gn_kv_pages_get_info(m->p);
+    gn_result r = gn_kv_pages_append(m->p, b, tokens, n, m->slots + m->n_slots);
+    if (m->n[b] + n > MODEL_TOKENS) {
+        CHECK_RESULT(r, GN_INDEX_OUT_OF_RANGE);
+        return;
+    }
+    if (r == GN_OUT_OF_MEMORY) { /* and nothing has changed */
+        gn_kv_pages_info after = gn_kv_pages_get_info(m->p);
+        CHECK(!memcmp(&before, &after, sizeof after));
+        CHECK(before.free + before.kept < n / MODEL_SIZE + 2);
+        return;
+    }
+    if (!CHECK_RESULT(r, GN_OK)) return;
+    for (int64_t i = 0; i < n; i++) {
+        m->tokens[b][m->n[b]++] = tokens[i];
+        m->values[m->n_slots++] = hash_of(m->tokens[b], m->n[b]);
+    }
+    m->wrote[b] = m->wrote[b] || n;
+}
+
+/* Prompts have few different beginnings and tokens, so that they share. */
+static void model_begin(model *m) {
+    int32_t tokens[MODEL_TOKENS], sequence;
+    int64_t n = test_random_int(1, 20), shared;
+    for (int64_t i = 0; i < n; i++)
+        tokens[i] = i < 10 && test_random_int(0, 20) ? (int32_t)(i % 3) : (int32_t)test_random_int(0, 1);
+    gn_result r = gn_kv_pages_begin(m->p, tokens, n, &sequence, &shared);
+    int begun = 0;
+    for (int b = 0; b < MODEL_B; b++) begun += m->n[b] >= 0;
+    if (begun == MODEL_B) {
+        CHECK_RESULT(r, GN_OUT_OF_MEMORY);
+        return;
+    }
+    if (!CHECK_RESULT(r, GN_OK) || !CHECK(sequence >= 0 && sequence < MODEL_B && m->n[sequence] < 0)) return;
+    CHECK(shared >= 0 && shared < n);
+    m->n[sequence] = m->before[sequence] = shared;
+    memcpy(m->tokens[sequence], tokens, (size_t)n * sizeof *tokens);
+    model_append(m, sequence, tokens + shared, n - shared);
+}
+
+/* The table leads to every token's own value; unwritten ones are still to come. */
+static void model_check(model *m) {
+    int32_t table[MODEL_B * (MODEL_TOKENS / MODEL_SIZE)];
+    int64_t M = MODEL_TOKENS / MODEL_SIZE, pages = 0, tokens = 0, holders[MODEL_PAGES] = { 0 }, used = 0, shared = 0;
+    gn_kv_pages_table(m->p, table, M);
+    for (int64_t b = 0; b < MODEL_B; b++) {
+        CHECK_INT(gn_kv_pages_length(m->p, (int32_t)b), m->n[b]);
+        for (int64_t i = 0; i < m->n[b]; i++) {
+            int32_t page = table[b * M + i / MODEL_SIZE];
+            if (!CHECK(page >= 0 && page < MODEL_PAGES)) return;
+            CHECK(m->pool[page * MODEL_SIZE + i % MODEL_SIZE] == hash_of(m->tokens[b], i + 1));
+            holders[page] += i % MODEL_SIZE == 0;
+            pages += i % MODEL_SIZE == 0;
+        }
+        tokens += m->n[b] > 0 ? m->n[b] : 0;
+    }
+    gn_kv_pages_info info = gn_kv_pages_get_info(m->p);
+    for (int i = 0; i < MODEL_PAGES; i++) used += holders[i] > 0, shared += holders[i] > 1;
+    CHECK_INT(info.used, used); /* memory follows the tokens that exist */
+    CHECK_INT(info.shared, shared);
+    CHECK_INT(info.used + info.kept + info.free, MODEL_PAGES);
+    CHECK_INT(info.tokens, tokens);
+    CHECK(info.used <= pages);
+}
+
+/* What the step of a program does; a failed one leaves the pool as it was. */
+static void model_step(model *m, bool fails) {
+    int32_t from[MODEL_B], to[MODEL_B], table[MODEL_B * (MODEL_TOKENS / MODEL_SIZE)];
+    int64_t M = MODEL_TOKENS / MODEL_SIZE, copies = gn_kv_pages_copies(m->p, from, to, MODEL_B);
+    uint64_t old[MODEL_PAGES * MODEL_SIZE];
+    memcpy(old, m->pool, sizeof old);
+    CHECK(copies >= 0 && copies <= MODEL_B);
+    if (fails) {
+        for (int b = 0; b < MODEL_B; b++)
+            if (m->n[b] > m->before[b]) {
+                CHECK_RESULT(gn_kv_pages_cut(m->p, b, m->before[b]), GN_OK);
+                m->n[b] = m->before[b];
+            }
+    } else {
+        gn_kv_pages_table(m->p, table, M);
+        for (int64_t i = 0; i < copies; i++)
+            memcpy(m->pool + to[i] * MODEL_SIZE, old + from[i] * MODEL_SIZE, MODEL_SIZE * sizeof *old);
+        for (int64_t i = 0; i < m->n_slots; i++) {
+            if (m->slots[i] < 0) continue;
+            int holders = 0;
+            for (int64_t k = 0; k < MODEL_B * M; k++)
+                holders +=
+                    table[k] == m->slots[i] / MODEL_SIZE && m->n[k / M] > k % M * MODEL_SIZE + m->slots[i] % MODEL_SIZE;
+            CHECK(holders == 1); /* nobody else's token is written: who shares a page begun holds less of it */
+            m->pool[m->slots[i]] = m->values[i];
+        }
+        gn_kv_pages_step(m->p);
+        model_check(m);
+    }
+    m->n_slots = 0;
+    for (int b = 0; b < MODEL_B; b++) m->before[b] = m->n[b], m->wrote[b] = false;
+}
+
+/* One thing happens to a sequence. Ended or cut back with tokens that are not written: their slots are dropped. */
+static void model_act(model *m) {
+    int b = (int)test_random_int(0, MODEL_B - 1), what = (int)test_random_int(0, 9);
+    int32_t tokens[6];
+    int64_t n = test_random_int(0, 6);
+    for (int i = 0; i < 6; i++) tokens[i] = (int32_t)test_random_int(0, 1);
+    if (what < 3) model_begin(m);
+    else if (m->n[b] < 0) CHECK_RESULT(gn_kv_pages_append(m->p, b, tokens, n, m->slots), GN_BAD_ARGUMENT);
+    else if (what < 7) model_append(m, b, tokens, n);
+    else if (m->wrote[b]) return;
+    else if (what < 9) {
+        int64_t length = test_random_int(0, m->n[b]);
+        CHECK_RESULT(gn_kv_pages_cut(m->p, b, length), GN_OK);
+        m->n[b] = m->before[b] = length;
+    } else {
+        CHECK_RESULT(gn_kv_pages_end(m->p, b), GN_OK);
+        m->n[b] = m->before[b] = -1;
+    }
+}
+
+TEST(random_histories_of_pages_are_those_of_a_plain_model) {
+    for (int k = 0; k < test_rounds(300); k++) {
+        static model m;
+        gn_kv_pages_desc d = { .pages = MODEL_PAGES,
+                               .page_size = MODEL_SIZE,
+                               .sequences = MODEL_B,
+                               .tokens = MODEL_TOKENS,
+                               .keep = k & 1,
+                               .alone = k % 5 == 4 };
+        memset(&m, 0, sizeof m);
+        for (int b = 0; b < MODEL_B; b++) m.n[b] = m.before[b] = -1;
+        if (!CHECK_RESULT(gn_kv_pages_open(&d, &m.p), GN_OK)) return;
+        for (int step = 0; step < 60; step++) {
+            for (int64_t i = test_random_int(1, 5); i > 0; i--) model_act(&m);
+            model_step(&m, test_random_int(0, 9) == 0);
+        }
+        gn_kv_pages_info info = gn_kv_pages_get_info(m.p);
+        CHECK(d.alone ? info.reused == 0 && info.copied == 0 : info.reused > 0 && info.copied > 0);
+        CHECK(d.keep || info.evicted == 0);
+        gn_kv_pages_close(m.p);
+    }
+}
+
+TEST(pages_of_an_ended_sequence_are_kept_for_its_prefix_until_they_are_needed) {
+    gn_kv_pages *p;
+    int32_t tokens[64], sequence;
+    int64_t slots[64], shared;
+    for (int i = 0; i < 64; i++) tokens[i] = i;
+    CHECK_RESULT(gn_kv_pages_open(&(gn_kv_pages_desc){ .pages = 4, .sequences = 2, .keep = true }, &p), GN_OK);
+    CHECK_RESULT(gn_kv_pages_begin(p, tokens, 40, &sequence, &shared), GN_OK);
+    CHECK_INT(shared, 0);
+    CHECK_RESULT(gn_kv_pages_append(p, sequence, tokens, 40, slots), GN_OK);
+    gn_kv_pages_step(p);
+    CHECK_RESULT(gn_kv_pages_end(p, sequence), GN_OK);
+    CHECK_INT(gn_kv_pages_get_info(p).kept, 3);
+    CHECK_RESULT(gn_kv_pages_begin(p, tokens, 40, &sequence, &shared), GN_OK);
+    CHECK_INT(shared, 39);
+    CHECK_RESULT(gn_kv_pages_append(p, sequence, tokens + 39, 1, slots), GN_OK);
+    CHECK_RESULT(gn_kv_pages_end(p, sequence), GN_OK);
+    tokens[0] = 7; /* nothing is shared: all four pages are taken */
+    CHECK_RESULT(gn_kv_pages_begin(p, tokens, 64, &sequence, &shared), GN_OK);
+    CHECK_INT(shared, 0);
+    CHECK_RESULT(gn_kv_pages_append(p, sequence, tokens, 64, slots), GN_OK);
+    CHECK_INT(gn_kv_pages_get_info(p).used, 4);
+    CHECK_INT(gn_kv_pages_get_info(p).evicted, 2);
+    CHECK_RESULT(gn_kv_pages_append(p, sequence, tokens, 1, slots), GN_INDEX_OUT_OF_RANGE);
+    gn_kv_pages_close(p);
+}
+
+TEST(wrong_arguments_of_pages_are_refused) {
+    gn_kv_pages *p;
+    int32_t tokens[4] = { 0 }, sequence;
+    int64_t slots[4], shared;
+    static const gn_kv_pages_desc bad[] = { { .pages = 0, .sequences = 1 },
+                                            { .pages = 1 },
+                                            { .pages = 1, .sequences = 1, .page_size = -1 },
+                                            { .pages = 1, .sequences = 1, .tokens = -1 },
+                                            { .pages = INT64_MAX, .sequences = 1 } };
+    for (int i = 0; i < TEST_COUNT(bad); i++) CHECK_RESULT(gn_kv_pages_open(&bad[i], &p), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_kv_pages_open(NULL, &p), GN_BAD_ARGUMENT);
+    CHECK(p == NULL);
+    CHECK_RESULT(gn_kv_pages_open(&(gn_kv_pages_desc){ .pages = INT32_MAX, .page_size = INT32_MAX, .sequences = 1 },
+                                  &p),
+                 GN_OUT_OF_MEMORY);
+    CHECK_RESULT(gn_kv_pages_open(&(gn_kv_pages_desc){ .pages = 2, .page_size = 2, .sequences = 1, .tokens = 3 }, &p),
+                 GN_OK);
+    CHECK_RESULT(gn_kv_pages_begin(p, tokens, 4, &sequence, &shared), GN_INDEX_OUT_OF_RANGE);
+    CHECK_RESULT(gn_kv_pages_begin(p, NULL, 1, &sequence, &shared), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_kv_pages_begin(p, tokens, -1, &sequence, &shared), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_kv_pages_cut(p, 0, 0), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_kv_pages_begin(p, tokens, 0, &sequence, &shared), GN_OK);
+    CHECK_RESULT(gn_kv_pages_append(p, 0, tokens, 3, NULL), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_kv_pages_append(p, 1, tokens, 3, slots), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_kv_pages_append(p, 0, tokens, 3, slots), GN_OK);
+    CHECK_RESULT(gn_kv_pages_cut(p, 0, 4), GN_BAD_ARGUMENT);
+    CHECK_RESULT(gn_kv_pages_end(p, 0), GN_OK);
+    CHECK_RESULT(gn_kv_pages_end(p, 0), GN_BAD_ARGUMENT);
+    CHECK_INT(gn_kv_pages_length(p, -1), -1);
+    gn_kv_pages_close(p);
+    gn_kv_pages_close(NULL);
+}
+
+int main(int argc, char **argv) {
+    static const test_entry tests[] = {
+        TEST_ENTRY(attention_over_pages_is_the_formula),
+        TEST_ENTRY(rows_are_bit_for_bit_those_of_a_sequence_that_is_alone),
+        TEST_ENTRY(appends_whose_slots_lie_in_their_own_pool_write_another_memory),
+        TEST_ENTRY(appends_write_their_slots_in_place_and_no_others),
+        TEST_ENTRY(pages_are_copied_as_they_were_before),
+        TEST_ENTRY(slots_that_are_doubled_foreign_or_out_of_range_write_nothing),
+        TEST_ENTRY(positions_and_pages_outside_are_index_out_of_range),
+        TEST_ENTRY(random_histories_of_pages_are_those_of_a_plain_model),
+        TEST_ENTRY(pages_of_an_ended_sequence_are_kept_for_its_prefix_until_they_are_needed),
+        TEST_ENTRY(wrong_arguments_of_pages_are_refused),
+    };
+    test_begin(argc, argv);
+    const char *devices = getenv("GENIE_TEST_DEVICES");
+    g = gn_open(&(gn_desc){ .devices = devices ? devices : "cpu" });
+    if (!CHECK_RESULT(gn_status(g), GN_OK)) printf("%s\n", gn_last_error(g)->text);
+    test_all(tests, TEST_COUNT(tests));
+    gn_close(g);
+    return test_end();
+}
