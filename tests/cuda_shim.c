@@ -1007,7 +1007,7 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options) {
         name_kernels(p);
         return 0;
     }
-    char source[620], command[4096], folder[400];
+    char made[650], source[660], command[4096], folder[400];
     const char *dir = getenv("GENIE_SHIM_DIR"), *compiler = getenv("CXX");
     uint64_t h = 14695981039346656037u;
     const char *word = asked("compile");
@@ -1022,7 +1022,9 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options) {
     *strrchr(folder, '/') = 0;
     mkdir(dir ? dir : "/tmp", 0700);
     snprintf(p->path, sizeof p->path, "%s/%016llx.so", dir ? dir : "/tmp", (unsigned long long)h);
-    snprintf(source, sizeof source, "%s.cpp", p->path);
+    // Names of this program alone: another process may compile the same text, and loads none that is half written.
+    snprintf(made, sizeof made, "%s.%ld.%zx", p->path, (long)getpid(), (size_t)(uintptr_t)p);
+    snprintf(source, sizeof source, "%s.cpp", made);
     FILE *f = fopen(source, "w");
     if (!f) return 6;
     fprintf(f, "#include \"cuda_shim.h\"\n%s", p->source);
@@ -1030,8 +1032,9 @@ API int nvrtcCompileProgram(void *handle, int n, const char *const *options) {
     fclose(f);
     snprintf(command, sizeof command,
              "%s -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -fPIC -shared -w -I%s -o %s %s >%s.log 2>&1",
-             compiler ? compiler : "c++", folder, p->path, source, source);
+             compiler ? compiler : "c++", folder, made, source, source);
     int r = system(command);
+    if (r == 0) r = rename(made, p->path);
     snprintf(command, sizeof command, "%s.log", source);
     f = fopen(command, "r");
     if (f) {
