@@ -29922,9 +29922,9 @@ static void gn__session_timed(gn__session *s, gn_timing what, int phase, uint64_
 
 /* A step has been seen to have ended: the device was free for it once the one before had. */
 static void gn__running_ended(gn__session *s, gn__running *run) {
-    uint64_t begun = GN__MAX(run->begun_us, s->free_us);
     if (run->ended_us) return;
-    run->ended_us = s->free_us = GN__MAX(gn_now_us(), begun);
+    uint64_t begun = GN__MAX(run->begun_us, s->free_us), now = gn_now_us();
+    run->ended_us = s->free_us = GN__MAX(now, begun);
     gn__mutex_lock(&s->server->lock);
     gn__times_add(s->server, GN_TIMING_QUEUE, 0, begun - run->came_us);
     gn__times_add(s->server, GN_TIMING_STEP, run->plan->phase, run->ended_us - begun);
@@ -30754,9 +30754,9 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 
 /* Counts the session among those that keep the device busy, or out of them. Returns the ns since it was counted in. */
 static uint64_t gn__session_busy(gn__session *s, bool busy) {
-    uint64_t now = gn_now_us(), spent = 0;
     if (busy == (s->begun_us != 0)) return 0;
     gn_server *server = s->server;
+    uint64_t now = gn_now_us(), spent = 0;
     int at = s->device_at;
     gn__mutex_lock(&server->lock);
     if (busy && server->busy[at]++ == 0) server->busy_since[at] = now;
@@ -31035,10 +31035,11 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 
 static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
-    gn__work_begin(s, run->sequence, false, run->hash);
     uint64_t begin = gn__span_begin();
+    bool ended = run->ended_us != 0; /* then nobody needs to attend to the call */
+    if (!ended) gn__work_begin(s, run->sequence, false, run->hash);
     gn_result e = s->exec.i->wait(s->exec.self, run->ticket, &fault);
-    gn__work_end(s);
+    if (!ended) gn__work_end(s);
     gn_trace_end(GN_STAGE_SYNCHRONISE, "wait", begin, 0, s->device);
     gn__running_ended(s, run);
     if (e == GN_NO_VALUE) run->end_keep = run->first_keep; /* what it kept counts as kept */
