@@ -165,7 +165,7 @@ static inline bool clicks_batch_make(clicks_batch *b, int64_t n) {
     return ok;
 }
 
-/* ---- the area under the ROC curve: how often a click scores above a visit without one; equal scores count half ---- */
+/* ---- area under the ROC curve: how often a click scores above a visit without one; equal scores count half ---- */
 typedef struct clicks_scored {
     float score, label;
 } clicks_scored;

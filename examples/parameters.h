@@ -1,4 +1,4 @@
-/* Parameters of a network that an example trains: states, by name, with their moments of AdamW.
+/* Parameters of a network that an example trains or loads: states, by name, with their moments of AdamW.
  * A parameter is made when it is asked for first, so a network is one function that is called for each step. Include
  * common.h first.
  *
@@ -15,8 +15,12 @@ enum { EX_PARAMETERS = 256, EX_NAME = 48 };
 typedef struct ex_parameters {
     gn_ctx *g;
     uint64_t random; /* first values are drawn from it */
-    int64_t steps;   /* of ex_train */
-    int n, at;       /* at: where the next one asked for probably is */
+    bool fixed;      /* they are not trained: no moments are made */
+    /* Gives a first value instead; false, with `error` set, if there is none. NULL: they are drawn. */
+    bool (*load)(struct ex_parameters *p, const char *name, const gn_shape *shape, float *out);
+    void *load_user;
+    int64_t steps; /* of ex_train */
+    int n, at;     /* at: where the next one asked for probably is */
     gn_tensor value[EX_PARAMETERS], m[EX_PARAMETERS], v[EX_PARAMETERS];
     gn_shape shape[EX_PARAMETERS];
     char name[EX_PARAMETERS][EX_NAME];
@@ -37,14 +41,18 @@ static inline gn_tensor ex_parameter_new(ex_parameters *p, const char *name, gn_
         snprintf(p->error, sizeof p->error, "%.60s: too many parameters, a long name or no memory", name);
         return GN_NONE;
     }
-    for (size_t i = 0; i < n; i++)
+    if (p->load && !p->load(p, name, &shape, first)) {
+        free(first);
+        return GN_NONE;
+    }
+    for (size_t i = 0; !p->load && i < n; i++)
         first[i] = (float)(mean + (deviation > 0 ? deviation * random_normal(&p->random) : 0));
     int i = p->n++;
     snprintf(p->name[i], EX_NAME, "%s", name);
     p->shape[i] = shape;
     p->value[i] = gn_state(p->g, GN_F32, shape, first, name);
-    p->m[i] = gn_state(p->g, GN_F32, shape, NULL, "moment 1");
-    p->v[i] = gn_state(p->g, GN_F32, shape, NULL, "moment 2");
+    if (!p->fixed) p->m[i] = gn_state(p->g, GN_F32, shape, NULL, "moment 1");
+    if (!p->fixed) p->v[i] = gn_state(p->g, GN_F32, shape, NULL, "moment 2");
     free(first);
     return p->value[i];
 }
@@ -68,6 +76,25 @@ static inline gn_tensor ex_linear(ex_parameters *p, const char *name, gn_tensor 
     snprintf(bias, sizeof bias, "%.80s.bias", name);
     gn_tensor w = ex_parameter(p, weight, GN_SHAPE(in, out), 0, sqrt(2.0 / (double)in));
     return gn_linear(x, w, ex_parameter(p, bias, GN_SHAPE(out), 0, 0));
+}
+
+/* gn_conv; w is the shape of its weight. */
+static inline gn_tensor ex_conv(ex_parameters *p, const char *name, gn_tensor x, gn_shape w, const gn_conv_desc *desc) {
+    char weight[2 * EX_NAME], bias[2 * EX_NAME];
+    snprintf(weight, sizeof weight, "%.80s.weight", name);
+    snprintf(bias, sizeof bias, "%.80s.bias", name);
+    double inputs = (double)ex_elements(&w) / (double)w.dims[0];
+    gn_tensor filter = ex_parameter(p, weight, w, 0, sqrt(2 / inputs));
+    return gn_conv(x, filter, ex_parameter(p, bias, GN_SHAPE(w.dims[0]), 0, 0), desc);
+}
+
+/* Gain and bias of a norm of n elements. */
+static inline void ex_gain_and_bias(ex_parameters *p, const char *name, int64_t n, gn_tensor *gain, gn_tensor *bias) {
+    char text[2 * EX_NAME];
+    snprintf(text, sizeof text, "%.80s.weight", name);
+    *gain = ex_parameter(p, text, GN_SHAPE(n), 1, 0);
+    snprintf(text, sizeof text, "%.80s.bias", name);
+    *bias = ex_parameter(p, text, GN_SHAPE(n), 0, 0);
 }
 
 /* Gradients of the loss by all parameters, and their AdamW updates, which the next read or gn_step runs. */

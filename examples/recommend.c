@@ -1,9 +1,10 @@
 /* Learns which visits end with a click: tables of embeddings, bags of a variable number of ids, the dot products of all
  * pairs, two MLPs (DLRM, Naumov et al. 2019). Ids go up, tables stay where they are.
  *
- *   ./examples/recommend                                   on a server in this process
- *   ./examples/recommend --connect @a,@b --explain         two servers: what runs where, and what crosses between them
- *   ./examples/recommend --connect @a,@b --tables 0 --mlp 1   tables on the first, the MLPs' weights on the second */
+ *   ./examples/recommend                                    on a server in this process
+ *   ./examples/recommend --connect @a,@b --explain          two servers: what would run where, and what would cross
+ *   ./examples/recommend --connect @a,@b --tables 0 --mlp 1 --policy bytes
+ *                                                           tables on the first, the MLPs on the second */
 #include "common.h"
 #include "clicks.h"
 #include "parameters.h"
