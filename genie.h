@@ -11664,10 +11664,10 @@ typedef struct gn__gemm_part {
 } gn__gemm_part;
 
 /* `rows` rows of sums, the first being row `held` of the scratch, are those of GN__GEMM_DEEP terms. */
-static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, char *c, int64_t ldc, int64_t held,
+static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, char *c, int64_t ldc, int64_t kept,
                                int64_t rows, bool first, bool last) {
     for (int64_t i = 0; i < rows; i++) {
-        double *to = t->totals + (held + i) * GN__GEMM_NC, *lost = to + gn__gemm_held(j) * GN__GEMM_NC;
+        double *to = t->totals + (kept + i) * GN__GEMM_NC, *lost = to + gn__gemm_held(j) * GN__GEMM_NC;
         void *sums = c + i * ldc * j->size;
         if (j->size == 8) gn__gemm_join64(to, lost, (double *)sums, t->cols, first, last);
         else gn__gemm_join(to, (float *)sums, t->cols, first, last);
@@ -11679,9 +11679,9 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
                           int64_t end) {
     const gn__gemm *g = j->g;
     int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = 4 * j->kc,
-            held = gn__gemm_held(j) == j->tile_m ? q : 0, high = (j->rows + mr - 1) / mr * mr,
+            kept = gn__gemm_held(j) == j->tile_m ? q : 0, high = (j->rows + mr - 1) / mr * mr,
             wide = (t->cols + nr - 1) / nr * nr, ldc = j->direct ? g->n : GN__GEMM_NC;
-    char *c = j->direct ? g->c + ((j->row + row) * g->n + t->col) * size : t->sums + held * ldc * size;
+    char *c = j->direct ? g->c + ((j->row + row) * g->n + t->col) * size : t->sums + kept * ldc * size;
     for (int64_t l = at, k; l < end; l += k) {
         k = GN__MIN(end - l, j->kc);
         const char *a = j->local ? t->own : j->a + (high * l + row * k) * size;
@@ -11690,7 +11690,7 @@ static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t
         gn__gemm_block(j, a, t->b + wide * (l - at) * size, c, ldc, rows, t->cols, k, j->joins ? l % deep > 0 : l > 0,
                        t->edge);
         if (j->joins && ((l + k) % deep == 0 || l + k == j->k))
-            gn__gemm_join_rows(j, t, c, ldc, held, rows, l < deep, l + k == j->k);
+            gn__gemm_join_rows(j, t, c, ldc, kept, rows, l < deep, l + k == j->k);
     }
     for (int64_t i = 0; i < rows && end == j->k && (!j->direct || g->bias || g->win || g->k == 0); i++) {
         if (g->k == 0) memset(c + i * ldc * size, 0, (size_t)(t->cols * size));
