@@ -31,6 +31,9 @@ settings_of() {
         examples/onnx_run) # y = -x of two floats
             printf '\010\010\102\002\020\015\072\043\012\013\012\001x\022\001y\042\003Neg\132\017\012\001x\022\012\012\010\010\001\022\004\012\002\010\002\142\003\012\001y' >"$WORK/negative.onnx"
             echo "$WORK/negative.onnx --out $WORK" ;;
+        examples/vision)
+            echo -
+            echo "--random mobilenet_v3_small --size 64 --bench 1 --json" ;;
         bench/bench_core) echo "--once --json" ;;
         bench/bench_gpu) echo "--quick --json" ;;
         bench/genie_bench)
