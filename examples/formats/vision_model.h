@@ -1,12 +1,12 @@
-/* vision_model.h - picture classifiers from safetensors, in the names of torchvision or of timm: ResNet (18 to 152, wide
-   and ResNeXt), MobileNet v3, ConvNeXt and ViT.
+/* vision_model.h - picture classifiers from safetensors, in the names of torchvision or of timm: ResNet (18 to 152,
+   wide and ResNeXt), MobileNet v3, ConvNeXt and ViT.
 
    One C file of the program:   #define VISION_MODEL_IMPLEMENTATION
                                 #include "vision_model.h"
    It needs genie.h, safetensors.h (whose implementation comes with it), json.h and mapping.h; public functions only.
 
        char error[VISION_ERROR];
-       vision_model *m = vision_open("model-dir", NULL, error);      or vision_random("resnet18", 1000, 224, seed, error)
+       vision_model *m = vision_open("model-dir", NULL, error);      or vision_random(...)
        vision_bind(m, g);
        gn_tensor x = vision_prepare(m, pixels);                      u8 (height, width, 3) -> (1, 3, size, size)
        gn_tensor logits = vision_forward(m, x);                      (N, 3, size, size) -> (N, classes)
@@ -43,8 +43,8 @@ typedef struct vision_config {
     bool bottleneck;              /* ResNet: three convolutions a block, not two */
 } vision_config;
 
-/* What is done to a picture: its shorter side becomes `resize`, the middle `size` x `size` is taken, and of each channel
-   (0 to 1) the mean is subtracted, then it is divided by std. */
+/* What is done to a picture: its shorter side becomes `resize`, the middle `size` x `size` is taken, and of each
+   channel (0 to 1) the mean is subtracted, then it is divided by std. */
 typedef struct vision_preparation {
     int64_t resize, size;
     bool cubic; /* else linear; both smooth what becomes smaller */

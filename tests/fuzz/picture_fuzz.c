@@ -1,5 +1,5 @@
-/* Any bytes as a PPM or PGM picture: refused with a reason, or all of the file is in the picture. PNG and JPEG are their
- * libraries'. */
+/* Any bytes as a PPM or PGM picture: refused with a reason, or all of the file is in the picture. PNG and JPEG are
+ * their libraries'. */
 #include "fuzz.h"
 #define PICTURE_IMPLEMENTATION
 #include "../../examples/formats/picture.h"
