@@ -1304,6 +1304,15 @@ GN_API gn_tensor gn_gather_at(const char *file, int line, gn_tensor a, int axis,
 /* table (V,D), ids (…) = (…,D) */
 GN_API gn_tensor gn_embedding_at(const char *file, int line, gn_tensor table, gn_tensor ids);
 #define gn_embedding(...) gn_embedding_at(GN_HERE, __VA_ARGS__)
+typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG__COUNT } gn_bag_mode;
+/* The sum or mean of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids (N), bags
+   in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be valid:
+   with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together are
+   GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
+   Differentiable by the table. */
+GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
+                                     gn_bag_mode mode);
+#define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
 /* ids (…) = (…,depth), 1 at ids, else 0 */
 GN_API gn_tensor gn_one_hot_at(const char *file, int line, gn_tensor ids, int64_t depth, gn_dtype dtype);
 #define gn_one_hot(...) gn_one_hot_at(GN_HERE, __VA_ARGS__)
@@ -35730,6 +35739,58 @@ gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, 
     for (int i = 0; i < t.shape.rank; i++) row.dims[i] = i == axis ? u.shape.dims[0] : 1;
     t.shape.dims[axis] = u.shape.dims[0];
     return gn_gather_at(GN__AT, a, axis, gn_broadcast_at(GN__AT, gn_reshape_at(GN__AT, ids, row), t.shape));
+}
+
+static gn_tensor gn__embedding_bag_refusal(const char *file, int line, const gn_tensor in[3], const gn__type t[3],
+                                           gn_bag_mode mode) {
+    if (t[0].shape.rank != 2 || t[1].shape.rank != 1 || t[2].shape.rank >= GN_MAX_RANK)
+        return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_RANK,
+                          "embedding_bag takes a table (V,D), ids (N) and lengths of rank 0 to %d", GN_MAX_RANK - 1);
+    for (int i = 1; i < 3; i++)
+        if (!(GN__BIT(t[i].dtype) & GN__INDEX))
+            return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_DTYPE, "embedding_bag: %s cannot be %s",
+                              i == 1 ? "ids" : "lengths", gn__dtypes[t[i].dtype].name);
+    return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_ARGUMENT, "embedding_bag: there is no mode %d", (int)mode);
+}
+
+/* The bag of each id: how many bags end at or before it. What is behind the last bag, B of them, is in bag B. The
+   lengths are looked up in a table of all that a bag can have, so that others are errors. */
+static gn_tensor gn__bag_of_each(const char *file, int line, gn_tensor lengths, int64_t B, int64_t N,
+                                 gn_tensor *out_counts) {
+    gn_ctx *g = lengths.ctx;
+    *out_counts = gn_gather_at(GN__AT, gn_arange_i64_at(GN__AT, g, GN_I64, N + 1, 0, 1), 0,
+                               gn_reshape_at(GN__AT, lengths, GN_SHAPE(B)));
+    gn_tensor ends = gn_cumsum_at(GN__AT, *out_counts, 0), none = gn_full_at(GN__AT, g, GN_I64, GN_SHAPE(N + 1), 0);
+    gn_tensor marks = gn_scatter_add_at(GN__AT, none, 0, ends, gn_full_at(GN__AT, g, GN_I64, GN_SHAPE(B), 1));
+    return gn_slice_at(GN__AT, gn_cumsum_at(GN__AT, marks, 0), 0, 0, N, 1);
+}
+
+gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
+                              gn_bag_mode mode) {
+    const gn_tensor in[3] = { table, ids, lengths };
+    gn__type t[3];
+    gn_tensor bad, counts;
+    if (!gn__known_float(GN__AT, "embedding_bag", table, &t[0], &bad) ||
+        !gn__known(GN__AT, "embedding_bag", ids, &t[1], &bad) ||
+        !gn__known(GN__AT, "embedding_bag", lengths, &t[2], &bad))
+        return bad;
+    if (t[0].shape.rank != 2 || t[1].shape.rank != 1 || t[2].shape.rank >= GN_MAX_RANK ||
+        !(GN__BIT(t[1].dtype) & GN__INDEX) || !(GN__BIT(t[2].dtype) & GN__INDEX) || (unsigned)mode >= GN_BAG__COUNT)
+        return gn__embedding_bag_refusal(GN__AT, in, t, mode);
+    int64_t N = t[1].shape.dims[0], D = t[0].shape.dims[1], B = gn__count(&t[2].shape);
+    gn_tensor rows = gn__widened(GN__AT, gn_embedding_at(GN__AT, table, ids));
+    gn_tensor bag = gn__bag_of_each(GN__AT, lengths, B, N, &counts);
+    gn_tensor y = gn_full_at(GN__AT, table.ctx, gn__wide_dtype(t[0].dtype), GN_SHAPE(B + 1, D), 0);
+    bag = gn_broadcast_at(GN__AT, gn_unsqueeze_at(GN__AT, bag, 1), GN_SHAPE(N, D));
+    y = gn_slice_at(GN__AT, gn_scatter_add_at(GN__AT, y, 0, bag, rows), 0, 0, B, 1);
+    if (mode == GN_BAG_MEAN) {
+        counts = gn_maximum_at(GN__AT, counts, gn_like_at(GN__AT, counts, 1)); /* an empty bag is 0 */
+        counts = gn_cast_at(GN__AT, gn_unsqueeze_at(GN__AT, counts, 1), gn__wide_dtype(t[0].dtype));
+        y = gn_div_at(GN__AT, y, counts);
+    }
+    gn_shape s = t[2].shape;
+    s.dims[s.rank++] = D;
+    return gn_reshape_at(GN__AT, gn__to_dtype(GN__AT, y, t[0].dtype), s);
 }
 
 /* An append of rows that are gathered from the pool, so that all are read before any is written. */
