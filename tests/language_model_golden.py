@@ -70,7 +70,7 @@ def configs():
         "phi3": t.Phi3Config(**size, num_key_value_heads=2, rope_parameters=plain, pad_token_id=0, eos_token_id=2),
         "phi3_short": t.Phi3Config(**dict(size, max_position_embeddings=1024), num_key_value_heads=2, rope_parameters=longrope(4, 256), pad_token_id=0, eos_token_id=2,
                                    original_max_position_embeddings=256),
-        "phi3_long": t.Phi3Config(**size, num_key_value_heads=2, rope_parameters=longrope(4, 4), pad_token_id=0, eos_token_id=2, original_max_position_embeddings=4,
+        "phi3_long": t.Phi3Config(**size, num_key_value_heads=2, rope_parameters=dict(longrope(4, 4), attention_factor=1.1875), pad_token_id=0, eos_token_id=2, original_max_position_embeddings=4,
                                   sliding_window=40),
     }
 
@@ -212,7 +212,7 @@ def add_longrope(w, context, rope):
     import numpy as np
     original = rope["original_max_position_embeddings"]
     w.add_rope_scaling_orig_ctx_len(original)
-    w.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(context / original) / math.log(original)))
+    w.add_rope_scaling_attn_factors(rope.get("attention_factor") or math.sqrt(1 + math.log(context / original) / math.log(original)))
     for which in ("long", "short"):
         w.add_tensor(f"rope_factors_{which}.weight", np.array(rope[f"{which}_factor"], dtype=np.float32))
 

@@ -1,7 +1,8 @@
 /* examples/formats/language_model.h beside PyPI's transformers: small models of each family, whose weights a formula
  * makes, and what the package made of them (tests/golden/models, written by tests/language_model_golden.py). In f32 200
  * greedy tokens for prompts of several lengths, one chunk and several, and the logits; in f16 and bf16 the token chosen
- * after the reference's own; the same tokens from GGUF files that PyPI's gguf writes. Old spellings of configurations, shards, prefixes and buffers; what is refused, by name.
+ * after the reference's own; the same tokens from GGUF files that PyPI's gguf writes. Old spellings of configurations,
+ * shards, prefixes and buffers; what is refused, by name.
  *
  * Tier: quick address */
 #define _GNU_SOURCE
@@ -393,8 +394,8 @@ static void gguf_is_the_packages(const char *name) {
 }
 
 TEST(gguf_files_give_the_packages_tokens) {
-    static const char *const names[] = { "gpt2",   "llama3",  "qwen2",     "qwen3", "gemma2",
-                                         "gemma3", "mixtral", "qwen3_moe", "phi",   "phi3" };
+    static const char *const names[] = { "gpt2",    "llama3",    "qwen2", "qwen3", "gemma2",     "gemma3",
+                                         "mixtral", "qwen3_moe", "phi",   "phi3",  "phi3_short", "phi3_long" };
     if (system(PYTHON "-c 'import gguf' 2>/dev/null") != 0) {
         test_skip("python3 has no gguf (pip install --target build/oracles -r tests/oracles.txt)");
         return;
@@ -415,6 +416,8 @@ TEST(mixtral_gives_the_packages_tokens) { family_is_the_packages("mixtral"); }
 TEST(qwen3_with_experts_gives_the_packages_tokens) { family_is_the_packages("qwen3_moe"); }
 TEST(phi_gives_the_packages_tokens) { family_is_the_packages("phi"); }
 TEST(phi3_gives_the_packages_tokens) { family_is_the_packages("phi3"); }
+TEST(phi3_with_short_factors_gives_the_packages_tokens) { family_is_the_packages("phi3_short"); }
+TEST(phi3_with_long_factors_gives_the_packages_tokens) { family_is_the_packages("phi3_long"); }
 
 /* ---- experts ---- */
 
@@ -665,6 +668,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(qwen3_with_experts_gives_the_packages_tokens),
         TEST_ENTRY(phi_gives_the_packages_tokens),
         TEST_ENTRY(phi3_gives_the_packages_tokens),
+        TEST_ENTRY(phi3_with_short_factors_gives_the_packages_tokens),
+        TEST_ENTRY(phi3_with_long_factors_gives_the_packages_tokens),
         TEST_ENTRY(gguf_files_give_the_packages_tokens),
         TEST_ENTRY(token_computes_the_experts_that_it_uses_alone),
         TEST_ENTRY(old_spelling_of_a_configuration_means_the_same),

@@ -17,8 +17,9 @@
        lm_close(m);                                                    after the context: it borrows the file
 
    Read: a directory with config.json and safetensors, or a GGUF file (its quantised weights are used as they lie,
-   unless a dtype is asked for; the stacks of experts are widened when they are loaded). Families: the table lm__families; examples/adding_a_family.md says how to add one. What
-   a configuration asks for that is not here is refused by its name, and so is a tensor that the family does not have:
+   unless a dtype is asked for; the stacks of experts are widened when they are loaded). Families: the table
+   lm__families; examples/adding_a_family.md says how to add one. What a configuration asks for that is not here is
+   refused by its name, and so is a tensor that the family does not have:
    text that is nearly right is wrong. Of two things a GGUF file says nothing unless its writer adds the keys
    attention.scale and expert_weights_norm: scores are then divided by the root of head_dim, and the shares of a token's
    experts add up to 1. Where a model has long and short factors of the rotary embedding, a session's context decides
@@ -182,6 +183,8 @@ void lm_session_close(lm_session *s);
 /* ids (tokens), i32 or i64, stand at s->position on: their rows after the last layer, (tokens, dim). Keys and values
    are appended with the step; the position is the caller's to raise. position + tokens is at most the context. */
 gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens);
+/* The same at a position that is data, 0-d i32: of a step that is recorded (gn_step_record) and run at others. */
+gn_tensor lm_forward_at(lm_session *s, gn_tensor position, gn_tensor ids, int64_t tokens);
 /* Makes the pools; nothing of desc but `tokens` may be 0, which is then the model's context. False, and `error`: more
    tokens than the model's context, or memory is short. */
 bool lm_pages_open(lm_pages *p, lm_model *m, const gn_kv_pages_desc *desc, char error[LM_ERROR]);
@@ -1207,8 +1210,8 @@ static bool lm__check_shape(const lm_model *m, const lm_tensor *t, const char *s
                     want_text);
 }
 
-/* The tensor of a row of the family's table, with its shape checked. expert: which of the tensors that are stacked, else
-   -1. */
+/* The tensor of a row of the family's table, with its shape checked. expert: which of the tensors that are stacked,
+   else -1. */
 static bool lm__find_one(const lm_model *m, const lm_weight *row, int layer, int expert, lm_tensor *t,
                          char error[LM_ERROR]) {
     const char *format = m->gguf ? row->gguf : row->name;
@@ -1640,12 +1643,15 @@ static gn_tensor lm__layers(const lm_pass *p, gn_tensor ids) {
     return x;
 }
 
-gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens) {
-    gn_ctx *g = s->m->g;
+gn_tensor lm_forward_at(lm_session *s, gn_tensor position, gn_tensor ids, int64_t tokens) {
     lm_pass p = { .m = s->m, .batch = 1, .tokens = tokens, .cache = s->cache, .context = s->context };
-    p.position = gn_scalar(g, GN_I32, (double)s->position);
-    p.places = gn_add(gn_arange(g, GN_I32, tokens, 0, 1), p.position);
+    p.position = position;
+    p.places = gn_add(gn_arange(s->m->g, GN_I32, tokens, 0, 1), position);
     return lm__layers(&p, ids);
+}
+
+gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens) {
+    return lm_forward_at(s, gn_scalar(s->m->g, GN_I32, (double)s->position), ids, tokens);
 }
 
 bool lm_pages_open(lm_pages *p, lm_model *m, const gn_kv_pages_desc *desc, char error[LM_ERROR]) {
