@@ -1,5 +1,6 @@
-/* Words of three vowels, spoken by a synthesiser of voices: pulses of the vocal cords through a filter for each of three
- * formants (Fant 1960; frequencies of Peterson & Barney 1952, of men, which a voice scales). For examples/speech. */
+/* Words of three vowels, spoken by a synthesiser of voices: pulses of the vocal cords through a filter for each of
+ * three formants (Fant 1960; frequencies of Peterson & Barney 1952, of men, which a voice scales). For
+ * examples/speech. */
 #ifndef VOWELS_H
 #define VOWELS_H
 
