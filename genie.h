@@ -72,8 +72,9 @@
                      GN_LIMIT and the name of the budget, and the session goes on; a refused step has changed nothing.
                      Weights that no session uses are dropped to make room (idle_memory, idle_minutes).
        Meaning       The structure of a graph shows what its nodes are for: embedding, linear, MLP, attention, KV
-                     append, norm, residual, loss, optimiser step, head; prefill, decode, training; text, vision. Such
-                     blocks are placed and run as units. A program may state its meaning (gn_role, gn_phase,
+                     append, norm, residual, loss, optimiser step, head, adapter, conv, separable conv, pooling, skip,
+                     patch embedding, embedding bag, interaction; prefill, decode, training; text, vision, audio, table.
+                     Such blocks are placed and run as units. A program may state its meaning (gn_role, gn_phase,
                      gn_residency, gn_modality), which takes precedence; where that contradicts the structure, it is
                      counted (meaning_disagreements) and logged once for each plan.
        Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
@@ -148,7 +149,7 @@
          context over that server alone has ended, and the program opens another.
        - 16-bit floats are computed in f32 within a loop; a loop that is cut over two devices rounds once more.
        - No sparse dtypes. Quantisation is a way to store weights (gn_quantized), not to compute. No Python.
-       - Denoising and audio are not recognised: a program states them (gn_phase, gn_modality).
+       - Denoising is not recognised: a program states it (gn_phase).
        - Matmul and linear take inputs of one dtype. The gradient of attention is that of the formula written out, with
          its scores in memory.
 
@@ -1304,6 +1305,15 @@ GN_API gn_tensor gn_gather_at(const char *file, int line, gn_tensor a, int axis,
 /* table (V,D), ids (…) = (…,D) */
 GN_API gn_tensor gn_embedding_at(const char *file, int line, gn_tensor table, gn_tensor ids);
 #define gn_embedding(...) gn_embedding_at(GN_HERE, __VA_ARGS__)
+typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG__COUNT } gn_bag_mode;
+/* The sum or mean of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids (N), bags
+   in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be valid:
+   with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together are
+   GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
+   Differentiable by the table. */
+GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
+                                     gn_bag_mode mode);
+#define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
 /* ids (…) = (…,depth), 1 at ids, else 0 */
 GN_API gn_tensor gn_one_hot_at(const char *file, int line, gn_tensor ids, int64_t depth, gn_dtype dtype);
 #define gn_one_hot(...) gn_one_hot_at(GN_HERE, __VA_ARGS__)
@@ -1599,7 +1609,14 @@ GN_API gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *de
     X(OPTIMIZER, 11, "optimizer")                \
     X(HEAD, 12, "head")                          \
     X(SAMPLING, 13, "sampling")                  \
-    X(CONV, 14, "conv")
+    X(CONV, 14, "conv")                          \
+    X(SEPARABLE_CONV, 15, "separable conv")      \
+    X(PATCHES, 16, "patch embedding")            \
+    X(POOLING, 17, "pooling")                    \
+    X(SKIP, 18, "skip")                          \
+    X(EMBEDDING_BAG, 19, "embedding bag")        \
+    X(INTERACTION, 20, "interaction")            \
+    X(ADAPTER, 21, "adapter")
 #define GN_RESIDENCIES(X)          \
     X(UNKNOWN, 0, "unknown")       \
     X(ACTIVATION, 1, "activation") \
@@ -2059,11 +2076,11 @@ typedef struct gn_meaning {
 } gn_meaning;
 
 /* Bits of recognisers_off: what is not to be recognised. */
-#define GN_OFF_ROLE(role) (1u << (role))
-#define GN_OFF_PHASE(phase) (1u << (16 + (phase)))
+#define GN_OFF_ROLE(role) ((uint64_t)1 << (role))
+#define GN_OFF_PHASE(phase) ((uint64_t)1 << (48 + (phase)))
 /* GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to, with *out_meaning empty. gn_meaning_deinit frees what
    it holds. */
-GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel,
+GN_API gn_result gn_meaning_make(const gn_part *part, uint64_t recognisers_off, const gn_flag *cancel,
                                  gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
 
@@ -5321,32 +5338,37 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
 #define GN__HIGH_64 1, 3
 #define GN__BACK_64 1, 0
 /* gn__plane_fill: each row is one element n times. gn__plane_back: rows read backwards. gn__turn_few: a square of as
- * many elements as a vector has, from rows of `from` (bytes apart) to columns of a tile: log2 rounds of interleaving
- * the first half of the rows with the second. */
-#define GN__DEFINE_PLANES(B, ROUNDS)                                                                               \
-    typedef uint##B##_t gn__v##B __attribute__((vector_size(16), aligned(1), may_alias));                          \
-    static void gn__plane_fill_##B(const gn__plane *p) {                                                           \
-        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                          \
-        enum { N = 128 / B };                                                                                      \
-        for (int64_t r = 0, spill = p->to_row == p->n * (B / 8) ? N / p->n + 1 : p->rows; r < p->rows; r++) {      \
-            char *to = p->to + r * p->to_row;                                                                      \
-            uint##B##_t one = *(const loose *)(const void *)(p->from + r * p->from_row);                           \
-            gn__v##B all = (gn__v##B){ 0 } + one;                                                                  \
-            int64_t i = 0, most = r + spill < p->rows ? p->n : p->n - N + 1;                                       \
-            for (; i < most; i += N) *(gn__v##B *)(void *)(to + i * (B / 8)) = all;                                \
-            for (; i < p->n; i++) *(loose *)(void *)(to + i * (B / 8)) = one;                                      \
-        }                                                                                                          \
-    }                                                                                                              \
-    GN__INLINE void gn__turn_few_##B(char *to, const char *from, int64_t from_step) {                              \
-        enum { N = 128 / B };                                                                                      \
-        gn__v##B v[2][N];                                                                                          \
-        GN__UNROLL for (int l = 0; l < N; l++) v[0][l] = *(const gn__v##B *)(const void *)(from + l * from_step);  \
-        GN__UNROLL for (int k = 0; k < ROUNDS; k++) GN__UNROLL for (int l = 0; l < N / 2; l++) {                   \
-            gn__v##B a = v[k & 1][l], b = v[k & 1][l + N / 2];                                                     \
-            v[~k & 1][2 * l] = GN__SHUFFLE(gn__v##B, a, b, GN__LOW_##B);                                           \
-            v[~k & 1][2 * l + 1] = GN__SHUFFLE(gn__v##B, a, b, GN__HIGH_##B);                                      \
-        }                                                                                                          \
-        GN__UNROLL for (int l = 0; l < N; l++) * (gn__v##B *)(void *)(to + l * GN__TURN_BYTES) = v[ROUNDS & 1][l]; \
+ * many elements as a vector has, from rows of `from` (bytes apart) to columns of a tile. gn__turn_rows: of rows that
+ * lie anywhere, from byte `at` on: log2 rounds of interleaving the first half of the rows with the second. */
+#define GN__DEFINE_PLANES(B, ROUNDS)                                                                          \
+    typedef uint##B##_t gn__v##B __attribute__((vector_size(16), aligned(1), may_alias));                     \
+    static void gn__plane_fill_##B(const gn__plane *p) {                                                      \
+        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                     \
+        enum { N = 128 / B };                                                                                 \
+        for (int64_t r = 0, spill = p->to_row == p->n * (B / 8) ? N / p->n + 1 : p->rows; r < p->rows; r++) { \
+            char *to = p->to + r * p->to_row;                                                                 \
+            uint##B##_t one = *(const loose *)(const void *)(p->from + r * p->from_row);                      \
+            gn__v##B all = (gn__v##B){ 0 } + one;                                                             \
+            int64_t i = 0, most = r + spill < p->rows ? p->n : p->n - N + 1;                                  \
+            for (; i < most; i += N) *(gn__v##B *)(void *)(to + i * (B / 8)) = all;                           \
+            for (; i < p->n; i++) *(loose *)(void *)(to + i * (B / 8)) = one;                                 \
+        }                                                                                                     \
+    }                                                                                                         \
+    GN__INLINE void gn__turn_rows_##B(char *to, int64_t to_step, const void *const *from, int64_t at) {       \
+        enum { N = 128 / B };                                                                                 \
+        gn__v##B v[2][N];                                                                                     \
+        GN__UNROLL for (int l = 0; l < N; l++) v[0][l] = *(const gn__v##B *)((const char *)from[l] + at);     \
+        GN__UNROLL for (int k = 0; k < ROUNDS; k++) GN__UNROLL for (int l = 0; l < N / 2; l++) {              \
+            gn__v##B a = v[k & 1][l], b = v[k & 1][l + N / 2];                                                \
+            v[~k & 1][2 * l] = GN__SHUFFLE(gn__v##B, a, b, GN__LOW_##B);                                      \
+            v[~k & 1][2 * l + 1] = GN__SHUFFLE(gn__v##B, a, b, GN__HIGH_##B);                                 \
+        }                                                                                                     \
+        GN__UNROLL for (int l = 0; l < N; l++) * (gn__v##B *)(void *)(to + l * to_step) = v[ROUNDS & 1][l];   \
+    }                                                                                                         \
+    GN__INLINE void gn__turn_few_##B(char *to, const char *from, int64_t from_step) {                         \
+        const void *rows[128 / B];                                                                            \
+        GN__UNROLL for (int l = 0; l < 128 / B; l++) rows[l] = from + l * from_step;                          \
+        gn__turn_rows_##B(to, GN__TURN_BYTES, rows, 0);                                                       \
     }
 #define GN__DEFINE_BACK(B)                                                                                 \
     static void gn__plane_back_##B(const gn__plane *p) {                                                   \
@@ -11223,6 +11245,15 @@ static void gn__windows_run(char *to, const gn__windows *w, const gn__place *p, 
                      p->at[1] * w->step[1] + w->offset[1][t], p->at[2] * w->step[2] + w->offset[2][t], w->step[2], n);
 }
 
+/* One of k rows to `panels` panels, `wide` bytes each. */
+static void gn__pack_row(char *to, const char *from, int64_t panels, int64_t wide, int64_t k) {
+    for (; panels > 0; panels--, to += wide * k, from += wide) {
+        int64_t i = 0;
+        for (; i + 32 <= wide; i += 32) memcpy(to + i, from + i, 32);
+        if (i < wide) memcpy(to + i, from + i, (size_t)(wide - i));
+    }
+}
+
 /* k x cols of the side from (at, col) on, as gn__pack_b has them. */
 GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
                                           int64_t k, int nr) {
@@ -11238,8 +11269,7 @@ GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64
             gn__windows_run((char *)line + i * size, w, &p, (at + l) / w->taps, (at + l) % w->taps, n);
             gn__place_skip(w, &p, n);
         }
-        for (int64_t q = 0; q < padded; q += nr)
-            memcpy((char *)out + (q * k + l * nr) * size, (char *)line + q * size, (size_t)(nr * size));
+        gn__pack_row((char *)out + l * nr * size, (const char *)line, padded / nr, nr * size, k);
     }
 }
 
@@ -11350,6 +11380,8 @@ enum {
     GN__GEMM_PANEL = 1 << 24, /* bytes */
     GN__GEMM_EDGE = 1 << 13,
     GN__GEMM_DEEP = 4 * GN__GEMM_KC,
+    GN__GEMM_SPAN = 8,  /* blocks of B that are packed at once: a multiple of those of GN__GEMM_DEEP */
+    GN__GEMM_AHEAD = 4, /* rows of B that are fetched while one is packed */
     GN__GEMM_MR = 8
 };
 
@@ -11359,7 +11391,7 @@ typedef struct gn__gemm_job {
     const gn__tiles *tiles;
     int64_t size;            /* bytes of a packed element and of a sum */
     int64_t k, kc;           /* packed elements along K, and of a block */
-    char *a;                 /* packed rows: blocks of KC deep, each of panels of mr rows */
+    char *a;                 /* packed rows: blocks kc deep, each of panels of mr rows */
     int64_t row, rows;       /* packed now */
     int64_t tiles_m, tile_m; /* tasks along M, and rows of each: a multiple of mr */
     int64_t room;            /* bytes of packed B */
@@ -11428,16 +11460,23 @@ static bool gn__pack_direct(const gn__gemm *g, bool pairs) {
     return !pairs && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
 }
 
-/* out[l * mr + i] = from[i][l]: GN__GEMM_MR of them each time, of which those beyond mr are written over. */
-#define GN__PACK_TURN(T)                                                                                   \
-    do {                                                                                                   \
-        T *to = (T *)out;                                                                                  \
-        const T *f[GN__GEMM_MR];                                                                           \
-        int64_t l = 0;                                                                                     \
-        for (int i = 0; i < GN__GEMM_MR; i++) f[i] = (const T *)from[i];                                   \
-        for (; l < k - 1; l++, to += mr) GN__UNROLL for (int i = 0; i < GN__GEMM_MR; i++) to[i] = f[i][l]; \
-        for (; l < k; l++, to += mr)                                                                       \
-            for (int i = 0; i < mr; i++) to[i] = f[i][l];                                                  \
+#if GN__VECTORS
+/* The last rows first: what squares write beyond mr is written over. */
+#define GN__PACK_SQUARES(B)                                                  \
+    for (; l + 128 / B < k; l += 128 / B)                                    \
+        for (int i = (mr - 1) / (128 / B) * (128 / B); i >= 0; i -= 128 / B) \
+            gn__turn_rows_##B((char *)(to + l * mr + i), mr *(B / 8), from + i, l * (B / 8));
+#else
+#define GN__PACK_SQUARES(B)
+#endif
+/* out[l * mr + i] = from[i][l] */
+#define GN__PACK_TURN(B)                                                                     \
+    do {                                                                                     \
+        uint##B##_t *to = (uint##B##_t *)out;                                                \
+        int64_t l = 0;                                                                       \
+        GN__PACK_SQUARES(B)                                                                  \
+        for (; l < k; l++)                                                                   \
+            for (int i = 0; i < mr; i++) to[l * mr + i] = ((const uint##B##_t *)from[i])[l]; \
     } while (0)
 
 /* One panel of mr rows of A from `row`, zero-padded, k packed elements deep from `at`: k by mr. */
@@ -11453,8 +11492,8 @@ GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, i
         if (!p && i < mr) memset(line[i], 0, (size_t)k * (g->dtype == GN_F64 ? 8 : 4));
         else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, pairs, GN__MIN(g->k - at * deep, k * deep));
     }
-    if (g->dtype == GN_F64) GN__PACK_TURN(uint64_t);
-    else GN__PACK_TURN(uint32_t);
+    if (g->dtype == GN_F64) GN__PACK_TURN(64);
+    else GN__PACK_TURN(32);
 }
 
 /* Columns of B that lie in a row: lines of a cache are turned at a time. */
@@ -11503,6 +11542,9 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
         const char *p = g->b + ((at + l) * (pairs ? 2 : 1) * g->bk + col * g->bn) * bytes;
         const char *from = (const char *)line;
         bool both = 2 * (at + l) + 1 < g->k;
+        uintptr_t ahead = (uintptr_t)p + (uintptr_t)(GN__GEMM_AHEAD * (pairs ? 2 : 1) * g->bk * bytes);
+        for (int64_t i = 0; i < cols * bytes && g->bn == 1; i += 64)
+            __builtin_prefetch((const void *)(ahead + (uintptr_t)i));
         if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) from = p;
         else if (pairs && bytes == 2) {
             const uint16_t *first = (const uint16_t *)(const void *)p;
@@ -11517,8 +11559,7 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
             for (int64_t i = 0; i < cols; i++)
                 ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
         }
-        for (int64_t q = 0; q < padded; q += nr)
-            memcpy((char *)out + (q * k + l * nr) * size, from + q * size, (size_t)(nr * size));
+        gn__pack_row((char *)out + l * nr * size, from, padded / nr, nr * size, k);
     }
 }
 
@@ -11611,38 +11652,78 @@ GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, double *s
 /* Bytes of rows that a task packs for itself; pack_a writes behind the last. */
 static int64_t gn__gemm_own(const gn__gemm_job *j) { return (GN__GEMM_MC + 2 * GN__GEMM_MR) * GN__GEMM_KC * j->size; }
 
-/* Columns [col, col + cols) of the packed rows from p on: B is packed KC deep, then used by all of them. */
-static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64_t rows, int64_t col) {
+/* Rows that are worked on while they are in a second-level cache. */
+static int64_t gn__gemm_chunk(const gn__gemm_job *j) { return GN__GEMM_MC / j->tiles->mr * j->tiles->mr; }
+
+/* Rows of sums or totals that scratch holds: those of the whole task when they wait for the next span of B. */
+static int64_t gn__gemm_held(const gn__gemm_job *j) {
+    return j->k > GN__GEMM_SPAN * j->kc ? j->tile_m : GN__MIN(j->tile_m, gn__gemm_chunk(j));
+}
+/* Bytes of a task's sums, and of totals. */
+static int64_t gn__gemm_sums(const gn__gemm_job *j) { return j->direct ? 0 : gn__gemm_held(j) * GN__GEMM_NC * j->size; }
+static int64_t gn__gemm_totals(const gn__gemm_job *j) {
+    return j->joins ? gn__gemm_held(j) * GN__GEMM_NC * (j->size == 8 ? 16 : 8) : 0;
+}
+
+typedef struct gn__gemm_part {
+    int64_t p, col, cols; /* first of the packed rows; columns */
+    char *edge, *b, *own, *sums;
+    double *totals;
+} gn__gemm_part;
+
+/* `rows` rows of sums, the first being row `held` of the scratch, are those of GN__GEMM_DEEP terms. */
+static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, char *c, int64_t ldc, int64_t kept,
+                               int64_t rows, bool first, bool last) {
+    for (int64_t i = 0; i < rows; i++) {
+        double *to = t->totals + (kept + i) * GN__GEMM_NC, *lost = to + gn__gemm_held(j) * GN__GEMM_NC;
+        void *sums = c + i * ldc * j->size;
+        if (j->size == 8) gn__gemm_join64(to, lost, (double *)sums, t->cols, first, last);
+        else gn__gemm_join(to, (float *)sums, t->cols, first, last);
+    }
+}
+
+/* The rows [q, q + rows) of a part: sums over the terms [at, end), whose B is packed. */
+static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t q, int64_t rows, int64_t at,
+                          int64_t end) {
     const gn__gemm *g = j->g;
-    int mr = j->tiles->mr, nr = j->tiles->nr;
-    int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr,
-            chunk = GN__GEMM_MC / mr * mr, size = j->size, tile = j->tile_m * GN__GEMM_NC;
-    char *edge = scratch, *b = edge + GN__GEMM_EDGE, *own = b + j->room, *sums = own + (j->local ? gn__gemm_own(j) : 0);
-    double *totals = (double *)(void *)(sums + (j->direct ? 0 : tile * size));
-    char *c = j->direct ? g->c + ((j->row + p) * g->n + col) * size : sums;
-    int64_t ldc = j->direct ? g->n : GN__GEMM_NC;
-    for (int64_t at = 0; at < j->k && !gn__pool_stops(g->pool); at += j->kc) {
-        int64_t k = GN__MIN(j->k - at, j->kc);
-        gn__pack_b(b, g, col, cols, at, k, nr, j->pairs);
-        for (int64_t q = 0; q < rows; q += chunk) {
-            int64_t some = GN__MIN(rows - q, chunk);
-            const char *a = j->local ? own : j->a + (padded * at + (p + q) * k) * size;
-            for (int64_t i = 0; i < some && j->local; i += mr)
-                gn__pack_a(own + i * k * size, g, j->row + p + q + i, some - i, at, k, mr, j->pairs);
-            gn__gemm_block(j, a, b, c + q * ldc * size, ldc, some, cols, k, j->joins ? at % (4 * j->kc) > 0 : at > 0,
-                           edge);
-        }
-        bool first = at < 4 * j->kc, last = at + k == j->k;
-        for (int64_t i = 0; i < rows && j->joins && (last || (at + k) % (4 * j->kc) == 0); i++) {
-            double *to = totals + i * GN__GEMM_NC;
-            if (size == 8) gn__gemm_join64(to, to + tile, (double *)(void *)(c + i * ldc * size), cols, first, last);
-            else gn__gemm_join(to, (float *)(void *)(c + i * ldc * size), cols, first, last);
-        }
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = 4 * j->kc,
+            kept = gn__gemm_held(j) == j->tile_m ? q : 0, high = (j->rows + mr - 1) / mr * mr,
+            wide = (t->cols + nr - 1) / nr * nr, ldc = j->direct ? g->n : GN__GEMM_NC;
+    char *c = j->direct ? g->c + ((j->row + row) * g->n + t->col) * size : t->sums + kept * ldc * size;
+    for (int64_t l = at, k; l < end; l += k) {
+        k = GN__MIN(end - l, j->kc);
+        const char *a = j->local ? t->own : j->a + (high * l + row * k) * size;
+        for (int64_t i = 0; i < rows && j->local; i += mr)
+            gn__pack_a(t->own + i * k * size, g, j->row + row + i, rows - i, l, k, (int)mr, j->pairs);
+        gn__gemm_block(j, a, t->b + wide * (l - at) * size, c, ldc, rows, t->cols, k, j->joins ? l % deep > 0 : l > 0,
+                       t->edge);
+        if (j->joins && ((l + k) % deep == 0 || l + k == j->k))
+            gn__gemm_join_rows(j, t, c, ldc, kept, rows, l < deep, l + k == j->k);
     }
-    for (int64_t i = 0; i < rows && (!j->direct || g->bias || g->win || g->k == 0); i++) {
-        if (g->k == 0) memset(c + i * ldc * size, 0, (size_t)(cols * size));
-        gn__gemm_store(g, c + i * ldc * size, j->row + p + i, col, cols);
+    for (int64_t i = 0; i < rows && end == j->k && (!j->direct || g->bias || g->win || g->k == 0); i++) {
+        if (g->k == 0) memset(c + i * ldc * size, 0, (size_t)(t->cols * size));
+        gn__gemm_store(g, c + i * ldc * size, j->row + row + i, t->col, t->cols);
     }
+}
+
+/* Columns [col, col + cols) of the packed rows from p on: a span of B is packed, then used by all of them. */
+static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64_t rows, int64_t col) {
+    int64_t nr = j->tiles->nr, chunk = gn__gemm_chunk(j), cols = GN__MIN(j->g->n - col, (int64_t)GN__GEMM_NC),
+            wide = (cols + nr - 1) / nr * nr, at = 0, end;
+    gn__gemm_part t = { p, col, cols, scratch, scratch + GN__GEMM_EDGE, NULL, NULL, NULL };
+    t.own = t.b + j->room;
+    t.sums = t.own + (j->local ? gn__gemm_own(j) : 0);
+    t.totals = (double *)(void *)(t.sums + gn__gemm_sums(j));
+    do {
+        end = GN__MIN(at + GN__GEMM_SPAN * j->kc, j->k);
+        for (int64_t l = at, k; l < end; l += k) {
+            k = GN__MIN(end - l, j->kc);
+            gn__pack_b(t.b + wide * (l - at) * j->size, j->g, col, cols, l, k, (int)nr, j->pairs);
+        }
+        for (int64_t q = 0; q < rows && !gn__pool_stops(j->g->pool); q += chunk)
+            gn__gemm_rows(j, &t, q, GN__MIN(rows - q, chunk), at, end);
+        at = end;
+    } while (at < j->k && !gn__pool_stops(j->g->pool));
 }
 
 /* Worker w of those that make the tasks of C, each in scratch of its own. */
@@ -11699,7 +11780,7 @@ static void gn__gemm_prepare(gn__gemm_job *j, bool bf16) {
     j->joins = floats && g->k > GN__GEMM_DEEP;
     j->k = j->pairs ? (g->k + 1) / 2 : g->k;
     j->kc = bf16 ? GN__GEMM_KC / 2 : GN__GEMM_KC;
-    j->room = (GN__GEMM_NC + 64) * GN__GEMM_KC * j->size;
+    j->room = (GN__GEMM_NC + 64) * GN__MIN(j->k, GN__GEMM_SPAN * j->kc) * j->size;
 }
 
 /* How the rows from j->row on, at most `most`, are cut into tasks. */
@@ -11724,11 +11805,9 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
             most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr);
     gn__gemm_cut(j, most, tiles_n, threads);
     j->local = tiles_n == 1;
-    int64_t workers = GN__MIN(threads, j->tiles_m * tiles_n), tile = j->tile_m * GN__GEMM_NC;
-    j->scratch_bytes =
-        GN__GEMM_EDGE + j->room + (j->direct ? 0 : tile * j->size) + (j->joins ? tile * (j->size == 8 ? 16 : 8) : 0);
-    j->scratch_bytes += j->local ? gn__gemm_own(j) : 0;
-    j->scratch_bytes = (j->scratch_bytes + 63) & ~(int64_t)63;
+    int64_t workers = GN__MIN(threads, j->tiles_m * tiles_n);
+    j->scratch_bytes = GN__GEMM_EDGE + j->room + (j->local ? gn__gemm_own(j) : 0);
+    j->scratch_bytes = (j->scratch_bytes + gn__gemm_sums(j) + gn__gemm_totals(j) + 63) & ~(int64_t)63;
     uint64_t rows = j->local ? 0 : (uint64_t)((j->rows + mr - 1) / mr * mr * GN__MAX(j->k, 1)),
              packed = gn_size_mul(rows + 16, (uint64_t)j->size),
              all = gn_size_add(packed, gn_size_mul((uint64_t)workers, (uint64_t)j->scratch_bytes));
@@ -11769,12 +11848,11 @@ static bool gn__gemm_is_small(const gn__gemm *g) {
 static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     const gn__gemm *g = j->g;
     gn__gemm_prepare(j, bf16);
-    int64_t mr = j->tiles->mr, nr = j->tiles->nr, sums;
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr;
     j->rows = g->m;
     j->tile_m = (g->m + mr - 1) / mr * mr;
     j->room = (g->n + nr - 1) / nr * nr * j->k * j->size;
-    sums = j->direct ? 0 : j->tile_m * GN__GEMM_NC * j->size;
-    return (size_t)(GN__GEMM_EDGE + j->room + sums + (j->tile_m * j->k + 16) * j->size);
+    return (size_t)(GN__GEMM_EDGE + j->room + gn__gemm_sums(j) + (j->tile_m * j->k + 16) * j->size);
 }
 
 /* A side of a tiny product as f32 or f64, rows of `cols` in a row. */
@@ -11814,7 +11892,7 @@ static bool gn__gemm_tiny(const gn__gemm_job *j) {
 static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
     if (gn__gemm_tiny(j)) return;
     int64_t mr = j->tiles->mr;
-    j->a = scratch + GN__GEMM_EDGE + j->room + (j->direct ? 0 : j->tile_m * GN__GEMM_NC * j->size);
+    j->a = scratch + GN__GEMM_EDGE + j->room + gn__gemm_sums(j);
     for (int64_t p = 0; p < j->rows; p += mr)
         gn__pack_a(j->a + p * j->k * j->size, j->g, p, j->rows - p, 0, j->k, (int)mr, j->pairs);
     gn__gemm_task(j, scratch, 0, j->rows, 0);
@@ -17740,7 +17818,8 @@ enum {
     GN__PARAM = 2,  /* depends on a weight or a state */
     GN__RESULT = 4, /* an output or an update shows it */
     GN__GRADIENT = 8,
-    GN__DROPPED = 16 /* it was read from outside its group before the group's end */
+    GN__DROPPED = 16, /* it was read from outside its group before the group's end */
+    GN__ORDERED = 32  /* an attention, an append or a recurrence reads it on its way: its rows have an order */
 };
 enum { GN__SCALARS = 1, GN__REDUCTIONS = 2, GN__SOFTMAXES = 4, GN__CHOICES = 8 }; /* what a walk passes */
 enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
@@ -17750,7 +17829,8 @@ typedef struct gn__recognition {
     const gn_part *p;
     const gn_flag *cancel;
     gn_meaning *m;
-    uint32_t n, off;
+    uint64_t off;
+    uint32_t n;
     uint32_t *base;   /* the node whose elements this one shows */
     uint32_t *reader; /* first node that reads it, n: none */
     uint32_t *reads;  /* how often it is read */
@@ -17776,6 +17856,11 @@ GN__INLINE uint32_t gn__in_base(const gn__recognition *w, uint32_t i, uint32_t k
 GN__INLINE bool gn__is_free(const gn__recognition *w, uint32_t i) { return (w->facts[i] & GN__FREE) != 0; }
 static int64_t gn__dim(const gn__recognition *w, uint32_t i, int axis) {
     return w->p->dims[w->p->nodes[i].dims + (uint32_t)axis];
+}
+
+static int64_t gn__last_dim(const gn__recognition *w, uint32_t i) {
+    int rank = w->p->nodes[i].rank;
+    return rank ? gn__dim(w, i, rank - 1) : 1;
 }
 
 static int64_t gn__elements(const gn__recognition *w, uint32_t i) { return (int64_t)gn__part_elements(w->p, i); }
@@ -18241,9 +18326,68 @@ static void gn__see_embedding(gn__recognition *w, uint32_t i) {
             uint32_t x = gn__in_base(w, r, k);
             if (!gn__is_free(w, x) && w->role[x] != GN_ROLE_EMBEDDING) return;
             if (!gn__is_free(w, x)) gn__groups_join(w, x, i);
+            bool place = gn__op_at(w, x) == GN_OP_EMBEDDING && gn__op_at(w, gn__in_base(w, x, 1)) == GN_OP_ARANGE;
+            if (place) w->facts[i] |= GN__ORDERED, w->facts[x] |= GN__ORDERED; /* places were added */
         }
         gn__claim(w, r, GN_ROLE_EMBEDDING, i);
         at = r;
+    }
+}
+
+/* Rows of a table of parameters that are added, averaged or compared before anybody else reads them: what leaves the
+   table's device are the bags. */
+static void gn__see_bag(gn__recognition *w, uint32_t i) {
+    uint32_t way[4], n = 0, at = i;
+    bool bag = false;
+    if (w->role[i] || !gn__is_lookup(w, i)) return;
+    while (n < GN__LENGTH(way) && !bag) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN_OP_FAILED;
+        bool weighs = op == GN_OP_MUL || op == GN_OP_WHERE, merges = op == GN_OP_SCATTER_ADD || op == GN_OP_SCATTER_MAX;
+        if (w->reads[at] != 1 || (w->facts[at] & GN__RESULT) || r >= w->n || w->role[r]) return;
+        if (!weighs && !merges && !(gn__op_sort(op) & GN__REDUCTIONS)) return;
+        for (uint32_t k = 0; k < w->p->nodes[r].n_ins; k++) /* masks and weights of the bags are no parameters */
+            if (gn__in_base(w, r, k) != at && (w->facts[gn__in_base(w, r, k)] & GN__PARAM)) return;
+        bag = !weighs && gn__elements(w, r) < gn__elements(w, at);
+        if (!weighs && !bag) return;
+        way[n++] = at = r;
+    }
+    if (!bag) return;
+    gn__claim(w, i, GN_ROLE_EMBEDDING_BAG, i);
+    for (uint32_t k = 0; k < n; k++) gn__claim(w, way[k], GN_ROLE_EMBEDDING_BAG, i);
+}
+
+/* Each row of features times each other one: x x^T, with what puts the features together and what picks the products
+   that count. */
+static void gn__see_interaction(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_MATMUL || gn__in_base(w, i, 0) != gn__in_base(w, i, 1)) return;
+    uint32_t x = gn__in_base(w, i, 0), r = gn__reader_of(w, i);
+    if (gn__is_param(w, x) || gn__is_free(w, x)) return;
+    gn__claim(w, i, GN_ROLE_INTERACTION, i);
+    if (gn__op_at(w, x) == GN_OP_CONCAT) gn__claim(w, x, GN_ROLE_INTERACTION, i);
+    if (r < w->n && gn__op_at(w, r) == GN_OP_GATHER && gn__in_base(w, r, 0) == i &&
+        !(w->facts[gn__in_base(w, r, 1)] & GN__PARAM))
+        gn__claim(w, r, GN_ROLE_INTERACTION, i);
+}
+
+/* x W + s (x A) B where A and B together are smaller than W: what adapts W runs where W is. */
+static void gn__see_adapter(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_ADD) return;
+    for (uint32_t side = 0; side < 2; side++) {
+        uint32_t whole = gn__in_base(w, i, side), scaled = gn__in_base(w, i, 1 - side), low = scaled;
+        if (gn__op_at(w, scaled) == GN_OP_MUL && gn__scaled_input(w, scaled) != GN_NO_NODE)
+            low = gn__scaled_input(w, scaled);
+        uint32_t x = gn__linear_input(w, whole), mid = gn__linear_input(w, low);
+        if (x == GN_NO_NODE || mid == GN_NO_NODE || w->role[whole] || w->role[low]) continue;
+        mid = w->base[mid];
+        uint32_t from = gn__linear_input(w, mid);
+        if (from == GN_NO_NODE || w->base[from] != w->base[x] || w->role[mid]) continue;
+        int64_t rank = gn__last_dim(w, mid), in = gn__last_dim(w, x), out = gn__last_dim(w, whole);
+        if (rank >= in * out / GN__MAX(in + out, 1)) continue;
+        gn__claim(w, whole, GN_ROLE_LINEAR, i);
+        const uint32_t own[] = { mid, low, scaled, i };
+        for (size_t k = 0; k < GN__LENGTH(own); k++) gn__claim(w, own[k], GN_ROLE_ADAPTER, i);
+        return;
     }
 }
 
@@ -18269,6 +18413,99 @@ static void gn__see_conv(gn__recognition *w, uint32_t i) {
     gn__claim(w, i, GN_ROLE_CONV, i);
     gn__claim(w, windows, GN_ROLE_CONV, i);
     gn__claim_tail(w, i, GN_ROLE_CONV);
+}
+
+enum { GN__CONV_DENSE = 1, GN__CONV_POINT = 2, GN__CONV_PATCHES = 4, GN__CONV_DEPTHWISE = 8 };
+
+/* What the filters of conv i are: one for all channels, of one place, of places that do not overlap, of a channel
+   each. */
+static unsigned gn__conv_sort(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    if (gn__op_at(w, i) != GN_OP_CONV) return 0;
+    const int64_t *a = w->p->attrs + n->attrs;
+    uint32_t filters = gn__in(w, i, 1);
+    bool transposed = a[0] & GN__CONV_TRANSPOSED, point = !transposed, patches = !transposed;
+    for (int k = 0; k + 2 < n->rank; k++) {
+        gn__conv_axis axis = gn__conv_axis_of(a, k);
+        int64_t kernel = gn__dim(w, filters, k + 2);
+        point &= kernel == 1;
+        patches &= kernel > 1 && kernel == axis.stride && axis.dilation == 1 && axis.before == 0 && axis.after == 0;
+    }
+    return (a[1] == 1 ? GN__CONV_DENSE : 0u) | (point ? GN__CONV_POINT : 0u) | (patches ? GN__CONV_PATCHES : 0u) |
+           (a[1] > 1 && !transposed && gn__dim(w, filters, 1) == 1 ? GN__CONV_DEPTHWISE : 0u);
+}
+
+/* A conv with a filter for each channel, then one of all channels at each place: what lies between is not sent. */
+static void gn__see_separable(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    const unsigned point = GN__CONV_DENSE | GN__CONV_POINT;
+    if (w->role[i] || (gn__conv_sort(w, i) & point) != point) return;
+    uint32_t x = gn__in_base(w, i, 0), deep = x;
+    walk.n_inside = 0;
+    if (gn__op_sort(gn__op_at(w, x)) == GN__SCALARS) {
+        if (!gn__walk_up(w, x, GN__SCALARS, GN_NO_NODE, &walk) || walk.n_edge != 1 || !gn__walk_is_new(w, &walk))
+            return;
+        deep = walk.edge[0];
+    }
+    if (w->role[deep] || !(gn__conv_sort(w, deep) & GN__CONV_DEPTHWISE)) return;
+    gn__claim(w, i, GN_ROLE_SEPARABLE_CONV, i);
+    gn__claim_walk(w, &walk, GN_ROLE_SEPARABLE_CONV, i);
+    gn__claim(w, deep, GN_ROLE_SEPARABLE_CONV, i);
+    gn__claim_tail(w, i, GN_ROLE_SEPARABLE_CONV);
+}
+
+/* Patches of a picture become rows: a conv whose places do not overlap, or a product with data of four axes in another
+   shape; with the positions that are added. */
+static void gn__see_patches(gn__recognition *w, uint32_t i) {
+    uint32_t x = gn__linear_input(w, i), from = x == GN_NO_NODE ? i : w->base[x], at = i;
+    bool conv = gn__conv_sort(w, i) & GN__CONV_PATCHES;
+    bool product = x != GN_NO_NODE && w->p->nodes[from].leaf == GN_LEAF_DATA && w->p->nodes[from].rank >= 4 &&
+                   gn__last_dim(w, from) != gn__last_dim(w, x) &&
+                   gn__elements(w, x) > gn__dim(w, from, 0) * gn__last_dim(w, x); /* several rows of a picture */
+    if (w->role[i] || (!conv && !product)) return;
+    gn__claim(w, i, GN_ROLE_PATCHES, i);
+    for (int step = 0; step < 4; step++) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN_OP_FAILED;
+        if (op != GN_OP_ADD || w->role[r] || gn__scaled_input(w, r) != at) return;
+        gn__claim(w, r, GN_ROLE_PATCHES, i);
+        at = r;
+    }
+}
+
+/* What a value is made of by elements, towards a conv: the conv, or GN_NO_NODE. */
+static uint32_t gn__conv_before(const gn__recognition *w, uint32_t x) {
+    for (int k = 0; k < GN__TRACE_MOST && gn__op_sort(gn__op_at(w, x)) == GN__SCALARS; k++) {
+        uint32_t next = gn__main_input(w, x);
+        if (next == x) break;
+        x = next;
+    }
+    return gn__op_at(w, x) == GN_OP_CONV ? x : GN_NO_NODE;
+}
+
+/* Pooling runs with the conv whose result it makes smaller. */
+static void gn__see_pooling(gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    bool reduces = op == GN_OP_MEAN || op == GN_OP_MAX || op == GN_OP_SUM;
+    if (w->role[i] || (op != GN_OP_POOL && !reduces)) return;
+    uint32_t x = gn__in_base(w, i, 0), conv = gn__conv_before(w, x);
+    if (conv == GN_NO_NODE && reduces) return;
+    gn__claim(w, i, GN_ROLE_POOLING, i);
+    if (conv != GN_NO_NODE && w->reads[x] == 1) gn__groups_join(w, i, x);
+}
+
+/* Channels of an earlier stage beside those of a later one, which a conv reads: of a U-Net. Both are read where they
+   are put together, and the wider result is not sent. */
+static void gn__see_skip(gn__recognition *w, uint32_t i) {
+    uint32_t conv = gn__reader_of(w, i);
+    bool earlier = false;
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_CONCAT || conv >= w->n || gn__op_at(w, conv) != GN_OP_CONV) return;
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
+        uint32_t x = gn__in_base(w, i, k);
+        if (gn__is_free(w, x)) return;
+        earlier |= w->reads[x] > 1 && gn__reader_of(w, x) < i;
+    }
+    if (earlier) gn__claim(w, i, GN_ROLE_SKIP, conv);
 }
 
 static bool gn__bends(int op) {
@@ -18442,11 +18679,18 @@ static const struct {
     { GN_ROLE_NORM, gn__see_norm },
     { GN_ROLE_NONE, gn__see_attention },
     { GN_ROLE_KV_APPEND, gn__see_kv_append },
+    { GN_ROLE_EMBEDDING_BAG, gn__see_bag },
     { GN_ROLE_EMBEDDING, gn__see_embedding },
     { GN_ROLE_LOSS, gn__see_loss },
     { GN_ROLE_OPTIMIZER, gn__see_optimizer },
+    { GN_ROLE_PATCHES, gn__see_patches },
+    { GN_ROLE_SEPARABLE_CONV, gn__see_separable },
     { GN_ROLE_CONV, gn__see_conv },
+    { GN_ROLE_POOLING, gn__see_pooling },
+    { GN_ROLE_SKIP, gn__see_skip },
+    { GN_ROLE_INTERACTION, gn__see_interaction },
     { GN_ROLE_HEAD, gn__see_head },
+    { GN_ROLE_ADAPTER, gn__see_adapter },
     { GN_ROLE_MLP, gn__see_mlp },
     { GN_ROLE_LINEAR, gn__see_linear },
     { GN_ROLE_RESIDUAL, gn__see_residual },
@@ -18459,7 +18703,7 @@ static void gn__recognition_deinit(gn__recognition *w) {
     gn_free(w->facts);
 }
 
-static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, const gn_flag *cancel,
+static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint64_t off, const gn_flag *cancel,
                                  gn_meaning *m) {
     size_t n = (size_t)p->n_nodes + 1;
     memset(w, 0, sizeof *w);
@@ -18518,7 +18762,7 @@ static void gn__recognise(gn__recognition *w) {
         for (uint32_t k = 0; k < p->nodes[i].n_ins && p->hints[i].role; k++)
             if (!gn__is_free(w, gn__in(w, i, k))) gn__groups_join(w, gn__in(w, i, k), i);
     for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
-        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++) {
+        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~(uint64_t)1); i++) {
             if (gn__recognition_stops(w, i)) return;
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
         }
@@ -18675,12 +18919,17 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
 /* A scope around a block covers the parts of the block. */
 static bool gn__role_covers(uint8_t hinted, uint8_t recognised) {
     bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL ||
-                recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING;
+                recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING || recognised == GN_ROLE_ADAPTER ||
+                recognised == GN_ROLE_POOLING || recognised == GN_ROLE_SKIP;
+    bool conv = recognised == GN_ROLE_SEPARABLE_CONV || recognised == GN_ROLE_PATCHES;
     bool attention =
         hinted == GN_ROLE_ATTENTION || hinted == GN_ROLE_CROSS_ATTENTION || hinted == GN_ROLE_GROUPED_ATTENTION;
     bool block = attention || hinted == GN_ROLE_MLP || hinted == GN_ROLE_HEAD || hinted == GN_ROLE_CONV;
     bool kind = hinted == GN_ROLE_ATTENTION &&
                 (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
+    kind |= (hinted == GN_ROLE_CONV && conv) ||
+            (hinted == GN_ROLE_EMBEDDING && (recognised == GN_ROLE_EMBEDDING_BAG || recognised == GN_ROLE_PATCHES)) ||
+            (hinted == GN_ROLE_LINEAR && recognised == GN_ROLE_ADAPTER);
     return hinted == recognised || (part && block) || kind;
 }
 
@@ -18786,32 +19035,70 @@ static void gn__phases_fill(gn__recognition *w) {
     }
 }
 
-/* ids into an embedding are text, four axes of an image vision, two of floats into a product with parameters a
-   table. */
-static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i) {
+/* Bit GN__ORDERED of all that leads to an attention or an append. */
+static void gn__order_fill(gn__recognition *w) {
+    for (uint32_t i = w->n; i-- > 0;) {
+        uint8_t role = w->role[i];
+        if (role == GN_ROLE_ATTENTION || role == GN_ROLE_CROSS_ATTENTION || role == GN_ROLE_GROUPED_ATTENTION ||
+            role == GN_ROLE_KV_APPEND)
+            w->facts[i] |= GN__ORDERED;
+        for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) w->facts[gn__in(w, i, k)] |= w->facts[i] & GN__ORDERED;
+    }
+}
+
+/* The product that i is the square of; GN_NO_NODE: it is none. */
+static uint32_t gn__squared_product(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    bool square = op == GN_OP_SQUARE || (op == GN_OP_MUL && gn__in_base(w, i, 0) == gn__in_base(w, i, 1));
+    uint32_t x = square ? gn__in_base(w, i, 0) : i;
+    return square && gn__op_at(w, x) == GN_OP_MATMUL ? x : GN_NO_NODE;
+}
+
+/* The squares of two products of the same rows, added: the power of the rows' waves. */
+static bool gn__is_power(const gn__recognition *w, uint32_t i) {
+    if (gn__op_at(w, i) != GN_OP_ADD) return false;
+    uint32_t a = gn__squared_product(w, gn__in_base(w, i, 0)), b = gn__squared_product(w, gn__in_base(w, i, 1));
+    if (a == GN_NO_NODE || b == GN_NO_NODE || a == b) return false;
+    return gn__in_base(w, a, 0) == gn__in_base(w, b, 0) || gn__in_base(w, a, 1) == gn__in_base(w, b, 1);
+}
+
+static bool gn__into_power(const gn__recognition *w, uint32_t i) {
+    uint32_t square = gn__reader_of(w, i), sum = square < w->n ? gn__reader_of(w, square) : w->n;
+    return sum < w->n && gn__is_power(w, sum);
+}
+
+/* By evidence: ids whose rows have an order are text, others and bags of them categories of a table; a conv over what
+   has no modality yet reads pictures, along one axis waves; the power of waves is sound; rows of floats that go into a
+   product are a table, those that were pictures' axes vision. */
+static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i, uint8_t so_far) {
     uint32_t x = gn__linear_input(w, i);
-    if (w->role[i] == GN_ROLE_EMBEDDING && gn__op_at(w, i) != GN_OP_ADD && gn__op_at(w, i) != GN_OP_MUL)
-        return GN_MODALITY_TEXT;
-    if (w->role[i] == GN_ROLE_CONV) return GN_MODALITY_VISION;
+    if (gn__is_lookup(w, i))
+        return w->role[i] != GN_ROLE_EMBEDDING_BAG && w->facts[i] & GN__ORDERED ? GN_MODALITY_TEXT
+                                                                                : GN_MODALITY_TABULAR;
+    if (gn__is_power(w, i) || gn__into_power(w, i)) return GN_MODALITY_AUDIO;
+    if (gn__op_at(w, i) == GN_OP_CONV)
+        return so_far ? GN_MODALITY_UNKNOWN : w->p->nodes[i].rank == 3 ? GN_MODALITY_AUDIO : GN_MODALITY_VISION;
+    if (w->role[i] == GN_ROLE_CONV && x != GN_NO_NODE) return GN_MODALITY_VISION;
     if (x == GN_NO_NODE || w->p->nodes[w->base[x]].leaf != GN_LEAF_DATA) return GN_MODALITY_UNKNOWN;
     const gn_part_node *b = &w->p->nodes[w->base[x]];
-    return gn__is_float((gn_dtype)b->dtype) ? b->rank == 4   ? GN_MODALITY_VISION
-                                              : b->rank == 2 ? GN_MODALITY_TABULAR
-                                                             : GN_MODALITY_UNKNOWN
-                                            : GN_MODALITY_UNKNOWN;
+    if (!gn__is_float((gn_dtype)b->dtype)) return GN_MODALITY_UNKNOWN;
+    if (b->rank == 2) return GN_MODALITY_TABULAR;
+    return b->rank == 4 && gn__last_dim(w, w->base[x]) != gn__last_dim(w, x) ? GN_MODALITY_VISION : GN_MODALITY_UNKNOWN;
 }
 
 static bool gn__modalities_fill(gn__recognition *w) {
     gn_node_meaning *t = w->m->nodes;
     bool ok = true;
+    gn__order_fill(w);
     for (uint32_t i = 0; i < w->n && ok; i++) {
         const gn_part_node *n = &w->p->nodes[i];
-        uint8_t hinted = gn__hint_of(w, i)->modality, seen = gn__modality_seen(w, i), mix = seen;
-        for (uint32_t k = 0; k < n->n_ins && !seen; k++) {
+        uint8_t hinted = gn__hint_of(w, i)->modality, mix = GN_MODALITY_UNKNOWN;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
             uint8_t from = t[gn__in(w, i, k)].modality;
             if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
         }
-        t[i].modality = hinted ? hinted : mix;
+        uint8_t seen = gn__modality_seen(w, i, mix);
+        t[i].modality = hinted ? hinted : seen ? seen : mix;
         if (hinted && seen && hinted != seen) ok = gn__disagree(w, i, GN_HINTED_MODALITY, hinted, seen);
     }
     for (uint32_t i = w->n; i-- > 0;) /* what leads there is what it is read as */
@@ -18991,7 +19278,7 @@ static gn_result gn__meaning_fill(gn__recognition *w, double *way) {
     return GN_OK;
 }
 
-static gn_result gn__meaning_make(const gn_part *p, uint32_t off, const gn_flag *cancel, gn_meaning *m, gn_fault *f) {
+static gn_result gn__meaning_make(const gn_part *p, uint64_t off, const gn_flag *cancel, gn_meaning *m, gn_fault *f) {
     gn__recognition w;
     memset(m, 0, sizeof *m);
     double *way = (double *)gn_alloc(((size_t)p->n_nodes + 1) * sizeof *way);
@@ -21605,7 +21892,9 @@ enum {
 /* Tints of colours that stay apart under colour blindness (Okabe & Ito 2008); text on them is black. */
 static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee",
                                                              "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec",
-                                                             "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c" };
+                                                             "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c",
+                                                             "#f0b79d", "#d98a5f", "#f7d9c9", "#f2f2f2", "#b5e3d3",
+                                                             "#9fd9c5", "#fbe8bd" };
 
 /* Boxes in a row: rows of a frame are about equal. */
 static uint32_t gn__run_across(const gn__explanation *k, const gn__run_of *r) {
@@ -29922,9 +30211,9 @@ static void gn__session_timed(gn__session *s, gn_timing what, int phase, uint64_
 
 /* A step has been seen to have ended: the device was free for it once the one before had. */
 static void gn__running_ended(gn__session *s, gn__running *run) {
-    uint64_t begun = GN__MAX(run->begun_us, s->free_us);
     if (run->ended_us) return;
-    run->ended_us = s->free_us = GN__MAX(gn_now_us(), begun);
+    uint64_t begun = GN__MAX(run->begun_us, s->free_us), now = gn_now_us();
+    run->ended_us = s->free_us = GN__MAX(now, begun);
     gn__mutex_lock(&s->server->lock);
     gn__times_add(s->server, GN_TIMING_QUEUE, 0, begun - run->came_us);
     gn__times_add(s->server, GN_TIMING_STEP, run->plan->phase, run->ended_us - begun);
@@ -30754,9 +31043,9 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 
 /* Counts the session among those that keep the device busy, or out of them. Returns the ns since it was counted in. */
 static uint64_t gn__session_busy(gn__session *s, bool busy) {
-    uint64_t now = gn_now_us(), spent = 0;
     if (busy == (s->begun_us != 0)) return 0;
     gn_server *server = s->server;
+    uint64_t now = gn_now_us(), spent = 0;
     int at = s->device_at;
     gn__mutex_lock(&server->lock);
     if (busy && server->busy[at]++ == 0) server->busy_since[at] = now;
@@ -31035,10 +31324,11 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 
 static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
-    gn__work_begin(s, run->sequence, false, run->hash);
     uint64_t begin = gn__span_begin();
+    bool ended = run->ended_us != 0; /* then nobody needs to attend to the call */
+    if (!ended) gn__work_begin(s, run->sequence, false, run->hash);
     gn_result e = s->exec.i->wait(s->exec.self, run->ticket, &fault);
-    gn__work_end(s);
+    if (!ended) gn__work_end(s);
     gn_trace_end(GN_STAGE_SYNCHRONISE, "wait", begin, 0, s->device);
     gn__running_ended(s, run);
     if (e == GN_NO_VALUE) run->end_keep = run->first_keep; /* what it kept counts as kept */
@@ -33677,7 +33967,7 @@ GN__COLD_BEGIN
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
-gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel, gn_meaning *out_meaning,
+gn_result gn_meaning_make(const gn_part *part, uint64_t recognisers_off, const gn_flag *cancel, gn_meaning *out_meaning,
                           gn_fault *f) {
     return gn__meaning_make(part, recognisers_off, cancel, out_meaning, f);
 }
@@ -35730,6 +36020,58 @@ gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, 
     for (int i = 0; i < t.shape.rank; i++) row.dims[i] = i == axis ? u.shape.dims[0] : 1;
     t.shape.dims[axis] = u.shape.dims[0];
     return gn_gather_at(GN__AT, a, axis, gn_broadcast_at(GN__AT, gn_reshape_at(GN__AT, ids, row), t.shape));
+}
+
+static gn_tensor gn__embedding_bag_refusal(const char *file, int line, const gn_tensor in[3], const gn__type t[3],
+                                           gn_bag_mode mode) {
+    if (t[0].shape.rank != 2 || t[1].shape.rank != 1 || t[2].shape.rank >= GN_MAX_RANK)
+        return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_RANK,
+                          "embedding_bag takes a table (V,D), ids (N) and lengths of rank 0 to %d", GN_MAX_RANK - 1);
+    for (int i = 1; i < 3; i++)
+        if (!(GN__BIT(t[i].dtype) & GN__INDEX))
+            return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_DTYPE, "embedding_bag: %s cannot be %s",
+                              i == 1 ? "ids" : "lengths", gn__dtypes[t[i].dtype].name);
+    return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_ARGUMENT, "embedding_bag: there is no mode %d", (int)mode);
+}
+
+/* The bag of each id: how many bags end at or before it. What is behind the last bag, B of them, is in bag B. The
+   lengths are looked up in a table of all that a bag can have, so that others are errors. */
+static gn_tensor gn__bag_of_each(const char *file, int line, gn_tensor lengths, int64_t B, int64_t N,
+                                 gn_tensor *out_counts) {
+    gn_ctx *g = lengths.ctx;
+    *out_counts = gn_gather_at(GN__AT, gn_arange_i64_at(GN__AT, g, GN_I64, N + 1, 0, 1), 0,
+                               gn_reshape_at(GN__AT, lengths, GN_SHAPE(B)));
+    gn_tensor ends = gn_cumsum_at(GN__AT, *out_counts, 0), none = gn_full_at(GN__AT, g, GN_I64, GN_SHAPE(N + 1), 0);
+    gn_tensor marks = gn_scatter_add_at(GN__AT, none, 0, ends, gn_full_at(GN__AT, g, GN_I64, GN_SHAPE(B), 1));
+    return gn_slice_at(GN__AT, gn_cumsum_at(GN__AT, marks, 0), 0, 0, N, 1);
+}
+
+gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
+                              gn_bag_mode mode) {
+    const gn_tensor in[3] = { table, ids, lengths };
+    gn__type t[3];
+    gn_tensor bad, counts;
+    if (!gn__known_float(GN__AT, "embedding_bag", table, &t[0], &bad) ||
+        !gn__known(GN__AT, "embedding_bag", ids, &t[1], &bad) ||
+        !gn__known(GN__AT, "embedding_bag", lengths, &t[2], &bad))
+        return bad;
+    if (t[0].shape.rank != 2 || t[1].shape.rank != 1 || t[2].shape.rank >= GN_MAX_RANK ||
+        !(GN__BIT(t[1].dtype) & GN__INDEX) || !(GN__BIT(t[2].dtype) & GN__INDEX) || (unsigned)mode >= GN_BAG__COUNT)
+        return gn__embedding_bag_refusal(GN__AT, in, t, mode);
+    int64_t N = t[1].shape.dims[0], D = t[0].shape.dims[1], B = gn__count(&t[2].shape);
+    gn_tensor rows = gn__widened(GN__AT, gn_embedding_at(GN__AT, table, ids));
+    gn_tensor bag = gn__bag_of_each(GN__AT, lengths, B, N, &counts);
+    gn_tensor y = gn_full_at(GN__AT, table.ctx, gn__wide_dtype(t[0].dtype), GN_SHAPE(B + 1, D), 0);
+    bag = gn_broadcast_at(GN__AT, gn_unsqueeze_at(GN__AT, bag, 1), GN_SHAPE(N, D));
+    y = gn_slice_at(GN__AT, gn_scatter_add_at(GN__AT, y, 0, bag, rows), 0, 0, B, 1);
+    if (mode == GN_BAG_MEAN) {
+        counts = gn_maximum_at(GN__AT, counts, gn_like_at(GN__AT, counts, 1)); /* an empty bag is 0 */
+        counts = gn_cast_at(GN__AT, gn_unsqueeze_at(GN__AT, counts, 1), gn__wide_dtype(t[0].dtype));
+        y = gn_div_at(GN__AT, y, counts);
+    }
+    gn_shape s = t[2].shape;
+    s.dims[s.rank++] = D;
+    return gn_reshape_at(GN__AT, gn__to_dtype(GN__AT, y, t[0].dtype), s);
 }
 
 /* An append of rows that are gathered from the pool, so that all are read before any is written. */
