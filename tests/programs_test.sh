@@ -24,6 +24,10 @@ settings_of() {
         examples/serve_text) echo "$WORK/poem --json" ;;
         examples/recommend) echo "--steps 4 --batch 64 --held-out 200 --min-auc 0 --json" ;;
         examples/diffusion) echo "--steps 2 --batch 2 --max-loss 9 --samples 2 --sampling-steps 2 --out $WORK/shapes.ppm --json" ;;
+        examples/speech)
+            echo "--say uia --out $WORK/uia.wav"
+            echo "--steps 2 --batch 2 --held-out 50 --min-accuracy 0 --save $WORK/speech.safetensors --json"
+            echo "--load $WORK/speech.safetensors --wave $WORK/uia.wav" ;;
         examples/genie_serve) echo "--devices list" ;;
         examples/genie_trace)
             HOME=$WORK GENIE_TRACE=$WORK/hello.jsonl "$EXAMPLES/hello" >"$WORK/hello.output" 2>&1
