@@ -8865,33 +8865,33 @@ GN__DEFINE_RANDOM(base, )
 GN__SMALL_END
 #if GN__X86
 /* A word in each 64 bits, of which the upper half is not looked at: two vectors of W elements at a time. */
-#define GN__DEFINE_PHILOX(S, attribute, W, MUL)                                                                  \
-    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
-        typedef uint64_t vec __attribute__((vector_size(8 * W)));                                                \
-        typedef int32_t half __attribute__((vector_size(8 * W)));                                                \
-        typedef uint32_t low __attribute__((vector_size(4 * W), aligned(4), may_alias));                         \
-        const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);                 \
-        vec at;                                                                                                  \
-        for (int l = 0; l < W; l++) at[l] = first + (uint64_t)l;                                                 \
-        for (int l = 0; l < GN__RANDOM; l += 2 * W, at += (uint64_t)(2 * W)) {                                   \
-            vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);                         \
-            for (int i = 0; i < 2; i++) {                                                                        \
-                c[i][0] = at + (uint64_t)(i * W);                                                                \
-                c[i][1] = c[i][0] >> 32;                                                                         \
-                c[i][2] = (vec){ 0 } + run;                                                                      \
-                c[i][3] = c[i][2] >> 32;                                                                         \
-            }                                                                                                    \
-            for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                       \
-                for (int i = 0; i < 2; i++) {                                                                    \
-                    vec x = (vec)MUL(m0, (half)c[i][0]), y = (vec)MUL(m1, (half)c[i][2]);                        \
-                    c[i][0] = (y >> 32) ^ c[i][1] ^ k0;                                                          \
-                    c[i][2] = (x >> 32) ^ c[i][3] ^ k1;                                                          \
-                    c[i][1] = y;                                                                                 \
-                    c[i][3] = x;                                                                                 \
-                }                                                                                                \
-            for (int i = 0; i < 2; i++)                                                                          \
-                for (int k = 0; k < 4; k++) *(low *)&b->w[k][l + i * W] = __builtin_convertvector(c[i][k], low); \
-        }                                                                                                        \
+#define GN__DEFINE_PHILOX(S, attribute, W, MUL)                                                             \
+    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) { \
+        typedef uint64_t vec __attribute__((vector_size(8 * W)));                                           \
+        typedef int32_t half __attribute__((vector_size(8 * W)));                                           \
+        typedef uint32_t low __attribute__((vector_size(4 * W), aligned(4), may_alias));                    \
+        const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);            \
+        vec at;                                                                                             \
+        for (int l = 0; l < W; l++) at[l] = first + (uint64_t)l;                                            \
+        for (int l = 0; l < GN__RANDOM; l += 2 * W, at += (uint64_t)(2 * W)) {                              \
+            vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);                    \
+            GN__UNROLL for (int i = 0; i < 2; i++) {                                                        \
+                c[i][0] = at + (uint64_t)(i * W);                                                           \
+                c[i][1] = c[i][0] >> 32;                                                                    \
+                c[i][2] = (vec){ 0 } + run;                                                                 \
+                c[i][3] = c[i][2] >> 32;                                                                    \
+            }                                                                                               \
+            for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                  \
+                GN__UNROLL for (int i = 0; i < 2; i++) {                                                    \
+                    vec x = (vec)MUL(m0, (half)c[i][0]), y = (vec)MUL(m1, (half)c[i][2]);                   \
+                    c[i][0] = (y >> 32) ^ c[i][1] ^ k0;                                                     \
+                    c[i][2] = (x >> 32) ^ c[i][3] ^ k1;                                                     \
+                    c[i][1] = y;                                                                            \
+                    c[i][3] = x;                                                                            \
+                }                                                                                           \
+            GN__UNROLL for (int i = 0; i < 2; i++) GN__UNROLL for (int k = 0; k < 4; k++) *                 \
+                (low *)&b->w[k][l + i * W] = __builtin_convertvector(c[i][k], low);                         \
+        }                                                                                                   \
     }
 #if defined(__clang__)
 #define GN__MUL512(a, b) __builtin_ia32_pmuludq512(a, b)
@@ -11913,6 +11913,20 @@ static bool gn__gemm_is_small(const gn__gemm *g) {
            (g->m + g->n) * g->k <= GN__SMALL_SIDES;
 }
 
+/* Whether both sides become f32 as a whole before they are packed: each lies in one piece. */
+static bool gn__small_widens(const gn__gemm_job *j) {
+    const gn__gemm *g = j->g;
+    bool halves = g->dtype == GN_F16 || g->dtype == GN_BF16, left = g->ak == 1 ? g->am == g->k : g->am == 1,
+         right = g->bn == 1 ? g->bk == g->n : g->bk == 1 && g->bn == g->k;
+    return halves && !j->pairs && !g->lead && !g->win && left && (g->ak == 1 || g->ak == g->m) && right &&
+           g->m * g->n <= GN__SMALL_SIDES;
+}
+
+static size_t gn__small_bytes(const gn__gemm_job *j) {
+    int64_t bytes = GN__GEMM_EDGE + j->room + gn__gemm_sums(j) + (j->tile_m * j->k + 16) * j->size;
+    return (size_t)((bytes + 63) & ~(int64_t)63);
+}
+
 /* Makes j what g's shape needs. Bytes of scratch. */
 static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     const gn__gemm *g = j->g;
@@ -11921,7 +11935,8 @@ static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     j->rows = g->m;
     j->tile_m = (g->m + mr - 1) / mr * mr;
     j->room = (g->n + nr - 1) / nr * nr * j->k * j->size;
-    return (size_t)(GN__GEMM_EDGE + j->room + gn__gemm_sums(j) + (j->tile_m * j->k + 16) * j->size);
+    int64_t wide = gn__small_widens(j) ? g->m * g->k + g->k * g->n + g->m * g->n : 0;
+    return gn__small_bytes(j) + (size_t)wide * sizeof(float);
 }
 
 /* A side of a tiny product as f32 or f64, rows of `cols` in a row. */
@@ -11958,8 +11973,33 @@ static bool gn__gemm_tiny(const gn__gemm_job *j) {
     return true;
 }
 
+static void gn__gemm_small(gn__gemm_job *j, char *scratch);
+
+/* The product of f32 that has the sums of this one, which are then rounded. */
+static void gn__small_wide(const gn__gemm_job *j, char *scratch) {
+    const gn__gemm *g = j->g;
+    float *a = (float *)(void *)(scratch + gn__small_bytes(j)), *b = a + g->m * g->k, *c = b + g->k * g->n;
+    gn__gemm wide = *g;
+    gn__gemm_job job = { .g = &wide, .kernels = j->kernels };
+    gn__load_f32(a, g->dtype, g->a, 1, g->m * g->k);
+    gn__load_f32(b, g->dtype, g->b, 1, g->k * g->n);
+    wide.a = (const char *)a;
+    wide.b = (const char *)b;
+    wide.c = (char *)c;
+    wide.bias = NULL;
+    wide.dtype = GN_F32;
+    gn__small_prepare(&job, false);
+    gn__gemm_small(&job, scratch);
+    if (!g->bias) gn__store_f32(c, g->dtype, g->c, 1, g->m * g->n);
+    for (int64_t i = 0; i < g->m && g->bias; i++) gn__gemm_store(g, c + i * g->n, i, 0, g->n);
+}
+
 static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
     if (gn__gemm_tiny(j)) return;
+    if (gn__small_widens(j)) {
+        gn__small_wide(j, scratch);
+        return;
+    }
     int64_t mr = j->tiles->mr;
     j->a = scratch + GN__GEMM_EDGE + j->room + gn__gemm_sums(j);
     for (int64_t p = 0; p < j->rows; p += mr)
@@ -24244,9 +24284,9 @@ static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, i
     else gn__ops[in->op].narrow[gn__narrow_of((gn_dtype)in->in_dtype)](y, x, in->p, whole);
 }
 
-/* Inputs that a tile reads where they lie. Those of the next tile are fetched while this one is worked on, a share at
- * each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just before, would
- * wait. */
+/* Inputs that a tile reads where they lie, and its result. Those of the next tile are fetched while this one is worked
+ * on, a share at each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just
+ * before, would wait. */
 enum { GN__AHEAD_MOST = 8 };
 typedef struct gn__ahead {
     const char *p[GN__AHEAD_MOST];
@@ -24372,11 +24412,12 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     ahead.n = 0;
     uint32_t last = step->n_instrs - 1;
     bool same = gn__dtypes[j->out.dtype].narrow == (j->narrow != 0) && !j->streams,
-         lands = same && n % GN__TILE_STEP == 0, keeps = !j->narrow && gn__cast_keeps(&instrs[last]);
+         lands = same && n % GN__TILE_STEP == 0, keeps = !j->narrow && gn__cast_keeps(&instrs[last]),
+         halves = !j->streams && !keeps && (j->out.dtype == GN_F16 || j->out.dtype == GN_BF16);
     int64_t bytes = n * (int64_t)gn__bytes_of(j->out.dtype);
     char *to = j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype);
     gn__loop_loads(j, own, now, at, n, lands && keeps && last == 0 ? to : NULL, &ahead);
-    if (same) gn__ahead_add(&ahead, to, bytes); /* where results are converted that takes longer than memory does */
+    if (same || halves) gn__ahead_add(&ahead, to, bytes); /* other conversions take longer than memory does */
     for (uint32_t i = 0; i <= last; i++) {
         const gn_instr *in = &instrs[i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
