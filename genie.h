@@ -1346,8 +1346,8 @@ GN_API gn_tensor gn_window_at(const char *file, int line, gn_ctx *g, gn_dtype dt
                               bool periodic);
 #define gn_window(...) gn_window_at(GN_HERE, __VA_ARGS__)
 /* (n / 2 + 1, bins): triangles of equal width on the mel scale 2595 log10(1 + Hz / 700) (O'Shaughnessy 1987) between
-   `low` and `high` Hz, over the frequencies of a transform of n samples at `rate` a second. Power spectra times this are
-   mel spectra. */
+   `low` and `high` Hz, over the frequencies of a transform of n samples at `rate` a second. Power spectra times this
+   are mel spectra. */
 GN_API gn_tensor gn_mel_filters_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t bins, int64_t n,
                                    double rate, double low, double high);
 #define gn_mel_filters(...) gn_mel_filters_at(GN_HERE, __VA_ARGS__)
