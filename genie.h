@@ -9635,81 +9635,40 @@ typedef struct gn__runners {
         for (; i < n; i++)                                                                                       \
             for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                    \
     }
+/* The largest of 64 bits, for which few hosts have an instruction: eight vectors at a time. */
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__MOST_WIDE(W, T)                                                                                    \
-    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                              \
-    enum { Q = 16 / (int)sizeof(T), ONE = W / (int)sizeof(T), STEP = 8 * ONE };                                \
-    T s[ONE];                                                                                                  \
+#define GN__MOST_WIDE(W)                                                                                       \
+    typedef int64_t vec __attribute__((vector_size(W), aligned(8), may_alias));                                \
+    enum { ONE = W / 8 };                                                                                      \
     vec m[8];                                                                                                  \
     GN__UNROLL for (int v = 0; v < 8; v++) m[v] = (vec){ 0 } + most;                                           \
-    for (; i + STEP <= n; i += STEP)                                                                           \
+    for (; i + 8 * ONE <= n; i += 8 * ONE)                                                                     \
         GN__UNROLL for (int v = 0; v < 8; v++) GN__MOST_OF(vec, m[v], *(const vec *)(x + i + v * ONE) ^ flip); \
-    for (; i + ONE <= n; i += ONE) GN__MOST_OF(vec, m[0], *(const vec *)(x + i) ^ flip);                       \
     GN__UNROLL for (int v = 1; v < 8; v++) GN__MOST_OF(vec, m[0], m[v]);                                       \
-    memcpy(s, m, sizeof s);                                                                                    \
-    {                                                                                                          \
-        typedef T quad __attribute__((vector_size(16), aligned(sizeof(T)), may_alias));                        \
-        quad q = *(const quad *)s;                                                                             \
-        for (int l = Q; l < ONE; l += Q) GN__MOST_OF(quad, q, *(const quad *)(s + l));                         \
-        for (int l = 0; l < Q; l++) most = q[l] > most ? q[l] : most;                                          \
-    }
+    for (int l = 0; l < ONE; l++) most = m[0][l] > most ? m[0][l] : most;
 #define GN__MOST_OF(V, y, expr)        \
     do {                               \
         V t = expr, take = (V)(t > y); \
         y = (t & take) | (y & ~take);  \
     } while (0)
 #else
-#define GN__MOST_WIDE(W, T)
+#define GN__MOST_WIDE(W)
 #endif
 /* The least is the largest of the complements. */
-#define GN__DEFINE_MOST(S, attribute, W, T)                                            \
-    attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
-        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                        \
-        T most = (T)(x[0] ^ flip);                                                     \
-        int64_t i = 0;                                                                 \
-        GN__MOST_WIDE(W, T)                                                            \
-        for (; i < n; i++) most = (T)(x[i] ^ flip) > most ? (T)(x[i] ^ flip) : most;   \
-        return (int64_t)(T)(most ^ flip);                                              \
-    }
-/* The largest (least) down columns: as GN__DEFINE_BEST, without places. */
-#if defined(__GNUC__) || defined(__clang__)
-#define GN__PEAK_WIDE(W, T)                                                       \
-    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias)); \
-    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {        \
-        vec y = *(vec *)(best + i) ^ flip;                                        \
-        for (int64_t r = 0; r < rows; r++) {                                      \
-            vec v = *(const vec *)(x + r * ldx + i) ^ flip, take = (vec)(v > y);  \
-            y = (v & take) | (y & ~take);                                         \
-        }                                                                         \
-        *(vec *)(best + i) = y ^ flip;                                            \
-    }
-#else
-#define GN__PEAK_WIDE(W, T)
-#endif
-#define GN__DEFINE_PEAK(S, attribute, W, T)                                                                  \
-    attribute static void gn__run_peak_##S(void *pbest, void *at, const void *px, int64_t ldx, int64_t rows, \
-                                           int64_t n, int64_t first, bool least) {                           \
-        T *best = (T *)pbest, flip = (T)(least ? -1 : 0);                                                    \
-        const T *x = (const T *)px;                                                                          \
-        int64_t i = 0;                                                                                       \
-        (void)at;                                                                                            \
-        (void)first;                                                                                         \
-        GN__PEAK_WIDE(W, T)                                                                                  \
-        for (; i < n; i++)                                                                                   \
-            for (int64_t r = 0; r < rows; r++)                                                               \
-                if ((T)(x[r * ldx + i] ^ flip) > (T)(best[i] ^ flip)) best[i] = x[r * ldx + i];              \
+#define GN__DEFINE_MOST_I64(S, attribute, W)                                               \
+    attribute static int64_t gn__run_most_i64_##S(const void *px, int64_t n, bool least) { \
+        const int64_t *x = (const int64_t *)px, flip = least ? -1 : 0;                     \
+        int64_t i = 0, most = x[0] ^ flip;                                                 \
+        GN__MOST_WIDE(W)                                                                   \
+        for (; i < n; i++) most = (x[i] ^ flip) > most ? x[i] ^ flip : most;               \
+        return most ^ flip;                                                                \
     }
 #define GN__IF_FLOAT(...) __VA_ARGS__
 #define GN__IF_INT(...)
 #define GN__DEFINE_RUNNERS(S, attribute, W)                               \
     GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)  \
     GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT) \
-    GN__DEFINE_MOST(i32_##S, attribute, W, int32_t)                       \
-    GN__DEFINE_MOST(i64_##S, attribute, W, int64_t)                       \
-    GN__DEFINE_MOST(i8_##S, attribute, W, int8_t)                         \
-    GN__DEFINE_MOST(u8_##S, attribute, W, uint8_t)                        \
-    GN__DEFINE_PEAK(i8_##S, attribute, W, int8_t)                         \
-    GN__DEFINE_PEAK(u8_##S, attribute, W, uint8_t)                        \
+    GN__DEFINE_MOST_I64(S, attribute, W)                                  \
     GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)  \
     GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)  \
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
@@ -9729,6 +9688,45 @@ GN__DEFINE_RUNNERS(base, , 16)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
+/* The largest (least) of narrower integers, and down columns without places: compilers know the instructions. */
+#define GN__DEFINE_MOST(S, attribute, T)                                               \
+    attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
+        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                        \
+        T most = (T)(x[0] ^ flip);                                                     \
+        for (int64_t i = 0; i < n; i++) {                                              \
+            T t = (T)(x[i] ^ flip);                                                    \
+            most = t > most ? t : most;                                                \
+        }                                                                              \
+        return (int64_t)(T)(most ^ flip);                                              \
+    }
+#define GN__DEFINE_PEAK(S, attribute, T)                                                                     \
+    attribute static void gn__run_peak_##S(void *pbest, void *at, const void *px, int64_t ldx, int64_t rows, \
+                                           int64_t n, int64_t first, bool least) {                           \
+        T *restrict best = (T *)pbest;                                                                       \
+        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                                              \
+        (void)at;                                                                                            \
+        (void)first;                                                                                         \
+        for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
+        for (int64_t r = 0; r < rows; r++, x += ldx)                                                         \
+            for (int64_t i = 0; i < n; i++) {                                                                \
+                T t = (T)(x[i] ^ flip);                                                                      \
+                best[i] = t > best[i] ? t : best[i];                                                         \
+            }                                                                                                \
+        for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
+    }
+#define GN__DEFINE_MOSTS(S, attribute)           \
+    GN__DEFINE_MOST(i32_##S, attribute, int32_t) \
+    GN__DEFINE_MOST(i8_##S, attribute, int8_t)   \
+    GN__DEFINE_MOST(u8_##S, attribute, uint8_t)  \
+    GN__DEFINE_PEAK(i8_##S, attribute, int8_t)   \
+    GN__DEFINE_PEAK(u8_##S, attribute, uint8_t)
+GN__DEFINE_MOSTS(base, )
+#if GN__X86
+GN__DEFINE_MOSTS(avx2, GN__TARGET_AVX2)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
