@@ -1396,6 +1396,9 @@ GN_API gn_tensor gn_scatter_at(const char *file, int line, gn_tensor a, int axis
 /* As scatter_add, but keeps the larger; NaN wins. The gradient is shared evenly among equals. */
 GN_API gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
 #define gn_scatter_max(...) gn_scatter_max_at(GN_HERE, __VA_ARGS__)
+/* the same, but keeps the smaller */
+GN_API gn_tensor gn_scatter_min_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src);
+#define gn_scatter_min(...) gn_scatter_min_at(GN_HERE, __VA_ARGS__)
 /* Slices of one axis by a vector of indices. */
 GN_API gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, gn_tensor ids);
 #define gn_index_select(...) gn_index_select_at(GN_HERE, __VA_ARGS__)
@@ -1440,6 +1443,20 @@ GN_API gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, g
 GN_API gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
                                             double smoothing);
 #define gn_cross_entropy_smooth(...) gn_cross_entropy_smooth_at(GN_HERE, __VA_ARGS__)
+typedef enum gn_reduction { GN_REDUCE_MEAN, GN_REDUCE_SUM, GN_REDUCE_NONE } gn_reduction;
+/* All 0: the mean, as cross_entropy. */
+typedef struct gn_cross_entropy_desc {
+    gn_tensor weights; /* (C): each class's, of the logits' dtype; or GN_NONE. A mean divides by their sum */
+    bool ignores;      /* rows with target `ignored`, which may be no class, count nothing */
+    int64_t ignored;
+    double smoothing;       /* 0 to 1, as of cross_entropy_smooth */
+    gn_reduction reduction; /* NONE: a number a row, of the targets' shape */
+} gn_cross_entropy_desc;
+/* logits (…,C), targets (…) as for cross_entropy. With no row that counts a mean is NaN. GN_BAD_SHAPE, GN_BAD_DTYPE,
+   GN_BAD_ARGUMENT. Differentiable by logits and weights. */
+GN_API gn_tensor gn_cross_entropy_with_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
+                                          const gn_cross_entropy_desc *desc);
+#define gn_cross_entropy_with(...) gn_cross_entropy_with_at(GN_HERE, __VA_ARGS__)
 
 /* ---- attention ----------------------------------------------------------------------------------------*/
 typedef struct gn_attention_desc {
@@ -36111,6 +36128,23 @@ gn_tensor gn_scatter_max_at(const char *file, int line, gn_tensor a, int axis, g
     return gn__op(GN__AT, GN_OP_SCATTER_MAX, in, 3, -1, &attr, 1);
 }
 
+/* Floats change their signs, integers and bools their bits: what was smaller is larger, without loss. */
+static gn_tensor gn__turned(const char *file, int line, gn_tensor a, gn_dtype d) {
+    if (gn__is_float(d)) return gn_neg_at(GN__AT, a);
+    return d == GN_BOOL ? gn_logical_not_at(GN__AT, a) : gn_not_at(GN__AT, a);
+}
+
+gn_tensor gn_scatter_min_at(const char *file, int line, gn_tensor a, int axis, gn_tensor index, gn_tensor src) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "scatter_min", a, &t, &bad) || !gn__known(GN__AT, "scatter_min", src, &u, &bad)) return bad;
+    if (t.dtype != u.dtype)
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, src), GN_BAD_DTYPE, "scatter_min takes tensors of one dtype");
+    gn_tensor y =
+        gn_scatter_max_at(GN__AT, gn__turned(GN__AT, a, t.dtype), axis, index, gn__turned(GN__AT, src, t.dtype));
+    return gn__turned(GN__AT, y, t.dtype);
+}
+
 gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound) {
     return gn__op(GN__AT, GN_OP_NONZERO, &a, 1, -1, &bound, 1);
 }
@@ -37292,6 +37326,76 @@ gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logit
     return gn__to_dtype(GN__AT,
                         gn_add_at(GN__AT, gn_mul_c_at(GN__AT, hit, 1 - smoothing), gn_mul_c_at(GN__AT, all, smoothing)),
                         t.dtype);
+}
+
+/* NONE: logits, targets and desc fit each other. */
+static gn_tensor gn__class_loss_refusal(const char *file, int line, gn_tensor logits, gn_tensor targets,
+                                        const gn_cross_entropy_desc *d, const gn__type *t, const gn__type *u) {
+    gn_shape rows = t->shape;
+    gn__type w;
+    gn_tensor bad;
+    int64_t classes = rows.rank > 0 ? rows.dims[rows.rank - 1] : 0;
+    rows.rank--;
+    if (classes < 1 || !gn__shape_equal(&rows, &u->shape))
+        return gn__refuse(GN__AT, GN__OF_BOTH(logits, targets), GN_BAD_SHAPE,
+                          "cross_entropy_with: targets must have the shape of logits without the last axis");
+    if (!(GN__BIT(u->dtype) & GN__INDEX))
+        return gn__refuse(GN__AT, GN__OF_BOTH(logits, targets), GN_BAD_DTYPE,
+                          "cross_entropy_with: targets are i32 or i64");
+    if (!(d->smoothing >= 0 && d->smoothing <= 1) || (int)d->reduction < 0 || d->reduction > GN_REDUCE_NONE)
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT,
+                          "cross_entropy_with: smoothing %g is outside 0 to 1, or there is no reduction %d",
+                          d->smoothing, (int)d->reduction);
+    if (!gn__given(d->weights)) return GN_NONE;
+    if (!gn__known(GN__AT, "cross_entropy_with", d->weights, &w, &bad)) return bad;
+    if (w.dtype != t->dtype)
+        return gn__refuse(GN__AT, GN__OF_BOTH(logits, d->weights), GN_BAD_DTYPE,
+                          "cross_entropy_with: weights have the logits' dtype");
+    if (w.shape.rank != 1 || w.shape.dims[0] != classes)
+        return gn__refuse(GN__AT, GN__OF_BOTH(logits, d->weights), GN_BAD_SHAPE,
+                          "cross_entropy_with: weights are (%lld)", (long long)classes);
+    return GN_NONE;
+}
+
+gn_tensor gn_cross_entropy_with_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
+                                   const gn_cross_entropy_desc *desc) {
+    gn_cross_entropy_desc d = desc ? *desc : (gn_cross_entropy_desc){ .ignored = 0 };
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "cross_entropy_with", logits, &t, &bad) ||
+        !gn__known(GN__AT, "cross_entropy_with", targets, &u, &bad))
+        return bad;
+    bad = gn__class_loss_refusal(GN__AT, logits, targets, &d, &t, &u);
+    if (bad.ctx) return bad;
+    gn_tensor log_p = gn_log_softmax_at(GN__AT, gn__widened(GN__AT, logits), -1), counts = GN_NONE,
+              each = gn_full_at(GN__AT, logits.ctx, gn__wide_dtype(t.dtype), u.shape, 1), weights = GN_NONE;
+    if (d.ignores) {
+        counts = gn_ne_at(GN__AT, targets, gn_like_i64_at(GN__AT, targets, d.ignored));
+        targets = gn_where_at(GN__AT, counts, targets, gn_like_i64_at(GN__AT, targets, 0));
+    }
+    gn_tensor row =
+        gn_neg_at(GN__AT, gn_squeeze_at(GN__AT, gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1)),
+                                        gn__one_axis(-1)));
+    if (gn__given(d.weights)) {
+        weights = gn__widened(GN__AT, d.weights);
+        each = gn_reshape_at(GN__AT,
+                             gn_gather_at(GN__AT, weights, 0,
+                                          gn_reshape_at(GN__AT, targets, GN_SHAPE(gn__count(&u.shape)))),
+                             u.shape);
+        row = gn_mul_at(GN__AT, row, each);
+    }
+    if (d.smoothing > 0) {
+        gn_tensor all = gn_neg_at(GN__AT, weights.ctx ? gn_mul_at(GN__AT, log_p, weights) : log_p);
+        all = gn_mul_c_at(GN__AT, gn_mean_at(GN__AT, all, gn__one_axis(-1), false), d.smoothing);
+        row = gn_add_at(GN__AT, gn_mul_c_at(GN__AT, row, 1 - d.smoothing), all);
+    }
+    if (counts.ctx) {
+        row = gn_where_at(GN__AT, counts, row, gn_like_at(GN__AT, row, 0));
+        each = gn_where_at(GN__AT, counts, each, gn_like_at(GN__AT, each, 0));
+    }
+    if (d.reduction != GN_REDUCE_NONE) row = gn_sum_at(GN__AT, row, GN_ALL_AXES, false);
+    if (d.reduction == GN_REDUCE_MEAN) row = gn_div_at(GN__AT, row, gn_sum_at(GN__AT, each, GN_ALL_AXES, false));
+    return gn__to_dtype(GN__AT, row, t.dtype);
 }
 
 /* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */

@@ -604,6 +604,14 @@ TEST(transforms_and_counts_refuse_what_their_comments_exclude) {
     REFUSED(gn_histogram(f, 4, -INFINITY, 1), GN_BAD_ARGUMENT);
     REFUSED(gn_searchsorted(f, f, false), GN_BAD_RANK);
     REFUSED(gn_searchsorted(three, i, false), GN_BAD_DTYPE);
+    gn_tensor pair = ints(GN_I64, GN_SHAPE(2));
+    REFUSED(gn_cross_entropy_with(f, i, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_cross_entropy_with(scalar, scalar, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_cross_entropy_with(f, floats(GN_SHAPE(2)), NULL), GN_BAD_DTYPE);
+    REFUSED(gn_cross_entropy_with(f, pair, &(gn_cross_entropy_desc){ .smoothing = 2 }), GN_BAD_ARGUMENT);
+    REFUSED(gn_cross_entropy_with(f, pair, &(gn_cross_entropy_desc){ .weights = six }), GN_BAD_SHAPE);
+    REFUSED(gn_cross_entropy_with(f, pair, &(gn_cross_entropy_desc){ .weights = i }), GN_BAD_DTYPE);
+    REFUSED(gn_scatter_min(f, 0, i, i), GN_BAD_DTYPE);
     check_alive();
 }
 

@@ -281,6 +281,10 @@ BUILD(b_fft, gn_fft(in[0], 0, 0, true))
 BUILD(b_rfft, gn_rfft(in[0], 1, 7))
 BUILD(b_irfft, gn_irfft(in[0], 0, 0))
 BUILD(b_stft, gn_stft(in[0], 4, 3, in[1], true))
+#define WEIGHED .weights = in[1], .ignores = true, .ignored = 2, .smoothing = 0.2, .reduction = GN_REDUCE_SUM
+#define CLASSES indices(c, GN_SHAPE(2, 3), 4)
+BUILD(b_cross_entropy_with, gn_cross_entropy_with(in[0], CLASSES, &(gn_cross_entropy_desc){ WEIGHED }))
+BUILD(b_scatter_min, gn_scatter_min(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
 BUILD(b_bincount, gn_bincount(indices(c, GN_SHAPE(8), 5), 5, in[0]))
 BUILD(b_scatter_add, gn_scatter_add(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
 BUILD(b_cross_entropy, gn_cross_entropy(in[0], indices(c, GN_SHAPE(2, 3), 4)))
@@ -439,6 +443,8 @@ static const problem problems[] = {
     { "rfft", "filled", 1, { S(2, 5) }, { 0 }, b_rfft, 0 },
     { "irfft", "an even length", 1, { S(4, 2) }, { 0 }, b_irfft, 0 },
     { "stft", "centred", 2, { S(2, 11), S(4) }, { 0 }, b_stft, 0 },
+    { "cross_entropy_with", "weights, smoothed", 2, { S(2, 3, 4), S(4) }, { 0 }, b_cross_entropy_with, 0 },
+    { "scatter_min", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter_min, 0 },
     { "bincount", "weights", 1, { S(8) }, { 0 }, b_bincount, 0 },
     { "scatter_add", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter_add, 0 },
     { "cross_entropy", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy, 0 },

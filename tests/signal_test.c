@@ -1,5 +1,5 @@
-/* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, on the
- * CPU executor against the definitions in double precision.
+/* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, and
+ * losses of classes, on the CPU executor against the definitions in double precision.
  *
  * Tier: quick address */
 #define GENIE_EXT
@@ -353,6 +353,66 @@ TEST(values_are_found_in_a_sorted_vector) {
     gn_close(g);
 }
 
+/* ---- losses of classes, smallest values ---- */
+
+TEST(losses_of_classes_have_weights_and_rows_that_do_not_count) {
+    enum { N = 12, C = 5, IGNORED = -7 };
+    int32_t targets[N];
+    double weights[C], row[N], each[N];
+    if (!begin()) return;
+    for (int k = 0; k < 24; k++) {
+        bool weighs = k & 1, ignores = k & 2;
+        double smoothing = k & 4 ? 0.3 : 0, sums[2] = { 0, 0 };
+        fill(N * C + C);
+        for (int i = 0; i < C; i++) weights[i] = given[N * C + i] + 1.5;
+        for (int i = 0; i < N; i++) {
+            double sum = 0, all = 0;
+            targets[i] = ignores && i % 4 == 1 ? IGNORED : (int32_t)test_random_int(0, C - 1);
+            for (int c = 0; c < C; c++) sum += exp(given[i * C + c]);
+            for (int c = 0; c < C; c++) all -= (given[i * C + c] - log(sum)) * (weighs ? weights[c] : 1) / C;
+            bool counts = targets[i] != IGNORED;
+            each[i] = !counts ? 0 : weighs ? weights[targets[i]] : 1;
+            row[i] = counts ? (1 - smoothing) * each[i] * (log(sum) - given[i * C + targets[i]]) + smoothing * all : 0;
+            sums[0] += row[i];
+            sums[1] += each[i];
+        }
+        gn_cross_entropy_desc d = { .weights = weighs ? tensor(GN_F64, GN_SHAPE(C), weights) : GN_NONE,
+                                    .ignores = ignores,
+                                    .ignored = IGNORED,
+                                    .smoothing = smoothing,
+                                    .reduction = (gn_reduction)(k / 8) };
+        gn_tensor y = gn_cross_entropy_with(tensor(GN_F64, GN_SHAPE(3, 4, C), given),
+                                            gn_data_copy(g, GN_I32, GN_SHAPE(3, 4), targets), &d);
+        int n = d.reduction == GN_REDUCE_NONE ? N : 1;
+        wanted[0] = d.reduction == GN_REDUCE_MEAN ? sums[0] / sums[1] : sums[0];
+        if (n == N) memcpy(wanted, row, sizeof row);
+        if (reads(y, n)) close_to("cross_entropy_with", n, 1e-13);
+    }
+    gn_close(g);
+}
+
+TEST(the_smallest_of_what_meets_is_kept) {
+    static const gn_dtype dtypes[] = { GN_F32, GN_F64, GN_I32, GN_I64, GN_U8, GN_I8, GN_BOOL };
+    enum { N = 9, M = 40 };
+    int64_t at[M];
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(dtypes); k++) {
+        gn_dtype d = dtypes[k];
+        double low = d == GN_U8 || d == GN_BOOL ? 0 : -128, high = d == GN_BOOL ? 1 : 127;
+        for (int i = 0; i < N + M; i++) given[i] = (double)test_random_int((int64_t)low, (int64_t)high);
+        given[N] = low;
+        memcpy(wanted, given, N * sizeof *wanted);
+        for (int i = 0; i < M; i++) {
+            at[i] = test_random_int(0, N - 2);
+            wanted[at[i]] = fmin(wanted[at[i]], given[N + i]);
+        }
+        gn_tensor y = gn_scatter_min(tensor(d, GN_SHAPE(N), given), 0, gn_data_copy(g, GN_I64, GN_SHAPE(M), at),
+                                     tensor(d, GN_SHAPE(M), given + N));
+        if (reads(y, N)) close_to("scatter_min", N, 0);
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
@@ -365,6 +425,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(ids_and_their_weights_are_counted),
         TEST_ENTRY(parts_of_a_range_are_counted),
         TEST_ENTRY(values_are_found_in_a_sorted_vector),
+        TEST_ENTRY(losses_of_classes_have_weights_and_rows_that_do_not_count),
+        TEST_ENTRY(the_smallest_of_what_meets_is_kept),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
