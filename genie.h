@@ -8324,17 +8324,29 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
 #define GN__WRAP_16(v) ((v)&0xffff)
 #define GN__WRAP_32(v) ((v)&0xffffffff)
 /* above: the least that is too large */
-#define GN__MAP_I32_OF(T)                                                       \
-    do {                                                                        \
-        const T *a = (const T *)x;                                              \
-        int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);   \
-        T least = (T)gn__f64_int(-INFINITY, to), above = (T)((double)most + 1); \
-        if (to == GN_BOOL) GN__MAP(T, int32_t, GN__TRUTH);                      \
-        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                   \
-                T v = a[i], c = v < above ? v : 0;                              \
-                int32_t r = (int32_t)(c > least ? c : least);                   \
-                b[i] = v >= above ? most : r;                                   \
-            }                                                                   \
+#define GN__MAP_I32_OF_F32()                                                                \
+    do {                                                                                    \
+        const float *a = (const float *)x;                                                  \
+        int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);               \
+        float least = (float)gn__f64_int(-INFINITY, to), above = (float)((double)most + 1); \
+        if (to == GN_BOOL) GN__MAP(float, int32_t, GN__TRUTH);                              \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                               \
+                float v = a[i], c = v < above ? v : 0;                                      \
+                int32_t r = (int32_t)(c > least ? c : least);                               \
+                b[i] = v >= above ? most : r;                                               \
+            }                                                                               \
+    } while (0)
+/* The same of f64, which holds the bounds: one mask, which is as wide as what it masks. */
+#define GN__MAP_I32_OF_F64()                                                             \
+    do {                                                                                 \
+        const double *a = (const double *)x, least = (double)gn__f64_int(-INFINITY, to), \
+                     most = (double)gn__f64_int(INFINITY, to);                           \
+        int32_t *b = (int32_t *)y;                                                       \
+        if (to == GN_BOOL) GN__MAP(double, int32_t, GN__TRUTH);                          \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                            \
+                double v = a[i] == a[i] ? a[i] : 0, c = v > least ? v : least;           \
+                b[i] = (int32_t)(c < most ? c : most);                                   \
+            }                                                                            \
     } while (0)
 #define GN__MAP_I64_OF(T)                                                                                \
     do {                                                                                                 \
@@ -8362,14 +8374,14 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
         switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(float, float, GN__SAME); break;                       \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
-        case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(float); break;                                 \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF_F32(); break;                                  \
         case GN__F32 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(float); break;                                 \
         case GN__F64 *GN__COMPUTE__COUNT + GN__F32:                                                               \
             if (to == GN_F32) GN__MAP(double, float, GN__SAME);                                                   \
             else GN__MAP(double, float, gn__f64_f32_odd);                                                         \
             break;                                                                                                \
         case GN__F64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(double, double, GN__SAME); break;                     \
-        case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(double); break;                                \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF_F64(); break;                                  \
         case GN__F64 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(double); break;                                \
         case GN__I32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(int32_t, float, GN__SAME); break;                     \
         case GN__I32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int32_t, double, GN__SAME); break;                    \
