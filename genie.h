@@ -1296,6 +1296,62 @@ GN_API gn_tensor gn_interpolate_at(const char *file, int line, gn_tensor x, gn_a
                                    const gn_interpolate_desc *desc);
 #define gn_interpolate(...) gn_interpolate_at(GN_HERE, __VA_ARGS__)
 
+typedef enum gn_grid_padding { GN_GRID_ZEROS, GN_GRID_EDGE, GN_GRID_REFLECT } gn_grid_padding;
+/* All 0: linear, zeros outside, places count from the edges of the outermost elements. */
+typedef struct gn_grid_sample_desc {
+    bool nearest; /* the nearest element, half to even; else linear between the two nearest along each axis */
+    bool cubic;   /* or of the four nearest, by Keys' cubic (1981) with a = -0.75 */
+    gn_grid_padding padding;
+    bool corners; /* -1 and 1 are the centres of the outermost elements, not their edges */
+} gn_grid_sample_desc;
+/* x (N,C,…) over one to three spatial axes, grid (N,…,axes) of x's dtype: (N,C,…) with the grid's spatial axes. A point
+   of the grid names places in [-1, 1], the last axis of x first (Jaderberg et al. 2015; PyTorch's grid_sample).
+   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by x and by the grid. */
+GN_API gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor grid,
+                                   const gn_grid_sample_desc *desc);
+#define gn_grid_sample(...) gn_grid_sample_at(GN_HERE, __VA_ARGS__)
+/* theta (N,a,a+1), sizes of a = two or three axes: the grid (N,…,a) of points theta (p, 1), where p goes over [-1, 1].
+   Errors as of grid_sample. Differentiable. */
+GN_API gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shape sizes, bool corners);
+#define gn_affine_grid(...) gn_affine_grid_at(GN_HERE, __VA_ARGS__)
+/* x (N,C b b,H,W): (N,C,H b,W b). The b b elements of a block come from channels C apart, or, if channels_first, from
+   neighbouring channels (PyTorch's pixel_shuffle). GN_BAD_RANK, GN_BAD_SHAPE. Differentiable. */
+GN_API gn_tensor gn_depth_to_space_at(const char *file, int line, gn_tensor x, int64_t block, bool channels_first);
+#define gn_depth_to_space(...) gn_depth_to_space_at(GN_HERE, __VA_ARGS__)
+/* its inverse */
+GN_API gn_tensor gn_space_to_depth_at(const char *file, int line, gn_tensor x, int64_t block, bool channels_first);
+#define gn_space_to_depth(...) gn_space_to_depth_at(GN_HERE, __VA_ARGS__)
+
+/* ---- Fourier transforms: f32 or f64. Complex numbers are a last axis of 2: real and imaginary parts. Any n from 1 to
+   2^22 (Cooley & Tukey 1965 as products with tables; Bluestein 1970 for factors above 64). n 0: the size of the axis;
+   what is longer is cut, what is shorter gets zeros. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
+   Differentiable ---- */
+/* complex x along an axis that is not the last: the sum over j of x[j] exp(-2 pi i j k / n); inverse: with +, over n */
+GN_API gn_tensor gn_fft_at(const char *file, int line, gn_tensor x, int axis, int64_t n, bool inverse);
+#define gn_fft(...) gn_fft_at(GN_HERE, __VA_ARGS__)
+/* real x along an axis: the first n / 2 + 1 elements of its transform, complex; the others mirror them */
+GN_API gn_tensor gn_rfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n);
+#define gn_rfft(...) gn_rfft_at(GN_HERE, __VA_ARGS__)
+/* back from n / 2 + 1 complex elements to n real ones; n 0: an even one */
+GN_API gn_tensor gn_irfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n);
+#define gn_irfft(...) gn_irfft_at(GN_HERE, __VA_ARGS__)
+/* real x (…,T) in frames that begin every `step` elements, times window (frame) or GN_NONE: (…,frames,frame / 2 + 1,2)
+   with frames = (T - frame) / step + 1. centred: x is first mirrored by frame / 2 at both ends. */
+GN_API gn_tensor gn_stft_at(const char *file, int line, gn_tensor x, int64_t frame, int64_t step, gn_tensor window,
+                            bool centred);
+#define gn_stft(...) gn_stft_at(GN_HERE, __VA_ARGS__)
+typedef enum gn_window_kind { GN_WINDOW_HANN, GN_WINDOW_HAMMING, GN_WINDOW_BLACKMAN, GN_WINDOW__COUNT } gn_window_kind;
+/* (n), floats; periodic: of period n, as transforms need it, else n - 1 */
+GN_API gn_tensor gn_window_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_window_kind kind, int64_t n,
+                              bool periodic);
+#define gn_window(...) gn_window_at(GN_HERE, __VA_ARGS__)
+/* (n / 2 + 1, bins): triangles of equal width on the mel scale 2595 log10(1 + Hz / 700) (O'Shaughnessy 1987) between
+   `low` and `high` Hz, over the frequencies of a transform of n samples at `rate` a second. Power spectra times this
+   are mel spectra. */
+GN_API gn_tensor gn_mel_filters_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t bins, int64_t n,
+                                   double rate, double low, double high);
+#define gn_mel_filters(...) gn_mel_filters_at(GN_HERE, __VA_ARGS__)
+
 /* ---- indexing: indices are i32 or i64, none negative; one out of range is GN_INDEX_OUT_OF_RANGE at the read
    ---------*/
 /* out[i][j][k] = a[index[i][j][k]][j][k] for axis 0, and so on; index has a's rank and is nowhere larger off the
@@ -1314,6 +1370,19 @@ typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG__COUNT } gn_bag_mode;
 GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
                                      gn_bag_mode mode);
 #define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
+/* How often each of 0 to bins - 1 is among ids (…): i64 (bins); or the sum of its weights, which have the shape of ids.
+   An id outside is GN_INDEX_OUT_OF_RANGE at the read. GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by
+   the weights. */
+GN_API gn_tensor gn_bincount_at(const char *file, int line, gn_tensor ids, int64_t bins, gn_tensor weights);
+#define gn_bincount(...) gn_bincount_at(GN_HERE, __VA_ARGS__)
+/* i64 (bins): how many elements of x, floats, lie in each of `bins` equal parts of [low, high]; `high` itself is in the
+   last one, NaN and what is outside in none. GN_BAD_DTYPE, GN_BAD_ARGUMENT. */
+GN_API gn_tensor gn_histogram_at(const char *file, int line, gn_tensor x, int64_t bins, double low, double high);
+#define gn_histogram(...) gn_histogram_at(GN_HERE, __VA_ARGS__)
+/* i64 of the shape of values: where each belongs in sorted (n), which ascends, of the same dtype: before equals, or
+   (right) behind them. GN_BAD_RANK, GN_BAD_DTYPE. */
+GN_API gn_tensor gn_searchsorted_at(const char *file, int line, gn_tensor sorted, gn_tensor values, bool right);
+#define gn_searchsorted(...) gn_searchsorted_at(GN_HERE, __VA_ARGS__)
 /* ids (…) = (…,depth), 1 at ids, else 0 */
 GN_API gn_tensor gn_one_hot_at(const char *file, int line, gn_tensor ids, int64_t depth, gn_dtype dtype);
 #define gn_one_hot(...) gn_one_hot_at(GN_HERE, __VA_ARGS__)
@@ -8324,17 +8393,29 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
 #define GN__WRAP_16(v) ((v)&0xffff)
 #define GN__WRAP_32(v) ((v)&0xffffffff)
 /* above: the least that is too large */
-#define GN__MAP_I32_OF(T)                                                       \
-    do {                                                                        \
-        const T *a = (const T *)x;                                              \
-        int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);   \
-        T least = (T)gn__f64_int(-INFINITY, to), above = (T)((double)most + 1); \
-        if (to == GN_BOOL) GN__MAP(T, int32_t, GN__TRUTH);                      \
-        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                   \
-                T v = a[i], c = v < above ? v : 0;                              \
-                int32_t r = (int32_t)(c > least ? c : least);                   \
-                b[i] = v >= above ? most : r;                                   \
-            }                                                                   \
+#define GN__MAP_I32_OF_F32()                                                                \
+    do {                                                                                    \
+        const float *a = (const float *)x;                                                  \
+        int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);               \
+        float least = (float)gn__f64_int(-INFINITY, to), above = (float)((double)most + 1); \
+        if (to == GN_BOOL) GN__MAP(float, int32_t, GN__TRUTH);                              \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                               \
+                float v = a[i], c = v < above ? v : 0;                                      \
+                int32_t r = (int32_t)(c > least ? c : least);                               \
+                b[i] = v >= above ? most : r;                                               \
+            }                                                                               \
+    } while (0)
+/* The same of f64, which holds the bounds: one mask, which is as wide as what it masks. */
+#define GN__MAP_I32_OF_F64()                                                             \
+    do {                                                                                 \
+        const double *a = (const double *)x, least = (double)gn__f64_int(-INFINITY, to), \
+                     most = (double)gn__f64_int(INFINITY, to);                           \
+        int32_t *b = (int32_t *)y;                                                       \
+        if (to == GN_BOOL) GN__MAP(double, int32_t, GN__TRUTH);                          \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                            \
+                double v = a[i] == a[i] ? a[i] : 0, c = v > least ? v : least;           \
+                b[i] = (int32_t)(c < most ? c : most);                                   \
+            }                                                                            \
     } while (0)
 #define GN__MAP_I64_OF(T)                                                                                \
     do {                                                                                                 \
@@ -8362,14 +8443,14 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
         switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(float, float, GN__SAME); break;                       \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
-        case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(float); break;                                 \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF_F32(); break;                                  \
         case GN__F32 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(float); break;                                 \
         case GN__F64 *GN__COMPUTE__COUNT + GN__F32:                                                               \
             if (to == GN_F32) GN__MAP(double, float, GN__SAME);                                                   \
             else GN__MAP(double, float, gn__f64_f32_odd);                                                         \
             break;                                                                                                \
         case GN__F64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(double, double, GN__SAME); break;                     \
-        case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(double); break;                                \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF_F64(); break;                                  \
         case GN__F64 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(double); break;                                \
         case GN__I32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(int32_t, float, GN__SAME); break;                     \
         case GN__I32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int32_t, double, GN__SAME); break;                    \
@@ -8796,33 +8877,33 @@ GN__DEFINE_RANDOM(base, )
 GN__SMALL_END
 #if GN__X86
 /* A word in each 64 bits, of which the upper half is not looked at: two vectors of W elements at a time. */
-#define GN__DEFINE_PHILOX(S, attribute, W, MUL)                                                                  \
-    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
-        typedef uint64_t vec __attribute__((vector_size(8 * W)));                                                \
-        typedef int32_t half __attribute__((vector_size(8 * W)));                                                \
-        typedef uint32_t low __attribute__((vector_size(4 * W), aligned(4), may_alias));                         \
-        const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);                 \
-        vec at;                                                                                                  \
-        for (int l = 0; l < W; l++) at[l] = first + (uint64_t)l;                                                 \
-        for (int l = 0; l < GN__RANDOM; l += 2 * W, at += (uint64_t)(2 * W)) {                                   \
-            vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);                         \
-            for (int i = 0; i < 2; i++) {                                                                        \
-                c[i][0] = at + (uint64_t)(i * W);                                                                \
-                c[i][1] = c[i][0] >> 32;                                                                         \
-                c[i][2] = (vec){ 0 } + run;                                                                      \
-                c[i][3] = c[i][2] >> 32;                                                                         \
-            }                                                                                                    \
-            for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                       \
-                for (int i = 0; i < 2; i++) {                                                                    \
-                    vec x = (vec)MUL(m0, (half)c[i][0]), y = (vec)MUL(m1, (half)c[i][2]);                        \
-                    c[i][0] = (y >> 32) ^ c[i][1] ^ k0;                                                          \
-                    c[i][2] = (x >> 32) ^ c[i][3] ^ k1;                                                          \
-                    c[i][1] = y;                                                                                 \
-                    c[i][3] = x;                                                                                 \
-                }                                                                                                \
-            for (int i = 0; i < 2; i++)                                                                          \
-                for (int k = 0; k < 4; k++) *(low *)&b->w[k][l + i * W] = __builtin_convertvector(c[i][k], low); \
-        }                                                                                                        \
+#define GN__DEFINE_PHILOX(S, attribute, W, MUL)                                                             \
+    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) { \
+        typedef uint64_t vec __attribute__((vector_size(8 * W)));                                           \
+        typedef int32_t half __attribute__((vector_size(8 * W)));                                           \
+        typedef uint32_t low __attribute__((vector_size(4 * W), aligned(4), may_alias));                    \
+        const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);            \
+        vec at;                                                                                             \
+        for (int l = 0; l < W; l++) at[l] = first + (uint64_t)l;                                            \
+        for (int l = 0; l < GN__RANDOM; l += 2 * W, at += (uint64_t)(2 * W)) {                              \
+            vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);                    \
+            GN__UNROLL for (int i = 0; i < 2; i++) {                                                        \
+                c[i][0] = at + (uint64_t)(i * W);                                                           \
+                c[i][1] = c[i][0] >> 32;                                                                    \
+                c[i][2] = (vec){ 0 } + run;                                                                 \
+                c[i][3] = c[i][2] >> 32;                                                                    \
+            }                                                                                               \
+            for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                  \
+                GN__UNROLL for (int i = 0; i < 2; i++) {                                                    \
+                    vec x = (vec)MUL(m0, (half)c[i][0]), y = (vec)MUL(m1, (half)c[i][2]);                   \
+                    c[i][0] = (y >> 32) ^ c[i][1] ^ k0;                                                     \
+                    c[i][2] = (x >> 32) ^ c[i][3] ^ k1;                                                     \
+                    c[i][1] = y;                                                                            \
+                    c[i][3] = x;                                                                            \
+                }                                                                                           \
+            GN__UNROLL for (int i = 0; i < 2; i++) GN__UNROLL for (int k = 0; k < 4; k++) *                 \
+                (low *)&b->w[k][l + i * W] = __builtin_convertvector(c[i][k], low);                         \
+        }                                                                                                   \
     }
 #if defined(__clang__)
 #define GN__MUL512(a, b) __builtin_ia32_pmuludq512(a, b)
@@ -9566,81 +9647,40 @@ typedef struct gn__runners {
         for (; i < n; i++)                                                                                       \
             for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                    \
     }
+/* The largest of 64 bits, for which few hosts have an instruction: eight vectors at a time. */
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__MOST_WIDE(W, T)                                                                                    \
-    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                              \
-    enum { Q = 16 / (int)sizeof(T), ONE = W / (int)sizeof(T), STEP = 8 * ONE };                                \
-    T s[ONE];                                                                                                  \
+#define GN__MOST_WIDE(W)                                                                                       \
+    typedef int64_t vec __attribute__((vector_size(W), aligned(8), may_alias));                                \
+    enum { ONE = W / 8 };                                                                                      \
     vec m[8];                                                                                                  \
     GN__UNROLL for (int v = 0; v < 8; v++) m[v] = (vec){ 0 } + most;                                           \
-    for (; i + STEP <= n; i += STEP)                                                                           \
+    for (; i + 8 * ONE <= n; i += 8 * ONE)                                                                     \
         GN__UNROLL for (int v = 0; v < 8; v++) GN__MOST_OF(vec, m[v], *(const vec *)(x + i + v * ONE) ^ flip); \
-    for (; i + ONE <= n; i += ONE) GN__MOST_OF(vec, m[0], *(const vec *)(x + i) ^ flip);                       \
     GN__UNROLL for (int v = 1; v < 8; v++) GN__MOST_OF(vec, m[0], m[v]);                                       \
-    memcpy(s, m, sizeof s);                                                                                    \
-    {                                                                                                          \
-        typedef T quad __attribute__((vector_size(16), aligned(sizeof(T)), may_alias));                        \
-        quad q = *(const quad *)s;                                                                             \
-        for (int l = Q; l < ONE; l += Q) GN__MOST_OF(quad, q, *(const quad *)(s + l));                         \
-        for (int l = 0; l < Q; l++) most = q[l] > most ? q[l] : most;                                          \
-    }
+    for (int l = 0; l < ONE; l++) most = m[0][l] > most ? m[0][l] : most;
 #define GN__MOST_OF(V, y, expr)        \
     do {                               \
         V t = expr, take = (V)(t > y); \
         y = (t & take) | (y & ~take);  \
     } while (0)
 #else
-#define GN__MOST_WIDE(W, T)
+#define GN__MOST_WIDE(W)
 #endif
 /* The least is the largest of the complements. */
-#define GN__DEFINE_MOST(S, attribute, W, T)                                            \
-    attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
-        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                        \
-        T most = (T)(x[0] ^ flip);                                                     \
-        int64_t i = 0;                                                                 \
-        GN__MOST_WIDE(W, T)                                                            \
-        for (; i < n; i++) most = (T)(x[i] ^ flip) > most ? (T)(x[i] ^ flip) : most;   \
-        return (int64_t)(T)(most ^ flip);                                              \
-    }
-/* The largest (least) down columns: as GN__DEFINE_BEST, without places. */
-#if defined(__GNUC__) || defined(__clang__)
-#define GN__PEAK_WIDE(W, T)                                                       \
-    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias)); \
-    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {        \
-        vec y = *(vec *)(best + i) ^ flip;                                        \
-        for (int64_t r = 0; r < rows; r++) {                                      \
-            vec v = *(const vec *)(x + r * ldx + i) ^ flip, take = (vec)(v > y);  \
-            y = (v & take) | (y & ~take);                                         \
-        }                                                                         \
-        *(vec *)(best + i) = y ^ flip;                                            \
-    }
-#else
-#define GN__PEAK_WIDE(W, T)
-#endif
-#define GN__DEFINE_PEAK(S, attribute, W, T)                                                                  \
-    attribute static void gn__run_peak_##S(void *pbest, void *at, const void *px, int64_t ldx, int64_t rows, \
-                                           int64_t n, int64_t first, bool least) {                           \
-        T *best = (T *)pbest, flip = (T)(least ? -1 : 0);                                                    \
-        const T *x = (const T *)px;                                                                          \
-        int64_t i = 0;                                                                                       \
-        (void)at;                                                                                            \
-        (void)first;                                                                                         \
-        GN__PEAK_WIDE(W, T)                                                                                  \
-        for (; i < n; i++)                                                                                   \
-            for (int64_t r = 0; r < rows; r++)                                                               \
-                if ((T)(x[r * ldx + i] ^ flip) > (T)(best[i] ^ flip)) best[i] = x[r * ldx + i];              \
+#define GN__DEFINE_MOST_I64(S, attribute, W)                                               \
+    attribute static int64_t gn__run_most_i64_##S(const void *px, int64_t n, bool least) { \
+        const int64_t *x = (const int64_t *)px, flip = least ? -1 : 0;                     \
+        int64_t i = 0, most = x[0] ^ flip;                                                 \
+        GN__MOST_WIDE(W)                                                                   \
+        for (; i < n; i++) most = (x[i] ^ flip) > most ? x[i] ^ flip : most;               \
+        return most ^ flip;                                                                \
     }
 #define GN__IF_FLOAT(...) __VA_ARGS__
 #define GN__IF_INT(...)
 #define GN__DEFINE_RUNNERS(S, attribute, W)                               \
     GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)  \
     GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT) \
-    GN__DEFINE_MOST(i32_##S, attribute, W, int32_t)                       \
-    GN__DEFINE_MOST(i64_##S, attribute, W, int64_t)                       \
-    GN__DEFINE_MOST(i8_##S, attribute, W, int8_t)                         \
-    GN__DEFINE_MOST(u8_##S, attribute, W, uint8_t)                        \
-    GN__DEFINE_PEAK(i8_##S, attribute, W, int8_t)                         \
-    GN__DEFINE_PEAK(u8_##S, attribute, W, uint8_t)                        \
+    GN__DEFINE_MOST_I64(S, attribute, W)                                  \
     GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)  \
     GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)  \
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
@@ -9660,6 +9700,45 @@ GN__DEFINE_RUNNERS(base, , 16)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
+/* The largest (least) of narrower integers, and down columns without places: compilers know the instructions. */
+#define GN__DEFINE_MOST(S, attribute, T)                                               \
+    attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
+        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                        \
+        T most = (T)(x[0] ^ flip);                                                     \
+        for (int64_t i = 0; i < n; i++) {                                              \
+            T t = (T)(x[i] ^ flip);                                                    \
+            most = t > most ? t : most;                                                \
+        }                                                                              \
+        return (int64_t)(T)(most ^ flip);                                              \
+    }
+#define GN__DEFINE_PEAK(S, attribute, T)                                                                     \
+    attribute static void gn__run_peak_##S(void *pbest, void *at, const void *px, int64_t ldx, int64_t rows, \
+                                           int64_t n, int64_t first, bool least) {                           \
+        T *restrict best = (T *)pbest;                                                                       \
+        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                                              \
+        (void)at;                                                                                            \
+        (void)first;                                                                                         \
+        for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
+        for (int64_t r = 0; r < rows; r++, x += ldx)                                                         \
+            for (int64_t i = 0; i < n; i++) {                                                                \
+                T t = (T)(x[i] ^ flip);                                                                      \
+                best[i] = t > best[i] ? t : best[i];                                                         \
+            }                                                                                                \
+        for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
+    }
+#define GN__DEFINE_MOSTS(S, attribute)           \
+    GN__DEFINE_MOST(i32_##S, attribute, int32_t) \
+    GN__DEFINE_MOST(i8_##S, attribute, int8_t)   \
+    GN__DEFINE_MOST(u8_##S, attribute, uint8_t)  \
+    GN__DEFINE_PEAK(i8_##S, attribute, int8_t)   \
+    GN__DEFINE_PEAK(u8_##S, attribute, uint8_t)
+GN__DEFINE_MOSTS(base, )
+#if GN__X86
+GN__DEFINE_MOSTS(avx2, GN__TARGET_AVX2)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -11844,6 +11923,20 @@ static bool gn__gemm_is_small(const gn__gemm *g) {
            (g->m + g->n) * g->k <= GN__SMALL_SIDES;
 }
 
+/* Whether both sides become f32 as a whole before they are packed: each lies in one piece. */
+static bool gn__small_widens(const gn__gemm_job *j) {
+    const gn__gemm *g = j->g;
+    bool halves = g->dtype == GN_F16 || g->dtype == GN_BF16, left = g->ak == 1 ? g->am == g->k : g->am == 1,
+         right = g->bn == 1 ? g->bk == g->n : g->bk == 1 && g->bn == g->k;
+    return halves && !j->pairs && !g->lead && !g->win && left && (g->ak == 1 || g->ak == g->m) && right &&
+           g->m * g->n <= GN__SMALL_SIDES;
+}
+
+static size_t gn__small_bytes(const gn__gemm_job *j) {
+    int64_t bytes = GN__GEMM_EDGE + j->room + gn__gemm_sums(j) + (j->tile_m * j->k + 16) * j->size;
+    return (size_t)((bytes + 63) & ~(int64_t)63);
+}
+
 /* Makes j what g's shape needs. Bytes of scratch. */
 static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     const gn__gemm *g = j->g;
@@ -11852,7 +11945,8 @@ static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     j->rows = g->m;
     j->tile_m = (g->m + mr - 1) / mr * mr;
     j->room = (g->n + nr - 1) / nr * nr * j->k * j->size;
-    return (size_t)(GN__GEMM_EDGE + j->room + gn__gemm_sums(j) + (j->tile_m * j->k + 16) * j->size);
+    int64_t wide = gn__small_widens(j) ? g->m * g->k + g->k * g->n + g->m * g->n : 0;
+    return gn__small_bytes(j) + (size_t)wide * sizeof(float);
 }
 
 /* A side of a tiny product as f32 or f64, rows of `cols` in a row. */
@@ -11889,8 +11983,33 @@ static bool gn__gemm_tiny(const gn__gemm_job *j) {
     return true;
 }
 
+static void gn__gemm_small(gn__gemm_job *j, char *scratch);
+
+/* The product of f32 that has the sums of this one, which are then rounded. */
+static void gn__small_wide(const gn__gemm_job *j, char *scratch) {
+    const gn__gemm *g = j->g;
+    float *a = (float *)(void *)(scratch + gn__small_bytes(j)), *b = a + g->m * g->k, *c = b + g->k * g->n;
+    gn__gemm wide = *g;
+    gn__gemm_job job = { .g = &wide, .kernels = j->kernels };
+    gn__load_f32(a, g->dtype, g->a, 1, g->m * g->k);
+    gn__load_f32(b, g->dtype, g->b, 1, g->k * g->n);
+    wide.a = (const char *)a;
+    wide.b = (const char *)b;
+    wide.c = (char *)c;
+    wide.bias = NULL;
+    wide.dtype = GN_F32;
+    gn__small_prepare(&job, false);
+    gn__gemm_small(&job, scratch);
+    if (!g->bias) gn__store_f32(c, g->dtype, g->c, 1, g->m * g->n);
+    for (int64_t i = 0; i < g->m && g->bias; i++) gn__gemm_store(g, c + i * g->n, i, 0, g->n);
+}
+
 static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
     if (gn__gemm_tiny(j)) return;
+    if (gn__small_widens(j)) {
+        gn__small_wide(j, scratch);
+        return;
+    }
     int64_t mr = j->tiles->mr;
     j->a = scratch + GN__GEMM_EDGE + j->room + gn__gemm_sums(j);
     for (int64_t p = 0; p < j->rows; p += mr)
@@ -24175,9 +24294,9 @@ static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, i
     else gn__ops[in->op].narrow[gn__narrow_of((gn_dtype)in->in_dtype)](y, x, in->p, whole);
 }
 
-/* Inputs that a tile reads where they lie. Those of the next tile are fetched while this one is worked on, a share at
- * each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just before, would
- * wait. */
+/* Inputs that a tile reads where they lie, and its result. Those of the next tile are fetched while this one is worked
+ * on, a share at each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just
+ * before, would wait. */
 enum { GN__AHEAD_MOST = 8 };
 typedef struct gn__ahead {
     const char *p[GN__AHEAD_MOST];
@@ -24303,11 +24422,12 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     ahead.n = 0;
     uint32_t last = step->n_instrs - 1;
     bool same = gn__dtypes[j->out.dtype].narrow == (j->narrow != 0) && !j->streams,
-         lands = same && n % GN__TILE_STEP == 0, keeps = !j->narrow && gn__cast_keeps(&instrs[last]);
+         lands = same && n % GN__TILE_STEP == 0, keeps = !j->narrow && gn__cast_keeps(&instrs[last]),
+         halves = !j->streams && !keeps && (j->out.dtype == GN_F16 || j->out.dtype == GN_BF16);
     int64_t bytes = n * (int64_t)gn__bytes_of(j->out.dtype);
     char *to = j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype);
     gn__loop_loads(j, own, now, at, n, lands && keeps && last == 0 ? to : NULL, &ahead);
-    if (same) gn__ahead_add(&ahead, to, bytes); /* where results are converted that takes longer than memory does */
+    if (same || halves) gn__ahead_add(&ahead, to, bytes); /* other conversions take longer than memory does */
     for (uint32_t i = 0; i <= last; i++) {
         const gn_instr *in = &instrs[i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
@@ -36332,6 +36452,553 @@ gn_tensor gn_interpolate_at(const char *file, int line, gn_tensor x, gn_axes axe
     }
     return gn__op(file, line, GN_OP_INTERPOLATE, &x, 1, -1, attrs,
                   GN__INTERPOLATE_FIXED + GN__INTERPOLATE_AXIS * axes.n);
+}
+
+/* ---- points of a grid, blocks of a picture ---- */
+
+static gn_tensor gn__plus(const char *file, int line, gn_tensor a, gn_tensor b) {
+    return a.ctx ? gn_add_at(GN__AT, a, b) : b;
+}
+
+/* Places outside [low, high] mirrored at its ends until they are inside. */
+static gn_tensor gn__mirrored(const char *file, int line, gn_tensor x, double low, double high) {
+    if (high <= low) return gn_like_at(GN__AT, x, low);
+    gn_tensor period = gn_like_at(GN__AT, x, 2 * (high - low)),
+              at = gn_remainder_at(GN__AT, gn_sub_c_at(GN__AT, x, low), period);
+    return gn_add_c_at(GN__AT, gn_minimum_at(GN__AT, at, gn_sub_at(GN__AT, period, at)), low);
+}
+
+typedef struct gn__grid {
+    gn_grid_sample_desc d;
+    gn_tensor flat;  /* (N,C,all elements of an image) */
+    gn_tensor at[3]; /* (N,points): places by axis */
+    int64_t size[3], n, channels, points;
+    int axes;
+} gn__grid;
+
+static gn_tensor gn__grid_reflected(const char *file, int line, const gn__grid *g, gn_tensor p, int i) {
+    double most = (double)(g->size[i] - 1);
+    return g->d.corners ? gn__mirrored(GN__AT, p, 0, most) : gn__mirrored(GN__AT, p, -0.5, most + 0.5);
+}
+
+/* The elements at whole places, (N,C,points). */
+static gn_tensor gn__grid_pick(const char *file, int line, const gn__grid *g, const gn_tensor place[3]) {
+    gn_tensor inside = GN_NONE, index = GN_NONE;
+    for (int i = 0; i < g->axes; i++) {
+        double most = (double)(g->size[i] - 1);
+        gn_tensor p = place[i];
+        if (g->d.cubic && g->d.padding == GN_GRID_REFLECT) p = gn_round_at(GN__AT, gn__grid_reflected(GN__AT, g, p, i));
+        gn_tensor whole = gn_cast_at(GN__AT, gn_clamp_at(GN__AT, p, 0, most), GN_I64);
+        gn_tensor ok = gn_logical_and_at(GN__AT, gn_ge_c_at(GN__AT, p, 0), gn_le_c_at(GN__AT, p, most));
+        inside = inside.ctx ? gn_logical_and_at(GN__AT, inside, ok) : ok;
+        index = index.ctx ? gn_add_at(GN__AT, gn_mul_c_at(GN__AT, index, (double)g->size[i]), whole) : whole;
+    }
+    gn_shape wide = GN_SHAPE(g->n, g->channels, g->points);
+    gn_tensor at = gn_broadcast_at(GN__AT, gn_unsqueeze_at(GN__AT, index, 1), wide),
+              got = gn_gather_at(GN__AT, g->flat, 2, at);
+    if (g->d.padding != GN_GRID_ZEROS) return got;
+    return gn_where_at(GN__AT, gn_unsqueeze_at(GN__AT, inside, 1), got, gn_like_at(GN__AT, got, 0));
+}
+
+/* What elements at this distance count. */
+static gn_tensor gn__grid_weight(const char *file, int line, gn_tensor d, bool cubic, bool near) {
+    const double a = -0.75;
+    if (!cubic) return gn_sub_at(GN__AT, gn_like_at(GN__AT, d, 1), d);
+    gn_tensor y =
+        near ? gn_sub_c_at(GN__AT, gn_mul_c_at(GN__AT, d, a + 2), a + 3)
+             : gn_add_c_at(GN__AT, gn_mul_at(GN__AT, gn_sub_c_at(GN__AT, gn_mul_c_at(GN__AT, d, a), 5 * a), d), 8 * a);
+    y = gn_mul_at(GN__AT, near ? gn_square_at(GN__AT, d) : d, y);
+    return near ? gn_add_c_at(GN__AT, y, 1) : gn_sub_c_at(GN__AT, y, 4 * a);
+}
+
+/* The sum over the elements around the places along this axis, and along those after it. */
+static gn_tensor gn__grid_between(const char *file, int line, const gn__grid *g, int axis, gn_tensor place[3]) {
+    if (axis == g->axes) return gn__grid_pick(GN__AT, g, place);
+    gn_tensor base = gn_floor_at(GN__AT, g->at[axis]), part = gn_sub_at(GN__AT, g->at[axis], base), y = GN_NONE;
+    for (int k = g->d.cubic ? -1 : 0; k < (g->d.cubic ? 3 : 2); k++) {
+        gn_tensor far = k > 0 ? gn_sub_at(GN__AT, gn_like_at(GN__AT, part, k), part) : gn_add_c_at(GN__AT, part, -k);
+        gn_tensor weight = gn__grid_weight(GN__AT, far, g->d.cubic, k == 0 || k == 1);
+        place[axis] = gn_add_c_at(GN__AT, base, k);
+        gn_tensor got = gn__grid_between(GN__AT, g, axis + 1, place);
+        y = gn__plus(GN__AT, y, gn_mul_at(GN__AT, got, gn_unsqueeze_at(GN__AT, weight, 1)));
+    }
+    return y;
+}
+
+/* From [-1, 1] to places of axis i, within x unless zeros are outside; those of a cubic are mirrored or clamped when
+   their neighbours are picked. */
+static gn_tensor gn__grid_place(const char *file, int line, const gn__grid *g, gn_tensor p, int i) {
+    double size = (double)g->size[i], most = size - 1;
+    p = gn_add_c_at(GN__AT, p, 1);
+    p = g->d.corners ? gn_mul_c_at(GN__AT, p, most / 2) : gn_sub_c_at(GN__AT, gn_mul_c_at(GN__AT, p, size / 2), 0.5);
+    if (g->d.cubic) return p;
+    if (g->d.padding == GN_GRID_REFLECT) p = gn__grid_reflected(GN__AT, g, p, i);
+    if (g->d.padding != GN_GRID_ZEROS) p = gn_clamp_at(GN__AT, p, 0, most);
+    return g->d.nearest ? gn_round_at(GN__AT, p) : p;
+}
+
+static gn_tensor gn__grid_refusal(const char *file, int line, gn_tensor x, gn_tensor grid, const gn__type *t,
+                                  const gn__type *u) {
+    int axes = t->shape.rank - 2;
+    if (axes < 1 || axes > 3 || u->shape.rank != t->shape.rank)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, grid), GN_BAD_RANK,
+                          "grid_sample takes x (N,C,...) over one to three axes and a grid of x's rank");
+    if (t->dtype != u->dtype)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, grid), GN_BAD_DTYPE, "grid_sample: the grid has x's dtype");
+    bool fits = u->shape.dims[0] == t->shape.dims[0] && u->shape.dims[axes + 1] == axes;
+    for (int i = 0; i < axes; i++) fits = fits && t->shape.dims[i + 2] > 0;
+    if (fits) return GN_NONE;
+    return gn__refuse(GN__AT, GN__OF_BOTH(x, grid), GN_BAD_SHAPE,
+                      "grid_sample takes x (N,C,...) that is not empty and a grid (N,...,%d)", axes);
+}
+
+gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor grid, const gn_grid_sample_desc *desc) {
+    gn__grid g = { .d = desc ? *desc : (gn_grid_sample_desc){ 0 } };
+    gn__type t, u;
+    gn_tensor bad, place[3];
+    if (!gn__known_float(GN__AT, "grid_sample", x, &t, &bad) || !gn__known_float(GN__AT, "grid_sample", grid, &u, &bad))
+        return bad;
+    bad = gn__grid_refusal(GN__AT, x, grid, &t, &u);
+    if (bad.ctx) return bad;
+    g.d.cubic = g.d.cubic && !g.d.nearest;
+    if ((int)g.d.padding < 0 || g.d.padding > GN_GRID_REFLECT)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "grid_sample: there is no padding %d", (int)g.d.padding);
+    gn_shape out = t.shape;
+    int64_t all = 1;
+    g.axes = t.shape.rank - 2;
+    g.n = t.shape.dims[0];
+    g.channels = t.shape.dims[1];
+    g.points = 1;
+    for (int i = 0; i < g.axes; i++) {
+        all *= g.size[i] = t.shape.dims[i + 2];
+        g.points *= out.dims[i + 2] = u.shape.dims[i + 1];
+    }
+    g.flat = gn_reshape_at(GN__AT, gn__widened(GN__AT, x), GN_SHAPE(g.n, g.channels, all));
+    grid = gn_reshape_at(GN__AT, gn__widened(GN__AT, grid), GN_SHAPE(g.n, g.points, g.axes));
+    for (int i = 0; i < g.axes; i++) {
+        int k = g.axes - 1 - i;
+        gn_tensor p = gn_reshape_at(GN__AT, gn_slice_at(GN__AT, grid, 2, k, k + 1, 1), GN_SHAPE(g.n, g.points));
+        place[i] = g.at[i] = gn__grid_place(GN__AT, &g, p, i);
+    }
+    gn_tensor y = g.d.nearest ? gn__grid_pick(GN__AT, &g, place) : gn__grid_between(GN__AT, &g, 0, place);
+    return gn__to_dtype(GN__AT, gn_reshape_at(GN__AT, y, out), t.dtype);
+}
+
+gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shape sizes, bool corners) {
+    gn__type t;
+    gn_tensor bad, parts[4];
+    int64_t all = 1;
+    int axes = sizes.rank;
+    if (!gn__known_float(GN__AT, "affine_grid", theta, &t, &bad)) return bad;
+    if (axes < 2 || axes > 3 || t.shape.rank != 3)
+        return gn__refuse(GN__AT, GN__OF(theta), GN_BAD_RANK,
+                          "affine_grid takes theta (N,a,a+1) and the sizes of a = two or three axes, not of %d", axes);
+    bool fits = t.shape.dims[1] == axes && t.shape.dims[2] == axes + 1;
+    for (int i = 0; i < axes && fits; i++) {
+        fits = sizes.dims[i] > 0 && sizes.dims[i] <= GN__CONV_MOST / all;
+        all *= sizes.dims[i];
+    }
+    if (!fits)
+        return gn__refuse(GN__AT, GN__OF(theta), GN_BAD_SHAPE,
+                          "affine_grid takes theta (N,%d,%d) and sizes of 1 to 2^30 points", axes, axes + 1);
+    gn_dtype wide = gn__wide_dtype(t.dtype);
+    gn_shape out = { axes + 2, { t.shape.dims[0] } };
+    for (int i = 0; i < axes; i++) {
+        int64_t n = out.dims[i + 1] = sizes.dims[i];
+        gn_shape row = { axes, { 1, 1, 1 } };
+        double step = corners ? (n > 1 ? 2.0 / (double)(n - 1) : 0) : 2.0 / (double)n;
+        row.dims[i] = n;
+        gn_tensor at = gn_arange_at(GN__AT, theta.ctx, GN_F64, n, corners ? -1 : -1 + step / 2, step);
+        at = gn_reshape_at(GN__AT, gn_cast_at(GN__AT, at, wide), row);
+        parts[axes - 1 - i] = gn_reshape_at(GN__AT, gn_broadcast_at(GN__AT, at, sizes), GN_SHAPE(all));
+    }
+    out.dims[axes + 1] = axes;
+    parts[axes] = gn_full_at(GN__AT, theta.ctx, wide, GN_SHAPE(all), 1);
+    gn_tensor points = gn_stack_at(GN__AT, parts, axes + 1, 1),
+              turned = gn_transpose_at(GN__AT, gn__widened(GN__AT, theta), 1, 2);
+    return gn__to_dtype(GN__AT, gn_reshape_at(GN__AT, gn_matmul_at(GN__AT, points, turned), out), t.dtype);
+}
+
+/* Whether x (N,C,H,W) can be cut: its axis `from` by b, or its channels by b b. */
+static bool gn__known_blocks(const char *file, int line, const char *op, gn_tensor x, int64_t b, bool channels,
+                             gn__type *t, gn_tensor *out_bad) {
+    if (!gn__known(GN__AT, op, x, t, out_bad)) return false;
+    const int64_t *d = t->shape.dims;
+    bool four = t->shape.rank == 4, sane = b >= 1 && b <= 65536;
+    if (four && sane && (channels ? d[1] % (b * b) == 0 : d[2] % b == 0 && d[3] % b == 0)) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(x), four ? GN_BAD_SHAPE : GN_BAD_RANK,
+                          "%s takes x (N,C,H,W) and a block b of 1 to 65536, here %lld, with %s", op, (long long)b,
+                          channels ? "C a multiple of b * b" : "H and W multiples of b");
+    return false;
+}
+
+gn_tensor gn_depth_to_space_at(const char *file, int line, gn_tensor x, int64_t b, bool channels_first) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_blocks(GN__AT, "depth_to_space", x, b, true, &t, &bad)) return bad;
+    int64_t n = t.shape.dims[0], c = t.shape.dims[1] / (b * b), h = t.shape.dims[2], w = t.shape.dims[3];
+    x = gn_reshape_at(GN__AT, x, channels_first ? GN_SHAPE(n, c, b, b, h, w) : GN_SHAPE(n, b, b, c, h, w));
+    x = gn_permute_at(GN__AT, x, channels_first ? GN_AXES(0, 1, 4, 2, 5, 3) : GN_AXES(0, 3, 4, 1, 5, 2));
+    return gn_reshape_at(GN__AT, x, GN_SHAPE(n, c, h * b, w * b));
+}
+
+gn_tensor gn_space_to_depth_at(const char *file, int line, gn_tensor x, int64_t b, bool channels_first) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_blocks(GN__AT, "space_to_depth", x, b, false, &t, &bad)) return bad;
+    int64_t n = t.shape.dims[0], c = t.shape.dims[1], h = t.shape.dims[2] / b, w = t.shape.dims[3] / b;
+    x = gn_reshape_at(GN__AT, x, GN_SHAPE(n, c, h, b, w, b));
+    x = gn_permute_at(GN__AT, x, channels_first ? GN_AXES(0, 1, 3, 5, 2, 4) : GN_AXES(0, 3, 5, 1, 2, 4));
+    return gn_reshape_at(GN__AT, x, GN_SHAPE(n, c * b * b, h, w));
+}
+
+/* ---- Fourier transforms: of rows (rows,n), real and imaginary parts apart ---- */
+
+enum { GN__FOURIER_FACTOR = 64, GN__FOURIER_MOST = 1 << 22 };
+
+typedef struct gn__complex {
+    gn_tensor re, im; /* im GN_NONE: zeros */
+} gn__complex;
+
+/* exp(turn 2 pi i k / n) of whole numbers k, i64 and below n in size. */
+static gn__complex gn__turns(const char *file, int line, gn_tensor k, int64_t n, double turn, gn_dtype d) {
+    gn_tensor angle = gn_mul_c_at(GN__AT, gn_cast_at(GN__AT, k, GN_F64), turn * 6.283185307179586477 / (double)n);
+    return (gn__complex){ gn__to_dtype(GN__AT, gn_cos_at(GN__AT, angle), d),
+                          gn__to_dtype(GN__AT, gn_sin_at(GN__AT, angle), d) };
+}
+
+/* exp(turn 2 pi i j k / n), (rows,columns) */
+static gn__complex gn__turn_table(const char *file, int line, gn_ctx *g, int64_t rows, int64_t columns, int64_t n,
+                                  double turn, gn_dtype d) {
+    gn_tensor j = gn_reshape_at(GN__AT, gn_arange_i64_at(GN__AT, g, GN_I64, rows, 0, 1), GN_SHAPE(rows, 1)),
+              k = gn_arange_i64_at(GN__AT, g, GN_I64, columns, 0, 1), product = gn_mul_at(GN__AT, j, k);
+    return gn__turns(GN__AT, gn_remainder_at(GN__AT, product, gn_like_i64_at(GN__AT, product, n)), n, turn, d);
+}
+
+/* a b, each by elements or as a product of matrices */
+static gn__complex gn__complex_mul(const char *file, int line, gn__complex a, gn__complex b, bool matrices) {
+    gn_tensor rr = matrices ? gn_matmul_at(GN__AT, a.re, b.re) : gn_mul_at(GN__AT, a.re, b.re),
+              ri = matrices ? gn_matmul_at(GN__AT, a.re, b.im) : gn_mul_at(GN__AT, a.re, b.im);
+    if (!a.im.ctx) return (gn__complex){ rr, ri };
+    gn_tensor ii = matrices ? gn_matmul_at(GN__AT, a.im, b.im) : gn_mul_at(GN__AT, a.im, b.im),
+              ir = matrices ? gn_matmul_at(GN__AT, a.im, b.re) : gn_mul_at(GN__AT, a.im, b.re);
+    return (gn__complex){ gn_sub_at(GN__AT, rr, ii), gn_add_at(GN__AT, ri, ir) };
+}
+
+static gn_tensor gn__both_turned(const char *file, int line, gn_tensor x, int64_t a, int64_t b, int64_t c, gn_shape s) {
+    x = gn_transpose_at(GN__AT, gn_reshape_at(GN__AT, x, GN_SHAPE(a, b, c)), 1, 2);
+    return gn_reshape_at(GN__AT, x, s);
+}
+
+/* x (a,b,c) as (a,c,b), in this shape */
+static gn__complex gn__complex_turned(const char *file, int line, gn__complex x, int64_t a, int64_t b, int64_t c,
+                                      gn_shape s) {
+    x.re = gn__both_turned(GN__AT, x.re, a, b, c, s);
+    if (x.im.ctx) x.im = gn__both_turned(GN__AT, x.im, a, b, c, s);
+    return x;
+}
+
+static gn__complex gn__fourier(const char *file, int line, gn__complex x, int64_t rows, int64_t n, double turn,
+                               gn_dtype d);
+
+static gn_tensor gn__zeros_behind(const char *file, int line, gn_tensor x, int64_t n) {
+    return gn_pad_at(GN__AT, x, GN_SHAPE(0, 0), GN_SHAPE(0, n), GN_PAD_CONSTANT, 0);
+}
+
+/* A length with a large prime factor as a convolution with exp(turn pi i k^2 / n), of a length that is a power of 2. */
+static gn__complex gn__fourier_chirp(const char *file, int line, gn__complex x, int64_t rows, int64_t n, double turn,
+                                     gn_dtype d) {
+    int64_t m = 1;
+    while (m < 2 * n - 1) m *= 2;
+    gn_tensor k = gn_arange_i64_at(GN__AT, x.re.ctx, GN_I64, n, 0, 1), square = gn_mul_at(GN__AT, k, k);
+    square = gn_remainder_at(GN__AT, square, gn_like_i64_at(GN__AT, square, 2 * n));
+    gn__complex c = gn__turns(GN__AT, square, 2 * n, turn, d), f[2];
+    gn__complex a = gn__complex_mul(GN__AT, x, c, false);
+    a = (gn__complex){ gn__zeros_behind(GN__AT, a.re, m - n), gn__zeros_behind(GN__AT, a.im, m - n) };
+    for (int part = 0; part < 2; part++) { /* the conjugate, at k and at m - k */
+        gn_tensor own = part ? gn_neg_at(GN__AT, c.im) : c.re,
+                  between = gn_full_at(GN__AT, x.re.ctx, d, GN_SHAPE(m - 2 * n + 1), 0);
+        gn_tensor back = gn_slice_at(GN__AT, own, 0, GN_END, 0, -1), line_of[] = { own, between, back };
+        gn_tensor whole = gn_concat_at(GN__AT, line_of, 3, 0);
+        *(part ? &f[0].im : &f[0].re) = gn_reshape_at(GN__AT, whole, GN_SHAPE(1, m));
+    }
+    f[0] = gn__fourier(GN__AT, f[0], 1, m, -1, d);
+    f[1] = gn__complex_mul(GN__AT, gn__fourier(GN__AT, a, rows, m, -1, d), f[0], false);
+    f[1] = gn__fourier(GN__AT, f[1], rows, m, 1, d);
+    f[1].re = gn_mul_c_at(GN__AT, gn_slice_at(GN__AT, f[1].re, 1, 0, n, 1), 1.0 / (double)m);
+    f[1].im = gn_mul_c_at(GN__AT, gn_slice_at(GN__AT, f[1].im, 1, 0, n, 1), 1.0 / (double)m);
+    return gn__complex_mul(GN__AT, f[1], c, false);
+}
+
+/* The transform of each row, by a factor of n at a time: j = j1 (n / f) + j2, k = k1 + f k2. */
+static gn__complex gn__fourier(const char *file, int line, gn__complex x, int64_t rows, int64_t n, double turn,
+                               gn_dtype d) {
+    gn_ctx *g = x.re.ctx;
+    int64_t f = GN__FOURIER_FACTOR;
+    if (n <= f) return gn__complex_mul(GN__AT, x, gn__turn_table(GN__AT, g, n, n, n, turn, d), true);
+    while (n % f) f--;
+    if (f == 1) return gn__fourier_chirp(GN__AT, x, rows, n, turn, d);
+    int64_t rest = n / f;
+    x = gn__complex_turned(GN__AT, x, rows, f, rest, GN_SHAPE(rows * rest, f));
+    x = gn__complex_mul(GN__AT, x, gn__turn_table(GN__AT, g, f, f, f, turn, d), true);
+    gn_shape whole = GN_SHAPE(rows, rest, f);
+    x = (gn__complex){ gn_reshape_at(GN__AT, x.re, whole), gn_reshape_at(GN__AT, x.im, whole) };
+    x = gn__complex_mul(GN__AT, x, gn__turn_table(GN__AT, g, rest, f, n, turn, d), false);
+    x = gn__complex_turned(GN__AT, x, rows, rest, f, GN_SHAPE(rows * f, rest));
+    return gn__complex_turned(GN__AT, gn__fourier(GN__AT, x, rows * f, rest, turn, d), rows, f, rest,
+                              GN_SHAPE(rows, n));
+}
+
+/* What a transform along an axis needs to know; x becomes (rows,n). */
+typedef struct gn__transform {
+    gn__type t;
+    int64_t rows, n;
+    int axis;
+} gn__transform;
+
+/* complex: x has a last axis of 2, which the transform is not along. */
+static bool gn__transform_known(const char *file, int line, const char *op, gn_tensor x, int axis, bool complex,
+                                gn__transform *out, gn_tensor *out_bad) {
+    if (!gn__known_float(GN__AT, op, x, &out->t, out_bad)) return false;
+    gn_shape s = out->t.shape;
+    int rank = s.rank - complex;
+    out->axis = axis < 0 && !complex ? axis + rank : axis < 0 ? axis + s.rank : axis;
+    if (out->t.dtype != GN_F32 && out->t.dtype != GN_F64)
+        *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_DTYPE, "%s takes f32 or f64", op);
+    else if (rank < 1 || out->axis < 0 || out->axis >= rank || (!complex && s.rank == GN_MAX_RANK))
+        *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "%s along axis %d of a tensor of rank %d%s", op, axis,
+                              s.rank, complex ? ", whose last axis is that of real and imaginary parts" : "");
+    else if ((complex && s.dims[rank] != 2) || s.dims[out->axis] < 1)
+        *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "%s takes at least one element%s", op,
+                              complex ? ", complex numbers as a last axis of 2" : "");
+    else return true;
+    return false;
+}
+
+static bool gn__transform_size(const char *file, int line, const char *op, gn_tensor x, int64_t n, gn__transform *t,
+                               gn_tensor *out_bad) {
+    t->n = n;
+    if (n >= 1 && n <= GN__FOURIER_MOST) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "%s of %lld elements: 1 to 2^22", op, (long long)n);
+    return false;
+}
+
+/* Part `at` of x (all of it below 0) as rows with `have` elements of the axis, cut or filled up to n. */
+static gn_tensor gn__transform_rows(const char *file, int line, gn_tensor x, int at, int64_t n, gn__transform *t) {
+    int last = t->t.shape.rank - 1;
+    gn_shape s = t->t.shape;
+    if (at >= 0) {
+        gn_shape part = s;
+        part.rank = last--;
+        x = gn_reshape_at(GN__AT, gn_slice_at(GN__AT, x, part.rank, at, at + 1, 1), part);
+    }
+    x = gn_transpose_at(GN__AT, x, t->axis, last);
+    int64_t have = s.dims[t->axis];
+    t->rows = 1;
+    for (int i = 0; i <= last; i++) t->rows *= i == t->axis ? 1 : s.dims[i];
+    x = gn_reshape_at(GN__AT, x, GN_SHAPE(t->rows, have));
+    if (have > n) return gn_slice_at(GN__AT, x, 1, 0, n, 1);
+    return have < n ? gn__zeros_behind(GN__AT, x, n - have) : x;
+}
+
+/* Rows of n elements back along the axis; complex: the parts as a last axis. */
+static gn_tensor gn__transform_back(const char *file, int line, gn__complex y, int64_t n, bool from_complex,
+                                    const gn__transform *t) {
+    gn_shape s = t->t.shape;
+    gn_tensor parts[2] = { y.re, y.im };
+    s.rank -= from_complex;
+    s.dims[t->axis] = s.dims[s.rank - 1];
+    s.dims[s.rank - 1] = n;
+    for (int i = 0; i < 2 && parts[i].ctx; i++)
+        parts[i] = gn_transpose_at(GN__AT, gn_reshape_at(GN__AT, parts[i], s), t->axis, s.rank - 1);
+    return parts[1].ctx ? gn_stack_at(GN__AT, parts, 2, s.rank) : parts[0];
+}
+
+gn_tensor gn_fft_at(const char *file, int line, gn_tensor x, int axis, int64_t n, bool inverse) {
+    gn__transform t;
+    gn_tensor bad;
+    if (!gn__transform_known(GN__AT, "fft", x, axis, true, &t, &bad) ||
+        !gn__transform_size(GN__AT, "fft", x, n ? n : t.t.shape.dims[t.axis], &t, &bad))
+        return bad;
+    gn__complex in = { gn__transform_rows(GN__AT, x, 0, t.n, &t), gn__transform_rows(GN__AT, x, 1, t.n, &t) };
+    gn__complex y = gn__fourier(GN__AT, in, t.rows, t.n, inverse ? 1 : -1, t.t.dtype);
+    x = gn__transform_back(GN__AT, y, t.n, true, &t);
+    return inverse ? gn_mul_c_at(GN__AT, x, 1.0 / (double)t.n) : x;
+}
+
+gn_tensor gn_rfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n) {
+    gn__transform t;
+    gn_tensor bad;
+    if (!gn__transform_known(GN__AT, "rfft", x, axis, false, &t, &bad) ||
+        !gn__transform_size(GN__AT, "rfft", x, n ? n : t.t.shape.dims[t.axis], &t, &bad))
+        return bad;
+    gn__complex in = { gn__transform_rows(GN__AT, x, -1, t.n, &t), GN_NONE };
+    gn__complex y = gn__fourier(GN__AT, in, t.rows, t.n, -1, t.t.dtype);
+    int64_t half = t.n / 2 + 1;
+    y = (gn__complex){ gn_slice_at(GN__AT, y.re, 1, 0, half, 1), gn_slice_at(GN__AT, y.im, 1, 0, half, 1) };
+    return gn__transform_back(GN__AT, y, half, false, &t);
+}
+
+gn_tensor gn_irfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n) {
+    gn__transform t;
+    gn_tensor bad, parts[2];
+    if (!gn__transform_known(GN__AT, "irfft", x, axis, true, &t, &bad) ||
+        !gn__transform_size(GN__AT, "irfft", x, n ? n : GN__MAX(2 * (t.t.shape.dims[t.axis] - 1), 1), &t, &bad))
+        return bad;
+    int64_t half = t.n / 2 + 1;
+    for (int i = 0; i < 2; i++) { /* what mirrors elements 1 to n - half */
+        gn_tensor own = gn__transform_rows(GN__AT, x, i, half, &t);
+        if (t.n > half) {
+            gn_tensor rest =
+                gn_slice_at(GN__AT, gn_slice_at(GN__AT, own, 1, 1, t.n - half + 1, 1), 1, GN_END, INT64_MIN, -1);
+            gn_tensor both[] = { own, i ? gn_neg_at(GN__AT, rest) : rest };
+            own = gn_concat_at(GN__AT, both, 2, 1);
+        }
+        parts[i] = own;
+    }
+    gn__complex in = { parts[0], parts[1] };
+    gn__complex y = { gn__fourier(GN__AT, in, t.rows, t.n, 1, t.t.dtype).re, GN_NONE };
+    return gn_mul_c_at(GN__AT, gn__transform_back(GN__AT, y, t.n, true, &t), 1.0 / (double)t.n);
+}
+
+gn_tensor gn_stft_at(const char *file, int line, gn_tensor x, int64_t frame, int64_t step, gn_tensor window,
+                     bool centred) {
+    gn__transform t;
+    gn__type u;
+    gn_tensor bad;
+    if (!gn__transform_known(GN__AT, "stft", x, -1, false, &t, &bad) ||
+        (gn__given(window) && !gn__known(GN__AT, "stft", window, &u, &bad)))
+        return bad;
+    gn_shape s = t.t.shape, before = { s.rank, { 0 } };
+    int last = s.rank - 1;
+    int64_t have = s.dims[last], side = centred ? frame / 2 : 0;
+    if (s.rank + 2 > GN_MAX_RANK)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "stft of a tensor of rank %d", s.rank);
+    if (frame < 1 || frame > GN__FOURIER_MOST || step < 1 || step > GN__CONV_MOST || side >= have ||
+        frame > have + 2 * side)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "stft: frames of %lld every %lld of %lld elements",
+                          (long long)frame, (long long)step, (long long)have);
+    if (gn__given(window) && (u.dtype != t.t.dtype || u.shape.rank != 1 || u.shape.dims[0] != frame))
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, window), GN_BAD_SHAPE, "stft: the window is (%lld), of x's dtype",
+                          (long long)frame);
+    before.dims[last] = side;
+    if (side) x = gn_pad_at(GN__AT, x, before, before, GN_PAD_REFLECT, 0);
+    int64_t frames = (have + 2 * side - frame) / step + 1;
+    gn_tensor begin = gn_arange_i64_at(GN__AT, x.ctx, GN_I64, frames, 0, step),
+              each = gn_arange_i64_at(GN__AT, x.ctx, GN_I64, frame, 0, 1);
+    begin = gn_add_at(GN__AT, gn_reshape_at(GN__AT, begin, GN_SHAPE(frames, 1)), each);
+    x = gn_index_select_at(GN__AT, x, last, gn_reshape_at(GN__AT, begin, GN_SHAPE(frames * frame)));
+    s.rank++;
+    s.dims[last] = frames;
+    s.dims[last + 1] = frame;
+    x = gn_reshape_at(GN__AT, x, s);
+    if (gn__given(window)) x = gn_mul_at(GN__AT, x, window);
+    return gn_rfft_at(GN__AT, x, -1, 0);
+}
+
+gn_tensor gn_window_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_window_kind kind, int64_t n,
+                       bool periodic) {
+    gn__loc loc = { file, line };
+    static const double terms[GN_WINDOW__COUNT][3] = { { 0.5, 0.5, 0 }, { 0.54, 0.46, 0 }, { 0.42, 0.5, 0.08 } };
+    if (!gn__usable(g)) return gn__dead(loc, "window", g, NULL, 0);
+    if (!gn__dtype_ok((int)dtype) || !gn__is_float(dtype))
+        return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_DTYPE, "window: of floats");
+    if ((int)kind < 0 || kind >= GN_WINDOW__COUNT || n < 1 || n > GN__FOURIER_MOST)
+        return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_ARGUMENT, "window of kind %d and %lld elements, 1 to 2^22",
+                          (int)kind, (long long)n);
+    const double *c = terms[kind], period = GN__MAX((double)(periodic ? n : n - 1), 1);
+    gn_tensor turn = gn_arange_at(GN__AT, g, GN_F64, n, 0, 6.283185307179586477 / period);
+    gn_tensor y = gn_add_c_at(GN__AT, gn_mul_c_at(GN__AT, gn_cos_at(GN__AT, turn), -c[1]), c[0]);
+    if (c[2] != 0) y = gn_add_at(GN__AT, y, gn_mul_c_at(GN__AT, gn_cos_at(GN__AT, gn_mul_c_at(GN__AT, turn, 2)), c[2]));
+    return gn__to_dtype(GN__AT, y, dtype);
+}
+
+gn_tensor gn_mel_filters_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t bins, int64_t n, double rate,
+                            double low, double high) {
+    gn__loc loc = { file, line };
+    if (!gn__usable(g)) return gn__dead(loc, "mel_filters", g, NULL, 0);
+    if (!gn__dtype_ok((int)dtype) || !gn__is_float(dtype))
+        return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_DTYPE, "mel_filters: of floats");
+    if (bins < 1 || bins > 65536 || n < 1 || n > GN__FOURIER_MOST || !(rate > 0 && low >= 0 && high > low) ||
+        !isfinite(rate) || !isfinite(high))
+        return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_ARGUMENT,
+                          "mel_filters: %lld bins of a transform of %lld, from %g to %g Hz at %g a second",
+                          (long long)bins, (long long)n, low, high, rate);
+    double from = 2595 * log10(1 + low / 700), step = (2595 * log10(1 + high / 700) - from) / (double)(bins + 1);
+    gn_tensor mel = gn_arange_at(GN__AT, g, GN_F64, bins + 2, from, step),
+              edge = gn_mul_c_at(GN__AT, mel, 2.302585092994045684 / 2595);
+    edge = gn_mul_c_at(GN__AT, gn_sub_c_at(GN__AT, gn_exp_at(GN__AT, edge), 1), 700);
+    gn_tensor hz = gn_arange_at(GN__AT, g, GN_F64, n / 2 + 1, 0, rate / (double)n),
+              at = gn_reshape_at(GN__AT, hz, GN_SHAPE(n / 2 + 1, 1)), e[3];
+    for (int i = 0; i < 3; i++) e[i] = gn_slice_at(GN__AT, edge, 0, i, i + bins, 1);
+    gn_tensor up = gn_div_at(GN__AT, gn_sub_at(GN__AT, at, e[0]), gn_sub_at(GN__AT, e[1], e[0])),
+              down = gn_div_at(GN__AT, gn_sub_at(GN__AT, e[2], at), gn_sub_at(GN__AT, e[2], e[1]));
+    return gn__to_dtype(GN__AT, gn_relu_at(GN__AT, gn_minimum_at(GN__AT, up, down)), dtype);
+}
+
+/* ---- counting and searching ---- */
+
+gn_tensor gn_bincount_at(const char *file, int line, gn_tensor ids, int64_t bins, gn_tensor weights) {
+    gn__type t, u = { .dtype = GN_I64 };
+    gn_tensor bad;
+    bool weighs = gn__given(weights);
+    if (!gn__known(GN__AT, "bincount", ids, &t, &bad) || (weighs && !gn__known(GN__AT, "bincount", weights, &u, &bad)))
+        return bad;
+    if (!(GN__BIT(t.dtype) & GN__INDEX) || !(GN__BIT(u.dtype) & GN__NUMBERS))
+        return gn__refuse(GN__AT, GN__OF(ids), GN_BAD_DTYPE,
+                          "bincount takes ids of i32 or i64, and numbers as weights");
+    if (weighs && !gn__shape_equal(&t.shape, &u.shape))
+        return gn__refuse(GN__AT, GN__OF_BOTH(ids, weights), GN_BAD_SHAPE, "bincount: weights have the shape of ids");
+    if (bins < 1 || bins > GN__CONV_MOST)
+        return gn__refuse(GN__AT, GN__OF(ids), GN_BAD_ARGUMENT, "bincount into %lld bins: 1 to 2^30", (long long)bins);
+    gn_shape all = GN_SHAPE(gn__count(&t.shape));
+    gn_tensor none = gn_full_at(GN__AT, ids.ctx, u.dtype, GN_SHAPE(bins), 0),
+              each = weighs ? gn_reshape_at(GN__AT, weights, all) : gn_full_at(GN__AT, ids.ctx, GN_I64, all, 1);
+    return gn_scatter_add_at(GN__AT, none, 0, gn_reshape_at(GN__AT, ids, all), each);
+}
+
+gn_tensor gn_histogram_at(const char *file, int line, gn_tensor x, int64_t bins, double low, double high) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "histogram", x, &t, &bad)) return bad;
+    if (bins < 1 || bins > 1 << 24 || !isfinite(low) || !isfinite(high) || !(high > low))
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "histogram of %lld bins, 1 to 2^24, from %g to %g",
+                          (long long)bins, low, high);
+    x = gn_cast_at(GN__AT, x, GN_F64);
+    gn_tensor inside = gn_logical_and_at(GN__AT, gn_ge_c_at(GN__AT, x, low), gn_le_c_at(GN__AT, x, high));
+    gn_tensor place = gn_div_c_at(GN__AT, gn_mul_c_at(GN__AT, gn_sub_c_at(GN__AT, x, low), (double)bins), high - low);
+    place = gn_minimum_at(GN__AT, gn_floor_at(GN__AT, place), gn_like_at(GN__AT, place, (double)(bins - 1)));
+    place = gn_where_at(GN__AT, inside, place, gn_like_at(GN__AT, place, (double)bins)); /* a bin that is cut off */
+    gn_tensor counts = gn_bincount_at(GN__AT, gn_cast_at(GN__AT, place, GN_I64), bins + 1, GN_NONE);
+    return gn_slice_at(GN__AT, counts, 0, 0, bins, 1);
+}
+
+/* A binary search by all values at once: how many elements of `sorted` are before each, largest power of 2 first. */
+gn_tensor gn_searchsorted_at(const char *file, int line, gn_tensor sorted, gn_tensor values, bool right) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "searchsorted", sorted, &t, &bad) || !gn__known(GN__AT, "searchsorted", values, &u, &bad))
+        return bad;
+    if (t.shape.rank != 1)
+        return gn__refuse(GN__AT, GN__OF_BOTH(sorted, values), GN_BAD_RANK, "searchsorted takes a vector, not rank %d",
+                          t.shape.rank);
+    if (t.dtype != u.dtype)
+        return gn__refuse(GN__AT, GN__OF_BOTH(sorted, values), GN_BAD_DTYPE,
+                          "searchsorted: values have the dtype of "
+                          "the vector");
+    int64_t n = t.shape.dims[0], step = 1;
+    gn_shape all = GN_SHAPE(gn__count(&u.shape));
+    gn_tensor v = gn_reshape_at(GN__AT, values, all), found = gn_full_at(GN__AT, values.ctx, GN_I64, all, 0);
+    while (step * 2 <= n) step *= 2;
+    for (; n > 0 && step > 0; step /= 2) {
+        gn_tensor next = gn_add_c_at(GN__AT, found, (double)step), last = gn_like_at(GN__AT, found, (double)n);
+        gn_tensor at = gn_sub_c_at(GN__AT, gn_minimum_at(GN__AT, next, last), 1),
+                  x = gn_gather_at(GN__AT, sorted, 0, at);
+        gn_tensor before = right ? gn_le_at(GN__AT, x, v) : gn_lt_at(GN__AT, x, v);
+        before = gn_logical_and_at(GN__AT, before, gn_le_at(GN__AT, next, last));
+        found = gn_where_at(GN__AT, before, next, found);
+    }
+    return gn_reshape_at(GN__AT, found, u.shape);
 }
 
 /* ---- rotary embedding ---- */

@@ -14,6 +14,7 @@
 #define VISION_MODEL_IMPLEMENTATION
 #include "formats/vision_model.h"
 
+enum { LABEL_BYTES = 256 }; /* of one label, its end included */
 enum { MAX_PICTURES = 256, MAX_TOP = 100, LONGEST_SIDE = 1 << 16, MAX_LABELS = 1 << 20 };
 
 typedef struct settings {
@@ -84,12 +85,17 @@ static bool read_labels(job *j) {
         char *at = j->label_text;
         for (char *end; *at; at = end, n++) {
             end = at + strcspn(at, "\n");
-            if (n < classes) j->labels[n] = at;
+            if (n < classes && end - at < LABEL_BYTES) j->labels[n] = at;
             if (*end) *end++ = 0;
             at[strcspn(at, "\r")] = 0;
         }
     }
     mapping_close(&file);
+    for (int64_t i = 0; ok && n == classes && i < n; i++)
+        if (!j->labels[i])
+            return fprintf(stderr, "%s, line %lld: a label has at most %d bytes\n", path, (long long)i + 1,
+                           LABEL_BYTES - 1),
+                   false;
     if (ok && n == classes) return true;
     if (!ok) fprintf(stderr, "%s: no memory for %llu bytes of labels\n", path, (unsigned long long)file.size);
     else fprintf(stderr, "%s: %lld labels, and the model has %lld classes\n", path, (long long)n, (long long)classes);
@@ -192,6 +198,7 @@ static void print_text(const job *j, const gn_device_info *device) {
 
 static void print_json(const job *j, const gn_device_info *device) {
     ex_json o = { 0 };
+    char label[6 * LABEL_BYTES + 2]; /* a byte takes at most 6 */
     ex_json_text(&o, "model", vision_describe(j->m));
     ex_json_number(&o, "parameters", (double)vision_parameters(j->m));
     ex_json_text(&o, "device", device->name);
@@ -208,7 +215,11 @@ static void print_json(const job *j, const gn_device_info *device) {
             int64_t class = j->places[i * j->top + k];
             putchar(k ? ',' : '[');
             ex_json_number(&row, "class", (double)class);
-            if (j->labels) ex_json_text(&row, "label", j->labels[class]);
+            if (j->labels) {
+                size_t n = json_quote(j->labels[class], strlen(j->labels[class]), label, sizeof label);
+                ex_json_name(&row, "label");
+                printf("%.*s", (int)n, label);
+            }
             ex_json_number(&row, "share", (double)j->shares[i * j->top + k]);
             ex_json_close(&row);
         }

@@ -23,7 +23,7 @@ saved_and_served_weights_give_the_same_bits() {
     grep -q 'device *127.0.0.1' "$WORK/out" && cmp "$WORK/a" "$WORK/c"
 }
 labels_and_json_are_printed() {
-    printf 'cat\ndog\nfish\nold owl\n' >"$WORK/labels"
+    printf 'cat\nd"og\nf\377ish\r\nold owl' >"$WORK/labels"
     # shellcheck disable=SC2086
     "$vision" $small --image "$WORK/disc.ppm" --labels "$WORK/labels" --top 4 | tee "$WORK/out" | grep -q 'old owl' || return 1
     # shellcheck disable=SC2086
@@ -34,14 +34,15 @@ import json, sys
 j = json.load(open(sys.argv[1]))
 a, b = j["images"]
 assert len(a["top"]) == 4 and abs(sum(t["share"] for t in a["top"]) - 1) < 1e-5 and j["images_per_second"] > 0, j
-assert [t["label"] for t in a["top"]] == [t["label"] for t in b["top"]] and a["top"][0]["share"] >= a["top"][1]["share"], j' "$WORK/out"
+assert [t["label"] for t in a["top"]] == [t["label"] for t in b["top"]] and {"d\"og", "f\ufffdish"} < {t["label"] for t in a["top"]} and a["top"][0]["share"] >= a["top"][1]["share"], j' "$WORK/out"
 }
 wrong_arguments_and_files_are_told() {
     printf 'cat\ndog\n' >"$WORK/two"
     printf 'P5 65536 1 255\n' >"$WORK/wide.pgm"; head -c 65536 /dev/zero >>"$WORK/wide.pgm"
     printf 'P6 9999999 9999999 255\n' >"$WORK/huge.ppm"
+    printf 'a\nb\nc\n%0300d\n' 1 >"$WORK/long"
     # shellcheck disable=SC2086
-    fails_with '2 labels, and the model has 4 classes' "$vision" $small --labels "$WORK/two" &&
+    fails_with 'line 4: a label has at most 255 bytes' "$vision" $small --labels "$WORK/long" && fails_with '2 labels, and the model has 4 classes' "$vision" $small --labels "$WORK/two" &&
         fails_with 'would become more than 65536 on the longer side' "$vision" $small --image "$WORK/wide.pgm" &&
         fails_with 'huge.ppm: a picture of 9999999 x 9999999 pixels' "$vision" $small --image "$WORK/huge.ppm" &&
         fails_with 'absent.ppm: No such file' "$vision" $small --image "$WORK/absent.ppm" &&

@@ -325,10 +325,22 @@ TEST(config_beside_the_file_says_how_pictures_are_prepared) {
         CHECK(!m && strstr(error, "config.json: byte 18"));
         vision_close(m);
     }
-    write_config("{\"pretrained_cfg\":{\"mean\":[0,0]}}");
-    m = vision_open(folder, NULL, error);
-    CHECK(!m && strstr(error, "config.json: mean has 2 numbers, 3 are right"));
-    vision_close(m);
+    static const char *const wrong[][2] = {
+        { "{\"pretrained_cfg\":{\"mean\":[0,0]}}", "config.json: mean has 2 numbers, 3 are right" },
+        { "{\"pretrained_cfg\":{\"std\":[1,0,1]}}", "config.json: std holds what is no positive number" },
+        { "{\"pretrained_cfg\":{\"input_size\":[1,28,28]}}", "pictures of (1,28,28)" },
+        { "{\"pretrained_cfg\":{\"crop_pct\":0}}", "of which 0 is taken" },
+        { "{\"architecture\":\"tf_mobilenetv3_small_100\"}", "pads as TensorFlow does" },
+        { "{\"model_args\":{\"act_layer\":\"silu\"}}", "model_args has \"act_layer\", which is not known" },
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_config(wrong[i][0]);
+        m = vision_open(folder, NULL, error);
+        CHECK(!m);
+        if (!strstr(error, wrong[i][1]))
+            test_fail(__FILE__, __LINE__, "\"%s\" does not say \"%s\"", error, wrong[i][1]);
+        vision_close(m);
+    }
     snprintf(path, sizeof path, "%s/config.json", folder);
     remove(path);
 }

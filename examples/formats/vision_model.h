@@ -912,13 +912,28 @@ static bool vision__three(vision_model *m, json_value pre, const char *name, boo
     return n == 3 || vision__fail(m->error, "config.json: %s has %d numbers, 3 are right", name, n);
 }
 
+/* Networks of timm whose tensors have the names and shapes of a family and that compute something else: those with the
+   padding of TensorFlow, and those made with arguments that change what layers do. */
+static bool vision__usual_layers(vision_model *m, json_value root) {
+    char name[64] = "";
+    json_value key, v;
+    json_get_string(json_get(root, "architecture"), name, sizeof name, NULL);
+    if (!strncmp(name, "tf_", 3))
+        return vision__fail(m->error, "config.json: %s pads as TensorFlow does, which is not computed", name);
+    for (json_iter i = json_begin(json_get(root, "model_args")); json_next(&i, &key, &v);)
+        if (!json_is(key, "num_heads") && !json_is(key, "img_size") && !json_is(key, "patch_size"))
+            return vision__fail(m->error, "config.json: model_args has %.*s, which is not known",
+                                key.size < 80 ? (int)key.size : 80, key.text ? key.text : "an element");
+    return true;
+}
+
 /* What timm writes into config.json about pictures. */
 static bool vision__configure(vision_model *m, json_value root) {
     vision_preparation *p = &m->preparation;
     json_value pre = json_get(root, "pretrained_cfg");
     double size[3] = { 3, (double)p->size, (double)p->size }, crop = (double)p->size / (double)p->resize;
-    if (!vision__three(m, pre, "mean", false, p->mean) || !vision__three(m, pre, "std", true, p->std) ||
-        !vision__three(m, pre, "input_size", true, size))
+    if (!vision__usual_layers(m, root) || !vision__three(m, pre, "mean", false, p->mean) ||
+        !vision__three(m, pre, "std", true, p->std) || !vision__three(m, pre, "input_size", true, size))
         return false;
     bool crops = json_get_double(json_get(pre, "crop_pct"), &crop);
     if (size[0] != 3 || size[1] != size[2] || size[1] != floor(size[1]) || size[1] > 8192 || crop < 0.1 || crop > 1)
