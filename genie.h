@@ -21015,7 +21015,9 @@ static void gn__sched_singles(gn__sched *s) {
     }
 }
 
-/* A list schedule: tasks by the longest way from them to the end, each to the device on which it ends first. */
+/* A list schedule: tasks by the longest way from them to the end, each to the device on which it ends first, or (by
+   bytes) for which the fewest bytes cross. The second looks further where what is bound to several devices makes each
+   step to the device that ends first cross and cross back. */
 static void gn__sched_ranks(gn__sched *s) {
     uint32_t a = s->list[0], b = s->list[s->D > 1 ? 1 : 0];
     double *rank = s->finish;
@@ -21065,9 +21067,9 @@ static gn__offer gn__sched_offer(const gn__sched *s, uint32_t task, uint32_t d, 
     return (gn__offer){ d, begin + gn__sched_work(s, task, d), bytes, over };
 }
 
-static bool gn__sched_offer_better(const gn__sched *s, const gn__offer *a, const gn__offer *b) {
+static bool gn__sched_offer_better(const gn__offer *a, const gn__offer *b, bool by_bytes) {
     if (a->over != b->over) return b->over;
-    if (s->policy == GN_LEAST_BYTES && a->bytes != b->bytes) return a->bytes < b->bytes;
+    if (by_bytes && a->bytes != b->bytes) return a->bytes < b->bytes;
     return a->end < b->end;
 }
 
@@ -21089,7 +21091,7 @@ static void gn__sched_accept(gn__sched *s, uint32_t task, const gn__offer *offer
     }
 }
 
-static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
+static void gn__sched_greedy(gn__sched *s, uint64_t reserve, bool by_bytes) {
     uint32_t width = GN__MIN(s->D, GN__MAX(4u, GN__WORK / (s->U + s->n_ins + 1)));
     memset(s->dev_free, 0, (s->D + 1) * sizeof *s->dev_free);
     memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
@@ -21106,7 +21108,7 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
         for (uint32_t w = 0; w < s->D && pin == GN_UNPLACED && (w < width || best.device == GN_UNPLACED); w++) {
             if (!gn__sched_can(s, i, s->list[w])) continue;
             gn__offer o = gn__sched_offer(s, i, s->list[w], reserve);
-            if (best.device == GN_UNPLACED || gn__sched_offer_better(s, &o, &best)) best = o;
+            if (best.device == GN_UNPLACED || gn__sched_offer_better(&o, &best, by_bytes)) best = o;
         }
         gn__sched_accept(s, i, &best);
     }
@@ -21402,14 +21404,14 @@ static gn_result gn__sched_choose(gn__sched *s) {
         act = gn__sched_measure(s, &slots);
         gn__sched_ranks(s);
         if (s->have) gn__sched_moves(s);
-        for (int i = 0; i < 2 && !s->bad; i++) { /* with and without room for values that live */
-            gn__sched_greedy(s, i ? 0 : act);
+        for (int i = 0; i < (s->limited ? 4 : 2) && !s->bad; i++) { /* with and without room for values that live */
+            if (i % 2 == 0 && s->policy == GN_LEAST_BYTES) continue;
+            gn__sched_greedy(s, i < 2 ? act : 0, i % 2 == 1);
             if (s->bad) break;
             memcpy(s->path, s->dev, s->U * sizeof *s->path);
             gn__sched_consider(s, true);
             memcpy(s->dev, s->path, s->U * sizeof *s->path);
             gn__sched_consider(s, false);
-            if (!s->limited) break;
         }
         gn__sched_pipeline(s);
         if (s->have) gn__sched_moves(s);
