@@ -28748,8 +28748,8 @@ static gn_result gn__remote_handle_query(gn__remote *r, const gn__msg *m, gn_fau
     return GN_OK;
 }
 
-/* A session's memory holds more than tensors: plans, tables, a message, the scratch of kernels. What is left for them of
-   the bytes that are free, so that a placement which fills a device can run there. */
+/* A session's memory holds more than tensors: plans, tables, a message, the scratch of kernels. What of the bytes that
+   are free is left for tensors, so that a placement which fills a device can run there. */
 static uint64_t gn__room_for_tensors(uint64_t bytes) { return bytes - GN__MIN(bytes / 4, 8 * (uint64_t)GN__SPARE); }
 
 /* Every number is within the table's bounds, so that seconds and rates are finite; 0 is "not known". */
