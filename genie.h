@@ -79,7 +79,9 @@
                      counted (meaning_disagreements) and logged once for each plan.
        Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
                      gn_desc.policy: least latency, most throughput or fewest bytes. Weights and states stay where they
-                     are. A split is used only if the model expects it to pay. gn_on fixes where a part runs.
+                     are. A split is used only if the model expects it to pay, or if no device has the memory for all:
+                     then the first plan that needs the weights should be one that needs all of them, which is divided
+                     by what each device has free. gn_on fixes where a part runs.
                      gn_explain describes, in words or as SVG, what runs where and why, what crosses the network and
                      what that costs; it can do so for a cluster that is only described.
                      Costs of devices and links are measured: by a server when it starts, by a context over several
@@ -21352,17 +21354,19 @@ static void gn__sched_moves(gn__sched *s) {
 /* ---- the choice ---- */
 
 static gn_result gn__sched_nowhere(const gn__sched *s, uint64_t slots, uint64_t act) {
-    uint64_t all = 0;
+    uint64_t all = 0, need = slots > UINT64_MAX - act ? UINT64_MAX : slots + act;
     uint32_t most = 0;
+    char missing[64] = "";
     for (uint32_t d = 0; d < s->D; d++) {
         if (s->limit[d] > s->limit[most]) most = d;
         all = s->limit[d] > UINT64_MAX - all ? UINT64_MAX : all + s->limit[d];
     }
+    if (need > all) snprintf(missing, sizeof missing, ": %.1f MB are missing", (double)(need - all) / 1e6);
     return gn_fail(s->f, GN_OUT_OF_MEMORY,
                    "no placement fits: the graph needs %.1f MB of weights and states and about %.1f MB of values at "
-                   "once; '%s' has %.1f MB free, all %u devices together %.1f MB",
+                   "once; '%s' has %.1f MB free, all %u devices together %.1f MB%s",
                    (double)slots / 1e6, (double)act / 1e6, s->c->devices[most].name, (double)s->limit[most] / 1e6, s->D,
-                   (double)all / 1e6);
+                   (double)all / 1e6, missing);
 }
 
 /* task_act: bytes of values that live while a task runs, when all run in order on one device. Returns the most. */
@@ -28746,6 +28750,10 @@ static gn_result gn__remote_handle_query(gn__remote *r, const gn__msg *m, gn_fau
     return GN_OK;
 }
 
+/* A session's memory holds more than tensors: plans, tables, a message, the scratch of kernels. What of the bytes that
+   are free is left for tensors, so that a placement which fills a device can run there. */
+static uint64_t gn__room_for_tensors(uint64_t bytes) { return bytes - GN__MIN(bytes / 4, 8 * (uint64_t)GN__SPARE); }
+
 /* Every number is within the table's bounds, so that seconds and rates are finite; 0 is "not known". */
 static gn_result gn__remote_handle_costs(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_costs d;
@@ -28758,7 +28766,7 @@ static gn_result gn__remote_handle_costs(gn__remote *r, const gn__msg *m, gn_fau
     r->costs.launch_s = (double)d.launch * 1e-9;
     r->costs.queue_s = (double)d.queue * 1e-9;
     r->costs.memory = d.memory;
-    r->costs.memory_free = GN__MIN(d.memory_free, d.memory);
+    r->costs.memory_free = gn__room_for_tensors(GN__MIN(d.memory_free, d.memory));
     r->busy = d.busy;
     return GN_OK;
 }
@@ -29158,6 +29166,7 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     gn__remote *r = (gn__remote *)self;
     void *weights = r->weights;
     if (r->lost) return gn__remote_is_lost(r, f);
+    r->costs.memory_free -= GN__MIN(r->costs.memory_free, d->bytes); /* until the server says it anew */
     if (d->kind != GN_LEAF_WEIGHT) return gn__remote_put_slot(r, d, NULL, f);
     if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "weights on a server need genie_net.c, for its SHA-256");
     if (!gn__reserve(&weights, &r->cap_weights, r->n_weights + 1, sizeof *r->weights))
