@@ -20102,8 +20102,8 @@ GN__COLD_BEGIN
  * Groups of nodes are tasks; a group whose nodes the program sends to different devices is taken apart. Several
  * placements of the tasks are formed (each device alone; list schedules by earliest end and by fewest bytes; one run of
  * tasks after another over the devices, cut where it costs least; then whole paths moved from device to device) and
- * judged by one simulation of the step, in which segments run and values cross links. Where a state lives decides where its writers
- * run. */
+ * judged by one simulation of the step, in which segments run and values cross links. Where a state lives decides
+ * where its writers run. */
 
 #define GN__GAIN 0.95         /* a split counts when it takes less than this share of the best device's time */
 #define GN__SEGMENT_S 10e-6   /* a further run on a device in the same step: its arguments, its message, its end */
