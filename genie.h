@@ -1355,6 +1355,15 @@ GN_API gn_tensor gn_gather_at(const char *file, int line, gn_tensor a, int axis,
 /* table (V,D), ids (…) = (…,D) */
 GN_API gn_tensor gn_embedding_at(const char *file, int line, gn_tensor table, gn_tensor ids);
 #define gn_embedding(...) gn_embedding_at(GN_HERE, __VA_ARGS__)
+typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG__COUNT } gn_bag_mode;
+/* The sum or mean of each bag of rows of table (V,D), floats: (…,D). Bag i takes the next lengths[i] of ids (N), bags
+   in row-major order of lengths (…); an empty bag gives 0. Ids behind the last bag are in none, but must be valid:
+   with room for the largest batch one plan fits all. A length below 0 and lengths that are more than N together are
+   GN_INDEX_OUT_OF_RANGE at the read. f16 and bf16 sum in f32. GN_BAD_RANK, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
+   Differentiable by the table. */
+GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
+                                     gn_bag_mode mode);
+#define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
 /* ids (…) = (…,depth), 1 at ids, else 0 */
 GN_API gn_tensor gn_one_hot_at(const char *file, int line, gn_tensor ids, int64_t depth, gn_dtype dtype);
 #define gn_one_hot(...) gn_one_hot_at(GN_HERE, __VA_ARGS__)
@@ -5378,32 +5387,37 @@ enum { GN__TURN_BYTES = 64 }; /* a line of a cache: what a turned tile is wide a
 #define GN__HIGH_64 1, 3
 #define GN__BACK_64 1, 0
 /* gn__plane_fill: each row is one element n times. gn__plane_back: rows read backwards. gn__turn_few: a square of as
- * many elements as a vector has, from rows of `from` (bytes apart) to columns of a tile: log2 rounds of interleaving
- * the first half of the rows with the second. */
-#define GN__DEFINE_PLANES(B, ROUNDS)                                                                               \
-    typedef uint##B##_t gn__v##B __attribute__((vector_size(16), aligned(1), may_alias));                          \
-    static void gn__plane_fill_##B(const gn__plane *p) {                                                           \
-        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                          \
-        enum { N = 128 / B };                                                                                      \
-        for (int64_t r = 0, spill = p->to_row == p->n * (B / 8) ? N / p->n + 1 : p->rows; r < p->rows; r++) {      \
-            char *to = p->to + r * p->to_row;                                                                      \
-            uint##B##_t one = *(const loose *)(const void *)(p->from + r * p->from_row);                           \
-            gn__v##B all = (gn__v##B){ 0 } + one;                                                                  \
-            int64_t i = 0, most = r + spill < p->rows ? p->n : p->n - N + 1;                                       \
-            for (; i < most; i += N) *(gn__v##B *)(void *)(to + i * (B / 8)) = all;                                \
-            for (; i < p->n; i++) *(loose *)(void *)(to + i * (B / 8)) = one;                                      \
-        }                                                                                                          \
-    }                                                                                                              \
-    GN__INLINE void gn__turn_few_##B(char *to, const char *from, int64_t from_step) {                              \
-        enum { N = 128 / B };                                                                                      \
-        gn__v##B v[2][N];                                                                                          \
-        GN__UNROLL for (int l = 0; l < N; l++) v[0][l] = *(const gn__v##B *)(const void *)(from + l * from_step);  \
-        GN__UNROLL for (int k = 0; k < ROUNDS; k++) GN__UNROLL for (int l = 0; l < N / 2; l++) {                   \
-            gn__v##B a = v[k & 1][l], b = v[k & 1][l + N / 2];                                                     \
-            v[~k & 1][2 * l] = GN__SHUFFLE(gn__v##B, a, b, GN__LOW_##B);                                           \
-            v[~k & 1][2 * l + 1] = GN__SHUFFLE(gn__v##B, a, b, GN__HIGH_##B);                                      \
-        }                                                                                                          \
-        GN__UNROLL for (int l = 0; l < N; l++) * (gn__v##B *)(void *)(to + l * GN__TURN_BYTES) = v[ROUNDS & 1][l]; \
+ * many elements as a vector has, from rows of `from` (bytes apart) to columns of a tile. gn__turn_rows: of rows that
+ * lie anywhere, from byte `at` on: log2 rounds of interleaving the first half of the rows with the second. */
+#define GN__DEFINE_PLANES(B, ROUNDS)                                                                          \
+    typedef uint##B##_t gn__v##B __attribute__((vector_size(16), aligned(1), may_alias));                     \
+    static void gn__plane_fill_##B(const gn__plane *p) {                                                      \
+        typedef uint##B##_t loose __attribute__((aligned(1), may_alias));                                     \
+        enum { N = 128 / B };                                                                                 \
+        for (int64_t r = 0, spill = p->to_row == p->n * (B / 8) ? N / p->n + 1 : p->rows; r < p->rows; r++) { \
+            char *to = p->to + r * p->to_row;                                                                 \
+            uint##B##_t one = *(const loose *)(const void *)(p->from + r * p->from_row);                      \
+            gn__v##B all = (gn__v##B){ 0 } + one;                                                             \
+            int64_t i = 0, most = r + spill < p->rows ? p->n : p->n - N + 1;                                  \
+            for (; i < most; i += N) *(gn__v##B *)(void *)(to + i * (B / 8)) = all;                           \
+            for (; i < p->n; i++) *(loose *)(void *)(to + i * (B / 8)) = one;                                 \
+        }                                                                                                     \
+    }                                                                                                         \
+    GN__INLINE void gn__turn_rows_##B(char *to, int64_t to_step, const void *const *from, int64_t at) {       \
+        enum { N = 128 / B };                                                                                 \
+        gn__v##B v[2][N];                                                                                     \
+        GN__UNROLL for (int l = 0; l < N; l++) v[0][l] = *(const gn__v##B *)((const char *)from[l] + at);     \
+        GN__UNROLL for (int k = 0; k < ROUNDS; k++) GN__UNROLL for (int l = 0; l < N / 2; l++) {              \
+            gn__v##B a = v[k & 1][l], b = v[k & 1][l + N / 2];                                                \
+            v[~k & 1][2 * l] = GN__SHUFFLE(gn__v##B, a, b, GN__LOW_##B);                                      \
+            v[~k & 1][2 * l + 1] = GN__SHUFFLE(gn__v##B, a, b, GN__HIGH_##B);                                 \
+        }                                                                                                     \
+        GN__UNROLL for (int l = 0; l < N; l++) * (gn__v##B *)(void *)(to + l * to_step) = v[ROUNDS & 1][l];   \
+    }                                                                                                         \
+    GN__INLINE void gn__turn_few_##B(char *to, const char *from, int64_t from_step) {                         \
+        const void *rows[128 / B];                                                                            \
+        GN__UNROLL for (int l = 0; l < 128 / B; l++) rows[l] = from + l * from_step;                          \
+        gn__turn_rows_##B(to, GN__TURN_BYTES, rows, 0);                                                       \
     }
 #define GN__DEFINE_BACK(B)                                                                                 \
     static void gn__plane_back_##B(const gn__plane *p) {                                                   \
@@ -11280,6 +11294,15 @@ static void gn__windows_run(char *to, const gn__windows *w, const gn__place *p, 
                      p->at[1] * w->step[1] + w->offset[1][t], p->at[2] * w->step[2] + w->offset[2][t], w->step[2], n);
 }
 
+/* One of k rows to `panels` panels, `wide` bytes each. */
+static void gn__pack_row(char *to, const char *from, int64_t panels, int64_t wide, int64_t k) {
+    for (; panels > 0; panels--, to += wide * k, from += wide) {
+        int64_t i = 0;
+        for (; i + 32 <= wide; i += 32) memcpy(to + i, from + i, 32);
+        if (i < wide) memcpy(to + i, from + i, (size_t)(wide - i));
+    }
+}
+
 /* k x cols of the side from (at, col) on, as gn__pack_b has them. */
 GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64_t col, int64_t cols, int64_t at,
                                           int64_t k, int nr) {
@@ -11295,8 +11318,7 @@ GN__NOINLINE static void gn__windows_pack(void *out, const gn__windows *w, int64
             gn__windows_run((char *)line + i * size, w, &p, (at + l) / w->taps, (at + l) % w->taps, n);
             gn__place_skip(w, &p, n);
         }
-        for (int64_t q = 0; q < padded; q += nr)
-            memcpy((char *)out + (q * k + l * nr) * size, (char *)line + q * size, (size_t)(nr * size));
+        gn__pack_row((char *)out + l * nr * size, (const char *)line, padded / nr, nr * size, k);
     }
 }
 
@@ -11407,6 +11429,8 @@ enum {
     GN__GEMM_PANEL = 1 << 24, /* bytes */
     GN__GEMM_EDGE = 1 << 13,
     GN__GEMM_DEEP = 4 * GN__GEMM_KC,
+    GN__GEMM_SPAN = 8,  /* blocks of B that are packed at once: a multiple of those of GN__GEMM_DEEP */
+    GN__GEMM_AHEAD = 4, /* rows of B that are fetched while one is packed */
     GN__GEMM_MR = 8
 };
 
@@ -11416,7 +11440,7 @@ typedef struct gn__gemm_job {
     const gn__tiles *tiles;
     int64_t size;            /* bytes of a packed element and of a sum */
     int64_t k, kc;           /* packed elements along K, and of a block */
-    char *a;                 /* packed rows: blocks of KC deep, each of panels of mr rows */
+    char *a;                 /* packed rows: blocks kc deep, each of panels of mr rows */
     int64_t row, rows;       /* packed now */
     int64_t tiles_m, tile_m; /* tasks along M, and rows of each: a multiple of mr */
     int64_t room;            /* bytes of packed B */
@@ -11485,16 +11509,23 @@ static bool gn__pack_direct(const gn__gemm *g, bool pairs) {
     return !pairs && (g->dtype == GN_F32 || g->dtype == GN_F64 || g->dtype == GN_I32 || g->dtype == GN_U32);
 }
 
-/* out[l * mr + i] = from[i][l]: GN__GEMM_MR of them each time, of which those beyond mr are written over. */
-#define GN__PACK_TURN(T)                                                                                   \
-    do {                                                                                                   \
-        T *to = (T *)out;                                                                                  \
-        const T *f[GN__GEMM_MR];                                                                           \
-        int64_t l = 0;                                                                                     \
-        for (int i = 0; i < GN__GEMM_MR; i++) f[i] = (const T *)from[i];                                   \
-        for (; l < k - 1; l++, to += mr) GN__UNROLL for (int i = 0; i < GN__GEMM_MR; i++) to[i] = f[i][l]; \
-        for (; l < k; l++, to += mr)                                                                       \
-            for (int i = 0; i < mr; i++) to[i] = f[i][l];                                                  \
+#if GN__VECTORS
+/* The last rows first: what squares write beyond mr is written over. */
+#define GN__PACK_SQUARES(B)                                                  \
+    for (; l + 128 / B < k; l += 128 / B)                                    \
+        for (int i = (mr - 1) / (128 / B) * (128 / B); i >= 0; i -= 128 / B) \
+            gn__turn_rows_##B((char *)(to + l * mr + i), mr *(B / 8), from + i, l * (B / 8));
+#else
+#define GN__PACK_SQUARES(B)
+#endif
+/* out[l * mr + i] = from[i][l] */
+#define GN__PACK_TURN(B)                                                                     \
+    do {                                                                                     \
+        uint##B##_t *to = (uint##B##_t *)out;                                                \
+        int64_t l = 0;                                                                       \
+        GN__PACK_SQUARES(B)                                                                  \
+        for (; l < k; l++)                                                                   \
+            for (int i = 0; i < mr; i++) to[l * mr + i] = ((const uint##B##_t *)from[i])[l]; \
     } while (0)
 
 /* One panel of mr rows of A from `row`, zero-padded, k packed elements deep from `at`: k by mr. */
@@ -11510,8 +11541,8 @@ GN__NOINLINE static void gn__pack_a(void *out, const gn__gemm *g, int64_t row, i
         if (!p && i < mr) memset(line[i], 0, (size_t)k * (g->dtype == GN_F64 ? 8 : 4));
         else if (p && !direct) gn__pack_line(line[i], g, p, g->ak, k, pairs, GN__MIN(g->k - at * deep, k * deep));
     }
-    if (g->dtype == GN_F64) GN__PACK_TURN(uint64_t);
-    else GN__PACK_TURN(uint32_t);
+    if (g->dtype == GN_F64) GN__PACK_TURN(64);
+    else GN__PACK_TURN(32);
 }
 
 /* Columns of B that lie in a row: lines of a cache are turned at a time. */
@@ -11560,6 +11591,9 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
         const char *p = g->b + ((at + l) * (pairs ? 2 : 1) * g->bk + col * g->bn) * bytes;
         const char *from = (const char *)line;
         bool both = 2 * (at + l) + 1 < g->k;
+        uintptr_t ahead = (uintptr_t)p + (uintptr_t)(GN__GEMM_AHEAD * (pairs ? 2 : 1) * g->bk * bytes);
+        for (int64_t i = 0; i < cols * bytes && g->bn == 1; i += 64)
+            __builtin_prefetch((const void *)(ahead + (uintptr_t)i));
         if (gn__pack_direct(g, pairs) && g->bn == 1 && padded == cols) from = p;
         else if (pairs && bytes == 2) {
             const uint16_t *first = (const uint16_t *)(const void *)p;
@@ -11574,8 +11608,7 @@ GN__NOINLINE static void gn__pack_b(void *out, const gn__gemm *g, int64_t col, i
             for (int64_t i = 0; i < cols; i++)
                 ((uint32_t *)(void *)line)[i] = (((uint32_t *)(void *)line)[i] & 0xffff) | second[i] << 16;
         }
-        for (int64_t q = 0; q < padded; q += nr)
-            memcpy((char *)out + (q * k + l * nr) * size, from + q * size, (size_t)(nr * size));
+        gn__pack_row((char *)out + l * nr * size, from, padded / nr, nr * size, k);
     }
 }
 
@@ -11668,38 +11701,78 @@ GN__NOINLINE static void gn__gemm_join64(double *totals, double *lost, double *s
 /* Bytes of rows that a task packs for itself; pack_a writes behind the last. */
 static int64_t gn__gemm_own(const gn__gemm_job *j) { return (GN__GEMM_MC + 2 * GN__GEMM_MR) * GN__GEMM_KC * j->size; }
 
-/* Columns [col, col + cols) of the packed rows from p on: B is packed KC deep, then used by all of them. */
-static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64_t rows, int64_t col) {
+/* Rows that are worked on while they are in a second-level cache. */
+static int64_t gn__gemm_chunk(const gn__gemm_job *j) { return GN__GEMM_MC / j->tiles->mr * j->tiles->mr; }
+
+/* Rows of sums or totals that scratch holds: those of the whole task when they wait for the next span of B. */
+static int64_t gn__gemm_held(const gn__gemm_job *j) {
+    return j->k > GN__GEMM_SPAN * j->kc ? j->tile_m : GN__MIN(j->tile_m, gn__gemm_chunk(j));
+}
+/* Bytes of a task's sums, and of totals. */
+static int64_t gn__gemm_sums(const gn__gemm_job *j) { return j->direct ? 0 : gn__gemm_held(j) * GN__GEMM_NC * j->size; }
+static int64_t gn__gemm_totals(const gn__gemm_job *j) {
+    return j->joins ? gn__gemm_held(j) * GN__GEMM_NC * (j->size == 8 ? 16 : 8) : 0;
+}
+
+typedef struct gn__gemm_part {
+    int64_t p, col, cols; /* first of the packed rows; columns */
+    char *edge, *b, *own, *sums;
+    double *totals;
+} gn__gemm_part;
+
+/* `rows` rows of sums, the first being row `held` of the scratch, are those of GN__GEMM_DEEP terms. */
+static void gn__gemm_join_rows(const gn__gemm_job *j, const gn__gemm_part *t, char *c, int64_t ldc, int64_t kept,
+                               int64_t rows, bool first, bool last) {
+    for (int64_t i = 0; i < rows; i++) {
+        double *to = t->totals + (kept + i) * GN__GEMM_NC, *lost = to + gn__gemm_held(j) * GN__GEMM_NC;
+        void *sums = c + i * ldc * j->size;
+        if (j->size == 8) gn__gemm_join64(to, lost, (double *)sums, t->cols, first, last);
+        else gn__gemm_join(to, (float *)sums, t->cols, first, last);
+    }
+}
+
+/* The rows [q, q + rows) of a part: sums over the terms [at, end), whose B is packed. */
+static void gn__gemm_rows(const gn__gemm_job *j, const gn__gemm_part *t, int64_t q, int64_t rows, int64_t at,
+                          int64_t end) {
     const gn__gemm *g = j->g;
-    int mr = j->tiles->mr, nr = j->tiles->nr;
-    int64_t cols = GN__MIN(g->n - col, (int64_t)GN__GEMM_NC), padded = (j->rows + mr - 1) / mr * mr,
-            chunk = GN__GEMM_MC / mr * mr, size = j->size, tile = j->tile_m * GN__GEMM_NC;
-    char *edge = scratch, *b = edge + GN__GEMM_EDGE, *own = b + j->room, *sums = own + (j->local ? gn__gemm_own(j) : 0);
-    double *totals = (double *)(void *)(sums + (j->direct ? 0 : tile * size));
-    char *c = j->direct ? g->c + ((j->row + p) * g->n + col) * size : sums;
-    int64_t ldc = j->direct ? g->n : GN__GEMM_NC;
-    for (int64_t at = 0; at < j->k && !gn__pool_stops(g->pool); at += j->kc) {
-        int64_t k = GN__MIN(j->k - at, j->kc);
-        gn__pack_b(b, g, col, cols, at, k, nr, j->pairs);
-        for (int64_t q = 0; q < rows; q += chunk) {
-            int64_t some = GN__MIN(rows - q, chunk);
-            const char *a = j->local ? own : j->a + (padded * at + (p + q) * k) * size;
-            for (int64_t i = 0; i < some && j->local; i += mr)
-                gn__pack_a(own + i * k * size, g, j->row + p + q + i, some - i, at, k, mr, j->pairs);
-            gn__gemm_block(j, a, b, c + q * ldc * size, ldc, some, cols, k, j->joins ? at % (4 * j->kc) > 0 : at > 0,
-                           edge);
-        }
-        bool first = at < 4 * j->kc, last = at + k == j->k;
-        for (int64_t i = 0; i < rows && j->joins && (last || (at + k) % (4 * j->kc) == 0); i++) {
-            double *to = totals + i * GN__GEMM_NC;
-            if (size == 8) gn__gemm_join64(to, to + tile, (double *)(void *)(c + i * ldc * size), cols, first, last);
-            else gn__gemm_join(to, (float *)(void *)(c + i * ldc * size), cols, first, last);
-        }
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr, size = j->size, row = t->p + q, deep = 4 * j->kc,
+            kept = gn__gemm_held(j) == j->tile_m ? q : 0, high = (j->rows + mr - 1) / mr * mr,
+            wide = (t->cols + nr - 1) / nr * nr, ldc = j->direct ? g->n : GN__GEMM_NC;
+    char *c = j->direct ? g->c + ((j->row + row) * g->n + t->col) * size : t->sums + kept * ldc * size;
+    for (int64_t l = at, k; l < end; l += k) {
+        k = GN__MIN(end - l, j->kc);
+        const char *a = j->local ? t->own : j->a + (high * l + row * k) * size;
+        for (int64_t i = 0; i < rows && j->local; i += mr)
+            gn__pack_a(t->own + i * k * size, g, j->row + row + i, rows - i, l, k, (int)mr, j->pairs);
+        gn__gemm_block(j, a, t->b + wide * (l - at) * size, c, ldc, rows, t->cols, k, j->joins ? l % deep > 0 : l > 0,
+                       t->edge);
+        if (j->joins && ((l + k) % deep == 0 || l + k == j->k))
+            gn__gemm_join_rows(j, t, c, ldc, kept, rows, l < deep, l + k == j->k);
     }
-    for (int64_t i = 0; i < rows && (!j->direct || g->bias || g->win || g->k == 0); i++) {
-        if (g->k == 0) memset(c + i * ldc * size, 0, (size_t)(cols * size));
-        gn__gemm_store(g, c + i * ldc * size, j->row + p + i, col, cols);
+    for (int64_t i = 0; i < rows && end == j->k && (!j->direct || g->bias || g->win || g->k == 0); i++) {
+        if (g->k == 0) memset(c + i * ldc * size, 0, (size_t)(t->cols * size));
+        gn__gemm_store(g, c + i * ldc * size, j->row + row + i, t->col, t->cols);
     }
+}
+
+/* Columns [col, col + cols) of the packed rows from p on: a span of B is packed, then used by all of them. */
+static void gn__gemm_task(const gn__gemm_job *j, char *scratch, int64_t p, int64_t rows, int64_t col) {
+    int64_t nr = j->tiles->nr, chunk = gn__gemm_chunk(j), cols = GN__MIN(j->g->n - col, (int64_t)GN__GEMM_NC),
+            wide = (cols + nr - 1) / nr * nr, at = 0, end;
+    gn__gemm_part t = { p, col, cols, scratch, scratch + GN__GEMM_EDGE, NULL, NULL, NULL };
+    t.own = t.b + j->room;
+    t.sums = t.own + (j->local ? gn__gemm_own(j) : 0);
+    t.totals = (double *)(void *)(t.sums + gn__gemm_sums(j));
+    do {
+        end = GN__MIN(at + GN__GEMM_SPAN * j->kc, j->k);
+        for (int64_t l = at, k; l < end; l += k) {
+            k = GN__MIN(end - l, j->kc);
+            gn__pack_b(t.b + wide * (l - at) * j->size, j->g, col, cols, l, k, (int)nr, j->pairs);
+        }
+        for (int64_t q = 0; q < rows && !gn__pool_stops(j->g->pool); q += chunk)
+            gn__gemm_rows(j, &t, q, GN__MIN(rows - q, chunk), at, end);
+        at = end;
+    } while (at < j->k && !gn__pool_stops(j->g->pool));
 }
 
 /* Worker w of those that make the tasks of C, each in scratch of its own. */
@@ -11756,7 +11829,7 @@ static void gn__gemm_prepare(gn__gemm_job *j, bool bf16) {
     j->joins = floats && g->k > GN__GEMM_DEEP;
     j->k = j->pairs ? (g->k + 1) / 2 : g->k;
     j->kc = bf16 ? GN__GEMM_KC / 2 : GN__GEMM_KC;
-    j->room = (GN__GEMM_NC + 64) * GN__GEMM_KC * j->size;
+    j->room = (GN__GEMM_NC + 64) * GN__MIN(j->k, GN__GEMM_SPAN * j->kc) * j->size;
 }
 
 /* How the rows from j->row on, at most `most`, are cut into tasks. */
@@ -11781,11 +11854,9 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
             most = GN__MAX(GN__GEMM_PANEL / j->size / GN__MAX(j->k, 1) / mr * mr, mr);
     gn__gemm_cut(j, most, tiles_n, threads);
     j->local = tiles_n == 1;
-    int64_t workers = GN__MIN(threads, j->tiles_m * tiles_n), tile = j->tile_m * GN__GEMM_NC;
-    j->scratch_bytes =
-        GN__GEMM_EDGE + j->room + (j->direct ? 0 : tile * j->size) + (j->joins ? tile * (j->size == 8 ? 16 : 8) : 0);
-    j->scratch_bytes += j->local ? gn__gemm_own(j) : 0;
-    j->scratch_bytes = (j->scratch_bytes + 63) & ~(int64_t)63;
+    int64_t workers = GN__MIN(threads, j->tiles_m * tiles_n);
+    j->scratch_bytes = GN__GEMM_EDGE + j->room + (j->local ? gn__gemm_own(j) : 0);
+    j->scratch_bytes = (j->scratch_bytes + gn__gemm_sums(j) + gn__gemm_totals(j) + 63) & ~(int64_t)63;
     uint64_t rows = j->local ? 0 : (uint64_t)((j->rows + mr - 1) / mr * mr * GN__MAX(j->k, 1)),
              packed = gn_size_mul(rows + 16, (uint64_t)j->size),
              all = gn_size_add(packed, gn_size_mul((uint64_t)workers, (uint64_t)j->scratch_bytes));
@@ -11826,12 +11897,11 @@ static bool gn__gemm_is_small(const gn__gemm *g) {
 static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     const gn__gemm *g = j->g;
     gn__gemm_prepare(j, bf16);
-    int64_t mr = j->tiles->mr, nr = j->tiles->nr, sums;
+    int64_t mr = j->tiles->mr, nr = j->tiles->nr;
     j->rows = g->m;
     j->tile_m = (g->m + mr - 1) / mr * mr;
     j->room = (g->n + nr - 1) / nr * nr * j->k * j->size;
-    sums = j->direct ? 0 : j->tile_m * GN__GEMM_NC * j->size;
-    return (size_t)(GN__GEMM_EDGE + j->room + sums + (j->tile_m * j->k + 16) * j->size);
+    return (size_t)(GN__GEMM_EDGE + j->room + gn__gemm_sums(j) + (j->tile_m * j->k + 16) * j->size);
 }
 
 /* A side of a tiny product as f32 or f64, rows of `cols` in a row. */
@@ -11871,7 +11941,7 @@ static bool gn__gemm_tiny(const gn__gemm_job *j) {
 static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
     if (gn__gemm_tiny(j)) return;
     int64_t mr = j->tiles->mr;
-    j->a = scratch + GN__GEMM_EDGE + j->room + (j->direct ? 0 : j->tile_m * GN__GEMM_NC * j->size);
+    j->a = scratch + GN__GEMM_EDGE + j->room + gn__gemm_sums(j);
     for (int64_t p = 0; p < j->rows; p += mr)
         gn__pack_a(j->a + p * j->k * j->size, j->g, p, j->rows - p, 0, j->k, (int)mr, j->pairs);
     gn__gemm_task(j, scratch, 0, j->rows, 0);
@@ -36469,6 +36539,58 @@ gn_tensor gn_index_select_at(const char *file, int line, gn_tensor a, int axis, 
     for (int i = 0; i < t.shape.rank; i++) row.dims[i] = i == axis ? u.shape.dims[0] : 1;
     t.shape.dims[axis] = u.shape.dims[0];
     return gn_gather_at(GN__AT, a, axis, gn_broadcast_at(GN__AT, gn_reshape_at(GN__AT, ids, row), t.shape));
+}
+
+static gn_tensor gn__embedding_bag_refusal(const char *file, int line, const gn_tensor in[3], const gn__type t[3],
+                                           gn_bag_mode mode) {
+    if (t[0].shape.rank != 2 || t[1].shape.rank != 1 || t[2].shape.rank >= GN_MAX_RANK)
+        return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_RANK,
+                          "embedding_bag takes a table (V,D), ids (N) and lengths of rank 0 to %d", GN_MAX_RANK - 1);
+    for (int i = 1; i < 3; i++)
+        if (!(GN__BIT(t[i].dtype) & GN__INDEX))
+            return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_DTYPE, "embedding_bag: %s cannot be %s",
+                              i == 1 ? "ids" : "lengths", gn__dtypes[t[i].dtype].name);
+    return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_ARGUMENT, "embedding_bag: there is no mode %d", (int)mode);
+}
+
+/* The bag of each id: how many bags end at or before it. What is behind the last bag, B of them, is in bag B. The
+   lengths are looked up in a table of all that a bag can have, so that others are errors. */
+static gn_tensor gn__bag_of_each(const char *file, int line, gn_tensor lengths, int64_t B, int64_t N,
+                                 gn_tensor *out_counts) {
+    gn_ctx *g = lengths.ctx;
+    *out_counts = gn_gather_at(GN__AT, gn_arange_i64_at(GN__AT, g, GN_I64, N + 1, 0, 1), 0,
+                               gn_reshape_at(GN__AT, lengths, GN_SHAPE(B)));
+    gn_tensor ends = gn_cumsum_at(GN__AT, *out_counts, 0), none = gn_full_at(GN__AT, g, GN_I64, GN_SHAPE(N + 1), 0);
+    gn_tensor marks = gn_scatter_add_at(GN__AT, none, 0, ends, gn_full_at(GN__AT, g, GN_I64, GN_SHAPE(B), 1));
+    return gn_slice_at(GN__AT, gn_cumsum_at(GN__AT, marks, 0), 0, 0, N, 1);
+}
+
+gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
+                              gn_bag_mode mode) {
+    const gn_tensor in[3] = { table, ids, lengths };
+    gn__type t[3];
+    gn_tensor bad, counts;
+    if (!gn__known_float(GN__AT, "embedding_bag", table, &t[0], &bad) ||
+        !gn__known(GN__AT, "embedding_bag", ids, &t[1], &bad) ||
+        !gn__known(GN__AT, "embedding_bag", lengths, &t[2], &bad))
+        return bad;
+    if (t[0].shape.rank != 2 || t[1].shape.rank != 1 || t[2].shape.rank >= GN_MAX_RANK ||
+        !(GN__BIT(t[1].dtype) & GN__INDEX) || !(GN__BIT(t[2].dtype) & GN__INDEX) || (unsigned)mode >= GN_BAG__COUNT)
+        return gn__embedding_bag_refusal(GN__AT, in, t, mode);
+    int64_t N = t[1].shape.dims[0], D = t[0].shape.dims[1], B = gn__count(&t[2].shape);
+    gn_tensor rows = gn__widened(GN__AT, gn_embedding_at(GN__AT, table, ids));
+    gn_tensor bag = gn__bag_of_each(GN__AT, lengths, B, N, &counts);
+    gn_tensor y = gn_full_at(GN__AT, table.ctx, gn__wide_dtype(t[0].dtype), GN_SHAPE(B + 1, D), 0);
+    bag = gn_broadcast_at(GN__AT, gn_unsqueeze_at(GN__AT, bag, 1), GN_SHAPE(N, D));
+    y = gn_slice_at(GN__AT, gn_scatter_add_at(GN__AT, y, 0, bag, rows), 0, 0, B, 1);
+    if (mode == GN_BAG_MEAN) {
+        counts = gn_maximum_at(GN__AT, counts, gn_like_at(GN__AT, counts, 1)); /* an empty bag is 0 */
+        counts = gn_cast_at(GN__AT, gn_unsqueeze_at(GN__AT, counts, 1), gn__wide_dtype(t[0].dtype));
+        y = gn_div_at(GN__AT, y, counts);
+    }
+    gn_shape s = t[2].shape;
+    s.dims[s.rank++] = D;
+    return gn_reshape_at(GN__AT, gn__to_dtype(GN__AT, y, t[0].dtype), s);
 }
 
 /* An append of rows that are gathered from the pool, so that all are read before any is written. */

@@ -395,6 +395,23 @@ TEST(embedding_id_outside_is_index_out_of_range) {
     FAULTS(gn_embedding(floats(GN_SHAPE(4, 0)), INTS(GN_I64, 4)), GN_INDEX_OUT_OF_RANGE);
 }
 
+/* Means of a table of four rows. */
+#define BAGS(ids, lengths) gn_embedding_bag(floats(GN_SHAPE(4, 3)), ids, lengths, GN_BAG_MEAN)
+
+TEST(embedding_bag_ids_and_lengths_outside_are_index_out_of_range) {
+    gn_dtype d;
+    int64_t x;
+    for (int k = 0; k < OUTSIDE; k++) {
+        if (next_outside(k, &d, &x)) {
+            FAULTS(BAGS(INTS(d, 1, x, 0, 2), INTS(GN_I32, 1, 1)), GN_INDEX_OUT_OF_RANGE);
+            FAULTS(BAGS(INTS(GN_I32, 1, 2, 0), INTS(d, 1, x, 0)), GN_INDEX_OUT_OF_RANGE);
+        }
+    }
+    FAULTS(BAGS(INTS(GN_I32, 1, 2, 0, 3), INTS(GN_I64, 2, -1, 2)), GN_INDEX_OUT_OF_RANGE); /* below 0 */
+    FAULTS(BAGS(INTS(GN_I32, 1, 2, 0, 3), INTS(GN_I64, 2, 3)), GN_INDEX_OUT_OF_RANGE);     /* more than ids */
+    FAULTS(BAGS(INTS(GN_I32, 1, 2, 0, 4), INTS(GN_I64, 2, 1)), GN_INDEX_OUT_OF_RANGE);     /* in no bag */
+}
+
 TEST(scatter_index_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
@@ -851,6 +868,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(division_of_nothing_by_zero_is_no_error),
     TEST_ENTRY(gather_index_outside_is_index_out_of_range),
     TEST_ENTRY(embedding_id_outside_is_index_out_of_range),
+    TEST_ENTRY(embedding_bag_ids_and_lengths_outside_are_index_out_of_range),
     TEST_ENTRY(scatter_index_outside_is_index_out_of_range),
     TEST_ENTRY(select_index_outside_is_index_out_of_range),
     TEST_ENTRY(nonzero_bound_too_small_is_index_out_of_range),

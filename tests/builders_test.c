@@ -182,6 +182,8 @@ static gn_tensor attend_alone(gn_tensor a) {
     X(im2col, GN_F32, S4, gn_im2col(a, GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(0, 0), GN_SHAPE(1, 1)))                \
     X(gather, GN_F32, M23, gn_gather(a, 0, row_places(g)))                                                             \
     X(embedding, GN_F32, M23, gn_embedding(a, gn_arange(g, GN_I64, 2, 0, 1)))                                          \
+    X(embedding_bag, GN_F32, M23,                                                                                      \
+      gn_embedding_bag(a, gn_arange(g, GN_I64, 2, 0, 1), whole(g, GN_I32, GN_SHAPE(2), 1), GN_BAG_SUM))                \
     X(one_hot, GN_I32, GN_SCALAR, gn_one_hot(a, 1, GN_F32))                                                            \
     X(scatter_add, GN_F32, M23,                                                                                        \
       gn_scatter_add(a, 0, whole(g, GN_I64, GN_SHAPE(0, 3), 0), whole(g, GN_F32, GN_SHAPE(0, 3), 0)))                  \

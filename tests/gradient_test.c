@@ -285,6 +285,9 @@ BUILD(b_broadcast, gn_broadcast(in[0], GN_SHAPE(2, 3, 4)))
 BUILD(b_gather, gn_gather(in[0], 0, indices(c, GN_SHAPE(5, 3), 4)))
 BUILD(b_gather_last, gn_gather(in[0], -1, indices(c, GN_SHAPE(2, 6), 5)))
 BUILD(b_embedding, gn_embedding(in[0], indices(c, GN_SHAPE(2, 3), 5)))
+#define LENGTHS gn_data_copy(c, GN_I32, GN_SHAPE(2, 2), ((const int32_t[4]){ 3, 0, 1, 2 }))
+BUILD(b_embedding_bag, gn_embedding_bag(in[0], indices(c, GN_SHAPE(8), 5), LENGTHS, GN_BAG_SUM))
+BUILD(b_embedding_bag_mean, gn_embedding_bag(in[0], indices(c, GN_SHAPE(6), 5), LENGTHS, GN_BAG_MEAN))
 BUILD(b_scatter_add, gn_scatter_add(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
 BUILD(b_cross_entropy, gn_cross_entropy(in[0], indices(c, GN_SHAPE(2, 3), 4)))
 BUILD(b_mse_loss, gn_mse_loss(in[0], in[1]))
@@ -432,6 +435,8 @@ static const problem problems[] = {
     { "gather", "first axis", 1, { S(4, 3) }, { 0 }, b_gather, 0 },
     { "gather", "last axis, fewer rows", 1, { S(3, 5) }, { 0 }, b_gather_last, 0 },
     { "embedding", "repeated ids", 1, { S(5, 3) }, { 0 }, b_embedding, 0 },
+    { "embedding_bag", "sum, repeated ids", 1, { S(5, 3) }, { 0 }, b_embedding_bag, 0 },
+    { "embedding_bag", "mean", 1, { S(5, 3) }, { 0 }, b_embedding_bag_mean, 0 },
     { "scatter_add", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter_add, 0 },
     { "cross_entropy", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy, 0 },
     { "mse_loss", "matrices", 2, { S(3, 4), S(3, 4) }, { 0 }, b_mse_loss, 0 },

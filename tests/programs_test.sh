@@ -22,6 +22,8 @@ settings_of() {
             echo "--tokens 4 --mode blind" ;;
         examples/chat) echo "--train-steps 2 --max-tokens 4 --json --save $WORK/poem" ;;
         examples/serve_text) echo "$WORK/poem --json" ;;
+        examples/recommend) echo "--steps 4 --batch 64 --held-out 200 --min-auc 0 --json" ;;
+        examples/diffusion) echo "--steps 2 --batch 2 --max-loss 9 --samples 2 --sampling-steps 2 --out $WORK/shapes.ppm --json" ;;
         examples/genie_serve) echo "--devices list" ;;
         examples/genie_trace)
             HOME=$WORK GENIE_TRACE=$WORK/hello.jsonl "$EXAMPLES/hello" >"$WORK/hello.output" 2>&1
