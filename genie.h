@@ -17349,7 +17349,7 @@ static const char *gn__recurrent_at(const gn__recurrent *j, int input, const int
     }                                                                                                             \
     static void gn__cell_bent_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n, const R *peep,  \
                                   const R *c, R *y, R *slope) {                                                   \
-        R x[GN__CELL_WIDE], q[GN__CELL_WIDE];                                                                     \
+        R x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 };                                                     \
         gn__cell_gate_##S(j, g, b, u, n, x, q);                                                                   \
         GN__EACH x[l] += q[l];                                                                                    \
         if (peep && j->f.peepholes) GN__EACH x[l] += peep[l] * c[l];                                              \
@@ -17367,50 +17367,51 @@ GN__DEFINE_CELL(f64, double)
 #undef GN__DEFINE_CELL
 
 /* One step of n units. */
-#define GN__DEFINE_CELLS(S, R)                                                                           \
-    static void gn__cell_gru_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h) {        \
-        R r[GN__CELL_WIDE], z[GN__CELL_WIDE], x[GN__CELL_WIDE], q[GN__CELL_WIDE], y[GN__CELL_WIDE];      \
-        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, NULL);                                           \
-        if (j->resets) {                                                                                 \
-            R *to = GN__CELL_ROW(R, reset, b);                                                           \
-            GN__EACH to[l] = r[l] * h[l];                                                                \
-            return;                                                                                      \
-        }                                                                                                \
-        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, NULL);                                           \
-        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                          \
-        bool first = j->f.bits & GN__RECURRENT_RESET_FIRST;                                              \
-        GN__EACH x[l] += first ? q[l] : r[l] * q[l];                                                     \
-        gn__cell_bend_##S(j, 1, x, y, NULL, n);                                                          \
-        GN__EACH h[l] = (1 - z[l]) * y[l] + z[l] * h[l];                                                 \
-    }                                                                                                    \
-    static void gn__cell_lstm_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h, R *c) { \
-        R i[GN__CELL_WIDE], f[GN__CELL_WIDE], g[GN__CELL_WIDE], peep[GN__CELL_WIDE];                     \
-        gn__cell_peep_##S(j, 0, u, n, peep);                                                             \
-        gn__cell_bent_##S(j, 0, b, u, n, peep, c, i, NULL);                                              \
-        gn__cell_peep_##S(j, 2, u, n, peep);                                                             \
-        if (!(j->f.bits & GN__RECURRENT_COUPLED)) gn__cell_bent_##S(j, 1, b, u, n, peep, c, f, NULL);    \
-        else GN__EACH f[l] = 1 - i[l];                                                                   \
-        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, NULL);                                           \
-        GN__EACH c[l] = f[l] * c[l] + i[l] * g[l];                                                       \
-        gn__cell_put_##S(j, 1, b, u, n, c);                                                              \
-        gn__cell_peep_##S(j, 1, u, n, peep);                                                             \
-        gn__cell_bent_##S(j, 3, b, u, n, peep, c, i, NULL);                                              \
-        gn__cell_bend_##S(j, 2, c, g, NULL, n);                                                          \
-        GN__EACH h[l] = i[l] * g[l];                                                                     \
-    }                                                                                                    \
-    static void gn__cell_step_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {             \
-        R *h = GN__CELL_ROW(R, h, b), y[GN__CELL_WIDE] = { 0 };                                          \
-        if (j->lengths && j->t >= j->lengths[b]) {                                                       \
-            for (int s = 0; s < j->f.states && !j->resets; s++) gn__cell_put_##S(j, s, b, u, n, y);      \
-            if (j->resets) memset(GN__CELL_ROW(R, reset, b), 0, (size_t)n * sizeof(R));                  \
-            return;                                                                                      \
-        }                                                                                                \
-        if (j->f.gates == 1) {                                                                           \
-            gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, NULL);                                       \
-            memcpy(h, y, (size_t)n * sizeof *h);                                                         \
-        } else if (j->f.gates == 3) gn__cell_gru_##S(j, b, u, n, h);                                     \
-        else gn__cell_lstm_##S(j, b, u, n, h, GN__CELL_ROW(R, state, b));                                \
-        if (!j->resets) gn__cell_put_##S(j, 0, b, u, n, h);                                              \
+#define GN__DEFINE_CELLS(S, R)                                                                                       \
+    static void gn__cell_gru_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h) {                    \
+        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },    \
+          y[GN__CELL_WIDE] = { 0 };                                                                                  \
+        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, NULL);                                                       \
+        if (j->resets) {                                                                                             \
+            R *to = GN__CELL_ROW(R, reset, b);                                                                       \
+            GN__EACH to[l] = r[l] * h[l];                                                                            \
+            return;                                                                                                  \
+        }                                                                                                            \
+        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, NULL);                                                       \
+        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                      \
+        bool first = j->f.bits & GN__RECURRENT_RESET_FIRST;                                                          \
+        GN__EACH x[l] += first ? q[l] : r[l] * q[l];                                                                 \
+        gn__cell_bend_##S(j, 1, x, y, NULL, n);                                                                      \
+        GN__EACH h[l] = (1 - z[l]) * y[l] + z[l] * h[l];                                                             \
+    }                                                                                                                \
+    static void gn__cell_lstm_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h, R *c) {             \
+        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, peep[GN__CELL_WIDE] = { 0 }; \
+        gn__cell_peep_##S(j, 0, u, n, peep);                                                                         \
+        gn__cell_bent_##S(j, 0, b, u, n, peep, c, i, NULL);                                                          \
+        gn__cell_peep_##S(j, 2, u, n, peep);                                                                         \
+        if (!(j->f.bits & GN__RECURRENT_COUPLED)) gn__cell_bent_##S(j, 1, b, u, n, peep, c, f, NULL);                \
+        else GN__EACH f[l] = 1 - i[l];                                                                               \
+        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, NULL);                                                       \
+        GN__EACH c[l] = f[l] * c[l] + i[l] * g[l];                                                                   \
+        gn__cell_put_##S(j, 1, b, u, n, c);                                                                          \
+        gn__cell_peep_##S(j, 1, u, n, peep);                                                                         \
+        gn__cell_bent_##S(j, 3, b, u, n, peep, c, i, NULL);                                                          \
+        gn__cell_bend_##S(j, 2, c, g, NULL, n);                                                                      \
+        GN__EACH h[l] = i[l] * g[l];                                                                                 \
+    }                                                                                                                \
+    static void gn__cell_step_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {                         \
+        R *h = GN__CELL_ROW(R, h, b), y[GN__CELL_WIDE] = { 0 };                                                      \
+        if (j->lengths && j->t >= j->lengths[b]) {                                                                   \
+            for (int s = 0; s < j->f.states && !j->resets; s++) gn__cell_put_##S(j, s, b, u, n, y);                  \
+            if (j->resets) memset(GN__CELL_ROW(R, reset, b), 0, (size_t)n * sizeof(R));                              \
+            return;                                                                                                  \
+        }                                                                                                            \
+        if (j->f.gates == 1) {                                                                                       \
+            gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, NULL);                                                   \
+            memcpy(h, y, (size_t)n * sizeof *h);                                                                     \
+        } else if (j->f.gates == 3) gn__cell_gru_##S(j, b, u, n, h);                                                 \
+        else gn__cell_lstm_##S(j, b, u, n, h, GN__CELL_ROW(R, state, b));                                            \
+        if (!j->resets) gn__cell_put_##S(j, 0, b, u, n, h);                                                          \
     }
 GN__DEFINE_CELLS(f32, float)
 GN__DEFINE_CELLS(f64, double)
@@ -17434,8 +17435,9 @@ GN__DEFINE_CELLS(f64, double)
         memcpy((R *)(void *)j->gates + b * f->gates * f->H + column, y, (size_t)n * sizeof *y);                       \
     }                                                                                                                 \
     static void gn__cell_gru_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) {               \
-        R r[GN__CELL_WIDE], z[GN__CELL_WIDE], x[GN__CELL_WIDE], q[GN__CELL_WIDE], y[GN__CELL_WIDE], h[GN__CELL_WIDE], \
-            by_r[GN__CELL_WIDE], by_z[GN__CELL_WIDE], by_n[GN__CELL_WIDE];                                            \
+        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },     \
+          y[GN__CELL_WIDE] = { 0 }, h[GN__CELL_WIDE] = { 0 }, by_r[GN__CELL_WIDE] = { 0 },                            \
+          by_z[GN__CELL_WIDE] = { 0 }, by_n[GN__CELL_WIDE] = { 0 };                                                   \
         gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, by_r);                                                        \
         gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, by_z);                                                        \
         gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                       \
@@ -17453,10 +17455,10 @@ GN__DEFINE_CELLS(f64, double)
         gn__cell_back_put_##S(j, 3, b, u, n, x);                                                                      \
     }                                                                                                                 \
     static void gn__cell_lstm_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh, R *dc) {       \
-        R i[GN__CELL_WIDE], f[GN__CELL_WIDE], g[GN__CELL_WIDE], o[GN__CELL_WIDE], c[GN__CELL_WIDE],                   \
-            old[GN__CELL_WIDE], by_i[GN__CELL_WIDE], by_f[GN__CELL_WIDE] = { 0 }, by_g[GN__CELL_WIDE],                \
-                                                     by_o[GN__CELL_WIDE], bent[GN__CELL_WIDE], by_c[GN__CELL_WIDE],   \
-                                                     peep[3][GN__CELL_WIDE];                                          \
+        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, o[GN__CELL_WIDE] = { 0 },     \
+          c[GN__CELL_WIDE] = { 0 }, old[GN__CELL_WIDE] = { 0 }, by_i[GN__CELL_WIDE] = { 0 },                          \
+          by_f[GN__CELL_WIDE] = { 0 }, by_g[GN__CELL_WIDE] = { 0 }, by_o[GN__CELL_WIDE] = { 0 },                      \
+          bent[GN__CELL_WIDE] = { 0 }, by_c[GN__CELL_WIDE] = { 0 }, peep[3][GN__CELL_WIDE] = { { 0 } };               \
         bool coupled = j->f.bits & GN__RECURRENT_COUPLED;                                                             \
         for (int k = 0; k < 3; k++) gn__cell_peep_##S(j, k, u, n, peep[k]);                                           \
         gn__cell_state_##S(j, 3, 1, b, u, n, old);                                                                    \
@@ -17481,7 +17483,7 @@ GN__DEFINE_CELLS(f64, double)
     }                                                                                                                 \
     static void gn__cell_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {                          \
         R *dh = GN__CELL_ROW(R, h, b), *dc = GN__CELL_ROW(R, state, b), y[GN__CELL_WIDE] = { 0 },                     \
-          slope[GN__CELL_WIDE];                                                                                       \
+          slope[GN__CELL_WIDE] = { 0 };                                                                               \
         const R *more = GN__CELL_ROW(const R, more, b);                                                               \
         GN__EACH dh[l] += more[l];                                                                                    \
         if (j->lengths && j->t >= j->lengths[b]) {                                                                    \
@@ -19078,6 +19080,12 @@ static void gn__see_conv(gn__recognition *w, uint32_t i) {
     gn__claim_tail(w, i, GN_ROLE_CONV);
 }
 
+/* A recurrent layer's steps, and the product of its input by all steps. */
+static void gn__see_recurrent(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_RECURRENT) return;
+    gn__claim(w, i, GN_ROLE_RECURRENT, i);
+}
+
 static bool gn__bends(int op) {
     return gn__op_sort(op) == GN__SCALARS && op != GN_OP_ADD && op != GN_OP_SUB && op != GN_OP_MUL && op != GN_OP_DIV &&
            op != GN_OP_NEG && op != GN_OP_FMA;
@@ -19246,17 +19254,12 @@ static const struct {
     uint8_t role;
     void (*see)(gn__recognition *w, uint32_t i);
 } gn__recognisers[] = {
-    { GN_ROLE_NORM, gn__see_norm },
-    { GN_ROLE_NONE, gn__see_attention },
-    { GN_ROLE_KV_APPEND, gn__see_kv_append },
-    { GN_ROLE_EMBEDDING, gn__see_embedding },
-    { GN_ROLE_LOSS, gn__see_loss },
-    { GN_ROLE_OPTIMIZER, gn__see_optimizer },
-    { GN_ROLE_CONV, gn__see_conv },
-    { GN_ROLE_HEAD, gn__see_head },
-    { GN_ROLE_MLP, gn__see_mlp },
-    { GN_ROLE_LINEAR, gn__see_linear },
-    { GN_ROLE_RESIDUAL, gn__see_residual },
+    { GN_ROLE_NORM, gn__see_norm },           { GN_ROLE_NONE, gn__see_attention },
+    { GN_ROLE_KV_APPEND, gn__see_kv_append }, { GN_ROLE_EMBEDDING, gn__see_embedding },
+    { GN_ROLE_LOSS, gn__see_loss },           { GN_ROLE_OPTIMIZER, gn__see_optimizer },
+    { GN_ROLE_CONV, gn__see_conv },           { GN_ROLE_RECURRENT, gn__see_recurrent },
+    { GN_ROLE_HEAD, gn__see_head },           { GN_ROLE_MLP, gn__see_mlp },
+    { GN_ROLE_LINEAR, gn__see_linear },       { GN_ROLE_RESIDUAL, gn__see_residual },
 };
 
 /* ---- preparing ---- */

@@ -92,7 +92,7 @@ typedef struct input {
     int64_t begin, end, step;
 } input;
 
-#define MAX_INPUTS 8
+#define MAX_INPUTS 9
 
 typedef struct sample {
     const char *what; /* names the case in a failure */
