@@ -1335,13 +1335,13 @@ typedef struct gn_recurrent_desc {
     double clip;              /* what an activation takes is clamped to [-clip, clip]; 0: is not */
     gn_activation act[2][3];  /* f, g, h by direction */
 } gn_recurrent_desc;
-/* A recurrent layer of x (T,B,I) by w (D,G*H,I) and r (D,G*H,H), floats of one dtype, D 1 or 2: x wT is the input's part
-   of the gates, q = h rT that of the state. The result is (S,T+1,D,B,H): [0] holds h, [1] of an LSTM c; of them [t] is
-   the state after step t, 0 where t is not below the row's length, and [T] the last state (that before the first step
-   where the length is 0). gn_slice gives either without a copy. The states are rounded to the dtype after each step.
-   NULL: all zero. No size may be 0. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT; a length that is
-   too large or below 0 is GN_INDEX_OUT_OF_RANGE at the read. Differentiable, but for a GRU with reset_first: by all
-   but lengths. */
+/* A recurrent layer of x (T,B,I) by w (D,G*H,I) and r (D,G*H,H), floats of one dtype, D 1 or 2: x wT is the part of
+   the gates by x, q = h rT that by the state. The result is (S,T+1,D,B,H): [0] holds h, [1] of an LSTM c; of them [t]
+   is the state after step t, 0 where t is not below the row's length, and [T] the last state (that before the first
+   step where the length is 0). gn_slice gives either without a copy. The states are rounded to the dtype after each
+   step. NULL: all zero. No size may be 0. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT; a length
+   below 0 or above T is GN_INDEX_OUT_OF_RANGE at the read. Differentiable by all but lengths; a GRU with reset_first
+   is not. */
 GN_API gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor r,
                                  const gn_recurrent_desc *desc);
 #define gn_recurrent(...) gn_recurrent_at(GN_HERE, __VA_ARGS__)

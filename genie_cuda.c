@@ -7669,7 +7669,8 @@ static void emit_interpolate(emit *e, uint32_t node) {
 enum { RECURRENT_ROWS = 4 }; /* of a block, at most */
 
 static const char recurrent_text[] =
-    "// A block runs all steps of up to four rows in one direction. P: T, C, I (of lengths), CELL (of gn_cell), G, D, "
+    "// A block runs all steps of up to four rows in one direction. P: T, C, I (of lengths), CELL (of gn_cell), G, "
+    "WAYS, "
     "STEPS, B, H, ROWS of a block, REVERSE FIRST COUPLED BIAS LEN H0 C0 PEEP, place(gate), strides X0 to X3 …, "
     "act(direction, which, x, slope)\n"
     "template <int K, class C> M C cell_bend(C x, C most, C alpha, C beta, C *slope) {\n"
@@ -7726,7 +7727,7 @@ static const char recurrent_text[] =
     "P::T *o, typename P::C *rh, u32 *err, u32 node) {\n"
     "  typedef typename P::C C; typedef typename P::T T;\n"
     "  enum { R = P::ROWS, G = P::G };\n"
-    "  const i64 STEP = P::D * P::B * P::H, PLANE = (P::STEPS + 1) * STEP, groups = (P::B + R - 1) / R;\n"
+    "  const i64 STEP = P::WAYS * P::B * P::H, PLANE = (P::STEPS + 1) * STEP, groups = (P::B + R - 1) / R;\n"
     "  const i64 d = blockIdx.x / groups, first = blockIdx.x % groups * R, base = (d * P::B + first) * P::H;\n"
     "  const int n = (int)(P::B - first < R ? P::B - first : R), lane = threadIdx.x & 31;\n"
     "  const bool back = P::REVERSE || d == 1;\n"
@@ -7820,7 +7821,7 @@ static const char recurrent_back_text[] =
     "typename P::T *o, typename P::C *room, u32 *err, u32 node) {\n"
     "  typedef typename P::C C; typedef typename P::T T;\n"
     "  enum { R = P::ROWS, G = P::G, PUTS = G == 1 ? 1 : 4 };\n"
-    "  const i64 STEP = P::D * P::B * P::H, groups = (P::B + R - 1) / R, W = PUTS * P::H;\n"
+    "  const i64 STEP = P::WAYS * P::B * P::H, groups = (P::B + R - 1) / R, W = PUTS * P::H;\n"
     "  const i64 d = blockIdx.x / groups, first = blockIdx.x % groups * R, base = (d * P::B + first) * P::H;\n"
     "  const i64 n = P::B - first < R ? P::B - first : R;\n"
     "  const bool back = P::REVERSE || d == 1;\n"
@@ -7922,7 +7923,7 @@ static void put_recurrent(emit *e, uint32_t node, bool back) {
         (a[1] & 1) != 0);
     put(t, "FIRST = %d, COUPLED = %d, BIAS = %d, LEN = %d, H0 = %d, C0 = %d, PEEP = %d };\n", (a[1] & 4) != 0,
         (a[1] & 8) != 0, at.bias != 0, at.lengths != 0, at.h0 != 0, at.c0 != 0, at.peepholes != 0);
-    put(t, "  static const i64 D = %lldll, STEPS = %lldll, B = %lldll, H = %lldll", (long long)x->dims[0],
+    put(t, "  static const i64 WAYS = %lldll, STEPS = %lldll, B = %lldll, H = %lldll", (long long)x->dims[0],
         (long long)x->dims[1], (long long)x->dims[2], (long long)(x->dims[3] / gates));
     put_strides(t, e, node, 0, true, "X");
     put_strides(t, e, node, at.r, true, "R");
