@@ -72,8 +72,9 @@
                      GN_LIMIT and the name of the budget, and the session goes on; a refused step has changed nothing.
                      Weights that no session uses are dropped to make room (idle_memory, idle_minutes).
        Meaning       The structure of a graph shows what its nodes are for: embedding, linear, MLP, attention, KV
-                     append, norm, residual, loss, optimiser step, head; prefill, decode, training; text, vision. Such
-                     blocks are placed and run as units. A program may state its meaning (gn_role, gn_phase,
+                     append, norm, residual, loss, optimiser step, head, adapter, conv, separable conv, pooling, skip,
+                     patch embedding, embedding bag, interaction; prefill, decode, training; text, vision, audio, table.
+                     Such blocks are placed and run as units. A program may state its meaning (gn_role, gn_phase,
                      gn_residency, gn_modality), which takes precedence; where that contradicts the structure, it is
                      counted (meaning_disagreements) and logged once for each plan.
        Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
@@ -148,7 +149,7 @@
          context over that server alone has ended, and the program opens another.
        - 16-bit floats are computed in f32 within a loop; a loop that is cut over two devices rounds once more.
        - No sparse dtypes. Quantisation is a way to store weights (gn_quantized), not to compute. No Python.
-       - Denoising and audio are not recognised: a program states them (gn_phase, gn_modality).
+       - Denoising is not recognised: a program states it (gn_phase).
        - Matmul and linear take inputs of one dtype. The gradient of attention is that of the formula written out, with
          its scores in memory.
 
@@ -1660,7 +1661,14 @@ GN_API gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *de
     X(HEAD, 12, "head")                          \
     X(SAMPLING, 13, "sampling")                  \
     X(CONV, 14, "conv")                          \
-    X(RECURRENT, 15, "recurrent")
+    X(SEPARABLE_CONV, 15, "separable conv")      \
+    X(PATCHES, 16, "patch embedding")            \
+    X(POOLING, 17, "pooling")                    \
+    X(SKIP, 18, "skip")                          \
+    X(EMBEDDING_BAG, 19, "embedding bag")        \
+    X(INTERACTION, 20, "interaction")            \
+    X(ADAPTER, 21, "adapter")                    \
+    X(RECURRENT, 22, "recurrent")
 #define GN_RESIDENCIES(X)          \
     X(UNKNOWN, 0, "unknown")       \
     X(ACTIVATION, 1, "activation") \
@@ -2120,11 +2128,11 @@ typedef struct gn_meaning {
 } gn_meaning;
 
 /* Bits of recognisers_off: what is not to be recognised. */
-#define GN_OFF_ROLE(role) (1u << (role))
-#define GN_OFF_PHASE(phase) (1u << (16 + (phase)))
+#define GN_OFF_ROLE(role) ((uint64_t)1 << (role))
+#define GN_OFF_PHASE(phase) ((uint64_t)1 << (48 + (phase)))
 /* GN_OUT_OF_MEMORY, and what `cancel` (NULL: nothing) is set to, with *out_meaning empty. gn_meaning_deinit frees what
    it holds. */
-GN_API gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel,
+GN_API gn_result gn_meaning_make(const gn_part *part, uint64_t recognisers_off, const gn_flag *cancel,
                                  gn_meaning *out_meaning, gn_fault *f);
 GN_API void gn_meaning_deinit(gn_meaning *m);
 
@@ -8845,33 +8853,33 @@ GN__DEFINE_RANDOM(base, )
 GN__SMALL_END
 #if GN__X86
 /* A word in each 64 bits, of which the upper half is not looked at: two vectors of W elements at a time. */
-#define GN__DEFINE_PHILOX(S, attribute, W, MUL)                                                                  \
-    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) {      \
-        typedef uint64_t vec __attribute__((vector_size(8 * W)));                                                \
-        typedef int32_t half __attribute__((vector_size(8 * W)));                                                \
-        typedef uint32_t low __attribute__((vector_size(4 * W), aligned(4), may_alias));                         \
-        const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);                 \
-        vec at;                                                                                                  \
-        for (int l = 0; l < W; l++) at[l] = first + (uint64_t)l;                                                 \
-        for (int l = 0; l < GN__RANDOM; l += 2 * W, at += (uint64_t)(2 * W)) {                                   \
-            vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);                         \
-            for (int i = 0; i < 2; i++) {                                                                        \
-                c[i][0] = at + (uint64_t)(i * W);                                                                \
-                c[i][1] = c[i][0] >> 32;                                                                         \
-                c[i][2] = (vec){ 0 } + run;                                                                      \
-                c[i][3] = c[i][2] >> 32;                                                                         \
-            }                                                                                                    \
-            for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                       \
-                for (int i = 0; i < 2; i++) {                                                                    \
-                    vec x = (vec)MUL(m0, (half)c[i][0]), y = (vec)MUL(m1, (half)c[i][2]);                        \
-                    c[i][0] = (y >> 32) ^ c[i][1] ^ k0;                                                          \
-                    c[i][2] = (x >> 32) ^ c[i][3] ^ k1;                                                          \
-                    c[i][1] = y;                                                                                 \
-                    c[i][3] = x;                                                                                 \
-                }                                                                                                \
-            for (int i = 0; i < 2; i++)                                                                          \
-                for (int k = 0; k < 4; k++) *(low *)&b->w[k][l + i * W] = __builtin_convertvector(c[i][k], low); \
-        }                                                                                                        \
+#define GN__DEFINE_PHILOX(S, attribute, W, MUL)                                                             \
+    attribute static void gn__philox_##S(gn__random_block *b, uint64_t first, uint64_t run, uint64_t key) { \
+        typedef uint64_t vec __attribute__((vector_size(8 * W)));                                           \
+        typedef int32_t half __attribute__((vector_size(8 * W)));                                           \
+        typedef uint32_t low __attribute__((vector_size(4 * W), aligned(4), may_alias));                    \
+        const half m0 = (half)((vec){ 0 } + 0xD2511F53u), m1 = (half)((vec){ 0 } + 0xCD9E8D57u);            \
+        vec at;                                                                                             \
+        for (int l = 0; l < W; l++) at[l] = first + (uint64_t)l;                                            \
+        for (int l = 0; l < GN__RANDOM; l += 2 * W, at += (uint64_t)(2 * W)) {                              \
+            vec c[2][4], k0 = (vec){ 0 } + (uint32_t)key, k1 = (vec){ 0 } + (key >> 32);                    \
+            GN__UNROLL for (int i = 0; i < 2; i++) {                                                        \
+                c[i][0] = at + (uint64_t)(i * W);                                                           \
+                c[i][1] = c[i][0] >> 32;                                                                    \
+                c[i][2] = (vec){ 0 } + run;                                                                 \
+                c[i][3] = c[i][2] >> 32;                                                                    \
+            }                                                                                               \
+            for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)                  \
+                GN__UNROLL for (int i = 0; i < 2; i++) {                                                    \
+                    vec x = (vec)MUL(m0, (half)c[i][0]), y = (vec)MUL(m1, (half)c[i][2]);                   \
+                    c[i][0] = (y >> 32) ^ c[i][1] ^ k0;                                                     \
+                    c[i][2] = (x >> 32) ^ c[i][3] ^ k1;                                                     \
+                    c[i][1] = y;                                                                            \
+                    c[i][3] = x;                                                                            \
+                }                                                                                           \
+            GN__UNROLL for (int i = 0; i < 2; i++) GN__UNROLL for (int k = 0; k < 4; k++) *                 \
+                (low *)&b->w[k][l + i * W] = __builtin_convertvector(c[i][k], low);                         \
+        }                                                                                                   \
     }
 #if defined(__clang__)
 #define GN__MUL512(a, b) __builtin_ia32_pmuludq512(a, b)
@@ -11893,6 +11901,20 @@ static bool gn__gemm_is_small(const gn__gemm *g) {
            (g->m + g->n) * g->k <= GN__SMALL_SIDES;
 }
 
+/* Whether both sides become f32 as a whole before they are packed: each lies in one piece. */
+static bool gn__small_widens(const gn__gemm_job *j) {
+    const gn__gemm *g = j->g;
+    bool halves = g->dtype == GN_F16 || g->dtype == GN_BF16, left = g->ak == 1 ? g->am == g->k : g->am == 1,
+         right = g->bn == 1 ? g->bk == g->n : g->bk == 1 && g->bn == g->k;
+    return halves && !j->pairs && !g->lead && !g->win && left && (g->ak == 1 || g->ak == g->m) && right &&
+           g->m * g->n <= GN__SMALL_SIDES;
+}
+
+static size_t gn__small_bytes(const gn__gemm_job *j) {
+    int64_t bytes = GN__GEMM_EDGE + j->room + gn__gemm_sums(j) + (j->tile_m * j->k + 16) * j->size;
+    return (size_t)((bytes + 63) & ~(int64_t)63);
+}
+
 /* Makes j what g's shape needs. Bytes of scratch. */
 static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     const gn__gemm *g = j->g;
@@ -11901,7 +11923,8 @@ static size_t gn__small_prepare(gn__gemm_job *j, bool bf16) {
     j->rows = g->m;
     j->tile_m = (g->m + mr - 1) / mr * mr;
     j->room = (g->n + nr - 1) / nr * nr * j->k * j->size;
-    return (size_t)(GN__GEMM_EDGE + j->room + gn__gemm_sums(j) + (j->tile_m * j->k + 16) * j->size);
+    int64_t wide = gn__small_widens(j) ? g->m * g->k + g->k * g->n + g->m * g->n : 0;
+    return gn__small_bytes(j) + (size_t)wide * sizeof(float);
 }
 
 /* A side of a tiny product as f32 or f64, rows of `cols` in a row. */
@@ -11938,8 +11961,33 @@ static bool gn__gemm_tiny(const gn__gemm_job *j) {
     return true;
 }
 
+static void gn__gemm_small(gn__gemm_job *j, char *scratch);
+
+/* The product of f32 that has the sums of this one, which are then rounded. */
+static void gn__small_wide(const gn__gemm_job *j, char *scratch) {
+    const gn__gemm *g = j->g;
+    float *a = (float *)(void *)(scratch + gn__small_bytes(j)), *b = a + g->m * g->k, *c = b + g->k * g->n;
+    gn__gemm wide = *g;
+    gn__gemm_job job = { .g = &wide, .kernels = j->kernels };
+    gn__load_f32(a, g->dtype, g->a, 1, g->m * g->k);
+    gn__load_f32(b, g->dtype, g->b, 1, g->k * g->n);
+    wide.a = (const char *)a;
+    wide.b = (const char *)b;
+    wide.c = (char *)c;
+    wide.bias = NULL;
+    wide.dtype = GN_F32;
+    gn__small_prepare(&job, false);
+    gn__gemm_small(&job, scratch);
+    if (!g->bias) gn__store_f32(c, g->dtype, g->c, 1, g->m * g->n);
+    for (int64_t i = 0; i < g->m && g->bias; i++) gn__gemm_store(g, c + i * g->n, i, 0, g->n);
+}
+
 static void gn__gemm_small(gn__gemm_job *j, char *scratch) {
     if (gn__gemm_tiny(j)) return;
+    if (gn__small_widens(j)) {
+        gn__small_wide(j, scratch);
+        return;
+    }
     int64_t mr = j->tiles->mr;
     j->a = scratch + GN__GEMM_EDGE + j->room + gn__gemm_sums(j);
     for (int64_t p = 0; p < j->rows; p += mr)
@@ -18549,7 +18597,8 @@ enum {
     GN__PARAM = 2,  /* depends on a weight or a state */
     GN__RESULT = 4, /* an output or an update shows it */
     GN__GRADIENT = 8,
-    GN__DROPPED = 16 /* it was read from outside its group before the group's end */
+    GN__DROPPED = 16, /* it was read from outside its group before the group's end */
+    GN__ORDERED = 32  /* an attention, an append or a recurrence reads it on its way: its rows have an order */
 };
 enum { GN__SCALARS = 1, GN__REDUCTIONS = 2, GN__SOFTMAXES = 4, GN__CHOICES = 8 }; /* what a walk passes */
 enum { GN__WALK_MOST = 48, GN__TRACE_MOST = 64 };
@@ -18559,7 +18608,8 @@ typedef struct gn__recognition {
     const gn_part *p;
     const gn_flag *cancel;
     gn_meaning *m;
-    uint32_t n, off;
+    uint64_t off;
+    uint32_t n;
     uint32_t *base;   /* the node whose elements this one shows */
     uint32_t *reader; /* first node that reads it, n: none */
     uint32_t *reads;  /* how often it is read */
@@ -18585,6 +18635,11 @@ GN__INLINE uint32_t gn__in_base(const gn__recognition *w, uint32_t i, uint32_t k
 GN__INLINE bool gn__is_free(const gn__recognition *w, uint32_t i) { return (w->facts[i] & GN__FREE) != 0; }
 static int64_t gn__dim(const gn__recognition *w, uint32_t i, int axis) {
     return w->p->dims[w->p->nodes[i].dims + (uint32_t)axis];
+}
+
+static int64_t gn__last_dim(const gn__recognition *w, uint32_t i) {
+    int rank = w->p->nodes[i].rank;
+    return rank ? gn__dim(w, i, rank - 1) : 1;
 }
 
 static int64_t gn__elements(const gn__recognition *w, uint32_t i) { return (int64_t)gn__part_elements(w->p, i); }
@@ -19050,9 +19105,68 @@ static void gn__see_embedding(gn__recognition *w, uint32_t i) {
             uint32_t x = gn__in_base(w, r, k);
             if (!gn__is_free(w, x) && w->role[x] != GN_ROLE_EMBEDDING) return;
             if (!gn__is_free(w, x)) gn__groups_join(w, x, i);
+            bool place = gn__op_at(w, x) == GN_OP_EMBEDDING && gn__op_at(w, gn__in_base(w, x, 1)) == GN_OP_ARANGE;
+            if (place) w->facts[i] |= GN__ORDERED, w->facts[x] |= GN__ORDERED; /* places were added */
         }
         gn__claim(w, r, GN_ROLE_EMBEDDING, i);
         at = r;
+    }
+}
+
+/* Rows of a table of parameters that are added, averaged or compared before anybody else reads them: what leaves the
+   table's device are the bags. */
+static void gn__see_bag(gn__recognition *w, uint32_t i) {
+    uint32_t way[4], n = 0, at = i;
+    bool bag = false;
+    if (w->role[i] || !gn__is_lookup(w, i)) return;
+    while (n < GN__LENGTH(way) && !bag) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN_OP_FAILED;
+        bool weighs = op == GN_OP_MUL || op == GN_OP_WHERE, merges = op == GN_OP_SCATTER_ADD || op == GN_OP_SCATTER_MAX;
+        if (w->reads[at] != 1 || (w->facts[at] & GN__RESULT) || r >= w->n || w->role[r]) return;
+        if (!weighs && !merges && !(gn__op_sort(op) & GN__REDUCTIONS)) return;
+        for (uint32_t k = 0; k < w->p->nodes[r].n_ins; k++) /* masks and weights of the bags are no parameters */
+            if (gn__in_base(w, r, k) != at && (w->facts[gn__in_base(w, r, k)] & GN__PARAM)) return;
+        bag = !weighs && gn__elements(w, r) < gn__elements(w, at);
+        if (!weighs && !bag) return;
+        way[n++] = at = r;
+    }
+    if (!bag) return;
+    gn__claim(w, i, GN_ROLE_EMBEDDING_BAG, i);
+    for (uint32_t k = 0; k < n; k++) gn__claim(w, way[k], GN_ROLE_EMBEDDING_BAG, i);
+}
+
+/* Each row of features times each other one: x x^T, with what puts the features together and what picks the products
+   that count. */
+static void gn__see_interaction(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_MATMUL || gn__in_base(w, i, 0) != gn__in_base(w, i, 1)) return;
+    uint32_t x = gn__in_base(w, i, 0), r = gn__reader_of(w, i);
+    if (gn__is_param(w, x) || gn__is_free(w, x)) return;
+    gn__claim(w, i, GN_ROLE_INTERACTION, i);
+    if (gn__op_at(w, x) == GN_OP_CONCAT) gn__claim(w, x, GN_ROLE_INTERACTION, i);
+    if (r < w->n && gn__op_at(w, r) == GN_OP_GATHER && gn__in_base(w, r, 0) == i &&
+        !(w->facts[gn__in_base(w, r, 1)] & GN__PARAM))
+        gn__claim(w, r, GN_ROLE_INTERACTION, i);
+}
+
+/* x W + s (x A) B where A and B together are smaller than W: what adapts W runs where W is. */
+static void gn__see_adapter(gn__recognition *w, uint32_t i) {
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_ADD) return;
+    for (uint32_t side = 0; side < 2; side++) {
+        uint32_t whole = gn__in_base(w, i, side), scaled = gn__in_base(w, i, 1 - side), low = scaled;
+        if (gn__op_at(w, scaled) == GN_OP_MUL && gn__scaled_input(w, scaled) != GN_NO_NODE)
+            low = gn__scaled_input(w, scaled);
+        uint32_t x = gn__linear_input(w, whole), mid = gn__linear_input(w, low);
+        if (x == GN_NO_NODE || mid == GN_NO_NODE || w->role[whole] || w->role[low]) continue;
+        mid = w->base[mid];
+        uint32_t from = gn__linear_input(w, mid);
+        if (from == GN_NO_NODE || w->base[from] != w->base[x] || w->role[mid]) continue;
+        int64_t rank = gn__last_dim(w, mid), in = gn__last_dim(w, x), out = gn__last_dim(w, whole);
+        if (rank >= in * out / GN__MAX(in + out, 1)) continue;
+        gn__claim(w, whole, GN_ROLE_LINEAR, i);
+        const uint32_t own[] = { mid, low, scaled, i };
+        for (size_t k = 0; k < GN__LENGTH(own); k++) gn__claim(w, own[k], GN_ROLE_ADAPTER, i);
+        return;
     }
 }
 
@@ -19080,10 +19194,102 @@ static void gn__see_conv(gn__recognition *w, uint32_t i) {
     gn__claim_tail(w, i, GN_ROLE_CONV);
 }
 
-/* A recurrent layer's steps, and the product of its input by all steps. */
+enum { GN__CONV_DENSE = 1, GN__CONV_POINT = 2, GN__CONV_PATCHES = 4, GN__CONV_DEPTHWISE = 8 };
+
+/* What the filters of conv i are: one for all channels, of one place, of places that do not overlap, of a channel
+   each. */
+static unsigned gn__conv_sort(const gn__recognition *w, uint32_t i) {
+    const gn_part_node *n = &w->p->nodes[i];
+    if (gn__op_at(w, i) != GN_OP_CONV) return 0;
+    const int64_t *a = w->p->attrs + n->attrs;
+    uint32_t filters = gn__in(w, i, 1);
+    bool transposed = a[0] & GN__CONV_TRANSPOSED, point = !transposed, patches = !transposed;
+    for (int k = 0; k + 2 < n->rank; k++) {
+        gn__conv_axis axis = gn__conv_axis_of(a, k);
+        int64_t kernel = gn__dim(w, filters, k + 2);
+        point &= kernel == 1;
+        patches &= kernel > 1 && kernel == axis.stride && axis.dilation == 1 && axis.before == 0 && axis.after == 0;
+    }
+    return (a[1] == 1 ? GN__CONV_DENSE : 0u) | (point ? GN__CONV_POINT : 0u) | (patches ? GN__CONV_PATCHES : 0u) |
+           (a[1] > 1 && !transposed && gn__dim(w, filters, 1) == 1 ? GN__CONV_DEPTHWISE : 0u);
+}
+
+/* A conv with a filter for each channel, then one of all channels at each place: what lies between is not sent. */
+static void gn__see_separable(gn__recognition *w, uint32_t i) {
+    gn__walk walk;
+    const unsigned point = GN__CONV_DENSE | GN__CONV_POINT;
+    if (w->role[i] || (gn__conv_sort(w, i) & point) != point) return;
+    uint32_t x = gn__in_base(w, i, 0), deep = x;
+    walk.n_inside = 0;
+    if (gn__op_sort(gn__op_at(w, x)) == GN__SCALARS) {
+        if (!gn__walk_up(w, x, GN__SCALARS, GN_NO_NODE, &walk) || walk.n_edge != 1 || !gn__walk_is_new(w, &walk))
+            return;
+        deep = walk.edge[0];
+    }
+    if (w->role[deep] || !(gn__conv_sort(w, deep) & GN__CONV_DEPTHWISE)) return;
+    gn__claim(w, i, GN_ROLE_SEPARABLE_CONV, i);
+    gn__claim_walk(w, &walk, GN_ROLE_SEPARABLE_CONV, i);
+    gn__claim(w, deep, GN_ROLE_SEPARABLE_CONV, i);
+    gn__claim_tail(w, i, GN_ROLE_SEPARABLE_CONV);
+}
+
+/* Patches of a picture become rows: a conv whose places do not overlap, or a product with data of four axes in another
+   shape; with the positions that are added. */
+static void gn__see_patches(gn__recognition *w, uint32_t i) {
+    uint32_t x = gn__linear_input(w, i), from = x == GN_NO_NODE ? i : w->base[x], at = i;
+    bool conv = gn__conv_sort(w, i) & GN__CONV_PATCHES;
+    bool product = x != GN_NO_NODE && w->p->nodes[from].leaf == GN_LEAF_DATA && w->p->nodes[from].rank >= 4 &&
+                   gn__last_dim(w, from) != gn__last_dim(w, x) &&
+                   gn__elements(w, x) > gn__dim(w, from, 0) * gn__last_dim(w, x); /* several rows of a picture */
+    if (w->role[i] || (!conv && !product)) return;
+    gn__claim(w, i, GN_ROLE_PATCHES, i);
+    for (int step = 0; step < 4; step++) {
+        uint32_t r = gn__reader_of(w, at);
+        int op = r < w->n ? gn__op_at(w, r) : GN_OP_FAILED;
+        if (op != GN_OP_ADD || w->role[r] || gn__scaled_input(w, r) != at) return;
+        gn__claim(w, r, GN_ROLE_PATCHES, i);
+        at = r;
+    }
+}
+
+/* What a value is made of by elements, towards a conv: the conv, or GN_NO_NODE. */
+static uint32_t gn__conv_before(const gn__recognition *w, uint32_t x) {
+    for (int k = 0; k < GN__TRACE_MOST && gn__op_sort(gn__op_at(w, x)) == GN__SCALARS; k++) {
+        uint32_t next = gn__main_input(w, x);
+        if (next == x) break;
+        x = next;
+    }
+    return gn__op_at(w, x) == GN_OP_CONV ? x : GN_NO_NODE;
+}
+
+/* Pooling runs with the conv whose result it makes smaller. */
+static void gn__see_pooling(gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    bool reduces = op == GN_OP_MEAN || op == GN_OP_MAX || op == GN_OP_SUM;
+    if (w->role[i] || (op != GN_OP_POOL && !reduces)) return;
+    uint32_t x = gn__in_base(w, i, 0), conv = gn__conv_before(w, x);
+    if (conv == GN_NO_NODE && reduces) return;
+    gn__claim(w, i, GN_ROLE_POOLING, i);
+    if (conv != GN_NO_NODE && w->reads[x] == 1) gn__groups_join(w, i, x);
+}
+
+/* Channels of an earlier stage beside those of a later one, which a conv reads: of a U-Net. Both are read where they
+   are put together, and the wider result is not sent. */
+static void gn__see_skip(gn__recognition *w, uint32_t i) {
+    uint32_t conv = gn__reader_of(w, i);
+    bool earlier = false;
+    if (w->role[i] || gn__op_at(w, i) != GN_OP_CONCAT || conv >= w->n || gn__op_at(w, conv) != GN_OP_CONV) return;
+    for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) {
+        uint32_t x = gn__in_base(w, i, k);
+        if (gn__is_free(w, x)) return;
+        earlier |= w->reads[x] > 1 && gn__reader_of(w, x) < i;
+    }
+    if (earlier) gn__claim(w, i, GN_ROLE_SKIP, conv);
+}
+
+/* The steps of a recurrent layer; the product of its input for all of them is a linear. */
 static void gn__see_recurrent(gn__recognition *w, uint32_t i) {
-    if (w->role[i] || gn__op_at(w, i) != GN_OP_RECURRENT) return;
-    gn__claim(w, i, GN_ROLE_RECURRENT, i);
+    if (!w->role[i] && gn__op_at(w, i) == GN_OP_RECURRENT) gn__claim(w, i, GN_ROLE_RECURRENT, i);
 }
 
 static bool gn__bends(int op) {
@@ -19254,12 +19460,25 @@ static const struct {
     uint8_t role;
     void (*see)(gn__recognition *w, uint32_t i);
 } gn__recognisers[] = {
-    { GN_ROLE_NORM, gn__see_norm },           { GN_ROLE_NONE, gn__see_attention },
-    { GN_ROLE_KV_APPEND, gn__see_kv_append }, { GN_ROLE_EMBEDDING, gn__see_embedding },
-    { GN_ROLE_LOSS, gn__see_loss },           { GN_ROLE_OPTIMIZER, gn__see_optimizer },
-    { GN_ROLE_CONV, gn__see_conv },           { GN_ROLE_RECURRENT, gn__see_recurrent },
-    { GN_ROLE_HEAD, gn__see_head },           { GN_ROLE_MLP, gn__see_mlp },
-    { GN_ROLE_LINEAR, gn__see_linear },       { GN_ROLE_RESIDUAL, gn__see_residual },
+    { GN_ROLE_NORM, gn__see_norm },
+    { GN_ROLE_NONE, gn__see_attention },
+    { GN_ROLE_KV_APPEND, gn__see_kv_append },
+    { GN_ROLE_EMBEDDING_BAG, gn__see_bag },
+    { GN_ROLE_EMBEDDING, gn__see_embedding },
+    { GN_ROLE_LOSS, gn__see_loss },
+    { GN_ROLE_OPTIMIZER, gn__see_optimizer },
+    { GN_ROLE_PATCHES, gn__see_patches },
+    { GN_ROLE_SEPARABLE_CONV, gn__see_separable },
+    { GN_ROLE_CONV, gn__see_conv },
+    { GN_ROLE_RECURRENT, gn__see_recurrent },
+    { GN_ROLE_POOLING, gn__see_pooling },
+    { GN_ROLE_SKIP, gn__see_skip },
+    { GN_ROLE_INTERACTION, gn__see_interaction },
+    { GN_ROLE_HEAD, gn__see_head },
+    { GN_ROLE_ADAPTER, gn__see_adapter },
+    { GN_ROLE_MLP, gn__see_mlp },
+    { GN_ROLE_LINEAR, gn__see_linear },
+    { GN_ROLE_RESIDUAL, gn__see_residual },
 };
 
 /* ---- preparing ---- */
@@ -19269,7 +19488,7 @@ static void gn__recognition_deinit(gn__recognition *w) {
     gn_free(w->facts);
 }
 
-static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint32_t off, const gn_flag *cancel,
+static bool gn__recognition_init(gn__recognition *w, const gn_part *p, uint64_t off, const gn_flag *cancel,
                                  gn_meaning *m) {
     size_t n = (size_t)p->n_nodes + 1;
     memset(w, 0, sizeof *w);
@@ -19328,7 +19547,7 @@ static void gn__recognise(gn__recognition *w) {
         for (uint32_t k = 0; k < p->nodes[i].n_ins && p->hints[i].role; k++)
             if (!gn__is_free(w, gn__in(w, i, k))) gn__groups_join(w, gn__in(w, i, k), i);
     for (size_t r = 0; r < GN__LENGTH(gn__recognisers); r++)
-        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~1u); i++) {
+        for (uint32_t i = 0; i < w->n && !(w->off & GN_OFF_ROLE(gn__recognisers[r].role) & ~(uint64_t)1); i++) {
             if (gn__recognition_stops(w, i)) return;
             if (!gn__is_free(w, i)) gn__recognisers[r].see(w, i);
         }
@@ -19485,12 +19704,17 @@ static bool gn__groups_make(gn__recognition *w, uint32_t *at) {
 /* A scope around a block covers the parts of the block. */
 static bool gn__role_covers(uint8_t hinted, uint8_t recognised) {
     bool part = recognised == GN_ROLE_LINEAR || recognised == GN_ROLE_NORM || recognised == GN_ROLE_RESIDUAL ||
-                recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING;
+                recognised == GN_ROLE_KV_APPEND || recognised == GN_ROLE_SAMPLING || recognised == GN_ROLE_ADAPTER ||
+                recognised == GN_ROLE_POOLING || recognised == GN_ROLE_SKIP;
+    bool conv = recognised == GN_ROLE_SEPARABLE_CONV || recognised == GN_ROLE_PATCHES;
     bool attention =
         hinted == GN_ROLE_ATTENTION || hinted == GN_ROLE_CROSS_ATTENTION || hinted == GN_ROLE_GROUPED_ATTENTION;
     bool block = attention || hinted == GN_ROLE_MLP || hinted == GN_ROLE_HEAD || hinted == GN_ROLE_CONV;
     bool kind = hinted == GN_ROLE_ATTENTION &&
                 (recognised == GN_ROLE_GROUPED_ATTENTION || recognised == GN_ROLE_CROSS_ATTENTION);
+    kind |= (hinted == GN_ROLE_CONV && conv) ||
+            (hinted == GN_ROLE_EMBEDDING && (recognised == GN_ROLE_EMBEDDING_BAG || recognised == GN_ROLE_PATCHES)) ||
+            (hinted == GN_ROLE_LINEAR && recognised == GN_ROLE_ADAPTER);
     return hinted == recognised || (part && block) || kind;
 }
 
@@ -19596,32 +19820,70 @@ static void gn__phases_fill(gn__recognition *w) {
     }
 }
 
-/* ids into an embedding are text, four axes of an image vision, two of floats into a product with parameters a
-   table. */
-static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i) {
+/* Bit GN__ORDERED of all that leads to an attention or an append. */
+static void gn__order_fill(gn__recognition *w) {
+    for (uint32_t i = w->n; i-- > 0;) {
+        uint8_t role = w->role[i];
+        if (role == GN_ROLE_ATTENTION || role == GN_ROLE_CROSS_ATTENTION || role == GN_ROLE_GROUPED_ATTENTION ||
+            role == GN_ROLE_KV_APPEND)
+            w->facts[i] |= GN__ORDERED;
+        for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) w->facts[gn__in(w, i, k)] |= w->facts[i] & GN__ORDERED;
+    }
+}
+
+/* The product that i is the square of; GN_NO_NODE: it is none. */
+static uint32_t gn__squared_product(const gn__recognition *w, uint32_t i) {
+    int op = gn__op_at(w, i);
+    bool square = op == GN_OP_SQUARE || (op == GN_OP_MUL && gn__in_base(w, i, 0) == gn__in_base(w, i, 1));
+    uint32_t x = square ? gn__in_base(w, i, 0) : i;
+    return square && gn__op_at(w, x) == GN_OP_MATMUL ? x : GN_NO_NODE;
+}
+
+/* The squares of two products of the same rows, added: the power of the rows' waves. */
+static bool gn__is_power(const gn__recognition *w, uint32_t i) {
+    if (gn__op_at(w, i) != GN_OP_ADD) return false;
+    uint32_t a = gn__squared_product(w, gn__in_base(w, i, 0)), b = gn__squared_product(w, gn__in_base(w, i, 1));
+    if (a == GN_NO_NODE || b == GN_NO_NODE || a == b) return false;
+    return gn__in_base(w, a, 0) == gn__in_base(w, b, 0) || gn__in_base(w, a, 1) == gn__in_base(w, b, 1);
+}
+
+static bool gn__into_power(const gn__recognition *w, uint32_t i) {
+    uint32_t square = gn__reader_of(w, i), sum = square < w->n ? gn__reader_of(w, square) : w->n;
+    return sum < w->n && gn__is_power(w, sum);
+}
+
+/* By evidence: ids whose rows have an order are text, others and bags of them categories of a table; a conv over what
+   has no modality yet reads pictures, along one axis waves; the power of waves is sound; rows of floats that go into a
+   product are a table, those that were pictures' axes vision. */
+static uint8_t gn__modality_seen(const gn__recognition *w, uint32_t i, uint8_t so_far) {
     uint32_t x = gn__linear_input(w, i);
-    if (w->role[i] == GN_ROLE_EMBEDDING && gn__op_at(w, i) != GN_OP_ADD && gn__op_at(w, i) != GN_OP_MUL)
-        return GN_MODALITY_TEXT;
-    if (w->role[i] == GN_ROLE_CONV) return GN_MODALITY_VISION;
+    if (gn__is_lookup(w, i))
+        return w->role[i] != GN_ROLE_EMBEDDING_BAG && w->facts[i] & GN__ORDERED ? GN_MODALITY_TEXT
+                                                                                : GN_MODALITY_TABULAR;
+    if (gn__is_power(w, i) || gn__into_power(w, i)) return GN_MODALITY_AUDIO;
+    if (gn__op_at(w, i) == GN_OP_CONV)
+        return so_far ? GN_MODALITY_UNKNOWN : w->p->nodes[i].rank == 3 ? GN_MODALITY_AUDIO : GN_MODALITY_VISION;
+    if (w->role[i] == GN_ROLE_CONV && x != GN_NO_NODE) return GN_MODALITY_VISION;
     if (x == GN_NO_NODE || w->p->nodes[w->base[x]].leaf != GN_LEAF_DATA) return GN_MODALITY_UNKNOWN;
     const gn_part_node *b = &w->p->nodes[w->base[x]];
-    return gn__is_float((gn_dtype)b->dtype) ? b->rank == 4   ? GN_MODALITY_VISION
-                                              : b->rank == 2 ? GN_MODALITY_TABULAR
-                                                             : GN_MODALITY_UNKNOWN
-                                            : GN_MODALITY_UNKNOWN;
+    if (!gn__is_float((gn_dtype)b->dtype)) return GN_MODALITY_UNKNOWN;
+    if (b->rank == 2) return GN_MODALITY_TABULAR;
+    return b->rank == 4 && gn__last_dim(w, w->base[x]) != gn__last_dim(w, x) ? GN_MODALITY_VISION : GN_MODALITY_UNKNOWN;
 }
 
 static bool gn__modalities_fill(gn__recognition *w) {
     gn_node_meaning *t = w->m->nodes;
     bool ok = true;
+    gn__order_fill(w);
     for (uint32_t i = 0; i < w->n && ok; i++) {
         const gn_part_node *n = &w->p->nodes[i];
-        uint8_t hinted = gn__hint_of(w, i)->modality, seen = gn__modality_seen(w, i), mix = seen;
-        for (uint32_t k = 0; k < n->n_ins && !seen; k++) {
+        uint8_t hinted = gn__hint_of(w, i)->modality, mix = GN_MODALITY_UNKNOWN;
+        for (uint32_t k = 0; k < n->n_ins; k++) {
             uint8_t from = t[gn__in(w, i, k)].modality;
             if (from) mix = !mix || mix == from ? from : (uint8_t)GN_MODALITY_MIXED;
         }
-        t[i].modality = hinted ? hinted : mix;
+        uint8_t seen = gn__modality_seen(w, i, mix);
+        t[i].modality = hinted ? hinted : seen ? seen : mix;
         if (hinted && seen && hinted != seen) ok = gn__disagree(w, i, GN_HINTED_MODALITY, hinted, seen);
     }
     for (uint32_t i = w->n; i-- > 0;) /* what leads there is what it is read as */
@@ -19802,7 +20064,7 @@ static gn_result gn__meaning_fill(gn__recognition *w, double *way) {
     return GN_OK;
 }
 
-static gn_result gn__meaning_make(const gn_part *p, uint32_t off, const gn_flag *cancel, gn_meaning *m, gn_fault *f) {
+static gn_result gn__meaning_make(const gn_part *p, uint64_t off, const gn_flag *cancel, gn_meaning *m, gn_fault *f) {
     gn__recognition w;
     memset(m, 0, sizeof *m);
     double *way = (double *)gn_alloc(((size_t)p->n_nodes + 1) * sizeof *way);
@@ -22414,10 +22676,11 @@ enum {
 };
 
 /* Tints of colours that stay apart under colour blindness (Okabe & Ito 2008); text on them is black. */
-static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b",
-                                                             "#7cc4ee", "#8fa8e6", "#4fa3d8", "#c4e3f6",
-                                                             "#d4d4d4", "#ececec", "#f3ea5a", "#df9cc0",
-                                                             "#b79ade", "#ddcdf0", "#e8916c", "#a9c46c" };
+static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd", "#f6d78f", "#eda93b", "#7cc4ee",
+                                                             "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec",
+                                                             "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c",
+                                                             "#f0b79d", "#d98a5f", "#f7d9c9", "#f2f2f2", "#b5e3d3",
+                                                             "#9fd9c5", "#fbe8bd", "#a9c46c" };
 
 /* Boxes in a row: rows of a frame are about equal. */
 static uint32_t gn__run_across(const gn__explanation *k, const gn__run_of *r) {
@@ -24698,9 +24961,9 @@ static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, i
     else gn__ops[in->op].narrow[gn__narrow_of((gn_dtype)in->in_dtype)](y, x, in->p, whole);
 }
 
-/* Inputs that a tile reads where they lie. Those of the next tile are fetched while this one is worked on, a share at
- * each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just before, would
- * wait. */
+/* Inputs that a tile reads where they lie, and its result. Those of the next tile are fetched while this one is worked
+ * on, a share at each instruction: the hardware's own prefetch ends with each page, and fetching all at once, or just
+ * before, would wait. */
 enum { GN__AHEAD_MOST = 8 };
 typedef struct gn__ahead {
     const char *p[GN__AHEAD_MOST];
@@ -24826,11 +25089,12 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     ahead.n = 0;
     uint32_t last = step->n_instrs - 1;
     bool same = gn__dtypes[j->out.dtype].narrow == (j->narrow != 0) && !j->streams,
-         lands = same && n % GN__TILE_STEP == 0, keeps = !j->narrow && gn__cast_keeps(&instrs[last]);
+         lands = same && n % GN__TILE_STEP == 0, keeps = !j->narrow && gn__cast_keeps(&instrs[last]),
+         halves = !j->streams && !keeps && (j->out.dtype == GN_F16 || j->out.dtype == GN_BF16);
     int64_t bytes = n * (int64_t)gn__bytes_of(j->out.dtype);
     char *to = j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype);
     gn__loop_loads(j, own, now, at, n, lands && keeps && last == 0 ? to : NULL, &ahead);
-    if (same) gn__ahead_add(&ahead, to, bytes); /* where results are converted that takes longer than memory does */
+    if (same || halves) gn__ahead_add(&ahead, to, bytes); /* other conversions take longer than memory does */
     for (uint32_t i = 0; i <= last; i++) {
         const gn_instr *in = &instrs[i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
@@ -30734,9 +30998,9 @@ static void gn__session_timed(gn__session *s, gn_timing what, int phase, uint64_
 
 /* A step has been seen to have ended: the device was free for it once the one before had. */
 static void gn__running_ended(gn__session *s, gn__running *run) {
-    uint64_t begun = GN__MAX(run->begun_us, s->free_us);
     if (run->ended_us) return;
-    run->ended_us = s->free_us = GN__MAX(gn_now_us(), begun);
+    uint64_t begun = GN__MAX(run->begun_us, s->free_us), now = gn_now_us();
+    run->ended_us = s->free_us = GN__MAX(now, begun);
     gn__mutex_lock(&s->server->lock);
     gn__times_add(s->server, GN_TIMING_QUEUE, 0, begun - run->came_us);
     gn__times_add(s->server, GN_TIMING_STEP, run->plan->phase, run->ended_us - begun);
@@ -31566,9 +31830,9 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 
 /* Counts the session among those that keep the device busy, or out of them. Returns the ns since it was counted in. */
 static uint64_t gn__session_busy(gn__session *s, bool busy) {
-    uint64_t now = gn_now_us(), spent = 0;
     if (busy == (s->begun_us != 0)) return 0;
     gn_server *server = s->server;
+    uint64_t now = gn_now_us(), spent = 0;
     int at = s->device_at;
     gn__mutex_lock(&server->lock);
     if (busy && server->busy[at]++ == 0) server->busy_since[at] = now;
@@ -31847,10 +32111,11 @@ static gn_result gn__session_costs(gn__session *s, uint32_t request, uint64_t bu
 
 static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
-    gn__work_begin(s, run->sequence, false, run->hash);
     uint64_t begin = gn__span_begin();
+    bool ended = run->ended_us != 0; /* then nobody needs to attend to the call */
+    if (!ended) gn__work_begin(s, run->sequence, false, run->hash);
     gn_result e = s->exec.i->wait(s->exec.self, run->ticket, &fault);
-    gn__work_end(s);
+    if (!ended) gn__work_end(s);
     gn_trace_end(GN_STAGE_SYNCHRONISE, "wait", begin, 0, s->device);
     gn__running_ended(s, run);
     if (e == GN_NO_VALUE) run->end_keep = run->first_keep; /* what it kept counts as kept */
@@ -34489,7 +34754,7 @@ GN__COLD_BEGIN
 void gn_register_net(const gn_net_i *net) { gn__net = net; }
 void gn_register_driver(const gn_driver_i *driver) { gn__driver = driver; }
 
-gn_result gn_meaning_make(const gn_part *part, uint32_t recognisers_off, const gn_flag *cancel, gn_meaning *out_meaning,
+gn_result gn_meaning_make(const gn_part *part, uint64_t recognisers_off, const gn_flag *cancel, gn_meaning *out_meaning,
                           gn_fault *f) {
     return gn__meaning_make(part, recognisers_off, cancel, out_meaning, f);
 }

@@ -33,9 +33,9 @@ typedef struct slot {
 
 typedef struct answer_stats {
     int64_t prompt, reused, tokens;
-    double first_s, decode_s, log_prob;
-    gn_stats counters; /* of the tokens after the first */
-    const char *ended; /* "end", "stop", "length", "context", "interrupted" */
+    double first_s, decode_s, submit_s, log_prob; /* submit_s: of decode_s, what this program spent on its steps */
+    gn_stats counters;                            /* of the tokens after the first */
+    const char *ended;                            /* "end", "stop", "length", "context", "interrupted" */
 } answer_stats;
 
 typedef struct chat {
@@ -44,6 +44,7 @@ typedef struct chat {
     text_model of;
     lm_session s;
     gn_tensor token, counts; /* states: the last token (1) i64; how often each has come (1, vocab) i32 */
+    gn_recording step;       /* of one token; no ctx: not recorded yet */
     tokenizer_ids held;      /* what the KV cache holds */
     chat_template_text talk; /* messages as JSON without the closing bracket; or the text so far */
     slot slots[MAX_AHEAD];
@@ -62,11 +63,11 @@ static void print_text(void *user, const char *text, size_t size) {
 /* ---- the next token ----------------------------------------------------------------------------------------*/
 static bool penalized(const settings *set) { return set->repeat_penalty != 1; }
 
-/* logits (1, vocab) -> the token that is drawn (1) i64, by the position it will have. */
-static gn_tensor draw(chat *c, gn_tensor logits, int64_t position) {
+/* logits (1, vocab) -> the token that is drawn (1) i64; position, 0-d i64: the one that it will have. */
+static gn_tensor draw(chat *c, gn_tensor logits, gn_tensor position) {
     const settings *set = c->set;
     gn_sample_desc d = { .seed = gn_scalar_i64(c->g, GN_I64, set->seed),
-                         .counter = gn_scalar_i64(c->g, GN_I64, position),
+                         .counter = position,
                          .temperature = gn_scalar(c->g, GN_F32, set->temperature) };
     if (penalized(set)) {
         d.counts = c->counts;
@@ -79,20 +80,56 @@ static gn_tensor draw(chat *c, gn_tensor logits, int64_t position) {
     return gn_sample(logits, &d);
 }
 
-/* x (tokens, dim): the token that follows row `row` becomes the state, and is on its way to the slot. */
-static bool draw_later(chat *c, gn_tensor row, int64_t position, slot *out) {
+/* row (1, dim): the token that follows becomes the state. want: it, and what is told of it; how many that are. */
+static int next_token(chat *c, gn_tensor row, gn_tensor position, gn_tensor want[4]) {
     int64_t n = c->set->log_probs;
-    gn_tensor logits = lm_logits(c->of.m, row), next = draw(c, logits, position), want[4] = { next };
-    void *to[4] = { &out->token, &out->log_prob, out->others, out->other_log_probs };
-    const size_t bytes[4] = { sizeof out->token, sizeof out->log_prob, (size_t)n * 8, (size_t)n * 4 };
+    gn_tensor logits = lm_logits(c->of.m, row), next = draw(c, logits, position);
+    want[0] = next;
     gn_assign(c->token, next);
     if (penalized(c->set)) gn_assign(c->counts, gn_add(c->counts, gn_one_hot(next, c->of.m->config.vocab, GN_I32)));
-    if (n) {
-        want[1] = gn_gather(gn_log_softmax(logits, 1), 1, gn_unsqueeze(next, 1));
-        gn_top_log_probs(logits, n, &want[3], &want[2]);
-    }
-    return ex_check(c->g, gn_read_later(want, n ? 4 : 1, to, bytes, &out->ticket), "decoding") &&
+    if (!n) return 1;
+    want[1] = gn_gather(gn_log_softmax(logits, 1), 1, gn_unsqueeze(next, 1));
+    gn_top_log_probs(logits, n, &want[3], &want[2]);
+    return 4;
+}
+
+/* Where a slot takes what next_token gives. */
+static void slot_places(const chat *c, slot *s, void *to[4], size_t bytes[4]) {
+    size_t n = (size_t)c->set->log_probs;
+    to[0] = &s->token, to[1] = &s->log_prob, to[2] = s->others, to[3] = s->other_log_probs;
+    bytes[0] = sizeof s->token, bytes[1] = sizeof s->log_prob, bytes[2] = n * 8, bytes[3] = n * 4;
+}
+
+/* The token that follows `row` is on its way to the slot. */
+static bool draw_later(chat *c, gn_tensor row, slot *out) {
+    gn_tensor want[4];
+    void *to[4];
+    size_t bytes[4];
+    int n = next_token(c, row, gn_scalar_i64(c->g, GN_I64, c->s.position), want);
+    slot_places(c, out, to, bytes);
+    return ex_check(c->g, gn_read_later(want, n, to, bytes, &out->ticket), "decoding") &&
            ex_check(c->g, gn_step(c->g), "decoding");
+}
+
+/* The step of one token is built once; what differs from one to the next is the position. */
+static bool record_step(chat *c) {
+    gn_tensor want[4], given[2] = { gn_scalar(c->g, GN_I32, 0), gn_scalar_i64(c->g, GN_I64, 0) };
+    int n = next_token(c, lm_forward_at(&c->s, given[0], c->token, 1), given[1], want);
+    int n_given = c->set->temperature == 0 ? 1 : 2; /* the largest logit does not depend on where it stands */
+    return ex_check(c->g, gn_step_record(c->g, given, n_given, want, n, &c->step), "decoding");
+}
+
+/* The token that follows the last one is on its way to the slot. */
+static bool token_later(chat *c, slot *out) {
+    int32_t at = (int32_t)c->s.position;
+    int64_t next = ++c->s.position;
+    void *to[4];
+    size_t bytes[4];
+    slot_places(c, out, to, bytes);
+    gn_result r = gn_step_give(c->step, 0, &at, sizeof at);
+    if (r == GN_OK && c->set->temperature != 0) r = gn_step_give(c->step, 1, &next, sizeof next);
+    if (r == GN_OK) r = gn_step_run(c->step, to, bytes, &out->ticket);
+    return ex_check(c->g, r, "decoding");
 }
 
 /* Tokens of a chunk: few sizes, so that few plans serve all prompts. Rows behind the prompt are written over later. */
@@ -119,7 +156,7 @@ static bool prefill(chat *c, const tokenizer_ids *ids) {
         c->s.position += n;
         gn_tensor last = gn_data_copy(c->g, GN_I64, GN_SHAPE(1), &(int64_t){ n - 1 });
         bool ok = at < ids->n ? ex_check(c->g, gn_step(c->g), "reading the prompt")
-                              : draw_later(c, gn_index_select(x, 0, last), c->s.position, &c->slots[0]);
+                              : draw_later(c, gn_index_select(x, 0, last), &c->slots[0]);
         if (!ok) return false;
     }
     return true;
@@ -168,16 +205,14 @@ static bool take(chat *c, const slot *s, tokenizer_stream *stream, sink *out) {
 /* Decodes with `ahead` steps under way. */
 static bool decode(chat *c, int64_t most, tokenizer_stream *stream, sink *out, double begin) {
     int64_t sent = 1, taken = 0, ahead = c->set->ahead;
-    bool ok = true, goes_on = true;
+    bool ok = c->step.ctx || most < 2 || record_step(c), goes_on = true;
     gn_stats before, after;
     double first = 0;
     gn_get_stats(c->g, &before);
     while (ok && goes_on && taken < most) {
-        for (; ok && sent < most && sent < taken + ahead; sent++) {
-            gn_tensor x = lm_forward(&c->s, c->token, 1);
-            c->s.position++;
-            ok = draw_later(c, x, c->s.position, &c->slots[sent % MAX_AHEAD]);
-        }
+        double submit = ex_now();
+        for (; ok && sent < most && sent < taken + ahead; sent++) ok = token_later(c, &c->slots[sent % MAX_AHEAD]);
+        c->stats.submit_s += ex_now() - submit;
         ok = ok && ex_check(c->g, gn_wait(c->g, c->slots[taken % MAX_AHEAD].ticket), "decoding");
         if (!ok) break;
         if (taken++ == 0) {
@@ -266,6 +301,7 @@ static void print_json(const chat *c, const sink *out) {
     ex_json_number(&j, "tokens_per_second", rate(a));
     ex_json_number(&j, "first_token_seconds", a->first_s);
     ex_json_number(&j, "bytes_per_token", socket_bytes(a));
+    ex_json_number(&j, "submit_ms_per_token", a->tokens > 1 ? 1e3 * a->submit_s / (double)(a->tokens - 1) : 0);
     if (c->set->log_probs) ex_json_number(&j, "log_prob", a->log_prob);
     ex_json_text(&j, "device", c->device.name);
     ex_json_stats(&j, "counters", &a->counters);
@@ -275,7 +311,8 @@ static void print_json(const chat *c, const sink *out) {
 /* Where the next decode step would run, and why. */
 static bool explain(chat *c) {
     size_t n = 0;
-    gn_tensor next = draw(c, lm_logits(c->of.m, lm_forward(&c->s, c->token, 1)), 1);
+    gn_tensor x = lm_forward(&c->s, c->token, 1);
+    gn_tensor next = draw(c, lm_logits(c->of.m, x), gn_scalar_i64(c->g, GN_I64, 1));
     bool ok =
         ex_check(c->g, gn_explain(&next, 1, NULL, NULL, 0, &n) == GN_BAD_SIZE || n ? GN_OK : GN_INTERNAL, "explain");
     char *text = ok ? malloc(n + 1) : NULL;

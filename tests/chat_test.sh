@@ -57,6 +57,9 @@ drawing_follows_the_seed() {
     tokens "$model" --prompt He --max-tokens 20 --repeat-penalty 100 | tr -d '[]' | tr , '\n' | sort | uniq -d | wc -l | grep -qx 0
 }
 
+# Steps of one token are recorded: what there is to build has been built before the first of them.
+decoding_builds_nothing() { chat "$model" --prompt He --max-tokens 30 --json | grep -F '"nodes_built":0'; }
+
 template_of_the_directory_is_used() {
     cp -r "$model" "$WORK/with"
     echo '{"eos_token":{"content":"<end>"},"chat_template":"{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<he>{% endif %}"}' >"$WORK/with/tokenizer_config.json"
@@ -169,24 +172,47 @@ run([([b"> "], b"Hxe\x1b[D\x7f\r"), ([line], b"/stats\r"), ([stats, line], b"/re
 PYTHON
 }
 
+# One prompt; tests/language_model_test.c has all of them, and the logits.
 gguf_gives_the_packages_tokens() {
-    local family run
-    for family in gpt2 llama3 qwen2 qwen3 qwen3_moe phi; do
+    local family run=1
+    for family in gpt2 llama3 qwen2 qwen3 gemma2 gemma3 mixtral qwen3_moe phi phi3 phi3_long; do
         python3 tests/language_model_golden.py gguf tests/golden/models/$family.json "$WORK/$family.gguf" || return 1
-        for run in 0 1 2; do
-            [ "$(tokens "$WORK/$family.gguf" --file "$WORK/$family.gguf.$run.prompt" --max-tokens 200)" = "$(cat "$WORK/$family.gguf.$run.tokens")" ] ||
-                { echo "$family, prompt $run"; cat "$WORK/chat.errors"; return 1; }
-        done
+        [ "$(tokens "$WORK/$family.gguf" --file "$WORK/$family.gguf.$run.prompt" --max-tokens 200)" = "$(cat "$WORK/$family.gguf.$run.tokens")" ] ||
+            { echo "$family, prompt $run"; cat "$WORK/chat.errors"; return 1; }
     done
+}
+
+# gguf_altered FILE FROM TO TEXT: with one text of the file replaced by another of the same length chat says TEXT.
+gguf_altered() {
+    python3 - "$1" "$WORK/altered.gguf" "$2" "$3" <<'PYTHON' || return 1
+import sys
+data = open(sys.argv[1], "rb").read()
+old, new = (a.encode().decode("unicode_escape").encode("latin1") for a in sys.argv[3:5])
+assert data.count(old) == 1 and len(old) == len(new), (data.count(old), old)
+open(sys.argv[2], "wb").write(data.replace(old, new))
+PYTHON
+    fails_with "$4" "$EXAMPLES/chat" "$WORK/altered.gguf" --prompt x
+}
+
+gguf_that_does_not_fit_is_refused() {
+    local family
+    for family in gemma3 mixtral phi3_long; do
+        python3 tests/language_model_golden.py gguf tests/golden/models/$family.json "$WORK/$family.gguf" || return 1
+    done
+    gguf_altered "$WORK/phi3_long.gguf" rope_factors_short rope_factors_shirt 'long and the short factors of the rotary embedding one is missing' || return 1
+    gguf_altered "$WORK/mixtral.gguf" blk.1.ffn_up_exps.weight blk.1.ffn_up_expt.weight 'the tensor blk.1.ffn_up_exps.weight is missing' || return 1
+    gguf_altered "$WORK/mixtral.gguf" llama.expert_count llama.expert_caunt '2 of 0 experts are to be used' || return 1
+    gguf_altered "$WORK/gemma3.gguf" 'window_pattern\x04\x00\x00\x00\x03\x00' 'window_pattern\x04\x00\x00\x00\x03\xff' 'neither a number up to 512 nor a list'
 }
 
 # Blocks used as they lie give the tokens of the same blocks widened to f32 before they are used.
 quantised_gguf_gives_its_own_tokens() {
-    local blocks file=$WORK/blocks.gguf
-    for blocks in Q8_0 Q4_0 Q5_1; do
-        python3 tests/language_model_golden.py gguf tests/golden/models/llama3.json "$file" $blocks || return 1
-        [ "$(tokens "$file" --file "$file.0.prompt" --max-tokens 60)" = "$(tokens "$file" --dtype f32 --file "$file.0.prompt" --max-tokens 60)" ] ||
-            { echo "$blocks"; cat "$WORK/chat.errors"; return 1; }
+    local blocks file=$WORK/blocks.gguf have
+    for blocks in llama3:Q8_0 llama3:Q4_0 llama3:Q5_1 gemma2:Q8_0 gemma3:Q4_1 mixtral:Q8_0 qwen3_moe:Q5_0 phi:Q8_0 phi3_long:Q4_0; do
+        python3 tests/language_model_golden.py gguf tests/golden/models/${blocks%:*}.json "$file" "${blocks#*:}" || return 1
+        have=$(tokens "$file" --file "$file.0.prompt" --max-tokens 60)
+        [ "$(tr , '\n' <<<"$have" | wc -l)" = 60 ] && [ "$have" = "$(tokens "$file" --dtype f32 --file "$file.0.prompt" --max-tokens 60)" ] ||
+            { echo "$blocks: $have"; cat "$WORK/chat.errors"; return 1; }
     done
 }
 
@@ -196,6 +222,7 @@ check chat_steps_ahead_give_the_same_tokens any_number_of_steps_ahead_gives_the_
 check chat_over_tls_gives_the_same_tokens over_tls_the_tokens_are_the_same
 check chat_stop_strings_are_never_printed stop_strings_are_never_printed
 check chat_draws_by_its_seed drawing_follows_the_seed
+check chat_decodes_without_building_nodes decoding_builds_nothing
 check chat_uses_the_template_of_the_directory template_of_the_directory_is_used
 check chat_conversation_goes_on_and_begins_anew conversation_goes_on_and_begins_anew
 check chat_tells_log_probabilities log_probabilities_are_told
@@ -208,6 +235,7 @@ if has python3; then check chat_on_a_terminal_edits_and_recalls terminal_edits_r
 else skip chat_on_a_terminal_edits_and_recalls "no python3 here"; fi
 if python3 -c 'import gguf' 2>/dev/null; then
     check chat_on_gguf_gives_the_packages_tokens gguf_gives_the_packages_tokens
+    check chat_refuses_gguf_that_does_not_fit gguf_that_does_not_fit_is_refused
     check chat_on_quantised_gguf_gives_its_own_tokens quantised_gguf_gives_its_own_tokens
 else skip chat_on_gguf_gives_the_packages_tokens "python3 has no gguf (pip install --target build/oracles -r tests/oracles.txt)"; fi
 if python3 -c 'import torch, transformers' 2>/dev/null; then

@@ -68,7 +68,17 @@ def configs():
                                       rope_parameters=plain),
         "phi": t.PhiConfig(**size, rope_parameters=dict(plain, partial_rotary_factor=0.5)),
         "phi3": t.Phi3Config(**size, num_key_value_heads=2, rope_parameters=plain, pad_token_id=0, eos_token_id=2),
+        "phi3_short": t.Phi3Config(**dict(size, max_position_embeddings=1024), num_key_value_heads=2, rope_parameters=longrope(4, 256), pad_token_id=0, eos_token_id=2,
+                                   original_max_position_embeddings=256),
+        "phi3_long": t.Phi3Config(**size, num_key_value_heads=2, rope_parameters=dict(longrope(4, 4), attention_factor=1.1875), pad_token_id=0, eos_token_id=2, original_max_position_embeddings=4,
+                                  sliding_window=40),
     }
+
+
+def longrope(pairs, context):
+    """What frequencies are divided by in texts of up to `context` tokens and in longer ones (Ding et al. 2024)."""
+    return dict(rope_type="longrope", rope_theta=10000.0, original_max_position_embeddings=context,
+                short_factor=[1 + 0.125 * i for i in range(pairs)], long_factor=[1.5 + 0.75 * i for i in range(pairs)])
 
 
 def make(config, seed):
@@ -123,12 +133,14 @@ def errors(model, run, ids):
 def golden(name, config):
     for seed in range(1, 20):
         model, saved, shapes = make(config, seed)
-        runs = [greedy(model, prompt(n)) for n in PROMPTS]
+        original = saved.get("original_max_position_embeddings", 256)   # factors of the rotary embedding change behind it: no text crosses it
+        lengths = [n for n in PROMPTS if n > original or n + STEPS <= original]
+        runs = [greedy(model, prompt(n)) for n in lengths]
         gap, kinds = min(r[2] for r in runs), min(len(set(r[0])) for r in runs)
         if gap > 5e-5 and kinds > 10:
             return {"seed": seed, "config": saved, "tensors": shapes, "steps": STEPS, "rows": list(ROWS),
-                    "errors": errors(model, runs[-1], prompt(PROMPTS[-1])),
-                    "runs": [{"prompt": prompt(n), "tokens": r[0], "logits": r[1]} for n, r in zip(PROMPTS, runs)]}
+                    "errors": errors(model, runs[-1], prompt(lengths[-1])),
+                    "runs": [{"prompt": prompt(n), "tokens": r[0], "logits": r[1]} for n, r in zip(lengths, runs)]}
     sys.exit(f"{name}: no seed keeps the two largest logits apart")
 
 
@@ -156,7 +168,7 @@ def permuted(w, heads):
     return w.reshape(heads, 2, w.shape[0] // heads // 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
 
 
-def gguf_names(layers):
+def gguf_names(layers, kind):
     """Names of safetensors and of GGUF."""
     outer = {"model.embed_tokens.weight": "token_embd.weight", "transformer.wte.weight": "token_embd.weight",
              "transformer.wpe.weight": "position_embd.weight", "model.norm.weight": "output_norm.weight",
@@ -168,7 +180,11 @@ def gguf_names(layers):
              "self_attn.dense": "attn_output", "attn.c_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
              "ln_2": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
              "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
-             "mlp.gate": "ffn_gate_inp", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+             "mlp.gate": "ffn_gate_inp", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+             "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up", "block_sparse_moe.gate": "ffn_gate_inp"}
+    if "gemma" in kind:
+        inner.update({"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                      "post_feedforward_layernorm": "post_ffw_norm"})
     for i in range(layers):
         for a, b in inner.items():
             for end in (".weight", ".bias"):
@@ -190,6 +206,27 @@ def rope_factors(rope, size):
     return np.array(out, dtype=np.float32)
 
 
+def add_longrope(w, context, rope):
+    """As converters of Phi-3 write it (Ding et al. 2024): what the rotated elements are multiplied by, and two tensors."""
+    import math
+    import numpy as np
+    original = rope["original_max_position_embeddings"]
+    w.add_rope_scaling_orig_ctx_len(original)
+    w.add_rope_scaling_attn_factors(rope.get("attention_factor") or math.sqrt(1 + math.log(context / original) / math.log(original)))
+    for which in ("long", "short"):
+        w.add_tensor(f"rope_factors_{which}.weight", np.array(rope[f"{which}_factor"], dtype=np.float32))
+
+
+def add_tensor(w, name, t, blocks):
+    """In blocks where rows are whole ones."""
+    import gguf
+    if blocks and len(t.shape) >= 2 and t.shape[-1] % 32 == 0 and "ffn_gate_inp" not in name:
+        kind = gguf.GGMLQuantizationType[blocks]
+        w.add_tensor(name, gguf.quants.quantize(t, kind), raw_dtype=kind)
+    else:
+        w.add_tensor(name, t)
+
+
 def write_gguf(file, out, blocks=None):
     """Tokens are the bytes from 32 to 126, so that a prompt of ids can be written as text, and one merge."""
     import gguf
@@ -198,23 +235,36 @@ def write_gguf(file, out, blocks=None):
     c, kind = value["config"], value["config"]["model_type"]
     heads, layers = c.get("num_attention_heads") or c["n_head"], c.get("num_hidden_layers") or c["n_layer"]
     kv, dim = c.get("num_key_value_heads", heads), c.get("hidden_size") or c["n_embd"]
-    w = gguf.GGUFWriter(out, {"phi": "phi2", "qwen3_moe": "qwen3moe"}.get(kind, kind))
+    w = gguf.GGUFWriter(out, {"phi": "phi2", "qwen3_moe": "qwen3moe", "mixtral": "llama", "gemma3_text": "gemma3"}.get(kind, kind))
     if "num_local_experts" in c:
         w.add_expert_count(c["num_local_experts"])
         w.add_expert_used_count(c["num_experts_per_tok"])
-        w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+        if "moe_intermediate_size" in c:
+            w.add_expert_feed_forward_length(c["moe_intermediate_size"])
     w.add_block_count(layers)
     w.add_embedding_length(dim)
     w.add_feed_forward_length(c.get("intermediate_size") or 4 * dim)
     w.add_head_count(heads)
     w.add_head_count_kv(kv)
-    w.add_context_length(256)
+    w.add_context_length(c.get("max_position_embeddings", 256))
     w.add_vocab_size(VOCAB)
     head = c.get("head_dim") or dim // heads
     w.add_key_length(head)
     (w.add_layer_norm_rms_eps if "rms_norm_eps" in c else w.add_layer_norm_eps)(c.get("rms_norm_eps") or c.get("layer_norm_eps") or c["layer_norm_epsilon"])
+    if c.get("sliding_window"):
+        w.add_sliding_window(c["sliding_window"])
+    if kind == "gemma3_text":
+        w.add_sliding_window_pattern(c["layer_types"].index("full_attention") + 1)
+    if c.get("query_pre_attn_scalar"):
+        w.add_attention_scale(c["query_pre_attn_scalar"] ** -0.5)
+    if c.get("attn_logit_softcapping"):
+        w.add_attn_logit_softcapping(c["attn_logit_softcapping"])
+    if c.get("final_logit_softcapping"):
+        w.add_final_logit_softcapping(c["final_logit_softcapping"])
     if "rope_parameters" in c:
-        rope = c["rope_parameters"]
+        rope = c["rope_parameters"].get("full_attention", c["rope_parameters"])
+        if rope["rope_type"] == "longrope":
+            add_longrope(w, c["max_position_embeddings"], rope)
         w.add_rope_freq_base(rope["rope_theta"])
         w.add_rope_dimension_count(int(head * rope.get("partial_rotary_factor", 1)))
         if rope["rope_type"] == "llama3":
@@ -224,24 +274,23 @@ def write_gguf(file, out, blocks=None):
     w.add_token_list([chr(288 if b == 32 else b) for b in range(32, 127)] + ["zz"])
     w.add_token_types([1] * VOCAB)
     w.add_token_merges(["z z"])
-    names, stacks = gguf_names(layers), {}
+    names, stacks = gguf_names(layers, kind), {}
     for name, shape in value["tensors"]:
         t = weights(name, shape, value["seed"])
         if ".experts." in name:                     # all of a layer become one tensor
             layer, expert, part = (name.split(".")[i] for i in (2, 5, 6))
-            stacks.setdefault(f"blk.{layer}.ffn_{part.removesuffix('_proj')}_exps.weight", {})[int(expert)] = t
+            part = {"w1": "gate", "w2": "down", "w3": "up"}.get(part, part.removesuffix("_proj"))
+            stacks.setdefault(f"blk.{layer}.ffn_{part}_exps.weight", {})[int(expert)] = t
             continue
         if kind == "gpt2" and ".c_" in name and len(shape) == 2:
             t = t.T.copy()
-        if kind == "llama" and (".q_proj.weight" in name or ".k_proj.weight" in name):
+        if kind.startswith("gemma") and name.endswith("norm.weight"):
+            t = t + 1                               # safetensors hold gains less 1
+        if kind in ("llama", "mixtral") and (".q_proj.weight" in name or ".k_proj.weight" in name):
             t = permuted(t, heads if ".q_proj" in name else kv)
-        if blocks and len(t.shape) == 2 and t.shape[1] % 32 == 0:
-            kind_of = gguf.GGMLQuantizationType[blocks]
-            w.add_tensor(names[name], gguf.quants.quantize(t, kind_of), raw_dtype=kind_of)
-        else:
-            w.add_tensor(names[name], t)
+        add_tensor(w, names[name], t, blocks)
     for name, parts in stacks.items():
-        w.add_tensor(name, np.stack([parts[i] for i in sorted(parts)]))
+        add_tensor(w, name, np.stack([parts[i] for i in sorted(parts)]), blocks)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()

@@ -1,7 +1,8 @@
 /* examples/formats/language_model.h beside PyPI's transformers: small models of each family, whose weights a formula
  * makes, and what the package made of them (tests/golden/models, written by tests/language_model_golden.py). In f32 200
  * greedy tokens for prompts of several lengths, one chunk and several, and the logits; in f16 and bf16 the token chosen
- * after the reference's own. Old spellings of configurations, shards, prefixes and buffers; what is refused, by name.
+ * after the reference's own; the same tokens from GGUF files that PyPI's gguf writes. Old spellings of configurations,
+ * shards, prefixes and buffers; what is refused, by name.
  *
  * Tier: quick address */
 #define _GNU_SOURCE
@@ -368,6 +369,40 @@ static void family_is_the_packages(const char *name) {
     free(x.text);
 }
 
+#define PYTHON "PYTHONPATH=build/oracles${PYTHONPATH:+:$PYTHONPATH} python3 "
+
+/* The same model in a file that PyPI's gguf writes. */
+static void gguf_is_the_packages(const char *name) {
+    golden x = golden_open(name);
+    char path[256], command[512];
+    json_value key, run;
+    static reference f;
+    running r = { 0 };
+    snprintf(path, sizeof path, "%s/%s.gguf", folder, name);
+    snprintf(command, sizeof command, PYTHON "tests/language_model_golden.py gguf tests/golden/models/%s.json %s", name,
+             path);
+    printf("  %s\n", name);
+    if (CHECK(system(command) == 0) && running_open(&r, path, GN_DTYPE_NONE, 256)) {
+        for (json_iter i = json_begin(json_get(x.root, "runs")); json_next(&i, &key, &run);) {
+            reference_read(&f, &x, run);
+            same_tokens(&r, &f, x.steps, 256);
+        }
+        pages_give_the_same_tokens(&r, &x, 30);
+    }
+    running_close(&r);
+    free(x.text);
+}
+
+TEST(gguf_files_give_the_packages_tokens) {
+    static const char *const names[] = { "gpt2",    "llama3",    "qwen2", "qwen3", "gemma2",     "gemma3",
+                                         "mixtral", "qwen3_moe", "phi",   "phi3",  "phi3_short", "phi3_long" };
+    if (system(PYTHON "-c 'import gguf' 2>/dev/null") != 0) {
+        test_skip("python3 has no gguf (pip install --target build/oracles -r tests/oracles.txt)");
+        return;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) gguf_is_the_packages(names[i]);
+}
+
 TEST(gpt2_gives_the_packages_tokens) { family_is_the_packages("gpt2"); }
 TEST(llama2_gives_the_packages_tokens) { family_is_the_packages("llama2"); }
 TEST(llama3_tied_gives_the_packages_tokens) { family_is_the_packages("llama3"); }
@@ -381,6 +416,82 @@ TEST(mixtral_gives_the_packages_tokens) { family_is_the_packages("mixtral"); }
 TEST(qwen3_with_experts_gives_the_packages_tokens) { family_is_the_packages("qwen3_moe"); }
 TEST(phi_gives_the_packages_tokens) { family_is_the_packages("phi"); }
 TEST(phi3_gives_the_packages_tokens) { family_is_the_packages("phi3"); }
+TEST(phi3_with_short_factors_gives_the_packages_tokens) { family_is_the_packages("phi3_short"); }
+TEST(phi3_with_long_factors_gives_the_packages_tokens) { family_is_the_packages("phi3_long"); }
+
+/* ---- experts ---- */
+
+static void tensor_add(tensors *all, const char *name, int64_t rows, int64_t columns) {
+    safetensors_tensor *t = &all->t[all->n];
+    snprintf(all->names[all->n], sizeof all->names[0], "%s", name);
+    all->dims[all->n][0] = rows;
+    all->dims[all->n][1] = columns;
+    *t = (safetensors_tensor){ .name = all->names[all->n], .dims = all->dims[all->n], .rank = columns ? 2 : 1 };
+    t->dtype = SAFETENSORS_F32;
+    t->bytes = (uint64_t)(rows * (columns ? columns : 1)) * 4;
+    t->data = (uint8_t *)formula(t->name, t, 1, t->bytes / 4);
+    all->n++;
+}
+
+enum { EXPERTS = 32, WIDTH = 128, EXPERT_WIDTH = 512 };
+
+/* One layer of 32 experts, `used` of which a token goes through. */
+static void write_experts(const char *directory, int used) {
+    static const char layer[] = "model.layers.0.", *const ends[] = { "q_proj", "k_proj", "v_proj", "o_proj" };
+    static tensors all;
+    char config[512], name[96];
+    memset(&all, 0, sizeof all);
+    tensor_add(&all, "model.embed_tokens.weight", 96, WIDTH);
+    tensor_add(&all, "lm_head.weight", 96, WIDTH);
+    tensor_add(&all, "model.norm.weight", WIDTH, 0);
+    tensor_add(&all, "model.layers.0.input_layernorm.weight", WIDTH, 0);
+    tensor_add(&all, "model.layers.0.post_attention_layernorm.weight", WIDTH, 0);
+    tensor_add(&all, "model.layers.0.block_sparse_moe.gate.weight", EXPERTS, WIDTH);
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "%sself_attn.%s.weight", layer, ends[i]);
+        tensor_add(&all, name, WIDTH, WIDTH);
+    }
+    for (int e = 0; e < EXPERTS; e++)
+        for (int i = 1; i <= 3; i++) {
+            snprintf(name, sizeof name, "%sblock_sparse_moe.experts.%d.w%d.weight", layer, e, i);
+            tensor_add(&all, name, i == 2 ? WIDTH : EXPERT_WIDTH, i == 2 ? EXPERT_WIDTH : WIDTH);
+        }
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"mixtral\",\"vocab_size\":96,\"hidden_size\":%d,\"num_hidden_layers\":1,"
+             "\"num_attention_heads\":4,\"num_key_value_heads\":4,\"intermediate_size\":%d,\"num_local_experts\":%d,"
+             "\"max_position_embeddings\":256,\"num_experts_per_tok\":%d}",
+             WIDTH, EXPERT_WIDTH, EXPERTS, used);
+    mkdir(directory, 0700);
+    write_text(directory, "config.json", config, strlen(config));
+    write_tensors(directory, "model.safetensors", all.t, all.n);
+    tensors_free(&all);
+}
+
+/* Seconds of the quickest of some steps of one token. */
+static double token_seconds(int used) {
+    char directory[128];
+    running r;
+    float logits[MOST_VOCAB];
+    double least = 1e9;
+    model_directory("experts", directory);
+    write_experts(directory, used);
+    if (running_open(&r, directory, GN_DTYPE_NONE, 64))
+        for (int32_t i = 0; i < 40; i++) {
+            struct timespec a, b;
+            clock_gettime(CLOCK_MONOTONIC, &a);
+            CHECK(feed(&r, &i, 1, logits));
+            clock_gettime(CLOCK_MONOTONIC, &b);
+            least = fmin(least, (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
+        }
+    running_close(&r);
+    return least;
+}
+
+TEST(token_computes_the_experts_that_it_uses_alone) {
+    double few = token_seconds(2), all = token_seconds(EXPERTS);
+    printf("  2 of %d experts: %.3f ms a token; all: %.3f ms\n", EXPERTS, 1e3 * few, 1e3 * all);
+    CHECK(2 * few < all);
+}
 
 /* ---- the same model written in other ways ---- */
 
@@ -475,7 +586,14 @@ TEST(configuration_that_is_not_read_is_refused_by_its_name) {
     write_model(directory, &x, NULL);
     refused_config(&x, "\"qwen2\"", "\"mamba\"", "'mamba' is not known; known are gpt2, llama");
     refused_config(&x, "\"silu\"", "\"xielu\"", "hidden_act \"xielu\" is not known");
-    refused_config(&x, "\"default\"", "\"longrope\"", "rope_type \"longrope\" is not known");
+    refused_config(&x, "\"default\"", "\"dynamic\"", "rope_type \"dynamic\" is not known");
+    refused_config(&x, "\"default\"", "\"longrope\"", "long_factor of the rotary embedding is not 4 numbers");
+    refused_config(&x, "\"default\"", "\"longrope\",\"long_factor\":[1,2,3,4],\"short_factor\":[1,2,0,4]",
+                   "short_factor of the rotary embedding is not 4 numbers above 0");
+    refused_config(&x, "\"default\"",
+                   "\"longrope\",\"long_factor\":[1,2,3,4],\"short_factor\":[1,2,3,4],"
+                   "\"original_max_position_embeddings\":1",
+                   "original_max_position_embeddings is 1");
     refused_config(&x, "\"hidden_size\":32", "\"hidden_size\":40",
                    "model.embed_tokens.weight has shape (96, 32); a qwen2 of this configuration has (96, 40)");
     refused_config(&x, "\"hidden_size\":32", "\"hidden_size\":-1", "hidden_size is -1");
@@ -550,6 +668,10 @@ int main(int argc, char **argv) {
         TEST_ENTRY(qwen3_with_experts_gives_the_packages_tokens),
         TEST_ENTRY(phi_gives_the_packages_tokens),
         TEST_ENTRY(phi3_gives_the_packages_tokens),
+        TEST_ENTRY(phi3_with_short_factors_gives_the_packages_tokens),
+        TEST_ENTRY(phi3_with_long_factors_gives_the_packages_tokens),
+        TEST_ENTRY(gguf_files_give_the_packages_tokens),
+        TEST_ENTRY(token_computes_the_experts_that_it_uses_alone),
         TEST_ENTRY(old_spelling_of_a_configuration_means_the_same),
         TEST_ENTRY(shards_and_names_without_prefix_and_buffers_are_the_same_model),
         TEST_ENTRY(configuration_that_is_not_read_is_refused_by_its_name),

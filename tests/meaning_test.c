@@ -3,6 +3,7 @@
  *
  * Tier: quick address thread */
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -55,7 +56,7 @@ static void close_null(void) {
 }
 
 /* The meaning of what `roots` and the pending updates need. */
-static bool understand_without(const gn_tensor *roots, int n, uint32_t off) {
+static bool understand_without(const gn_tensor *roots, int n, uint64_t off) {
     uint32_t ids_of[16], bad;
     gn_result why;
     gn_meaning_deinit(&m);
@@ -659,7 +660,7 @@ TEST(embedding_is_seen_in_every_writing) {
     REQUIRE(understand_without(e, TEST_COUNT(e), 0));
     for (int i = 0; i < TEST_COUNT(e); i++) {
         CHECK_ROLE(e[i], GN_ROLE_EMBEDDING);
-        CHECK_MODALITY(e[i], GN_MODALITY_TEXT);
+        CHECK_MODALITY(e[i], i < 3 ? GN_MODALITY_TABULAR : GN_MODALITY_TEXT); /* with places they have an order */
     }
     CHECK_INT(of(e[0])->bytes_read, TIMES * DIM * 4 + TIMES * 4); /* rows and ids, not the table */
     check_groups();
@@ -946,7 +947,8 @@ TEST(recurrent_layer_is_one_op_behind_a_linear) {
 
 TEST(modalities_spread_and_mix) {
     open_null();
-    gn_tensor text = gn_embedding(weight(WORDS, DIM), words(TIMES)),
+    gn_tensor found = gn_embedding(weight(WORDS, DIM), words(TIMES)), heads = split_heads(found, TIMES, HEADS),
+              text = gn_reshape(gn_attention(heads, heads, heads, NULL), GN_SHAPE(TIMES, DIM)),
               patches = gn_reshape(given(GN_SHAPE(TIMES, 3, 4, 4)), GN_SHAPE(TIMES, 48)),
               picture = gn_matmul(patches, weight(48, DIM));
     gn_tensor table = gn_matmul(rows(TIMES), weight(DIM, DIM)), both = gn_mul(gn_tanh(text), gn_tanh(picture)),
@@ -956,6 +958,172 @@ TEST(modalities_spread_and_mix) {
     CHECK_MODALITY(picture, GN_MODALITY_VISION);
     CHECK_MODALITY(both, GN_MODALITY_MIXED);
     CHECK_MODALITY(table, GN_MODALITY_TABULAR);
+    close_null();
+}
+
+static gn_tensor filters(int64_t out, int64_t in, int64_t kernel) {
+    return gn_reshape(weight(out, in * kernel * kernel), GN_SHAPE(out, in, kernel, kernel));
+}
+
+static gn_tensor conv(gn_tensor x, gn_tensor w, int64_t stride, int64_t pad, int64_t groups) {
+    return gn_conv(x, w, GN_NONE,
+                   &(gn_conv_desc){
+                       .stride = { stride, stride }, .before = { pad, pad }, .after = { pad, pad }, .groups = groups });
+}
+
+TEST(depthwise_and_pointwise_convs_are_one_block) {
+    open_null();
+    gn_tensor x = gn_tanh(conv(given(GN_SHAPE(1, 3, 8, 8)), filters(8, 3, 3), 1, 1, 1)),
+              deep = conv(x, filters(8, 1, 3), 1, 1, 8),
+              bent = gn_relu(gn_mul(deep, gn_reshape(weight(0, 8), GN_SHAPE(8, 1, 1)))),
+              y = gn_relu(conv(bent, filters(16, 8, 1), 1, 0, 1));
+    REQUIRE(understand(y));
+    const gn_tensor all[] = { deep, bent, y };
+    for (int i = 0; i < TEST_COUNT(all); i++) {
+        CHECK_ROLE(all[i], GN_ROLE_SEPARABLE_CONV);
+        CHECK_TOGETHER(all[i], deep);
+    }
+    CHECK_ROLE(x, GN_ROLE_CONV);
+    check_groups();
+    gn_step(g);
+    /* neither of these: a filter over several channels, a pointwise conv in groups, a kernel of several places */
+    x = given(GN_SHAPE(1, 8, 8, 8));
+    gn_tensor others[] = { conv(conv(x, filters(8, 2, 3), 1, 1, 4), filters(16, 8, 1), 1, 0, 1),
+                           conv(conv(x, filters(8, 1, 3), 1, 1, 8), filters(8, 2, 1), 1, 0, 4),
+                           conv(conv(x, filters(8, 1, 3), 1, 1, 8), filters(16, 8, 3), 1, 1, 1) };
+    REQUIRE(understand_without(others, TEST_COUNT(others), 0));
+    CHECK(!has_role(GN_ROLE_SEPARABLE_CONV));
+    close_null();
+}
+
+TEST(patches_of_pictures_are_seen_in_every_writing) {
+    open_null();
+    gn_tensor picture = given(GN_SHAPE(BATCH, 3, 8, 8)), by_conv = conv(picture, filters(DIM, 3, 4), 4, 0, 1),
+              tiles = gn_permute(gn_reshape(picture, GN_SHAPE(BATCH, 3, 2, 4, 2, 4)), GN_AXES(0, 2, 4, 1, 3, 5)),
+              by_product = gn_matmul(gn_reshape(tiles, GN_SHAPE(BATCH, 4, 48)), weight(48, DIM)),
+              placed = gn_add(by_product, weight(4, DIM)), all[] = { gn_tanh(by_conv), gn_tanh(placed) };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK_ROLE(by_conv, GN_ROLE_PATCHES);
+    CHECK_ROLE(by_product, GN_ROLE_PATCHES);
+    CHECK_ROLE(placed, GN_ROLE_PATCHES);
+    CHECK_TOGETHER(placed, by_product);
+    CHECK_MODALITY(by_conv, GN_MODALITY_VISION);
+    CHECK_MODALITY(placed, GN_MODALITY_VISION);
+    gn_step(g);
+    /* neither: places that overlap or that are padded, a picture as one row */
+    picture = given(GN_SHAPE(BATCH, 3, 8, 8));
+    gn_tensor others[] = { conv(picture, filters(DIM, 3, 4), 2, 0, 1), conv(picture, filters(DIM, 3, 2), 2, 1, 1),
+                           gn_matmul(gn_reshape(picture, GN_SHAPE(BATCH, 192)), weight(192, DIM)) };
+    REQUIRE(understand_without(others, TEST_COUNT(others), 0));
+    CHECK(!has_role(GN_ROLE_PATCHES));
+    close_null();
+}
+
+TEST(pooling_runs_with_the_conv_before_it) {
+    open_null();
+    gn_tensor x = gn_relu(conv(given(GN_SHAPE(1, 3, 8, 8)), filters(8, 3, 3), 1, 1, 1)),
+              y = gn_pool(x, &(gn_pool_desc){ .kernel = { 2, 2 }, .stride = { 2, 2 } }),
+              z = gn_relu(conv(y, filters(8, 8, 3), 1, 1, 1)), mean = gn_mean(z, GN_AXES(2, 3), false),
+              out = gn_matmul(mean, weight(8, 10));
+    REQUIRE(understand(out));
+    CHECK_ROLE(y, GN_ROLE_POOLING);
+    CHECK_ROLE(mean, GN_ROLE_POOLING);
+    CHECK_TOGETHER(y, x);
+    CHECK_TOGETHER(mean, z);
+    check_groups();
+    gn_step(g);
+    gn_tensor other = gn_mean(gn_tanh(gn_matmul(rows(TIMES), weight(DIM, DIM))), GN_AXES(1), false); /* of no conv */
+    REQUIRE(understand(other));
+    CHECK(!has_role(GN_ROLE_POOLING));
+    close_null();
+}
+
+TEST(skips_of_a_u_net_run_with_the_conv_that_reads_them) {
+    open_null();
+    gn_tensor a = gn_relu(conv(given(GN_SHAPE(1, 3, 8, 8)), filters(8, 3, 3), 1, 1, 1)),
+              b = gn_relu(conv(gn_pool(a, &(gn_pool_desc){ .kernel = { 2, 2 }, .stride = { 2, 2 } }), filters(8, 8, 3),
+                               1, 1, 1)),
+              up = gn_interpolate(b, GN_AXES(2, 3), GN_SHAPE(8, 8), NULL),
+              both = gn_concat((gn_tensor[]){ a, gn_tanh(up) }, 2, 1), y = conv(both, filters(4, 16, 3), 1, 1, 1);
+    REQUIRE(understand(y));
+    CHECK_ROLE(both, GN_ROLE_SKIP);
+    CHECK_TOGETHER(both, y);
+    check_groups();
+    close_null();
+}
+
+/* A table of categories, three ids a bag. */
+static gn_tensor bag_rows(gn_tensor table, int64_t n) {
+    return gn_embedding(table, gn_reshape(words(3 * n), GN_SHAPE(n, 3)));
+}
+
+TEST(embedding_bags_are_seen_in_every_writing) {
+    open_null();
+    gn_tensor table = weight(WORDS, DIM), e[4];
+    e[0] = gn_sum(bag_rows(table, 4), GN_AXES(1), false);
+    e[1] = gn_mean(bag_rows(table, 4), GN_AXES(1), false);
+    e[2] = gn_sum(gn_mul(bag_rows(table, 4), gn_reshape(given(GN_SHAPE(4, 3)), GN_SHAPE(4, 3, 1))), GN_AXES(1), false);
+    gn_tensor where = gn_broadcast(gn_reshape(words(12), GN_SHAPE(12, 1)), GN_SHAPE(12, DIM));
+    e[3] = gn_scatter_add(gn_full(g, GN_F32, GN_SHAPE(4, DIM), 0), 0, where, gn_embedding(table, words(12)));
+    REQUIRE(understand_without(e, TEST_COUNT(e), 0));
+    for (int i = 0; i < TEST_COUNT(e); i++) {
+        CHECK_ROLE(e[i], GN_ROLE_EMBEDDING_BAG);
+        CHECK_MODALITY(e[i], GN_MODALITY_TABULAR);
+    }
+    check_groups();
+    gn_step(g);
+    gn_tensor kept = bag_rows(table, 4),
+              others[] = { kept, gn_sum(kept, GN_AXES(1), false) }; /* the rows are read too */
+    REQUIRE(understand_without(others, 2, 0));
+    CHECK(!has_role(GN_ROLE_EMBEDDING_BAG));
+    close_null();
+}
+
+TEST(interactions_of_features_are_seen) {
+    open_null();
+    gn_tensor a = gn_reshape(gn_tanh(rows(TIMES)), GN_SHAPE(TIMES, 1, DIM)),
+              b = gn_reshape(gn_exp(rows(TIMES)), GN_SHAPE(TIMES, 1, DIM)), x = gn_concat((gn_tensor[]){ a, b }, 2, 1),
+              y = gn_matmul(x, gn_transpose(x, 1, 2));
+    REQUIRE(understand(y));
+    CHECK_ROLE(y, GN_ROLE_INTERACTION);
+    CHECK_ROLE(x, GN_ROLE_INTERACTION);
+    CHECK_TOGETHER(x, y);
+    close_null();
+}
+
+TEST(adapters_run_where_their_base_is) {
+    open_null();
+    gn_tensor x = gn_tanh(rows(TIMES)), base = gn_matmul(x, weight(DIM, DIM)), mid = gn_matmul(x, weight(DIM, 4)),
+              low = gn_matmul(mid, weight(4, DIM)), y = gn_add(base, gn_mul_c(low, 0.5));
+    REQUIRE(understand(gn_tanh(y)));
+    CHECK_ROLE(base, GN_ROLE_LINEAR);
+    const gn_tensor own[] = { mid, low, y };
+    for (int i = 0; i < TEST_COUNT(own); i++) {
+        CHECK_ROLE(own[i], GN_ROLE_ADAPTER);
+        CHECK_TOGETHER(own[i], base);
+    }
+    gn_step(g);
+    x = gn_tanh(rows(TIMES)); /* neither: factors as large as the product they would stand for, another input */
+    gn_tensor others[] = { gn_add(gn_matmul(x, weight(DIM, DIM)),
+                                  gn_matmul(gn_matmul(x, weight(DIM, 48)), weight(48, DIM))),
+                           gn_add(gn_matmul(x, weight(DIM, DIM)),
+                                  gn_matmul(gn_matmul(gn_exp(rows(TIMES)), weight(DIM, 4)), weight(4, DIM))) };
+    REQUIRE(understand_without(others, 2, 0));
+    CHECK(!has_role(GN_ROLE_ADAPTER));
+    close_null();
+}
+
+TEST(sound_is_seen_by_the_power_of_its_waves) {
+    open_null();
+    gn_tensor frames = rows(TIMES), re = gn_matmul(frames, given(GN_SHAPE(DIM, 16))),
+              im = gn_matmul(frames, given(GN_SHAPE(DIM, 16))), power = gn_add(gn_square(re), gn_mul(im, im)),
+              mel = gn_log(gn_add_c(gn_matmul(power, weight(16, 8)), 1e-6)),
+              wave = gn_conv(given(GN_SHAPE(1, 1, 64)), gn_reshape(weight(8, 5), GN_SHAPE(8, 1, 5)), GN_NONE, NULL),
+              all[] = { mel, wave };
+    REQUIRE(understand_without(all, 2, 0));
+    CHECK_MODALITY(mel, GN_MODALITY_AUDIO);
+    CHECK_MODALITY(frames, GN_MODALITY_AUDIO);
+    CHECK_MODALITY(wave, GN_MODALITY_AUDIO);
     close_null();
 }
 
@@ -1156,19 +1324,19 @@ TEST(disagreements_name_node_kind_and_both_sides) {
     gn_tensor activation = gn_tanh(norm);
     gn_residency(g, GN_RESIDENCY_UNKNOWN);
     gn_modality(g, GN_MODALITY_VISION);
-    gn_tensor text = gn_embedding(weight(WORDS, DIM), words(TIMES));
+    gn_tensor ids_read = gn_embedding(weight(WORDS, DIM), words(TIMES));
     gn_modality(g, GN_MODALITY_UNKNOWN);
     gn_phase(g, GN_DECODE);
-    gn_tensor keys, a = appended_attention(0, 0, TIMES, &keys), all[] = { activation, text, e, a, gn_tanh(data) };
+    gn_tensor keys, a = appended_attention(0, 0, TIMES, &keys), all[] = { activation, ids_read, e, a, gn_tanh(data) };
     REQUIRE(understand_without(all, TEST_COUNT(all), 0));
     uint32_t n = m.n_disagreements;
-    check_disagreement(n - 1, text, GN_HINTED_MODALITY, GN_MODALITY_VISION, GN_MODALITY_TEXT);
+    check_disagreement(n - 1, ids_read, GN_HINTED_MODALITY, GN_MODALITY_VISION, GN_MODALITY_TABULAR);
     CHECK_INT(n, 7); /* two roles, a residency, two appends and an attention, a modality */
     check_disagreement(1, e, GN_HINTED_ROLE, GN_ROLE_LOSS, GN_ROLE_EMBEDDING);
     check_disagreement(2, activation, GN_HINTED_RESIDENCY, GN_RESIDENCY_WEIGHT, GN_RESIDENCY_ACTIVATION);
     check_disagreement(5, a, GN_HINTED_PHASE, GN_DECODE, GN_PREFILL);
     CHECK_PHASE(a, GN_DECODE);
-    CHECK_MODALITY(text, GN_MODALITY_VISION);
+    CHECK_MODALITY(ids_read, GN_MODALITY_VISION);
     CHECK_RESIDENCY(activation, GN_RESIDENCY_WEIGHT);
     close_null();
 }
@@ -1403,7 +1571,7 @@ TEST(groups_of_random_graphs_are_complete_and_without_cycles) {
         }
         if (round % 2) gn_assign(state[0], t[n - 2]);
         for (int i = 0; i < 4; i++) outs[i] = t[i ? test_random_int(0, n - 1) : n - 1];
-        REQUIRE(understand_without(outs, 4, round % 5 ? 0 : (uint32_t)test_random()));
+        REQUIRE(understand_without(outs, 4, round % 5 ? 0 : test_random()));
         check_groups();
         gn_role(g, GN_ROLE_NONE), gn_residency(g, GN_RESIDENCY_UNKNOWN), gn_phase(g, GN_PHASE_UNKNOWN), gn_on(g, NULL);
         gn__pending_drop(g);
@@ -1605,6 +1773,40 @@ static void build_conv(void) {
     built[0] = gn_relu(gn_add(gn_matmul(weight(8, 27), columns), weight(8, 1)));
 }
 
+static void build_separable(void) {
+    gn_tensor x = gn_tanh(given(GN_SHAPE(1, 16, 8, 8)));
+    built[0] = gn_relu(conv(gn_relu(conv(x, filters(16, 1, 3), 1, 1, 16)), filters(4, 16, 1), 1, 0, 1));
+}
+
+static void build_pooling(void) {
+    gn_tensor x = conv(gn_tanh(given(GN_SHAPE(1, 3, 16, 16))), filters(16, 3, 3), 1, 1, 1),
+              y = gn_pool(gn_relu(x), &(gn_pool_desc){ .kernel = { 4, 4 }, .stride = { 4, 4 } });
+    built[0] = gn_tanh(conv(y, filters(8, 16, 3), 1, 1, 1));
+}
+
+static void build_skip(void) {
+    gn_tensor a = gn_relu(conv(given(GN_SHAPE(1, 3, 16, 16)), filters(16, 3, 3), 1, 1, 1)),
+              b = gn_tanh(conv(a, filters(16, 16, 3), 1, 1, 1));
+    built[0] = gn_relu(conv(gn_concat((gn_tensor[]){ a, b }, 2, 1), filters(2, 32, 3), 1, 1, 1));
+}
+
+static void build_bag(void) {
+    built[0] = gn_tanh(gn_matmul(gn_sum(bag_rows(weight(WORDS, DIM), 8), GN_AXES(1), false), weight(DIM, 8)));
+}
+
+static void build_interaction(void) {
+    gn_tensor parts[3];
+    for (int i = 0; i < 3; i++)
+        parts[i] = gn_reshape(gn_matmul(rows(TIMES), weight(DIM, DIM)), GN_SHAPE(TIMES, 1, DIM));
+    gn_tensor x = gn_concat(parts, 3, 1);
+    built[0] = gn_tanh(gn_matmul(x, gn_transpose(x, 1, 2)));
+}
+
+static void build_adapter(void) {
+    gn_tensor x = gn_tanh(rows(TIMES)), low = gn_matmul(gn_matmul(x, weight(DIM, 4)), weight(4, DIM));
+    built[0] = gn_tanh(gn_add(gn_matmul(x, weight(DIM, DIM)), gn_mul_c(low, 0.5)));
+}
+
 /* Figures of a schedule; devices: a bit for each that runs something. */
 typedef struct figures {
     double seconds;
@@ -1612,7 +1814,7 @@ typedef struct figures {
     uint32_t devices;
 } figures;
 
-static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t off, figures *out) {
+static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint64_t off, figures *out) {
     gn_schedule s;
     gn_fault f = { GN_OK, 0, "" };
     if (!understand_without(built, built[1].ctx ? 2 : 1, off) ||
@@ -1627,7 +1829,7 @@ static bool schedule_of(const gn_cluster *cluster, gn_policy policy, uint32_t of
 static const struct block {
     const char *name;
     void (*build)(void);
-    uint32_t off;
+    uint64_t off;
     bool steady;
 } blocks[] = {
     { "norm", build_norm, GN_OFF_ROLE(GN_ROLE_NORM), false },
@@ -1643,6 +1845,15 @@ static const struct block {
     { "head", build_head, GN_OFF_ROLE(GN_ROLE_HEAD), true },
     { "sampling", build_head, GN_OFF_ROLE(GN_ROLE_SAMPLING), true },
     { "conv", build_conv, GN_OFF_ROLE(GN_ROLE_CONV), true },
+};
+
+static const struct block further[] = {
+    { "separable conv", build_separable, GN_OFF_ROLE(GN_ROLE_SEPARABLE_CONV), true },
+    { "pooling", build_pooling, GN_OFF_ROLE(GN_ROLE_POOLING), true },
+    { "skip", build_skip, GN_OFF_ROLE(GN_ROLE_SKIP), true },
+    { "embedding bag", build_bag, GN_OFF_ROLE(GN_ROLE_EMBEDDING_BAG), true },
+    { "interaction", build_interaction, GN_OFF_ROLE(GN_ROLE_INTERACTION), true },
+    { "adapter", build_adapter, GN_OFF_ROLE(GN_ROLE_ADAPTER), true },
 };
 
 static bool both_schedules(const struct block *b, const gn_cluster *cluster, gn_policy policy, figures *with,
@@ -1687,8 +1898,30 @@ TEST(recognised_blocks_send_less) {
     CHECK(with_bytes < without_bytes);
 }
 
+/* Two devices of any speeds, links and distance, every policy: what is seen saves bytes or time more often than it
+   costs some. */
+TEST(further_blocks_save_over_clusters_of_every_kind) {
+    for (int i = 0; i < TEST_COUNT(further); i++) {
+        int saved = 0, lost = 0;
+        for (int k = 0, n = test_rounds(240); k < n; k++) {
+            pair c;
+            figures with, without;
+            open_null();
+            pair_make(&c, pow(10, (double)test_random_int(8, 13)), pow(10, (double)test_random_int(8, 12)),
+                      pow(10, -(double)test_random_int(4, 7)), pow(10, -(double)test_random_int(4, 7)),
+                      pow(10, (double)test_random_int(7, 11)));
+            for (int r = 0; r < GN_RATE__COUNT && k % 2; r++) c.devices[1].flops_per_s[r] *= 4;
+            REQUIRE(both_schedules(&further[i], &c.cluster, (gn_policy)(k % 3), &with, &without));
+            saved += with.bytes < without.bytes || with.seconds < 0.999 * without.seconds;
+            lost += with.bytes > without.bytes || with.seconds > 1.001 * without.seconds;
+            close_null();
+        }
+        if (!CHECK(saved > lost)) printf("    %s: less in %d, more in %d\n", further[i].name, saved, lost);
+    }
+}
+
 /* A cache of 4096 rows: device 0 is near, device 1 reads memory twice as fast. What has to be read decides. */
-static void check_phase_places(int64_t t, uint32_t off, gn_phase_kind phase, gn_phase_kind said) {
+static void check_phase_places(int64_t t, uint64_t off, gn_phase_kind phase, gn_phase_kind said) {
     pair c;
     figures with, without;
     open_null();
@@ -1763,6 +1996,14 @@ static const test_entry tests[] = {
     TEST_ENTRY(convolution_by_windows_is_seen_and_is_vision),
     TEST_ENTRY(convolution_and_its_activation_are_one_stage),
     TEST_ENTRY(recurrent_layer_is_one_op_behind_a_linear),
+    TEST_ENTRY(depthwise_and_pointwise_convs_are_one_block),
+    TEST_ENTRY(patches_of_pictures_are_seen_in_every_writing),
+    TEST_ENTRY(pooling_runs_with_the_conv_before_it),
+    TEST_ENTRY(skips_of_a_u_net_run_with_the_conv_that_reads_them),
+    TEST_ENTRY(embedding_bags_are_seen_in_every_writing),
+    TEST_ENTRY(interactions_of_features_are_seen),
+    TEST_ENTRY(adapters_run_where_their_base_is),
+    TEST_ENTRY(sound_is_seen_by_the_power_of_its_waves),
     TEST_ENTRY(modalities_spread_and_mix),
     TEST_ENTRY(scopes_win_over_what_is_recognised),
     TEST_ENTRY(nodes_of_one_scope_are_one_group),
@@ -1791,6 +2032,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(a_graph_of_three_hundred_nodes_takes_under_a_millisecond),
     TEST_ENTRY(each_recogniser_changes_the_time_of_a_schedule),
     TEST_ENTRY(recognised_blocks_send_less),
+    TEST_ENTRY(further_blocks_save_over_clusters_of_every_kind),
     TEST_ENTRY(appends_prefill_and_decode_change_where_an_attention_runs),
 };
 

@@ -40,7 +40,7 @@ servers_that_are_not_known_are_told() {
 }
 
 cp "$WORK/negative.onnx" "$WORK/negative.onnx.npy"
-for program in lazy errors two_clients explain gpu_demo remote_mlp remote_decode chat serve_text recommend diffusion onnx_run genie_trace genie_serve; do
+for program in lazy errors two_clients explain gpu_demo remote_mlp remote_decode chat serve_text recommend diffusion speech onnx_run vision vqa genie_trace genie_serve; do
     check "${program}_answers_help_and_version" answers_help_and_version "$EXAMPLES/$program"
     check "${program}_refuses_an_unknown_option" refuses_what_it_does_not_know "$EXAMPLES/$program"
 done

@@ -27,7 +27,7 @@ kernel_is_neon() {
 # runs PROGRAM LEAST WORD ...: those tests pass, and there are at least so many of them.
 runs() {
     local program=$1 least=$2 n; shift 2
-    timeout 100 "$emulator" "$WORK/$program" "$@" | tee "$WORK/run.log" || return 1
+    timeout 300 "$emulator" "$WORK/$program" "$@" | tee "$WORK/run.log" || return 1
     n=$(sed -n -E 's/^([0-9]+) passed, 0 failed, .*/\1/p' "$WORK/run.log")
     [ "${n:-0}" -ge "$least" ]
 }

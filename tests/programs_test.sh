@@ -24,6 +24,10 @@ settings_of() {
         examples/serve_text) echo "$WORK/poem --json" ;;
         examples/recommend) echo "--steps 4 --batch 64 --held-out 200 --min-auc 0 --json" ;;
         examples/diffusion) echo "--steps 2 --batch 2 --max-loss 9 --samples 2 --sampling-steps 2 --out $WORK/shapes.ppm --json" ;;
+        examples/speech)
+            echo "--say uia --out $WORK/uia.wav"
+            echo "--steps 2 --batch 2 --held-out 50 --min-accuracy 0 --save $WORK/speech.safetensors --json"
+            echo "--load $WORK/speech.safetensors --wave $WORK/uia.wav" ;;
         examples/genie_serve) echo "--devices list" ;;
         examples/genie_trace)
             HOME=$WORK GENIE_TRACE=$WORK/hello.jsonl "$EXAMPLES/hello" >"$WORK/hello.output" 2>&1
@@ -33,6 +37,12 @@ settings_of() {
         examples/onnx_run) # y = -x of two floats
             printf '\010\010\102\002\020\015\072\043\012\013\012\001x\022\001y\042\003Neg\132\017\012\001x\022\012\012\010\010\001\022\004\012\002\010\002\142\003\012\001y' >"$WORK/negative.onnx"
             echo "$WORK/negative.onnx --out $WORK" ;;
+        examples/vqa)
+            echo "--steps 3 --min-accuracy 0 --json"
+            echo --explain ;;
+        examples/vision)
+            echo -
+            echo "--random mobilenet_v3_small --size 64 --bench 1 --json" ;;
         bench/bench_core) echo "--once --json" ;;
         bench/bench_gpu) echo "--quick --json" ;;
         bench/genie_bench)

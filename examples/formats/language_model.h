@@ -17,9 +17,13 @@
        lm_close(m);                                                    after the context: it borrows the file
 
    Read: a directory with config.json and safetensors, or a GGUF file (its quantised weights are used as they lie,
-   unless a dtype is asked for). Families: the table lm__families; examples/adding_a_family.md says how to add one. What
-   a configuration asks for that is not here is refused by its name, and so is a tensor that the family does not have:
-   text that is nearly right is wrong. */
+   unless a dtype is asked for; the stacks of experts are widened when they are loaded). Families: the table
+   lm__families; examples/adding_a_family.md says how to add one. What a configuration asks for that is not here is
+   refused by its name, and so is a tensor that the family does not have:
+   text that is nearly right is wrong. Of two things a GGUF file says nothing unless its writer adds the keys
+   attention.scale and expert_weights_norm: scores are then divided by the root of head_dim, and the shares of a token's
+   experts add up to 1. Where a model has long and short factors of the rotary embedding, a session's context decides
+   which are used, not how many tokens are in it. */
 #ifndef LANGUAGE_MODEL_H
 #define LANGUAGE_MODEL_H
 
@@ -42,6 +46,8 @@ typedef enum lm_role {
     LM_HEAD, /* (vocab, dim); not there when tied */
     LM_HEAD_BIAS,
     LM_ROTARY_FACTORS, /* (pairs): what frequencies are divided by; GGUF */
+    LM_ROTARY_LONG,    /* (pairs): the same in a session of more than config.rotary.context tokens */
+    LM_ROTARY_SHORT,   /* (pairs): in the others */
     LM_OUTER,
     LM_NORM1 = LM_OUTER, /* before attention */
     LM_NORM1_BIAS,
@@ -61,19 +67,19 @@ typedef enum lm_role {
     LM_NORM2,      /* before the MLP */
     LM_NORM2_BIAS,
     LM_GATE_UP, /* gate and up in one */
+    LM_GATE_UP_BIAS,
     LM_GATE,
     LM_GATE_BIAS,
     LM_UP,
     LM_UP_BIAS,
     LM_DOWN,
     LM_DOWN_BIAS,
-    LM_POST_NORM2, /* after the MLP */
-    LM_ROUTER,     /* (experts, dim) */
-    LM_ROLES,
-    LM_EXPERT_GATE = LM_ROLES, /* one of each for every expert */
+    LM_POST_NORM2,  /* after the MLP */
+    LM_ROUTER,      /* (experts, dim) */
+    LM_EXPERT_GATE, /* (experts, expert_inner, dim) */
     LM_EXPERT_UP,
-    LM_EXPERT_DOWN,
-    LM_ALL_ROLES
+    LM_EXPERT_DOWN, /* (experts, dim, expert_inner) */
+    LM_ROLES
 } lm_role;
 
 typedef enum lm_activation { LM_SILU, LM_GELU, LM_GELU_TANH, LM_RELU } lm_activation;
@@ -102,11 +108,12 @@ typedef struct lm_model {
     gn_dtype dtype;     /* of weights, cache and activations */
     const char *source; /* "safetensors", "GGUF" */
     gn_ctx *g;          /* from lm_load on */
-    lm_tensor *tensors; /* (1 + layers) * LM_ROLES, outer ones are those of layer -1; then the experts of each layer */
+    lm_tensor *tensors; /* (1 + layers) * LM_ROLES, outer ones are those of layer -1 */
     gn_tensor *w;       /* the same; GN_NONE: there is none */
     gn_quantized *q;    /* the same, of those that are quantised; others have no format */
     gn_quant quant;     /* what matrices become when they are loaded; GN_QUANT_NONE: as they are */
     bool as_stored;     /* no dtype was asked for */
+    float *factors;     /* NULL, or (2, pairs) of config.json: LM_ROTARY_LONG, LM_ROTARY_SHORT */
     safetensors *files;
     gguf *gguf;
 } lm_model;
@@ -135,7 +142,7 @@ typedef struct lm_pass {
     gn_tensor position;    /* 0-d i32: of the first token; GN_NONE without a cache */
     gn_tensor places;      /* (tokens) i32: position + 0, 1 … */
     gn_tensor *cache;      /* keys and values of each layer (batch, kv_heads, context, head_dim); NULL: none */
-    int64_t context;       /* of the cache */
+    int64_t context;       /* most tokens of a sequence */
     const lm_pages *pages; /* NULL, or the batch is one, its tokens are `rows` */
     const lm_rows *rows;
 } lm_pass;
@@ -176,6 +183,8 @@ void lm_session_close(lm_session *s);
 /* ids (tokens), i32 or i64, stand at s->position on: their rows after the last layer, (tokens, dim). Keys and values
    are appended with the step; the position is the caller's to raise. position + tokens is at most the context. */
 gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens);
+/* The same at a position that is data, 0-d i32: of a step that is recorded (gn_step_record) and run at others. */
+gn_tensor lm_forward_at(lm_session *s, gn_tensor position, gn_tensor ids, int64_t tokens);
 /* Makes the pools; nothing of desc but `tokens` may be 0, which is then the model's context. False, and `error`: more
    tokens than the model's context, or memory is short. */
 bool lm_pages_open(lm_pages *p, lm_model *m, const gn_kv_pages_desc *desc, char error[LM_ERROR]);
@@ -209,7 +218,7 @@ typedef gn_tensor (*lm_block_fn)(const lm_pass *p, int layer, gn_tensor x);
 enum {
     LM_OPTIONAL = 1, /* not every model of the family has it */
     LM_IN_OUT = 2,   /* in safetensors the product's input is the first dimension, in GGUF the second as elsewhere */
-    LM_UNFUSED = 4,  /* not there when the one that holds several is: LM_QKV, LM_GATE_UP */
+    LM_UNFUSED = 4,  /* not there when LM_QKV is */
     LM_BARE = 8      /* its name has no prefix */
 };
 
@@ -222,7 +231,7 @@ typedef struct lm_weight {
 
 struct lm_family {
     const char *name;       /* config.json's model_type */
-    const char *gguf;       /* general.architecture; NULL: not read from GGUF */
+    const char *gguf;       /* general.architecture, of a family with experts that of files with experts; NULL: none */
     const char *prefix;     /* of names in safetensors; files without it are read too */
     lm_block_fn block;      /* one layer */
     const lm_weight *outer; /* ends with a NULL name, as does layer */
@@ -242,7 +251,8 @@ struct lm_tensor {
     uint64_t bytes;   /* in the file */
     uint32_t type;    /* gguf_type */
     gn_shape shape;
-    bool in_out; /* as LM_IN_OUT */
+    bool in_out;     /* as LM_IN_OUT */
+    lm_tensor *part; /* NULL, or the tensors that it is the stack of, as many as its first dimension; experts */
 };
 
 static bool lm__fail(char error[LM_ERROR], const char *format, ...) {
@@ -255,17 +265,8 @@ static bool lm__fail(char error[LM_ERROR], const char *format, ...) {
 
 static size_t lm__index(int layer, int role) { return (size_t)(layer + 1) * LM_ROLES + (size_t)role; }
 
-static size_t lm__expert_index(const lm_model *m, int layer, int64_t expert, int role) {
-    enum { EACH = LM_ALL_ROLES - LM_ROLES };
-    size_t before = (size_t)layer * (size_t)m->config.experts + (size_t)expert;
-    return lm__index((int)m->config.layers, 0) + before * EACH + (size_t)(role - LM_EXPERT_GATE);
-}
-
 /* All places for tensors. */
-static size_t lm__count(const lm_model *m) {
-    return m->config.experts ? lm__expert_index(m, (int)m->config.layers, 0, LM_EXPERT_GATE)
-                             : lm__index((int)m->config.layers, 0);
-}
+static size_t lm__count(const lm_model *m) { return lm__index((int)m->config.layers, 0); }
 
 /* ---- layers, written on the public builders ---- */
 
@@ -305,11 +306,17 @@ static gn_tensor lm__split_heads(const lm_pass *p, gn_tensor x, int64_t heads) {
     return gn_transpose(gn_reshape(x, GN_SHAPE(p->batch, p->tokens, heads, p->m->config.head_dim)), 1, 2);
 }
 
+/* What frequencies of the rotary embedding are divided by; GN_NONE: nothing. */
+static gn_tensor lm__rotary_factors(const lm_pass *p) {
+    if (!lm__has(p, -1, LM_ROTARY_LONG)) return lm__w(p, -1, LM_ROTARY_FACTORS);
+    return lm__w(p, -1, p->context > p->m->config.rotary.context ? LM_ROTARY_LONG : LM_ROTARY_SHORT);
+}
+
 /* Turns queries or keys by their positions. */
 static gn_tensor lm__rotate(const lm_pass *p, int layer, gn_tensor x) {
     const lm_config *c = &p->m->config;
     gn_rotary_desc d = c->rotary;
-    gn_tensor factors = lm__w(p, -1, LM_ROTARY_FACTORS);
+    gn_tensor factors = lm__rotary_factors(p);
     if (d.base <= 0) return x;
     if (c->windowed[layer] && c->local_rotary_base > 0)
         d = (gn_rotary_desc){ .base = c->local_rotary_base, .size = d.size, .interleaved = d.interleaved };
@@ -319,7 +326,9 @@ static gn_tensor lm__rotate(const lm_pass *p, int layer, gn_tensor x) {
     gn_tensor power = gn_arange(g, GN_F64, d.size / 2, 0, -2.0 / (double)d.size);
     gn_tensor frequency = gn_div(gn_pow(gn_like(power, d.base), power), gn_cast(factors, GN_F64));
     gn_tensor angle = gn_mul(gn_unsqueeze(gn_cast(p->places, GN_F64), 1), frequency);
-    gn_tensor table[2] = { gn_cast(gn_cos(angle), GN_F32), gn_cast(gn_sin(angle), GN_F32) };
+    gn_tensor table[2] = { gn_cos(angle), gn_sin(angle) };
+    for (int i = 0; i < 2; i++)
+        table[i] = gn_cast(d.magnitude > 0 ? gn_mul_c(table[i], d.magnitude) : table[i], GN_F32);
     return gn_rotary_by(x, gn_concat(table, 2, 1), d.interleaved);
 }
 
@@ -379,9 +388,7 @@ static gn_tensor lm__mlp(const lm_pass *p, int layer, gn_tensor x) {
 static gn_tensor lm__gated_mlp(const lm_pass *p, int layer, gn_tensor x) {
     gn_tensor part[2];
     if (lm__has(p, layer, LM_GATE_UP)) {
-        const lm_tensor *t = &p->m->tensors[lm__index(layer, LM_GATE_UP)];
-        gn_tensor w = lm__w(p, layer, LM_GATE_UP);
-        gn_split(gn_matmul(x, t->in_out ? w : gn_transpose(w, 0, 1)), 1, NULL, 2, part);
+        gn_split(lm__linear(p, layer, LM_GATE_UP, x), 1, NULL, 2, part);
     } else {
         part[0] = lm__linear(p, layer, LM_GATE, x);
         part[1] = lm__linear(p, layer, LM_UP, x);
@@ -389,26 +396,22 @@ static gn_tensor lm__gated_mlp(const lm_pass *p, int layer, gn_tensor x) {
     return lm__linear(p, layer, LM_DOWN, gn_mul(lm__activate(p, part[0]), part[1]));
 }
 
+/* x (n, in) or (n, used, in) by the experts of each row, ids (n, used) -> (n, used, out) */
+static gn_tensor lm__expert(const lm_pass *p, int layer, lm_role role, gn_tensor x, gn_tensor ids) {
+    return gn_expert_linear(x, gn_transpose(lm__w(p, layer, role), 1, 2), ids, GN_NONE);
+}
+
 /* Each token goes through the experts that the router finds most probable, and their results are added by their share
-   (Jiang et al. 2024). All experts are computed; those that a token does not use have a share of 0. */
+   (Jiang et al. 2024). */
 static gn_tensor lm__experts(const lm_pass *p, int layer, gn_tensor x) {
-    const lm_model *m = p->m;
-    const lm_config *c = &m->config;
-    gn_tensor value, place, sum = GN_NONE;
-    gn_tensor share = gn_matmul(x, gn_transpose(lm__w(p, layer, LM_ROUTER), 0, 1));
-    share = gn_softmax(gn_cast(share, GN_F32), 1);
-    gn_topk(share, c->experts_used, 1, true, &value, &place);
-    if (c->normed_experts) value = gn_div(value, gn_sum(value, GN_AXES(1), true));
-    share = gn_full(m->g, GN_F32, GN_SHAPE(p->batch * p->tokens, c->experts), 0);
-    share = gn_cast(gn_scatter(share, 1, place, value), m->dtype);
-    for (int64_t i = 0; i < c->experts; i++) {
-        const gn_tensor *w = &m->w[lm__expert_index(m, layer, i, LM_EXPERT_GATE)];
-        gn_tensor gate = lm__activate(p, gn_matmul(x, gn_transpose(w[0], 0, 1)));
-        gn_tensor y = gn_mul(gate, gn_matmul(x, gn_transpose(w[1], 0, 1)));
-        y = gn_mul(gn_matmul(y, gn_transpose(w[2], 0, 1)), gn_slice(share, 1, i, i + 1, 1));
-        sum = i ? gn_add(sum, y) : y;
-    }
-    return sum;
+    const lm_config *c = &p->m->config;
+    gn_tensor share, ids;
+    gn_tensor score = gn_matmul(x, gn_transpose(lm__w(p, layer, LM_ROUTER), 0, 1));
+    gn_topk(gn_softmax(gn_cast(score, GN_F32), 1), c->experts_used, 1, true, &share, &ids);
+    if (c->normed_experts) share = gn_div(share, gn_sum(share, GN_AXES(1), true));
+    gn_tensor h = lm__activate(p, lm__expert(p, layer, LM_EXPERT_GATE, x, ids));
+    h = lm__expert(p, layer, LM_EXPERT_DOWN, gn_mul(h, lm__expert(p, layer, LM_EXPERT_UP, x, ids)), ids);
+    return gn_sum(gn_mul(h, gn_unsqueeze(gn_cast(share, p->m->dtype), 2)), GN_AXES(1), false);
 }
 
 /* ---- one block a family: x (batch * tokens, dim) -> x of the next layer ---- */
@@ -447,8 +450,8 @@ static gn_tensor lm__experts_block(const lm_pass *p, int layer, gn_tensor x) {
 
 /* ---- the families ----
  * Letters of shapes: V vocab, D dim, C context, H head_dim, Q heads * head_dim, K kv_heads * head_dim, F all three of
- * them, I inner, G twice inner, R pairs that are turned, E experts, X the inner width of an expert. Names of experts
- * have the number of the layer and that of the expert; GGUF holds all of a layer in one tensor. */
+ * them, I inner, G twice inner, R pairs that are turned, E experts, X the inner width of an expert. Safetensors hold
+ * experts one by one, their names have the number of the layer and that of the expert; GGUF holds a layer's stacked. */
 
 #define LM__NONE \
     { LM_ROLES, NULL, NULL, NULL, 0 }
@@ -482,26 +485,26 @@ static const lm_weight lm__llama_outer[] = {
     { LM_FINAL_NORM, "norm.weight", "output_norm.weight", "D", 0 },
     { LM_HEAD, "lm_head.weight", "output.weight", "VD", LM_BARE },
     { LM_ROTARY_FACTORS, NULL, "rope_freqs.weight", "R", LM_OPTIONAL },
+    { LM_ROTARY_LONG, "rope_factors_long", "rope_factors_long.weight", "R", LM_OPTIONAL },
+    { LM_ROTARY_SHORT, "rope_factors_short", "rope_factors_short.weight", "R", LM_OPTIONAL },
     LM__NONE,
 };
 static const lm_weight lm__llama_layer[] = {
     { LM_NORM1, "layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", "D", 0 },
-    { LM_QKV, "layers.%d.self_attn.qkv_proj.weight", "blk.%d.attn_qkv.weight", "FD", LM_OPTIONAL },
-    { LM_Q, "layers.%d.self_attn.q_proj.weight", "blk.%d.attn_q.weight", "QD", LM_UNFUSED },
+    { LM_Q, "layers.%d.self_attn.q_proj.weight", "blk.%d.attn_q.weight", "QD", 0 },
     { LM_Q_BIAS, "layers.%d.self_attn.q_proj.bias", "blk.%d.attn_q.bias", "Q", LM_OPTIONAL },
-    { LM_K, "layers.%d.self_attn.k_proj.weight", "blk.%d.attn_k.weight", "KD", LM_UNFUSED },
+    { LM_K, "layers.%d.self_attn.k_proj.weight", "blk.%d.attn_k.weight", "KD", 0 },
     { LM_K_BIAS, "layers.%d.self_attn.k_proj.bias", "blk.%d.attn_k.bias", "K", LM_OPTIONAL },
-    { LM_V, "layers.%d.self_attn.v_proj.weight", "blk.%d.attn_v.weight", "KD", LM_UNFUSED },
+    { LM_V, "layers.%d.self_attn.v_proj.weight", "blk.%d.attn_v.weight", "KD", 0 },
     { LM_V_BIAS, "layers.%d.self_attn.v_proj.bias", "blk.%d.attn_v.bias", "K", LM_OPTIONAL },
     { LM_Q_NORM, "layers.%d.self_attn.q_norm.weight", "blk.%d.attn_q_norm.weight", "H", LM_OPTIONAL },
     { LM_K_NORM, "layers.%d.self_attn.k_norm.weight", "blk.%d.attn_k_norm.weight", "H", LM_OPTIONAL },
     { LM_O, "layers.%d.self_attn.o_proj.weight", "blk.%d.attn_output.weight", "DQ", 0 },
     { LM_O_BIAS, "layers.%d.self_attn.o_proj.bias", "blk.%d.attn_output.bias", "D", LM_OPTIONAL },
     { LM_NORM2, "layers.%d.post_attention_layernorm.weight", "blk.%d.ffn_norm.weight", "D", 0 },
-    { LM_GATE_UP, "layers.%d.mlp.gate_up_proj.weight", NULL, "GD", LM_OPTIONAL },
-    { LM_GATE, "layers.%d.mlp.gate_proj.weight", "blk.%d.ffn_gate.weight", "ID", LM_UNFUSED },
+    { LM_GATE, "layers.%d.mlp.gate_proj.weight", "blk.%d.ffn_gate.weight", "ID", 0 },
     { LM_GATE_BIAS, "layers.%d.mlp.gate_proj.bias", "blk.%d.ffn_gate.bias", "I", LM_OPTIONAL },
-    { LM_UP, "layers.%d.mlp.up_proj.weight", "blk.%d.ffn_up.weight", "ID", LM_UNFUSED },
+    { LM_UP, "layers.%d.mlp.up_proj.weight", "blk.%d.ffn_up.weight", "ID", 0 },
     { LM_UP_BIAS, "layers.%d.mlp.up_proj.bias", "blk.%d.ffn_up.bias", "I", LM_OPTIONAL },
     { LM_DOWN, "layers.%d.mlp.down_proj.weight", "blk.%d.ffn_down.weight", "DI", 0 },
     { LM_DOWN_BIAS, "layers.%d.mlp.down_proj.bias", "blk.%d.ffn_down.bias", "D", LM_OPTIONAL },
@@ -525,17 +528,27 @@ static const lm_weight lm__gemma_layer[] = {
     LM__NONE,
 };
 
+static const lm_weight lm__phi3_layer[] = {
+    { LM_NORM1, "layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", "D", 0 },
+    { LM_QKV, "layers.%d.self_attn.qkv_proj.weight", "blk.%d.attn_qkv.weight", "FD", 0 },
+    { LM_O, "layers.%d.self_attn.o_proj.weight", "blk.%d.attn_output.weight", "DQ", 0 },
+    { LM_NORM2, "layers.%d.post_attention_layernorm.weight", "blk.%d.ffn_norm.weight", "D", 0 },
+    { LM_GATE_UP, "layers.%d.mlp.gate_up_proj.weight", "blk.%d.ffn_up.weight", "GD", 0 },
+    { LM_DOWN, "layers.%d.mlp.down_proj.weight", "blk.%d.ffn_down.weight", "DI", 0 },
+    LM__NONE,
+};
+
 static const lm_weight lm__mixtral_layer[] = {
-    { LM_NORM1, "layers.%d.input_layernorm.weight", NULL, "D", 0 },
-    { LM_Q, "layers.%d.self_attn.q_proj.weight", NULL, "QD", 0 },
-    { LM_K, "layers.%d.self_attn.k_proj.weight", NULL, "KD", 0 },
-    { LM_V, "layers.%d.self_attn.v_proj.weight", NULL, "KD", 0 },
-    { LM_O, "layers.%d.self_attn.o_proj.weight", NULL, "DQ", 0 },
-    { LM_NORM2, "layers.%d.post_attention_layernorm.weight", NULL, "D", 0 },
-    { LM_ROUTER, "layers.%d.block_sparse_moe.gate.weight", NULL, "ED", 0 },
-    { LM_EXPERT_GATE, "layers.%d.block_sparse_moe.experts.%d.w1.weight", NULL, "XD", 0 },
-    { LM_EXPERT_UP, "layers.%d.block_sparse_moe.experts.%d.w3.weight", NULL, "XD", 0 },
-    { LM_EXPERT_DOWN, "layers.%d.block_sparse_moe.experts.%d.w2.weight", NULL, "DX", 0 },
+    { LM_NORM1, "layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", "D", 0 },
+    { LM_Q, "layers.%d.self_attn.q_proj.weight", "blk.%d.attn_q.weight", "QD", 0 },
+    { LM_K, "layers.%d.self_attn.k_proj.weight", "blk.%d.attn_k.weight", "KD", 0 },
+    { LM_V, "layers.%d.self_attn.v_proj.weight", "blk.%d.attn_v.weight", "KD", 0 },
+    { LM_O, "layers.%d.self_attn.o_proj.weight", "blk.%d.attn_output.weight", "DQ", 0 },
+    { LM_NORM2, "layers.%d.post_attention_layernorm.weight", "blk.%d.ffn_norm.weight", "D", 0 },
+    { LM_ROUTER, "layers.%d.block_sparse_moe.gate.weight", "blk.%d.ffn_gate_inp.weight", "ED", 0 },
+    { LM_EXPERT_GATE, "layers.%d.block_sparse_moe.experts.%d.w1.weight", "blk.%d.ffn_gate_exps.weight", "EXD", 0 },
+    { LM_EXPERT_UP, "layers.%d.block_sparse_moe.experts.%d.w3.weight", "blk.%d.ffn_up_exps.weight", "EXD", 0 },
+    { LM_EXPERT_DOWN, "layers.%d.block_sparse_moe.experts.%d.w2.weight", "blk.%d.ffn_down_exps.weight", "EDX", 0 },
     LM__NONE,
 };
 static const lm_weight lm__qwen_experts_layer[] = {
@@ -548,9 +561,9 @@ static const lm_weight lm__qwen_experts_layer[] = {
     { LM_O, "layers.%d.self_attn.o_proj.weight", "blk.%d.attn_output.weight", "DQ", 0 },
     { LM_NORM2, "layers.%d.post_attention_layernorm.weight", "blk.%d.ffn_norm.weight", "D", 0 },
     { LM_ROUTER, "layers.%d.mlp.gate.weight", "blk.%d.ffn_gate_inp.weight", "ED", 0 },
-    { LM_EXPERT_GATE, "layers.%d.mlp.experts.%d.gate_proj.weight", "blk.%d.ffn_gate_exps.weight", "XD", 0 },
-    { LM_EXPERT_UP, "layers.%d.mlp.experts.%d.up_proj.weight", "blk.%d.ffn_up_exps.weight", "XD", 0 },
-    { LM_EXPERT_DOWN, "layers.%d.mlp.experts.%d.down_proj.weight", "blk.%d.ffn_down_exps.weight", "DX", 0 },
+    { LM_EXPERT_GATE, "layers.%d.mlp.experts.%d.gate_proj.weight", "blk.%d.ffn_gate_exps.weight", "EXD", 0 },
+    { LM_EXPERT_UP, "layers.%d.mlp.experts.%d.up_proj.weight", "blk.%d.ffn_up_exps.weight", "EXD", 0 },
+    { LM_EXPERT_DOWN, "layers.%d.mlp.experts.%d.down_proj.weight", "blk.%d.ffn_down_exps.weight", "EDX", 0 },
     LM__NONE,
 };
 
@@ -620,6 +633,7 @@ static const lm_family lm__families[] = {
       .layer = lm__llama_layer,
       .usual = { .context = 32768, .norm_eps = 1e-6, .rotary_base = 10000, .head_dim = 128, .window_from = 28 } },
     { .name = "gemma2",
+      .gguf = "gemma2",
       .prefix = "model.",
       .block = lm__gemma_block,
       .outer = lm__llama_outer,
@@ -638,6 +652,7 @@ static const lm_family lm__families[] = {
                  .activation = LM_GELU_TANH,
                  .tied = 1 } },
     { .name = "gemma3_text",
+      .gguf = "gemma3",
       .prefix = "model.",
       .block = lm__gemma_block,
       .outer = lm__llama_outer,
@@ -655,10 +670,12 @@ static const lm_family lm__families[] = {
                  .activation = LM_GELU_TANH,
                  .tied = 1 } },
     { .name = "mixtral",
+      .gguf = "llama",
       .prefix = "model.",
       .block = lm__experts_block,
       .outer = lm__llama_outer,
       .layer = lm__mixtral_layer,
+      .gguf_interleaved = true,
       .usual = { .context = 131072,
                  .norm_eps = 1e-5,
                  .rotary_base = 1e6,
@@ -692,23 +709,28 @@ static const lm_family lm__families[] = {
                  .rotary_part = 0.5,
                  .activation = LM_GELU_TANH } },
     { .name = "phi3",
+      .gguf = "phi3",
       .prefix = "model.",
       .block = lm__llama_block,
       .outer = lm__llama_outer,
-      .layer = lm__llama_layer,
+      .layer = lm__phi3_layer,
       .usual = { .context = 4096, .norm_eps = 1e-5, .rotary_base = 10000 } },
 };
 enum { LM__FAMILIES = sizeof lm__families / sizeof *lm__families };
 
-static const lm_family *lm__family(const char *name, bool of_gguf, char error[LM_ERROR]) {
+/* `experts`: a GGUF file has some. */
+static const lm_family *lm__family(const char *name, bool of_gguf, bool experts, char error[LM_ERROR]) {
     char known[256] = "";
     size_t n = 0;
     for (int i = 0; i < LM__FAMILIES; i++) {
-        const char *own = of_gguf ? lm__families[i].gguf : lm__families[i].name;
-        if (own && !strcmp(own, name)) return &lm__families[i];
-        if (own && n < sizeof known) n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", own);
+        const lm_family *f = &lm__families[i];
+        const char *own = of_gguf ? f->gguf : f->name;
+        if (!own || (of_gguf && experts != (f->usual.experts > 0))) continue;
+        if (!strcmp(own, name)) return f;
+        if (n < sizeof known) n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", own);
     }
-    lm__fail(error, "the architecture '%s' is not known%s; known are %s", name, of_gguf ? " in GGUF" : "", known);
+    lm__fail(error, "the architecture '%s'%s is not known%s; known are %s", name, experts ? " with experts" : "",
+             of_gguf ? " in GGUF" : "", known);
     return NULL;
 }
 
@@ -743,7 +765,7 @@ static const lm__field lm__fields[] = {
       1 },
     { LM__REAL(rotary_base), { "rope_theta" }, { "rope.freq_base" }, 1, 1e15 },
     { LM__REAL(rotary_part), { "partial_rotary_factor" }, { NULL }, 1e-3, 1 },
-    { LM__REAL(local_rotary_base), { "rope_local_base_freq" }, { NULL }, 1, 1e15 },
+    { LM__REAL(local_rotary_base), { "rope_local_base_freq" }, { "rope.freq_base_swa" }, 1, 1e15 },
     { LM__REAL(query_scalar), { "query_pre_attn_scalar" }, { NULL }, 1e-3, 1e6 },
     { LM__REAL(attention_cap), { "attn_logit_softcapping" }, { "attn_logit_softcapping" }, 1e-3, 1e6 },
     { LM__INT(experts), { "num_local_experts", "num_experts" }, { "expert_count" }, 1, 1024 },
@@ -839,6 +861,12 @@ static bool lm__json_activation(lm_config *c, json_value root, char error[LM_ERR
     return true;
 }
 
+static void lm__windows_by_rule(lm_config *c) {
+    for (int64_t layer = 0; layer < c->layers; layer++)
+        c->windowed[layer] =
+            c->window > 0 && layer >= c->window_from && !(c->window_pattern && (layer + 1) % c->window_pattern == 0);
+}
+
 /* Layers that see a window alone: said layer by layer, or by a rule. */
 static bool lm__json_windows(lm_config *c, json_value root, char error[LM_ERROR]) {
     json_value types = json_get(root, "layer_types"), key, item;
@@ -856,9 +884,7 @@ static bool lm__json_windows(lm_config *c, json_value root, char error[LM_ERROR]
         return layer == c->layers ||
                lm__fail(error, "layer_types has %lld entries for %lld layers", (long long)layer, (long long)c->layers);
     }
-    for (; layer < c->layers; layer++)
-        c->windowed[layer] =
-            c->window > 0 && layer >= c->window_from && !(c->window_pattern && (layer + 1) % c->window_pattern == 0);
+    lm__windows_by_rule(c);
     return true;
 }
 
@@ -867,18 +893,49 @@ static double lm__json_number(json_value object, const char *name, double otherw
     return json_get_double(json_get(object, name), &v) ? v : otherwise;
 }
 
+/* A number for each pair, (2, pairs): long, then short. */
+static bool lm__json_factors(lm_model *m, json_value root, json_value rope, char error[LM_ERROR]) {
+    static const char *const names[2] = { "long_factor", "short_factor" };
+    lm_config *c = &m->config;
+    gn_rotary_desc *d = &c->rotary;
+    int64_t head = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
+    int64_t pairs = (int64_t)((double)head * (c->rotary_part > 0 ? c->rotary_part : 1)) / 2;
+    double factor, context = lm__json_number(root, "original_max_position_embeddings", (double)c->context);
+    m->factors = calloc((size_t)(2 * pairs) + 1, sizeof *m->factors);
+    if (!m->factors) return lm__fail(error, "out of memory");
+    for (int i = 0; i < 2; i++) {
+        json_value list = json_get(rope, names[i]), key, item;
+        int64_t n = 0;
+        for (json_iter k = json_begin(list); json_kind_of(list) == JSON_ARRAY && json_next(&k, &key, &item); n++)
+            if (!json_get_double(item, &factor) || !(factor > 0 && factor < 1e9)) n = pairs;
+            else if (n < pairs) m->factors[i * pairs + n] = (float)factor;
+        if (n != pairs)
+            return lm__fail(error, "%s of the rotary embedding is not %lld numbers above 0", names[i],
+                            (long long)pairs);
+    }
+    context = lm__json_number(rope, "original_max_position_embeddings", context);
+    if (!(context > 1 && context <= 1 << 28)) return lm__fail(error, "original_max_position_embeddings is %g", context);
+    factor = lm__json_number(rope, "factor", (double)c->context / context);
+    d->context = (int64_t)context;
+    d->magnitude = factor > 1 ? sqrt(1 + log(factor) / log(context)) : 1;
+    d->magnitude = lm__json_number(rope, "attention_factor", d->magnitude);
+    return true;
+}
+
 /* `rope`: rope_parameters, or rope_scaling with the base outside. */
-static bool lm__json_scaling(lm_config *c, json_value rope, char error[LM_ERROR]) {
+static bool lm__json_scaling(lm_model *m, json_value root, json_value rope, char error[LM_ERROR]) {
+    lm_config *c = &m->config;
     gn_rotary_desc *d = &c->rotary;
     json_value type = json_get(rope, "rope_type"), v;
     static const char *const refused[] = { "mscale", "mscale_all_dim", "truncate", "short_factor", "long_factor" };
     if (json_kind_of(type) != JSON_STRING) type = json_get(rope, "type");
     if (json_kind_of(type) != JSON_STRING || json_is(type, "default")) return true;
+    if (json_is(type, "longrope") || json_is(type, "su")) return lm__json_factors(m, root, rope, error);
     if (json_is(type, "linear")) d->scaling = GN_ROTARY_LINEAR;
     else if (json_is(type, "llama3")) d->scaling = GN_ROTARY_LLAMA3;
     else if (json_is(type, "yarn")) d->scaling = GN_ROTARY_YARN;
     else
-        return lm__fail(error, "rope_type %.*s is not known; default, linear, llama3 and yarn are",
+        return lm__fail(error, "rope_type %.*s is not known; default, linear, llama3, yarn and longrope are",
                         (int)(type.size < 60 ? type.size : 60), type.text);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         v = json_get(rope, refused[i]);
@@ -896,7 +953,8 @@ static bool lm__json_scaling(lm_config *c, json_value rope, char error[LM_ERROR]
     return d->factor > 0 || lm__fail(error, "the rotary embedding has a rope_type and no factor");
 }
 
-static bool lm__json_rotary(lm_config *c, json_value root, char error[LM_ERROR]) {
+static bool lm__json_rotary(lm_model *m, json_value root, char error[LM_ERROR]) {
+    lm_config *c = &m->config;
     json_value rope = json_get(root, "rope_parameters");
     if (json_kind_of(rope) != JSON_OBJECT) rope = json_get(root, "rope_scaling");
     if (json_kind_of(json_get(rope, "full_attention")) == JSON_OBJECT) { /* one for each kind of layer */
@@ -909,7 +967,7 @@ static bool lm__json_rotary(lm_config *c, json_value root, char error[LM_ERROR])
     }
     c->rotary_base = lm__json_number(rope, "rope_theta", c->rotary_base);
     c->rotary_part = lm__json_number(rope, "partial_rotary_factor", c->rotary_part);
-    return json_kind_of(rope) != JSON_OBJECT || lm__json_scaling(c, rope, error);
+    return json_kind_of(rope) != JSON_OBJECT || lm__json_scaling(m, root, rope, error);
 }
 
 /* What no family here has. */
@@ -942,12 +1000,12 @@ static bool lm__config_json(lm_model *m, json_value root, char error[LM_ERROR]) 
     bool tied;
     if (!json_get_string(json_get(root, "model_type"), type, sizeof type, NULL))
         return lm__fail(error, "it has no model_type of at most 63 bytes");
-    m->family = lm__family(type, false, error);
+    m->family = lm__family(type, false, false, error);
     if (!m->family) return false;
     *c = m->family->usual;
     if (!lm__json_refused(root, error) || !lm__json_fields(c, root, error) || !lm__json_ends(c, root, error))
         return false;
-    if (!lm__json_activation(c, root, error) || !lm__json_rotary(c, root, error)) return false;
+    if (!lm__json_activation(c, root, error) || !lm__json_rotary(m, root, error)) return false;
     if (json_get_bool(json_get(root, "tie_word_embeddings"), &tied)) c->tied = tied;
     if (json_get_bool(json_get(root, "norm_topk_prob"), &tied)) c->normed_experts = tied;
     if (c->experts &&
@@ -956,39 +1014,59 @@ static bool lm__config_json(lm_model *m, json_value root, char error[LM_ERROR]) 
     return lm__json_windows(c, root, error);
 }
 
+static bool lm__gguf_is(gguf_string s, const char *word) {
+    return s.size == strlen(word) && !memcmp(s.text, word, s.size);
+}
+
 static bool lm__gguf_scaling(lm_config *c, const gguf *g, const char *architecture, char error[LM_ERROR]) {
-    char key[160];
+    char key[160], kind[160];
     gguf_string type;
     gn_rotary_desc *d = &c->rotary;
     uint64_t context = 0;
-    snprintf(key, sizeof key, "%s.rope.scaling.type", architecture);
-    if (!gguf_get_string(g, key, &type) || (type.size == 4 && !memcmp(type.text, "none", 4))) return true;
-    if (type.size == 6 && !memcmp(type.text, "linear", 6)) d->scaling = GN_ROTARY_LINEAR;
-    else if (type.size == 4 && !memcmp(type.text, "yarn", 4)) d->scaling = GN_ROTARY_YARN;
-    else return lm__fail(error, "%s '%.*s' is not known", key, (int)(type.size < 60 ? type.size : 60), type.text);
-    snprintf(key, sizeof key, "%s.rope.scaling.factor", architecture);
-    if (!gguf_get_f64(g, key, &d->factor) || !(d->factor > 0)) return lm__fail(error, "%s is missing", key);
     snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", architecture);
     d->context = gguf_get_u64(g, key, &context) && context < 1 << 28 ? (int64_t)context : c->context;
+    snprintf(key, sizeof key, "%s.rope.scaling.attn_factor", architecture);
+    if (gguf_get_f64(g, key, &d->magnitude) && !(d->magnitude > 0 && d->magnitude < 1e6))
+        return lm__fail(error, "%s is %g", key, d->magnitude);
+    snprintf(kind, sizeof kind, "%s.rope.scaling.type", architecture);
+    if (!gguf_get_string(g, kind, &type) || lm__gguf_is(type, "none") || lm__gguf_is(type, "longrope")) return true;
+    if (lm__gguf_is(type, "linear")) d->scaling = GN_ROTARY_LINEAR;
+    else if (lm__gguf_is(type, "yarn") && d->magnitude > 0) return lm__fail(error, "%s of yarn is not read", key);
+    else if (lm__gguf_is(type, "yarn")) d->scaling = GN_ROTARY_YARN;
+    else return lm__fail(error, "%s '%.*s' is not known", kind, (int)(type.size < 60 ? type.size : 60), type.text);
+    snprintf(key, sizeof key, "%s.rope.scaling.factor", architecture);
+    return (gguf_get_f64(g, key, &d->factor) && d->factor > 0) || lm__fail(error, "%s is missing", key);
+}
+
+/* Which layers see a window alone: every how manyth does not, or a bool for each layer. */
+static bool lm__gguf_windows(lm_config *c, const gguf *g, const char *architecture, char error[LM_ERROR]) {
+    char key[160];
+    gguf_value list, item;
+    uint64_t pattern;
+    int64_t layer = 0;
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", architecture);
+    bool given = gguf_get(g, key, &list);
+    if (given && list.kind == GGUF_KIND_ARRAY) {
+        for (; list.item == GGUF_KIND_BOOL && gguf_next(&list, &item); layer++)
+            if (layer < c->layers) c->windowed[layer] = *item.data && c->window > 0;
+        return layer == c->layers ||
+               lm__fail(error, "%s is not a bool for each of %lld layers", key, (long long)c->layers);
+    }
+    if (given && !(gguf_get_u64(g, key, &pattern) && pattern <= LM_LAYERS))
+        return lm__fail(error, "%s is neither a number up to %d nor a list", key, LM_LAYERS);
+    if (given) c->window_pattern = (int64_t)pattern;
+    lm__windows_by_rule(c);
     return true;
 }
 
-static bool lm__config_gguf(lm_model *m, char error[LM_ERROR]) {
-    gguf_string name;
-    gguf_tensor embedding;
-    char architecture[64], key[160];
+/* Numbers that GGUF has under other names, or in another form, than config.json. */
+static bool lm__gguf_others(lm_model *m, const char *architecture, char error[LM_ERROR]) {
     lm_config *c = &m->config;
+    char key[160];
+    gguf_tensor embedding;
     uint64_t end, turned;
-    if (!gguf_get_string(m->gguf, "general.architecture", &name) || name.size >= sizeof architecture)
-        return lm__fail(error, "it has no general.architecture of at most 63 bytes");
-    memcpy(architecture, name.text, name.size);
-    architecture[name.size] = 0;
-    m->family = lm__family(architecture, true, error);
-    if (!m->family) return false;
-    *c = m->family->usual;
-    c->tied = -1;
-    if (!lm__gguf_fields(c, m->gguf, architecture, error) || !lm__gguf_scaling(c, m->gguf, architecture, error))
-        return false;
+    double scale;
+    bool normed;
     if (!c->vocab && gguf_find(m->gguf, "token_embd.weight", &embedding) && embedding.rank == 2)
         c->vocab = embedding.dims[0];
     if (gguf_get_u64(m->gguf, "tokenizer.ggml.eos_token_id", &end) && end <= INT32_MAX)
@@ -996,8 +1074,34 @@ static bool lm__config_gguf(lm_model *m, char error[LM_ERROR]) {
     snprintf(key, sizeof key, "%s.rope.dimension_count", architecture);
     if (gguf_get_u64(m->gguf, key, &turned) && turned <= 4096) c->rotary.size = (int64_t)turned;
     c->rotary.interleaved = m->family->gguf_interleaved;
-    c->normed_experts = c->experts > 0; /* GGUF has no word for it */
+    snprintf(key, sizeof key, "%s.attention.scale", architecture);
+    c->query_scalar = 0;
+    if (gguf_get_f64(m->gguf, key, &scale)) {
+        if (!(scale > 1e-3 && scale < 1e3)) return lm__fail(error, "%s is %g", key, scale);
+        c->query_scalar = 1 / (scale * scale);
+    }
+    snprintf(key, sizeof key, "%s.expert_weights_norm", architecture);
+    c->normed_experts = c->experts > 0; /* what files that say nothing mean */
+    if (c->experts && gguf_get_bool(m->gguf, key, &normed)) c->normed_experts = normed;
     return true;
+}
+
+static bool lm__config_gguf(lm_model *m, char error[LM_ERROR]) {
+    gguf_string name;
+    gguf_value any;
+    char architecture[64], key[160];
+    lm_config *c = &m->config;
+    if (!gguf_get_string(m->gguf, "general.architecture", &name) || name.size >= sizeof architecture)
+        return lm__fail(error, "it has no general.architecture of at most 63 bytes");
+    memcpy(architecture, name.text, name.size);
+    architecture[name.size] = 0;
+    snprintf(key, sizeof key, "%s.expert_count", architecture);
+    m->family = lm__family(architecture, true, gguf_get(m->gguf, key, &any), error);
+    if (!m->family) return false;
+    *c = m->family->usual;
+    c->tied = -1;
+    return lm__gguf_fields(c, m->gguf, architecture, error) && lm__gguf_scaling(c, m->gguf, architecture, error) &&
+           lm__gguf_windows(c, m->gguf, architecture, error) && lm__gguf_others(m, architecture, error);
 }
 
 /* What follows from the numbers, and whether they go together. */
@@ -1073,49 +1177,30 @@ static bool lm__find_safetensors(const lm_model *m, const char *prefix, const ch
     return out->name || lm__fail(error, "out of memory");
 }
 
-/* expert: which of those that a tensor holds, -1: it is one tensor. */
-static bool lm__find_gguf(const lm_model *m, const char *name, int expert, lm_tensor *out, char error[LM_ERROR]) {
+static bool lm__find_gguf(const lm_model *m, const char *name, lm_tensor *out, char error[LM_ERROR]) {
     gguf_tensor t;
     if (!gguf_find(m->gguf, name, &t)) return true;
-    if (expert >= 0 && t.rank == 3 && expert < t.dims[0]) {
-        t.bytes /= (uint64_t)t.dims[0];
-        t.data += (uint64_t)expert * t.bytes;
-        t.rank = 2;
-        t.dims[0] = t.dims[1];
-        t.dims[1] = t.dims[2];
-    }
     *out = (lm_tensor){ .name = strdup(name), .data = t.data, .bytes = t.bytes, .type = t.type };
     out->shape.rank = (int32_t)t.rank;
     for (uint32_t k = 0; k < t.rank; k++) out->shape.dims[k] = t.dims[k];
     return out->name || lm__fail(error, "out of memory");
 }
 
-/* The tensor of a row of the family's table, with its shape checked; expert: -1 outside of them. */
-static bool lm__find(lm_model *m, const lm_weight *row, int layer, int expert, char error[LM_ERROR]) {
-    lm_tensor *t =
-        &m->tensors[expert < 0 ? lm__index(layer, (int)row->role) : lm__expert_index(m, layer, expert, (int)row->role)];
-    const char *format = m->gguf ? row->gguf : row->name;
-    char name[160] = "", want_text[80], have_text[80];
-    gn_shape want = { .rank = (int32_t)strlen(row->shape) };
-    lm_role fused = row->role >= LM_GATE ? LM_GATE_UP : LM_QKV;
-    unsigned flags = row->flags;
-    if ((flags & LM_UNFUSED) && m->tensors[lm__index(layer, (int)fused)].name) return true;
-    if (row->role == LM_HEAD && m->config.tied == 1) return true;
-    if (row->role == LM_HEAD && m->config.tied < 0) flags |= LM_OPTIONAL;
-    if (!format) return true;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-#pragma GCC diagnostic ignored "-Wformat-extra-args"
-    snprintf(name, sizeof name, format, layer, expert);
-#pragma GCC diagnostic pop
-    const char *prefix = flags & LM_BARE ? "" : m->family->prefix;
-    bool ok = m->gguf ? lm__find_gguf(m, name, expert, t, error) : lm__find_safetensors(m, prefix, name, t, error);
-    if (!ok) return false;
-    if (!t->name)
-        return (flags & LM_OPTIONAL) || lm__fail(error, "the tensor %s%s is missing", m->gguf ? "" : prefix, name);
-    t->in_out = (flags & LM_IN_OUT) && !m->gguf;
-    for (int i = 0; i < want.rank; i++)
-        want.dims[t->in_out ? want.rank - 1 - i : i] = lm__extent(&m->config, row->shape[i]);
+/* The factors that config.json gave. */
+static bool lm__find_factors(const lm_model *m, const lm_weight *row, lm_tensor *out, char error[LM_ERROR]) {
+    int64_t pairs = m->config.rotary.size / 2;
+    if (!m->factors) return true;
+    *out = (lm_tensor){ .name = strdup(row->name), .type = GGUF_F32, .shape = GN_SHAPE(pairs) };
+    out->data = m->factors + (row->role == LM_ROTARY_SHORT ? pairs : 0);
+    out->bytes = (uint64_t)pairs * sizeof(float);
+    return out->name || lm__fail(error, "out of memory");
+}
+
+/* shape: letters; the dimensions of t are theirs. */
+static bool lm__check_shape(const lm_model *m, const lm_tensor *t, const char *shape, char error[LM_ERROR]) {
+    char want_text[80], have_text[80];
+    gn_shape want = { .rank = (int32_t)strlen(shape) };
+    for (int i = 0; i < want.rank; i++) want.dims[t->in_out ? want.rank - 1 - i : i] = lm__extent(&m->config, shape[i]);
     bool equal = want.rank == t->shape.rank;
     for (int i = 0; equal && i < want.rank; i++) equal = want.dims[i] == t->shape.dims[i];
     if (equal) return true;
@@ -1123,6 +1208,55 @@ static bool lm__find(lm_model *m, const lm_weight *row, int layer, int expert, c
     lm__shape_text(&t->shape, have_text);
     return lm__fail(error, "%s has shape %s; a %s of this configuration has %s", t->name, have_text, m->family->name,
                     want_text);
+}
+
+/* The tensor of a row of the family's table, with its shape checked. expert: which of the tensors that are stacked,
+   else -1. */
+static bool lm__find_one(const lm_model *m, const lm_weight *row, int layer, int expert, lm_tensor *t,
+                         char error[LM_ERROR]) {
+    const char *format = m->gguf ? row->gguf : row->name;
+    char name[160] = "";
+    bool factors = row->role == LM_ROTARY_LONG || row->role == LM_ROTARY_SHORT;
+    bool tied = row->role == LM_HEAD && m->config.tied < 0;
+    if (!format || (row->role == LM_HEAD && m->config.tied == 1)) return true;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+#pragma GCC diagnostic ignored "-Wformat-extra-args"
+    snprintf(name, sizeof name, format, layer, expert);
+#pragma GCC diagnostic pop
+    const char *prefix = row->flags & LM_BARE ? "" : m->family->prefix;
+    bool ok = m->gguf   ? lm__find_gguf(m, name, t, error)
+              : factors ? lm__find_factors(m, row, t, error)
+                        : lm__find_safetensors(m, prefix, name, t, error);
+    if (!ok) return false;
+    if (!t->name)
+        return (row->flags & LM_OPTIONAL) || tied ||
+               lm__fail(error, "the tensor %s%s is missing", m->gguf ? "" : prefix, name);
+    t->in_out = (row->flags & LM_IN_OUT) && !m->gguf;
+    return lm__check_shape(m, t, row->shape + (expert >= 0), error);
+}
+
+/* Experts that the files hold one by one become one tensor. */
+static bool lm__find_stack(const lm_model *m, const lm_weight *row, int layer, lm_tensor *t, char error[LM_ERROR]) {
+    int64_t n = m->config.experts;
+    lm_tensor *part = t->part = calloc((size_t)n, sizeof *t->part);
+    if (!part) return lm__fail(error, "out of memory");
+    t->shape.dims[0] = n;
+    for (int i = 0; i < n; i++)
+        if (!lm__find_one(m, row, layer, i, &part[i], error)) return false;
+    t->name = strdup(part[0].name);
+    t->type = part[0].type;
+    t->shape.rank = 3;
+    memcpy(t->shape.dims + 1, part[0].shape.dims, 2 * sizeof *t->shape.dims);
+    for (int64_t i = 0; i < n; i++) t->bytes += part[i].bytes;
+    return t->name || lm__fail(error, "out of memory");
+}
+
+static bool lm__find(lm_model *m, const lm_weight *row, int layer, char error[LM_ERROR]) {
+    lm_tensor *t = &m->tensors[lm__index(layer, (int)row->role)];
+    if ((row->flags & LM_UNFUSED) && m->tensors[lm__index(layer, LM_QKV)].name) return true;
+    if (!m->gguf && row->role >= LM_EXPERT_GATE) return lm__find_stack(m, row, layer, t, error);
+    return lm__find_one(m, row, layer, -1, t, error);
 }
 
 static int lm__compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -1136,15 +1270,26 @@ static bool lm__may_be_left(const lm_model *m, const char *name) {
     return m->config.tied == 1 && !strcmp(name, "lm_head.weight");
 }
 
+/* Names of all tensors that were found, in order; NULL: out of memory. */
+static char **lm__names(const lm_model *m, size_t *out_n) {
+    size_t n = 0, most = lm__count(m);
+    for (size_t i = 0; i < lm__count(m); i++) most += m->tensors[i].part ? (size_t)m->config.experts : 0;
+    char **names = malloc(most * sizeof *names);
+    for (size_t i = 0; names && i < lm__count(m); i++) {
+        const lm_tensor *t = &m->tensors[i];
+        for (int64_t k = 0; t->part && k < m->config.experts; k++) names[n++] = t->part[k].name;
+        if (t->name && !t->part) names[n++] = t->name;
+    }
+    if (names) qsort(names, n, sizeof *names, lm__compare_names);
+    *out_n = n;
+    return names;
+}
+
 /* Every tensor of the files is one of the family's. */
 static bool lm__all_used(const lm_model *m, char error[LM_ERROR]) {
-    size_t n = lm__count(m), used = 0, all;
-    char **names = malloc(n * sizeof *names);
+    size_t used, all = m->gguf ? gguf_count(m->gguf) : safetensors_count(m->files);
+    char **names = lm__names(m, &used);
     bool ok = names != NULL || lm__fail(error, "out of memory");
-    for (size_t i = 0; ok && i < n; i++)
-        if (m->tensors[i].name) names[used++] = m->tensors[i].name;
-    if (ok) qsort(names, used, sizeof *names, lm__compare_names);
-    all = m->gguf ? gguf_count(m->gguf) : safetensors_count(m->files);
     for (size_t i = 0; ok && i < all; i++) {
         char text[256];
         gguf_tensor t;
@@ -1165,13 +1310,12 @@ static bool lm__find_all(lm_model *m, char error[LM_ERROR]) {
     m->q = calloc(n, sizeof *m->q);
     if (!m->tensors || !m->w || !m->q) return lm__fail(error, "out of memory");
     for (const lm_weight *row = m->family->outer; row->shape; row++)
-        if (!lm__find(m, row, -1, -1, error)) return false;
+        if (!lm__find(m, row, -1, error)) return false;
+    if (!m->tensors[lm__index(-1, LM_ROTARY_LONG)].name != !m->tensors[lm__index(-1, LM_ROTARY_SHORT)].name)
+        return lm__fail(error, "of the long and the short factors of the rotary embedding one is missing");
     for (int layer = 0; layer < m->config.layers; layer++)
-        for (const lm_weight *row = m->family->layer; row->shape; row++) {
-            bool each = row->role >= LM_EXPERT_GATE;
-            for (int i = each ? 0 : -1; i < (each ? (int)m->config.experts : 0); i++)
-                if (!lm__find(m, row, layer, i, error)) return false;
-        }
+        for (const lm_weight *row = m->family->layer; row->shape; row++)
+            if (!lm__find(m, row, layer, error)) return false;
     return lm__all_used(m, error);
 }
 
@@ -1244,10 +1388,14 @@ void lm_close(lm_model *m) {
     if (!m) return;
     size_t n = m->tensors ? lm__count(m) : 0;
     for (size_t i = 0; i < n; i++) {
-        free(m->tensors[i].name);
-        free(m->tensors[i].owned);
-        free(m->tensors[i].scales);
+        lm_tensor *t = &m->tensors[i];
+        for (int64_t k = 0; t->part && k < m->config.experts; k++) free(t->part[k].name);
+        free(t->part);
+        free(t->name);
+        free(t->owned);
+        free(t->scales);
     }
+    free(m->factors);
     free(m->tensors);
     free(m->w);
     free(m->q);
@@ -1270,20 +1418,17 @@ static uint64_t lm__elements(const gn_shape *s) {
 
 /* Factors of the rotary embedding stay f32 whatever the model is. */
 static gn_dtype lm__dtype_for(const lm_model *m, size_t i) {
-    return i == lm__index(-1, LM_ROTARY_FACTORS) ? GN_F32 : m->dtype;
+    bool factors = i >= lm__index(-1, LM_ROTARY_FACTORS) && i <= lm__index(-1, LM_ROTARY_SHORT);
+    return factors ? GN_F32 : m->dtype;
 }
 
-/* The tensor in the dtype it is used in: where it lies in the file, or a copy. Runs are whole blocks. */
-static const void *lm__host(const lm_model *m, size_t index) {
+/* As it is used, to `out`; runs are whole blocks. False: out of memory. */
+static bool lm__convert(const lm_tensor *t, gn_dtype to, char *out) {
     enum { RUN = 1 << 14 };
-    lm_tensor *t = &m->tensors[index];
-    gn_dtype to = lm__dtype_for(m, index);
     uint64_t n = lm__elements(&t->shape), size = gn_dtype_bytes(to);
     uint32_t block, block_bytes;
-    if (lm__dtype_of(t->type) == to && (uintptr_t)t->data % size == 0) return t->data;
     float *run = malloc(RUN * sizeof *run);
-    char *out = t->owned = malloc((size_t)(n * size) + 1);
-    bool ok = run && out && gguf_block(t->type, &block, &block_bytes);
+    bool ok = run && gguf_block(t->type, &block, &block_bytes);
     for (uint64_t i = 0; ok && i < n; i += RUN) {
         uint64_t count = n - i < RUN ? n - i : RUN;
         ok = gguf_to_f32(t->type, (const char *)t->data + i / block * block_bytes, count, run);
@@ -1293,6 +1438,20 @@ static const void *lm__host(const lm_model *m, size_t index) {
         }
     }
     free(run);
+    return ok;
+}
+
+/* The tensor in the dtype it is used in: where it lies in the file, or a copy. */
+static const void *lm__host(const lm_model *m, size_t index) {
+    lm_tensor *t = &m->tensors[index];
+    gn_dtype to = lm__dtype_for(m, index);
+    uint64_t n = lm__elements(&t->shape), size = gn_dtype_bytes(to);
+    int64_t parts = t->part ? t->shape.dims[0] : 1;
+    if (!t->part && lm__dtype_of(t->type) == to && (uintptr_t)t->data % size == 0) return t->data;
+    char *out = t->owned = malloc((size_t)(n * size) + 1);
+    bool ok = out != NULL;
+    for (int64_t i = 0; ok && i < parts; i++)
+        ok = lm__convert(t->part ? &t->part[i] : t, to, out + (uint64_t)i * (n / (uint64_t)parts) * size);
     return ok ? out : NULL;
 }
 
@@ -1305,7 +1464,7 @@ static gn_quant lm__quant_of(const lm_model *m, size_t i) {
     const lm_tensor *t = &m->tensors[i];
     bool listed = false;
     for (size_t k = 0; k < sizeof roles; k++) listed = listed || roles[k] == i % LM_ROLES;
-    if (i >= lm__index((int)m->config.layers, 0) || !listed || !t->name || t->shape.rank != 2) return GN_QUANT_NONE;
+    if (!listed || !t->name || t->shape.rank != 2) return GN_QUANT_NONE;
     if (m->quant) return t->shape.dims[!t->in_out] % 2 ? GN_QUANT_NONE : m->quant;
     return m->as_stored && t->type != GGUF_F32 && gn_quant_block((gn_quant)t->type, NULL, NULL) ? (gn_quant)t->type
                                                                                                 : GN_QUANT_NONE;
@@ -1408,31 +1567,21 @@ bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]) {
 }
 
 gn_result lm_send(const lm_model *m, int layer, uint64_t *out_bytes) {
-    enum { AT_ONCE = 64 };
-    gn_tensor corner[AT_ONCE];
-    size_t first = lm__index(layer, 0), n = LM_ROLES, more = 0, behind = 0;
+    gn_tensor corner[LM_ROLES];
     uint64_t bytes = 0;
     gn_result r = GN_OK;
     int held = 0;
-    if (layer >= 0 && m->config.experts) {
-        more = lm__expert_index(m, layer, 0, LM_EXPERT_GATE);
-        behind = lm__expert_index(m, layer + 1, 0, LM_EXPERT_GATE) - more;
-    }
-    for (size_t k = 0; k < n + behind && r == GN_OK; k++) {
-        size_t i = k < n ? first + k : more + k - n;
+    for (int role = 0; role < LM_ROLES; role++) {
+        size_t i = lm__index(layer, role);
         const lm_tensor *t = &m->tensors[i];
-        if (t->name) {
-            gn_tensor x = m->w[i];
-            for (int axis = 0; axis < t->shape.rank; axis++) x = gn_slice(x, axis, 0, 1, 1);
-            corner[held++] = x;
-            bytes += lm__bytes(m, i);
-        }
-        if (held == AT_ONCE || k + 1 == n + behind) {
-            if (held) r = gn_realize(corner, held);
-            if (r == GN_OK) r = gn_step(m->g);
-            held = 0;
-        }
+        if (!t->name) continue;
+        corner[held] = m->w[i];
+        for (int axis = 0; axis < t->shape.rank; axis++) corner[held] = gn_slice(corner[held], axis, 0, 1, 1);
+        held++;
+        bytes += lm__bytes(m, i);
     }
+    if (held) r = gn_realize(corner, held);
+    if (r == GN_OK) r = gn_step(m->g);
     if (out_bytes) *out_bytes = bytes;
     return r;
 }
@@ -1494,12 +1643,15 @@ static gn_tensor lm__layers(const lm_pass *p, gn_tensor ids) {
     return x;
 }
 
-gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens) {
-    gn_ctx *g = s->m->g;
+gn_tensor lm_forward_at(lm_session *s, gn_tensor position, gn_tensor ids, int64_t tokens) {
     lm_pass p = { .m = s->m, .batch = 1, .tokens = tokens, .cache = s->cache, .context = s->context };
-    p.position = gn_scalar(g, GN_I32, (double)s->position);
-    p.places = gn_add(gn_arange(g, GN_I32, tokens, 0, 1), p.position);
+    p.position = position;
+    p.places = gn_add(gn_arange(s->m->g, GN_I32, tokens, 0, 1), position);
     return lm__layers(&p, ids);
+}
+
+gn_tensor lm_forward(lm_session *s, gn_tensor ids, int64_t tokens) {
+    return lm_forward_at(s, gn_scalar(s->m->g, GN_I32, (double)s->position), ids, tokens);
 }
 
 bool lm_pages_open(lm_pages *p, lm_model *m, const gn_kv_pages_desc *desc, char error[LM_ERROR]) {
@@ -1531,11 +1683,13 @@ void lm_pages_close(lm_pages *p) {
 gn_tensor lm_forward_pages(const lm_pages *p, const lm_rows *rows) {
     lm_pass pass = { .m = p->m, .batch = 1, .tokens = rows->n, .pages = p, .rows = rows };
     pass.places = rows->positions;
+    pass.context = p->desc.tokens;
     return lm__layers(&pass, rows->ids);
 }
 
 gn_tensor lm_forward_batch(const lm_model *m, gn_tensor ids, int64_t batch, int64_t tokens) {
-    lm_pass p = { .m = m, .batch = batch, .tokens = tokens, .places = gn_arange(m->g, GN_I32, tokens, 0, 1) };
+    lm_pass p = { .m = m, .batch = batch, .tokens = tokens, .context = tokens };
+    p.places = gn_arange(m->g, GN_I32, tokens, 0, 1);
     return lm__layers(&p, ids);
 }
 
