@@ -1296,6 +1296,62 @@ GN_API gn_tensor gn_interpolate_at(const char *file, int line, gn_tensor x, gn_a
                                    const gn_interpolate_desc *desc);
 #define gn_interpolate(...) gn_interpolate_at(GN_HERE, __VA_ARGS__)
 
+typedef enum gn_grid_padding { GN_GRID_ZEROS, GN_GRID_EDGE, GN_GRID_REFLECT } gn_grid_padding;
+/* All 0: linear, zeros outside, places count from the edges of the outermost elements. */
+typedef struct gn_grid_sample_desc {
+    bool nearest; /* the nearest element, half to even; else linear between the two nearest along each axis */
+    bool cubic;   /* or of the four nearest, by Keys' cubic (1981) with a = -0.75 */
+    gn_grid_padding padding;
+    bool corners; /* -1 and 1 are the centres of the outermost elements, not their edges */
+} gn_grid_sample_desc;
+/* x (N,C,…) over one to three spatial axes, grid (N,…,axes) of x's dtype: (N,C,…) with the grid's spatial axes. A point
+   of the grid names places in [-1, 1], the last axis of x first (Jaderberg et al. 2015; PyTorch's grid_sample).
+   GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by x and by the grid. */
+GN_API gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor grid,
+                                   const gn_grid_sample_desc *desc);
+#define gn_grid_sample(...) gn_grid_sample_at(GN_HERE, __VA_ARGS__)
+/* theta (N,a,a+1), sizes of a = two or three axes: the grid (N,…,a) of points theta (p, 1), where p goes over [-1, 1].
+   Errors as of grid_sample. Differentiable. */
+GN_API gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shape sizes, bool corners);
+#define gn_affine_grid(...) gn_affine_grid_at(GN_HERE, __VA_ARGS__)
+/* x (N,C b b,H,W): (N,C,H b,W b). The b b elements of a block come from channels C apart, or, if channels_first, from
+   neighbouring channels (PyTorch's pixel_shuffle). GN_BAD_RANK, GN_BAD_SHAPE. Differentiable. */
+GN_API gn_tensor gn_depth_to_space_at(const char *file, int line, gn_tensor x, int64_t block, bool channels_first);
+#define gn_depth_to_space(...) gn_depth_to_space_at(GN_HERE, __VA_ARGS__)
+/* its inverse */
+GN_API gn_tensor gn_space_to_depth_at(const char *file, int line, gn_tensor x, int64_t block, bool channels_first);
+#define gn_space_to_depth(...) gn_space_to_depth_at(GN_HERE, __VA_ARGS__)
+
+/* ---- Fourier transforms: f32 or f64. Complex numbers are a last axis of 2: real and imaginary parts. Any n from 1 to
+   2^22 (Cooley & Tukey 1965 as products with tables; Bluestein 1970 for factors above 64). n 0: the size of the axis;
+   what is longer is cut, what is shorter gets zeros. GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
+   Differentiable ---- */
+/* complex x along an axis that is not the last: the sum over j of x[j] exp(-2 pi i j k / n); inverse: with +, over n */
+GN_API gn_tensor gn_fft_at(const char *file, int line, gn_tensor x, int axis, int64_t n, bool inverse);
+#define gn_fft(...) gn_fft_at(GN_HERE, __VA_ARGS__)
+/* real x along an axis: the first n / 2 + 1 elements of its transform, complex; the others mirror them */
+GN_API gn_tensor gn_rfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n);
+#define gn_rfft(...) gn_rfft_at(GN_HERE, __VA_ARGS__)
+/* back from n / 2 + 1 complex elements to n real ones; n 0: an even one */
+GN_API gn_tensor gn_irfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n);
+#define gn_irfft(...) gn_irfft_at(GN_HERE, __VA_ARGS__)
+/* real x (…,T) in frames that begin every `step` elements, times window (frame) or GN_NONE: (…,frames,frame / 2 + 1,2)
+   with frames = (T - frame) / step + 1. centred: x is first mirrored by frame / 2 at both ends. */
+GN_API gn_tensor gn_stft_at(const char *file, int line, gn_tensor x, int64_t frame, int64_t step, gn_tensor window,
+                            bool centred);
+#define gn_stft(...) gn_stft_at(GN_HERE, __VA_ARGS__)
+typedef enum gn_window_kind { GN_WINDOW_HANN, GN_WINDOW_HAMMING, GN_WINDOW_BLACKMAN, GN_WINDOW__COUNT } gn_window_kind;
+/* (n), floats; periodic: of period n, as transforms need it, else n - 1 */
+GN_API gn_tensor gn_window_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_window_kind kind, int64_t n,
+                              bool periodic);
+#define gn_window(...) gn_window_at(GN_HERE, __VA_ARGS__)
+/* (n / 2 + 1, bins): triangles of equal width on the mel scale 2595 log10(1 + Hz / 700) (O'Shaughnessy 1987) between
+   `low` and `high` Hz, over the frequencies of a transform of n samples at `rate` a second. Power spectra times this
+   are mel spectra. */
+GN_API gn_tensor gn_mel_filters_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t bins, int64_t n,
+                                   double rate, double low, double high);
+#define gn_mel_filters(...) gn_mel_filters_at(GN_HERE, __VA_ARGS__)
+
 /* ---- recurrent networks ---------------------------------------------------------------------------------*/
 typedef enum gn_cell {
     GN_CELL_RNN, /* h' = f(x + q), one gate (Elman 1990) */
@@ -1365,6 +1421,19 @@ typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG__COUNT } gn_bag_mode;
 GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
                                      gn_bag_mode mode);
 #define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
+/* How often each of 0 to bins - 1 is among ids (…): i64 (bins); or the sum of its weights, which have the shape of ids.
+   An id outside is GN_INDEX_OUT_OF_RANGE at the read. GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by
+   the weights. */
+GN_API gn_tensor gn_bincount_at(const char *file, int line, gn_tensor ids, int64_t bins, gn_tensor weights);
+#define gn_bincount(...) gn_bincount_at(GN_HERE, __VA_ARGS__)
+/* i64 (bins): how many elements of x, floats, lie in each of `bins` equal parts of [low, high]; `high` itself is in the
+   last one, NaN and what is outside in none. GN_BAD_DTYPE, GN_BAD_ARGUMENT. */
+GN_API gn_tensor gn_histogram_at(const char *file, int line, gn_tensor x, int64_t bins, double low, double high);
+#define gn_histogram(...) gn_histogram_at(GN_HERE, __VA_ARGS__)
+/* i64 of the shape of values: where each belongs in sorted (n), which ascends, of the same dtype: before equals, or
+   (right) behind them. GN_BAD_RANK, GN_BAD_DTYPE. */
+GN_API gn_tensor gn_searchsorted_at(const char *file, int line, gn_tensor sorted, gn_tensor values, bool right);
+#define gn_searchsorted(...) gn_searchsorted_at(GN_HERE, __VA_ARGS__)
 /* ids (…) = (…,depth), 1 at ids, else 0 */
 GN_API gn_tensor gn_one_hot_at(const char *file, int line, gn_tensor ids, int64_t depth, gn_dtype dtype);
 #define gn_one_hot(...) gn_one_hot_at(GN_HERE, __VA_ARGS__)
@@ -8381,17 +8450,29 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
 #define GN__WRAP_16(v) ((v)&0xffff)
 #define GN__WRAP_32(v) ((v)&0xffffffff)
 /* above: the least that is too large */
-#define GN__MAP_I32_OF(T)                                                       \
-    do {                                                                        \
-        const T *a = (const T *)x;                                              \
-        int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);   \
-        T least = (T)gn__f64_int(-INFINITY, to), above = (T)((double)most + 1); \
-        if (to == GN_BOOL) GN__MAP(T, int32_t, GN__TRUTH);                      \
-        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                   \
-                T v = a[i], c = v < above ? v : 0;                              \
-                int32_t r = (int32_t)(c > least ? c : least);                   \
-                b[i] = v >= above ? most : r;                                   \
-            }                                                                   \
+#define GN__MAP_I32_OF_F32()                                                                \
+    do {                                                                                    \
+        const float *a = (const float *)x;                                                  \
+        int32_t *b = (int32_t *)y, most = (int32_t)gn__f64_int(INFINITY, to);               \
+        float least = (float)gn__f64_int(-INFINITY, to), above = (float)((double)most + 1); \
+        if (to == GN_BOOL) GN__MAP(float, int32_t, GN__TRUTH);                              \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                               \
+                float v = a[i], c = v < above ? v : 0;                                      \
+                int32_t r = (int32_t)(c > least ? c : least);                               \
+                b[i] = v >= above ? most : r;                                               \
+            }                                                                               \
+    } while (0)
+/* The same of f64, which holds the bounds: one mask, which is as wide as what it masks. */
+#define GN__MAP_I32_OF_F64()                                                             \
+    do {                                                                                 \
+        const double *a = (const double *)x, least = (double)gn__f64_int(-INFINITY, to), \
+                     most = (double)gn__f64_int(INFINITY, to);                           \
+        int32_t *b = (int32_t *)y;                                                       \
+        if (to == GN_BOOL) GN__MAP(double, int32_t, GN__TRUTH);                          \
+        else GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                            \
+                double v = a[i] == a[i] ? a[i] : 0, c = v > least ? v : least;           \
+                b[i] = (int32_t)(c < most ? c : most);                                   \
+            }                                                                            \
     } while (0)
 #define GN__MAP_I64_OF(T)                                                                                \
     do {                                                                                                 \
@@ -8419,14 +8500,14 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
         switch (gn__dtypes[from].compute * GN__COMPUTE__COUNT + gn__dtypes[to].compute) {                         \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(float, float, GN__SAME); break;                       \
         case GN__F32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(float, double, GN__SAME); break;                      \
-        case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(float); break;                                 \
+        case GN__F32 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF_F32(); break;                                  \
         case GN__F32 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(float); break;                                 \
         case GN__F64 *GN__COMPUTE__COUNT + GN__F32:                                                               \
             if (to == GN_F32) GN__MAP(double, float, GN__SAME);                                                   \
             else GN__MAP(double, float, gn__f64_f32_odd);                                                         \
             break;                                                                                                \
         case GN__F64 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(double, double, GN__SAME); break;                     \
-        case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF(double); break;                                \
+        case GN__F64 *GN__COMPUTE__COUNT + GN__I32: GN__MAP_I32_OF_F64(); break;                                  \
         case GN__F64 *GN__COMPUTE__COUNT + GN__I64: GN__MAP_I64_OF(double); break;                                \
         case GN__I32 *GN__COMPUTE__COUNT + GN__F32: GN__MAP(int32_t, float, GN__SAME); break;                     \
         case GN__I32 *GN__COMPUTE__COUNT + GN__F64: GN__MAP(int32_t, double, GN__SAME); break;                    \
@@ -9623,81 +9704,40 @@ typedef struct gn__runners {
         for (; i < n; i++)                                                                                       \
             for (int64_t r = 0; r < rows; r++) y[i] = y[i] OP x[r * ldx + i];                                    \
     }
+/* The largest of 64 bits, for which few hosts have an instruction: eight vectors at a time. */
 #if defined(__GNUC__) || defined(__clang__)
-#define GN__MOST_WIDE(W, T)                                                                                    \
-    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias));                              \
-    enum { Q = 16 / (int)sizeof(T), ONE = W / (int)sizeof(T), STEP = 8 * ONE };                                \
-    T s[ONE];                                                                                                  \
+#define GN__MOST_WIDE(W)                                                                                       \
+    typedef int64_t vec __attribute__((vector_size(W), aligned(8), may_alias));                                \
+    enum { ONE = W / 8 };                                                                                      \
     vec m[8];                                                                                                  \
     GN__UNROLL for (int v = 0; v < 8; v++) m[v] = (vec){ 0 } + most;                                           \
-    for (; i + STEP <= n; i += STEP)                                                                           \
+    for (; i + 8 * ONE <= n; i += 8 * ONE)                                                                     \
         GN__UNROLL for (int v = 0; v < 8; v++) GN__MOST_OF(vec, m[v], *(const vec *)(x + i + v * ONE) ^ flip); \
-    for (; i + ONE <= n; i += ONE) GN__MOST_OF(vec, m[0], *(const vec *)(x + i) ^ flip);                       \
     GN__UNROLL for (int v = 1; v < 8; v++) GN__MOST_OF(vec, m[0], m[v]);                                       \
-    memcpy(s, m, sizeof s);                                                                                    \
-    {                                                                                                          \
-        typedef T quad __attribute__((vector_size(16), aligned(sizeof(T)), may_alias));                        \
-        quad q = *(const quad *)s;                                                                             \
-        for (int l = Q; l < ONE; l += Q) GN__MOST_OF(quad, q, *(const quad *)(s + l));                         \
-        for (int l = 0; l < Q; l++) most = q[l] > most ? q[l] : most;                                          \
-    }
+    for (int l = 0; l < ONE; l++) most = m[0][l] > most ? m[0][l] : most;
 #define GN__MOST_OF(V, y, expr)        \
     do {                               \
         V t = expr, take = (V)(t > y); \
         y = (t & take) | (y & ~take);  \
     } while (0)
 #else
-#define GN__MOST_WIDE(W, T)
+#define GN__MOST_WIDE(W)
 #endif
 /* The least is the largest of the complements. */
-#define GN__DEFINE_MOST(S, attribute, W, T)                                            \
-    attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
-        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                        \
-        T most = (T)(x[0] ^ flip);                                                     \
-        int64_t i = 0;                                                                 \
-        GN__MOST_WIDE(W, T)                                                            \
-        for (; i < n; i++) most = (T)(x[i] ^ flip) > most ? (T)(x[i] ^ flip) : most;   \
-        return (int64_t)(T)(most ^ flip);                                              \
-    }
-/* The largest (least) down columns: as GN__DEFINE_BEST, without places. */
-#if defined(__GNUC__) || defined(__clang__)
-#define GN__PEAK_WIDE(W, T)                                                       \
-    typedef T vec __attribute__((vector_size(W), aligned(sizeof(T)), may_alias)); \
-    for (; i + W / (int64_t)sizeof(T) <= n; i += W / (int64_t)sizeof(T)) {        \
-        vec y = *(vec *)(best + i) ^ flip;                                        \
-        for (int64_t r = 0; r < rows; r++) {                                      \
-            vec v = *(const vec *)(x + r * ldx + i) ^ flip, take = (vec)(v > y);  \
-            y = (v & take) | (y & ~take);                                         \
-        }                                                                         \
-        *(vec *)(best + i) = y ^ flip;                                            \
-    }
-#else
-#define GN__PEAK_WIDE(W, T)
-#endif
-#define GN__DEFINE_PEAK(S, attribute, W, T)                                                                  \
-    attribute static void gn__run_peak_##S(void *pbest, void *at, const void *px, int64_t ldx, int64_t rows, \
-                                           int64_t n, int64_t first, bool least) {                           \
-        T *best = (T *)pbest, flip = (T)(least ? -1 : 0);                                                    \
-        const T *x = (const T *)px;                                                                          \
-        int64_t i = 0;                                                                                       \
-        (void)at;                                                                                            \
-        (void)first;                                                                                         \
-        GN__PEAK_WIDE(W, T)                                                                                  \
-        for (; i < n; i++)                                                                                   \
-            for (int64_t r = 0; r < rows; r++)                                                               \
-                if ((T)(x[r * ldx + i] ^ flip) > (T)(best[i] ^ flip)) best[i] = x[r * ldx + i];              \
+#define GN__DEFINE_MOST_I64(S, attribute, W)                                               \
+    attribute static int64_t gn__run_most_i64_##S(const void *px, int64_t n, bool least) { \
+        const int64_t *x = (const int64_t *)px, flip = least ? -1 : 0;                     \
+        int64_t i = 0, most = x[0] ^ flip;                                                 \
+        GN__MOST_WIDE(W)                                                                   \
+        for (; i < n; i++) most = (x[i] ^ flip) > most ? x[i] ^ flip : most;               \
+        return most ^ flip;                                                                \
     }
 #define GN__IF_FLOAT(...) __VA_ARGS__
 #define GN__IF_INT(...)
 #define GN__DEFINE_RUNNERS(S, attribute, W)                               \
     GN__DEFINE_BEST(f32_##S, attribute, W, float, int32_t, GN__IF_FLOAT)  \
     GN__DEFINE_BEST(f64_##S, attribute, W, double, int64_t, GN__IF_FLOAT) \
-    GN__DEFINE_MOST(i32_##S, attribute, W, int32_t)                       \
-    GN__DEFINE_MOST(i64_##S, attribute, W, int64_t)                       \
-    GN__DEFINE_MOST(i8_##S, attribute, W, int8_t)                         \
-    GN__DEFINE_MOST(u8_##S, attribute, W, uint8_t)                        \
-    GN__DEFINE_PEAK(i8_##S, attribute, W, int8_t)                         \
-    GN__DEFINE_PEAK(u8_##S, attribute, W, uint8_t)                        \
+    GN__DEFINE_MOST_I64(S, attribute, W)                                  \
     GN__DEFINE_BEST(i32_##S, attribute, W, int32_t, int32_t, GN__IF_INT)  \
     GN__DEFINE_BEST(i64_##S, attribute, W, int64_t, int64_t, GN__IF_INT)  \
     GN__DEFINE_RUN(i32_##S, attribute, W, uint32_t, sum, +)               \
@@ -9717,6 +9757,45 @@ GN__DEFINE_RUNNERS(base, , 16)
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_RUNNERS(avx2, GN__TARGET_AVX2, 32)
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
+/* The largest (least) of narrower integers, and down columns without places: compilers know the instructions. */
+#define GN__DEFINE_MOST(S, attribute, T)                                               \
+    attribute static int64_t gn__run_most_##S(const void *px, int64_t n, bool least) { \
+        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                        \
+        T most = (T)(x[0] ^ flip);                                                     \
+        for (int64_t i = 0; i < n; i++) {                                              \
+            T t = (T)(x[i] ^ flip);                                                    \
+            most = t > most ? t : most;                                                \
+        }                                                                              \
+        return (int64_t)(T)(most ^ flip);                                              \
+    }
+#define GN__DEFINE_PEAK(S, attribute, T)                                                                     \
+    attribute static void gn__run_peak_##S(void *pbest, void *at, const void *px, int64_t ldx, int64_t rows, \
+                                           int64_t n, int64_t first, bool least) {                           \
+        T *restrict best = (T *)pbest;                                                                       \
+        const T *x = (const T *)px, flip = (T)(least ? -1 : 0);                                              \
+        (void)at;                                                                                            \
+        (void)first;                                                                                         \
+        for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
+        for (int64_t r = 0; r < rows; r++, x += ldx)                                                         \
+            for (int64_t i = 0; i < n; i++) {                                                                \
+                T t = (T)(x[i] ^ flip);                                                                      \
+                best[i] = t > best[i] ? t : best[i];                                                         \
+            }                                                                                                \
+        for (int64_t i = 0; i < n; i++) best[i] = (T)(best[i] ^ flip);                                       \
+    }
+#define GN__DEFINE_MOSTS(S, attribute)           \
+    GN__DEFINE_MOST(i32_##S, attribute, int32_t) \
+    GN__DEFINE_MOST(i8_##S, attribute, int8_t)   \
+    GN__DEFINE_MOST(u8_##S, attribute, uint8_t)  \
+    GN__DEFINE_PEAK(i8_##S, attribute, int8_t)   \
+    GN__DEFINE_PEAK(u8_##S, attribute, uint8_t)
+GN__DEFINE_MOSTS(base, )
+#if GN__X86
+GN__DEFINE_MOSTS(avx2, GN__TARGET_AVX2)
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -37121,920 +37200,1483 @@ gn_tensor gn_interpolate_at(const char *file, int line, gn_tensor x, gn_axes axe
                   GN__INTERPOLATE_FIXED + GN__INTERPOLATE_AXIS * axes.n);
 }
 
-/* Which activations a cell has if none are named. */
-static gn_activation_kind gn__activation_of(gn_cell cell, int i) {
-    bool bends = cell == GN_CELL_RNN || i > 0;
-    return bends ? GN_ACTIVATION_TANH : GN_ACTIVATION_SIGMOID;
+/* ---- points of a grid, blocks of a picture ---- */
+
+static gn_tensor gn__plus(const char *file, int line, gn_tensor a, gn_tensor b) {
+    return a.ctx ? gn_add_at(GN__AT, a, b) : b;
 }
 
-/* The inputs of the op behind x wT, and its bits. */
-static int gn__recurrent_inputs(const gn_recurrent_desc *d, gn_tensor *in, int64_t *out_bits) {
-    const struct {
-        gn_tensor t;
-        int64_t bit;
-    } some[] = { { d->recurrent_bias, GN__RECURRENT_BIAS },
-                 { d->lengths, GN__RECURRENT_LENGTHS },
-                 { d->h0, GN__RECURRENT_H0 },
-                 { d->c0, GN__RECURRENT_C0 },
-                 { d->peepholes, GN__RECURRENT_PEEPHOLES } };
-    int n = 0;
-    *out_bits = (d->reverse ? GN__RECURRENT_REVERSE : 0) | (d->onnx_gates ? GN__RECURRENT_ONNX : 0) |
-                (d->reset_first ? GN__RECURRENT_RESET_FIRST : 0) | (d->coupled ? GN__RECURRENT_COUPLED : 0);
-    for (size_t i = 0; i < GN__LENGTH(some); i++)
-        if (gn__given(some[i].t)) {
-            in[n++] = some[i].t;
-            *out_bits |= some[i].bit;
-        }
-    return n;
+/* Places outside [low, high] mirrored at its ends until they are inside. */
+static gn_tensor gn__mirrored(const char *file, int line, gn_tensor x, double low, double high) {
+    if (high <= low) return gn_like_at(GN__AT, x, low);
+    gn_tensor period = gn_like_at(GN__AT, x, 2 * (high - low)),
+              at = gn_remainder_at(GN__AT, gn_sub_c_at(GN__AT, x, low), period);
+    return gn_add_c_at(GN__AT, gn_minimum_at(GN__AT, at, gn_sub_at(GN__AT, period, at)), low);
 }
 
-/* x (T,B,I) by w (D,G*H,I), with a bias (D,G*H): (D,T,B,G*H), one product of all steps. */
-static gn_tensor gn__recurrent_project(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
-                                       const gn_shape *xs, const gn_shape *ws) {
-    gn_tensor rows = gn_reshape_at(GN__AT, x, GN_SHAPE(1, xs->dims[0] * xs->dims[1], xs->dims[2])),
-              y = gn_matmul_at(GN__AT, rows, gn_transpose_at(GN__AT, w, 1, 2));
-    if (gn__given(bias)) y = gn_add_at(GN__AT, y, gn_unsqueeze_at(GN__AT, bias, 1));
-    return gn_reshape_at(GN__AT, y, GN_SHAPE(ws->dims[0], xs->dims[0], xs->dims[1], ws->dims[1]));
+typedef struct gn__grid {
+    gn_grid_sample_desc d;
+    gn_tensor flat;  /* (N,C,all elements of an image) */
+    gn_tensor at[3]; /* (N,points): places by axis */
+    int64_t size[3], n, channels, points;
+    int axes;
+} gn__grid;
+
+static gn_tensor gn__grid_reflected(const char *file, int line, const gn__grid *g, gn_tensor p, int i) {
+    double most = (double)(g->size[i] - 1);
+    return g->d.corners ? gn__mirrored(GN__AT, p, 0, most) : gn__mirrored(GN__AT, p, -0.5, most + 0.5);
 }
 
-gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor r,
-                          const gn_recurrent_desc *desc) {
-    gn_recurrent_desc d = { .cell = GN_CELL_RNN };
-    gn_tensor in[7], bad;
-    int64_t attrs[GN__MAX_ATTRS] = { 0 };
-    gn__type xt, wt, bt;
-    if (desc) d = *desc;
-    if (!gn__known(GN__AT, "recurrent", x, &xt, &bad) || !gn__known(GN__AT, "recurrent", w, &wt, &bad) ||
-        (gn__given(d.bias) && !gn__known(GN__AT, "recurrent", d.bias, &bt, &bad)))
+/* The elements at whole places, (N,C,points). */
+static gn_tensor gn__grid_pick(const char *file, int line, const gn__grid *g, const gn_tensor place[3]) {
+    gn_tensor inside = GN_NONE, index = GN_NONE;
+    for (int i = 0; i < g->axes; i++) {
+        double most = (double)(g->size[i] - 1);
+        gn_tensor p = place[i];
+        if (g->d.cubic && g->d.padding == GN_GRID_REFLECT) p = gn_round_at(GN__AT, gn__grid_reflected(GN__AT, g, p, i));
+        gn_tensor whole = gn_cast_at(GN__AT, gn_clamp_at(GN__AT, p, 0, most), GN_I64);
+        gn_tensor ok = gn_logical_and_at(GN__AT, gn_ge_c_at(GN__AT, p, 0), gn_le_c_at(GN__AT, p, most));
+        inside = inside.ctx ? gn_logical_and_at(GN__AT, inside, ok) : ok;
+        index = index.ctx ? gn_add_at(GN__AT, gn_mul_c_at(GN__AT, index, (double)g->size[i]), whole) : whole;
+    }
+    gn_shape wide = GN_SHAPE(g->n, g->channels, g->points);
+    gn_tensor at = gn_broadcast_at(GN__AT, gn_unsqueeze_at(GN__AT, index, 1), wide),
+              got = gn_gather_at(GN__AT, g->flat, 2, at);
+    if (g->d.padding != GN_GRID_ZEROS) return got;
+    return gn_where_at(GN__AT, gn_unsqueeze_at(GN__AT, inside, 1), got, gn_like_at(GN__AT, got, 0));
+}
+
+/* What elements at this distance count. */
+static gn_tensor gn__grid_weight(const char *file, int line, gn_tensor d, bool cubic, bool near) {
+    const double a = -0.75;
+    if (!cubic) return gn_sub_at(GN__AT, gn_like_at(GN__AT, d, 1), d);
+    gn_tensor y =
+        near ? gn_sub_c_at(GN__AT, gn_mul_c_at(GN__AT, d, a + 2), a + 3)
+             : gn_add_c_at(GN__AT, gn_mul_at(GN__AT, gn_sub_c_at(GN__AT, gn_mul_c_at(GN__AT, d, a), 5 * a), d), 8 * a);
+    y = gn_mul_at(GN__AT, near ? gn_square_at(GN__AT, d) : d, y);
+    return near ? gn_add_c_at(GN__AT, y, 1) : gn_sub_c_at(GN__AT, y, 4 * a);
+}
+
+/* The sum over the elements around the places along this axis, and along those after it. */
+static gn_tensor gn__grid_between(const char *file, int line, const gn__grid *g, int axis, gn_tensor place[3]) {
+    if (axis == g->axes) return gn__grid_pick(GN__AT, g, place);
+    gn_tensor base = gn_floor_at(GN__AT, g->at[axis]), part = gn_sub_at(GN__AT, g->at[axis], base), y = GN_NONE;
+    for (int k = g->d.cubic ? -1 : 0; k < (g->d.cubic ? 3 : 2); k++) {
+        gn_tensor far = k > 0 ? gn_sub_at(GN__AT, gn_like_at(GN__AT, part, k), part) : gn_add_c_at(GN__AT, part, -k);
+        gn_tensor weight = gn__grid_weight(GN__AT, far, g->d.cubic, k == 0 || k == 1);
+        place[axis] = gn_add_c_at(GN__AT, base, k);
+        gn_tensor got = gn__grid_between(GN__AT, g, axis + 1, place);
+        y = gn__plus(GN__AT, y, gn_mul_at(GN__AT, got, gn_unsqueeze_at(GN__AT, weight, 1)));
+    }
+    return y;
+}
+
+/* From [-1, 1] to places of axis i, within x unless zeros are outside; those of a cubic are mirrored or clamped when
+   their neighbours are picked. */
+static gn_tensor gn__grid_place(const char *file, int line, const gn__grid *g, gn_tensor p, int i) {
+    double size = (double)g->size[i], most = size - 1;
+    p = gn_add_c_at(GN__AT, p, 1);
+    p = g->d.corners ? gn_mul_c_at(GN__AT, p, most / 2) : gn_sub_c_at(GN__AT, gn_mul_c_at(GN__AT, p, size / 2), 0.5);
+    if (g->d.cubic) return p;
+    if (g->d.padding == GN_GRID_REFLECT) p = gn__grid_reflected(GN__AT, g, p, i);
+    if (g->d.padding != GN_GRID_ZEROS) p = gn_clamp_at(GN__AT, p, 0, most);
+    return g->d.nearest ? gn_round_at(GN__AT, p) : p;
+}
+
+static gn_tensor gn__grid_refusal(const char *file, int line, gn_tensor x, gn_tensor grid, const gn__type *t,
+                                  const gn__type *u) {
+    int axes = t->shape.rank - 2;
+    if (axes < 1 || axes > 3 || u->shape.rank != t->shape.rank)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, grid), GN_BAD_RANK,
+                          "grid_sample takes x (N,C,...) over one to three axes and a grid of x's rank");
+    if (t->dtype != u->dtype)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, grid), GN_BAD_DTYPE, "grid_sample: the grid has x's dtype");
+    bool fits = u->shape.dims[0] == t->shape.dims[0] && u->shape.dims[axes + 1] == axes;
+    for (int i = 0; i < axes; i++) fits = fits && t->shape.dims[i + 2] > 0;
+    if (fits) return GN_NONE;
+    return gn__refuse(GN__AT, GN__OF_BOTH(x, grid), GN_BAD_SHAPE,
+                      "grid_sample takes x (N,C,...) that is not empty and a grid (N,...,%d)", axes);
+}
+
+gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor grid, const gn_grid_sample_desc *desc) {
+    gn__grid g = { .d = desc ? *desc : (gn_grid_sample_desc){ 0 } };
+    gn__type t, u;
+    gn_tensor bad, place[3];
+    if (!gn__known_float(GN__AT, "grid_sample", x, &t, &bad) || !gn__known_float(GN__AT, "grid_sample", grid, &u, &bad))
         return bad;
-    gn_shape s = xt.shape, v = wt.shape;
-    if (s.rank != 3 || v.rank != 3)
-        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_RANK, "recurrent: x (T,B,I) and w (D,G*H,I) are needed");
-    if (s.dims[2] != v.dims[2] || gn__count(&s) == 0 || gn__count(&v) == 0 || v.dims[0] > 2)
-        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_SHAPE,
-                          "recurrent: x (T,B,I) and w (D,G*H,I) are needed, D 1 or 2 and no size of 0");
-    if (gn__given(d.bias) && (bt.shape.rank != 2 || bt.shape.dims[0] != v.dims[0] || bt.shape.dims[1] != v.dims[1]))
-        return gn__refuse(GN__AT, GN__OF_BOTH(w, d.bias), GN_BAD_SHAPE,
-                          "recurrent: for w (D,G*H,I) a bias (D,G*H) is needed");
-    if (d.cell < GN_CELL_RNN || d.cell > GN_CELL_LSTM)
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "recurrent: cell %d is not known", (int)d.cell);
-    attrs[0] = d.cell;
-    attrs[2] = gn__f64_word(d.clip);
-    for (int way = 0; way < (int)v.dims[0]; way++)
-        for (int i = 0; i < 3; i++) {
-            int64_t *a = attrs + GN__RECURRENT_FIXED + GN__RECURRENT_WAY * way + 3 * i;
-            gn_activation act = d.act[way][i];
-            a[0] = act.kind == GN_ACTIVATION_USUAL ? gn__activation_of(d.cell, i) : act.kind;
-            a[1] = gn__f64_word(act.alpha);
-            a[2] = gn__f64_word(act.beta);
-        }
-    in[0] = gn__recurrent_project(GN__AT, x, w, d.bias, &s, &v);
-    in[1] = r;
-    int n = 2 + gn__recurrent_inputs(&d, in + 2, &attrs[1]);
-    return gn__op(file, line, GN_OP_RECURRENT, in, n, -1, attrs,
-                  GN__RECURRENT_FIXED + GN__RECURRENT_WAY * (int)v.dims[0]);
+    bad = gn__grid_refusal(GN__AT, x, grid, &t, &u);
+    if (bad.ctx) return bad;
+    g.d.cubic = g.d.cubic && !g.d.nearest;
+    if ((int)g.d.padding < 0 || g.d.padding > GN_GRID_REFLECT)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "grid_sample: there is no padding %d", (int)g.d.padding);
+    gn_shape out = t.shape;
+    int64_t all = 1;
+    g.axes = t.shape.rank - 2;
+    g.n = t.shape.dims[0];
+    g.channels = t.shape.dims[1];
+    g.points = 1;
+    for (int i = 0; i < g.axes; i++) {
+        all *= g.size[i] = t.shape.dims[i + 2];
+        g.points *= out.dims[i + 2] = u.shape.dims[i + 1];
+    }
+    g.flat = gn_reshape_at(GN__AT, gn__widened(GN__AT, x), GN_SHAPE(g.n, g.channels, all));
+    grid = gn_reshape_at(GN__AT, gn__widened(GN__AT, grid), GN_SHAPE(g.n, g.points, g.axes));
+    for (int i = 0; i < g.axes; i++) {
+        int k = g.axes - 1 - i;
+        gn_tensor p = gn_reshape_at(GN__AT, gn_slice_at(GN__AT, grid, 2, k, k + 1, 1), GN_SHAPE(g.n, g.points));
+        place[i] = g.at[i] = gn__grid_place(GN__AT, &g, p, i);
+    }
+    gn_tensor y = g.d.nearest ? gn__grid_pick(GN__AT, &g, place) : gn__grid_between(GN__AT, &g, 0, place);
+    return gn__to_dtype(GN__AT, gn_reshape_at(GN__AT, y, out), t.dtype);
 }
 
-/* ---- rotary embedding ---- */
+gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shape sizes, bool corners) {
+    gn__type t;
+    gn_tensor bad, parts[4];
+    int64_t all = 1;
+    int axes = sizes.rank;
+    if (!gn__known_float(GN__AT, "affine_grid", theta, &t, &bad)) return bad;
+    if (axes < 2 || axes > 3 || t.shape.rank != 3)
+        return gn__refuse(GN__AT, GN__OF(theta), GN_BAD_RANK,
+                          "affine_grid takes theta (N,a,a+1) and the sizes of a = two or three axes, not of %d", axes);
+    bool fits = t.shape.dims[1] == axes && t.shape.dims[2] == axes + 1;
+    for (int i = 0; i < axes && fits; i++) {
+        fits = sizes.dims[i] > 0 && sizes.dims[i] <= GN__CONV_MOST / all;
+        all *= sizes.dims[i];
+    }
+    if (!fits)
+        return gn__refuse(GN__AT, GN__OF(theta), GN_BAD_SHAPE,
+                          "affine_grid takes theta (N,%d,%d) and sizes of 1 to 2^30 points", axes, axes + 1);
+    gn_dtype wide = gn__wide_dtype(t.dtype);
+    gn_shape out = { axes + 2, { t.shape.dims[0] } };
+    for (int i = 0; i < axes; i++) {
+        int64_t n = out.dims[i + 1] = sizes.dims[i];
+        gn_shape row = { axes, { 1, 1, 1 } };
+        double step = corners ? (n > 1 ? 2.0 / (double)(n - 1) : 0) : 2.0 / (double)n;
+        row.dims[i] = n;
+        gn_tensor at = gn_arange_at(GN__AT, theta.ctx, GN_F64, n, corners ? -1 : -1 + step / 2, step);
+        at = gn_reshape_at(GN__AT, gn_cast_at(GN__AT, at, wide), row);
+        parts[axes - 1 - i] = gn_reshape_at(GN__AT, gn_broadcast_at(GN__AT, at, sizes), GN_SHAPE(all));
+    }
+    out.dims[axes + 1] = axes;
+    parts[axes] = gn_full_at(GN__AT, theta.ctx, wide, GN_SHAPE(all), 1);
+    gn_tensor points = gn_stack_at(GN__AT, parts, axes + 1, 1),
+              turned = gn_transpose_at(GN__AT, gn__widened(GN__AT, theta), 1, 2);
+    return gn__to_dtype(GN__AT, gn_reshape_at(GN__AT, gn_matmul_at(GN__AT, points, turned), out), t.dtype);
+}
 
-static bool gn__rotary_above_0(const char *file, int line, gn_tensor x, const char *what, double v,
-                               gn_tensor *out_bad) {
-    if (v > 0 && isfinite(v)) return true;
-    *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: %s %g is not above 0", what, v);
+/* Whether x (N,C,H,W) can be cut: its axis `from` by b, or its channels by b b. */
+static bool gn__known_blocks(const char *file, int line, const char *op, gn_tensor x, int64_t b, bool channels,
+                             gn__type *t, gn_tensor *out_bad) {
+    if (!gn__known(GN__AT, op, x, t, out_bad)) return false;
+    const int64_t *d = t->shape.dims;
+    bool four = t->shape.rank == 4, sane = b >= 1 && b <= 65536;
+    if (four && sane && (channels ? d[1] % (b * b) == 0 : d[2] % b == 0 && d[3] % b == 0)) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(x), four ? GN_BAD_SHAPE : GN_BAD_RANK,
+                          "%s takes x (N,C,H,W) and a block b of 1 to 65536, here %lld, with %s", op, (long long)b,
+                          channels ? "C a multiple of b * b" : "H and W multiples of b");
     return false;
 }
 
-/* YaRN: the pair, as a fraction, that turns so often in the context. */
-static double gn__rotary_pair(const gn_rotary_desc *d, double turns) {
-    return (double)d->size * log((double)d->context / (turns * 6.283185307179586477)) / (2 * log(d->base));
-}
-
-/* The share of each frequency that is divided by the factor, as numbers a, b, c (see the op). */
-static bool gn__rotary_share(const char *file, int line, gn_tensor x, const gn_rotary_desc *d, double *abc,
-                             gn_tensor *out_bad) {
-    if (d->scaling == GN_ROTARY_LINEAR) abc[0] = 1;
-    if (d->scaling != GN_ROTARY_YARN && d->scaling != GN_ROTARY_LLAMA3) return true;
-    if (!gn__rotary_above_0(GN__AT, x, "the context", (double)d->context, out_bad)) return false;
-    if (d->scaling == GN_ROTARY_LLAMA3) {
-        double low = d->low_frequency != 0 ? d->low_frequency : 1,
-               high = d->high_frequency != 0 ? d->high_frequency : 4;
-        if (!gn__rotary_above_0(GN__AT, x, "low_frequency", low, out_bad) ||
-            !gn__rotary_above_0(GN__AT, x, "high_frequency - low_frequency", high - low, out_bad))
-            return false;
-        abc[0] = high / (high - low);
-        abc[2] = -(double)d->context / (6.283185307179586477 * (high - low));
-        return true;
-    }
-    double fast = d->beta_fast != 0 ? d->beta_fast : 32, slow = d->beta_slow != 0 ? d->beta_slow : 1;
-    if (!gn__rotary_above_0(GN__AT, x, "beta_slow", slow, out_bad) ||
-        !gn__rotary_above_0(GN__AT, x, "beta_fast - beta_slow", fast - slow, out_bad) ||
-        !gn__rotary_above_0(GN__AT, x, "base - 1", d->base - 1, out_bad))
-        return false;
-    double first = GN__MAX(floor(gn__rotary_pair(d, fast)), 0.0),
-           end = GN__MIN(ceil(gn__rotary_pair(d, slow)), (double)d->size - 1), length = end - first;
-    if (length == 0) length = 0.001; /* as the method's own code has it: a step instead of a ramp */
-    abc[0] = -first / length;
-    abc[1] = 1 / length;
-    return true;
-}
-
-static bool gn__rotary_places(const char *file, int line, gn_tensor positions, gn_tensor *out_bad) {
-    gn__type p;
-    if (!gn__known(GN__AT, "rotary", positions, &p, out_bad)) return false;
-    if (GN__BIT(p.dtype) & GN__INDEX) return true;
-    *out_bad = gn__refuse(GN__AT, GN__OF(positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
-                          gn__dtypes[p.dtype].name);
-    return false;
-}
-
-gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
-                             const gn_rotary_desc *desc) {
-    gn_rotary_desc d = { 0 };
-    gn_tensor bad;
-    double abc[3] = { 0, 0, 0 }, divisor = 1, magnitude = 1;
-    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
-    if (desc) d = *desc;
-    if (d.base == 0) d.base = 10000;
-    if (d.size < 0 || d.size % 2)
-        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_SHAPE, "rotary: %lld elements cannot be turned in pairs",
-                          (long long)d.size);
-    if ((unsigned)d.scaling > GN_ROTARY_LLAMA3)
-        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: scaling %d is not known",
-                          (int)d.scaling);
-    if (!gn__rotary_above_0(GN__AT, positions, "base", d.base, &bad)) return bad;
-    if (d.scaling != GN_ROTARY_PLAIN && !gn__rotary_above_0(GN__AT, positions, "the factor", d.factor, &bad))
-        return bad;
-    if (d.scaling == GN_ROTARY_NTK && d.size < 4)
-        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: NTK scaling turns 4 elements or more");
-    if (d.scaling == GN_ROTARY_NTK) d.base *= pow(d.factor, (double)d.size / (double)(d.size - 2));
-    else if (d.scaling != GN_ROTARY_PLAIN) divisor = d.factor;
-    if (!gn__rotary_share(GN__AT, positions, &d, abc, &bad)) return bad;
-    if (d.scaling == GN_ROTARY_YARN)
-        magnitude = d.magnitude != 0 ? d.magnitude : d.factor > 1 ? 0.1 * log(d.factor) + 1 : 1;
-    int64_t attrs[8] = { dtype,
-                         d.size / 2,
-                         gn__f64_word(d.base),
-                         gn__f64_word(divisor),
-                         gn__f64_word(abc[0]),
-                         gn__f64_word(abc[1]),
-                         gn__f64_word(abc[2]),
-                         gn__f64_word(magnitude) };
-    return gn__op(GN__AT, GN_OP_ROTARY_TABLE, &positions, 1, -1, attrs, 8);
-}
-
-gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved) {
-    gn_tensor in[2] = { x, table };
-    int64_t bits = interleaved ? 1 : 0;
-    return gn__op(GN__AT, GN_OP_ROTARY, in, 2, -1, &bits, 1);
-}
-
-gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions, const gn_rotary_desc *desc) {
-    gn_rotary_desc d = { 0 };
+gn_tensor gn_depth_to_space_at(const char *file, int line, gn_tensor x, int64_t b, bool channels_first) {
     gn__type t;
     gn_tensor bad;
-    if (desc) d = *desc;
-    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad)) return bad;
-    if (t.shape.rank < 2)
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to %d", GN_MAX_RANK);
-    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
-    if (d.size == 0) d.size = t.shape.dims[t.shape.rank - 1];
-    if (d.size % 2)
-        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: %lld elements are to be turned, an odd number",
-                          (long long)d.size);
-    gn_tensor table = gn_rotary_table_at(GN__AT, positions, gn__wide_dtype(t.dtype), &d);
-    return gn_rotary_by_at(GN__AT, x, table, d.interleaved);
+    if (!gn__known_blocks(GN__AT, "depth_to_space", x, b, true, &t, &bad)) return bad;
+    int64_t n = t.shape.dims[0], c = t.shape.dims[1] / (b * b), h = t.shape.dims[2], w = t.shape.dims[3];
+    x = gn_reshape_at(GN__AT, x, channels_first ? GN_SHAPE(n, c, b, b, h, w) : GN_SHAPE(n, b, b, c, h, w));
+    x = gn_permute_at(GN__AT, x, channels_first ? GN_AXES(0, 1, 4, 2, 5, 3) : GN_AXES(0, 3, 4, 1, 5, 2));
+    return gn_reshape_at(GN__AT, x, GN_SHAPE(n, c, h * b, w * b));
 }
 
-gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved) {
-    gn_rotary_desc d = { .base = base, .interleaved = interleaved };
-    gn_tensor bad;
+gn_tensor gn_space_to_depth_at(const char *file, int line, gn_tensor x, int64_t b, bool channels_first) {
     gn__type t;
-    if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
-    if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
-    return gn_rotary_with_at(GN__AT, x, positions, &d);
+    gn_tensor bad;
+    if (!gn__known_blocks(GN__AT, "space_to_depth", x, b, false, &t, &bad)) return bad;
+    int64_t n = t.shape.dims[0], c = t.shape.dims[1], h = t.shape.dims[2] / b, w = t.shape.dims[3] / b;
+    x = gn_reshape_at(GN__AT, x, GN_SHAPE(n, c, h, b, w, b));
+    x = gn_permute_at(GN__AT, x, channels_first ? GN_AXES(0, 1, 3, 5, 2, 4) : GN_AXES(0, 3, 5, 1, 2, 4));
+    return gn_reshape_at(GN__AT, x, GN_SHAPE(n, c * b * b, h, w));
 }
 
-/* ---- sampling ---- */
+/* ---- Fourier transforms: of rows (rows,n), real and imaginary parts apart ---- */
 
-/* A parameter of each row, seen beside the row's logits, as f32. */
-static gn_tensor gn__of_rows(const char *file, int line, gn_tensor a) {
-    gn__type t;
-    gn_tensor bad;
-    if (!gn__known(GN__AT, "sample", a, &t, &bad)) return bad;
-    a = gn__to_dtype(GN__AT, a, GN_F32);
-    return t.shape.rank ? gn_unsqueeze_at(GN__AT, a, -1) : a;
+enum { GN__FOURIER_FACTOR = 64, GN__FOURIER_MOST = 1 << 22 };
+
+typedef struct gn__complex {
+    gn_tensor re, im; /* im GN_NONE: zeros */
+} gn__complex;
+
+/* exp(turn 2 pi i k / n) of whole numbers k, i64 and below n in size. */
+static gn__complex gn__turns(const char *file, int line, gn_tensor k, int64_t n, double turn, gn_dtype d) {
+    gn_tensor angle = gn_mul_c_at(GN__AT, gn_cast_at(GN__AT, k, GN_F64), turn * 6.283185307179586477 / (double)n);
+    return (gn__complex){ gn__to_dtype(GN__AT, gn_cos_at(GN__AT, angle), d),
+                          gn__to_dtype(GN__AT, gn_sin_at(GN__AT, angle), d) };
 }
 
-static gn_tensor gn__adjusted(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
-    gn_sample_desc d = { 0 };
-    gn__type t;
-    gn_tensor bad;
-    if (desc) d = *desc;
-    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
-    gn_tensor x = gn__to_dtype(GN__AT, logits, GN_F32), seen = GN_NONE;
-    bool penalised = gn__given(d.repetition) || gn__given(d.presence) || gn__given(d.frequency);
-    if (penalised && !gn__given(d.counts))
-        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a penalty needs counts of tokens");
-    if (penalised) seen = gn_gt_at(GN__AT, d.counts, gn_like_at(GN__AT, d.counts, 0));
-    if (gn__given(d.repetition)) {
-        gn_tensor by = gn__of_rows(GN__AT, d.repetition);
-        gn_tensor less = gn_where_at(GN__AT, gn_gt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_div_at(GN__AT, x, by),
-                                     gn_mul_at(GN__AT, x, by));
-        x = gn_where_at(GN__AT, seen, less, x);
-    }
-    if (gn__given(d.presence))
-        x = gn_sub_at(GN__AT, x,
-                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.presence), gn__to_dtype(GN__AT, seen, GN_F32)));
-    if (gn__given(d.frequency))
-        x = gn_sub_at(GN__AT, x,
-                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.frequency), gn__to_dtype(GN__AT, d.counts, GN_F32)));
-    if (gn__given(d.bias)) x = gn_add_at(GN__AT, x, gn__to_dtype(GN__AT, d.bias, GN_F32));
-    if (gn__given(d.allowed)) x = gn_where_at(GN__AT, d.allowed, x, gn_like_at(GN__AT, x, -INFINITY));
-    gn__type u;
-    if (!gn__known(GN__AT, "sample", x, &u, &bad)) return bad;
-    if (!gn__shape_equal(&t.shape, &u.shape))
-        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_SHAPE,
-                          "sample: a penalty, bias or mask is larger than the logits");
+/* exp(turn 2 pi i j k / n), (rows,columns) */
+static gn__complex gn__turn_table(const char *file, int line, gn_ctx *g, int64_t rows, int64_t columns, int64_t n,
+                                  double turn, gn_dtype d) {
+    gn_tensor j = gn_reshape_at(GN__AT, gn_arange_i64_at(GN__AT, g, GN_I64, rows, 0, 1), GN_SHAPE(rows, 1)),
+              k = gn_arange_i64_at(GN__AT, g, GN_I64, columns, 0, 1), product = gn_mul_at(GN__AT, j, k);
+    return gn__turns(GN__AT, gn_remainder_at(GN__AT, product, gn_like_i64_at(GN__AT, product, n)), n, turn, d);
+}
+
+/* a b, each by elements or as a product of matrices */
+static gn__complex gn__complex_mul(const char *file, int line, gn__complex a, gn__complex b, bool matrices) {
+    gn_tensor rr = matrices ? gn_matmul_at(GN__AT, a.re, b.re) : gn_mul_at(GN__AT, a.re, b.re),
+              ri = matrices ? gn_matmul_at(GN__AT, a.re, b.im) : gn_mul_at(GN__AT, a.re, b.im);
+    if (!a.im.ctx) return (gn__complex){ rr, ri };
+    gn_tensor ii = matrices ? gn_matmul_at(GN__AT, a.im, b.im) : gn_mul_at(GN__AT, a.im, b.im),
+              ir = matrices ? gn_matmul_at(GN__AT, a.im, b.re) : gn_mul_at(GN__AT, a.im, b.re);
+    return (gn__complex){ gn_sub_at(GN__AT, rr, ii), gn_add_at(GN__AT, ri, ir) };
+}
+
+static gn_tensor gn__both_turned(const char *file, int line, gn_tensor x, int64_t a, int64_t b, int64_t c, gn_shape s) {
+    x = gn_transpose_at(GN__AT, gn_reshape_at(GN__AT, x, GN_SHAPE(a, b, c)), 1, 2);
+    return gn_reshape_at(GN__AT, x, s);
+}
+
+/* x (a,b,c) as (a,c,b), in this shape */
+static gn__complex gn__complex_turned(const char *file, int line, gn__complex x, int64_t a, int64_t b, int64_t c,
+                                      gn_shape s) {
+    x.re = gn__both_turned(GN__AT, x.re, a, b, c, s);
+    if (x.im.ctx) x.im = gn__both_turned(GN__AT, x.im, a, b, c, s);
     return x;
 }
 
-gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
-    gn_tensor x = gn__adjusted(GN__AT, logits, desc);
-    return x.ctx == logits.ctx && x.id == logits.id ? gn_cast_at(GN__AT, x, GN_F32) : x; /* a node of its own */
+static gn__complex gn__fourier(const char *file, int line, gn__complex x, int64_t rows, int64_t n, double turn,
+                               gn_dtype d);
+
+static gn_tensor gn__zeros_behind(const char *file, int line, gn_tensor x, int64_t n) {
+    return gn_pad_at(GN__AT, x, GN_SHAPE(0, 0), GN_SHAPE(0, n), GN_PAD_CONSTANT, 0);
 }
 
-gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
-    gn_tensor in[7], bad;
-    gn__type t;
-    int64_t bits = 0;
-    int n = 3;
-    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
-    if (!desc || !gn__given(desc->seed) || !gn__given(desc->counter))
-        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a seed and a counter are needed");
-    const gn_tensor numbers[4] = { desc->temperature, desc->top_k, desc->top_p, desc->min_p };
-    in[0] = gn__adjusted(GN__AT, logits, desc);
-    in[1] = desc->seed;
-    in[2] = desc->counter;
-    for (int i = 0; i < 4; i++) {
-        if (!gn__given(numbers[i])) continue;
-        in[n++] = numbers[i];
-        bits |= (int64_t)1 << i;
+/* A length with a large prime factor as a convolution with exp(turn pi i k^2 / n), of a length that is a power of 2. */
+static gn__complex gn__fourier_chirp(const char *file, int line, gn__complex x, int64_t rows, int64_t n, double turn,
+                                     gn_dtype d) {
+    int64_t m = 1;
+    while (m < 2 * n - 1) m *= 2;
+    gn_tensor k = gn_arange_i64_at(GN__AT, x.re.ctx, GN_I64, n, 0, 1), square = gn_mul_at(GN__AT, k, k);
+    square = gn_remainder_at(GN__AT, square, gn_like_i64_at(GN__AT, square, 2 * n));
+    gn__complex c = gn__turns(GN__AT, square, 2 * n, turn, d), f[2];
+    gn__complex a = gn__complex_mul(GN__AT, x, c, false);
+    a = (gn__complex){ gn__zeros_behind(GN__AT, a.re, m - n), gn__zeros_behind(GN__AT, a.im, m - n) };
+    for (int part = 0; part < 2; part++) { /* the conjugate, at k and at m - k */
+        gn_tensor own = part ? gn_neg_at(GN__AT, c.im) : c.re,
+                  between = gn_full_at(GN__AT, x.re.ctx, d, GN_SHAPE(m - 2 * n + 1), 0);
+        gn_tensor back = gn_slice_at(GN__AT, own, 0, GN_END, 0, -1), line_of[] = { own, between, back };
+        gn_tensor whole = gn_concat_at(GN__AT, line_of, 3, 0);
+        *(part ? &f[0].im : &f[0].re) = gn_reshape_at(GN__AT, whole, GN_SHAPE(1, m));
     }
-    return gn__op(GN__AT, GN_OP_SAMPLE, in, n, -1, &bits, 1);
+    f[0] = gn__fourier(GN__AT, f[0], 1, m, -1, d);
+    f[1] = gn__complex_mul(GN__AT, gn__fourier(GN__AT, a, rows, m, -1, d), f[0], false);
+    f[1] = gn__fourier(GN__AT, f[1], rows, m, 1, d);
+    f[1].re = gn_mul_c_at(GN__AT, gn_slice_at(GN__AT, f[1].re, 1, 0, n, 1), 1.0 / (double)m);
+    f[1].im = gn_mul_c_at(GN__AT, gn_slice_at(GN__AT, f[1].im, 1, 0, n, 1), 1.0 / (double)m);
+    return gn__complex_mul(GN__AT, f[1], c, false);
 }
 
-void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
-                         gn_tensor *out_tokens) {
+/* The transform of each row, by a factor of n at a time: j = j1 (n / f) + j2, k = k1 + f k2. */
+static gn__complex gn__fourier(const char *file, int line, gn__complex x, int64_t rows, int64_t n, double turn,
+                               gn_dtype d) {
+    gn_ctx *g = x.re.ctx;
+    int64_t f = GN__FOURIER_FACTOR;
+    if (n <= f) return gn__complex_mul(GN__AT, x, gn__turn_table(GN__AT, g, n, n, n, turn, d), true);
+    while (n % f) f--;
+    if (f == 1) return gn__fourier_chirp(GN__AT, x, rows, n, turn, d);
+    int64_t rest = n / f;
+    x = gn__complex_turned(GN__AT, x, rows, f, rest, GN_SHAPE(rows * rest, f));
+    x = gn__complex_mul(GN__AT, x, gn__turn_table(GN__AT, g, f, f, f, turn, d), true);
+    gn_shape whole = GN_SHAPE(rows, rest, f);
+    x = (gn__complex){ gn_reshape_at(GN__AT, x.re, whole), gn_reshape_at(GN__AT, x.im, whole) };
+    x = gn__complex_mul(GN__AT, x, gn__turn_table(GN__AT, g, rest, f, n, turn, d), false);
+    x = gn__complex_turned(GN__AT, x, rows, rest, f, GN_SHAPE(rows * f, rest));
+    return gn__complex_turned(GN__AT, gn__fourier(GN__AT, x, rows * f, rest, turn, d), rows, f, rest,
+                              GN_SHAPE(rows, n));
+}
+
+/* What a transform along an axis needs to know; x becomes (rows,n). */
+typedef struct gn__transform {
     gn__type t;
-    gn_tensor x;
-    bool ok = gn__known_float(GN__AT, "sample", logits, &t, &x);
-    if (ok) x = gn_log_softmax_at(GN__AT, gn__to_dtype(GN__AT, logits, GN_F32), -1);
-    gn_topk_at(GN__AT, x, n, -1, true, out_log_probs, out_tokens);
-}
+    int64_t rows, n;
+    int axis;
+} gn__transform;
 
-/* ---- losses: means over everything, 0-d ---- */
-
-static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d) {
-    return gn__to_dtype(GN__AT, gn_mean_at(GN__AT, a, GN_ALL_AXES, false), d);
-}
-
-/* log(a), or log(1 - a), but -100 where it is less; there its slope is 0. */
-static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
-    gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)),
-              x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
-    gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
-    return gn_where_at(GN__AT, end, least, gn_where_at(GN__AT, gn_le_at(GN__AT, y, least), least, y));
-}
-
-/* A float input and a target of its shape. */
-static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out,
-                           gn_tensor *out_bad) {
-    gn__type t;
-    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, op, target, &t, out_bad)) return false;
-    if (gn__shape_equal(&out->shape, &t.shape)) return true;
-    *out_bad =
-        gn__refuse(GN__AT, GN__OF_BOTH(a, target), GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
+/* complex: x has a last axis of 2, which the transform is not along. */
+static bool gn__transform_known(const char *file, int line, const char *op, gn_tensor x, int axis, bool complex,
+                                gn__transform *out, gn_tensor *out_bad) {
+    if (!gn__known_float(GN__AT, op, x, &out->t, out_bad)) return false;
+    gn_shape s = out->t.shape;
+    int rank = s.rank - complex;
+    out->axis = axis < 0 && !complex ? axis + rank : axis < 0 ? axis + s.rank : axis;
+    if (out->t.dtype != GN_F32 && out->t.dtype != GN_F64)
+        *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_DTYPE, "%s takes f32 or f64", op);
+    else if (rank < 1 || out->axis < 0 || out->axis >= rank || (!complex && s.rank == GN_MAX_RANK))
+        *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "%s along axis %d of a tensor of rank %d%s", op, axis,
+                              s.rank, complex ? ", whose last axis is that of real and imaginary parts" : "");
+    else if ((complex && s.dims[rank] != 2) || s.dims[out->axis] < 1)
+        *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "%s takes at least one element%s", op,
+                              complex ? ", complex numbers as a last axis of 2" : "");
+    else return true;
     return false;
 }
 
-gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
-    gn__type t;
-    gn_tensor bad;
-    if (!gn__known_pair(GN__AT, "bce_loss", p, target, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target),
-              yes = gn_mul_at(GN__AT, y, gn__log_cut(GN__AT, x, false));
-    gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), gn__log_cut(GN__AT, x, true));
-    return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
-}
-
-gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
-    gn__type t;
-    gn_tensor bad;
-    if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, logits);
-    return gn__mean_as(GN__AT,
-                       gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))),
-                       t.dtype);
-}
-
-gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
-    gn__type t, u;
-    gn_tensor bad;
-    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, "nll_loss", targets, &u, &bad))
-        return bad;
-    gn_shape rows = t.shape;
-    rows.rank--;
-    if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape))
-        return gn__refuse(GN__AT, GN__OF_BOTH(log_p, targets), GN_BAD_SHAPE,
-                          "nll_loss: targets must have the shape of log_p without the last axis");
-    gn_tensor hit = gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1));
-    return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
-}
-
-gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
-    gn__type t, u;
-    gn_tensor bad;
-    if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad) || !gn__known(GN__AT, "kl_loss", q, &u, &bad)) return bad;
-    gn_tensor x = gn__widened(GN__AT, log_p),
-              y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype)),
-              some = gn__is_set(GN__AT, y);
-    /* no log of 0, also in the gradient */
-    gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));
-    gn_tensor ratio = gn_sub_at(GN__AT, log_q, x),
-              terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
-    return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
-}
-
-gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
-    gn__type t, u;
-    gn_tensor bad;
-    if (!gn__known(GN__AT, "smooth_l1_loss", a, &t, &bad) || !gn__known(GN__AT, "smooth_l1_loss", b, &u, &bad))
-        return bad;
-    if (!gn__is_float(gn__promoted(&t, &u)))
-        return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "smooth_l1_loss does not take %s",
-                          gn__dtypes[t.dtype].name);
-    if (!gn__is_float(t.dtype)) t.dtype = gn__promoted(&t, &u);
-    if (!(beta >= 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
-    gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
-    if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
-    gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, d), gn__like(GN__AT, "smooth_l1_loss", d, 0.5 / beta)),
-              far = gn_add_c_at(GN__AT, d, -0.5 * beta);
-    return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far),
-                       t.dtype);
-}
-
-gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
-                                     double smoothing) {
-    gn__type t;
-    gn_tensor bad;
-    if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
-    if (!(smoothing >= 0 && smoothing <= 1))
-        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT,
-                          "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
-    gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
-    /* 0 times the other classes' infinities would be NaN */
-    if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);
-    gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
-    return gn__to_dtype(GN__AT,
-                        gn_add_at(GN__AT, gn_mul_c_at(GN__AT, hit, 1 - smoothing), gn_mul_c_at(GN__AT, all, smoothing)),
-                        t.dtype);
-}
-
-/* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */
-
-typedef struct gn__term {
-    gn_tensor t;
-    char labels[GN_MAX_RANK + 1];
-    int n;
-} gn__term;
-
-typedef struct gn__einsum {
-    const char *file;
-    int line;
-    gn_ctx *g;
-    const gn_tensor *in;
-    int n;
-    gn_tensor bad;     /* what to return when something failed */
-    int64_t size[128]; /* of each label, 0 with seen false */
-    bool seen[128];
-    char out[GN_MAX_RANK + 1];
-    int n_out;
-} gn__einsum;
-
-static bool gn__einsum_bad(gn__einsum *e, gn_result r, const char *why, char label) {
-    char text[2] = { label, 0 };
-    e->bad = gn__refuse(e->file, e->line, e->g, e->in, e->n, r, "einsum: %s%s%s%s", why, label ? " '" : "", text,
-                        label ? "'" : "");
+static bool gn__transform_size(const char *file, int line, const char *op, gn_tensor x, int64_t n, gn__transform *t,
+                               gn_tensor *out_bad) {
+    t->n = n;
+    if (n >= 1 && n <= GN__FOURIER_MOST) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "%s of %lld elements: 1 to 2^22", op, (long long)n);
     return false;
 }
 
-static bool gn__label_ok(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-static bool gn__has_label(const char *labels, int n, char c) { return n > 0 && memchr(labels, c, (size_t)n) != NULL; }
-
-/* The next axis of an operand has this label: a letter, or a digit for one of an ellipsis, counted so that the last is
-   '7'. */
-static bool gn__einsum_axis(gn__einsum *e, const gn_shape *s, gn__term *out, char c) {
-    if (out->n == s->rank) return gn__einsum_bad(e, GN_BAD_RANK, "more labels than axes at", c);
-    int64_t d = s->dims[out->n], *size = &e->size[(int)c];
-    if (e->seen[(int)c] && *size != d && (c >= 'A' || (d != 1 && *size != 1)))
-        return gn__einsum_bad(e, GN_BAD_SHAPE, "two sizes for", c < 'A' ? '.' : c);
-    if (!e->seen[(int)c] || *size == 1) *size = d;
-    e->seen[(int)c] = true;
-    out->labels[out->n++] = c;
-    return true;
+/* Part `at` of x (all of it below 0) as rows with `have` elements of the axis, cut or filled up to n. */
+static gn_tensor gn__transform_rows(const char *file, int line, gn_tensor x, int at, int64_t n, gn__transform *t) {
+    int last = t->t.shape.rank - 1;
+    gn_shape s = t->t.shape;
+    if (at >= 0) {
+        gn_shape part = s;
+        part.rank = last--;
+        x = gn_reshape_at(GN__AT, gn_slice_at(GN__AT, x, part.rank, at, at + 1, 1), part);
+    }
+    x = gn_transpose_at(GN__AT, x, t->axis, last);
+    int64_t have = s.dims[t->axis];
+    t->rows = 1;
+    for (int i = 0; i <= last; i++) t->rows *= i == t->axis ? 1 : s.dims[i];
+    x = gn_reshape_at(GN__AT, x, GN_SHAPE(t->rows, have));
+    if (have > n) return gn_slice_at(GN__AT, x, 1, 0, n, 1);
+    return have < n ? gn__zeros_behind(GN__AT, x, n - have) : x;
 }
 
-/* "..." at *at, in an operand that begins at `begin`: the axes that its letters leave. */
-static bool gn__einsum_dots(gn__einsum *e, const char *begin, const char **at, const gn_shape *s, gn__term *out) {
-    int left = s->rank;
-    for (const char *p = begin; *p && *p != ',' && *p != '-'; p++) left -= gn__label_ok(*p);
-    if (strncmp(*at, "...", 3) != 0 || memchr(begin, '.', (size_t)(*at - begin)))
-        return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in a tensor", 0);
-    *at += 2;
-    while (left > 0)
-        if (!gn__einsum_axis(e, s, out, (char)('8' - left--))) return false;
-    return true;
+/* Rows of n elements back along the axis; complex: the parts as a last axis. */
+static gn_tensor gn__transform_back(const char *file, int line, gn__complex y, int64_t n, bool from_complex,
+                                    const gn__transform *t) {
+    gn_shape s = t->t.shape;
+    gn_tensor parts[2] = { y.re, y.im };
+    s.rank -= from_complex;
+    s.dims[t->axis] = s.dims[s.rank - 1];
+    s.dims[s.rank - 1] = n;
+    for (int i = 0; i < 2 && parts[i].ctx; i++)
+        parts[i] = gn_transpose_at(GN__AT, gn_reshape_at(GN__AT, parts[i], s), t->axis, s.rank - 1);
+    return parts[1].ctx ? gn_stack_at(GN__AT, parts, 2, s.rank) : parts[0];
 }
 
-/* The labels of one operand from *at on; a repeated label takes the diagonal. */
-static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__term *out) {
-    gn__type type;
-    const char *begin = *at;
-    bool grows = false;
-    out->t = t;
-    out->n = 0;
-    if (!gn__known(e->file, e->line, "einsum", t, &type, &e->bad)) return false;
-    for (; **at && **at != ',' && **at != '-'; ++*at) {
-        char c = **at;
-        if (c == ' ') continue;
-        if (c != '.' && !gn__label_ok(c)) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "a label is a letter, not", c);
-        if (!(c == '.' ? gn__einsum_dots(e, begin, at, &type.shape, out) : gn__einsum_axis(e, &type.shape, out, c)))
-            return false;
-    }
-    if (out->n != type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "fewer labels than axes", 0);
-    for (int i = 0; i < out->n; i++) {
-        grows = grows || type.shape.dims[i] != e->size[(int)out->labels[i]];
-        type.shape.dims[i] = e->size[(int)out->labels[i]];
-    }
-    if (grows) out->t = gn_broadcast_at(e->file, e->line, out->t, type.shape);
-    for (int i = 0; i < out->n; i++)
-        for (int j = i + 1; j < out->n; j++) {
-            if (out->labels[i] != out->labels[j]) continue;
-            char c = out->labels[i];
-            out->t = gn_diagonal_at(e->file, e->line, out->t, 0, i, j);
-            memmove(out->labels + j, out->labels + j + 1, (size_t)(out->n - j - 1));
-            memmove(out->labels + i, out->labels + i + 1, (size_t)(out->n - i - 2));
-            out->labels[out->n - 2] = c;
-            out->n--;
-            i = -1; /* the axes have moved */
-            break;
+gn_tensor gn_fft_at(const char *file, int line, gn_tensor x, int axis, int64_t n, bool inverse) {
+    gn__transform t;
+    gn_tensor bad;
+    if (!gn__transform_known(GN__AT, "fft", x, axis, true, &t, &bad) ||
+        !gn__transform_size(GN__AT, "fft", x, n ? n : t.t.shape.dims[t.axis], &t, &bad))
+        return bad;
+    gn__complex in = { gn__transform_rows(GN__AT, x, 0, t.n, &t), gn__transform_rows(GN__AT, x, 1, t.n, &t) };
+    gn__complex y = gn__fourier(GN__AT, in, t.rows, t.n, inverse ? 1 : -1, t.t.dtype);
+    x = gn__transform_back(GN__AT, y, t.n, true, &t);
+    return inverse ? gn_mul_c_at(GN__AT, x, 1.0 / (double)t.n) : x;
+}
+
+gn_tensor gn_rfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n) {
+    gn__transform t;
+    gn_tensor bad;
+    if (!gn__transform_known(GN__AT, "rfft", x, axis, false, &t, &bad) ||
+        !gn__transform_size(GN__AT, "rfft", x, n ? n : t.t.shape.dims[t.axis], &t, &bad))
+        return bad;
+    gn__complex in = { gn__transform_rows(GN__AT, x, -1, t.n, &t), GN_NONE };
+    gn__complex y = gn__fourier(GN__AT, in, t.rows, t.n, -1, t.t.dtype);
+    int64_t half = t.n / 2 + 1;
+    y = (gn__complex){ gn_slice_at(GN__AT, y.re, 1, 0, half, 1), gn_slice_at(GN__AT, y.im, 1, 0, half, 1) };
+    return gn__transform_back(GN__AT, y, half, false, &t);
+}
+
+gn_tensor gn_irfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n) {
+    gn__transform t;
+    gn_tensor bad, parts[2];
+    if (!gn__transform_known(GN__AT, "irfft", x, axis, true, &t, &bad) ||
+        !gn__transform_size(GN__AT, "irfft", x, n ? n : GN__MAX(2 * (t.t.shape.dims[t.axis] - 1), 1), &t, &bad))
+        return bad;
+    int64_t half = t.n / 2 + 1;
+    for (int i = 0; i < 2; i++) { /* what mirrors elements 1 to n - half */
+        gn_tensor own = gn__transform_rows(GN__AT, x, i, half, &t);
+        if (t.n > half) {
+            gn_tensor rest =
+                gn_slice_at(GN__AT, gn_slice_at(GN__AT, own, 1, 1, t.n - half + 1, 1), 1, GN_END, INT64_MIN, -1);
+            gn_tensor both[] = { own, i ? gn_neg_at(GN__AT, rest) : rest };
+            own = gn_concat_at(GN__AT, both, 2, 1);
         }
-    return true;
+        parts[i] = own;
+    }
+    gn__complex in = { parts[0], parts[1] };
+    gn__complex y = { gn__fourier(GN__AT, in, t.rows, t.n, 1, t.t.dtype).re, GN_NONE };
+    return gn_mul_c_at(GN__AT, gn__transform_back(GN__AT, y, t.n, true, &t), 1.0 / (double)t.n);
 }
 
-static bool gn__einsum_out(gn__einsum *e, char c) {
-    if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
-    e->out[e->n_out++] = c;
-    return true;
+gn_tensor gn_stft_at(const char *file, int line, gn_tensor x, int64_t frame, int64_t step, gn_tensor window,
+                     bool centred) {
+    gn__transform t;
+    gn__type u;
+    gn_tensor bad;
+    if (!gn__transform_known(GN__AT, "stft", x, -1, false, &t, &bad) ||
+        (gn__given(window) && !gn__known(GN__AT, "stft", window, &u, &bad)))
+        return bad;
+    gn_shape s = t.t.shape, before = { s.rank, { 0 } };
+    int last = s.rank - 1;
+    int64_t have = s.dims[last], side = centred ? frame / 2 : 0;
+    if (s.rank + 2 > GN_MAX_RANK)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "stft of a tensor of rank %d", s.rank);
+    if (frame < 1 || frame > GN__FOURIER_MOST || step < 1 || step > GN__CONV_MOST || side >= have ||
+        frame > have + 2 * side)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "stft: frames of %lld every %lld of %lld elements",
+                          (long long)frame, (long long)step, (long long)have);
+    if (gn__given(window) && (u.dtype != t.t.dtype || u.shape.rank != 1 || u.shape.dims[0] != frame))
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, window), GN_BAD_SHAPE, "stft: the window is (%lld), of x's dtype",
+                          (long long)frame);
+    before.dims[last] = side;
+    if (side) x = gn_pad_at(GN__AT, x, before, before, GN_PAD_REFLECT, 0);
+    int64_t frames = (have + 2 * side - frame) / step + 1;
+    gn_tensor begin = gn_arange_i64_at(GN__AT, x.ctx, GN_I64, frames, 0, step),
+              each = gn_arange_i64_at(GN__AT, x.ctx, GN_I64, frame, 0, 1);
+    begin = gn_add_at(GN__AT, gn_reshape_at(GN__AT, begin, GN_SHAPE(frames, 1)), each);
+    x = gn_index_select_at(GN__AT, x, last, gn_reshape_at(GN__AT, begin, GN_SHAPE(frames * frame)));
+    s.rank++;
+    s.dims[last] = frames;
+    s.dims[last + 1] = frame;
+    x = gn_reshape_at(GN__AT, x, s);
+    if (gn__given(window)) x = gn_mul_at(GN__AT, x, window);
+    return gn_rfft_at(GN__AT, x, -1, 0);
 }
 
-/* The axes of the ellipsis. */
-static bool gn__einsum_out_dots(gn__einsum *e) {
-    for (char c = '0'; c < '8'; c++)
-        if (e->seen[(int)c] && !gn__einsum_out(e, c)) return false;
-    return true;
+gn_tensor gn_window_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_window_kind kind, int64_t n,
+                       bool periodic) {
+    gn__loc loc = { file, line };
+    static const double terms[GN_WINDOW__COUNT][3] = { { 0.5, 0.5, 0 }, { 0.54, 0.46, 0 }, { 0.42, 0.5, 0.08 } };
+    if (!gn__usable(g)) return gn__dead(loc, "window", g, NULL, 0);
+    if (!gn__dtype_ok((int)dtype) || !gn__is_float(dtype))
+        return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_DTYPE, "window: of floats");
+    if ((int)kind < 0 || kind >= GN_WINDOW__COUNT || n < 1 || n > GN__FOURIER_MOST)
+        return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_ARGUMENT, "window of kind %d and %lld elements, 1 to 2^22",
+                          (int)kind, (long long)n);
+    const double *c = terms[kind], period = GN__MAX((double)(periodic ? n : n - 1), 1);
+    gn_tensor turn = gn_arange_at(GN__AT, g, GN_F64, n, 0, 6.283185307179586477 / period);
+    gn_tensor y = gn_add_c_at(GN__AT, gn_mul_c_at(GN__AT, gn_cos_at(GN__AT, turn), -c[1]), c[0]);
+    if (c[2] != 0) y = gn_add_at(GN__AT, y, gn_mul_c_at(GN__AT, gn_cos_at(GN__AT, gn_mul_c_at(GN__AT, turn, 2)), c[2]));
+    return gn__to_dtype(GN__AT, y, dtype);
 }
 
-/* Labels after "->"; without it the ellipsis, then those that occur once, in alphabetical order. `text` is all
-   operands' text. */
-static bool gn__einsum_output(gn__einsum *e, const char *text, const char *at) {
-    if (*at == '-') {
-        if (at[1] != '>') return gn__einsum_bad(e, GN_BAD_ARGUMENT, "'-' without '>'", 0);
-        const char *begin = at += 2;
-        for (; *at; at++) {
-            if (*at == ' ') continue;
-            if (*at == '.') {
-                if (strncmp(at, "...", 3) != 0 || memchr(begin, '.', (size_t)(at - begin)))
-                    return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in the output", 0);
-                at += 2;
-                if (!gn__einsum_out_dots(e)) return false;
-                continue;
+gn_tensor gn_mel_filters_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, int64_t bins, int64_t n, double rate,
+                            double low, double high) {
+    gn__loc loc = { file, line };
+    if (!gn__usable(g)) return gn__dead(loc, "mel_filters", g, NULL, 0);
+    if (!gn__dtype_ok((int)dtype) || !gn__is_float(dtype))
+        return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_DTYPE, "mel_filters: of floats");
+    if (bins < 1 || bins > 65536 || n < 1 || n > GN__FOURIER_MOST || !(rate > 0 && low >= 0 && high > low) ||
+        !isfinite(rate) || !isfinite(high))
+        return gn__refuse(GN__AT, g, NULL, 0, GN_BAD_ARGUMENT,
+                          "mel_filters: %lld bins of a transform of %lld, from %g to %g Hz at %g a second",
+                          (long long)bins, (long long)n, low, high, rate);
+    double from = 2595 * log10(1 + low / 700), step = (2595 * log10(1 + high / 700) - from) / (double)(bins + 1);
+    gn_tensor mel = gn_arange_at(GN__AT, g, GN_F64, bins + 2, from, step),
+              edge = gn_mul_c_at(GN__AT, mel, 2.302585092994045684 / 2595);
+    edge = gn_mul_c_at(GN__AT, gn_sub_c_at(GN__AT, gn_exp_at(GN__AT, edge), 1), 700);
+    gn_tensor hz = gn_arange_at(GN__AT, g, GN_F64, n / 2 + 1, 0, rate / (double)n),
+              at = gn_reshape_at(GN__AT, hz, GN_SHAPE(n / 2 + 1, 1)), e[3];
+    for (int i = 0; i < 3; i++) e[i] = gn_slice_at(GN__AT, edge, 0, i, i + bins, 1);
+    gn_tensor up = gn_div_at(GN__AT, gn_sub_at(GN__AT, at, e[0]), gn_sub_at(GN__AT, e[1], e[0])),
+              down = gn_div_at(GN__AT, gn_sub_at(GN__AT, e[2], at), gn_sub_at(GN__AT, e[2], e[1]));
+    return gn__to_dtype(GN__AT, gn_relu_at(GN__AT, gn_minimum_at(GN__AT, up, down)), dtype);
+}
+
+/* ---- counting and searching ---- */
+
+gn_tensor gn_bincount_at(const char *file, int line, gn_tensor ids, int64_t bins, gn_tensor weights) {
+    gn__type t, u = { .dtype = GN_I64 };
+    gn_tensor bad;
+    bool weighs = gn__given(weights);
+    if (!gn__known(GN__AT, "bincount", ids, &t, &bad) || (weighs && !gn__known(GN__AT, "bincount", weights, &u, &bad)))
+        return bad;
+    if (!(GN__BIT(t.dtype) & GN__INDEX) || !(GN__BIT(u.dtype) & GN__NUMBERS))
+        return gn__refuse(GN__AT, GN__OF(ids), GN_BAD_DTYPE,
+                          "bincount takes ids of i32 or i64, and numbers as weights");
+    if (weighs && !gn__shape_equal(&t.shape, &u.shape))
+        return gn__refuse(GN__AT, GN__OF_BOTH(ids, weights), GN_BAD_SHAPE, "bincount: weights have the shape of ids");
+    if (bins < 1 || bins > GN__CONV_MOST)
+        return gn__refuse(GN__AT, GN__OF(ids), GN_BAD_ARGUMENT, "bincount into %lld bins: 1 to 2^30", (long long)bins);
+    gn_shape all = GN_SHAPE(gn__count(&t.shape));
+    gn_tensor none = gn_full_at(GN__AT, ids.ctx, u.dtype, GN_SHAPE(bins), 0),
+              each = weighs ? gn_reshape_at(GN__AT, weights, all) : gn_full_at(GN__AT, ids.ctx, GN_I64, all, 1);
+    return gn_scatter_add_at(GN__AT, none, 0, gn_reshape_at(GN__AT, ids, all), each);
+}
+
+gn_tensor gn_histogram_at(const char *file, int line, gn_tensor x, int64_t bins, double low, double high) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "histogram", x, &t, &bad)) return bad;
+    if (bins < 1 || bins > 1 << 24 || !isfinite(low) || !isfinite(high) || !(high > low))
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "histogram of %lld bins, 1 to 2^24, from %g to %g",
+                          (long long)bins, low, high);
+    x = gn_cast_at(GN__AT, x, GN_F64);
+    gn_tensor inside = gn_logical_and_at(GN__AT, gn_ge_c_at(GN__AT, x, low), gn_le_c_at(GN__AT, x, high));
+    gn_tensor place = gn_div_c_at(GN__AT, gn_mul_c_at(GN__AT, gn_sub_c_at(GN__AT, x, low), (double)bins), high - low);
+    place = gn_minimum_at(GN__AT, gn_floor_at(GN__AT, place), gn_like_at(GN__AT, place, (double)(bins - 1)));
+    place = gn_where_at(GN__AT, inside, place, gn_like_at(GN__AT, place, (double)bins)); /* a bin that is cut off */
+    gn_tensor counts = gn_bincount_at(GN__AT, gn_cast_at(GN__AT, place, GN_I64), bins + 1, GN_NONE);
+    return gn_slice_at(GN__AT, counts, 0, 0, bins, 1);
+}
+
+/* A binary search by all values at once: how many elements of `sorted` are before each, largest power of 2 first. */
+gn_tensor gn_searchsorted_at(const char *file, int line, gn_tensor sorted, gn_tensor values, bool right) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "searchsorted", sorted, &t, &bad) || !gn__known(GN__AT, "searchsorted", values, &u, &bad))
+        return bad;
+    if (t.shape.rank != 1)
+        return gn__refuse(GN__AT, GN__OF_BOTH(sorted, values), GN_BAD_RANK, "searchsorted takes a vector, not rank %d",
+                          t.shape.rank);
+    if (t.dtype != u.dtype)
+        return gn__refuse(GN__AT, GN__OF_BOTH(sorted, values), GN_BAD_DTYPE,
+                          "searchsorted: values have the dtype of "
+                          "the vector");
+    int64_t n = t.shape.dims[0], step = 1;
+    gn_shape all = GN_SHAPE(gn__count(&u.shape));
+    gn_tensor v = gn_reshape_at(GN__AT, values, all), found = gn_full_at(GN__AT, values.ctx, GN_I64, all, 0);
+    while (step * 2 <= n) step *= 2;
+    for (; n > 0 && step > 0; step /= 2) {
+        gn_tensor next = gn_add_c_at(GN__AT, found, (double)step), last = gn_like_at(GN__AT, found, (double)n);
+        gn_tensor at = gn_sub_c_at(GN__AT, gn_minimum_at(GN__AT, next, last), 1),
+                  x = gn_gather_at(GN__AT, sorted, 0, at);
+        gn_tensor before = right ? gn_le_at(GN__AT, x, v) : gn_lt_at(GN__AT, x, v);
+        before = gn_logical_and_at(GN__AT, before, gn_le_at(GN__AT, next, last));
+        found = gn_where_at(GN__AT, before, next, found);
+    }
+    return gn_reshape_at(GN__AT, found, u.shape);
+
+    /* Which activations a cell has if none are named. */
+    static gn_activation_kind gn__activation_of(gn_cell cell, int i) {
+        bool bends = cell == GN_CELL_RNN || i > 0;
+        return bends ? GN_ACTIVATION_TANH : GN_ACTIVATION_SIGMOID;
+    }
+
+    /* The inputs of the op behind x wT, and its bits. */
+    static int gn__recurrent_inputs(const gn_recurrent_desc *d, gn_tensor *in, int64_t *out_bits) {
+        const struct {
+            gn_tensor t;
+            int64_t bit;
+        } some[] = { { d->recurrent_bias, GN__RECURRENT_BIAS },
+                     { d->lengths, GN__RECURRENT_LENGTHS },
+                     { d->h0, GN__RECURRENT_H0 },
+                     { d->c0, GN__RECURRENT_C0 },
+                     { d->peepholes, GN__RECURRENT_PEEPHOLES } };
+        int n = 0;
+        *out_bits = (d->reverse ? GN__RECURRENT_REVERSE : 0) | (d->onnx_gates ? GN__RECURRENT_ONNX : 0) |
+                    (d->reset_first ? GN__RECURRENT_RESET_FIRST : 0) | (d->coupled ? GN__RECURRENT_COUPLED : 0);
+        for (size_t i = 0; i < GN__LENGTH(some); i++)
+            if (gn__given(some[i].t)) {
+                in[n++] = some[i].t;
+                *out_bits |= some[i].bit;
             }
-            if (!gn__label_ok(*at) || !e->seen[(int)*at] || gn__has_label(e->out, e->n_out, *at))
-                return gn__einsum_bad(e, GN_BAD_ARGUMENT, "not a label of the inputs, or twice in the output:", *at);
-            if (!gn__einsum_out(e, *at)) return false;
+        return n;
+    }
+
+    /* x (T,B,I) by w (D,G*H,I), with a bias (D,G*H): (D,T,B,G*H), one product of all steps. */
+    static gn_tensor gn__recurrent_project(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
+                                           const gn_shape *xs, const gn_shape *ws) {
+        gn_tensor rows = gn_reshape_at(GN__AT, x, GN_SHAPE(1, xs->dims[0] * xs->dims[1], xs->dims[2])),
+                  y = gn_matmul_at(GN__AT, rows, gn_transpose_at(GN__AT, w, 1, 2));
+        if (gn__given(bias)) y = gn_add_at(GN__AT, y, gn_unsqueeze_at(GN__AT, bias, 1));
+        return gn_reshape_at(GN__AT, y, GN_SHAPE(ws->dims[0], xs->dims[0], xs->dims[1], ws->dims[1]));
+    }
+
+    gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor r,
+                              const gn_recurrent_desc *desc) {
+        gn_recurrent_desc d = { .cell = GN_CELL_RNN };
+        gn_tensor in[7], bad;
+        int64_t attrs[GN__MAX_ATTRS] = { 0 };
+        gn__type xt, wt, bt;
+        if (desc) d = *desc;
+        if (!gn__known(GN__AT, "recurrent", x, &xt, &bad) || !gn__known(GN__AT, "recurrent", w, &wt, &bad) ||
+            (gn__given(d.bias) && !gn__known(GN__AT, "recurrent", d.bias, &bt, &bad)))
+            return bad;
+        gn_shape s = xt.shape, v = wt.shape;
+        if (s.rank != 3 || v.rank != 3)
+            return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_RANK,
+                              "recurrent: x (T,B,I) and w (D,G*H,I) are needed");
+        if (s.dims[2] != v.dims[2] || gn__count(&s) == 0 || gn__count(&v) == 0 || v.dims[0] > 2)
+            return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_SHAPE,
+                              "recurrent: x (T,B,I) and w (D,G*H,I) are needed, D 1 or 2 and no size of 0");
+        if (gn__given(d.bias) && (bt.shape.rank != 2 || bt.shape.dims[0] != v.dims[0] || bt.shape.dims[1] != v.dims[1]))
+            return gn__refuse(GN__AT, GN__OF_BOTH(w, d.bias), GN_BAD_SHAPE,
+                              "recurrent: for w (D,G*H,I) a bias (D,G*H) is needed");
+        if (d.cell < GN_CELL_RNN || d.cell > GN_CELL_LSTM)
+            return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "recurrent: cell %d is not known", (int)d.cell);
+        attrs[0] = d.cell;
+        attrs[2] = gn__f64_word(d.clip);
+        for (int way = 0; way < (int)v.dims[0]; way++)
+            for (int i = 0; i < 3; i++) {
+                int64_t *a = attrs + GN__RECURRENT_FIXED + GN__RECURRENT_WAY * way + 3 * i;
+                gn_activation act = d.act[way][i];
+                a[0] = act.kind == GN_ACTIVATION_USUAL ? gn__activation_of(d.cell, i) : act.kind;
+                a[1] = gn__f64_word(act.alpha);
+                a[2] = gn__f64_word(act.beta);
+            }
+        in[0] = gn__recurrent_project(GN__AT, x, w, d.bias, &s, &v);
+        in[1] = r;
+        int n = 2 + gn__recurrent_inputs(&d, in + 2, &attrs[1]);
+        return gn__op(file, line, GN_OP_RECURRENT, in, n, -1, attrs,
+                      GN__RECURRENT_FIXED + GN__RECURRENT_WAY * (int)v.dims[0]);
+    }
+
+    /* ---- rotary embedding ---- */
+
+    static bool gn__rotary_above_0(const char *file, int line, gn_tensor x, const char *what, double v,
+                                   gn_tensor *out_bad) {
+        if (v > 0 && isfinite(v)) return true;
+        *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: %s %g is not above 0", what, v);
+        return false;
+    }
+
+    /* YaRN: the pair, as a fraction, that turns so often in the context. */
+    static double gn__rotary_pair(const gn_rotary_desc *d, double turns) {
+        return (double)d->size * log((double)d->context / (turns * 6.283185307179586477)) / (2 * log(d->base));
+    }
+
+    /* The share of each frequency that is divided by the factor, as numbers a, b, c (see the op). */
+    static bool gn__rotary_share(const char *file, int line, gn_tensor x, const gn_rotary_desc *d, double *abc,
+                                 gn_tensor *out_bad) {
+        if (d->scaling == GN_ROTARY_LINEAR) abc[0] = 1;
+        if (d->scaling != GN_ROTARY_YARN && d->scaling != GN_ROTARY_LLAMA3) return true;
+        if (!gn__rotary_above_0(GN__AT, x, "the context", (double)d->context, out_bad)) return false;
+        if (d->scaling == GN_ROTARY_LLAMA3) {
+            double low = d->low_frequency != 0 ? d->low_frequency : 1,
+                   high = d->high_frequency != 0 ? d->high_frequency : 4;
+            if (!gn__rotary_above_0(GN__AT, x, "low_frequency", low, out_bad) ||
+                !gn__rotary_above_0(GN__AT, x, "high_frequency - low_frequency", high - low, out_bad))
+                return false;
+            abc[0] = high / (high - low);
+            abc[2] = -(double)d->context / (6.283185307179586477 * (high - low));
+            return true;
+        }
+        double fast = d->beta_fast != 0 ? d->beta_fast : 32, slow = d->beta_slow != 0 ? d->beta_slow : 1;
+        if (!gn__rotary_above_0(GN__AT, x, "beta_slow", slow, out_bad) ||
+            !gn__rotary_above_0(GN__AT, x, "beta_fast - beta_slow", fast - slow, out_bad) ||
+            !gn__rotary_above_0(GN__AT, x, "base - 1", d->base - 1, out_bad))
+            return false;
+        double first = GN__MAX(floor(gn__rotary_pair(d, fast)), 0.0),
+               end = GN__MIN(ceil(gn__rotary_pair(d, slow)), (double)d->size - 1), length = end - first;
+        if (length == 0) length = 0.001; /* as the method's own code has it: a step instead of a ramp */
+        abc[0] = -first / length;
+        abc[1] = 1 / length;
+        return true;
+    }
+
+    static bool gn__rotary_places(const char *file, int line, gn_tensor positions, gn_tensor *out_bad) {
+        gn__type p;
+        if (!gn__known(GN__AT, "rotary", positions, &p, out_bad)) return false;
+        if (GN__BIT(p.dtype) & GN__INDEX) return true;
+        *out_bad = gn__refuse(GN__AT, GN__OF(positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
+                              gn__dtypes[p.dtype].name);
+        return false;
+    }
+
+    gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
+                                 const gn_rotary_desc *desc) {
+        gn_rotary_desc d = { 0 };
+        gn_tensor bad;
+        double abc[3] = { 0, 0, 0 }, divisor = 1, magnitude = 1;
+        if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+        if (desc) d = *desc;
+        if (d.base == 0) d.base = 10000;
+        if (d.size < 0 || d.size % 2)
+            return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_SHAPE,
+                              "rotary: %lld elements cannot be turned in pairs", (long long)d.size);
+        if ((unsigned)d.scaling > GN_ROTARY_LLAMA3)
+            return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: scaling %d is not known",
+                              (int)d.scaling);
+        if (!gn__rotary_above_0(GN__AT, positions, "base", d.base, &bad)) return bad;
+        if (d.scaling != GN_ROTARY_PLAIN && !gn__rotary_above_0(GN__AT, positions, "the factor", d.factor, &bad))
+            return bad;
+        if (d.scaling == GN_ROTARY_NTK && d.size < 4)
+            return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT,
+                              "rotary: NTK scaling turns 4 elements or more");
+        if (d.scaling == GN_ROTARY_NTK) d.base *= pow(d.factor, (double)d.size / (double)(d.size - 2));
+        else if (d.scaling != GN_ROTARY_PLAIN) divisor = d.factor;
+        if (!gn__rotary_share(GN__AT, positions, &d, abc, &bad)) return bad;
+        if (d.scaling == GN_ROTARY_YARN)
+            magnitude = d.magnitude != 0 ? d.magnitude : d.factor > 1 ? 0.1 * log(d.factor) + 1 : 1;
+        int64_t attrs[8] = { dtype,
+                             d.size / 2,
+                             gn__f64_word(d.base),
+                             gn__f64_word(divisor),
+                             gn__f64_word(abc[0]),
+                             gn__f64_word(abc[1]),
+                             gn__f64_word(abc[2]),
+                             gn__f64_word(magnitude) };
+        return gn__op(GN__AT, GN_OP_ROTARY_TABLE, &positions, 1, -1, attrs, 8);
+    }
+
+    gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved) {
+        gn_tensor in[2] = { x, table };
+        int64_t bits = interleaved ? 1 : 0;
+        return gn__op(GN__AT, GN_OP_ROTARY, in, 2, -1, &bits, 1);
+    }
+
+    gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions,
+                                const gn_rotary_desc *desc) {
+        gn_rotary_desc d = { 0 };
+        gn__type t;
+        gn_tensor bad;
+        if (desc) d = *desc;
+        if (!gn__known_float(GN__AT, "rotary", x, &t, &bad)) return bad;
+        if (t.shape.rank < 2)
+            return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to %d", GN_MAX_RANK);
+        if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+        if (d.size == 0) d.size = t.shape.dims[t.shape.rank - 1];
+        if (d.size % 2)
+            return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: %lld elements are to be turned, an odd number",
+                              (long long)d.size);
+        gn_tensor table = gn_rotary_table_at(GN__AT, positions, gn__wide_dtype(t.dtype), &d);
+        return gn_rotary_by_at(GN__AT, x, table, d.interleaved);
+    }
+
+    gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base,
+                           bool interleaved) {
+        gn_rotary_desc d = { .base = base, .interleaved = interleaved };
+        gn_tensor bad;
+        gn__type t;
+        if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
+        if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
+        return gn_rotary_with_at(GN__AT, x, positions, &d);
+    }
+
+    /* ---- sampling ---- */
+
+    /* A parameter of each row, seen beside the row's logits, as f32. */
+    static gn_tensor gn__of_rows(const char *file, int line, gn_tensor a) {
+        gn__type t;
+        gn_tensor bad;
+        if (!gn__known(GN__AT, "sample", a, &t, &bad)) return bad;
+        a = gn__to_dtype(GN__AT, a, GN_F32);
+        return t.shape.rank ? gn_unsqueeze_at(GN__AT, a, -1) : a;
+    }
+
+    static gn_tensor gn__adjusted(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+        gn_sample_desc d = { 0 };
+        gn__type t;
+        gn_tensor bad;
+        if (desc) d = *desc;
+        if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+        gn_tensor x = gn__to_dtype(GN__AT, logits, GN_F32), seen = GN_NONE;
+        bool penalised = gn__given(d.repetition) || gn__given(d.presence) || gn__given(d.frequency);
+        if (penalised && !gn__given(d.counts))
+            return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a penalty needs counts of tokens");
+        if (penalised) seen = gn_gt_at(GN__AT, d.counts, gn_like_at(GN__AT, d.counts, 0));
+        if (gn__given(d.repetition)) {
+            gn_tensor by = gn__of_rows(GN__AT, d.repetition);
+            gn_tensor less = gn_where_at(GN__AT, gn_gt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)),
+                                         gn_div_at(GN__AT, x, by), gn_mul_at(GN__AT, x, by));
+            x = gn_where_at(GN__AT, seen, less, x);
+        }
+        if (gn__given(d.presence))
+            x = gn_sub_at(GN__AT, x,
+                          gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.presence), gn__to_dtype(GN__AT, seen, GN_F32)));
+        if (gn__given(d.frequency))
+            x = gn_sub_at(GN__AT, x,
+                          gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.frequency), gn__to_dtype(GN__AT, d.counts, GN_F32)));
+        if (gn__given(d.bias)) x = gn_add_at(GN__AT, x, gn__to_dtype(GN__AT, d.bias, GN_F32));
+        if (gn__given(d.allowed)) x = gn_where_at(GN__AT, d.allowed, x, gn_like_at(GN__AT, x, -INFINITY));
+        gn__type u;
+        if (!gn__known(GN__AT, "sample", x, &u, &bad)) return bad;
+        if (!gn__shape_equal(&t.shape, &u.shape))
+            return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_SHAPE,
+                              "sample: a penalty, bias or mask is larger than the logits");
+        return x;
+    }
+
+    gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+        gn_tensor x = gn__adjusted(GN__AT, logits, desc);
+        return x.ctx == logits.ctx && x.id == logits.id ? gn_cast_at(GN__AT, x, GN_F32) : x; /* a node of its own */
+    }
+
+    gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+        gn_tensor in[7], bad;
+        gn__type t;
+        int64_t bits = 0;
+        int n = 3;
+        if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+        if (!desc || !gn__given(desc->seed) || !gn__given(desc->counter))
+            return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a seed and a counter are needed");
+        const gn_tensor numbers[4] = { desc->temperature, desc->top_k, desc->top_p, desc->min_p };
+        in[0] = gn__adjusted(GN__AT, logits, desc);
+        in[1] = desc->seed;
+        in[2] = desc->counter;
+        for (int i = 0; i < 4; i++) {
+            if (!gn__given(numbers[i])) continue;
+            in[n++] = numbers[i];
+            bits |= (int64_t)1 << i;
+        }
+        return gn__op(GN__AT, GN_OP_SAMPLE, in, n, -1, &bits, 1);
+    }
+
+    void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
+                             gn_tensor *out_tokens) {
+        gn__type t;
+        gn_tensor x;
+        bool ok = gn__known_float(GN__AT, "sample", logits, &t, &x);
+        if (ok) x = gn_log_softmax_at(GN__AT, gn__to_dtype(GN__AT, logits, GN_F32), -1);
+        gn_topk_at(GN__AT, x, n, -1, true, out_log_probs, out_tokens);
+    }
+
+    /* ---- losses: means over everything, 0-d ---- */
+
+    static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d) {
+        return gn__to_dtype(GN__AT, gn_mean_at(GN__AT, a, GN_ALL_AXES, false), d);
+    }
+
+    /* log(a), or log(1 - a), but -100 where it is less; there its slope is 0. */
+    static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
+        gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)),
+                  x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
+        gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
+        return gn_where_at(GN__AT, end, least, gn_where_at(GN__AT, gn_le_at(GN__AT, y, least), least, y));
+    }
+
+    /* A float input and a target of its shape. */
+    static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out,
+                               gn_tensor *out_bad) {
+        gn__type t;
+        if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, op, target, &t, out_bad)) return false;
+        if (gn__shape_equal(&out->shape, &t.shape)) return true;
+        *out_bad = gn__refuse(GN__AT, GN__OF_BOTH(a, target), GN_BAD_SHAPE,
+                              "%s: the target must have the shape of the input", op);
+        return false;
+    }
+
+    gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
+        gn__type t;
+        gn_tensor bad;
+        if (!gn__known_pair(GN__AT, "bce_loss", p, target, &t, &bad)) return bad;
+        gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target),
+                  yes = gn_mul_at(GN__AT, y, gn__log_cut(GN__AT, x, false));
+        gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), gn__log_cut(GN__AT, x, true));
+        return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
+    }
+
+    gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
+        gn__type t;
+        gn_tensor bad;
+        if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
+        gn_tensor x = gn__widened(GN__AT, logits);
+        return gn__mean_as(GN__AT,
+                           gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x),
+                                     gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))),
+                           t.dtype);
+    }
+
+    gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
+        gn__type t, u;
+        gn_tensor bad;
+        if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, "nll_loss", targets, &u, &bad))
+            return bad;
+        gn_shape rows = t.shape;
+        rows.rank--;
+        if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape))
+            return gn__refuse(GN__AT, GN__OF_BOTH(log_p, targets), GN_BAD_SHAPE,
+                              "nll_loss: targets must have the shape of log_p without the last axis");
+        gn_tensor hit = gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1));
+        return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
+    }
+
+    gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
+        gn__type t, u;
+        gn_tensor bad;
+        if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad) || !gn__known(GN__AT, "kl_loss", q, &u, &bad))
+            return bad;
+        gn_tensor x = gn__widened(GN__AT, log_p),
+                  y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype)),
+                  some = gn__is_set(GN__AT, y);
+        /* no log of 0, also in the gradient */
+        gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));
+        gn_tensor ratio = gn_sub_at(GN__AT, log_q, x),
+                  terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
+        return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
+    }
+
+    gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
+        gn__type t, u;
+        gn_tensor bad;
+        if (!gn__known(GN__AT, "smooth_l1_loss", a, &t, &bad) || !gn__known(GN__AT, "smooth_l1_loss", b, &u, &bad))
+            return bad;
+        if (!gn__is_float(gn__promoted(&t, &u)))
+            return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "smooth_l1_loss does not take %s",
+                              gn__dtypes[t.dtype].name);
+        if (!gn__is_float(t.dtype)) t.dtype = gn__promoted(&t, &u);
+        if (!(beta >= 0))
+            return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
+        gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
+        if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
+        gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, d), gn__like(GN__AT, "smooth_l1_loss", d, 0.5 / beta)),
+                  far = gn_add_c_at(GN__AT, d, -0.5 * beta);
+        return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far),
+                           t.dtype);
+    }
+
+    gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
+                                         double smoothing) {
+        gn__type t;
+        gn_tensor bad;
+        if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
+        if (!(smoothing >= 0 && smoothing <= 1))
+            return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT,
+                              "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
+        gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
+        /* 0 times the other classes' infinities would be NaN */
+        if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);
+        gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
+        return gn__to_dtype(GN__AT,
+                            gn_add_at(GN__AT, gn_mul_c_at(GN__AT, hit, 1 - smoothing),
+                                      gn_mul_c_at(GN__AT, all, smoothing)),
+                            t.dtype);
+    }
+
+    /* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */
+
+    typedef struct gn__term {
+        gn_tensor t;
+        char labels[GN_MAX_RANK + 1];
+        int n;
+    } gn__term;
+
+    typedef struct gn__einsum {
+        const char *file;
+        int line;
+        gn_ctx *g;
+        const gn_tensor *in;
+        int n;
+        gn_tensor bad;     /* what to return when something failed */
+        int64_t size[128]; /* of each label, 0 with seen false */
+        bool seen[128];
+        char out[GN_MAX_RANK + 1];
+        int n_out;
+    } gn__einsum;
+
+    static bool gn__einsum_bad(gn__einsum * e, gn_result r, const char *why, char label) {
+        char text[2] = { label, 0 };
+        e->bad = gn__refuse(e->file, e->line, e->g, e->in, e->n, r, "einsum: %s%s%s%s", why, label ? " '" : "", text,
+                            label ? "'" : "");
+        return false;
+    }
+
+    static bool gn__label_ok(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+    static bool gn__has_label(const char *labels, int n, char c) {
+        return n > 0 && memchr(labels, c, (size_t)n) != NULL;
+    }
+
+    /* The next axis of an operand has this label: a letter, or a digit for one of an ellipsis, counted so that the last is
+   '7'. */
+    static bool gn__einsum_axis(gn__einsum * e, const gn_shape *s, gn__term *out, char c) {
+        if (out->n == s->rank) return gn__einsum_bad(e, GN_BAD_RANK, "more labels than axes at", c);
+        int64_t d = s->dims[out->n], *size = &e->size[(int)c];
+        if (e->seen[(int)c] && *size != d && (c >= 'A' || (d != 1 && *size != 1)))
+            return gn__einsum_bad(e, GN_BAD_SHAPE, "two sizes for", c < 'A' ? '.' : c);
+        if (!e->seen[(int)c] || *size == 1) *size = d;
+        e->seen[(int)c] = true;
+        out->labels[out->n++] = c;
+        return true;
+    }
+
+    /* "..." at *at, in an operand that begins at `begin`: the axes that its letters leave. */
+    static bool gn__einsum_dots(gn__einsum * e, const char *begin, const char **at, const gn_shape *s, gn__term *out) {
+        int left = s->rank;
+        for (const char *p = begin; *p && *p != ',' && *p != '-'; p++) left -= gn__label_ok(*p);
+        if (strncmp(*at, "...", 3) != 0 || memchr(begin, '.', (size_t)(*at - begin)))
+            return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in a tensor", 0);
+        *at += 2;
+        while (left > 0)
+            if (!gn__einsum_axis(e, s, out, (char)('8' - left--))) return false;
+        return true;
+    }
+
+    /* The labels of one operand from *at on; a repeated label takes the diagonal. */
+    static bool gn__einsum_operand(gn__einsum * e, const char **at, gn_tensor t, gn__term *out) {
+        gn__type type;
+        const char *begin = *at;
+        bool grows = false;
+        out->t = t;
+        out->n = 0;
+        if (!gn__known(e->file, e->line, "einsum", t, &type, &e->bad)) return false;
+        for (; **at && **at != ',' && **at != '-'; ++*at) {
+            char c = **at;
+            if (c == ' ') continue;
+            if (c != '.' && !gn__label_ok(c)) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "a label is a letter, not", c);
+            if (!(c == '.' ? gn__einsum_dots(e, begin, at, &type.shape, out) : gn__einsum_axis(e, &type.shape, out, c)))
+                return false;
+        }
+        if (out->n != type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "fewer labels than axes", 0);
+        for (int i = 0; i < out->n; i++) {
+            grows = grows || type.shape.dims[i] != e->size[(int)out->labels[i]];
+            type.shape.dims[i] = e->size[(int)out->labels[i]];
+        }
+        if (grows) out->t = gn_broadcast_at(e->file, e->line, out->t, type.shape);
+        for (int i = 0; i < out->n; i++)
+            for (int j = i + 1; j < out->n; j++) {
+                if (out->labels[i] != out->labels[j]) continue;
+                char c = out->labels[i];
+                out->t = gn_diagonal_at(e->file, e->line, out->t, 0, i, j);
+                memmove(out->labels + j, out->labels + j + 1, (size_t)(out->n - j - 1));
+                memmove(out->labels + i, out->labels + i + 1, (size_t)(out->n - i - 2));
+                out->labels[out->n - 2] = c;
+                out->n--;
+                i = -1; /* the axes have moved */
+                break;
+            }
+        return true;
+    }
+
+    static bool gn__einsum_out(gn__einsum * e, char c) {
+        if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
+        e->out[e->n_out++] = c;
+        return true;
+    }
+
+    /* The axes of the ellipsis. */
+    static bool gn__einsum_out_dots(gn__einsum * e) {
+        for (char c = '0'; c < '8'; c++)
+            if (e->seen[(int)c] && !gn__einsum_out(e, c)) return false;
+        return true;
+    }
+
+    /* Labels after "->"; without it the ellipsis, then those that occur once, in alphabetical order. `text` is all
+   operands' text. */
+    static bool gn__einsum_output(gn__einsum * e, const char *text, const char *at) {
+        if (*at == '-') {
+            if (at[1] != '>') return gn__einsum_bad(e, GN_BAD_ARGUMENT, "'-' without '>'", 0);
+            const char *begin = at += 2;
+            for (; *at; at++) {
+                if (*at == ' ') continue;
+                if (*at == '.') {
+                    if (strncmp(at, "...", 3) != 0 || memchr(begin, '.', (size_t)(at - begin)))
+                        return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in the output", 0);
+                    at += 2;
+                    if (!gn__einsum_out_dots(e)) return false;
+                    continue;
+                }
+                if (!gn__label_ok(*at) || !e->seen[(int)*at] || gn__has_label(e->out, e->n_out, *at))
+                    return gn__einsum_bad(e, GN_BAD_ARGUMENT,
+                                          "not a label of the inputs, or twice in the output:", *at);
+                if (!gn__einsum_out(e, *at)) return false;
+            }
+            return true;
+        }
+        if (!gn__einsum_out_dots(e)) return false;
+        for (char c = 'A'; c <= 'z'; c++) {
+            int count = 0;
+            for (const char *p = text; *p; p++) count += *p == c;
+            if (gn__label_ok(c) && count == 1 && !gn__einsum_out(e, c)) return false;
         }
         return true;
     }
-    if (!gn__einsum_out_dots(e)) return false;
-    for (char c = 'A'; c <= 'z'; c++) {
-        int count = 0;
-        for (const char *p = text; *p; p++) count += *p == c;
-        if (gn__label_ok(c) && count == 1 && !gn__einsum_out(e, c)) return false;
+
+    /* Operands to come have the label; `rest` is their text. */
+    static bool gn__einsum_later(const char *rest, char c) {
+        for (; *rest && *rest != '-'; rest++)
+            if (*rest == c || (*rest == '.' && c < 'A')) return true;
+        return false;
     }
-    return true;
-}
 
-/* Operands to come have the label; `rest` is their text. */
-static bool gn__einsum_later(const char *rest, char c) {
-    for (; *rest && *rest != '-'; rest++)
-        if (*rest == c || (*rest == '.' && c < 'A')) return true;
-    return false;
-}
-
-/* Sums out the labels that neither `a` nor the output needs; `rest`: text of the operands to come. */
-static void gn__einsum_drop(const gn__einsum *e, gn__term *term, const char *a, int n_a, const char *rest) {
-    gn_axes axes = { 0, { 0 } };
-    int n = 0;
-    gn__type before, after;
-    gn_tensor bad;
-    for (int i = 0; i < term->n; i++) {
-        char c = term->labels[i];
-        if (gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c))
-            term->labels[n++] = c;
-        else axes.axis[axes.n++] = i;
-    }
-    term->n = n;
-    if (!axes.n || !gn__known(e->file, e->line, "einsum", term->t, &before, &bad)) return;
-    term->t = gn_sum_at(e->file, e->line, term->t, axes, false);
-    /* ints sum in i64 and wrap */
-    if (gn__known(e->file, e->line, "einsum", term->t, &after, &bad))
-        term->t = gn__to_dtype(e->file, e->line, term->t, before.dtype);
-}
-
-/* x with its axes in the order of `labels`, reshaped to rank 3. */
-static gn_tensor gn__einsum_matrix(const gn__einsum *e, const gn__term *term, const char *labels, const gn_shape *s) {
-    gn_axes order = { term->n, { 0 } };
-    for (int i = 0; i < term->n; i++)
-        order.axis[i] = (int32_t)((const char *)memchr(term->labels, labels[i], (size_t)term->n) - term->labels);
-    return gn_reshape_at(e->file, e->line, gn_permute_at(e->file, e->line, term->t, order), *s);
-}
-
-/* a := a with b. */
-static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char *rest) {
-    char la[GN_MAX_RANK + 1], lb[GN_MAX_RANK + 1], out[2 * GN_MAX_RANK];
-    int64_t batch = 1, m = 1, k = 1, n = 1;
-    int na = 0, nb = 0, no = 0;
-    gn__einsum_drop(e, a, b->labels, b->n, rest);
-    gn__einsum_drop(e, b, a->labels, a->n, rest);
-    for (int pass = 0; pass < 3; pass++) /* labels of both that stay, of a alone, of both that are summed */
-        for (int i = 0; i < a->n; i++) {
-            char c = a->labels[i];
-            bool shared = gn__has_label(b->labels, b->n, c),
-                 stays = gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c);
-            if ((shared ? stays ? 0 : 2 : 1) != pass) continue;
-            la[na++] = c;
-            if (pass != 1) lb[nb++] = c;
-            if (pass != 2) out[no++] = c;
-            *(pass == 0 ? &batch : pass == 1 ? &m : &k) *= e->size[(int)c];
+    /* Sums out the labels that neither `a` nor the output needs; `rest`: text of the operands to come. */
+    static void gn__einsum_drop(const gn__einsum *e, gn__term *term, const char *a, int n_a, const char *rest) {
+        gn_axes axes = { 0, { 0 } };
+        int n = 0;
+        gn__type before, after;
+        gn_tensor bad;
+        for (int i = 0; i < term->n; i++) {
+            char c = term->labels[i];
+            if (gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c))
+                term->labels[n++] = c;
+            else axes.axis[axes.n++] = i;
         }
-    for (int i = 0; i < b->n; i++) {
-        char c = b->labels[i];
-        if (gn__has_label(a->labels, a->n, c)) continue;
-        lb[nb++] = c;
-        out[no++] = c;
-        n *= e->size[(int)c];
+        term->n = n;
+        if (!axes.n || !gn__known(e->file, e->line, "einsum", term->t, &before, &bad)) return;
+        term->t = gn_sum_at(e->file, e->line, term->t, axes, false);
+        /* ints sum in i64 and wrap */
+        if (gn__known(e->file, e->line, "einsum", term->t, &after, &bad))
+            term->t = gn__to_dtype(e->file, e->line, term->t, before.dtype);
     }
-    if (no > GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "an intermediate has more than 8 axes", 0);
-    gn_shape sa = GN_SHAPE(batch, m, k), sb = GN_SHAPE(batch, k, n), so = { no, { 0 } };
-    for (int i = 0; i < no; i++) so.dims[i] = e->size[(int)out[i]];
-    gn_tensor y = gn_matmul_at(e->file, e->line, gn__einsum_matrix(e, a, la, &sa), gn__einsum_matrix(e, b, lb, &sb));
-    a->t = gn_reshape_at(e->file, e->line, y, so);
-    a->n = no;
-    memcpy(a->labels, out, (size_t)no);
-    return true;
-}
 
-gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
-    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL, .in = in, .n = n };
-    gn__term all = { GN_NONE, "", 0 }, next;
-    const char *at = spec, *scan = spec;
-    if (n < 1 || !in) return gn__nothing((gn__loc){ file, line }, "einsum");
-    if (!gn__usable(e.g)) return gn__dead((gn__loc){ file, line }, "einsum", e.g, in, n);
-    if (!spec) return gn__refuse(GN__AT, e.g, in, n, GN_BAD_ARGUMENT, "einsum: the text is NULL");
-    for (int i = 0; i < n; i++) { /* sizes and output first: what is summed depends on them */
-        if (!gn__einsum_operand(&e, &scan, in[i], &next)) return e.bad;
-        if (i + 1 < n ? *scan != ',' : *scan == ',')
-            return gn__einsum_bad(&e, GN_BAD_ARGUMENT, "the number of tensors is not that of the text", 0), e.bad;
-        if (i + 1 < n) scan++;
+    /* x with its axes in the order of `labels`, reshaped to rank 3. */
+    static gn_tensor gn__einsum_matrix(const gn__einsum *e, const gn__term *term, const char *labels,
+                                       const gn_shape *s) {
+        gn_axes order = { term->n, { 0 } };
+        for (int i = 0; i < term->n; i++)
+            order.axis[i] = (int32_t)((const char *)memchr(term->labels, labels[i], (size_t)term->n) - term->labels);
+        return gn_reshape_at(e->file, e->line, gn_permute_at(e->file, e->line, term->t, order), *s);
     }
-    if (!gn__einsum_output(&e, spec, scan)) return e.bad;
-    for (int i = 0; i < n; i++) {
-        gn__einsum_operand(&e, &at, in[i], &next);
-        if (*at == ',') at++;
-        if (i == 0) all = next;
-        else if (!gn__einsum_pair(&e, &all, &next, at)) return e.bad;
-    }
-    gn__einsum_drop(&e, &all, "", 0, "");
-    gn_shape s = { e.n_out, { 0 } };
-    for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
-    return gn__einsum_matrix(&e, &all, e.out, &s);
-}
-GN__PLAIN_END
 
-/* >>pages ==========================================================================================
+    /* a := a with b. */
+    static bool gn__einsum_pair(gn__einsum * e, gn__term * a, gn__term * b, const char *rest) {
+        char la[GN_MAX_RANK + 1], lb[GN_MAX_RANK + 1], out[2 * GN_MAX_RANK];
+        int64_t batch = 1, m = 1, k = 1, n = 1;
+        int na = 0, nb = 0, no = 0;
+        gn__einsum_drop(e, a, b->labels, b->n, rest);
+        gn__einsum_drop(e, b, a->labels, a->n, rest);
+        for (int pass = 0; pass < 3; pass++) /* labels of both that stay, of a alone, of both that are summed */
+            for (int i = 0; i < a->n; i++) {
+                char c = a->labels[i];
+                bool shared = gn__has_label(b->labels, b->n, c),
+                     stays = gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c);
+                if ((shared ? stays ? 0 : 2 : 1) != pass) continue;
+                la[na++] = c;
+                if (pass != 1) lb[nb++] = c;
+                if (pass != 2) out[no++] = c;
+                *(pass == 0 ? &batch : pass == 1 ? &m : &k) *= e->size[(int)c];
+            }
+        for (int i = 0; i < b->n; i++) {
+            char c = b->labels[i];
+            if (gn__has_label(a->labels, a->n, c)) continue;
+            lb[nb++] = c;
+            out[no++] = c;
+            n *= e->size[(int)c];
+        }
+        if (no > GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "an intermediate has more than 8 axes", 0);
+        gn_shape sa = GN_SHAPE(batch, m, k), sb = GN_SHAPE(batch, k, n), so = { no, { 0 } };
+        for (int i = 0; i < no; i++) so.dims[i] = e->size[(int)out[i]];
+        gn_tensor y =
+            gn_matmul_at(e->file, e->line, gn__einsum_matrix(e, a, la, &sa), gn__einsum_matrix(e, b, lb, &sb));
+        a->t = gn_reshape_at(e->file, e->line, y, so);
+        a->n = no;
+        memcpy(a->labels, out, (size_t)no);
+        return true;
+    }
+
+    gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
+        gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL, .in = in, .n = n };
+        gn__term all = { GN_NONE, "", 0 }, next;
+        const char *at = spec, *scan = spec;
+        if (n < 1 || !in) return gn__nothing((gn__loc){ file, line }, "einsum");
+        if (!gn__usable(e.g)) return gn__dead((gn__loc){ file, line }, "einsum", e.g, in, n);
+        if (!spec) return gn__refuse(GN__AT, e.g, in, n, GN_BAD_ARGUMENT, "einsum: the text is NULL");
+        for (int i = 0; i < n; i++) { /* sizes and output first: what is summed depends on them */
+            if (!gn__einsum_operand(&e, &scan, in[i], &next)) return e.bad;
+            if (i + 1 < n ? *scan != ',' : *scan == ',')
+                return gn__einsum_bad(&e, GN_BAD_ARGUMENT, "the number of tensors is not that of the text", 0), e.bad;
+            if (i + 1 < n) scan++;
+        }
+        if (!gn__einsum_output(&e, spec, scan)) return e.bad;
+        for (int i = 0; i < n; i++) {
+            gn__einsum_operand(&e, &at, in[i], &next);
+            if (*at == ',') at++;
+            if (i == 0) all = next;
+            else if (!gn__einsum_pair(&e, &all, &next, at)) return e.bad;
+        }
+        gn__einsum_drop(&e, &all, "", 0, "");
+        gn_shape s = { e.n_out, { 0 } };
+        for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
+        return gn__einsum_matrix(&e, &all, e.out, &s);
+    }
+    GN__PLAIN_END
+
+    /* >>pages ==========================================================================================
  * Which page of a cache holds which tokens of which sequence. A page of tokens is known by what stands before it, its
  * parent, a number that equal prefixes have in common, and by its tokens; those of one parent lie in one list. */
 
-GN__PLAIN_BEGIN
-enum { GN__NO_PAGE = -1 };
+    GN__PLAIN_BEGIN
+    enum { GN__NO_PAGE = -1 };
 
-/* n: tokens that it holds; known: of them those that steps have written, if `step` is the present one; name: as a
+    /* n: tokens that it holds; known: of them those that steps have written, if `step` is the present one; name: as a
    parent, once it is full. older, newer: kept pages by age, or the next free one */
-typedef struct gn__page {
-    uint64_t parent, name, step;
-    int32_t n, known, holders, next, older, newer, copy_of;
-} gn__page;
+    typedef struct gn__page {
+        uint64_t parent, name, step;
+        int32_t n, known, holders, next, older, newer, copy_of;
+    } gn__page;
 
-typedef struct gn__page_sequence {
-    int64_t n; /* tokens; -1: not begun */
-    int32_t *pages;
-} gn__page_sequence;
+    typedef struct gn__page_sequence {
+        int64_t n; /* tokens; -1: not begun */
+        int32_t *pages;
+    } gn__page_sequence;
 
-struct gn_kv_pages {
-    gn_kv_pages_desc d;
-    int64_t most_pages; /* of a sequence */
-    uint64_t names, step, buckets;
-    int32_t free, oldest, newest, *heads, *tokens, *lists;
-    gn__page *pages;
-    gn__page_sequence *sequences;
-    gn_kv_pages_info info;
-};
+    struct gn_kv_pages {
+        gn_kv_pages_desc d;
+        int64_t most_pages; /* of a sequence */
+        uint64_t names, step, buckets;
+        int32_t free, oldest, newest, *heads, *tokens, *lists;
+        gn__page *pages;
+        gn__page_sequence *sequences;
+        gn_kv_pages_info info;
+    };
 
-static int32_t *gn__page_tokens(const gn_kv_pages *p, int32_t page) { return p->tokens + page * p->d.page_size; }
-static int32_t *gn__page_head(const gn_kv_pages *p, uint64_t parent) {
-    return &p->heads[gn__mix(0x70616765, parent) & (p->buckets - 1)];
-}
-
-/* Tokens of a page that may be shared. */
-static int64_t gn__page_known(const gn_kv_pages *p, const gn__page *g) { return g->step == p->step ? g->known : g->n; }
-
-static void gn__page_unlink(gn_kv_pages *p, int32_t page) {
-    int32_t *at = gn__page_head(p, p->pages[page].parent);
-    while (*at != page) at = &p->pages[*at].next;
-    *at = p->pages[page].next;
-}
-
-/* A page that is kept leaves the list of those. */
-static void gn__page_unkeep(gn_kv_pages *p, int32_t page) {
-    gn__page *g = &p->pages[page];
-    *(g->older < 0 ? &p->oldest : &p->pages[g->older].newer) = g->newer;
-    *(g->newer < 0 ? &p->newest : &p->pages[g->newer].older) = g->older;
-    p->info.kept--;
-}
-
-static void gn__page_free(gn_kv_pages *p, int32_t page) {
-    gn__page_unlink(p, page);
-    p->pages[page] = (gn__page){ .newer = p->free, .copy_of = GN__NO_PAGE };
-    p->free = page;
-    p->info.free++;
-}
-
-static void gn__page_hold(gn_kv_pages *p, int32_t page) {
-    gn__page *g = &p->pages[page];
-    if (g->holders == 0) gn__page_unkeep(p, page), p->info.used++;
-    if (++g->holders == 2) p->info.shared++;
-}
-
-static void gn__page_drop(gn_kv_pages *p, int32_t page) {
-    gn__page *g = &p->pages[page];
-    if (--g->holders == 1) p->info.shared--;
-    if (g->holders) return;
-    p->info.used--;
-    if (!p->d.keep || gn__page_known(p, g) < g->n || g->copy_of >= 0) {
-        gn__page_free(p, page);
-        return;
+    static int32_t *gn__page_tokens(const gn_kv_pages *p, int32_t page) { return p->tokens + page * p->d.page_size; }
+    static int32_t *gn__page_head(const gn_kv_pages *p, uint64_t parent) {
+        return &p->heads[gn__mix(0x70616765, parent) & (p->buckets - 1)];
     }
-    g->older = p->newest, g->newer = GN__NO_PAGE;
-    *(p->newest < 0 ? &p->oldest : &p->pages[p->newest].newer) = page;
-    p->newest = page;
-    p->info.kept++;
-}
 
-/* An empty page behind `parent`, held once. There is one: the caller has looked. */
-static int32_t gn__page_take(gn_kv_pages *p, uint64_t parent) {
-    if (p->free < 0) {
-        int32_t old = p->oldest;
-        gn__page_unkeep(p, old);
-        gn__page_free(p, old);
-        p->info.evicted++;
+    /* Tokens of a page that may be shared. */
+    static int64_t gn__page_known(const gn_kv_pages *p, const gn__page *g) {
+        return g->step == p->step ? g->known : g->n;
     }
-    int32_t page = p->free, *head = gn__page_head(p, parent);
-    p->free = p->pages[page].newer;
-    p->pages[page] =
-        (gn__page){ .parent = parent, .holders = 1, .next = *head, .step = p->step, .copy_of = GN__NO_PAGE };
-    *head = page;
-    p->info.free--;
-    p->info.used++;
-    return page;
-}
 
-/* The page behind `parent` that has most of the n tokens; *out_n: how many. Whole pages come first. */
-static int32_t gn__page_find(const gn_kv_pages *p, uint64_t parent, const int32_t *tokens, int64_t n, int64_t *out_n) {
-    int32_t best = GN__NO_PAGE;
-    *out_n = 0;
-    for (int32_t at = *gn__page_head(p, parent); at >= 0 && *out_n < p->d.page_size; at = p->pages[at].next) {
-        const gn__page *g = &p->pages[at];
-        int64_t most = GN__MIN(n, gn__page_known(p, g)), i = 0;
-        if (g->parent != parent) continue;
-        while (i < most && gn__page_tokens(p, at)[i] == tokens[i]) i++;
-        if (i > *out_n) *out_n = i, best = at;
+    static void gn__page_unlink(gn_kv_pages * p, int32_t page) {
+        int32_t *at = gn__page_head(p, p->pages[page].parent);
+        while (*at != page) at = &p->pages[*at].next;
+        *at = p->pages[page].next;
     }
-    return best;
-}
 
-/* A page that has become full: pages behind it belong to every equal prefix. */
-static void gn__page_name(gn_kv_pages *p, int32_t page) {
-    gn__page *g = &p->pages[page];
-    g->name = ++p->names;
-    for (int32_t at = *gn__page_head(p, g->parent); at >= 0 && !p->d.alone; at = p->pages[at].next) {
-        const gn__page *o = &p->pages[at];
-        if (at == page || o->parent != g->parent || o->n < p->d.page_size || !o->name) continue;
-        if (!memcmp(gn__page_tokens(p, at), gn__page_tokens(p, page), (size_t)p->d.page_size * sizeof(int32_t))) {
-            g->name = o->name;
+    /* A page that is kept leaves the list of those. */
+    static void gn__page_unkeep(gn_kv_pages * p, int32_t page) {
+        gn__page *g = &p->pages[page];
+        *(g->older < 0 ? &p->oldest : &p->pages[g->older].newer) = g->newer;
+        *(g->newer < 0 ? &p->newest : &p->pages[g->newer].older) = g->older;
+        p->info.kept--;
+    }
+
+    static void gn__page_free(gn_kv_pages * p, int32_t page) {
+        gn__page_unlink(p, page);
+        p->pages[page] = (gn__page){ .newer = p->free, .copy_of = GN__NO_PAGE };
+        p->free = page;
+        p->info.free++;
+    }
+
+    static void gn__page_hold(gn_kv_pages * p, int32_t page) {
+        gn__page *g = &p->pages[page];
+        if (g->holders == 0) gn__page_unkeep(p, page), p->info.used++;
+        if (++g->holders == 2) p->info.shared++;
+    }
+
+    static void gn__page_drop(gn_kv_pages * p, int32_t page) {
+        gn__page *g = &p->pages[page];
+        if (--g->holders == 1) p->info.shared--;
+        if (g->holders) return;
+        p->info.used--;
+        if (!p->d.keep || gn__page_known(p, g) < g->n || g->copy_of >= 0) {
+            gn__page_free(p, page);
             return;
         }
+        g->older = p->newest, g->newer = GN__NO_PAGE;
+        *(p->newest < 0 ? &p->oldest : &p->pages[p->newest].newer) = page;
+        p->newest = page;
+        p->info.kept++;
     }
-}
 
-void gn_kv_pages_close(gn_kv_pages *p) {
-    if (!p) return;
-    gn_free(p->heads);
-    gn_free(p->tokens);
-    gn_free(p->lists);
-    gn_free(p->pages);
-    gn_free(p->sequences);
-    gn_free(p);
-}
-
-gn_result gn_kv_pages_open(const gn_kv_pages_desc *desc, gn_kv_pages **out) {
-    *out = NULL;
-    if (!desc || desc->pages < 1 || desc->pages > INT32_MAX || desc->page_size < 0 || desc->page_size > INT32_MAX ||
-        desc->sequences < 1 || desc->sequences > INT32_MAX || desc->tokens < 0)
-        return GN_BAD_ARGUMENT;
-    gn_kv_pages *p = (gn_kv_pages *)gn__alloc_zero(sizeof *p);
-    if (!p) return GN_OUT_OF_MEMORY;
-    p->d = *desc;
-    if (!p->d.page_size) p->d.page_size = 16;
-    int64_t P = p->d.pages, S = p->d.page_size, B = p->d.sequences;
-    if (!p->d.tokens || p->d.tokens > P * S) p->d.tokens = P * S;
-    p->most_pages = (p->d.tokens + S - 1) / S;
-    for (p->buckets = 16; p->buckets < (uint64_t)P;) p->buckets *= 2;
-    p->heads = (int32_t *)gn__alloc_many(p->buckets, 1, sizeof *p->heads);
-    p->tokens = (int32_t *)gn__alloc_many((uint64_t)P, (uint64_t)S, sizeof *p->tokens);
-    p->lists = (int32_t *)gn__alloc_many((uint64_t)B, (uint64_t)p->most_pages, sizeof *p->lists);
-    p->pages = (gn__page *)gn__alloc_many((uint64_t)P, 1, sizeof *p->pages);
-    p->sequences = (gn__page_sequence *)gn__alloc_many((uint64_t)B, 1, sizeof *p->sequences);
-    if (!p->heads || !p->tokens || !p->lists || !p->pages || !p->sequences) {
-        gn_kv_pages_close(p);
-        return GN_OUT_OF_MEMORY;
-    }
-    memset(p->heads, 0xff, (size_t)p->buckets * sizeof *p->heads);
-    for (int64_t i = 0; i < P; i++)
-        p->pages[i] = (gn__page){ .newer = i + 1 < P ? (int32_t)i + 1 : GN__NO_PAGE, .copy_of = GN__NO_PAGE };
-    for (int64_t i = 0; i < B; i++) p->sequences[i] = (gn__page_sequence){ -1, p->lists + i * p->most_pages };
-    p->oldest = p->newest = GN__NO_PAGE;
-    p->step = 1;
-    p->info.free = P;
-    *out = p;
-    return GN_OK;
-}
-
-static gn__page_sequence *gn__page_sequence_of(const gn_kv_pages *p, int32_t sequence) {
-    bool is = sequence >= 0 && sequence < p->d.sequences && p->sequences[sequence].n >= 0;
-    return is ? &p->sequences[sequence] : NULL;
-}
-
-gn_result gn_kv_pages_begin(gn_kv_pages *p, const int32_t *tokens, int64_t n, int32_t *out_sequence,
-                            int64_t *out_shared) {
-    int32_t free = 0;
-    uint64_t parent = 0;
-    int64_t same = p->d.page_size;
-    if (n < 0 || (n && !tokens)) return GN_BAD_ARGUMENT;
-    if (n > p->d.tokens) return GN_INDEX_OUT_OF_RANGE;
-    while (free < p->d.sequences && p->sequences[free].n >= 0) free++;
-    if (free == p->d.sequences) return GN_OUT_OF_MEMORY;
-    gn__page_sequence *s = &p->sequences[free];
-    s->n = 0;
-    for (int64_t k = 0; !p->d.alone && same == p->d.page_size && s->n + 1 < n; k++) {
-        int32_t page = gn__page_find(p, parent, tokens + s->n, GN__MIN(n - 1 - s->n, p->d.page_size), &same);
-        if (page < 0) break;
-        gn__page_hold(p, page);
-        s->pages[k] = page;
-        s->n += same;
-        parent = p->pages[page].name;
-    }
-    p->info.sequences++;
-    p->info.tokens += s->n;
-    p->info.reused += s->n;
-    *out_sequence = free;
-    *out_shared = s->n;
-    return GN_OK;
-}
-
-/* The page that the next token of a sequence goes to: its last, a copy of that when others hold it, or a new one. */
-static int32_t gn__page_for(gn_kv_pages *p, gn__page_sequence *s) {
-    int64_t S = p->d.page_size, k = s->n / S;
-    int32_t offset = (int32_t)(s->n % S), page = offset ? s->pages[k] : GN__NO_PAGE;
-    uint64_t parent = k ? p->pages[s->pages[k - 1]].name : 0;
-    if (page >= 0 && p->pages[page].holders == 1) { /* what was cut off is written over */
-        gn__page *g = &p->pages[page];
-        if (g->n > offset) g->known = (int32_t)GN__MIN(gn__page_known(p, g), (int64_t)offset), g->step = p->step;
-        if (g->n > offset) g->n = offset, g->name = 0;
+    /* An empty page behind `parent`, held once. There is one: the caller has looked. */
+    static int32_t gn__page_take(gn_kv_pages * p, uint64_t parent) {
+        if (p->free < 0) {
+            int32_t old = p->oldest;
+            gn__page_unkeep(p, old);
+            gn__page_free(p, old);
+            p->info.evicted++;
+        }
+        int32_t page = p->free, *head = gn__page_head(p, parent);
+        p->free = p->pages[page].newer;
+        p->pages[page] =
+            (gn__page){ .parent = parent, .holders = 1, .next = *head, .step = p->step, .copy_of = GN__NO_PAGE };
+        *head = page;
+        p->info.free--;
+        p->info.used++;
         return page;
     }
-    s->pages[k] = gn__page_take(p, parent);
-    if (page < 0) return s->pages[k];
-    gn__page *g = &p->pages[s->pages[k]];
-    memcpy(gn__page_tokens(p, s->pages[k]), gn__page_tokens(p, page), (size_t)offset * sizeof(int32_t));
-    g->n = offset;
-    g->copy_of = page;
-    p->info.copied++;
-    gn__page_drop(p, page);
-    return s->pages[k];
-}
 
-/* Pages that n more tokens of a sequence take. */
-static int64_t gn__pages_wanted(const gn_kv_pages *p, const gn__page_sequence *s, int64_t n) {
-    int64_t S = p->d.page_size, have = (s->n + S - 1) / S, want = (s->n + n + S - 1) / S - have;
-    return want + (n && s->n % S && p->pages[s->pages[s->n / S]].holders > 1);
-}
-
-gn_result gn_kv_pages_append(gn_kv_pages *p, int32_t sequence, const int32_t *tokens, int64_t n, int64_t *out_slots) {
-    gn__page_sequence *s = gn__page_sequence_of(p, sequence);
-    if (!s || n < 0 || (n && (!tokens || !out_slots))) return GN_BAD_ARGUMENT;
-    if (n > p->d.tokens - s->n) return GN_INDEX_OUT_OF_RANGE;
-    if (gn__pages_wanted(p, s, n) > p->info.free + p->info.kept) return GN_OUT_OF_MEMORY;
-    for (int64_t i = 0; i < n; i++, s->n++) {
-        int32_t page = gn__page_for(p, s);
-        gn__page *g = &p->pages[page];
-        if (g->step != p->step) g->step = p->step, g->known = g->n;
-        gn__page_tokens(p, page)[g->n] = tokens[i];
-        out_slots[i] = page * p->d.page_size + g->n;
-        if (++g->n == p->d.page_size) gn__page_name(p, page);
+    /* The page behind `parent` that has most of the n tokens; *out_n: how many. Whole pages come first. */
+    static int32_t gn__page_find(const gn_kv_pages *p, uint64_t parent, const int32_t *tokens, int64_t n,
+                                 int64_t *out_n) {
+        int32_t best = GN__NO_PAGE;
+        *out_n = 0;
+        for (int32_t at = *gn__page_head(p, parent); at >= 0 && *out_n < p->d.page_size; at = p->pages[at].next) {
+            const gn__page *g = &p->pages[at];
+            int64_t most = GN__MIN(n, gn__page_known(p, g)), i = 0;
+            if (g->parent != parent) continue;
+            while (i < most && gn__page_tokens(p, at)[i] == tokens[i]) i++;
+            if (i > *out_n) *out_n = i, best = at;
+        }
+        return best;
     }
-    p->info.tokens += n;
-    return GN_OK;
-}
 
-gn_result gn_kv_pages_cut(gn_kv_pages *p, int32_t sequence, int64_t length) {
-    gn__page_sequence *s = gn__page_sequence_of(p, sequence);
-    int64_t S = p->d.page_size;
-    if (!s || length < 0 || length > s->n) return GN_BAD_ARGUMENT;
-    for (int64_t k = (s->n + S - 1) / S; k > (length + S - 1) / S; k--) gn__page_drop(p, s->pages[k - 1]);
-    p->info.tokens -= s->n - length;
-    s->n = length;
-    /* tokens that no step has written, and that nobody has now */
-    gn__page *g = length % S ? &p->pages[s->pages[length / S]] : NULL;
-    if (g && g->holders == 1 && g->n > length % S && gn__page_known(p, g) < g->n) gn__page_for(p, s);
-    return GN_OK;
-}
-
-gn_result gn_kv_pages_end(gn_kv_pages *p, int32_t sequence) {
-    gn_result r = gn_kv_pages_cut(p, sequence, 0);
-    if (r != GN_OK) return r;
-    p->sequences[sequence].n = -1;
-    p->info.sequences--;
-    return GN_OK;
-}
-
-int64_t gn_kv_pages_length(const gn_kv_pages *p, int32_t sequence) {
-    const gn__page_sequence *s = gn__page_sequence_of(p, sequence);
-    return s ? s->n : -1;
-}
-
-int64_t gn_kv_pages_copies(const gn_kv_pages *p, int32_t *from, int32_t *to, int64_t room) {
-    int64_t n = 0;
-    for (int64_t b = 0; b < p->d.sequences; b++) {
-        const gn__page_sequence *s = &p->sequences[b];
-        for (int64_t k = 0; k * p->d.page_size < s->n; k++) {
-            int32_t page = s->pages[k], old = p->pages[page].copy_of;
-            if (old < 0) continue;
-            if (n < room) from[n] = old, to[n] = page;
-            n++;
+    /* A page that has become full: pages behind it belong to every equal prefix. */
+    static void gn__page_name(gn_kv_pages * p, int32_t page) {
+        gn__page *g = &p->pages[page];
+        g->name = ++p->names;
+        for (int32_t at = *gn__page_head(p, g->parent); at >= 0 && !p->d.alone; at = p->pages[at].next) {
+            const gn__page *o = &p->pages[at];
+            if (at == page || o->parent != g->parent || o->n < p->d.page_size || !o->name) continue;
+            if (!memcmp(gn__page_tokens(p, at), gn__page_tokens(p, page), (size_t)p->d.page_size * sizeof(int32_t))) {
+                g->name = o->name;
+                return;
+            }
         }
     }
-    return n;
-}
 
-void gn_kv_pages_step(gn_kv_pages *p) {
-    for (int64_t i = 0; i < p->d.pages && p->info.used; i++) p->pages[i].copy_of = GN__NO_PAGE;
-    p->step++;
-}
-
-int64_t gn_kv_pages_table(const gn_kv_pages *p, int32_t *table, int64_t M) {
-    int64_t longest = 0;
-    for (int64_t b = 0; b < p->d.sequences; b++) {
-        const gn__page_sequence *s = &p->sequences[b];
-        int64_t n = s->n < 0 ? 0 : (s->n + p->d.page_size - 1) / p->d.page_size;
-        for (int64_t k = 0; k < M; k++) table[b * M + k] = k < n ? s->pages[k] : -1;
-        longest = GN__MAX(longest, n);
+    void gn_kv_pages_close(gn_kv_pages * p) {
+        if (!p) return;
+        gn_free(p->heads);
+        gn_free(p->tokens);
+        gn_free(p->lists);
+        gn_free(p->pages);
+        gn_free(p->sequences);
+        gn_free(p);
     }
-    return longest;
-}
 
-gn_kv_pages_info gn_kv_pages_get_info(const gn_kv_pages *p) { return p->info; }
-GN__PLAIN_END
+    gn_result gn_kv_pages_open(const gn_kv_pages_desc *desc, gn_kv_pages **out) {
+        *out = NULL;
+        if (!desc || desc->pages < 1 || desc->pages > INT32_MAX || desc->page_size < 0 || desc->page_size > INT32_MAX ||
+            desc->sequences < 1 || desc->sequences > INT32_MAX || desc->tokens < 0)
+            return GN_BAD_ARGUMENT;
+        gn_kv_pages *p = (gn_kv_pages *)gn__alloc_zero(sizeof *p);
+        if (!p) return GN_OUT_OF_MEMORY;
+        p->d = *desc;
+        if (!p->d.page_size) p->d.page_size = 16;
+        int64_t P = p->d.pages, S = p->d.page_size, B = p->d.sequences;
+        if (!p->d.tokens || p->d.tokens > P * S) p->d.tokens = P * S;
+        p->most_pages = (p->d.tokens + S - 1) / S;
+        for (p->buckets = 16; p->buckets < (uint64_t)P;) p->buckets *= 2;
+        p->heads = (int32_t *)gn__alloc_many(p->buckets, 1, sizeof *p->heads);
+        p->tokens = (int32_t *)gn__alloc_many((uint64_t)P, (uint64_t)S, sizeof *p->tokens);
+        p->lists = (int32_t *)gn__alloc_many((uint64_t)B, (uint64_t)p->most_pages, sizeof *p->lists);
+        p->pages = (gn__page *)gn__alloc_many((uint64_t)P, 1, sizeof *p->pages);
+        p->sequences = (gn__page_sequence *)gn__alloc_many((uint64_t)B, 1, sizeof *p->sequences);
+        if (!p->heads || !p->tokens || !p->lists || !p->pages || !p->sequences) {
+            gn_kv_pages_close(p);
+            return GN_OUT_OF_MEMORY;
+        }
+        memset(p->heads, 0xff, (size_t)p->buckets * sizeof *p->heads);
+        for (int64_t i = 0; i < P; i++)
+            p->pages[i] = (gn__page){ .newer = i + 1 < P ? (int32_t)i + 1 : GN__NO_PAGE, .copy_of = GN__NO_PAGE };
+        for (int64_t i = 0; i < B; i++) p->sequences[i] = (gn__page_sequence){ -1, p->lists + i * p->most_pages };
+        p->oldest = p->newest = GN__NO_PAGE;
+        p->step = 1;
+        p->info.free = P;
+        *out = p;
+        return GN_OK;
+    }
+
+    static gn__page_sequence *gn__page_sequence_of(const gn_kv_pages *p, int32_t sequence) {
+        bool is = sequence >= 0 && sequence < p->d.sequences && p->sequences[sequence].n >= 0;
+        return is ? &p->sequences[sequence] : NULL;
+    }
+
+    gn_result gn_kv_pages_begin(gn_kv_pages * p, const int32_t *tokens, int64_t n, int32_t *out_sequence,
+                                int64_t *out_shared) {
+        int32_t free = 0;
+        uint64_t parent = 0;
+        int64_t same = p->d.page_size;
+        if (n < 0 || (n && !tokens)) return GN_BAD_ARGUMENT;
+        if (n > p->d.tokens) return GN_INDEX_OUT_OF_RANGE;
+        while (free < p->d.sequences && p->sequences[free].n >= 0) free++;
+        if (free == p->d.sequences) return GN_OUT_OF_MEMORY;
+        gn__page_sequence *s = &p->sequences[free];
+        s->n = 0;
+        for (int64_t k = 0; !p->d.alone && same == p->d.page_size && s->n + 1 < n; k++) {
+            int32_t page = gn__page_find(p, parent, tokens + s->n, GN__MIN(n - 1 - s->n, p->d.page_size), &same);
+            if (page < 0) break;
+            gn__page_hold(p, page);
+            s->pages[k] = page;
+            s->n += same;
+            parent = p->pages[page].name;
+        }
+        p->info.sequences++;
+        p->info.tokens += s->n;
+        p->info.reused += s->n;
+        *out_sequence = free;
+        *out_shared = s->n;
+        return GN_OK;
+    }
+
+    /* The page that the next token of a sequence goes to: its last, a copy of that when others hold it, or a new one. */
+    static int32_t gn__page_for(gn_kv_pages * p, gn__page_sequence * s) {
+        int64_t S = p->d.page_size, k = s->n / S;
+        int32_t offset = (int32_t)(s->n % S), page = offset ? s->pages[k] : GN__NO_PAGE;
+        uint64_t parent = k ? p->pages[s->pages[k - 1]].name : 0;
+        if (page >= 0 && p->pages[page].holders == 1) { /* what was cut off is written over */
+            gn__page *g = &p->pages[page];
+            if (g->n > offset) g->known = (int32_t)GN__MIN(gn__page_known(p, g), (int64_t)offset), g->step = p->step;
+            if (g->n > offset) g->n = offset, g->name = 0;
+            return page;
+        }
+        s->pages[k] = gn__page_take(p, parent);
+        if (page < 0) return s->pages[k];
+        gn__page *g = &p->pages[s->pages[k]];
+        memcpy(gn__page_tokens(p, s->pages[k]), gn__page_tokens(p, page), (size_t)offset * sizeof(int32_t));
+        g->n = offset;
+        g->copy_of = page;
+        p->info.copied++;
+        gn__page_drop(p, page);
+        return s->pages[k];
+    }
+
+    /* Pages that n more tokens of a sequence take. */
+    static int64_t gn__pages_wanted(const gn_kv_pages *p, const gn__page_sequence *s, int64_t n) {
+        int64_t S = p->d.page_size, have = (s->n + S - 1) / S, want = (s->n + n + S - 1) / S - have;
+        return want + (n && s->n % S && p->pages[s->pages[s->n / S]].holders > 1);
+    }
+
+    gn_result gn_kv_pages_append(gn_kv_pages * p, int32_t sequence, const int32_t *tokens, int64_t n,
+                                 int64_t *out_slots) {
+        gn__page_sequence *s = gn__page_sequence_of(p, sequence);
+        if (!s || n < 0 || (n && (!tokens || !out_slots))) return GN_BAD_ARGUMENT;
+        if (n > p->d.tokens - s->n) return GN_INDEX_OUT_OF_RANGE;
+        if (gn__pages_wanted(p, s, n) > p->info.free + p->info.kept) return GN_OUT_OF_MEMORY;
+        for (int64_t i = 0; i < n; i++, s->n++) {
+            int32_t page = gn__page_for(p, s);
+            gn__page *g = &p->pages[page];
+            if (g->step != p->step) g->step = p->step, g->known = g->n;
+            gn__page_tokens(p, page)[g->n] = tokens[i];
+            out_slots[i] = page * p->d.page_size + g->n;
+            if (++g->n == p->d.page_size) gn__page_name(p, page);
+        }
+        p->info.tokens += n;
+        return GN_OK;
+    }
+
+    gn_result gn_kv_pages_cut(gn_kv_pages * p, int32_t sequence, int64_t length) {
+        gn__page_sequence *s = gn__page_sequence_of(p, sequence);
+        int64_t S = p->d.page_size;
+        if (!s || length < 0 || length > s->n) return GN_BAD_ARGUMENT;
+        for (int64_t k = (s->n + S - 1) / S; k > (length + S - 1) / S; k--) gn__page_drop(p, s->pages[k - 1]);
+        p->info.tokens -= s->n - length;
+        s->n = length;
+        /* tokens that no step has written, and that nobody has now */
+        gn__page *g = length % S ? &p->pages[s->pages[length / S]] : NULL;
+        if (g && g->holders == 1 && g->n > length % S && gn__page_known(p, g) < g->n) gn__page_for(p, s);
+        return GN_OK;
+    }
+
+    gn_result gn_kv_pages_end(gn_kv_pages * p, int32_t sequence) {
+        gn_result r = gn_kv_pages_cut(p, sequence, 0);
+        if (r != GN_OK) return r;
+        p->sequences[sequence].n = -1;
+        p->info.sequences--;
+        return GN_OK;
+    }
+
+    int64_t gn_kv_pages_length(const gn_kv_pages *p, int32_t sequence) {
+        const gn__page_sequence *s = gn__page_sequence_of(p, sequence);
+        return s ? s->n : -1;
+    }
+
+    int64_t gn_kv_pages_copies(const gn_kv_pages *p, int32_t *from, int32_t *to, int64_t room) {
+        int64_t n = 0;
+        for (int64_t b = 0; b < p->d.sequences; b++) {
+            const gn__page_sequence *s = &p->sequences[b];
+            for (int64_t k = 0; k * p->d.page_size < s->n; k++) {
+                int32_t page = s->pages[k], old = p->pages[page].copy_of;
+                if (old < 0) continue;
+                if (n < room) from[n] = old, to[n] = page;
+                n++;
+            }
+        }
+        return n;
+    }
+
+    void gn_kv_pages_step(gn_kv_pages * p) {
+        for (int64_t i = 0; i < p->d.pages && p->info.used; i++) p->pages[i].copy_of = GN__NO_PAGE;
+        p->step++;
+    }
+
+    int64_t gn_kv_pages_table(const gn_kv_pages *p, int32_t *table, int64_t M) {
+        int64_t longest = 0;
+        for (int64_t b = 0; b < p->d.sequences; b++) {
+            const gn__page_sequence *s = &p->sequences[b];
+            int64_t n = s->n < 0 ? 0 : (s->n + p->d.page_size - 1) / p->d.page_size;
+            for (int64_t k = 0; k < M; k++) table[b * M + k] = k < n ? s->pages[k] : -1;
+            longest = GN__MAX(longest, n);
+        }
+        return longest;
+    }
+
+    gn_kv_pages_info gn_kv_pages_get_info(const gn_kv_pages *p) { return p->info; }
+    GN__PLAIN_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -38043,7 +38685,7 @@ GN__PLAIN_END
 #endif /* GENIE_IMPLEMENTED */
 #endif /* GENIE_IMPLEMENTATION */
 
-/*
+    /*
    MIT License
 
    Copyright (c) 2026 Genie contributors

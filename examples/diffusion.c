@@ -13,7 +13,9 @@
 #include "shapes.h"
 
 enum {
-    WIDE = 16, /* channels at 16x16; twice that at 8x8 and 4x4 */
+    SIDE = SHAPES_SIDE / 2, /* the network works on patches of 2x2 pixels */
+    PATCH = 12,             /* numbers of one */
+    WIDE = 32,              /* channels at 8x8; twice that at 4x4 */
     DEEP = 2 * WIDE,
     TIME = 64, /* of the embedding of time and kind */
     WAVES = 16,
@@ -48,23 +50,24 @@ static gn_tensor group_norm(ex_parameters *p, const char *name, gn_tensor x, int
     return gn_group_norm(x, GROUPS, gain, bias, 1e-5);
 }
 
-static gn_tensor conv3(ex_parameters *p, const char *name, gn_tensor x, int64_t in, int64_t out, int64_t stride) {
+static gn_tensor conv3(ex_parameters *p, const char *name, gn_tensor x, int64_t in, int64_t out, int64_t stride,
+                       double gain) {
     gn_conv_desc d = { .stride = { stride, stride }, .before = { 1, 1 }, .after = { 1, 1 } };
-    return ex_conv(p, name, x, GN_SHAPE(out, in, 3, 3), &d);
+    return ex_conv(p, name, x, GN_SHAPE(out, in, 3, 3), gain, &d);
 }
 
-/* x (N,in,s,s) and time (N,TIME) to (N,out,s,s), added to x. */
+/* x (N,in,s,s) and time (N,TIME) to (N,out,s,s), added to x; at first it adds nothing. */
 static gn_tensor residual(ex_parameters *p, const char *name, gn_tensor x, gn_tensor time, int64_t in, int64_t out) {
     char part[5][EX_NAME];
     static const char *const names[5] = { "norm1", "conv1", "time", "norm2", "conv2" };
     for (int i = 0; i < 5; i++) snprintf(part[i], EX_NAME, "%s.%s", name, names[i]);
-    gn_tensor h = conv3(p, part[1], gn_silu(group_norm(p, part[0], x, in)), in, out, 1);
+    gn_tensor h = conv3(p, part[1], gn_silu(group_norm(p, part[0], x, in)), in, out, 1, 1);
     gn_tensor shift = ex_linear(p, part[2], gn_silu(time), TIME, out);
     h = gn_add(h, gn_reshape(shift, GN_SHAPE(-1, out, 1, 1)));
-    h = conv3(p, part[4], gn_silu(group_norm(p, part[3], h, out)), out, out, 1);
+    h = conv3(p, part[4], gn_silu(group_norm(p, part[3], h, out)), out, out, 1, 0);
     if (in == out) return gn_add(x, h);
     snprintf(part[0], EX_NAME, "%s.skip", name);
-    return gn_add(ex_conv(p, part[0], x, GN_SHAPE(out, in, 1, 1), NULL), h);
+    return gn_add(ex_conv(p, part[0], x, GN_SHAPE(out, in, 1, 1), 1, NULL), h);
 }
 
 /* Each of the 4x4 places attends to all: x (N,DEEP,4,4). */
@@ -79,8 +82,14 @@ static gn_tensor attend(ex_parameters *p, gn_tensor x, int64_t n) {
     return gn_add(x, gn_reshape(gn_transpose(h, 1, 2), GN_SHAPE(n, DEEP, SHAPES_SIDE / 4, SHAPES_SIDE / 4)));
 }
 
-static gn_tensor twice_as_large(gn_tensor x, int64_t side) {
-    return gn_interpolate(x, GN_AXES(2, 3), GN_SHAPE(side, side), NULL);
+/* Pictures (N,3,16,16) as patches (N,12,8,8), and back. */
+static gn_tensor to_patches(gn_tensor x, int64_t n) {
+    x = gn_permute(gn_reshape(x, GN_SHAPE(n, 3, SIDE, 2, SIDE, 2)), GN_AXES(0, 1, 3, 5, 2, 4));
+    return gn_reshape(x, GN_SHAPE(n, PATCH, SIDE, SIDE));
+}
+static gn_tensor from_patches(gn_tensor x, int64_t n) {
+    x = gn_permute(gn_reshape(x, GN_SHAPE(n, 3, 2, 2, SIDE, SIDE)), GN_AXES(0, 1, 4, 2, 5, 3));
+    return gn_reshape(x, GN_SHAPE(n, 3, SHAPES_SIDE, SHAPES_SIDE));
 }
 
 /* waves (N,WAVES) and kinds (N) to (N,TIME) */
@@ -90,17 +99,16 @@ static gn_tensor time_and_kind(ex_parameters *p, gn_tensor waves, gn_tensor kind
 }
 
 static gn_tensor network(ex_parameters *p, gn_tensor x, gn_tensor waves, gn_tensor kinds, int64_t n) {
-    gn_tensor time = time_and_kind(p, waves, kinds), whole, half;
-    x = conv3(p, "in", x, 3, WIDE, 1);
-    whole = residual(p, "down.0", x, time, WIDE, WIDE);
-    half = residual(p, "down.1", conv3(p, "down.0.half", whole, WIDE, DEEP, 2), time, DEEP, DEEP);
-    x = residual(p, "middle.0", conv3(p, "down.1.half", half, DEEP, DEEP, 2), time, DEEP, DEEP);
+    gn_tensor time = time_and_kind(p, waves, kinds), skip[2];
+    x = conv3(p, "in", to_patches(x, n), PATCH, WIDE, 1, 1);
+    skip[0] = residual(p, "down.0", x, time, WIDE, WIDE);
+    skip[1] = residual(p, "down.1", skip[0], time, WIDE, WIDE);
+    x = residual(p, "middle.0", conv3(p, "half", skip[1], WIDE, DEEP, 2, 1), time, DEEP, DEEP);
     x = residual(p, "middle.1", attend(p, x, n), time, DEEP, DEEP);
-    x = gn_concat((gn_tensor[]){ twice_as_large(x, SHAPES_SIDE / 2), half }, 2, 1);
-    x = residual(p, "up.1", x, time, 2 * DEEP, DEEP);
-    x = gn_concat((gn_tensor[]){ twice_as_large(x, SHAPES_SIDE), whole }, 2, 1);
-    x = residual(p, "up.0", x, time, DEEP + WIDE, WIDE);
-    return conv3(p, "out", gn_silu(group_norm(p, "out.norm", x, WIDE)), WIDE, 3, 1);
+    x = gn_interpolate(x, GN_AXES(2, 3), GN_SHAPE(SIDE, SIDE), NULL);
+    x = residual(p, "up.1", gn_concat((gn_tensor[]){ x, skip[1] }, 2, 1), time, DEEP + WIDE, WIDE);
+    x = residual(p, "up.0", gn_concat((gn_tensor[]){ x, skip[0] }, 2, 1), time, 2 * WIDE, WIDE);
+    return from_patches(conv3(p, "out", gn_silu(group_norm(p, "out.norm", x, WIDE)), WIDE, PATCH, 1, 0), n);
 }
 
 /* ---- noise ---------------------------------------------------------------------------------------- *
@@ -330,7 +338,7 @@ static int start(const settings *s) {
 
 int main(int argc, char **argv) {
     settings set = { .out = "shapes.ppm",
-                     .steps = 1200,
+                     .steps = 2000,
                      .batch = 16,
                      .samples = 64,
                      .sampling_steps = 25,
@@ -343,7 +351,7 @@ int main(int argc, char **argv) {
         { "out", EX_TEXT, &set.out, "FILE", "write the samples there, as PPM (shapes.ppm)", 0, 0 },
         { "save", EX_TEXT, &set.save, "FILE", "write the trained network there, as safetensors", 0, 0 },
         { "load", EX_TEXT, &set.load, "FILE", "do not train: draw with this network", 0, 0 },
-        { "steps", EX_INT, &set.steps, "N", "training steps (1200)", 1, 1e9 },
+        { "steps", EX_INT, &set.steps, "N", "training steps (2000)", 1, 1e9 },
         { "batch", EX_INT, &set.batch, "N", "pictures per step (16)", 1, 1024 },
         { "lr", EX_NUMBER, &set.rate, "RATE", "highest learning rate (0.002)", 0, 10 },
         { "max-loss", EX_NUMBER, &set.max_loss, "LOSS", "fail above this loss on pictures never seen (0.2)", 0, 1e9 },

@@ -78,13 +78,14 @@ static inline gn_tensor ex_linear(ex_parameters *p, const char *name, gn_tensor 
     return gn_linear(x, w, ex_parameter(p, bias, GN_SHAPE(out), 0, 0));
 }
 
-/* gn_conv; w is the shape of its weight. */
-static inline gn_tensor ex_conv(ex_parameters *p, const char *name, gn_tensor x, gn_shape w, const gn_conv_desc *desc) {
+/* gn_conv; w is the shape of its weight, whose variance is `gain` squared times 2 / inputs of an output. */
+static inline gn_tensor ex_conv(ex_parameters *p, const char *name, gn_tensor x, gn_shape w, double gain,
+                                const gn_conv_desc *desc) {
     char weight[2 * EX_NAME], bias[2 * EX_NAME];
     snprintf(weight, sizeof weight, "%.80s.weight", name);
     snprintf(bias, sizeof bias, "%.80s.bias", name);
     double inputs = (double)ex_elements(&w) / (double)w.dims[0];
-    gn_tensor filter = ex_parameter(p, weight, w, 0, sqrt(2 / inputs));
+    gn_tensor filter = ex_parameter(p, weight, w, 0, gain * sqrt(2 / inputs));
     return gn_conv(x, filter, ex_parameter(p, bias, GN_SHAPE(w.dims[0]), 0, 0), desc);
 }
 

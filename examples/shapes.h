@@ -25,9 +25,9 @@ static inline double shapes_distance(int kind, double x, double y, double r) {
     }
 }
 
-/* One shape of a bright colour on a dark ground, anywhere near the middle, turned by up to a quarter. */
+/* One shape of a bright colour on a dark ground, anywhere near the middle, turned a little. */
 static inline void shapes_draw(int kind, uint64_t *random, float *out) {
-    double turn = random_uniform(random, -0.4, 0.4), r = random_uniform(random, 4.5, 6.5);
+    double turn = random_uniform(random, -0.25, 0.25), r = random_uniform(random, 4.5, 6.5);
     double cx = random_uniform(random, 6.5, 9.5), cy = random_uniform(random, 6.5, 9.5);
     double hue = random_uniform(random, 0, 6.283185307179586), ground = random_uniform(random, -1, -0.7), colour[3];
     for (int c = 0; c < 3; c++) colour[c] = 0.35 + 0.65 * cos(hue - 2.0943951023931953 * c);

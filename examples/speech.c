@@ -107,7 +107,7 @@ static gn_tensor network(run *r, gn_tensor waves, int64_t n) {
     gn_tensor x = gn_log(gn_add_c(mel_energies(r, waves, n), 1e-3));
     x = gn_mul_c(gn_sub(x, gn_mean(x, GN_AXES(1, 2), true)), 0.5);
     gn_conv_desc half = { .stride = { 2 }, .before = { 1 }, .after = { 1 } };
-    x = gn_gelu(ex_conv(p, "conv", x, GN_SHAPE(WIDTH, MELS, 3), &half));
+    x = gn_gelu(ex_conv(p, "conv", x, GN_SHAPE(WIDTH, MELS, 3), 1, &half));
     x = gn_add(gn_transpose(x, 1, 2), ex_parameter(p, "places", GN_SHAPE(PLACES, WIDTH), 0, 0.3));
     for (int i = 0; i < LAYERS; i++) x = layer(p, i, x, n);
     return ex_linear(p, "words", gn_mean(norm(p, "norm", x), GN_AXES(1), false), WIDTH, VOWELS_WORDS);

@@ -552,6 +552,61 @@ TEST(composites_refuse_what_their_comments_exclude) {
     check_alive();
 }
 
+TEST(grids_and_blocks_refuse_what_their_comments_exclude) {
+    gn_tensor x = floats(GN_SHAPE(2, 6, 3)), image = floats(GN_SHAPE(1, 4, 2, 3)),
+              places = floats(GN_SHAPE(1, 2, 2, 2)), waves = floats(GN_SHAPE(4, 2));
+    REFUSED(gn_grid_sample(image, x, NULL), GN_BAD_RANK);
+    REFUSED(gn_grid_sample(waves, waves, NULL), GN_BAD_RANK);
+    REFUSED(gn_grid_sample(image, image, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_grid_sample(floats(GN_SHAPE(1, 4, 0, 3)), places, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_grid_sample(image, gn_cast(places, GN_F64), NULL), GN_BAD_DTYPE);
+    REFUSED(gn_grid_sample(image, places, &(gn_grid_sample_desc){ .padding = (gn_grid_padding)3 }), GN_BAD_ARGUMENT);
+    REFUSED(gn_affine_grid(x, GN_SHAPE(2), false), GN_BAD_RANK);
+    REFUSED(gn_affine_grid(x, GN_SHAPE(2, 2), false), GN_BAD_SHAPE);
+    REFUSED(gn_affine_grid(floats(GN_SHAPE(1, 2, 3)), GN_SHAPE(1 << 20, 1 << 20), false), GN_BAD_SHAPE);
+    REFUSED(gn_depth_to_space(x, 2, false), GN_BAD_RANK);
+    REFUSED(gn_depth_to_space(image, 3, false), GN_BAD_SHAPE);
+    REFUSED(gn_depth_to_space(image, 0, false), GN_BAD_SHAPE);
+    REFUSED(gn_depth_to_space(image, INT64_MIN, false), GN_BAD_SHAPE);
+    REFUSED(gn_space_to_depth(image, 2, false), GN_BAD_SHAPE);
+    check_alive();
+}
+
+TEST(transforms_and_counts_refuse_what_their_comments_exclude) {
+    gn_tensor f = floats(GN_SHAPE(2, 3)), i = ints(GN_I64, GN_SHAPE(2, 3)), scalar = floats(GN_SCALAR),
+              three = floats(GN_SHAPE(3)), six = floats(GN_SHAPE(6)), image = floats(GN_SHAPE(1, 4, 2, 3)),
+              waves = floats(GN_SHAPE(4, 2));
+    REFUSED(gn_fft(f, 0, 0, false), GN_BAD_SHAPE);
+    REFUSED(gn_fft(waves, 1, 0, false), GN_BAD_RANK);
+    REFUSED(gn_fft(scalar, 0, 0, false), GN_BAD_RANK);
+    REFUSED(gn_fft(waves, 0, -1, false), GN_BAD_ARGUMENT);
+    REFUSED(gn_fft(waves, 0, INT64_MAX, false), GN_BAD_ARGUMENT);
+    REFUSED(gn_fft(gn_cast(waves, GN_BF16), 0, 0, false), GN_BAD_DTYPE);
+    REFUSED(gn_fft(floats(GN_SHAPE(0, 2)), 0, 4, false), GN_BAD_SHAPE);
+    REFUSED(gn_rfft(waves, 2, 0), GN_BAD_RANK);
+    REFUSED(gn_rfft(i, 0, 0), GN_BAD_DTYPE);
+    REFUSED(gn_irfft(waves, 0, (1 << 22) + 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_stft(six, 7, 1, GN_NONE, false), GN_BAD_ARGUMENT);
+    REFUSED(gn_stft(six, 4, 0, GN_NONE, false), GN_BAD_ARGUMENT);
+    REFUSED(gn_stft(three, 6, 1, GN_NONE, true), GN_BAD_ARGUMENT);
+    REFUSED(gn_stft(six, 4, 1, three, false), GN_BAD_SHAPE);
+    REFUSED(gn_window(f.ctx, GN_F32, (gn_window_kind)9, 4, true), GN_BAD_ARGUMENT);
+    REFUSED(gn_window(f.ctx, GN_I32, GN_WINDOW_HANN, 4, true), GN_BAD_DTYPE);
+    REFUSED(gn_window(f.ctx, GN_F32, GN_WINDOW_HANN, 0, true), GN_BAD_ARGUMENT);
+    REFUSED(gn_mel_filters(f.ctx, GN_F32, 0, 16, 8000, 0, 4000), GN_BAD_ARGUMENT);
+    REFUSED(gn_mel_filters(f.ctx, GN_F32, 4, 16, NAN, 0, 4000), GN_BAD_ARGUMENT);
+    REFUSED(gn_mel_filters(f.ctx, (gn_dtype)77, 4, 16, 8000, 0, 4000), GN_BAD_DTYPE);
+    REFUSED(gn_bincount(f, 4, GN_NONE), GN_BAD_DTYPE);
+    REFUSED(gn_bincount(i, 0, GN_NONE), GN_BAD_ARGUMENT);
+    REFUSED(gn_bincount(i, 4, image), GN_BAD_SHAPE);
+    REFUSED(gn_histogram(i, 4, 0, 1), GN_BAD_DTYPE);
+    REFUSED(gn_histogram(f, 4, 1, 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_histogram(f, 4, -INFINITY, 1), GN_BAD_ARGUMENT);
+    REFUSED(gn_searchsorted(f, f, false), GN_BAD_RANK);
+    REFUSED(gn_searchsorted(three, i, false), GN_BAD_DTYPE);
+    check_alive();
+}
+
 TEST(one_hot_class_outside_is_index_out_of_range) {
     gn_dtype d;
     int64_t x;
@@ -929,6 +984,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(nonzero_bound_too_small_is_index_out_of_range),
     TEST_ENTRY(class_losses_with_a_target_outside_are_index_out_of_range),
     TEST_ENTRY(composites_refuse_what_their_comments_exclude),
+    TEST_ENTRY(grids_and_blocks_refuse_what_their_comments_exclude),
+    TEST_ENTRY(transforms_and_counts_refuse_what_their_comments_exclude),
     TEST_ENTRY(one_hot_class_outside_is_index_out_of_range),
     TEST_ENTRY(cross_entropy_target_outside_is_index_out_of_range),
     TEST_ENTRY(cross_entropy_gradient_with_a_target_outside_is_index_out_of_range),

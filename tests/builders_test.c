@@ -182,6 +182,19 @@ static gn_tensor attend_alone(gn_tensor a) {
     X(im2col, GN_F32, S4, gn_im2col(a, GN_SHAPE(1, 1), GN_SHAPE(1, 1), GN_SHAPE(0, 0), GN_SHAPE(1, 1)))                \
     X(gather, GN_F32, M23, gn_gather(a, 0, row_places(g)))                                                             \
     X(embedding, GN_F32, M23, gn_embedding(a, gn_arange(g, GN_I64, 2, 0, 1)))                                          \
+    X(grid_sample, GN_F32, S4, gn_grid_sample(a, whole(g, GN_F32, GN_SHAPE(1, 1, 3, 2), 0), NULL))                     \
+    X(affine_grid, GN_F32, GN_SHAPE(1, 2, 3), gn_affine_grid(a, GN_SHAPE(2, 2), false))                                \
+    X(depth_to_space, GN_F32, S4, gn_depth_to_space(a, 1, false))                                                      \
+    X(space_to_depth, GN_F32, S4, gn_space_to_depth(a, 1, true))                                                       \
+    X(fft, GN_F32, GN_SHAPE(1, 2), gn_fft(a, 0, 0, false))                                                             \
+    X(rfft, GN_F32, V3, gn_rfft(a, 0, 0))                                                                              \
+    X(irfft, GN_F32, GN_SHAPE(1, 2), gn_irfft(a, 0, 0))                                                                \
+    X(stft, GN_F32, V3, gn_stft(a, 2, 1, GN_NONE, false))                                                              \
+    X(window, GN_F32, S4, gn_window(g, GN_F32, GN_WINDOW_HANN, 1, true))                                               \
+    X(mel_filters, GN_F32, S4, gn_mel_filters(g, GN_F32, 1, 4, 8, 0, 4))                                               \
+    X(bincount, GN_F32, V3, gn_bincount(gn_arange_i64(g, GN_I64, 3, 0, 1), 3, a))                                      \
+    X(histogram, GN_F32, V3, gn_histogram(a, 1, -9, 9))                                                                \
+    X(searchsorted, GN_F32, V3, gn_searchsorted(a, a, false))                                                          \
     X(embedding_bag, GN_F32, M23,                                                                                      \
       gn_embedding_bag(a, gn_arange(g, GN_I64, 2, 0, 1), whole(g, GN_I32, GN_SHAPE(2), 1), GN_BAG_SUM))                \
     X(one_hot, GN_I32, GN_SCALAR, gn_one_hot(a, 1, GN_F32))                                                            \

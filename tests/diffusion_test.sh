@@ -10,9 +10,9 @@ few=(--steps 6 --batch 8 --max-loss 9)
 number() { tail -n 1 "$WORK/out" | sed -n "s/.*\"$1\":\([-0-9.e+]*\)[,}].*/\1/p"; }
 
 the_loss_falls_on_pictures_never_seen() {
-    draw --connect cpu --steps 40 --batch 8 --json --max-loss 9 --out "$WORK/learnt.ppm" >"$WORK/out" || { cat "$WORK/out"; return 1; }
+    draw --connect cpu --steps 80 --batch 8 --json --max-loss 9 --out "$WORK/learnt.ppm" >"$WORK/out" || { cat "$WORK/out"; return 1; }
     echo "before $(number loss_before), after $(number loss_after)"
-    awk "BEGIN { exit !($(number loss_after) < 0.8 * $(number loss_before) && $(number loss_before) > 0.5) }"
+    awk "BEGIN { exit !($(number loss_after) < 0.85 * $(number loss_before) && $(number loss_before) > 0.5) }"
 }
 equal_seeds_give_equal_pictures() {
     draw --connect cpu "${few[@]}" --out "$WORK/first.ppm" --save "$WORK/net.safetensors" >/dev/null && draw --connect cpu "${few[@]}" --out "$WORK/second.ppm" >/dev/null &&
@@ -33,7 +33,7 @@ files_that_are_no_such_network_are_refused() {
     fails_with 'absent: No such file' draw --connect cpu --load "$WORK/absent" && fails_with 'cut.safetensors' draw --connect cpu --load "$WORK/cut.safetensors" || return 1
     local header
     sed 's/"in.bias"/"in.bios"/' "$WORK/net.safetensors" >"$WORK/name.safetensors"
-    sed 's/\[16,3,3,3\]/[3,16,3,3]/' "$WORK/net.safetensors" >"$WORK/shape.safetensors"
+    sed 's/\[32,12,3,3\]/[12,32,3,3]/' "$WORK/net.safetensors" >"$WORK/shape.safetensors"
     header='{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
     printf '%b\0\0\0\0\0\0\0%s' "$(printf '\\x%x' ${#header})" "$header" >"$WORK/little.safetensors"
     fails_with 'in.bias: the file has no such tensor' draw --connect cpu --load "$WORK/name.safetensors" &&

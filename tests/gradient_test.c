@@ -288,6 +288,15 @@ BUILD(b_embedding, gn_embedding(in[0], indices(c, GN_SHAPE(2, 3), 5)))
 #define LENGTHS gn_data_copy(c, GN_I32, GN_SHAPE(2, 2), ((const int32_t[4]){ 3, 0, 1, 2 }))
 BUILD(b_embedding_bag, gn_embedding_bag(in[0], indices(c, GN_SHAPE(8), 5), LENGTHS, GN_BAG_SUM))
 BUILD(b_embedding_bag_mean, gn_embedding_bag(in[0], indices(c, GN_SHAPE(6), 5), LENGTHS, GN_BAG_MEAN))
+BUILD(b_grid_sample, gn_grid_sample(in[0], in[1], NULL))
+BUILD(b_affine_grid, gn_affine_grid(in[0], GN_SHAPE(2, 3), false))
+BUILD(b_depth_to_space, gn_depth_to_space(in[0], 2, true))
+BUILD(b_space_to_depth, gn_space_to_depth(in[0], 2, false))
+BUILD(b_fft, gn_fft(in[0], 0, 0, true))
+BUILD(b_rfft, gn_rfft(in[0], 1, 7))
+BUILD(b_irfft, gn_irfft(in[0], 0, 0))
+BUILD(b_stft, gn_stft(in[0], 4, 3, in[1], true))
+BUILD(b_bincount, gn_bincount(indices(c, GN_SHAPE(8), 5), 5, in[0]))
 BUILD(b_scatter_add, gn_scatter_add(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
 BUILD(b_cross_entropy, gn_cross_entropy(in[0], indices(c, GN_SHAPE(2, 3), 4)))
 BUILD(b_mse_loss, gn_mse_loss(in[0], in[1]))
@@ -437,6 +446,15 @@ static const problem problems[] = {
     { "embedding", "repeated ids", 1, { S(5, 3) }, { 0 }, b_embedding, 0 },
     { "embedding_bag", "sum, repeated ids", 1, { S(5, 3) }, { 0 }, b_embedding_bag, 0 },
     { "embedding_bag", "mean", 1, { S(5, 3) }, { 0 }, b_embedding_bag_mean, 0 },
+    { "grid_sample", "linear", 2, { S(1, 2, 3, 4), S(1, 2, 2, 2) }, { 0 }, b_grid_sample, 0 },
+    { "affine_grid", "two axes", 1, { S(1, 2, 3) }, { 0 }, b_affine_grid, 0 },
+    { "depth_to_space", "channels first", 1, { S(1, 8, 1, 2) }, { 0 }, b_depth_to_space, 0 },
+    { "space_to_depth", "blocks of two", 1, { S(1, 1, 2, 4) }, { 0 }, b_space_to_depth, 0 },
+    { "fft", "inverse", 1, { S(5, 2) }, { 0 }, b_fft, 0 },
+    { "rfft", "filled", 1, { S(2, 5) }, { 0 }, b_rfft, 0 },
+    { "irfft", "an even length", 1, { S(4, 2) }, { 0 }, b_irfft, 0 },
+    { "stft", "centred", 2, { S(2, 11), S(4) }, { 0 }, b_stft, 0 },
+    { "bincount", "weights", 1, { S(8) }, { 0 }, b_bincount, 0 },
     { "scatter_add", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter_add, 0 },
     { "cross_entropy", "rows", 1, { S(2, 3, 4) }, { 0 }, b_cross_entropy, 0 },
     { "mse_loss", "matrices", 2, { S(3, 4), S(3, 4) }, { 0 }, b_mse_loss, 0 },

@@ -508,11 +508,7 @@ static void ox_depth_to_space(onnx__call *c) {
         onnx__no(c, "blocks of %" PRId64 " of a tensor of rank %d", b, s.rank);
         return;
     }
-    int64_t n = s.dims[0], d = s.dims[1] / (b * b), h = s.dims[2], w = s.dims[3];
-    bool depth_first = ox_text_is(c, "mode", "DCR", "DCR");
-    t = gn_reshape(t, depth_first ? GN_SHAPE(n, b, b, d, h, w) : GN_SHAPE(n, d, b, b, h, w));
-    t = gn_permute(t, depth_first ? GN_AXES(0, 3, 4, 1, 5, 2) : GN_AXES(0, 1, 4, 2, 5, 3));
-    ox_out_like(c, 0, gn_reshape(t, GN_SHAPE(n, d, h * b, w * b)), 0);
+    ox_out_like(c, 0, gn_depth_to_space(t, b, !ox_text_is(c, "mode", "DCR", "DCR")), 0);
 }
 
 static void ox_space_to_depth(onnx__call *c) {
@@ -523,10 +519,7 @@ static void ox_space_to_depth(onnx__call *c) {
         onnx__no(c, "blocks of %" PRId64 " of a tensor of rank %d", b, s.rank);
         return;
     }
-    int64_t n = s.dims[0], d = s.dims[1], h = s.dims[2] / b, w = s.dims[3] / b;
-    t = gn_permute(gn_reshape(t, GN_SHAPE(n, d, h, b, w, b)),
-                   ox_text_is(c, "mode", "CRD", "DCR") ? GN_AXES(0, 1, 3, 5, 2, 4) : GN_AXES(0, 3, 5, 1, 2, 4));
-    ox_out_like(c, 0, gn_reshape(t, GN_SHAPE(n, d * b * b, h, w)), 0);
+    ox_out_like(c, 0, gn_space_to_depth(t, b, ox_text_is(c, "mode", "CRD", "DCR")), 0);
 }
 
 /* Each row's first elements backwards. */

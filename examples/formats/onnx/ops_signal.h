@@ -130,136 +130,31 @@ static void ox_resize_op(onnx__call *c) {
 
 /* ---- grids ---- */
 
-/* From [-1, 1] to places of an axis of that size. */
-static gn_tensor ox_grid_place(gn_tensor g, int64_t size, bool corners) {
-    g = gn_add_c(g, 1);
-    return corners ? gn_mul_c(g, (double)(size - 1) / 2) : gn_div_c(gn_sub_c(gn_mul_c(g, (double)size), 1), 2);
-}
-
-/* Places outside mirrored at the borders until they are inside. */
-static gn_tensor ox_reflect(gn_tensor x, double low, double high) {
-    if (high <= low) return gn_mul_c(x, 0);
-    gn_tensor period = gn_like(x, 2 * (high - low)), at = gn_remainder(gn_sub_c(x, low), period);
-    return gn_add_c(gn_minimum(at, gn_sub(period, at)), low);
-}
-
-typedef struct ox_grid {
-    onnx__call *c;
-    gn_tensor flat;  /* (N,C,S) */
-    gn_tensor at[3]; /* (N,O): places by axis, the slowest first */
-    int64_t size[3], n, channels;
-    int axes;
-    bool corners;
-} ox_grid;
-
-/* The elements at whole places (N,O) by axis; 0 outside where padding is of zeros. */
-static gn_tensor ox_grid_pick(const ox_grid *g, const gn_tensor *place) {
-    onnx__call *c = g->c;
-    bool zeros = ox_text_is(c, "padding_mode", "zeros", "zeros"),
-         mirrored = ox_text_is(c, "padding_mode", "reflection", "zeros");
-    gn_tensor inside = GN_NONE, index = GN_NONE;
-    for (int i = 0; i < g->axes; i++) {
-        gn_tensor p = place[i];
-        double most = (double)(g->size[i] - 1);
-        if (mirrored) p = gn_round(g->corners ? ox_reflect(p, 0, most) : ox_reflect(p, -0.5, most + 0.5));
-        gn_tensor ok = gn_and(gn_ge_c(p, 0), gn_le_c(p, most)), whole = gn_cast(gn_clamp(p, 0, most), GN_I64);
-        inside = inside.ctx ? gn_and(inside, ok) : ok;
-        index = index.ctx ? gn_add(gn_mul_c(index, (double)g->size[i]), whole) : whole;
-    }
-    gn_shape s = onnx__shape(index), wide = { 3, { s.dims[0], g->channels, s.dims[1] } };
-    gn_tensor got = gn_gather(g->flat, 2, gn_broadcast(gn_unsqueeze(index, 1), wide));
-    return zeros ? gn_where(gn_unsqueeze(inside, 1), got, gn_like(got, 0)) : got;
-}
-
-/* The sum over taps of an axis, and of those after it. */
-static gn_tensor ox_grid_taps(const ox_grid *g, int axis, gn_tensor *place, int taps) {
-    if (axis == g->axes) return ox_grid_pick(g, place);
-    gn_tensor base = gn_floor(g->at[axis]), part = gn_sub(g->at[axis], base), y = GN_NONE;
-    for (int t = 0; t < taps; t++) {
-        double offset = t - (taps / 2 - 1), a = -0.75;
-        gn_tensor d = gn_abs(gn_sub_c(part, offset)), w = gn_sub(gn_like(d, 1), d);
-        if (taps == 4) {
-            gn_tensor near = gn_add_c(gn_mul(gn_square(d), gn_sub_c(gn_mul_c(d, a + 2), a + 3)), 1);
-            gn_tensor far = gn_mul(gn_add_c(gn_mul(gn_sub_c(gn_mul_c(d, a), 5 * a), d), 8 * a), d);
-            w = gn_where(gn_le_c(d, 1), near, gn_sub_c(far, 4 * a));
-        }
-        place[axis] = gn_add_c(base, offset);
-        gn_tensor got = gn_mul(ox_grid_taps(g, axis + 1, place, taps), gn_unsqueeze(w, 1));
-        y = y.ctx ? gn_add(y, got) : got;
-    }
-    return y;
-}
-
 static void ox_grid_sample(onnx__call *c) {
-    gn_tensor x = ox_in(c, 0), grid = ox_in(c, 1), place[3];
+    gn_tensor x = ox_in(c, 0), grid = ox_in(c, 1);
     if (c->failed) return;
-    gn_shape s = onnx__shape(x), gs = onnx__shape(grid), out = { s.rank, { s.dims[0], s.dims[1] } };
-    ox_grid g = {
-        .c = c, .axes = s.rank - 2, .n = s.dims[0], .channels = s.dims[1], .corners = ox_int(c, "align_corners", 0) != 0
-    };
-    if (g.axes < 1 || g.axes > 3 || gs.rank != s.rank || gs.dims[gs.rank - 1] != g.axes) {
-        onnx__no(c, "an input of rank %d, a grid of rank %d", s.rank, gs.rank);
-        return;
-    }
     gn_dtype d = ox_dtype(c, 0), wide = d == GN_F64 ? d : GN_F32;
-    bool nearest = ox_text_is(c, "mode", "nearest", "linear"),
-         cubic = ox_text_is(c, "mode", "cubic", "linear") || ox_text_is(c, "mode", "bicubic", "linear");
-    int64_t all = 1, points = 1;
-    for (int i = 0; i < g.axes; i++) {
-        all *= g.size[i] = s.dims[i + 2];
-        points *= out.dims[i + 2] = gs.dims[i + 1];
-    }
-    g.flat = gn_reshape(ox_cast(x, wide), GN_SHAPE(s.dims[0], s.dims[1], all));
-    grid = gn_reshape(ox_cast(grid, wide), GN_SHAPE(s.dims[0], points, g.axes));
-    bool border = ox_text_is(c, "padding_mode", "border", "zeros"),
-         mirrored = ox_text_is(c, "padding_mode", "reflection", "zeros");
-    for (int i = 0; i < g.axes; i++) { /* the grid names the fastest axis first */
-        int k = g.axes - 1 - i;
-        double most = (double)(g.size[i] - 1);
-        g.at[i] = ox_grid_place(gn_reshape(gn_slice(grid, 2, k, k + 1, 1), GN_SHAPE(s.dims[0], points)), g.size[i],
-                                g.corners);
-        if (nearest) g.at[i] = gn_round(g.at[i]);
-        if (border && !cubic) g.at[i] = gn_clamp(g.at[i], 0, most);
-        if (mirrored && !cubic)
-            g.at[i] = g.corners ? ox_reflect(g.at[i], 0, most) : ox_reflect(g.at[i], -0.5, most + 0.5);
-        place[i] = g.at[i];
-    }
-    gn_tensor y = nearest ? ox_grid_pick(&g, place) : ox_grid_taps(&g, 0, place, cubic ? 4 : 2);
-    ox_out_like(c, 0, ox_cast(gn_reshape(y, out), d), 0);
+    gn_grid_sample_desc desc = { .nearest = ox_text_is(c, "mode", "nearest", "linear"),
+                                 .cubic = ox_text_is(c, "mode", "cubic", "linear") ||
+                                          ox_text_is(c, "mode", "bicubic", "linear"),
+                                 .padding = ox_text_is(c, "padding_mode", "border", "zeros")       ? GN_GRID_EDGE
+                                            : ox_text_is(c, "padding_mode", "reflection", "zeros") ? GN_GRID_REFLECT
+                                                                                                   : GN_GRID_ZEROS,
+                                 .corners = ox_int(c, "align_corners", 0) != 0 };
+    ox_out_like(c, 0, ox_cast(gn_grid_sample(ox_cast(x, wide), ox_cast(grid, wide), &desc), d), 0);
 }
 
 static void ox_affine_grid(onnx__call *c) {
     gn_tensor theta = ox_in(c, 0);
     int n;
     const int64_t *size = ox_host_ints(c, 1, &n);
-    bool corners = ox_int(c, "align_corners", 0) != 0;
-    int axes = n - 2;
-    if (c->failed || axes < 2 || axes > 3) {
+    if (c->failed || n < 4 || n > 5) {
         onnx__no(c, "a size of %d dimensions", n);
         return;
     }
-    gn_shape whole = { axes, { 0 } }, out = { axes + 2, { 0 } };
-    gn_tensor parts[4];
-    gn_dtype d = ox_dtype(c, 0);
-    int64_t all = 1;
-    out.dims[0] = size[0];
-    out.dims[axes + 1] = axes;
-    for (int i = 0; i < axes; i++) {
-        if (size[i + 2] < 1 || size[i + 2] > INT32_MAX || all > INT32_MAX)
-            onnx__no(c, "a size of %" PRId64, size[i + 2]);
-        if (c->failed) return;
-        all *= out.dims[i + 1] = whole.dims[i] = size[i + 2];
-    }
-    for (int i = 0; i < axes; i++) {
-        gn_shape line = { axes, { 1, 1, 1 } };
-        double step = corners ? (size[i + 2] > 1 ? 2.0 / (double)(size[i + 2] - 1) : 0) : 2.0 / (double)size[i + 2];
-        line.dims[i] = size[i + 2];
-        gn_tensor at = ox_cast(gn_arange(c->g, GN_F64, size[i + 2], corners ? -1 : -1 + step / 2, step), d);
-        parts[axes - 1 - i] = gn_reshape(gn_broadcast(gn_reshape(at, line), whole), GN_SHAPE(all));
-    }
-    parts[axes] = gn_full(c->g, d, GN_SHAPE(all), 1);
-    gn_tensor points = gn_stack(parts, axes + 1, 1); /* (all, axes + 1) */
-    ox_out_like(c, 0, gn_reshape(gn_matmul(points, gn_transpose(theta, 1, 2)), out), 0);
+    gn_shape sizes = { n - 2, { 0 } };
+    for (int i = 0; i < sizes.rank; i++) sizes.dims[i] = size[i + 2];
+    ox_out_like(c, 0, gn_affine_grid(theta, sizes, ox_int(c, "align_corners", 0) != 0), 0);
 }
 
 /* ---- regions ---- */
@@ -308,53 +203,27 @@ static void ox_roi_align(onnx__call *c) {
     ox_out_like(c, 0, ox_cast(gn_mean(all, GN_AXES(3, 5), false), d), 0);
 }
 
-/* ---- Fourier transforms: products with a table of cosines and sines ---- */
+/* ---- Fourier transforms ---- */
 
-enum { ONNX__FOURIER = 4096 };
-
-/* (rows, columns): cos or sin of 2 pi i j / n. */
-static gn_tensor ox_turns(onnx__call *c, int64_t rows, int64_t columns, int64_t n, bool sine, double factor,
-                          gn_dtype d) {
-    double *t = onnx__alloc(c->s, (size_t)(rows * columns + 1) * sizeof *t);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) {
-            double angle = 6.283185307179586477 * (double)((i * j) % n) / (double)n;
-            t[i * columns + j] = factor * (sine ? sin(angle) : cos(angle));
-        }
-    return ox_cast(ox_table(c, GN_F64, GN_SHAPE(rows, columns), t), d);
-}
-
-/* x (…,L,1 or 2) along its last but one axis: (…,K,2), K = n or n / 2 + 1; or back. */
+/* x (…,L,1 or 2) along its last but one axis: (…,K,2), K = n or n / 2 + 1; or, half and back, (…,n,1). */
 static gn_tensor ox_fourier(onnx__call *c, gn_tensor x, int64_t n, bool back, bool half) {
     gn_dtype d = onnx__dtype(x);
     int last = ox_rank(x) - 1;
-    int64_t have = ox_dim(x, last - 1), out = half && !back ? n / 2 + 1 : n, parts = ox_dim(x, last);
-    if (n < 1 || n > ONNX__FOURIER || parts < 1 || parts > 2) {
-        onnx__no(c, "a transform of %" PRId64 " elements, 1 to %d are built", n, ONNX__FOURIER);
+    bool complex = ox_dim(x, last) == 2;
+    if (ox_dim(x, last) > 2 || ox_dim(x, last) < 1 || n < 1) {
+        onnx__no(c, "a transform of %" PRId64 " elements of %" PRId64 " parts", n, ox_dim(x, last));
         return x;
     }
-    int64_t want = half && back ? n / 2 + 1 : n, used = have < want ? have : want;
-    gn_tensor re = gn_squeeze(gn_slice(gn_slice(x, last, 0, 1, 1), last - 1, 0, used, 1), GN_AXES(last));
-    gn_tensor im =
-        parts == 2 ? gn_squeeze(gn_slice(gn_slice(x, last, 1, 2, 1), last - 1, 0, used, 1), GN_AXES(last)) : GN_NONE;
-    double factor = back ? 1.0 / (double)n : 1;
-    gn_tensor cosine = ox_turns(c, used, out, n, false, factor, d),
-              sine = ox_turns(c, used, out, n, true, back ? factor : -1, d);
-    if (half && back) { /* the other half is its mirror image: elements inside count twice */
-        double *twice = onnx__alloc(c->s, (size_t)(used + 1) * sizeof *twice);
-        for (int64_t i = 0; i < used; i++) twice[i] = i == 0 || 2 * i == n ? 1 : 2;
-        gn_tensor count = ox_cast(ox_table(c, GN_F64, GN_SHAPE(used), twice), d);
-        re = gn_mul(re, count);
-        if (im.ctx) im = gn_mul(im, count);
-        gn_tensor y = gn_matmul(re, cosine);
-        return gn_unsqueeze(im.ctx ? gn_sub(y, gn_matmul(im, sine)) : y, last);
+    x = ox_cast(x, d == GN_F64 ? d : GN_F32);
+    if (half && !back && !complex) return ox_cast(gn_rfft(gn_squeeze(x, GN_AXES(last)), last - 1, n), d);
+    if (!complex) {
+        gn_shape none = { last + 1, { 0 } }, one = none;
+        one.dims[last] = 1;
+        x = gn_pad(x, none, one, GN_PAD_CONSTANT, 0);
     }
-    gn_tensor y[2] = { gn_matmul(re, cosine), gn_matmul(re, sine) };
-    if (im.ctx) {
-        y[0] = gn_sub(y[0], gn_matmul(im, sine));
-        y[1] = gn_add(y[1], gn_matmul(im, cosine));
-    }
-    return gn_stack(y, 2, last);
+    if (half && back) return ox_cast(gn_unsqueeze(gn_irfft(x, last - 1, n), last), d);
+    gn_tensor y = gn_fft(x, last - 1, n, back);
+    return ox_cast(half ? gn_slice(y, last - 1, 0, n / 2 + 1, 1) : y, d);
 }
 
 static void ox_dft(onnx__call *c) {

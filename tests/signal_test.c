@@ -1,0 +1,372 @@
+/* Fourier transforms, frames and filters of waves, points of a grid, blocks of pictures, counting and searching, on the
+ * CPU executor against the definitions in double precision.
+ *
+ * Tier: quick address */
+#define GENIE_EXT
+#include "../genie.h"
+
+#include <math.h>
+
+#include "test.h"
+
+enum { MOST = 1 << 18 };
+static const double turn = 6.283185307179586477;
+
+static gn_ctx *g;
+static double given[MOST], wanted[MOST], got[MOST], aside[MOST];
+
+static bool begin(void) {
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    return CHECK_RESULT(gn_status(g), GN_OK);
+}
+
+static void fill(int64_t n) {
+    for (int64_t i = 0; i < n; i++) given[i] = (double)test_random_int(-1000, 1000) / 1000;
+}
+
+/* The numbers `from` as a tensor of that dtype. */
+static gn_tensor tensor(gn_dtype d, gn_shape s, const double *from) {
+    return gn_cast(gn_data_copy(g, GN_F64, s, from), d);
+}
+
+/* Reads n numbers of t into got. */
+static bool reads(gn_tensor t, int64_t n) {
+    gn_result r = gn_read(gn_cast(t, GN_F64), got, (size_t)n * sizeof *got);
+    bool ok = CHECK_RESULT(r, GN_OK);
+    if (!ok) printf("    %s\n", gn_last_error(g)->text);
+    return ok;
+}
+
+static void close_to(const char *what, int64_t n, double bound) {
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(got[i] - wanted[i]) <= bound)) {
+            CHECK(false);
+            printf("    %s: element %lld is %.17g, not %.17g (bound %g)\n", what, (long long)i, got[i], wanted[i],
+                   bound);
+            return;
+        }
+}
+
+/* ---- Fourier transforms ---- */
+
+/* wanted[k] (complex) = the transform of n elements of in (complex, or real if every is 1), of which `have` are there;
+   what has the next place lies `stride` numbers on. */
+static void transform(const double *in, int64_t have, int64_t n, int64_t stride, bool complex, double sign,
+                      double *out) {
+    for (int64_t k = 0; k < n; k++) {
+        double re = 0, im = 0;
+        for (int64_t j = 0; j < n && j < have; j++) {
+            double a = sign * turn * (double)((j * k) % n) / (double)n, x = in[j * stride],
+                   y = complex ? in[j * stride + 1] : 0;
+            re += x * cos(a) - y * sin(a);
+            im += x * sin(a) + y * cos(a);
+        }
+        out[2 * k] = re;
+        out[2 * k + 1] = im;
+    }
+}
+
+static const int64_t lengths[] = { 1, 2, 3, 5, 16, 60, 64, 65, 67, 96, 127, 128, 130, 500, 509, 1000, 1024, 2021 };
+
+static double fourier_bound(gn_dtype d, int64_t n) { return (d == GN_F32 ? 4e-7 : 1e-14) * (double)(n + 8); }
+
+TEST(transforms_of_any_length_agree_with_the_sum) {
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(lengths) * 2; k++) {
+        int64_t n = lengths[k / 2];
+        gn_dtype d = k % 2 ? GN_F64 : GN_F32;
+        if (TEST_SANITIZED && n > 600) continue;
+        fill(6 * n);
+        gn_tensor x = tensor(d, GN_SHAPE(3, n, 2), given);
+        for (int i = 0; i < 3; i++) transform(given + 2 * i * n, n, n, 2, true, -1, wanted + 2 * i * n);
+        if (reads(gn_fft(x, 1, 0, false), 6 * n)) close_to("fft", 6 * n, fourier_bound(d, n));
+        memcpy(wanted, given, (size_t)(6 * n) * sizeof *wanted);
+        if (reads(gn_fft(gn_fft(x, 1, 0, false), -2, 0, true), 6 * n)) close_to("back", 6 * n, fourier_bound(d, 8));
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+TEST(transforms_along_each_axis_cut_and_fill) {
+    const int64_t sizes[] = { 5, 9, 12, 70 };
+    if (!begin()) return;
+    for (int k = 0; k < TEST_COUNT(sizes) * 2; k++) {
+        int64_t n = sizes[k / 2], a = 9, b = 4, half = n / 2 + 1;
+        bool first = k % 2;
+        fill(2 * a * b);
+        gn_tensor x = first ? tensor(GN_F64, GN_SHAPE(a, b, 2), given)
+                            : gn_transpose(tensor(GN_F64, GN_SHAPE(a, b, 2), given), 0, 1);
+        for (int64_t i = 0; i < b; i++) {
+            transform(given + 2 * i, a, n, 2 * b, true, -1, aside);
+            for (int64_t j = 0; j < n; j++)
+                for (int part = 0; part < 2; part++)
+                    wanted[2 * (first ? j * b + i : i * n + j) + part] = aside[2 * j + part];
+        }
+        if (reads(gn_fft(x, first ? 0 : 1, n, false), 2 * n * b)) close_to("fft", 2 * n * b, 1e-12);
+        for (int64_t i = 0; i < b; i++) { /* the real parts alone */
+            transform(given + 2 * i, a, n, 2 * b, false, -1, aside);
+            for (int64_t j = 0; j < half; j++)
+                for (int part = 0; part < 2; part++)
+                    wanted[2 * (first ? j * b + i : i * half + j) + part] = aside[2 * j + part];
+        }
+        gn_tensor re = gn_squeeze(gn_slice(x, 2, 0, 1, 1), GN_AXES(2)), y = gn_rfft(re, first ? 0 : 1, n);
+        if (reads(y, 2 * half * b)) close_to("rfft", 2 * half * b, 1e-12);
+        gn_tensor back = gn_irfft(y, first ? 0 : 1, n);
+        for (int64_t i = 0; i < b; i++)
+            for (int64_t j = 0; j < n; j++) wanted[first ? j * b + i : i * n + j] = j < a ? given[2 * (j * b + i)] : 0;
+        if (reads(back, n * b)) close_to("irfft", n * b, 1e-12);
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+TEST(frames_of_a_wave_are_transformed_with_their_window) {
+    enum { T = 100, FRAME = 16, STEP = 6, HALF = FRAME / 2 + 1 };
+    if (!begin()) return;
+    for (int centred = 0; centred < 2; centred++) {
+        int side = centred ? FRAME / 2 : 0, frames = (T + 2 * side - FRAME) / STEP + 1;
+        fill(2 * T);
+        gn_tensor window = gn_window(g, GN_F64, GN_WINDOW_HANN, FRAME, true),
+                  y = gn_stft(tensor(GN_F64, GN_SHAPE(2, T), given), FRAME, STEP, window, centred);
+        for (int i = 0; i < 2 * frames; i++) {
+            double part[FRAME];
+            for (int j = 0; j < FRAME; j++) {
+                int at = (i % frames) * STEP + j - side;
+                at = at < 0 ? -at : at >= T ? 2 * (T - 1) - at : at;
+                part[j] = given[i / frames * T + at] * (0.5 - 0.5 * cos(turn * j / FRAME));
+            }
+            transform(part, FRAME, FRAME, 1, false, -1, aside);
+            memcpy(wanted + 2 * i * HALF, aside, 2 * HALF * sizeof *wanted);
+        }
+        if (reads(y, 2 * 2 * frames * HALF)) close_to("stft", 2 * 2 * frames * HALF, 1e-12);
+    }
+    gn_close(g);
+}
+
+TEST(windows_and_mel_filters_are_their_formulas) {
+    enum { N = 400, BINS = 20, RATE = 16000 };
+    if (!begin()) return;
+    for (int k = 0; k < GN_WINDOW__COUNT * 4; k++) {
+        bool periodic = k % 2;
+        int n = k / 2 % 2 ? 1 : 25;
+        for (int i = 0; i < n; i++) {
+            double p = n == 1 ? 0 : turn * i / (periodic ? n : n - 1);
+            wanted[i] = k / 4 == GN_WINDOW_HANN      ? 0.5 - 0.5 * cos(p)
+                        : k / 4 == GN_WINDOW_HAMMING ? 0.54 - 0.46 * cos(p)
+                                                     : 0.42 - 0.5 * cos(p) + 0.08 * cos(2 * p);
+        }
+        if (reads(gn_window(g, GN_F64, (gn_window_kind)(k / 4), n, periodic), n)) close_to("window", n, 1e-14);
+    }
+    for (int j = 0; j <= N / 2; j++)
+        for (int i = 0; i < BINS; i++) {
+            double e[3], from = 2595 * log10(1 + 20 / 700.0), to = 2595 * log10(1 + 7600 / 700.0),
+                         f = RATE / (double)N * j;
+            for (int k = 0; k < 3; k++) e[k] = 700 * (pow(10, (from + (to - from) * (i + k) / (BINS + 1)) / 2595) - 1);
+            wanted[j * BINS + i] = fmax(0, fmin((f - e[0]) / (e[1] - e[0]), (e[2] - f) / (e[2] - e[1])));
+        }
+    if (reads(gn_mel_filters(g, GN_F64, BINS, N, RATE, 20, 7600), (N / 2 + 1) * BINS))
+        close_to("mel", (N / 2 + 1) * BINS, 1e-11);
+    gn_close(g);
+}
+
+/* ---- points of a grid ---- */
+
+typedef struct image {
+    const double *x;
+    int64_t size[3];
+    int axes;
+    gn_grid_sample_desc d;
+} image;
+
+static double reflected(double p, double low, double high) {
+    double period = 2 * (high - low), at;
+    if (high <= low) return low;
+    at = fmod(p - low, period);
+    at += at < 0 ? period : 0;
+    return fmin(at, period - at) + low;
+}
+
+static double element(const image *m, const double *given_place) {
+    int64_t at = 0;
+    double place[3];
+    for (int i = 0; i < m->axes; i++) {
+        double most = (double)(m->size[i] - 1), end = m->d.corners ? 0 : 0.5;
+        place[i] = given_place[i];
+        if (m->d.cubic && m->d.padding == GN_GRID_REFLECT) place[i] = nearbyint(reflected(place[i], -end, most + end));
+        if (place[i] < 0 || place[i] > (double)(m->size[i] - 1)) {
+            if (m->d.padding == GN_GRID_ZEROS) return 0;
+        }
+        at = at * m->size[i] + (int64_t)fmin(fmax(place[i], 0), (double)(m->size[i] - 1));
+    }
+    return m->x[at];
+}
+
+/* Of an element at this distance. */
+static double counts(double d, bool cubic) {
+    const double a = -0.75;
+    if (!cubic) return 1 - d;
+    return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
+}
+
+static double sampled(const image *m, const double *point) {
+    double at[3], place[3], y = 0;
+    for (int i = 0; i < m->axes; i++) {
+        double n = (double)m->size[i], p = point[m->axes - 1 - i];
+        p = m->d.corners ? (p + 1) / 2 * (n - 1) : ((p + 1) * n - 1) / 2;
+        if (m->d.padding == GN_GRID_REFLECT && !m->d.cubic)
+            p = m->d.corners ? reflected(p, 0, n - 1) : reflected(p, -0.5, n - 0.5);
+        if (m->d.padding != GN_GRID_ZEROS && !m->d.cubic) p = fmin(fmax(p, 0), n - 1);
+        at[i] = m->d.nearest ? nearbyint(p) : p;
+    }
+    if (m->d.nearest) return element(m, at);
+    int taps = m->d.cubic ? 4 : 2, all = 1;
+    for (int i = 0; i < m->axes; i++) all *= taps;
+    for (int tap = 0; tap < all; tap++) {
+        double weight = 1;
+        for (int i = 0, rest = tap; i < m->axes; i++, rest /= taps) {
+            place[i] = floor(at[i]) + rest % taps - (m->d.cubic ? 1 : 0);
+            weight *= counts(fabs(at[i] - place[i]), m->d.cubic);
+        }
+        y += weight * element(m, place);
+    }
+    return y;
+}
+
+TEST(points_of_a_grid_are_sampled) {
+    enum { N = 2, C = 3, POINTS = 35 };
+    if (!begin()) return;
+    for (int k = 0; k < 54; k++) {
+        image m = { .axes = k % 3 + 1,
+                    .d = { .nearest = k / 3 % 3 == 1,
+                           .cubic = k / 3 % 3 == 2,
+                           .corners = k / 9 % 2,
+                           .padding = (gn_grid_padding)(k / 18) } };
+        gn_shape s = { m.axes + 2, { N, C } }, to = { m.axes + 2, { N, POINTS / 7, 7 } };
+        int64_t all = 1;
+        for (int i = 0; i < m.axes; i++) all *= m.size[i] = s.dims[i + 2] = 3 + i + (k == 4 ? -2 : 0);
+        if (m.axes == 1) to.dims[1] = POINTS;
+        if (m.axes == 3) to.dims[3] = 1;
+        to.dims[m.axes + 1] = m.axes;
+        fill(N * C * all);
+        for (int i = 0; i < N * POINTS * m.axes; i++) aside[i] = (double)test_random_int(-1999, 1999) / 999.7;
+        for (int i = 0; i < N * C * POINTS; i++) {
+            m.x = given + i / POINTS * all;
+            wanted[i] = sampled(&m, aside + (i / POINTS / C * POINTS + i % POINTS) * m.axes);
+        }
+        gn_tensor y = gn_grid_sample(tensor(GN_F64, s, given), tensor(GN_F64, to, aside), &m.d);
+        if (reads(y, N * C * POINTS)) close_to("grid_sample", N * C * POINTS, 1e-12);
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+TEST(the_grid_of_no_change_gives_the_picture_back) {
+    if (!begin()) return;
+    for (int corners = 0; corners < 2; corners++) {
+        const double same[] = { 1, 0, 0, 0, 1, 0 }, moved[] = { 0, 1, 0.5, -1, 0, 0.25 };
+        fill(2 * 5 * 4);
+        gn_tensor x = tensor(GN_F32, GN_SHAPE(1, 2, 5, 4), given),
+                  grid = gn_affine_grid(tensor(GN_F32, GN_SHAPE(1, 2, 3), same), GN_SHAPE(5, 4), corners);
+        memcpy(wanted, given, 40 * sizeof *wanted);
+        if (reads(gn_grid_sample(x, grid, &(gn_grid_sample_desc){ .corners = corners }), 40))
+            close_to("same", 40, 2e-6);
+        for (int i = 0; i < 6; i++) {
+            double px = corners ? -1 + i % 3 : -2.0 / 3 + 2.0 / 3 * (i % 3),
+                   py = corners ? -1 + 2 * (i / 3) : -0.5 + i / 3;
+            wanted[2 * i] = py + 0.5;
+            wanted[2 * i + 1] = -px + 0.25;
+        }
+        if (reads(gn_affine_grid(tensor(GN_F64, GN_SHAPE(1, 2, 3), moved), GN_SHAPE(2, 3), corners), 12))
+            close_to("affine_grid", 12, 1e-14);
+    }
+    gn_close(g);
+}
+
+TEST(blocks_of_a_picture_go_to_channels_and_back) {
+    enum { C = 3, H = 4, W = 5, B = 2 };
+    if (!begin()) return;
+    for (int first = 0; first < 2; first++) {
+        fill(B * B * C * H * W);
+        gn_tensor x = tensor(GN_F32, GN_SHAPE(1, B * B * C, H, W), given), y = gn_depth_to_space(x, B, first);
+        for (int i = 0; i < C * H * B * W * B; i++) {
+            int w = i % (W * B), h = i / (W * B) % (H * B), c = i / (W * B * H * B), inside = h % B * B + w % B;
+            wanted[i] = (float)given[((first ? c * B * B + inside : inside * C + c) * H + h / B) * W + w / B];
+        }
+        if (reads(y, B * B * C * H * W)) close_to("depth_to_space", B * B * C * H * W, 0);
+        for (int i = 0; i < B * B * C * H * W; i++) wanted[i] = (float)given[i];
+        if (reads(gn_space_to_depth(y, B, first), B * B * C * H * W)) close_to("back", B * B * C * H * W, 0);
+    }
+    gn_close(g);
+}
+
+/* ---- counting and searching ---- */
+
+TEST(ids_and_their_weights_are_counted) {
+    enum { N = 500, BINS = 17 };
+    int32_t ids[N];
+    if (!begin()) return;
+    fill(N);
+    memset(wanted, 0, sizeof wanted);
+    for (int i = 0; i < N; i++) {
+        ids[i] = (int32_t)test_random_int(0, BINS - 1);
+        wanted[ids[i]] += 1;
+        wanted[BINS + ids[i]] += given[i];
+    }
+    gn_tensor t = gn_data(g, GN_I32, GN_SHAPE(20, 25), ids), w = tensor(GN_F64, GN_SHAPE(20, 25), given),
+              both[] = { gn_cast(gn_bincount(t, BINS, GN_NONE), GN_F64), gn_bincount(t, BINS, w) };
+    if (reads(gn_concat(both, 2, 0), 2 * BINS)) close_to("bincount", 2 * BINS, 1e-12);
+    ids[3] = BINS;
+    CHECK_RESULT(gn_read(gn_bincount(gn_data(g, GN_I32, GN_SHAPE(N), ids), BINS, GN_NONE), got, BINS * 8),
+                 GN_INDEX_OUT_OF_RANGE);
+    gn_close(g);
+}
+
+TEST(parts_of_a_range_are_counted) {
+    enum { N = 3000, BINS = 8 };
+    if (!begin()) return;
+    fill(N);
+    given[0] = NAN, given[1] = INFINITY, given[2] = -INFINITY, given[3] = 0.5, given[4] = -0.5, given[5] = 0.500001;
+    memset(wanted, 0, sizeof wanted);
+    for (int i = 0; i < N; i++)
+        if (given[i] >= -0.5 && given[i] <= 0.5) wanted[(int)fmin(floor((given[i] + 0.5) * BINS), BINS - 1)] += 1;
+    if (reads(gn_histogram(tensor(GN_F64, GN_SHAPE(N), given), BINS, -0.5, 0.5), BINS)) close_to("histogram", BINS, 0);
+    gn_close(g);
+}
+
+TEST(values_are_found_in_a_sorted_vector) {
+    if (!begin()) return;
+    for (int n = 0; n < 70; n += 1 + n / 9) {
+        for (int k = 0; k < 4; k++) {
+            gn_dtype d = k / 2 ? GN_I32 : GN_F32;
+            int values = 40;
+            for (int i = 0; i < n; i++) aside[i] = (i ? aside[i - 1] : -9) + (double)test_random_int(0, 2);
+            for (int i = 0; i < values; i++) {
+                given[i] = (double)test_random_int(-12, 2 * n + 3);
+                wanted[i] = 0;
+                for (int j = 0; j < n; j++) wanted[i] += k % 2 ? aside[j] <= given[i] : aside[j] < given[i];
+            }
+            gn_tensor found = gn_searchsorted(tensor(d, GN_SHAPE(n), aside), tensor(d, GN_SHAPE(5, 8), given), k % 2);
+            if (reads(found, values)) close_to("searchsorted", values, 0);
+        }
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
+int main(int argc, char **argv) {
+    static const test_entry tests[] = {
+        TEST_ENTRY(transforms_of_any_length_agree_with_the_sum),
+        TEST_ENTRY(transforms_along_each_axis_cut_and_fill),
+        TEST_ENTRY(frames_of_a_wave_are_transformed_with_their_window),
+        TEST_ENTRY(windows_and_mel_filters_are_their_formulas),
+        TEST_ENTRY(points_of_a_grid_are_sampled),
+        TEST_ENTRY(the_grid_of_no_change_gives_the_picture_back),
+        TEST_ENTRY(blocks_of_a_picture_go_to_channels_and_back),
+        TEST_ENTRY(ids_and_their_weights_are_counted),
+        TEST_ENTRY(parts_of_a_range_are_counted),
+        TEST_ENTRY(values_are_found_in_a_sorted_vector),
+    };
+    test_begin(argc, argv);
+    test_all(tests, TEST_COUNT(tests));
+    return test_end();
+}
