@@ -79,7 +79,9 @@
                      counted (meaning_disagreements) and logged once for each plan.
        Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
                      gn_desc.policy: least latency, most throughput or fewest bytes. Weights and states stay where they
-                     are. A split is used only if the model expects it to pay. gn_on fixes where a part runs.
+                     are. A split is used only if the model expects it to pay, or if no device has the memory for all:
+                     then the first plan that needs the weights should be one that needs all of them, which is divided
+                     by what each device has free. gn_on fixes where a part runs.
                      gn_explain describes, in words or as SVG, what runs where and why, what crosses the network and
                      what that costs; it can do so for a cluster that is only described.
                      Costs of devices and links are measured: by a server when it starts, by a context over several
@@ -21761,7 +21763,9 @@ static void gn__sched_singles(gn__sched *s) {
     }
 }
 
-/* A list schedule: tasks by the longest way from them to the end, each to the device on which it ends first. */
+/* A list schedule: tasks by the longest way from them to the end, each to the device on which it ends first, or (by
+   bytes) for which the fewest bytes cross. The second looks further where what is bound to several devices makes each
+   step to the device that ends first cross and cross back. */
 static void gn__sched_ranks(gn__sched *s) {
     uint32_t a = s->list[0], b = s->list[s->D > 1 ? 1 : 0];
     double *rank = s->finish;
@@ -21811,9 +21815,9 @@ static gn__offer gn__sched_offer(const gn__sched *s, uint32_t task, uint32_t d, 
     return (gn__offer){ d, begin + gn__sched_work(s, task, d), bytes, over };
 }
 
-static bool gn__sched_offer_better(const gn__sched *s, const gn__offer *a, const gn__offer *b) {
+static bool gn__sched_offer_better(const gn__offer *a, const gn__offer *b, bool by_bytes) {
     if (a->over != b->over) return b->over;
-    if (s->policy == GN_LEAST_BYTES && a->bytes != b->bytes) return a->bytes < b->bytes;
+    if (by_bytes && a->bytes != b->bytes) return a->bytes < b->bytes;
     return a->end < b->end;
 }
 
@@ -21835,7 +21839,7 @@ static void gn__sched_accept(gn__sched *s, uint32_t task, const gn__offer *offer
     }
 }
 
-static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
+static void gn__sched_greedy(gn__sched *s, uint64_t reserve, bool by_bytes) {
     uint32_t width = GN__MIN(s->D, GN__MAX(4u, GN__WORK / (s->U + s->n_ins + 1)));
     memset(s->dev_free, 0, (s->D + 1) * sizeof *s->dev_free);
     memset(s->mem, 0, (s->D + 1) * sizeof *s->mem);
@@ -21852,7 +21856,7 @@ static void gn__sched_greedy(gn__sched *s, uint64_t reserve) {
         for (uint32_t w = 0; w < s->D && pin == GN_UNPLACED && (w < width || best.device == GN_UNPLACED); w++) {
             if (!gn__sched_can(s, i, s->list[w])) continue;
             gn__offer o = gn__sched_offer(s, i, s->list[w], reserve);
-            if (best.device == GN_UNPLACED || gn__sched_offer_better(s, &o, &best)) best = o;
+            if (best.device == GN_UNPLACED || gn__sched_offer_better(&o, &best, by_bytes)) best = o;
         }
         gn__sched_accept(s, i, &best);
     }
@@ -22096,17 +22100,19 @@ static void gn__sched_moves(gn__sched *s) {
 /* ---- the choice ---- */
 
 static gn_result gn__sched_nowhere(const gn__sched *s, uint64_t slots, uint64_t act) {
-    uint64_t all = 0;
+    uint64_t all = 0, need = slots > UINT64_MAX - act ? UINT64_MAX : slots + act;
     uint32_t most = 0;
+    char missing[64] = "";
     for (uint32_t d = 0; d < s->D; d++) {
         if (s->limit[d] > s->limit[most]) most = d;
         all = s->limit[d] > UINT64_MAX - all ? UINT64_MAX : all + s->limit[d];
     }
+    if (need > all) snprintf(missing, sizeof missing, ": %.1f MB are missing", (double)(need - all) / 1e6);
     return gn_fail(s->f, GN_OUT_OF_MEMORY,
                    "no placement fits: the graph needs %.1f MB of weights and states and about %.1f MB of values at "
-                   "once; '%s' has %.1f MB free, all %u devices together %.1f MB",
+                   "once; '%s' has %.1f MB free, all %u devices together %.1f MB%s",
                    (double)slots / 1e6, (double)act / 1e6, s->c->devices[most].name, (double)s->limit[most] / 1e6, s->D,
-                   (double)all / 1e6);
+                   (double)all / 1e6, missing);
 }
 
 /* task_act: bytes of values that live while a task runs, when all run in order on one device. Returns the most. */
@@ -22148,14 +22154,14 @@ static gn_result gn__sched_choose(gn__sched *s) {
         act = gn__sched_measure(s, &slots);
         gn__sched_ranks(s);
         if (s->have) gn__sched_moves(s);
-        for (int i = 0; i < 2 && !s->bad; i++) { /* with and without room for values that live */
-            gn__sched_greedy(s, i ? 0 : act);
+        for (int i = 0; i < (s->limited ? 4 : 2) && !s->bad; i++) { /* with and without room for values that live */
+            if (i % 2 == 0 && s->policy == GN_LEAST_BYTES) continue;
+            gn__sched_greedy(s, i < 2 ? act : 0, i % 2 == 1);
             if (s->bad) break;
             memcpy(s->path, s->dev, s->U * sizeof *s->path);
             gn__sched_consider(s, true);
             memcpy(s->dev, s->path, s->U * sizeof *s->path);
             gn__sched_consider(s, false);
-            if (!s->limited) break;
         }
         gn__sched_pipeline(s);
         if (s->have) gn__sched_moves(s);
@@ -29490,6 +29496,10 @@ static gn_result gn__remote_handle_query(gn__remote *r, const gn__msg *m, gn_fau
     return GN_OK;
 }
 
+/* A session's memory holds more than tensors: plans, tables, a message, the scratch of kernels. What of the bytes that
+   are free is left for tensors, so that a placement which fills a device can run there. */
+static uint64_t gn__room_for_tensors(uint64_t bytes) { return bytes - GN__MIN(bytes / 4, 8 * (uint64_t)GN__SPARE); }
+
 /* Every number is within the table's bounds, so that seconds and rates are finite; 0 is "not known". */
 static gn_result gn__remote_handle_costs(gn__remote *r, const gn__msg *m, gn_fault *f) {
     gn__msg_costs d;
@@ -29502,7 +29512,7 @@ static gn_result gn__remote_handle_costs(gn__remote *r, const gn__msg *m, gn_fau
     r->costs.launch_s = (double)d.launch * 1e-9;
     r->costs.queue_s = (double)d.queue * 1e-9;
     r->costs.memory = d.memory;
-    r->costs.memory_free = GN__MIN(d.memory_free, d.memory);
+    r->costs.memory_free = gn__room_for_tensors(GN__MIN(d.memory_free, d.memory));
     r->busy = d.busy;
     return GN_OK;
 }
@@ -29902,6 +29912,7 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     gn__remote *r = (gn__remote *)self;
     void *weights = r->weights;
     if (r->lost) return gn__remote_is_lost(r, f);
+    r->costs.memory_free -= GN__MIN(r->costs.memory_free, d->bytes); /* until the server says it anew */
     if (d->kind != GN_LEAF_WEIGHT) return gn__remote_put_slot(r, d, NULL, f);
     if (!gn__net) return gn_fail(f, GN_UNSUPPORTED, "weights on a server need genie_net.c, for its SHA-256");
     if (!gn__reserve(&weights, &r->cap_weights, r->n_weights + 1, sizeof *r->weights))

@@ -116,7 +116,7 @@ static bool record_step(chat *c) {
     gn_tensor want[4], given[2] = { gn_scalar(c->g, GN_I32, 0), gn_scalar_i64(c->g, GN_I64, 0) };
     int n = next_token(c, lm_forward_at(&c->s, given[0], c->token, 1), given[1], want);
     int n_given = c->set->temperature == 0 ? 1 : 2; /* the largest logit does not depend on where it stands */
-    return ex_check(c->g, gn_step_record(c->g, given, n_given, want, n, &c->step), "decoding");
+    return ex_check(c->g, gn_step_record(c->g, given, n_given, want, n, &c->step), "preparing to decode");
 }
 
 /* The token that follows the last one is on its way to the slot. */
@@ -308,6 +308,39 @@ static void print_json(const chat *c, const sink *out) {
     ex_json_end(&j);
 }
 
+/* The device that holds a weight of the layer; "" none. Layer -1: of that role. */
+static void layer_device(const chat *c, int layer, int role, char out[96]) {
+    gn_info info;
+    gn_tensor w;
+    gn_shape shape;
+    const char *name;
+    for (int i = layer < 0 ? role : 0; i < (layer < 0 ? role + 1 : LM_ROLES); i++)
+        if (lm_tensor_at(c->of.m, layer, i, &name, &w, &shape) && gn_describe(w, &info) == GN_OK) {
+            snprintf(out, 96, "%s", info.device);
+            return;
+        }
+    out[0] = 0;
+}
+
+/* Which layers lie where, those of one device in a line. */
+static void print_layers(const chat *c) {
+    static const lm_role ends[] = { LM_EMBEDDING, LM_HEAD };
+    static const char *const names[] = { "embedding", "head" };
+    char device[96], next[96];
+    for (int i = 0; i < 2; i++) {
+        layer_device(c, -1, (int)ends[i], device);
+        if (device[0]) printf("%s: on %s\n", names[i], device);
+    }
+    layer_device(c, 0, 0, device);
+    for (int layer = 0, first = 0; layer < c->of.m->config.layers; layer++) {
+        layer_device(c, layer + 1, 0, next);
+        if (layer + 1 < c->of.m->config.layers && !strcmp(device, next)) continue;
+        printf("layers %d to %d: on %s\n", first, layer, device);
+        first = layer + 1;
+        memcpy(device, next, sizeof device);
+    }
+}
+
 /* Where the next decode step would run, and why. */
 static bool explain(chat *c) {
     size_t n = 0;
@@ -318,11 +351,20 @@ static bool explain(chat *c) {
     char *text = ok ? malloc(n + 1) : NULL;
     ok = text && ex_check(c->g, gn_explain(&next, 1, NULL, text, n + 1, NULL), "explain");
     if (ok) printf("%s", text);
+    if (ok) print_layers(c);
     free(text);
     return ex_check(c->g, gn_step(c->g), "explain") && ok;
 }
 
 /* ---- opening -----------------------------------------------------------------------------------------------*/
+/* Sends the weights. Several devices need to know the whole step first, to divide the layers by their memory. */
+static bool place_weights(chat *c) {
+    if (gn_device_count(c->g) == 1) return send_weights(&c->of, c->g, &c->bar);
+    bool ok = record_step(c);
+    ex_progress_end(&c->bar);
+    return ok;
+}
+
 static bool open_model(chat *c, const ex_place *place) {
     const settings *set = c->set;
     char error[LM_ERROR];
@@ -342,7 +384,7 @@ static bool open_model(chat *c, const ex_place *place) {
     }
     c->token = gn_state(c->g, GN_I64, GN_SHAPE(1), NULL, "token");
     if (penalized(set)) c->counts = gn_state(c->g, GN_I32, GN_SHAPE(1, c->of.m->config.vocab), NULL, "counts");
-    if (send_weights(&c->of, c->g, &c->bar)) return true;
+    if (place_weights(c)) return true;
     fprintf(stderr, "%s needs %.2f GB for weights (%s) and %.2f GB for a context of %lld tokens\n", set->path,
             1e-9 * (double)lm_weight_bytes(c->of.m), gn_dtype_name(c->of.m->dtype),
             1e-9 * (double)lm_cache_bytes(c->of.m, context), (long long)context);

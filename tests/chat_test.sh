@@ -38,6 +38,54 @@ over_tls_the_tokens_are_the_same() {
     grep -E '50 tokens \(length\).* [1-9][0-9]* bytes a token at the socket, on 127' "$WORK/chat.errors"
 }
 
+# big_model DIR: 8 layers, 34 MB, with the tokenizer of the model that was trained.
+big_model() {
+    mkdir "$1" && cp "$model/tokenizer.json" "$1/" && python3 - "$model/config.json" "$1" <<'PYTHON'
+import array, json, random, sys
+config, names = json.load(open(sys.argv[1])), []
+dim, inner, layers = 256, 1024, 8
+config.update(hidden_size=dim, intermediate_size=inner, num_hidden_layers=layers)
+names = [("model.embed_tokens.weight", [config["vocab_size"], dim]), ("lm_head.weight", [config["vocab_size"], dim]), ("model.norm.weight", [dim])]
+for i in range(layers):
+    names += [(f"model.layers.{i}.self_attn.{n}_proj.weight", [dim, dim]) for n in "qkvo"]
+    names += [(f"model.layers.{i}.mlp.{n}_proj.weight", [inner, dim]) for n in ("gate", "up")] + [(f"model.layers.{i}.mlp.down_proj.weight", [dim, inner])]
+    names += [(f"model.layers.{i}.{n}_layernorm.weight", [dim]) for n in ("input", "post_attention")]
+draw, head, at, data = random.Random(1), {}, 0, []
+numbers = array.array("f", [draw.gauss(0, 0.05) for _ in range(65521)])
+for name, shape in names:
+    count, begin = shape[0] * (shape[1] if len(shape) > 1 else 1), draw.randrange(65521)
+    values = (numbers[begin:] + numbers * (count // 65521 + 1))[:count] if len(shape) > 1 else array.array("f", [1] * count)
+    head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * count]}
+    at += 4 * count
+    data.append(values.tobytes())
+text = json.dumps(head).encode()
+with open(sys.argv[2] + "/model.safetensors", "wb") as file:
+    file.write(len(text + b" " * (-len(text) % 8)).to_bytes(8, "little") + text + b" " * (-len(text) % 8) + b"".join(data))
+json.dump(config, open(sys.argv[2] + "/config.json", "w"))
+PYTHON
+}
+
+# two_servers SIZE: GENIE_DEVICES names two servers of that --memory.
+two_servers() {
+    start_server "$WORK/a$1" --memory "$1" && start_server "$WORK/b$1" --memory "$1" && export GENIE_DEVICES=@$WORK/a$1/url,@$WORK/b$1/url GENIE_HOME=$WORK/client$1
+}
+
+layers_divide_over_two_servers() {
+    local big=$WORK/big want have status=0
+    big_model "$big" && want=$(tokens "$big" --prompt He --max-tokens 40) || return 1
+    start_server "$WORK/one" --memory 28M || return 1
+    GENIE_HOME=$WORK/client3 fails_with 'session holds .* allowed \(--memory\)' "$EXAMPLES/chat" "$big" --prompt He --connect "@$WORK/one/url" || return 1
+    two_servers 28M || return 1
+    have=$(tokens "$big" --prompt He --max-tokens 40)
+    [ "$(tr , '\n' <<<"$have" | sort -u | wc -l)" -gt 5 ] && [ "$have" = "$want" ] || { echo "$have, not $want"; cat "$WORK/chat.errors"; status=1; }
+    chat "$big" --explain >"$WORK/divided" || status=1
+    cat "$WORK/divided"
+    grep -qE '^layers 0 to [0-9]: on 127' "$WORK/divided" && grep -qE '^layers [1-7] to 7: on 127' "$WORK/divided" || status=1
+    two_servers 12M && fails_with 'no placement fits: .* MB are missing' "$EXAMPLES/chat" "$big" --prompt He || status=1
+    unset GENIE_DEVICES
+    return $status
+}
+
 # The first stop string ends the text, wherever its tokens and characters begin; no part of it is printed.
 stop_strings_are_never_printed() {
     local all stop; all=$(chat "$model" --prompt He --max-tokens 80; echo .); all=${all%?.}
@@ -220,6 +268,8 @@ check chat_trains_a_model_saves_it_and_goes_on trains_saves_and_goes_on
 check chat_training_lowers_the_loss training_lowers_the_loss
 check chat_steps_ahead_give_the_same_tokens any_number_of_steps_ahead_gives_the_same_tokens
 check chat_over_tls_gives_the_same_tokens over_tls_the_tokens_are_the_same
+if has python3; then check chat_divides_layers_over_two_servers layers_divide_over_two_servers
+else skip chat_divides_layers_over_two_servers "no python3 here"; fi
 check chat_stop_strings_are_never_printed stop_strings_are_never_printed
 check chat_draws_by_its_seed drawing_follows_the_seed
 check chat_decodes_without_building_nodes decoding_builds_nothing

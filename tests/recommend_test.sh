@@ -58,6 +58,16 @@ explain_says_what_runs_where() {
         ! grep -q 'AUC' "$WORK/explained" && recommend --connect cpu --explain --batch 64 >"$WORK/explained" &&
         grep -q '1 of 1 device used' "$WORK/explained"
 }
+# By costs that are not measured, the same in each run: whatever is minimised, little more than bags and ids crosses.
+no_policy_crowds_the_link() {
+    local policy crossed
+    for policy in latency throughput bytes; do
+        GENIE_MEASURE=0 recommend --connect "$both" --tables 0 --mlp 1 --policy $policy --explain >"$WORK/explained" || return 1
+        crossed=$(sed -n 's/^predicted: .*, \([0-9.]*\) kB across links$/\1/p' "$WORK/explained") # megabytes are too many
+        sed -n 2p "$WORK/explained"
+        holds "${crossed:-1000} < 700" || return 1
+    done
+}
 wrong_options_are_refused() {
     fails_with 'takes latency, throughput or bytes, not fastest' recommend --policy fastest && fails_with 'steps takes a number from 1' recommend --steps 0 &&
         fails_with 'batch takes a number from 1 to 65536' recommend --batch -3 && fails_with 'no device' recommend --connect cpu --tables 7 --steps 1 &&
@@ -73,5 +83,6 @@ check two_servers two_servers
 check bags_cross_and_not_the_tables bags_cross_and_not_the_tables
 check the_scheduler_keeps_them_together_where_that_is_quicker the_scheduler_keeps_them_together_where_that_is_quicker
 check explain_says_what_runs_where explain_says_what_runs_where
+check no_policy_crowds_the_link no_policy_crowds_the_link
 check wrong_options_are_refused wrong_options_are_refused
 finish

@@ -1029,6 +1029,7 @@ TEST(a_call_that_cannot_be_explained_says_why) {
     d = (gn_explain_desc){ GN_EXPLAIN_SVG, &C.cluster, GN_LEAST_LATENCY };
     CHECK_RESULT(gn_explain(&y, 1, &d, told, sizeof told, NULL), GN_OUT_OF_MEMORY);
     CHECK(strstr(gn_last_error(g)->text, "no placement fits"));
+    CHECK(strstr(gn_last_error(g)->text, "all 2 devices together 0.0 MB: 0.0 MB are missing"));
     gn_close(g);
     CHECK_RESULT(gn_explain(&y, 1, NULL, told, sizeof told, NULL), GN_CLOSED_CONTEXT);
 }
