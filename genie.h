@@ -37756,938 +37756,922 @@ gn_tensor gn_searchsorted_at(const char *file, int line, gn_tensor sorted, gn_te
         found = gn_where_at(GN__AT, before, next, found);
     }
     return gn_reshape_at(GN__AT, found, u.shape);
+}
 
-    /* Which activations a cell has if none are named. */
-    static gn_activation_kind gn__activation_of(gn_cell cell, int i) {
-        bool bends = cell == GN_CELL_RNN || i > 0;
-        return bends ? GN_ACTIVATION_TANH : GN_ACTIVATION_SIGMOID;
-    }
+/* Which activations a cell has if none are named. */
+static gn_activation_kind gn__activation_of(gn_cell cell, int i) {
+    bool bends = cell == GN_CELL_RNN || i > 0;
+    return bends ? GN_ACTIVATION_TANH : GN_ACTIVATION_SIGMOID;
+}
 
-    /* The inputs of the op behind x wT, and its bits. */
-    static int gn__recurrent_inputs(const gn_recurrent_desc *d, gn_tensor *in, int64_t *out_bits) {
-        const struct {
-            gn_tensor t;
-            int64_t bit;
-        } some[] = { { d->recurrent_bias, GN__RECURRENT_BIAS },
-                     { d->lengths, GN__RECURRENT_LENGTHS },
-                     { d->h0, GN__RECURRENT_H0 },
-                     { d->c0, GN__RECURRENT_C0 },
-                     { d->peepholes, GN__RECURRENT_PEEPHOLES } };
-        int n = 0;
-        *out_bits = (d->reverse ? GN__RECURRENT_REVERSE : 0) | (d->onnx_gates ? GN__RECURRENT_ONNX : 0) |
-                    (d->reset_first ? GN__RECURRENT_RESET_FIRST : 0) | (d->coupled ? GN__RECURRENT_COUPLED : 0);
-        for (size_t i = 0; i < GN__LENGTH(some); i++)
-            if (gn__given(some[i].t)) {
-                in[n++] = some[i].t;
-                *out_bits |= some[i].bit;
-            }
-        return n;
-    }
-
-    /* x (T,B,I) by w (D,G*H,I), with a bias (D,G*H): (D,T,B,G*H), one product of all steps. */
-    static gn_tensor gn__recurrent_project(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
-                                           const gn_shape *xs, const gn_shape *ws) {
-        gn_tensor rows = gn_reshape_at(GN__AT, x, GN_SHAPE(1, xs->dims[0] * xs->dims[1], xs->dims[2])),
-                  y = gn_matmul_at(GN__AT, rows, gn_transpose_at(GN__AT, w, 1, 2));
-        if (gn__given(bias)) y = gn_add_at(GN__AT, y, gn_unsqueeze_at(GN__AT, bias, 1));
-        return gn_reshape_at(GN__AT, y, GN_SHAPE(ws->dims[0], xs->dims[0], xs->dims[1], ws->dims[1]));
-    }
-
-    gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor r,
-                              const gn_recurrent_desc *desc) {
-        gn_recurrent_desc d = { .cell = GN_CELL_RNN };
-        gn_tensor in[7], bad;
-        int64_t attrs[GN__MAX_ATTRS] = { 0 };
-        gn__type xt, wt, bt;
-        if (desc) d = *desc;
-        if (!gn__known(GN__AT, "recurrent", x, &xt, &bad) || !gn__known(GN__AT, "recurrent", w, &wt, &bad) ||
-            (gn__given(d.bias) && !gn__known(GN__AT, "recurrent", d.bias, &bt, &bad)))
-            return bad;
-        gn_shape s = xt.shape, v = wt.shape;
-        if (s.rank != 3 || v.rank != 3)
-            return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_RANK,
-                              "recurrent: x (T,B,I) and w (D,G*H,I) are needed");
-        if (s.dims[2] != v.dims[2] || gn__count(&s) == 0 || gn__count(&v) == 0 || v.dims[0] > 2)
-            return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_SHAPE,
-                              "recurrent: x (T,B,I) and w (D,G*H,I) are needed, D 1 or 2 and no size of 0");
-        if (gn__given(d.bias) && (bt.shape.rank != 2 || bt.shape.dims[0] != v.dims[0] || bt.shape.dims[1] != v.dims[1]))
-            return gn__refuse(GN__AT, GN__OF_BOTH(w, d.bias), GN_BAD_SHAPE,
-                              "recurrent: for w (D,G*H,I) a bias (D,G*H) is needed");
-        if (d.cell < GN_CELL_RNN || d.cell > GN_CELL_LSTM)
-            return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "recurrent: cell %d is not known", (int)d.cell);
-        attrs[0] = d.cell;
-        attrs[2] = gn__f64_word(d.clip);
-        for (int way = 0; way < (int)v.dims[0]; way++)
-            for (int i = 0; i < 3; i++) {
-                int64_t *a = attrs + GN__RECURRENT_FIXED + GN__RECURRENT_WAY * way + 3 * i;
-                gn_activation act = d.act[way][i];
-                a[0] = act.kind == GN_ACTIVATION_USUAL ? gn__activation_of(d.cell, i) : act.kind;
-                a[1] = gn__f64_word(act.alpha);
-                a[2] = gn__f64_word(act.beta);
-            }
-        in[0] = gn__recurrent_project(GN__AT, x, w, d.bias, &s, &v);
-        in[1] = r;
-        int n = 2 + gn__recurrent_inputs(&d, in + 2, &attrs[1]);
-        return gn__op(file, line, GN_OP_RECURRENT, in, n, -1, attrs,
-                      GN__RECURRENT_FIXED + GN__RECURRENT_WAY * (int)v.dims[0]);
-    }
-
-    /* ---- rotary embedding ---- */
-
-    static bool gn__rotary_above_0(const char *file, int line, gn_tensor x, const char *what, double v,
-                                   gn_tensor *out_bad) {
-        if (v > 0 && isfinite(v)) return true;
-        *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: %s %g is not above 0", what, v);
-        return false;
-    }
-
-    /* YaRN: the pair, as a fraction, that turns so often in the context. */
-    static double gn__rotary_pair(const gn_rotary_desc *d, double turns) {
-        return (double)d->size * log((double)d->context / (turns * 6.283185307179586477)) / (2 * log(d->base));
-    }
-
-    /* The share of each frequency that is divided by the factor, as numbers a, b, c (see the op). */
-    static bool gn__rotary_share(const char *file, int line, gn_tensor x, const gn_rotary_desc *d, double *abc,
-                                 gn_tensor *out_bad) {
-        if (d->scaling == GN_ROTARY_LINEAR) abc[0] = 1;
-        if (d->scaling != GN_ROTARY_YARN && d->scaling != GN_ROTARY_LLAMA3) return true;
-        if (!gn__rotary_above_0(GN__AT, x, "the context", (double)d->context, out_bad)) return false;
-        if (d->scaling == GN_ROTARY_LLAMA3) {
-            double low = d->low_frequency != 0 ? d->low_frequency : 1,
-                   high = d->high_frequency != 0 ? d->high_frequency : 4;
-            if (!gn__rotary_above_0(GN__AT, x, "low_frequency", low, out_bad) ||
-                !gn__rotary_above_0(GN__AT, x, "high_frequency - low_frequency", high - low, out_bad))
-                return false;
-            abc[0] = high / (high - low);
-            abc[2] = -(double)d->context / (6.283185307179586477 * (high - low));
-            return true;
-        }
-        double fast = d->beta_fast != 0 ? d->beta_fast : 32, slow = d->beta_slow != 0 ? d->beta_slow : 1;
-        if (!gn__rotary_above_0(GN__AT, x, "beta_slow", slow, out_bad) ||
-            !gn__rotary_above_0(GN__AT, x, "beta_fast - beta_slow", fast - slow, out_bad) ||
-            !gn__rotary_above_0(GN__AT, x, "base - 1", d->base - 1, out_bad))
-            return false;
-        double first = GN__MAX(floor(gn__rotary_pair(d, fast)), 0.0),
-               end = GN__MIN(ceil(gn__rotary_pair(d, slow)), (double)d->size - 1), length = end - first;
-        if (length == 0) length = 0.001; /* as the method's own code has it: a step instead of a ramp */
-        abc[0] = -first / length;
-        abc[1] = 1 / length;
-        return true;
-    }
-
-    static bool gn__rotary_places(const char *file, int line, gn_tensor positions, gn_tensor *out_bad) {
-        gn__type p;
-        if (!gn__known(GN__AT, "rotary", positions, &p, out_bad)) return false;
-        if (GN__BIT(p.dtype) & GN__INDEX) return true;
-        *out_bad = gn__refuse(GN__AT, GN__OF(positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
-                              gn__dtypes[p.dtype].name);
-        return false;
-    }
-
-    gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
-                                 const gn_rotary_desc *desc) {
-        gn_rotary_desc d = { 0 };
-        gn_tensor bad;
-        double abc[3] = { 0, 0, 0 }, divisor = 1, magnitude = 1;
-        if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
-        if (desc) d = *desc;
-        if (d.base == 0) d.base = 10000;
-        if (d.size < 0 || d.size % 2)
-            return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_SHAPE,
-                              "rotary: %lld elements cannot be turned in pairs", (long long)d.size);
-        if ((unsigned)d.scaling > GN_ROTARY_LLAMA3)
-            return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: scaling %d is not known",
-                              (int)d.scaling);
-        if (!gn__rotary_above_0(GN__AT, positions, "base", d.base, &bad)) return bad;
-        if (d.scaling != GN_ROTARY_PLAIN && !gn__rotary_above_0(GN__AT, positions, "the factor", d.factor, &bad))
-            return bad;
-        if (d.scaling == GN_ROTARY_NTK && d.size < 4)
-            return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT,
-                              "rotary: NTK scaling turns 4 elements or more");
-        if (d.scaling == GN_ROTARY_NTK) d.base *= pow(d.factor, (double)d.size / (double)(d.size - 2));
-        else if (d.scaling != GN_ROTARY_PLAIN) divisor = d.factor;
-        if (!gn__rotary_share(GN__AT, positions, &d, abc, &bad)) return bad;
-        if (d.scaling == GN_ROTARY_YARN)
-            magnitude = d.magnitude != 0 ? d.magnitude : d.factor > 1 ? 0.1 * log(d.factor) + 1 : 1;
-        int64_t attrs[8] = { dtype,
-                             d.size / 2,
-                             gn__f64_word(d.base),
-                             gn__f64_word(divisor),
-                             gn__f64_word(abc[0]),
-                             gn__f64_word(abc[1]),
-                             gn__f64_word(abc[2]),
-                             gn__f64_word(magnitude) };
-        return gn__op(GN__AT, GN_OP_ROTARY_TABLE, &positions, 1, -1, attrs, 8);
-    }
-
-    gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved) {
-        gn_tensor in[2] = { x, table };
-        int64_t bits = interleaved ? 1 : 0;
-        return gn__op(GN__AT, GN_OP_ROTARY, in, 2, -1, &bits, 1);
-    }
-
-    gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions,
-                                const gn_rotary_desc *desc) {
-        gn_rotary_desc d = { 0 };
-        gn__type t;
-        gn_tensor bad;
-        if (desc) d = *desc;
-        if (!gn__known_float(GN__AT, "rotary", x, &t, &bad)) return bad;
-        if (t.shape.rank < 2)
-            return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to %d", GN_MAX_RANK);
-        if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
-        if (d.size == 0) d.size = t.shape.dims[t.shape.rank - 1];
-        if (d.size % 2)
-            return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: %lld elements are to be turned, an odd number",
-                              (long long)d.size);
-        gn_tensor table = gn_rotary_table_at(GN__AT, positions, gn__wide_dtype(t.dtype), &d);
-        return gn_rotary_by_at(GN__AT, x, table, d.interleaved);
-    }
-
-    gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base,
-                           bool interleaved) {
-        gn_rotary_desc d = { .base = base, .interleaved = interleaved };
-        gn_tensor bad;
-        gn__type t;
-        if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
-        if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
-        return gn_rotary_with_at(GN__AT, x, positions, &d);
-    }
-
-    /* ---- sampling ---- */
-
-    /* A parameter of each row, seen beside the row's logits, as f32. */
-    static gn_tensor gn__of_rows(const char *file, int line, gn_tensor a) {
-        gn__type t;
-        gn_tensor bad;
-        if (!gn__known(GN__AT, "sample", a, &t, &bad)) return bad;
-        a = gn__to_dtype(GN__AT, a, GN_F32);
-        return t.shape.rank ? gn_unsqueeze_at(GN__AT, a, -1) : a;
-    }
-
-    static gn_tensor gn__adjusted(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
-        gn_sample_desc d = { 0 };
-        gn__type t;
-        gn_tensor bad;
-        if (desc) d = *desc;
-        if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
-        gn_tensor x = gn__to_dtype(GN__AT, logits, GN_F32), seen = GN_NONE;
-        bool penalised = gn__given(d.repetition) || gn__given(d.presence) || gn__given(d.frequency);
-        if (penalised && !gn__given(d.counts))
-            return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a penalty needs counts of tokens");
-        if (penalised) seen = gn_gt_at(GN__AT, d.counts, gn_like_at(GN__AT, d.counts, 0));
-        if (gn__given(d.repetition)) {
-            gn_tensor by = gn__of_rows(GN__AT, d.repetition);
-            gn_tensor less = gn_where_at(GN__AT, gn_gt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)),
-                                         gn_div_at(GN__AT, x, by), gn_mul_at(GN__AT, x, by));
-            x = gn_where_at(GN__AT, seen, less, x);
-        }
-        if (gn__given(d.presence))
-            x = gn_sub_at(GN__AT, x,
-                          gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.presence), gn__to_dtype(GN__AT, seen, GN_F32)));
-        if (gn__given(d.frequency))
-            x = gn_sub_at(GN__AT, x,
-                          gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.frequency), gn__to_dtype(GN__AT, d.counts, GN_F32)));
-        if (gn__given(d.bias)) x = gn_add_at(GN__AT, x, gn__to_dtype(GN__AT, d.bias, GN_F32));
-        if (gn__given(d.allowed)) x = gn_where_at(GN__AT, d.allowed, x, gn_like_at(GN__AT, x, -INFINITY));
-        gn__type u;
-        if (!gn__known(GN__AT, "sample", x, &u, &bad)) return bad;
-        if (!gn__shape_equal(&t.shape, &u.shape))
-            return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_SHAPE,
-                              "sample: a penalty, bias or mask is larger than the logits");
-        return x;
-    }
-
-    gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
-        gn_tensor x = gn__adjusted(GN__AT, logits, desc);
-        return x.ctx == logits.ctx && x.id == logits.id ? gn_cast_at(GN__AT, x, GN_F32) : x; /* a node of its own */
-    }
-
-    gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
-        gn_tensor in[7], bad;
-        gn__type t;
-        int64_t bits = 0;
-        int n = 3;
-        if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
-        if (!desc || !gn__given(desc->seed) || !gn__given(desc->counter))
-            return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a seed and a counter are needed");
-        const gn_tensor numbers[4] = { desc->temperature, desc->top_k, desc->top_p, desc->min_p };
-        in[0] = gn__adjusted(GN__AT, logits, desc);
-        in[1] = desc->seed;
-        in[2] = desc->counter;
-        for (int i = 0; i < 4; i++) {
-            if (!gn__given(numbers[i])) continue;
-            in[n++] = numbers[i];
-            bits |= (int64_t)1 << i;
-        }
-        return gn__op(GN__AT, GN_OP_SAMPLE, in, n, -1, &bits, 1);
-    }
-
-    void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
-                             gn_tensor *out_tokens) {
-        gn__type t;
-        gn_tensor x;
-        bool ok = gn__known_float(GN__AT, "sample", logits, &t, &x);
-        if (ok) x = gn_log_softmax_at(GN__AT, gn__to_dtype(GN__AT, logits, GN_F32), -1);
-        gn_topk_at(GN__AT, x, n, -1, true, out_log_probs, out_tokens);
-    }
-
-    /* ---- losses: means over everything, 0-d ---- */
-
-    static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d) {
-        return gn__to_dtype(GN__AT, gn_mean_at(GN__AT, a, GN_ALL_AXES, false), d);
-    }
-
-    /* log(a), or log(1 - a), but -100 where it is less; there its slope is 0. */
-    static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
-        gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)),
-                  x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
-        gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
-        return gn_where_at(GN__AT, end, least, gn_where_at(GN__AT, gn_le_at(GN__AT, y, least), least, y));
-    }
-
-    /* A float input and a target of its shape. */
-    static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out,
-                               gn_tensor *out_bad) {
-        gn__type t;
-        if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, op, target, &t, out_bad)) return false;
-        if (gn__shape_equal(&out->shape, &t.shape)) return true;
-        *out_bad = gn__refuse(GN__AT, GN__OF_BOTH(a, target), GN_BAD_SHAPE,
-                              "%s: the target must have the shape of the input", op);
-        return false;
-    }
-
-    gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
-        gn__type t;
-        gn_tensor bad;
-        if (!gn__known_pair(GN__AT, "bce_loss", p, target, &t, &bad)) return bad;
-        gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target),
-                  yes = gn_mul_at(GN__AT, y, gn__log_cut(GN__AT, x, false));
-        gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), gn__log_cut(GN__AT, x, true));
-        return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
-    }
-
-    gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
-        gn__type t;
-        gn_tensor bad;
-        if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
-        gn_tensor x = gn__widened(GN__AT, logits);
-        return gn__mean_as(GN__AT,
-                           gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x),
-                                     gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))),
-                           t.dtype);
-    }
-
-    gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
-        gn__type t, u;
-        gn_tensor bad;
-        if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, "nll_loss", targets, &u, &bad))
-            return bad;
-        gn_shape rows = t.shape;
-        rows.rank--;
-        if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape))
-            return gn__refuse(GN__AT, GN__OF_BOTH(log_p, targets), GN_BAD_SHAPE,
-                              "nll_loss: targets must have the shape of log_p without the last axis");
-        gn_tensor hit = gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1));
-        return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
-    }
-
-    gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
-        gn__type t, u;
-        gn_tensor bad;
-        if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad) || !gn__known(GN__AT, "kl_loss", q, &u, &bad))
-            return bad;
-        gn_tensor x = gn__widened(GN__AT, log_p),
-                  y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype)),
-                  some = gn__is_set(GN__AT, y);
-        /* no log of 0, also in the gradient */
-        gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));
-        gn_tensor ratio = gn_sub_at(GN__AT, log_q, x),
-                  terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
-        return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
-    }
-
-    gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
-        gn__type t, u;
-        gn_tensor bad;
-        if (!gn__known(GN__AT, "smooth_l1_loss", a, &t, &bad) || !gn__known(GN__AT, "smooth_l1_loss", b, &u, &bad))
-            return bad;
-        if (!gn__is_float(gn__promoted(&t, &u)))
-            return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "smooth_l1_loss does not take %s",
-                              gn__dtypes[t.dtype].name);
-        if (!gn__is_float(t.dtype)) t.dtype = gn__promoted(&t, &u);
-        if (!(beta >= 0))
-            return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
-        gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
-        if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
-        gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, d), gn__like(GN__AT, "smooth_l1_loss", d, 0.5 / beta)),
-                  far = gn_add_c_at(GN__AT, d, -0.5 * beta);
-        return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far),
-                           t.dtype);
-    }
-
-    gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
-                                         double smoothing) {
-        gn__type t;
-        gn_tensor bad;
-        if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
-        if (!(smoothing >= 0 && smoothing <= 1))
-            return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT,
-                              "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
-        gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
-        /* 0 times the other classes' infinities would be NaN */
-        if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);
-        gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
-        return gn__to_dtype(GN__AT,
-                            gn_add_at(GN__AT, gn_mul_c_at(GN__AT, hit, 1 - smoothing),
-                                      gn_mul_c_at(GN__AT, all, smoothing)),
-                            t.dtype);
-    }
-
-    /* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */
-
-    typedef struct gn__term {
+/* The inputs of the op behind x wT, and its bits. */
+static int gn__recurrent_inputs(const gn_recurrent_desc *d, gn_tensor *in, int64_t *out_bits) {
+    const struct {
         gn_tensor t;
-        char labels[GN_MAX_RANK + 1];
-        int n;
-    } gn__term;
+        int64_t bit;
+    } some[] = { { d->recurrent_bias, GN__RECURRENT_BIAS },
+                 { d->lengths, GN__RECURRENT_LENGTHS },
+                 { d->h0, GN__RECURRENT_H0 },
+                 { d->c0, GN__RECURRENT_C0 },
+                 { d->peepholes, GN__RECURRENT_PEEPHOLES } };
+    int n = 0;
+    *out_bits = (d->reverse ? GN__RECURRENT_REVERSE : 0) | (d->onnx_gates ? GN__RECURRENT_ONNX : 0) |
+                (d->reset_first ? GN__RECURRENT_RESET_FIRST : 0) | (d->coupled ? GN__RECURRENT_COUPLED : 0);
+    for (size_t i = 0; i < GN__LENGTH(some); i++)
+        if (gn__given(some[i].t)) {
+            in[n++] = some[i].t;
+            *out_bits |= some[i].bit;
+        }
+    return n;
+}
 
-    typedef struct gn__einsum {
-        const char *file;
-        int line;
-        gn_ctx *g;
-        const gn_tensor *in;
-        int n;
-        gn_tensor bad;     /* what to return when something failed */
-        int64_t size[128]; /* of each label, 0 with seen false */
-        bool seen[128];
-        char out[GN_MAX_RANK + 1];
-        int n_out;
-    } gn__einsum;
+/* x (T,B,I) by w (D,G*H,I), with a bias (D,G*H): (D,T,B,G*H), one product of all steps. */
+static gn_tensor gn__recurrent_project(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
+                                       const gn_shape *xs, const gn_shape *ws) {
+    gn_tensor rows = gn_reshape_at(GN__AT, x, GN_SHAPE(1, xs->dims[0] * xs->dims[1], xs->dims[2])),
+              y = gn_matmul_at(GN__AT, rows, gn_transpose_at(GN__AT, w, 1, 2));
+    if (gn__given(bias)) y = gn_add_at(GN__AT, y, gn_unsqueeze_at(GN__AT, bias, 1));
+    return gn_reshape_at(GN__AT, y, GN_SHAPE(ws->dims[0], xs->dims[0], xs->dims[1], ws->dims[1]));
+}
 
-    static bool gn__einsum_bad(gn__einsum * e, gn_result r, const char *why, char label) {
-        char text[2] = { label, 0 };
-        e->bad = gn__refuse(e->file, e->line, e->g, e->in, e->n, r, "einsum: %s%s%s%s", why, label ? " '" : "", text,
-                            label ? "'" : "");
+gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor r,
+                          const gn_recurrent_desc *desc) {
+    gn_recurrent_desc d = { .cell = GN_CELL_RNN };
+    gn_tensor in[7], bad;
+    int64_t attrs[GN__MAX_ATTRS] = { 0 };
+    gn__type xt, wt, bt;
+    if (desc) d = *desc;
+    if (!gn__known(GN__AT, "recurrent", x, &xt, &bad) || !gn__known(GN__AT, "recurrent", w, &wt, &bad) ||
+        (gn__given(d.bias) && !gn__known(GN__AT, "recurrent", d.bias, &bt, &bad)))
+        return bad;
+    gn_shape s = xt.shape, v = wt.shape;
+    if (s.rank != 3 || v.rank != 3)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_RANK, "recurrent: x (T,B,I) and w (D,G*H,I) are needed");
+    if (s.dims[2] != v.dims[2] || gn__count(&s) == 0 || gn__count(&v) == 0 || v.dims[0] > 2)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_SHAPE,
+                          "recurrent: x (T,B,I) and w (D,G*H,I) are needed, D 1 or 2 and no size of 0");
+    if (gn__given(d.bias) && (bt.shape.rank != 2 || bt.shape.dims[0] != v.dims[0] || bt.shape.dims[1] != v.dims[1]))
+        return gn__refuse(GN__AT, GN__OF_BOTH(w, d.bias), GN_BAD_SHAPE,
+                          "recurrent: for w (D,G*H,I) a bias (D,G*H) is needed");
+    if (d.cell < GN_CELL_RNN || d.cell > GN_CELL_LSTM)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "recurrent: cell %d is not known", (int)d.cell);
+    attrs[0] = d.cell;
+    attrs[2] = gn__f64_word(d.clip);
+    for (int way = 0; way < (int)v.dims[0]; way++)
+        for (int i = 0; i < 3; i++) {
+            int64_t *a = attrs + GN__RECURRENT_FIXED + GN__RECURRENT_WAY * way + 3 * i;
+            gn_activation act = d.act[way][i];
+            a[0] = act.kind == GN_ACTIVATION_USUAL ? gn__activation_of(d.cell, i) : act.kind;
+            a[1] = gn__f64_word(act.alpha);
+            a[2] = gn__f64_word(act.beta);
+        }
+    in[0] = gn__recurrent_project(GN__AT, x, w, d.bias, &s, &v);
+    in[1] = r;
+    int n = 2 + gn__recurrent_inputs(&d, in + 2, &attrs[1]);
+    return gn__op(file, line, GN_OP_RECURRENT, in, n, -1, attrs,
+                  GN__RECURRENT_FIXED + GN__RECURRENT_WAY * (int)v.dims[0]);
+}
+
+/* ---- rotary embedding ---- */
+
+static bool gn__rotary_above_0(const char *file, int line, gn_tensor x, const char *what, double v,
+                               gn_tensor *out_bad) {
+    if (v > 0 && isfinite(v)) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "rotary: %s %g is not above 0", what, v);
+    return false;
+}
+
+/* YaRN: the pair, as a fraction, that turns so often in the context. */
+static double gn__rotary_pair(const gn_rotary_desc *d, double turns) {
+    return (double)d->size * log((double)d->context / (turns * 6.283185307179586477)) / (2 * log(d->base));
+}
+
+/* The share of each frequency that is divided by the factor, as numbers a, b, c (see the op). */
+static bool gn__rotary_share(const char *file, int line, gn_tensor x, const gn_rotary_desc *d, double *abc,
+                             gn_tensor *out_bad) {
+    if (d->scaling == GN_ROTARY_LINEAR) abc[0] = 1;
+    if (d->scaling != GN_ROTARY_YARN && d->scaling != GN_ROTARY_LLAMA3) return true;
+    if (!gn__rotary_above_0(GN__AT, x, "the context", (double)d->context, out_bad)) return false;
+    if (d->scaling == GN_ROTARY_LLAMA3) {
+        double low = d->low_frequency != 0 ? d->low_frequency : 1,
+               high = d->high_frequency != 0 ? d->high_frequency : 4;
+        if (!gn__rotary_above_0(GN__AT, x, "low_frequency", low, out_bad) ||
+            !gn__rotary_above_0(GN__AT, x, "high_frequency - low_frequency", high - low, out_bad))
+            return false;
+        abc[0] = high / (high - low);
+        abc[2] = -(double)d->context / (6.283185307179586477 * (high - low));
+        return true;
+    }
+    double fast = d->beta_fast != 0 ? d->beta_fast : 32, slow = d->beta_slow != 0 ? d->beta_slow : 1;
+    if (!gn__rotary_above_0(GN__AT, x, "beta_slow", slow, out_bad) ||
+        !gn__rotary_above_0(GN__AT, x, "beta_fast - beta_slow", fast - slow, out_bad) ||
+        !gn__rotary_above_0(GN__AT, x, "base - 1", d->base - 1, out_bad))
         return false;
-    }
+    double first = GN__MAX(floor(gn__rotary_pair(d, fast)), 0.0),
+           end = GN__MIN(ceil(gn__rotary_pair(d, slow)), (double)d->size - 1), length = end - first;
+    if (length == 0) length = 0.001; /* as the method's own code has it: a step instead of a ramp */
+    abc[0] = -first / length;
+    abc[1] = 1 / length;
+    return true;
+}
 
-    static bool gn__label_ok(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-    static bool gn__has_label(const char *labels, int n, char c) {
-        return n > 0 && memchr(labels, c, (size_t)n) != NULL;
-    }
+static bool gn__rotary_places(const char *file, int line, gn_tensor positions, gn_tensor *out_bad) {
+    gn__type p;
+    if (!gn__known(GN__AT, "rotary", positions, &p, out_bad)) return false;
+    if (GN__BIT(p.dtype) & GN__INDEX) return true;
+    *out_bad = gn__refuse(GN__AT, GN__OF(positions), GN_BAD_DTYPE, "rotary: a position cannot be %s",
+                          gn__dtypes[p.dtype].name);
+    return false;
+}
 
-    /* The next axis of an operand has this label: a letter, or a digit for one of an ellipsis, counted so that the last is
+gn_tensor gn_rotary_table_at(const char *file, int line, gn_tensor positions, gn_dtype dtype,
+                             const gn_rotary_desc *desc) {
+    gn_rotary_desc d = { 0 };
+    gn_tensor bad;
+    double abc[3] = { 0, 0, 0 }, divisor = 1, magnitude = 1;
+    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+    if (desc) d = *desc;
+    if (d.base == 0) d.base = 10000;
+    if (d.size < 0 || d.size % 2)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_SHAPE, "rotary: %lld elements cannot be turned in pairs",
+                          (long long)d.size);
+    if ((unsigned)d.scaling > GN_ROTARY_LLAMA3)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: scaling %d is not known",
+                          (int)d.scaling);
+    if (!gn__rotary_above_0(GN__AT, positions, "base", d.base, &bad)) return bad;
+    if (d.scaling != GN_ROTARY_PLAIN && !gn__rotary_above_0(GN__AT, positions, "the factor", d.factor, &bad))
+        return bad;
+    if (d.scaling == GN_ROTARY_NTK && d.size < 4)
+        return gn__refuse(GN__AT, GN__OF(positions), GN_BAD_ARGUMENT, "rotary: NTK scaling turns 4 elements or more");
+    if (d.scaling == GN_ROTARY_NTK) d.base *= pow(d.factor, (double)d.size / (double)(d.size - 2));
+    else if (d.scaling != GN_ROTARY_PLAIN) divisor = d.factor;
+    if (!gn__rotary_share(GN__AT, positions, &d, abc, &bad)) return bad;
+    if (d.scaling == GN_ROTARY_YARN)
+        magnitude = d.magnitude != 0 ? d.magnitude : d.factor > 1 ? 0.1 * log(d.factor) + 1 : 1;
+    int64_t attrs[8] = { dtype,
+                         d.size / 2,
+                         gn__f64_word(d.base),
+                         gn__f64_word(divisor),
+                         gn__f64_word(abc[0]),
+                         gn__f64_word(abc[1]),
+                         gn__f64_word(abc[2]),
+                         gn__f64_word(magnitude) };
+    return gn__op(GN__AT, GN_OP_ROTARY_TABLE, &positions, 1, -1, attrs, 8);
+}
+
+gn_tensor gn_rotary_by_at(const char *file, int line, gn_tensor x, gn_tensor table, bool interleaved) {
+    gn_tensor in[2] = { x, table };
+    int64_t bits = interleaved ? 1 : 0;
+    return gn__op(GN__AT, GN_OP_ROTARY, in, 2, -1, &bits, 1);
+}
+
+gn_tensor gn_rotary_with_at(const char *file, int line, gn_tensor x, gn_tensor positions, const gn_rotary_desc *desc) {
+    gn_rotary_desc d = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "rotary", x, &t, &bad)) return bad;
+    if (t.shape.rank < 2)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_RANK, "rotary takes (…,T,D) of rank 2 to %d", GN_MAX_RANK);
+    if (!gn__rotary_places(GN__AT, positions, &bad)) return bad;
+    if (d.size == 0) d.size = t.shape.dims[t.shape.rank - 1];
+    if (d.size % 2)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_SHAPE, "rotary: %lld elements are to be turned, an odd number",
+                          (long long)d.size);
+    gn_tensor table = gn_rotary_table_at(GN__AT, positions, gn__wide_dtype(t.dtype), &d);
+    return gn_rotary_by_at(GN__AT, x, table, d.interleaved);
+}
+
+gn_tensor gn_rotary_at(const char *file, int line, gn_tensor x, gn_tensor positions, double base, bool interleaved) {
+    gn_rotary_desc d = { .base = base, .interleaved = interleaved };
+    gn_tensor bad;
+    gn__type t;
+    if (!gn__known(GN__AT, "rotary", x, &t, &bad)) return bad;
+    if (!gn__rotary_above_0(GN__AT, x, "base", base, &bad)) return bad;
+    return gn_rotary_with_at(GN__AT, x, positions, &d);
+}
+
+/* ---- sampling ---- */
+
+/* A parameter of each row, seen beside the row's logits, as f32. */
+static gn_tensor gn__of_rows(const char *file, int line, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "sample", a, &t, &bad)) return bad;
+    a = gn__to_dtype(GN__AT, a, GN_F32);
+    return t.shape.rank ? gn_unsqueeze_at(GN__AT, a, -1) : a;
+}
+
+static gn_tensor gn__adjusted(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_sample_desc d = { 0 };
+    gn__type t;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+    gn_tensor x = gn__to_dtype(GN__AT, logits, GN_F32), seen = GN_NONE;
+    bool penalised = gn__given(d.repetition) || gn__given(d.presence) || gn__given(d.frequency);
+    if (penalised && !gn__given(d.counts))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a penalty needs counts of tokens");
+    if (penalised) seen = gn_gt_at(GN__AT, d.counts, gn_like_at(GN__AT, d.counts, 0));
+    if (gn__given(d.repetition)) {
+        gn_tensor by = gn__of_rows(GN__AT, d.repetition);
+        gn_tensor less = gn_where_at(GN__AT, gn_gt_at(GN__AT, x, gn_like_at(GN__AT, x, 0)), gn_div_at(GN__AT, x, by),
+                                     gn_mul_at(GN__AT, x, by));
+        x = gn_where_at(GN__AT, seen, less, x);
+    }
+    if (gn__given(d.presence))
+        x = gn_sub_at(GN__AT, x,
+                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.presence), gn__to_dtype(GN__AT, seen, GN_F32)));
+    if (gn__given(d.frequency))
+        x = gn_sub_at(GN__AT, x,
+                      gn_mul_at(GN__AT, gn__of_rows(GN__AT, d.frequency), gn__to_dtype(GN__AT, d.counts, GN_F32)));
+    if (gn__given(d.bias)) x = gn_add_at(GN__AT, x, gn__to_dtype(GN__AT, d.bias, GN_F32));
+    if (gn__given(d.allowed)) x = gn_where_at(GN__AT, d.allowed, x, gn_like_at(GN__AT, x, -INFINITY));
+    gn__type u;
+    if (!gn__known(GN__AT, "sample", x, &u, &bad)) return bad;
+    if (!gn__shape_equal(&t.shape, &u.shape))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_SHAPE,
+                          "sample: a penalty, bias or mask is larger than the logits");
+    return x;
+}
+
+gn_tensor gn_adjust_logits_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_tensor x = gn__adjusted(GN__AT, logits, desc);
+    return x.ctx == logits.ctx && x.id == logits.id ? gn_cast_at(GN__AT, x, GN_F32) : x; /* a node of its own */
+}
+
+gn_tensor gn_sample_at(const char *file, int line, gn_tensor logits, const gn_sample_desc *desc) {
+    gn_tensor in[7], bad;
+    gn__type t;
+    int64_t bits = 0;
+    int n = 3;
+    if (!gn__known_float(GN__AT, "sample", logits, &t, &bad)) return bad;
+    if (!desc || !gn__given(desc->seed) || !gn__given(desc->counter))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT, "sample: a seed and a counter are needed");
+    const gn_tensor numbers[4] = { desc->temperature, desc->top_k, desc->top_p, desc->min_p };
+    in[0] = gn__adjusted(GN__AT, logits, desc);
+    in[1] = desc->seed;
+    in[2] = desc->counter;
+    for (int i = 0; i < 4; i++) {
+        if (!gn__given(numbers[i])) continue;
+        in[n++] = numbers[i];
+        bits |= (int64_t)1 << i;
+    }
+    return gn__op(GN__AT, GN_OP_SAMPLE, in, n, -1, &bits, 1);
+}
+
+void gn_top_log_probs_at(const char *file, int line, gn_tensor logits, int64_t n, gn_tensor *out_log_probs,
+                         gn_tensor *out_tokens) {
+    gn__type t;
+    gn_tensor x;
+    bool ok = gn__known_float(GN__AT, "sample", logits, &t, &x);
+    if (ok) x = gn_log_softmax_at(GN__AT, gn__to_dtype(GN__AT, logits, GN_F32), -1);
+    gn_topk_at(GN__AT, x, n, -1, true, out_log_probs, out_tokens);
+}
+
+/* ---- losses: means over everything, 0-d ---- */
+
+static gn_tensor gn__mean_as(const char *file, int line, gn_tensor a, gn_dtype d) {
+    return gn__to_dtype(GN__AT, gn_mean_at(GN__AT, a, GN_ALL_AXES, false), d);
+}
+
+/* log(a), or log(1 - a), but -100 where it is less; there its slope is 0. */
+static gn_tensor gn__log_cut(const char *file, int line, gn_tensor a, bool from_one) {
+    gn_tensor least = gn_like_at(GN__AT, a, -100), end = gn_eq_at(GN__AT, a, gn_like_at(GN__AT, a, from_one)),
+              x = gn_where_at(GN__AT, end, gn_like_at(GN__AT, a, !from_one), a);
+    gn_tensor y = from_one ? gn_log1p_at(GN__AT, gn_neg_at(GN__AT, x)) : gn_log_at(GN__AT, x);
+    return gn_where_at(GN__AT, end, least, gn_where_at(GN__AT, gn_le_at(GN__AT, y, least), least, y));
+}
+
+/* A float input and a target of its shape. */
+static bool gn__known_pair(const char *file, int line, const char *op, gn_tensor a, gn_tensor target, gn__type *out,
+                           gn_tensor *out_bad) {
+    gn__type t;
+    if (!gn__known_float(GN__AT, op, a, out, out_bad) || !gn__known(GN__AT, op, target, &t, out_bad)) return false;
+    if (gn__shape_equal(&out->shape, &t.shape)) return true;
+    *out_bad =
+        gn__refuse(GN__AT, GN__OF_BOTH(a, target), GN_BAD_SHAPE, "%s: the target must have the shape of the input", op);
+    return false;
+}
+
+gn_tensor gn_bce_loss_at(const char *file, int line, gn_tensor p, gn_tensor target) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_pair(GN__AT, "bce_loss", p, target, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, p), y = gn__widened(GN__AT, target),
+              yes = gn_mul_at(GN__AT, y, gn__log_cut(GN__AT, x, false));
+    gn_tensor no = gn_mul_at(GN__AT, gn_sub_at(GN__AT, gn_like_at(GN__AT, y, 1), y), gn__log_cut(GN__AT, x, true));
+    return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn_add_at(GN__AT, yes, no)), t.dtype);
+}
+
+gn_tensor gn_bce_logits_loss_at(const char *file, int line, gn_tensor logits, gn_tensor target) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_pair(GN__AT, "bce_logits_loss", logits, target, &t, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, logits);
+    return gn__mean_as(GN__AT,
+                       gn_sub_at(GN__AT, gn_softplus_at(GN__AT, x), gn_mul_at(GN__AT, x, gn__widened(GN__AT, target))),
+                       t.dtype);
+}
+
+gn_tensor gn_nll_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor targets) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "nll_loss", log_p, &t, &bad) || !gn__known(GN__AT, "nll_loss", targets, &u, &bad))
+        return bad;
+    gn_shape rows = t.shape;
+    rows.rank--;
+    if (rows.rank < 0 || !gn__shape_equal(&rows, &u.shape))
+        return gn__refuse(GN__AT, GN__OF_BOTH(log_p, targets), GN_BAD_SHAPE,
+                          "nll_loss: targets must have the shape of log_p without the last axis");
+    gn_tensor hit = gn_gather_at(GN__AT, log_p, -1, gn_unsqueeze_at(GN__AT, targets, -1));
+    return gn__mean_as(GN__AT, gn_neg_at(GN__AT, gn__widened(GN__AT, hit)), t.dtype);
+}
+
+gn_tensor gn_kl_loss_at(const char *file, int line, gn_tensor log_p, gn_tensor q) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "kl_loss", log_p, &t, &bad) || !gn__known(GN__AT, "kl_loss", q, &u, &bad)) return bad;
+    gn_tensor x = gn__widened(GN__AT, log_p),
+              y = gn__widened(GN__AT, gn__to_dtype(GN__AT, q, gn__is_float(u.dtype) ? u.dtype : t.dtype)),
+              some = gn__is_set(GN__AT, y);
+    /* no log of 0, also in the gradient */
+    gn_tensor log_q = gn_log_at(GN__AT, gn_where_at(GN__AT, some, y, gn_like_at(GN__AT, y, 1)));
+    gn_tensor ratio = gn_sub_at(GN__AT, log_q, x),
+              terms = gn_mul_at(GN__AT, y, gn_where_at(GN__AT, some, ratio, gn_like_at(GN__AT, ratio, 0)));
+    return gn__mean_as(GN__AT, gn_sum_at(GN__AT, terms, gn__one_axis(-1), false), t.dtype);
+}
+
+gn_tensor gn_smooth_l1_loss_at(const char *file, int line, gn_tensor a, gn_tensor b, double beta) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known(GN__AT, "smooth_l1_loss", a, &t, &bad) || !gn__known(GN__AT, "smooth_l1_loss", b, &u, &bad))
+        return bad;
+    if (!gn__is_float(gn__promoted(&t, &u)))
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "smooth_l1_loss does not take %s",
+                          gn__dtypes[t.dtype].name);
+    if (!gn__is_float(t.dtype)) t.dtype = gn__promoted(&t, &u);
+    if (!(beta >= 0)) return gn__refuse(GN__AT, GN__OF(a), GN_BAD_ARGUMENT, "smooth_l1_loss: beta %g is below 0", beta);
+    gn_tensor d = gn_abs_at(GN__AT, gn_sub_at(GN__AT, gn__widened(GN__AT, a), gn__widened(GN__AT, b)));
+    if (beta == 0) return gn__mean_as(GN__AT, d, t.dtype);
+    gn_tensor near = gn_mul_at(GN__AT, gn_square_at(GN__AT, d), gn__like(GN__AT, "smooth_l1_loss", d, 0.5 / beta)),
+              far = gn_add_c_at(GN__AT, d, -0.5 * beta);
+    return gn__mean_as(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, d, gn_like_at(GN__AT, d, beta)), near, far),
+                       t.dtype);
+}
+
+gn_tensor gn_cross_entropy_smooth_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
+                                     double smoothing) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "cross_entropy_smooth", logits, &t, &bad)) return bad;
+    if (!(smoothing >= 0 && smoothing <= 1))
+        return gn__refuse(GN__AT, GN__OF(logits), GN_BAD_ARGUMENT,
+                          "cross_entropy_smooth: smoothing %g is outside 0 to 1", smoothing);
+    gn_tensor x = gn__widened(GN__AT, logits), hit = gn_cross_entropy_at(GN__AT, x, targets);
+    /* 0 times the other classes' infinities would be NaN */
+    if (smoothing == 0) return gn__to_dtype(GN__AT, hit, t.dtype);
+    gn_tensor all = gn_neg_at(GN__AT, gn_mean_at(GN__AT, gn_log_softmax_at(GN__AT, x, -1), GN_ALL_AXES, false));
+    return gn__to_dtype(GN__AT,
+                        gn_add_at(GN__AT, gn_mul_c_at(GN__AT, hit, 1 - smoothing), gn_mul_c_at(GN__AT, all, smoothing)),
+                        t.dtype);
+}
+
+/* ---- einsum: operands are taken in from left to right; each pair becomes (batch,M,K) @ (batch,K,N) ---- */
+
+typedef struct gn__term {
+    gn_tensor t;
+    char labels[GN_MAX_RANK + 1];
+    int n;
+} gn__term;
+
+typedef struct gn__einsum {
+    const char *file;
+    int line;
+    gn_ctx *g;
+    const gn_tensor *in;
+    int n;
+    gn_tensor bad;     /* what to return when something failed */
+    int64_t size[128]; /* of each label, 0 with seen false */
+    bool seen[128];
+    char out[GN_MAX_RANK + 1];
+    int n_out;
+} gn__einsum;
+
+static bool gn__einsum_bad(gn__einsum *e, gn_result r, const char *why, char label) {
+    char text[2] = { label, 0 };
+    e->bad = gn__refuse(e->file, e->line, e->g, e->in, e->n, r, "einsum: %s%s%s%s", why, label ? " '" : "", text,
+                        label ? "'" : "");
+    return false;
+}
+
+static bool gn__label_ok(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+static bool gn__has_label(const char *labels, int n, char c) { return n > 0 && memchr(labels, c, (size_t)n) != NULL; }
+
+/* The next axis of an operand has this label: a letter, or a digit for one of an ellipsis, counted so that the last is
    '7'. */
-    static bool gn__einsum_axis(gn__einsum * e, const gn_shape *s, gn__term *out, char c) {
-        if (out->n == s->rank) return gn__einsum_bad(e, GN_BAD_RANK, "more labels than axes at", c);
-        int64_t d = s->dims[out->n], *size = &e->size[(int)c];
-        if (e->seen[(int)c] && *size != d && (c >= 'A' || (d != 1 && *size != 1)))
-            return gn__einsum_bad(e, GN_BAD_SHAPE, "two sizes for", c < 'A' ? '.' : c);
-        if (!e->seen[(int)c] || *size == 1) *size = d;
-        e->seen[(int)c] = true;
-        out->labels[out->n++] = c;
-        return true;
-    }
+static bool gn__einsum_axis(gn__einsum *e, const gn_shape *s, gn__term *out, char c) {
+    if (out->n == s->rank) return gn__einsum_bad(e, GN_BAD_RANK, "more labels than axes at", c);
+    int64_t d = s->dims[out->n], *size = &e->size[(int)c];
+    if (e->seen[(int)c] && *size != d && (c >= 'A' || (d != 1 && *size != 1)))
+        return gn__einsum_bad(e, GN_BAD_SHAPE, "two sizes for", c < 'A' ? '.' : c);
+    if (!e->seen[(int)c] || *size == 1) *size = d;
+    e->seen[(int)c] = true;
+    out->labels[out->n++] = c;
+    return true;
+}
 
-    /* "..." at *at, in an operand that begins at `begin`: the axes that its letters leave. */
-    static bool gn__einsum_dots(gn__einsum * e, const char *begin, const char **at, const gn_shape *s, gn__term *out) {
-        int left = s->rank;
-        for (const char *p = begin; *p && *p != ',' && *p != '-'; p++) left -= gn__label_ok(*p);
-        if (strncmp(*at, "...", 3) != 0 || memchr(begin, '.', (size_t)(*at - begin)))
-            return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in a tensor", 0);
-        *at += 2;
-        while (left > 0)
-            if (!gn__einsum_axis(e, s, out, (char)('8' - left--))) return false;
-        return true;
-    }
+/* "..." at *at, in an operand that begins at `begin`: the axes that its letters leave. */
+static bool gn__einsum_dots(gn__einsum *e, const char *begin, const char **at, const gn_shape *s, gn__term *out) {
+    int left = s->rank;
+    for (const char *p = begin; *p && *p != ',' && *p != '-'; p++) left -= gn__label_ok(*p);
+    if (strncmp(*at, "...", 3) != 0 || memchr(begin, '.', (size_t)(*at - begin)))
+        return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in a tensor", 0);
+    *at += 2;
+    while (left > 0)
+        if (!gn__einsum_axis(e, s, out, (char)('8' - left--))) return false;
+    return true;
+}
 
-    /* The labels of one operand from *at on; a repeated label takes the diagonal. */
-    static bool gn__einsum_operand(gn__einsum * e, const char **at, gn_tensor t, gn__term *out) {
-        gn__type type;
-        const char *begin = *at;
-        bool grows = false;
-        out->t = t;
-        out->n = 0;
-        if (!gn__known(e->file, e->line, "einsum", t, &type, &e->bad)) return false;
-        for (; **at && **at != ',' && **at != '-'; ++*at) {
-            char c = **at;
-            if (c == ' ') continue;
-            if (c != '.' && !gn__label_ok(c)) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "a label is a letter, not", c);
-            if (!(c == '.' ? gn__einsum_dots(e, begin, at, &type.shape, out) : gn__einsum_axis(e, &type.shape, out, c)))
-                return false;
+/* The labels of one operand from *at on; a repeated label takes the diagonal. */
+static bool gn__einsum_operand(gn__einsum *e, const char **at, gn_tensor t, gn__term *out) {
+    gn__type type;
+    const char *begin = *at;
+    bool grows = false;
+    out->t = t;
+    out->n = 0;
+    if (!gn__known(e->file, e->line, "einsum", t, &type, &e->bad)) return false;
+    for (; **at && **at != ',' && **at != '-'; ++*at) {
+        char c = **at;
+        if (c == ' ') continue;
+        if (c != '.' && !gn__label_ok(c)) return gn__einsum_bad(e, GN_BAD_ARGUMENT, "a label is a letter, not", c);
+        if (!(c == '.' ? gn__einsum_dots(e, begin, at, &type.shape, out) : gn__einsum_axis(e, &type.shape, out, c)))
+            return false;
+    }
+    if (out->n != type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "fewer labels than axes", 0);
+    for (int i = 0; i < out->n; i++) {
+        grows = grows || type.shape.dims[i] != e->size[(int)out->labels[i]];
+        type.shape.dims[i] = e->size[(int)out->labels[i]];
+    }
+    if (grows) out->t = gn_broadcast_at(e->file, e->line, out->t, type.shape);
+    for (int i = 0; i < out->n; i++)
+        for (int j = i + 1; j < out->n; j++) {
+            if (out->labels[i] != out->labels[j]) continue;
+            char c = out->labels[i];
+            out->t = gn_diagonal_at(e->file, e->line, out->t, 0, i, j);
+            memmove(out->labels + j, out->labels + j + 1, (size_t)(out->n - j - 1));
+            memmove(out->labels + i, out->labels + i + 1, (size_t)(out->n - i - 2));
+            out->labels[out->n - 2] = c;
+            out->n--;
+            i = -1; /* the axes have moved */
+            break;
         }
-        if (out->n != type.shape.rank) return gn__einsum_bad(e, GN_BAD_RANK, "fewer labels than axes", 0);
-        for (int i = 0; i < out->n; i++) {
-            grows = grows || type.shape.dims[i] != e->size[(int)out->labels[i]];
-            type.shape.dims[i] = e->size[(int)out->labels[i]];
-        }
-        if (grows) out->t = gn_broadcast_at(e->file, e->line, out->t, type.shape);
-        for (int i = 0; i < out->n; i++)
-            for (int j = i + 1; j < out->n; j++) {
-                if (out->labels[i] != out->labels[j]) continue;
-                char c = out->labels[i];
-                out->t = gn_diagonal_at(e->file, e->line, out->t, 0, i, j);
-                memmove(out->labels + j, out->labels + j + 1, (size_t)(out->n - j - 1));
-                memmove(out->labels + i, out->labels + i + 1, (size_t)(out->n - i - 2));
-                out->labels[out->n - 2] = c;
-                out->n--;
-                i = -1; /* the axes have moved */
-                break;
-            }
-        return true;
-    }
+    return true;
+}
 
-    static bool gn__einsum_out(gn__einsum * e, char c) {
-        if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
-        e->out[e->n_out++] = c;
-        return true;
-    }
+static bool gn__einsum_out(gn__einsum *e, char c) {
+    if (e->n_out == GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "the output has more than 8 axes", 0);
+    e->out[e->n_out++] = c;
+    return true;
+}
 
-    /* The axes of the ellipsis. */
-    static bool gn__einsum_out_dots(gn__einsum * e) {
-        for (char c = '0'; c < '8'; c++)
-            if (e->seen[(int)c] && !gn__einsum_out(e, c)) return false;
-        return true;
-    }
+/* The axes of the ellipsis. */
+static bool gn__einsum_out_dots(gn__einsum *e) {
+    for (char c = '0'; c < '8'; c++)
+        if (e->seen[(int)c] && !gn__einsum_out(e, c)) return false;
+    return true;
+}
 
-    /* Labels after "->"; without it the ellipsis, then those that occur once, in alphabetical order. `text` is all
+/* Labels after "->"; without it the ellipsis, then those that occur once, in alphabetical order. `text` is all
    operands' text. */
-    static bool gn__einsum_output(gn__einsum * e, const char *text, const char *at) {
-        if (*at == '-') {
-            if (at[1] != '>') return gn__einsum_bad(e, GN_BAD_ARGUMENT, "'-' without '>'", 0);
-            const char *begin = at += 2;
-            for (; *at; at++) {
-                if (*at == ' ') continue;
-                if (*at == '.') {
-                    if (strncmp(at, "...", 3) != 0 || memchr(begin, '.', (size_t)(at - begin)))
-                        return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in the output", 0);
-                    at += 2;
-                    if (!gn__einsum_out_dots(e)) return false;
-                    continue;
-                }
-                if (!gn__label_ok(*at) || !e->seen[(int)*at] || gn__has_label(e->out, e->n_out, *at))
-                    return gn__einsum_bad(e, GN_BAD_ARGUMENT,
-                                          "not a label of the inputs, or twice in the output:", *at);
-                if (!gn__einsum_out(e, *at)) return false;
+static bool gn__einsum_output(gn__einsum *e, const char *text, const char *at) {
+    if (*at == '-') {
+        if (at[1] != '>') return gn__einsum_bad(e, GN_BAD_ARGUMENT, "'-' without '>'", 0);
+        const char *begin = at += 2;
+        for (; *at; at++) {
+            if (*at == ' ') continue;
+            if (*at == '.') {
+                if (strncmp(at, "...", 3) != 0 || memchr(begin, '.', (size_t)(at - begin)))
+                    return gn__einsum_bad(e, GN_BAD_ARGUMENT, "an ellipsis is three points, once in the output", 0);
+                at += 2;
+                if (!gn__einsum_out_dots(e)) return false;
+                continue;
             }
-            return true;
-        }
-        if (!gn__einsum_out_dots(e)) return false;
-        for (char c = 'A'; c <= 'z'; c++) {
-            int count = 0;
-            for (const char *p = text; *p; p++) count += *p == c;
-            if (gn__label_ok(c) && count == 1 && !gn__einsum_out(e, c)) return false;
+            if (!gn__label_ok(*at) || !e->seen[(int)*at] || gn__has_label(e->out, e->n_out, *at))
+                return gn__einsum_bad(e, GN_BAD_ARGUMENT, "not a label of the inputs, or twice in the output:", *at);
+            if (!gn__einsum_out(e, *at)) return false;
         }
         return true;
     }
-
-    /* Operands to come have the label; `rest` is their text. */
-    static bool gn__einsum_later(const char *rest, char c) {
-        for (; *rest && *rest != '-'; rest++)
-            if (*rest == c || (*rest == '.' && c < 'A')) return true;
-        return false;
+    if (!gn__einsum_out_dots(e)) return false;
+    for (char c = 'A'; c <= 'z'; c++) {
+        int count = 0;
+        for (const char *p = text; *p; p++) count += *p == c;
+        if (gn__label_ok(c) && count == 1 && !gn__einsum_out(e, c)) return false;
     }
+    return true;
+}
 
-    /* Sums out the labels that neither `a` nor the output needs; `rest`: text of the operands to come. */
-    static void gn__einsum_drop(const gn__einsum *e, gn__term *term, const char *a, int n_a, const char *rest) {
-        gn_axes axes = { 0, { 0 } };
-        int n = 0;
-        gn__type before, after;
-        gn_tensor bad;
-        for (int i = 0; i < term->n; i++) {
-            char c = term->labels[i];
-            if (gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c))
-                term->labels[n++] = c;
-            else axes.axis[axes.n++] = i;
+/* Operands to come have the label; `rest` is their text. */
+static bool gn__einsum_later(const char *rest, char c) {
+    for (; *rest && *rest != '-'; rest++)
+        if (*rest == c || (*rest == '.' && c < 'A')) return true;
+    return false;
+}
+
+/* Sums out the labels that neither `a` nor the output needs; `rest`: text of the operands to come. */
+static void gn__einsum_drop(const gn__einsum *e, gn__term *term, const char *a, int n_a, const char *rest) {
+    gn_axes axes = { 0, { 0 } };
+    int n = 0;
+    gn__type before, after;
+    gn_tensor bad;
+    for (int i = 0; i < term->n; i++) {
+        char c = term->labels[i];
+        if (gn__has_label(a, n_a, c) || gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c))
+            term->labels[n++] = c;
+        else axes.axis[axes.n++] = i;
+    }
+    term->n = n;
+    if (!axes.n || !gn__known(e->file, e->line, "einsum", term->t, &before, &bad)) return;
+    term->t = gn_sum_at(e->file, e->line, term->t, axes, false);
+    /* ints sum in i64 and wrap */
+    if (gn__known(e->file, e->line, "einsum", term->t, &after, &bad))
+        term->t = gn__to_dtype(e->file, e->line, term->t, before.dtype);
+}
+
+/* x with its axes in the order of `labels`, reshaped to rank 3. */
+static gn_tensor gn__einsum_matrix(const gn__einsum *e, const gn__term *term, const char *labels, const gn_shape *s) {
+    gn_axes order = { term->n, { 0 } };
+    for (int i = 0; i < term->n; i++)
+        order.axis[i] = (int32_t)((const char *)memchr(term->labels, labels[i], (size_t)term->n) - term->labels);
+    return gn_reshape_at(e->file, e->line, gn_permute_at(e->file, e->line, term->t, order), *s);
+}
+
+/* a := a with b. */
+static bool gn__einsum_pair(gn__einsum *e, gn__term *a, gn__term *b, const char *rest) {
+    char la[GN_MAX_RANK + 1], lb[GN_MAX_RANK + 1], out[2 * GN_MAX_RANK];
+    int64_t batch = 1, m = 1, k = 1, n = 1;
+    int na = 0, nb = 0, no = 0;
+    gn__einsum_drop(e, a, b->labels, b->n, rest);
+    gn__einsum_drop(e, b, a->labels, a->n, rest);
+    for (int pass = 0; pass < 3; pass++) /* labels of both that stay, of a alone, of both that are summed */
+        for (int i = 0; i < a->n; i++) {
+            char c = a->labels[i];
+            bool shared = gn__has_label(b->labels, b->n, c),
+                 stays = gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c);
+            if ((shared ? stays ? 0 : 2 : 1) != pass) continue;
+            la[na++] = c;
+            if (pass != 1) lb[nb++] = c;
+            if (pass != 2) out[no++] = c;
+            *(pass == 0 ? &batch : pass == 1 ? &m : &k) *= e->size[(int)c];
         }
-        term->n = n;
-        if (!axes.n || !gn__known(e->file, e->line, "einsum", term->t, &before, &bad)) return;
-        term->t = gn_sum_at(e->file, e->line, term->t, axes, false);
-        /* ints sum in i64 and wrap */
-        if (gn__known(e->file, e->line, "einsum", term->t, &after, &bad))
-            term->t = gn__to_dtype(e->file, e->line, term->t, before.dtype);
+    for (int i = 0; i < b->n; i++) {
+        char c = b->labels[i];
+        if (gn__has_label(a->labels, a->n, c)) continue;
+        lb[nb++] = c;
+        out[no++] = c;
+        n *= e->size[(int)c];
     }
+    if (no > GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "an intermediate has more than 8 axes", 0);
+    gn_shape sa = GN_SHAPE(batch, m, k), sb = GN_SHAPE(batch, k, n), so = { no, { 0 } };
+    for (int i = 0; i < no; i++) so.dims[i] = e->size[(int)out[i]];
+    gn_tensor y = gn_matmul_at(e->file, e->line, gn__einsum_matrix(e, a, la, &sa), gn__einsum_matrix(e, b, lb, &sb));
+    a->t = gn_reshape_at(e->file, e->line, y, so);
+    a->n = no;
+    memcpy(a->labels, out, (size_t)no);
+    return true;
+}
 
-    /* x with its axes in the order of `labels`, reshaped to rank 3. */
-    static gn_tensor gn__einsum_matrix(const gn__einsum *e, const gn__term *term, const char *labels,
-                                       const gn_shape *s) {
-        gn_axes order = { term->n, { 0 } };
-        for (int i = 0; i < term->n; i++)
-            order.axis[i] = (int32_t)((const char *)memchr(term->labels, labels[i], (size_t)term->n) - term->labels);
-        return gn_reshape_at(e->file, e->line, gn_permute_at(e->file, e->line, term->t, order), *s);
+gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
+    gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL, .in = in, .n = n };
+    gn__term all = { GN_NONE, "", 0 }, next;
+    const char *at = spec, *scan = spec;
+    if (n < 1 || !in) return gn__nothing((gn__loc){ file, line }, "einsum");
+    if (!gn__usable(e.g)) return gn__dead((gn__loc){ file, line }, "einsum", e.g, in, n);
+    if (!spec) return gn__refuse(GN__AT, e.g, in, n, GN_BAD_ARGUMENT, "einsum: the text is NULL");
+    for (int i = 0; i < n; i++) { /* sizes and output first: what is summed depends on them */
+        if (!gn__einsum_operand(&e, &scan, in[i], &next)) return e.bad;
+        if (i + 1 < n ? *scan != ',' : *scan == ',')
+            return gn__einsum_bad(&e, GN_BAD_ARGUMENT, "the number of tensors is not that of the text", 0), e.bad;
+        if (i + 1 < n) scan++;
     }
-
-    /* a := a with b. */
-    static bool gn__einsum_pair(gn__einsum * e, gn__term * a, gn__term * b, const char *rest) {
-        char la[GN_MAX_RANK + 1], lb[GN_MAX_RANK + 1], out[2 * GN_MAX_RANK];
-        int64_t batch = 1, m = 1, k = 1, n = 1;
-        int na = 0, nb = 0, no = 0;
-        gn__einsum_drop(e, a, b->labels, b->n, rest);
-        gn__einsum_drop(e, b, a->labels, a->n, rest);
-        for (int pass = 0; pass < 3; pass++) /* labels of both that stay, of a alone, of both that are summed */
-            for (int i = 0; i < a->n; i++) {
-                char c = a->labels[i];
-                bool shared = gn__has_label(b->labels, b->n, c),
-                     stays = gn__has_label(e->out, e->n_out, c) || gn__einsum_later(rest, c);
-                if ((shared ? stays ? 0 : 2 : 1) != pass) continue;
-                la[na++] = c;
-                if (pass != 1) lb[nb++] = c;
-                if (pass != 2) out[no++] = c;
-                *(pass == 0 ? &batch : pass == 1 ? &m : &k) *= e->size[(int)c];
-            }
-        for (int i = 0; i < b->n; i++) {
-            char c = b->labels[i];
-            if (gn__has_label(a->labels, a->n, c)) continue;
-            lb[nb++] = c;
-            out[no++] = c;
-            n *= e->size[(int)c];
-        }
-        if (no > GN_MAX_RANK) return gn__einsum_bad(e, GN_BAD_RANK, "an intermediate has more than 8 axes", 0);
-        gn_shape sa = GN_SHAPE(batch, m, k), sb = GN_SHAPE(batch, k, n), so = { no, { 0 } };
-        for (int i = 0; i < no; i++) so.dims[i] = e->size[(int)out[i]];
-        gn_tensor y =
-            gn_matmul_at(e->file, e->line, gn__einsum_matrix(e, a, la, &sa), gn__einsum_matrix(e, b, lb, &sb));
-        a->t = gn_reshape_at(e->file, e->line, y, so);
-        a->n = no;
-        memcpy(a->labels, out, (size_t)no);
-        return true;
+    if (!gn__einsum_output(&e, spec, scan)) return e.bad;
+    for (int i = 0; i < n; i++) {
+        gn__einsum_operand(&e, &at, in[i], &next);
+        if (*at == ',') at++;
+        if (i == 0) all = next;
+        else if (!gn__einsum_pair(&e, &all, &next, at)) return e.bad;
     }
+    gn__einsum_drop(&e, &all, "", 0, "");
+    gn_shape s = { e.n_out, { 0 } };
+    for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
+    return gn__einsum_matrix(&e, &all, e.out, &s);
+}
+GN__PLAIN_END
 
-    gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n) {
-        gn__einsum e = { .file = file, .line = line, .g = n > 0 && in ? in[0].ctx : NULL, .in = in, .n = n };
-        gn__term all = { GN_NONE, "", 0 }, next;
-        const char *at = spec, *scan = spec;
-        if (n < 1 || !in) return gn__nothing((gn__loc){ file, line }, "einsum");
-        if (!gn__usable(e.g)) return gn__dead((gn__loc){ file, line }, "einsum", e.g, in, n);
-        if (!spec) return gn__refuse(GN__AT, e.g, in, n, GN_BAD_ARGUMENT, "einsum: the text is NULL");
-        for (int i = 0; i < n; i++) { /* sizes and output first: what is summed depends on them */
-            if (!gn__einsum_operand(&e, &scan, in[i], &next)) return e.bad;
-            if (i + 1 < n ? *scan != ',' : *scan == ',')
-                return gn__einsum_bad(&e, GN_BAD_ARGUMENT, "the number of tensors is not that of the text", 0), e.bad;
-            if (i + 1 < n) scan++;
-        }
-        if (!gn__einsum_output(&e, spec, scan)) return e.bad;
-        for (int i = 0; i < n; i++) {
-            gn__einsum_operand(&e, &at, in[i], &next);
-            if (*at == ',') at++;
-            if (i == 0) all = next;
-            else if (!gn__einsum_pair(&e, &all, &next, at)) return e.bad;
-        }
-        gn__einsum_drop(&e, &all, "", 0, "");
-        gn_shape s = { e.n_out, { 0 } };
-        for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
-        return gn__einsum_matrix(&e, &all, e.out, &s);
-    }
-    GN__PLAIN_END
-
-    /* >>pages ==========================================================================================
+/* >>pages ==========================================================================================
  * Which page of a cache holds which tokens of which sequence. A page of tokens is known by what stands before it, its
  * parent, a number that equal prefixes have in common, and by its tokens; those of one parent lie in one list. */
 
-    GN__PLAIN_BEGIN
-    enum { GN__NO_PAGE = -1 };
+GN__PLAIN_BEGIN
+enum { GN__NO_PAGE = -1 };
 
-    /* n: tokens that it holds; known: of them those that steps have written, if `step` is the present one; name: as a
+/* n: tokens that it holds; known: of them those that steps have written, if `step` is the present one; name: as a
    parent, once it is full. older, newer: kept pages by age, or the next free one */
-    typedef struct gn__page {
-        uint64_t parent, name, step;
-        int32_t n, known, holders, next, older, newer, copy_of;
-    } gn__page;
+typedef struct gn__page {
+    uint64_t parent, name, step;
+    int32_t n, known, holders, next, older, newer, copy_of;
+} gn__page;
 
-    typedef struct gn__page_sequence {
-        int64_t n; /* tokens; -1: not begun */
-        int32_t *pages;
-    } gn__page_sequence;
+typedef struct gn__page_sequence {
+    int64_t n; /* tokens; -1: not begun */
+    int32_t *pages;
+} gn__page_sequence;
 
-    struct gn_kv_pages {
-        gn_kv_pages_desc d;
-        int64_t most_pages; /* of a sequence */
-        uint64_t names, step, buckets;
-        int32_t free, oldest, newest, *heads, *tokens, *lists;
-        gn__page *pages;
-        gn__page_sequence *sequences;
-        gn_kv_pages_info info;
-    };
+struct gn_kv_pages {
+    gn_kv_pages_desc d;
+    int64_t most_pages; /* of a sequence */
+    uint64_t names, step, buckets;
+    int32_t free, oldest, newest, *heads, *tokens, *lists;
+    gn__page *pages;
+    gn__page_sequence *sequences;
+    gn_kv_pages_info info;
+};
 
-    static int32_t *gn__page_tokens(const gn_kv_pages *p, int32_t page) { return p->tokens + page * p->d.page_size; }
-    static int32_t *gn__page_head(const gn_kv_pages *p, uint64_t parent) {
-        return &p->heads[gn__mix(0x70616765, parent) & (p->buckets - 1)];
+static int32_t *gn__page_tokens(const gn_kv_pages *p, int32_t page) { return p->tokens + page * p->d.page_size; }
+static int32_t *gn__page_head(const gn_kv_pages *p, uint64_t parent) {
+    return &p->heads[gn__mix(0x70616765, parent) & (p->buckets - 1)];
+}
+
+/* Tokens of a page that may be shared. */
+static int64_t gn__page_known(const gn_kv_pages *p, const gn__page *g) { return g->step == p->step ? g->known : g->n; }
+
+static void gn__page_unlink(gn_kv_pages *p, int32_t page) {
+    int32_t *at = gn__page_head(p, p->pages[page].parent);
+    while (*at != page) at = &p->pages[*at].next;
+    *at = p->pages[page].next;
+}
+
+/* A page that is kept leaves the list of those. */
+static void gn__page_unkeep(gn_kv_pages *p, int32_t page) {
+    gn__page *g = &p->pages[page];
+    *(g->older < 0 ? &p->oldest : &p->pages[g->older].newer) = g->newer;
+    *(g->newer < 0 ? &p->newest : &p->pages[g->newer].older) = g->older;
+    p->info.kept--;
+}
+
+static void gn__page_free(gn_kv_pages *p, int32_t page) {
+    gn__page_unlink(p, page);
+    p->pages[page] = (gn__page){ .newer = p->free, .copy_of = GN__NO_PAGE };
+    p->free = page;
+    p->info.free++;
+}
+
+static void gn__page_hold(gn_kv_pages *p, int32_t page) {
+    gn__page *g = &p->pages[page];
+    if (g->holders == 0) gn__page_unkeep(p, page), p->info.used++;
+    if (++g->holders == 2) p->info.shared++;
+}
+
+static void gn__page_drop(gn_kv_pages *p, int32_t page) {
+    gn__page *g = &p->pages[page];
+    if (--g->holders == 1) p->info.shared--;
+    if (g->holders) return;
+    p->info.used--;
+    if (!p->d.keep || gn__page_known(p, g) < g->n || g->copy_of >= 0) {
+        gn__page_free(p, page);
+        return;
     }
+    g->older = p->newest, g->newer = GN__NO_PAGE;
+    *(p->newest < 0 ? &p->oldest : &p->pages[p->newest].newer) = page;
+    p->newest = page;
+    p->info.kept++;
+}
 
-    /* Tokens of a page that may be shared. */
-    static int64_t gn__page_known(const gn_kv_pages *p, const gn__page *g) {
-        return g->step == p->step ? g->known : g->n;
+/* An empty page behind `parent`, held once. There is one: the caller has looked. */
+static int32_t gn__page_take(gn_kv_pages *p, uint64_t parent) {
+    if (p->free < 0) {
+        int32_t old = p->oldest;
+        gn__page_unkeep(p, old);
+        gn__page_free(p, old);
+        p->info.evicted++;
     }
+    int32_t page = p->free, *head = gn__page_head(p, parent);
+    p->free = p->pages[page].newer;
+    p->pages[page] =
+        (gn__page){ .parent = parent, .holders = 1, .next = *head, .step = p->step, .copy_of = GN__NO_PAGE };
+    *head = page;
+    p->info.free--;
+    p->info.used++;
+    return page;
+}
 
-    static void gn__page_unlink(gn_kv_pages * p, int32_t page) {
-        int32_t *at = gn__page_head(p, p->pages[page].parent);
-        while (*at != page) at = &p->pages[*at].next;
-        *at = p->pages[page].next;
+/* The page behind `parent` that has most of the n tokens; *out_n: how many. Whole pages come first. */
+static int32_t gn__page_find(const gn_kv_pages *p, uint64_t parent, const int32_t *tokens, int64_t n, int64_t *out_n) {
+    int32_t best = GN__NO_PAGE;
+    *out_n = 0;
+    for (int32_t at = *gn__page_head(p, parent); at >= 0 && *out_n < p->d.page_size; at = p->pages[at].next) {
+        const gn__page *g = &p->pages[at];
+        int64_t most = GN__MIN(n, gn__page_known(p, g)), i = 0;
+        if (g->parent != parent) continue;
+        while (i < most && gn__page_tokens(p, at)[i] == tokens[i]) i++;
+        if (i > *out_n) *out_n = i, best = at;
     }
+    return best;
+}
 
-    /* A page that is kept leaves the list of those. */
-    static void gn__page_unkeep(gn_kv_pages * p, int32_t page) {
-        gn__page *g = &p->pages[page];
-        *(g->older < 0 ? &p->oldest : &p->pages[g->older].newer) = g->newer;
-        *(g->newer < 0 ? &p->newest : &p->pages[g->newer].older) = g->older;
-        p->info.kept--;
-    }
-
-    static void gn__page_free(gn_kv_pages * p, int32_t page) {
-        gn__page_unlink(p, page);
-        p->pages[page] = (gn__page){ .newer = p->free, .copy_of = GN__NO_PAGE };
-        p->free = page;
-        p->info.free++;
-    }
-
-    static void gn__page_hold(gn_kv_pages * p, int32_t page) {
-        gn__page *g = &p->pages[page];
-        if (g->holders == 0) gn__page_unkeep(p, page), p->info.used++;
-        if (++g->holders == 2) p->info.shared++;
-    }
-
-    static void gn__page_drop(gn_kv_pages * p, int32_t page) {
-        gn__page *g = &p->pages[page];
-        if (--g->holders == 1) p->info.shared--;
-        if (g->holders) return;
-        p->info.used--;
-        if (!p->d.keep || gn__page_known(p, g) < g->n || g->copy_of >= 0) {
-            gn__page_free(p, page);
+/* A page that has become full: pages behind it belong to every equal prefix. */
+static void gn__page_name(gn_kv_pages *p, int32_t page) {
+    gn__page *g = &p->pages[page];
+    g->name = ++p->names;
+    for (int32_t at = *gn__page_head(p, g->parent); at >= 0 && !p->d.alone; at = p->pages[at].next) {
+        const gn__page *o = &p->pages[at];
+        if (at == page || o->parent != g->parent || o->n < p->d.page_size || !o->name) continue;
+        if (!memcmp(gn__page_tokens(p, at), gn__page_tokens(p, page), (size_t)p->d.page_size * sizeof(int32_t))) {
+            g->name = o->name;
             return;
         }
-        g->older = p->newest, g->newer = GN__NO_PAGE;
-        *(p->newest < 0 ? &p->oldest : &p->pages[p->newest].newer) = page;
-        p->newest = page;
-        p->info.kept++;
     }
+}
 
-    /* An empty page behind `parent`, held once. There is one: the caller has looked. */
-    static int32_t gn__page_take(gn_kv_pages * p, uint64_t parent) {
-        if (p->free < 0) {
-            int32_t old = p->oldest;
-            gn__page_unkeep(p, old);
-            gn__page_free(p, old);
-            p->info.evicted++;
-        }
-        int32_t page = p->free, *head = gn__page_head(p, parent);
-        p->free = p->pages[page].newer;
-        p->pages[page] =
-            (gn__page){ .parent = parent, .holders = 1, .next = *head, .step = p->step, .copy_of = GN__NO_PAGE };
-        *head = page;
-        p->info.free--;
-        p->info.used++;
+void gn_kv_pages_close(gn_kv_pages *p) {
+    if (!p) return;
+    gn_free(p->heads);
+    gn_free(p->tokens);
+    gn_free(p->lists);
+    gn_free(p->pages);
+    gn_free(p->sequences);
+    gn_free(p);
+}
+
+gn_result gn_kv_pages_open(const gn_kv_pages_desc *desc, gn_kv_pages **out) {
+    *out = NULL;
+    if (!desc || desc->pages < 1 || desc->pages > INT32_MAX || desc->page_size < 0 || desc->page_size > INT32_MAX ||
+        desc->sequences < 1 || desc->sequences > INT32_MAX || desc->tokens < 0)
+        return GN_BAD_ARGUMENT;
+    gn_kv_pages *p = (gn_kv_pages *)gn__alloc_zero(sizeof *p);
+    if (!p) return GN_OUT_OF_MEMORY;
+    p->d = *desc;
+    if (!p->d.page_size) p->d.page_size = 16;
+    int64_t P = p->d.pages, S = p->d.page_size, B = p->d.sequences;
+    if (!p->d.tokens || p->d.tokens > P * S) p->d.tokens = P * S;
+    p->most_pages = (p->d.tokens + S - 1) / S;
+    for (p->buckets = 16; p->buckets < (uint64_t)P;) p->buckets *= 2;
+    p->heads = (int32_t *)gn__alloc_many(p->buckets, 1, sizeof *p->heads);
+    p->tokens = (int32_t *)gn__alloc_many((uint64_t)P, (uint64_t)S, sizeof *p->tokens);
+    p->lists = (int32_t *)gn__alloc_many((uint64_t)B, (uint64_t)p->most_pages, sizeof *p->lists);
+    p->pages = (gn__page *)gn__alloc_many((uint64_t)P, 1, sizeof *p->pages);
+    p->sequences = (gn__page_sequence *)gn__alloc_many((uint64_t)B, 1, sizeof *p->sequences);
+    if (!p->heads || !p->tokens || !p->lists || !p->pages || !p->sequences) {
+        gn_kv_pages_close(p);
+        return GN_OUT_OF_MEMORY;
+    }
+    memset(p->heads, 0xff, (size_t)p->buckets * sizeof *p->heads);
+    for (int64_t i = 0; i < P; i++)
+        p->pages[i] = (gn__page){ .newer = i + 1 < P ? (int32_t)i + 1 : GN__NO_PAGE, .copy_of = GN__NO_PAGE };
+    for (int64_t i = 0; i < B; i++) p->sequences[i] = (gn__page_sequence){ -1, p->lists + i * p->most_pages };
+    p->oldest = p->newest = GN__NO_PAGE;
+    p->step = 1;
+    p->info.free = P;
+    *out = p;
+    return GN_OK;
+}
+
+static gn__page_sequence *gn__page_sequence_of(const gn_kv_pages *p, int32_t sequence) {
+    bool is = sequence >= 0 && sequence < p->d.sequences && p->sequences[sequence].n >= 0;
+    return is ? &p->sequences[sequence] : NULL;
+}
+
+gn_result gn_kv_pages_begin(gn_kv_pages *p, const int32_t *tokens, int64_t n, int32_t *out_sequence,
+                            int64_t *out_shared) {
+    int32_t free = 0;
+    uint64_t parent = 0;
+    int64_t same = p->d.page_size;
+    if (n < 0 || (n && !tokens)) return GN_BAD_ARGUMENT;
+    if (n > p->d.tokens) return GN_INDEX_OUT_OF_RANGE;
+    while (free < p->d.sequences && p->sequences[free].n >= 0) free++;
+    if (free == p->d.sequences) return GN_OUT_OF_MEMORY;
+    gn__page_sequence *s = &p->sequences[free];
+    s->n = 0;
+    for (int64_t k = 0; !p->d.alone && same == p->d.page_size && s->n + 1 < n; k++) {
+        int32_t page = gn__page_find(p, parent, tokens + s->n, GN__MIN(n - 1 - s->n, p->d.page_size), &same);
+        if (page < 0) break;
+        gn__page_hold(p, page);
+        s->pages[k] = page;
+        s->n += same;
+        parent = p->pages[page].name;
+    }
+    p->info.sequences++;
+    p->info.tokens += s->n;
+    p->info.reused += s->n;
+    *out_sequence = free;
+    *out_shared = s->n;
+    return GN_OK;
+}
+
+/* The page that the next token of a sequence goes to: its last, a copy of that when others hold it, or a new one. */
+static int32_t gn__page_for(gn_kv_pages *p, gn__page_sequence *s) {
+    int64_t S = p->d.page_size, k = s->n / S;
+    int32_t offset = (int32_t)(s->n % S), page = offset ? s->pages[k] : GN__NO_PAGE;
+    uint64_t parent = k ? p->pages[s->pages[k - 1]].name : 0;
+    if (page >= 0 && p->pages[page].holders == 1) { /* what was cut off is written over */
+        gn__page *g = &p->pages[page];
+        if (g->n > offset) g->known = (int32_t)GN__MIN(gn__page_known(p, g), (int64_t)offset), g->step = p->step;
+        if (g->n > offset) g->n = offset, g->name = 0;
         return page;
     }
+    s->pages[k] = gn__page_take(p, parent);
+    if (page < 0) return s->pages[k];
+    gn__page *g = &p->pages[s->pages[k]];
+    memcpy(gn__page_tokens(p, s->pages[k]), gn__page_tokens(p, page), (size_t)offset * sizeof(int32_t));
+    g->n = offset;
+    g->copy_of = page;
+    p->info.copied++;
+    gn__page_drop(p, page);
+    return s->pages[k];
+}
 
-    /* The page behind `parent` that has most of the n tokens; *out_n: how many. Whole pages come first. */
-    static int32_t gn__page_find(const gn_kv_pages *p, uint64_t parent, const int32_t *tokens, int64_t n,
-                                 int64_t *out_n) {
-        int32_t best = GN__NO_PAGE;
-        *out_n = 0;
-        for (int32_t at = *gn__page_head(p, parent); at >= 0 && *out_n < p->d.page_size; at = p->pages[at].next) {
-            const gn__page *g = &p->pages[at];
-            int64_t most = GN__MIN(n, gn__page_known(p, g)), i = 0;
-            if (g->parent != parent) continue;
-            while (i < most && gn__page_tokens(p, at)[i] == tokens[i]) i++;
-            if (i > *out_n) *out_n = i, best = at;
-        }
-        return best;
-    }
+/* Pages that n more tokens of a sequence take. */
+static int64_t gn__pages_wanted(const gn_kv_pages *p, const gn__page_sequence *s, int64_t n) {
+    int64_t S = p->d.page_size, have = (s->n + S - 1) / S, want = (s->n + n + S - 1) / S - have;
+    return want + (n && s->n % S && p->pages[s->pages[s->n / S]].holders > 1);
+}
 
-    /* A page that has become full: pages behind it belong to every equal prefix. */
-    static void gn__page_name(gn_kv_pages * p, int32_t page) {
+gn_result gn_kv_pages_append(gn_kv_pages *p, int32_t sequence, const int32_t *tokens, int64_t n, int64_t *out_slots) {
+    gn__page_sequence *s = gn__page_sequence_of(p, sequence);
+    if (!s || n < 0 || (n && (!tokens || !out_slots))) return GN_BAD_ARGUMENT;
+    if (n > p->d.tokens - s->n) return GN_INDEX_OUT_OF_RANGE;
+    if (gn__pages_wanted(p, s, n) > p->info.free + p->info.kept) return GN_OUT_OF_MEMORY;
+    for (int64_t i = 0; i < n; i++, s->n++) {
+        int32_t page = gn__page_for(p, s);
         gn__page *g = &p->pages[page];
-        g->name = ++p->names;
-        for (int32_t at = *gn__page_head(p, g->parent); at >= 0 && !p->d.alone; at = p->pages[at].next) {
-            const gn__page *o = &p->pages[at];
-            if (at == page || o->parent != g->parent || o->n < p->d.page_size || !o->name) continue;
-            if (!memcmp(gn__page_tokens(p, at), gn__page_tokens(p, page), (size_t)p->d.page_size * sizeof(int32_t))) {
-                g->name = o->name;
-                return;
-            }
+        if (g->step != p->step) g->step = p->step, g->known = g->n;
+        gn__page_tokens(p, page)[g->n] = tokens[i];
+        out_slots[i] = page * p->d.page_size + g->n;
+        if (++g->n == p->d.page_size) gn__page_name(p, page);
+    }
+    p->info.tokens += n;
+    return GN_OK;
+}
+
+gn_result gn_kv_pages_cut(gn_kv_pages *p, int32_t sequence, int64_t length) {
+    gn__page_sequence *s = gn__page_sequence_of(p, sequence);
+    int64_t S = p->d.page_size;
+    if (!s || length < 0 || length > s->n) return GN_BAD_ARGUMENT;
+    for (int64_t k = (s->n + S - 1) / S; k > (length + S - 1) / S; k--) gn__page_drop(p, s->pages[k - 1]);
+    p->info.tokens -= s->n - length;
+    s->n = length;
+    /* tokens that no step has written, and that nobody has now */
+    gn__page *g = length % S ? &p->pages[s->pages[length / S]] : NULL;
+    if (g && g->holders == 1 && g->n > length % S && gn__page_known(p, g) < g->n) gn__page_for(p, s);
+    return GN_OK;
+}
+
+gn_result gn_kv_pages_end(gn_kv_pages *p, int32_t sequence) {
+    gn_result r = gn_kv_pages_cut(p, sequence, 0);
+    if (r != GN_OK) return r;
+    p->sequences[sequence].n = -1;
+    p->info.sequences--;
+    return GN_OK;
+}
+
+int64_t gn_kv_pages_length(const gn_kv_pages *p, int32_t sequence) {
+    const gn__page_sequence *s = gn__page_sequence_of(p, sequence);
+    return s ? s->n : -1;
+}
+
+int64_t gn_kv_pages_copies(const gn_kv_pages *p, int32_t *from, int32_t *to, int64_t room) {
+    int64_t n = 0;
+    for (int64_t b = 0; b < p->d.sequences; b++) {
+        const gn__page_sequence *s = &p->sequences[b];
+        for (int64_t k = 0; k * p->d.page_size < s->n; k++) {
+            int32_t page = s->pages[k], old = p->pages[page].copy_of;
+            if (old < 0) continue;
+            if (n < room) from[n] = old, to[n] = page;
+            n++;
         }
     }
+    return n;
+}
 
-    void gn_kv_pages_close(gn_kv_pages * p) {
-        if (!p) return;
-        gn_free(p->heads);
-        gn_free(p->tokens);
-        gn_free(p->lists);
-        gn_free(p->pages);
-        gn_free(p->sequences);
-        gn_free(p);
+void gn_kv_pages_step(gn_kv_pages *p) {
+    for (int64_t i = 0; i < p->d.pages && p->info.used; i++) p->pages[i].copy_of = GN__NO_PAGE;
+    p->step++;
+}
+
+int64_t gn_kv_pages_table(const gn_kv_pages *p, int32_t *table, int64_t M) {
+    int64_t longest = 0;
+    for (int64_t b = 0; b < p->d.sequences; b++) {
+        const gn__page_sequence *s = &p->sequences[b];
+        int64_t n = s->n < 0 ? 0 : (s->n + p->d.page_size - 1) / p->d.page_size;
+        for (int64_t k = 0; k < M; k++) table[b * M + k] = k < n ? s->pages[k] : -1;
+        longest = GN__MAX(longest, n);
     }
+    return longest;
+}
 
-    gn_result gn_kv_pages_open(const gn_kv_pages_desc *desc, gn_kv_pages **out) {
-        *out = NULL;
-        if (!desc || desc->pages < 1 || desc->pages > INT32_MAX || desc->page_size < 0 || desc->page_size > INT32_MAX ||
-            desc->sequences < 1 || desc->sequences > INT32_MAX || desc->tokens < 0)
-            return GN_BAD_ARGUMENT;
-        gn_kv_pages *p = (gn_kv_pages *)gn__alloc_zero(sizeof *p);
-        if (!p) return GN_OUT_OF_MEMORY;
-        p->d = *desc;
-        if (!p->d.page_size) p->d.page_size = 16;
-        int64_t P = p->d.pages, S = p->d.page_size, B = p->d.sequences;
-        if (!p->d.tokens || p->d.tokens > P * S) p->d.tokens = P * S;
-        p->most_pages = (p->d.tokens + S - 1) / S;
-        for (p->buckets = 16; p->buckets < (uint64_t)P;) p->buckets *= 2;
-        p->heads = (int32_t *)gn__alloc_many(p->buckets, 1, sizeof *p->heads);
-        p->tokens = (int32_t *)gn__alloc_many((uint64_t)P, (uint64_t)S, sizeof *p->tokens);
-        p->lists = (int32_t *)gn__alloc_many((uint64_t)B, (uint64_t)p->most_pages, sizeof *p->lists);
-        p->pages = (gn__page *)gn__alloc_many((uint64_t)P, 1, sizeof *p->pages);
-        p->sequences = (gn__page_sequence *)gn__alloc_many((uint64_t)B, 1, sizeof *p->sequences);
-        if (!p->heads || !p->tokens || !p->lists || !p->pages || !p->sequences) {
-            gn_kv_pages_close(p);
-            return GN_OUT_OF_MEMORY;
-        }
-        memset(p->heads, 0xff, (size_t)p->buckets * sizeof *p->heads);
-        for (int64_t i = 0; i < P; i++)
-            p->pages[i] = (gn__page){ .newer = i + 1 < P ? (int32_t)i + 1 : GN__NO_PAGE, .copy_of = GN__NO_PAGE };
-        for (int64_t i = 0; i < B; i++) p->sequences[i] = (gn__page_sequence){ -1, p->lists + i * p->most_pages };
-        p->oldest = p->newest = GN__NO_PAGE;
-        p->step = 1;
-        p->info.free = P;
-        *out = p;
-        return GN_OK;
-    }
-
-    static gn__page_sequence *gn__page_sequence_of(const gn_kv_pages *p, int32_t sequence) {
-        bool is = sequence >= 0 && sequence < p->d.sequences && p->sequences[sequence].n >= 0;
-        return is ? &p->sequences[sequence] : NULL;
-    }
-
-    gn_result gn_kv_pages_begin(gn_kv_pages * p, const int32_t *tokens, int64_t n, int32_t *out_sequence,
-                                int64_t *out_shared) {
-        int32_t free = 0;
-        uint64_t parent = 0;
-        int64_t same = p->d.page_size;
-        if (n < 0 || (n && !tokens)) return GN_BAD_ARGUMENT;
-        if (n > p->d.tokens) return GN_INDEX_OUT_OF_RANGE;
-        while (free < p->d.sequences && p->sequences[free].n >= 0) free++;
-        if (free == p->d.sequences) return GN_OUT_OF_MEMORY;
-        gn__page_sequence *s = &p->sequences[free];
-        s->n = 0;
-        for (int64_t k = 0; !p->d.alone && same == p->d.page_size && s->n + 1 < n; k++) {
-            int32_t page = gn__page_find(p, parent, tokens + s->n, GN__MIN(n - 1 - s->n, p->d.page_size), &same);
-            if (page < 0) break;
-            gn__page_hold(p, page);
-            s->pages[k] = page;
-            s->n += same;
-            parent = p->pages[page].name;
-        }
-        p->info.sequences++;
-        p->info.tokens += s->n;
-        p->info.reused += s->n;
-        *out_sequence = free;
-        *out_shared = s->n;
-        return GN_OK;
-    }
-
-    /* The page that the next token of a sequence goes to: its last, a copy of that when others hold it, or a new one. */
-    static int32_t gn__page_for(gn_kv_pages * p, gn__page_sequence * s) {
-        int64_t S = p->d.page_size, k = s->n / S;
-        int32_t offset = (int32_t)(s->n % S), page = offset ? s->pages[k] : GN__NO_PAGE;
-        uint64_t parent = k ? p->pages[s->pages[k - 1]].name : 0;
-        if (page >= 0 && p->pages[page].holders == 1) { /* what was cut off is written over */
-            gn__page *g = &p->pages[page];
-            if (g->n > offset) g->known = (int32_t)GN__MIN(gn__page_known(p, g), (int64_t)offset), g->step = p->step;
-            if (g->n > offset) g->n = offset, g->name = 0;
-            return page;
-        }
-        s->pages[k] = gn__page_take(p, parent);
-        if (page < 0) return s->pages[k];
-        gn__page *g = &p->pages[s->pages[k]];
-        memcpy(gn__page_tokens(p, s->pages[k]), gn__page_tokens(p, page), (size_t)offset * sizeof(int32_t));
-        g->n = offset;
-        g->copy_of = page;
-        p->info.copied++;
-        gn__page_drop(p, page);
-        return s->pages[k];
-    }
-
-    /* Pages that n more tokens of a sequence take. */
-    static int64_t gn__pages_wanted(const gn_kv_pages *p, const gn__page_sequence *s, int64_t n) {
-        int64_t S = p->d.page_size, have = (s->n + S - 1) / S, want = (s->n + n + S - 1) / S - have;
-        return want + (n && s->n % S && p->pages[s->pages[s->n / S]].holders > 1);
-    }
-
-    gn_result gn_kv_pages_append(gn_kv_pages * p, int32_t sequence, const int32_t *tokens, int64_t n,
-                                 int64_t *out_slots) {
-        gn__page_sequence *s = gn__page_sequence_of(p, sequence);
-        if (!s || n < 0 || (n && (!tokens || !out_slots))) return GN_BAD_ARGUMENT;
-        if (n > p->d.tokens - s->n) return GN_INDEX_OUT_OF_RANGE;
-        if (gn__pages_wanted(p, s, n) > p->info.free + p->info.kept) return GN_OUT_OF_MEMORY;
-        for (int64_t i = 0; i < n; i++, s->n++) {
-            int32_t page = gn__page_for(p, s);
-            gn__page *g = &p->pages[page];
-            if (g->step != p->step) g->step = p->step, g->known = g->n;
-            gn__page_tokens(p, page)[g->n] = tokens[i];
-            out_slots[i] = page * p->d.page_size + g->n;
-            if (++g->n == p->d.page_size) gn__page_name(p, page);
-        }
-        p->info.tokens += n;
-        return GN_OK;
-    }
-
-    gn_result gn_kv_pages_cut(gn_kv_pages * p, int32_t sequence, int64_t length) {
-        gn__page_sequence *s = gn__page_sequence_of(p, sequence);
-        int64_t S = p->d.page_size;
-        if (!s || length < 0 || length > s->n) return GN_BAD_ARGUMENT;
-        for (int64_t k = (s->n + S - 1) / S; k > (length + S - 1) / S; k--) gn__page_drop(p, s->pages[k - 1]);
-        p->info.tokens -= s->n - length;
-        s->n = length;
-        /* tokens that no step has written, and that nobody has now */
-        gn__page *g = length % S ? &p->pages[s->pages[length / S]] : NULL;
-        if (g && g->holders == 1 && g->n > length % S && gn__page_known(p, g) < g->n) gn__page_for(p, s);
-        return GN_OK;
-    }
-
-    gn_result gn_kv_pages_end(gn_kv_pages * p, int32_t sequence) {
-        gn_result r = gn_kv_pages_cut(p, sequence, 0);
-        if (r != GN_OK) return r;
-        p->sequences[sequence].n = -1;
-        p->info.sequences--;
-        return GN_OK;
-    }
-
-    int64_t gn_kv_pages_length(const gn_kv_pages *p, int32_t sequence) {
-        const gn__page_sequence *s = gn__page_sequence_of(p, sequence);
-        return s ? s->n : -1;
-    }
-
-    int64_t gn_kv_pages_copies(const gn_kv_pages *p, int32_t *from, int32_t *to, int64_t room) {
-        int64_t n = 0;
-        for (int64_t b = 0; b < p->d.sequences; b++) {
-            const gn__page_sequence *s = &p->sequences[b];
-            for (int64_t k = 0; k * p->d.page_size < s->n; k++) {
-                int32_t page = s->pages[k], old = p->pages[page].copy_of;
-                if (old < 0) continue;
-                if (n < room) from[n] = old, to[n] = page;
-                n++;
-            }
-        }
-        return n;
-    }
-
-    void gn_kv_pages_step(gn_kv_pages * p) {
-        for (int64_t i = 0; i < p->d.pages && p->info.used; i++) p->pages[i].copy_of = GN__NO_PAGE;
-        p->step++;
-    }
-
-    int64_t gn_kv_pages_table(const gn_kv_pages *p, int32_t *table, int64_t M) {
-        int64_t longest = 0;
-        for (int64_t b = 0; b < p->d.sequences; b++) {
-            const gn__page_sequence *s = &p->sequences[b];
-            int64_t n = s->n < 0 ? 0 : (s->n + p->d.page_size - 1) / p->d.page_size;
-            for (int64_t k = 0; k < M; k++) table[b * M + k] = k < n ? s->pages[k] : -1;
-            longest = GN__MAX(longest, n);
-        }
-        return longest;
-    }
-
-    gn_kv_pages_info gn_kv_pages_get_info(const gn_kv_pages *p) { return p->info; }
-    GN__PLAIN_END
+gn_kv_pages_info gn_kv_pages_get_info(const gn_kv_pages *p) { return p->info; }
+GN__PLAIN_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -38696,7 +38680,7 @@ gn_tensor gn_searchsorted_at(const char *file, int line, gn_tensor sorted, gn_te
 #endif /* GENIE_IMPLEMENTED */
 #endif /* GENIE_IMPLEMENTATION */
 
-    /*
+/*
    MIT License
 
    Copyright (c) 2026 Genie contributors
