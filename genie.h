@@ -1354,6 +1354,57 @@ GN_API gn_tensor gn_mel_filters_at(const char *file, int line, gn_ctx *g, gn_dty
                                    double rate, double low, double high);
 #define gn_mel_filters(...) gn_mel_filters_at(GN_HERE, __VA_ARGS__)
 
+/* ---- recurrent networks ---------------------------------------------------------------------------------*/
+typedef enum gn_cell {
+    GN_CELL_RNN, /* h' = f(x + q), one gate (Elman 1990) */
+    GN_CELL_GRU, /* r, z = f(x + q); n = g(x + r q); h' = (1 - z) n + z h (Cho et al. 2014) */
+    GN_CELL_LSTM /* i, f, o = f(x + q); c' = f c + i g(x + q); h' = o h(c') (Hochreiter & Schmidhuber 1997) */
+} gn_cell;
+typedef enum gn_activation_kind {
+    GN_ACTIVATION_USUAL, /* tanh of RNN; sigmoid, tanh of GRU; sigmoid, tanh, tanh of LSTM */
+    GN_ACTIVATION_TANH,
+    GN_ACTIVATION_SIGMOID,
+    GN_ACTIVATION_RELU,
+    GN_ACTIVATION_SOFTSIGN,
+    GN_ACTIVATION_SOFTPLUS,
+    GN_ACTIVATION_LEAKY_RELU,       /* alpha x below 0 */
+    GN_ACTIVATION_ELU,              /* alpha (exp(x) - 1) below 0 */
+    GN_ACTIVATION_AFFINE,           /* alpha x + beta */
+    GN_ACTIVATION_SCALED_TANH,      /* alpha tanh(beta x) */
+    GN_ACTIVATION_THRESHOLDED_RELU, /* x above alpha, else 0 */
+    GN_ACTIVATION_HARD_SIGMOID      /* alpha x + beta, clamped to [0, 1] */
+} gn_activation_kind;
+typedef struct gn_activation {
+    gn_activation_kind kind;
+    double alpha, beta;
+} gn_activation;
+/* All zero: a forward RNN with tanh. G: gates, 1, 3 or 4; S: states, 2 of an LSTM, else 1; D: directions. Tensors are
+   GN_NONE or of x's dtype. */
+typedef struct gn_recurrent_desc {
+    gn_cell cell;
+    bool reverse;             /* of one direction: from the last step to the first; of two the second always is */
+    bool onnx_gates;          /* in the order i, o, f, g or z, r, n; else PyTorch's: i, f, g, o or r, z, n */
+    bool reset_first;         /* GRU: n = g(x + (r h) R + b) as in the paper; else g(x + r (h R + b)) as in PyTorch */
+    bool coupled;             /* LSTM: f = 1 - i */
+    gn_tensor bias;           /* (D,G*H), added to x */
+    gn_tensor recurrent_bias; /* (D,G*H), added to q */
+    gn_tensor lengths;        /* (B), i32 or i64, each 0 to T; else all steps count */
+    gn_tensor h0, c0;         /* (D,B,H): states before the first step, else 0; c0 of an LSTM alone */
+    gn_tensor peepholes;      /* (D,3*H) of an LSTM: of i, o, f; times c, of o times c' (Gers & Schmidhuber 2000) */
+    double clip;              /* what an activation takes is clamped to [-clip, clip]; 0: is not */
+    gn_activation act[2][3];  /* f, g, h by direction */
+} gn_recurrent_desc;
+/* A recurrent layer of x (T,B,I) by w (D,G*H,I) and r (D,G*H,H), floats of one dtype, D 1 or 2: x wT is the part of
+   the gates by x, q = h rT that by the state. The result is (S,T+1,D,B,H): [0] holds h, [1] of an LSTM c; of them [t]
+   is the state after step t, 0 where t is not below the row's length, and [T] the last state (that before the first
+   step where the length is 0). gn_slice gives either without a copy. The states are rounded to the dtype after each
+   step. NULL: all zero. No size may be 0. Errors: GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT; a length
+   below 0 or above T is GN_INDEX_OUT_OF_RANGE at the read. Differentiable by all but lengths; a GRU with reset_first
+   is not. */
+GN_API gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor r,
+                                 const gn_recurrent_desc *desc);
+#define gn_recurrent(...) gn_recurrent_at(GN_HERE, __VA_ARGS__)
+
 /* ---- indexing: indices are i32 or i64, none negative; one out of range is GN_INDEX_OUT_OF_RANGE at the read
    ---------*/
 /* out[i][j][k] = a[index[i][j][k]][j][k] for axis 0, and so on; index has a's rank and is nowhere larger off the
@@ -1704,7 +1755,8 @@ GN_API gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *de
     X(SKIP, 18, "skip")                          \
     X(EMBEDDING_BAG, 19, "embedding bag")        \
     X(INTERACTION, 20, "interaction")            \
-    X(ADAPTER, 21, "adapter")
+    X(ADAPTER, 21, "adapter")                    \
+    X(RECURRENT, 22, "recurrent")
 #define GN_RESIDENCIES(X)          \
     X(UNKNOWN, 0, "unknown")       \
     X(ACTIVATION, 1, "activation") \
@@ -2878,6 +2930,11 @@ typedef enum gn_op_trait {
     /* gn_interpolate_kind; bits: 3 gn_interpolate_rounding, 4 inside; a as f64 word; by axis: axis, size, then as     \
        f64 words before, times, over, after, stretch */                                                                \
     X(INTERPOLATE,    interpolate,    0x7a, STRUCTURED, 1, 1,  -1, GN__ALL,     16, true,  interpolate, 0)             \
+    /* gn_cell; bits as GN__RECURRENT_REVERSE and below; clip as f64 word; by direction three activations: kind,       \
+       alpha and beta as f64 words. Inputs: x wT, r [, bias] [, lengths] [, h0] [, c0] [, peepholes] */                \
+    X(RECURRENT,      recurrent,      0x6c, STRUCTURED, 2, 7,  -1, GN__FLOATS,  16, true,  recurrent, 0)               \
+    /* the same; inputs: x wT, q, r, states before each step, gradient of the result [, lengths] [, peepholes] */      \
+    X(RECURRENT_BACK, recurrent_back, 0x6d, STRUCTURED, 5, 7,  -1, GN__FLOATS,  16, false, recurrent_back, 0)          \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -17177,6 +17234,688 @@ static void gn__grad_interpolate(gn__grads *k) {
 }
 GN__COLD_END
 
+/* ---- recurrent: x wT (D,T,B,G*H), r (D,G*H,H) [, bias (D,G*H)] [, lengths (B)] [, h0 (D,B,H)] [, c0 (D,B,H)]
+ * [, peepholes (D,3*H)]; attrs = gn_cell, bits, clip, by direction kind, alpha and beta of f, g, h. The result is
+ * (S,T+1,D,B,H).
+ * recurrent_back: x wT, q (D,T,B,G*H), r, the states before each step (S,T,D,B,H), the gradient of the result
+ * [, lengths] [, peepholes]. (D,T+1,B,W): the gradients of the gates before their activations, of a GRU then that of q
+ * of n (W = 4 H); at T those of h0 and of c0. ---- */
+
+enum {
+    GN__RECURRENT_REVERSE = 1,
+    GN__RECURRENT_ONNX = 2,
+    GN__RECURRENT_RESET_FIRST = 4,
+    GN__RECURRENT_COUPLED = 8,
+    GN__RECURRENT_BIAS = 16,
+    GN__RECURRENT_LENGTHS = 32,
+    GN__RECURRENT_H0 = 64,
+    GN__RECURRENT_C0 = 128,
+    GN__RECURRENT_PEEPHOLES = 256,
+    GN__RECURRENT_OF_LSTM = GN__RECURRENT_COUPLED | GN__RECURRENT_C0 | GN__RECURRENT_PEEPHOLES
+};
+enum { GN__RECURRENT_FIXED = 3, GN__RECURRENT_WAY = 9 }; /* words of attributes; of a direction */
+
+typedef struct gn__recurrent_form {
+    int gates, states;
+    int place[4]; /* among the gates: of f; r, z, n; i, f, g, o */
+    int64_t bits, D, T, B, H;
+    double clip;
+    int bias, lengths, h0, c0, peepholes, n_in; /* inputs; 0: none */
+} gn__recurrent_form;
+
+/* The attributes are known to be good. fixed: inputs that are always there. */
+static gn__recurrent_form gn__recurrent_read(const int64_t *attrs, int fixed) {
+    static const int order[3][2][4] = { { { 0 }, { 0 } },
+                                        { { 0, 1, 2 }, { 1, 0, 2 } },
+                                        { { 0, 1, 2, 3 }, { 0, 2, 3, 1 } } };
+    gn__recurrent_form f = { .gates = attrs[0] == GN_CELL_LSTM  ? 4
+                                      : attrs[0] == GN_CELL_GRU ? 3
+                                                                : 1,
+                             .states = attrs[0] == GN_CELL_LSTM ? 2 : 1,
+                             .bits = attrs[1],
+                             .clip = gn__word_f64(attrs[2]),
+                             .n_in = fixed };
+    memcpy(f.place, order[attrs[0]][(attrs[1] & GN__RECURRENT_ONNX) != 0], sizeof f.place);
+    if (f.bits & GN__RECURRENT_BIAS) f.bias = f.n_in++;
+    if (f.bits & GN__RECURRENT_LENGTHS) f.lengths = f.n_in++;
+    if (f.bits & GN__RECURRENT_H0) f.h0 = f.n_in++;
+    if (f.bits & GN__RECURRENT_C0) f.c0 = f.n_in++;
+    if (f.bits & GN__RECURRENT_PEEPHOLES) f.peepholes = f.n_in++;
+    return f;
+}
+
+GN__COLD_BEGIN
+static gn_result gn__recurrent_check(const gn__infer_call *c, int64_t bits) {
+    const int64_t *a = c->attrs;
+    if (c->n_attrs != GN__RECURRENT_FIXED + GN__RECURRENT_WAY &&
+        c->n_attrs != GN__RECURRENT_FIXED + 2 * GN__RECURRENT_WAY)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "a recurrent layer has one direction or two, not %d attributes",
+                       c->n_attrs);
+    if (a[0] < 0 || a[0] > GN_CELL_LSTM || (a[1] & ~bits))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "cell %lld with bits %llx is not known", (long long)a[0],
+                       (long long)a[1]);
+    if ((a[0] != GN_CELL_LSTM && a[1] & GN__RECURRENT_OF_LSTM) ||
+        (a[0] != GN_CELL_GRU && a[1] & GN__RECURRENT_RESET_FIRST))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT,
+                       "c0, peepholes and coupled are of an LSTM, reset_first is of a GRU; this is cell %lld",
+                       (long long)a[0]);
+    if (a[1] & GN__RECURRENT_REVERSE && c->n_attrs != GN__RECURRENT_FIXED + GN__RECURRENT_WAY)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "of two directions the second is in reverse: reverse is of one");
+    double clip = gn__word_f64(a[2]);
+    if (!(clip >= 0) || !isfinite(clip))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "clip %g is not a finite number of 0 or more", clip);
+    for (int i = GN__RECURRENT_FIXED; i < c->n_attrs; i += 3)
+        if (a[i] <= GN_ACTIVATION_USUAL || a[i] > GN_ACTIVATION_HARD_SIGMOID || !isfinite(gn__word_f64(a[i + 1])) ||
+            !isfinite(gn__word_f64(a[i + 2])))
+            return gn_fail(c->fault, GN_BAD_ARGUMENT, "activation %lld is not known, or its numbers are not finite",
+                           (long long)a[i]);
+    return GN_OK;
+}
+
+/* Input i (0: it is not there) has these dims and x's dtype, or is an index. */
+static gn_result gn__recurrent_input(const gn__infer_call *c, int i, bool index, gn_shape s, const char *what) {
+    if (!i) return GN_OK;
+    gn_result r = index ? gn__want_dtype(c, i, GN__INDEX, what) : gn__same_dtype(c, i);
+    if (r != GN_OK || gn__shape_equal(&c->in[i].shape, &s)) return r;
+    char text[GN__DIMS_TEXT];
+    return gn_fail(c->fault, c->in[i].shape.rank == s.rank ? GN_BAD_SHAPE : GN_BAD_RANK, "%s must be %s", what,
+                   gn__dims_text(s.dims, s.rank, text, sizeof text));
+}
+
+/* What both ops take: f of their inputs, of which r is number `r`. */
+static gn_result gn__recurrent_infer(const gn__infer_call *c, int r, gn__recurrent_form *f) {
+    gn_shape x = c->in[0].shape, w = c->in[r].shape;
+    if (c->n_in != f->n_in)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "%d inputs, where the attributes say %d", c->n_in, f->n_in);
+    if (x.rank != 4 || w.rank != 3)
+        return gn_fail(c->fault, GN_BAD_RANK, "x wT (D,T,B,%d*H) and r (D,%d*H,H) are needed", f->gates, f->gates);
+    f->D = x.dims[0], f->T = x.dims[1], f->B = x.dims[2], f->H = w.dims[2];
+    if (f->D != (c->n_attrs - GN__RECURRENT_FIXED) / GN__RECURRENT_WAY)
+        return gn__bad_shapes(c, "the directions of x are not those of the attributes");
+    if (f->T < 1 || f->B < 1 || f->H < 1 || f->H > INT64_MAX / 8 || x.dims[3] != f->gates * f->H)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "x wT (D,T,B,%d*H) and r (D,%d*H,H) are needed, with no size of 0",
+                       f->gates, f->gates);
+    gn_result e = gn__recurrent_input(c, r, false, GN_SHAPE(f->D, f->gates * f->H, f->H), "r");
+    gn_shape state = GN_SHAPE(f->D, f->B, f->H);
+    if (e == GN_OK) e = gn__recurrent_input(c, f->bias, false, GN_SHAPE(f->D, f->gates * f->H), "the recurrent bias");
+    if (e == GN_OK) e = gn__recurrent_input(c, f->lengths, true, GN_SHAPE(f->B), "lengths");
+    if (e == GN_OK) e = gn__recurrent_input(c, f->h0, false, state, "h0");
+    if (e == GN_OK) e = gn__recurrent_input(c, f->c0, false, state, "c0");
+    if (e == GN_OK) e = gn__recurrent_input(c, f->peepholes, false, GN_SHAPE(f->D, 3 * f->H), "peepholes");
+    c->out->dtype = c->in[0].dtype;
+    return e;
+}
+
+static gn_result gn__infer_recurrent(const gn__infer_call *c) {
+    gn_result e = gn__recurrent_check(c, 2 * GN__RECURRENT_PEEPHOLES - 1);
+    if (e != GN_OK) return e;
+    gn__recurrent_form f = gn__recurrent_read(c->attrs, 2);
+    e = gn__recurrent_infer(c, 1, &f);
+    if (e != GN_OK) return e;
+    c->out->shape = GN_SHAPE(f.states, f.T + 1, f.D, f.B, f.H);
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+static int64_t gn__recurrent_width(const gn__recurrent_form *f) { return f->gates == 1 ? f->H : 4 * f->H; }
+
+static gn_result gn__infer_recurrent_back(const gn__infer_call *c) {
+    gn_result e = gn__recurrent_check(c, GN__RECURRENT_REVERSE | GN__RECURRENT_ONNX | GN__RECURRENT_COUPLED |
+                                             GN__RECURRENT_LENGTHS | GN__RECURRENT_PEEPHOLES);
+    if (e != GN_OK) return e;
+    gn__recurrent_form f = gn__recurrent_read(c->attrs, 5);
+    e = gn__recurrent_infer(c, 2, &f);
+    if (e == GN_OK) e = gn__recurrent_input(c, 1, false, c->in[0].shape, "q");
+    if (e == GN_OK) e = gn__recurrent_input(c, 3, false, GN_SHAPE(f.states, f.T, f.D, f.B, f.H), "the states");
+    if (e == GN_OK) e = gn__recurrent_input(c, 4, false, GN_SHAPE(f.states, f.T + 1, f.D, f.B, f.H), "the gradient");
+    if (e != GN_OK) return e;
+    c->out->shape = GN_SHAPE(f.D, f.T + 1, f.B, gn__recurrent_width(&f));
+    return gn__shape_ok(&c->out->shape) ? GN_OK : gn__bad_shapes(c, "the result is too large");
+}
+
+static double gn__cost_recurrent(const gn__infer_call *c) {
+    double gates = (double)gn__count(&c->in[0].shape), H = (double)c->in[1].shape.dims[c->in[1].shape.rank - 1];
+    return gates * (2 * H + 16);
+}
+static double gn__cost_recurrent_back(const gn__infer_call *c) {
+    double gates = (double)gn__count(&c->in[0].shape), H = (double)c->in[2].shape.dims[c->in[2].shape.rank - 1];
+    return gates * (2 * H + 40);
+}
+
+GN__COLD_END
+
+enum { GN__CELL_WIDE = 128 }; /* units of a task */
+
+typedef struct gn__recurrent {
+    const gn__call *c;
+    gn__recurrent_form f;
+    bool back, resets;       /* resets: the pass of a GRU that makes r h */
+    int64_t d, t;            /* direction and step */
+    int64_t *lengths;        /* of all rows; NULL: T */
+    const char *r;           /* (G*H,H) of the direction, of the compute type */
+    int64_t r_row, r_column; /* its strides */
+    char *h, *state;         /* (B,H): h and c of the compute type; back: the gradients by them */
+    char *gates;             /* (B,G*H): q; back: the gradients of q */
+    char *more;              /* (B,H): q of n where r h comes first; back: what the gates' gradients add to h's */
+    char *reset;             /* (B,H): r h */
+} gn__recurrent;
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic,fp-contract=off")
+#endif
+
+/* Activation `which` of n units: y, and its slope unless that is NULL. All have room for GN__CELL_WIDE; x and y
+   differ. */
+#define GN__BEND_CASE(KIND, value, by)                            \
+    case GN_ACTIVATION_##KIND:                                    \
+        for (int64_t l = 0; l < n && slope; l++) slope[l] = (by); \
+        for (int64_t l = 0; l < n; l++) y[l] = (value);           \
+        break;
+#define GN__DEFINE_BEND(S, T, COMPUTE)                                                                             \
+    static void gn__cell_tile_##S(const gn__recurrent *j, int op, const T *x, T *y, int64_t n) {                   \
+        const double none[2] = { 0, 0 };                                                                           \
+        const void *in[3] = { x, x, x };                                                                           \
+        int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);                                   \
+        gn__ops[op].tile[COMPUTE][j->c->pool ? j->c->pool->isa : GN__ISA_BASE](y, in, none, whole);                \
+    }                                                                                                              \
+    static void gn__cell_bend_##S(const gn__recurrent *j, int which, const T *x, T *y, T *slope, int64_t n) {      \
+        static const int ops[] = {                                                                                 \
+            [GN_ACTIVATION_TANH] = GN_OP_TANH,         [GN_ACTIVATION_SIGMOID] = GN_OP_SIGMOID,                    \
+            [GN_ACTIVATION_SOFTSIGN] = GN_OP_SOFTSIGN, [GN_ACTIVATION_SOFTPLUS] = GN_OP_SOFTPLUS,                  \
+            [GN_ACTIVATION_ELU] = GN_OP_EXPM1,         [GN_ACTIVATION_SCALED_TANH] = GN_OP_TANH,                   \
+            [GN_ACTIVATION_HARD_SIGMOID] = 0                                                                       \
+        };                                                                                                         \
+        const int64_t *a = j->c->attrs + GN__RECURRENT_FIXED + GN__RECURRENT_WAY * j->d + 3 * which;               \
+        T in[GN__CELL_WIDE] = { 0 }, alpha = (T)gn__word_f64(a[1]), beta = (T)gn__word_f64(a[2]),                  \
+          times = a[0] == GN_ACTIVATION_SCALED_TANH ? beta : 1, most = j->f.clip > 0 ? (T)j->f.clip : (T)INFINITY; \
+        for (int64_t l = 0; l < n; l++) in[l] = (x[l] > most ? most : x[l] < -most ? -most : x[l]) * times;        \
+        if (ops[a[0]]) gn__cell_tile_##S(j, ops[a[0]], in, y, n);                                                  \
+        switch (a[0]) {                                                                                            \
+            GN__BEND_CASE(TANH, y[l], 1 - y[l] * y[l])                                                             \
+            GN__BEND_CASE(SIGMOID, y[l], y[l] * (1 - y[l]))                                                        \
+            GN__BEND_CASE(RELU, in[l]<0 ? 0 : in[l], in[l]> 0)                                                     \
+            GN__BEND_CASE(SOFTSIGN, y[l], (1 - (y[l] < 0 ? -y[l] : y[l])) * (1 - (y[l] < 0 ? -y[l] : y[l])))       \
+            GN__BEND_CASE(LEAKY_RELU, in[l] > 0 ? in[l] : alpha * in[l], in[l] > 0 ? 1 : alpha)                    \
+            GN__BEND_CASE(ELU, in[l] > 0 ? in[l] : alpha * y[l], in[l] > 0 ? 1 : alpha * (y[l] + 1))               \
+            GN__BEND_CASE(AFFINE, alpha *in[l] + beta, alpha)                                                      \
+            GN__BEND_CASE(SCALED_TANH, alpha *y[l], alpha *beta *(1 - y[l] * y[l]))                                \
+            GN__BEND_CASE(THRESHOLDED_RELU, in[l] > alpha ? in[l] : 0, in[l] > alpha)                              \
+            GN__BEND_CASE(HARD_SIGMOID,                                                                            \
+                          alpha *in[l] + beta < 0    ? 0                                                           \
+                          : alpha * in[l] + beta > 1 ? 1                                                           \
+                                                     : alpha * in[l] + beta,                                       \
+                          alpha * in[l] + beta > 0 && alpha * in[l] + beta < 1 ? alpha : 0)                        \
+        default: /* softplus */                                                                                    \
+            if (slope) gn__cell_tile_##S(j, GN_OP_SIGMOID, in, slope, n);                                          \
+        }                                                                                                          \
+        for (int64_t l = 0; l < n && slope; l++) slope[l] = x[l] > most || x[l] < -most ? 0 : slope[l];            \
+    }
+GN__DEFINE_BEND(f32, float, GN__F32)
+GN__DEFINE_BEND(f64, double, GN__F64)
+#undef GN__DEFINE_BEND
+#undef GN__BEND_CASE
+
+/* n elements from the last axis of an input, at d, t, b as far as it has them. */
+static const char *gn__recurrent_at(const gn__recurrent *j, int input, const int64_t *at) {
+    const gn_view *v = &j->c->in[input];
+    int64_t offset = 0;
+    for (int i = 0; i < v->rank; i++) offset += at[i] * v->strides[i];
+    return v->p + offset * (int64_t)gn__bytes_of(v->dtype);
+}
+
+#define GN__CELL_ROW(T, p, b) ((T *)(void *)(j->p) + (b)*j->f.H + u)
+#define GN__EACH for (int64_t l = 0; l < n; l++)
+
+/* Row b, units u to u + n. cell_read: an input's elements. cell_gate: x and q of gate g. cell_before: the same
+   together, with a peephole to `c`; bent. cell_put: what the state is now, as it is stored. */
+#define GN__DEFINE_CELL(S, R)                                                                                     \
+    static void gn__cell_read_##S(const gn__recurrent *j, int input, const int64_t *at, int64_t n, R *to) {       \
+        const gn_view *v = &j->c->in[input];                                                                      \
+        gn__load_##S(to, v->dtype, gn__recurrent_at(j, input, at), v->strides[v->rank - 1], n);                   \
+    }                                                                                                             \
+    static void gn__cell_gate_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n, R *x, R *q) {   \
+        int64_t column = j->f.place[g] * j->f.H + u, in_x[4] = { j->d, j->t, b, column },                         \
+                of_bias[2] = { j->d, column };                                                                    \
+        R bias[GN__CELL_WIDE] = { 0 };                                                                            \
+        bool apart = g == 2 && j->f.bits & GN__RECURRENT_RESET_FIRST;                                             \
+        gn__cell_read_##S(j, 0, in_x, n, x);                                                                      \
+        if (j->back) {                                                                                            \
+            gn__cell_read_##S(j, 1, in_x, n, q);                                                                  \
+            return;                                                                                               \
+        }                                                                                                         \
+        int64_t wide = j->f.bits & GN__RECURRENT_RESET_FIRST ? 2 * j->f.H : j->f.gates * j->f.H;                  \
+        const R *sums = apart ? GN__CELL_ROW(const R, more, b) : (const R *)(void *)j->gates + b * wide + column; \
+        if (j->f.bias) gn__cell_read_##S(j, j->f.bias, of_bias, n, bias);                                         \
+        GN__EACH q[l] = sums[l] + bias[l];                                                                        \
+    }                                                                                                             \
+    static void gn__cell_peep_##S(const gn__recurrent *j, int which, int64_t u, int64_t n, R *to) {               \
+        int64_t at[2] = { j->d, which * j->f.H + u };                                                             \
+        memset(to, 0, GN__CELL_WIDE * sizeof *to);                                                                \
+        if (j->f.peepholes) gn__cell_read_##S(j, j->f.peepholes, at, n, to);                                      \
+    }                                                                                                             \
+    static void gn__cell_bent_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n, const R *peep,  \
+                                  const R *c, R *y, R *slope) {                                                   \
+        R x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 };                                                     \
+        gn__cell_gate_##S(j, g, b, u, n, x, q);                                                                   \
+        GN__EACH x[l] += q[l];                                                                                    \
+        if (peep && j->f.peepholes) GN__EACH x[l] += peep[l] * c[l];                                              \
+        gn__cell_bend_##S(j, g == 2 ? 1 : 0, x, y, slope, n);                                                     \
+    }                                                                                                             \
+    static void gn__cell_put_##S(const gn__recurrent *j, int state, int64_t b, int64_t u, int64_t n, R *y) {      \
+        const gn__recurrent_form *f = &j->f;                                                                      \
+        char *to = j->c->out.p + ((((state * (f->T + 1) + j->t) * f->D + j->d) * f->B + b) * f->H + u) *          \
+                                     (int64_t)gn__bytes_of(j->c->out.dtype);                                      \
+        gn__store_##S(y, j->c->out.dtype, to, 1, n);                                                              \
+        gn__load_##S(y, j->c->out.dtype, to, 1, n);                                                               \
+    }
+GN__DEFINE_CELL(f32, float)
+GN__DEFINE_CELL(f64, double)
+#undef GN__DEFINE_CELL
+
+/* One step of n units. */
+#define GN__DEFINE_CELLS(S, R)                                                                                       \
+    static void gn__cell_gru_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h) {                    \
+        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },    \
+          y[GN__CELL_WIDE] = { 0 };                                                                                  \
+        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, NULL);                                                       \
+        if (j->resets) {                                                                                             \
+            R *to = GN__CELL_ROW(R, reset, b);                                                                       \
+            GN__EACH to[l] = r[l] * h[l];                                                                            \
+            return;                                                                                                  \
+        }                                                                                                            \
+        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, NULL);                                                       \
+        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                      \
+        bool first = j->f.bits & GN__RECURRENT_RESET_FIRST;                                                          \
+        GN__EACH x[l] += first ? q[l] : r[l] * q[l];                                                                 \
+        gn__cell_bend_##S(j, 1, x, y, NULL, n);                                                                      \
+        GN__EACH h[l] = (1 - z[l]) * y[l] + z[l] * h[l];                                                             \
+    }                                                                                                                \
+    static void gn__cell_lstm_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h, R *c) {             \
+        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, peep[GN__CELL_WIDE] = { 0 }; \
+        gn__cell_peep_##S(j, 0, u, n, peep);                                                                         \
+        gn__cell_bent_##S(j, 0, b, u, n, peep, c, i, NULL);                                                          \
+        gn__cell_peep_##S(j, 2, u, n, peep);                                                                         \
+        if (!(j->f.bits & GN__RECURRENT_COUPLED)) gn__cell_bent_##S(j, 1, b, u, n, peep, c, f, NULL);                \
+        else GN__EACH f[l] = 1 - i[l];                                                                               \
+        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, NULL);                                                       \
+        GN__EACH c[l] = f[l] * c[l] + i[l] * g[l];                                                                   \
+        gn__cell_put_##S(j, 1, b, u, n, c);                                                                          \
+        gn__cell_peep_##S(j, 1, u, n, peep);                                                                         \
+        gn__cell_bent_##S(j, 3, b, u, n, peep, c, i, NULL);                                                          \
+        gn__cell_bend_##S(j, 2, c, g, NULL, n);                                                                      \
+        GN__EACH h[l] = i[l] * g[l];                                                                                 \
+    }                                                                                                                \
+    static void gn__cell_step_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {                         \
+        R *h = GN__CELL_ROW(R, h, b), y[GN__CELL_WIDE] = { 0 };                                                      \
+        if (j->lengths && j->t >= j->lengths[b]) {                                                                   \
+            for (int s = 0; s < j->f.states && !j->resets; s++) gn__cell_put_##S(j, s, b, u, n, y);                  \
+            if (j->resets) memset(GN__CELL_ROW(R, reset, b), 0, (size_t)n * sizeof(R));                              \
+            return;                                                                                                  \
+        }                                                                                                            \
+        if (j->f.gates == 1) {                                                                                       \
+            gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, NULL);                                                   \
+            memcpy(h, y, (size_t)n * sizeof *h);                                                                     \
+        } else if (j->f.gates == 3) gn__cell_gru_##S(j, b, u, n, h);                                                 \
+        else gn__cell_lstm_##S(j, b, u, n, h, GN__CELL_ROW(R, state, b));                                            \
+        if (!j->resets) gn__cell_put_##S(j, 0, b, u, n, h);                                                          \
+    }
+GN__DEFINE_CELLS(f32, float)
+GN__DEFINE_CELLS(f64, double)
+#undef GN__DEFINE_CELLS
+
+/* One step back: dh is the gradient by h after the step, and becomes what of it reaches h before the step directly. */
+#define GN__DEFINE_CELL_BACK(S, R)                                                                                    \
+    static void gn__cell_state_##S(const gn__recurrent *j, int input, int64_t state, int64_t b, int64_t u, int64_t n, \
+                                   R *to) {                                                                           \
+        int64_t at[5] = { state, j->t, j->d, b, u };                                                                  \
+        gn__cell_read_##S(j, input, at, n, to);                                                                       \
+    }                                                                                                                 \
+    /* The gradient of a gate: in the result, and where the product with r takes it from. */                          \
+    static void gn__cell_back_put_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n, const R *y) {   \
+        const gn__recurrent_form *f = &j->f;                                                                          \
+        int64_t column = (g < f->gates ? f->place[g] : g) * f->H + u, row = (j->d * (f->T + 1) + j->t) * f->B + b;    \
+        gn__store_##S(y, j->c->out.dtype,                                                                             \
+                      j->c->out.p + (row * gn__recurrent_width(f) + column) * (int64_t)gn__bytes_of(j->c->out.dtype), \
+                      1, n);                                                                                          \
+        if (g == 3 && f->gates == 3) column = f->place[2] * f->H + u; /* of a GRU's n: that of q */                   \
+        memcpy((R *)(void *)j->gates + b * f->gates * f->H + column, y, (size_t)n * sizeof *y);                       \
+    }                                                                                                                 \
+    static void gn__cell_gru_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) {               \
+        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },     \
+          y[GN__CELL_WIDE] = { 0 }, h[GN__CELL_WIDE] = { 0 }, by_r[GN__CELL_WIDE] = { 0 },                            \
+          by_z[GN__CELL_WIDE] = { 0 }, by_n[GN__CELL_WIDE] = { 0 };                                                   \
+        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, by_r);                                                        \
+        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, by_z);                                                        \
+        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                       \
+        GN__EACH x[l] += r[l] * q[l];                                                                                 \
+        gn__cell_bend_##S(j, 1, x, y, by_n, n);                                                                       \
+        gn__cell_state_##S(j, 3, 0, b, u, n, h);                                                                      \
+        GN__EACH by_z[l] *= dh[l] * (h[l] - y[l]);                                                                    \
+        GN__EACH by_n[l] *= dh[l] * (1 - z[l]);                                                                       \
+        GN__EACH by_r[l] *= by_n[l] * q[l];                                                                           \
+        GN__EACH x[l] = by_n[l] * r[l];                                                                               \
+        GN__EACH dh[l] *= z[l];                                                                                       \
+        gn__cell_back_put_##S(j, 0, b, u, n, by_r);                                                                   \
+        gn__cell_back_put_##S(j, 1, b, u, n, by_z);                                                                   \
+        gn__cell_back_put_##S(j, 2, b, u, n, by_n);                                                                   \
+        gn__cell_back_put_##S(j, 3, b, u, n, x);                                                                      \
+    }                                                                                                                 \
+    static void gn__cell_lstm_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh, R *dc) {       \
+        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, o[GN__CELL_WIDE] = { 0 },     \
+          c[GN__CELL_WIDE] = { 0 }, old[GN__CELL_WIDE] = { 0 }, by_i[GN__CELL_WIDE] = { 0 },                          \
+          by_f[GN__CELL_WIDE] = { 0 }, by_g[GN__CELL_WIDE] = { 0 }, by_o[GN__CELL_WIDE] = { 0 },                      \
+          bent[GN__CELL_WIDE] = { 0 }, by_c[GN__CELL_WIDE] = { 0 }, peep[3][GN__CELL_WIDE] = { { 0 } };               \
+        bool coupled = j->f.bits & GN__RECURRENT_COUPLED;                                                             \
+        for (int k = 0; k < 3; k++) gn__cell_peep_##S(j, k, u, n, peep[k]);                                           \
+        gn__cell_state_##S(j, 3, 1, b, u, n, old);                                                                    \
+        gn__cell_bent_##S(j, 0, b, u, n, peep[0], old, i, by_i);                                                      \
+        if (!coupled) gn__cell_bent_##S(j, 1, b, u, n, peep[2], old, f, by_f);                                        \
+        else GN__EACH f[l] = 1 - i[l];                                                                                \
+        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, by_g);                                                        \
+        GN__EACH c[l] = f[l] * old[l] + i[l] * g[l];                                                                  \
+        gn__cell_bent_##S(j, 3, b, u, n, peep[1], c, o, by_o);                                                        \
+        gn__cell_bend_##S(j, 2, c, bent, by_c, n);                                                                    \
+        GN__EACH by_o[l] *= dh[l] * bent[l];                                                                          \
+        GN__EACH dc[l] += dh[l] * o[l] * by_c[l] + by_o[l] * peep[1][l];                                              \
+        GN__EACH by_i[l] *= dc[l] * (coupled ? g[l] - old[l] : g[l]);                                                 \
+        GN__EACH by_f[l] *= dc[l] * old[l];                                                                           \
+        GN__EACH by_g[l] *= dc[l] * i[l];                                                                             \
+        GN__EACH dc[l] = dc[l] * f[l] + by_i[l] * peep[0][l] + by_f[l] * peep[2][l];                                  \
+        GN__EACH dh[l] = 0;                                                                                           \
+        gn__cell_back_put_##S(j, 0, b, u, n, by_i);                                                                   \
+        gn__cell_back_put_##S(j, 1, b, u, n, by_f);                                                                   \
+        gn__cell_back_put_##S(j, 2, b, u, n, by_g);                                                                   \
+        gn__cell_back_put_##S(j, 3, b, u, n, by_o);                                                                   \
+    }                                                                                                                 \
+    static void gn__cell_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {                          \
+        R *dh = GN__CELL_ROW(R, h, b), *dc = GN__CELL_ROW(R, state, b), y[GN__CELL_WIDE] = { 0 },                     \
+          slope[GN__CELL_WIDE] = { 0 };                                                                               \
+        const R *more = GN__CELL_ROW(const R, more, b);                                                               \
+        GN__EACH dh[l] += more[l];                                                                                    \
+        if (j->lengths && j->t >= j->lengths[b]) {                                                                    \
+            for (int g = 0; g < (j->f.gates == 1 ? 1 : 4); g++) gn__cell_back_put_##S(j, g, b, u, n, y);              \
+            return;                                                                                                   \
+        }                                                                                                             \
+        for (int s = 0; s < j->f.states; s++) {                                                                       \
+            R *to = s ? dc : dh;                                                                                      \
+            gn__cell_state_##S(j, 4, s, b, u, n, y);                                                                  \
+            GN__EACH to[l] += y[l];                                                                                   \
+        }                                                                                                             \
+        if (j->f.gates == 4) gn__cell_lstm_back_##S(j, b, u, n, dh, dc);                                              \
+        if (j->f.gates == 3) gn__cell_gru_back_##S(j, b, u, n, dh);                                                   \
+        if (j->f.gates > 1) return;                                                                                   \
+        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, slope);                                                       \
+        GN__EACH y[l] = dh[l] * slope[l];                                                                             \
+        GN__EACH dh[l] = 0;                                                                                           \
+        gn__cell_back_put_##S(j, 0, b, u, n, y);                                                                      \
+    }
+GN__DEFINE_CELL_BACK(f32, float)
+GN__DEFINE_CELL_BACK(f64, double)
+#undef GN__DEFINE_CELL_BACK
+#undef GN__EACH
+#undef GN__CELL_ROW
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
+
+static void gn__recurrent_range(void *arg, int64_t begin, int64_t end) {
+    const gn__recurrent *j = (const gn__recurrent *)arg;
+    int64_t blocks = (j->f.H + GN__CELL_WIDE - 1) / GN__CELL_WIDE;
+    bool wide = j->c->out.dtype == GN_F64;
+    for (int64_t i = begin; i < end && !gn__pool_stops(j->c->pool); i++) {
+        int64_t b = i / blocks, u = i % blocks * GN__CELL_WIDE, n = GN__MIN(j->f.H - u, (int64_t)GN__CELL_WIDE);
+        if (j->back && wide) gn__cell_back_f64(j, b, u, n);
+        else if (j->back) gn__cell_back_f32(j, b, u, n);
+        else if (wide) gn__cell_step_f64(j, b, u, n);
+        else gn__cell_step_f32(j, b, u, n);
+    }
+}
+
+static void gn__recurrent_cells(gn__recurrent *j) {
+    gn__pool_for(j->c->pool, j->f.B * ((j->f.H + GN__CELL_WIDE - 1) / GN__CELL_WIDE), 8, gn__recurrent_range, j);
+}
+
+GN__COLD_BEGIN
+
+static gn_dtype gn__recurrent_compute(const gn__recurrent *j) { return j->c->out.dtype == GN_F64 ? GN_F64 : GN_F32; }
+
+/* to (B,n) = a (B,H) times n rows of r from `first` on; back: to (B,H) = a (B,G*H) times r. */
+static bool gn__recurrent_product(const gn__recurrent *j, char *to, const char *a, int64_t first, int64_t n) {
+    int64_t all = j->f.gates * j->f.H, bytes = (int64_t)gn__bytes_of(gn__recurrent_compute(j));
+    gn__gemm g = { .m = j->f.B, .n = n, .k = j->f.H, .a = a, .am = j->f.H, .ak = 1, .c = to };
+    g.b = j->r + first * j->r_row * bytes, g.bk = j->r_column, g.bn = j->r_row;
+    if (j->back) g.n = j->f.H, g.k = g.am = all, g.bk = j->r_row, g.bn = j->r_column;
+    g.dtype = gn__recurrent_compute(j);
+    return gn__gemm_run(&g, j->c->pool);
+}
+
+/* r of direction d; of 16-bit floats as f32 in `room`. */
+static void gn__recurrent_weights(gn__recurrent *j, int input, char *room) {
+    const gn_view *r = &j->c->in[input];
+    int64_t bytes = (int64_t)gn__bytes_of(r->dtype), rows = j->f.gates * j->f.H, H = j->f.H;
+    j->r = r->p + j->d * r->strides[0] * bytes;
+    j->r_row = r->strides[1], j->r_column = r->strides[2];
+    if (!room) return;
+    for (int64_t i = 0; i < rows; i++)
+        gn__load_f32((float *)(void *)room + i * H, r->dtype, j->r + i * j->r_row * bytes, j->r_column, H);
+    j->r = room, j->r_row = H, j->r_column = 1;
+}
+
+/* What h (state 0) or c begins with: an input, or zeros. */
+static void gn__recurrent_begin(const gn__recurrent *j, char *to, int input, int64_t state) {
+    int64_t B = j->f.B, H = j->f.H, size = (int64_t)gn__bytes_of(gn__recurrent_compute(j));
+    if (!input) memset(to, 0, (size_t)(B * H * size));
+    for (int64_t b = 0; b < B && input; b++) {
+        int64_t of_state[3] = { j->d, b, 0 }, of_gradient[5] = { state, j->f.T, j->d, b, 0 };
+        const gn_view *v = &j->c->in[input];
+        const char *from = gn__recurrent_at(j, input, j->back ? of_gradient : of_state);
+        char *row = to + b * H * size;
+        if (size == 8) gn__load_f64((double *)(void *)row, v->dtype, from, v->strides[v->rank - 1], H);
+        else gn__load_f32((float *)(void *)row, v->dtype, from, v->strides[v->rank - 1], H);
+    }
+}
+
+/* (B,H) to rows of the result that lie `step` elements apart. */
+static void gn__recurrent_end(const gn__recurrent *j, const char *from, int64_t at, int64_t step) {
+    int64_t H = j->f.H, size = (int64_t)gn__bytes_of(gn__recurrent_compute(j));
+    gn_dtype d = j->c->out.dtype;
+    for (int64_t b = 0; b < j->f.B; b++) {
+        char *to = j->c->out.p + (at + b * step) * (int64_t)gn__bytes_of(d);
+        const void *row = from + b * H * size;
+        if (size == 8) gn__store_f64((const double *)row, d, to, 1, H);
+        else gn__store_f32((const float *)row, d, to, 1, H);
+    }
+}
+
+static bool gn__recurrent_step(gn__recurrent *j) {
+    int64_t H = j->f.H, gates = j->f.gates * H;
+    bool first = j->f.bits & GN__RECURRENT_RESET_FIRST;
+    bool ok = gn__recurrent_product(j, j->gates, j->h, 0, first ? 2 * H : gates);
+    if (ok && first) {
+        j->resets = true;
+        gn__recurrent_cells(j);
+        j->resets = false;
+        ok = gn__recurrent_product(j, j->more, j->reset, 2 * H, H);
+    }
+    if (ok) gn__recurrent_cells(j);
+    return ok;
+}
+
+static bool gn__recurrent_way(gn__recurrent *j, char *room) {
+    const gn__recurrent_form *f = &j->f;
+    bool reverse = j->d == 1 || f->bits & GN__RECURRENT_REVERSE, ok = true;
+    gn__recurrent_weights(j, 1, room);
+    gn__recurrent_begin(j, j->h, f->h0, 0);
+    if (f->states > 1) gn__recurrent_begin(j, j->state, f->c0, 1);
+    for (int64_t k = 0; k < f->T && ok && !gn__pool_stops(j->c->pool); k++) {
+        j->t = reverse ? f->T - 1 - k : k;
+        ok = gn__recurrent_step(j);
+    }
+    for (int s = 0; s < f->states; s++)
+        gn__recurrent_end(j, s ? j->state : j->h, ((s * (f->T + 1) + f->T) * f->D + j->d) * f->B * f->H, f->H);
+    return ok;
+}
+
+static bool gn__recurrent_way_back(gn__recurrent *j, char *room) {
+    const gn__recurrent_form *f = &j->f;
+    bool reverse = j->d == 1 || f->bits & GN__RECURRENT_REVERSE, ok = true;
+    int64_t wide = gn__recurrent_width(f), end = (j->d * (f->T + 1) + f->T) * f->B * wide;
+    size_t size = gn__bytes_of(gn__recurrent_compute(j));
+    gn__recurrent_weights(j, 2, room);
+    gn__recurrent_begin(j, j->h, 4, 0);
+    if (f->states > 1) gn__recurrent_begin(j, j->state, 4, 1);
+    memset(j->more, 0, (size_t)(f->B * f->H) * size);
+    for (int64_t k = 0; k < f->T && ok && !gn__pool_stops(j->c->pool); k++) {
+        j->t = reverse ? k : f->T - 1 - k;
+        gn__recurrent_cells(j);
+        ok = gn__recurrent_product(j, j->more, j->gates, 0, 0);
+    }
+    for (int64_t i = 0; i < f->B * f->H; i++)
+        if (size == 8) ((double *)(void *)j->h)[i] += ((const double *)(const void *)j->more)[i];
+        else ((float *)(void *)j->h)[i] += ((const float *)(const void *)j->more)[i];
+    memset(j->c->out.p + end * (int64_t)gn__bytes_of(j->c->out.dtype), 0,
+           (size_t)(f->B * wide) * gn__bytes_of(j->c->out.dtype));
+    gn__recurrent_end(j, j->h, end, wide);
+    if (f->states > 1) gn__recurrent_end(j, j->state, end + f->H, wide);
+    return ok;
+}
+
+static gn_result gn__recurrent_lengths(gn__recurrent *j) {
+    const gn_view *v = &j->c->in[j->f.lengths];
+    if (!j->f.lengths) return GN_OK;
+    j->lengths = (int64_t *)gn__alloc_many((uint64_t)j->f.B, 1, sizeof *j->lengths);
+    if (!j->lengths) return gn_fail(j->c->fault, GN_OUT_OF_MEMORY, "no memory for the lengths of rows");
+    for (int64_t b = 0; b < j->f.B; b++) {
+        j->lengths[b] = gn__read_int(v->dtype, v->p + b * v->strides[0] * (int64_t)gn__bytes_of(v->dtype));
+        if (j->lengths[b] < 0 || j->lengths[b] > j->f.T)
+            return gn_fail(j->c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld of row %lld is outside 0 to %lld",
+                           (long long)j->lengths[b], (long long)b, (long long)j->f.T);
+    }
+    return GN_OK;
+}
+
+static gn_result gn__recurrent_run(const gn__call *c, bool back) {
+    gn__recurrent j = { .c = c, .f = gn__recurrent_read(c->attrs, back ? 5 : 2), .back = back };
+    const gn_view *x = &c->in[0];
+    j.f.D = x->dims[0], j.f.T = x->dims[1], j.f.B = x->dims[2], j.f.H = x->dims[3] / j.f.gates;
+    uint64_t H = (uint64_t)j.f.H, size = gn__bytes_of(gn__recurrent_compute(&j)), each = gn_size_mul((size_t)j.f.B, H),
+             weights = c->out.dtype == gn__recurrent_compute(&j) ? 0 : gn_size_mul((size_t)j.f.gates * H, H);
+    gn_result r = gn__recurrent_lengths(&j);
+    uint64_t all = gn_size_add(gn_size_mul(each, (size_t)j.f.gates + 4), weights);
+    char *room = r == GN_OK ? (char *)gn__alloc_many(all, 1, size) : NULL;
+    bool ok = room != NULL;
+    for (j.d = 0; ok && j.d < j.f.D; j.d++) {
+        j.h = room, j.state = j.h + each * size, j.more = j.state + each * size, j.reset = j.more + each * size;
+        j.gates = j.reset + each * size;
+        char *converted = weights ? j.gates + each * (uint64_t)j.f.gates * size : NULL;
+        ok = back ? gn__recurrent_way_back(&j, converted) : gn__recurrent_way(&j, converted);
+    }
+    gn_free(room);
+    gn_free(j.lengths);
+    if (r != GN_OK) return r;
+    return ok ? GN_OK : gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the states and gates of a recurrent layer");
+}
+static gn_result gn__cpu_recurrent(const gn__call *c) { return gn__recurrent_run(c, false); }
+static gn_result gn__cpu_recurrent_back(const gn__call *c) { return gn__recurrent_run(c, true); }
+
+/* ---- its gradient: what does not depend on the step before is computed for all steps at once ---- */
+
+static uint32_t gn__cut_axis(gn__grads *k, uint32_t a, int64_t axis, int64_t begin, int64_t end) {
+    int64_t attrs[4] = { axis, begin, end, 1 };
+    return gn__op_in(k, GN_OP_SLICE, a, 4, attrs);
+}
+static uint32_t gn__join_axis(gn__grads *k, uint32_t a, uint32_t b, int64_t axis) {
+    uint32_t in[2] = { a, b };
+    return gn__build(k->g, k->at, GN_OP_CONCAT, 2, in, 1, &axis);
+}
+
+/* What a state of a direction is before the first step: (1,1,1,B,H). */
+static uint32_t gn__recurrent_first(gn__grads *k, const gn__recurrent_form *f, int64_t d, int input) {
+    gn_shape one = GN_SHAPE(1, 1, 1, f->B, f->H);
+    if (!input) return gn__full(k->g, k->at, (gn_dtype)k->g->nodes[k->gy].dtype, &one, 0);
+    return gn__reshape_of(k, gn__cut_axis(k, k->x[input], 0, d, d + 1), &one);
+}
+
+/* The states of direction d before each step: (S,T,1,B,H). In reverse the first of a row is where its length says. */
+static uint32_t gn__recurrent_before(gn__grads *k, const gn__recurrent_form *f, int64_t d) {
+    bool reverse = d == 1 || f->bits & GN__RECURRENT_REVERSE;
+    uint32_t first = gn__recurrent_first(k, f, d, f->h0), way = gn__cut_axis(k, k->y, 2, d, d + 1);
+    if (f->states > 1) first = gn__join_axis(k, first, gn__recurrent_first(k, f, d, f->c0), 0);
+    if (!reverse) return gn__join_axis(k, first, gn__cut_axis(k, way, 1, 0, f->T - 1), 1);
+    uint32_t after = gn__join_axis(k, gn__cut_axis(k, way, 1, 1, f->T), first, 1);
+    if (!f->lengths || (!f->h0 && !f->c0)) return after;
+    gn_shape steps = GN_SHAPE(f->T, 1, 1, 1), rows = GN_SHAPE(f->B, 1);
+    uint32_t length = gn__reshape_of(k, gn__cast_to(k->g, k->at, k->x[f->lengths], GN_I64), &rows),
+             next = gn__add(k, gn__reshape_of(k, gn__count_up(k, f->T), &steps), gn__whole_num(k, 1));
+    return gn__where(k, gn__eq(k, next, length), first, after);
+}
+
+/* State s of (S,T,D,B,H) as (D,T*B,H). */
+static uint32_t gn__recurrent_rows(gn__grads *k, const gn__recurrent_form *f, uint32_t states, int64_t s) {
+    int64_t order[4] = { 1, 0, 2, 3 };
+    gn_shape four = GN_SHAPE(f->T, f->D, f->B, f->H), rows = GN_SHAPE(f->D, f->T * f->B, f->H);
+    uint32_t one = gn__reshape_of(k, gn__cut_axis(k, states, 0, s, s + 1), &four);
+    return gn__reshape_of(k, gn__op_in(k, GN_OP_PERMUTE, one, 4, order), &rows);
+}
+
+/* The gradient by peepholes, of that of the gates (D,T*B,G*H): i, o, f by the c that each is bent with. */
+static uint32_t gn__recurrent_peepholes(gn__grads *k, const gn__recurrent_form *f, uint32_t gates, uint32_t before) {
+    static const int which[3] = { 0, 3, 1 };
+    uint32_t old = gn__recurrent_rows(k, f, before, 1),
+             now = gn__recurrent_rows(k, f, gn__cut_axis(k, k->y, 1, 0, f->T), 1), all = 0;
+    for (int i = 0; i < 3; i++) {
+        int64_t at = f->place[which[i]] * f->H;
+        uint32_t by = gn__mul(k, gn__cut_axis(k, gates, 2, at, at + f->H), i == 1 ? now : old);
+        by = gn__reduce_of(k, GN_OP_SUM, by, 2, false);
+        all = i ? gn__join_axis(k, all, by, 1) : by;
+    }
+    return all;
+}
+
+static uint32_t gn__recurrent_back_of(gn__grads *k, const gn__recurrent_form *f, uint32_t before, uint32_t h) {
+    int64_t attrs[GN__MAX_ATTRS], G = f->gates * f->H;
+    gn_shape bias = GN_SHAPE(f->D, 1, G), all = GN_SHAPE(f->D, f->T, f->B, G);
+    uint32_t q = gn__matmul_of(k, h, gn__transposed(k, k->x[1])), in[7] = { k->x[0], 0, k->x[1], before, k->gy };
+    int n = 5;
+    if (f->bias) q = gn__add(k, q, gn__reshape_of(k, k->x[f->bias], &bias));
+    in[1] = gn__reshape_of(k, q, &all);
+    if (f->lengths) in[n++] = k->x[f->lengths];
+    if (f->peepholes) in[n++] = k->x[f->peepholes];
+    memcpy(attrs, k->attrs, (size_t)k->n_attrs * sizeof *attrs);
+    attrs[1] &= ~(int64_t)(GN__RECURRENT_BIAS | GN__RECURRENT_H0 | GN__RECURRENT_C0);
+    return gn__build(k->g, k->at, GN_OP_RECURRENT_BACK, n, in, k->n_attrs, attrs);
+}
+
+static void gn__grad_recurrent(gn__grads *k) {
+    gn__recurrent_form f = gn__recurrent_read(k->attrs, 2);
+    gn_shape x = gn__x_shape(k, 0), r = gn__x_shape(k, 1), state;
+    f.D = x.dims[0], f.T = x.dims[1], f.B = x.dims[2], f.H = r.dims[2];
+    if (f.bits & GN__RECURRENT_RESET_FIRST) {
+        uint32_t none = gn__failed_with(k->g, k->at, GN_OP_RECURRENT, GN_NO_GRADIENT,
+                                        "a GRU with reset_first has no gradient; one without it has");
+        for (int i = 0; i < k->n_in; i++) k->gx[i] = none;
+        return;
+    }
+    int64_t H = f.H, G = f.gates * H;
+    gn_shape flat = GN_SHAPE(f.D, f.T * f.B, G);
+    state = GN_SHAPE(f.D, f.B, H);
+    uint32_t before = gn__recurrent_before(k, &f, 0);
+    if (f.D > 1) before = gn__join_axis(k, before, gn__recurrent_before(k, &f, 1), 2);
+    uint32_t h = gn__recurrent_rows(k, &f, before, 0), back = gn__recurrent_back_of(k, &f, before, h),
+             steps = gn__cut_axis(k, back, 1, 0, f.T), end = gn__cut_axis(k, back, 1, f.T, f.T + 1);
+    uint32_t gates = gn__cut_axis(k, steps, 3, 0, G), of_q = gates;
+    if (f.gates == 3)
+        of_q = gn__join_axis(k, gn__cut_axis(k, steps, 3, 0, 2 * H), gn__cut_axis(k, steps, 3, G, G + H), 3);
+    of_q = gn__reshape_of(k, of_q, &flat);
+    k->gx[0] = gates;
+    if (k->need[1]) k->gx[1] = gn__matmul_of(k, gn__transposed(k, of_q), h);
+    if (f.bias) k->gx[f.bias] = gn__reduce_of(k, GN_OP_SUM, of_q, 2, false);
+    if (f.h0) k->gx[f.h0] = gn__reshape_of(k, gn__cut_axis(k, end, 3, 0, H), &state);
+    if (f.c0) k->gx[f.c0] = gn__reshape_of(k, gn__cut_axis(k, end, 3, H, 2 * H), &state);
+    if (f.peepholes) k->gx[f.peepholes] = gn__recurrent_peepholes(k, &f, gn__reshape_of(k, gates, &flat), before);
+}
+GN__COLD_END
+
 /* ---- kv_append: cache (B,H,S,D), rows (B,H,T,D), pos 0-d ---- */
 
 static gn_result gn__infer_kv_append(const gn__infer_call *c) {
@@ -18646,6 +19385,11 @@ static void gn__see_skip(gn__recognition *w, uint32_t i) {
     if (earlier) gn__claim(w, i, GN_ROLE_SKIP, conv);
 }
 
+/* The steps of a recurrent layer; the product of its input for all of them is a linear. */
+static void gn__see_recurrent(gn__recognition *w, uint32_t i) {
+    if (!w->role[i] && gn__op_at(w, i) == GN_OP_RECURRENT) gn__claim(w, i, GN_ROLE_RECURRENT, i);
+}
+
 static bool gn__bends(int op) {
     return gn__op_sort(op) == GN__SCALARS && op != GN_OP_ADD && op != GN_OP_SUB && op != GN_OP_MUL && op != GN_OP_DIV &&
            op != GN_OP_NEG && op != GN_OP_FMA;
@@ -18824,6 +19568,7 @@ static const struct {
     { GN_ROLE_PATCHES, gn__see_patches },
     { GN_ROLE_SEPARABLE_CONV, gn__see_separable },
     { GN_ROLE_CONV, gn__see_conv },
+    { GN_ROLE_RECURRENT, gn__see_recurrent },
     { GN_ROLE_POOLING, gn__see_pooling },
     { GN_ROLE_SKIP, gn__see_skip },
     { GN_ROLE_INTERACTION, gn__see_interaction },
@@ -19376,6 +20121,7 @@ static uint8_t gn__role_of_op(int op) {
         { GN_OP_PAGE_ATTENTION, GN_ROLE_ATTENTION },
         { GN_OP_LAYERNORM, GN_ROLE_NORM },
         { GN_OP_CONV, GN_ROLE_CONV },
+        { GN_OP_RECURRENT, GN_ROLE_RECURRENT },
         { GN_OP_CROSS_ENTROPY, GN_ROLE_LOSS },
         { GN_OP_MSE_LOSS, GN_ROLE_LOSS },
     };
@@ -20117,10 +20863,10 @@ GN__COLD_BEGIN
 
 /* ---- schedule ----
  * Groups of nodes are tasks; a group whose nodes the program sends to different devices is taken apart. Several
- * placements of the tasks are formed (each device alone; a list schedule by earliest end; one run of tasks after
- * another over the devices, cut where it costs least; then whole paths moved from device to device) and judged by one
- * simulation of the step, in which segments run and values cross links. Where a state lives decides where its writers
- * run. */
+ * placements of the tasks are formed (each device alone; list schedules by earliest end and by fewest bytes; one run of
+ * tasks after another over the devices, cut where it costs least; then whole paths moved from device to device) and
+ * judged by one simulation of the step, in which segments run and values cross links. Where a state lives decides
+ * where its writers run. */
 
 #define GN__GAIN 0.95         /* a split counts when it takes less than this share of the best device's time */
 #define GN__SEGMENT_S 10e-6   /* a further run on a device in the same step: its arguments, its message, its end */
@@ -22036,7 +22782,7 @@ static const char *const gn__role_colors[GN_ROLE__COUNT] = { "#ffffff", "#8fd6bd
                                                              "#8fa8e6", "#4fa3d8", "#c4e3f6", "#d4d4d4", "#ececec",
                                                              "#f3ea5a", "#df9cc0", "#b79ade", "#ddcdf0", "#e8916c",
                                                              "#f0b79d", "#d98a5f", "#f7d9c9", "#f2f2f2", "#b5e3d3",
-                                                             "#9fd9c5", "#fbe8bd" };
+                                                             "#9fd9c5", "#fbe8bd", "#a9c46c" };
 
 /* Boxes in a row: rows of a frame are about equal. */
 static uint32_t gn__run_across(const gn__explanation *k, const gn__run_of *r) {
@@ -37044,6 +37790,80 @@ gn_tensor gn_searchsorted_at(const char *file, int line, gn_tensor sorted, gn_te
         found = gn_where_at(GN__AT, before, next, found);
     }
     return gn_reshape_at(GN__AT, found, u.shape);
+}
+
+/* Which activations a cell has if none are named. */
+static gn_activation_kind gn__activation_of(gn_cell cell, int i) {
+    bool bends = cell == GN_CELL_RNN || i > 0;
+    return bends ? GN_ACTIVATION_TANH : GN_ACTIVATION_SIGMOID;
+}
+
+/* The inputs of the op behind x wT, and its bits. */
+static int gn__recurrent_inputs(const gn_recurrent_desc *d, gn_tensor *in, int64_t *out_bits) {
+    const struct {
+        gn_tensor t;
+        int64_t bit;
+    } some[] = { { d->recurrent_bias, GN__RECURRENT_BIAS },
+                 { d->lengths, GN__RECURRENT_LENGTHS },
+                 { d->h0, GN__RECURRENT_H0 },
+                 { d->c0, GN__RECURRENT_C0 },
+                 { d->peepholes, GN__RECURRENT_PEEPHOLES } };
+    int n = 0;
+    *out_bits = (d->reverse ? GN__RECURRENT_REVERSE : 0) | (d->onnx_gates ? GN__RECURRENT_ONNX : 0) |
+                (d->reset_first ? GN__RECURRENT_RESET_FIRST : 0) | (d->coupled ? GN__RECURRENT_COUPLED : 0);
+    for (size_t i = 0; i < GN__LENGTH(some); i++)
+        if (gn__given(some[i].t)) {
+            in[n++] = some[i].t;
+            *out_bits |= some[i].bit;
+        }
+    return n;
+}
+
+/* x (T,B,I) by w (D,G*H,I), with a bias (D,G*H): (D,T,B,G*H), one product of all steps. */
+static gn_tensor gn__recurrent_project(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor bias,
+                                       const gn_shape *xs, const gn_shape *ws) {
+    gn_tensor rows = gn_reshape_at(GN__AT, x, GN_SHAPE(1, xs->dims[0] * xs->dims[1], xs->dims[2])),
+              y = gn_matmul_at(GN__AT, rows, gn_transpose_at(GN__AT, w, 1, 2));
+    if (gn__given(bias)) y = gn_add_at(GN__AT, y, gn_unsqueeze_at(GN__AT, bias, 1));
+    return gn_reshape_at(GN__AT, y, GN_SHAPE(ws->dims[0], xs->dims[0], xs->dims[1], ws->dims[1]));
+}
+
+gn_tensor gn_recurrent_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor r,
+                          const gn_recurrent_desc *desc) {
+    gn_recurrent_desc d = { .cell = GN_CELL_RNN };
+    gn_tensor in[7], bad;
+    int64_t attrs[GN__MAX_ATTRS] = { 0 };
+    gn__type xt, wt, bt;
+    if (desc) d = *desc;
+    if (!gn__known(GN__AT, "recurrent", x, &xt, &bad) || !gn__known(GN__AT, "recurrent", w, &wt, &bad) ||
+        (gn__given(d.bias) && !gn__known(GN__AT, "recurrent", d.bias, &bt, &bad)))
+        return bad;
+    gn_shape s = xt.shape, v = wt.shape;
+    if (s.rank != 3 || v.rank != 3)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_RANK, "recurrent: x (T,B,I) and w (D,G*H,I) are needed");
+    if (s.dims[2] != v.dims[2] || gn__count(&s) == 0 || gn__count(&v) == 0 || v.dims[0] > 2)
+        return gn__refuse(GN__AT, GN__OF_BOTH(x, w), GN_BAD_SHAPE,
+                          "recurrent: x (T,B,I) and w (D,G*H,I) are needed, D 1 or 2 and no size of 0");
+    if (gn__given(d.bias) && (bt.shape.rank != 2 || bt.shape.dims[0] != v.dims[0] || bt.shape.dims[1] != v.dims[1]))
+        return gn__refuse(GN__AT, GN__OF_BOTH(w, d.bias), GN_BAD_SHAPE,
+                          "recurrent: for w (D,G*H,I) a bias (D,G*H) is needed");
+    if (d.cell < GN_CELL_RNN || d.cell > GN_CELL_LSTM)
+        return gn__refuse(GN__AT, GN__OF(x), GN_BAD_ARGUMENT, "recurrent: cell %d is not known", (int)d.cell);
+    attrs[0] = d.cell;
+    attrs[2] = gn__f64_word(d.clip);
+    for (int way = 0; way < (int)v.dims[0]; way++)
+        for (int i = 0; i < 3; i++) {
+            int64_t *a = attrs + GN__RECURRENT_FIXED + GN__RECURRENT_WAY * way + 3 * i;
+            gn_activation act = d.act[way][i];
+            a[0] = act.kind == GN_ACTIVATION_USUAL ? gn__activation_of(d.cell, i) : act.kind;
+            a[1] = gn__f64_word(act.alpha);
+            a[2] = gn__f64_word(act.beta);
+        }
+    in[0] = gn__recurrent_project(GN__AT, x, w, d.bias, &s, &v);
+    in[1] = r;
+    int n = 2 + gn__recurrent_inputs(&d, in + 2, &attrs[1]);
+    return gn__op(file, line, GN_OP_RECURRENT, in, n, -1, attrs,
+                  GN__RECURRENT_FIXED + GN__RECURRENT_WAY * (int)v.dims[0]);
 }
 
 /* ---- rotary embedding ---- */

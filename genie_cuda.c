@@ -7664,6 +7664,325 @@ static void emit_interpolate(emit *e, uint32_t node) {
     text_free(&line);
 }
 
+/* ---- recurrent networks ---- */
+
+enum { RECURRENT_ROWS = 4 }; /* of a block, at most */
+
+static const char recurrent_text[] =
+    "// A block runs all steps of up to four rows in one direction. P: T, C, I (of lengths), CELL (of gn_cell), G, "
+    "WAYS, "
+    "STEPS, B, H, ROWS of a block, REVERSE FIRST COUPLED BIAS LEN H0 C0 PEEP, place(gate), strides X0 to X3 …, "
+    "act(direction, which, x, slope)\n"
+    "template <int K, class C> M C cell_bend(C x, C most, C alpha, C beta, C *slope) {\n"
+    "  const C v = x > most ? most : x < -most ? -most : x, far = v < 0 ? -v : v, line = alpha * v + beta;\n"
+    "  C y = v, s = 1;\n"
+    "  if (K == 1) { y = gn_tanh(v); s = 1 - y * y; }\n"
+    "  if (K == 2) { y = 1 / (1 + gn_exp(-v)); s = y * (1 - y); }\n"
+    "  if (K == 3) { y = v < 0 ? (C)0 : v; s = v > 0; }\n"
+    "  if (K == 4) { y = v / (1 + far); s = 1 / ((1 + far) * (1 + far)); }\n"
+    "  if (K == 5) { y = (v > 0 ? v : (C)0) + gn_log1p(gn_exp(-far)); s = 1 / (1 + gn_exp(-v)); }\n"
+    "  if (K == 6) { y = v > 0 ? v : alpha * v; s = v > 0 ? (C)1 : alpha; }\n"
+    "  if (K == 7) { y = v > 0 ? v : alpha * gn_expm1(v); s = v > 0 ? (C)1 : alpha * gn_exp(v); }\n"
+    "  if (K == 8) { y = line; s = alpha; }\n"
+    "  if (K == 9) { const C t = gn_tanh(beta * v); y = alpha * t; s = alpha * beta * (1 - t * t); }\n"
+    "  if (K == 10) { y = v > alpha ? v : (C)0; s = v > alpha; }\n"
+    "  if (K == 11) { y = line < 0 ? (C)0 : line > 1 ? (C)1 : line; s = line > 0 && line < 1 ? alpha : (C)0; }\n"
+    "  *slope = x > most || x < -most ? (C)0 : s;\n"
+    "  return y;\n"
+    "}\n"
+    "template <class P> M i64 cell_length(const typename P::I *len, i64 b, u32 *err, u32 node) {\n"
+    "  if (!P::LEN) return P::STEPS;\n"
+    "  const i64 n = len[b * P::L0];\n"
+    "  if (n >= 0 && n <= P::STEPS) return n;\n"
+    "  fault(err, OUT_OF_RANGE, node, n, P::STEPS + 1);\n"
+    "  return 0;\n"
+    "}\n"
+    "// Element k of a direction's peepholes: of i, o, f.\n"
+    "template <class P> M typename P::C cell_peep(const typename P::T *peep, i64 d, i64 k, i64 u) {\n"
+    "  return P::PEEP ? get(peep[d * P::E0 + (k * P::H + u) * P::E1]) : (typename P::C)0;\n"
+    "}\n"
+    "// What a state is after a step, of one unit; x and q of its gates.\n"
+    "template <class P, class C> M C cell_step(i64 d, i64 u, const C *x, const C *q, C h, C *state, const typename "
+    "P::T "
+    "*peep) {\n"
+    "  C s;\n"
+    "  if (P::CELL == 0) return P::act(d, 0, x[0] + q[0], &s);\n"
+    "  if (P::CELL == 1) {\n"
+    "    const C r = P::act(d, 0, x[0] + q[0], &s), z = P::act(d, 0, x[1] + q[1], &s);\n"
+    "    return (1 - z) * P::act(d, 1, x[2] + (P::FIRST ? q[2] : r * q[2]), &s) + z * h;\n"
+    "  }\n"
+    "  typename P::T kept;\n"
+    "  const C old = *state, i = P::act(d, 0, x[0] + q[0] + cell_peep<P>(peep, d, 0, u) * old, &s);\n"
+    "  const C f = P::COUPLED ? 1 - i : P::act(d, 0, x[1] + q[1] + cell_peep<P>(peep, d, 2, u) * old, &s);\n"
+    "  put(kept, f * old + i * P::act(d, 1, x[2] + q[2], &s));\n"
+    "  *state = get(kept);\n"
+    "  const C o = P::act(d, 0, x[3] + q[3] + cell_peep<P>(peep, d, 1, u) * *state, &s);\n"
+    "  return o * P::act(d, 2, *state, &s);\n"
+    "}\n"
+    "// The running state lies where the last one goes. A warp has a unit, its lanes share the products with h; `rh` "
+    "holds r h where that comes first.\n"
+    "template <class P> M void recurrent_run(const typename P::T *p, const typename P::T *r, const typename P::T "
+    "*bias, "
+    "const typename P::I *len, const typename P::T *h0, const typename P::T *c0, const typename P::T *peep, typename "
+    "P::T *o, typename P::C *rh, u32 *err, u32 node) {\n"
+    "  typedef typename P::C C; typedef typename P::T T;\n"
+    "  enum { R = P::ROWS, G = P::G };\n"
+    "  const i64 STEP = P::WAYS * P::B * P::H, PLANE = (P::STEPS + 1) * STEP, groups = (P::B + R - 1) / R;\n"
+    "  const i64 d = blockIdx.x / groups, first = blockIdx.x % groups * R, base = (d * P::B + first) * P::H;\n"
+    "  const int n = (int)(P::B - first < R ? P::B - first : R), lane = threadIdx.x & 31;\n"
+    "  const bool back = P::REVERSE || d == 1;\n"
+    "  T *hs = o + P::STEPS * STEP + base, *cs = hs + PLANE;\n"
+    "  __shared__ i64 length[R];\n"
+    "  if (threadIdx.x < n) length[threadIdx.x] = cell_length<P>(len, first + threadIdx.x, err, node);\n"
+    "  for (i64 i = threadIdx.x; i < n * P::H; i += 256) {\n"
+    "    const i64 b = first + i / P::H, u = i % P::H;\n"
+    "    put(hs[i], P::H0 ? get(h0[d * P::H0_0 + b * P::H0_1 + u * P::H0_2]) : (C)0);\n"
+    "    if (P::CELL == 2) put(cs[i], P::C0 ? get(c0[d * P::C0_0 + b * P::C0_1 + u * P::C0_2]) : (C)0);\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (i64 k = 0; k < P::STEPS; k++) {\n"
+    "    const i64 t = back ? P::STEPS - 1 - k : k;\n"
+    "    T *ht = o + t * STEP + base, *ct = ht + PLANE;\n"
+    "    for (int pass = P::FIRST ? 0 : 1; pass < 2; pass++) {\n"
+    "      for (i64 u = threadIdx.x / 32; u < P::H; u += 8) {\n"
+    "        C sum[G][R];\n"
+    "        UNROLL for (int g = 0; g < G; g++) UNROLL for (int row = 0; row < R; row++) sum[g][row] = 0;\n"
+    "        for (i64 l = lane; l < P::H; l += 32) UNROLL for (int g = 0; g < G; g++) {\n"
+    "          const C w = get(r[d * P::R0 + (P::place(g) * P::H + u) * P::R1 + l * P::R2]);\n"
+    "          UNROLL for (int row = 0; row < R; row++) if (row < n) sum[g][row] = gn_fma(w, P::FIRST && g == 2 ? "
+    "(pass "
+    "? rh[base + row * P::H + l] : (C)0) : get(hs[row * P::H + l]), sum[g][row]);\n"
+    "        }\n"
+    "        UNROLL for (int g = 0; g < G; g++) UNROLL for (int row = 0; row < R; row++) UNROLL for (int m = 16; m > "
+    "0; "
+    "m /= 2) sum[g][row] += exchange(sum[g][row], m);\n"
+    "        UNROLL for (int row = 0; row < R; row++) if (lane == row && row < n) {\n"
+    "          const i64 at = row * P::H + u;\n"
+    "          C x[G], q[G], h = get(hs[at]), state = 0, s;\n"
+    "          UNROLL for (int g = 0; g < G; g++) {\n"
+    "            const i64 column = P::place(g) * P::H + u;\n"
+    "            x[g] = get(p[d * P::X0 + t * P::X1 + (first + row) * P::X2 + column * P::X3]);\n"
+    "            q[g] = sum[g][row] + (P::BIAS ? get(bias[d * P::A0 + column * P::A1]) : (C)0);\n"
+    "          }\n"
+    "          if (P::FIRST && pass == 0) { rh[base + at] = P::act(d, 0, x[0] + q[0], &s) * h; continue; }\n"
+    "          if (P::CELL == 2) state = get(cs[at]);\n"
+    "          const bool lives = t < length[row];\n"
+    "          h = lives ? cell_step<P, C>(d, u, x, q, h, &state, peep) : (C)0;\n"
+    "          put(ht[at], h);\n"
+    "          if (P::CELL == 2) put(ct[at], lives ? state : (C)0);\n"
+    "        }\n"
+    "      }\n"
+    "      __syncthreads();\n"
+    "    }\n"
+    "    for (i64 i = threadIdx.x; i < n * P::H; i += 256) if (t < length[i / P::H]) { hs[i] = ht[i]; if (P::CELL == "
+    "2) "
+    "cs[i] = ct[i]; }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "}\n";
+
+static const char recurrent_back_text[] =
+    "// The gradients of a unit's gates by those of its states; *dh and *dc become what of them goes to the states "
+    "before. y: of the gates in the order of the cell, of a GRU then that of q of n.\n"
+    "template <class P, class C> M void cell_back(i64 d, i64 u, const C *x, const C *q, C h, C old, C *dh, C *dc, "
+    "const "
+    "typename P::T *peep, C *y) {\n"
+    "  C s0, s1, s2, s3, s4;\n"
+    "  if (P::CELL == 0) { P::act(d, 0, x[0] + q[0], &s0); y[0] = *dh * s0; *dh = 0; return; }\n"
+    "  if (P::CELL == 1) {\n"
+    "    const C r = P::act(d, 0, x[0] + q[0], &s0), z = P::act(d, 0, x[1] + q[1], &s1), n = P::act(d, 1, x[2] + r * "
+    "q[2], &s2);\n"
+    "    y[1] = *dh * (h - n) * s1;\n"
+    "    y[2] = *dh * (1 - z) * s2;\n"
+    "    y[0] = y[2] * q[2] * s0;\n"
+    "    y[3] = y[2] * r;\n"
+    "    *dh *= z;\n"
+    "    return;\n"
+    "  }\n"
+    "  const C pi = cell_peep<P>(peep, d, 0, u), po = cell_peep<P>(peep, d, 1, u), pf = cell_peep<P>(peep, d, 2, u);\n"
+    "  const C i = P::act(d, 0, x[0] + q[0] + pi * old, &s0);\n"
+    "  C f = P::act(d, 0, x[1] + q[1] + pf * old, &s1);\n"
+    "  if (P::COUPLED) { f = 1 - i; s1 = 0; }\n"
+    "  const C g = P::act(d, 1, x[2] + q[2], &s2), now = f * old + i * g;\n"
+    "  const C o = P::act(d, 0, x[3] + q[3] + po * now, &s3), bent = P::act(d, 2, now, &s4);\n"
+    "  y[3] = *dh * bent * s3;\n"
+    "  const C c = *dc + *dh * o * s4 + y[3] * po;\n"
+    "  y[0] = c * (P::COUPLED ? g - old : g) * s0;\n"
+    "  y[1] = c * old * s1;\n"
+    "  y[2] = c * i * s2;\n"
+    "  *dc = c * f + y[0] * pi + y[1] * pf;\n"
+    "  *dh = 0;\n"
+    "}\n"
+    "// P as of recurrent_run, W elements of a result's row. A thread has a unit of a row; `room` holds the gradients "
+    "by "
+    "h and by c (D,B,H), then those of all q (D,B,G*H).\n"
+    "template <class P> M void recurrent_back(const typename P::T *p, const typename P::T *q, const typename P::T *r, "
+    "const typename P::T *before, const typename P::T *gy, const typename P::I *len, const typename P::T *peep, "
+    "typename P::T *o, typename P::C *room, u32 *err, u32 node) {\n"
+    "  typedef typename P::C C; typedef typename P::T T;\n"
+    "  enum { R = P::ROWS, G = P::G, PUTS = G == 1 ? 1 : 4 };\n"
+    "  const i64 STEP = P::WAYS * P::B * P::H, groups = (P::B + R - 1) / R, W = PUTS * P::H;\n"
+    "  const i64 d = blockIdx.x / groups, first = blockIdx.x % groups * R, base = (d * P::B + first) * P::H;\n"
+    "  const i64 n = P::B - first < R ? P::B - first : R;\n"
+    "  const bool back = P::REVERSE || d == 1;\n"
+    "  C *dh = room + base, *dc = dh + STEP, *dg = room + 2 * STEP + base * G;\n"
+    "  __shared__ i64 length[R];\n"
+    "  if (threadIdx.x < n) length[threadIdx.x] = cell_length<P>(len, first + threadIdx.x, err, node);\n"
+    "  __syncthreads();\n"
+    "  for (i64 k = 0; k <= P::STEPS; k++) {\n"
+    "    const i64 t = k == 0 || !back ? P::STEPS - k : k - 1;\n"
+    "    for (i64 i = threadIdx.x; i < n * P::H; i += 256) {\n"
+    "      const i64 row = i / P::H, u = i % P::H, b = first + row;\n"
+    "      const T *from = gy + t * P::Y1 + d * P::Y2 + b * P::Y3 + u * P::Y4;\n"
+    "      const C by_h = get(from[0]), by_c = P::CELL == 2 ? get(from[P::Y0]) : (C)0;\n"
+    "      if (k == 0) { dh[i] = by_h; dc[i] = by_c; continue; }\n"
+    "      T *to = o + ((d * (P::STEPS + 1) + t) * P::B + b) * W + u;\n"
+    "      C y[4] = { 0, 0, 0, 0 };\n"
+    "      if (t < length[row]) {\n"
+    "        const T *old = before + t * P::S1 + d * P::S2 + b * P::S3 + u * P::S4;\n"
+    "        C x[G], by[G], h = dh[i] + by_h, c = dc[i] + by_c;\n"
+    "        UNROLL for (int g = 0; g < G; g++) {\n"
+    "          const i64 column = P::place(g) * P::H + u;\n"
+    "          x[g] = get(p[d * P::X0 + t * P::X1 + b * P::X2 + column * P::X3]);\n"
+    "          by[g] = get(q[d * P::Q0 + t * P::Q1 + b * P::Q2 + column * P::Q3]);\n"
+    "        }\n"
+    "        cell_back<P, C>(d, u, x, by, get(old[0]), P::CELL == 2 ? get(old[P::S0]) : (C)0, &h, &c, peep, y);\n"
+    "        dh[i] = h;\n"
+    "        dc[i] = c;\n"
+    "      }\n"
+    "      UNROLL for (int g = 0; g < PUTS; g++) put(to[(g < G ? P::place(g) : g) * P::H], y[g]);\n"
+    "      UNROLL for (int g = 0; g < G; g++) dg[row * G * P::H + P::place(g) * P::H + u] = y[G == 3 && g == 2 ? 3 : "
+    "g];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    for (i64 i = threadIdx.x; k > 0 && i < n * P::H; i += 256) {\n"
+    "      const i64 row = i / P::H, u = i % P::H;\n"
+    "      C sum = 0;\n"
+    "      for (i64 l = 0; l < G * P::H; l++) sum = gn_fma(dg[row * G * P::H + l], get(r[d * P::R0 + l * P::R1 + u * "
+    "P::R2]), sum);\n"
+    "      dh[i] += sum;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  for (i64 i = threadIdx.x; i < n * P::H; i += 256) {\n"
+    "    T *to = o + ((d * (P::STEPS + 1) + P::STEPS) * P::B + first + i / P::H) * W + i % P::H;\n"
+    "    UNROLL for (int g = 0; g < PUTS; g++) put(to[g * P::H], g == 0 ? dh[i] : g == 1 && P::CELL == 2 ? dc[i] : "
+    "(C)0);\n"
+    "  }\n"
+    "}\n";
+
+/* Which inputs there are; 0: it is not there. */
+typedef struct recurrent_inputs {
+    int r, bias, lengths, h0, c0, peepholes;
+} recurrent_inputs;
+
+static recurrent_inputs recurrent_inputs_of(int64_t bits, bool back) {
+    int n = back ? 5 : 2;
+    recurrent_inputs at = { .r = back ? 2 : 1 };
+    if (bits & 16) at.bias = n++;
+    if (bits & 32) at.lengths = n++;
+    if (bits & 64) at.h0 = n++;
+    if (bits & 128) at.c0 = n++;
+    if (bits & 256) at.peepholes = n;
+    return at;
+}
+
+static void put_strides(text *t, emit *e, uint32_t node, int at, bool there, const char *name) {
+    const gn_view *v = there ? view_of(e, input(e, node, (uint32_t)at)) : NULL;
+    for (int i = 0; i < GN_MAX_RANK; i++)
+        put(t, ", %s%d = %lldll", name, i, (long long)(v && i < v->rank ? v->strides[i] : 0));
+}
+
+static void put_recurrent_acts(text *t, const int64_t *a, int ways, const char *c) {
+    put(t, "  static M %s act(i64 d, int which, %s x, %s *slope) {\n", c, c, c);
+    for (int k = 0; k < 3 * ways; k++)
+        put(t,
+            "    if (d == %d && which == %d) return cell_bend<%d, %s>(x, (%s)gn_f64(0x%llxull), (%s)gn_f64(0x%llxull), "
+            "(%s)gn_f64(0x%llxull), slope);\n",
+            k / 3, k % 3, (int)a[3 + 3 * k], c, c,
+            (unsigned long long)(word_f64(a[2]) > 0 ? a[2] : 0x7ff0000000000000ll), c, (unsigned long long)a[4 + 3 * k],
+            c, (unsigned long long)a[5 + 3 * k]);
+    put(t, "    return x;\n  }\n");
+}
+
+/* What the device text calls P. */
+static void put_recurrent(emit *e, uint32_t node, bool back) {
+    static const char *const places[3][2] = { { "0", "0" },
+                                              { "g", "g == 2 ? 2 : 1 - g" },
+                                              { "g", "g ? g % 3 + 1 : 0" } };
+    const gn_view *x = view_of(e, input(e, node, 0));
+    const int64_t *a = attrs_of(e, node);
+    recurrent_inputs at = recurrent_inputs_of(a[1], back);
+    text *t = &e->types;
+    int gates = a[0] == 2 ? 4 : a[0] == 1 ? 3 : 1;
+    const char *c = types[x->dtype].compute,
+               *of = at.lengths ? types[view_of(e, input(e, node, (uint32_t)at.lengths))->dtype].name : "int";
+    put(t,
+        "struct @_p { typedef %s T; typedef %s C; typedef %s I;\n  enum { CELL = %d, G = %d, ROWS = %d, REVERSE = %d, ",
+        types[x->dtype].name, c, of, (int)a[0], gates, (int)(x->dims[2] < RECURRENT_ROWS ? x->dims[2] : RECURRENT_ROWS),
+        (a[1] & 1) != 0);
+    put(t, "FIRST = %d, COUPLED = %d, BIAS = %d, LEN = %d, H0 = %d, C0 = %d, PEEP = %d };\n", (a[1] & 4) != 0,
+        (a[1] & 8) != 0, at.bias != 0, at.lengths != 0, at.h0 != 0, at.c0 != 0, at.peepholes != 0);
+    put(t, "  static const i64 WAYS = %lldll, STEPS = %lldll, B = %lldll, H = %lldll", (long long)x->dims[0],
+        (long long)x->dims[1], (long long)x->dims[2], (long long)(x->dims[3] / gates));
+    put_strides(t, e, node, 0, true, "X");
+    put_strides(t, e, node, at.r, true, "R");
+    put_strides(t, e, node, at.bias, at.bias != 0, "A");
+    put_strides(t, e, node, at.lengths, at.lengths != 0, "L");
+    put_strides(t, e, node, at.h0, at.h0 != 0, "H0_");
+    put_strides(t, e, node, at.c0, at.c0 != 0, "C0_");
+    put_strides(t, e, node, at.peepholes, at.peepholes != 0, "E");
+    put_strides(t, e, node, 1, back, "Q");
+    put_strides(t, e, node, 3, back, "S");
+    put_strides(t, e, node, 4, back, "Y");
+    put(t, ";\n  static M i64 place(int g) { return %s; }\n", places[a[0]][(a[1] & 2) != 0]);
+    put_recurrent_acts(t, a, (int)x->dims[0], c);
+    put(t, "};\n");
+}
+
+static const char *emit_if(emit *e, uint32_t node, int at, const char *type, const char *name) {
+    if (at) emit_node(e, input(e, node, (uint32_t)at), type, true, name);
+    return at ? name : "0";
+}
+
+static void emit_recurrent_as(emit *e, uint32_t node, bool back) {
+    const gn_view *x = view_of(e, input(e, node, 0));
+    const int64_t *a = attrs_of(e, node);
+    const char *type = types[x->dtype].name;
+    recurrent_inputs at = recurrent_inputs_of(a[1], back);
+    int64_t of_block = x->dims[2] < RECURRENT_ROWS ? x->dims[2] : RECURRENT_ROWS;
+    size_t state = (size_t)(x->dims[0] * x->dims[2] *
+                            (x->dims[3] / (a[0] == 2   ? 4
+                                           : a[0] == 1 ? 3
+                                                       : 1))),
+           elements = back ? gn_size_add(gn_size_mul(state, 2), (size_t)(x->dims[0] * x->dims[2] * x->dims[3])) : state,
+           bytes = gn_size_mul(elements, x->dtype == GN_F64 ? 8 : 4);
+    bool room = back || a[1] & 4;
+    char name[64];
+    put_recurrent(e, node, back);
+    emit_node(e, input(e, node, 0), type, true, "x");
+    if (back) emit_node(e, input(e, node, 1), type, true, "q");
+    emit_node(e, input(e, node, (uint32_t)at.r), type, true, "r");
+    if (back) emit_node(e, input(e, node, 3), type, true, "before");
+    if (back) emit_node(e, input(e, node, 4), type, true, "gy");
+    const char *lengths = at.lengths ? types[view_of(e, input(e, node, (uint32_t)at.lengths))->dtype].name : "int",
+               *bias = emit_if(e, node, at.bias, type, "bias"), *len = emit_if(e, node, at.lengths, lengths, "len"),
+               *h0 = emit_if(e, node, at.h0, type, "h0"), *c0 = emit_if(e, node, at.c0, type, "c0"),
+               *peep = emit_if(e, node, at.peepholes, type, "peep");
+    emit_node(e, node, type, false, "o");
+    if (room && bytes > e->scratch) e->scratch = bytes;
+    if (room) emit_pointer(e, types[x->dtype].compute, false, "room", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_faults(e, node);
+    if (back) put(&e->body, "  recurrent_back<@_p>(x, q, r, before, gy, %s, %s, o, room, err, node);\n", len, peep);
+    else
+        put(&e->body, "  recurrent_run<@_p>(x, r, %s, %s, %s, %s, %s, o, %s, err, node);\n", bias, len, h0, c0, peep,
+            room ? "room" : "0");
+    snprintf(name, sizeof name, "recurrent_%s%d_%s", back ? "back_" : "", (int)a[0], gn_dtype_name(x->dtype));
+    emit_launch(e, name, (uint64_t)(x->dims[0] * ((x->dims[2] + of_block - 1) / of_block)), 1, 256);
+}
+static void emit_recurrent(emit *e, uint32_t node) { emit_recurrent_as(e, node, false); }
+static void emit_recurrent_back(emit *e, uint32_t node) { emit_recurrent_as(e, node, true); }
+
 /* >>attention ========================================================================================
  * Attention over many queries, and its cache: appends, what undoes and what commits them. */
 
@@ -10932,10 +11251,11 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text, random_text, reduction_text,   rows_text,      product_text,
-                                       tensor_text, sample_text, along_text,       expert_text,    quant_text,
-                                       conv_text,   pool_text,   interpolate_text, attention_text, page_text,
-                                       one_text,    NULL };
+static const char *const prelude[] = {
+    shared_text,         random_text,    reduction_text, rows_text, product_text, tensor_text,      sample_text,
+    along_text,          expert_text,    quant_text,     conv_text, pool_text,    interpolate_text, recurrent_text,
+    recurrent_back_text, attention_text, page_text,      one_text,  NULL
+};
 static const char *const hopper[] = { warpgroup_text, wgmma_text, sgemm_text, warpgroup_attention_text, NULL };
 
 static uint64_t hash_of_code(void) {

@@ -291,6 +291,9 @@
     X(interpolate_cubic, OPS_W, "64", "u:1,n,56,56", 0,                                                                \
       gn_interpolate(a, GN_AXES(2, 3), GN_SHAPE(112, 112), &(gn_interpolate_desc){ .kind = GN_INTERPOLATE_CUBIC }),    \
       "F.interpolate(a, scale_factor=2, mode='bicubic')")                                                              \
+    X(lstm, OPS_W, "512", "u:100,1,n u:1,2048,n u:1,2048,512", 1664000 * n,                                            \
+      gn_recurrent(a, b, gn_mul_c(c, 0.05), &(gn_recurrent_desc){ .cell = GN_CELL_LSTM }),                             \
+      "~torch.lstm(a, [a.new_zeros(1, 1, 512)] * 2, [b[0], c[0] * 0.05], False, 1, 0.0, False, False, False)[0]")      \
     X(batch_norm, OPS_W, "64", "u:1,n,112,112 u:n p:n", 0, gn_batch_norm(a, b, c, GN_NONE, GN_NONE, 1e-5),             \
       "F.batch_norm(a, b, c)")                                                                                         \
     X(batch_norm_train, OPS_W, "64", "u:4,n,56,56", 0, gn_batch_norm_train(a, GN_NONE, GN_NONE, 1e-5, NULL, NULL),     \

@@ -759,6 +759,61 @@ TEST(pools_that_make_no_sense_are_refused) {
     REFUSED(gn_apply(g, 0x79, &x, 1, attrs, 8), GN_BAD_ARGUMENT);
 }
 
+TEST(recurrent_layers_that_do_not_fit_are_refused) {
+    gn_tensor x = gn_full(g, GN_F32, GN_SHAPE(3, 2, 4), 1), w = gn_full(g, GN_F32, GN_SHAPE(1, 20, 4), 1),
+              r = gn_full(g, GN_F32, GN_SHAPE(1, 20, 5), 1), odd = gn_full(g, GN_F32, GN_SHAPE(1, 2, 4), 1);
+    const struct {
+        gn_recurrent_desc d;
+        gn_result want;
+    } bad[] = {
+        { { .cell = (gn_cell)3 }, GN_BAD_ARGUMENT },
+        { { .cell = (gn_cell)-1 }, GN_BAD_ARGUMENT },
+        { { .cell = GN_CELL_RNN }, GN_BAD_SHAPE }, /* w has four gates */
+        { { .cell = GN_CELL_GRU }, GN_BAD_SHAPE },
+        { { .cell = GN_CELL_LSTM, .clip = -1 }, GN_BAD_ARGUMENT },
+        { { .cell = GN_CELL_LSTM, .clip = NAN }, GN_BAD_ARGUMENT },
+        { { .cell = GN_CELL_LSTM, .reset_first = true }, GN_BAD_ARGUMENT },
+        { { .cell = GN_CELL_GRU, .coupled = true }, GN_BAD_ARGUMENT },
+        { { .cell = GN_CELL_RNN, .c0 = odd }, GN_BAD_ARGUMENT },
+        { { .cell = GN_CELL_LSTM, .h0 = odd }, GN_BAD_SHAPE },
+        { { .cell = GN_CELL_LSTM, .c0 = x }, GN_BAD_SHAPE },
+        { { .cell = GN_CELL_LSTM, .bias = odd }, GN_BAD_SHAPE },
+        { { .cell = GN_CELL_LSTM, .recurrent_bias = odd }, GN_BAD_RANK },
+        { { .cell = GN_CELL_LSTM, .lengths = odd }, GN_BAD_DTYPE },
+        { { .cell = GN_CELL_LSTM, .lengths = gn_full(g, GN_I64, GN_SHAPE(3), 1) }, GN_BAD_SHAPE },
+        { { .cell = GN_CELL_LSTM, .peepholes = odd }, GN_BAD_RANK },
+        { { .cell = GN_CELL_LSTM, .act = { { { .kind = (gn_activation_kind)12 } } } }, GN_BAD_ARGUMENT },
+        { { .cell = GN_CELL_LSTM, .act = { { { GN_ACTIVATION_AFFINE, NAN, 0 } } } }, GN_BAD_ARGUMENT },
+    };
+    for (int k = 0; k < TEST_COUNT(bad); k++) REFUSED(gn_recurrent(x, w, r, &bad[k].d), bad[k].want);
+    gn_recurrent_desc d = { .cell = GN_CELL_LSTM };
+    REFUSED(gn_recurrent(x, w, x, &d), GN_BAD_SHAPE);
+    REFUSED(gn_recurrent(x, r, r, &d), GN_BAD_SHAPE);
+    REFUSED(gn_recurrent(gn_full(g, GN_F32, GN_SHAPE(0, 2, 4), 1), w, r, &d), GN_BAD_SHAPE);
+    REFUSED(gn_recurrent(gn_full(g, GN_F64, GN_SHAPE(3, 2, 4), 1), w, r, &d), GN_BAD_DTYPE);
+    REFUSED(gn_recurrent(x, gn_full(g, GN_F32, GN_SHAPE(3, 20, 4), 1), r, &d), GN_BAD_SHAPE);
+    gn_tensor in[5] = { gn_full(g, GN_F32, GN_SHAPE(1, 3, 2, 5), 1), gn_full(g, GN_F32, GN_SHAPE(1, 5, 5), 1), x, x,
+                        x };
+    static const int64_t attrs[] = { 0, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0 };
+    REFUSED(gn_apply(g, 0x6c, in, 2, attrs, 13), GN_BAD_ARGUMENT);
+    REFUSED(gn_apply(g, 0x6c, in, 2, attrs, 3), GN_BAD_ARGUMENT);
+    REFUSED(gn_apply(g, 0x6c, in, 2, attrs + 1, 12), GN_BAD_ARGUMENT); /* an activation of number 0 */
+    REFUSED(gn_apply(g, 0x6c, in, 3, attrs, 12), GN_BAD_ARGUMENT);     /* a bias that no bit tells of */
+    REFUSED(gn_apply(g, 0x6c, in + 1, 2, attrs, 12), GN_BAD_RANK);
+    REFUSED(gn_apply(g, 0x6d, in, 5, attrs, 12), GN_BAD_SHAPE);
+}
+
+TEST(length_beyond_the_steps_is_told_at_the_read) {
+    static const int64_t lengths[2] = { 2, 4 };
+    gn_ctx *c = gn_open(&(gn_desc){ .devices = "cpu" });
+    gn_tensor y = gn_recurrent(gn_full(c, GN_F32, GN_SHAPE(3, 2, 4), 1), gn_full(c, GN_F32, GN_SHAPE(1, 5, 4), 1),
+                               gn_full(c, GN_F32, GN_SHAPE(1, 5, 5), 1),
+                               &(gn_recurrent_desc){ .lengths = gn_data(c, GN_I64, GN_SHAPE(2), lengths) });
+    CHECK_RESULT(gn_realize(&y, 1), GN_INDEX_OUT_OF_RANGE);
+    CHECK(strstr(gn_last_error(c)->text, "length 4 of row 1 is outside 0 to 3") != NULL);
+    gn_close(c);
+}
+
 TEST(interpolations_that_make_no_sense_are_refused) {
     gn_tensor x = floats(GN_SHAPE(2, 4, 5));
     static const struct {
@@ -946,6 +1001,8 @@ static const test_entry tests[] = {
     TEST_ENTRY(quantised_weights_that_do_not_fit_are_refused),
     TEST_ENTRY(convolutions_that_make_no_sense_are_refused),
     TEST_ENTRY(pools_that_make_no_sense_are_refused),
+    TEST_ENTRY(recurrent_layers_that_do_not_fit_are_refused),
+    TEST_ENTRY(length_beyond_the_steps_is_told_at_the_read),
     TEST_ENTRY(interpolations_that_make_no_sense_are_refused),
     TEST_ENTRY(experts_that_are_not_there_are_index_out_of_range),
     TEST_ENTRY(attention_length_outside_is_index_out_of_range),

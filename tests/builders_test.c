@@ -49,6 +49,12 @@ static gn_tensor one_part(gn_tensor a) {
     gn_split(a, 0, NULL, 1, &p);
     return p;
 }
+/* A network whose state is its input. */
+static gn_tensor echo(gn_tensor a) {
+    gn_tensor w = gn_reshape(identity(a.ctx), GN_SHAPE(1, 3, 3)), r = whole(a.ctx, GN_F32, GN_SHAPE(1, 3, 3), 0);
+    gn_recurrent_desc d = { .act = { { { GN_ACTIVATION_AFFINE, 1, 0 } } } };
+    return gn_reshape(gn_slice(gn_recurrent(a, w, r, &d), 1, 0, 2, 1), GN_SHAPE(2, 1, 3));
+}
 static gn_tensor row_places(gn_ctx *g) {
     return gn_broadcast(gn_reshape(gn_arange(g, GN_I64, 2, 0, 1), GN_SHAPE(2, 1)), M23);
 }
@@ -126,6 +132,7 @@ static gn_tensor attend_alone(gn_tensor a) {
     X(expert_linear, GN_F32, M23,                                                                                      \
       gn_expert_linear(a, gn_reshape(identity(g), GN_SHAPE(1, 3, 3)), whole(g, GN_I32, GN_SHAPE(2), 0), GN_NONE))      \
     X(interpolate, GN_F32, S4, gn_interpolate(a, GN_AXES(-1), GN_SHAPE(3), NULL))                                      \
+    X(recurrent, GN_F32, GN_SHAPE(2, 1, 3), echo(a))                                                                   \
     X(pool, GN_F32, GN_SHAPE(2, 1, 3), gn_pool(a, &(gn_pool_desc){ .kernel = { 1 } }))                                 \
     X(conv, GN_F32, GN_SHAPE(2, 1, 3), gn_conv(a, whole(g, GN_F32, GN_SHAPE(1, 1, 1), 1), GN_NONE, NULL))              \
     X(linear_quantized, GN_F32, M23, gn_linear_quantized(a, eights(g, gn_cast(identity(g), GN_U8), 3), GN_NONE))       \
@@ -761,6 +768,7 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(expert_linear, gn_expert_linear(a, a, a, GN_NONE))                                                            \
     X(interpolate, gn_interpolate(a, GN_AXES(0), GN_SHAPE(1, 2), NULL))                                             \
     X(interpolate, gn_interpolate(a, GN_AXES(9), GN_SHAPE(1), NULL))                                                \
+    X(recurrent, gn_recurrent(a, a, a, NULL))                                                                       \
     X(pool, gn_pool(a, NULL))                                                                                       \
     X(conv, gn_conv(a, a, a, NULL))                                                                                 \
     X(conv, gn_conv(a, a, GN_NONE, &(gn_conv_desc){ .extra = { 1 } }))                                              \

@@ -92,7 +92,7 @@ typedef struct input {
     int64_t begin, end, step;
 } input;
 
-#define MAX_INPUTS 8
+#define MAX_INPUTS 9
 
 typedef struct sample {
     const char *what; /* names the case in a failure */
@@ -111,6 +111,7 @@ typedef struct sample {
     gn_conv_desc conv;
     gn_pool_desc pool;
     gn_interpolate_desc interpolate;
+    gn_recurrent_desc recurrent;
     gn_result failure; /* GN_OK, or what the node must be */
 } sample;
 
@@ -1922,6 +1923,188 @@ static void cases_interpolate(void) {
         }
 }
 
+/* ---- recurrent networks ---- */
+
+/* Which inputs there are, by REF_CELL_; the lengths come last. */
+static bool recurrent_has(const sample *s, int which) {
+    return which < REF_CELL_BIAS || (s->flag && (which < REF_CELL_C0 || s->recurrent.cell == GN_CELL_LSTM));
+}
+
+static gn_tensor recurrent_of(const sample *s, const gn_tensor *in) {
+    gn_recurrent_desc d = s->recurrent;
+    gn_tensor *const to[REF_CELL_INPUTS] = { NULL, NULL, NULL, &d.bias, &d.recurrent_bias, &d.h0, &d.c0, &d.peepholes };
+    int n = REF_CELL_BIAS;
+    for (int k = n; k < REF_CELL_INPUTS; k++)
+        if (recurrent_has(s, k)) *to[k] = in[n++];
+    if (s->p[0]) d.lengths = in[n];
+    return gn_recurrent(in[0], in[1], in[2], &d);
+}
+
+static gn_tensor build_recurrent(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return recurrent_of(s, in);
+}
+
+/* The weights of the loss: of a shape's elements in order. */
+static double recurrent_weight(int64_t k) { return (double)(k * 7 % 11 - 5) / 4; }
+
+/* The gradient by input p[1] of the result's weighted sum. */
+static gn_tensor build_recurrent_back(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    gn_info info;
+    gn_tensor y = recurrent_of(s, in), by = in[s->p[1]], out;
+    if (gn_describe(y, &info) != GN_OK) return y;
+    int64_t n = ref_elements(info.shape);
+    double *weights = ref__alloc((size_t)n, sizeof *weights);
+    for (int64_t k = 0; k < n; k++) weights[k] = recurrent_weight(k);
+    gn_tensor w = gn_cast(gn_data_copy(g, GN_F64, info.shape, weights), info.dtype);
+    free(weights);
+    gn_grad(gn_sum(gn_mul(y, w), GN_ALL_AXES, false), &by, 1, &out);
+    return out;
+}
+
+/* The layer of a sample; what it holds is freed by free_recurrent. */
+static ref_recurrent_layer recurrent_layer(const sample *s, ref *const *in) {
+    ref_recurrent_layer l = { .d = s->recurrent, .D = in[1]->shape.dims[0], .T = in[0]->shape.dims[0] };
+    int n = 0;
+    l.B = in[0]->shape.dims[1], l.I = in[0]->shape.dims[2], l.H = in[2]->shape.dims[2];
+    l.G = in[1]->shape.dims[1] / l.H;
+    for (int k = 0; k < REF_CELL_INPUTS; k++) {
+        if (!recurrent_has(s, k)) continue;
+        l.in[k] = ref__alloc((size_t)in[n]->n, sizeof **l.in);
+        for (int64_t i = 0; i < in[n]->n; i++) l.in[k][i] = ref__dual_of(in[n]->f[i]);
+        n++;
+    }
+    if (s->p[0]) l.lengths = in[n]->i;
+    for (int d = 0; d < 2; d++)
+        for (int i = 0; i < 3; i++) {
+            bool sigmoid = s->recurrent.cell != GN_CELL_RNN && i == 0;
+            gn_activation *a = &l.d.act[d][i];
+            if (a->kind == GN_ACTIVATION_USUAL) a->kind = sigmoid ? GN_ACTIVATION_SIGMOID : GN_ACTIVATION_TANH;
+        }
+    return l;
+}
+
+static void free_recurrent(ref_recurrent_layer *l) {
+    for (int k = 0; k < REF_CELL_INPUTS; k++) free(l->in[k]);
+}
+
+static ref *refer_recurrent(const sample *s, ref *const *in) {
+    ref_recurrent_layer l = recurrent_layer(s, in);
+    ref *y = ref_make_inexact(in[0]->dtype, GN_SHAPE(l.G == 4 ? 2 : 1, l.T + 1, l.D, l.B, l.H));
+    ref__dual *out = ref__alloc((size_t)y->n, sizeof *out);
+    ref_recurrent_run(&l, out);
+    for (int64_t k = 0; k < y->n; k++) ref_put(y, k, out[k].v, out[k].e);
+    free(out);
+    free_recurrent(&l);
+    return y;
+}
+
+static ref *refer_recurrent_back(const sample *s, ref *const *in) {
+    ref_recurrent_layer l = recurrent_layer(s, in);
+    int64_t n = (l.G == 4 ? 2 : 1) * (l.T + 1) * l.D * l.B * l.H;
+    int which = (int)s->p[1];
+    ref *y = ref_make_inexact(in[0]->dtype, in[which]->shape);
+    ref__dual *out = ref__alloc((size_t)n, sizeof *out), sum;
+    for (int64_t k = 0; k < y->n; k++) {
+        l.in[which][k].d = 1;
+        ref_recurrent_run(&l, out);
+        l.in[which][k].d = 0;
+        sum = ref__dual_of(0);
+        for (int64_t i = 0; i < n; i++)
+            sum = ref__dual_add(sum, ref__dual_mul(out[i], ref__dual_of((ref_real)recurrent_weight(i))));
+        ref_put(y, k, sum.d, sum.m);
+    }
+    free(out);
+    free_recurrent(&l);
+    return y;
+}
+
+static const struct {
+    const char *what;
+    int64_t D, T, B, I, H;
+    bool all, lengths; /* all inputs; lengths too */
+    bool bends;        /* by activations whose slopes jump: no gradient is compared */
+    gn_recurrent_desc d;
+} recurrent_forms[] = {
+    { "bare", 1, 3, 2, 2, 5, false, false, false, { 0 } },
+    { "both directions", 2, 4, 3, 2, 3, true, true, false, { 0 } },
+    { "in reverse", 1, 4, 5, 1, 4, true, true, false, { .reverse = true, .onnx_gates = true } },
+    { "both directions, the other order", 2, 2, 1, 3, 2, true, false, false, { .onnx_gates = true } },
+    { "one step of one unit", 2, 1, 6, 2, 1, true, true, false, { 0 } },
+    { "coupled or reset first", 1, 3, 2, 2, 3, true, false, false, { .coupled = true, .reset_first = true } },
+    { "many units", 1, 2, 5, 3, 37, true, true, true, { .clip = 0.75, .coupled = true, .reset_first = true } },
+    { "smooth activations",
+      2,
+      2,
+      2,
+      1,
+      2,
+      true,
+      true,
+      false,
+      { .act = { { { .kind = GN_ACTIVATION_SOFTSIGN },
+                   { .kind = GN_ACTIVATION_SOFTPLUS },
+                   { GN_ACTIVATION_SCALED_TANH, 1.5, 0.5 } },
+                 { { .kind = GN_ACTIVATION_TANH },
+                   { GN_ACTIVATION_AFFINE, 0.5, 0.25 },
+                   { .kind = GN_ACTIVATION_SIGMOID } } } } },
+    { "other activations",
+      2,
+      2,
+      3,
+      2,
+      3,
+      true,
+      false,
+      true,
+      { .act = { { { GN_ACTIVATION_HARD_SIGMOID, 0.2, 0.5 },
+                   { GN_ACTIVATION_LEAKY_RELU, 0.1, 0 },
+                   { GN_ACTIVATION_ELU, 0.7, 0 } },
+                 { { .kind = GN_ACTIVATION_RELU },
+                   { GN_ACTIVATION_ELU, 1.5, 0 },
+                   { GN_ACTIVATION_HARD_SIGMOID, 0.5, 0.1 } } } } },
+};
+
+/* Form k of a cell; false: it has none, or no gradient. */
+static bool recurrent_sample(sample *s, gn_dtype d, int k, gn_cell cell, bool back) {
+    int64_t D = recurrent_forms[k].D, T = recurrent_forms[k].T, B = recurrent_forms[k].B, I = recurrent_forms[k].I,
+            H = recurrent_forms[k].H,
+            gates = (cell == GN_CELL_LSTM  ? 4
+                     : cell == GN_CELL_GRU ? 3
+                                           : 1) *
+                    H;
+    const gn_shape shapes[REF_CELL_INPUTS] = { GN_SHAPE(T, B, I),  GN_SHAPE(D, gates, I), GN_SHAPE(D, gates, H),
+                                               GN_SHAPE(D, gates), GN_SHAPE(D, gates),    GN_SHAPE(D, B, H),
+                                               GN_SHAPE(D, B, H),  GN_SHAPE(D, 3 * H) };
+    memset(s, 0, sizeof *s);
+    s->what = recurrent_forms[k].what;
+    s->recurrent = recurrent_forms[k].d;
+    s->recurrent.cell = cell;
+    s->recurrent.coupled = s->recurrent.coupled && cell == GN_CELL_LSTM;
+    s->recurrent.reset_first = s->recurrent.reset_first && cell == GN_CELL_GRU;
+    s->flag = recurrent_forms[k].all;
+    s->p[0] = recurrent_forms[k].lengths;
+    if (back && (recurrent_forms[k].bends || s->recurrent.reset_first)) return false;
+    for (int i = 0; i < REF_CELL_INPUTS; i++)
+        if (recurrent_has(s, i)) add_input(s, d, shapes[i], FILL_SMALL, VIEW_ANY);
+    if (s->p[0]) add_limited(s, index_dtype(k), GN_SHAPE(B), FILL_INDEX, VIEW_ANY, T + 1);
+    return true;
+}
+
+static void cases_recurrent_of(bool back) {
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++)
+        for (int k = 0; takes(d) && k < TEST_COUNT(recurrent_forms) * 3; k++) {
+            sample s;
+            if (!recurrent_sample(&s, d, k / 3, (gn_cell)(k % 3), back)) continue;
+            s.build = back ? build_recurrent_back : build_recurrent;
+            s.refer = back ? refer_recurrent_back : refer_recurrent;
+            s.p[1] = back ? REF_CELL_X + (k + (int)d) % (s.flag ? 6 : 3) : 0;
+            run(&s);
+        }
+}
+static void cases_recurrent(void) { cases_recurrent_of(false); }
+static void cases_recurrent_back(void) { cases_recurrent_of(true); }
+
 /* ---- attention ---- */
 
 /* length -1: none */
@@ -3717,6 +3900,8 @@ static const struct {
     { "conv", cases_conv },
     { "pool", cases_pool },
     { "interpolate", cases_interpolate },
+    { "recurrent", cases_recurrent },
+    { "recurrent_back", cases_recurrent_back },
     { "reshape", cases_reshape },
     { "permute", cases_permute },
     { "slice", cases_slice },

@@ -258,6 +258,21 @@ BUILD(b_interpolate, INTERPOLATE(GN_AXES(1, 2), GN_SHAPE(5, 3)))
 BUILD(b_interpolate_linear, INTERPOLATE(GN_AXES(1, 2), GN_SHAPE(5, 3), .kind = GN_INTERPOLATE_LINEAR))
 BUILD(b_interpolate_cubic, INTERPOLATE(GN_AXES(0, 1, 2), GN_SHAPE(3, 2, 5), .kind = GN_INTERPOLATE_CUBIC,
                                        .stretch = { 1, 1.5, 1 }, .places = GN_INTERPOLATE_CORNERS))
+/* x, w, r, then two of the desc's tensors. */
+#define RECURRENT(...) gn_recurrent(in[0], in[1], in[2], &(gn_recurrent_desc){ __VA_ARGS__ })
+BUILD(b_recurrent, RECURRENT(.bias = in[3], .h0 = in[4], .lengths = indices(c, GN_SHAPE(3), 4)))
+BUILD(b_recurrent_back,
+      RECURRENT(.recurrent_bias = in[3], .reverse = true, .act = { { { GN_ACTIVATION_ELU, 0.5, 0 } } }))
+BUILD(b_gru,
+      RECURRENT(.cell = GN_CELL_GRU, .recurrent_bias = in[3], .h0 = in[4], .lengths = indices(c, GN_SHAPE(3), 4)))
+BUILD(b_gru_onnx, RECURRENT(.cell = GN_CELL_GRU, .onnx_gates = true, .clip = 1.1))
+BUILD(b_lstm, RECURRENT(.cell = GN_CELL_LSTM, .recurrent_bias = in[3], .h0 = in[4], .c0 = in[5],
+                        .lengths = indices(c, GN_SHAPE(3), 4)))
+BUILD(b_lstm_onnx, RECURRENT(.cell = GN_CELL_LSTM, .onnx_gates = true, .peepholes = in[3], .c0 = in[4]))
+BUILD(b_lstm_coupled, RECURRENT(.cell = GN_CELL_LSTM, .coupled = true, .peepholes = in[3], .bias = in[4],
+                                .act = { { { .kind = GN_ACTIVATION_SOFTSIGN },
+                                           { .kind = GN_ACTIVATION_SOFTPLUS },
+                                           { GN_ACTIVATION_SCALED_TANH, 1.5, 0.5 } } }))
 BUILD(b_linear_bare, gn_linear(in[0], in[1], GN_NONE))
 BUILD(b_reshape, gn_reshape(in[0], GN_SHAPE(2, -1)))
 BUILD(b_permute, gn_permute(in[0], GN_AXES(2, 0, 1)))
@@ -523,6 +538,37 @@ static const problem problems[] = {
     { "interpolate", "nearest", 1, { S(2, 3, 4) }, { 0 }, b_interpolate, 0 },
     { "interpolate", "linear", 1, { S(2, 3, 4) }, { 0 }, b_interpolate_linear, 0 },
     { "interpolate", "cubic", 1, { S(2, 3, 4) }, { 0 }, b_interpolate_cubic, 0 },
+    { "recurrent",
+      "both directions",
+      5,
+      { S(3, 3, 2), S(2, 2, 2), S(2, 2, 2), S(2, 2), S(2, 3, 2) },
+      { 0 },
+      b_recurrent,
+      0 },
+    { "recurrent", "in reverse", 4, { S(3, 2, 1), S(1, 3, 1), S(1, 3, 3), S(1, 3) }, { 0 }, b_recurrent_back, 0 },
+    { "recurrent", "GRU", 5, { S(3, 3, 2), S(2, 6, 2), S(2, 6, 2), S(2, 6), S(2, 3, 2) }, { 0 }, b_gru, 0 },
+    { "recurrent", "GRU, clipped", 3, { S(2, 2, 1), S(1, 6, 1), S(1, 6, 2) }, { 0 }, b_gru_onnx, 0 },
+    { "recurrent",
+      "LSTM",
+      6,
+      { S(3, 3, 1), S(2, 8, 1), S(2, 8, 2), S(2, 8), S(2, 3, 2), S(2, 3, 2) },
+      { 0 },
+      b_lstm,
+      0 },
+    { "recurrent",
+      "LSTM, peepholes",
+      5,
+      { S(2, 2, 2), S(2, 8, 2), S(2, 8, 2), S(2, 6), S(2, 2, 2) },
+      { 0 },
+      b_lstm_onnx,
+      0 },
+    { "recurrent",
+      "LSTM, coupled",
+      5,
+      { S(2, 2, 2), S(1, 8, 2), S(1, 8, 2), S(1, 6), S(1, 8) },
+      { 0 },
+      b_lstm_coupled,
+      0 },
     { "pool", "largest", 1, { S(2, 2, 4, 5) }, { 0 }, b_pool_max, 0 },
     { "pool", "sum", 1, { S(1, 2, 4, 5) }, { 0 }, b_pool_sum, 0 },
     { "pool", "average", 1, { S(2, 2, 4, 5) }, { 0 }, b_pool_average, 0 },

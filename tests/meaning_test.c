@@ -933,6 +933,18 @@ TEST(convolution_and_its_activation_are_one_stage) {
     close_null();
 }
 
+TEST(recurrent_layer_is_one_op_behind_a_linear) {
+    open_null();
+    gn_tensor w = gn_reshape(weight(32, 3), GN_SHAPE(1, 32, 3)), r = gn_reshape(weight(32, 8), GN_SHAPE(1, 32, 8)),
+              y = gn_recurrent(given(GN_SHAPE(5, 2, 3)), w, r, &(gn_recurrent_desc){ .cell = GN_CELL_LSTM }),
+              flat = gn_matmul(gn_reshape(gn_tanh(y), GN_SHAPE(24, 8)), weight(8, 10));
+    REQUIRE(understand(flat));
+    CHECK_ROLE(y, GN_ROLE_RECURRENT);
+    CHECK_ROLE(flat, GN_ROLE_LINEAR);
+    check_groups();
+    close_null();
+}
+
 TEST(modalities_spread_and_mix) {
     open_null();
     gn_tensor found = gn_embedding(weight(WORDS, DIM), words(TIMES)), heads = split_heads(found, TIMES, HEADS),
@@ -1983,6 +1995,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(choices_within_the_graph_and_plain_outputs_are_no_head),
     TEST_ENTRY(convolution_by_windows_is_seen_and_is_vision),
     TEST_ENTRY(convolution_and_its_activation_are_one_stage),
+    TEST_ENTRY(recurrent_layer_is_one_op_behind_a_linear),
     TEST_ENTRY(depthwise_and_pointwise_convs_are_one_block),
     TEST_ENTRY(patches_of_pictures_are_seen_in_every_writing),
     TEST_ENTRY(pooling_runs_with_the_conv_before_it),

@@ -1701,6 +1701,180 @@ static inline ref *ref_interpolate(const ref *x, gn_axes axes, gn_shape sizes, c
     return y;
 }
 
+/* ---- recurrent networks: values with a derivative each, and first-order bounds of the errors of both in eps ---- */
+
+typedef struct ref__dual {
+    ref_real v, e, d, m; /* value, its error, derivative, its error */
+} ref__dual;
+
+static inline ref__dual ref__dual_of(ref_real v) { return (ref__dual){ v, 0, 0, 0 }; }
+static inline ref__dual ref__dual_add(ref__dual a, ref__dual b) {
+    ref__dual y = { a.v + b.v, a.e + b.e, a.d + b.d, a.m + b.m };
+    y.e += fabsl(y.v);
+    y.m += fabsl(y.d);
+    return y;
+}
+static inline ref__dual ref__dual_mul(ref__dual a, ref__dual b) {
+    ref__dual y = { a.v * b.v, fabsl(a.v) * b.e + fabsl(b.v) * a.e, a.v * b.d + b.v * a.d, 0 };
+    y.m = fabsl(a.v) * b.m + fabsl(b.v) * a.m + a.e * fabsl(b.d) + b.e * fabsl(a.d) + fabsl(y.d);
+    y.e += fabsl(y.v);
+    return y;
+}
+
+/* y with slope s; the slope's own is at most 2, and jumps are not met. */
+static inline ref__dual ref__dual_bent(ref__dual a, ref_real y, ref_real s) {
+    ref_real d = s * a.d;
+    return (ref__dual){ y, fabsl(s) * a.e + fabsl(y), d, fabsl(s) * a.m + 2 * a.e * fabsl(a.d) + fabsl(d) };
+}
+
+static inline ref__dual ref__dual_act(gn_activation act, double clip, ref__dual a) {
+    ref_real x = a.v, most = clip > 0 ? (ref_real)clip : (ref_real)INFINITY, s = 1 / (1 + expl(-x)),
+             alpha = (ref_real)act.alpha, beta = (ref_real)act.beta, t = tanhl(x), u = 1 + fabsl(x), line;
+    if (fabsl(x) > most) {
+        a.v = x > 0 ? most : -most;
+        a.d = a.m = a.e = 0;
+        return ref__dual_act(act, 0, a);
+    }
+    switch (act.kind) {
+    case GN_ACTIVATION_SIGMOID: return ref__dual_bent(a, s, s * (1 - s));
+    case GN_ACTIVATION_RELU: return ref__dual_bent(a, x > 0 ? x : 0, x > 0);
+    case GN_ACTIVATION_SOFTSIGN: return ref__dual_bent(a, x / u, 1 / (u * u));
+    case GN_ACTIVATION_SOFTPLUS: return ref__dual_bent(a, log1pl(expl(x)), s);
+    case GN_ACTIVATION_LEAKY_RELU: return ref__dual_bent(a, x > 0 ? x : alpha * x, x > 0 ? 1 : alpha);
+    case GN_ACTIVATION_ELU: return ref__dual_bent(a, x > 0 ? x : alpha * expm1l(x), x > 0 ? 1 : alpha * expl(x));
+    case GN_ACTIVATION_AFFINE: a = ref__dual_bent(a, alpha * x + beta, alpha); break;
+    case GN_ACTIVATION_SCALED_TANH:
+        t = tanhl(beta * x);
+        return ref__dual_bent(a, alpha * t, alpha * beta * (1 - t * t));
+    case GN_ACTIVATION_THRESHOLDED_RELU: return ref__dual_bent(a, x > alpha ? x : 0, x > alpha);
+    case GN_ACTIVATION_HARD_SIGMOID:
+        line = alpha * x + beta;
+        return ref__dual_bent(a, line < 0 ? 0 : line > 1 ? 1 : line, line > 0 && line < 1 ? alpha : 0);
+    default: return ref__dual_bent(a, t, 1 - t * t);
+    }
+    a.e += fabsl(beta);
+    return a;
+}
+
+enum {
+    REF_CELL_X,
+    REF_CELL_W,
+    REF_CELL_R,
+    REF_CELL_BIAS,
+    REF_CELL_RB,
+    REF_CELL_H0,
+    REF_CELL_C0,
+    REF_CELL_PEEP,
+    REF_CELL_INPUTS
+};
+
+/* A layer: its inputs by REF_CELL_, NULL where one is not given; lengths NULL: all steps. */
+typedef struct ref_recurrent_layer {
+    gn_recurrent_desc d;
+    int64_t D, T, B, I, H, G;
+    const int64_t *lengths;
+    ref__dual *in[REF_CELL_INPUTS];
+} ref_recurrent_layer;
+
+static inline ref__dual ref__cell_in(const ref_recurrent_layer *l, int which, int64_t at) {
+    return l->in[which] ? l->in[which][at] : ref__dual_of(0);
+}
+
+/* Gate g (0, 1, …: r, z, n; i, f, g, o) of unit u: where it is among the gates. */
+static inline int64_t ref__cell_column(const ref_recurrent_layer *l, int g, int64_t u) {
+    static const int lstm[] = { 0, 2, 3, 1 }, gru[] = { 1, 0, 2 };
+    if (l->d.onnx_gates && l->G > 1) g = l->G == 4 ? lstm[g] : gru[g];
+    return g * l->H + u;
+}
+
+/* The input's part of a gate. */
+static inline ref__dual ref__cell_x(const ref_recurrent_layer *l, int64_t d, int64_t t, int64_t b, int g, int64_t u) {
+    int64_t row = d * l->G * l->H + ref__cell_column(l, g, u);
+    ref__dual y = ref__dual_of(0);
+    for (int64_t i = 0; i < l->I; i++)
+        y = ref__dual_add(y, ref__dual_mul(l->in[REF_CELL_X][(t * l->B + b) * l->I + i],
+                                           l->in[REF_CELL_W][row * l->I + i]));
+    return ref__dual_add(y, ref__cell_in(l, REF_CELL_BIAS, row));
+}
+
+/* The state's part; times NULL, or what h is taken times. */
+static inline ref__dual ref__cell_q(const ref_recurrent_layer *l, int64_t d, int g, int64_t u, const ref__dual *h,
+                                    const ref__dual *times) {
+    int64_t row = d * l->G * l->H + ref__cell_column(l, g, u);
+    ref__dual y = ref__dual_of(0);
+    for (int64_t k = 0; k < l->H; k++)
+        y = ref__dual_add(y, ref__dual_mul(times ? ref__dual_mul(times[k], h[k]) : h[k],
+                                           l->in[REF_CELL_R][row * l->H + k]));
+    return ref__dual_add(y, ref__cell_in(l, REF_CELL_RB, row));
+}
+
+static inline ref__dual ref__cell_gate(const ref_recurrent_layer *l, int64_t d, int64_t t, int64_t b, int g, int64_t u,
+                                       const ref__dual *h) {
+    return ref__dual_add(ref__cell_x(l, d, t, b, g, u), ref__cell_q(l, d, g, u, h, NULL));
+}
+
+static inline ref__dual ref__cell_peeped(const ref_recurrent_layer *l, int64_t d, int which, int64_t u, ref__dual gate,
+                                         ref__dual c) {
+    ref__dual peep = ref__cell_in(l, REF_CELL_PEEP, (d * 3 + which) * l->H + u);
+    return l->in[REF_CELL_PEEP] ? ref__dual_add(gate, ref__dual_mul(peep, c)) : gate;
+}
+
+enum { REF_CELL_MOST = 64 }; /* units */
+
+/* One step of one row: h and c (H) to those after it. */
+static inline void ref__cell_step(const ref_recurrent_layer *l, int64_t d, int64_t t, int64_t b, ref__dual *h,
+                                  ref__dual *c) {
+    const gn_activation *act = l->d.act[d];
+    double clip = l->d.clip;
+    ref__dual old[REF_CELL_MOST], r[REF_CELL_MOST], one = ref__dual_of(1), minus = ref__dual_of(-1);
+    for (int64_t k = 0; k < l->H; k++) old[k] = h[k];
+    for (int64_t k = 0; k < l->H; k++) r[k] = ref__dual_act(act[0], clip, ref__cell_gate(l, d, t, b, 0, k, old));
+    for (int64_t u = 0; u < l->H; u++) {
+        if (l->G == 1) h[u] = r[u];
+        if (l->G == 3) {
+            ref__dual z = ref__dual_act(act[0], clip, ref__cell_gate(l, d, t, b, 1, u, old)),
+                      q = ref__cell_q(l, d, 2, u, old, l->d.reset_first ? r : NULL);
+            if (!l->d.reset_first) q = ref__dual_mul(r[u], q);
+            ref__dual n = ref__dual_act(act[1], clip, ref__dual_add(ref__cell_x(l, d, t, b, 2, u), q));
+            h[u] =
+                ref__dual_add(ref__dual_mul(ref__dual_add(one, ref__dual_mul(minus, z)), n), ref__dual_mul(z, old[u]));
+        }
+        if (l->G < 4) continue;
+        ref__dual gate[4], bent[4];
+        for (int g = 0; g < 4; g++) gate[g] = ref__cell_gate(l, d, t, b, g, u, old);
+        bent[0] = ref__dual_act(act[0], clip, ref__cell_peeped(l, d, 0, u, gate[0], c[u]));
+        bent[1] = ref__dual_act(act[0], clip, ref__cell_peeped(l, d, 2, u, gate[1], c[u]));
+        if (l->d.coupled) bent[1] = ref__dual_add(one, ref__dual_mul(minus, bent[0]));
+        bent[2] = ref__dual_act(act[1], clip, gate[2]);
+        c[u] = ref__dual_add(ref__dual_mul(bent[1], c[u]), ref__dual_mul(bent[0], bent[2]));
+        bent[3] = ref__dual_act(act[0], clip, ref__cell_peeped(l, d, 1, u, gate[3], c[u]));
+        h[u] = ref__dual_mul(bent[3], ref__dual_act(act[2], clip, c[u]));
+    }
+}
+
+/* out: (S,T+1,D,B,H). */
+static inline void ref_recurrent_run(const ref_recurrent_layer *l, ref__dual *out) {
+    int64_t plane = (l->T + 1) * l->D * l->B * l->H;
+    for (int64_t d = 0; d < l->D; d++)
+        for (int64_t b = 0; b < l->B; b++) {
+            ref__dual h[REF_CELL_MOST], c[REF_CELL_MOST];
+            for (int64_t u = 0; u < l->H; u++) {
+                h[u] = ref__cell_in(l, REF_CELL_H0, (d * l->B + b) * l->H + u);
+                c[u] = ref__cell_in(l, REF_CELL_C0, (d * l->B + b) * l->H + u);
+            }
+            for (int64_t k = 0; k <= l->T; k++) {
+                int64_t t = k == l->T || !(d == 1 || l->d.reverse) ? k : l->T - 1 - k;
+                bool lives = k < l->T && (!l->lengths || t < l->lengths[b]);
+                if (lives) ref__cell_step(l, d, t, b, h, c);
+                for (int64_t u = 0; u < l->H; u++) {
+                    ref__dual *to = out + ((t * l->D + d) * l->B + b) * l->H + u, none = ref__dual_of(0);
+                    to[0] = lives || k == l->T ? h[u] : none;
+                    if (l->G == 4) to[plane] = lives || k == l->T ? c[u] : none;
+                }
+            }
+        }
+}
+
 /* ---- one element, by ops that are said with others ---- */
 
 typedef enum ref_test { REF_ISNAN, REF_ISINF, REF_ISFINITE, REF_ISZERO } ref_test;
