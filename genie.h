@@ -73,10 +73,10 @@
                      Weights that no session uses are dropped to make room (idle_memory, idle_minutes).
        Meaning       The structure of a graph shows what its nodes are for: embedding, linear, MLP, attention, KV
                      append, norm, residual, loss, optimiser step, head, adapter, conv, separable conv, pooling, skip,
-                     patch embedding, embedding bag, interaction; prefill, decode, training; text, vision, audio, table.
-                     Such blocks are placed and run as units. A program may state its meaning (gn_role, gn_phase,
-                     gn_residency, gn_modality), which takes precedence; where that contradicts the structure, it is
-                     counted (meaning_disagreements) and logged once for each plan.
+                     patch embedding, embedding bag, interaction, recurrent; prefill, decode, training; text, vision,
+                     audio, table. Such blocks are placed and run as units. A program may state its meaning (gn_role,
+                     gn_phase, gn_residency, gn_modality), which takes precedence; where that contradicts the structure,
+                     it is counted (meaning_disagreements) and logged once for each plan.
        Devices       When several are named (gn_desc.devices), a cost model places each part of the graph according to
                      gn_desc.policy: least latency, most throughput or fewest bytes. Weights and states stay where they
                      are. A split is used only if the model expects it to pay, or if no device has the memory for all:
@@ -17412,13 +17412,14 @@ typedef struct gn__recurrent {
         for (int64_t l = 0; l < n; l++) y[l] = (value);           \
         break;
 #define GN__DEFINE_BEND(S, T, COMPUTE)                                                                             \
-    static void gn__cell_tile_##S(const gn__recurrent *j, int op, const T *x, T *y, int64_t n) {                   \
+    GN__NOINLINE static void gn__cell_tile_##S(const gn__recurrent *j, int op, const T *x, T *y, int64_t n) {      \
         const double none[2] = { 0, 0 };                                                                           \
         const void *in[3] = { x, x, x };                                                                           \
         int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);                                   \
         gn__ops[op].tile[COMPUTE][j->c->pool ? j->c->pool->isa : GN__ISA_BASE](y, in, none, whole);                \
     }                                                                                                              \
-    static void gn__cell_bend_##S(const gn__recurrent *j, int which, const T *x, T *y, T *slope, int64_t n) {      \
+    GN__NOINLINE static void gn__cell_bend_##S(const gn__recurrent *j, int which, const T *x, T *y, T *slope,      \
+                                               int64_t n) {                                                        \
         static const int ops[] = {                                                                                 \
             [GN_ACTIVATION_TANH] = GN_OP_TANH,         [GN_ACTIVATION_SIGMOID] = GN_OP_SIGMOID,                    \
             [GN_ACTIVATION_SOFTSIGN] = GN_OP_SOFTSIGN, [GN_ACTIVATION_SOFTPLUS] = GN_OP_SOFTPLUS,                  \
@@ -17468,96 +17469,98 @@ static const char *gn__recurrent_at(const gn__recurrent *j, int input, const int
 
 /* Row b, units u to u + n. cell_read: an input's elements. cell_gate: x and q of gate g. cell_before: the same
    together, with a peephole to `c`; bent. cell_put: what the state is now, as it is stored. */
-#define GN__DEFINE_CELL(S, R)                                                                                     \
-    static void gn__cell_read_##S(const gn__recurrent *j, int input, const int64_t *at, int64_t n, R *to) {       \
-        const gn_view *v = &j->c->in[input];                                                                      \
-        gn__load_##S(to, v->dtype, gn__recurrent_at(j, input, at), v->strides[v->rank - 1], n);                   \
-    }                                                                                                             \
-    static void gn__cell_gate_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n, R *x, R *q) {   \
-        int64_t column = j->f.place[g] * j->f.H + u, in_x[4] = { j->d, j->t, b, column },                         \
-                of_bias[2] = { j->d, column };                                                                    \
-        R bias[GN__CELL_WIDE] = { 0 };                                                                            \
-        bool apart = g == 2 && j->f.bits & GN__RECURRENT_RESET_FIRST;                                             \
-        gn__cell_read_##S(j, 0, in_x, n, x);                                                                      \
-        if (j->back) {                                                                                            \
-            gn__cell_read_##S(j, 1, in_x, n, q);                                                                  \
-            return;                                                                                               \
-        }                                                                                                         \
-        int64_t wide = j->f.bits & GN__RECURRENT_RESET_FIRST ? 2 * j->f.H : j->f.gates * j->f.H;                  \
-        const R *sums = apart ? GN__CELL_ROW(const R, more, b) : (const R *)(void *)j->gates + b * wide + column; \
-        if (j->f.bias) gn__cell_read_##S(j, j->f.bias, of_bias, n, bias);                                         \
-        GN__EACH q[l] = sums[l] + bias[l];                                                                        \
-    }                                                                                                             \
-    static void gn__cell_peep_##S(const gn__recurrent *j, int which, int64_t u, int64_t n, R *to) {               \
-        int64_t at[2] = { j->d, which * j->f.H + u };                                                             \
-        memset(to, 0, GN__CELL_WIDE * sizeof *to);                                                                \
-        if (j->f.peepholes) gn__cell_read_##S(j, j->f.peepholes, at, n, to);                                      \
-    }                                                                                                             \
-    static void gn__cell_bent_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n, const R *peep,  \
-                                  const R *c, R *y, R *slope) {                                                   \
-        R x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 };                                                     \
-        gn__cell_gate_##S(j, g, b, u, n, x, q);                                                                   \
-        GN__EACH x[l] += q[l];                                                                                    \
-        if (peep && j->f.peepholes) GN__EACH x[l] += peep[l] * c[l];                                              \
-        gn__cell_bend_##S(j, g == 2 ? 1 : 0, x, y, slope, n);                                                     \
-    }                                                                                                             \
-    static void gn__cell_put_##S(const gn__recurrent *j, int state, int64_t b, int64_t u, int64_t n, R *y) {      \
-        const gn__recurrent_form *f = &j->f;                                                                      \
-        char *to = j->c->out.p + ((((state * (f->T + 1) + j->t) * f->D + j->d) * f->B + b) * f->H + u) *          \
-                                     (int64_t)gn__bytes_of(j->c->out.dtype);                                      \
-        gn__store_##S(y, j->c->out.dtype, to, 1, n);                                                              \
-        gn__load_##S(y, j->c->out.dtype, to, 1, n);                                                               \
+#define GN__DEFINE_CELL(S, R)                                                                                        \
+    static void gn__cell_read_##S(const gn__recurrent *j, int input, const int64_t *at, int64_t n, R *to) {          \
+        const gn_view *v = &j->c->in[input];                                                                         \
+        gn__load_##S(to, v->dtype, gn__recurrent_at(j, input, at), v->strides[v->rank - 1], n);                      \
+    }                                                                                                                \
+    GN__NOINLINE static void gn__cell_gate_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n, R *x, \
+                                               R *q) {                                                               \
+        int64_t column = j->f.place[g] * j->f.H + u, in_x[4] = { j->d, j->t, b, column },                            \
+                of_bias[2] = { j->d, column };                                                                       \
+        R bias[GN__CELL_WIDE] = { 0 };                                                                               \
+        bool apart = g == 2 && j->f.bits & GN__RECURRENT_RESET_FIRST;                                                \
+        gn__cell_read_##S(j, 0, in_x, n, x);                                                                         \
+        if (j->back) {                                                                                               \
+            gn__cell_read_##S(j, 1, in_x, n, q);                                                                     \
+            return;                                                                                                  \
+        }                                                                                                            \
+        int64_t wide = j->f.bits & GN__RECURRENT_RESET_FIRST ? 2 * j->f.H : j->f.gates * j->f.H;                     \
+        const R *sums = apart ? GN__CELL_ROW(const R, more, b) : (const R *)(void *)j->gates + b * wide + column;    \
+        if (j->f.bias) gn__cell_read_##S(j, j->f.bias, of_bias, n, bias);                                            \
+        GN__EACH q[l] = sums[l] + bias[l];                                                                           \
+    }                                                                                                                \
+    GN__NOINLINE static void gn__cell_peep_##S(const gn__recurrent *j, int which, int64_t u, int64_t n, R *to) {     \
+        int64_t at[2] = { j->d, which * j->f.H + u };                                                                \
+        memset(to, 0, GN__CELL_WIDE * sizeof *to);                                                                   \
+        if (j->f.peepholes) gn__cell_read_##S(j, j->f.peepholes, at, n, to);                                         \
+    }                                                                                                                \
+    GN__NOINLINE static void gn__cell_bent_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n,       \
+                                               const R *peep, const R *c, R *y, R *slope) {                          \
+        R x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 };                                                        \
+        gn__cell_gate_##S(j, g, b, u, n, x, q);                                                                      \
+        GN__EACH x[l] += q[l];                                                                                       \
+        if (peep && j->f.peepholes) GN__EACH x[l] += peep[l] * c[l];                                                 \
+        gn__cell_bend_##S(j, g == 2 ? 1 : 0, x, y, slope, n);                                                        \
+    }                                                                                                                \
+    GN__NOINLINE static void gn__cell_put_##S(const gn__recurrent *j, int state, int64_t b, int64_t u, int64_t n,    \
+                                              R *y) {                                                                \
+        const gn__recurrent_form *f = &j->f;                                                                         \
+        char *to = j->c->out.p + ((((state * (f->T + 1) + j->t) * f->D + j->d) * f->B + b) * f->H + u) *             \
+                                     (int64_t)gn__bytes_of(j->c->out.dtype);                                         \
+        gn__store_##S(y, j->c->out.dtype, to, 1, n);                                                                 \
+        gn__load_##S(y, j->c->out.dtype, to, 1, n);                                                                  \
     }
 GN__DEFINE_CELL(f32, float)
 GN__DEFINE_CELL(f64, double)
 #undef GN__DEFINE_CELL
 
 /* One step of n units. */
-#define GN__DEFINE_CELLS(S, R)                                                                                       \
-    static void gn__cell_gru_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h) {                    \
-        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },    \
-          y[GN__CELL_WIDE] = { 0 };                                                                                  \
-        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, NULL);                                                       \
-        if (j->resets) {                                                                                             \
-            R *to = GN__CELL_ROW(R, reset, b);                                                                       \
-            GN__EACH to[l] = r[l] * h[l];                                                                            \
-            return;                                                                                                  \
-        }                                                                                                            \
-        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, NULL);                                                       \
-        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                      \
-        bool first = j->f.bits & GN__RECURRENT_RESET_FIRST;                                                          \
-        GN__EACH x[l] += first ? q[l] : r[l] * q[l];                                                                 \
-        gn__cell_bend_##S(j, 1, x, y, NULL, n);                                                                      \
-        GN__EACH h[l] = (1 - z[l]) * y[l] + z[l] * h[l];                                                             \
-    }                                                                                                                \
-    static void gn__cell_lstm_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h, R *c) {             \
-        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, peep[GN__CELL_WIDE] = { 0 }; \
-        gn__cell_peep_##S(j, 0, u, n, peep);                                                                         \
-        gn__cell_bent_##S(j, 0, b, u, n, peep, c, i, NULL);                                                          \
-        gn__cell_peep_##S(j, 2, u, n, peep);                                                                         \
-        if (!(j->f.bits & GN__RECURRENT_COUPLED)) gn__cell_bent_##S(j, 1, b, u, n, peep, c, f, NULL);                \
-        else GN__EACH f[l] = 1 - i[l];                                                                               \
-        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, NULL);                                                       \
-        GN__EACH c[l] = f[l] * c[l] + i[l] * g[l];                                                                   \
-        gn__cell_put_##S(j, 1, b, u, n, c);                                                                          \
-        gn__cell_peep_##S(j, 1, u, n, peep);                                                                         \
-        gn__cell_bent_##S(j, 3, b, u, n, peep, c, i, NULL);                                                          \
-        gn__cell_bend_##S(j, 2, c, g, NULL, n);                                                                      \
-        GN__EACH h[l] = i[l] * g[l];                                                                                 \
-    }                                                                                                                \
-    static void gn__cell_step_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {                         \
-        R *h = GN__CELL_ROW(R, h, b), y[GN__CELL_WIDE] = { 0 };                                                      \
-        if (j->lengths && j->t >= j->lengths[b]) {                                                                   \
-            for (int s = 0; s < j->f.states && !j->resets; s++) gn__cell_put_##S(j, s, b, u, n, y);                  \
-            if (j->resets) memset(GN__CELL_ROW(R, reset, b), 0, (size_t)n * sizeof(R));                              \
-            return;                                                                                                  \
-        }                                                                                                            \
-        if (j->f.gates == 1) {                                                                                       \
-            gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, NULL);                                                   \
-            memcpy(h, y, (size_t)n * sizeof *h);                                                                     \
-        } else if (j->f.gates == 3) gn__cell_gru_##S(j, b, u, n, h);                                                 \
-        else gn__cell_lstm_##S(j, b, u, n, h, GN__CELL_ROW(R, state, b));                                            \
-        if (!j->resets) gn__cell_put_##S(j, 0, b, u, n, h);                                                          \
+#define GN__DEFINE_CELLS(S, R)                                                                                        \
+    GN__NOINLINE static void gn__cell_gru_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h) {        \
+        R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },     \
+          y[GN__CELL_WIDE] = { 0 };                                                                                   \
+        gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, r, NULL);                                                        \
+        if (j->resets) {                                                                                              \
+            R *to = GN__CELL_ROW(R, reset, b);                                                                        \
+            GN__EACH to[l] = r[l] * h[l];                                                                             \
+            return;                                                                                                   \
+        }                                                                                                             \
+        gn__cell_bent_##S(j, 1, b, u, n, NULL, NULL, z, NULL);                                                        \
+        gn__cell_gate_##S(j, 2, b, u, n, x, q);                                                                       \
+        bool first = j->f.bits & GN__RECURRENT_RESET_FIRST;                                                           \
+        GN__EACH x[l] += first ? q[l] : r[l] * q[l];                                                                  \
+        gn__cell_bend_##S(j, 1, x, y, NULL, n);                                                                       \
+        GN__EACH h[l] = (1 - z[l]) * y[l] + z[l] * h[l];                                                              \
+    }                                                                                                                 \
+    GN__NOINLINE static void gn__cell_lstm_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *h, R *c) { \
+        R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, peep[GN__CELL_WIDE] = { 0 };  \
+        gn__cell_peep_##S(j, 0, u, n, peep);                                                                          \
+        gn__cell_bent_##S(j, 0, b, u, n, peep, c, i, NULL);                                                           \
+        gn__cell_peep_##S(j, 2, u, n, peep);                                                                          \
+        if (!(j->f.bits & GN__RECURRENT_COUPLED)) gn__cell_bent_##S(j, 1, b, u, n, peep, c, f, NULL);                 \
+        else GN__EACH f[l] = 1 - i[l];                                                                                \
+        gn__cell_bent_##S(j, 2, b, u, n, NULL, NULL, g, NULL);                                                        \
+        GN__EACH c[l] = f[l] * c[l] + i[l] * g[l];                                                                    \
+        gn__cell_put_##S(j, 1, b, u, n, c);                                                                           \
+        gn__cell_peep_##S(j, 1, u, n, peep);                                                                          \
+        gn__cell_bent_##S(j, 3, b, u, n, peep, c, i, NULL);                                                           \
+        gn__cell_bend_##S(j, 2, c, g, NULL, n);                                                                       \
+        GN__EACH h[l] = i[l] * g[l];                                                                                  \
+    }                                                                                                                 \
+    GN__NOINLINE static void gn__cell_step_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {             \
+        R *h = GN__CELL_ROW(R, h, b), y[GN__CELL_WIDE] = { 0 };                                                       \
+        if (j->lengths && j->t >= j->lengths[b]) {                                                                    \
+            for (int s = 0; s < j->f.states && !j->resets; s++) gn__cell_put_##S(j, s, b, u, n, y);                   \
+            if (j->resets) memset(GN__CELL_ROW(R, reset, b), 0, (size_t)n * sizeof(R));                               \
+            return;                                                                                                   \
+        }                                                                                                             \
+        if (j->f.gates == 1) {                                                                                        \
+            gn__cell_bent_##S(j, 0, b, u, n, NULL, NULL, y, NULL);                                                    \
+            memcpy(h, y, (size_t)n * sizeof *h);                                                                      \
+        } else if (j->f.gates == 3) gn__cell_gru_##S(j, b, u, n, h);                                                  \
+        else gn__cell_lstm_##S(j, b, u, n, h, GN__CELL_ROW(R, state, b));                                             \
+        if (!j->resets) gn__cell_put_##S(j, 0, b, u, n, h);                                                           \
     }
 GN__DEFINE_CELLS(f32, float)
 GN__DEFINE_CELLS(f64, double)
@@ -17565,13 +17568,14 @@ GN__DEFINE_CELLS(f64, double)
 
 /* One step back: dh is the gradient by h after the step, and becomes what of it reaches h before the step directly. */
 #define GN__DEFINE_CELL_BACK(S, R)                                                                                    \
-    static void gn__cell_state_##S(const gn__recurrent *j, int input, int64_t state, int64_t b, int64_t u, int64_t n, \
-                                   R *to) {                                                                           \
+    GN__NOINLINE static void gn__cell_state_##S(const gn__recurrent *j, int input, int64_t state, int64_t b,          \
+                                                int64_t u, int64_t n, R *to) {                                        \
         int64_t at[5] = { state, j->t, j->d, b, u };                                                                  \
         gn__cell_read_##S(j, input, at, n, to);                                                                       \
     }                                                                                                                 \
     /* The gradient of a gate: in the result, and where the product with r takes it from. */                          \
-    static void gn__cell_back_put_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n, const R *y) {   \
+    GN__NOINLINE static void gn__cell_back_put_##S(const gn__recurrent *j, int g, int64_t b, int64_t u, int64_t n,    \
+                                                   const R *y) {                                                      \
         const gn__recurrent_form *f = &j->f;                                                                          \
         int64_t column = (g < f->gates ? f->place[g] : g) * f->H + u, row = (j->d * (f->T + 1) + j->t) * f->B + b;    \
         gn__store_##S(y, j->c->out.dtype,                                                                             \
@@ -17580,7 +17584,7 @@ GN__DEFINE_CELLS(f64, double)
         if (g == 3 && f->gates == 3) column = f->place[2] * f->H + u; /* of a GRU's n: that of q */                   \
         memcpy((R *)(void *)j->gates + b * f->gates * f->H + column, y, (size_t)n * sizeof *y);                       \
     }                                                                                                                 \
-    static void gn__cell_gru_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) {               \
+    GN__NOINLINE static void gn__cell_gru_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh) {  \
         R r[GN__CELL_WIDE] = { 0 }, z[GN__CELL_WIDE] = { 0 }, x[GN__CELL_WIDE] = { 0 }, q[GN__CELL_WIDE] = { 0 },     \
           y[GN__CELL_WIDE] = { 0 }, h[GN__CELL_WIDE] = { 0 }, by_r[GN__CELL_WIDE] = { 0 },                            \
           by_z[GN__CELL_WIDE] = { 0 }, by_n[GN__CELL_WIDE] = { 0 };                                                   \
@@ -17600,7 +17604,8 @@ GN__DEFINE_CELLS(f64, double)
         gn__cell_back_put_##S(j, 2, b, u, n, by_n);                                                                   \
         gn__cell_back_put_##S(j, 3, b, u, n, x);                                                                      \
     }                                                                                                                 \
-    static void gn__cell_lstm_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh, R *dc) {       \
+    GN__NOINLINE static void gn__cell_lstm_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n, R *dh,   \
+                                                    R *dc) {                                                          \
         R i[GN__CELL_WIDE] = { 0 }, f[GN__CELL_WIDE] = { 0 }, g[GN__CELL_WIDE] = { 0 }, o[GN__CELL_WIDE] = { 0 },     \
           c[GN__CELL_WIDE] = { 0 }, old[GN__CELL_WIDE] = { 0 }, by_i[GN__CELL_WIDE] = { 0 },                          \
           by_f[GN__CELL_WIDE] = { 0 }, by_g[GN__CELL_WIDE] = { 0 }, by_o[GN__CELL_WIDE] = { 0 },                      \
@@ -17627,7 +17632,7 @@ GN__DEFINE_CELLS(f64, double)
         gn__cell_back_put_##S(j, 2, b, u, n, by_g);                                                                   \
         gn__cell_back_put_##S(j, 3, b, u, n, by_o);                                                                   \
     }                                                                                                                 \
-    static void gn__cell_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {                          \
+    GN__NOINLINE static void gn__cell_back_##S(const gn__recurrent *j, int64_t b, int64_t u, int64_t n) {             \
         R *dh = GN__CELL_ROW(R, h, b), *dc = GN__CELL_ROW(R, state, b), y[GN__CELL_WIDE] = { 0 },                     \
           slope[GN__CELL_WIDE] = { 0 };                                                                               \
         const R *more = GN__CELL_ROW(const R, more, b);                                                               \
@@ -19235,16 +19240,16 @@ static void gn__see_bag(gn__recognition *w, uint32_t i) {
 }
 
 /* Each row of features times each other one: x x^T, with what puts the features together and what picks the products
-   that count. */
+   that count. They run apart: as one task they cost more than they save. */
 static void gn__see_interaction(gn__recognition *w, uint32_t i) {
     if (w->role[i] || gn__op_at(w, i) != GN_OP_MATMUL || gn__in_base(w, i, 0) != gn__in_base(w, i, 1)) return;
     uint32_t x = gn__in_base(w, i, 0), r = gn__reader_of(w, i);
     if (gn__is_param(w, x) || gn__is_free(w, x)) return;
     gn__claim(w, i, GN_ROLE_INTERACTION, i);
-    if (gn__op_at(w, x) == GN_OP_CONCAT) gn__claim(w, x, GN_ROLE_INTERACTION, i);
+    if (gn__op_at(w, x) == GN_OP_CONCAT) gn__claim(w, x, GN_ROLE_INTERACTION, x);
     if (r < w->n && gn__op_at(w, r) == GN_OP_GATHER && gn__in_base(w, r, 0) == i &&
         !(w->facts[gn__in_base(w, r, 1)] & GN__PARAM))
-        gn__claim(w, r, GN_ROLE_INTERACTION, i);
+        gn__claim(w, r, GN_ROLE_INTERACTION, r);
 }
 
 /* x W + s (x A) B where A and B together are smaller than W: what adapts W runs where W is. */
@@ -19918,12 +19923,12 @@ static void gn__phases_fill(gn__recognition *w) {
     }
 }
 
-/* Bit GN__ORDERED of all that leads to an attention or an append. */
+/* Bit GN__ORDERED of all that leads to an attention, an append or a recurrence. */
 static void gn__order_fill(gn__recognition *w) {
     for (uint32_t i = w->n; i-- > 0;) {
         uint8_t role = w->role[i];
         if (role == GN_ROLE_ATTENTION || role == GN_ROLE_CROSS_ATTENTION || role == GN_ROLE_GROUPED_ATTENTION ||
-            role == GN_ROLE_KV_APPEND)
+            role == GN_ROLE_KV_APPEND || role == GN_ROLE_RECURRENT)
             w->facts[i] |= GN__ORDERED;
         for (uint32_t k = 0; k < w->p->nodes[i].n_ins; k++) w->facts[gn__in(w, i, k)] |= w->facts[i] & GN__ORDERED;
     }
@@ -20159,7 +20164,7 @@ static gn_result gn__meaning_fill(gn__recognition *w, double *way) {
     if ((why = gn_flag_get(w->cancel)) != GN_OK) return why;
     gn__groups_cost(w, w->kind);
     if (m->n_nodes) gn__critical_fill(w, way, want);
-    return GN_OK;
+    return gn_flag_get(w->cancel);
 }
 
 static gn_result gn__meaning_make(const gn_part *p, uint64_t off, const gn_flag *cancel, gn_meaning *m, gn_fault *f) {

@@ -40,7 +40,7 @@
  *                                     measured
  *   GENIE_CUDA_ONE_OF_EACH=1          plans without a kind of kernel that is new answer GN_NO_VALUE: for slow checks
  *   GENIE_CUDA_SAMPLE=n               of all kernels that are compiled to see that they do, one of each kind and every
- *                                     nth, others each time
+ *                                     nth; for another architecture than its own every third kind; others each time
  *   GENIE_CUDA_EVERY_LANE=1           in fed products each thread arrives where one does for its warp: for racecheck,
  *                                     which does not see that the others have met with it
  *   GENIE_CUDA_WIDE=1                 kernels count in 64 bits, as they do of tensors of 2^30 elements and more
@@ -12033,6 +12033,13 @@ static bool needs_tensor_cores(const kernel *k) {
            strncmp(k->name, "sgemm_async", 11) == 0;
 }
 
+/* Every third, beginning at one of the first three. */
+static size_t third_of(kernel **all, size_t n, size_t at) {
+    size_t kept = 0;
+    for (size_t i = at % 3; i < n; i += 3) all[kept++] = all[i];
+    return kept;
+}
+
 /* Compiles what was generated for the compile-only device, or one kernel of each kind, for an arch; for the test of
    kernels. Returns their number; *out_failed of them do not compile, and `text` says why of the first. */
 GN_API size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out_failed, char *out_text,
@@ -12060,6 +12067,7 @@ size_t gn_cuda_compile_collected(const char *arch, bool one_of_each, size_t *out
         if (!same) k->key[1] = hash_bytes(k->key[1], arch, strlen(arch)); /* another program in the cache */
         all[n++] = k;
     }
+    if (one_of_each && !same && every > 1) n = third_of(all, n, at + (size_t)strtol(arch + 3, NULL, 10));
     gn_result r = compile_kernels(d, all, n, NULL, NULL, &f);
     if (r != GN_OK) {
         *out_failed = n;

@@ -717,8 +717,9 @@ TEST(bytes_that_cross_are_those_of_the_schedule) {
             anywhere(g);
             pool[i] = walk_op(pool[test_random_int(0, i - 1)], pool[i - 1], test_random_int(0, 4));
         }
+        gn_tensor last = gn_add_c(pool[15], round); /* each round has a plan of its own, which predicted() reads */
         uint64_t before = stats_of(g).transfer_bytes;
-        CHECK_RESULT(gn_read(pool[15], out, sizeof out), GN_OK);
+        CHECK_RESULT(gn_read(last, out, sizeof out), GN_OK);
         CHECK_INT(stats_of(g).transfer_bytes - before, predicted(g));
         gn_step(g);
     }
