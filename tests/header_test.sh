@@ -78,8 +78,8 @@ exports_only_gn_names() {
     [ -z "$names" ] && nm -g --defined-only "$@" | grep ' gn_open$'
 }
 
-# compiles_in_time COMPILER: processor seconds of the quickest of three, or of the first that is within the limit. It takes about 13
-# on an idle core of a server; GENIE_COMPILE_SECONDS is another limit, for a machine that is slower.
+# compiles_in_time COMPILER: processor seconds of the quickest of three, or of the first that is within the limit. gcc takes about
+# 14 and clang 17 on an idle core of a server; GENIE_COMPILE_SECONDS is another limit, for a machine that is slower.
 compiles_in_time() {
     local times=$WORK/$1.times TIMEFORMAT='%U %S'
     for _ in 1 2 3; do
@@ -92,16 +92,16 @@ compiles_in_time() {
 
 # least_is_within TIMES: lines of user and system seconds
 least_is_within() {
-    awk -v most="${GENIE_COMPILE_SECONDS:-20}" '{ t = $1 + $2; if (NR == 1 || t < least) least = t }
+    awk -v most="${GENIE_COMPILE_SECONDS:-24}" '{ t = $1 + $2; if (NR == 1 || t < least) least = t }
         END { printf "%.2f processor seconds, at most %s\n", least, most; exit !(least < most) }' "$1"
 }
 
-# gcc's has 1.8 MB, clang's 2.05. GENIE_OBJECT_BYTES: another limit.
+# gcc's has 1.97 MB, clang's 2.18. GENIE_OBJECT_BYTES: another limit.
 object_is_small() {
     [ -f "$WORK/$1.o" ] || "$1" -O2 -I. -c "$WORK/one.c" -o "$WORK/$1.o" || return 1
     size "$WORK/$1.o" | awk 'NR == 2 { print $4 " bytes loaded" }'
     wc -c <"$WORK/$1.o"
-    [ "$(wc -c <"$WORK/$1.o")" -lt "${GENIE_OBJECT_BYTES:-2200000}" ]
+    [ "$(wc -c <"$WORK/$1.o")" -lt "${GENIE_OBJECT_BYTES:-2250000}" ]
 }
 
 quiet_under_warnings() {

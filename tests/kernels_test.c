@@ -9,8 +9,8 @@
  * compiled, and nothing else then. With GENIE_CUDA_ONE_OF_EACH one of each is all that is generated for KERNELS_ARCH.
  * KERNELS_EVERY=N: of the one arch, one kernel of each kind and every Nth of the others; of each other arch a third of
  * the kinds; other ones each time.
- * What compiles is left in $GENIE_CACHE, if that is set. Under a sanitizer kernels are generated and not compiled: NVRTC
- * has no instrumented code, the generator has.
+ * What compiles is left in $GENIE_CACHE, if that is set. Under a sanitizer kernels are generated and not compiled:
+ * NVRTC has no instrumented code, the generator has.
  *
  * Tier: slow kernels address */
 #define main conformance_main
