@@ -1306,14 +1306,14 @@ typedef struct gn_grid_sample_desc {
     gn_grid_padding padding;
     bool corners; /* -1 and 1 are the centres of the outermost elements, not their edges */
 } gn_grid_sample_desc;
-/* x (N,C,…) over one to three spatial axes, grid (N,…,axes) of x's dtype: (N,C,…) with the grid's spatial axes. A point
-   of the grid names places in [-1, 1], the last axis of x first (Jaderberg et al. 2015; PyTorch's grid_sample).
+/* x (N,C,…) over one to three spatial axes, grid (N,…,axes) of x's dtype: (N,C,…) with the grid's spatial axes. A
+   point of the grid names places in [-1, 1], the last axis of x first (Jaderberg et al. 2015; PyTorch's grid_sample).
    GN_BAD_RANK, GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by x and by the grid. */
 GN_API gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor grid,
                                    const gn_grid_sample_desc *desc);
 #define gn_grid_sample(...) gn_grid_sample_at(GN_HERE, __VA_ARGS__)
-/* theta (N,a,a+1), sizes of a = two or three axes: the grid (N,…,a) of points theta (p, 1), where p goes over [-1, 1].
-   Errors as of grid_sample. Differentiable. */
+/* theta (N,a,a+1), sizes of a = two or three axes: the grid (N,…,a) of points theta (p, 1), where p goes over
+   [-1, 1]. Errors as of grid_sample. Differentiable. */
 GN_API gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shape sizes, bool corners);
 #define gn_affine_grid(...) gn_affine_grid_at(GN_HERE, __VA_ARGS__)
 /* x (N,C b b,H,W): (N,C,H b,W b). The b b elements of a block come from channels C apart, or, if channels_first, from
@@ -1337,8 +1337,9 @@ GN_API gn_tensor gn_rfft_at(const char *file, int line, gn_tensor x, int axis, i
 /* back from n / 2 + 1 complex elements to n real ones; n 0: an even one */
 GN_API gn_tensor gn_irfft_at(const char *file, int line, gn_tensor x, int axis, int64_t n);
 #define gn_irfft(...) gn_irfft_at(GN_HERE, __VA_ARGS__)
-/* real x (…,T) in frames that begin every `step` elements, times window (frame) or GN_NONE: (…,frames,frame / 2 + 1,2)
-   with frames = (T - frame) / step + 1. centred: x is first mirrored by frame / 2 at both ends. */
+/* real x (…,T) in frames that begin every `step` elements, times window (frame) or GN_NONE:
+   (…,frames,frame / 2 + 1,2) with frames = (T - frame) / step + 1. centred: x is first mirrored by frame / 2 at both
+   ends. */
 GN_API gn_tensor gn_stft_at(const char *file, int line, gn_tensor x, int64_t frame, int64_t step, gn_tensor window,
                             bool centred);
 #define gn_stft(...) gn_stft_at(GN_HERE, __VA_ARGS__)
@@ -1423,9 +1424,9 @@ typedef enum gn_bag_mode { GN_BAG_SUM, GN_BAG_MEAN, GN_BAG__COUNT } gn_bag_mode;
 GN_API gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_tensor ids, gn_tensor lengths,
                                      gn_bag_mode mode);
 #define gn_embedding_bag(...) gn_embedding_bag_at(GN_HERE, __VA_ARGS__)
-/* How often each of 0 to bins - 1 is among ids (…): i64 (bins); or the sum of its weights, which have the shape of ids.
-   An id outside is GN_INDEX_OUT_OF_RANGE at the read. GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by
-   the weights. */
+/* How often each of 0 to bins - 1 is among ids (…): i64 (bins); or the sum of its weights, which have the shape of
+   ids. An id outside is GN_INDEX_OUT_OF_RANGE at the read. GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT.
+   Differentiable by the weights. */
 GN_API gn_tensor gn_bincount_at(const char *file, int line, gn_tensor ids, int64_t bins, gn_tensor weights);
 #define gn_bincount(...) gn_bincount_at(GN_HERE, __VA_ARGS__)
 /* i64 (bins): how many elements of x, floats, lie in each of `bins` equal parts of [low, high]; `high` itself is in the
@@ -1505,8 +1506,8 @@ typedef struct gn_cross_entropy_desc {
     double smoothing;       /* 0 to 1, as of cross_entropy_smooth */
     gn_reduction reduction; /* NONE: a number a row, of the targets' shape */
 } gn_cross_entropy_desc;
-/* logits (…,C), targets (…) as for cross_entropy. With no row that counts a mean is NaN. GN_BAD_SHAPE, GN_BAD_DTYPE,
-   GN_BAD_ARGUMENT. Differentiable by logits and weights. */
+/* logits (…,C), targets (…) as for cross_entropy. With no row that counts a mean is NaN. GN_BAD_SHAPE,
+   GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by logits and weights. */
 GN_API gn_tensor gn_cross_entropy_with_at(const char *file, int line, gn_tensor logits, gn_tensor targets,
                                           const gn_cross_entropy_desc *desc);
 #define gn_cross_entropy_with(...) gn_cross_entropy_with_at(GN_HERE, __VA_ARGS__)

@@ -343,16 +343,9 @@ static void print_layers(const chat *c) {
 
 /* Where the next decode step would run, and why. */
 static bool explain(chat *c) {
-    size_t n = 0;
     gn_tensor x = lm_forward(&c->s, c->token, 1);
-    gn_tensor next = draw(c, lm_logits(c->of.m, x), gn_scalar_i64(c->g, GN_I64, 1));
-    bool ok =
-        ex_check(c->g, gn_explain(&next, 1, NULL, NULL, 0, &n) == GN_BAD_SIZE || n ? GN_OK : GN_INTERNAL, "explain");
-    char *text = ok ? malloc(n + 1) : NULL;
-    ok = text && ex_check(c->g, gn_explain(&next, 1, NULL, text, n + 1, NULL), "explain");
-    if (ok) printf("%s", text);
+    bool ok = ex_explain(draw(c, lm_logits(c->of.m, x), gn_scalar_i64(c->g, GN_I64, 1)), NULL, stdout);
     if (ok) print_layers(c);
-    free(text);
     return ex_check(c->g, gn_step(c->g), "explain") && ok;
 }
 

@@ -235,6 +235,17 @@ static inline bool ex_check(gn_ctx *g, gn_result r, const char *what) {
     return r == GN_OK;
 }
 
+/* Writes where y would be computed and why: gn_explain's text. False, with a message, if it cannot. */
+static inline bool ex_explain(gn_tensor y, const gn_explain_desc *desc, FILE *to) {
+    size_t n = 0;
+    if (!ex_check(y.ctx, gn_explain(&y, 1, desc, NULL, 0, &n), "explain")) return false;
+    char *text = malloc(n + 1);
+    if (!text) fprintf(stderr, "out of memory\n");
+    bool ok = text && ex_check(y.ctx, gn_explain(&y, 1, desc, text, n + 1, NULL), "explain") && fputs(text, to) >= 0;
+    free(text);
+    return ok;
+}
+
 /* ---- where to run ----------------------------------------------------------------------------------
  * --connect, else $GENIE_DEVICES, else a server in this process: real TCP on loopback, real TLS, a key made for this
  * run in a folder that ex_place_close removes. */

@@ -253,13 +253,7 @@ static bool draw(run *r) {
 /* ---- report --------------------------------------------------------------------------------------- */
 static bool explain(run *r) {
     gn_tensor loss;
-    size_t n = 0;
-    if (!training_step(r, &loss) || !ex_check(r->g, gn_explain(&loss, 1, NULL, NULL, 0, &n), "explain")) return false;
-    char *text = malloc(n + 1);
-    bool ok =
-        text && ex_check(r->g, gn_explain(&loss, 1, NULL, text, n + 1, NULL), "explain") && fputs(text, stdout) >= 0;
-    free(text);
-    return ok;
+    return training_step(r, &loss) && ex_explain(loss, NULL, stdout);
 }
 
 static bool report(const run *r) {

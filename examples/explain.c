@@ -58,15 +58,6 @@ static gn_cluster invent(int64_t gpus, gn_cluster_device *devices, gn_cluster_li
     return (gn_cluster){ n, devices, links };
 }
 
-static bool show(gn_tensor y, const gn_explain_desc *desc, FILE *to) {
-    size_t n = 0;
-    if (!ex_check(y.ctx, gn_explain(&y, 1, desc, NULL, 0, &n), "explain")) return false;
-    char *text = malloc(n + 1);
-    bool ok = text && ex_check(y.ctx, gn_explain(&y, 1, desc, text, n + 1, NULL), "explain") && fputs(text, to) >= 0;
-    free(text);
-    return ok;
-}
-
 int main(int argc, char **argv) {
     static const char *const policies[GN_POLICY__COUNT] = { "latency", "throughput", "bytes" };
     int64_t gpus = 1, chosen = 0;
@@ -89,10 +80,10 @@ int main(int argc, char **argv) {
     gn_cluster cluster = invent(gpus, devices, links);
     gn_explain_desc desc = { .cluster = &cluster, .policy = (gn_policy)chosen };
     gn_tensor y = next_token(g, decode ? 1 : 512);
-    FILE *svg = zeros && show(y, &desc, stdout) ? fopen(file, "w") : (errno = 0, NULL);
+    FILE *svg = zeros && ex_explain(y, &desc, stdout) ? fopen(file, "w") : (errno = 0, NULL);
     if (!svg && errno) perror(file);
     desc.format = GN_EXPLAIN_SVG;
-    bool ok = svg && show(y, &desc, svg) && fclose(svg) == 0;
+    bool ok = svg && ex_explain(y, &desc, svg) && fclose(svg) == 0;
     gn_close(g);
     free((void *)(uintptr_t)zeros);
     return ok ? EX_OK : EX_FAILED;

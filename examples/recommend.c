@@ -144,13 +144,7 @@ static bool evaluate(run *r, FILE *scores, double *out_auc, double *out_best) {
 
 static bool explain(run *r) {
     gn_tensor loss;
-    size_t n = 0;
-    if (!training_step(r, &loss) || !ex_check(r->g, gn_explain(&loss, 1, NULL, NULL, 0, &n), "explain")) return false;
-    char *text = malloc(n + 1);
-    bool ok =
-        text && ex_check(r->g, gn_explain(&loss, 1, NULL, text, n + 1, NULL), "explain") && fputs(text, stdout) >= 0;
-    free(text);
-    return ok;
+    return training_step(r, &loss) && ex_explain(loss, NULL, stdout);
 }
 
 /* ---- report ---------------------------------------------------------------------------------------*/

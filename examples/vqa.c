@@ -383,15 +383,7 @@ static bool explain(model *m, const settings *set) {
     gn_cluster two = { 2, devices, links };
     gn_explain_desc desc = { .cluster = gn_device_count(m->g) > 1 ? NULL : &two };
     for (int i = 0; i < BATCH; i++) draw_example(&b, i, &random, true);
-    gn_tensor y = forward(m, &b, BATCH);
-    size_t n = 0;
-    gn_result r = gn_explain(&y, 1, &desc, NULL, 0, &n);
-    char *text = n ? malloc(n + 1) : NULL;
-    if (!text) return ex_check(m->g, r, "explain") && (fprintf(stderr, "out of memory\n"), false);
-    bool ok = ex_check(m->g, gn_explain(&y, 1, &desc, text, n + 1, NULL), "explain");
-    if (ok) printf("%s", text);
-    free(text);
-    return ok;
+    return ex_explain(forward(m, &b, BATCH), &desc, stdout);
 }
 
 static void print_text(const report *r) {
