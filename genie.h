@@ -149,7 +149,6 @@
          through the program too.
        - No recovery: what lived on a lost server is lost with it (GN_DEVICE_LOST). The context's other devices go on; a
          context over that server alone has ended, and the program opens another.
-       - 16-bit floats are computed in f32 within a loop; a loop that is cut over two devices rounds once more.
        - No sparse dtypes. Quantisation is a way to store weights (gn_quantized), not to compute. No Python.
        - Denoising is not recognised: a program states it (gn_phase).
        - Matmul and linear take inputs of one dtype. The gradient of attention is that of the formula written out, with
