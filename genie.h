@@ -3194,8 +3194,8 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
 #define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
-#define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#define GN__PLAIN_END _Pragma("GCC pop_options")
+#define GN__PLAIN_BEGIN GN__COLD_BEGIN
+#define GN__PLAIN_END GN__COLD_END
 #define GN__ONCE_BEGIN GN__PLAIN_BEGIN
 #define GN__ONCE_END GN__PLAIN_END
 #else
@@ -8276,9 +8276,13 @@ GN__OLD_END
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__PATH
 #undef GN__TARGET
+#undef GN__WHEN_S
+#define GN__WHEN_S(...) /* what is short gains little beyond AVX2: those tiles serve both */
 #define GN__PATH f32_avx512
 #define GN__TARGET GN__TARGET_AVX512
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
+#undef GN__WHEN_S
+#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -8310,7 +8314,9 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
-#define GN__WHEN_A(...) /* what is short gains little beyond AVX2 in f64: those tiles serve both */
+#undef GN__WHEN_S
+#define GN__WHEN_A(...) /* the same, and here of all that is short */
+#define GN__WHEN_S(...)
 #define GN__PATH f64_avx512
 #define GN__TARGET GN__TARGET_AVX512
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
@@ -8318,7 +8324,9 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
+#undef GN__WHEN_S
 #define GN__WHEN_A(...) __VA_ARGS__
+#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -10276,7 +10284,9 @@ typedef struct gn__products {
     }
 #endif
 GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
+GN__OLD_END
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
@@ -17511,6 +17521,31 @@ typedef struct gn__recurrent {
         for (int64_t l = 0; l < n && slope; l++) slope[l] = (by); \
         for (int64_t l = 0; l < n; l++) y[l] = (value);           \
         break;
+/* those that recurrent networks seldom take */
+#define GN__DEFINE_RARE(S, T)                                                                                \
+    GN__NOINLINE static void gn__cell_rare_##S(int64_t kind, T alpha, T beta, const T *in, T *y, T *slope,   \
+                                               int64_t n) {                                                  \
+        switch (kind) {                                                                                      \
+            GN__BEND_CASE(RELU, in[l]<0 ? 0 : in[l], in[l]> 0)                                               \
+            GN__BEND_CASE(SOFTSIGN, y[l], (1 - (y[l] < 0 ? -y[l] : y[l])) * (1 - (y[l] < 0 ? -y[l] : y[l]))) \
+            GN__BEND_CASE(LEAKY_RELU, in[l] > 0 ? in[l] : alpha * in[l], in[l] > 0 ? 1 : alpha)              \
+            GN__BEND_CASE(ELU, in[l] > 0 ? in[l] : alpha * y[l], in[l] > 0 ? 1 : alpha * (y[l] + 1))         \
+            GN__BEND_CASE(AFFINE, alpha *in[l] + beta, alpha)                                                \
+            GN__BEND_CASE(SCALED_TANH, alpha *y[l], alpha *beta *(1 - y[l] * y[l]))                          \
+            GN__BEND_CASE(THRESHOLDED_RELU, in[l] > alpha ? in[l] : 0, in[l] > alpha)                        \
+            GN__BEND_CASE(HARD_SIGMOID,                                                                      \
+                          alpha *in[l] + beta < 0    ? 0                                                     \
+                          : alpha * in[l] + beta > 1 ? 1                                                     \
+                                                     : alpha * in[l] + beta,                                 \
+                          alpha * in[l] + beta > 0 && alpha * in[l] + beta < 1 ? alpha : 0)                  \
+        default: break;                                                                                      \
+        }                                                                                                    \
+    }
+GN__COLD_BEGIN
+GN__DEFINE_RARE(f32, float)
+GN__DEFINE_RARE(f64, double)
+GN__COLD_END
+#undef GN__DEFINE_RARE
 #define GN__DEFINE_BEND(S, T, COMPUTE)                                                                             \
     GN__NOINLINE static void gn__cell_tile_##S(const gn__recurrent *j, int op, const T *x, T *y, int64_t n) {      \
         const double none[2] = { 0, 0 };                                                                           \
@@ -17534,20 +17569,10 @@ typedef struct gn__recurrent {
         switch (a[0]) {                                                                                            \
             GN__BEND_CASE(TANH, y[l], 1 - y[l] * y[l])                                                             \
             GN__BEND_CASE(SIGMOID, y[l], y[l] * (1 - y[l]))                                                        \
-            GN__BEND_CASE(RELU, in[l]<0 ? 0 : in[l], in[l]> 0)                                                     \
-            GN__BEND_CASE(SOFTSIGN, y[l], (1 - (y[l] < 0 ? -y[l] : y[l])) * (1 - (y[l] < 0 ? -y[l] : y[l])))       \
-            GN__BEND_CASE(LEAKY_RELU, in[l] > 0 ? in[l] : alpha * in[l], in[l] > 0 ? 1 : alpha)                    \
-            GN__BEND_CASE(ELU, in[l] > 0 ? in[l] : alpha * y[l], in[l] > 0 ? 1 : alpha * (y[l] + 1))               \
-            GN__BEND_CASE(AFFINE, alpha *in[l] + beta, alpha)                                                      \
-            GN__BEND_CASE(SCALED_TANH, alpha *y[l], alpha *beta *(1 - y[l] * y[l]))                                \
-            GN__BEND_CASE(THRESHOLDED_RELU, in[l] > alpha ? in[l] : 0, in[l] > alpha)                              \
-            GN__BEND_CASE(HARD_SIGMOID,                                                                            \
-                          alpha *in[l] + beta < 0    ? 0                                                           \
-                          : alpha * in[l] + beta > 1 ? 1                                                           \
-                                                     : alpha * in[l] + beta,                                       \
-                          alpha * in[l] + beta > 0 && alpha * in[l] + beta < 1 ? alpha : 0)                        \
-        default: /* softplus */                                                                                    \
+        case GN_ACTIVATION_SOFTPLUS:                                                                               \
             if (slope) gn__cell_tile_##S(j, GN_OP_SIGMOID, in, slope, n);                                          \
+            break;                                                                                                 \
+        default: gn__cell_rare_##S(a[0], alpha, beta, in, y, slope, n);                                            \
         }                                                                                                          \
         for (int64_t l = 0; l < n && slope; l++) slope[l] = x[l] > most || x[l] < -most ? 0 : slope[l];            \
     }
@@ -18694,7 +18719,8 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     [GN__F32] = GN__BY_ISA(NAME, f32, f32_avx2, f32_avx512), [GN__F64] = GN__BY_ISA(NAME, f64, f64_avx2, best64)
 #define GN__TILES_F(NAME) \
     { GN__TILES_FLOAT(NAME, f64_avx512) }
-#define GN__TILES_S(NAME) GN__TILES_F(NAME)
+#define GN__TILES_S(NAME) \
+    { [GN__F32] = GN__BY_ISA(NAME, f32, f32_avx2, f32_avx2), [GN__F64] = GN__BY_ISA(NAME, f64, f64_avx2, f64_avx2) }
 #define GN__TILES_A(NAME) \
     { GN__TILES_FLOAT(NAME, f64_avx2), GN__TILES_INT(NAME) }
 #define GN__TILES_M(NAME) \
