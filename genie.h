@@ -8276,13 +8276,9 @@ GN__OLD_END
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
 #undef GN__PATH
 #undef GN__TARGET
-#undef GN__WHEN_S
-#define GN__WHEN_S(...) /* what is short gains little beyond AVX2: those tiles serve both */
 #define GN__PATH f32_avx512
 #define GN__TARGET GN__TARGET_AVX512
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
-#undef GN__WHEN_S
-#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #undef GN__LONG
 #undef GN__PATH
 #undef GN__TARGET
@@ -8314,9 +8310,7 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
-#undef GN__WHEN_S
-#define GN__WHEN_A(...) /* the same, and here of all that is short */
-#define GN__WHEN_S(...)
+#define GN__WHEN_A(...) /* what is short gains little beyond AVX2 in f64: those tiles serve both */
 #define GN__PATH f64_avx512
 #define GN__TARGET GN__TARGET_AVX512
 GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_C, GN__TILE_U, GN__TILE_U)
@@ -8324,9 +8318,7 @@ GN_SCALAR_OPS(GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TILE_U, GN__TI
 #undef GN__PATH
 #undef GN__TARGET
 #undef GN__WHEN_A
-#undef GN__WHEN_S
 #define GN__WHEN_A(...) __VA_ARGS__
-#define GN__WHEN_S(...) GN__WHEN_F(__VA_ARGS__)
 #endif
 #undef GN__SUFFIX
 #undef GN__T
@@ -9323,7 +9315,8 @@ typedef struct gn__kernels {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast") /* vectors are written out */
+/* vectors are written out; a short loop that crosses a boundary takes up to twice the time */
+#pragma GCC optimize("O2,no-tree-vectorize,align-loops=32,fp-contract=fast")
 #endif
 #if defined(__clang__)
 #define GN__CONTRACT _Pragma("STDC FP_CONTRACT ON")
@@ -10155,7 +10148,7 @@ typedef struct gn__products {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=off")
+#pragma GCC optimize("O2,no-tree-vectorize,align-loops=32,fp-contract=off")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__PROD_ROWS(W, ROWS, WIDER)                                                    \
@@ -11075,7 +11068,7 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 /* y = x - sub; y = x / by; the largest, NaN if there is one */
 static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
@@ -11175,7 +11168,7 @@ enum { GN__SOFTMAX_ROOM = 1 << 16 }; /* elements of a block of columns */
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 /* Lines side by side: m columns of n rows, to the bits that gn__softmax_line_S gives. y holds n m elements and, for a
    logarithm, e as many; else both are one. */
@@ -18719,8 +18712,7 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     [GN__F32] = GN__BY_ISA(NAME, f32, f32_avx2, f32_avx512), [GN__F64] = GN__BY_ISA(NAME, f64, f64_avx2, best64)
 #define GN__TILES_F(NAME) \
     { GN__TILES_FLOAT(NAME, f64_avx512) }
-#define GN__TILES_S(NAME) \
-    { [GN__F32] = GN__BY_ISA(NAME, f32, f32_avx2, f32_avx2), [GN__F64] = GN__BY_ISA(NAME, f64, f64_avx2, f64_avx2) }
+#define GN__TILES_S(NAME) GN__TILES_F(NAME)
 #define GN__TILES_A(NAME) \
     { GN__TILES_FLOAT(NAME, f64_avx2), GN__TILES_INT(NAME) }
 #define GN__TILES_M(NAME) \
