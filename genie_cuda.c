@@ -1749,6 +1749,7 @@ typedef struct row_group row_group;
 typedef struct emit {
     struct device *device;
     const gn_flag *cancel; /* of who waits for the plan; NULL: nobody ends it early */
+    bool invariant;        /* no choice depends on how many rows there are: gn_desc.batch_invariant */
     const gn_part *part;
     gn_layout *layout;
     fusion *fusions;   /* per step */
@@ -2987,7 +2988,7 @@ static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     bool narrow = bytes == 4 && row_is_narrow(k);
-    row_order w = order_of(k->g->rows, k->g->n,
+    row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n,
                            16 / (narrow  ? 2
                                  : bytes ? bytes
                                          : row_largest(k)),
@@ -3656,7 +3657,7 @@ typedef struct rows {
     bool along, wide;
 } rows;
 
-static bool rows_plan(rows *laid, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
+static bool rows_plan(const emit *e, rows *laid, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
     int64_t bit = (int64_t)1 << axis;
     int bytes = types[in->dtype].bytes;
     gn_view kept_in = dims_of(in, bit, false), kept_out = dims_of(out, bit, false);
@@ -3669,7 +3670,7 @@ static bool rows_plan(rows *laid, const gn_view *in, const gn_view *out, int axi
     if (!laid->count || !laid->n) return false;
     laid->along = true;
     for (int i = axis + 1; i < in->rank; i++) laid->along = laid->along && in->dims[i] == 1;
-    row_order w = order_of(laid->count, laid->n, 16 / bytes, laid->along);
+    row_order w = order_of(e->invariant ? 1 : laid->count, laid->n, 16 / bytes, laid->along);
     laid->vector = w.vector;
     laid->wide = laid->vector > 1 && laid->in_stride == 1 && laid->out_stride == 1 &&
                  in_offset % (laid->vector * bytes) == 0 && strides_fit(&laid->in, laid->vector) &&
@@ -3709,7 +3710,9 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     reduction r = { .kept = rows_of_x->in, .reduced = row };
     text value = { 0 };
     char members[60], acc[40];
-    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along),
+    reduce_plan(&r,
+                order_of(e->invariant ? 1 : rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes,
+                         rows_of_x->along),
                 base_offset(e, x), types[in->dtype].bytes);
     put(&value,
         r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + ("
@@ -3739,7 +3742,7 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     char name[64];
     rows w;
     int axis = axis_of(attrs_of(e, node)[0], in->rank);
-    if (!rows_plan(&w, in, out, axis, base_offset(e, x))) return;
+    if (!rows_plan(e, &w, in, out, axis, base_offset(e, x))) return;
     bool is_shared = is_long(&w),
          is_packed = w.n <= ROW_WIDEST && types[in->dtype].bytes == 2 && w.vector == 8 && w.wide;
     if (w.n <= ROW_WIDEST && !is_packed) {
@@ -3771,7 +3774,7 @@ static void emit_layernorm(emit *e, uint32_t node) {
     const char *type = types[in->dtype].name;
     char more[300], name[64];
     rows w;
-    if (!rows_plan(&w, in, out, in->rank - 1, base_offset(e, x))) return;
+    if (!rows_plan(e, &w, in, out, in->rank - 1, base_offset(e, x))) return;
     snprintf(more, sizeof more,
              "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M "
              "double eps() { return gn_f64(0x%llxull); }\n",
@@ -3827,7 +3830,7 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     int64_t one[1] = { gn_view_count(targets) }, softs_at = (one[0] * 8 + 255) & ~(int64_t)255;
     size_t bytes = (size_t)one[0] * 8;
     if (bytes > e->rows) e->rows = bytes;
-    if (rows_plan(&w, in, in, in->rank - 1, base_offset(e, x))) {
+    if (rows_plan(e, &w, in, in, in->rank - 1, base_offset(e, x))) {
         bool is_shared = is_long(&w);
         if (is_shared) {
             emit_softs(e, x, &w, softs_at);
@@ -4788,12 +4791,40 @@ static void tiles_bind(const emit *e, const product *p, product_form *f, int64_t
     f->shared = async ? (uint32_t)(128 + f->width) * 256 : 0;
 }
 
+/* By the depth and the width of a product alone, as if it had few rows: each row's sums are those it has in any
+   product. */
+enum { STEADY_ROWS = 16 };
+static product_form product_steady(const emit *e, const product *p, gn_dtype d) {
+    product_form f = { .body = "matmul", .vector = 1, .tx = 1 };
+    product few = *p;
+    int bytes = types[d].bytes, best = 0;
+    few.m = STEADY_ROWS;
+    if ((d == GN_F16 || d == GN_BF16 || (d == GN_F32 && env_is("GENIE_TF32", "1"))) && emit_has_tensor_cores(e) &&
+        p->k) {
+        side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, 0, bytes),
+                          side_of(p->bn, p->bk, p->n, p->k, &p->b, 0, bytes) };
+        double least = 1e300;
+        for (int i = 0; i < TENSOR_WAYS - WARPGROUP_FORMS; i++) {
+            double us = tensor_us(e, &few, bytes, &tensor_forms[i / TENSOR_PARTS], 1 << i % TENSOR_PARTS, sides);
+            if (us < least) least = us, best = i;
+        }
+        f.form = best + WARPGROUP_FORMS;
+        form_tensor(p, &f, bytes, &tensor_forms[best / TENSOR_PARTS], 1 << best % TENSOR_PARTS, sides);
+        return f;
+    }
+    form_tiles(e, &few, &f, 64, 64, 128, true);
+    f.rows = blocks_for(p->m, f.height);
+    f.tiles = f.rows * f.columns;
+    return f;
+}
+
 /* By the shape of a product of dense matrices: the family of kernels, and the order in which k is summed. rank 0: the
    form that the model holds for the best; 1, 2, ...: others, or the same again where there are no more. */
 static product_form product_choose(const emit *e, const product *p, gn_dtype d, int rank) {
     product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k },
                  plain;
     int bytes = types[d].bytes;
+    if (e->invariant) return product_steady(e, p, d);
     form_tiles(e, p, &f, 64, 64, 128, true);
     plain = f;
     f.splits = 1;
@@ -5946,6 +5977,7 @@ static bool is_plain(gn_dtype d) { return d == GN_F32 && !env_is("GENIE_TF32", "
 
 static bool emit_measures(const emit *e, gn_dtype d, double operations) {
     const choices *table = &e->device->choices;
+    if (e->invariant) return false;
     if (all_by_blas()) return !e->device->compile_only;
     if (asked_rank()) return false;
     return table->id && !env_is("GENIE_CUDA_TUNE", "0") && operations >= table->least[is_plain(d)];
@@ -6615,7 +6647,7 @@ static void emit_along(emit *e, uint32_t node, const char *label, const char *jo
                *type = types[in->dtype].name;
     char more[200], name[40];
     rows r;
-    if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    if (!rows_plan(e, &r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
     bool threads = r.n <= 32 || (!r.along && r.count >= 1024);
     int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
     snprintf(more, sizeof more, "  typedef %s C; typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n",
@@ -6674,7 +6706,7 @@ static void emit_argsort(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x);
     rows r;
-    if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    if (!rows_plan(e, &r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
     size_t bytes = gn_size_align(gn_size_mul((size_t)(r.count * r.n), is_few(r.n) ? 4 : 8), 256),
            both = gn_size_mul(bytes, 2);
     if (r.n > 256 && both > e->scratch) e->scratch = both;
@@ -7218,7 +7250,8 @@ static void emit_quant_rows(emit *e, uint32_t node, const quant_form *q, int64_t
     const gn_view *x = view_of(e, xn), *bias = q->bias != GN_NO_NODE ? view_of(e, q->bias) : NULL;
     const char *type = types[x->dtype].name;
     int bytes = types[x->dtype].bytes,
-        most = n_rows == 1   ? 1
+        most = e->invariant  ? 8
+               : n_rows == 1 ? 1
                : n_rows == 2 ? 2
                : n_rows <= 4 ? 4
                              : 8,
@@ -7276,7 +7309,7 @@ static void emit_linear_quantized(emit *e, uint32_t node) {
     quant_lies(e, &q);
     gn_view dense = gn_view_dense(x->dtype, x->rank, x->dims), w = gn_view_dense(x->dtype, 2, (int64_t[2]){ k, n });
     bool one = product_of(*x, w, out).m == product_of(dense, w, out).m; /* rows of x lie as those of a matrix */
-    if (n_rows > QUANT_FEW && one) emit_quant_product(e, node, &q, x->dtype);
+    if (n_rows > QUANT_FEW && one && !e->invariant) emit_quant_product(e, node, &q, x->dtype);
     else if (quant_counts(e, &q, n_rows)) emit_quant_rows(e, node, &q, n_rows);
 }
 
@@ -8420,7 +8453,7 @@ static void attention_decide(const emit *e, attention_form *f) {
     f->span = dims[3];
     f->parts = 1;
     f->empty = f->queries * f->v.dims[3] == 0;
-    f->flash = !f->empty && emit_is_flash(e, f);
+    f->flash = !f->empty && !e->invariant && emit_is_flash(e, f);
     f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && emit_has_warpgroups(e);
     if (f->flash) attention_moves(f, f->groups);
     if (f->written && (f->moved[0] || f->moved[1] || f->moved[2])) {
@@ -8429,7 +8462,7 @@ static void attention_decide(const emit *e, attention_form *f) {
         f->flash = !f->moved[0] && !f->moved[1] && !f->moved[2];
         memset(f->moved, 0, sizeof f->moved);
     }
-    f->tiled = !f->flash && !f->empty && emit_is_tiled(e, f);
+    f->tiled = !f->flash && !f->empty && !e->invariant && emit_is_tiled(e, f);
     f->vector = 16 / types[f->q.dtype].bytes;
     if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector ||
         !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } },
@@ -8437,7 +8470,8 @@ static void attention_decide(const emit *e, attention_form *f) {
         f->k.offset % 16)
         f->vector = 1;
     int64_t keys = keys_of(f);
-    if (f->flash || f->tiled || f->empty || f->queries >= emit_processors(e) || keys < 256) return;
+    bool enough = f->queries >= emit_processors(e) && !e->invariant;
+    if (f->flash || f->tiled || f->empty || enough || keys < 256) return;
     /* too few blocks: the keys are cut into parts, joined by a second kernel */
     f->parts = blocks_for(keys, 128) > 32 ? 32 : blocks_for(keys, 128);
     f->span = (blocks_for(keys, f->parts) + 127) / 128 * 128;
@@ -9396,7 +9430,7 @@ static page_form page_choose(const emit *e, uint32_t node) {
     /* few rows: keys are cut into parts of a fixed size, joined by a second kernel */
     int64_t blocks = f.q.dims[0] * f.q.dims[1] / (f.heads ? f.heads : 1);
     if (f.window && f.window < keys) keys = f.window;
-    if (blocks < 2 * emit_processors(e) && keys > PAGE_SPAN) f.parts = blocks_for(keys, PAGE_SPAN);
+    if ((e->invariant || blocks < 2 * emit_processors(e)) && keys > PAGE_SPAN) f.parts = blocks_for(keys, PAGE_SPAN);
     return f;
 }
 
@@ -10117,6 +10151,7 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *form) {
     gn_dtype d = view_of(e, xa)->dtype;
     int bytes = types[d].bytes;
     memset(form, 0, sizeof *form);
+    if (e->invariant) return false;
     if (node_is(e, node, GN_OP_LINEAR_QUANTIZED)) return vector_quantised(e, node, form);
     form->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
     form->vector = 16 / bytes;
@@ -10154,7 +10189,7 @@ static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     gn_dtype d = a->q.dtype;
     int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
     f->a = *a;
-    if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) ||
+    if (e->invariant || a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) ||
         (dim != 32 && dim != 64 && dim != 128))
         return false;
     if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
@@ -12206,10 +12241,10 @@ typedef struct executor {
     gn_stats *stats;
     gn_log_fn log;
     void *log_user;
-    bool strict;
-    char tenant[64];       /* whose session this is; "": the program's own */
-    bool known, scrubs;    /* known: its device knows that this tenant takes memory; scrubs: $GENIE_CUDA_SCRUB */
-    const gn_flag *cancel; /* NULL: nobody ends a run early */
+    bool strict, invariant; /* as of a context: desc.batch_invariant */
+    char tenant[64];        /* whose session this is; "": the program's own */
+    bool known, scrubs;     /* known: its device knows that this tenant takes memory; scrubs: $GENIE_CUDA_SCRUB */
+    const gn_flag *cancel;  /* NULL: nobody ends a run early */
     uint64_t held;
     gn_account *account, *host; /* the session's, of device memory and of pinned memory */
     uint64_t device_limit;      /* $GENIE_CUDA_MEMORY, 0: none */
@@ -13081,6 +13116,7 @@ static void emit_begin(emit *e, executor *x, plan *p, gn_fault *f) {
     memset(e, 0, sizeof *e);
     e->device = x->device;
     e->cancel = x->cancel;
+    e->invariant = x->invariant;
     e->part = p->part;
     e->layout = &p->layout;
     e->fault = f;
@@ -14713,6 +14749,8 @@ static void exec_describe(void *self, gn_device_info *out) {
                       (unsigned long long)d->choices.id);
     if (asked_rank() && n > 0 && (size_t)n < sizeof out->identity)
         n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " rank %d", asked_rank());
+    if (x->invariant && n > 0 && (size_t)n < sizeof out->identity)
+        n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " batch invariant");
     /* those that change the order or the width of sums */
     for (size_t i = 0; i < sizeof switches / sizeof *switches && n > 0 && (size_t)n < sizeof out->identity; i++)
         if (env_is(switches[i].name, switches[i].value))
@@ -15035,6 +15073,7 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->log = desc->log;
     x->log_user = desc->log_user;
     x->strict = desc->strict;
+    x->invariant = desc->batch_invariant;
     snprintf(x->tenant, sizeof x->tenant, "%s", desc->tenant ? desc->tenant : "");
     x->cancel = desc->cancel;
     x->account = gn_session_account(true);

@@ -1280,6 +1280,14 @@ static void bench_decode(gn_ctx *g) {
     decode_row("decode_local", g, 1, 250, err, &local);
     decode_row("decode_queued", g, 16, 250, err, &queued);
     remote r = { 0 };
+    gn_ctx *steady = gn_open(&(gn_desc){ .devices = set.device, .batch_invariant = true });
+    if (!ex_check(steady, gn_status(steady), "batch_invariant")) exit(EX_FAILED);
+    double cost = queued;
+    decode_row("decode_queued_batch_invariant", steady, 16, NAN, gpt_error(steady), &queued);
+    gn_close(steady);
+    row *more = add_row("batch_invariant_costs", "x", NAN, true);
+    more->value = queued / cost;
+    print_row(more);
     remote_open(&r);
     decode_row("decode_tls", r.g, 1, local + 100, gpt_error(r.g), &tls);
     row *out = add_row("decode_tls_less_local", "us", 100, true);
