@@ -8012,7 +8012,7 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     else emit_pointer(e, type, true, "w", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c.w_at });
     emit_conv_rest(e, &c, type);
     put(&e->body, "  conv_tensor<@_p>(x, w, %s, %s, o);\n", bias ? "bias" : "0", residual ? "residual" : "0");
-    snprintf(name, sizeof name, "conv_tensor_%s_%dx%d", gn_dtype_name(d), c.height, c.width);
+    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d", gn_dtype_name(d), c.height, c.width);
     emit_launch_shared(e, name, (uint64_t)tiles, 1, 256, (uint32_t)((c.height + c.width) * c.step * 2 * 4));
     return true;
 }
