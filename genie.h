@@ -9445,6 +9445,7 @@ typedef struct gn__kernels {
 #define GN__DEFINE_SUM(name, attribute, T, W, PIECE)                                                    \
     attribute static double gn__sum_##name(const T *x) {                                                \
         typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));       \
+        typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));      \
         double y[GN__JOINED];                                                                           \
         for (int p = 0; p < GN__JOINED; p++) {                                                          \
             vec acc[GN__LANES / W];                                                                     \
@@ -9453,7 +9454,8 @@ typedef struct gn__kernels {
             for (int l = 0; l < PIECE; l += GN__LANES, x += GN__LANES)                                  \
                 GN__UNROLL for (int v = 0; v < GN__LANES / W; v++) acc[v] += *(const vec *)(x + v * W); \
             memcpy(s, acc, sizeof s);                                                                   \
-            y[p] = (double)GN__LANES_SUM(s);                                                            \
+            quad h = *(const quad *)s + *(const quad *)(s + 4); /* as GN__LANES_SUM adds */             \
+            y[p] = (double)((h[0] + h[2]) + (h[1] + h[3]));                                             \
         }                                                                                               \
         return (y[0] + y[1]) + (y[2] + y[3]);                                                           \
     }
@@ -9637,39 +9639,48 @@ typedef struct gn__kernels {
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 /* V vectors of W elements at a time: with fewer loads in a row memory is read at half its speed. */
-#define GN__DEFINE_TOP(S, attribute, T, I, W, V)                                                                     \
-    attribute static T gn__top_##S(const T *x, int64_t n, T sign) {                                                  \
-        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));                    \
-        typedef I ivec __attribute__((vector_size(W * sizeof(T))));                                                  \
-        vec m[V];                                                                                                    \
-        typedef T quad __attribute__((vector_size(16), aligned(sizeof(T)), may_alias));                              \
-        typedef I iquad __attribute__((vector_size(16)));                                                            \
-        enum { Q = 16 / (int)sizeof(T) };                                                                            \
-        T s[W], best;                                                                                                \
-        int64_t i = 0;                                                                                               \
-        if (n < W) { /* short rows: no vectors to put together */                                                    \
-            for (best = -(T)INFINITY; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;    \
-            return best;                                                                                             \
-        }                                                                                                            \
-        GN__UNROLL for (int v = 0; v < V; v++) m[v] = (vec){ 0 } - (T)INFINITY;                                      \
-        for (; i + V * W <= n; i += V * W)                                                                           \
-            GN__UNROLL for (int v = 0; v < V; v++) GN__TOP_OF(vec, ivec, m[v], sign **(const vec *)(x + i + v * W)); \
-        for (; i + W <= n; i += W) GN__TOP_OF(vec, ivec, m[0], sign **(const vec *)(x + i));                         \
-        GN__UNROLL for (int v = 1; v < V; v++) GN__TOP_OF(vec, ivec, m[0], m[v]);                                    \
-        memcpy(s, m, sizeof s);                                                                                      \
-        quad q = *(const quad *)s;                                                                                   \
-        for (int l = Q; l < W; l += Q) GN__TOP_OF(quad, iquad, q, *(const quad *)(s + l));                           \
-        best = q[0];                                                                                                 \
-        for (int l = 1; l < Q; l++) best = q[l] > best || q[l] != q[l] ? q[l] : best;                                \
-        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;                           \
-        return best;                                                                                                 \
+#define GN__DEFINE_TOP(S, attribute, T, I, W, V)                                                             \
+    attribute static T gn__top_##S(const T *x, int64_t n, T sign) {                                          \
+        typedef T vec __attribute__((vector_size(W * sizeof(T)), aligned(sizeof(T)), may_alias));            \
+        typedef I ivec __attribute__((vector_size(W * sizeof(T))));                                          \
+        vec m[V];                                                                                            \
+        ivec nan = { 0 };                                                                                    \
+        T s[W], best = -(T)INFINITY;                                                                         \
+        I nans[W];                                                                                           \
+        int64_t i = 0;                                                                                       \
+        if (n < W) { /* short rows: no vectors to put together */                                            \
+            for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;               \
+            return best;                                                                                     \
+        }                                                                                                    \
+        GN__UNROLL for (int v = 0; v < V; v++) m[v] = (vec){ 0 } + best;                                     \
+        for (; i + V * W <= n; i += V * W)                                                                   \
+            GN__UNROLL for (int v = 0; v < V; v++) GN__TOP_OF(S, m[v], sign **(const vec *)(x + i + v * W)); \
+        for (; i + W <= n; i += W) GN__TOP_OF(S, m[0], sign **(const vec *)(x + i));                         \
+        GN__UNROLL for (int v = 1; v < V; v++) m[0] = GN__TOP_MORE_##S(m[v], m[0]);                          \
+        memcpy(s, m, sizeof s);                                                                              \
+        memcpy(nans, &nan, sizeof nans);                                                                     \
+        for (int l = 1; l < W; l++) nans[0] |= nans[l];                                                      \
+        for (int l = 0; l < W; l++) best = s[l] > best ? s[l] : best;                                        \
+        for (; i < n; i++) best = sign * x[i] > best || x[i] != x[i] ? sign * x[i] : best;                   \
+        return nans[0] ? (T)NAN : best;                                                                      \
     }
-#define GN__TOP_OF(V, M, most, expr)                   \
-    do {                                               \
-        V t = expr;                                    \
-        M take = (t > most) | (t != t);                \
-        most = (V)(((M)t & take) | ((M)most & ~take)); \
+/* What is not a number becomes no part of the largest, but is noted. */
+#define GN__TOP_OF(S, most, expr)         \
+    do {                                  \
+        vec t = expr;                     \
+        nan |= (ivec)(t != t);            \
+        most = GN__TOP_MORE_##S(t, most); \
     } while (0)
+#define GN__TOP_MORE(a, b) (vec)(((ivec)(a) & ((a) > (b))) | ((ivec)(b) & ~((a) > (b))))
+#define GN__TOP_MORE_f32_base(a, b) GN__TOP_MORE(a, b)
+#define GN__TOP_MORE_f64_base(a, b) GN__TOP_MORE(a, b)
+#if defined(__clang__)
+#define GN__TOP_MORE_f32_avx2(a, b) GN__TOP_MORE(a, b)
+#define GN__TOP_MORE_f64_avx2(a, b) GN__TOP_MORE(a, b)
+#else
+#define GN__TOP_MORE_f32_avx2(a, b) __builtin_ia32_maxps256(a, b)
+#define GN__TOP_MORE_f64_avx2(a, b) __builtin_ia32_maxpd256(a, b)
+#endif
 #else
 #define GN__DEFINE_TOP(S, attribute, T, I, W, V)                                                        \
     static T gn__top_##S(const T *x, int64_t n, T sign) {                                               \
