@@ -3203,8 +3203,8 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #define GN__COLD_END _Pragma("GCC pop_options")
 #define GN__PLAIN_BEGIN GN__COLD_BEGIN
 #define GN__PLAIN_END GN__COLD_END
-#define GN__ONCE_BEGIN GN__PLAIN_BEGIN
-#define GN__ONCE_END GN__PLAIN_END
+#define GN__ONCE_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
+#define GN__ONCE_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
