@@ -1844,6 +1844,38 @@ static void cases_conv(void) {
     }
 }
 
+/* What one convolution gives the next may lie in another order. */
+static gn_tensor build_conv_chain(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_conv(gn_conv(in[0], in[1], s->flag ? in[3] : GN_NONE, &s->conv), in[2], GN_NONE, &s->conv);
+}
+static ref *refer_conv_chain(const sample *s, ref *const *in) {
+    ref *first[] = { in[0], in[1], s->flag ? in[3] : NULL };
+    ref *second[] = { ref_conv(first, s->flag, false, &s->conv), in[2] };
+    return ref_conv(second, false, false, &s->conv);
+}
+static void cases_conv_chain(void) {
+    static const conv_form forms[] = {
+        { { 4, { 2, 16, 5, 6 } }, { 4, { 24, 16, 3, 3 } }, { .before = { 1, 1 }, .after = { 1, 1 } } },
+        { { 4, { 1, 64, 4, 4 } }, { 4, { 64, 64, 1, 1 } }, { .clamps = true, .least = -20, .most = 30 } },
+        { { 3, { 2, 64, 300 } }, { 3, { 72, 64, 3 } }, { .stride = { 2 }, .before = { 2 }, .after = { 1 } } },
+    };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++)
+        for (int k = 0; takes(d) && k < TEST_COUNT(forms) * 2; k++) {
+            const conv_form *f = &forms[k / 2];
+            gn_shape w2 = f->w;
+            sample s = { .what = "chain", .build = build_conv_chain, .refer = refer_conv_chain, .flag = k & 1 };
+            s.conv = f->d;
+            w2.dims[1] = f->w.dims[0];
+            w2.dims[0] = 40;
+            add_input(&s, d, f->x, FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, f->w, FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, w2, FILL_SMALL, VIEW_ANY);
+            if (s.flag) add_input(&s, d, GN_SHAPE(f->w.dims[0]), FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
+}
+
 static gn_tensor build_pool(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     return gn_pool(in[0], &s->pool);
@@ -3841,6 +3873,7 @@ static const composite composites[] = {
     { "rmsnorm", FLOAT_DTYPES, 4, cases_rmsnorm },
     { "rmsnorm_1p", FLOAT_DTYPES, 4, cases_rmsnorm_1p },
     { "normalize", FLOAT_DTYPES, 4, cases_normalize },
+    { "conv_chain", FLOAT_DTYPES, 8, cases_conv_chain },
     { "batch_norm", FLOAT_DTYPES, 8, cases_batch_norm },
     { "group_norm", FLOAT_DTYPES, 8, cases_group_norm },
     { "local_response_norm", FLOAT_DTYPES, 4, cases_local_response_norm },
