@@ -7851,11 +7851,22 @@ static bool conv_is_fed(const emit *e, const conv_rows *c) {
     return is;
 }
 
+/* One tap, and places side by side in memory as TMA takes them. */
+static bool conv_is_flat(const emit *e, const conv_rows *c) {
+    const gn_view *x = view_of(e, c->x);
+    bool is = c->taps == 1 && c->in[2] == c->out[2] && c->in[1] == c->out[1] && !c->before[1] && !c->before[2] &&
+              base_offset(e, c->x) % 16 == 0 && x->strides[1] > 0 && x->strides[1] % 8 == 0 && x->strides[0] % 8 == 0 &&
+              (x->strides[0] > 0 || c->images == 1) && is_small(x);
+    return is && (c->in[2] == 1 || c->from[2] == 1) && (c->in[1] == 1 || c->from[1] == c->in[2] * c->from[2]);
+}
+
 static void conv_rows_choose(const emit *e, conv_rows *c) {
-    static const struct warpgroup_form fed[] = {
-        { 128, 256, 4, 1, 0.8 }, { 128, 128, 6, 1, 0.4 }, { 64, 256, 5, 1, 0.6 }, { 64, 128, 8, 1, 0.4 }
-    };
+    static const struct warpgroup_form fed[] = { { 128, 256, 4, 1, 0.8 }, { 128, 128, 6, 1, 0.4 },
+                                                 { 64, 256, 5, 1, 0.6 },  { 64, 128, 8, 1, 0.4 },
+                                                 { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 },
+                                                 { 64, 128, 8, 2, 1.5 },  { 64, 128, 8, 4, 2.8 } };
     c->fed = conv_is_fed(e, c);
+    c->flat = c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
     c->padded = c->fed ? blocks_for(c->channels, 64) * 64 : blocks_for(c->channels, 8) * 8;
     product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
