@@ -8625,15 +8625,16 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
                 b[i] = (int32_t)(c < most ? c : most);                                   \
             }                                                                            \
     } while (0)
-#define GN__MAP_I64_OF(T)                                                                                \
-    do {                                                                                                 \
-        const T *a = (const T *)x;                                                                       \
-        int64_t *b = (int64_t *)y, most = gn__f64_int(INFINITY, to), least = gn__f64_int(-INFINITY, to); \
-        T low = (T)least, above = to == GN_U32 ? (T)4294967296.0 : (T)9223372036854775808.0;             \
-        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                                                 \
-            T v = a[i];                                                                                  \
-            b[i] = v != v ? 0 : v <= low ? least : v >= above ? most : (int64_t)v;                       \
-        }                                                                                                \
+#define GN__MAP_I64_OF(T)                                                                       \
+    do {                                                                                        \
+        const T *a = (const T *)x;                                                              \
+        int64_t *b = (int64_t *)y, most = gn__f64_int(INFINITY, to);                            \
+        double least = (double)gn__f64_int(-INFINITY, to), above = (double)(most >> 1) * 2 + 2; \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                                        \
+            double v = (double)a[i], c = v < above ? v : 0;                                     \
+            int64_t r = (int64_t)(c > least ? c : least);                                       \
+            b[i] = v >= above ? most : r;                                                       \
+        }                                                                                       \
     } while (0)
 #define GN__MAP_INT(from_t, to_t)                                          \
     do {                                                                   \
@@ -8681,6 +8682,13 @@ GN__DEFINE_CAST(base, )
 GN__OLD_END
 #if GN__X86
 GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
+/* Floats to 64-bit integers, for which only AVX-512 has an instruction. */
+GN__TARGET_AVX512 static void gn__tile_cast_long(void *restrict y, gn_dtype to, const void *restrict x, bool wide,
+                                                 int64_t n) {
+    n &= ~(int64_t)(GN__TILE_STEP - 1);
+    if (wide) GN__MAP_I64_OF(double);
+    else GN__MAP_I64_OF(float);
+}
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -8708,7 +8716,11 @@ static void gn__tile_cast(gn__isa isa, bool stored, void *restrict y, gn_dtype t
                           gn_dtype from, int64_t n) {
 #if GN__X86
     bool odd = from == GN_F64 && (to == GN_F16 || to == GN_BF16) && isa >= GN__ISA_AVX2;
+    uint8_t compute = gn__dtypes[from].compute;
+    bool floats = compute == GN__F32 || compute == GN__F64;
     if (odd) gn__f64_odd((float *)y, (const double *)x, n);
+    else if (isa == GN__ISA_AVX512 && floats && gn__dtypes[to].compute == GN__I64)
+        gn__tile_cast_long(y, to, x, compute == GN__F64, n);
     else if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, to, x, from, n);
     else
 #endif
@@ -18697,14 +18709,24 @@ static gn_result gn__infer_nonzero(const gn__infer_call *c) {
 
 GN__COLD_END
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
 /* Which of n elements, at most GN__CHUNK, are not 0. */
 static void gn__set_flags(uint8_t *set, gn_dtype d, const char *p, int64_t stride, int64_t n) {
     union {
         float s[GN__CHUNK];
         double f[GN__CHUNK];
+        int32_t w[GN__CHUNK];
         int64_t i[GN__CHUNK];
     } x;
-    if (d == GN_F64) {
+    if (gn__bytes_of(d) == 1 && stride == 1)
+        for (int64_t i = 0; i < n; i++) set[i] = p[i] != 0;
+    else if (gn__dtypes[d].compute == GN__I32) {
+        gn__load_i32(x.w, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.w[i] != 0;
+    } else if (d == GN_F64) {
         gn__load_f64(x.f, d, p, stride, n);
         for (int64_t i = 0; i < n; i++) set[i] = x.f[i] != 0;
     } else if (gn__is_float(d)) {
@@ -18715,12 +18737,25 @@ static void gn__set_flags(uint8_t *set, gn_dtype d, const char *p, int64_t strid
         for (int64_t i = 0; i < n; i++) set[i] = x.i[i] != 0;
     }
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 /* The places of n elements of a row that begins at `at` and is read from its element `first` on: each is written where
    the next one that is not 0 goes. How many are there then; bound + 1: one too many. */
 static int64_t gn__nonzero_put(const uint8_t *set, int64_t n, const int64_t *at, int rank, int64_t first, int64_t *out,
                                int64_t found, int64_t bound) {
-    for (int64_t i = 0; i < n; i++) {
+    int64_t i = 0;
+    if (rank == 1)
+        for (; i < n && bound - found >= 8 && i + 8 <= n; i += 8) {
+            uint64_t eight;
+            memcpy(&eight, set + i, 8);
+            for (int l = 0; l < 8 && eight; l++) {
+                out[found] = first + i + l;
+                found += set[i + l];
+            }
+        }
+    for (; i < n; i++) {
         if (found == bound) {
             if (set[i]) return bound + 1;
             continue;
@@ -25049,6 +25084,7 @@ typedef struct gn__loop {
     size_t reg_bytes;  /* of one register: they lie side by side, so that they spread over all sets of a cache */
     int narrow;        /* bytes of each element of registers that hold integers as they lie in memory, 0: they do not */
     int64_t tile;      /* elements */
+    uint64_t stored;   /* gn__loop_stored */
     bool streams;      /* the result is larger than caches: it is written past them */
     int64_t failed_at; /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
@@ -25224,6 +25260,22 @@ static bool gn__op_has_far(int op) {
 static bool gn__op_chooses(uint16_t op) {
     return gn__op_has(op, GN_COMPARES) || op == GN_OP_WHERE || op == GN_OP_MINIMUM || op == GN_OP_MAXIMUM ||
            op == GN_OP_AND || op == GN_OP_OR || op == GN_OP_XOR;
+}
+
+/* As bits, those of n instructions whose results what stores them rounds or wraps: the last, and what only goes into a
+   WHERE of them. */
+static uint64_t gn__loop_stored(const gn_instr *in, uint32_t n) {
+    uint64_t stored = (uint64_t)1 << (n - 1) % 64;
+    for (uint32_t i = n - 1; i-- > 0 && n <= 64;) {
+        bool only = true;
+        for (uint32_t l = i + 1; l < n && only; l++) {
+            bool chosen = in[l].op == GN_OP_WHERE && (stored >> l & 1) && in[l].src[0] != in[i].dst;
+            for (int k = 0; k < 3; k++) only = only && (chosen || in[l].src[k] != in[i].dst);
+            if (in[l].dst == in[i].dst) break;
+        }
+        if (only) stored |= (uint64_t)1 << i;
+    }
+    return stored;
 }
 
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. After each op narrow integers
@@ -25412,7 +25464,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         gn_result r = GN_OK;
         if (kept && lands && x[0] != to) memcpy(to, x[0], (size_t)bytes);
         else if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
-        else if (!kept) r = gn__loop_instr(in, isa, i == last, now[in->dst], x, n);
+        else if (!kept) r = gn__loop_instr(in, isa, i == last || (i < 64 && j->stored >> i & 1), now[in->dst], x, n);
         if (r != GN_OK) {
             *out_node = in->node;
             return r;
@@ -25488,6 +25540,7 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
                    .out = gn__run_view(r, step->node),
                    .reg_bytes = gn__loop_reg_bytes(&r->plan->layout, step),
                    .narrow = gn__loop_narrow_bytes(r, step),
+                   .stored = gn__loop_stored(r->plan->layout.instrs + step->instr, step->n_instrs),
                    .failed_at = INT64_MAX,
                    .failed = GN_OK,
                    .node = GN_NO_NODE };
