@@ -95,10 +95,12 @@ demo_shows_its_phases() {
     grep -q '^ *captured .* has no value' "$WORK/demo" && grep -q '^ *deferred .* has no value.* 0 kernels run' "$WORK/demo" &&
         grep -q '^ *executed .* has a value on cuda:0.* 4 back' "$WORK/demo" && grep -q 'kernel mean_f32' "$WORK/demo" && grep -q '^ok the value is 10100' "$WORK/demo"
 }
-# Of compute capability 8.0 the fibres have what tensor_matmul and flash_attention need.
+# Of compute capability 8.0 the fibres have what tensor_matmul, flash_attention and conv_tensor need.
 tensor_cores() {
     GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores attention_on_tensor_cores --seed 1 >"$WORK/tensor" 2>&1
-    holds "$WORK/tensor" 2
+    holds "$WORK/tensor" 2 &&
+        GENIE_CUDA_ONE_OF_EACH=1 GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/conformance_test" conformance_conv_on_cuda --seed 1 >"$WORK/convs" 2>&1 &&
+        holds "$WORK/convs" 1
 }
 smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee "$WORK/smoke" | tail -n 20; [ "$(tail -n 1 "$WORK/smoke")" = '5 passed, 0 failed, 0 skipped' ]; }
 
