@@ -3237,8 +3237,8 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
 #define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
-#define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#define GN__PLAIN_END _Pragma("GCC pop_options")
+#define GN__PLAIN_BEGIN GN__COLD_BEGIN
+#define GN__PLAIN_END GN__COLD_END
 #define GN__ONCE_BEGIN GN__PLAIN_BEGIN
 #define GN__ONCE_END GN__PLAIN_END
 #else
@@ -9359,7 +9359,8 @@ typedef struct gn__kernels {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast") /* vectors are written out */
+/* vectors are written out; a short loop that crosses a boundary takes up to twice the time */
+#pragma GCC optimize("O2,no-tree-vectorize,align-loops=32,fp-contract=fast")
 #endif
 #if defined(__clang__)
 #define GN__CONTRACT _Pragma("STDC FP_CONTRACT ON")
@@ -10191,7 +10192,7 @@ typedef struct gn__products {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=off")
+#pragma GCC optimize("O2,no-tree-vectorize,align-loops=32,fp-contract=off")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__PROD_ROWS(W, ROWS, WIDER)                                                    \
@@ -10320,7 +10321,9 @@ typedef struct gn__products {
     }
 #endif
 GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
+GN__OLD_END
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
@@ -11110,7 +11113,7 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 /* y = x - sub; y = x / by; the largest, NaN if there is one */
 static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
@@ -11210,7 +11213,7 @@ enum { GN__SOFTMAX_ROOM = 1 << 16 }; /* elements of a block of columns */
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 /* Lines side by side: m columns of n rows, to the bits that gn__softmax_line_S gives. y holds n m elements and, for a
    logarithm, e as many; else both are one. */
@@ -17621,6 +17624,31 @@ typedef struct gn__recurrent {
         for (int64_t l = 0; l < n && slope; l++) slope[l] = (by); \
         for (int64_t l = 0; l < n; l++) y[l] = (value);           \
         break;
+/* those that recurrent networks seldom take */
+#define GN__DEFINE_RARE(S, T)                                                                                \
+    GN__NOINLINE static void gn__cell_rare_##S(int64_t kind, T alpha, T beta, const T *in, T *y, T *slope,   \
+                                               int64_t n) {                                                  \
+        switch (kind) {                                                                                      \
+            GN__BEND_CASE(RELU, in[l]<0 ? 0 : in[l], in[l]> 0)                                               \
+            GN__BEND_CASE(SOFTSIGN, y[l], (1 - (y[l] < 0 ? -y[l] : y[l])) * (1 - (y[l] < 0 ? -y[l] : y[l]))) \
+            GN__BEND_CASE(LEAKY_RELU, in[l] > 0 ? in[l] : alpha * in[l], in[l] > 0 ? 1 : alpha)              \
+            GN__BEND_CASE(ELU, in[l] > 0 ? in[l] : alpha * y[l], in[l] > 0 ? 1 : alpha * (y[l] + 1))         \
+            GN__BEND_CASE(AFFINE, alpha *in[l] + beta, alpha)                                                \
+            GN__BEND_CASE(SCALED_TANH, alpha *y[l], alpha *beta *(1 - y[l] * y[l]))                          \
+            GN__BEND_CASE(THRESHOLDED_RELU, in[l] > alpha ? in[l] : 0, in[l] > alpha)                        \
+            GN__BEND_CASE(HARD_SIGMOID,                                                                      \
+                          alpha *in[l] + beta < 0    ? 0                                                     \
+                          : alpha * in[l] + beta > 1 ? 1                                                     \
+                                                     : alpha * in[l] + beta,                                 \
+                          alpha * in[l] + beta > 0 && alpha * in[l] + beta < 1 ? alpha : 0)                  \
+        default: break;                                                                                      \
+        }                                                                                                    \
+    }
+GN__COLD_BEGIN
+GN__DEFINE_RARE(f32, float)
+GN__DEFINE_RARE(f64, double)
+GN__COLD_END
+#undef GN__DEFINE_RARE
 #define GN__DEFINE_BEND(S, T, COMPUTE)                                                                             \
     GN__NOINLINE static void gn__cell_tile_##S(const gn__recurrent *j, int op, const T *x, T *y, int64_t n) {      \
         const double none[2] = { 0, 0 };                                                                           \
@@ -17644,20 +17672,10 @@ typedef struct gn__recurrent {
         switch (a[0]) {                                                                                            \
             GN__BEND_CASE(TANH, y[l], 1 - y[l] * y[l])                                                             \
             GN__BEND_CASE(SIGMOID, y[l], y[l] * (1 - y[l]))                                                        \
-            GN__BEND_CASE(RELU, in[l]<0 ? 0 : in[l], in[l]> 0)                                                     \
-            GN__BEND_CASE(SOFTSIGN, y[l], (1 - (y[l] < 0 ? -y[l] : y[l])) * (1 - (y[l] < 0 ? -y[l] : y[l])))       \
-            GN__BEND_CASE(LEAKY_RELU, in[l] > 0 ? in[l] : alpha * in[l], in[l] > 0 ? 1 : alpha)                    \
-            GN__BEND_CASE(ELU, in[l] > 0 ? in[l] : alpha * y[l], in[l] > 0 ? 1 : alpha * (y[l] + 1))               \
-            GN__BEND_CASE(AFFINE, alpha *in[l] + beta, alpha)                                                      \
-            GN__BEND_CASE(SCALED_TANH, alpha *y[l], alpha *beta *(1 - y[l] * y[l]))                                \
-            GN__BEND_CASE(THRESHOLDED_RELU, in[l] > alpha ? in[l] : 0, in[l] > alpha)                              \
-            GN__BEND_CASE(HARD_SIGMOID,                                                                            \
-                          alpha *in[l] + beta < 0    ? 0                                                           \
-                          : alpha * in[l] + beta > 1 ? 1                                                           \
-                                                     : alpha * in[l] + beta,                                       \
-                          alpha * in[l] + beta > 0 && alpha * in[l] + beta < 1 ? alpha : 0)                        \
-        default: /* softplus */                                                                                    \
+        case GN_ACTIVATION_SOFTPLUS:                                                                               \
             if (slope) gn__cell_tile_##S(j, GN_OP_SIGMOID, in, slope, n);                                          \
+            break;                                                                                                 \
+        default: gn__cell_rare_##S(a[0], alpha, beta, in, y, slope, n);                                            \
         }                                                                                                          \
         for (int64_t l = 0; l < n && slope; l++) slope[l] = x[l] > most || x[l] < -most ? 0 : slope[l];            \
     }
