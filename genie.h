@@ -487,6 +487,12 @@ typedef struct gn_desc {
                                 was sent (1 MiB at most). It may call gn_cancel and nothing else of the context. NULL:
                                 nobody is told. A device of this machine is no server */
     void *progress_user;
+    bool batch_invariant; /* a row's numbers do not depend on which rows are computed beside it: gn_linear, gn_matmul by
+                             a matrix, their quantised forms, gn_expert_linear, gn_attention, gn_page_attention and
+                             reductions of rows give a sequence the same bits alone and in any batch, and however its
+                             prompt is cut. Slower: one query costs as many kernels of tiles, a prompt is attended row
+                             by row. Part of the identity. One device; a server that does not know it is refused
+                             (GN_UNSUPPORTED) */
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed to open answers every call with the
@@ -1562,6 +1568,39 @@ GN_API gn_tensor gn_page_attention_at(const char *file, int line, gn_tensor q, g
                                       const gn_attention_desc *desc);
 #define gn_page_attention(...) gn_page_attention_at(GN_HERE, __VA_ARGS__)
 
+/* ---- caches of 8 bits: INT8 or FP8_E4M3 with a scale for each token and head, half the memory of bf16 ----
+   A cache is two states: bytes, data (B,G,S,D) of i8 or u8, and scales (B,G,S,1) of f32, f16 or bf16; of pages
+   (P,G,S,D) and (P,G,S,1). An append quantises what it appends: the largest of |row| becomes 127 or 448, so that an
+   element is off by at most largest / 254 (INT8), or 1/16 of itself or largest / 2^18 (FP8), plus the rounding of the
+   scale. Attention reads the bytes as they lie: with d the largest error of a key's element times |scale| times the
+   sum of |q|, its result is off by at most that of a value's element plus (exp(2 d) - 1) times the largest |value|.
+       gn_quantized k = { .format = GN_QUANT_FP8_E4M3, .data = gn_state(g, GN_U8, GN_SHAPE(1, G, S, D), NULL, "k"),
+                          .scales = gn_state(g, GN_F32, GN_SHAPE(1, G, S, 1), NULL, "k scales") };
+       gn_quantized now = gn_kv_append_quantized(k, rows, position);    // both states get a new version
+       y = gn_attention_quantized(q, now, values, &(gn_attention_desc){ .causal = true, .length = length });
+   Errors are those of gn_quantize and of the op without quantising; of two appends that fail data has the error. */
+
+/* cache with rows (B,G,T,D), f32, f16 or bf16, at pos, as by gn_kv_append. */
+GN_API gn_quantized gn_kv_append_quantized_at(const char *file, int line, gn_quantized cache, gn_tensor rows,
+                                              gn_tensor pos);
+#define gn_kv_append_quantized(...) gn_kv_append_quantized_at(GN_HERE, __VA_ARGS__)
+/* pool with rows (N,G,D) at slots, as by gn_page_append. */
+GN_API gn_quantized gn_page_append_quantized_at(const char *file, int line, gn_quantized pool, gn_tensor rows,
+                                                gn_tensor slots, gn_tensor sequences, gn_tensor table);
+#define gn_page_append_quantized(...) gn_page_append_quantized_at(GN_HERE, __VA_ARGS__)
+/* As gn_page_attention, of q in f32, f16 or bf16. A GPU takes heads of up to 512 elements (GN_UNSUPPORTED), and each
+   row reads its keys by itself: a long prompt is faster when it is attended before it is quantised. */
+GN_API gn_tensor gn_page_attention_quantized_at(const char *file, int line, gn_tensor q, gn_quantized keys,
+                                                gn_quantized values, gn_tensor sequences, gn_tensor positions,
+                                                gn_tensor table, const gn_attention_desc *desc);
+#define gn_page_attention_quantized(...) gn_page_attention_quantized_at(GN_HERE, __VA_ARGS__)
+/* q (B,H,T,D) over keys (B,G,S,D) and values (B,G,S,E), as gn_attention, causal and without a mask (desc->causal must
+   be true, desc->mask GN_NONE: GN_BAD_ARGUMENT). desc->length may be GN_NONE: S; a length outside T to S is
+   GN_INDEX_OUT_OF_RANGE at the read. */
+GN_API gn_tensor gn_attention_quantized_at(const char *file, int line, gn_tensor q, gn_quantized keys,
+                                           gn_quantized values, const gn_attention_desc *desc);
+#define gn_attention_quantized(...) gn_attention_quantized_at(GN_HERE, __VA_ARGS__)
+
 /* Allocates pages: which page holds which tokens of which sequence. It is plain bookkeeping on the host and knows no
    tensor or context. The program makes the pools once, two states (pages,G,page_size,D) for each layer; one page number
    is valid in all of them. A step:
@@ -2527,6 +2566,7 @@ typedef struct gn_exec_desc {
     void *log_user;
     const gn_flag *cancel; /* stays valid until close; NULL: nobody ends work early */
     const char *tenant;    /* of a server's session: whose it is; NULL: the program's own */
+    bool batch_invariant;  /* as of a context */
 } gn_exec_desc;
 
 /* ---- transport: an ordered byte stream to one peer ---- */
@@ -2916,6 +2956,9 @@ typedef enum gn_op_trait {
     X(PAGE_APPEND,    page_append,    0x6a, STRUCTURED, 3, 5,   0, GN__ALL,      0, false, page_append, GN_SINGLE)     \
     /* as attention_with: bits (1 always), scale, soft cap, window; q, keys, values, sequences, positions, table */    \
     X(PAGE_ATTENTION, page_attention, 0x6b, STRUCTURED, 6, 8,   4, GN__FLOATS,  16, false, page_attention, 0)          \
+    /* q, keys, values, sequences, positions, table, scales of keys and of values; attrs as above, format */           \
+    X(PAGE_ATTENTION_QUANTIZED, page_attention_quantized, 0xe3, STRUCTURED, 8, 10, 5, GN__WIDENED, 16, false,          \
+      page_attention, 0)                                                                                               \
     /* format, bits: 1 scales, 2 zeros, 4 bias; rows of a scale; then of what has it the dtype of the result */        \
     X(LINEAR_QUANTIZED, linear_quantized, 0x70, STRUCTURED, 2, 5, 3, GN__WIDENED, 4, true, matmul, 0)                  \
     X(EMBEDDING_QUANTIZED, embedding_quantized, 0x71, STRUCTURED, 2, 4, 4, GN__OCTETS, 1, false, each, 0)              \
@@ -3194,8 +3237,8 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
 #define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
-#define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#define GN__PLAIN_END _Pragma("GCC pop_options")
+#define GN__PLAIN_BEGIN GN__COLD_BEGIN
+#define GN__PLAIN_END GN__COLD_END
 #define GN__ONCE_BEGIN GN__PLAIN_BEGIN
 #define GN__ONCE_END GN__PLAIN_END
 #else
@@ -3991,6 +4034,7 @@ typedef struct gn__pool {
     uint32_t joined;  /* threads that came to the current round */
     bool light;       /* what runs now is known to take less than waking: threads that sleep sleep on */
     uint64_t work_us; /* what the rounds took since the caller set it to 0, added up over threads */
+    bool invariant;   /* a row's numbers do not depend on how many there are: gn_desc.batch_invariant */
 } gn__pool;
 
 GN__INLINE void gn__pause(void) {
@@ -9315,7 +9359,8 @@ typedef struct gn__kernels {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast") /* vectors are written out */
+/* vectors are written out; a short loop that crosses a boundary takes up to twice the time */
+#pragma GCC optimize("O2,no-tree-vectorize,align-loops=32,fp-contract=fast")
 #endif
 #if defined(__clang__)
 #define GN__CONTRACT _Pragma("STDC FP_CONTRACT ON")
@@ -10147,7 +10192,7 @@ typedef struct gn__products {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=off")
+#pragma GCC optimize("O2,no-tree-vectorize,align-loops=32,fp-contract=off")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__PROD_ROWS(W, ROWS, WIDER)                                                    \
@@ -10276,7 +10321,9 @@ typedef struct gn__products {
     }
 #endif
 GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
+GN__OLD_END
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
@@ -10856,7 +10903,8 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     j->products = !sums && !best && !j->integer;
     j->runs = j->integer || (best && j->columns);
     bool most = j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN;
-    bool sums_few = j->floats && j->compute == GN__F32 && j->n <= GN__LANES && j->n > 0;
+    bool steady = j->c->pool && j->c->pool->invariant;
+    bool sums_few = j->floats && j->compute == GN__F32 && j->n <= GN__LANES && j->n > 0 && !steady;
     j->few = ((best && j->n <= 64) || sums_few) && !j->columns && j->inner <= 16 && gn__view_count(&j->c->out) >= 64;
     if (j->few) j->kept = gn__view_collapse(&j->kept);
     most = most && !j->few;
@@ -11065,7 +11113,7 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 /* y = x - sub; y = x / by; the largest, NaN if there is one */
 static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
@@ -11165,7 +11213,7 @@ enum { GN__SOFTMAX_ROOM = 1 << 16 }; /* elements of a block of columns */
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 /* Lines side by side: m columns of n rows, to the bits that gn__softmax_line_S gives. y holds n m elements and, for a
    logarithm, e as many; else both are one. */
@@ -12082,7 +12130,8 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
 
 /* By shape alone: the order of additions is another. */
 enum { GN__GEMV_FEW = 4 };
-static bool gn__gemm_is_thin(const gn__gemm *g) {
+static bool gn__gemm_is_thin(const gn__gemm *g, const gn__pool *pool) {
+    if (pool && pool->invariant) return false;
     uint8_t compute = gn__dtypes[g->dtype].compute;
     int64_t few = GN__MIN(g->m, g->n), many = GN__MAX(g->m, g->n);
     bool tiny = few == GN__GEMV_FEW && g->k <= 64 && many <= 64;
@@ -12650,9 +12699,9 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     gn__gemm copy = *g;
     copy.pool = pool;
     if (g->m == 0 || g->n == 0) return true;
-    if (pool && pool->blas && gn__is_for_blas(g) && !g->win) return gn__gemm_blas(g, pool->blas);
+    if (pool && pool->blas && !pool->invariant && gn__is_for_blas(g) && !g->win) return gn__gemm_blas(g, pool->blas);
     gn__gemm_job j = { .g = &copy, .kernels = gn__kernels_of(pool) };
-    if (gn__gemm_is_thin(g) && !g->win) return gn__gemv_run(&copy, pool);
+    if (gn__gemm_is_thin(g, pool) && !g->win) return gn__gemv_run(&copy, pool);
 #if GN__X86
     if (gn__gemm_is_bytes(g, pool)) return gn__gemv_bytes(&copy, pool);
 #endif
@@ -12714,8 +12763,8 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     gn_view ba = gn__view_broadcast(&a, batch, dims), bb = gn__view_broadcast(&b, batch, dims);
     int64_t n_batch = 1;
     for (int i = 0; i < batch; i++) n_batch *= dims[i];
-    bool blas = c->pool && c->pool->blas && gn__is_for_blas(&g), ok = true;
-    if (n_batch > 1 && !blas && !gn__gemm_is_thin(&g) && gn__gemm_is_small(&g)) {
+    bool blas = c->pool && c->pool->blas && !c->pool->invariant && gn__is_for_blas(&g), ok = true;
+    if (n_batch > 1 && !blas && !gn__gemm_is_thin(&g, c->pool) && gn__gemm_is_small(&g)) {
         ba = gn__view_collapse(&ba);
         bb = gn__view_collapse(&bb);
         gn__batch t = { &g, &ba, &bb, c->out.p, c->pool, 0 };
@@ -14819,6 +14868,7 @@ typedef struct gn__attention_job {
     double scale;                                 /* before the cap */
     gn__atomic failed;                            /* no memory for scores; set by any thread */
     const int64_t *sequences, *positions, *table; /* of pages: (N), (N), (N,M) whole numbers; NULL: plain keys */
+    int64_t format;                               /* a gn_quant; 0: none */
 } gn__attention_job;
 
 /* The end of the keys that query t sees. */
@@ -14850,6 +14900,8 @@ typedef struct gn__attention_query {
     const char *q, *k, *v, *m;          /* of the mask and of the first key; of pages: of the head in page 0 */
     const int64_t *pages;
     double slope, sink;
+    const gn_view *in;
+    int64_t format; /* of pages: a gn_quant, their scales are inputs 6 and 7; 0: none */
 } gn__attention_query;
 
 /* Of pages, where each row is a batch of its own: the keys of row a->b. */
@@ -14874,15 +14926,16 @@ static const char *gn__attention_key(const gn__attention_query *a, const gn_view
 static gn__attention_query gn__attention_query_of(const gn__attention_job *j, int64_t at) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2], *m = &j->mask;
     int64_t T = Q->dims[2], H = Q->dims[1], bytes = (int64_t)gn__bytes_of(Q->dtype);
-    gn__attention_query a = { .t = at % T, .h = at / T % H, .b = at / T / H };
+    gn__attention_query a = { .t = at % T, .h = at / T % H, .b = at / T / H, .in = j->c->in, .format = j->format };
     a.g = a.h / (H / K->dims[1]);
     a.first = gn__keys_past(j, a.t);
     a.n = gn__keys_seen(j, a.t) - a.first;
     a.away = a.first - (j->length - T + a.t);
     a.q = Q->p + (a.b * Q->strides[0] + a.h * Q->strides[1] + a.t * Q->strides[2]) * bytes;
     int64_t batch = j->sequences ? 0 : a.b, past = j->sequences ? 0 : a.first;
-    a.k = K->p + (batch * K->strides[0] + a.g * K->strides[1] + past * K->strides[2]) * bytes;
-    a.v = V->p + (batch * V->strides[0] + a.g * V->strides[1] + past * V->strides[2]) * bytes;
+    int64_t each = (int64_t)gn__bytes_of(K->dtype);
+    a.k = K->p + (batch * K->strides[0] + a.g * K->strides[1] + past * K->strides[2]) * each;
+    a.v = V->p + (batch * V->strides[0] + a.g * V->strides[1] + past * V->strides[2]) * each;
     if (j->sequences) gn__attention_pages(j, &a);
     if (m->p)
         a.m = m->p + (a.b * m->strides[0] + a.h * m->strides[1] + a.t * m->strides[2] + a.first * m->strides[3]) *
@@ -14967,7 +15020,36 @@ static void gn__cap_f32(const gn__attention_job *j, float *s, int64_t n) {
     gn__kernels_of(j->c->pool)->affine(s, s, n, 0, (float)j->form.cap);
 }
 
+GN__INLINE float gn__quant_fp8(uint8_t v) {
+    union {
+        uint32_t u;
+        float f;
+    } x = { (v & 0x7fu) << 20 }, bits;
+    bits.f = x.f * 0x1p120f;
+    bits.u |= (v & 0x80u) << 24 | ((v & 0x7fu) == 0x7fu ? 0x7fc00000u : 0);
+    return bits.f;
+}
+
 enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
+
+/* n of them that follow one another from p on, key i of those that the query sees the first, by their scales. */
+static void gn__attention_widen(const gn__attention_query *a, const gn_view *v, const char *p, int64_t i, int64_t n,
+                                float *o) {
+    const gn_view *s = a->in + (v - a->in) + 5;
+    int64_t width = v->dims[3], size = v->dims[2], key = a->first + i, page = a->pages[key / size];
+    const char *scale = s->p + (page * s->strides[0] + a->g * s->strides[1] + key % size * s->strides[2]) *
+                                   (int64_t)gn__bytes_of(s->dtype);
+    float scales[GN__ATTENTION_ROWS];
+    gn__load_f32(scales, s->dtype, scale, s->strides[2], n);
+    for (int64_t l = 0; l < n; l++) {
+        const char *from = p + l * v->strides[2];
+        float *to = o + l * width;
+        if (a->format == GN_QUANT_FP8_E4M3)
+            for (int64_t e = 0; e < width; e++) to[e] = scales[l] * gn__quant_fp8((uint8_t)from[e * v->strides[3]]);
+        else
+            for (int64_t e = 0; e < width; e++) to[e] = scales[l] * (float)(int8_t)from[e * v->strides[3]];
+    }
+}
 
 /* Keys or values from the ith on that the query sees, *out_n of them, as f32, `*out_stride` apart: where they lie, or
    in `room`. */
@@ -14979,7 +15061,8 @@ static const float *gn__attention_rows(const gn__attention_query *a, const gn_vi
     *out_n = n;
     *out_stride = v->dtype == GN_F32 && v->strides[3] == 1 ? v->strides[2] : width;
     if (v->dtype == GN_F32 && v->strides[3] == 1) return (const float *)(const void *)p;
-    for (int64_t l = 0; l < n; l++)
+    if (a->format) gn__attention_widen(a, v, p, i, n, room);
+    for (int64_t l = 0; l < n && !a->format; l++)
         gn__load_f32(room + l * width, v->dtype, p + l * v->strides[2] * bytes, v->strides[3], width);
     return room;
 }
@@ -15252,7 +15335,7 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     if (j.length < least || j.length > S)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld is outside %lld to %lld", (long long)j.length,
                        (long long)least, (long long)S);
-    bool tiles = gn__dtypes[c->out.dtype].compute == GN__F32 && T >= GN__TILE_FEW &&
+    bool tiles = gn__dtypes[c->out.dtype].compute == GN__F32 && T >= GN__TILE_FEW && !(c->pool && c->pool->invariant) &&
                  c->in[0].dims[3] <= GN__TILE_WIDE && c->in[2].dims[3] <= GN__TILE_WIDE;
     if (gn__view_count(&c->out) && tiles)
         gn__pool_for(c->pool, dims[0] * dims[1] * ((T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES), 1,
@@ -15571,10 +15654,10 @@ static gn_result gn__pages_read(const gn__call *c, int64_t *to, int64_t window, 
 }
 
 /* Each row as a batch of one query. */
-static gn_result gn__cpu_page_attention(const gn__call *c) {
-    gn_view in[8];
+static gn_result gn__page_attention(const gn__call *c, gn__attention_form form, int64_t format) {
+    gn_view in[10];
     gn__call rows = *c;
-    gn__attention_job j = { .c = &rows, .form = gn__page_attention_read(c->attrs) };
+    gn__attention_job j = { .c = &rows, .form = form, .format = format };
     uint64_t n = (uint64_t)c->in[0].dims[0], table = (uint64_t)gn__view_count(&c->in[5]);
     int64_t *numbers = (int64_t *)gn__alloc_many(gn_size_add(gn_size_mul(n, 2), gn_size_add(table, 1)), 1, 8);
     if (!numbers) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a table of pages");
@@ -15592,6 +15675,45 @@ static gn_result gn__cpu_page_attention(const gn__call *c) {
     if (r != GN_OK) return r;
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention")
                                       : GN_OK;
+}
+static gn_result gn__cpu_page_attention(const gn__call *c) {
+    return gn__page_attention(c, gn__page_attention_read(c->attrs), 0);
+}
+
+/* ---- page_attention_quantized: the same of bytes; behind the table the scales (P,G,S,1) of keys and values ---- */
+
+static gn__attention_form gn__page_attention_quantized_read(const int64_t *attrs) {
+    gn__attention_form f = gn__page_attention_read(attrs);
+    if (f.slopes) f.slopes += 2;
+    if (f.sinks) f.sinks += 2;
+    f.n_in += 2;
+    return f;
+}
+
+static gn_result gn__infer_page_attention_quantized(const gn__infer_call *c) {
+    gn__type in[8];
+    gn__infer_call plain = { in, c->n_in - 2, c->attrs, 4, c->out, c->fault };
+    if (c->attrs[4] != GN_QUANT_INT8 && c->attrs[4] != GN_QUANT_FP8_E4M3)
+        return gn_fail(c->fault, GN_UNSUPPORTED, "a cache is INT8 or FP8_E4M3, not of format %lld",
+                       (long long)c->attrs[4]);
+    for (int i = 0, at = 0; i < c->n_in; i++)
+        if (i != 6 && i != 7) in[at++] = c->in[i];
+    for (int i = 1; i < 3; i++) {
+        gn_shape want = c->in[i].shape;
+        if (in[i].dtype != GN_I8 && in[i].dtype != GN_U8)
+            return gn_fail(c->fault, GN_BAD_DTYPE, "quantised keys and values are bytes, i8 or u8");
+        if (!(GN__BIT(c->in[5 + i].dtype) & GN__WIDENED))
+            return gn_fail(c->fault, GN_BAD_DTYPE, "scales are f32, f16 or bf16");
+        in[i].dtype = c->in[0].dtype;
+        if (want.rank == 4) want.dims[3] = 1;
+        if (!gn__shape_equal(&want, &c->in[5 + i].shape))
+            return gn__bad_shapes(c, "keys and values (P,G,S,D) have scales (P,G,S,1)");
+    }
+    return gn__infer_page_attention(&plain);
+}
+
+static gn_result gn__cpu_page_attention_quantized(const gn__call *c) {
+    return gn__page_attention(c, gn__page_attention_quantized_read(c->attrs), c->attrs[4]);
 }
 GN__COLD_END
 
@@ -15995,16 +16117,6 @@ GN__INLINE uint64_t gn__quant_long(const uint8_t *p) {
 }
 #define GN__QUANT_LANES ((gn__quant_i){ 0, 1, 2, 3, 4, 5, 6, 7 })
 
-GN__INLINE float gn__quant_fp8(uint8_t v) {
-    union {
-        uint32_t u;
-        float f;
-    } x = { (v & 0x7fu) << 20 }, bits;
-    bits.f = x.f * 0x1p120f;
-    bits.u |= (v & 0x80u) << 24 | ((v & 0x7fu) == 0x7fu ? 0x7fc00000u : 0);
-    return bits.f;
-}
-
 /* Scale and minimum of the j-th 32 of 256: 6 bits each, in 12 bytes. */
 GN__INLINE void gn__quant_six(const uint8_t *s, int j, float *scale, float *least) {
     int up = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | s[j - 4] >> 6 << 4,
@@ -16332,7 +16444,8 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     size_t each = gn__quant_row_floats(q);
     int64_t bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    gn__quant_dot_fn dot = j->m <= 2 ? gn__quant_dot_of(q, j->c->pool) : NULL;
+    bool steady = j->c->pool && j->c->pool->invariant;
+    gn__quant_dot_fn dot = j->m <= 2 || steady ? gn__quant_dot_of(q, j->c->pool) : NULL;
     bool turns = GN__X86 && dot == gn__quant_dot_4 && dot != gn__quant_dot;
     const float *x = j->x;
     float y[GN__QUANT_FEW][GN__QUANT_SIDE],
@@ -16434,7 +16547,7 @@ static gn_result gn__cpu_linear_quantized(const gn__call *c) {
     gn_view lead = c->in[0];
     lead.rank--;
     int64_t m = gn__view_count(&lead), bytes = (int64_t)gn__bytes_of(lead.dtype), step = lead.strides[lead.rank],
-            piece = GN__MIN(m, (int64_t)GN__QUANT_DEEP);
+            piece = GN__MIN(m, c->pool && c->pool->invariant ? (int64_t)GN__QUANT_FEW : (int64_t)GN__QUANT_DEEP);
     const gn_view *b = c->attrs[1] & 4 ? &c->in[c->n_in - 1] : NULL;
     gn__quant_job j = { .q = &q, .c = c };
     gn__atomic_store(&j.failed, 0);
@@ -17511,6 +17624,31 @@ typedef struct gn__recurrent {
         for (int64_t l = 0; l < n && slope; l++) slope[l] = (by); \
         for (int64_t l = 0; l < n; l++) y[l] = (value);           \
         break;
+/* those that recurrent networks seldom take */
+#define GN__DEFINE_RARE(S, T)                                                                                \
+    GN__NOINLINE static void gn__cell_rare_##S(int64_t kind, T alpha, T beta, const T *in, T *y, T *slope,   \
+                                               int64_t n) {                                                  \
+        switch (kind) {                                                                                      \
+            GN__BEND_CASE(RELU, in[l]<0 ? 0 : in[l], in[l]> 0)                                               \
+            GN__BEND_CASE(SOFTSIGN, y[l], (1 - (y[l] < 0 ? -y[l] : y[l])) * (1 - (y[l] < 0 ? -y[l] : y[l]))) \
+            GN__BEND_CASE(LEAKY_RELU, in[l] > 0 ? in[l] : alpha * in[l], in[l] > 0 ? 1 : alpha)              \
+            GN__BEND_CASE(ELU, in[l] > 0 ? in[l] : alpha * y[l], in[l] > 0 ? 1 : alpha * (y[l] + 1))         \
+            GN__BEND_CASE(AFFINE, alpha *in[l] + beta, alpha)                                                \
+            GN__BEND_CASE(SCALED_TANH, alpha *y[l], alpha *beta *(1 - y[l] * y[l]))                          \
+            GN__BEND_CASE(THRESHOLDED_RELU, in[l] > alpha ? in[l] : 0, in[l] > alpha)                        \
+            GN__BEND_CASE(HARD_SIGMOID,                                                                      \
+                          alpha *in[l] + beta < 0    ? 0                                                     \
+                          : alpha * in[l] + beta > 1 ? 1                                                     \
+                                                     : alpha * in[l] + beta,                                 \
+                          alpha * in[l] + beta > 0 && alpha * in[l] + beta < 1 ? alpha : 0)                  \
+        default: break;                                                                                      \
+        }                                                                                                    \
+    }
+GN__COLD_BEGIN
+GN__DEFINE_RARE(f32, float)
+GN__DEFINE_RARE(f64, double)
+GN__COLD_END
+#undef GN__DEFINE_RARE
 #define GN__DEFINE_BEND(S, T, COMPUTE)                                                                             \
     GN__NOINLINE static void gn__cell_tile_##S(const gn__recurrent *j, int op, const T *x, T *y, int64_t n) {      \
         const double none[2] = { 0, 0 };                                                                           \
@@ -17534,20 +17672,10 @@ typedef struct gn__recurrent {
         switch (a[0]) {                                                                                            \
             GN__BEND_CASE(TANH, y[l], 1 - y[l] * y[l])                                                             \
             GN__BEND_CASE(SIGMOID, y[l], y[l] * (1 - y[l]))                                                        \
-            GN__BEND_CASE(RELU, in[l]<0 ? 0 : in[l], in[l]> 0)                                                     \
-            GN__BEND_CASE(SOFTSIGN, y[l], (1 - (y[l] < 0 ? -y[l] : y[l])) * (1 - (y[l] < 0 ? -y[l] : y[l])))       \
-            GN__BEND_CASE(LEAKY_RELU, in[l] > 0 ? in[l] : alpha * in[l], in[l] > 0 ? 1 : alpha)                    \
-            GN__BEND_CASE(ELU, in[l] > 0 ? in[l] : alpha * y[l], in[l] > 0 ? 1 : alpha * (y[l] + 1))               \
-            GN__BEND_CASE(AFFINE, alpha *in[l] + beta, alpha)                                                      \
-            GN__BEND_CASE(SCALED_TANH, alpha *y[l], alpha *beta *(1 - y[l] * y[l]))                                \
-            GN__BEND_CASE(THRESHOLDED_RELU, in[l] > alpha ? in[l] : 0, in[l] > alpha)                              \
-            GN__BEND_CASE(HARD_SIGMOID,                                                                            \
-                          alpha *in[l] + beta < 0    ? 0                                                           \
-                          : alpha * in[l] + beta > 1 ? 1                                                           \
-                                                     : alpha * in[l] + beta,                                       \
-                          alpha * in[l] + beta > 0 && alpha * in[l] + beta < 1 ? alpha : 0)                        \
-        default: /* softplus */                                                                                    \
+        case GN_ACTIVATION_SOFTPLUS:                                                                               \
             if (slope) gn__cell_tile_##S(j, GN_OP_SIGMOID, in, slope, n);                                          \
+            break;                                                                                                 \
+        default: gn__cell_rare_##S(a[0], alpha, beta, in, y, slope, n);                                            \
         }                                                                                                          \
         for (int64_t l = 0; l < n && slope; l++) slope[l] = x[l] > most || x[l] < -most ? 0 : slope[l];            \
     }
@@ -19135,7 +19263,8 @@ static uint32_t gn__before_norm(const gn__recognition *w, uint32_t i) {
 /* ---- attention ---- */
 
 static bool gn__is_attention(int op) { return op == GN_OP_ATTENTION || op == GN_OP_ATTENTION_WITH; }
-static bool gn__attends(int op) { return gn__is_attention(op) || op == GN_OP_PAGE_ATTENTION; }
+static bool gn__attends_pages(int op) { return op == GN_OP_PAGE_ATTENTION || op == GN_OP_PAGE_ATTENTION_QUANTIZED; }
+static bool gn__attends(int op) { return gn__is_attention(op) || gn__attends_pages(op); }
 
 typedef struct gn__attention_parts {
     uint32_t q, k, v, scores; /* scores: GN_NO_NODE for the op */
@@ -19278,7 +19407,7 @@ static void gn__see_attention(gn__recognition *w, uint32_t i) {
     }
     int rank = w->p->nodes[s.q].rank;
     bool one = rank >= 2 && gn__dim(w, s.q, rank - (s.swapped ? 1 : 2)) == 1;
-    if (gn__op_at(w, i) == GN_OP_PAGE_ATTENTION) return; /* prompts and decoding side by side */
+    if (gn__attends_pages(gn__op_at(w, i))) return; /* prompts and decoding side by side */
     if (gn__is_cache(w, keys) && one) gn__seed_phase(w, i, GN_DECODE);
     else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, keys))
         gn__seed_phase(w, i, GN_ENCODE);
@@ -20132,7 +20261,7 @@ static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
         return GN__MIN(all, gn_size_mul(all / (uint64_t)GN__MAX(gn__dim(w, gn__in(w, i, 0), 0), 1),
                                         (uint64_t)gn__elements(w, gn__in(w, i, 1))));
     if (k == 0 && gn__appends(op)) return 0;
-    if ((k == 1 || k == 2) && op == GN_OP_PAGE_ATTENTION) /* of no more pages than the table has */
+    if ((k == 1 || k == 2 || k == 6 || k == 7) && gn__attends_pages(op)) /* of no more pages than the table has */
         return GN__MIN(all, gn_size_mul(all / (uint64_t)GN__MAX(gn__dim(w, x, 0), 1),
                                         (uint64_t)gn__elements(w, gn__in(w, i, 5))));
     int64_t experts = k == 1 && op == GN_OP_EXPERT_LINEAR ? gn__dim(w, gn__in(w, i, 1), 0) : 0;
@@ -20247,6 +20376,7 @@ static uint8_t gn__role_of_op(int op) {
         { GN_OP_KV_APPEND, GN_ROLE_KV_APPEND },
         { GN_OP_PAGE_APPEND, GN_ROLE_KV_APPEND },
         { GN_OP_PAGE_ATTENTION, GN_ROLE_ATTENTION },
+        { GN_OP_PAGE_ATTENTION_QUANTIZED, GN_ROLE_ATTENTION },
         { GN_OP_LAYERNORM, GN_ROLE_NORM },
         { GN_OP_CONV, GN_ROLE_CONV },
         { GN_OP_RECURRENT, GN_ROLE_RECURRENT },
@@ -23231,7 +23361,8 @@ enum {
     GN__FEATURE_COUNTS = 128,
     GN__FEATURE_TRACE = 256,
     GN__FEATURE_QUERY = 512,
-    GN__FEATURES = 1023
+    GN__FEATURE_INVARIANT = 1024 /* a row's numbers do not depend on those beside it */,
+    GN__FEATURES = 2047
 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT }; /* where a slot's first value comes from */
@@ -25729,8 +25860,8 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
     const gn__pool *pool = &((const gn__cpu *)self)->pool;
     char blas[96] = "own";
     if (pool->blas) gn__blas_identity(pool->blas, blas, sizeof blas);
-    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s compiler ",
-                     gn__isa_names[pool->isa], blas, libm);
+    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s%s compiler ",
+                     gn__isa_names[pool->isa], blas, libm, pool->invariant ? " batch invariant" : "");
 #if defined(__VERSION__)
     if (n > 0 && (size_t)n < sizeof out->identity)
         gn__copy_text(out->identity + n, sizeof out->identity - (size_t)n, __VERSION__);
@@ -25919,6 +26050,7 @@ static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) 
     }
     c->stats = d->stats;
     c->pool.cancel = d->cancel;
+    c->pool.invariant = d->batch_invariant;
     bool measure;
     gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, &measure, f);
     if (r == GN_OK && measure && c->pool.blas) r = gn__blas_choose(c, c->pool.blas, d, f);
@@ -30580,6 +30712,12 @@ static gn_result gn__remote_handle_hello(gn__remote *r, const gn__msg *m, gn_fau
         return gn__remote_lose(r, &fault, f);
     }
     r->link.codecs = (d.codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
+    if (r->features & ~d.features & GN__FEATURE_INVARIANT) {
+        gn_fail(&fault, GN_UNSUPPORTED,
+                "%s does not know gn_desc.batch_invariant: take a newer server, or open the context without it",
+                r->link.info.peer);
+        return gn__remote_lose(r, &fault, f);
+    }
     r->features &= d.features;
     if (r->features & GN__FEATURE_RENEW) r->link.t.i->renew(r->link.t.self);
     r->link.in.frame_max = GN__FRAME_MAX;
@@ -30717,7 +30855,8 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->opened_us = gn_now_us();
     r->features = GN__FEATURE_FALLBACK | GN__FEATURE_LABEL | GN__FEATURE_COUNTS | GN__FEATURE_ALIVE |
                   GN__FEATURE_TRACE | GN__FEATURE_QUERY | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) |
-                  (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+                  (desc && desc->strict ? GN__FEATURE_STRICT : 0u) |
+                  (desc && desc->batch_invariant ? GN__FEATURE_INVARIANT : 0u);
     if (desc) {
         r->log = desc->log;
         r->log_user = desc->log_user;
@@ -32890,7 +33029,8 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
                        gn__session_note,
                        s,
                        &s->cancel,
-                       s->tenant };
+                       s->tenant,
+                       (s->features & GN__FEATURE_INVARIANT) != 0 };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -33482,7 +33622,8 @@ static gn_result gn__server_add_device(gn_server *server, const char *text, size
                        server->desc.log,
                        server->desc.log_user,
                        NULL,
-                       NULL };
+                       NULL,
+                       false };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     if (!server->desc.no_costs) gn__measure(exec, &d, 0, &server->costs[server->n_devices]);
@@ -33552,7 +33693,8 @@ static gn_result gn__server_warm_plan(gn_server *server, const uint8_t *p, size_
                            server->desc.log,
                            server->desc.log_user,
                            NULL,
-                           NULL };
+                           NULL,
+                           false };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -34237,9 +34379,9 @@ static gn_ctx *gn__context_alloc(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device,           g->desc.threads, g->desc.deadline_ms,
-                           g->desc.strict,   stats,           g->desc.log,
-                           g->desc.log_user, &g->cancel,      NULL };
+    *out =
+        (gn_exec_desc){ device,      g->desc.threads,  g->desc.deadline_ms, g->desc.strict, stats,
+                        g->desc.log, g->desc.log_user, &g->cancel,          NULL,           g->desc.batch_invariant };
 }
 
 static const char *gn__device_list(const gn_desc *desc) {
@@ -34482,6 +34624,10 @@ static gn_result gn__places_open(gn_ctx *g, const gn__places *places, gn_fault *
     if ((int)g->desc.policy < 0 || g->desc.policy >= GN_POLICY__COUNT) {
         gn__places_close(places, 0);
         return gn_fail(f, GN_BAD_ARGUMENT, "policy %d is not known", (int)g->desc.policy);
+    }
+    if (places->n != 1 && g->desc.batch_invariant) {
+        gn__places_close(places, 0);
+        return gn_fail(f, GN_UNSUPPORTED, "gn_desc.batch_invariant holds on one device, and %u are named", places->n);
     }
     if (places->n != 1) return gn__places_open_all(g, places, f);
     gn_result r = gn__place_open(g, places, 0, &g->stats, &one, f);
@@ -35779,6 +35925,24 @@ gn_tensor gn_page_attention_at(const char *file, int line, gn_tensor q, gn_tenso
     }
     return gn__op(file, line, GN_OP_PAGE_ATTENTION, in, n, -1, attrs, 4);
 }
+
+gn_tensor gn_page_attention_quantized_at(const char *file, int line, gn_tensor q, gn_quantized keys,
+                                         gn_quantized values, gn_tensor sequences, gn_tensor positions, gn_tensor table,
+                                         const gn_attention_desc *desc) {
+    gn_attention_desc d = { 0 };
+    gn_tensor in[12] = { q, keys.data, values.data, sequences, positions, table, keys.scales, values.scales };
+    int n = 8;
+    if (desc) d = *desc;
+    const gn_tensor further[4] = { d.mask, d.length, d.slopes, d.sinks };
+    int64_t attrs[5] = { 1, gn__f64_word(d.scale), gn__f64_word(d.soft_cap), d.window,
+                         keys.format == values.format ? (int64_t)keys.format : 0 };
+    for (int i = 0; i < 4; i++) {
+        if (!gn__given(further[i])) continue;
+        attrs[0] |= 2 << i;
+        in[n++] = further[i];
+    }
+    return gn__op(file, line, GN_OP_PAGE_ATTENTION_QUANTIZED, in, n, -1, attrs, 5);
+}
 GN__COLD_END
 
 gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in,
@@ -36855,6 +37019,80 @@ gn_quantized gn_quantize_at(const char *file, int line, gn_tensor a, const gn_qu
     gn__quant_add(&q, out.zeros, 2);
     out.data = gn__op(file, line, GN_OP_QUANTIZE, q.in, q.n, -1, q.attrs, 3);
     return out;
+}
+
+/* Rows (…,D) of a cache by one scale each: bytes of the cache's dtype, and scales (…,1) of its scales' dtype. */
+static gn_quantized gn__kv_quantize(const char *file, int line, gn_quantized cache, gn_tensor rows) {
+    gn__type t, data, scales;
+    gn_quantized q = { .format = cache.format };
+    if (!gn__known_float(GN__AT, "kv_append_quantized", rows, &t, &q.data) ||
+        !gn__known(GN__AT, "kv_append_quantized", cache.data, &data, &q.data) ||
+        !gn__known(GN__AT, "kv_append_quantized", cache.scales, &scales, &q.data))
+        return q.scales = q.data, q;
+    if ((cache.format != GN_QUANT_INT8 && cache.format != GN_QUANT_FP8_E4M3) || t.shape.rank < 2) {
+        q.data = q.scales = gn__refuse(GN__AT, GN__OF_BOTH(rows, cache.data), GN_BAD_ARGUMENT,
+                                       "kv_append_quantized: a cache is INT8 or FP8_E4M3, and rows are (…,D)");
+        return q;
+    }
+    gn_shape each = t.shape;
+    int64_t D = t.shape.dims[t.shape.rank - 1];
+    each.dims[each.rank - 1] = 1;
+    gn_quantize_desc d = { .format = cache.format, .group = D, .rows = 1, .scales = scales.dtype };
+    q = gn_quantize_at(GN__AT, gn_reshape_at(GN__AT, rows, GN_SHAPE(gn__count(&each), D)), &d);
+    q.data = gn_reshape_at(GN__AT, q.data, t.shape);
+    if (gn__known(GN__AT, "kv_append_quantized", q.data, &t, &q.data) && t.dtype != data.dtype)
+        q.data = gn_cast_at(GN__AT, q.data, data.dtype);
+    q.scales = gn_reshape_at(GN__AT, q.scales, each);
+    return q;
+}
+
+gn_quantized gn_kv_append_quantized_at(const char *file, int line, gn_quantized cache, gn_tensor rows, gn_tensor pos) {
+    gn_quantized q = gn__kv_quantize(GN__AT, cache, rows);
+    cache.data = gn_kv_append_at(GN__AT, cache.data, q.data, pos);
+    cache.scales = gn_kv_append_at(GN__AT, cache.scales, q.scales, pos);
+    return cache;
+}
+
+gn_quantized gn_page_append_quantized_at(const char *file, int line, gn_quantized pool, gn_tensor rows, gn_tensor slots,
+                                         gn_tensor sequences, gn_tensor table) {
+    gn_quantized q = gn__kv_quantize(GN__AT, pool, rows);
+    pool.data = gn_page_append_at(GN__AT, pool.data, q.data, slots, sequences, table);
+    pool.scales = gn_page_append_at(GN__AT, pool.scales, q.scales, slots, sequences, table);
+    return pool;
+}
+
+/* Each batch is one page, and each query a row of its own. */
+gn_tensor gn_attention_quantized_at(const char *file, int line, gn_tensor q, gn_quantized keys, gn_quantized values,
+                                    const gn_attention_desc *desc) {
+    gn_attention_desc d = { 0 };
+    gn__type t, k;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "attention_quantized", q, &t, &bad) ||
+        !gn__known(GN__AT, "attention_quantized", keys.data, &k, &bad))
+        return bad;
+    if (t.shape.rank != 4 || k.shape.rank != 4 || t.shape.dims[0] != k.shape.dims[0])
+        return gn__refuse(GN__AT, GN__OF_BOTH(q, keys.data), GN_BAD_SHAPE,
+                          "attention_quantized takes q (B,H,T,D), keys (B,G,S,D) and values (B,G,S,E)");
+    if (!d.causal || gn__given(d.mask))
+        return gn__refuse(GN__AT, GN__OF_BOTH(q, keys.data), GN_BAD_ARGUMENT,
+                          "attention_quantized is causal and takes no mask");
+    int64_t B = t.shape.dims[0], H = t.shape.dims[1], T = t.shape.dims[2], S = k.shape.dims[2];
+    gn_shape rows = GN_SHAPE(B * T, H, t.shape.dims[3]), each = GN_SHAPE(B, T);
+    gn_tensor batch = gn_arange_i64_at(GN__AT, q.ctx, GN_I64, B, 0, 1),
+              at = gn_arange_i64_at(GN__AT, q.ctx, GN_I64, T, S - T, 1);
+    if (gn__given(d.length)) { /* beyond S there is no page: a length that is too large is refused there */
+        at = gn_arange_i64_at(GN__AT, q.ctx, GN_I64, T, -T, 1);
+        at = gn_add_at(GN__AT, at, gn_cast_at(GN__AT, d.length, GN_I64));
+    }
+    d.length = GN_NONE;
+    gn_tensor table = gn_reshape_at(GN__AT, batch, GN_SHAPE(B, 1)),
+              of = gn_reshape_at(GN__AT, gn_broadcast_at(GN__AT, table, each), GN_SHAPE(B * T)),
+              to = gn_reshape_at(GN__AT, gn_broadcast_at(GN__AT, at, each), GN_SHAPE(B * T));
+    q = gn_reshape_at(GN__AT, gn_permute_at(GN__AT, q, GN_AXES(0, 2, 1, 3)), rows);
+    gn_tensor y = gn_page_attention_quantized_at(GN__AT, q, keys, values, of, to, table, &d);
+    if (!gn__known(GN__AT, "attention_quantized", y, &t, &bad)) return bad;
+    return gn_permute_at(GN__AT, gn_reshape_at(GN__AT, y, GN_SHAPE(B, T, H, t.shape.dims[2])), GN_AXES(0, 2, 1, 3));
 }
 
 /* ---- movement ---- */
