@@ -10435,7 +10435,6 @@ static uint32_t vector_product(const emit *e, const vector_group *g, uint32_t pa
 
 static void put_vector_type(emit *e, const vector_group *g, const vector_form *form, bool early) {
     int64_t attrs[2] = { 0, 0 };
-    bool full = form->p.k % form->lanes == 0;
     uint32_t node = vector_product(e, g, 0, 0);
     if (g->norm) memcpy(attrs, attrs_of(e, e->layout->steps[g->norm - 1].node), sizeof attrs);
     const bool gain = (attrs[1] & 1) != 0, shift = (attrs[1] & 2) != 0, best = g->parts[0].best != 0;
@@ -10451,6 +10450,7 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
         text_free(&more);
         return;
     }
+    bool full = form->p.k % form->lanes == 0;
     for (uint32_t i = 0; i < g->n; i++) {
         const gn_view *out = view_of(e, vector_product(e, g, i, 0));
         full = full && out->dims[out->rank - 1] % (form->side * form->vector) == 0;
@@ -10603,6 +10603,25 @@ static bool one_makes(const fusion *u, int which) { return u->turn[which] || u->
 /* The first row of a dense result of rows of n that a view shows. */
 static int64_t first_row(const gn_view *v, int64_t n) { return v->offset / types[v->dtype].bytes / n; }
 
+/* All n columns of one row, of which the first 2 half are turned; step: between numbers of the table. */
+static void put_turning(text *t, int64_t n, int64_t half, int64_t step, int64_t stride, int64_t bits) {
+    put(t,
+        ";\n    for (int col = threadIdx.x; col < %lld; col += 256) {\n      if (col >= %lld) { to[col] = x[col * "
+        "%lldll]; continue; }\n",
+        (long long)n, (long long)(2 * half), (long long)stride);
+    if (!(bits & 1))
+        put(t,
+            "      const bool first = col < %lld;\n      const int pair = first ? col : col - %lld, other = first ? "
+            "col + %lld : col - %lld;\n",
+            (long long)half, (long long)half, (long long)half, (long long)half);
+    else put(t, "      const bool first = col %% 2 == 0;\n      const int pair = col / 2, other = col ^ 1;\n");
+    put(t,
+        "      const auto c = t[pair * %lldll], s = t[(%lldll + pair) * %lldll], mine = get(x[col * %lldll]) * c, "
+        "theirs = get(x[other * %lldll]) * s;\n      put(to[col], %sfirst ? mine - theirs : mine + theirs);\n    }\n  "
+        "}\n};\n",
+        (long long)step, (long long)half, (long long)step, (long long)stride, (long long)stride, bits & 2 ? "!" : "");
+}
+
 /* What makes the query (which 0) or the row that is appended to keys, the struct `@_<prefix>`: run(raw, to, row) by
    all threads of a block, `row` of a dense result. values: its members'. */
 static void put_made(emit *e, const fusion *u, int which, const char *prefix, int64_t n, text *values) {
@@ -10628,7 +10647,6 @@ static void put_made(emit *e, const fusion *u, int which, const char *prefix, in
     int last = x->rank - 1;
     int64_t half = angles.dims[angles.rank - 1] / 2, step = angles.strides[angles.rank - 1], dims[GN_MAX_RANK];
     const char *type = types[x->dtype].name, *compute = types[angles.dtype].name;
-    bool apart = !(attrs_of(e, node)[0] & 1), back = (attrs_of(e, node)[0] & 2) != 0;
     memcpy(dims, x->dims, sizeof dims);
     dims[last] = 2 * half;
     angles = gn_view_broadcast(&angles, x->rank, dims);
@@ -10652,22 +10670,19 @@ static void put_made(emit *e, const fusion *u, int which, const char *prefix, in
     else put(t, ";\n    const %s *x = a + from;\n", type);
     put(t, "    const %s *t = table + ", compute);
     put_offset(t, &ct, "row", false);
-    put(t,
-        ";\n    for (int col = threadIdx.x; col < %lld; col += 256) {\n      if (col >= %lld) { to[col] = x[col * "
-        "%lldll]; continue; }\n",
-        (long long)n, (long long)(2 * half), (long long)x->strides[last]);
-    if (apart)
-        put(t,
-            "      const bool first = col < %lld;\n      const int pair = first ? col : col - %lld, other = first ? "
-            "col + %lld : col - %lld;\n",
-            (long long)half, (long long)half, (long long)half, (long long)half);
-    else put(t, "      const bool first = col %% 2 == 0;\n      const int pair = col / 2, other = col ^ 1;\n");
-    put(t,
-        "      const auto c = t[pair * %lldll], s = t[(%lldll + pair) * %lldll], mine = get(x[col * %lldll]) * c, "
-        "theirs = get(x[other * %lldll]) * s;\n      put(to[col], %sfirst ? mine - theirs : mine + theirs);\n    }\n  "
-        "}\n};\n",
-        (long long)step, (long long)half, (long long)step, (long long)x->strides[last], (long long)x->strides[last],
-        back ? "!" : "");
+    put_turning(t, n, half, step, x->strides[last], attrs_of(e, node)[0]);
+}
+
+/* `tq` and `tk` of the kernel: what makes the query and the appended row of keys. */
+static void put_makers(emit *e, const fusion *u, int64_t n) {
+    text made[2] = { 0 };
+    for (int i = 0; i < 2; i++) {
+        if (one_makes(u, i)) put_made(e, u, i, i ? "tk" : "tq", n, &made[i]);
+        put(&e->body, "  const %s%s t%s = %s;\n", one_makes(u, i) ? "@_" : "",
+            one_makes(u, i) ? i ? "tk" : "tq" : "one_as_it_lies", i ? "k" : "q", made[i].s ? made[i].s : "{}");
+        e->failed = e->failed || made[i].failed;
+        text_free(&made[i]);
+    }
 }
 
 static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k,
@@ -10721,14 +10736,7 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k,
                  append ? view_of(e, input(e, xv, 1)) : &a->v, early);
     e->cluster = f->cluster ? (uint8_t)f->parts : 1;
-    text made[2] = { 0 };
-    for (int i = 0; i < 2; i++) {
-        if (one_makes(u, i)) put_made(e, u, i, i ? "tk" : "tq", a->q.dims[3], &made[i]);
-        put(&e->body, "  const %s%s t%s = %s;\n", one_makes(u, i) ? "@_" : "",
-            one_makes(u, i) ? i ? "tk" : "tq" : "one_as_it_lies", i ? "k" : "q", made[i].s ? made[i].s : "{}");
-        e->failed = e->failed || made[i].failed;
-        text_free(&made[i]);
-    }
+    put_makers(e, u, a->q.dims[3]);
     if (!one_makes(u, 0)) emit_view_of(e, a->in[0], &a->q, a->moved[0], true, "q");
     emit_view_of(e, xk, &a->k, a->moved[1], false, "k");
     emit_view_of(e, xv, &a->v, a->moved[2], false, "v");
