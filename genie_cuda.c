@@ -11304,8 +11304,6 @@ static void emit_vector(emit *e, const vector_group *g) {
         g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m", flags & 1 ? "gain" : "0",
         flags & 2 ? "shift" : "0", part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
     vector_label(e, g, &form, name, sizeof name);
-    /* two blocks to a processor: one's loads are on their way while the other ends */
-    if (!form.quantised) e->bounds = "__launch_bounds__(256, 2)";
     e->failed = e->failed || endings.failed || within.failed;
     text_free(&endings);
     text_free(&within);
