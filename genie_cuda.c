@@ -9960,6 +9960,24 @@ static const char page_text[] =
     "  }\n"
     "  if (P::PARTS > 1 && th == 0) { parts[0] = top; parts[1] = sum; }\n"
     "}\n"
+    "// The results of 4 warps that had a quarter of the keys each.\n"
+    "template <class P> M void page_warps(const float (&part)[4][P::R][P::E + 2], i64 at, int th, typename P::T *out, "
+    "float *parts) {\n"
+    "  enum { R = P::R };\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  for (int i = th; i < R * P::E; i += 128) {\n"
+    "    const int r = i / P::E, c = i % P::E;\n"
+    "    float all = least, num = 0.f, den = 0.f;\n"
+    "    UNROLL for (int w = 0; w < 4; w++) all = max_nan(all, part[w][r][P::E]);\n"
+    "    UNROLL for (int w = 0; w < 4; w++) if (part[w][r][P::E + 1] != 0.f) { const float f = "
+    "gn_exp(part[w][r][P::E] - all); num = gn_fma(f, part[w][r][c], num); den = gn_fma(f, part[w][r][P::E + 1], den); "
+    "}\n"
+    "    if (P::PARTS == 1) { put(out[(at + r) * P::E + c], den != 0.f ? num / den : 0.f); continue; }\n"
+    "    float *to = parts + ((at + r) * P::PARTS + blockIdx.y) * (P::E + 2);\n"
+    "    to[2 + c] = num;\n"
+    "    if (c == 0) { to[0] = all; to[1] = den; }\n"
+    "  }\n"
+    "}\n"
     "// The same for R heads that share keys, of D = E elements, 16 bytes to a lane: a warp has 32 / LANES keys at a "
     "time, V elements each. C is float.\n"
     "template <class P> M void page_attention_wide(const typename P::T *q, const typename P::T *k, const typename P::T "
@@ -10024,18 +10042,92 @@ static const char page_text[] =
     "    if (lane == 0) { part[warp][r][P::E] = top[r]; part[warp][r][P::E + 1] = sum[r]; }\n"
     "  }\n"
     "  __syncthreads();\n"
-    "  for (int i = th; i < R * P::E; i += 128) {\n"
-    "    const int r = i / P::E, c = i % P::E;\n"
-    "    float all = least, num = 0.f, den = 0.f;\n"
-    "    UNROLL for (int w = 0; w < 4; w++) all = max_nan(all, part[w][r][P::E]);\n"
-    "    UNROLL for (int w = 0; w < 4; w++) if (part[w][r][P::E + 1] != 0.f) { const float f = "
-    "gn_exp(part[w][r][P::E] - all); num = gn_fma(f, part[w][r][c], num); den = gn_fma(f, part[w][r][P::E + 1], den); "
+    "  page_warps<P>(part, at, th, out, parts);\n"
     "}\n"
-    "    if (P::PARTS == 1) { put(out[(at + r) * P::E + c], den != 0.f ? num / den : 0.f); continue; }\n"
-    "    float *to = parts + ((at + r) * P::PARTS + blockIdx.y) * (P::E + 2);\n"
-    "    to[2 + c] = num;\n"
-    "    if (c == 0) { to[0] = all; to[1] = den; }\n"
+    "// The same of keys and values of 8 bits, 16 to a lane, for R heads that share them: what a key's sum and a "
+    "value's weight are multiplied by are the scales of its token. Elements beyond D and E are 0.\n"
+    "// P too: FP8, WIDE (16 bytes can be read at once), LANES (a power of two), KST, VST, strides QD KD VD, SKP SKH "
+    "SKS, SVP SVH SVS of scales\n"
+    "D float of_byte(u32 b, bool fp8) {\n"
+    "  const u32 low = b & 0x7fu;\n"
+    "  if (fp8) return gn_f32(low == 0x7fu ? 0x7fc00000u : gn_u32(gn_f32(low << 20) * gn_f32(0x7b800000u)) | (b & "
+    "0x80u) << 24);\n"
+    "  return gn_f32(0x4b000000u | (b ^ 128u)) - 8388736.f;\n"
+    "}\n"
+    "template <class P> M uint4 page_bytes(const u8 *p, int have, i64 stride) {\n"
+    "  if (have <= 0) return zeros();\n"
+    "  if (P::WIDE) return *(const uint4 *)p;\n"
+    "  union { uint4 all; u32 w[4]; } r;\n"
+    "  r.all = zeros();\n"
+    "  UNROLL for (int i = 0; i < 16; i++) if (i < have) r.w[i / 4] |= (u32)p[i * stride] << i % 4 * 8;\n"
+    "  return r.all;\n"
+    "}\n"
+    "template <class P> M void page_attention_bytes(const typename P::T *q, const u8 *k, const u8 *v, const typename "
+    "P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename P::KST *ks, const "
+    "typename P::VST *vs, const typename P::X x, typename P::T *out, float *parts, u32 *err, u32 node) {\n"
+    "  enum { V = 16, R = P::R, LANES = P::LANES, KEYS = 32 / LANES, STEP = 4 * KEYS, U = 2 };\n"
+    "  __shared__ float part[4][R][P::E + 2];\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  const int th = threadIdx.x, warp = th >> 5, lane = th & 31, sub = lane % LANES, key = warp * KEYS + lane / "
+    "LANES, d = P::DK - sub * V, e = P::E - sub * V;\n"
+    "  const i64 at = (i64)blockIdx.x * R, h = at % P::H, n = at / P::H, g = h / (P::H / P::G);\n"
+    "  page_row<P> row;\n"
+    "  row.init(n, sequences, positions, table, err, node);\n"
+    "  float y[R][V], o[R][V], top[R], sum[R];\n"
+    "  UNROLL for (int r = 0; r < R; r++) {\n"
+    "    UNROLL for (int i = 0; i < V; i++) { y[r][i] = i < d ? get(q[n * P::QN + (h + r) * P::QH + (sub * V + i) * "
+    "P::QD]) * (float)P::scale() : 0.f; o[r][i] = 0.f; }\n"
+    "    top[r] = warp == 0 && blockIdx.y == 0 ? x.sink(h + r) : least;\n"
+    "    sum[r] = top[r] != least && lane < LANES ? 1.f : 0.f;\n"
     "  }\n"
+    "  for (i64 base = row.begin; base < row.end; base += U * STEP) {\n"
+    "    union { uint4 all; u32 w[4]; } kr[U], vr[U];\n"
+    "    float kf[U], vf[U];\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const i64 j = base + key + u * STEP, page = j < row.end ? row.page(j, err, node) : -1, s = j % P::S;\n"
+    "      kr[u].all = vr[u].all = zeros();\n"
+    "      kf[u] = vf[u] = 0.f;\n"
+    "      if (page < 0) continue;\n"
+    "      kr[u].all = page_bytes<P>(k + page * P::KP + g * P::KH + s * P::KS + sub * V * P::KD, d, P::KD);\n"
+    "      vr[u].all = page_bytes<P>(v + page * P::VP + g * P::VH + s * P::VS + sub * V * P::VD, e, P::VD);\n"
+    "      kf[u] = get(ks[page * P::SKP + g * P::SKH + s * P::SKS]);\n"
+    "      vf[u] = get(vs[page * P::SVP + g * P::SVH + s * P::SVS]);\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < R; r++) {\n"
+    "      float s[U], now = top[r];\n"
+    "      UNROLL for (int u = 0; u < U; u++) {\n"
+    "        const i64 j = base + key + u * STEP;\n"
+    "        s[u] = 0.f;\n"
+    "        UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(y[r][i], of_byte(kr[u].w[i / 4] >> i % 4 * 8 & 255u, "
+    "P::FP8), s[u]);\n"
+    "        UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
+    "        if (j >= row.end) s[u] = least; else s[u] = x.value(s[u] * kf[u], h + r, j - row.p);\n"
+    "        now = max_nan(now, s[u]);\n"
+    "      }\n"
+    "      UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
+    "      const bool none = now == least;\n"
+    "      const float keep = none || top[r] == now ? 1.f : gn_exp(top[r] - now);\n"
+    "      sum[r] *= keep;\n"
+    "      UNROLL for (int i = 0; i < V; i++) o[r][i] *= keep;\n"
+    "      UNROLL for (int u = 0; u < U; u++) {\n"
+    "        const float p = none || base + key + u * STEP >= row.end ? 0.f : gn_exp(s[u] - now);\n"
+    "        if (sub == 0) sum[r] += p;\n"
+    "        if (p != 0.f) UNROLL for (int i = 0; i < V; i++) o[r][i] = gn_fma(p * vf[u], of_byte(vr[u].w[i / 4] >> i "
+    "% 4 * 8 & 255u, P::FP8), o[r][i]);\n"
+    "      }\n"
+    "      top[r] = now;\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int r = 0; r < R; r++) {\n"
+    "    if (sub != 0) sum[r] = 0.f;\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) sum[r] += exchange(sum[r], l);\n"
+    "    UNROLL for (int l = LANES; l < 32; l *= 2) UNROLL for (int i = 0; i < V; i++) o[r][i] += exchange(o[r][i], "
+    "l);\n"
+    "    if (lane < LANES) UNROLL for (int i = 0; i < V; i++) if (i < e) part[warp][r][sub * V + i] = o[r][i];\n"
+    "    if (lane == 0) { part[warp][r][P::E] = top[r]; part[warp][r][P::E + 1] = sum[r]; }\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  page_warps<P>(part, at, th, out, parts);\n"
     "}\n";
 
 /* The slots of two appends are the same numbers, checked alike. */
@@ -10152,12 +10244,13 @@ static void emit_page_append(emit *e, uint32_t node) {
 }
 
 /* How attention over pages is computed: f64 and odd heads a head to a block; else `heads` that share keys. */
-enum { PAGE_SPAN = 512, PAGE_HEADS = 8 };
+enum { PAGE_SPAN = 512, PAGE_HEADS = 8, PAGE_BYTES_HEADS = 4, PAGE_BYTES = 512 };
 
 typedef struct page_form {
     gn_view q, k, v, of, at, table;
-    int64_t heads, parts, window;
-    uint32_t slopes, sinks; /* inputs, 0: none */
+    gn_view scales[2];                    /* of keys and values of bytes */
+    int64_t heads, parts, window, format; /* format: a gn_quant, 0: none */
+    uint32_t slopes, sinks;               /* inputs, 0: none */
     double scale, cap;
 } page_form;
 
@@ -10186,13 +10279,16 @@ static page_form page_choose(const emit *e, uint32_t node) {
                     .cap = word_f64(attrs[2]),
                     .window = attrs[3] };
     uint32_t next = 6;
+    if (node_is(e, node, GN_OP_PAGE_ATTENTION_QUANTIZED)) {
+        f.format = attrs[4];
+        for (int i = 0; i < 2; i++) f.scales[i] = *view_of(e, input(e, node, next++));
+    }
     if (attrs[0] & 8) f.slopes = next++;
     if (attrs[0] & 16) f.sinks = next++;
     if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[2] > 1 ? f.q.dims[2] : 1));
     int64_t shared = f.k.dims[1] ? f.q.dims[1] / f.k.dims[1] : 1, keys = f.table.dims[1] * f.k.dims[2];
-    if (page_is_wide(&f))
-        for (int64_t r = 1; r <= PAGE_HEADS; r++)
-            if (shared % r == 0) f.heads = r;
+    for (int64_t r = 1; r <= (f.format ? PAGE_BYTES_HEADS : PAGE_HEADS); r++)
+        if (shared % r == 0 && (f.format || page_is_wide(&f))) f.heads = r;
     /* few rows: keys are cut into parts of a fixed size, joined by a second kernel */
     int64_t blocks = f.q.dims[0] * f.q.dims[1] / (f.heads ? f.heads : 1);
     if (f.window && f.window < keys) keys = f.window;
@@ -10230,8 +10326,31 @@ static void put_page_scores(emit *e, uint32_t node, const page_form *f) {
     text_free(&members);
 }
 
+/* Bytes of one lane lie at a multiple of 16, all of them. */
+static bool page_bytes_are_wide(const gn_view *v) {
+    bool wide = v->dims[3] % 16 == 0 && v->strides[3] == 1 && v->offset % 16 == 0;
+    for (int i = 0; i < 3; i++) wide = wide && v->strides[i] % 16 == 0;
+    return wide;
+}
+
+static void put_page_bytes(text *t, const page_form *f) {
+    int64_t wide = f->k.dims[3] > f->v.dims[3] ? f->k.dims[3] : f->v.dims[3], lanes = 1;
+    while (lanes * 16 < wide) lanes *= 2;
+    put(t, "  enum { FP8 = %d, WIDE = %d, LANES = %lld };\n", f->format == GN_QUANT_FP8_E4M3,
+        page_bytes_are_wide(&f->k) && page_bytes_are_wide(&f->v), (long long)lanes);
+    for (int i = 0; i < 2; i++) {
+        const int64_t *strides = f->scales[i].strides;
+        char which = i ? 'V' : 'K';
+        put(t, "  typedef %s %cST; static const i64 S%cP = %lldll, S%cH = %lldll, S%cS = %lldll;\n",
+            types[f->scales[i].dtype].name, which, which, (long long)strides[0], which, (long long)strides[1], which,
+            (long long)strides[2]);
+    }
+}
+
 static void put_page_type(emit *e, const page_form *f) {
     const gn_view *q = &f->q, *k = &f->k, *v = &f->v;
+    text more = { 0 };
+    if (f->format) put_page_bytes(&more, f);
     put(&e->types,
         "struct @_p { typedef %s T; typedef %s C; typedef %s SI; typedef %s PI; typedef %s TI; typedef @_x X; enum { R "
         "= "
@@ -10249,43 +10368,65 @@ static void put_page_type(emit *e, const page_form *f) {
     put(&e->types,
         "  QN = %lldll, QH = %lldll, QD = %lldll, KP = %lldll, KH = %lldll, KS = %lldll, KD = %lldll, VP = %lldll, VH "
         "= "
-        "%lldll, VS = %lldll, VD = %lldll;\n  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n",
+        "%lldll, VS = %lldll, VD = %lldll;\n%s  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n",
         (long long)q->strides[0], (long long)q->strides[1], (long long)q->strides[2], (long long)k->strides[0],
         (long long)k->strides[1], (long long)k->strides[2], (long long)k->strides[3], (long long)v->strides[0],
-        (long long)v->strides[1], (long long)v->strides[2], (long long)v->strides[3],
+        (long long)v->strides[1], (long long)v->strides[2], (long long)v->strides[3], more.s ? more.s : "",
         (unsigned long long)f64_word(f->scale));
+    e->failed = e->failed || more.failed;
+    text_free(&more);
 }
 
-static void emit_page_attention(emit *e, uint32_t node) {
-    static const char *const names[6] = { "q", "k", "v", "sequences", "positions", "table" };
-    page_form f = page_choose(e, node);
-    const gn_view *views[6] = { &f.q, &f.k, &f.v, &f.of, &f.at, &f.table };
-    const char *type = types[f.q.dtype].name, *compute = types[f.q.dtype].compute;
-    int64_t queries = f.q.dims[0] * f.q.dims[1];
-    char label[96];
-    if (!queries || !f.v.dims[3]) return;
-    put_page_scores(e, node, &f);
-    put_page_type(e, &f);
-    for (uint32_t i = 0; i < 6; i++) emit_node(e, input(e, node, i), types[views[i]->dtype].name, true, names[i]);
-    if (f.parts > 1) emit_pointer(e, compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_node(e, node, type, false, "o");
-    emit_faults(e, node);
-    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, x, o, %s, err, node);\n",
-        f.heads ? "_wide" : "", f.parts > 1 ? "parts" : "0");
-    snprintf(label, sizeof label, "page_attention_%s%s%s%s%s", gn_dtype_name(f.q.dtype), f.window ? "_window" : "",
-             f.cap != 0 ? "_cap" : "", f.slopes ? "_slopes" : "", f.sinks ? "_sinks" : "");
-    emit_launch(e, label, (uint64_t)(queries / (f.heads ? f.heads : 1)), (uint64_t)f.parts, 128);
-    if (f.parts == 1) return;
-    size_t bytes = gn_size_mul(gn_size_mul((size_t)queries, (size_t)f.parts), (size_t)(f.v.dims[3] + 2));
-    bytes = gn_size_mul(bytes, f.q.dtype == GN_F64 ? 8 : 4);
+static void emit_page_join(emit *e, uint32_t node, const page_form *f) {
+    const char *type = types[f->q.dtype].name, *compute = types[f->q.dtype].compute;
+    int64_t queries = f->q.dims[0] * f->q.dims[1];
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)queries, (size_t)f->parts), (size_t)(f->v.dims[3] + 2));
+    bytes = gn_size_mul(bytes, f->q.dtype == GN_F64 ? 8 : 4);
     if (bytes > e->scratch) e->scratch = bytes;
     put(&e->types, "struct @_p { typedef %s T; typedef %s C; enum { E = %lld, PARTS = %lld, WRITTEN = 0 }; };\n", type,
-        compute, (long long)f.v.dims[3], (long long)f.parts);
+        compute, (long long)f->v.dims[3], (long long)f->parts);
     emit_pointer(e, compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, type, false, "o");
     put(&e->body, "  attention_join<@_p>(parts, o);\n");
     emit_launch(e, "attention_join", (uint64_t)queries, 1, 128);
 }
+
+static void emit_page_attention(emit *e, uint32_t node) {
+    static const char *const names[8] = { "q", "k", "v", "sequences", "positions", "table", "ks", "vs" };
+    page_form f = page_choose(e, node);
+    const gn_view *views[8] = { &f.q, &f.k, &f.v, &f.of, &f.at, &f.table, &f.scales[0], &f.scales[1] };
+    const char *type = types[f.q.dtype].name, *compute = types[f.q.dtype].compute;
+    int64_t queries = f.q.dims[0] * f.q.dims[1];
+    char label[96];
+    if (!queries || !f.v.dims[3]) return;
+    if (f.format && (f.k.dims[3] > PAGE_BYTES || f.v.dims[3] > PAGE_BYTES)) {
+        gn_fail(e->fault, GN_UNSUPPORTED, "heads of %lld and %lld elements of 8 bits: the GPU's kernel takes up to %d",
+                (long long)f.k.dims[3], (long long)f.v.dims[3], (int)PAGE_BYTES);
+        e->failed = true;
+        return;
+    }
+    put_page_scores(e, node, &f);
+    put_page_type(e, &f);
+    for (uint32_t i = 0; i < (f.format ? 8 : 6); i++)
+        emit_node(e, input(e, node, i), f.format && (i == 1 || i == 2) ? "u8" : types[views[i]->dtype].name, true,
+                  names[i]);
+    if (f.parts > 1) emit_pointer(e, compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, type, false, "o");
+    emit_faults(e, node);
+    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, %sx, o, %s, err, node);\n",
+        f.format  ? "_bytes"
+        : f.heads ? "_wide"
+                  : "",
+        f.format ? "ks, vs, " : "", f.parts > 1 ? "parts" : "0");
+    snprintf(label, sizeof label, "page_attention_%s%s%s%s%s%s", gn_dtype_name(f.q.dtype),
+             f.format == GN_QUANT_FP8_E4M3 ? "_fp8"
+             : f.format                    ? "_int8"
+                                           : "",
+             f.window ? "_window" : "", f.cap != 0 ? "_cap" : "", f.slopes ? "_slopes" : "", f.sinks ? "_sinks" : "");
+    emit_launch(e, label, (uint64_t)(queries / (f.heads ? f.heads : 1)), (uint64_t)f.parts, 128);
+    if (f.parts > 1) emit_page_join(e, node, &f);
+}
+#define emit_page_attention_quantized emit_page_attention
 
 static void put_page_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
