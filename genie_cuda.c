@@ -6742,6 +6742,254 @@ static void emit_nonzero(emit *e, uint32_t node) {
     emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
 }
 
+/* ---- small matrices, grids, boxes ---- */
+
+static const char solve_text[] =
+    "// Of a block: m (N,W) holds a matrix and beside it what it is solved for. Statements as of the CPU's, so that "
+    "both "
+    "round alike. False: singular or, a Cholesky (root), not positive definite.\n"
+    "D bool solve_eliminate(double *m, int N, int W, bool root, double &det) {\n"
+    "  const int t = threadIdx.x, x = t & 31, y = t >> 5;\n"
+    "  det = 1;\n"
+    "  for (int p = 0; p < N; p++) {\n"
+    "    if (!root) {\n"
+    "      best_of<double, false> b;\n"
+    "      b.init();\n"
+    "      for (int i = p + t; i < N; i += 256) b.take(gn_abs(m[i * W + p]), i);\n"
+    "      b = together<256>(b);\n"
+    "      const int q = (int)b.at;\n"
+    "      if (q != p) {\n"
+    "        det = -det;\n"
+    "        for (int k = p + t; k < W; k += 256) { const double v = m[p * W + k]; m[p * W + k] = m[q * W + k]; "
+    "m[q * W + k] = v; }\n"
+    "        __syncthreads();\n"
+    "      }\n"
+    "    }\n"
+    "    double d = m[p * W + p];\n"
+    "    det = det * d;\n"
+    "    if (root ? !(d > 0) : d == 0) return false;\n"
+    "    if (root) d = gn_sqrt(d);\n"
+    "    __syncthreads();\n"
+    "    if (root && t == 0) m[p * W + p] = d;\n"
+    "    for (int i = p + 1 + t; i < N; i += 256) {\n"
+    "      const double v = m[i * W + p] / d;\n"
+    "      m[i * W + p] = v;\n"
+    "      if (root) m[p * W + i] = v;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    for (int i = p + 1 + y; i < N; i += 8) {\n"
+    "      const double f = m[i * W + p];\n"
+    "      for (int k = p + 1 + x; k < (root ? i + 1 : W); k += 32) m[i * W + k] -= f * m[p * W + k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  return true;\n"
+    "}\n"
+    "D void solve_substitute(double *m, int N, int W, bool upper, bool ones) {\n"
+    "  const int K = W - N;\n"
+    "  for (int s = 0; s < N; s++) {\n"
+    "    const int p = upper ? N - 1 - s : s, first = upper ? 0 : p + 1, all = (upper ? p : N - first) * K;\n"
+    "    for (int k = N + threadIdx.x; k < W && !ones; k += 256) m[p * W + k] /= m[p * W + p];\n"
+    "    __syncthreads();\n"
+    "    for (int j = threadIdx.x; j < all; j += 256) {\n"
+    "      const int i = first + j / K, k = N + j % K;\n"
+    "      m[i * W + k] -= m[i * W + p] * m[p * W + k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "}\n"
+    "// Element i of a grid (…,G1,G2), joined with those of its equal neighbours before it: the larger of two roots "
+    "comes below the smaller. P: T, G1, G2, CORNERS, place(element)\n"
+    "D u32 component_of(volatile u32 *root, u32 i) { while (root[i] != i) i = root[i]; return i; }\n"
+    "template <class P> M void components_join(const typename P::T *a, u64 first, u32 *root, int i) {\n"
+    "  const int z = i / (P::G1 * P::G2), y = i / P::G2 % P::G1, x = i % P::G2;\n"
+    "  for (int k = 0; k < 13; k++) {\n"
+    "    const int c = k / 9 - 1, b = k / 3 % 3 - 1, d = k % 3 - 1;\n"
+    "    if (!P::CORNERS && c * c + b * b + d * d != 1) continue;\n"
+    "    if (z + c < 0 || y + b < 0 || y + b >= P::G1 || x + d < 0 || x + d >= P::G2) continue;\n"
+    "    const int to = i + (c * P::G1 + b) * P::G2 + d;\n"
+    "    if (get(a[P::place(first + i)]) != get(a[P::place(first + to)])) continue;\n"
+    "    u32 high = i, low = to;\n"
+    "    for (;;) {\n"
+    "      high = component_of(root, high);\n"
+    "      low = component_of(root, low);\n"
+    "      if (high == low) break;\n"
+    "      if (high < low) { const u32 v = high; high = low; low = v; }\n"
+    "      if (atomicCAS(root + high, high, low) == high) break;\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// Ends along both axes and the area of a box, and whether two share more than `most`.\n"
+    "struct box { double e[5]; };\n"
+    "template <class T> M box box_of(const T *p, i64 stride, bool centred) {\n"
+    "  box r;\n"
+    "  for (int a = 0; a < 2; a++) {\n"
+    "    const double x = get(p[a * stride]), y = get(p[(a + 2) * stride]);\n"
+    "    const double u = centred ? x - y / 2 : x, v = centred ? x + y / 2 : y;\n"
+    "    r.e[2 * a] = u < v ? u : v;\n"
+    "    r.e[2 * a + 1] = u < v ? v : u;\n"
+    "  }\n"
+    "  r.e[4] = (r.e[1] - r.e[0]) * (r.e[3] - r.e[2]);\n"
+    "  return r;\n"
+    "}\n"
+    "D bool box_hits(const box &a, const box &b, double most) {\n"
+    "  const double h = (a.e[1] < b.e[1] ? a.e[1] : b.e[1]) - (a.e[0] > b.e[0] ? a.e[0] : b.e[0]), w = (a.e[3] < "
+    "b.e[3] ? a.e[3] : b.e[3]) - (a.e[2] > b.e[2] ? a.e[2] : b.e[2]);\n"
+    "  const double both = h > 0 && w > 0 ? h * w : 0, all = a.e[4] + b.e[4] - both;\n"
+    "  return all > 0 && both / all > most;\n"
+    "}\n";
+
+/* Loads the matrices of `v` to columns `at` and on of m. */
+static void put_solve_load(emit *e, const gn_view *v, const char *name, int64_t at, int64_t pitch) {
+    gn_view lead = *v;
+    lead.rank -= 2;
+    gn_view c = gn_view_collapse(&lead);
+    int64_t n = v->dims[lead.rank] * v->dims[lead.rank + 1], columns = v->dims[lead.rank + 1];
+    if (!n) return;
+    put(&e->body, "    for (int i = threadIdx.x; i < %lld; i += 256) m[i / %lld * %lld + %lld + i %% %lld] = get(%s[",
+        (long long)n, (long long)columns, (long long)pitch, (long long)at, (long long)columns, name);
+    put_offset(&e->body, &c, "at", false);
+    put(&e->body, " + i / %lld * %lldll + i %% %lld * %lldll]);\n", (long long)columns,
+        (long long)v->strides[lead.rank], (long long)columns, (long long)v->strides[lead.rank + 1]);
+}
+
+/* A block a matrix at a time, in its shared memory where it fits. */
+static void emit_solve(emit *e, uint32_t node) {
+    enum { SHARED = 40 << 10, SCRATCH = 256 << 20, BLOCKS = 528 };
+    const gn_view *a = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    int64_t kind = attrs_of(e, node)[0], bits = attrs_of(e, node)[1], N = a->dims[a->rank - 1], K = 0;
+    bool two = kind == GN__SOLVE_GENERAL || kind == GN__SOLVE_TRIANGULAR, root = kind == GN__SOLVE_CHOLESKY;
+    gn_view lead = *a;
+    lead.rank -= 2;
+    if (!gn_view_count(out)) {
+        emit_nothing(e);
+        return;
+    }
+    if (two) {
+        const gn_view *b = view_of(e, input(e, node, 1));
+        K = b->dims[b->rank - 1];
+    }
+    int64_t W = N + K, batch = gn_view_count(&lead), bytes = N * W * 8, blocks = batch;
+    bool shared = bytes <= SHARED;
+    const char *type = types[out->dtype].name;
+    if (shared && blocks > 1 << 20) blocks = 1 << 20;
+    if (!shared && blocks > BLOCKS) blocks = BLOCKS;
+    if (!shared && blocks * bytes > SCRATCH) blocks = SCRATCH / bytes > 1 ? SCRATCH / bytes : 1;
+    if (!shared && (size_t)(blocks * bytes) > e->scratch) e->scratch = (size_t)(blocks * bytes);
+    emit_node(e, input(e, node, 0), types[a->dtype].name, true, "a");
+    if (two) emit_node(e, input(e, node, 1), type, true, "b");
+    emit_node(e, node, type, false, "o");
+    if (shared) put(&e->body, "  __shared__ double m[%lld];\n", (long long)(bytes / 8 + 1));
+    else {
+        emit_pointer(e, "double", false, "all", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body, "  double *m = all + (i64)blockIdx.x * %lldll;\n", (long long)(N * W));
+    }
+    put(&e->body, "  for (i64 at = blockIdx.x; at < %lldll; at += gridDim.x) {\n    __syncthreads();\n",
+        (long long)batch);
+    put_solve_load(e, a, "a", 0, W);
+    if (two) put_solve_load(e, view_of(e, input(e, node, 1)), "b", N, W);
+    put(&e->body, "    __syncthreads();\n    double det = 1;\n    bool ok = true;\n");
+    if (kind != GN__SOLVE_TRIANGULAR)
+        put(&e->body, "    ok = solve_eliminate(m, %lld, %lld, %d, det);\n", (long long)N, (long long)W, root);
+    if (two)
+        put(&e->body, "    if (ok) solve_substitute(m, %lld, %lld, %d, %d);\n", (long long)N, (long long)W,
+            kind == GN__SOLVE_GENERAL || (bits & 1), (bits & 2) != 0);
+    if (kind == GN__SOLVE_DET)
+        put(&e->body, "    if (threadIdx.x == 0) { %s v; put(v, cast_to<%s>::of(det)); o[at] = v; }\n  }\n", type,
+            type);
+    else
+        put(&e->body,
+            "    for (int i = threadIdx.x; i < %lld; i += 256) {\n      const int r = i / %lld, k = i %% %lld;\n      "
+            "const double x = !ok ? gn_f64(0x7ff8000000000000ull) : %sm[r * %lld + %lld + k];\n      %s v;\n      "
+            "put(v, cast_to<%s>::of(x));\n      o[at * %lldll + i] = v;\n    }\n  }\n",
+            (long long)(N * (two ? K : N)), (long long)(two ? K : N), (long long)(two ? K : N),
+            root ? "k > r ? 0.0 : " : "", (long long)W, (long long)(two ? N : 0), type, type,
+            (long long)(N * (two ? K : N)));
+    emit_launch(e, root ? "cholesky" : kind == GN__SOLVE_DET ? "det" : "solve", (uint64_t)blocks, 1, 256);
+}
+
+/* Every element its own component, all joined with their neighbours, then each looks up its root. */
+static void emit_components(emit *e, uint32_t node) {
+    static const char *const labels[3] = { "components_begin", "components_join", "components" };
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x);
+    gn_view c = gn_view_collapse(in);
+    int64_t axes = attrs_of(e, node)[0], all = gn_view_count(in), size[3] = { 1, 1, 1 }, n = 1;
+    if (!all) {
+        emit_nothing(e);
+        return;
+    }
+    for (int i = 0; i < axes; i++) n *= size[2 - i] = in->dims[in->rank - 1 - i];
+    int64_t blocks = blocks_for(all, 256) > 1 << 20 ? 1 << 20 : blocks_for(all, 256);
+    if (gn_size_mul((size_t)all, 4) > e->scratch) e->scratch = (size_t)all * 4;
+    for (int pass = 0; pass < 3; pass++) {
+        if (pass == 1) {
+            put(&e->types,
+                "struct @_p { typedef %s T; enum { G1 = %lld, G2 = %lld, CORNERS = %lld };\n  static M i64 place(u64 "
+                "g) { "
+                "return ",
+                types[in->dtype].name, (long long)size[1], (long long)size[2], (long long)attrs_of(e, node)[1]);
+            put_offset(&e->types, &c, "g", false);
+            put(&e->types, "; }\n};\n");
+        }
+        e->rereads = true;
+        if (pass < 2) emit_node(e, x, types[in->dtype].name, true, "a");
+        if (pass == 2) emit_node(e, node, "i64", false, "o");
+        emit_pointer(e, "u32", false, "all", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body,
+            "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < %lldull; g += (u64)gridDim.x * 256) {\n    const "
+            "u64 "
+            "grid = g / %lldull;\n    const u32 i = (u32)(g %% %lldull);\n    u32 *root = all + grid * %lldull;\n",
+            (long long)all, (long long)n, (long long)n, (long long)n);
+        if (pass == 0) {
+            put(&e->body, "    root[i] = get(a[");
+            put_offset(&e->body, &c, "g", is_small(&c));
+            put(&e->body, "]) != 0 ? i : 0xffffffffu;\n  }\n");
+        } else if (pass == 1)
+            put(&e->body,
+                "    if (root[i] != 0xffffffffu) components_join<@_p>(a, grid * %lldull, root, (int)i);\n  }\n",
+                (long long)n);
+        else put(&e->body, "    o[g] = root[i] == 0xffffffffu ? -1 : (i64)component_of(root, i);\n  }\n");
+        emit_launch(e, labels[pass], (uint64_t)blocks, 1, 256);
+    }
+}
+
+/* A block a class: one box after the other in their order, against all that are kept by now at once. */
+static void emit_suppress(emit *e, uint32_t node) {
+    uint32_t boxes = input(e, node, 0), orders = input(e, node, 1);
+    const gn_view *b = view_of(e, boxes), *r = view_of(e, orders), *out = view_of(e, node);
+    const int64_t *attrs = attrs_of(e, node);
+    if (!gn_view_count(out)) {
+        emit_nothing(e);
+        return;
+    }
+    e->rereads = true;
+    emit_node(e, boxes, types[b->dtype].name, true, "b");
+    emit_node(e, orders, types[r->dtype].name, true, "r");
+    emit_node(e, node, "i64", false, "o");
+    emit_faults(e, node);
+    put(&e->body,
+        "  const i64 image = blockIdx.x / %lld, kind = blockIdx.x %% %lld;\n  b += image * %lldll;\n  r += image * "
+        "%lldll + kind * %lldll;\n  o += (i64)blockIdx.x * %lldll;\n  i64 n = 0;\n  for (i64 i = 0; i < %lldll && n < "
+        "%lldll; i++) {\n    const i64 at = r[i * %lldll];\n",
+        (long long)out->dims[1], (long long)out->dims[1], (long long)b->strides[0], (long long)r->strides[0],
+        (long long)r->strides[1], (long long)attrs[0], (long long)r->dims[2], (long long)attrs[0],
+        (long long)r->strides[2]);
+    put(&e->body,
+        "    if (at < -1 || at >= %lldll) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); "
+        "continue; "
+        "}\n    if (at < 0) continue;\n    const box x = box_of(b + at * %lldll, %lldll, %d);\n    int hit = 0;\n    "
+        "for "
+        "(i64 k = threadIdx.x; k < n && !hit; k += 256) hit = box_hits(box_of(b + o[k] * %lldll, %lldll, %d), x, "
+        "gn_f64(0x%llxull));\n    if (__syncthreads_or(hit)) continue;\n    if (threadIdx.x == 0) o[n] = at;\n    "
+        "n++;\n  "
+        "  __syncthreads();\n  }\n  for (i64 k = n + threadIdx.x; k < %lldll; k += 256) o[k] = -1;\n",
+        (long long)b->dims[1], (long long)b->dims[1], (long long)b->strides[1], (long long)b->strides[2], attrs[2] != 0,
+        (long long)b->strides[1], (long long)b->strides[2], attrs[2] != 0, (unsigned long long)attrs[1],
+        (long long)attrs[0]);
+    emit_launch(e, "suppress", (uint64_t)(out->dims[0] * out->dims[1]), 1, 256);
+}
+
 /* ---- rows by the weights of their experts ---- */
 
 enum { EXPERT_ROWS = 16, EXPERT_COLUMNS = 64 }; /* of a block */
@@ -11251,11 +11499,11 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = {
-    shared_text,         random_text,    reduction_text, rows_text, product_text, tensor_text,      sample_text,
-    along_text,          expert_text,    quant_text,     conv_text, pool_text,    interpolate_text, recurrent_text,
-    recurrent_back_text, attention_text, page_text,      one_text,  NULL
-};
+static const char *const prelude[] = { shared_text,      random_text,    reduction_text,      rows_text,
+                                       product_text,     tensor_text,    sample_text,         along_text,
+                                       expert_text,      quant_text,     conv_text,           pool_text,
+                                       interpolate_text, recurrent_text, recurrent_back_text, attention_text,
+                                       page_text,        one_text,       solve_text,          NULL };
 static const char *const hopper[] = { warpgroup_text, wgmma_text, sgemm_text, warpgroup_attention_text, NULL };
 
 static uint64_t hash_of_code(void) {
