@@ -6135,8 +6135,12 @@ typedef struct gn__cut { /* scratch of the latest cut; `part` points into it */
     GN__ARRAY(uint32_t, where); /* part node of each context node that is marked */
     GN__ARRAY(uint64_t, seen);  /* open addressing over the part's nodes: serial of the cut, 1 + node; its room is
                                    n_seen */
+    GN__ARRAY(uint32_t, roots); /* what was asked for: context nodes of outs, then of updates */
     uint32_t serial;
-    bool hinted; /* of any node */
+    uint32_t plan, step, n_graph; /* 1 + index of its plan, 0: it serves no further step; the step that used it last,
+                                     and nodes which that had then */
+    uint64_t shared;              /* nodes that had an equal one */
+    bool hinted, labelled;        /* of any node */
     gn_part part;
 } gn__cut;
 
@@ -6146,9 +6150,13 @@ struct gn_ctx {
                        time */
     bool open;
     gn_result status;
-    uint32_t gen; /* last generation given out, rising for ever */
-    uint32_t opened_gen, step_gen;
-    uint32_t max_nodes;
+    uint32_t gen;                              /* last generation given out, rising for ever */
+    uint32_t opened_gen, step_gen, former_gen; /* former: of the step before */
+    uint32_t max_nodes, n_former;
+    bool follows;  /* each node of this step is what the step before had in its place, and those yet to come still lie
+                      behind it */
+    bool unlike;   /* the next step cannot follow this one: a slot has come or gone */
+    bool labelled; /* gn_label was called in this step */
     gn_desc desc;
     gn__watch watch;
     gn_exec exec;
@@ -6344,9 +6352,30 @@ static void gn__node_refused(gn_ctx *g, gn__loc at, const char *op, gn_dtype dty
 }
 GN__COLD_END
 
+/* A program builds the same nodes in every step. As long as each is what the step before had in its place, it stays as
+   it lies there: the same op on the same inputs has the same type. This is where that node lies; NULL, and for the rest
+   of the step, when the next one is another. */
+GN__INLINE gn__node *gn__node_former(gn_ctx *g, gn__loc at, int op, const gn__hint *hint, int n_in, int n_attrs) {
+    gn__node *n = &g->nodes[g->n_nodes];
+    if (!g->follows) return NULL;
+    g->follows = g->n_nodes < g->n_former && n->op == op && n->line == (uint32_t)at.line && n->file == at.file &&
+                 n->n_ins == n_in && n->n_attrs == n_attrs && memcmp(&n->hint, hint, sizeof *hint) == 0;
+    return g->follows ? n : NULL;
+}
+
+static uint32_t gn__node_again(gn_ctx *g, gn__node *n) {
+    n->value = 0;
+    n->slot = n->extra = n->label = 0;
+    n->committed = false;
+    if (g->watch.fn) gn__node_told(g, n->op);
+    g->stats.nodes_built++;
+    return (uint32_t)g->n_nodes++;
+}
+
 /* A node with room for its inputs and attributes; 0 without memory or past the limit. `shape`: interned. */
 static uint32_t gn__node_shaped(gn_ctx *g, gn__loc at, int op, gn_dtype dtype, uint32_t shape, int n_in, int n_attrs) {
     bool full = g->n_nodes >= g->max_nodes;
+    g->follows = false;
     if (full || shape == UINT32_MAX || !GN__GROW(g, nodes, 1) || !GN__GROW(g, ins, (size_t)n_in) ||
         !GN__GROW(g, attrs, (size_t)n_attrs)) {
         gn__node_refused(g, at, op == GN_OP_FAILED ? "" : gn__ops[op].name, dtype, shape, full);
@@ -6423,9 +6452,22 @@ GN__COLD_END
 
 enum { GN__MAX_INPUTS = 255 };
 
+/* The node that the step before had in this place, when it is the one; else 0. */
+GN__INLINE uint32_t gn__build_again(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_t *in, int n_attrs,
+                                    const int64_t *attrs) {
+    gn__node *n = gn__node_former(g, at, op, &g->hint, n_in, n_attrs);
+    if (!n) return 0;
+    for (int i = 0; i < n_in; i++) g->follows &= g->ins[n->ins + (uint32_t)i] == in[i];
+    for (int i = 0; i < n_attrs; i++) g->follows &= g->attrs[n->attrs + (uint32_t)i] == attrs[i];
+    if (!g->follows) return 0;
+    g->n_ins += (size_t)n_in;
+    g->n_attrs += (size_t)n_attrs;
+    return gn__node_again(g, n);
+}
+
 /* The builder. Inputs are node indices of g. */
-static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_t *in, int n_attrs,
-                          const int64_t *attrs) {
+GN__NOINLINE static uint32_t gn__build_new(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_t *in, int n_attrs,
+                                           const int64_t *attrs) {
     gn__type types[GN__MAX_INPUTS], out;
     gn_fault f;
     if (n_in > GN__MAX_INPUTS)
@@ -6450,6 +6492,12 @@ static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_
     }
     for (int i = 0; i < n_attrs; i++) g->attrs[g->n_attrs++] = attrs[i];
     return id;
+}
+
+static uint32_t gn__build(gn_ctx *g, gn__loc at, int op, int n_in, const uint32_t *in, int n_attrs,
+                          const int64_t *attrs) {
+    uint32_t again = gn__build_again(g, at, op, n_in, in, n_attrs, attrs);
+    return again ? again : gn__build_new(g, at, op, n_in, in, n_attrs, attrs);
 }
 
 static uint32_t gn__cast_to(gn_ctx *g, gn__loc at, uint32_t a, gn_dtype d) {
@@ -6477,6 +6525,15 @@ static uint32_t gn__build_promoted(gn_ctx *g, gn__loc at, int op, int n_in, cons
 
 /* ---- leaves ---- */
 
+static uint32_t gn__leaf_new(gn_ctx *g, gn__loc at, int op, const gn__type *t, const gn__hint *hint) {
+    gn__node *n = gn__node_former(g, at, op, hint, 0, 0);
+    if (n && n->dtype == (uint8_t)t->dtype && gn__shape_equal(&g->shapes[n->shape], &t->shape))
+        return gn__node_again(g, n);
+    uint32_t id = gn__node_new(g, at, op, t, 0, 0);
+    if (id) g->nodes[id].hint = *hint;
+    return id;
+}
+
 static uint32_t gn__data_leaf(gn_ctx *g, gn__loc at, const gn__type *t, const void *host, const void *small,
                               size_t small_bytes) {
     char text[GN__DIMS_TEXT];
@@ -6488,7 +6545,7 @@ static uint32_t gn__data_leaf(gn_ctx *g, gn__loc at, const gn__type *t, const vo
         return gn__failed_with(g, at, GN_OP_DATA, GN_BAD_ARGUMENT, "the data is NULL: %s",
                                gn__type_text(t, text, sizeof text));
     GN__READABLE(host, gn__type_bytes(t));
-    uint32_t id = GN__GROW(g, data, 1) ? gn__node_new(g, at, GN_OP_DATA, t, 0, 0) : 0;
+    uint32_t id = GN__GROW(g, data, 1) ? gn__leaf_new(g, at, GN_OP_DATA, t, &g->hint) : 0;
     if (!id) {
         gn__node_refused(g, at, gn__ops[GN_OP_DATA].name, t->dtype, gn__shape_intern(g, &t->shape), false);
         return 0;
@@ -6543,15 +6600,17 @@ GN__COLD_END
 static uint32_t gn__slot_leaf(gn_ctx *g, uint32_t slot) {
     gn__slot *s = &g->slots[slot];
     if (s->leaf && s->leaf_gen == g->step_gen && s->leaf_version == s->version) return s->leaf;
-    uint32_t id = gn__node_new(g, s->at, gn__op_leaf(s->kind), &s->type, 0, 0);
+    gn__hint hint = s->hint;
+    hint.phase = g->hint.phase;
+    bool other = g->follows && g->n_nodes < g->n_former && g->nodes[g->n_nodes].slot != slot + 1;
+    if (other) g->follows = false;
+    uint32_t id = gn__leaf_new(g, s->at, gn__op_leaf(s->kind), &s->type, &hint);
     if (!id) return 0;
     gn__node *n = &g->nodes[id];
     n->leaf = (uint8_t)s->kind;
     n->slot = slot + 1;
     n->extra = s->version;
     n->label = s->label;
-    n->hint = s->hint;
-    n->hint.phase = g->hint.phase;
     s->leaf = id;
     s->leaf_gen = g->step_gen;
     s->leaf_version = s->version;
@@ -6761,8 +6820,10 @@ static bool gn__cut_reserve(gn_ctx *g) {
     }
     c->serial++;
     c->hinted = false;
+    c->plan = 0;
+    c->shared = 0;
     c->n_nodes = c->n_ins = c->n_attrs = c->n_dims = c->n_args = c->n_outs = c->n_updates = c->n_ids = c->n_where =
-        c->n_hints = 0;
+        c->n_hints = c->n_roots = 0;
     return GN__GROW(c, where, g->n_nodes);
 }
 
@@ -6875,7 +6936,7 @@ static void gn__cut_share(gn_ctx *g, uint32_t id) {
         c->n_nodes--;
         c->n_ids--;
         c->n_hints--;
-        g->stats.nodes_shared++;
+        c->shared++;
         return;
     }
     c->seen[at] = ((uint64_t)c->serial << 32) | c->n_nodes;
@@ -6912,16 +6973,22 @@ GN__NOINLINE static gn_result gn__cut_collect(gn_ctx *g, uint32_t *out_bad) {
 static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uint32_t *out_bad) {
     gn__cut *c = &g->cut;
     *out_bad = 0;
-    if (!gn__cut_reserve(g) || !GN__GROW(c, outs, (size_t)n_roots) || !GN__GROW(c, updates, g->n_pending))
+    if (!gn__cut_reserve(g) || !GN__GROW(c, outs, (size_t)n_roots) || !GN__GROW(c, updates, g->n_pending) ||
+        !GN__GROW(c, roots, (size_t)n_roots + g->n_pending))
         return GN_OUT_OF_MEMORY;
     for (int i = 0; i < n_roots; i++) GN__MARK(c, roots[i]);
     for (size_t i = 0; i < g->n_pending; i++) GN__MARK(c, g->slots[g->pending[i]].pending);
     gn__cut_mark(g);
     gn_result r = gn__cut_collect(g, out_bad);
+    g->stats.nodes_shared += c->shared;
     if (r != GN_OK) return r;
-    for (int i = 0; i < n_roots; i++) c->outs[c->n_outs++] = c->where[roots[i]];
+    for (int i = 0; i < n_roots; i++) {
+        c->roots[c->n_roots++] = roots[i];
+        c->outs[c->n_outs++] = c->where[roots[i]];
+    }
     for (size_t i = 0; i < g->n_pending; i++) {
         gn__slot *slot = &g->slots[g->pending[i]];
+        c->roots[c->n_roots++] = slot->pending;
         c->updates[c->n_updates++] = (gn_part_update){ g->pending[i], slot->gen, c->where[slot->pending] };
     }
     c->part = (gn_part){ 0,
@@ -6941,6 +7008,27 @@ static gn_result gn__cut_make(gn_ctx *g, const uint32_t *roots, int n_roots, uin
                          c->updates,
                          c->hinted ? c->hints : NULL };
     return GN_OK;
+}
+
+/* The latest cut is also that of these roots and the pending updates: this step has built the nodes of the one before
+   so far, which asked for the same, before anything of either had been computed. */
+static bool gn__cut_again(gn_ctx *g, const uint32_t *roots, int n_roots) {
+    gn__cut *c = &g->cut;
+    bool same = c->plan && g->follows && !g->step_ran && (c->step == g->former_gen || c->step == g->step_gen) &&
+                c->n_graph == g->n_nodes && c->n_outs == (size_t)n_roots && c->n_updates == g->n_pending;
+    for (int i = 0; i < n_roots && same; i++) same = c->roots[i] == roots[i];
+    for (size_t i = 0; i < g->n_pending && same; i++)
+        same = c->updates[i].slot == g->pending[i] && c->roots[c->n_outs + i] == g->slots[g->pending[i]].pending;
+    if (same) g->stats.nodes_shared += c->shared;
+    return same;
+}
+
+/* The cut has this plan, and may serve the step after. */
+static void gn__cut_keep(gn_ctx *g, uint32_t plan) {
+    gn__cut *c = &g->cut;
+    c->plan = g->step_ran ? 0 : plan;
+    c->step = g->step_gen;
+    c->n_graph = (uint32_t)g->n_nodes;
 }
 
 /* Parts that differ in hints alone have one hash, for hints do not travel, and plans of their own. */
@@ -8581,15 +8669,16 @@ GN__DEFINE_REACH(f64_avx2, double, uint64_t, , GN__W_FAR, GN__W_QUOTIENT, GN__TA
                 b[i] = (int32_t)(c < most ? c : most);                                   \
             }                                                                            \
     } while (0)
-#define GN__MAP_I64_OF(T)                                                                                \
-    do {                                                                                                 \
-        const T *a = (const T *)x;                                                                       \
-        int64_t *b = (int64_t *)y, most = gn__f64_int(INFINITY, to), least = gn__f64_int(-INFINITY, to); \
-        T low = (T)least, above = to == GN_U32 ? (T)4294967296.0 : (T)9223372036854775808.0;             \
-        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                                                 \
-            T v = a[i];                                                                                  \
-            b[i] = v != v ? 0 : v <= low ? least : v >= above ? most : (int64_t)v;                       \
-        }                                                                                                \
+#define GN__MAP_I64_OF(T)                                                                       \
+    do {                                                                                        \
+        const T *a = (const T *)x;                                                              \
+        int64_t *b = (int64_t *)y, most = gn__f64_int(INFINITY, to);                            \
+        double least = (double)gn__f64_int(-INFINITY, to), above = (double)(most >> 1) * 2 + 2; \
+        GN__ONE_BY_ONE for (int64_t i = 0; i < n; i++) {                                        \
+            double v = (double)a[i], c = v < above ? v : 0;                                     \
+            int64_t r = (int64_t)(c > least ? c : least);                                       \
+            b[i] = v >= above ? most : r;                                                       \
+        }                                                                                       \
     } while (0)
 #define GN__MAP_INT(from_t, to_t)                                          \
     do {                                                                   \
@@ -8637,6 +8726,13 @@ GN__DEFINE_CAST(base, )
 GN__OLD_END
 #if GN__X86
 GN__DEFINE_CAST(avx2, GN__TARGET_AVX2)
+/* Floats to 64-bit integers, for which only AVX-512 has an instruction. */
+GN__TARGET_AVX512 static void gn__tile_cast_long(void *restrict y, gn_dtype to, const void *restrict x, bool wide,
+                                                 int64_t n) {
+    n &= ~(int64_t)(GN__TILE_STEP - 1);
+    if (wide) GN__MAP_I64_OF(double);
+    else GN__MAP_I64_OF(float);
+}
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -8664,7 +8760,11 @@ static void gn__tile_cast(gn__isa isa, bool stored, void *restrict y, gn_dtype t
                           gn_dtype from, int64_t n) {
 #if GN__X86
     bool odd = from == GN_F64 && (to == GN_F16 || to == GN_BF16) && isa >= GN__ISA_AVX2;
+    uint8_t compute = gn__dtypes[from].compute;
+    bool floats = compute == GN__F32 || compute == GN__F64;
     if (odd) gn__f64_odd((float *)y, (const double *)x, n);
+    else if (isa == GN__ISA_AVX512 && floats && gn__dtypes[to].compute == GN__I64)
+        gn__tile_cast_long(y, to, x, compute == GN__F64, n);
     else if (isa >= GN__ISA_AVX2) gn__tile_cast_avx2(y, to, x, from, n);
     else
 #endif
@@ -18587,14 +18687,24 @@ static gn_result gn__infer_nonzero(const gn__infer_call *c) {
 
 GN__COLD_END
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize,vect-cost-model=dynamic")
+#endif
 /* Which of n elements, at most GN__CHUNK, are not 0. */
 static void gn__set_flags(uint8_t *set, gn_dtype d, const char *p, int64_t stride, int64_t n) {
     union {
         float s[GN__CHUNK];
         double f[GN__CHUNK];
+        int32_t w[GN__CHUNK];
         int64_t i[GN__CHUNK];
     } x;
-    if (d == GN_F64) {
+    if (gn__bytes_of(d) == 1 && stride == 1)
+        for (int64_t i = 0; i < n; i++) set[i] = p[i] != 0;
+    else if (gn__dtypes[d].compute == GN__I32) {
+        gn__load_i32(x.w, d, p, stride, n);
+        for (int64_t i = 0; i < n; i++) set[i] = x.w[i] != 0;
+    } else if (d == GN_F64) {
         gn__load_f64(x.f, d, p, stride, n);
         for (int64_t i = 0; i < n; i++) set[i] = x.f[i] != 0;
     } else if (gn__is_float(d)) {
@@ -18605,12 +18715,25 @@ static void gn__set_flags(uint8_t *set, gn_dtype d, const char *p, int64_t strid
         for (int64_t i = 0; i < n; i++) set[i] = x.i[i] != 0;
     }
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 
 /* The places of n elements of a row that begins at `at` and is read from its element `first` on: each is written where
    the next one that is not 0 goes. How many are there then; bound + 1: one too many. */
 static int64_t gn__nonzero_put(const uint8_t *set, int64_t n, const int64_t *at, int rank, int64_t first, int64_t *out,
                                int64_t found, int64_t bound) {
-    for (int64_t i = 0; i < n; i++) {
+    int64_t i = 0;
+    if (rank == 1)
+        for (; i < n && bound - found >= 8 && i + 8 <= n; i += 8) {
+            uint64_t eight;
+            memcpy(&eight, set + i, 8);
+            for (int l = 0; l < 8 && eight; l++) {
+                out[found] = first + i + l;
+                found += set[i + l];
+            }
+        }
+    for (; i < n; i++) {
         if (found == bound) {
             if (set[i]) return bound + 1;
             continue;
@@ -25288,6 +25411,7 @@ typedef struct gn__loop {
     size_t reg_bytes;  /* of one register: they lie side by side, so that they spread over all sets of a cache */
     int narrow;        /* bytes of each element of registers that hold integers as they lie in memory, 0: they do not */
     int64_t tile;      /* elements */
+    uint64_t stored;   /* gn__loop_stored */
     bool streams;      /* the result is larger than caches: it is written past them */
     int64_t failed_at; /* first tile that failed, INT64_MAX: none; under the pool's lock, as the next two */
     gn_result failed;
@@ -25463,6 +25587,22 @@ static bool gn__op_has_far(int op) {
 static bool gn__op_chooses(uint16_t op) {
     return gn__op_has(op, GN_COMPARES) || op == GN_OP_WHERE || op == GN_OP_MINIMUM || op == GN_OP_MAXIMUM ||
            op == GN_OP_AND || op == GN_OP_OR || op == GN_OP_XOR;
+}
+
+/* As bits, those of n instructions whose results what stores them rounds or wraps: the last, and what only goes into a
+   WHERE of them. */
+static uint64_t gn__loop_stored(const gn_instr *in, uint32_t n) {
+    uint64_t stored = (uint64_t)1 << (n - 1) % 64;
+    for (uint32_t i = n - 1; i-- > 0 && n <= 64;) {
+        bool only = true;
+        for (uint32_t l = i + 1; l < n && only; l++) {
+            bool chosen = in[l].op == GN_OP_WHERE && (stored >> l & 1) && in[l].src[0] != in[i].dst;
+            for (int k = 0; k < 3; k++) only = only && (chosen || in[l].src[k] != in[i].dst);
+            if (in[l].dst == in[i].dst) break;
+        }
+        if (only) stored |= (uint64_t)1 << i;
+    }
+    return stored;
 }
 
 /* One instruction on the n elements of a tile and what is behind them up to a whole step. After each op narrow integers
@@ -25651,7 +25791,7 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         gn_result r = GN_OK;
         if (kept && lands && x[0] != to) memcpy(to, x[0], (size_t)bytes);
         else if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
-        else if (!kept) r = gn__loop_instr(in, isa, i == last, now[in->dst], x, n);
+        else if (!kept) r = gn__loop_instr(in, isa, i == last || (i < 64 && j->stored >> i & 1), now[in->dst], x, n);
         if (r != GN_OK) {
             *out_node = in->node;
             return r;
@@ -25727,6 +25867,7 @@ static gn__loop gn__loop_of(gn__run *r, const gn_kernel_step *step) {
                    .out = gn__run_view(r, step->node),
                    .reg_bytes = gn__loop_reg_bytes(&r->plan->layout, step),
                    .narrow = gn__loop_narrow_bytes(r, step),
+                   .stored = gn__loop_stored(r->plan->layout.instrs + step->instr, step->n_instrs),
                    .failed_at = INT64_MAX,
                    .failed = GN_OK,
                    .node = GN_NO_NODE };
@@ -34108,7 +34249,7 @@ static gn_result gn__error_node(gn_ctx *g, const gn_fault *f, const char *file, 
 GN__COLD_END
 
 /* The node a handle names; 0 with *out_why set when it names none. */
-static uint32_t gn__resolve(gn_ctx *g, gn_tensor t, gn_result *out_why) {
+GN__INLINE uint32_t gn__resolve(gn_ctx *g, gn_tensor t, gn_result *out_why) {
     *out_why = GN_OK;
     if (t.ctx != g || !t.id) *out_why = t.ctx ? GN_MIXED_CONTEXTS : GN_BAD_ARGUMENT;
     else if (t.gen < g->opened_gen) *out_why = GN_CLOSED_CONTEXT;
@@ -34426,11 +34567,17 @@ static void gn__bind_args(const gn_ctx *g, gn_arg *args) {
 static gn__plan *gn__plan_ready(gn_ctx *g, const uint32_t *roots, int n, gn_result *out_r) {
     uint32_t bad;
     uint64_t begin = gn__span_begin();
-    *out_r = gn__cut_make(g, roots, n, &bad);
+    bool again = gn__cut_again(g, roots, n);
+    *out_r = again ? GN_OK : gn__cut_make(g, roots, n, &bad);
     gn_trace_end(GN_STAGE_PLAN, "cut", begin, 0, NULL);
     if (*out_r != GN_OK) gn__cut_error(g, *out_r, bad);
-    if (*out_r == GN_OK) *out_r = gn__slots_upload(g, &g->cut.part);
-    return *out_r == GN_OK ? gn__plan_of(g, out_r) : NULL;
+    if (*out_r == GN_OK && !again) *out_r = gn__slots_upload(g, &g->cut.part);
+    gn__plan *plan = again ? &g->plans[g->cut.plan - 1] : *out_r == GN_OK ? gn__plan_of(g, out_r) : NULL;
+    if (again) g->stats.plans_found++;
+    if (plan && (!again || g->labelled || g->cut.labelled)) gn__plan_note(g, plan->origins);
+    g->cut.labelled = g->labelled;
+    if (plan) gn__cut_keep(g, (uint32_t)(plan - g->plans) + 1);
+    return plan;
 }
 
 /* later: when it is not NULL the run is not waited for, and it is told what to wait for. */
@@ -34460,7 +34607,6 @@ static gn_result gn__submit(gn_ctx *g, const uint32_t *roots, gn_out *outs, int 
     if (!plan && (failed || r == GN_CANCELLED)) gn__pending_drop(g); /* this one is not tried again */
     if (!plan) return r;
     gn__plan_follows(g, plan);
-    gn__plan_note(g, plan->origins);
     gn_arg *args = (gn_arg *)gn_alloc((p->n_args + 1) * sizeof *args);
     if (!args) return gn__error_set(g, GN_OUT_OF_MEMORY, "", "no memory for a step");
     gn__bind_args(g, args);
@@ -34481,12 +34627,16 @@ static void gn__step_clear(gn_ctx *g) {
     for (size_t i = 0; i < g->n_data; i++) gn_free(g->data[i].owned);
     gn__pending_drop(g);
     g->n_data = g->n_ins = g->n_attrs = 0;
+    g->n_former = (uint32_t)g->n_nodes;
     g->n_nodes = g->n_errors = 1;
     g->errors[0].result = GN_OK;
     g->n_random = g->random_leaf = g->failed_effect = 0;
-    g->step_ran = false;
+    g->step_ran = g->labelled = false;
     g->run_counter++;
+    g->former_gen = g->step_gen;
     g->step_gen = ++g->gen;
+    g->follows = !g->unlike;
+    g->unlike = false;
 }
 
 GN__COLD_END
@@ -34843,11 +34993,11 @@ static void gn__context_free(gn_ctx *g) {
     for (size_t i = 0; i < g->n_labels; i++) gn_free(g->labels[i]);
     for (size_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)g->slots[i].host);
-    void *arrays[] = { g->nodes,       g->ins,          g->attrs,     g->shapes,    g->data,        g->errors,
-                       g->labels,      g->slots,        g->pending,   g->plans,     g->shape_table, g->plan_table,
-                       g->label_table, g->cut.nodes,    g->cut.ins,   g->cut.attrs, g->cut.dims,    g->cut.args,
-                       g->cut.outs,    g->cut.updates,  g->cut.hints, g->cut.ids,   g->cut.marks,   g->cut.where,
-                       g->cut.seen,    g->device_names, g->recordings };
+    void *arrays[] = { g->nodes,       g->ins,         g->attrs,        g->shapes,    g->data,        g->errors,
+                       g->labels,      g->slots,       g->pending,      g->plans,     g->shape_table, g->plan_table,
+                       g->label_table, g->cut.nodes,   g->cut.ins,      g->cut.attrs, g->cut.dims,    g->cut.args,
+                       g->cut.outs,    g->cut.updates, g->cut.hints,    g->cut.ids,   g->cut.marks,   g->cut.where,
+                       g->cut.seen,    g->cut.roots,   g->device_names, g->recordings };
     for (size_t i = 0; i < GN__LENGTH(arrays); i++) gn_free(arrays[i]);
     gn__account_close(g->plan_account);
 }
@@ -34916,6 +35066,8 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     s->kind = kind;
     s->gen = ++g->gen;
     s->hint = g->hint;
+    g->follows = false;
+    g->unlike = true;
     s->at = at;
     s->label = gn__label_intern(g, label);
     return (gn_tensor){ g, (uint32_t)slot | GN__SLOT_BIT, s->gen };
@@ -35629,6 +35781,8 @@ gn_result gn_release(gn_tensor slot) {
     gn__trace_end(g, "gn_release", begin, 0);
     if (s->kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)s->host);
     memset(s, 0, sizeof *s);
+    g->follows = false;
+    g->unlike = true;
     return GN_OK;
 }
 
@@ -36293,6 +36447,7 @@ gn_tensor gn_label(gn_tensor t, const char *label) {
     uint32_t id = gn__resolve(g, t, &why);
     if (why != GN_OK || !id) return t;
     uint32_t text = gn__label_intern(g, label);
+    g->labelled = true;
     if (g->nodes[id].op != GN_OP_FAILED || !g->nodes[id].label) g->nodes[id].label = text;
     if (t.id & GN__SLOT_BIT) g->slots[t.id & ~GN__SLOT_BIT].label = text;
     return t;
@@ -36598,6 +36753,21 @@ gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *desc, con
 }
 GN__PLAIN_END
 
+/* True with the tensor's type; false with what to return instead in *out_bad. */
+static bool gn__known(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
+    gn__loc at = { file, line };
+    uint32_t x;
+    if (!gn__usable(a.ctx)) {
+        *out_bad = gn__dead(at, op, a.ctx, &a, 1);
+        return false;
+    }
+    gn__inputs_named(a.ctx, at, op, &a, 1, &x);
+    *out_bad = gn__handle(a.ctx, x);
+    if (a.ctx->nodes[x].op == GN_OP_FAILED) return false;
+    *out = gn__type_of(a.ctx, x);
+    return true;
+}
+
 GN__PLAIN_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose
@@ -36629,21 +36799,6 @@ static gn_tensor gn__refuse(const char *file, int line, gn_ctx *g, const gn_tens
 }
 #define GN__OF(a) (a).ctx, &(a), 1
 #define GN__OF_BOTH(a, b) (a).ctx, (const gn_tensor[2]){ a, b }, 2
-
-/* True with the tensor's type; false with what to return instead in *out_bad. */
-static bool gn__known(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
-    gn__loc at = { file, line };
-    uint32_t x;
-    if (!gn__usable(a.ctx)) {
-        *out_bad = gn__dead(at, op, a.ctx, &a, 1);
-        return false;
-    }
-    gn__inputs_named(a.ctx, at, op, &a, 1, &x);
-    *out_bad = gn__handle(a.ctx, x);
-    if (a.ctx->nodes[x].op == GN_OP_FAILED) return false;
-    *out = gn__type_of(a.ctx, x);
-    return true;
-}
 
 /* The same for floats alone. */
 static bool gn__known_float(const char *file, int line, const char *op, gn_tensor a, gn__type *out,

@@ -375,6 +375,12 @@ TEST(nonzero_of_every_dtype_and_layout_is_that_of_a_plain_loop) {
             }
             for (int64_t k = 2 * count; k < 2 * count + 10; k++) wrong += positions[k] != -1;
             CHECK_INT(wrong, 0);
+            gn_tensor row = gn_nonzero(gn_reshape(x, GN_SHAPE(all)), count + 5);
+            REQUIRE(gn_read(row, positions, (size_t)(count + 5) * sizeof *positions) == GN_OK);
+            for (int64_t k = 0, at = 0; k < all; k++)
+                if (read_back[k] != 0) wrong += positions[at++] != k;
+            for (int64_t k = count; k < count + 5; k++) wrong += positions[k] != -1;
+            CHECK_INT(wrong, 0);
             CHECK_RESULT(gn_read(gn_nonzero(x, count), positions, (size_t)count * 2 * sizeof *positions), GN_OK);
             CHECK_RESULT(gn_read(gn_nonzero(gn_reshape(x, GN_SHAPE(all)), count - 1), positions,
                                  (size_t)(count - 1) * sizeof *positions),

@@ -787,7 +787,7 @@ static gn_tensor build_written(gn_ctx *g, const job *j, void **data) {
     case W_OTHER_AXIS: return gn_matmul(gn_softmax(gn_mul_c(gn_matmul(q, kt), 0.17), -2), v);
     /* one row of scores becomes T */
     case W_SPREAD:
-        s = gn_matmul(gn_slice(q, 2, 0, 1, 1), kt);
+        s = gn_mul_c(gn_matmul(gn_slice(q, 2, 0, 1, 1), kt), 0.17);
         return gn_matmul(gn_softmax(gn_add(s, written_input(g, j->d, GN_SHAPE(T, S), data[3])), -1), v);
     default: return build_reshaped(g, j, data, q, k, v);
     }

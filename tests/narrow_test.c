@@ -316,6 +316,57 @@ TEST(generators_of_narrow_floats_round_once) {
     gn_close(g);
 }
 
+/* What a choice takes may be rounded after it: no bit differs from rounding each result. */
+TEST(choices_between_narrow_floats_are_as_of_rounded_ones) {
+    enum { N = 4099 };
+    static uint16_t fused[N], apart[N];
+    static double wide[2][N];
+    for (int i = 0; i < 2 * N; i++) wide[i / N][i % N] = i % 97 == 5 ? NAN : sin(i * 12.9) * exp2(i % 41 - 28);
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    for (int k = 0; k < 2; k++) {
+        gn_tensor a = gn_cast(gn_data(g, GN_F64, GN_SHAPE(N), wide[0]), k ? GN_BF16 : GN_F16);
+        gn_tensor b = gn_cast(gn_data(g, GN_F64, GN_SHAPE(N), wide[1]), k ? GN_BF16 : GN_F16);
+        gn_tensor product = gn_mul(a, b), sum = gn_add(a, b),
+                  both = gn_where(gn_lt(a, b), product, gn_where(gn_gt(a, sum), sum, b));
+        CHECK(gn_read(gn_add(gn_where(gn_gt(a, product), both, product), a), fused, sizeof fused) == GN_OK);
+        CHECK(gn_realize(&product, 1) == GN_OK && gn_realize(&sum, 1) == GN_OK);
+        both = gn_where(gn_lt(a, b), product, gn_where(gn_gt(a, sum), sum, b));
+        CHECK(gn_realize(&both, 1) == GN_OK);
+        CHECK(gn_read(gn_add(gn_where(gn_gt(a, product), both, product), a), apart, sizeof apart) == GN_OK);
+        CHECK(memcmp(fused, apart, sizeof fused) == 0);
+        CHECK(gn_read(gn_leaky_relu(a, 0.1), fused, sizeof fused) == GN_OK);
+        product = gn_mul_c(a, 0.1);
+        CHECK(gn_realize(&product, 1) == GN_OK);
+        CHECK(gn_read(gn_where(gn_lt(a, gn_mul_c(a, 0)), product, a), apart, sizeof apart) == GN_OK);
+        CHECK(memcmp(fused, apart, sizeof fused) == 0);
+    }
+    gn_close(g);
+}
+
+TEST(floats_to_long_integers_saturate) {
+    enum { N = 71 };
+    static const double edges[] = { 0,      -0.0,     0.5,       -0.5,    -1.5,     4294967040.0, 4294967296.0,
+                                    0x1p62, -0x1p62,  0x1p63,    -0x1p63, 0x1p64,   -0x1p64,      1e300,
+                                    -1e300, INFINITY, -INFINITY, NAN,     16777217, -3.999,       2147483648.0 };
+    static double x[N];
+    static float f[N];
+    static int64_t got[N];
+    static uint32_t small[N];
+    for (int i = 0; i < N; i++) f[i] = (float)(x[i] = edges[i % TEST_COUNT(edges)]);
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    for (int k = 0; k < 2; k++) {
+        gn_tensor t = gn_data(g, k ? GN_F32 : GN_F64, GN_SHAPE(N), k ? (const void *)f : x);
+        CHECK(gn_read(gn_cast(t, GN_I64), got, sizeof got) == GN_OK);
+        CHECK(gn_read(gn_cast(t, GN_U32), small, sizeof small) == GN_OK);
+        for (int i = 0; i < N; i++) {
+            double v = k ? (double)f[i] : x[i];
+            CHECK(got[i] == (v != v ? 0 : v >= 0x1p63 ? INT64_MAX : v <= -0x1p63 ? INT64_MIN : (int64_t)v));
+            CHECK(small[i] == (v != v || v <= 0 ? 0 : v >= 0x1p32 ? UINT32_MAX : (uint32_t)v));
+        }
+    }
+    gn_close(g);
+}
+
 /* Bytes times a few vectors, on both sides, wrapping; rows on both sides of what a vector and a block take. */
 TEST(products_of_bytes_with_few_vectors_wrap) {
     enum { M = 67, K = 331, MOST = 3 };
@@ -351,6 +402,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(extremes_of_bytes_are_exact),
         TEST_ENTRY(extremes_and_sums_of_small_windows_are_exact),
         TEST_ENTRY(generators_of_narrow_floats_round_once),
+        TEST_ENTRY(choices_between_narrow_floats_are_as_of_rounded_ones),
+        TEST_ENTRY(floats_to_long_integers_saturate),
         TEST_ENTRY(products_of_bytes_with_few_vectors_wrap),
     };
     test_begin(argc, argv);

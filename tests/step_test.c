@@ -1,5 +1,5 @@
 /* Recorded steps: equal bits and states with the same step built anew, on this CPU, through a server and over two
- * devices; what a run costs and sends; what ends them; wrong use.
+ * devices; what a run costs and sends; what ends them; wrong use. Built steps beside the steps before them.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -420,6 +420,128 @@ TEST(the_null_executor_runs_recorded_steps_without_values) {
     gn_close(g);
 }
 
+/* ---- built steps that begin, or are, as the one before: what is kept of it changes no value ---- */
+
+enum { CODE = 24, WIDE = 3, SLOTS = 2 };
+static int pick(int n) { return (int)test_random_int(0, n - 1); }
+
+typedef struct instruction {
+    int kind, a, b, number;
+} instruction;
+typedef struct machine {
+    gn_ctx *g;
+    gn_tensor state[SLOTS], weight[SLOTS], version[SLOTS]; /* version: to build on in this step */
+    int32_t states[SLOTS][WIDE], next[SLOTS][WIDE], weights[SLOTS][WIDE];
+    int wide[SLOTS]; /* elements of a weight: 1 or WIDE */
+    gn_tensor node[CODE];
+    int32_t value[CODE][WIDE], data[CODE][WIDE];
+    int first, n;
+} machine;
+
+static void machine_weight(machine *m, int i) {
+    if (m->weight[i].ctx) CHECK_RESULT(gn_release(m->weight[i]), GN_OK);
+    m->wide[i] = pick(2) ? WIDE : 1;
+    for (int k = 0; k < WIDE; k++) m->weights[i][k] = k < m->wide[i] ? pick(100) : m->weights[i][0];
+    m->weight[i] = gn_weight(m->g, GN_I32, GN_SHAPE(m->wide[i]), m->weights[i], "w");
+}
+
+static void machine_put(machine *m, gn_tensor t, const int32_t *value) {
+    m->node[m->n] = t;
+    memcpy(m->value[m->n++], value, sizeof *m->value);
+}
+
+/* A read takes the assigned versions too; what was built before is not built on after it. */
+static void machine_read(machine *m, int at) {
+    int32_t out[WIDE];
+    gn_info info;
+    if (m->first == m->n) return;
+    gn_tensor t = m->node[m->first + at % (m->n - m->first)];
+    CHECK_RESULT(gn_describe(t, &info), GN_OK);
+    CHECK_RESULT(gn_read(t, out, info.bytes), GN_OK);
+    for (size_t k = 0; k < info.bytes / 4; k++)
+        if (!CHECK_INT(out[k], m->value[m->first + at % (m->n - m->first)][k])) return;
+    memcpy(m->states, m->next, sizeof m->next);
+    for (int i = 0; i < SLOTS; i++) m->version[i] = m->state[i];
+    m->first = m->n;
+    if (pick(6) == 0) machine_weight(m, pick(SLOTS));
+}
+
+static void machine_run_one(machine *m, instruction c) {
+    int have = m->n - m->first, slot = c.number % SLOTS;
+    int32_t y[WIDE];
+    if (c.kind < 3 || have == 0) { /* data, a state, a weight */
+        for (int k = 0; k < WIDE; k++) m->data[m->n][k] = pick(1000);
+        if (c.kind == 1) machine_put(m, m->version[slot], m->next[slot]);
+        else if (c.kind == 2) machine_put(m, m->weight[slot], m->weights[slot]);
+        else machine_put(m, gn_data(m->g, GN_I32, GN_SHAPE(WIDE), m->data[m->n]), m->data[m->n]);
+        return;
+    }
+    int a = m->first + c.a % have, b = m->first + c.b % have;
+    for (int k = 0; k < WIDE; k++) {
+        uint32_t p = (uint32_t)m->value[a][k], q = (uint32_t)m->value[b][k], old = (uint32_t)m->next[slot][k];
+        y[k] = (int32_t)(c.kind == 3 ? p + q : c.kind == 4 ? p * q : c.kind == 5 ? p - (uint32_t)c.number : p + old);
+    }
+    if (c.kind == 3) machine_put(m, gn_add(m->node[a], m->node[b]), y);
+    else if (c.kind == 4) machine_put(m, gn_mul(m->node[a], m->node[b]), y);
+    else if (c.kind == 5) machine_put(m, gn_sub_c(m->node[a], c.number), y);
+    else if (c.kind == 6) {
+        m->version[slot] = gn_assign(m->version[slot], gn_add(m->node[a], m->version[slot]));
+        memcpy(m->next[slot], y, sizeof y);
+        machine_put(m, m->version[slot], y);
+    } else if (c.kind == 7) machine_read(m, c.a);
+    else gn_label(m->node[a], c.number % 2 ? "one" : "other");
+}
+
+static void machine_check(const char *where) {
+    machine m = { .g = open_on(where) };
+    instruction code[CODE] = { { 0 } };
+    for (int i = 0; i < SLOTS; i++) {
+        machine_weight(&m, i);
+        m.version[i] = m.state[i] = gn_state(m.g, GN_I32, GN_SHAPE(WIDE), NULL, "state");
+    }
+    for (int step = 0, n = test_rounds(1500); step < n; step++) {
+        int changes = step == 0 ? CODE : pick(3) ? 0 : pick(4);
+        for (int i = 0; i < changes; i++)
+            code[step ? pick(CODE) : i] = (instruction){ pick(pick(3) ? 7 : 9), pick(CODE), pick(CODE), pick(5) };
+        if (pick(12) == 0) machine_weight(&m, pick(SLOTS));
+        m.first = m.n = 0;
+        for (int i = 0; i < CODE; i++) machine_run_one(&m, code[i]);
+        if (pick(4)) machine_read(&m, step ? code[0].a : 0);
+        if (!CHECK_RESULT(gn_step(m.g), GN_OK)) break;
+        memcpy(m.states, m.next, sizeof m.next);
+        for (int i = 0; i < SLOTS; i++) m.version[i] = m.state[i];
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        int32_t out[WIDE];
+        CHECK_RESULT(gn_read(m.state[i], out, sizeof out), GN_OK);
+        for (int k = 0; k < WIDE; k++) CHECK_INT(out[k], m.states[i][k]);
+    }
+    gn_stats s;
+    gn_get_stats(m.g, &s);
+    CHECK(s.plans_found > s.plans_made);
+    gn_close(m.g);
+}
+
+TEST(steps_like_those_before_them_compute_their_own_values_on_this_cpu) { machine_check("cpu"); }
+TEST(steps_like_those_before_them_compute_their_own_values_through_a_server) { machine_check("remote"); }
+
+TEST(an_error_tells_the_label_of_this_step) {
+    gn_ctx *g = open_on("cpu");
+    const float rows[4] = { 1, 2, 3, 4 };
+    gn_tensor table = gn_weight(g, GN_F32, GN_SHAPE(4, 1), rows, "rows");
+    const char *const labels[4] = { "first", NULL, "third", "fourth" };
+    for (int32_t i = 0; i < 4; i++) {
+        int32_t at = i == 3 ? 9 : i;
+        float out;
+        gn_tensor y = gn_embedding(table, gn_data(g, GN_I32, GN_SHAPE(1), &at));
+        if (labels[i]) gn_label(y, labels[i]);
+        CHECK_RESULT(gn_read(y, &out, sizeof out), i < 3 ? GN_OK : GN_INDEX_OUT_OF_RANGE);
+        if (i == 3) CHECK_STR(gn_last_error(g)->label, "fourth");
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(recorded_steps_compute_the_bits_of_built_ones_on_this_cpu),
@@ -437,6 +559,9 @@ int main(int argc, char **argv) {
         TEST_ENTRY(what_cannot_be_recorded_is_refused_and_the_step_stands),
         TEST_ENTRY(runs_answer_misuse),
         TEST_ENTRY(the_null_executor_runs_recorded_steps_without_values),
+        TEST_ENTRY(steps_like_those_before_them_compute_their_own_values_on_this_cpu),
+        TEST_ENTRY(steps_like_those_before_them_compute_their_own_values_through_a_server),
+        TEST_ENTRY(an_error_tells_the_label_of_this_step),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));
