@@ -220,6 +220,72 @@ static void ox_suppress(onnx__call *c) {
     ox_out(c, 0, gn_concat(parts, 2, 1));
 }
 
+/* ---- n-grams ---- */
+
+typedef struct ox_grams {
+    const int64_t *pool, *first, *place; /* runs of n numbers; by n where its runs begin; by run where it is counted */
+    int n_pool, n_first, n_place;
+    int64_t least, most, skips, width;
+} ox_grams;
+
+static bool ox_read_grams(onnx__call *c, ox_grams *g) {
+    *g = (ox_grams){ .least = ox_int(c, "min_gram_length", 0),
+                     .most = ox_int(c, "max_gram_length", 0),
+                     .skips = ox_int(c, "max_skip_count", 0) };
+    int64_t runs = 0;
+    g->pool = ox_ints(c, "pool_int64s", &g->n_pool);
+    g->first = ox_ints(c, "ngram_counts", &g->n_first);
+    g->place = ox_ints(c, "ngram_indexes", &g->n_place);
+    bool fits = g->pool && g->first && g->place && g->least >= 1 && g->least <= g->most && g->most <= g->n_first &&
+                g->skips >= 0;
+    for (int n = 0; fits && n < g->n_first; n++) {
+        int64_t end = n + 1 < g->n_first ? g->first[n + 1] : g->n_pool, size = end - g->first[n];
+        fits = g->first[n] >= 0 && size >= 0 && end <= g->n_pool && size % (n + 1) == 0;
+        runs += fits ? size / (n + 1) : 0;
+    }
+    for (int i = 0; fits && i < g->n_place; i++) {
+        fits = g->place[i] >= 0 && g->place[i] < ONNX__FOLD / 4;
+        if (fits && g->place[i] >= g->width) g->width = g->place[i] + 1;
+    }
+    if (!fits || runs != g->n_place) onnx__no(c, "its n-grams of numbers do not fit their counts and places");
+    else if (!ox_text_is(c, "mode", "TF", "")) onnx__no(c, "only the mode TF is built");
+    return !c->failed;
+}
+
+/* Counts the runs of a row x (n) with `step` between their numbers. */
+static void ox_count_grams(const ox_grams *g, const int64_t *x, int64_t n, int64_t step, float *count) {
+    int64_t run = 0;
+    for (int64_t size = 1; size <= g->n_first; size++) {
+        int64_t end = size < g->n_first ? g->first[size] : g->n_pool;
+        for (int64_t p = g->first[size - 1]; p < end; p += size, run++)
+            for (int64_t i = 0; size >= g->least && size <= g->most && i < n && (size - 1) <= (n - 1 - i) / step; i++) {
+                int64_t k = 0;
+                while (k < size && x[i + k * step] == g->pool[p + k]) k++;
+                if (k == size && (size > 1 || step == 1)) count[g->place[run]] += 1;
+            }
+    }
+}
+
+/* How often each of the n-grams is in a row (…,C), with up to max_skip_count numbers left out between each two. */
+static void ox_grams_of(onnx__call *c) {
+    ox_grams g;
+    int n;
+    gn_shape s = ox_in_shape(c, 0);
+    const int64_t *x = ox_host_ints(c, 0, &n);
+    if (s.rank < 1 || s.rank > 2) onnx__no(c, "an input of rank %d", s.rank);
+    if (c->failed || !ox_read_grams(c, &g)) return;
+    int64_t C = s.dims[s.rank - 1], rows = s.rank > 1 ? s.dims[0] : 1;
+    if (g.width && rows > ONNX__FOLD / 4 / g.width)
+        onnx__no(c, "%" PRId64 " rows of %" PRId64 " counts", rows, g.width);
+    if (c->failed) return;
+    float *count = onnx__alloc(c->s, (size_t)(rows * g.width + 1) * sizeof *count);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t step = 1; step <= g.skips + 1 && step <= (C > 1 ? C : 1); step++)
+            ox_count_grams(&g, x + r * C, C, step, count + r * g.width);
+    s.dims[s.rank - 1] = g.width;
+    ox_out_host(c, 0, ONNX_FLOAT, s, count);
+}
+
 /* ---- bits ---- */
 
 /* The same bits as another type of the same width. */

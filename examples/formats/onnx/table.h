@@ -135,6 +135,7 @@ static const onnx__op onnx__ops[] = {
     ONNX__OP("STFT", 17, 0, ox_stft),
     ONNX__OP("SwiGLU", 28, 0, ox_swiglu),
     ONNX__OP("TopK", 1, ONNX__WRAPS, ox_top_k),
+    ONNX__OP("TfIdfVectorizer", 9, ONNX__ON_HOST, ox_grams_of),
     ONNX__OP("Unique", 11, ONNX__ON_HOST, ox_unique),
     ONNX__OP("Upsample", 7, 0, ox_resize_op),
     ONNX__OP("ai.onnx.ml:ArrayFeatureExtractor", 1, 0, ox_array_feature),
