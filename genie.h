@@ -489,6 +489,12 @@ typedef struct gn_desc {
                                 was sent (1 MiB at most). It may call gn_cancel and nothing else of the context. NULL:
                                 nobody is told. A device of this machine is no server */
     void *progress_user;
+    bool batch_invariant; /* a row's numbers do not depend on which rows are computed beside it: gn_linear, gn_matmul by
+                             a matrix, their quantised forms, gn_expert_linear, gn_attention, gn_page_attention and
+                             reductions of rows give a sequence the same bits alone and in any batch, and however its
+                             prompt is cut. Slower: one query costs as many kernels of tiles, a prompt is attended row
+                             by row. Part of the identity. One device; a server that does not know it is refused
+                             (GN_UNSUPPORTED) */
 } gn_desc;
 
 /* Opens a context; desc may be NULL. Never returns NULL: a context that failed to open answers every call with the
@@ -2599,6 +2605,7 @@ typedef struct gn_exec_desc {
     void *log_user;
     const gn_flag *cancel; /* stays valid until close; NULL: nobody ends work early */
     const char *tenant;    /* of a server's session: whose it is; NULL: the program's own */
+    bool batch_invariant;  /* as of a context */
 } gn_exec_desc;
 
 /* ---- transport: an ordered byte stream to one peer ---- */
@@ -3282,8 +3289,8 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
 #define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
-#define GN__PLAIN_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#define GN__PLAIN_END _Pragma("GCC pop_options")
+#define GN__PLAIN_BEGIN GN__COLD_BEGIN
+#define GN__PLAIN_END GN__COLD_END
 #define GN__ONCE_BEGIN GN__PLAIN_BEGIN
 #define GN__ONCE_END GN__PLAIN_END
 #else
@@ -4079,6 +4086,7 @@ typedef struct gn__pool {
     uint32_t joined;  /* threads that came to the current round */
     bool light;       /* what runs now is known to take less than waking: threads that sleep sleep on */
     uint64_t work_us; /* what the rounds took since the caller set it to 0, added up over threads */
+    bool invariant;   /* a row's numbers do not depend on how many there are: gn_desc.batch_invariant */
 } gn__pool;
 
 GN__INLINE void gn__pause(void) {
@@ -9403,7 +9411,8 @@ typedef struct gn__kernels {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=fast") /* vectors are written out */
+/* vectors are written out; a short loop that crosses a boundary takes up to twice the time */
+#pragma GCC optimize("O2,no-tree-vectorize,align-loops=32,fp-contract=fast")
 #endif
 #if defined(__clang__)
 #define GN__CONTRACT _Pragma("STDC FP_CONTRACT ON")
@@ -10235,7 +10244,7 @@ typedef struct gn__products {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,no-tree-vectorize,fp-contract=off")
+#pragma GCC optimize("O2,no-tree-vectorize,align-loops=32,fp-contract=off")
 #endif
 #if defined(__GNUC__) || defined(__clang__)
 #define GN__PROD_ROWS(W, ROWS, WIDER)                                                    \
@@ -10364,7 +10373,9 @@ typedef struct gn__products {
     }
 #endif
 GN__SMALL_BEGIN
+GN__OLD_BEGIN
 GN__DEFINE_PRODUCTS(base, , 2, 2, GN__PROD_SPLIT, GN__PROD_WIDER)
+GN__OLD_END
 GN__SMALL_END
 #if GN__X86
 GN__DEFINE_PRODUCTS(avx2, GN__TARGET_AVX2, 4, 4, GN__PROD_FUSED, GN__PROD_WIDER256)
@@ -10944,7 +10955,8 @@ static void gn__reduce_how(gn__reduce_job *j, int64_t width) {
     j->products = !sums && !best && !j->integer;
     j->runs = j->integer || (best && j->columns);
     bool most = j->kind == GN__REDUCE_MAX || j->kind == GN__REDUCE_MIN;
-    bool sums_few = j->floats && j->compute == GN__F32 && j->n <= GN__LANES && j->n > 0;
+    bool steady = j->c->pool && j->c->pool->invariant;
+    bool sums_few = j->floats && j->compute == GN__F32 && j->n <= GN__LANES && j->n > 0 && !steady;
     j->few = ((best && j->n <= 64) || sums_few) && !j->columns && j->inner <= 16 && gn__view_count(&j->c->out) >= 64;
     if (j->few) j->kept = gn__view_collapse(&j->kept);
     most = most && !j->few;
@@ -11153,7 +11165,7 @@ static gn__lines gn__lines_of(const gn__call *c, int64_t axis_attr, int kind) {
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 /* y = x - sub; y = x / by; the largest, NaN if there is one */
 static void gn__minus_f64(double *y, const double *x, double sub, int64_t n) {
@@ -11253,7 +11265,7 @@ enum { GN__SOFTMAX_ROOM = 1 << 16 }; /* elements of a block of columns */
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC push_options
-#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,fp-contract=off")
+#pragma GCC optimize("O2,tree-loop-vectorize,vect-cost-model=dynamic,no-trapping-math,align-loops=32,fp-contract=off")
 #endif
 /* Lines side by side: m columns of n rows, to the bits that gn__softmax_line_S gives. y holds n m elements and, for a
    logarithm, e as many; else both are one. */
@@ -12170,7 +12182,8 @@ static bool gn__gemm_panels(gn__gemm_job *j, gn__pool *pool) {
 
 /* By shape alone: the order of additions is another. */
 enum { GN__GEMV_FEW = 4 };
-static bool gn__gemm_is_thin(const gn__gemm *g) {
+static bool gn__gemm_is_thin(const gn__gemm *g, const gn__pool *pool) {
+    if (pool && pool->invariant) return false;
     uint8_t compute = gn__dtypes[g->dtype].compute;
     int64_t few = GN__MIN(g->m, g->n), many = GN__MAX(g->m, g->n);
     bool tiny = few == GN__GEMV_FEW && g->k <= 64 && many <= 64;
@@ -12738,9 +12751,9 @@ static bool gn__gemm_run(const gn__gemm *g, gn__pool *pool) {
     gn__gemm copy = *g;
     copy.pool = pool;
     if (g->m == 0 || g->n == 0) return true;
-    if (pool && pool->blas && gn__is_for_blas(g) && !g->win) return gn__gemm_blas(g, pool->blas);
+    if (pool && pool->blas && !pool->invariant && gn__is_for_blas(g) && !g->win) return gn__gemm_blas(g, pool->blas);
     gn__gemm_job j = { .g = &copy, .kernels = gn__kernels_of(pool) };
-    if (gn__gemm_is_thin(g) && !g->win) return gn__gemv_run(&copy, pool);
+    if (gn__gemm_is_thin(g, pool) && !g->win) return gn__gemv_run(&copy, pool);
 #if GN__X86
     if (gn__gemm_is_bytes(g, pool)) return gn__gemv_bytes(&copy, pool);
 #endif
@@ -12802,8 +12815,8 @@ static gn_result gn__matmul(const gn__call *c, const gn_view *bias) {
     gn_view ba = gn__view_broadcast(&a, batch, dims), bb = gn__view_broadcast(&b, batch, dims);
     int64_t n_batch = 1;
     for (int i = 0; i < batch; i++) n_batch *= dims[i];
-    bool blas = c->pool && c->pool->blas && gn__is_for_blas(&g), ok = true;
-    if (n_batch > 1 && !blas && !gn__gemm_is_thin(&g) && gn__gemm_is_small(&g)) {
+    bool blas = c->pool && c->pool->blas && !c->pool->invariant && gn__is_for_blas(&g), ok = true;
+    if (n_batch > 1 && !blas && !gn__gemm_is_thin(&g, c->pool) && gn__gemm_is_small(&g)) {
         ba = gn__view_collapse(&ba);
         bb = gn__view_collapse(&bb);
         gn__batch t = { &g, &ba, &bb, c->out.p, c->pool, 0 };
@@ -15340,7 +15353,7 @@ static gn_result gn__cpu_attention(const gn__call *c) {
     if (j.length < least || j.length > S)
         return gn_fail(c->fault, GN_INDEX_OUT_OF_RANGE, "length %lld is outside %lld to %lld", (long long)j.length,
                        (long long)least, (long long)S);
-    bool tiles = gn__dtypes[c->out.dtype].compute == GN__F32 && T >= GN__TILE_FEW &&
+    bool tiles = gn__dtypes[c->out.dtype].compute == GN__F32 && T >= GN__TILE_FEW && !(c->pool && c->pool->invariant) &&
                  c->in[0].dims[3] <= GN__TILE_WIDE && c->in[2].dims[3] <= GN__TILE_WIDE;
     if (gn__view_count(&c->out) && tiles)
         gn__pool_for(c->pool, dims[0] * dims[1] * ((T + GN__TILE_QUERIES - 1) / GN__TILE_QUERIES), 1,
@@ -16420,7 +16433,8 @@ static void gn__quant_few_range(void *arg, int64_t begin, int64_t end) {
     const gn__kernels *kernels = gn__kernels_of(j->c->pool);
     size_t each = gn__quant_row_floats(q);
     int64_t bytes = (int64_t)gn__bytes_of(j->c->out.dtype);
-    gn__quant_dot_fn dot = j->m <= 2 ? gn__quant_dot_of(q, j->c->pool) : NULL;
+    bool steady = j->c->pool && j->c->pool->invariant;
+    gn__quant_dot_fn dot = j->m <= 2 || steady ? gn__quant_dot_of(q, j->c->pool) : NULL;
     bool turns = GN__X86 && dot == gn__quant_dot_4 && dot != gn__quant_dot;
     const float *x = j->x;
     float y[GN__QUANT_FEW][GN__QUANT_SIDE],
@@ -16522,7 +16536,7 @@ static gn_result gn__cpu_linear_quantized(const gn__call *c) {
     gn_view lead = c->in[0];
     lead.rank--;
     int64_t m = gn__view_count(&lead), bytes = (int64_t)gn__bytes_of(lead.dtype), step = lead.strides[lead.rank],
-            piece = GN__MIN(m, (int64_t)GN__QUANT_DEEP);
+            piece = GN__MIN(m, c->pool && c->pool->invariant ? (int64_t)GN__QUANT_FEW : (int64_t)GN__QUANT_DEEP);
     const gn_view *b = c->attrs[1] & 4 ? &c->in[c->n_in - 1] : NULL;
     gn__quant_job j = { .q = &q, .c = c };
     gn__atomic_store(&j.failed, 0);
@@ -17599,6 +17613,31 @@ typedef struct gn__recurrent {
         for (int64_t l = 0; l < n && slope; l++) slope[l] = (by); \
         for (int64_t l = 0; l < n; l++) y[l] = (value);           \
         break;
+/* those that recurrent networks seldom take */
+#define GN__DEFINE_RARE(S, T)                                                                                \
+    GN__NOINLINE static void gn__cell_rare_##S(int64_t kind, T alpha, T beta, const T *in, T *y, T *slope,   \
+                                               int64_t n) {                                                  \
+        switch (kind) {                                                                                      \
+            GN__BEND_CASE(RELU, in[l]<0 ? 0 : in[l], in[l]> 0)                                               \
+            GN__BEND_CASE(SOFTSIGN, y[l], (1 - (y[l] < 0 ? -y[l] : y[l])) * (1 - (y[l] < 0 ? -y[l] : y[l]))) \
+            GN__BEND_CASE(LEAKY_RELU, in[l] > 0 ? in[l] : alpha * in[l], in[l] > 0 ? 1 : alpha)              \
+            GN__BEND_CASE(ELU, in[l] > 0 ? in[l] : alpha * y[l], in[l] > 0 ? 1 : alpha * (y[l] + 1))         \
+            GN__BEND_CASE(AFFINE, alpha *in[l] + beta, alpha)                                                \
+            GN__BEND_CASE(SCALED_TANH, alpha *y[l], alpha *beta *(1 - y[l] * y[l]))                          \
+            GN__BEND_CASE(THRESHOLDED_RELU, in[l] > alpha ? in[l] : 0, in[l] > alpha)                        \
+            GN__BEND_CASE(HARD_SIGMOID,                                                                      \
+                          alpha *in[l] + beta < 0    ? 0                                                     \
+                          : alpha * in[l] + beta > 1 ? 1                                                     \
+                                                     : alpha * in[l] + beta,                                 \
+                          alpha * in[l] + beta > 0 && alpha * in[l] + beta < 1 ? alpha : 0)                  \
+        default: break;                                                                                      \
+        }                                                                                                    \
+    }
+GN__COLD_BEGIN
+GN__DEFINE_RARE(f32, float)
+GN__DEFINE_RARE(f64, double)
+GN__COLD_END
+#undef GN__DEFINE_RARE
 #define GN__DEFINE_BEND(S, T, COMPUTE)                                                                             \
     GN__NOINLINE static void gn__cell_tile_##S(const gn__recurrent *j, int op, const T *x, T *y, int64_t n) {      \
         const double none[2] = { 0, 0 };                                                                           \
@@ -17622,20 +17661,10 @@ typedef struct gn__recurrent {
         switch (a[0]) {                                                                                            \
             GN__BEND_CASE(TANH, y[l], 1 - y[l] * y[l])                                                             \
             GN__BEND_CASE(SIGMOID, y[l], y[l] * (1 - y[l]))                                                        \
-            GN__BEND_CASE(RELU, in[l]<0 ? 0 : in[l], in[l]> 0)                                                     \
-            GN__BEND_CASE(SOFTSIGN, y[l], (1 - (y[l] < 0 ? -y[l] : y[l])) * (1 - (y[l] < 0 ? -y[l] : y[l])))       \
-            GN__BEND_CASE(LEAKY_RELU, in[l] > 0 ? in[l] : alpha * in[l], in[l] > 0 ? 1 : alpha)                    \
-            GN__BEND_CASE(ELU, in[l] > 0 ? in[l] : alpha * y[l], in[l] > 0 ? 1 : alpha * (y[l] + 1))               \
-            GN__BEND_CASE(AFFINE, alpha *in[l] + beta, alpha)                                                      \
-            GN__BEND_CASE(SCALED_TANH, alpha *y[l], alpha *beta *(1 - y[l] * y[l]))                                \
-            GN__BEND_CASE(THRESHOLDED_RELU, in[l] > alpha ? in[l] : 0, in[l] > alpha)                              \
-            GN__BEND_CASE(HARD_SIGMOID,                                                                            \
-                          alpha *in[l] + beta < 0    ? 0                                                           \
-                          : alpha * in[l] + beta > 1 ? 1                                                           \
-                                                     : alpha * in[l] + beta,                                       \
-                          alpha * in[l] + beta > 0 && alpha * in[l] + beta < 1 ? alpha : 0)                        \
-        default: /* softplus */                                                                                    \
+        case GN_ACTIVATION_SOFTPLUS:                                                                               \
             if (slope) gn__cell_tile_##S(j, GN_OP_SIGMOID, in, slope, n);                                          \
+            break;                                                                                                 \
+        default: gn__cell_rare_##S(a[0], alpha, beta, in, y, slope, n);                                            \
         }                                                                                                          \
         for (int64_t l = 0; l < n && slope; l++) slope[l] = x[l] > most || x[l] < -most ? 0 : slope[l];            \
     }
@@ -23671,7 +23700,8 @@ enum {
     GN__FEATURE_COUNTS = 128,
     GN__FEATURE_TRACE = 256,
     GN__FEATURE_QUERY = 512,
-    GN__FEATURES = 1023
+    GN__FEATURE_INVARIANT = 1024 /* a row's numbers do not depend on those beside it */,
+    GN__FEATURES = 2047
 };
 
 enum { GN__FILL_ZEROS, GN__FILL_BYTES, GN__FILL_DIGEST, GN__FILL__COUNT }; /* where a slot's first value comes from */
@@ -26169,8 +26199,8 @@ static void gn__cpu_describe(void *self, gn_device_info *out) {
     const gn__pool *pool = &((const gn__cpu *)self)->pool;
     char blas[96] = "own";
     if (pool->blas) gn__blas_identity(pool->blas, blas, sizeof blas);
-    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s compiler ",
-                     gn__isa_names[pool->isa], blas, libm);
+    int n = snprintf(out->identity, sizeof out->identity, "cpu genie " GN_VERSION " isa %s blas %s libm %s%s compiler ",
+                     gn__isa_names[pool->isa], blas, libm, pool->invariant ? " batch invariant" : "");
 #if defined(__VERSION__)
     if (n > 0 && (size_t)n < sizeof out->identity)
         gn__copy_text(out->identity + n, sizeof out->identity - (size_t)n, __VERSION__);
@@ -26359,6 +26389,7 @@ static gn_result gn__cpu_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f) 
     }
     c->stats = d->stats;
     c->pool.cancel = d->cancel;
+    c->pool.invariant = d->batch_invariant;
     bool measure;
     gn_result r = gn__blas_open(c->pool.n_threads + 1, &c->pool.blas, &measure, f);
     if (r == GN_OK && measure && c->pool.blas) r = gn__blas_choose(c, c->pool.blas, d, f);
@@ -31020,6 +31051,12 @@ static gn_result gn__remote_handle_hello(gn__remote *r, const gn__msg *m, gn_fau
         return gn__remote_lose(r, &fault, f);
     }
     r->link.codecs = (d.codecs & (gn__net ? gn__net->codecs : 0)) | 1u;
+    if (r->features & ~d.features & GN__FEATURE_INVARIANT) {
+        gn_fail(&fault, GN_UNSUPPORTED,
+                "%s does not know gn_desc.batch_invariant: take a newer server, or open the context without it",
+                r->link.info.peer);
+        return gn__remote_lose(r, &fault, f);
+    }
     r->features &= d.features;
     if (r->features & GN__FEATURE_RENEW) r->link.t.i->renew(r->link.t.self);
     r->link.in.frame_max = GN__FRAME_MAX;
@@ -31157,7 +31194,8 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     r->opened_us = gn_now_us();
     r->features = GN__FEATURE_FALLBACK | GN__FEATURE_LABEL | GN__FEATURE_COUNTS | GN__FEATURE_ALIVE |
                   GN__FEATURE_TRACE | GN__FEATURE_QUERY | GN__FEATURE_CANCEL | (several ? GN__FEATURE_COSTS : 0u) |
-                  (desc && desc->strict ? GN__FEATURE_STRICT : 0u);
+                  (desc && desc->strict ? GN__FEATURE_STRICT : 0u) |
+                  (desc && desc->batch_invariant ? GN__FEATURE_INVARIANT : 0u);
     if (desc) {
         r->log = desc->log;
         r->log_user = desc->log_user;
@@ -33330,7 +33368,8 @@ static gn_result gn__session_device(gn__session *s, const gn__span *wanted, gn_f
                        gn__session_note,
                        s,
                        &s->cancel,
-                       s->tenant };
+                       s->tenant,
+                       (s->features & GN__FEATURE_INVARIANT) != 0 };
     return gn__exec_open(&d, &s->exec, f);
 }
 
@@ -33922,7 +33961,8 @@ static gn_result gn__server_add_device(gn_server *server, const char *text, size
                        server->desc.log,
                        server->desc.log_user,
                        NULL,
-                       NULL };
+                       NULL,
+                       false };
     gn_result e = gn__exec_open(&d, &exec, f);
     if (e) return e;
     if (!server->desc.no_costs) gn__measure(exec, &d, 0, &server->costs[server->n_devices]);
@@ -33992,7 +34032,8 @@ static gn_result gn__server_warm_plan(gn_server *server, const uint8_t *p, size_
                            server->desc.log,
                            server->desc.log_user,
                            NULL,
-                           NULL };
+                           NULL,
+                           false };
         e = gn__exec_open(&d, &exec, f);
         if (!e) e = exec.i->plan_make(exec.self, part, &plan, f);
         if (!e) exec.i->plan_destroy(exec.self, plan);
@@ -34677,9 +34718,9 @@ static gn_ctx *gn__context_alloc(void) {
 }
 
 static void gn__exec_desc_of(const gn_ctx *g, gn_exec_desc *out, const char *device, gn_stats *stats) {
-    *out = (gn_exec_desc){ device,           g->desc.threads, g->desc.deadline_ms,
-                           g->desc.strict,   stats,           g->desc.log,
-                           g->desc.log_user, &g->cancel,      NULL };
+    *out =
+        (gn_exec_desc){ device,      g->desc.threads,  g->desc.deadline_ms, g->desc.strict, stats,
+                        g->desc.log, g->desc.log_user, &g->cancel,          NULL,           g->desc.batch_invariant };
 }
 
 static const char *gn__device_list(const gn_desc *desc) {
@@ -34922,6 +34963,10 @@ static gn_result gn__places_open(gn_ctx *g, const gn__places *places, gn_fault *
     if ((int)g->desc.policy < 0 || g->desc.policy >= GN_POLICY__COUNT) {
         gn__places_close(places, 0);
         return gn_fail(f, GN_BAD_ARGUMENT, "policy %d is not known", (int)g->desc.policy);
+    }
+    if (places->n != 1 && g->desc.batch_invariant) {
+        gn__places_close(places, 0);
+        return gn_fail(f, GN_UNSUPPORTED, "gn_desc.batch_invariant holds on one device, and %u are named", places->n);
     }
     if (places->n != 1) return gn__places_open_all(g, places, f);
     gn_result r = gn__place_open(g, places, 0, &g->stats, &one, f);

@@ -87,7 +87,7 @@
  * NVIDIA's. */
 
 /* Raised whenever the meaning of a generated kernel changes: part of the cache's key and of the executor's identity. */
-#define GN__CU_GENERATOR 24
+#define GN__CU_GENERATOR 25
 
 typedef unsigned long long gn__cu_ptr; /* device memory */
 typedef void *gn__cu_handle;
@@ -193,6 +193,8 @@ static struct {
     /* from 12.0 on, else NULL */
     int (*tensor_map)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *,
                       const unsigned *, int, int, int, int);
+    int (*window_map)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const int *, const int *,
+                      unsigned, unsigned, const unsigned *, int, int, int, int);
 #define GN__X(name, symbol, args) int(*name) args;
     GN__CU_DRIVER(GN__X)
     struct {
@@ -338,6 +340,7 @@ static bool load_driver(void) {
 #undef GN__X
     if (!cu.real.cuLaunchKernelEx) cu.cuLaunchKernelEx = NULL;
     if (!driver_symbol("cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", &cu.tensor_map)) cu.tensor_map = NULL;
+    if (!driver_symbol("cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2col", &cu.window_map)) cu.window_map = NULL;
     int r = cu.cuInit(0);
     if (r != 0) {
         const char *text = NULL;
@@ -1617,6 +1620,13 @@ static const char warpgroup_text[] =
     "%3, %4, %5}], [%6];\"\n"
     "    :: \"r\"(to), \"l\"(m), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(w), \"r\"(bar) : \"memory\");\n"
     "}\n"
+    "// Places of (n, h, w), from which `right` and `down` lead to a tap: 64 channels of each from c on\n"
+    "D void window_load(u32 to, const tmap *m, int c, int w, int h, int n, int right, int down, u32 bar) {\n"
+    "  asm volatile(\"cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, "
+    "{%2, %3, %4, %5}], [%6], {%7, %8};\"\n"
+    "    :: \"r\"(to), \"l\"(m), \"r\"(c), \"r\"(w), \"r\"(h), \"r\"(n), \"r\"(bar), \"h\"((u16)right), "
+    "\"h\"((u16)down) : \"memory\");\n"
+    "}\n"
     "// Describes a panel of rows of 128 bytes, swizzled as TMA leaves them: 8 rows every 1024 bytes, the next 64 "
     "columns (when they run along memory) `next` bytes on.\n"
     "D u64 panel(u32 a, u32 next) { return (u64)((a & 0x3ffffu) >> 4) | ((u64)(next >> 4) << 16) | (64ull << 32) | "
@@ -1684,14 +1694,16 @@ typedef struct param {
 
 /* What TMA is told of a matrix in a node's memory, in scratch memory, or in its dense copy (moved): sizes and strides
    (bytes) from the innermost, and the box that one copy takes; plain: as it lies, otherwise swizzled by 128 bytes and
-   f32 rounded to TF32. */
+   f32 rounded to TF32. windows: box[1] places of (N, H, W, C) at a time, steps apart, from `lower` on, to `upper` from
+   the last; each w and h. */
 typedef struct tensor_map {
-    bool scratch, moved, plain;
+    bool scratch, moved, plain, windows;
     uint32_t node;
     int64_t offset;
     gn_dtype dtype;
     uint64_t dims[4], strides[3];
-    uint32_t box[4];
+    uint32_t box[4], steps[2];
+    int lower[2], upper[2];
 } tensor_map;
 
 typedef struct blas_product blas_product;
@@ -1749,6 +1761,7 @@ typedef struct row_group row_group;
 typedef struct emit {
     struct device *device;
     const gn_flag *cancel; /* of who waits for the plan; NULL: nobody ends it early */
+    bool invariant;        /* no choice depends on how many rows there are: gn_desc.batch_invariant */
     const gn_part *part;
     gn_layout *layout;
     fusion *fusions;   /* per step */
@@ -2987,7 +3000,7 @@ static row_order row_order_of(const row_kernel *k) {
     int bytes = 0;
     for (uint32_t m = 0; m < k->g->n_steps && !bytes; m++) bytes = row_summed(k->e, k->g, m);
     bool narrow = bytes == 4 && row_is_narrow(k);
-    row_order w = order_of(k->g->rows, k->g->n,
+    row_order w = order_of(k->e->invariant ? 1 : k->g->rows, k->g->n,
                            16 / (narrow  ? 2
                                  : bytes ? bytes
                                          : row_largest(k)),
@@ -3656,7 +3669,7 @@ typedef struct rows {
     bool along, wide;
 } rows;
 
-static bool rows_plan(rows *laid, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
+static bool rows_plan(const emit *e, rows *laid, const gn_view *in, const gn_view *out, int axis, int64_t in_offset) {
     int64_t bit = (int64_t)1 << axis;
     int bytes = types[in->dtype].bytes;
     gn_view kept_in = dims_of(in, bit, false), kept_out = dims_of(out, bit, false);
@@ -3669,7 +3682,7 @@ static bool rows_plan(rows *laid, const gn_view *in, const gn_view *out, int axi
     if (!laid->count || !laid->n) return false;
     laid->along = true;
     for (int i = axis + 1; i < in->rank; i++) laid->along = laid->along && in->dims[i] == 1;
-    row_order w = order_of(laid->count, laid->n, 16 / bytes, laid->along);
+    row_order w = order_of(e->invariant ? 1 : laid->count, laid->n, 16 / bytes, laid->along);
     laid->vector = w.vector;
     laid->wide = laid->vector > 1 && laid->in_stride == 1 && laid->out_stride == 1 &&
                  in_offset % (laid->vector * bytes) == 0 && strides_fit(&laid->in, laid->vector) &&
@@ -3709,7 +3722,9 @@ static void emit_softs(emit *e, uint32_t x, const rows *rows_of_x, int64_t at) {
     reduction r = { .kept = rows_of_x->in, .reduced = row };
     text value = { 0 };
     char members[60], acc[40];
-    reduce_plan(&r, order_of(rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes, rows_of_x->along),
+    reduce_plan(&r,
+                order_of(e->invariant ? 1 : rows_of_x->count, rows_of_x->n, 16 / types[in->dtype].bytes,
+                         rows_of_x->along),
                 base_offset(e, x), types[in->dtype].bytes);
     put(&value,
         r.wide ? "    %s x[%lld];\n    vload<%lld>(x, a + ("
@@ -3739,7 +3754,7 @@ static void emit_softmax_as(emit *e, uint32_t node, bool is_log) {
     char name[64];
     rows w;
     int axis = axis_of(attrs_of(e, node)[0], in->rank);
-    if (!rows_plan(&w, in, out, axis, base_offset(e, x))) return;
+    if (!rows_plan(e, &w, in, out, axis, base_offset(e, x))) return;
     bool is_shared = is_long(&w),
          is_packed = w.n <= ROW_WIDEST && types[in->dtype].bytes == 2 && w.vector == 8 && w.wide;
     if (w.n <= ROW_WIDEST && !is_packed) {
@@ -3771,7 +3786,7 @@ static void emit_layernorm(emit *e, uint32_t node) {
     const char *type = types[in->dtype].name;
     char more[300], name[64];
     rows w;
-    if (!rows_plan(&w, in, out, in->rank - 1, base_offset(e, x))) return;
+    if (!rows_plan(e, &w, in, out, in->rank - 1, base_offset(e, x))) return;
     snprintf(more, sizeof more,
              "  static const i64 GAIN = %lldll, BIAS = %lldll; enum { HAS_GAIN = %d, HAS_BIAS = %d };\n  static M "
              "double eps() { return gn_f64(0x%llxull); }\n",
@@ -3827,7 +3842,7 @@ static void emit_cross_entropy(emit *e, uint32_t node) {
     int64_t one[1] = { gn_view_count(targets) }, softs_at = (one[0] * 8 + 255) & ~(int64_t)255;
     size_t bytes = (size_t)one[0] * 8;
     if (bytes > e->rows) e->rows = bytes;
-    if (rows_plan(&w, in, in, in->rank - 1, base_offset(e, x))) {
+    if (rows_plan(e, &w, in, in, in->rank - 1, base_offset(e, x))) {
         bool is_shared = is_long(&w);
         if (is_shared) {
             emit_softs(e, x, &w, softs_at);
@@ -4788,12 +4803,40 @@ static void tiles_bind(const emit *e, const product *p, product_form *f, int64_t
     f->shared = async ? (uint32_t)(128 + f->width) * 256 : 0;
 }
 
+/* By the depth and the width of a product alone, as if it had few rows: each row's sums are those it has in any
+   product. */
+enum { STEADY_ROWS = 16 };
+static product_form product_steady(const emit *e, const product *p, gn_dtype d) {
+    product_form f = { .body = "matmul", .vector = 1, .tx = 1 };
+    product few = *p;
+    int bytes = types[d].bytes, best = 0;
+    few.m = STEADY_ROWS;
+    if ((d == GN_F16 || d == GN_BF16 || (d == GN_F32 && env_is("GENIE_TF32", "1"))) && emit_has_tensor_cores(e) &&
+        p->k) {
+        side sides[2] = { side_of(p->am, p->ak, p->m, p->k, &p->a, 0, bytes),
+                          side_of(p->bn, p->bk, p->n, p->k, &p->b, 0, bytes) };
+        double least = 1e300;
+        for (int i = 0; i < TENSOR_WAYS - WARPGROUP_FORMS; i++) {
+            double us = tensor_us(e, &few, bytes, &tensor_forms[i / TENSOR_PARTS], 1 << i % TENSOR_PARTS, sides);
+            if (us < least) least = us, best = i;
+        }
+        f.form = best + WARPGROUP_FORMS;
+        form_tensor(p, &f, bytes, &tensor_forms[best / TENSOR_PARTS], 1 << best % TENSOR_PARTS, sides);
+        return f;
+    }
+    form_tiles(e, &few, &f, 64, 64, 128, true);
+    f.rows = blocks_for(p->m, f.height);
+    f.tiles = f.rows * f.columns;
+    return f;
+}
+
 /* By the shape of a product of dense matrices: the family of kernels, and the order in which k is summed. rank 0: the
    form that the model holds for the best; 1, 2, ...: others, or the same again where there are no more. */
 static product_form product_choose(const emit *e, const product *p, gn_dtype d, int rank) {
     product_form f = { .body = "matmul", .vector = 1, .tx = 1, .height = 64, .width = 64, .splits = 1, .span = p->k },
                  plain;
     int bytes = types[d].bytes;
+    if (e->invariant) return product_steady(e, p, d);
     form_tiles(e, p, &f, 64, 64, 128, true);
     plain = f;
     f.splits = 1;
@@ -5946,6 +5989,7 @@ static bool is_plain(gn_dtype d) { return d == GN_F32 && !env_is("GENIE_TF32", "
 
 static bool emit_measures(const emit *e, gn_dtype d, double operations) {
     const choices *table = &e->device->choices;
+    if (e->invariant) return false;
     if (all_by_blas()) return !e->device->compile_only;
     if (asked_rank()) return false;
     return table->id && !env_is("GENIE_CUDA_TUNE", "0") && operations >= table->least[is_plain(d)];
@@ -6615,7 +6659,7 @@ static void emit_along(emit *e, uint32_t node, const char *label, const char *jo
                *type = types[in->dtype].name;
     char more[200], name[40];
     rows r;
-    if (!rows_plan(&r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    if (!rows_plan(e, &r, in, out, axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
     bool threads = r.n <= 32 || (!r.along && r.count >= 1024);
     int64_t span = (blocks_for(r.n, threads ? 1 : along_parts(&r)) + 255) / 256 * 256, parts = blocks_for(r.n, span);
     snprintf(more, sizeof more, "  typedef %s C; typedef %s<%s> R;\n  static const i64 SPAN = %lldll, PARTS = %lld;\n",
@@ -6674,7 +6718,7 @@ static void emit_argsort(emit *e, uint32_t node) {
     uint32_t x = input(e, node, 0);
     const gn_view *in = view_of(e, x);
     rows r;
-    if (!rows_plan(&r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
+    if (!rows_plan(e, &r, in, view_of(e, node), axis_of(attrs_of(e, node)[0], in->rank), base_offset(e, x))) return;
     size_t bytes = gn_size_align(gn_size_mul((size_t)(r.count * r.n), is_few(r.n) ? 4 : 8), 256),
            both = gn_size_mul(bytes, 2);
     if (r.n > 256 && both > e->scratch) e->scratch = both;
@@ -7466,7 +7510,8 @@ static void emit_quant_rows(emit *e, uint32_t node, const quant_form *q, int64_t
     const gn_view *x = view_of(e, xn), *bias = q->bias != GN_NO_NODE ? view_of(e, q->bias) : NULL;
     const char *type = types[x->dtype].name;
     int bytes = types[x->dtype].bytes,
-        most = n_rows == 1   ? 1
+        most = e->invariant  ? 8
+               : n_rows == 1 ? 1
                : n_rows == 2 ? 2
                : n_rows <= 4 ? 4
                              : 8,
@@ -7524,7 +7569,7 @@ static void emit_linear_quantized(emit *e, uint32_t node) {
     quant_lies(e, &q);
     gn_view dense = gn_view_dense(x->dtype, x->rank, x->dims), w = gn_view_dense(x->dtype, 2, (int64_t[2]){ k, n });
     bool one = product_of(*x, w, out).m == product_of(dense, w, out).m; /* rows of x lie as those of a matrix */
-    if (n_rows > QUANT_FEW && one) emit_quant_product(e, node, &q, x->dtype);
+    if (n_rows > QUANT_FEW && one && !e->invariant) emit_quant_product(e, node, &q, x->dtype);
     else if (quant_counts(e, &q, n_rows)) emit_quant_rows(e, node, &q, n_rows);
 }
 
@@ -7606,9 +7651,12 @@ static const char conv_text[] =
     "    put(o[(((n * (P::MG * P::GROUPS) + m) * P::O0 + a) * P::O1 + b) * P::O2 + c], y);\n"
     "  }\n"
     "};\n"
+    "template <class P> M typename P::T conv_filter(const typename P::T *w, i64 group, i64 m, i64 c, i64 tap) {\n"
+    "  return w[(P::TR ? m : group * P::MG + m) * P::WM + (P::TR ? group * P::CG + c : c) * P::WC + tap / (P::K2 * "
+    "P::K1) * P::W0 + tap / P::K2 % P::K1 * P::W1 + tap % P::K2 * P::W2];\n"
+    "}\n"
     "template <class P> M typename P::C conv_weight(const typename P::T *w, i64 group, i64 m, i64 c, i64 tap) {\n"
-    "  return get(w[(P::TR ? m : group * P::MG + m) * P::WM + (P::TR ? group * P::CG + c : c) * P::WC + tap / (P::K2 * "
-    "P::K1) * P::W0 + tap / P::K2 % P::K1 * P::W1 + tap % P::K2 * P::W2]);\n"
+    "  return get(conv_filter<P>(w, group, m, c, tap));\n"
     "}\n"
     "// A product of 64 filters with 64 places by a block of 256 threads; windows are gathered where they lie.\n"
     "template <class P> M void conv_tile(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
@@ -7697,6 +7745,669 @@ static void put_conv(emit *e, uint32_t node, const gn_view *bias, const gn_view 
         (unsigned long long)a[2], (unsigned long long)a[3]);
 }
 
+/* ---- on tensor cores: a product of the filters with rows of channels that the places' windows pick ---- */
+
+static const char conv_rows_text[] =
+    "// x as rows of channels: (images, places, groups, CP), zeros from channel CG of a group on; tiles of 64 by 64. "
+    "P: XN XC X0 X1 X2 (strides), I1 I2, IN (places), CG CP GROUPS, V places that are read at once, ACROSS, DOWN "
+    "(tiles)\n"
+    "template <class P> M void conv_lay(const u16 *x, u16 *o) {\n"
+    "  __shared__ u16 tile[64][66];\n"
+    "  enum { EACH = 64 / P::V, LINES = 256 / EACH, WIDTH = P::GROUPS * P::CP };\n"
+    "  const int t = threadIdx.x, place = blockIdx.x % P::ACROSS * 64, left = blockIdx.x / P::ACROSS % P::DOWN * 64;\n"
+    "  const i64 n = blockIdx.x / (P::ACROSS * P::DOWN);\n"
+    "  UNROLL for (int q = 0; q < 64 / LINES; q++) {\n"
+    "    const int c = t / EACH + q * LINES, p = t % EACH * P::V, at = place + p, g = (left + c) / P::CP, k = (left + "
+    "c) % P::CP;\n"
+    "    u16 v[P::V] = {};\n"
+    "    if (left + c < WIDTH && k < P::CG && at < P::IN) vload<P::V>(v, x + n * P::XN + (g * P::CG + k) * P::XC + at "
+    "/ (P::I1 * P::I2) * P::X0 + at / P::I2 % P::I1 * P::X1 + at % P::I2 * P::X2);\n"
+    "    UNROLL for (int j = 0; j < P::V; j++) tile[c][p + j] = v[j];\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  UNROLL for (int q = 0; q < 2; q++) {\n"
+    "    const int i = t + q * 256, p = i / 8, c = i % 8 * 8;\n"
+    "    u16 v[8];\n"
+    "    UNROLL for (int j = 0; j < 8; j++) v[j] = tile[c + j][p];\n"
+    "    if (place + p < P::IN && left + c < WIDTH) vstore<8>(o + (n * P::IN + place + p) * WIDTH + left + c, v);\n"
+    "  }\n"
+    "}\n"
+    "// The filters as rows of (taps, CP) elements, zeros from channel CG on. P as for conv_tile; TURNED: the last tap "
+    "first\n"
+    "template <class P, int CP, bool TURNED> M void conv_filters(const typename P::T *w, typename P::T *o) {\n"
+    "  const i64 TAPS = P::K0 * P::K1 * P::K2, ALL = P::GROUPS * P::MG * TAPS * CP;\n"
+    "  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < ALL; i += (i64)gridDim.x * 256) {\n"
+    "    const i64 c = i % CP, tap = i / CP % TAPS, m = i / CP / TAPS;\n"
+    "    const typename P::T none = {};\n"
+    "    o[i] = c < P::CG ? conv_filter<P>(w, m / P::MG, m % P::MG, c, TURNED ? TAPS - 1 - tap : tap) : none;\n"
+    "  }\n"
+    "}\n"
+    "// Of 32 columns of a row, of which each of four lanes has two of every eight: eight neighbours to each.\n"
+    "D void conv_turn(float *v) {\n"
+    "  UNROLL for (int bit = 1; bit < 4; bit *= 2) {\n"
+    "    const bool up = threadIdx.x & bit;\n"
+    "    UNROLL for (int i = 0; i < 8; i++) {\n"
+    "      if (i / 2 & bit) continue;\n"
+    "      const float in = __shfl_xor_sync(0xffffffffu, up ? v[i] : v[i + bit * 2], bit);\n"
+    "      v[i] = up ? in : v[i];\n"
+    "      v[i + bit * 2] = up ? v[i + bit * 2] : in;\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// Such sums of filter m at 32 places from `col` on, with what follows them. P: T, m (filters of a group), PITCH "
+    "(columns of an image), "
+    "FILTERS, PLACES, OUT (of an image), V (places that are stored at once), BIAS, RES, CLAMP, BS; DENSE: the "
+    "residual lies as the result, else RN RM R0 R1 R2, O1 O2\n"
+    "template <class P> M void conv_put(const typename P::T *bias, const typename P::T *residual, typename P::T *o, "
+    "int "
+    "group, int m, int col, float *v) {\n"
+    "  conv_turn(v);\n"
+    "  if (m >= P::m) return;\n"
+    "  const int f = group * P::m + m, p = col + (threadIdx.x & 3) * 8;\n"
+    "  const float more = P::BIAS ? get(bias[f * P::BS]) : 0.f;\n"
+    "  UNROLL for (int i = 0; i < 8; i += P::V) {\n"
+    "    const int n = (p + i) / P::PITCH, at = (p + i) % P::PITCH;\n"
+    "    if (p + i >= P::PLACES || at >= P::OUT) continue;\n"
+    "    const i64 to = ((i64)n * P::FILTERS + f) * P::OUT + at;\n"
+    "    typename P::T y[P::V], r[P::V];\n"
+    "    if (P::RES && P::DENSE) vload<P::V>(r, residual + to);\n"
+    "    if (P::RES && !P::DENSE) UNROLL for (int j = 0; j < P::V; j++) r[j] = residual[n * P::RN + f * P::RM + (at + "
+    "j) / (P::O1 * P::O2) * P::R0 + (at + j) / P::O2 % P::O1 * P::R1 + (at + j) % P::O2 * P::R2];\n"
+    "    UNROLL for (int j = 0; j < P::V; j++) {\n"
+    "      float s = v[i + j];\n"
+    "      if (P::BIAS) s += more;\n"
+    "      if (P::RES) s += get(r[j]);\n"
+    "      if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
+    "      put(y[j], s);\n"
+    "    }\n"
+    "    vstore<P::V>(o + to, y);\n"
+    "  }\n"
+    "}\n"
+    "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
+    "D int conv_meet(int start, int tap, int step, int dilation, int in, bool transposed) {\n"
+    "  if (!transposed) { const int i = start + tap * dilation; return (u32)i < (u32)in ? i : -1; }\n"
+    "  const int q = start - tap * dilation;\n"
+    "  return q >= 0 && q % step == 0 && q / step < in ? q / step : -1;\n"
+    "}\n"
+    "// BM filters by BW places, which 8 warps share as WM by WN; four stages of STEP k. P as for conv_put; TR, by "
+    "axis "
+    "I, O, K, S, DL, B, strides YN Y0 Y1 Y2 of the rows, CG (from group to group), CP (of a tap), DEEP (all k), ROWS, "
+    "COLS\n"
+    "template <class P> M void conv_tensor(const typename P::T *x, const typename P::T *w, const typename P::T *bias, "
+    "const typename P::T *residual, typename P::T *o) {\n"
+    "  typedef tensor_side<typename P::T, P::BM, P::STEP, 8, true> side_a;\n"
+    "  typedef tensor_side<typename P::T, P::BW, P::STEP, 8, true> side_b;\n"
+    "  enum { EACH = P::STEP / 8, N = P::BW * EACH / 256, MI = P::BM / P::WM / 16, NJ = P::BW / P::WN / 8, CELLS = MI "
+    "* NJ * 4, A = side_a::BYTES, STAGE = A + side_b::BYTES, STAGES = 4, STEPS = (P::DEEP + P::STEP - 1) / P::STEP };\n"
+    "  DYNAMIC_SHARED(memory);\n"
+    "  const u32 base = shared_address(memory);\n"
+    "  const int t = threadIdx.x, warp = t >> 5, l = t & 31, wm = warp / P::WN * (P::BM / P::WM), wn = warp % P::WN * "
+    "(P::BW / P::WN), piece = t % EACH * 8;\n"
+    "  u32 z;\n"
+    "  int row, col;\n"
+    "  product_tile<P>(blockIdx.x, &z, &row, &col);\n"
+    "  const int rows = P::m - row < P::BM ? P::m - row : P::BM;\n"
+    "  w += ((i64)z * P::m + row) * P::DEEP;\n"
+    "  x += (i64)z * P::CG;\n"
+    "  const typename P::T *from[N];\n"
+    "  int at0[N], at1[N], at2[N];\n"
+    "  UNROLL for (int q = 0; q < N; q++) {\n"
+    "    const int p = col + t / EACH + q * (256 / EACH), n = p / P::OUT, a = p % P::OUT / (P::O1 * P::O2), b = p / "
+    "P::O2 % P::O1, c = p % P::O2;\n"
+    "    from[q] = x + (p < P::PLACES ? n * P::YN : 0);\n"
+    "    at0[q] = p >= P::PLACES ? -(1 << 30) : P::TR ? a + P::B0 : a * P::S0 - P::B0;\n"
+    "    at1[q] = P::TR ? b + P::B1 : b * P::S1 - P::B1;\n"
+    "    at2[q] = P::TR ? c + P::B2 : c * P::S2 - P::B2;\n"
+    "  }\n"
+    "  side_a sa;\n"
+    "  float acc[CELLS];\n"
+    "  UNROLL for (int i = 0; i < CELLS; i++) acc[i] = 0.f;\n"
+    "  for (int step = 1 - STAGES; step < STEPS; step++) {\n"
+    "    const int next = step + STAGES - 1, to = next % STAGES * STAGE, k = next * P::STEP;\n"
+    "    if (step >= 0) { copy_wait<STAGES - 2>(); __syncthreads(); }\n"
+    "    if (next < STEPS) {\n"
+    "      const int mine = k + piece, tap = mine / P::CP, c = mine % P::CP, t0 = tap / (P::K1 * P::K2), t1 = tap / "
+    "P::K2 % P::K1, t2 = tap % P::K2;\n"
+    "      sa.template fetch<false, P::DEEP, 1>(base + to, w + k, rows, P::DEEP - k < P::STEP ? P::DEEP - k : "
+    "P::STEP);\n"
+    "      UNROLL for (int q = 0; q < N; q++) {\n"
+    "        const int i0 = conv_meet(at0[q], t0, P::S0, P::DL0, P::I0, P::TR), i1 = conv_meet(at1[q], t1, P::S1, "
+    "P::DL1, P::I1, P::TR), i2 = conv_meet(at2[q], t2, P::S2, P::DL2, P::I2, P::TR);\n"
+    "        const bool is = mine < P::DEEP && i0 >= 0 && i1 >= 0 && i2 >= 0;\n"
+    "        copy16(base + to + A + side_b::at(t / EACH + q * (256 / EACH), piece * 2), is ? from[q] + (i0 * P::Y0 + "
+    "i1 * P::Y1 + i2 * P::Y2 + c) : x, is ? 16 : 0);\n"
+    "      }\n"
+    "    }\n"
+    "    copy_commit();\n"
+    "    if (step >= 0) tensor_step<P, side_a, side_b>(acc, memory + step % STAGES * STAGE, 0, wm, wn);\n"
+    "  }\n"
+    "  let_next_start();\n"
+    "  UNROLL for (int i = 0; i < MI * 2; i++) UNROLL for (int j = 0; j < NJ; j += 4) {\n"
+    "    float v[8];\n"
+    "    UNROLL for (int b = 0; b < 8; b++) v[b] = acc[(i / 2 * NJ + j + b / 2) * 4 + i % 2 * 2 + b % 2];\n"
+    "    conv_put<P>(bias, residual, o, (int)z, row + wm + i / 2 * 16 + (l >> 2) + i % 2 * 8, col + wn + j * 8, v);\n"
+    "  }\n"
+    "}\n"
+    "#endif\n";
+
+/* For sm_90a only. */
+static const char warpgroup_conv_text[] =
+    "// BM filters by BW places: two groups of warps, one below the other (BM 128) or side by side (BM 64), WIDE "
+    "places "
+    "each, and a warp that feeds them through STAGES of 64 k: the filters by boxes, windows by TMA's im2col mode.\n"
+    "// FLAT: one tap, and places side by side in memory, which boxes of 64 take as they lie. P as for conv_tensor; "
+    "PIECES of 64 channels of a tap, TOTAL tiles, mma(d, a, b)\n"
+    "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty) {\n"
+    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "  u32 it = 0, z;\n"
+    "  int row, col;\n"
+    "  for (u32 tile = blockIdx.x; tile < P::TOTAL; tile += gridDim.x) {\n"
+    "    product_tile<P>(tile, &z, &row, &col);\n"
+    "    const int n = col / P::OUT, h = col % P::OUT / P::O2 * P::S1 - P::B1, w = col % P::O2 * P::S2 - P::B2, "
+    "channel "
+    "= (int)z * P::CG;\n"
+    "    for (int k = 0; k < P::K1 * P::K2 * P::PIECES; k++, it++) {\n"
+    "      const u32 s = it % P::STAGES, to = base + s * STAGE, bar = full + 8 * s;\n"
+    "      const int tap = k / P::PIECES, c = k % P::PIECES * 64;\n"
+    "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
+    "      bar_expect(bar, STAGE);\n"
+    "      box_load(to, filters, k * 64, (int)z * P::m + row, 0, 0, bar);\n"
+    "      if (!P::FLAT) window_load(to + A, rows, channel + c, w, h, n, tap % P::K2 * P::DL2, tap / P::K2 * P::DL1, "
+    "bar);\n"
+    "      else UNROLL for (int i = 0; i < P::BW; i += 64) box_load(to + A + i * 128, rows, (col + i) % P::PITCH, "
+    "channel + c, (col + i) / P::PITCH, 0, bar);\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "template <class P> M void conv_products(float *d, u32 base, u32 full, u32 it) {   // of one stage, on their way\n"
+    "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
+    "  const u32 s = it % P::STAGES, at = base + s * STAGE, wg = threadIdx.x >> 7;\n"
+    "  bar_wait(full + 8 * s, it / P::STAGES & 1);\n"
+    "  wgmma_fence();\n"
+    "  const u64 a = panel(at + (P::BM > 64 ? wg * 8192 : 0), 8192), b = panel(at + A + (P::BM > 64 ? 0 : wg * "
+    "(P::WIDE * 128)), 8192);\n"
+    "  UNROLL for (int q = 0; q < 4; q++) P::mma(d, a + q * 2, b + q * (P::FLAT ? 128 : 2));\n"
+    "  wgmma_commit();\n"
+    "}\n"
+    "template <class P> M void conv_release(u32 empty, u32 it) { if ((threadIdx.x & 127) == 0) bar_arrive(empty + 8 * "
+    "(it % P::STAGES)); }\n"
+    "template <class P> M void conv_fed(const tmap *filters, const tmap *rows, const typename P::T *bias, const "
+    "typename P::T *residual, typename P::T *o) {\n"
+    "  enum { STEPS = P::K1 * P::K2 * P::PIECES, CELLS = P::WIDE / 2 };\n"
+    "  extern __shared__ __align__(1024) unsigned char panels[];\n"
+    "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
+    "  const u32 base = (shared_address(panels) + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * "
+    "P::STAGES;\n"
+    "  if (threadIdx.x == 0) {\n"
+    "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, 2); }\n"
+    "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  if (threadIdx.x >= 256) {\n"
+    "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
+    "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty);\n"
+    "    __syncwarp();\n"
+    "  } else {\n"
+    "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
+    "    const int t = threadIdx.x, wg = t >> 7, l = t & 31, down = (P::BM > 64 ? wg * 64 : 0) + (t >> 5 & 3) * 16 + "
+    "(l >> 2), right = P::BM > 64 ? 0 : wg * P::WIDE;\n"
+    "    float d[CELLS];\n"
+    "    u32 it = 0, z;\n"
+    "    int row, col;\n"
+    "    for (u32 tile = blockIdx.x; tile < P::TOTAL; tile += gridDim.x) {\n"
+    "      product_tile<P>(tile, &z, &row, &col);\n"
+    "      UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
+    "      for (int k = 1; k < STEPS; k++, it++) {\n"
+    "        conv_products<P>(d, base, full, it);\n"
+    "        wgmma_wait<1>();\n"
+    "        if (k > 1) conv_release<P>(empty, it - 1);\n"
+    "      }\n"
+    "      conv_products<P>(d, base, full, it);\n"
+    "      wgmma_wait<0>();               // the last step has a wait of its own: see wgmma_sums\n"
+    "      wgmma_keep<CELLS>(d);\n"
+    "      if (STEPS > 1) conv_release<P>(empty, it - 1);\n"
+    "      conv_release<P>(empty, it++);\n"
+    "      _Pragma(\"unroll 1\") for (int j = 0; j < P::WIDE; j += 64) {\n"
+    "        UNROLL for (int i = 0; i < 4; i++) {\n"
+    "          float v[8];\n"
+    "          UNROLL for (int b = 0; b < 8; b++) v[b] = d[i / 2 * 16 + b / 2 * 4 + i % 2 * 2 + b % 2];\n"
+    "          conv_put<P>(bias, residual, o, (int)z, row + down + i % 2 * 8, col + right + j + i / 2 * 32, v);\n"
+    "        }\n"
+    "        UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
+    "      }\n"
+    "    }\n"
+    "  }\n"
+    "}\n";
+
+/* A convolution whose x is rows of channels; transposed ones of stride 1 are plain ones with their taps in reverse. */
+typedef struct conv_rows {
+    uint32_t node, x, w, bias, residual; /* nodes, GN_NO_NODE: none */
+    int axes;
+    int64_t groups, channels, filters, images; /* channels and filters of a group */
+    int64_t in[3], out[3], kernel[3], stride[3], dilation[3], before[3];
+    int64_t inside, places, taps, padded; /* places of an image of x, of the result; channels of a tap */
+    int64_t from[3], pitch;               /* strides of x; columns of the product for an image */
+    bool transposed, turned, fed, flat;
+    int height, width, stages, step, warps[2];
+    bool x_lies, w_lies; /* as the kernel reads it */
+    size_t w_at;         /* in scratch memory, behind the rows */
+    int64_t strides[4];  /* of the rows, elements: images, axes */
+} conv_rows;
+
+static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, const gn_view *residual, conv_rows *c) {
+    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const int64_t *a = attrs_of(e, node);
+    uint32_t at = 2;
+    *c = (conv_rows){ .node = node,
+                      .x = input(e, node, 0),
+                      .w = input(e, node, 1),
+                      .bias = bias ? input(e, node, at++) : GN_NO_NODE,
+                      .residual = residual ? input(e, node, at) : GN_NO_NODE,
+                      .axes = x->rank - 2,
+                      .groups = a[1],
+                      .channels = x->dims[1] / a[1],
+                      .filters = out->dims[1] / a[1],
+                      .images = x->dims[0],
+                      .transposed = a[0] & 1,
+                      .inside = 1,
+                      .places = 1,
+                      .taps = 1 };
+    c->turned = c->transposed;
+    for (int i = 0; i < 3; i++) {
+        int axis = i - (3 - c->axes);
+        bool is = axis >= 0;
+        c->in[i] = is ? x->dims[2 + axis] : 1;
+        c->out[i] = is ? out->dims[2 + axis] : 1;
+        c->kernel[i] = is ? w->dims[2 + axis] : 1;
+        c->stride[i] = is ? a[4 + 4 * axis] : 1;
+        c->dilation[i] = is ? a[5 + 4 * axis] : 1;
+        c->before[i] = is ? a[6 + 4 * axis] : 0;
+        c->from[i] = is ? x->strides[2 + axis] : 0;
+        if (!c->transposed && c->kernel[i] == 1 && !c->before[i]) { /* what is between is not looked at */
+            c->in[i] = c->out[i];
+            c->from[i] *= c->stride[i];
+            c->stride[i] = 1;
+        }
+        c->inside *= c->in[i];
+        c->places *= c->out[i];
+        c->taps *= c->kernel[i];
+        c->turned = c->turned && c->stride[i] == 1;
+    }
+    c->transposed = c->transposed && !c->turned;
+    for (int i = 0; i < 3 && c->turned; i++) c->before[i] = (c->kernel[i] - 1) * c->dilation[i] - c->before[i];
+    return types[x->dtype].bytes == 2 && types[x->dtype].real && c->filters > CONV_FEW && c->channels > 0 &&
+           c->inside > 0;
+}
+
+/* Offsets and positions are counted in 32 bits. */
+static bool conv_rows_fit(const conv_rows *c) {
+    double lines = (double)c->images * (double)c->inside * (double)(c->groups * (c->channels + 7)),
+           results = (double)c->images * (double)c->places * (double)(c->groups * c->filters),
+           deep = (double)c->taps * (double)(c->channels + 63), most = 0x1p30;
+    for (int i = 0; i < 3; i++)
+        if ((double)c->out[i] * (double)c->stride[i] + (double)c->kernel[i] * (double)c->dilation[i] +
+                fabs((double)c->before[i]) >
+            most)
+            return false;
+    return lines < most && results < most && deep < most && deep * (double)c->groups * (double)c->filters < most &&
+           !always_wide();
+}
+
+/* What TMA's windows can say: two axes, distances of 8 and 16 bits; 64 channels that belong to the group, or zeros. */
+static bool conv_is_fed(const emit *e, const conv_rows *c) {
+    bool is = emit_has_warpgroups(e) && (cu.window_map || e->device->compile_only) && !c->transposed && c->in[0] == 1 &&
+              c->kernel[0] == 1 && c->out[0] == 1 && c->stride[0] == 1 && !c->before[0] &&
+              (c->channels % 64 == 0 || (c->groups == 1 && c->channels % 64 > 31));
+    for (int i = 1; i < 3 && is; i++) {
+        int64_t reach = (c->kernel[i] - 1) * c->dilation[i],
+                upper = (c->out[i] - 1) * c->stride[i] - c->before[i] - (c->in[i] - 1);
+        is = c->stride[i] <= 8 && reach <= 255 && c->before[i] <= 128 && c->before[i] >= -127 && upper >= -128 &&
+             upper <= 127;
+    }
+    return is;
+}
+
+static void conv_rows_choose(const emit *e, conv_rows *c) {
+    static const struct warpgroup_form fed[] = {
+        { 128, 256, 4, 1, 0.8 }, { 128, 128, 6, 1, 0.4 }, { 64, 256, 5, 1, 0.6 }, { 64, 128, 8, 1, 0.4 }
+    };
+    c->fed = conv_is_fed(e, c);
+    c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
+    c->padded = c->fed ? blocks_for(c->channels, 64) * 64 : blocks_for(c->channels, 8) * 8;
+    product p = { .m = c->filters, .n = c->images * c->pitch, .k = c->taps * c->padded, .batches = c->groups };
+    if (c->fed) {
+        int best = 0;
+        for (int i = 1; i < (int)(sizeof fed / sizeof *fed); i++)
+            if (warpgroup_us(e, &p, 2, &fed[i]) < warpgroup_us(e, &p, 2, &fed[best])) best = i;
+
+        c->height = fed[best].height;
+        c->width = fed[best].width;
+        c->stages = fed[best].stages;
+        return;
+    }
+    int64_t wide = blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches;
+    c->height = p.m > 64 && wide >= emit_processors(e) ? 128 : 64;
+    c->width = blocks_for(p.m, 64) * blocks_for(p.n, 128) * p.batches >= emit_processors(e) ? 128 : 64;
+    c->step = c->height == 128 ? 32 : 64;
+    c->warps[1] = c->width / 32;
+    c->warps[0] = 8 / c->warps[1];
+}
+
+/* Rows that begin at multiples of 16 bytes, channels side by side; filters as rows of their taps. */
+static void conv_rows_lie(const emit *e, conv_rows *c) {
+    const gn_view *x = view_of(e, c->x), *w = view_of(e, c->w);
+    int first = 3 - c->axes;
+    int64_t width = c->groups * blocks_for(c->channels, 8) * 8, along = width, down = w->strides[0];
+    bool lies = x->strides[1] == 1 && c->channels % 8 == 0 && base_offset(e, c->x) % 16 == 0 && x->strides[0] >= 0 &&
+                x->strides[0] % 8 == 0 && is_small(x);
+    for (int i = 0; i < c->axes; i++) lies = lies && c->from[first + i] > 0 && c->from[first + i] % 8 == 0;
+    c->x_lies = c->flat || (lies && (x->strides[0] > 0 || c->images == 1));
+    c->w_lies = !c->transposed && !c->turned && c->taps == 1 && w->strides[1] == 1 && c->channels % 8 == 0 &&
+                down > 0 && down == c->channels && base_offset(e, c->w) % 16 == 0 && c->channels == c->padded;
+    for (int i = 3; i >= 0; i--) {
+        c->strides[i] = c->x_lies ? (i == 0 ? x->strides[0] : i <= first ? 8 : c->from[i - 1]) : along;
+        if (i) along *= c->in[i - 1];
+    }
+    if (c->x_lies && !c->strides[0]) c->strides[0] = 8;
+    size_t lines = c->x_lies ? 0 : (size_t)(c->images * c->inside * width) * 2;
+    c->w_at = gn_size_align(lines, 256);
+}
+
+/* x and the filters to scratch memory, where they do not lie so. */
+static void emit_conv_lay(emit *e, const conv_rows *c) {
+    const gn_view *x = view_of(e, c->x);
+    int64_t n[5] = { x->strides[0], x->strides[1], c->from[0], c->from[1], c->from[2] },
+            padded = blocks_for(c->channels, 8) * 8, across = blocks_for(c->inside, 64),
+            down = blocks_for(c->groups * padded, 64);
+    bool dense = true;
+    int wide = 1;
+    for (int64_t i = 2, along = 1; i >= 0 && dense; along *= c->in[i], i--) dense = c->in[i] == 1 || n[2 + i] == along;
+    for (int v = 8; v > 1 && dense && wide == 1; v /= 2)
+        if (c->inside % v == 0 && n[0] % v == 0 && n[1] % v == 0 && base_offset(e, c->x) % (2 * v) == 0) wide = v;
+    put(&e->types,
+        "struct @_p { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
+        "%lld, I2 = %lld, IN = %lld, CG = %lld, CP = %lld, GROUPS = %lld, V = %d, ACROSS = %lld, DOWN = %lld }; };\n",
+        (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], (long long)n[4], (long long)c->in[1],
+        (long long)c->in[2], (long long)c->inside, (long long)c->channels, (long long)padded, (long long)c->groups,
+        wide, (long long)across, (long long)down);
+    emit_early(e);
+    emit_node(e, c->x, "u16", true, "x");
+    emit_pointer(e, "u16", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_await(e);
+    put(&e->body, "  conv_lay<@_p>(x, o);\n");
+    emit_launch(e, "conv_lay", (uint64_t)(across * down * c->images), 1, 256);
+}
+
+static void emit_conv_filters(emit *e, const conv_rows *c) {
+    const char *type = types[view_of(e, c->w)->dtype].name;
+    int64_t blocks = blocks_for(c->groups * c->filters * c->taps * c->padded, 256);
+    put_conv(e, c->node, NULL, NULL);
+    emit_early(e);
+    emit_node(e, c->w, type, true, "w");
+    emit_pointer(e, type, false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
+    emit_await(e);
+    put(&e->body, "  conv_filters<@_p, %lld, %d>(w, o);\n", (long long)c->padded, c->turned);
+    emit_launch(e, "conv_filters", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+}
+
+/* What conv_put, conv_tensor and conv_fed call P. */
+static void put_conv_rows(emit *e, const conv_rows *c) {
+    const gn_view *out = view_of(e, c->node), *bias = c->bias == GN_NO_NODE ? NULL : view_of(e, c->bias),
+                  *residual = c->residual == GN_NO_NODE ? NULL : view_of(e, c->residual);
+    const int64_t *a = attrs_of(e, c->node);
+    int64_t r[5] = { 0 }, down = blocks_for(c->filters, c->height),
+            columns = blocks_for(c->images * c->pitch, c->width);
+    gn_view dense = gn_view_dense(out->dtype, out->rank, out->dims);
+    bool lies = residual != NULL;
+    int wide = 8;
+    text *t = &e->types;
+    while (wide > 1 && (c->places % wide || base_offset(e, c->node) % (2 * wide))) wide /= 2;
+    for (int i = 0; residual && i < out->rank; i++) {
+        r[i < 2 ? i : i + 3 - c->axes] = residual->strides[i];
+        lies = lies && (residual->dims[i] == 1 || residual->strides[i] == dense.strides[i]);
+    }
+    lies = lies && base_offset(e, c->residual) % (2 * wide) == 0;
+    put(t,
+        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, DENSE = %d, V = "
+        "%d, FLAT = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, CG = %lld, CP = %lld, DEEP "
+        "= %lld,\n",
+        types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
+        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, lies, wide, c->flat, (long long)c->pitch,
+        (long long)c->filters, (long long)(c->groups * c->filters), (long long)(c->images * c->places),
+        (long long)c->places, (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8),
+        (long long)c->padded, (long long)(c->taps * c->padded));
+    put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, ROWS = %lld, COLS = %lld", c->height, c->width, c->step,
+        c->warps[0], c->warps[1], (long long)down, (long long)columns);
+    const struct {
+        const char *name;
+        const int64_t *of;
+    } axes[] = { { "I", c->in },        { "O", c->out },    { "K", c->kernel },     { "S", c->stride },
+                 { "DL", c->dilation }, { "B", c->before }, { "Y", c->strides + 1 } };
+    for (size_t k = 0; k < sizeof axes / sizeof *axes; k++)
+        for (int i = 0; i < 3; i++) put(t, ", %s%d = %lld", axes[k].name, i, (long long)axes[k].of[i]);
+    put(t,
+        " };\n  static const i64 YN = %lldll, BS = %lldll, RN = %lldll, RM = %lldll, R0 = %lldll, R1 = %lldll, R2 = "
+        "%lldll;\n",
+        (long long)c->strides[0], (long long)(bias ? bias->strides[0] : 0), (long long)r[0], (long long)r[1],
+        (long long)r[2], (long long)r[3], (long long)r[4]);
+    put(t,
+        "  static M C least() { return (C)gn_f64(0x%llxull); }\n  static M C most() { return (C)gn_f64(0x%llxull); }\n",
+        (unsigned long long)a[2], (unsigned long long)a[3]);
+    if (c->fed)
+        put(t,
+            "  enum { STAGES = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n  static M void "
+            "mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
+            c->stages, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
+            (long long)(down * columns * c->groups));
+    put(t, "};\n");
+}
+
+/* The filters, and the windows of the rows, as TMA reads them. */
+static void emit_conv_maps(emit *e, const conv_rows *c) {
+    const gn_view *x = view_of(e, c->x);
+    panels filters = { .scratch = !c->w_lies,
+                       .node = c->w_lies ? e->layout->lay[c->w].base : UINT32_MAX,
+                       .offset = c->w_lies ? base_offset(e, c->w) : (int64_t)c->w_at,
+                       .inner = c->taps * c->padded,
+                       .outer = c->groups * c->filters,
+                       .stride = c->taps * c->padded,
+                       .box_inner = 64,
+                       .box_outer = c->height };
+    tensor_map m = { .windows = true,
+                     .scratch = !c->x_lies,
+                     .node = c->x_lies ? e->layout->lay[c->x].base : UINT32_MAX,
+                     .offset = c->x_lies ? base_offset(e, c->x) : 0,
+                     .dtype = x->dtype,
+                     .dims = { (uint64_t)(c->groups * (c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8)),
+                               (uint64_t)c->in[2], (uint64_t)c->in[1], (uint64_t)c->images },
+                     .strides = { (uint64_t)c->strides[3] * 2, (uint64_t)c->strides[2] * 2,
+                                  (uint64_t)c->strides[0] * 2 },
+                     .box = { 64, (uint32_t)c->width, 1, 1 },
+                     .steps = { (uint32_t)c->stride[2], (uint32_t)c->stride[1] } };
+    if (c->flat) {
+        m.windows = false;
+        m.dims[0] = (uint64_t)c->inside;
+        m.dims[1] = (uint64_t)(c->groups * c->channels);
+        m.dims[2] = (uint64_t)c->images;
+        m.dims[3] = 1;
+        m.strides[0] = (uint64_t)x->strides[1] * 2;
+        m.strides[1] = c->images > 1 ? (uint64_t)x->strides[0] * 2 : 16;
+        m.strides[2] = 16;
+        m.box[1] = 64;
+    }
+    for (int i = 0; i < 2; i++) {
+        int axis = 2 - i;
+        m.lower[i] = (int)-c->before[axis];
+        m.upper[i] = (int)((c->out[axis] - 1) * c->stride[axis] - c->before[axis] - (c->in[axis] - 1));
+    }
+    emit_map(e, "filters", (gn_dtype)x->dtype, &filters);
+    if (!map_is_possible(&m)) gn_fail(e->fault, GN_INTERNAL, "TMA cannot read the windows of a conv as they lie");
+    if (!map_is_possible(&m) || !grow(&e->maps, e->n_maps, &e->cap_maps, sizeof m)) {
+        e->failed = true;
+        return;
+    }
+    e->maps[e->n_maps] = m;
+    put(&e->signature, ", const __grid_constant__ tmap rows");
+    emit_param(e, (param){ PARAM_MAP, (uint32_t)e->n_maps++, 0 });
+}
+
+/* A bias and a residual may be none. */
+static void emit_conv_rest(emit *e, const conv_rows *c, const char *type) {
+    if (c->bias != GN_NO_NODE) emit_node(e, c->bias, type, true, "bias");
+    if (c->residual != GN_NO_NODE) emit_node(e, c->residual, type, true, "residual");
+    emit_node(e, c->node, type, false, "o");
+    emit_await(e);
+}
+
+static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    conv_rows c;
+    const gn_dtype d = (gn_dtype)view_of(e, node)->dtype;
+    const char *type = types[d].name;
+    char name[64];
+    if (!emit_has_tensor_cores(e) || !conv_rows_of(e, node, bias, residual, &c) || !conv_rows_fit(&c)) return false;
+    conv_rows_choose(e, &c);
+    conv_rows_lie(e, &c);
+    size_t all = gn_size_add(c.w_at, c.w_lies ? 0 : (size_t)(c.groups * c.filters * c.taps * c.padded) * 2);
+    if (all > e->scratch) e->scratch = all;
+    if (!c.x_lies) emit_conv_lay(e, &c);
+    if (!c.w_lies) emit_conv_filters(e, &c);
+    int64_t tiles = blocks_for(c.filters, c.height) * blocks_for(c.images * c.places, c.width) * c.groups;
+    emit_early(e);
+    if (c.fed) {
+        put_wgmma(&e->types, "@_mma", c.height > 64 ? c.width : c.width / 2, d, false, false, c.flat);
+        put_conv_rows(e, &c);
+        emit_conv_maps(e, &c);
+        emit_conv_rest(e, &c, type);
+        put(&e->body, "  conv_fed<@_p>(&filters, &rows, %s, %s, o);\n", bias ? "bias" : "0",
+            residual ? "residual" : "0");
+        e->bounds = "__launch_bounds__(384, 1)";
+        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d", gn_dtype_name(d), c.height, c.width);
+        emit_launch_shared(e, name, (uint64_t)(tiles < emit_processors(e) ? tiles : emit_processors(e)), 1, 384,
+                           (uint32_t)((c.height + c.width) * 128 * c.stages + 1024));
+        return true;
+    }
+    put_conv_rows(e, &c);
+    if (c.x_lies) emit_node(e, c.x, type, true, "x");
+    else emit_pointer(e, type, true, "x", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (c.w_lies) emit_node(e, c.w, type, true, "w");
+    else emit_pointer(e, type, true, "w", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c.w_at });
+    emit_conv_rest(e, &c, type);
+    put(&e->body, "  conv_tensor<@_p>(x, w, %s, %s, o);\n", bias ? "bias" : "0", residual ? "residual" : "0");
+    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d", gn_dtype_name(d), c.height, c.width);
+    emit_launch_shared(e, name, (uint64_t)tiles, 1, 256, (uint32_t)((c.height + c.width) * c.step * 2 * 4));
+    return true;
+}
+
+/* ---- filters of one channel each ---- */
+
+static const char conv_depth_text[] =
+    "// A channel has filters of its own: PLANES planes of the result, or BAND rows of one, to a block, which copies "
+    "their x to shared memory, VEC elements at once; R rows of two columns to a thread. P as for conv_tile, over two "
+    "axes\n"
+    "template <class P, int PLANES, int BAND, int R, int VEC> M void conv_depth(const typename P::T *x, const typename "
+    "P::T *w, const typename P::T *bias, const typename P::T *residual, typename P::T *o) {\n"
+    "  typedef typename P::C C;\n"
+    "  typedef typename P::T T;\n"
+    "  enum { I1 = P::I1, I2 = P::I2, O1 = P::O1, O2 = P::O2, K1 = P::K1, K2 = P::K2, S1 = P::S1, S2 = P::S2, DL1 = "
+    "P::DL1, DL2 = P::DL2, B1 = P::B1, B2 = P::B2, FILTERS = P::GROUPS * P::MG, ALL = P::IMAGES * FILTERS };\n"
+    "  enum { BANDS = (O1 + BAND - 1) / BAND, REACH = (K1 - 1) * DL1 + 1, ROWS = BANDS > 1 ? (BAND - 1) * S1 + REACH : "
+    "(int)I1, EACH = ROWS * I2 / VEC, COLS = (O2 + 1) / 2, STRIPS = (BAND + R - 1) / R, WINDOW = S2 + (K2 - 1) * DL2 + "
+    "1 };\n"
+    "  __shared__ uint4 memory[(PLANES * ROWS * I2 * sizeof(T) + 15) / 16];\n"
+    "  T *planes = (T *)memory;\n"
+    "  const int t = threadIdx.x, top = blockIdx.x % BANDS * BAND, first = BANDS > 1 ? top * S1 - B1 : 0, q0 = "
+    "blockIdx.x / BANDS * PLANES;\n"
+    "  _Pragma(\"unroll 4\") for (int i = t; i < PLANES * EACH; i += 256) {\n"
+    "    const int q = q0 + i / EACH, at = i % EACH * VEC, row = first + at / I2;\n"
+    "    T v[VEC];\n"
+    "    if (q >= ALL || row < 0 || row >= I1) continue;\n"
+    "    vload<VEC>(v, x + q / FILTERS * P::XN + q % FILTERS / P::MG * P::XC + (first * I2 + at));\n"
+    "    vstore<VEC>(planes + i * VEC, v);\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  for (int i = t; i < PLANES * COLS * STRIPS; i += 256) {\n"
+    "    const int b = i % COLS * 2, a = top + i / COLS % STRIPS * R, q = q0 + i / (COLS * STRIPS), n = q / FILTERS, m "
+    "= q % FILTERS, y0 = a * S1 - B1, x0 = b * S2 - B2;\n"
+    "    const T *plane = planes + i / (COLS * STRIPS) * (ROWS * I2);\n"
+    "    if (q >= ALL) break;\n"
+    "    C taps[K1 * K2], sum[R][2] = {};\n"
+    "    UNROLL for (int k = 0; k < K1 * K2; k++) taps[k] = conv_weight<P>(w, m / P::MG, m % P::MG, 0, k);\n"
+    "    UNROLL for (int r = 0; r < (R - 1) * S1 + REACH; r++) {\n"
+    "      C v[WINDOW];\n"
+    "      UNROLL for (int c = 0; c < WINDOW; c++) v[c] = y0 + r >= 0 && y0 + r < I1 && x0 + c >= 0 && x0 + c < I2 ? "
+    "get(plane[(y0 + r - first) * I2 + x0 + c]) : (C)0;\n"
+    "      UNROLL for (int j = 0; j < R; j++) UNROLL for (int k = 0; k < K1; k++) {\n"
+    "        if (j * S1 + k * DL1 != r) continue;\n"
+    "        UNROLL for (int l = 0; l < K2; l++) UNROLL for (int h = 0; h < 2; h++) sum[j][h] = gn_fma(taps[k * K2 + "
+    "l], v[h * S2 + l * DL2], sum[j][h]);\n"
+    "      }\n"
+    "    }\n"
+    "    const C more = P::BIAS ? get(bias[m * P::BS]) : (C)0;\n"
+    "    UNROLL for (int j = 0; j < R; j++) {\n"
+    "      if (a + j >= O1) continue;\n"
+    "      const bool both = b + 1 < O2;\n"
+    "      const i64 to = ((i64)q * O1 + a + j) * O2 + b;\n"
+    "      T y[2];\n"
+    "      UNROLL for (int h = 0; h < 2; h++) {\n"
+    "        C s = sum[j][h];\n"
+    "        if (P::BIAS) s += more;\n"
+    "        if (P::RES && (h == 0 || both)) s += get(residual[n * P::RN + m * P::RM + (a + j) * P::R1 + (b + h) * "
+    "P::R2]);\n"
+    "        if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
+    "        put(y[h], s);\n"
+    "      }\n"
+    "      if (O2 % 2 == 0) vstore<2>(o + to, y);\n"
+    "      else { o[to] = y[0]; if (both) o[to + 1] = y[1]; }\n"
+    "    }\n"
+    "  }\n"
+    "}\n";
+
+/* Planes or rows of x that fit in shared memory, and little idle time of threads at the end. */
+static bool emit_conv_depth(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    enum { MEMORY = 32 << 10, TAPS = 49, EXTENT = 16, PLANES = 32 };
+    const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
+    const int64_t *a = attrs_of(e, node);
+    const char *type = types[x->dtype].name;
+    int n = x->rank - 2, size = types[x->dtype].bytes, tall = n > 1;
+    if (n > 2 || x->dims[1] != a[1] || out->dims[1] > a[1] * CONV_FEW || (a[0] & 1) || always_wide()) return false;
+    const int64_t *across = a + 4 * n, *down = a + 4; /* stride, dilation, before, after of an axis */
+    int64_t k2 = w->dims[n + 1], k1 = tall ? w->dims[2] : 1, o2 = out->dims[n + 1], o1 = tall ? out->dims[2] : 1,
+            i2 = x->dims[n + 1], i1 = tall ? x->dims[2] : 1, s1 = tall ? down[0] : 1, r = k1 * k2 > 9 || s1 > 1 ? 4 : 8,
+            reach = (k1 - 1) * (tall ? down[1] : 1) + 1, all = x->dims[0] * out->dims[1];
+    if (r > o1) r = o1;
+    if (k1 * k2 > TAPS || reach > EXTENT || (k2 - 1) * across[1] + 1 > EXTENT || across[0] > 4 || s1 > 4) return false;
+    if (gn_view_count(out) >= 0x3fffffff || gn_view_count(x) >= 0x3fffffff || !i1 || !i2) return false;
+    int64_t plane = i1 * i2 * size, planes = 1, band = blocks_for(o1, r) * r, vector = 16 / size;
+    if (plane <= MEMORY) {
+        int64_t items = (o2 + 1) / 2 * blocks_for(o1, r);
+        double least = 1e300;
+        for (int64_t p = 1; p <= PLANES && p * plane <= MEMORY && p <= blocks_for(all, emit_processors(e)); p++) {
+            double waste = (double)(blocks_for(p * items, 256) * 256) / (double)(p * items);
+            if (waste < least * 0.97) least = waste, planes = p;
+        }
+    } else {
+        while (band > r && ((band - 1) * s1 + reach) * i2 * size > MEMORY) band -= r;
+        if (((band - 1) * s1 + reach) * i2 * size > MEMORY) return false;
+    }
+    bool banded = band < o1, dense = x->strides[n + 1] == 1 && (!tall || i1 == 1 || x->strides[2] == i2);
+    while (vector > 1 && ((banded ? i2 : i1 * i2) % vector || x->strides[0] % vector || x->strides[1] % vector ||
+                          base_offset(e, input(e, node, 0)) % (vector * size)))
+        vector /= 2;
+    if (!dense) return false;
+    put_conv(e, node, bias, residual);
+    emit_node(e, input(e, node, 0), type, true, "x");
+    emit_node(e, input(e, node, 1), type, true, "w");
+    if (bias) emit_node(e, input(e, node, 2), type, true, "bias");
+    if (residual) emit_node(e, input(e, node, bias ? 3 : 2), type, true, "residual");
+    emit_node(e, node, type, false, "o");
+    put(&e->body, "  conv_depth<@_p, %lld, %lld, %lld, %lld>(x, w, %s, %s, o);\n", (long long)planes, (long long)band,
+        (long long)r, (long long)vector, bias ? "bias" : "0", residual ? "residual" : "0");
+    char name[64];
+    snprintf(name, sizeof name, "conv_depth_%s", gn_dtype_name(x->dtype));
+    emit_launch(e, name, (uint64_t)(blocks_for(all, planes) * blocks_for(o1, band)), 1, 256);
+    return true;
+}
+
 static void emit_conv(emit *e, uint32_t node) {
     const gn_view *x = view_of(e, input(e, node, 0)), *out = view_of(e, node), *bias = NULL, *residual = NULL;
     const int64_t *a = attrs_of(e, node);
@@ -7710,6 +8421,7 @@ static void emit_conv(emit *e, uint32_t node) {
     }
     if (at_bias) bias = view_of(e, input(e, node, (uint32_t)at_bias));
     if (at_residual) residual = view_of(e, input(e, node, (uint32_t)at_residual));
+    if (emit_conv_depth(e, node, bias, residual) || emit_conv_rows(e, node, bias, residual)) return;
     bool few = filters <= CONV_FEW;
     int64_t blocks = few ? blocks_for(count, 256)
                          : blocks_for(count / out->dims[1], CONV_TILE) * blocks_for(filters, CONV_TILE) * a[1];
@@ -8668,7 +9380,7 @@ static void attention_decide(const emit *e, attention_form *f) {
     f->span = dims[3];
     f->parts = 1;
     f->empty = f->queries * f->v.dims[3] == 0;
-    f->flash = !f->empty && emit_is_flash(e, f);
+    f->flash = !f->empty && !e->invariant && emit_is_flash(e, f);
     f->groups = f->flash && f->q.dims[3] >= 64 && dims[2] >= 64 && f->scale > 0 && emit_has_warpgroups(e);
     if (f->flash) attention_moves(f, f->groups);
     if (f->written && (f->moved[0] || f->moved[1] || f->moved[2])) {
@@ -8677,7 +9389,7 @@ static void attention_decide(const emit *e, attention_form *f) {
         f->flash = !f->moved[0] && !f->moved[1] && !f->moved[2];
         memset(f->moved, 0, sizeof f->moved);
     }
-    f->tiled = !f->flash && !f->empty && emit_is_tiled(e, f);
+    f->tiled = !f->flash && !f->empty && !e->invariant && emit_is_tiled(e, f);
     f->vector = 16 / types[f->q.dtype].bytes;
     if (f->k.strides[3] != 1 || f->q.dims[3] % f->vector ||
         !strides_fit(&(gn_view){ .rank = 3, .strides = { f->k.strides[0], f->k.strides[1], f->k.strides[2] } },
@@ -8685,7 +9397,8 @@ static void attention_decide(const emit *e, attention_form *f) {
         f->k.offset % 16)
         f->vector = 1;
     int64_t keys = keys_of(f);
-    if (f->flash || f->tiled || f->empty || f->queries >= emit_processors(e) || keys < 256) return;
+    bool enough = f->queries >= emit_processors(e) && !e->invariant;
+    if (f->flash || f->tiled || f->empty || enough || keys < 256) return;
     /* too few blocks: the keys are cut into parts, joined by a second kernel */
     f->parts = blocks_for(keys, 128) > 32 ? 32 : blocks_for(keys, 128);
     f->span = (blocks_for(keys, f->parts) + 127) / 128 * 128;
@@ -9644,7 +10357,7 @@ static page_form page_choose(const emit *e, uint32_t node) {
     /* few rows: keys are cut into parts of a fixed size, joined by a second kernel */
     int64_t blocks = f.q.dims[0] * f.q.dims[1] / (f.heads ? f.heads : 1);
     if (f.window && f.window < keys) keys = f.window;
-    if (blocks < 2 * emit_processors(e) && keys > PAGE_SPAN) f.parts = blocks_for(keys, PAGE_SPAN);
+    if ((e->invariant || blocks < 2 * emit_processors(e)) && keys > PAGE_SPAN) f.parts = blocks_for(keys, PAGE_SPAN);
     return f;
 }
 
@@ -10365,6 +11078,7 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *form) {
     gn_dtype d = view_of(e, xa)->dtype;
     int bytes = types[d].bytes;
     memset(form, 0, sizeof *form);
+    if (e->invariant) return false;
     if (node_is(e, node, GN_OP_LINEAR_QUANTIZED)) return vector_quantised(e, node, form);
     form->p = product_of(*view_of(e, xa), *view_of(e, xb), view_of(e, node));
     form->vector = 16 / bytes;
@@ -10402,7 +11116,7 @@ static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     gn_dtype d = a->q.dtype;
     int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
     f->a = *a;
-    if (a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) ||
+    if (e->invariant || a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) ||
         (dim != 32 && dim != 64 && dim != 128))
         return false;
     if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
@@ -11499,12 +12213,19 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = { shared_text,      random_text,    reduction_text,      rows_text,
-                                       product_text,     tensor_text,    sample_text,         along_text,
-                                       expert_text,      quant_text,     conv_text,           pool_text,
-                                       interpolate_text, recurrent_text, recurrent_back_text, attention_text,
-                                       page_text,        one_text,       solve_text,          NULL };
-static const char *const hopper[] = { warpgroup_text, wgmma_text, sgemm_text, warpgroup_attention_text, NULL };
+static const char *const prelude[] = { shared_text,         random_text,
+                                       reduction_text,      rows_text,
+                                       product_text,        tensor_text,
+                                       sample_text,         along_text,
+                                       expert_text,         quant_text,
+                                       conv_text,           conv_rows_text,
+                                       conv_depth_text,     pool_text,
+                                       interpolate_text,    recurrent_text,
+                                       recurrent_back_text, attention_text,
+                                       page_text,           one_text,
+                                       solve_text,          NULL };
+static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
+                                      warpgroup_attention_text, warpgroup_conv_text, NULL };
 
 static uint64_t hash_of_code(void) {
     uint64_t h = GN__CU_GENERATOR;
@@ -12454,10 +13175,10 @@ typedef struct executor {
     gn_stats *stats;
     gn_log_fn log;
     void *log_user;
-    bool strict;
-    char tenant[64];       /* whose session this is; "": the program's own */
-    bool known, scrubs;    /* known: its device knows that this tenant takes memory; scrubs: $GENIE_CUDA_SCRUB */
-    const gn_flag *cancel; /* NULL: nobody ends a run early */
+    bool strict, invariant; /* as of a context: desc.batch_invariant */
+    char tenant[64];        /* whose session this is; "": the program's own */
+    bool known, scrubs;     /* known: its device knows that this tenant takes memory; scrubs: $GENIE_CUDA_SCRUB */
+    const gn_flag *cancel;  /* NULL: nobody ends a run early */
     uint64_t held;
     gn_account *account, *host; /* the session's, of device memory and of pinned memory */
     uint64_t device_limit;      /* $GENIE_CUDA_MEMORY, 0: none */
@@ -13329,6 +14050,7 @@ static void emit_begin(emit *e, executor *x, plan *p, gn_fault *f) {
     memset(e, 0, sizeof *e);
     e->device = x->device;
     e->cancel = x->cancel;
+    e->invariant = x->invariant;
     e->part = p->part;
     e->layout = &p->layout;
     e->fault = f;
@@ -13763,12 +14485,18 @@ static gn_result run_bind(executor *x, plan *p, gn_fault *f) {
 }
 
 static gn_result encode_map(executor *x, const tensor_map *m, gn__cu_ptr at, void *out, gn_fault *f) {
-    static const unsigned steps[4] = { 1, 1, 1, 1 };
+    const unsigned steps[4] = { 1, m->windows ? m->steps[0] : 1, m->windows ? m->steps[1] : 1, 1 };
     void *p;
     memcpy(&p, &at, sizeof p);
     /* 7: f32, 11: f32 rounded to TF32 */
     int type = m->dtype == GN_F16 ? 6 : m->dtype == GN_BF16 ? 9 : m->plain ? 7 : 11;
     /* 128 bytes at a time from the L2, zeros outside */
+    if (m->windows) {
+        DRIVER(x, f,
+               window_map(out, type, 4, p, m->dims, m->strides, m->lower, m->upper, m->box[0], m->box[1], steps, 0, 3,
+                          2, 0));
+        return GN_OK;
+    }
     DRIVER(x, f, tensor_map(out, type, 4, p, m->dims, m->strides, m->box, steps, 0, m->plain ? 0 : 3, 2, 0));
     return GN_OK;
 }
@@ -14961,6 +15689,8 @@ static void exec_describe(void *self, gn_device_info *out) {
                       (unsigned long long)d->choices.id);
     if (asked_rank() && n > 0 && (size_t)n < sizeof out->identity)
         n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " rank %d", asked_rank());
+    if (x->invariant && n > 0 && (size_t)n < sizeof out->identity)
+        n += snprintf(out->identity + n, sizeof out->identity - (size_t)n, " batch invariant");
     /* those that change the order or the width of sums */
     for (size_t i = 0; i < sizeof switches / sizeof *switches && n > 0 && (size_t)n < sizeof out->identity; i++)
         if (env_is(switches[i].name, switches[i].value))
@@ -15283,6 +16013,7 @@ static gn_result driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f
     x->log = desc->log;
     x->log_user = desc->log_user;
     x->strict = desc->strict;
+    x->invariant = desc->batch_invariant;
     snprintf(x->tenant, sizeof x->tenant, "%s", desc->tenant ? desc->tenant : "");
     x->cancel = desc->cancel;
     x->account = gn_session_account(true);

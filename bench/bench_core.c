@@ -1494,6 +1494,53 @@ static void bench_attention(void) {
     free(y);
 }
 
+/* ---- what gn_desc.batch_invariant costs: a block of GPT-2's width, of one row and of a prompt ---- */
+
+enum { STEADY_DIM = 768, STEADY_HEADS = 12, STEADY_PAST = 512, STEADY_PROMPT = 256 };
+
+static double steady_time(gn_ctx *g, const gn_tensor *w, const gn_tensor *kv, const float *x, int64_t n, float *y) {
+    const gn_shape heads = GN_SHAPE(1, n, STEADY_HEADS, STEADY_DIM / STEADY_HEADS);
+    gn_attention_desc d = { .causal = true };
+    double start = ex_now();
+    gn_tensor h = gn_data(g, GN_F32, GN_SHAPE(n, STEADY_DIM), x),
+              q = gn_permute(gn_reshape(gn_linear(h, w[0], GN_NONE), heads), GN_AXES(0, 2, 1, 3));
+    gn_tensor a = gn_permute(gn_attention(q, kv[0], kv[1], &d), GN_AXES(0, 2, 1, 3));
+    h = gn_add(h, gn_linear(gn_reshape(a, GN_SHAPE(n, STEADY_DIM)), w[0], GN_NONE));
+    h = gn_linear(gn_gelu_tanh(gn_linear(h, w[1], GN_NONE)), w[2], GN_NONE);
+    read_or_die(h, y, (size_t)n * STEADY_DIM * sizeof *y);
+    gn_step(g);
+    return ex_now() - start;
+}
+
+static void bench_batch_invariant(void) {
+    if (!wanted("batch_invariant")) return;
+    enum { D = STEADY_DIM };
+    float *host = make_floats((size_t)4 * D * D, 0.05f), *y = make_floats((size_t)STEADY_PROMPT * D, 1);
+    double us[2][2];
+    int runs = repeats(16);
+    for (int steady = 0; steady < 2; steady++) {
+        gn_ctx *g =
+            gn_open(&(gn_desc){ .devices = "cpu", .threads = (uint32_t)set.threads, .batch_invariant = steady != 0 });
+        if (!ex_check(g, gn_status(g), "batch_invariant")) exit(EX_FAILED);
+        gn_tensor w[3] = { gn_weight(g, GN_F32, GN_SHAPE(D, D), host, "square"),
+                           gn_weight(g, GN_F32, GN_SHAPE(D, 4 * D), host, "up"),
+                           gn_weight(g, GN_F32, GN_SHAPE(4 * D, D), host, "down") },
+                  kv[2];
+        for (int i = 0; i < 2; i++)
+            kv[i] = gn_weight(g, GN_F32, GN_SHAPE(1, STEADY_HEADS, STEADY_PAST, D / STEADY_HEADS), host, "kv");
+        for (int k = 0; k < 2; k++) {
+            for (int i = -2; i < runs; i++)
+                samples_a[i < 0 ? 0 : i] = 1e6 * steady_time(g, w, kv, host, k ? STEADY_PROMPT : 1, y);
+            us[steady][k] = quantile(samples_a, runs, 0.5);
+        }
+        gn_close(g);
+    }
+    note("batch_invariant_one", us[1][0] / us[0][0], "times as long, a block of 768 by one row past 512");
+    note("batch_invariant_prompt", us[1][1] / us[0][1], "times as long, the same of 256 rows");
+    free(host);
+    free(y);
+}
+
 /* ---- one decode step of a model as large as GPT-2 124M ---- */
 
 enum {
@@ -1897,6 +1944,7 @@ int main(int argc, char **argv) {
     bench_matmul();
     bench_mlp();
     bench_attention();
+    bench_batch_invariant();
     bench_decode();
     bench_decode_quantised();
     bench_ops(keep_path, check_path);

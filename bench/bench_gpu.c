@@ -42,7 +42,7 @@ typedef struct row {
     bool less;                       /* less is better */
 } row;
 
-static row rows[64];
+static row rows[96];
 static int n_rows, failures;
 
 static row *add_row(const char *name, const char *unit, double target, bool less) {
@@ -326,7 +326,8 @@ struct job {
     float scale;
     void *host[8];
     gn_tensor in[8];
-    void *out; /* the result, after run_job */
+    void *out;      /* the result, after run_job */
+    const void *of; /* the row of its kind */
 };
 
 static size_t count(const gn_shape *s) {
@@ -841,6 +842,178 @@ static void bench_attention(gn_ctx *g, const char *name, double target, gn_tenso
     job_close(&j);
 }
 
+/* ---- convolutions ---- */
+
+/* Of `images` squares of `side` places, a square kernel, padding that keeps the size at stride 1. */
+typedef struct window_row {
+    const char *name;
+    int images, channels, side, filters, kernel, stride, groups;
+    double target; /* TFLOP/s, TB/s when each channel has its own filter */
+} window_row;
+
+static const window_row window_rows[] = {
+    { "conv_56_256", 32, 256, 56, 256, 3, 1, 1, 550 },       { "conv_56_64", 32, 64, 56, 64, 3, 1, 1, NAN },
+    { "conv_56_128_half", 32, 128, 56, 128, 3, 2, 1, NAN },  { "conv_28_128", 32, 128, 28, 128, 3, 1, 1, NAN },
+    { "conv_14_256", 32, 256, 14, 256, 3, 1, 1, NAN },       { "conv_14_512", 32, 512, 14, 512, 3, 1, 1, NAN },
+    { "conv_7_512", 32, 512, 7, 512, 3, 1, 1, NAN },         { "conv_224_3", 32, 3, 224, 64, 7, 2, 1, NAN },
+    { "conv_56_1x1", 32, 64, 56, 256, 1, 1, 1, NAN },        { "conv_14_1x1", 32, 1024, 14, 256, 1, 1, 1, NAN },
+    { "conv_28_1x1_half", 32, 512, 28, 1024, 1, 2, 1, NAN }, { "conv_7_1x1", 32, 2048, 7, 512, 1, 1, 1, NAN },
+    { "conv_57_24", 32, 24, 57, 24, 3, 1, 1, NAN },          { "conv_57_40", 32, 40, 57, 40, 3, 1, 1, NAN },
+    { "conv_depthwise_56", 32, 256, 56, 256, 3, 1, 256, 3 }, { "conv_depthwise_28", 32, 480, 28, 480, 5, 1, 480, 3 },
+};
+
+static gn_tensor window_conv(const window_row *r, gn_tensor x, gn_tensor w, gn_tensor bias, const gn_tensor *residual,
+                             bool relu) {
+    int64_t pad = r->kernel / 2;
+    gn_conv_desc d = { .stride = { r->stride, r->stride },
+                       .before = { pad, pad },
+                       .after = { pad, pad },
+                       .groups = r->groups,
+                       .clamps = relu,
+                       .most = INFINITY };
+    if (residual) d.residual = *residual;
+    return gn_conv(x, w, bias, &d);
+}
+
+static gn_tensor build_window(gn_ctx *g, const job *j) {
+    (void)g;
+    return window_conv((const window_row *)j->of, j->in[0], j->in[1], GN_NONE, NULL, false);
+}
+
+static double window_error(const job *j) {
+    const window_row *r = (const window_row *)j->of;
+    const int64_t *o = j->out_shape.dims, c = r->channels / r->groups, side = r->side, k = r->kernel;
+    largest_error e = { 0 };
+    for (int s = 0; s < 256; s++) {
+        int64_t n = s % o[0], m = s * 7919 % o[1], a = s * 97 % o[2], b = s * 193 % o[3],
+                from = m / (o[1] / r->groups) * c;
+        double sum = 0;
+        for (int64_t i = 0; i < c * k * k; i++) {
+            int64_t y = a * r->stride + i / k % k - k / 2, x = b * r->stride + i % k - k / 2;
+            if (y < 0 || x < 0 || y >= side || x >= side) continue;
+            sum += at(j, 0, ((n * r->channels + from + i / k / k) * side + y) * side + x) * at(j, 1, m * c * k * k + i);
+        }
+        error_add(&e, element(j->d, j->out, (size_t)(((n * o[1] + m) * o[2] + a) * o[3] + b)), sum);
+    }
+    return error_of(&e);
+}
+
+static void bench_window(gn_ctx *g, const window_row *r) {
+    int64_t images = sized(r->images), side = (r->side + 2 * (r->kernel / 2) - r->kernel) / r->stride + 1;
+    job j = { .d = GN_BF16,
+              .n_in = 2,
+              .each = 20,
+              .rests = true,
+              .scale = 1,
+              .of = r,
+              .in_shape = { GN_SHAPE(images, r->channels, r->side, r->side),
+                            GN_SHAPE(r->filters, r->channels / r->groups, r->kernel, r->kernel) },
+              .out_shape = GN_SHAPE(images, r->filters, side, side) };
+    if (!wanted(r->name)) return;
+    job_open(g, &j);
+    int k = job_run(g, &j, build_window, repeats(9));
+    double results = (double)count(&j.out_shape), inputs = (double)count(&j.in_shape[0]);
+    bool moves = r->groups == r->channels && r->groups > 1;
+    double work =
+        1e-12 * (moves ? 2 * (results + inputs) : 2 * results * r->channels / r->groups * r->kernel * r->kernel);
+    row *out = add_row(r->name, moves ? "TB/s" : "TFLOP/s", r->target, false);
+    out->value = work / quantile(samples, k, 0.5);
+    out->p95 = work / quantile(samples, k, 0.95);
+    out->error = window_error(&j);
+    out->bound = eps_of(GN_BF16);
+    if (moves) set_ceiling(out, copy_ceiling(), "device copy");
+    snprintf(out->note, sizeof out->note, "%.1f us, b%d, %d to %d", 1e6 * quantile(samples, k, 0.5), (int)images,
+             r->channels, r->filters);
+    print_row(out);
+    job_close(&j);
+}
+
+/* ResNet-50 (He et al. 2015) with folded norms and drawn weights. */
+enum { RESNET_CONVS = 53 };
+typedef struct resnet {
+    gn_tensor w[RESNET_CONVS], bias[RESNET_CONVS], head, images;
+    void *host[RESNET_CONVS + 2], *zeros;
+    int n;
+} resnet;
+
+static gn_tensor resnet_conv(gn_ctx *g, resnet *m, gn_tensor x, window_row r, const gn_tensor *residual, bool relu) {
+    gn_shape shape = GN_SHAPE(r.filters, r.channels, r.kernel, r.kernel);
+    r.groups = 1;
+    if (!m->host[m->n]) {
+        float scale = sqrtf(6.f / (float)(r.channels * r.kernel * r.kernel)) * (residual ? 0.3f : 1.f);
+        m->host[m->n] = make_random(GN_BF16, count(&shape), scale);
+        m->w[m->n] = gn_weight(g, GN_BF16, shape, m->host[m->n], "filters");
+        m->bias[m->n] = gn_weight(g, GN_BF16, GN_SHAPE(r.filters), m->zeros, "bias");
+    }
+    m->n++;
+    return window_conv(&r, x, m->w[m->n - 1], m->bias[m->n - 1], residual, relu);
+}
+
+static gn_tensor resnet_logits(gn_ctx *g, resnet *m) {
+    static const int blocks[] = { 3, 4, 6, 3 };
+    const gn_pool_desc half = { .kernel = { 3, 3 }, .stride = { 2, 2 }, .before = { 1, 1 }, .after = { 1, 1 } };
+    m->n = 0;
+    gn_tensor h = resnet_conv(g, m, m->images, (window_row){ .channels = 3, .filters = 64, .kernel = 7, .stride = 2 },
+                              NULL, true);
+    h = gn_pool(h, &half);
+    for (int stage = 0, from = 64; stage < 4; stage++) {
+        int thin = 64 << stage, wide = 4 * thin;
+        for (int b = 0; b < blocks[stage]; b++, from = wide) {
+            int stride = b || !stage ? 1 : 2;
+            window_row down = { .channels = from, .filters = thin, .kernel = 1, .stride = 1 },
+                       near = { .channels = thin, .filters = thin, .kernel = 3, .stride = stride },
+                       up = { .channels = thin, .filters = wide, .kernel = 1, .stride = 1 },
+                       past = { .channels = from, .filters = wide, .kernel = 1, .stride = stride };
+            gn_tensor x = b ? h : resnet_conv(g, m, h, past, NULL, false);
+            gn_tensor t = resnet_conv(g, m, h, down, NULL, true);
+            h = resnet_conv(g, m, resnet_conv(g, m, t, near, NULL, true), up, &x, true);
+        }
+    }
+    return gn_matmul(gn_mean(gn_reshape(h, GN_SHAPE(32, 2048, 49)), GN_AXES(2), false), m->head);
+}
+
+/* Values are not compared: those of each kind of convolution are above. */
+static void bench_resnet(gn_ctx *g) {
+    resnet m = { 0 };
+    enum { IMAGES = 32, EACH = 20 };
+    if (!wanted("resnet50") || set.quick) return;
+    m.zeros = or_die(calloc(2048, 2));
+    m.host[RESNET_CONVS] = make_random(GN_BF16, (size_t)IMAGES * 3 * 224 * 224, 1);
+    m.host[RESNET_CONVS + 1] = make_random(GN_BF16, 2048 * 1000, 0.05f);
+    m.images = gn_state(g, GN_BF16, GN_SHAPE(IMAGES, 3, 224, 224), m.host[RESNET_CONVS], "images");
+    m.head = gn_weight(g, GN_BF16, GN_SHAPE(2048, 1000), m.host[RESNET_CONVS + 1], "head");
+    gn_tensor logits = gn_state(g, GN_BF16, GN_SHAPE(IMAGES, 1000), NULL, "logits");
+    int n = repeats(9);
+    for (int i = -3; i < n; i++) {
+        double start = 0;
+        rest();
+        for (int k = -1; k < (i < -1 ? 1 : EACH); k++) {
+            if (k == 0) {
+                ok_or_die(g, gn_sync(g), "sync");
+                start = ex_now();
+            }
+            gn_assign(logits, resnet_logits(g, &m));
+            ok_or_die(g, gn_step(g), "step");
+        }
+        ok_or_die(g, gn_sync(g), "sync");
+        samples[i < 0 ? 0 : i] = (ex_now() - start) / EACH;
+    }
+    row *out = add_row("resnet50", "images/s", 20000, false);
+    out->value = IMAGES / quantile(samples, n, 0.5);
+    out->p95 = IMAGES / quantile(samples, n, 0.95);
+    snprintf(out->note, sizeof out->note, "bf16, batch %d, %.2f ms", IMAGES, 1e3 * quantile(samples, n, 0.5));
+    print_row(out);
+    gn_release(logits);
+    gn_release(m.images);
+    gn_release(m.head);
+    for (int i = 0; i < RESNET_CONVS; i++) {
+        gn_release(m.w[i]);
+        gn_release(m.bias[i]);
+    }
+    for (int i = 0; i < RESNET_CONVS + 2; i++) free(m.host[i]);
+    free(m.zeros);
+}
+
 /* ---- the MLP, on the device and from host memory to host memory ---- */
 
 enum { MLP_ROWS = 64, MLP_DIM = 2048, MLP_LAYERS = 3 };
@@ -1280,6 +1453,14 @@ static void bench_decode(gn_ctx *g) {
     decode_row("decode_local", g, 1, 250, err, &local);
     decode_row("decode_queued", g, 16, 250, err, &queued);
     remote r = { 0 };
+    gn_ctx *steady = gn_open(&(gn_desc){ .devices = set.device, .batch_invariant = true });
+    if (!ex_check(steady, gn_status(steady), "batch_invariant")) exit(EX_FAILED);
+    double cost = queued;
+    decode_row("decode_queued_batch_invariant", steady, 16, NAN, gpt_error(steady), &queued);
+    gn_close(steady);
+    row *more = add_row("batch_invariant_costs", "x", NAN, true);
+    more->value = queued / cost;
+    print_row(more);
     remote_open(&r);
     decode_row("decode_tls", r.g, 1, local + 100, gpt_error(r.g), &tls);
     row *out = add_row("decode_tls_less_local", "us", 100, true);
@@ -1677,6 +1858,8 @@ static void bench_all(gn_ctx *g) {
     bench_attention(g, "attention_bf16", 330, build_attention, true, false);
     bench_attention(g, "attention_written", 330, build_attention_written, false, false);
     bench_attention(g, "attention_written_masked", 230, build_attention_written, false, true);
+    for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++) bench_window(g, &window_rows[i]);
+    bench_resnet(g);
     bench_mlp(g, GN_F32, 129, 200);
     bench_mlp(g, GN_BF16, 25, 110);
     bench_overlap();

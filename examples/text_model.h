@@ -250,6 +250,7 @@ static bool open_files(text_model *c, const char *program, const char *path, con
     if (k == 4) ex_usage(program, "--quantize is int8, int4 or fp8, not '%s'", quantize);
     c->m = lm_open(c->path, dtypes[i].is, error);
     if (c->m) lm_quantize(c->m, quants[k].is);
+    if (c->m && c->m->note[0]) fprintf(stderr, "%s: %s\n", c->path, c->m->note);
     if (c->m) c->t = tokenizer_open(c->path, error);
     if (!c->m || !c->t) {
         fprintf(stderr, "%s\n", error);

@@ -1,7 +1,7 @@
 /* examples/formats/chat_template.h: a conversation as text, what is refused and where, limits, altered templates,
  * threads. That its texts are right is shown by chat_template_oracle_test.sh.
  *
- * Tier: quick address thread */
+ * Tier: quick address */
 #include "test.h"
 #include <pthread.h>
 

@@ -223,7 +223,7 @@ PYTHON
 # One prompt; tests/language_model_test.c has all of them, and the logits.
 gguf_gives_the_packages_tokens() {
     local family run=1
-    for family in gpt2 llama3 qwen2 qwen3 gemma2 gemma3 mixtral qwen3_moe phi phi3 phi3_long; do
+    for family in gpt2 llama3 qwen2 qwen3 gemma2 gemma3 mixtral qwen3_moe qwen2_moe phi phi3 phi3_long; do
         python3 tests/language_model_golden.py gguf tests/golden/models/$family.json "$WORK/$family.gguf" || return 1
         [ "$(tokens "$WORK/$family.gguf" --file "$WORK/$family.gguf.$run.prompt" --max-tokens 200)" = "$(cat "$WORK/$family.gguf.$run.tokens")" ] ||
             { echo "$family, prompt $run"; cat "$WORK/chat.errors"; return 1; }
@@ -256,7 +256,7 @@ gguf_that_does_not_fit_is_refused() {
 # Blocks used as they lie give the tokens of the same blocks widened to f32 before they are used.
 quantised_gguf_gives_its_own_tokens() {
     local blocks file=$WORK/blocks.gguf have
-    for blocks in llama3:Q8_0 llama3:Q4_0 llama3:Q5_1 gemma2:Q8_0 gemma3:Q4_1 mixtral:Q8_0 qwen3_moe:Q5_0 phi:Q8_0 phi3_long:Q4_0; do
+    for blocks in llama3:Q8_0 llama3:Q4_0 llama3:Q5_1 gemma2:Q8_0 gemma3:Q4_1 mixtral:Q8_0 qwen3_moe:Q5_0 qwen2_moe:Q8_0 phi:Q8_0 phi3_long:Q4_0; do
         python3 tests/language_model_golden.py gguf tests/golden/models/${blocks%:*}.json "$file" "${blocks#*:}" || return 1
         have=$(tokens "$file" --file "$file.0.prompt" --max-tokens 60)
         [ "$(tr , '\n' <<<"$have" | wc -l)" = 60 ] && [ "$have" = "$(tokens "$file" --dtype f32 --file "$file.0.prompt" --max-tokens 60)" ] ||

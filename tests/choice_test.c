@@ -2,7 +2,7 @@
  * it fails. Runs on tests/cuda_shim.c with tests/blas_shim.c; shim_test.sh gives each test a process of its own and the
  * files of the one before it. Alone it skips.
  *
- * Tier: quick kernels address thread */
+ * Tier: quick kernels address */
 #define GENIE_EXT
 #include "../genie.h"
 

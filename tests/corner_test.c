@@ -2,7 +2,7 @@
  * divisions, reductions over nothing, ties, infinities, gradients at kinks. Values are written out by hand; on the CPU
  * of this process, or on the device of $GENIE_TEST_DEVICES.
  *
- * Tier: quick address thread */
+ * Tier: quick address */
 #include "../genie.h"
 
 #include "test.h"

@@ -16,7 +16,7 @@ enum { THREADS = 2, SPINNERS = 24 };
 
 static gn_cluster_device measured(void) {
     gn_stats stats = { 0 };
-    gn_exec_desc d = { "cpu", THREADS, 30000, false, &stats, NULL, NULL, NULL, NULL };
+    gn_exec_desc d = { "cpu", THREADS, 30000, false, &stats, NULL, NULL, NULL, NULL, false };
     gn_exec x;
     gn_fault f;
     uint32_t gen = 0;

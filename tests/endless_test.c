@@ -3,7 +3,7 @@
  *     atanh     the same of a step with a kernel that tests/cuda_shim.c lets hang on demand
  *     honest N  short steps for N seconds: tells the longest; 0 if none failed
  *
- * Tier: quick address thread */
+ * Tier: quick address */
 #define GENIE_EXT
 #include "../genie.h"
 

@@ -1,7 +1,7 @@
 /* The readers of files under examples/formats: what they read, what they refuse, files that are cut or altered at every
  * byte, and the memory that they take.
  *
- * Tier: quick address thread */
+ * Tier: quick address */
 #include "test.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -125,7 +125,7 @@ static gn_exec open_exec(const char *tenant, uint64_t limit) {
     gn__paying = (gn__payer){ NULL, NULL, false };
     if (limit) gn__paying.device = gn__account_open(NULL, "the session", "--memory", limit);
     if (limit) gn__paying.host = gn__account_open(NULL, "the session", "--memory", limit);
-    gn_exec_desc d = { name, 1, 0, false, &stats, NULL, NULL, NULL, tenant };
+    gn_exec_desc d = { name, 1, 0, false, &stats, NULL, NULL, NULL, tenant, false };
     if (!CHECK_RESULT(gn__driver->open(&d, &x, &f), GN_OK)) printf("  %s\n", f.text);
     return x;
 }

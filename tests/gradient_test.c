@@ -6,7 +6,7 @@
  * through views. Inputs are points of a shuffled grid that keeps off zero and off each other: no difference quotient
  * crosses a kink.
  *
- * Tier: quick address thread */
+ * Tier: quick address */
 #define GENIE_EXT
 #include "../genie.h"
 

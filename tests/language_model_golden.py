@@ -3,7 +3,8 @@
 
     python3 tests/language_model_golden.py write tests/golden/models    (needs torch and transformers)
     python3 tests/language_model_golden.py check tests/golden/models    the same, and compares with what is there
-    python3 tests/language_model_golden.py gguf FILE OUT                the model of a golden file as GGUF (needs gguf, numpy)
+    python3 tests/language_model_golden.py gguf FILE OUT [BLOCKS [LAYERS]]
+                                                                        the model of a golden file as GGUF (needs gguf, numpy)
 
 Weights are made by a formula of their name, so that the test makes them again: few bits each, so that they are the same in f32,
 f16 and bf16. A file holds config.json as transformers saves it, names and shapes of the tensors, and for prompts of
@@ -65,6 +66,8 @@ def configs():
                                      layer_types=["sliding_attention", "sliding_attention", "full_attention"]),
         "mixtral": t.MixtralConfig(**size, num_key_value_heads=2, num_local_experts=4, rope_parameters=plain),
         "qwen3_moe": t.Qwen3MoeConfig(**size, num_key_value_heads=2, head_dim=16, moe_intermediate_size=24, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
+                                      rope_parameters=plain),
+        "qwen2_moe": t.Qwen2MoeConfig(**size, num_key_value_heads=2, moe_intermediate_size=24, shared_expert_intermediate_size=40, num_experts=4, num_experts_per_tok=2,
                                       rope_parameters=plain),
         "phi": t.PhiConfig(**size, rope_parameters=dict(plain, partial_rotary_factor=0.5)),
         "phi3": t.Phi3Config(**size, num_key_value_heads=2, rope_parameters=plain, pad_token_id=0, eos_token_id=2),
@@ -181,6 +184,8 @@ def gguf_names(layers, kind):
              "ln_2": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
              "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
              "mlp.gate": "ffn_gate_inp", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+             "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+             "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
              "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up", "block_sparse_moe.gate": "ffn_gate_inp"}
     if "gemma" in kind:
         inner.update({"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -227,20 +232,34 @@ def add_tensor(w, name, t, blocks):
         w.add_tensor(name, t)
 
 
-def write_gguf(file, out, blocks=None):
-    """Tokens are the bytes from 32 to 126, so that a prompt of ids can be written as text, and one merge."""
+def repeated(value, layers):
+    """The model with its first layer so many times."""
+    first = [t for t in value["tensors"] if ".layers.0." in t[0]]
+    value["tensors"] = [t for t in value["tensors"] if ".layers." not in t[0]]
+    value["tensors"] += [[n.replace(".layers.0.", f".layers.{i}."), s] for i in range(layers) for n, s in first]
+    value["config"]["num_hidden_layers"] = layers
+
+
+def write_gguf(file, out, blocks=None, copies=None):
+    """Tokens are the bytes from 32 to 126, so that a prompt of ids can be written as text, and one merge. copies: of the first
+    layer, so many, and without the key that says what scores are multiplied by."""
     import gguf
     import numpy as np
     value = json.load(open(file))
+    if copies:
+        repeated(value, int(copies))
     c, kind = value["config"], value["config"]["model_type"]
     heads, layers = c.get("num_attention_heads") or c["n_head"], c.get("num_hidden_layers") or c["n_layer"]
     kv, dim = c.get("num_key_value_heads", heads), c.get("hidden_size") or c["n_embd"]
-    w = gguf.GGUFWriter(out, {"phi": "phi2", "qwen3_moe": "qwen3moe", "mixtral": "llama", "gemma3_text": "gemma3"}.get(kind, kind))
-    if "num_local_experts" in c:
-        w.add_expert_count(c["num_local_experts"])
+    w = gguf.GGUFWriter(out, {"phi": "phi2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "mixtral": "llama", "gemma3_text": "gemma3"}.get(kind, kind))
+    experts = c.get("num_local_experts") or c.get("num_experts")
+    if experts:
+        w.add_expert_count(experts)
         w.add_expert_used_count(c["num_experts_per_tok"])
         if "moe_intermediate_size" in c:
             w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+        if "shared_expert_intermediate_size" in c:
+            w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
     w.add_block_count(layers)
     w.add_embedding_length(dim)
     w.add_feed_forward_length(c.get("intermediate_size") or 4 * dim)
@@ -255,7 +274,7 @@ def write_gguf(file, out, blocks=None):
         w.add_sliding_window(c["sliding_window"])
     if kind == "gemma3_text":
         w.add_sliding_window_pattern(c["layer_types"].index("full_attention") + 1)
-    if c.get("query_pre_attn_scalar"):
+    if c.get("query_pre_attn_scalar") and not copies:
         w.add_attention_scale(c["query_pre_attn_scalar"] ** -0.5)
     if c.get("attn_logit_softcapping"):
         w.add_attn_logit_softcapping(c["attn_logit_softcapping"])
@@ -288,6 +307,8 @@ def write_gguf(file, out, blocks=None):
             t = t + 1                               # safetensors hold gains less 1
         if kind in ("llama", "mixtral") and (".q_proj.weight" in name or ".k_proj.weight" in name):
             t = permuted(t, heads if ".q_proj" in name else kv)
+        if "shared_expert_gate" in name:            # its one row
+            t = t[0]
         add_tensor(w, names[name], t, blocks)
     for name, parts in stacks.items():
         add_tensor(w, name, np.stack([parts[i] for i in sorted(parts)]), blocks)
@@ -303,7 +324,7 @@ def write_gguf(file, out, blocks=None):
 def main():
     what, folder = sys.argv[1:3]
     if what == "gguf":
-        return write_gguf(folder, sys.argv[3], *sys.argv[4:])
+        return write_gguf(folder, sys.argv[3], *(a or None for a in sys.argv[4:]))
     os.makedirs(folder, exist_ok=True)
     wanted = sys.argv[3:]
     for name, config in configs().items():

@@ -394,13 +394,35 @@ static void gguf_is_the_packages(const char *name) {
 }
 
 TEST(gguf_files_give_the_packages_tokens) {
-    static const char *const names[] = { "gpt2",    "llama3",    "qwen2", "qwen3", "gemma2",     "gemma3",
-                                         "mixtral", "qwen3_moe", "phi",   "phi3",  "phi3_short", "phi3_long" };
+    static const char *const names[] = { "gpt2",       "llama3",    "qwen2",     "qwen3", "gemma2",
+                                         "gemma3",     "mixtral",   "qwen3_moe", "phi",   "phi3",
+                                         "phi3_short", "phi3_long", "qwen2_moe" };
     if (system(PYTHON "-c 'import gguf' 2>/dev/null") != 0) {
         test_skip("python3 has no gguf (pip install --target build/oracles -r tests/oracles.txt)");
         return;
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) gguf_is_the_packages(names[i]);
+}
+
+/* Gemma 2's file of 46 layers without the key for the scores' scale, as its writers made it: what is taken is said. */
+TEST(gguf_file_without_a_scale_for_scores_has_its_reference_s) {
+    char path[256], command[512];
+    if (system(PYTHON "-c 'import gguf' 2>/dev/null") != 0) {
+        test_skip("python3 has no gguf (pip install --target build/oracles -r tests/oracles.txt)");
+        return;
+    }
+    for (int layers = 45; layers <= 46; layers++) {
+        snprintf(path, sizeof path, "%s/layers.gguf", folder);
+        snprintf(command, sizeof command,
+                 PYTHON "tests/language_model_golden.py gguf tests/golden/models/gemma2.json %s '' %d", path, layers);
+        REQUIRE(system(command) == 0);
+        lm_model *m = lm_open(path, GN_DTYPE_NONE, error);
+        if (!CHECK(m != NULL)) printf("  %s\n", error);
+        else if (layers == 45) CHECK(m->config.query_scalar == 0 && !m->note[0]);
+        else
+            CHECK(m->config.query_scalar == 8 && strstr(m->note, "gemma2.attention.scale") && strstr(m->note, "of 8,"));
+        lm_close(m);
+    }
 }
 
 TEST(gpt2_gives_the_packages_tokens) { family_is_the_packages("gpt2"); }
@@ -414,6 +436,7 @@ TEST(gemma2_gives_the_packages_tokens) { family_is_the_packages("gemma2"); }
 TEST(gemma3_gives_the_packages_tokens) { family_is_the_packages("gemma3"); }
 TEST(mixtral_gives_the_packages_tokens) { family_is_the_packages("mixtral"); }
 TEST(qwen3_with_experts_gives_the_packages_tokens) { family_is_the_packages("qwen3_moe"); }
+TEST(qwen2_with_experts_and_a_shared_one_gives_the_packages_tokens) { family_is_the_packages("qwen2_moe"); }
 TEST(phi_gives_the_packages_tokens) { family_is_the_packages("phi"); }
 TEST(phi3_gives_the_packages_tokens) { family_is_the_packages("phi3"); }
 TEST(phi3_with_short_factors_gives_the_packages_tokens) { family_is_the_packages("phi3_short"); }
@@ -666,6 +689,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(gemma3_gives_the_packages_tokens),
         TEST_ENTRY(mixtral_gives_the_packages_tokens),
         TEST_ENTRY(qwen3_with_experts_gives_the_packages_tokens),
+        TEST_ENTRY(qwen2_with_experts_and_a_shared_one_gives_the_packages_tokens),
+        TEST_ENTRY(gguf_file_without_a_scale_for_scores_has_its_reference_s),
         TEST_ENTRY(phi_gives_the_packages_tokens),
         TEST_ENTRY(phi3_gives_the_packages_tokens),
         TEST_ENTRY(phi3_with_short_factors_gives_the_packages_tokens),

@@ -1,7 +1,7 @@
 /* What Genie sees in a graph: each recogniser on graphs that are written differently and mean the same, and on graphs
  * that look alike and mean something else; scopes that win; groups that hold every node once and form no cycle.
  *
- * Tier: quick address thread */
+ * Tier: quick address */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdbool.h>

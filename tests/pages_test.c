@@ -1,6 +1,7 @@
 /* Many sequences in one plan: appends to pages and attention over them against a loop in f64, whatever the pages are
  * and whatever the neighbours do, on the device of $GENIE_TEST_DEVICES (cpu); gn_kv_pages against a plain model that
- * keeps for each sequence the list of its tokens, through random histories.
+ * keeps for each sequence the list of its tokens, through random histories. With gn_desc.batch_invariant the bits of
+ * tokens however they are cut into steps.
  *
  * Tier: quick address */
 #include "../genie.h"
@@ -697,6 +698,140 @@ TEST(wrong_arguments_of_pages_are_refused) {
     gn_kv_pages_close(NULL);
 }
 
+/* ---- batch_invariant: the bits of a token whatever is computed beside it ---- */
+
+enum { TOKENS = 20, WIDTH = 96, HEADS = 3, GROUPS = 1, HEAD = 32, EXPERTS = 3, SEQUENCES = 3, CLASSES = 61 };
+
+typedef struct layer {
+    gn_ctx *g;
+    gn_dtype d;
+    gn_tensor norm, q, k, v, o, expert, head, states[2];
+    gn_quantized w;
+    void *host[7], *tokens; /* (SEQUENCES,TOKENS,WIDTH) */
+} layer;
+
+static gn_tensor constant(layer *l, int at, gn_shape s) {
+    int64_t n = 1;
+    for (int i = 0; i < s.rank; i++) n *= s.dims[i];
+    l->host[at] = random_bytes(l->d, n, 0.3);
+    return gn_weight(l->g, l->d, s, l->host[at], "w");
+}
+
+static bool layer_open(layer *l, gn_dtype d, bool invariant, bool pages) {
+    const char *devices = getenv("GENIE_TEST_DEVICES");
+    l->d = d;
+    l->g = gn_open(&(gn_desc){ .devices = devices ? devices : "cpu", .batch_invariant = invariant });
+    l->norm = constant(l, 0, GN_SHAPE(WIDTH));
+    l->q = constant(l, 1, GN_SHAPE(WIDTH, HEADS * HEAD));
+    l->k = constant(l, 2, GN_SHAPE(GROUPS * HEAD, WIDTH));
+    l->v = constant(l, 3, GN_SHAPE(WIDTH, GROUPS * HEAD));
+    l->expert = constant(l, 5, GN_SHAPE(EXPERTS, HEADS * HEAD, WIDTH));
+    l->head = constant(l, 6, GN_SHAPE(WIDTH, CLASSES));
+    for (int i = 0; i < 2; i++)
+        l->states[i] =
+            gn_state(l->g, d, pages ? GN_SHAPE(12, GROUPS, 8, HEAD) : GN_SHAPE(1, GROUPS, 24, HEAD), NULL, "kv");
+    return CHECK_RESULT(gn_status(l->g), GN_OK);
+}
+
+static void layer_close(layer *l) {
+    gn_close(l->g);
+    for (int i = 0; i < 7; i++) free(l->host[i]);
+}
+
+static gn_tensor heads_of(gn_tensor x, int64_t n, int64_t heads) {
+    return gn_permute(gn_reshape(x, GN_SHAPE(1, n, heads, HEAD)), GN_AXES(0, 2, 1, 3));
+}
+
+/* n rows, the ith being token position[i] of sequence[i]; their logits to `to`, as (SEQUENCES,TOKENS,CLASSES). */
+static bool layer_run(layer *l, int n, const int64_t *sequence, const int64_t *position, bool pages, char *to) {
+    size_t bytes = gn_dtype_bytes(l->d), row = WIDTH * bytes;
+    char x0[SEQUENCES * TOKENS * WIDTH * 4], out[SEQUENCES * TOKENS * CLASSES * 4];
+    int64_t slots[SEQUENCES * TOKENS], table[SEQUENCES * 4], ids[SEQUENCES * TOKENS];
+    for (int i = 0; i < n; i++) {
+        int64_t at = sequence[i] * TOKENS + position[i];
+        memcpy(x0 + (size_t)i * row, (char *)l->tokens + (size_t)at * row, row);
+        slots[i] = (sequence[i] * 4 + position[i] / 8) * 8 + position[i] % 8;
+        ids[i] = at % EXPERTS;
+    }
+    for (int i = 0; i < SEQUENCES * 4; i++) table[i] = i;
+    gn_tensor x = gn_data_copy(l->g, l->d, GN_SHAPE(n, WIDTH), x0), h = gn_rmsnorm(x, l->norm, 1e-5), y;
+    gn_tensor q = gn_linear(h, l->q, GN_NONE), k = gn_matmul(h, gn_transpose(l->k, 0, 1)),
+              v = gn_linear(h, l->v, GN_NONE);
+    if (pages) {
+        gn_tensor of = gn_data_copy(l->g, GN_I64, GN_SHAPE(n), sequence),
+                  at = gn_data_copy(l->g, GN_I64, GN_SHAPE(n), position),
+                  s = gn_data_copy(l->g, GN_I64, GN_SHAPE(n), slots),
+                  t = gn_data_copy(l->g, GN_I64, GN_SHAPE(SEQUENCES, 4), table);
+        gn_tensor rows[2] = { gn_reshape(k, GN_SHAPE(n, GROUPS, HEAD)), gn_reshape(v, GN_SHAPE(n, GROUPS, HEAD)) };
+        for (int i = 0; i < 2; i++) rows[i] = gn_page_append(l->states[i], rows[i], s, of, t);
+        y = gn_page_attention(gn_reshape(q, GN_SHAPE(n, HEADS, HEAD)), rows[0], rows[1], of, at, t, NULL);
+    } else {
+        gn_tensor first = gn_scalar_i64(l->g, GN_I64, position[0]), end = gn_scalar_i64(l->g, GN_I64, position[0] + n);
+        k = gn_kv_append(l->states[0], heads_of(k, n, GROUPS), first);
+        v = gn_kv_append(l->states[1], heads_of(v, n, GROUPS), first);
+        gn_attention_desc d = { .causal = true, .length = end };
+        y = gn_permute(gn_attention(heads_of(q, n, HEADS), k, v, &d), GN_AXES(0, 2, 1, 3));
+    }
+    y = gn_expert_linear(gn_reshape(y, GN_SHAPE(n, HEADS * HEAD)), l->expert,
+                         gn_data_copy(l->g, GN_I64, GN_SHAPE(n), ids), GN_NONE);
+    y = gn_layernorm(gn_add(x, y), l->norm, GN_NONE, 1e-5);
+    y = gn_add(y, gn_linear_quantized(y, l->w, GN_NONE));
+    y = gn_softmax(gn_linear(y, l->head, GN_NONE), -1);
+    bool ok = CHECK_RESULT(gn_read(y, out, (size_t)(n * CLASSES) * bytes), GN_OK);
+    if (!ok) printf("%s\n", gn_last_error(l->g)->text);
+    CHECK_RESULT(gn_step(l->g), GN_OK);
+    for (int i = 0; i < n; i++)
+        memcpy(to + (size_t)((sequence[i] * TOKENS + position[i]) * CLASSES) * bytes,
+               out + (size_t)(i * CLASSES) * bytes, CLASSES * bytes);
+    return ok;
+}
+
+/* All tokens of the sequences in chunks of `most`; of pages, those of several sequences together, as it comes. */
+static bool layer_chunks(layer *l, int64_t most, bool pages, char *to) {
+    int64_t done[SEQUENCES] = { 0 }, of[SEQUENCES * TOKENS], at[SEQUENCES * TOKENS];
+    for (int64_t left = pages ? SEQUENCES : 1; left;) {
+        int n = 0;
+        left = 0;
+        for (int64_t b = 0; b < (pages ? SEQUENCES : 1); b++) {
+            bool now = most == 1 ? n == 0 : test_random_int(0, 1);
+            for (int64_t i = 0; now && i < most && done[b] < TOKENS; i++) of[n] = b, at[n++] = done[b]++;
+            left += done[b] < TOKENS;
+        }
+        if (n && !layer_run(l, n, of, at, pages, to)) return false;
+    }
+    return true;
+}
+
+static void check_invariant(gn_dtype d, bool pages) {
+    size_t bytes = (size_t)(pages ? SEQUENCES : 1) * TOKENS * CLASSES * gn_dtype_bytes(d);
+    layer l = { .d = d };
+    char *one = calloc(1, bytes), *other = calloc(1, bytes);
+    uint8_t *data = malloc(WIDTH * WIDTH);
+    float *scales = malloc(WIDTH * 3 * sizeof *scales);
+    for (int i = 0; i < WIDTH * WIDTH; i++) data[i] = (uint8_t)test_random_int(0, 255);
+    for (int i = 0; i < WIDTH * 3; i++) scales[i] = (float)test_random_real(0.001, 0.01);
+    if (!layer_open(&l, d, true, pages)) printf("%s\n", gn_last_error(l.g)->text);
+    l.tokens = random_bytes(d, SEQUENCES * TOKENS * WIDTH, 1);
+    l.w = (gn_quantized){ .data = gn_weight(l.g, GN_I8, GN_SHAPE(WIDTH, WIDTH), data, "int8"),
+                          .scales = gn_weight(l.g, GN_F32, GN_SHAPE(WIDTH, 3), scales, "scales"),
+                          .format = GN_QUANT_INT8 };
+    gn_device_info info;
+    CHECK_RESULT(gn_get_device(l.g, &info), GN_OK);
+    CHECK(strstr(info.identity, "batch invariant") != NULL);
+    bool ok = layer_chunks(&l, 1, pages, one);
+    for (int i = 0; i < 2 && ok; i++) {
+        ok = layer_chunks(&l, i ? 5 : TOKENS, pages, other);
+        CHECK(memcmp(one, other, bytes) == 0);
+    }
+    layer_close(&l);
+    free(l.tokens), free(one), free(other), free(data), free(scales);
+}
+
+TEST(a_token_has_the_bits_of_any_chunking_of_f32) { check_invariant(GN_F32, false); }
+TEST(a_token_has_the_bits_of_any_chunking_of_bf16) { check_invariant(GN_BF16, false); }
+TEST(a_token_has_the_bits_of_any_batch_of_f32) { check_invariant(GN_F32, true); }
+TEST(a_token_has_the_bits_of_any_batch_of_bf16) { check_invariant(GN_BF16, true); }
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(attention_over_pages_is_the_formula),
@@ -709,6 +844,10 @@ int main(int argc, char **argv) {
         TEST_ENTRY(random_histories_of_pages_are_those_of_a_plain_model),
         TEST_ENTRY(pages_of_an_ended_sequence_are_kept_for_its_prefix_until_they_are_needed),
         TEST_ENTRY(wrong_arguments_of_pages_are_refused),
+        TEST_ENTRY(a_token_has_the_bits_of_any_chunking_of_f32),
+        TEST_ENTRY(a_token_has_the_bits_of_any_chunking_of_bf16),
+        TEST_ENTRY(a_token_has_the_bits_of_any_batch_of_f32),
+        TEST_ENTRY(a_token_has_the_bits_of_any_batch_of_bf16),
     };
     test_begin(argc, argv);
     const char *devices = getenv("GENIE_TEST_DEVICES");

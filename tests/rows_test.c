@@ -3,7 +3,7 @@
  * they take, then random programs over rows (GENIE_TEST_PROGRAMS=N of them). Where the device is absent they are
  * skipped, and their kernels compiled for each arch.
  *
- * Tier: quick kernels address thread */
+ * Tier: quick kernels address */
 #define GENIE_EXT
 #include "../genie.h"
 

@@ -2,7 +2,7 @@
  * clusters whose right answer is known by hand. Most graphs here are made of nodes with invented sizes and costs; the
  * scheduler asks no more.
  *
- * Tier: quick address thread */
+ * Tier: quick address */
 #define _GNU_SOURCE
 #include <stdlib.h>
 

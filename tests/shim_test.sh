@@ -44,6 +44,11 @@ known_values() {
     on_shim "$BUILD/tests/gpu_test" ones_times replayed launched_again one_element a_fault _place_are_put_back an_old_version indices_into_nothing long_rows a_loop_takes attention_written_out_agrees by_attention_written norm_within --seed 1 >"$WORK/known" 2>&1
     holds "$WORK/known" 15
 }
+# The bits of a token do not depend on what is computed beside it.
+batch_invariant() {
+    GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/pages_test" bits_of_any_chunking_of_bf16 --seed 1 >"$WORK/invariant" 2>&1
+    holds "$WORK/invariant" 1
+}
 rows_with_loops() {
     on_shim "$BUILD/tests/rows_test" --seed 1 >"$WORK/rows" 2>&1
     holds "$WORK/rows" 3
@@ -90,10 +95,12 @@ demo_shows_its_phases() {
     grep -q '^ *captured .* has no value' "$WORK/demo" && grep -q '^ *deferred .* has no value.* 0 kernels run' "$WORK/demo" &&
         grep -q '^ *executed .* has a value on cuda:0.* 4 back' "$WORK/demo" && grep -q 'kernel mean_f32' "$WORK/demo" && grep -q '^ok the value is 10100' "$WORK/demo"
 }
-# Of compute capability 8.0 the fibres have what tensor_matmul and flash_attention need.
+# Of compute capability 8.0 the fibres have what tensor_matmul, flash_attention and conv_tensor need.
 tensor_cores() {
     GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/gpu_test" products_on_tensor_cores attention_on_tensor_cores --seed 1 >"$WORK/tensor" 2>&1
-    holds "$WORK/tensor" 2
+    holds "$WORK/tensor" 2 &&
+        GENIE_CUDA_ONE_OF_EACH=1 GENIE_SHIM_ARCH=80 on_shim "$BUILD/tests/conformance_test" conformance_conv_on_cuda --seed 1 >"$WORK/convs" 2>&1 &&
+        holds "$WORK/convs" 1
 }
 smoke() { BUILD=$BUILD JOBS=2 on_shim bash tests/gpu_conformance.sh smoke | tee "$WORK/smoke" | tail -n 20; [ "$(tail -n 1 "$WORK/smoke")" = '5 passed, 0 failed, 0 skipped' ]; }
 
@@ -214,6 +221,7 @@ check kernels_of_each_kind_compile_for_the_host compile 100
 check kernels_of_each_kind_agree_with_the_reference conformance 100 on_cuda
 check kernels_that_count_in_64_bits_agree_with_the_reference wide
 check known_values_replay_and_fault_on_the_shim known_values
+check tokens_have_the_bits_of_any_batch_with_batch_invariant batch_invariant
 check reductions_with_loops_are_one_kernel_and_agree_with_the_cpu rows_with_loops
 check products_on_tensor_cores_are_exact_and_attention_agrees tensor_cores
 check random_programs_and_products_of_integers_are_exact exact_programs

@@ -1,5 +1,6 @@
 /* Recorded steps: equal bits and states with the same step built anew, on this CPU, through a server and over two
  * devices; what a run costs and sends; what ends them; wrong use. Built steps beside the steps before them.
+ * gn_desc.batch_invariant through a server.
  *
  * Tier: quick address thread */
 #define GENIE_EXT
@@ -542,6 +543,35 @@ TEST(an_error_tells_the_label_of_this_step) {
     gn_close(g);
 }
 
+TEST(a_server_keeps_rows_apart_from_batches_too) {
+    enum { K = 200, M = 70, ROWS = 9 };
+    static float w[K * M], x[ROWS * K], all[ROWS * M], one[M];
+    gn_device_info info;
+    for (int i = 0; i < K * M; i++) w[i] = (float)test_random_real(-1, 1);
+    for (int i = 0; i < ROWS * K; i++) x[i] = (float)test_random_real(-1, 1);
+    gn_ctx *g = loopback_open(&(gn_desc){ .batch_invariant = true });
+    CHECK_RESULT(gn_status(g), GN_OK);
+    CHECK_RESULT(gn_get_device(g, &info), GN_OK);
+    CHECK(strstr(info.identity, "batch invariant") != NULL);
+    gn_tensor weight = gn_weight(g, GN_F32, GN_SHAPE(K, M), w, "w");
+    CHECK_RESULT(gn_read(gn_matmul(gn_data(g, GN_F32, GN_SHAPE(ROWS, K), x), weight), all, sizeof all), GN_OK);
+    for (int i = 0; i < ROWS; i++) {
+        gn_tensor row = gn_data(g, GN_F32, GN_SHAPE(1, K), x + i * K);
+        CHECK_RESULT(gn_read(gn_matmul(row, weight), one, sizeof one), GN_OK);
+        CHECK(memcmp(one, all + i * M, sizeof one) == 0);
+        gn_step(g);
+    }
+    gn_close(g);
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) exit(2);
+    CHECK_RESULT(gn_server_attach(loopback_server(), loopback_transport(ends[0]), "test"), GN_OK);
+    gn_transport t = loopback_transport(ends[1]);
+    g = gn_open_transports(&(gn_desc){ .devices = "cpu", .batch_invariant = true }, &t, (const char *[]){ "cpu" }, 1);
+    CHECK_RESULT(gn_status(g), GN_UNSUPPORTED);
+    CHECK(strstr(gn_last_error(g)->text, "one device") != NULL);
+    gn_close(g);
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(recorded_steps_compute_the_bits_of_built_ones_on_this_cpu),
@@ -562,6 +592,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(steps_like_those_before_them_compute_their_own_values_on_this_cpu),
         TEST_ENTRY(steps_like_those_before_them_compute_their_own_values_through_a_server),
         TEST_ENTRY(an_error_tells_the_label_of_this_step),
+        TEST_ENTRY(a_server_keeps_rows_apart_from_batches_too),
     };
     test_begin(argc, argv);
     test_all(tests, TEST_COUNT(tests));

@@ -1,9 +1,11 @@
 """Tokenizers that the packages `tokenizers` and `sentencepiece` make, and their ids of mixed text, beside those of
 examples/formats/tokenizer.h: as tokenizer.json, as vocab.json with merges.txt, and as GGUF files that `gguf` writes.
 
-    python3 tokenizer_oracle.py READER FOLDER MEGABYTES [NAME ...]
+    python3 tokenizer_oracle.py READER FOLDER MEGABYTES [NAME[:FLAGS] ...]
 
-READER is the program that tokenizer_oracle_test.sh compiles. Exits with 1 when an id or a decoded text differs."""
+READER is the program that tokenizer_oracle_test.sh compiles. Exits with 1 when an id or a decoded text differs. A line tells the ids
+and the rates of processor time: this reader's and the package's (`encode_batch_fast`, one thread).
+TOKENIZER_TEXT=documents: sources and documents alone, =random: what is drawn alone. TOKENIZER_SEED=N: other draws."""
 import glob
 import io
 import json
@@ -16,7 +18,8 @@ import time
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers as N, pre_tokenizers as P, processors, trainers
 
 READER, FOLDER, MEGABYTES, ONLY = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4:]
-DRAW = random.Random(5)
+TEXT = os.environ.get('TOKENIZER_TEXT', 'mixed')
+DRAW = random.Random(int(os.environ.get('TOKENIZER_SEED', '5')))
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -62,14 +65,33 @@ def documents():
 
 
 def corpus(size):
+    """Texts of at most 4000 characters, of about this many bytes."""
+    share = {'mixed': 0.3, 'documents': 1, 'random': 0}[TEXT]
     source, texts = documents(), []
     while size > 0:
-        text = next(source, None) if DRAW.random() < 0.3 else None
+        text = next(source, None) if DRAW.random() < share else None
+        if text is None and share == 1:
+            source = documents()
+            continue
         text = text or random_text(DRAW.randint(1, 1500))
         for i in range(0, len(text), 4000):
             texts.append(text[i:i + 4000])
             size -= len(texts[-1].encode())
     return texts
+
+
+BROKEN = [b'\x80', b'\xc3', b'\xe2\x82', b'\xf0\x9f\x98', b'\xed\xa0\x80', b'\xc0\xaf', b'\xe0\x80\x80', b'\xf4\x90\x80\x80', b'\xff', b'\xf8']
+
+
+def broken(text):
+    """One text in eight is no UTF-8: bytes are cut out, put in, or changed."""
+    raw = bytearray(text.encode())
+    if DRAW.random() < 0.875 or not raw:
+        return bytes(raw)
+    for _ in range(DRAW.randint(1, 12)):
+        i = DRAW.randrange(len(raw) + 1)
+        raw[i:i + DRAW.randrange(3)] = DRAW.choice(BROKEN + [b'', bytes([DRAW.randrange(256)])])
+    return bytes(raw)
 
 
 # ---- tokenizers
@@ -153,6 +175,7 @@ MAKE = {
     'mistral': lambda: on_characters(P.Metaspace(replacement='▁', prepend_scheme='first', split=False), None),
     'metaspace': lambda: on_characters(P.Metaspace(), N.NFKD(), byte_fallback=False, fuse=False),
     'gemma': lambda: on_characters(P.Split(' ', 'merged_with_previous'), N.Replace(' ', '▁')),
+    'metaspace_never': lambda: on_characters(P.Metaspace(prepend_scheme='never'), N.NFC(), fuse=False),
     'unigram': lambda: unigram(N.NFKC(), False),
     'unigram_bytes': lambda: unigram(N.NFD(), True),
 }
@@ -234,6 +257,9 @@ class Pieces:
     def encode(self, text, template, plain):
         return [1] * template + self.sp.encode(text)
 
+    def encode_all(self, texts, template, plain):
+        return [self.encode(text, template, plain) for text in texts]
+
     def decode(self, ids):
         return self.sp.decode([i for i in ids if i > 2])
 
@@ -251,9 +277,9 @@ class Package:
     def __init__(self, t, first=()):
         self.t, self.first = t, list(first)
 
-    def encode(self, text, template, plain):
+    def encode_all(self, texts, template, plain):
         self.t.encode_special_tokens = plain
-        return self.first * template + self.t.encode(text, add_special_tokens=template).ids
+        return [self.first * template + e.ids for e in self.t.encode_batch_fast(texts, add_special_tokens=template)]
 
     def decode(self, ids):
         return self.t.decode(ids)
@@ -266,6 +292,17 @@ def as_json(make):
     def other(path):
         t = make()
         t.save(path + '.json')
+        return path + '.json', Package(t)
+    return other
+
+
+def as_json_lines(make):
+    """The older form of merges: "a b"."""
+    def other(path):
+        t = make()
+        whole = json.loads(t.to_str())
+        whole['model']['merges'] = [' '.join(pair) for pair in whole['model']['merges']]
+        json.dump(whole, open(path + '.json', 'w'))
         return path + '.json', Package(t)
     return other
 
@@ -334,8 +371,10 @@ def missing(package):
 
 def all_kinds():
     kinds = {name: as_json(make) for name, make in MAKE.items()}
-    kinds.update({name: make for name, make in OTHERS.items() if 'gguf' not in name or not missing('gguf')})
-    if not missing('gguf') and not missing('sentencepiece'):
+    kinds['starcoder'] = as_json_lines(MAKE['starcoder'])
+    no_gguf = missing('gguf')
+    kinds.update({name: make for name, make in OTHERS.items() if 'gguf' not in name or not no_gguf})
+    if not no_gguf and not missing('sentencepiece'):
         kinds.update(PIECES)
     return kinds
 
@@ -364,35 +403,50 @@ def records(items):
     return b''.join(struct.pack('<I', len(x)) + x for x in items)
 
 
-def differences(name, path, t, texts, flags):
-    want = [t.encode(text, bool(flags & 1), bool(flags & 2)) for text in texts]
-    done = subprocess.run([READER, path, f'{FOLDER}/texts', f'{FOLDER}/ids', f'{FOLDER}/decoded', str(flags)],
-                          capture_output=True, text=True)
-    if done.returncode:
-        return f'{name}: {done.stdout}{done.stderr}'[:2000]
-    got = read_records(open(FOLDER + '/ids', 'rb').read(), ids_at)
+def different(t, texts, got, want, decoded):
+    """What differs first, None: nothing."""
     for text, g, w in zip(texts, got, want):
         if not t.equal(g, w):
             k = next((k for k in range(min(len(g), len(w))) if g[k] != w[k]), min(len(g), len(w)))
             around = [[(x, t.decode([x])) for x in ids[max(0, k - 2):k + 4]] for ids in (g, w)]
-            return f'{name}, flags {flags}: token {k} of {text!r:.80}: {around[0]}, not {around[1]}'
-    decoded = read_records(open(FOLDER + '/decoded', 'rb').read(), bytes_at)
+            return f'token {k} of {text!r:.80}: {around[0]}, not {around[1]}'
     # The package gives one U+FFFD a byte of a run of byte tokens that is no UTF-8, whole characters in it included.
-    for text, g, w in zip(texts, decoded, (t.decode(ids) for ids in got)):
+    for g, w in zip(decoded, (t.decode(ids) for ids in got)):
         if g.decode() != w and '\ufffd' not in w:
-            return f'{name}, flags {flags}: decoded {g.decode()!r:.200}, not {w!r:.200}'
-    print(f'{name:14} flags {flags}: {sum(map(len, want))} ids, {done.stdout.strip()}', flush=True)
+            return f'decoded {g.decode()!r:.200}, not {w!r:.200}'
+    return None
+
+
+def differences(name, path, t, parts, flags):
+    ids, spent, seconds, size = 0, 0.0, 0.0, 0
+    for part in parts:
+        texts, data = [raw.decode(errors='replace') for raw in part], records(part)
+        open(f'{FOLDER}/texts', 'wb').write(data)
+        start = time.process_time()
+        want = t.encode_all(texts, bool(flags & 1), bool(flags & 2))
+        spent += time.process_time() - start
+        done = subprocess.run([READER, path, f'{FOLDER}/texts', f'{FOLDER}/ids', f'{FOLDER}/decoded', str(flags)],
+                              capture_output=True, text=True)
+        if done.returncode:
+            return f'{name}: {done.stdout}{done.stderr}'[:2000]
+        got = read_records(open(FOLDER + '/ids', 'rb').read(), ids_at)
+        wrong = different(t, texts, got, want, read_records(open(FOLDER + '/decoded', 'rb').read(), bytes_at))
+        if wrong:
+            return f'{name}, flags {flags}: {wrong}'
+        ids, seconds, size = ids + sum(map(len, want)), seconds + float(done.stdout), size + len(data)
+    rates = [size / 1e6 / max(s, 1e-6) for s in (seconds, spent)]
+    print(f'{name:22} flags {flags}: {size / 1e6:.1f} MB, {ids} ids, {rates[0]:.1f} MB/s; the package {rates[1]:.1f} MB/s', flush=True)
     return None
 
 
 def main():
-    texts, start = corpus(MEGABYTES * 1e6), time.time()
-    open(FOLDER + '/texts', 'wb').write(records(text.encode() for text in texts))
+    texts, start = [broken(text) for text in corpus(MEGABYTES * 1e6)], time.time()
+    parts = [texts[i:i + 2000] for i in range(0, len(texts), 2000)]
     kinds = all_kinds()
-    for name in ONLY or kinds:
+    for name, _, only in (item.partition(':') for item in ONLY or kinds):
         path, t = kinds[name](f'{FOLDER}/{name}')
-        for flags in t.flags:
-            wrong = differences(name, path, t, texts, flags)
+        for flags in [int(only)] if only else t.flags:
+            wrong = differences(name, path, t, parts, flags)
             if wrong:
                 sys.exit(wrong)
     print(f'{time.time() - start:.0f} s')

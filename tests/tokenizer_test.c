@@ -1,7 +1,7 @@
 /* examples/formats/tokenizer.h: what it refuses, text that is no UTF-8, long words, decoding in pieces, threads. That
  * its ids are right is shown by tokenizer_oracle_test.sh.
  *
- * Tier: quick address thread */
+ * Tier: quick address */
 #include "test.h"
 #include <pthread.h>
 

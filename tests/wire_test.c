@@ -2,7 +2,7 @@
  * every message cut at every byte, and the hostile graphs that broke other systems. GENIE_WRITE_GOLDEN=1 writes
  * tests/golden/ anew.
  *
- * Tier: quick address thread */
+ * Tier: quick address */
 #define _GNU_SOURCE
 #include <stdbool.h>
 #include <stddef.h>

@@ -21,9 +21,10 @@
    lm__families; examples/adding_a_family.md says how to add one. What a configuration asks for that is not here is
    refused by its name, and so is a tensor that the family does not have:
    text that is nearly right is wrong. Of two things a GGUF file says nothing unless its writer adds the keys
-   attention.scale and expert_weights_norm: scores are then divided by the root of head_dim, and the shares of a token's
-   experts add up to 1. Where a model has long and short factors of the rotary embedding, a session's context decides
-   which are used, not how many tokens are in it. */
+   attention.scale and expert_weights_norm: llama.cpp's reader then knows from the architecture what is meant, and so
+   does this one (lm_family's gguf_normed and width_scaled; lm_model's note says where scores are divided by another
+   number than head_dim's root). Where a model has long and short factors of the rotary embedding, a session's context
+   decides which are used, not how many tokens are in it. */
 #ifndef LANGUAGE_MODEL_H
 #define LANGUAGE_MODEL_H
 
@@ -74,8 +75,9 @@ typedef enum lm_role {
     LM_UP_BIAS,
     LM_DOWN,
     LM_DOWN_BIAS,
-    LM_POST_NORM2,  /* after the MLP */
-    LM_ROUTER,      /* (experts, dim) */
+    LM_POST_NORM2, /* after the MLP */
+    LM_ROUTER,     /* (experts, dim) */
+    LM_SHARED, /* (1, dim), or (dim): the share of the expert that all tokens go through; it is LM_GATE to LM_DOWN */
     LM_EXPERT_GATE, /* (experts, expert_inner, dim) */
     LM_EXPERT_UP,
     LM_EXPERT_DOWN, /* (experts, dim, expert_inner) */
@@ -93,6 +95,7 @@ typedef struct lm_config {
     double query_scalar;                                          /* scores are divided by its root; 0: head_dim */
     double attention_cap, logit_cap;
     int64_t experts, experts_used, expert_inner, normed_experts; /* normed: shares of those used add up to 1; bool */
+    int64_t shared_inner;                                        /* of the expert that all tokens go through */
     int64_t activation, tied;                                    /* lm_activation; bool, -1: as the files are */
     int64_t end[LM_ENDS], n_end;                                 /* tokens that end a text */
     gn_rotary_desc rotary;
@@ -114,6 +117,7 @@ typedef struct lm_model {
     gn_quant quant;     /* what matrices become when they are loaded; GN_QUANT_NONE: as they are */
     bool as_stored;     /* no dtype was asked for */
     float *factors;     /* NULL, or (2, pairs) of config.json: LM_ROTARY_LONG, LM_ROTARY_SHORT */
+    char note[288];     /* empty, or what was taken to be so where the file does not say: to be shown */
     safetensors *files;
     gguf *gguf;
 } lm_model;
@@ -239,6 +243,8 @@ struct lm_family {
     bool layernorm;        /* norms have a mean and a bias; else root mean square */
     bool gain_less_1;      /* safetensors hold gains less 1 */
     bool scaled_embedding; /* by the root of dim */
+    bool gguf_normed;      /* GGUF that says nothing means that shares of experts add up to 1 */
+    int64_t width_scaled;  /* layers; GGUF of so many that says nothing divides scores by the root of dim / heads */
     bool gguf_interleaved; /* GGUF permutes queries and keys, so that neighbours are turned together */
     lm_config usual;       /* what a configuration that says nothing means */
 };
@@ -448,10 +454,20 @@ static gn_tensor lm__experts_block(const lm_pass *p, int layer, gn_tensor x) {
     return gn_add(x, lm__experts(p, layer, lm__norm(p, layer, LM_NORM2, x)));
 }
 
+/* And one expert more that all tokens go through, by a share of its own (Qwen Team 2024) */
+static gn_tensor lm__shared_expert_block(const lm_pass *p, int layer, gn_tensor x) {
+    x = gn_add(x, lm__attention(p, layer, lm__norm(p, layer, LM_NORM1, x)));
+    gn_tensor h = lm__norm(p, layer, LM_NORM2, x);
+    gn_tensor share = gn_matmul(h, gn_reshape(lm__w(p, layer, LM_SHARED), GN_SHAPE(p->m->config.dim, 1))); /* (n, 1) */
+    gn_tensor shared = gn_mul(gn_sigmoid(share), lm__gated_mlp(p, layer, h));
+    return gn_add(x, gn_add(lm__experts(p, layer, h), shared));
+}
+
 /* ---- the families ----
  * Letters of shapes: V vocab, D dim, C context, H head_dim, Q heads * head_dim, K kv_heads * head_dim, F all three of
- * them, I inner, G twice inner, R pairs that are turned, E experts, X the inner width of an expert. Safetensors hold
- * experts one by one, their names have the number of the layer and that of the expert; GGUF holds a layer's stacked. */
+ * them, I inner, G twice inner, R pairs that are turned, E experts, X the inner width of an expert, S that of the
+ * shared one, 1 one. Safetensors hold experts one by one, their names have the number of the layer and that of the
+ * expert; GGUF holds a layer's stacked. */
 
 #define LM__NONE \
     { LM_ROLES, NULL, NULL, NULL, 0 }
@@ -567,6 +583,28 @@ static const lm_weight lm__qwen_experts_layer[] = {
     LM__NONE,
 };
 
+static const lm_weight lm__qwen_shared_layer[] = {
+    { LM_NORM1, "layers.%d.input_layernorm.weight", "blk.%d.attn_norm.weight", "D", 0 },
+    { LM_Q, "layers.%d.self_attn.q_proj.weight", "blk.%d.attn_q.weight", "QD", 0 },
+    { LM_Q_BIAS, "layers.%d.self_attn.q_proj.bias", "blk.%d.attn_q.bias", "Q", LM_OPTIONAL },
+    { LM_K, "layers.%d.self_attn.k_proj.weight", "blk.%d.attn_k.weight", "KD", 0 },
+    { LM_K_BIAS, "layers.%d.self_attn.k_proj.bias", "blk.%d.attn_k.bias", "K", LM_OPTIONAL },
+    { LM_V, "layers.%d.self_attn.v_proj.weight", "blk.%d.attn_v.weight", "KD", 0 },
+    { LM_V_BIAS, "layers.%d.self_attn.v_proj.bias", "blk.%d.attn_v.bias", "K", LM_OPTIONAL },
+    { LM_O, "layers.%d.self_attn.o_proj.weight", "blk.%d.attn_output.weight", "DQ", 0 },
+    { LM_NORM2, "layers.%d.post_attention_layernorm.weight", "blk.%d.ffn_norm.weight", "D", 0 },
+    { LM_GATE, "layers.%d.mlp.shared_expert.gate_proj.weight", "blk.%d.ffn_gate_shexp.weight", "SD", 0 },
+    { LM_UP, "layers.%d.mlp.shared_expert.up_proj.weight", "blk.%d.ffn_up_shexp.weight", "SD", 0 },
+    { LM_DOWN, "layers.%d.mlp.shared_expert.down_proj.weight", "blk.%d.ffn_down_shexp.weight", "DS", 0 },
+    { LM_ROUTER, "layers.%d.mlp.gate.weight", "blk.%d.ffn_gate_inp.weight", "ED", 0 },
+    { LM_SHARED, "layers.%d.mlp.shared_expert_gate.weight", NULL, "1D", 0 },
+    { LM_SHARED, NULL, "blk.%d.ffn_gate_inp_shexp.weight", "D", 0 },
+    { LM_EXPERT_GATE, "layers.%d.mlp.experts.%d.gate_proj.weight", "blk.%d.ffn_gate_exps.weight", "EXD", 0 },
+    { LM_EXPERT_UP, "layers.%d.mlp.experts.%d.up_proj.weight", "blk.%d.ffn_up_exps.weight", "EXD", 0 },
+    { LM_EXPERT_DOWN, "layers.%d.mlp.experts.%d.down_proj.weight", "blk.%d.ffn_down_exps.weight", "EDX", 0 },
+    LM__NONE,
+};
+
 static const lm_weight lm__phi_outer[] = {
     { LM_EMBEDDING, "embed_tokens.weight", "token_embd.weight", "VD", 0 },
     { LM_FINAL_NORM, "final_layernorm.weight", "output_norm.weight", "D", 0 },
@@ -640,6 +678,7 @@ static const lm_family lm__families[] = {
       .layer = lm__gemma_layer,
       .gain_less_1 = true,
       .scaled_embedding = true,
+      .width_scaled = 46, /* its 27B */
       .usual = { .context = 8192,
                  .norm_eps = 1e-6,
                  .rotary_base = 10000,
@@ -676,6 +715,7 @@ static const lm_family lm__families[] = {
       .outer = lm__llama_outer,
       .layer = lm__mixtral_layer,
       .gguf_interleaved = true,
+      .gguf_normed = true,
       .usual = { .context = 131072,
                  .norm_eps = 1e-5,
                  .rotary_base = 1e6,
@@ -689,6 +729,7 @@ static const lm_family lm__families[] = {
       .block = lm__experts_block,
       .outer = lm__llama_outer,
       .layer = lm__qwen_experts_layer,
+      .gguf_normed = true,
       .usual = { .context = 32768,
                  .norm_eps = 1e-6,
                  .rotary_base = 10000,
@@ -696,6 +737,20 @@ static const lm_family lm__families[] = {
                  .experts = 128,
                  .experts_used = 8,
                  .expert_inner = 768 } },
+    { .name = "qwen2_moe",
+      .gguf = "qwen2moe",
+      .prefix = "model.",
+      .block = lm__shared_expert_block,
+      .outer = lm__llama_outer,
+      .layer = lm__qwen_shared_layer,
+      .usual = { .context = 32768,
+                 .norm_eps = 1e-6,
+                 .rotary_base = 10000,
+                 .window_from = 28,
+                 .experts = 60,
+                 .experts_used = 4,
+                 .expert_inner = 1408,
+                 .shared_inner = 5632 } },
     { .name = "phi",
       .gguf = "phi2",
       .prefix = "model.",
@@ -771,6 +826,11 @@ static const lm__field lm__fields[] = {
     { LM__INT(experts), { "num_local_experts", "num_experts" }, { "expert_count" }, 1, 1024 },
     { LM__INT(experts_used), { "num_experts_per_tok" }, { "expert_used_count" }, 1, 1024 },
     { LM__INT(expert_inner), { "moe_intermediate_size" }, { "expert_feed_forward_length" }, 1, 1 << 22 },
+    { LM__INT(shared_inner),
+      { "shared_expert_intermediate_size" },
+      { "expert_shared_feed_forward_length" },
+      1,
+      1 << 22 },
     { LM__REAL(logit_cap), { "final_logit_softcapping" }, { "final_logit_softcapping" }, 1e-3, 1e6 },
 };
 
@@ -1079,9 +1139,14 @@ static bool lm__gguf_others(lm_model *m, const char *architecture, char error[LM
     if (gguf_get_f64(m->gguf, key, &scale)) {
         if (!(scale > 1e-3 && scale < 1e3)) return lm__fail(error, "%s is %g", key, scale);
         c->query_scalar = 1 / (scale * scale);
+    } else if (m->family->width_scaled && c->layers == m->family->width_scaled && c->heads > 0) {
+        c->query_scalar = (double)c->dim / (double)c->heads;
+        snprintf(m->note, sizeof m->note,
+                 "%s is missing: for %lld layers scores are divided by the root of %g, width / heads", key,
+                 (long long)c->layers, c->query_scalar);
     }
     snprintf(key, sizeof key, "%s.expert_weights_norm", architecture);
-    c->normed_experts = c->experts > 0; /* what files that say nothing mean */
+    c->normed_experts = m->family->gguf_normed;
     if (c->experts && gguf_get_bool(m->gguf, key, &normed)) c->normed_experts = normed;
     return true;
 }
@@ -1144,6 +1209,8 @@ static int64_t lm__extent(const lm_config *c, char letter) {
     case 'G': return 2 * c->inner;
     case 'E': return c->experts;
     case 'X': return c->expert_inner;
+    case 'S': return c->shared_inner;
+    case '1': return 1;
     default: return c->rotary.size / 2; /* R */
     }
 }

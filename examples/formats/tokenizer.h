@@ -107,7 +107,8 @@ enum {
     TOK__FILE = 1 << 28,  /* bytes of a tokenizer.json */
     TOK__IDS = 1 << 22,   /* ids, and merges */
     TOK__TOKEN = 1 << 16, /* bytes of one token */
-    TOK__STEPS = 16       /* normalizers; pre-tokenizers; decoders */
+    TOK__STEPS = 16,      /* normalizers; pre-tokenizers; decoders */
+    TOK__ALL = 0x110000   /* code points */
 };
 
 /* A token's text in tok.blob. */
@@ -172,10 +173,9 @@ typedef struct tok__step {
 struct tokenizer {
     char *blob;
     size_t n_blob, blob_room;
-    tok__text *tokens;   /* as the file has them, by id; size TOKENIZER_NONE: no token */
-    tok__text *pieces;   /* what they stand for: bytes for byte-level tokens */
-    atomic_uchar *whole; /* by id: 0 not known, 1 its text becomes this token, 2 it does not */
-    uint8_t *flags;      /* by id: TOK__SPECIAL… */
+    tok__text *tokens; /* as the file has them, by id; size TOKENIZER_NONE: no token */
+    tok__text *pieces; /* what they stand for: bytes for byte-level tokens */
+    uint8_t *flags;    /* by id: TOK__SPECIAL… */
     size_t n;
     uint32_t *table; /* ids by text, open addressing; + 1 */
     size_t table_room;
@@ -192,11 +192,24 @@ struct tokenizer {
     uint32_t before[8], after[8];
     size_t n_before, n_after;
     bool is_unigram, byte_level, byte_fallback, fuse_unk, ignore_merges;
-    uint8_t *categories;      /* of each code point */
+    uint8_t *kinds;           /* bits of each code point: TOK__LETTER… */
     uint8_t *classes;         /* canonical combining class of each */
     uint32_t *decompositions; /* place in unicode_canonical + 1 | place in unicode_compatible + 1, pairs by 256 */
+    atomic_uintptr_t idle[4]; /* tok__work of calls that have ended, for calls to come */
     char *error;
     const char *path;
+};
+
+/* Kinds of characters, as the expressions ask for them. */
+enum {
+    TOK__LETTER = 1,
+    TOK__NUMBER = 2,
+    TOK__BLANK = 4,
+    TOK__OTHER = 8,  /* none of these */
+    TOK__UPPER = 16, /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
+    TOK__LOWER = 32, /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
+    TOK__WORD = 64,  /* what regular expressions call a word character */
+    TOK__MOVES = 128 /* the tokenizer's normal forms may change it, or join it to the character before */
 };
 
 enum { TOK__SPECIAL = 1, TOK__ADDED = 2, TOK__IS_BYTE = 4 };
@@ -239,27 +252,6 @@ static size_t tok__room(size_t n) {
 
 /* ---- characters ---- */
 
-static bool tok__unicode(tokenizer *t) {
-    enum { ALL = 0x110000 };
-    t->categories = (uint8_t *)malloc(ALL);
-    t->classes = (uint8_t *)malloc(ALL);
-    t->decompositions = (uint32_t *)calloc(ALL, sizeof *t->decompositions);
-    if (!t->categories || !t->classes || !t->decompositions) return tok__no_memory(t);
-    for (size_t i = 0, n = sizeof unicode_categories / 4; i < n; i++) {
-        size_t begin = unicode_categories[i] >> 8, end = i + 1 < n ? unicode_categories[i + 1] >> 8 : ALL;
-        memset(t->categories + begin, (int)(unicode_categories[i] & 255), end - begin);
-    }
-    for (size_t i = 0, n = sizeof unicode_classes / 4; i < n; i++) {
-        size_t begin = unicode_classes[i] >> 8, end = i + 1 < n ? unicode_classes[i + 1] >> 8 : ALL;
-        memset(t->classes + begin, (int)(unicode_classes[i] & 255), end - begin);
-    }
-    for (uint32_t i = 0; i < sizeof unicode_canonical / 4; i += 2 + unicode_canonical[i + 1])
-        t->decompositions[unicode_canonical[i]] = i + 1;
-    for (uint32_t i = 0; i < sizeof unicode_compatible / 4; i += 2 + unicode_compatible[i + 1])
-        t->decompositions[unicode_compatible[i]] |= (i + 1) << 16;
-    return true;
-}
-
 /* The character at p of well-formed text; *n are its bytes. */
 static inline uint32_t tok__char(const char *p, size_t *n) {
     const uint8_t *s = (const uint8_t *)p;
@@ -291,21 +283,48 @@ static bool tok__is_space(uint32_t c) {
            c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-static bool tok__is_letter(const tokenizer *t, uint32_t c) {
-    return t->categories[c] >= UNICODE_LL && t->categories[c] <= UNICODE_LU;
+static uint8_t tok__kinds_of(uint32_t category) {
+    bool letter = category >= UNICODE_LL && category <= UNICODE_LU,
+         number = category >= UNICODE_ND && category <= UNICODE_NO,
+         mark = category >= UNICODE_MC && category <= UNICODE_MN,
+         lower = category == UNICODE_LL || category == UNICODE_LM || category == UNICODE_LO,
+         digit = category == UNICODE_ND || category == UNICODE_NL;
+    return (uint8_t)((letter   ? TOK__LETTER
+                      : number ? TOK__NUMBER
+                               : TOK__OTHER) |
+                     (mark || (letter && category != UNICODE_LL) ? TOK__UPPER : 0) | (mark || lower ? TOK__LOWER : 0) |
+                     (mark || letter || digit || category == UNICODE_PC ? TOK__WORD : 0));
 }
 
-static bool tok__is_number(const tokenizer *t, uint32_t c) {
-    return t->categories[c] >= UNICODE_ND && t->categories[c] <= UNICODE_NO;
+static void tok__mark(tokenizer *t, uint32_t first, uint32_t last, uint8_t kinds) {
+    for (uint32_t c = first; c <= last; c++) t->kinds[c] |= kinds;
 }
 
-/* What regular expressions call a word character. */
-static bool tok__is_word(const tokenizer *t, uint32_t c) {
-    uint8_t k = t->categories[c];
-    bool symbol = (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
-                  (c >= 0x1f170 && c <= 0x1f189); /* the letters among the symbols: alphabetic, too */
-    return tok__is_letter(t, c) || k == UNICODE_ND || k == UNICODE_NL || k == UNICODE_PC ||
-           (k >= UNICODE_MC && k <= UNICODE_MN) || c == 0x200c || c == 0x200d || symbol;
+static bool tok__unicode(tokenizer *t) {
+    t->kinds = (uint8_t *)malloc(TOK__ALL);
+    t->classes = (uint8_t *)malloc(TOK__ALL);
+    t->decompositions = (uint32_t *)calloc(TOK__ALL, sizeof *t->decompositions);
+    if (!t->kinds || !t->classes || !t->decompositions) return tok__no_memory(t);
+    for (size_t i = 0, n = sizeof unicode_categories / 4; i < n; i++) {
+        size_t begin = unicode_categories[i] >> 8, end = i + 1 < n ? unicode_categories[i + 1] >> 8 : TOK__ALL;
+        memset(t->kinds + begin, tok__kinds_of(unicode_categories[i] & 255), end - begin);
+    }
+    for (uint32_t c = 0; c <= 0x3000; c++)
+        if (tok__is_space(c)) t->kinds[c] = (uint8_t)((t->kinds[c] & ~TOK__OTHER) | TOK__BLANK);
+    tok__mark(t, 0x200c, 0x200d, TOK__WORD);
+    tok__mark(t, 0x24b6, 0x24e9, TOK__WORD); /* the letters among the symbols: alphabetic, too */
+    tok__mark(t, 0x1f130, 0x1f149, TOK__WORD);
+    tok__mark(t, 0x1f150, 0x1f169, TOK__WORD);
+    tok__mark(t, 0x1f170, 0x1f189, TOK__WORD);
+    for (size_t i = 0, n = sizeof unicode_classes / 4; i < n; i++) {
+        size_t begin = unicode_classes[i] >> 8, end = i + 1 < n ? unicode_classes[i + 1] >> 8 : TOK__ALL;
+        memset(t->classes + begin, (int)(unicode_classes[i] & 255), end - begin);
+    }
+    for (uint32_t i = 0; i < sizeof unicode_canonical / 4; i += 2 + unicode_canonical[i + 1])
+        t->decompositions[unicode_canonical[i]] = i + 1;
+    for (uint32_t i = 0; i < sizeof unicode_compatible / 4; i += 2 + unicode_compatible[i + 1])
+        t->decompositions[unicode_compatible[i]] |= (i + 1) << 16;
+    return true;
 }
 
 /* ---- a text that grows ---- */
@@ -445,7 +464,6 @@ static uint32_t tok__trie_next(const tok__trie *x, uint32_t node, char byte) {
 /* The longest entry that begins at p: its value + 1 and length; 0: none. */
 static uint32_t tok__trie_longest(const tok__trie *x, const char *p, const char *end, size_t *out_n) {
     uint32_t found = 0, node = 0;
-    if (!x->starts[(uint8_t)*p]) return 0;
     for (const char *q = p; q < end && (node = tok__trie_next(x, node, *q)) != 0;) {
         q++;
         if (x->ends[node]) {
@@ -517,11 +535,10 @@ static bool tok__make_room(tokenizer *t, size_t n) {
     t->tokens = (tok__text *)malloc((n + 1) * sizeof *t->tokens);
     t->pieces = (tok__text *)malloc((n + 1) * sizeof *t->pieces);
     t->flags = (uint8_t *)calloc(n + 1, 1);
-    t->whole = (atomic_uchar *)calloc(n + 1, sizeof *t->whole);
     t->table_room = tok__room(n);
     t->table = (uint32_t *)calloc(t->table_room, sizeof *t->table);
     t->by_token = (uint32_t *)calloc(t->table_room, sizeof *t->by_token);
-    if (!t->tokens || !t->pieces || !t->flags || !t->whole || !t->table || !t->by_token) return tok__no_memory(t);
+    if (!t->tokens || !t->pieces || !t->flags || !t->table || !t->by_token) return tok__no_memory(t);
     for (size_t i = 0; i <= n; i++) t->tokens[i] = t->pieces[i] = (tok__text){ 0, TOKENIZER_NONE };
     return true;
 }
@@ -664,31 +681,72 @@ static void tok__compose(const tokenizer *t, tok__points *x) {
     x->n = n;
 }
 
-static bool tok__is_ascii(const char *p, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (p[i] & 0x80) return false;
+/* Marks what a normal form may change: what has a class or joins the character before, then what a form of it alone
+   changes, or begins with such a character. Between others a text may be cut: each part has its own normal form. */
+static bool tok__mark_form(tokenizer *t, tok__kind kind) {
+    bool composes = kind == TOK__NFC || kind == TOK__NFKC, compatible = kind == TOK__NFKC || kind == TOK__NFKD;
+    tok__points x = { NULL, 0, 0, false };
+    for (size_t i = 0; composes && i < sizeof unicode_pairs / 12; i++) t->kinds[unicode_pairs[3 * i + 1]] |= TOK__MOVES;
+    if (composes) tok__mark(t, TOK__V, TOK__V + TOK__NV - 1, TOK__MOVES);
+    if (composes) tok__mark(t, TOK__T, TOK__T + TOK__NT - 1, TOK__MOVES);
+    if (!composes) tok__mark(t, TOK__S, TOK__S + TOK__NS - 1, TOK__MOVES);
+    for (uint32_t c = 0; c < TOK__ALL; c++)
+        if (t->classes[c]) t->kinds[c] |= TOK__MOVES;
+    for (uint32_t c = 0; c < TOK__ALL; c++) {
+        if (!t->decompositions[c]) continue;
+        x.n = 0;
+        tok__decompose(t, &x, c, compatible);
+        if (x.failed) return tok__no_memory(t);
+        bool begins = t->kinds[x.c[0]] & TOK__MOVES;
+        if (composes) tok__compose(t, &x);
+        if (begins || x.n != 1 || x.c[0] != c) t->kinds[c] |= TOK__MOVES;
+    }
+    free(x.c);
     return true;
 }
 
-static void tok__normal_form(const tokenizer *t, tok__kind kind, const char *p, size_t n, tok__buffer *out) {
-    tok__points x = { NULL, 0, 0, false };
-    if (tok__is_ascii(p, n)) {
-        tok__put(out, p, n);
-        return;
-    }
+static bool tok__mark_forms(tokenizer *t) {
+    for (size_t i = 0; i < t->n_normalizers; i++)
+        if (t->normalizers[i].kind <= TOK__NFKD && !tok__mark_form(t, t->normalizers[i].kind)) return false;
+    return true;
+}
+
+static void tok__form_of_part(const tokenizer *t, tok__kind kind, const char *p, size_t n, tok__points *x,
+                              tok__buffer *out) {
+    x->n = 0;
     for (size_t i = 0, k; i < n; i += k) {
         uint32_t c = tok__char(p + i, &k);
-        tok__decompose(t, &x, c, kind == TOK__NFKC || kind == TOK__NFKD);
+        tok__decompose(t, x, c, kind == TOK__NFKC || kind == TOK__NFKD);
     }
-    if (x.failed) {
+    if (x->failed) {
         out->failed = true;
-        free(x.c);
         return;
     }
-    tok__order(t, &x);
-    if (kind == TOK__NFC || kind == TOK__NFKC) tok__compose(t, &x);
-    for (size_t i = 0; i < x.n; i++) tok__put_char(out, x.c[i]);
-    free(x.c);
+    tok__order(t, x);
+    if (kind == TOK__NFC || kind == TOK__NFKC) tok__compose(t, x);
+    for (size_t i = 0; i < x->n; i++) tok__put_char(out, x->c[i]);
+}
+
+/* Characters that the form may change are brought to it together with the one before; the others stay. */
+static void tok__normal_form(const tokenizer *t, tok__kind kind, const char *p, size_t n, tok__points *x,
+                             tok__buffer *out) {
+    size_t begin = 0, last = 0; /* what is not yet put; the last character that stays */
+    for (size_t i = 0, k; i < n;) {
+        if (!((uint8_t)p[i] & 0x80)) {
+            last = i++;
+            continue;
+        }
+        if (!(t->kinds[tok__char(p + i, &k)] & TOK__MOVES)) {
+            last = i;
+            i += k;
+            continue;
+        }
+        for (i += k; i < n && t->kinds[tok__char(p + i, &k)] & TOK__MOVES;) i += k;
+        tok__put(out, p + begin, last - begin);
+        tok__form_of_part(t, kind, p + last, i - last, x, out);
+        begin = last = i;
+    }
+    tok__put(out, p + begin, n - begin);
 }
 
 static void tok__replace(const char *p, size_t n, const char *a, const char *b, tok__buffer *out) {
@@ -706,7 +764,7 @@ static void tok__replace(const char *p, size_t n, const char *a, const char *b, 
 }
 
 /* All normalizers; the result is in one of the two buffers, or the text itself. False: no memory. */
-static bool tok__normalize(const tokenizer *t, const char **p, size_t *n, tok__buffer work[2]) {
+static bool tok__normalize(const tokenizer *t, const char **p, size_t *n, tok__points *x, tok__buffer work[2]) {
     for (size_t i = 0; i < t->n_normalizers; i++) {
         const tok__step *s = &t->normalizers[i];
         tok__buffer *out = &work[i & 1];
@@ -717,7 +775,7 @@ static bool tok__normalize(const tokenizer *t, const char **p, size_t *n, tok__b
             if (*n) tok__put(out, s->a, strlen(s->a));
             tok__put(out, *p, *n);
         } else {
-            tok__normal_form(t, s->kind, *p, *n, out);
+            tok__normal_form(t, s->kind, *p, *n, x, out);
         }
         if (out->failed) return false;
         *p = out->p ? out->p : "";
@@ -741,8 +799,19 @@ typedef struct tok__node {
     size_t from, to;
 } tok__node;
 
+/* A word of a BPE and its ids: of those seen lately, one for each place. */
+enum { TOK__WORDS = 1 << 14, TOK__WORD_BYTES = 24, TOK__WORD_IDS = 9 };
+typedef struct tok__word {
+    uint64_t key[TOK__WORD_BYTES / 8]; /* tok__number_of its bytes */
+    uint16_t size, n;                  /* bytes, ids; size 0: free */
+    uint32_t id[TOK__WORD_IDS];
+} tok__word;
+
+/* What an encoding works with; kept for the next one. */
 typedef struct tok__work {
     const tokenizer *t;
+    tok__word *words;
+    tok__points points;
     tokenizer_ids *ids;
     unsigned flags;
     bool failed;
@@ -886,10 +955,31 @@ static void tok__merge_long(tok__work *w) {
     w->n_symbols = n;
 }
 
-static void tok__bpe(tok__work *w, const char *p, size_t n) {
-    tokenizer *t = (tokenizer *)(uintptr_t)w->t; /* `whole` is a cache */
-    uint32_t id = tok__find(t, p, n);
-    if (id != TOKENIZER_NONE && (t->ignore_merges || atomic_load_explicit(&t->whole[id], memory_order_relaxed) == 1)) {
+/* 1 to 8 bytes as a number; others of the same count have another. */
+static inline uint64_t tok__number_of(const char *p, size_t n) {
+    uint32_t first = (uint8_t)p[0], last = (uint8_t)p[n - 1];
+    if (n < 4) return first | (uint32_t)(uint8_t)p[n / 2] << 8 | last << 16;
+    memcpy(&first, p, 4);
+    memcpy(&last, p + n - 4, 4);
+    return first | (uint64_t)last << 32;
+}
+
+/* The place of a word of at most TOK__WORD_BYTES, and its key. NULL: without memory no word is kept. */
+static tok__word *tok__word_at(tok__work *w, const char *p, size_t n, uint64_t key[TOK__WORD_BYTES / 8]) {
+    if (!w->words) w->words = (tok__word *)calloc(TOK__WORDS, sizeof *w->words);
+    key[0] = tok__number_of(p, n < 8 ? n : 8);
+    key[1] = n > 8 ? tok__number_of(p + 8, n < 16 ? n - 8 : 8) : 0;
+    key[2] = n > 16 ? tok__number_of(p + 16, n - 16) : 0;
+    uint64_t h = (key[0] + n) * UINT64_C(0x9e3779b97f4a7c15) ^ key[1] * UINT64_C(0xff51afd7ed558ccd) ^
+                 key[2] * UINT64_C(0xc4ceb9fe1a85ec53);
+    h = (h ^ h >> 32) * UINT64_C(0x9e3779b97f4a7c15);
+    return w->words ? &w->words[h >> 50] : NULL;
+}
+
+/* The word as ids at the end of w->ids. */
+static void tok__join(tok__work *w, const char *p, size_t n) {
+    uint32_t id = w->t->ignore_merges ? tok__find(w->t, p, n) : TOKENIZER_NONE;
+    if (id != TOKENIZER_NONE) {
         tok__emit(w, id);
         return;
     }
@@ -897,11 +987,24 @@ static void tok__bpe(tok__work *w, const char *p, size_t n) {
     if (w->failed) return;
     if (w->n_symbols <= 32) tok__merge_short(w);
     else tok__merge_long(w);
-    if (id != TOKENIZER_NONE) {
-        bool whole = w->n_symbols == 1 && w->symbols[0].id == id;
-        atomic_store_explicit(&t->whole[id], whole ? 1 : 2, memory_order_relaxed);
-    }
     for (size_t i = 0; i < w->n_symbols && !w->failed; i++) tok__emit(w, w->symbols[i].id);
+}
+
+static void tok__bpe(tok__work *w, const char *p, size_t n) {
+    uint64_t key[TOK__WORD_BYTES / 8];
+    tok__word *word = n <= TOK__WORD_BYTES ? tok__word_at(w, p, n, key) : NULL;
+    size_t from = w->ids->n;
+    if (word && word->size == n && word->key[0] == key[0] && word->key[1] == key[1] && word->key[2] == key[2]) {
+        for (size_t i = 0; i < word->n; i++) tok__emit(w, word->id[i]);
+        return;
+    }
+    tok__join(w, p, n);
+    size_t made = w->ids->n - from;
+    if (!word || w->failed || made > TOK__WORD_IDS) return;
+    memcpy(word->key, key, sizeof key);
+    word->size = (uint16_t)n;
+    word->n = (uint16_t)made;
+    memcpy(word->id, w->ids->id + from, made * sizeof *word->id);
 }
 
 /* A piece of the best path: its id, or bytes for what no piece holds. */
@@ -968,60 +1071,39 @@ static size_t tok__contraction(const char *p, const char *end, bool any_case) {
     return 0;
 }
 
-typedef bool (*tok__class)(const tokenizer *t, uint32_t c);
-
-static bool tok__is_other(const tokenizer *t, uint32_t c) {
-    return !tok__is_space(c) && !tok__is_letter(t, c) && !tok__is_number(t, c);
-}
-static bool tok__is_mark(const tokenizer *t, uint32_t c) {
-    return t->categories[c] >= UNICODE_MC && t->categories[c] <= UNICODE_MN;
-}
-static bool tok__is_upper(const tokenizer *t, uint32_t c) { /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] */
-    return (tok__is_letter(t, c) && t->categories[c] != UNICODE_LL) || tok__is_mark(t, c);
-}
-static bool tok__is_lower(const tokenizer *t, uint32_t c) { /* [\p{Ll}\p{Lm}\p{Lo}\p{M}] */
-    uint8_t k = t->categories[c];
-    return k == UNICODE_LL || k == UNICODE_LM || k == UNICODE_LO || tok__is_mark(t, c);
-}
-
-/* Behind the characters of a class at p, at most `most` of them. */
-static const char *tok__run(const tokenizer *t, const char *p, const char *end, tok__class is, size_t most) {
-    for (size_t k; p < end && most > 0 && is(t, tok__char(p, &k)); most--) p += k;
+/* Behind the characters of some kinds at p, at most `most` of them. */
+static inline const char *tok__run(const tokenizer *t, const char *p, const char *end, unsigned kinds, size_t most) {
+    const uint8_t *of = t->kinds;
+    for (size_t k; p < end && most > 0; most--, p += k) {
+        uint32_t c = tok__char(p, &k);
+        if (!(of[c] & kinds)) break;
+    }
     return p;
-}
-
-static bool tok__is_blank(const tokenizer *t, uint32_t c) {
-    (void)t;
-    return tok__is_space(c);
 }
 
 /* \s+(?!\S)|\s+ at a space. */
 static const char *tok__spaces(const tokenizer *t, const char *p, const char *end) {
-    const char *q = tok__run(t, p, end, tok__is_blank, SIZE_MAX), *last = tok__back(q);
+    const char *q = tok__run(t, p, end, TOK__BLANK, SIZE_MAX), *last = tok__back(q);
     return q == end || last == p ? q : last;
 }
 
 /* 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 static const char *tok__match_gpt2(const tokenizer *t, const char *p, const char *end) {
-    static const tok__class classes[] = { tok__is_letter, tok__is_number, tok__is_other };
     size_t n = tok__contraction(p, end, false);
     if (n) return p + n;
     const char *q = *p == ' ' ? p + 1 : p;
-    for (int i = 0; i < 3; i++) {
-        const char *r = tok__run(t, q, end, classes[i], SIZE_MAX);
-        if (r > q) return r;
-    }
-    return tok__spaces(t, p, end);
+    unsigned kind = q < end ? t->kinds[tok__char(q, &n)] & (TOK__LETTER | TOK__NUMBER | TOK__OTHER) : 0;
+    return kind ? tok__run(t, q, end, kind, SIZE_MAX) : tok__spaces(t, p, end);
 }
 
 /* The end of those three expressions:  ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+ ; the slash is o200k's */
 static const char *tok__match_rest(const tokenizer *t, const char *p, const char *end, bool slash) {
-    const char *q = *p == ' ' ? p + 1 : p, *r = tok__run(t, q, end, tok__is_other, SIZE_MAX), *line = NULL;
+    const char *q = *p == ' ' ? p + 1 : p, *r = tok__run(t, q, end, TOK__OTHER, SIZE_MAX), *line = NULL;
     if (r > q) {
         while (r < end && (*r == '\r' || *r == '\n' || (slash && *r == '/'))) r++;
         return r;
     }
-    r = tok__run(t, p, end, tok__is_blank, SIZE_MAX);
+    r = tok__run(t, p, end, TOK__BLANK, SIZE_MAX);
     for (q = p; q < r; q++)
         if (*q == '\r' || *q == '\n') line = q + 1;
     return line ? line : tok__spaces(t, p, end);
@@ -1032,29 +1114,29 @@ static const char *tok__match_llama3(const tokenizer *t, const char *p, const ch
     size_t n = tok__contraction(p, end, true), k;
     if (n) return p + n;
     uint32_t c = tok__char(p, &k);
-    bool lead = c != '\r' && c != '\n' && !tok__is_letter(t, c) && !tok__is_number(t, c);
-    const char *q = lead ? p + k : p, *r = tok__run(t, q, end, tok__is_letter, SIZE_MAX);
+    bool lead = c != '\r' && c != '\n' && !(t->kinds[c] & (TOK__LETTER | TOK__NUMBER));
+    const char *q = lead ? p + k : p, *r = tok__run(t, q, end, TOK__LETTER, SIZE_MAX);
     if (r > q) return r;
-    r = tok__run(t, p, end, tok__is_number, digits);
+    r = tok__run(t, p, end, TOK__NUMBER, digits);
     return r > p ? r : tok__match_rest(t, p, end, false);
 }
 
 /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ at p: the first run gives back what the second needs. */
 static const char *tok__match_lower(const tokenizer *t, const char *p, const char *end) {
-    const char *upper = tok__run(t, p, end, tok__is_upper, SIZE_MAX);
-    const char *lower = tok__run(t, upper, end, tok__is_lower, SIZE_MAX);
+    const char *upper = tok__run(t, p, end, TOK__UPPER, SIZE_MAX);
+    const char *lower = tok__run(t, upper, end, TOK__LOWER, SIZE_MAX);
     size_t k;
     if (lower > upper) return lower;
     for (const char *q = upper; q > p;) {
         q = tok__back(q);
-        if (tok__is_lower(t, tok__char(q, &k))) return tok__run(t, q, end, tok__is_lower, SIZE_MAX);
+        if (t->kinds[tok__char(q, &k)] & TOK__LOWER) return tok__run(t, q, end, TOK__LOWER, SIZE_MAX);
     }
     return NULL;
 }
 
 /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]* where that does not match. */
 static const char *tok__match_upper(const tokenizer *t, const char *p, const char *end) {
-    const char *upper = tok__run(t, p, end, tok__is_upper, SIZE_MAX);
+    const char *upper = tok__run(t, p, end, TOK__UPPER, SIZE_MAX);
     return upper > p ? upper : NULL;
 }
 
@@ -1062,13 +1144,13 @@ static const char *tok__match_upper(const tokenizer *t, const char *p, const cha
 static const char *tok__match_o200k(const tokenizer *t, const char *p, const char *end) {
     size_t k;
     uint32_t c = tok__char(p, &k);
-    bool lead = c != '\r' && c != '\n' && !tok__is_letter(t, c) && !tok__is_number(t, c) && p + k < end;
+    bool lead = c != '\r' && c != '\n' && !(t->kinds[c] & (TOK__LETTER | TOK__NUMBER)) && p + k < end;
     const char *r = lead ? tok__match_lower(t, p + k, end) : NULL;
     if (!r) r = tok__match_lower(t, p, end);
     if (!r && lead) r = tok__match_upper(t, p + k, end);
     if (!r) r = tok__match_upper(t, p, end);
     if (r) return r + tok__contraction(r, end, true);
-    r = tok__run(t, p, end, tok__is_number, 3);
+    r = tok__run(t, p, end, TOK__NUMBER, 3);
     return r > p ? r : tok__match_rest(t, p, end, true);
 }
 
@@ -1103,11 +1185,11 @@ static void tok__split_text(tok__work *w, size_t step, const char *p, size_t n, 
 static void tok__split_digits(tok__work *w, size_t step, const char *p, size_t n, bool single, bool first) {
     const char *end = p + n, *begin = p;
     for (size_t k; p < end;) {
-        if (!tok__is_number(w->t, tok__char(p, &k))) {
+        if (!(w->t->kinds[tok__char(p, &k)] & TOK__NUMBER)) {
             p += k;
             continue;
         }
-        const char *q = tok__run(w->t, p, end, tok__is_number, single ? 1 : SIZE_MAX);
+        const char *q = tok__run(w->t, p, end, TOK__NUMBER, single ? 1 : SIZE_MAX);
         tok__split(w, step + 1, begin, (size_t)(p - begin), first);
         tok__split(w, step + 1, p, (size_t)(q - p), first && begin == p);
         first = false;
@@ -1176,8 +1258,8 @@ static bool tok__added_fits(const tok__work *w, const tok__added *a, const char 
     const tokenizer *t = w->t;
     size_t k;
     if (a->special && w->flags & TOKENIZER_PLAIN) return false;
-    if (a->single_word && *p > begin && tok__is_word(t, tok__char(tok__back(*p), &k))) return false;
-    if (a->single_word && *q < end && tok__is_word(t, tok__char(*q, &k))) return false;
+    if (a->single_word && *p > begin && t->kinds[tok__char(tok__back(*p), &k)] & TOK__WORD) return false;
+    if (a->single_word && *q < end && t->kinds[tok__char(*q, &k)] & TOK__WORD) return false;
     while (a->lstrip && *p > taken && tok__is_space(tok__char(tok__back(*p), &k))) *p = tok__back(*p);
     while (a->rstrip && *q < end && tok__is_space(tok__char(*q, &k))) *q += k;
     return true;
@@ -1190,6 +1272,10 @@ static void tok__cut_added(tok__work *w, const tok__trie *x, const char *p, size
     const char *begin = p, *end = p + n, *taken = p;
     while (p < end && !w->failed) {
         size_t size = 0;
+        if (!x->starts[(uint8_t)*p]) {
+            p++;
+            continue;
+        }
         uint32_t found = tok__trie_longest(x, p, end, &size);
         const char *from = p, *to = p + size;
         if (!found) {
@@ -1208,36 +1294,63 @@ static void tok__cut_added(tok__work *w, const tok__trie *x, const char *p, size
 static void tok__pieces(tok__work *w, const char *p, size_t n, bool first) { tok__split(w, 0, p, n, first); }
 
 static void tok__normal_gap(tok__work *w, const char *p, size_t n, bool first) {
-    if (!tok__normalize(w->t, &p, &n, w->normal)) {
+    if (!tok__normalize(w->t, &p, &n, &w->points, w->normal)) {
         w->failed = true;
         return;
     }
     tok__cut_added(w, &w->t->normal, p, n, first, tok__pieces);
 }
 
+static void tok__free_work(tok__work *w) {
+    if (!w) return;
+    free(w->words);
+    free(w->points.c);
+    free(w->symbols);
+    free(w->heap);
+    free(w->nodes);
+    for (int i = 0; i < 2; i++) free(w->normal[i].p);
+    for (int i = 0; i < TOK__STEPS; i++) free(w->steps[i].p);
+    free(w);
+}
+
+/* What an ended call left, or new; NULL: no memory. Each is of one call at a time. */
+static tok__work *tok__take_work(const tokenizer *t) {
+    tokenizer *owner = (tokenizer *)(uintptr_t)t; /* `idle` is no part of what the tokenizer means */
+    tok__work *w = NULL;
+    for (int i = 0; i < 4 && !w; i++) w = (tok__work *)atomic_exchange(&owner->idle[i], 0);
+    return w ? w : (tok__work *)calloc(1, sizeof *w);
+}
+
+/* Kept for a call to come, unless it failed or grew with a long text. */
+static void tok__leave_work(const tokenizer *t, tok__work *w, bool keep) {
+    tokenizer *owner = (tokenizer *)(uintptr_t)t;
+    for (int i = 0; i < 4 && keep; i++) {
+        uintptr_t none = 0;
+        if (atomic_compare_exchange_strong(&owner->idle[i], &none, (uintptr_t)w)) return;
+    }
+    tok__free_work(w);
+}
+
 bool tokenizer_encode(const tokenizer *t, const char *text, size_t size, unsigned flags, tokenizer_ids *ids) {
-    tok__work w;
+    tok__work *w = tok__take_work(t);
     tok__buffer replaced = { NULL, 0, 0, false };
-    memset(&w, 0, sizeof w);
-    w.t = t;
-    w.ids = ids;
-    w.flags = flags;
+    if (!w) return false;
+    w->t = t;
+    w->ids = ids;
+    w->flags = flags;
     if (!tok__is_utf8(text, size)) {
         tok__put_replaced(&replaced, text, size);
         text = replaced.p;
         size = replaced.n;
-        w.failed = replaced.failed;
+        w->failed = replaced.failed;
     }
-    for (size_t i = 0; flags & TOKENIZER_TEMPLATE && i < t->n_before; i++) tok__emit(&w, t->before[i]);
-    if (!w.failed) tok__cut_added(&w, &t->raw, text, size, true, tok__normal_gap);
-    for (size_t i = 0; flags & TOKENIZER_TEMPLATE && i < t->n_after; i++) tok__emit(&w, t->after[i]);
+    for (size_t i = 0; flags & TOKENIZER_TEMPLATE && i < t->n_before; i++) tok__emit(w, t->before[i]);
+    if (!w->failed) tok__cut_added(w, &t->raw, text, size, true, tok__normal_gap);
+    for (size_t i = 0; flags & TOKENIZER_TEMPLATE && i < t->n_after; i++) tok__emit(w, t->after[i]);
+    bool ok = !w->failed;
     free(replaced.p);
-    free(w.symbols);
-    free(w.heap);
-    free(w.nodes);
-    for (int i = 0; i < 2; i++) free(w.normal[i].p);
-    for (int i = 0; i < TOK__STEPS; i++) free(w.steps[i].p);
-    return !w.failed;
+    tok__leave_work(t, w, ok && size <= TOK__TOKEN);
+    return ok;
 }
 
 /* ---- ids to text ---- */
@@ -1680,6 +1793,7 @@ static bool tok__read_model(tokenizer *t, json_value model, json_value added) {
 /* Enters an added token whose flags are set; one that the vocabulary has keeps its id. */
 static bool tok__add(tokenizer *t, const char *text, size_t n, uint32_t id, tok__added flags) {
     tok__buffer work[2] = { { NULL, 0, 0, false }, { NULL, 0, 0, false } };
+    tok__points x = { NULL, 0, 0, false };
     tok__added *a = &t->added[t->n_added];
     uint32_t known = tok__id_of(t, text, n);
     *a = flags;
@@ -1689,11 +1803,12 @@ static bool tok__add(tokenizer *t, const char *text, size_t n, uint32_t id, tok_
     t->flags[a->id] |= (uint8_t)(TOK__ADDED | (a->special ? TOK__SPECIAL : 0));
     const char *p = tok__at(t, a->text);
     size_t size = a->text.size;
-    bool ok = !a->normalized || tok__normalize(t, &p, &size, work);
+    bool ok = !a->normalized || tok__normalize(t, &p, &size, &x, work);
     ok = ok && tok__trie_add(a->normalized ? &t->normal : &t->raw, p, size, (uint32_t)t->n_added++);
     bool changed = ok && (size != a->text.size || memcmp(p, tok__at(t, a->text), size));
     if (changed && !t->byte_level) t->pieces[a->id] = tok__keep(t, p, size); /* so the package decodes it */
     ok = ok && t->pieces[a->id].size != TOKENIZER_NONE;
+    free(x.c);
     free(work[0].p);
     free(work[1].p);
     return ok || tok__no_memory(t);
@@ -1738,6 +1853,7 @@ static bool tok__read(tokenizer *t, json_value root) {
     json_value added = tok__member(root, "added_tokens");
     return tok__unicode(t) &&
            tok__read_steps(t, tok__member(root, "normalizer"), "normalizers", tok__read_normalizer, 0) &&
+           tok__mark_forms(t) &&
            tok__read_steps(t, tok__member(root, "pre_tokenizer"), "pretokenizers", tok__read_pre_tokenizer, 0) &&
            tok__read_model(t, tok__member(root, "model"), added) && tok__read_added(t, added) &&
            tok__read_steps(t, tok__member(root, "decoder"), "decoders", tok__read_decoder, 0) &&
@@ -1959,7 +2075,7 @@ static bool tok__read_folder(tokenizer *t, tok__folder *f, const char *path) {
         return false;
     size_t n = tok__count_folder(f, decoder);
     if (n == SIZE_MAX || n > TOK__IDS) return tok__fail(t, "an id is not a number below %d", TOK__IDS);
-    if (!tok__unicode(t) || !tok__make_room(t, n)) return false;
+    if (!tok__unicode(t) || !tok__mark_forms(t) || !tok__make_room(t, n)) return false;
     for (json_iter i = json_begin(f->vocab.root); json_next(&i, &key, &id);) {
         uint64_t x;
         if (!json_get_u64(id, &x) || !tok__enter_json(t, (uint32_t)x, key, true)) return false;
@@ -2229,7 +2345,7 @@ static bool tok__read_gguf(tokenizer *t, tok__gguf *x) {
     if (!on_bytes && !unigram && !joined)
         return tok__fail(t, "the tokenizer.ggml.model \"%.*s\" is not read", shown, model.text);
     if (!tok__unicode(t) || !(on_bytes ? tok__gguf_on_bytes(t, x, &bos) : tok__gguf_on_pieces(t, x)) ||
-        !tok__gguf_tokens(t, x))
+        !tok__mark_forms(t) || !tok__gguf_tokens(t, x))
         return false;
     if (!(on_bytes ? tok__gguf_merges(t, x) : unigram ? tok__gguf_scores(t, x) : tok__gguf_joins(t, x))) return false;
     tok__find_bytes(t);
@@ -2317,8 +2433,9 @@ void tokenizer_close(tokenizer *t) {
         free(tries[i]->edges);
         free(tries[i]->ends);
     }
-    void *const all[] = { t->blob,   t->tokens, t->pieces, (void *)t->whole, t->flags,   t->table,         t->by_token,
-                          t->merges, t->added,  t->scores, t->categories,    t->classes, t->decompositions };
+    for (int i = 0; i < 4; i++) tok__free_work((tok__work *)atomic_load(&t->idle[i]));
+    void *const all[] = { t->blob,   t->tokens, t->pieces, t->flags, t->table,   t->by_token,
+                          t->merges, t->added,  t->scores, t->kinds, t->classes, t->decompositions };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(t);
 }
