@@ -1640,6 +1640,39 @@ GN_API gn_tensor gn_page_attention_at(const char *file, int line, gn_tensor q, g
                                       const gn_attention_desc *desc);
 #define gn_page_attention(...) gn_page_attention_at(GN_HERE, __VA_ARGS__)
 
+/* ---- caches of 8 bits: INT8 or FP8_E4M3 with a scale for each token and head, half the memory of bf16 ----
+   A cache is two states: bytes, data (B,G,S,D) of i8 or u8, and scales (B,G,S,1) of f32, f16 or bf16; of pages
+   (P,G,S,D) and (P,G,S,1). An append quantises what it appends: the largest of |row| becomes 127 or 448, so that an
+   element is off by at most largest / 254 (INT8), or 1/16 of itself or largest / 2^18 (FP8), plus the rounding of the
+   scale. Attention reads the bytes as they lie: with d the largest error of a key's element times |scale| times the
+   sum of |q|, its result is off by at most that of a value's element plus (exp(2 d) - 1) times the largest |value|.
+       gn_quantized k = { .format = GN_QUANT_FP8_E4M3, .data = gn_state(g, GN_U8, GN_SHAPE(1, G, S, D), NULL, "k"),
+                          .scales = gn_state(g, GN_F32, GN_SHAPE(1, G, S, 1), NULL, "k scales") };
+       gn_quantized now = gn_kv_append_quantized(k, rows, position);    // both states get a new version
+       y = gn_attention_quantized(q, now, values, &(gn_attention_desc){ .causal = true, .length = length });
+   Errors are those of gn_quantize and of the op without quantising; of two appends that fail data has the error. */
+
+/* cache with rows (B,G,T,D), f32, f16 or bf16, at pos, as by gn_kv_append. */
+GN_API gn_quantized gn_kv_append_quantized_at(const char *file, int line, gn_quantized cache, gn_tensor rows,
+                                              gn_tensor pos);
+#define gn_kv_append_quantized(...) gn_kv_append_quantized_at(GN_HERE, __VA_ARGS__)
+/* pool with rows (N,G,D) at slots, as by gn_page_append. */
+GN_API gn_quantized gn_page_append_quantized_at(const char *file, int line, gn_quantized pool, gn_tensor rows,
+                                                gn_tensor slots, gn_tensor sequences, gn_tensor table);
+#define gn_page_append_quantized(...) gn_page_append_quantized_at(GN_HERE, __VA_ARGS__)
+/* As gn_page_attention, of q in f32, f16 or bf16. A GPU takes heads of up to 512 elements (GN_UNSUPPORTED), and each
+   row reads its keys by itself: a long prompt is faster when it is attended before it is quantised. */
+GN_API gn_tensor gn_page_attention_quantized_at(const char *file, int line, gn_tensor q, gn_quantized keys,
+                                                gn_quantized values, gn_tensor sequences, gn_tensor positions,
+                                                gn_tensor table, const gn_attention_desc *desc);
+#define gn_page_attention_quantized(...) gn_page_attention_quantized_at(GN_HERE, __VA_ARGS__)
+/* q (B,H,T,D) over keys (B,G,S,D) and values (B,G,S,E), as gn_attention, causal and without a mask (desc->causal must
+   be true, desc->mask GN_NONE: GN_BAD_ARGUMENT). desc->length may be GN_NONE: S; a length outside T to S is
+   GN_INDEX_OUT_OF_RANGE at the read. */
+GN_API gn_tensor gn_attention_quantized_at(const char *file, int line, gn_tensor q, gn_quantized keys,
+                                           gn_quantized values, const gn_attention_desc *desc);
+#define gn_attention_quantized(...) gn_attention_quantized_at(GN_HERE, __VA_ARGS__)
+
 /* Allocates pages: which page holds which tokens of which sequence. It is plain bookkeeping on the host and knows no
    tensor or context. The program makes the pools once, two states (pages,G,page_size,D) for each layer; one page number
    is valid in all of them. A step:
@@ -3005,6 +3038,9 @@ typedef enum gn_op_trait {
     X(PAGE_APPEND,    page_append,    0x6a, STRUCTURED, 3, 5,   0, GN__ALL,      0, false, page_append, GN_SINGLE)     \
     /* as attention_with: bits (1 always), scale, soft cap, window; q, keys, values, sequences, positions, table */    \
     X(PAGE_ATTENTION, page_attention, 0x6b, STRUCTURED, 6, 8,   4, GN__FLOATS,  16, false, page_attention, 0)          \
+    /* q, keys, values, sequences, positions, table, scales of keys and of values; attrs as above, format */           \
+    X(PAGE_ATTENTION_QUANTIZED, page_attention_quantized, 0xe3, STRUCTURED, 8, 10, 5, GN__WIDENED, 16, false,          \
+      page_attention, 0)                                                                                               \
     /* format, bits: 1 scales, 2 zeros, 4 bias; rows of a scale; then of what has it the dtype of the result */        \
     X(LINEAR_QUANTIZED, linear_quantized, 0x70, STRUCTURED, 2, 5, 3, GN__WIDENED, 4, true, matmul, 0)                  \
     X(EMBEDDING_QUANTIZED, embedding_quantized, 0x71, STRUCTURED, 2, 4, 4, GN__OCTETS, 1, false, each, 0)              \
@@ -14920,6 +14956,7 @@ typedef struct gn__attention_job {
     double scale;                                 /* before the cap */
     gn__atomic failed;                            /* no memory for scores; set by any thread */
     const int64_t *sequences, *positions, *table; /* of pages: (N), (N), (N,M) whole numbers; NULL: plain keys */
+    int64_t format;                               /* a gn_quant; 0: none */
 } gn__attention_job;
 
 /* The end of the keys that query t sees. */
@@ -14951,6 +14988,8 @@ typedef struct gn__attention_query {
     const char *q, *k, *v, *m;          /* of the mask and of the first key; of pages: of the head in page 0 */
     const int64_t *pages;
     double slope, sink;
+    const gn_view *in;
+    int64_t format; /* of pages: a gn_quant, their scales are inputs 6 and 7; 0: none */
 } gn__attention_query;
 
 /* Of pages, where each row is a batch of its own: the keys of row a->b. */
@@ -14975,15 +15014,16 @@ static const char *gn__attention_key(const gn__attention_query *a, const gn_view
 static gn__attention_query gn__attention_query_of(const gn__attention_job *j, int64_t at) {
     const gn_view *Q = &j->c->in[0], *K = &j->c->in[1], *V = &j->c->in[2], *m = &j->mask;
     int64_t T = Q->dims[2], H = Q->dims[1], bytes = (int64_t)gn__bytes_of(Q->dtype);
-    gn__attention_query a = { .t = at % T, .h = at / T % H, .b = at / T / H };
+    gn__attention_query a = { .t = at % T, .h = at / T % H, .b = at / T / H, .in = j->c->in, .format = j->format };
     a.g = a.h / (H / K->dims[1]);
     a.first = gn__keys_past(j, a.t);
     a.n = gn__keys_seen(j, a.t) - a.first;
     a.away = a.first - (j->length - T + a.t);
     a.q = Q->p + (a.b * Q->strides[0] + a.h * Q->strides[1] + a.t * Q->strides[2]) * bytes;
     int64_t batch = j->sequences ? 0 : a.b, past = j->sequences ? 0 : a.first;
-    a.k = K->p + (batch * K->strides[0] + a.g * K->strides[1] + past * K->strides[2]) * bytes;
-    a.v = V->p + (batch * V->strides[0] + a.g * V->strides[1] + past * V->strides[2]) * bytes;
+    int64_t each = (int64_t)gn__bytes_of(K->dtype);
+    a.k = K->p + (batch * K->strides[0] + a.g * K->strides[1] + past * K->strides[2]) * each;
+    a.v = V->p + (batch * V->strides[0] + a.g * V->strides[1] + past * V->strides[2]) * each;
     if (j->sequences) gn__attention_pages(j, &a);
     if (m->p)
         a.m = m->p + (a.b * m->strides[0] + a.h * m->strides[1] + a.t * m->strides[2] + a.first * m->strides[3]) *
@@ -15068,7 +15108,36 @@ static void gn__cap_f32(const gn__attention_job *j, float *s, int64_t n) {
     gn__kernels_of(j->c->pool)->affine(s, s, n, 0, (float)j->form.cap);
 }
 
+GN__INLINE float gn__quant_fp8(uint8_t v) {
+    union {
+        uint32_t u;
+        float f;
+    } x = { (v & 0x7fu) << 20 }, bits;
+    bits.f = x.f * 0x1p120f;
+    bits.u |= (v & 0x80u) << 24 | ((v & 0x7fu) == 0x7fu ? 0x7fc00000u : 0);
+    return bits.f;
+}
+
 enum { GN__ATTENTION_ROWS = 64 }; /* keys or values converted at once */
+
+/* n of them that follow one another from p on, key i of those that the query sees the first, by their scales. */
+static void gn__attention_widen(const gn__attention_query *a, const gn_view *v, const char *p, int64_t i, int64_t n,
+                                float *o) {
+    const gn_view *s = a->in + (v - a->in) + 5;
+    int64_t width = v->dims[3], size = v->dims[2], key = a->first + i, page = a->pages[key / size];
+    const char *scale = s->p + (page * s->strides[0] + a->g * s->strides[1] + key % size * s->strides[2]) *
+                                   (int64_t)gn__bytes_of(s->dtype);
+    float scales[GN__ATTENTION_ROWS];
+    gn__load_f32(scales, s->dtype, scale, s->strides[2], n);
+    for (int64_t l = 0; l < n; l++) {
+        const char *from = p + l * v->strides[2];
+        float *to = o + l * width;
+        if (a->format == GN_QUANT_FP8_E4M3)
+            for (int64_t e = 0; e < width; e++) to[e] = scales[l] * gn__quant_fp8((uint8_t)from[e * v->strides[3]]);
+        else
+            for (int64_t e = 0; e < width; e++) to[e] = scales[l] * (float)(int8_t)from[e * v->strides[3]];
+    }
+}
 
 /* Keys or values from the ith on that the query sees, *out_n of them, as f32, `*out_stride` apart: where they lie, or
    in `room`. */
@@ -15080,7 +15149,8 @@ static const float *gn__attention_rows(const gn__attention_query *a, const gn_vi
     *out_n = n;
     *out_stride = v->dtype == GN_F32 && v->strides[3] == 1 ? v->strides[2] : width;
     if (v->dtype == GN_F32 && v->strides[3] == 1) return (const float *)(const void *)p;
-    for (int64_t l = 0; l < n; l++)
+    if (a->format) gn__attention_widen(a, v, p, i, n, room);
+    for (int64_t l = 0; l < n && !a->format; l++)
         gn__load_f32(room + l * width, v->dtype, p + l * v->strides[2] * bytes, v->strides[3], width);
     return room;
 }
@@ -15672,10 +15742,10 @@ static gn_result gn__pages_read(const gn__call *c, int64_t *to, int64_t window, 
 }
 
 /* Each row as a batch of one query. */
-static gn_result gn__cpu_page_attention(const gn__call *c) {
-    gn_view in[8];
+static gn_result gn__page_attention(const gn__call *c, gn__attention_form form, int64_t format) {
+    gn_view in[10];
     gn__call rows = *c;
-    gn__attention_job j = { .c = &rows, .form = gn__page_attention_read(c->attrs) };
+    gn__attention_job j = { .c = &rows, .form = form, .format = format };
     uint64_t n = (uint64_t)c->in[0].dims[0], table = (uint64_t)gn__view_count(&c->in[5]);
     int64_t *numbers = (int64_t *)gn__alloc_many(gn_size_add(gn_size_mul(n, 2), gn_size_add(table, 1)), 1, 8);
     if (!numbers) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a table of pages");
@@ -15693,6 +15763,45 @@ static gn_result gn__cpu_page_attention(const gn__call *c) {
     if (r != GN_OK) return r;
     return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for the scores of attention")
                                       : GN_OK;
+}
+static gn_result gn__cpu_page_attention(const gn__call *c) {
+    return gn__page_attention(c, gn__page_attention_read(c->attrs), 0);
+}
+
+/* ---- page_attention_quantized: the same of bytes; behind the table the scales (P,G,S,1) of keys and values ---- */
+
+static gn__attention_form gn__page_attention_quantized_read(const int64_t *attrs) {
+    gn__attention_form f = gn__page_attention_read(attrs);
+    if (f.slopes) f.slopes += 2;
+    if (f.sinks) f.sinks += 2;
+    f.n_in += 2;
+    return f;
+}
+
+static gn_result gn__infer_page_attention_quantized(const gn__infer_call *c) {
+    gn__type in[8];
+    gn__infer_call plain = { in, c->n_in - 2, c->attrs, 4, c->out, c->fault };
+    if (c->attrs[4] != GN_QUANT_INT8 && c->attrs[4] != GN_QUANT_FP8_E4M3)
+        return gn_fail(c->fault, GN_UNSUPPORTED, "a cache is INT8 or FP8_E4M3, not of format %lld",
+                       (long long)c->attrs[4]);
+    for (int i = 0, at = 0; i < c->n_in; i++)
+        if (i != 6 && i != 7) in[at++] = c->in[i];
+    for (int i = 1; i < 3; i++) {
+        gn_shape want = c->in[i].shape;
+        if (in[i].dtype != GN_I8 && in[i].dtype != GN_U8)
+            return gn_fail(c->fault, GN_BAD_DTYPE, "quantised keys and values are bytes, i8 or u8");
+        if (!(GN__BIT(c->in[5 + i].dtype) & GN__WIDENED))
+            return gn_fail(c->fault, GN_BAD_DTYPE, "scales are f32, f16 or bf16");
+        in[i].dtype = c->in[0].dtype;
+        if (want.rank == 4) want.dims[3] = 1;
+        if (!gn__shape_equal(&want, &c->in[5 + i].shape))
+            return gn__bad_shapes(c, "keys and values (P,G,S,D) have scales (P,G,S,1)");
+    }
+    return gn__infer_page_attention(&plain);
+}
+
+static gn_result gn__cpu_page_attention_quantized(const gn__call *c) {
+    return gn__page_attention(c, gn__page_attention_quantized_read(c->attrs), c->attrs[4]);
 }
 GN__COLD_END
 
@@ -16095,16 +16204,6 @@ GN__INLINE uint64_t gn__quant_long(const uint8_t *p) {
     return v;
 }
 #define GN__QUANT_LANES ((gn__quant_i){ 0, 1, 2, 3, 4, 5, 6, 7 })
-
-GN__INLINE float gn__quant_fp8(uint8_t v) {
-    union {
-        uint32_t u;
-        float f;
-    } x = { (v & 0x7fu) << 20 }, bits;
-    bits.f = x.f * 0x1p120f;
-    bits.u |= (v & 0x80u) << 24 | ((v & 0x7fu) == 0x7fu ? 0x7fc00000u : 0);
-    return bits.f;
-}
 
 /* Scale and minimum of the j-th 32 of 256: 6 bits each, in 12 bytes. */
 GN__INLINE void gn__quant_six(const uint8_t *s, int j, float *scale, float *least) {
@@ -19604,7 +19703,8 @@ static uint32_t gn__before_norm(const gn__recognition *w, uint32_t i) {
 /* ---- attention ---- */
 
 static bool gn__is_attention(int op) { return op == GN_OP_ATTENTION || op == GN_OP_ATTENTION_WITH; }
-static bool gn__attends(int op) { return gn__is_attention(op) || op == GN_OP_PAGE_ATTENTION; }
+static bool gn__attends_pages(int op) { return op == GN_OP_PAGE_ATTENTION || op == GN_OP_PAGE_ATTENTION_QUANTIZED; }
+static bool gn__attends(int op) { return gn__is_attention(op) || gn__attends_pages(op); }
 
 typedef struct gn__attention_parts {
     uint32_t q, k, v, scores; /* scores: GN_NO_NODE for the op */
@@ -19747,7 +19847,7 @@ static void gn__see_attention(gn__recognition *w, uint32_t i) {
     }
     int rank = w->p->nodes[s.q].rank;
     bool one = rank >= 2 && gn__dim(w, s.q, rank - (s.swapped ? 1 : 2)) == 1;
-    if (gn__op_at(w, i) == GN_OP_PAGE_ATTENTION) return; /* prompts and decoding side by side */
+    if (gn__attends_pages(gn__op_at(w, i))) return; /* prompts and decoding side by side */
     if (gn__is_cache(w, keys) && one) gn__seed_phase(w, i, GN_DECODE);
     else if (role != GN_ROLE_CROSS_ATTENTION && !s.masked && !gn__is_append(w, keys) && !gn__is_cache(w, keys))
         gn__seed_phase(w, i, GN_ENCODE);
@@ -20601,7 +20701,7 @@ static uint64_t gn__bytes_in(const gn__recognition *w, uint32_t i, uint32_t k) {
         return GN__MIN(all, gn_size_mul(all / (uint64_t)GN__MAX(gn__dim(w, gn__in(w, i, 0), 0), 1),
                                         (uint64_t)gn__elements(w, gn__in(w, i, 1))));
     if (k == 0 && gn__appends(op)) return 0;
-    if ((k == 1 || k == 2) && op == GN_OP_PAGE_ATTENTION) /* of no more pages than the table has */
+    if ((k == 1 || k == 2 || k == 6 || k == 7) && gn__attends_pages(op)) /* of no more pages than the table has */
         return GN__MIN(all, gn_size_mul(all / (uint64_t)GN__MAX(gn__dim(w, x, 0), 1),
                                         (uint64_t)gn__elements(w, gn__in(w, i, 5))));
     int64_t experts = k == 1 && op == GN_OP_EXPERT_LINEAR ? gn__dim(w, gn__in(w, i, 1), 0) : 0;
@@ -20716,6 +20816,7 @@ static uint8_t gn__role_of_op(int op) {
         { GN_OP_KV_APPEND, GN_ROLE_KV_APPEND },
         { GN_OP_PAGE_APPEND, GN_ROLE_KV_APPEND },
         { GN_OP_PAGE_ATTENTION, GN_ROLE_ATTENTION },
+        { GN_OP_PAGE_ATTENTION_QUANTIZED, GN_ROLE_ATTENTION },
         { GN_OP_LAYERNORM, GN_ROLE_NORM },
         { GN_OP_CONV, GN_ROLE_CONV },
         { GN_OP_RECURRENT, GN_ROLE_RECURRENT },
@@ -36264,6 +36365,24 @@ gn_tensor gn_page_attention_at(const char *file, int line, gn_tensor q, gn_tenso
     }
     return gn__op(file, line, GN_OP_PAGE_ATTENTION, in, n, -1, attrs, 4);
 }
+
+gn_tensor gn_page_attention_quantized_at(const char *file, int line, gn_tensor q, gn_quantized keys,
+                                         gn_quantized values, gn_tensor sequences, gn_tensor positions, gn_tensor table,
+                                         const gn_attention_desc *desc) {
+    gn_attention_desc d = { 0 };
+    gn_tensor in[12] = { q, keys.data, values.data, sequences, positions, table, keys.scales, values.scales };
+    int n = 8;
+    if (desc) d = *desc;
+    const gn_tensor further[4] = { d.mask, d.length, d.slopes, d.sinks };
+    int64_t attrs[5] = { 1, gn__f64_word(d.scale), gn__f64_word(d.soft_cap), d.window,
+                         keys.format == values.format ? (int64_t)keys.format : 0 };
+    for (int i = 0; i < 4; i++) {
+        if (!gn__given(further[i])) continue;
+        attrs[0] |= 2 << i;
+        in[n++] = further[i];
+    }
+    return gn__op(file, line, GN_OP_PAGE_ATTENTION_QUANTIZED, in, n, -1, attrs, 5);
+}
 GN__COLD_END
 
 gn_tensor gn_apply_at(const char *file, int line, gn_ctx *g, uint16_t wire, const gn_tensor *in, int n_in,
@@ -37409,6 +37528,80 @@ gn_quantized gn_quantize_at(const char *file, int line, gn_tensor a, const gn_qu
     gn__quant_add(&q, out.zeros, 2);
     out.data = gn__op(file, line, GN_OP_QUANTIZE, q.in, q.n, -1, q.attrs, 3);
     return out;
+}
+
+/* Rows (…,D) of a cache by one scale each: bytes of the cache's dtype, and scales (…,1) of its scales' dtype. */
+static gn_quantized gn__kv_quantize(const char *file, int line, gn_quantized cache, gn_tensor rows) {
+    gn__type t, data, scales;
+    gn_quantized q = { .format = cache.format };
+    if (!gn__known_float(GN__AT, "kv_append_quantized", rows, &t, &q.data) ||
+        !gn__known(GN__AT, "kv_append_quantized", cache.data, &data, &q.data) ||
+        !gn__known(GN__AT, "kv_append_quantized", cache.scales, &scales, &q.data))
+        return q.scales = q.data, q;
+    if ((cache.format != GN_QUANT_INT8 && cache.format != GN_QUANT_FP8_E4M3) || t.shape.rank < 2) {
+        q.data = q.scales = gn__refuse(GN__AT, GN__OF_BOTH(rows, cache.data), GN_BAD_ARGUMENT,
+                                       "kv_append_quantized: a cache is INT8 or FP8_E4M3, and rows are (…,D)");
+        return q;
+    }
+    gn_shape each = t.shape;
+    int64_t D = t.shape.dims[t.shape.rank - 1];
+    each.dims[each.rank - 1] = 1;
+    gn_quantize_desc d = { .format = cache.format, .group = D, .rows = 1, .scales = scales.dtype };
+    q = gn_quantize_at(GN__AT, gn_reshape_at(GN__AT, rows, GN_SHAPE(gn__count(&each), D)), &d);
+    q.data = gn_reshape_at(GN__AT, q.data, t.shape);
+    if (gn__known(GN__AT, "kv_append_quantized", q.data, &t, &q.data) && t.dtype != data.dtype)
+        q.data = gn_cast_at(GN__AT, q.data, data.dtype);
+    q.scales = gn_reshape_at(GN__AT, q.scales, each);
+    return q;
+}
+
+gn_quantized gn_kv_append_quantized_at(const char *file, int line, gn_quantized cache, gn_tensor rows, gn_tensor pos) {
+    gn_quantized q = gn__kv_quantize(GN__AT, cache, rows);
+    cache.data = gn_kv_append_at(GN__AT, cache.data, q.data, pos);
+    cache.scales = gn_kv_append_at(GN__AT, cache.scales, q.scales, pos);
+    return cache;
+}
+
+gn_quantized gn_page_append_quantized_at(const char *file, int line, gn_quantized pool, gn_tensor rows, gn_tensor slots,
+                                         gn_tensor sequences, gn_tensor table) {
+    gn_quantized q = gn__kv_quantize(GN__AT, pool, rows);
+    pool.data = gn_page_append_at(GN__AT, pool.data, q.data, slots, sequences, table);
+    pool.scales = gn_page_append_at(GN__AT, pool.scales, q.scales, slots, sequences, table);
+    return pool;
+}
+
+/* Each batch is one page, and each query a row of its own. */
+gn_tensor gn_attention_quantized_at(const char *file, int line, gn_tensor q, gn_quantized keys, gn_quantized values,
+                                    const gn_attention_desc *desc) {
+    gn_attention_desc d = { 0 };
+    gn__type t, k;
+    gn_tensor bad;
+    if (desc) d = *desc;
+    if (!gn__known_float(GN__AT, "attention_quantized", q, &t, &bad) ||
+        !gn__known(GN__AT, "attention_quantized", keys.data, &k, &bad))
+        return bad;
+    if (t.shape.rank != 4 || k.shape.rank != 4 || t.shape.dims[0] != k.shape.dims[0])
+        return gn__refuse(GN__AT, GN__OF_BOTH(q, keys.data), GN_BAD_SHAPE,
+                          "attention_quantized takes q (B,H,T,D), keys (B,G,S,D) and values (B,G,S,E)");
+    if (!d.causal || gn__given(d.mask))
+        return gn__refuse(GN__AT, GN__OF_BOTH(q, keys.data), GN_BAD_ARGUMENT,
+                          "attention_quantized is causal and takes no mask");
+    int64_t B = t.shape.dims[0], H = t.shape.dims[1], T = t.shape.dims[2], S = k.shape.dims[2];
+    gn_shape rows = GN_SHAPE(B * T, H, t.shape.dims[3]), each = GN_SHAPE(B, T);
+    gn_tensor batch = gn_arange_i64_at(GN__AT, q.ctx, GN_I64, B, 0, 1),
+              at = gn_arange_i64_at(GN__AT, q.ctx, GN_I64, T, S - T, 1);
+    if (gn__given(d.length)) { /* beyond S there is no page: a length that is too large is refused there */
+        at = gn_arange_i64_at(GN__AT, q.ctx, GN_I64, T, -T, 1);
+        at = gn_add_at(GN__AT, at, gn_cast_at(GN__AT, d.length, GN_I64));
+    }
+    d.length = GN_NONE;
+    gn_tensor table = gn_reshape_at(GN__AT, batch, GN_SHAPE(B, 1)),
+              of = gn_reshape_at(GN__AT, gn_broadcast_at(GN__AT, table, each), GN_SHAPE(B * T)),
+              to = gn_reshape_at(GN__AT, gn_broadcast_at(GN__AT, at, each), GN_SHAPE(B * T));
+    q = gn_reshape_at(GN__AT, gn_permute_at(GN__AT, q, GN_AXES(0, 2, 1, 3)), rows);
+    gn_tensor y = gn_page_attention_quantized_at(GN__AT, q, keys, values, of, to, table, &d);
+    if (!gn__known(GN__AT, "attention_quantized", y, &t, &bad)) return bad;
+    return gn_permute_at(GN__AT, gn_reshape_at(GN__AT, y, GN_SHAPE(B, T, H, t.shape.dims[2])), GN_AXES(0, 2, 1, 3));
 }
 
 /* ---- movement ---- */

@@ -7751,11 +7751,11 @@ static const char conv_rows_text[] =
     "// x as rows of channels: (images, places, groups, CP), zeros from channel CG of a group on; tiles of 64 by 64. "
     "P: XN XC X0 X1 X2 (strides), I1 I2, IN (places), CG CP GROUPS, V places that are read at once, ACROSS, DOWN "
     "(tiles)\n"
-    "template <class P> M void conv_lay(const u16 *x, u16 *o) {\n"
+    "template <class P> M void conv_lay(const u16 *x, u16 *o, int block) {\n"
     "  __shared__ u16 tile[64][66];\n"
     "  enum { EACH = 64 / P::V, LINES = 256 / EACH, WIDTH = P::GROUPS * P::CP };\n"
-    "  const int t = threadIdx.x, place = blockIdx.x % P::ACROSS * 64, left = blockIdx.x / P::ACROSS % P::DOWN * 64;\n"
-    "  const i64 n = blockIdx.x / (P::ACROSS * P::DOWN);\n"
+    "  const int t = threadIdx.x, place = block % P::ACROSS * 64, left = block / P::ACROSS % P::DOWN * 64;\n"
+    "  const i64 n = block / (P::ACROSS * P::DOWN);\n"
     "  UNROLL for (int q = 0; q < 64 / LINES; q++) {\n"
     "    const int c = t / EACH + q * LINES, p = t % EACH * P::V, at = place + p, g = (left + c) / P::CP, k = (left + "
     "c) % P::CP;\n"
@@ -7772,38 +7772,45 @@ static const char conv_rows_text[] =
     "    if (place + p < P::IN && left + c < WIDTH) vstore<8>(o + (n * P::IN + place + p) * WIDTH + left + c, v);\n"
     "  }\n"
     "}\n"
-    "// The filters as rows of (taps, CP) elements, zeros from channel CG on. P as for conv_tile; TURNED: the last tap "
-    "first\n"
-    "template <class P, int CP, bool TURNED> M void conv_filters(const typename P::T *w, typename P::T *o) {\n"
-    "  const i64 TAPS = P::K0 * P::K1 * P::K2, ALL = P::GROUPS * P::MG * TAPS * CP;\n"
-    "  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < ALL; i += (i64)gridDim.x * 256) {\n"
-    "    const i64 c = i % CP, tap = i / CP % TAPS, m = i / CP / TAPS;\n"
-    "    const typename P::T none = {};\n"
-    "    o[i] = c < P::CG ? conv_filter<P>(w, m / P::MG, m % P::MG, c, TURNED ? TAPS - 1 - tap : tap) : none;\n"
+    "// The filters as rows of (taps, CP) elements, zeros from channel CG on: a thread writes two channels of all "
+    "taps. P as for conv_tile; TURNED: the last tap first\n"
+    "template <class P, int CP, bool TURNED> M void conv_filters(const typename P::T *w, typename P::T *o, int block) "
+    "{\n"
+    "  enum { TAPS = P::K0 * P::K1 * P::K2, HALF = CP / 2 };\n"
+    "  const i64 i = (i64)block * 256 + threadIdx.x, c = i % HALF * 2, m = i / HALF;\n"
+    "  const typename P::T none = {};\n"
+    "  if (m >= P::GROUPS * P::MG) return;\n"
+    "  _Pragma(\"unroll 4\") for (int tap = 0; tap < TAPS; tap++) {\n"
+    "    typename P::T v[2];\n"
+    "    UNROLL for (int j = 0; j < 2; j++) v[j] = c + j < P::CG ? conv_filter<P>(w, m / P::MG, m % P::MG, c + j, "
+    "TURNED ? TAPS - 1 - tap : tap) : none;\n"
+    "    vstore<2>(o + (m * TAPS + tap) * CP + c, v);\n"
     "  }\n"
     "}\n"
-    "// Of 32 columns of a row, of which each of four lanes has two of every eight: eight neighbours to each.\n"
-    "D void conv_turn(float *v) {\n"
-    "  UNROLL for (int bit = 1; bit < 4; bit *= 2) {\n"
-    "    const bool up = threadIdx.x & bit;\n"
+    "// Of a warp's 8 rows of 32 columns, of which each of four lanes has two of every eight: eight neighbours of a "
+    "row to each lane, or (DOWN) of a column. Returns the first one's column.\n"
+    "template <bool DOWN> M int conv_turn(float *v) {\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  enum { STEP = DOWN ? 1 : 2, LANES = DOWN ? 4 : 1 };\n"
+    "  UNROLL for (int bit = 1; bit < 8 / STEP; bit *= 2) {\n"
+    "    const bool up = l / LANES & bit;\n"
     "    UNROLL for (int i = 0; i < 8; i++) {\n"
-    "      if (i / 2 & bit) continue;\n"
-    "      const float in = __shfl_xor_sync(0xffffffffu, up ? v[i] : v[i + bit * 2], bit);\n"
+    "      if (i / STEP & bit) continue;\n"
+    "      const float in = __shfl_xor_sync(0xffffffffu, up ? v[i] : v[i + bit * STEP], bit * LANES);\n"
     "      v[i] = up ? in : v[i];\n"
-    "      v[i + bit * 2] = up ? v[i + bit * 2] : in;\n"
+    "      v[i + bit * STEP] = up ? v[i + bit * STEP] : in;\n"
     "    }\n"
     "  }\n"
+    "  return DOWN ? l / 8 * 8 + l % 4 * 2 + l / 4 % 2 : l % 4 * 8;\n"
     "}\n"
-    "// Such sums of filter m at 32 places from `col` on, with what follows them. P: T, m (filters of a group), PITCH "
-    "(columns of an image), "
-    "FILTERS, PLACES, OUT (of an image), V (places that are stored at once), BIAS, RES, CLAMP, BS; DENSE: the "
-    "residual lies as the result, else RN RM R0 R1 R2, O1 O2\n"
+    "// Sums of filter m at 8 places from column p on, with what follows them. P: T, m (filters of a group), PITCH "
+    "(columns of an image), FILTERS, PLACES (all columns), OUT (places of an image), V (places that are stored at "
+    "once), BIAS, RES, CLAMP, BS; DENSE: the residual lies as the result, else RN RM R0 R1 R2, O1 O2\n"
     "template <class P> M void conv_put(const typename P::T *bias, const typename P::T *residual, typename P::T *o, "
     "int "
-    "group, int m, int col, float *v) {\n"
-    "  conv_turn(v);\n"
+    "group, int m, int p, const float *v) {\n"
     "  if (m >= P::m) return;\n"
-    "  const int f = group * P::m + m, p = col + (threadIdx.x & 3) * 8;\n"
+    "  const int f = group * P::m + m;\n"
     "  const float more = P::BIAS ? get(bias[f * P::BS]) : 0.f;\n"
     "  UNROLL for (int i = 0; i < 8; i += P::V) {\n"
     "    const int n = (p + i) / P::PITCH, at = (p + i) % P::PITCH;\n"
@@ -7822,6 +7829,27 @@ static const char conv_rows_text[] =
     "    }\n"
     "    vstore<P::V>(o + to, y);\n"
     "  }\n"
+    "}\n"
+    "// The same of 8 filters from m on at one place, which become a part of a row of channels. Without a residual.\n"
+    "template <class P> M void conv_keep(const typename P::T *bias, typename P::T *o, int group, int m, int p, const "
+    "float *v) {\n"
+    "  const int n = p / P::PITCH, at = p % P::PITCH, f = group * P::m + m;\n"
+    "  if (m >= P::m || p >= P::PLACES || at >= P::OUT) return;\n"
+    "  typename P::T y[8];\n"
+    "  UNROLL for (int j = 0; j < 8; j++) {\n"
+    "    float s = v[j];\n"
+    "    if (P::BIAS) s += get(bias[(f + j) * P::BS]);\n"
+    "    if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
+    "    put(y[j], s);\n"
+    "  }\n"
+    "  vstore<8>(o + ((i64)n * P::OUT + at) * P::FILTERS + f, y);\n"
+    "}\n"
+    "// A warp's sums of 8 filters from m on at 32 places from `col` on. KEEP: the result is rows of channels\n"
+    "template <class P> M void conv_store(const typename P::T *bias, const typename P::T *residual, typename P::T *o, "
+    "int group, int m, int col, float *v) {\n"
+    "  const int p = col + conv_turn<P::KEEP>(v);\n"
+    "  if (P::KEEP) conv_keep<P>(bias, o, group, m, p, v); else conv_put<P>(bias, residual, o, group, m + (threadIdx.x "
+    ">> 2 & 7), p, v);\n"
     "}\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "D int conv_meet(int start, int tap, int step, int dilation, int in, bool transposed) {\n"
@@ -7885,7 +7913,7 @@ static const char conv_rows_text[] =
     "  UNROLL for (int i = 0; i < MI * 2; i++) UNROLL for (int j = 0; j < NJ; j += 4) {\n"
     "    float v[8];\n"
     "    UNROLL for (int b = 0; b < 8; b++) v[b] = acc[(i / 2 * NJ + j + b / 2) * 4 + i % 2 * 2 + b % 2];\n"
-    "    conv_put<P>(bias, residual, o, (int)z, row + wm + i / 2 * 16 + (l >> 2) + i % 2 * 8, col + wn + j * 8, v);\n"
+    "    conv_store<P>(bias, residual, o, (int)z, row + wm + i / 2 * 16 + i % 2 * 8, col + wn + j * 8, v);\n"
     "  }\n"
     "}\n"
     "#endif\n";
@@ -7897,16 +7925,17 @@ static const char warpgroup_conv_text[] =
     "each, and a warp that feeds them through STAGES of 64 k: the filters by boxes, windows by TMA's im2col mode.\n"
     "// FLAT: one tap, and places side by side in memory, which boxes of 64 take as they lie. P as for conv_tensor; "
     "PIECES of 64 channels of a tap, TOTAL tiles, mma(d, a, b)\n"
-    "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty) {\n"
+    "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty, "
+    "int first, int steps) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
-    "  for (u32 tile = blockIdx.x; tile < P::TOTAL; tile += gridDim.x) {\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "    product_tile<P>(tile, &z, &row, &col);\n"
     "    const int n = col / P::OUT, h = col % P::OUT / P::O2 * P::S1 - P::B1, w = col % P::O2 * P::S2 - P::B2, "
     "channel "
     "= (int)z * P::CG;\n"
-    "    for (int k = 0; k < P::K1 * P::K2 * P::PIECES; k++, it++) {\n"
+    "    for (int k = first; k < first + steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES, to = base + s * STAGE, bar = full + 8 * s;\n"
     "      const int tap = k / P::PIECES, c = k % P::PIECES * 64;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
@@ -7931,51 +7960,86 @@ static const char warpgroup_conv_text[] =
     "}\n"
     "template <class P> M void conv_release(u32 empty, u32 it) { if ((threadIdx.x & 127) == 0) bar_arrive(empty + 8 * "
     "(it % P::STAGES)); }\n"
+    "// The sums of a tile: a group's share of this block's steps. The last has a wait of its own: see wgmma_sums.\n"
+    "template <class P> M void conv_sums(float *d, u32 base, u32 full, u32 empty, u32 &it, int steps) {\n"
+    "  UNROLL for (int i = 0; i < P::WIDE / 2; i++) d[i] = 0.f;\n"
+    "  for (int k = 1; k < steps; k++, it++) {\n"
+    "    conv_products<P>(d, base, full, it);\n"
+    "    wgmma_wait<1>();\n"
+    "    if (k > 1) conv_release<P>(empty, it - 1);\n"
+    "  }\n"
+    "  conv_products<P>(d, base, full, it);\n"
+    "  wgmma_wait<0>();\n"
+    "  wgmma_keep<P::WIDE / 2>(d);\n"
+    "  if (steps > 1) conv_release<P>(empty, it - 1);\n"
+    "  conv_release<P>(empty, it++);\n"
+    "}\n"
+    "// KC blocks of a cluster share the steps of a tile: each adds some rows of their sums, which lie from base on.\n"
+    "template <class P> M void conv_join(const typename P::T *bias, const typename P::T *residual, typename P::T *o, "
+    "u32 "
+    "base, u32 rank) {\n"
+    "  enum { ALONG = P::KEEP ? P::BM : P::BW, LINES = (P::KEEP ? P::BW : P::BM) / P::KC };\n"
+    "  u32 z;\n"
+    "  int row, col;\n"
+    "  product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  for (int i = threadIdx.x; i < LINES * (ALONG / 8); i += 256) {\n"
+    "    const int r = (int)rank * LINES + i / (ALONG / 8), c = i % (ALONG / 8) * 8;\n"
+    "    float v[8] = {};\n"
+    "    UNROLL for (int p = 0; p < P::KC; p++) UNROLL for (int h = 0; h < 8; h += 4) {\n"
+    "      const float4 q = cluster_load4(base + (r * (ALONG + 8) + c + h) * 4, p);\n"
+    "      v[h] += q.x; v[h + 1] += q.y; v[h + 2] += q.z; v[h + 3] += q.w;\n"
+    "    }\n"
+    "    if (P::KEEP) conv_keep<P>(bias, o, (int)z, row + c, col + r, v); else conv_put<P>(bias, residual, o, (int)z, "
+    "row "
+    "+ r, col + c, v);\n"
+    "  }\n"
+    "}\n"
     "template <class P> M void conv_fed(const tmap *filters, const tmap *rows, const typename P::T *bias, const "
     "typename P::T *residual, typename P::T *o) {\n"
-    "  enum { STEPS = P::K1 * P::K2 * P::PIECES, CELLS = P::WIDE / 2 };\n"
+    "  enum { STEPS = P::K1 * P::K2 * P::PIECES, CELLS = P::WIDE / 2, SPAN = (STEPS + P::KC - 1) / P::KC };\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
-    "  const u32 base = (shared_address(panels) + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * "
-    "P::STAGES;\n"
+    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full "
+    "+ 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int first = (int)rank * SPAN, steps = STEPS - first < SPAN ? STEPS - first : (int)SPAN;\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, 2); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
-    "  __syncthreads();\n"
+    "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= 256) {\n"
     "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
-    "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty);\n"
+    "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty, first, steps);\n"
     "    __syncwarp();\n"
+    "    if (P::KC > 1) { cluster_sync(); cluster_sync(); }\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
-    "    const int t = threadIdx.x, wg = t >> 7, l = t & 31, down = (P::BM > 64 ? wg * 64 : 0) + (t >> 5 & 3) * 16 + "
-    "(l >> 2), right = P::BM > 64 ? 0 : wg * P::WIDE;\n"
+    "    const int t = threadIdx.x, wg = t >> 7, l = t & 31, down = (P::BM > 64 ? wg * 64 : 0) + (t >> 5 & 3) * 16, "
+    "right = P::BM > 64 ? 0 : wg * P::WIDE;\n"
     "    float d[CELLS];\n"
     "    u32 it = 0, z;\n"
     "    int row, col;\n"
-    "    for (u32 tile = blockIdx.x; tile < P::TOTAL; tile += gridDim.x) {\n"
+    "    for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "      product_tile<P>(tile, &z, &row, &col);\n"
-    "      UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
-    "      for (int k = 1; k < STEPS; k++, it++) {\n"
-    "        conv_products<P>(d, base, full, it);\n"
-    "        wgmma_wait<1>();\n"
-    "        if (k > 1) conv_release<P>(empty, it - 1);\n"
-    "      }\n"
-    "      conv_products<P>(d, base, full, it);\n"
-    "      wgmma_wait<0>();               // the last step has a wait of its own: see wgmma_sums\n"
-    "      wgmma_keep<CELLS>(d);\n"
-    "      if (STEPS > 1) conv_release<P>(empty, it - 1);\n"
-    "      conv_release<P>(empty, it++);\n"
-    "      _Pragma(\"unroll 1\") for (int j = 0; j < P::WIDE; j += 64) {\n"
+    "      conv_sums<P>(d, base, full, empty, it, steps);\n"
+    "      if (P::KC > 1) {\n"
+    "        enum { DOWN = P::KEEP ? 1 : P::BW + 8, RIGHT = P::KEEP ? P::BM + 8 : 1 };\n"
+    "        float *mine = (float *)(panels + (base - at)) + (down + (l >> 2)) * DOWN + (right + (l & 3) * 2) * "
+    "RIGHT;\n"
+    "        group_sync<256>(1);               // no group still reads the stages\n"
+    "        UNROLL for (int i = 0; i < CELLS; i++) mine[(i >> 1 & 1) * 8 * DOWN + ((i >> 2) * 8 + (i & 1)) * RIGHT] = "
+    "d[i];\n"
+    "      } else _Pragma(\"unroll 1\") for (int j = 0; j < P::WIDE; j += 64) {\n"
     "        UNROLL for (int i = 0; i < 4; i++) {\n"
     "          float v[8];\n"
     "          UNROLL for (int b = 0; b < 8; b++) v[b] = d[i / 2 * 16 + b / 2 * 4 + i % 2 * 2 + b % 2];\n"
-    "          conv_put<P>(bias, residual, o, (int)z, row + down + i % 2 * 8, col + right + j + i / 2 * 32, v);\n"
+    "          conv_store<P>(bias, residual, o, (int)z, row + down + i % 2 * 8, col + right + j + i / 2 * 32, v);\n"
     "        }\n"
     "        UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
     "      }\n"
     "    }\n"
+    "    if (P::KC > 1) { cluster_sync(); conv_join<P>(bias, residual, o, base, rank); cluster_sync(); }   // no block "
+    "leaves while another reads its memory\n"
     "  }\n"
     "}\n";
 
@@ -7988,7 +8052,7 @@ typedef struct conv_rows {
     int64_t inside, places, taps, padded; /* places of an image of x, of the result; channels of a tap */
     int64_t from[3], pitch;               /* strides of x; columns of the product for an image */
     bool transposed, turned, fed, flat;
-    int height, width, stages, step, warps[2];
+    int height, width, stages, parts, step, warps[2];
     bool x_lies, w_lies; /* as the kernel reads it */
     size_t w_at;         /* in scratch memory, behind the rows */
     int64_t strides[4];  /* of the rows, elements: images, axes */
@@ -8023,7 +8087,8 @@ static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, cons
         c->dilation[i] = is ? a[5 + 4 * axis] : 1;
         c->before[i] = is ? a[6 + 4 * axis] : 0;
         c->from[i] = is ? x->strides[2 + axis] : 0;
-        if (!c->transposed && c->kernel[i] == 1 && !c->before[i]) { /* what is between is not looked at */
+        if (!c->transposed && c->kernel[i] == 1 && !c->before[i] && c->out[i] &&
+            (c->out[i] - 1) * c->stride[i] < c->in[i]) { /* what is between is not looked at */
             c->in[i] = c->out[i];
             c->from[i] *= c->stride[i];
             c->stride[i] = 1;
@@ -8067,22 +8132,37 @@ static bool conv_is_fed(const emit *e, const conv_rows *c) {
     return is;
 }
 
+/* One tap, and places side by side in memory as TMA takes them. */
+static bool conv_is_flat(const emit *e, const conv_rows *c) {
+    const gn_view *x = view_of(e, c->x);
+    bool is = c->taps == 1 && c->in[2] == c->out[2] && c->in[1] == c->out[1] && !c->before[1] && !c->before[2] &&
+              base_offset(e, c->x) % 16 == 0 && x->strides[1] > 0 && x->strides[1] % 8 == 0 && x->strides[0] % 8 == 0 &&
+              (x->strides[0] > 0 || c->images == 1) && is_small(x);
+    return is && (c->in[2] == 1 || c->from[2] == 1) && (c->in[1] == 1 || c->from[1] == c->in[2] * c->from[2]);
+}
+
 static void conv_rows_choose(const emit *e, conv_rows *c) {
-    static const struct warpgroup_form fed[] = {
-        { 128, 256, 4, 1, 0.8 }, { 128, 128, 6, 1, 0.4 }, { 64, 256, 5, 1, 0.6 }, { 64, 128, 8, 1, 0.4 }
-    };
+    static const struct warpgroup_form fed[] = { { 128, 256, 4, 1, 0.8 }, { 128, 128, 6, 1, 0.4 },
+                                                 { 64, 256, 5, 1, 0.6 },  { 64, 128, 8, 1, 0.4 },
+                                                 { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 },
+                                                 { 64, 128, 8, 2, 1.5 },  { 64, 128, 8, 4, 2.8 } };
     c->fed = conv_is_fed(e, c);
+    c->flat = c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
     c->padded = c->fed ? blocks_for(c->channels, 64) * 64 : blocks_for(c->channels, 8) * 8;
-    product p = { .m = c->filters, .n = c->images * c->pitch, .k = c->taps * c->padded, .batches = c->groups };
+    product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
     if (c->fed) {
+        enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
         int best = 0;
         for (int i = 1; i < (int)(sizeof fed / sizeof *fed); i++)
-            if (warpgroup_us(e, &p, 2, &fed[i]) < warpgroup_us(e, &p, 2, &fed[best])) best = i;
+            if (p.k >= fed[i].parts * FED_STEPS * 64 &&
+                warpgroup_us(e, &p, 2, &fed[i]) < warpgroup_us(e, &p, 2, &fed[best]))
+                best = i;
 
         c->height = fed[best].height;
         c->width = fed[best].width;
         c->stages = fed[best].stages;
+        c->parts = fed[best].parts;
         return;
     }
     int64_t wide = blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches;
@@ -8113,41 +8193,85 @@ static void conv_rows_lie(const emit *e, conv_rows *c) {
     c->w_at = gn_size_align(lines, 256);
 }
 
-/* x and the filters to scratch memory, where they do not lie so. */
-static void emit_conv_lay(emit *e, const conv_rows *c) {
-    const gn_view *x = view_of(e, c->x);
-    int64_t n[5] = { x->strides[0], x->strides[1], c->from[0], c->from[1], c->from[2] },
-            padded = blocks_for(c->channels, 8) * 8, across = blocks_for(c->inside, 64),
-            down = blocks_for(c->groups * padded, 64);
+/* What becomes rows of channels: (images, groups and channels, places) with any strides. */
+typedef struct conv_planes {
+    int64_t images, groups, channels, in[3], strides[5], offset, padded;
+} conv_planes;
+
+/* What conv_lay calls P. Returns its blocks. */
+static int64_t put_conv_lay(emit *e, const char *name, const conv_planes *c) {
+    const int64_t *n = c->strides, inside = c->in[0] * c->in[1] * c->in[2], across = blocks_for(inside, 64),
+                  down = blocks_for(c->groups * c->padded, 64);
     bool dense = true;
     int wide = 1;
     for (int64_t i = 2, along = 1; i >= 0 && dense; along *= c->in[i], i--) dense = c->in[i] == 1 || n[2 + i] == along;
     for (int v = 8; v > 1 && dense && wide == 1; v /= 2)
-        if (c->inside % v == 0 && n[0] % v == 0 && n[1] % v == 0 && base_offset(e, c->x) % (2 * v) == 0) wide = v;
+        if (inside % v == 0 && n[0] % v == 0 && n[1] % v == 0 && c->offset % (2 * v) == 0) wide = v;
     put(&e->types,
-        "struct @_p { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
+        "struct %s { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
         "%lld, I2 = %lld, IN = %lld, CG = %lld, CP = %lld, GROUPS = %lld, V = %d, ACROSS = %lld, DOWN = %lld }; };\n",
-        (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], (long long)n[4], (long long)c->in[1],
-        (long long)c->in[2], (long long)c->inside, (long long)c->channels, (long long)padded, (long long)c->groups,
+        name, (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], (long long)n[4], (long long)c->in[1],
+        (long long)c->in[2], (long long)inside, (long long)c->channels, (long long)c->padded, (long long)c->groups,
         wide, (long long)across, (long long)down);
-    emit_early(e);
-    emit_node(e, c->x, "u16", true, "x");
-    emit_pointer(e, "u16", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_await(e);
-    put(&e->body, "  conv_lay<@_p>(x, o);\n");
-    emit_launch(e, "conv_lay", (uint64_t)(across * down * c->images), 1, 256);
+    return across * down * c->images;
 }
 
-static void emit_conv_filters(emit *e, const conv_rows *c) {
-    const char *type = types[view_of(e, c->w)->dtype].name;
-    int64_t blocks = blocks_for(c->groups * c->filters * c->taps * c->padded, 256);
-    put_conv(e, c->node, NULL, NULL);
+/* Filters of many taps are laid as x is: a filter is an image. Returns the blocks. */
+static int64_t put_conv_filters(emit *e, const conv_rows *c, bool *out_laid) {
+    enum { MANY = 32 };
+    const gn_view *w = view_of(e, c->w);
+    *out_laid = c->taps >= MANY && !c->transposed && !c->turned;
+    if (!*out_laid) {
+        put_conv(e, c->node, NULL, NULL);
+        return blocks_for(c->groups * c->filters * (c->padded / 2), 256);
+    }
+    conv_planes p = { .images = c->groups * c->filters,
+                      .groups = 1,
+                      .channels = c->channels,
+                      .in = { c->kernel[0], c->kernel[1], c->kernel[2] },
+                      .strides = { w->strides[0], w->strides[1] },
+                      .offset = base_offset(e, c->w),
+                      .padded = c->padded };
+    for (int i = 0; i < c->axes; i++) p.strides[5 - c->axes + i] = w->strides[2 + i];
+    return put_conv_lay(e, "@_p", &p);
+}
+
+/* x and the filters to scratch memory, where they do not lie so: some blocks of one kernel each. */
+static void emit_conv_ready(emit *e, const conv_rows *c) {
+    const gn_view *x = view_of(e, c->x);
+    const char *type = types[x->dtype].name;
+    conv_planes planes = { c->images,
+                           c->groups,
+                           c->channels,
+                           { c->in[0], c->in[1], c->in[2] },
+                           { x->strides[0], x->strides[1], c->from[0], c->from[1], c->from[2] },
+                           base_offset(e, c->x),
+                           blocks_for(c->channels, 8) * 8 };
+    bool laid = false;
+    int64_t filters = c->w_lies ? 0 : put_conv_filters(e, c, &laid),
+            lay = c->x_lies ? 0 : put_conv_lay(e, "@_l", &planes);
+    if (!lay && !filters) return;
     emit_early(e);
-    emit_node(e, c->w, type, true, "w");
-    emit_pointer(e, type, false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
+    if (lay) emit_node(e, c->x, "u16", true, "x");
+    if (lay) emit_pointer(e, "u16", false, "rows", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (filters) emit_node(e, c->w, laid ? "u16" : type, true, "w");
+    if (filters)
+        emit_pointer(e, laid ? "u16" : type, false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
     emit_await(e);
-    put(&e->body, "  conv_filters<@_p, %lld, %d>(w, o);\n", (long long)c->padded, c->turned);
-    emit_launch(e, "conv_filters", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+    if (filters) put(&e->body, "  if (blockIdx.x < %lldu) ", (long long)filters);
+    if (filters && laid) put(&e->body, "conv_lay<@_p>(w, o, blockIdx.x);\n");
+    else if (filters)
+        put(&e->body, "conv_filters<@_p, %lld, %d>(w, o, blockIdx.x);\n", (long long)c->padded, c->turned);
+    if (lay)
+        put(&e->body, "  %sconv_lay<@_l>(x, rows, (int)blockIdx.x - %lld);\n", filters ? "else " : "",
+            (long long)filters);
+    emit_launch(e, laid ? "conv_ready_laid" : "conv_ready", (uint64_t)(lay + filters), 1, 256);
+}
+
+/* Its result becomes rows of channels, see conv_keep_rows. */
+static bool conv_keeps(const emit *e, const conv_rows *c) {
+    const gn_view *out = view_of(e, c->node);
+    return out->strides[1] == 1 && c->places > 1 && out->dims[1] > 1;
 }
 
 /* What conv_put, conv_tensor and conv_fed call P. */
@@ -8168,14 +8292,16 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
     }
     lies = lies && base_offset(e, c->residual) % (2 * wide) == 0;
     put(t,
-        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, DENSE = %d, V = "
+        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DENSE "
+        "= %d, V = "
         "%d, FLAT = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, CG = %lld, CP = %lld, DEEP "
         "= %lld,\n",
         types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
-        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, lies, wide, c->flat, (long long)c->pitch,
-        (long long)c->filters, (long long)(c->groups * c->filters), (long long)(c->images * c->places),
-        (long long)c->places, (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8),
-        (long long)c->padded, (long long)(c->taps * c->padded));
+        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, conv_keeps(e, c), lies, wide, c->flat,
+        (long long)c->pitch, (long long)c->filters, (long long)(c->groups * c->filters),
+        (long long)(c->images * c->places), (long long)c->places,
+        (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
+        (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, ROWS = %lld, COLS = %lld", c->height, c->width, c->step,
         c->warps[0], c->warps[1], (long long)down, (long long)columns);
     const struct {
@@ -8195,9 +8321,10 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
         (unsigned long long)a[2], (unsigned long long)a[3]);
     if (c->fed)
         put(t,
-            "  enum { STAGES = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n  static M void "
+            "  enum { STAGES = %d, KC = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n  static M "
+            "void "
             "mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
-            c->stages, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
+            c->stages, c->parts, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
             (long long)(down * columns * c->groups));
     put(t, "};\n");
 }
@@ -8259,7 +8386,59 @@ static void emit_conv_rest(emit *e, const conv_rows *c, const char *type) {
     emit_await(e);
 }
 
+/* The conv that node i is, if it runs as a product of rows. */
+static bool conv_rows_at(const emit *e, uint32_t i, conv_rows *c) {
+    if (!node_is(e, i, GN_OP_CONV) || !gn_view_count(view_of(e, i))) return false;
+    int64_t bits = attrs_of(e, i)[0];
+    uint32_t at = 2;
+    const gn_view *bias = bits & 2 ? view_of(e, input(e, i, at++)) : NULL,
+                  *residual = bits & 4 ? view_of(e, input(e, i, at)) : NULL;
+    if (!conv_rows_of(e, i, bias, residual, c) || !conv_rows_fit(c)) return false;
+    conv_rows_choose(e, c);
+    return true;
+}
+
+enum { KEEP_WANTED = 1, KEEP_BARRED = 2 };
+
+/* What a node is for a conv that reads it: rows of channels would save it a copy of x. */
+static int conv_keep_wish(const emit *e, uint32_t reader, uint32_t input_index) {
+    conv_rows c;
+    if (input_index || !conv_rows_at(e, reader, &c) || c.channels % 8) return KEEP_BARRED;
+    return c.flat ? 0 : KEEP_WANTED;
+}
+
+/* Results that only convolutions read become rows of channels where they are computed. False: no memory. */
+static bool conv_keep_rows(emit *e) {
+    const gn_part *p = e->part;
+    conv_rows c;
+    uint8_t *wish = emit_has_tensor_cores(e) ? (uint8_t *)alloc_zero((size_t)p->n_nodes + 1) : NULL;
+    if (!wish) return !emit_has_tensor_cores(e);
+    for (uint32_t j = 0; j < p->n_nodes; j++)
+        for (uint32_t k = 0; p->nodes[j].leaf == GN_LEAF_NONE && k < p->nodes[j].n_ins; k++)
+            if (node_is(e, input(e, j, k), GN_OP_CONV)) wish[input(e, j, k)] |= (uint8_t)conv_keep_wish(e, j, k);
+    for (uint32_t i = 0; i < p->n_outs; i++) wish[p->outs[i]] |= KEEP_BARRED;
+    for (uint32_t i = 0; i < p->n_updates; i++) wish[p->updates[i].node] |= KEEP_BARRED;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        gn_lay *lay = &e->layout->lay[i];
+        if (wish[i] != KEEP_WANTED || lay->base != i || lay->place != GN_PLACE_BLOCK || !conv_rows_at(e, i, &c) ||
+            c.filters % 8 || c.residual != GN_NO_NODE)
+            continue;
+        gn_view *v = &lay->view;
+        v->strides[1] = 1;
+        for (int64_t k = v->rank - 1, along = v->dims[1]; k != 1; k = k == 2 ? 0 : k - 1) {
+            v->strides[k] = along;
+            along *= v->dims[k];
+            if (k == 0) break;
+        }
+    }
+    gn_free(wish);
+    return true;
+}
+
 static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    static const char *const bounds[] = { "__launch_bounds__(384, 1)",
+                                          "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)",
+                                          "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" };
     conv_rows c;
     const gn_dtype d = (gn_dtype)view_of(e, node)->dtype;
     const char *type = types[d].name;
@@ -8269,9 +8448,8 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     conv_rows_lie(e, &c);
     size_t all = gn_size_add(c.w_at, c.w_lies ? 0 : (size_t)(c.groups * c.filters * c.taps * c.padded) * 2);
     if (all > e->scratch) e->scratch = all;
-    if (!c.x_lies) emit_conv_lay(e, &c);
-    if (!c.w_lies) emit_conv_filters(e, &c);
-    int64_t tiles = blocks_for(c.filters, c.height) * blocks_for(c.images * c.places, c.width) * c.groups;
+    emit_conv_ready(e, &c);
+    int64_t tiles = blocks_for(c.filters, c.height) * blocks_for(c.images * c.pitch, c.width) * c.groups;
     emit_early(e);
     if (c.fed) {
         put_wgmma(&e->types, "@_mma", c.height > 64 ? c.width : c.width / 2, d, false, false, c.flat);
@@ -8280,9 +8458,11 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
         emit_conv_rest(e, &c, type);
         put(&e->body, "  conv_fed<@_p>(&filters, &rows, %s, %s, o);\n", bias ? "bias" : "0",
             residual ? "residual" : "0");
-        e->bounds = "__launch_bounds__(384, 1)";
-        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d", gn_dtype_name(d), c.height, c.width);
-        emit_launch_shared(e, name, (uint64_t)(tiles < emit_processors(e) ? tiles : emit_processors(e)), 1, 384,
+        e->bounds = bounds[c.parts >> 1];
+        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d%s", gn_dtype_name(d), c.height, c.width, c.parts,
+                 conv_keeps(e, &c) ? "_rows" : "");
+        if (c.parts == 1 && tiles > emit_processors(e)) tiles = emit_processors(e);
+        emit_launch_shared(e, name, (uint64_t)(tiles * c.parts), 1, 384,
                            (uint32_t)((c.height + c.width) * 128 * c.stages + 1024));
         return true;
     }
@@ -8293,7 +8473,8 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     else emit_pointer(e, type, true, "w", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c.w_at });
     emit_conv_rest(e, &c, type);
     put(&e->body, "  conv_tensor<@_p>(x, w, %s, %s, o);\n", bias ? "bias" : "0", residual ? "residual" : "0");
-    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d", gn_dtype_name(d), c.height, c.width);
+    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d%s", gn_dtype_name(d), c.height, c.width,
+             conv_keeps(e, &c) ? "_rows" : "");
     emit_launch_shared(e, name, (uint64_t)tiles, 1, 256, (uint32_t)((c.height + c.width) * c.step * 2 * 4));
     return true;
 }
@@ -10121,6 +10302,24 @@ static const char page_text[] =
     "  }\n"
     "  if (P::PARTS > 1 && th == 0) { parts[0] = top; parts[1] = sum; }\n"
     "}\n"
+    "// The results of 4 warps that had a quarter of the keys each.\n"
+    "template <class P> M void page_warps(const float (&part)[4][P::R][P::E + 2], i64 at, int th, typename P::T *out, "
+    "float *parts) {\n"
+    "  enum { R = P::R };\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  for (int i = th; i < R * P::E; i += 128) {\n"
+    "    const int r = i / P::E, c = i % P::E;\n"
+    "    float all = least, num = 0.f, den = 0.f;\n"
+    "    UNROLL for (int w = 0; w < 4; w++) all = max_nan(all, part[w][r][P::E]);\n"
+    "    UNROLL for (int w = 0; w < 4; w++) if (part[w][r][P::E + 1] != 0.f) { const float f = "
+    "gn_exp(part[w][r][P::E] - all); num = gn_fma(f, part[w][r][c], num); den = gn_fma(f, part[w][r][P::E + 1], den); "
+    "}\n"
+    "    if (P::PARTS == 1) { put(out[(at + r) * P::E + c], den != 0.f ? num / den : 0.f); continue; }\n"
+    "    float *to = parts + ((at + r) * P::PARTS + blockIdx.y) * (P::E + 2);\n"
+    "    to[2 + c] = num;\n"
+    "    if (c == 0) { to[0] = all; to[1] = den; }\n"
+    "  }\n"
+    "}\n"
     "// The same for R heads that share keys, of D = E elements, 16 bytes to a lane: a warp has 32 / LANES keys at a "
     "time, V elements each. C is float.\n"
     "template <class P> M void page_attention_wide(const typename P::T *q, const typename P::T *k, const typename P::T "
@@ -10185,18 +10384,92 @@ static const char page_text[] =
     "    if (lane == 0) { part[warp][r][P::E] = top[r]; part[warp][r][P::E + 1] = sum[r]; }\n"
     "  }\n"
     "  __syncthreads();\n"
-    "  for (int i = th; i < R * P::E; i += 128) {\n"
-    "    const int r = i / P::E, c = i % P::E;\n"
-    "    float all = least, num = 0.f, den = 0.f;\n"
-    "    UNROLL for (int w = 0; w < 4; w++) all = max_nan(all, part[w][r][P::E]);\n"
-    "    UNROLL for (int w = 0; w < 4; w++) if (part[w][r][P::E + 1] != 0.f) { const float f = "
-    "gn_exp(part[w][r][P::E] - all); num = gn_fma(f, part[w][r][c], num); den = gn_fma(f, part[w][r][P::E + 1], den); "
+    "  page_warps<P>(part, at, th, out, parts);\n"
     "}\n"
-    "    if (P::PARTS == 1) { put(out[(at + r) * P::E + c], den != 0.f ? num / den : 0.f); continue; }\n"
-    "    float *to = parts + ((at + r) * P::PARTS + blockIdx.y) * (P::E + 2);\n"
-    "    to[2 + c] = num;\n"
-    "    if (c == 0) { to[0] = all; to[1] = den; }\n"
+    "// The same of keys and values of 8 bits, 16 to a lane, for R heads that share them: what a key's sum and a "
+    "value's weight are multiplied by are the scales of its token. Elements beyond D and E are 0.\n"
+    "// P too: FP8, WIDE (16 bytes can be read at once), LANES (a power of two), KST, VST, strides QD KD VD, SKP SKH "
+    "SKS, SVP SVH SVS of scales\n"
+    "D float of_byte(u32 b, bool fp8) {\n"
+    "  const u32 low = b & 0x7fu;\n"
+    "  if (fp8) return gn_f32(low == 0x7fu ? 0x7fc00000u : gn_u32(gn_f32(low << 20) * gn_f32(0x7b800000u)) | (b & "
+    "0x80u) << 24);\n"
+    "  return gn_f32(0x4b000000u | (b ^ 128u)) - 8388736.f;\n"
+    "}\n"
+    "template <class P> M uint4 page_bytes(const u8 *p, int have, i64 stride) {\n"
+    "  if (have <= 0) return zeros();\n"
+    "  if (P::WIDE) return *(const uint4 *)p;\n"
+    "  union { uint4 all; u32 w[4]; } r;\n"
+    "  r.all = zeros();\n"
+    "  UNROLL for (int i = 0; i < 16; i++) if (i < have) r.w[i / 4] |= (u32)p[i * stride] << i % 4 * 8;\n"
+    "  return r.all;\n"
+    "}\n"
+    "template <class P> M void page_attention_bytes(const typename P::T *q, const u8 *k, const u8 *v, const typename "
+    "P::SI *sequences, const typename P::PI *positions, const typename P::TI *table, const typename P::KST *ks, const "
+    "typename P::VST *vs, const typename P::X x, typename P::T *out, float *parts, u32 *err, u32 node) {\n"
+    "  enum { V = 16, R = P::R, LANES = P::LANES, KEYS = 32 / LANES, STEP = 4 * KEYS, U = 2 };\n"
+    "  __shared__ float part[4][R][P::E + 2];\n"
+    "  const float least = gn_f32(0xff800000u);\n"
+    "  const int th = threadIdx.x, warp = th >> 5, lane = th & 31, sub = lane % LANES, key = warp * KEYS + lane / "
+    "LANES, d = P::DK - sub * V, e = P::E - sub * V;\n"
+    "  const i64 at = (i64)blockIdx.x * R, h = at % P::H, n = at / P::H, g = h / (P::H / P::G);\n"
+    "  page_row<P> row;\n"
+    "  row.init(n, sequences, positions, table, err, node);\n"
+    "  float y[R][V], o[R][V], top[R], sum[R];\n"
+    "  UNROLL for (int r = 0; r < R; r++) {\n"
+    "    UNROLL for (int i = 0; i < V; i++) { y[r][i] = i < d ? get(q[n * P::QN + (h + r) * P::QH + (sub * V + i) * "
+    "P::QD]) * (float)P::scale() : 0.f; o[r][i] = 0.f; }\n"
+    "    top[r] = warp == 0 && blockIdx.y == 0 ? x.sink(h + r) : least;\n"
+    "    sum[r] = top[r] != least && lane < LANES ? 1.f : 0.f;\n"
     "  }\n"
+    "  for (i64 base = row.begin; base < row.end; base += U * STEP) {\n"
+    "    union { uint4 all; u32 w[4]; } kr[U], vr[U];\n"
+    "    float kf[U], vf[U];\n"
+    "    UNROLL for (int u = 0; u < U; u++) {\n"
+    "      const i64 j = base + key + u * STEP, page = j < row.end ? row.page(j, err, node) : -1, s = j % P::S;\n"
+    "      kr[u].all = vr[u].all = zeros();\n"
+    "      kf[u] = vf[u] = 0.f;\n"
+    "      if (page < 0) continue;\n"
+    "      kr[u].all = page_bytes<P>(k + page * P::KP + g * P::KH + s * P::KS + sub * V * P::KD, d, P::KD);\n"
+    "      vr[u].all = page_bytes<P>(v + page * P::VP + g * P::VH + s * P::VS + sub * V * P::VD, e, P::VD);\n"
+    "      kf[u] = get(ks[page * P::SKP + g * P::SKH + s * P::SKS]);\n"
+    "      vf[u] = get(vs[page * P::SVP + g * P::SVH + s * P::SVS]);\n"
+    "    }\n"
+    "    UNROLL for (int r = 0; r < R; r++) {\n"
+    "      float s[U], now = top[r];\n"
+    "      UNROLL for (int u = 0; u < U; u++) {\n"
+    "        const i64 j = base + key + u * STEP;\n"
+    "        s[u] = 0.f;\n"
+    "        UNROLL for (int i = 0; i < V; i++) s[u] = gn_fma(y[r][i], of_byte(kr[u].w[i / 4] >> i % 4 * 8 & 255u, "
+    "P::FP8), s[u]);\n"
+    "        UNROLL for (int l = LANES / 2; l > 0; l /= 2) s[u] += exchange(s[u], l);\n"
+    "        if (j >= row.end) s[u] = least; else s[u] = x.value(s[u] * kf[u], h + r, j - row.p);\n"
+    "        now = max_nan(now, s[u]);\n"
+    "      }\n"
+    "      UNROLL for (int l = LANES; l < 32; l *= 2) now = max_nan(now, exchange(now, l));\n"
+    "      const bool none = now == least;\n"
+    "      const float keep = none || top[r] == now ? 1.f : gn_exp(top[r] - now);\n"
+    "      sum[r] *= keep;\n"
+    "      UNROLL for (int i = 0; i < V; i++) o[r][i] *= keep;\n"
+    "      UNROLL for (int u = 0; u < U; u++) {\n"
+    "        const float p = none || base + key + u * STEP >= row.end ? 0.f : gn_exp(s[u] - now);\n"
+    "        if (sub == 0) sum[r] += p;\n"
+    "        if (p != 0.f) UNROLL for (int i = 0; i < V; i++) o[r][i] = gn_fma(p * vf[u], of_byte(vr[u].w[i / 4] >> i "
+    "% 4 * 8 & 255u, P::FP8), o[r][i]);\n"
+    "      }\n"
+    "      top[r] = now;\n"
+    "    }\n"
+    "  }\n"
+    "  UNROLL for (int r = 0; r < R; r++) {\n"
+    "    if (sub != 0) sum[r] = 0.f;\n"
+    "    UNROLL for (int l = 16; l > 0; l /= 2) sum[r] += exchange(sum[r], l);\n"
+    "    UNROLL for (int l = LANES; l < 32; l *= 2) UNROLL for (int i = 0; i < V; i++) o[r][i] += exchange(o[r][i], "
+    "l);\n"
+    "    if (lane < LANES) UNROLL for (int i = 0; i < V; i++) if (i < e) part[warp][r][sub * V + i] = o[r][i];\n"
+    "    if (lane == 0) { part[warp][r][P::E] = top[r]; part[warp][r][P::E + 1] = sum[r]; }\n"
+    "  }\n"
+    "  __syncthreads();\n"
+    "  page_warps<P>(part, at, th, out, parts);\n"
     "}\n";
 
 /* The slots of two appends are the same numbers, checked alike. */
@@ -10313,12 +10586,13 @@ static void emit_page_append(emit *e, uint32_t node) {
 }
 
 /* How attention over pages is computed: f64 and odd heads a head to a block; else `heads` that share keys. */
-enum { PAGE_SPAN = 512, PAGE_HEADS = 8 };
+enum { PAGE_SPAN = 512, PAGE_HEADS = 8, PAGE_BYTES_HEADS = 4, PAGE_BYTES = 512 };
 
 typedef struct page_form {
     gn_view q, k, v, of, at, table;
-    int64_t heads, parts, window;
-    uint32_t slopes, sinks; /* inputs, 0: none */
+    gn_view scales[2];                    /* of keys and values of bytes */
+    int64_t heads, parts, window, format; /* format: a gn_quant, 0: none */
+    uint32_t slopes, sinks;               /* inputs, 0: none */
     double scale, cap;
 } page_form;
 
@@ -10347,13 +10621,16 @@ static page_form page_choose(const emit *e, uint32_t node) {
                     .cap = word_f64(attrs[2]),
                     .window = attrs[3] };
     uint32_t next = 6;
+    if (node_is(e, node, GN_OP_PAGE_ATTENTION_QUANTIZED)) {
+        f.format = attrs[4];
+        for (int i = 0; i < 2; i++) f.scales[i] = *view_of(e, input(e, node, next++));
+    }
     if (attrs[0] & 8) f.slopes = next++;
     if (attrs[0] & 16) f.sinks = next++;
     if (f.scale == 0) f.scale = 1.0 / __builtin_sqrt((double)(f.q.dims[2] > 1 ? f.q.dims[2] : 1));
     int64_t shared = f.k.dims[1] ? f.q.dims[1] / f.k.dims[1] : 1, keys = f.table.dims[1] * f.k.dims[2];
-    if (page_is_wide(&f))
-        for (int64_t r = 1; r <= PAGE_HEADS; r++)
-            if (shared % r == 0) f.heads = r;
+    for (int64_t r = 1; r <= (f.format ? PAGE_BYTES_HEADS : PAGE_HEADS); r++)
+        if (shared % r == 0 && (f.format || page_is_wide(&f))) f.heads = r;
     /* few rows: keys are cut into parts of a fixed size, joined by a second kernel */
     int64_t blocks = f.q.dims[0] * f.q.dims[1] / (f.heads ? f.heads : 1);
     if (f.window && f.window < keys) keys = f.window;
@@ -10391,8 +10668,31 @@ static void put_page_scores(emit *e, uint32_t node, const page_form *f) {
     text_free(&members);
 }
 
+/* Bytes of one lane lie at a multiple of 16, all of them. */
+static bool page_bytes_are_wide(const gn_view *v) {
+    bool wide = v->dims[3] % 16 == 0 && v->strides[3] == 1 && v->offset % 16 == 0;
+    for (int i = 0; i < 3; i++) wide = wide && v->strides[i] % 16 == 0;
+    return wide;
+}
+
+static void put_page_bytes(text *t, const page_form *f) {
+    int64_t wide = f->k.dims[3] > f->v.dims[3] ? f->k.dims[3] : f->v.dims[3], lanes = 1;
+    while (lanes * 16 < wide) lanes *= 2;
+    put(t, "  enum { FP8 = %d, WIDE = %d, LANES = %lld };\n", f->format == GN_QUANT_FP8_E4M3,
+        page_bytes_are_wide(&f->k) && page_bytes_are_wide(&f->v), (long long)lanes);
+    for (int i = 0; i < 2; i++) {
+        const int64_t *strides = f->scales[i].strides;
+        char which = i ? 'V' : 'K';
+        put(t, "  typedef %s %cST; static const i64 S%cP = %lldll, S%cH = %lldll, S%cS = %lldll;\n",
+            types[f->scales[i].dtype].name, which, which, (long long)strides[0], which, (long long)strides[1], which,
+            (long long)strides[2]);
+    }
+}
+
 static void put_page_type(emit *e, const page_form *f) {
     const gn_view *q = &f->q, *k = &f->k, *v = &f->v;
+    text more = { 0 };
+    if (f->format) put_page_bytes(&more, f);
     put(&e->types,
         "struct @_p { typedef %s T; typedef %s C; typedef %s SI; typedef %s PI; typedef %s TI; typedef @_x X; enum { R "
         "= "
@@ -10410,43 +10710,65 @@ static void put_page_type(emit *e, const page_form *f) {
     put(&e->types,
         "  QN = %lldll, QH = %lldll, QD = %lldll, KP = %lldll, KH = %lldll, KS = %lldll, KD = %lldll, VP = %lldll, VH "
         "= "
-        "%lldll, VS = %lldll, VD = %lldll;\n  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n",
+        "%lldll, VS = %lldll, VD = %lldll;\n%s  static M C scale() { return (C)gn_f64(0x%llxull); }\n};\n",
         (long long)q->strides[0], (long long)q->strides[1], (long long)q->strides[2], (long long)k->strides[0],
         (long long)k->strides[1], (long long)k->strides[2], (long long)k->strides[3], (long long)v->strides[0],
-        (long long)v->strides[1], (long long)v->strides[2], (long long)v->strides[3],
+        (long long)v->strides[1], (long long)v->strides[2], (long long)v->strides[3], more.s ? more.s : "",
         (unsigned long long)f64_word(f->scale));
+    e->failed = e->failed || more.failed;
+    text_free(&more);
 }
 
-static void emit_page_attention(emit *e, uint32_t node) {
-    static const char *const names[6] = { "q", "k", "v", "sequences", "positions", "table" };
-    page_form f = page_choose(e, node);
-    const gn_view *views[6] = { &f.q, &f.k, &f.v, &f.of, &f.at, &f.table };
-    const char *type = types[f.q.dtype].name, *compute = types[f.q.dtype].compute;
-    int64_t queries = f.q.dims[0] * f.q.dims[1];
-    char label[96];
-    if (!queries || !f.v.dims[3]) return;
-    put_page_scores(e, node, &f);
-    put_page_type(e, &f);
-    for (uint32_t i = 0; i < 6; i++) emit_node(e, input(e, node, i), types[views[i]->dtype].name, true, names[i]);
-    if (f.parts > 1) emit_pointer(e, compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_node(e, node, type, false, "o");
-    emit_faults(e, node);
-    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, x, o, %s, err, node);\n",
-        f.heads ? "_wide" : "", f.parts > 1 ? "parts" : "0");
-    snprintf(label, sizeof label, "page_attention_%s%s%s%s%s", gn_dtype_name(f.q.dtype), f.window ? "_window" : "",
-             f.cap != 0 ? "_cap" : "", f.slopes ? "_slopes" : "", f.sinks ? "_sinks" : "");
-    emit_launch(e, label, (uint64_t)(queries / (f.heads ? f.heads : 1)), (uint64_t)f.parts, 128);
-    if (f.parts == 1) return;
-    size_t bytes = gn_size_mul(gn_size_mul((size_t)queries, (size_t)f.parts), (size_t)(f.v.dims[3] + 2));
-    bytes = gn_size_mul(bytes, f.q.dtype == GN_F64 ? 8 : 4);
+static void emit_page_join(emit *e, uint32_t node, const page_form *f) {
+    const char *type = types[f->q.dtype].name, *compute = types[f->q.dtype].compute;
+    int64_t queries = f->q.dims[0] * f->q.dims[1];
+    size_t bytes = gn_size_mul(gn_size_mul((size_t)queries, (size_t)f->parts), (size_t)(f->v.dims[3] + 2));
+    bytes = gn_size_mul(bytes, f->q.dtype == GN_F64 ? 8 : 4);
     if (bytes > e->scratch) e->scratch = bytes;
     put(&e->types, "struct @_p { typedef %s T; typedef %s C; enum { E = %lld, PARTS = %lld, WRITTEN = 0 }; };\n", type,
-        compute, (long long)f.v.dims[3], (long long)f.parts);
+        compute, (long long)f->v.dims[3], (long long)f->parts);
     emit_pointer(e, compute, true, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
     emit_node(e, node, type, false, "o");
     put(&e->body, "  attention_join<@_p>(parts, o);\n");
     emit_launch(e, "attention_join", (uint64_t)queries, 1, 128);
 }
+
+static void emit_page_attention(emit *e, uint32_t node) {
+    static const char *const names[8] = { "q", "k", "v", "sequences", "positions", "table", "ks", "vs" };
+    page_form f = page_choose(e, node);
+    const gn_view *views[8] = { &f.q, &f.k, &f.v, &f.of, &f.at, &f.table, &f.scales[0], &f.scales[1] };
+    const char *type = types[f.q.dtype].name, *compute = types[f.q.dtype].compute;
+    int64_t queries = f.q.dims[0] * f.q.dims[1];
+    char label[96];
+    if (!queries || !f.v.dims[3]) return;
+    if (f.format && (f.k.dims[3] > PAGE_BYTES || f.v.dims[3] > PAGE_BYTES)) {
+        gn_fail(e->fault, GN_UNSUPPORTED, "heads of %lld and %lld elements of 8 bits: the GPU's kernel takes up to %d",
+                (long long)f.k.dims[3], (long long)f.v.dims[3], (int)PAGE_BYTES);
+        e->failed = true;
+        return;
+    }
+    put_page_scores(e, node, &f);
+    put_page_type(e, &f);
+    for (uint32_t i = 0; i < (f.format ? 8 : 6); i++)
+        emit_node(e, input(e, node, i), f.format && (i == 1 || i == 2) ? "u8" : types[views[i]->dtype].name, true,
+                  names[i]);
+    if (f.parts > 1) emit_pointer(e, compute, false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    emit_node(e, node, type, false, "o");
+    emit_faults(e, node);
+    put(&e->body, "  page_attention%s<@_p>(q, k, v, sequences, positions, table, %sx, o, %s, err, node);\n",
+        f.format  ? "_bytes"
+        : f.heads ? "_wide"
+                  : "",
+        f.format ? "ks, vs, " : "", f.parts > 1 ? "parts" : "0");
+    snprintf(label, sizeof label, "page_attention_%s%s%s%s%s%s", gn_dtype_name(f.q.dtype),
+             f.format == GN_QUANT_FP8_E4M3 ? "_fp8"
+             : f.format                    ? "_int8"
+                                           : "",
+             f.window ? "_window" : "", f.cap != 0 ? "_cap" : "", f.slopes ? "_slopes" : "", f.sinks ? "_sinks" : "");
+    emit_launch(e, label, (uint64_t)(queries / (f.heads ? f.heads : 1)), (uint64_t)f.parts, 128);
+    if (f.parts > 1) emit_page_join(e, node, &f);
+}
+#define emit_page_attention_quantized emit_page_attention
 
 static void put_page_undo(emit *e, uint32_t at, uint32_t i, size_t save) {
     uint32_t node = e->appends[at], y = input(e, node, 1), z = input(e, node, 2);
@@ -14068,7 +14390,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     size_t outs = 0, own = 0, args = 0, data = 0;
     emit_begin(e, x, p, f);
     if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !e->checked ||
-        (fuses_steps() && !fuse_steps(e)))
+        (fuses_steps() && (!fuse_steps(e) || !conv_keep_rows(e))))
         return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f)
                                       : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     if (!gn_flag_get(x->cancel)) plan_measure(x, p);

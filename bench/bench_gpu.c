@@ -842,6 +842,84 @@ static void bench_attention(gn_ctx *g, const char *name, double target, gn_tenso
     job_close(&j);
 }
 
+/* ---- one query of each of many sequences over pages of bf16, and of 8 bits ---- */
+
+enum { CACHE_ROWS = 32, CACHE_KEYS = 2048, CACHE_PAGE = 64, CACHE_GROUPS = 8, CACHE_HEADS = 32, CACHE_WIDTH = 128 };
+
+/* in: q, keys, values; with `format` keys and values are made bytes once, as states. */
+static double cache_time(gn_ctx *g, gn_quant format, const gn_tensor in[3], void *out, size_t bytes) {
+    int64_t pages = CACHE_ROWS * CACHE_KEYS / CACHE_PAGE;
+    gn_shape pool = GN_SHAPE(pages, CACHE_GROUPS, CACHE_PAGE, CACHE_WIDTH), each = pool;
+    gn_quantized kv[2] = { { .format = format }, { .format = format } };
+    gn_tensor y = gn_state(g, GN_BF16, GN_SHAPE(CACHE_ROWS, CACHE_HEADS, CACHE_WIDTH), NULL, "result");
+    each.dims[3] = 1;
+    for (int i = 0; i < 2 && format; i++) {
+        gn_quantize_desc d = { .format = format, .group = CACHE_WIDTH, .rows = 1 };
+        gn_quantized q = gn_quantize(gn_reshape(in[1 + i], GN_SHAPE(-1, CACHE_WIDTH)), &d);
+        kv[i].data = gn_state(g, format == GN_QUANT_INT8 ? GN_I8 : GN_U8, pool, NULL, "bytes");
+        kv[i].scales = gn_state(g, GN_F32, each, NULL, "scales");
+        gn_assign(kv[i].data, gn_cast(gn_reshape(q.data, pool), format == GN_QUANT_INT8 ? GN_I8 : GN_U8));
+        gn_assign(kv[i].scales, gn_reshape(q.scales, each));
+        ok_or_die(g, gn_step(g), "quantise");
+    }
+    int n = repeats(15), steps = 16;
+    for (int i = -2; i < n; i++) {
+        double start = ex_now();
+        for (int k = 0; k < steps; k++) {
+            gn_tensor of = gn_arange_i64(g, GN_I32, CACHE_ROWS, 0, 1),
+                      at = gn_full_i64(g, GN_I32, GN_SHAPE(CACHE_ROWS), CACHE_KEYS - 1),
+                      table = gn_reshape(gn_arange_i64(g, GN_I32, pages, 0, 1),
+                                         GN_SHAPE(CACHE_ROWS, CACHE_KEYS / CACHE_PAGE));
+            gn_assign(y, format ? gn_page_attention_quantized(in[0], kv[0], kv[1], of, at, table, NULL)
+                                : gn_page_attention(in[0], in[1], in[2], of, at, table, NULL));
+            ok_or_die(g, gn_step(g), "attention");
+        }
+        ok_or_die(g, gn_sync(g), "sync");
+        samples[i < 0 ? 0 : i] = 1e6 * (ex_now() - start) / steps;
+    }
+    ok_or_die(g, gn_read(y, out, bytes), "result");
+    gn_step(g);
+    for (int i = 0; i < 2 && format; i++) gn_release(kv[i].data), gn_release(kv[i].scales);
+    gn_release(y);
+    return quantile(samples, n, 0.5);
+}
+
+static void bench_caches(gn_ctx *g) {
+    static const struct {
+        const char *name;
+        gn_quant format;
+        double bytes, bound; /* of an element; of the result's difference from bf16's, to its largest */
+    } caches[] = { { "cache_bf16", GN_QUANT_NONE, 2, 0.01 },
+                   { "cache_int8", GN_QUANT_INT8, 1 + 4. / CACHE_WIDTH, 0.05 },
+                   { "cache_fp8", GN_QUANT_FP8_E4M3, 1 + 4. / CACHE_WIDTH, 0.2 } };
+    size_t n = (size_t)CACHE_ROWS * CACHE_HEADS * CACHE_WIDTH, keys = (size_t)CACHE_ROWS * CACHE_KEYS * CACHE_GROUPS;
+    if (!wanted("cache_bf16") && !wanted("cache_int8") && !wanted("cache_fp8")) return;
+    void *host[3] = { make_random(GN_BF16, n, 1), make_random(GN_BF16, keys * CACHE_WIDTH, 1),
+                      make_random(GN_BF16, keys * CACHE_WIDTH, 1) },
+         *out[2] = { or_die(malloc(2 * n)), or_die(malloc(2 * n)) };
+    gn_tensor in[3];
+    for (int i = 0; i < 3; i++)
+        in[i] = gn_weight(g, GN_BF16,
+                          i ? GN_SHAPE(CACHE_ROWS * CACHE_KEYS / CACHE_PAGE, CACHE_GROUPS, CACHE_PAGE, CACHE_WIDTH)
+                            : GN_SHAPE(CACHE_ROWS, CACHE_HEADS, CACHE_WIDTH),
+                          host[i], "input");
+    for (int k = 0; k < 3; k++) {
+        largest_error e = { 0 };
+        double us = cache_time(g, caches[k].format, in, out[k > 0], 2 * n);
+        for (size_t i = 0; i < n; i++) error_add(&e, element(GN_BF16, out[k > 0], i), element(GN_BF16, out[0], i));
+        row *r = add_row(caches[k].name, "us", NAN, true);
+        r->value = us;
+        r->error = error_of(&e);
+        r->bound = caches[k].bound;
+        set_ceiling(r, 1e-6 * 2 * (double)keys * CACHE_WIDTH * caches[k].bytes / copy_ceiling(), "read at copy speed");
+        snprintf(r->note, sizeof r->note, "32 sequences of 2,048, %d heads over %d of %d; error beside bf16",
+                 (int)CACHE_HEADS, (int)CACHE_GROUPS, (int)CACHE_WIDTH);
+        print_row(r);
+    }
+    for (int i = 0; i < 3; i++) gn_release(in[i]), free(host[i]);
+    for (int i = 0; i < 2; i++) free(out[i]);
+}
+
 /* ---- convolutions ---- */
 
 /* Of `images` squares of `side` places, a square kernel, padding that keeps the size at stride 1. */
@@ -1858,6 +1936,7 @@ static void bench_all(gn_ctx *g) {
     bench_attention(g, "attention_bf16", 330, build_attention, true, false);
     bench_attention(g, "attention_written", 330, build_attention_written, false, false);
     bench_attention(g, "attention_written_masked", 230, build_attention_written, false, true);
+    bench_caches(g);
     for (size_t i = 0; i < sizeof window_rows / sizeof *window_rows; i++) bench_window(g, &window_rows[i]);
     bench_resnet(g);
     bench_mlp(g, GN_F32, 129, 200);

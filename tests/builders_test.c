@@ -73,6 +73,31 @@ static gn_tensor attend_alone(gn_tensor a) {
     gn_tensor first = whole(a.ctx, GN_I32, GN_SHAPE(2), 0);
     return gn_page_attention(gn_reshape(a, GN_SHAPE(2, 1, 3)), pool, pool, each, first, gn_unsqueeze(each, 1), NULL);
 }
+/* Bytes whose scales are 1. */
+static gn_quantized bytes_of(gn_tensor a, gn_shape s) {
+    gn_shape each = s;
+    each.dims[3] = 1;
+    return (gn_quantized){ .format = GN_QUANT_INT8,
+                           .data = gn_cast(gn_reshape(a, s), GN_I8),
+                           .scales = whole(a.ctx, GN_F32, each, 1) };
+}
+static gn_tensor attend_bytes(gn_tensor a) {
+    gn_tensor each = gn_arange_i64(a.ctx, GN_I64, 2, 0, 1), first = whole(a.ctx, GN_I32, GN_SHAPE(2), 0);
+    gn_quantized pool = bytes_of(a, GN_SHAPE(2, 1, 1, 3));
+    return gn_page_attention_quantized(gn_reshape(a, GN_SHAPE(2, 1, 3)), pool, pool, each, first, gn_unsqueeze(each, 1),
+                                       NULL);
+}
+static gn_tensor attend_one_key(gn_tensor a) {
+    gn_attention_desc d = { .causal = true };
+    gn_quantized cache = bytes_of(a, GN_SHAPE(2, 1, 1, 3));
+    return gn_attention_quantized(gn_reshape(a, GN_SHAPE(2, 1, 1, 3)), cache, cache, &d);
+}
+static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
+    gn_quantized cache = bytes_of(a, GN_SHAPE(2, 1, 1, 3));
+    gn_tensor rows = gn_full(a.ctx, GN_F32, pages ? GN_SHAPE(1, 1, 3) : GN_SHAPE(2, 1, 0, 3), 0);
+    if (!pages) return gn_kv_append_quantized(cache, rows, whole(a.ctx, GN_I32, GN_SCALAR, 0));
+    return gn_page_append_quantized(cache, rows, whole(a.ctx, GN_I32, GN_SHAPE(1), -1), GN_NONE, GN_NONE);
+}
 
 /* X(name, dtype and shape of the operand a, a call of it on a) */
 #define PLAIN(X, name) X(name, GN_F32, S4, gn_##name(a))
@@ -100,6 +125,10 @@ static gn_tensor attend_alone(gn_tensor a) {
     X(page_append, GN_F32, S4, append_nothing(a))                                                                      \
     X(page_copy, GN_F32, S4, copy_nothing(a))                                                                          \
     X(page_attention, GN_F32, GN_SHAPE(2, 1, 3), attend_alone(a))                                                      \
+    X(page_attention_quantized, GN_F32, GN_SHAPE(2, 1, 3), attend_bytes(a))                                            \
+    X(attention_quantized, GN_F32, GN_SHAPE(2, 1, 1, 3), attend_one_key(a))                                            \
+    X(kv_append_quantized, GN_F32, GN_SHAPE(2, 1, 1, 3), append_no_bytes(a, false).data)                               \
+    X(page_append_quantized, GN_F32, GN_SHAPE(2, 1, 1, 3), append_no_bytes(a, true).data)                              \
     X(where, GN_F32, S4, gn_where(whole(g, GN_BOOL, GN_SCALAR, 1), a, a))                                              \
     X(cast, GN_F32, S4, gn_cast(a, GN_F32))                                                                            \
     X(clamp, GN_F32, S4, gn_clamp(a, -INFINITY, INFINITY))                                                             \

@@ -92,7 +92,7 @@ typedef struct input {
     int64_t begin, end, step;
 } input;
 
-#define MAX_INPUTS 9
+#define MAX_INPUTS 10
 
 typedef struct sample {
     const char *what; /* names the case in a failure */
@@ -1844,6 +1844,38 @@ static void cases_conv(void) {
     }
 }
 
+/* What one convolution gives the next may lie in another order. */
+static gn_tensor build_conv_chain(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    return gn_conv(gn_conv(in[0], in[1], s->flag ? in[3] : GN_NONE, &s->conv), in[2], GN_NONE, &s->conv);
+}
+static ref *refer_conv_chain(const sample *s, ref *const *in) {
+    ref *first[] = { in[0], in[1], s->flag ? in[3] : NULL };
+    ref *second[] = { ref_conv(first, s->flag, false, &s->conv), in[2] };
+    return ref_conv(second, false, false, &s->conv);
+}
+static void cases_conv_chain(void) {
+    static const conv_form forms[] = {
+        { { 4, { 2, 16, 5, 6 } }, { 4, { 24, 16, 3, 3 } }, { .before = { 1, 1 }, .after = { 1, 1 } } },
+        { { 4, { 1, 64, 4, 4 } }, { 4, { 64, 64, 1, 1 } }, { .clamps = true, .least = -20, .most = 30 } },
+        { { 3, { 2, 64, 300 } }, { 3, { 72, 64, 3 } }, { .stride = { 2 }, .before = { 2 }, .after = { 1 } } },
+    };
+    for (gn_dtype d = GN_F32; d < GN_DTYPE__COUNT; d++)
+        for (int k = 0; takes(d) && k < TEST_COUNT(forms) * 2; k++) {
+            const conv_form *f = &forms[k / 2];
+            gn_shape w2 = f->w;
+            sample s = { .what = "chain", .build = build_conv_chain, .refer = refer_conv_chain, .flag = k & 1 };
+            s.conv = f->d;
+            w2.dims[1] = f->w.dims[0];
+            w2.dims[0] = 40;
+            add_input(&s, d, f->x, FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, f->w, FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, w2, FILL_SMALL, VIEW_ANY);
+            if (s.flag) add_input(&s, d, GN_SHAPE(f->w.dims[0]), FILL_SMALL, VIEW_ANY);
+            run(&s);
+        }
+}
+
 static gn_tensor build_pool(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)g;
     return gn_pool(in[0], &s->pool);
@@ -2318,8 +2350,58 @@ static ref *refer_page_attention(const sample *s, ref *const *in) {
     return ref_page_attention(in, &p);
 }
 
+/* in: q, bytes of keys and of values, sequences, positions, table, their scales, slopes if any, sinks if any */
+static gn_tensor build_page_attention_quantized(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    (void)g;
+    gn_attention_desc desc = { .scale = s->d[0], .window = s->q[0], .soft_cap = s->d[1] };
+    gn_quantized k = { .format = (gn_quant)s->p[0], .data = in[1], .scales = in[6] }, v = k;
+    v.data = in[2], v.scales = in[7];
+    if (s->q[1]) desc.slopes = in[8];
+    if (s->q[2]) desc.sinks = in[s->n - 1];
+    return gn_page_attention_quantized(in[0], k, v, in[3], in[4], in[5], &desc);
+}
+static ref *refer_page_attention_quantized(const sample *s, ref *const *in) {
+    sample plain = *s;
+    ref *to[8] = { in[0], NULL, NULL, in[3], in[4], in[5] };
+    for (int i = 1; i < 3; i++) {
+        int64_t width = in[i]->shape.dims[3];
+        to[i] = ref_make(in[0]->dtype, in[i]->shape);
+        ref_quant q = { .format = (int)s->p[0], .rows = 1, .data = in[i], .scales = in[5 + i] };
+        ref flat = *in[i], scales = *in[5 + i];
+        flat.shape = GN_SHAPE(width ? in[i]->n / width : 0, width);
+        scales.shape = GN_SHAPE(scales.n, 1);
+        q.data = &flat, q.scales = &scales;
+        for (int64_t k = 0; k < in[i]->n; k++) to[i]->f[k] = ref_quant_value(&q, k / width, k % width);
+    }
+    plain.n = s->n - 2;
+    for (int i = 8; i < s->n; i++) to[i - 2] = in[i];
+    return refer_page_attention(&plain, to);
+}
+
+/* Bytes of all kinds but NaN of FP8. */
+static void add_bytes(sample *s, gn_shape shape, bool fp8) {
+    add_input(s, fp8 ? GN_U8 : GN_I8, shape, FILL_WIDE, fp8 ? VIEW_NONE : VIEW_ANY);
+    input *in = &s->in[s->n - 1];
+    for (int64_t i = 0; i < in->base->n && fp8; i++)
+        if ((in->base->i[i] & 127) == 127) in->base->i[i] ^= 1;
+    if (!fp8) return;
+    free(in->bytes);
+    in->bytes = ref_encode(in->base);
+}
+
+/* Of rows whose largest is `most`: values up to 2. */
+static void add_scales(sample *s, gn_dtype d, gn_shape shape, double most) {
+    add_input(s, d, shape, FILL_POSITIVE, VIEW_NONE);
+    input *in = &s->in[s->n - 1];
+    for (int64_t i = 0; i < in->base->n; i++) in->base->f[i] /= (ref_real)(2 * most);
+    free(in->bytes);
+    in->bytes = ref_encode(in->base);
+    ref *back = ref_decode(d, shape, in->bytes);
+    for (int64_t i = 0; i < in->base->n; i++) in->base->f[i] = back->f[i];
+}
+
 /* Four sequences of up to 9 pages of `size`; the last row is of none. */
-static void cases_page_attention(void) {
+static void cases_pages(bool bytes) {
     static const struct {
         int64_t heads, groups, d, e, size;
         double scale;
@@ -2334,27 +2416,36 @@ static void cases_page_attention(void) {
                                           0, 0, 0, 0, 2, 3, 1, 0, 4, 5, 6,  7,  8 };
     for (gn_dtype d = GN_F32; d <= GN_BF16; d++) {
         for (int k = 0; k < TEST_COUNT(forms) * 2; k++) {
+            if (bytes && d == GN_F64) continue;
             const int64_t size = forms[k / 2].size, of[6] = { 2, 0, 1, 0, 2, -1 },
                           at[6] = { size * 9 - 1, 0, size - 1, size * 5, size * 2, -7 };
             sample s = { .what = "page_attention",
-                         .build = build_page_attention,
-                         .refer = refer_page_attention,
+                         .build = bytes ? build_page_attention_quantized : build_page_attention,
+                         .refer = bytes ? refer_page_attention_quantized : refer_page_attention,
+                         .p = { k % 2 ? GN_QUANT_INT8 : GN_QUANT_FP8_E4M3 },
                          .d = { forms[k / 2].scale, forms[k / 2].more.cap } };
             s.q[0] = forms[k / 2].more.window;
             s.q[1] = forms[k / 2].more.slopes;
             s.q[2] = forms[k / 2].more.sinks;
             add_input(&s, d, GN_SHAPE(6, forms[k / 2].heads, forms[k / 2].d), FILL_SMALL, VIEW_ANY);
-            add_input(&s, d, GN_SHAPE(10, forms[k / 2].groups, size, forms[k / 2].d), FILL_SMALL, VIEW_ANY);
-            add_input(&s, d, GN_SHAPE(10, forms[k / 2].groups, size, forms[k / 2].e), FILL_SMALL, VIEW_ANY);
+            for (int side = 0; side < 2; side++) {
+                gn_shape pool = GN_SHAPE(10, forms[k / 2].groups, size, side ? forms[k / 2].e : forms[k / 2].d);
+                if (bytes) add_bytes(&s, pool, k % 2 == 0);
+                else add_input(&s, d, pool, FILL_SMALL, VIEW_ANY);
+            }
             add_numbers(&s, index_dtype(k), GN_SHAPE(6), of);
             add_numbers(&s, index_dtype(k + 1), GN_SHAPE(6), at);
             add_numbers(&s, index_dtype(k), GN_SHAPE(4, 9), table);
+            for (int side = 0; side < 2 && bytes; side++)
+                add_scales(&s, side ? GN_F32 : d, GN_SHAPE(10, forms[k / 2].groups, size, 1), k % 2 ? 127 : 448);
             if (s.q[1]) add_input(&s, k % 2 ? GN_F32 : d, GN_SHAPE(forms[k / 2].heads), FILL_SMALL, VIEW_ANY);
             if (s.q[2]) add_input(&s, k % 2 ? d : GN_F32, GN_SHAPE(forms[k / 2].heads), FILL_SMALL, VIEW_ANY);
             run(&s);
         }
     }
 }
+static void cases_page_attention(void) { cases_pages(false); }
+static void cases_page_attention_quantized(void) { cases_pages(true); }
 
 static gn_tensor build_kv_append(const sample *s, gn_ctx *g, const gn_tensor *in) {
     (void)s;
@@ -4087,6 +4178,7 @@ static const composite composites[] = {
     { "rmsnorm", FLOAT_DTYPES, 4, cases_rmsnorm },
     { "rmsnorm_1p", FLOAT_DTYPES, 4, cases_rmsnorm_1p },
     { "normalize", FLOAT_DTYPES, 4, cases_normalize },
+    { "conv_chain", FLOAT_DTYPES, 8, cases_conv_chain },
     { "batch_norm", FLOAT_DTYPES, 8, cases_batch_norm },
     { "group_norm", FLOAT_DTYPES, 8, cases_group_norm },
     { "local_response_norm", FLOAT_DTYPES, 4, cases_local_response_norm },
@@ -4177,6 +4269,7 @@ static const struct {
     { "kv_append", cases_kv_append },
     { "page_append", cases_page_append },
     { "page_attention", cases_page_attention },
+    { "page_attention_quantized", cases_page_attention_quantized },
     { "prod", cases_prod },
     { "argmin", cases_argmin },
     { "cumsum", cases_cumsum },

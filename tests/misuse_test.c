@@ -132,6 +132,10 @@ static gn_quantized quantized_of(const gn_tensor *in) {
                            .zeros = any_flag() ? in[2] : GN_NONE,
                            .rows = any_flag() ? any_int() : 0 };
 }
+static gn_tensor attention_quantized_of(const gn_tensor *in) {
+    gn_attention_desc d = { .causal = any_flag(), .length = any_flag() ? in[2] : GN_NONE };
+    return gn_attention_quantized(in[3], quantized_of(in), quantized_of(in), any_flag() ? &d : NULL);
+}
 static gn_tensor quantize_of(gn_tensor a) {
     const gn_tensor in[3] = { a, a, a };
     gn_quantize_desc d = { quantized_of(in).format, any_flag() ? any_int() : 0, any_flag() ? any_int() : 0, any_dtype(),
@@ -187,123 +191,128 @@ static gn_tensor pool_of(const gn_tensor *in) {
 }
 
 /* X(name, inputs, call) */
-#define CALLS(X)                                                                                                       \
-    X(clamp, 1, gn_clamp(in[0], any_number(), any_number()))                                                           \
-    X(where, 3, gn_where(in[0], in[1], in[2]))                                                                         \
-    X(cast, 1, gn_cast(in[0], any_dtype()))                                                                            \
-    X(isnan, 1, gn_isnan(in[0]))                                                                                       \
-    X(isinf, 1, gn_isinf(in[0]))                                                                                       \
-    X(isfinite, 1, gn_isfinite(in[0]))                                                                                 \
-    X(logical_not, 1, gn_logical_not(in[0]))                                                                           \
-    X(logical_and, 2, gn_logical_and(in[0], in[1]))                                                                    \
-    X(logical_xor, 2, gn_logical_xor(in[0], in[1]))                                                                    \
-    X(leaky_relu, 1, gn_leaky_relu(in[0], any_number()))                                                               \
-    X(prelu, 2, gn_prelu(in[0], in[1]))                                                                                \
-    X(elu, 1, gn_elu(in[0], any_number()))                                                                             \
-    X(celu, 1, gn_celu(in[0], any_number()))                                                                           \
-    X(add_c, 1, gn_add_c(in[0], any_number()))                                                                         \
-    X(lt_c, 1, gn_lt_c(in[0], any_number()))                                                                           \
-    X(like, 1, gn_like(in[0], any_number()))                                                                           \
-    X(sum, 1, gn_sum(in[0], any_axes(), any_flag()))                                                                   \
-    X(mean, 1, gn_mean(in[0], any_axes(), any_flag()))                                                                 \
-    X(max, 1, gn_max(in[0], any_axes(), any_flag()))                                                                   \
-    X(argmin, 1, gn_argmin(in[0], any_axes(), any_flag()))                                                             \
-    X(prod, 1, gn_prod(in[0], any_axes(), any_flag()))                                                                 \
-    X(any, 1, gn_any(in[0], any_axes(), any_flag()))                                                                   \
-    X(all, 1, gn_all(in[0], any_axes(), any_flag()))                                                                   \
-    X(count_nonzero, 1, gn_count_nonzero(in[0], any_axes(), any_flag()))                                               \
-    X(l1_norm, 1, gn_l1_norm(in[0], any_axes(), any_flag()))                                                           \
-    X(l2_norm, 1, gn_l2_norm(in[0], any_axes(), any_flag()))                                                           \
-    X(logsumexp, 1, gn_logsumexp(in[0], any_axes(), any_flag()))                                                       \
-    X(variance, 1, gn_variance(in[0], any_axes(), any_axis(), any_flag()))                                             \
-    X(std, 1, gn_std(in[0], any_axes(), any_axis(), any_flag()))                                                       \
-    X(cumsum, 1, gn_cumsum(in[0], any_axis()))                                                                         \
-    X(cumprod, 1, gn_cumprod(in[0], any_axis()))                                                                       \
-    X(cummax, 1, gn_cummax(in[0], any_axis()))                                                                         \
-    X(softmax, 1, gn_softmax(in[0], any_axis()))                                                                       \
-    X(log_softmax, 1, gn_log_softmax(in[0], any_axis()))                                                               \
-    X(layernorm, 3, gn_layernorm(in[0], in[1], in[2], any_number()))                                                   \
-    X(rmsnorm, 2, gn_rmsnorm(in[0], in[1], any_number()))                                                              \
-    X(normalize, 1, gn_normalize(in[0], any_axis(), any_number()))                                                     \
-    X(sort, 1, gn_sort(in[0], any_axis(), any_flag()))                                                                 \
-    X(argsort, 1, gn_argsort(in[0], any_axis(), any_flag()))                                                           \
-    X(topk_values, 1, topk_of(in[0], false))                                                                           \
-    X(topk_positions, 1, topk_of(in[0], true))                                                                         \
-    X(matmul, 2, gn_matmul(in[0], in[1]))                                                                              \
-    X(expert_linear, 4, gn_expert_linear(in[0], in[1], in[2], in[3]))                                                  \
-    X(pool, 1, pool_of(in))                                                                                            \
-    X(linear_quantized, 5, gn_linear_quantized(in[3], quantized_of(in), any_flag() ? in[4] : GN_NONE))                 \
-    X(embedding_quantized, 4, gn_embedding_quantized(quantized_of(in), in[3], any_dtype()))                            \
-    X(dequantize, 3, gn_dequantize(quantized_of(in), any_dtype()))                                                     \
-    X(quantize, 1, quantize_of(in[0]))                                                                                 \
-    X(conv, 4, conv_of(in))                                                                                            \
-    X(linear, 3, gn_linear(in[0], in[1], in[2]))                                                                       \
-    X(outer, 2, gn_outer(in[0], in[1]))                                                                                \
-    X(vecdot, 2, gn_vecdot(in[0], in[1], any_axis()))                                                                  \
-    X(einsum, 2, gn_einsum(any_spec(), in, (int)test_random_int(1, 2)))                                                \
-    X(reshape, 1, gn_reshape(in[0], any_shape()))                                                                      \
-    X(transpose, 1, gn_transpose(in[0], any_axis(), any_axis()))                                                       \
-    X(permute, 1, gn_permute(in[0], any_axes()))                                                                       \
-    X(slice, 1, gn_slice(in[0], any_axis(), any_int(), any_int(), any_int()))                                          \
-    X(slice_put, 2, gn_slice_put(in[0], in[1], any_axis(), any_int(), any_int(), any_int()))                           \
-    X(concat, 3, gn_concat(in, (int)test_random_int(1, 3), any_axis()))                                                \
-    X(broadcast, 1, gn_broadcast(in[0], any_shape()))                                                                  \
-    X(stack, 3, gn_stack(in, (int)test_random_int(1, 3), any_axis()))                                                  \
-    X(split, 1, split_of(in[0]))                                                                                       \
-    X(pad, 1, gn_pad(in[0], any_shape(), any_shape(), (gn_pad_mode)test_random_int(-1, 3), any_number()))              \
-    X(flip, 1, gn_flip(in[0], any_axes()))                                                                             \
-    X(roll, 1, gn_roll(in[0], any_int(), any_axis()))                                                                  \
-    X(tile, 1, gn_tile(in[0], any_shape()))                                                                            \
-    X(repeat, 1, gn_repeat(in[0], any_int(), any_axis()))                                                              \
-    X(expand, 1, gn_expand(in[0], any_shape()))                                                                        \
-    X(squeeze, 1, gn_squeeze(in[0], any_axes()))                                                                       \
-    X(unsqueeze, 1, gn_unsqueeze(in[0], any_axis()))                                                                   \
-    X(tril, 1, gn_tril(in[0], any_int()))                                                                              \
-    X(triu, 1, gn_triu(in[0], any_int()))                                                                              \
-    X(diagonal, 1, gn_diagonal(in[0], any_int(), any_axis(), any_axis()))                                              \
-    X(im2col, 1, gn_im2col(in[0], any_shape(), any_shape(), any_shape(), any_shape()))                                 \
-    X(gather, 2, gn_gather(in[0], any_axis(), in[1]))                                                                  \
-    X(embedding, 2, gn_embedding(in[0], in[1]))                                                                        \
-    X(one_hot, 1, gn_one_hot(in[0], any_int(), any_dtype()))                                                           \
-    X(scatter_add, 3, gn_scatter_add(in[0], any_axis(), in[1], in[2]))                                                 \
-    X(scatter, 3, gn_scatter(in[0], any_axis(), in[1], in[2]))                                                         \
-    X(scatter_max, 3, gn_scatter_max(in[0], any_axis(), in[1], in[2]))                                                 \
-    X(index_select, 2, gn_index_select(in[0], any_axis(), in[1]))                                                      \
-    X(gather_nd, 2, gn_gather_nd(in[0], in[1]))                                                                        \
-    X(masked_fill, 2, gn_masked_fill(in[0], in[1], any_number()))                                                      \
-    X(nonzero, 1, gn_nonzero(in[0], any_int()))                                                                        \
-    X(det, 1, gn_det(in[0]))                                                                                           \
-    X(inverse, 1, gn_inverse(in[0]))                                                                                   \
-    X(cholesky, 1, gn_cholesky(in[0]))                                                                                 \
-    X(solve, 2, gn_solve(in[0], in[1]))                                                                                \
-    X(solve_triangular, 2, gn_solve_triangular(in[0], in[1], any_flag(), any_flag()))                                  \
-    X(unique, 1, gn_unique(in[0], any_int(), NULL, NULL, NULL, NULL))                                                  \
-    X(roi_align, 3, gn_roi_align(in[0], in[1], in[2], NULL))                                                           \
-    X(deform_conv, 5, gn_deform_conv(in[0], in[1], in[2], in[3], in[4], NULL))                                         \
-    X(non_max_suppression, 2, gn_non_max_suppression(in[0], in[1], any_int(), any_number(), any_number(), any_flag())) \
-    X(connected_components, 1, gn_connected_components(in[0], any_axis(), any_flag()))                                 \
-    X(cross_entropy, 2, gn_cross_entropy(in[0], in[1]))                                                                \
-    X(mse_loss, 2, gn_mse_loss(in[0], in[1]))                                                                          \
-    X(bce_loss, 2, gn_bce_loss(in[0], in[1]))                                                                          \
-    X(bce_logits_loss, 2, gn_bce_logits_loss(in[0], in[1]))                                                            \
-    X(nll_loss, 2, gn_nll_loss(in[0], in[1]))                                                                          \
-    X(kl_loss, 2, gn_kl_loss(in[0], in[1]))                                                                            \
-    X(smooth_l1_loss, 2, gn_smooth_l1_loss(in[0], in[1], any_number()))                                                \
-    X(cross_entropy_smooth, 2, gn_cross_entropy_smooth(in[0], in[1], any_number()))                                    \
-    X(attention, 5, attention_of(in, 5))                                                                               \
-    X(rotary, 2, gn_rotary(in[0], in[1], any_number(), any_flag()))                                                    \
-    X(sample, 5, sample_of(in, true))                                                                                  \
-    X(adjust_logits, 5, sample_of(in, false))                                                                          \
-    X(top_log_probs, 1, top_log_probs_of(in[0], any_flag()))                                                           \
-    X(rmsnorm_1p, 2, gn_rmsnorm_1p(in[0], in[1], any_number()))                                                        \
-    X(rotary_with, 2, rotary_of(in, true))                                                                             \
-    X(rotary_table, 1, rotary_of(in, false))                                                                           \
-    X(rotary_by, 2, gn_rotary_by(in[0], in[1], any_flag()))                                                            \
-    X(assign, 2, gn_assign(in[0], in[1]))                                                                              \
-    X(kv_append, 3, gn_kv_append(in[0], in[1], in[2]))                                                                 \
-    X(page_append, 5, gn_page_append(in[0], in[1], in[2], in[3], in[4]))                                               \
-    X(page_copy, 3, gn_page_copy(in[0], in[1], in[2]))                                                                 \
-    X(page_attention, 5, gn_page_attention(in[0], in[1], in[2], in[3], in[4], in[4], NULL))                            \
+#define CALLS(X)                                                                                             \
+    X(clamp, 1, gn_clamp(in[0], any_number(), any_number()))                                                 \
+    X(where, 3, gn_where(in[0], in[1], in[2]))                                                               \
+    X(cast, 1, gn_cast(in[0], any_dtype()))                                                                  \
+    X(isnan, 1, gn_isnan(in[0]))                                                                             \
+    X(isinf, 1, gn_isinf(in[0]))                                                                             \
+    X(isfinite, 1, gn_isfinite(in[0]))                                                                       \
+    X(logical_not, 1, gn_logical_not(in[0]))                                                                 \
+    X(logical_and, 2, gn_logical_and(in[0], in[1]))                                                          \
+    X(logical_xor, 2, gn_logical_xor(in[0], in[1]))                                                          \
+    X(leaky_relu, 1, gn_leaky_relu(in[0], any_number()))                                                     \
+    X(prelu, 2, gn_prelu(in[0], in[1]))                                                                      \
+    X(elu, 1, gn_elu(in[0], any_number()))                                                                   \
+    X(celu, 1, gn_celu(in[0], any_number()))                                                                 \
+    X(add_c, 1, gn_add_c(in[0], any_number()))                                                               \
+    X(lt_c, 1, gn_lt_c(in[0], any_number()))                                                                 \
+    X(like, 1, gn_like(in[0], any_number()))                                                                 \
+    X(sum, 1, gn_sum(in[0], any_axes(), any_flag()))                                                         \
+    X(mean, 1, gn_mean(in[0], any_axes(), any_flag()))                                                       \
+    X(max, 1, gn_max(in[0], any_axes(), any_flag()))                                                         \
+    X(argmin, 1, gn_argmin(in[0], any_axes(), any_flag()))                                                   \
+    X(prod, 1, gn_prod(in[0], any_axes(), any_flag()))                                                       \
+    X(any, 1, gn_any(in[0], any_axes(), any_flag()))                                                         \
+    X(all, 1, gn_all(in[0], any_axes(), any_flag()))                                                         \
+    X(count_nonzero, 1, gn_count_nonzero(in[0], any_axes(), any_flag()))                                     \
+    X(l1_norm, 1, gn_l1_norm(in[0], any_axes(), any_flag()))                                                 \
+    X(l2_norm, 1, gn_l2_norm(in[0], any_axes(), any_flag()))                                                 \
+    X(logsumexp, 1, gn_logsumexp(in[0], any_axes(), any_flag()))                                             \
+    X(variance, 1, gn_variance(in[0], any_axes(), any_axis(), any_flag()))                                   \
+    X(std, 1, gn_std(in[0], any_axes(), any_axis(), any_flag()))                                             \
+    X(cumsum, 1, gn_cumsum(in[0], any_axis()))                                                               \
+    X(cumprod, 1, gn_cumprod(in[0], any_axis()))                                                             \
+    X(cummax, 1, gn_cummax(in[0], any_axis()))                                                               \
+    X(softmax, 1, gn_softmax(in[0], any_axis()))                                                             \
+    X(log_softmax, 1, gn_log_softmax(in[0], any_axis()))                                                     \
+    X(layernorm, 3, gn_layernorm(in[0], in[1], in[2], any_number()))                                         \
+    X(rmsnorm, 2, gn_rmsnorm(in[0], in[1], any_number()))                                                    \
+    X(normalize, 1, gn_normalize(in[0], any_axis(), any_number()))                                           \
+    X(sort, 1, gn_sort(in[0], any_axis(), any_flag()))                                                       \
+    X(argsort, 1, gn_argsort(in[0], any_axis(), any_flag()))                                                 \
+    X(topk_values, 1, topk_of(in[0], false))                                                                 \
+    X(topk_positions, 1, topk_of(in[0], true))                                                               \
+    X(matmul, 2, gn_matmul(in[0], in[1]))                                                                    \
+    X(expert_linear, 4, gn_expert_linear(in[0], in[1], in[2], in[3]))                                        \
+    X(pool, 1, pool_of(in))                                                                                  \
+    X(linear_quantized, 5, gn_linear_quantized(in[3], quantized_of(in), any_flag() ? in[4] : GN_NONE))       \
+    X(embedding_quantized, 4, gn_embedding_quantized(quantized_of(in), in[3], any_dtype()))                  \
+    X(dequantize, 3, gn_dequantize(quantized_of(in), any_dtype()))                                           \
+    X(quantize, 1, quantize_of(in[0]))                                                                       \
+    X(conv, 4, conv_of(in))                                                                                  \
+    X(linear, 3, gn_linear(in[0], in[1], in[2]))                                                             \
+    X(outer, 2, gn_outer(in[0], in[1]))                                                                      \
+    X(vecdot, 2, gn_vecdot(in[0], in[1], any_axis()))                                                        \
+    X(einsum, 2, gn_einsum(any_spec(), in, (int)test_random_int(1, 2)))                                      \
+    X(reshape, 1, gn_reshape(in[0], any_shape()))                                                            \
+    X(transpose, 1, gn_transpose(in[0], any_axis(), any_axis()))                                             \
+    X(permute, 1, gn_permute(in[0], any_axes()))                                                             \
+    X(slice, 1, gn_slice(in[0], any_axis(), any_int(), any_int(), any_int()))                                \
+    X(slice_put, 2, gn_slice_put(in[0], in[1], any_axis(), any_int(), any_int(), any_int()))                 \
+    X(concat, 3, gn_concat(in, (int)test_random_int(1, 3), any_axis()))                                      \
+    X(broadcast, 1, gn_broadcast(in[0], any_shape()))                                                        \
+    X(stack, 3, gn_stack(in, (int)test_random_int(1, 3), any_axis()))                                        \
+    X(split, 1, split_of(in[0]))                                                                             \
+    X(pad, 1, gn_pad(in[0], any_shape(), any_shape(), (gn_pad_mode)test_random_int(-1, 3), any_number()))    \
+    X(flip, 1, gn_flip(in[0], any_axes()))                                                                   \
+    X(roll, 1, gn_roll(in[0], any_int(), any_axis()))                                                        \
+    X(tile, 1, gn_tile(in[0], any_shape()))                                                                  \
+    X(repeat, 1, gn_repeat(in[0], any_int(), any_axis()))                                                    \
+    X(expand, 1, gn_expand(in[0], any_shape()))                                                              \
+    X(squeeze, 1, gn_squeeze(in[0], any_axes()))                                                             \
+    X(unsqueeze, 1, gn_unsqueeze(in[0], any_axis()))                                                         \
+    X(tril, 1, gn_tril(in[0], any_int()))                                                                    \
+    X(triu, 1, gn_triu(in[0], any_int()))                                                                    \
+    X(diagonal, 1, gn_diagonal(in[0], any_int(), any_axis(), any_axis()))                                    \
+    X(im2col, 1, gn_im2col(in[0], any_shape(), any_shape(), any_shape(), any_shape()))                       \
+    X(gather, 2, gn_gather(in[0], any_axis(), in[1]))                                                        \
+    X(embedding, 2, gn_embedding(in[0], in[1]))                                                              \
+    X(one_hot, 1, gn_one_hot(in[0], any_int(), any_dtype()))                                                 \
+    X(scatter_add, 3, gn_scatter_add(in[0], any_axis(), in[1], in[2]))                                       \
+    X(scatter, 3, gn_scatter(in[0], any_axis(), in[1], in[2]))                                               \
+    X(scatter_max, 3, gn_scatter_max(in[0], any_axis(), in[1], in[2]))                                       \
+    X(index_select, 2, gn_index_select(in[0], any_axis(), in[1]))                                            \
+    X(gather_nd, 2, gn_gather_nd(in[0], in[1]))                                                              \
+    X(masked_fill, 2, gn_masked_fill(in[0], in[1], any_number()))                                            \
+    X(nonzero, 1, gn_nonzero(in[0], any_int()))                                                              \
+    X(det, 1, gn_det(in[0]))                                                                                 \
+    X(inverse, 1, gn_inverse(in[0]))                                                                         \
+    X(cholesky, 1, gn_cholesky(in[0]))                                                                       \
+    X(solve, 2, gn_solve(in[0], in[1]))                                                                      \
+    X(solve_triangular, 2, gn_solve_triangular(in[0], in[1], any_flag(), any_flag()))                        \
+    X(unique, 1, gn_unique(in[0], any_int(), NULL, NULL, NULL, NULL))                                        \
+    X(roi_align, 3, gn_roi_align(in[0], in[1], in[2], NULL))                                                 \
+    X(deform_conv, 5, gn_deform_conv(in[0], in[1], in[2], in[3], in[4], NULL))                               \
+    X(non_max_suppression, 2, gn_non_max_suppression(in[0], in[1], any_int(), 0.5, 0, any_flag()))           \
+    X(connected_components, 1, gn_connected_components(in[0], any_axis(), any_flag()))                       \
+    X(cross_entropy, 2, gn_cross_entropy(in[0], in[1]))                                                      \
+    X(mse_loss, 2, gn_mse_loss(in[0], in[1]))                                                                \
+    X(bce_loss, 2, gn_bce_loss(in[0], in[1]))                                                                \
+    X(bce_logits_loss, 2, gn_bce_logits_loss(in[0], in[1]))                                                  \
+    X(nll_loss, 2, gn_nll_loss(in[0], in[1]))                                                                \
+    X(kl_loss, 2, gn_kl_loss(in[0], in[1]))                                                                  \
+    X(smooth_l1_loss, 2, gn_smooth_l1_loss(in[0], in[1], any_number()))                                      \
+    X(cross_entropy_smooth, 2, gn_cross_entropy_smooth(in[0], in[1], any_number()))                          \
+    X(attention, 5, attention_of(in, 5))                                                                     \
+    X(rotary, 2, gn_rotary(in[0], in[1], any_number(), any_flag()))                                          \
+    X(sample, 5, sample_of(in, true))                                                                        \
+    X(adjust_logits, 5, sample_of(in, false))                                                                \
+    X(top_log_probs, 1, top_log_probs_of(in[0], any_flag()))                                                 \
+    X(rmsnorm_1p, 2, gn_rmsnorm_1p(in[0], in[1], any_number()))                                              \
+    X(rotary_with, 2, rotary_of(in, true))                                                                   \
+    X(rotary_table, 1, rotary_of(in, false))                                                                 \
+    X(rotary_by, 2, gn_rotary_by(in[0], in[1], any_flag()))                                                  \
+    X(assign, 2, gn_assign(in[0], in[1]))                                                                    \
+    X(kv_append, 3, gn_kv_append(in[0], in[1], in[2]))                                                       \
+    X(page_append, 5, gn_page_append(in[0], in[1], in[2], in[3], in[4]))                                     \
+    X(page_copy, 3, gn_page_copy(in[0], in[1], in[2]))                                                       \
+    X(page_attention, 5, gn_page_attention(in[0], in[1], in[2], in[3], in[4], in[4], NULL))                  \
+    X(kv_append_quantized, 5, gn_kv_append_quantized(quantized_of(in), in[3], in[4]).data)                   \
+    X(page_append_quantized, 5, gn_page_append_quantized(quantized_of(in), in[3], in[4], in[1], in[2]).data) \
+    X(page_attention_quantized, 5,                                                                           \
+      gn_page_attention_quantized(in[3], quantized_of(in), quantized_of(in), in[4], in[4], in[4], NULL))     \
+    X(attention_quantized, 4, attention_quantized_of(in))                                                    \
     X(label, 1, gn_label(in[0], any_flag() ? any_spec() : NULL))
 
 typedef struct call {

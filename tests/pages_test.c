@@ -1,7 +1,7 @@
 /* Many sequences in one plan: appends to pages and attention over them against a loop in f64, whatever the pages are
  * and whatever the neighbours do, on the device of $GENIE_TEST_DEVICES (cpu); gn_kv_pages against a plain model that
- * keeps for each sequence the list of its tokens, through random histories. With gn_desc.batch_invariant the bits of
- * tokens however they are cut into steps.
+ * keeps for each sequence the list of its tokens, through random histories. Caches of 8 bits against bounds of their
+ * error. With gn_desc.batch_invariant the bits of tokens however they are cut into steps.
  *
  * Tier: quick address */
 #include "../genie.h"
@@ -698,6 +698,93 @@ TEST(wrong_arguments_of_pages_are_refused) {
     gn_kv_pages_close(NULL);
 }
 
+/* ---- caches of 8 bits: the error of keys, of values and of attention is within what genie.h says ---- */
+
+enum { CACHE = 40, PROMPT = 23, KV_HEADS = 2, OF_EACH = 3, KEY = 48, VALUE = 32 };
+
+/* The largest |x| of each row of n. */
+static void largest_of_rows(const float *x, int rows, int n, double *out) {
+    for (int r = 0; r < rows; r++) {
+        out[r] = 0;
+        for (int i = 0; i < n; i++) out[r] = fmax(out[r], fabs((double)x[r * n + i]));
+    }
+}
+
+static double quantised_error(gn_quant format, double largest, double x) {
+    double of = format == GN_QUANT_INT8 ? largest / 254 : fmax(fabs(x) / 16, largest / (1 << 18));
+    return of + 1e-6 * fabs(x);
+}
+
+static gn_quantized cache_of(gn_quant format, int64_t width) {
+    return (gn_quantized){ .format = format,
+                           .data = gn_state(g, format == GN_QUANT_INT8 ? GN_I8 : GN_U8,
+                                            GN_SHAPE(1, KV_HEADS, CACHE, width), NULL, "bytes"),
+                           .scales = gn_state(g, GN_F32, GN_SHAPE(1, KV_HEADS, CACHE, 1), NULL, "scales") };
+}
+
+/* Query t of head h by the formula in f64, and by how much the quantised cache may miss it. */
+static void check_query(gn_quant format, const float *q, const float *k, const float *v, int t, const float *got) {
+    double most_k[PROMPT], most_v[PROMPT], w[PROMPT], sum = 0, top = -INFINITY, d = 0, scale = 1 / sqrt(KEY);
+    largest_of_rows(k, PROMPT, KEY, most_k);
+    largest_of_rows(v, PROMPT, VALUE, most_v);
+    for (int j = 0; j <= t; j++) {
+        double s = 0, off = 0;
+        for (int i = 0; i < KEY; i++) {
+            double x = (double)k[j * KEY + i];
+            s += (double)q[i] * x;
+            off += fabs((double)q[i]) * quantised_error(format, most_k[j], x);
+        }
+        w[j] = s * scale, top = fmax(top, w[j]), d = fmax(d, off * scale);
+    }
+    for (int j = 0; j <= t; j++) sum += w[j] = exp(w[j] - top);
+    for (int e = 0; e < VALUE; e++) {
+        double want = 0, off = 0, most = 0;
+        for (int j = 0; j <= t; j++) {
+            double x = (double)v[j * VALUE + e];
+            want += w[j] / sum * x;
+            off = fmax(off, quantised_error(format, most_v[j], x)), most = fmax(most, most_v[j]);
+        }
+        CHECK_NEAR((double)got[e], want, off + (exp(2 * d) - 1) * most + 1e-5);
+    }
+}
+
+/* A prompt in two appends, attended at once. */
+static void check_cache_of(gn_quant format) {
+    static float q[KV_HEADS * OF_EACH * PROMPT * KEY], k[KV_HEADS * PROMPT * KEY], v[KV_HEADS * PROMPT * VALUE],
+        out[KV_HEADS * OF_EACH * PROMPT * VALUE];
+    for (int i = 0; i < TEST_COUNT(q); i++) q[i] = (float)test_random_real(-1, 1);
+    for (int i = 0; i < TEST_COUNT(k); i++) k[i] = (float)(test_random_real(-1, 1) * pow(10, test_random_real(-2, 0)));
+    for (int i = 0; i < TEST_COUNT(v); i++) v[i] = (float)test_random_real(-3, 3);
+    gn_quantized keys = cache_of(format, KEY), vals = cache_of(format, VALUE), now[2] = { keys, vals };
+    gn_tensor rows[2] = { gn_data(g, GN_F32, GN_SHAPE(1, KV_HEADS, PROMPT, KEY), k),
+                          gn_data(g, GN_F32, GN_SHAPE(1, KV_HEADS, PROMPT, VALUE), v) };
+    for (int side = 0; side < 2; side++) {
+        gn_tensor first = gn_slice(rows[side], 2, 0, 9, 1), rest = gn_slice(rows[side], 2, 9, PROMPT, 1);
+        now[side] = gn_kv_append_quantized(now[side], first, gn_scalar(g, GN_I32, 0));
+        now[side] = gn_kv_append_quantized(now[side], rest, gn_scalar(g, GN_I32, 9));
+    }
+    gn_attention_desc desc = { .causal = true, .length = gn_scalar(g, GN_I32, PROMPT) };
+    gn_tensor x = gn_data(g, GN_F32, GN_SHAPE(1, KV_HEADS * OF_EACH, PROMPT, KEY), q);
+    if (!CHECK_RESULT(gn_read(gn_attention_quantized(x, now[0], now[1], &desc), out, sizeof out), GN_OK))
+        printf("%s\n", gn_last_error(g)->text);
+    for (int h = 0; h < KV_HEADS * OF_EACH; h++)
+        for (int t = 0; t < PROMPT; t++)
+            check_query(format, q + (h * PROMPT + t) * KEY, k + h / OF_EACH * PROMPT * KEY,
+                        v + h / OF_EACH * PROMPT * VALUE, t, out + (h * PROMPT + t) * VALUE);
+    CHECK_RESULT(gn_step(g), GN_OK);
+    desc = (gn_attention_desc){ .causal = true, .length = gn_scalar(g, GN_I32, CACHE + 1) };
+    x = gn_data(g, GN_F32, GN_SHAPE(1, KV_HEADS * OF_EACH, PROMPT, KEY), q);
+    CHECK_RESULT(gn_read(gn_attention_quantized(x, keys, vals, &desc), out, sizeof out), GN_INDEX_OUT_OF_RANGE);
+    desc.causal = false;
+    CHECK_RESULT(gn_read(gn_attention_quantized(x, keys, vals, &desc), out, sizeof out), GN_BAD_ARGUMENT);
+    gn_step(g);
+    gn_tensor all[4] = { keys.data, keys.scales, vals.data, vals.scales };
+    for (int i = 0; i < 4; i++) CHECK_RESULT(gn_release(all[i]), GN_OK);
+}
+
+TEST(attention_over_a_cache_of_int8_is_within_its_bound) { check_cache_of(GN_QUANT_INT8); }
+TEST(attention_over_a_cache_of_fp8_is_within_its_bound) { check_cache_of(GN_QUANT_FP8_E4M3); }
+
 /* ---- batch_invariant: the bits of a token whatever is computed beside it ---- */
 
 enum { TOKENS = 20, WIDTH = 96, HEADS = 3, GROUPS = 1, HEAD = 32, EXPERTS = 3, SEQUENCES = 3, CLASSES = 61 };
@@ -844,6 +931,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(random_histories_of_pages_are_those_of_a_plain_model),
         TEST_ENTRY(pages_of_an_ended_sequence_are_kept_for_its_prefix_until_they_are_needed),
         TEST_ENTRY(wrong_arguments_of_pages_are_refused),
+        TEST_ENTRY(attention_over_a_cache_of_int8_is_within_its_bound),
+        TEST_ENTRY(attention_over_a_cache_of_fp8_is_within_its_bound),
         TEST_ENTRY(a_token_has_the_bits_of_any_chunking_of_f32),
         TEST_ENTRY(a_token_has_the_bits_of_any_chunking_of_bf16),
         TEST_ENTRY(a_token_has_the_bits_of_any_batch_of_f32),
