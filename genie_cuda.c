@@ -6873,6 +6873,254 @@ static void emit_nonzero(emit *e, uint32_t node) {
     emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
 }
 
+/* ---- small matrices, grids, boxes ---- */
+
+static const char solve_text[] =
+    "// Of a block: m (N,W) holds a matrix and beside it what it is solved for. Statements as of the CPU's, so that "
+    "both "
+    "round alike. False: singular or, a Cholesky (root), not positive definite.\n"
+    "D bool solve_eliminate(double *m, int N, int W, bool root, double &det) {\n"
+    "  const int t = threadIdx.x, x = t & 31, y = t >> 5;\n"
+    "  det = 1;\n"
+    "  for (int p = 0; p < N; p++) {\n"
+    "    if (!root) {\n"
+    "      best_of<double, false> b;\n"
+    "      b.init();\n"
+    "      for (int i = p + t; i < N; i += 256) b.take(gn_abs(m[i * W + p]), i);\n"
+    "      b = together<256>(b);\n"
+    "      const int q = (int)b.at;\n"
+    "      if (q != p) {\n"
+    "        det = -det;\n"
+    "        for (int k = p + t; k < W; k += 256) { const double v = m[p * W + k]; m[p * W + k] = m[q * W + k]; "
+    "m[q * W + k] = v; }\n"
+    "        __syncthreads();\n"
+    "      }\n"
+    "    }\n"
+    "    double d = m[p * W + p];\n"
+    "    det = det * d;\n"
+    "    if (root ? !(d > 0) : d == 0) return false;\n"
+    "    if (root) d = gn_sqrt(d);\n"
+    "    __syncthreads();\n"
+    "    if (root && t == 0) m[p * W + p] = d;\n"
+    "    for (int i = p + 1 + t; i < N; i += 256) {\n"
+    "      const double v = m[i * W + p] / d;\n"
+    "      m[i * W + p] = v;\n"
+    "      if (root) m[p * W + i] = v;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    for (int i = p + 1 + y; i < N; i += 8) {\n"
+    "      const double f = m[i * W + p];\n"
+    "      for (int k = p + 1 + x; k < (root ? i + 1 : W); k += 32) m[i * W + k] -= f * m[p * W + k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  return true;\n"
+    "}\n"
+    "D void solve_substitute(double *m, int N, int W, bool upper, bool ones) {\n"
+    "  const int K = W - N;\n"
+    "  for (int s = 0; s < N; s++) {\n"
+    "    const int p = upper ? N - 1 - s : s, first = upper ? 0 : p + 1, all = (upper ? p : N - first) * K;\n"
+    "    for (int k = N + threadIdx.x; k < W && !ones; k += 256) m[p * W + k] /= m[p * W + p];\n"
+    "    __syncthreads();\n"
+    "    for (int j = threadIdx.x; j < all; j += 256) {\n"
+    "      const int i = first + j / K, k = N + j % K;\n"
+    "      m[i * W + k] -= m[i * W + p] * m[p * W + k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "}\n"
+    "// Element i of a grid (…,G1,G2), joined with those of its equal neighbours before it: the larger of two roots "
+    "comes below the smaller. P: T, G1, G2, CORNERS, place(element)\n"
+    "D u32 component_of(volatile u32 *root, u32 i) { while (root[i] != i) i = root[i]; return i; }\n"
+    "template <class P> M void components_join(const typename P::T *a, u64 first, u32 *root, int i) {\n"
+    "  const int z = i / (P::G1 * P::G2), y = i / P::G2 % P::G1, x = i % P::G2;\n"
+    "  for (int k = 0; k < 13; k++) {\n"
+    "    const int c = k / 9 - 1, b = k / 3 % 3 - 1, d = k % 3 - 1;\n"
+    "    if (!P::CORNERS && c * c + b * b + d * d != 1) continue;\n"
+    "    if (z + c < 0 || y + b < 0 || y + b >= P::G1 || x + d < 0 || x + d >= P::G2) continue;\n"
+    "    const int to = i + (c * P::G1 + b) * P::G2 + d;\n"
+    "    if (get(a[P::place(first + i)]) != get(a[P::place(first + to)])) continue;\n"
+    "    u32 high = i, low = to;\n"
+    "    for (;;) {\n"
+    "      high = component_of(root, high);\n"
+    "      low = component_of(root, low);\n"
+    "      if (high == low) break;\n"
+    "      if (high < low) { const u32 v = high; high = low; low = v; }\n"
+    "      if (atomicCAS(root + high, high, low) == high) break;\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// Ends along both axes and the area of a box, and whether two share more than `most`.\n"
+    "struct box { double e[5]; };\n"
+    "template <class T> M box box_of(const T *p, i64 stride, bool centred) {\n"
+    "  box r;\n"
+    "  for (int a = 0; a < 2; a++) {\n"
+    "    const double x = get(p[a * stride]), y = get(p[(a + 2) * stride]);\n"
+    "    const double u = centred ? x - y / 2 : x, v = centred ? x + y / 2 : y;\n"
+    "    r.e[2 * a] = u < v ? u : v;\n"
+    "    r.e[2 * a + 1] = u < v ? v : u;\n"
+    "  }\n"
+    "  r.e[4] = (r.e[1] - r.e[0]) * (r.e[3] - r.e[2]);\n"
+    "  return r;\n"
+    "}\n"
+    "D bool box_hits(const box &a, const box &b, double most) {\n"
+    "  const double h = (a.e[1] < b.e[1] ? a.e[1] : b.e[1]) - (a.e[0] > b.e[0] ? a.e[0] : b.e[0]), w = (a.e[3] < "
+    "b.e[3] ? a.e[3] : b.e[3]) - (a.e[2] > b.e[2] ? a.e[2] : b.e[2]);\n"
+    "  const double both = h > 0 && w > 0 ? h * w : 0, all = a.e[4] + b.e[4] - both;\n"
+    "  return all > 0 && both / all > most;\n"
+    "}\n";
+
+/* Loads the matrices of `v` to columns `at` and on of m. */
+static void put_solve_load(emit *e, const gn_view *v, const char *name, int64_t at, int64_t pitch) {
+    gn_view lead = *v;
+    lead.rank -= 2;
+    gn_view c = gn_view_collapse(&lead);
+    int64_t n = v->dims[lead.rank] * v->dims[lead.rank + 1], columns = v->dims[lead.rank + 1];
+    if (!n) return;
+    put(&e->body, "    for (int i = threadIdx.x; i < %lld; i += 256) m[i / %lld * %lld + %lld + i %% %lld] = get(%s[",
+        (long long)n, (long long)columns, (long long)pitch, (long long)at, (long long)columns, name);
+    put_offset(&e->body, &c, "at", false);
+    put(&e->body, " + i / %lld * %lldll + i %% %lld * %lldll]);\n", (long long)columns,
+        (long long)v->strides[lead.rank], (long long)columns, (long long)v->strides[lead.rank + 1]);
+}
+
+/* A block a matrix at a time, in its shared memory where it fits. */
+static void emit_solve(emit *e, uint32_t node) {
+    enum { SHARED = 40 << 10, SCRATCH = 256 << 20, BLOCKS = 528 };
+    const gn_view *a = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    int64_t kind = attrs_of(e, node)[0], bits = attrs_of(e, node)[1], N = a->dims[a->rank - 1], K = 0;
+    bool two = kind == GN__SOLVE_GENERAL || kind == GN__SOLVE_TRIANGULAR, root = kind == GN__SOLVE_CHOLESKY;
+    gn_view lead = *a;
+    lead.rank -= 2;
+    if (!gn_view_count(out)) {
+        emit_nothing(e);
+        return;
+    }
+    if (two) {
+        const gn_view *b = view_of(e, input(e, node, 1));
+        K = b->dims[b->rank - 1];
+    }
+    int64_t W = N + K, batch = gn_view_count(&lead), bytes = N * W * 8, blocks = batch;
+    bool shared = bytes <= SHARED;
+    const char *type = types[out->dtype].name;
+    if (shared && blocks > 1 << 20) blocks = 1 << 20;
+    if (!shared && blocks > BLOCKS) blocks = BLOCKS;
+    if (!shared && blocks * bytes > SCRATCH) blocks = SCRATCH / bytes > 1 ? SCRATCH / bytes : 1;
+    if (!shared && (size_t)(blocks * bytes) > e->scratch) e->scratch = (size_t)(blocks * bytes);
+    emit_node(e, input(e, node, 0), types[a->dtype].name, true, "a");
+    if (two) emit_node(e, input(e, node, 1), type, true, "b");
+    emit_node(e, node, type, false, "o");
+    if (shared) put(&e->body, "  __shared__ double m[%lld];\n", (long long)(bytes / 8 + 1));
+    else {
+        emit_pointer(e, "double", false, "all", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body, "  double *m = all + (i64)blockIdx.x * %lldll;\n", (long long)(N * W));
+    }
+    put(&e->body, "  for (i64 at = blockIdx.x; at < %lldll; at += gridDim.x) {\n    __syncthreads();\n",
+        (long long)batch);
+    put_solve_load(e, a, "a", 0, W);
+    if (two) put_solve_load(e, view_of(e, input(e, node, 1)), "b", N, W);
+    put(&e->body, "    __syncthreads();\n    double det = 1;\n    bool ok = true;\n");
+    if (kind != GN__SOLVE_TRIANGULAR)
+        put(&e->body, "    ok = solve_eliminate(m, %lld, %lld, %d, det);\n", (long long)N, (long long)W, root);
+    if (two)
+        put(&e->body, "    if (ok) solve_substitute(m, %lld, %lld, %d, %d);\n", (long long)N, (long long)W,
+            kind == GN__SOLVE_GENERAL || (bits & 1), (bits & 2) != 0);
+    if (kind == GN__SOLVE_DET)
+        put(&e->body, "    if (threadIdx.x == 0) { %s v; put(v, cast_to<%s>::of(det)); o[at] = v; }\n  }\n", type,
+            type);
+    else
+        put(&e->body,
+            "    for (int i = threadIdx.x; i < %lld; i += 256) {\n      const int r = i / %lld, k = i %% %lld;\n      "
+            "const double x = !ok ? gn_f64(0x7ff8000000000000ull) : %sm[r * %lld + %lld + k];\n      %s v;\n      "
+            "put(v, cast_to<%s>::of(x));\n      o[at * %lldll + i] = v;\n    }\n  }\n",
+            (long long)(N * (two ? K : N)), (long long)(two ? K : N), (long long)(two ? K : N),
+            root ? "k > r ? 0.0 : " : "", (long long)W, (long long)(two ? N : 0), type, type,
+            (long long)(N * (two ? K : N)));
+    emit_launch(e, root ? "cholesky" : kind == GN__SOLVE_DET ? "det" : "solve", (uint64_t)blocks, 1, 256);
+}
+
+/* Every element its own component, all joined with their neighbours, then each looks up its root. */
+static void emit_components(emit *e, uint32_t node) {
+    static const char *const labels[3] = { "components_begin", "components_join", "components" };
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x);
+    gn_view c = gn_view_collapse(in);
+    int64_t axes = attrs_of(e, node)[0], all = gn_view_count(in), size[3] = { 1, 1, 1 }, n = 1;
+    if (!all) {
+        emit_nothing(e);
+        return;
+    }
+    for (int i = 0; i < axes; i++) n *= size[2 - i] = in->dims[in->rank - 1 - i];
+    int64_t blocks = blocks_for(all, 256) > 1 << 20 ? 1 << 20 : blocks_for(all, 256);
+    if (gn_size_mul((size_t)all, 4) > e->scratch) e->scratch = (size_t)all * 4;
+    for (int pass = 0; pass < 3; pass++) {
+        if (pass == 1) {
+            put(&e->types,
+                "struct @_p { typedef %s T; enum { G1 = %lld, G2 = %lld, CORNERS = %lld };\n  static M i64 place(u64 "
+                "g) { "
+                "return ",
+                types[in->dtype].name, (long long)size[1], (long long)size[2], (long long)attrs_of(e, node)[1]);
+            put_offset(&e->types, &c, "g", false);
+            put(&e->types, "; }\n};\n");
+        }
+        e->rereads = true;
+        if (pass < 2) emit_node(e, x, types[in->dtype].name, true, "a");
+        if (pass == 2) emit_node(e, node, "i64", false, "o");
+        emit_pointer(e, "u32", false, "all", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body,
+            "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < %lldull; g += (u64)gridDim.x * 256) {\n    const "
+            "u64 "
+            "grid = g / %lldull;\n    const u32 i = (u32)(g %% %lldull);\n    u32 *root = all + grid * %lldull;\n",
+            (long long)all, (long long)n, (long long)n, (long long)n);
+        if (pass == 0) {
+            put(&e->body, "    root[i] = get(a[");
+            put_offset(&e->body, &c, "g", is_small(&c));
+            put(&e->body, "]) != 0 ? i : 0xffffffffu;\n  }\n");
+        } else if (pass == 1)
+            put(&e->body,
+                "    if (root[i] != 0xffffffffu) components_join<@_p>(a, grid * %lldull, root, (int)i);\n  }\n",
+                (long long)n);
+        else put(&e->body, "    o[g] = root[i] == 0xffffffffu ? -1 : (i64)component_of(root, i);\n  }\n");
+        emit_launch(e, labels[pass], (uint64_t)blocks, 1, 256);
+    }
+}
+
+/* A block a class: one box after the other in their order, against all that are kept by now at once. */
+static void emit_suppress(emit *e, uint32_t node) {
+    uint32_t boxes = input(e, node, 0), orders = input(e, node, 1);
+    const gn_view *b = view_of(e, boxes), *r = view_of(e, orders), *out = view_of(e, node);
+    const int64_t *attrs = attrs_of(e, node);
+    if (!gn_view_count(out)) {
+        emit_nothing(e);
+        return;
+    }
+    e->rereads = true;
+    emit_node(e, boxes, types[b->dtype].name, true, "b");
+    emit_node(e, orders, types[r->dtype].name, true, "r");
+    emit_node(e, node, "i64", false, "o");
+    emit_faults(e, node);
+    put(&e->body,
+        "  const i64 image = blockIdx.x / %lld, kind = blockIdx.x %% %lld;\n  b += image * %lldll;\n  r += image * "
+        "%lldll + kind * %lldll;\n  o += (i64)blockIdx.x * %lldll;\n  i64 n = 0;\n  for (i64 i = 0; i < %lldll && n < "
+        "%lldll; i++) {\n    const i64 at = r[i * %lldll];\n",
+        (long long)out->dims[1], (long long)out->dims[1], (long long)b->strides[0], (long long)r->strides[0],
+        (long long)r->strides[1], (long long)attrs[0], (long long)r->dims[2], (long long)attrs[0],
+        (long long)r->strides[2]);
+    put(&e->body,
+        "    if (at < -1 || at >= %lldll) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); "
+        "continue; "
+        "}\n    if (at < 0) continue;\n    const box x = box_of(b + at * %lldll, %lldll, %d);\n    int hit = 0;\n    "
+        "for "
+        "(i64 k = threadIdx.x; k < n && !hit; k += 256) hit = box_hits(box_of(b + o[k] * %lldll, %lldll, %d), x, "
+        "gn_f64(0x%llxull));\n    if (__syncthreads_or(hit)) continue;\n    if (threadIdx.x == 0) o[n] = at;\n    "
+        "n++;\n  "
+        "  __syncthreads();\n  }\n  for (i64 k = n + threadIdx.x; k < %lldll; k += 256) o[k] = -1;\n",
+        (long long)b->dims[1], (long long)b->dims[1], (long long)b->strides[1], (long long)b->strides[2], attrs[2] != 0,
+        (long long)b->strides[1], (long long)b->strides[2], attrs[2] != 0, (unsigned long long)attrs[1],
+        (long long)attrs[0]);
+    emit_launch(e, "suppress", (uint64_t)(out->dims[0] * out->dims[1]), 1, 256);
+}
+
 /* ---- rows by the weights of their experts ---- */
 
 enum { EXPERT_ROWS = 16, EXPERT_COLUMNS = 64 }; /* of a block */
@@ -7590,11 +7838,11 @@ static const char conv_rows_text[] =
     "// x as rows of channels: (images, places, groups, CP), zeros from channel CG of a group on; tiles of 64 by 64. "
     "P: XN XC X0 X1 X2 (strides), I1 I2, IN (places), CG CP GROUPS, V places that are read at once, ACROSS, DOWN "
     "(tiles)\n"
-    "template <class P> M void conv_lay(const u16 *x, u16 *o) {\n"
+    "template <class P> M void conv_lay(const u16 *x, u16 *o, int block) {\n"
     "  __shared__ u16 tile[64][66];\n"
     "  enum { EACH = 64 / P::V, LINES = 256 / EACH, WIDTH = P::GROUPS * P::CP };\n"
-    "  const int t = threadIdx.x, place = blockIdx.x % P::ACROSS * 64, left = blockIdx.x / P::ACROSS % P::DOWN * 64;\n"
-    "  const i64 n = blockIdx.x / (P::ACROSS * P::DOWN);\n"
+    "  const int t = threadIdx.x, place = block % P::ACROSS * 64, left = block / P::ACROSS % P::DOWN * 64;\n"
+    "  const i64 n = block / (P::ACROSS * P::DOWN);\n"
     "  UNROLL for (int q = 0; q < 64 / LINES; q++) {\n"
     "    const int c = t / EACH + q * LINES, p = t % EACH * P::V, at = place + p, g = (left + c) / P::CP, k = (left + "
     "c) % P::CP;\n"
@@ -7611,38 +7859,45 @@ static const char conv_rows_text[] =
     "    if (place + p < P::IN && left + c < WIDTH) vstore<8>(o + (n * P::IN + place + p) * WIDTH + left + c, v);\n"
     "  }\n"
     "}\n"
-    "// The filters as rows of (taps, CP) elements, zeros from channel CG on. P as for conv_tile; TURNED: the last tap "
-    "first\n"
-    "template <class P, int CP, bool TURNED> M void conv_filters(const typename P::T *w, typename P::T *o) {\n"
-    "  const i64 TAPS = P::K0 * P::K1 * P::K2, ALL = P::GROUPS * P::MG * TAPS * CP;\n"
-    "  for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < ALL; i += (i64)gridDim.x * 256) {\n"
-    "    const i64 c = i % CP, tap = i / CP % TAPS, m = i / CP / TAPS;\n"
-    "    const typename P::T none = {};\n"
-    "    o[i] = c < P::CG ? conv_filter<P>(w, m / P::MG, m % P::MG, c, TURNED ? TAPS - 1 - tap : tap) : none;\n"
+    "// The filters as rows of (taps, CP) elements, zeros from channel CG on: a thread writes two channels of all "
+    "taps. P as for conv_tile; TURNED: the last tap first\n"
+    "template <class P, int CP, bool TURNED> M void conv_filters(const typename P::T *w, typename P::T *o, int block) "
+    "{\n"
+    "  enum { TAPS = P::K0 * P::K1 * P::K2, HALF = CP / 2 };\n"
+    "  const i64 i = (i64)block * 256 + threadIdx.x, c = i % HALF * 2, m = i / HALF;\n"
+    "  const typename P::T none = {};\n"
+    "  if (m >= P::GROUPS * P::MG) return;\n"
+    "  _Pragma(\"unroll 4\") for (int tap = 0; tap < TAPS; tap++) {\n"
+    "    typename P::T v[2];\n"
+    "    UNROLL for (int j = 0; j < 2; j++) v[j] = c + j < P::CG ? conv_filter<P>(w, m / P::MG, m % P::MG, c + j, "
+    "TURNED ? TAPS - 1 - tap : tap) : none;\n"
+    "    vstore<2>(o + (m * TAPS + tap) * CP + c, v);\n"
     "  }\n"
     "}\n"
-    "// Of 32 columns of a row, of which each of four lanes has two of every eight: eight neighbours to each.\n"
-    "D void conv_turn(float *v) {\n"
-    "  UNROLL for (int bit = 1; bit < 4; bit *= 2) {\n"
-    "    const bool up = threadIdx.x & bit;\n"
+    "// Of a warp's 8 rows of 32 columns, of which each of four lanes has two of every eight: eight neighbours of a "
+    "row to each lane, or (DOWN) of a column. Returns the first one's column.\n"
+    "template <bool DOWN> M int conv_turn(float *v) {\n"
+    "  const int l = threadIdx.x & 31;\n"
+    "  enum { STEP = DOWN ? 1 : 2, LANES = DOWN ? 4 : 1 };\n"
+    "  UNROLL for (int bit = 1; bit < 8 / STEP; bit *= 2) {\n"
+    "    const bool up = l / LANES & bit;\n"
     "    UNROLL for (int i = 0; i < 8; i++) {\n"
-    "      if (i / 2 & bit) continue;\n"
-    "      const float in = __shfl_xor_sync(0xffffffffu, up ? v[i] : v[i + bit * 2], bit);\n"
+    "      if (i / STEP & bit) continue;\n"
+    "      const float in = __shfl_xor_sync(0xffffffffu, up ? v[i] : v[i + bit * STEP], bit * LANES);\n"
     "      v[i] = up ? in : v[i];\n"
-    "      v[i + bit * 2] = up ? v[i + bit * 2] : in;\n"
+    "      v[i + bit * STEP] = up ? v[i + bit * STEP] : in;\n"
     "    }\n"
     "  }\n"
+    "  return DOWN ? l / 8 * 8 + l % 4 * 2 + l / 4 % 2 : l % 4 * 8;\n"
     "}\n"
-    "// Such sums of filter m at 32 places from `col` on, with what follows them. P: T, m (filters of a group), PITCH "
-    "(columns of an image), "
-    "FILTERS, PLACES, OUT (of an image), V (places that are stored at once), BIAS, RES, CLAMP, BS; DENSE: the "
-    "residual lies as the result, else RN RM R0 R1 R2, O1 O2\n"
+    "// Sums of filter m at 8 places from column p on, with what follows them. P: T, m (filters of a group), PITCH "
+    "(columns of an image), FILTERS, PLACES (all columns), OUT (places of an image), V (places that are stored at "
+    "once), BIAS, RES, CLAMP, BS; DENSE: the residual lies as the result, else RN RM R0 R1 R2, O1 O2\n"
     "template <class P> M void conv_put(const typename P::T *bias, const typename P::T *residual, typename P::T *o, "
     "int "
-    "group, int m, int col, float *v) {\n"
-    "  conv_turn(v);\n"
+    "group, int m, int p, const float *v) {\n"
     "  if (m >= P::m) return;\n"
-    "  const int f = group * P::m + m, p = col + (threadIdx.x & 3) * 8;\n"
+    "  const int f = group * P::m + m;\n"
     "  const float more = P::BIAS ? get(bias[f * P::BS]) : 0.f;\n"
     "  UNROLL for (int i = 0; i < 8; i += P::V) {\n"
     "    const int n = (p + i) / P::PITCH, at = (p + i) % P::PITCH;\n"
@@ -7661,6 +7916,27 @@ static const char conv_rows_text[] =
     "    }\n"
     "    vstore<P::V>(o + to, y);\n"
     "  }\n"
+    "}\n"
+    "// The same of 8 filters from m on at one place, which become a part of a row of channels. Without a residual.\n"
+    "template <class P> M void conv_keep(const typename P::T *bias, typename P::T *o, int group, int m, int p, const "
+    "float *v) {\n"
+    "  const int n = p / P::PITCH, at = p % P::PITCH, f = group * P::m + m;\n"
+    "  if (m >= P::m || p >= P::PLACES || at >= P::OUT) return;\n"
+    "  typename P::T y[8];\n"
+    "  UNROLL for (int j = 0; j < 8; j++) {\n"
+    "    float s = v[j];\n"
+    "    if (P::BIAS) s += get(bias[(f + j) * P::BS]);\n"
+    "    if (P::CLAMP) s = s < P::least() ? P::least() : s > P::most() ? P::most() : s;\n"
+    "    put(y[j], s);\n"
+    "  }\n"
+    "  vstore<8>(o + ((i64)n * P::OUT + at) * P::FILTERS + f, y);\n"
+    "}\n"
+    "// A warp's sums of 8 filters from m on at 32 places from `col` on. KEEP: the result is rows of channels\n"
+    "template <class P> M void conv_store(const typename P::T *bias, const typename P::T *residual, typename P::T *o, "
+    "int group, int m, int col, float *v) {\n"
+    "  const int p = col + conv_turn<P::KEEP>(v);\n"
+    "  if (P::KEEP) conv_keep<P>(bias, o, group, m, p, v); else conv_put<P>(bias, residual, o, group, m + (threadIdx.x "
+    ">> 2 & 7), p, v);\n"
     "}\n"
     "#if defined(GN_HOST) || __CUDA_ARCH__ >= 800\n"
     "D int conv_meet(int start, int tap, int step, int dilation, int in, bool transposed) {\n"
@@ -7724,7 +8000,7 @@ static const char conv_rows_text[] =
     "  UNROLL for (int i = 0; i < MI * 2; i++) UNROLL for (int j = 0; j < NJ; j += 4) {\n"
     "    float v[8];\n"
     "    UNROLL for (int b = 0; b < 8; b++) v[b] = acc[(i / 2 * NJ + j + b / 2) * 4 + i % 2 * 2 + b % 2];\n"
-    "    conv_put<P>(bias, residual, o, (int)z, row + wm + i / 2 * 16 + (l >> 2) + i % 2 * 8, col + wn + j * 8, v);\n"
+    "    conv_store<P>(bias, residual, o, (int)z, row + wm + i / 2 * 16 + i % 2 * 8, col + wn + j * 8, v);\n"
     "  }\n"
     "}\n"
     "#endif\n";
@@ -7736,16 +8012,17 @@ static const char warpgroup_conv_text[] =
     "each, and a warp that feeds them through STAGES of 64 k: the filters by boxes, windows by TMA's im2col mode.\n"
     "// FLAT: one tap, and places side by side in memory, which boxes of 64 take as they lie. P as for conv_tensor; "
     "PIECES of 64 channels of a tap, TOTAL tiles, mma(d, a, b)\n"
-    "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty) {\n"
+    "template <class P> M void conv_feed(const tmap *filters, const tmap *rows, u32 base, u32 full, u32 empty, "
+    "int first, int steps) {\n"
     "  enum { A = P::BM * 128, STAGE = A + P::BW * 128 };\n"
     "  u32 it = 0, z;\n"
     "  int row, col;\n"
-    "  for (u32 tile = blockIdx.x; tile < P::TOTAL; tile += gridDim.x) {\n"
+    "  for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "    product_tile<P>(tile, &z, &row, &col);\n"
     "    const int n = col / P::OUT, h = col % P::OUT / P::O2 * P::S1 - P::B1, w = col % P::O2 * P::S2 - P::B2, "
     "channel "
     "= (int)z * P::CG;\n"
-    "    for (int k = 0; k < P::K1 * P::K2 * P::PIECES; k++, it++) {\n"
+    "    for (int k = first; k < first + steps; k++, it++) {\n"
     "      const u32 s = it % P::STAGES, to = base + s * STAGE, bar = full + 8 * s;\n"
     "      const int tap = k / P::PIECES, c = k % P::PIECES * 64;\n"
     "      bar_wait(empty + 8 * s, (it / P::STAGES & 1) ^ 1);\n"
@@ -7770,51 +8047,86 @@ static const char warpgroup_conv_text[] =
     "}\n"
     "template <class P> M void conv_release(u32 empty, u32 it) { if ((threadIdx.x & 127) == 0) bar_arrive(empty + 8 * "
     "(it % P::STAGES)); }\n"
+    "// The sums of a tile: a group's share of this block's steps. The last has a wait of its own: see wgmma_sums.\n"
+    "template <class P> M void conv_sums(float *d, u32 base, u32 full, u32 empty, u32 &it, int steps) {\n"
+    "  UNROLL for (int i = 0; i < P::WIDE / 2; i++) d[i] = 0.f;\n"
+    "  for (int k = 1; k < steps; k++, it++) {\n"
+    "    conv_products<P>(d, base, full, it);\n"
+    "    wgmma_wait<1>();\n"
+    "    if (k > 1) conv_release<P>(empty, it - 1);\n"
+    "  }\n"
+    "  conv_products<P>(d, base, full, it);\n"
+    "  wgmma_wait<0>();\n"
+    "  wgmma_keep<P::WIDE / 2>(d);\n"
+    "  if (steps > 1) conv_release<P>(empty, it - 1);\n"
+    "  conv_release<P>(empty, it++);\n"
+    "}\n"
+    "// KC blocks of a cluster share the steps of a tile: each adds some rows of their sums, which lie from base on.\n"
+    "template <class P> M void conv_join(const typename P::T *bias, const typename P::T *residual, typename P::T *o, "
+    "u32 "
+    "base, u32 rank) {\n"
+    "  enum { ALONG = P::KEEP ? P::BM : P::BW, LINES = (P::KEEP ? P::BW : P::BM) / P::KC };\n"
+    "  u32 z;\n"
+    "  int row, col;\n"
+    "  product_tile<P>(blockIdx.x / P::KC, &z, &row, &col);\n"
+    "  for (int i = threadIdx.x; i < LINES * (ALONG / 8); i += 256) {\n"
+    "    const int r = (int)rank * LINES + i / (ALONG / 8), c = i % (ALONG / 8) * 8;\n"
+    "    float v[8] = {};\n"
+    "    UNROLL for (int p = 0; p < P::KC; p++) UNROLL for (int h = 0; h < 8; h += 4) {\n"
+    "      const float4 q = cluster_load4(base + (r * (ALONG + 8) + c + h) * 4, p);\n"
+    "      v[h] += q.x; v[h + 1] += q.y; v[h + 2] += q.z; v[h + 3] += q.w;\n"
+    "    }\n"
+    "    if (P::KEEP) conv_keep<P>(bias, o, (int)z, row + c, col + r, v); else conv_put<P>(bias, residual, o, (int)z, "
+    "row "
+    "+ r, col + c, v);\n"
+    "  }\n"
+    "}\n"
     "template <class P> M void conv_fed(const tmap *filters, const tmap *rows, const typename P::T *bias, const "
     "typename P::T *residual, typename P::T *o) {\n"
-    "  enum { STEPS = P::K1 * P::K2 * P::PIECES, CELLS = P::WIDE / 2 };\n"
+    "  enum { STEPS = P::K1 * P::K2 * P::PIECES, CELLS = P::WIDE / 2, SPAN = (STEPS + P::KC - 1) / P::KC };\n"
     "  extern __shared__ __align__(1024) unsigned char panels[];\n"
     "  __shared__ __align__(8) u64 bars[2 * P::STAGES];\n"
-    "  const u32 base = (shared_address(panels) + 1023u) & ~1023u, full = shared_address(bars), empty = full + 8 * "
-    "P::STAGES;\n"
+    "  const u32 at = shared_address(panels), base = (at + 1023u) & ~1023u, full = shared_address(bars), empty = full "
+    "+ 8 * P::STAGES, rank = P::KC > 1 ? cluster_rank() : 0;\n"
+    "  const int first = (int)rank * SPAN, steps = STEPS - first < SPAN ? STEPS - first : (int)SPAN;\n"
     "  if (threadIdx.x == 0) {\n"
     "    for (int i = 0; i < P::STAGES; i++) { bar_init(full + 8 * i, 1); bar_init(empty + 8 * i, 2); }\n"
     "    asm volatile(\"fence.mbarrier_init.release.cluster; fence.proxy.async;\" ::: \"memory\");\n"
     "  }\n"
-    "  __syncthreads();\n"
+    "  if (P::KC > 1) cluster_sync(); else __syncthreads();\n"
     "  if (threadIdx.x >= 256) {\n"
     "    asm volatile(\"setmaxnreg.dec.sync.aligned.u32 40;\");\n"
-    "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty);\n"
+    "    if (threadIdx.x == 256) conv_feed<P>(filters, rows, base, full, empty, first, steps);\n"
     "    __syncwarp();\n"
+    "    if (P::KC > 1) { cluster_sync(); cluster_sync(); }\n"
     "  } else {\n"
     "    asm volatile(\"setmaxnreg.inc.sync.aligned.u32 232;\");\n"
-    "    const int t = threadIdx.x, wg = t >> 7, l = t & 31, down = (P::BM > 64 ? wg * 64 : 0) + (t >> 5 & 3) * 16 + "
-    "(l >> 2), right = P::BM > 64 ? 0 : wg * P::WIDE;\n"
+    "    const int t = threadIdx.x, wg = t >> 7, l = t & 31, down = (P::BM > 64 ? wg * 64 : 0) + (t >> 5 & 3) * 16, "
+    "right = P::BM > 64 ? 0 : wg * P::WIDE;\n"
     "    float d[CELLS];\n"
     "    u32 it = 0, z;\n"
     "    int row, col;\n"
-    "    for (u32 tile = blockIdx.x; tile < P::TOTAL; tile += gridDim.x) {\n"
+    "    for (u32 tile = blockIdx.x / P::KC; tile < P::TOTAL; tile += gridDim.x / P::KC) {\n"
     "      product_tile<P>(tile, &z, &row, &col);\n"
-    "      UNROLL for (int i = 0; i < CELLS; i++) d[i] = 0.f;\n"
-    "      for (int k = 1; k < STEPS; k++, it++) {\n"
-    "        conv_products<P>(d, base, full, it);\n"
-    "        wgmma_wait<1>();\n"
-    "        if (k > 1) conv_release<P>(empty, it - 1);\n"
-    "      }\n"
-    "      conv_products<P>(d, base, full, it);\n"
-    "      wgmma_wait<0>();               // the last step has a wait of its own: see wgmma_sums\n"
-    "      wgmma_keep<CELLS>(d);\n"
-    "      if (STEPS > 1) conv_release<P>(empty, it - 1);\n"
-    "      conv_release<P>(empty, it++);\n"
-    "      _Pragma(\"unroll 1\") for (int j = 0; j < P::WIDE; j += 64) {\n"
+    "      conv_sums<P>(d, base, full, empty, it, steps);\n"
+    "      if (P::KC > 1) {\n"
+    "        enum { DOWN = P::KEEP ? 1 : P::BW + 8, RIGHT = P::KEEP ? P::BM + 8 : 1 };\n"
+    "        float *mine = (float *)(panels + (base - at)) + (down + (l >> 2)) * DOWN + (right + (l & 3) * 2) * "
+    "RIGHT;\n"
+    "        group_sync<256>(1);               // no group still reads the stages\n"
+    "        UNROLL for (int i = 0; i < CELLS; i++) mine[(i >> 1 & 1) * 8 * DOWN + ((i >> 2) * 8 + (i & 1)) * RIGHT] = "
+    "d[i];\n"
+    "      } else _Pragma(\"unroll 1\") for (int j = 0; j < P::WIDE; j += 64) {\n"
     "        UNROLL for (int i = 0; i < 4; i++) {\n"
     "          float v[8];\n"
     "          UNROLL for (int b = 0; b < 8; b++) v[b] = d[i / 2 * 16 + b / 2 * 4 + i % 2 * 2 + b % 2];\n"
-    "          conv_put<P>(bias, residual, o, (int)z, row + down + i % 2 * 8, col + right + j + i / 2 * 32, v);\n"
+    "          conv_store<P>(bias, residual, o, (int)z, row + down + i % 2 * 8, col + right + j + i / 2 * 32, v);\n"
     "        }\n"
     "        UNROLL for (int i = 0; i < CELLS - 32; i++) d[i] = d[i + 32];\n"
     "      }\n"
     "    }\n"
+    "    if (P::KC > 1) { cluster_sync(); conv_join<P>(bias, residual, o, base, rank); cluster_sync(); }   // no block "
+    "leaves while another reads its memory\n"
     "  }\n"
     "}\n";
 
@@ -7827,7 +8139,7 @@ typedef struct conv_rows {
     int64_t inside, places, taps, padded; /* places of an image of x, of the result; channels of a tap */
     int64_t from[3], pitch;               /* strides of x; columns of the product for an image */
     bool transposed, turned, fed, flat;
-    int height, width, stages, step, warps[2];
+    int height, width, stages, parts, step, warps[2];
     bool x_lies, w_lies; /* as the kernel reads it */
     size_t w_at;         /* in scratch memory, behind the rows */
     int64_t strides[4];  /* of the rows, elements: images, axes */
@@ -7862,7 +8174,8 @@ static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, cons
         c->dilation[i] = is ? a[5 + 4 * axis] : 1;
         c->before[i] = is ? a[6 + 4 * axis] : 0;
         c->from[i] = is ? x->strides[2 + axis] : 0;
-        if (!c->transposed && c->kernel[i] == 1 && !c->before[i]) { /* what is between is not looked at */
+        if (!c->transposed && c->kernel[i] == 1 && !c->before[i] && c->out[i] &&
+            (c->out[i] - 1) * c->stride[i] < c->in[i]) { /* what is between is not looked at */
             c->in[i] = c->out[i];
             c->from[i] *= c->stride[i];
             c->stride[i] = 1;
@@ -7906,22 +8219,37 @@ static bool conv_is_fed(const emit *e, const conv_rows *c) {
     return is;
 }
 
+/* One tap, and places side by side in memory as TMA takes them. */
+static bool conv_is_flat(const emit *e, const conv_rows *c) {
+    const gn_view *x = view_of(e, c->x);
+    bool is = c->taps == 1 && c->in[2] == c->out[2] && c->in[1] == c->out[1] && !c->before[1] && !c->before[2] &&
+              base_offset(e, c->x) % 16 == 0 && x->strides[1] > 0 && x->strides[1] % 8 == 0 && x->strides[0] % 8 == 0 &&
+              (x->strides[0] > 0 || c->images == 1) && is_small(x);
+    return is && (c->in[2] == 1 || c->from[2] == 1) && (c->in[1] == 1 || c->from[1] == c->in[2] * c->from[2]);
+}
+
 static void conv_rows_choose(const emit *e, conv_rows *c) {
-    static const struct warpgroup_form fed[] = {
-        { 128, 256, 4, 1, 0.8 }, { 128, 128, 6, 1, 0.4 }, { 64, 256, 5, 1, 0.6 }, { 64, 128, 8, 1, 0.4 }
-    };
+    static const struct warpgroup_form fed[] = { { 128, 256, 4, 1, 0.8 }, { 128, 128, 6, 1, 0.4 },
+                                                 { 64, 256, 5, 1, 0.6 },  { 64, 128, 8, 1, 0.4 },
+                                                 { 128, 128, 6, 2, 2.2 }, { 128, 128, 6, 4, 3.2 },
+                                                 { 64, 128, 8, 2, 1.5 },  { 64, 128, 8, 4, 2.8 } };
     c->fed = conv_is_fed(e, c);
+    c->flat = c->fed && conv_is_flat(e, c);
     c->pitch = c->flat ? blocks_for(c->places, 64) * 64 : c->places;
     c->padded = c->fed ? blocks_for(c->channels, 64) * 64 : blocks_for(c->channels, 8) * 8;
-    product p = { .m = c->filters, .n = c->images * c->pitch, .k = c->taps * c->padded, .batches = c->groups };
+    product p = { .m = c->filters, .n = c->images * c->places, .k = c->taps * c->padded, .batches = c->groups };
     if (c->fed) {
+        enum { FED_STEPS = 4 }; /* of each block of a cluster, or more */
         int best = 0;
         for (int i = 1; i < (int)(sizeof fed / sizeof *fed); i++)
-            if (warpgroup_us(e, &p, 2, &fed[i]) < warpgroup_us(e, &p, 2, &fed[best])) best = i;
+            if (p.k >= fed[i].parts * FED_STEPS * 64 &&
+                warpgroup_us(e, &p, 2, &fed[i]) < warpgroup_us(e, &p, 2, &fed[best]))
+                best = i;
 
         c->height = fed[best].height;
         c->width = fed[best].width;
         c->stages = fed[best].stages;
+        c->parts = fed[best].parts;
         return;
     }
     int64_t wide = blocks_for(p.m, 128) * blocks_for(p.n, 128) * p.batches;
@@ -7952,41 +8280,85 @@ static void conv_rows_lie(const emit *e, conv_rows *c) {
     c->w_at = gn_size_align(lines, 256);
 }
 
-/* x and the filters to scratch memory, where they do not lie so. */
-static void emit_conv_lay(emit *e, const conv_rows *c) {
-    const gn_view *x = view_of(e, c->x);
-    int64_t n[5] = { x->strides[0], x->strides[1], c->from[0], c->from[1], c->from[2] },
-            padded = blocks_for(c->channels, 8) * 8, across = blocks_for(c->inside, 64),
-            down = blocks_for(c->groups * padded, 64);
+/* What becomes rows of channels: (images, groups and channels, places) with any strides. */
+typedef struct conv_planes {
+    int64_t images, groups, channels, in[3], strides[5], offset, padded;
+} conv_planes;
+
+/* What conv_lay calls P. Returns its blocks. */
+static int64_t put_conv_lay(emit *e, const char *name, const conv_planes *c) {
+    const int64_t *n = c->strides, inside = c->in[0] * c->in[1] * c->in[2], across = blocks_for(inside, 64),
+                  down = blocks_for(c->groups * c->padded, 64);
     bool dense = true;
     int wide = 1;
     for (int64_t i = 2, along = 1; i >= 0 && dense; along *= c->in[i], i--) dense = c->in[i] == 1 || n[2 + i] == along;
     for (int v = 8; v > 1 && dense && wide == 1; v /= 2)
-        if (c->inside % v == 0 && n[0] % v == 0 && n[1] % v == 0 && base_offset(e, c->x) % (2 * v) == 0) wide = v;
+        if (inside % v == 0 && n[0] % v == 0 && n[1] % v == 0 && c->offset % (2 * v) == 0) wide = v;
     put(&e->types,
-        "struct @_p { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
+        "struct %s { static const i64 XN = %lldll, XC = %lldll, X0 = %lldll, X1 = %lldll, X2 = %lldll; enum { I1 = "
         "%lld, I2 = %lld, IN = %lld, CG = %lld, CP = %lld, GROUPS = %lld, V = %d, ACROSS = %lld, DOWN = %lld }; };\n",
-        (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], (long long)n[4], (long long)c->in[1],
-        (long long)c->in[2], (long long)c->inside, (long long)c->channels, (long long)padded, (long long)c->groups,
+        name, (long long)n[0], (long long)n[1], (long long)n[2], (long long)n[3], (long long)n[4], (long long)c->in[1],
+        (long long)c->in[2], (long long)inside, (long long)c->channels, (long long)c->padded, (long long)c->groups,
         wide, (long long)across, (long long)down);
-    emit_early(e);
-    emit_node(e, c->x, "u16", true, "x");
-    emit_pointer(e, "u16", false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
-    emit_await(e);
-    put(&e->body, "  conv_lay<@_p>(x, o);\n");
-    emit_launch(e, "conv_lay", (uint64_t)(across * down * c->images), 1, 256);
+    return across * down * c->images;
 }
 
-static void emit_conv_filters(emit *e, const conv_rows *c) {
-    const char *type = types[view_of(e, c->w)->dtype].name;
-    int64_t blocks = blocks_for(c->groups * c->filters * c->taps * c->padded, 256);
-    put_conv(e, c->node, NULL, NULL);
+/* Filters of many taps are laid as x is: a filter is an image. Returns the blocks. */
+static int64_t put_conv_filters(emit *e, const conv_rows *c, bool *out_laid) {
+    enum { MANY = 32 };
+    const gn_view *w = view_of(e, c->w);
+    *out_laid = c->taps >= MANY && !c->transposed && !c->turned;
+    if (!*out_laid) {
+        put_conv(e, c->node, NULL, NULL);
+        return blocks_for(c->groups * c->filters * (c->padded / 2), 256);
+    }
+    conv_planes p = { .images = c->groups * c->filters,
+                      .groups = 1,
+                      .channels = c->channels,
+                      .in = { c->kernel[0], c->kernel[1], c->kernel[2] },
+                      .strides = { w->strides[0], w->strides[1] },
+                      .offset = base_offset(e, c->w),
+                      .padded = c->padded };
+    for (int i = 0; i < c->axes; i++) p.strides[5 - c->axes + i] = w->strides[2 + i];
+    return put_conv_lay(e, "@_p", &p);
+}
+
+/* x and the filters to scratch memory, where they do not lie so: some blocks of one kernel each. */
+static void emit_conv_ready(emit *e, const conv_rows *c) {
+    const gn_view *x = view_of(e, c->x);
+    const char *type = types[x->dtype].name;
+    conv_planes planes = { c->images,
+                           c->groups,
+                           c->channels,
+                           { c->in[0], c->in[1], c->in[2] },
+                           { x->strides[0], x->strides[1], c->from[0], c->from[1], c->from[2] },
+                           base_offset(e, c->x),
+                           blocks_for(c->channels, 8) * 8 };
+    bool laid = false;
+    int64_t filters = c->w_lies ? 0 : put_conv_filters(e, c, &laid),
+            lay = c->x_lies ? 0 : put_conv_lay(e, "@_l", &planes);
+    if (!lay && !filters) return;
     emit_early(e);
-    emit_node(e, c->w, type, true, "w");
-    emit_pointer(e, type, false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
+    if (lay) emit_node(e, c->x, "u16", true, "x");
+    if (lay) emit_pointer(e, "u16", false, "rows", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+    if (filters) emit_node(e, c->w, laid ? "u16" : type, true, "w");
+    if (filters)
+        emit_pointer(e, laid ? "u16" : type, false, "o", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c->w_at });
     emit_await(e);
-    put(&e->body, "  conv_filters<@_p, %lld, %d>(w, o);\n", (long long)c->padded, c->turned);
-    emit_launch(e, "conv_filters", (uint64_t)(blocks > 1 << 20 ? 1 << 20 : blocks), 1, 256);
+    if (filters) put(&e->body, "  if (blockIdx.x < %lldu) ", (long long)filters);
+    if (filters && laid) put(&e->body, "conv_lay<@_p>(w, o, blockIdx.x);\n");
+    else if (filters)
+        put(&e->body, "conv_filters<@_p, %lld, %d>(w, o, blockIdx.x);\n", (long long)c->padded, c->turned);
+    if (lay)
+        put(&e->body, "  %sconv_lay<@_l>(x, rows, (int)blockIdx.x - %lld);\n", filters ? "else " : "",
+            (long long)filters);
+    emit_launch(e, laid ? "conv_ready_laid" : "conv_ready", (uint64_t)(lay + filters), 1, 256);
+}
+
+/* Its result becomes rows of channels, see conv_keep_rows. */
+static bool conv_keeps(const emit *e, const conv_rows *c) {
+    const gn_view *out = view_of(e, c->node);
+    return out->strides[1] == 1 && c->places > 1 && out->dims[1] > 1;
 }
 
 /* What conv_put, conv_tensor and conv_fed call P. */
@@ -8007,14 +8379,16 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
     }
     lies = lies && base_offset(e, c->residual) % (2 * wide) == 0;
     put(t,
-        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, DENSE = %d, V = "
+        "struct @_p { typedef %s T; typedef float C; enum { TR = %d, BIAS = %d, RES = %d, CLAMP = %d, KEEP = %d, DENSE "
+        "= %d, V = "
         "%d, FLAT = %d, PITCH = %lld, m = %lld, FILTERS = %lld, PLACES = %lld, OUT = %lld, CG = %lld, CP = %lld, DEEP "
         "= %lld,\n",
         types[out->dtype].name, c->transposed, bias != NULL, residual != NULL,
-        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, lies, wide, c->flat, (long long)c->pitch,
-        (long long)c->filters, (long long)(c->groups * c->filters), (long long)(c->images * c->places),
-        (long long)c->places, (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8),
-        (long long)c->padded, (long long)(c->taps * c->padded));
+        word_f64(a[2]) > -INFINITY || word_f64(a[3]) < INFINITY, conv_keeps(e, c), lies, wide, c->flat,
+        (long long)c->pitch, (long long)c->filters, (long long)(c->groups * c->filters),
+        (long long)(c->images * c->places), (long long)c->places,
+        (long long)(c->x_lies ? c->channels : blocks_for(c->channels, 8) * 8), (long long)c->padded,
+        (long long)(c->taps * c->padded));
     put(t, "  BM = %d, BW = %d, STEP = %d, WM = %d, WN = %d, ROWS = %lld, COLS = %lld", c->height, c->width, c->step,
         c->warps[0], c->warps[1], (long long)down, (long long)columns);
     const struct {
@@ -8034,9 +8408,10 @@ static void put_conv_rows(emit *e, const conv_rows *c) {
         (unsigned long long)a[2], (unsigned long long)a[3]);
     if (c->fed)
         put(t,
-            "  enum { STAGES = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n  static M void "
+            "  enum { STAGES = %d, KC = %d, PIECES = %lld, WIDE = %d }; static const u32 TOTAL = %lldu;\n  static M "
+            "void "
             "mma(float *d, u64 a, u64 b) { @_mma(d, a, b); }\n",
-            c->stages, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
+            c->stages, c->parts, (long long)(c->padded / 64), c->height > 64 ? c->width : c->width / 2,
             (long long)(down * columns * c->groups));
     put(t, "};\n");
 }
@@ -8098,7 +8473,59 @@ static void emit_conv_rest(emit *e, const conv_rows *c, const char *type) {
     emit_await(e);
 }
 
+/* The conv that node i is, if it runs as a product of rows. */
+static bool conv_rows_at(const emit *e, uint32_t i, conv_rows *c) {
+    if (!node_is(e, i, GN_OP_CONV) || !gn_view_count(view_of(e, i))) return false;
+    int64_t bits = attrs_of(e, i)[0];
+    uint32_t at = 2;
+    const gn_view *bias = bits & 2 ? view_of(e, input(e, i, at++)) : NULL,
+                  *residual = bits & 4 ? view_of(e, input(e, i, at)) : NULL;
+    if (!conv_rows_of(e, i, bias, residual, c) || !conv_rows_fit(c)) return false;
+    conv_rows_choose(e, c);
+    return true;
+}
+
+enum { KEEP_WANTED = 1, KEEP_BARRED = 2 };
+
+/* What a node is for a conv that reads it: rows of channels would save it a copy of x. */
+static int conv_keep_wish(const emit *e, uint32_t reader, uint32_t input_index) {
+    conv_rows c;
+    if (input_index || !conv_rows_at(e, reader, &c) || c.channels % 8) return KEEP_BARRED;
+    return c.flat ? 0 : KEEP_WANTED;
+}
+
+/* Results that only convolutions read become rows of channels where they are computed. False: no memory. */
+static bool conv_keep_rows(emit *e) {
+    const gn_part *p = e->part;
+    conv_rows c;
+    uint8_t *wish = emit_has_tensor_cores(e) ? (uint8_t *)alloc_zero((size_t)p->n_nodes + 1) : NULL;
+    if (!wish) return !emit_has_tensor_cores(e);
+    for (uint32_t j = 0; j < p->n_nodes; j++)
+        for (uint32_t k = 0; p->nodes[j].leaf == GN_LEAF_NONE && k < p->nodes[j].n_ins; k++)
+            if (node_is(e, input(e, j, k), GN_OP_CONV)) wish[input(e, j, k)] |= (uint8_t)conv_keep_wish(e, j, k);
+    for (uint32_t i = 0; i < p->n_outs; i++) wish[p->outs[i]] |= KEEP_BARRED;
+    for (uint32_t i = 0; i < p->n_updates; i++) wish[p->updates[i].node] |= KEEP_BARRED;
+    for (uint32_t i = 0; i < p->n_nodes; i++) {
+        gn_lay *lay = &e->layout->lay[i];
+        if (wish[i] != KEEP_WANTED || lay->base != i || lay->place != GN_PLACE_BLOCK || !conv_rows_at(e, i, &c) ||
+            c.filters % 8 || c.residual != GN_NO_NODE)
+            continue;
+        gn_view *v = &lay->view;
+        v->strides[1] = 1;
+        for (int64_t k = v->rank - 1, along = v->dims[1]; k != 1; k = k == 2 ? 0 : k - 1) {
+            v->strides[k] = along;
+            along *= v->dims[k];
+            if (k == 0) break;
+        }
+    }
+    gn_free(wish);
+    return true;
+}
+
 static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn_view *residual) {
+    static const char *const bounds[] = { "__launch_bounds__(384, 1)",
+                                          "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)",
+                                          "__cluster_dims__(4, 1, 1) __launch_bounds__(384, 1)" };
     conv_rows c;
     const gn_dtype d = (gn_dtype)view_of(e, node)->dtype;
     const char *type = types[d].name;
@@ -8108,9 +8535,8 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     conv_rows_lie(e, &c);
     size_t all = gn_size_add(c.w_at, c.w_lies ? 0 : (size_t)(c.groups * c.filters * c.taps * c.padded) * 2);
     if (all > e->scratch) e->scratch = all;
-    if (!c.x_lies) emit_conv_lay(e, &c);
-    if (!c.w_lies) emit_conv_filters(e, &c);
-    int64_t tiles = blocks_for(c.filters, c.height) * blocks_for(c.images * c.places, c.width) * c.groups;
+    emit_conv_ready(e, &c);
+    int64_t tiles = blocks_for(c.filters, c.height) * blocks_for(c.images * c.pitch, c.width) * c.groups;
     emit_early(e);
     if (c.fed) {
         put_wgmma(&e->types, "@_mma", c.height > 64 ? c.width : c.width / 2, d, false, false, c.flat);
@@ -8119,9 +8545,11 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
         emit_conv_rest(e, &c, type);
         put(&e->body, "  conv_fed<@_p>(&filters, &rows, %s, %s, o);\n", bias ? "bias" : "0",
             residual ? "residual" : "0");
-        e->bounds = "__launch_bounds__(384, 1)";
-        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d", gn_dtype_name(d), c.height, c.width);
-        emit_launch_shared(e, name, (uint64_t)(tiles < emit_processors(e) ? tiles : emit_processors(e)), 1, 384,
+        e->bounds = bounds[c.parts >> 1];
+        snprintf(name, sizeof name, "wgmma_conv_%s_%dx%d_k%d%s", gn_dtype_name(d), c.height, c.width, c.parts,
+                 conv_keeps(e, &c) ? "_rows" : "");
+        if (c.parts == 1 && tiles > emit_processors(e)) tiles = emit_processors(e);
+        emit_launch_shared(e, name, (uint64_t)(tiles * c.parts), 1, 384,
                            (uint32_t)((c.height + c.width) * 128 * c.stages + 1024));
         return true;
     }
@@ -8132,7 +8560,8 @@ static bool emit_conv_rows(emit *e, uint32_t node, const gn_view *bias, const gn
     else emit_pointer(e, type, true, "w", (param){ PARAM_PLAN, REGION_SCRATCH, (int64_t)c.w_at });
     emit_conv_rest(e, &c, type);
     put(&e->body, "  conv_tensor<@_p>(x, w, %s, %s, o);\n", bias ? "bias" : "0", residual ? "residual" : "0");
-    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d", gn_dtype_name(d), c.height, c.width);
+    snprintf(name, sizeof name, "tensor_conv_%s_%dx%d%s", gn_dtype_name(d), c.height, c.width,
+             conv_keeps(e, &c) ? "_rows" : "");
     emit_launch_shared(e, name, (uint64_t)tiles, 1, 256, (uint32_t)((c.height + c.width) * c.step * 2 * 4));
     return true;
 }
@@ -12783,11 +13212,17 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = {
-    shared_text,      random_text,    reduction_text,      rows_text,      product_text,   tensor_text,     sample_text,
-    along_text,       expert_text,    quant_text,          conv_text,      conv_rows_text, conv_depth_text, pool_text,
-    interpolate_text, recurrent_text, recurrent_back_text, attention_text, page_text,      one_text,        NULL
-};
+static const char *const prelude[] = { shared_text,         random_text,
+                                       reduction_text,      rows_text,
+                                       product_text,        tensor_text,
+                                       sample_text,         along_text,
+                                       expert_text,         quant_text,
+                                       conv_text,           conv_rows_text,
+                                       conv_depth_text,     pool_text,
+                                       interpolate_text,    recurrent_text,
+                                       recurrent_back_text, attention_text,
+                                       page_text,           one_text,
+                                       solve_text,          NULL };
 static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
                                       warpgroup_attention_text, warpgroup_conv_text, NULL };
 
@@ -14633,7 +15068,7 @@ static gn_result plan_generate(executor *x, plan *p, gn_fault *f) {
     size_t outs = 0, own = 0, args = 0, data = 0;
     emit_begin(e, x, p, f);
     if (!e->fusions || !e->inlined || !e->appends || !e->append_flags || !e->checked ||
-        (fuses_steps() && !fuse_steps(e)))
+        (fuses_steps() && (!fuse_steps(e) || !conv_keep_rows(e))))
         return gn_flag_get(x->cancel) ? plan_ended(x->cancel, f)
                                       : gn_fail(f, GN_OUT_OF_MEMORY, "no memory to generate kernels");
     if (!gn_flag_get(x->cancel)) plan_measure(x, p);

@@ -242,8 +242,13 @@ static bool open_engine(engine *e, const settings *set, const ex_place *place) {
                                .progress_user = ex_progress_begin(&bar) });
     if (!ex_check(e->g, gn_status(e->g), "cannot connect")) return false;
     if (lm_load(e->of->m, e->g, LM_WEIGHTS, error)) {
-        if (!send_weights(e->of, e->g, &bar)) return false;
-        if (engine_open(e, set->pages, set->page_size, !set->alone, error)) return true;
+        bool several = gn_device_count(e->g) > 1;
+        if (!several && !send_weights(e->of, e->g, &bar)) return false;
+        if (engine_open(e, set->pages, set->page_size, !set->alone, error)) {
+            bool placed = !several || engine_place(e);
+            ex_progress_end(&bar);
+            return placed;
+        }
     }
     fprintf(stderr, "%s: %s\n", set->path, error);
     return false;
@@ -266,6 +271,7 @@ static int run(const settings *set) {
         if (e.slot[i]) engine_request_free(e.slot[i]);
     for (engine_request *r; (r = e.first);) e.first = r->next, engine_request_free(r);
     if (e.pages.m) lm_pages_close(&e.pages);
+    free(e.table);
     gn_close(e.g);
     text_model_close(&of);
     if (set->connect) ex_place_close(&place);

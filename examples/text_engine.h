@@ -11,7 +11,25 @@ enum {
     ENGINE_LOGS = 20,
     ENGINE_STOPS = 16,
     ENGINE_TIMES = 1 << 16,
-    ENGINE_BUCKETS = 14
+    ENGINE_BUCKETS = 14,
+    ENGINE_TABLES = 32
+};
+
+/* What differs from one step to the next. Those from the seed on are of steps that draw. */
+enum {
+    ENGINE_IDS,
+    ENGINE_POSITIONS,
+    ENGINE_SEQUENCES,
+    ENGINE_PLACES,
+    ENGINE_TABLE,
+    ENGINE_PICK,
+    ENGINE_SEED,
+    ENGINE_COUNTER,
+    ENGINE_TEMPERATURE,
+    ENGINE_TOP_K,
+    ENGINE_TOP_P,
+    ENGINE_MIN_P,
+    ENGINE_LEAVES
 };
 
 static const double engine_bounds[ENGINE_BUCKETS] = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
@@ -60,6 +78,9 @@ typedef struct engine {
     int64_t steps, tokens, prompt_tokens, busy, page_peak, slot_peak;
     engine_times to_first, between;
     double busy_s;
+    gn_recording recorded[2][ENGINE_TABLES]; /* steps of one token of each slot: by greedy, and the table's columns */
+    int32_t *table;                          /* of the present step */
+    size_t table_room;
 } engine;
 
 /* Rows of a step. */
@@ -267,79 +288,163 @@ static bool engine_fill(engine *e, engine_step *s) {
     return engine_rows(e, s, chunk, e->slots, left < size ? left : size) || any;
 }
 
-static gn_tensor engine_ints(engine *e, gn_dtype d, int64_t n, const void *x) {
-    return gn_data_copy(e->g, d, GN_SHAPE(n), x);
+/* The values of a step's leaves. */
+typedef struct engine_values {
+    bool greedy;
+    int64_t columns; /* of the table */
+    int64_t pick[ENGINE_SLOTS], seed[ENGINE_SLOTS], counter[ENGINE_SLOTS], top_k[ENGINE_SLOTS];
+    float temperature[ENGINE_SLOTS], top_p[ENGINE_SLOTS], min_p[ENGINE_SLOTS];
+    struct {
+        gn_dtype dtype;
+        gn_shape shape;
+        const void *at;
+        size_t bytes;
+    } leaf[ENGINE_LEAVES];
+} engine_values;
+
+static void engine_leaf(engine_values *v, int i, gn_dtype d, gn_shape shape, const void *at) {
+    v->leaf[i].dtype = d;
+    v->leaf[i].shape = shape;
+    v->leaf[i].at = at;
+    v->leaf[i].bytes = gn_dtype_bytes(d) * (size_t)shape.dims[0] * (size_t)(shape.rank > 1 ? shape.dims[1] : 1);
 }
 
-/* What the slots draw from logits (slots, vocab): (slots) i64. */
-static gn_tensor engine_draw(engine *e, gn_tensor logits) {
-    int64_t seed[ENGINE_SLOTS] = { 0 }, counter[ENGINE_SLOTS] = { 0 }, top_k[ENGINE_SLOTS] = { 0 }, B = e->slots;
-    float temperature[ENGINE_SLOTS] = { 0 }, top_p[ENGINE_SLOTS], min_p[ENGINE_SLOTS] = { 0 };
-    bool greedy = true;
-    for (int64_t i = 0; i < B; i++) {
-        const engine_request *r = e->slot[i];
-        top_p[i] = r ? (float)r->top_p : 1;
-        if (!r) continue;
-        greedy = greedy && r->temperature == 0;
-        seed[i] = r->seed, counter[i] = (int64_t)r->ids.n, top_k[i] = r->top_k;
-        temperature[i] = (float)r->temperature, min_p[i] = (float)r->min_p;
-    }
-    if (greedy) return gn_argmax(logits, GN_AXES(1), false);
-    gn_sample_desc d = { .seed = engine_ints(e, GN_I64, B, seed),
-                         .counter = engine_ints(e, GN_I64, B, counter),
-                         .temperature = engine_ints(e, GN_F32, B, temperature),
-                         .top_k = engine_ints(e, GN_I64, B, top_k),
-                         .top_p = engine_ints(e, GN_F32, B, top_p),
-                         .min_p = engine_ints(e, GN_F32, B, min_p) };
-    return gn_sample(logits, &d);
-}
-
-/* Pages in the table: the longest sequence's, in powers of two. */
-static gn_tensor engine_table(engine *e) {
+/* Pages in the table: the longest sequence's, in powers of two. False: out of memory. */
+static bool engine_fill_table(engine *e, engine_values *v) {
     int64_t most = (e->context + e->pages.desc.page_size - 1) / e->pages.desc.page_size, M = 4;
     int64_t longest = gn_kv_pages_table(e->pages.held, NULL, 0);
     while (M < longest) M *= 2;
-    if (M > most) M = most;
-    int32_t *table = malloc((size_t)(e->slots * M) * sizeof *table);
-    if (!table) return GN_NONE;
-    gn_kv_pages_table(e->pages.held, table, M);
-    gn_tensor t = gn_data_copy(e->g, GN_I32, GN_SHAPE(e->slots, M), table);
-    free(table);
-    return t;
+    v->columns = M < most ? M : most;
+    size_t bytes = (size_t)(e->slots * v->columns) * sizeof *e->table;
+    if (bytes > e->table_room) {
+        int32_t *more = realloc(e->table, bytes);
+        if (!more) return false;
+        e->table = more;
+        e->table_room = bytes;
+    }
+    gn_kv_pages_table(e->pages.held, e->table, v->columns);
+    return true;
 }
 
-static void engine_copies(engine *e, lm_rows *rows) {
-    int32_t from[ENGINE_SLOTS], to[ENGINE_SLOTS];
+static bool engine_fill_values(engine *e, const engine_step *s, engine_values *v) {
+    int64_t B = e->slots;
+    if (!engine_fill_table(e, v)) return false;
+    v->greedy = true;
+    for (int64_t i = 0; i < B; i++) {
+        const engine_request *r = e->slot[i];
+        v->pick[i] = s->pick[i] < 0 ? 0 : s->pick[i];
+        v->seed[i] = r ? r->seed : 0, v->counter[i] = r ? (int64_t)r->ids.n : 0, v->top_k[i] = r ? r->top_k : 0;
+        v->temperature[i] = r ? (float)r->temperature : 0, v->min_p[i] = r ? (float)r->min_p : 0;
+        v->top_p[i] = r ? (float)r->top_p : 1;
+        v->greedy = v->greedy && v->temperature[i] == 0;
+    }
+    engine_leaf(v, ENGINE_IDS, GN_I32, GN_SHAPE(s->n), s->ids);
+    engine_leaf(v, ENGINE_POSITIONS, GN_I32, GN_SHAPE(s->n), s->positions);
+    engine_leaf(v, ENGINE_SEQUENCES, GN_I32, GN_SHAPE(s->n), s->sequences);
+    engine_leaf(v, ENGINE_PLACES, GN_I64, GN_SHAPE(s->n), s->slots);
+    engine_leaf(v, ENGINE_TABLE, GN_I32, GN_SHAPE(B, v->columns), e->table);
+    engine_leaf(v, ENGINE_PICK, GN_I64, GN_SHAPE(B), v->pick);
+    engine_leaf(v, ENGINE_SEED, GN_I64, GN_SHAPE(B), v->seed);
+    engine_leaf(v, ENGINE_COUNTER, GN_I64, GN_SHAPE(B), v->counter);
+    engine_leaf(v, ENGINE_TEMPERATURE, GN_F32, GN_SHAPE(B), v->temperature);
+    engine_leaf(v, ENGINE_TOP_K, GN_I64, GN_SHAPE(B), v->top_k);
+    engine_leaf(v, ENGINE_TOP_P, GN_F32, GN_SHAPE(B), v->top_p);
+    engine_leaf(v, ENGINE_MIN_P, GN_F32, GN_SHAPE(B), v->min_p);
+    return true;
+}
+
+static int engine_leaves(const engine_step *s, const engine_values *v) {
+    return !s->drawn ? ENGINE_PICK : v->greedy ? ENGINE_SEED : ENGINE_LEAVES;
+}
+
+/* What the slots draw from logits (slots, vocab): (slots) i64. */
+static gn_tensor engine_draw(const engine_values *v, const gn_tensor *leaf, gn_tensor logits) {
+    if (v->greedy) return gn_argmax(logits, GN_AXES(1), false);
+    gn_sample_desc d = { .seed = leaf[ENGINE_SEED],
+                         .counter = leaf[ENGINE_COUNTER],
+                         .temperature = leaf[ENGINE_TEMPERATURE],
+                         .top_k = leaf[ENGINE_TOP_K],
+                         .top_p = leaf[ENGINE_TOP_P],
+                         .min_p = leaf[ENGINE_MIN_P] };
+    return gn_sample(logits, &d);
+}
+
+/* Pages that the step copies first, to `from` and `to`; false: there are none. */
+static bool engine_copies(engine *e, int32_t from[ENGINE_SLOTS], int32_t to[ENGINE_SLOTS]) {
     int64_t n = gn_kv_pages_copies(e->pages.held, from, to, e->slots);
     for (int64_t i = n; i < e->slots; i++) from[i] = 0, to[i] = -1;
-    if (!n) return;
-    rows->from = engine_ints(e, GN_I32, e->slots, from);
-    rows->to = engine_ints(e, GN_I32, e->slots, to);
+    return n > 0;
+}
+
+/* The step's graph: its leaves, and the tokens that it draws. */
+static gn_tensor engine_build(engine *e, const engine_step *s, const engine_values *v, lm_rows *rows,
+                              gn_tensor leaf[ENGINE_LEAVES], gn_tensor *out_logits) {
+    for (int i = 0; i < engine_leaves(s, v); i++)
+        leaf[i] = gn_data_copy(e->g, v->leaf[i].dtype, v->leaf[i].shape, v->leaf[i].at);
+    rows->n = s->n;
+    rows->ids = leaf[ENGINE_IDS], rows->positions = leaf[ENGINE_POSITIONS];
+    rows->sequences = leaf[ENGINE_SEQUENCES], rows->slots = leaf[ENGINE_PLACES], rows->table = leaf[ENGINE_TABLE];
+    gn_tensor x = lm_forward_pages(&e->pages, rows);
+    if (!s->drawn) return x;
+    *out_logits = lm_logits(e->of->m, gn_index_select(x, 0, leaf[ENGINE_PICK]));
+    return engine_draw(v, leaf, *out_logits);
+}
+
+/* A token of each slot: the graph of this step is built once for each number of the table's columns. */
+static gn_result engine_record(engine *e, const engine_step *s, const engine_values *v, gn_recording **out) {
+    int power = 0;
+    while ((INT64_C(1) << power) < v->columns) power++;
+    gn_recording *step = *out = &e->recorded[v->greedy][power % ENGINE_TABLES];
+    if (step->ctx) return GN_OK;
+    gn_tensor leaf[ENGINE_LEAVES], logits;
+    lm_rows rows = { 0 };
+    gn_result r = gn_step(e->g); /* what a run left is of a step of its own */
+    gn_tensor next = engine_build(e, s, v, &rows, leaf, &logits);
+    return r == GN_OK ? gn_step_record(e->g, leaf, engine_leaves(s, v), &next, 1, step) : r;
+}
+
+static bool engine_again(engine *e, engine_step *s, const engine_values *v) {
+    gn_recording *step;
+    gn_result r = engine_record(e, s, v, &step);
+    for (int i = 0; i < engine_leaves(s, v) && r == GN_OK; i++)
+        r = gn_step_give(*step, i, v->leaf[i].at, v->leaf[i].bytes);
+    if (r == GN_OK) r = gn_step_run(*step, (void *[]){ s->token }, (size_t[]){ (size_t)e->slots * 8 }, NULL);
+    return ex_check(e->g, r, "a step");
+}
+
+/* Sends the weights. Several devices need to know a whole step first, to divide the layers by their memory. */
+static bool engine_place(engine *e) {
+    static engine_step s;
+    static engine_values v;
+    gn_recording *step;
+    (void)engine_fill(e, &s); /* no row is of a sequence */
+    s.drawn = true;
+    return engine_fill_values(e, &s, &v) && ex_check(e->g, engine_record(e, &s, &v, &step), "preparing to decode");
 }
 
 static bool engine_run(engine *e, engine_step *s) {
     static float own[ENGINE_SLOTS], others[ENGINE_SLOTS * ENGINE_LOGS];
     static int64_t ids[ENGINE_SLOTS * ENGINE_LOGS];
+    static engine_values v;
     int64_t B = e->slots, L = e->of->m->config.vocab < ENGINE_LOGS ? e->of->m->config.vocab : ENGINE_LOGS;
-    lm_rows rows = { .n = s->n,
-                     .ids = engine_ints(e, GN_I32, s->n, s->ids),
-                     .positions = engine_ints(e, GN_I32, s->n, s->positions),
-                     .sequences = engine_ints(e, GN_I32, s->n, s->sequences),
-                     .slots = engine_ints(e, GN_I64, s->n, s->slots),
-                     .table = engine_table(e) };
-    engine_copies(e, &rows);
-    gn_tensor x = lm_forward_pages(&e->pages, &rows), want[4];
+    int32_t from[ENGINE_SLOTS], into[ENGINE_SLOTS];
+    bool copies = engine_copies(e, from, into);
+    if (!engine_fill_values(e, s, &v)) return false;
+    if (s->n == B && s->drawn && !s->logged && !copies) return engine_again(e, s, &v);
+    lm_rows rows = { 0 };
+    if (copies) {
+        rows.from = gn_data_copy(e->g, GN_I32, GN_SHAPE(B), from);
+        rows.to = gn_data_copy(e->g, GN_I32, GN_SHAPE(B), into);
+    }
+    gn_tensor leaf[ENGINE_LEAVES], logits, want[4];
     void *const to[4] = { s->token, own, others, ids };
     const size_t bytes[4] = { (size_t)B * 8, (size_t)B * 4, (size_t)(B * L) * 4, (size_t)(B * L) * 8 };
-    if (s->drawn) {
-        int64_t pick[ENGINE_SLOTS];
-        for (int64_t i = 0; i < B; i++) pick[i] = s->pick[i] < 0 ? 0 : s->pick[i];
-        gn_tensor logits = lm_logits(e->of->m, gn_index_select(x, 0, engine_ints(e, GN_I64, B, pick)));
-        want[0] = engine_draw(e, logits);
+    want[0] = engine_build(e, s, &v, &rows, leaf, &logits);
+    if (s->logged && s->drawn) {
         want[1] = gn_gather(gn_log_softmax(logits, 1), 1, gn_unsqueeze(gn_maximum(want[0], gn_like(want[0], 0)), 1));
         gn_top_log_probs(logits, L, &want[2], &want[3]);
-        if (!ex_check(e->g, gn_read_many(want, s->logged ? 4 : 1, to, bytes), "a step")) return false;
     }
+    if (s->drawn && !ex_check(e->g, gn_read_many(want, s->logged ? 4 : 1, to, bytes), "a step")) return false;
     if (!ex_check(e->g, gn_step(e->g), "a step")) return false;
     for (int64_t i = 0; i < B && s->logged; i++) {
         s->logs[i].own = own[i];

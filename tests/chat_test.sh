@@ -71,13 +71,15 @@ two_servers() {
 }
 
 layers_divide_over_two_servers() {
-    local big=$WORK/big want have status=0
+    local big=$WORK/big want have served status=0
     big_model "$big" && want=$(tokens "$big" --prompt He --max-tokens 40) || return 1
     start_server "$WORK/one" --memory 28M || return 1
     GENIE_HOME=$WORK/client3 fails_with 'session holds .* allowed \(--memory\)' "$EXAMPLES/chat" "$big" --prompt He --connect "@$WORK/one/url" || return 1
     two_servers 28M || return 1
     have=$(tokens "$big" --prompt He --max-tokens 40)
     [ "$(tr , '\n' <<<"$have" | sort -u | wc -l)" -gt 5 ] && [ "$have" = "$want" ] || { echo "$have, not $want"; cat "$WORK/chat.errors"; status=1; }
+    served=$(echo '{"prompt":"He","max_tokens":40}' | timeout 60 "$EXAMPLES/serve_text" "$big" --raw --slots 2 --context 128 2>"$WORK/errors" | sed -n 's/.*"tokens":\(\[[0-9,]*\]\).*/\1/p')
+    [ "$served" = "$have" ] || { echo "serve_text: $served, not $have"; cat "$WORK/errors"; status=1; }
     chat "$big" --explain >"$WORK/divided" || status=1
     cat "$WORK/divided"
     grep -qE '^layers 0 to [0-9]: on 127' "$WORK/divided" && grep -qE '^layers [1-7] to 7: on 127' "$WORK/divided" || status=1
