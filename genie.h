@@ -196,6 +196,8 @@
               says that there is a gradient, gn__cost_NAME unless the row names the cost of another.
            4. genie_cuda.c: emit_NAME and its device text. When a kernel that exists changes, GN__CU_GENERATOR is
               raised.
+       A node has one output. Where a builder has several, one op makes what all of them are looked up with (argsort for
+       topk and unique), or one tensor that holds them side by side (the states of recurrent).
        The tests say what they miss: a row in BUILDERS (builders_test.c), cases and a reference (conformance_test.c,
        reference.h), for a structured op with a gradient a problem (gradient_test.c). Peers tell each other which ids
        they know; a server that lacks the op answers GN_UNSUPPORTED.
@@ -1069,6 +1071,27 @@ GN_API gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor
 GN_API gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_tensor *in, int n);
 #define gn_einsum(...) gn_einsum_at(GN_HERE, __VA_ARGS__)
 
+/* Matrices (…,N,N), floats, N up to 1024, many small ones: each is one thread's of a CPU, one block's of a GPU, in
+   f64, then rounded to the dtype. What is an error of NumPy and PyTorch at the read is NaN here, as in JAX.
+   GN_BAD_RANK, GN_BAD_SHAPE (no squares, too large), GN_BAD_DTYPE. Differentiable. */
+/* (…): the determinant, by an LU with partial pivoting (Golub, Van Loan 2013); the gradient of a 0 is NaN. */
+GN_API gn_tensor gn_det_at(const char *file, int line, gn_tensor a);
+#define gn_det(...) gn_det_at(GN_HERE, __VA_ARGS__)
+/* a^-1; all NaN where a pivot is 0. */
+GN_API gn_tensor gn_inverse_at(const char *file, int line, gn_tensor a);
+#define gn_inverse(...) gn_inverse_at(GN_HERE, __VA_ARGS__)
+/* x (…,N,K) with a x = b (…,N,K), of one dtype; leading axes broadcast. All NaN where a pivot is 0. */
+GN_API gn_tensor gn_solve_at(const char *file, int line, gn_tensor a, gn_tensor b);
+#define gn_solve(...) gn_solve_at(GN_HERE, __VA_ARGS__)
+/* The same for the lower or upper triangle of a; what is not in it is not read, nor is the diagonal where it counts as
+   ones. A 0 on the diagonal is divided by. */
+GN_API gn_tensor gn_solve_triangular_at(const char *file, int line, gn_tensor a, gn_tensor b, bool upper, bool ones);
+#define gn_solve_triangular(...) gn_solve_triangular_at(GN_HERE, __VA_ARGS__)
+/* L with L L^T = a and 0 above its diagonal. Of a the lower triangle is read, which also has all of the gradient
+   (Murray 2016). All NaN where a is not positive definite. */
+GN_API gn_tensor gn_cholesky_at(const char *file, int line, gn_tensor a);
+#define gn_cholesky(...) gn_cholesky_at(GN_HERE, __VA_ARGS__)
+
 /* ---- quantised weights: bytes as files store them, never expanded in memory ----
    A weight is (N,K): N rows of K elements, as in the files of model hubs and in GGUF, so that the digest of a file's
    bytes is the digest of the weight. For a plain weight of that form write gn_linear(x, gn_transpose(w, 0, 1), b):
@@ -1241,6 +1264,15 @@ GN_API gn_tensor gn_conv_at(const char *file, int line, gn_tensor x, gn_tensor w
                             const gn_conv_desc *desc);
 #define gn_conv(...) gn_conv_at(GN_HERE, __VA_ARGS__)
 
+/* A convolution of two axes whose every tap is read at a place of its own (Dai et al. 2017; with a mask Zhu et al.
+   2019): as gn_conv, but x at its usual place plus offset (N,2*G*KH*KW,OH,OW), y before x for each tap, between
+   elements as by gn_grid_sample, times mask (N,G*KH*KW,OH,OW) or GN_NONE. G groups of channels of x have offsets of
+   their own. Of desc stride, dilation, before, after and groups count, the others are 0 (GN_BAD_ARGUMENT). Made of a
+   gather and a product: the windows are held in memory. Errors as of gn_conv. Differentiable by all its tensors. */
+GN_API gn_tensor gn_deform_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor offset,
+                                   gn_tensor mask, gn_tensor bias, const gn_conv_desc *desc);
+#define gn_deform_conv(...) gn_deform_conv_at(GN_HERE, __VA_ARGS__)
+
 typedef enum gn_pool_kind {
     GN_POOL_MAX,     /* NaN if the window has one; -infinity if it covers no element of x */
     GN_POOL_SUM,     /* of powers and then rooted it makes an LP pool */
@@ -1328,6 +1360,37 @@ GN_API gn_tensor gn_depth_to_space_at(const char *file, int line, gn_tensor x, i
 /* its inverse */
 GN_API gn_tensor gn_space_to_depth_at(const char *file, int line, gn_tensor x, int64_t block, bool channels_first);
 #define gn_space_to_depth(...) gn_space_to_depth_at(GN_HERE, __VA_ARGS__)
+
+/* ---- regions ---- */
+/* All 0: one cell, two by two samples, coordinates of x's elements, the average. */
+typedef struct gn_roi_align_desc {
+    int64_t height, width; /* cells of a region; 0: 1 */
+    int64_t samples;       /* of a cell along each axis, at most 64; 0: 2 */
+    double scale;          /* of the regions' coordinates to those of x; 0: 1 */
+    bool half_pixel; /* the first element's centre is at 0.5; else at 0, and a region is at least 1 high and wide */
+    bool largest;    /* of a cell's samples the largest share that one element has (ONNX's mode max) */
+} gn_roi_align_desc;
+/* Regions of images x (N,C,H,W), floats: rois (R,4) of x's dtype are x1, y1, x2, y2, and which (R) i32 or i64 names
+   the image: (R,C,height,width), averages of samples between elements (He et al. 2017, Mask R-CNN). Samples more than 1
+   outside are 0. An image that is not there is GN_INDEX_OUT_OF_RANGE at the read. NULL: all 0. GN_BAD_RANK,
+   GN_BAD_SHAPE, GN_BAD_DTYPE, GN_BAD_ARGUMENT. Differentiable by x. */
+GN_API gn_tensor gn_roi_align_at(const char *file, int line, gn_tensor x, gn_tensor rois, gn_tensor which,
+                                 const gn_roi_align_desc *desc);
+#define gn_roi_align(...) gn_roi_align_at(GN_HERE, __VA_ARGS__)
+/* boxes (B,N,4), scores (B,C,N), floats: i64 (B,C,bound), for each class the boxes that are left, best first, then -1:
+   those with a score above `least` that share at most `overlap` (intersection over union) with each better one that is
+   left; of equal scores the first box is better. What would follow the first `bound` is not there. A box is two
+   opposite corners (y1, x1, y2, x2, or x first), or `centred`: centre and size (x, y, w, h). A score of NaN is above
+   nothing. GN_BAD_RANK, GN_BAD_SHAPE (and a bound below 0), GN_BAD_DTYPE. Not differentiable. */
+GN_API gn_tensor gn_non_max_suppression_at(const char *file, int line, gn_tensor boxes, gn_tensor scores, int64_t bound,
+                                           double overlap, double least, bool centred);
+#define gn_non_max_suppression(...) gn_non_max_suppression_at(GN_HERE, __VA_ARGS__)
+/* i64 of the shape of a, ints or bool, over grids of its last one to three axes: 0 where a is 0, else the number of the
+   component, counted from 1 in the order of their first elements in a grid. Neighbours along an axis, or also across
+   corners, are of one component if they are equal. Fewer than 2^31 elements in a grid. GN_BAD_RANK, GN_BAD_SHAPE,
+   GN_BAD_DTYPE, GN_BAD_ARGUMENT. Not differentiable. */
+GN_API gn_tensor gn_connected_components_at(const char *file, int line, gn_tensor a, int axes, bool corners);
+#define gn_connected_components(...) gn_connected_components_at(GN_HERE, __VA_ARGS__)
 
 /* ---- Fourier transforms: f32 or f64. Complex numbers are a last axis of 2: real and imaginary parts. Any n from 1 to
    2^22 (Cooley & Tukey 1965 as products with tables; Bluestein 1970 for factors above 64). n 0: the size of the axis;
@@ -1471,6 +1534,15 @@ GN_API gn_tensor gn_masked_fill_at(const char *file, int line, gn_tensor a, gn_t
    `bound`: GN_INDEX_OUT_OF_RANGE at the read. */
 GN_API gn_tensor gn_nonzero_at(const char *file, int line, gn_tensor a, int64_t bound);
 #define gn_nonzero(...) gn_nonzero_at(GN_HERE, __VA_ARGS__)
+
+/* The values that are in a (of any shape, not empty), each once, ascending, NaN as one and last; with room for `bound`
+   of them. The result is how many there are, i64 0-d: where it is above the bound, those behind are missing. Of each,
+   (bound): its value, the row-major place of its first element (i64) and how many there are (i64); behind the last 0,
+   -1 and 0. By element, (n) i64: the number of its value, also where that is missing. Each output may be NULL.
+   GN_BAD_SHAPE, GN_BAD_ARGUMENT. */
+GN_API gn_tensor gn_unique_at(const char *file, int line, gn_tensor a, int64_t bound, gn_tensor *out_values,
+                              gn_tensor *out_first, gn_tensor *out_counts, gn_tensor *out_numbers);
+#define gn_unique(...) gn_unique_at(GN_HERE, __VA_ARGS__)
 
 /* ---- losses -------------------------------------------------------------------------------------------*/
 /* logits (…,C) floats, targets (…) i32 or i64 classes: mean over all rows of -log softmax(logits)[target], 0-d */
@@ -2680,6 +2752,16 @@ typedef struct gn_net_i {
 #define GN_GELU_3 0.071354816272600248776
 #define GN_GELU_3_REST -6.175149918155315e-19
 
+/* What SOLVE does, and the most rows of its matrices. */
+typedef enum gn__solve_kind {
+    GN__SOLVE_GENERAL,
+    GN__SOLVE_TRIANGULAR,
+    GN__SOLVE_CHOLESKY,
+    GN__SOLVE_DET,
+    GN__SOLVE__COUNT
+} gn__solve_kind;
+enum { GN__SOLVE_MOST = 1024 };
+
 /* What is true of few ops. */
 typedef enum gn_op_trait {
     GN_COMPARES = 1, /* the result is bool, for any dtype of input 0 */
@@ -2978,6 +3060,12 @@ typedef enum gn_op_trait {
     X(RECURRENT,      recurrent,      0x6c, STRUCTURED, 2, 7,  -1, GN__FLOATS,  16, true,  recurrent, 0)               \
     /* the same; inputs: x wT, q, r, states before each step, gradient of the result [, lengths] [, peepholes] */      \
     X(RECURRENT_BACK, recurrent_back, 0x6d, STRUCTURED, 5, 7,  -1, GN__FLOATS,  16, false, recurrent_back, 0)          \
+    /* gn__solve_kind; bits of a triangle: 1 upper, 2 ones on its diagonal. Inputs: matrices [, right sides] */        \
+    X(SOLVE,          solve,          0x74, STRUCTURED, 1, 2,   2, GN__FLOATS,   4, true,  solve, 0)                   \
+    /* axes of a grid, whether corners touch */                                                                        \
+    X(COMPONENTS,     components,     0x75, STRUCTURED, 1, 1,   2, GN__INTS | GN__BIT(GN_BOOL), 0, false, reads, 0)    \
+    /* bound, overlap as f64 word, whether boxes are centres and sizes. Inputs: boxes, order */                        \
+    X(SUPPRESS,       suppress,       0x76, STRUCTURED, 2, 2,   3, GN__FLOATS,   0, false, suppress, 0)                \
     X(ASSIGN,         assign,         0x64, MOVE,       2, 2,   0, GN__ALL,      0, false, each, GN_VIEWS | GN_SINGLE) \
     /* axes as bits, keep */                                                                                           \
     X(PROD,           prod,           0xc0, REDUCE,     1, 1,   2, GN__ALL,      4, true,  reads, 0)                   \
@@ -18819,6 +18907,358 @@ static gn_result gn__cpu_nonzero(const gn__call *c) {
     for (int64_t i = found * rank; i < bound * rank; i++) out[i] = -1;
     return GN_OK;
 }
+
+/* ---- solve: attrs = gn__solve_kind, bits. Matrices (…,N,N) of any float, in f64 and row by row, so that executors
+ * round alike: elimination with the largest of each column as pivot (NaN counts as largest, the first of equals is
+ * taken), or Cholesky's, and substitution for the columns beside the matrix ---- */
+
+GN__COLD_BEGIN
+static gn_result gn__infer_solve(const gn__infer_call *c) {
+    gn_shape s = c->in[0].shape;
+    int64_t kind = c->attrs[0], bits = c->attrs[1];
+    bool two = kind == GN__SOLVE_GENERAL || kind == GN__SOLVE_TRIANGULAR;
+    if (kind < 0 || kind >= GN__SOLVE__COUNT || bits < 0 || bits > (kind == GN__SOLVE_TRIANGULAR ? 3 : 0))
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "there is no kind %lld with bits %lld", (long long)kind,
+                       (long long)bits);
+    if (c->n_in != 1 + two)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "kind %lld takes %d inputs", (long long)kind, 1 + two);
+    if (s.rank < 2) return gn_fail(c->fault, GN_BAD_RANK, "matrices have rank 2 or more, not %d", s.rank);
+    int64_t N = s.dims[s.rank - 1];
+    if (s.dims[s.rank - 2] != N || N > GN__SOLVE_MOST)
+        return gn_fail(c->fault, GN_BAD_SHAPE, "matrices are squares of at most %d rows, not %lld by %lld",
+                       GN__SOLVE_MOST, (long long)s.dims[s.rank - 2], (long long)N);
+    *c->out = c->in[two];
+    if (kind == GN__SOLVE_DET) c->out->shape.rank -= 2;
+    if (!two) return GN_OK;
+    gn_result r = gn__same_dtype(c, 1);
+    s.dims[s.rank - 1] = c->out->shape.rank == s.rank ? c->out->shape.dims[s.rank - 1] : 0;
+    if (r != GN_OK || gn__shape_equal(&s, &c->out->shape)) return r;
+    return gn__bad_shapes(c, "matrices (...,N,N) and right sides (...,N,K) with the same leading axes are needed");
+}
+
+static double gn__cost_solve(const gn__infer_call *c) {
+    double n = (double)gn__count(&c->in[0].shape), N = (double)c->in[0].shape.dims[c->in[0].shape.rank - 1];
+    return n * N + (c->n_in > 1 ? 2 * (double)gn__count(&c->in[1].shape) * N : 0);
+}
+
+GN__COLD_END
+
+typedef struct gn__solve_job {
+    const gn__call *c;
+    int64_t kind, bits, N, W; /* columns of a matrix, and of it with its right sides beside it */
+    gn__atomic failed;
+} gn__solve_job;
+
+static void gn__solve_load(const gn_view *v, int64_t item, double *to, int64_t pitch) {
+    int lead = v->rank - 2;
+    int64_t bytes = (int64_t)gn__bytes_of(v->dtype);
+    const char *p = v->p + gn__view_offset(v, lead, item) * bytes;
+    for (int64_t i = 0; i < v->dims[lead]; i++)
+        gn__load_f64(to + i * pitch, v->dtype, p + i * v->strides[lead] * bytes, v->strides[lead + 1],
+                     v->dims[lead + 1]);
+}
+
+/* y -= f x, n elements */
+static void gn__solve_less(double *restrict y, const double *restrict x, double f, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] -= f * x[i];
+}
+
+/* Brings the largest of column p to row p; true if it came from another. */
+static bool gn__solve_pivot(const gn__solve_job *j, double *m, int64_t p) {
+    int64_t best = p;
+    double largest = fabs(m[p * j->W + p]);
+    for (int64_t i = p + 1; i < j->N && largest == largest; i++) {
+        double v = fabs(m[i * j->W + p]);
+        if (v > largest || v != v) largest = v, best = i;
+    }
+    for (int64_t k = p; k < j->W && best != p; k++) {
+        double v = m[p * j->W + k];
+        m[p * j->W + k] = m[best * j->W + k];
+        m[best * j->W + k] = v;
+    }
+    return best != p;
+}
+
+/* Leaves U, or L with its mirror image, and the determinant of an LU. False: singular or not positive definite. */
+static bool gn__solve_eliminate(const gn__solve_job *j, double *m, double *out_det) {
+    bool root = j->kind == GN__SOLVE_CHOLESKY;
+    int64_t N = j->N, W = j->W;
+    *out_det = 1;
+    for (int64_t p = 0; p < N && !gn__pool_stops(j->c->pool); p++) {
+        if (!root && gn__solve_pivot(j, m, p)) *out_det = -*out_det;
+        double *row = m + p * W, d = row[p];
+        *out_det *= d;
+        if (root ? !(d > 0) : d == 0) return false;
+        if (root) row[p] = d = sqrt(d);
+        for (int64_t i = p + 1; i < N; i++) {
+            m[i * W + p] /= d;
+            if (root) row[i] = m[i * W + p];
+        }
+        for (int64_t i = p + 1; i < N; i++)
+            gn__solve_less(m + i * W + p + 1, row + p + 1, m[i * W + p], (root ? i + 1 : W) - (p + 1));
+    }
+    return true;
+}
+
+static void gn__solve_substitute(const gn__solve_job *j, double *m, bool upper, bool ones) {
+    int64_t N = j->N, W = j->W;
+    for (int64_t s = 0; s < N && !gn__pool_stops(j->c->pool); s++) {
+        int64_t p = upper ? N - 1 - s : s, end = upper ? p : N;
+        for (int64_t k = N; k < W && !ones; k++) m[p * W + k] /= m[p * W + p];
+        for (int64_t i = upper ? 0 : p + 1; i < end; i++)
+            gn__solve_less(m + i * W + N, m + p * W + N, m[i * W + p], W - N);
+    }
+}
+
+static void gn__solve_item(const gn__solve_job *j, int64_t item, double *m) {
+    const gn_view *in = j->c->in;
+    int64_t N = j->N, W = j->W, K = W - N, bytes = (int64_t)gn__bytes_of(in->dtype);
+    double det = 1;
+    bool ok = true, root = j->kind == GN__SOLVE_CHOLESKY, general = j->kind == GN__SOLVE_GENERAL;
+    gn__solve_load(&in[0], item, m, W);
+    if (K) gn__solve_load(&in[1], item, m + N, W);
+    if (j->kind != GN__SOLVE_TRIANGULAR) ok = gn__solve_eliminate(j, m, &det);
+    if (j->kind == GN__SOLVE_DET) {
+        gn__store_f64(&det, in->dtype, j->c->out.p + item * bytes, 1, 1);
+        return;
+    }
+    if (ok && !root) gn__solve_substitute(j, m, general || j->bits & 1, (j->bits & 2) != 0);
+    int64_t first = root ? 0 : N, n = root ? N : K;
+    for (int64_t i = 0; i < N; i++) {
+        double *row = m + i * W + first;
+        for (int64_t k = root && ok ? i + 1 : 0; k < n && (root || !ok); k++) row[k] = ok ? 0 : (double)NAN;
+        gn__store_f64(row, in->dtype, j->c->out.p + (item * N + i) * n * bytes, 1, n);
+    }
+}
+
+static void gn__solve_range(void *arg, int64_t begin, int64_t end) {
+    gn__solve_job *j = (gn__solve_job *)arg;
+    double *m = (double *)gn__alloc_many((uint64_t)(j->N * j->W + 1), 1, sizeof *m);
+    if (!m) gn__atomic_store(&j->failed, 1);
+    for (int64_t i = begin; m && i < end && !gn__pool_stops(j->c->pool); i++) gn__solve_item(j, i, m);
+    gn_free(m);
+}
+
+GN__COLD_BEGIN
+static gn_result gn__cpu_solve(const gn__call *c) {
+    int lead = c->in[0].rank - 2;
+    int64_t N = c->in[0].dims[lead], K = c->n_in > 1 ? c->in[1].dims[lead + 1] : 0, n = gn__view_count(&c->out);
+    gn__solve_job j = { c, c->attrs[0], c->attrs[1], N, N + K, 0 };
+    if (!n) return GN_OK;
+    n /= c->attrs[0] == GN__SOLVE_DET ? 1 : N * (K ? K : N);
+    gn__pool_for(c->pool, n, 1 + 65536 / (1 + N * N * (N + K)), gn__solve_range, &j);
+    return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a matrix") : GN_OK;
+}
+
+static uint32_t gn__solve_of(gn__grads *k, gn__solve_kind kind, int64_t bits, uint32_t a, uint32_t b) {
+    int64_t attrs[2] = { kind, bits };
+    uint32_t in[2] = { a, b };
+    return gn__build(k->g, k->at, GN_OP_SOLVE, 2, in, 2, attrs);
+}
+
+/* The lower (or upper) triangle of matrices (…,N,N), its diagonal times `on`. */
+static uint32_t gn__solve_triangle(gn__grads *k, uint32_t a, bool upper, double on) {
+    gn_shape s = *gn__shape_of(k->g, a);
+    int64_t N = s.dims[s.rank - 1], places[4] = { GN_I64, N, gn__f64_word(0), gn__f64_word(1) };
+    gn_shape column = GN_SHAPE(N, 1);
+    uint32_t x = gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, places), y = gn__reshape_of(k, x, &column);
+    uint32_t some = gn__choose(k, upper ? gn__lt(k, y, x) : gn__gt(k, y, x), a);
+    return on == 0 ? some : gn__where(k, gn__eq(k, y, x), gn__mul(k, a, gn__num(k, on)), some);
+}
+
+static void gn__grad_solve(gn__grads *k) {
+    gn__solve_kind kind = (gn__solve_kind)k->attrs[0];
+    gn_shape s = gn__x_shape(k, 0), one = s;
+    int64_t N = s.dims[s.rank - 1], bits = k->attrs[1];
+    if (kind == GN__SOLVE_DET) { /* gy det(a) a^-T */
+        int64_t places[4] = { GN_I64, N, gn__f64_word(0), gn__f64_word(1) };
+        gn_shape column = GN_SHAPE(N, 1);
+        uint32_t x = gn__build(k->g, k->at, GN_OP_ARANGE, 0, NULL, 4, places);
+        uint32_t unit =
+            gn__cast_to(k->g, k->at, gn__eq(k, gn__reshape_of(k, x, &column), x), (gn_dtype)k->g->nodes[k->gy].dtype);
+        one.dims[s.rank - 1] = one.dims[s.rank - 2] = 1;
+        unit = gn__solve_of(k, GN__SOLVE_GENERAL, 0, gn__transposed(k, k->x[0]), gn__broadcast_of(k, unit, &s));
+        k->gx[0] = gn__mul(k, unit, gn__reshape_of(k, gn__mul(k, k->gy, k->y), &one));
+        return;
+    }
+    if (kind == GN__SOLVE_CHOLESKY) { /* Murray 2016: of the triangle that is read */
+        uint32_t up = gn__transposed(k, k->y), s2 = gn__solve_triangle(k, gn__matmul_of(k, up, k->gy), false, 0.5);
+        for (int i = 0; i < 2; i++) s2 = gn__transposed(k, gn__solve_of(k, GN__SOLVE_TRIANGULAR, 1, up, s2));
+        k->gx[0] = gn__solve_triangle(k, gn__add(k, s2, gn__transposed(k, s2)), false, 0.5);
+        return;
+    }
+    uint32_t back =
+        gn__solve_of(k, kind, kind == GN__SOLVE_TRIANGULAR ? bits ^ 1 : 0, gn__transposed(k, k->x[0]), k->gy);
+    k->gx[1] = back;
+    if (!k->need[0]) return;
+    back = gn__neg(k, gn__matmul_of(k, back, gn__transposed(k, k->y)));
+    k->gx[0] = kind == GN__SOLVE_GENERAL ? back : gn__solve_triangle(k, back, bits & 1, bits & 2 ? 0 : 1);
+}
+
+/* ---- components: attrs = axes of a grid, the last ones; whether corners touch. i64: of each element the place in its
+ * grid of the first element that it is connected with over equal neighbours, -1 where it is 0 ---- */
+
+static gn_result gn__infer_components(const gn__infer_call *c) {
+    gn_shape s = c->in[0].shape;
+    int64_t axes = c->attrs[0], n = 1;
+    *c->out = (gn__type){ GN_I64, s };
+    if (axes < 1 || axes > 3 || c->attrs[1] < 0 || c->attrs[1] > 1)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "a grid has one to three axes, not %lld", (long long)axes);
+    if (s.rank < axes)
+        return gn_fail(c->fault, GN_BAD_RANK, "a grid of %lld axes is of rank %d", (long long)axes, s.rank);
+    for (int64_t i = 0; i < axes; i++) n *= s.dims[s.rank - 1 - i];
+    return n <= INT32_MAX ? GN_OK : gn__bad_shapes(c, "a grid has fewer than 2^31 elements");
+}
+
+GN__COLD_END
+
+typedef struct gn__components_job {
+    const gn__call *c;
+    int64_t size[3], n; /* a grid */
+    gn__atomic failed;
+} gn__components_job;
+
+static int64_t gn__component_of(int64_t *root, int64_t i) {
+    while (root[i] != i) i = root[i] = root[root[i]];
+    return i;
+}
+
+/* Joins element i with those of its equal neighbours that stand before it: 13 of the 26 around it. */
+static void gn__components_join(const gn__components_job *j, const int64_t *x, int64_t *root, int64_t i) {
+    int64_t at[3] = { i / (j->size[1] * j->size[2]), i / j->size[2] % j->size[1], i % j->size[2] };
+    for (int k = 0; k < 13; k++) {
+        int64_t d[3] = { k / 9 - 1, k / 3 % 3 - 1, k % 3 - 1 }, to = 0;
+        bool inside = j->c->attrs[1] || d[0] * d[0] + d[1] * d[1] + d[2] * d[2] == 1;
+        for (int a = 0; a < 3; a++) {
+            inside = inside && at[a] + d[a] >= 0 && at[a] + d[a] < j->size[a];
+            to = to * j->size[a] + at[a] + d[a];
+        }
+        if (!inside || x[to] != x[i]) continue;
+        int64_t a = gn__component_of(root, i), b = gn__component_of(root, to);
+        root[GN__MAX(a, b)] = GN__MIN(a, b);
+    }
+}
+
+static void gn__components_range(void *arg, int64_t begin, int64_t end) {
+    gn__components_job *j = (gn__components_job *)arg;
+    const gn_view *in = &j->c->in[0];
+    int last = in->rank - 1;
+    int64_t bytes = (int64_t)gn__bytes_of(in->dtype), line = in->dims[last];
+    int64_t *x = (int64_t *)gn__alloc_many((uint64_t)j->n, 1, sizeof *x);
+    if (!x) gn__atomic_store(&j->failed, 1);
+    for (int64_t g = begin; x && g < end; g++) {
+        int64_t *root = (int64_t *)(void *)j->c->out.p + g * j->n;
+        for (int64_t i = 0; i < j->n; i += line)
+            gn__load_i64(x + i, in->dtype, in->p + gn__view_offset(in, last, (g * j->n + i) / line) * bytes,
+                         in->strides[last], line);
+        for (int64_t i = 0; i < j->n; i++) {
+            if (!(i & 0xffff) && gn__pool_stops(j->c->pool)) break;
+            root[i] = x[i] ? i : -1;
+            if (x[i]) gn__components_join(j, x, root, i);
+        }
+        for (int64_t i = 0; i < j->n && !gn__pool_stops(j->c->pool); i++)
+            if (root[i] >= 0) root[i] = root[root[i]]; /* what stands before has its own already */
+    }
+    gn_free(x);
+}
+
+GN__COLD_BEGIN
+static gn_result gn__cpu_components(const gn__call *c) {
+    gn__components_job j = { c, { 1, 1, 1 }, 1, 0 };
+    int64_t all = gn__view_count(&c->out);
+    if (!all) return GN_OK;
+    for (int i = 0; i < c->attrs[0]; i++) j.n *= j.size[2 - i] = c->in[0].dims[c->in[0].rank - 1 - i];
+    gn__pool_for(c->pool, all / j.n, 1 + 4096 / j.n, gn__components_range, &j);
+    return gn__atomic_load(&j.failed) ? gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for a grid") : GN_OK;
+}
+
+/* ---- suppress: attrs = bound, overlap as f64 word, whether boxes are centres and sizes. Boxes (B,N,4) and in what
+ * order they are looked at, (B,C,M), -1 for none: (B,C,bound) i64, those that overlap no earlier one too much, then
+ * -1 ---- */
+
+static gn_result gn__infer_suppress(const gn__infer_call *c) {
+    gn_shape b = c->in[0].shape, o = c->in[1].shape;
+    gn_result r = gn__want_dtype(c, 1, GN__INDEX, "an order");
+    if (r != GN_OK) return r;
+    if (b.rank != 3 || o.rank != 3)
+        return gn_fail(c->fault, GN_BAD_RANK, "boxes (B,N,4) and orders (B,C,M) are needed");
+    if (b.dims[2] != 4 || b.dims[0] != o.dims[0])
+        return gn__bad_shapes(c, "boxes (B,N,4) and orders (B,C,M) are needed");
+    if (c->attrs[2] < 0 || c->attrs[2] > 1)
+        return gn_fail(c->fault, GN_BAD_ARGUMENT, "a box has no form %lld", (long long)c->attrs[2]);
+    o.dims[2] = c->attrs[0];
+    *c->out = (gn__type){ GN_I64, o };
+    return gn__shape_ok(&o)
+               ? GN_OK
+               : gn_fail(c->fault, GN_BAD_SHAPE, "a bound of %lld is not possible", (long long)c->attrs[0]);
+}
+
+static double gn__cost_suppress(const gn__infer_call *c) {
+    return 8 * (double)gn__count(&c->in[1].shape) * (double)(c->attrs ? GN__MIN(c->attrs[0], 64) : 64);
+}
+
+GN__COLD_END
+
+typedef struct gn__suppress_job {
+    const gn__call *c;
+    gn__atomic failed, bad; /* bad: 1 + an index that is out of range, as bits */
+} gn__suppress_job;
+
+/* Corners and area of a box: two ends along one axis, then along the other. */
+static void gn__suppress_box(const gn__call *c, int64_t b, int64_t i, double out[5]) {
+    const gn_view *v = &c->in[0];
+    double x[4];
+    gn__load_f64(x, v->dtype, v->p + (b * v->strides[0] + i * v->strides[1]) * (int64_t)gn__bytes_of(v->dtype),
+                 v->strides[2], 4);
+    for (int a = 0; a < 2; a++) {
+        double p = c->attrs[2] ? x[a] - x[a + 2] / 2 : x[a], q = c->attrs[2] ? x[a] + x[a + 2] / 2 : x[a + 2];
+        out[2 * a] = p < q ? p : q;
+        out[2 * a + 1] = p < q ? q : p;
+    }
+    out[4] = (out[1] - out[0]) * (out[3] - out[2]);
+}
+
+static bool gn__suppress_hits(const double *a, const double *b, double most) {
+    double h = (a[1] < b[1] ? a[1] : b[1]) - (a[0] > b[0] ? a[0] : b[0]),
+           w = (a[3] < b[3] ? a[3] : b[3]) - (a[2] > b[2] ? a[2] : b[2]), both = h > 0 && w > 0 ? h * w : 0,
+           all = a[4] + b[4] - both;
+    return all > 0 && both / all > most;
+}
+
+static void gn__suppress_range(void *arg, int64_t begin, int64_t end) {
+    gn__suppress_job *j = (gn__suppress_job *)arg;
+    const gn__call *c = j->c;
+    const gn_view *order = &c->in[1];
+    int64_t N = c->in[0].dims[1], C = order->dims[1], M = order->dims[2], bound = c->attrs[0];
+    double(*kept)[5] = (double(*)[5])gn__alloc_many((uint64_t)GN__MIN(bound, M) + 1, 5, sizeof(double)),
+    most = gn__word_f64(c->attrs[1]);
+    if (!kept) gn__atomic_store(&j->failed, 1);
+    for (int64_t row = begin; kept && row < end; row++) {
+        int64_t *out = (int64_t *)(void *)c->out.p + row * bound, n = 0, at;
+        const char *p = order->p + gn__view_offset(order, 2, row) * (int64_t)gn__bytes_of(order->dtype);
+        for (int64_t i = 0; i < M && n < bound && !gn__pool_stops(c->pool); i++) {
+            gn__load_i64(&at, order->dtype, p + i * order->strides[2] * (int64_t)gn__bytes_of(order->dtype), 1, 1);
+            if (at < -1 || at >= N) gn__atomic_store(&j->bad, (uint64_t)at + 1);
+            if (at < 0 || at >= N) continue;
+            gn__suppress_box(c, row / C, at, kept[n]);
+            bool hit = false;
+            for (int64_t k = 0; k < n && !hit; k++) hit = gn__suppress_hits(kept[k], kept[n], most);
+            if (!hit) out[n++] = at;
+        }
+        while (n < bound) out[n++] = -1;
+    }
+    gn_free(kept);
+}
+
+GN__COLD_BEGIN
+static gn_result gn__cpu_suppress(const gn__call *c) {
+    gn__suppress_job j = { c, 0, 0 };
+    if (gn__view_count(&c->out)) gn__pool_for(c->pool, c->out.dims[0] * c->out.dims[1], 1, gn__suppress_range, &j);
+    if (gn__atomic_load(&j.failed)) return gn_fail(c->fault, GN_OUT_OF_MEMORY, "no memory for boxes");
+    uint64_t bad = gn__atomic_load(&j.bad);
+    return bad ? gn__bad_index(c->fault, (int64_t)(bad - 1), c->in[0].dims[1]) : GN_OK;
+}
+GN__COLD_END
 
 #if GN__X86
 #define GN__BY_ISA(NAME, S, avx2, avx512) \
@@ -36970,6 +37410,75 @@ gn_tensor gn_vecdot_at(const char *file, int line, gn_tensor a, gn_tensor b, int
     return gn__is_float(d) ? gn__to_dtype(GN__AT, y, d) : y;
 }
 
+/* Matrices for `op`; false: *out_bad says why they are none. */
+static bool gn__known_matrices(const char *file, int line, const char *op, gn_tensor a, gn__type *t, gn_tensor *bad) {
+    if (!gn__known_float(GN__AT, op, a, t, bad)) return false;
+    int rank = t->shape.rank;
+    int64_t n = rank < 2 ? 0 : t->shape.dims[rank - 1], rows = rank < 2 ? 0 : t->shape.dims[rank - 2];
+    if (rank >= 2 && n == rows && n <= GN__SOLVE_MOST) return true;
+    *bad = gn__refuse(GN__AT, GN__OF(a), rank < 2 ? GN_BAD_RANK : GN_BAD_SHAPE,
+                      "%s takes matrices (...,N,N) of at most %d rows, not of %lld by %lld", op, GN__SOLVE_MOST,
+                      (long long)rows, (long long)n);
+    return false;
+}
+
+static gn_tensor gn__solve_alone(const char *file, int line, const char *op, gn__solve_kind kind, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    int64_t attrs[2] = { kind, 0 };
+    return gn__known_matrices(GN__AT, op, a, &t, &bad) ? gn__op(GN__AT, GN_OP_SOLVE, &a, 1, -1, attrs, 2) : bad;
+}
+
+static gn_tensor gn__solve_for(const char *file, int line, const char *op, gn__solve_kind kind, int64_t bits,
+                               gn_tensor a, gn_tensor b) {
+    gn__type t, u;
+    gn_tensor bad;
+    if (!gn__known_matrices(GN__AT, op, a, &t, &bad) || !gn__known_float(GN__AT, op, b, &u, &bad)) return bad;
+    gn_shape left = t.shape, right = u.shape, both;
+    left.rank -= 2;
+    right.rank -= 2;
+    int64_t N = t.shape.dims[left.rank], attrs[2] = { kind, bits };
+    if (right.rank < 0)
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_RANK, "%s takes right sides (...,N,K), not rank %d", op,
+                          u.shape.rank);
+    if (t.dtype != u.dtype)
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_DTYPE, "%s takes tensors of one dtype", op);
+    if (u.shape.dims[right.rank] != N || !gn__broadcast_shapes(&left, &right, &both))
+        return gn__refuse(GN__AT, GN__OF_BOTH(a, b), GN_BAD_SHAPE,
+                          "%s takes matrices (...,N,N) and right sides (...,N,K) whose leading axes broadcast", op);
+    left = right = both;
+    left.rank = right.rank = both.rank + 2;
+    left.dims[both.rank] = left.dims[both.rank + 1] = right.dims[both.rank] = N;
+    right.dims[both.rank + 1] = u.shape.dims[u.shape.rank - 1];
+    gn_tensor in[2] = { a, b };
+    if (!gn__shape_equal(&left, &t.shape)) in[0] = gn_broadcast_at(GN__AT, a, left);
+    if (!gn__shape_equal(&right, &u.shape)) in[1] = gn_broadcast_at(GN__AT, b, right);
+    return gn__op(GN__AT, GN_OP_SOLVE, in, 2, -1, attrs, 2);
+}
+
+gn_tensor gn_det_at(const char *file, int line, gn_tensor a) {
+    return gn__solve_alone(GN__AT, "det", GN__SOLVE_DET, a);
+}
+gn_tensor gn_cholesky_at(const char *file, int line, gn_tensor a) {
+    return gn__solve_alone(GN__AT, "cholesky", GN__SOLVE_CHOLESKY, a);
+}
+gn_tensor gn_solve_at(const char *file, int line, gn_tensor a, gn_tensor b) {
+    return gn__solve_for(GN__AT, "solve", GN__SOLVE_GENERAL, 0, a, b);
+}
+gn_tensor gn_solve_triangular_at(const char *file, int line, gn_tensor a, gn_tensor b, bool upper, bool ones) {
+    return gn__solve_for(GN__AT, "solve_triangular", GN__SOLVE_TRIANGULAR, upper | ones << 1, a, b);
+}
+
+gn_tensor gn_inverse_at(const char *file, int line, gn_tensor a) {
+    gn__type t;
+    gn_tensor bad;
+    if (!gn__known_matrices(GN__AT, "inverse", a, &t, &bad)) return bad;
+    int64_t N = t.shape.dims[t.shape.rank - 1];
+    gn_tensor at = gn_arange_i64_at(GN__AT, a.ctx, GN_I64, N, 0, 1),
+              one = gn_eq_at(GN__AT, gn_reshape_at(GN__AT, at, GN_SHAPE(N, 1)), at);
+    return gn__solve_for(GN__AT, "inverse", GN__SOLVE_GENERAL, 0, a, gn_cast_at(GN__AT, one, t.dtype));
+}
+
 /* ---- quantising: scales and zero points from the largest and the least of each group ---- */
 
 /* a (N,K), filled up with rows of 0, as (SN,rows,SK,group). */
@@ -37394,6 +37903,51 @@ gn_tensor gn_embedding_bag_at(const char *file, int line, gn_tensor table, gn_te
     return gn_reshape_at(GN__AT, gn__to_dtype(GN__AT, y, t[0].dtype), s);
 }
 
+/* In order, each element starts a value that differs from the one before it; where value k starts is scattered to k,
+   and where the first that is missing starts to `bound`. */
+gn_tensor gn_unique_at(const char *file, int line, gn_tensor a, int64_t bound, gn_tensor *out_values,
+                       gn_tensor *out_first, gn_tensor *out_counts, gn_tensor *out_numbers) {
+    gn__type t;
+    gn_tensor bad = GN_NONE, *out[4] = { out_values, out_first, out_counts, out_numbers };
+    bool ok = gn__known(GN__AT, "unique", a, &t, &bad);
+    int64_t n = ok ? gn__count(&t.shape) : 0;
+    if (ok && (n < 1 || bound < 0 || bound > GN__CONV_MOST)) {
+        bad =
+            gn__refuse(GN__AT, GN__OF(a), n < 1 ? GN_BAD_SHAPE : GN_BAD_ARGUMENT,
+                       "unique takes a tensor that is not empty and a bound of 0 to 2^30, not %lld", (long long)bound);
+        ok = false;
+    }
+    for (int i = 0; i < 4 && !ok; i++)
+        if (out[i]) *out[i] = bad;
+    if (!ok) return bad;
+    gn_ctx *g = a.ctx;
+    gn_tensor flat = gn_reshape_at(GN__AT, a, GN_SHAPE(n)), order = gn_argsort_at(GN__AT, flat, 0, false);
+    gn_tensor x = gn_gather_at(GN__AT, flat, 0, order), p = gn_slice_at(GN__AT, x, 0, 0, n - 1, 1),
+              q = gn_slice_at(GN__AT, x, 0, 1, n, 1), starts[2] = { gn_full_at(GN__AT, g, GN_BOOL, GN_SHAPE(1), 1) };
+    starts[1] = gn_ne_at(GN__AT, p, q);
+    if (gn__is_float(t.dtype)) starts[1] = gn_logical_and_at(GN__AT, starts[1], gn_eq_at(GN__AT, p, p));
+    gn_tensor start = gn_concat_at(GN__AT, starts, 2, 0), number = gn_cumsum_at(GN__AT, start, 0),
+              count = gn_reshape_at(GN__AT, gn_slice_at(GN__AT, number, 0, n - 1, n, 1), GN_SCALAR);
+    number = gn_sub_at(GN__AT, number, gn_like_at(GN__AT, number, 1));
+    gn_tensor last = gn_like_at(GN__AT, number, (double)(bound + 1)),
+              slot = gn_where_at(GN__AT, start, gn_minimum_at(GN__AT, number, last), last);
+    gn_tensor at = gn_scatter_at(GN__AT, gn_full_at(GN__AT, g, GN_I64, GN_SHAPE(bound + 2), (double)n), 0, slot,
+                                 gn_arange_i64_at(GN__AT, g, GN_I64, n, 0, 1));
+    gn_tensor here = gn_slice_at(GN__AT, at, 0, 0, bound, 1), next = gn_slice_at(GN__AT, at, 0, 1, bound + 1, 1),
+              none = gn_like_at(GN__AT, here, (double)n), has = gn_lt_at(GN__AT, here, none);
+    gn_tensor from = gn_where_at(GN__AT, has, here, gn_like_at(GN__AT, here, 0));
+    if (out_values) {
+        gn_tensor v = gn_gather_at(GN__AT, x, 0, from);
+        *out_values = gn_where_at(GN__AT, has, v, gn_like_at(GN__AT, v, 0));
+    }
+    if (out_first)
+        *out_first = gn_where_at(GN__AT, has, gn_gather_at(GN__AT, order, 0, from), gn_like_at(GN__AT, here, -1));
+    if (out_counts) *out_counts = gn_sub_at(GN__AT, next, here);
+    if (out_numbers)
+        *out_numbers = gn_scatter_at(GN__AT, gn_full_at(GN__AT, g, GN_I64, GN_SHAPE(n), 0), 0, order, number);
+    return count;
+}
+
 /* An append of rows that are gathered from the pool, so that all are read before any is written. */
 gn_tensor gn_page_copy_at(const char *file, int line, gn_tensor pool, gn_tensor from, gn_tensor to) {
     gn__type t, u, v;
@@ -37782,6 +38336,219 @@ gn_tensor gn_grid_sample_at(const char *file, int line, gn_tensor x, gn_tensor g
     }
     gn_tensor y = g.d.nearest ? gn__grid_pick(GN__AT, &g, place) : gn__grid_between(GN__AT, &g, 0, place);
     return gn__to_dtype(GN__AT, gn_reshape_at(GN__AT, y, out), t.dtype);
+}
+
+/* What deform_conv takes: *out are the sizes of the result's image, *out_groups the groups of offsets. */
+static gn_tensor gn__deform_refusal(const char *file, int line, const gn_tensor in[3], const gn__type t[3],
+                                    const gn_conv_desc *d, int64_t out[2], int64_t *out_groups) {
+    const int64_t *x = t[0].shape.dims, *w = t[1].shape.dims, *o = t[2].shape.dims;
+    for (int i = 0; i < 3; i++)
+        if (t[i].shape.rank != 4 || t[i].dtype != t[0].dtype)
+            return gn__refuse(GN__AT, in[0].ctx, in, 3, t[i].shape.rank != 4 ? GN_BAD_RANK : GN_BAD_DTYPE,
+                              "deform_conv takes x, w and an offset of rank 4 and of one dtype");
+    bool plain = !d->transposed && !d->residual.ctx && !d->clamps && d->groups >= 0, fits = true;
+    for (int i = 0; i < 2; i++) {
+        int64_t step = d->stride[i] ? d->stride[i] : 1, apart = d->dilation[i] ? d->dilation[i] : 1, b = d->before[i],
+                a = d->after[i];
+        plain = plain && step > 0 && apart > 0 && step <= GN__CONV_MOST && apart <= GN__CONV_MOST && !d->extra[i] &&
+                b > -GN__CONV_MOST && b < GN__CONV_MOST && a > -GN__CONV_MOST && a < GN__CONV_MOST;
+        fits = fits && x[2 + i] > 0 && x[2 + i] <= GN__CONV_MOST && w[2 + i] > 0 && w[2 + i] <= GN__CONV_MOST;
+        if (!plain || !fits) break;
+        int64_t span = x[2 + i] + b + a - (w[2 + i] - 1) * apart - 1;
+        out[i] = span < 0 ? -1 : span / step + 1;
+        fits = o[2 + i] == out[i];
+    }
+    if (!plain)
+        return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_ARGUMENT,
+                          "deform_conv has strides, dilations, padding and groups, each within 2^30, and no more");
+    int64_t taps = fits ? 2 * w[2] * w[3] : 1, groups = d->groups ? d->groups : 1;
+    *out_groups = o[1] / taps;
+    fits = fits && o[0] == x[0] && *out_groups > 0 && o[1] % taps == 0 && x[1] > 0 && x[1] % *out_groups == 0 &&
+           x[1] % groups == 0 && w[1] == x[1] / groups && w[0] % groups == 0;
+    return fits ? GN_NONE
+                : gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_SHAPE,
+                             "deform_conv takes x (N,C,H,W), w (M,C/groups,KH,KW) and an offset (N,2*G*KH*KW,OH,OW) of "
+                             "the result's sizes");
+}
+
+/* Each tap's own place, all of them points of a grid: windows (N,C*KH*KW,OH*OW), then a product. */
+gn_tensor gn_deform_conv_at(const char *file, int line, gn_tensor x, gn_tensor w, gn_tensor offset, gn_tensor mask,
+                            gn_tensor bias, const gn_conv_desc *desc) {
+    const gn_conv_desc plain = { .groups = 1 }, *d = desc ? desc : &plain;
+    gn_tensor in[3] = { x, w, offset }, bad, place[3];
+    gn__type t[3];
+    int64_t out[2] = { 0, 0 }, G = 1, groups = d->groups ? d->groups : 1;
+    for (int i = 0; i < 3; i++)
+        if (!gn__known_float(GN__AT, "deform_conv", in[i], &t[i], &bad)) return bad;
+    bad = gn__deform_refusal(GN__AT, in, t, d, out, &G);
+    if (bad.ctx) return bad;
+    int64_t N = t[0].shape.dims[0], C = t[0].shape.dims[1], H = t[0].shape.dims[2], W = t[0].shape.dims[3],
+            M = t[1].shape.dims[0], KH = t[1].shape.dims[2], KW = t[1].shape.dims[3], taps = KH * KW,
+            points = out[0] * out[1];
+    gn__grid g = { .size = { H, W }, .n = N * G, .channels = C / G, .points = taps * points, .axes = 2 };
+    g.flat = gn_reshape_at(GN__AT, gn__widened(GN__AT, x), GN_SHAPE(N * G, C / G, H * W));
+    offset = gn_reshape_at(GN__AT, gn__widened(GN__AT, offset), GN_SHAPE(N * G, KH, KW, 2, out[0], out[1]));
+    for (int i = 0; i < 2; i++) {
+        double step = (double)(d->stride[i] ? d->stride[i] : 1), apart = (double)(d->dilation[i] ? d->dilation[i] : 1);
+        gn_dtype wide = gn__wide_dtype(t[0].dtype);
+        gn_tensor base = gn_arange_at(GN__AT, x.ctx, wide, out[i], -(double)d->before[i], step),
+                  tap = gn_arange_at(GN__AT, x.ctx, wide, i ? KW : KH, 0, apart);
+        base = gn_reshape_at(GN__AT, base, i ? GN_SHAPE(1, out[1]) : GN_SHAPE(out[0], 1));
+        base = gn_add_at(GN__AT, base, gn_reshape_at(GN__AT, tap, i ? GN_SHAPE(KW, 1, 1) : GN_SHAPE(KH, 1, 1, 1)));
+        gn_tensor own =
+            gn_reshape_at(GN__AT, gn_slice_at(GN__AT, offset, 3, i, i + 1, 1), GN_SHAPE(N * G, KH, KW, out[0], out[1]));
+        place[i] = g.at[i] = gn_reshape_at(GN__AT, gn_add_at(GN__AT, own, base), GN_SHAPE(N * G, taps * points));
+    }
+    gn_tensor y = gn__grid_between(GN__AT, &g, 0, place);
+    if (mask.ctx)
+        y = gn_mul_at(GN__AT, y, gn_reshape_at(GN__AT, gn__widened(GN__AT, mask), GN_SHAPE(N * G, 1, taps * points)));
+    y = gn_reshape_at(GN__AT, y, GN_SHAPE(N, groups, C / groups * taps, points));
+    y = gn_matmul_at(GN__AT,
+                     gn_reshape_at(GN__AT, gn__widened(GN__AT, w), GN_SHAPE(groups, M / groups, C / groups * taps)), y);
+    y = gn_reshape_at(GN__AT, y, GN_SHAPE(N, M, out[0], out[1]));
+    if (bias.ctx) y = gn_add_at(GN__AT, y, gn_reshape_at(GN__AT, gn__widened(GN__AT, bias), GN_SHAPE(M, 1, 1)));
+    return gn__to_dtype(GN__AT, y, t[0].dtype);
+}
+
+typedef struct gn__roi_axis {
+    gn_tensor low, high, part, inside; /* (R,cells*samples): elements on both sides, the share of the higher one */
+} gn__roi_axis;
+
+/* Places of the samples along an axis of `size` elements; columns `from` and from + 2 of rois are a region's ends. */
+static gn__roi_axis gn__roi_places(const char *file, int line, gn_tensor rois, int from, int64_t cells, int64_t size,
+                                   const gn_roi_align_desc *d, gn_dtype wide) {
+    gn__roi_axis r;
+    int64_t n = cells * d->samples;
+    double shift = d->half_pixel ? -0.5 : 0, each = 1 / (double)n, most = (double)(size - 1);
+    gn_tensor ends[2];
+    for (int i = 0; i < 2; i++) {
+        gn_tensor end = gn_slice_at(GN__AT, rois, 1, from + 2 * i, from + 2 * i + 1, 1);
+        ends[i] = gn_add_c_at(GN__AT, gn_mul_c_at(GN__AT, end, d->scale), shift);
+    }
+    gn_tensor length = gn_sub_at(GN__AT, ends[1], ends[0]);
+    if (!d->half_pixel) length = gn_maximum_at(GN__AT, length, gn_like_at(GN__AT, length, 1));
+    gn_tensor step = gn_arange_at(GN__AT, rois.ctx, wide, n, each / 2, each),
+              at = gn_add_at(GN__AT, ends[0], gn_mul_at(GN__AT, length, step));
+    r.inside = gn_logical_and_at(GN__AT, gn_ge_c_at(GN__AT, at, -1), gn_le_c_at(GN__AT, at, (double)size));
+    at = gn_clamp_at(GN__AT, at, 0, most);
+    gn_tensor low = gn_floor_at(GN__AT, at), high = gn_clamp_at(GN__AT, gn_add_c_at(GN__AT, low, 1), 0, most);
+    r.part = gn_sub_at(GN__AT, at, low);
+    r.low = gn_cast_at(GN__AT, low, GN_I64);
+    r.high = gn_cast_at(GN__AT, high, GN_I64);
+    return r;
+}
+
+/* Rows of the images' elements (N*H*W,C), four a sample, by how near they are: (R,height,samples,width,samples,C). */
+static gn_tensor gn__roi_samples(const char *file, int line, gn_tensor rows, gn_tensor base, const gn__roi_axis axis[2],
+                                 const gn_shape *shape, int64_t width, bool largest) {
+    int64_t R = shape->dims[0], n[2] = { shape->dims[1] * shape->dims[2], shape->dims[3] * shape->dims[4] };
+    gn_shape side[2] = { GN_SHAPE(R, n[0], 1), GN_SHAPE(R, 1, n[1]) };
+    gn_tensor y = GN_NONE, inside = gn_logical_and_at(GN__AT, gn_reshape_at(GN__AT, axis[0].inside, side[0]),
+                                                      gn_reshape_at(GN__AT, axis[1].inside, side[1]));
+    for (int k = 0; k < 4; k++) {
+        gn_tensor id = base, weight = GN_NONE;
+        for (int i = 0; i < 2; i++) {
+            bool high = k >> (1 - i) & 1;
+            gn_tensor part = gn_reshape_at(GN__AT, axis[i].part, side[i]),
+                      at = gn_reshape_at(GN__AT, high ? axis[i].high : axis[i].low, side[i]);
+            if (!high) part = gn_sub_at(GN__AT, gn_like_at(GN__AT, part, 1), part);
+            weight = i ? gn_mul_at(GN__AT, weight, part) : part;
+            id = gn_add_at(GN__AT, id, i ? at : gn_mul_at(GN__AT, at, gn_like_at(GN__AT, at, (double)width)));
+        }
+        weight = gn_where_at(GN__AT, inside, weight, gn_like_at(GN__AT, weight, 0));
+        gn_tensor got = gn_mul_at(GN__AT, gn_embedding_at(GN__AT, rows, id), gn_unsqueeze_at(GN__AT, weight, 3));
+        y = !k ? got : largest ? gn_maximum_at(GN__AT, y, got) : gn_add_at(GN__AT, y, got);
+    }
+    return gn_reshape_at(GN__AT, y, *shape);
+}
+
+static gn_tensor gn__roi_refusal(const char *file, int line, const gn_tensor in[3], const gn__type t[3],
+                                 const gn_roi_align_desc *d) {
+    const gn_shape *x = &t[0].shape, *r = &t[1].shape, *w = &t[2].shape;
+    if (x->rank != 4 || r->rank != 2 || w->rank != 1)
+        return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_RANK,
+                          "roi_align takes x (N,C,H,W), regions (R,4) and the images (R) that they are of");
+    if (t[1].dtype != t[0].dtype || !(GN__BIT(t[2].dtype) & GN__INDEX))
+        return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_DTYPE,
+                          "roi_align takes regions of x's dtype and i32 or i64 for their images");
+    if (r->dims[1] != 4 || r->dims[0] != w->dims[0] || x->dims[2] < 1 || x->dims[3] < 1)
+        return gn__refuse(
+            GN__AT, in[0].ctx, in, 3, GN_BAD_SHAPE,
+            "roi_align takes x (N,C,H,W) with elements, regions (R,4) and the images (R) that they are of");
+    if (d->height < 1 || d->height > 65536 || d->width < 1 || d->width > 65536 || d->samples < 1 || d->samples > 64)
+        return gn__refuse(GN__AT, in[0].ctx, in, 3, GN_BAD_ARGUMENT,
+                          "roi_align: %lld by %lld cells of %lld samples each way: 1 to 65536, of 1 to 64",
+                          (long long)d->height, (long long)d->width, (long long)d->samples);
+    return GN_NONE;
+}
+
+gn_tensor gn_roi_align_at(const char *file, int line, gn_tensor x, gn_tensor rois, gn_tensor which,
+                          const gn_roi_align_desc *desc) {
+    const gn_tensor in[3] = { x, rois, which };
+    gn_roi_align_desc d = desc ? *desc : (gn_roi_align_desc){ 0 };
+    gn__type t[3];
+    gn_tensor bad;
+    if (!gn__known_float(GN__AT, "roi_align", x, &t[0], &bad) ||
+        !gn__known_float(GN__AT, "roi_align", rois, &t[1], &bad) || !gn__known(GN__AT, "roi_align", which, &t[2], &bad))
+        return bad;
+    if (!d.height) d.height = 1;
+    if (!d.width) d.width = 1;
+    if (!d.samples) d.samples = 2;
+    if (d.scale == 0) d.scale = 1;
+    bad = gn__roi_refusal(GN__AT, in, t, &d);
+    if (bad.ctx) return bad;
+    int64_t N = t[0].shape.dims[0], C = t[0].shape.dims[1], H = t[0].shape.dims[2], W = t[0].shape.dims[3],
+            R = t[1].shape.dims[0];
+    gn_dtype wide = gn__wide_dtype(t[0].dtype);
+    gn_tensor rows = gn_permute_at(GN__AT, gn__widened(GN__AT, x), GN_AXES(0, 2, 3, 1)), base;
+    rows = gn_reshape_at(GN__AT, rows, GN_SHAPE(N * H * W, C));
+    rois = gn__widened(GN__AT, rois);
+    base = gn_reshape_at(GN__AT, gn__to_dtype(GN__AT, which, GN_I64), GN_SHAPE(R, 1, 1));
+    base = gn_mul_at(GN__AT, base, gn_like_at(GN__AT, base, (double)(H * W)));
+    const gn__roi_axis axis[2] = { gn__roi_places(GN__AT, rois, 1, d.height, H, &d, wide),
+                                   gn__roi_places(GN__AT, rois, 0, d.width, W, &d, wide) };
+    gn_shape shape = GN_SHAPE(R, d.height, d.samples, d.width, d.samples, C);
+    gn_tensor y = gn__roi_samples(GN__AT, rows, base, axis, &shape, W, d.largest);
+    y = d.largest ? gn_max_at(GN__AT, y, GN_AXES(2, 4), false) : gn_mean_at(GN__AT, y, GN_AXES(2, 4), false);
+    return gn__to_dtype(GN__AT, gn_permute_at(GN__AT, y, GN_AXES(0, 3, 1, 2)), t[0].dtype);
+}
+
+gn_tensor gn_non_max_suppression_at(const char *file, int line, gn_tensor boxes, gn_tensor scores, int64_t bound,
+                                    double overlap, double least, bool centred) {
+    const gn_tensor both[2] = { boxes, scores };
+    gn__type t[2];
+    gn_tensor bad;
+    for (int i = 0; i < 2; i++)
+        if (!gn__known_float(GN__AT, "non_max_suppression", both[i], &t[i], &bad)) return bad;
+    const int64_t *b = t[0].shape.dims, *s = t[1].shape.dims;
+    if (t[0].shape.rank != 3 || t[1].shape.rank != 3)
+        return gn__refuse(GN__AT, GN__OF_BOTH(boxes, scores), GN_BAD_RANK,
+                          "non_max_suppression takes boxes (B,N,4) and scores (B,C,N)");
+    if (b[2] != 4 || b[0] != s[0] || b[1] != s[2] || bound < 0)
+        return gn__refuse(GN__AT, GN__OF_BOTH(boxes, scores), GN_BAD_SHAPE,
+                          "non_max_suppression takes boxes (B,N,4), scores (B,C,N) and a bound that is not below 0");
+    gn_tensor order = gn_argsort_at(GN__AT, scores, 2, true), best = gn_gather_at(GN__AT, scores, 2, order);
+    order = gn_where_at(GN__AT, gn_gt_c_at(GN__AT, best, least), order, gn_like_at(GN__AT, order, -1));
+    gn_tensor in[2] = { boxes, order };
+    int64_t attrs[3] = { bound, gn__f64_word(overlap), centred };
+    return gn__op(GN__AT, GN_OP_SUPPRESS, in, 2, -1, attrs, 3);
+}
+
+/* First elements are counted in their order. */
+gn_tensor gn_connected_components_at(const char *file, int line, gn_tensor a, int axes, bool corners) {
+    gn__type t;
+    gn_tensor bad;
+    int64_t attrs[2] = { axes, corners };
+    if (!gn__known(GN__AT, "connected_components", a, &t, &bad)) return bad;
+    gn_tensor root = gn__op(GN__AT, GN_OP_COMPONENTS, &a, 1, -1, attrs, 2);
+    if (axes < 1 || axes > 3 || t.shape.rank < axes) return root;
+    int64_t n = 1, lead = 1;
+    for (int i = 0; i < t.shape.rank; i++) *(i < t.shape.rank - axes ? &lead : &n) *= t.shape.dims[i];
+    root = gn_reshape_at(GN__AT, root, GN_SHAPE(lead, n));
+    gn_tensor at = gn_arange_i64_at(GN__AT, a.ctx, GN_I64, n, 0, 1), none = gn_like_at(GN__AT, root, 0),
+              number = gn_cumsum_at(GN__AT, gn_eq_at(GN__AT, root, at), 1);
+    number = gn_gather_at(GN__AT, number, 1, gn_maximum_at(GN__AT, root, none));
+    return gn_reshape_at(GN__AT, gn_where_at(GN__AT, gn_lt_at(GN__AT, root, none), none, number), t.shape);
 }
 
 gn_tensor gn_affine_grid_at(const char *file, int line, gn_tensor theta, gn_shape sizes, bool corners) {

@@ -1749,11 +1749,25 @@ enum { PARAMS_MAX = 400 };
 /* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
 /* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group
    that this step ends. */
+/* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
+   embedding; made, 1 + the group of rows before it, and given, which of its steps. */
 typedef struct fusion {
-    uint32_t norm, product, loop, best, append[2], rows;
+    uint32_t product, loop, best, append[2], rows, vectors, turn[2], made[2], given[2];
     struct attention_form *written;
     bool inside;
 } fusion;
+
+/* Products of one row of numbers, with what follows each: one kernel. product: one, or two of equal shape whose columns
+   meet in the loop. All but `n` and `given` are 1 + a step or a group, 0: none. norm: the layernorm of the row; rows,
+   given: the group that gives the row, and which of its steps. */
+enum { VECTOR_PARTS = 8 };
+typedef struct vector_part {
+    uint32_t product[2], loop, best;
+} vector_part;
+typedef struct vector_group {
+    uint32_t n, norm, rows, given;
+    vector_part parts[VECTOR_PARTS];
+} vector_group;
 
 typedef struct row_group row_group;
 
@@ -1767,6 +1781,9 @@ typedef struct emit {
     fusion *fusions;   /* per step */
     row_group *groups; /* steps that run as one kernel over rows */
     size_t n_groups, cap_groups;
+    vector_group *vectors;
+    size_t n_vectors, cap_vectors;
+    uint32_t *runs; /* per step, while they are fused: the step in whose kernel it runs */
     bool *inlined;  /* per node: an embedding that the loop which reads it looks up by itself */
     uint32_t fused; /* steps without a kernel of their own */
     launch *launches;
@@ -2542,6 +2559,7 @@ typedef struct row_kernel {
     int tx, ty, lanes;
     bool small, keeps;    /* keeps: what is read stays in registers */
     bool held[ROW_STEPS]; /* the value stands in registers of an input */
+    uint32_t given;       /* 1 + the step whose rows another kernel takes from its shared memory, 0: none */
 } row_kernel;
 
 static bool row_norm(const emit *e, uint32_t node) { return node_is(e, node, GN_OP_LAYERNORM); }
@@ -3201,18 +3219,24 @@ static void put_row_together(row_kernel *k, uint32_t m, int phase) {
             m, c, (long long)k->g->n, c, (unsigned long long)attrs_of(k->e, node)[0]);
 }
 
-static bool row_stores_at(const row_step *s, uint32_t level) { return s->full && s->stored && s->level == level; }
+static bool row_stores_at(const row_kernel *k, uint32_t m, uint32_t level) {
+    const row_step *s = &k->g->steps[m];
+    return s->full && (s->stored || k->given == m + 1) && s->level == level;
+}
 
 static void put_row_stores(row_kernel *k, uint32_t level) {
     text *b = &k->e->body;
     gn_view reduced = dims_of(&k->g->shape, k->g->axes, true);
     gn_view along = gn_view_collapse(&reduced);
     for (uint32_t m = 0; m < k->g->n_steps; m++) {
-        if (!row_stores_at(&k->g->steps[m], level)) continue;
+        if (!row_stores_at(k, m, level)) continue;
         bool wide = k->vector > 1 && along.rank == 1 && along.strides[0] == 1;
-        put(b,
-            wide ? "      if (live) vstore<%lld>(u%u + " : "      if (live) UNROLL for (int v = 0; v < %lld; v++) u%u[",
-            (long long)k->vector, m);
+        if (k->given == m + 1)
+            put(b, "      if (live) UNROLL for (int v = 0; v < %lld; v++) to[(row - first) * %lld + r + v] = y%u[v];\n",
+                (long long)k->vector, (long long)k->g->n, m);
+        if (k->given == m + 1 && !k->g->steps[m].stored) continue;
+        put(b, wide ? "      if (%s) vstore<%lld>(u%u + " : "      if (%s) UNROLL for (int v = 0; v < %lld; v++) u%u[",
+            k->given ? "stores" : "live", (long long)k->vector, m);
         put_offset(b, &along, wide || k->vector == 1 ? "r" : "r + v", k->small);
         put(b, wide ? ", y%u);\n" : "] = y%u[v];\n", m);
     }
@@ -3266,11 +3290,11 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
                 phase ? 'z' : 'q', m, k->lanes, k->lanes, phase ? 'z' : 'q', m);
             row_need_input(k, m, steps, loads);
         }
-        if (row_stores_at(&g->steps[m], level)) row_need(k, m, steps, loads);
+        if (row_stores_at(k, m, level)) row_need(k, m, steps, loads);
     }
     row_loop_begins(k, loads);
     for (uint32_t m = 0; m < g->n_steps; m++)
-        if (row_stores_at(&g->steps[m], level))
+        if (row_stores_at(k, m, level))
             put(b, "      %s y%u[%lld];\n", types[view_of(k->e, g->steps[m].step->node)->dtype].name, m,
                 (long long)k->vector);
     for (uint32_t m = 0; m < g->n_steps; m++)
@@ -3286,7 +3310,7 @@ static void put_row_pass(row_kernel *k, uint32_t level) {
     }
     for (uint32_t m = 0; m < g->n_steps; m++) {
         if (row_phase(k, m, level) >= 0) put_row_accumulate(k, m, row_phase(k, m, level));
-        if (row_stores_at(&g->steps[m], level)) put(b, "      put(y%u[v], %s);\n", m, k->values[m]);
+        if (row_stores_at(k, m, level)) put(b, "      put(y%u[v], %s);\n", m, k->values[m]);
     }
     put(b, "      }\n");
     for (uint32_t m = 0; m < g->n_steps; m++) {
@@ -3333,6 +3357,76 @@ static void put_row_pointers(row_kernel *k) {
     put(b, "  }\n");
 }
 
+/* All walks over row `row`, and what they store. */
+static void put_row_walks(row_kernel *k) {
+    const row_group *g = k->g;
+    put_row_pointers(k);
+    for (uint32_t level = 0; level <= row_levels(g); level++) put_row_pass(k, level);
+    bool any = false;
+    for (uint32_t m = 0; m < g->n_steps; m++) any = any || (g->steps[m].stored && !g->steps[m].full);
+    if (any) put(&k->e->body, k->given ? "  if (stores && ty == 0) {\n" : "  if (live && ty == 0) {\n");
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
+    if (any) put(&k->e->body, "  }\n");
+}
+
+/* What the group reads and stores, as pointers of the kernel with `prefix` before their names; members: of a struct;
+   given: their values. */
+static void put_row_params(row_kernel *k, const char *prefix, text *members, text *given) {
+    emit *e = k->e;
+    char name[32];
+    for (uint32_t i = 0; i < k->n_loads; i++) {
+        const char *type = types[k->loads[i].dtype].name;
+        snprintf(name, sizeof name, "%sa%u", prefix, i);
+        emit_pointer(e, type, true, name, (param){ PARAM_NODE, k->loads[i].base, k->loads[i].offset });
+        put(members, "  const %s *a%u;\n", type, i);
+        put(given, "%s, ", name);
+    }
+    for (uint32_t m = 0; m < k->g->n_steps; m++) {
+        if (!k->g->steps[m].stored) continue;
+        uint32_t node = k->g->steps[m].step->node;
+        const char *type = types[view_of(e, node)->dtype].name;
+        snprintf(name, sizeof name, "%so%u", prefix, m);
+        emit_node(e, node, type, false, name);
+        put(members, "  %s *o%u;\n", type, m);
+        put(given, "%s, ", name);
+    }
+}
+
+/* The struct `@_<prefix>`, whose run(to, first, count, own) computes so many rows of the group by all threads of a
+   block: those of step `given` go to `to`, in shared memory; own: this block stores what else is asked for. Its
+   members' values stand behind those in `values`. */
+static void put_rows_within(emit *e, const row_group *g, uint32_t given, const char *prefix, text *values) {
+    row_kernel *k = (row_kernel *)alloc_zero(sizeof *k);
+    text members = { 0 }, before = e->body;
+    if (k) {
+        *k = (row_kernel){ .e = e, .g = g, .given = given + 1, .l = (loop *)alloc_zero(sizeof *k->l) };
+        if (k->l && row_loads(k)) {
+            row_threads(k);
+            put_row_params(k, prefix, &members, values);
+            e->body = (text){ 0 };
+            put(&e->body,
+                "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  for (int from_row = 0; from_row < count; "
+                "from_row += %d) {\n  const int of_row = from_row + threadIdx.x / %d;\n  const bool live = of_row < "
+                "count, stores = live && own;\n  const i64 row = first + (live ? of_row : 0);\n  const I o = "
+                "(I)row;\n  (void)stores;\n",
+                k->small ? "int" : "i64", k->ty, k->tx, k->ty);
+            put_row_walks(k);
+            put(&e->types,
+                "struct @_%s {\n%s  M void run(%s *to, i64 first, int count, bool own) const {\n%s  }\n  }\n};\n",
+                prefix, members.s ? members.s : "", types[view_of(e, g->steps[given].step->node)->dtype].name,
+                e->body.s ? e->body.s : "");
+            if (e->body.failed) e->failed = true;
+            text_free(&e->body);
+            e->body = before;
+        } else e->failed = true;
+        gn_free(k->l);
+    } else e->failed = true;
+    gn_free(k);
+    e->failed = e->failed || members.failed;
+    text_free(&members);
+}
+
 static void emit_row_passes(row_kernel *k, const char *label) {
     emit *e = k->e;
     const row_group *g = k->g;
@@ -3354,14 +3448,7 @@ static void emit_row_passes(row_kernel *k, const char *label) {
         "  typedef %s I;\n  const int ty = threadIdx.x %% %d;\n  const i64 row = (i64)blockIdx.x * %d + threadIdx.x / "
         "%d;\n  const bool live = row < %lldll;\n  const I o = live ? (I)row : 0;\n",
         k->small ? "int" : "i64", k->ty, k->tx, k->ty, (long long)g->rows);
-    put_row_pointers(k);
-    for (uint32_t level = 0; level <= row_levels(g); level++) put_row_pass(k, level);
-    bool any = false;
-    for (uint32_t m = 0; m < g->n_steps; m++) any = any || (g->steps[m].stored && !g->steps[m].full);
-    if (any) put(&e->body, "  if (live && ty == 0) {\n");
-    for (uint32_t m = 0; m < g->n_steps; m++)
-        if (g->steps[m].stored && !g->steps[m].full) put_row_store(k, m, "o");
-    if (any) put(&e->body, "  }\n");
+    put_row_walks(k);
     /* of 16 bits much work stands behind each byte: three blocks hide each other's waits */
     if (k->keeps && row_largest(k) == 2) e->bounds = "__launch_bounds__(256, 3)";
     emit_launch(e, label, (uint64_t)blocks_for(g->rows, k->tx), 1, 256);
@@ -6784,6 +6871,254 @@ static void emit_nonzero(emit *e, uint32_t node) {
         "(blockIdx.x == %lldu) for (i64 i = found * %d + threadIdx.x; i < %lldll; i += 256) o[i] = -1;\n",
         (long long)(blocks - 1), in->rank, (long long)(bound * in->rank));
     emit_launch(e, "nonzero", (uint64_t)blocks, 1, 256);
+}
+
+/* ---- small matrices, grids, boxes ---- */
+
+static const char solve_text[] =
+    "// Of a block: m (N,W) holds a matrix and beside it what it is solved for. Statements as of the CPU's, so that "
+    "both "
+    "round alike. False: singular or, a Cholesky (root), not positive definite.\n"
+    "D bool solve_eliminate(double *m, int N, int W, bool root, double &det) {\n"
+    "  const int t = threadIdx.x, x = t & 31, y = t >> 5;\n"
+    "  det = 1;\n"
+    "  for (int p = 0; p < N; p++) {\n"
+    "    if (!root) {\n"
+    "      best_of<double, false> b;\n"
+    "      b.init();\n"
+    "      for (int i = p + t; i < N; i += 256) b.take(gn_abs(m[i * W + p]), i);\n"
+    "      b = together<256>(b);\n"
+    "      const int q = (int)b.at;\n"
+    "      if (q != p) {\n"
+    "        det = -det;\n"
+    "        for (int k = p + t; k < W; k += 256) { const double v = m[p * W + k]; m[p * W + k] = m[q * W + k]; "
+    "m[q * W + k] = v; }\n"
+    "        __syncthreads();\n"
+    "      }\n"
+    "    }\n"
+    "    double d = m[p * W + p];\n"
+    "    det = det * d;\n"
+    "    if (root ? !(d > 0) : d == 0) return false;\n"
+    "    if (root) d = gn_sqrt(d);\n"
+    "    __syncthreads();\n"
+    "    if (root && t == 0) m[p * W + p] = d;\n"
+    "    for (int i = p + 1 + t; i < N; i += 256) {\n"
+    "      const double v = m[i * W + p] / d;\n"
+    "      m[i * W + p] = v;\n"
+    "      if (root) m[p * W + i] = v;\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "    for (int i = p + 1 + y; i < N; i += 8) {\n"
+    "      const double f = m[i * W + p];\n"
+    "      for (int k = p + 1 + x; k < (root ? i + 1 : W); k += 32) m[i * W + k] -= f * m[p * W + k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "  return true;\n"
+    "}\n"
+    "D void solve_substitute(double *m, int N, int W, bool upper, bool ones) {\n"
+    "  const int K = W - N;\n"
+    "  for (int s = 0; s < N; s++) {\n"
+    "    const int p = upper ? N - 1 - s : s, first = upper ? 0 : p + 1, all = (upper ? p : N - first) * K;\n"
+    "    for (int k = N + threadIdx.x; k < W && !ones; k += 256) m[p * W + k] /= m[p * W + p];\n"
+    "    __syncthreads();\n"
+    "    for (int j = threadIdx.x; j < all; j += 256) {\n"
+    "      const int i = first + j / K, k = N + j % K;\n"
+    "      m[i * W + k] -= m[i * W + p] * m[p * W + k];\n"
+    "    }\n"
+    "    __syncthreads();\n"
+    "  }\n"
+    "}\n"
+    "// Element i of a grid (…,G1,G2), joined with those of its equal neighbours before it: the larger of two roots "
+    "comes below the smaller. P: T, G1, G2, CORNERS, place(element)\n"
+    "D u32 component_of(volatile u32 *root, u32 i) { while (root[i] != i) i = root[i]; return i; }\n"
+    "template <class P> M void components_join(const typename P::T *a, u64 first, u32 *root, int i) {\n"
+    "  const int z = i / (P::G1 * P::G2), y = i / P::G2 % P::G1, x = i % P::G2;\n"
+    "  for (int k = 0; k < 13; k++) {\n"
+    "    const int c = k / 9 - 1, b = k / 3 % 3 - 1, d = k % 3 - 1;\n"
+    "    if (!P::CORNERS && c * c + b * b + d * d != 1) continue;\n"
+    "    if (z + c < 0 || y + b < 0 || y + b >= P::G1 || x + d < 0 || x + d >= P::G2) continue;\n"
+    "    const int to = i + (c * P::G1 + b) * P::G2 + d;\n"
+    "    if (get(a[P::place(first + i)]) != get(a[P::place(first + to)])) continue;\n"
+    "    u32 high = i, low = to;\n"
+    "    for (;;) {\n"
+    "      high = component_of(root, high);\n"
+    "      low = component_of(root, low);\n"
+    "      if (high == low) break;\n"
+    "      if (high < low) { const u32 v = high; high = low; low = v; }\n"
+    "      if (atomicCAS(root + high, high, low) == high) break;\n"
+    "    }\n"
+    "  }\n"
+    "}\n"
+    "// Ends along both axes and the area of a box, and whether two share more than `most`.\n"
+    "struct box { double e[5]; };\n"
+    "template <class T> M box box_of(const T *p, i64 stride, bool centred) {\n"
+    "  box r;\n"
+    "  for (int a = 0; a < 2; a++) {\n"
+    "    const double x = get(p[a * stride]), y = get(p[(a + 2) * stride]);\n"
+    "    const double u = centred ? x - y / 2 : x, v = centred ? x + y / 2 : y;\n"
+    "    r.e[2 * a] = u < v ? u : v;\n"
+    "    r.e[2 * a + 1] = u < v ? v : u;\n"
+    "  }\n"
+    "  r.e[4] = (r.e[1] - r.e[0]) * (r.e[3] - r.e[2]);\n"
+    "  return r;\n"
+    "}\n"
+    "D bool box_hits(const box &a, const box &b, double most) {\n"
+    "  const double h = (a.e[1] < b.e[1] ? a.e[1] : b.e[1]) - (a.e[0] > b.e[0] ? a.e[0] : b.e[0]), w = (a.e[3] < "
+    "b.e[3] ? a.e[3] : b.e[3]) - (a.e[2] > b.e[2] ? a.e[2] : b.e[2]);\n"
+    "  const double both = h > 0 && w > 0 ? h * w : 0, all = a.e[4] + b.e[4] - both;\n"
+    "  return all > 0 && both / all > most;\n"
+    "}\n";
+
+/* Loads the matrices of `v` to columns `at` and on of m. */
+static void put_solve_load(emit *e, const gn_view *v, const char *name, int64_t at, int64_t pitch) {
+    gn_view lead = *v;
+    lead.rank -= 2;
+    gn_view c = gn_view_collapse(&lead);
+    int64_t n = v->dims[lead.rank] * v->dims[lead.rank + 1], columns = v->dims[lead.rank + 1];
+    if (!n) return;
+    put(&e->body, "    for (int i = threadIdx.x; i < %lld; i += 256) m[i / %lld * %lld + %lld + i %% %lld] = get(%s[",
+        (long long)n, (long long)columns, (long long)pitch, (long long)at, (long long)columns, name);
+    put_offset(&e->body, &c, "at", false);
+    put(&e->body, " + i / %lld * %lldll + i %% %lld * %lldll]);\n", (long long)columns,
+        (long long)v->strides[lead.rank], (long long)columns, (long long)v->strides[lead.rank + 1]);
+}
+
+/* A block a matrix at a time, in its shared memory where it fits. */
+static void emit_solve(emit *e, uint32_t node) {
+    enum { SHARED = 40 << 10, SCRATCH = 256 << 20, BLOCKS = 528 };
+    const gn_view *a = view_of(e, input(e, node, 0)), *out = view_of(e, node);
+    int64_t kind = attrs_of(e, node)[0], bits = attrs_of(e, node)[1], N = a->dims[a->rank - 1], K = 0;
+    bool two = kind == GN__SOLVE_GENERAL || kind == GN__SOLVE_TRIANGULAR, root = kind == GN__SOLVE_CHOLESKY;
+    gn_view lead = *a;
+    lead.rank -= 2;
+    if (!gn_view_count(out)) {
+        emit_nothing(e);
+        return;
+    }
+    if (two) {
+        const gn_view *b = view_of(e, input(e, node, 1));
+        K = b->dims[b->rank - 1];
+    }
+    int64_t W = N + K, batch = gn_view_count(&lead), bytes = N * W * 8, blocks = batch;
+    bool shared = bytes <= SHARED;
+    const char *type = types[out->dtype].name;
+    if (shared && blocks > 1 << 20) blocks = 1 << 20;
+    if (!shared && blocks > BLOCKS) blocks = BLOCKS;
+    if (!shared && blocks * bytes > SCRATCH) blocks = SCRATCH / bytes > 1 ? SCRATCH / bytes : 1;
+    if (!shared && (size_t)(blocks * bytes) > e->scratch) e->scratch = (size_t)(blocks * bytes);
+    emit_node(e, input(e, node, 0), types[a->dtype].name, true, "a");
+    if (two) emit_node(e, input(e, node, 1), type, true, "b");
+    emit_node(e, node, type, false, "o");
+    if (shared) put(&e->body, "  __shared__ double m[%lld];\n", (long long)(bytes / 8 + 1));
+    else {
+        emit_pointer(e, "double", false, "all", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body, "  double *m = all + (i64)blockIdx.x * %lldll;\n", (long long)(N * W));
+    }
+    put(&e->body, "  for (i64 at = blockIdx.x; at < %lldll; at += gridDim.x) {\n    __syncthreads();\n",
+        (long long)batch);
+    put_solve_load(e, a, "a", 0, W);
+    if (two) put_solve_load(e, view_of(e, input(e, node, 1)), "b", N, W);
+    put(&e->body, "    __syncthreads();\n    double det = 1;\n    bool ok = true;\n");
+    if (kind != GN__SOLVE_TRIANGULAR)
+        put(&e->body, "    ok = solve_eliminate(m, %lld, %lld, %d, det);\n", (long long)N, (long long)W, root);
+    if (two)
+        put(&e->body, "    if (ok) solve_substitute(m, %lld, %lld, %d, %d);\n", (long long)N, (long long)W,
+            kind == GN__SOLVE_GENERAL || (bits & 1), (bits & 2) != 0);
+    if (kind == GN__SOLVE_DET)
+        put(&e->body, "    if (threadIdx.x == 0) { %s v; put(v, cast_to<%s>::of(det)); o[at] = v; }\n  }\n", type,
+            type);
+    else
+        put(&e->body,
+            "    for (int i = threadIdx.x; i < %lld; i += 256) {\n      const int r = i / %lld, k = i %% %lld;\n      "
+            "const double x = !ok ? gn_f64(0x7ff8000000000000ull) : %sm[r * %lld + %lld + k];\n      %s v;\n      "
+            "put(v, cast_to<%s>::of(x));\n      o[at * %lldll + i] = v;\n    }\n  }\n",
+            (long long)(N * (two ? K : N)), (long long)(two ? K : N), (long long)(two ? K : N),
+            root ? "k > r ? 0.0 : " : "", (long long)W, (long long)(two ? N : 0), type, type,
+            (long long)(N * (two ? K : N)));
+    emit_launch(e, root ? "cholesky" : kind == GN__SOLVE_DET ? "det" : "solve", (uint64_t)blocks, 1, 256);
+}
+
+/* Every element its own component, all joined with their neighbours, then each looks up its root. */
+static void emit_components(emit *e, uint32_t node) {
+    static const char *const labels[3] = { "components_begin", "components_join", "components" };
+    uint32_t x = input(e, node, 0);
+    const gn_view *in = view_of(e, x);
+    gn_view c = gn_view_collapse(in);
+    int64_t axes = attrs_of(e, node)[0], all = gn_view_count(in), size[3] = { 1, 1, 1 }, n = 1;
+    if (!all) {
+        emit_nothing(e);
+        return;
+    }
+    for (int i = 0; i < axes; i++) n *= size[2 - i] = in->dims[in->rank - 1 - i];
+    int64_t blocks = blocks_for(all, 256) > 1 << 20 ? 1 << 20 : blocks_for(all, 256);
+    if (gn_size_mul((size_t)all, 4) > e->scratch) e->scratch = (size_t)all * 4;
+    for (int pass = 0; pass < 3; pass++) {
+        if (pass == 1) {
+            put(&e->types,
+                "struct @_p { typedef %s T; enum { G1 = %lld, G2 = %lld, CORNERS = %lld };\n  static M i64 place(u64 "
+                "g) { "
+                "return ",
+                types[in->dtype].name, (long long)size[1], (long long)size[2], (long long)attrs_of(e, node)[1]);
+            put_offset(&e->types, &c, "g", false);
+            put(&e->types, "; }\n};\n");
+        }
+        e->rereads = true;
+        if (pass < 2) emit_node(e, x, types[in->dtype].name, true, "a");
+        if (pass == 2) emit_node(e, node, "i64", false, "o");
+        emit_pointer(e, "u32", false, "all", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
+        put(&e->body,
+            "  for (u64 g = (u64)blockIdx.x * 256 + threadIdx.x; g < %lldull; g += (u64)gridDim.x * 256) {\n    const "
+            "u64 "
+            "grid = g / %lldull;\n    const u32 i = (u32)(g %% %lldull);\n    u32 *root = all + grid * %lldull;\n",
+            (long long)all, (long long)n, (long long)n, (long long)n);
+        if (pass == 0) {
+            put(&e->body, "    root[i] = get(a[");
+            put_offset(&e->body, &c, "g", is_small(&c));
+            put(&e->body, "]) != 0 ? i : 0xffffffffu;\n  }\n");
+        } else if (pass == 1)
+            put(&e->body,
+                "    if (root[i] != 0xffffffffu) components_join<@_p>(a, grid * %lldull, root, (int)i);\n  }\n",
+                (long long)n);
+        else put(&e->body, "    o[g] = root[i] == 0xffffffffu ? -1 : (i64)component_of(root, i);\n  }\n");
+        emit_launch(e, labels[pass], (uint64_t)blocks, 1, 256);
+    }
+}
+
+/* A block a class: one box after the other in their order, against all that are kept by now at once. */
+static void emit_suppress(emit *e, uint32_t node) {
+    uint32_t boxes = input(e, node, 0), orders = input(e, node, 1);
+    const gn_view *b = view_of(e, boxes), *r = view_of(e, orders), *out = view_of(e, node);
+    const int64_t *attrs = attrs_of(e, node);
+    if (!gn_view_count(out)) {
+        emit_nothing(e);
+        return;
+    }
+    e->rereads = true;
+    emit_node(e, boxes, types[b->dtype].name, true, "b");
+    emit_node(e, orders, types[r->dtype].name, true, "r");
+    emit_node(e, node, "i64", false, "o");
+    emit_faults(e, node);
+    put(&e->body,
+        "  const i64 image = blockIdx.x / %lld, kind = blockIdx.x %% %lld;\n  b += image * %lldll;\n  r += image * "
+        "%lldll + kind * %lldll;\n  o += (i64)blockIdx.x * %lldll;\n  i64 n = 0;\n  for (i64 i = 0; i < %lldll && n < "
+        "%lldll; i++) {\n    const i64 at = r[i * %lldll];\n",
+        (long long)out->dims[1], (long long)out->dims[1], (long long)b->strides[0], (long long)r->strides[0],
+        (long long)r->strides[1], (long long)attrs[0], (long long)r->dims[2], (long long)attrs[0],
+        (long long)r->strides[2]);
+    put(&e->body,
+        "    if (at < -1 || at >= %lldll) { if (threadIdx.x == 0) fault(err, OUT_OF_RANGE, node, at, %lldll); "
+        "continue; "
+        "}\n    if (at < 0) continue;\n    const box x = box_of(b + at * %lldll, %lldll, %d);\n    int hit = 0;\n    "
+        "for "
+        "(i64 k = threadIdx.x; k < n && !hit; k += 256) hit = box_hits(box_of(b + o[k] * %lldll, %lldll, %d), x, "
+        "gn_f64(0x%llxull));\n    if (__syncthreads_or(hit)) continue;\n    if (threadIdx.x == 0) o[n] = at;\n    "
+        "n++;\n  "
+        "  __syncthreads();\n  }\n  for (i64 k = n + threadIdx.x; k < %lldll; k += 256) o[k] = -1;\n",
+        (long long)b->dims[1], (long long)b->dims[1], (long long)b->strides[1], (long long)b->strides[2], attrs[2] != 0,
+        (long long)b->strides[1], (long long)b->strides[2], attrs[2] != 0, (unsigned long long)attrs[1],
+        (long long)attrs[0]);
+    emit_launch(e, "suppress", (uint64_t)(out->dims[0] * out->dims[1]), 1, 256);
 }
 
 /* ---- rows by the weights of their experts ---- */
@@ -10707,6 +11042,11 @@ static const char one_text[] =
     "  static M int k(int i, int place, int first) { return i / G * P::LANES + (REGULAR ? first + i % G * EACH : "
     "lane_k<P::LANES, V>(i % G * ROWS + place)); }\n"
     "};\n"
+    "// Which matrix a block multiplies by: of P::MATS of one shape the first two, their columns and the stride of "
+    "their "
+    "rows or columns; block: of `blocks` that do so\n"
+    "template <class T> struct vector_of { const T *b[2]; int n; i64 stride; int block, blocks; };\n"
+    "struct vector_as_it_lies { template <class T> M void run(T *, i64, int, bool) const {} };\n"
     "// What a thread multiplies of a row x in U steps from s on.\n"
     "template <class P, class R, int G, int U, bool WIDE> struct vector_own {\n"
     "  typename P::T own[U];\n"
@@ -10724,7 +11064,7 @@ static const char one_text[] =
     "    UNROLL for (int j = 0; j < U / G; j++) {\n"
     "      const int l = (s / G + j) * P::LANES + first - place / R::APART;\n"
     "      own[j] = zeros();\n"
-    "      if (l < P::k) own[j] = cached(x + l);\n"
+    "      if (l < P::k) own[j] = P::ROWS_WITHIN ? *(const uint4 *)(x + l) : cached(x + l);\n"
     "    }\n"
     "  }\n"
     "  M float at(int i, int place) const {\n"
@@ -10736,34 +11076,41 @@ static const char one_text[] =
     "};\n"
     "// A row (k) by B (k,n) whose rows are contiguous: TX times V columns to a block, or to the S blocks of a cluster "
     "that share k between them.\n"
-    "// LANES sum k as for few rows. P: T, k, n, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, "
-    "eps(), BEST. E: what becomes of element i: early(i), load(i), end(i, v)\n"
-    "template <class P, class E> M void vector_times(const typename P::T *a, const typename P::T *b, const typename "
-    "P::T *gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "// LANES sum k as for few rows. P: T, k, BK, V, TX, S, EARLY (B is constant), NORM, HAS_GAIN, HAS_SHIFT, eps(), "
+    "BEST, FULL (no part of a tile is beyond k or n), MATS (matrices whose columns meet in E), ROWS_WITHIN (N computes "
+    "the row first)\n"
+    "// E: what becomes of element i: early(i), load(i), end(i, v, v of the second matrix)\n"
+    "template <class P, class N, class E> M void vector_times(const typename P::T *a, const N &norm, const "
+    "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
+    "*parts, u32 *done, i64 *out) {\n"
+    "  enum { V = P::V, TX = P::TX, MATS = P::MATS, COLUMNS = TX * V, ROWS = 256 / TX * P::S, G = P::LANES / ROWS, "
+    "STEPS = (P::k + P::LANES - 1) / P::LANES * G, U = STEPS < P::LOADS / MATS ? STEPS : P::LOADS / MATS / G * G };\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, TX = P::TX, COLUMNS = TX * V, ROWS = 256 / TX * P::S, G = P::LANES / ROWS, STEPS = (P::k + "
-    "P::LANES - 1) / P::LANES * G, U = STEPS < 12 ? STEPS : 12 / G * G };\n"
-    "  __shared__ float part[P::S * 8][32];\n"
-    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = blockIdx.x % P::S, "
-    "place = (lane / TX * 8 + warp) * P::S + rank, first_k = lane_k<P::LANES, V>(place), end = P::k;\n"
-    "  const int first = (int)(blockIdx.x / P::S) * COLUMNS, col = first + tx * V;\n"
-    "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < P::n;\n"
-    "  uint4 w[U];\n"
+    "  __shared__ float part[MATS][P::S * 8][32];\n"
+    "  __shared__ uint4 row_[P::ROWS_WITHIN ? (P::k + V - 1) / V : 1];\n"
+    "  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tx = threadIdx.x % TX, rank = m.block % P::S, place "
+    "= (lane / TX * 8 + warp) * P::S + rank, first_k = lane_k<P::LANES, V>(place), end = P::k;\n"
+    "  const int first = m.block / P::S * COLUMNS, col = first + tx * V;\n"
+    "  const bool mine = rank == 0 && warp == 0 && lane < COLUMNS && first + lane < m.n;\n"
+    "  uint4 w[MATS][U];\n"
     "  typedef vector_turn<P, G, ROWS> turn;\n"
     "  vector_own<P, turn, G, U, G != 1 && turn::REGULAR> x, g, h;\n"
     "  const T tag = T();\n"
-    "  float acc_[G][V], *acc = acc_[0], mean = 0.f, scale = 1.f;\n"
+    "  float acc_[MATS][G][V], mean = 0.f, scale = 1.f;\n"
     "  if (P::NEXT == 0) let_next_start();\n"
     "  if (P::S > 1) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
-    "  UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) acc_[g][v] = 0.f;\n"
+    "  UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int g = 0; g < G; g++) UNROLL for (int v = 0; v < V; v++) "
+    "acc_[q][g][v] = 0.f;\n"
     "  if (mine) e.early(first + lane);\n"
     "  for (int s = 0; s < STEPS; s += U) {\n"
     "    UNROLL for (int i = 0; i < U; i++) {\n"
     "      const int l = turn::k(s + i, place, first_k);\n"
-    "      const bool full = P::k % P::LANES == 0 && STEPS % U == 0 && P::n % COLUMNS == 0;\n"
-    "      w[i] = zeros();\n"
-    "      if (full || (l < end && col < P::n)) w[i] = stream(b + (i64)l * P::BK + col);\n"
+    "      const bool full = P::FULL && STEPS % U == 0;\n"
+    "      UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "        w[q][i] = zeros();\n"
+    "        if (full || (l < end && col < m.n)) w[q][i] = stream(m.b[q] + (i64)l * m.stride + col);\n"
+    "      }\n"
     "    }\n"
     "    if (P::HAS_GAIN) g.load(gain, s, place, first_k);\n"
     "    if (P::HAS_SHIFT) h.load(shift, s, place, first_k);\n"
@@ -10772,6 +11119,7 @@ static const char one_text[] =
     "      if (P::NEXT == 1) let_next_start();\n"
     "      await_previous();\n"
     "      if (P::NEXT == 2) let_next_start();\n"
+    "      if (P::ROWS_WITHIN) { norm.run((T *)row_, 0, 1, blockIdx.x == 0); __syncthreads(); a = (const T *)row_; }\n"
     "    }\n"
     "    x.load(a, s, place, first_k);\n"
     "    if (s == 0 && mine) e.load(first + lane);\n"
@@ -10780,40 +11128,42 @@ static const char one_text[] =
     "    UNROLL for (int i = 0; i < U; i++) {\n"
     "      const float y = P::NORM ? vector_normed<P>(x.at(i, place), mean, scale, P::HAS_GAIN ? g.at(i, place) : 0.f, "
     "P::HAS_SHIFT ? h.at(i, place) : 0.f) : x.at(i, place);\n"
-    "      UNROLL for (int v = 0; v < V; v++) acc_[i % G][v] = gn_fma(y, part_of(w[i], v, tag), acc_[i % G][v]);\n"
+    "      UNROLL for (int q = 0; q < MATS; q++) UNROLL for (int v = 0; v < V; v++) acc_[q][i % G][v] = gn_fma(y, "
+    "part_of(w[q][i], v, tag), acc_[q][i % G][v]);\n"
     "    }\n"
     "  }\n"
     "  if (P::NEXT == 3) let_next_start();\n"
-    "  UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < V; v++) "
-    "acc_[g][v] += acc_[g + h][v];\n"
-    "  UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a "
+    "  UNROLL for (int q = 0; q < MATS; q++) {\n"
+    "    float *acc = acc_[q][0];\n"
+    "    UNROLL for (int h = G / 2; h > 0; h /= 2) UNROLL for (int g = 0; g < h; g++) UNROLL for (int v = 0; v < V; "
+    "v++) acc_[q][g][v] += acc_[q][g + h][v];\n"
+    "    UNROLL for (int half = V / 2, bit = 16; half > 0; half /= 2, bit /= 2)          // each of the V lanes of a "
     "column group keeps one column\n"
-    "    UNROLL for (int v = 0; v < half; v++) {\n"
-    "      const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
-    "      acc[v] = in + exchange(out, bit);\n"
-    "    }\n"
-    "  UNROLL for (int bit = 16 / V; bit >= TX; bit /= 2) acc[0] += exchange(acc[0], bit);\n"
+    "      UNROLL for (int v = 0; v < half; v++) {\n"
+    "        const float out = lane & bit ? acc[v] : acc[v + half], in = lane & bit ? acc[v + half] : acc[v];\n"
+    "        acc[v] = in + exchange(out, bit);\n"
+    "      }\n"
+    "    UNROLL for (int bit = 16 / V; bit >= TX; bit /= 2) acc[0] += exchange(acc[0], bit);\n"
+    "    if (P::S > 1) put_first(&part[q][rank * 8 + warp][tx * V + lane * V / 32], acc[0]);\n"
+    "    else part[q][warp][tx * V + lane * V / 32] = acc[0];\n"
+    "  }\n"
     "  if (P::S > 1) {\n"
-    "    put_first(&part[rank * 8 + warp][tx * V + lane * V / 32], acc[0]);\n"
     "    cluster_arrive();\n"
     "    cluster_wait();\n"
-    "  } else {\n"
-    "    part[warp][tx * V + lane * V / 32] = acc[0];\n"
-    "    __syncthreads();\n"
-    "  }\n"
+    "  } else __syncthreads();\n"
     "  if (rank) return;\n"
-    "  float y = 0.f;\n"
-    "  if (mine) {\n"
+    "  float y[2] = { 0.f, 0.f };\n"
+    "  if (mine) UNROLL for (int q = 0; q < MATS; q++) {\n"
     "    float sum[P::S * 8];\n"
-    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p] = part[p % P::S * 8 + p / P::S][lane];\n"
-    "    y = halves<P::S * 8>::sum(sum);\n"
+    "    UNROLL for (int p = 0; p < P::S * 8; p++) sum[p] = part[q][p % P::S * 8 + p / P::S][lane];\n"
+    "    y[q] = halves<P::S * 8>::sum(sum);\n"
     "  }\n"
     "  if (P::BEST) {\n"
     "    best_of<float, false> best;\n"
     "    best.init();\n"
-    "    if (mine) best.take(e.value(y), first + lane);\n"
+    "    if (mine) best.take(e.value(y[0]), first + lane);\n"
     "    vector_best<P>(best, parts, done, out);\n"
-    "  } else if (mine) e.end(first + lane, y);\n"
+    "  } else if (mine) e.end(first + lane, y[0], y[1]);\n"
     "}\n"
     "// A row (k) by a quantised weight whose rows lie as files have them: R of them at a time to each warp.\n"
     "// P: of quant, and k, V, S (1), R, EARLY, NORM, HAS_GAIN, HAS_SHIFT, eps(), BEST, NEXT\n"
@@ -10864,64 +11214,70 @@ static const char one_text[] =
     "      if (lane == r) y = sum[r];\n"
     "    }\n"
     "    if (!mine) continue;\n"
-    "    if (P::BEST) best.take(e.value(y), row + lane); else e.end(row + lane, y);\n"
+    "    if (P::BEST) best.take(e.value(y), row + lane); else e.end(row + lane, y, 0.f);\n"
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
     "}\n"
-    "// The same with B's columns contiguous (BK 1): R columns at a time to each warp.\n"
-    "template <class P, int G> M void vector_columns(uint4 (*w)[G], const typename P::T *b, int col, int c0) {\n"
+    "// The same with B's columns contiguous: R columns at a time to each warp, of each matrix.\n"
+    "template <class P, int G> M void vector_columns(uint4 (*w)[G], const vector_of<typename P::T> &m, int col, int "
+    "c0) {\n"
     "  const int lane = threadIdx.x & 31;\n"
-    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) {\n"
-    "    const int l = ((c0 + c) * 32 + lane) * P::V;\n"
+    "  UNROLL for (int r = 0; r < P::R * P::MATS; r++) UNROLL for (int c = 0; c < G; c++) {\n"
+    "    const int l = ((c0 + c) * 32 + lane) * P::V, at = col + r % P::R;\n"
     "    w[r][c] = zeros();\n"
-    "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(b + (i64)(col + r < P::n ? col + r : P::n - 1) "
-    "* P::BN + l);\n"
+    "    if (P::k % (32 * P::V * G) == 0 || l < P::k) w[r][c] = stream(m.b[r / P::R] + (i64)(at < m.n ? at : m.n - 1) "
+    "* m.stride + l);\n"
     "  }\n"
     "}\n"
-    "template <class P> struct vector_sums { enum { H = P::LANES / (32 * P::V) }; float v[P::R][H][P::V]; };\n"
+    "template <class P> struct vector_sums { enum { H = P::LANES / (32 * P::V), N = P::R * P::MATS }; float "
+    "v[N][H][P::V]; };\n"
     "template <class P> M void vector_columns_begin(vector_sums<P> &acc) {\n"
-    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int h = 0; h < vector_sums<P>::H; h++) UNROLL for (int v = 0; "
-    "v < P::V; v++) acc.v[r][h][v] = 0.f;\n"
+    "  UNROLL for (int r = 0; r < vector_sums<P>::N; r++) UNROLL for (int h = 0; h < vector_sums<P>::H; h++) UNROLL "
+    "for (int v = 0; v < P::V; v++) acc.v[r][h][v] = 0.f;\n"
     "}\n"
     "template <class P, int G> M void vector_columns_take(vector_sums<P> &acc, const uint4 (*w)[G], const float "
     "(*x)[P::V]) {\n"
     "  const typename P::T tag = typename P::T();\n"
-    "  UNROLL for (int r = 0; r < P::R; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v < P::V; "
-    "v++) {\n"
+    "  UNROLL for (int r = 0; r < vector_sums<P>::N; r++) UNROLL for (int c = 0; c < G; c++) UNROLL for (int v = 0; v "
+    "< P::V; v++) {\n"
     "    float &to = acc.v[r][c % vector_sums<P>::H][v];\n"
     "    to = gn_fma(x[c][v], part_of(w[r][c], v, tag), to);\n"
     "  }\n"
     "}\n"
     "// The sums of R columns, each to its lane.\n"
-    "template <class P, class E> M void vector_columns_end(vector_sums<P> &acc, int col, E &e, best_of<float, false> "
-    "&best) {\n"
+    "template <class P, class E> M void vector_columns_end(vector_sums<P> &acc, int col, int n, E &e, best_of<float, "
+    "false> &best) {\n"
     "  enum { H = vector_sums<P>::H };\n"
     "  const int lane = threadIdx.x & 31;\n"
-    "  float y = 0.f;\n"
-    "  UNROLL for (int r = 0; r < P::R; r++) {\n"
+    "  float y[2] = { 0.f, 0.f };\n"
+    "  UNROLL for (int r = 0; r < vector_sums<P>::N; r++) {\n"
     "    const float all = joined_k<32, H, P::V>(acc.v[r]);\n"
-    "    if (lane == r) y = all;\n"
+    "    if (lane == r % P::R) y[r / P::R] = all;\n"
     "  }\n"
     "  vector_columns_begin<P>(acc);\n"
-    "  if (lane >= P::R || col + lane >= P::n) return;\n"
-    "  if (P::BEST) best.take(e.value(y), col + lane); else e.end(col + lane, y);\n"
+    "  if (lane >= P::R || col + lane >= n) return;\n"
+    "  if (P::BEST) best.take(e.value(y[0]), col + lane); else e.end(col + lane, y[0], y[1]);\n"
     "}\n"
-    "template <class P, class E> M void vector_dot(const typename P::T *a, const typename P::T *b, const typename P::T "
-    "*gain, const typename P::T *shift, E &e, best_of<float, false> *parts, u32 *done, i64 *out) {\n"
+    "template <class P, class N, class E> M void vector_dot(const typename P::T *a, const N &norm, const "
+    "vector_of<typename P::T> &m, const typename P::T *gain, const typename P::T *shift, E &e, best_of<float, false> "
+    "*parts, u32 *done, i64 *out) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, R = P::R, CH = (P::k + 32 * V - 1) / (32 * V), G = CH < 4 ? CH : 4 };\n"
-    "  const int lane = threadIdx.x & 31, step = (int)gridDim.x * 8 * R;\n"
+    "  enum { V = P::V, R = P::R, MATS = P::MATS, MOST = P::LOADS / MATS, CH = (P::k + 32 * V - 1) / (32 * V), G = CH "
+    "< MOST ? CH "
+    ": MOST };\n"
+    "  __shared__ uint4 row_[P::ROWS_WITHIN ? (P::k + V - 1) / V : 1];\n"
+    "  const int lane = threadIdx.x & 31, step = m.blocks * 8 * R;\n"
     "  float x[G][V], mean = 0.f, scale = 1.f;\n"
     "  vector_sums<P> acc;\n"
-    "  uint4 w[R][G];\n"
-    "  int col = ((int)blockIdx.x * 8 + (int)(threadIdx.x >> 5)) * R;\n"
+    "  uint4 w[R * MATS][G];\n"
+    "  int col = (m.block * 8 + (int)(threadIdx.x >> 5)) * R;\n"
     "  best_of<float, false> best;\n"
     "  best.init();\n"
     "  if (P::NEXT == 0) let_next_start();\n"
     "  if (!P::EARLY) await_previous();\n"
     "  vector_columns_begin<P>(acc);\n"
-    "  vector_columns<P, G>(w, b, col, 0);\n"
-    "  if (lane < R && col + lane < P::n) e.early(col + lane);\n"
+    "  vector_columns<P, G>(w, m, col, 0);\n"
+    "  if (lane < R && col + lane < m.n) e.early(col + lane);\n"
     "  if (P::NEXT == 1) let_next_start();\n"
     "  if (CH == G) {                                                    // the row in registers\n"
     "    uint4 g[G], h[G];\n"
@@ -10934,24 +11290,26 @@ static const char one_text[] =
     "    }\n"
     "    await_previous();\n"
     "    if (P::NEXT >= 2) let_next_start();\n"
-    "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
+    "    if (P::ROWS_WITHIN) { norm.run((T *)row_, 0, 1, blockIdx.x == 0); __syncthreads(); a = (const T *)row_; }\n"
+    "    if (lane < R && col + lane < m.n) e.load(col + lane);\n"
     "    vector_norm<P>(a, x, &mean, &scale);\n"
     "    UNROLL for (int c = 0; c < G; c++)\n"
-    "      if (P::NORM && (c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; "
-    "v++) x[c][v] = vector_normed<P>(x[c][v], mean, scale, part_of(g[c], v, tag), part_of(h[c], v, tag));\n"
-    "    while (col < P::n) {\n"
+    "      if (P::NORM && (c * 32 + lane) * V < P::k) UNROLL for (int v = 0; v < V; v++) x[c][v] = "
+    "vector_normed<P>(x[c][v], mean, scale, part_of(g[c], v, tag), part_of(h[c], v, tag));\n"
+    "    while (col < m.n) {\n"
     "      const int at = col;\n"
     "      vector_columns_take<P, G>(acc, w, x);\n"
     "      col += step;\n"
-    "      vector_columns<P, G>(w, b, col, 0);\n"
-    "      vector_columns_end<P>(acc, at, e, best);\n"
-    "      if (lane < R && col + lane < P::n) { e.early(col + lane); e.load(col + lane); }\n"
+    "      vector_columns<P, G>(w, m, col, 0);\n"
+    "      vector_columns_end<P>(acc, at, m.n, e, best);\n"
+    "      if (lane < R && col + lane < m.n) { e.early(col + lane); e.load(col + lane); }\n"
     "    }\n"
     "  } else {\n"
     "    await_previous();\n"
     "    if (P::NEXT >= 2) let_next_start();\n"
-    "    if (lane < R && col + lane < P::n) e.load(col + lane);\n"
-    "    while (col < P::n) {\n"
+    "    if (P::ROWS_WITHIN) { norm.run((T *)row_, 0, 1, blockIdx.x == 0); __syncthreads(); a = (const T *)row_; }\n"
+    "    if (lane < R && col + lane < m.n) e.load(col + lane);\n"
+    "    while (col < m.n) {\n"
     "      const int at = col;\n"
     "      for (int c0 = 0; c0 < CH; c0 += G) {\n"
     "        UNROLL for (int c = 0; c < G; c++) {\n"
@@ -10962,10 +11320,10 @@ static const char one_text[] =
     "        }\n"
     "        vector_columns_take<P, G>(acc, w, x);\n"
     "        if (c0 + G >= CH) col += step;\n"
-    "        vector_columns<P, G>(w, b, col, c0 + G >= CH ? 0 : c0 + G);\n"
+    "        vector_columns<P, G>(w, m, col, c0 + G >= CH ? 0 : c0 + G);\n"
     "      }\n"
-    "      vector_columns_end<P>(acc, at, e, best);\n"
-    "      if (lane < R && col + lane < P::n) { e.early(col + lane); e.load(col + lane); }\n"
+    "      vector_columns_end<P>(acc, at, m.n, e, best);\n"
+    "      if (lane < R && col + lane < m.n) { e.early(col + lane); e.load(col + lane); }\n"
     "    }\n"
     "  }\n"
     "  if (P::BEST) vector_best<P>(best, parts, done, out);\n"
@@ -10980,18 +11338,27 @@ static const char one_text[] =
     "// step appends comes from rows_k and rows_v, whoever reads it; "
     "one block writes it into the cache, what stood there into saved_k and saved_v.\n"
     "// P: T, L (position), N (length), X (loop), WRITTEN as for attention, H, G, S, DK, V, PARTS, strides QB QH, KB "
-    "KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale()\n"
-    "template <class P> M void attention_one(const typename P::T *q, typename P::T *k, typename P::T *v, const "
+    "KH KS, VB VH VS, RKB RKH, RVB RVH, LENGTH, CAUSAL, APPEND, EARLY, CLUSTER, scale(); MADE_Q, MADE_K: the query, "
+    "the "
+    "appended row of keys is what `tq`, `tk` make of it, its first row Q0, K0\n"
+    "struct one_as_it_lies { template <class T> M void run(T *, T *, i64) const {} };\n"
+    "template <class P, class FQ, class FK> M void attention_one(const FQ &tq, const FK &tk, const typename P::T *q, "
+    "typename P::T *k, typename P::T *v, const "
     "typename P::T *rows_k, const typename P::T *rows_v, const typename P::L *pos, const typename P::N *length,\n"
     "                                        typename P::X x_, typename P::T *saved_k, typename P::T *saved_v, "
     "typename P::T *out, float *parts, u32 *err, u32 node, u32 append, u32 flag_k, u32 flag_v) {\n"
     "  typedef typename P::T T;\n"
-    "  enum { V = P::V, D_ = P::DK, LANES = D_ / V, KEYS = 32 / LANES, STEP = 8 * KEYS, U = 4 };\n"
+    "  enum { V = P::V, D_ = P::DK, WIDE = (D_ + V - 1) / V, LANES = WIDE <= 1 ? 1 : WIDE <= 2 ? 2 : WIDE <= 4 ? 4 : "
+    "WIDE <= 8 "
+    "? 8 : WIDE <= 16 ? 16 : 32, KEYS = 32 / LANES, STEP = 8 * KEYS, U = 4 };\n"
+    "  __shared__ uint4 made_q[P::MADE_Q ? 2 : 1][P::MADE_Q ? WIDE : 1], made_k[P::MADE_K ? 2 : 1][P::MADE_K ? WIDE : "
+    "1];\n"
     "  __shared__ float part[8][D_ + 2], joined[P::PARTS][D_ + 2];\n"
     "  const float least = gn_f32(0xff800000u);\n"
     "  const int t = threadIdx.x, warp = t >> 5, lane = t & 31, sub = lane % LANES, key = warp * KEYS + lane / LANES, "
     "mine = (int)(blockIdx.x % P::PARTS);\n"
     "  const i64 at = blockIdx.x / P::PARTS, h = at % P::H, b = at / P::H, g = h / (P::H / P::G);\n"
+    "  const bool within = LANES == WIDE || sub < WIDE;                   // of a head of other sizes lanes stay idle\n"
     "  if (P::NEXT == 0) let_next_start();\n"
     "  if (P::CLUSTER) cluster_arrive();\n"
     "  if (!P::EARLY) await_previous();\n"
@@ -11008,7 +11375,9 @@ static const char one_text[] =
     "  x_.begin(at);\n"
     "  T *kp = k + b * P::KB + g * P::KH + sub * V, *vp = v + b * P::VB + g * P::VH + sub * V;\n"
     "  uint4 kr[U], vr[U], nk = zeros(), nv = zeros(), old_k = zeros(), old_v = zeros(), raw_;\n"
-    "  const bool writes = P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES;\n"
+    "  const bool writes = P::APPEND && !outside && mine == 0 && h % (P::H / P::G) == 0 && warp == 7 && lane < LANES "
+    "&& "
+    "within;\n"
     "  if (writes) { old_k = *(const uint4 *)(kp + (i64)place * P::KS); "
     "old_v = *(const uint4 *)(vp + (i64)place * P::VS); }\n"
     "  const T tag = T();\n"
@@ -11020,7 +11389,7 @@ static const char one_text[] =
     "    UNROLL for (int u = 0; u < U; u++) {\n"
     "      const int j = base + key + u * STEP;\n"
     "      kr[u] = vr[u] = zeros();\n"
-    "      if (j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + (P::SMALL ? "
+    "      if (within && j < end && !(P::APPEND && j == place)) { kr[u] = *(const uint4 *)(kp + (P::SMALL ? "
     "(i64)(j * (int)P::KS) : j * P::KS)); vr[u] = *(const uint4 *)(vp + (P::SMALL ? (i64)(j * (int)P::VS) : "
     "j * P::VS)); }\n"
     "    }\n"
@@ -11029,9 +11398,15 @@ static const char one_text[] =
     "      if (P::NEXT == 1) let_next_start();\n"
     "      await_previous();\n"
     "      if (P::NEXT == 2) let_next_start();\n"
-    "      raw_ = *(const uint4 *)(q + b * P::QB + h * P::QH + sub * V);\n"
-    "      if (P::APPEND) { nk = *(const uint4 *)(rows_k + b * P::RKB + g * P::RKH + sub * V); "
-    "nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V); }\n"
+    "      if (P::MADE_Q) tq.run((T *)made_q[0], (T *)made_q[P::MADE_Q], (b * P::QB + h * P::QH) / D_ + P::Q0);\n"
+    "      if (P::MADE_K) tk.run((T *)made_k[0], (T *)made_k[P::MADE_K], (b * P::RKB + g * P::RKH) / D_ + P::K0);\n"
+    "      if (P::MADE_Q || P::MADE_K) __syncthreads();\n"
+    "      raw_ = zeros();\n"
+    "      if (within) {\n"
+    "        raw_ = P::MADE_Q ? made_q[P::MADE_Q][sub] : *(const uint4 *)(q + b * P::QB + h * P::QH + sub * V);\n"
+    "        if (P::APPEND) { nk = P::MADE_K ? made_k[P::MADE_K][sub] : *(const uint4 *)(rows_k + b * P::RKB + g * "
+    "P::RKH + sub * V); nv = *(const uint4 *)(rows_v + b * P::RVB + g * P::RVH + sub * V); }\n"
+    "      }\n"
     "      UNROLL for (int i = 0; i < V; i++) x[i] = part_of(raw_, i, tag) * (float)P::scale();\n"
     "    }\n"
     "    float s[U], now = top;\n"
@@ -11060,7 +11435,7 @@ static const char one_text[] =
     "    sum += exchange(sum, l);\n"
     "    UNROLL for (int i = 0; i < V; i++) o[i] += exchange(o[i], l);\n"
     "  }\n"
-    "  if (lane < LANES) UNROLL for (int i = 0; i < V; i++) part[warp][sub * V + i] = o[i];\n"
+    "  if (lane < LANES && within) UNROLL for (int i = 0; i < V; i++) part[warp][sub * V + i] = o[i];\n"
     "  if (lane == 0) { part[warp][D_] = top; part[warp][D_ + 1] = sum; }\n"
     "  if (writes) {\n"
     "    const i64 to = (b * P::G + g) * D_ + sub * V;\n"
@@ -11117,11 +11492,12 @@ static bool is_dense_row(const emit *e, uint32_t node, int64_t n, int64_t align)
 enum { NEXT_STARTS = 2 };
 
 /* How one row is multiplied. dot: the columns of B are contiguous. */
-/* side: threads side by side, of 16 bytes each */
+/* side: threads side by side, of 16 bytes each; loads: 16 bytes that a thread has on their way, of a column where dot
+   is */
 typedef struct vector_form {
     product p;
     int64_t vector, stride;
-    uint32_t splits, columns, side, grid, lanes;
+    uint32_t splits, columns, side, grid, lanes, loads;
     bool dot, quantised;
     quant_form q;
 } vector_form;
@@ -11147,7 +11523,8 @@ static bool vector_quantised(const emit *e, uint32_t node, vector_form *form) {
     return true;
 }
 
-static bool vector_choose(const emit *e, uint32_t node, vector_form *form) {
+/* all: columns of all products of the kernel, 0: of this one. */
+static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form *form) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
     gn_dtype d = view_of(e, xa)->dtype;
     int bytes = types[d].bytes;
@@ -11166,12 +11543,15 @@ static bool vector_choose(const emit *e, uint32_t node, vector_form *form) {
         return false;
     if (e->part->nodes[node].n_ins > 2 && view_of(e, input(e, node, 2))->strides[0] != 1 && form->p.n > 1) return false;
     int64_t blocks = emit_processors(e);
-    row_lanes w = row_lanes_of(e, &form->p, bytes);
+    product whole = form->p;
+    if (all) whole.n = all;
+    row_lanes w = row_lanes_of(e, &whole, bytes);
     form->side = (uint32_t)w.side;
     form->splits = form->dot ? 1 : (uint32_t)w.splits;
     form->lanes = (uint32_t)w.lanes;
+    form->loads = form->dot ? 4 : 12;
     int64_t tiles = blocks_for(form->p.n, form->side * form->vector);
-    form->columns = form->dot ? (uint32_t)(form->p.n / (blocks * 8)) : 32;
+    form->columns = form->dot ? (uint32_t)(whole.n / (blocks * 8)) : 32;
     if (form->dot) form->columns = form->columns > 3 ? 3 : form->columns < 1 ? 1 : form->columns;
     int64_t grid = form->dot ? blocks_for(form->p.n, 8 * form->columns) : tiles * form->splits;
     if (form->dot && grid > 2 * blocks) grid = 2 * blocks;
@@ -11191,7 +11571,7 @@ static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     int64_t dim = a->q.dims[3], heads = a->dims[0] * a->dims[1], blocks = emit_processors(e);
     f->a = *a;
     if (e->invariant || a->dims[2] != 1 || a->masked || a->empty || (d != GN_F32 && d != GN_F16 && d != GN_BF16) ||
-        (dim != 32 && dim != 64 && dim != 128))
+        dim < 16 || dim > 256 || dim * types[d].bytes > 512 || dim * types[d].bytes % 16)
         return false;
     if (a->dims[3] > 1 << 24 || heads > 1 << 20) return false;
     if (a->k.dims[3] != dim || a->v.dims[3] != dim) return false;
@@ -11206,150 +11586,387 @@ static bool one_choose(const emit *e, const attention_form *a, one_form *f) {
     return true;
 }
 
-/* What the loop behind a product reads beside it: members of @_e, and the text that loads them. */
-static void put_ending_loads(emit *e, loop *l, const gn_kernel_step *s, uint32_t node, text *t, text *members,
+/* What the loop behind a product reads beside it: members of the struct, and the text that loads them. */
+static void put_ending_loads(emit *e, loop *l, const vector_part *part, const char *prefix, text *t, text *members,
                              text *loads) {
+    const gn_kernel_step *s = &e->layout->steps[part->loop - 1];
+    l->step = s;
     for (uint32_t i = 0; i < s->n_loads; i++) {
         const gn_load *load = &e->layout->loads[s->load + i];
-        l->step = s;
-        if (load->constant) {
-            snprintf(l->names[load->reg], sizeof l->names[0], "c%u", i);
-            continue;
-        }
-        if (load->base == node) {
-            snprintf(l->names[load->reg], sizeof l->names[0], "y");
-            continue;
-        }
-        snprintf(l->names[load->reg], sizeof l->names[0], "x%u", i);
-        char name[16];
-        snprintf(name, sizeof name, "a%u", i);
+        char name[40];
+        snprintf(l->names[load->reg], sizeof l->names[0], load->constant ? "c%u" : "x%u", i);
+        if (load->constant) continue;
+        for (int q = 0; q < 2; q++)
+            if (part->product[q] && load->base == e->layout->steps[part->product[q] - 1].node)
+                snprintf(l->names[load->reg], sizeof l->names[0], q ? "z" : "y");
+        if (l->names[load->reg][0] != 'x') continue;
+        snprintf(name, sizeof name, "%sa%u", prefix, i);
         emit_pointer(e, types[load->dtype].name, true, name, (param){ PARAM_NODE, load->base, load->view.offset });
         put(t, "  const %s *a%u;\n", types[load->dtype].name, i);
-        put(members, "a%u, ", i);
+        put(members, "%s, ", name);
         put(loads, " x%u = get(a%u[", i, i);
         put_offset(loads, &load->view, "i", is_small(&load->view));
         put(loads, "]);");
     }
     for (uint32_t i = 0; i < s->n_loads; i++) {
         const gn_load *load = &e->layout->loads[s->load + i];
-        if (!load->constant && load->base != node) put(t, "  %s x%u;\n", types[load->dtype].compute, i);
+        if (!load->constant && l->names[load->reg][0] == 'x') put(t, "  %s x%u;\n", types[load->dtype].compute, i);
     }
 }
 
-/* What becomes of one element: the struct @_e, from the product's bias and the loop that takes it in. */
-static void put_ending(emit *e, const fusion *u, uint32_t node, text *t, text *members) {
-    bool has_bias = bias_of(e, node) != GN_NO_NODE;
-    const gn_kernel_step *s = u->loop ? &e->layout->steps[u->loop - 1] : NULL;
-    const gn_view *product_view = view_of(e, node), *out = view_of(e, s ? s->node : node);
+/* The statements of the loop, from the product's `y` and the second one's `z` on. */
+static void put_ending_loop(emit *e, loop *l, text *t) {
+    const gn_kernel_step *s = l->step;
+    for (uint32_t i = 0; i < s->n_loads; i++) {
+        const gn_load *load = &e->layout->loads[s->load + i];
+        if (load->constant)
+            put(t, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[load->dtype].compute, i,
+                types[load->dtype].name, (unsigned long long)f64_word(load->value));
+    }
+    l->label[0] = 0;
+    l->stored = true;
+    for (uint32_t i = 0; i < s->n_instrs; i++) loop_instr(e, l, i);
+    if (e->body.n) text_add(t, e->body.s, e->body.n);
+    e->body.n = 0;
+}
+
+/* What becomes of one element: the struct `@_<prefix>`, from the products' biases and the loop that takes them in;
+   members: what it is made of. */
+static void put_ending(emit *e, const vector_part *part, const char *prefix, text *t, text *members) {
+    static const char *const biases[] = { "bias", "other_bias" };
+    uint32_t node = e->layout->steps[part->product[0] - 1].node;
+    const gn_kernel_step *s = part->loop ? &e->layout->steps[part->loop - 1] : NULL;
+    const gn_view *out = view_of(e, s ? s->node : node);
+    const char *type = types[view_of(e, node)->dtype].name;
     loop *l = (loop *)alloc_zero(sizeof *l);
-    text loads = { 0 };
+    text loads = { 0 }, early = { 0 };
+    char name[40];
     if (!l) {
         e->failed = true;
         return;
     }
-    put(t, "struct @_e {\n");
-    if (has_bias) {
-        emit_node(e, bias_of(e, node), types[product_view->dtype].name, true, "bias");
-        put(t, "  const %s *bias;\n", types[product_view->dtype].name);
-        put(members, "bias, ");
+    put(t, "struct @_%s {\n", prefix);
+    for (int q = 0; q < 2; q++) {
+        uint32_t bias = part->product[q] ? bias_of(e, e->layout->steps[part->product[q] - 1].node) : GN_NO_NODE;
+        put(&early, bias != GN_NO_NODE ? " b%d = get(%s[i]);" : " b%d = 0.f;", q, biases[q]);
+        if (bias == GN_NO_NODE) continue;
+        snprintf(name, sizeof name, "%s%s", prefix, biases[q]);
+        emit_node(e, bias, type, true, name);
+        put(t, "  const %s *%s;\n", type, biases[q]);
+        put(members, "%s, ", name);
     }
-    if (!u->best) {
-        emit_node(e, s ? s->node : node, types[out->dtype].name, false, "o");
+    if (!part->best) {
+        snprintf(name, sizeof name, "%so", prefix);
+        emit_node(e, s ? s->node : node, types[out->dtype].name, false, name);
         put(t, "  %s *o;\n", types[out->dtype].name);
-        put(members, "o, ");
+        put(members, "%s, ", name);
     }
-    if (s) put_ending_loads(e, l, s, node, t, members, &loads);
-    put(t, "  float b;\n  M void early(int i) { b = %s; }\n  M void load(int i) {%s }\n",
-        has_bias ? "get(bias[i])" : "0.f", loads.s ? loads.s : "");
-    put(t, "  M float value(float y) const { return cast_to<%s>::of(y + b); }\n", types[product_view->dtype].name);
-    if (!u->best) {
-        put(t, s ? "  M void end(int i, float y) const {\n    y = value(y);\n"
-                 : "  M void end(int i, float y) const {\n    y = y + b;\n");
-        for (uint32_t i = 0; s && i < s->n_loads; i++) {
-            const gn_load *load = &e->layout->loads[s->load + i];
-            if (load->constant)
-                put(t, "    const %s c%u = cast_to<%s>::of(gn_f64(0x%llxull));\n", types[load->dtype].compute, i,
-                    types[load->dtype].name, (unsigned long long)f64_word(load->value));
-        }
-        l->label[0] = 0;
-        l->stored = true;
-        for (uint32_t i = 0; s && i < s->n_instrs; i++) loop_instr(e, l, i);
-        if (e->body.n) text_add(t, e->body.s, e->body.n);
-        e->body.n = 0;
+    if (s) put_ending_loads(e, l, part, prefix, t, members, &loads);
+    put(t, "  float b0, b1;\n  M void early(int i) {%s }\n  M void load(int i) {%s }\n", early.s ? early.s : "",
+        loads.s ? loads.s : "");
+    put(t, "  M float value(float y) const { return cast_to<%s>::of(y + b0); }\n", type);
+    if (!part->best) {
+        put(t,
+            s ? "  M void end(int i, float y, float z) const {\n    y = value(y);\n    z = cast_to<%s>::of(z + b1);\n"
+              : "  M void end(int i, float y, float) const {\n    y = y + b0;\n",
+            type);
+        if (s) put_ending_loop(e, l, t);
         put(t, "    put(o[i], %s);\n  }\n", s ? l->names[s->out] : "y");
     }
-    put(t, u->best ? "  M void end(int, float) const {}\n};\n" : "};\n");
-    if (loads.failed) e->failed = true;
+    put(t, part->best ? "  M void end(int, float, float) const {}\n};\n" : "};\n");
+    if (loads.failed || early.failed) e->failed = true;
     text_free(&loads);
+    text_free(&early);
     gn_free(l);
 }
 
-static void put_vector_type(emit *e, const fusion *u, const vector_form *form, uint32_t node, bool early) {
+/* The endings of all parts in one: a block has one of them. */
+static void put_endings(emit *e, const vector_group *g, text *values) {
+    text *t = &e->types;
+    char prefix[16];
+    put(values, "{ ");
+    for (uint32_t i = 0; i < g->n; i++) {
+        text members = { 0 };
+        snprintf(prefix, sizeof prefix, "e%u", i);
+        put_ending(e, &g->parts[i], prefix, t, &members);
+        put(values, g->n > 1 ? "{ %s0, 0 }, " : "%s0, 0 }", members.s ? members.s : "");
+        e->failed = e->failed || members.failed;
+        text_free(&members);
+    }
+    if (g->n > 1) put(values, "0 }");
+    if (g->n == 1) {
+        put(t, "typedef @_e0 @_e;\n");
+        return;
+    }
+    put(t, "struct @_e {\n");
+    for (uint32_t i = 0; i < g->n; i++) put(t, "  @_e%u p%u;\n", i, i);
+    put(t, "  int part;\n");
+    static const char *const calls[][2] = { { "early(int i)", "early(i)" },
+                                            { "load(int i)", "load(i)" },
+                                            { "end(int i, float y, float z)", "end(i, y, z)" } };
+    for (size_t c = 0; c < sizeof calls / sizeof *calls; c++) {
+        put(t, "  M void %s {", calls[c][0]);
+        for (uint32_t i = 0; i < g->n; i++)
+            put(t, i + 1 < g->n ? " if (part == %u) p%u.%s; else" : " if (part == %u) p%u.%s;", i, i, calls[c][1]);
+        put(t, " }\n");
+    }
+    put(t, "  M float value(float y) const { return p0.value(y); }\n};\n");
+}
+
+static uint32_t vector_product(const emit *e, const vector_group *g, uint32_t part, int which) {
+    return e->layout->steps[g->parts[part].product[which] - 1].node;
+}
+
+static void put_vector_type(emit *e, const vector_group *g, const vector_form *form, bool early) {
     int64_t attrs[2] = { 0, 0 };
-    if (u->norm) memcpy(attrs, attrs_of(e, e->layout->steps[u->norm - 1].node), sizeof attrs);
+    uint32_t node = vector_product(e, g, 0, 0);
+    if (g->norm) memcpy(attrs, attrs_of(e, e->layout->steps[g->norm - 1].node), sizeof attrs);
+    const bool gain = (attrs[1] & 1) != 0, shift = (attrs[1] & 2) != 0, best = g->parts[0].best != 0;
     if (form->quantised) {
         text more = { 0 };
         put(&more,
             "  enum { k = %lld, V = %lld, S = 1, R = %u, EARLY = %d, NORM = %d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = "
             "%d, NEXT = %d };\n  static M double eps() { return gn_f64(0x%llxull); }\n",
-            (long long)form->p.k, (long long)form->vector, form->columns, early, u->norm != 0, (attrs[1] & 1) != 0,
-            (attrs[1] & 2) != 0, u->best != 0, NEXT_STARTS, (unsigned long long)attrs[0]);
+            (long long)form->p.k, (long long)form->vector, form->columns, early, g->norm != 0, gain, shift, best,
+            NEXT_STARTS, (unsigned long long)attrs[0]);
         put_quant_type(e, &form->q, view_of(e, input(e, node, 0))->dtype, more.s ? more.s : "");
         e->failed = e->failed || more.failed;
         text_free(&more);
         return;
     }
+    bool full = form->p.k % form->lanes == 0;
+    for (uint32_t i = 0; i < g->n; i++) {
+        const gn_view *out = view_of(e, vector_product(e, g, i, 0));
+        full = full && out->dims[out->rank - 1] % (form->side * form->vector) == 0;
+    }
     put(&e->types,
-        "struct @_p { typedef %s T; enum { k = %lld, n = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = "
-        "%d, HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u };\n"
-        "  static const i64 BK = %lldll, BN = %lldll;\n  static M double eps() { return gn_f64(0x%llxull); "
-        "}\n};\n",
-        types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->p.n,
-        (long long)form->vector, form->splits, form->side, form->columns, early, u->norm != 0, (attrs[1] & 1) != 0,
-        (attrs[1] & 2) != 0, u->best != 0, NEXT_STARTS, form->lanes, (long long)form->stride, (long long)form->stride,
-        (unsigned long long)attrs[0]);
+        "struct @_p { typedef %s T; enum { k = %lld, V = %lld, S = %u, TX = %u, R = %u, EARLY = %d, NORM = %d, "
+        "HAS_GAIN = %d, HAS_SHIFT = %d, BEST = %d, NEXT = %d, LANES = %u, FULL = %d, MATS = %d, ROWS_WITHIN = %d, "
+        "LOADS = %u };\n"
+        "  static M double eps() { return gn_f64(0x%llxull); }\n};\n",
+        types[view_of(e, input(e, node, 0))->dtype].name, (long long)form->p.k, (long long)form->vector, form->splits,
+        form->side, form->columns, early, g->norm != 0, gain, shift, best, NEXT_STARTS, form->lanes, full,
+        g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, (unsigned long long)attrs[0]);
 }
 
-static void emit_vector(emit *e, const fusion *u) {
-    uint32_t node = e->layout->steps[u->product - 1].node, norm = u->norm ? e->layout->steps[u->norm - 1].node : node;
-    uint32_t xb = input(e, node, 1), n_ins = u->norm ? e->part->nodes[norm].n_ins : 1;
-    const int64_t flags = u->norm ? attrs_of(e, norm)[1] : 0;
+/* Blocks of a part, and all of its kernel's choices by the columns of all parts: where few of them are, more blocks
+   share k. False: the parts have no common form. */
+static bool vectors_choose(const emit *e, const vector_group *g, vector_form *form, uint32_t *blocks) {
+    int64_t n = 0, stride = 0;
+    uint32_t grid = 0;
+    bool alone = g->n == 1 && !g->parts[0].product[1];
+    vector_form first, own;
+    if (!vector_choose(e, vector_product(e, g, 0, 0), 0, &first)) return false;
+    for (uint32_t i = 0; i < g->n; i++)
+        for (int q = 0; q < 2 && g->parts[i].product[q]; q++) {
+            if (!vector_choose(e, vector_product(e, g, i, q), 0, &own) || own.dot != first.dot ||
+                (own.quantised && !alone) || (q && own.stride != stride))
+                return false;
+            stride = own.stride;
+            n += own.p.n;
+        }
+    for (uint32_t i = 0; i < g->n; i++) {
+        vector_choose(e, vector_product(e, g, i, 0), n, &own);
+        if (g->parts[i].product[1] && own.columns > 2) own.columns = 2;
+        if (!i) *form = own;
+        blocks[i] = own.dot ? (uint32_t)blocks_for(own.p.n, 8 * form->columns) : own.grid;
+        grid += blocks[i];
+    }
+    /* fewer blocks that take several columns each, one after the other */
+    uint32_t most = 2 * (uint32_t)emit_processors(e);
+    for (uint32_t i = 0; i < g->n && form->dot && grid > most; i++) {
+        uint64_t share = (uint64_t)blocks[i] * most / grid;
+        blocks[i] = share ? (uint32_t)share : 1;
+    }
+    return true;
+}
+
+/* Which matrix a block has. */
+static void put_vector_parts(emit *e, const vector_group *g, const uint32_t *blocks) {
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < g->n; i++) {
+        vector_form own;
+        vector_choose(e, vector_product(e, g, i, 0), 0, &own);
+        bool two = g->parts[i].product[1] != 0;
+        char name[2][16];
+        for (int q = 0; q < 1 + two; q++) {
+            snprintf(name[q], sizeof name[q], "b%u_%d", i, q);
+            emit_node(e, input(e, vector_product(e, g, i, q), 1),
+                      types[view_of(e, vector_product(e, g, i, 0))->dtype].name, true, name[q]);
+        }
+        if (i == 0) put(&e->body, "  vector_of<@_p::T> m = ");
+        else put(&e->body, "  if (blockIdx.x >= %u) { e.part = %u; m = vector_of<@_p::T>", first, i);
+        put(&e->body, "{ { %s, %s }, %lld, %lldll, (int)blockIdx.x - %u, %u };%s\n", name[0], two ? name[1] : "0",
+            (long long)own.p.n, (long long)own.stride, first, blocks[i], i ? " }" : "");
+        first += blocks[i];
+    }
+}
+
+static void vector_label(const emit *e, const vector_group *g, const vector_form *form, char *out, size_t size) {
+    const vector_part *p = &g->parts[0];
+    bool ends = false;
+    for (uint32_t i = 0; i < g->n; i++) ends = ends || g->parts[i].loop;
+    snprintf(out, size, "%s%s%s_%s%s%s",
+             g->norm   ? "norm_"
+             : g->rows ? "rows_"
+                       : "",
+             g->n > 1        ? "vectors_"
+             : p->product[1] ? "vector_pair_"
+                             : "vector_",
+             form->quantised ? "quant"
+             : form->dot     ? "dot"
+                             : "times",
+             form->quantised ? quant_label(&form->q) : "",
+             types[view_of(e, input(e, vector_product(e, g, 0, 0), 0))->dtype].name,
+             ends      ? "_loop"
+             : p->best ? "_argmax"
+                       : "");
+}
+
+/* Nothing that the kernel reads before it waits is written by another. */
+static bool vectors_early(const emit *e, const vector_group *g) {
+    bool early = true;
+    for (uint32_t i = 0; i < g->n; i++)
+        for (int q = 0; q < 2 && g->parts[i].product[q]; q++) {
+            uint32_t node = vector_product(e, g, i, q);
+            for (uint32_t k = 1; k < e->part->nodes[node].n_ins; k++)
+                early = early && is_constant(e, input(e, node, k));
+        }
+    uint32_t norm = g->norm ? e->layout->steps[g->norm - 1].node : 0;
+    for (uint32_t k = 1; g->norm && k < e->part->nodes[norm].n_ins; k++)
+        early = early && is_constant(e, input(e, norm, k));
+    return early;
+}
+
+static void emit_vector(emit *e, const vector_group *g) {
+    uint32_t node = vector_product(e, g, 0, 0), norm = g->norm ? e->layout->steps[g->norm - 1].node : node;
+    uint32_t n_ins = g->norm ? e->part->nodes[norm].n_ins : 1, blocks[VECTOR_PARTS], grid = 0;
+    const int64_t flags = g->norm ? attrs_of(e, norm)[1] : 0;
+    const vector_part *part = &g->parts[0];
     const char *type = types[view_of(e, input(e, node, 0))->dtype].name;
-    bool early = is_constant(e, xb);
-    for (uint32_t i = 2; i < e->part->nodes[node].n_ins; i++) early = early && is_constant(e, input(e, node, i));
-    text members = { 0 };
+    text endings = { 0 }, within = { 0 };
     vector_form form;
     char name[64];
-    vector_choose(e, node, &form);
-    for (uint32_t i = 1; i < n_ins; i++) early = early && is_constant(e, input(e, norm, i));
-    put_vector_type(e, u, &form, node, early);
+    vectors_choose(e, g, &form, blocks);
+    for (uint32_t i = 0; i < g->n; i++) grid += blocks[i];
+    put_vector_type(e, g, &form, vectors_early(e, g));
     e->rereads = e->early = true;
     e->cluster = (uint8_t)form.splits;
-    put_ending(e, u, node, &e->types, &members);
-    emit_node(e, input(e, norm, 0), type, true, "a");
+    put_endings(e, g, &endings);
+    if (g->rows) put_rows_within(e, &e->groups[g->rows - 1], g->given, "n", &within);
+    else emit_node(e, input(e, norm, 0), type, true, "a");
+    put(&e->body, "  @_e e = %s;\n", endings.s ? endings.s : "{}");
+    if (g->rows) put(&e->body, "  const @_n norm = { %.*s };\n", (int)within.n - 2, within.s ? within.s : "  ");
+    else if (!form.quantised) put(&e->body, "  const vector_as_it_lies norm = {};\n");
     if (form.quantised) emit_quant_inputs(e, &form.q);
-    else emit_node(e, xb, type, true, "b");
+    else put_vector_parts(e, g, blocks);
     if (flags & 1) emit_node(e, input(e, norm, 1), type, true, "gain");
     if (flags & 2) emit_node(e, input(e, norm, n_ins - 1), type, true, "shift");
-    if (u->best) {
+    if (part->best) {
         emit_pointer(e, "void", false, "parts", (param){ PARAM_PLAN, REGION_SCRATCH, 0 });
         emit_pointer(e, "u32", false, "done", (param){ PARAM_PLAN, REGION_ERRORS, (ERROR_WORDS + e->n_flags++) * 4 });
-        emit_node(e, e->layout->steps[u->best - 1].node, "i64", false, "best");
+        emit_node(e, e->layout->steps[part->best - 1].node, "i64", false, "best");
     }
-    const char *way = form.quantised ? "quant" : form.dot ? "dot" : "times";
-    put(&e->body, "  @_e e = { %.*s };\n  vector_%s<@_p>(a, %s, %s, %s, e, %s);\n", members.n ? (int)members.n - 2 : 0,
-        members.s ? members.s : "", way, form.quantised ? quant_args(&form.q) : "b", flags & 1 ? "gain" : "0",
-        flags & 2 ? "shift" : "0", u->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
-    snprintf(name, sizeof name, "%svector_%s%s_%s%s", u->norm ? "norm_" : "", way,
-             form.quantised ? quant_label(&form.q) : "", type,
-             u->loop   ? "_loop"
-             : u->best ? "_argmax"
-                       : "");
-    e->failed = e->failed || members.failed;
-    text_free(&members);
-    size_t bytes = (size_t)form.grid * 16;
-    if (u->best && bytes > e->scratch) e->scratch = bytes;
-    emit_launch(e, name, form.grid, 1, 256);
+    put(&e->body, "  vector_%s<@_p>(%s, %s, %s, %s, e, %s);\n",
+        form.quantised ? "quant"
+        : form.dot     ? "dot"
+                       : "times",
+        g->rows ? "0" : "a", form.quantised ? quant_args(&form.q) : "norm, m", flags & 1 ? "gain" : "0",
+        flags & 2 ? "shift" : "0", part->best ? "(best_of<float, false> *)parts, done, best" : "0, 0, 0");
+    vector_label(e, g, &form, name, sizeof name);
+    e->failed = e->failed || endings.failed || within.failed;
+    text_free(&endings);
+    text_free(&within);
+    size_t bytes = (size_t)grid * 16;
+    if (part->best && bytes > e->scratch) e->scratch = bytes;
+    emit_launch(e, name, grid, 1, 256);
+}
+
+static bool one_makes(const fusion *u, int which) { return u->turn[which] || u->made[which]; }
+
+/* The first row of a dense result of rows of n that a view shows. */
+static int64_t first_row(const gn_view *v, int64_t n) { return v->offset / types[v->dtype].bytes / n; }
+
+/* All n columns of one row, of which the first 2 half are turned; step: between numbers of the table. */
+static void put_turning(text *t, int64_t n, int64_t half, int64_t step, int64_t stride, int64_t bits) {
+    put(t,
+        ";\n    for (int col = threadIdx.x; col < %lld; col += 256) {\n      if (col >= %lld) { to[col] = x[col * "
+        "%lldll]; continue; }\n",
+        (long long)n, (long long)(2 * half), (long long)stride);
+    if (!(bits & 1))
+        put(t,
+            "      const bool first = col < %lld;\n      const int pair = first ? col : col - %lld, other = first ? "
+            "col + %lld : col - %lld;\n",
+            (long long)half, (long long)half, (long long)half, (long long)half);
+    else put(t, "      const bool first = col %% 2 == 0;\n      const int pair = col / 2, other = col ^ 1;\n");
+    put(t,
+        "      const auto c = t[pair * %lldll], s = t[(%lldll + pair) * %lldll], mine = get(x[col * %lldll]) * c, "
+        "theirs = get(x[other * %lldll]) * s;\n      put(to[col], %sfirst ? mine - theirs : mine + theirs);\n    }\n  "
+        "}\n};\n",
+        (long long)step, (long long)half, (long long)step, (long long)stride, (long long)stride, bits & 2 ? "!" : "");
+}
+
+/* What makes the query (which 0) or the row that is appended to keys, the struct `@_<prefix>`: run(raw, to, row) by
+   all threads of a block, `row` of a dense result. values: its members'. */
+static void put_made(emit *e, const fusion *u, int which, const char *prefix, int64_t n, text *values) {
+    char own[24], name[32];
+    text *t = &e->types;
+    snprintf(own, sizeof own, "%srows", prefix);
+    put(values, "{ ");
+    if (u->made[which]) {
+        put(values, "{ ");
+        put_rows_within(e, &e->groups[u->made[which] - 1], u->given[which], own, values);
+        put(values, "}, ");
+    }
+    put(t, "struct @_%s {\n", prefix);
+    if (u->made[which]) put(t, "  @_%s rows;\n", own);
+    if (!u->turn[which]) {
+        put(t, "  template <class T> M void run(T *, T *to, i64 row) const { rows.run(to, row, 1, false); }\n};\n");
+        put(values, "}");
+        return;
+    }
+    uint32_t node = e->layout->steps[u->turn[which] - 1].node, from = input(e, node, 0), by = input(e, node, 1);
+    const gn_view *x = view_of(e, from);
+    gn_view lines = *x, angles = *view_of(e, by);
+    int last = x->rank - 1;
+    int64_t half = angles.dims[angles.rank - 1] / 2, step = angles.strides[angles.rank - 1], dims[GN_MAX_RANK];
+    const char *type = types[x->dtype].name, *compute = types[angles.dtype].name;
+    memcpy(dims, x->dims, sizeof dims);
+    dims[last] = 2 * half;
+    angles = gn_view_broadcast(&angles, x->rank, dims);
+    lines.rank = angles.rank = last;
+    gn_view cr = gn_view_collapse(&lines), ct = gn_view_collapse(&angles);
+    if (!u->made[which]) {
+        snprintf(name, sizeof name, "%sx", prefix);
+        emit_node(e, from, type, true, name);
+        put(t, "  const %s *a;\n", type);
+        put(values, "%s, ", name);
+    }
+    snprintf(name, sizeof name, "%stable", prefix);
+    emit_node(e, by, compute, true, name);
+    put(t, "  const %s *table;\n", compute);
+    put(values, "%s }", name);
+    put(t, "  M void run(%s *raw, %s *to, i64 row) const {\n    const i64 from = ", type, type);
+    put_offset(t, &cr, "row", false);
+    if (u->made[which])
+        put(t, " + %lldll;\n    rows.run(raw, from / %lld, 1, false);\n    __syncthreads();\n    const %s *x = raw;\n",
+            (long long)(x->offset / types[x->dtype].bytes), (long long)n, type);
+    else put(t, ";\n    const %s *x = a + from;\n", type);
+    put(t, "    const %s *t = table + ", compute);
+    put_offset(t, &ct, "row", false);
+    put_turning(t, n, half, step, x->strides[last], attrs_of(e, node)[0]);
+}
+
+/* `tq` and `tk` of the kernel: what makes the query and the appended row of keys. */
+static void put_makers(emit *e, const fusion *u, int64_t n) {
+    text made[2] = { 0 };
+    for (int i = 0; i < 2; i++) {
+        if (one_makes(u, i)) put_made(e, u, i, i ? "tk" : "tq", n, &made[i]);
+        put(&e->body, "  const %s%s t%s = %s;\n", one_makes(u, i) ? "@_" : "",
+            one_makes(u, i) ? i ? "tk" : "tq" : "one_as_it_lies", i ? "k" : "q", made[i].s ? made[i].s : "{}");
+        e->failed = e->failed || made[i].failed;
+        text_free(&made[i]);
+    }
 }
 
 static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype pos, const gn_view *rows_k,
@@ -11363,9 +11980,12 @@ static void put_one_type(emit *e, const one_form *f, const fusion *u, gn_dtype p
         (long long)a->k.dims[1], (long long)a->dims[3]);
     put(t,
         "  enum { DK = %lld, E = %lld, V = %d, PARTS = %lld, LENGTH = %d, CAUSAL = %d, WRITTEN = %d, APPEND = %d, "
-        "EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d };\n",
+        "EARLY = %d, CLUSTER = %d, SMALL = %d, NEXT = %d, MADE_Q = %d, MADE_K = %d };\n",
         (long long)a->q.dims[3], (long long)a->q.dims[3], 16 / types[a->q.dtype].bytes, (long long)f->parts, a->length,
-        a->causal, a->written, u->append[0] != 0, early, f->cluster, is_small(&a->k) && is_small(&a->v), NEXT_STARTS);
+        a->causal, a->written, u->append[0] != 0, early, f->cluster, is_small(&a->k) && is_small(&a->v), NEXT_STARTS,
+        one_makes(u, 0), one_makes(u, 1));
+    put(t, "  static const i64 Q0 = %lldll, K0 = %lldll;\n", (long long)first_row(&a->q, a->q.dims[3]),
+        (long long)first_row(rows_k, a->q.dims[3]));
     put(t,
         "  static const i64 QB = %lldll, QH = %lldll, KB = %lldll, KH = %lldll, KS = %lldll, VB = %lldll, VH = %lldll, "
         "VS = %lldll, RKB = %lldll, RKH = %lldll, RVB = %lldll, RVH = %lldll;\n",
@@ -11400,11 +12020,12 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     put_one_type(e, f, u, append ? view_of(e, pos)->dtype : GN_I32, append ? view_of(e, input(e, xk, 1)) : &a->k,
                  append ? view_of(e, input(e, xv, 1)) : &a->v, early);
     e->cluster = f->cluster ? (uint8_t)f->parts : 1;
-    emit_view_of(e, a->in[0], &a->q, a->moved[0], true, "q");
+    put_makers(e, u, a->q.dims[3]);
+    if (!one_makes(u, 0)) emit_view_of(e, a->in[0], &a->q, a->moved[0], true, "q");
     emit_view_of(e, xk, &a->k, a->moved[1], false, "k");
     emit_view_of(e, xv, &a->v, a->moved[2], false, "v");
     if (append) {
-        emit_node(e, input(e, xk, 1), type, true, "rows_k");
+        if (!one_makes(u, 1)) emit_node(e, input(e, xk, 1), type, true, "rows_k");
         emit_node(e, input(e, xv, 1), type, true, "rows_v");
         emit_node(e, pos, types[view_of(e, pos)->dtype].name, true, "pos");
     }
@@ -11420,10 +12041,15 @@ static void emit_one(emit *e, const fusion *u, one_form *f) {
     emit_errors(e);
     emit_number(e, "u32", "node", PARAM_WORD, node);
     e->faults = e->faults || a->length || append;
-    put(&e->body, "  attention_one<@_p>(q, k, v, %s, %s, x, %s, o, %s, err, node, %s);\n",
-        append ? "rows_k, rows_v, pos" : "0, 0, 0", a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0",
-        joined ? "parts" : "0", append ? "append, flag_k, flag_v" : "0, 0, 0");
-    snprintf(name, sizeof name, "%sattention_one_%s%s", append ? "append_" : "", type, label.s ? label.s : "");
+    put(&e->body, "  attention_one<@_p>(tq, tk, %s, k, v, %s, %s, x, %s, o, %s, err, node, %s);\n",
+        one_makes(u, 0) ? "0" : "q",
+        !append           ? "0, 0, 0"
+        : one_makes(u, 1) ? "0, rows_v, pos"
+                          : "rows_k, rows_v, pos",
+        a->length ? "length" : "0", append ? "saved_k, saved_v" : "0, 0", joined ? "parts" : "0",
+        append ? "append, flag_k, flag_v" : "0, 0, 0");
+    snprintf(name, sizeof name, "%s%s%sattention_one_%s%s", u->made[0] || u->made[1] ? "rows_" : "",
+             u->turn[0] || u->turn[1] ? "rotary_" : "", append ? "append_" : "", type, label.s ? label.s : "");
     e->failed = e->failed || label.failed;
     text_free(&label);
     emit_launch(e, name, (uint64_t)(a->dims[0] * a->dims[1] * f->parts), 1, 256);
@@ -11512,21 +12138,6 @@ static bool are_never_appended(const emit *e, uint32_t node, uint32_t from) {
 
 /* ---- steps of one row ---- */
 
-/* A layernorm of the one row, read by this product alone. */
-static bool takes_norm(const emit *e, const readers *r, uint32_t xa, const vector_form *form) {
-    uint32_t base = e->layout->lay[xa].base;
-    if (!node_is(e, base, GN_OP_LAYERNORM) || r->reads[base] != 1 || r->held[base] || !r->step[base] ||
-        !is_whole(e, view_of(e, xa), base) || form->p.k > (form->dot ? 4 : 8) * 32 * form->vector)
-        return false;
-    const gn_view *x = view_of(e, input(e, base, 0));
-    if (x->dtype != view_of(e, xa)->dtype || x->dims[x->rank - 1] != form->p.k ||
-        !is_dense_row(e, input(e, base, 0), form->p.k, 16))
-        return false;
-    for (uint32_t i = 1; i < e->part->nodes[base].n_ins; i++)
-        if (!is_dense_row(e, input(e, base, i), form->p.k, 16)) return false;
-    return true;
-}
-
 /* The step that alone reads the product: a loop over the same elements, or 0. */
 static uint32_t takes_loop(const emit *e, const readers *r, uint32_t node) {
     const gn_layout *l = e->layout;
@@ -11558,30 +12169,31 @@ static uint32_t takes_best(const emit *e, const readers *r, uint32_t node) {
     return 0;
 }
 
+static void takes_in(emit *e, uint32_t step, uint32_t at) {
+    e->fusions[step].inside = true;
+    e->runs[step] = at;
+    e->fused++;
+}
+
+static void keep_inputs(emit *e, uint32_t node, uint32_t from, uint32_t at) {
+    for (uint32_t k = from; k < e->part->nodes[node].n_ins; k++)
+        keep_until(e, input(e, node, k), e->layout->steps[at].node);
+}
+
 static void fuse_vector(emit *e, const readers *r, uint32_t i) {
     uint32_t node = e->layout->steps[i].node, at = i;
     vector_form form;
-    if (!vector_choose(e, node, &form)) return;
+    if (!vector_choose(e, node, 0, &form)) return;
     fusion u = { .product = i + 1, .loop = takes_loop(e, r, node) };
     if (!u.loop) u.best = takes_best(e, r, node);
-    uint32_t base = e->layout->lay[input(e, node, 0)].base;
     if (!are_never_appended(e, node, 0)) u.loop = u.best = 0;
-    if (takes_norm(e, r, input(e, node, 0), &form) && are_never_appended(e, base, 0)) u.norm = r->step[base];
     if (u.loop) at = u.loop - 1;
     if (u.best) at = u.best - 1;
     /* B is no leaf: it would have to be kept for longer */
     if (at != i && e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE) return;
     if (at != i) {
-        e->fusions[i].inside = true;
-        e->fused++;
-        for (uint32_t k = 0; k < e->part->nodes[node].n_ins; k++)
-            keep_until(e, input(e, node, k), e->layout->steps[at].node);
-    }
-    if (u.norm) {
-        e->fusions[u.norm - 1].inside = true;
-        e->fused++;
-        for (uint32_t k = 0; k < e->part->nodes[base].n_ins; k++)
-            keep_until(e, input(e, base, k), e->layout->steps[at].node);
+        takes_in(e, i, at);
+        keep_inputs(e, node, 0, at);
     }
     e->fusions[at] = u;
 }
@@ -11621,8 +12233,7 @@ static void fuse_attention(emit *e, const readers *r, uint32_t i) {
     u.append[1] = takes_append(e, r, v, &shown.v);
     if (u.append[0] && u.append[1] && !form.a.moved[1] && !form.a.moved[2] && input(e, k, 2) == input(e, v, 2)) {
         for (int q = 0; q < 2; q++) {
-            e->fusions[u.append[q] - 1].inside = true;
-            e->fused++;
+            takes_in(e, u.append[q] - 1, i);
             for (uint32_t n = 1; n < 3; n++) keep_until(e, input(e, q ? v : k, n), runs_at(e, i));
         }
     } else u.append[0] = u.append[1] = 0;
@@ -12179,47 +12790,361 @@ static void row_group_resolve(emit *e, uint32_t group) {
             e->layout->lay[s->node].kernel = false;
             e->layout->lay[s->node].place = GN_PLACE_NONE;
         }
-        if (m + 1 < g->n_steps) {
-            e->fusions[row_at(e, g, m)].inside = true;
-            e->fused++;
-        }
+        if (m + 1 < g->n_steps) takes_in(e, row_at(e, g, m), last);
     }
     e->fusions[last].rows = group + 1;
 }
 
-static bool fuse_reductions(emit *e, const readers *r) {
+/* of: per step, 1 + the group that has it. */
+static bool fuse_reductions(emit *e, const readers *r, uint32_t *of) {
     const gn_layout *l = e->layout;
-    row_finder w = { .e = e,
-                     .r = r,
-                     .of = (uint32_t *)alloc_zero((l->n_steps + 1) * sizeof *w.of),
-                     .room = (row_kernel *)alloc_zero(sizeof *w.room) };
-    bool ok = w.of && w.room;
+    row_finder w = { .e = e, .r = r, .of = of, .room = (row_kernel *)alloc_zero(sizeof *w.room) };
+    bool ok = w.room != NULL;
     for (uint32_t i = 0; ok && i < l->n_steps; i++)
         if (!w.of[i] && row_may(e, i) && !row_join(&w, i) && !l->steps[i].n_instrs) ok = row_begin(&w, i);
     for (uint32_t i = 0; ok && i < e->n_groups; i++) row_group_resolve(e, i);
-    gn_free(w.of);
     gn_free(w.room);
     return ok;
+}
+
+/* ---- several products of one row, and what gives the row ---- */
+
+enum { WITHIN_BYTES = 32 << 10 }; /* of a row that each block of a product computes for itself, in its shared memory */
+
+/* What finds them. of: per step, 1 + its group of rows; open: per node, 1 + the products that read it as their row and
+   may take more in. */
+typedef struct vector_finder {
+    emit *e;
+    const readers *r;
+    uint32_t *of, *open;
+} vector_finder;
+
+/* Whether step t reads the memory of `node`. */
+static bool step_reads(const emit *e, uint32_t t, uint32_t node) {
+    const gn_kernel_step *s = &e->layout->steps[t];
+    if (!s->n_instrs) {
+        for (uint32_t k = 0; k < e->part->nodes[s->node].n_ins; k++)
+            if (e->layout->lay[input(e, s->node, k)].base == node) return true;
+        return false;
+    }
+    for (uint32_t k = 0; k < s->n_loads; k++)
+        if (!e->layout->loads[s->load + k].constant && e->layout->loads[s->load + k].base == node) return true;
+    return false;
+}
+
+static uint32_t part_step(const vector_part *p) { return (p->loop ? p->loop : p->best ? p->best : p->product[0]) - 1; }
+static uint32_t part_out(const emit *e, const vector_part *p) { return e->layout->steps[part_step(p)].node; }
+
+/* A step that runs by step `to` reads what the group gives since `from`. */
+static bool vectors_are_read(const emit *e, const vector_group *g, uint32_t from, uint32_t to) {
+    for (uint32_t t = from + 1; t <= to; t++)
+        for (uint32_t i = 0; i < g->n && e->runs[t] <= to; i++)
+            if (step_reads(e, t, part_out(e, &g->parts[i]))) return true;
+    return false;
+}
+
+/* The part whose product's columns meet those of `p` in its loop, or n. */
+static uint32_t vector_partner(const vector_finder *w, const vector_group *g, const vector_part *p) {
+    const emit *e = w->e;
+    for (uint32_t i = 0; i < g->n && p->loop; i++) {
+        uint32_t node = part_out(e, &g->parts[i]), own = e->layout->steps[p->product[0] - 1].node;
+        const gn_kernel_step *s = &e->layout->steps[p->loop - 1];
+        if (g->parts[i].loop || g->parts[i].best || g->parts[i].product[1] || w->r->reads[node] != 1 ||
+            w->r->held[node] || gn_view_count(view_of(e, node)) != gn_view_count(view_of(e, own)))
+            continue;
+        for (uint32_t k = 0; k < s->n_loads; k++) {
+            const gn_load *d = &e->layout->loads[s->load + k];
+            if (!d->constant && d->base == node && is_whole(e, &d->view, node)) return i;
+        }
+    }
+    return g->n;
+}
+
+/* The products of *g and this one as one kernel that runs where this one would. */
+static bool vectors_with(const vector_finder *w, const vector_group *g, uint32_t at, vector_part p, vector_group *out) {
+    const emit *e = w->e;
+    vector_form form;
+    uint32_t blocks[VECTOR_PARTS], partner = vector_partner(w, g, &p), from = part_step(&g->parts[g->n - 1]);
+    *out = *g;
+    if (p.best || g->parts[0].best || at <= from || at - from > ROW_REACH) return false;
+    if (partner < g->n) {
+        p.product[1] = g->parts[partner].product[0];
+        memmove(&out->parts[partner], &out->parts[partner + 1], (g->n - partner - 1) * sizeof *out->parts);
+        out->n--;
+    }
+    if (out->n == VECTOR_PARTS || (out->n && !out->parts[0].product[1] != !p.product[1]) ||
+        vectors_are_read(e, out, from, at))
+        return false;
+    out->parts[out->n++] = p;
+    for (uint32_t i = 0; i < g->n; i++)
+        for (int q = 0; q < 2 && g->parts[i].product[q]; q++) {
+            uint32_t node = e->layout->steps[g->parts[i].product[q] - 1].node;
+            if (!are_never_appended(e, node, 0) ||
+                e->part->nodes[e->layout->lay[input(e, node, 1)].base].leaf == GN_LEAF_NONE)
+                return false;
+        }
+    for (uint32_t i = 0; i < g->n; i++) {
+        const gn_kernel_step *s = g->parts[i].loop ? &e->layout->steps[g->parts[i].loop - 1] : NULL;
+        for (uint32_t k = 0; s && k < s->n_loads; k++)
+            if (!e->layout->loads[s->load + k].constant && !is_never_appended(e, e->layout->loads[s->load + k].base))
+                return false;
+    }
+    return vectors_choose(e, out, &form, blocks);
+}
+
+/* All of the group runs at step `at`: what it reads lives until then. */
+static void vectors_move(emit *e, const vector_group *g, uint32_t at) {
+    for (uint32_t i = 0; i < g->n; i++) {
+        const vector_part *p = &g->parts[i];
+        const gn_kernel_step *s = p->loop ? &e->layout->steps[p->loop - 1] : NULL;
+        for (int q = 0; q < 2 && p->product[q]; q++) {
+            if (p->product[q] - 1 != at && !e->fusions[p->product[q] - 1].inside) takes_in(e, p->product[q] - 1, at);
+            e->runs[p->product[q] - 1] = at;
+            keep_inputs(e, e->layout->steps[p->product[q] - 1].node, 0, at);
+        }
+        for (uint32_t k = 0; s && k < s->n_loads; k++)
+            if (!e->layout->loads[s->load + k].constant)
+                keep_until(e, e->layout->loads[s->load + k].base, e->layout->steps[at].node);
+        if (part_step(p) != at && !e->fusions[part_step(p)].inside) takes_in(e, part_step(p), at);
+        e->runs[part_step(p)] = at;
+    }
+}
+
+/* A product of one row joins those that read the same row before it, or begins anew. */
+static bool vector_place(vector_finder *w, uint32_t i) {
+    emit *e = w->e;
+    const fusion *u = &e->fusions[i];
+    vector_part p = { { u->product, 0 }, u->loop, u->best };
+    uint32_t x = input(e, e->layout->steps[u->product - 1].node, 0), base = e->layout->lay[x].base;
+    vector_group with;
+    uint32_t *open = is_whole(e, view_of(e, x), base) ? &w->open[base] : NULL;
+    if (open && *open && vectors_with(w, &e->vectors[*open - 1], i, p, &with)) {
+        e->fusions[part_step(&e->vectors[*open - 1].parts[e->vectors[*open - 1].n - 1])].vectors = 0;
+        e->vectors[*open - 1] = with;
+        e->fusions[i].vectors = *open;
+        vectors_move(e, &with, i);
+        return true;
+    }
+    if (!grow(&e->vectors, e->n_vectors, &e->cap_vectors, sizeof *e->vectors)) return false;
+    e->vectors[e->n_vectors++] = (vector_group){ .n = 1, .parts = { p } };
+    e->fusions[i].vectors = (uint32_t)e->n_vectors;
+    if (open) *open = (uint32_t)e->n_vectors;
+    return true;
+}
+
+/* How many products of the group read the row. */
+static uint32_t vectors_count(const vector_group *g) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n; i++) n += g->parts[i].product[1] ? 2 : 1;
+    return n;
+}
+
+/* The layernorm of the row that these products alone read, by each warp for itself. */
+static bool takes_norm(const emit *e, const readers *r, uint32_t base, const vector_group *g) {
+    vector_form form;
+    uint32_t node = e->layout->steps[g->parts[0].product[0] - 1].node;
+    int64_t most = g->parts[0].product[1] ? 2 : 4;
+    vector_choose(e, node, 0, &form);
+    if (!node_is(e, base, GN_OP_LAYERNORM) || r->reads[base] != vectors_count(g) || r->held[base] || !r->step[base] ||
+        form.p.k > (form.dot ? most : 8) * 32 * form.vector || !are_never_appended(e, base, 0))
+        return false;
+    const gn_view *x = view_of(e, input(e, base, 0));
+    if (x->dtype != view_of(e, base)->dtype || x->dims[x->rank - 1] != form.p.k ||
+        !is_dense_row(e, input(e, base, 0), form.p.k, 16))
+        return false;
+    for (uint32_t i = 1; i < e->part->nodes[base].n_ins; i++)
+        if (!is_dense_row(e, input(e, base, i), form.p.k, 16)) return false;
+    return true;
+}
+
+/* Whether the rows of a group can be computed where step `at` runs, which alone reads `given` before others do. */
+static bool rows_may_wait(const emit *e, const row_group *g, uint32_t given, uint32_t at) {
+    uint32_t last = row_at(e, g, g->n_steps - 1);
+    if (at <= last || at - last > ROW_REACH) return false;
+    for (uint32_t m = 0; m < g->n_steps; m++)
+        for (uint32_t k = 0; k < row_inputs(e, g->steps[m].step); k++) {
+            gn_load d = row_input(e, g, g->steps[m].step, k);
+            if (!d.constant && row_member(g, d.base) < 0 && !is_never_appended(e, d.base)) return false;
+        }
+    for (uint32_t t = last + 1; t <= at; t++)
+        for (uint32_t m = 0; m < g->n_steps && e->runs[t] <= at; m++)
+            if ((m != given || e->runs[t] != at) && step_reads(e, t, g->steps[m].step->node)) return false;
+    return true;
+}
+
+/* The group of rows that gives `base` to a kernel that runs at step `at`: 1 + it, and which of its steps; 0: none that
+   the kernel could compute for itself. */
+static uint32_t takes_rows(const vector_finder *w, uint32_t base, uint32_t at, uint32_t *given) {
+    const emit *e = w->e;
+    uint32_t group = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;
+    if (!group) return 0;
+    const row_group *g = &e->groups[group - 1];
+    int m = row_member(g, base);
+    if (m < 0 || !g->steps[m].full || !rows_run_along(g) ||
+        g->n * types[view_of(e, base)->dtype].bytes > WITHIN_BYTES || is_row_reduction(e, g) ||
+        !rows_may_wait(e, g, (uint32_t)m, at))
+        return 0;
+    *given = (uint32_t)m;
+    return group;
+}
+
+/* What only the kernel at step `at` reads of the group needs no memory; all of the group runs there. */
+static void rows_move(const vector_finder *w, uint32_t group, uint32_t given, uint32_t reads, uint32_t at) {
+    emit *e = w->e;
+    row_group *g = &e->groups[group - 1];
+    uint32_t last = row_at(e, g, g->n_steps - 1), own = 0, node = g->steps[given].step->node;
+    for (uint32_t m = 0; m < g->n_steps; m++) {
+        const gn_kernel_step *s = g->steps[m].step;
+        for (uint32_t k = 0; k < row_inputs(e, s); k++) {
+            gn_load d = row_input(e, g, s, k);
+            if (!d.constant) keep_until(e, d.base, e->layout->steps[at].node);
+            own += !d.constant && d.base == node;
+        }
+        e->runs[row_at(e, g, m)] = at;
+    }
+    if (!w->r->held[node] && w->r->reads[node] == own + reads) {
+        g->steps[given].stored = false;
+        e->layout->lay[node].kernel = false;
+        e->layout->lay[node].place = GN_PLACE_NONE;
+    }
+    e->fusions[last].rows = 0;
+    if (!e->fusions[last].inside) takes_in(e, last, at);
+}
+
+/* What gives the row runs in the products' kernel. */
+static void vectors_take_row(vector_finder *w, uint32_t i) {
+    emit *e = w->e;
+    vector_group *g = &e->vectors[e->fusions[i].vectors - 1];
+    uint32_t node = e->layout->steps[g->parts[0].product[0] - 1].node, x = input(e, node, 0),
+             base = e->layout->lay[x].base, given;
+    if (node_is(e, node, GN_OP_LINEAR_QUANTIZED) && !node_is(e, base, GN_OP_LAYERNORM)) return;
+    if (!is_whole(e, view_of(e, x), base)) return;
+    uint32_t of = w->r->step[base] ? w->of[w->r->step[base] - 1] : 0;
+    if ((!of || e->groups[of - 1].n_steps == 1) && takes_norm(e, w->r, base, g)) {
+        g->norm = w->r->step[base];
+        takes_in(e, g->norm - 1, i);
+        e->fusions[g->norm - 1].rows = 0;
+        keep_inputs(e, base, 0, i);
+        return;
+    }
+    uint32_t group = takes_rows(w, base, i, &given);
+    if (!group || node_is(e, node, GN_OP_LINEAR_QUANTIZED) || e->groups[group - 1].rows != 1) return;
+    g->rows = group;
+    g->given = given;
+    rows_move(w, group, given, vectors_count(g), i);
+}
+
+/* ---- what makes a query, or the row that is appended to keys ---- */
+
+/* Rows of n, each of which begins at a multiple of n from the base's begin on. */
+static bool shows_rows(const gn_view *v, int64_t n) {
+    int64_t first = v->offset / types[v->dtype].bytes;
+    if (v->rank < 1 || v->dims[v->rank - 1] != n || v->strides[v->rank - 1] != 1 || first % n) return false;
+    for (int i = 0; i + 1 < v->rank; i++)
+        if (v->dims[i] > 1 && (v->strides[i] % n || v->strides[i] < 0)) return false;
+    return true;
+}
+
+/* A rotary embedding whose dense result this view alone shows; its step, or 0. */
+static uint32_t takes_turn(const emit *e, const readers *r, uint32_t base) {
+    if (!node_is(e, base, GN_OP_ROTARY) || r->reads[base] != 1 || r->held[base] || !r->step[base] ||
+        !are_never_appended(e, base, 0) || e->fusions[r->step[base] - 1].inside)
+        return 0;
+    return r->step[base];
+}
+
+static void fuse_turn(vector_finder *w, uint32_t i, fusion *u, int which, uint32_t x, const gn_view *shown) {
+    emit *e = w->e;
+    int64_t n = shown->dims[3];
+    uint32_t base = e->layout->lay[x].base;
+    if (!shows_rows(shown, n)) return;
+    u->turn[which] = takes_turn(e, w->r, base);
+    if (u->turn[which]) {
+        takes_in(e, u->turn[which] - 1, i);
+        keep_inputs(e, base, 0, i);
+        x = input(e, base, 0);
+        shown = view_of(e, x);
+        base = e->layout->lay[x].base;
+        if (!shows_rows(shown, n)) return;
+    }
+    if (w->r->reads[base] != 1 || w->r->held[base]) return;
+    uint32_t given, group = takes_rows(w, base, i, &given);
+    const row_group *g = group ? &e->groups[group - 1] : NULL;
+    bool alone = g && g->n == n && e->layout->lay[base].view.dtype == shown->dtype;
+    for (uint32_t m = 0; alone && m < g->n_steps; m++) alone = m == given || !g->steps[m].stored;
+    if (!alone) return;
+    u->made[which] = group;
+    u->given[which] = given;
+    rows_move(w, group, given, 1, i);
+}
+
+static void fuse_turns(vector_finder *w) {
+    emit *e = w->e;
+    for (uint32_t i = 0; i < e->layout->n_steps; i++) {
+        fusion *u = &e->fusions[i];
+        if (u->inside || u->product != i + 1 || u->vectors ||
+            !(u->written || is_attention(e, e->layout->steps[i].node)))
+            continue;
+        attention_form shown = u->written ? *u->written : attention_choose(e, e->layout->steps[i].node);
+        one_form form;
+        if (!one_choose(e, &shown, &form) || form.a.moved[0]) continue;
+        fuse_turn(w, i, u, 0, shown.in[0], &shown.q);
+        if (!u->append[0]) continue;
+        uint32_t row = input(e, e->layout->lay[shown.in[1]].base, 1);
+        fuse_turn(w, i, u, 1, row, view_of(e, row));
+    }
+}
+
+static void fuse_vectors(vector_finder *w, bool *ok) {
+    emit *e = w->e;
+    for (uint32_t i = 0; *ok && i < e->layout->n_steps; i++) {
+        const fusion *u = &e->fusions[i];
+        if (u->inside || !u->product || u->written || is_attention(e, e->layout->steps[u->product - 1].node)) continue;
+        *ok = vector_place(w, i);
+    }
+    for (uint32_t i = 0; *ok && i < e->layout->n_steps; i++)
+        if (e->fusions[i].vectors) vectors_take_row(w, i);
+}
+
+/* First the steps that one reads: loops behind products, appends, rows; then what they are together. */
+static bool fuse_by_step(emit *e, const readers *r) {
+    for (uint32_t i = 0; i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
+        uint32_t node = e->layout->steps[i].node;
+        if (e->fusions[i].written) fuse_attention(e, r, i);
+        if (e->fusions[i].inside || e->fusions[i].product) continue;
+        if (e->layout->steps[i].n_instrs) fuse_lookups(e, r, i);
+        else if (node_is(e, node, GN_OP_MATMUL) || node_is(e, node, GN_OP_LINEAR) ||
+                 node_is(e, node, GN_OP_LINEAR_QUANTIZED))
+            fuse_vector(e, r, i);
+        else if (is_attention(e, node)) fuse_attention(e, r, i);
+        /* a failed run puts back what lies there */
+        if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);
+    }
+    return !gn_flag_get(e->cancel);
 }
 
 /* Decides which steps run inside another's kernel, and lays memory out for it. False when there is no memory. */
 static bool fuse_steps(emit *e) {
     readers r = { 0 };
-    bool ok = readers_init(&r, e) && fuse_attentions(e, &r);
-    for (uint32_t i = 0; ok && i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
-        uint32_t node = e->layout->steps[i].node;
-        if (e->fusions[i].written) fuse_attention(e, &r, i);
-        if (e->fusions[i].inside || e->fusions[i].product) continue;
-        if (e->layout->steps[i].n_instrs) fuse_lookups(e, &r, i);
-        else if (node_is(e, node, GN_OP_MATMUL) || node_is(e, node, GN_OP_LINEAR) ||
-                 node_is(e, node, GN_OP_LINEAR_QUANTIZED))
-            fuse_vector(e, &r, i);
-        else if (is_attention(e, node)) fuse_attention(e, &r, i);
-        /* a failed run puts back what lies there */
-        if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);
+    size_t n = e->layout->n_steps + 1;
+    vector_finder w = { .e = e,
+                        .r = &r,
+                        .of = (uint32_t *)alloc_zero(n * sizeof *w.of),
+                        .open = (uint32_t *)alloc_zero((e->part->n_nodes + 1) * sizeof *w.open) };
+    e->runs = (uint32_t *)alloc_zero(n * sizeof *e->runs);
+    bool ok = e->runs && w.of && w.open && readers_init(&r, e);
+    for (uint32_t i = 0; ok && i < n; i++) e->runs[i] = i;
+    ok = ok && fuse_attentions(e, &r);
+    if (ok && fuse_by_step(e, &r)) {
+        ok = fuse_reductions(e, &r, w.of);
+        if (ok) fuse_turns(&w);
+        if (ok) fuse_vectors(&w, &ok);
     }
-    ok = ok && fuse_reductions(e, &r);
     readers_deinit(&r);
+    gn_free(w.of);
+    gn_free(w.open);
+    gn_free(e->runs);
+    e->runs = NULL;
     return ok && gn_layout_pack(e->layout, e->fault) == GN_OK;
 }
 
@@ -12235,8 +13160,8 @@ static bool emit_fused(emit *e, size_t i) {
         emit_rows(e, &e->groups[u->rows - 1]);
         return true;
     }
-    if (u->written || is_attention(e, e->layout->steps[u->product - 1].node)) emit_attended(e, u);
-    else emit_vector(e, u);
+    if (u->vectors) emit_vector(e, &e->vectors[u->vectors - 1]);
+    else emit_attended(e, u);
     return true;
 }
 
@@ -12287,11 +13212,17 @@ static void emit_step(emit *e, size_t i) {
 enum { KERNELS_A_PROGRAM = 20, CACHE_BYTES = 512 << 20, CHOICES_WAIT_MS = 2000 };
 
 /* The device text before the kernels of a program, and what follows it for kernels of sm_90a. */
-static const char *const prelude[] = {
-    shared_text,      random_text,    reduction_text,      rows_text,      product_text,   tensor_text,     sample_text,
-    along_text,       expert_text,    quant_text,          conv_text,      conv_rows_text, conv_depth_text, pool_text,
-    interpolate_text, recurrent_text, recurrent_back_text, attention_text, page_text,      one_text,        NULL
-};
+static const char *const prelude[] = { shared_text,         random_text,
+                                       reduction_text,      rows_text,
+                                       product_text,        tensor_text,
+                                       sample_text,         along_text,
+                                       expert_text,         quant_text,
+                                       conv_text,           conv_rows_text,
+                                       conv_depth_text,     pool_text,
+                                       interpolate_text,    recurrent_text,
+                                       recurrent_back_text, attention_text,
+                                       page_text,           one_text,
+                                       solve_text,          NULL };
 static const char *const hopper[] = { warpgroup_text,           wgmma_text,          sgemm_text,
                                       warpgroup_attention_text, warpgroup_conv_text, NULL };
 
@@ -13961,6 +14892,7 @@ static void exec_plan_destroy(void *self, void *handle) {
     emit_free(&p->emit);
     gn_free(p->emit.fusions);
     gn_free(p->emit.groups);
+    gn_free(p->emit.vectors);
     gn_free(p->emit.inlined);
     gn_free(p->emit.appends);
     gn_free(p->emit.append_flags);
@@ -14716,6 +15648,20 @@ static void timing_mark(executor *x, const launch *l) {
     if (t->n < t->cap && cu.real.cuEventRecord(t->events[t->n], x->stream) == 0) t->launches[t->n++] = l;
 }
 
+static bool rows_have(const emit *e, const row_group *g, uint32_t k) {
+    for (uint32_t j = 0; j < g->n_steps; j++)
+        if (row_at(e, g, j) == k) return true;
+    return false;
+}
+
+static bool vectors_have(const emit *e, const vector_group *g, uint32_t k) {
+    for (uint32_t j = 0; j < g->n; j++) {
+        const vector_part *p = &g->parts[j];
+        if (p->product[0] == k + 1 || p->product[1] == k + 1 || p->loop == k + 1 || p->best == k + 1) return true;
+    }
+    return g->norm == k + 1 || (g->rows && rows_have(e, &e->groups[g->rows - 1], k));
+}
+
 /* The step in whose kernel step k runs. */
 static uint32_t step_owner(const plan *p, uint32_t k) {
     const emit *e = &p->emit;
@@ -14723,11 +15669,13 @@ static uint32_t step_owner(const plan *p, uint32_t k) {
     if (!e->fusions[k].inside) return k;
     for (uint32_t i = 0; i < p->layout.n_steps; i++) {
         const fusion *u = &e->fusions[i];
-        const uint32_t taken[] = { u->norm, u->product, u->loop, u->best, u->append[0], u->append[1] };
+        const uint32_t taken[] = { u->product, u->loop, u->best, u->append[0], u->append[1], u->turn[0], u->turn[1] };
         for (size_t j = 0; j < sizeof taken / sizeof *taken; j++)
             if (taken[j] == k + 1 && !u->inside) return i;
-        for (uint32_t j = 0; u->rows && j < e->groups[u->rows - 1].n_steps; j++)
-            if (row_at(e, &e->groups[u->rows - 1], j) == k) return i;
+        if (u->vectors && vectors_have(e, &e->vectors[u->vectors - 1], k)) return i;
+        for (int j = 0; j < 2; j++)
+            if (u->made[j] && rows_have(e, &e->groups[u->made[j] - 1], k)) return i;
+        if (u->rows && rows_have(e, &e->groups[u->rows - 1], k)) return i;
     }
     while (k + 1 < p->layout.n_steps && e->fusions[k].inside) k++; /* with what reads it */
     return k;

@@ -304,6 +304,18 @@
       "F.instance_norm(a)")                                                                                            \
     X(local_response_norm, OPS_W, "64", "u:1,n,56,56", 0, gn_local_response_norm(a, 5, 1e-4, 0.75, 1),                 \
       "F.local_response_norm(a, 5)")                                                                                   \
+    X(solve, OPS_W, "64", "u:n,64,64 u:n,64,8", 180000 * n, gn_solve(a, b), "~torch.linalg.solve(a, b)")               \
+    X(inverse, OPS_W, "64", "u:n,64,64", 520000 * n, gn_inverse(a), "~torch.linalg.inv(a)")                            \
+    X(det, OPS_W, "64", "u:n,64,64", 175000 * n, gn_det(a), "~torch.linalg.det(a)")                                    \
+    X(cholesky, OPS_W, "64", "u:n,64,64", 600000 * n,                                                                  \
+      gn_cholesky(gn_add_c(gn_matmul(a, gn_transpose(a, 1, 2)), 1)), "torch.linalg.cholesky(a @ a.mT + 1)")            \
+    X(solve_triangular, OPS_W, "64", "p:n,64,64 u:n,64,8", 33000 * n, gn_solve_triangular(a, b, false, false),         \
+      "~torch.linalg.solve_triangular(a, b, upper=False)")                                                             \
+    X(components, BIT(I32) | BIT(BOOL), "64", "s:n,64,64", 0, gn_connected_components(a, 2, false), "~components(a)")  \
+    X(suppress, BIT(F32), "64", "u:1,n*16,4 u:1,1,n*16", 0, gn_non_max_suppression(a, b, 64, 0.3, -1, true),           \
+      "~suppress(a[0], b[0, 0], 64, 0.3)")                                                                             \
+    X(unique, OPS_W | BIT(I32), OPS_SMALL, "u:n", 0, MANY(gn_unique(a, 256, &y[0], NULL, NULL, NULL), 1),              \
+      "~torch.unique(a)")                                                                                              \
     X(rotary, OPS_W, OPS_SMALL, "u:8,n/512,64 i2048:n/512", 0, gn_rotary(a, b, 10000, false), "rotary(a, b)")          \
     X(lenet_step, BIT(F32), "64",                                                                                      \
       "u:n,1,28,28 i10:n u:6,25 u:6,1 u:16,150 u:16,1 u:400,120 u:120 u:120,84 u:84 u:84,10 u:10",                     \

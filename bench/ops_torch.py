@@ -49,13 +49,44 @@ def rotary(x, positions):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
+def components(a):
+    """Connected components of grids, along axes: each element takes the least place around it until none changes."""
+    b, h, w = a.shape
+    place = torch.arange(h * w).view(1, h, w).expand(b, h, w).clone()
+    while True:
+        before = place.clone()
+        for axis in (1, 2):
+            n = a.shape[axis] - 1
+            p, q = place.narrow(axis, 0, n), place.narrow(axis, 1, n)
+            same = a.narrow(axis, 0, n) == a.narrow(axis, 1, n)
+            least = torch.minimum(p, q)
+            p.copy_(torch.where(same, least, p))
+            q.copy_(torch.where(same, torch.minimum(p, q), q))
+        if torch.equal(before, place):
+            return place
+
+
+def suppress(boxes, scores, bound, overlap):
+    """Non-maximum suppression of boxes (N,4), centres and sizes, by PyTorch's own ops."""
+    corners = torch.cat((boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2), 1)
+    low, high = torch.minimum(corners[:, :2], corners[:, 2:]), torch.maximum(corners[:, :2], corners[:, 2:])
+    area, left, kept = (high - low).prod(1), scores.argsort(descending=True), []
+    while len(left) and len(kept) < bound:
+        best, left = left[0], left[1:]
+        kept.append(best)
+        both = (torch.minimum(high[best], high[left]) - torch.maximum(low[best], low[left])).clamp(min=0).prod(1)
+        left = left[both <= overlap * (area[best] + area[left] - both)]
+    return torch.stack(kept)
+
+
 class Case:
     def __init__(self, memory):
         self.memory = memory
         self.clear()
 
     def clear(self):
-        self.known = {"torch": torch, "F": F, "lenet": lenet, "rotary": rotary}
+        self.known = {"torch": torch, "F": F, "lenet": lenet, "rotary": rotary, "components": components,
+                      "suppress": suppress}
         self.run = None
 
     def tensor(self, name, dtype, offset, *dims):

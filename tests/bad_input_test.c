@@ -572,6 +572,42 @@ TEST(grids_and_blocks_refuse_what_their_comments_exclude) {
     check_alive();
 }
 
+TEST(matrices_and_regions_refuse_what_their_comments_exclude) {
+    gn_tensor f = floats(GN_SHAPE(2, 3)), square = floats(GN_SHAPE(3, 3)), three = floats(GN_SHAPE(3)),
+              wide = gn_full(f.ctx, GN_F32, GN_SHAPE(1025, 1025), 0), image = floats(GN_SHAPE(1, 4, 2, 3)),
+              one = ints(GN_I64, GN_SHAPE(1)), grid = ints(GN_I32, GN_SHAPE(2, 3)), boxes = floats(GN_SHAPE(1, 5, 4)),
+              scores = floats(GN_SHAPE(1, 2, 5)), rois = floats(GN_SHAPE(1, 4)), taps = floats(GN_SHAPE(4, 4, 1, 1)),
+              none = GN_NONE;
+    REFUSED(gn_det(three), GN_BAD_RANK);
+    REFUSED(gn_det(f), GN_BAD_SHAPE);
+    REFUSED(gn_det(wide), GN_BAD_SHAPE);
+    REFUSED(gn_det(grid), GN_BAD_DTYPE);
+    REFUSED(gn_inverse(f), GN_BAD_SHAPE);
+    REFUSED(gn_cholesky(f), GN_BAD_SHAPE);
+    REFUSED(gn_solve(square, three), GN_BAD_RANK);
+    REFUSED(gn_solve(square, f), GN_BAD_SHAPE);
+    REFUSED(gn_solve(square, gn_cast(square, GN_F64)), GN_BAD_DTYPE);
+    REFUSED(gn_solve(floats(GN_SHAPE(2, 3, 3)), floats(GN_SHAPE(3, 3, 1))), GN_BAD_SHAPE);
+    REFUSED(gn_solve_triangular(square, f, true, false), GN_BAD_SHAPE);
+    REFUSED(gn_unique(floats(GN_SHAPE(0)), 1, NULL, NULL, NULL, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_unique(f, -1, NULL, NULL, NULL, NULL), GN_BAD_ARGUMENT);
+    REFUSED(gn_connected_components(grid, 0, false), GN_BAD_ARGUMENT);
+    REFUSED(gn_connected_components(grid, 3, false), GN_BAD_RANK);
+    REFUSED(gn_connected_components(f, 1, false), GN_BAD_DTYPE);
+    REFUSED(gn_non_max_suppression(f, scores, 1, 0, 0, false), GN_BAD_RANK);
+    REFUSED(gn_non_max_suppression(boxes, floats(GN_SHAPE(1, 2, 4)), 1, 0, 0, false), GN_BAD_SHAPE);
+    REFUSED(gn_non_max_suppression(boxes, scores, -1, 0, 0, false), GN_BAD_SHAPE);
+    REFUSED(gn_non_max_suppression(boxes, scores, INT64_MAX, 0, 0, false), GN_BAD_SHAPE);
+    REFUSED(gn_roi_align(image, rois, f, NULL), GN_BAD_RANK);
+    REFUSED(gn_roi_align(image, rois, three, NULL), GN_BAD_DTYPE);
+    REFUSED(gn_roi_align(image, floats(GN_SHAPE(2, 4)), one, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_roi_align(image, rois, one, &(gn_roi_align_desc){ .samples = 65 }), GN_BAD_ARGUMENT);
+    REFUSED(gn_deform_conv(image, taps, f, none, none, NULL), GN_BAD_RANK);
+    REFUSED(gn_deform_conv(image, taps, floats(GN_SHAPE(1, 3, 2, 3)), none, none, NULL), GN_BAD_SHAPE);
+    REFUSED(gn_deform_conv(image, taps, image, none, none, &(gn_conv_desc){ .transposed = true }), GN_BAD_ARGUMENT);
+    check_alive();
+}
+
 TEST(transforms_and_counts_refuse_what_their_comments_exclude) {
     gn_tensor f = floats(GN_SHAPE(2, 3)), i = ints(GN_I64, GN_SHAPE(2, 3)), scalar = floats(GN_SCALAR),
               three = floats(GN_SHAPE(3)), six = floats(GN_SHAPE(6)), image = floats(GN_SHAPE(1, 4, 2, 3)),
@@ -993,6 +1029,7 @@ static const test_entry tests[] = {
     TEST_ENTRY(class_losses_with_a_target_outside_are_index_out_of_range),
     TEST_ENTRY(composites_refuse_what_their_comments_exclude),
     TEST_ENTRY(grids_and_blocks_refuse_what_their_comments_exclude),
+    TEST_ENTRY(matrices_and_regions_refuse_what_their_comments_exclude),
     TEST_ENTRY(transforms_and_counts_refuse_what_their_comments_exclude),
     TEST_ENTRY(one_hot_class_outside_is_index_out_of_range),
     TEST_ENTRY(cross_entropy_target_outside_is_index_out_of_range),

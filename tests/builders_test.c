@@ -16,6 +16,7 @@
 #define ONES4 GN_SHAPE(1, 1, 1, 1)
 #define S4 GN_SHAPE(1, 1, 2, 3)
 #define M23 GN_SHAPE(2, 3)
+#define S11 GN_SHAPE(1, 1)
 #define V1 GN_SHAPE(1)
 #define V3 GN_SHAPE(3)
 
@@ -171,6 +172,20 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(linear, GN_F32, S4, gn_linear(a, identity(g), GN_NONE))                                                          \
     X(linear, GN_F32, S4, gn_linear(a, identity(g), whole(g, GN_F32, V3, 0)))                                          \
     X(vecdot, GN_F32, S4, gn_vecdot(a, whole(g, GN_F32, GN_SCALAR, 1), 0))                                             \
+    X(det, GN_F32, S11, gn_det(a))                                                                                     \
+    X(inverse, GN_F32, S11, gn_inverse(a))                                                                             \
+    X(cholesky, GN_F32, S11, gn_cholesky(a))                                                                           \
+    X(solve, GN_F32, S11, gn_solve(a, a))                                                                              \
+    X(solve_triangular, GN_F32, S11, gn_solve_triangular(a, a, true, true))                                            \
+    X(unique, GN_F32, V3, gn_unique(a, 1, NULL, NULL, NULL, NULL))                                                     \
+    X(roi_align, GN_F32, S4,                                                                                           \
+      gn_roi_align(a, whole(g, GN_F32, GN_SHAPE(1, 4), 0), whole(g, GN_I32, GN_SHAPE(1), 0), NULL))                    \
+    X(deform_conv, GN_F32, S4,                                                                                         \
+      gn_deform_conv(a, whole(g, GN_F32, ONES4, 1), whole(g, GN_F32, GN_SHAPE(1, 2, 2, 3), 0), GN_NONE, GN_NONE,       \
+                     NULL))                                                                                            \
+    X(non_max_suppression, GN_F32, GN_SHAPE(1, 1, 4),                                                                  \
+      gn_non_max_suppression(a, whole(g, GN_F32, GN_SHAPE(1, 1, 1), 0), 1, 0, 0, false))                               \
+    X(connected_components, GN_I32, M23, gn_connected_components(a, 1, false))                                         \
     X(einsum, GN_F32, S4, gn_einsum("abcd->abcd", &a, 1))                                                              \
     X(einsum, GN_F32, S4, gn_einsum("...->...", &a, 1))                                                                \
     X(einsum, GN_F32, V3, gn_einsum("a", &a, 1))                                                                       \
@@ -755,6 +770,12 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(im2col, gn_im2col(a, GN_SHAPE(1), GN_SHAPE(1), GN_SHAPE(0), GN_SHAPE(1)))                                     \
     X(one_hot, gn_one_hot(gn_cast(a, GN_I32), -1, GN_F32))                                                          \
     X(one_hot, gn_one_hot(gn_cast(a, GN_I32), (int64_t)1 << 60, GN_F32))                                            \
+    X(det, gn_det(a))                                                                                               \
+    X(solve, gn_solve(a, a))                                                                                        \
+    X(unique, gn_unique(a, -1, NULL, NULL, NULL, NULL))                                                             \
+    X(roi_align, gn_roi_align(a, a, a, NULL))                                                                       \
+    X(deform_conv, gn_deform_conv(a, a, a, GN_NONE, GN_NONE, NULL))                                                 \
+    X(non_max_suppression, gn_non_max_suppression(a, a, 1, 0, 0, true))                                             \
     X(nonzero, gn_nonzero(a, -1))                                                                                   \
     X(cast, gn_cast(a, (gn_dtype)99))                                                                               \
     X(celu, gn_celu(a, -1))                                                                                         \

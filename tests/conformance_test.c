@@ -3897,6 +3897,252 @@ static void cases_cross_entropy_smooth(void) {
     class_loss_cases(true, 1.5);
 }
 
+/* ---- matrices: whole numbers and a diagonal that outweighs their rows, so that all dtypes hold them exactly; p: what
+   is wanted, the bits of a triangle, and what is added to the diagonal ---- */
+
+enum { MATRIX_SOLVE, MATRIX_TRIANGLE, MATRIX_CHOLESKY, MATRIX_DET, MATRIX_INVERSE, MATRIX__COUNT };
+
+static gn_tensor build_matrices(const sample *s, gn_ctx *g, const gn_tensor *in) {
+    int64_t N = s->shape.dims[s->shape.rank - 1];
+    gn_tensor at = gn_arange_i64(g, GN_I64, N, 0, 1), on = gn_eq(gn_reshape(at, GN_SHAPE(N, 1)), at);
+    gn_tensor a = gn_add(gn_cast(in[0], s->dtype), gn_mul_c(gn_cast(on, s->dtype), (double)s->p[2]));
+    gn_tensor b = s->n > 1 ? gn_cast(in[1], s->dtype) : GN_NONE;
+    if (s->flag) a = gn_transpose(a, -1, -2);
+    switch (s->p[0]) {
+    case MATRIX_SOLVE: return gn_solve(a, b);
+    case MATRIX_TRIANGLE: return gn_solve_triangular(a, b, s->p[1] & 1, s->p[1] & 2);
+    case MATRIX_CHOLESKY: return gn_cholesky(a);
+    case MATRIX_DET: return gn_det(a);
+    default: return gn_inverse(a);
+    }
+}
+
+/* m (N,W): Gauss and Jordan's elimination, the largest of each column as pivot. The determinant. */
+static ref_real eliminate(ref_real *m, int64_t N, int64_t W) {
+    ref_real det = 1;
+    for (int64_t p = 0; p < N; p++) {
+        int64_t best = p;
+        for (int64_t i = p; i < N; i++)
+            if (fabsl(m[i * W + p]) > fabsl(m[best * W + p])) best = i;
+        for (int64_t k = 0; k < W && best != p; k++) {
+            ref_real v = m[p * W + k];
+            m[p * W + k] = m[best * W + k];
+            m[best * W + k] = v;
+        }
+        ref_real d = m[p * W + p];
+        det *= best == p ? d : -d;
+        for (int64_t k = 0; k < W; k++) m[p * W + k] = d == 0 ? (ref_real)NAN : m[p * W + k] / d;
+        for (int64_t i = 0; i < N && d != 0; i++) {
+            ref_real f = m[i * W + p];
+            for (int64_t k = 0; k < W && i != p; k++) m[i * W + k] -= f * m[p * W + k];
+        }
+        if (d == 0) return 0;
+    }
+    return det;
+}
+
+/* Column by column (Cholesky, Banachiewicz), of the lower triangle. */
+static bool take_root(ref_real *m, int64_t N) {
+    for (int64_t i = 0; i < N; i++)
+        for (int64_t j = 0; j < N; j++) {
+            ref_real sum = j > i ? 0 : m[i * N + j];
+            for (int64_t k = 0; k < j && j <= i; k++) sum -= m[i * N + k] * m[j * N + k];
+            if (i == j && !(sum > 0)) return false;
+            m[i * N + j] = j > i ? 0 : i == j ? sqrtl(sum) : sum / m[j * N + j];
+        }
+    return true;
+}
+
+static ref *refer_matrices(const sample *s, ref *const *in) {
+    int64_t kind = s->p[0], N = s->shape.dims[s->shape.rank - 1], bits = s->p[1], batch = in[0]->n / (N * N);
+    gn_shape shape = s->shape;
+    int64_t K = kind == MATRIX_INVERSE ? N
+                : s->n > 1             ? in[1]->shape.dims[s->shape.rank - 1]
+                                       : 0,
+            W = N + K,
+            each = kind == MATRIX_DET        ? 1
+                   : kind == MATRIX_CHOLESKY ? N * N
+                                             : N * K;
+    if (kind == MATRIX_DET) shape.rank -= 2;
+    else if (K) shape.dims[shape.rank - 1] = K;
+    ref *y = ref_make_inexact(s->dtype, shape);
+    ref_real *m = calloc((size_t)(N * W), sizeof *m);
+    if (!m) return y;
+    for (int64_t b = 0; b < batch; b++) {
+        ref_real largest = 1, det = 1;
+        bool ok = true;
+        for (int64_t i = 0; i < N; i++) {
+            for (int64_t k = 0; k < N; k++) {
+                int64_t from = b * N * N + (s->flag ? k * N + i : i * N + k);
+                ref_real v = (ref_real)in[0]->i[from] + (i == k ? (ref_real)s->p[2] : 0);
+                if (kind == MATRIX_TRIANGLE && (bits & 1 ? k < i : k > i)) v = 0;
+                m[i * W + k] = kind == MATRIX_TRIANGLE && bits & 2 && i == k ? 1 : v;
+            }
+            for (int64_t k = 0; k < K; k++)
+                m[i * W + N + k] = kind == MATRIX_INVERSE ? i == k : (ref_real)in[1]->i[(b * N + i) * K + k];
+        }
+        if (kind == MATRIX_CHOLESKY) ok = take_root(m, N);
+        else det = eliminate(m, N, W);
+        if (kind == MATRIX_SOLVE || kind == MATRIX_INVERSE) ok = det != 0;
+        for (int64_t k = 0; k < N * W && ok; k++) largest = fmaxl(largest, fabsl(m[k]));
+        if (bits & 2) largest *= (ref_real)(9 * N); /* the diagonal does not outweigh a row then */
+        for (int64_t k = 0; k < each; k++) {
+            ref_real v = kind == MATRIX_DET ? det : kind == MATRIX_CHOLESKY ? m[k] : m[k / K * W + N + k % K];
+            ref_put(y, b * each + k, ok ? v : (ref_real)NAN, kind == MATRIX_DET ? fabsl(det) * (ref_real)N : largest);
+        }
+    }
+    free(m);
+    return y;
+}
+
+static void matrix_case(const char *what, int64_t kind, gn_dtype d, gn_shape shape, int64_t K, int64_t diagonal,
+                        int k) {
+    int64_t N = shape.dims[shape.rank - 1];
+    sample s = { .what = what,
+                 .build = build_matrices,
+                 .refer = refer_matrices,
+                 .shape = shape,
+                 .dtype = d,
+                 .flag = k & 1,
+                 .p = { kind, kind == MATRIX_TRIANGLE ? k / 2 % (N > 5 ? 2 : 4) : 0, diagonal } };
+    add_input(&s, GN_I8, shape, FILL_SMALL, VIEW_ANY);
+    shape.dims[shape.rank - 1] = K;
+    if (kind == MATRIX_SOLVE || kind == MATRIX_TRIANGLE) add_input(&s, GN_I8, shape, FILL_SMALL, VIEW_ANY);
+    run(&s);
+}
+
+static void cases_solve(void) {
+    const gn_shape shapes[] = { GN_SHAPE(1, 1),      GN_SHAPE(2, 2),   GN_SHAPE(3, 2, 5, 5),
+                                GN_SHAPE(2, 17, 17), GN_SHAPE(70, 70), GN_SHAPE(0, 3, 3) };
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++)
+        for (int64_t kind = 0; kind < MATRIX__COUNT; kind++)
+            for (int k = 0; k < TEST_COUNT(shapes); k++) {
+                int64_t N = shapes[k].dims[shapes[k].rank - 1];
+                if (N == 70 && d != GN_F32 && d != GN_F64) continue;
+                matrix_case("dominated by its diagonal", kind, d, shapes[k], 1 + k % 3, 32 * N, k + (int)kind);
+                if (kind == MATRIX_TRIANGLE && k < 3)
+                    for (int bits = 0; bits < 8; bits++) matrix_case("a triangle", kind, d, shapes[k], 2, 32 * N, bits);
+            }
+    for (int64_t kind = 0; kind < MATRIX__COUNT; kind++) {
+        sample s = { .what = "no squares",
+                     .build = build_matrices,
+                     .shape = GN_SHAPE(2, 3),
+                     .dtype = GN_F32,
+                     .p = { kind, 0, 1 },
+                     .failure = GN_BAD_SHAPE };
+        add_input(&s, GN_I8, GN_SHAPE(1, 2, 3), FILL_SMALL, VIEW_NONE);
+        add_input(&s, GN_I8, GN_SHAPE(1, 3, 3), FILL_SMALL, VIEW_NONE);
+        run(&s);
+    }
+    matrix_case("not positive definite", MATRIX_CHOLESKY, GN_F64, GN_SHAPE(2, 4, 4), 0, -40, 0);
+}
+
+/* ---- grids and boxes ---- */
+
+BUILD(build_components, gn_connected_components(in[0], (int)s->p[0], s->flag))
+
+/* Each element takes the least place around it until none changes. */
+static ref *refer_components(const sample *s, ref *const *in) {
+    int axes = (int)s->p[0], rank = in[0]->shape.rank;
+    int64_t size[3] = { 1, 1, 1 }, n = 1, next = 0;
+    ref *y = ref_make(GN_I64, in[0]->shape);
+    for (int i = 0; i < axes; i++) n *= size[2 - i] = in[0]->shape.dims[rank - 1 - i];
+    for (int64_t k = 0; k < y->n; k++) y->i[k] = in[0]->i[k] ? k % n : -1;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (int64_t k = 0; k < y->n * 27; k++) {
+            int64_t e = k / 27, d[3] = { k / 9 % 3 - 1, k / 3 % 3 - 1, k % 3 - 1 }, at = e % n, to = 0;
+            int64_t place[3] = { at / (size[1] * size[2]), at / size[2] % size[1], at % size[2] };
+            bool near = s->flag || d[0] * d[0] + d[1] * d[1] + d[2] * d[2] < 2;
+            for (int i = 0; i < 3; i++) {
+                near = near && place[i] + d[i] >= 0 && place[i] + d[i] < size[i];
+                to = to * size[i] + place[i] + d[i];
+            }
+            to += e - at;
+            if (!near || in[0]->i[e] != in[0]->i[to] || y->i[to] >= y->i[e]) continue;
+            y->i[e] = y->i[to];
+            changed = true;
+        }
+    }
+    for (int64_t k = 0; k < y->n; k++) { /* what a number was is a place before it */
+        if (k % n == 0) next = 0;
+        y->i[k] = y->i[k] < 0 ? 0 : y->i[k] == k % n ? ++next : y->i[k - k % n + y->i[k]];
+    }
+    return y;
+}
+
+static void cases_components(void) {
+    const gn_shape shapes[] = { GN_SHAPE(9), GN_SHAPE(7, 8), GN_SHAPE(2, 5, 6), GN_SHAPE(3, 4, 5, 3),
+                                GN_SHAPE(2, 0, 3) };
+    for (gn_dtype d = GN_I32; d < GN_DTYPE__COUNT; d++)
+        for (int k = 0; takes(d) && k < TEST_COUNT(shapes) * 6; k++) {
+            sample s = { .what = k % 2 ? "corners touch" : "along axes",
+                         .build = build_components,
+                         .refer = refer_components,
+                         .p = { 1 + k / 2 % 3 },
+                         .flag = k % 2 };
+            if (shapes[k / 6].rank < s.p[0]) s.failure = GN_BAD_RANK;
+            add_limited(&s, d, shapes[k / 6], FILL_INDEX, VIEW_ANY, d == GN_BOOL ? 2 : 3);
+            run(&s);
+        }
+}
+
+BUILD(build_suppress, gn_non_max_suppression(in[0], in[1], s->p[0], s->d[0], s->d[1], s->flag))
+
+static bool boxes_share(const ref *b, int64_t i, int64_t j, bool centred, double most) {
+    ref_real both = 1, area[2] = { 1, 1 };
+    for (int a = 0; a < 2; a++) {
+        ref_real low[2], high[2];
+        for (int k = 0; k < 2; k++) {
+            const ref_real *e = b->f + 4 * (k ? j : i);
+            ref_real p = centred ? e[a] - e[a + 2] / 2 : e[a], q = centred ? e[a] + e[a + 2] / 2 : e[a + 2];
+            low[k] = fminl(p, q), high[k] = fmaxl(p, q);
+            area[k] *= high[k] - low[k];
+        }
+        both *= fmaxl(fminl(high[0], high[1]) - fmaxl(low[0], low[1]), 0);
+    }
+    ref_real all = area[0] + area[1] - both;
+    return all > 0 && both / all > (ref_real)most;
+}
+
+static ref *refer_suppress(const sample *s, ref *const *in) {
+    int64_t B = in[1]->shape.dims[0], C = in[1]->shape.dims[1], N = in[1]->shape.dims[2], bound = s->p[0];
+    ref *y = ref_make(GN_I64, GN_SHAPE(B, C, bound));
+    bool *seen = calloc((size_t)(B * C * N + 1), sizeof *seen);
+    for (int64_t k = 0; k < y->n; k++) y->i[k] = -1;
+    for (int64_t row = 0; row < B * C && seen; row++)
+        for (int64_t kept = 0; kept < bound;) {
+            int64_t best = -1;
+            for (int64_t i = row * N; i < (row + 1) * N; i++)
+                if (!seen[i] && in[1]->f[i] > (ref_real)s->d[1] && (best < 0 || in[1]->f[i] > in[1]->f[best])) best = i;
+            if (best < 0) break;
+            seen[best] = true;
+            bool hit = false;
+            for (int64_t k = 0; k < kept && !hit; k++)
+                hit = boxes_share(in[0], row / C * N + best - row * N, row / C * N + y->i[row * bound + k], s->flag,
+                                  s->d[0]);
+            if (!hit) y->i[row * bound + kept++] = best - row * N;
+        }
+    free(seen);
+    return y;
+}
+
+static void cases_suppress(void) {
+    for (gn_dtype d = GN_F32; d <= GN_BF16; d++)
+        for (int k = 0; k < 12; k++) {
+            int64_t B = 1 + k % 2, C = 1 + k % 3, N = k == 11 ? 0 : 3 + 7 * k;
+            sample s = { .what = k % 2 ? "centres and sizes" : "corners",
+                         .build = build_suppress,
+                         .refer = refer_suppress,
+                         .flag = k % 2,
+                         .d = { 0.31 - 0.02 * k, k % 4 ? -0.5 : -INFINITY } };
+            s.p[0] = k % 5 == 4 ? 2 : N + k % 2;
+            add_input(&s, d, GN_SHAPE(B, N, 4), FILL_SMALL, VIEW_ANY);
+            add_input(&s, d, GN_SHAPE(B, C, N), k % 3 ? FILL_SMALL : FILL_SPECIAL, VIEW_ANY);
+            run(&s);
+        }
+}
+
 #undef BUILD
 #undef REFER
 
@@ -4033,6 +4279,9 @@ static const struct {
     { "scatter", cases_scatter },
     { "scatter_max", cases_scatter_max },
     { "nonzero", cases_nonzero },
+    { "solve", cases_solve },
+    { "components", cases_components },
+    { "suppress", cases_suppress },
     { "rotary_table", cases_rotary_table },
     { "rotary", cases_rotary },
     { "sample", cases_sample },

@@ -155,6 +155,7 @@ run_conformance() {
     GENIE_TEST_DEVICES=cuda:0 run_suite "conformance on cuda:0" 1200 "$jobs" "$(program conformance_test)" on_cuda
     GENIE_TEST_DEVICES=cuda:0 run_suite "larger shapes beside the CPU" 1200 8 "$(program gpu_test)"
     GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=300 run_suite "reductions with loops around them" 600 1 "$(program rows_test)"
+    GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=200 run_suite "random decoders" 600 1 "$(program decoder_test)"
     GENIE_TEST_DEVICES=cuda:0 GENIE_TEST_PROGRAMS=200 run_suite "random programs are exact" 600 1 "$(program exact_test)" on_gpu
     GENIE_TEST_DEVICES=cuda:0 BITS_ROUNDS=${BITS_ROUNDS:-6} run_suite "views and cuts change no bit" 600 1 "$(program bits_test)" on_one_device
     GENIE_TEST_DEVICES=cuda:0 BITS_LARGE=1 run_suite "views of larger operands change no bit" 1200 "$jobs" "$(program bits_test)" larger

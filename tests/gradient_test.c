@@ -328,6 +328,17 @@ BUILD(b_attention_all, gn_attention(in[0], in[1], in[2],
 BUILD(b_prod, gn_prod(in[0], GN_AXES(1), false))
 BUILD(b_prod_keep, gn_prod(in[0], GN_AXES(0, -1), true))
 BUILD(b_cumsum, gn_cumsum(in[0], 1))
+static gn_tensor dominated(gn_tensor a) { /* the diagonal outweighs the rows */
+    gn_tensor at = gn_arange_i64(a.ctx, GN_I64, 3, 0, 1), on = gn_eq(gn_reshape(at, GN_SHAPE(3, 1)), at);
+    return gn_add(a, gn_mul_c(gn_cast(on, GN_F64), 9));
+}
+BUILD(b_det, gn_mul_c(gn_det(dominated(in[0])), 0.01))
+BUILD(b_inverse, gn_inverse(dominated(in[0])))
+BUILD(b_solve, gn_solve(dominated(in[0]), in[1]))
+BUILD(b_solve_upper, gn_solve_triangular(dominated(in[0]), in[1], true, false))
+BUILD(b_solve_ones, gn_solve_triangular(in[0], in[1], false, true))
+BUILD(b_cholesky, gn_cholesky(dominated(in[0])))
+BUILD(b_deform_conv, gn_deform_conv(in[0], in[1], in[2], in[3], in[4], NULL))
 BUILD(b_cumprod, gn_cumprod(in[0], -1))
 BUILD(b_cummax, gn_cummax(in[0], 1))
 BUILD(b_scatter, gn_scatter(in[0], 1, indices(c, GN_SHAPE(3, 6), 4), in[1]))
@@ -468,6 +479,19 @@ static const problem problems[] = {
     { "prod", "one axis", 1, { S(2, 3, 4) }, { 0 }, b_prod, 0 },
     { "prod", "keep", 1, { S(2, 3, 2) }, { 0 }, b_prod_keep, 0 },
     { "cumsum", "inner axis", 1, { S(2, 3, 4) }, { 0 }, b_cumsum, 0 },
+    { "det", "two matrices", 1, { S(2, 3, 3) }, { 0 }, b_det, 0 },
+    { "inverse", "one", 1, { S(3, 3) }, { 0 }, b_inverse, 0 },
+    { "solve", "a matrix for two sides", 2, { S(3, 3), S(2, 3, 2) }, { 0 }, b_solve, 0 },
+    { "solve", "an upper triangle", 2, { S(2, 3, 3), S(2, 3, 1) }, { 0 }, b_solve_upper, 0 },
+    { "solve", "ones on the diagonal", 2, { S(3, 3), S(3, 2) }, { 0 }, b_solve_ones, 0 },
+    { "cholesky", "two matrices", 1, { S(2, 3, 3) }, { 0 }, b_cholesky, 0 },
+    { "deform_conv",
+      "two groups of offsets, a mask, a bias",
+      5,
+      { S(1, 2, 4, 3), S(2, 2, 2, 1), S(1, 8, 3, 3), S(1, 4, 3, 3), S(2) },
+      { 0 },
+      b_deform_conv,
+      0 },
     { "cumprod", "last axis", 1, { S(3, 4) }, { 0 }, b_cumprod, 0 },
     { "cummax", "inner axis", 1, { S(2, 5, 2) }, { 0 }, b_cummax, 0 },
     { "scatter", "repeated indices", 2, { S(3, 4), S(3, 6) }, { 0 }, b_scatter, 0 },

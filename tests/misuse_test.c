@@ -276,6 +276,16 @@ static gn_tensor pool_of(const gn_tensor *in) {
     X(gather_nd, 2, gn_gather_nd(in[0], in[1]))                                                              \
     X(masked_fill, 2, gn_masked_fill(in[0], in[1], any_number()))                                            \
     X(nonzero, 1, gn_nonzero(in[0], any_int()))                                                              \
+    X(det, 1, gn_det(in[0]))                                                                                 \
+    X(inverse, 1, gn_inverse(in[0]))                                                                         \
+    X(cholesky, 1, gn_cholesky(in[0]))                                                                       \
+    X(solve, 2, gn_solve(in[0], in[1]))                                                                      \
+    X(solve_triangular, 2, gn_solve_triangular(in[0], in[1], any_flag(), any_flag()))                        \
+    X(unique, 1, gn_unique(in[0], any_int(), NULL, NULL, NULL, NULL))                                        \
+    X(roi_align, 3, gn_roi_align(in[0], in[1], in[2], NULL))                                                 \
+    X(deform_conv, 5, gn_deform_conv(in[0], in[1], in[2], in[3], in[4], NULL))                               \
+    X(non_max_suppression, 2, gn_non_max_suppression(in[0], in[1], any_int(), 0.5, 0, any_flag()))           \
+    X(connected_components, 1, gn_connected_components(in[0], any_axis(), any_flag()))                       \
     X(cross_entropy, 2, gn_cross_entropy(in[0], in[1]))                                                      \
     X(mse_loss, 2, gn_mse_loss(in[0], in[1]))                                                                \
     X(bce_loss, 2, gn_bce_loss(in[0], in[1]))                                                                \

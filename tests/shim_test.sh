@@ -53,6 +53,10 @@ rows_with_loops() {
     on_shim "$BUILD/tests/rows_test" --seed 1 >"$WORK/rows" 2>&1
     holds "$WORK/rows" 3
 }
+decoders() {
+    GENIE_TEST_PROGRAMS=${GENIE_TEST_DECODERS:-6} on_shim "$BUILD/tests/decoder_test" --seed 1 >"$WORK/decoders" 2>&1
+    holds "$WORK/decoders" 1
+}
 # Random programs of exact numbers, and products of integers with what follows them in their kernel.
 exact_programs() {
     GENIE_TEST_PROGRAMS=6 on_shim "$BUILD/tests/exact_test" on_gpu --seed 1 >"$WORK/exact" 2>&1
@@ -212,7 +216,7 @@ if ! has "$CXX"; then
     skip kernels_on_the_shim "no C++ compiler ($CXX) here"
     finish
 fi
-for program in kernels_test conformance_test gpu_test rows_test gpu_fault_test choice_test gpu_several_test gpu_calls_test exact_test gpu_limits_test; do
+for program in kernels_test conformance_test gpu_test rows_test decoder_test gpu_fault_test choice_test gpu_several_test gpu_calls_test exact_test gpu_limits_test; do
     [ -x "$BUILD/tests/$program" ] || { skip kernels_on_the_shim "$program is not built: ./build.sh kernels runs this test with its programs"; finish; }
 done
 check shim_builds build_shim
@@ -220,6 +224,7 @@ check device_of_the_shim_is_listed_with_its_parts listed
 check kernels_of_each_kind_compile_for_the_host compile 100
 check kernels_of_each_kind_agree_with_the_reference conformance 100 on_cuda
 check kernels_that_count_in_64_bits_agree_with_the_reference wide
+check decoders_take_five_kernels_a_layer_and_agree_with_f64 decoders
 check known_values_replay_and_fault_on_the_shim known_values
 check tokens_have_the_bits_of_any_batch_with_batch_invariant batch_invariant
 check reductions_with_loops_are_one_kernel_and_agree_with_the_cpu rows_with_loops

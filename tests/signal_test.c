@@ -333,6 +333,39 @@ TEST(parts_of_a_range_are_counted) {
     gn_close(g);
 }
 
+/* Whole numbers and NaN, which is 99 here. */
+TEST(values_of_a_tensor_are_listed_once) {
+    enum { N = 60, ROOM = 12 };
+    if (!begin()) return;
+    for (int k = 0; k < 6; k++) {
+        gn_dtype d = k % 2 ? GN_I32 : GN_F32;
+        int bound = k < 2 ? ROOM : k < 4 ? 3 : 0, n = 0;
+        double values[ROOM], first[ROOM], counts[ROOM] = { 0 }, numbers[N];
+        for (int i = 0; i < N; i++) given[i] = (double)test_random_int(-3, 3);
+        if (d == GN_F32) given[7] = given[31] = NAN;
+        for (double v = -3; v < 100; v++) {
+            int before = n;
+            for (int i = 0; i < N; i++)
+                if (given[i] == v || (v == 99 && isnan(given[i]))) {
+                    if (n == before) values[n] = v, first[n++] = i;
+                    counts[n - 1] += 1;
+                    numbers[i] = n - 1;
+                }
+        }
+        gn_tensor y[4], x = tensor(d, GN_SHAPE(6, 10), given), count = gn_unique(x, bound, &y[0], &y[1], &y[2], &y[3]);
+        y[0] = gn_where(gn_isnan(y[0]), gn_like(y[0], 99), y[0]);
+        wanted[0] = n;
+        if (reads(gn_cast(count, GN_F64), 1)) close_to("values", 1, 0);
+        for (int o = 0; o < 4; o++) {
+            const double *plain = o == 0 ? values : o == 1 ? first : o == 2 ? counts : numbers;
+            for (int i = 0; i < (o < 3 ? bound : N); i++) wanted[i] = o == 3 || i < n ? plain[i] : o == 1 ? -1 : 0;
+            if (reads(gn_cast(y[o], GN_F64), o < 3 ? bound : N)) close_to("unique", o < 3 ? bound : N, 0);
+        }
+        gn_step(g);
+    }
+    gn_close(g);
+}
+
 TEST(values_are_found_in_a_sorted_vector) {
     if (!begin()) return;
     for (int n = 0; n < 70; n += 1 + n / 9) {
@@ -424,6 +457,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(blocks_of_a_picture_go_to_channels_and_back),
         TEST_ENTRY(ids_and_their_weights_are_counted),
         TEST_ENTRY(parts_of_a_range_are_counted),
+        TEST_ENTRY(values_of_a_tensor_are_listed_once),
         TEST_ENTRY(values_are_found_in_a_sorted_vector),
         TEST_ENTRY(losses_of_classes_have_weights_and_rows_that_do_not_count),
         TEST_ENTRY(the_smallest_of_what_meets_is_kept),

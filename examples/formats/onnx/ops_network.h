@@ -35,31 +35,7 @@ static void ox_einsum(onnx__call *c) {
     if (!c->failed) ox_out_like(c, 0, ox_cast(gn_einsum(text, in, c->n_in), ox_dtype(c, 0)), 0);
 }
 
-/* Determinants (…): elimination with the largest of each column as pivot, a step a column. */
-static void ox_det(onnx__call *c) {
-    enum { MOST = 64 };
-    gn_tensor a = ox_in(c, 0);
-    gn_shape s = ox_in_shape(c, 0), batch = s;
-    int64_t n = s.rank >= 2 ? s.dims[s.rank - 1] : 0, many = 1;
-    gn_dtype d = ox_dtype(c, 0);
-    if (n < 1 || n > MOST || s.dims[s.rank - 2] != n) onnx__no(c, "matrices are squares of 1 to %d rows", MOST);
-    if (c->failed) return;
-    batch.rank -= 2;
-    for (int i = 0; i < batch.rank; i++) many *= s.dims[i];
-    a = gn_reshape(ox_cast(a, d == GN_F64 ? d : GN_F32), GN_SHAPE(many, n, n));
-    gn_tensor det = gn_like(gn_slice(gn_slice(a, 1, 0, 1, 1), 2, 0, 1, 1), 1);
-    for (int64_t m = n; m > 0; m--) {
-        gn_tensor at = gn_argmax(gn_abs(gn_slice(a, 2, 0, 1, 1)), GN_AXES(1), true);
-        gn_tensor row = gn_gather(a, 1, gn_broadcast(at, GN_SHAPE(many, 1, m))), pivot = gn_slice(row, 2, 0, 1, 1);
-        det = gn_mul(det, gn_where(gn_eq_c(at, 0), pivot, gn_neg(pivot)));
-        if (m == 1) break;
-        gn_tensor place = gn_reshape(gn_arange_i64(c->g, GN_I64, m, 0, 1), GN_SHAPE(1, m, 1));
-        gn_tensor rest = gn_slice(gn_where(gn_eq(place, at), gn_slice(a, 1, 0, 1, 1), a), 1, 1, m, 1);
-        gn_tensor by = gn_div(gn_slice(rest, 2, 0, 1, 1), gn_where(gn_eq_c(pivot, 0), gn_like(pivot, 1), pivot));
-        a = gn_sub(gn_slice(rest, 2, 1, m, 1), gn_mul(by, gn_slice(row, 2, 1, m, 1)));
-    }
-    ox_out_like(c, 0, ox_cast(gn_reshape(det, batch), d), 0);
-}
+static void ox_det(onnx__call *c) { ox_out_like(c, 0, gn_det(ox_in(c, 0)), 0); }
 
 /* ---- rows ---- */
 
@@ -250,6 +226,22 @@ static void ox_transposed_pads(onnx__call *c, ox_window *w, const int64_t *extra
         w->before[i] = upper ? half : total - half;
         w->after[i] = total - w->before[i];
     }
+}
+
+static void ox_deform_conv(onnx__call *c) {
+    gn_tensor x = ox_in(c, 0), kernel = ox_in(c, 1), offset = ox_in(c, 2);
+    gn_conv_desc d;
+    ox_window w;
+    if (c->failed) return;
+    gn_shape ks = onnx__shape(kernel), os = onnx__shape(offset);
+    int64_t groups = ox_int(c, "offset_group", 1);
+    if (ks.rank != 4 || ox_rank(x) != 4 || os.rank != 4)
+        onnx__no(c, "a kernel of rank %d: two axes are built", ks.rank);
+    else if (os.dims[1] != 2 * groups * ks.dims[2] * ks.dims[3])
+        onnx__no(c, "offsets of %" PRId64 " channels for %" PRId64 " groups", os.dims[1], groups);
+    if (c->failed || !ox_get_window(c, x, ks.dims + 2, 2, &w)) return;
+    if (!ox_conv_desc(c, x, kernel, &w, false, &d)) return;
+    ox_out_like(c, 0, gn_deform_conv(x, kernel, offset, ox_in(c, 4), ox_in(c, 3), &d), 0);
 }
 
 static void ox_conv_transpose(onnx__call *c) {

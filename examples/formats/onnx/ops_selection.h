@@ -199,57 +199,91 @@ static void ox_unique(onnx__call *c) {
 
 /* ---- boxes ---- */
 
-/* Corners of a box: y1, x1, y2, x2 in any order of corners, or centre and size. */
-static void ox_corners(const float *b, bool centre, double out[4]) {
-    for (int i = 0; i < 2; i++) {
-        double a = (double)b[i], z = (double)b[i + 2];
-        if (centre) a = (double)b[i] - (double)b[i + 2] / 2, z = (double)b[i] + (double)b[i + 2] / 2;
-        out[i] = fmin(a, z);
-        out[i + 2] = fmax(a, z);
-    }
-}
-
-static double ox_overlap(const double a[4], const double b[4]) {
-    double h = fmin(a[2], b[2]) - fmax(a[0], b[0]), w = fmin(a[3], b[3]) - fmax(a[1], b[1]);
-    double both = h > 0 && w > 0 ? h * w : 0,
-           all = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - both;
-    return all > 0 ? both / all : 0;
-}
-
-/* Boxes (B,N,4), scores (B,C,N): those that are left, best first, each overlapping no better one too much. */
+/* Boxes (B,N,4), scores (B,C,N): (…,3), image, class and box of those that are left, best first. */
 static void ox_suppress(onnx__call *c) {
-    const float *boxes = ox_host(c, 0), *scores = ox_host(c, 1);
-    gn_shape bs = ox_in_shape(c, 0), ss = ox_in_shape(c, 1);
+    gn_tensor boxes = ox_in(c, 0), scores = ox_in(c, 1);
     double least = ox_number(c, 4, (double)-INFINITY), overlap = ox_number(c, 3, 0);
-    int64_t most = ox_integer(c, 2, 0), found = 0;
-    bool centre = ox_int(c, "center_point_box", 0) != 0,
-         fits = bs.rank == 3 && ss.rank == 3 && bs.dims[2] == 4 && bs.dims[1] == ss.dims[2] && bs.dims[0] == ss.dims[0];
-    if (!fits || ox_type(c, 0) != ONNX_FLOAT || ox_type(c, 1) != ONNX_FLOAT) onnx__no(c, "boxes and scores do not fit");
+    int64_t most = ox_integer(c, 2, 0), found = 0, N = c->failed ? 0 : ox_dim(boxes, 1);
     if (c->failed) return;
-    int64_t n = ss.dims[2], room = ss.dims[0] * ss.dims[1] * (most < n ? (most > 0 ? most : 0) : n);
-    int64_t *out = onnx__alloc(c->s, (size_t)(room + 1) * 3 * sizeof *out);
-    double(*kept)[4] = onnx__alloc(c->s, (size_t)(n + 1) * sizeof *kept);
-    uint8_t *used = onnx__alloc(c->s, (size_t)n + 1);
-    for (int64_t p = 0; p < ss.dims[0] * ss.dims[1]; p++) {
-        int64_t b = p / ss.dims[1], taken = 0;
-        memset(used, 0, (size_t)n);
-        while (taken < most && taken < n) {
-            int64_t best = -1;
-            for (int64_t i = 0; i < n; i++)
-                if (!used[i] && (double)scores[p * n + i] > least &&
-                    (best < 0 || scores[p * n + i] > scores[p * n + best]))
-                    best = i;
-            if (best < 0) break;
-            used[best] = 1;
-            ox_corners(boxes + (b * n + best) * 4, centre, kept[taken]);
-            bool free_of = true;
-            for (int64_t k = 0; k < taken && free_of; k++) free_of = !(ox_overlap(kept[k], kept[taken]) > overlap);
-            if (!free_of) continue;
-            taken++;
-            memcpy(out + 3 * found++, (int64_t[3]){ b, p % ss.dims[1], best }, 3 * sizeof *out);
-        }
+    gn_tensor kept = gn_non_max_suppression(boxes, scores,
+                                            most < 0   ? 0
+                                            : most < N ? most
+                                                       : N,
+                                            overlap, least, ox_int(c, "center_point_box", 0) != 0),
+              is = gn_ge_c(kept, 0);
+    c->s->counts.early_reads += c->g == c->s->g;
+    if (gn_read(gn_count_nonzero(is, GN_ALL_AXES, false), &found, sizeof found) != GN_OK)
+        onnx__no(c, "%s", gn_last_error(c->g)->text);
+    if (c->failed) return;
+    gn_tensor at = gn_nonzero(is, found),
+              parts[2] = { gn_slice(at, 1, 0, 2, 1), gn_unsqueeze(gn_gather_nd(kept, at), 1) };
+    ox_out(c, 0, gn_concat(parts, 2, 1));
+}
+
+/* ---- n-grams ---- */
+
+typedef struct ox_grams {
+    const int64_t *pool, *first, *place; /* runs of n numbers; by n where its runs begin; by run where it is counted */
+    int n_pool, n_first, n_place;
+    int64_t least, most, skips, width;
+} ox_grams;
+
+static bool ox_read_grams(onnx__call *c, ox_grams *g) {
+    *g = (ox_grams){ .least = ox_int(c, "min_gram_length", 0),
+                     .most = ox_int(c, "max_gram_length", 0),
+                     .skips = ox_int(c, "max_skip_count", 0) };
+    int64_t runs = 0;
+    g->pool = ox_ints(c, "pool_int64s", &g->n_pool);
+    g->first = ox_ints(c, "ngram_counts", &g->n_first);
+    g->place = ox_ints(c, "ngram_indexes", &g->n_place);
+    bool fits = g->pool && g->first && g->place && g->least >= 1 && g->least <= g->most && g->most <= g->n_first &&
+                g->skips >= 0;
+    for (int n = 0; fits && n < g->n_first; n++) {
+        int64_t end = n + 1 < g->n_first ? g->first[n + 1] : g->n_pool, size = end - g->first[n];
+        fits = g->first[n] >= 0 && size >= 0 && end <= g->n_pool && size % (n + 1) == 0;
+        runs += fits ? size / (n + 1) : 0;
     }
-    ox_out_host(c, 0, ONNX_INT64, GN_SHAPE(found, 3), out);
+    for (int i = 0; fits && i < g->n_place; i++) {
+        fits = g->place[i] >= 0 && g->place[i] < ONNX__FOLD / 4;
+        if (fits && g->place[i] >= g->width) g->width = g->place[i] + 1;
+    }
+    if (!fits || runs != g->n_place) onnx__no(c, "its n-grams of numbers do not fit their counts and places");
+    else if (!ox_text_is(c, "mode", "TF", "")) onnx__no(c, "only the mode TF is built");
+    return !c->failed;
+}
+
+/* Counts the runs of a row x (n) with `step` between their numbers. */
+static void ox_count_grams(const ox_grams *g, const int64_t *x, int64_t n, int64_t step, float *count) {
+    int64_t run = 0;
+    for (int64_t size = 1; size <= g->n_first; size++) {
+        int64_t end = size < g->n_first ? g->first[size] : g->n_pool;
+        for (int64_t p = g->first[size - 1]; p < end; p += size, run++)
+            for (int64_t i = 0; size >= g->least && size <= g->most && i < n && (size - 1) <= (n - 1 - i) / step; i++) {
+                int64_t k = 0;
+                while (k < size && x[i + k * step] == g->pool[p + k]) k++;
+                if (k == size && (size > 1 || step == 1)) count[g->place[run]] += 1;
+            }
+    }
+}
+
+/* How often each of the n-grams is in a row (…,C), with up to max_skip_count numbers left out between each two. */
+static void ox_grams_of(onnx__call *c) {
+    ox_grams g;
+    int n;
+    gn_shape s = ox_in_shape(c, 0);
+    const int64_t *x = ox_host_ints(c, 0, &n);
+    if (s.rank < 1 || s.rank > 2) onnx__no(c, "an input of rank %d", s.rank);
+    if (c->failed || !ox_read_grams(c, &g)) return;
+    int64_t C = s.dims[s.rank - 1], rows = s.rank > 1 ? s.dims[0] : 1;
+    if (g.width && rows > ONNX__FOLD / 4 / g.width)
+        onnx__no(c, "%" PRId64 " rows of %" PRId64 " counts", rows, g.width);
+    if (c->failed) return;
+    float *count = onnx__alloc(c->s, (size_t)(rows * g.width + 1) * sizeof *count);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t step = 1; step <= g.skips + 1 && step <= (C > 1 ? C : 1); step++)
+            ox_count_grams(&g, x + r * C, C, step, count + r * g.width);
+    s.dims[s.rank - 1] = g.width;
+    ox_out_host(c, 0, ONNX_FLOAT, s, count);
 }
 
 /* ---- bits ---- */

@@ -159,48 +159,22 @@ static void ox_affine_grid(onnx__call *c) {
 
 /* ---- regions ---- */
 
-/* (R,1,out*samples,size): what each element along an axis counts in each sample; column `from` of rois (R,4) is where
-   a region begins along it, the next but one where it ends. */
-static gn_tensor ox_roi_weights(onnx__call *c, gn_tensor rois, int from, int64_t out, int64_t samples, int64_t size,
-                                bool half) {
-    int64_t n = out * samples, regions = ox_dim(rois, 0);
-    double scale = ox_float(c, "spatial_scale", 1), shift = half ? 0.5 : 0, each = 1 / (double)n;
-    gn_dtype d = onnx__dtype(rois);
-    gn_tensor begin = gn_sub_c(gn_mul_c(gn_slice(rois, 1, from, from + 1, 1), scale), shift),
-              end = gn_sub_c(gn_mul_c(gn_slice(rois, 1, from + 2, from + 3, 1), scale), shift), length;
-    length = gn_sub(end, begin);
-    if (!half) length = gn_maximum(length, gn_like(length, 1));
-    gn_tensor steps = gn_reshape(gn_arange(c->g, d, n, each / 2, each), GN_SHAPE(1, n));
-    gn_tensor at = gn_add(begin, gn_mul(length, steps)), inside = gn_and(gn_ge_c(at, -1), gn_le_c(at, (double)size));
-    at = gn_reshape(gn_clamp(at, 0, (double)(size - 1)), GN_SHAPE(regions, n, 1));
-    gn_tensor far = gn_abs(gn_sub(at, gn_reshape(gn_arange(c->g, d, size, 0, 1), GN_SHAPE(1, 1, size))));
-    gn_tensor weight = gn_relu(gn_sub(gn_like(far, 1), far));
-    weight = gn_where(gn_reshape(inside, GN_SHAPE(regions, n, 1)), weight, gn_like(weight, 0));
-    return gn_unsqueeze(weight, 1);
-}
-
-/* Samples between elements are products with weights by row and by column. */
 static void ox_roi_align(onnx__call *c) {
     gn_tensor x = ox_in(c, 0), rois = ox_in(c, 1), which = ox_in(c, 2);
-    int64_t oh = ox_int(c, "output_height", 1), ow = ox_int(c, "output_width", 1), n = ox_int(c, "sampling_ratio", 0);
-    bool half = c->version >= 16 && ox_text_is(c, "coordinate_transformation_mode", "half_pixel", "half_pixel");
-    if (c->failed) return;
-    gn_shape s = onnx__shape(x), r = onnx__shape(rois);
-    if (s.rank != 4 || r.rank != 2 || r.dims[1] != 4 || s.dims[2] < 1 || s.dims[3] < 1)
-        return onnx__no(c, "an input of rank %d, regions of rank %d", s.rank, r.rank);
-    if (!ox_text_is(c, "mode", "avg", "avg")) return onnx__no(c, "only the mode avg is built");
-    if (n < 1 || n > 64 || oh < 1 || oh > 1024 || ow < 1 || ow > 1024)
-        return onnx__no(c,
-                        "a result of %" PRId64 " by %" PRId64 " with %" PRId64 " samples each way: it is at most "
-                        "1024 by 1024 with 1 to 64; as many as a region has elements are not counted",
-                        oh, ow, n);
-    gn_dtype d = ox_dtype(c, 0), wide = d == GN_F64 ? d : GN_F32;
-    rois = ox_cast(rois, wide);
-    gn_tensor rows = ox_roi_weights(c, rois, 1, oh, n, s.dims[2], half),
-              columns = ox_roi_weights(c, rois, 0, ow, n, s.dims[3], half);
-    gn_tensor all = gn_matmul(rows, ox_cast(gn_index_select(x, 0, which), wide));
-    all = gn_reshape(gn_matmul(all, gn_transpose(columns, 2, 3)), GN_SHAPE(r.dims[0], s.dims[1], oh, n, ow, n));
-    ox_out_like(c, 0, ox_cast(gn_mean(all, GN_AXES(3, 5), false), d), 0);
+    gn_roi_align_desc d = { .height = ox_int(c, "output_height", 1),
+                            .width = ox_int(c, "output_width", 1),
+                            .samples = ox_int(c, "sampling_ratio", 0),
+                            .scale = ox_float(c, "spatial_scale", 1),
+                            .half_pixel = c->version >= 16 &&
+                                          ox_text_is(c, "coordinate_transformation_mode", "half_pixel", "half_pixel"),
+                            .largest = ox_text_is(c, "mode", "max", "avg") };
+    if (!d.largest && !ox_text_is(c, "mode", "avg", "avg")) onnx__no(c, "mode is neither avg nor max");
+    if (d.samples < 1 || d.height < 1 || d.width < 1)
+        onnx__no(c,
+                 "a result of %" PRId64 " by %" PRId64 " with %" PRId64 " samples each way: as many as a region has "
+                 "elements are not counted",
+                 d.height, d.width, d.samples);
+    if (!c->failed) ox_out_like(c, 0, gn_roi_align(x, rois, which, &d), 0);
 }
 
 /* ---- Fourier transforms ---- */
