@@ -4382,7 +4382,7 @@ static row_lanes row_lanes_of(const emit *e, const product *p, int bytes) {
     /* few columns: 16 bytes of each row to a block */
     bool narrow = blocks_for(p->n, vector) <= blocks && p->k <= NARROW_K;
     if (narrow) w.side = 1;
-    for (; !narrow && emit_has_clusters(e) && w.splits < 8 && tiles * w.splits * 2 <= blocks &&
+    for (; !narrow && emit_has_clusters(e) && w.splits < 4 && tiles * w.splits * 2 <= blocks &&
            p->k / (w.splits * 2) >= 256 / (int64_t)w.side;)
         w.splits *= 2;
     w.lanes = 256 / w.side * w.splits;
@@ -11548,7 +11548,7 @@ static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form
     row_lanes w = row_lanes_of(e, &whole, bytes);
     form->side = (uint32_t)w.side;
     form->splits = form->dot ? 1 : (uint32_t)w.splits;
-    form->lanes = (uint32_t)w.lanes;
+    form->lanes = (uint32_t)row_lanes_of(e, &form->p, bytes).lanes; /* its own: the order of a sum is by its shape */
     form->loads = form->dot ? 4 : 12;
     int64_t tiles = blocks_for(form->p.n, form->side * form->vector);
     form->columns = form->dot ? (uint32_t)(whole.n / (blocks * 8)) : 32;
@@ -11760,7 +11760,7 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
     for (uint32_t i = 0; i < g->n; i++)
         for (int q = 0; q < 2 && g->parts[i].product[q]; q++) {
             if (!vector_choose(e, vector_product(e, g, i, q), 0, &own) || own.dot != first.dot ||
-                (own.quantised && !alone) || (q && own.stride != stride))
+                (own.quantised && !alone) || own.lanes != first.lanes || (q && own.stride != stride))
                 return false;
             stride = own.stride;
             n += own.p.n;
@@ -11769,6 +11769,9 @@ static bool vectors_choose(const emit *e, const vector_group *g, vector_form *fo
         vector_choose(e, vector_product(e, g, i, 0), n, &own);
         if (g->parts[i].product[1] && own.columns > 2) own.columns = 2;
         if (!i) *form = own;
+        uint32_t turns = own.lanes * own.side / (256 * own.splits),
+                 loads = own.loads / (g->parts[i].product[1] ? 2 : 1);
+        if (!own.dot && turns > loads) return false; /* a thread has more of the lanes than it loads at once */
         blocks[i] = own.dot ? (uint32_t)blocks_for(own.p.n, 8 * form->columns) : own.grid;
         grid += blocks[i];
     }

@@ -10,6 +10,7 @@
 #include "numbers.h"
 
 static gn_ctx *gpu, *cpu;
+static const char *device;
 
 enum { LAYERS = 2, MOST_LEAVES = 64, MOST_KERNELS = 5, PLACES = 40 };
 
@@ -218,6 +219,23 @@ static void describe(const block *b, char *out, size_t size) {
              b->qk_norm ? ", q and k normed" : "");
 }
 
+/* The same bits when each op is a kernel of its own: the order of a sum is by its shape. */
+static void check_unfused(const block *b, const double *fused, const char *what) {
+    size_t n = (size_t)(b->batch * b->dim);
+    double *alone = malloc(sizeof *alone * n);
+    uint64_t kernels;
+    setenv("GENIE_CUDA_FUSE", "0", 1);
+    gn_ctx *g = gn_open(&(gn_desc){ .devices = device });
+    gn_result r = run_block(g, b, b->d, LAYERS, alone, NULL, &kernels);
+    unsetenv("GENIE_CUDA_FUSE");
+    if (r != GN_OK) test_fail(__FILE__, __LINE__, "%s: %s", what, gn_last_error(g)->text);
+    size_t other = 0;
+    for (size_t i = 0; i < n && r == GN_OK; i++) other += memcmp(&alone[i], &fused[i], sizeof *alone) != 0;
+    if (other) test_fail(__FILE__, __LINE__, "%s: %zu of %zu differ from those of op by op", what, other, n);
+    gn_close(g);
+    free(alone);
+}
+
 static void check_block(const block *b) {
     int64_t n = b->batch * b->dim, tokens[8];
     double *want = malloc(sizeof *want * (size_t)n), *got = malloc(sizeof *got * (size_t)n), largest = 0, worst = 0;
@@ -243,6 +261,7 @@ static void check_block(const block *b) {
     if (kernels[2] - kernels[1] > MOST_KERNELS)
         test_fail(__FILE__, __LINE__, "%s: a layer takes %llu kernels, %d are enough", what,
                   (unsigned long long)(kernels[2] - kernels[1]), MOST_KERNELS);
+    check_unfused(b, got, what);
     free(want);
     free(got);
 }
@@ -258,7 +277,7 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(random_blocks_take_five_kernels_a_layer_and_agree_with_f64),
     };
-    const char *device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
+    device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
     test_begin(argc, argv);
     if (getenv("GENIE_TEST_PROGRAMS")) n_programs = atoi(getenv("GENIE_TEST_PROGRAMS"));
     gpu = gn_open(&(gn_desc){ .devices = device });
