@@ -8148,12 +8148,11 @@ typedef struct conv_rows {
 static bool conv_rows_of(const emit *e, uint32_t node, const gn_view *bias, const gn_view *residual, conv_rows *c) {
     const gn_view *x = view_of(e, input(e, node, 0)), *w = view_of(e, input(e, node, 1)), *out = view_of(e, node);
     const int64_t *a = attrs_of(e, node);
-    uint32_t at = 2;
     *c = (conv_rows){ .node = node,
                       .x = input(e, node, 0),
                       .w = input(e, node, 1),
-                      .bias = bias ? input(e, node, at++) : GN_NO_NODE,
-                      .residual = residual ? input(e, node, at) : GN_NO_NODE,
+                      .bias = bias ? input(e, node, 2) : GN_NO_NODE,
+                      .residual = residual ? input(e, node, bias ? 3 : 2) : GN_NO_NODE,
                       .axes = x->rank - 2,
                       .groups = a[1],
                       .channels = x->dims[1] / a[1],
@@ -11791,7 +11790,7 @@ static void put_vector_parts(emit *e, const vector_group *g, const uint32_t *blo
         vector_form own;
         vector_choose(e, vector_product(e, g, i, 0), 0, &own);
         bool two = g->parts[i].product[1] != 0;
-        char name[2][16];
+        char name[2][32];
         for (int q = 0; q < 1 + two; q++) {
             snprintf(name[q], sizeof name[q], "b%u_%d", i, q);
             emit_node(e, input(e, vector_product(e, g, i, q), 1),
