@@ -10,7 +10,7 @@
 #include "numbers.h"
 
 static gn_ctx *gpu, *cpu;
-static const char *device;
+static bool reads_products;
 
 enum { LAYERS = 2, MOST_LEAVES = 64, MOST_KERNELS = 5, PLACES = 40 };
 
@@ -80,7 +80,12 @@ static gn_tensor linear(leaves *w, gn_tensor x, int64_t k, int64_t n) {
     double spread = sqrt(3.0 / (double)k);
     gn_tensor m = w->b->across ? gn_transpose(leaf(w, GN_SHAPE(n, k), 0, spread, false), 0, 1)
                                : leaf(w, GN_SHAPE(k, n), 0, spread, false);
-    return w->b->bias ? gn_linear(x, m, leaf(w, GN_SHAPE(n), 0, 0.2, false)) : gn_matmul(x, m);
+    gn_tensor y = w->b->bias ? gn_linear(x, m, leaf(w, GN_SHAPE(n), 0, 0.2, false)) : gn_matmul(x, m);
+    size_t bytes = (size_t)(w->b->batch * n) * gn_dtype_bytes(w->d);
+    void *out = reads_products ? malloc(bytes) : NULL;
+    if (out) CHECK_RESULT(gn_read(y, out, bytes), GN_OK);
+    free(out);
+    return y;
 }
 
 static gn_tensor activated(const block *b, gn_tensor x) {
@@ -180,7 +185,7 @@ static block draw_block(void) {
     static const int64_t sizes[] = { 32, 64, 80, 96, 112, 128, 256, 48 };
     static const int64_t primes[] = { 61, 127, 251, 509 };
     block b = { .seed = test_random(), .d = GN_BF16, .batch = 1 };
-    int kind = (int)test_random_int(0, 9);
+    int kind = (int)test_random_int(0, 5);
     if (kind == 0) b.d = GN_F32;
     if (kind == 1) b.d = GN_F16;
     b.head = sizes[test_random_int(0, b.d == GN_F32 ? 5 : 7)];
@@ -219,21 +224,19 @@ static void describe(const block *b, char *out, size_t size) {
              b->qk_norm ? ", q and k normed" : "");
 }
 
-/* The same bits when each op is a kernel of its own: the order of a sum is by its shape. */
-static void check_unfused(const block *b, const double *fused, const char *what) {
-    size_t n = (size_t)(b->batch * b->dim);
-    double *alone = malloc(sizeof *alone * n);
+/* The same bits when each product's result is read before the next is asked for: the order of a sum is by its shape,
+   not by what shares its kernel. */
+static void check_cut(const block *b, const double *whole, const char *what) {
+    size_t n = (size_t)(b->batch * b->dim), other = 0;
+    double *cut = malloc(sizeof *cut * n);
     uint64_t kernels;
-    setenv("GENIE_CUDA_FUSE", "0", 1);
-    gn_ctx *g = gn_open(&(gn_desc){ .devices = device });
-    gn_result r = run_block(g, b, b->d, LAYERS, alone, NULL, &kernels);
-    unsetenv("GENIE_CUDA_FUSE");
-    if (r != GN_OK) test_fail(__FILE__, __LINE__, "%s: %s", what, gn_last_error(g)->text);
-    size_t other = 0;
-    for (size_t i = 0; i < n && r == GN_OK; i++) other += memcmp(&alone[i], &fused[i], sizeof *alone) != 0;
-    if (other) test_fail(__FILE__, __LINE__, "%s: %zu of %zu differ from those of op by op", what, other, n);
-    gn_close(g);
-    free(alone);
+    reads_products = true;
+    gn_result r = run_block(gpu, b, b->d, LAYERS, cut, NULL, &kernels);
+    reads_products = false;
+    if (r != GN_OK) test_fail(__FILE__, __LINE__, "%s: %s", what, gn_last_error(gpu)->text);
+    for (size_t i = 0; i < n && r == GN_OK; i++) other += memcmp(&cut[i], &whole[i], sizeof *cut) != 0;
+    if (other) test_fail(__FILE__, __LINE__, "%s: %zu of %zu differ when products are read", what, other, n);
+    free(cut);
 }
 
 static void check_block(const block *b) {
@@ -258,10 +261,12 @@ static void check_block(const block *b) {
         test_fail(__FILE__, __LINE__, "%s: an error of %g beside %g at most", what, worst, bound * largest);
     if (getenv("DECODER_VERBOSE"))
         printf("%llu %g %s\n", (unsigned long long)(kernels[2] - kernels[1]), worst / largest, what);
-    if (kernels[2] - kernels[1] > MOST_KERNELS)
+    /* f32 sums of few columns have more lanes: such products of one row do not share a kernel */
+    uint64_t most = MOST_KERNELS + (b->d == GN_F32);
+    if (kernels[2] - kernels[1] > most)
         test_fail(__FILE__, __LINE__, "%s: a layer takes %llu kernels, %d are enough", what,
-                  (unsigned long long)(kernels[2] - kernels[1]), MOST_KERNELS);
-    check_unfused(b, got, what);
+                  (unsigned long long)(kernels[2] - kernels[1]), (int)most);
+    check_cut(b, got, what);
     free(want);
     free(got);
 }
@@ -277,7 +282,7 @@ int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(random_blocks_take_five_kernels_a_layer_and_agree_with_f64),
     };
-    device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
+    const char *device = getenv("GENIE_TEST_DEVICES") ? getenv("GENIE_TEST_DEVICES") : "cuda:0";
     test_begin(argc, argv);
     if (getenv("GENIE_TEST_PROGRAMS")) n_programs = atoi(getenv("GENIE_TEST_PROGRAMS"));
     gpu = gn_open(&(gn_desc){ .devices = device });

@@ -54,7 +54,7 @@ rows_with_loops() {
     holds "$WORK/rows" 3
 }
 decoders() {
-    GENIE_TEST_PROGRAMS=${GENIE_TEST_DECODERS:-6} on_shim "$BUILD/tests/decoder_test" --seed 1 >"$WORK/decoders" 2>&1
+    GENIE_TEST_PROGRAMS=${GENIE_TEST_DECODERS:-4} on_shim "$BUILD/tests/decoder_test" --seed 1 >"$WORK/decoders" 2>&1
     holds "$WORK/decoders" 1
 }
 # Random programs of exact numbers, and products of integers with what follows them in their kernel.
