@@ -1004,7 +1004,7 @@ static void tok__bpe(tok__work *w, const char *p, size_t n) {
     memcpy(word->key, key, sizeof key);
     word->size = (uint16_t)n;
     word->n = (uint16_t)made;
-    memcpy(word->id, w->ids->id + from, made * sizeof *word->id);
+    if (made) memcpy(word->id, w->ids->id + from, made * sizeof *word->id);
 }
 
 /* A piece of the best path: its id, or bytes for what no piece holds. */
