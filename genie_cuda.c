@@ -11522,7 +11522,8 @@ static bool vector_quantised(const emit *e, uint32_t node, vector_form *form) {
     return true;
 }
 
-/* all: columns of all products of the kernel, 0: of this one. */
+/* all: columns of all products of the kernel, 0: of this one. They say how many blocks share k; the lanes that sum it,
+   and so the bits, are those of the product alone. */
 static bool vector_choose(const emit *e, uint32_t node, int64_t all, vector_form *form) {
     uint32_t xa = input(e, node, 0), xb = input(e, node, 1);
     gn_dtype d = view_of(e, xa)->dtype;
@@ -11748,8 +11749,8 @@ static void put_vector_type(emit *e, const vector_group *g, const vector_form *f
         g->parts[0].product[1] ? 2 : 1, g->rows != 0, form->loads, (unsigned long long)attrs[0]);
 }
 
-/* Blocks of a part, and all of its kernel's choices by the columns of all parts: where few of them are, more blocks
-   share k. False: the parts have no common form. */
+/* Blocks of a part, and how many share k by the columns of all parts: the fewer there are, the more. False: the parts
+   have no common form, or sum k by other lanes. */
 static bool vectors_choose(const emit *e, const vector_group *g, vector_form *form, uint32_t *blocks) {
     int64_t n = 0, stride = 0;
     uint32_t grid = 0;

@@ -1586,6 +1586,14 @@ static gn_quantized quantized_of(const sample *s, const gn_tensor *in, gn_tensor
     return q;
 }
 
+/* Of bytes of FP8 those that are NaN become others. */
+static void without_nan(input *in) {
+    for (int64_t i = 0; i < in->base->n; i++)
+        if ((in->base->i[i] & 127) == 127) in->base->i[i] ^= 1;
+    free(in->bytes);
+    in->bytes = ref_encode(in->base);
+}
+
 /* Bytes of all kinds, but of FP8 no NaN in a sum: they would be all there is to see. */
 static void add_quant(sample *s, int k, bool sums) {
     int elements, bytes;
@@ -1593,12 +1601,7 @@ static void add_quant(sample *s, int k, bool sums) {
     bool plain = quants[k].format == GN_QUANT_FP8_E4M3 && sums;
     add_input(s, test_random_int(0, 1) ? GN_U8 : GN_I8, GN_SHAPE(quants[k].n, quants[k].k / elements * bytes),
               FILL_WIDE, plain ? VIEW_NONE : VIEW_ANY);
-    input *in = &s->in[s->n - 1];
-    for (int64_t i = 0; i < in->base->n && plain; i++)
-        if ((in->base->i[i] & 127) == 127) in->base->i[i] ^= 1;
-    if (!plain) return;
-    free(in->bytes);
-    in->bytes = ref_encode(in->base);
+    if (plain) without_nan(&s->in[s->n - 1]);
 }
 
 static void add_quant_scales(sample *s, int k, int how) {
@@ -2381,12 +2384,7 @@ static ref *refer_page_attention_quantized(const sample *s, ref *const *in) {
 /* Bytes of all kinds but NaN of FP8. */
 static void add_bytes(sample *s, gn_shape shape, bool fp8) {
     add_input(s, fp8 ? GN_U8 : GN_I8, shape, FILL_WIDE, fp8 ? VIEW_NONE : VIEW_ANY);
-    input *in = &s->in[s->n - 1];
-    for (int64_t i = 0; i < in->base->n && fp8; i++)
-        if ((in->base->i[i] & 127) == 127) in->base->i[i] ^= 1;
-    if (!fp8) return;
-    free(in->bytes);
-    in->bytes = ref_encode(in->base);
+    if (fp8) without_nan(&s->in[s->n - 1]);
 }
 
 /* Of rows whose largest is `most`: values up to 2. */
