@@ -29860,12 +29860,12 @@ static gn_result gn__session_revoked(gn_fault *f) {
 
 /* The next message. *f is filled for what the peer did wrong and left alone for what the transport returned. */
 static gn_result gn__link_receive(gn__link *l, const gn__link_wait_limit *limit, gn__msg *out, gn_fault *f) {
-    uint64_t start = gn_now_us(), frames = l->in.frames;
+    uint64_t start = 0, frames = l->in.frames;
     for (;;) {
         gn_result e = gn__inbox_next(&l->in, out, f);
         if (e || out->id) return e;
         uint64_t now = gn_now_us();
-        if (l->in.frames != frames || (limit->idle && !gn__inbox_unfinished(&l->in))) start = now;
+        if (!start || l->in.frames != frames || (limit->idle && !gn__inbox_unfinished(&l->in))) start = now;
         frames = l->in.frames;
         uint64_t spent = (now - start) / 1000;
         uint32_t left = spent < limit->deadline_ms ? limit->deadline_ms - (uint32_t)spent : 0;
@@ -31668,7 +31668,8 @@ typedef struct gn__session {
     uint64_t came_step_us, free_us; /* when the latest step was read, when the latest to end was seen to have ended */
     uint64_t since_us, result_us;   /* when the first of the latest steps of one phase came; when a result of theirs was
                                        ready, 0: none was */
-    uint64_t send_us;               /* spent on results that are not sent yet */
+    uint64_t send_us, sent_us;      /* spent on results that are not sent yet; until when that is */
+    uint64_t sending_us;            /* since when one is made ready or sent, 0: none is */
     bool sends;                     /* there are such */
     uint8_t result_phase;
     struct { /* under the server's lock: for who looks */
@@ -31700,6 +31701,7 @@ typedef struct gn__session {
     gn__held_weight *pinned;
     gn__upload upload;
     gn__running running[GN__SERVER_QUEUE];
+    size_t wants_bytes; /* of all of them */
     uint32_t n_running;
     uint8_t *args_bytes;
     size_t args_cap;
@@ -31797,6 +31799,7 @@ static gn_result gn__session_blame(gn__session *s, gn_result e, gn_fault *f) {
 
 /* Memory that answered steps have left for the next ones: at most `most` bytes of it stay. */
 static void gn__session_spare(gn__session *s, uint64_t most) {
+    if (s->wants_bytes + s->args_cap <= most) return;
     for (uint32_t i = s->n_running; i < GN__SERVER_QUEUE; i++) {
         gn__running *run = &s->running[i];
         if (run->bytes_cap <= most) {
@@ -31804,6 +31807,7 @@ static void gn__session_spare(gn__session *s, uint64_t most) {
             continue;
         }
         gn_free(run->bytes);
+        s->wants_bytes -= run->bytes_cap;
         run->bytes = NULL;
         run->bytes_cap = 0;
     }
@@ -31891,6 +31895,13 @@ static void gn__work_end(gn__session *s) {
     gn__mutex_lock(&s->attend);
     s->works = false;
     gn__mutex_unlock(&s->attend);
+}
+
+/* Results have been sent until now; what follows is something else. */
+static void gn__session_sends(gn__session *s, uint64_t now) {
+    if (s->sending_us) s->send_us += now - GN__MIN(s->sending_us, now);
+    s->sending_us = 0;
+    s->sent_us = now;
 }
 
 /* The oldest of the running steps has ended; `left` have not. */
@@ -32671,18 +32682,20 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 
 /* ---- steps ---- */
 
-/* Counts the session among those that keep the device busy, or out of them. Returns the ns since it was counted in. */
-static uint64_t gn__session_busy(gn__session *s, bool busy) {
+/* Counts the session among those that keep the device busy, or out of them: from `now` on, 0: what the clock says.
+   Returns the ns since it was counted in. */
+static uint64_t gn__session_busy(gn__session *s, bool busy, uint64_t now) {
     if (busy == (s->begun_us != 0)) return 0;
     gn_server *server = s->server;
-    uint64_t now = gn_now_us(), spent = 0;
+    uint64_t spent = 0;
+    if (!now) now = gn_now_us();
     int at = s->device_at;
     gn__mutex_lock(&server->lock);
     if (busy && server->busy[at]++ == 0) server->busy_since[at] = now;
     if (!busy) {
         uint64_t *average = &server->step_us[at];
-        spent = now - s->begun_us;
-        if (--server->busy[at] == 0) server->busy_us[at] += now - server->busy_since[at];
+        spent = now - GN__MIN(s->begun_us, now);
+        if (--server->busy[at] == 0) server->busy_us[at] += now - GN__MIN(server->busy_since[at], now);
         *average = *average ? (*average * 7 + spent) / 8 : spent;
         s->looks.busy_us += spent;
     }
@@ -32760,7 +32773,10 @@ static gn_result gn__step_wants(gn__session *s, const gn__served_plan *p, const 
     if (!gn__reserve(&wants, &run->cap, p->ports.n_outs, sizeof *run->wants))
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     run->wants = (gn__want *)wants;
-    if (!gn__reserve(&bytes, &run->bytes_cap, total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
+    s->wants_bytes -= run->bytes_cap;
+    bool room = gn__reserve(&bytes, &run->bytes_cap, total, 1);
+    s->wants_bytes += run->bytes_cap;
+    if (!room) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     run->bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         const gn__port *port = &p->ports.outs[i];
@@ -32846,7 +32862,7 @@ static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_
         gn__running *run = &s->running[s->n_running];
         run->request = request;
         run->plan = p;
-        gn__session_busy(s, true);
+        gn__session_busy(s, true, spared ? 0 : s->came_step_us);
         gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, d->sequence, f);
         e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, run, f), f);
         s->n_running += !e;
@@ -32956,7 +32972,7 @@ static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
     uint64_t begin = gn__span_begin();
     bool ended = run->ended_us != 0; /* then nobody needs to attend to the call */
-    if (!ended) gn__work_begin(s, run->sequence, false, run->hash);
+    if (!ended) gn__session_sends(s, gn__work_begin(s, run->sequence, false, run->hash));
     gn_result e = s->exec.i->wait(s->exec.self, run->ticket, &fault);
     if (!ended) gn__work_end(s);
     gn_trace_end(GN_STAGE_SYNCHRONISE, "wait", begin, 0, s->device);
@@ -32971,8 +32987,9 @@ static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     if (!run->plan->ran) gn__server_record(s->server, run->plan->part);
     run->plan->ran = true;
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
-    uint64_t spent = gn__session_busy(s, false), answer_us = gn_now_us();
+    uint64_t spent = gn__session_busy(s, false, run->ended_us);
     gn__running_result(s, run);
+    if (run->n_wants > 0 && !s->sending_us) s->sending_us = GN__MAX(run->ended_us, s->sent_us);
     if (run->n_wants > 0 && (e = gn__session_costs(s, run->request, spent)) != GN_OK) return e;
     if (!run->plan->told && s->features & GN__FEATURE_COUNTS &&
         (e = gn__outbox_message(&s->link.out, GN__MSG_COUNTS, run->request, &run->counts)) != GN_OK)
@@ -32986,7 +33003,6 @@ static gn_result gn__running_answer(gn__session *s, gn__running *run) {
         s->stats.tensor_bytes_up += want->bytes;
     }
     e = gn__outbox_end(&s->link.out);
-    if (run->n_wants > 0) s->send_us += gn_now_us() - answer_us;
     s->sends = s->sends || run->n_wants > 0;
     return e;
 }
@@ -33009,20 +33025,29 @@ static gn_result gn__session_drain_first(gn__session *s, uint32_t n) {
     memmove(s->running, s->running + n, s->n_running * sizeof *done);
     memcpy(s->running + s->n_running, done, n * sizeof *done);
     gn__session_spare(s, s->limit / 4);
-    gn__session_busy(s, s->n_running > 0);
+    gn__session_busy(s, s->n_running > 0, 0);
     gn__paying.spare = spare;
     return e;
 }
 
-static gn_result gn__session_drain(gn__session *s) { return gn__session_drain_first(s, s->n_running); }
+/* The same before something else than sending. */
+static gn_result gn__session_answer(gn__session *s, uint32_t n) {
+    gn_result e = gn__session_drain_first(s, n);
+    if (s->sending_us) gn__session_sends(s, gn_now_us());
+    return e;
+}
+
+static gn_result gn__session_drain(gn__session *s) { return gn__session_answer(s, s->n_running); }
 
 /* Answers the first n steps, and sends the answers. */
 static gn_result gn__session_reply_first(gn__session *s, uint32_t n, gn_fault *f) {
     gn_result e = gn__session_drain_first(s, n);
     gn__session_show(s); /* before the client can know */
-    uint64_t begin = gn_now_us();
     if (!e) e = gn__outbox_flush(&s->link.out);
-    if (s->sends) gn__session_timed(s, GN_TIMING_SEND, 0, s->send_us + gn_now_us() - begin);
+    if (s->sends) {
+        gn__session_sends(s, gn_now_us());
+        gn__session_timed(s, GN_TIMING_SEND, 0, s->send_us);
+    }
     s->sends = false;
     s->send_us = 0;
     return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
@@ -33298,7 +33323,7 @@ static gn_result gn__session_handle(gn__session *s, const gn__msg *m, gn_fault *
     if (m->id == GN__MSG_TRACE_ASK) e = GN_OK;
     else if (m->id != GN__MSG_STEP) e = gn__session_drain(s);
     /* half: the device has work meanwhile */
-    else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_drain_first(s, GN__SERVER_QUEUE / 2);
+    else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_answer(s, GN__SERVER_QUEUE / 2);
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (m->id != GN__MSG_STEP && gn__session_left(s) < s->limit / 2) gn__session_spare(s, 0);
     gn__paying.spare = false;
@@ -33696,7 +33721,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s",
                 (unsigned long long)s->id, s->peer, why->text);
-    gn__session_busy(s, false);
+    gn__session_busy(s, false, 0);
     gn__session_free_work(s);
     gn__session_show(s);
     gn__mutex_lock(&server->lock);
