@@ -2017,15 +2017,20 @@ static uint32_t gn__link_state(void *self, uint32_t timeout_ms) {
     return state;
 }
 
+/* Asked for in every step, so nothing is formatted. */
 static void gn__link_info(void *self, gn_link_info *out) {
     gn__link *l = self;
+    _Static_assert(sizeof out->peer == sizeof l->peer && sizeof out->tls == sizeof l->version &&
+                       sizeof out->cipher == sizeof l->cipher,
+                   "texts are copied whole");
     memset(out, 0, sizeof *out);
-    snprintf(out->peer, sizeof out->peer, "%s", l->peer);
-    snprintf(out->tls, sizeof out->tls, "%s", l->version);
-    snprintf(out->cipher, sizeof out->cipher, "%s", l->cipher);
-    if (l->version[0] != 0)
-        snprintf(out->records, sizeof out->records, "%s",
-                 l->records.crypto != NULL ? l->records.crypto->text : GN__STOCK);
+    memcpy(out->peer, l->peer, sizeof out->peer);
+    memcpy(out->tls, l->version, sizeof out->tls);
+    memcpy(out->cipher, l->cipher, sizeof out->cipher);
+    if (l->version[0] != 0) {
+        const char *text = l->records.crypto != NULL ? l->records.crypto->text : GN__STOCK;
+        memcpy(out->records, text, strnlen(text, sizeof out->records - 1));
+    }
     out->slow = l->version[0] != 0 && l->records.crypto == NULL && gn__crypto_preferred() == NULL;
     out->renews = l->records.crypto != NULL;
     out->key_updates = out->renews ? atomic_load_explicit(&l->records.renewed, memory_order_relaxed) : 0;
