@@ -1591,8 +1591,8 @@ static bool lm__quantise(lm_model *m, size_t i, gn_ctx *cpu) {
     return ok;
 }
 
-/* Bytes as the file has them go to servers from there and take no memory here. A device of this machine reads the mapped
-   file, which may be cut meanwhile: lm_intact. */
+/* Bytes as the file has them go to servers from there and take no memory here. A device of this machine reads the
+   mapped file, which may be cut meanwhile: lm_intact. */
 static gn_tensor lm__weight(lm_model *m, const lm_tensor *t, gn_dtype d, gn_shape shape, const void *host) {
     gn_device_info info;
     bool away = host == t->data && t->path;
