@@ -182,6 +182,8 @@ struct tokenizer {
     uint32_t *by_token; /* the same by the token's own text */
     tok__merge *merges;
     size_t merge_room;
+    unsigned merge_shift; /* bits of a hash that are no place in merges */
+    uint32_t *byte_merges; /* of a byte and the next: the place in merges + 1; 0: none. NULL: not made */
     tok__added *added;
     size_t n_added;
     tok__trie raw, normal, unigram; /* added tokens found before and after normalization; pieces of a unigram model */
@@ -842,6 +844,12 @@ static void tok__emit(tok__work *w, uint32_t id) {
     if (!w->failed) x->id[x->n++] = id;
 }
 
+static inline void tok__emit_all(tok__work *w, const uint32_t *id, size_t n) {
+    tokenizer_ids *x = w->ids;
+    x->id = (uint32_t *)tok__grow(w, x->id, &x->room, x->n + n, sizeof *x->id);
+    for (size_t i = 0; i < n && !w->failed; i++) x->id[x->n++] = id[i];
+}
+
 static void tok__add_symbol(tok__work *w, uint32_t id) {
     w->symbols = (tok__symbol *)tok__grow(w, w->symbols, &w->symbol_room, w->n_symbols + 1, sizeof *w->symbols);
     if (w->failed) return;
@@ -849,12 +857,19 @@ static void tok__add_symbol(tok__work *w, uint32_t id) {
     w->symbols[i] = (tok__symbol){ id, i - 1, i + 1 };
 }
 
-static const tok__merge *tok__merge_of(const tokenizer *t, uint32_t a, uint32_t b) {
+/* Where the search for a pair begins: the upper bits of the product depend on all of it. */
+static inline size_t tok__merge_place(const tokenizer *t, uint64_t pair) {
+    return (size_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> t->merge_shift);
+}
+
+static inline const tok__merge *tok__merge_of(const tokenizer *t, uint32_t a, uint32_t b) {
     uint64_t pair = (uint64_t)a << 32 | b;
-    size_t i = (size_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> 24) & (t->merge_room - 1);
-    for (; t->merges[i].rank != TOKENIZER_NONE; i = (i + 1) & (t->merge_room - 1))
-        if (t->merges[i].pair == pair) return &t->merges[i];
-    return NULL;
+    const tok__merge *m = &t->merges[tok__merge_place(t, pair)], *end = t->merges + t->merge_room;
+    while (m->pair != pair) {
+        if (m->rank == TOKENIZER_NONE) return NULL;
+        if (++m == end) m = t->merges;
+    }
+    return m->rank == TOKENIZER_NONE ? NULL : m;
 }
 
 /* A word as the smallest tokens there are: bytes or characters, or what stands for characters that are unknown. */
@@ -881,25 +896,38 @@ static void tok__first_symbols(tok__work *w, const char *p, size_t n) {
     if (pending) tok__add_symbol(w, t->unk);
 }
 
-/* Merges the pair of least rank, of equal ones the leftmost, until there is none: for short words by looking at all. */
-static void tok__merge_short(tok__work *w) {
-    const tok__merge *found[32];
-    tok__symbol *s = w->symbols;
-    size_t n = w->n_symbols;
-    for (size_t i = 0; i + 1 < n; i++) found[i] = tok__merge_of(w->t, s[i].id, s[i + 1].id);
-    while (n > 1) {
-        size_t best = n;
-        for (size_t i = 0; i + 1 < n; i++)
-            if (found[i] && (best == n || found[i]->rank < found[best]->rank)) best = i;
-        if (best == n) break;
-        s[best].id = found[best]->id;
-        for (size_t i = best + 1; i + 1 < n; i++) s[i].id = s[i + 1].id;
-        for (size_t i = best + 1; i + 2 < n; i++) found[i] = found[i + 1];
-        n--;
-        if (best > 0) found[best - 1] = tok__merge_of(w->t, s[best - 1].id, s[best].id);
-        if (best + 1 < n) found[best] = tok__merge_of(w->t, s[best].id, s[best + 1].id);
+/* A short word: symbols at their places, a chain of those that are left. */
+enum { TOK__SHORT = 32, TOK__NO_KEY = INT32_MAX };
+typedef struct tok__short {
+    uint32_t id[TOK__SHORT], to[TOK__SHORT]; /* to: what a symbol and the next become */
+    int32_t key[TOK__SHORT];                 /* rank of that merge and the symbol's place; TOK__NO_KEY: none */
+    uint8_t next[TOK__SHORT], before[TOK__SHORT];
+} tok__short;
+
+static inline void tok__short_merge(tok__short *x, size_t at, const tok__merge *m) {
+    x->key[at] = m ? (int32_t)(m->rank * TOK__SHORT + at) : TOK__NO_KEY; /* TOK__IDS * TOK__SHORT is 2^27 */
+    x->to[at] = m ? m->id : 0;
+}
+
+/* Merges the pair of least rank, of equal ones the leftmost, until there is none, by looking at all n. Keys and ids are
+ * there. Returns how many ids are left, at the beginning. */
+static size_t tok__merge_short(const tokenizer *t, tok__short *x, size_t n) {
+    for (size_t i = 0; i < n; i++) x->next[i] = (uint8_t)(i + 1), x->before[i] = (uint8_t)(i - 1);
+    for (;;) {
+        int32_t least = x->key[0];
+        for (size_t i = 1; i < n; i++) least = x->key[i] < least ? x->key[i] : least;
+        if (least == TOK__NO_KEY) break;
+        size_t at = (size_t)least % TOK__SHORT, gone = x->next[at], after = x->next[gone];
+        x->id[at] = x->to[at];
+        x->key[gone] = TOK__NO_KEY;
+        x->next[at] = (uint8_t)after;
+        tok__short_merge(x, at, after < n ? tok__merge_of(t, x->id[at], x->id[after]) : NULL);
+        if (after < n) x->before[after] = (uint8_t)at;
+        if (at > 0) tok__short_merge(x, x->before[at], tok__merge_of(t, x->id[x->before[at]], x->id[at]));
     }
-    w->n_symbols = n;
+    size_t left = 0;
+    for (size_t i = 0; i < n; i = x->next[i]) x->id[left++] = x->id[i];
+    return left;
 }
 
 static bool tok__less(const tok__candidate *a, const tok__candidate *b) {
@@ -964,9 +992,17 @@ static inline uint64_t tok__number_of(const char *p, size_t n) {
     return first | (uint64_t)last << 32;
 }
 
+/* Each word in a line of the cache of its own. */
+static void tok__make_words(tok__work *w) {
+    void *p = NULL;
+    if (posix_memalign(&p, sizeof *w->words, TOK__WORDS * sizeof *w->words)) return;
+    memset(p, 0, TOK__WORDS * sizeof *w->words);
+    w->words = (tok__word *)p;
+}
+
 /* The place of a word of at most TOK__WORD_BYTES, and its key. NULL: without memory no word is kept. */
 static tok__word *tok__word_at(tok__work *w, const char *p, size_t n, uint64_t key[TOK__WORD_BYTES / 8]) {
-    if (!w->words) w->words = (tok__word *)calloc(TOK__WORDS, sizeof *w->words);
+    if (!w->words) tok__make_words(w);
     key[0] = tok__number_of(p, n < 8 ? n : 8);
     key[1] = n > 8 ? tok__number_of(p + 8, n < 16 ? n - 8 : 8) : 0;
     key[2] = n > 16 ? tok__number_of(p + 16, n - 16) : 0;
@@ -976,6 +1012,30 @@ static tok__word *tok__word_at(tok__work *w, const char *p, size_t n, uint64_t k
     return w->words ? &w->words[h >> 50] : NULL;
 }
 
+/* A short word of bytes that all are tokens. */
+static void tok__join_bytes(tok__work *w, const char *p, size_t n) {
+    const tokenizer *t = w->t;
+    const uint8_t *s = (const uint8_t *)p;
+    tok__short x;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t place = i + 1 < n ? t->byte_merges[s[i] << 8 | s[i + 1]] : 0;
+        x.id[i] = t->bytes[s[i]];
+        tok__short_merge(&x, i, place ? &t->merges[place - 1] : NULL);
+    }
+    tok__emit_all(w, x.id, tok__merge_short(t, &x, n));
+}
+
+/* w->symbols, a short word. */
+static void tok__join_symbols(tok__work *w) {
+    size_t n = w->n_symbols;
+    tok__short x;
+    for (size_t i = 0; i < n; i++) x.id[i] = w->symbols[i].id;
+    for (size_t i = 0; i < n; i++)
+        tok__short_merge(&x, i, i + 1 < n ? tok__merge_of(w->t, x.id[i], x.id[i + 1]) : NULL);
+    w->n_symbols = n ? tok__merge_short(w->t, &x, n) : 0;
+    for (size_t i = 0; i < w->n_symbols; i++) w->symbols[i].id = x.id[i];
+}
+
 /* The word as ids at the end of w->ids. */
 static void tok__join(tok__work *w, const char *p, size_t n) {
     uint32_t id = w->t->ignore_merges ? tok__find(w->t, p, n) : TOKENIZER_NONE;
@@ -983,9 +1043,13 @@ static void tok__join(tok__work *w, const char *p, size_t n) {
         tok__emit(w, id);
         return;
     }
+    if (w->t->byte_merges && n <= TOK__SHORT) {
+        tok__join_bytes(w, p, n);
+        return;
+    }
     tok__first_symbols(w, p, n);
     if (w->failed) return;
-    if (w->n_symbols <= 32) tok__merge_short(w);
+    if (w->n_symbols <= TOK__SHORT) tok__join_symbols(w);
     else tok__merge_long(w);
     for (size_t i = 0; i < w->n_symbols && !w->failed; i++) tok__emit(w, w->symbols[i].id);
 }
@@ -995,7 +1059,7 @@ static void tok__bpe(tok__work *w, const char *p, size_t n) {
     tok__word *word = n <= TOK__WORD_BYTES ? tok__word_at(w, p, n, key) : NULL;
     size_t from = w->ids->n;
     if (word && word->size == n && word->key[0] == key[0] && word->key[1] == key[1] && word->key[2] == key[2]) {
-        for (size_t i = 0; i < word->n; i++) tok__emit(w, word->id[i]);
+        tok__emit_all(w, word->id, word->n);
         return;
     }
     tok__join(w, p, n);
@@ -1674,6 +1738,8 @@ static bool tok__read_pieces(tokenizer *t, json_value vocab, json_value added) {
 /* Room for n merges. */
 static bool tok__make_merges(tokenizer *t, size_t n) {
     t->merge_room = tok__room(n);
+    t->merge_shift = 64;
+    for (size_t i = 1; i < t->merge_room; i *= 2) t->merge_shift--;
     t->merges = (tok__merge *)malloc(t->merge_room * sizeof *t->merges);
     if (!t->merges) return tok__no_memory(t);
     for (size_t i = 0; i < t->merge_room; i++) t->merges[i] = (tok__merge){ 0, TOKENIZER_NONE, 0 };
@@ -1683,7 +1749,7 @@ static bool tok__make_merges(tokenizer *t, size_t n) {
 /* x and y become z. */
 static void tok__enter_merge(tokenizer *t, uint32_t x, uint32_t y, uint32_t rank, uint32_t z) {
     uint64_t pair = (uint64_t)x << 32 | y;
-    size_t i = (size_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> 24) & (t->merge_room - 1);
+    size_t i = tok__merge_place(t, pair);
     while (t->merges[i].rank != TOKENIZER_NONE && t->merges[i].pair != pair) i = (i + 1) & (t->merge_room - 1);
     t->merges[i] = (tok__merge){ pair, rank, z };
 }
@@ -1743,6 +1809,20 @@ static void tok__find_bytes(tokenizer *t) {
         t->bytes[i] = t->byte_level ? tok__find(t, &byte, 1) : tokenizer_find(t, name);
         if (!t->byte_level && t->bytes[i] != TOKENIZER_NONE) t->flags[t->bytes[i]] |= TOK__IS_BYTE;
     }
+}
+
+/* Merges of two bytes by the bytes, where each byte is a token: most searches of a short word are these. */
+static bool tok__make_byte_merges(tokenizer *t) {
+    if (!t->byte_level || !t->merges) return true;
+    for (int i = 0; i < 256; i++)
+        if (t->bytes[i] == TOKENIZER_NONE) return true;
+    t->byte_merges = (uint32_t *)calloc(256 * 256, sizeof *t->byte_merges);
+    if (!t->byte_merges) return tok__no_memory(t);
+    for (int i = 0; i < 256 * 256; i++) {
+        const tok__merge *m = tok__merge_of(t, t->bytes[i >> 8], t->bytes[i & 255]);
+        if (m) t->byte_merges[i] = (uint32_t)(m - t->merges) + 1;
+    }
+    return true;
 }
 
 static bool tok__read_bpe(tokenizer *t, json_value model, json_value added) {
@@ -2418,7 +2498,7 @@ tokenizer *tokenizer_open(const char *path, char error[TOKENIZER_ERROR]) {
     }
     t->error = error;
     t->path = path;
-    bool ok = tok__open(t, path);
+    bool ok = tok__open(t, path) && tok__make_byte_merges(t);
     t->error = NULL;
     t->path = NULL;
     if (ok) return t;
@@ -2435,7 +2515,8 @@ void tokenizer_close(tokenizer *t) {
     }
     for (int i = 0; i < 4; i++) tok__free_work((tok__work *)atomic_load(&t->idle[i]));
     void *const all[] = { t->blob,   t->tokens, t->pieces, t->flags, t->table,   t->by_token,
-                          t->merges, t->added,  t->scores, t->kinds, t->classes, t->decompositions };
+                          t->merges, t->added,  t->scores, t->kinds, t->classes, t->decompositions,
+                          t->byte_merges };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(t);
 }
