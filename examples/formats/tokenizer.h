@@ -183,6 +183,7 @@ struct tokenizer {
     tok__merge *merges;
     size_t merge_room;
     unsigned merge_shift; /* bits of a hash that are no place in merges */
+    uint8_t *merge_filter; /* a byte for each place: bits that hashes of merges have come to are set */
     uint32_t *byte_merges; /* of a byte and the next: the place in merges + 1; 0: none. NULL: not made */
     tok__added *added;
     size_t n_added;
@@ -801,18 +802,29 @@ typedef struct tok__node {
     size_t from, to;
 } tok__node;
 
-/* A word of a BPE and its ids: of those seen lately, one for each place. */
-enum { TOK__WORDS = 1 << 14, TOK__WORD_BYTES = 24, TOK__WORD_IDS = 9 };
+/* A word of a BPE and its ids: of those seen lately, one for each place. Tags, of the words' hashes, are so few bytes
+ * that they stay in the cache: mostly a word that is not here costs no look at another one. */
+enum { TOK__WORDS_LOG2 = 14, TOK__WORDS = 1 << TOK__WORDS_LOG2, TOK__WORD_BYTES = 24, TOK__WORD_IDS = 9 };
 typedef struct tok__word {
     uint64_t key[TOK__WORD_BYTES / 8]; /* tok__number_of its bytes */
-    uint16_t size, n;                  /* bytes, ids; size 0: free */
+    uint16_t size, n;                  /* bytes, ids */
     uint32_t id[TOK__WORD_IDS];
-} tok__word;
+} tok__word; /* 64 bytes: a line of the cache */
+typedef struct tok__words {
+    uint16_t tag[TOK__WORDS]; /* 0: free */
+    tok__word word[TOK__WORDS];
+} tok__words;
+/* A word that is looked for. */
+typedef struct tok__wanted {
+    uint64_t key[TOK__WORD_BYTES / 8];
+    size_t place;
+    uint16_t tag;
+} tok__wanted;
 
 /* What an encoding works with; kept for the next one. */
 typedef struct tok__work {
     const tokenizer *t;
-    tok__word *words;
+    tok__words *words;
     tok__points points;
     tokenizer_ids *ids;
     unsigned flags;
@@ -857,14 +869,15 @@ static void tok__add_symbol(tok__work *w, uint32_t id) {
     w->symbols[i] = (tok__symbol){ id, i - 1, i + 1 };
 }
 
-/* Where the search for a pair begins: the upper bits of the product depend on all of it. */
-static inline size_t tok__merge_place(const tokenizer *t, uint64_t pair) {
-    return (size_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> t->merge_shift);
-}
+/* The upper bits of the product depend on all of the pair. */
+static inline uint64_t tok__merge_hash(uint64_t pair) { return pair * UINT64_C(0x9e3779b97f4a7c15); }
 
+/* Most pairs are no merge: the filter, which is so small that it stays in the cache, knows of nearly all of them. */
 static inline const tok__merge *tok__merge_of(const tokenizer *t, uint32_t a, uint32_t b) {
-    uint64_t pair = (uint64_t)a << 32 | b;
-    const tok__merge *m = &t->merges[tok__merge_place(t, pair)], *end = t->merges + t->merge_room;
+    uint64_t pair = (uint64_t)a << 32 | b, h = tok__merge_hash(pair);
+    size_t bit = (size_t)(h >> (t->merge_shift - 3));
+    if (!(t->merge_filter[bit / 8] >> (bit % 8) & 1)) return NULL;
+    const tok__merge *m = &t->merges[h >> t->merge_shift], *end = t->merges + t->merge_room;
     while (m->pair != pair) {
         if (m->rank == TOKENIZER_NONE) return NULL;
         if (++m == end) m = t->merges;
@@ -992,24 +1005,24 @@ static inline uint64_t tok__number_of(const char *p, size_t n) {
     return first | (uint64_t)last << 32;
 }
 
-/* Each word in a line of the cache of its own. */
+/* Without memory no word is kept. */
 static void tok__make_words(tok__work *w) {
     void *p = NULL;
-    if (posix_memalign(&p, sizeof *w->words, TOK__WORDS * sizeof *w->words)) return;
-    memset(p, 0, TOK__WORDS * sizeof *w->words);
-    w->words = (tok__word *)p;
+    if (posix_memalign(&p, sizeof(tok__word), sizeof *w->words)) return;
+    w->words = (tok__words *)p;
+    memset(w->words->tag, 0, sizeof w->words->tag);
 }
 
-/* The place of a word of at most TOK__WORD_BYTES, and its key. NULL: without memory no word is kept. */
-static tok__word *tok__word_at(tok__work *w, const char *p, size_t n, uint64_t key[TOK__WORD_BYTES / 8]) {
-    if (!w->words) tok__make_words(w);
-    key[0] = tok__number_of(p, n < 8 ? n : 8);
-    key[1] = n > 8 ? tok__number_of(p + 8, n < 16 ? n - 8 : 8) : 0;
-    key[2] = n > 16 ? tok__number_of(p + 16, n - 16) : 0;
-    uint64_t h = (key[0] + n) * UINT64_C(0x9e3779b97f4a7c15) ^ key[1] * UINT64_C(0xff51afd7ed558ccd) ^
-                 key[2] * UINT64_C(0xc4ceb9fe1a85ec53);
+/* Of a word of 1 to TOK__WORD_BYTES bytes. */
+static inline void tok__want(tok__wanted *x, const char *p, size_t n) {
+    x->key[0] = tok__number_of(p, n < 8 ? n : 8);
+    x->key[1] = n > 8 ? tok__number_of(p + 8, n < 16 ? n - 8 : 8) : 0;
+    x->key[2] = n > 16 ? tok__number_of(p + 16, n - 16) : 0;
+    uint64_t h = (x->key[0] + n) * UINT64_C(0x9e3779b97f4a7c15) ^ x->key[1] * UINT64_C(0xff51afd7ed558ccd) ^
+                 x->key[2] * UINT64_C(0xc4ceb9fe1a85ec53);
     h = (h ^ h >> 32) * UINT64_C(0x9e3779b97f4a7c15);
-    return w->words ? &w->words[h >> 50] : NULL;
+    x->place = (size_t)(h >> (64 - TOK__WORDS_LOG2));
+    x->tag = (uint16_t)(h >> 32 | 1);
 }
 
 /* A short word of bytes that all are tokens. */
@@ -1055,17 +1068,25 @@ static void tok__join(tok__work *w, const char *p, size_t n) {
 }
 
 static void tok__bpe(tok__work *w, const char *p, size_t n) {
-    uint64_t key[TOK__WORD_BYTES / 8];
-    tok__word *word = n <= TOK__WORD_BYTES ? tok__word_at(w, p, n, key) : NULL;
-    size_t from = w->ids->n;
-    if (word && word->size == n && word->key[0] == key[0] && word->key[1] == key[1] && word->key[2] == key[2]) {
+    tok__wanted x;
+    if (!w->words) tok__make_words(w);
+    if (n > TOK__WORD_BYTES || !w->words) {
+        tok__join(w, p, n);
+        return;
+    }
+    tok__want(&x, p, n);
+    uint16_t *tag = &w->words->tag[x.place];
+    tok__word *word = &w->words->word[x.place];
+    if (*tag == x.tag && word->size == n && !memcmp(word->key, x.key, sizeof x.key)) {
         tok__emit_all(w, word->id, word->n);
         return;
     }
+    size_t from = w->ids->n;
     tok__join(w, p, n);
     size_t made = w->ids->n - from;
-    if (!word || w->failed || made > TOK__WORD_IDS) return;
-    memcpy(word->key, key, sizeof key);
+    if (w->failed || made > TOK__WORD_IDS) return;
+    *tag = x.tag;
+    memcpy(word->key, x.key, sizeof x.key);
     word->size = (uint16_t)n;
     word->n = (uint16_t)made;
     if (made) memcpy(word->id, w->ids->id + from, made * sizeof *word->id);
@@ -1741,7 +1762,8 @@ static bool tok__make_merges(tokenizer *t, size_t n) {
     t->merge_shift = 64;
     for (size_t i = 1; i < t->merge_room; i *= 2) t->merge_shift--;
     t->merges = (tok__merge *)malloc(t->merge_room * sizeof *t->merges);
-    if (!t->merges) return tok__no_memory(t);
+    t->merge_filter = (uint8_t *)calloc(t->merge_room, 1);
+    if (!t->merges || !t->merge_filter) return tok__no_memory(t);
     for (size_t i = 0; i < t->merge_room; i++) t->merges[i] = (tok__merge){ 0, TOKENIZER_NONE, 0 };
     return true;
 }
@@ -1749,7 +1771,9 @@ static bool tok__make_merges(tokenizer *t, size_t n) {
 /* x and y become z. */
 static void tok__enter_merge(tokenizer *t, uint32_t x, uint32_t y, uint32_t rank, uint32_t z) {
     uint64_t pair = (uint64_t)x << 32 | y;
-    size_t i = tok__merge_place(t, pair);
+    uint64_t h = tok__merge_hash(pair);
+    size_t i = (size_t)(h >> t->merge_shift), bit = (size_t)(h >> (t->merge_shift - 3));
+    t->merge_filter[bit / 8] |= (uint8_t)(1 << bit % 8);
     while (t->merges[i].rank != TOKENIZER_NONE && t->merges[i].pair != pair) i = (i + 1) & (t->merge_room - 1);
     t->merges[i] = (tok__merge){ pair, rank, z };
 }
@@ -2516,7 +2540,7 @@ void tokenizer_close(tokenizer *t) {
     for (int i = 0; i < 4; i++) tok__free_work((tok__work *)atomic_load(&t->idle[i]));
     void *const all[] = { t->blob,   t->tokens, t->pieces, t->flags, t->table,   t->by_token,
                           t->merges, t->added,  t->scores, t->kinds, t->classes, t->decompositions,
-                          t->byte_merges };
+                          t->byte_merges, t->merge_filter };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(t);
 }
