@@ -78,12 +78,18 @@ static void add_gpt2(model *m) {
         const char *name;
         int64_t rows, columns;
         bool gain;
-    } layer[] = { { "ln_1.weight", d, 0, true },           { "ln_1.bias", d, 0, false },
-                  { "attn.c_attn.weight", d, 3 * d, false }, { "attn.c_attn.bias", 3 * d, 0, false },
-                  { "attn.c_proj.weight", d, d, false },   { "attn.c_proj.bias", d, 0, false },
-                  { "ln_2.weight", d, 0, true },           { "ln_2.bias", d, 0, false },
-                  { "mlp.c_fc.weight", d, f, false },      { "mlp.c_fc.bias", f, 0, false },
-                  { "mlp.c_proj.weight", f, d, false },    { "mlp.c_proj.bias", d, 0, false } };
+    } layer[] = { { "ln_1.weight", d, 0, true },
+                  { "ln_1.bias", d, 0, false },
+                  { "attn.c_attn.weight", d, 3 * d, false },
+                  { "attn.c_attn.bias", 3 * d, 0, false },
+                  { "attn.c_proj.weight", d, d, false },
+                  { "attn.c_proj.bias", d, 0, false },
+                  { "ln_2.weight", d, 0, true },
+                  { "ln_2.bias", d, 0, false },
+                  { "mlp.c_fc.weight", d, f, false },
+                  { "mlp.c_fc.bias", f, 0, false },
+                  { "mlp.c_proj.weight", f, d, false },
+                  { "mlp.c_proj.bias", d, 0, false } };
     add(m, -1, "wte.weight", m->s.vocab, d, false);
     add(m, -1, "wpe.weight", m->s.context, d, false);
     add(m, -1, "ln_f.weight", d, 0, true);
@@ -234,7 +240,8 @@ int main(int argc, char **argv) {
     const ex_option options[] = {
         { "shape", EX_TEXT, &shape, "NAME", "gpt2 (124M), llama_1b or llama_8b (gpt2)", 0, 0 },
         { "smaller", EX_INT, &smaller, "N", "divide heads, layers, MLP and vocabulary by N (1)", 1, 64 },
-        { "noise", EX_FLAG, &m.noise, NULL, "weights that no compression shortens; without it, bell-shaped ones", 0, 0 },
+        { "noise", EX_FLAG, &m.noise, NULL, "weights that no compression shortens; without it, bell-shaped ones", 0,
+          0 },
         { "threads", EX_INT, &threads, "N", "writers at once (one a processor)", 1, MAX_THREADS },
         { NULL, EX_FLAG, NULL, NULL, NULL, 0, 0 },
     };

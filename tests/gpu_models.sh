@@ -7,7 +7,7 @@
 #     BUILD=DIR tests/gpu_models.sh ...       with the programs in DIR (as build/ lays them out, or all in one folder)
 #
 # DEVICE=cuda:0 runs them; cpu is for trials. SMALLER=N divides heads, layers, MLP and vocabulary by N; then there are no rows beside.
-# MODELS=DIR holds the files: /dev/shm where it has room, else TMPDIR. TOKENS=N an answer (256), AHEAD=N steps under way (16), SLOTS=N of
+# MODELS=DIR holds the files: /dev/shm where it has room, else TMPDIR (then the disk may be what is timed). TOKENS=N an answer (256), AHEAD=N steps under way (16), SLOTS=N of
 # serve_text (32). NOISE=0: bell-shaped weights, which compression shortens; otherwise bits are drawn evenly. The table comes last.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -15,7 +15,7 @@ scratch=$(mktemp -d)
 server='' failed=0 table=()
 device=${DEVICE:-cuda:0} smaller=${SMALLER:-1} tokens=${TOKENS:-256} ahead=${AHEAD:-16} slots=${SLOTS:-32}
 export GENIE_CACHE=${GENIE_CACHE:-$scratch/cache} GENIE_HOME=$scratch/client
-mkdir -m 700 -p "$GENIE_CACHE"
+(umask 077; mkdir -p "$GENIE_CACHE")
 
 # shellcheck disable=SC2317
 clean_up() {
@@ -38,8 +38,8 @@ number() {
     local found; found=$(tail -n 1 "$scratch/out" | grep -oE "\"$1\":-?[0-9.e+-]+" | head -n 1 | cut -d: -f2)
     echo "${found:--}"
 }
-# of EXPRESSION: its value with two digits, "-" where a number is missing.
-of() { case " $1 " in *' - '*) echo - ;; *) awk "BEGIN { printf \"%.2f\", $1 }" ;; esac; }
+# of EXPRESSION: its value with four digits, "-" where a number is missing.
+of() { case " $1 " in *' - '*) echo - ;; *) awk "BEGIN { printf \"%.4g\", $1 }" ;; esac; }
 
 add() { table+=("$(printf '%-10s %-34s %10s %-9s %s' "$@")"); printf '%s\n' "${table[-1]}" >&2; }
 

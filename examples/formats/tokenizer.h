@@ -182,7 +182,7 @@ struct tokenizer {
     uint32_t *by_token; /* the same by the token's own text */
     tok__merge *merges;
     size_t merge_room;
-    unsigned merge_shift; /* bits of a hash that are no place in merges */
+    unsigned merge_shift;  /* bits of a hash that are no place in merges */
     uint8_t *merge_filter; /* a byte for each place: bits that hashes of merges have come to are set */
     uint32_t *byte_merges; /* of a byte and the next: the place in merges + 1; 0: none. NULL: not made */
     tok__added *added;
@@ -2538,9 +2538,10 @@ void tokenizer_close(tokenizer *t) {
         free(tries[i]->ends);
     }
     for (int i = 0; i < 4; i++) tok__free_work((tok__work *)atomic_load(&t->idle[i]));
-    void *const all[] = { t->blob,   t->tokens, t->pieces, t->flags, t->table,   t->by_token,
-                          t->merges, t->added,  t->scores, t->kinds, t->classes, t->decompositions,
-                          t->byte_merges, t->merge_filter };
+    void *const all[] = {
+        t->blob,  t->tokens, t->pieces, t->flags,   t->table,          t->by_token,    t->merges,
+        t->added, t->scores, t->kinds,  t->classes, t->decompositions, t->byte_merges, t->merge_filter
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(t);
 }
