@@ -344,6 +344,10 @@ typedef enum mode { PLAIN, ABLATE, TRACES } mode;
 static int main_workloads(settings *s, const char *words, mode m) {
     static report all;
     int failures = 0;
+    if (m == ABLATE && is_server(s->device))
+        die("switches are of the process that computes: run this where the server is");
+    if (m == TRACES && is_server(s->device))
+        die("traces takes a device of this machine, and opens a server over it by itself");
     gn_ctx *g = gn_open(&(gn_desc){ .devices = s->device, .threads = (uint32_t)s->threads });
     if (gn_status(g) != GN_OK) {
         printf("SKIP: genie_bench: %s\n", gn_last_error(g)->text);

@@ -90,7 +90,6 @@ static void traced_case(const bench_case *c, const settings *s, const ex_place *
 static void run_traces(const settings *s, const char *words, report *all) {
     char *list = or_die(strdup(words)), *rest = NULL;
     ex_place far = { 0 };
-    if (is_server(s->device)) die("traces measures a device of this machine, and opens a server over it by itself");
     if (!ex_own_server(&far, s->device)) exit(EX_FAILED);
     printf("Medians of %lld runs of %lld steps: not traced, and how much longer a step takes with a trace.\n\n",
            (long long)s->rounds, (long long)s->iters);
