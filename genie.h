@@ -568,6 +568,15 @@ GN_API gn_tensor gn_scalar_i64_at(const char *file, int line, gn_ctx *g, gn_dtyp
 GN_API gn_tensor gn_weight_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host,
                               const char *label);
 #define gn_weight(...) gn_weight_at(GN_HERE, __VA_ARGS__)
+/* The same from a file: row-major, little-endian bytes of `path` from byte `offset` on, at any alignment. They take no
+   memory of this program: for a server they are read in pieces of 1 MiB when it needs them (and again when another
+   one does, or after a loss), the CPU computes on the mapped file. It is opened now and must stay as it is until
+   gn_release or gn_close; replacing it by renaming another one over it is no change. Errors: GN_IO_ERROR for a file
+   that cannot be opened, or that has become shorter when its bytes are needed (while the CPU computes on it, that
+   ends the program, as for any mapped file); GN_BAD_SIZE if it is too short. */
+GN_API gn_tensor gn_weight_file_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape,
+                                   const char *path, uint64_t offset, const char *label);
+#define gn_weight_file(...) gn_weight_file_at(GN_HERE, __VA_ARGS__)
 /* A resident, mutable value (parameter, KV cache, token). `host` is its first value, copied; NULL means zeros.
    The handle denotes the latest committed version. */
 GN_API gn_tensor gn_state_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host,
@@ -2552,6 +2561,12 @@ GN_API void gn_schedule_deinit(gn_schedule *s);
 /* ---- executor: a device. Slots of one executor are called by one thread at a time. While gn_exec_desc.cancel is set,
  * what plan_make, submit and wait are at ends as soon as it can with that result: none of the run's state updates
  * happen, or all. ---- */
+typedef struct gn_file gn_file; /* one that holds weights, of a context */
+/* Reads n bytes from byte `at` on. Any thread. GN_IO_ERROR: the file has become shorter, or cannot be read. */
+GN_API gn_result gn_file_read(const gn_file *file, uint64_t at, void *out, size_t n, gn_fault *f);
+/* n bytes from byte `at` on in mapped memory, valid until the slot is dropped; by the thread of its slots. */
+GN_API gn_result gn_file_map(gn_file *file, uint64_t at, size_t n, const void **out, gn_fault *f);
+
 typedef struct gn_slot_desc {
     uint32_t slot, gen;
     gn_leaf_kind kind; /* GN_LEAF_WEIGHT or GN_LEAF_STATE */
@@ -2560,6 +2575,8 @@ typedef struct gn_slot_desc {
     const void *host; /* first value; NULL: zeros (states). Weights: stays valid and unchanged until the slot is
                          dropped */
     size_t bytes;
+    gn_file *file; /* not NULL: `bytes` of it from byte `at` on are the weight, and host is NULL */
+    uint64_t at;
 } gn_slot_desc;
 
 /* DATA: host, bytes; VALUE: value */
@@ -3270,7 +3287,9 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #include <windows.h>
 #else
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -4268,6 +4287,105 @@ static void gn__pool_for(gn__pool *p, int64_t total, int64_t grain, gn__job_fn f
     while (gn__atomic_load(&p->busy) != 0) gn__cond_wait(&p->done, &p->lock);
     gn__mutex_unlock(&p->lock);
 }
+
+/* ---- files of weights ---- */
+
+struct gn_file {
+    gn_file *next;
+    char *path;
+    uint64_t size;
+    uint32_t slots; /* that name it */
+    int fd;
+    uint8_t *map; /* the whole file, once a device reads it in place; NULL before */
+};
+
+#ifdef _WIN32
+static gn_result gn__file_open(gn_file **out, const char *path, gn_fault *f) {
+    *out = NULL;
+    return gn_fail(f, GN_UNSUPPORTED, "%.300s: weights of files need POSIX; read it and use gn_weight", path);
+}
+static bool gn__file_is(const gn_file *x, const char *path) { return strcmp(x->path, path) == 0; }
+static void gn__file_close(gn_file *x) { gn_free(x); }
+gn_result gn_file_read(const gn_file *x, uint64_t at, void *out, size_t n, gn_fault *f) {
+    (void)at, (void)out, (void)n;
+    return gn_fail(f, GN_UNSUPPORTED, "%.300s", x->path);
+}
+gn_result gn_file_map(gn_file *x, uint64_t at, size_t n, const void **out, gn_fault *f) {
+    (void)at, (void)out, (void)n;
+    return gn_fail(f, GN_UNSUPPORTED, "%.300s", x->path);
+}
+#else
+GN__COLD_BEGIN
+static void gn__file_close(gn_file *x) {
+    if (x->map) munmap(x->map, (size_t)x->size);
+    if (x->fd >= 0) close(x->fd);
+    gn_free(x->path);
+    gn_free(x);
+}
+
+static gn_result gn__file_open(gn_file **out, const char *path, gn_fault *f) {
+    struct stat st;
+    gn_result r = GN_OK;
+    size_t n = strlen(path) + 1;
+    gn_file *x = *out = (gn_file *)gn__alloc_zero(sizeof *x);
+    if (!x || !(x->path = (char *)gn_alloc(n))) r = gn_fail(f, GN_OUT_OF_MEMORY, "no memory to open %.300s", path);
+    if (x) x->fd = -1;
+    if (r == GN_OK) {
+        memcpy(x->path, path, n);
+        x->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe's other end is not waited for */
+        if (x->fd < 0 || fstat(x->fd, &st) != 0)
+            r = gn_fail(f, GN_IO_ERROR, "%.300s cannot be opened: %s", path, strerror(errno));
+        else if (!S_ISREG(st.st_mode)) r = gn_fail(f, GN_IO_ERROR, "%.300s is no regular file", path);
+        else x->size = (uint64_t)st.st_size;
+    }
+    if (r == GN_OK) return r;
+    if (x) gn__file_close(x);
+    *out = NULL;
+    return r;
+}
+
+/* Whether a path still leads to the file that was opened by it. */
+static bool gn__file_is(const gn_file *x, const char *path) {
+    struct stat opened, now;
+    return strcmp(x->path, path) == 0 && fstat(x->fd, &opened) == 0 && stat(path, &now) == 0 &&
+           opened.st_dev == now.st_dev && opened.st_ino == now.st_ino && (uint64_t)now.st_size == x->size;
+}
+
+static gn_result gn__file_shorter(const gn_file *x, uint64_t at, size_t n, uint64_t now, gn_fault *f) {
+    return gn_fail(f, GN_IO_ERROR, "%.300s had %llu bytes and has %llu: bytes %llu to %llu are gone", x->path,
+                   (unsigned long long)x->size, (unsigned long long)now, (unsigned long long)at,
+                   (unsigned long long)(at + n));
+}
+
+gn_result gn_file_read(const gn_file *x, uint64_t at, void *out, size_t n, gn_fault *f) {
+    for (size_t got = 0; got < n;) {
+        ssize_t more = pread(x->fd, (char *)out + got, n - got, (off_t)(at + got));
+        if (more < 0 && errno == EINTR) continue;
+        if (more < 0) return gn_fail(f, GN_IO_ERROR, "%.300s cannot be read: %s", x->path, strerror(errno));
+        if (more == 0) return gn__file_shorter(x, at, n, at + got, f);
+        got += (size_t)more;
+    }
+    return GN_OK;
+}
+
+gn_result gn_file_map(gn_file *x, uint64_t at, size_t n, const void **out, gn_fault *f) {
+    struct stat now;
+    *out = "";
+    if (fstat(x->fd, &now) != 0) return gn_fail(f, GN_IO_ERROR, "%.300s: %s", x->path, strerror(errno));
+    if ((uint64_t)now.st_size < at + n) return gn__file_shorter(x, at, n, (uint64_t)now.st_size, f);
+    if (n == 0) return GN_OK;
+    if (!x->map) {
+        void *map = x->size > SIZE_MAX ? MAP_FAILED : mmap(NULL, (size_t)x->size, PROT_READ, MAP_SHARED, x->fd, 0);
+        if (map == MAP_FAILED)
+            return gn_fail(f, GN_OUT_OF_MEMORY, "no addresses for the %llu bytes of %.300s",
+                           (unsigned long long)x->size, x->path);
+        x->map = (uint8_t *)map;
+    }
+    *out = x->map + at;
+    return GN_OK;
+}
+GN__COLD_END
+#endif
 
 /* >>trace ==========================================================================================
  * The recorder of traces: spans are kept in memory as they end, until a thread of its own writes them to a file, or a
@@ -6200,6 +6318,11 @@ typedef struct gn__data {
     uint8_t small[8];
 } gn__data;
 
+typedef struct gn__part_of { /* from byte `offset` on */
+    gn_file *file;
+    uint64_t offset;
+} gn__part_of;
+
 typedef struct gn__slot {
     gn__type type;
     const void *host;  /* weights: borrowed; states: owned first value until it is on the device, NULL: zeros */
@@ -6209,8 +6332,9 @@ typedef struct gn__slot {
     uint32_t pending;                      /* node that becomes the next version; 0: none */
     uint32_t cut_node, cut_serial;         /* part node of the current version in the latest cut that met it */
     bool on_device, kv;
-    gn__hint hint; /* said where it was made */
-    gn__loc at;    /* where that was */
+    gn__part_of from; /* weights: where it lies; file NULL: in memory */
+    gn__hint hint;    /* said where it was made */
+    gn__loc at;       /* where that was */
 } gn__slot;
 
 typedef struct gn__origin {
@@ -6333,6 +6457,7 @@ struct gn_ctx {
     uint32_t lost_told;              /* bits: devices whose loss a call has told */
     gn__hint hint;                   /* what the scopes in force say */
     char *device_names;              /* as given, comma-separated, without what follows a '?' */
+    gn_file *files;                  /* that weights name */
 };
 
 #define GN__SLOT_BIT 0x80000000u /* of a handle's id: a weight or state, not a node */
@@ -25370,12 +25495,15 @@ static gn_result gn__cpu_slot_put(void *self, const gn_slot_desc *desc, gn_fault
     gn__cpu_slot *s = &c->slots[desc->slot];
     gn__cpu_slot_free(c, s);
     gn__type t = { desc->dtype, desc->shape };
-    char *mem = (char *)(uintptr_t)desc->host;
-    bool aligned = ((uintptr_t)desc->host & (gn__bytes_of(desc->dtype) - 1)) == 0;
+    const void *host = desc->host;
+    gn_result e = desc->file ? gn_file_map(desc->file, desc->at, desc->bytes, &host, f) : GN_OK;
+    if (e) return e;
+    char *mem = (char *)(uintptr_t)host;
+    bool aligned = ((uintptr_t)host & (gn__bytes_of(desc->dtype) - 1)) == 0;
     if (desc->kind == GN_LEAF_STATE || !aligned) {
-        mem = gn__cpu_alloc(c, gn__type_bytes(&t), desc->host == NULL, f);
+        mem = gn__cpu_alloc(c, gn__type_bytes(&t), host == NULL, f);
         if (!mem) return f ? f->result : GN_OUT_OF_MEMORY;
-        if (desc->host) memcpy(mem, desc->host, gn__type_bytes(&t));
+        if (host) memcpy(mem, host, gn__type_bytes(&t));
     }
     *s = (gn__cpu_slot){ t, mem, desc->gen, (uint8_t)desc->kind, desc->kind == GN_LEAF_STATE || !aligned };
     if (!s->owned)
@@ -29603,7 +29731,7 @@ enum { GN__MEASURE_CHAIN = 16 };
    together. */
 static double gn__measure_op(gn_exec x, uint32_t slot, uint32_t *gen, uint16_t op, gn_dtype d, gn_shape s,
                              uint32_t n_ins, uint32_t chain) {
-    gn_slot_desc desc = { slot, ++*gen, GN_LEAF_STATE, d, s, NULL, 0 };
+    gn_slot_desc desc = { .slot = slot, .gen = ++*gen, .kind = GN_LEAF_STATE, .dtype = d, .shape = s };
     gn_part_node nodes[GN__MEASURE_CHAIN + 1];
     uint32_t ins[2 * GN__MEASURE_CHAIN];
     for (uint32_t i = 0; i <= chain; i++)
@@ -29956,12 +30084,12 @@ static gn_result gn__session_revoked(gn_fault *f) {
 
 /* The next message. *f is filled for what the peer did wrong and left alone for what the transport returned. */
 static gn_result gn__link_receive(gn__link *l, const gn__link_wait_limit *limit, gn__msg *out, gn_fault *f) {
-    uint64_t start = gn_now_us(), frames = l->in.frames;
+    uint64_t start = 0, frames = l->in.frames;
     for (;;) {
         gn_result e = gn__inbox_next(&l->in, out, f);
         if (e || out->id) return e;
         uint64_t now = gn_now_us();
-        if (l->in.frames != frames || (limit->idle && !gn__inbox_unfinished(&l->in))) start = now;
+        if (!start || l->in.frames != frames || (limit->idle && !gn__inbox_unfinished(&l->in))) start = now;
         frames = l->in.frames;
         uint64_t spent = (now - start) / 1000;
         uint32_t left = spent < limit->deadline_ms ? limit->deadline_ms - (uint32_t)spent : 0;
@@ -30044,6 +30172,7 @@ typedef struct gn__remote_weight {
     gn_slot_desc slot;
     uint8_t digest[32];
     bool hashed, known;
+    gn_fault fault; /* not hashed: its file could not be read */
 } gn__remote_weight;
 
 typedef struct gn__remote {
@@ -30778,10 +30907,27 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
     return gn__remote_drop(r, GN__MSG_SLOT_DROP, &m, NULL);
 }
 
+/* Of a weight that lies in a file, read in pieces. */
+static gn_result gn__digest_file(gn__remote_weight *w) {
+    size_t total = w->slot.bytes, most = GN__MIN(total, (size_t)GN__BLOB_CHUNK);
+    void *piece = gn_alloc(most + 1), *hash = gn__net->hash_begin();
+    gn_result e = piece && hash ? GN_OK : gn_fail(&w->fault, GN_OUT_OF_MEMORY, "no memory for a digest");
+    for (size_t at = 0; e == GN_OK && at < total; at += most) {
+        size_t n = GN__MIN(total - at, most);
+        e = gn_file_read(w->slot.file, w->slot.at + at, piece, n, &w->fault);
+        if (e == GN_OK) gn__net->hash_add(hash, piece, n);
+    }
+    if (hash) gn__net->hash_end(hash, w->digest);
+    gn_free(piece);
+    return e;
+}
+
 static void gn__digest_range(void *arg, int64_t begin, int64_t end) {
     gn__remote_weight *w = (gn__remote_weight *)arg;
     for (int64_t i = begin; i < end; i++) {
-        if (!w[i].hashed) gn__net->sha256(w[i].slot.host, w[i].slot.bytes, w[i].digest);
+        if (w[i].hashed) continue;
+        if (w[i].slot.file && gn__digest_file(&w[i])) continue;
+        if (!w[i].slot.file) gn__net->sha256(w[i].slot.host, w[i].slot.bytes, w[i].digest);
         w[i].hashed = true;
     }
 }
@@ -30874,8 +31020,11 @@ static gn_result gn__remote_upload(gn__remote *r, const gn__remote_weight *w, gn
     size_t at = 0, total = w->slot.bytes;
     uint64_t packed = r->stats->packed_bytes_up;
     int element = (int)gn__bytes_of(w->slot.dtype);
+    void *piece = w->slot.file ? gn_alloc(GN__MIN(total, (size_t)GN__BLOB_CHUNK) + 1) : NULL;
+    if (w->slot.file && !piece) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a piece of a weight");
     do {
         size_t n = GN__MIN(total - at, (size_t)GN__BLOB_CHUNK);
+        const void *from = piece ? piece : (const uint8_t *)w->slot.host + at;
         gn__msg_weight_put m;
         memset(&m, 0, sizeof m);
         memcpy(m.digest, w->digest, 32);
@@ -30884,15 +31033,17 @@ static gn_result gn__remote_upload(gn__remote *r, const gn__remote_weight *w, gn
         m.element = (uint8_t)element;
         e = gn_flag_get(r->cancel) ? gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED))
                                    : gn__remote_ready(r, UINT64_MAX, f);
+        if (!e && piece) e = gn_file_read(w->slot.file, w->slot.at + at, piece, n, f);
         if (e) break; /* between two pieces: the weight is begun again when it is needed */
         gn__outbox_fields(&r->link.out, GN__MSG_WEIGHT_PUT, (uint32_t)r->next++, &m);
-        gn__remote_blob(r, (const uint8_t *)w->slot.host + at, n, element);
+        gn__remote_blob(r, from, n, element);
         e = gn__remote_end(r, f);
         if (e) break;
         at += n;
         gn__remote_progress(r, 0, 0, n, r->stats->packed_bytes_up - packed);
         packed = r->stats->packed_bytes_up;
     } while (at < total);
+    gn_free(piece);
     if (e && r->owner) r->owner->progress.sent -= at;
     else if (!e) r->stats->weight_bytes_sent += total;
     return e;
@@ -30920,6 +31071,8 @@ static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     for (size_t i = 0; i < r->n_weights; i++) more += r->weights[i].hashed ? 0 : r->weights[i].slot.bytes;
     if (more) gn__remote_progress(r, more, 0, 0, 0);
     if (r->n_weights > 0) gn__remote_digest(r);
+    for (size_t i = 0; !e && i < r->n_weights; i++)
+        if (!r->weights[i].hashed) e = gn__copy_fault(f, &r->weights[i].fault);
     for (size_t first = 0; !e && first < r->n_weights; first += GN__WIRE_ASK)
         e = gn__remote_ask(r, first, GN__MIN(r->n_weights - first, (size_t)GN__WIRE_ASK), f);
     for (; !e && sent < r->n_weights; sent += !e) e = gn__remote_send_weight(r, sent, f);
@@ -31764,7 +31917,8 @@ typedef struct gn__session {
     uint64_t came_step_us, free_us; /* when the latest step was read, when the latest to end was seen to have ended */
     uint64_t since_us, result_us;   /* when the first of the latest steps of one phase came; when a result of theirs was
                                        ready, 0: none was */
-    uint64_t send_us;               /* spent on results that are not sent yet */
+    uint64_t send_us, sent_us;      /* spent on results that are not sent yet; until when that is */
+    uint64_t sending_us;            /* since when one is made ready or sent, 0: none is */
     bool sends;                     /* there are such */
     uint8_t result_phase;
     struct { /* under the server's lock: for who looks */
@@ -31796,6 +31950,7 @@ typedef struct gn__session {
     gn__held_weight *pinned;
     gn__upload upload;
     gn__running running[GN__SERVER_QUEUE];
+    size_t wants_bytes; /* of all of them */
     uint32_t n_running;
     uint8_t *args_bytes;
     size_t args_cap;
@@ -31893,6 +32048,7 @@ static gn_result gn__session_blame(gn__session *s, gn_result e, gn_fault *f) {
 
 /* Memory that answered steps have left for the next ones: at most `most` bytes of it stay. */
 static void gn__session_spare(gn__session *s, uint64_t most) {
+    if (s->wants_bytes + s->args_cap <= most) return;
     for (uint32_t i = s->n_running; i < GN__SERVER_QUEUE; i++) {
         gn__running *run = &s->running[i];
         if (run->bytes_cap <= most) {
@@ -31900,6 +32056,7 @@ static void gn__session_spare(gn__session *s, uint64_t most) {
             continue;
         }
         gn_free(run->bytes);
+        s->wants_bytes -= run->bytes_cap;
         run->bytes = NULL;
         run->bytes_cap = 0;
     }
@@ -31987,6 +32144,13 @@ static void gn__work_end(gn__session *s) {
     gn__mutex_lock(&s->attend);
     s->works = false;
     gn__mutex_unlock(&s->attend);
+}
+
+/* Results have been sent until now; what follows is something else. */
+static void gn__session_sends(gn__session *s, uint64_t now) {
+    if (s->sending_us) s->send_us += now - GN__MIN(s->sending_us, now);
+    s->sending_us = 0;
+    s->sent_us = now;
 }
 
 /* The oldest of the running steps has ended; `left` have not. */
@@ -32450,7 +32614,9 @@ static gn_result gn__serve_slot_put(gn__session *s, const gn__msg *m, gn_fault *
     if (!e) e = gn__served_slot_enter(s, &d, &t, &x, f);
     if (e) return e;
     s->slot_changes++;
-    gn_slot_desc desc = { d.slot, d.gen, x->kind, t.dtype, t.shape, NULL, gn__type_bytes(&t) };
+    gn_slot_desc desc = {
+        .slot = d.slot, .gen = d.gen, .kind = x->kind, .dtype = t.dtype, .shape = t.shape, .bytes = gn__type_bytes(&t)
+    };
     if (m->over) e = gn__session_full(s, m->over, &own);
     else
         e = x->kind == GN_LEAF_WEIGHT ? gn__served_slot_fill_weight(s, x, &d, &desc, &own)
@@ -32767,18 +32933,20 @@ static gn_result gn__serve_plan_drop(gn__session *s, const gn__msg *m, gn_fault 
 
 /* ---- steps ---- */
 
-/* Counts the session among those that keep the device busy, or out of them. Returns the ns since it was counted in. */
-static uint64_t gn__session_busy(gn__session *s, bool busy) {
+/* Counts the session among those that keep the device busy, or out of them: from `now` on, 0: what the clock says.
+   Returns the ns since it was counted in. */
+static uint64_t gn__session_busy(gn__session *s, bool busy, uint64_t now) {
     if (busy == (s->begun_us != 0)) return 0;
     gn_server *server = s->server;
-    uint64_t now = gn_now_us(), spent = 0;
+    uint64_t spent = 0;
+    if (!now) now = gn_now_us();
     int at = s->device_at;
     gn__mutex_lock(&server->lock);
     if (busy && server->busy[at]++ == 0) server->busy_since[at] = now;
     if (!busy) {
         uint64_t *average = &server->step_us[at];
-        spent = now - s->begun_us;
-        if (--server->busy[at] == 0) server->busy_us[at] += now - server->busy_since[at];
+        spent = now - GN__MIN(s->begun_us, now);
+        if (--server->busy[at] == 0) server->busy_us[at] += now - GN__MIN(server->busy_since[at], now);
         *average = *average ? (*average * 7 + spent) / 8 : spent;
         s->looks.busy_us += spent;
     }
@@ -32856,7 +33024,10 @@ static gn_result gn__step_wants(gn__session *s, const gn__served_plan *p, const 
     if (!gn__reserve(&wants, &run->cap, p->ports.n_outs, sizeof *run->wants))
         return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     run->wants = (gn__want *)wants;
-    if (!gn__reserve(&bytes, &run->bytes_cap, total, 1)) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
+    s->wants_bytes -= run->bytes_cap;
+    bool room = gn__reserve(&bytes, &run->bytes_cap, total, 1);
+    s->wants_bytes += run->bytes_cap;
+    if (!room) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for outputs");
     run->bytes = (uint8_t *)bytes;
     for (uint32_t i = 0; i < p->ports.n_outs; i++) {
         const gn__port *port = &p->ports.outs[i];
@@ -32942,7 +33113,7 @@ static gn_result gn__step_run(gn__session *s, gn__served_plan *p, const gn__msg_
         gn__running *run = &s->running[s->n_running];
         run->request = request;
         run->plan = p;
-        gn__session_busy(s, true);
+        gn__session_busy(s, true, spared ? 0 : s->came_step_us);
         gn_result e = p->plan ? GN_OK : gn__served_plan_make(s, p, d->sequence, f);
         e = gn__session_blame(s, e ? e : gn__step_start(s, p, d, run, f), f);
         s->n_running += !e;
@@ -33052,7 +33223,7 @@ static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     gn_fault fault = { GN_OK, GN_NO_NODE, "" };
     uint64_t begin = gn__span_begin();
     bool ended = run->ended_us != 0; /* then nobody needs to attend to the call */
-    if (!ended) gn__work_begin(s, run->sequence, false, run->hash);
+    if (!ended) gn__session_sends(s, gn__work_begin(s, run->sequence, false, run->hash));
     gn_result e = s->exec.i->wait(s->exec.self, run->ticket, &fault);
     if (!ended) gn__work_end(s);
     gn_trace_end(GN_STAGE_SYNCHRONISE, "wait", begin, 0, s->device);
@@ -33067,8 +33238,9 @@ static gn_result gn__running_answer(gn__session *s, gn__running *run) {
     if (!run->plan->ran) gn__server_record(s->server, run->plan->part);
     run->plan->ran = true;
     gn__msg_step_ok m = { s->stats.device_bytes, { NULL, 0 } };
-    uint64_t spent = gn__session_busy(s, false), answer_us = gn_now_us();
+    uint64_t spent = gn__session_busy(s, false, run->ended_us);
     gn__running_result(s, run);
+    if (run->n_wants > 0 && !s->sending_us) s->sending_us = GN__MAX(run->ended_us, s->sent_us);
     if (run->n_wants > 0 && (e = gn__session_costs(s, run->request, spent)) != GN_OK) return e;
     if (!run->plan->told && s->features & GN__FEATURE_COUNTS &&
         (e = gn__outbox_message(&s->link.out, GN__MSG_COUNTS, run->request, &run->counts)) != GN_OK)
@@ -33082,7 +33254,6 @@ static gn_result gn__running_answer(gn__session *s, gn__running *run) {
         s->stats.tensor_bytes_up += want->bytes;
     }
     e = gn__outbox_end(&s->link.out);
-    if (run->n_wants > 0) s->send_us += gn_now_us() - answer_us;
     s->sends = s->sends || run->n_wants > 0;
     return e;
 }
@@ -33105,20 +33276,29 @@ static gn_result gn__session_drain_first(gn__session *s, uint32_t n) {
     memmove(s->running, s->running + n, s->n_running * sizeof *done);
     memcpy(s->running + s->n_running, done, n * sizeof *done);
     gn__session_spare(s, s->limit / 4);
-    gn__session_busy(s, s->n_running > 0);
+    gn__session_busy(s, s->n_running > 0, 0);
     gn__paying.spare = spare;
     return e;
 }
 
-static gn_result gn__session_drain(gn__session *s) { return gn__session_drain_first(s, s->n_running); }
+/* The same before something else than sending. */
+static gn_result gn__session_answer(gn__session *s, uint32_t n) {
+    gn_result e = gn__session_drain_first(s, n);
+    if (s->sending_us) gn__session_sends(s, gn_now_us());
+    return e;
+}
+
+static gn_result gn__session_drain(gn__session *s) { return gn__session_answer(s, s->n_running); }
 
 /* Answers the first n steps, and sends the answers. */
 static gn_result gn__session_reply_first(gn__session *s, uint32_t n, gn_fault *f) {
     gn_result e = gn__session_drain_first(s, n);
     gn__session_show(s); /* before the client can know */
-    uint64_t begin = gn_now_us();
     if (!e) e = gn__outbox_flush(&s->link.out);
-    if (s->sends) gn__session_timed(s, GN_TIMING_SEND, 0, s->send_us + gn_now_us() - begin);
+    if (s->sends) {
+        gn__session_sends(s, gn_now_us());
+        gn__session_timed(s, GN_TIMING_SEND, 0, s->send_us);
+    }
     s->sends = false;
     s->send_us = 0;
     return e ? gn_fail(f, e, "%s", gn__result_text(e)) : GN_OK;
@@ -33394,7 +33574,7 @@ static gn_result gn__session_handle(gn__session *s, const gn__msg *m, gn_fault *
     if (m->id == GN__MSG_TRACE_ASK) e = GN_OK;
     else if (m->id != GN__MSG_STEP) e = gn__session_drain(s);
     /* half: the device has work meanwhile */
-    else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_drain_first(s, GN__SERVER_QUEUE / 2);
+    else if (s->n_running == GN__SERVER_QUEUE) e = gn__session_answer(s, GN__SERVER_QUEUE / 2);
     if (e) return gn_fail(f, e, "%s", gn__result_text(e));
     if (m->id != GN__MSG_STEP && gn__session_left(s) < s->limit / 2) gn__session_spare(s, 0);
     gn__paying.spare = false;
@@ -33792,7 +33972,7 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s",
                 (unsigned long long)s->id, s->peer, why->text);
-    gn__session_busy(s, false);
+    gn__session_busy(s, false, 0);
     gn__session_free_work(s);
     gn__session_show(s);
     gn__mutex_lock(&server->lock);
@@ -34578,7 +34758,15 @@ static gn_result gn__slots_upload(gn_ctx *g, const gn_part *p) {
         if (s->on_device) continue;
         gn_fault f = { GN_OK, GN_NO_NODE, "" };
         gn_slot_desc d = {
-            node->slot, s->gen, s->kind, s->type.dtype, s->type.shape, s->host, gn__type_bytes(&s->type)
+            .slot = node->slot,
+            .gen = s->gen,
+            .kind = s->kind,
+            .dtype = s->type.dtype,
+            .shape = s->type.shape,
+            .host = s->host,
+            .bytes = gn__type_bytes(&s->type),
+            .file = s->from.file,
+            .at = s->from.offset,
         };
         gn_result r = g->exec.i->slot_put(g->exec.self, &d, &f);
         if (r != GN_OK) {
@@ -35237,6 +35425,19 @@ static void gn__recording_free(gn__recording *s) {
     memset(s, 0, sizeof *s);
 }
 
+static void gn__file_forget(gn_file **at) {
+    gn_file *x = *at;
+    *at = x->next;
+    gn__file_close(x);
+}
+
+/* Files that no weight names are closed. */
+static void gn__files_tidy(gn_ctx *g) {
+    for (gn_file **at = &g->files; *at;)
+        if ((*at)->slots == 0) gn__file_forget(at);
+        else at = &(*at)->next;
+}
+
 static void gn__context_free(gn_ctx *g) {
     if (g->multi) gn__multi_abandon(g->multi);
     for (size_t i = 0; i < g->n_recordings; i++) gn__recording_free(&g->recordings[i]);
@@ -35246,6 +35447,7 @@ static void gn__context_free(gn_ctx *g) {
     for (size_t i = 0; i < g->n_labels; i++) gn_free(g->labels[i]);
     for (size_t i = 0; i < g->n_slots; i++)
         if (g->slots[i].kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)g->slots[i].host);
+    while (g->files) gn__file_forget(&g->files);
     void *arrays[] = { g->nodes,       g->ins,         g->attrs,        g->shapes,    g->data,        g->errors,
                        g->labels,      g->slots,       g->pending,      g->plans,     g->shape_table, g->plan_table,
                        g->label_table, g->cut.nodes,   g->cut.ins,      g->cut.attrs, g->cut.dims,    g->cut.args,
@@ -35292,14 +35494,42 @@ static gn_tensor gn__slot_refused(gn_ctx *g, gn__loc at, gn_leaf_kind kind, cons
     return gn__handle(g, bad);
 }
 
+/* The file a weight names, opened once; 0, or a failed node. */
+static uint32_t gn__file_part(gn_ctx *g, gn__loc at, const gn__type *t, const char *path, gn__part_of *part,
+                              const char *label) {
+    char type[GN__DIMS_TEXT];
+    gn_fault f;
+    size_t bytes = gn__type_bytes(t);
+    gn_file *x = g->files;
+    gn_result r = path ? GN_OK : gn_fail(&f, GN_BAD_ARGUMENT, "weight '%s': no path is given", label ? label : "");
+    while (r == GN_OK && x && !gn__file_is(x, path)) x = x->next;
+    if (r == GN_OK && !x) {
+        r = gn__file_open(&x, path, &f);
+        if (r == GN_OK) {
+            x->next = g->files;
+            g->files = x;
+        }
+    }
+    part->file = x;
+    if (r == GN_OK && (part->offset > x->size || bytes > x->size - part->offset))
+        r = gn_fail(&f, GN_BAD_SIZE, "weight '%s': %s takes %zu bytes from byte %llu on; %.200s has %llu",
+                    label ? label : "", gn__type_text(t, type, sizeof type), bytes, (unsigned long long)part->offset,
+                    path, (unsigned long long)x->size);
+    if (r == GN_OK) return 0;
+    gn__files_tidy(g);
+    uint32_t bad = gn__failed(g, at, gn__op_leaf(GN_LEAF_WEIGHT), &f);
+    if (bad) gn__copy_text(g->errors[g->nodes[bad].extra].label, sizeof g->error.label, label);
+    return bad;
+}
+
 static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const gn__type *type, const void *host,
-                               const char *label) {
+                               const gn__part_of *from, const char *label) {
     void *copy = NULL;
     gn_result why = GN_OK;
     size_t slot = 0;
     if (!gn__type_ok(type)) why = GN_BAD_SHAPE;
-    else if (kind == GN_LEAF_WEIGHT && !host && gn__count(&type->shape)) why = GN_BAD_ARGUMENT;
-    else GN__READABLE(host, gn__type_bytes(type));
+    else if (kind == GN_LEAF_WEIGHT && !host && !from && gn__count(&type->shape)) why = GN_BAD_ARGUMENT;
+    else if (!from) GN__READABLE(host, gn__type_bytes(type));
     while (slot < g->n_slots && g->slots[slot].kind) slot++;
     if (why == GN_OK && kind == GN_LEAF_STATE && host) {
         copy = gn_alloc(gn__type_bytes(type));
@@ -35316,6 +35546,7 @@ static gn_tensor gn__slot_make(gn_ctx *g, gn__loc at, gn_leaf_kind kind, const g
     gn__slot *s = &g->slots[slot];
     s->type = *type;
     s->host = kind == GN_LEAF_STATE ? copy : host;
+    if (from) s->from = *from;
     s->kind = kind;
     s->gen = ++g->gen;
     s->hint = g->hint;
@@ -36008,14 +36239,33 @@ gn_tensor gn_weight_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn
                        const char *label) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, host, label) : gn__dead(at, "weight", g, NULL, 0);
+    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, host, NULL, label)
+                         : gn__dead(at, "weight", g, NULL, 0);
 }
+
+GN__COLD_BEGIN
+gn_tensor gn_weight_file_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const char *path,
+                            uint64_t offset, const char *label) {
+    gn__type t = { dtype, shape };
+    gn__loc at = { file, line };
+    gn__part_of from = { NULL, offset };
+    if (!gn__usable(g)) return gn__dead(at, "weight_file", g, NULL, 0);
+    if (!gn__type_ok(&t)) return gn__slot_refused(g, at, GN_LEAF_WEIGHT, &t, GN_BAD_SHAPE, label);
+    uint32_t bad = gn__file_part(g, at, &t, path, &from, label);
+    if (bad) return gn__handle(g, bad);
+    gn_tensor made = gn__slot_make(g, at, GN_LEAF_WEIGHT, &t, NULL, &from, label);
+    if (made.id & GN__SLOT_BIT) from.file->slots++;
+    gn__files_tidy(g);
+    return made;
+}
+GN__COLD_END
 
 gn_tensor gn_state_at(const char *file, int line, gn_ctx *g, gn_dtype dtype, gn_shape shape, const void *host,
                       const char *label) {
     gn__type t = { dtype, shape };
     gn__loc at = { file, line };
-    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_STATE, &t, host, label) : gn__dead(at, "state", g, NULL, 0);
+    return gn__usable(g) ? gn__slot_make(g, at, GN_LEAF_STATE, &t, host, NULL, label)
+                         : gn__dead(at, "state", g, NULL, 0);
 }
 
 gn_result gn_release(gn_tensor slot) {
@@ -36033,7 +36283,9 @@ gn_result gn_release(gn_tensor slot) {
     if (s->on_device) g->exec.i->slot_drop(g->exec.self, slot.id & ~GN__SLOT_BIT, s->gen);
     gn__trace_end(g, "gn_release", begin, 0);
     if (s->kind == GN_LEAF_STATE) gn_free((void *)(uintptr_t)s->host);
+    if (s->from.file) s->from.file->slots--;
     memset(s, 0, sizeof *s);
+    gn__files_tidy(g);
     g->follows = false;
     g->unlike = true;
     return GN_OK;

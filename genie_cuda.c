@@ -14069,7 +14069,8 @@ typedef struct slot {
     size_t bytes;
     char *away;
     const void *host;
-    uint64_t used;
+    const gn_file *file; /* of a weight: where it lies from byte `at` on; NULL: it does not */
+    uint64_t at, used;
     gn__cu_handle here; /* event: it is back; NULL: the main stream knows */
 } slot;
 /* checked: its run can fail, and leaves its error words behind the value. */
@@ -14641,7 +14642,7 @@ static bool evict_one(executor *x) {
     void *p = victim->away;
     if (!x->device->compile_only && !p) p = host_copy_alloc(x, victim->bytes);
     /* no pinned memory, and the caller does not keep it */
-    if (!p && !victim->host && !x->device->compile_only) return false;
+    if (!p && !victim->host && !victim->file && !x->device->compile_only) return false;
     bool saves = p && !copied, ok = slot_await(x, victim, NULL) == GN_OK;
     if (ok && saves) ok = cu.cuMemcpyDtoHAsync(p, victim->mem, victim->bytes, x->stream) == 0;
     if (!ok) {
@@ -14658,13 +14659,40 @@ static bool evict_one(executor *x) {
     return true;
 }
 
+static gn_result piece_copy(executor *x, gn__cu_ptr mem, const void *piece, size_t n, gn__cu_handle stream,
+                            gn_fault *f) {
+    DRIVER(x, f, cuMemcpyHtoDAsync(mem, piece, n, stream));
+    DRIVER(x, f, cuStreamSynchronize(stream));
+    return GN_OK;
+}
+
+enum { READ_PIECE = 8 << 20 };
+
+/* From a file, through pieces of memory; the stream is idle afterwards. */
+static gn_result slot_read(executor *x, gn__cu_ptr mem, const gn_file *file, uint64_t at, size_t bytes,
+                           gn__cu_handle stream, gn_fault *f) {
+    size_t most = bytes < READ_PIECE ? bytes : READ_PIECE;
+    void *piece = gn_alloc(most);
+    gn_result r = piece ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a piece of a weight");
+    for (size_t done = 0, n; r == GN_OK && done < bytes; done += n) {
+        n = bytes - done < most ? bytes - done : most;
+        r = gn_file_read(file, at + done, piece, n, f);
+        if (r == GN_OK) r = piece_copy(x, mem + done, piece, n, stream, f);
+    }
+    gn_free(piece);
+    return r;
+}
+
 static gn_result slot_copy_back(executor *x, slot *s, gn_fault *f) {
     DRIVER(x, f, cuEventCreate(&s->here, 2));
     if (s->saving) {
         DRIVER(x, f, cuEventRecord(x->main_at, x->stream));
         DRIVER(x, f, cuStreamWaitEvent(x->copies, x->main_at, 0));
     }
-    DRIVER(x, f, cuMemcpyHtoDAsync(s->mem, s->away ? s->away : (const char *)s->host, s->bytes, x->copies));
+    const void *from = s->away ? s->away : s->host;
+    if (from) DRIVER(x, f, cuMemcpyHtoDAsync(s->mem, from, s->bytes, x->copies));
+    gn_result r = from ? GN_OK : slot_read(x, s->mem, s->file, s->at, s->bytes, x->copies, f);
+    if (r != GN_OK) return r;
     DRIVER(x, f, cuEventRecord(s->here, x->copies));
     return GN_OK;
 }
@@ -14737,7 +14765,7 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     size_t bytes = shape_bytes(d->dtype, &d->shape);
     gn__cu_ptr mem;
     x->clock++;
-    gn__cu_handle stream = d->host ? x->uploads : x->stream;
+    gn__cu_handle stream = d->host || d->file ? x->uploads : x->stream;
     if ((r = device_alloc_on(x, bytes, stream, &mem, f)) != GN_OK) return r;
     *s = (slot){ .kind = (uint8_t)d->kind,
                  .dtype = d->dtype,
@@ -14746,9 +14774,12 @@ static gn_result exec_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
                  .mem = mem,
                  .bytes = bytes,
                  .used = x->clock,
-                 .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL };
+                 .host = d->kind == GN_LEAF_WEIGHT ? d->host : NULL,
+                 .file = d->file,
+                 .at = d->at };
     if (x->device->compile_only || !bytes) return GN_OK;
-    r = slot_fill(x, mem, d->host, bytes, stream, f);
+    if (d->file) x->stats->bytes_to_device += bytes;
+    r = d->file ? slot_read(x, mem, d->file, d->at, bytes, stream, f) : slot_fill(x, mem, d->host, bytes, stream, f);
     if (r == GN_OK) return GN_OK;
     if (!is_dead(x)) cu.cuStreamSynchronize(stream);
     slot_free(x, s);

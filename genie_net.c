@@ -1941,7 +1941,15 @@ static void gn__peer_text(const struct sockaddr_storage *sa, socklen_t n, char o
     snprintf(out, 96, sa->ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
 }
 
-static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, uint64_t deadline) {
+/* What an operation may wait in all: counted, and the clock read, from when it first has to. */
+typedef struct gn__time_limit {
+    uint32_t ms;
+    uint64_t deadline; /* 0: it has not waited */
+} gn__time_limit;
+
+static uint64_t gn__due(gn__time_limit *t) { return t->deadline != 0 ? t->deadline : (t->deadline = gn__after(t->ms)); }
+
+static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, gn__time_limit *time) {
     while (n > 0) {
         if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
         ssize_t k = send(l->fd, p, n, MSG_NOSIGNAL);
@@ -1951,10 +1959,10 @@ static gn_result gn__sock_send(gn__link *l, const uint8_t *p, size_t n, uint64_t
             atomic_fetch_add_explicit(&l->up, (uint64_t)k, memory_order_relaxed);
             p += k;
             n -= (size_t)k;
-            if (n > 0 && gn_now_us() >= deadline) return GN_TIMEOUT; /* a peer that takes a little at a time */
+            if (n > 0 && gn__due(time) <= gn_now_us()) return GN_TIMEOUT; /* a peer that takes a little at a time */
             continue;
         }
-        gn_result r = gn__wait(l->fd, POLLOUT, deadline);
+        gn_result r = gn__wait(l->fd, POLLOUT, gn__due(time));
         if (r != GN_OK) return r;
     }
     return GN_OK;
@@ -2009,15 +2017,20 @@ static uint32_t gn__link_state(void *self, uint32_t timeout_ms) {
     return state;
 }
 
+/* Asked for in every step, so nothing is formatted. */
 static void gn__link_info(void *self, gn_link_info *out) {
     gn__link *l = self;
+    _Static_assert(sizeof out->peer == sizeof l->peer && sizeof out->tls == sizeof l->version &&
+                       sizeof out->cipher == sizeof l->cipher,
+                   "texts are copied whole");
     memset(out, 0, sizeof *out);
-    snprintf(out->peer, sizeof out->peer, "%s", l->peer);
-    snprintf(out->tls, sizeof out->tls, "%s", l->version);
-    snprintf(out->cipher, sizeof out->cipher, "%s", l->cipher);
-    if (l->version[0] != 0)
-        snprintf(out->records, sizeof out->records, "%s",
-                 l->records.crypto != NULL ? l->records.crypto->text : GN__STOCK);
+    memcpy(out->peer, l->peer, sizeof out->peer);
+    memcpy(out->tls, l->version, sizeof out->tls);
+    memcpy(out->cipher, l->cipher, sizeof out->cipher);
+    if (l->version[0] != 0) {
+        const char *text = l->records.crypto != NULL ? l->records.crypto->text : GN__STOCK;
+        memcpy(out->records, text, strnlen(text, sizeof out->records - 1));
+    }
     out->slow = l->version[0] != 0 && l->records.crypto == NULL && gn__crypto_preferred() == NULL;
     out->renews = l->records.crypto != NULL;
     out->key_updates = out->renews ? atomic_load_explicit(&l->records.renewed, memory_order_relaxed) : 0;
@@ -2049,7 +2062,7 @@ static void gn__link_close(void *self) {
         if (l->records.crypto != NULL) l->out.n = gn__record_alert(&l->records, l->records.alert, l->out.p);
         else mbedtls_ssl_close_notify(&l->tls->ssl);
         pthread_mutex_unlock(&l->lock);
-        gn__sock_send(l, l->out.p, l->out.n, gn_now_us());
+        gn__sock_send(l, l->out.p, l->out.n, &(gn__time_limit){ 0, 0 });
     }
     if (open && l->server) gn__linger(l);
     gn__link_destroy(l);
@@ -2057,7 +2070,7 @@ static void gn__link_close(void *self) {
 
 static gn_result gn__plain_send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
     gn__link *l = self;
-    if (l->broken == GN_OK) l->broken = gn__sock_send(l, data, n, gn__after(timeout_ms));
+    if (l->broken == GN_OK) l->broken = gn__sock_send(l, data, n, &(gn__time_limit){ timeout_ms, 0 });
     return l->broken;
 }
 
@@ -2164,7 +2177,7 @@ static gn_result gn__flush(gn__link *l, uint64_t deadline) {
     l->out = l->fly;
     l->fly = full;
     pthread_mutex_unlock(&l->lock);
-    gn_result r = gn__sock_send(l, l->fly.p, l->fly.n, deadline);
+    gn_result r = gn__sock_send(l, l->fly.p, l->fly.n, &(gn__time_limit){ 0, deadline });
     l->fly.n = 0;
     return r;
 }
@@ -2227,14 +2240,14 @@ static gn_result gn__encrypt(gn__link *l, const uint8_t *p, size_t n, size_t *ou
 static gn_result gn__tls_send(void *self, const void *data, size_t n, uint32_t timeout_ms) {
     gn__link *l = self;
     const uint8_t *p = data;
-    uint64_t deadline = gn__after(timeout_ms);
+    gn__time_limit time = { timeout_ms, 0 };
     if (l->version[0] == 0) return GN_TLS_FAILED; /* no handshake yet: nothing may leave in the clear */
     while (n > 0 && l->broken == GN_OK) {
         size_t taken;
         bool fast = l->records.crypto != NULL;
         l->broken = fast ? gn__seal(l, p, n, &taken) : gn__encrypt(l, p, n, &taken);
         if (l->broken == GN_OK)
-            l->broken = fast ? gn__sock_send(l, l->out.p, l->out.n, deadline) : gn__flush(l, deadline);
+            l->broken = fast ? gn__sock_send(l, l->out.p, l->out.n, &time) : gn__flush(l, gn__due(&time));
         p += taken;
         n -= taken;
     }

@@ -107,7 +107,9 @@ size_t gguf_count(const gguf *g);                        /* tensors, of all spli
 bool gguf_at(const gguf *g, size_t i, gguf_tensor *out); /* in the order of names (bytes compared) */
 bool gguf_find(const gguf *g, const char *name, gguf_tensor *out);
 uint64_t gguf_elements(const gguf_tensor *t);
-size_t gguf_keys(const gguf *g); /* values of the first file */
+const char *gguf_path(const gguf *g, size_t file);         /* of a split; NULL: there are fewer */
+uint64_t gguf_offset(const gguf *g, const gguf_tensor *t); /* of its data, in its file */
+size_t gguf_keys(const gguf *g);                           /* values of the first file */
 bool gguf_key_at(const gguf *g, size_t i, gguf_string *out_key, gguf_value *out);
 bool gguf_get(const gguf *g, const char *key, gguf_value *out);
 /* False when the key is missing, or its value is of another kind or outside: any integer for u64, any number for f64.
@@ -597,6 +599,11 @@ uint64_t gguf_elements(const gguf_tensor *t) {
     uint64_t n = 1;
     for (uint32_t i = 0; i < t->rank; i++) n *= (uint64_t)t->dims[i];
     return n;
+}
+
+const char *gguf_path(const gguf *g, size_t file) { return file < g->n_files ? g->files[file].path : NULL; }
+uint64_t gguf_offset(const gguf *g, const gguf_tensor *t) {
+    return t->bytes ? (uint64_t)(t->data - g->files[t->file].map.data) : 0;
 }
 
 bool gguf_at(const gguf *g, size_t i, gguf_tensor *out) {

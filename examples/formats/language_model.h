@@ -252,6 +252,8 @@ struct lm_family {
 struct lm_tensor {
     char *name;
     const void *data; /* in the file */
+    const char *path; /* the file; NULL: in memory */
+    uint64_t offset;  /* of data, there */
     void *owned;      /* NULL, or what replaces it: converted, or aligned */
     void *scales;     /* NULL, or those of what lm_quantize made */
     uint64_t bytes;   /* in the file */
@@ -1239,6 +1241,8 @@ static bool lm__find_safetensors(const lm_model *m, const char *prefix, const ch
         return lm__fail(error, "%s has dtype %s; F32, F16, BF16 and F64 are read", t->name,
                         safetensors_dtype_name(t->dtype));
     *out = (lm_tensor){ .name = strdup(t->name), .data = t->data, .bytes = t->bytes, .type = types[i].to };
+    out->path = safetensors_path(m->files, t->file);
+    out->offset = safetensors_offset(m->files, t);
     out->shape.rank = t->rank;
     for (int k = 0; k < t->rank; k++) out->shape.dims[k] = t->dims[k];
     return out->name || lm__fail(error, "out of memory");
@@ -1248,6 +1252,8 @@ static bool lm__find_gguf(const lm_model *m, const char *name, lm_tensor *out, c
     gguf_tensor t;
     if (!gguf_find(m->gguf, name, &t)) return true;
     *out = (lm_tensor){ .name = strdup(name), .data = t.data, .bytes = t.bytes, .type = t.type };
+    out->path = gguf_path(m->gguf, t.file);
+    out->offset = gguf_offset(m->gguf, &t);
     out->shape.rank = (int32_t)t.rank;
     for (uint32_t k = 0; k < t.rank; k++) out->shape.dims[k] = t.dims[k];
     return out->name || lm__fail(error, "out of memory");
@@ -1585,6 +1591,17 @@ static bool lm__quantise(lm_model *m, size_t i, gn_ctx *cpu) {
     return ok;
 }
 
+/* Bytes as the file has them go to servers from there and take no memory here. A device of this machine reads the
+   mapped file, which may be cut meanwhile: lm_intact. */
+static gn_tensor lm__weight(lm_model *m, const lm_tensor *t, gn_dtype d, gn_shape shape, const void *host) {
+    gn_device_info info;
+    bool away = host == t->data && t->path;
+    for (int i = 0; away && i < gn_device_count(m->g); i++)
+        away = gn_get_device_at(m->g, i, &info) == GN_OK && (info.remote || info.absent);
+    return away ? gn_weight_file(m->g, d, shape, t->path, t->offset, t->name)
+                : gn_weight(m->g, d, shape, host, t->name);
+}
+
 /* The weight in its quantised form, as the file has it or as it was made. */
 static void lm__load_quantised(lm_model *m, size_t i) {
     lm_tensor *t = &m->tensors[i];
@@ -1594,7 +1611,7 @@ static void lm__load_quantised(lm_model *m, size_t i) {
     lm__quant_sizes(m, i, &n, &k, &group);
     *q = (gn_quantized){ .format = lm__quant_of(m, i) };
     gn_quant_block(q->format, &elements, &bytes);
-    q->data = gn_weight(m->g, GN_U8, GN_SHAPE(n, k / elements * bytes), t->owned ? t->owned : t->data, t->name);
+    q->data = lm__weight(m, t, GN_U8, GN_SHAPE(n, k / elements * bytes), t->owned ? t->owned : t->data);
     if (t->scales)
         q->scales = gn_weight(m->g, q->format == GN_QUANT_FP8_E4M3 ? GN_F32 : GN_F16, GN_SHAPE(n, k / group), t->scales,
                               t->name);
@@ -1628,7 +1645,7 @@ bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]) {
             return lm__fail(error, "no memory for %s as %s (%llu bytes)", t->name, gn_dtype_name(m->dtype),
                             (unsigned long long)(lm__elements(&t->shape) * gn_dtype_bytes(m->dtype)));
         m->w[i] = kind == LM_STATES ? gn_state(g, lm__dtype_for(m, i), t->shape, host, t->name)
-                                    : gn_weight(g, lm__dtype_for(m, i), t->shape, host, t->name);
+                                    : lm__weight(m, t, lm__dtype_for(m, i), t->shape, host);
     }
     return lm_intact(m, error);
 }

@@ -85,7 +85,8 @@ const safetensors_tensor *safetensors_find_prefixed(const safetensors *s, const 
 json_value safetensors_metadata(const safetensors *s, size_t file);
 size_t safetensors_files(const safetensors *s);
 const char *safetensors_path(const safetensors *s, size_t file);
-const char *safetensors_dtype_name(int dtype); /* "BF16" */
+uint64_t safetensors_offset(const safetensors *s, const safetensors_tensor *t); /* of its data, in its file */
+const char *safetensors_dtype_name(int dtype);                                  /* "BF16" */
 uint32_t safetensors_dtype_bytes(int dtype);
 /* False when a file lost bytes that were read since it was opened: `error` names tensor and offset, and what was read
    is not to be used. Ask when the data has been used. */
@@ -545,6 +546,9 @@ const safetensors_tensor *safetensors_at(const safetensors *s, size_t i) { retur
 size_t safetensors_files(const safetensors *s) { return s->n_shards; }
 const char *safetensors_path(const safetensors *s, size_t file) {
     return file < s->n_shards ? s->shards[file].path : s->index_path;
+}
+uint64_t safetensors_offset(const safetensors *s, const safetensors_tensor *t) {
+    return t->bytes ? (uint64_t)(t->data - s->shards[t->file].map.data) : 0;
 }
 
 const safetensors_tensor *safetensors_find(const safetensors *s, const char *name) {
