@@ -4403,7 +4403,7 @@ static uint64_t gn__clock_ns(void) {
 #endif
 }
 
-/* ---- the same by the processor's counter, while a trace is written: it is read in a third of the time. Every 50 ms its
+/* ---- the same by the processor's counter, while a trace is written: it is read in half of the time. Every 50 ms its
    rate is set so that it meets the system's clock again; it never goes back. Only where Linux itself keeps time by that
    counter, so that it runs evenly and alike on all cores ---- */
 
@@ -4412,9 +4412,11 @@ enum { GN__TICK_LINES = 8 }; /* a thread that reads one slowly has 7 more times 
 
 __extension__ typedef __int128 gn__i128;
 
-static struct gn__tick_line {
+typedef struct gn__tick_line {
     gn__atomic tick, ns, rate; /* rate: 2^-32 ns a tick */
-} gn__tick_lines[GN__TICK_LINES];
+} gn__tick_line;
+
+static gn__tick_line gn__tick_lines[GN__TICK_LINES];
 static gn__atomic gn__tick_at; /* the number of lines so far; 0: by the system's clock */
 
 /* Under gn__trace_lock. */
@@ -4424,7 +4426,7 @@ static struct {
 } gn__ticks;
 
 static uint64_t gn__tick_ns(uint64_t at, uint64_t tick) {
-    const struct gn__tick_line *l = &gn__tick_lines[at % GN__TICK_LINES];
+    const gn__tick_line *l = &gn__tick_lines[at % GN__TICK_LINES];
     int64_t passed = (int64_t)(tick - gn__atomic_load(&l->tick));
     return gn__atomic_load(&l->ns) + (uint64_t)((gn__i128)passed * (int64_t)gn__atomic_load(&l->rate) >> 32);
 }
@@ -4480,7 +4482,7 @@ static void gn__ticks_follow(void) {
     if (ns - gn__ticks.last_ns < 20000000) return;
     gn__ticks.last_ns = ns;
     gn__i128 rate = ((gn__i128)(ns - gn__ticks.first_ns) << 32) / (gn__i128)(tick - gn__ticks.first_tick);
-    struct gn__tick_line *l = &gn__tick_lines[(at + 1) % GN__TICK_LINES];
+    gn__tick_line *l = &gn__tick_lines[(at + 1) % GN__TICK_LINES];
     gn__atomic_store(&l->tick, tick);
     gn__atomic_store(&l->ns, shown);
     gn__atomic_store(&l->rate, (uint64_t)(rate + rate * behind / meet));

@@ -93,7 +93,8 @@ static void adapter_run(const adapter *a, child *c, const char *request, const j
                         result *r) {
     char *text = or_die(malloc(ANSWER_BYTES)), log[PATH_MAX];
     snprintf(log, sizeof log, "%s/%s.%s.log", s->out, s->tag, a->who);
-    if (!ask(c, a->command, request, log, s->limit, text, ANSWER_BYTES, r->reason, sizeof r->reason)) r->status = FAILED;
+    if (!ask(c, a->command, request, log, s->limit, text, ANSWER_BYTES, r->reason, sizeof r->reason))
+        r->status = FAILED;
     else take_answer(r, text, j->c->count(j), n_sample);
     free(text);
 }

@@ -1,5 +1,5 @@
 /* Other stacks beside Genie: each a command that reads a request, one line of JSON, from its standard input and answers
- * with one line of JSON, the last that it prints; one that can run further rounds stays, and is told when its turn comes.
+ * with one line of JSON, the last that it prints; one that can run further rounds stays, and is told when its turn is.
  * bench/adapters/README.md holds both schemas. Nothing of an answer is believed: form, numbers, and the values beside
  * double precision are checked before a time is looked at. */
 #ifndef GN_SUITE_ADAPTER_H
@@ -123,8 +123,8 @@ static bool stays(const char *text, size_t n) {
     return json_check(text + at - 1, n - at + 1, NULL, &root, &e) && json_get_bool(json_get(root, "stays"), &is) && is;
 }
 
-/* What it prints until it ends or waits for its next turn; false, with a reason, when it takes too long, prints too much
- * or fails. */
+/* What it prints until it ends or waits for its next turn; false, with a reason, when it takes too long, prints too
+ * much or fails. */
 static bool child_listen(child *c, char *text, size_t size, int64_t limit, char *reason, size_t room) {
     double end = ex_now() + (double)limit;
     size_t n = 0;
