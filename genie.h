@@ -106,7 +106,8 @@
                      "clock" states the uncertainty. $GENIE_TRACE_KERNELS=1 adds each kernel with the nodes that it
                      computes. genie_serve --trace FILE does the same for a server. Open the file in Perfetto or
                      chrome://tracing; a file named *.jsonl is for jq. examples/genie_trace summarises and draws it, and
-                     records any other CUDA program in the same form.
+                     records any other CUDA program in the same form. An event takes some 0.04 us, 0.06 where Linux does
+                     not keep time by the processor's counter.
        Remote        A server is a device like any other: gn_open connects, everything else is the same.
                      Equal identities (gn_get_device) compute equal bits: the order in which a sum is added depends on
                      shapes alone, never on how operands lie in memory, and the result of every op is rounded to its
@@ -3329,32 +3330,19 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-/* Around code that is not on the path of a tile or of a step (COLD), around what runs once a connection, a session, a
- * plan or a question (ONCE), and around what only calls builders or writes text (PLAIN): compiled small and soon, since
- * this file has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step: the one level at which cold code is compiled, small and
+ * soon, since this file has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN                                                             \
     _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
         _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
-#define GN__ONCE_BEGIN GN__PLAIN_BEGIN
-#define GN__ONCE_END GN__PLAIN_END
-#define GN__PLAIN_BEGIN GN__COLD_BEGIN
-#define GN__PLAIN_END GN__COLD_END
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
 #define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
-#define GN__PLAIN_BEGIN GN__COLD_BEGIN
-#define GN__PLAIN_END GN__COLD_END
-#define GN__ONCE_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#define GN__ONCE_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
-#define GN__ONCE_BEGIN
-#define GN__ONCE_END
-#define GN__PLAIN_BEGIN
-#define GN__PLAIN_END
 #endif
 
 #if defined(__clang__)
@@ -4390,7 +4378,9 @@ GN__COLD_END
  * The recorder of traces: spans are kept in memory as they end, until a thread of its own writes them to a file, or a
  * peer asks for them. Of who is not traced each hook is one branch. */
 
-uint64_t gn_now_ns(void) {
+static uint32_t gn__traces_open; /* files with a writer; under gn__trace_lock */
+
+static uint64_t gn__clock_ns(void) {
 #ifdef _WIN32
     return gn_now_us() * 1000u;
 #else
@@ -4399,6 +4389,98 @@ uint64_t gn_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 #endif
 }
+
+/* ---- the same by the processor's counter, while a trace is written: it is read in half of the time. Every 50 ms its
+   rate is set so that it meets the system's clock again; it never goes back. Only where Linux itself keeps time by that
+   counter, so that it runs evenly and alike on all cores ---- */
+
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
+enum { GN__TICK_LINES = 8 }; /* a thread that reads one slowly has 7 more times 50 ms */
+
+__extension__ typedef __int128 gn__i128;
+
+typedef struct gn__tick_line {
+    gn__atomic tick, ns, rate; /* rate: 2^-32 ns a tick */
+} gn__tick_line;
+
+static gn__tick_line gn__tick_lines[GN__TICK_LINES];
+static gn__atomic gn__tick_at; /* the number of lines so far; 0: by the system's clock */
+
+/* Under gn__trace_lock. */
+static struct {
+    uint64_t first_tick, first_ns, last_ns;
+    bool looked, usable;
+} gn__ticks;
+
+static uint64_t gn__tick_ns(uint64_t at, uint64_t tick) {
+    const gn__tick_line *l = &gn__tick_lines[at % GN__TICK_LINES];
+    int64_t passed = (int64_t)(tick - gn__atomic_load(&l->tick));
+    return gn__atomic_load(&l->ns) + (uint64_t)((gn__i128)passed * (int64_t)gn__atomic_load(&l->rate) >> 32);
+}
+
+uint64_t gn_now_ns(void) {
+    uint64_t at = gn__atomic_load(&gn__tick_at);
+    return at ? gn__tick_ns(at, __builtin_ia32_rdtsc()) : gn__clock_ns();
+}
+
+GN__COLD_BEGIN
+static bool gn__ticks_usable(void) {
+    char name[16] = "";
+    FILE *f = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
+    bool is = f && fgets(name, sizeof name, f) && strcmp(name, "tsc\n") == 0;
+    if (f) fclose(f);
+    return is;
+}
+
+/* Both clocks at one moment, as nearly as in a few tries. */
+static uint64_t gn__ticks_pair(uint64_t *out_ns) {
+    uint64_t best = UINT64_MAX, tick = 0;
+    for (int i = 0; i < 5; i++) {
+        uint64_t before = __builtin_ia32_rdtsc(), ns = gn__clock_ns(), took = __builtin_ia32_rdtsc() - before;
+        if (took >= best) continue;
+        best = took;
+        tick = before + took / 2;
+        *out_ns = ns;
+    }
+    return tick;
+}
+
+static void gn__ticks_stop(void) {
+    gn__atomic_store(&gn__tick_at, 0);
+    gn__ticks.first_ns = 0;
+}
+
+/* Called some 20 times a second. */
+static void gn__ticks_follow(void) {
+    const int64_t meet = 200000000, jump = 1000000; /* ns */
+    uint64_t ns = 0, at = gn__atomic_load(&gn__tick_at);
+    if (!gn__ticks.looked) gn__ticks.usable = gn__ticks_usable();
+    gn__ticks.looked = true;
+    if (!gn__ticks.usable || !gn__traces_open) return;
+    uint64_t tick = gn__ticks_pair(&ns), shown = at ? gn__tick_ns(at, tick) : ns;
+    int64_t behind = (int64_t)(ns - shown);
+    bool jumps = behind > jump || behind < -jump || tick < gn__ticks.first_tick;
+    if (!gn__ticks.first_ns || jumps) { /* it begins; or the machine slept or moved */
+        gn__ticks_stop();
+        gn__ticks.first_tick = tick;
+        gn__ticks.first_ns = gn__ticks.last_ns = ns;
+        return;
+    }
+    if (ns - gn__ticks.last_ns < 20000000) return;
+    gn__ticks.last_ns = ns;
+    gn__i128 rate = ((gn__i128)(ns - gn__ticks.first_ns) << 32) / (gn__i128)(tick - gn__ticks.first_tick);
+    gn__tick_line *l = &gn__tick_lines[(at + 1) % GN__TICK_LINES];
+    gn__atomic_store(&l->tick, tick);
+    gn__atomic_store(&l->ns, shown);
+    gn__atomic_store(&l->rate, (uint64_t)(rate + rate * behind / meet));
+    gn__atomic_store(&gn__tick_at, at + 1);
+}
+GN__COLD_END
+#else
+uint64_t gn_now_ns(void) { return gn__clock_ns(); }
+static void gn__ticks_stop(void) { }
+static void gn__ticks_follow(void) { }
+#endif
 
 #define GN__X(NAME, text) text,
 static const char *const gn__stage_names[GN_STAGE__COUNT] = { GN_STAGES(GN__X) };
@@ -4758,6 +4840,7 @@ static void gn__trace_main(void *arg) {
     while (!x->quits) {
         if (!gn__atomic_load(&x->filling)) gn__cond_wait_ms(&x->wake, &gn__trace_lock, GN__TRACE_MS);
         gn__atomic_store(&x->filling, 0);
+        gn__ticks_follow();
         gn__mutex_unlock(&gn__trace_lock);
         gn__trace_write(x);
         gn__mutex_lock(&gn__trace_lock);
@@ -4870,7 +4953,7 @@ static gn_result gn__trace_open(const char *name, gn__trace_file **out, gn_fault
     gn_result r = !x         ? gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a trace")
                   : x->users ? GN_OK
                              : gn__trace_start(x, path, f);
-    if (!r) x->users++;
+    if (!r) gn__traces_open += x->users++ == 0;
     *out = r ? NULL : x;
     gn__mutex_unlock(&gn__trace_lock);
     gn__paying = paying;
@@ -4899,6 +4982,8 @@ static void gn__trace_close(gn__trace_file *x, gn_log_fn log, void *user) {
     gn__mutex_lock(&gn__trace_lock);
     bool last = --x->users == 0;
     x->quits = last;
+    gn__traces_open -= last;
+    if (gn__traces_open == 0) gn__ticks_stop();
     gn__cond_broadcast(&x->wake);
     gn__thread writer = x->writer;
     gn__mutex_unlock(&gn__trace_lock);
@@ -16062,11 +16147,9 @@ static gn_result gn__infer_page_attention_quantized(const gn__infer_call *c) {
 static gn_result gn__cpu_page_attention_quantized(const gn__call *c) {
     return gn__page_attention(c, gn__page_attention_quantized_read(c->attrs), c->attrs[4]);
 }
-GN__COLD_END
 
 /* ---- expert_linear: x (…,K), w (E,K,M), ids (…) [, bias (E,M)]; x may lack the last axis of ids ---- */
 
-GN__COLD_BEGIN
 static gn_result gn__infer_expert_linear(const gn__infer_call *c) {
     gn_shape x = c->in[0].shape, w = c->in[1].shape, ids = c->in[2].shape;
     gn_result r = gn__same_dtype(c, 1);
@@ -16214,11 +16297,9 @@ static void gn__grad_expert_linear(gn__grads *k) {
     if (k->n_in > 3 && k->need[3])
         k->gx[3] = gn__matmul_of(k, gn__cast_to(k->g, k->at, picks, (gn_dtype)k->g->nodes[gy].dtype), gy);
 }
-GN__COLD_END
 
 /* ---- quantised weights: attrs = format, bits (1 scales, 2 zeros, 4 bias), rows of a scale [, dtype] ---- */
 
-GN__COLD_BEGIN
 typedef struct gn__quant_form {
     uint8_t number;
     uint16_t elements, bytes;
@@ -23361,7 +23442,7 @@ GN__COLD_END
 /* >>explain ========================================================================================
  * A schedule in words and as a picture (SVG). */
 
-GN__PLAIN_BEGIN
+GN__COLD_BEGIN
 
 /* ---- explanation: a schedule in words and as a picture ---- */
 
@@ -24016,7 +24097,7 @@ static gn_result gn__explanation_write(gn__explanation *k, gn_explain_format for
     else if (ok) ok = gn__draw(k);
     return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
 }
-GN__PLAIN_END
+GN__COLD_END
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -24024,7 +24105,7 @@ GN__PLAIN_END
  * A message is the payloads of the frames of one request up to the one without MORE; frames of different requests may
  * interleave. A receiver skips messages it does not know if they are OPTIONAL. Nothing here touches a socket. */
 
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 
 #define GN__WIRE_MIN 1 /* protocol versions spoken */
 #define GN__WIRE_MAX 1
@@ -25347,7 +25428,7 @@ static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes,
     *out_part = in.part;
     return GN_OK;
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>cpu ============================================================================================
  * The null and the CPU executor. Runs are synchronous: a ticket is done when submit returns. */
@@ -26704,8 +26785,6 @@ static bool gn__choice_write(gn__blas_choice *choice, double own, double other) 
     return false;
 }
 #else
-GN__COLD_END
-GN__ONCE_BEGIN
 static bool gn__choice_path(const char *key, char *out, size_t cap) {
     const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tail = "";
     if (!place || !*place) {
@@ -26863,12 +26942,12 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     *out = (gn_exec){ &gn__null_i, null };
     return GN_OK;
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>multi ==========================================================================================
  * Opening a device by its name, what it costs, and several devices as one executor. */
 
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through
@@ -28315,9 +28394,6 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
 /* UINT64_MAX: all that was submitted. */
 static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
 
-GN__ONCE_END
-GN__COLD_BEGIN
-
 /* ---- runs ----
  * A run is one submission of a part; its ticket is its number. A piece is submitted when all that it reads is there, or
  * on its way on the devices, whatever other runs wait for: so that one device works on one step while another works on
@@ -29221,8 +29297,6 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
 
 /* ---- the place of a device that is absent: nothing is placed there ---- */
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static gn_result gn__absent_fail(const void *self, gn_fault *f) {
     const gn__device *u = (const gn__device *)self;
     return gn_fail(f, GN_NO_DEVICE, "%s is absent: %s", u->name, u->cause);
@@ -29337,8 +29411,6 @@ typedef struct gn__native_plan {
 
 static gn__holdings *gn__native_held(gn__native *b) { return b->several ? &b->several->held : &b->held; }
 
-GN__ONCE_END
-GN__COLD_BEGIN
 static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__native *b = (gn__native *)self;
     gn__device *u = b->devices;
@@ -29610,8 +29682,6 @@ static const gn_exec_i gn__native_i = {
     .lost = gn__native_lost,
 };
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
     gn_exec exec = { NULL, NULL };
@@ -29981,7 +30051,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
             desc->device, out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3],
             out->bytes_per_s, out->queue_s * 1e6, out->launch_s * 1e6);
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>client =========================================================================================
  * The remote executor: the client's end of protocol 1 over a transport, and what both ends need of a connection. */
@@ -31643,8 +31713,6 @@ static double gn__remote_probe_again(void *self) {
     return work && !r->no_probes && r->n_flights == 0 ? (double)r->busy * 1e-9 : 0;
 }
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up,
                              gn_cluster_link *out_down) {
     const gn__remote *r = (const gn__remote *)self;
@@ -31701,12 +31769,12 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     out->self = r;
     return GN_OK;
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>server =========================================================================================
  * The server's end: sessions, tenants, budgets, weights and plans, in front of local executors. */
 
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 
 /* ---- server: tenants and the weight store. A tenant sees its own weights only, found by content and length. What no
  * session uses stays, charged to the tenant, until it has been idle too long, there are too many bytes of it, or its
@@ -32830,8 +32898,6 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 /* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
 static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_part *copy = gn__part_copy(part);
@@ -32844,8 +32910,6 @@ static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_free(copy);
     return ok;
 }
-GN__ONCE_END
-GN__ONCE_BEGIN
 
 /* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a
    promise. */
@@ -33754,8 +33818,6 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
 
 /* ---- the beginning and the end of a session ---- */
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 /* Magic and versions stand first in the HELLO of every version. */
 static gn_result gn__hello_version(const gn__msg *m, gn_fault *f) {
     gn__rd r = { m->p, m->p + m->n, false };
@@ -33991,8 +34053,6 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
     gn__outbox_wipe(&s->link.out);
     return e;
 }
-GN__ONCE_END
-GN__ONCE_BEGIN
 
 /* Says why and gives the peer a moment to read it: what it still sends is thrown away, for closing on unread bytes
    would take the message with it. */
@@ -34051,8 +34111,6 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->outs);
 }
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 /* It pays for nothing more. */
 static void gn__session_refund(gn__session *s) {
     gn__paying = (gn__payer){ NULL, NULL, false };
@@ -34107,8 +34165,6 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
 }
-GN__ONCE_END
-GN__ONCE_BEGIN
 
 static void gn__session_main(void *arg) {
     gn__session *s = (gn__session *)arg;
@@ -34130,8 +34186,6 @@ static void gn__session_main(void *arg) {
 
 /* ---- the server ---- */
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 /* Joins sessions that are over; under the lock, which such a session does not take again. */
 static void gn__server_reap(gn_server *server) {
     for (gn__session **p = &server->sessions; *p;) {
@@ -34216,8 +34270,6 @@ static gn_result gn__server_admit(gn_server *server, gn_transport t, const char 
     gn_free(s);
     return GN_OUT_OF_MEMORY;
 }
-GN__ONCE_END
-GN__ONCE_BEGIN
 
 /* ---- the attendant: one thread that looks after the sessions whose own threads compute ---- */
 
@@ -34403,8 +34455,6 @@ static void gn__server_accept(void *arg) {
     }
 }
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 static bool gn__copy_string(char **out, const char **text) {
     if (!*text) return true;
     size_t n = strlen(*text) + 1;
@@ -34698,7 +34748,7 @@ static void gn__server_get_stats(gn_server *server, gn_stats *out) {
         if (!other->done) gn__stats_add(out, &other->shown);
     gn__mutex_unlock(&server->lock);
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>context ========================================================================================
  * Handles to nodes, opening, the plans of a context, cutting and submitting what a read needs. Misuse becomes a failed
@@ -35195,8 +35245,6 @@ static void gn__step_clear(gn_ctx *g) {
     g->unlike = false;
 }
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static bool gn__context_init(gn_ctx *g) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
     gn__loc nowhere = { "", 0 };
@@ -35586,8 +35634,6 @@ static gn_result gn__context_lost(gn_ctx *g, bool first) {
     g->lost_told |= lost;
     return gn__error_set(g, GN_DEVICE_LOST, "", f.text);
 }
-GN__ONCE_END
-GN__COLD_BEGIN
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
@@ -35927,8 +35973,6 @@ static gn_result gn__recording_run(gn_ctx *g, gn__recording *s, void *const *out
 
 /* ---- gn_explain ---- */
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static const char *gn__explain_label(const void *owner, uint32_t node) {
     const gn_ctx *g = (const gn_ctx *)owner;
     return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
@@ -36051,7 +36095,7 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__explanation *k, char *out, 
     out[k->out.n] = 0;
     return GN_OK;
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>public =========================================================================================
  * Thin bodies of the public functions: check, trace, call. */
@@ -37175,8 +37219,6 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
 
 /* ---- dtypes, memory, table ---- */
 
-GN__COLD_END
-GN__ONCE_BEGIN
 size_t gn_dtype_bytes(gn_dtype d) { return gn__bytes_of(d); }
 const char *gn_dtype_name(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtypes[d].name : "none"; }
 float gn_f16_to_f32(uint16_t bits) { return gn__f16_f32(bits); }
@@ -37311,12 +37353,12 @@ void gn_front_close(gn_front *front) {
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) {
     return gn__server_admit(s, t, tenant ? tenant : "");
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>compose ========================================================================================
  * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
 
-GN__PLAIN_BEGIN
+GN__COLD_BEGIN
 
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser {
@@ -37393,7 +37435,7 @@ gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *desc, con
     }
     return GN_OK;
 }
-GN__PLAIN_END
+GN__COLD_END
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
 static bool gn__known(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
@@ -37410,7 +37452,7 @@ static bool gn__known(const char *file, int line, const char *op, gn_tensor a, g
     return true;
 }
 
-GN__PLAIN_BEGIN
+GN__COLD_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose
    bits */
@@ -40114,13 +40156,13 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
-GN__PLAIN_END
+GN__COLD_END
 
 /* >>pages ==========================================================================================
  * Which page of a cache holds which tokens of which sequence. A page of tokens is known by what stands before it, its
  * parent, a number that equal prefixes have in common, and by its tokens; those of one parent lie in one list. */
 
-GN__PLAIN_BEGIN
+GN__COLD_BEGIN
 enum { GN__NO_PAGE = -1 };
 
 /* n: tokens that it holds; known: of them those that steps have written, if `step` is the present one; name: as a
@@ -40418,7 +40460,7 @@ int64_t gn_kv_pages_table(const gn_kv_pages *p, int32_t *table, int64_t M) {
 }
 
 gn_kv_pages_info gn_kv_pages_get_info(const gn_kv_pages *p) { return p->info; }
-GN__PLAIN_END
+GN__COLD_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options

@@ -545,7 +545,7 @@ static void bench_traced(void) {
         note(name, quantile(tiny[k], runs, 0.25), "us a tiny read");
     }
     double event = 1e3 / 6 * (quantile(samples_b, runs, 0.25) - quantile(samples_a, runs, 0.25));
-    show("traced_event_ns", event, true, 150, "ns of the program's thread, six events a read");
+    show("traced_event_ns", event, true, 80, "ns of the program's thread, six events a read");
     note("traced_step_ms", 1e3 * step[0], "ms of CPU, three layers, nobody traces");
     show("traced_stages_percent", 100 * (step[1] / step[0] - 1), true, 5, "% of that step");
     note("traced_kernels_percent", 100 * (step[2] / step[0] - 1), "% of it, each kernel too");

@@ -6,6 +6,7 @@
  *   NUMPY_BENCH_CMD='python3 bench/adapters/numpy_cpu.py' ./build/bench/genie_bench mlp
  *   ./build/bench/genie_bench compare build/results/before.json build/results/after.json
  *   ./build/bench/genie_bench ablate gpt2:decode --device cuda:0
+ *   ./build/bench/genie_bench traces mlp,gpt2:decode --device cuda:0    what GENIE_TRACE costs
  *   ./build/bench/genie_bench core --only matmul                    rows of bench_core, and gpu of bench_gpu
  *
  * Each variable NAME_BENCH_CMD names a command that runs the same on another stack (bench/adapters/README.md); Genie
@@ -27,10 +28,13 @@
 #include "suite_run.h"
 #include "suite_adapter.h"
 static bool is_server(const char *device);
+static bool is_case(const char *word, const char *workload, const char *name);
+static void no_workload(const char *word, bool with_transport);
 #include "suite_report.h"
 #include "suite_transport.h"
 #include "suite_compare.h"
 #include "suite_ablate.h"
+#include "suite_traces.h"
 
 /* ---- a case: Genie and the adapters in turn ---- */
 
@@ -56,6 +60,7 @@ static void request_of(const job *j, const settings *s, char *out, size_t size) 
                     { "rows", j->batch * ROWS_EACH },
                     { "iters", s->iters },
                     { "warmup", s->warmup },
+                    { "rounds", s->rounds },
                     { "seed", SEED },
                     { "sample", SAMPLE },
                     { "checks", j->c->checks },
@@ -84,11 +89,12 @@ static void check_result_values(result *r, const double *want, int n, gn_dtype d
     snprintf(r->reason, sizeof r->reason, "values are off by %.2g of the largest; %.2g is allowed", r->error, r->bound);
 }
 
-static void adapter_run(const adapter *a, const char *request, const job *j, const settings *s, int n_sample,
+static void adapter_run(const adapter *a, child *c, const char *request, const job *j, const settings *s, int n_sample,
                         result *r) {
     char *text = or_die(malloc(ANSWER_BYTES)), log[PATH_MAX];
     snprintf(log, sizeof log, "%s/%s.%s.log", s->out, s->tag, a->who);
-    if (!ask(a->command, request, log, s->limit, text, ANSWER_BYTES, r->reason, sizeof r->reason)) r->status = FAILED;
+    if (!ask(c, a->command, request, log, s->limit, text, ANSWER_BYTES, r->reason, sizeof r->reason))
+        r->status = FAILED;
     else take_answer(r, text, j->c->count(j), n_sample);
     free(text);
 }
@@ -100,6 +106,7 @@ typedef struct contest {
     int n_sample;
     result *genie, *others[MAX_ADAPTERS];
     adapters found;
+    child children[MAX_ADAPTERS];
 } contest;
 
 static void contest_rounds(contest *c, const settings *s) {
@@ -109,8 +116,10 @@ static void contest_rounds(contest *c, const settings *s) {
         c->genie->runs[c->genie->n_runs++] = job_time(&c->j, s);
         gpu_seen = gpu_now(s->device);
         for (int i = 0; i < c->found.n; i++)
-            if (c->others[i]->status == OK) adapter_run(&c->found.all[i], request, &c->j, s, c->n_sample, c->others[i]);
+            if (c->others[i]->status == OK)
+                adapter_run(&c->found.all[i], &c->children[i], request, &c->j, s, c->n_sample, c->others[i]);
     }
+    for (int i = 0; i < c->found.n; i++) child_stop(&c->children[i]);
     c->genie->host_memory = host_memory();
     if (!job_same(&c->j, c->mine)) {
         c->genie->status = WRONG;
@@ -227,7 +236,7 @@ static void parse(int argc, char **argv, settings *s) {
     };
     ex_parse(
         argc, argv,
-        "genie_bench WORKLOAD,… | compare A.json B.json … | ablate WORKLOAD | core … | gpu …\n"
+        "genie_bench WORKLOAD,… | compare A.json B.json … | ablate WORKLOAD | traces WORKLOAD | core … | gpu …\n"
         "workloads: mlp matmul elementwise rows attention gpt2 llama training transport, all; one case: gpt2:decode",
         options);
 }
@@ -279,6 +288,11 @@ static bool is_case(const char *word, const char *workload, const char *name) {
     return strlen(workload) == n && !strncmp(workload, word, n) && (!colon || !name || !strcmp(colon + 1, name));
 }
 
+static void no_workload(const char *word, bool with_transport) {
+    ex_usage("genie_bench", "no workload '%s': there are mlp, matmul, elementwise, rows, attention, gpt2, llama%s, all",
+             word, with_transport ? ", training and transport" : " and training");
+}
+
 static void run_word(const char *word, const settings *s, gn_ctx *g, report *all) {
     int before = all->n;
     for (int i = 0; i < CASES; i++)
@@ -289,11 +303,7 @@ static void run_word(const char *word, const settings *s, gn_ctx *g, report *all
         run_transport(s, colon ? colon + 1 : "", all);
         for (int i = first; i < all->n; i++) md_row(stdout, &all->results[i]);
     }
-    if (all->n == before)
-        ex_usage("genie_bench",
-                 "no workload '%s': there are mlp, matmul, elementwise, rows, attention, gpt2, llama, "
-                 "training and transport, and all",
-                 word);
+    if (all->n == before) no_workload(word, true);
 }
 
 static void run_words(const char *words, const settings *s, gn_ctx *g, report *all) {
@@ -330,9 +340,15 @@ static int main_rows(settings *s, int argc, char **argv) {
     return EX_OK;
 }
 
-static int main_workloads(settings *s, const char *words, bool ablate) {
+typedef enum mode { PLAIN, ABLATE, TRACES } mode;
+
+static int main_workloads(settings *s, const char *words, mode m) {
     static report all;
     int failures = 0;
+    if (m == ABLATE && is_server(s->device))
+        die("switches are of the process that computes: run this where the server is");
+    if (m == TRACES && is_server(s->device))
+        die("traces takes a device of this machine, and opens a server over it by itself");
     gn_ctx *g = gn_open(&(gn_desc){ .devices = s->device, .threads = (uint32_t)s->threads });
     if (gn_status(g) != GN_OK) {
         printf("SKIP: genie_bench: %s\n", gn_last_error(g)->text);
@@ -340,12 +356,14 @@ static int main_workloads(settings *s, const char *words, bool ablate) {
         return 77;
     }
     make_folder(s->out);
-    if (ablate) run_ablate(s, words, &all);
+    if (m == ABLATE) run_ablate(s, words, &all);
+    else if (m == TRACES) run_traces(s, words, &all);
     else run_words(words, s, g, &all);
-    machine m = machine_now(g, s->device);
-    write_report(&all, s, &m, NULL, !ablate);
+    machine here = machine_now(g, s->device);
+    write_report(&all, s, &here, NULL, m == PLAIN);
     gn_close(g);
-    for (int i = 0; i < all.n; i++) failures += all.results[i].status != OK && !strcmp(all.results[i].who, "genie");
+    for (int i = 0; i < all.n; i++)
+        failures += all.results[i].status != OK && (m == TRACES || !strcmp(all.results[i].who, "genie"));
     return failures ? EX_FAILED : EX_OK;
 }
 
@@ -356,23 +374,25 @@ int main(int argc, char **argv) {
     int first = 1;
     while (first < argc && argv[first][0] != '-') first++;
     const char *what = first > 1 ? argv[1] : "";
-    bool compare = !strcmp(what, "compare"), ablate = !strcmp(what, "ablate");
+    bool compare = !strcmp(what, "compare");
+    mode m = !strcmp(what, "ablate") ? ABLATE : !strcmp(what, "traces") ? TRACES : PLAIN;
     signal(SIGPIPE, SIG_IGN);
     keep_command(argc, argv);
-    snprintf(tag, sizeof tag, "%s%s", ablate ? "ablate-" : "", ablate && first > 2 ? argv[2] : what);
+    snprintf(tag, sizeof tag, "%s%s%s", m ? what : "", m ? "-" : "", m && first > 2 ? argv[2] : what);
     for (char *c = tag; *c; c++)
         if (*c == ':' || *c == ',') *c = '-';
     s.out = "build/results";
     s.tag = tag;
     if (!strcmp(what, "core") || !strcmp(what, "gpu")) return main_rows(&s, argc, argv);
     const char *words = first > 1 ? argv[first - 1] : "";
-    if (first == 2 || (ablate && first == 3)) argv[first - 1] = argv[0]; /* options begin behind it */
+    if (first == 2 || (m && first == 3)) argv[first - 1] = argv[0]; /* options begin behind it */
     settle(&s, argc - first + 1, argv + first - 1);
     if (compare && first < 3) ex_usage("genie_bench", "compare needs results, as build/results/mlp.json");
     if (compare) {
         run_compare(&s, argv + 2, first - 2);
         return EX_OK;
     }
-    if (first != (ablate ? 3 : 2)) ex_usage("genie_bench", ablate ? "ablate needs a workload" : "name a workload");
-    return main_workloads(&s, words, ablate);
+    if (m && first != 3) ex_usage("genie_bench", "%s needs a workload", what);
+    if (!m && first != 2) ex_usage("genie_bench", "name a workload");
+    return main_workloads(&s, words, m);
 }

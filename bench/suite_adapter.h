@@ -1,6 +1,7 @@
 /* Other stacks beside Genie: each a command that reads a request, one line of JSON, from its standard input and answers
- * with one line of JSON, the last that it prints. bench/adapters/README.md holds both schemas. Nothing of an answer is
- * believed: form, numbers, and the values beside double precision are checked before a time is looked at. */
+ * with one line of JSON, the last that it prints; one that can run further rounds stays, and is told when its turn is.
+ * bench/adapters/README.md holds both schemas. Nothing of an answer is believed: form, numbers, and the values beside
+ * double precision are checked before a time is looked at. */
 #ifndef GN_SUITE_ADAPTER_H
 #define GN_SUITE_ADAPTER_H
 
@@ -59,50 +60,71 @@ static void find_adapters(adapters *a) {
 /* ---- a command with a limit of time ---- */
 
 typedef struct child {
-    pid_t process;
-    int in, out;
+    pid_t process;      /* 0: none */
+    int in, out, turns; /* turns: a byte for each further round */
 } child;
 
+enum { TURNS = 3 }; /* the command's descriptor, which GENIE_BENCH_TURNS names */
+
+static void child_run(const int pipes[3][2], const char *command, const char *log) {
+    int to = open(log, O_WRONLY | O_CREAT | O_APPEND, 0644), turns = fcntl(pipes[2][0], F_DUPFD, TURNS + 1);
+    setpgid(0, 0);
+    dup2(pipes[0][0], STDIN_FILENO);
+    dup2(pipes[1][1], STDOUT_FILENO);
+    if (to >= 0) dup2(to, STDERR_FILENO);
+    for (int i = 0; i < 6; i++) close(pipes[i / 2][i % 2]);
+    if (turns >= 0) dup2(turns, TURNS);
+    close(turns);
+    setenv("GENIE_BENCH_TURNS", "3", 1);
+    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(127);
+}
+
+/* Pipes: the request, what it prints, its turns. */
 static bool child_start(child *c, const char *command, const char *log) {
-    int in[2], out[2];
-    if (pipe(in) != 0) return false;
-    if (pipe(out) != 0) {
-        close(in[0]);
-        close(in[1]);
-        return false;
-    }
+    int pipes[3][2], n = 0;
+    while (n < 3 && pipe(pipes[n]) == 0) n++;
     fflush(NULL);
-    c->process = fork();
-    if (c->process == 0) {
-        int to = open(log, O_WRONLY | O_CREAT | O_APPEND, 0644);
-        setpgid(0, 0);
-        dup2(in[0], STDIN_FILENO);
-        dup2(out[1], STDOUT_FILENO);
-        if (to >= 0) dup2(to, STDERR_FILENO);
-        for (int i = 0; i < 2; i++) {
-            close(in[i]);
-            close(out[i]);
-        }
-        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-        _exit(127);
+    c->process = n == 3 ? fork() : -1;
+    if (c->process == 0) child_run(pipes, command, log);
+    for (int i = 0; i < n; i++) close(pipes[i][i == 1]); /* the command's ends */
+    c->in = pipes[0][1];
+    c->out = pipes[1][0];
+    c->turns = pipes[2][1];
+    if (c->process > 0) {
+        setpgid(c->process, c->process);
+        for (int i = 0; i < 3; i++) fcntl(pipes[i][i != 1], F_SETFD, FD_CLOEXEC);
+        return true;
     }
-    close(in[0]);
-    close(out[1]);
-    c->in = in[1];
-    c->out = out[0];
-    if (c->process > 0) setpgid(c->process, c->process);
-    return c->process > 0;
+    for (int i = 0; i < n; i++) close(pipes[i][i != 1]);
+    c->process = 0;
+    return false;
 }
 
 /* Ends the command and all that it started. */
 static void child_stop(child *c) {
     int ended;
+    if (!c->process) return;
     kill(-c->process, SIGKILL);
     while (waitpid(c->process, &ended, 0) < 0 && errno == EINTR) { }
     close(c->out);
+    close(c->turns);
+    c->process = 0;
 }
 
-/* What it prints until it ends; false, with a reason, when it takes too long, prints too much or fails. */
+/* An answer whose command waits for its next turn. */
+static bool stays(const char *text, size_t n) {
+    size_t at = n;
+    bool is = false;
+    json_value root;
+    json_error e;
+    if (n == 0 || text[n - 1] != '\n') return false;
+    while (at > 1 && text[at - 2] != '\n') at--;
+    return json_check(text + at - 1, n - at + 1, NULL, &root, &e) && json_get_bool(json_get(root, "stays"), &is) && is;
+}
+
+/* What it prints until it ends or waits for its next turn; false, with a reason, when it takes too long, prints too
+ * much or fails. */
 static bool child_listen(child *c, char *text, size_t size, int64_t limit, char *reason, size_t room) {
     double end = ex_now() + (double)limit;
     size_t n = 0;
@@ -116,12 +138,16 @@ static bool child_listen(child *c, char *text, size_t size, int64_t limit, char 
         got = read(c->out, text + n, size - 1 - n);
         if (got < 0 && errno != EINTR) break;
         if (got > 0) n += (size_t)got;
+        text[n] = 0;
+        if (got > 0 && stays(text, n)) return true;
     }
     text[n] = 0;
     while (ex_now() < end && n < size - 1 && (gone = waitpid(c->process, &ended, WNOHANG)) == 0) usleep(2000);
     if (gone == c->process) {
         kill(-c->process, SIGKILL); /* what it left behind */
         close(c->out);
+        close(c->turns);
+        c->process = 0;
         if (!WIFEXITED(ended)) snprintf(reason, room, "the command was ended by signal %d", WTERMSIG(ended));
         else if (WEXITSTATUS(ended) != 0)
             snprintf(reason, room, "the command ended with status %d", WEXITSTATUS(ended));
@@ -133,20 +159,28 @@ static bool child_listen(child *c, char *text, size_t size, int64_t limit, char 
     return false;
 }
 
-static bool ask(const char *command, const char *request, const char *log, int64_t limit, char *text, size_t size,
-                char *reason, size_t room) {
-    child c;
-    if (!child_start(&c, command, log)) {
-        snprintf(reason, room, "cannot start: %s", strerror(errno));
-        return false;
-    }
-    for (size_t at = 0, n = strlen(request); at < n;) { /* smaller than a pipe's buffer */
-        ssize_t sent = write(c.in, request + at, n - at);
+static void send_all(int to, const char *text, size_t n) {
+    for (size_t at = 0; at < n;) { /* smaller than a pipe's buffer */
+        ssize_t sent = write(to, text + at, n - at);
         if (sent < 0 && errno != EINTR) break;
         if (sent > 0) at += (size_t)sent;
     }
-    close(c.in);
-    return child_listen(&c, text, size, limit, reason, room);
+}
+
+/* The answer of a round: of a command that stayed, or of one that is started. */
+static bool ask(child *c, const char *command, const char *request, const char *log, int64_t limit, char *text,
+                size_t size, char *reason, size_t room) {
+    if (c->process) {
+        send_all(c->turns, "\n", 1);
+        return child_listen(c, text, size, limit, reason, room);
+    }
+    if (!child_start(c, command, log)) {
+        snprintf(reason, room, "cannot start: %s", strerror(errno));
+        return false;
+    }
+    send_all(c->in, request, strlen(request));
+    close(c->in);
+    return child_listen(c, text, size, limit, reason, room);
 }
 
 /* ---- the answer ---- */

@@ -123,6 +123,39 @@ hanging_adapters_leave_nothing() {
     [ $((SECONDS - start)) -lt 20 ] && [ -s "$WORK/left" ] && ended 5 "$(cat "$WORK/left")"
 }
 
+# One that stays is started once for all rounds, one that ends for each; both give a run a round.
+adapters_stay_for_further_rounds() {
+    cat >"$WORK/stays.py" <<'PYTHON'
+import os, sys
+sys.path.insert(0, 'bench/adapters')
+import adapter
+open(sys.argv[2], 'a').write('x')
+def answers(r):
+    for round in range(99):
+        yield adapter.answer(r, [0.001 * (round + 1)] * r['iters'], [0.0] * 128, 1000 + round, {'python': '3'})
+def run(r):
+    if sys.argv[1] == 'stays': return answers(r)
+    return next(answers(r))
+adapter.main(run)
+PYTHON
+    STAYS_BENCH_CMD="python3 $WORK/stays.py stays $WORK/started1" ENDS_BENCH_CMD="python3 $WORK/stays.py ends $WORK/started3" \
+        SILENT_BENCH_CMD="python3 $WORK/stays.py stays $WORK/started0; sleep 50" \
+        "$bench" rows:sum "${quick[@]}" --rounds 3 --limit 5 --tag staying || return 1
+    [ "$(cat "$WORK/started1")" = x ] && [ "$(cat "$WORK/started3")" = xxx ] && [ "$(cat "$WORK/started0")" = x ] || return 1
+    result "$WORK/results/staying.json" "all(r[w, 'sum']['status'] == 'wrong' and 'values are off' in r[w, 'sum']['reason'] for w in ('stays', 'ends'))" &&
+        result "$WORK/results/staying.json" "r['silent', 'sum']['status'] == 'failed' and 'no answer within 5 s' in r['silent', 'sum']['reason']"
+}
+
+# Who is traced computes the same bits, and each way has its runs.
+traces_are_priced() {
+    "$bench" traces mlp,gpt2:decode "${quick[@]}" --tag priced >"$WORK/priced" || { cat "$WORK/priced"; return 1; }
+    is_of_the_schema "$WORK/results/priced.json" || return 1
+    grep -qE '^gpt2:decode +TLS +[0-9.]+ ms, stages [+-][0-9.]+ %, kernels [+-][0-9.]+ %$' "$WORK/priced" &&
+        result "$WORK/results/priced.json" "len(r) == 12 and r['stages over TLS', 'decode']['error'] == 0" &&
+        fails_with 'a server over it by itself' "$bench" traces mlp "${quick[@]}" --device 127.0.0.1:9 &&
+        fails_with 'traces needs a workload' "$bench" traces "${quick[@]}" && fails_with "no workload 'transport'" "$bench" traces transport "${quick[@]}"
+}
+
 numpy_adapter_agrees() {
     PYTHONPATH=$BUILD/oracles:$ROOT/build/oracles NUMPY_BENCH_CMD='python3 bench/adapters/numpy_cpu.py' \
         "$bench" mlp,attention,training,gpt2:decode,llama:prefill "${quick[@]}" --tag numpy || return 1
@@ -252,6 +285,8 @@ check switches_stand_in_the_result_without_secrets switches_stand_in_the_result
 check errors_are_those_of_the_dtype dtypes_have_errors_of_their_own
 check adapters_that_lie_get_no_time adapters_are_judged
 check adapters_that_hang_are_ended_with_what_they_started hanging_adapters_leave_nothing
+check adapters_that_can_stay_for_further_rounds adapters_stay_for_further_rounds
+check traces_are_priced_and_change_no_bits traces_are_priced
 if PYTHONPATH=$BUILD/oracles:$ROOT/build/oracles python3 -c 'import numpy' 2>/dev/null; then
     check numpy_gives_the_same_values numpy_adapter_agrees
 else

@@ -346,8 +346,41 @@ TEST(a_program_s_own_trace_goes_on_beside_the_file) {
     gn_close(g);
 }
 
+static uint64_t system_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Time by the processor's counter, which takes over while a trace is written, is that of the system. */
+static void check_clock(uint64_t for_ns) {
+    const uint64_t apart = 20000; /* ns */
+    uint64_t start = system_ns(), last = 0, before = start, after = start;
+    int back = 0, off = 0;
+    for (; after - start < for_ns; before = after) {
+        uint64_t now = gn_now_ns();
+        after = system_ns();
+        back += now < last;
+        off += now + apart < before || now > after + apart;
+        last = now;
+    }
+    CHECK_INT(back, 0);
+    CHECK_INT(off, 0);
+}
+
+TEST(the_clock_of_a_trace_is_the_system_s_and_never_goes_back) {
+    for (int i = 0; i < 2; i++) {
+        gn_ctx *g = gn_open(&(gn_desc){ .devices = "cpu", .threads = 1, .trace_file = file_of("clock.jsonl") });
+        REQUIRE(CHECK_RESULT(gn_status(g), GN_OK));
+        check_clock(400000000);
+        gn_close(g);
+        check_clock(1000000);
+    }
+}
+
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
+        TEST_ENTRY(the_clock_of_a_trace_is_the_system_s_and_never_goes_back),
         TEST_ENTRY(a_local_trace_has_every_call_with_its_stages_inside),
         TEST_ENTRY(kernels_name_the_nodes_that_they_compute_and_the_plan_says_what_for),
         TEST_ENTRY(a_server_s_events_come_to_the_client_in_its_own_time),

@@ -1,6 +1,7 @@
 """What the adapters of genie_bench share: the request, inputs from a seed, times, the answer. README.md says what both hold."""
 import json
 import math
+import os
 import sys
 import time
 
@@ -52,7 +53,7 @@ def answer(request, seconds, result, peak, versions):
 
 
 def measure(r, o, versions):
-    """Runs a workload on a stack `o`: leaf, call, sample, argmax and wait; see numpy_cpu.py."""
+    """Runs a workload on a stack `o`: leaf, call, sample, argmax and wait; see numpy_cpu.py. Yields an answer a round."""
     import workloads
     specs = workloads.inputs(r)
     t = [o.leaf(spec, place) for place, spec in enumerate(specs)]
@@ -79,8 +80,8 @@ def measure(r, o, versions):
     result = []
     for number in range(r['checks']):
         result += sample(o.flat(step(number)), r)
-    seconds = timed(r, timed_step)
-    return answer(r, seconds, result, o.peak(), versions)
+    while True:
+        yield answer(r, timed(r, timed_step), result, o.peak(), versions)
 
 
 def host_peak():
@@ -88,24 +89,39 @@ def host_peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def my_turn():
+    """Waits for the next round; False: there is none."""
+    return os.read(int(os.environ['GENIE_BENCH_TURNS']), 1) != b''
+
+
+def answers_of(run, request):
+    """run(request) gives an answer, or yields one a round, or raises Unavailable. Answers, and whether more can follow."""
+    try:
+        out = run(request)
+        many = not isinstance(out, dict)
+        for one in out if many else [out]:
+            yield one, many
+    except (Unavailable, ImportError) as why:
+        yield {'status': 'unavailable', 'reason': str(why)[:200] or type(why).__name__}, False
+    except Exception as why:  # told in the answer, and in full on standard error
+        import traceback
+        traceback.print_exc()
+        yield {'status': 'failed', 'reason': f'{type(why).__name__}: {why}'[:200]}, False
+
+
 def main(run):
-    """run(request) gives an answer, or raises Unavailable."""
     request = json.loads(sys.stdin.readline())
     if request.get('schema') != 'genie-bench-request-1':
         raise SystemExit('a request of another schema')
     for name, value in request.items():
         if isinstance(value, float) and value == int(value):
             request[name] = int(value)
-    try:
-        out = run(request)
-    except (Unavailable, ImportError) as why:
-        out = {'status': 'unavailable', 'reason': str(why)[:200] or type(why).__name__}
-    except Exception as why:  # told in the answer, and in full on standard error
-        import traceback
-        traceback.print_exc()
-        out = {'status': 'failed', 'reason': f'{type(why).__name__}: {why}'[:200]}
-    sys.stdout.flush()
-    print(json.dumps(out, allow_nan=True), flush=True)
+    left = request.get('rounds', 1) if 'GENIE_BENCH_TURNS' in os.environ else 1
+    for out, more in answers_of(run, request):
+        left -= 1
+        print(json.dumps({**out, 'stays': True} if more and left else out, allow_nan=True), flush=True)
+        if not more or not left or not my_turn():
+            return
 
 
 def gpu_number(device):
