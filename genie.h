@@ -25687,8 +25687,8 @@ static double gn__loop_constant(const gn_layout *l, const gn_kernel_step *step, 
 }
 
 /* Where in[0] to in[2] are the two parts of where(a < 0, a c, a) and that itself, 2^-14 <= c <= 1, which no dtype
-   rounds to 0: the larger of a and a c, also of zeros, infinities, NaN and products that are rounded. Then which of the three
-   compares, else -1. */
+   rounds to 0: the larger of a and a c, also of zeros, infinities, NaN and products that are rounded. Then which of the
+   three compares, else -1. */
 static int gn__loop_slope(const gn_layout *l, const gn_kernel_step *step, const gn_instr *in, const gn_instr *end) {
     int at = in[0].op == GN_OP_LT ? 0 : 1;
     const gn_instr *less = &in[at], *times = &in[1 - at], *where = &in[2];
