@@ -51,6 +51,7 @@ typedef struct chat {
     tokenizer_ids out; /* tokens of the answer */
     answer_stats stats;
     gn_device_info device;
+    double begun, load_s; /* load_s: from the start of the program until the device has the weights */
     ex_progress bar;
 } chat;
 
@@ -302,6 +303,10 @@ static void print_json(const chat *c, const sink *out) {
     ex_json_number(&j, "first_token_seconds", a->first_s);
     ex_json_number(&j, "bytes_per_token", socket_bytes(a));
     ex_json_number(&j, "submit_ms_per_token", a->tokens > 1 ? 1e3 * a->submit_s / (double)(a->tokens - 1) : 0);
+    ex_json_number(&j, "load_seconds", c->load_s);
+    ex_json_number(&j, "weight_bytes", (double)c->bar.total);
+    ex_json_number(&j, "weight_bytes_sent", (double)c->bar.latest.sent);
+    ex_json_number(&j, "weight_bytes_packed", (double)c->bar.latest.packed);
     if (c->set->log_probs) ex_json_number(&j, "log_prob", a->log_prob);
     ex_json_text(&j, "device", c->device.name);
     ex_json_stats(&j, "counters", &a->counters);
@@ -352,9 +357,10 @@ static bool explain(chat *c) {
 /* ---- opening -----------------------------------------------------------------------------------------------*/
 /* Sends the weights. Several devices need to know the whole step first, to divide the layers by their memory. */
 static bool place_weights(chat *c) {
-    if (gn_device_count(c->g) == 1) return send_weights(&c->of, c->g, &c->bar);
-    bool ok = record_step(c);
+    bool several = gn_device_count(c->g) > 1, ok = several ? record_step(c) : send_weights(&c->of, c->g, &c->bar);
     ex_progress_end(&c->bar);
+    ok = ok && ex_check(c->g, gn_sync(c->g), "sending the weights");
+    c->load_s = ex_now() - c->begun;
     return ok;
 }
 
@@ -474,7 +480,7 @@ static bool interactive(chat *c) {
 
 static int run_model(const settings *set) {
     ex_place place = { .devices = getenv("GENIE_DEVICES") ? NULL : "cpu", .home = set->home };
-    chat c = { .set = set };
+    chat c = { .set = set, .begun = ex_now() };
     ex_catch_signals();
     bool ok = open_files(&c.of, set->program, set->path, set->dtype, set->quantize, set->raw) &&
               (!set->connect || ex_place_open(&place, set->connect, set->home)) && open_model(&c, &place) &&

@@ -3,6 +3,8 @@
 #ifndef CHAT_TRAIN_H
 #define CHAT_TRAIN_H
 
+#include "byte_tokenizer.h"
+
 #define TRAIN_PROMPT "'Twas brillig"
 
 /* Lewis Carroll, Jabberwocky, 1871 */
@@ -36,7 +38,7 @@ static const char train_text[] = "'Twas brillig, and the slithy toves\n"
                                  "And the mome raths outgrabe.\n";
 
 enum {
-    TRAIN_VOCAB = 257, /* bytes and the end of a text */
+    TRAIN_VOCAB = BYTE_TOKENIZER_TOKENS,
     TRAIN_DIM = 64,
     TRAIN_INNER = 160,
     TRAIN_LAYERS = 2,
@@ -54,16 +56,6 @@ typedef struct train_tensor {
     float *value;
 } train_tensor;
 
-static bool train_write(const char *folder, const char *file, const char *text) {
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    FILE *f = fopen(path, "w");
-    bool ok = f && fputs(text, f) >= 0;
-    if (f && fclose(f)) ok = false;
-    if (!ok) fprintf(stderr, "%s: %s\n", path, strerror(errno));
-    return ok;
-}
-
 static bool train_write_config(const char *folder) {
     char text[1024];
     snprintf(text, sizeof text,
@@ -74,29 +66,7 @@ static bool train_write_config(const char *folder) {
              "\"eos_token_id\":%d}\n",
              TRAIN_VOCAB, TRAIN_DIM, TRAIN_INNER, TRAIN_LAYERS, TRAIN_HEADS, TRAIN_HEADS, TRAIN_CONTEXT,
              TRAIN_VOCAB - 1);
-    return train_write(folder, "config.json", text);
-}
-
-/* Each byte is a token, its id is the byte. As GPT-2 has it, a byte that is not a printable character stands as one
- * above U+0100 (Radford et al. 2019). */
-static bool train_write_tokenizer(const char *folder) {
-    static char text[1 << 14];
-    size_t n = (size_t)snprintf(
-        text, sizeof text,
-        "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[{\"id\":256,\"content\":\"<end>\","
-        "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}],"
-        "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":"
-        "true,"
-        "\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
-        "\"trim_offsets\":true,\"use_regex\":true},\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
-        "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,"
-        "\"ignore_merges\":false,\"merges\":[],\"vocab\":{\"<end>\":256");
-    for (unsigned byte = 0, above = 256; byte < 256; byte++) {
-        bool itself = (byte > 32 && byte < 127) || (byte > 160 && byte != 173);
-        n += (size_t)snprintf(text + n, sizeof text - n, ",\"\\u%04x\":%u", itself ? byte : above++, byte);
-    }
-    snprintf(text + n, sizeof text - n, "}}}\n");
-    return train_write(folder, "tokenizer.json", text);
+    return byte_tokenizer_put(folder, "config.json", text);
 }
 
 static uint64_t train_random(uint64_t *state) { /* xorshift64* (Vigna 2016) */
@@ -235,7 +205,7 @@ static bool train_small(const char *folder, int64_t steps) {
     char error[LM_ERROR];
     lm_model *m = NULL;
     train_tensors(t);
-    bool ok = train_write_config(folder) && train_write_tokenizer(folder) && train_save(folder, t);
+    bool ok = train_write_config(folder) && byte_tokenizer_write(folder) && train_save(folder, t);
     if (ok) {
         m = lm_open(folder, GN_F32, error);
         if (!m) fprintf(stderr, "%s\n", error);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What bench_gpu and gpu_conformance.sh say about their arguments, and on a machine without a GPU.
+# What bench_gpu, gpu_conformance.sh and gpu_models.sh say about their arguments, and on a machine without a GPU.
 # Tier: quick
 . "$(dirname "$0")/script.sh"
 bench=$WORK/bench_gpu
@@ -38,6 +38,19 @@ script_skips() {
     cat "$WORK/said"
     grep -q '^driver: ' "$WORK/said" && grep -q '^smoke .*skipped .*driver' "$WORK/said" && [ "$(tail -n 1 "$WORK/said")" = '0 passed, 0 failed, 1 skipped' ]
 }
+# Small models on the CPU: all rows are there, the second client sends nothing.
+models_on_the_cpu() {
+    mkdir -p "$WORK/models" && cp "$EXAMPLES/chat" "$EXAMPLES/serve_text" "$EXAMPLES/genie_serve" "$WORK/models/" || return 1
+    $CC -std=gnu11 -O1 ${SAN:+-fsanitize=$SAN} -pthread -I. bench/random_model.c "$BUILD/libgenie.a" -o "$WORK/models/random_model" $LIBS || return 1
+    BUILD=$WORK/models DEVICE=cpu SMALLER=16 TOKENS=6 SLOTS=3 MODELS=$WORK bash tests/gpu_models.sh gpt2 llama_8b >"$WORK/said" 2>&1 || { cat "$WORK/said"; return 1; }
+    sed -n '/^$/,$p' "$WORK/said" >"$WORK/table"
+    cat "$WORK/table"
+    [ "$(grep -cE '^(gpt2|llama_8b) .*(loading|decoding) +[0-9.e+-]+ (s|tokens/s) ' "$WORK/table")" = 16 ] || return 1
+    [ "$(grep -cE 'through TLS, second client: loading .* 0 sent as 0$' "$WORK/table")" = 2 ] || return 1
+    [ "$(grep -cE 'through TLS: loading .* GB, 0\.[0-9]+ sent as' "$WORK/table")" = 2 ] || return 1
+    [ "$(grep -cE 'serve_text, 3 slots +[0-9.]+ tokens/s' "$WORK/table")" = 2 ]
+}
+models_help() { bash tests/gpu_models.sh --help | grep -q 'SMALLER=N divides'; }
 demo_says_why() { fails_with 'driver' "$EXAMPLES/gpu_demo"; }
 
 check bench_gpu_builds build_bench
@@ -51,5 +64,10 @@ if has python3; then check bench_gpu_row_has_its_error_and_bound row_on_the_cpu;
 check gpu_script_help_says_what_there_is script_help
 check gpu_script_with_an_unknown_word_is_refused fails_with 'unknown word' bash tests/gpu_conformance.sh nonsense
 check gpu_script_without_a_gpu_skips_with_the_reason script_skips
+check models_script_help_says_what_there_is models_help
+check models_script_with_an_unknown_shape_is_refused fails_with 'unknown shape' bash tests/gpu_models.sh llama_9b
+check models_load_and_decode_on_the_cpu models_on_the_cpu
+check random_model_of_an_unknown_shape_is_refused fails_with 'llama_8b, not .llama_9b' "$WORK/models/random_model" "$WORK/x" --shape llama_9b
+check random_model_without_a_folder_is_refused fails_with 'a directory' "$WORK/models/random_model" --shape gpt2
 check gpu_demo_without_a_gpu_says_why demo_says_why
 finish

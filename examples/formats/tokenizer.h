@@ -182,6 +182,9 @@ struct tokenizer {
     uint32_t *by_token; /* the same by the token's own text */
     tok__merge *merges;
     size_t merge_room;
+    unsigned merge_shift;  /* bits of a hash that are no place in merges */
+    uint8_t *merge_filter; /* a byte for each place: bits that hashes of merges have come to are set */
+    uint32_t *byte_merges; /* of a byte and the next: the place in merges + 1; 0: none. NULL: not made */
     tok__added *added;
     size_t n_added;
     tok__trie raw, normal, unigram; /* added tokens found before and after normalization; pieces of a unigram model */
@@ -799,18 +802,29 @@ typedef struct tok__node {
     size_t from, to;
 } tok__node;
 
-/* A word of a BPE and its ids: of those seen lately, one for each place. */
-enum { TOK__WORDS = 1 << 14, TOK__WORD_BYTES = 24, TOK__WORD_IDS = 9 };
+/* A word of a BPE and its ids: of those seen lately, one for each place. Tags, of the words' hashes, are so few bytes
+ * that they stay in the cache: mostly a word that is not here costs no look at another one. */
+enum { TOK__WORDS_LOG2 = 14, TOK__WORDS = 1 << TOK__WORDS_LOG2, TOK__WORD_BYTES = 24, TOK__WORD_IDS = 9 };
 typedef struct tok__word {
     uint64_t key[TOK__WORD_BYTES / 8]; /* tok__number_of its bytes */
-    uint16_t size, n;                  /* bytes, ids; size 0: free */
+    uint16_t size, n;                  /* bytes, ids */
     uint32_t id[TOK__WORD_IDS];
-} tok__word;
+} tok__word; /* 64 bytes: a line of the cache */
+typedef struct tok__words {
+    uint16_t tag[TOK__WORDS]; /* 0: free */
+    tok__word word[TOK__WORDS];
+} tok__words;
+/* A word that is looked for. */
+typedef struct tok__wanted {
+    uint64_t key[TOK__WORD_BYTES / 8];
+    size_t place;
+    uint16_t tag;
+} tok__wanted;
 
 /* What an encoding works with; kept for the next one. */
 typedef struct tok__work {
     const tokenizer *t;
-    tok__word *words;
+    tok__words *words;
     tok__points points;
     tokenizer_ids *ids;
     unsigned flags;
@@ -842,6 +856,12 @@ static void tok__emit(tok__work *w, uint32_t id) {
     if (!w->failed) x->id[x->n++] = id;
 }
 
+static inline void tok__emit_all(tok__work *w, const uint32_t *id, size_t n) {
+    tokenizer_ids *x = w->ids;
+    x->id = (uint32_t *)tok__grow(w, x->id, &x->room, x->n + n, sizeof *x->id);
+    for (size_t i = 0; i < n && !w->failed; i++) x->id[x->n++] = id[i];
+}
+
 static void tok__add_symbol(tok__work *w, uint32_t id) {
     w->symbols = (tok__symbol *)tok__grow(w, w->symbols, &w->symbol_room, w->n_symbols + 1, sizeof *w->symbols);
     if (w->failed) return;
@@ -849,12 +869,20 @@ static void tok__add_symbol(tok__work *w, uint32_t id) {
     w->symbols[i] = (tok__symbol){ id, i - 1, i + 1 };
 }
 
-static const tok__merge *tok__merge_of(const tokenizer *t, uint32_t a, uint32_t b) {
-    uint64_t pair = (uint64_t)a << 32 | b;
-    size_t i = (size_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> 24) & (t->merge_room - 1);
-    for (; t->merges[i].rank != TOKENIZER_NONE; i = (i + 1) & (t->merge_room - 1))
-        if (t->merges[i].pair == pair) return &t->merges[i];
-    return NULL;
+/* The upper bits of the product depend on all of the pair. */
+static inline uint64_t tok__merge_hash(uint64_t pair) { return pair * UINT64_C(0x9e3779b97f4a7c15); }
+
+/* Most pairs are no merge: the filter, which is so small that it stays in the cache, knows of nearly all of them. */
+static inline const tok__merge *tok__merge_of(const tokenizer *t, uint32_t a, uint32_t b) {
+    uint64_t pair = (uint64_t)a << 32 | b, h = tok__merge_hash(pair);
+    size_t bit = (size_t)(h >> (t->merge_shift - 3));
+    if (!(t->merge_filter[bit / 8] >> (bit % 8) & 1)) return NULL;
+    const tok__merge *m = &t->merges[h >> t->merge_shift], *end = t->merges + t->merge_room;
+    while (m->pair != pair) {
+        if (m->rank == TOKENIZER_NONE) return NULL;
+        if (++m == end) m = t->merges;
+    }
+    return m->rank == TOKENIZER_NONE ? NULL : m;
 }
 
 /* A word as the smallest tokens there are: bytes or characters, or what stands for characters that are unknown. */
@@ -881,25 +909,38 @@ static void tok__first_symbols(tok__work *w, const char *p, size_t n) {
     if (pending) tok__add_symbol(w, t->unk);
 }
 
-/* Merges the pair of least rank, of equal ones the leftmost, until there is none: for short words by looking at all. */
-static void tok__merge_short(tok__work *w) {
-    const tok__merge *found[32];
-    tok__symbol *s = w->symbols;
-    size_t n = w->n_symbols;
-    for (size_t i = 0; i + 1 < n; i++) found[i] = tok__merge_of(w->t, s[i].id, s[i + 1].id);
-    while (n > 1) {
-        size_t best = n;
-        for (size_t i = 0; i + 1 < n; i++)
-            if (found[i] && (best == n || found[i]->rank < found[best]->rank)) best = i;
-        if (best == n) break;
-        s[best].id = found[best]->id;
-        for (size_t i = best + 1; i + 1 < n; i++) s[i].id = s[i + 1].id;
-        for (size_t i = best + 1; i + 2 < n; i++) found[i] = found[i + 1];
-        n--;
-        if (best > 0) found[best - 1] = tok__merge_of(w->t, s[best - 1].id, s[best].id);
-        if (best + 1 < n) found[best] = tok__merge_of(w->t, s[best].id, s[best + 1].id);
+/* A short word: symbols at their places, a chain of those that are left. */
+enum { TOK__SHORT = 32, TOK__NO_KEY = INT32_MAX };
+typedef struct tok__short {
+    uint32_t id[TOK__SHORT], to[TOK__SHORT]; /* to: what a symbol and the next become */
+    int32_t key[TOK__SHORT];                 /* rank of that merge and the symbol's place; TOK__NO_KEY: none */
+    uint8_t next[TOK__SHORT], before[TOK__SHORT];
+} tok__short;
+
+static inline void tok__short_merge(tok__short *x, size_t at, const tok__merge *m) {
+    x->key[at] = m ? (int32_t)(m->rank * TOK__SHORT + at) : TOK__NO_KEY; /* TOK__IDS * TOK__SHORT is 2^27 */
+    x->to[at] = m ? m->id : 0;
+}
+
+/* Merges the pair of least rank, of equal ones the leftmost, until there is none, by looking at all n. Keys and ids are
+ * there. Returns how many ids are left, at the beginning. */
+static size_t tok__merge_short(const tokenizer *t, tok__short *x, size_t n) {
+    for (size_t i = 0; i < n; i++) x->next[i] = (uint8_t)(i + 1), x->before[i] = (uint8_t)(i - 1);
+    for (;;) {
+        int32_t least = x->key[0];
+        for (size_t i = 1; i < n; i++) least = x->key[i] < least ? x->key[i] : least;
+        if (least == TOK__NO_KEY) break;
+        size_t at = (size_t)least % TOK__SHORT, gone = x->next[at], after = x->next[gone];
+        x->id[at] = x->to[at];
+        x->key[gone] = TOK__NO_KEY;
+        x->next[at] = (uint8_t)after;
+        tok__short_merge(x, at, after < n ? tok__merge_of(t, x->id[at], x->id[after]) : NULL);
+        if (after < n) x->before[after] = (uint8_t)at;
+        if (at > 0) tok__short_merge(x, x->before[at], tok__merge_of(t, x->id[x->before[at]], x->id[at]));
     }
-    w->n_symbols = n;
+    size_t left = 0;
+    for (size_t i = 0; i < n; i = x->next[i]) x->id[left++] = x->id[i];
+    return left;
 }
 
 static bool tok__less(const tok__candidate *a, const tok__candidate *b) {
@@ -964,16 +1005,48 @@ static inline uint64_t tok__number_of(const char *p, size_t n) {
     return first | (uint64_t)last << 32;
 }
 
-/* The place of a word of at most TOK__WORD_BYTES, and its key. NULL: without memory no word is kept. */
-static tok__word *tok__word_at(tok__work *w, const char *p, size_t n, uint64_t key[TOK__WORD_BYTES / 8]) {
-    if (!w->words) w->words = (tok__word *)calloc(TOK__WORDS, sizeof *w->words);
-    key[0] = tok__number_of(p, n < 8 ? n : 8);
-    key[1] = n > 8 ? tok__number_of(p + 8, n < 16 ? n - 8 : 8) : 0;
-    key[2] = n > 16 ? tok__number_of(p + 16, n - 16) : 0;
-    uint64_t h = (key[0] + n) * UINT64_C(0x9e3779b97f4a7c15) ^ key[1] * UINT64_C(0xff51afd7ed558ccd) ^
-                 key[2] * UINT64_C(0xc4ceb9fe1a85ec53);
+/* Without memory no word is kept. */
+static void tok__make_words(tok__work *w) {
+    void *p = NULL;
+    if (posix_memalign(&p, sizeof(tok__word), sizeof *w->words)) return;
+    w->words = (tok__words *)p;
+    memset(w->words->tag, 0, sizeof w->words->tag);
+}
+
+/* Of a word of 1 to TOK__WORD_BYTES bytes. */
+static inline void tok__want(tok__wanted *x, const char *p, size_t n) {
+    x->key[0] = tok__number_of(p, n < 8 ? n : 8);
+    x->key[1] = n > 8 ? tok__number_of(p + 8, n < 16 ? n - 8 : 8) : 0;
+    x->key[2] = n > 16 ? tok__number_of(p + 16, n - 16) : 0;
+    uint64_t h = (x->key[0] + n) * UINT64_C(0x9e3779b97f4a7c15) ^ x->key[1] * UINT64_C(0xff51afd7ed558ccd) ^
+                 x->key[2] * UINT64_C(0xc4ceb9fe1a85ec53);
     h = (h ^ h >> 32) * UINT64_C(0x9e3779b97f4a7c15);
-    return w->words ? &w->words[h >> 50] : NULL;
+    x->place = (size_t)(h >> (64 - TOK__WORDS_LOG2));
+    x->tag = (uint16_t)(h >> 32 | 1);
+}
+
+/* A short word of bytes that all are tokens. */
+static void tok__join_bytes(tok__work *w, const char *p, size_t n) {
+    const tokenizer *t = w->t;
+    const uint8_t *s = (const uint8_t *)p;
+    tok__short x;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t place = i + 1 < n ? t->byte_merges[s[i] << 8 | s[i + 1]] : 0;
+        x.id[i] = t->bytes[s[i]];
+        tok__short_merge(&x, i, place ? &t->merges[place - 1] : NULL);
+    }
+    tok__emit_all(w, x.id, tok__merge_short(t, &x, n));
+}
+
+/* w->symbols, a short word. */
+static void tok__join_symbols(tok__work *w) {
+    size_t n = w->n_symbols;
+    tok__short x;
+    for (size_t i = 0; i < n; i++) x.id[i] = w->symbols[i].id;
+    for (size_t i = 0; i < n; i++)
+        tok__short_merge(&x, i, i + 1 < n ? tok__merge_of(w->t, x.id[i], x.id[i + 1]) : NULL);
+    w->n_symbols = n ? tok__merge_short(w->t, &x, n) : 0;
+    for (size_t i = 0; i < w->n_symbols; i++) w->symbols[i].id = x.id[i];
 }
 
 /* The word as ids at the end of w->ids. */
@@ -983,25 +1056,37 @@ static void tok__join(tok__work *w, const char *p, size_t n) {
         tok__emit(w, id);
         return;
     }
+    if (w->t->byte_merges && n <= TOK__SHORT) {
+        tok__join_bytes(w, p, n);
+        return;
+    }
     tok__first_symbols(w, p, n);
     if (w->failed) return;
-    if (w->n_symbols <= 32) tok__merge_short(w);
+    if (w->n_symbols <= TOK__SHORT) tok__join_symbols(w);
     else tok__merge_long(w);
     for (size_t i = 0; i < w->n_symbols && !w->failed; i++) tok__emit(w, w->symbols[i].id);
 }
 
 static void tok__bpe(tok__work *w, const char *p, size_t n) {
-    uint64_t key[TOK__WORD_BYTES / 8];
-    tok__word *word = n <= TOK__WORD_BYTES ? tok__word_at(w, p, n, key) : NULL;
-    size_t from = w->ids->n;
-    if (word && word->size == n && word->key[0] == key[0] && word->key[1] == key[1] && word->key[2] == key[2]) {
-        for (size_t i = 0; i < word->n; i++) tok__emit(w, word->id[i]);
+    tok__wanted x;
+    if (!w->words) tok__make_words(w);
+    if (n > TOK__WORD_BYTES || !w->words) {
+        tok__join(w, p, n);
         return;
     }
+    tok__want(&x, p, n);
+    uint16_t *tag = &w->words->tag[x.place];
+    tok__word *word = &w->words->word[x.place];
+    if (*tag == x.tag && word->size == n && !memcmp(word->key, x.key, sizeof x.key)) {
+        tok__emit_all(w, word->id, word->n);
+        return;
+    }
+    size_t from = w->ids->n;
     tok__join(w, p, n);
     size_t made = w->ids->n - from;
-    if (!word || w->failed || made > TOK__WORD_IDS) return;
-    memcpy(word->key, key, sizeof key);
+    if (w->failed || made > TOK__WORD_IDS) return;
+    *tag = x.tag;
+    memcpy(word->key, x.key, sizeof x.key);
     word->size = (uint16_t)n;
     word->n = (uint16_t)made;
     if (made) memcpy(word->id, w->ids->id + from, made * sizeof *word->id);
@@ -1674,8 +1759,11 @@ static bool tok__read_pieces(tokenizer *t, json_value vocab, json_value added) {
 /* Room for n merges. */
 static bool tok__make_merges(tokenizer *t, size_t n) {
     t->merge_room = tok__room(n);
+    t->merge_shift = 64;
+    for (size_t i = 1; i < t->merge_room; i *= 2) t->merge_shift--;
     t->merges = (tok__merge *)malloc(t->merge_room * sizeof *t->merges);
-    if (!t->merges) return tok__no_memory(t);
+    t->merge_filter = (uint8_t *)calloc(t->merge_room, 1);
+    if (!t->merges || !t->merge_filter) return tok__no_memory(t);
     for (size_t i = 0; i < t->merge_room; i++) t->merges[i] = (tok__merge){ 0, TOKENIZER_NONE, 0 };
     return true;
 }
@@ -1683,7 +1771,9 @@ static bool tok__make_merges(tokenizer *t, size_t n) {
 /* x and y become z. */
 static void tok__enter_merge(tokenizer *t, uint32_t x, uint32_t y, uint32_t rank, uint32_t z) {
     uint64_t pair = (uint64_t)x << 32 | y;
-    size_t i = (size_t)(pair * UINT64_C(0x9e3779b97f4a7c15) >> 24) & (t->merge_room - 1);
+    uint64_t h = tok__merge_hash(pair);
+    size_t i = (size_t)(h >> t->merge_shift), bit = (size_t)(h >> (t->merge_shift - 3));
+    t->merge_filter[bit / 8] |= (uint8_t)(1 << bit % 8);
     while (t->merges[i].rank != TOKENIZER_NONE && t->merges[i].pair != pair) i = (i + 1) & (t->merge_room - 1);
     t->merges[i] = (tok__merge){ pair, rank, z };
 }
@@ -1743,6 +1833,20 @@ static void tok__find_bytes(tokenizer *t) {
         t->bytes[i] = t->byte_level ? tok__find(t, &byte, 1) : tokenizer_find(t, name);
         if (!t->byte_level && t->bytes[i] != TOKENIZER_NONE) t->flags[t->bytes[i]] |= TOK__IS_BYTE;
     }
+}
+
+/* Merges of two bytes by the bytes, where each byte is a token: most searches of a short word are these. */
+static bool tok__make_byte_merges(tokenizer *t) {
+    if (!t->byte_level || !t->merges) return true;
+    for (int i = 0; i < 256; i++)
+        if (t->bytes[i] == TOKENIZER_NONE) return true;
+    t->byte_merges = (uint32_t *)calloc(256 * 256, sizeof *t->byte_merges);
+    if (!t->byte_merges) return tok__no_memory(t);
+    for (int i = 0; i < 256 * 256; i++) {
+        const tok__merge *m = tok__merge_of(t, t->bytes[i >> 8], t->bytes[i & 255]);
+        if (m) t->byte_merges[i] = (uint32_t)(m - t->merges) + 1;
+    }
+    return true;
 }
 
 static bool tok__read_bpe(tokenizer *t, json_value model, json_value added) {
@@ -2418,7 +2522,7 @@ tokenizer *tokenizer_open(const char *path, char error[TOKENIZER_ERROR]) {
     }
     t->error = error;
     t->path = path;
-    bool ok = tok__open(t, path);
+    bool ok = tok__open(t, path) && tok__make_byte_merges(t);
     t->error = NULL;
     t->path = NULL;
     if (ok) return t;
@@ -2434,8 +2538,10 @@ void tokenizer_close(tokenizer *t) {
         free(tries[i]->ends);
     }
     for (int i = 0; i < 4; i++) tok__free_work((tok__work *)atomic_load(&t->idle[i]));
-    void *const all[] = { t->blob,   t->tokens, t->pieces, t->flags, t->table,   t->by_token,
-                          t->merges, t->added,  t->scores, t->kinds, t->classes, t->decompositions };
+    void *const all[] = {
+        t->blob,  t->tokens, t->pieces, t->flags,   t->table,          t->by_token,    t->merges,
+        t->added, t->scores, t->kinds,  t->classes, t->decompositions, t->byte_merges, t->merge_filter
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
     free(t);
 }

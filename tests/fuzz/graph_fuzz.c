@@ -58,7 +58,9 @@ static bool graph_put_slots(const gn_exec *x, const gn_part *p) {
     for (uint32_t i = 0; i < p->n_nodes; i++) {
         const gn_part_node *n = &p->nodes[i];
         gn__type t = gn__part_type(p, i);
-        gn_slot_desc d = { n->slot, n->gen, (gn_leaf_kind)n->leaf, t.dtype, t.shape, zeros, gn__type_bytes(&t) };
+        gn_slot_desc d = {
+            n->slot, n->gen, (gn_leaf_kind)n->leaf, t.dtype, t.shape, zeros, gn__type_bytes(&t), NULL, 0
+        };
         if (n->leaf != GN_LEAF_WEIGHT && n->leaf != GN_LEAF_STATE) continue;
         if (n->slot > 1000 || d.bytes > sizeof zeros || x->i->slot_put(x->self, &d, NULL) != GN_OK) return false;
     }
