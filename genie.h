@@ -25162,7 +25162,7 @@ static gn_result gn__chunk_unpack(gn__blob_in *b, const uint8_t *p, size_t n, gn
 }
 
 /* The bytes of a chunk that are there: raw ones go where they belong, packed ones wait for the last. */
-static gn_result gn__chunk_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
+static gn_result gn__chunk_decode(gn__blob_in *b, gn__rd *r, gn_fault *f) {
     size_t k = GN__MIN((size_t)(r->end - r->p), (size_t)b->stored);
     const uint8_t *p = gn__get_view(r, k);
     b->stored -= (uint32_t)k;
@@ -25183,7 +25183,7 @@ static gn_result gn__chunk_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
 }
 
 /* Takes what is there of the blob, and no more than that; b->at == b->n: it is whole. */
-static gn_result gn__blob_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
+static gn_result gn__blob_decode(gn__blob_in *b, gn__rd *r, gn_fault *f) {
     if (b->n <= GN__BLOB_INLINE) {
         size_t k = GN__MIN((size_t)(r->end - r->p), b->n - b->at);
         gn__get_bytes(r, b->to + b->at, k);
@@ -25191,7 +25191,7 @@ static gn_result gn__blob_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
         return GN_OK;
     }
     while (b->at < b->n && r->p < r->end) {
-        gn_result e = b->raw ? gn__chunk_take(b, r, f) : gn__chunk_begin(b, r, f);
+        gn_result e = b->raw ? gn__chunk_decode(b, r, f) : gn__chunk_begin(b, r, f);
         if (e) return e;
     }
     return GN_OK;
@@ -25202,7 +25202,7 @@ static gn_result gn__blob_get(gn__rd *r, void *dst, size_t n, int element, uint3
     gn__blob_in b;
     memset(&b, 0, sizeof b);
     gn__blob_begin(&b, dst, n, element, codecs);
-    gn_result e = r->bad ? GN_OK : gn__blob_take(&b, r, f);
+    gn_result e = r->bad ? GN_OK : gn__blob_decode(&b, r, f);
     gn__buf_deinit(&b.packed);
     if (!e && b.at < n) r->bad = true;
     return e || !r->bad ? e : gn_fail(f, GN_BAD_MESSAGE, "a blob is truncated: %zu bytes belong here", n);
@@ -30571,7 +30571,7 @@ static gn_result gn__arrival_add(const gn__remote *r, gn__flight *x, const uint8
     while (a->head_n < sizeof a->head && rd.p < rd.end) a->head[a->head_n++] = *rd.p++;
     while (rd.p < rd.end) {
         if (!gn__arrival_next(r, x)) return gn_fail(f, GN_BAD_MESSAGE, "a step's answer is longer than its outputs");
-        gn_result e = gn__blob_take(&a->blob, &rd, f);
+        gn_result e = gn__blob_decode(&a->blob, &rd, f);
         if (e) return e;
     }
     return GN_OK;
@@ -30769,7 +30769,7 @@ static gn_result gn__remote_handle_events(gn__remote *r, const gn__msg *m, gn_fa
     return GN_OK;
 }
 
-static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_dispatch(gn__remote *r, const gn__msg *m, gn_fault *f) {
     if (m->id == GN__MSG_ALIVE) return gn__remote_handle_alive(r, m, f);
     r->works = false;
     /* at most one a request, and one at the beginning */
@@ -30793,7 +30793,7 @@ static gn_result gn__remote_handle(gn__remote *r, const gn__msg *m, gn_fault *f)
     uint64_t begin = gn__span_begin();
     uint16_t id = m->id;
     size_t n = m->n;
-    gn_result e = gn__remote_take(r, m, f);
+    gn_result e = gn__remote_dispatch(r, m, f);
     if (begin) gn__message_traced(id, false, begin, n + gn__tracing.unpacked, n);
     gn__tracing.unpacked = 0;
     return e;
@@ -30836,7 +30836,7 @@ static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
 
 /* Whether gn_cancel was called and the server has had its time: it is told once, and then answers the steps that it
    does not run to their end. One that cannot be told has none. */
-static bool gn__remote_leaves(gn__remote *r) {
+static bool gn__remote_abandons(gn__remote *r) {
     bool can = (r->features & GN__FEATURE_CANCEL) != 0, asked = gn_flag_get(r->cancel) != GN_OK;
     uint64_t now = asked ? GN__MAX(gn_now_us(), 1u) : 0;
     if (!asked || r->cancel_us) return asked && (!can || now - r->cancel_us >= GN__CANCEL_US);
@@ -30862,7 +30862,7 @@ static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_faul
     uint64_t start = gn_now_us(), frames = r->link.in.frames, spent = 0;
     for (;;) {
         uint32_t left = (uint32_t)(deadline_ms - GN__MIN(spent, deadline_ms));
-        if (deadline_ms && gn__remote_leaves(r)) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
+        if (deadline_ms && gn__remote_abandons(r)) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
         gn_result e = gn__remote_look(r, r->cancel ? GN__MIN(left, GN__PEEK_MS) : left, f);
         if (e != GN_TIMEOUT || r->lost || deadline_ms == 0) return e;
         uint64_t now = gn_now_us();
@@ -31459,7 +31459,7 @@ static bool gn__remote_ended(void *self, uint64_t ticket) {
     if (!listened) r->sent_us = 0;
     while (!r->lost && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket &&
            gn__remote_look(r, 0, &f) == GN_OK) { }
-    if (gn__remote_leaves(r)) return true; /* wait tells */
+    if (gn__remote_abandons(r)) return true; /* wait tells */
     if (r->link.in.frames == before) r->sent_us = sent_us;
     else {
         r->stats->round_trips += listened;
@@ -34123,7 +34123,7 @@ static void gn__session_refund(gn__session *s) {
 }
 
 /* Says that it begins (why is NULL) or has ended, to whom the server was told to. */
-static void gn__session_tell(gn__session *s, const gn_fault *why) {
+static void gn__session_log(gn__session *s, const gn_fault *why) {
     const gn_server_desc *desc = &s->server->desc;
     gn_session_event e = { why != NULL, s->id, s->peer, s->tenant, s->label, s->device, 0, GN_OK, "", { 0 } };
     if (why) {
@@ -34145,7 +34145,7 @@ static void gn__session_tell(gn__session *s, const gn_fault *why) {
 
 static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn_server *server = s->server;
-    if (s->known) gn__session_tell(s, why);
+    if (s->known) gn__session_log(s, why);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s",
                 (unsigned long long)s->id, s->peer, why->text);
@@ -34174,7 +34174,7 @@ static void gn__session_main(void *arg) {
     gn__trace_to(s->server->trace, NULL, s->server->desc.trace_kernels);
     gn_result e = gn__session_greet(s, &request, &why);
     if (!e) {
-        gn__session_tell(s, NULL);
+        gn__session_log(s, NULL);
         e = gn__session_serve(s, &request, &why);
     }
     why.result = e;
