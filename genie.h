@@ -35663,10 +35663,10 @@ static gn_tensor gn__slot_refused(gn_ctx *g, gn__loc at, gn_leaf_kind kind, cons
 static uint32_t gn__file_part(gn_ctx *g, gn__loc at, const gn__type *t, const char *path, gn__part_of *part,
                               const char *label) {
     char type[GN__DIMS_TEXT];
-    gn_fault f;
+    gn_fault f, told;
     size_t bytes = gn__type_bytes(t);
     gn_file *x = g->files;
-    gn_result r = path ? GN_OK : gn_fail(&f, GN_BAD_ARGUMENT, "weight '%s': no path is given", label ? label : "");
+    gn_result r = path ? GN_OK : gn_fail(&f, GN_BAD_ARGUMENT, "no path is given");
     while (r == GN_OK && x && !gn__file_is(x, path)) x = x->next;
     if (r == GN_OK && !x) {
         r = gn__file_open(&x, path, &f);
@@ -35677,12 +35677,12 @@ static uint32_t gn__file_part(gn_ctx *g, gn__loc at, const gn__type *t, const ch
     }
     part->file = x;
     if (r == GN_OK && (part->offset > x->size || bytes > x->size - part->offset))
-        r = gn_fail(&f, GN_BAD_SIZE, "weight '%s': %s takes %zu bytes from byte %llu on; %.200s has %llu",
-                    label ? label : "", gn__type_text(t, type, sizeof type), bytes, (unsigned long long)part->offset,
-                    path, (unsigned long long)x->size);
+        r = gn_fail(&f, GN_BAD_SIZE, "takes %zu bytes from byte %llu on; %.200s has %llu", bytes,
+                    (unsigned long long)part->offset, path, (unsigned long long)x->size);
     if (r == GN_OK) return 0;
     gn__files_tidy(g);
-    uint32_t bad = gn__failed(g, at, gn__op_leaf(GN_LEAF_WEIGHT), &f);
+    gn_fail(&told, r, "weight '%s', %s: %s", label ? label : "", gn__type_text(t, type, sizeof type), f.text);
+    uint32_t bad = gn__failed(g, at, gn__op_leaf(GN_LEAF_WEIGHT), &told);
     if (bad) gn__copy_text(g->errors[g->nodes[bad].extra].label, sizeof g->error.label, label);
     return bad;
 }

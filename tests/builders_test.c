@@ -112,6 +112,7 @@ static gn_quantized append_no_bytes(gn_tensor a, bool pages) {
     X(scalar, GN_F32, S4, gn_scalar(g, GN_F32, 0))                                                                     \
     X(scalar_i64, GN_I64, S4, gn_scalar_i64(g, GN_I64, 0))                                                             \
     X(weight, GN_F32, S4, gn_weight(g, GN_F32, S4, zeros, "w"))                                                        \
+    X(weight_file, GN_F32, S4, gn_weight_file(g, GN_F32, S4, "/proc/self/exe", 0, "w"))                                \
     X(state, GN_F32, S4, gn_state(g, GN_F32, S4, NULL, "s"))                                                           \
     X(full, GN_F32, S4, gn_full(g, GN_F32, S4, 0))                                                                     \
     X(full_i64, GN_I64, S4, gn_full_i64(g, GN_I64, S4, 0))                                                             \
@@ -801,6 +802,7 @@ TEST(errors_of_a_full_step_have_op_line_and_shapes) {
     X(data, gn_data_copy(g, GN_F32, V3, NULL))                                                                      \
     X(data, gn_scalar(g, (gn_dtype)88, 1))                                                                          \
     X(weight, gn_weight(g, GN_F32, V3, NULL, "w"))                                                                  \
+    X(weight, gn_weight_file(g, GN_F32, V3, "/nowhere", 0, "w"))                                                    \
     X(weight, gn_weight(g, GN_F32, GN_SHAPE(-1), zeros, "w"))                                                       \
     X(state, gn_state(g, GN_F32, GN_SHAPE((int64_t)1 << 60), NULL, "s"))                                            \
     X(einsum, gn_einsum("ab", &a, 1))                                                                               \

@@ -145,8 +145,8 @@ TEST(wrong_files_are_told_at_the_read) {
     int before = open_files();
     refused(of_file(g, "/nowhere/at all", 0), GN_IO_ERROR, "/nowhere/at all cannot be opened: No such file");
     refused(of_file(g, "/tmp", 0), GN_IO_ERROR, "/tmp is no regular file");
-    refused(of_file(g, NULL, 0), GN_BAD_ARGUMENT, "'filed': no path is given");
-    refused(of_file(g, path, 1), GN_BAD_SIZE, "f32 (300, 500) takes 600000 bytes from byte 1 on");
+    refused(of_file(g, NULL, 0), GN_BAD_ARGUMENT, "'filed', f32 (300, 500): no path is given");
+    refused(of_file(g, path, 1), GN_BAD_SIZE, "f32 (300, 500): takes 600000 bytes from byte 1 on");
     refused(of_file(g, path, UINT64_MAX), GN_BAD_SIZE, "from byte 18446744073709551615 on");
     refused(of_file(g, path, UINT64_MAX - 3), GN_BAD_SIZE, "has 600000");
     refused(gn_weight_file(g, GN_F32, GN_SHAPE(INT64_MAX / 2, 4), path, 0, "huge"), GN_BAD_SHAPE, "huge");
