@@ -253,7 +253,9 @@ static bool open_files(text_model *c, const char *program, const char *path, con
     if (c->m && c->m->note[0]) fprintf(stderr, "%s: %s\n", c->path, c->m->note);
     if (c->m) c->t = tokenizer_open(c->path, error);
     if (!c->m || !c->t) {
-        fprintf(stderr, "%s\n", error);
+        const char *end = strrchr(path, '.');
+        bool part = end && (!strcmp(end, ".safetensors") || !strcmp(end, ".json") || !strcmp(end, ".bin"));
+        fprintf(stderr, "%s%s\n", error, part ? "; a model is the directory with all its files, or a GGUF file" : "");
         return false;
     }
     if ((int64_t)tokenizer_size(c->t) > c->m->config.vocab) {
