@@ -175,6 +175,7 @@ TEST(the_bar_is_drawn_on_a_terminal_and_no_color_is_respected) {
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(progress_rises_to_all_bytes),
+        TEST_ENTRY(many_bytes_of_weights_arrive_while_others_digests_are_computed),
         TEST_ENTRY(a_device_of_this_machine_tells_nothing),
         TEST_ENTRY(progress_may_cancel_and_a_weight_is_begun_again),
         TEST_ENTRY(the_bar_says_share_rate_and_what_was_there),
