@@ -442,7 +442,7 @@ API int cuDeviceGetName(char *s, int n, int d) {
 }
 /* processors as of the compile-only device */
 API int cuDeviceGetAttribute(int *v, int what, int d) {
-    *v = what == 75 ? arch(d) / 10 : what == 16 ? 132 : what == 115 ? order() != 0 : 0;
+    *v = what == 75 ? arch(d) / 10 : what == 16 ? 132 : what == 38 ? 65536 : what == 115 ? order() != 0 : 0;
     return 0;
 }
 API int cuDeviceTotalMem_v2(size_t *n, int d) {
