@@ -3330,32 +3330,19 @@ GN_API void gn_kernel_text(const gn_part *p, const gn_layout *l, const uint32_t 
 #pragma GCC optimize("fp-contract=off")
 #endif
 
-/* Around code that is not on the path of a tile or of a step (COLD), around what runs once a connection, a session, a
- * plan or a question (ONCE), and around what only calls builders or writes text (PLAIN): compiled small and soon, since
- * this file has to compile in seconds. */
+/* Around code that is not on the path of a tile or of a step: the one level at which cold code is compiled, small and
+ * soon, since this file has to compile in seconds. */
 #if defined(__clang__)
 #define GN__COLD_BEGIN                                                             \
     _Pragma("clang attribute push(__attribute__((minsize)), apply_to = function)") \
         _Pragma("clang attribute push(__attribute__((noinline)), apply_to = function)")
 #define GN__COLD_END _Pragma("clang attribute pop") _Pragma("clang attribute pop")
-#define GN__ONCE_BEGIN GN__PLAIN_BEGIN
-#define GN__ONCE_END GN__PLAIN_END
-#define GN__PLAIN_BEGIN GN__COLD_BEGIN
-#define GN__PLAIN_END GN__COLD_END
 #elif defined(__GNUC__) && defined(__OPTIMIZE__)
 #define GN__COLD_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Og\")")
 #define GN__COLD_END _Pragma("GCC pop_options")
-#define GN__PLAIN_BEGIN GN__COLD_BEGIN
-#define GN__PLAIN_END GN__COLD_END
-#define GN__ONCE_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"O0\")")
-#define GN__ONCE_END _Pragma("GCC pop_options")
 #else
 #define GN__COLD_BEGIN
 #define GN__COLD_END
-#define GN__ONCE_BEGIN
-#define GN__ONCE_END
-#define GN__PLAIN_BEGIN
-#define GN__PLAIN_END
 #endif
 
 #if defined(__clang__)
@@ -16037,11 +16024,9 @@ static gn_result gn__infer_page_attention_quantized(const gn__infer_call *c) {
 static gn_result gn__cpu_page_attention_quantized(const gn__call *c) {
     return gn__page_attention(c, gn__page_attention_quantized_read(c->attrs), c->attrs[4]);
 }
-GN__COLD_END
 
 /* ---- expert_linear: x (…,K), w (E,K,M), ids (…) [, bias (E,M)]; x may lack the last axis of ids ---- */
 
-GN__COLD_BEGIN
 static gn_result gn__infer_expert_linear(const gn__infer_call *c) {
     gn_shape x = c->in[0].shape, w = c->in[1].shape, ids = c->in[2].shape;
     gn_result r = gn__same_dtype(c, 1);
@@ -16189,11 +16174,9 @@ static void gn__grad_expert_linear(gn__grads *k) {
     if (k->n_in > 3 && k->need[3])
         k->gx[3] = gn__matmul_of(k, gn__cast_to(k->g, k->at, picks, (gn_dtype)k->g->nodes[gy].dtype), gy);
 }
-GN__COLD_END
 
 /* ---- quantised weights: attrs = format, bits (1 scales, 2 zeros, 4 bias), rows of a scale [, dtype] ---- */
 
-GN__COLD_BEGIN
 typedef struct gn__quant_form {
     uint8_t number;
     uint16_t elements, bytes;
@@ -23336,7 +23319,7 @@ GN__COLD_END
 /* >>explain ========================================================================================
  * A schedule in words and as a picture (SVG). */
 
-GN__PLAIN_BEGIN
+GN__COLD_BEGIN
 
 /* ---- explanation: a schedule in words and as a picture ---- */
 
@@ -23991,7 +23974,7 @@ static gn_result gn__explanation_write(gn__explanation *k, gn_explain_format for
     else if (ok) ok = gn__draw(k);
     return ok && !k->out.failed ? GN_OK : gn_fail(f, GN_OUT_OF_MEMORY, "no memory for an explanation");
 }
-GN__PLAIN_END
+GN__COLD_END
 
 /* >>wire ===========================================================================================
  * Protocol 1. Little-endian; a frame is
@@ -23999,7 +23982,7 @@ GN__PLAIN_END
  * A message is the payloads of the frames of one request up to the one without MORE; frames of different requests may
  * interleave. A receiver skips messages it does not know if they are OPTIONAL. Nothing here touches a socket. */
 
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 
 #define GN__WIRE_MIN 1 /* protocol versions spoken */
 #define GN__WIRE_MAX 1
@@ -25322,7 +25305,7 @@ static gn_result gn__part_decode(const uint8_t *p, size_t n, uint32_t max_nodes,
     *out_part = in.part;
     return GN_OK;
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>cpu ============================================================================================
  * The null and the CPU executor. Runs are synchronous: a ticket is done when submit returns. */
@@ -26587,8 +26570,6 @@ static bool gn__choice_write(gn__blas_choice *choice, double own, double other) 
     return false;
 }
 #else
-GN__COLD_END
-GN__ONCE_BEGIN
 static bool gn__choice_path(const char *key, char *out, size_t cap) {
     const char *place = getenv("GENIE_CACHE"), *home = getenv("HOME"), *xdg = getenv("XDG_CACHE_HOME"), *tail = "";
     if (!place || !*place) {
@@ -26746,12 +26727,12 @@ static gn_result gn__null_open(const gn_exec_desc *d, gn_exec *out, gn_fault *f)
     *out = (gn_exec){ &gn__null_i, null };
     return GN_OK;
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>multi ==========================================================================================
  * Opening a device by its name, what it costs, and several devices as one executor. */
 
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 
 /* ---- several devices as one executor ----
  * A part is cut into pieces, each of one device, by a schedule. What one device computes and another reads goes through
@@ -28198,9 +28179,6 @@ static gn_result gn__multi_plan_make(void *self, const gn_part *part, void **out
 /* UINT64_MAX: all that was submitted. */
 static bool gn__exec_ended(const gn_exec *x, uint64_t ticket) { return !x->i->ended || x->i->ended(x->self, ticket); }
 
-GN__ONCE_END
-GN__COLD_BEGIN
-
 /* ---- runs ----
  * A run is one submission of a part; its ticket is its number. A piece is submitted when all that it reads is there, or
  * on its way on the devices, whatever other runs wait for: so that one device works on one step while another works on
@@ -29104,8 +29082,6 @@ static const char *gn__multi_where_slot(const gn__multi *m, uint32_t slot) {
 
 /* ---- the place of a device that is absent: nothing is placed there ---- */
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static gn_result gn__absent_fail(const void *self, gn_fault *f) {
     const gn__device *u = (const gn__device *)self;
     return gn_fail(f, GN_NO_DEVICE, "%s is absent: %s", u->name, u->cause);
@@ -29220,8 +29196,6 @@ typedef struct gn__native_plan {
 
 static gn__holdings *gn__native_held(gn__native *b) { return b->several ? &b->several->held : &b->held; }
 
-GN__ONCE_END
-GN__COLD_BEGIN
 static gn_result gn__native_slot_put(void *self, const gn_slot_desc *d, gn_fault *f) {
     gn__native *b = (gn__native *)self;
     gn__device *u = b->devices;
@@ -29493,8 +29467,6 @@ static const gn_exec_i gn__native_i = {
     .lost = gn__native_lost,
 };
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static gn_result gn__driver_open(const gn_exec_desc *desc, gn_exec *out, gn_fault *f) {
     gn__native *b = (gn__native *)gn__alloc_zero(sizeof *b);
     gn_exec exec = { NULL, NULL };
@@ -29864,7 +29836,7 @@ static void gn__measure(gn_exec x, const gn_exec_desc *desc, uint32_t slot, gn_c
             desc->device, out->flops_per_s[0], out->flops_per_s[1], out->flops_per_s[2], out->flops_per_s[3],
             out->bytes_per_s, out->queue_s * 1e6, out->launch_s * 1e6);
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>client =========================================================================================
  * The remote executor: the client's end of protocol 1 over a transport, and what both ends need of a connection. */
@@ -31526,8 +31498,6 @@ static double gn__remote_probe_again(void *self) {
     return work && !r->no_probes && r->n_flights == 0 ? (double)r->busy * 1e-9 : 0;
 }
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static void gn__remote_costs(void *self, gn_cluster_device *out_device, gn_cluster_link *out_up,
                              gn_cluster_link *out_down) {
     const gn__remote *r = (const gn__remote *)self;
@@ -31584,12 +31554,12 @@ static gn_result gn__remote_open(const gn_desc *desc, gn_transport t, const char
     out->self = r;
     return GN_OK;
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>server =========================================================================================
  * The server's end: sessions, tenants, budgets, weights and plans, in front of local executors. */
 
-GN__ONCE_BEGIN
+GN__COLD_BEGIN
 
 /* ---- server: tenants and the weight store. A tenant sees its own weights only, found by content and length. What no
  * session uses stays, charged to the tenant, until it has been idle too long, there are too many bytes of it, or its
@@ -32713,8 +32683,6 @@ static bool gn__record_add(const char *path, bool first, const uint8_t *p, size_
     return fclose(f) == 0 && ok;
 }
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 /* The part as on the wire, with 0 for the keys of its random numbers: they are the client's. False: no memory. */
 static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_part *copy = gn__part_copy(part);
@@ -32727,8 +32695,6 @@ static bool gn__record_encode(const gn_part *part, gn__buf *out) {
     gn_free(copy);
     return ok;
 }
-GN__ONCE_END
-GN__ONCE_BEGIN
 
 /* Adds a plan that has run well and is not there yet. What does not fit is left out: a record is a help, not a
    promise. */
@@ -33637,8 +33603,6 @@ static gn_result gn__session_serve(gn__session *s, uint32_t *out_request, gn_fau
 
 /* ---- the beginning and the end of a session ---- */
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 /* Magic and versions stand first in the HELLO of every version. */
 static gn_result gn__hello_version(const gn__msg *m, gn_fault *f) {
     gn__rd r = { m->p, m->p + m->n, false };
@@ -33874,8 +33838,6 @@ static gn_result gn__session_greet(gn__session *s, uint32_t *out_request, gn_fau
     gn__outbox_wipe(&s->link.out);
     return e;
 }
-GN__ONCE_END
-GN__ONCE_BEGIN
 
 /* Says why and gives the peer a moment to read it: what it still sends is thrown away, for closing on unread bytes
    would take the message with it. */
@@ -33934,8 +33896,6 @@ static void gn__session_free_work(gn__session *s) {
     gn_free(s->outs);
 }
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 /* It pays for nothing more. */
 static void gn__session_refund(gn__session *s) {
     gn__paying = (gn__payer){ NULL, NULL, false };
@@ -33990,8 +33950,6 @@ static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn__cond_broadcast(&server->changed);
     gn__mutex_unlock(&server->lock);
 }
-GN__ONCE_END
-GN__ONCE_BEGIN
 
 static void gn__session_main(void *arg) {
     gn__session *s = (gn__session *)arg;
@@ -34013,8 +33971,6 @@ static void gn__session_main(void *arg) {
 
 /* ---- the server ---- */
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 /* Joins sessions that are over; under the lock, which such a session does not take again. */
 static void gn__server_reap(gn_server *server) {
     for (gn__session **p = &server->sessions; *p;) {
@@ -34099,8 +34055,6 @@ static gn_result gn__server_admit(gn_server *server, gn_transport t, const char 
     gn_free(s);
     return GN_OUT_OF_MEMORY;
 }
-GN__ONCE_END
-GN__ONCE_BEGIN
 
 /* ---- the attendant: one thread that looks after the sessions whose own threads compute ---- */
 
@@ -34286,8 +34240,6 @@ static void gn__server_accept(void *arg) {
     }
 }
 
-GN__ONCE_END
-GN__ONCE_BEGIN
 static bool gn__copy_string(char **out, const char **text) {
     if (!*text) return true;
     size_t n = strlen(*text) + 1;
@@ -34581,7 +34533,7 @@ static void gn__server_get_stats(gn_server *server, gn_stats *out) {
         if (!other->done) gn__stats_add(out, &other->shown);
     gn__mutex_unlock(&server->lock);
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>context ========================================================================================
  * Handles to nodes, opening, the plans of a context, cutting and submitting what a read needs. Misuse becomes a failed
@@ -35078,8 +35030,6 @@ static void gn__step_clear(gn_ctx *g) {
     g->unlike = false;
 }
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static bool gn__context_init(gn_ctx *g) {
     gn__type none = { GN_DTYPE_NONE, GN_SCALAR };
     gn__loc nowhere = { "", 0 };
@@ -35469,8 +35419,6 @@ static gn_result gn__context_lost(gn_ctx *g, bool first) {
     g->lost_told |= lost;
     return gn__error_set(g, GN_DEVICE_LOST, "", f.text);
 }
-GN__ONCE_END
-GN__COLD_BEGIN
 
 static gn_result gn__step_end(gn_ctx *g) {
     gn_result r = GN_OK;
@@ -35810,8 +35758,6 @@ static gn_result gn__recording_run(gn_ctx *g, gn__recording *s, void *const *out
 
 /* ---- gn_explain ---- */
 
-GN__COLD_END
-GN__ONCE_BEGIN
 static const char *gn__explain_label(const void *owner, uint32_t node) {
     const gn_ctx *g = (const gn_ctx *)owner;
     return gn__label_text(g, g->nodes[g->cut.ids[node]].label);
@@ -35934,7 +35880,7 @@ static gn_result gn__explain_to(gn_ctx *g, const gn__explanation *k, char *out, 
     out[k->out.n] = 0;
     return GN_OK;
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>public =========================================================================================
  * Thin bodies of the public functions: check, trace, call. */
@@ -37058,8 +37004,6 @@ gn_result gn_grad_at(const char *file, int line, gn_tensor loss, const gn_tensor
 
 /* ---- dtypes, memory, table ---- */
 
-GN__COLD_END
-GN__ONCE_BEGIN
 size_t gn_dtype_bytes(gn_dtype d) { return gn__bytes_of(d); }
 const char *gn_dtype_name(gn_dtype d) { return gn__dtype_ok((int)d) ? gn__dtypes[d].name : "none"; }
 float gn_f16_to_f32(uint16_t bits) { return gn__f16_f32(bits); }
@@ -37194,12 +37138,12 @@ void gn_front_close(gn_front *front) {
 gn_result gn_server_attach(gn_server *s, gn_transport t, const char *tenant) {
     return gn__server_admit(s, t, tenant ? tenant : "");
 }
-GN__ONCE_END
+GN__COLD_END
 
 /* >>compose ========================================================================================
  * Composite ops, losses, einsum and optimisers: written on the public functions, which this section alone may call. */
 
-GN__PLAIN_BEGIN
+GN__COLD_BEGIN
 
 /* Builders for the optimisers: arithmetic on nodes of one dtype, with the gradients' helpers. */
 typedef struct gn__optimiser {
@@ -37276,7 +37220,7 @@ gn_result gn_adamw_at(const char *file, int line, const gn_adamw_desc *desc, con
     }
     return GN_OK;
 }
-GN__PLAIN_END
+GN__COLD_END
 
 /* True with the tensor's type; false with what to return instead in *out_bad. */
 static bool gn__known(const char *file, int line, const char *op, gn_tensor a, gn__type *out, gn_tensor *out_bad) {
@@ -37293,7 +37237,7 @@ static bool gn__known(const char *file, int line, const char *op, gn_tensor a, g
     return true;
 }
 
-GN__PLAIN_BEGIN
+GN__COLD_BEGIN
 
 /* ---- composites: ops said with the ops above. f16 and bf16 are widened to f32 where sums or differences would lose
    bits */
@@ -39997,13 +39941,13 @@ gn_tensor gn_einsum_at(const char *file, int line, const char *spec, const gn_te
     for (int i = 0; i < e.n_out; i++) s.dims[i] = e.size[(int)e.out[i]];
     return gn__einsum_matrix(&e, &all, e.out, &s);
 }
-GN__PLAIN_END
+GN__COLD_END
 
 /* >>pages ==========================================================================================
  * Which page of a cache holds which tokens of which sequence. A page of tokens is known by what stands before it, its
  * parent, a number that equal prefixes have in common, and by its tokens; those of one parent lie in one list. */
 
-GN__PLAIN_BEGIN
+GN__COLD_BEGIN
 enum { GN__NO_PAGE = -1 };
 
 /* n: tokens that it holds; known: of them those that steps have written, if `step` is the present one; name: as a
@@ -40301,7 +40245,7 @@ int64_t gn_kv_pages_table(const gn_kv_pages *p, int32_t *table, int64_t M) {
 }
 
 gn_kv_pages_info gn_kv_pages_get_info(const gn_kv_pages *p) { return p->info; }
-GN__PLAIN_END
+GN__COLD_END
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options

@@ -1751,10 +1751,11 @@ enum { PARAMS_MAX = 400 };
 /* What one kernel does beside its own node: steps (1 + index, 0: none) that it takes in. */
 /* inside: another step's kernel does this one; written: the attention that ends with this product; rows: 1 + the group
    that this step ends. */
+/* pages: 1 + the step of another append to pages that runs here. */
 /* vectors: 1 + the products of one row that run here. Of q and of the row that is appended to keys: turn, the rotary
    embedding; made, 1 + the group of rows before it, and given, which of its steps. */
 typedef struct fusion {
-    uint32_t product, loop, best, append[2], rows, vectors, turn[2], made[2], given[2];
+    uint32_t product, loop, best, append[2], pages, rows, vectors, turn[2], made[2], given[2];
     struct attention_form *written;
     bool inside;
 } fusion;
@@ -10636,15 +10637,38 @@ static void put_page_loop(text *t, const gn_view *pool, const gn_view *slots, co
         body);
 }
 
-/* In the pool's own memory, unless an older version is still read. */
-static void emit_page_append(emit *e, uint32_t node) {
-    uint32_t x = input(e, node, 0), y = input(e, node, 1), z = input(e, node, 2);
+/* One append of a kernel of several; `tag` is behind its names. Returns its words. */
+static int64_t put_page_append(emit *e, uint32_t node, const char *tag) {
+    uint32_t y = input(e, node, 1), z = input(e, node, 2);
     const gn_view *from = view_of(e, y), *slots = view_of(e, z);
     bool in_place = e->layout->lay[node].place == GN_PLACE_INPLACE;
     gn_view out = gn_view_dense(from->dtype, 4, view_of(e, node)->dims);
-    int64_t n = gn_view_count(from);
-    char body[200];
-    if (!in_place) emit_copy(e, node, x);
+    int word = page_word(&out, from), many = word / types[from->dtype].bytes;
+    const char *type = word == 16 ? "uint4" : raw_types[word];
+    char name[5][24], body[200], saves[64] = "";
+    static const char *const names[5] = { "rows", "slots", "o", "saved", "flag" };
+    for (int i = 0; i < 5; i++) snprintf(name[i], sizeof name[i], "%s%s", names[i], tag);
+    emit_node(e, y, type, true, name[0]);
+    emit_node(e, z, types[slots->dtype].name, true, name[1]);
+    emit_node(e, node, type, false, name[2]);
+    if (in_place) emit_saved(e, node, type, name[3], name[4]);
+    if (in_place) put(&e->body, "  if (blockIdx.x == 0 && threadIdx.x == 0) err[%s] = 1;\n", name[4]);
+    if (in_place) snprintf(saves, sizeof saves, "    %s[i] = %s[to];\n", name[3], name[2]);
+    snprintf(body, sizeof body, "%s    %s[to] = %s[n * %lldll + g * %lldll + d * %lldll];\n", saves, name[2], name[0],
+             (long long)(from->strides[0] / many), (long long)(from->strides[1] / many),
+             (long long)(many > 1 ? 1 : from->strides[2]));
+    put(&e->body, "  ");
+    put_page_loop(&e->body, &out, slots, from, word, tag, body);
+    return gn_view_count(from) / many;
+}
+
+/* In the pools' own memory, unless an older version is still read. Several are by the same slots, and in place. */
+static void emit_page_appends(emit *e, const uint32_t *nodes, uint32_t n) {
+    bool in_place = e->layout->lay[nodes[0]].place == GN_PLACE_INPLACE;
+    const gn_view *from = view_of(e, input(e, nodes[0], 1));
+    int64_t most = 0;
+    char tag[12] = "", label[48];
+    if (!in_place) emit_copy(e, nodes[0], input(e, nodes[0], 0));
     if (!from->dims[0]) return;
     if (from->dims[0] > 1 << 16) {
         gn_fail(e->fault, GN_UNSUPPORTED,
@@ -10653,25 +10677,25 @@ static void emit_page_append(emit *e, uint32_t node) {
         e->failed = true;
         return;
     }
-    emit_page_slots(e, node);
-    if (!n) return;
-    int word = page_word(&out, from), many = word / types[from->dtype].bytes;
-    const char *type = word == 16 ? "uint4" : raw_types[word], *slot = types[slots->dtype].name;
-    emit_node(e, y, type, true, "rows");
-    emit_node(e, z, slot, true, "slots");
-    emit_node(e, node, type, false, "o");
-    if (in_place) emit_saved(e, node, type, "saved", "flag");
+    for (uint32_t i = 0; i < n; i++) emit_page_slots(e, nodes[i]);
+    if (!gn_view_count(from)) return;
     emit_errors(e);
-    put(&e->body, "  if (*err) return;\n  ");
-    if (in_place) put(&e->body, "if (blockIdx.x == 0 && threadIdx.x == 0) err[flag] = 1;\n  ");
-    snprintf(body, sizeof body, "%s    o[to] = rows[n * %lldll + g * %lldll + d * %lldll];\n",
-             in_place ? "    saved[i] = o[to];\n" : "", (long long)(from->strides[0] / many),
-             (long long)(from->strides[1] / many), (long long)(many > 1 ? 1 : from->strides[2]));
-    put_page_loop(&e->body, &out, slots, from, word, "", body);
-    int64_t blocks = blocks_for(n / many, 256);
-    emit_launch(e, in_place ? "page_append_in_place" : "page_append", (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks),
-                1, 256);
+    put(&e->body, "  if (*err) return;\n");
+    for (uint32_t i = 0; i < n; i++) {
+        if (n > 1) snprintf(tag, sizeof tag, "%u", i);
+        int64_t words = put_page_append(e, nodes[i], tag);
+        if (words > most) most = words;
+    }
+    int64_t blocks = blocks_for(most, 256);
+    snprintf(label, sizeof label,
+             n > 1      ? "page_append_%u_in_place"
+             : in_place ? "page_append_in_place"
+                        : "page_append",
+             n);
+    emit_launch(e, label, (uint64_t)(blocks > 1 << 16 ? 1 << 16 : blocks), 1, 256);
 }
+
+static void emit_page_append(emit *e, uint32_t node) { emit_page_appends(e, &node, 1); }
 
 /* How attention over pages is computed: f64 and odd heads a head to a block; else `heads` that share keys. */
 enum { PAGE_SPAN = 512, PAGE_HEADS = 8, PAGE_BYTES_HEADS = 4, PAGE_BYTES = 512 };
@@ -13375,6 +13399,56 @@ static void fuse_vectors(vector_finder *w, bool *ok) {
         if (e->fusions[i].vectors) vectors_take_row(w, i);
 }
 
+/* Whether a step reads the memory of a node, or writes to it. */
+static bool step_meets(const emit *e, uint32_t i, uint32_t base) {
+    const gn_layout *l = e->layout;
+    const gn_kernel_step *s = &l->steps[i];
+    const gn_lay *to = &l->lay[s->node];
+    bool meets = to->base == base || (to->place == GN_PLACE_INPLACE && to->own == l->lay[base].own);
+    for (uint32_t k = 0; s->n_instrs && k < s->n_loads; k++)
+        meets = meets || (!l->loads[s->load + k].constant && l->loads[s->load + k].base == base);
+    for (uint32_t k = 0; !s->n_instrs && k < e->part->nodes[s->node].n_ins; k++)
+        meets = meets || l->lay[input(e, s->node, k)].base == base;
+    return meets;
+}
+
+/* The next append to pages, in place, as this one and by the same slots, before which nothing needs the pool of one of
+   those that have come together so far; 1 + its step, or 0. */
+static uint32_t page_partner(const emit *e, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node, n = e->part->nodes[node].n_ins;
+    for (uint32_t j = i + 1; j < e->layout->n_steps; j++) {
+        uint32_t other = e->layout->steps[j].node;
+        bool same = node_is(e, other, GN_OP_PAGE_APPEND) && e->part->nodes[other].n_ins == n &&
+                    e->layout->lay[other].place == GN_PLACE_INPLACE;
+        for (uint32_t k = 2; k < n && same; k++) same = input(e, node, k) == input(e, other, k);
+        for (uint32_t m = i + 1; m; m = e->fusions[m - 1].pages)
+            if (step_meets(e, j, e->layout->lay[e->layout->steps[m - 1].node].base)) return 0;
+        const gn_view *a = view_of(e, node), *b = view_of(e, other);
+        same = same && a->dims[0] == b->dims[0] && a->dims[2] == b->dims[2] && gn_view_count(b) > 0;
+        if (same) return j + 1;
+    }
+    return 0;
+}
+
+/* Appends by the same slots, of keys and of values, run as one kernel where the last of them stands. */
+enum { PAGE_APPENDS = 8 };
+
+static void fuse_pages(emit *e, uint32_t i) {
+    uint32_t node = e->layout->steps[i].node, many = 1, j;
+    if (e->layout->lay[node].place != GN_PLACE_INPLACE || !gn_view_count(view_of(e, input(e, node, 1)))) return;
+    for (uint32_t m = i + 1; m; m = e->fusions[m - 1].pages) {
+        if (!are_never_appended(e, e->layout->steps[m - 1].node, 1)) return;
+        many++;
+    }
+    if (many > PAGE_APPENDS || !(j = page_partner(e, i))) return;
+    for (uint32_t m = i + 1; m; m = e->fusions[m - 1].pages) {
+        keep_inputs(e, e->layout->steps[m - 1].node, 1, j - 1);
+        if (m == i + 1) takes_in(e, i, j - 1);
+        else e->runs[m - 1] = j - 1;
+    }
+    e->fusions[j - 1].pages = i + 1;
+}
+
 /* First the steps that one reads: loops behind products, appends, rows; then what they are together. */
 static bool fuse_by_step(emit *e, const readers *r) {
     for (uint32_t i = 0; i < e->layout->n_steps && !gn_flag_get(e->cancel); i++) {
@@ -13386,6 +13460,7 @@ static bool fuse_by_step(emit *e, const readers *r) {
                  node_is(e, node, GN_OP_LINEAR_QUANTIZED))
             fuse_vector(e, r, i);
         else if (is_attention(e, node)) fuse_attention(e, r, i);
+        else if (node_is(e, node, GN_OP_PAGE_APPEND)) fuse_pages(e, i);
         /* a failed run puts back what lies there */
         if (e->layout->lay[node].place == GN_PLACE_INPLACE) keep_until(e, input(e, node, 2), e->part->n_nodes);
     }
@@ -13423,8 +13498,15 @@ static bool fuse_steps(emit *e) {
 /* True when step i is done by a fused kernel: here, or elsewhere. */
 static bool emit_fused(emit *e, size_t i) {
     const fusion *u = &e->fusions[i];
-    if (!u->inside && !u->product && !u->rows) return false;
+    uint32_t appends[PAGE_APPENDS], n = 0;
+    if (!u->inside && !u->product && !u->rows && !u->pages) return false;
     if (u->inside) return true;
+    if (u->pages) {
+        for (uint32_t m = (uint32_t)i + 1; m && n < PAGE_APPENDS; m = e->fusions[m - 1].pages)
+            appends[n++] = e->layout->steps[m - 1].node;
+        emit_page_appends(e, appends, n);
+        return true;
+    }
     if (u->rows) {
         emit_rows(e, &e->groups[u->rows - 1]);
         return true;

@@ -145,7 +145,7 @@ upward_uses() {
 upward_allowed=''
 
 sections_use_only_those_above_them() {
-    local file ok=0
+    local file section name rest ok=0
     for file in genie.h genie_net.c genie_cuda.c; do
         upward_uses "$file" 2>"$WORK/read" >"$WORK/upward"
         [ "$(cut -d' ' -f1 <"$WORK/read")" -gt 1000 ] || { echo "$file was not read"; ok=1; }

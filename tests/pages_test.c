@@ -403,6 +403,65 @@ TEST(appends_write_their_slots_in_place_and_no_others) {
     gn_release(pool);
 }
 
+/* Several pools by the same slots: what each holds, and that it is put back when the step fails behind them. read: the
+   pool whose sum is asked for between, -1: none. Returns the step's kernels. */
+enum { POOLS = 11 };
+
+static void fill_pool(float *pool, int which, const int64_t *slots, float base) {
+    for (int i = 0; i < N; i++)
+        for (int h = 0; h < G && slots[i] >= 0; h++)
+            for (int e = 0; e < D; e++)
+                pool[((slots[i] / S * G + h) * S + slots[i] % S) * D + e] =
+                    base + (float)(100 * which + (i * G + h) * D + e);
+}
+
+static uint64_t append_many(gn_tensor *pools, float (*held)[POOL], int n, int read, bool fails, float base) {
+    int64_t slots[N] = { 0, -1, 3, 14, 7, 5 }, outside[1] = { fails ? 99 : 0 };
+    float got[POOL], sum = 0, picked = 0, want = 0;
+    gn_stats before, after;
+    gn_get_stats(g, &before);
+    gn_tensor at = ints(GN_SHAPE(N), slots), of = GN_NONE;
+    for (int i = 0; i < n; i++) {
+        gn_tensor next = gn_page_append(pools[i], rows_of(base + (float)(100 * i)), at, GN_NONE, GN_NONE);
+        if (i == read) of = gn_sum(next, GN_ALL_AXES, false);
+        if (!fails) fill_pool(held[i], i, slots, base);
+        for (int k = 0; k < POOL && i == read; k++) want += held[i][k];
+    }
+    gn_tensor last = gn_index_select(gn_arange(g, GN_F32, 4, 0, 1), 0, ints(GN_SHAPE(1), outside));
+    const gn_tensor both[2] = { last, of };
+    void *const out[2] = { &picked, &sum };
+    const size_t sizes[2] = { 4, 4 };
+    CHECK_RESULT(gn_read_many(both, read < 0 ? 1 : 2, out, sizes), fails ? GN_INDEX_OUT_OF_RANGE : GN_OK);
+    gn_step(g);
+    gn_get_stats(g, &after);
+    CHECK(fails || read < 0 || sum == want);
+    for (int i = 0; i < n; i++) {
+        CHECK_RESULT(gn_read(pools[i], got, sizeof got), GN_OK);
+        CHECK(!memcmp(got, held[i], sizeof got));
+    }
+    gn_step(g);
+    return after.kernels_run - before.kernels_run;
+}
+
+TEST(appends_by_the_same_slots_run_together) {
+    static float held[POOLS][POOL];
+    gn_tensor pools[POOLS];
+    for (int i = 0; i < POOLS; i++) {
+        for (int k = 0; k < POOL; k++) held[i][k] = (float)(-k - i);
+        pools[i] = gn_state(g, GN_F32, GN_SHAPE(P, G, S, D), held[i], "pool");
+    }
+    uint64_t one = append_many(pools, held, 1, -1, false, 5), two = append_many(pools, held, 2, -1, false, 50),
+             most = append_many(pools, held, POOLS, -1, false, 500);
+    if (getenv("GENIE_TEST_DEVICES") && !strncmp(getenv("GENIE_TEST_DEVICES"), "cuda", 4)) {
+        CHECK_INT(two, one);
+        CHECK_INT(most, one + 1); /* eight are most in one kernel */
+    }
+    for (int read = 0; read < 4; read++) append_many(pools, held, 4, read, false, (float)(600 + 7 * read));
+    for (int n = 1; n <= POOLS; n += 5) append_many(pools, held, n, n == 6 ? 2 : -1, true, 9000);
+    append_many(pools, held, POOLS, POOLS - 1, false, 77);
+    for (int i = 0; i < POOLS; i++) gn_release(pools[i]);
+}
+
 TEST(pages_are_copied_as_they_were_before) {
     static const int64_t from[] = { 0, 1, 4, 0 }, to[] = { 1, 0, -1, 3 }, slots[N] = { 0, -1, -1, 14, -1, 4 };
     float start[POOL], want[POOL], got[POOL];
@@ -925,6 +984,7 @@ int main(int argc, char **argv) {
         TEST_ENTRY(rows_are_bit_for_bit_those_of_a_sequence_that_is_alone),
         TEST_ENTRY(appends_whose_slots_lie_in_their_own_pool_write_another_memory),
         TEST_ENTRY(appends_write_their_slots_in_place_and_no_others),
+        TEST_ENTRY(appends_by_the_same_slots_run_together),
         TEST_ENTRY(pages_are_copied_as_they_were_before),
         TEST_ENTRY(slots_that_are_doubled_foreign_or_out_of_range_write_nothing),
         TEST_ENTRY(positions_and_pages_outside_are_index_out_of_range),
