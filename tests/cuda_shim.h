@@ -22,7 +22,7 @@ struct shim_dim {
 struct shim_state {
     struct shim_dim thread, block, grid;
     unsigned words[6 * 1024]; /* exchanged by shuffles and matrix instructions, by thread */
-    void (*barrier)(void); /* of a warp, whose threads go on together; of the block */
+    void (*barrier)(void);    /* of a warp, whose threads go on together; of the block */
     void (*block_barrier)(void);
     unsigned char *dynamic; /* shared memory that a launch asks for */
 };
