@@ -8827,6 +8827,109 @@ GN__TARGET_NARROW static void gn__tile_cast_narrow(void *y, gn_dtype to, const v
         for (int64_t i = 0; i < (n & ~(int64_t)(GN__TILE_STEP - 1)); i++) out[i] = a[i] != 0;
 }
 
+/* Short ops of 16-bit floats as they lie in memory: each is computed in f32 and rounded. A loop of nothing else keeps
+ * all of its registers so: half the bytes, and no pass of its own for conversions. */
+#if GN__X86
+typedef uint32_t gn__bits8 __attribute__((vector_size(32)));
+GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_load_f16(const uint16_t *p) {
+    return __builtin_ia32_vcvtph2ps256(*(const gn__half8 *)(const void *)p);
+}
+GN__TARGET_LOADS GN__INLINE void gn__half_store_f16(uint16_t *p, gn__float8 v) {
+    *(gn__half8 *)(void *)p = (gn__half8)__builtin_ia32_vcvtps2ph256(v, 0);
+}
+GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_load_bf16(const uint16_t *p) {
+    gn__bits8 u;
+    __asm__("vpmovzxwd %1, %0" : "=x"(u) : "m"(*(const gn__half8 *)(const void *)p));
+    return (gn__float8)(u << 16);
+}
+GN__TARGET_LOADS GN__INLINE void gn__half_store_bf16(uint16_t *p, gn__float8 v) {
+    const gn__bits8 u = (gn__bits8)v, top = u >> 16, even = (u + 0x7fff + (top & 1)) >> 16;
+    gn__float8 y = __builtin_ia32_blendvps256((gn__float8)even, (gn__float8)(top | 0x40), (gn__float8)(v != v));
+    gn__half8 high;
+    __asm__("vextracti128 $1, %1, %0" : "=x"(high) : "x"(y));
+    __asm__("vpackusdw %0, %x1, %0" : "+x"(high) : "x"(y));
+    *(gn__half8 *)(void *)p = high;
+}
+/* By name, since a compiler may exchange operands, and the first one's NaN is the one that a sum gives. */
+#define GN__DEFINE_HALF_OP(name)                                                         \
+    GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_##name(gn__float8 a, gn__float8 b) { \
+        gn__float8 y;                                                                    \
+        __asm__("v" #name "ps %2, %1, %0" : "=x"(y) : "x"(a), "x"(b));                   \
+        return y;                                                                        \
+    }
+GN__DEFINE_HALF_OP(add)
+GN__DEFINE_HALF_OP(sub)
+GN__DEFINE_HALF_OP(mul)
+GN__DEFINE_HALF_OP(div)
+GN__DEFINE_HALF_OP(min) /* the second where one is a NaN, or both are zeros */
+GN__DEFINE_HALF_OP(max)
+GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_root(gn__float8 a) {
+    gn__float8 y;
+    __asm__("vsqrtps %1, %0" : "=x"(y) : "x"(a));
+    return y;
+}
+GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_first_nan(gn__float8 a, gn__float8 y) { /* a where it is one, else y */
+    return __builtin_ia32_blendvps256(y, a, (gn__float8)(a != a));
+}
+GN__TARGET_LOADS GN__INLINE gn__float8 gn__half_fma(gn__float8 a, gn__float8 b, gn__float8 c) {
+    gn__float8 y = c;
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(y) : "x"(a), "x"(b));
+    return gn__half_first_nan(a, gn__half_first_nan(b, gn__half_first_nan(c, y)));
+}
+#define GN__HALF_SIGN ((gn__bits8){ 0 } + 0x80000000u)
+#define GN__HALF_ALL(x) ((gn__float8){ 0 } + (x))
+/* Y: of f16 alone. In bf16 a pass of its own is no slower, since few instructions round to it. */
+#define GN__HALF_OPS(X, Y)                                    \
+    X(ADD, gn__half_add(a, b))                                \
+    X(SUB, gn__half_sub(a, b))                                \
+    X(MUL, gn__half_mul(a, b))                                \
+    X(DIV, gn__half_div(a, b))                                \
+    X(FMA, gn__half_fma(a, b, c))                             \
+    Y(MINIMUM, gn__half_first_nan(a, gn__half_min(a, b)))     \
+    Y(MAXIMUM, gn__half_first_nan(a, gn__half_max(a, b)))     \
+    Y(NEG, (gn__float8)((gn__bits8)a ^ GN__HALF_SIGN))        \
+    Y(ABS, (gn__float8)((gn__bits8)a & ~GN__HALF_SIGN))       \
+    Y(RELU, gn__half_max(GN__HALF_ALL(0), a))                 \
+    Y(SQUARE, gn__half_mul(a, a))                             \
+    Y(SQRT, gn__half_root(a))                                 \
+    Y(RSQRT, gn__half_div(GN__HALF_ALL(1), gn__half_root(a))) \
+    Y(RECIPROCAL, gn__half_div(GN__HALF_ALL(1), a))
+#define GN__HALF_TILE(NAME, S, body)                                                                             \
+    GN__TARGET_LOADS static void gn__tile_##NAME##_##S(void *y, const void *const *x, int64_t n) {               \
+        const uint16_t *xa = (const uint16_t *)x[0], *xb = (const uint16_t *)x[1], *xc = (const uint16_t *)x[2]; \
+        for (int64_t i = 0; i < n; i += 8) {                                                                     \
+            const gn__float8 a = gn__half_load_##S(xa + i), b = gn__half_load_##S(xb + i),                       \
+                             c = gn__half_load_##S(xc + i);                                                      \
+            (void)b;                                                                                             \
+            (void)c;                                                                                             \
+            gn__half_store_##S((uint16_t *)y + i, body);                                                         \
+        }                                                                                                        \
+    }
+#define GN__HALF_ONE(NAME, body) GN__HALF_TILE(NAME, f16, body)
+#define GN__HALF_BOTH(NAME, body) GN__HALF_TILE(NAME, f16, body) GN__HALF_TILE(NAME, bf16, body)
+GN__HALF_OPS(GN__HALF_BOTH, GN__HALF_ONE)
+#endif
+typedef void (*gn__half_fn)(void *y, const void *const *x, int64_t n);
+
+/* NULL: not of these ops, or not on this CPU. */
+static gn__half_fn gn__half_tile(int op, gn_dtype d) {
+#if GN__X86
+#define GN__HALF_CASE_BOTH(NAME, body) \
+    case GN_OP_##NAME:                 \
+        return d == GN_BF16 ? gn__tile_##NAME##_bf16 : gn__tile_##NAME##_f16;
+#define GN__HALF_CASE(NAME, body) \
+    case GN_OP_##NAME: return d == GN_F16 ? gn__tile_##NAME##_f16 : NULL;
+    if ((d != GN_F16 && d != GN_BF16) || gn__wide_loads() < 2) return NULL;
+    switch (op) {
+        GN__HALF_OPS(GN__HALF_CASE_BOTH, GN__HALF_CASE)
+    default: break;
+    }
+#endif
+    (void)op;
+    (void)d;
+    return NULL;
+}
+
 /* WHERE: x[0] is a tile of i32 (bool), the others of the compute type. */
 #define GN__DEFINE_WHERE(path, T, attribute)                                                                 \
     attribute static void gn__tile_WHERE_##path(void *y, const void *const *x, const double *p, int64_t n) { \
@@ -10978,8 +11081,28 @@ static void gn__reduce_task(const gn__reduce_job *j, int64_t t) {
     else j->partials[t] = a;
 }
 
+/* Sums and means of whole results, stored together. */
+static void gn__reduce_sums(const gn__reduce_job *j, int64_t begin, int64_t end) {
+    const gn_view *out = &j->c->out;
+    int64_t bytes = (int64_t)gn__bytes_of(j->c->in[0].dtype);
+    enum { TOGETHER = 64 };
+    double sums[TOGETHER], by = j->kind == GN__REDUCE_MEAN ? (double)j->n : 1;
+    gn__partial a = { 0, { 1, 0 }, 0, { 0, 0, 0, false } };
+    for (int64_t t = begin, m; t < end; t += m) {
+        m = GN__MIN(end - t, (int64_t)TOGETHER);
+        for (int64_t i = 0; i < m; i++) {
+            gn__reduce_pieces(j, &a, j->c->in[0].p + gn__view_offset(&j->kept, j->kept.rank, t + i) * bytes, 0, j->n);
+            sums[i] = a.sum / by;
+        }
+        gn__store_f64(sums, out->dtype, out->p + t * (int64_t)gn__bytes_of(out->dtype), 1, m);
+    }
+}
+
 static void gn__reduce_range(void *arg, int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; t++) gn__reduce_task((const gn__reduce_job *)arg, t);
+    const gn__reduce_job *j = (const gn__reduce_job *)arg;
+    if (j->floats && j->blocks == 1) gn__reduce_sums(j, begin, end);
+    else
+        for (int64_t t = begin; t < end; t++) gn__reduce_task(j, t);
 }
 
 /* The same where a source makes the elements: those of one block, or of the rows that are as many, at a time, in memory
@@ -11005,7 +11128,7 @@ static void gn__reduce_stream(void *arg, int64_t begin, int64_t end) {
                 n = j->blocks > 1 ? GN__MIN((int64_t)GN__REDUCE_BLOCK, j->n - from) : some * j->n;
         j->c->source->make(j->c->source->arg, room, at, n);
         in.p = (char *)((uintptr_t)room - (uintptr_t)(at * bytes));
-        for (int64_t l = 0; l < some; l++) gn__reduce_task(&own, t + l);
+        gn__reduce_range(&own, t, t + some);
     }
     gn_free(room);
 }
@@ -25039,7 +25162,7 @@ static gn_result gn__chunk_unpack(gn__blob_in *b, const uint8_t *p, size_t n, gn
 }
 
 /* The bytes of a chunk that are there: raw ones go where they belong, packed ones wait for the last. */
-static gn_result gn__chunk_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
+static gn_result gn__chunk_decode(gn__blob_in *b, gn__rd *r, gn_fault *f) {
     size_t k = GN__MIN((size_t)(r->end - r->p), (size_t)b->stored);
     const uint8_t *p = gn__get_view(r, k);
     b->stored -= (uint32_t)k;
@@ -25060,7 +25183,7 @@ static gn_result gn__chunk_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
 }
 
 /* Takes what is there of the blob, and no more than that; b->at == b->n: it is whole. */
-static gn_result gn__blob_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
+static gn_result gn__blob_decode(gn__blob_in *b, gn__rd *r, gn_fault *f) {
     if (b->n <= GN__BLOB_INLINE) {
         size_t k = GN__MIN((size_t)(r->end - r->p), b->n - b->at);
         gn__get_bytes(r, b->to + b->at, k);
@@ -25068,7 +25191,7 @@ static gn_result gn__blob_take(gn__blob_in *b, gn__rd *r, gn_fault *f) {
         return GN_OK;
     }
     while (b->at < b->n && r->p < r->end) {
-        gn_result e = b->raw ? gn__chunk_take(b, r, f) : gn__chunk_begin(b, r, f);
+        gn_result e = b->raw ? gn__chunk_decode(b, r, f) : gn__chunk_begin(b, r, f);
         if (e) return e;
     }
     return GN_OK;
@@ -25079,7 +25202,7 @@ static gn_result gn__blob_get(gn__rd *r, void *dst, size_t n, int element, uint3
     gn__blob_in b;
     memset(&b, 0, sizeof b);
     gn__blob_begin(&b, dst, n, element, codecs);
-    gn_result e = r->bad ? GN_OK : gn__blob_take(&b, r, f);
+    gn_result e = r->bad ? GN_OK : gn__blob_decode(&b, r, f);
     gn__buf_deinit(&b.packed);
     if (!e && b.at < n) r->bad = true;
     return e || !r->bad ? e : gn_fail(f, GN_BAD_MESSAGE, "a blob is truncated: %zu bytes belong here", n);
@@ -25554,6 +25677,52 @@ static void gn__cpu_plan_feeds(gn__cpu_plan *plan) {
     for (size_t i = 0; i + 1 < l->n_steps; i++) plan->feeds[i] = plan->feeds[i] && reads[l->steps[i].node] == 1;
 }
 
+/* The constant that a register of a loop holds; NAN: none. */
+static double gn__loop_constant(const gn_layout *l, const gn_kernel_step *step, uint16_t reg) {
+    for (uint32_t i = 0; i < step->n_loads; i++) {
+        const gn_load *load = &l->loads[step->load + i];
+        if (load->constant && load->reg == reg) return load->value;
+    }
+    return (double)NAN;
+}
+
+/* Where in[0] to in[2] are the two parts of where(a < 0, a c, a) and that itself, 2^-14 <= c <= 1, which no dtype
+   rounds to 0: the larger of a and a c, also of zeros, infinities, NaN and products that are rounded. Then which of the
+   three compares, else -1. */
+static int gn__loop_slope(const gn_layout *l, const gn_kernel_step *step, const gn_instr *in, const gn_instr *end) {
+    int at = in[0].op == GN_OP_LT ? 0 : 1;
+    const gn_instr *less = &in[at], *times = &in[1 - at], *where = &in[2];
+    uint16_t a = less->src[0];
+    double c = gn__loop_constant(l, step, times->src[1]);
+    if (less->op != GN_OP_LT || times->op != GN_OP_MUL || where->op != GN_OP_WHERE || times->src[0] != a ||
+        where->src[0] != less->dst || where->src[1] != times->dst || where->src[2] != a ||
+        !gn__is_float((gn_dtype)less->in_dtype) || !(c >= 0x1p-14 && c <= 1) ||
+        gn__loop_constant(l, step, less->src[1]) != 0)
+        return -1;
+    for (const gn_instr *i = in + 3; i < end && where->dst != less->dst; i++) {
+        for (int k = 0; k < 3; k++)
+            if (i->src[k] == less->dst) return -1;
+        if (i->dst == less->dst) break;
+    }
+    return at;
+}
+
+static void gn__cpu_plan_slopes(gn_layout *l) {
+    for (size_t s = 0; s < l->n_steps; s++) {
+        gn_kernel_step *step = &l->steps[s];
+        for (uint32_t i = 0; i + 2 < step->n_instrs; i++) {
+            gn_instr *in = &l->instrs[step->instr + i];
+            int at = gn__loop_slope(l, step, in, l->instrs + step->instr + step->n_instrs);
+            if (at < 0) continue;
+            in[2].op = GN_OP_MAXIMUM;
+            in[2].in_dtype = in[1 - at].in_dtype;
+            in[2].src[0] = in[2].src[2];
+            memmove(in + at, in + at + 1, (step->n_instrs - i - (size_t)at - 1) * sizeof *in);
+            step->n_instrs--;
+        }
+    }
+}
+
 static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part *part, gn_fault *f) {
     plan->part = part;
     plan->base = (char **)gn__alloc_zero((part->n_nodes + (size_t)1) * sizeof *plan->base);
@@ -25565,6 +25734,7 @@ static gn_result gn__cpu_plan_fill(gn__cpu *c, gn__cpu_plan *plan, const gn_part
     if (!plan->light) return gn_fail(f, GN_OUT_OF_MEMORY, "no memory for a plan");
     plan->feeds = plan->light + plan->layout.n_steps;
     gn__cpu_plan_feeds(plan);
+    gn__cpu_plan_slopes(&plan->layout);
     return gn__cpu_plan_fits(plan, f);
 }
 
@@ -25760,7 +25930,7 @@ typedef struct gn__loop {
     const gn_kernel_step *step;
     gn_view out;
     size_t reg_bytes;  /* of one register: they lie side by side, so that they spread over all sets of a cache */
-    int narrow;        /* bytes of each element of registers that hold integers as they lie in memory, 0: they do not */
+    int narrow;        /* bytes of each element of registers that hold elements as they lie in memory, 0: they do not */
     int64_t tile;      /* elements */
     uint64_t stored;   /* gn__loop_stored */
     bool streams;      /* the result is larger than caches: it is written past them */
@@ -25891,6 +26061,18 @@ static bool gn__tile_has_zero(const void *x, uint8_t compute, int64_t n) {
 GN__DEFINE_WRAP(gn__tile_wrap_base, )
 #if GN__X86
 GN__DEFINE_WRAP(gn__tile_wrap_avx2, GN__TARGET_AVX2)
+/* A tile's truth values as bools lie in memory. */
+#define GN__TRUTHS(T)                                         \
+    do {                                                      \
+        const T *a = (const T *)x;                            \
+        for (int64_t i = 0; i < n; i++) to[i] = a[i] != (T)0; \
+    } while (0)
+GN__TARGET_AVX2 GN__NOINLINE static void gn__store_truths(uint8_t *restrict to, uint8_t compute, const void *x,
+                                                          int64_t n) {
+    if (compute == GN__F32) GN__TRUTHS(float);
+    else if (compute == GN__F64) GN__TRUTHS(double);
+    else GN__TRUTHS(int32_t);
+}
 #endif
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -25991,10 +26173,12 @@ static int gn__narrow_of(gn_dtype d) { /* -1: not of these */
     return d == GN_U8 || d == GN_BOOL ? GN__NARROW_U8 : d == GN_I8 ? GN__NARROW_I8 : d == GN_I16 ? GN__NARROW_I16 : -1;
 }
 
-/* The same where registers hold integers as they lie in memory. */
+/* The same where registers hold elements as they lie in memory. */
 static void gn__loop_narrow(const gn_instr *in, void *y, const void *const *x, int64_t n) {
     int64_t whole = (n + GN__TILE_STEP - 1) & ~(int64_t)(GN__TILE_STEP - 1);
-    if (in->op == GN_OP_WHERE) gn__tile_where_narrow(y, x, whole);
+    gn__half_fn half = gn__half_tile(in->op, (gn_dtype)in->in_dtype);
+    if (half) half(y, x, whole);
+    else if (in->op == GN_OP_WHERE) gn__tile_where_narrow(y, x, whole);
     else if (in->op == GN_OP_CAST) gn__tile_cast_narrow(y, (gn_dtype)in->out_dtype, x[0], whole);
     else gn__ops[in->op].narrow[gn__narrow_of((gn_dtype)in->in_dtype)](y, x, in->p, whole);
 }
@@ -26081,10 +26265,15 @@ GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
     for (uint32_t i = 0; i < j->step->n_loads; i++) {
         const gn_load *load = &l->loads[j->step->load + i];
         size_t width = j->narrow ? (size_t)j->narrow : gn__compute_bytes((gn_dtype)load->dtype);
-        int32_t one;
+        union {
+            int32_t whole;
+            float real;
+        } one;
         if (load->constant && j->narrow) {
             gn__fill_tile(&one, (gn_dtype)load->dtype, load->value, 1);
-            gn__store_i32(&one, (gn_dtype)load->dtype, own[load->reg], 1, 1);
+            if (gn__is_float((gn_dtype)load->dtype))
+                gn__store_f32(&one.real, (gn_dtype)load->dtype, own[load->reg], 1, 1);
+            else gn__store_i32(&one.whole, (gn_dtype)load->dtype, own[load->reg], 1, 1);
         } else if (load->constant) gn__fill_tile(own[load->reg], (gn_dtype)load->dtype, load->value, 1);
         else if (gn__view_is_one(&load->view))
             gn__load_flat(&load->view, j->narrow != 0, j->run->plan->base[load->base] + load->view.offset, 0, 1,
@@ -26099,6 +26288,12 @@ GN__NOINLINE static void gn__loop_fill(const gn__loop *j, char *const *own) {
 static bool gn__cast_keeps(const gn_instr *in) {
     return in->op == GN_OP_CAST && in->out_dtype != GN_BOOL &&
            gn__dtypes[in->in_dtype].compute == gn__dtypes[in->out_dtype].compute;
+}
+
+/* The last of a loop: a cast to bool that needs no tile of i32. */
+static bool gn__cast_to_truths(gn__isa isa, const gn_instr *in) {
+    return GN__X86 && isa >= GN__ISA_AVX2 && in->op == GN_OP_CAST && in->out_dtype == GN_BOOL &&
+           gn__dtypes[in->in_dtype].compute != GN__I64;
 }
 
 /* One tile's inputs; `now` holds where each register is during it: in its own memory, or where the tensor lies. to:
@@ -26128,11 +26323,12 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
     uint32_t last = step->n_instrs - 1;
     bool same = gn__dtypes[j->out.dtype].narrow == (j->narrow != 0) && !j->streams,
          lands = same && n % GN__TILE_STEP == 0, keeps = !j->narrow && gn__cast_keeps(&instrs[last]),
-         halves = !j->streams && !keeps && (j->out.dtype == GN_F16 || j->out.dtype == GN_BF16);
+         halves = !j->streams && !keeps && (j->out.dtype == GN_F16 || j->out.dtype == GN_BF16),
+         truths = !j->narrow && gn__cast_to_truths(isa, &instrs[last]);
     int64_t bytes = n * (int64_t)gn__bytes_of(j->out.dtype);
     char *to = j->out.p + at * (int64_t)gn__bytes_of(j->out.dtype);
     gn__loop_loads(j, own, now, at, n, lands && keeps && last == 0 ? to : NULL, &ahead);
-    if (same || halves) gn__ahead_add(&ahead, to, bytes); /* other conversions take longer than memory does */
+    if (same || halves || truths) gn__ahead_add(&ahead, to, bytes); /* other conversions take longer than memory does */
     for (uint32_t i = 0; i <= last; i++) {
         const gn_instr *in = &instrs[i];
         const void *x[3] = { now[in->src[0]], now[in->src[1]], now[in->src[2]] };
@@ -26140,6 +26336,12 @@ static gn_result gn__loop_tile(const gn__loop *j, char *const *own, char **now, 
         now[in->dst] = i == last && lands ? to : kept ? now[in->src[0]] : own[in->dst];
         gn__ahead_fetch(&ahead, i, step->n_instrs);
         gn_result r = GN_OK;
+#if GN__X86
+        if (truths && i == last) {
+            gn__store_truths((uint8_t *)to, gn__dtypes[in->in_dtype].compute, x[0], n);
+            return GN_OK;
+        }
+#endif
         if (kept && lands && x[0] != to) memcpy(to, x[0], (size_t)bytes);
         else if (j->narrow) gn__loop_narrow(in, now[in->dst], x, n);
         else if (!kept) r = gn__loop_instr(in, isa, i == last || (i < 64 && j->stored >> i & 1), now[in->dst], x, n);
@@ -26185,11 +26387,24 @@ static void gn__loop_range(void *arg, int64_t begin, int64_t end) {
     gn_free(raw);
 }
 
-/* Bytes of an element when a loop's integers can be worked on as they lie in memory, 0: they cannot. */
+/* Whether a loop is nothing but ops of one 16-bit float that have tiles of their own. */
+static bool gn__loop_halves(const gn_layout *l, const gn_kernel_step *step) {
+    gn_dtype d = (gn_dtype)l->instrs[step->instr].in_dtype;
+    for (uint32_t i = 0; i < step->n_loads; i++)
+        if (l->loads[step->load + i].dtype != d) return false;
+    for (uint32_t i = 0; i < step->n_instrs; i++) {
+        const gn_instr *in = &l->instrs[step->instr + i];
+        if (in->in_dtype != d || in->out_dtype != d || !gn__half_tile(in->op, d)) return false;
+    }
+    return true;
+}
+
+/* Bytes of an element when a loop's elements can be worked on as they lie in memory, 0: they cannot. */
 static int gn__loop_narrow_bytes(const gn__run *r, const gn_kernel_step *step) {
     const gn_layout *l = &r->plan->layout;
     size_t bytes = gn__bytes_of((gn_dtype)l->instrs[step->instr].in_dtype);
     if (bytes > 2 || (GN__X86 && r->cpu->pool.isa < GN__ISA_AVX2)) return 0;
+    if (gn__is_float((gn_dtype)l->instrs[step->instr].in_dtype)) return gn__loop_halves(l, step) ? 2 : 0;
     for (uint32_t i = 0; i < step->n_loads; i++)
         if (gn__bytes_of((gn_dtype)l->loads[step->load + i].dtype) != bytes) return 0;
     for (uint32_t i = 0; i < step->n_instrs; i++) {
@@ -30356,7 +30571,7 @@ static gn_result gn__arrival_add(const gn__remote *r, gn__flight *x, const uint8
     while (a->head_n < sizeof a->head && rd.p < rd.end) a->head[a->head_n++] = *rd.p++;
     while (rd.p < rd.end) {
         if (!gn__arrival_next(r, x)) return gn_fail(f, GN_BAD_MESSAGE, "a step's answer is longer than its outputs");
-        gn_result e = gn__blob_take(&a->blob, &rd, f);
+        gn_result e = gn__blob_decode(&a->blob, &rd, f);
         if (e) return e;
     }
     return GN_OK;
@@ -30554,7 +30769,7 @@ static gn_result gn__remote_handle_events(gn__remote *r, const gn__msg *m, gn_fa
     return GN_OK;
 }
 
-static gn_result gn__remote_take(gn__remote *r, const gn__msg *m, gn_fault *f) {
+static gn_result gn__remote_dispatch(gn__remote *r, const gn__msg *m, gn_fault *f) {
     if (m->id == GN__MSG_ALIVE) return gn__remote_handle_alive(r, m, f);
     r->works = false;
     /* at most one a request, and one at the beginning */
@@ -30578,7 +30793,7 @@ static gn_result gn__remote_handle(gn__remote *r, const gn__msg *m, gn_fault *f)
     uint64_t begin = gn__span_begin();
     uint16_t id = m->id;
     size_t n = m->n;
-    gn_result e = gn__remote_take(r, m, f);
+    gn_result e = gn__remote_dispatch(r, m, f);
     if (begin) gn__message_traced(id, false, begin, n + gn__tracing.unpacked, n);
     gn__tracing.unpacked = 0;
     return e;
@@ -30621,7 +30836,7 @@ static gn_result gn__remote_look(gn__remote *r, uint32_t ms, gn_fault *f) {
 
 /* Whether gn_cancel was called and the server has had its time: it is told once, and then answers the steps that it
    does not run to their end. One that cannot be told has none. */
-static bool gn__remote_leaves(gn__remote *r) {
+static bool gn__remote_abandons(gn__remote *r) {
     bool can = (r->features & GN__FEATURE_CANCEL) != 0, asked = gn_flag_get(r->cancel) != GN_OK;
     uint64_t now = asked ? GN__MAX(gn_now_us(), 1u) : 0;
     if (!asked || r->cancel_us) return asked && (!can || now - r->cancel_us >= GN__CANCEL_US);
@@ -30647,7 +30862,7 @@ static gn_result gn__remote_receive(gn__remote *r, uint32_t deadline_ms, gn_faul
     uint64_t start = gn_now_us(), frames = r->link.in.frames, spent = 0;
     for (;;) {
         uint32_t left = (uint32_t)(deadline_ms - GN__MIN(spent, deadline_ms));
-        if (deadline_ms && gn__remote_leaves(r)) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
+        if (deadline_ms && gn__remote_abandons(r)) return gn_fail(f, GN_CANCELLED, "%s", gn__stop_text(GN_CANCELLED));
         gn_result e = gn__remote_look(r, r->cancel ? GN__MIN(left, GN__PEEK_MS) : left, f);
         if (e != GN_TIMEOUT || r->lost || deadline_ms == 0) return e;
         uint64_t now = gn_now_us();
@@ -31244,7 +31459,7 @@ static bool gn__remote_ended(void *self, uint64_t ticket) {
     if (!listened) r->sent_us = 0;
     while (!r->lost && r->n_flights > 0 && gn__remote_flight(r, 0)->ticket <= ticket &&
            gn__remote_look(r, 0, &f) == GN_OK) { }
-    if (gn__remote_leaves(r)) return true; /* wait tells */
+    if (gn__remote_abandons(r)) return true; /* wait tells */
     if (r->link.in.frames == before) r->sent_us = sent_us;
     else {
         r->stats->round_trips += listened;
@@ -33908,7 +34123,7 @@ static void gn__session_refund(gn__session *s) {
 }
 
 /* Says that it begins (why is NULL) or has ended, to whom the server was told to. */
-static void gn__session_tell(gn__session *s, const gn_fault *why) {
+static void gn__session_log(gn__session *s, const gn_fault *why) {
     const gn_server_desc *desc = &s->server->desc;
     gn_session_event e = { why != NULL, s->id, s->peer, s->tenant, s->label, s->device, 0, GN_OK, "", { 0 } };
     if (why) {
@@ -33930,7 +34145,7 @@ static void gn__session_tell(gn__session *s, const gn_fault *why) {
 
 static void gn__session_end(gn__session *s, const gn_fault *why) {
     gn_server *server = s->server;
-    if (s->known) gn__session_tell(s, why);
+    if (s->known) gn__session_log(s, why);
     else
         gn_logf(server->desc.log, server->desc.log_user, GN_LOG_WARN, "connection %llu of %s refused: %s",
                 (unsigned long long)s->id, s->peer, why->text);
@@ -33959,7 +34174,7 @@ static void gn__session_main(void *arg) {
     gn__trace_to(s->server->trace, NULL, s->server->desc.trace_kernels);
     gn_result e = gn__session_greet(s, &request, &why);
     if (!e) {
-        gn__session_tell(s, NULL);
+        gn__session_log(s, NULL);
         e = gn__session_serve(s, &request, &why);
     }
     why.result = e;

@@ -1662,7 +1662,7 @@ static gn_result gn__record_open(gn__records *r, const uint8_t *p, size_t size, 
 }
 
 /* Data of the whole records in [*at, n) of `in`: as many as fit. *out_n 0 and GN_OK: more has to come first. */
-static gn_result gn__records_take(gn__records *r, const uint8_t *in, size_t *at, size_t n, uint8_t *out, size_t max,
+static gn_result gn__records_open(gn__records *r, const uint8_t *in, size_t *at, size_t n, uint8_t *out, size_t max,
                                   size_t *out_n) {
     *out_n = 0;
     while (*out_n < max) {
@@ -1694,8 +1694,8 @@ static gn_result gn__records_take(gn__records *r, const uint8_t *in, size_t *at,
 /* Lets the handshake tell its keys: to the configuration before the setup (2.28), or to the connection after it
    (3.6). */
 #if MBEDTLS_VERSION_NUMBER >= 0x03000000
-static void gn__keys_take(void *self, mbedtls_ssl_key_export_type type, const unsigned char *secret, size_t n,
-                          const unsigned char client[32], const unsigned char server[32], mbedtls_tls_prf_types prf) {
+static void gn__keys_import(void *self, mbedtls_ssl_key_export_type type, const unsigned char *secret, size_t n,
+                            const unsigned char client[32], const unsigned char server[32], mbedtls_tls_prf_types prf) {
     gn__keys *k = self;
     bool v12 = type == MBEDTLS_SSL_KEY_EXPORT_TLS12_MASTER_SECRET, up = v12, down = false;
 #if defined(MBEDTLS_SSL_PROTO_TLS1_3)
@@ -1717,13 +1717,13 @@ static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) {
     (void)k;
 }
 static void gn__keys_wanted(mbedtls_ssl_context *ssl, gn__keys *k) {
-    mbedtls_ssl_set_export_keys_cb(ssl, gn__keys_take, k);
+    mbedtls_ssl_set_export_keys_cb(ssl, gn__keys_import, k);
 }
 #else
 #if defined(MBEDTLS_SSL_EXPORT_KEYS)
-static int gn__keys_take(void *self, const unsigned char *secret, const unsigned char *block, size_t mac, size_t key,
-                         size_t iv, const unsigned char client[32], const unsigned char server[32],
-                         mbedtls_tls_prf_types prf) {
+static int gn__keys_import(void *self, const unsigned char *secret, const unsigned char *block, size_t mac, size_t key,
+                           size_t iv, const unsigned char client[32], const unsigned char server[32],
+                           mbedtls_tls_prf_types prf) {
     gn__keys *k = self;
     (void)block;
     (void)mac;
@@ -1739,7 +1739,7 @@ static int gn__keys_take(void *self, const unsigned char *secret, const unsigned
 }
 
 static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) {
-    mbedtls_ssl_conf_export_keys_ext_cb(conf, gn__keys_take, k);
+    mbedtls_ssl_conf_export_keys_ext_cb(conf, gn__keys_import, k);
 }
 #else
 static void gn__keys_wanted_of(mbedtls_ssl_config *conf, gn__keys *k) {
@@ -2257,7 +2257,7 @@ static gn_result gn__tls_send(void *self, const void *data, size_t n, uint32_t t
 static gn_result gn__records_recv(gn__link *l, uint8_t *data, size_t max, size_t *out_n, uint64_t deadline) {
     for (;;) {
         if (atomic_load(&l->stopped)) return GN_DISCONNECTED;
-        gn_result r = gn__records_take(&l->records, l->in, &l->in_at, l->in_n, data, max, out_n);
+        gn_result r = gn__records_open(&l->records, l->in, &l->in_at, l->in_n, data, max, out_n);
         if (r == GN_OK && *out_n == 0) r = gn__fill(l, deadline);
         if (r != GN_OK || *out_n > 0) return r;
     }

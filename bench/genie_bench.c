@@ -288,7 +288,15 @@ static bool is_case(const char *word, const char *workload, const char *name) {
     return strlen(workload) == n && !strncmp(workload, word, n) && (!colon || !name || !strcmp(colon + 1, name));
 }
 
+/* Of a workload that is there, its cases. */
 static void no_workload(const char *word, bool with_transport) {
+    char known[200] = "";
+    size_t n = 0, to_colon = strcspn(word, ":");
+    for (int i = 0; i < CASES; i++)
+        if (strlen(cases[i].workload) == to_colon && !strncmp(cases[i].workload, word, to_colon))
+            n += (size_t)snprintf(known + n, sizeof known - n, " %s%s%s", cases[i].workload,
+                                  cases[i].name[0] ? ":" : "", cases[i].name);
+    if (n) ex_usage("genie_bench", "no case '%s': there are%s", word, known);
     ex_usage("genie_bench", "no workload '%s': there are mlp, matmul, elementwise, rows, attention, gpt2, llama%s, all",
              word, with_transport ? ", training and transport" : " and training");
 }
@@ -392,6 +400,7 @@ int main(int argc, char **argv) {
         run_compare(&s, argv + 2, first - 2);
         return EX_OK;
     }
+    if (first > (m ? 3 : 2)) ex_usage("genie_bench", "several workloads are joined by commas, as mlp,rows");
     if (m && first != 3) ex_usage("genie_bench", "%s needs a workload", what);
     if (!m && first != 2) ex_usage("genie_bench", "name a workload");
     return main_workloads(&s, words, m);

@@ -107,16 +107,21 @@ static void ablate_worth(const lines *l) {
     }
 }
 
+static bool is_ablated(const settings *s, const ablation *a) {
+    return strncmp(s->device, a->device, strlen(a->device)) == 0 && (!s->only || strstr(a->set, s->only));
+}
+
 static void run_ablate(const settings *s, const char *workload, report *all) {
     char folder[] = "/tmp/genie-bench-XXXXXX";
     lines *l = or_die(malloc(sizeof *l));
     if (!mkdtemp(folder)) die("%s: %s", folder, strerror(errno));
+    int switches = 0;
+    for (int i = 0; i < ABLATIONS; i++) switches += is_ablated(s, &ablations[i]);
+    if (!switches) die("no switch of %s has '%s' in its name", s->device, s->only ? s->only : "");
     for (int round = 0; round < s->rounds; round++)
         for (int i = -1; i < ABLATIONS; i++) {
             const char *set = i < 0 ? NULL : ablations[i].set;
-            if (set && (strncmp(s->device, ablations[i].device, strlen(ablations[i].device)) != 0 ||
-                        (s->only && !strstr(set, s->only))))
-                continue;
+            if (set && !is_ablated(s, &ablations[i])) continue;
             ablate_child(s, workload, set, round, folder);
             ablate_take(all, set ? set : "genie", round, folder);
         }

@@ -240,7 +240,10 @@ static bool take_answer(result *r, char *text, double steps, int n_sample) {
     json_value state = json_get(root, "status");
     if (json_is(state, "unavailable") || json_is(state, "failed")) {
         r->status = json_is(state, "failed") ? FAILED : UNAVAILABLE;
-        if (json_get_string(json_get(root, "reason"), r->reason, sizeof r->reason, NULL) && r->reason[0]) return false;
+        bool given = json_get_string(json_get(root, "reason"), r->reason, sizeof r->reason, NULL);
+        for (char *c = r->reason; *c; c++)
+            if ((unsigned char)*c < 32 || *c == 127 || *c == '|') *c = ' '; /* a cell of a table */
+        if (given && r->reason[0]) return false;
         return bad(r, "no reason is given");
     }
     if (!json_is(state, "ok")) return bad(r, "status is not ok, unavailable or failed");

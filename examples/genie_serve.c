@@ -255,6 +255,7 @@ static int serve(gn_server_desc *desc, char **argv) {
     if (draining) gn_server_drain(server); /* told before it was there */
     if (ending) gn_server_stop(server);
     on(SIGPIPE, SIG_IGN); /* who reads our log may end; clients are served all the same */
+    if (!begin_metrics(desc)) return EX_FAILED;
     /* The URL holds a code, so it goes to a person's terminal and into the file, not into a log. */
     printf("serving %s on port %u\n", desc->devices ? desc->devices : "cpu", (unsigned)gn_server_port(server));
     if (ex_terminal() && !desc->key) printf("give this to one client, once: --connect '%s'\n", gn_server_url(server));
@@ -262,7 +263,6 @@ static int serve(gn_server_desc *desc, char **argv) {
         printf("an administrator's URL is in %s: genie_serve top @%s\n", desc->admin_file, desc->admin_file);
     if (desc->url_file) printf("the URL is in %s: --connect @%s\n", desc->url_file, desc->url_file);
     fflush(stdout);
-    if (!begin_metrics(desc)) return EX_FAILED;
     gn_result r = gn_server_run(server);
     if (r == GN_DEVICE_LOST) return start_again(argv);
     ending = 1;

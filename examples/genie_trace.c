@@ -23,6 +23,12 @@ static int usage(FILE *to, int status) {
     return status;
 }
 
+static int not_known(const char *word, bool last) {
+    bool named = !strcmp(word, "--html") || !strcmp(word, "--out");
+    fprintf(stderr, "genie_trace: %s: %s\n", word, named && last ? "the name of a file is missing" : "not known here");
+    return usage(stderr, 2);
+}
+
 static int tell(const char *file, const char *html) {
     static trace t;
     if (!trace_read(&t, file)) return 1;
@@ -42,7 +48,7 @@ int main(int argc, char **argv) {
         bool named = !strcmp(argv[i], records ? "--out" : "--html") && i + 1 < argc && !calls;
         if (named) out = argv[++i];
         else if (calls && !strcmp(argv[i], "--kernel")) kernel = true;
-        else if (records || calls || argv[i][0] == '-' || file) return usage(stderr, 2);
+        else if (records || calls || argv[i][0] == '-' || file) return not_known(argv[i], i + 1 == argc);
         else file = argv[i];
     }
     char **command = argv + i + (i < argc);

@@ -209,6 +209,7 @@ static void top_device(uint32_t i) {
     if (n > 1) top_end(&l);
 }
 
+/* Goes on in a second line where the screen is too narrow. */
 static void top_totals(void) {
     const gn_stats *s = &top.now->stats, none = { 0 }, *b = top.before ? &top.before->stats : &none;
     top_line l = { .n = 0 };
@@ -219,10 +220,14 @@ static void top_totals(void) {
             top_bytes((double)s->socket_bytes_up).text,
             top_bytes(top_rate(s->socket_bytes_up, b->socket_bytes_up)).text,
             top_bytes((double)s->weight_bytes_known).text, top_count((double)s->plans_made).text);
+    top_word fallbacks = top_count((double)s->fallbacks), faults = top_count((double)s->faults);
+    int more = (int)(strlen("  fallbacks   faults ") + strlen(fallbacks.text) + strlen(faults.text));
+    bool fits = l.at + more <= top.columns;
+    if (!fits) top_end(&l);
     top_style(&l, s->fallbacks ? "\033[33m" : "");
-    top_say(&l, "  fallbacks %s", top_count((double)s->fallbacks).text);
+    top_say(&l, "%sfallbacks %s", fits ? "  " : "", fallbacks.text);
     top_style(&l, s->faults ? "\033[0;31m" : "\033[0m");
-    top_say(&l, "  faults %s", top_count((double)s->faults).text);
+    top_say(&l, "  faults %s", faults.text);
     top_end(&l);
     top_end(&l);
 }

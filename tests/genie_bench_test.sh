@@ -94,7 +94,7 @@ if mode == 'order': a['latency_ms']['p50'] = 2 * a['latency_ms']['max']
 if mode == 'throughput': a['throughput_tokens_per_sec'] *= 1000
 if mode == 'versions': a['versions'] = {}
 if mode == 'quiet': a = {'status': 'unavailable'}
-if mode == 'away': a = {'status': 'unavailable', 'reason': 'not on this machine'}
+if mode == 'away': a = {'status': 'unavailable', 'reason': 'not on\n\x1bthis |machine'}
 if mode == 'hang': time.sleep(60)
 print('a line before' if mode != 'text' else 'and no answer')
 if mode == 'text': sys.exit(0)
@@ -112,7 +112,7 @@ adapters_are_judged() {
     is_of_the_schema "$WORK/results/judged.json" || return 1
     result "$WORK/results/judged.json" "{w: x['status'] for (w, c), x in r.items()} == dict(genie='ok', honest='ok', wrong='wrong',
         away='unavailable', hang='failed', status='failed', **{w: 'invalid' for w in 'nan short schema order throughput versions quiet text'.split()})" || return 1
-    result "$WORK/results/judged.json" "r['away', 'sum']['reason'] == 'not on this machine' and '--limit' in r['hang', 'sum']['reason']" || return 1
+    result "$WORK/results/judged.json" "r['away', 'sum']['reason'] == 'not on  this  machine' and '--limit' in r['hang', 'sum']['reason']" || return 1
     result "$WORK/results/judged.json" "r['honest', 'sum']['error'] < 1e-12 and d['unavailable']['JAX'] == 'JAX_BENCH_CMD is not set'"
 }
 
@@ -154,6 +154,14 @@ traces_are_priced() {
         result "$WORK/results/priced.json" "len(r) == 12 and r['stages over TLS', 'decode']['error'] == 0" &&
         fails_with 'a server over it by itself' "$bench" traces mlp "${quick[@]}" --device 127.0.0.1:9 &&
         fails_with 'traces needs a workload' "$bench" traces "${quick[@]}" && fails_with "no workload 'transport'" "$bench" traces transport "${quick[@]}"
+}
+
+# The script of all figures, on this CPU; stacks that are not here are unavailable.
+figures_are_made() {
+    FIGURES='warm table traces' TORCH_EAGER_BENCH_CMD='sleep 9' ADAPTER_SECONDS=1 bench/figures.sh --device cpu "${quick[@]}" >"$WORK/figures" 2>&1 || return 1
+    grep -q '^| gpt2:decode | genie | [0-9]' "$WORK/figures" && grep -q '^| mlp | torch_eager | failed: no answer within 1 s' "$WORK/figures" &&
+        grep -qE '^gpt2:decode +here ' "$WORK/figures" && ! grep -q 'figures.sh: ' "$WORK/figures" || { tail -n 40 "$WORK/figures"; return 1; }
+    ! FIGURES=nothing bench/figures.sh --quick && fails_with 'no figure' env FIGURES=nothing bench/figures.sh --quick
 }
 
 numpy_adapter_agrees() {
@@ -269,6 +277,8 @@ gpu_state_is_told() {
 command_lines_are_checked() {
     fails_with "no workload 'nothing'" "$bench" nothing "${quick[@]}" && fails_with 'name a workload' "$bench" &&
         fails_with 'dtype is' "$bench" mlp "${quick[@]}" --dtype f8 && fails_with 'tag takes' "$bench" mlp "${quick[@]}" --tag ../x &&
+        fails_with 'joined by commas' "$bench" mlp rows && fails_with 'there are rows:softmax rows:layernorm' "$bench" rows:nothing "${quick[@]}" &&
+        fails_with "no switch of cpu has 'NOTHING'" "$bench" ablate mlp "${quick[@]}" --only NOTHING &&
         fails_with 'multiple of 64' "$bench" attention "${quick[@]}" --hidden 65 && fails_with 'needs results' "$bench" compare
 }
 
@@ -286,6 +296,7 @@ check errors_are_those_of_the_dtype dtypes_have_errors_of_their_own
 check adapters_that_lie_get_no_time adapters_are_judged
 check adapters_that_hang_are_ended_with_what_they_started hanging_adapters_leave_nothing
 check adapters_that_can_stay_for_further_rounds adapters_stay_for_further_rounds
+check figures_beside_other_stacks_are_made_by_one_script figures_are_made
 check traces_are_priced_and_change_no_bits traces_are_priced
 if PYTHONPATH=$BUILD/oracles:$ROOT/build/oracles python3 -c 'import numpy' 2>/dev/null; then
     check numpy_gives_the_same_values numpy_adapter_agrees

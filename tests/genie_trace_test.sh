@@ -51,6 +51,11 @@ summary_has_stages_calls_kernels_and_what_was_saved() {
     done
 }
 refused() {
+    printf '{"a":1}\n' >"$WORK/other.jsonl" # JSON, but no trace
+    fails_with 'holds no events' "$EXAMPLES/genie_trace" "$WORK/other.jsonl" && fails_with 'Is a directory' "$EXAMPLES/genie_trace" "$WORK" &&
+        fails_with 'name of a file is missing' "$EXAMPLES/genie_trace" "$WORK/other.jsonl" --html && fails_with '--nothing: not known' "$EXAMPLES/genie_trace" --nothing || return 1
+    printf '{"name":"x","stage":"call","begin_ns":1,"end_ns":2}\n{"name":"y","sta' >"$WORK/cut.jsonl"
+    genie_trace "$WORK/cut.jsonl" 2>"$WORK/why" | grep -q ': 1 events' && grep -q 'last line is cut' "$WORK/why" || return 1
     printf '{"name":"x"\n' >"$WORK/bad.jsonl"
     ! genie_trace "$WORK/bad.jsonl" 2>"$WORK/why" && grep -q 'bad.jsonl: byte' "$WORK/why" && ! genie_trace "$WORK/none" 2>"$WORK/why" && grep -q 'No such file' "$WORK/why"
 }

@@ -343,6 +343,85 @@ TEST(choices_between_narrow_floats_are_as_of_rounded_ones) {
     gn_close(g);
 }
 
+/* Rounded after each op: by a loop of 16-bit floats alone, or with the conversions written out. */
+static gn_tensor half_op(int o, const gn_tensor *x) {
+    switch (o) {
+    case 0: return gn_add(x[0], x[1]);
+    case 1: return gn_sub(x[0], x[1]);
+    case 2: return gn_mul(x[0], x[1]);
+    case 3: return gn_div(x[0], x[1]);
+    case 4: return gn_minimum(x[0], x[1]);
+    case 5: return gn_maximum(x[0], x[1]);
+    case 6: return gn_neg(x[0]);
+    case 7: return gn_abs(x[0]);
+    case 8: return gn_relu(x[0]);
+    case 9: return gn_square(x[0]);
+    case 10: return gn_sqrt(x[0]);
+    case 11: return gn_rsqrt(x[0]);
+    case 12: return gn_reciprocal(x[0]);
+    case 13: return gn_fma(x[0], x[1], x[2]);
+    case 14: return gn_add_c(x[0], 0.3);
+    default: return gn_leaky_relu(x[0], o == 15 ? 0.3 : o == 16 ? 1 : 0x1p-14);
+    }
+}
+
+TEST(loops_of_16_bit_floats_round_as_conversions_do) {
+    enum { N = 65536, HALF_OPS = 18 };
+    static uint16_t h[3][N], got[N], want[N];
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    for (uint32_t i = 0; i < N; i++) {
+        h[0][i] = (uint16_t)i;
+        h[1][i] = i % 8 ? (uint16_t)(i * 40503u >> 3) : (uint16_t)(test_random() % 8 * 0x1f00u);
+        h[2][i] = (uint16_t)(i % 5 ? i * 2654435761u >> 11 : 0x7c00u + i % 3);
+    }
+    for (int k = 0; k < 2 * HALF_OPS; k++) {
+        gn_dtype d = k % 2 ? GN_BF16 : GN_F16;
+        int64_t n = k % 3 ? N : 9001;
+        gn_tensor x[3], wide[3];
+        for (int l = 0; l < 3; l++) {
+            x[l] = gn_data(g, d, GN_SHAPE(n), h[l]);
+            wide[l] = gn_cast(x[l], GN_F32);
+        }
+        gn_tensor own = half_op(k / 2, x), other = half_op(k / 2, wide);
+        if (k / 2 == 14) other = gn_add(wide[0], gn_cast(gn_like(x[0], 0.3), GN_F32));
+        double slope = k / 2 == 15 ? 0.3 : k / 2 == 16 ? 1 : 0x1p-14;
+        if (k / 2 > 14) /* not the comparison that the loop knows */
+            other = gn_where(gn_gt(gn_like(x[0], 0), x[0]), gn_mul(x[0], gn_like(x[0], slope)), x[0]);
+        CHECK(gn_read(own, got, (size_t)n * 2) == GN_OK);
+        CHECK(gn_read(gn_cast(other, d), want, (size_t)n * 2) == GN_OK);
+        for (int64_t i = 0; i < n; i++) CHECK(got[i] == want[i]);
+    }
+    gn_close(g);
+}
+
+/* The same of wider floats; and truth values, each from what it is computed in. */
+TEST(slopes_and_truths_are_as_written_out) {
+    enum { N = 4099 };
+    static const double edges[] = { 0,     -0.0,   INFINITY,  -INFINITY, NAN,   -NAN,    1e-310,  -1e-310,
+                                    1e-45, -1e-45, -0x1p-149, 3e38,      -3e38, 1.7e308, -1.7e308 };
+    static double x[N], got[2][N];
+    static uint8_t truths[N];
+    for (int i = 0; i < N; i++) x[i] = i % 3 ? edges[i % TEST_COUNT(edges)] : sin(i * 12.9) * exp2(i % 41 - 28);
+    g = gn_open(&(gn_desc){ .devices = "cpu" });
+    static const gn_dtype dtypes[] = { GN_F64, GN_F32, GN_F16, GN_BF16, GN_I32, GN_I64, GN_I8 };
+    static const double slopes[] = { 0.125, 1, 0x1p-14, 1e-30, 0, 1.5, -0.5 };
+    for (size_t d = 0; d < TEST_COUNT(dtypes); d++) {
+        gn_tensor a = gn_cast(gn_data(g, GN_F64, GN_SHAPE(N), x), dtypes[d]), wide = gn_cast(a, GN_F64);
+        CHECK(gn_realize(&a, 1) == GN_OK);
+        for (size_t c = 0; c < TEST_COUNT(slopes) && d < 4; c++) {
+            gn_tensor own = gn_leaky_relu(a, slopes[c]),
+                      other = gn_where(gn_gt(gn_like(a, 0), a), gn_mul(a, gn_like(a, slopes[c])), a);
+            size_t bytes = (size_t)N * gn_dtype_bytes(dtypes[d]);
+            CHECK(gn_read(own, got[0], bytes) == GN_OK && gn_read(other, got[1], bytes) == GN_OK);
+            CHECK(memcmp(got[0], got[1], bytes) == 0);
+        }
+        CHECK(gn_read(gn_cast(a, GN_BOOL), truths, sizeof truths) == GN_OK);
+        CHECK(gn_read(wide, got[0], sizeof got[0]) == GN_OK);
+        for (int i = 0; i < N; i++) CHECK(truths[i] == (got[0][i] != 0));
+    }
+    gn_close(g);
+}
+
 TEST(floats_to_long_integers_saturate) {
     enum { N = 71 };
     static const double edges[] = { 0,      -0.0,     0.5,       -0.5,    -1.5,     4294967040.0, 4294967296.0,
@@ -403,6 +482,8 @@ int main(int argc, char **argv) {
         TEST_ENTRY(extremes_and_sums_of_small_windows_are_exact),
         TEST_ENTRY(generators_of_narrow_floats_round_once),
         TEST_ENTRY(choices_between_narrow_floats_are_as_of_rounded_ones),
+        TEST_ENTRY(loops_of_16_bit_floats_round_as_conversions_do),
+        TEST_ENTRY(slopes_and_truths_are_as_written_out),
         TEST_ENTRY(floats_to_long_integers_saturate),
         TEST_ENTRY(products_of_bytes_with_few_vectors_wrap),
     };

@@ -2109,7 +2109,7 @@ static void pair_free(record_pair *p) {
 /* What the server makes of n bytes. */
 static gn_result pair_take(record_pair *p, const uint8_t *in, size_t n, uint8_t *out, size_t max, size_t *out_n) {
     size_t at = 0;
-    return gn__records_take(&p->server, in, &at, n, out, max, out_n);
+    return gn__records_open(&p->server, in, &at, n, out, max, out_n);
 }
 
 TEST(libcrypto_agrees_with_mbedtls_at_all_sizes) {
@@ -2241,7 +2241,7 @@ TEST(records_of_any_size_into_any_room_arrive) {
         while (got < sizeof data) { /* the bytes come in pieces, and so does the room */
             size_t k, max = (size_t)test_random_int(1, test_random_int(0, 1) ? 40 : 30000);
             if (max > sizeof out - got) max = sizeof out - got;
-            REQUIRE(gn__records_take(&p.server, wire, &at, seen, out + got, max, &k) == GN_OK && k <= max);
+            REQUIRE(gn__records_open(&p.server, wire, &at, seen, out + got, max, &k) == GN_OK && k <= max);
             got += k;
             if (k == 0) {
                 REQUIRE(seen < n);
@@ -2501,7 +2501,7 @@ static gn_result story_read(gn__records *r, const uint8_t *wire, size_t n, uint8
     size_t at = 0, seen = 0, k = 0;
     for (*out_n = 0;;) {
         size_t max = (size_t)pick(1, pick(0, 1) ? 60 : STORY_ROOM);
-        gn_result e = gn__records_take(r, wire, &at, seen, out + *out_n,
+        gn_result e = gn__records_open(r, wire, &at, seen, out + *out_n,
                                        max < STORY_ROOM - *out_n ? max : STORY_ROOM - *out_n, &k);
         *out_n += k;
         if (e != GN_OK || (k == 0 && seen == n)) return e;
@@ -2537,7 +2537,7 @@ TEST(records_spoiled_in_any_way_give_the_true_beginning_alone) {
                       got, whole, (size_t)n, (int)r);
         if (r != GN_OK) { /* the true rest comes too late */
             size_t at = x.wire_at[whole];
-            CHECK(gn__records_take(&p.client, x.wire, &at, x.wire_at[n], out, sizeof out, &got) == r && got == 0 &&
+            CHECK(gn__records_open(&p.client, x.wire, &at, x.wire_at[n], out, sizeof out, &got) == r && got == 0 &&
                   at == x.wire_at[whole]);
         }
         pair_free(&p);
@@ -2571,7 +2571,7 @@ TEST(key_update_gives_keys_that_follow_from_the_old_ones) {
         CHECK(!atomic_load(&p.server.renew));
         /* whose keys are the first ones */
         size_t n = gn__record_seal(&p.server, GN__DATA, (const uint8_t *)"back", 4, wire), at = 0;
-        CHECK(gn__records_take(&p.client, wire, &at, n, out, sizeof out, &k) == GN_OK && k == 4);
+        CHECK(gn__records_open(&p.client, wire, &at, n, out, sizeof out, &k) == GN_OK && k == 4);
         gn__record_renew(&p.client, wire); /* lost on the way: what follows does not open */
         n = gn__record_seal(&p.client, GN__DATA, (const uint8_t *)"x", 1, wire);
         CHECK_RESULT(pair_take(&p, wire, n, out, sizeof out, &k), GN_TLS_FAILED);

@@ -315,7 +315,10 @@ except ConnectionResetError: pass
 PYTHON
 }
 
+# Who cannot be watched as asked does not say that it serves.
 metrics_stay_on_loopback() {
+    fails_with 'metrics word: HOST:PORT is missing' "$serve" --home "$WORK/public" --listen 127.0.0.1:0 --metrics word >"$WORK/unwatched" || return 1
+    ! grep -q serving "$WORK/unwatched" || return 1
     fails_with 'token' "$serve" --home "$WORK/public" --listen 127.0.0.1:0 --metrics 0.0.0.0:0
 }
 
@@ -351,7 +354,7 @@ top_prints_once() {
     GENIE_HOME=$WORK/watched-admin COLUMNS=90 timeout -k 5 60 "$serve" top "127.0.0.1:$server_port" --once >"$WORK/top" || return 1
     cat "$WORK/top"
     grep -q '^genie .* serving' "$WORK/top" && grep -q '^cpu:0 .*busy' "$WORK/top" && grep -q '^TENANT' "$WORK/top" && ! grep -q $'\033' "$WORK/top" &&
-        [ "$(LC_ALL=C.UTF-8 awk 'length($0) > 90' "$WORK/top" | wc -l)" = 0 ]
+        grep -qE 'fallbacks [0-9]+  faults [0-9]+$' "$WORK/top" && [ "$(LC_ALL=C.UTF-8 awk 'length($0) > 90' "$WORK/top" | wc -l)" = 0 ]
 }
 
 # In a terminal: a picture that follows the terminal's size, keys, no colours with NO_COLOR, the terminal as it was at the end.

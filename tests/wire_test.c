@@ -675,7 +675,7 @@ static gn_result take_in_pieces(gn__blob_in *b, const uint8_t *wire, size_t n, s
     while (!e && at < n && b->at < b->n) {
         size_t k = (size_t)test_random_int(1, (int64_t)GN__MIN(most, n - at));
         gn__rd r = { wire + at, wire + at + k, false };
-        e = gn__blob_take(b, &r, &f);
+        e = gn__blob_decode(b, &r, &f);
         at += (size_t)(r.p - (wire + at));
     }
     *out_used = at;

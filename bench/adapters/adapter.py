@@ -84,6 +84,12 @@ def measure(r, o, versions):
         yield answer(r, timed(r, timed_step), result, o.peak(), versions)
 
 
+def limit_threads(r, *variables):
+    """Before a library is loaded that reads these."""
+    for name in variables if r.get('threads') else ():
+        os.environ[name] = str(r['threads'])
+
+
 def host_peak():
     import resource
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

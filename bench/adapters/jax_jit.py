@@ -160,6 +160,7 @@ class Stack:
 
 
 def run(r):
+    adapter.limit_threads(r, 'NPROC')  # of XLA's pool
     import jax
     import jaxlib
     return adapter.measure(r, Stack(r), {'jax': jax.__version__, 'jaxlib': jaxlib.__version__})

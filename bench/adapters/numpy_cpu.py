@@ -139,6 +139,7 @@ class Stack:
 
 
 def run(r):
+    adapter.limit_threads(r, 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS', 'OMP_NUM_THREADS')
     import numpy
     return adapter.measure(r, Stack(r), {'numpy': numpy.__version__})
 

@@ -115,9 +115,13 @@ static inline void trace_called(trace *t, int process, const char *name) {
     if (process >= 0 && process < TRACE_PROCESSES) t->processes[process] = name;
 }
 
+/* What has no name, stage or times is none of ours. */
 static inline void trace_line(trace *t, json_value o) {
+    bool beside = false, is = json_kind_of(json_get(o, "name")) == JSON_STRING &&
+                              json_kind_of(json_get(o, "stage")) == JSON_STRING &&
+                              json_kind_of(json_get(o, "begin_ns")) == JSON_NUMBER;
+    if (!is) return;
     trace_event *e = trace_add(t);
-    bool beside = false;
     e->name = trace_get_text(t, o, "name");
     e->stage = trace_get_text(t, o, "stage");
     e->lane = trace_get_text(t, o, "lane");
@@ -183,6 +187,11 @@ static inline char *trace_file(const char *path, size_t *out_n) {
         n += got;
     }
     text[n] = 0;
+    if (ferror(f)) { /* a folder, for one */
+        fprintf(stderr, "genie_trace: %s: %s\n", path, strerror(errno));
+        free(text);
+        text = NULL;
+    }
     fclose(f);
     *out_n = n;
     return text;
@@ -214,6 +223,10 @@ static inline bool trace_read(trace *t, const char *path) {
             ok = json_check(line, length, NULL, &o, &error);
             error.offset += (size_t)(line - text);
             if (ok) trace_line(t, o);
+            else if (!line[length] && t->n) { /* the writer was ended, or its disk was full */
+                fprintf(stderr, "genie_trace: %s: the last line is cut, and left out\n", path);
+                ok = true;
+            }
             line += length + (line[length] == '\n');
         }
     if (!ok) fprintf(stderr, "genie_trace: %s: byte %zu: %s\n", path, error.offset, error.text);

@@ -59,7 +59,7 @@ static size_t record_read(const record_tape *t, gn__records *server, uint8_t how
         more = have < t->wire_n;
         have += FUZZ_MIN(piece, t->wire_n - have);
         do {
-            r = max ? gn__records_take(server, t->wire, &at, have, out + got, max, &n) : GN_DISCONNECTED;
+            r = max ? gn__records_open(server, t->wire, &at, have, out + got, max, &n) : GN_DISCONNECTED;
             FUZZ_CHECK(n <= max && at <= have);
             got += n;
             left = sizeof out - got, max = room < left ? room : left;
