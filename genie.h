@@ -30078,6 +30078,7 @@ GN__COLD_BEGIN
 #define GN__PROBE_LEAST_S 0.02      /* a probe is waited for so long at least */
 #define GN__PROMPT_US 200u          /* a step waited for within this time tells what its link costs */
 #define GN__SMALL_STEP (16u << 10)  /* bytes of a step that tells the latency; four times as many tell the rate */
+#define GN__HASH_ASK (256u << 20)   /* bytes of weights whose digests are known before the server is asked for them */
 #define GN__HASH_ALONE (4u << 20)   /* bytes up to which a thread of its own for a hash costs more than it gives */
 #define GN__LARGE_SEND (64u << 10)  /* bytes from which on a send tells what a byte costs */
 #define GN__WIRE_GUESS_NS 4.0       /* of a byte on a link that is not measured yet: 2 Gbit/s */
@@ -30360,8 +30361,9 @@ typedef struct gn__flight { /* a step without an answer yet, or one behind it */
 typedef struct gn__remote_weight {
     gn_slot_desc slot;
     uint8_t digest[32];
-    bool hashed, known;
-    gn_fault fault; /* not hashed: its file could not be read */
+    bool counted, hashed, known; /* counted: in the progress */
+    bool settled;                /* hashed, or not to be */
+    gn_fault fault;              /* not hashed: its file could not be read */
 } gn__remote_weight;
 
 typedef struct gn__remote {
@@ -31080,7 +31082,7 @@ static gn_result gn__remote_slot_put(void *self, const gn_slot_desc *d, gn_fault
     r->weights = (gn__remote_weight *)weights;
     gn__remote_weight *w = &r->weights[r->n_weights++];
     w->slot = *d;
-    w->hashed = w->known = false;
+    w->counted = w->hashed = w->known = w->settled = false;
     return GN_OK;
 }
 
@@ -31089,51 +31091,94 @@ static gn_result gn__remote_slot_drop(void *self, uint32_t slot, uint32_t gen) {
     gn__msg_slot_drop m = { slot, gen };
     for (size_t i = 0; i < r->n_weights; i++) {
         if (r->weights[i].slot.slot != slot || r->weights[i].slot.gen != gen) continue;
-        if (r->owner && r->weights[i].hashed) r->owner->progress.total -= r->weights[i].slot.bytes;
+        if (r->owner && r->weights[i].counted) r->owner->progress.total -= r->weights[i].slot.bytes;
         r->weights[i] = r->weights[--r->n_weights];
         return GN_OK;
     }
     return gn__remote_drop(r, GN__MSG_SLOT_DROP, &m, NULL);
 }
 
-/* Of a weight that lies in a file, read in pieces. */
-static gn_result gn__digest_file(gn__remote_weight *w) {
+/* Digests of the weights put, in their order, by several threads when that is much: those that are known already are
+   on their way meanwhile. */
+enum { GN__HASHERS = 16 };
+typedef struct gn__hashers {
+    gn__remote_weight *w;
+    size_t n, next, done; /* next: the first that no thread has begun; done: so many are settled */
+    gn__atomic stop;
+    gn__mutex lock;
+    gn__cond settled;
+    uint32_t n_threads;
+    gn__thread threads[GN__HASHERS];
+} gn__hashers;
+
+/* In pieces: a file is read in them, and between two of them it may stop. */
+static void gn__hashers_digest(gn__hashers *h, gn__remote_weight *w) {
     size_t total = w->slot.bytes, most = GN__MIN(total, (size_t)GN__BLOB_CHUNK);
-    void *piece = gn_alloc(most + 1), *hash = gn__net->hash_begin();
-    gn_result e = piece && hash ? GN_OK : gn_fail(&w->fault, GN_OUT_OF_MEMORY, "no memory for a digest");
+    void *piece = w->slot.file ? gn_alloc(most + 1) : NULL, *hash = gn__net->hash_begin();
+    bool room = hash && (piece || !w->slot.file);
+    gn_result e = room ? GN_OK : gn_fail(&w->fault, GN_OUT_OF_MEMORY, "no memory for a digest");
     for (size_t at = 0; e == GN_OK && at < total; at += most) {
         size_t n = GN__MIN(total - at, most);
-        e = gn_file_read(w->slot.file, w->slot.at + at, piece, n, &w->fault);
-        if (e == GN_OK) gn__net->hash_add(hash, piece, n);
+        const void *from = piece ? piece : (const uint8_t *)w->slot.host + at;
+        if (gn__atomic_load(&h->stop)) e = GN_CANCELLED;
+        else if (piece) e = gn_file_read(w->slot.file, w->slot.at + at, piece, n, &w->fault);
+        if (e == GN_OK) gn__net->hash_add(hash, from, n);
     }
     if (hash) gn__net->hash_end(hash, w->digest);
     gn_free(piece);
-    return e;
+    w->hashed = e == GN_OK;
 }
 
-static void gn__digest_range(void *arg, int64_t begin, int64_t end) {
-    gn__remote_weight *w = (gn__remote_weight *)arg;
-    for (int64_t i = begin; i < end; i++) {
-        if (w[i].hashed) continue;
-        if (w[i].slot.file && gn__digest_file(&w[i])) continue;
-        if (!w[i].slot.file) gn__net->sha256(w[i].slot.host, w[i].slot.bytes, w[i].digest);
-        w[i].hashed = true;
+static void gn__hashers_main(void *arg) {
+    gn__hashers *h = (gn__hashers *)arg;
+    gn__mutex_lock(&h->lock);
+    while (h->next < h->n && !gn__atomic_load(&h->stop)) {
+        gn__remote_weight *w = &h->w[h->next++];
+        gn__mutex_unlock(&h->lock);
+        if (!w->hashed) gn__hashers_digest(h, w);
+        gn__mutex_lock(&h->lock);
+        w->settled = true;
+        while (h->done < h->n && h->w[h->done].settled) h->done++;
+        gn__cond_broadcast(&h->settled);
     }
+    gn__mutex_unlock(&h->lock);
 }
 
-/* The digests of all weights put, by several threads when that is much. */
-static void gn__remote_digest(gn__remote *r) {
-    gn__pool pool;
+static void gn__hashers_begin(gn__hashers *h, gn__remote *r, uint64_t bytes) {
+    uint32_t threads = GN__MIN(gn__thread_count(r->threads), (uint32_t)GN__HASHERS);
+    memset(h, 0, sizeof *h);
+    h->w = r->weights;
+    h->n = r->n_weights;
+    gn__mutex_init(&h->lock);
+    gn__cond_init(&h->settled);
+    for (size_t i = 0; i < h->n; i++) h->w[i].settled = false;
+    if (bytes > GN__HASH_ALONE)
+        while (h->n_threads < GN__MIN(threads, h->n) &&
+               gn__thread_start(&h->threads[h->n_threads], gn__hashers_main, h))
+            h->n_threads++;
+    if (h->n_threads == 0) gn__hashers_main(h);
+}
+
+/* Until all are settled, or so many bytes from weight `from` on that a question about them pays; how many are. */
+static size_t gn__hashers_wait(gn__hashers *h, size_t from) {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < r->n_weights; i++) bytes += r->weights[i].hashed ? 0 : r->weights[i].slot.bytes;
-    uint32_t threads =
-        bytes > GN__HASH_ALONE ? (uint32_t)GN__MIN(r->n_weights, GN__MIN(gn__thread_count(r->threads), 16u)) : 1;
-    if (threads < 2 || !gn__pool_init(&pool, threads)) {
-        gn__digest_range(r->weights, 0, (int64_t)r->n_weights);
-        return;
+    size_t i = from;
+    gn__mutex_lock(&h->lock);
+    while (h->done < h->n) {
+        for (; i < h->done; i++) bytes += h->w[i].slot.bytes;
+        if (bytes >= GN__HASH_ASK) break;
+        gn__cond_wait(&h->settled, &h->lock);
     }
-    gn__pool_for(&pool, (int64_t)r->n_weights, 1, gn__digest_range, r->weights);
-    gn__pool_deinit(&pool);
+    size_t done = h->done;
+    gn__mutex_unlock(&h->lock);
+    return done;
+}
+
+static void gn__hashers_end(gn__hashers *h) {
+    gn__atomic_store(&h->stop, 1);
+    for (uint32_t i = 0; i < h->n_threads; i++) gn__thread_join(&h->threads[i]);
+    gn__cond_deinit(&h->settled);
+    gn__mutex_deinit(&h->lock);
 }
 
 /* Asks for n weights from `first` on; sets their `known`. */
@@ -31250,21 +31295,37 @@ static gn_result gn__remote_send_weight(gn__remote *r, size_t i, gn_fault *f) {
     return e ? e : gn__remote_put_slot(r, &w->slot, w->digest, f);
 }
 
-/* Brings the weights put since the last time to the server: one round trip for up to 4096 of them, and no answer after
-   it. */
+/* Asks for weights from `first` on whose digests are known by now; *out: behind the last of them. */
+static gn_result gn__remote_ask_some(gn__remote *r, gn__hashers *h, size_t first, size_t *out, gn_fault *f) {
+    size_t end = GN__MIN(gn__hashers_wait(h, first), first + GN__WIRE_ASK);
+    for (size_t i = first; i < end; i++)
+        if (!r->weights[i].hashed) return gn__copy_fault(f, &r->weights[i].fault);
+    gn_result e = gn__remote_ask(r, first, end - first, f);
+    if (!e) *out = end;
+    return e;
+}
+
+/* Brings the weights put since the last time to the server: a round trip for up to 4096 of them, one for each
+   GN__HASH_ASK bytes at most, and no answer after it. */
 static gn_result gn__remote_send_weights(gn__remote *r, gn_fault *f) {
     gn_result e = GN_OK;
-    size_t sent = 0;
-    uint64_t begin = r->n_weights > 0 ? gn__span_begin() : 0, bytes = r->stats->weight_bytes_sent;
-    uint64_t more = 0;
-    for (size_t i = 0; i < r->n_weights; i++) more += r->weights[i].hashed ? 0 : r->weights[i].slot.bytes;
+    gn__hashers h;
+    size_t sent = 0, asked = 0;
+    uint64_t bytes = r->stats->weight_bytes_sent, more = 0, left = 0;
+    if (r->n_weights == 0) return GN_OK;
+    uint64_t begin = gn__span_begin();
+    for (size_t i = 0; i < r->n_weights; i++) {
+        gn__remote_weight *w = &r->weights[i];
+        if (!w->counted) more += w->slot.bytes;
+        if (!w->hashed) left += w->slot.bytes;
+        w->counted = true;
+    }
     if (more) gn__remote_progress(r, more, 0, 0, 0);
-    if (r->n_weights > 0) gn__remote_digest(r);
-    for (size_t i = 0; !e && i < r->n_weights; i++)
-        if (!r->weights[i].hashed) e = gn__copy_fault(f, &r->weights[i].fault);
-    for (size_t first = 0; !e && first < r->n_weights; first += GN__WIRE_ASK)
-        e = gn__remote_ask(r, first, GN__MIN(r->n_weights - first, (size_t)GN__WIRE_ASK), f);
-    for (; !e && sent < r->n_weights; sent += !e) e = gn__remote_send_weight(r, sent, f);
+    gn__hashers_begin(&h, r, left);
+    while (!e && sent < r->n_weights)
+        if (sent == asked) e = gn__remote_ask_some(r, &h, asked, &asked, f);
+        else if (!(e = gn__remote_send_weight(r, sent, f))) sent++;
+    gn__hashers_end(&h);
     gn_trace_end(GN_STAGE_UPLOAD, "weights", begin, r->stats->weight_bytes_sent - bytes, NULL);
     r->n_weights -= sent;
     if (r->n_weights > 0 && sent > 0) memmove(r->weights, r->weights + sent, r->n_weights * sizeof *r->weights);

@@ -49,6 +49,8 @@ typedef struct chat {
     chat_template_text talk; /* messages as JSON without the closing bracket; or the text so far */
     slot slots[MAX_AHEAD];
     tokenizer_ids out; /* tokens of the answer */
+    slot *logs;        /* of each of them, with --logprobs and --json */
+    size_t logs_room;
     answer_stats stats;
     gn_device_info device;
     double begun, load_s; /* load_s: from the start of the program until the device has the weights */
@@ -184,6 +186,20 @@ static void print_log_probs(const chat *c, const slot *s) {
     fprintf(stderr, "\n");
 }
 
+/* Keeps what is told of a token for the line of JSON. */
+static bool keep_log(chat *c, const slot *s) {
+    if (!c->set->log_probs || !c->set->json) return true;
+    if (c->out.n >= c->logs_room) {
+        size_t room = 2 * c->logs_room + 64;
+        slot *more = realloc(c->logs, room * sizeof *more);
+        if (!more) return false;
+        c->logs = more;
+        c->logs_room = room;
+    }
+    c->logs[c->out.n] = *s;
+    return true;
+}
+
 /* Takes the token of a slot; false when the answer ends with it. */
 static bool take(chat *c, const slot *s, tokenizer_stream *stream, sink *out) {
     c->stats.ended = "end";
@@ -193,7 +209,7 @@ static bool take(chat *c, const slot *s, tokenizer_stream *stream, sink *out) {
     c->stats.log_prob += (double)s->log_prob;
     if (c->set->log_probs && !c->set->json) print_log_probs(c, s);
     c->stats.ended = "failed";
-    if (s->token < 0 || !keep_id(&c->out, (uint32_t)s->token)) {
+    if (s->token < 0 || !keep_log(c, s) || !keep_id(&c->out, (uint32_t)s->token)) {
         fprintf(stderr, s->token < 0 ? "the model's logits are not numbers\n" : "out of memory\n");
         out->failed = true;
         return false;
@@ -203,9 +219,15 @@ static bool take(chat *c, const slot *s, tokenizer_stream *stream, sink *out) {
     return !out->stopped && !out->failed;
 }
 
+/* A step on this CPU has ended when it is submitted: with others ahead of it a token would only be told later. */
+static int64_t steps_ahead(const chat *c) {
+    bool here = gn_device_count(c->g) == 1 && !c->device.remote && !strncmp(c->device.name, "cpu", 3);
+    return here ? 1 : c->set->ahead;
+}
+
 /* Decodes with `ahead` steps under way. */
 static bool decode(chat *c, int64_t most, tokenizer_stream *stream, sink *out, double begin) {
-    int64_t sent = 1, taken = 0, ahead = c->set->ahead;
+    int64_t sent = 1, taken = 0, ahead = steps_ahead(c);
     bool ok = c->step.ctx || most < 2 || record_step(c), goes_on = true;
     gn_stats before, after;
     double first = 0;
@@ -283,6 +305,19 @@ static void print_stats(const chat *c) {
             socket_bytes(a), c->device.name);
 }
 
+/* Of each token its own, then the most probable ones as [id, log-probability]. */
+static void print_logs(ex_json *j, const chat *c) {
+    ex_json_name(j, "logprobs");
+    putchar('[');
+    for (size_t i = 0; i < c->out.n; i++) {
+        printf("%s[%.6f", i ? "," : "", (double)c->logs[i].log_prob);
+        for (int64_t k = 0; k < c->set->log_probs; k++)
+            printf(",[%lld,%.6f]", (long long)c->logs[i].others[k], (double)c->logs[i].other_log_probs[k]);
+        putchar(']');
+    }
+    putchar(']');
+}
+
 static void print_json(const chat *c, const sink *out) {
     const answer_stats *a = &c->stats;
     chat_template_text quoted = { 0 };
@@ -307,7 +342,10 @@ static void print_json(const chat *c, const sink *out) {
     ex_json_number(&j, "weight_bytes", (double)c->bar.total);
     ex_json_number(&j, "weight_bytes_sent", (double)c->bar.latest.sent);
     ex_json_number(&j, "weight_bytes_packed", (double)c->bar.latest.packed);
-    if (c->set->log_probs) ex_json_number(&j, "log_prob", a->log_prob);
+    if (c->set->log_probs) {
+        ex_json_number(&j, "log_prob", a->log_prob);
+        print_logs(&j, c);
+    }
     ex_json_text(&j, "device", c->device.name);
     ex_json_stats(&j, "counters", &a->counters);
     ex_json_end(&j);
@@ -396,6 +434,7 @@ static void chat_close(chat *c) {
     text_model_close(&c->of);
     tokenizer_ids_free(&c->held);
     tokenizer_ids_free(&c->out);
+    free(c->logs);
     chat_template_text_free(&c->talk);
 }
 
@@ -487,7 +526,7 @@ static int run_model(const settings *set) {
               begin_talk(&c);
     if (ok && set->explain) ok = explain(&c);
     else if (ok && *set->file) ok = from_file(&c);
-    else if (ok && *set->prompt) ok = once(&c, set->prompt, strlen(set->prompt));
+    else if (ok && set->prompt) ok = once(&c, set->prompt, strlen(set->prompt));
     else if (ok) ok = interactive(&c);
     chat_close(&c);
     if (set->connect) ex_place_close(&place);
@@ -508,7 +547,7 @@ static int run_trained(settings *set) {
         return EX_FAILED;
     }
     set->path = folder;
-    if (!*set->prompt) set->prompt = TRAIN_PROMPT;
+    if (!set->prompt) set->prompt = TRAIN_PROMPT;
     if (!set->max_tokens) set->max_tokens = 120;
     set->raw = true;
     int status = train_small(folder, set->train_steps) ? EX_OK : EX_FAILED;
@@ -543,8 +582,7 @@ static int take_arguments(int argc, char **argv, settings *set) {
 }
 
 int main(int argc, char **argv) {
-    settings set = { .prompt = "",
-                     .file = "",
+    settings set = { .file = "",
                      .system = "",
                      .dtype = "",
                      .quantize = "",
@@ -572,7 +610,7 @@ int main(int argc, char **argv) {
           1 << 28 },
         { "context", EX_INT, &set.context, "N", "size of the KV cache, in tokens (the model's context, at most 4096)",
           1, 1 << 28 },
-        { "ahead", EX_INT, &set.ahead, "N", "decode steps in flight (4)", 1, MAX_AHEAD },
+        { "ahead", EX_INT, &set.ahead, "N", "decode steps in flight on a server or a GPU (4)", 1, MAX_AHEAD },
         { "logprobs", EX_INT, &set.log_probs, "N", "also print the N most probable tokens at each position (0)", 0,
           MAX_LOG_PROBS },
         MODEL_OPTIONS(set),

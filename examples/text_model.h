@@ -253,7 +253,9 @@ static bool open_files(text_model *c, const char *program, const char *path, con
     if (c->m && c->m->note[0]) fprintf(stderr, "%s: %s\n", c->path, c->m->note);
     if (c->m) c->t = tokenizer_open(c->path, error);
     if (!c->m || !c->t) {
-        fprintf(stderr, "%s\n", error);
+        const char *end = strrchr(path, '.');
+        bool part = end && (!strcmp(end, ".safetensors") || !strcmp(end, ".json") || !strcmp(end, ".bin"));
+        fprintf(stderr, "%s%s\n", error, part ? "; a model is the directory with all its files, or a GGUF file" : "");
         return false;
     }
     if ((int64_t)tokenizer_size(c->t) > c->m->config.vocab) {
@@ -264,11 +266,12 @@ static bool open_files(text_model *c, const char *program, const char *path, con
     return raw || open_template(c);
 }
 
-/* Sends the weights, a layer at a time, which a signal interrupts. */
+/* Sends the weights, some layers at a time: enough for all processors to compute digests of, and a signal interrupts
+ * between them. */
 static bool send_weights(const text_model *c, gn_ctx *g, ex_progress *bar) {
     bool ok = true;
-    for (int layer = -1; layer < c->m->config.layers && ok; layer++)
-        ok = ex_check(g, lm_send(c->m, layer, NULL), "sending the weights") && !ex_interrupted;
+    for (int layer = -1; layer < c->m->config.layers && ok; layer += LM_SEND)
+        ok = ex_check(g, lm_send(c->m, layer, LM_SEND, NULL), "sending the weights") && !ex_interrupted;
     ex_progress_end(bar);
     return ok;
 }

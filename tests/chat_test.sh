@@ -128,7 +128,9 @@ conversation_goes_on_and_begins_anew() {
 }
 
 log_probabilities_are_told() {
-    chat "$model" --prompt He --max-tokens 3 --logprobs 2 --json | grep -E '"log_prob":-[0-9]' && chat "$model" --prompt He --max-tokens 3 --logprobs 2 >/dev/null
+    chat "$model" --prompt He --max-tokens 3 --logprobs 2 --json >"$WORK/logs" && grep -E '"log_prob":-[0-9]' "$WORK/logs" || return 1
+    grep -qE '"logprobs":\[(\[-[0-9.]+(,\[[0-9]+,-[0-9.]+\]){2}\],?){3}\]' "$WORK/logs" || return 1
+    chat "$model" --prompt He --max-tokens 3 --logprobs 2 >/dev/null
     [ "$(grep -cE '^[0-9]+ .* -[0-9.]+: [0-9]+ -[0-9.]+ [0-9]+ -[0-9.]+$' "$WORK/chat.errors")" = 3 ]
 }
 
@@ -150,6 +152,8 @@ bad_input_is_told() {
     fails_with 'no such file or directory' "$EXAMPLES/chat" "$WORK/nowhere" || return 1
     fails_with 'the prompt has 30 tokens, but the context has room for 20' "$EXAMPLES/chat" "$model" --context 20 --prompt "$(printf '%030d' 0)" || return 1
     fails_with 'room for 1 to 256' "$EXAMPLES/chat" "$model" --context 300 --prompt x || return 1
+    fails_with 'the prompt has no tokens' "$EXAMPLES/chat" "$model" --prompt '' || return 1
+    fails_with 'a model is the directory with all its files' "$EXAMPLES/chat" "$model/model.safetensors" --prompt x || return 1
     fails_with 'takes a text that is not empty' "$EXAMPLES/chat" "$model" --stop '' || return 1
     fails_with "dtype is f32, f16 or bf16, not 'q'" "$EXAMPLES/chat" "$model" --dtype q || return 1
     fails_with 'File exists' "$EXAMPLES/chat" --save "$model" || return 1

@@ -74,6 +74,26 @@ TEST(progress_rises_to_all_bytes) {
     gn_close(g);
 }
 
+/* More than the digests that are waited for before the first question: those that are known go on their way. */
+TEST(many_bytes_of_weights_arrive_while_others_digests_are_computed) {
+    enum { MANY = 5, EACH = 16 << 20 };
+    float *host = (float *)malloc((EACH + MANY) * sizeof *host), y[MANY];
+    gn_tensor last[MANY];
+    gn_stats s;
+    told t;
+    REQUIRE(host);
+    for (int i = 0; i < EACH + MANY; i++) host[i] = (float)(i % 65521);
+    gn_ctx *g = open_told(&t, true);
+    for (int k = 0; k < MANY; k++)
+        last[k] = gn_slice(gn_weight(g, GN_F32, GN_SHAPE(EACH), host + k, "w"), 0, EACH - 1, EACH, 1);
+    CHECK_RESULT(gn_read(gn_concat(last, MANY, 0), y, sizeof y), GN_OK);
+    for (int k = 0; k < MANY; k++) CHECK(y[k] == host[EACH - 1 + k]);
+    gn_get_stats(g, &s);
+    CHECK(s.weight_bytes_sent == (uint64_t)MANY * EACH * 4 && s.weight_bytes_known == 0);
+    gn_close(g);
+    free(host);
+}
+
 TEST(a_device_of_this_machine_tells_nothing) {
     told t;
     fill();
@@ -155,6 +175,7 @@ TEST(the_bar_is_drawn_on_a_terminal_and_no_color_is_respected) {
 int main(int argc, char **argv) {
     static const test_entry tests[] = {
         TEST_ENTRY(progress_rises_to_all_bytes),
+        TEST_ENTRY(many_bytes_of_weights_arrive_while_others_digests_are_computed),
         TEST_ENTRY(a_device_of_this_machine_tells_nothing),
         TEST_ENTRY(progress_may_cancel_and_a_weight_is_begun_again),
         TEST_ENTRY(the_bar_says_share_rate_and_what_was_there),

@@ -170,9 +170,11 @@ typedef enum lm_kind { LM_WEIGHTS, LM_STATES } lm_kind;
 /* Makes gn_weights of the tensors, which borrow the files' memory, or gn_states, which can be trained. False: out of
    memory, or a file became shorter. Weights are sent when they are first used. */
 bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]);
-/* Sends the weights of a layer, -1: those outside the layers, to where they will be used; *out_bytes (may be NULL): how
-   many that were. Not needed, but a program that calls it layer by layer can tell how far it is. */
-gn_result lm_send(const lm_model *m, int layer, uint64_t *out_bytes);
+enum { LM_SEND = 4 };
+/* Sends the weights of n layers from `first` on, LM_SEND at most, to where they will be used; -1 counts as a layer:
+   those outside the layers. *out_bytes (may be NULL): how many that were. Not needed, but a program that calls it again
+   and again can tell how far it is. */
+gn_result lm_send(const lm_model *m, int first, int n, uint64_t *out_bytes);
 /* False when a file became shorter since it was opened. */
 bool lm_intact(const lm_model *m, char error[LM_ERROR]);
 uint64_t lm_weight_bytes(const lm_model *m);
@@ -1650,13 +1652,13 @@ bool lm_load(lm_model *m, gn_ctx *g, lm_kind kind, char error[LM_ERROR]) {
     return lm_intact(m, error);
 }
 
-gn_result lm_send(const lm_model *m, int layer, uint64_t *out_bytes) {
-    gn_tensor corner[LM_ROLES];
+gn_result lm_send(const lm_model *m, int first, int n, uint64_t *out_bytes) {
+    gn_tensor corner[LM_SEND * LM_ROLES];
     uint64_t bytes = 0;
     gn_result r = GN_OK;
     int held = 0;
-    for (int role = 0; role < LM_ROLES; role++) {
-        size_t i = lm__index(layer, role);
+    for (int k = 0; k < (n < LM_SEND ? n : LM_SEND) * LM_ROLES && first + k / LM_ROLES < m->config.layers; k++) {
+        size_t i = lm__index(first + k / LM_ROLES, k % LM_ROLES);
         const lm_tensor *t = &m->tensors[i];
         if (!t->name) continue;
         corner[held] = m->w[i];
